@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+# `make demo` and `make test` need Python 3.11, a C compiler and make; they make everything else in .venv.
+# PYTHON=python3.12 chooses the interpreter, V=1 shows what pip says.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip $(if $(V),,--quiet) --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest
+
+# What a build depends on; C files twice: `make ctest` compiles them itself.
+SOURCES := $(shell find src -type f ! -name '*.py[co]' 2>/dev/null) $(wildcard meson.build meson.options)
+C_CORE  := $(shell find src/nic -name '*.c' 2>/dev/null)
+C_ALL   := $(shell find src/nic tests/c tests/fuzz bench -name '*.[ch]' 2>/dev/null)
+C_TESTS := $(wildcard tests/c/test_*.c)
+C_FUZZ  := $(wildcard tests/fuzz/fuzz_*.c)
+C_HELP  := $(filter-out $(C_TESTS) $(C_FUZZ),$(wildcard tests/c/*.c tests/fuzz/*.c))
+PY_ALL  := src tests tools examples bench
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test build lint format ctest fuzz interop soak bench clean distclean
+
+help: ## what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# ---------------------------------------------------------------- the virtual environment
+
+# Two stamps: tools and libraries change with pyproject.toml, rnic itself with every source.
+$(VENV)/.tools: pyproject.toml tools/requires.py
+	@sh tools/check-build.sh $(PYTHON)
+	@[ -x $(BIN)/python ] || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing what rnic is built with"
+	@$(BIN)/python tools/requires.py build run > $(VENV)/tools.txt
+	@command -v ninja >/dev/null || echo ninja >> $(VENV)/tools.txt
+	@$(PIP) install -r $(VENV)/tools.txt
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.tools
+	@echo "installing what rnic is tested with"
+	@$(BIN)/python tools/requires.py dev > $(VENV)/dev.txt
+	@$(PIP) install -r $(VENV)/dev.txt
+	@touch $@
+
+# The build directory stays, so that ninja compiles only what changed.
+$(VENV)/.rnic: $(VENV)/.tools $(SOURCES)
+	@sh tools/check-build.sh $(PYTHON)
+	@echo "building rnic"
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --no-deps --force-reinstall \
+	    -Cbuild-dir=$(VENV)/build .
+	@touch $@
+
+build: $(VENV)/.rnic ## rnic in .venv
+
+demo: build ## a file by RDMA WRITE between two processes, then latency and bandwidth
+	@$(BIN)/rnic demo
+
+# ---------------------------------------------------------------- tests
+
+test: build $(VENV)/.dev ## everything that needs neither root nor a peer
+	$(PYTEST) tests --ignore=tests/interop --ignore=tests/fuzz $(ARGS)
+
+interop: build $(VENV)/.dev ## against the Linux kernel's rdma_rxe in a virtual machine (root, /dev/net/tun)
+	$(PYTEST) tests/interop -ra $(ARGS)
+
+soak: build $(VENV)/.dev ## all of what .ci/run takes a sample of
+	$(MAKE) --no-print-directory ctest SEEDS=$(or $(SEEDS),2000) LIMIT=7200
+	RNIC_SOAK=1 $(PYTEST) tests -ra $(ARGS)
+	$(MAKE) --no-print-directory fuzz CASES=$(or $(CASES),2000000)
+
+bench: build $(VENV)/.dev ## figures beside their peers, in one run
+	$(BIN)/python bench $(ARGS)
+
+lint: $(VENV)/.dev build ## style, types and layout, nothing is changed
+	@failed=; run() { echo "$$1 $$2"; "$(BIN)/$$@" || failed=1; }; \
+	run ruff check $(wildcard $(PY_ALL)); \
+	run ruff format --check $(wildcard $(PY_ALL)); \
+	run mypy; \
+	run clang-format --dry-run --Werror $(C_ALL); \
+	[ -z "$$failed" ]
+
+format: $(VENV)/.dev ## rewrite to the style that lint asks for
+	$(BIN)/ruff check --fix $(wildcard $(PY_ALL))
+	$(BIN)/ruff format $(wildcard $(PY_ALL))
+	@$(if $(C_ALL),$(BIN)/clang-format -i $(C_ALL),:)
+
+# ---------------------------------------------------------------- C under AddressSanitizer and UBSan
+
+ASAN    := build-asan
+ifeq ($(origin CC),default)
+CC      := $(firstword $(foreach c,cc gcc clang,$(shell command -v $(c))))
+endif
+A_FLAGS := -std=gnu11 -Isrc/nic -Itests/c -Itests/fuzz -g -O1 -fno-omit-frame-pointer -pthread \
+           -D_GNU_SOURCE -DRNIC_VERSION='"asan"' -Wall -Wextra -Wshadow -Werror -fsanitize=address,undefined -fno-sanitize-recover=all
+A_CORE  := $(patsubst %.c,$(ASAN)/%.o,$(C_CORE) $(C_HELP))
+A_HELP  := $(ASAN)/tests/c/check.o $(ASAN)/tests/c/fabric.o $(ASAN)/tests/fuzz/forge.o
+A_BINS  := $(C_TESTS:%.c=$(ASAN)/%) $(C_FUZZ:%.c=$(ASAN)/%)
+SEED    ?= 1
+CASES   ?= 200000
+
+export ASAN_OPTIONS  ?= abort_on_error=0:detect_leaks=1
+export UBSAN_OPTIONS ?= print_stacktrace=1
+
+ctest: $(C_TESTS:%.c=$(ASAN)/%) ## the C tests under AddressSanitizer and UBSan
+	@failed=; for t in $^; do \
+	    if timeout $(or $(LIMIT),300) $$t; then echo "ok $$t"; else echo "FAILED $$t"; failed=1; fi; \
+	done; [ -z "$$failed" ] && echo "$(words $^) C test programs passed"
+
+fuzz: $(C_FUZZ:%.c=$(ASAN)/%) ## hostile packets to a live queue pair, SEED=1 CASES=200000
+	@[ -n "$^" ] || echo "make fuzz: tests/fuzz holds no fuzz_*.c"
+	@for t in $^; do echo "$$t $(SEED) $(CASES)"; timeout 3600 $$t $(SEED) $(CASES) || exit 1; done
+
+$(ASAN)/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	@[ -n "$(CC)" ] || sh tools/check-build.sh $(PYTHON)
+	$(if $(V),,@echo "  CC $<";) $(CC) $(A_FLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+
+$(ASAN)/core.a: $(A_CORE) $(A_HELP)
+	@rm -f $@; ar rcs $@ $^
+
+$(A_BINS): %: %.o $(ASAN)/core.a
+	$(if $(V),,@echo "  LD $@";) $(CC) $(A_FLAGS) $^ -o $@
+
+-include $(A_CORE:.o=.d) $(A_HELP:.o=.d) $(A_BINS:=.d)
+.SECONDARY:
+
+clean: ## builds, not the virtual environment
+	rm -rf $(ASAN) $(VENV)/build $(VENV)/.rnic build dist .mypy_cache .pytest_cache .ruff_cache
+
+distclean: clean ## the virtual environment too
+	rm -rf $(VENV)

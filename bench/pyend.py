@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One end of a connection in a Python process: what a program on rnic does.
+
+    pyend.py FD target sleep|hold      serves READs while it sleeps, or while a pure Python loop holds the GIL
+    pyend.py FD post SECONDS CHAIN DEPTH     8-byte WRITEs in chains of reusable work requests
+
+FD and what is said over it are those of native.c.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import sys
+import time
+from contextlib import ExitStack
+
+import rnic
+
+SIZE = 4 << 20
+ACCESS = (
+    rnic.AccessFlags.LOCAL_WRITE
+    | rnic.AccessFlags.REMOTE_WRITE
+    | rnic.AccessFlags.REMOTE_READ
+    | rnic.AccessFlags.REMOTE_ATOMIC
+)
+LOOPBACK = b"\0" * 10 + b"\xff\xff\x7f\0\0\1"
+PSN = 0x654321
+
+
+class End:
+    """A connected queue pair with one region, and the line to the other process."""
+
+    def __init__(self, stack: ExitStack, fd: int) -> None:
+        self.line = stack.enter_context(socket.socket(fileno=fd))
+        self.heard = self.line.makefile("r")
+        ctx = stack.enter_context(rnic.open_device("roce_lo"))
+        pd = stack.enter_context(ctx.alloc_pd())
+        self.mr = stack.enter_context(pd.alloc_mr(SIZE, ACCESS))
+        self.cq = stack.enter_context(ctx.create_cq(4096))
+        cap = rnic.QPCap(max_send_wr=1024, max_recv_wr=64, max_send_sge=1, max_recv_sge=1, max_inline_data=64)
+        init = rnic.QPInitAttr(send_cq=self.cq, recv_cq=self.cq, qp_type=rnic.QPType.RC, cap=cap)
+        self.qp = stack.enter_context(pd.create_qp(init))
+        self.say(f"{self.qp.qp_num:x} {PSN:x} {self.mr.addr:x} {self.mr.rkey:x}")
+        qpn, psn, self.addr, self.rkey = (int(word, 16) for word in self.hear().split())
+        gid = next(entry for entry in ctx.query_gid_table() if bytes(entry.gid.raw) == LOOPBACK)
+        self.connect(gid, qpn, psn)
+
+    def connect(self, gid: rnic.GIDEntry, qpn: int, psn: int) -> None:
+        path = rnic.AHAttr(dgid=gid.gid, sgid_index=gid.gid_index, port_num=1, hop_limit=64)
+        access = ACCESS & ~rnic.AccessFlags.LOCAL_WRITE
+        state = rnic.QPState
+        self.qp.modify(rnic.QPAttr(qp_state=state.INIT, pkey_index=0, port_num=1, qp_access_flags=access))
+        self.qp.modify(
+            rnic.QPAttr(
+                qp_state=state.RTR,
+                path_mtu=rnic.MTU.MTU_4096,
+                dest_qp_num=qpn,
+                rq_psn=psn,
+                max_dest_rd_atomic=16,
+                min_rnr_timer=1,
+                ah_attr=path,
+            )
+        )
+        self.qp.modify(
+            rnic.QPAttr(
+                qp_state=state.RTS, timeout=14, retry_cnt=7, rnr_retry=7, sq_psn=PSN, max_rd_atomic=16
+            )
+        )
+
+    def say(self, text: str) -> None:
+        self.line.sendall(f"{text}\n".encode())
+
+    def hear(self) -> str:
+        return self.heard.readline().strip()
+
+    def meet(self) -> None:
+        self.say("ready")
+        self.hear()
+
+    def over(self) -> bool:
+        return bool(select.select([self.line], [], [], 0)[0])
+
+
+def serve(end: End, how: str) -> None:
+    end.meet()
+    began, own = time.process_time(), time.thread_time()
+    while not end.over():
+        if how == "sleep":
+            time.sleep(0.05)
+        else:
+            for _ in range(1_000_000):
+                pass
+    end.hear()
+    own = time.thread_time() - own
+    every = time.process_time() - began
+    end.say(json.dumps({"main_cpu_s": round(own, 4), "engine_cpu_s": round(max(0.0, every - own), 4)}))
+
+
+def stream(end: End, chain: tuple[rnic.SendWR, ...], chains: int, seconds: float) -> tuple[int, float]:
+    """Posts and polls for so long, with so many chains outstanding; (operations, seconds)."""
+    post, poll, clock = end.qp.post_send, end.cq.poll, time.perf_counter
+    posted = done = 0
+    began = last = clock()
+    until = began + seconds
+    more = True
+    while more or done < posted:
+        while more and posted - done < chains:
+            post(chain)
+            posted += 1
+        found = poll(16)
+        if found:
+            for wc in found:
+                if not wc.ok:
+                    raise SystemExit(wc.explain())
+            done += len(found)
+            last = clock()
+            more = last < until
+    return posted * len(chain), last - began
+
+
+def post(end: End, seconds: float, length: int, depth: int) -> None:
+    flags = rnic.SendFlags
+    sge = [rnic.SGE(end.mr, offset=0, length=8)]
+    chain = tuple(
+        rnic.SendWR(
+            wr_id=i,
+            opcode=rnic.WROpcode.RDMA_WRITE,
+            send_flags=flags.INLINE | (flags.SIGNALED if i == length - 1 else flags(0)),
+            sg_list=sge,
+            remote_addr=end.addr,
+            rkey=end.rkey,
+        )
+        for i in range(length)
+    )
+    end.meet()
+    stream(end, chain, depth // length, seconds / 8)
+    own = time.thread_time()
+    count, took = stream(end, chain, depth // length, seconds)
+    own = time.thread_time() - own
+    end.say("end")
+    server = json.loads(end.hear())
+    print(
+        json.dumps(
+            {
+                "operations": count,
+                "messages_per_s": count / took,
+                "us_per_operation": took / count * 1e6,
+                "main_cpu_us_per_operation": own / count * 1e6,
+                "server": server,
+            }
+        )
+    )
+
+
+def main() -> None:
+    fd, role, *rest = sys.argv[1:]
+    with ExitStack() as stack:
+        end = End(stack, int(fd))
+        if role == "target":
+            serve(end, rest[0])
+        else:
+            post(end, float(rest[0]), int(rest[1]), int(rest[2]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "base/fail.h"
+#include "dev/dev.h"
+
+#define WINDOW_MAX (512u << 10) /* bytes in flight: as much as a cache holds */
+#define WINDOW_SHARE 3          /* a QP's part of a socket buffer like ours, in which packets take more than their bytes */
+
+uint64_t dev_clock(void) {
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* ---------------------------------------------------------------- the lock */
+
+void dev_lock(struct dev *dev) {
+    if (pthread_mutex_trylock(&dev->lock) == 0)
+        return;
+    atomic_fetch_add(&dev->waiting, 1);
+    pthread_mutex_lock(&dev->lock);
+    atomic_fetch_sub(&dev->waiting, 1);
+}
+
+bool dev_trylock(struct dev *dev) { return pthread_mutex_trylock(&dev->lock) == 0; }
+
+void dev_unlock(struct dev *dev) {
+    for (;;) {
+        pthread_mutex_unlock(&dev->lock);
+        atomic_thread_fence(memory_order_seq_cst); /* a bell rung before a failed try-lock is seen here */
+        if (!atomic_load(&dev->bells) || !dev_trylock(dev))
+            return;
+        progress_finish(dev, dev_clock());
+    }
+}
+
+/* ---------------------------------------------------------------- list */
+
+/* A device's GUID follows its netdev; roce_ and the netdev's name is its own. */
+static void describe(const struct netdev *net, struct rnic_device_info *out) {
+    *out = (struct rnic_device_info){
+        .guid = net->guid, .ifindex = net->ifindex, .transport = RNIC_TRANSPORT_IB, .node_type = RNIC_NODE_CA};
+    snprintf(out->name, sizeof out->name, "roce_%s", net->name);
+    snprintf(out->netdev, sizeof out->netdev, "%s", net->name);
+}
+
+int rnic_soft_list(struct rnic_device_info *list, int max, struct rnic_err *err) {
+    struct netdev *nets = calloc((size_t)(max > 0 ? max : 1), sizeof *nets);
+    if (!nets)
+        return fail(err, -ENOMEM, "no memory for a list of %d devices", max);
+    int n = netdev_list(nets, max, err);
+    for (int i = 0; i < n && i < max; i++)
+        describe(&nets[i], &list[i]);
+    free(nets);
+    return n;
+}
+
+/* ---------------------------------------------------------------- open */
+
+static int open_port(struct dev *dev, int index, union rnic_gid gid, uint32_t rcvbuf, struct rnic_err *err) {
+    struct sockaddr_in6 addr = {.sin6_family = AF_INET6};
+    memcpy(&addr.sin6_addr, gid.raw, sizeof addr.sin6_addr);
+    int rc = port_open(&dev->ports[index], &addr, dev->net.ifindex, &dev->slots[0], rcvbuf, dev_clock(), err);
+    if (rc)
+        return rc;
+    dev->net.gids[index] = gid;
+    dev->port_list[index] = &dev->ports[index];
+    dev->net.ngids = index + 1;
+    return 0;
+}
+
+/* An address that cannot be bound yet (an IPv6 one whose duplicate check still runs) is left out of the GID table. */
+static int open_ports(struct dev *dev, uint32_t rcvbuf, struct rnic_err *err) {
+    int n = dev->net.ngids, rc = 0;
+    dev->net.ngids = 0;
+    for (int i = 0; i < n && (!rc || rc == -EADDRNOTAVAIL); i++)
+        rc = open_port(dev, dev->net.ngids, dev->net.gids[i], rcvbuf, err);
+    return rc == -EADDRNOTAVAIL && dev->net.ngids ? 0 : rc;
+}
+
+static uint32_t window_of(const struct dev *dev, const struct rnic_open_attr *attr) {
+    uint32_t window = WINDOW_MAX;
+    for (int i = 0; i < dev->net.ngids; i++) {
+        uint32_t share = dev->ports[i].rcvbuf / WINDOW_SHARE;
+        window = share < window ? share : window;
+    }
+    return attr->max_window ? attr->max_window : window;
+}
+
+static int open_parts(struct dev *dev, const struct rnic_open_attr *attr, struct rnic_err *err) {
+    int rc = mr_table_init(&dev->nic.mrs);
+    if (!rc)
+        rc = event_queue_init(&dev->nic.events);
+    if (!rc)
+        rc = udp_rx_init(&dev->rx);
+    dev->slot_buffer = malloc(65536);
+    if (rc || !dev->slot_buffer)
+        return fail(err, rc ? rc : -ENOMEM, "no memory or descriptors for the device");
+    dev->pub.async_fd = dev->nic.events.fd;
+    rc = qpn_init(dev, err);
+    if (!rc)
+        rc = open_ports(dev, attr->rcvbuf, err);
+    if (rc)
+        return rc;
+    dev->nic.max_window = window_of(dev, attr);
+    udp_tx_init(&dev->tx, &dev->fault, &dev->nic.counters);
+    if (attr->no_gso)
+        dev->tx.max_packets = 1;
+    return engine_start(dev, err);
+}
+
+static void close_parts(struct dev *dev) {
+    engine_stop(dev);
+    fault_set(&dev->fault, NULL);
+    for (int i = 0; i < dev->net.ngids; i++)
+        port_close(&dev->ports[i]);
+    qpn_free(dev);
+    udp_rx_free(&dev->rx);
+    free(dev->slot_buffer);
+    if (dev->nic.events.ring)
+        event_queue_free(&dev->nic.events);
+    mr_table_free(&dev->nic.mrs);
+    free(dev->timers.at);
+    pthread_mutex_destroy(&dev->lock);
+    free(dev);
+}
+
+int rnic_soft_open(const char *netdev, const struct rnic_open_attr *attr, struct rnic_context **ctx,
+                   struct rnic_err *err) {
+    static const struct rnic_open_attr defaults;
+    struct dev *dev = aligned_alloc(64, (sizeof *dev + 63) & ~(size_t)63);
+    if (!dev)
+        return fail(err, -ENOMEM, "no memory for the device");
+    memset(dev, 0, sizeof *dev);
+    dev->epoll_fd = dev->wake_fd = -1;
+    dev->pub.ops = &soft_ops;
+    pthread_mutex_init(&dev->lock, NULL);
+    rng_seed(&dev->nic.rng, (uint64_t)rng_secret() << 32 | rng_secret());
+    int rc = netdev_find(netdev, &dev->net, err);
+    if (rc)
+        dev->net.ngids = 0; /* no port is open */
+    else
+        rc = open_parts(dev, attr ? attr : &defaults, err);
+    if (rc) {
+        close_parts(dev);
+        return rc;
+    }
+    fork_register(dev);
+    *ctx = &dev->pub;
+    return 0;
+}
+
+/* verbs.c has checked that nothing is left in it. */
+int device_close(struct rnic_context *ctx) {
+    struct dev *dev = dev_of(ctx);
+    fork_unregister(dev);
+    close_parts(dev);
+    return 0;
+}

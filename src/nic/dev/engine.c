@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The engine thread: the device's own legs.  It makes progress whenever no application does, without the interpreter.
+ *
+ * While an application polls, a second sleeper on the same socket would cost a wake-up for every packet.  So the
+ * engine then takes its busy sockets out of its epoll set ("disarmed") and only looks up now and then; when nobody has
+ * polled since, it takes them back.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/fail.h"
+#include "dev/dev.h"
+
+#define LOOK_UP_NS 500000   /* how long a disarmed engine sleeps */
+#define IN_USE_NS 200000    /* an application that polled within this time is still at it */
+#define PASSES 16           /* between two looks at who waits for the lock, and at sockets without queue pairs */
+#define LINGER_NS 10000     /* after the last packet: falling asleep and being woken would take as long */
+
+static void watch(struct dev *dev, int fd, uint32_t events) {
+    struct epoll_event e = {.events = events, .data = {.fd = fd}};
+    if (fd < 0)
+        return;
+    if (epoll_ctl(dev->epoll_fd, EPOLL_CTL_MOD, fd, &e) && errno == ENOENT)
+        epoll_ctl(dev->epoll_fd, EPOLL_CTL_ADD, fd, &e);
+}
+
+static void arm(struct dev *dev, bool armed) {
+    for (int i = 0; i < dev->net.ngids; i++)
+        watch(dev, dev->ports[i].rx_fd, armed || !dev->port_users[i] ? EPOLLIN : 0);
+    for (int i = 0; i < dev->nslots; i++)
+        watch(dev, dev->slots[i].fd, EPOLLIN);
+    atomic_store(&dev->disarmed, !armed);
+}
+
+void engine_wake(struct dev *dev) {
+    uint64_t one = 1;
+    if (write(dev->wake_fd, &one, sizeof one) < 0) /* the counter is full: it is awake */
+        return;
+}
+
+void engine_wake_for(struct dev *dev, uint64_t deadline) {
+    if (deadline < atomic_load(&dev->wakes_at)) {
+        atomic_store(&dev->wakes_at, 0); /* once is enough */
+        engine_wake(dev);
+    }
+}
+
+void engine_take_over(struct dev *dev) {
+    atomic_store(&dev->last_poll, 0);
+    if (atomic_load(&dev->disarmed))
+        engine_wake(dev);
+}
+
+/* ---------------------------------------------------------------- the thread */
+
+static void ports_timer(struct dev *dev, uint64_t now) {
+    uint64_t remaps = 0;
+    for (int i = 0; i < dev->net.ngids; i++) {
+        struct port *port = &dev->ports[i];
+        if (port_deadline(port) <= now && port_timer(port, now))
+            arm(dev, !atomic_load(&dev->disarmed));
+        remaps += port->remaps;
+    }
+    dev->nic.counters.value[RNIC_CNT_port_remaps] = remaps;
+}
+
+static uint64_t earliest(const struct dev *dev) {
+    uint64_t first = sched_deadline(dev), fault = fault_deadline(&dev->fault);
+    first = fault < first ? fault : first;
+    for (int i = 0; i < dev->net.ngids; i++) {
+        uint64_t at = port_deadline(&dev->ports[i]);
+        first = at < first ? at : first;
+    }
+    return first;
+}
+
+/* Works until there is nothing to do, making way for verbs now and then. */
+static uint64_t work(struct dev *dev) {
+    bool more = true;
+    uint64_t until = NEVER, busy = 0;
+    while (more && !atomic_load(&dev->stop)) {
+        dev_lock(dev);
+        dev->nic.ack_hold = 0;
+        for (int i = 0; more && i < PASSES && !atomic_load(&dev->waiting); i++) {
+            uint64_t now = dev_clock();
+            ports_timer(dev, now);
+            if (progress(dev, now, i == 0))
+                busy = now;
+            more = now - busy < LINGER_NS;
+        }
+        until = earliest(dev);
+        atomic_store(&dev->wakes_at, until);
+        dev_unlock(dev);
+        if (atomic_load(&dev->waiting))
+            sched_yield();
+    }
+    return until;
+}
+
+static void sleep_until(struct dev *dev, uint64_t until) {
+    struct epoll_event events[8];
+    uint64_t now = dev_clock(), count;
+    int64_t ns = until == NEVER ? -1 : until > now ? (int64_t)(until - now) : 0;
+    struct timespec ts = {ns / 1000000000, ns % 1000000000};
+    int n = epoll_pwait2(dev->epoll_fd, events, 8, ns < 0 ? NULL : &ts, NULL);
+    for (int i = 0; i < n; i++) {
+        if (events[i].data.fd == dev->wake_fd && read(dev->wake_fd, &count, sizeof count) < 0)
+            break;
+    }
+}
+
+static void set_armed(struct dev *dev, bool armed) {
+    dev_lock(dev);
+    arm(dev, armed);
+    dev_unlock(dev);
+}
+
+/* One round: true while an application does the work. */
+static bool stand_by(struct dev *dev) {
+    uint64_t now = dev_clock(), last = atomic_load(&dev->last_poll);
+    if (now - last > IN_USE_NS && now > last)
+        return false;
+    if (!atomic_load(&dev->disarmed))
+        set_armed(dev, false);
+    atomic_store(&dev->wakes_at, now + LOOK_UP_NS);
+    sleep_until(dev, now + LOOK_UP_NS);
+    atomic_store(&dev->wakes_at, 0);
+    return true;
+}
+
+static void *run(void *arg) {
+    struct dev *dev = arg;
+    while (!atomic_load(&dev->stop)) {
+        if (stand_by(dev))
+            continue;
+        set_armed(dev, true);
+        uint64_t until = work(dev);
+        sleep_until(dev, until);
+        atomic_store(&dev->wakes_at, 0);
+    }
+    return NULL;
+}
+
+/* The application's signals are for the application's threads, whose waits they shall end; only what a thread does to
+ * itself stays deliverable here, for those who print a trace then. */
+static int create_thread(struct dev *dev) {
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGPROF};
+    sigset_t blocked, before;
+    sigfillset(&blocked);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        sigdelset(&blocked, own[i]);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before);
+    int rc = pthread_create(&dev->thread, NULL, run, dev);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc;
+}
+
+int engine_start(struct dev *dev, struct rnic_err *err) {
+    dev->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    dev->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (dev->epoll_fd < 0 || dev->wake_fd < 0)
+        return fail(err, -errno, "epoll or eventfd: %s", strerror(errno));
+    watch(dev, dev->wake_fd, EPOLLIN);
+    int rc = create_thread(dev);
+    if (rc)
+        return fail(err, -rc, "engine thread: %s", strerror(rc));
+    pthread_setname_np(dev->thread, "rnic-engine");
+    dev->thread_runs = true;
+    return 0;
+}
+
+void engine_stop(struct dev *dev) {
+    if (dev->thread_runs) {
+        atomic_store(&dev->stop, true);
+        engine_wake(dev);
+        pthread_join(dev->thread, NULL);
+    }
+    if (dev->epoll_fd >= 0)
+        close(dev->epoll_fd);
+    if (dev->wake_fd >= 0)
+        close(dev->wake_fd);
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a forked child does: it closes every descriptor of the device, or it would keep the parent's slot and port alive
+ * after the parent's death; and it marks the contexts dead.  It has no engine thread, and touches no lock of a device:
+ * they stay as the fork found them, held.
+ */
+#include <unistd.h>
+
+#include "dev/dev.h"
+
+/* The one mutable global: fork knows no arguments. */
+static struct dev *devices;
+static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* Descriptors are copied first and memory later: an engine that closed one in between would leave the child with a
+ * descriptor that its memory does not know.  So the engines stand still meanwhile. */
+static void before(void) {
+    pthread_mutex_lock(&devices_lock);
+    for (struct dev *dev = devices; dev; dev = dev->next)
+        dev_lock(dev);
+}
+
+static void in_parent(void) {
+    for (struct dev *dev = devices; dev; dev = dev->next)
+        dev_unlock(dev);
+    pthread_mutex_unlock(&devices_lock);
+}
+
+static void abandon(struct dev *dev) {
+    atomic_store(&dev->dead, true);
+    for (int i = 0; i < dev->net.ngids; i++)
+        port_abandon(&dev->ports[i]);
+    for (int i = 0; i < dev->nslots; i++)
+        close(dev->slots[i].fd);
+    for (struct channel *ch = dev->channel_list; ch; ch = ch->next)
+        close(ch->pub.fd);
+    close(dev->nic.events.fd);
+    close(dev->epoll_fd);
+    close(dev->wake_fd);
+}
+
+static void in_child(void) {
+    for (struct dev *dev = devices; dev; dev = dev->next)
+        abandon(dev);
+    devices = NULL;
+    pthread_mutex_init(&devices_lock, NULL);
+}
+
+static void install(void) { pthread_atfork(before, in_parent, in_child); }
+
+void fork_register(struct dev *dev) {
+    pthread_once(&once, install);
+    pthread_mutex_lock(&devices_lock);
+    dev->next = devices;
+    devices = dev;
+    pthread_mutex_unlock(&devices_lock);
+}
+
+void fork_unregister(struct dev *dev) {
+    pthread_mutex_lock(&devices_lock);
+    for (struct dev **at = &devices; *at; at = &(*at)->next) {
+        if (*at == dev) {
+            *at = dev->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&devices_lock);
+}

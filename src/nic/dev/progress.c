@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One pass over everything that can happen, by whoever holds the lock: the engine thread, or a thread that posts or
+ * polls.
+ */
+#include <errno.h>
+
+#include "dev/dev.h"
+
+#define ACK_HOLD_NS 15000  /* an ACK waits so long for the answer of an application that polls all the time */
+#define ROUNDS 8           /* of sending, for a thread that posts or polls */
+#define POLLING_NS 20000   /* which is one that polled so shortly before */
+
+static bool receive_port(struct dev *dev, struct port *port, uint64_t now) {
+    int n = udp_receive(&dev->rx, port);
+    for (int i = 0; i < n; i++)
+        demux_datagram(dev, port, &dev->rx.datagram[i], false, now);
+    dev->nic.counters.value[RNIC_CNT_rx_syscalls] += n > 0;
+    return n > 0;
+}
+
+static struct port *port_at(struct dev *dev, const struct sockaddr_in6 *addr) {
+    for (int i = 0; i < dev->net.ngids; i++) {
+        if (IN6_ARE_ADDR_EQUAL(&dev->ports[i].addr.sin6_addr, &addr->sin6_addr))
+            return &dev->ports[i];
+    }
+    return NULL;
+}
+
+/* Packets that other processes hand on, and their control messages. */
+static bool receive_slot(struct dev *dev, const struct slot *slot, uint64_t now) {
+    struct slot_packet p;
+    int rc = port_slot_input(slot, dev->port_list, dev->net.ngids, dev->slot_buffer, 65536, &p, now);
+    if (rc == 1 && p.length) {
+        struct udp_datagram d = {dev->slot_buffer, p.length, p.segment ? p.segment : p.length, p.src};
+        struct port *port = port_at(dev, &p.dst);
+        dev->nic.counters.value[RNIC_CNT_forwarded_in] += (d.length + d.segment - 1) / d.segment;
+        if (port)
+            demux_datagram(dev, port, &d, true, now);
+    }
+    return rc >= 0;
+}
+
+/* The slot's socket carries bulk data only while another user's process has the port. */
+static bool receive(struct dev *dev, uint64_t now, bool everything) {
+    bool any = false, forwarded = false;
+    for (int i = 0; i < dev->net.ngids; i++) {
+        forwarded |= dev->ports[i].rx_fd < 0;
+        if (everything || dev->port_users[i])
+            any |= receive_port(dev, &dev->ports[i], now);
+    }
+    for (int i = 0; (everything || forwarded) && i < dev->nslots; i++)
+        any |= receive_slot(dev, &dev->slots[i], now);
+    return any;
+}
+
+bool progress(struct dev *dev, uint64_t now, bool everything) {
+    bool any = receive(dev, now, everything);
+    sched_bells(dev);
+    sched_timers(dev, now);
+    if (dev->fault.held)
+        udp_tx_release(&dev->tx, now);
+    return sched_run(dev, now) || any;
+}
+
+/* What is left for want of time is the engine's, unless the application comes again anyway. */
+void progress_finish(struct dev *dev, uint64_t now) {
+    sched_bells(dev);
+    for (int i = 0; i < ROUNDS && dev->ready_first; i++)
+        sched_run(dev, now);
+    if (!atomic_load(&dev->disarmed))
+        engine_wake_for(dev, dev->ready_first ? now : sched_deadline(dev));
+}
+
+void progress_poll(struct dev *dev, bool will_wait) {
+    if (dev_trylock(dev)) {
+        uint64_t now = dev_clock();
+        dev->nic.ack_hold = !will_wait && now - atomic_load(&dev->last_poll) < POLLING_NS ? ACK_HOLD_NS : 0;
+        atomic_store(&dev->last_poll, now);
+        progress(dev, now, false);
+        progress_finish(dev, now);
+        dev_unlock(dev);
+    }
+    if (will_wait)
+        engine_take_over(dev);
+}
+
+void progress_post(struct dev *dev, struct qp *qp) {
+    sched_ring(dev, qp);
+    if (!dev_trylock(dev))
+        return; /* who holds the lock looks at the doorbells when it lets go */
+    progress_finish(dev, dev_clock());
+    dev_unlock(dev);
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * enums.c: the names, texts and values of nic.h's X-macros as data, for bindings and for people.
+ */
+#include "nic.h"
+
+#include <stddef.h>
+
+#define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
+
+struct name_text {
+    const char *name, *text;
+};
+
+#define ROW(n, t) {#n, t},
+static const struct name_text counters[] = {RNIC_COUNTERS(ROW)};
+static const struct name_text vendor_errs[] = {RNIC_VENDOR_ERRS(ROW)};
+#undef ROW
+
+static const struct name_text *row_of(const struct name_text *rows, int count, int i) {
+    static const struct name_text none = {NULL, NULL};
+
+    return i >= 0 && i < count ? &rows[i] : &none;
+}
+
+const char *rnic_counter_name(int counter) { return row_of(counters, COUNT(counters), counter)->name; }
+
+const char *rnic_counter_text(int counter) { return row_of(counters, COUNT(counters), counter)->text; }
+
+const char *rnic_vendor_err_name(int err) { return row_of(vendor_errs, COUNT(vendor_errs), err)->name; }
+
+const char *rnic_vendor_err_text(int err) { return row_of(vendor_errs, COUNT(vendor_errs), err)->text; }
+
+#define QP_STATE(n, v) {"qp_state", #n, v},
+#define QP_TYPE(n, v) {"qp_type", #n, v},
+#define MTU(n, v) {"mtu", #n, v},
+#define MIG_STATE(n, v) {"mig_state", #n, v},
+#define PORT_STATE(n, v) {"port_state", #n, v},
+#define LINK_LAYER(n, v) {"link_layer", #n, v},
+#define GID_TYPE(n, v) {"gid_type", #n, v},
+#define TRANSPORT(n, v) {"transport", #n, v},
+#define NODE_TYPE(n, v) {"node_type", #n, v},
+#define ATOMIC_CAP(n, v) {"atomic_cap", #n, v},
+#define ACCESS_FLAGS(n, v) {"access_flags", #n, v},
+#define QP_ATTR_MASK(n, v) {"qp_attr_mask", #n, v},
+#define WR_OPCODE(n, v) {"wr_opcode", #n, v},
+#define SEND_FLAGS(n, v) {"send_flags", #n, v},
+#define WC_STATUS(n, v) {"wc_status", #n, v},
+#define WC_OPCODE(n, v) {"wc_opcode", #n, v},
+#define WC_FLAGS(n, v) {"wc_flags", #n, v},
+#define EVENT_TYPE(n, v) {"event_type", #n, v},
+#define DEVICE_CAP(n, v) {"device_cap", #n, v},
+
+/* clang-format off */
+static const struct rnic_enum_row enum_rows[] = {
+    RNIC_QP_STATES(QP_STATE)
+    RNIC_QP_TYPES(QP_TYPE)
+    RNIC_MTUS(MTU)
+    RNIC_MIG_STATES(MIG_STATE)
+    RNIC_PORT_STATES(PORT_STATE)
+    RNIC_LINK_LAYERS(LINK_LAYER)
+    RNIC_GID_TYPES(GID_TYPE)
+    RNIC_TRANSPORTS(TRANSPORT)
+    RNIC_NODE_TYPES(NODE_TYPE)
+    RNIC_ATOMIC_CAPS(ATOMIC_CAP)
+    RNIC_ACCESS_FLAGS(ACCESS_FLAGS)
+    RNIC_ATTR_MASKS(QP_ATTR_MASK)
+    RNIC_WR_OPCODES(WR_OPCODE)
+    RNIC_SEND_FLAGS(SEND_FLAGS)
+    RNIC_WC_STATUSES(WC_STATUS)
+    RNIC_WC_OPCODES(WC_OPCODE)
+    RNIC_WC_FLAGS(WC_FLAGS)
+    RNIC_EVENT_TYPES(EVENT_TYPE)
+    RNIC_DEVICE_CAPS(DEVICE_CAP)
+};
+/* clang-format on */
+
+const struct rnic_enum_row *rnic_enum_row(int i) { return i >= 0 && i < COUNT(enum_rows) ? &enum_rows[i] : NULL; }

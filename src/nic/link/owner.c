@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "link/owner.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/fail.h"
+#include "link/abstract.h"
+#include "link/address.h"
+#include "link/port.h"
+#include "link/slot.h"
+#include "link/slotmsg.h"
+
+#define QUERY_ROUNDS 4
+#define QUERY_ROUND_MS 25
+#define QUERY_ANSWERS 16 /* looked at in a round: one is enough, and nobody shall keep us here */
+
+/* ---------------------------------------------------------------- the table of sockets */
+
+/* /proc/net/udp prints each 32-bit word of an address as the host reads it: 127.0.0.1 is 0100007F on x86. */
+static bool parse_address(const char *hex, struct in6_addr *out) {
+    size_t words = strlen(hex) / 8;
+    if (words != 1 && words != 4) {
+        return false;
+    }
+    uint32_t w[4] = {0, 0, htonl(0xFFFF), 0};
+    for (size_t i = 0; i < words; i++) {
+        char digits[9] = {0};
+        memcpy(digits, hex + 8 * i, 8);
+        w[words == 1 ? 3 : i] = (uint32_t)strtoul(digits, NULL, 16);
+    }
+    memcpy(out, w, sizeof w);
+    return true;
+}
+
+static bool is_wildcard(const struct in6_addr *a) {
+    static const struct in6_addr any4 = {{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0, 0, 0, 0}}};
+    return IN6_IS_ADDR_UNSPECIFIED(a) || memcmp(a, &any4, sizeof any4) == 0;
+}
+
+/* An IPv4 wildcard is not in the way of an IPv6 address; an IPv6 one is in the way of both. */
+static bool in_the_way(const struct in6_addr *row, const struct sockaddr_in6 *addr) {
+    if (is_wildcard(row)) {
+        return address_is_v4(addr) || IN6_IS_ADDR_UNSPECIFIED(row);
+    }
+    return memcmp(row, &addr->sin6_addr, sizeof *row) == 0;
+}
+
+/* One line of the table: local address and port, ..., uid, timeout, inode. */
+static bool parse_row(const char *line, const struct sockaddr_in6 *addr, struct owner *out) {
+    char hex[33];
+    unsigned port, uid;
+    unsigned long inode;
+    struct in6_addr local;
+    if (sscanf(line, " %*d: %32[0-9A-Fa-f]:%x %*s %*s %*s %*s %*s %u %*s %lu", hex, &port, &uid, &inode) != 4) {
+        return false;
+    }
+    if (port != ROCE_UDP_PORT || !parse_address(hex, &local) || !in_the_way(&local, addr)) {
+        return false;
+    }
+    *out = (struct owner){.uid = uid, .inode = inode, .wildcard = is_wildcard(&local)};
+    return true;
+}
+
+static bool find_in(const char *path, const struct sockaddr_in6 *addr, struct owner *out) {
+    FILE *f = fopen(path, "re");
+    if (f == NULL) {
+        return false;
+    }
+    char line[512];
+    bool found = false;
+    while (!found && fgets(line, sizeof line, f) != NULL) {
+        found = parse_row(line, addr, out);
+    }
+    fclose(f);
+    return found;
+}
+
+int owner_find(const struct sockaddr_in6 *addr, struct owner *out) {
+    if (address_is_v4(addr) && find_in("/proc/net/udp", addr, out)) {
+        return 0;
+    }
+    return find_in("/proc/net/udp6", addr, out) ? 0 : -ENOENT;
+}
+
+/* ---------------------------------------------------------------- asking the slots */
+
+static void send_query(int fd, const struct sockaddr_in6 *addr, uint64_t nonce, uint32_t slot) {
+    struct slotmsg msg = {
+        .magic = SLOTMSG_MAGIC, .version = SLOTMSG_VERSION, .type = SLOTMSG_OWNER_QUERY, .nonce = nonce, .dst = *addr};
+    struct abstract_name name;
+    abstract_name(&name, SLOT_NAME, slot);
+    sendto(fd, &msg, sizeof msg, MSG_NOSIGNAL, (struct sockaddr *)&name.un, name.length); /* a lost one is sent again */
+}
+
+static void query_all(int fd, const struct sockaddr_in6 *addr, uint64_t nonce) {
+    FILE *f = fopen("/proc/net/unix", "re");
+    if (f == NULL) {
+        return;
+    }
+    char line[512];
+    while (fgets(line, sizeof line, f) != NULL) {
+        const char *at = strchr(line, '@');
+        unsigned slot;
+        if (at != NULL && sscanf(at + 1, SLOT_NAME, &slot) == 1 && slot < SLOT_COUNT) {
+            send_query(fd, addr, nonce, slot);
+        }
+    }
+    fclose(f);
+}
+
+/* Takes one answer off the socket: is it the owner's? */
+static bool read_answer(int fd, const struct sockaddr_in6 *addr, uint64_t nonce, uid_t owner) {
+    struct slotmsg msg;
+    union abstract_control control;
+    struct iovec iov = {&msg, sizeof msg};
+    struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    uid_t uid;
+    if (recvmsg(fd, &mh, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof msg || msg.magic != SLOTMSG_MAGIC) {
+        return false;
+    }
+    return msg.type == SLOTMSG_OWNER_ANSWER && msg.nonce == nonce && address_same(&msg.dst, addr) &&
+           abstract_sender(&mh, &uid) && uid == owner;
+}
+
+bool owner_is_rnic(const struct sockaddr_in6 *addr, const struct owner *owner) {
+    uint64_t nonce;
+    if (getrandom(&nonce, sizeof nonce, 0) != sizeof nonce) {
+        return false;
+    }
+    struct abstract_name name;
+    abstract_name(&name, "rnic/1/query/%016" PRIx64, nonce);
+    int fd = abstract_open(&name), on = 1;
+    if (fd < 0) {
+        return false;
+    }
+    setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
+    bool found = false;
+    for (int round = 0; round < QUERY_ROUNDS && !found; round++) {
+        query_all(fd, addr, nonce);
+        struct pollfd pfd = {.fd = fd, .events = POLLIN};
+        for (int i = 0; i < QUERY_ANSWERS && !found && poll(&pfd, 1, QUERY_ROUND_MS) == 1; i++) {
+            found = read_answer(fd, addr, nonce, owner->uid);
+        }
+    }
+    close(fd);
+    return found;
+}
+
+/* ---------------------------------------------------------------- naming it */
+
+/* Does a process hold the socket?  Only the processes that we may look into can tell. */
+static bool process_holds(const char *pid, unsigned long inode) {
+    char path[64], want[64], link[64];
+    snprintf(path, sizeof path, "/proc/%.16s/fd", pid);
+    snprintf(want, sizeof want, "socket:[%lu]", inode);
+    DIR *dir = opendir(path);
+    if (dir == NULL) {
+        return false;
+    }
+    bool found = false;
+    for (struct dirent *e; !found && (e = readdir(dir)) != NULL;) {
+        ssize_t n = readlinkat(dirfd(dir), e->d_name, link, sizeof link - 1);
+        link[n < 0 ? 0 : n] = '\0';
+        found = strcmp(link, want) == 0;
+    }
+    closedir(dir);
+    return found;
+}
+
+static int find_process(unsigned long inode) {
+    DIR *dir = opendir("/proc");
+    int pid = 0;
+    if (dir == NULL) {
+        return 0;
+    }
+    for (struct dirent *e; pid == 0 && (e = readdir(dir)) != NULL;) {
+        if (e->d_name[0] >= '1' && e->d_name[0] <= '9' && process_holds(e->d_name, inode)) {
+            pid = atoi(e->d_name);
+        }
+    }
+    closedir(dir);
+    return pid;
+}
+
+static void program_name(int pid, char *out, size_t size) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/comm", pid);
+    FILE *f = fopen(path, "re");
+    snprintf(out, size, "a program");
+    if (f != NULL) {
+        if (fgets(out, (int)size, f) == NULL) {
+            snprintf(out, size, "a program");
+        }
+        out[strcspn(out, "\n")] = '\0';
+        fclose(f);
+    }
+}
+
+/* rdma_rxe binds the wildcard from inside the kernel: a socket of uid 0 (seen: with an inode) that no process holds. */
+static bool is_rxe(const struct owner *owner, int pid) {
+    return pid == 0 && owner->uid == 0 && owner->wildcard && access("/sys/module/rdma_rxe", F_OK) == 0;
+}
+
+int owner_fail(const struct sockaddr_in6 *addr, const struct owner *owner, struct rnic_err *err) {
+    char text[ADDRESS_TEXT], program[32];
+    int pid = find_process(owner->inode);
+    address_text(addr, text);
+    if (is_rxe(owner, pid)) {
+        return fail(err, -EADDRINUSE,
+                    "UDP port %d is held by the kernel (rdma_rxe); remove its link (rdma link delete ...) or use a "
+                    "network namespace of its own",
+                    ROCE_UDP_PORT);
+    }
+    if (pid == 0) {
+        return fail(err, -EADDRINUSE,
+                    "UDP port %d of %s is held by the kernel, or by a process of uid %u that cannot be looked into, "
+                    "and that does not answer as rnic does",
+                    ROCE_UDP_PORT, text, (unsigned)owner->uid);
+    }
+    program_name(pid, program, sizeof program);
+    return fail(err, -EADDRINUSE,
+                "UDP port %d of %s is held by %s (pid %d, uid %u), which does not answer as rnic does", ROCE_UDP_PORT,
+                text, program, pid, (unsigned)owner->uid);
+}

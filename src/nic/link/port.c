@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "link/port.h"
+
+#include <errno.h>
+#include <netinet/udp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fail.h"
+#include "link/abstract.h"
+#include "link/address.h"
+#include "link/owner.h"
+#include "link/slotmsg.h"
+#include "link/steering.h"
+#include "link/udpsock.h"
+
+#define MS 1000000ull
+#define TAKEOVER_PERIOD (50 * MS)
+#define BUFFER_ASKED (4u << 20)
+#define FORWARD_HOLDS (11u * 4096u) /* a slot's queue at the usual max_dgram_qlen, a full packet in each datagram */
+
+/* ---------------------------------------------------------------- sockets */
+
+static uint32_t get_buffer(int fd, int name) {
+    int value = 0;
+    socklen_t length = sizeof value;
+    return getsockopt(fd, SOL_SOCKET, name, &value, &length) == 0 ? (uint32_t)value : 0;
+}
+
+static int open_shared(const struct sockaddr_in6 *addr, uint32_t rcvbuf) {
+    int fd = udpsock_open(addr);
+    if (fd < 0) {
+        return fd;
+    }
+    udpsock_set(fd, SOL_SOCKET, SO_RCVBUF, (int)(rcvbuf != 0 && rcvbuf <= INT32_MAX ? rcvbuf : BUFFER_ASKED));
+    if (!udpsock_set(fd, SOL_SOCKET, SO_REUSEPORT, 1)) {
+        int rc = -errno;
+        close(fd);
+        return rc;
+    }
+    return fd;
+}
+
+/* ---------------------------------------------------------------- opening */
+
+/* fd is bound to 4791: receive from it. */
+static void receive_from(struct port *p, int fd, uint64_t now) {
+    p->rx_fd = fd;
+    p->gro = udpsock_set(fd, SOL_UDP, UDP_GRO, 1);
+    p->rcvbuf = get_buffer(fd, SO_RCVBUF);
+    steering_start(p, now);
+}
+
+static void send_from(struct port *p, int fd) {
+    p->tx_fd = fd;
+    p->gso = udpsock_set(fd, SOL_UDP, UDP_SEGMENT, 0);
+    udpsock_set(fd, SOL_SOCKET, SO_SNDBUF, (int)BUFFER_ASKED);
+    p->sndbuf = get_buffer(fd, SO_SNDBUF);
+    p->addr.sin6_port = udpsock_port(fd);
+}
+
+/* Another user's rnic owns the address: send from a port of our own, and receive what it forwards. */
+static int open_behind(struct port *p, int claim_fd, const struct owner *owner, uint64_t now, struct rnic_err *err) {
+    int fd = udpsock_open(&p->addr);
+    int rc = fd < 0 ? fd : udpsock_bind(fd, &p->addr, 0);
+    if (rc < 0) {
+        if (fd >= 0) {
+            close(fd);
+        }
+        return fail(err, rc, "no UDP socket to send from: %s", strerror(-rc));
+    }
+    send_from(p, fd);
+    p->rcvbuf = FORWARD_HOLDS;
+    p->steering->claim_fd = claim_fd;
+    p->steering->claim_at = now + TAKEOVER_PERIOD;
+    p->steering->owner_uid = owner->uid;
+    return 0;
+}
+
+static int bind_failed(const struct sockaddr_in6 *addr, int rc, struct rnic_err *err) {
+    char text[ADDRESS_TEXT];
+    address_text(addr, text);
+    if (rc == -EADDRNOTAVAIL) {
+        return fail(err, rc, "%s is not an address of this host (or not yet)", text);
+    }
+    return fail(err, rc, "UDP port %d of %s: %s", ROCE_UDP_PORT, text, strerror(-rc));
+}
+
+/* Binds fd, or finds a way to live without.  On failure fd is still the caller's. */
+static int bind_or_follow(struct port *p, int fd, uint64_t now, struct rnic_err *err) {
+    struct owner owner;
+    int rc = udpsock_bind(fd, &p->addr, ROCE_UDP_PORT);
+    if (rc == 0) {
+        receive_from(p, fd, now);
+        send_from(p, fd);
+        return 0;
+    }
+    if (rc != -EADDRINUSE || owner_find(&p->addr, &owner) != 0) {
+        return bind_failed(&p->addr, rc, err);
+    }
+    if (!owner_is_rnic(&p->addr, &owner)) {
+        return owner_fail(&p->addr, &owner, err);
+    }
+    return open_behind(p, fd, &owner, now, err);
+}
+
+static struct port_steering *new_steering(const struct slot *slot) {
+    struct port_steering *st = calloc(1, sizeof *st);
+    if (st != NULL) {
+        st->lock_fd = st->reply_fd = st->claim_fd = -1;
+        st->wake = UINT64_MAX;
+        st->nslots = 1;
+        st->slots[0] = slot->number;
+    }
+    return st;
+}
+
+int port_open(struct port *p, const struct sockaddr_in6 *addr, int ifindex, const struct slot *slot, uint32_t rcvbuf,
+              uint64_t now, struct rnic_err *err) {
+    *p = (struct port){.addr = *addr, .rx_fd = -1, .tx_fd = -1, .slot = slot, .steering = new_steering(slot)};
+    p->addr.sin6_family = AF_INET6;
+    p->addr.sin6_port = 0;
+    p->addr.sin6_scope_id = IN6_IS_ADDR_LINKLOCAL(&addr->sin6_addr) ? (uint32_t)ifindex : 0;
+    if (p->steering == NULL) {
+        return fail(err, -ENOMEM, "no memory for a port");
+    }
+    int fd = open_shared(&p->addr, rcvbuf);
+    int rc = fd < 0 ? fail(err, fd, "no UDP socket: %s", strerror(-fd)) : bind_or_follow(p, fd, now, err);
+    if (rc != 0) {
+        if (fd >= 0) {
+            close(fd);
+        }
+        free(p->steering);
+        p->steering = NULL;
+    }
+    return rc;
+}
+
+void port_abandon(struct port *p) {
+    struct port_steering *st = p->steering;
+    int fds[] = {p->rx_fd, p->tx_fd != p->rx_fd ? p->tx_fd : -1, st != NULL ? st->lock_fd : -1,
+                 st != NULL ? st->reply_fd : -1, st != NULL ? st->claim_fd : -1};
+    for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++) {
+        if (fds[i] >= 0) {
+            close(fds[i]);
+        }
+    }
+    p->rx_fd = p->tx_fd = -1;
+    if (st != NULL) {
+        st->lock_fd = st->reply_fd = st->claim_fd = -1;
+    }
+}
+
+void port_close(struct port *p) {
+    if (p->steering != NULL) {
+        steering_stop(p);
+    }
+    port_abandon(p);
+    free(p->steering);
+    p->steering = NULL;
+}
+
+int port_add_slot(struct port *p, uint32_t slot) {
+    struct port_steering *st = p->steering;
+    if (st->nslots == STEERING_SLOTS) {
+        return -ENOSPC;
+    }
+    st->slots[st->nslots++] = slot;
+    return 0;
+}
+
+/* ---------------------------------------------------------------- forwarding */
+
+void port_probe_input(struct port *p, const uint8_t *data, uint32_t length, const struct sockaddr_in6 *src) {
+    steering_probe_input(p, data, length, src);
+}
+
+/* Was it the kernel's choice of the socket that was wrong?  A packet for QP1, or the first of a GRO batch of several
+ * QPs, is forwarded though it was steered as it should be. */
+static bool was_steered_for(const uint8_t *data, uint32_t length, uint32_t slot) {
+    if (length < 8) {
+        return false;
+    }
+    uint32_t qpn = (uint32_t)data[5] << 16 | (uint32_t)data[6] << 8 | data[7];
+    return qpn_slot(qpn) == slot;
+}
+
+int port_forward(struct port *p, uint32_t slot, const struct sockaddr_in6 *src, const uint8_t *data, uint32_t length,
+                 uint32_t segment, uint64_t now) {
+    struct slotmsg msg = {.magic = SLOTMSG_MAGIC,
+                          .version = SLOTMSG_VERSION,
+                          .type = SLOTMSG_FORWARD,
+                          .length = length,
+                          .segment = segment,
+                          .src = *src,
+                          .dst = p->addr};
+    msg.dst.sin6_port = htons(ROCE_UDP_PORT);
+    struct abstract_name name;
+    abstract_name(&name, SLOT_NAME, slot);
+    struct iovec iov[2] = {{&msg, sizeof msg}, {(void *)(uintptr_t)data, length}};
+    struct msghdr mh = {.msg_name = &name.un, .msg_namelen = name.length, .msg_iov = iov, .msg_iovlen = 2};
+    if (slot >= SLOT_COUNT) {
+        return -ECONNREFUSED;
+    }
+    if (sendmsg(p->slot->fd, &mh, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+        return -errno;
+    }
+    if (p->rx_fd >= 0 && was_steered_for(data, length, slot)) {
+        steering_forwarded(p, slot, now);
+    }
+    return 0;
+}
+
+/* ---------------------------------------------------------------- messages */
+
+static struct port *find_port(struct port **ports, int nports, const struct sockaddr_in6 *addr) {
+    for (int i = 0; i < nports; i++) {
+        if (ports[i]->steering != NULL && address_same(&ports[i]->addr, addr) &&
+            ports[i]->addr.sin6_scope_id == addr->sin6_scope_id) {
+            return ports[i];
+        }
+    }
+    return NULL;
+}
+
+/* Who may put packets into a port: its owner, because the kernel gave them to it.  So a process of the same user, or of
+ * the user who holds UDP 4791 while we do not; and root. */
+static bool may_forward(struct port *p, uid_t uid) {
+    if (uid == 0 || uid == (p->rx_fd >= 0 ? getuid() : p->steering->owner_uid)) {
+        return true;
+    }
+    p->steering->owner_stale = p->rx_fd < 0; /* the owner may have changed: looked at with the next try to bind */
+    return false;
+}
+
+static int take_forward(struct port **ports, int nports, const struct slotmsg *msg, uid_t uid, uint32_t bytes,
+                        struct slot_packet *out) {
+    struct port *p = find_port(ports, nports, &msg->dst);
+    if (p == NULL || msg->length != bytes || bytes == 0 || msg->dst.sin6_port != htons(ROCE_UDP_PORT) ||
+        msg->src.sin6_family != AF_INET6 || !may_forward(p, uid)) {
+        return 0;
+    }
+    uint32_t segment = msg->segment < bytes ? msg->segment : 0;
+    *out = (struct slot_packet){.src = msg->src, .dst = msg->dst, .length = bytes, .segment = segment};
+    return 1;
+}
+
+static void answer_query(struct port **ports, int nports, const struct slotmsg *query,
+                         const struct abstract_name *from) {
+    struct port *p = find_port(ports, nports, &query->dst);
+    if (p == NULL || p->rx_fd < 0 || from->length <= sizeof(sa_family_t)) {
+        return;
+    }
+    struct slotmsg msg = *query;
+    msg.type = SLOTMSG_OWNER_ANSWER;
+    msg.length = 0;
+    struct iovec iov = {&msg, sizeof msg};
+    (void)abstract_send(from, &iov, 1); /* it asks again */
+}
+
+int port_slot_input(const struct slot *s, struct port **ports, int nports, uint8_t *data, uint32_t size,
+                    struct slot_packet *out, uint64_t now) {
+    struct slotmsg msg;
+    struct abstract_name from;
+    union abstract_control control;
+    struct iovec iov[2] = {{&msg, sizeof msg}, {data, size}};
+    struct msghdr mh = {.msg_name = &from.un,
+                        .msg_namelen = sizeof from.un,
+                        .msg_iov = iov,
+                        .msg_iovlen = 2,
+                        .msg_control = &control,
+                        .msg_controllen = sizeof control};
+    uid_t uid;
+    (void)now;
+    ssize_t n = recvmsg(s->fd, &mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (n < 0) {
+        return errno == EINTR ? 0 : -errno;
+    }
+    if (n < (ssize_t)sizeof msg || (mh.msg_flags & MSG_TRUNC) != 0 || msg.magic != SLOTMSG_MAGIC ||
+        msg.version != SLOTMSG_VERSION || !abstract_sender(&mh, &uid)) {
+        return 0;
+    }
+    from.length = mh.msg_namelen;
+    if (msg.type == SLOTMSG_OWNER_QUERY) {
+        answer_query(ports, nports, &msg, &from);
+    }
+    return msg.type == SLOTMSG_FORWARD ? take_forward(ports, nports, &msg, uid, (uint32_t)((size_t)n - sizeof msg), out)
+                                       : 0;
+}
+
+/* ---------------------------------------------------------------- timers */
+
+/* The owner may be gone: bind.  What we send keeps its port, which the ICRC covers and peers have seen. */
+static bool take_over(struct port *p, uint64_t now) {
+    struct port_steering *st = p->steering;
+    struct owner owner;
+    if (udpsock_bind(st->claim_fd, &p->addr, ROCE_UDP_PORT) == 0) {
+        receive_from(p, st->claim_fd, now);
+        st->claim_fd = -1;
+        return true;
+    }
+    st->claim_at = now + TAKEOVER_PERIOD;
+    if (st->owner_stale && owner_find(&p->addr, &owner) == 0) {
+        st->owner_uid = owner.uid;
+    }
+    st->owner_stale = false;
+    return false;
+}
+
+bool port_timer(struct port *p, uint64_t now) {
+    if (p->rx_fd >= 0) {
+        steering_timer(p, now);
+        return false;
+    }
+    return now >= p->steering->claim_at && take_over(p, now);
+}
+
+uint64_t port_deadline(const struct port *p) {
+    const struct port_steering *st = p->steering;
+    if (p->rx_fd < 0) {
+        return st->claim_at;
+    }
+    return steering_deadline(st);
+}

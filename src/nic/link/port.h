@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A port: UDP 4791 on one local address, shared with every other process of the host.
+ *
+ * Processes of one user share the address by SO_REUSEPORT; a classic BPF program picks the socket by the slot bits of
+ * the destination QPN.  The order of the sockets in the kernel's group is learnt by probes (UDP datagrams with opcode
+ * PORT_PROBE_OPCODE, which the program steers to the index that they name), answered over the slot sockets.  Whatever
+ * still reaches the wrong process is forwarded over the right one's slot socket, and makes the receiver learn the order
+ * again.  Another user's process cannot bind: it sends from an ephemeral port and receives by forwarding, and takes
+ * the port when its owner goes.
+ *
+ * While a remap runs, port_deadline() is 200 us away for a few ms: wait with ppoll or epoll_pwait2, not in whole ms.
+ *
+ * All functions: the caller holds the device's lock (or has one thread).  None blocks, but port_open() for up to 100 ms
+ * when the address is taken.
+ */
+#ifndef RNIC_LINK_PORT_H
+#define RNIC_LINK_PORT_H
+
+#include <netinet/in.h>
+#include <stdbool.h>
+
+#include "link/slot.h"
+
+#define ROCE_UDP_PORT 4791
+#define PORT_PROBE_OPCODE 0xFF
+#define PORT_MAX_MEMBERS 64
+
+struct port {
+    struct sockaddr_in6 addr; /* local address, IPv4 mapped; sin6_port, network order: source of what we send */
+    int rx_fd;                /* bound to 4791; -1 while another user's process owns the address */
+    int tx_fd;                /* equals rx_fd, or an ephemeral socket */
+    uint32_t rcvbuf, sndbuf;  /* as granted (getsockopt); rcvbuf while rx_fd is -1: what forwarding holds at least */
+    bool gso, gro;            /* the socket takes UDP_SEGMENT / UDP_GRO */
+    const struct slot *slot;  /* first slot of the context; where answers to probes go */
+    /* the steering and ownership machinery's own fields follow */
+    struct port_steering *steering;
+    uint64_t remaps; /* completed ones, for the counter */
+};
+
+/* Opens the address. rcvbuf 0: as much as is granted. -EADDRINUSE names who holds the port when it is not rnic.
+ * The slot must stay claimed, and where it is, until port_close(). */
+int port_open(struct port *p, const struct sockaddr_in6 *addr, int ifindex, const struct slot *slot, uint32_t rcvbuf,
+              uint64_t now, struct rnic_err *err);
+void port_close(struct port *p);
+
+/* In a forked child: closes the descriptors and nothing more; the port stays the parent's. */
+void port_abandon(struct port *p);
+
+/* The context has claimed a further slot: packets for it are ours, too. At most 16; -ENOSPC beyond. */
+int port_add_slot(struct port *p, uint32_t slot);
+
+/* Does the kernel send the IP header that the ICRC is computed for: DF, identification 0 (and of UDP_SEGMENT batches,
+ * too)?  0, also for IPv6, which has no identification; -EPROTO: no, and then peers drop what is sent; -ENODATA: it
+ * could not be seen.  The segments of a batch are cut later: their count from 0 is not seen, only its start. */
+int port_check_ids(const struct port *p, struct rnic_err *err);
+
+/* A datagram with opcode PORT_PROBE_OPCODE came in on this port. */
+void port_probe_input(struct port *p, const uint8_t *data, uint32_t length, const struct sockaddr_in6 *src);
+
+/* Hands a datagram that is for another slot to that slot's socket; schedules a remap when its destination QPN is of
+ * that slot, too: the kernel should have given it to that process. 0, or -errno: nobody has the slot (-ECONNREFUSED) or
+ * its queue is full (-EAGAIN; net.unix.max_dgram_qlen, as a rule 10 datagrams), the latter a loss like any other. */
+int port_forward(struct port *p, uint32_t slot, const struct sockaddr_in6 *src, const uint8_t *data, uint32_t length,
+                 uint32_t segment, uint64_t now);
+
+/* Reads one message from the slot socket. 1: a forwarded datagram is in data and out; 0: a control message, dealt
+ * with, or one that is malformed, for no port of ours, or from a user who does not own that port; -EAGAIN: nothing
+ * there. ports: all open ports of the context. size: 65536 holds every datagram; a longer one is dropped. */
+int port_slot_input(const struct slot *s, struct port **ports, int nports, uint8_t *data, uint32_t size,
+                    struct slot_packet *out, uint64_t now);
+
+/* Timers: what is due (probing, attaching, trying to take the port over).  True when rx_fd or tx_fd changed. */
+bool port_timer(struct port *p, uint64_t now);
+uint64_t port_deadline(const struct port *p); /* UINT64_MAX: none */
+
+#endif

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "link/udp.h"
+
+#include <errno.h>
+#include <netinet/udp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "wire/icrc.h"
+
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#endif
+#ifndef UDP_GRO
+#define UDP_GRO 104
+#endif
+#ifndef SOL_UDP
+#define SOL_UDP 17
+#endif
+
+#define RX_BYTES 65536
+#define DEFAULT_HOPS 64 /* of Linux: net.ipv4.ip_default_ttl, net.ipv6.conf.*.hop_limit */
+
+uint32_t flow_seed(struct flow *flow, uint32_t n) {
+    for (int i = 0; i < FLOW_SEEDS; i++) {
+        if (flow->seed_n[i] == n)
+            return flow->seed[i];
+    }
+    uint32_t at = flow->seed_next++ % FLOW_SEEDS;
+    flow->seed_n[at] = n;
+    return flow->seed[at] = icrc_seed(&flow->src, &flow->dst, 0, n);
+}
+
+/* ---------------------------------------------------------------- out */
+
+static bool is_ipv4(const struct flow *flow) { return IN6_IS_ADDR_V4MAPPED(&flow->dst.sin6_addr); }
+
+static void add_option(struct msghdr *msg, int level, int type, const void *value, size_t n) {
+    struct cmsghdr *c = (struct cmsghdr *)((uint8_t *)msg->msg_control + msg->msg_controllen);
+    c->cmsg_level = level;
+    c->cmsg_type = type;
+    c->cmsg_len = CMSG_LEN(n);
+    memcpy(CMSG_DATA(c), value, n);
+    msg->msg_controllen += CMSG_SPACE(n);
+}
+
+static void add_route_options(struct msghdr *msg, const struct flow *flow) {
+    int tclass = flow->traffic_class, hops = flow->hop_limit;
+    bool ipv4 = is_ipv4(flow);
+    if (tclass)
+        add_option(msg, ipv4 ? IPPROTO_IP : IPPROTO_IPV6, ipv4 ? IP_TOS : IPV6_TCLASS, &tclass, sizeof tclass);
+    if (hops && hops != DEFAULT_HOPS)
+        add_option(msg, ipv4 ? IPPROTO_IP : IPPROTO_IPV6, ipv4 ? IP_TTL : IPV6_HOPLIMIT, &hops, sizeof hops);
+}
+
+union address {
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+};
+
+static socklen_t address_of(const struct flow *flow, union address *to) {
+    if (!is_ipv4(flow)) {
+        to->v6 = flow->dst;
+        return sizeof to->v6;
+    }
+    to->v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = flow->dst.sin6_port};
+    memcpy(&to->v4.sin_addr, &flow->dst.sin6_addr.s6_addr[12], 4);
+    return sizeof to->v4;
+}
+
+static void send_datagram(struct udp_tx *u, const struct flow *flow, const uint8_t *bytes, uint32_t length,
+                          uint16_t segment) {
+    union address to;
+    uint64_t control[16] = {0};
+    struct iovec iov = {(void *)(uintptr_t)bytes, length};
+    struct msghdr msg = {.msg_name = &to, .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control};
+    msg.msg_namelen = address_of(flow, &to);
+    if (segment < length)
+        add_option(&msg, SOL_UDP, UDP_SEGMENT, &segment, sizeof segment);
+    add_route_options(&msg, flow);
+    if (!msg.msg_controllen)
+        msg.msg_control = NULL;
+    u->counters->value[RNIC_CNT_tx_syscalls]++;
+    /* What the socket refuses is lost; the transport recovers it as any loss. */
+    if (sendmsg(((const struct port *)flow->port)->tx_fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+        u->counters->value[RNIC_CNT_tx_errors] += (length + segment - 1u) / segment;
+}
+
+static void emit_single(void *arg, const struct flow *flow, const uint8_t *bytes, uint32_t length) {
+    send_datagram(arg, flow, bytes, length, (uint16_t)length);
+}
+
+void udp_tx_flush(struct udp_tx *u) {
+    if (!u->count)
+        return;
+    if (u->fault->on)
+        fault_send(u->fault, u->counters, u->flow, u->bytes, u->length, u->now, emit_single, u);
+    else
+        send_datagram(u, u->flow, u->bytes, u->length, (uint16_t)u->segment);
+    u->count = u->length = 0;
+    u->closed = false;
+}
+
+void udp_tx_release(struct udp_tx *u, uint64_t now) { fault_release(u->fault, now, emit_single, u); }
+
+static bool same_way(const struct flow *a, const struct flow *b) {
+    return a == b || (a->port == b->port && a->dst_slot == b->dst_slot && a->traffic_class == b->traffic_class &&
+                      a->hop_limit == b->hop_limit && a->dst.sin6_scope_id == b->dst.sin6_scope_id &&
+                      !memcmp(&a->dst.sin6_addr, &b->dst.sin6_addr, sizeof a->dst.sin6_addr));
+}
+
+/* The injector treats packets one by one, and one sent alone has identification 0. */
+static uint32_t batch_limit(const struct udp_tx *u, const struct flow *flow) {
+    return u->fault->on || !((const struct port *)flow->port)->gso ? 1 : u->max_packets;
+}
+
+static uint8_t *reserve(struct tx *tx, struct flow *flow, uint32_t n, uint32_t *crc) {
+    struct udp_tx *u = (struct udp_tx *)tx;
+    if (u->count && (u->closed || n > u->segment || u->count >= batch_limit(u, flow) ||
+                     u->length + n > UDP_MAX_PAYLOAD || !same_way(u->flow, flow)))
+        udp_tx_flush(u);
+    if (!u->count) {
+        u->flow = flow;
+        u->segment = n;
+    }
+    u->reserved = n;
+    *crc = flow_seed(flow, n);
+    if (u->count && is_ipv4(flow))
+        *crc ^= icrc_id_delta((uint16_t)u->count);
+    return u->bytes + u->length;
+}
+
+static void commit(struct tx *tx) {
+    struct udp_tx *u = (struct udp_tx *)tx;
+    u->closed = u->reserved < u->segment;
+    u->length += u->reserved;
+    u->count++;
+}
+
+void udp_tx_init(struct udp_tx *u, struct fault *fault, struct rnic_counters *counters) {
+    u->tx = (struct tx){reserve, commit};
+    u->fault = fault;
+    u->counters = counters;
+    u->max_packets = UDP_BATCH_PACKETS;
+    u->count = u->length = 0;
+    u->closed = false;
+}
+
+/* ---------------------------------------------------------------- in */
+
+int udp_rx_init(struct udp_rx *r) {
+    r->burst = 1;
+    r->buffer = aligned_alloc(4096, (size_t)UDP_RX_DATAGRAMS * RX_BYTES);
+    return r->buffer ? 0 : -ENOMEM;
+}
+
+void udp_rx_free(struct udp_rx *r) { free(r->buffer); }
+
+static void mapped(struct sockaddr_in6 *out, const union address *from) {
+    if (from->v6.sin6_family == AF_INET6) {
+        *out = from->v6;
+        return;
+    }
+    *out = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = from->v4.sin_port};
+    out->sin6_addr.s6_addr[10] = out->sin6_addr.s6_addr[11] = 0xFF;
+    memcpy(&out->sin6_addr.s6_addr[12], &from->v4.sin_addr, 4);
+}
+
+static uint32_t gro_segment(struct msghdr *msg, uint32_t length) {
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
+        int size;
+        if (c->cmsg_level != SOL_UDP || c->cmsg_type != UDP_GRO)
+            continue;
+        memcpy(&size, CMSG_DATA(c), sizeof size);
+        if (size > 0 && (uint32_t)size < length)
+            return (uint32_t)size;
+    }
+    return length;
+}
+
+static void adapt(struct udp_rx *r, int n) {
+    if (n == r->burst)
+        r->burst = r->burst * 2 < UDP_RX_DATAGRAMS ? r->burst * 2 : UDP_RX_DATAGRAMS;
+    else if (n * 2 <= r->burst)
+        r->burst = r->burst > 1 ? r->burst / 2 : 1;
+}
+
+int udp_receive(struct udp_rx *r, const struct port *port) {
+    struct mmsghdr msgs[UDP_RX_DATAGRAMS];
+    struct iovec iov[UDP_RX_DATAGRAMS];
+    union address from[UDP_RX_DATAGRAMS];
+    uint64_t control[UDP_RX_DATAGRAMS][8];
+    if (port->rx_fd < 0)
+        return 0;
+    for (int i = 0; i < r->burst; i++) {
+        iov[i] = (struct iovec){r->buffer + (size_t)i * RX_BYTES, RX_BYTES};
+        msgs[i].msg_hdr = (struct msghdr){.msg_name = &from[i],
+                                          .msg_namelen = sizeof from[i],
+                                          .msg_iov = &iov[i],
+                                          .msg_iovlen = 1,
+                                          .msg_control = control[i],
+                                          .msg_controllen = sizeof control[i]};
+    }
+    int n = recvmmsg(port->rx_fd, msgs, (unsigned)r->burst, MSG_DONTWAIT, NULL);
+    for (int i = 0; i < n; i++) {
+        struct udp_datagram *d = &r->datagram[i];
+        d->bytes = iov[i].iov_base;
+        d->length = msgs[i].msg_len;
+        d->segment = gro_segment(&msgs[i].msg_hdr, d->length);
+        mapped(&d->src, &from[i]);
+    }
+    n = n > 0 ? n : 0;
+    adapt(r, n);
+    return n;
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The UDP link: batches of RoCEv2 packets out (UDP_SEGMENT), runs of them in (UDP_GRO).
+ *
+ * The position of a packet in its batch is the IPv4 identification that the kernel will give it, and the ICRC covers
+ * that; so a batch hands out the CRC state to start from packet by packet.  A batch has one flow, packets of equal
+ * size but a shorter last one, at most 64 of them, and fits one datagram of 64 KiB.
+ */
+#ifndef RNIC_LINK_UDP_H
+#define RNIC_LINK_UDP_H
+
+#include "link/fault.h"
+#include "link/port.h"
+#include "wire/packet.h"
+
+#define UDP_BATCH_PACKETS 64
+#define UDP_MAX_PAYLOAD 65507
+#define UDP_RX_DATAGRAMS 8
+
+struct udp_tx {
+    struct tx tx; /* first: engines see this */
+    struct fault *fault;
+    struct rnic_counters *counters;
+    uint64_t now;
+    uint32_t max_packets; /* of a batch; 1: no segmentation offload */
+
+    struct flow *flow; /* of the batch being filled; its port is a struct port */
+    uint32_t segment;  /* size of its packets but the last */
+    uint32_t count, length, reserved;
+    bool closed; /* a shorter packet is in: it was the last */
+    uint8_t bytes[UDP_MAX_PAYLOAD + 1];
+};
+
+void udp_tx_init(struct udp_tx *u, struct fault *fault, struct rnic_counters *counters);
+void udp_tx_flush(struct udp_tx *u);
+void udp_tx_release(struct udp_tx *u, uint64_t now); /* what the injector holds and is due */
+
+struct udp_datagram {
+    uint8_t *bytes;
+    uint32_t length, segment; /* segment: size of the packets in it, the last may be shorter */
+    struct sockaddr_in6 src;
+};
+
+struct udp_rx {
+    uint8_t *buffer; /* UDP_RX_DATAGRAMS of 64 KiB */
+    int burst;       /* datagrams to ask for: a second one that is not there costs a look for nothing */
+    struct udp_datagram datagram[UDP_RX_DATAGRAMS];
+};
+
+int udp_rx_init(struct udp_rx *r);
+void udp_rx_free(struct udp_rx *r);
+/* Takes what has arrived: the number of datagrams, 0 when none has. */
+int udp_receive(struct udp_rx *r, const struct port *port);
+
+/* The CRC state at the BTH of a flow's packet of n bytes. */
+uint32_t flow_seed(struct flow *flow, uint32_t n);
+
+#endif

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mem/mr.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "wire/icrc.h"
+
+int mr_table_init(struct mr_table *t) {
+    t->mask = 255;
+    t->count = 0;
+    t->bucket = calloc(t->mask + 1, sizeof *t->bucket);
+    return t->bucket ? 0 : -ENOMEM;
+}
+
+void mr_table_free(struct mr_table *t) {
+    free(t->bucket);
+    t->bucket = NULL;
+}
+
+static uint32_t bucket_of(const struct mr_table *t, uint32_t key) { return (key >> 8) & t->mask; }
+
+struct mr *mr_find(const struct mr_table *t, uint32_t key) {
+    struct mr *mr = t->bucket[bucket_of(t, key)];
+    while (mr && mr->pub.lkey != key)
+        mr = mr->next;
+    return mr;
+}
+
+static bool index_taken(const struct mr_table *t, uint32_t key) {
+    const struct mr *mr = t->bucket[bucket_of(t, key)];
+    while (mr && mr->pub.lkey >> 8 != key >> 8)
+        mr = mr->next;
+    return mr != NULL;
+}
+
+static void push(struct mr_table *t, struct mr *mr) {
+    struct mr **head = &t->bucket[bucket_of(t, mr->pub.lkey)];
+    mr->next = *head;
+    *head = mr;
+}
+
+static int grow(struct mr_table *t) {
+    struct mr_table wide = {.mask = t->mask * 2 + 1, .count = t->count};
+    wide.bucket = calloc((size_t)wide.mask + 1, sizeof *wide.bucket);
+    if (!wide.bucket)
+        return -ENOMEM;
+    for (uint32_t i = 0; i <= t->mask; i++) {
+        for (struct mr *mr = t->bucket[i], *next; mr; mr = next) {
+            next = mr->next;
+            push(&wide, mr);
+        }
+    }
+    free(t->bucket);
+    *t = wide;
+    return 0;
+}
+
+int mr_insert(struct mr_table *t, struct mr *mr) {
+    uint32_t key;
+    if (t->count >= 1u << 22)
+        return -ENOMEM;
+    if (t->count > t->mask && grow(t))
+        return -ENOMEM;
+    do
+        key = rng_secret();
+    while (key >> 8 == 0 || index_taken(t, key));
+    mr->pub.lkey = mr->pub.rkey = key;
+    push(t, mr);
+    t->count++;
+    return 0;
+}
+
+void mr_remove(struct mr_table *t, struct mr *mr) {
+    struct mr **at = &t->bucket[bucket_of(t, mr->pub.lkey)];
+    while (*at != mr)
+        at = &(*at)->next;
+    *at = mr->next;
+    t->count--;
+}
+
+static bool in_range(const struct mr *mr, uint64_t addr, uint64_t length) {
+    uint64_t start = (uintptr_t)mr->pub.addr;
+    return addr >= start && length <= mr->pub.length && addr - start <= mr->pub.length - length;
+}
+
+int mr_local(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, uint32_t access,
+             uint8_t **ptr) {
+    *ptr = (uint8_t *)(uintptr_t)sge->addr;
+    if (sge->length == 0)
+        return 0;
+    const struct mr *mr = mr_find(t, sge->lkey);
+    if (!mr)
+        return RNIC_VE_SGE_BAD_LKEY;
+    if (mr->pub.pd != pd)
+        return RNIC_VE_SGE_PD;
+    if (!in_range(mr, sge->addr, sge->length))
+        return RNIC_VE_SGE_BOUNDS;
+    return access & ~mr->access ? RNIC_VE_SGE_ACCESS : 0;
+}
+
+int mr_remote(const struct mr_table *t, const struct rnic_pd *pd, uint32_t key, uint64_t addr, uint64_t length,
+              uint32_t access, uint8_t **ptr) {
+    *ptr = (uint8_t *)(uintptr_t)addr;
+    if (length == 0)
+        return 0;
+    const struct mr *mr = mr_find(t, key);
+    if (!mr)
+        return RNIC_VE_RKEY_BAD;
+    if (mr->pub.pd != pd)
+        return RNIC_VE_RKEY_PD;
+    if (!in_range(mr, addr, length))
+        return RNIC_VE_RKEY_BOUNDS;
+    return access & ~mr->access ? RNIC_VE_RKEY_ACCESS : 0;
+}
+
+int sge_check(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,
+              uint32_t access) {
+    uint8_t *ptr;
+    for (int i = 0; i < num_sge; i++) {
+        int ve = mr_local(t, pd, &sge[i], access, &ptr);
+        if (ve)
+            return ve;
+    }
+    return 0;
+}
+
+/* The part of a list that [offset, offset + n) covers, element by element. */
+struct sge_walk {
+    const struct rnic_sge *sge;
+    int left;        /* elements from sge on */
+    uint64_t offset; /* into *sge */
+};
+
+static void walk_start(struct sge_walk *w, const struct rnic_sge *sge, int num_sge, uint64_t offset) {
+    while (num_sge && offset >= sge->length) {
+        offset -= sge->length;
+        sge++;
+        num_sge--;
+    }
+    *w = (struct sge_walk){sge, num_sge, offset};
+}
+
+/* What the current element has for n more bytes; advances. Of length 0: the list is at its end. */
+static struct rnic_sge walk_step(struct sge_walk *w, uint32_t n) {
+    while (w->left && w->offset >= w->sge->length) {
+        w->sge++;
+        w->left--;
+        w->offset = 0;
+    }
+    if (!w->left)
+        return (struct rnic_sge){0};
+    uint64_t room = w->sge->length - w->offset;
+    uint32_t take = n < room ? n : (uint32_t)room;
+    struct rnic_sge part = {w->sge->addr + w->offset, take, w->sge->lkey};
+    w->offset += take;
+    return part;
+}
+
+static int walk_check(const struct mr_table *t, const struct rnic_pd *pd, struct sge_walk w, uint32_t n,
+                      uint32_t access) {
+    while (n) {
+        uint8_t *ptr;
+        uint32_t take = walk_step(&w, n).length;
+        if (!take)
+            return RNIC_VE_RECV_TOO_SMALL;
+        /* The whole element must lie in its region, not only the part in hand (IBA 10.6.5). */
+        int ve = mr_local(t, pd, w.sge, access, &ptr);
+        if (ve)
+            return ve;
+        n -= take;
+    }
+    return 0;
+}
+
+int sge_gather(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,
+               uint64_t offset, uint8_t *dst, uint32_t n, uint32_t *crc) {
+    struct sge_walk w;
+    walk_start(&w, sge, num_sge, offset);
+    int ve = walk_check(t, pd, w, n, 0);
+    if (ve)
+        return ve;
+    while (n) {
+        struct rnic_sge part = walk_step(&w, n);
+        *crc = crc32_copy(*crc, dst, (const void *)(uintptr_t)part.addr, part.length);
+        dst += part.length;
+        n -= part.length;
+    }
+    return 0;
+}
+
+int sge_scatter(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,
+                uint64_t offset, const uint8_t *src, uint32_t n) {
+    struct sge_walk w;
+    walk_start(&w, sge, num_sge, offset);
+    int ve = walk_check(t, pd, w, n, RNIC_ACCESS_LOCAL_WRITE);
+    if (ve)
+        return ve;
+    while (n) {
+        struct rnic_sge part = walk_step(&w, n);
+        memcpy((void *)(uintptr_t)part.addr, src, part.length);
+        src += part.length;
+        n -= part.length;
+    }
+    return 0;
+}

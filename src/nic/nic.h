@@ -1,0 +1,502 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * nic.h: all that a binding may know of the device.
+ *
+ * Objects are opaque behind small public structs; every verb goes through one operations table (struct rnic_ops).
+ * The software RNIC in this directory is its first implementation.  Values of enumerations and the fields of work
+ * requests, scatter/gather elements, completions and attributes are libibverbs' own (man ibv_post_send, ...), so
+ * that a provider over rdma-core, or a library with libibverbs' ABI, can sit on the same table.
+ *
+ * Conventions: functions return 0 (or a count) or a negative errno; on failure they write why into *err when err is
+ * not NULL.  Times are nanoseconds of CLOCK_MONOTONIC.  No function here calls back into its caller.  All of them may
+ * be called from any thread.
+ */
+#ifndef RNIC_NIC_H
+#define RNIC_NIC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* ---------------------------------------------------------------- enumerations (X-macros: name, value) */
+
+#define RNIC_QP_STATES(X) X(RESET, 0) X(INIT, 1) X(RTR, 2) X(RTS, 3) X(SQD, 4) X(SQE, 5) X(ERR, 6)
+
+#define RNIC_QP_TYPES(X) X(RC, 2) X(UC, 3) X(UD, 4) X(RAW_PACKET, 8) X(XRC_SEND, 9) X(XRC_RECV, 10)
+
+#define RNIC_MTUS(X) X(MTU_256, 1) X(MTU_512, 2) X(MTU_1024, 3) X(MTU_2048, 4) X(MTU_4096, 5)
+
+#define RNIC_MIG_STATES(X) X(MIGRATED, 0) X(REARM, 1) X(ARMED, 2)
+
+#define RNIC_PORT_STATES(X) X(NOP, 0) X(DOWN, 1) X(INIT, 2) X(ARMED, 3) X(ACTIVE, 4) X(ACTIVE_DEFER, 5)
+
+#define RNIC_LINK_LAYERS(X) X(UNSPECIFIED, 0) X(INFINIBAND, 1) X(ETHERNET, 2)
+
+#define RNIC_GID_TYPES(X) X(IB, 0) X(ROCE_V1, 1) X(ROCE_V2, 2)
+
+#define RNIC_TRANSPORTS(X) X(UNKNOWN, -1) X(IB, 0) X(IWARP, 1)
+
+#define RNIC_NODE_TYPES(X) X(CA, 1) X(RNIC, 4)
+
+#define RNIC_ATOMIC_CAPS(X) X(NONE, 0) X(HCA, 1) X(GLOB, 2)
+
+#define RNIC_ACCESS_FLAGS(X)                                                                                           \
+    X(LOCAL_WRITE, 1 << 0) X(REMOTE_WRITE, 1 << 1) X(REMOTE_READ, 1 << 2) X(REMOTE_ATOMIC, 1 << 3)                     \
+    X(MW_BIND, 1 << 4) X(ZERO_BASED, 1 << 5) X(ON_DEMAND, 1 << 6) X(HUGETLB, 1 << 7) X(RELAXED_ORDERING, 1 << 20)
+
+#define RNIC_ATTR_MASKS(X)                                                                                             \
+    X(STATE, 1 << 0) X(CUR_STATE, 1 << 1) X(EN_SQD_ASYNC_NOTIFY, 1 << 2) X(ACCESS_FLAGS, 1 << 3)                       \
+    X(PKEY_INDEX, 1 << 4) X(PORT, 1 << 5) X(QKEY, 1 << 6) X(AV, 1 << 7) X(PATH_MTU, 1 << 8) X(TIMEOUT, 1 << 9)         \
+    X(RETRY_CNT, 1 << 10) X(RNR_RETRY, 1 << 11) X(RQ_PSN, 1 << 12) X(MAX_QP_RD_ATOMIC, 1 << 13)                        \
+    X(ALT_PATH, 1 << 14) X(MIN_RNR_TIMER, 1 << 15) X(SQ_PSN, 1 << 16) X(MAX_DEST_RD_ATOMIC, 1 << 17)                   \
+    X(PATH_MIG_STATE, 1 << 18) X(CAP, 1 << 19) X(DEST_QPN, 1 << 20) X(RATE_LIMIT, 1 << 25)
+
+#define RNIC_WR_OPCODES(X)                                                                                             \
+    X(RDMA_WRITE, 0) X(RDMA_WRITE_WITH_IMM, 1) X(SEND, 2) X(SEND_WITH_IMM, 3) X(RDMA_READ, 4)                          \
+    X(ATOMIC_CMP_AND_SWP, 5) X(ATOMIC_FETCH_AND_ADD, 6) X(LOCAL_INV, 7) X(BIND_MW, 8) X(SEND_WITH_INV, 9)              \
+    X(TSO, 10) X(ATOMIC_WRITE, 15)
+
+#define RNIC_SEND_FLAGS(X) X(FENCE, 1 << 0) X(SIGNALED, 1 << 1) X(SOLICITED, 1 << 2) X(INLINE, 1 << 3) X(IP_CSUM, 1 << 4)
+
+#define RNIC_WC_STATUSES(X)                                                                                            \
+    X(SUCCESS, 0) X(LOC_LEN_ERR, 1) X(LOC_QP_OP_ERR, 2) X(LOC_EEC_OP_ERR, 3) X(LOC_PROT_ERR, 4) X(WR_FLUSH_ERR, 5)     \
+    X(MW_BIND_ERR, 6) X(BAD_RESP_ERR, 7) X(LOC_ACCESS_ERR, 8) X(REM_INV_REQ_ERR, 9) X(REM_ACCESS_ERR, 10)              \
+    X(REM_OP_ERR, 11) X(RETRY_EXC_ERR, 12) X(RNR_RETRY_EXC_ERR, 13) X(LOC_RDD_VIOL_ERR, 14)                            \
+    X(REM_INV_RD_REQ_ERR, 15) X(REM_ABORT_ERR, 16) X(INV_EECN_ERR, 17) X(INV_EEC_STATE_ERR, 18) X(FATAL_ERR, 19)       \
+    X(RESP_TIMEOUT_ERR, 20) X(GENERAL_ERR, 21) X(TM_ERR, 22) X(TM_RNDV_INCOMPLETE, 23)
+
+#define RNIC_WC_OPCODES(X)                                                                                             \
+    X(SEND, 0) X(RDMA_WRITE, 1) X(RDMA_READ, 2) X(COMP_SWAP, 3) X(FETCH_ADD, 4) X(BIND_MW, 5) X(LOCAL_INV, 6)          \
+    X(TSO, 7) X(ATOMIC_WRITE, 9) X(RECV, 128) X(RECV_RDMA_WITH_IMM, 129)
+
+#define RNIC_WC_FLAGS(X) X(GRH, 1 << 0) X(WITH_IMM, 1 << 1) X(IP_CSUM_OK, 1 << 2) X(WITH_INV, 1 << 3)
+
+#define RNIC_EVENT_TYPES(X)                                                                                            \
+    X(CQ_ERR, 0) X(QP_FATAL, 1) X(QP_REQ_ERR, 2) X(QP_ACCESS_ERR, 3) X(COMM_EST, 4) X(SQ_DRAINED, 5) X(PATH_MIG, 6)    \
+    X(PATH_MIG_ERR, 7) X(DEVICE_FATAL, 8) X(PORT_ACTIVE, 9) X(PORT_ERR, 10) X(LID_CHANGE, 11) X(PKEY_CHANGE, 12)       \
+    X(SM_CHANGE, 13) X(SRQ_ERR, 14) X(SRQ_LIMIT_REACHED, 15) X(QP_LAST_WQE_REACHED, 16) X(CLIENT_REREGISTER, 17)       \
+    X(GID_CHANGE, 18) X(WQ_FATAL, 19)
+
+#define RNIC_DEVICE_CAPS(X)                                                                                            \
+    X(CURR_QP_STATE_MOD, 1 << 7) X(PORT_ACTIVE_EVENT, 1 << 10) X(SYS_IMAGE_GUID, 1 << 11) X(RC_RNR_NAK_GEN, 1 << 12)   \
+    X(N_NOTIFY_CQ, 1 << 14)
+
+/* Counters of a device and of a QP (struct rnic_counters): name, what it counts. */
+#define RNIC_COUNTERS(X)                                                                                               \
+    X(tx_packets, "packets handed to the link, retransmissions included")                                              \
+    X(tx_bytes, "bytes handed to the link, from the BTH to the ICRC")                                                  \
+    X(tx_syscalls, "sendmsg calls")                                                                                    \
+    X(tx_errors, "packets that the socket refused")                                                                    \
+    X(rx_packets, "packets taken from the link, dropped ones included")                                                \
+    X(rx_bytes, "bytes taken from the link, from the BTH to the ICRC")                                                 \
+    X(rx_syscalls, "recvmsg calls that returned data")                                                                 \
+    X(requests_sent, "request packets sent for the first time")                                                        \
+    X(requests_resent, "request packets sent again")                                                                   \
+    X(requests_executed, "request packets executed in order")                                                          \
+    X(responses_sent, "READ response and atomic acknowledge packets sent")                                             \
+    X(acks_sent, "ACK packets sent")                                                                                   \
+    X(acks_received, "ACK packets received")                                                                           \
+    X(nak_seq_sent, "NAK PSN sequence error sent")                                                                     \
+    X(nak_seq_received, "NAK PSN sequence error received")                                                             \
+    X(nak_remote_sent, "NAK invalid request, remote access or operational error sent")                                 \
+    X(nak_remote_received, "NAK invalid request, remote access or operational error received")                         \
+    X(rnr_nak_sent, "RNR NAK sent")                                                                                    \
+    X(rnr_nak_received, "RNR NAK received")                                                                            \
+    X(timeouts, "transport timers that expired")                                                                       \
+    X(duplicate_requests, "requests that came again: answered, not executed again")                                    \
+    X(out_of_sequence, "requests beyond the expected PSN")                                                             \
+    X(implied_naks, "responses that showed that an earlier one was lost")                                              \
+    X(forwarded_out, "packets handed to another process of this host")                                                 \
+    X(forwarded_in, "packets received from another process of this host")                                              \
+    X(port_remaps, "times this context rebuilt the packet steering of the shared port")                                \
+    X(fault_lost, "packets that the fault injector lost")                                                              \
+    X(fault_duplicated, "packets that the fault injector sent twice")                                                  \
+    X(fault_reordered, "packets that the fault injector held back behind later ones")                                  \
+    X(fault_delayed, "packets that the fault injector delayed")                                                        \
+    X(fault_flipped, "packets in which the fault injector flipped a bit")                                              \
+    RNIC_DROPS(X)
+
+/* Every dropped packet has a reason. */
+#define RNIC_DROPS(X)                                                                                                  \
+    X(drop_short, "shorter than its headers, or a length that its opcode cannot have")                                 \
+    X(drop_bad_version, "transport header version is not 0")                                                           \
+    X(drop_bad_opcode, "opcode unknown, or not of the QP's service")                                                   \
+    X(drop_bad_pkey, "partition key does not match")                                                                   \
+    X(drop_bad_icrc, "ICRC wrong")                                                                                     \
+    X(drop_bad_qpn, "no such queue pair here")                                                                         \
+    X(drop_bad_source, "not from the queue pair's peer address")                                                       \
+    X(drop_bad_state, "queue pair is not in a state that receives this")                                               \
+    X(drop_bad_psn, "response PSN outside what is outstanding")                                                        \
+    X(drop_duplicate, "duplicate READ or atomic whose saved result is gone")                                           \
+    X(drop_resources, "no room to queue a response")                                                                   \
+    X(drop_malformed, "headers contradict each other")                                                                 \
+    X(drop_no_slot, "for a process that is not there (any more)")
+
+#define RNIC_ENUM_QP_STATE(n, v) RNIC_QPS_##n = v,
+enum rnic_qp_state { RNIC_QP_STATES(RNIC_ENUM_QP_STATE) };
+#define RNIC_ENUM_QP_TYPE(n, v) RNIC_QPT_##n = v,
+enum rnic_qp_type { RNIC_QP_TYPES(RNIC_ENUM_QP_TYPE) };
+#define RNIC_ENUM_MTU(n, v) RNIC_##n = v,
+enum rnic_mtu { RNIC_MTUS(RNIC_ENUM_MTU) };
+#define RNIC_ENUM_MIG(n, v) RNIC_MIG_##n = v,
+enum rnic_mig_state { RNIC_MIG_STATES(RNIC_ENUM_MIG) };
+#define RNIC_ENUM_PORT(n, v) RNIC_PORT_##n = v,
+enum rnic_port_state { RNIC_PORT_STATES(RNIC_ENUM_PORT) };
+#define RNIC_ENUM_LINK(n, v) RNIC_LINK_LAYER_##n = v,
+enum rnic_link_layer { RNIC_LINK_LAYERS(RNIC_ENUM_LINK) };
+#define RNIC_ENUM_GIDT(n, v) RNIC_GID_TYPE_##n = v,
+enum rnic_gid_type { RNIC_GID_TYPES(RNIC_ENUM_GIDT) };
+#define RNIC_ENUM_TRANSPORT(n, v) RNIC_TRANSPORT_##n = v,
+enum rnic_transport { RNIC_TRANSPORTS(RNIC_ENUM_TRANSPORT) };
+#define RNIC_ENUM_NODE(n, v) RNIC_NODE_##n = v,
+enum rnic_node_type { RNIC_NODE_TYPES(RNIC_ENUM_NODE) };
+#define RNIC_ENUM_ATOMIC(n, v) RNIC_ATOMIC_##n = v,
+enum rnic_atomic_cap { RNIC_ATOMIC_CAPS(RNIC_ENUM_ATOMIC) };
+#define RNIC_ENUM_ACCESS(n, v) RNIC_ACCESS_##n = v,
+enum rnic_access_flags { RNIC_ACCESS_FLAGS(RNIC_ENUM_ACCESS) };
+#define RNIC_ENUM_ATTR(n, v) RNIC_QP_##n = v,
+enum rnic_qp_attr_mask { RNIC_ATTR_MASKS(RNIC_ENUM_ATTR) };
+#define RNIC_ENUM_WR(n, v) RNIC_WR_##n = v,
+enum rnic_wr_opcode { RNIC_WR_OPCODES(RNIC_ENUM_WR) };
+#define RNIC_ENUM_SEND(n, v) RNIC_SEND_##n = v,
+enum rnic_send_flags { RNIC_SEND_FLAGS(RNIC_ENUM_SEND) };
+#define RNIC_ENUM_WCS(n, v) RNIC_WC_##n = v,
+enum rnic_wc_status { RNIC_WC_STATUSES(RNIC_ENUM_WCS) };
+#define RNIC_ENUM_WCO(n, v) RNIC_WCO_##n = v,
+enum rnic_wc_opcode { RNIC_WC_OPCODES(RNIC_ENUM_WCO) };
+#define RNIC_ENUM_WCF(n, v) RNIC_WCF_##n = v,
+enum rnic_wc_flags { RNIC_WC_FLAGS(RNIC_ENUM_WCF) };
+#define RNIC_ENUM_EVENT(n, v) RNIC_EVENT_##n = v,
+enum rnic_event_type { RNIC_EVENT_TYPES(RNIC_ENUM_EVENT) };
+#define RNIC_ENUM_CAP(n, v) RNIC_DEVICE_##n = v,
+enum rnic_device_cap { RNIC_DEVICE_CAPS(RNIC_ENUM_CAP) };
+#define RNIC_ENUM_COUNTER(n, t) RNIC_CNT_##n,
+enum rnic_counter { RNIC_COUNTERS(RNIC_ENUM_COUNTER) RNIC_CNT_MAX };
+
+/* Local causes behind a failed completion, in wc.vendor_err: what wc.status alone does not tell (name, text). */
+#define RNIC_VENDOR_ERRS(X)                                                                                            \
+    X(NONE, "")                                                                                                        \
+    X(SGE_BAD_LKEY, "a scatter/gather element names an lkey that is not registered")                                   \
+    X(SGE_BOUNDS, "a scatter/gather element reaches outside its memory region")                                        \
+    X(SGE_PD, "a scatter/gather element's memory region belongs to another protection domain")                         \
+    X(SGE_ACCESS, "a scatter/gather element's memory region lacks LOCAL_WRITE")                                        \
+    X(RECV_TOO_SMALL, "the message was longer than the receive buffer")                                                \
+    X(RKEY_BAD, "the rkey is not registered")                                                                          \
+    X(RKEY_BOUNDS, "the remote address range reaches outside the memory region")                                       \
+    X(RKEY_PD, "the memory region belongs to another protection domain than the queue pair")                           \
+    X(RKEY_ACCESS, "the memory region, or the queue pair, does not grant this remote access")                          \
+    X(ATOMIC_ALIGN, "the address of an atomic is not a multiple of 8")                                                 \
+    X(NO_RD_ATOMIC, "READ or atomic, but max_rd_atomic (or the responder's max_dest_rd_atomic) is 0")                  \
+    X(BAD_SEQUENCE, "a request's opcode does not follow from the one before")                                          \
+    X(BAD_LENGTH, "a request's length contradicts its headers or the path MTU")                                        \
+    X(BAD_RESPONSE, "a response contradicts its request")                                                              \
+    X(NAK_INVALID, "the peer answered NAK invalid request")                                                            \
+    X(NAK_ACCESS, "the peer answered NAK remote access error")                                                         \
+    X(NAK_OPERATION, "the peer answered NAK remote operational error")                                                 \
+    X(TIMEOUT, "the peer did not answer, retry_cnt times")                                                             \
+    X(SEQ_RETRY, "the peer kept reporting lost packets, retry_cnt times")                                              \
+    X(RNR, "the peer had no receive posted, rnr_retry times")                                                          \
+    X(FLUSHED, "the queue pair was in the error state")                                                                \
+    X(CQ_OVERRUN, "a completion queue was full")
+#define RNIC_ENUM_VENDOR(n, t) RNIC_VE_##n,
+enum rnic_vendor_err { RNIC_VENDOR_ERRS(RNIC_ENUM_VENDOR) RNIC_VE_MAX };
+
+/* ---------------------------------------------------------------- attributes (fields as in libibverbs) */
+
+struct rnic_err {
+    char text[256]; /* why a call failed, one sentence without a full stop; "" when there is nothing to add */
+};
+
+union rnic_gid {
+    uint8_t raw[16];
+};
+
+struct rnic_device_info { /* a device as listed, before it is opened */
+    char name[32];        /* roce_<netdev> */
+    char netdev[16];
+    uint64_t guid; /* EUI-64 of the netdev's hardware address; host byte order */
+    int ifindex;
+    int transport; /* enum rnic_transport */
+    int node_type; /* enum rnic_node_type */
+};
+
+struct rnic_device_attr {
+    char fw_ver[64];
+    uint64_t node_guid, sys_image_guid; /* host byte order */
+    uint64_t max_mr_size, page_size_cap;
+    uint32_t vendor_id, vendor_part_id, hw_ver;
+    int max_qp, max_qp_wr;
+    uint32_t device_cap_flags;
+    int max_sge, max_sge_rd, max_cq, max_cqe, max_mr, max_pd;
+    int max_qp_rd_atom, max_res_rd_atom, max_qp_init_rd_atom;
+    int atomic_cap; /* enum rnic_atomic_cap */
+    int max_mw, max_mcast_grp, max_mcast_qp_attach, max_ah, max_srq, max_srq_wr, max_srq_sge;
+    uint16_t max_pkeys;
+    uint8_t local_ca_ack_delay, phys_port_cnt;
+    uint32_t max_inline_data; /* not in ibv_device_attr: the largest max_inline_data of a QP */
+};
+
+struct rnic_port_attr {
+    int state;               /* enum rnic_port_state */
+    int max_mtu, active_mtu; /* enum rnic_mtu */
+    int gid_tbl_len;
+    uint32_t port_cap_flags, max_msg_sz, bad_pkey_cntr, qkey_viol_cntr;
+    uint16_t pkey_tbl_len, lid, sm_lid;
+    uint8_t lmc, max_vl_num, sm_sl, subnet_timeout, init_type_reply, active_width, active_speed, phys_state;
+    uint8_t link_layer; /* enum rnic_link_layer */
+    uint8_t flags;
+};
+
+struct rnic_gid_entry {
+    union rnic_gid gid;
+    uint32_t gid_index, port_num, gid_type, ndev_ifindex;
+};
+
+struct rnic_global_route {
+    union rnic_gid dgid;
+    uint32_t flow_label;
+    uint8_t sgid_index, hop_limit, traffic_class;
+};
+
+struct rnic_ah_attr {
+    struct rnic_global_route grh;
+    uint16_t dlid;
+    uint8_t sl, src_path_bits, static_rate, is_global, port_num;
+};
+
+struct rnic_qp_cap {
+    uint32_t max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data;
+};
+
+struct rnic_qp_attr {
+    int qp_state, cur_qp_state; /* enum rnic_qp_state */
+    int path_mtu;               /* enum rnic_mtu */
+    int path_mig_state;         /* enum rnic_mig_state */
+    uint32_t qkey, rq_psn, sq_psn, dest_qp_num;
+    uint32_t qp_access_flags;
+    struct rnic_qp_cap cap;
+    struct rnic_ah_attr ah_attr, alt_ah_attr;
+    uint16_t pkey_index, alt_pkey_index;
+    uint8_t en_sqd_async_notify, sq_draining, max_rd_atomic, max_dest_rd_atomic, min_rnr_timer, port_num, timeout;
+    uint8_t retry_cnt, rnr_retry, alt_port_num, alt_timeout;
+    uint32_t rate_limit;
+};
+
+/* ---------------------------------------------------------------- objects */
+
+/* The public head of every object; a provider puts its own fields behind it. */
+struct rnic_context {
+    const struct rnic_ops *ops;
+    int async_fd; /* readable while asynchronous events wait */
+};
+struct rnic_pd {
+    struct rnic_context *ctx;
+};
+struct rnic_mr {
+    struct rnic_context *ctx;
+    struct rnic_pd *pd;
+    void *addr;
+    uint64_t length;
+    uint32_t lkey, rkey;
+};
+struct rnic_comp_channel {
+    struct rnic_context *ctx;
+    int fd; /* readable while completion events wait */
+};
+struct rnic_cq {
+    struct rnic_context *ctx;
+    struct rnic_comp_channel *channel; /* or NULL */
+    void *cq_context;                  /* the binding's; never read here */
+    int cqe;                           /* capacity */
+};
+struct rnic_srq { /* no provider makes one yet */
+    struct rnic_context *ctx;
+};
+struct rnic_ah { /* no provider makes one yet */
+    struct rnic_context *ctx;
+};
+struct rnic_qp {
+    struct rnic_context *ctx;
+    struct rnic_pd *pd;
+    struct rnic_cq *send_cq, *recv_cq;
+    void *qp_context; /* the binding's; never read here */
+    uint32_t qp_num;
+    int qp_type; /* enum rnic_qp_type */
+};
+
+struct rnic_qp_init_attr {
+    void *qp_context;
+    struct rnic_cq *send_cq, *recv_cq;
+    struct rnic_srq *srq;
+    struct rnic_qp_cap cap; /* on return: what was granted, at least what was asked for */
+    int qp_type;            /* enum rnic_qp_type */
+    int sq_sig_all;
+};
+
+struct rnic_sge {
+    uint64_t addr;
+    uint32_t length;
+    uint32_t lkey;
+};
+
+struct rnic_send_wr {
+    uint64_t wr_id;
+    struct rnic_send_wr *next;
+    struct rnic_sge *sg_list;
+    int num_sge;
+    int opcode;          /* enum rnic_wr_opcode */
+    uint32_t send_flags; /* enum rnic_send_flags */
+    union {
+        uint32_t imm_data; /* network byte order */
+        uint32_t invalidate_rkey;
+    };
+    union {
+        struct {
+            uint64_t remote_addr;
+            uint32_t rkey;
+        } rdma;
+        struct {
+            uint64_t remote_addr, compare_add, swap;
+            uint32_t rkey;
+        } atomic;
+        struct {
+            struct rnic_ah *ah;
+            uint32_t remote_qpn, remote_qkey;
+        } ud;
+    } wr;
+};
+
+struct rnic_recv_wr {
+    uint64_t wr_id;
+    struct rnic_recv_wr *next;
+    struct rnic_sge *sg_list;
+    int num_sge;
+};
+
+struct rnic_wc {
+    uint64_t wr_id;
+    int status;          /* enum rnic_wc_status */
+    int opcode;          /* enum rnic_wc_opcode */
+    uint32_t vendor_err; /* enum rnic_vendor_err */
+    uint32_t byte_len;
+    union {
+        uint32_t imm_data; /* network byte order */
+        uint32_t invalidated_rkey;
+    };
+    uint32_t qp_num, src_qp;
+    uint32_t wc_flags; /* enum rnic_wc_flags */
+    uint16_t pkey_index, slid;
+    uint8_t sl, dlid_path_bits;
+};
+
+struct rnic_async_event {
+    int event_type;  /* enum rnic_event_type */
+    int port_num;    /* of port events, else 0 */
+    uint32_t number; /* qp_num of QP events, 0 else */
+    void *context;   /* qp_context or cq_context of the object, NULL for port and device events */
+};
+
+struct rnic_counters {
+    uint64_t value[RNIC_CNT_MAX]; /* index: enum rnic_counter */
+};
+
+/* Where a QP stands: for people who debug. */
+struct rnic_qp_stats {
+    struct rnic_counters counters;
+    uint32_t snd_psn, snd_una, rcv_psn, msn; /* next PSN to send, oldest unacknowledged, expected, message number */
+    uint32_t sq_depth, rq_depth;             /* work requests not yet completed */
+    uint32_t window;                         /* bytes that may be in flight now */
+    uint32_t in_flight;                      /* bytes that are */
+    uint8_t retries_left, rnr_retries_left;
+    uint64_t srtt; /* smoothed round trip time, ns; 0: not known yet */
+};
+
+/* The fault injector: what the link does to packets that it sends (all probabilities in parts per million). */
+#define RNIC_FAULT_RULES 8
+struct rnic_fault {
+    uint64_t seed;
+    uint32_t loss, duplicate, reorder, delay, flip;
+    uint32_t reorder_gap; /* a reordered packet leaves after this many later ones (at least 1) or after delay_ns */
+    uint64_t delay_ns;    /* how long a delayed packet waits */
+    struct {
+        int opcode;     /* of the BTH (enum in wire/opcode.h), -1: any */
+        uint32_t nth;   /* lose the nth such packet from now on, counted from 1; 0: rule not used */
+        uint32_t count; /* and this many after it, 1: only that one */
+    } lose[RNIC_FAULT_RULES];
+};
+
+/* ---------------------------------------------------------------- the provider seam */
+
+struct rnic_open_attr {
+    uint32_t rcvbuf;     /* bytes of socket buffer to ask for; 0: as much as the system grants */
+    uint32_t max_window; /* bytes in flight a QP; 0: from the granted socket buffer */
+    uint32_t no_gso;     /* 1: one packet per system call */
+};
+
+struct rnic_ops {
+    const char *name;
+    int (*close)(struct rnic_context *ctx, struct rnic_err *err);
+    int (*query_device)(struct rnic_context *ctx, struct rnic_device_attr *attr, struct rnic_err *err);
+    int (*query_port)(struct rnic_context *ctx, int port, struct rnic_port_attr *attr, struct rnic_err *err);
+    int (*query_gid)(struct rnic_context *ctx, int port, int index, struct rnic_gid_entry *gid, struct rnic_err *err);
+    int (*query_pkey)(struct rnic_context *ctx, int port, int index, uint16_t *pkey, struct rnic_err *err);
+    int (*query_counters)(struct rnic_context *ctx, struct rnic_counters *out, struct rnic_err *err);
+    int (*set_fault)(struct rnic_context *ctx, const struct rnic_fault *fault, struct rnic_err *err); /* NULL: off */
+
+    int (*alloc_pd)(struct rnic_context *ctx, struct rnic_pd **pd, struct rnic_err *err);
+    int (*dealloc_pd)(struct rnic_pd *pd, struct rnic_err *err);
+    int (*reg_mr)(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t access, struct rnic_mr **mr,
+                  struct rnic_err *err);
+    int (*alloc_mr)(struct rnic_pd *pd, uint64_t length, uint32_t access, struct rnic_mr **mr, struct rnic_err *err);
+    int (*dereg_mr)(struct rnic_mr *mr, struct rnic_err *err);
+
+    int (*create_comp_channel)(struct rnic_context *ctx, struct rnic_comp_channel **ch, struct rnic_err *err);
+    int (*destroy_comp_channel)(struct rnic_comp_channel *ch, struct rnic_err *err);
+    /* Takes one completion event; -EAGAIN when none waits (wait on ch->fd). */
+    int (*get_cq_event)(struct rnic_comp_channel *ch, struct rnic_cq **cq, struct rnic_err *err);
+    int (*create_cq)(struct rnic_context *ctx, int cqe, struct rnic_comp_channel *ch, void *cq_context,
+                     struct rnic_cq **cq, struct rnic_err *err);
+    int (*resize_cq)(struct rnic_cq *cq, int cqe, struct rnic_err *err);
+    int (*destroy_cq)(struct rnic_cq *cq, struct rnic_err *err);
+    int (*poll_cq)(struct rnic_cq *cq, int n, struct rnic_wc *wc); /* count, or -errno after an overrun or a fork */
+    int (*req_notify_cq)(struct rnic_cq *cq, int solicited_only, struct rnic_err *err);
+    int (*ack_cq_events)(struct rnic_cq *cq, unsigned n, struct rnic_err *err);
+
+    int (*create_qp)(struct rnic_pd *pd, struct rnic_qp_init_attr *attr, struct rnic_qp **qp, struct rnic_err *err);
+    int (*modify_qp)(struct rnic_qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
+    int (*query_qp)(struct rnic_qp *qp, struct rnic_qp_attr *attr, struct rnic_qp_init_attr *init,
+                    struct rnic_err *err);
+    int (*query_qp_stats)(struct rnic_qp *qp, struct rnic_qp_stats *out, struct rnic_err *err);
+    int (*destroy_qp)(struct rnic_qp *qp, struct rnic_err *err);
+    /* All before *bad are posted, none from it on.  *bad is only written on failure. */
+    int (*post_send)(struct rnic_qp *qp, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
+                     struct rnic_err *err);
+    int (*post_recv)(struct rnic_qp *qp, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
+                     struct rnic_err *err);
+
+    /* Takes one asynchronous event; -EAGAIN when none waits (wait on ctx->async_fd). */
+    int (*get_async_event)(struct rnic_context *ctx, struct rnic_async_event *event, struct rnic_err *err);
+};
+
+/* ---------------------------------------------------------------- the software RNIC */
+
+/* Lists the devices of this network namespace: at most max into list; the number there are, or -errno. */
+int rnic_soft_list(struct rnic_device_info *list, int max, struct rnic_err *err);
+
+/* Opens a device by its netdev's name.  The context's engine thread runs until ctx->ops->close(). */
+int rnic_soft_open(const char *netdev, const struct rnic_open_attr *attr, struct rnic_context **ctx,
+                   struct rnic_err *err);
+
+/* Names and texts of the X-macros, for bindings. NULL for a value that has none. */
+const char *rnic_counter_name(int counter);
+const char *rnic_counter_text(int counter);
+const char *rnic_vendor_err_name(int vendor_err);
+const char *rnic_vendor_err_text(int vendor_err);
+
+struct rnic_enum_row {
+    const char *group, *name; /* "wc_status", "SUCCESS" */
+    int64_t value;
+};
+/* Row i of every enumeration above, in order; NULL past the end. */
+const struct rnic_enum_row *rnic_enum_row(int i);
+
+#endif

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The state machine of a queue pair as data (IBA 10.3.1 and 11.2.5.2, table 91; man ibv_modify_qp).
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "qp/qp.h"
+
+#define M(name) RNIC_QP_##name
+
+/* From state, to state: what must be given, what may be. A pair without a row is not allowed. */
+struct transition {
+    bool allowed;
+    uint32_t required, optional;
+};
+
+static const struct transition rc_table[RNIC_QPS_ERR + 1][RNIC_QPS_ERR + 1] = {
+    [RNIC_QPS_RESET] =
+        {
+            [RNIC_QPS_INIT] = {true, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS), 0},
+        },
+    [RNIC_QPS_INIT] =
+        {
+            [RNIC_QPS_INIT] = {true, 0, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS)},
+            [RNIC_QPS_RTR] = {true,
+                              M(AV) | M(PATH_MTU) | M(DEST_QPN) | M(RQ_PSN) | M(MAX_DEST_RD_ATOMIC) | M(MIN_RNR_TIMER),
+                              M(ALT_PATH) | M(ACCESS_FLAGS) | M(PKEY_INDEX)},
+        },
+    [RNIC_QPS_RTR] =
+        {
+            [RNIC_QPS_RTS] = {true, M(TIMEOUT) | M(RETRY_CNT) | M(RNR_RETRY) | M(SQ_PSN) | M(MAX_QP_RD_ATOMIC),
+                              M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(MIN_RNR_TIMER) | M(PATH_MIG_STATE)},
+        },
+    [RNIC_QPS_RTS] =
+        {
+            [RNIC_QPS_RTS] = {true, 0,
+                              M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(MIN_RNR_TIMER) | M(PATH_MIG_STATE)},
+            [RNIC_QPS_SQD] = {true, 0, M(EN_SQD_ASYNC_NOTIFY)},
+        },
+    [RNIC_QPS_SQD] =
+        {
+            [RNIC_QPS_RTS] = {true, 0,
+                              M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(MIN_RNR_TIMER) | M(PATH_MIG_STATE)},
+            [RNIC_QPS_SQD] = {true, 0,
+                              M(PORT) | M(AV) | M(TIMEOUT) | M(RETRY_CNT) | M(RNR_RETRY) | M(MAX_QP_RD_ATOMIC) |
+                                  M(MAX_DEST_RD_ATOMIC) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PKEY_INDEX) |
+                                  M(MIN_RNR_TIMER) | M(PATH_MIG_STATE)},
+        },
+};
+
+static struct transition transition_of(int from, int to) {
+    if (to == RNIC_QPS_RESET || to == RNIC_QPS_ERR) /* from anywhere, IBA figure 124 */
+        return (struct transition){true, 0, 0};
+    return rc_table[from][to];
+}
+
+/* Names of the bits of a mask, for people. */
+static const char *mask_names(uint32_t mask, char *out, size_t size) {
+    static const struct {
+        uint32_t bit;
+        const char *name;
+    } rows[] = {
+#define ROW(n, v) {v, #n},
+        RNIC_ATTR_MASKS(ROW)
+#undef ROW
+    };
+    size_t n = 0;
+    out[0] = 0;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows && n < size; i++) {
+        if (mask & rows[i].bit)
+            n += (size_t)snprintf(out + n, size - n, "%s%s", n ? ", " : "", rows[i].name);
+    }
+    return out;
+}
+
+/* Attributes that are numbers with a largest value: IBA 11.2.5.2, and what this device has. */
+#define MAX_RD_ATOMIC 128
+static int check_limits(const struct rnic_qp_attr *a, uint32_t mask, struct rnic_err *err) {
+    const struct {
+        uint32_t bit, value, least, most;
+        const char *name;
+    } rows[] = {
+        {M(PKEY_INDEX), a->pkey_index, 0, 0, "pkey_index"},
+        {M(PORT), a->port_num, 1, 1, "port_num"},
+        {M(PATH_MTU), (uint32_t)a->path_mtu, RNIC_MTU_256, RNIC_MTU_4096, "path_mtu"},
+        {M(TIMEOUT), a->timeout, 0, 31, "timeout"},
+        {M(RETRY_CNT), a->retry_cnt, 0, 7, "retry_cnt"},
+        {M(RNR_RETRY), a->rnr_retry, 0, 7, "rnr_retry"},
+        {M(MIN_RNR_TIMER), a->min_rnr_timer, 0, 31, "min_rnr_timer"},
+        {M(RQ_PSN), a->rq_psn, 0, 0xFFFFFF, "rq_psn"},
+        {M(SQ_PSN), a->sq_psn, 0, 0xFFFFFF, "sq_psn"},
+        {M(DEST_QPN), a->dest_qp_num, 0, 0xFFFFFF, "dest_qp_num"},
+        {M(MAX_QP_RD_ATOMIC), a->max_rd_atomic, 0, MAX_RD_ATOMIC, "max_rd_atomic"},
+        {M(MAX_DEST_RD_ATOMIC), a->max_dest_rd_atomic, 0, MAX_RD_ATOMIC, "max_dest_rd_atomic"},
+        {M(ACCESS_FLAGS), a->qp_access_flags, 0, 0xF, "qp_access_flags"},
+        {M(EN_SQD_ASYNC_NOTIFY), a->en_sqd_async_notify, 0, 1, "en_sqd_async_notify"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if ((mask & rows[i].bit) && (rows[i].value < rows[i].least || rows[i].value > rows[i].most))
+            return fail(err, -EINVAL, "%s is %u; allowed are %u to %u", rows[i].name, rows[i].value, rows[i].least,
+                        rows[i].most);
+    }
+    return 0;
+}
+
+/* Address vectors of RoCE are global (IBA A16.4.2, A17.4); what Ethernet has no field for is refused, not ignored. */
+static int check_av(const struct rnic_ah_attr *av, struct rnic_err *err) {
+    if (!av->is_global)
+        return fail(err, -EINVAL, "ah_attr.is_global is 0, but RoCE addresses are GIDs: give a GRH with dgid");
+    if (av->port_num != 1)
+        return fail(err, -EINVAL, "ah_attr.port_num is %u; this device has port 1", av->port_num);
+    if (av->sl)
+        return fail(err, -EOPNOTSUPP, "ah_attr.sl is %u: service levels other than 0 are not supported", av->sl);
+    if (av->grh.flow_label)
+        return fail(err, -EOPNOTSUPP, "ah_attr.grh.flow_label is not supported: use 0");
+    if (av->static_rate)
+        return fail(err, -EOPNOTSUPP, "ah_attr.static_rate is not supported: use 0");
+    return 0;
+}
+
+static int check_mask(int from, int to, uint32_t mask, struct rnic_err *err) {
+    char names[160];
+    struct transition t = transition_of(from, to);
+    if (!t.allowed)
+        return fail(err, -EINVAL, "%s -> %s is not allowed", qp_state_name(from), qp_state_name(to));
+    uint32_t missing = t.required & ~mask, extra = mask & ~(t.required | t.optional | M(STATE));
+    if (missing)
+        return fail(err, -EINVAL, "%s -> %s needs %s", qp_state_name(from), qp_state_name(to),
+                    mask_names(missing, names, sizeof names));
+    if (extra)
+        return fail(err, -EINVAL, "%s -> %s does not take %s", qp_state_name(from), qp_state_name(to),
+                    mask_names(extra, names, sizeof names));
+    return 0;
+}
+
+int qp_attr_check(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err) {
+    int from = qp->state, to = mask & M(STATE) ? attr->qp_state : from;
+    if (to < RNIC_QPS_RESET || to > RNIC_QPS_ERR)
+        return fail(err, -EINVAL, "qp_state %d does not exist", to);
+    if ((mask & M(CUR_STATE)) && attr->cur_qp_state != from)
+        return fail(err, -EINVAL, "cur_qp_state is %s, but the queue pair is in %s", qp_state_name(attr->cur_qp_state),
+                    qp_state_name(from));
+    int rc = check_mask(from, to, mask, err);
+    if (rc)
+        return rc;
+    if (mask & (M(ALT_PATH) | M(PATH_MIG_STATE)))
+        return fail(err, -EOPNOTSUPP, "alternate paths are not supported");
+    rc = check_limits(attr, mask, err);
+    if (!rc && (mask & M(AV)))
+        rc = check_av(&attr->ah_attr, err);
+    if (!rc && from == RNIC_QPS_SQD && to == RNIC_QPS_SQD && qp->sq_draining)
+        rc = fail(err, -EINVAL, "the send queue is still draining: wait for the SQ_DRAINED event");
+    return rc;
+}
+
+void qp_attr_apply(struct qp *qp, const struct rnic_qp_attr *a, uint32_t mask) {
+    struct rnic_qp_attr *q = &qp->attr;
+    if ((mask & M(STATE)) && a->qp_state != qp->state) { /* both belong to one stay in SQD */
+        q->en_sqd_async_notify = 0;
+        qp->sq_draining = false;
+    }
+#define TAKE(bit, field)                                                                                               \
+    if (mask & M(bit))                                                                                                 \
+    q->field = a->field
+    TAKE(EN_SQD_ASYNC_NOTIFY, en_sqd_async_notify);
+    TAKE(ACCESS_FLAGS, qp_access_flags);
+    TAKE(PKEY_INDEX, pkey_index);
+    TAKE(PORT, port_num);
+    TAKE(AV, ah_attr);
+    TAKE(PATH_MTU, path_mtu);
+    TAKE(TIMEOUT, timeout);
+    TAKE(RETRY_CNT, retry_cnt);
+    TAKE(RNR_RETRY, rnr_retry);
+    TAKE(RQ_PSN, rq_psn);
+    TAKE(MAX_QP_RD_ATOMIC, max_rd_atomic);
+    TAKE(MIN_RNR_TIMER, min_rnr_timer);
+    TAKE(SQ_PSN, sq_psn);
+    TAKE(MAX_DEST_RD_ATOMIC, max_dest_rd_atomic);
+    TAKE(DEST_QPN, dest_qp_num);
+#undef TAKE
+    qp->attr_set |= mask;
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "qp/qp.h"
+
+const char *qp_state_name(int state) {
+#define NAME(n, v) [v] = #n,
+    static const char *const names[] = {RNIC_QP_STATES(NAME)};
+#undef NAME
+    return state >= 0 && state <= RNIC_QPS_ERR ? names[state] : "?";
+}
+
+void qp_event(struct qp *qp, int event) {
+    struct rnic_async_event e = {.event_type = event, .number = qp->pub.qp_num, .context = qp->pub.qp_context};
+    event_push(&qp->nic->events, &e);
+}
+
+/* A full CQ loses the completion: the CQ and then the QP are in error (IBA 11.6.3.1, 10.10.2.3). */
+static void overrun(struct qp *qp, struct cq *cq, bool first) {
+    if (first) {
+        struct rnic_async_event e = {.event_type = RNIC_EVENT_CQ_ERR, .context = cq->pub.cq_context};
+        event_push(&qp->nic->events, &e);
+    }
+    if (qp->state != RNIC_QPS_ERR)
+        qp_error(qp, RNIC_EVENT_QP_FATAL);
+}
+
+/* The completion of the element that has just been taken from q. */
+static void push(struct qp *qp, struct wq *q, struct rnic_cq *to, const struct rnic_wc *wc, bool solicited) {
+    struct cq *cq = (struct cq *)to;
+    struct cqe cqe = {.wc = *wc, .freed = &q->freed, .upto = wq_tail(q)};
+    bool first = !atomic_load(&cq->overrun);
+    if (!cq_push(cq, &cqe, solicited))
+        overrun(qp, cq, first);
+}
+
+void qp_complete_send(struct qp *qp, struct send_wqe *wqe) {
+    struct rnic_wc wc = {.wr_id = wqe->wr_id,
+                         .status = wqe->status,
+                         .opcode = wc_opcode_of(wqe->opcode),
+                         .vendor_err = wqe->vendor_err,
+                         .byte_len = wqe->length,
+                         .qp_num = qp->pub.qp_num};
+    bool wanted = qp->sq_sig_all || (wqe->flags & RNIC_SEND_SIGNALED) || wqe->status;
+    wq_pop(&qp->sq);
+    if (wanted)
+        push(qp, &qp->sq, qp->pub.send_cq, &wc, false);
+}
+
+void qp_complete_recv(struct qp *qp, struct rnic_wc *wc, bool solicited) {
+    wc->wr_id = rq_wqe(&qp->rq, wq_tail(&qp->rq))->wr_id;
+    wc->qp_num = qp->pub.qp_num;
+    wc->src_qp = qp->attr.dest_qp_num;
+    wq_pop(&qp->rq);
+    push(qp, &qp->rq, qp->pub.recv_cq, wc, solicited);
+}
+
+void qp_forget_completions(struct qp *qp) {
+    cq_forget((struct cq *)qp->pub.send_cq, &qp->sq.freed);
+    cq_forget((struct cq *)qp->pub.recv_cq, &qp->rq.freed);
+}
+
+void qp_error(struct qp *qp, int event) {
+    qp->state = RNIC_QPS_ERR;
+    if (event >= 0 && !qp->last_wqe) {
+        qp->last_wqe = true;
+        qp_event(qp, event);
+    }
+    qp->engine->flush(qp);
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Queue pairs: the object, its attributes and states, and what all transports share: consuming a receive, generating
+ * completions, moving to the error state and flushing.
+ *
+ * Everything but posting runs under the device's lock.
+ */
+#ifndef RNIC_QP_QP_H
+#define RNIC_QP_QP_H
+
+#include "mem/mr.h"
+#include "queue/cq.h"
+#include "queue/wq.h"
+#include "wire/packet.h"
+
+struct qp;
+
+#define NEVER UINT64_MAX
+
+/* A transport, as a QP sees it.  Nothing in it does I/O or reads a clock. */
+struct engine_ops {
+    int (*create)(struct qp *qp); /* allocates qp->engine_state */
+    void (*destroy)(struct qp *qp);
+    void (*reset)(struct qp *qp);                                         /* to RESET */
+    int (*rtr)(struct qp *qp);                                            /* attributes of RTR are in force */
+    void (*rts)(struct qp *qp);                                           /* attributes of RTS are in force */
+    void (*input)(struct qp *qp, const struct packet *pkt, uint64_t now); /* a packet for this QP, from its peer */
+    bool (*next)(struct qp *qp, struct tx *tx, uint64_t now); /* write some packets; true: there is more to write now */
+    void (*timer)(struct qp *qp, struct tx *tx, uint64_t now); /* deadline() may have passed; call next() after it */
+    uint64_t (*deadline)(const struct qp *qp);                 /* when timer() wants to be called; NEVER */
+    uint64_t (*held)(const struct qp *qp); /* until when an ACK waits for company; NEVER: none does */
+    void (*flush)(struct qp *qp);          /* the QP is in error: complete everything, WR_FLUSH_ERR */
+    void (*stats)(struct qp *qp, struct rnic_qp_stats *out);
+};
+
+/* What the QPs of one device share; the device owns it. */
+struct nic {
+    struct mr_table mrs;
+    struct event_queue events;
+    struct rnic_counters counters;
+    struct rng rng;
+    uint32_t max_window; /* bytes in flight a QP */
+    uint64_t ack_hold;   /* ns that an ACK of a receive may wait for the application's answer; 0: it does not poll */
+};
+
+struct qp {
+    struct rnic_qp pub;
+    struct nic *nic;
+    const struct engine_ops *engine;
+    void *engine_state;
+    _Atomic int state;        /* enum rnic_qp_state */
+    struct rnic_qp_attr attr; /* as set; states and cap kept elsewhere */
+    uint32_t attr_set;        /* mask of what has been set since RESET */
+    bool sq_sig_all;
+    bool sq_draining; /* SQD: messages under way are not finished yet */
+    bool last_wqe;    /* QP_REQ_ERR, QP_ACCESS_ERR or QP_FATAL has been raised */
+    struct wq sq, rq;
+    struct flow flow; /* to the peer */
+    struct flow from; /* and from it: the source port is that of its last packet */
+    struct rnic_counters counters;
+
+    /* The device's scheduling; not for engines. */
+    bool ready; /* in the ready list */
+    struct qp *ready_next;
+    bool in_held;
+    struct qp *held_next;
+    _Atomic bool rung; /* in the doorbell stack */
+    struct qp *rung_next;
+    uint64_t timer_at; /* key in the timer heap; NEVER: not in it */
+    uint32_t timer_pos;
+};
+
+#define COUNT_N(qp, name, n)                                                                                           \
+    ((qp)->counters.value[RNIC_CNT_##name] += (n), (qp)->nic->counters.value[RNIC_CNT_##name] += (n))
+#define COUNT(qp, name) COUNT_N(qp, name, 1)
+
+static inline uint32_t mtu_bytes(int mtu) { return 128u << mtu; }
+
+const char *qp_state_name(int state);
+
+/* attr.c: validates a change against the state table and the limits of the specification (IBA 11.2.5.2, table 91)
+ * without changing anything.  qp_attr_apply then cannot fail. */
+int qp_attr_check(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
+void qp_attr_apply(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask);
+
+/* Completes the oldest send element (success when wqe->status is 0), unless it is unsignaled and successful. */
+void qp_complete_send(struct qp *qp, struct send_wqe *wqe);
+/* Completes the oldest receive element; wc holds status, opcode, byte_len, flags, imm. */
+void qp_complete_recv(struct qp *qp, struct rnic_wc *wc, bool solicited);
+/* The queues go, or start anew: completions that are not polled yet free nothing in them any more. */
+void qp_forget_completions(struct qp *qp);
+/* Moves to ERR, raises event (or none: -1), flushes. */
+void qp_error(struct qp *qp, int event);
+void qp_event(struct qp *qp, int event);
+
+#endif

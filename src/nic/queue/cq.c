@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "queue/cq.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/fail.h"
+
+/* Counts that overflow an eventfd would need 2^64 events; a full one is the only way that this write fails. */
+static void raise_fd(int fd) {
+    uint64_t one = 1;
+    if (write(fd, &one, sizeof one) < 0)
+        return;
+}
+
+static bool lower_fd(int fd) {
+    uint64_t one;
+    return read(fd, &one, sizeof one) == sizeof one;
+}
+
+static uint32_t ring_size(uint32_t n) {
+    uint32_t size = 1;
+    while (size < n)
+        size *= 2;
+    return size;
+}
+
+/* ---------------------------------------------------------------- completion queue */
+
+int cq_init(struct cq *cq, int cqe) {
+    uint32_t size = ring_size((uint32_t)cqe);
+    cq->ring = calloc(size, sizeof *cq->ring);
+    if (!cq->ring)
+        return -ENOMEM;
+    cq->mask = size - 1;
+    cq->pub.cqe = (int)size;
+    pthread_mutex_init(&cq->lock, NULL);
+    return 0;
+}
+
+void cq_free(struct cq *cq) {
+    pthread_mutex_destroy(&cq->lock);
+    free(cq->ring);
+}
+
+static void channel_push(struct channel *ch, struct cq *cq) {
+    pthread_mutex_lock(&ch->lock);
+    if (cq->pending++ == 0) {
+        cq->next = NULL;
+        if (ch->last)
+            ch->last->next = cq;
+        else
+            ch->first = cq;
+        ch->last = cq;
+    }
+    pthread_mutex_unlock(&ch->lock);
+    raise_fd(ch->pub.fd);
+}
+
+static void notify(struct cq *cq, bool solicited) {
+    int armed = atomic_load(&cq->armed);
+    if (armed == CQ_NOT_ARMED || (armed == CQ_ARMED_SOLICITED && !solicited))
+        return;
+    atomic_store(&cq->armed, CQ_NOT_ARMED);
+    if (cq->pub.channel)
+        channel_push((struct channel *)cq->pub.channel, cq);
+}
+
+bool cq_push(struct cq *cq, const struct cqe *cqe, bool solicited) {
+    uint32_t head = atomic_load_explicit(&cq->head, memory_order_relaxed);
+    if (head - atomic_load_explicit(&cq->tail, memory_order_acquire) > cq->mask) {
+        atomic_store(&cq->overrun, true);
+        return false;
+    }
+    cq->ring[head & cq->mask] = *cqe;
+    /* Sequentially consistent with req_notify: either it sees the completion or we see it armed. */
+    atomic_store(&cq->head, head + 1);
+    notify(cq, solicited || cqe->wc.status != RNIC_WC_SUCCESS);
+    return true;
+}
+
+int cq_take(struct cq *cq, int n, struct rnic_wc *wc) {
+    pthread_mutex_lock(&cq->lock);
+    uint32_t tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
+    uint32_t ready = atomic_load_explicit(&cq->head, memory_order_acquire) - tail;
+    uint32_t count = (uint32_t)n < ready ? (uint32_t)n : ready;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct cqe *cqe = &cq->ring[(tail + i) & cq->mask];
+        wc[i] = cqe->wc;
+        if (cqe->freed)
+            atomic_store_explicit(cqe->freed, cqe->upto, memory_order_release);
+    }
+    atomic_store_explicit(&cq->tail, tail + count, memory_order_release);
+    pthread_mutex_unlock(&cq->lock);
+    return (int)count;
+}
+
+void cq_forget(struct cq *cq, const _Atomic uint32_t *freed) {
+    pthread_mutex_lock(&cq->lock);
+    for (uint32_t i = cq->tail; i != cq->head; i++) {
+        if (cq->ring[i & cq->mask].freed == freed)
+            cq->ring[i & cq->mask].freed = NULL;
+    }
+    pthread_mutex_unlock(&cq->lock);
+}
+
+void cq_arm(struct cq *cq, bool solicited_only) {
+    int want = solicited_only ? CQ_ARMED_SOLICITED : CQ_ARMED_ANY;
+    int old = atomic_load(&cq->armed);
+    while (old < want && !atomic_compare_exchange_weak(&cq->armed, &old, want))
+        ; /* the wider request stays in force (IBA 11.4.2.2) */
+    atomic_thread_fence(memory_order_seq_cst);
+}
+
+int cq_resize(struct cq *cq, int cqe, struct rnic_err *err) {
+    uint32_t size = ring_size((uint32_t)cqe);
+    struct cqe *ring = calloc(size, sizeof *ring);
+    if (!ring)
+        return fail(err, -ENOMEM, "no memory for %d entries", cqe);
+    pthread_mutex_lock(&cq->lock);
+    uint32_t tail = cq->tail, held = cq->head - tail;
+    if (held > size) {
+        pthread_mutex_unlock(&cq->lock);
+        free(ring);
+        return fail(err, -EINVAL, "the queue holds %u completions, more than %d: poll them first", held, cqe);
+    }
+    for (uint32_t i = 0; i < held; i++)
+        ring[(tail + i) & (size - 1)] = cq->ring[(tail + i) & cq->mask];
+    free(cq->ring);
+    cq->ring = ring;
+    cq->mask = size - 1;
+    cq->pub.cqe = (int)size;
+    pthread_mutex_unlock(&cq->lock);
+    return 0;
+}
+
+/* ---------------------------------------------------------------- completion channel */
+
+int channel_init(struct channel *ch) {
+    ch->pub.fd = eventfd(0, EFD_SEMAPHORE | EFD_NONBLOCK | EFD_CLOEXEC);
+    if (ch->pub.fd < 0)
+        return -errno;
+    pthread_mutex_init(&ch->lock, NULL);
+    return 0;
+}
+
+void channel_free(struct channel *ch) {
+    close(ch->pub.fd);
+    pthread_mutex_destroy(&ch->lock);
+}
+
+static void unlink_first(struct channel *ch) {
+    ch->first = ch->first->next;
+    if (!ch->first)
+        ch->last = NULL;
+}
+
+struct cq *channel_take(struct channel *ch) {
+    if (!lower_fd(ch->pub.fd))
+        return NULL;
+    pthread_mutex_lock(&ch->lock);
+    struct cq *cq = ch->first;
+    if (cq) {
+        cq->taken++;
+        if (--cq->pending == 0)
+            unlink_first(ch);
+    }
+    pthread_mutex_unlock(&ch->lock);
+    return cq;
+}
+
+bool channel_forget(struct channel *ch, struct cq *cq) {
+    pthread_mutex_lock(&ch->lock);
+    bool acked = cq->taken == 0;
+    if (acked && cq->pending) {
+        struct cq **at = &ch->first, *before = NULL;
+        while (*at != cq) {
+            before = *at;
+            at = &(*at)->next;
+        }
+        *at = cq->next;
+        if (ch->last == cq)
+            ch->last = before;
+        for (; cq->pending; cq->pending--)
+            lower_fd(ch->pub.fd);
+    }
+    pthread_mutex_unlock(&ch->lock);
+    return acked;
+}
+
+int cq_ack(struct cq *cq, unsigned n, struct rnic_err *err) {
+    struct channel *ch = (struct channel *)cq->pub.channel;
+    if (!ch)
+        return n ? fail(err, -EINVAL, "the queue has no completion channel, so there is no event to acknowledge") : 0;
+    pthread_mutex_lock(&ch->lock);
+    uint32_t taken = cq->taken;
+    if (n <= taken)
+        cq->taken -= n;
+    pthread_mutex_unlock(&ch->lock);
+    return n <= taken ? 0 : fail(err, -EINVAL, "%u events acknowledged, but only %u were taken", n, taken);
+}
+
+/* ---------------------------------------------------------------- asynchronous events */
+
+int event_queue_init(struct event_queue *q) {
+    q->mask = 1023;
+    q->ring = calloc(q->mask + 1, sizeof *q->ring);
+    if (!q->ring)
+        return -ENOMEM;
+    q->fd = eventfd(0, EFD_SEMAPHORE | EFD_NONBLOCK | EFD_CLOEXEC);
+    if (q->fd < 0) {
+        int rc = -errno;
+        free(q->ring);
+        return rc;
+    }
+    pthread_mutex_init(&q->lock, NULL);
+    return 0;
+}
+
+void event_queue_free(struct event_queue *q) {
+    close(q->fd);
+    free(q->ring);
+    pthread_mutex_destroy(&q->lock);
+}
+
+void event_push(struct event_queue *q, const struct rnic_async_event *event) {
+    pthread_mutex_lock(&q->lock);
+    bool room = q->head - q->tail <= q->mask;
+    if (room)
+        q->ring[q->head++ & q->mask] = *event; /* else nobody reads them: the oldest 1024 stay */
+    pthread_mutex_unlock(&q->lock);
+    if (room)
+        raise_fd(q->fd);
+}
+
+bool event_take(struct event_queue *q, struct rnic_async_event *event) {
+    if (!lower_fd(q->fd))
+        return false;
+    pthread_mutex_lock(&q->lock);
+    bool any = q->head != q->tail;
+    if (any)
+        *event = q->ring[q->tail++ & q->mask];
+    pthread_mutex_unlock(&q->lock);
+    return any;
+}
+
+void event_forget(struct event_queue *q, const void *context) {
+    if (!context)
+        return;
+    pthread_mutex_lock(&q->lock);
+    uint32_t to = q->tail;
+    for (uint32_t i = q->tail; i != q->head; i++) {
+        if (q->ring[i & q->mask].context == context)
+            lower_fd(q->fd);
+        else
+            q->ring[to++ & q->mask] = q->ring[i & q->mask];
+    }
+    q->head = to;
+    pthread_mutex_unlock(&q->lock);
+}

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "queue/wq.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fail.h"
+
+#define MAX_MESSAGE 0x7FFFFFFFu /* 2 GiB - 1; IBA C9-5 allows 2^31, length fields of verbs are 32 bits */
+#define ALL_SEND_FLAGS (RNIC_SEND_FENCE | RNIC_SEND_SIGNALED | RNIC_SEND_SOLICITED | RNIC_SEND_INLINE)
+
+int wq_init(struct wq *q, uint32_t max_wr, uint32_t max_sge, uint32_t max_inline, uint32_t wqe_bytes) {
+    uint32_t room = max_sge * (uint32_t)sizeof(struct rnic_sge);
+    uint32_t size = 1;
+    while (size < max_wr)
+        size *= 2;
+    if (room < max_inline)
+        room = max_inline;
+    q->stride = (wqe_bytes + room + 63) & ~63u;
+    q->mask = size - 1;
+    q->max_wr = size;
+    q->max_sge = max_sge;
+    q->max_inline = max_inline;
+    q->slots = aligned_alloc(64, (size_t)size * q->stride);
+    if (!q->slots)
+        return -ENOMEM;
+    pthread_mutex_init(&q->lock, NULL);
+    return 0;
+}
+
+void wq_free(struct wq *q) {
+    if (q->slots)
+        pthread_mutex_destroy(&q->lock);
+    free(q->slots);
+}
+
+void wq_reset(struct wq *q) {
+    atomic_store(&q->head, 0);
+    atomic_store(&q->tail, 0);
+    atomic_store(&q->freed, 0);
+}
+
+static bool is_inline_opcode(int op) {
+    return op == RNIC_WR_SEND || op == RNIC_WR_SEND_WITH_IMM || op == RNIC_WR_RDMA_WRITE ||
+           op == RNIC_WR_RDMA_WRITE_WITH_IMM;
+}
+
+static bool is_atomic(int op) { return op == RNIC_WR_ATOMIC_CMP_AND_SWP || op == RNIC_WR_ATOMIC_FETCH_AND_ADD; }
+
+/* Sum of the elements' lengths; a length of 0 means 0 bytes. */
+static uint64_t total_length(const struct rnic_sge *sge, int n) {
+    uint64_t sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += sge[i].length;
+    return sum;
+}
+
+static int check_send(const struct wq *q, const struct rnic_send_wr *wr, uint64_t length, struct rnic_err *err) {
+    if (wr->num_sge < 0 || (uint32_t)wr->num_sge > q->max_sge)
+        return fail(err, -EINVAL, "%d scatter/gather elements, max_send_sge is %u", wr->num_sge, q->max_sge);
+    if (wr->opcode < 0 || wr->opcode > RNIC_WR_ATOMIC_FETCH_AND_ADD)
+        return fail(err, -EOPNOTSUPP, "opcode %d is not supported on an RC queue pair of this device", wr->opcode);
+    if (wr->send_flags & ~(uint32_t)ALL_SEND_FLAGS)
+        return fail(err, -EOPNOTSUPP, "send flags 0x%x are not supported", wr->send_flags & ~(uint32_t)ALL_SEND_FLAGS);
+    if (length > MAX_MESSAGE)
+        return fail(err, -EINVAL, "message of %llu bytes; the longest is 2 GiB - 1", (unsigned long long)length);
+    if (!(wr->send_flags & RNIC_SEND_INLINE))
+        return 0;
+    if (!is_inline_opcode(wr->opcode))
+        return fail(err, -EINVAL, "INLINE is for SEND and RDMA_WRITE only");
+    if (length > q->max_inline)
+        return fail(err, -EINVAL, "%llu bytes inline, max_inline_data is %u", (unsigned long long)length,
+                    q->max_inline);
+    return 0;
+}
+
+static void copy_inline(uint8_t *dst, const struct rnic_sge *sge, int n) {
+    for (int i = 0; i < n; i++) {
+        if (sge[i].length)
+            memcpy(dst, (const void *)(uintptr_t)sge[i].addr, sge[i].length);
+        dst += sge[i].length;
+    }
+}
+
+static void fill_send(struct send_wqe *wqe, const struct rnic_send_wr *wr, uint32_t length) {
+    *wqe = (struct send_wqe){.wr_id = wr->wr_id,
+                             .imm = wr->imm_data,
+                             .length = length,
+                             .num_sge = (uint16_t)wr->num_sge,
+                             .opcode = (uint8_t)wr->opcode,
+                             .flags = (uint8_t)wr->send_flags};
+    if (is_atomic(wr->opcode)) {
+        wqe->remote_addr = wr->wr.atomic.remote_addr;
+        wqe->rkey = wr->wr.atomic.rkey;
+        wqe->compare_add = wr->wr.atomic.compare_add;
+        wqe->swap = wr->wr.atomic.swap;
+    } else {
+        wqe->remote_addr = wr->wr.rdma.remote_addr;
+        wqe->rkey = wr->wr.rdma.rkey;
+    }
+    if (wr->send_flags & RNIC_SEND_INLINE)
+        copy_inline((uint8_t *)wqe->sge, wr->sg_list, wr->num_sge);
+    else if (wr->num_sge)
+        memcpy(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof *wr->sg_list);
+}
+
+int sq_post(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad, struct rnic_err *err) {
+    int rc = 0;
+    pthread_mutex_lock(&q->lock);
+    uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed);
+    uint32_t freed = atomic_load_explicit(&q->freed, memory_order_acquire);
+    for (; wr; wr = wr->next) {
+        uint64_t length = total_length(wr->sg_list, wr->num_sge > 0 ? wr->num_sge : 0);
+        rc = check_send(q, wr, length, err);
+        if (!rc && head - freed >= q->max_wr)
+            rc = fail(err, -ENOMEM,
+                      "the send queue is full (max_send_wr %u): poll for completions first; unsignaled requests become "
+                      "free with a later signaled one",
+                      q->max_wr);
+        if (rc) {
+            *bad = wr;
+            break;
+        }
+        fill_send(sq_wqe(q, head), wr, (uint32_t)length);
+        head++;
+    }
+    atomic_store(&q->head, head);
+    pthread_mutex_unlock(&q->lock);
+    return rc;
+}
+
+int rq_post(struct wq *q, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad, struct rnic_err *err) {
+    int rc = 0;
+    pthread_mutex_lock(&q->lock);
+    uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed);
+    uint32_t freed = atomic_load_explicit(&q->freed, memory_order_acquire);
+    for (; wr; wr = wr->next) {
+        if (wr->num_sge < 0 || (uint32_t)wr->num_sge > q->max_sge)
+            rc = fail(err, -EINVAL, "%d scatter/gather elements, max_recv_sge is %u", wr->num_sge, q->max_sge);
+        else if (head - freed >= q->max_wr)
+            rc =
+                fail(err, -ENOMEM, "the receive queue is full (max_recv_wr %u): poll for completions first", q->max_wr);
+        if (rc) {
+            *bad = wr;
+            break;
+        }
+        struct recv_wqe *wqe = rq_wqe(q, head);
+        wqe->wr_id = wr->wr_id;
+        wqe->num_sge = wr->num_sge;
+        wqe->length = total_length(wr->sg_list, wr->num_sge);
+        if (wr->num_sge)
+            memcpy(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof *wr->sg_list);
+        head++;
+    }
+    atomic_store(&q->head, head);
+    pthread_mutex_unlock(&q->lock);
+    return rc;
+}
+
+int wc_opcode_of(int wr_opcode) {
+    static const uint8_t table[] = {
+        [RNIC_WR_RDMA_WRITE] = RNIC_WCO_RDMA_WRITE,
+        [RNIC_WR_RDMA_WRITE_WITH_IMM] = RNIC_WCO_RDMA_WRITE,
+        [RNIC_WR_SEND] = RNIC_WCO_SEND,
+        [RNIC_WR_SEND_WITH_IMM] = RNIC_WCO_SEND,
+        [RNIC_WR_RDMA_READ] = RNIC_WCO_RDMA_READ,
+        [RNIC_WR_ATOMIC_CMP_AND_SWP] = RNIC_WCO_COMP_SWAP,
+        [RNIC_WR_ATOMIC_FETCH_AND_ADD] = RNIC_WCO_FETCH_ADD,
+    };
+    return table[wr_opcode];
+}

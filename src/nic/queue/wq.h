@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Send and receive queues: rings of fixed-size work queue elements.
+ *
+ * The application appends under the queue's lock and publishes `head`; the engine, under the device's lock, consumes
+ * and moves `tail`.  An element keeps its place from post to completion.
+ */
+#ifndef RNIC_QUEUE_WQ_H
+#define RNIC_QUEUE_WQ_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "nic.h"
+
+struct send_wqe {
+    uint64_t wr_id;
+    uint64_t remote_addr;
+    uint64_t compare_add, swap; /* atomics */
+    uint32_t rkey;
+    uint32_t imm;    /* network byte order */
+    uint32_t length; /* of the message */
+    uint16_t num_sge;
+    uint8_t opcode; /* enum rnic_wr_opcode */
+    uint8_t flags;  /* enum rnic_send_flags */
+
+    /* The engine's, from here on. */
+    bool started;
+    uint8_t status;              /* enum rnic_wc_status, once known to have failed */
+    uint8_t vendor_err;          /* enum rnic_vendor_err */
+    uint32_t first_psn, packets; /* PSNs that the message takes: first_psn .. first_psn + packets - 1 */
+    uint32_t chunk;              /* READ: packets a request asks for at most */
+    uint32_t ssn;                /* send sequence number (IBA 9.7.7.2) */
+    uint64_t cost;               /* link bytes of everything before it on this QP, see roce/req.c */
+
+    struct rnic_sge sge[]; /* num_sge of them, or the inline bytes */
+};
+
+struct recv_wqe {
+    uint64_t wr_id;
+    uint64_t length; /* of all elements */
+    int num_sge;
+    struct rnic_sge sge[];
+};
+
+struct wq {
+    pthread_mutex_t lock; /* of those who post */
+    uint8_t *slots;
+    uint32_t mask, stride;
+    uint32_t max_wr, max_sge, max_inline;
+    _Atomic uint32_t head; /* next to post */
+    _Atomic uint32_t tail; /* oldest not completed */
+    /* One past the newest element whose completion has been polled: only then is its place free, and with it those of
+     * the unsignaled ones before it (man ibv_post_send; so a CQ with room for every element never overruns). */
+    _Atomic uint32_t freed;
+};
+
+int wq_init(struct wq *q, uint32_t max_wr, uint32_t max_sge, uint32_t max_inline, uint32_t wqe_bytes);
+void wq_free(struct wq *q);
+void wq_reset(struct wq *q);
+
+static inline void *wq_slot(const struct wq *q, uint32_t i) { return q->slots + (size_t)(i & q->mask) * q->stride; }
+static inline struct send_wqe *sq_wqe(const struct wq *q, uint32_t i) { return (struct send_wqe *)wq_slot(q, i); }
+static inline struct recv_wqe *rq_wqe(const struct wq *q, uint32_t i) { return (struct recv_wqe *)wq_slot(q, i); }
+
+static inline uint32_t wq_head(struct wq *q) { return atomic_load_explicit(&q->head, memory_order_acquire); }
+static inline uint32_t wq_tail(struct wq *q) { return atomic_load_explicit(&q->tail, memory_order_relaxed); }
+static inline bool wq_empty(struct wq *q) { return wq_head(q) == wq_tail(q); }
+static inline void wq_pop(struct wq *q) { atomic_store_explicit(&q->tail, wq_tail(q) + 1, memory_order_release); }
+
+/* Append a chain. All before *bad are in, none from it on. */
+int sq_post(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad, struct rnic_err *err);
+int rq_post(struct wq *q, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad, struct rnic_err *err);
+
+/* The completion opcode of a send opcode (IBA 11.4.2.1). */
+int wc_opcode_of(int wr_opcode);
+
+#endif

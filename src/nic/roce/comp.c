@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Completer (IBA 9.7.5, 9.7.6; errors 9.9.2): what comes back to the requester.
+ *
+ * Every response acknowledges all requests before it, but never a READ or an atomic, which are complete only with
+ * their own response; an answer that jumps over one shows that the response was lost (an implied NAK, 9.7.5.1.1).
+ */
+#include <string.h>
+
+#include "roce/roce.h"
+#include "wire/bth.h"
+
+static void fail_oldest(struct qp *qp, int status, int vendor_err) {
+    struct send_wqe *wqe = sq_wqe(&qp->sq, wq_tail(&qp->sq));
+    wqe->status = (uint8_t)status;
+    wqe->vendor_err = (uint8_t)vendor_err;
+    qp_complete_send(qp, wqe);
+    if (qp->state != RNIC_QPS_ERR)
+        qp_error(qp, -1); /* the completion tells; IBA 11.6.3.2 has no event for requester errors */
+}
+
+void comp_halted(struct qp *qp) {
+    const struct requester *req = &rc_of(qp)->req;
+    if (!req->halted || req->next != wq_tail(&qp->sq) || qp->state == RNIC_QPS_ERR)
+        return;
+    const struct send_wqe *wqe = sq_wqe(&qp->sq, req->next);
+    fail_oldest(qp, wqe->status, wqe->vendor_err);
+}
+
+/* ---------------------------------------------------------------- windows and times */
+
+/* Any answer to the timed packet or to a later one tells, also one that shows a loss: without a round trip time, each of
+ * the answers that follow a lost one would count as a loss of its own. */
+static void measure(struct requester *req, uint32_t psn, uint64_t now) {
+    if (!req->timing || psn_diff(psn, req->timed_psn) < 0)
+        return;
+    uint64_t sample = now - req->timed_at;
+    req->srtt = req->srtt ? req->srtt - req->srtt / 8 + sample / 8 : sample;
+    req->timing = false;
+}
+
+static void widen(const struct qp *qp, uint32_t packets) {
+    const struct rc *rc = rc_of(qp);
+    struct requester *req = &rc_of(qp)->req;
+    uint64_t full = rc->mtu + PACKET_COST, more = packets * full;
+    if (req->window >= qp->nic->max_window)
+        return;
+    if (req->window >= req->threshold)
+        more = more * full / req->window + 1;
+    more += req->window;
+    req->window = more < qp->nic->max_window ? (uint32_t)more : qp->nic->max_window;
+}
+
+static void narrow(struct qp *qp, uint32_t divisor) {
+    const struct rc *rc = rc_of(qp);
+    struct requester *req = &rc_of(qp)->req;
+    uint32_t least = 2 * (rc->mtu + PACKET_COST);
+    req->threshold = req->window / 2 > least ? req->window / 2 : least;
+    req->window = req->window / divisor > least ? req->window / divisor : least;
+}
+
+static void progressed(struct qp *qp, uint32_t packets, uint64_t now) {
+    struct requester *req = &rc_of(qp)->req;
+    if (qp->state == RNIC_QPS_ERR) /* a completion found its queue full: flushed, there is no window any more */
+        return;
+    req->retries = qp->attr.retry_cnt;
+    req->rnr_retries = qp->attr.rnr_retry;
+    req->progress = now;
+    req->rewound = 0;
+    req->probes = 0;
+    widen(qp, packets);
+}
+
+/* ---------------------------------------------------------------- moving una */
+
+static void drop_passed_reads(struct requester *req) {
+    while (req->rd_count && psn_diff(req->una, req->rd_end[req->rd_head]) >= 0) {
+        req->rd_head = (req->rd_head + 1) % MAX_RD_ATOMIC;
+        req->rd_count--;
+    }
+}
+
+/* An answer to packets sent before a rewind may overtake the repetition. */
+static void catch_up(struct qp *qp) {
+    struct requester *req = &rc_of(qp)->req;
+    if (psn_diff(req->una, req->psn) > 0)
+        req_rewind(qp);
+}
+
+/* Moves una n packets on within the oldest element, and completes it at its end. */
+static void take(struct qp *qp, struct send_wqe *wqe, uint32_t n) {
+    struct requester *req = &rc_of(qp)->req;
+    bool complete = psn_mask(req->una - wqe->first_psn) + n == wqe->packets;
+    bool ahead = complete && req->next == wq_tail(&qp->sq); /* the cursor stood in it after a rewind */
+    req->una = psn_add(req->una, (int32_t)n);
+    if (complete) {
+        wqe->status = wqe->vendor_err = 0; /* of a repetition that failed, but was not needed */
+        qp_complete_send(qp, wqe);
+    }
+    if (ahead && qp->state != RNIC_QPS_ERR)
+        req_rewind(qp);
+}
+
+/* Acknowledges all packets before psn.  False: a READ or atomic before psn has not been answered. */
+static bool advance(struct qp *qp, uint32_t psn, uint64_t now) {
+    struct requester *req = &rc_of(qp)->req;
+    uint32_t moved = 0;
+    bool clear = true;
+    while (req->una != psn && qp->state != RNIC_QPS_ERR) {
+        struct send_wqe *wqe = sq_wqe(&qp->sq, wq_tail(&qp->sq));
+        if (wqe_waits(wqe)) {
+            clear = false;
+            break;
+        }
+        uint32_t left = wqe->packets - psn_mask(req->una - wqe->first_psn);
+        uint32_t n = psn_mask(psn - req->una);
+        n = n < left ? n : left;
+        take(qp, wqe, n);
+        moved += n;
+    }
+    if (moved) {
+        progressed(qp, moved, now);
+        catch_up(qp);
+    }
+    return clear;
+}
+
+/* ---------------------------------------------------------------- retries */
+
+/* Sends again from una on, unless the retries are used up (IBA 9.9.2.1.1). */
+static void retry(struct qp *qp, uint64_t now, int vendor_err) {
+    struct requester *req = &rc_of(qp)->req;
+    if (req->retries == 0) {
+        fail_oldest(qp, RNIC_WC_RETRY_EXC_ERR, vendor_err);
+        return;
+    }
+    req->retries--;
+    req->rewound = req->progress = now;
+    req->ghost = req->max_psn; /* beyond all answers */
+    req->probes = 0;
+    narrow(qp, vendor_err == RNIC_VE_TIMEOUT ? 4 : 2);
+    req_rewind(qp);
+}
+
+/* One loss shows in many answers: those that come before the repetition can have been answered say nothing new. */
+static bool just_rewound(const struct requester *req, uint64_t now) {
+    return req->rewound && now - req->rewound < (req->srtt ? req->srtt + req->srtt / 2 : PROBE_MIN);
+}
+
+/* The answer with that PSN jumps over una.  On a slow wire those of the old flight come for long; they are told by their
+ * PSNs, which go on upwards: what answers the repetition begins at una again. */
+static void implied_nak(struct qp *qp, uint32_t psn, uint64_t now) {
+    struct requester *req = &rc_of(qp)->req;
+    bool known = just_rewound(req, now) || (req->rewound && psn_diff(psn, req->ghost) >= 0);
+    if (!known) {
+        COUNT(qp, implied_naks);
+        retry(qp, now, RNIC_VE_SEQ_RETRY);
+    }
+    req->ghost = psn;
+}
+
+void comp_timeout(struct qp *qp, uint64_t now) {
+    COUNT(qp, timeouts);
+    retry(qp, now, RNIC_VE_TIMEOUT);
+}
+
+/* ---------------------------------------------------------------- acknowledges */
+
+/* Receives that the peer has posted: 5 bits of the syndrome (IBA table 44). */
+static void credits(struct requester *req, uint8_t syndrome, uint32_t msn) {
+    uint32_t code = syndrome & AETH_VALUE;
+    req->limited = code != AETH_CREDIT_INVALID;
+    if (!req->limited)
+        return;
+    uint32_t n = code < 2 ? code : (code & 1 ? 3u : 2u) << (code / 2 - 1);
+    req->lsn = psn_add(msn, (int32_t)n);
+}
+
+/* Says too that there is no credit: after the wait one message goes out alone and asks, not all that were under way.  A
+ * second one during the wait is the first one's duplicate. */
+static void rnr(struct qp *qp, uint8_t syndrome, uint32_t msn, uint64_t now) {
+    struct requester *req = &rc_of(qp)->req;
+    COUNT(qp, rnr_nak_received);
+    if (now < req->rnr_until)
+        return;
+    req->limited = true;
+    req->lsn = msn;
+    if (qp->attr.rnr_retry != RNR_INFINITE) {
+        if (req->rnr_retries == 0) {
+            fail_oldest(qp, RNIC_WC_RNR_RETRY_EXC_ERR, RNIC_VE_RNR);
+            return;
+        }
+        req->rnr_retries--;
+    }
+    req->rnr_until = now + rnr_delay(syndrome & AETH_VALUE);
+    req->progress = now;
+    req_rewind(qp);
+}
+
+static void remote_error(struct qp *qp, uint8_t syndrome) {
+    static const struct {
+        uint8_t status, vendor_err;
+    } table[] = {
+        [AETH_NAK_INVALID_REQUEST & AETH_VALUE] = {RNIC_WC_REM_INV_REQ_ERR, RNIC_VE_NAK_INVALID},
+        [AETH_NAK_REMOTE_ACCESS & AETH_VALUE] = {RNIC_WC_REM_ACCESS_ERR, RNIC_VE_NAK_ACCESS},
+        [AETH_NAK_REMOTE_OPERATIONAL & AETH_VALUE] = {RNIC_WC_REM_OP_ERR, RNIC_VE_NAK_OPERATION},
+    };
+    unsigned code = syndrome & AETH_VALUE;
+    COUNT(qp, nak_remote_received);
+    if (code >= sizeof table / sizeof *table || !table[code].status)
+        fail_oldest(qp, RNIC_WC_BAD_RESP_ERR, RNIC_VE_BAD_RESPONSE);
+    else
+        fail_oldest(qp, table[code].status, table[code].vendor_err);
+}
+
+static void nak(struct qp *qp, const struct packet *pkt, uint8_t syndrome, uint32_t msn, uint64_t now) {
+    struct requester *req = &rc_of(qp)->req;
+    bool clear = advance(qp, pkt->psn, now);
+    if (qp->state == RNIC_QPS_ERR)
+        return;
+    bool sequence = syndrome == AETH_NAK_PSN_SEQ;
+    if (sequence)
+        COUNT(qp, nak_seq_received);
+    if (!clear) { /* the NAK acknowledges what came before it: the responses to that are lost */
+        implied_nak(qp, pkt->psn, now);
+    } else if (sequence) {
+        if (!just_rewound(req, now))
+            retry(qp, now, RNIC_VE_SEQ_RETRY);
+    } else if ((syndrome & AETH_TYPE) == AETH_RNR) {
+        rnr(qp, syndrome, msn, now);
+    } else {
+        remote_error(qp, syndrome);
+    }
+}
+
+static void ack(struct qp *qp, const struct packet *pkt, uint64_t now) {
+    const uint8_t *aeth = pkt->bth + pkt->row->aeth;
+    uint8_t syndrome = aeth_syndrome(aeth);
+    if ((syndrome & AETH_TYPE) == AETH_RESERVED) {
+        COUNT(qp, drop_malformed);
+        return;
+    }
+    if ((syndrome & AETH_TYPE) != AETH_ACK) {
+        nak(qp, pkt, syndrome, aeth_msn(aeth), now);
+        return;
+    }
+    COUNT(qp, acks_received);
+    credits(&rc_of(qp)->req, syndrome, aeth_msn(aeth));
+    if (!advance(qp, psn_add(pkt->psn, 1), now) && qp->state != RNIC_QPS_ERR)
+        implied_nak(qp, pkt->psn, now);
+}
+
+/* ---------------------------------------------------------------- responses */
+
+static int place(struct qp *qp, const struct send_wqe *wqe, uint64_t offset, const uint8_t *data, uint32_t n) {
+    return sge_scatter(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, offset, data, n);
+}
+
+static int place_read(struct qp *qp, const struct send_wqe *wqe, const struct packet *pkt, uint32_t i) {
+    const struct rc *rc = rc_of(qp);
+    if (wqe->opcode != RNIC_WR_RDMA_READ || pkt->length != packet_length(wqe->length, rc->mtu, i))
+        return -1;
+    return place(qp, wqe, (uint64_t)i * rc->mtu, pkt->payload, pkt->length);
+}
+
+static int place_atomic(struct qp *qp, const struct send_wqe *wqe, const struct packet *pkt) {
+    if (wqe->opcode == RNIC_WR_RDMA_READ)
+        return -1;
+    uint64_t original = atmack_orig(pkt->bth + pkt->row->atomic_ack); /* the wire's big-endian to ours */
+    return place(qp, wqe, 0, (const uint8_t *)&original, sizeof original);
+}
+
+/* The response that una waits for. */
+static void expected_response(struct qp *qp, const struct packet *pkt, uint64_t now) {
+    struct requester *req = &rc_of(qp)->req;
+    struct send_wqe *wqe = sq_wqe(&qp->sq, wq_tail(&qp->sq));
+    int ve = pkt->row->mask & OPC_READ_RESP ? place_read(qp, wqe, pkt, psn_mask(req->una - wqe->first_psn))
+                                            : place_atomic(qp, wqe, pkt);
+    if (ve < 0) {
+        fail_oldest(qp, RNIC_WC_BAD_RESP_ERR, RNIC_VE_BAD_RESPONSE);
+    } else if (ve) {
+        fail_oldest(qp, RNIC_WC_LOC_PROT_ERR, ve);
+    } else {
+        take(qp, wqe, 1);
+        drop_passed_reads(req);
+        progressed(qp, 1, now);
+        catch_up(qp);
+    }
+}
+
+static void response(struct qp *qp, const struct packet *pkt, uint64_t now) {
+    struct requester *req = &rc_of(qp)->req;
+    if (pkt->row->aeth && (aeth_syndrome(pkt->bth + pkt->row->aeth) & AETH_TYPE) == AETH_ACK)
+        credits(req, aeth_syndrome(pkt->bth + pkt->row->aeth), aeth_msn(pkt->bth + pkt->row->aeth));
+    bool clear = advance(qp, pkt->psn, now);
+    if (qp->state == RNIC_QPS_ERR)
+        return;
+    if (!clear)
+        implied_nak(qp, pkt->psn, now);
+    else if (wqe_waits(sq_wqe(&qp->sq, wq_tail(&qp->sq))))
+        expected_response(qp, pkt, now);
+    else
+        fail_oldest(qp, RNIC_WC_BAD_RESP_ERR, RNIC_VE_BAD_RESPONSE); /* a READ's or atomic's answer to something else */
+}
+
+void comp_input(struct qp *qp, const struct packet *pkt, uint64_t now) {
+    struct requester *req = &rc_of(qp)->req;
+    bool sent = psn_diff(pkt->psn, req->max_psn) < 0, old = psn_diff(pkt->psn, req->una) < 0;
+    if (!sent || old) { /* ghosts of earlier attempts are usual, answers to nothing are not; both are dropped (9.7.6) */
+        COUNT(qp, drop_bad_psn);
+        return;
+    }
+    measure(req, pkt->psn, now);
+    if (pkt->opcode == ROCE_RC_ACK)
+        ack(qp, pkt, now);
+    else
+        response(qp, pkt, now);
+    comp_halted(qp);
+    req_drained(qp);
+}

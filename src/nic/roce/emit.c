@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "roce/roce.h"
+#include "wire/bth.h"
+#include "wire/icrc.h"
+
+#define DEFAULT_PKEY 0xFFFF
+
+bool out_open(struct qp *qp, struct tx *tx, struct out *out, uint8_t opcode, uint32_t payload, uint32_t psn,
+              bool ackreq, bool solicited) {
+    out->row = roce_opcode(opcode);
+    out->payload = payload;
+    out->pad = -payload & 3;
+    out->bth = tx->reserve(tx, &qp->flow, out->row->header + payload + out->pad + ICRC_BYTES, &out->crc);
+    if (!out->bth)
+        return false;
+    bth_clear(out->bth);
+    bth_set_opcode(out->bth, opcode);
+    bth_set_se(out->bth, solicited);
+    bth_set_m(out->bth, 1);
+    bth_set_pad(out->bth, (uint8_t)out->pad);
+    bth_set_pkey(out->bth, DEFAULT_PKEY);
+    bth_set_dqpn(out->bth, qp->attr.dest_qp_num);
+    bth_set_ackreq(out->bth, ackreq);
+    bth_set_psn(out->bth, psn);
+    return true;
+}
+
+void out_headers(struct out *out) {
+    out->crc = icrc_bth(out->crc, out->bth);
+    out->crc = crc32_update(out->crc, out->bth + BTH_BYTES, out->row->header - BTH_BYTES);
+}
+
+void out_close(struct qp *qp, struct tx *tx, struct out *out) {
+    static const uint8_t zeros[4];
+    uint8_t *end = out_payload(out) + out->payload;
+    out->crc = crc32_copy(out->crc, end, zeros, out->pad);
+    put_le32(end + out->pad, ~out->crc);
+    COUNT(qp, tx_packets);
+    COUNT_N(qp, tx_bytes, (uint32_t)(end - out->bth) + out->pad + ICRC_BYTES);
+    tx->commit(tx);
+}

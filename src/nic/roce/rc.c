@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The engine of a reliable connected queue pair: requester, completer and responder joined, and their timers.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "roce/roce.h"
+
+static int create(struct qp *qp) {
+    qp->engine_state = calloc(1, sizeof(struct rc));
+    return qp->engine_state ? 0 : -ENOMEM;
+}
+
+static void destroy(struct qp *qp) {
+    resp_free(qp);
+    free(qp->engine_state);
+}
+
+static void reset(struct qp *qp) {
+    resp_free(qp);
+    *rc_of(qp) = (struct rc){0};
+}
+
+static int rtr(struct qp *qp) {
+    struct rc *rc = rc_of(qp);
+    rc->mtu = mtu_bytes(qp->attr.path_mtu);
+    return resp_init(qp);
+}
+
+static void rts(struct qp *qp) { req_init(qp); }
+
+static void input(struct qp *qp, const struct packet *pkt, uint64_t now) {
+    if (qp->state == RNIC_QPS_ERR)
+        COUNT(qp, drop_bad_state);
+    else if (pkt->row->mask & OPC_REQUEST)
+        resp_input(qp, pkt, now);
+    else if (qp->state >= RNIC_QPS_RTS)
+        comp_input(qp, pkt, now);
+    else
+        COUNT(qp, drop_bad_state);
+}
+
+static void flush(struct qp *qp) {
+    while (!wq_empty(&qp->sq)) {
+        struct send_wqe *wqe = sq_wqe(&qp->sq, wq_tail(&qp->sq));
+        wqe->status = RNIC_WC_WR_FLUSH_ERR;
+        wqe->vendor_err = RNIC_VE_FLUSHED;
+        qp_complete_send(qp, wqe);
+    }
+    while (!wq_empty(&qp->rq)) {
+        struct rnic_wc wc = {.status = RNIC_WC_WR_FLUSH_ERR, .opcode = RNIC_WCO_RECV, .vendor_err = RNIC_VE_FLUSHED};
+        qp_complete_recv(qp, &wc, false);
+    }
+    rc_of(qp)->req = (struct requester){.next = wq_tail(&qp->sq)};
+}
+
+/* Responses first, since the peer waits for them; an ACK last, so that it can ride in the batch of an answer. */
+static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
+    bool more, sent = false;
+    if (qp->state == RNIC_QPS_ERR)
+        flush(qp);
+    more = resp_next(qp, tx);
+    if (qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD) {
+        more |= req_next(qp, tx, now, &sent);
+        comp_halted(qp);
+        req_drained(qp);
+    }
+    return resp_ack(qp, tx, now, sent) || more;
+}
+
+static uint64_t ack_timeout(const struct qp *qp) { return qp->attr.timeout ? 4096ull << qp->attr.timeout : NEVER; }
+
+static uint64_t later(uint64_t t, uint64_t delay) { return delay == NEVER ? NEVER : t + delay; }
+
+static uint64_t probe_time(const struct requester *req) {
+    uint64_t delay = 4 * req->srtt;
+    if (req->probes == PROBES)
+        return NEVER;
+    return req->progress + ((delay > PROBE_MIN ? delay : PROBE_MIN) << req->probes);
+}
+
+static uint64_t deadline(const struct qp *qp) {
+    const struct requester *req = &rc_of(qp)->req;
+    if (req->rnr_until)
+        return req->rnr_until;
+    if (!req_outstanding(req))
+        return NEVER;
+    uint64_t timeout = later(req->progress, ack_timeout(qp)), probe = probe_time(req);
+    return probe < timeout ? probe : timeout;
+}
+
+/* next() does the sending; this only says what is to be sent again. */
+static void timer(struct qp *qp, struct tx *tx, uint64_t now) {
+    struct requester *req = &rc_of(qp)->req;
+    if (deadline(qp) > now)
+        return;
+    if (req->rnr_until) {
+        req->rnr_until = 0;
+        req->progress = now;
+    } else if (now >= later(req->progress, ack_timeout(qp))) {
+        comp_timeout(qp, now);
+    } else {
+        req->probes++;
+        req_probe(qp, tx);
+    }
+}
+
+static uint64_t held(const struct qp *qp) {
+    const struct responder *resp = &rc_of(qp)->resp;
+    return resp->ack_pending ? resp->ack_since + qp->nic->ack_hold : NEVER;
+}
+
+static void stats(struct qp *qp, struct rnic_qp_stats *out) {
+    const struct rc *rc = rc_of(qp);
+    out->snd_psn = rc->req.psn;
+    out->snd_una = rc->req.una;
+    out->rcv_psn = rc->resp.psn;
+    out->msn = rc->resp.msn;
+    out->window = rc->req.window;
+    out->in_flight = req_flight(qp);
+    out->retries_left = rc->req.retries;
+    out->rnr_retries_left = rc->req.rnr_retries;
+    out->srtt = rc->req.srtt;
+}
+
+const struct engine_ops roce_rc_ops = {
+    .create = create,
+    .destroy = destroy,
+    .reset = reset,
+    .rtr = rtr,
+    .rts = rts,
+    .input = input,
+    .next = next,
+    .timer = timer,
+    .deadline = deadline,
+    .held = held,
+    .flush = flush,
+    .stats = stats,
+};

@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Requester (IBA 9.7.2, 9.7.3, 9.7.7).
+ *
+ * A send element becomes `packets` PSNs when it is started; from then on any of its packets can be written again from
+ * the element alone.  What is in flight is counted as "cost": payload plus PACKET_COST a packet, of requests and of the
+ * READ responses that they ask for, since both end in a socket buffer that overflows.
+ */
+#include <string.h>
+
+#include "roce/roce.h"
+#include "wire/bth.h"
+#include "wire/icrc.h"
+
+enum result { SENT, IDLE, SINK_FULL, FAILED };
+
+static bool is_read(const struct send_wqe *wqe) { return wqe->opcode == RNIC_WR_RDMA_READ; }
+
+static bool is_atomic(const struct send_wqe *wqe) {
+    return wqe->opcode == RNIC_WR_ATOMIC_CMP_AND_SWP || wqe->opcode == RNIC_WR_ATOMIC_FETCH_AND_ADD;
+}
+
+bool wqe_waits(const struct send_wqe *wqe) { return is_read(wqe) || is_atomic(wqe); }
+
+static bool takes_receive(const struct send_wqe *wqe) {
+    return wqe->opcode == RNIC_WR_SEND || wqe->opcode == RNIC_WR_SEND_WITH_IMM ||
+           wqe->opcode == RNIC_WR_RDMA_WRITE_WITH_IMM;
+}
+
+void req_init(struct qp *qp) {
+    struct requester *req = &rc_of(qp)->req;
+    uint32_t next = wq_tail(&qp->sq);
+    *req = (struct requester){.psn = qp->attr.sq_psn,
+                              .max_psn = qp->attr.sq_psn,
+                              .una = qp->attr.sq_psn,
+                              .next = next,
+                              .window = qp->nic->max_window,
+                              .threshold = qp->nic->max_window,
+                              .retries = qp->attr.retry_cnt,
+                              .rnr_retries = qp->attr.rnr_retry};
+}
+
+bool req_outstanding(const struct requester *req) { return psn_diff(req->max_psn, req->una) > 0; }
+
+/* Cost of all that lies before packet i of an element. */
+static uint64_t cost_at(const struct send_wqe *wqe, uint32_t i, uint32_t mtu) {
+    if (i >= wqe->packets)
+        return wqe->cost + wqe->length + (uint64_t)wqe->packets * PACKET_COST;
+    return wqe->cost + (uint64_t)i * (mtu + PACKET_COST);
+}
+
+static uint64_t cost_next(struct qp *qp) {
+    const struct rc *rc = rc_of(qp);
+    if (rc->req.next == wq_head(&qp->sq) || rc->req.pkt == 0)
+        return rc->req.next == wq_head(&qp->sq) || !sq_wqe(&qp->sq, rc->req.next)->started
+                   ? rc->req.cost
+                   : sq_wqe(&qp->sq, rc->req.next)->cost;
+    return cost_at(sq_wqe(&qp->sq, rc->req.next), rc->req.pkt, rc->mtu);
+}
+
+uint32_t req_flight(struct qp *qp) {
+    const struct rc *rc = rc_of(qp);
+    if (rc->req.una == rc->req.psn)
+        return 0;
+    const struct send_wqe *oldest = sq_wqe(&qp->sq, wq_tail(&qp->sq));
+    return (uint32_t)(cost_next(qp) - cost_at(oldest, psn_mask(rc->req.una - oldest->first_psn), rc->mtu));
+}
+
+/* ---------------------------------------------------------------- starting an element */
+
+/* What is wrong with an element by itself: enum rnic_wc_status, 0 for nothing (IBA 9.9.2.3). */
+static int element_fault(struct qp *qp, struct send_wqe *wqe) {
+    bool reads = wqe_waits(wqe);
+    if (reads && qp->attr.max_rd_atomic == 0) {
+        wqe->vendor_err = RNIC_VE_NO_RD_ATOMIC;
+        return RNIC_WC_LOC_QP_OP_ERR;
+    }
+    if (is_atomic(wqe) && wqe->length != 8) {
+        wqe->vendor_err = RNIC_VE_BAD_LENGTH;
+        return RNIC_WC_LOC_LEN_ERR;
+    }
+    if (wqe->flags & RNIC_SEND_INLINE)
+        return 0;
+    wqe->vendor_err =
+        (uint8_t)sge_check(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, reads ? RNIC_ACCESS_LOCAL_WRITE : 0);
+    return wqe->vendor_err ? RNIC_WC_LOC_PROT_ERR : 0;
+}
+
+/* Does the peer have a receive for the message with that send sequence number? */
+static bool has_credit(const struct requester *req, const struct send_wqe *wqe, uint32_t ssn) {
+    return !req->limited || !takes_receive(wqe) || psn_diff(req->lsn, ssn) >= 0;
+}
+
+/* Whether the first packet of an element may go out, for the first time or again.  A message that takes a receive waits
+ * for credit, but one may always go out alone and ask (IBA 9.7.7.2.5). */
+static bool may_begin(struct qp *qp, const struct send_wqe *wqe) {
+    const struct requester *req = &rc_of(qp)->req;
+    if (req->una != req->psn && !has_credit(req, wqe, wqe->started ? wqe->ssn : psn_add(req->ssn, 1)))
+        return false;
+    if (wqe->started)
+        return true;
+    return qp->state == RNIC_QPS_RTS && !((wqe->flags & RNIC_SEND_FENCE) && req->rd_count); /* IBA 10.8.3.3 */
+}
+
+/* Packets that one READ request asks for: so many that max_rd_atomic of them fill the window. */
+static uint32_t read_chunk(const struct qp *qp, const struct rc *rc) {
+    uint32_t parts = qp->attr.max_rd_atomic < 4 ? qp->attr.max_rd_atomic : 4;
+    uint32_t n = qp->nic->max_window / parts / (rc->mtu + PACKET_COST);
+    return n ? n : 1;
+}
+
+static bool start(struct qp *qp, struct send_wqe *wqe) {
+    struct rc *rc = rc_of(qp);
+    struct requester *req = &rc->req;
+    wqe->status = (uint8_t)element_fault(qp, wqe);
+    if (wqe->status) {
+        req->halted = true;
+        return false;
+    }
+    wqe->started = true;
+    wqe->first_psn = req->psn;
+    wqe->packets = is_atomic(wqe) ? 1 : packets_of(wqe->length, rc->mtu);
+    wqe->chunk = is_read(wqe) ? read_chunk(qp, rc) : 0;
+    wqe->ssn = req->ssn = psn_add(req->ssn, 1);
+    wqe->cost = req->cost;
+    req->cost = cost_at(wqe, wqe->packets, rc->mtu);
+    return true;
+}
+
+/* ---------------------------------------------------------------- writing packets */
+
+/* First, middle, last, only; the last two also with immediate. */
+static uint8_t send_opcode(const struct send_wqe *wqe, uint32_t i) {
+    bool write = wqe->opcode == RNIC_WR_RDMA_WRITE || wqe->opcode == RNIC_WR_RDMA_WRITE_WITH_IMM;
+    bool imm = wqe->opcode == RNIC_WR_SEND_WITH_IMM || wqe->opcode == RNIC_WR_RDMA_WRITE_WITH_IMM;
+    uint8_t base = write ? ROCE_RC_WRITE_FIRST : ROCE_RC_SEND_FIRST;
+    bool first = i == 0, last = i == wqe->packets - 1;
+    enum { FIRST, MIDDLE, LAST, LAST_IMM, ONLY, ONLY_IMM };
+    if (!last)
+        return (uint8_t)(base + (first ? FIRST : MIDDLE));
+    return (uint8_t)(base + (first ? ONLY : LAST) + imm);
+}
+
+static void put_extended(const struct out *out, const struct send_wqe *wqe) {
+    if (out->row->reth) {
+        uint8_t *reth = out->bth + out->row->reth;
+        reth_set_va(reth, wqe->remote_addr);
+        reth_set_rkey(reth, wqe->rkey);
+        reth_set_len(reth, wqe->length);
+    }
+    if (out->row->imm)
+        memcpy(out->bth + out->row->imm, &wqe->imm, IMMDT_BYTES);
+}
+
+static int put_payload(struct qp *qp, struct out *out, const struct send_wqe *wqe, uint64_t offset) {
+    if (wqe->flags & RNIC_SEND_INLINE) {
+        out->crc = crc32_copy(out->crc, out_payload(out), (const uint8_t *)wqe->sge + offset, out->payload);
+        return 0;
+    }
+    return sge_gather(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, offset, out_payload(out), out->payload,
+                      &out->crc);
+}
+
+static enum result write_message(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint32_t i, bool ackreq) {
+    struct rc *rc = rc_of(qp);
+    struct out out;
+    bool solicited = (wqe->flags & RNIC_SEND_SOLICITED) && takes_receive(wqe) && i == wqe->packets - 1;
+    if (!out_open(qp, tx, &out, send_opcode(wqe, i), packet_length(wqe->length, rc->mtu, i),
+                  psn_add(wqe->first_psn, (int32_t)i), ackreq, solicited))
+        return SINK_FULL;
+    put_extended(&out, wqe);
+    out_headers(&out);
+    wqe->vendor_err = (uint8_t)put_payload(qp, &out, wqe, (uint64_t)i * rc->mtu);
+    if (wqe->vendor_err) {
+        wqe->status = RNIC_WC_LOC_PROT_ERR;
+        return FAILED;
+    }
+    out_close(qp, tx, &out);
+    return SENT;
+}
+
+/* One request for packets i .. i + n - 1 of a READ; n = 0 for the one PSN of an empty READ is n = 1, 0 bytes. */
+static enum result write_read(struct qp *qp, struct tx *tx, const struct send_wqe *wqe, uint32_t i, uint32_t n) {
+    uint32_t mtu = rc_of(qp)->mtu, from = i * mtu;
+    uint32_t length = i + n >= wqe->packets ? wqe->length - from : n * mtu;
+    struct out out;
+    if (!out_open(qp, tx, &out, ROCE_RC_READ_REQUEST, 0, psn_add(wqe->first_psn, (int32_t)i), true, false))
+        return SINK_FULL;
+    uint8_t *reth = out.bth + out.row->reth;
+    reth_set_va(reth, wqe->remote_addr + from);
+    reth_set_rkey(reth, wqe->rkey);
+    reth_set_len(reth, length);
+    out_headers(&out);
+    out_close(qp, tx, &out);
+    return SENT;
+}
+
+static enum result write_atomic(struct qp *qp, struct tx *tx, const struct send_wqe *wqe) {
+    bool swap = wqe->opcode == RNIC_WR_ATOMIC_CMP_AND_SWP;
+    struct out out;
+    if (!out_open(qp, tx, &out, swap ? ROCE_RC_CMP_SWAP : ROCE_RC_FETCH_ADD, 0, wqe->first_psn, true, false))
+        return SINK_FULL;
+    uint8_t *eth = out.bth + out.row->atomic_eth;
+    atmeth_set_va(eth, wqe->remote_addr);
+    atmeth_set_rkey(eth, wqe->rkey);
+    atmeth_set_swap_add(eth, swap ? wqe->swap : wqe->compare_add);
+    atmeth_set_compare(eth, swap ? wqe->compare_add : 0);
+    out_headers(&out);
+    out_close(qp, tx, &out);
+    return SENT;
+}
+
+/* Packets i .. i + n - 1 of an element; n is 1 but for a READ. */
+static enum result write_packet(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint32_t i, uint32_t n,
+                                bool ackreq) {
+    if (is_read(wqe))
+        return write_read(qp, tx, wqe, i, n);
+    if (is_atomic(wqe))
+        return write_atomic(qp, tx, wqe);
+    return write_message(qp, tx, wqe, i, ackreq);
+}
+
+/* ---------------------------------------------------------------- what goes next */
+
+/* PSNs that a request for packet i takes.  A READ that goes out again ends where it ended first, also when the window has
+ * shrunk since: a responder finds a repeated request only within one that it saved, and shorter ones, were they the first
+ * to arrive, would be what it saves (IBA 9.7.5.1.3). */
+static uint32_t span_at(const struct send_wqe *wqe, uint32_t i) {
+    if (!is_read(wqe))
+        return 1;
+    uint32_t end = (i / wqe->chunk + 1) * wqe->chunk;
+    return (end < wqe->packets ? end : wqe->packets) - i;
+}
+
+/* Ask for an ACK now and then, and whenever nothing may follow that would ask. */
+static bool wants_ack(struct qp *qp, const struct send_wqe *wqe, uint64_t flight_after) {
+    const struct rc *rc = rc_of(qp);
+    const struct requester *req = &rc->req;
+    bool last = req->pkt + 1 == wqe->packets;
+    if (req->unasked + 1 >= ACK_EVERY || flight_after + rc->mtu + PACKET_COST > req->window)
+        return true;
+    if (!last)
+        return false;
+    if (req->next + 1 == wq_head(&qp->sq) || qp->state != RNIC_QPS_RTS || (req->limited && takes_receive(wqe)))
+        return true;
+    return !has_credit(req, sq_wqe(&qp->sq, req->next + 1), psn_add(wqe->ssn, 1));
+}
+
+static void note_sent(struct qp *qp, uint32_t span, bool ackreq, uint64_t now) {
+    struct requester *req = &rc_of(qp)->req;
+    struct send_wqe *wqe = sq_wqe(&qp->sq, req->next);
+    bool first_time = req->psn == req->max_psn;
+    if (!req_outstanding(req))
+        req->progress = now;
+    if (first_time) {
+        COUNT(qp, requests_sent);
+        req->last = req->next;
+        req->last_pkt = req->pkt;
+        if (!req->timing && (ackreq || wqe_waits(wqe))) {
+            req->timing = true;
+            req->timed_psn = req->psn;
+            req->timed_at = now;
+        }
+    } else {
+        COUNT(qp, requests_resent);
+    }
+    if (wqe_waits(wqe))
+        req->rd_end[(req->rd_head + req->rd_count++) % MAX_RD_ATOMIC] = psn_add(req->psn, (int32_t)span);
+    req->unasked = ackreq || wqe_waits(wqe) ? 0 : req->unasked + 1;
+    req->psn = psn_add(req->psn, (int32_t)span);
+    req->pkt += span;
+    if (psn_diff(req->psn, req->max_psn) > 0)
+        req->max_psn = req->psn;
+    if (req->pkt == wqe->packets) {
+        req->next++;
+        req->pkt = 0;
+    }
+}
+
+static enum result step(struct qp *qp, struct tx *tx, uint64_t now) {
+    struct rc *rc = rc_of(qp);
+    struct requester *req = &rc->req;
+    if (req->halted || now < req->rnr_until || req->next == wq_head(&qp->sq))
+        return IDLE;
+    struct send_wqe *wqe = sq_wqe(&qp->sq, req->next);
+    if (req->pkt == 0 && !may_begin(qp, wqe))
+        return IDLE;
+    if (!wqe->started && !start(qp, wqe))
+        return IDLE;
+    uint32_t span = span_at(wqe, req->pkt);
+    uint64_t flight = req_flight(qp);
+    uint64_t after = flight + cost_at(wqe, req->pkt + span, rc->mtu) - cost_at(wqe, req->pkt, rc->mtu);
+    if (flight && after > req->window)
+        return IDLE;
+    if (wqe_waits(wqe) && req->rd_count >= qp->attr.max_rd_atomic)
+        return IDLE;
+    bool ackreq = wants_ack(qp, wqe, after);
+    enum result r = write_packet(qp, tx, wqe, req->pkt, span, ackreq);
+    if (r == SENT)
+        note_sent(qp, span, ackreq, now);
+    req->halted = r == FAILED;
+    return r;
+}
+
+bool req_next(struct qp *qp, struct tx *tx, uint64_t now, bool *sent) {
+    for (int i = 0; i < BURST; i++) {
+        enum result r = step(qp, tx, now);
+        if (r == SENT)
+            *sent = true;
+        else if (r == SINK_FULL)
+            return true;
+        else
+            return false;
+    }
+    return true;
+}
+
+void req_rewind(struct qp *qp) {
+    struct requester *req = &rc_of(qp)->req;
+    req->psn = req->una;
+    req->next = wq_tail(&qp->sq);
+    req->pkt = 0;
+    req->halted = false; /* found out again when its turn comes */
+    req->unasked = 0;
+    req->timing = false; /* Karn: an answer to a repeated packet times nothing */
+    if (req->next != wq_head(&qp->sq) && sq_wqe(&qp->sq, req->next)->started)
+        req->pkt = psn_mask(req->una - sq_wqe(&qp->sq, req->next)->first_psn);
+    while (req->rd_count && psn_diff(req->rd_end[(req->rd_head + req->rd_count - 1) % MAX_RD_ATOMIC], req->una) > 0)
+        req->rd_count--;
+}
+
+/* The last packet asks best, since its answer covers all; while a repetition waits for the window, the oldest does. */
+void req_probe(struct qp *qp, struct tx *tx) {
+    const struct requester *req = &rc_of(qp)->req;
+    if (req->psn == req->una)
+        return;
+    bool all = req->psn == req->max_psn;
+    struct send_wqe *wqe = sq_wqe(&qp->sq, all ? req->last : wq_tail(&qp->sq));
+    uint32_t i = all ? req->last_pkt : psn_mask(req->una - wqe->first_psn);
+    if (write_packet(qp, tx, wqe, i, span_at(wqe, i), true) == SENT) /* else a retry will find out */
+        COUNT(qp, requests_resent);
+}
+
+/* What has been begun is finished in SQD too, and nothing is begun (IBA 10.3.1.5). */
+void req_drained(struct qp *qp) {
+    const struct requester *req = &rc_of(qp)->req;
+    bool begun = req->next != wq_head(&qp->sq) && sq_wqe(&qp->sq, req->next)->started;
+    if (!qp->sq_draining || qp->state != RNIC_QPS_SQD || begun || req_outstanding(req))
+        return;
+    qp->sq_draining = false;
+    if (qp->attr.en_sqd_async_notify)
+        qp_event(qp, RNIC_EVENT_SQ_DRAINED);
+}

@@ -1,0 +1,564 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Responder (IBA 9.7.4, 9.7.5; errors 9.9.3).
+ *
+ * A request with the expected PSN passes through checks, each of which returns the next step or a fault; nothing of it
+ * takes effect before all have passed.  Responses to READs and atomics leave in the order of their requests, and an ACK
+ * or NAK only after them, since each acknowledges all that came before.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "roce/roce.h"
+#include "wire/bth.h"
+
+#define MAX_MESSAGE 0x80000000u
+
+enum fault {
+    OK,
+    FAULT_RNR,       /* class B: no receive posted (9.9.3.1.2) */
+    FAULT_SEQUENCE,  /* class C: NAK invalid request */
+    FAULT_LENGTH,    /* class C: NAK invalid request */
+    FAULT_RESOURCES, /* class C: more READs and atomics than max_dest_rd_atomic, or misaligned atomic */
+    FAULT_TOO_LONG,  /* class C: longer than the receive: NAK invalid request, LOC_LEN_ERR here */
+    FAULT_ACCESS,    /* class C: NAK remote access error */
+    FAULT_LOCAL,     /* class A: the receive's own memory is bad: NAK remote operational error, LOC_PROT_ERR here */
+};
+
+/* What a fault does (IBA table 58): answer, status of the receive under way (0: none, it is flushed), event. */
+static const struct {
+    uint8_t syndrome, status;
+    int event;
+} faults[] = {
+    [FAULT_SEQUENCE] = {AETH_NAK_INVALID_REQUEST, RNIC_WC_REM_INV_REQ_ERR, RNIC_EVENT_QP_REQ_ERR},
+    [FAULT_LENGTH] = {AETH_NAK_INVALID_REQUEST, RNIC_WC_REM_INV_REQ_ERR, RNIC_EVENT_QP_REQ_ERR},
+    [FAULT_RESOURCES] = {AETH_NAK_INVALID_REQUEST, 0, RNIC_EVENT_QP_REQ_ERR},
+    [FAULT_TOO_LONG] = {AETH_NAK_INVALID_REQUEST, RNIC_WC_LOC_LEN_ERR, -1},
+    [FAULT_ACCESS] = {AETH_NAK_REMOTE_ACCESS, RNIC_WC_LOC_ACCESS_ERR, RNIC_EVENT_QP_ACCESS_ERR},
+    [FAULT_LOCAL] = {AETH_NAK_REMOTE_OPERATIONAL, RNIC_WC_LOC_PROT_ERR, -1},
+};
+
+int resp_init(struct qp *qp) {
+    struct responder *resp = &rc_of(qp)->resp;
+    uint32_t size = qp->attr.max_dest_rd_atomic;
+    resp_free(qp);
+    *resp = (struct responder){.psn = qp->attr.rq_psn, .res_size = size};
+    if (!size)
+        return 0;
+    resp->res = calloc(size, sizeof *resp->res);
+    resp->queue = calloc(size, sizeof *resp->queue);
+    if (resp->res && resp->queue)
+        return 0;
+    resp_free(qp);
+    return -ENOMEM;
+}
+
+void resp_free(struct qp *qp) {
+    struct responder *resp = &rc_of(qp)->resp;
+    free(resp->res);
+    free(resp->queue);
+    *resp = (struct responder){0};
+}
+
+/* ---------------------------------------------------------------- answers */
+
+static void want_ack(struct responder *resp, bool at_once, uint64_t now) {
+    if (!resp->ack_pending)
+        resp->ack_since = now;
+    resp->ack_pending = true;
+    resp->ack_now |= at_once;
+}
+
+static void want_nak(struct responder *resp, uint8_t syndrome) {
+    resp->nak_pending = true;
+    resp->nak_sent = true;
+    resp->nak_high = resp->psn;
+    resp->syndrome = syndrome;
+}
+
+/* Completes the receive under way, or that this packet would have taken, with the status of the fault. */
+static void fail_receive(struct qp *qp, const struct packet *pkt, enum fault fault, int vendor_err) {
+    const struct responder *resp = &rc_of(qp)->resp;
+    bool begun = resp->message == OPC_SEND, wants = pkt->row->mask & (OPC_SEND | OPC_USES_RQ);
+    bool access = fault == FAULT_ACCESS; /* of a WRITE: told only where a receive goes with it (IBA 11.6.2) */
+    if (!faults[fault].status || wq_empty(&qp->rq) || !(access ? wants : begun || wants))
+        return;
+    struct rnic_wc wc = {.status = faults[fault].status,
+                         .opcode = pkt->row->mask & OPC_WRITE ? RNIC_WCO_RECV_RDMA_WITH_IMM : RNIC_WCO_RECV,
+                         .vendor_err = (uint32_t)vendor_err};
+    qp_complete_recv(qp, &wc, true);
+}
+
+static void refuse(struct qp *qp, const struct packet *pkt, enum fault fault, int vendor_err) {
+    struct responder *resp = &rc_of(qp)->resp;
+    if (fault == FAULT_RNR) {
+        want_nak(resp, (uint8_t)(AETH_RNR | qp->attr.min_rnr_timer));
+        return;
+    }
+    want_nak(resp, faults[fault].syndrome);
+    resp->dead = true;
+    fail_receive(qp, pkt, fault, vendor_err);
+    if (qp->state != RNIC_QPS_ERR)
+        qp_error(qp, faults[fault].event);
+}
+
+/* ---------------------------------------------------------------- checks (IBA 9.7.4.1) */
+
+/* Does the opcode follow from the one before?  SEND with invalidate is not supported: executing it as a SEND would leave
+ * its sender in the belief that the key is gone. */
+static enum fault check_sequence(const struct responder *resp, const struct packet *pkt) {
+    uint32_t kind = pkt->row->mask & (OPC_SEND | OPC_WRITE);
+    if (pkt->row->mask & OPC_INV)
+        return FAULT_SEQUENCE;
+    if (pkt->row->mask & OPC_FIRST)
+        return resp->message ? FAULT_SEQUENCE : OK;
+    return resp->message == kind ? OK : FAULT_SEQUENCE;
+}
+
+/* First and middle packets are full, last ones are not empty (IBA 9.4.1, C9-16, C9-17, 9.7.4.1.6); no message is longer
+ * than 2^31 bytes (C9-5), nor would its PSNs fit the half of their space that lies ahead. */
+static enum fault check_length(const struct rc *rc, const struct packet *pkt) {
+    bool ends = pkt->row->mask & OPC_LAST, starts = pkt->row->mask & OPC_FIRST;
+    if (pkt->row->reth && reth_len(pkt->bth + pkt->row->reth) > MAX_MESSAGE)
+        return FAULT_LENGTH;
+    if (!(pkt->row->mask & OPC_PAYLOAD))
+        return pkt->length ? FAULT_LENGTH : OK;
+    if (pkt->length > rc->mtu || (!ends && pkt->length != rc->mtu) || (ends && !starts && pkt->length == 0))
+        return FAULT_LENGTH;
+    if (pkt->row->mask & OPC_SEND)
+        return starts || rc->resp.received <= MAX_MESSAGE - pkt->length ? OK : FAULT_LENGTH;
+    uint32_t left = starts ? reth_len(pkt->bth + pkt->row->reth) : rc->resp.left;
+    bool fits = ends ? pkt->length == left : pkt->length < left;
+    return fits ? OK : FAULT_LENGTH;
+}
+
+/* Is there a receive, or a responder resource? */
+static enum fault check_resources(struct qp *qp, const struct packet *pkt) {
+    const struct rc *rc = rc_of(qp);
+    uint32_t mask = pkt->row->mask;
+    if ((mask & OPC_SEND) || (mask & OPC_USES_RQ)) {
+        if (wq_empty(&qp->rq))
+            return FAULT_RNR;
+    }
+    if (mask & OPC_SEND) {
+        uint64_t end = (mask & OPC_FIRST ? 0 : (uint64_t)rc->resp.received) + pkt->length;
+        if (end > rq_wqe(&qp->rq, wq_tail(&qp->rq))->length)
+            return FAULT_TOO_LONG;
+    }
+    if (mask & (OPC_READ | OPC_ATOMIC)) {
+        const struct resource *oldest = rc->resp.res_size ? &rc->resp.res[rc->resp.res_next] : NULL;
+        if (!oldest || (oldest->queued && !oldest->answered))
+            return FAULT_RESOURCES;
+    }
+    return OK;
+}
+
+/* Keys, bounds and rights of the whole message at its start, and again of each later packet. */
+static int check_access(struct qp *qp, const struct packet *pkt, uint8_t **ptr) {
+    const struct responder *resp = &rc_of(qp)->resp;
+    uint64_t va = resp->va, length = pkt->length;
+    uint32_t rkey = resp->rkey, mask = pkt->row->mask, want;
+    if (pkt->row->reth) {
+        const uint8_t *reth = pkt->bth + pkt->row->reth;
+        va = reth_va(reth);
+        rkey = reth_rkey(reth);
+        length = reth_len(reth);
+    } else if (pkt->row->atomic_eth) {
+        va = atmeth_va(pkt->bth + pkt->row->atomic_eth);
+        rkey = atmeth_rkey(pkt->bth + pkt->row->atomic_eth);
+        length = sizeof(uint64_t);
+    }
+    want = mask & OPC_WRITE  ? RNIC_ACCESS_REMOTE_WRITE
+           : mask & OPC_READ ? RNIC_ACCESS_REMOTE_READ
+                             : RNIC_ACCESS_REMOTE_ATOMIC;
+    if (!(qp->attr.qp_access_flags & want))
+        return RNIC_VE_RKEY_ACCESS;
+    return mr_remote(&qp->nic->mrs, qp->pub.pd, rkey, va, length, want, ptr);
+}
+
+/* ---------------------------------------------------------------- execution */
+
+static void executed(struct qp *qp, const struct packet *pkt, uint32_t psns, uint64_t now) {
+    struct responder *resp = &rc_of(qp)->resp;
+    bool ends = pkt->row->mask & OPC_LAST, receive = pkt->row->mask & OPC_USES_RQ;
+    COUNT(qp, requests_executed);
+    resp->psn = psn_add(resp->psn, (int32_t)psns);
+    if (resp->nak_pending) { /* overtaken: of interest only if packets beyond this one were dropped */
+        resp->nak_pending = psn_diff(resp->psn, resp->nak_high) <= 0;
+        resp->syndrome = AETH_NAK_PSN_SEQ;
+    }
+    resp->nak_sent = resp->nak_pending;
+    resp->message = ends ? 0 : pkt->row->mask & (OPC_SEND | OPC_WRITE);
+    if (ends)
+        resp->msn = psn_add(resp->msn, 1);
+    if (pkt->row->mask & (OPC_READ | OPC_ATOMIC))
+        resp->ack_pending = resp->ack_now = false; /* the response acknowledges this and all before (9.7.5.1.1) */
+    else if (pkt->ackreq)
+        want_ack(resp, !(receive && qp->nic->ack_hold), now);
+}
+
+static void complete_receive(struct qp *qp, const struct packet *pkt) {
+    const struct responder *resp = &rc_of(qp)->resp;
+    struct rnic_wc wc = {.opcode = pkt->row->mask & OPC_WRITE ? RNIC_WCO_RECV_RDMA_WITH_IMM : RNIC_WCO_RECV,
+                         .byte_len = resp->received};
+    if (pkt->row->imm) {
+        wc.wc_flags = RNIC_WCF_WITH_IMM;
+        memcpy(&wc.imm_data, pkt->bth + pkt->row->imm, IMMDT_BYTES);
+    }
+    qp_complete_recv(qp, &wc, pkt->solicited);
+}
+
+static void execute_send(struct qp *qp, const struct packet *pkt, uint64_t now) {
+    struct responder *resp = &rc_of(qp)->resp;
+    const struct recv_wqe *wqe = rq_wqe(&qp->rq, wq_tail(&qp->rq));
+    uint32_t before = pkt->row->mask & OPC_FIRST ? 0 : resp->received;
+    int ve = sge_scatter(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, before, pkt->payload, pkt->length);
+    if (ve) {
+        refuse(qp, pkt, FAULT_LOCAL, ve);
+        return;
+    }
+    resp->received = before + pkt->length;
+    executed(qp, pkt, 1, now);
+    if (pkt->row->mask & OPC_LAST)
+        complete_receive(qp, pkt);
+}
+
+static void execute_write(struct qp *qp, const struct packet *pkt, uint8_t *ptr, uint64_t now) {
+    struct responder *resp = &rc_of(qp)->resp;
+    if (pkt->row->reth) {
+        const uint8_t *reth = pkt->bth + pkt->row->reth;
+        resp->va = reth_va(reth);
+        resp->rkey = reth_rkey(reth);
+        resp->left = reth_len(reth);
+        resp->received = 0;
+    }
+    if (pkt->length)
+        memcpy(ptr, pkt->payload, pkt->length);
+    resp->va += pkt->length;
+    resp->left -= pkt->length;
+    resp->received += pkt->length;
+    executed(qp, pkt, 1, now);
+    if (pkt->row->mask & OPC_USES_RQ)
+        complete_receive(qp, pkt);
+}
+
+static void enqueue(struct responder *resp, struct resource *res, uint32_t from, uint32_t end) {
+    if (res->queued) { /* asked again while it is being answered: go back, or just go on to there */
+        if (from < res->cur)
+            res->start = res->cur = from;
+        res->end = res->end > end ? res->end : end;
+        return;
+    }
+    res->queued = true;
+    res->start = res->cur = from;
+    res->end = end;
+    resp->queue[(resp->queue_head + resp->queue_count++) % resp->res_size] = (uint32_t)(res - resp->res);
+}
+
+/* A repetition of an answer whose place a later request takes is not needed any more: the requester has that answer, or
+ * it would have too many requests under way. */
+static void unqueue(struct responder *resp, const struct resource *res) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < resp->queue_count; i++) {
+        uint32_t entry = resp->queue[(resp->queue_head + i) % resp->res_size];
+        if (&resp->res[entry] != res)
+            resp->queue[(resp->queue_head + kept++) % resp->res_size] = entry;
+    }
+    resp->queue_count = kept;
+}
+
+static struct resource *new_resource(struct responder *resp) {
+    struct resource *res = &resp->res[resp->res_next];
+    if (res->queued)
+        unqueue(resp, res);
+    resp->res_next = (resp->res_next + 1) % resp->res_size;
+    *res = (struct resource){.valid = true, .first_psn = resp->psn};
+    return res;
+}
+
+static void execute_read(struct qp *qp, const struct packet *pkt, uint64_t now) {
+    struct rc *rc = rc_of(qp);
+    const uint8_t *reth = pkt->bth + pkt->row->reth;
+    struct resource *res = new_resource(&rc->resp);
+    res->va = reth_va(reth);
+    res->rkey = reth_rkey(reth);
+    res->length = reth_len(reth);
+    res->packets = packets_of(res->length, rc->mtu);
+    enqueue(&rc->resp, res, 0, res->packets);
+    executed(qp, pkt, res->packets, now);
+}
+
+/* One indivisible operation on the host's memory, also against its CPUs (atomic_cap GLOB). */
+static uint64_t apply_atomic(const struct packet *pkt, uint64_t *word) {
+    const uint8_t *eth = pkt->bth + pkt->row->atomic_eth;
+    if (pkt->opcode == ROCE_RC_FETCH_ADD)
+        return __atomic_fetch_add(word, atmeth_swap_add(eth), __ATOMIC_SEQ_CST);
+    uint64_t value = atmeth_compare(eth);
+    __atomic_compare_exchange_n(word, &value, atmeth_swap_add(eth), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    return value; /* on failure what was there, on success the equal comparand */
+}
+
+static void execute_atomic(struct qp *qp, const struct packet *pkt, uint8_t *ptr, uint64_t now) {
+    struct responder *resp = &rc_of(qp)->resp;
+    struct resource *res = new_resource(resp);
+    res->atomic = true;
+    res->packets = 1;
+    res->result = apply_atomic(pkt, (uint64_t *)(void *)ptr);
+    enqueue(resp, res, 0, 1);
+    executed(qp, pkt, 1, now);
+}
+
+static void expected(struct qp *qp, const struct packet *pkt, uint64_t now) {
+    const struct rc *rc = rc_of(qp);
+    uint32_t mask = pkt->row->mask;
+    uint8_t *ptr = NULL;
+    enum fault fault = check_sequence(&rc->resp, pkt);
+    if (!fault)
+        fault = check_length(rc, pkt);
+    if (fault) {
+        refuse(qp, pkt, fault, fault == FAULT_SEQUENCE ? RNIC_VE_BAD_SEQUENCE : RNIC_VE_BAD_LENGTH);
+        return;
+    }
+    fault = check_resources(qp, pkt);
+    if (fault) {
+        refuse(qp, pkt, fault, fault == FAULT_TOO_LONG ? RNIC_VE_RECV_TOO_SMALL : RNIC_VE_NO_RD_ATOMIC);
+        return;
+    }
+    if (mask & OPC_SEND) {
+        execute_send(qp, pkt, now);
+        return;
+    }
+    int ve = check_access(qp, pkt, &ptr);
+    if (ve)
+        refuse(qp, pkt, FAULT_ACCESS, ve);
+    else if (mask & OPC_WRITE)
+        execute_write(qp, pkt, ptr, now);
+    else if (mask & OPC_READ)
+        execute_read(qp, pkt, now);
+    else if ((uintptr_t)ptr % sizeof(uint64_t)) /* C9-90 */
+        refuse(qp, pkt, FAULT_RESOURCES, RNIC_VE_ATOMIC_ALIGN);
+    else
+        execute_atomic(qp, pkt, ptr, now);
+}
+
+/* ---------------------------------------------------------------- requests that are not expected */
+
+static struct resource *saved(struct responder *resp, uint32_t psn) {
+    for (uint32_t i = 0; i < resp->res_size; i++) {
+        struct resource *res = &resp->res[i];
+        if (res->valid && psn_mask(psn - res->first_psn) < res->packets)
+            return res;
+    }
+    return NULL;
+}
+
+/* A READ that comes again may ask for a part of what it asked for first (IBA 9.7.5.1.3, C9-107 ff.). */
+static bool repeat_read(const struct rc *rc, struct resource *res, const struct packet *pkt, uint32_t *from,
+                        uint32_t *end) {
+    const uint8_t *reth = pkt->bth + pkt->row->reth;
+    uint32_t length = reth_len(reth);
+    *from = psn_mask(pkt->psn - res->first_psn);
+    uint64_t offset = (uint64_t)*from * rc->mtu;
+    if (res->atomic || reth_rkey(reth) != res->rkey || reth_va(reth) != res->va + offset ||
+        offset + length > res->length)
+        return false;
+    if (offset + length < res->length && length % rc->mtu)
+        return false;
+    *end = *from + packets_of(length, rc->mtu);
+    return true;
+}
+
+static void duplicate(struct qp *qp, const struct packet *pkt, uint64_t now) {
+    struct rc *rc = rc_of(qp);
+    struct responder *resp = &rc->resp;
+    uint32_t from = 0, end = 1;
+    COUNT(qp, duplicate_requests);
+    if (!(pkt->row->mask & (OPC_READ | OPC_ATOMIC))) {
+        want_ack(resp, true, now);
+        return;
+    }
+    struct resource *res = saved(resp, pkt->psn);
+    bool same = res && (pkt->row->mask & OPC_READ ? repeat_read(rc, res, pkt, &from, &end) : res->atomic);
+    if (same)
+        enqueue(resp, res, from, end);
+    else
+        COUNT(qp, drop_duplicate);
+}
+
+/* One NAK a gap (IBA 9.7.5.2.8), and one more when the requester has gone back and lost the expected packet again,
+ * or asks: else a lost NAK would cost a timeout. */
+static void out_of_sequence(struct qp *qp, const struct packet *pkt) {
+    struct responder *resp = &rc_of(qp)->resp;
+    bool again = psn_diff(pkt->psn, resp->nak_high) <= 0;
+    COUNT(qp, out_of_sequence);
+    bool rnr = resp->nak_sent && (resp->syndrome & AETH_TYPE) == AETH_RNR;
+    if (!resp->nak_sent || (again && !rnr))
+        want_nak(resp, AETH_NAK_PSN_SEQ);
+    resp->nak_high = pkt->psn;
+}
+
+void resp_input(struct qp *qp, const struct packet *pkt, uint64_t now) {
+    struct responder *resp = &rc_of(qp)->resp;
+    int32_t ahead = psn_diff(pkt->psn, resp->psn);
+    if (resp->dead) {
+        COUNT(qp, drop_bad_state);
+        return;
+    }
+    if (!resp->established) {
+        resp->established = true;
+        if (qp->state == RNIC_QPS_RTR)
+            qp_event(qp, RNIC_EVENT_COMM_EST);
+    }
+    if (ahead > 0)
+        out_of_sequence(qp, pkt);
+    else if (ahead < 0)
+        duplicate(qp, pkt, now);
+    else
+        expected(qp, pkt, now);
+}
+
+/* ---------------------------------------------------------------- output */
+
+/* Credits: receives posted, as 5 bits rounded down (IBA table 44). */
+static uint8_t credit_code(struct qp *qp) {
+    uint32_t n = wq_head(&qp->rq) - wq_tail(&qp->rq), code = 0;
+    while (code < AETH_CREDIT_INVALID - 1) {
+        uint32_t next = code + 1, value = next < 2 ? next : (next & 1 ? 3u : 2u) << (next / 2 - 1);
+        if (value > n)
+            break;
+        code = next;
+    }
+    return (uint8_t)code;
+}
+
+static void put_aeth(struct qp *qp, const struct out *out, uint8_t syndrome) {
+    uint8_t *aeth = out->bth + out->row->aeth;
+    aeth_set_syndrome(aeth, syndrome);
+    aeth_set_msn(aeth, rc_of(qp)->resp.msn);
+}
+
+static uint8_t read_opcode(const struct resource *res) {
+    bool first = res->cur == res->start, last = res->cur + 1 == res->end;
+    if (first)
+        return last ? ROCE_RC_READ_RESP_ONLY : ROCE_RC_READ_RESP_FIRST;
+    return last ? ROCE_RC_READ_RESP_LAST : ROCE_RC_READ_RESP_MIDDLE;
+}
+
+enum sent { SENT, SINK_FULL, REFUSED };
+
+/* The region may have gone since the request came: keys are checked for every packet. */
+static enum sent write_read(struct qp *qp, struct tx *tx, struct resource *res) {
+    struct rc *rc = rc_of(qp);
+    uint32_t n = packet_length(res->length, rc->mtu, res->cur);
+    uint64_t va = res->va + (uint64_t)res->cur * rc->mtu;
+    uint8_t *ptr;
+    struct out out;
+    if (mr_remote(&qp->nic->mrs, qp->pub.pd, res->rkey, va, n, RNIC_ACCESS_REMOTE_READ, &ptr))
+        return REFUSED;
+    if (!out_open(qp, tx, &out, read_opcode(res), n, psn_add(res->first_psn, (int32_t)res->cur), false, false))
+        return SINK_FULL;
+    if (out.row->aeth)
+        put_aeth(qp, &out, AETH_ACK | credit_code(qp));
+    out_headers(&out);
+    struct rnic_sge one = {(uintptr_t)ptr, n, res->rkey};
+    if (sge_gather(&qp->nic->mrs, qp->pub.pd, &one, 1, 0, out_payload(&out), n, &out.crc))
+        return REFUSED;
+    out_close(qp, tx, &out);
+    return SENT;
+}
+
+static enum sent write_atomic(struct qp *qp, struct tx *tx, const struct resource *res) {
+    struct out out;
+    if (!out_open(qp, tx, &out, ROCE_RC_ATOMIC_ACK, 0, res->first_psn, false, false))
+        return SINK_FULL;
+    put_aeth(qp, &out, AETH_ACK | credit_code(qp));
+    atmack_set_orig(out.bth + out.row->atomic_ack, res->result);
+    out_headers(&out);
+    out_close(qp, tx, &out);
+    return SENT;
+}
+
+/* A repetition that cannot be made is nothing: the requester had the answer, and the region went with its consent. */
+static void refuse_response(struct qp *qp, struct resource *res) {
+    struct responder *resp = &rc_of(qp)->resp;
+    if (res->answered) {
+        COUNT(qp, drop_duplicate);
+        unqueue(resp, res);
+        res->queued = false;
+        return;
+    }
+    resp->psn = psn_add(res->first_psn, (int32_t)res->cur); /* the NAK carries this PSN */
+    resp->queue_count = 0;
+    want_nak(resp, AETH_NAK_REMOTE_ACCESS);
+    resp->dead = true;
+    if (qp->state != RNIC_QPS_ERR)
+        qp_error(qp, RNIC_EVENT_QP_ACCESS_ERR);
+}
+
+bool resp_next(struct qp *qp, struct tx *tx) {
+    struct responder *resp = &rc_of(qp)->resp;
+    for (int i = 0; i < BURST && resp->queue_count; i++) {
+        struct resource *res = &resp->res[resp->queue[resp->queue_head]];
+        enum sent sent = res->atomic ? write_atomic(qp, tx, res) : write_read(qp, tx, res);
+        if (sent == SINK_FULL)
+            return true;
+        if (sent == REFUSED) {
+            refuse_response(qp, res);
+            continue;
+        }
+        COUNT(qp, responses_sent);
+        if (++res->cur < res->end)
+            continue;
+        res->queued = false;
+        res->answered = true;
+        resp->queue_head = (resp->queue_head + 1) % resp->res_size;
+        resp->queue_count--;
+    }
+    return resp->queue_count > 0;
+}
+
+static bool write_ack(struct qp *qp, struct tx *tx, uint8_t syndrome, uint32_t psn) {
+    struct out out;
+    if (!out_open(qp, tx, &out, ROCE_RC_ACK, 0, psn, false, false))
+        return false;
+    put_aeth(qp, &out, syndrome);
+    out_headers(&out);
+    out_close(qp, tx, &out);
+    return true;
+}
+
+static void count_nak(struct qp *qp, uint8_t syndrome) {
+    if ((syndrome & AETH_TYPE) == AETH_RNR)
+        COUNT(qp, rnr_nak_sent);
+    else if (syndrome == AETH_NAK_PSN_SEQ)
+        COUNT(qp, nak_seq_sent);
+    else
+        COUNT(qp, nak_remote_sent);
+}
+
+bool resp_ack(struct qp *qp, struct tx *tx, uint64_t now, bool company) {
+    struct responder *resp = &rc_of(qp)->resp;
+    if (resp->queue_count)
+        return true;
+    if (resp->nak_pending) { /* its PSN is the expected one, so it acknowledges all before (9.7.5.1.1) */
+        if (!write_ack(qp, tx, resp->syndrome, resp->psn))
+            return true;
+        count_nak(qp, resp->syndrome);
+        resp->nak_pending = resp->ack_pending = resp->ack_now = false;
+    }
+    if (!resp->ack_pending || !(resp->ack_now || company || now - resp->ack_since >= qp->nic->ack_hold))
+        return false;
+    if (!write_ack(qp, tx, AETH_ACK | credit_code(qp), psn_add(resp->psn, -1)))
+        return true;
+    COUNT(qp, acks_sent);
+    resp->ack_pending = resp->ack_now = false;
+    return false;
+}
+
+uint64_t rnr_delay(unsigned code) {
+    static const uint32_t hundredths_ms[32] = {65536, 1,    2,    3,    4,    6,     8,     12,    16,    24,   32,
+                                               48,    64,   96,   128,  192,  256,   384,   512,   768,   1024, 1536,
+                                               2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
+    return (uint64_t)hundredths_ms[code & 31] * 10000;
+}

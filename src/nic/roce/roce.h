@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The reliable connected service of the InfiniBand Architecture (IBA chapter 9), over RoCEv2.
+ *
+ *   req.c   requester: turns send elements into request packets, within the windows
+ *   comp.c  completer: takes acknowledges and responses, completes, retries
+ *   resp.c  responder: executes requests, answers with responses, ACKs and NAKs
+ *   rc.c    joins the three to a queue pair: the engine_ops
+ *
+ * No I/O, no clock: packets come by input(), leave by next() into a sink, and time is an argument.
+ */
+#ifndef RNIC_ROCE_ROCE_H
+#define RNIC_ROCE_ROCE_H
+
+#include "base/seq24.h"
+#include "qp/qp.h"
+
+#define MAX_RD_ATOMIC 128
+#define BURST 64          /* packets that one call of next() writes at most, so that queue pairs take turns */
+#define PACKET_COST 256   /* bytes that a packet takes in a peer's socket buffer beside its payload */
+#define ACK_EVERY 32      /* request packets between two AckReq bits within a message or chain */
+#define RNR_INFINITE 7    /* value of rnr_retry */
+#define PROBE_MIN 1000000 /* ns without an answer before a packet is sent once more; twice as long for each one after */
+#define PROBES 8          /* at most, then the transport timer alone */
+
+struct requester {
+    uint32_t psn;     /* of the next packet to send; goes back for a retry */
+    uint32_t max_psn; /* one past the highest PSN ever sent */
+    uint32_t una;     /* oldest unacknowledged */
+    uint32_t next;    /* send element (ring counter) of the next packet */
+    uint32_t pkt;     /* and which of its packets */
+    uint32_t ssn;     /* messages started */
+    uint64_t cost;    /* link bytes of all elements started */
+    uint32_t unasked; /* request packets since the last AckReq */
+
+    uint32_t last, last_pkt; /* what was sent at max_psn's end: element and packet, for probes */
+    bool halted;             /* element `next` failed locally; its turn comes when all before it are complete */
+
+    uint32_t lsn; /* limit sequence number: messages that the peer has receives for (IBA 9.7.7.2) */
+    bool limited; /* lsn counts */
+
+    uint32_t rd_end[MAX_RD_ATOMIC]; /* one past the last response PSN of each outstanding READ request or atomic */
+    uint32_t rd_head, rd_count;
+
+    uint32_t window;    /* bytes that may be in flight */
+    uint32_t threshold; /* below it the window doubles a round trip, above it grows by a packet */
+
+    uint8_t retries, rnr_retries; /* left */
+    uint8_t probes;               /* since the last progress or retry */
+    uint64_t progress;            /* time of the last acknowledged packet, retry, or first packet of a flight */
+    uint64_t rnr_until;           /* not before; 0: no wait */
+    uint64_t rewound;             /* time of the last return to una; 0: none since the last progress */
+    uint32_t ghost;               /* PSN of the last answer since then that jumped over una */
+
+    bool timing; /* a round trip is being measured, */
+    uint32_t timed_psn;
+    uint64_t timed_at;
+    uint64_t srtt; /* ns; 0: none yet */
+};
+
+/* A READ or atomic request that may come again (IBA 9.4.4, 9.7.5.2: responder resources). */
+struct resource {
+    bool valid, atomic;
+    bool queued;   /* its response is to be sent: packets cur .. end - 1, of which start is the first */
+    bool answered; /* all of it has been sent once: what is queued is a repetition */
+    uint32_t start, cur, end;
+    uint32_t first_psn, packets;
+    uint64_t va;
+    uint32_t rkey, length;
+    uint64_t result; /* of the atomic */
+};
+
+struct responder {
+    uint32_t psn;     /* expected */
+    uint32_t msn;     /* messages executed */
+    uint32_t message; /* OPC_SEND or OPC_WRITE while a message of several packets is under way, else 0 */
+    bool established; /* a packet has been accepted */
+    bool dead;        /* a fatal NAK is sent or about to be */
+
+    uint64_t va; /* WRITE under way: where the next byte goes */
+    uint32_t rkey;
+    uint32_t left;     /* WRITE under way: bytes still to come */
+    uint32_t received; /* bytes of the message so far */
+
+    bool nak_sent;     /* for the expected PSN; silent until it comes */
+    uint32_t nak_high; /* last PSN out of sequence */
+    bool nak_pending;
+    uint8_t syndrome; /* of the pending NAK */
+
+    bool ack_pending, ack_now;
+    uint64_t ack_since;
+
+    struct resource *res; /* ring of max_dest_rd_atomic */
+    uint32_t res_size, res_next;
+    uint32_t *queue; /* FIFO of resources with responses to send */
+    uint32_t queue_head, queue_count;
+};
+
+struct rc {
+    uint32_t mtu; /* payload bytes of a full packet */
+    struct requester req;
+    struct responder resp;
+};
+
+static inline struct rc *rc_of(const struct qp *qp) { return (struct rc *)qp->engine_state; }
+
+extern const struct engine_ops roce_rc_ops;
+
+/* A packet being written. */
+struct out {
+    uint8_t *bth;
+    const struct roce_opcode *row;
+    uint32_t crc, payload, pad;
+};
+
+/* emit.c. open: room and the BTH; the caller then fills the extended headers, calls out_headers, places the payload
+ * (continuing out->crc) and closes.  False: the sink is full. An opened packet that is not closed is not sent. */
+bool out_open(struct qp *qp, struct tx *tx, struct out *out, uint8_t opcode, uint32_t payload, uint32_t psn,
+              bool ackreq, bool solicited);
+void out_headers(struct out *out);
+static inline uint8_t *out_payload(const struct out *out) { return out->bth + out->row->header; }
+void out_close(struct qp *qp, struct tx *tx, struct out *out);
+
+/* Packets that a message of that many bytes takes; a message of 0 bytes takes one. */
+static inline uint32_t packets_of(uint32_t length, uint32_t mtu) { return length ? (length - 1) / mtu + 1 : 1; }
+static inline uint32_t packet_length(uint32_t length, uint32_t mtu, uint32_t i) {
+    uint32_t left = length - i * mtu;
+    return left < mtu ? left : mtu;
+}
+
+/* req.c */
+void req_init(struct qp *qp);
+bool req_next(struct qp *qp, struct tx *tx, uint64_t now, bool *sent);
+bool req_outstanding(const struct requester *req);
+uint32_t req_flight(struct qp *qp);
+void req_rewind(struct qp *qp);               /* the next packet is una again */
+void req_probe(struct qp *qp, struct tx *tx); /* a packet once more, with AckReq */
+bool wqe_waits(const struct send_wqe *wqe);   /* READ or atomic: complete only with its response */
+void req_drained(struct qp *qp);              /* raises SQ_DRAINED when SQD has come to rest */
+
+/* comp.c */
+void comp_input(struct qp *qp, const struct packet *pkt, uint64_t now);
+void comp_timeout(struct qp *qp, uint64_t now);
+void comp_halted(struct qp *qp); /* completes the failed element when it is the oldest */
+
+/* resp.c */
+int resp_init(struct qp *qp);
+void resp_free(struct qp *qp);
+void resp_input(struct qp *qp, const struct packet *pkt, uint64_t now);
+bool resp_next(struct qp *qp, struct tx *tx);                            /* READ and atomic responses */
+bool resp_ack(struct qp *qp, struct tx *tx, uint64_t now, bool company); /* then a NAK or ACK that is due */
+
+uint64_t rnr_delay(unsigned code); /* ns, IBA table 45 */
+
+#endif

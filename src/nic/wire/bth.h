@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The base transport header (IBA 9.2) and the extended ones (IBA 9.3), as they lie on the wire.
+ *
+ * Each field is described once, below, and read and written through that line.  A function takes a pointer to the
+ * START of its own header (bth + row->reth for a RETH); the caller has checked that the header is there.  A setter
+ * leaves the bits beside its field alone: zero the header first (bth_clear() for the BTH).
+ */
+#ifndef RNIC_WIRE_BTH_H
+#define RNIC_WIRE_BTH_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "base/bytes.h"
+
+#define BTH_BYTES 12
+#define RETH_BYTES 16
+#define AETH_BYTES 4
+#define ATMETH_BYTES 28
+#define ATMACK_BYTES 8
+#define IMMDT_BYTES 4
+#define IETH_BYTES 4
+#define DETH_BYTES 8
+#define CNP_RESERVED_BYTES 16
+/* The longest of all packet types: BTH + AtomicETH. */
+#define ROCE_MAX_HEADER (BTH_BYTES + ATMETH_BYTES)
+
+/* header_field(p) and header_set_field(p, v): `width` bits, `shift` bits from the right of the big-endian word of
+ * `word` bits that starts `offset` bytes into the header. */
+#define FIELD(header, field, word, offset, shift, width)                                                              \
+    static inline uint##word##_t header##_##field(const uint8_t *p)                                                   \
+    {                                                                                                                 \
+        return (uint##word##_t)((uint64_t)get_be##word(p + (offset)) >> (shift) & (UINT64_MAX >> (64 - (width))));    \
+    }                                                                                                                 \
+    static inline void header##_set_##field(uint8_t *p, uint##word##_t v)                                             \
+    {                                                                                                                 \
+        const uint64_t mask = UINT64_MAX >> (64 - (width)) << (shift);                                                \
+        uint64_t rest = get_be##word(p + (offset)) & ~mask;                                                           \
+        put_be##word(p + (offset), (uint##word##_t)(rest | ((uint64_t)v << (shift) & mask)));                         \
+    }
+
+/*    header  field    word offset shift width */
+FIELD(bth, opcode, 8, 0, 0, 8)
+FIELD(bth, se, 8, 1, 7, 1)   /* solicited event */
+FIELD(bth, m, 8, 1, 6, 1)    /* MigReq: 1 is the migrated (usual) state */
+FIELD(bth, pad, 8, 1, 4, 2)  /* bytes of padding after the payload */
+FIELD(bth, tver, 8, 1, 0, 4) /* transport header version: 0 */
+FIELD(bth, pkey, 16, 2, 0, 16)
+FIELD(bth, fecn, 8, 4, 7, 1) /* byte 4 is variant: it enters the ICRC as ones */
+FIELD(bth, becn, 8, 4, 6, 1)
+FIELD(bth, dqpn, 32, 4, 0, 24) /* destination QP number */
+FIELD(bth, ackreq, 8, 8, 7, 1)
+FIELD(bth, psn, 32, 8, 0, 24)
+
+FIELD(reth, va, 64, 0, 0, 64)
+FIELD(reth, rkey, 32, 8, 0, 32)
+FIELD(reth, len, 32, 12, 0, 32) /* bytes of the whole message (DMALen) */
+
+FIELD(aeth, syndrome, 8, 0, 0, 8) /* enum aeth_syndrome */
+FIELD(aeth, msn, 32, 0, 0, 24)
+
+FIELD(atmeth, va, 64, 0, 0, 64)
+FIELD(atmeth, rkey, 32, 8, 0, 32)
+FIELD(atmeth, swap_add, 64, 12, 0, 64)
+FIELD(atmeth, compare, 64, 20, 0, 64)
+
+FIELD(atmack, orig, 64, 0, 0, 64) /* the remote value before the operation */
+
+FIELD(immdt, data, 32, 0, 0, 32)
+
+FIELD(ieth, rkey, 32, 0, 0, 32)
+
+FIELD(deth, qkey, 32, 0, 0, 32)
+FIELD(deth, sqpn, 32, 4, 0, 24) /* source QP number */
+
+#undef FIELD
+
+static inline void bth_clear(uint8_t *p) { memset(p, 0, BTH_BYTES); }
+
+/* AETH syndrome (IBA 9.7.5.1.1 and tables there): bit 7 is reserved, bits 6:5 the type, bits 4:0 its value. */
+enum aeth_syndrome {
+    AETH_TYPE = 0x60,  /* mask */
+    AETH_VALUE = 0x1F, /* mask */
+
+    AETH_ACK = 0x00,            /* | credit code */
+    AETH_CREDIT_INVALID = 0x1F, /* the value of an ACK that does not count credits (a QP with an SRQ) */
+
+    AETH_RNR = 0x20, /* | timer code: the enum of min_rnr_timer */
+
+    AETH_RESERVED = 0x40, /* the type that nobody sends */
+
+    AETH_NAK = 0x60, /* | NAK code; the five that exist: */
+    AETH_NAK_PSN_SEQ = 0x60,
+    AETH_NAK_INVALID_REQUEST = 0x61,
+    AETH_NAK_REMOTE_ACCESS = 0x62,
+    AETH_NAK_REMOTE_OPERATIONAL = 0x63,
+    AETH_NAK_INVALID_RD_REQUEST = 0x64,
+};
+
+#endif

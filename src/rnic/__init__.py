@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RDMA verbs from Python, over a software NIC that speaks RoCEv2: no kernel module, no root, no hardware.
+
+Names and semantics are libibverbs' (its man pages apply), as methods of the object they act on.
+
+Layers, top down: this facade; `rnic.verbs`, the objects and records; `rnic._nic`, the binding; `src/nic`, the
+device in C.  `rnic.enums` and `rnic.errors` are leaves that all of them use.
+"""
+
+from rnic._nic.nic import CQ, MR, SGE, WC, CompChannel, RecvWR, SendWR
+from rnic.enums import (
+    MTU,
+    AccessFlags,
+    AtomicCap,
+    DeviceCap,
+    EventType,
+    GIDType,
+    LinkLayer,
+    MigState,
+    NodeType,
+    PortState,
+    QPAttrMask,
+    QPState,
+    QPType,
+    SendFlags,
+    Transport,
+    WCFlags,
+    WCOpcode,
+    WCStatus,
+    WROpcode,
+)
+from rnic.errors import PostError, VerbsError
+from rnic.verbs.ah import GID, AHAttr
+from rnic.verbs.context import AsyncEvent, Context, DeviceAttr, GIDEntry, PortAttr
+from rnic.verbs.counters import Counters
+from rnic.verbs.device import Device, format_guid, get_device_list, open_device
+from rnic.verbs.faults import Faults, Lose
+from rnic.verbs.pd import PD
+from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, QPStats
+
+__all__ = [
+    # devices
+    "get_device_list",
+    "open_device",
+    "format_guid",
+    "Device",
+    "Context",
+    "DeviceAttr",
+    "PortAttr",
+    "GIDEntry",
+    "AsyncEvent",
+    "Counters",
+    "Faults",
+    "Lose",
+    # objects
+    "PD",
+    "MR",
+    "CompChannel",
+    "CQ",
+    "QP",
+    # attributes and addresses
+    "QPInitAttr",
+    "QPCap",
+    "QPAttr",
+    "QPStats",
+    "AHAttr",
+    "GID",
+    # work
+    "SGE",
+    "SendWR",
+    "RecvWR",
+    "WC",
+    # errors
+    "VerbsError",
+    "PostError",
+    # enumerations
+    "AccessFlags",
+    "AtomicCap",
+    "DeviceCap",
+    "EventType",
+    "GIDType",
+    "LinkLayer",
+    "MTU",
+    "MigState",
+    "NodeType",
+    "PortState",
+    "QPAttrMask",
+    "QPState",
+    "QPType",
+    "SendFlags",
+    "Transport",
+    "WCFlags",
+    "WCOpcode",
+    "WCStatus",
+    "WROpcode",
+]

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+# The one door from a C status to an exception, and the one place that waits.
+
+
+cdef object text_of(rnic_err *err):
+    return err.text.decode("utf-8", "replace")
+
+
+cdef int check(int rc, str verb, rnic_err *err) except -1:
+    """rc as it is when it is no error; else VerbsError with the provider's words."""
+    if rc < 0:
+        raise VerbsError(-rc, text_of(err), verb)
+    return rc
+
+
+cdef double deadline_of(timeout) except? -1:
+    """The time of monotonic() at which a wait ends; infinity for None."""
+    return float("inf") if timeout is None else monotonic() + <double>timeout
+
+
+# A signal that comes between the look for signals and the sleep does not end the sleep, which therefore is short.
+cdef double LONGEST_SLEEP = 0.25
+
+
+cdef int wait_readable(Handle owner, int fd, double deadline, str verb) except -1:
+    """Returns when fd is readable; TimeoutError at the deadline; Ctrl-C and other signals' handlers come through."""
+    cdef pollfd p
+    cdef timespec ts
+    cdef double left
+    cdef int rc, why
+
+    p.fd, p.events, p.revents = fd, POLLIN, 0
+    while True:
+        left = deadline - <double>monotonic()
+        if left <= 0:
+            raise TimeoutError(f"{verb}: nothing came in time")
+        ts.tv_sec, ts.tv_nsec = 0, <long>(min(left, LONGEST_SLEEP) * 1e9)
+        owner.calls += 1
+        with nogil:
+            rc = ppoll(&p, 1, &ts, NULL)
+            why = errno
+        owner.calls -= 1
+        PyErr_CheckSignals()
+        if rc > 0:
+            return 0
+        if rc < 0 and why != EINTR:
+            raise VerbsError(why, "", verb)

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+
+
+cdef class Context(Handle):
+    """An open device (ibv_open_device(3)); rnic.open_device() makes it."""
+
+    cdef rnic_context *p
+    cdef readonly str name      #: The device's name.
+
+    def __init__(self):
+        raise TypeError("use rnic.open_device()")
+
+    @classmethod
+    def wrap(cls, name, address):
+        """Take over a provider's struct rnic_context at this address; close() gives it to the provider's close."""
+        cdef Context self = cls.__new__(cls)
+        self.adopt(name, <rnic_context *><uintptr_t>address)
+        return self
+
+    @classmethod
+    def open_soft(cls, name, netdev, rcvbuf=0, max_window=0, no_gso=False):
+        """Open the software RNIC on a netdev (rnic_soft_open)."""
+        cdef Context self = cls.__new__(cls)
+        cdef rnic_open_attr attr
+        cdef rnic_context *p = NULL
+        cdef rnic_err err
+        cdef bytes encoded = os.fsencode(netdev)
+        cdef const char *c_name = encoded
+        cdef int rc
+        memset(&attr, 0, sizeof(attr))
+        attr.rcvbuf, attr.max_window, attr.no_gso = rcvbuf, max_window, no_gso
+        err.text[0] = 0
+        with nogil:
+            rc = rnic_soft_open(c_name, &attr, &p, &err)
+        check(rc, "open_device", &err)
+        self.adopt(name, p)
+        return self
+
+    cdef int adopt(self, str name, rnic_context *p) except -1:
+        self.p = p
+        self.ops = p.ops
+        self.name = name
+        self.closer = "close_device"
+        self.live = True
+        contexts.add(self)
+        return 0
+
+    cdef int destroy(self, rnic_err *err):
+        cdef int rc
+        with nogil:
+            rc = self.ops.close(self.p, err)
+        return rc
+
+    cdef str label(self):
+        return f"Context {self.name}"
+
+    cdef object user(self, void *key):
+        """The object of this context that was given to the provider as key; None when it has gone."""
+        ref = self.users.get(<uintptr_t>key)
+        return None if ref is None else ref()
+
+    @property
+    def provider(self):
+        """The name of the operations table behind this context."""
+        self.need("provider")
+        return self.ops.name.decode()
+
+    def raw_query_device(self):
+        """The fields of struct rnic_device_attr."""
+        cdef rnic_device_attr attr
+        cdef rnic_err err
+        self.need("query_device")
+        memset(&attr, 0, sizeof(attr))
+        err.text[0] = 0
+        check(self.ops.query_device(self.p, &attr, &err), "query_device", &err)
+        return attr
+
+    def raw_query_port(self, int port):
+        """The fields of struct rnic_port_attr."""
+        cdef rnic_port_attr attr
+        cdef rnic_err err
+        self.need("query_port")
+        memset(&attr, 0, sizeof(attr))
+        err.text[0] = 0
+        check(self.ops.query_port(self.p, port, &attr, &err), "query_port", &err)
+        return attr
+
+    def raw_query_gid(self, int port, int index):
+        """The fields of struct rnic_gid_entry."""
+        cdef rnic_gid_entry entry
+        cdef rnic_err err
+        self.need("query_gid")
+        memset(&entry, 0, sizeof(entry))
+        err.text[0] = 0
+        check(self.ops.query_gid(self.p, port, index, &entry, &err), "query_gid", &err)
+        return entry
+
+    def query_pkey(self, int port, int index):
+        """The partition key at an index of a port's table, a 16-bit number (ibv_query_pkey(3))."""
+        cdef uint16_t pkey = 0
+        cdef rnic_err err
+        self.need("query_pkey")
+        err.text[0] = 0
+        check(self.ops.query_pkey(self.p, port, index, &pkey, &err), "query_pkey", &err)
+        return pkey
+
+    def raw_counters(self):
+        """The values of struct rnic_counters, in the order of counter_names()."""
+        cdef rnic_counters counters
+        cdef rnic_err err
+        self.need("query_counters")
+        memset(&counters, 0, sizeof(counters))
+        err.text[0] = 0
+        check(self.ops.query_counters(self.p, &counters, &err), "query_counters", &err)
+        return counters.value
+
+    def raw_set_fault(self, values, lose=()):
+        """Set the fault injector: a dict of struct rnic_fault's numbers and up to 8 (opcode, nth, count); None: off."""
+        cdef rnic_fault fault
+        cdef rnic_err err
+        cdef int i
+        self.need("set_fault")
+        err.text[0] = 0
+        if values is None:
+            check(self.ops.set_fault(self.p, NULL, &err), "set_fault", &err)
+            return
+        memset(&fault, 0, sizeof(fault))
+        fault.seed, fault.loss, fault.duplicate = values["seed"], values["loss"], values["duplicate"]
+        fault.reorder, fault.delay, fault.flip = values["reorder"], values["delay"], values["flip"]
+        fault.reorder_gap, fault.delay_ns = values["reorder_gap"], values["delay_ns"]
+        if len(lose) > RNIC_FAULT_RULES:
+            raise VerbsError(EINVAL, f"at most {RNIC_FAULT_RULES} rules can lose packets", "set_fault")
+        for i, (opcode, nth, count) in enumerate(lose):
+            fault.lose[i].opcode, fault.lose[i].nth, fault.lose[i].count = opcode, nth, count
+        check(self.ops.set_fault(self.p, &fault, &err), "set_fault", &err)
+
+    def async_fileno(self):
+        """A file descriptor that is readable while asynchronous events wait, for select, epoll and asyncio."""
+        self.need("get_async_event")
+        return self.p.async_fd
+
+    def raw_get_async_event(self, timeout=None):
+        """The next asynchronous event as (event_type, port_num, object or None); waits for one."""
+        cdef rnic_async_event event
+        cdef rnic_err err
+        cdef double deadline = deadline_of(timeout)
+        cdef int rc
+        while True:
+            self.need("get_async_event")
+            memset(&event, 0, sizeof(event))
+            err.text[0] = 0
+            # With the GIL: the object behind event.context cannot go before it is held here.
+            rc = self.ops.get_async_event(self.p, &event, &err)
+            if rc != -EAGAIN:
+                check(rc, "get_async_event", &err)
+                return event.event_type, event.port_num, self.user(event.context)
+            wait_readable(self, self.p.async_fd, deadline, "get_async_event")

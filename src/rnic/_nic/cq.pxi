@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+
+cdef enum:
+    POLL_STACK = 64     # completions that are polled into the stack; more go through the heap
+
+
+@cython.final
+cdef class CQ(Handle):
+    """A completion queue: where finished work requests are reported (IBA 10.8; ibv_create_cq(3))."""
+
+    cdef rnic_cq *p
+    cdef unsigned unacked                #: events taken from the channel, not acknowledged yet
+    cdef readonly CompChannel channel    #: Where this queue reports events, or None.
+    cdef readonly object cq_context      #: The caller's own.
+
+    def __cinit__(self, Context context not None, int cqe, CompChannel channel=None, cq_context=None):
+        cdef rnic_err err
+        cdef rnic_comp_channel *ch = NULL
+        context.need("create_cq")
+        if channel is not None:
+            channel.need("create_cq")
+            ch = channel.p
+        err.text[0] = 0
+        check(context.ops.create_cq(context.p, cqe, ch, <void *>self, &self.p, &err), "create_cq", &err)
+        self.channel = channel
+        self.cq_context = cq_context
+        self.attach(context, (context,) if channel is None else (channel, context), "destroy_cq")
+
+    cdef int destroy(self, rnic_err *err):
+        # With the GIL: see CompChannel.get_cq_event().
+        return self.ops.destroy_cq(self.p, err)
+
+    cdef void settle(self):
+        cdef rnic_err err
+        if self.unacked and self.pid == getpid():
+            self.ops.ack_cq_events(self.p, self.unacked, &err)
+            self.unacked = 0
+
+    @property
+    def cqe(self):
+        """How many completions the queue can hold."""
+        self.need("cqe")
+        return self.p.cqe
+
+    def poll(self, int n=1):
+        """Take up to n completions, oldest first, without waiting (ibv_poll_cq(3)).
+
+        Raises VerbsError when the queue has overrun: completions were lost.
+        """
+        cdef rnic_wc stack[POLL_STACK]
+        cdef rnic_wc *wc = stack
+        cdef int got
+        if n < 1:
+            raise ValueError(f"poll({n}): at least one completion has to be asked for")
+        self.need("poll_cq")
+        if n > POLL_STACK:
+            n = min(n, max(self.p.cqe, POLL_STACK))
+            wc = <rnic_wc *>PyMem_Malloc(n * sizeof(rnic_wc))
+            if wc is NULL:
+                raise MemoryError
+        try:
+            self.calls += 1
+            with nogil:
+                got = self.ops.poll_cq(self.p, n, wc)
+            self.calls -= 1
+            if got < 0:
+                forked = self.pid != getpid()
+                why = "a device does not survive fork()" if forked else f"{self.label()} overran"
+                raise VerbsError(-got, why, "poll_cq")
+            return completions(wc, got)
+        finally:
+            if wc is not stack:
+                PyMem_Free(wc)
+
+    def req_notify(self, bint solicited_only=False):
+        """Put one event into the channel at the next completion (ibv_req_notify_cq(3)).
+
+        With `solicited_only`, at the next that the peer sent with SOLICITED, or that failed.
+        """
+        cdef rnic_err err
+        self.need("req_notify_cq")
+        err.text[0] = 0
+        check(self.ops.req_notify_cq(self.p, solicited_only, &err), "req_notify_cq", &err)
+
+    def ack_events(self, unsigned n=1):
+        """Acknowledge n events that get_cq_event() returned for this queue (ibv_ack_cq_events(3))."""
+        cdef rnic_err err
+        self.need("ack_cq_events")
+        err.text[0] = 0
+        check(self.ops.ack_cq_events(self.p, n, &err), "ack_cq_events", &err)
+        self.unacked -= min(n, self.unacked)
+
+    def resize(self, int cqe):
+        """Make room for cqe completions; those in the queue stay (ibv_resize_cq(3))."""
+        cdef rnic_err err
+        self.need("resize_cq")
+        err.text[0] = 0
+        check(self.ops.resize_cq(self.p, cqe, &err), "resize_cq", &err)
+
+    cdef str label(self):
+        return f"CQ of {self.p.cqe}" if self.live else "CQ"

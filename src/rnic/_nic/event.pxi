@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+
+
+@cython.final
+cdef class CompChannel(Handle):
+    """Tells when completion queues have news, through a file descriptor (ibv_create_comp_channel(3)).
+
+    A queue that was armed with CQ.req_notify() puts one event here at its next completion.
+    """
+
+    cdef rnic_comp_channel *p
+
+    def __cinit__(self, Context context not None):
+        cdef rnic_err err
+        context.need("create_comp_channel")
+        err.text[0] = 0
+        check(context.ops.create_comp_channel(context.p, &self.p, &err), "create_comp_channel", &err)
+        self.attach(context, (context,), "destroy_comp_channel")
+
+    cdef int destroy(self, rnic_err *err):
+        return self.ops.destroy_comp_channel(self.p, err)
+
+    def fileno(self):
+        """A file descriptor that is readable while events wait, for select, epoll and asyncio."""
+        self.need("fileno")
+        return self.p.fd
+
+    def get_cq_event(self, timeout=None):
+        """Wait for an event and return the CQ it is from (ibv_get_cq_event(3)).
+
+        `timeout` is in seconds, None for ever, 0 not at all; TimeoutError at its end.  Every event has to be
+        acknowledged with CQ.ack_events() before its queue can be closed.  Then arm the queue again, and poll it until
+        it is empty: what completed before it was armed makes no event.
+        """
+        cdef rnic_cq *cq = NULL
+        cdef rnic_err err
+        cdef double deadline = deadline_of(timeout)
+        cdef int rc
+        while True:
+            self.need("get_cq_event")
+            err.text[0] = 0
+            # With the GIL: the CQ behind the event cannot go before it is held here.
+            rc = self.ops.get_cq_event(self.p, &cq, &err)
+            if rc != -EAGAIN:
+                check(rc, "get_cq_event", &err)
+                found = self.ctx.user(cq.cq_context)
+                if found is not None:
+                    (<CQ?>found).unacked += 1
+                    return found
+                self.ops.ack_cq_events(cq, 1, &err)     # of a queue that is being collected
+                continue
+            wait_readable(self, self.p.fd, deadline, "get_cq_event")
+
+    cdef str label(self):
+        return f"CompChannel fd {self.p.fd}" if self.live else "CompChannel"

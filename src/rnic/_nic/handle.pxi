@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+# Ownership, once for every object.
+#
+# An object holds its owners (a QP: its PD, its CQs, its context), so they outlive it.  An owner knows its users by weak
+# reference: close() refuses while there are any and names them.  An object that cannot be closed yet, but has to go
+# (dropped in a cycle, or its `with` block left by an exception), is `closing`: it goes with its last user.
+# A forked child has the Python objects, but not the device: there nothing native is touched.
+
+
+cdef class Handle:
+    """An object of a device: a context manager that close() gives back.
+
+    close() does nothing the second time, and raises EBUSY, naming the users, while others still need the object.
+    Leaving a `with` block closes; when an exception leaves it, the object is closed as soon as nothing needs it and
+    the exception goes on.  An object that is dropped without close() is closed with a ResourceWarning.
+    """
+
+    cdef object __weakref__
+    cdef const rnic_ops *ops
+    cdef Context ctx      # None in a Context
+    cdef tuple owners     # what this needs, in the order in which it is let go
+    cdef dict users       # id of an object that needs this: weak reference to it
+    cdef str closer       # the verb that destroys this
+    cdef long pid         # the process that made this
+    cdef int calls        # calls into the provider that run now without the GIL
+    cdef bint live        # the native object is there
+    cdef bint closing     # close when the last user has gone
+
+    def __cinit__(self):
+        self.users = {}
+        self.owners = ()
+        self.pid = getpid()
+
+    # What a class fills in: destroy() gives the native object back, settle() removes what would forbid that.
+
+    cdef int destroy(self, rnic_err *err):
+        return 0
+
+    cdef void settle(self):
+        pass
+
+    cdef str label(self):
+        return type(self).__name__
+
+    cdef void attach(self, Context ctx, tuple owners, str closer):
+        """The native object is there: from now on it is this object's to give back."""
+        self.ctx = ctx
+        self.ops = ctx.ops
+        self.owners = owners
+        self.closer = closer
+        self.live = True
+        me = weakref.ref(self)
+        for owner in owners:
+            (<Handle>owner).users[<uintptr_t><void *>self] = me
+
+    cdef int finish(self, rnic_err *err):
+        """Destroys the native object and lets the owners go; on failure nothing has changed."""
+        cdef int rc = 0
+        self.live = False
+        if self.pid == getpid():
+            rc = self.destroy(err)
+        if rc < 0:
+            self.live = True
+            return rc
+        self.detach()
+        return 0
+
+    cdef void detach(self):
+        """Lets the owners go, and closes those that only waited for it."""
+        owners, self.owners = self.owners, ()
+        for owner in owners:
+            (<Handle>owner).users.pop(<uintptr_t><void *>self, None)
+            if (<Handle>owner).closing:
+                (<Handle>owner).finish_if_unused()
+
+    cdef bint finish_if_unused(self):
+        """Closes now or, when something still needs this, with its last user.  Never raises; False: could not."""
+        cdef rnic_err err
+        self.closing = True
+        if not self.live or self.users or self.calls:
+            return True
+        self.settle()
+        return self.finish(&err) >= 0
+
+    cdef void finish_all(self):
+        """Closes this after everything that needs it, for the end of the interpreter."""
+        for ref in list(self.users.values()):
+            user = ref()
+            if user is not None:
+                (<Handle>user).finish_all()
+        self.finish_if_unused()
+
+    cdef inline int need(self, str verb) except -1:
+        if not self.live:
+            raise VerbsError(EINVAL, f"{self.label()} is closed", verb)
+        return 0
+
+    def close(self):
+        """Give the object back to the device; the second time does nothing.
+
+        Raises VerbsError: EBUSY while other objects, or a call in another thread, use this one.
+        """
+        cdef rnic_err err
+        if not self.live:
+            return
+        if self.pid == getpid():
+            if self.users:
+                raise VerbsError(EBUSY, f"{self.label()} is in use by {names_of(self.users)}", self.closer)
+            if self.calls:
+                raise VerbsError(EBUSY, f"a call in another thread uses {self.label()}", self.closer)
+        err.text[0] = 0
+        check(self.finish(&err), self.closer, &err)
+
+    @property
+    def closed(self):
+        """Whether close() has been done."""
+        return not self.live
+
+    @property
+    def context(self):
+        """The Context that this belongs to; a Context belongs to itself."""
+        return self if self.ctx is None else self.ctx
+
+    def __enter__(self):
+        self.need("__enter__")
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        if kind is None:
+            self.close()
+        else:
+            self.finish_if_unused()
+
+    def __del__(self):
+        if not self.live:
+            return
+        warn = not self.closing and self.pid == getpid() and not sys.is_finalizing()
+        done = self.finish_if_unused()
+        if not done:
+            self.detach()
+        if warn:
+            fate = "" if done else ", and the device did not take it back"
+            warnings.warn(f"unclosed {self.label()}{fate}", ResourceWarning, stacklevel=2, source=self)
+
+    def __repr__(self):
+        return f"<{self.label()}{'' if self.live else ' closed'}>"
+
+
+cdef str names_of(dict users):
+    """ "QP 0x000123, MR 0x1234 and 3 more"."""
+    found = [ref() for ref in users.values()]
+    names = [(<Handle>user).label() for user in found if user is not None]
+    if len(names) > 4:
+        return f"{', '.join(names[:4])} and {len(names) - 4} more"
+    return ", ".join(names)
+
+
+contexts = weakref.WeakSet()
+
+
+@atexit.register
+def close_contexts():
+    """Close what is still open, users before owners: the device's threads end before the interpreter does."""
+    for context in list(contexts):
+        (<Handle>context).finish_all()

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""src/nic/nic.h as Cython sees it: nothing more, nothing less than the binding uses."""
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+cdef extern from *:
+    # A byte that is a number: Cython would turn an array of uint8_t into a string and stop at the first 0.
+    ctypedef unsigned short octet "uint8_t"
+
+
+cdef extern from "nic.h" nogil:
+    enum:
+        RNIC_CNT_MAX
+        RNIC_FAULT_RULES
+        RNIC_WC_SUCCESS
+        RNIC_WCF_WITH_IMM
+        RNIC_WCF_WITH_INV
+        RNIC_WR_RDMA_WRITE
+        RNIC_WR_RDMA_WRITE_WITH_IMM
+        RNIC_WR_RDMA_READ
+        RNIC_WR_ATOMIC_CMP_AND_SWP
+        RNIC_WR_ATOMIC_FETCH_AND_ADD
+        RNIC_WR_LOCAL_INV
+        RNIC_WR_SEND_WITH_INV
+        RNIC_WR_ATOMIC_WRITE
+        RNIC_ACCESS_LOCAL_WRITE
+        RNIC_ACCESS_REMOTE_WRITE
+        RNIC_ACCESS_REMOTE_ATOMIC
+
+    struct rnic_err:
+        char text[256]
+
+    union rnic_gid:
+        octet raw[16]
+
+    struct rnic_device_info:
+        char name[32]
+        char netdev[16]
+        uint64_t guid
+        int ifindex, transport, node_type
+
+    struct rnic_device_attr:
+        char fw_ver[64]
+        uint64_t node_guid, sys_image_guid
+        uint64_t max_mr_size, page_size_cap
+        uint32_t vendor_id, vendor_part_id, hw_ver
+        int max_qp, max_qp_wr
+        uint32_t device_cap_flags
+        int max_sge, max_sge_rd, max_cq, max_cqe, max_mr, max_pd
+        int max_qp_rd_atom, max_res_rd_atom, max_qp_init_rd_atom
+        int atomic_cap
+        int max_mw, max_mcast_grp, max_mcast_qp_attach, max_ah, max_srq, max_srq_wr, max_srq_sge
+        uint16_t max_pkeys
+        uint8_t local_ca_ack_delay, phys_port_cnt
+        uint32_t max_inline_data
+
+    struct rnic_port_attr:
+        int state
+        int max_mtu, active_mtu
+        int gid_tbl_len
+        uint32_t port_cap_flags, max_msg_sz, bad_pkey_cntr, qkey_viol_cntr
+        uint16_t pkey_tbl_len, lid, sm_lid
+        uint8_t lmc, max_vl_num, sm_sl, subnet_timeout, init_type_reply, active_width, active_speed, phys_state
+        uint8_t link_layer
+        uint8_t flags
+
+    struct rnic_gid_entry:
+        rnic_gid gid
+        uint32_t gid_index, port_num, gid_type, ndev_ifindex
+
+    struct rnic_global_route:
+        rnic_gid dgid
+        uint32_t flow_label
+        uint8_t sgid_index, hop_limit, traffic_class
+
+    struct rnic_ah_attr:
+        rnic_global_route grh
+        uint16_t dlid
+        uint8_t sl, src_path_bits, static_rate, is_global, port_num
+
+    struct rnic_qp_cap:
+        uint32_t max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data
+
+    struct rnic_qp_attr:
+        int qp_state, cur_qp_state
+        int path_mtu
+        int path_mig_state
+        uint32_t qkey, rq_psn, sq_psn, dest_qp_num
+        uint32_t qp_access_flags
+        rnic_qp_cap cap
+        rnic_ah_attr ah_attr, alt_ah_attr
+        uint16_t pkey_index, alt_pkey_index
+        uint8_t en_sqd_async_notify, sq_draining, max_rd_atomic, max_dest_rd_atomic, min_rnr_timer, port_num, timeout
+        uint8_t retry_cnt, rnr_retry, alt_port_num, alt_timeout
+        uint32_t rate_limit
+
+    struct rnic_context:
+        const rnic_ops *ops
+        int async_fd
+
+    struct rnic_pd:
+        pass
+
+    struct rnic_mr:
+        void *addr
+        uint64_t length
+        uint32_t lkey, rkey
+
+    struct rnic_comp_channel:
+        int fd
+
+    struct rnic_cq:
+        void *cq_context
+        int cqe
+
+    struct rnic_qp:
+        uint32_t qp_num
+        int qp_type
+
+    struct rnic_qp_init_attr:
+        void *qp_context
+        rnic_cq *send_cq
+        rnic_cq *recv_cq
+        rnic_qp_cap cap
+        int qp_type
+        int sq_sig_all
+
+    struct rnic_sge:
+        uint64_t addr
+        uint32_t length
+        uint32_t lkey
+
+    # The anonymous structs and unions have names here only because Cython needs them.
+    struct rnic_wr_rdma:
+        uint64_t remote_addr
+        uint32_t rkey
+
+    struct rnic_wr_atomic:
+        uint64_t remote_addr, compare_add, swap
+        uint32_t rkey
+
+    union rnic_wr_arm:
+        rnic_wr_rdma rdma
+        rnic_wr_atomic atomic
+
+    struct rnic_send_wr:
+        uint64_t wr_id
+        rnic_send_wr *next
+        rnic_sge *sg_list
+        int num_sge
+        int opcode
+        uint32_t send_flags
+        uint32_t imm_data
+        uint32_t invalidate_rkey
+        rnic_wr_arm wr
+
+    struct rnic_recv_wr:
+        uint64_t wr_id
+        rnic_recv_wr *next
+        rnic_sge *sg_list
+        int num_sge
+
+    struct rnic_wc:
+        uint64_t wr_id
+        int status
+        int opcode
+        uint32_t vendor_err
+        uint32_t byte_len
+        uint32_t imm_data
+        uint32_t invalidated_rkey
+        uint32_t qp_num, src_qp
+        uint32_t wc_flags
+        uint16_t pkey_index, slid
+        uint8_t sl, dlid_path_bits
+
+    struct rnic_async_event:
+        int event_type
+        int port_num
+        uint32_t number
+        void *context
+
+    struct rnic_counters:
+        uint64_t value[RNIC_CNT_MAX]
+
+    struct rnic_qp_stats:
+        rnic_counters counters
+        uint32_t snd_psn, snd_una, rcv_psn, msn
+        uint32_t sq_depth, rq_depth
+        uint32_t window
+        uint32_t in_flight
+        uint8_t retries_left, rnr_retries_left
+        uint64_t srtt
+
+    struct rnic_fault_rule:
+        int opcode
+        uint32_t nth, count
+
+    struct rnic_fault:
+        uint64_t seed
+        uint32_t loss, duplicate, reorder, delay, flip
+        uint32_t reorder_gap
+        uint64_t delay_ns
+        rnic_fault_rule lose[RNIC_FAULT_RULES]
+
+    struct rnic_open_attr:
+        uint32_t rcvbuf, max_window, no_gso
+
+    struct rnic_ops:
+        const char *name
+        int (*close)(rnic_context *, rnic_err *) noexcept nogil
+        int (*query_device)(rnic_context *, rnic_device_attr *, rnic_err *) noexcept nogil
+        int (*query_port)(rnic_context *, int, rnic_port_attr *, rnic_err *) noexcept nogil
+        int (*query_gid)(rnic_context *, int, int, rnic_gid_entry *, rnic_err *) noexcept nogil
+        int (*query_pkey)(rnic_context *, int, int, uint16_t *, rnic_err *) noexcept nogil
+        int (*query_counters)(rnic_context *, rnic_counters *, rnic_err *) noexcept nogil
+        int (*set_fault)(rnic_context *, const rnic_fault *, rnic_err *) noexcept nogil
+
+        int (*alloc_pd)(rnic_context *, rnic_pd **, rnic_err *) noexcept nogil
+        int (*dealloc_pd)(rnic_pd *, rnic_err *) noexcept nogil
+        int (*reg_mr)(rnic_pd *, void *, uint64_t, uint32_t, rnic_mr **, rnic_err *) noexcept nogil
+        int (*alloc_mr)(rnic_pd *, uint64_t, uint32_t, rnic_mr **, rnic_err *) noexcept nogil
+        int (*dereg_mr)(rnic_mr *, rnic_err *) noexcept nogil
+
+        int (*create_comp_channel)(rnic_context *, rnic_comp_channel **, rnic_err *) noexcept nogil
+        int (*destroy_comp_channel)(rnic_comp_channel *, rnic_err *) noexcept nogil
+        int (*get_cq_event)(rnic_comp_channel *, rnic_cq **, rnic_err *) noexcept nogil
+        int (*create_cq)(rnic_context *, int, rnic_comp_channel *, void *, rnic_cq **, rnic_err *) noexcept nogil
+        int (*resize_cq)(rnic_cq *, int, rnic_err *) noexcept nogil
+        int (*destroy_cq)(rnic_cq *, rnic_err *) noexcept nogil
+        int (*poll_cq)(rnic_cq *, int, rnic_wc *) noexcept nogil
+        int (*req_notify_cq)(rnic_cq *, int, rnic_err *) noexcept nogil
+        int (*ack_cq_events)(rnic_cq *, unsigned, rnic_err *) noexcept nogil
+
+        int (*create_qp)(rnic_pd *, rnic_qp_init_attr *, rnic_qp **, rnic_err *) noexcept nogil
+        int (*modify_qp)(rnic_qp *, const rnic_qp_attr *, uint32_t, rnic_err *) noexcept nogil
+        int (*query_qp)(rnic_qp *, rnic_qp_attr *, rnic_qp_init_attr *, rnic_err *) noexcept nogil
+        int (*query_qp_stats)(rnic_qp *, rnic_qp_stats *, rnic_err *) noexcept nogil
+        int (*destroy_qp)(rnic_qp *, rnic_err *) noexcept nogil
+        int (*post_send)(rnic_qp *, const rnic_send_wr *, const rnic_send_wr **, rnic_err *) noexcept nogil
+        int (*post_recv)(rnic_qp *, const rnic_recv_wr *, const rnic_recv_wr **, rnic_err *) noexcept nogil
+
+        int (*get_async_event)(rnic_context *, rnic_async_event *, rnic_err *) noexcept nogil
+
+    int rnic_soft_list(rnic_device_info *, int, rnic_err *)
+    int rnic_soft_open(const char *, const rnic_open_attr *, rnic_context **, rnic_err *)
+
+    const char *rnic_counter_name(int)
+    const char *rnic_counter_text(int)
+    const char *rnic_vendor_err_name(int)
+    const char *rnic_vendor_err_text(int)
+
+    struct rnic_enum_row:
+        const char *group
+        const char *name
+        int64_t value
+
+    const rnic_enum_row *rnic_enum_row_at "rnic_enum_row"(int)

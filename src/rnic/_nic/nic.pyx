@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+# cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
+"""The binding of src/nic/nic.h: calls, ownership and conversion.  Decisions belong to rnic.verbs, above it.
+
+Every object here owns one object of the device and reaches it only through its context's operations table, so
+that any provider of that table works (Context.from_pointer).  Methods called raw_... speak in the fields of nic.h's
+structs, as dicts; rnic.verbs makes records of them.
+"""
+cimport cython
+from cpython.buffer cimport (
+    PyBUF_ANY_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
+)
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.errno cimport EAGAIN, EBUSY, EINTR, EINVAL, ENODEV, errno
+from libc.stdint cimport uintptr_t
+from libc.string cimport memset
+from posix.unistd cimport getpid
+
+import atexit
+import os
+import sys
+import warnings
+import weakref
+from time import monotonic
+
+from rnic.enums import QPState, QPType, SendFlags, WCFlags, WCOpcode, WCStatus, WROpcode
+from rnic.errors import PostError, VerbsError, explain_completion
+
+cdef extern from "<arpa/inet.h>" nogil:
+    uint32_t htonl(uint32_t)
+    uint32_t ntohl(uint32_t)
+
+cdef extern from "<time.h>" nogil:
+    struct timespec:
+        long tv_sec
+        long tv_nsec
+
+cdef extern from "<poll.h>" nogil:
+    struct pollfd:
+        int fd
+        short events
+        short revents
+    short POLLIN
+    int ppoll(pollfd *, unsigned long, const timespec *, const void *)
+
+include "check.pxi"
+include "handle.pxi"
+include "context.pxi"
+include "pd.pxi"
+include "mr.pxi"
+include "event.pxi"
+include "cq.pxi"
+include "wr.pxi"
+include "wc.pxi"
+include "qp.pxi"
+include "tables.pxi"

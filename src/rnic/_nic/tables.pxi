@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+# What the core knows without an open device.
+
+
+def soft_list():
+    """The software RNICs of this network namespace: the fields of struct rnic_device_info, each as a dict."""
+    cdef rnic_device_info *info = NULL
+    cdef rnic_err err
+    cdef int room = 64, n
+    while True:
+        info = <rnic_device_info *>PyMem_Malloc(room * sizeof(rnic_device_info))
+        if info is NULL:
+            raise MemoryError
+        try:
+            err.text[0] = 0
+            n = check(rnic_soft_list(info, room, &err), "get_device_list", &err)
+            if n <= room:
+                return [info[i] for i in range(n)]
+        finally:
+            PyMem_Free(info)
+        room = n
+
+
+def counter_names():
+    """The counters' names, in the order of raw_counters()."""
+    return [rnic_counter_name(i).decode() for i in range(RNIC_CNT_MAX)]
+
+
+def counter_texts():
+    """What each counter counts, in the same order."""
+    return [rnic_counter_text(i).decode() for i in range(RNIC_CNT_MAX)]
+
+
+def vendor_err_texts():
+    """(name, text) of each vendor_err, by number."""
+    rows = []
+    cdef int i = 0
+    while rnic_vendor_err_name(i) is not NULL:
+        rows.append((rnic_vendor_err_name(i).decode(), rnic_vendor_err_text(i).decode()))
+        i += 1
+    return rows
+
+
+def enum_rows():
+    """(group, name, value) of every enumeration of nic.h, in its order."""
+    rows = []
+    cdef const rnic_enum_row *row = rnic_enum_row_at(0)
+    cdef int i = 0
+    while row is not NULL:
+        rows.append((row.group.decode(), row.name.decode(), row.value))
+        i += 1
+        row = rnic_enum_row_at(i)
+    return rows

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+
+cdef dict WC_STATUS = dict(WCStatus._value2member_map_)
+cdef dict WC_OPCODE = dict(WCOpcode._value2member_map_)
+
+
+@cython.final
+@cython.freelist(64)
+cdef class WC:
+    """A work completion: how one work request ended (ibv_poll_cq(3)); CQ.poll() makes them.
+
+    When `ok` is false, only wr_id, status, qp_num and vendor_err are valid.
+    """
+
+    cdef rnic_wc c
+
+    def __init__(self):
+        raise TypeError("CQ.poll() makes completions")
+
+    @property
+    def ok(self):
+        """Whether the request succeeded."""
+        return self.c.status == RNIC_WC_SUCCESS
+
+    @property
+    def wr_id(self):
+        """The work request's own number."""
+        return self.c.wr_id
+
+    @property
+    def status(self):
+        """How it ended (WCStatus)."""
+        return WC_STATUS.get(self.c.status, self.c.status)
+
+    @property
+    def opcode(self):
+        """What was done (WCOpcode)."""
+        return WC_OPCODE.get(self.c.opcode, self.c.opcode)
+
+    @property
+    def vendor_err(self):
+        """The provider's own reason for a failure, a number that explain() puts into words."""
+        return self.c.vendor_err
+
+    @property
+    def byte_len(self):
+        """Bytes received, read or fetched; of other operations it says nothing."""
+        return self.c.byte_len
+
+    @property
+    def imm_data(self):
+        """The 32-bit number that came with the message, or None when none came."""
+        return ntohl(self.c.imm_data) if self.c.wc_flags & RNIC_WCF_WITH_IMM else None
+
+    @property
+    def invalidated_rkey(self):
+        """The key that the peer's SEND_WITH_INV made invalid, or None."""
+        return self.c.invalidated_rkey if self.c.wc_flags & RNIC_WCF_WITH_INV else None
+
+    @property
+    def qp_num(self):
+        """The local queue pair."""
+        return self.c.qp_num
+
+    @property
+    def src_qp(self):
+        """The sender's queue pair, of datagrams."""
+        return self.c.src_qp
+
+    @property
+    def wc_flags(self):
+        """Which optional fields are valid (WCFlags)."""
+        return WCFlags(self.c.wc_flags)
+
+    @property
+    def pkey_index(self):
+        """The partition that a datagram came in."""
+        return self.c.pkey_index
+
+    @property
+    def slid(self):
+        """The sender's local identifier, of InfiniBand links."""
+        return self.c.slid
+
+    @property
+    def sl(self):
+        """The service level that a datagram came with."""
+        return self.c.sl
+
+    @property
+    def dlid_path_bits(self):
+        """The path bits of the local identifier that a datagram was sent to."""
+        return self.c.dlid_path_bits
+
+    def explain(self):
+        """The completion in words: what went wrong, on which side, what to look at."""
+        cdef const char *cause = rnic_vendor_err_text(self.c.vendor_err)
+        text = "" if cause is NULL else cause.decode()
+        return explain_completion(self.c.status, text, self.c.qp_num, self.c.wr_id)
+
+    def __repr__(self):
+        done = f"{name_of(self.opcode)} {self.c.byte_len} bytes" if self.ok else name_of(self.status)
+        return f"<WC {self.c.wr_id} QP 0x{self.c.qp_num:06x} {done}>"
+
+
+cdef list completions(const rnic_wc *wc, int n):
+    cdef list found = [None] * n
+    cdef WC item
+    cdef int i
+    for i in range(n):
+        item = WC.__new__(WC)
+        item.c = wc[i]
+        found[i] = item
+    return found

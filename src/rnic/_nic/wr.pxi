@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+# Work requests hold the C structs that are posted, so that posting one again costs nothing.
+
+
+@cython.final
+cdef class SGE:
+    """A piece of registered memory (ibv_post_send(3)): SGE(mr, offset=0, length=None) or SGE(addr=, length=, lkey=).
+
+    Without a length it reaches to the region's end.  With an MR the piece is checked to lie in it (ValueError), and
+    work that is posted keeps the MR alive; the other form is handed to the device as it is.
+    """
+
+    cdef rnic_sge c
+    cdef readonly MR mr     #: The memory region, or None.
+
+    def __cinit__(self, MR mr=None, offset=0, length=None, *, addr=None, lkey=None):
+        if mr is not None:
+            if addr is not None or lkey is not None:
+                raise TypeError("SGE takes an MR, or addr, length and lkey")
+            self.take(mr, offset, length)
+        else:
+            if addr is None or length is None or lkey is None or offset:
+                raise TypeError("SGE without an MR takes addr, length and lkey")
+            self.c.addr, self.c.length, self.c.lkey = addr, length, lkey
+
+    cdef int take(self, MR mr, offset, length) except -1:
+        mr.need("SGE")
+        if length is None:
+            length = mr.length - offset
+        if not 0 <= offset <= offset + length <= mr.length:
+            raise ValueError(f"{length} bytes at offset {offset} are not all in {mr!r}")
+        if length > 0xFFFFFFFF:
+            raise ValueError(f"{length} bytes: an SGE is shorter than 4 GiB")
+        self.mr = mr
+        self.c.addr, self.c.length, self.c.lkey = mr.addr + <uint64_t>offset, length, mr.lkey
+        return 0
+
+    @property
+    def addr(self):
+        """Address of the first byte."""
+        return self.c.addr
+
+    @property
+    def length(self):
+        """Number of bytes."""
+        return self.c.length
+
+    @property
+    def lkey(self):
+        """The memory region's local key."""
+        return self.c.lkey
+
+    def __repr__(self):
+        return f"SGE(addr=0x{self.c.addr:x}, length={self.c.length}, lkey=0x{self.c.lkey:x})"
+
+
+cdef class WorkRequest:
+    """What SendWR and RecvWR share: the memory they name."""
+
+    cdef rnic_sge *sges
+    cdef tuple sg           # the SGEs, which hold their MRs
+    cdef uint64_t kept_by   # the token of the queue pair that holds these MRs already
+    cdef bint in_chain      # it is being posted now
+    cdef void *struct_at    # the C struct, a rnic_send_wr or a rnic_recv_wr
+
+    def __cinit__(self):
+        self.sg = ()
+
+    cdef void *fill(self, void *next) noexcept:
+        """Completes the C struct, with next behind it in the chain; returns it."""
+        return NULL
+
+    def __dealloc__(self):
+        PyMem_Free(self.sges)
+
+    cdef int set_sg(self, value) except -1:
+        cdef tuple sg = tuple(value)
+        cdef Py_ssize_t i, n = len(sg)
+        cdef rnic_sge *sges = NULL
+        if self.in_chain:
+            raise ValueError(f"{self!r} is being posted by another thread")
+        for sge in sg:
+            if type(sge) is not SGE:
+                raise TypeError(f"sg_list holds SGEs, not {type(sge).__name__}")
+        if n:
+            sges = <rnic_sge *>PyMem_Malloc(n * sizeof(rnic_sge))
+            if sges is NULL:
+                raise MemoryError
+        for i in range(n):
+            sges[i] = (<SGE>sg[i]).c
+        PyMem_Free(self.sges)
+        self.sges, self.sg, self.kept_by = sges, sg, 0
+        return 0
+
+    @property
+    def sg_list(self):
+        """The pieces of memory, in order: gathered by sends, scattered into by receives and READs."""
+        return self.sg
+
+    @sg_list.setter
+    def sg_list(self, value):
+        self.set_sg(value)
+
+    cdef int enter_chain(self, Py_ssize_t index) except -1:
+        if self.in_chain:
+            raise ValueError(f"work request {index} stands twice in the chain, or another thread posts it")
+        self.in_chain = True
+        return 0
+
+
+@cython.final
+cdef class SendWR(WorkRequest):
+    """A request to send, write, read or do an atomic (ibv_post_send(3)).  It can be changed and posted again and again.
+
+    `remote_addr` and `rkey` are the peer's memory, of RDMA and atomic operations; `compare_add` is what FETCH_AND_ADD
+    adds, and what CMP_AND_SWP compares with before it stores `swap`.  `imm_data` is a 32-bit number of the WITH_IMM
+    operations (network byte order is the binding's work), `invalidate_rkey` belongs to SEND_WITH_INV and LOCAL_INV.
+    """
+
+    cdef rnic_send_wr c
+    cdef public uint64_t wr_id            #: The caller's own number; its completion carries it.
+    cdef public uint64_t remote_addr      #: Address in the peer's memory region.
+    cdef public uint64_t compare_add      #: Atomics: what to compare with, or to add.
+    cdef public uint64_t swap             #: CMP_AND_SWP: what to store.
+    cdef public uint32_t rkey             #: The peer's memory key.
+    cdef public uint32_t imm_data         #: What the receiver finds in WC.imm_data.
+    cdef public uint32_t invalidate_rkey  #: The key that stops to be valid.
+
+    def __cinit__(self, uint64_t wr_id=0, opcode=WROpcode.SEND, send_flags=0, sg_list=(), uint64_t remote_addr=0,
+                  uint32_t rkey=0, uint32_t imm_data=0, uint64_t compare_add=0, uint64_t swap=0,
+                  uint32_t invalidate_rkey=0):
+        self.wr_id = wr_id
+        self.c.opcode, self.c.send_flags = opcode, send_flags
+        self.remote_addr, self.rkey = remote_addr, rkey
+        self.compare_add, self.swap = compare_add, swap
+        self.imm_data, self.invalidate_rkey = imm_data, invalidate_rkey
+        self.struct_at = &self.c
+        self.set_sg(sg_list)
+
+    @property
+    def opcode(self):
+        """The operation."""
+        return as_member(WROpcode, self.c.opcode)
+
+    @opcode.setter
+    def opcode(self, value):
+        self.c.opcode = value
+
+    @property
+    def send_flags(self):
+        """How it is carried out: SIGNALED, FENCE, SOLICITED, INLINE."""
+        return SendFlags(self.c.send_flags)
+
+    @send_flags.setter
+    def send_flags(self, value):
+        self.c.send_flags = value
+
+    cdef void *fill(self, void *next) noexcept:
+        # Of the unions only the opcode's member: they share bytes.
+        cdef int opcode = self.c.opcode
+        self.c.wr_id, self.c.next = self.wr_id, <rnic_send_wr *>next
+        self.c.sg_list, self.c.num_sge = self.sges, <int>len(self.sg)
+        if opcode == RNIC_WR_SEND_WITH_INV or opcode == RNIC_WR_LOCAL_INV:
+            self.c.invalidate_rkey = self.invalidate_rkey
+        else:
+            self.c.imm_data = htonl(self.imm_data)
+        if opcode == RNIC_WR_ATOMIC_CMP_AND_SWP or opcode == RNIC_WR_ATOMIC_FETCH_AND_ADD:
+            self.c.wr.atomic.remote_addr, self.c.wr.atomic.rkey = self.remote_addr, self.rkey
+            self.c.wr.atomic.compare_add, self.c.wr.atomic.swap = self.compare_add, self.swap
+        else:
+            self.c.wr.rdma.remote_addr, self.c.wr.rdma.rkey = self.remote_addr, self.rkey
+        return &self.c
+
+    def __repr__(self):
+        return f"<SendWR {self.wr_id} {name_of(self.opcode)} {nbytes(self.sg)} bytes>"
+
+
+@cython.final
+cdef class RecvWR(WorkRequest):
+    """A request to receive one message into sg_list (ibv_post_recv(3)).  It can be posted again and again."""
+
+    cdef rnic_recv_wr c
+    cdef public uint64_t wr_id      #: The caller's own number; its completion carries it.
+
+    def __cinit__(self, uint64_t wr_id=0, sg_list=()):
+        self.wr_id = wr_id
+        self.struct_at = &self.c
+        self.set_sg(sg_list)
+
+    cdef void *fill(self, void *next) noexcept:
+        self.c.wr_id, self.c.next = self.wr_id, <rnic_recv_wr *>next
+        self.c.sg_list, self.c.num_sge = self.sges, <int>len(self.sg)
+        return &self.c
+
+    def __repr__(self):
+        return f"<RecvWR {self.wr_id} {nbytes(self.sg)} bytes>"
+
+
+cdef object nbytes(tuple sg):
+    return sum([sge.length for sge in sg])
+
+
+cdef object as_member(enum, value):
+    """The enum's member of that value, or the number when it has none."""
+    return enum._value2member_map_.get(value, value)
+
+
+cdef object name_of(value):
+    return getattr(value, "name", value)

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Capture files and what is in them: pcap and pcapng in, pcap out, a line per packet."""
+
+from rnic.capture.gso import split_record, split_records
+from rnic.capture.pcap import PcapError, PcapWriter, Record, parse_pcap, read_pcap
+
+__all__ = ["PcapError", "PcapWriter", "Record", "parse_pcap", "read_pcap", "split_record", "split_records"]

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A line per packet, for people: `python -m rnic.capture.dissect FILE ...`.
+
+0.019720  10.77.255.9 → 10.77.255.8  RC_ACK  QP 0x000011 PSN 7274962  ACK, 24 credits, MSN 1
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import BinaryIO
+
+from rnic.capture.gso import split_records
+from rnic.capture.pcap import PcapError, Record, read_pcap
+from rnic.wire import NotRoCEError, Packet, WireError
+
+
+def describe(record: Record) -> str:
+    """What a captured frame is, in one line without the time. Never raises, whatever the bytes are."""
+    cut = f"  [{len(record.data)} of {record.length} bytes captured]" if record.truncated else ""
+    try:
+        packet = Packet.parse(record.data, record.linktype)
+    except NotRoCEError as error:
+        return f"not RoCEv2: {error}{cut}"
+    except WireError as error:
+        return f"malformed: {error}{cut}"
+    expected = packet.expected_icrc()
+    if expected != packet.transport.icrc:
+        return f"{packet}  [ICRC {packet.transport.icrc:#010x}, should be {expected:#010x}]"
+    return str(packet)
+
+
+def dissect(records: Iterable[Record]) -> Iterator[str]:
+    """Lines, with seconds since the first record; a UDP_SEGMENT batch is shown packet by packet."""
+    start: int | None = None
+    for record in split_records(records):
+        if start is None:
+            start = record.time_ns
+        yield f"{(record.time_ns - start) / 1e9:12.6f}  {describe(record)}"
+
+
+def dissect_file(source: str | os.PathLike[str] | BinaryIO) -> Iterator[str]:
+    """The lines of a pcap or pcapng file. Raises `PcapError` where the file breaks."""
+    return dissect(read_pcap(source))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the files named; 1 when one of them cannot be read."""
+    failed = 0
+    for path in sys.argv[1:] if argv is None else argv:
+        try:
+            for line in dissect_file(path):
+                print(line)
+        except BrokenPipeError:  # the reader has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return failed
+        except (OSError, PcapError) as error:
+            print(f"{path}: {error}", file=sys.stderr)
+            failed = 1
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

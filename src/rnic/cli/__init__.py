@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `rnic`: one module a command, over the public API alone.
+
+main       the group, and the one place where an error becomes a line and an exit code
+devices    `rnic devices`, `rnic info`          devinfo    their layout, as ibv_devinfo's
+pingpong   `rnic pingpong rc`                   exchange   its TCP exchange, as ibv_rc_pingpong's
+demo       `rnic demo`: the sender              transfer   its protocol, and the receiver
+measure    latency and bandwidth                endpoint   opening and connecting RC queue pairs
+params     numbers and sizes on the command line and in output
+"""
+
+from rnic.cli.main import main
+
+__all__ = ["main"]

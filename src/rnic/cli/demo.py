@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rnic demo`: a file by RDMA WRITE from this process to one that it starts, then what the link can do."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+from rich import box
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+
+import rnic
+from rnic.cli import exchange, measure, params
+from rnic.cli.params import Failure, show_rate, show_size, show_time
+from rnic.cli.transfer import CHUNK, QUIET, WINDOW, WRITE_WRID, Link, describe, receiver
+
+HOST = "127.0.0.1"
+Advance = Callable[[int], None]  # told how many bytes are done
+Gone = Callable[[], str | None]  # why the other process will never answer, or None
+
+
+@click.command()
+@click.argument(
+    "path", required=False, type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
+)
+@click.option(
+    "--size",
+    type=params.size(),
+    default="256M",
+    show_default=True,
+    help="Size of the file made without PATH.",
+)
+@click.option(
+    "-p",
+    "--port",
+    type=params.number(0, 65535),
+    default=0,
+    help="TCP port where the two meet; 0: any free one.",
+)
+def demo(path: Path | None, size: int, port: int) -> None:
+    """Send a file from one process to another by RDMA, and measure the connection.
+
+    This process announces the file by SEND and moves the bytes by RDMA WRITE into memory of a second process
+    that it starts; that one verifies the SHA-256.  Then a table shows what each operation achieves.
+
+    \b
+    rnic demo                        a generated file of 256 MiB
+    rnic demo --size 1G
+    rnic demo /usr/bin/python3
+    """
+    console = Console(highlight=False)
+    with ExitStack() as stack:
+        if path is None:
+            path = make_file(stack, size, console)
+        link = start_receiver(stack, port)
+        send_file(link, path, console)
+        with console.status("measuring latency and bandwidth"):
+            rows = measure.measure(link, stack)
+        link.control.send("bye")
+        console.print(table(rows, console))
+        say(console, "latency: half a round trip (SEND), posting to completion (others); seen from Python")
+
+
+@click.command(hidden=True)
+@click.argument("port", type=params.number(1, 65535))
+def demo_receiver(port: int) -> None:
+    """The second process of `rnic demo`, which starts it."""
+    # Ctrl-C reaches both processes; this one ends when the other closes the connection.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with exchange.connect(HOST, port, QUIET) as sock:
+            receiver(sock)
+    except Failure as failure:
+        raise Failure(f"receiver: {failure.message}") from None
+
+
+def say(console: Console, text: str) -> None:
+    """One line, however long, and as it is: a file's name may look like markup."""
+    console.print(text, soft_wrap=True, markup=False)
+
+
+def make_file(stack: ExitStack, size: int, console: Console) -> Path:
+    """A file of random bytes that is gone when the stack unwinds."""
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="rnic-demo-"))
+    path = Path(folder) / "random.bin"
+    try:
+        with path.open("wb") as file, progress(console, "making a file", size) as advance:
+            for offset in range(0, size, CHUNK):
+                part = min(CHUNK, size - offset)
+                file.write(os.urandom(part))
+                advance(part)
+    except OSError as error:
+        raise Failure(f"could not make a file of {size} bytes in {folder}: {error.strerror}") from None
+    return path
+
+
+@contextmanager
+def progress(console: Console, title: str, total: int) -> Iterator[Advance]:
+    """A progress bar with units on a terminal, nothing elsewhere; yields what to tell of bytes just done."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    with bar:
+        task = bar.add_task(title, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def start_receiver(stack: ExitStack, port: int) -> Link:
+    """Starts the second process and connects to it; the stack ends it."""
+    listener = stack.enter_context(exchange.listen(port, HOST))
+    port = listener.getsockname()[1]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "rnic", demo_receiver.name or "", str(port)], stdin=subprocess.DEVNULL
+    )
+    stack.push(lambda kind, _error, _traceback: end(child, 3 if kind is None else 0.5))
+
+    def gone() -> str | None:
+        status = child.poll()
+        return None if status is None else f"the receiver ended with exit code {status}"
+
+    sock = stack.enter_context(accept(listener, gone))
+    return Link(sock, stack, gone)
+
+
+def accept(listener: socket.socket, gone: Gone) -> socket.socket:
+    """The receiver's TCP connection; Failure when it ends before it connects."""
+    listener.settimeout(0.1)
+    until = time.monotonic() + QUIET
+    while True:
+        try:
+            return exchange.accept(listener, QUIET)
+        except TimeoutError:
+            if why := gone():
+                raise Failure(why) from None
+            if time.monotonic() > until:
+                raise Failure(f"the receiver did not connect within {QUIET:g} s") from None
+
+
+def end(child: subprocess.Popen[bytes], seconds: float) -> None:
+    """Waits for the receiver, which ends by itself when its connection closes; kills it if it does not."""
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def send_file(link: Link, path: Path, console: Console) -> None:
+    """Announces the file, writes it into the receiver's memory, and hears the verdict."""
+    with path.open("rb") as file:
+        length = os.fstat(file.fileno()).st_size
+        say(console, f"{path}: {show_size(length)} over {link.port.ctx.name}")
+        with progress(console, "SHA-256", length) as advance:
+            digest = sha256(file, advance)
+        link.control.send("offer", name=path.name, length=length, sha256=digest)
+        region = link.control.receive("region")
+        began = time.perf_counter()
+        with progress(console, "RDMA WRITE", length) as advance:
+            write_chunks(link, file, length, region["addr"], region["rkey"], advance)
+        seconds = max(time.perf_counter() - began, 1e-9)
+    say(console, f"sent in {show_time(seconds)}: {show_rate(length / seconds)}, {describe(length)}")
+    link.control.send("written")
+    verdict = link.control.receive("verdict", quiet=QUIET + length / 50e6)
+    if not verdict["good"]:
+        raise Failure(f"the receiver has other bytes: SHA-256 {verdict['sha256']} instead of {digest}")
+    say(console, f"verified by the receiver: SHA-256 {digest}")
+
+
+def sha256(file: BinaryIO, advance: Advance) -> str:
+    """Of the whole file."""
+    hasher = hashlib.sha256()
+    while part := file.read(CHUNK):
+        hasher.update(part)
+        advance(len(part))
+    return hasher.hexdigest()
+
+
+def write_chunks(link: Link, file: BinaryIO, length: int, addr: int, rkey: int, advance: Advance) -> None:
+    """RDMA WRITEs the file to addr: while up to WINDOW chunks are on their way the next are read."""
+    file.seek(0)
+    control = link.control
+    with (
+        link.pd.reg_mr(bytearray(CHUNK * WINDOW), rnic.AccessFlags(0)) as staging,
+        memoryview(staging.buf) as view,
+    ):
+        free, lengths = list(range(WINDOW)), [0] * WINDOW
+        posted = written = 0
+        while written < length:
+            while free and posted < length:
+                slot = free.pop()
+                start, size = slot * CHUNK, min(CHUNK, length - posted)
+                read_exactly(file, view[start : start + size])
+                control.qp.post_send(
+                    rnic.SendWR(
+                        wr_id=WRITE_WRID | slot,
+                        opcode=rnic.WROpcode.RDMA_WRITE,
+                        send_flags=rnic.SendFlags.SIGNALED,
+                        sg_list=[rnic.SGE(staging, offset=start, length=size)],
+                        remote_addr=addr + posted,
+                        rkey=rkey,
+                    )
+                )
+                lengths[slot] = size
+                posted += size
+            control.progress("writing the file")
+            while control.written:
+                slot = control.written.popleft()
+                free.append(slot)
+                written += lengths[slot]
+                advance(lengths[slot])
+
+
+def read_exactly(file: BinaryIO, into: memoryview) -> None:
+    """Fills the view; Failure when the file has become shorter."""
+    filled = 0
+    while filled < len(into):
+        count = file.readinto(into[filled:])  # type: ignore[attr-defined]
+        if not count:
+            raise Failure(f"{file.name} became shorter while it was sent")
+        filled += count
+
+
+def table(rows: list[measure.Row], console: Console) -> Table:
+    """The figures, one operation a row."""
+    headings = ["operation", "8 B latency", *(show_size(size) for size in measure.SIZES)]
+    result = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, show_edge=False, pad_edge=False)
+    for heading in headings:
+        result.add_column(heading, justify="left" if heading == "operation" else "right", no_wrap=True)
+    for row in rows:
+        rates = [show_rate(row.bandwidth[size]) if size in row.bandwidth else "-" for size in measure.SIZES]
+        result.add_row(row.operation, show_time(row.latency), *rates)
+    return result

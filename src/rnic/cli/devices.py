@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rnic devices` and `rnic info`: what devices there are, and what they can do."""
+
+from __future__ import annotations
+
+import json
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import rnic
+from rnic.cli import devinfo
+from rnic.cli.params import Failure
+
+NO_DEVICES = "no devices: no network interface of this machine has an address"
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def devices(as_json: bool) -> None:
+    """List the RDMA devices of this machine: one for each network interface that has an address.
+
+    \b
+    rnic devices
+    rnic devices --json | jq -r '.[].name'
+    """
+    found = rnic.get_device_list()
+    if as_json:
+        records = [
+            {
+                "name": device.name,
+                "node_guid": devinfo.guid(device.guid),
+                "transport": devinfo.TRANSPORTS.get(int(device.transport), "invalid"),
+                "netdev": device.netdev,
+            }
+            for device in found
+        ]
+        click.echo(json.dumps(records, indent=2))
+        return
+    if not found:
+        raise Failure(NO_DEVICES)
+    console = Console(highlight=False)
+    style = box.SIMPLE_HEAD if console.is_terminal else None
+    table = Table("device", "node GUID", "transport", "interface", box=style, show_edge=False, pad_edge=False)
+    for device in found:
+        transport = devinfo.TRANSPORTS.get(int(device.transport), "invalid")
+        table.add_row(device.name, devinfo.guid(device.guid), transport, device.netdev)
+    console.print(table)
+
+
+@click.command()
+@click.argument("device", required=False)
+@click.option("-d", "--ib-dev", help="The device, as an option like ibv_devinfo's.", hidden=True)
+@click.option("-v", "--verbose", is_flag=True, help="All attributes, and the GID table.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (always all attributes).")
+def info(device: str | None, ib_dev: str | None, verbose: bool, as_json: bool) -> None:
+    """Show a device, or all of them, as ibv_devinfo does.
+
+    \b
+    rnic info
+    rnic info roce_lo -v
+    rnic info --json | jq '.[].ports[].gids'
+    """
+    wanted = device or ib_dev
+    found = [one for one in rnic.get_device_list() if wanted in (None, one.name)]
+    if not found:
+        raise Failure(f"no device {wanted} (`rnic devices` lists them)" if wanted else NO_DEVICES)
+    if as_json:
+        click.echo(json.dumps([_record(one) for one in found], indent=2))
+        return
+    for one in found:
+        click.echo("\n".join(_lines(one, verbose)) + "\n")
+
+
+def _lines(device: rnic.Device, verbose: bool) -> list[str]:
+    """One device in ibv_devinfo's layout."""
+    with rnic.open_device(device.name) as ctx:
+        attr = ctx.query_device()
+        lines = list(devinfo.device_lines(device, attr, verbose=verbose))
+        for number in range(1, attr.phys_port_cnt + 1):
+            port, gids = ctx.query_port(number), list(ctx.query_gid_table())
+            lines += devinfo.port_lines(device, number, port, gids, verbose=verbose)
+    return lines
+
+
+def _record(device: rnic.Device) -> dict[str, object]:
+    """One device for JSON."""
+    with rnic.open_device(device.name) as ctx:
+        attr = ctx.query_device()
+        gids = list(ctx.query_gid_table())
+        ports = [
+            devinfo.port_record(number, ctx.query_port(number), gids)
+            for number in range(1, attr.phys_port_cnt + 1)
+        ]
+        return devinfo.device_record(device, attr, ports)

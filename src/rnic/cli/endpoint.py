@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the commands share: which device and GID an address means, and a connection's three moves."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import rnic
+from rnic.cli.exchange import PeerAddress
+from rnic.cli.params import Failure
+
+EMPTY_POLLS = 1024  # polls that find nothing before a waiting loop looks at the clock
+
+
+@dataclass(slots=True)
+class LocalPort:
+    """An open device, and the row of its GID table that a connection uses."""
+
+    ctx: rnic.Context
+    port_num: int
+    gid_index: int
+    gid: bytes
+    lid: int
+
+    def address(self, qp: rnic.QP) -> PeerAddress:
+        """What the peer is told of a queue pair: its first PSN is random."""
+        return PeerAddress(self.lid, qp.qp_num, secrets.randbits(24), self.gid)
+
+
+def gid_of(address: str) -> bytes:
+    """The GID of an IP address (RoCEv2): IPv4 mapped into IPv6; a scope (%eth0) is left out."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    return ip.packed if ip.version == 6 else b"\0" * 10 + b"\xff\xff" + ip.packed
+
+
+def netdev_of(sockaddr: tuple[object, ...]) -> str | None:
+    """The interface that an IPv6 socket address is bound to by its scope; None when it has none."""
+    scope = sockaddr[3] if len(sockaddr) == 4 else 0
+    return socket.if_indextoname(scope) if isinstance(scope, int) and scope else None
+
+
+def open_port(
+    name: str | None, port_num: int, gid_index: int | None, local: tuple[object, ...] | None
+) -> LocalPort:
+    """Opens the device and finds the GID.
+
+    Without a name the device is the one that has the local address of the TCP connection; without an index
+    the GID is that address.  Failure says which GIDs there are when none fits.
+    """
+    if name is not None:
+        ctx = rnic.open_device(name)
+        return _described(ctx, port_num, _choose(ctx, name, gid_index, local))
+    if local is None:
+        raise ValueError("neither a device nor an address")
+    wanted, netdev = gid_of(str(local[0])), netdev_of(local)
+    for device in rnic.get_device_list():
+        if netdev not in (None, device.netdev):
+            continue
+        ctx = rnic.open_device(device.name)
+        index = _index_of(ctx, wanted)
+        if index is not None:
+            return _described(ctx, port_num, index if gid_index is None else gid_index)
+        ctx.close()
+    raise Failure(
+        f"no device has the address {local[0]}: choose a device and a GID (`rnic info -v` shows them)"
+    )
+
+
+def _choose(ctx: rnic.Context, name: str, gid_index: int | None, local: tuple[object, ...] | None) -> int:
+    """The GID index given, or that of the local address."""
+    if gid_index is not None:
+        return gid_index
+    index = None if local is None else _index_of(ctx, gid_of(str(local[0])))
+    if index is None:
+        table = ", ".join(f"{entry.gid_index}: {entry.gid}" for entry in ctx.query_gid_table())
+        address = local[0] if local else "an address"
+        ctx.close()
+        raise Failure(f"{name} does not have {address}: choose a GID by its index ({table})")
+    return index
+
+
+def _index_of(ctx: rnic.Context, gid: bytes) -> int | None:
+    """Where the GID stands in the device's table."""
+    return next((entry.gid_index for entry in ctx.query_gid_table() if bytes(entry.gid.raw) == gid), None)
+
+
+def _described(ctx: rnic.Context, port_num: int, gid_index: int) -> LocalPort:
+    """Adds what the device says of the port; closes it when it refuses."""
+    try:
+        attr = ctx.query_port(port_num)
+        gid = ctx.query_gid(port_num, gid_index)
+    except BaseException:
+        ctx.close()
+        raise
+    return LocalPort(ctx, port_num, gid_index, bytes(gid.raw), attr.lid)
+
+
+def to_init(qp: rnic.QP, port_num: int, access: rnic.AccessFlags) -> None:
+    """RESET -> INIT: from now on receives can be posted."""
+    qp.modify(
+        rnic.QPAttr(qp_state=rnic.QPState.INIT, pkey_index=0, port_num=port_num, qp_access_flags=access),
+    )
+
+
+def connect(
+    qp: rnic.QP,
+    port: LocalPort,
+    local: PeerAddress,
+    remote: PeerAddress,
+    *,
+    mtu: rnic.MTU,
+    sl: int = 0,
+    rd_atomic: int = 1,
+) -> None:
+    """INIT -> RTR -> RTS, with ibv_rc_pingpong's timeouts: 4.096 us * 2**14 = 67 ms, 7 retries."""
+    if not any(remote.gid[8:]):
+        raise Failure(
+            "the peer sent no GID, which Ethernet needs: start it with -g (ibv_devinfo -v shows the indices)"
+        )
+    qp.modify(
+        rnic.QPAttr(
+            qp_state=rnic.QPState.RTR,
+            path_mtu=mtu,
+            dest_qp_num=remote.qp_num,
+            rq_psn=remote.psn,
+            max_dest_rd_atomic=rd_atomic,
+            min_rnr_timer=12,
+            ah_attr=rnic.AHAttr(
+                dgid=rnic.GID(remote.gid),
+                dlid=remote.lid,
+                sl=sl,
+                sgid_index=port.gid_index,
+                port_num=port.port_num,
+                hop_limit=64,
+            ),
+        )
+    )
+    qp.modify(
+        rnic.QPAttr(
+            qp_state=rnic.QPState.RTS,
+            timeout=14,
+            retry_cnt=7,
+            rnr_retry=7,
+            sq_psn=local.psn,
+            max_rd_atomic=rd_atomic,
+        )
+    )
+
+
+def check(wc: rnic.WC) -> rnic.WC:
+    """The completion, if it is a good one; Failure in the completion's own words if not."""
+    if not wc.ok:
+        raise Failure(wc.explain())
+    return wc
+
+
+class Patience:
+    """Ends a busy wait in which nothing happens: begin(), then wait() after every poll that found nothing."""
+
+    def __init__(self, seconds: float, gone: Callable[[], str | None] | None = None) -> None:
+        self.seconds = seconds  # that may pass without a completion; 0: any number
+        self.gone = gone  # why the peer will never answer, or None: asked now and then
+        self.empty = 0
+        self.since = 0.0
+        # Two ends that spin on one processor wait for the scheduler's tick, unless they yield to each other.
+        self.one_cpu = len(os.sched_getaffinity(0)) == 1
+
+    def begin(self) -> None:
+        """A new wait."""
+        self.empty = 0
+
+    def wait(self, doing: str) -> None:
+        """One more empty poll; Failure when that was one too many."""
+        self.empty += 1
+        if self.one_cpu:
+            os.sched_yield()
+        if self.empty % EMPTY_POLLS:
+            return
+        now = time.monotonic()
+        if self.empty == EMPTY_POLLS:
+            self.since = now
+        self.look(now - self.since, doing)
+
+    def look(self, waited: float, doing: str) -> None:
+        """Raises when the peer is gone or the wait was long enough."""
+        why = self.gone() if self.gone else None
+        if why:
+            raise Failure(f"{doing}: {why}")
+        if self.seconds and waited >= self.seconds:
+            raise Failure(f"{doing}: nothing happened for {self.seconds:g} s: is the peer still there?")

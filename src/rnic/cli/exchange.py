@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the two ends of a ping-pong tell each other their queue pairs: ibv_rc_pingpong's exchange over TCP.
+
+Client and server each send one message of 52 bytes, text with its final NUL:
+
+    LID : QPN : PSN : GID        "%04x:%06x:%06x:" and 32 hexadecimal digits
+
+The client speaks first.  The server connects its queue pair, then answers; the client says "done\\0" and both
+close.  Thus the server can receive before the client can send.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rnic.cli.params import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MESSAGE = re.compile(rb"([0-9a-f]{4}):([0-9a-f]{6}):([0-9a-f]{6}):([0-9a-f]{32})\0", re.IGNORECASE)
+MESSAGE_BYTES = len("0000:000000:000000:") + 32 + 1
+DONE = b"done\0"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAddress:
+    """What a queue pair's peer must know to connect to it."""
+
+    lid: int  # local identifier of InfiniBand's port; 0 on Ethernet
+    qp_num: int
+    psn: int  # of the first packet that this end sends
+    gid: bytes  # 16 bytes
+
+    def encode(self) -> bytes:
+        """The 52 bytes of the exchange."""
+        return f"{self.lid:04x}:{self.qp_num:06x}:{self.psn:06x}:{self.gid.hex()}\0".encode()
+
+    @classmethod
+    def parse(cls, message: bytes) -> PeerAddress:
+        """The address in a message of the exchange; ValueError when it is none."""
+        match = MESSAGE.fullmatch(message)
+        if match is None:
+            raise ValueError(f"{message!r} is not the address of a queue pair")
+        lid, qp_num, psn = (int(field, 16) for field in match.groups()[:3])
+        return cls(lid, qp_num, psn, bytes.fromhex(match[4].decode()))
+
+    def __str__(self) -> str:
+        """As ibv_rc_pingpong prints it."""
+        gid = socket.inet_ntop(socket.AF_INET6, self.gid)
+        return f"LID 0x{self.lid:04x}, QPN 0x{self.qp_num:06x}, PSN 0x{self.psn:06x}, GID {gid}"
+
+
+def send_address(sock: socket.socket, address: PeerAddress) -> None:
+    """Sends one message; Failure when the peer is gone."""
+    with _failures("sending the local address"):
+        sock.sendall(address.encode())
+
+
+def receive_address(sock: socket.socket) -> PeerAddress:
+    """The peer's message; Failure when it closes, is silent too long or says something else."""
+    message = _receive(sock, MESSAGE_BYTES, "waiting for the peer's address")
+    try:
+        return PeerAddress.parse(message)
+    except ValueError as error:
+        raise Failure(f"the peer does not speak the exchange of ibv_rc_pingpong: {error}") from None
+
+
+def send_done(sock: socket.socket) -> None:
+    """The client's last word."""
+    with _failures("ending the exchange"):
+        sock.sendall(DONE)
+
+
+def receive_done(sock: socket.socket) -> None:
+    """Waits for the client's last word: from now on it may send."""
+    word = _receive(sock, len(DONE), "waiting for the peer to end the exchange")
+    if word != DONE:
+        raise Failure(f'the peer ended the exchange with {word!r} instead of "done"')
+
+
+def connect(host: str, port: int, timeout: float | None) -> socket.socket:
+    """A TCP connection to the server; Failure when there is none within timeout seconds."""
+    try:
+        sock = socket.create_connection((host, port), timeout)
+    except OSError as error:
+        raise Failure(f"could not connect to {host}:{port}: {error.strerror or error}") from None
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def listen(port: int, host: str = "") -> socket.socket:
+    """A listening socket, of every IPv4 and IPv6 address when host is empty; port 0 takes any free one."""
+    try:
+        if not host and socket.has_dualstack_ipv6():
+            try:
+                return socket.create_server(
+                    ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1
+                )
+            except OSError as error:
+                if not _no_ipv6(error):
+                    raise
+        return socket.create_server((host, port), backlog=1)
+    except OSError as error:
+        raise Failure(f"could not listen on port {port}: {error.strerror or error}") from None
+
+
+def _no_ipv6(error: OSError) -> bool:
+    """Whether this machine has IPv6 compiled in, but switched off."""
+    return error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+
+
+def accept(listener: socket.socket, timeout: float | None) -> socket.socket:
+    """The first client; the timeout is that of later sends and receives, the wait itself has none."""
+    sock, _ = listener.accept()
+    sock.settimeout(timeout)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def _receive(sock: socket.socket, length: int, doing: str) -> bytes:
+    """Exactly length bytes."""
+    received = b""
+    with _failures(doing):
+        while len(received) < length:
+            part = sock.recv(length - len(received))
+            if not part:
+                got = f"after {len(received)} of {length} bytes" if received else "without a word"
+                raise Failure(f"{doing}: the peer closed the TCP connection {got}")
+            received += part
+    return received
+
+
+@contextmanager
+def _failures(doing: str) -> Iterator[None]:
+    """Turns what goes wrong on the TCP connection into words."""
+    try:
+        yield
+    except TimeoutError:
+        raise Failure(f"{doing}: the peer said nothing in time") from None
+    except OSError as error:
+        raise Failure(f"{doing}: the TCP connection failed: {error.strerror or error}") from None

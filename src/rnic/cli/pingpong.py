@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rnic pingpong rc`: ibv_rc_pingpong, so that either end can be the original.
+
+Each end posts rx_depth receives, and sends one message when it has received the other's and its own last SEND
+has completed; the client begins.  An exchange is a message there and one back.
+"""
+
+from __future__ import annotations
+
+import mmap
+import socket
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import click
+
+import rnic
+from rnic.cli import endpoint, exchange, params
+from rnic.cli.params import Failure
+
+RECV_WRID, SEND_WRID = 1, 2
+FILL = 0x7B  # what ibv_rc_pingpong fills its buffer with
+MTUS = {
+    256: rnic.MTU.MTU_256,
+    512: rnic.MTU.MTU_512,
+    1024: rnic.MTU.MTU_1024,
+    2048: rnic.MTU.MTU_2048,
+    4096: rnic.MTU.MTU_4096,
+}
+
+# Options of the original whose objects rnic does not have yet.
+NOT_YET = {
+    "odp": "on-demand paging",
+    "iodp": "implicit on-demand paging",
+    "prefetch": "prefetching an on-demand region",
+    "ts": "completion timestamps",
+    "dm": "device memory",
+    "new_send": "the ibv_wr_* interface for posting",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line of one end."""
+
+    servername: str | None
+    port: int
+    ib_dev: str | None
+    ib_port: int
+    size: int
+    mtu: rnic.MTU
+    rx_depth: int
+    iters: int
+    sl: int
+    events: bool
+    gid_idx: int | None
+    chk: bool
+    timeout: float
+
+
+@click.group()
+def pingpong() -> None:
+    """Bounce messages between two queue pairs, as the ibv_*_pingpong programs do."""
+
+
+@pingpong.command()
+@click.argument("servername", metavar="[HOST]", required=False)
+@click.option(
+    "-p",
+    "--port",
+    type=params.number(0, 65535),
+    default=18515,
+    show_default=True,
+    help="TCP port of the server.",
+)
+@click.option("-d", "--ib-dev", help="Device; without -d and -g, that of the TCP connection's local address.")
+@click.option(
+    "-i", "--ib-port", type=params.number(1, 255), default=1, show_default=True, help="Port of the device."
+)
+@click.option(
+    "-s",
+    "--size",
+    type=params.size((1 << 31) - 1),
+    default=4096,
+    show_default=True,
+    help="Bytes in a message.",
+)
+@click.option(
+    "-m",
+    "--mtu",
+    type=click.Choice(list(map(str, MTUS))),
+    default="1024",
+    show_default=True,
+    help="Path MTU.",
+)
+@click.option(
+    "-r",
+    "--rx-depth",
+    type=params.number(1),
+    default=500,
+    show_default=True,
+    help="Receives to post at a time.",
+)
+@click.option("-n", "--iters", type=params.number(1), default=1000, show_default=True, help="Exchanges.")
+@click.option("-l", "--sl", type=params.number(0, 15), default=0, show_default=True, help="Service level.")
+@click.option("-e", "--events", is_flag=True, help="Sleep on completion events instead of polling.")
+@click.option(
+    "-g",
+    "--gid-idx",
+    type=params.number(-1),
+    default=-1,
+    help="Index of the local GID; -1: the local address.",
+)
+@click.option("-o", "--odp", is_flag=True, help="On-demand paging (not supported yet).")
+@click.option("-O", "--iodp", is_flag=True, help="Implicit on-demand paging (not supported yet).")
+@click.option("-P", "--prefetch", is_flag=True, help="Prefetch an on-demand region (not supported yet).")
+@click.option("-t", "--ts", is_flag=True, help="Completions with timestamps (not supported yet).")
+@click.option("-c", "--chk", is_flag=True, help="Validate the received buffer.")
+@click.option("-j", "--dm", is_flag=True, help="Device memory (not supported yet).")
+@click.option(
+    "-N", "--new_send", "--new-send", is_flag=True, help="The ibv_wr_* interface (not supported yet)."
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    help="Give up after this many seconds in which nothing completes (0: never).",
+)
+def rc(
+    servername: str | None,
+    port: int,
+    ib_dev: str | None,
+    ib_port: int,
+    size: int,
+    mtu: str,
+    rx_depth: int,
+    iters: int,
+    sl: int,
+    events: bool,
+    gid_idx: int,
+    chk: bool,
+    timeout: float,
+    **not_yet: bool,
+) -> None:
+    """Bounce messages over a reliable connection: without HOST a server, with HOST its client.
+
+    Options, TCP exchange and output are those of ibv_rc_pingpong; either end can be the original.
+
+    \b
+    rnic pingpong rc                       a server; then, on the other side, one of
+    rnic pingpong rc HOST
+    ibv_rc_pingpong -d rxe0 -g 1 HOST      the original needs -g on Ethernet
+    """
+    for name, given in not_yet.items():
+        if given:
+            raise Failure(f"--{name}: {NOT_YET[name]}: operation not supported (EOPNOTSUPP)")
+    index = None if gid_idx < 0 else gid_idx
+    run(
+        Options(
+            servername,
+            port,
+            ib_dev,
+            ib_port,
+            size,
+            MTUS[int(mtu)],
+            rx_depth,
+            iters,
+            sl,
+            events,
+            index,
+            chk,
+            timeout,
+        )
+    )
+
+
+def run(options: Options) -> None:
+    """One end, from the TCP connection to the last line of output."""
+    with ExitStack() as stack:
+        sock = stack.enter_context(_meet(options))
+        local_port = endpoint.open_port(options.ib_dev, options.ib_port, options.gid_idx, sock.getsockname())
+        stack.enter_context(local_port.ctx)
+        end = End(options, local_port, stack)
+        remote = _exchange(sock, options, end)
+        sock.close()
+        click.echo(f"  remote address: {remote}")
+        seconds = end.run()
+        click.echo(report(options.size, options.iters, seconds))
+        end.validate()
+
+
+def _meet(options: Options) -> socket.socket:
+    """The TCP connection: to the server, or the first client's."""
+    timeout = options.timeout or None
+    if options.servername is not None:
+        return exchange.connect(options.servername, options.port, timeout)
+    with exchange.listen(options.port) as listener:
+        if options.port == 0:
+            click.echo(f"listening on port {listener.getsockname()[1]}", err=True)
+        return exchange.accept(listener, timeout)
+
+
+def _exchange(sock: socket.socket, options: Options, end: End) -> exchange.PeerAddress:
+    """Tells each end the other's address and connects the queue pair; the server's before it answers."""
+    click.echo(f"  local address:  {end.local}")
+    if options.servername is not None:
+        exchange.send_address(sock, end.local)
+        remote = exchange.receive_address(sock)
+        exchange.send_done(sock)
+        end.connect(remote)
+    else:
+        remote = exchange.receive_address(sock)
+        end.connect(remote)
+        exchange.send_address(sock, end.local)
+        exchange.receive_done(sock)
+    return remote
+
+
+def report(size: int, iters: int, seconds: float) -> str:
+    """The two lines that ibv_rc_pingpong ends with."""
+    usec = max(seconds * 1e6, 1e-3)
+    total = size * iters * 2
+    return (
+        f"{total} bytes in {usec / 1e6:.2f} seconds = {total * 8 / usec:.2f} Mbit/sec\n"
+        f"{iters} iters in {usec / 1e6:.2f} seconds = {usec / iters:.2f} usec/iter"
+    )
+
+
+def bad_pages(buffer: memoryview | mmap.mmap, size: int) -> list[int]:
+    """Pages that do not begin with what the client of a validated run writes (page % sizeof(char), so 0)."""
+    return [offset // mmap.PAGESIZE for offset in range(0, size, mmap.PAGESIZE) if buffer[offset] != 0]
+
+
+class End:
+    """One end: its queue pair, its buffer, and the loop that answers each message with one."""
+
+    def __init__(self, options: Options, port: endpoint.LocalPort, stack: ExitStack) -> None:
+        self.options = options
+        self.port = port
+        ctx = port.ctx
+        self.channel = stack.enter_context(ctx.create_comp_channel()) if options.events else None
+        self.patience = endpoint.Patience(options.timeout)
+        self.events = 0  # taken from the channel, not yet acknowledged
+        pd = stack.enter_context(ctx.alloc_pd())
+        self.buf = mmap.mmap(-1, max(options.size, 1))
+        self.buf.write(bytes([FILL]) * len(self.buf))
+        mr = stack.enter_context(pd.reg_mr(self.buf, rnic.AccessFlags.LOCAL_WRITE))
+        self.cq = stack.enter_context(ctx.create_cq(options.rx_depth + 1, channel=self.channel))
+        stack.callback(self.acknowledge)
+        cap = rnic.QPCap(max_send_wr=1, max_recv_wr=options.rx_depth, max_send_sge=1, max_recv_sge=1)
+        init = rnic.QPInitAttr(send_cq=self.cq, recv_cq=self.cq, qp_type=rnic.QPType.RC, cap=cap)
+        self.qp = stack.enter_context(pd.create_qp(init))
+        endpoint.to_init(self.qp, options.ib_port, rnic.AccessFlags(0))
+
+        sg_list = [rnic.SGE(mr, offset=0, length=options.size)] if options.size else []
+        flags = rnic.SendFlags.SIGNALED
+        if self.qp.cap.max_inline_data >= options.size:
+            flags |= rnic.SendFlags.INLINE
+        self.send_wr = rnic.SendWR(
+            wr_id=SEND_WRID, opcode=rnic.WROpcode.SEND, send_flags=flags, sg_list=sg_list
+        )
+        self.recv_wrs = [rnic.RecvWR(wr_id=RECV_WRID, sg_list=sg_list) for _ in range(options.rx_depth)]
+        self.qp.post_recv(self.recv_wrs)
+        if self.channel:
+            self.cq.req_notify()
+        self.local = port.address(self.qp)
+
+    def connect(self, remote: exchange.PeerAddress) -> None:
+        endpoint.connect(self.qp, self.port, self.local, remote, mtu=self.options.mtu, sl=self.options.sl)
+
+    def run(self) -> float:
+        """All exchanges; how many seconds they took."""
+        client = self.options.servername is not None
+        if client and self.options.chk:
+            for offset in range(0, self.options.size, mmap.PAGESIZE):
+                self.buf[offset] = 0
+        # What must complete before the next SEND: the peer's message and our own last one.
+        pending = RECV_WRID
+        if client:
+            self.qp.post_send(self.send_wr)
+            pending |= SEND_WRID
+        start = time.perf_counter()
+        self._loop(pending)
+        return time.perf_counter() - start
+
+    def _loop(self, pending: int) -> None:
+        iters, rx_depth = self.options.iters, self.options.rx_depth
+        qp, send_wr, recv_wrs = self.qp, self.send_wr, self.recv_wrs
+        completions = self._after_event if self.channel else self._polled
+        received = sent = 0
+        posted = rx_depth
+        while received < iters or sent < iters:
+            for wc in completions(received):
+                if not wc.ok:
+                    raise Failure(f"after {received} of {iters} exchanges: {wc.explain()}")
+                if wc.wr_id == RECV_WRID:
+                    received += 1
+                    posted -= 1
+                    if posted <= 1:
+                        qp.post_recv(recv_wrs[posted:])
+                        posted = rx_depth
+                else:
+                    sent += 1
+                pending &= ~wc.wr_id
+                if not pending and sent < iters:
+                    qp.post_send(send_wr)
+                    pending = RECV_WRID | SEND_WRID
+
+    def _polled(self, received: int) -> list[rnic.WC]:
+        """Completions, by polling until there are some."""
+        poll = self.cq.poll
+        found = poll(16)
+        if found:
+            return found
+        doing, wait = f"after {received} of {self.options.iters} exchanges", self.patience.wait
+        self.patience.begin()
+        while not found:
+            wait(doing)
+            found = poll(16)
+        return found
+
+    def _after_event(self, received: int) -> list[rnic.WC]:
+        """Completions that an event announced; none when an earlier call has taken them already."""
+        assert self.channel is not None
+        try:
+            self.channel.get_cq_event(timeout=self.options.timeout or None)
+        except TimeoutError:
+            self.patience.look(self.options.timeout, f"after {received} of {self.options.iters} exchanges")
+        self.events += 1
+        self.cq.req_notify()
+        return self.cq.poll(16)
+
+    def acknowledge(self) -> None:
+        """A completion queue with unacknowledged events is in use."""
+        if self.events:
+            self.cq.ack_events(self.events)
+            self.events = 0
+
+    def validate(self) -> None:
+        """The server's last act with -c; the original prints the same lines, but ends with exit code 0."""
+        if self.options.servername is not None or not self.options.chk:
+            return
+        bad = bad_pages(self.buf, self.options.size)
+        for page in bad:
+            click.echo(f"invalid data in page {page}")
+        if bad:
+            raise Failure(f"{len(bad)} pages arrived wrong")

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libibverbs' enumerations, with its names (less the prefix) and its values.
+
+The C core holds the same rows (X-macros of nic.h); a test compares the two, and both with libibverbs.
+"""
+
+from enum import IntEnum, IntFlag
+
+__all__ = [
+    "QPState",
+    "QPType",
+    "MTU",
+    "MigState",
+    "PortState",
+    "LinkLayer",
+    "GIDType",
+    "Transport",
+    "NodeType",
+    "AtomicCap",
+    "AccessFlags",
+    "QPAttrMask",
+    "WROpcode",
+    "SendFlags",
+    "WCStatus",
+    "WCOpcode",
+    "WCFlags",
+    "EventType",
+    "DeviceCap",
+]
+
+
+class QPState(IntEnum):
+    """The state of a queue pair: what it accepts and does (IBA 10.3.1; ibv_modify_qp(3))."""
+
+    RESET = 0
+    INIT = 1
+    RTR = 2
+    RTS = 3
+    SQD = 4
+    SQE = 5
+    ERR = 6
+
+
+class QPType(IntEnum):
+    """The transport service of a queue pair (IBA 9.1; ibv_create_qp(3))."""
+
+    RC = 2
+    UC = 3
+    UD = 4
+    RAW_PACKET = 8
+    XRC_SEND = 9
+    XRC_RECV = 10
+
+
+class MTU(IntEnum):
+    """The most payload bytes in one packet of a path, as a code (IBA 9.2); `.nbytes` is their number."""
+
+    MTU_256 = 1
+    MTU_512 = 2
+    MTU_1024 = 3
+    MTU_2048 = 4
+    MTU_4096 = 5
+
+    @property
+    def nbytes(self) -> int:
+        """The payload bytes that this code stands for: 256 to 4096."""
+        return 128 << self
+
+
+class MigState(IntEnum):
+    """Automatic path migration (IBA 17.2.8)."""
+
+    MIGRATED = 0
+    REARM = 1
+    ARMED = 2
+
+
+class PortState(IntEnum):
+    """The logical state of a port (IBA 14.2.5.6; ibv_query_port(3))."""
+
+    NOP = 0
+    DOWN = 1
+    INIT = 2
+    ARMED = 3
+    ACTIVE = 4
+    ACTIVE_DEFER = 5
+
+
+class LinkLayer(IntEnum):
+    """What carries the packets of a port (ibv_query_port(3))."""
+
+    UNSPECIFIED = 0
+    INFINIBAND = 1
+    ETHERNET = 2
+
+
+class GIDType(IntEnum):
+    """What an entry of the GID table speaks (ibv_query_gid_ex(3))."""
+
+    IB = 0
+    ROCE_V1 = 1
+    ROCE_V2 = 2
+
+
+class Transport(IntEnum):
+    """The protocol family of a device (ibv_get_device_list(3))."""
+
+    UNKNOWN = -1
+    IB = 0
+    IWARP = 1
+
+
+class NodeType(IntEnum):
+    """What kind of node a device is."""
+
+    CA = 1
+    RNIC = 4
+
+
+class AtomicCap(IntEnum):
+    """Against whom atomics are atomic: nobody, this device's users, everybody (ibv_query_device(3))."""
+
+    NONE = 0
+    HCA = 1
+    GLOB = 2
+
+
+class AccessFlags(IntFlag):
+    """What may be done to a memory region, or through a queue pair (IBA 10.6.3; ibv_reg_mr(3))."""
+
+    LOCAL_WRITE = 1 << 0
+    REMOTE_WRITE = 1 << 1
+    REMOTE_READ = 1 << 2
+    REMOTE_ATOMIC = 1 << 3
+    MW_BIND = 1 << 4
+    ZERO_BASED = 1 << 5
+    ON_DEMAND = 1 << 6
+    HUGETLB = 1 << 7
+    RELAXED_ORDERING = 1 << 20
+
+
+class QPAttrMask(IntFlag):
+    """Which fields of a QPAttr count (ibv_modify_qp(3))."""
+
+    STATE = 1 << 0
+    CUR_STATE = 1 << 1
+    EN_SQD_ASYNC_NOTIFY = 1 << 2
+    ACCESS_FLAGS = 1 << 3
+    PKEY_INDEX = 1 << 4
+    PORT = 1 << 5
+    QKEY = 1 << 6
+    AV = 1 << 7
+    PATH_MTU = 1 << 8
+    TIMEOUT = 1 << 9
+    RETRY_CNT = 1 << 10
+    RNR_RETRY = 1 << 11
+    RQ_PSN = 1 << 12
+    MAX_QP_RD_ATOMIC = 1 << 13
+    ALT_PATH = 1 << 14
+    MIN_RNR_TIMER = 1 << 15
+    SQ_PSN = 1 << 16
+    MAX_DEST_RD_ATOMIC = 1 << 17
+    PATH_MIG_STATE = 1 << 18
+    CAP = 1 << 19
+    DEST_QPN = 1 << 20
+    RATE_LIMIT = 1 << 25
+
+
+class WROpcode(IntEnum):
+    """What a send work request asks for (IBA 10.7.2; ibv_post_send(3))."""
+
+    RDMA_WRITE = 0
+    RDMA_WRITE_WITH_IMM = 1
+    SEND = 2
+    SEND_WITH_IMM = 3
+    RDMA_READ = 4
+    ATOMIC_CMP_AND_SWP = 5
+    ATOMIC_FETCH_AND_ADD = 6
+    LOCAL_INV = 7
+    BIND_MW = 8
+    SEND_WITH_INV = 9
+    TSO = 10
+    ATOMIC_WRITE = 15
+
+
+class SendFlags(IntFlag):
+    """How a send work request is carried out (ibv_post_send(3))."""
+
+    FENCE = 1 << 0
+    SIGNALED = 1 << 1
+    SOLICITED = 1 << 2
+    INLINE = 1 << 3
+    IP_CSUM = 1 << 4
+
+
+class WCStatus(IntEnum):
+    """How a work request ended (IBA 11.6.2; ibv_poll_cq(3))."""
+
+    SUCCESS = 0
+    LOC_LEN_ERR = 1
+    LOC_QP_OP_ERR = 2
+    LOC_EEC_OP_ERR = 3
+    LOC_PROT_ERR = 4
+    WR_FLUSH_ERR = 5
+    MW_BIND_ERR = 6
+    BAD_RESP_ERR = 7
+    LOC_ACCESS_ERR = 8
+    REM_INV_REQ_ERR = 9
+    REM_ACCESS_ERR = 10
+    REM_OP_ERR = 11
+    RETRY_EXC_ERR = 12
+    RNR_RETRY_EXC_ERR = 13
+    LOC_RDD_VIOL_ERR = 14
+    REM_INV_RD_REQ_ERR = 15
+    REM_ABORT_ERR = 16
+    INV_EECN_ERR = 17
+    INV_EEC_STATE_ERR = 18
+    FATAL_ERR = 19
+    RESP_TIMEOUT_ERR = 20
+    GENERAL_ERR = 21
+    TM_ERR = 22
+    TM_RNDV_INCOMPLETE = 23
+
+
+class WCOpcode(IntEnum):
+    """What a completion completes (IBA 11.4.2.1; ibv_poll_cq(3))."""
+
+    SEND = 0
+    RDMA_WRITE = 1
+    RDMA_READ = 2
+    COMP_SWAP = 3
+    FETCH_ADD = 4
+    BIND_MW = 5
+    LOCAL_INV = 6
+    TSO = 7
+    ATOMIC_WRITE = 9
+    RECV = 128
+    RECV_RDMA_WITH_IMM = 129
+
+
+class WCFlags(IntFlag):
+    """Which optional fields of a completion are valid (ibv_poll_cq(3))."""
+
+    GRH = 1 << 0
+    WITH_IMM = 1 << 1
+    IP_CSUM_OK = 1 << 2
+    WITH_INV = 1 << 3
+
+
+class EventType(IntEnum):
+    """What an asynchronous event reports (IBA 11.6.3; ibv_get_async_event(3))."""
+
+    CQ_ERR = 0
+    QP_FATAL = 1
+    QP_REQ_ERR = 2
+    QP_ACCESS_ERR = 3
+    COMM_EST = 4
+    SQ_DRAINED = 5
+    PATH_MIG = 6
+    PATH_MIG_ERR = 7
+    DEVICE_FATAL = 8
+    PORT_ACTIVE = 9
+    PORT_ERR = 10
+    LID_CHANGE = 11
+    PKEY_CHANGE = 12
+    SM_CHANGE = 13
+    SRQ_ERR = 14
+    SRQ_LIMIT_REACHED = 15
+    QP_LAST_WQE_REACHED = 16
+    CLIENT_REREGISTER = 17
+    GID_CHANGE = 18
+    WQ_FATAL = 19
+
+
+class DeviceCap(IntFlag):
+    """Optional features of a device (ibv_query_device(3))."""
+
+    CURR_QP_STATE_MOD = 1 << 7
+    PORT_ACTIVE_EVENT = 1 << 10
+    SYS_IMAGE_GUID = 1 << 11
+    RC_RNR_NAK_GEN = 1 << 12
+    N_NOTIFY_CQ = 1 << 14

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can go wrong: the exceptions of verbs, and completions with an error status, in words."""
+
+import errno as _errno
+import os
+from typing import Any
+
+from rnic.enums import WCStatus
+
+__all__ = ["PostError", "VerbsError", "explain_completion"]
+
+
+class VerbsError(OSError):
+    """A verb failed: `errno` says how, `verb` which one, `strerror` why, in words.
+
+    Raised where the function of libibverbs would return an error; the errno is the one that its man page
+    gives.
+    """
+
+    verb: str
+
+    def __init__(self, errno: int, text: str = "", verb: str = "") -> None:
+        super().__init__(errno, text or os.strerror(errno))
+        self.verb = verb
+
+    def __str__(self) -> str:
+        name = _errno.errorcode.get(self.errno or 0, f"errno {self.errno}")
+        return f"{self.verb}: {self.strerror} [{name}]" if self.verb else f"{self.strerror} [{name}]"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.errno, self.strerror, self.verb)
+
+
+class PostError(VerbsError):
+    """A chain was posted only in part: all before `bad_wr`, none from it on (ibv_post_send(3))."""
+
+    bad_wr: Any
+    """The SendWR or RecvWR that was refused."""
+    index: int
+    """Its place in the chain, counted from 0: so many were posted."""
+
+    def __init__(
+        self, errno: int, text: str = "", verb: str = "", bad_wr: Any = None, index: int = 0
+    ) -> None:
+        super().__init__(errno, text, verb)
+        self.bad_wr = bad_wr
+        self.index = index
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.errno, self.strerror, self.verb, None, self.index)
+
+
+# Which side, what happened, what to look at.  IBA 11.6.2 and ibv_poll_cq(3) define the statuses.
+_STATUS_TEXT: dict[WCStatus, tuple[str, str, str]] = {
+    WCStatus.LOC_LEN_ERR: (
+        "local side",
+        "the message is longer than the posted receive buffer, or than the port can send",
+        "compare its size with the lengths in the receive's sg_list, and with PortAttr.max_msg_sz",
+    ),
+    WCStatus.LOC_QP_OP_ERR: (
+        "local side",
+        "the queue pair could not carry out the request",
+        "look at opcode, flags, max_rd_atomic and the attributes that the queue pair was moved to RTS with",
+    ),
+    WCStatus.LOC_EEC_OP_ERR: (
+        "local side",
+        "an end-to-end context could not carry out the request",
+        "this belongs to reliable datagrams, which nobody implements: suspect the provider",
+    ),
+    WCStatus.LOC_PROT_ERR: (
+        "local side",
+        "an SGE does not name memory that this queue pair may use for the request",
+        "check lkey, addr and length of every SGE, that its MR is still registered, is of the queue pair's "
+        "PD, and has LOCAL_WRITE when data is to be placed in it (receives, READ, atomics)",
+    ),
+    WCStatus.WR_FLUSH_ERR: (
+        "local side",
+        "the request was not carried out, because the queue pair was in the error state",
+        "this is a consequence: look at the first completion that is neither SUCCESS nor WR_FLUSH_ERR, at "
+        "the peer, and at get_async_event()",
+    ),
+    WCStatus.MW_BIND_ERR: (
+        "local side",
+        "a memory window was not bound",
+        "the MR needs MW_BIND and at least the window's rights, and must contain its range",
+    ),
+    WCStatus.BAD_RESP_ERR: (
+        "remote side",
+        "the peer's answer does not belong to the request",
+        "suspect the peer's implementation; capture the packets and compare opcode, PSN and length",
+    ),
+    WCStatus.LOC_ACCESS_ERR: (
+        "local side",
+        "a peer's RDMA WRITE WITH IMMEDIATE hit memory that it may not write",
+        "check rights and range of the MR here that the peer's rkey names",
+    ),
+    WCStatus.REM_INV_REQ_ERR: (
+        "remote side",
+        "the peer calls the request invalid",
+        "is its receive buffer long enough? does its queue pair allow the operation (qp_access_flags, "
+        "max_dest_rd_atomic)? is an atomic's address a multiple of 8? is the path MTU the same at both ends?",
+    ),
+    WCStatus.REM_ACCESS_ERR: (
+        "remote side",
+        "the peer refuses access to the memory",
+        "compare rkey, remote_addr and length with the peer's MR, its access flags and its PD; "
+        "is it still registered?",
+    ),
+    WCStatus.REM_OP_ERR: (
+        "remote side",
+        "the peer could not complete the operation, for a reason of its own",
+        "look at the peer's completions and its get_async_event(): its queue pair is in the error state too",
+    ),
+    WCStatus.RETRY_EXC_ERR: (
+        "remote side or the path",
+        "the peer did not acknowledge the request, however often it was sent",
+        "does the peer's process live, and is its queue pair in RTR or RTS? do dest_qp_num, the dgid and the "
+        "PSNs of both ends match? does a firewall let UDP port 4791 pass? do the drop_ counters count?",
+    ),
+    WCStatus.RNR_RETRY_EXC_ERR: (
+        "remote side",
+        "the peer had no receive posted, however often it was asked",
+        "post receives there before sending here, or raise rnr_retry (7: no end) or the peer's min_rnr_timer",
+    ),
+    WCStatus.LOC_RDD_VIOL_ERR: (
+        "local side",
+        "the reliable datagram domains do not match",
+        "this belongs to reliable datagrams, which nobody implements: suspect the provider",
+    ),
+    WCStatus.REM_INV_RD_REQ_ERR: (
+        "remote side",
+        "the peer calls the reliable datagram invalid",
+        "this belongs to reliable datagrams, which nobody implements: suspect the provider",
+    ),
+    WCStatus.REM_ABORT_ERR: (
+        "remote side",
+        "the peer ended the operation",
+        "look at what the peer did with its queue pair",
+    ),
+    WCStatus.INV_EECN_ERR: (
+        "local side",
+        "there is no such end-to-end context",
+        "this belongs to reliable datagrams, which nobody implements: suspect the provider",
+    ),
+    WCStatus.INV_EEC_STATE_ERR: (
+        "local side",
+        "the end-to-end context is in the wrong state",
+        "this belongs to reliable datagrams, which nobody implements: suspect the provider",
+    ),
+    WCStatus.FATAL_ERR: (
+        "local side",
+        "the device failed",
+        "look at get_async_event(); the context has to be opened again",
+    ),
+    WCStatus.RESP_TIMEOUT_ERR: (
+        "remote side",
+        "the peer's answer came too late",
+        "look at the peer's load and at the timeout",
+    ),
+    WCStatus.GENERAL_ERR: (
+        "local side",
+        "something failed for which there is no status of its own",
+        "vendor_err is all there is to go by",
+    ),
+    WCStatus.TM_ERR: (
+        "local side",
+        "tag matching failed",
+        "the tag list is full, or the tag was unknown",
+    ),
+    WCStatus.TM_RNDV_INCOMPLETE: (
+        "local side",
+        "the rendezvous data has to be fetched by software",
+        "read the data from the peer yourself, then tell it",
+    ),
+}
+
+
+def explain_completion(status: int, cause: str, qp_num: int, wr_id: int) -> str:
+    """One completion in words: what went wrong, on which side, what to look at.
+
+    `cause` is the provider's own reason (vendor_err) in words, or "".
+    """
+    head = f"wr_id {wr_id} on QP 0x{qp_num:06x}"
+    if status == WCStatus.SUCCESS:
+        return f"{head}: completed"
+    if status not in _STATUS_TEXT:
+        return f"{head}: status {status}, which rnic does not know"
+    known = WCStatus(status)
+    side, what, look = _STATUS_TEXT[known]
+    reason = f" ({cause})" if cause else ""
+    return f"{head}: {known.name}, {side}: {what}{reason}. Look here: {look}"

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connected queue pairs for tests and experiments: in one process, or one end in each of two.
+
+    with rnic.testing.Pair() as pair:                        # both ends here, over the loopback interface
+        pair.a.qp.post_send(...)
+        (wc,) = pair.a.wait()
+
+    with rnic.testing.End() as end:                          # one end here, the other where the socket leads
+        rnic.testing.connect_through(end.qp, sock)
+
+connect() joins any two queue pairs of this process; prepare() and complete() are its two halves, for programs
+that have a way of their own to tell the peer an Address.
+"""
+
+from rnic.testing.connection import Address, Options, complete, connect, connect_through, prepare
+from rnic.testing.pair import ALL_ACCESS, End, Pair
+
+__all__ = [
+    "ALL_ACCESS",
+    "Address",
+    "End",
+    "Options",
+    "Pair",
+    "complete",
+    "connect",
+    "connect_through",
+    "prepare",
+]

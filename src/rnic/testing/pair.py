@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One end of a connection with all that belongs to it, and two of them."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self
+
+from rnic._nic.nic import MR, WC
+from rnic.enums import AccessFlags
+from rnic.testing.connection import Options, connect
+from rnic.verbs.context import Context
+from rnic.verbs.device import Device, open_device
+from rnic.verbs.qp import QPCap, QPInitAttr
+
+__all__ = ["ALL_ACCESS", "End", "Pair"]
+
+ALL_ACCESS = (
+    AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_ATOMIC
+)
+
+_LOOPBACK = "roce_lo"
+_CAP = QPCap()
+
+
+class _Closes:
+    """A `with` block that closes what was made in it, the last first."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+
+    def close(self) -> None:
+        """Close everything that this object has made."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, value, traceback)
+
+
+class End(_Closes):
+    """A queue pair in RESET, with a context, protection domain, completion channel and queue of its own.
+
+    `device` is whatever open_device() takes, by default the loopback interface's; `ctx` takes an open context
+    instead, which then stays open.  close(), or the end of a `with` block, closes all, memory() included.
+    """
+
+    def __init__(
+        self,
+        device: str | int | Device | None = _LOOPBACK,
+        *,
+        ctx: Context | None = None,
+        cap: QPCap = _CAP,
+        cqe: int = 1024,
+        sq_sig_all: bool = False,
+        **open_options: Any,
+    ) -> None:
+        super().__init__()
+        with ExitStack() as stack:
+            self.ctx = ctx or stack.enter_context(open_device(device, **open_options))
+            self.pd = stack.enter_context(self.ctx.alloc_pd())
+            self.channel = stack.enter_context(self.ctx.create_comp_channel())
+            self.cq = stack.enter_context(self.ctx.create_cq(cqe, self.channel))
+            init = QPInitAttr(send_cq=self.cq, recv_cq=self.cq, sq_sig_all=sq_sig_all, cap=cap)
+            self.qp = stack.enter_context(self.pd.create_qp(init))
+            self._stack = stack.pop_all()
+
+    def memory(self, nbytes: int, access: AccessFlags = ALL_ACCESS) -> MR:
+        """Memory of the device's own making, registered; it goes with this end."""
+        return self._stack.enter_context(self.pd.alloc_mr(nbytes, access))
+
+    def register(self, buffer: Any, access: AccessFlags = ALL_ACCESS) -> MR:
+        """The memory of a buffer, registered; it is let go with this end."""
+        return self._stack.enter_context(self.pd.reg_mr(buffer, access))
+
+    def wait(self, n: int = 1, timeout: float = 60.0) -> list[WC]:
+        """Exactly n completions, whatever their status; sleeps until they are there.
+
+        `timeout` is in seconds; at its end TimeoutError, with what had come as its `completions`.
+        """
+        found = self.cq.poll(n)
+        deadline = monotonic() + timeout
+        while len(found) < n:
+            self.cq.req_notify()
+            more = self.cq.poll(n - len(found))
+            found += more
+            if not more:
+                self._sleep(deadline, n, found)
+        return found
+
+    def _sleep(self, deadline: float, n: int, found: list[WC]) -> None:
+        try:
+            self.channel.get_cq_event(max(0.0, deadline - monotonic()))
+        except TimeoutError:
+            error = TimeoutError(f"{len(found)} of {n} completions came in time: {found}")
+            error.completions = found  # type: ignore[attr-defined]
+            raise error from None
+        self.cq.ack_events()
+
+    def wait_ok(self, n: int = 1, timeout: float = 60.0) -> list[WC]:
+        """As wait(), but a completion that failed is raised as RuntimeError, in its own words."""
+        found = self.wait(n, timeout)
+        for wc in found:
+            if not wc.ok:
+                raise RuntimeError(wc.explain())
+        return found
+
+
+class Pair(_Closes):
+    """Two connected ends, `a` and `b`, in this process.
+
+    Each is in a context of its own: the packets go from one to the other as between two processes.
+    `options` are for both connections, `options_b` for b's when it differs; everything else is End's.
+    """
+
+    def __init__(
+        self,
+        device: str | int | Device | None = _LOOPBACK,
+        *,
+        options: Options | None = None,
+        options_b: Options | None = None,
+        **end_options: Any,
+    ) -> None:
+        super().__init__()
+        with ExitStack() as stack:
+            self.a = stack.enter_context(End(device, **end_options))
+            self.b = stack.enter_context(End(device, **end_options))
+            connect(self.a.qp, self.b.qp, options or Options(), options_b)
+            self._stack = stack.pop_all()

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Addresses: GIDs and address vectors."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import total_ordering
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any
+
+__all__ = ["GID", "AHAttr"]
+
+_MAPPED = bytes(10) + b"\xff\xff"
+
+
+@total_ordering
+class GID:
+    """A global identifier: 16 bytes in the form of an IPv6 address, never changed (IBA 4.1.1).
+
+    With RoCEv2 it is the IP address of a port, an IPv4 address as ::ffff:a.b.c.d (IBA annex A17).  GID()
+    takes 16 bytes, the text of an IPv4 or IPv6 address, an ipaddress object or another GID; ValueError for
+    anything else.
+    """
+
+    __slots__ = ("raw",)
+
+    raw: bytes
+    """The 16 bytes, in network order."""
+
+    def __init__(
+        self, value: "GID | str | bytes | bytearray | IPv4Address | IPv6Address" = bytes(16)
+    ) -> None:
+        object.__setattr__(self, "raw", _raw_gid(value))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a GID never changes: {name} cannot be set")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a GID never changes: {name} cannot be deleted")
+
+    @property
+    def ip(self) -> IPv4Address | IPv6Address:
+        """The IP address: an IPv4Address when it is a mapped one, else an IPv6Address."""
+        if self.raw.startswith(_MAPPED):
+            return IPv4Address(self.raw[12:])
+        return IPv6Address(self.raw)
+
+    def __bytes__(self) -> bytes:
+        return self.raw
+
+    def __bool__(self) -> bool:
+        return any(self.raw)
+
+    def __eq__(self, other: object) -> bool:
+        return self.raw == other.raw if isinstance(other, GID) else NotImplemented
+
+    def __lt__(self, other: object) -> bool:
+        return self.raw < other.raw if isinstance(other, GID) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.raw)
+
+    def __reduce__(self) -> tuple[type["GID"], tuple[bytes]]:
+        return GID, (self.raw,)
+
+    def __str__(self) -> str:
+        ip = self.ip
+        return f"::ffff:{ip}" if isinstance(ip, IPv4Address) else str(ip)
+
+    def __repr__(self) -> str:
+        return f"GID({str(self)!r})"
+
+
+def _raw_gid(value: object) -> bytes:
+    if isinstance(value, GID):
+        return value.raw
+    if isinstance(value, str):
+        value = ip_address(value)
+    if isinstance(value, IPv4Address):
+        return _MAPPED + value.packed
+    if isinstance(value, IPv6Address):
+        return value.packed
+    if isinstance(value, bytes | bytearray) and len(value) == 16:
+        return bytes(value)
+    raise ValueError(f"not a GID: {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class AHAttr:
+    """The path to a peer, an address vector (IBA 11.2.2.1; ibv_modify_qp(3), ibv_create_ah(3)).
+
+    `dgid` may be given in any form that GID() takes.  RoCE uses the global part only: dlid, sl,
+    src_path_bits and static_rate are InfiniBand's.
+    """
+
+    dgid: GID
+    """The peer's GID."""
+    sgid_index: int = 0
+    """Index of our own GID in the port's table: the address that packets leave from."""
+    port_num: int = 1
+    hop_limit: int = 64
+    """IP time to live."""
+    traffic_class: int = 0
+    """IP DSCP and ECN, 8 bits."""
+    flow_label: int = 0
+    """20 bits."""
+    sl: int = 0
+    dlid: int = 0
+    is_global: bool = True
+    """Whether the packets carry a global route; RoCE asks for it."""
+    static_rate: int = 0
+    src_path_bits: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dgid", GID(self.dgid))
+
+    def as_struct(self) -> dict[str, Any]:
+        """The fields of struct rnic_ah_attr."""
+        return {
+            "grh": {
+                "dgid": {"raw": self.dgid.raw},
+                "flow_label": self.flow_label,
+                "sgid_index": self.sgid_index,
+                "hop_limit": self.hop_limit,
+                "traffic_class": self.traffic_class,
+            },
+            "dlid": self.dlid,
+            "sl": self.sl,
+            "src_path_bits": self.src_path_bits,
+            "static_rate": self.static_rate,
+            "is_global": self.is_global,
+            "port_num": self.port_num,
+        }
+
+    @classmethod
+    def from_struct(cls, fields: Mapping[str, Any]) -> "AHAttr":
+        """The record of struct rnic_ah_attr's fields."""
+        own = dict(fields)
+        route = dict(own.pop("grh"))
+        dgid = GID(bytes(route.pop("dgid")["raw"]))
+        return cls(dgid=dgid, **route, **{**own, "is_global": bool(own["is_global"])})

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An open device, and what it tells about itself."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from rnic._nic import nic
+from rnic.enums import (
+    MTU,
+    AtomicCap,
+    DeviceCap,
+    EventType,
+    GIDType,
+    LinkLayer,
+    NodeType,
+    PortState,
+    Transport,
+)
+from rnic.verbs.ah import GID
+from rnic.verbs.counters import Counters
+from rnic.verbs.device import Device
+from rnic.verbs.faults import Faults
+from rnic.verbs.pd import PD
+
+__all__ = ["AsyncEvent", "Context", "DeviceAttr", "GIDEntry", "PortAttr"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAttr:
+    """What a device can do: libibverbs' fields, limits as numbers of objects (ibv_query_device(3))."""
+
+    fw_ver: str
+    node_guid: int
+    sys_image_guid: int
+    max_mr_size: int
+    page_size_cap: int
+    vendor_id: int
+    vendor_part_id: int
+    hw_ver: int
+    max_qp: int
+    max_qp_wr: int
+    device_cap_flags: DeviceCap
+    max_sge: int
+    max_sge_rd: int
+    max_cq: int
+    max_cqe: int
+    max_mr: int
+    max_pd: int
+    max_qp_rd_atom: int
+    max_res_rd_atom: int
+    max_qp_init_rd_atom: int
+    atomic_cap: AtomicCap
+    max_mw: int
+    max_mcast_grp: int
+    max_mcast_qp_attach: int
+    max_ah: int
+    max_srq: int
+    max_srq_wr: int
+    max_srq_sge: int
+    max_pkeys: int
+    local_ca_ack_delay: int
+    phys_port_cnt: int
+    max_inline_data: int
+    """Bytes; not among libibverbs' fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortAttr:
+    """The state and the limits of a port: libibverbs' fields (ibv_query_port(3))."""
+
+    state: PortState
+    max_mtu: MTU
+    active_mtu: MTU
+    gid_tbl_len: int
+    port_cap_flags: int
+    max_msg_sz: int
+    """Bytes."""
+    bad_pkey_cntr: int
+    qkey_viol_cntr: int
+    pkey_tbl_len: int
+    lid: int
+    sm_lid: int
+    lmc: int
+    max_vl_num: int
+    sm_sl: int
+    subnet_timeout: int
+    init_type_reply: int
+    active_width: int
+    active_speed: int
+    phys_state: int
+    link_layer: LinkLayer
+    flags: int
+
+
+@dataclass(frozen=True, slots=True)
+class GIDEntry:
+    """One of a port's addresses (ibv_query_gid_ex(3))."""
+
+    gid: GID
+    gid_index: int
+    port_num: int
+    gid_type: GIDType
+    ndev_ifindex: int
+    """The netdev that has the address."""
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncEvent:
+    """Something happened that no completion reports (ibv_get_async_event(3))."""
+
+    event_type: EventType
+    element: "nic.QP | nic.CQ | int | None"
+    """The QP or CQ that it happened to, the port number, or None: the whole device."""
+
+
+class Context(nic.Context):
+    """An open device (ibv_open_device(3)); rnic.open_device() makes it.
+
+    The software RNIC works in a thread of its own until close(): peers are served whatever Python does.
+    """
+
+    __slots__ = ("device",)
+
+    device: Device
+    """The device that was opened."""
+
+    @classmethod
+    def of_device(cls, device: Device, *, rcvbuf: int, max_window: int, gso: bool) -> Self:
+        """Open the device; what rnic.open_device() does once it knows which."""
+        context = cls.open_soft(device.name, device.netdev, rcvbuf, max_window, not gso)
+        context.device = device
+        return context
+
+    @classmethod
+    def from_pointer(cls, address: int, device: Device | None = None) -> Self:
+        """Take over a context that another provider made: the address of a struct rnic_context of nic.h.
+
+        close() calls the provider's close.
+        """
+        device = device or Device("foreign", "", 0, 0, Transport.UNKNOWN, NodeType.CA)
+        context = cls.wrap(device.name, address)
+        context.device = device
+        return context
+
+    def query_device(self) -> DeviceAttr:
+        """What the device can do (ibv_query_device(3))."""
+        fields = self.raw_query_device()
+        fields["fw_ver"] = fields["fw_ver"].decode()
+        fields["device_cap_flags"] = DeviceCap(fields["device_cap_flags"])
+        fields["atomic_cap"] = AtomicCap(fields["atomic_cap"])
+        return DeviceAttr(**fields)
+
+    def query_port(self, port_num: int = 1) -> PortAttr:
+        """The state and the limits of a port (ibv_query_port(3)); EINVAL when there is no such port."""
+        fields = self.raw_query_port(port_num)
+        fields["state"] = PortState(fields["state"])
+        fields["max_mtu"] = MTU(fields["max_mtu"])
+        fields["active_mtu"] = MTU(fields["active_mtu"])
+        fields["link_layer"] = LinkLayer(fields["link_layer"])
+        return PortAttr(**fields)
+
+    def query_gid(self, port_num: int, index: int) -> GID:
+        """The address at an index of a port's table (ibv_query_gid(3)); EINVAL beyond the table."""
+        return self._gid_entry(port_num, index).gid
+
+    def query_gid_table(self) -> list[GIDEntry]:
+        """All addresses of all ports, without the empty entries (ibv_query_gid_table(3))."""
+        ports = range(1, self.query_device().phys_port_cnt + 1)
+        entries = (
+            self._gid_entry(port, index)
+            for port in ports
+            for index in range(self.query_port(port).gid_tbl_len)
+        )
+        return [entry for entry in entries if entry.gid]
+
+    def _gid_entry(self, port_num: int, index: int) -> GIDEntry:
+        fields: dict[str, Any] = self.raw_query_gid(port_num, index)
+        fields["gid"] = GID(bytes(fields["gid"]["raw"]))
+        fields["gid_type"] = GIDType(fields["gid_type"])
+        return GIDEntry(**fields)
+
+    def counters(self) -> Counters:
+        """What the device has sent, received, retried and dropped since it was opened."""
+        return Counters.from_values(self.raw_counters())
+
+    def set_faults(self, faults: Faults | None) -> None:
+        """Put a fault injector behind the link, from the next packet on; None takes it away."""
+        if faults is None:
+            self.raw_set_fault(None)
+        else:
+            self.raw_set_fault(faults.as_struct(), faults.rules())
+
+    def get_async_event(self, timeout: float | None = None) -> AsyncEvent:
+        """Wait for something that no completion reports (ibv_get_async_event(3)).
+
+        `timeout` is in seconds, None for ever, 0 not at all; TimeoutError at its end.  async_fileno() tells
+        without waiting whether there is one.
+        """
+        kind, port_num, element = self.raw_get_async_event(timeout)
+        return AsyncEvent(EventType(kind), port_num or None if element is None else element)
+
+    def alloc_pd(self) -> PD:
+        """A new protection domain (ibv_alloc_pd(3))."""
+        return PD(self)
+
+    def create_comp_channel(self) -> nic.CompChannel:
+        """A new channel for completion events (ibv_create_comp_channel(3))."""
+        return nic.CompChannel(self)
+
+    def create_cq(
+        self, cqe: int, channel: nic.CompChannel | None = None, cq_context: object = None
+    ) -> nic.CQ:
+        """A new completion queue for at least cqe completions (ibv_create_cq(3)).
+
+        With a channel, CQ.req_notify() makes it report there.  `cq_context` is the caller's own.
+        """
+        return nic.CQ(self, cqe, channel, cq_context)

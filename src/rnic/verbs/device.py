@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices: which there are, and how one is opened."""
+
+import errno
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rnic._nic import nic
+from rnic.enums import NodeType, Transport
+from rnic.errors import VerbsError
+
+if TYPE_CHECKING:
+    from rnic.verbs.context import Context
+
+__all__ = ["Device", "format_guid", "get_device_list", "open_device"]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device as listed, before it is opened (ibv_get_device_list(3)): a software RNIC on one netdev."""
+
+    name: str
+    """"roce_" and the netdev's name."""
+    netdev: str
+    guid: int
+    """EUI-64 of the netdev's hardware address."""
+    index: int
+    """The netdev's interface index."""
+    transport: Transport
+    node_type: NodeType
+
+    @property
+    def guid_str(self) -> str:
+        """The GUID as ibv_devinfo writes it."""
+        return format_guid(self.guid)
+
+    def open(self, *, rcvbuf: int = 0, max_window: int = 0, gso: bool = True) -> "Context":
+        """Open the device, as open_device() does."""
+        return open_device(self, rcvbuf=rcvbuf, max_window=max_window, gso=gso)
+
+
+def format_guid(guid: int) -> str:
+    """A GUID as "xxxx:xxxx:xxxx:xxxx"."""
+    digits = f"{guid:016x}"
+    return ":".join(digits[i : i + 4] for i in range(0, 16, 4))
+
+
+def get_device_list() -> list[Device]:
+    """This network namespace's devices: one for each netdev that has an address (ibv_get_device_list(3))."""
+    return [
+        Device(
+            name=info["name"].decode(),
+            netdev=info["netdev"].decode(),
+            guid=info["guid"],
+            index=info["ifindex"],
+            transport=Transport(info["transport"]),
+            node_type=NodeType(info["node_type"]),
+        )
+        for info in nic.soft_list()
+    ]
+
+
+def open_device(
+    which: str | int | Device | None = None, *, rcvbuf: int = 0, max_window: int = 0, gso: bool = True
+) -> "Context":
+    """Open a device by name, GUID (a number or its text) or Device (ibv_open_device(3)).
+
+    None: the one that $RNIC_DEVICE names, else the first of the list.  `rcvbuf` is the bytes of socket
+    buffer to ask for (0: what the system grants), `max_window` the bytes that a queue pair may have in
+    flight (0: what fits the socket buffer), `gso=False` sends one packet per system call.
+
+    Raises VerbsError: ENODEV when there is no such device; EADDRINUSE when something else holds UDP port
+    4791.
+    """
+    from rnic.verbs.context import Context
+
+    return Context.of_device(_find(which), rcvbuf=rcvbuf, max_window=max_window, gso=gso)
+
+
+def _find(which: str | int | Device | None) -> Device:
+    if isinstance(which, Device):
+        return which
+    devices = get_device_list()
+    if which is None:
+        which = os.environ.get("RNIC_DEVICE") or None
+    for device in devices:
+        if which is None or which in (device.name, device.guid, device.guid_str):
+            return device
+    known = ", ".join(device.name for device in devices) or "none"
+    wanted = format_guid(which) if isinstance(which, int) else which
+    raise VerbsError(errno.ENODEV, f"no device {wanted or ''}; there are: {known}", "open_device")

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Protection domains: memory and queue pairs that may use each other."""
+
+from typing import Any
+
+from rnic._nic import nic
+from rnic.enums import AccessFlags
+from rnic.verbs.qp import QP, QPInitAttr
+
+__all__ = ["PD"]
+
+
+class PD(nic.PD):
+    """A protection domain: only its own queue pairs reach its memory regions (IBA 10.2.3; ibv_alloc_pd(3)).
+
+    Context.alloc_pd() makes it.  close() raises EBUSY while it has memory regions or queue pairs.
+    """
+
+    __slots__ = ()
+
+    def reg_mr(
+        self,
+        buffer: Any = None,
+        access: AccessFlags | int = 0,
+        *,
+        addr: int | None = None,
+        length: int | None = None,
+    ) -> nic.MR:
+        """Register memory (ibv_reg_mr(3)): a buffer (bytearray, mmap, array), or `length` bytes at `addr`.
+
+        The buffer stays exported, so it cannot be resized, until the MR is closed; a read-only one can be
+        registered without LOCAL_WRITE, REMOTE_WRITE and REMOTE_ATOMIC.  That bytes at an address stay there
+        is the caller's word.  The memory is not pinned: software needs no physical addresses.
+
+        Raises VerbsError: EINVAL for remote write or atomic access without LOCAL_WRITE (IBA 10.6.3.1).
+        """
+        if buffer is not None:
+            if addr is not None or length is not None:
+                raise TypeError("reg_mr takes a buffer, or addr and length")
+            return self.reg_buffer(buffer, access)
+        if addr is None or length is None:
+            raise TypeError("reg_mr takes a buffer, or addr and length")
+        return self.reg_addr(addr, length, access)
+
+    def create_qp(self, init_attr: QPInitAttr) -> QP:
+        """A new queue pair in the state RESET (ibv_create_qp(3)); QP.cap is what was granted.
+
+        Raises VerbsError: EINVAL for a capability beyond DeviceAttr's limits, EOPNOTSUPP for a type that
+        the device does not have, ENOMEM when the device is full.
+        """
+        return QP(self, init_attr)

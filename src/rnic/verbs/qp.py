@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queue pairs, and the attributes that lead them from RESET to RTS."""
+
+import errno
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from rnic._nic import nic
+from rnic.enums import MTU, AccessFlags, MigState, QPAttrMask, QPState, QPType
+from rnic.errors import VerbsError
+from rnic.verbs.ah import GID, AHAttr
+from rnic.verbs.counters import Counters
+
+__all__ = ["QP", "QPAttr", "QPCap", "QPInitAttr", "QPStats"]
+
+
+@dataclass(frozen=True, slots=True)
+class QPCap:
+    """How much a queue pair holds (ibv_create_qp(3))."""
+
+    max_send_wr: int = 128
+    """Send work requests that can be outstanding."""
+    max_recv_wr: int = 128
+    """Receive work requests that can be outstanding."""
+    max_send_sge: int = 4
+    """SGEs in a send work request."""
+    max_recv_sge: int = 4
+    """SGEs in a receive work request."""
+    max_inline_data: int = 256
+    """Bytes that a send work request can carry INLINE."""
+
+    def as_struct(self) -> dict[str, int]:
+        """The fields of struct rnic_qp_cap."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class QPInitAttr:
+    """What a queue pair is created with (ibv_create_qp(3))."""
+
+    send_cq: nic.CQ
+    """Where send work requests complete."""
+    recv_cq: nic.CQ
+    """Where receive work requests complete; may be the same."""
+    qp_type: QPType = QPType.RC
+    sq_sig_all: bool = False
+    """Every send work request makes a completion, not only those that are SIGNALED."""
+    cap: QPCap = QPCap()
+    qp_context: object = None
+    """The caller's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class QPAttr:
+    """Attributes of a queue pair (ibv_modify_qp(3), ibv_query_qp(3)); None is: not set.
+
+    Which of them a transition needs or allows is the table of IBA 11.2.5.2; QP.modify() says what is missing.
+    """
+
+    qp_state: QPState | None = None
+    """The state to move to."""
+    cur_qp_state: QPState | None = None
+    """The state that the caller takes it to be in."""
+    path_mtu: MTU | None = None
+    path_mig_state: MigState | None = None
+    qkey: int | None = None
+    rq_psn: int | None = None
+    """The first PSN that the peer will send, 24 bits."""
+    sq_psn: int | None = None
+    """The first PSN to send, 24 bits."""
+    dest_qp_num: int | None = None
+    """The peer's queue pair, 24 bits."""
+    qp_access_flags: AccessFlags | None = None
+    """What the peer may do here: REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC."""
+    cap: QPCap | None = None
+    ah_attr: AHAttr | None = None
+    """The path to the peer."""
+    alt_ah_attr: AHAttr | None = None
+    pkey_index: int | None = None
+    alt_pkey_index: int | None = None
+    en_sqd_async_notify: bool | None = None
+    """Report SQ_DRAINED when the send queue has drained."""
+    sq_draining: bool | None = None
+    """Queried only: work is still outstanding in SQD."""
+    max_rd_atomic: int | None = None
+    """READs and atomics that may be outstanding to the peer."""
+    max_dest_rd_atomic: int | None = None
+    """READs and atomics that the peer may have outstanding here."""
+    min_rnr_timer: int | None = None
+    """The peer's wait when no receive is posted here, a code: 1 (0.01 ms) to 31 (492 ms), 0 (655 ms)."""
+    port_num: int | None = None
+    timeout: int | None = None
+    """How long to wait for an acknowledgement: 4.096 us * 2**timeout, 0: for ever (IBA 9.7.6.1.3)."""
+    retry_cnt: int | None = None
+    """How often to send again before RETRY_EXC_ERR, 0 to 7."""
+    rnr_retry: int | None = None
+    """How often to send again when the peer has no receive posted, 0 to 6, 7: without end."""
+    alt_port_num: int | None = None
+    alt_timeout: int | None = None
+    rate_limit: int | None = None
+
+    def mask(self) -> QPAttrMask:
+        """The attributes that are set, as a mask."""
+        found = QPAttrMask(0)
+        for name, bit in _MASKS.items():
+            if getattr(self, name) is not None:
+                found |= bit
+        return found
+
+    def as_struct(self) -> dict[str, Any]:
+        """The fields of struct rnic_qp_attr, those that are not set as 0."""
+        values = {field.name: getattr(self, field.name) or 0 for field in fields(self)}
+        values["cap"] = (self.cap or QPCap()).as_struct()
+        values["ah_attr"] = (self.ah_attr or _NOWHERE).as_struct()
+        values["alt_ah_attr"] = (self.alt_ah_attr or _NOWHERE).as_struct()
+        return values
+
+    @classmethod
+    def from_struct(cls, values: Mapping[str, Any]) -> "QPAttr":
+        """The record of struct rnic_qp_attr's fields."""
+        kinds: dict[str, Callable[[Any], Any]] = {
+            "qp_state": QPState,
+            "cur_qp_state": QPState,
+            "path_mtu": _mtu,
+            "path_mig_state": MigState,
+            "qp_access_flags": AccessFlags,
+            "cap": lambda cap: QPCap(**cap),
+            "ah_attr": AHAttr.from_struct,
+            "alt_ah_attr": AHAttr.from_struct,
+            "en_sqd_async_notify": bool,
+            "sq_draining": bool,
+        }
+        return cls(**{name: kinds.get(name, int)(value) for name, value in values.items()})
+
+
+_NOWHERE = AHAttr(dgid=GID(), hop_limit=0, port_num=0, is_global=False)
+
+# What is set is what counts: the mask bit of each field.
+_MASKS = {
+    "qp_state": QPAttrMask.STATE,
+    "cur_qp_state": QPAttrMask.CUR_STATE,
+    "path_mtu": QPAttrMask.PATH_MTU,
+    "path_mig_state": QPAttrMask.PATH_MIG_STATE,
+    "qkey": QPAttrMask.QKEY,
+    "rq_psn": QPAttrMask.RQ_PSN,
+    "sq_psn": QPAttrMask.SQ_PSN,
+    "dest_qp_num": QPAttrMask.DEST_QPN,
+    "qp_access_flags": QPAttrMask.ACCESS_FLAGS,
+    "cap": QPAttrMask.CAP,
+    "ah_attr": QPAttrMask.AV,
+    "alt_ah_attr": QPAttrMask.ALT_PATH,
+    "pkey_index": QPAttrMask.PKEY_INDEX,
+    "alt_pkey_index": QPAttrMask.ALT_PATH,
+    "en_sqd_async_notify": QPAttrMask.EN_SQD_ASYNC_NOTIFY,
+    "max_rd_atomic": QPAttrMask.MAX_QP_RD_ATOMIC,
+    "max_dest_rd_atomic": QPAttrMask.MAX_DEST_RD_ATOMIC,
+    "min_rnr_timer": QPAttrMask.MIN_RNR_TIMER,
+    "port_num": QPAttrMask.PORT,
+    "timeout": QPAttrMask.TIMEOUT,
+    "retry_cnt": QPAttrMask.RETRY_CNT,
+    "rnr_retry": QPAttrMask.RNR_RETRY,
+    "alt_port_num": QPAttrMask.ALT_PATH,
+    "alt_timeout": QPAttrMask.ALT_PATH,
+    "rate_limit": QPAttrMask.RATE_LIMIT,
+}
+
+
+def _mtu(value: int) -> MTU | None:
+    """The path MTU; None before the queue pair has a path."""
+    return MTU(value) if value else None
+
+
+@dataclass(frozen=True, slots=True)
+class QPStats:
+    """Where a queue pair stands: for people who debug."""
+
+    counters: Counters
+    """This queue pair's own."""
+    snd_psn: int
+    """The next PSN to send."""
+    snd_una: int
+    """The oldest PSN that is not acknowledged."""
+    rcv_psn: int
+    """The PSN that is expected."""
+    msn: int
+    """Messages completed as responder (IBA 9.7.7.1)."""
+    sq_depth: int
+    """Send work requests that are not completed."""
+    rq_depth: int
+    """Receive work requests that are not completed."""
+    window: int
+    """Bytes that may be in flight now."""
+    in_flight: int
+    """Bytes that are in flight."""
+    retries_left: int
+    rnr_retries_left: int
+    srtt: int
+    """Smoothed round trip time in nanoseconds, 0: not known yet."""
+
+
+class QP(nic.QP):
+    """A queue pair: one end of a connection (IBA 10.2.4; ibv_create_qp(3)); PD.create_qp() makes it.
+
+    modify() leads it from RESET over INIT (receives can be posted) and RTR (it receives) to RTS (it sends).
+     A failed request moves it to ERR, where all work is flushed; modify() to RESET begins anew.  It keeps
+    the memory regions of posted work alive.
+    """
+
+    __slots__ = ()
+
+    @property
+    def cap(self) -> QPCap:
+        """What was granted: at least what was asked for."""
+        return QPCap(**self.raw_cap())
+
+    def modify(self, attr: QPAttr, mask: QPAttrMask | None = None) -> None:
+        """Set attributes, and move to attr.qp_state if that is set (ibv_modify_qp(3)).
+
+        Without a mask, what is set is what counts.  Raises VerbsError: EINVAL, with what is missing or not
+        allowed between the two states (IBA 11.2.5.2); nothing has changed then.
+        """
+        if mask is None:
+            mask = attr.mask()
+        elif unset := mask & ~attr.mask():
+            raise VerbsError(errno.EINVAL, f"the mask says {unset!r}, but attr does not set it", "modify_qp")
+        self.raw_modify(attr.as_struct(), mask)
+
+    def query(self) -> tuple[QPAttr, QPInitAttr]:
+        """All attributes as they are now, and what the queue pair was created with (ibv_query_qp(3))."""
+        attr, init = self.raw_query()
+        created = QPInitAttr(
+            send_cq=self.send_cq,
+            recv_cq=self.recv_cq,
+            qp_type=QPType(init["qp_type"]),
+            sq_sig_all=bool(init["sq_sig_all"]),
+            cap=QPCap(**init["cap"]),
+            qp_context=self.qp_context,
+        )
+        return QPAttr.from_struct(attr), created
+
+    def statistics(self) -> QPStats:
+        """Counters, PSNs and timers of this queue pair."""
+        values = self.raw_stats()
+        values["counters"] = Counters.from_values(values["counters"]["value"])
+        return QPStats(**values)

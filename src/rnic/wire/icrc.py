@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The invariant CRC of RoCEv2 (A17.3.3): what no switch or router changes, from the IP header to the padding.
+
+CRC-32 with the Ethernet polynomial over eight bytes of ones (where InfiniBand has its local route
+header), the IP and UDP headers and the transport packet, with the fields that change on the way as ones;
+stored little-endian.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+
+from rnic.wire.header import need
+from rnic.wire.ip import UDP, IPv4, IPv6
+
+ICRC_BYTES = 4
+_LRH_AS_ONES = b"\xff" * 8
+
+
+def icrc(ip: IPv4 | IPv6, udp: UDP, transport: bytes) -> int:
+    """The ICRC of a packet, as the number that is stored little-endian.
+
+    The headers carry the lengths of the whole packet; `transport` is all from the BTH to the padding, without
+    the ICRC. `WireError` when there is no BTH.
+    """
+    need("BTH", transport, 12)
+    if isinstance(ip, IPv4):
+        ip_bytes = replace(ip, tos=0xFF, ttl=0xFF, checksum=0xFFFF).emit()
+    else:
+        ip_bytes = replace(ip, traffic_class=0xFF, flow_label=0xFFFFF, hop_limit=0xFF).emit()
+    state = zlib.crc32(_LRH_AS_ONES + ip_bytes + replace(udp, checksum=0xFFFF).emit())
+    # FECN, BECN and the reserved bits beside them change on the way: byte 4 as ones.
+    state = zlib.crc32(transport[:4] + b"\xff", state)
+    return zlib.crc32(memoryview(transport)[5:], state)

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""IPv4, IPv6 and UDP headers as RoCEv2 has them (A17.3.1): no options, no extension headers, no fragments.
+
+`emit()` writes what the fields hold, so that a parsed packet comes out as it went in; `Packet.sealed()` fills
+in lengths and checksums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address, IPv6Address
+from struct import Struct
+from typing import ClassVar
+
+from rnic.wire.error import NotRoCEError, WireError
+from rnic.wire.header import FlatHeader, fit, need
+
+UDP_PROTOCOL = 17
+ROCE_PORT = 4791
+
+
+@dataclass(frozen=True, slots=True)
+class IPv4:
+    """The 20 bytes of RFC 791, of a UDP datagram."""
+
+    src: IPv4Address
+    dst: IPv4Address
+    ident: int = 0
+    ttl: int = 64
+    tos: int = 0
+    flags: int = 2  # 3 bits: reserved, DF, MF
+    total_length: int = 0
+    checksum: int = 0
+
+    SIZE: ClassVar[int] = 20
+    _LAYOUT: ClassVar[Struct] = Struct(">BBHHHBBH4s4s")
+
+    @classmethod
+    def parse(cls, data: bytes) -> IPv4:
+        """Read the header at the start of `data`; checks that it carries an unfragmented UDP datagram."""
+        need("IPv4 header", data, cls.SIZE)
+        first, tos, total, ident, fragment, ttl, protocol, checksum, src, dst = cls._LAYOUT.unpack_from(data)
+        if first >> 4 != 4:
+            raise WireError(f"IP version {first >> 4} where 4 is expected")
+        if protocol != UDP_PROTOCOL:
+            raise NotRoCEError(f"IP protocol {protocol}, not UDP")
+        if first & 0xF != 5:
+            raise NotRoCEError(f"IPv4 header of {(first & 0xF) * 4} bytes; RoCEv2 has no options")
+        if fragment & 0x3FFF:
+            raise NotRoCEError("IPv4 fragment")
+        if not cls.SIZE <= total <= len(data):
+            raise WireError(f"IPv4 total length {total}, there are {len(data)} bytes")
+        return cls(
+            src=IPv4Address(src),
+            dst=IPv4Address(dst),
+            ident=ident,
+            ttl=ttl,
+            tos=tos,
+            flags=fragment >> 13,
+            total_length=total,
+            checksum=checksum,
+        )
+
+    def emit(self) -> bytes:
+        """The bytes. `WireError` when a field does not fit."""
+        return self._LAYOUT.pack(
+            0x45,
+            fit("tos", self.tos, 8),
+            fit("total length", self.total_length, 16),
+            fit("ident", self.ident, 16),
+            fit("flags", self.flags, 3) << 13,
+            fit("ttl", self.ttl, 8),
+            UDP_PROTOCOL,
+            fit("checksum", self.checksum, 16),
+            self.src.packed,
+            self.dst.packed,
+        )
+
+    @property
+    def length(self) -> int:
+        """Bytes of header and contents."""
+        return self.total_length
+
+
+@dataclass(frozen=True, slots=True)
+class IPv6:
+    """The 40 bytes of RFC 8200, of a UDP datagram."""
+
+    src: IPv6Address
+    dst: IPv6Address
+    hop_limit: int = 64
+    traffic_class: int = 0
+    flow_label: int = 0
+    payload_length: int = 0
+
+    SIZE: ClassVar[int] = 40
+    _LAYOUT: ClassVar[Struct] = Struct(">IHBB16s16s")
+
+    @classmethod
+    def parse(cls, data: bytes) -> IPv6:
+        """Read the header at the start of `data`; checks that UDP follows at once."""
+        need("IPv6 header", data, cls.SIZE)
+        word, length, following, hop_limit, src, dst = cls._LAYOUT.unpack_from(data)
+        if word >> 28 != 6:
+            raise WireError(f"IP version {word >> 28} where 6 is expected")
+        if following != UDP_PROTOCOL:
+            raise NotRoCEError(f"IPv6 next header {following}, not UDP")
+        if cls.SIZE + length > len(data):
+            raise WireError(f"IPv6 payload length {length}, there are {len(data) - cls.SIZE} bytes")
+        return cls(
+            src=IPv6Address(src),
+            dst=IPv6Address(dst),
+            hop_limit=hop_limit,
+            traffic_class=word >> 20 & 0xFF,
+            flow_label=word & 0xFFFFF,
+            payload_length=length,
+        )
+
+    def emit(self) -> bytes:
+        """The bytes. `WireError` when a field does not fit."""
+        return self._LAYOUT.pack(
+            6 << 28
+            | fit("traffic class", self.traffic_class, 8) << 20
+            | fit("flow label", self.flow_label, 20),
+            fit("payload length", self.payload_length, 16),
+            UDP_PROTOCOL,
+            fit("hop limit", self.hop_limit, 8),
+            self.src.packed,
+            self.dst.packed,
+        )
+
+    @property
+    def length(self) -> int:
+        """Bytes of header and contents."""
+        return self.SIZE + self.payload_length
+
+
+@dataclass(frozen=True, slots=True)
+class UDP(FlatHeader):
+    """The 8 bytes of RFC 768."""
+
+    sport: int
+    dport: int = ROCE_PORT
+    length: int = 0
+    checksum: int = 0
+
+    SIZE: ClassVar[int] = 8
+    LAYOUT: ClassVar[Struct] = Struct(">HHHH")
+
+
+def parse_ip(data: bytes) -> IPv4 | IPv6:
+    """The IP header at the start of `data`, of the family that its version names."""
+    need("IP header", data, 1)
+    version = data[0] >> 4
+    if version == 4:
+        return IPv4.parse(data)
+    if version == 6:
+        return IPv6.parse(data)
+    raise WireError(f"IP version {version}")
+
+
+def internet_checksum(data: bytes) -> int:
+    """The ones' complement sum of RFC 1071, complemented."""
+    if len(data) % 2:
+        data += b"\0"
+    total: int = sum(Struct(f">{len(data) // 2}H").unpack(data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
+
+
+def udp_checksum(ip: IPv4 | IPv6, udp: UDP, data: bytes) -> int:
+    """The checksum of a UDP datagram, never 0 (RFC 768; RFC 8200 s.8.1); the one in `udp` does not count."""
+    if isinstance(ip, IPv4):
+        pseudo = ip.src.packed + ip.dst.packed + Struct(">BBH").pack(0, UDP_PROTOCOL, udp.length)
+    else:
+        pseudo = ip.src.packed + ip.dst.packed + Struct(">II").pack(udp.length, UDP_PROTOCOL)
+    return internet_checksum(pseudo + replace(udp, checksum=0).emit() + data) or 0xFFFF

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes libibverbs_values.json: enum values and struct fields of libibverbs, out of its own header.
+
+    python tests/api/make_values.py [/usr/include/infiniband/verbs.h]
+
+Debian's package libibverbs-dev has the header.  The compiler says what the values are; the tests need
+only the list.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HEADER = Path("/usr/include/infiniband/verbs.h")
+STORE = Path(__file__).with_name("libibverbs_values.json")
+
+# libibverbs' enum: the prefix that its members carry.
+ENUMS = {
+    "ibv_qp_state": "IBV_QPS_",
+    "ibv_qp_type": "IBV_QPT_",
+    "ibv_mtu": "IBV_",
+    "ibv_mig_state": "IBV_MIG_",
+    "ibv_port_state": "IBV_PORT_",
+    "ibv_gid_type": "IBV_GID_TYPE_",
+    "ibv_transport_type": "IBV_TRANSPORT_",
+    "ibv_node_type": "IBV_NODE_",
+    "ibv_atomic_cap": "IBV_ATOMIC_",
+    "ibv_access_flags": "IBV_ACCESS_",
+    "ibv_qp_attr_mask": "IBV_QP_",
+    "ibv_wr_opcode": "IBV_WR_",
+    "ibv_send_flags": "IBV_SEND_",
+    "ibv_wc_status": "IBV_WC_",
+    "ibv_wc_opcode": "IBV_WC_",
+    "ibv_wc_flags": "IBV_WC_",
+    "ibv_event_type": "IBV_EVENT_",
+    "ibv_device_cap_flags": "IBV_DEVICE_",
+}
+# An enum without a name: its members by prefix.
+NAMELESS = {"link_layer": "IBV_LINK_LAYER_"}
+STRUCTS = [
+    "ibv_wc",
+    "ibv_send_wr",
+    "ibv_recv_wr",
+    "ibv_sge",
+    "ibv_qp_attr",
+    "ibv_qp_init_attr",
+    "ibv_qp_cap",
+    "ibv_ah_attr",
+    "ibv_global_route",
+    "ibv_device_attr",
+    "ibv_port_attr",
+    "ibv_gid_entry",
+]
+
+
+def without_comments(text: str) -> str:
+    """The header without comments and preprocessor lines."""
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
+    return re.sub(r"^\s*#.*$", "", text, flags=re.M)
+
+
+def body(text: str, kind: str, name: str) -> str:
+    """What stands between the braces of that struct or enum."""
+    start = re.search(rf"\b{kind} {name} {{", text)
+    if start is None:
+        raise SystemExit(f"no {kind} {name} in the header")
+    depth, at = 1, start.end()
+    while depth:
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        at += 1
+    return text[start.end() : at - 1]
+
+
+def members(text: str) -> list[str]:
+    """The names that an enum's body defines."""
+    return [part.split("=")[0].strip() for part in text.split(",") if part.strip()]
+
+
+def fields(text: str) -> list[str]:
+    """The names that a struct's body declares, those of unions and structs inside it included."""
+    return re.findall(r"(\w+)(?:\[\w+\])?\s*[;,]", text)
+
+
+def values(header: Path, names: list[str]) -> dict[str, int]:
+    """What the compiler says that the names stand for."""
+    lines = "\n".join(f'printf("{name} %lld\\n", (long long){name});' for name in names)
+    program = f'#include <stdio.h>\n#include "{header}"\nint main(void) {{\n{lines}\nreturn 0;\n}}\n'
+    with tempfile.TemporaryDirectory() as scratch:
+        source, binary = Path(scratch, "values.c"), Path(scratch, "values")
+        source.write_text(program)
+        subprocess.run(["cc", "-o", str(binary), str(source)], check=True)
+        output = subprocess.run([str(binary)], check=True, capture_output=True, text=True).stdout
+    return {name: int(value) for name, value in (line.split() for line in output.splitlines())}
+
+
+def main() -> None:
+    header = Path(sys.argv[1]) if len(sys.argv) > 1 else HEADER
+    text = without_comments(header.read_text())
+    groups = {group: members(body(text, "enum", group)) for group in ENUMS}
+    for group, prefix in NAMELESS.items():
+        groups[group] = sorted(set(re.findall(rf"\b{prefix}\w+", text)))
+    found = values(header, [name for names in groups.values() for name in names])
+    prefixes = ENUMS | NAMELESS
+    store = {
+        "enums": {
+            group: {name.removeprefix(prefixes[group]): found[name] for name in names}
+            for group, names in groups.items()
+        },
+        "fields": {name: fields(body(text, "struct", name)) for name in STRUCTS},
+    }
+    STORE.write_text(json.dumps(store, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

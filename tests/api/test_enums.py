@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One truth for names and values: rnic's Python, rnic's C and libibverbs agree."""
+
+import importlib.util
+import json
+from enum import IntEnum
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from rnic import enums
+from rnic._nic import nic
+
+# rnic's group of rows in C: its Python class, libibverbs' enum.
+GROUPS = {
+    "qp_state": (enums.QPState, "ibv_qp_state"),
+    "qp_type": (enums.QPType, "ibv_qp_type"),
+    "mtu": (enums.MTU, "ibv_mtu"),
+    "mig_state": (enums.MigState, "ibv_mig_state"),
+    "port_state": (enums.PortState, "ibv_port_state"),
+    "link_layer": (enums.LinkLayer, "link_layer"),
+    "gid_type": (enums.GIDType, "ibv_gid_type"),
+    "transport": (enums.Transport, "ibv_transport_type"),
+    "node_type": (enums.NodeType, "ibv_node_type"),
+    "atomic_cap": (enums.AtomicCap, "ibv_atomic_cap"),
+    "access_flags": (enums.AccessFlags, "ibv_access_flags"),
+    "qp_attr_mask": (enums.QPAttrMask, "ibv_qp_attr_mask"),
+    "wr_opcode": (enums.WROpcode, "ibv_wr_opcode"),
+    "send_flags": (enums.SendFlags, "ibv_send_flags"),
+    "wc_status": (enums.WCStatus, "ibv_wc_status"),
+    "wc_opcode": (enums.WCOpcode, "ibv_wc_opcode"),
+    "wc_flags": (enums.WCFlags, "ibv_wc_flags"),
+    "event_type": (enums.EventType, "ibv_event_type"),
+    "device_cap": (enums.DeviceCap, "ibv_device_cap_flags"),
+}
+
+# Fields of libibverbs that rnic leaves out on purpose: objects that it does not have.
+LEFT_OUT = {
+    "ibv_device_attr": {
+        "max_ee_rd_atom",
+        "max_ee_init_rd_atom",
+        "max_ee",
+        "max_rdd",
+        "max_raw_ipv6_qp",
+        "max_raw_ethy_qp",
+        "max_total_mcast_qp_attach",
+        "max_fmr",
+        "max_map_per_fmr",
+    },
+    "ibv_port_attr": {"port_cap_flags2"},
+}
+
+
+@pytest.fixture(scope="module")
+def stored() -> Any:
+    return json.loads(Path(__file__).with_name("libibverbs_values.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for group, name, value in nic.enum_rows():
+        found.setdefault(group, {})[name] = value
+    return found
+
+
+@pytest.fixture(scope="module")
+def make_values() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_values", Path(__file__).with_name("make_values.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_group_of_the_core_has_its_class(rows: dict[str, dict[str, int]]) -> None:
+    assert set(rows) == set(GROUPS)
+    assert {cls.__name__ for cls, _ in GROUPS.values()} == set(enums.__all__)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_python_equals_the_core(group: str, rows: dict[str, dict[str, int]]) -> None:
+    cls = GROUPS[group][0]
+    assert {name: member.value for name, member in cls.__members__.items()} == rows[group]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_values_are_libibverbs_own(group: str, stored: Any) -> None:
+    cls, theirs = GROUPS[group]
+    known = stored["enums"][theirs]
+    for name, member in cls.__members__.items():
+        assert known[name] == member, name
+
+
+def test_no_enumeration_but_a_flag_has_two_names_for_a_value() -> None:
+    for cls, _ in GROUPS.values():
+        if issubclass(cls, IntEnum):
+            assert len(cls) == len(cls.__members__)
+
+
+def test_structs_have_libibverbs_fields_in_its_order(
+    stored: Any, root: Path, make_values: ModuleType
+) -> None:
+    header = make_values.without_comments((root / "src/nic/nic.h").read_text())
+    for struct, theirs in stored["fields"].items():
+        ours = make_values.fields(make_values.body(header, "struct", struct.replace("ibv_", "rnic_")))
+        wanted = [name for name in theirs if name not in LEFT_OUT.get(struct, ())]
+        if struct == "ibv_send_wr":  # behind it: XRC, memory windows, TSO
+            wanted = wanted[: wanted.index("wr") + 1]
+        if struct == "ibv_device_attr":
+            assert ours.pop() == "max_inline_data"
+        assert ours == wanted, struct
+
+
+def test_texts_of_the_core_are_whole() -> None:
+    names = nic.counter_names()
+    assert len(set(names)) == len(names) == len(nic.counter_texts())
+    assert all(nic.counter_texts())
+    causes = nic.vendor_err_texts()
+    assert causes[0] == ("NONE", "")
+    assert all(text for _, text in causes[1:])
+
+
+def test_mtu_knows_its_bytes() -> None:
+    assert [mtu.nbytes for mtu in enums.MTU] == [256, 512, 1024, 2048, 4096]

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Public names, the stub and what is there at run time agree; everything public is documented."""
+
+import ast
+import enum
+import inspect
+from pathlib import Path
+
+import pytest
+
+import rnic
+from rnic._nic import nic
+
+
+def stub_names() -> dict[str, set[str]]:
+    """Class: its names in the stub; "" holds the functions."""
+    names: dict[str, set[str]] = {"": set()}
+    stub = Path(__file__).parents[2] / "src/rnic/_nic/nic.pyi"
+    for node in ast.parse(stub.read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            names[""].add(node.name)
+        elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            inside = {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
+            declared = [item.target for item in node.body if isinstance(item, ast.AnnAssign)]
+            inside |= {target.id for target in declared if isinstance(target, ast.Name)}
+            names[node.name] = inside - {"__init__", "__buffer__"}
+    return names
+
+
+def public(thing: object) -> set[str]:
+    return {name for name in vars(thing) if not name.startswith("_")}
+
+
+def test_all_is_what_there_is() -> None:
+    modules = {"enums", "errors", "verbs", "wire", "cli", "capture", "testing"}
+    assert public(rnic) - modules == set(rnic.__all__)
+
+
+def test_the_stub_has_every_class_and_every_name() -> None:
+    stub = stub_names()
+    own = {
+        name: thing for name, thing in vars(nic).items() if getattr(thing, "__module__", "") == nic.__name__
+    }
+    classes = {name for name, thing in own.items() if inspect.isclass(thing)}
+    assert classes == set(stub) - {""}
+    for name in classes:
+        dunders = {n for n in stub[name] if n.startswith("__")}
+        assert public(getattr(nic, name)) == stub[name] - dunders, name
+    functions = {name for name in own if not name.startswith("_")} - classes - {"close_contexts"}
+    assert functions == stub[""]
+
+
+@pytest.mark.parametrize("name", rnic.__all__)
+def test_everything_public_is_documented(name: str) -> None:
+    thing = getattr(rnic, name)
+    assert inspect.getdoc(thing), name
+    if inspect.isclass(thing) and not issubclass(thing, enum.Enum):
+        for attribute, value in vars(thing).items():
+            if not attribute.startswith("_") and (callable(value) or isinstance(value, property)):
+                assert inspect.getdoc(value), f"{name}.{attribute}"

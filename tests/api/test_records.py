@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records: addresses, attributes, faults, errors."""
+
+import copy
+import dataclasses
+import errno
+import pickle
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rnic
+from rnic import GID
+from rnic.errors import explain_completion
+
+MAPPED = bytes(10) + b"\xff\xff"
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "ip"),
+    [
+        ("10.0.0.1", "::ffff:10.0.0.1", IPv4Address("10.0.0.1")),
+        ("::ffff:10.0.0.1", "::ffff:10.0.0.1", IPv4Address("10.0.0.1")),
+        (IPv4Address("10.0.0.1"), "::ffff:10.0.0.1", IPv4Address("10.0.0.1")),
+        (MAPPED + bytes([10, 0, 0, 1]), "::ffff:10.0.0.1", IPv4Address("10.0.0.1")),
+        ("fe80::1", "fe80::1", IPv6Address("fe80::1")),
+        (IPv6Address("fe80::1"), "fe80::1", IPv6Address("fe80::1")),
+        (GID("fe80::1"), "fe80::1", IPv6Address("fe80::1")),
+        (bytes(16), "::", IPv6Address("::")),
+    ],
+)
+def test_gid_forms(value: Any, text: str, ip: object) -> None:
+    gid = GID(value)
+    assert (str(gid), gid.ip, repr(gid)) == (text, ip, f"GID('{text}')")
+    assert GID(text) == gid == GID(gid.raw)
+    assert hash(GID(text)) == hash(gid)
+
+
+@pytest.mark.parametrize("value", ["", "10.0.0", "roce_lo", b"short", 17, None, bytes(17)])
+def test_what_is_no_gid(value: Any) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - ipaddress has its own words
+        GID(value)
+
+
+@given(st.binary(min_size=16, max_size=16))
+def test_every_gid_survives_its_text(raw: bytes) -> None:
+    gid = GID(raw)
+    assert GID(str(gid)) == gid
+    assert bytes(gid) == raw
+    assert pickle.loads(pickle.dumps(gid)) == copy.copy(gid) == gid
+    assert bool(gid) == any(raw)
+
+
+def test_a_gid_never_changes() -> None:
+    with pytest.raises(AttributeError, match="never changes"):
+        GID().raw = b""
+    assert GID("::1") < GID("::2")
+    assert GID() != bytes(16)
+
+
+def test_records_are_frozen_and_replaceable() -> None:
+    attr = rnic.QPAttr(qp_state=rnic.QPState.INIT)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        attr.qp_state = rnic.QPState.RTR  # type: ignore[misc]
+    assert dataclasses.replace(attr, port_num=1).mask() == rnic.QPAttrMask.STATE | rnic.QPAttrMask.PORT
+
+
+def test_every_attribute_but_sq_draining_has_its_mask() -> None:
+    every = {field.name: 1 for field in dataclasses.fields(rnic.QPAttr)}
+    assert rnic.QPAttr(**every).mask() == rnic.QPAttrMask(0x21FFFFF)  # type: ignore[arg-type]
+    assert rnic.QPAttr(sq_draining=True).mask() == 0
+
+
+@pytest.mark.parametrize("name", ["loss", "duplicate", "reorder", "delay", "flip"])
+@pytest.mark.parametrize("value", [-0.1, 1.1, 5])
+def test_faults_are_probabilities(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} is a probability"):
+        rnic.Faults(**{name: value})  # type: ignore[arg-type]
+
+
+def test_lose_counts_from_one() -> None:
+    with pytest.raises(ValueError, match="begin at 1"):
+        rnic.Lose(nth=0)
+
+
+def test_errors_are_os_errors_with_words() -> None:
+    error = rnic.VerbsError(errno.EINVAL, "RESET -> RTS is not allowed", "modify_qp")
+    assert isinstance(error, OSError)
+    assert str(error) == "modify_qp: RESET -> RTS is not allowed [EINVAL]"
+    assert (error.errno, error.verb, error.strerror) == (
+        errno.EINVAL,
+        "modify_qp",
+        "RESET -> RTS is not allowed",
+    )
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.verb) == (str(error), "modify_qp")
+    assert str(rnic.VerbsError(errno.ENOMEM)) == "Cannot allocate memory [ENOMEM]"
+    post = pickle.loads(pickle.dumps(rnic.PostError(errno.ENOMEM, "full", "post_send", object(), 3)))
+    assert (post.index, post.bad_wr, post.verb) == (3, None, "post_send")
+
+
+@pytest.mark.parametrize("status", rnic.WCStatus)
+def test_every_status_explains_itself(status: rnic.WCStatus) -> None:
+    text = explain_completion(status, "because", 5, 4)
+    assert text.startswith("wr_id 4 on QP 0x000005: ")
+    if status is not rnic.WCStatus.SUCCESS:
+        assert status.name in text
+        assert "side" in text
+        assert "(because)" in text
+        assert "Look here: " in text
+
+
+def test_an_unknown_status_is_no_crash() -> None:
+    assert "does not know" in explain_completion(99, "", 1, 1)
+
+
+DEVICES = [
+    {"name": b"roce_lo", "netdev": b"lo", "guid": 1, "ifindex": 1, "transport": 0, "node_type": 1},
+    {
+        "name": b"roce_eth0",
+        "netdev": b"eth0",
+        "guid": 0x02FC00FFFE000001,
+        "ifindex": 2,
+        "transport": 0,
+        "node_type": 1,
+    },
+]
+
+
+@pytest.fixture
+def two_devices(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two devices are listed; the netdevs that are opened."""
+    opened: list[str] = []
+    monkeypatch.delenv("RNIC_DEVICE", raising=False)
+    monkeypatch.setattr("rnic.verbs.device.nic.soft_list", lambda: DEVICES)
+    monkeypatch.setattr(
+        "rnic.verbs.context.Context.of_device",
+        lambda device, **options: opened.append(f"{device.netdev} {options}"),
+    )
+    return opened
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_devices() -> None:
+    lo, eth0 = rnic.get_device_list()
+    assert (lo.name, lo.netdev, lo.index, lo.transport) == ("roce_lo", "lo", 1, rnic.Transport.IB)
+    assert (eth0.guid_str, eth0.node_type) == ("02fc:00ff:fe00:0001", rnic.NodeType.CA)
+
+
+def test_a_device_is_found(two_devices: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    lo, eth0 = rnic.get_device_list()
+    for which in (None, "roce_eth0", eth0.guid, eth0.guid_str, eth0):
+        rnic.open_device(which)
+    monkeypatch.setenv("RNIC_DEVICE", "roce_eth0")
+    rnic.open_device()
+    lo.open(rcvbuf=1, max_window=2, gso=False)
+    assert [line.split()[0] for line in two_devices] == ["lo", *["eth0"] * 5, "lo"]
+    assert two_devices[-1] == "lo {'rcvbuf': 1, 'max_window': 2, 'gso': False}"
+
+
+@pytest.mark.parametrize("which", ["mlx5_0", 0xDEAD])
+@pytest.mark.usefixtures("two_devices")
+def test_an_unknown_device(which: str | int) -> None:
+    with pytest.raises(rnic.VerbsError, match="there are: roce_lo, roce_eth0") as caught:
+        rnic.open_device(which)
+    assert caught.value.errno == errno.ENODEV

@@ -1,0 +1,705 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fabric.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "roce/roce.h"
+#include "wire/bth.h"
+#include "wire/icrc.h"
+
+#define FIRST_QPN 0x010203 /* of node 0; the others' follow in steps of 0x10000 */
+#define SPIN 100000        /* turns without time going on: the engine never comes to rest */
+
+/* ---------------------------------------------------------------- wires */
+
+struct in_flight {
+    uint64_t at, sequence;
+    struct node *from, *to;
+    struct flow flow;
+    uint32_t n;
+    uint8_t bytes[];
+};
+
+static bool earlier(const struct in_flight *x, const struct in_flight *y) {
+    return x->at != y->at ? x->at < y->at : x->sequence < y->sequence;
+}
+
+static void heap_push(struct fabric *f, struct in_flight *p) {
+    if (f->in_heap == f->heap_room) {
+        f->heap_room = f->heap_room * 2 + 64;
+        f->heap = realloc(f->heap, f->heap_room * sizeof *f->heap);
+    }
+    uint32_t i = f->in_heap++;
+    for (; i && earlier(p, f->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        f->heap[i] = f->heap[(i - 1) / 2];
+    f->heap[i] = p;
+}
+
+static struct in_flight *heap_pop(struct fabric *f) {
+    struct in_flight *first = f->heap[0], *last = f->heap[--f->in_heap];
+    uint32_t i = 0;
+    for (uint32_t child; (child = 2 * i + 1) < f->in_heap; i = child) {
+        if (child + 1 < f->in_heap && earlier(f->heap[child + 1], f->heap[child]))
+            child++;
+        if (!earlier(f->heap[child], last))
+            break;
+        f->heap[i] = f->heap[child];
+    }
+    f->heap[i] = last;
+    return first;
+}
+
+static struct node *node_at(struct fabric *f, const struct sockaddr_in6 *addr) {
+    for (int i = 0; i < NODES; i++) {
+        if (!memcmp(&f->node[i].addr.sin6_addr, &addr->sin6_addr, sizeof addr->sin6_addr))
+            return &f->node[i];
+    }
+    return NULL;
+}
+
+static void note_packet(struct node *from, int arrived, const uint8_t *bth, uint32_t payload) {
+    struct fabric *f = from->fabric;
+    const struct roce_opcode *row = roce_opcode(bth_opcode(bth));
+    struct record r = {.at = f->now,
+                       .from = (uint8_t)(from - f->node),
+                       .arrived = (uint8_t)arrived,
+                       .opcode = bth_opcode(bth),
+                       .ackreq = bth_ackreq(bth),
+                       .solicited = bth_se(bth),
+                       .psn = bth_psn(bth),
+                       .length = payload};
+    if (row->aeth) {
+        r.syndrome = aeth_syndrome(bth + row->aeth);
+        r.msn = aeth_msn(bth + row->aeth);
+    }
+    if (row->reth) {
+        r.va = reth_va(bth + row->reth);
+        if (row->mask & OPC_READ)
+            r.length = reth_len(bth + row->reth);
+    }
+    if (getenv("TRACE"))
+        fprintf(stderr, "%12.3f us  %d %s %-24s psn %06x length %u%s syndrome %02x msn %u\n", (double)f->now / 1000.0,
+                r.from, arrived ? "->" : "  ", row->name, r.psn, r.length, r.ackreq ? " A" : "", r.syndrome, r.msn);
+    if (f->quiet)
+        return;
+    if (f->logged == f->log_room) {
+        f->log_room = f->log_room * 2 + 256;
+        f->log = realloc(f->log, f->log_room * sizeof *f->log);
+    }
+    f->log[f->logged++] = r;
+}
+
+/* What the fault injector lets through goes onto the wire. */
+static void launch(void *arg, const struct flow *flow, const uint8_t *bytes, uint32_t n) {
+    struct node *from = arg;
+    struct fabric *f = from->fabric;
+    struct in_flight *p = malloc(sizeof *p + n);
+    uint64_t start = from->wire_free > f->now ? from->wire_free : f->now;
+    from->wire_free = f->bandwidth ? start + n * SEC / f->bandwidth : start;
+    *p = (struct in_flight){.at = from->wire_free + f->latency,
+                            .sequence = f->sequence++,
+                            .from = from,
+                            .to = node_at(f, &flow->dst),
+                            .flow = *flow,
+                            .n = n};
+    memcpy(p->bytes, bytes, n);
+    heap_push(f, p);
+}
+
+static void send_packet(struct node *from, const struct flow *flow, const uint8_t *bytes, uint32_t n) {
+    struct fabric *f = from->fabric;
+    enum verdict verdict = PASS;
+    uint32_t nth = f->judged[from - f->node]++;
+    if (f->judge)
+        verdict = f->judge(f->judge_arg, from, nth, bytes);
+    if (verdict == LOSE)
+        return;
+    for (int i = 0; i < (verdict == TWICE ? 2 : 1); i++) {
+        if (from->fault.on)
+            fault_send(&from->fault, &from->nic.counters, flow, bytes, n, f->now, launch, from);
+        else
+            launch(from, flow, bytes, n);
+    }
+    if (verdict == LATE) { /* it is the youngest in the heap: take it out and delay it */
+        for (uint32_t i = 0; i < f->in_heap; i++) {
+            struct in_flight *p = f->heap[i];
+            if (p->sequence != f->sequence - 1)
+                continue;
+            struct in_flight **rest = f->heap;
+            uint32_t count = f->in_heap;
+            p->at += f->late;
+            f->heap = NULL;
+            f->in_heap = f->heap_room = 0;
+            for (uint32_t k = 0; k < count; k++)
+                heap_push(f, rest[k]);
+            free(rest);
+            break;
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- the sink that engines write into */
+
+static uint8_t *reserve(struct tx *tx, struct flow *flow, uint32_t n, uint32_t *crc) {
+    struct sink *sink = (struct sink *)tx;
+    if (!sink->budget)
+        return NULL;
+    if (n > sizeof sink->bytes)
+        check_fail(__FILE__, __LINE__, "a packet of %u bytes", n);
+    sink->flow = flow;
+    sink->n = n;
+    *crc = icrc_seed(&flow->src, &flow->dst, 0, n);
+    return sink->bytes;
+}
+
+/* READ responses go on as the ones before began, or begin anew; rdma_rxe for one takes nothing else. */
+static void check_responses(struct sink *sink) {
+    const uint8_t *bth = sink->bytes;
+    uint32_t mask = roce_opcode(bth_opcode(bth))->mask, psn = bth_psn(bth);
+    if (!(mask & OPC_READ_RESP) || sink->node->qps > 1)
+        return;
+    bool follows = sink->in_response && psn == psn_add(sink->response_psn, 1);
+    if (!follows && !(mask & OPC_FIRST))
+        check_fail(__FILE__, __LINE__, "READ response %06x in the middle of nothing", psn);
+    if (follows && (mask & OPC_FIRST))
+        check_fail(__FILE__, __LINE__, "READ response %06x begins anew", psn);
+    sink->in_response = !(mask & OPC_LAST);
+    sink->response_psn = psn;
+}
+
+static void commit(struct tx *tx) {
+    struct sink *sink = (struct sink *)tx;
+    const struct roce_opcode *row = roce_opcode(bth_opcode(sink->bytes));
+    sink->budget--;
+    check_responses(sink);
+    note_packet(sink->node, 0, sink->bytes, sink->n - row->header - ICRC_BYTES - bth_pad(sink->bytes));
+    send_packet(sink->node, sink->flow, sink->bytes, sink->n);
+}
+
+/* ---------------------------------------------------------------- what the device does between link and engine */
+
+static void drop(struct node *node, int reason) { node->nic.counters.value[reason]++; }
+
+/* Checks as a device does them; the queue pair that the packet is for, or NULL. */
+static struct qp *parse(struct node *node, const struct in_flight *p, struct packet *pkt) {
+    uint32_t n = p->n;
+    if (n < BTH_BYTES + ICRC_BYTES)
+        return drop(node, RNIC_CNT_drop_short), NULL;
+    uint32_t icrc = icrc_compute(&p->flow.src, &p->flow.dst, 0, p->bytes, n - ICRC_BYTES);
+    if (icrc != get_le32(p->bytes + n - ICRC_BYTES))
+        return drop(node, RNIC_CNT_drop_bad_icrc), NULL;
+    const struct roce_opcode *row = roce_opcode(bth_opcode(p->bytes));
+    if (!row || !(row->mask & OPC_RC))
+        return drop(node, RNIC_CNT_drop_bad_opcode), NULL;
+    uint32_t pad = bth_pad(p->bytes);
+    if (n < row->header + pad + ICRC_BYTES)
+        return drop(node, RNIC_CNT_drop_short), NULL;
+    *pkt = (struct packet){.bth = p->bytes,
+                           .row = row,
+                           .payload = p->bytes + row->header,
+                           .length = n - row->header - pad - ICRC_BYTES,
+                           .psn = bth_psn(p->bytes),
+                           .opcode = bth_opcode(p->bytes),
+                           .ackreq = bth_ackreq(p->bytes),
+                           .solicited = bth_se(p->bytes)};
+    for (int i = 0; i < node->qps; i++) {
+        if (node->qp[i]->pub.qp_num == bth_dqpn(p->bytes))
+            return node->qp[i];
+    }
+    return drop(node, RNIC_CNT_drop_bad_qpn), NULL;
+}
+
+static void invariants(const struct qp *qp) {
+    const struct rc *rc = rc_of(qp);
+    const struct requester *req = &rc->req;
+    if (qp->state < RNIC_QPS_RTS)
+        return;
+    CHECK(req->rd_count <= qp->attr.max_rd_atomic);
+    CHECK(psn_diff(req->psn, req->una) >= 0 && psn_diff(req->max_psn, req->psn) >= 0);
+    CHECK(rc->resp.queue_count <= rc->resp.res_size);
+    CHECK(req->window <= qp->nic->max_window || req->window <= 2 * (rc->mtu + PACKET_COST));
+}
+
+/* The engine's turn; what the sink did not take waits for the next. */
+static void turn(struct node *node) {
+    bool more = false;
+    node->run_at = NEVER;
+    for (int i = 0; i < node->qps; i++) {
+        struct qp *qp = node->qp[i];
+        if (qp->state == RNIC_QPS_RESET || qp->state == RNIC_QPS_INIT)
+            continue;
+        for (int spins = 0; spins < SPIN; spins++) {
+            node->sink.budget = node->budget ? node->budget : UINT32_MAX;
+            bool again = qp->engine->next(qp, &node->sink.tx, node->fabric->now);
+            invariants(qp);
+            if (!again)
+                break;
+            if (node->pause) {
+                more = true;
+                break;
+            }
+            CHECK(spins < SPIN - 1);
+        }
+    }
+    if (more)
+        node->run_at = node->fabric->now + node->pause;
+}
+
+static void turn_soon(struct node *node) {
+    uint64_t at = node->fabric->now + node->lazy;
+    if (!node->lazy && !(node->pause && node->run_at != NEVER))
+        turn(node);
+    else if (node->run_at == NEVER)
+        node->run_at = at;
+}
+
+static void arrive(struct fabric *f, struct in_flight *p) {
+    struct packet pkt;
+    struct node *node = p->to;
+    node->nic.counters.value[RNIC_CNT_rx_packets]++;
+    struct qp *qp = parse(node, p, &pkt);
+    if (qp && (qp->state == RNIC_QPS_RESET || qp->state == RNIC_QPS_INIT)) {
+        drop(node, RNIC_CNT_drop_bad_state);
+    } else if (qp) {
+        note_packet(p->from, 1, pkt.bth, pkt.length);
+        qp->engine->input(qp, &pkt, f->now);
+        invariants(qp);
+        turn_soon(node);
+    }
+    free(p);
+}
+
+static struct node *node_of(const struct qp *qp) {
+    return (struct node *)((char *)qp->nic - offsetof(struct node, nic));
+}
+
+void fabric_turn(struct qp *qp) { turn_soon(node_of(qp)); }
+
+/* ---------------------------------------------------------------- time */
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* An ACK waits at least for the turn that is due. */
+static uint64_t held(const struct node *node, const struct qp *qp) {
+    return node->run_at == NEVER ? qp->engine->held(qp) : NEVER;
+}
+
+static uint64_t next_event(struct fabric *f) {
+    uint64_t at = f->in_heap ? f->heap[0]->at : NEVER;
+    for (int i = 0; i < NODES; i++) {
+        struct node *node = &f->node[i];
+        at = least(at, least(node->run_at, fault_deadline(&node->fault)));
+        for (int k = 0; k < node->qps; k++) {
+            struct qp *qp = node->qp[k];
+            if (qp->state >= RNIC_QPS_RTR)
+                at = least(at, least(qp->engine->deadline(qp), held(node, qp)));
+        }
+    }
+    return at;
+}
+
+static void timers(struct node *node, struct qp *qp) {
+    uint64_t now = node->fabric->now;
+    if (qp->state < RNIC_QPS_RTR)
+        return;
+    bool due = qp->engine->deadline(qp) <= now, ack = held(node, qp) <= now;
+    node->sink.budget = UINT32_MAX;
+    if (due)
+        qp->engine->timer(qp, &node->sink.tx, now);
+    if (due || ack)
+        turn(node);
+}
+
+bool fabric_step(struct fabric *f, uint64_t until) {
+    static int still;
+    uint64_t at = next_event(f);
+    if (at > until || at == NEVER)
+        return false;
+    still = at > f->now ? 0 : still + 1;
+    CHECK(still < SPIN);
+    f->now = at > f->now ? at : f->now;
+    while (f->in_heap && f->heap[0]->at <= f->now)
+        arrive(f, heap_pop(f));
+    for (int i = 0; i < NODES; i++) {
+        struct node *node = &f->node[i];
+        fault_release(&node->fault, f->now, launch, node);
+        if (node->run_at <= f->now)
+            turn(node);
+        for (int k = 0; k < node->qps; k++)
+            timers(node, node->qp[k]);
+    }
+    return true;
+}
+
+bool fabric_run(struct fabric *f, uint64_t until) {
+    while (fabric_step(f, until))
+        ;
+    if (until != NEVER && f->now < until)
+        f->now = until;
+    return next_event(f) == NEVER;
+}
+
+void fabric_settle(struct fabric *f) {
+    uint64_t limit = f->now + 3600 * SEC;
+    while (fabric_step(f, limit))
+        ;
+    CHECK(next_event(f) == NEVER);
+}
+
+uint32_t fabric_count(const struct fabric *f, const struct node *from, int arrived, int opcode) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < f->logged; i++) {
+        const struct record *r = &f->log[i];
+        n += r->from == from - f->node && r->arrived == arrived && (opcode < 0 || r->opcode == opcode);
+    }
+    return n;
+}
+
+void fabric_inject(struct node *from, struct flow *flow, const uint8_t *bytes, uint32_t n) {
+    uint8_t packet[8192];
+    memcpy(packet, bytes, n);
+    put_le32(packet + n, icrc_compute(&flow->src, &flow->dst, 0, bytes, n));
+    launch(from, flow, packet, n + ICRC_BYTES);
+}
+
+/* ---------------------------------------------------------------- objects */
+
+static void address(struct sockaddr_in6 *addr, bool ipv6, int i) {
+    *addr = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(4791)};
+    uint8_t *b = addr->sin6_addr.s6_addr;
+    if (ipv6) {
+        b[0] = 0xFD;
+    } else {
+        b[10] = b[11] = 0xFF;
+        b[12] = 10;
+    }
+    b[15] = (uint8_t)(i + 1);
+}
+
+void fabric_open(struct fabric *f, bool ipv6) {
+    memset(f, 0, sizeof *f);
+    f->now = SEC;
+    f->latency = 10 * US;
+    for (int i = 0; i < NODES; i++) {
+        struct node *node = &f->node[i];
+        node->fabric = f;
+        node->run_at = NEVER;
+        node->nic.max_window = 1 << 20;
+        node->sink = (struct sink){.tx = {reserve, commit}, .node = node};
+        address(&node->addr, ipv6, i);
+        rng_seed(&node->nic.rng, (uint64_t)i);
+        CHECK_EQ(mr_table_init(&node->nic.mrs), 0);
+        CHECK_EQ(event_queue_init(&node->nic.events), 0);
+    }
+}
+
+void fabric_close(struct fabric *f) {
+    for (int i = 0; i < NODES; i++) {
+        struct node *node = &f->node[i];
+        while (node->qps)
+            fabric_destroy(node->qp[0]);
+        fault_set(&node->fault, NULL);
+        mr_table_free(&node->nic.mrs);
+        event_queue_free(&node->nic.events);
+    }
+    while (f->in_heap)
+        free(heap_pop(f));
+    free(f->heap);
+    free(f->log);
+}
+
+struct cq *fabric_cq(int cqe, struct channel *ch) {
+    struct cq *cq = calloc(1, sizeof *cq);
+    CHECK_EQ(cq_init(cq, cqe), 0);
+    cq->pub.channel = ch ? &ch->pub : NULL;
+    return cq;
+}
+
+void fabric_drop_cq(struct cq *cq) {
+    cq_free(cq);
+    free(cq);
+}
+
+struct mr *fabric_mr(struct node *node, struct pd *pd, void *addr, uint64_t length, uint32_t access) {
+    struct mr *mr = calloc(1, sizeof *mr);
+    mr->pub.pd = &pd->pub;
+    mr->pub.addr = addr;
+    mr->pub.length = length;
+    mr->access = access;
+    mr->memfd = -1;
+    CHECK_EQ(mr_insert(&node->nic.mrs, mr), 0);
+    return mr;
+}
+
+void fabric_drop_mr(struct node *node, struct mr *mr) {
+    mr_remove(&node->nic.mrs, mr);
+    free(mr);
+}
+
+struct qp *fabric_qp(struct node *node, const struct rnic_qp_cap *cap, struct cq *send_cq, struct cq *recv_cq) {
+    struct qp *qp = calloc(1, sizeof *qp);
+    CHECK(node->qps < NODE_QPS);
+    qp->pub.pd = &node->pd.pub;
+    qp->pub.send_cq = &send_cq->pub;
+    qp->pub.recv_cq = &recv_cq->pub;
+    qp->pub.qp_num = FIRST_QPN + (uint32_t)((node - node->fabric->node) << 16) + (uint32_t)node->qps;
+    qp->pub.qp_type = RNIC_QPT_RC;
+    qp->nic = &node->nic;
+    qp->engine = &roce_rc_ops;
+    CHECK_EQ(wq_init(&qp->sq, cap->max_send_wr, cap->max_send_sge, cap->max_inline_data, sizeof(struct send_wqe)), 0);
+    CHECK_EQ(wq_init(&qp->rq, cap->max_recv_wr, cap->max_recv_sge, 0, sizeof(struct recv_wqe)), 0);
+    wq_reset(&qp->sq);
+    wq_reset(&qp->rq);
+    CHECK_EQ(qp->engine->create(qp), 0);
+    node->qp[node->qps++] = qp;
+    return qp;
+}
+
+void fabric_destroy(struct qp *qp) {
+    struct node *node = node_of(qp);
+    int i = 0;
+    while (node->qp[i] != qp)
+        i++;
+    node->qps--;
+    memmove(&node->qp[i], &node->qp[i + 1], (size_t)(node->qps - i) * sizeof node->qp[0]);
+    qp->engine->destroy(qp);
+    wq_free(&qp->sq);
+    wq_free(&qp->rq);
+    free(qp);
+}
+
+/* As the device does it. */
+int fabric_modify(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err) {
+    int from = qp->state, to = mask & RNIC_QP_STATE ? attr->qp_state : from;
+    int rc = qp_attr_check(qp, attr, mask, err);
+    if (rc)
+        return rc;
+    qp_attr_apply(qp, attr, mask);
+    if (to == RNIC_QPS_RESET) {
+        qp->engine->reset(qp);
+        wq_reset(&qp->sq);
+        wq_reset(&qp->rq);
+        qp->attr = (struct rnic_qp_attr){0};
+        qp->attr_set = 0;
+        qp->sq_draining = qp->last_wqe = false;
+    } else if (to == RNIC_QPS_RTR && from == RNIC_QPS_INIT) {
+        const struct sockaddr_in6 *here = &node_of(qp)->addr;
+        qp->flow = (struct flow){.src = *here, .dst = *here, .hop_limit = 64};
+        memcpy(&qp->flow.dst.sin6_addr, qp->attr.ah_attr.grh.dgid.raw, 16);
+        rc = qp->engine->rtr(qp);
+    } else if (to == RNIC_QPS_RTS && from == RNIC_QPS_RTR) {
+        qp->engine->rts(qp);
+    } else if (to == RNIC_QPS_SQD && from == RNIC_QPS_RTS) {
+        qp->sq_draining = true;
+    } else if (to == RNIC_QPS_ERR && from != RNIC_QPS_ERR) {
+        qp_error(qp, -1);
+    }
+    qp->state = to;
+    if (to >= RNIC_QPS_RTR)
+        fabric_turn(qp);
+    return rc;
+}
+
+/* ---------------------------------------------------------------- a connected pair */
+
+const uint32_t mask_init = RNIC_QP_STATE | RNIC_QP_PKEY_INDEX | RNIC_QP_PORT | RNIC_QP_ACCESS_FLAGS;
+const uint32_t mask_rtr = RNIC_QP_STATE | RNIC_QP_AV | RNIC_QP_PATH_MTU | RNIC_QP_DEST_QPN | RNIC_QP_RQ_PSN |
+                          RNIC_QP_MAX_DEST_RD_ATOMIC | RNIC_QP_MIN_RNR_TIMER;
+const uint32_t mask_rts =
+    RNIC_QP_STATE | RNIC_QP_TIMEOUT | RNIC_QP_RETRY_CNT | RNIC_QP_RNR_RETRY | RNIC_QP_SQ_PSN | RNIC_QP_MAX_QP_RD_ATOMIC;
+
+static uint32_t or_default(uint32_t value, uint32_t standard) { return value == NONE ? 0 : value ? value : standard; }
+
+struct rnic_qp_attr pair_attr(const struct end *e, const struct options *o) {
+    bool is_a = e->node == &e->node->fabric->node[0];
+    uint32_t sends = or_default(o->sq_psn, 0x123456), expects = or_default(o->rq_psn, 0x654321);
+    struct rnic_qp_attr attr = {.path_mtu = (int)or_default((uint32_t)o->mtu, RNIC_MTU_1024),
+                                .sq_psn = is_a ? sends : expects,
+                                .rq_psn = is_a ? expects : sends,
+                                .dest_qp_num = e->peer->qp->pub.qp_num,
+                                .qp_access_flags = or_default(o->access, ALL_ACCESS),
+                                .ah_attr = {.is_global = 1, .port_num = 1, .grh.hop_limit = 64},
+                                .port_num = 1,
+                                .max_rd_atomic = (uint8_t)or_default(o->rd_atomic, 4),
+                                .max_dest_rd_atomic = (uint8_t)or_default(o->dest_rd_atomic, 4),
+                                .min_rnr_timer = (uint8_t)or_default(o->min_rnr_timer, 12),
+                                .timeout = (uint8_t)or_default(o->timeout, 14),
+                                .retry_cnt = (uint8_t)or_default(o->retry_cnt, 7),
+                                .rnr_retry = (uint8_t)or_default(o->rnr_retry, 7)};
+    memcpy(attr.ah_attr.grh.dgid.raw, &e->peer->node->addr.sin6_addr, 16);
+    return attr;
+}
+
+void pair_connect(struct end *e, const struct options *o) {
+    struct rnic_qp_attr attr = pair_attr(e, o);
+    const struct {
+        int state;
+        uint32_t mask;
+    } steps[] = {{RNIC_QPS_INIT, mask_init}, {RNIC_QPS_RTR, mask_rtr}, {RNIC_QPS_RTS, mask_rts}};
+    for (int i = 0; i < 3; i++) {
+        attr.qp_state = steps[i].state;
+        CHECK_EQ(fabric_modify(e->qp, &attr, steps[i].mask, NULL), 0);
+    }
+}
+
+static void open_end(struct end *e, struct end *peer, struct node *node, const struct options *o) {
+    struct rnic_qp_cap cap = {or_default(o->wr, 64), or_default(o->wr, 64), or_default(o->sge, 4),
+                              or_default(o->sge, 4), or_default(o->inline_data, 64)};
+    e->node = node;
+    e->peer = peer;
+    e->bytes = o->bytes ? o->bytes : 65536;
+    e->mem = calloc(1, e->bytes);
+    e->mr = fabric_mr(node, &node->pd, e->mem, e->bytes, ALL_ACCESS);
+    CHECK_EQ(channel_init(&e->channel), 0);
+    e->send_cq = fabric_cq((int)or_default(o->cqe, 256), &e->channel);
+    e->recv_cq = fabric_cq((int)or_default(o->cqe, 256), &e->channel);
+    e->qp = fabric_qp(node, &cap, e->send_cq, e->recv_cq);
+    e->qp->sq_sig_all = o->sig_all;
+    node->lazy = o->lazy;
+    node->pause = o->pause;
+    node->budget = o->budget;
+    node->nic.ack_hold = o->ack_hold;
+    node->nic.max_window = or_default(o->window, 1 << 20);
+}
+
+void pair_open_options(struct pair *p, const struct options *o) {
+    memset(p, 0, sizeof *p);
+    fabric_open(&p->f, o->ipv6);
+    p->f.quiet = o->quiet;
+    p->f.bandwidth = o->bandwidth;
+    p->f.latency = o->latency ? o->latency : 10 * US;
+    open_end(&p->a, &p->b, &p->f.node[0], o);
+    open_end(&p->b, &p->a, &p->f.node[1], o);
+    pair_connect(&p->a, o);
+    pair_connect(&p->b, o);
+}
+
+static void close_end(struct end *e) {
+    fabric_drop_cq(e->send_cq);
+    fabric_drop_cq(e->recv_cq);
+    channel_free(&e->channel);
+    if (e->mr)
+        free(e->mr);
+    free(e->mem);
+}
+
+void pair_close(struct pair *p) {
+    fabric_close(&p->f);
+    close_end(&p->a);
+    close_end(&p->b);
+}
+
+int move(struct qp *qp, int state) {
+    struct rnic_qp_attr attr = {.qp_state = state};
+    return fabric_modify(qp, &attr, RNIC_QP_STATE, NULL);
+}
+
+/* ---------------------------------------------------------------- work */
+
+int try_post(struct end *e, struct rnic_send_wr wr) {
+    const struct rnic_send_wr *bad;
+    int rc = sq_post(&e->qp->sq, &wr, &bad, NULL);
+    if (!rc)
+        fabric_turn(e->qp);
+    return rc;
+}
+
+void post(struct end *e, struct rnic_send_wr wr) { CHECK_EQ(try_post(e, wr), 0); }
+
+void post_send(struct end *e, uint64_t id, uint64_t at, uint32_t n) {
+    post(e, (struct rnic_send_wr){
+                .wr_id = id, .opcode = RNIC_WR_SEND, .send_flags = RNIC_SEND_SIGNALED, SGL(SGE(e, at, n))});
+}
+
+void post_write(struct end *e, uint64_t id, uint64_t at, uint64_t to, uint32_t n) {
+    post(e, (struct rnic_send_wr){.wr_id = id,
+                                  .opcode = RNIC_WR_RDMA_WRITE,
+                                  .send_flags = RNIC_SEND_SIGNALED,
+                                  REMOTE(e->peer, to),
+                                  SGL(SGE(e, at, n))});
+}
+
+void post_read(struct end *e, uint64_t id, uint64_t at, uint64_t from, uint32_t n) {
+    post(e, (struct rnic_send_wr){.wr_id = id,
+                                  .opcode = RNIC_WR_RDMA_READ,
+                                  .send_flags = RNIC_SEND_SIGNALED,
+                                  REMOTE(e->peer, from),
+                                  SGL(SGE(e, at, n))});
+}
+
+static void post_atomic(struct end *e, int opcode, uint64_t id, uint64_t at, uint64_t remote, uint64_t compare_add,
+                        uint64_t swap) {
+    post(e, (struct rnic_send_wr){.wr_id = id,
+                                  .opcode = opcode,
+                                  .send_flags = RNIC_SEND_SIGNALED,
+                                  .wr.atomic = {.remote_addr = (uintptr_t)e->peer->mem + remote,
+                                                .compare_add = compare_add,
+                                                .swap = swap,
+                                                .rkey = e->peer->mr->pub.rkey},
+                                  SGL(SGE(e, at, 8))});
+}
+
+void post_add(struct end *e, uint64_t id, uint64_t at, uint64_t remote, uint64_t add) {
+    post_atomic(e, RNIC_WR_ATOMIC_FETCH_AND_ADD, id, at, remote, add, 0);
+}
+
+void post_swap(struct end *e, uint64_t id, uint64_t at, uint64_t remote, uint64_t compare, uint64_t swap) {
+    post_atomic(e, RNIC_WR_ATOMIC_CMP_AND_SWP, id, at, remote, compare, swap);
+}
+
+void post_recv(struct end *e, uint64_t id, uint64_t at, uint32_t n) {
+    struct rnic_recv_wr wr = {.wr_id = id, SGL(SGE(e, at, n))};
+    const struct rnic_recv_wr *bad;
+    CHECK_EQ(rq_post(&e->qp->rq, &wr, &bad, NULL), 0);
+    if (e->qp->state == RNIC_QPS_ERR)
+        fabric_turn(e->qp);
+}
+
+struct rnic_wc take_wc(struct cq *cq, const char *file, int line) {
+    struct rnic_wc wc;
+    if (cq_take(cq, 1, &wc) != 1)
+        check_fail(file, line, "no completion");
+    return wc;
+}
+
+struct rnic_wc want_wc(struct cq *cq, uint64_t id, int status, const char *file, int line) {
+    struct rnic_wc wc = take_wc(cq, file, line);
+    if (wc.wr_id != id || wc.status != status)
+        check_fail(file, line, "completion of %llu with status %d (vendor %u), expected %llu with %d",
+                   (unsigned long long)wc.wr_id, wc.status, wc.vendor_err, (unsigned long long)id, status);
+    return wc;
+}
+
+void want_no_wc(struct cq *cq, const char *file, int line) {
+    struct rnic_wc wc;
+    if (cq_take(cq, 1, &wc))
+        check_fail(file, line, "unexpected completion of %llu with status %d", (unsigned long long)wc.wr_id, wc.status);
+}
+
+int take_event(struct end *e) {
+    struct rnic_async_event event;
+    return event_take(&e->node->nic.events, &event) ? event.event_type : -1;
+}
+
+void fill(uint8_t *p, uint64_t n, uint64_t seed) {
+    struct rng r;
+    rng_seed(&r, seed);
+    for (uint64_t i = 0; i < n; i++)
+        p[i] = (uint8_t)(rng_next(&r) >> 56);
+}
+
+bool filled(const uint8_t *p, uint64_t n, uint64_t seed) {
+    struct rng r;
+    rng_seed(&r, seed);
+    for (uint64_t i = 0; i < n; i++) {
+        if (p[i] != (uint8_t)(rng_next(&r) >> 56))
+            return false;
+    }
+    return true;
+}
+
+uint64_t count_of(const struct end *e, int counter) { return e->node->nic.counters.value[counter]; }

@@ -1,0 +1,550 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "recorder.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define LOG_SIZE (1 << 20)
+#define QUEUE 1024
+
+struct recorder {
+    struct rnic_context pub;
+    char log[LOG_SIZE];
+    size_t log_len;
+    bool quiet;
+    int alive;
+    char fail_verb[32], fail_text[256];
+    int fail_err, fail_at;
+    struct rnic_wc done[QUEUE]; /* a ring */
+    unsigned done_head, done_tail;
+    struct rnic_async_event event;
+    struct rnic_fault fault;
+    struct rnic_cq *last_cq;
+    struct rnic_qp *last_qp;
+    uint32_t next_number; /* of keys and queue pairs */
+};
+
+struct channel {
+    struct rnic_comp_channel pub;
+    struct rnic_cq *pending; /* at most one event waits */
+};
+
+struct cq {
+    struct rnic_cq pub;
+    unsigned unacked;
+};
+
+struct mr {
+    struct rnic_mr pub;
+    void *own;
+};
+
+struct qp {
+    struct rnic_qp pub;
+    struct rnic_qp_attr attr;
+    struct rnic_qp_init_attr init;
+};
+
+static struct recorder *rec(const struct rnic_context *ctx) { return (struct recorder *)ctx; }
+
+__attribute__((format(printf, 2, 3))) static void note(struct rnic_context *ctx, const char *format, ...) {
+    struct recorder *r = rec(ctx);
+    va_list args;
+
+    if (r->quiet || r->log_len > LOG_SIZE - 4096)
+        return;
+    va_start(args, format);
+    r->log_len += (size_t)vsnprintf(r->log + r->log_len, 4096, format, args);
+    va_end(args);
+}
+
+/* 0, or what recorder_fail() ordered for this verb. */
+static int fails(struct rnic_context *ctx, const char *verb, struct rnic_err *err) {
+    struct recorder *r = rec(ctx);
+
+    if (strcmp(r->fail_verb, verb) != 0)
+        return 0;
+    r->fail_verb[0] = 0;
+    if (err)
+        snprintf(err->text, sizeof(err->text), "%s", r->fail_text);
+    return -r->fail_err;
+}
+
+static void *make(struct rnic_context *ctx, size_t size) {
+    rec(ctx)->alive++;
+    return calloc(1, size);
+}
+
+static void unmake(struct rnic_context *ctx, void *object) {
+    rec(ctx)->alive--;
+    free(object);
+}
+
+/* ---------------------------------------------------------------- context */
+
+static int rec_close(struct rnic_context *ctx, struct rnic_err *err) {
+    note(ctx, "close\n");
+    return fails(ctx, "close", err);
+}
+
+/* Every field its place in the struct, so that a field that went astray is seen. */
+static int rec_query_device(struct rnic_context *ctx, struct rnic_device_attr *a, struct rnic_err *err) {
+    note(ctx, "query_device\n");
+    *a = (struct rnic_device_attr){"rec 1", 2,  3,  4,  5,  6,  7,  8,  9,  10, RNIC_DEVICE_RC_RNR_NAK_GEN,
+                                   12,      13, 14, 15, 16, 17, 18, 19, 20, 1,  22,
+                                   23,      24, 25, 26, 27, 28, 29, 30, 1,  32};
+    return fails(ctx, "query_device", err);
+}
+
+static int rec_query_port(struct rnic_context *ctx, int port, struct rnic_port_attr *a, struct rnic_err *err) {
+    note(ctx, "query_port %d\n", port);
+    *a = (struct rnic_port_attr){4, 5, 3, 2, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 2, 21};
+    return fails(ctx, "query_port", err);
+}
+
+static int rec_query_gid(struct rnic_context *ctx, int port, int index, struct rnic_gid_entry *g,
+                         struct rnic_err *err) {
+    note(ctx, "query_gid %d %d\n", port, index);
+    *g = (struct rnic_gid_entry){
+        .gid_index = (uint32_t)index, .port_num = (uint32_t)port, .gid_type = 2, .ndev_ifindex = 7};
+    if (index == 1) /* entry 0 is empty */
+        memcpy(g->gid.raw, "\0\0\0\0\0\0\0\0\0\0\xff\xff\x0a\0\0\x01", 16);
+    return fails(ctx, "query_gid", err);
+}
+
+static int rec_query_pkey(struct rnic_context *ctx, int port, int index, uint16_t *pkey, struct rnic_err *err) {
+    note(ctx, "query_pkey %d %d\n", port, index);
+    *pkey = 0xffff;
+    return fails(ctx, "query_pkey", err);
+}
+
+static int rec_query_counters(struct rnic_context *ctx, struct rnic_counters *out, struct rnic_err *err) {
+    note(ctx, "query_counters\n");
+    for (int i = 0; i < RNIC_CNT_MAX; i++)
+        out->value[i] = (1ull << 40) + (uint64_t)i;
+    return fails(ctx, "query_counters", err);
+}
+
+static int rec_set_fault(struct rnic_context *ctx, const struct rnic_fault *f, struct rnic_err *err) {
+    if (!f) {
+        note(ctx, "set_fault off\n");
+        return fails(ctx, "set_fault", err);
+    }
+    note(ctx, "set_fault seed=%lu loss=%u duplicate=%u reorder=%u delay=%u flip=%u gap=%u delay_ns=%lu\n", f->seed,
+         f->loss, f->duplicate, f->reorder, f->delay, f->flip, f->reorder_gap, f->delay_ns);
+    for (int i = 0; i < RNIC_FAULT_RULES; i++)
+        if (f->lose[i].nth)
+            note(ctx, "lose opcode=%d nth=%u count=%u\n", f->lose[i].opcode, f->lose[i].nth, f->lose[i].count);
+    return fails(ctx, "set_fault", err);
+}
+
+static int rec_get_async_event(struct rnic_context *ctx, struct rnic_async_event *event, struct rnic_err *err) {
+    struct recorder *r = rec(ctx);
+    uint64_t count;
+    int rc = fails(ctx, "get_async_event", err);
+
+    if (rc)
+        return rc;
+    if (read(ctx->async_fd, &count, sizeof(count)) < 0)
+        return -EAGAIN;
+    *event = r->event;
+    return 0;
+}
+
+/* ---------------------------------------------------------------- pd, mr */
+
+static int rec_alloc_pd(struct rnic_context *ctx, struct rnic_pd **pd, struct rnic_err *err) {
+    int rc = fails(ctx, "alloc_pd", err);
+
+    note(ctx, "alloc_pd\n");
+    if (rc)
+        return rc;
+    *pd = make(ctx, sizeof(**pd));
+    (*pd)->ctx = ctx;
+    return 0;
+}
+
+static int rec_dealloc_pd(struct rnic_pd *pd, struct rnic_err *err) {
+    int rc = fails(pd->ctx, "dealloc_pd", err);
+
+    note(pd->ctx, "dealloc_pd\n");
+    if (!rc)
+        unmake(pd->ctx, pd);
+    return rc;
+}
+
+static int mr_new(struct rnic_pd *pd, void *addr, uint64_t length, void *own, struct rnic_mr **out) {
+    struct mr *mr = make(pd->ctx, sizeof(*mr));
+    uint32_t key = ++rec(pd->ctx)->next_number;
+
+    mr->pub = (struct rnic_mr){pd->ctx, pd, addr, length, key << 8, key << 8 | 1};
+    mr->own = own;
+    *out = &mr->pub;
+    return 0;
+}
+
+static int rec_reg_mr(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t access, struct rnic_mr **mr,
+                      struct rnic_err *err) {
+    int rc = fails(pd->ctx, "reg_mr", err);
+
+    note(pd->ctx, "reg_mr %p %lu access=%u\n", addr, length, access);
+    return rc ? rc : mr_new(pd, addr, length, NULL, mr);
+}
+
+static int rec_alloc_mr(struct rnic_pd *pd, uint64_t length, uint32_t access, struct rnic_mr **mr,
+                        struct rnic_err *err) {
+    int rc = fails(pd->ctx, "alloc_mr", err);
+    void *own = rc ? NULL : calloc(1, length);
+
+    note(pd->ctx, "alloc_mr %lu access=%u\n", length, access);
+    return rc ? rc : mr_new(pd, own, length, own, mr);
+}
+
+static int rec_dereg_mr(struct rnic_mr *mr, struct rnic_err *err) {
+    int rc = fails(mr->ctx, "dereg_mr", err);
+
+    note(mr->ctx, "dereg_mr lkey=%u\n", mr->lkey);
+    if (rc)
+        return rc;
+    free(((struct mr *)mr)->own);
+    unmake(mr->ctx, mr);
+    return 0;
+}
+
+/* ---------------------------------------------------------------- channel, cq */
+
+static int rec_create_comp_channel(struct rnic_context *ctx, struct rnic_comp_channel **ch, struct rnic_err *err) {
+    int rc = fails(ctx, "create_comp_channel", err);
+    struct channel *channel;
+
+    note(ctx, "create_comp_channel\n");
+    if (rc)
+        return rc;
+    channel = make(ctx, sizeof(*channel));
+    channel->pub = (struct rnic_comp_channel){ctx, eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+    *ch = &channel->pub;
+    return 0;
+}
+
+static int rec_destroy_comp_channel(struct rnic_comp_channel *ch, struct rnic_err *err) {
+    int rc = fails(ch->ctx, "destroy_comp_channel", err);
+
+    note(ch->ctx, "destroy_comp_channel\n");
+    if (rc)
+        return rc;
+    close(ch->fd);
+    unmake(ch->ctx, ch);
+    return 0;
+}
+
+static int rec_get_cq_event(struct rnic_comp_channel *ch, struct rnic_cq **cq, struct rnic_err *err) {
+    struct channel *channel = (struct channel *)ch;
+    int rc = fails(ch->ctx, "get_cq_event", err);
+    uint64_t count;
+
+    if (rc)
+        return rc;
+    if (read(ch->fd, &count, sizeof(count)) < 0 || !channel->pending)
+        return -EAGAIN;
+    *cq = channel->pending;
+    channel->pending = NULL;
+    ((struct cq *)*cq)->unacked++;
+    note(ch->ctx, "get_cq_event\n");
+    return 0;
+}
+
+static int rec_create_cq(struct rnic_context *ctx, int cqe, struct rnic_comp_channel *ch, void *cq_context,
+                         struct rnic_cq **out, struct rnic_err *err) {
+    int rc = fails(ctx, "create_cq", err);
+    struct cq *cq;
+
+    note(ctx, "create_cq %d channel=%d\n", cqe, ch != NULL);
+    if (rc)
+        return rc;
+    cq = make(ctx, sizeof(*cq));
+    cq->pub = (struct rnic_cq){ctx, ch, cq_context, cqe};
+    rec(ctx)->last_cq = *out = &cq->pub;
+    return 0;
+}
+
+static int rec_resize_cq(struct rnic_cq *cq, int cqe, struct rnic_err *err) {
+    note(cq->ctx, "resize_cq %d\n", cqe);
+    cq->cqe = cqe;
+    return fails(cq->ctx, "resize_cq", err);
+}
+
+static int rec_destroy_cq(struct rnic_cq *cq, struct rnic_err *err) {
+    int rc = fails(cq->ctx, "destroy_cq", err);
+    struct channel *channel = (struct channel *)cq->channel;
+
+    note(cq->ctx, "destroy_cq\n");
+    if (rc)
+        return rc;
+    if (((struct cq *)cq)->unacked) {
+        snprintf(err->text, sizeof(err->text), "%u events are not acknowledged", ((struct cq *)cq)->unacked);
+        return -EBUSY;
+    }
+    if (channel && channel->pending == cq)
+        channel->pending = NULL;
+    unmake(cq->ctx, cq);
+    return 0;
+}
+
+static int rec_poll_cq(struct rnic_cq *cq, int n, struct rnic_wc *wc) {
+    struct recorder *r = rec(cq->ctx);
+    int rc = fails(cq->ctx, "poll_cq", NULL), got = 0;
+
+    note(cq->ctx, "poll_cq %d\n", n);
+    if (rc)
+        return rc;
+    while (got < n && r->done_head != r->done_tail)
+        wc[got++] = r->done[r->done_head++ % QUEUE];
+    return got;
+}
+
+static int rec_req_notify_cq(struct rnic_cq *cq, int solicited_only, struct rnic_err *err) {
+    note(cq->ctx, "req_notify_cq %d\n", solicited_only);
+    return fails(cq->ctx, "req_notify_cq", err);
+}
+
+static int rec_ack_cq_events(struct rnic_cq *cq, unsigned n, struct rnic_err *err) {
+    note(cq->ctx, "ack_cq_events %u\n", n);
+    ((struct cq *)cq)->unacked -= n;
+    return fails(cq->ctx, "ack_cq_events", err);
+}
+
+/* ---------------------------------------------------------------- qp */
+
+static int rec_create_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *init, struct rnic_qp **out,
+                         struct rnic_err *err) {
+    int rc = fails(pd->ctx, "create_qp", err);
+    struct rnic_qp_cap *c = &init->cap;
+    struct qp *qp;
+
+    note(pd->ctx, "create_qp type=%d sig_all=%d cap=%u,%u,%u,%u,%u\n", init->qp_type, init->sq_sig_all, c->max_send_wr,
+         c->max_recv_wr, c->max_send_sge, c->max_recv_sge, c->max_inline_data);
+    if (rc)
+        return rc;
+    c->max_send_wr++; /* more is granted than was asked for */
+    qp = make(pd->ctx, sizeof(*qp));
+    qp->pub = (struct rnic_qp){
+        pd->ctx,      pd, init->send_cq, init->recv_cq, init->qp_context, 0x100 + ++rec(pd->ctx)->next_number,
+        init->qp_type};
+    qp->init = *init;
+    rec(pd->ctx)->last_qp = *out = &qp->pub;
+    return 0;
+}
+
+static void note_path(struct rnic_context *ctx, const char *name, const struct rnic_ah_attr *a) {
+    note(ctx, " %s=", name);
+    for (int i = 0; i < 16; i++)
+        note(ctx, "%02x", a->grh.dgid.raw[i]);
+    note(ctx, ",%u,%u,%u,%u,%u,%u,%u,%u,%u,%u", a->grh.flow_label, a->grh.sgid_index, a->grh.hop_limit,
+         a->grh.traffic_class, a->dlid, a->sl, a->src_path_bits, a->static_rate, a->is_global, a->port_num);
+}
+
+static int rec_modify_qp(struct rnic_qp *qp, const struct rnic_qp_attr *a, uint32_t mask, struct rnic_err *err) {
+    int rc = fails(qp->ctx, "modify_qp", err);
+
+    note(qp->ctx, "modify_qp mask=0x%x state=%d,%d mtu=%d mig=%d qkey=%u psn=%u,%u dest=%u access=%u", mask,
+         a->qp_state, a->cur_qp_state, a->path_mtu, a->path_mig_state, a->qkey, a->rq_psn, a->sq_psn, a->dest_qp_num,
+         a->qp_access_flags);
+    note(qp->ctx, " cap=%u,%u,%u,%u,%u", a->cap.max_send_wr, a->cap.max_recv_wr, a->cap.max_send_sge,
+         a->cap.max_recv_sge, a->cap.max_inline_data);
+    note_path(qp->ctx, "ah", &a->ah_attr);
+    note_path(qp->ctx, "alt", &a->alt_ah_attr);
+    note(qp->ctx, " pkey=%u,%u sqd=%u,%u rd=%u,%u rnr=%u port=%u timeout=%u retry=%u,%u alt=%u,%u rate=%u\n",
+         a->pkey_index, a->alt_pkey_index, a->en_sqd_async_notify, a->sq_draining, a->max_rd_atomic,
+         a->max_dest_rd_atomic, a->min_rnr_timer, a->port_num, a->timeout, a->retry_cnt, a->rnr_retry, a->alt_port_num,
+         a->alt_timeout, a->rate_limit);
+    if (!rc)
+        ((struct qp *)qp)->attr = *a;
+    return rc;
+}
+
+static int rec_query_qp(struct rnic_qp *qp, struct rnic_qp_attr *attr, struct rnic_qp_init_attr *init,
+                        struct rnic_err *err) {
+    note(qp->ctx, "query_qp\n");
+    *attr = ((struct qp *)qp)->attr;
+    *init = ((struct qp *)qp)->init;
+    return fails(qp->ctx, "query_qp", err);
+}
+
+static int rec_query_qp_stats(struct rnic_qp *qp, struct rnic_qp_stats *s, struct rnic_err *err) {
+    note(qp->ctx, "query_qp_stats\n");
+    *s = (struct rnic_qp_stats){.snd_psn = 1,
+                                .snd_una = 2,
+                                .rcv_psn = 3,
+                                .msn = 4,
+                                .sq_depth = 5,
+                                .rq_depth = 6,
+                                .window = 7,
+                                .in_flight = 8,
+                                .retries_left = 9,
+                                .rnr_retries_left = 10,
+                                .srtt = 11};
+    s->counters.value[0] = 12;
+    return fails(qp->ctx, "query_qp_stats", err);
+}
+
+static int rec_destroy_qp(struct rnic_qp *qp, struct rnic_err *err) {
+    int rc = fails(qp->ctx, "destroy_qp", err);
+
+    note(qp->ctx, "destroy_qp %u\n", qp->qp_num);
+    if (!rc)
+        unmake(qp->ctx, qp);
+    return rc;
+}
+
+static void note_sges(struct rnic_context *ctx, const struct rnic_sge *sges, int n) {
+    for (int i = 0; i < n; i++)
+        note(ctx, " sge=%lu,%u,%u", sges[i].addr, sges[i].length, sges[i].lkey);
+    note(ctx, "\n");
+}
+
+static void note_send(struct rnic_qp *qp, const struct rnic_send_wr *wr) {
+    note(qp->ctx, "post_send qp=%u wr_id=%lu opcode=%d flags=%u imm=%08x", qp->qp_num, wr->wr_id, wr->opcode,
+         wr->send_flags, wr->imm_data);
+    if (wr->opcode == RNIC_WR_ATOMIC_CMP_AND_SWP || wr->opcode == RNIC_WR_ATOMIC_FETCH_AND_ADD)
+        note(qp->ctx, " atomic=%lu,%lu,%lu,%u", wr->wr.atomic.remote_addr, wr->wr.atomic.compare_add,
+             wr->wr.atomic.swap, wr->wr.atomic.rkey);
+    else
+        note(qp->ctx, " rdma=%lu,%u", wr->wr.rdma.remote_addr, wr->wr.rdma.rkey);
+    note_sges(qp->ctx, wr->sg_list, wr->num_sge);
+}
+
+/* Whether recorder_fail() ordered this verb to fail at this work request. */
+static int fails_at(struct rnic_context *ctx, const char *verb, int index, struct rnic_err *err) {
+    return index == rec(ctx)->fail_at ? fails(ctx, verb, err) : 0;
+}
+
+static int rec_post_send(struct rnic_qp *qp, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
+                         struct rnic_err *err) {
+    for (int i = 0; wr; wr = wr->next, i++) {
+        int rc = fails_at(qp->ctx, "post_send", i, err);
+
+        if (rc) {
+            *bad = wr;
+            return rc;
+        }
+        if (!rec(qp->ctx)->quiet)
+            note_send(qp, wr);
+        recorder_complete(qp->ctx, &(struct rnic_wc){.wr_id = wr->wr_id, .qp_num = qp->qp_num});
+    }
+    return 0;
+}
+
+static int rec_post_recv(struct rnic_qp *qp, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
+                         struct rnic_err *err) {
+    for (int i = 0; wr; wr = wr->next, i++) {
+        int rc = fails_at(qp->ctx, "post_recv", i, err);
+
+        if (rc) {
+            *bad = wr;
+            return rc;
+        }
+        note(qp->ctx, "post_recv qp=%u wr_id=%lu", qp->qp_num, wr->wr_id);
+        note_sges(qp->ctx, wr->sg_list, wr->num_sge);
+    }
+    return 0;
+}
+
+static const struct rnic_ops recorder_ops = {
+    .name = "recorder",
+    .close = rec_close,
+    .query_device = rec_query_device,
+    .query_port = rec_query_port,
+    .query_gid = rec_query_gid,
+    .query_pkey = rec_query_pkey,
+    .query_counters = rec_query_counters,
+    .set_fault = rec_set_fault,
+    .alloc_pd = rec_alloc_pd,
+    .dealloc_pd = rec_dealloc_pd,
+    .reg_mr = rec_reg_mr,
+    .alloc_mr = rec_alloc_mr,
+    .dereg_mr = rec_dereg_mr,
+    .create_comp_channel = rec_create_comp_channel,
+    .destroy_comp_channel = rec_destroy_comp_channel,
+    .get_cq_event = rec_get_cq_event,
+    .create_cq = rec_create_cq,
+    .resize_cq = rec_resize_cq,
+    .destroy_cq = rec_destroy_cq,
+    .poll_cq = rec_poll_cq,
+    .req_notify_cq = rec_req_notify_cq,
+    .ack_cq_events = rec_ack_cq_events,
+    .create_qp = rec_create_qp,
+    .modify_qp = rec_modify_qp,
+    .query_qp = rec_query_qp,
+    .query_qp_stats = rec_query_qp_stats,
+    .destroy_qp = rec_destroy_qp,
+    .post_send = rec_post_send,
+    .post_recv = rec_post_recv,
+    .get_async_event = rec_get_async_event,
+};
+
+/* ---------------------------------------------------------------- the test's own handles */
+
+struct rnic_context *recorder_new(void) {
+    struct recorder *r = calloc(1, sizeof(*r));
+
+    r->pub = (struct rnic_context){&recorder_ops, eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+    return &r->pub;
+}
+
+void recorder_free(struct rnic_context *ctx) {
+    close(ctx->async_fd);
+    free(ctx);
+}
+
+const char *recorder_log(const struct rnic_context *ctx) { return rec(ctx)->log; }
+
+void recorder_clear(struct rnic_context *ctx) {
+    rec(ctx)->log_len = 0;
+    rec(ctx)->log[0] = 0;
+}
+
+int recorder_alive(const struct rnic_context *ctx) { return rec(ctx)->alive; }
+
+void recorder_fail(struct rnic_context *ctx, const char *verb, int err, const char *text, int at) {
+    struct recorder *r = rec(ctx);
+
+    snprintf(r->fail_verb, sizeof(r->fail_verb), "%s", verb);
+    snprintf(r->fail_text, sizeof(r->fail_text), "%s", text);
+    r->fail_err = err;
+    r->fail_at = at;
+}
+
+void recorder_quiet(struct rnic_context *ctx) { rec(ctx)->quiet = true; }
+
+void recorder_complete(struct rnic_context *ctx, const struct rnic_wc *wc) {
+    struct recorder *r = rec(ctx);
+
+    if (r->done_tail - r->done_head < QUEUE)
+        r->done[r->done_tail++ % QUEUE] = *wc;
+}
+
+static void ring(int fd) {
+    uint64_t one = 1;
+
+    if (write(fd, &one, sizeof(one)) < 0)
+        abort();
+}
+
+void recorder_cq_event(struct rnic_cq *cq) {
+    ((struct channel *)cq->channel)->pending = cq;
+    ring(cq->channel->fd);
+}
+
+void recorder_async_event(struct rnic_context *ctx, int type, int port, void *context) {
+    rec(ctx)->event = (struct rnic_async_event){.event_type = type, .port_num = port, .context = context};
+    ring(ctx->async_fd);
+}
+
+struct rnic_cq *recorder_last_cq(struct rnic_context *ctx) { return rec(ctx)->last_cq; }
+
+struct rnic_qp *recorder_last_qp(struct rnic_context *ctx) { return rec(ctx)->last_qp; }

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rnic demo`: the file, the table, and an end whatever happens."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from cli.commands import Command, Start
+from rnic.cli import transfer
+from rnic.cli.demo import read_exactly
+from rnic.cli.params import Failure
+
+
+def receiver_of(command: Command) -> int:
+    """The process that the demo has started; waits for it."""
+    pid = command.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        if found := children.read_text().split():
+            return int(found[0])
+        time.sleep(0.01)
+    raise AssertionError("the demo started no receiver")
+
+
+@pytest.mark.parametrize("length", [0, 1, 3 * (1 << 20) + 17])
+def test_file_arrives_and_operations_are_measured(rnic: Start, tmp_path: Path, length: int) -> None:
+    path = tmp_path / "[red]a file.bin"
+    path.write_bytes(os.urandom(length))
+    result = rnic("demo", path).wait()
+    assert (result.status, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert lines[0].startswith(f"{path}: ")
+    assert lines[2] == f"verified by the receiver: SHA-256 {hashlib.sha256(path.read_bytes()).hexdigest()}"
+    table = {line.split("  ")[0]: line for line in lines[3:]}
+    for operation in ("SEND", "RDMA WRITE", "RDMA READ"):
+        assert table[operation].count("B/s") == 2
+        assert "us" in table[operation] or "ms" in table[operation]
+    assert {"FETCH_AND_ADD", "CMP_AND_SWP"} < set(table)
+    assert "\x1b" not in result.out
+
+
+def test_generated_file_is_gone_afterwards(rnic: Start) -> None:
+    result = rnic("demo", "--size", "4M").wait()
+    assert result.status == 0
+    path = Path(result.out.partition(": 4 MiB")[0])
+    assert path.name == "random.bin"
+    assert not path.parent.exists()
+
+
+def test_receiver_that_dies_ends_the_demo(rnic: Start) -> None:
+    command = rnic("demo", "--size", "1M")
+    os.kill(receiver_of(command), signal.SIGKILL)
+    result = command.wait()
+    assert result.status == 1
+    assert result.err.startswith("rnic: ")
+    assert "the receiver ended with exit code -9" in result.err
+
+
+def test_sender_that_dies_ends_the_receiver(rnic: Start) -> None:
+    command = rnic("demo", "--size", "1M")
+    receiver = receiver_of(command)
+    command.process.kill()
+    command.process.wait()
+    until = time.monotonic() + 30
+    while Path(f"/proc/{receiver}").exists():
+        assert time.monotonic() < until, "the receiver outlived the sender"
+        time.sleep(0.05)
+
+
+def test_interrupt_ends_both(rnic: Start) -> None:
+    command = rnic("demo", "--size", "16M")
+    receiver = receiver_of(command)
+    command.process.send_signal(signal.SIGINT)
+    result = command.wait()
+    assert result.status == 130
+    assert "rnic: interrupted\n" in result.err  # a receiver that was still connecting says so behind it
+    assert not Path(f"/proc/{receiver}").exists()
+
+
+def test_file_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "available_memory", lambda: 4096)
+    link = transfer.Link.__new__(transfer.Link)
+    with pytest.raises(Failure, match="big has 4097 bytes, the receiver's memory has room for 4096"):
+        transfer.receive_file(link, {"name": "big", "length": 4097})
+
+
+def test_file_that_shrinks_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "short"
+    path.write_bytes(b"12345")
+    with path.open("rb") as file:
+        part = bytearray(4)
+        read_exactly(file, memoryview(part))
+        assert part == b"1234"
+        with pytest.raises(Failure, match="short became shorter"):
+            read_exactly(file, memoryview(part))

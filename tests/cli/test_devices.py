@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rnic devices` and `rnic info` on this machine's own devices."""
+
+from __future__ import annotations
+
+import json
+
+from cli.commands import Start
+
+
+def test_devices_lists_the_loopback_device(rnic: Start) -> None:
+    result = rnic("devices").wait()
+    assert (result.status, result.err) == (0, "")
+    assert [line.split()[0] for line in result.out.splitlines()][:2] == ["device", "roce_lo"]
+    assert "\x1b" not in result.out
+
+
+def test_devices_as_json(rnic: Start) -> None:
+    records = json.loads(rnic("devices", "--json").wait().out)
+    (loopback,) = (record for record in records if record["name"] == "roce_lo")
+    assert loopback["netdev"] == "lo"
+    assert loopback["transport"] == "InfiniBand"
+
+
+def test_info_is_laid_out_as_ibv_devinfo(rnic: Start) -> None:
+    short = rnic("info", "roce_lo").wait().out
+    verbose = rnic("info", "roce_lo", "-v").wait().out
+    assert short.startswith("hca_id: roce_lo\n        transport:                      InfiniBand (0)\n")
+    assert set(short.splitlines()) < set(verbose.splitlines())
+    assert "state:                  PORT_ACTIVE (4)" in short
+    assert "GID[  0]:               ::ffff:127.0.0.1, RoCE v2" in verbose
+
+
+def test_info_of_all_devices_as_json_agrees_with_devices(rnic: Start) -> None:
+    records = json.loads(rnic("info", "--json").wait().out)
+    devices = json.loads(rnic("devices", "--json").wait().out)
+    assert {r["hca_id"]: r["node_guid"] for r in records} == {d["name"]: d["node_guid"] for d in devices}
+    loopback = next(record for record in records if record["hca_id"] == "roce_lo")
+    assert loopback["ports"][0]["gids"][0] == {"index": 0, "gid": "::ffff:127.0.0.1", "type": "RoCE v2"}
+
+
+def test_unknown_device_is_named(rnic: Start) -> None:
+    result = rnic("info", "mlx5_0").wait()
+    assert (result.status, result.err) == (1, "rnic: no device mlx5_0 (`rnic devices` lists them)\n")
+
+
+def test_reader_that_leaves_early_sees_no_traceback(rnic: Start) -> None:
+    command = rnic("info", "-v", "--json")
+    assert command.process.stdout is not None
+    command.process.stdout.close()
+    assert command.process.stderr is not None
+    assert command.process.stderr.read() == ""
+    command.process.wait(30)

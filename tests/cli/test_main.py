@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line as a whole: help, versions, and how errors look."""
+
+import re
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+from rnic.cli.main import cli, describe, run
+from rnic.errors import VerbsError
+
+COMMANDS = [[], ["devices"], ["info"], ["pingpong"], ["pingpong", "rc"], ["demo"]]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*command, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Usage: rnic")
+    assert "--help" in out
+
+
+def test_every_command_that_does_something_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, command in cli.commands.items():
+        if command.hidden:
+            continue
+        run(["pingpong", "rc", "--help"] if name == "pingpong" else [name, "--help"])
+        assert re.search(rf"^  rnic {name}", capsys.readouterr().out, re.MULTILINE), name
+
+
+def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"rnic, version {metadata.version('rnic')}\n"
+
+
+def test_module_runs_as_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "rnic", "--version"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("rnic, version")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["nonsense"],
+        ["pingpong", "rc", "-m", "1000"],
+        ["pingpong", "rc", "-n", "0"],
+        ["demo", "/no/such/file"],
+    ],
+)
+def test_wrong_command_line_ends_with_2(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(args) == 2
+    assert "Usage: rnic" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["-o", "-O", "-P", "-t", "-j", "-N", "--odp", "--new_send"])
+def test_options_whose_objects_do_not_exist_say_so(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["pingpong", "rc", option]) == 1
+    assert re.fullmatch(r"rnic: --\w+: .*: operation not supported \(EOPNOTSUPP\)\n", capsys.readouterr().err)
+
+
+def test_errors_are_one_line_without_numbers() -> None:
+    assert (
+        describe(FileNotFoundError(2, "No such file or directory", "/x")) == "/x: No such file or directory"
+    )
+    assert describe(OSError(28, "No space left on device")) == "No space left on device"
+    assert describe(OSError("plain")) == "plain"
+    assert describe(VerbsError(22, "RESET -> RTS is not allowed", "modify_qp")) == (
+        "modify_qp: RESET -> RTS is not allowed [EINVAL]"
+    )
+
+
+def test_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_args: object, **_kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "main", interrupted)
+    assert run(["devices"]) == 130
+    assert capsys.readouterr().err == "rnic: interrupted\n"

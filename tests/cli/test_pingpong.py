@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rnic pingpong rc` between two processes over the loopback device, and with peers that misbehave."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+
+import pytest
+
+from cli.commands import Result, Start
+from rnic.cli.exchange import DONE, MESSAGE_BYTES, PeerAddress
+from rnic.cli.pingpong import bad_pages, report
+
+LOOPBACK = bytes(10) + b"\xff\xff\x7f\x00\x00\x01"
+OUTPUT = re.compile(
+    r"  local address:  (LID 0x0000, QPN 0x[0-9a-f]{6}, PSN 0x[0-9a-f]{6}, GID \S+)\n"
+    r"  remote address: (LID 0x0000, QPN 0x[0-9a-f]{6}, PSN 0x[0-9a-f]{6}, GID \S+)\n"
+    r"(\d+) bytes in \d+\.\d\d seconds = \d+\.\d\d Mbit/sec\n"
+    r"(\d+) iters in \d+\.\d\d seconds = \d+\.\d\d usec/iter\n"
+)
+
+
+def both(rnic: Start, *options: object, host: str = "127.0.0.1") -> tuple[Result, Result]:
+    """A server and its client, with the same options."""
+    server = rnic("pingpong", "rc", "-p", 0, *options)
+    client = rnic("pingpong", "rc", "-p", server.listening(), *options, host)
+    return server.wait(), client.wait()
+
+
+def assert_good(server: Result, client: Result, size: int, iters: int) -> None:
+    assert (server.status, server.err) == (0, "")
+    assert (client.status, client.err) == (0, "")
+    ends = [OUTPUT.fullmatch(result.out) for result in (server, client)]
+    assert all(ends), server.out + client.out
+    local, remote = ([end[i] for end in ends if end] for i in (1, 2))
+    assert local == remote[::-1]
+    assert all((int(end[3]), int(end[4])) == (2 * size * iters, iters) for end in ends if end)
+
+
+@pytest.mark.parametrize("events", [[], ["-e"]], ids=["poll", "events"])
+@pytest.mark.parametrize(
+    ("size", "mtu", "iters"),
+    [(1, 1024, 1000), (4096, 256, 200), (4096, 4096, 1000), (65537, 1024, 50), (1 << 20, 2048, 20)],
+)
+def test_messages_bounce(rnic: Start, size: int, mtu: int, iters: int, events: list[str]) -> None:
+    options = ["-s", size, "-m", mtu, "-n", iters, *events]
+    assert_good(*both(rnic, *options), size, iters)
+
+
+def test_messages_bounce_over_ipv6(rnic: Start) -> None:
+    server, client = both(rnic, "-n", 100, host="::1")
+    assert_good(server, client, 4096, 100)
+    assert client.out.count("GID ::1\n") == 2
+
+
+def test_few_receives_are_posted_again_and_again(rnic: Start) -> None:
+    for depth in (1, 2, 3):
+        assert_good(*both(rnic, "-r", depth, "-n", 100), 4096, 100)
+
+
+def test_empty_messages_bounce(rnic: Start) -> None:
+    assert_good(*both(rnic, "-s", 0, "-n", 10), 0, 10)
+
+
+def test_validated_run_finds_nothing_wrong(rnic: Start) -> None:
+    assert_good(*both(rnic, "-c", "-s", 20000, "-n", 10), 20000, 10)
+
+
+def test_device_and_gid_can_be_chosen(rnic: Start) -> None:
+    server, client = both(rnic, "-d", "roce_lo", "-g", 1, "-n", 10)
+    assert_good(server, client, 4096, 10)
+    assert client.out.count("GID ::1\n") == 2
+    assert_good(*both(rnic, "-d", "roce_lo", "-n", 10), 4096, 10)
+
+
+def test_pages_are_judged_by_their_first_byte() -> None:
+    page = 4096
+    buffer = bytearray(b"\x7b" * (3 * page))
+    buffer[0] = buffer[2 * page] = 0
+    assert bad_pages(memoryview(buffer), 3 * page) == [1]
+    assert bad_pages(memoryview(buffer), 1) == []
+
+
+def test_report_is_worded_as_the_originals() -> None:
+    assert report(4096, 1000, 0.01).splitlines() == [
+        "8192000 bytes in 0.01 seconds = 6553.60 Mbit/sec",
+        "1000 iters in 0.01 seconds = 10.00 usec/iter",
+    ]
+
+
+# Peers that misbehave
+
+
+def peer(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=30)
+
+
+def assert_failed(result: Result, complaint: str) -> None:
+    assert result.status == 1
+    assert re.fullmatch(f"rnic: .*{complaint}.*\n", result.err), result.err
+
+
+def test_peer_that_leaves_at_once_is_reported(rnic: Start) -> None:
+    server = rnic("pingpong", "rc", "-p", 0)
+    peer(server.listening()).close()
+    assert_failed(server.wait(), "closed the TCP connection without a word")
+
+
+def test_peer_that_leaves_before_done_is_reported(rnic: Start) -> None:
+    server = rnic("pingpong", "rc", "-p", 0)
+    with peer(server.listening()) as sock:
+        sock.sendall(PeerAddress(0, 5, 6, LOOPBACK).encode())
+        sock.recv(MESSAGE_BYTES, socket.MSG_WAITALL)
+    assert_failed(server.wait(), "waiting for the peer to end the exchange: the peer closed")
+
+
+def test_peer_that_speaks_another_protocol_is_reported(rnic: Start) -> None:
+    server = rnic("pingpong", "rc", "-p", 0)
+    with peer(server.listening()) as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\n".ljust(MESSAGE_BYTES))
+        assert_failed(server.wait(), "does not speak the exchange of ibv_rc_pingpong")
+
+
+def test_peer_without_a_gid_is_told_about_g(rnic: Start) -> None:
+    server = rnic("pingpong", "rc", "-p", 0)
+    with peer(server.listening()) as sock:
+        sock.sendall(PeerAddress(0, 5, 6, bytes(16)).encode())
+        assert_failed(server.wait(), "the peer sent no GID.*-g")
+
+
+@pytest.mark.parametrize("events", [[], ["-e"]], ids=["poll", "events"])
+def test_server_does_not_wait_for_ever(rnic: Start, events: list[str]) -> None:
+    server = rnic("pingpong", "rc", "-p", 0, "--timeout", 0.5, *events)
+    with peer(server.listening()) as sock:
+        sock.sendall(PeerAddress(0, 5, 6, LOOPBACK).encode())
+        sock.recv(MESSAGE_BYTES, socket.MSG_WAITALL)
+        sock.sendall(DONE)
+        assert_failed(server.wait(), "after 0 of 1000 exchanges: nothing happened for 0.5 s")
+
+
+@pytest.mark.parametrize("events", [[], ["-e"]], ids=["poll", "events"])
+def test_client_of_a_queue_pair_that_is_not_there_explains_itself(rnic: Start, events: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = rnic("pingpong", "rc", "-p", listener.getsockname()[1], *events, "127.0.0.1")
+        sock, _ = listener.accept()
+        with sock:
+            address = PeerAddress.parse(sock.recv(MESSAGE_BYTES, socket.MSG_WAITALL))
+            sock.sendall(PeerAddress(0, address.qp_num ^ 1, 6, LOOPBACK).encode())
+            assert sock.recv(5, socket.MSG_WAITALL) == DONE
+        assert_failed(client.wait(), "after 0 of 1000 exchanges: .*RETRY_EXC_ERR")
+
+
+def test_interrupt_ends_a_waiting_server(rnic: Start) -> None:
+    server = rnic("pingpong", "rc", "-p", 0)
+    server.listening()
+    server.process.send_signal(signal.SIGINT)
+    result = server.wait(10)
+    assert (result.status, result.err.strip()) == (130, "rnic: interrupted")
+
+
+@pytest.mark.parametrize("events", [[], ["-e"]], ids=["poll", "events"])
+def test_interrupt_ends_a_run(rnic: Start, events: list[str]) -> None:
+    server = rnic("pingpong", "rc", "-p", 0, *events)
+    with peer(server.listening()) as sock:
+        sock.sendall(PeerAddress(0, 5, 6, LOOPBACK).encode())
+        sock.recv(MESSAGE_BYTES, socket.MSG_WAITALL)
+        sock.sendall(DONE)
+        assert server.process.stdout is not None
+        for _ in range(2):
+            assert "address:" in server.process.stdout.readline()
+        server.process.send_signal(signal.SIGINT)
+        result = server.wait(10)
+    assert (result.status, result.err.strip()) == (130, "rnic: interrupted")
+
+
+# Choices that cannot be
+
+
+def test_nobody_listening_is_reported(rnic: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    assert_failed(rnic("pingpong", "rc", "-p", port, "127.0.0.1").wait(), "could not connect.*refused")
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["-d", "mlx5_0"], "no device mlx5_0; there are: roce_"),
+        (["-d", "roce_lo", "-g", 99], r"query_gid: .* \[EINVAL\]"),
+        (["-d", "roce_lo", "-i", 2], r"query_port: .* \[EINVAL\]"),
+    ],
+)
+def test_what_is_not_there_is_named(rnic: Start, options: list[object], complaint: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = rnic("pingpong", "rc", "-p", listener.getsockname()[1], *options, "127.0.0.1")
+        assert_failed(client.wait(), complaint)
+
+
+def test_address_that_is_no_gid_is_named(rnic: Start) -> None:
+    with socket.create_server(("127.0.0.2", 0)) as listener:
+        port = listener.getsockname()[1]
+        # Linux connects to 127.0.0.2 from 127.0.0.1, so the server is the one without a GID.
+        server = rnic("pingpong", "rc", "-p", 0)
+        with socket.create_connection(("127.0.0.2", server.listening())):
+            assert_failed(server.wait(), "no device has the address .*127.0.0.2: choose a device and a GID")
+        assert port

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the README and the examples show is what happens."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def python(*args: str) -> str:
+    """Run the interpreter; what it printed."""
+    done = subprocess.run([sys.executable, *args], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def readme_program() -> str:
+    (program,) = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    return str(program)
+
+
+def test_readme_program_prints_what_the_readme_says() -> None:
+    (printed,) = re.findall(r"It prints `(.*?)`", README)
+    assert python("-c", readme_program()) == f"{printed}\n"
+
+
+def test_readme_program_is_the_first_example() -> None:
+    example = (ROOT / "examples" / "hello.py").read_text()
+    assert example.partition("import rnic\n")[2] == readme_program().partition("import rnic\n")[2]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_example_runs(example: Path) -> None:
+    assert python(str(example))
+
+
+def test_links_in_the_documents_lead_somewhere() -> None:
+    for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_makefile_has_the_targets_that_the_documents_name() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for document in ("README.md", "CONTRIBUTING.md"):
+        for target in re.findall(r"(?:^    |`)make ([a-z]+)", (ROOT / document).read_text(), re.MULTILINE):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{document}: make {target}"

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Imports and #includes point down: docs/architecture.md draws the rooms, this holds them to it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NIC, PACKAGE = ROOT / "src/nic", ROOT / "src/rnic"
+
+# What a room may use beside itself and nic.h.
+C_ROOMS = {
+    "base": set(),
+    "wire": {"base"},
+    "queue": {"base"},
+    "mem": {"base", "wire"},
+    "qp": {"base", "wire", "queue", "mem"},
+    "roce": {"base", "wire", "queue", "mem", "qp"},
+    "link": {"base", "wire"},
+    "dev": {"base", "wire", "queue", "mem", "qp", "roce", "link"},
+}
+PY_ROOMS = {
+    "enums": set(),
+    "errors": set(),
+    "wire": set(),
+    "_nic": {"enums", "errors"},
+    "capture": {"wire"},
+    "verbs": {"_nic", "enums", "errors"},
+    "testing": {"_nic", "verbs", "enums", "errors", "rnic"},
+    "cli": {"rnic", "errors"},
+}
+
+
+def c_files() -> list[Path]:
+    return sorted(p for room in C_ROOMS for p in (NIC / room).glob("*.[ch]"))
+
+
+@pytest.mark.parametrize("path", c_files(), ids=lambda p: str(p.relative_to(NIC)))
+def test_includes_point_down(path: Path) -> None:
+    room = path.parent.name
+    used = set(re.findall(r'^#include "(\w+)/', path.read_text(), re.MULTILINE))
+    assert used <= C_ROOMS[room] | {room}
+
+
+def test_every_folder_of_the_device_is_a_room() -> None:
+    assert {p.name for p in NIC.iterdir() if p.is_dir()} == set(C_ROOMS)
+
+
+def python_files() -> list[Path]:
+    return sorted(p for p in PACKAGE.rglob("*.py") if p.parent != PACKAGE)
+
+
+def imported_rooms(path: Path) -> set[str]:
+    """Names behind "rnic." of what a module imports; "rnic" for the public face itself."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names.add(node.module or "")
+    ours = {name for name in names if name.split(".")[0] == "rnic"}
+    return {name.split(".")[1] if "." in name else "rnic" for name in ours}
+
+
+@pytest.mark.parametrize("path", python_files(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_point_down(path: Path) -> None:
+    room = path.relative_to(PACKAGE).parts[0]
+    assert imported_rooms(path) <= PY_ROOMS[room] | {room}
+
+
+def test_no_c_file_of_the_device_knows_python() -> None:
+    assert not [path for path in c_files() if "Python.h" in path.read_text()]

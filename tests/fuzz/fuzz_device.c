@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Hostile datagrams to an open device, over sockets and in real time: what demultiplexer, port and slot make of them.
+ *
+ *   fuzz_device [seed [cases]]
+ *
+ * The device is roce_lo, in a network namespace of its own where that is allowed.  A target queue pair, whose peer
+ * address is the attacker's, gets forged packets singly, as UDP_SEGMENT batches and through the slot's unix socket,
+ * beside probes and noise.  Between them a WRITE and a READ of a healthy pair must arrive unharmed.
+ */
+#include <errno.h>
+#include <net/if.h>
+#include <netinet/udp.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "dev/dev.h"
+#include "forge.h"
+#include "link/abstract.h"
+#include "link/slotmsg.h"
+#include "link/udpsock.h"
+#include "wire/bth.h"
+#include "wire/icrc.h"
+
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#endif
+
+#define BYTES 8192
+#define GUARD 4096
+#define EVERY 250   /* cases between two looks at the healthy pair */
+#define PATIENCE 10 /* seconds for a WRITE and a READ */
+#define CANARY 0xC5
+
+enum { TARGET, LEFT, RIGHT, QPS };
+
+static struct {
+    struct rnic_context *ctx;
+    struct rnic_pd *pd;
+    struct rnic_cq *cq;
+    struct rnic_qp *qp[QPS];
+    uint8_t arena[GUARD + BYTES + GUARD];
+    uint8_t *memory;
+    struct rnic_mr *mr;
+    struct grounds grounds;
+    uint8_t gid;
+    uint8_t left[BYTES], back[BYTES], right[BYTES]; /* of the healthy pair */
+    struct rnic_mr *left_mr, *back_mr, *right_mr;
+    int udp;
+    struct sockaddr_in6 here;
+    struct dice dice;
+} w;
+
+static uint64_t seed, number, deaths, transfers;
+
+void check_fail(const char *file, int line, const char *fmt, ...) {
+    va_list ap;
+    fprintf(stderr, "fuzz_device: seed %llu, case %llu: %s:%d: ", (unsigned long long)seed, (unsigned long long)number,
+            file, line);
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+    abort();
+}
+
+/* ---------------------------------------------------------------- a device */
+
+/* Without the right to a namespace the host's own lo serves as well. */
+static void isolate(void) {
+    struct ifreq ifr = {.ifr_name = "lo", .ifr_flags = IFF_UP};
+    if (unshare(CLONE_NEWNET) && unshare(CLONE_NEWUSER | CLONE_NEWNET)) {
+        printf("fuzz_device: no network namespace of its own: %s\n", strerror(errno));
+        return;
+    }
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    CHECK_EQ(ioctl(fd, SIOCSIFFLAGS, &ifr), 0);
+    close(fd);
+}
+
+static void localhost(struct sockaddr_in6 *addr, uint16_t port) {
+    *addr = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(port)};
+    const uint8_t ip[16] = {[10] = 0xFF, [11] = 0xFF, [12] = 127, [15] = 1};
+    memcpy(&addr->sin6_addr, ip, sizeof ip);
+}
+
+static uint8_t find_gid(void) {
+    struct rnic_gid_entry e;
+    for (int i = 0; !w.ctx->ops->query_gid(w.ctx, 1, i, &e, NULL); i++) {
+        if (!memcmp(e.gid.raw, &w.here.sin6_addr, 16))
+            return (uint8_t)i;
+    }
+    check_fail(__FILE__, __LINE__, "roce_lo has no GID for 127.0.0.1");
+}
+
+static struct rnic_mr *reg(void *addr, uint64_t length) {
+    struct rnic_mr *mr;
+    CHECK_EQ(w.ctx->ops->reg_mr(w.pd, addr, length, 0xF, &mr, NULL), 0);
+    return mr;
+}
+
+static void connect_qp(struct rnic_qp *qp, uint32_t dest) {
+    struct rnic_err err = {{0}};
+    struct rnic_qp_attr a = {.path_mtu = RNIC_MTU_1024, .port_num = 1, .qp_access_flags = 0xF, .dest_qp_num = dest};
+    a.ah_attr = (struct rnic_ah_attr){.is_global = 1, .port_num = 1, .grh = {.sgid_index = w.gid, .hop_limit = 64}};
+    memcpy(a.ah_attr.grh.dgid.raw, &w.here.sin6_addr, 16);
+    a.sq_psn = a.rq_psn = 0xFFFFF0;
+    a.max_rd_atomic = a.max_dest_rd_atomic = 16;
+    a.timeout = 12;
+    a.retry_cnt = a.rnr_retry = 7;
+    a.min_rnr_timer = 1;
+    const uint32_t masks[] = {RNIC_QP_STATE, RNIC_QP_STATE | RNIC_QP_PKEY_INDEX | RNIC_QP_PORT | RNIC_QP_ACCESS_FLAGS,
+                              RNIC_QP_STATE | RNIC_QP_AV | RNIC_QP_PATH_MTU | RNIC_QP_DEST_QPN | RNIC_QP_RQ_PSN |
+                                  RNIC_QP_MAX_DEST_RD_ATOMIC | RNIC_QP_MIN_RNR_TIMER,
+                              RNIC_QP_STATE | RNIC_QP_TIMEOUT | RNIC_QP_RETRY_CNT | RNIC_QP_RNR_RETRY | RNIC_QP_SQ_PSN |
+                                  RNIC_QP_MAX_QP_RD_ATOMIC};
+    for (a.qp_state = RNIC_QPS_RESET; a.qp_state <= RNIC_QPS_RTS; a.qp_state++) {
+        if (w.ctx->ops->modify_qp(qp, &a, masks[a.qp_state], &err) == 0)
+            continue;
+        if (((struct qp *)qp)->state != RNIC_QPS_ERR)
+            check_fail(__FILE__, __LINE__, "%s", err.text);
+        a.qp_state = RNIC_QPS_RESET - 1; /* a late packet brought it down on its way: again */
+    }
+}
+
+static void open_device(void) {
+    struct rnic_err err = {{0}};
+    localhost(&w.here, ROCE_UDP_PORT);
+    if (rnic_soft_open("lo", NULL, &w.ctx, &err))
+        check_fail(__FILE__, __LINE__, "%s", err.text);
+    w.gid = find_gid();
+    CHECK_EQ(w.ctx->ops->alloc_pd(w.ctx, &w.pd, NULL), 0);
+    CHECK_EQ(w.ctx->ops->create_cq(w.ctx, 4096, NULL, NULL, &w.cq, NULL), 0);
+    for (int i = 0; i < QPS; i++) {
+        struct rnic_qp_init_attr init = {
+            .send_cq = w.cq, .recv_cq = w.cq, .cap = {64, 64, 1, 1, 0}, .qp_type = RNIC_QPT_RC};
+        CHECK_EQ(w.ctx->ops->create_qp(w.pd, &init, &w.qp[i], NULL), 0);
+    }
+    memset(w.arena, CANARY, sizeof w.arena);
+    w.memory = w.arena + GUARD;
+    w.mr = reg(w.memory, BYTES);
+    w.left_mr = reg(w.left, BYTES);
+    w.right_mr = reg(w.right, BYTES);
+    w.back_mr = reg(w.back, BYTES);
+    for (int i = 0; i < REGIONS; i++)
+        w.grounds.region[i] = (struct region){(uintptr_t)w.memory, BYTES, w.mr->rkey};
+    connect_qp(w.qp[LEFT], w.qp[RIGHT]->qp_num);
+    connect_qp(w.qp[RIGHT], w.qp[LEFT]->qp_num);
+    connect_qp(w.qp[TARGET], w.qp[TARGET]->qp_num ^ 1);
+    struct sockaddr_in6 any;
+    localhost(&any, 0);
+    w.udp = udpsock_open(&any);
+    CHECK(w.udp >= 0 && udpsock_bind(w.udp, &any, 0) == 0);
+    w.here.sin6_port = udpsock_port(w.udp); /* the attacker's from now on */
+}
+
+static void close_device(void) {
+    struct rnic_mr *mrs[] = {w.mr, w.left_mr, w.right_mr, w.back_mr};
+    for (int i = 0; i < QPS; i++)
+        CHECK_EQ(w.ctx->ops->destroy_qp(w.qp[i], NULL), 0);
+    for (int i = 0; i < 4; i++)
+        CHECK_EQ(w.ctx->ops->dereg_mr(mrs[i], NULL), 0);
+    CHECK_EQ(w.ctx->ops->destroy_cq(w.cq, NULL), 0);
+    CHECK_EQ(w.ctx->ops->dealloc_pd(w.pd, NULL), 0);
+    CHECK_EQ(w.ctx->ops->close(w.ctx, NULL), 0);
+    close(w.udp);
+}
+
+/* ---------------------------------------------------------------- attacks */
+
+/* Forged under the lock, since the engine thread moves the state that it is made from. */
+static void forge(struct forged *f) {
+    struct dev *dev = dev_of(w.ctx);
+    const struct qp *qp = (const struct qp *)w.qp[TARGET];
+    if (dice_one_in(&w.dice, 32)) {
+        forge_noise(f, &w.dice);
+        return;
+    }
+    dev_lock(dev);
+    forge_valid(f, qp, &w.grounds, &w.dice);
+    if (dice_below(&w.dice, 3) == 0)
+        forge_mutate(f, qp, &w.grounds, &w.dice);
+    dev_unlock(dev);
+}
+
+/* Appends the ICRC of packet i of a batch, mostly the right one. */
+static uint32_t seal(struct forged *f, uint32_t i) {
+    struct sockaddr_in6 device;
+    localhost(&device, ROCE_UDP_PORT);
+    if (f->n < BTH_BYTES)
+        return f->n;
+    uint32_t icrc = icrc_compute(&w.here, &device, (uint16_t)i, f->bytes, f->n);
+    put_le32(f->bytes + f->n, icrc ^ (dice_one_in(&w.dice, 64) ? (uint32_t)dice_bits(&w.dice, 4) : 0));
+    return f->n + ICRC_BYTES;
+}
+
+static void send_udp(const uint8_t *bytes, uint32_t n, uint16_t segment) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(ROCE_UDP_PORT)};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    union {
+        char bytes[CMSG_SPACE(sizeof(uint16_t))];
+        struct cmsghdr header;
+    } control = {.header = {CMSG_LEN(sizeof segment), IPPROTO_UDP, UDP_SEGMENT}};
+    struct iovec iov = {(void *)(uintptr_t)bytes, n};
+    struct msghdr mh = {.msg_name = &to, .msg_namelen = sizeof to, .msg_iov = &iov, .msg_iovlen = 1};
+    if (segment && segment < n) {
+        memcpy(CMSG_DATA(&control.header), &segment, sizeof segment);
+        mh.msg_control = &control;
+        mh.msg_controllen = sizeof control;
+    }
+    (void)sendmsg(w.udp, &mh, MSG_DONTWAIT); /* what the kernel refuses is not hostile enough */
+}
+
+/* Packets of one size behind each other, the last perhaps cut. */
+static uint32_t batch(uint8_t *out, uint32_t room, uint16_t *segment) {
+    static struct forged f;
+    uint32_t n = 0, count = 1 + dice_below(&w.dice, dice_one_in(&w.dice, 4) ? 64 : 4);
+    forge(&f);
+    *segment = (uint16_t)(f.n + ICRC_BYTES);
+    for (uint32_t i = 0; i < count && n + *segment <= room && f.n >= BTH_BYTES; i++) {
+        if (i)
+            forge(&f);
+        f.n = *segment - ICRC_BYTES;
+        seal(&f, i);
+        memcpy(out + n, f.bytes, *segment);
+        n += *segment;
+    }
+    if (n && dice_one_in(&w.dice, 4))
+        n -= dice_below(&w.dice, *segment);
+    return n;
+}
+
+static void attack_probe(void) {
+    uint8_t probe[64] = {PORT_PROBE_OPCODE};
+    const uint32_t magic = SLOTMSG_MAGIC;
+    for (uint32_t i = 1; i < sizeof probe; i++)
+        probe[i] = (uint8_t)dice_bits(&w.dice, 1);
+    probe[2] = SLOTMSG_VERSION;
+    if (dice_below(&w.dice, 4))
+        memcpy(probe + 4, &magic, sizeof magic);
+    send_udp(probe, (uint32_t)DICE_PICK(&w.dice, 16, 16, 16, 1, 15, 17, 64), 0);
+}
+
+static void attack_slot(void) {
+    static uint8_t message[sizeof(struct slotmsg) + 65536];
+    struct dice *d = &w.dice;
+    struct slotmsg msg = {.magic = SLOTMSG_MAGIC, .version = SLOTMSG_VERSION, .type = SLOTMSG_FORWARD, .src = w.here};
+    uint16_t segment;
+    uint32_t n = batch(message + sizeof msg, 65507, &segment);
+    localhost(&msg.dst, ROCE_UDP_PORT);
+    msg.length = n;
+    msg.segment = segment;
+    switch (dice_below(d, 8)) {
+    case 0:
+        msg.type = (uint16_t)dice_below(d, 6);
+        break;
+    case 1:
+        msg.length = (uint32_t)DICE_PICK(d, 0, n + 1, n - 1, 0xFFFFFFFF, 65537);
+        break;
+    case 2:
+        msg.segment = (uint32_t)DICE_PICK(d, 0, 1, n - 1, n, n + 1, 0xFFFFFFFF, 11, 15);
+        break;
+    case 3:
+        ((uint8_t *)&msg)[dice_below(d, sizeof msg)] ^= (uint8_t)(1u << dice_below(d, 8));
+        break;
+    default:
+        break;
+    }
+    memcpy(message, &msg, sizeof msg);
+    uint32_t total = (uint32_t)sizeof msg + n;
+    if (dice_one_in(d, 16))
+        total = dice_below(d, total);
+    struct abstract_name name;
+    abstract_name(&name, SLOT_NAME, qpn_slot(w.qp[TARGET]->qp_num));
+    struct iovec iov = {message, total};
+    (void)abstract_send(&name, &iov, 1); /* its queue may be full */
+}
+
+static void attack(void) {
+    static uint8_t bytes[65536];
+    static struct forged f;
+    uint16_t segment;
+    switch (dice_below(&w.dice, 16)) {
+    case 0:
+        attack_probe();
+        break;
+    case 1:
+        attack_slot();
+        break;
+    case 2: {
+        uint32_t n = batch(bytes, 65507, &segment);
+        send_udp(bytes, n, dice_one_in(&w.dice, 8) ? (uint16_t)(1 + dice_below(&w.dice, 2000)) : segment);
+        break;
+    }
+    default:
+        forge(&f);
+        send_udp(f.bytes, seal(&f, 0), 0);
+        break;
+    }
+}
+
+/* ---------------------------------------------------------------- the device lives */
+
+static void post(int qp, int opcode, struct rnic_mr *from, uint64_t to, uint32_t rkey, uint32_t n) {
+    struct rnic_sge sge = {(uintptr_t)from->addr, n, from->lkey};
+    struct rnic_send_wr wr = {.wr_id = (uint64_t)qp, .sg_list = &sge, .num_sge = 1, .opcode = opcode};
+    const struct rnic_send_wr *bad;
+    wr.send_flags = qp == TARGET ? 0 : RNIC_SEND_SIGNALED;
+    if (opcode >= RNIC_WR_ATOMIC_CMP_AND_SWP) {
+        wr.wr.atomic.remote_addr = to;
+        wr.wr.atomic.rkey = rkey;
+    } else {
+        wr.wr.rdma.remote_addr = to;
+        wr.wr.rdma.rkey = rkey;
+    }
+    int rc = w.ctx->ops->post_send(w.qp[qp], &wr, &bad, NULL);
+    CHECK(rc == 0 || qp == TARGET);
+}
+
+/* The target's completions are of no interest; the healthy pair's must be successful. */
+static void wait_for(int qp) {
+    struct rnic_wc wc;
+    uint64_t until = dev_clock() + PATIENCE * 1000000000ull;
+    while (dev_clock() < until) {
+        int n = w.ctx->ops->poll_cq(w.cq, 1, &wc);
+        CHECK(n >= 0);
+        if (!n || wc.qp_num != w.qp[qp]->qp_num)
+            continue;
+        if (wc.status)
+            check_fail(__FILE__, __LINE__, "the healthy pair's work ended with status %d", wc.status);
+        return;
+    }
+    check_fail(__FILE__, __LINE__, "the device serves nobody any more");
+}
+
+static void check_alive(void) {
+    for (uint32_t i = 0; i < BYTES; i++)
+        w.left[i] = (uint8_t)rng_next(&w.dice.rng);
+    post(LEFT, RNIC_WR_RDMA_WRITE, w.left_mr, (uintptr_t)w.right, w.right_mr->rkey, BYTES);
+    wait_for(LEFT);
+    CHECK(!memcmp(w.left, w.right, BYTES));
+    post(LEFT, RNIC_WR_RDMA_READ, w.back_mr, (uintptr_t)w.right, w.right_mr->rkey, BYTES);
+    wait_for(LEFT);
+    CHECK(!memcmp(w.left, w.back, BYTES));
+    transfers += 2;
+    for (uint32_t i = 0; i < GUARD; i++)
+        CHECK(w.arena[i] == CANARY && w.arena[GUARD + BYTES + i] == CANARY);
+}
+
+/* The target has receives and work of its own, and comes back when it was brought down. */
+static void refresh_target(void) {
+    struct qp *qp = (struct qp *)w.qp[TARGET];
+    struct rnic_async_event event;
+    if (qp->state == RNIC_QPS_ERR) {
+        deaths++;
+        connect_qp(w.qp[TARGET], w.qp[TARGET]->qp_num ^ 1);
+    }
+    struct rnic_sge sge = {(uintptr_t)w.memory, BYTES, w.mr->lkey};
+    struct rnic_recv_wr wr = {.sg_list = &sge, .num_sge = 1};
+    const struct rnic_recv_wr *bad;
+    while (w.ctx->ops->post_recv(w.qp[TARGET], &wr, &bad, NULL) == 0 && qp->state != RNIC_QPS_ERR)
+        ;
+    static const uint8_t opcodes[] = {RNIC_WR_SEND, RNIC_WR_RDMA_WRITE, RNIC_WR_RDMA_READ,
+                                      RNIC_WR_ATOMIC_FETCH_AND_ADD};
+    uint8_t opcode = opcodes[dice_below(&w.dice, 4)];
+    post(TARGET, opcode, w.mr, (uintptr_t)w.memory, 1, opcode == RNIC_WR_ATOMIC_FETCH_AND_ADD ? 8 : 3000);
+    while (w.ctx->ops->get_async_event(w.ctx, &event, NULL) == 0)
+        ;
+}
+
+/* Now and then the application makes the progress, and the attacker does not run away from the device. */
+static void poll(void) {
+    struct rnic_wc wc[16];
+    CHECK(w.ctx->ops->poll_cq(w.cq, 16, wc) >= 0);
+}
+
+int main(int argc, char **argv) {
+    uint64_t cases = argc > 2 ? strtoull(argv[2], NULL, 0) : 200000;
+    seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 1;
+    rng_seed(&w.dice.rng, seed);
+    isolate();
+    open_device();
+    for (number = 0; number < cases; number++) {
+        if (number % 10 == 0)
+            refresh_target();
+        attack();
+        if (number / 1000 % 2 || number % 10 == 0)
+            poll();
+        if (number % EVERY == EVERY - 1)
+            check_alive();
+    }
+    check_alive();
+    struct rnic_counters c;
+    CHECK_EQ(w.ctx->ops->query_counters(w.ctx, &c, NULL), 0);
+    close_device();
+    printf("fuzz_device: %llu cases: %llu packets taken, %llu requests executed, %llu refused with a NAK, "
+           "%llu forwarded in, the target went to ERR %llu times; %llu transfers beside them verified\n",
+           (unsigned long long)cases, (unsigned long long)c.value[RNIC_CNT_rx_packets],
+           (unsigned long long)c.value[RNIC_CNT_requests_executed],
+           (unsigned long long)c.value[RNIC_CNT_nak_remote_sent], (unsigned long long)c.value[RNIC_CNT_forwarded_in],
+           (unsigned long long)deaths, (unsigned long long)transfers);
+    return 0;
+}

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the interop tests share: the guests, one after the other, and the capture of what passes between."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for every import mode of pytest
+
+from ends import End, Path, connect
+from lab.host import NOT_RUN, missing
+from link import Link, Wire
+from program import LENGTH, MakePair, Pair
+from sampling import combinations
+
+HERE = pathlib.Path(__file__).parent
+MTUS = (1500, 9000)  # of the network device; a guest is booted for each
+FAMILIES = ("ipv4", "ipv6")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("interop")
+    group.addoption("--all", action="store_true", help="every combination, not a sample (also: RNIC_SOAK=1)")
+    group.addoption(
+        "--reference", action="store_true", help="kernel against kernel: is a failure rnic's at all?"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "combinations(sample, **choices): see pytest_generate_tests in conftest.py"
+    )
+
+
+def soak(config: pytest.Config) -> bool:
+    """Whether every combination was asked for."""
+    return bool(config.getoption("--all", default=False)) or os.environ.get("RNIC_SOAK", "0") not in ("", "0")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test that needs a link on every link, and one that asks for a family of addresses with both.
+
+    One that is marked with combinations(sample, name=choices, ...) runs on each with so many combinations of
+    the choices, or with all of them; choices that are a function are called with the link's MTU.
+    """
+    if "link" not in metafunc.fixturenames:
+        return
+    names = ["link"]
+    rows: list[tuple[Any, ...]] = [(mtu,) for mtu in MTUS]
+    if marker := metafunc.definition.get_closest_marker("combinations"):
+        names += marker.kwargs
+        sample = None if soak(metafunc.config) else marker.args[0]
+        rows = []
+        for mtu in MTUS:
+            kinds = [kind(mtu) if callable(kind) else kind for kind in marker.kwargs.values()]
+            rows += [(mtu, *row) for row in combinations(kinds, sample, seed=mtu)]
+    ids = ["-".join(map(str, (f"mtu{mtu}", *row))) for mtu, *row in rows]
+    metafunc.parametrize(names, rows, indirect=["link"], ids=ids, scope="session")
+    if "family" in metafunc.fixturenames and "family" not in names:
+        metafunc.parametrize("family", FAMILIES)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of one guest together, after all others."""
+
+    def guest(item: pytest.Item) -> int:
+        callspec = getattr(item, "callspec", None)
+        return int(callspec.params.get("link", 0)) if callspec and item.path.is_relative_to(HERE) else 0
+
+    items.sort(key=guest)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Say in one line why there is no lab here; among other tests, skip those that need it."""
+    need = [item for item in session.items if "link" in getattr(item, "fixturenames", ())]
+    if not need or session.config.option.collectonly:
+        return
+    if why := missing():
+        if len(need) == len(session.items):
+            pytest.exit(f"interop tests not run: this machine lacks {why}", returncode=NOT_RUN)
+        for item in need:
+            item.add_marker(pytest.mark.skip(reason=f"this machine lacks {why}"))
+
+
+@pytest.fixture(scope="session")
+def link(request: pytest.FixtureRequest) -> Iterator[Link]:
+    """A guest with the kernel's RoCE device, and the tap device between it and rnic."""
+    reference = bool(request.config.getoption("--reference", default=False))
+    with Link(request.param, reference=reference) as link:
+        yield link
+
+
+@pytest.fixture(scope="module")
+def wire(link: Link, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
+    """What passes on the link while the tests of a module run."""
+    with Wire(link, tmp_path_factory.mktemp("wire") / f"mtu{link.mtu}.pcap") as wire:
+        yield wire
+
+
+@pytest.fixture(params=["rnic_asks", "kernel_asks"])
+def make_pair(request: pytest.FixtureRequest, link: Link, family: str) -> Iterator[MakePair]:
+    """make_pair(...) gives (requester, responder), connected."""
+    made: list[End] = []
+
+    def make(
+        path: Path | None = None,
+        requester: dict[str, Any] | None = None,
+        responder: dict[str, Any] | None = None,
+    ) -> Pair:
+        asks, answers = link.rnic_end, link.kernel_end
+        if request.param == "kernel_asks":
+            asks, answers = answers, asks
+        made.append(asks(family, **{"length": LENGTH, **(requester or {})}))
+        made.append(answers(family, **{"length": LENGTH, **(responder or {})}))
+        connect(made[-2], made[-1], path or Path(link.path_mtus[-1]))
+        return made[-2], made[-1]
+
+    yield make
+    for end in made:
+        end.close()
+
+
+@pytest.fixture
+def pair(make_pair: MakePair) -> Pair:
+    return make_pair()

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guest and rnic on the two ends of one wire."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from ends import End, KernelEnd
+from lab.guest import Guest, Job
+from lab.net import Capture
+
+VERBS_PORT = 7471
+MAX_HEADERS = 80  # what rxe sets aside for headers when it derives its MTU from the netdev's
+
+
+def path_mtus(mtu: int) -> list[int]:
+    """The path MTUs that the kernel allows on a network device with this MTU."""
+    return [m for m in (256, 512, 1024, 2048, 4096) if m + MAX_HEADERS <= mtu]
+
+
+class Link:
+    """reference: both ends are the kernel's, in one guest; it shows what the kernel alone makes of a test."""
+
+    def __init__(self, mtu: int, *, reference: bool = False) -> None:
+        self.mtu, self.reference = mtu, reference
+        self.path_mtus = path_mtus(mtu)
+        self.guest = Guest(mtu=mtu, smp=2 if reference else 1)
+        self.device = f"roce_{self.guest.netdev}"  # rnic's
+        self.guest_ip = {"ipv4": self.guest.ip, "ipv6": self.guest.ip6}
+        self.host_ip = {"ipv4": self.guest.host_ip, "ipv6": self.guest.host_ip6}
+        self._ports = itertools.count(18515)
+        self._verbs: Job | None = None
+        self._context: Any = None
+
+    def kernel_end(self, family: str, **options: Any) -> End:
+        """A QP of the guest's kernel; see KernelEnd for the options."""
+        if self._verbs is None:
+            script = Path(__file__).with_name("guest_verbs.py").resolve()
+            self._verbs = self.guest.spawn(f"python3 -u '{script}' {VERBS_PORT}")
+            self._verbs.expect("ready")
+        return KernelEnd((self.guest.ip, VERBS_PORT), self.guest_ip[family], **options)
+
+    def rnic_end(self, family: str, **options: Any) -> End:
+        """A QP of rnic in this process."""
+        if self.reference:
+            return self.kernel_end(family, **options)
+        from rnic_end import RnicEnd
+
+        return RnicEnd(self.context, self.host_ip[family], **options)
+
+    @property
+    def context(self) -> Any:
+        """rnic's device on this link, opened."""
+        if self._context is None:
+            import rnic
+
+            self._context = rnic.open_device(self.device)
+        return self._context
+
+    def kernel_gid_index(self, family: str) -> int:
+        return self.guest.gid_index(self.guest_ip[family])
+
+    def rnic_gid_index(self, family: str) -> int:
+        from rnic_end import gid_index
+
+        return gid_index(self.context, self.host_ip[family])
+
+    def rnic_faults(self, **faults: Any) -> None:
+        """Lose, duplicate or reorder what rnic sends (see rnic.Faults); nothing without arguments."""
+        if not self.reference:
+            from rnic import Faults
+
+            self.context.set_faults(Faults(**faults) if faults else None)
+
+    def kernel_faults(self, *, loss: float = 0, duplicate: float = 0, reorder: float = 0) -> None:
+        """Lose, duplicate or reorder what the guest sends; nothing without arguments."""
+        if loss or duplicate or reorder:
+            # netem sends a packet that it reorders at once, and all others after the delay.
+            netem = f"loss {loss:%} duplicate {duplicate:%} delay 1ms reorder {reorder:%}"
+            self.guest.check(f"tc qdisc replace dev eth0 root netem limit 100000 {netem}")
+        else:
+            self.guest.run("tc qdisc del dev eth0 root")
+
+    def port(self) -> int:
+        """A TCP port that no test has used yet."""
+        return next(self._ports)
+
+    def guest_listens(self, port: int) -> None:
+        """Return when something in the guest listens on the port."""
+        self.guest.check(_listens(port), timeout=20)
+
+    def host_listens(self, port: int) -> None:
+        """Return when something on this machine listens on the port."""
+        subprocess.run(["sh", "-c", _listens(port)], check=True, timeout=20)
+
+    def close(self) -> None:
+        try:
+            if self._context is not None:
+                self._context.close()
+        finally:
+            self.guest.close()
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Wire:
+    """A capture of a link's RoCE packets, and tshark as a second reader of those that rnic sent."""
+
+    def __init__(self, link: Link, path: Path) -> None:
+        self._link, self._capture = link, Capture(link.guest.netdev, path)
+
+    def check(self) -> None:
+        """End the capture; nothing that rnic sent may puzzle tshark or differ from what rnic.wire reads."""
+        from tshark_check import RXE_IPV6_CHECKSUM, check_records
+
+        from rnic.capture import Record, read_pcap
+        from rnic.wire import Packet
+
+        ours: list[Record] = []
+        theirs: list[Record] = []
+        hosts = {ip_address(ip) for ip in self._link.host_ip.values()}
+        for record in read_pcap(self._capture.stop()):
+            packet = Packet.parse(record.data, record.linktype)
+            (ours if ip_address(packet.ip.src) in hosts else theirs).append(record)
+        self._count()
+        print(f"from rnic: {check_records(ours).assert_clean()}")
+        print(f"from the kernel: {check_records(theirs, allow=[RXE_IPV6_CHECKSUM]).assert_clean()}")
+
+    def _count(self) -> None:
+        """Nothing that the kernel sent was refused as malformed."""
+        counters = self._link.context.counters()
+        refusals = ("drop_short", "drop_bad_version", "drop_bad_opcode", "drop_bad_icrc", "drop_malformed")
+        assert not {name: counters[name] for name in refusals if counters[name]}
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._capture.stop()
+
+
+def _listens(port: int) -> str:
+    return f"until grep -qE ':{port:04X} 0+:0000 0A' /proc/net/tcp /proc/net/tcp6; do sleep 0.05; done"

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All combinations of several choices, or a small seeded sample of them in which every choice occurs."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def combinations(kinds: Iterable[Sequence[Any]], sample: int | None, seed: int) -> list[tuple[Any, ...]]:
+    """One choice of each kind, in every combination or in `sample` of them.
+
+    In a sample a choice occurs as often as any other of its kind, or once more or less.
+    """
+    if sample is None:
+        return list(itertools.product(*kinds))
+    rng = random.Random(seed)
+    columns = []
+    for choices in kinds:
+        start = rng.randrange(len(choices))
+        column = list(itertools.islice(itertools.cycle(choices), start, start + sample))
+        rng.shuffle(column)
+        columns.append(column)
+    return list(zip(*columns, strict=True))

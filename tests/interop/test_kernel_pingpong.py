@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rnic pingpong rc` against the original, ibv_rc_pingpong over the kernel's device in the guest."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from link import Link, Wire, path_mtus
+
+pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("wire")]
+
+
+@contextmanager
+def rnic_pingpong(*options: object) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "rnic", "pingpong", "rc", *map(str, options)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def pingpong(link: Link, rnic: str, ours: list[object], theirs: list[object], port: int) -> tuple[str, str]:
+    """Run both ends; what they printed.  Each must succeed."""
+    original = " ".join(map(str, ["ibv_rc_pingpong", "-d", "rxe0", "-p", port, *theirs]))
+    if rnic == "server":
+        with rnic_pingpong("-p", port, *ours) as process:
+            link.host_listens(port)
+            rc, out = link.guest.run(f"{original} {link.guest.host_ip}")
+            our_out, _ = process.communicate(timeout=30)
+    else:
+        job = link.guest.spawn(original)
+        link.guest_listens(port)
+        with rnic_pingpong("-p", port, *ours, link.guest.ip) as process:
+            our_out, _ = process.communicate(timeout=60)
+        if process.returncode:
+            job.kill()
+        rc, out = job.wait(30)
+    assert (process.returncode, rc) == (0, 0), f"rnic:\n{our_out}\nibv_rc_pingpong:\n{out}"
+    return our_out, out
+
+
+@pytest.mark.combinations(
+    8,
+    family=["ipv4", "ipv6"],
+    rnic=["server", "client"],
+    size=[1, 7, 255, 1024, 4097, 65536, 1 << 20],
+    events=[False, True],
+    path_mtu=path_mtus,
+)
+def test_rc_pingpong(link: Link, family: str, rnic: str, size: int, events: bool, path_mtu: int) -> None:
+    iters = max(3, min(200, (1 << 20) // size))
+    common: list[object] = ["-s", size, "-m", path_mtu, "-n", iters, "-i", 1, "-l", 0, "-c", *["-e"] * events]
+    ours = ["-d", link.device, "-g", link.rnic_gid_index(family), "-r", 100, *common]
+    theirs = ["-g", link.kernel_gid_index(family), "-r", 100, *common]
+    for out in pingpong(link, rnic, ours, theirs, link.port()):
+        assert f"{iters} iters in" in out
+        assert "invalid data" not in out
+
+
+@pytest.mark.parametrize("rnic", ["server", "client"])
+def test_device_and_gid_are_those_of_the_tcp_connection(link: Link, rnic: str) -> None:
+    ours, _ = pingpong(link, rnic, ["-n", 10], ["-n", 10, "-g", link.kernel_gid_index("ipv4")], link.port())
+    assert f"GID ::ffff:{link.guest.host_ip}" in ours
+
+
+def test_tshark_reads_what_rnic_sent(wire: Wire) -> None:
+    wire.check()
