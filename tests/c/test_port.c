@@ -577,6 +577,27 @@ static void test_stopped(void) {
     printf("ok - a stopped member holds nobody up\n");
 }
 
+/* What falls to a stopped member is lost, and makes no forward that would tell of a wrong order. */
+static void test_stopped_around(void) {
+    enum { STOPPED = 6 };
+    struct world w;
+    struct proc *p[STOPPED + 2];
+    world_open(&w);
+    for (int i = 0; i <= STOPPED; i++) {
+        p[i] = spawn(&w, 0);
+    }
+    settle(&w, p, STOPPED + 1);
+    for (int i = 1; i <= STOPPED; i++) {
+        kill(p[i]->pid, SIGSTOP);
+    }
+    p[STOPPED + 1] = spawn(&w, 0);
+    check_direct(&w, p + STOPPED + 1, 1, 100);
+    end(p[0], SIGKILL);
+    check_direct(&w, p + STOPPED + 1, 1, 100);
+    world_close(&w);
+    printf("ok - a kill is noticed with nobody but stopped members around\n");
+}
+
 static void test_join(void) {
     struct world w;
     struct proc *p[3];
@@ -851,6 +872,7 @@ int main(void) {
     test_kill();
     test_close_of_last_mapper();
     test_stopped();
+    test_stopped_around();
     test_gso();
     test_ids();
     test_ipv6();

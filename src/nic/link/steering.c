@@ -258,6 +258,17 @@ static bool beyond_end(struct port_steering *st, uint32_t k) {
     return m != NULL && m->index < k;
 }
 
+/* Was an index that we asked for silent?  Then a member is stopped: what falls to it is lost without a word, a forward
+ * that would tell of a change included. */
+static bool any_silent(const struct port_steering *st) {
+    for (uint32_t k = 0; k < st->window + WINDOW; k++) {
+        if (st->answered[k] < 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* How many members there are, when no index below the end was silent; else 0. */
 static uint32_t exact_count(struct port_steering *st) {
     uint32_t k = 0;
@@ -303,10 +314,11 @@ static void finish(struct port *p, uint64_t now) {
     set_merge(&st->offenders, &st->pending);
     st->pending = (struct slot_set){0};
     st->last = now;
+    st->watch = map_by_slot(&st->found, st->slots[0]) == NULL || any_silent(st);
     p->remaps++;
     go_idle(st);
-    if (map_by_slot(&st->found, st->slots[0]) == NULL) {
-        st->wake = now + st->interval; /* we are a member for sure: nobody else may notice that we are missed */
+    if (st->watch) {
+        st->wake = now + st->interval;
     }
 }
 
@@ -381,8 +393,8 @@ static void note_others(struct port *p, uint64_t now) {
     }
     st->others_remap = false;
     st->last = now;
-    if (p->remaps == 0 && st->phase == STEERING_IDLE && st->wake == NEVER) {
-        st->wake = now + INTERVAL_MIN; /* should it die before it has counted us in */
+    if ((p->remaps == 0 || st->watch) && st->phase == STEERING_IDLE && st->wake == NEVER) {
+        st->wake = now + st->interval; /* should it die before it is done */
     }
 }
 

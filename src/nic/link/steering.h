@@ -16,7 +16,8 @@
  *
  * A member that is killed holds no lock (the kernel frees the name); one that is stopped holds it for at most
  * LOCK_PATIENCE; one that does not answer keeps the row it had, or has none.  A wrong map costs forwards, not packets,
- * and forwards make a remap due.
+ * and forwards make a remap due.  What falls to a stopped member makes no forwards, so while one is silent the remap
+ * repeats, at a growing distance.
  */
 #ifndef RNIC_LINK_STEERING_H
 #define RNIC_LINK_STEERING_H
@@ -70,6 +71,7 @@ struct port_steering {
     uint32_t slots[STEERING_SLOTS];
 
     /* when to remap */
+    bool watch; /* again without being asked: a member is silent, or misses us, and nobody else may notice */
     uint64_t last, interval;   /* the last remap's end; distance to the next for slots that it did not help */
     bool others_remap;         /* somebody else's probe came, and `last` does not say so yet */
     struct slot_set pending;   /* slots whose forwards asked for the next remap */
