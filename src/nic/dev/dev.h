@@ -63,6 +63,10 @@ struct dev {
     pthread_t thread;
     bool thread_runs;
     int epoll_fd, wake_fd;
+    struct watched { /* what the engine's epoll set has: the ports' sockets, then the slots' */
+        int fd;
+        uint32_t events;
+    } watched[NETDEV_MAX_GIDS + DEV_MAX_SLOTS];
     _Atomic bool stop;
     _Atomic uint64_t last_poll; /* when an application last looked for progress itself */
     _Atomic uint64_t wakes_at;  /* the engine thread sleeps until then at most; 0: it is awake */
@@ -111,6 +115,7 @@ bool progress(struct dev *dev, uint64_t now, bool receive);
  * sleep until an event, so that progress is the engine thread's again. */
 void progress_poll(struct dev *dev, bool will_wait);
 void progress_post(struct dev *dev, struct qp *qp);
+void progress_leave(struct dev *dev); /* the device closes: what came here for other processes goes to them */
 /* Sends what doorbells and ready queue pairs ask for, and wakes the engine for the rest. */
 void progress_finish(struct dev *dev, uint64_t now);
 

@@ -117,6 +117,7 @@ static int open_parts(struct dev *dev, const struct rnic_open_attr *attr, struct
 
 static void close_parts(struct dev *dev) {
     engine_stop(dev);
+    progress_leave(dev);
     fault_set(&dev->fault, NULL);
     for (int i = 0; i < dev->net.ngids; i++)
         port_close(&dev->ports[i]);

@@ -23,19 +23,25 @@
 #define PASSES 16           /* between two looks at who waits for the lock, and at sockets without queue pairs */
 #define LINGER_NS 10000     /* after the last packet: falling asleep and being woken would take as long */
 
-static void watch(struct dev *dev, int fd, uint32_t events) {
+static void epoll_set(struct dev *dev, int fd, uint32_t events) {
     struct epoll_event e = {.events = events, .data = {.fd = fd}};
-    if (fd < 0)
-        return;
     if (epoll_ctl(dev->epoll_fd, EPOLL_CTL_MOD, fd, &e) && errno == ENOENT)
         epoll_ctl(dev->epoll_fd, EPOLL_CTL_ADD, fd, &e);
 }
 
+static void watch(struct dev *dev, struct watched *w, int fd, uint32_t events) {
+    if (fd < 0 || (w->fd == fd && w->events == events))
+        return;
+    *w = (struct watched){fd, events};
+    epoll_set(dev, fd, events);
+}
+
+/* Sockets that no queue pair uses stay the engine's: nobody polls them. */
 static void arm(struct dev *dev, bool armed) {
     for (int i = 0; i < dev->net.ngids; i++)
-        watch(dev, dev->ports[i].rx_fd, armed || !dev->port_users[i] ? EPOLLIN : 0);
+        watch(dev, &dev->watched[i], dev->ports[i].rx_fd, armed || !dev->port_users[i] ? EPOLLIN : 0);
     for (int i = 0; i < dev->nslots; i++)
-        watch(dev, dev->slots[i].fd, EPOLLIN);
+        watch(dev, &dev->watched[NETDEV_MAX_GIDS + i], dev->slots[i].fd, EPOLLIN);
     atomic_store(&dev->disarmed, !armed);
 }
 
@@ -81,7 +87,13 @@ static uint64_t earliest(const struct dev *dev) {
     return first;
 }
 
-/* Works until there is nothing to do, making way for verbs now and then. */
+/* Does the application look for progress itself? */
+static bool in_use(const struct dev *dev, uint64_t now) {
+    uint64_t last = atomic_load(&dev->last_poll);
+    return last && (now < last || now - last <= IN_USE_NS);
+}
+
+/* Works until there is nothing to do or the application does it, making way for verbs now and then. */
 static uint64_t work(struct dev *dev) {
     bool more = true;
     uint64_t until = NEVER, busy = 0;
@@ -93,7 +105,7 @@ static uint64_t work(struct dev *dev) {
             ports_timer(dev, now);
             if (progress(dev, now, i == 0))
                 busy = now;
-            more = now - busy < LINGER_NS;
+            more = now - busy < LINGER_NS && !in_use(dev, now);
         }
         until = earliest(dev);
         atomic_store(&dev->wakes_at, until);
@@ -104,16 +116,21 @@ static uint64_t work(struct dev *dev) {
     return until;
 }
 
-static void sleep_until(struct dev *dev, uint64_t until) {
+/* True when a socket has something. */
+static bool sleep_until(struct dev *dev, uint64_t until) {
     struct epoll_event events[8];
+    bool input = false;
     uint64_t now = dev_clock(), count;
     int64_t ns = until == NEVER ? -1 : until > now ? (int64_t)(until - now) : 0;
     struct timespec ts = {ns / 1000000000, ns % 1000000000};
     int n = epoll_pwait2(dev->epoll_fd, events, 8, ns < 0 ? NULL : &ts, NULL);
     for (int i = 0; i < n; i++) {
-        if (events[i].data.fd == dev->wake_fd && read(dev->wake_fd, &count, sizeof count) < 0)
-            break;
+        if (events[i].data.fd != dev->wake_fd)
+            input = true;
+        else if (read(dev->wake_fd, &count, sizeof count) < 0)
+            break; /* another wake-up's count was read already */
     }
+    return input;
 }
 
 static void set_armed(struct dev *dev, bool armed) {
@@ -122,16 +139,27 @@ static void set_armed(struct dev *dev, bool armed) {
     dev_unlock(dev);
 }
 
+/* What the polling application leaves to the engine: sockets without queue pairs, and the ports' timers. */
+static void look_up(struct dev *dev, bool input) {
+    uint64_t now = dev_clock();
+    dev_lock(dev);
+    arm(dev, false); /* a socket may have got its first queue pair, or lost its last */
+    ports_timer(dev, now);
+    if (input)
+        progress(dev, now, true);
+    dev_unlock(dev);
+}
+
 /* One round: true while an application does the work. */
 static bool stand_by(struct dev *dev) {
-    uint64_t now = dev_clock(), last = atomic_load(&dev->last_poll);
-    if (now - last > IN_USE_NS && now > last)
+    uint64_t now = dev_clock();
+    if (!in_use(dev, now))
         return false;
-    if (!atomic_load(&dev->disarmed))
-        set_armed(dev, false);
+    set_armed(dev, false);
     atomic_store(&dev->wakes_at, now + LOOK_UP_NS);
-    sleep_until(dev, now + LOOK_UP_NS);
+    bool input = sleep_until(dev, now + LOOK_UP_NS);
     atomic_store(&dev->wakes_at, 0);
+    look_up(dev, input);
     return true;
 }
 
@@ -142,6 +170,8 @@ static void *run(void *arg) {
             continue;
         set_armed(dev, true);
         uint64_t until = work(dev);
+        if (in_use(dev, dev_clock()))
+            continue;
         sleep_until(dev, until);
         atomic_store(&dev->wakes_at, 0);
     }
@@ -167,7 +197,8 @@ int engine_start(struct dev *dev, struct rnic_err *err) {
     dev->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (dev->epoll_fd < 0 || dev->wake_fd < 0)
         return fail(err, -errno, "epoll or eventfd: %s", strerror(errno));
-    watch(dev, dev->wake_fd, EPOLLIN);
+    epoll_set(dev, dev->wake_fd, EPOLLIN);
+    arm(dev, true);
     int rc = create_thread(dev);
     if (rc)
         return fail(err, -rc, "engine thread: %s", strerror(rc));

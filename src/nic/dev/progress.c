@@ -8,6 +8,7 @@
 #include "dev/dev.h"
 
 #define ACK_HOLD_NS 15000  /* an ACK waits so long for the answer of an application that polls all the time */
+#define LEAVING 64         /* looks at the sockets before they close */
 #define ROUNDS 8           /* of sending, for a thread that posts or polls */
 #define POLLING_NS 20000   /* which is one that polled so shortly before */
 
@@ -73,10 +74,9 @@ void progress_finish(struct dev *dev, uint64_t now) {
 }
 
 void progress_poll(struct dev *dev, bool will_wait) {
+    uint64_t now = dev_clock(), last = atomic_exchange(&dev->last_poll, now); /* the engine that has the lock sees it */
     if (dev_trylock(dev)) {
-        uint64_t now = dev_clock();
-        dev->nic.ack_hold = !will_wait && now - atomic_load(&dev->last_poll) < POLLING_NS ? ACK_HOLD_NS : 0;
-        atomic_store(&dev->last_poll, now);
+        dev->nic.ack_hold = !will_wait && now - last < POLLING_NS ? ACK_HOLD_NS : 0;
         progress(dev, now, false);
         progress_finish(dev, now);
         dev_unlock(dev);
@@ -91,4 +91,11 @@ void progress_post(struct dev *dev, struct qp *qp) {
         return; /* who holds the lock looks at the doorbells when it lets go */
     progress_finish(dev, dev_clock());
     dev_unlock(dev);
+}
+
+void progress_leave(struct dev *dev) {
+    for (int i = 0; i < dev->net.ngids; i++)
+        port_leave(&dev->ports[i]);
+    for (int i = 0; i < LEAVING && receive(dev, dev_clock(), true); i++)
+        ;
 }

@@ -152,6 +152,8 @@ void port_abandon(struct port *p) {
     }
 }
 
+void port_leave(struct port *p) { steering_stop(p); }
+
 void port_close(struct port *p) {
     if (p->steering != NULL) {
         steering_stop(p);

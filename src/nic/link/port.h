@@ -42,6 +42,9 @@ struct port {
  * The slot must stay claimed, and where it is, until port_close(). */
 int port_open(struct port *p, const struct sockaddr_in6 *addr, int ifindex, const struct slot *slot, uint32_t rcvbuf,
               uint64_t now, struct rnic_err *err);
+/* Just before it closes: leaves the group the order that it will have then.  What lies in the socket, or still comes, may
+ * be for those who stay: forward it. */
+void port_leave(struct port *p);
 void port_close(struct port *p);
 
 /* In a forked child: closes the descriptors and nothing more; the port stays the parent's. */

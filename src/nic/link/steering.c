@@ -508,6 +508,7 @@ void steering_stop(struct port *p) {
     if (p->rx_fd >= 0 && !st->stale && st->map.count > 1 && map_by_slot(&st->map, st->slots[0]) != NULL) {
         map_without(&st->map, st->slots[0], &st->found);
         attach(p, &st->found);
+        st->map.count = 0; /* once */
     }
     go_idle(st);
 }
