@@ -93,10 +93,11 @@ int setsockopt(int fd, int level, int name, const void *value, socklen_t length)
     return (int)syscall(SYS_setsockopt, fd, level, name, value, length);
 }
 
-int epoll_pwait2(int fd, struct epoll_event *events, int n, const struct timespec *timeout, const sigset_t *mask) {
+int ppoll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask) {
+    struct timespec left = timeout ? *timeout : (struct timespec){0}; /* the system call writes to it */
     while (atomic_load(&parked))
         nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
-    return (int)syscall(SYS_epoll_pwait2, fd, events, n, timeout, mask, 8);
+    return (int)syscall(SYS_ppoll, fds, n, timeout ? &left : NULL, mask, 8);
 }
 
 /* ---------------------------------------------------------------- a connection */

@@ -91,6 +91,7 @@
     X(rx_syscalls, "recvmsg calls that returned data")                                                                 \
     X(requests_sent, "request packets sent for the first time")                                                        \
     X(requests_resent, "request packets sent again")                                                                   \
+    X(probes_sent, "of these, the ones that ask for an answer that is late")                                           \
     X(requests_executed, "request packets executed in order")                                                          \
     X(responses_sent, "READ response and atomic acknowledge packets sent")                                             \
     X(acks_sent, "ACK packets sent")                                                                                   \
@@ -108,6 +109,7 @@
     X(forwarded_out, "packets handed to another process of this host")                                                 \
     X(forwarded_in, "packets received from another process of this host")                                              \
     X(port_remaps, "times this context rebuilt the packet steering of the shared port")                                \
+    X(unfit_ip_ids, "addresses whose IP headers this kernel fills otherwise than the ICRC needs")                      \
     X(fault_lost, "packets that the fault injector lost")                                                              \
     X(fault_duplicated, "packets that the fault injector sent twice")                                                  \
     X(fault_reordered, "packets that the fault injector held back behind later ones")                                  \
@@ -129,6 +131,7 @@
     X(drop_duplicate, "duplicate READ or atomic whose saved result is gone")                                           \
     X(drop_resources, "no room to queue a response")                                                                   \
     X(drop_malformed, "headers contradict each other")                                                                 \
+    X(drop_slot_full, "for a process whose forwarding queue is full")                                                  \
     X(drop_no_slot, "for a process that is not there (any more)")
 
 #define RNIC_ENUM_QP_STATE(n, v) RNIC_QPS_##n = v,

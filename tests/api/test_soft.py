@@ -307,3 +307,18 @@ def test_a_hundred_thousand_objects_leave_nothing_behind() -> None:
 
         before = rounds(20_000)
         assert rounds(100_000) - before < 8192  # KiB
+
+
+def test_this_kernel_fills_ip_headers_as_the_icrc_needs() -> None:
+    with rnic.open_device("roce_lo") as ctx:
+        assert ctx.counters().unfit_ip_ids == 0
+
+
+def test_a_kernel_that_does_not_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rnic.Context, "counters", lambda self: rnic.Counters({"unfit_ip_ids": 1}))
+    with (
+        pytest.warns(RuntimeWarning, match="hardware and kernel peers will drop") as told,
+        rnic.open_device("roce_lo"),
+    ):
+        pass
+    assert told[0].filename == __file__

@@ -28,7 +28,7 @@ DROPS = [name for name in Counters.texts() if name.startswith("drop_")]
 # The drops that loss, repetition and reordering explain: ghosts of earlier attempts, and a READ or atomic
 # that comes again after its responder has forgotten it.  A busy machine adds packets that were forwarded,
 # while the members of the port learn of each other, to a process whose queue was full.
-EXPLAINED = {"drop_bad_psn", "drop_duplicate", "drop_resources", "drop_no_slot"}
+EXPLAINED = {"drop_bad_psn", "drop_duplicate", "drop_resources", "drop_slot_full"}
 
 
 @dataclass(frozen=True)

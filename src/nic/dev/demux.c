@@ -2,6 +2,7 @@
  *
  * A datagram in: packet by packet to its process and its queue pair, or dropped with a reason.
  */
+#include <errno.h>
 #include <string.h>
 
 #include "dev/dev.h"
@@ -115,10 +116,9 @@ static uint32_t slot_at(const struct udp_datagram *d, uint32_t at) {
 static void forward(struct dev *dev, struct port *port, const struct udp_datagram *d, uint32_t at, uint32_t end,
                     uint32_t slot, uint64_t now) {
     uint32_t packets = (end - at + d->segment - 1) / d->segment;
-    if (port_forward(port, slot, &d->src, d->bytes + at, end - at, d->segment, now) == 0)
-        dev->nic.counters.value[RNIC_CNT_forwarded_out] += packets;
-    else
-        dev->nic.counters.value[RNIC_CNT_drop_no_slot] += packets;
+    int rc = port_forward(port, slot, &d->src, d->bytes + at, end - at, d->segment, now);
+    int counter = rc == 0 ? RNIC_CNT_forwarded_out : rc == -EAGAIN ? RNIC_CNT_drop_slot_full : RNIC_CNT_drop_no_slot;
+    dev->nic.counters.value[counter] += packets;
 }
 
 void demux_datagram(struct dev *dev, struct port *port, const struct udp_datagram *d, bool forwarded, uint64_t now) {

@@ -69,6 +69,8 @@ static int open_port(struct dev *dev, int index, union rnic_gid gid, uint32_t rc
     int rc = port_open(&dev->ports[index], &addr, dev->net.ifindex, &dev->slots[0], rcvbuf, dev_clock(), err);
     if (rc)
         return rc;
+    struct rnic_err why;
+    dev->nic.counters.value[RNIC_CNT_unfit_ip_ids] += port_check_ids(&dev->ports[index], &why) == -EPROTO;
     dev->net.gids[index] = gid;
     dev->port_list[index] = &dev->ports[index];
     dev->net.ngids = index + 1;

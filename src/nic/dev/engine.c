@@ -7,6 +7,7 @@
  * polled since, it takes them back.
  */
 #include <errno.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@
 #define LOOK_UP_NS 500000   /* how long a disarmed engine sleeps */
 #define IN_USE_NS 200000    /* an application that polled within this time is still at it */
 #define PASSES 16           /* between two looks at who waits for the lock, and at sockets without queue pairs */
-#define LINGER_NS 10000     /* after the last packet: falling asleep and being woken would take as long */
+#define LINGER_NS 50000      /* after the last packet: falling asleep and being woken would take as long */
 
 static void epoll_set(struct dev *dev, int fd, uint32_t events) {
     struct epoll_event e = {.events = events, .data = {.fd = fd}};
@@ -116,21 +117,16 @@ static uint64_t work(struct dev *dev) {
     return until;
 }
 
-/* True when a socket has something. */
+/* True when a socket has something.  (epoll_wait would count whole ms, epoll_pwait2 needs Linux 5.11.) */
 static bool sleep_until(struct dev *dev, uint64_t until) {
-    struct epoll_event events[8];
-    bool input = false;
-    uint64_t now = dev_clock(), count;
-    int64_t ns = until == NEVER ? -1 : until > now ? (int64_t)(until - now) : 0;
-    struct timespec ts = {ns / 1000000000, ns % 1000000000};
-    int n = epoll_pwait2(dev->epoll_fd, events, 8, ns < 0 ? NULL : &ts, NULL);
-    for (int i = 0; i < n; i++) {
-        if (events[i].data.fd != dev->wake_fd)
-            input = true;
-        else if (read(dev->wake_fd, &count, sizeof count) < 0)
-            break; /* another wake-up's count was read already */
-    }
-    return input;
+    struct pollfd fds[] = {{.fd = dev->epoll_fd, .events = POLLIN}, {.fd = dev->wake_fd, .events = POLLIN}};
+    uint64_t now = dev_clock(), count, ns = until > now ? until - now : 0;
+    struct timespec ts = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+    if (ppoll(fds, 2, until == NEVER ? NULL : &ts, NULL) <= 0)
+        return false;
+    if (fds[1].revents && read(dev->wake_fd, &count, sizeof count) < 0)
+        return false; /* cannot be: nobody else reads it */
+    return fds[0].revents != 0;
 }
 
 static void set_armed(struct dev *dev, bool armed) {
@@ -197,7 +193,6 @@ int engine_start(struct dev *dev, struct rnic_err *err) {
     dev->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (dev->epoll_fd < 0 || dev->wake_fd < 0)
         return fail(err, -errno, "epoll or eventfd: %s", strerror(errno));
-    epoll_set(dev, dev->wake_fd, EPOLLIN);
     arm(dev, true);
     int rc = create_thread(dev);
     if (rc)

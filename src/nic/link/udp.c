@@ -20,6 +20,7 @@
 #endif
 
 #define RX_BYTES 65536
+#define LONG 16384 /* bytes of a datagram from which on it is taken alone */
 #define DEFAULT_HOPS 64 /* of Linux: net.ipv4.ip_default_ttl, net.ipv6.conf.*.hop_limit */
 
 uint32_t flow_seed(struct flow *flow, uint32_t n) {
@@ -54,12 +55,7 @@ static void add_route_options(struct msghdr *msg, const struct flow *flow) {
         add_option(msg, ipv4 ? IPPROTO_IP : IPPROTO_IPV6, ipv4 ? IP_TTL : IPV6_HOPLIMIT, &hops, sizeof hops);
 }
 
-union address {
-    struct sockaddr_in v4;
-    struct sockaddr_in6 v6;
-};
-
-static socklen_t address_of(const struct flow *flow, union address *to) {
+static socklen_t address_of(const struct flow *flow, union udp_address *to) {
     if (!is_ipv4(flow)) {
         to->v6 = flow->dst;
         return sizeof to->v6;
@@ -71,7 +67,7 @@ static socklen_t address_of(const struct flow *flow, union address *to) {
 
 static void send_datagram(struct udp_tx *u, const struct flow *flow, const uint8_t *bytes, uint32_t length,
                           uint16_t segment) {
-    union address to;
+    union udp_address to;
     uint64_t control[16] = {0};
     struct iovec iov = {(void *)(uintptr_t)bytes, length};
     struct msghdr msg = {.msg_name = &to, .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control};
@@ -152,12 +148,18 @@ void udp_tx_init(struct udp_tx *u, struct fault *fault, struct rnic_counters *co
 int udp_rx_init(struct udp_rx *r) {
     r->burst = 1;
     r->buffer = aligned_alloc(4096, (size_t)UDP_RX_DATAGRAMS * RX_BYTES);
+    for (int i = 0; i < UDP_RX_DATAGRAMS; i++) {
+        r->iov[i] = (struct iovec){r->buffer + (size_t)i * RX_BYTES, RX_BYTES};
+        r->msgs[i].msg_hdr = (struct msghdr){
+            .msg_name = &r->from[i], .msg_iov = &r->iov[i], .msg_iovlen = 1, .msg_control = r->control[i]};
+        r->datagram[i].bytes = r->iov[i].iov_base;
+    }
     return r->buffer ? 0 : -ENOMEM;
 }
 
 void udp_rx_free(struct udp_rx *r) { free(r->buffer); }
 
-static void mapped(struct sockaddr_in6 *out, const union address *from) {
+static void mapped(struct sockaddr_in6 *out, const union udp_address *from) {
     if (from->v6.sin6_family == AF_INET6) {
         *out = from->v6;
         return;
@@ -179,36 +181,36 @@ static uint32_t gro_segment(struct msghdr *msg, uint32_t length) {
     return length;
 }
 
+/* Asks for more while all come, but a long one alone: what a cache holds is worth more than a saved call. */
 static void adapt(struct udp_rx *r, int n) {
-    if (n == r->burst)
+    if (n > 0 && r->datagram[n - 1].length >= LONG)
+        r->burst = 1;
+    else if (n == r->burst)
         r->burst = r->burst * 2 < UDP_RX_DATAGRAMS ? r->burst * 2 : UDP_RX_DATAGRAMS;
     else if (n * 2 <= r->burst)
         r->burst = r->burst > 1 ? r->burst / 2 : 1;
 }
 
+static int take_one(struct udp_rx *r, int fd) {
+    ssize_t length = recvmsg(fd, &r->msgs[0].msg_hdr, MSG_DONTWAIT);
+    r->msgs[0].msg_len = length < 0 ? 0 : (unsigned)length;
+    return length < 0 ? -1 : 1;
+}
+
 int udp_receive(struct udp_rx *r, const struct port *port) {
-    struct mmsghdr msgs[UDP_RX_DATAGRAMS];
-    struct iovec iov[UDP_RX_DATAGRAMS];
-    union address from[UDP_RX_DATAGRAMS];
-    uint64_t control[UDP_RX_DATAGRAMS][8];
     if (port->rx_fd < 0)
         return 0;
     for (int i = 0; i < r->burst; i++) {
-        iov[i] = (struct iovec){r->buffer + (size_t)i * RX_BYTES, RX_BYTES};
-        msgs[i].msg_hdr = (struct msghdr){.msg_name = &from[i],
-                                          .msg_namelen = sizeof from[i],
-                                          .msg_iov = &iov[i],
-                                          .msg_iovlen = 1,
-                                          .msg_control = control[i],
-                                          .msg_controllen = sizeof control[i]};
+        r->msgs[i].msg_hdr.msg_namelen = sizeof r->from[i];
+        r->msgs[i].msg_hdr.msg_controllen = sizeof r->control[i];
     }
-    int n = recvmmsg(port->rx_fd, msgs, (unsigned)r->burst, MSG_DONTWAIT, NULL);
+    int n = r->burst == 1 ? take_one(r, port->rx_fd)
+                          : recvmmsg(port->rx_fd, r->msgs, (unsigned)r->burst, MSG_DONTWAIT, NULL);
     for (int i = 0; i < n; i++) {
         struct udp_datagram *d = &r->datagram[i];
-        d->bytes = iov[i].iov_base;
-        d->length = msgs[i].msg_len;
-        d->segment = gro_segment(&msgs[i].msg_hdr, d->length);
-        mapped(&d->src, &from[i]);
+        d->length = r->msgs[i].msg_len;
+        d->segment = gro_segment(&r->msgs[i].msg_hdr, d->length);
+        mapped(&d->src, &r->from[i]);
     }
     n = n > 0 ? n : 0;
     adapt(r, n);

@@ -9,6 +9,8 @@
 #ifndef RNIC_LINK_UDP_H
 #define RNIC_LINK_UDP_H
 
+#include <sys/socket.h>
+
 #include "link/fault.h"
 #include "link/port.h"
 #include "wire/packet.h"
@@ -41,10 +43,21 @@ struct udp_datagram {
     struct sockaddr_in6 src;
 };
 
+union udp_address {
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+};
+
 struct udp_rx {
     uint8_t *buffer; /* UDP_RX_DATAGRAMS of 64 KiB */
     int burst;       /* datagrams to ask for: a second one that is not there costs a look for nothing */
     struct udp_datagram datagram[UDP_RX_DATAGRAMS];
+
+    /* what the kernel reads and writes: set up once, but for the lengths */
+    struct mmsghdr msgs[UDP_RX_DATAGRAMS];
+    struct iovec iov[UDP_RX_DATAGRAMS];
+    union udp_address from[UDP_RX_DATAGRAMS];
+    uint64_t control[UDP_RX_DATAGRAMS][4];
 };
 
 int udp_rx_init(struct udp_rx *r);

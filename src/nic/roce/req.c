@@ -337,8 +337,10 @@ void req_probe(struct qp *qp, struct tx *tx) {
     bool all = req->psn == req->max_psn;
     struct send_wqe *wqe = sq_wqe(&qp->sq, all ? req->last : wq_tail(&qp->sq));
     uint32_t i = all ? req->last_pkt : psn_mask(req->una - wqe->first_psn);
-    if (write_packet(qp, tx, wqe, i, span_at(wqe, i), true) == SENT) /* else a retry will find out */
-        COUNT(qp, requests_resent);
+    if (write_packet(qp, tx, wqe, i, span_at(wqe, i), true) != SENT) /* a retry will find out */
+        return;
+    COUNT(qp, requests_resent);
+    COUNT(qp, probes_sent);
 }
 
 /* What has been begun is finished in SQD too, and nothing is begun (IBA 10.3.1.5). */

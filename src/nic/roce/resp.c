@@ -420,16 +420,14 @@ void resp_input(struct qp *qp, const struct packet *pkt, uint64_t now) {
 
 /* ---------------------------------------------------------------- output */
 
-/* Credits: receives posted, as 5 bits rounded down (IBA table 44). */
+/* Credits: receives posted, as 5 bits rounded down (IBA table 44): 0, 1, then the leading two bits of the number, the
+ * second one in the code's last bit: 2 (code 2), 3, 4, 6, 8, 12 ... */
 static uint8_t credit_code(struct qp *qp) {
-    uint32_t n = wq_head(&qp->rq) - wq_tail(&qp->rq), code = 0;
-    while (code < AETH_CREDIT_INVALID - 1) {
-        uint32_t next = code + 1, value = next < 2 ? next : (next & 1 ? 3u : 2u) << (next / 2 - 1);
-        if (value > n)
-            break;
-        code = next;
-    }
-    return (uint8_t)code;
+    uint32_t n = wq_head(&qp->rq) - wq_tail(&qp->rq);
+    if (n < 2)
+        return (uint8_t)n;
+    uint32_t log = 31u - (uint32_t)__builtin_clz(n), code = 2 * log + (n >> (log - 1) & 1);
+    return (uint8_t)(code < AETH_CREDIT_INVALID - 1 ? code : AETH_CREDIT_INVALID - 1);
 }
 
 static void put_aeth(struct qp *qp, const struct out *out, uint8_t syndrome) {

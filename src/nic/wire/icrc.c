@@ -500,7 +500,7 @@ uint32_t icrc_seed(const struct sockaddr_in6 *src, const struct sockaddr_in6 *ds
 uint32_t icrc_id_delta(uint16_t id) { return id_high[id >> 8] ^ id_low[id & 0xFF]; }
 
 uint32_t icrc_bth(uint32_t state, const uint8_t bth[12]) {
-    return step4(step8((load64(bth) | 0xFFull << 32) ^ state) ^ load32(bth + 8));
+    return current()->words(0, 0, (uint64_t)(load32(bth) ^ state) << 32, load64(bth + 4) | 0xFF);
 }
 
 /* To go back over zero bytes is to multiply by a negative power of x.  In base 64, digit d of the number of bytes at

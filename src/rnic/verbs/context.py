@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An open device, and what it tells about itself."""
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -129,6 +130,13 @@ class Context(nic.Context):
         """Open the device; what rnic.open_device() does once it knows which."""
         context = cls.open_soft(device.name, device.netdev, rcvbuf, max_window, not gso)
         context.device = device
+        if context.counters().unfit_ip_ids:
+            warnings.warn(
+                f"{device.name}: this kernel does not fill IPv4 headers as the ICRC needs (identification 0, DF): "
+                "hardware and kernel peers will drop what rnic sends over IPv4; IPv6 is not affected",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         return context
 
     @classmethod
