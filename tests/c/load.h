@@ -14,6 +14,7 @@
 struct load_op {
     int opcode;
     uint32_t length, flags;
+    bool silent;            /* unsignaled: that it is complete shows in a later completion */
     uint64_t place;         /* in all areas */
     uint64_t word;          /* atomics: which */
     uint64_t operand, swap; /* add, or compare and swap */

@@ -468,6 +468,70 @@ static void an_ack_waits_for_the_answer_that_it_can_ride_with(void) {
     pair_close(&p);
 }
 
+static void silent_write(struct end *e) {
+    post(e, (struct rnic_send_wr){.opcode = RNIC_WR_RDMA_WRITE, SGL(SGE(e, 0, 8)), REMOTE(e->peer, 0)});
+}
+
+static void silent_send(struct end *e) {
+    post_recv(e->peer, 0, 0, 8);
+    post(e, (struct rnic_send_wr){.opcode = RNIC_WR_SEND, SGL(SGE(e, 0, 8))});
+}
+
+static void what_completes_silently_asks_for_no_ack_of_its_own(void) {
+    pair_open(&p, .wr = 128);
+    for (int i = 0; i < 10; i++) {
+        silent_write(&p.a);
+        CHECK(!fabric_run(&p.f, p.f.now + 5 * US));
+    }
+    CHECK(!fabric_run(&p.f, p.f.now + 50 * US));
+    CHECK_EQ(fabric_count(&p.f, p.b.node, 0, -1), 0);
+    uint64_t start = p.f.now;
+    fabric_settle(&p.f); /* the peer says it when nothing has come for a while */
+    CHECK_EQ(fabric_count(&p.f, p.b.node, 0, ROCE_RC_ACK), 1);
+    CHECK(p.f.now - start < 100 * US);
+    CHECK_EQ(COUNTER(&p.a, requests_resent), 0);
+    for (int i = 0; i < 10; i++)
+        silent_write(&p.a);
+    post_write(&p.a, 7, 0, 0, 8); /* this one's completion is waited for */
+    start = p.f.now;
+    fabric_settle(&p.f);
+    CHECK_EQ(p.f.now - start, 20 * US);
+    CHECK_EQ(fabric_count(&p.f, p.b.node, 0, ROCE_RC_ACK), 2);
+    WANT(p.a.send_cq, 7, SUCCESS);
+    WANT_NONE(p.a.send_cq);
+    pair_close(&p);
+}
+
+static void a_silent_message_asks_when_receives_run_short(void) {
+    pair_open(&p, .wr = 128);
+    for (int i = 0; i < 40; i++)
+        post_recv(&p.b, 0, 0, 8);
+    post_send(&p.a, 1, 0, 8); /* its ACK tells the credits */
+    fabric_settle(&p.f);
+    WANT(p.a.send_cq, 1, SUCCESS);
+    uint32_t acks = fabric_count(&p.f, p.b.node, 0, ROCE_RC_ACK);
+    for (int i = 0; i < 40; i++)
+        silent_send(&p.a);
+    CHECK(!fabric_run(&p.f, p.f.now + 25 * US));
+    CHECK(fabric_count(&p.f, p.b.node, 0, ROCE_RC_ACK) > acks);
+    fabric_settle(&p.f);
+    CHECK_EQ(COUNTER(&p.a, requests_resent), 0);
+    pair_close(&p);
+}
+
+static void a_lost_silent_message_is_repeated(void) {
+    pair_open(&p);
+    fill(p.a.mem, 8, 3);
+    struct rnic_fault fault = {.lose[0] = {ROCE_RC_WRITE_ONLY, 1, 1}};
+    fault_set(&p.a.node->fault, &fault);
+    silent_write(&p.a);
+    fabric_settle(&p.f);
+    CHECK(filled(p.b.mem, 8, 3));
+    CHECK_EQ(COUNTER(&p.a, requests_resent), 1);
+    CHECK_EQ(COUNTER(&p.a, probes_sent), 1);
+    pair_close(&p);
+}
+
 /* Bytes in flight at the requester, seen from outside: requests and the responses that they ask for. */
 static uint64_t most_in_flight(const struct fabric *f, const struct end *from, uint32_t mtu) {
     uint64_t most = 0, sent = 0, answered = 0;
@@ -740,6 +804,9 @@ int main(void) {
     RUN(a_full_queue_refuses_the_rest_of_a_chain);
     RUN(both_ends_send_at_once);
     RUN(an_ack_waits_for_the_answer_that_it_can_ride_with);
+    RUN(what_completes_silently_asks_for_no_ack_of_its_own);
+    RUN(a_silent_message_asks_when_receives_run_short);
+    RUN(a_lost_silent_message_is_repeated);
     RUN(what_is_in_flight_stays_within_the_window);
     RUN(no_more_than_max_rd_atomic_are_outstanding);
     RUN(a_long_read_goes_out_in_parts);

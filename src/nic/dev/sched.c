@@ -144,7 +144,7 @@ void sched_timers(struct dev *dev, uint64_t now) {
     }
     for (struct qp **at = &dev->held; *at;) {
         struct qp *qp = *at;
-        if (qp->engine->held(qp) > now && dev->nic.ack_hold) {
+        if (qp->engine->held(qp) > now && qp->engine->held(qp) != NEVER) {
             at = &qp->held_next;
             continue;
         }
@@ -180,9 +180,8 @@ bool sched_run(struct dev *dev, uint64_t now) {
 }
 
 void sched_settle(struct dev *dev, struct qp *qp) {
-    if (qp->engine->held(qp) == NEVER)
+    if (!qp->engine->settle(qp))
         return;
-    dev->nic.ack_hold = 0;
     qp->engine->next(qp, &dev->tx.tx, dev_clock());
     udp_tx_flush(&dev->tx);
 }

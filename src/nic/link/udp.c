@@ -65,21 +65,32 @@ static socklen_t address_of(const struct flow *flow, union udp_address *to) {
     return sizeof to->v4;
 }
 
-static void send_datagram(struct udp_tx *u, const struct flow *flow, const uint8_t *bytes, uint32_t length,
-                          uint16_t segment) {
-    union udp_address to;
+/* sendto where there is nothing but bytes and an address: the kernel reads less. */
+static ssize_t send_to(const struct flow *flow, const union udp_address *to, socklen_t n, const struct iovec *iov,
+                       uint16_t segment) {
+    int fd = ((const struct port *)flow->port)->tx_fd;
     uint64_t control[16] = {0};
-    struct iovec iov = {(void *)(uintptr_t)bytes, length};
-    struct msghdr msg = {.msg_name = &to, .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control};
-    msg.msg_namelen = address_of(flow, &to);
-    if (segment < length)
+    struct msghdr msg = {.msg_name = (void *)(uintptr_t)to,
+                         .msg_namelen = n,
+                         .msg_iov = (struct iovec *)(uintptr_t)iov,
+                         .msg_iovlen = 1,
+                         .msg_control = control};
+    if (segment < iov->iov_len)
         add_option(&msg, SOL_UDP, UDP_SEGMENT, &segment, sizeof segment);
     add_route_options(&msg, flow);
     if (!msg.msg_controllen)
-        msg.msg_control = NULL;
+        return sendto(fd, iov->iov_base, iov->iov_len, MSG_DONTWAIT | MSG_NOSIGNAL, &to->any, n);
+    return sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+static void send_datagram(struct udp_tx *u, const struct flow *flow, const uint8_t *bytes, uint32_t length,
+                          uint16_t segment) {
+    union udp_address to;
+    socklen_t n = address_of(flow, &to);
+    struct iovec iov = {(void *)(uintptr_t)bytes, length};
     u->counters->value[RNIC_CNT_tx_syscalls]++;
     /* What the socket refuses is lost; the transport recovers it as any loss. */
-    if (sendmsg(((const struct port *)flow->port)->tx_fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+    if (send_to(flow, &to, n, &iov, segment) < 0)
         u->counters->value[RNIC_CNT_tx_errors] += (length + segment - 1u) / segment;
 }
 

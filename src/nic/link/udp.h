@@ -44,6 +44,7 @@ struct udp_datagram {
 };
 
 union udp_address {
+    struct sockaddr any;
     struct sockaddr_in v4;
     struct sockaddr_in6 v6;
 };

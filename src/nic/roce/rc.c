@@ -80,8 +80,7 @@ static uint64_t probe_time(const struct requester *req) {
     return req->progress + ((delay > PROBE_MIN ? delay : PROBE_MIN) << req->probes);
 }
 
-static uint64_t deadline(const struct qp *qp) {
-    const struct requester *req = &rc_of(qp)->req;
+static uint64_t req_deadline(const struct requester *req, const struct qp *qp) {
     if (req->rnr_until)
         return req->rnr_until;
     if (!req_outstanding(req))
@@ -90,11 +89,17 @@ static uint64_t deadline(const struct qp *qp) {
     return probe < timeout ? probe : timeout;
 }
 
+static uint64_t deadline(const struct qp *qp) {
+    const struct rc *rc = rc_of(qp);
+    uint64_t first = req_deadline(&rc->req, qp), ack = rc->resp.ack == ACK_UNASKED ? resp_due(qp) : NEVER;
+    return ack < first ? ack : first;
+}
+
 /* next() does the sending; this only says what is to be sent again. */
 static void timer(struct qp *qp, struct tx *tx, uint64_t now) {
     struct requester *req = &rc_of(qp)->req;
-    if (deadline(qp) > now)
-        return;
+    if (req_deadline(req, qp) > now)
+        return; /* it was the responder's: an ACK is due, and next() sends it */
     if (req->rnr_until) {
         req->rnr_until = 0;
         req->progress = now;
@@ -106,9 +111,12 @@ static void timer(struct qp *qp, struct tx *tx, uint64_t now) {
     }
 }
 
-static uint64_t held(const struct qp *qp) {
-    const struct responder *resp = &rc_of(qp)->resp;
-    return resp->ack_pending ? resp->ack_since + qp->nic->ack_hold : NEVER;
+static uint64_t held(const struct qp *qp) { return rc_of(qp)->resp.ack == ACK_ASKED ? resp_due(qp) : NEVER; }
+
+static bool settle(struct qp *qp) {
+    struct responder *resp = &rc_of(qp)->resp;
+    resp->ack = resp->ack == ACK_NONE ? ACK_NONE : ACK_NOW;
+    return resp->ack == ACK_NOW;
 }
 
 static void stats(struct qp *qp, struct rnic_qp_stats *out) {
@@ -135,6 +143,7 @@ const struct engine_ops roce_rc_ops = {
     .timer = timer,
     .deadline = deadline,
     .held = held,
+    .settle = settle,
     .flush = flush,
     .stats = stats,
 };

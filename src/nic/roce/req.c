@@ -232,7 +232,13 @@ static uint32_t span_at(const struct send_wqe *wqe, uint32_t i) {
     return (end < wqe->packets ? end : wqe->packets) - i;
 }
 
-/* Ask for an ACK now and then, and whenever nothing may follow that would ask. */
+/* Are so few receives left at the peer that it should say when there are more? */
+static bool credit_is_short(const struct requester *req, const struct send_wqe *wqe) {
+    return req->limited && takes_receive(wqe) && psn_diff(req->lsn, wqe->ssn) < ACK_EVERY;
+}
+
+/* Ask for an ACK now and then, whenever somebody waits for the completion, and when nothing may follow that would ask.
+ * For a message that completes silently none is asked: it would cost the peer a packet, and us another, for each. */
 static bool wants_ack(struct qp *qp, const struct send_wqe *wqe, uint64_t flight_after) {
     const struct rc *rc = rc_of(qp);
     const struct requester *req = &rc->req;
@@ -241,8 +247,10 @@ static bool wants_ack(struct qp *qp, const struct send_wqe *wqe, uint64_t flight
         return true;
     if (!last)
         return false;
-    if (req->next + 1 == wq_head(&qp->sq) || qp->state != RNIC_QPS_RTS || (req->limited && takes_receive(wqe)))
+    if (qp->state != RNIC_QPS_RTS || credit_is_short(req, wqe))
         return true;
+    if (req->next + 1 == wq_head(&qp->sq))
+        return wqe->flags & RNIC_SEND_SIGNALED || qp->sq_sig_all;
     return !has_credit(req, sq_wqe(&qp->sq, req->next + 1), psn_add(wqe->ssn, 1));
 }
 

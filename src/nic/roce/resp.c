@@ -63,11 +63,12 @@ void resp_free(struct qp *qp) {
 
 /* ---------------------------------------------------------------- answers */
 
-static void want_ack(struct responder *resp, bool at_once, uint64_t now) {
-    if (!resp->ack_pending)
+static void want_ack(struct responder *resp, enum ack_urgency how, uint64_t now) {
+    if (resp->ack >= how)
+        return;
+    if (resp->ack == ACK_NONE || how == ACK_ASKED)
         resp->ack_since = now;
-    resp->ack_pending = true;
-    resp->ack_now |= at_once;
+    resp->ack = how;
 }
 
 static void want_nak(struct responder *resp, uint8_t syndrome) {
@@ -193,9 +194,11 @@ static void executed(struct qp *qp, const struct packet *pkt, uint32_t psns, uin
     if (ends)
         resp->msn = psn_add(resp->msn, 1);
     if (pkt->row->mask & (OPC_READ | OPC_ATOMIC))
-        resp->ack_pending = resp->ack_now = false; /* the response acknowledges this and all before (9.7.5.1.1) */
+        resp->ack = ACK_NONE; /* the response acknowledges this and all before (9.7.5.1.1) */
     else if (pkt->ackreq)
-        want_ack(resp, !(receive && qp->nic->ack_hold), now);
+        want_ack(resp, receive && qp->nic->ack_hold ? ACK_ASKED : ACK_NOW, now);
+    else if (ends)
+        want_ack(resp, ACK_UNASKED, now);
 }
 
 static void complete_receive(struct qp *qp, const struct packet *pkt) {
@@ -375,7 +378,7 @@ static void duplicate(struct qp *qp, const struct packet *pkt, uint64_t now) {
     uint32_t from = 0, end = 1;
     COUNT(qp, duplicate_requests);
     if (!(pkt->row->mask & (OPC_READ | OPC_ATOMIC))) {
-        want_ack(resp, true, now);
+        want_ack(resp, ACK_NOW, now);
         return;
     }
     struct resource *res = saved(resp, pkt->psn);
@@ -543,15 +546,22 @@ bool resp_ack(struct qp *qp, struct tx *tx, uint64_t now, bool company) {
         if (!write_ack(qp, tx, resp->syndrome, resp->psn))
             return true;
         count_nak(qp, resp->syndrome);
-        resp->nak_pending = resp->ack_pending = resp->ack_now = false;
+        resp->nak_pending = false;
+        resp->ack = ACK_NONE;
     }
-    if (!resp->ack_pending || !(resp->ack_now || company || now - resp->ack_since >= qp->nic->ack_hold))
+    if (!(resp->ack == ACK_ASKED && company) && now < resp_due(qp))
         return false;
     if (!write_ack(qp, tx, AETH_ACK | credit_code(qp), psn_add(resp->psn, -1)))
         return true;
     COUNT(qp, acks_sent);
-    resp->ack_pending = resp->ack_now = false;
+    resp->ack = ACK_NONE;
     return false;
+}
+
+uint64_t resp_due(const struct qp *qp) {
+    const struct responder *resp = &rc_of(qp)->resp;
+    uint64_t delay[] = {[ACK_UNASKED] = UNASKED_NS, [ACK_ASKED] = qp->nic->ack_hold, [ACK_NOW] = 0};
+    return resp->ack == ACK_NONE ? NEVER : resp->ack_since + delay[resp->ack];
 }
 
 uint64_t rnr_delay(unsigned code) {

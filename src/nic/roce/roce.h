@@ -21,6 +21,7 @@
 #define ACK_EVERY 32      /* request packets between two AckReq bits within a message or chain */
 #define RNR_INFINITE 7    /* value of rnr_retry */
 #define PROBE_MIN 1000000 /* ns without an answer before a packet is sent once more; twice as long for each one after */
+#define UNASKED_NS 100000 /* an ACK of messages whose sender has not asked for one waits so long for more of them */
 #define PROBES 8          /* at most, then the transport timer alone */
 
 struct requester {
@@ -70,6 +71,8 @@ struct resource {
     uint64_t result; /* of the atomic */
 };
 
+enum ack_urgency { ACK_NONE, ACK_UNASKED, ACK_ASKED, ACK_NOW };
+
 struct responder {
     uint32_t psn;     /* expected */
     uint32_t msn;     /* messages executed */
@@ -87,7 +90,7 @@ struct responder {
     bool nak_pending;
     uint8_t syndrome; /* of the pending NAK */
 
-    bool ack_pending, ack_now;
+    enum ack_urgency ack; /* of what waits to be acknowledged */
     uint64_t ack_since;
 
     struct resource *res; /* ring of max_dest_rd_atomic */
@@ -149,6 +152,7 @@ void resp_free(struct qp *qp);
 void resp_input(struct qp *qp, const struct packet *pkt, uint64_t now);
 bool resp_next(struct qp *qp, struct tx *tx);                            /* READ and atomic responses */
 bool resp_ack(struct qp *qp, struct tx *tx, uint64_t now, bool company); /* then a NAK or ACK that is due */
+uint64_t resp_due(const struct qp *qp); /* when the ACK that waits is due by itself */
 
 uint64_t rnr_delay(unsigned code); /* ns, IBA table 45 */
 
