@@ -42,12 +42,12 @@ $(VENV)/.dev: $(VENV)/.tools
 	@$(PIP) install -r $(VENV)/dev.txt
 	@touch $@
 
-# The build directory stays, so that ninja compiles only what changed.
+# The build directory stays, so that ninja compiles only what changed.  (-C is newer than Debian 12's pip.)
 $(VENV)/.rnic: $(VENV)/.tools $(SOURCES)
 	@sh tools/check-build.sh $(PYTHON)
 	@echo "building rnic"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --no-deps --force-reinstall \
-	    -Cbuild-dir=$(VENV)/build .
+	    --config-settings=build-dir=$(VENV)/build .
 	@touch $@
 
 build: $(VENV)/.rnic ## rnic in .venv

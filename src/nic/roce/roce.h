@@ -16,7 +16,7 @@
 #include "qp/qp.h"
 
 #define MAX_RD_ATOMIC 128
-#define BURST 60          /* packets that one call of next() writes at most, so that queue pairs take turns: 4 times 15 of 4 KiB */
+#define BURST 60          /* packets a turn at most, so that queue pairs take turns: four datagrams of 4 KiB packets */
 #define PACKET_COST 256   /* bytes that a packet takes in a peer's socket buffer beside its payload */
 #define ACK_EVERY 32      /* request packets between two AckReq bits within a message or chain */
 #define RNR_INFINITE 7    /* value of rnr_retry */
