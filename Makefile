@@ -64,9 +64,12 @@ interop: build $(VENV)/.dev ## against the Linux kernel's rdma_rxe in a virtual 
 	$(PYTEST) tests/interop -ra $(ARGS)
 
 soak: build $(VENV)/.dev ## all of what .ci/run takes a sample of
-	$(MAKE) --no-print-directory ctest SEEDS=$(or $(SEEDS),2000) LIMIT=7200
-	RNIC_SOAK=1 $(PYTEST) tests -ra $(ARGS)
-	$(MAKE) --no-print-directory fuzz CASES=$(or $(CASES),2000000)
+	@failed=; run() { echo "$$*"; "$$@" || failed="$$failed, $$*"; }; \
+	run $(MAKE) --no-print-directory ctest SEEDS=$(or $(SEEDS),2000) LIMIT=7200; \
+	run env RNIC_SOAK=1 $(PYTEST) tests --ignore=tests/interop --ignore=tests/fuzz -ra $(ARGS); \
+	run env RNIC_SOAK=1 $(PYTEST) tests/interop -ra $(ARGS); \
+	run $(MAKE) --no-print-directory fuzz CASES=$(or $(CASES),2000000); \
+	[ -z "$$failed" ] || { echo "failed: $${failed#, }"; exit 1; }
 
 bench: build $(VENV)/.dev ## figures beside their peers, in one run
 	$(BIN)/python bench $(ARGS)
@@ -80,7 +83,7 @@ lint: $(VENV)/.dev build ## style, types and layout, nothing is changed
 	[ -z "$$failed" ]
 
 format: $(VENV)/.dev ## rewrite to the style that lint asks for
-	$(BIN)/ruff check --fix $(wildcard $(PY_ALL))
+	-@$(BIN)/ruff check --fix $(wildcard $(PY_ALL))
 	$(BIN)/ruff format $(wildcard $(PY_ALL))
 	@$(if $(C_ALL),$(BIN)/clang-format -i $(C_ALL),:)
 

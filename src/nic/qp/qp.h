@@ -29,7 +29,7 @@ struct engine_ops {
     void (*timer)(struct qp *qp, struct tx *tx, uint64_t now); /* deadline() may have passed; call next() after it */
     uint64_t (*deadline)(const struct qp *qp);                 /* when timer() wants to be called; NEVER */
     uint64_t (*held)(const struct qp *qp); /* until when an ACK waits for company; NEVER: none does */
-    bool (*settle)(struct qp *qp); /* whatever ACK waits is due now; false: none does */
+    bool (*settle)(struct qp *qp);         /* whatever ACK waits is due now; false: none does */
     void (*flush)(struct qp *qp);          /* the QP is in error: complete everything, WR_FLUSH_ERR */
     void (*stats)(struct qp *qp, struct rnic_qp_stats *out);
 };

@@ -152,7 +152,7 @@ void resp_free(struct qp *qp);
 void resp_input(struct qp *qp, const struct packet *pkt, uint64_t now);
 bool resp_next(struct qp *qp, struct tx *tx);                            /* READ and atomic responses */
 bool resp_ack(struct qp *qp, struct tx *tx, uint64_t now, bool company); /* then a NAK or ACK that is due */
-uint64_t resp_due(const struct qp *qp); /* when the ACK that waits is due by itself */
+uint64_t resp_due(const struct qp *qp);                                  /* when the ACK that waits is due by itself */
 
 uint64_t rnr_delay(unsigned code); /* ns, IBA table 45 */
 

@@ -15,6 +15,7 @@ import rnic
 from rnic.cli.exchange import PeerAddress
 from rnic.cli.params import Failure
 
+YIELD_POLLS = 32  # empty polls until others may have the processor: some 20 us
 EMPTY_POLLS = 1024  # polls that find nothing before a waiting loop looks at the clock
 
 
@@ -168,8 +169,9 @@ class Patience:
         self.gone = gone  # why the peer will never answer, or None: asked now and then
         self.empty = 0
         self.since = 0.0
-        # Two ends that spin on one processor wait for the scheduler's tick, unless they yield to each other.
-        self.one_cpu = len(os.sched_getaffinity(0)) == 1
+        # Who spins while others want the processor, the peer among them, makes them wait for the
+        # scheduler's tick unless he yields.
+        self.yield_every = 1 if len(os.sched_getaffinity(0)) == 1 else YIELD_POLLS
 
     def begin(self) -> None:
         """A new wait."""
@@ -178,7 +180,7 @@ class Patience:
     def wait(self, doing: str) -> None:
         """One more empty poll; Failure when that was one too many."""
         self.empty += 1
-        if self.one_cpu:
+        if self.empty % self.yield_every == 0:
             os.sched_yield()
         if self.empty % EMPTY_POLLS:
             return

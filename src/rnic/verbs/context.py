@@ -132,7 +132,8 @@ class Context(nic.Context):
         context.device = device
         if context.counters().unfit_ip_ids:
             warnings.warn(
-                f"{device.name}: this kernel does not fill IPv4 headers as the ICRC needs (identification 0, DF): "
+                f"{device.name}: this kernel does not fill IPv4 headers as the ICRC needs "
+                "(identification 0, DF): "
                 "hardware and kernel peers will drop what rnic sends over IPv4; IPv6 is not affected",
                 RuntimeWarning,
                 stacklevel=3,
