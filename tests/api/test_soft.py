@@ -315,7 +315,7 @@ def test_this_kernel_fills_ip_headers_as_the_icrc_needs() -> None:
 
 
 def test_a_kernel_that_does_not_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rnic.Context, "counters", lambda self: rnic.Counters({"unfit_ip_ids": 1}))
+    monkeypatch.setattr(rnic.Context, "counters", lambda _: rnic.Counters({"unfit_ip_ids": 1}))
     with (
         pytest.warns(RuntimeWarning, match="hardware and kernel peers will drop") as told,
         rnic.open_device("roce_lo"),
