@@ -89,6 +89,7 @@ struct responder {
 
     bool ack_pending, ack_now;
     uint64_t ack_since;
+    uint32_t acked; /* PSN that an ACK carries: of the last SEND or WRITE packet executed */
 
     struct resource *res; /* ring of max_dest_rd_atomic */
     uint32_t res_size, res_next;
