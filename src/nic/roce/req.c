@@ -322,7 +322,8 @@ void req_rewind(struct qp *qp) {
     req->pkt = 0;
     req->halted = false; /* found out again when its turn comes */
     req->unasked = 0;
-    req->timing = false; /* Karn: an answer to a repeated packet times nothing */
+    if (req->srtt)
+        req->timing = false; /* Karn: an answer to a repeated packet times nothing; the first one is better than none */
     if (req->next != wq_head(&qp->sq) && sq_wqe(&qp->sq, req->next)->started)
         req->pkt = psn_mask(req->una - sq_wqe(&qp->sq, req->next)->first_psn);
     while (req->rd_count && psn_diff(req->rd_end[(req->rd_head + req->rd_count - 1) % MAX_RD_ATOMIC], req->una) > 0)

@@ -22,6 +22,7 @@
 #define RNR_INFINITE 7    /* value of rnr_retry */
 #define PROBE_MIN 1000000 /* ns without an answer before a packet is sent once more; twice as long for each one after */
 #define PROBES 8          /* at most, then the transport timer alone */
+#define MAX_REWINDS 10    /* that double the time until the next one */
 
 struct requester {
     uint32_t psn;     /* of the next packet to send; goes back for a retry */
@@ -50,6 +51,7 @@ struct requester {
     uint64_t progress;            /* time of the last acknowledged packet, retry, or first packet of a flight */
     uint64_t rnr_until;           /* not before; 0: no wait */
     uint64_t rewound;             /* time of the last return to una; 0: none since the last progress */
+    uint8_t rewinds;              /* since then */
     uint32_t ghost;               /* PSN of the last answer since then that jumped over una */
 
     bool timing; /* a round trip is being measured, */
