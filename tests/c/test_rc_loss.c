@@ -156,6 +156,20 @@ static void the_nth_of_every_kind_may_be_lost_by_rule(void) {
     CHECK(tried > 100);
 }
 
+/* The last response is lost, and nothing comes after it that would show that. */
+static void a_probe_asks_only_for_the_rest_of_a_read(void) {
+    struct mark mark = {1, ROCE_RC_READ_RESP_LAST, {0, UINT32_MAX}, LOSE, 0};
+    pair_open(&p);
+    p.f.judge = judge;
+    p.f.judge_arg = &mark;
+    post_read(&p.a, 1, 0, 0, 10 * 1024);
+    fabric_settle(&p.f);
+    WANT(p.a.send_cq, 1, SUCCESS);
+    CHECK_EQ(COUNTER(&p.a, timeouts), 0);
+    CHECK_EQ(COUNTER(&p.b, responses_sent), 11);
+    pair_close(&p);
+}
+
 /* ---------------------------------------------------------------- a peer that becomes slow */
 
 struct slowdown { /* a peer's nth packet is lost, and all after it take long */
@@ -307,6 +321,7 @@ int main(int argc, char **argv) {
     RUN(also_when_inputs_come_in_batches);
     RUN(any_two_packets_may_be_lost);
     RUN(the_nth_of_every_kind_may_be_lost_by_rule);
+    RUN(a_probe_asks_only_for_the_rest_of_a_read);
     RUN(late_answers_use_up_no_retries);
     RUN(also_when_the_round_trip_is_longer_than_the_timeout);
     RUN(random_runs_without_loss_all_succeed);
