@@ -822,6 +822,39 @@ static void a_late_duplicate_of_a_READ_whose_region_has_gone_is_dropped(void) {
     pair_close(&p);
 }
 
+static uint32_t psn_of_last(const struct node *from, int opcode) {
+    uint32_t psn = UINT32_MAX;
+    for (uint32_t i = 0; i < p.f.logged; i++) {
+        const struct record *r = &p.f.log[i];
+        if (!r->arrived && r->from == from - p.f.node && r->opcode == opcode)
+            psn = r->psn;
+    }
+    return psn;
+}
+
+/* A READ or an atomic is acknowledged by its response alone.  There are requesters that take an ACK with its PSN for its
+ * end, and complete it without the data. */
+static void the_ACK_of_a_duplicate_names_no_READ_or_atomic(void) {
+    for (int atomic = 0; atomic <= 1; atomic++) {
+        pair_open(&p);
+        uint32_t psn = rc_of(p.b.qp)->resp.psn;
+        post_write(&p.a, 1, 0, 0, 2000); /* two packets */
+        if (atomic)
+            post_add(&p.a, 2, 0, 0, 1);
+        else
+            post_read(&p.a, 2, 0, 0, 100);
+        fabric_settle(&p.f);
+        WANT(p.a.send_cq, 1, SUCCESS);
+        WANT(p.a.send_cq, 2, SUCCESS);
+        const struct hand again = {ROCE_RC_WRITE_FIRST, 1024, 2000, 0, -3};
+        inject(&p.a, &again);
+        fabric_settle(&p.f);
+        CHECK_EQ(COUNTER(&p.b, duplicate_requests), 1);
+        CHECK_EQ(psn_of_last(p.b.node, ROCE_RC_ACK), psn_add(psn, 1));
+        pair_close(&p);
+    }
+}
+
 /* A NAK that waits for its turn while the expected packet comes has nothing to say any more, but the ACK has. */
 static void a_NAK_that_was_overtaken_is_not_sent(void) {
     pair_open(&p, .lazy = 1);
@@ -882,6 +915,7 @@ int main(void) {
     RUN(a_probe_of_memory_that_has_gone_fails_the_message);
     RUN(an_ACK_for_what_could_not_be_repeated_is_success);
     RUN(a_late_duplicate_of_a_READ_whose_region_has_gone_is_dropped);
+    RUN(the_ACK_of_a_duplicate_names_no_READ_or_atomic);
     RUN(a_NAK_that_was_overtaken_is_not_sent);
     return check_done();
 }

@@ -156,6 +156,69 @@ static void the_nth_of_every_kind_may_be_lost_by_rule(void) {
     CHECK(tried > 100);
 }
 
+/* The last response is lost, and nothing comes after it that would show that. */
+static void a_probe_asks_only_for_the_rest_of_a_read(void) {
+    struct mark mark = {1, ROCE_RC_READ_RESP_LAST, {0, UINT32_MAX}, LOSE, 0};
+    pair_open(&p);
+    p.f.judge = judge;
+    p.f.judge_arg = &mark;
+    post_read(&p.a, 1, 0, 0, 10 * 1024);
+    fabric_settle(&p.f);
+    WANT(p.a.send_cq, 1, SUCCESS);
+    CHECK_EQ(COUNTER(&p.a, timeouts), 0);
+    CHECK_EQ(COUNTER(&p.b, responses_sent), 11);
+    pair_close(&p);
+}
+
+/* ---------------------------------------------------------------- a peer that becomes slow */
+
+struct slowdown { /* a peer's nth packet is lost, and all after it take long */
+    uint32_t nth;
+    uint64_t latency;
+};
+
+static enum verdict slow_down(void *arg, const struct node *from, uint32_t nth, const uint8_t *bth) {
+    const struct slowdown *s = arg;
+    (void)bth;
+    if (from != p.b.node || nth != s->nth)
+        return PASS;
+    p.f.latency = s->latency;
+    return LOSE;
+}
+
+static void reads_at(struct slowdown *s, const struct options *o) {
+    check_note("from packet %u on %llu ms", s->nth, (unsigned long long)(s->latency / MS));
+    pair_open_options(&p, o);
+    p.f.judge = slow_down;
+    p.f.judge_arg = s;
+    for (uint32_t i = 0; i < 4; i++)
+        post_read(&p.a, i, i * 262144, i * 262144, 262144);
+    fabric_settle(&p.f);
+    for (uint32_t i = 0; i < 4; i++)
+        WANT(p.a.send_cq, i, SUCCESS);
+    CHECK(COUNTER(&p.b, responses_sent) < 8 * 1024);
+    pair_close(&p);
+}
+
+/* Each probe and each repetition of a READ is answered in full.  All these answers jump over the one that is missing, and
+ * none of them says that its repetition was lost too. */
+static void late_answers_use_up_no_retries(void) {
+    for (uint64_t ms = 5; ms <= 60; ms += 5) {
+        for (uint32_t nth = 0; nth < 600; nth += 50) {
+            struct slowdown s = {nth, ms * MS};
+            reads_at(&s, &(struct options){.bytes = 1 << 20, .retry_cnt = 3, .timeout = 17, .quiet = true});
+        }
+    }
+}
+
+/* Not one round trip could be measured before the first timeout. */
+static void also_when_the_round_trip_is_longer_than_the_timeout(void) {
+    for (uint32_t nth = 0; nth < 600; nth += 50) {
+        struct slowdown s = {nth, 40 * MS};
+        reads_at(&s, &(struct options){.bytes = 1 << 20, .latency = 40 * MS, .quiet = true});
+    }
+}
+
 /* ---------------------------------------------------------------- at random */
 
 static int seeds = 1000;
@@ -258,6 +321,9 @@ int main(int argc, char **argv) {
     RUN(also_when_inputs_come_in_batches);
     RUN(any_two_packets_may_be_lost);
     RUN(the_nth_of_every_kind_may_be_lost_by_rule);
+    RUN(a_probe_asks_only_for_the_rest_of_a_read);
+    RUN(late_answers_use_up_no_retries);
+    RUN(also_when_the_round_trip_is_longer_than_the_timeout);
     RUN(random_runs_without_loss_all_succeed);
     RUN(random_runs_at_1_percent_verify);
     RUN(random_runs_at_5_percent_verify);

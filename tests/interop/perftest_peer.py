@@ -83,7 +83,7 @@ class Peer:
         theirs = Address.parse(self._swap(self.mine.encode()))
         gid_text = ipaddress.IPv6Address(theirs.gid).exploded
         self.remote = ends.Address(theirs.qp_num, theirs.psn, gid_text, theirs.vaddr, theirs.rkey)
-        end.connect(self.remote, ends.Path(path_mtu, timeout=14))
+        end.connect(self.remote, ends.Path(path_mtu))
 
     def start(self) -> None:
         """Return when both ends are ready; the client begins then."""

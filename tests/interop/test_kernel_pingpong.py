@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from lab.guest import GuestError, Job
 from link import Link, Wire, path_mtus
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("wire")]
@@ -24,24 +25,36 @@ def rnic_pingpong(*options: object) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def pingpong(link: Link, rnic: str, ours: list[object], theirs: list[object], port: int) -> tuple[str, str]:
-    """Run both ends; what they printed.  Each must succeed."""
-    original = " ".join(map(str, ["ibv_rc_pingpong", "-d", "rxe0", "-p", port, *theirs]))
-    if rnic == "server":
-        with rnic_pingpong("-p", port, *ours) as process:
-            link.host_listens(port)
-            rc, out = link.guest.run(f"{original} {link.guest.host_ip}")
-            our_out, _ = process.communicate(timeout=30)
-    else:
-        job = link.guest.spawn(original)
-        link.guest_listens(port)
-        with rnic_pingpong("-p", port, *ours, link.guest.ip) as process:
-            our_out, _ = process.communicate(timeout=60)
-        if process.returncode:
-            job.kill()
+def finish(process: subprocess.Popen[str], job: Job) -> tuple[str, str]:
+    """Wait for both ends; what they printed.  One whose peer has failed waits for ever, and is ended."""
+    try:
+        our_out, _ = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        our_out = f"{process.communicate()[0]}killed after 60 s\n"
+    if process.returncode:
+        job.kill()
+    try:
         rc, out = job.wait(30)
-    assert (process.returncode, rc) == (0, 0), f"rnic:\n{our_out}\nibv_rc_pingpong:\n{out}"
+    except GuestError as error:
+        rc, out = -1, str(error)
+    told = f"rnic, exit {process.returncode}:\n{our_out}\nibv_rc_pingpong, exit {rc}:\n{out}"
+    assert (process.returncode, rc) == (0, 0), told
     return our_out, out
+
+
+def pingpong(link: Link, rnic: str, ours: list[object], theirs: list[object], port: int) -> tuple[str, str]:
+    """Run both ends; what they printed.  Each must succeed; rnic gives up first and says why."""
+    original = " ".join(map(str, ["ibv_rc_pingpong", "-d", "rxe0", "-p", port, *theirs]))
+    ours = ["-p", port, "--timeout", 30, *ours]
+    if rnic == "server":
+        with rnic_pingpong(*ours) as process:
+            link.host_listens(port)
+            return finish(process, link.guest.spawn(f"{original} {link.guest.host_ip}"))
+    job = link.guest.spawn(original)
+    link.guest_listens(port)
+    with rnic_pingpong(*ours, link.guest.ip) as process:
+        return finish(process, job)
 
 
 @pytest.mark.combinations(

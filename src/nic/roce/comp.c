@@ -67,6 +67,7 @@ static void progressed(struct qp *qp, uint32_t packets, uint64_t now) {
     req->rnr_retries = qp->attr.rnr_retry;
     req->progress = now;
     req->rewound = 0;
+    req->rewinds = 0;
     req->probes = 0;
     widen(qp, packets);
 }
@@ -127,7 +128,17 @@ static bool advance(struct qp *qp, uint32_t psn, uint64_t now) {
 
 /* ---------------------------------------------------------------- retries */
 
-/* Sends again from una on, unless the retries are used up (IBA 9.9.2.1.1). */
+/* Sends again from una on. */
+static void go_back(struct qp *qp, uint64_t now, uint32_t divisor) {
+    struct requester *req = &rc_of(qp)->req;
+    req->rewound = now;
+    req->rewinds += req->rewinds < MAX_REWINDS;
+    req->ghost = req->max_psn; /* beyond all answers */
+    narrow(qp, divisor);
+    req_rewind(qp);
+}
+
+/* The same, unless the retries are used up (IBA 9.9.2.1.1). */
 static void retry(struct qp *qp, uint64_t now, int vendor_err) {
     struct requester *req = &rc_of(qp)->req;
     if (req->retries == 0) {
@@ -135,26 +146,28 @@ static void retry(struct qp *qp, uint64_t now, int vendor_err) {
         return;
     }
     req->retries--;
-    req->rewound = req->progress = now;
-    req->ghost = req->max_psn; /* beyond all answers */
+    req->progress = now;
     req->probes = 0;
-    narrow(qp, vendor_err == RNIC_VE_TIMEOUT ? 4 : 2);
-    req_rewind(qp);
+    go_back(qp, now, vendor_err == RNIC_VE_TIMEOUT ? 4 : 2);
 }
 
-/* One loss shows in many answers: those that come before the repetition can have been answered say nothing new. */
+/* One loss shows in many answers: those that come before the repetition can have been answered say nothing new.  A peer
+ * that answers ever later answers the last repetition after that time, so it doubles until there is progress. */
 static bool just_rewound(const struct requester *req, uint64_t now) {
-    return req->rewound && now - req->rewound < (req->srtt ? req->srtt + req->srtt / 2 : PROBE_MIN);
+    uint64_t wait = req->srtt ? req->srtt - req->srtt / 4 : PROBE_MIN / 2;
+    return req->rewound && now - req->rewound < wait << req->rewinds;
 }
 
 /* The answer with that PSN jumps over una.  On a slow wire those of the old flight come for long; they are told by their
- * PSNs, which go on upwards: what answers the repetition begins at una again. */
+ * PSNs, which go on upwards: what answers the repetition begins at una again.  So does what answers a probe or an earlier
+ * repetition, and nothing tells them apart; so it uses up no retry: the peer is there, and if the answer that una waits
+ * for never comes, the transport timer, which this leaves alone, counts. */
 static void implied_nak(struct qp *qp, uint32_t psn, uint64_t now) {
     struct requester *req = &rc_of(qp)->req;
     bool known = just_rewound(req, now) || (req->rewound && psn_diff(psn, req->ghost) >= 0);
     if (!known) {
         COUNT(qp, implied_naks);
-        retry(qp, now, RNIC_VE_SEQ_RETRY);
+        go_back(qp, now, 2);
     }
     req->ghost = psn;
 }

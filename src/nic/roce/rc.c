@@ -74,10 +74,10 @@ static uint64_t ack_timeout(const struct qp *qp) { return qp->attr.timeout ? 409
 static uint64_t later(uint64_t t, uint64_t delay) { return delay == NEVER ? NEVER : t + delay; }
 
 static uint64_t probe_time(const struct requester *req) {
-    uint64_t delay = 4 * req->srtt;
+    uint64_t delay = 4 * req->srtt, since = req->rewound > req->progress ? req->rewound : req->progress;
     if (req->probes == PROBES)
         return NEVER;
-    return req->progress + ((delay > PROBE_MIN ? delay : PROBE_MIN) << req->probes);
+    return since + ((delay > PROBE_MIN ? delay : PROBE_MIN) << req->probes);
 }
 
 static uint64_t req_deadline(const struct requester *req, const struct qp *qp) {

@@ -330,21 +330,27 @@ void req_rewind(struct qp *qp) {
     req->pkt = 0;
     req->halted = false; /* found out again when its turn comes */
     req->unasked = 0;
-    req->timing = false; /* Karn: an answer to a repeated packet times nothing */
+    if (req->srtt)
+        req->timing = false; /* Karn: an answer to a repeated packet times nothing; the first one is better than none */
     if (req->next != wq_head(&qp->sq) && sq_wqe(&qp->sq, req->next)->started)
         req->pkt = psn_mask(req->una - sq_wqe(&qp->sq, req->next)->first_psn);
     while (req->rd_count && psn_diff(req->rd_end[(req->rd_head + req->rd_count - 1) % MAX_RD_ATOMIC], req->una) > 0)
         req->rd_count--;
 }
 
-/* The last packet asks best, since its answer covers all; while a repetition waits for the window, the oldest does. */
+/* The last packet asks best, since its answer covers all; while a repetition waits for the window, the oldest does.  Of a
+ * READ that has been answered in part only the rest is asked for: that is shorter, and there are responders that, once
+ * asked for a rest, have forgotten what came before it. */
 void req_probe(struct qp *qp, struct tx *tx) {
     const struct requester *req = &rc_of(qp)->req;
     if (req->psn == req->una)
         return;
     bool all = req->psn == req->max_psn;
-    struct send_wqe *wqe = sq_wqe(&qp->sq, all ? req->last : wq_tail(&qp->sq));
-    uint32_t i = all ? req->last_pkt : psn_mask(req->una - wqe->first_psn);
+    uint32_t oldest = wq_tail(&qp->sq), element = all ? req->last : oldest, i = all ? req->last_pkt : 0;
+    struct send_wqe *wqe = sq_wqe(&qp->sq, element);
+    uint32_t done = element == oldest ? psn_mask(req->una - wqe->first_psn) : 0;
+    if (i < done)
+        i = done;
     if (write_packet(qp, tx, wqe, i, span_at(wqe, i), true) != SENT) /* a retry will find out */
         return;
     COUNT(qp, requests_resent);

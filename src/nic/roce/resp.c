@@ -43,7 +43,7 @@ int resp_init(struct qp *qp) {
     struct responder *resp = &rc_of(qp)->resp;
     uint32_t size = qp->attr.max_dest_rd_atomic;
     resp_free(qp);
-    *resp = (struct responder){.psn = qp->attr.rq_psn, .res_size = size};
+    *resp = (struct responder){.psn = qp->attr.rq_psn, .acked = psn_add(qp->attr.rq_psn, -1), .res_size = size};
     if (!size)
         return 0;
     resp->res = calloc(size, sizeof *resp->res);
@@ -193,9 +193,12 @@ static void executed(struct qp *qp, const struct packet *pkt, uint32_t psns, uin
     resp->message = ends ? 0 : pkt->row->mask & (OPC_SEND | OPC_WRITE);
     if (ends)
         resp->msn = psn_add(resp->msn, 1);
-    if (pkt->row->mask & (OPC_READ | OPC_ATOMIC))
+    if (pkt->row->mask & (OPC_READ | OPC_ATOMIC)) {
         resp->ack = ACK_NONE; /* the response acknowledges this and all before (9.7.5.1.1) */
-    else if (pkt->ackreq)
+        return;
+    }
+    resp->acked = pkt->psn;
+    if (pkt->ackreq)
         want_ack(resp, receive && qp->nic->ack_hold ? ACK_ASKED : ACK_NOW, now);
     else if (ends)
         want_ack(resp, ACK_UNASKED, now);
@@ -551,7 +554,7 @@ bool resp_ack(struct qp *qp, struct tx *tx, uint64_t now, bool company) {
     }
     if (!(resp->ack == ACK_ASKED && company) && now < resp_due(qp))
         return false;
-    if (!write_ack(qp, tx, AETH_ACK | credit_code(qp), psn_add(resp->psn, -1)))
+    if (!write_ack(qp, tx, AETH_ACK | credit_code(qp), resp->acked))
         return true;
     COUNT(qp, acks_sent);
     resp->ack = ACK_NONE;

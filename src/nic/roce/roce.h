@@ -23,6 +23,7 @@
 #define PROBE_MIN 1000000 /* ns without an answer before a packet is sent once more; twice as long for each one after */
 #define UNASKED_NS 100000 /* an ACK of messages whose sender has not asked for one waits so long for more of them */
 #define PROBES 8          /* at most, then the transport timer alone */
+#define MAX_REWINDS 10    /* that double the time until the next one */
 
 struct requester {
     uint32_t psn;     /* of the next packet to send; goes back for a retry */
@@ -51,6 +52,7 @@ struct requester {
     uint64_t progress;            /* time of the last acknowledged packet, retry, or first packet of a flight */
     uint64_t rnr_until;           /* not before; 0: no wait */
     uint64_t rewound;             /* time of the last return to una; 0: none since the last progress */
+    uint8_t rewinds;              /* since then */
     uint32_t ghost;               /* PSN of the last answer since then that jumped over una */
 
     bool timing; /* a round trip is being measured, */
@@ -92,6 +94,7 @@ struct responder {
 
     enum ack_urgency ack; /* of what waits to be acknowledged */
     uint64_t ack_since;
+    uint32_t acked; /* PSN that an ACK carries: of the last SEND or WRITE packet executed */
 
     struct resource *res; /* ring of max_dest_rd_atomic */
     uint32_t res_size, res_next;

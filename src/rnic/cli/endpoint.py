@@ -119,7 +119,11 @@ def connect(
     sl: int = 0,
     rd_atomic: int = 1,
 ) -> None:
-    """INIT -> RTR -> RTS, with ibv_rc_pingpong's timeouts: 4.096 us * 2**14 = 67 ms, 7 retries."""
+    """INIT -> RTR -> RTS; 7 retries, as ibv_rc_pingpong, but a timeout of 4.096 us * 2**16 = 268 ms.
+
+    With its 67 ms an end gives up after 0.54 s.  A virtual machine on a busy host may stand still for longer,
+    and a peer that is the kernel's then waits for ever.
+    """
     if not any(remote.gid[8:]):
         raise Failure(
             "the peer sent no GID, which Ethernet needs: start it with -g (ibv_devinfo -v shows the indices)"
@@ -145,7 +149,7 @@ def connect(
     qp.modify(
         rnic.QPAttr(
             qp_state=rnic.QPState.RTS,
-            timeout=14,
+            timeout=16,
             retry_cnt=7,
             rnr_retry=7,
             sq_psn=local.psn,

@@ -282,8 +282,22 @@ class End:
             self.qp.post_send(self.send_wr)
             pending |= SEND_WRID
         start = time.perf_counter()
-        self._loop(pending)
+        try:
+            self._loop(pending)
+        except Failure:
+            click.echo(f"  queue pair:     {self._account()}")
+            raise
         return time.perf_counter() - start
+
+    def _account(self) -> str:
+        """Where the queue pair stands, for who looks for the reason of a failure."""
+        attr, _ = self.qp.query()
+        state = attr.qp_state.name if attr.qp_state is not None else "?"
+        stats = self.qp.statistics()
+        waiting = f"{stats.sq_depth} sends and {stats.rq_depth} receives outstanding"
+        psns = f"PSN {stats.snd_psn} next, {stats.snd_una} unacknowledged, {stats.rcv_psn} expected"
+        counted = [f"{name} {value}" for name, value in stats.counters.items() if value]
+        return "; ".join([state, waiting, psns, *counted])
 
     def _loop(self, pending: int) -> None:
         iters, rx_depth = self.options.iters, self.options.rx_depth

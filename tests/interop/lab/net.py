@@ -91,7 +91,9 @@ class Capture:
     def stop(self) -> pathlib.Path:
         """End the capture; the file.  A packet that tcpdump could not keep is an error."""
         if self._tcpdump.poll() is None:
-            time.sleep(0.3)  # the kernel hands packets over in blocks
+            time.sleep(
+                1.2
+            )  # the kernel hands packets over in blocks, and one that is not full after a second
             self._tcpdump.send_signal(signal.SIGINT)
             self._said += self._tcpdump.communicate(timeout=20)[1]
             lost = re.search(r"(\d+) packets? dropped by kernel", self._said)
