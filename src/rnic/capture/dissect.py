@@ -2,6 +2,8 @@
 """A line per packet, for people: `python -m rnic.capture.dissect FILE ...`.
 
 0.019720  10.77.255.9 → 10.77.255.8  RC_ACK  QP 0x000011 PSN 7274962  ACK, 24 credits, MSN 1
+
+A datagram to queue pair 1 shows its message: `CM REP 0xfad84ccc to 0x80c3da37 QP 0x000017 PSN 1999110`.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import BinaryIO
 
 from rnic.capture.gso import split_records
 from rnic.capture.pcap import PcapError, Record, read_pcap
-from rnic.wire import NotRoCEError, Packet, WireError
+from rnic.wire import DETH, GSI_QPN, NotRoCEError, Packet, WireError, describe_mad
 
 
 def describe(record: Record) -> str:
@@ -25,10 +27,18 @@ def describe(record: Record) -> str:
         return f"not RoCEv2: {error}{cut}"
     except WireError as error:
         return f"malformed: {error}{cut}"
+    line = f"{packet}{_management(packet)}"
     expected = packet.expected_icrc()
     if expected != packet.transport.icrc:
-        return f"{packet}  [ICRC {packet.transport.icrc:#010x}, should be {expected:#010x}]"
-    return str(packet)
+        return f"{line}  [ICRC {packet.transport.icrc:#010x}, should be {expected:#010x}]"
+    return line
+
+
+def _management(packet: Packet) -> str:
+    """What a datagram to the general services interface says."""
+    if packet.bth.dqpn != GSI_QPN or packet.header(DETH) is None:
+        return ""
+    return f"  {describe_mad(packet.payload)}"
 
 
 def dissect(records: Iterable[Record]) -> Iterator[str]:

@@ -5,11 +5,46 @@
     packet.bth.psn, packet.header(RETH), packet.icrc_ok
     packet.emit() == frame
 
+    mad = MAD.parse(packet.payload)             # what goes to queue pair 1
+    message = parse_cm(mad)                     # a Req, Rep, Rtu ...: the communication manager's
+
 Any bytes may be given to `parse`: it raises `WireError` (a ValueError), or its subclass `NotRoCEError` where
 it is just another protocol, and nothing else.
 """
 
 from rnic.wire.bth import BTH
+from rnic.wire.cm_msg import (
+    IP_REQ_PRIVATE_BYTES,
+    IP_SIDR_REQ_PRIVATE_BYTES,
+    MESSAGES,
+    Apr,
+    CmMessage,
+    CmPath,
+    Drep,
+    Dreq,
+    IpCmHeader,
+    Lap,
+    Mra,
+    Rej,
+    Rep,
+    Req,
+    Rtu,
+    SidrRep,
+    SidrReq,
+    describe_mad,
+    parse_cm,
+)
+from rnic.wire.cm_names import (
+    Answered,
+    AprStatus,
+    CmAttr,
+    PortSpace,
+    RejReason,
+    SidrStatus,
+    TransportType,
+    service_id,
+    split_service_id,
+)
 from rnic.wire.error import NotRoCEError, WireError
 from rnic.wire.ext import (
     AETH,
@@ -31,6 +66,7 @@ from rnic.wire.ext import (
 from rnic.wire.icrc import ICRC_BYTES, icrc
 from rnic.wire.ip import ROCE_PORT, UDP, IPv4, IPv6
 from rnic.wire.link import LinkType
+from rnic.wire.mad import GSI_QKEY, GSI_QPN, MAD, MAD_BYTES, MadMethod, MgmtClass
 from rnic.wire.opcode import BTH_BYTES, TABLE, Mask, Opcode, OpcodeInfo, opcode_info
 from rnic.wire.packet import Packet, Transport
 
@@ -40,32 +76,66 @@ __all__ = [
     "BTH_BYTES",
     "CREDIT_INVALID",
     "DETH",
+    "GSI_QKEY",
+    "GSI_QPN",
     "ICRC_BYTES",
     "IETH",
+    "IP_REQ_PRIVATE_BYTES",
+    "IP_SIDR_REQ_PRIVATE_BYTES",
+    "MAD",
+    "MAD_BYTES",
+    "MESSAGES",
     "RETH",
     "RNR_TIMER_US",
     "ROCE_PORT",
     "TABLE",
     "UDP",
     "AethKind",
+    "Answered",
+    "Apr",
+    "AprStatus",
     "AtomicAckETH",
     "AtomicETH",
     "CNPReserved",
+    "CmAttr",
+    "CmMessage",
+    "CmPath",
+    "Drep",
+    "Dreq",
     "Ext",
     "IPv4",
     "IPv6",
     "ImmDt",
+    "IpCmHeader",
+    "Lap",
     "LinkType",
+    "MadMethod",
     "Mask",
+    "MgmtClass",
+    "Mra",
     "NakCode",
     "NotRoCEError",
     "Opcode",
     "OpcodeInfo",
     "Packet",
+    "PortSpace",
+    "Rej",
+    "RejReason",
+    "Rep",
+    "Req",
+    "Rtu",
+    "SidrRep",
+    "SidrReq",
+    "SidrStatus",
     "Transport",
+    "TransportType",
     "WireError",
     "credit_count",
+    "describe_mad",
     "ext_classes",
     "icrc",
     "opcode_info",
+    "parse_cm",
+    "service_id",
+    "split_service_id",
 ]

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A base class for structures of many fields that are not whole bytes: each field is described once.
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Thing(BitStruct):
+        SIZE: ClassVar[int] = 4
+        number: int = at(0, 24)             # bytes 0..2
+        kind: int = at(3, 2, bit=5)         # the last bits but one of byte 3
+        resv: int = 0                       # BitStruct's own: what no field covers
+
+Bits are counted as the specification draws them: bit 0 is the highest of its byte. What no field covers is
+kept in `resv`, so that any bytes of the right number come out as they went in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from ipaddress import IPv6Address
+from typing import Any, ClassVar, Self
+
+from rnic.wire.error import WireError
+from rnic.wire.header import fit, need
+
+_KEY = "rnic.wire.bits"
+
+
+def at(byte: int, bits: int, *, bit: int = 0, default: int = 0) -> Any:
+    """An unsigned number of `bits` bits that starts at a byte, `bit` bits into it."""
+    return _described(((byte * 8 + bit, bits),), _Number(), default)
+
+
+def split_at(*pieces: tuple[int, int]) -> Any:
+    """A number in (byte, bits) pieces, the highest first."""
+    return _described(tuple((byte * 8, bits) for byte, bits in pieces), _Number(), 0)
+
+
+def flag_at(byte: int, bit: int) -> Any:
+    """One bit."""
+    return _described(((byte * 8 + bit, 1),), _Flag(), False)
+
+
+def gid_at(byte: int) -> Any:
+    """Sixteen bytes of GID; with RoCEv2 an IP address, an IPv4 address as ::ffff:a.b.c.d (A17.4.5)."""
+    return _described(((byte * 8, 128),), _Gid(), IPv6Address(0))
+
+
+def bytes_at(byte: int, size: int) -> Any:
+    """Bytes; fewer may be given than there is room for, zeros follow then, and all of them are parsed."""
+    return _described(((byte * 8, size * 8),), _Bytes(size), b"")
+
+
+def struct_at(byte: int, cls: type[BitStruct]) -> Any:
+    """A structure inside the structure."""
+    return _described(((byte * 8, cls.SIZE * 8),), _Nested(cls), None, default_factory=cls)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BitStruct:
+    """Parse and emit by the fields' descriptions."""
+
+    SIZE: ClassVar[int] = 0
+
+    resv: int = 0  # all bits that no field covers, where they lie
+
+    @classmethod
+    def parse(cls, data: bytes) -> Self:
+        """Read the structure at the start of `data`. `WireError` when it is cut short."""
+        need(cls.__name__, data, cls.SIZE)
+        return cls.from_word(int.from_bytes(data[: cls.SIZE], "big"))
+
+    @classmethod
+    def from_word(cls, word: int) -> Self:
+        """The same from the number that the bytes are."""
+        layout = _layout(cls)
+        values = {place.name: place.kind.read(place.take(word)) for place in layout.places}
+        return cls(resv=word & ~layout.covered, **values)
+
+    def emit(self) -> bytes:
+        """The bytes. `WireError` naming the field that does not fit."""
+        return self.to_word().to_bytes(self.SIZE, "big")
+
+    def to_word(self) -> int:
+        """The same as a number."""
+        layout = _layout(type(self))
+        if self.resv & layout.covered or not 0 <= self.resv < 1 << self.SIZE * 8:
+            raise WireError(f"resv of {type(self).__name__} holds bits that belong to a field")
+        word = self.resv
+        for place in layout.places:
+            word |= place.put(place.kind.write(place.name, getattr(self, place.name), place.bits))
+        return word
+
+
+class _Number:
+    """How the bits of a field become its value, and back: here they are it."""
+
+    def read(self, word: int) -> Any:
+        return word
+
+    def write(self, name: str, value: Any, bits: int) -> int:
+        return fit(name, value, bits)
+
+
+class _Flag(_Number):
+    def read(self, word: int) -> Any:
+        return bool(word)
+
+
+class _Gid(_Number):
+    def read(self, word: int) -> Any:
+        return IPv6Address(word)
+
+    def write(self, name: str, value: Any, bits: int) -> int:
+        return fit(name, int(value), bits)
+
+
+class _Bytes(_Number):
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def read(self, word: int) -> Any:
+        return word.to_bytes(self.size, "big")
+
+    def write(self, name: str, value: Any, bits: int) -> int:
+        if len(value) * 8 > bits:
+            raise WireError(f"{name} of {len(value)} bytes, there is room for {self.size}")
+        return int.from_bytes(value, "big") << bits - len(value) * 8
+
+
+class _Nested(_Number):
+    def __init__(self, cls: type[BitStruct]) -> None:
+        self.cls = cls
+
+    def read(self, word: int) -> Any:
+        return self.cls.from_word(word)
+
+    def write(self, name: str, value: Any, bits: int) -> int:  # noqa: ARG002 - it has its own names
+        return int(value.to_word())
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a field of a structure lies."""
+
+    name: str
+    kind: _Number
+    pieces: tuple[tuple[int, int], ...]  # (shift from the structure's lowest bit, bits), the highest first
+
+    @property
+    def bits(self) -> int:
+        return sum(bits for _, bits in self.pieces)
+
+    def take(self, word: int) -> int:
+        value = 0
+        for shift, bits in self.pieces:
+            value = value << bits | word >> shift & (1 << bits) - 1
+        return value
+
+    def put(self, value: int) -> int:
+        word = 0
+        for shift, bits in reversed(self.pieces):
+            word |= (value & (1 << bits) - 1) << shift
+            value >>= bits
+        return word
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The fields of a structure, and the bits that they cover."""
+
+    places: tuple[_Place, ...]
+    covered: int
+
+
+def _described(
+    pieces: tuple[tuple[int, int], ...],
+    kind: _Number,
+    default: object,
+    default_factory: Callable[[], object] | None = None,
+) -> Any:
+    metadata = {_KEY: (pieces, kind)}
+    if default_factory is not None:
+        return field(default_factory=default_factory, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+_LAYOUTS: dict[Any, _Layout] = {}  # by structure: worked out at its first use, the same ever after
+
+
+def _layout(cls: type[BitStruct]) -> _Layout:
+    found = _LAYOUTS.get(cls)
+    if found is None:
+        found = _LAYOUTS[cls] = _make_layout(cls)
+    return found
+
+
+def _make_layout(cls: type[BitStruct]) -> _Layout:
+    places, covered = [], 0
+    for one in fields(cls):
+        if _KEY not in one.metadata:
+            continue
+        pieces, kind = one.metadata[_KEY]
+        shifts = tuple((cls.SIZE * 8 - start - bits, bits) for start, bits in pieces)
+        place = _Place(one.name, kind, shifts)
+        mask = place.put((1 << place.bits) - 1)
+        assert not covered & mask, f"{cls.__name__}.{one.name} overlaps another field"
+        covered |= mask
+        places.append(place)
+    return _Layout(tuple(places), covered)
