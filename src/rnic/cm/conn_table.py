@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who a message is for: exchanges by their ids, and the ids that are free.
+
+A communication id carries the slot of its owner in its upper 10 bits, so that whoever receives a datagram for
+all processes of a host can tell whose it is; the other 22 bits are an index. Message types differ in which id
+is the receiver's: `receiver_id()` knows.
+"""
+
+from __future__ import annotations
+
+from errno import EADDRINUSE, ENOMEM
+from random import Random
+from typing import TypeVar
+
+from rnic.cm.connection import Connection
+from rnic.cm.events import Address
+from rnic.cm.exchange import Exchange
+from rnic.cm.sidr import Listener, Resolution
+from rnic.errors import VerbsError
+from rnic.wire import CmMessage, Req, SidrRep, SidrReq
+from rnic.wire.header import fit
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+SLOT_BITS = 10
+INDEX_BITS = 32 - SLOT_BITS
+
+
+def slot_of(comm_id: int) -> int:
+    """The slot in a communication id of ours."""
+    return comm_id >> INDEX_BITS
+
+
+def receiver_id(message: CmMessage) -> int | None:
+    """The id that the receiver gave out; None where it goes by service id (REQ, SIDR_REQ).
+
+    It may be 0 in a REJ for a timeout, whose sender never heard of one.
+    """
+    if isinstance(message, Req | SidrReq):
+        return None
+    if isinstance(message, SidrRep):
+        return message.request_id
+    found: int = getattr(message, "remote_comm_id")  # noqa: B009 - all the others have it
+    return found
+
+
+class ConnTable:
+    """Exchanges and listeners of one owner."""
+
+    def __init__(self, slot: int, rng: Random) -> None:
+        self.slot = fit("slot", slot, SLOT_BITS)
+        self.listeners: dict[int, Listener] = {}  # by service id
+        self._by_local: dict[int, Exchange] = {}
+        self._by_remote: dict[tuple[int, int], Connection] = {}  # by the peer's CA GUID and comm id
+        self._by_qpn: dict[tuple[int, int], Connection] = {}  # by the peer's CA GUID and queue pair
+        self._asked: dict[tuple[int, Address], Resolution] = {}  # by the peer's request id and address
+        self._calling: dict[tuple[int, Address], int] = {}  # REQs that are out, by service id and address
+        # A counter, so that an id comes back as late as can be, behind a mask, so that it says little.
+        self._counter = rng.getrandbits(INDEX_BITS)
+        self._mask = rng.getrandbits(INDEX_BITS)
+
+    def __len__(self) -> int:
+        return len(self._by_local)
+
+    def exchanges(self) -> list[Exchange]:
+        """All that exist, those in TIMEWAIT too."""
+        return list(self._by_local.values())
+
+    # ------------------------------------------------------------------ ids
+
+    def allocate(self) -> int:
+        """An id that nobody has, TIMEWAIT included; never 0. ENOMEM when there is none."""
+        if len(self._by_local) >= (1 << INDEX_BITS) - 1:
+            raise VerbsError(ENOMEM, f"all communication ids of slot {self.slot} are in use", "create_id")
+        while True:
+            self._counter = (self._counter + 1) % (1 << INDEX_BITS)
+            found = self.slot << INDEX_BITS | self._counter ^ self._mask
+            if found and found not in self._by_local:
+                return found
+
+    # ------------------------------------------------------------------ registering
+
+    def add(self, exchange: Exchange) -> None:
+        """Know an exchange by its own id."""
+        self._by_local[exchange.local_comm_id] = exchange
+
+    def add_remote(self, conn: Connection) -> None:
+        """Know a connection by what its peer has told."""
+        self._by_remote.setdefault((conn.remote_ca_guid, conn.remote_comm_id), conn)
+        self._by_qpn.setdefault((conn.remote_ca_guid, conn.remote_qpn), conn)
+
+    def release_qpn(self, conn: Connection) -> None:
+        """TIMEWAIT: the peer's queue pair may be used for another connection."""
+        _remove(self._by_qpn, (conn.remote_ca_guid, conn.remote_qpn), conn)
+
+    def add_question(self, one: Resolution, request_id: int) -> None:
+        """Know a resolution by what its peer calls it."""
+        self._asked[request_id, one.peer] = one
+
+    def remove(self, exchange: Exchange) -> None:
+        """Forget an exchange; its id may be given out again."""
+        _remove(self._by_local, exchange.local_comm_id, exchange)
+        if isinstance(exchange, Connection):
+            self.release_qpn(exchange)
+            _remove(self._by_remote, (exchange.remote_ca_guid, exchange.remote_comm_id), exchange)
+        elif isinstance(exchange, Resolution) and exchange.req is not None:
+            _remove(self._asked, (exchange.req.request_id, exchange.peer), exchange)
+
+    def listen(self, listener: Listener) -> None:
+        """Register a service id; EADDRINUSE when another listener has it."""
+        if listener.service_id in self.listeners:
+            raise VerbsError(EADDRINUSE, f"service id {listener.service_id:#018x} has a listener", "listen")
+        self.listeners[listener.service_id] = listener
+
+    def unlisten(self, listener: Listener) -> None:
+        """Give up a service id."""
+        _remove(self.listeners, listener.service_id, listener)
+
+    def calling(self, service_id: int, peer: Address, by: int) -> None:
+        """Count the REQs that are out to a service of a peer."""
+        key = (service_id, peer)
+        count = self._calling.get(key, 0) + by
+        if count > 0:
+            self._calling[key] = count
+        else:
+            self._calling.pop(key, None)
+
+    # ------------------------------------------------------------------ finding
+
+    def find(self, local_comm_id: int) -> Exchange | None:
+        """By our id."""
+        return self._by_local.get(local_comm_id)
+
+    def find_connection(self, local_comm_id: int, remote_comm_id: int) -> Connection | None:
+        """By our id, when the peer's is that one too; 0: it is not known yet."""
+        found = self._by_local.get(local_comm_id)
+        if isinstance(found, Connection) and found.remote_comm_id == remote_comm_id:
+            return found
+        return None
+
+    def find_remote(self, ca_guid: int, comm_id: int) -> Connection | None:
+        """By the peer's CA GUID and comm id."""
+        return self._by_remote.get((ca_guid, comm_id))
+
+    def find_qpn(self, ca_guid: int, qpn: int) -> Connection | None:
+        """By the peer's CA GUID and queue pair, which serves one connection at a time."""
+        return self._by_qpn.get((ca_guid, qpn))
+
+    def find_question(self, request_id: int, peer: Address) -> Resolution | None:
+        """By what the peer calls its question."""
+        return self._asked.get((request_id, peer))
+
+    def is_calling(self, service_id: int, peer: Address) -> bool:
+        """Whether a REQ to that service of that peer is out: peers that call each other."""
+        return (service_id, peer) in self._calling
+
+
+def _remove(table: dict[_K, _V], key: _K, value: object) -> None:
+    """Take an entry out, if it is that one."""
+    if table.get(key) is value:
+        del table[key]

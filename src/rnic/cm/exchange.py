@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What connections, resolutions and listeners share: a state, the table that moves it, and one timer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from errno import EINVAL
+from typing import ClassVar, Protocol
+
+from rnic.cm.events import Address, Event, EventType
+from rnic.cm.states import TABLE, WAITING, Action, Input, State
+from rnic.errors import VerbsError
+from rnic.wire import MAD, CmMessage
+
+_log = logging.getLogger("rnic.cm")
+
+
+class Owner(Protocol):
+    """What an exchange asks of the manager that it belongs to."""
+
+    ca_guid: int
+
+    def send(self, dest: Address, mad: MAD, *, again: bool = False) -> None:
+        """Queue a datagram."""
+
+    def report(self, event: Event) -> None:
+        """Queue an event."""
+
+    def drop(self, reason: str) -> None:
+        """Count a datagram that changed nothing."""
+
+    def moved(self, exchange: Exchange, before: State) -> None:
+        """Note that an exchange has changed its state."""
+
+    def timed(self, exchange: Exchange) -> None:
+        """Note that the deadline of an exchange is another one."""
+
+    def remember(self, source: Address, asked: MAD, answer: MAD, now: int) -> None:
+        """Keep the last word to a request, for the case that it was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """What comes with an input: a message that was received, or that is to be sent."""
+
+    now: int
+    message: CmMessage | None = None
+    mad: MAD | None = None
+    source: Address = None  # where a received message is from
+    listener: Exchange | None = None  # whose service id it asks for
+    held: bool = False  # an MRA that is kept for a repeated message
+
+
+class Exchange:
+    """One conversation with one peer.
+
+    Three things move it: calls of the application, `input()` and `timer()`, each with the time in
+    nanoseconds. What it wants to be sent, and what the application must know, goes to its owner at once. A
+    call that does not fit the state raises `VerbsError` (EINVAL), one whose field does not fit its message
+    `WireError`; nothing has changed then.
+    """
+
+    actions: ClassVar[dict[Action, Callable[..., None]]]
+
+    def __init__(self, owner: Owner, local_comm_id: int, peer: Address) -> None:
+        self.owner = owner
+        self.local_comm_id = local_comm_id
+        self.peer = peer
+        self.state = State.IDLE
+        self.over = False  # it was somewhere and is back in IDLE: a new one is needed
+        self.closed = False  # the application has let go: events are not for it any more
+        self.context: object = None  # the layer above's own
+        self._deadline: int | None = None
+        self._request: MAD | None = None  # what is sent again until it is answered
+        self._wait = 0  # ns between two of them
+        self._left = 0  # how often yet
+        self._answer: MAD | None = None  # what a repeated message is answered with
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.local_comm_id:#010x} {self.state.name}>"
+
+    # ------------------------------------------------------------------ what moves it
+
+    def deadline(self) -> int | None:
+        """When `timer()` is to be called, if at all."""
+        return self._deadline
+
+    def timer(self, now: int) -> None:
+        """Do what is due."""
+        if self._deadline is None or now < self._deadline:
+            return
+        waiting = self.state in WAITING and self._left > 0
+        self._step(Input.RETRY if waiting else Input.TIMEOUT, Signal(now))
+
+    def close(self, now: int) -> None:
+        """Let go: what is under way is refused or released as the state asks; no events follow.
+
+        A connection is released with all the repetitions that it takes, and stays in TIMEWAIT, unseen.
+        """
+        if not self.over:
+            self.closed = True
+            self._step(Input.CLOSE, Signal(now))
+
+    def input(self, event: Input, signal: Signal) -> None:
+        """Take a message that is this exchange's; its owner has found that out."""
+        self._step(event, signal)
+
+    # ------------------------------------------------------------------ the table at work
+
+    def _step(self, event: Input, signal: Signal) -> None:
+        if self.over:
+            self._refuse(event, "it is over; make a new one")
+        row = TABLE[self.state, event]
+        if row.action is Action.REFUSE:
+            self._refuse(event, row.reason)
+        if row.action is Action.IGNORE:
+            self.owner.drop(f"{event.value} in {self.state.name}: {row.reason}")
+            return
+        if row.action is not Action.NOTHING:
+            self.actions[row.action](self, signal)
+        self._set_state(row.next, signal.now)
+        if self.closed and self.state is State.DREQ_RCVD:  # nobody else will answer it
+            self._step(Input.CLOSE, Signal(signal.now))
+
+    def _refuse(self, event: Input, reason: str) -> None:
+        raise VerbsError(EINVAL, f"{event.value} in {self.state.name}: {reason}", event.name.lower())
+
+    def _set_state(self, following: State, now: int) -> None:
+        before, self.state = self.state, following
+        if before is following and following is not State.IDLE:
+            return
+        _log.debug("[cm %08x] %s -> %s", self.local_comm_id, before.name, following.name)
+        if following is State.TIMEWAIT:
+            self._arm(now + self._timewait_ns())
+        elif following not in WAITING:
+            self._arm(None)
+        self.over = following is State.IDLE
+        self.owner.moved(self, before)
+
+    def _timewait_ns(self) -> int:
+        return 0
+
+    # ------------------------------------------------------------------ what actions are made of
+
+    def _arm(self, deadline: int | None) -> None:
+        if deadline != self._deadline:
+            self._deadline = deadline
+            self.owner.timed(self)
+
+    def _ask(self, mad: MAD, wait: int, retries: int, now: int) -> None:
+        """Send a request and start its timer."""
+        self._request, self._wait, self._left = mad, wait, retries
+        self.owner.send(self.peer, mad)
+        self._arm(now + wait)
+
+    def _resend(self, signal: Signal) -> None:
+        assert self._request is not None
+        self._left -= 1
+        self.owner.send(self.peer, self._request, again=True)
+        self._arm(signal.now + self._wait)
+
+    def _answer_again(self, _signal: Signal) -> None:
+        if self._answer is not None:
+            self.owner.send(self.peer, self._answer)
+
+    def _tell(self, kind: EventType, signal: Signal) -> None:
+        if not self.closed:
+            attr_mod = signal.mad.attr_mod if signal.mad is not None else 0
+            self.owner.report(Event(kind, self, signal.message, attr_mod, signal.listener))
+
+
+def telling(kind: EventType) -> Callable[[Exchange, Signal], None]:
+    """An action that reports, no more."""
+
+    def tell(exchange: Exchange, signal: Signal) -> None:
+        exchange._tell(kind, signal)
+
+    return tell

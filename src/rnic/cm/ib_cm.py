@@ -1,0 +1,401 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The InfiniBand communication manager without I/O and without a clock (IBA chapter 12).
+
+    cm = IbCm(slot=3, ca_guid=guid)
+    conn = cm.connection(peer)                  # or cm.listen(service_id, now), and events
+    conn.send_req(Req(...), now)
+    cm.input(payload, source, now)              # a datagram that came to queue pair 1
+    cm.timer(now)                               # when cm.deadline() says so
+    for send in cm.take_sends(): ...            # after any of these: datagrams to send ...
+    for event in cm.take_events(): ...          # ... and what to tell the application
+
+Time is an integer of nanoseconds from any start. Addresses are the caller's own: hashable, compared, handed
+back. Bytes from the wire never raise: what is malformed or fits nothing is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import random
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+from rnic.cm.conn_table import ConnTable
+from rnic.cm.connection import Connection
+from rnic.cm.events import Address, Event, Send, Statistics
+from rnic.cm.exchange import Exchange, Signal
+from rnic.cm.sidr import Listener, Resolution, refusal
+from rnic.cm.states import Input, State
+from rnic.cm.timing import LONGEST, PACKET_LIFE_TIME, iba_ns
+from rnic.wire import (
+    MAD,
+    Answered,
+    Apr,
+    CmAttr,
+    CmMessage,
+    Drep,
+    Dreq,
+    Lap,
+    MgmtClass,
+    Mra,
+    Rej,
+    RejReason,
+    Rep,
+    Req,
+    Rtu,
+    SidrRep,
+    SidrReq,
+    SidrStatus,
+    TransportType,
+    WireError,
+    parse_cm,
+)
+
+_log = logging.getLogger("rnic.cm")
+
+ANSWERS_KEPT = 1024  # last words, against repeated requests
+ANSWER_KEPT_NS = iba_ns(LONGEST)  # as long as the kernel repeats a REQ: 16 times 4.3 s
+
+_E = TypeVar("_E", bound=Exchange)
+
+_MRA_INPUTS: dict[int, Input] = {
+    Answered.REQ: Input.MRA_REQ,
+    Answered.REP: Input.MRA_REP,
+    Answered.OTHER: Input.MRA_OTHER,
+}
+_CALLING = (State.REQ_SENT, State.MRA_REQ_RCVD)
+
+
+@dataclass(frozen=True, slots=True)
+class _Received:
+    """A datagram and where it is from."""
+
+    mad: MAD
+    source: Address
+    now: int
+
+
+class IbCm:
+    """Connections, resolutions and listeners of one owner of a slot, on one channel adapter."""
+
+    def __init__(self, slot: int, ca_guid: int, *, rng: random.Random | None = None) -> None:
+        rng = rng or random.SystemRandom()
+        self.ca_guid = ca_guid
+        self.table = ConnTable(slot, rng)
+        self._tid_high = rng.getrandbits(32) << 32
+        self._sends: list[Send] = []
+        self._events: list[Event] = []
+        self._timers: list[tuple[int, int, Exchange]] = []  # a heap; stale entries are passed over
+        self._serial = 0
+        self._answers: OrderedDict[tuple[Address, MAD], tuple[int, MAD]] = OrderedDict()
+        self._sent: Counter[str] = Counter()
+        self._received: Counter[str] = Counter()
+        self._dropped: Counter[str] = Counter()
+        self._resent = 0
+
+    # ------------------------------------------------------------------ calls
+
+    def connection(self, peer: Address, *, packet_life_time: int = PACKET_LIFE_TIME) -> Connection:
+        """The active end of a connection to come; it is known once its REQ is sent.
+
+        `packet_life_time`: n of 4.096 us * 2^n, how long a packet can be under way.
+        """
+        comm_id = self.table.allocate()
+        return self._add(
+            Connection(self, comm_id, peer, tid=self._tid(comm_id), packet_life_time=packet_life_time)
+        )
+
+    def resolution(self, peer: Address) -> Resolution:
+        """A question to come, which queue pair serves a service id."""
+        comm_id = self.table.allocate()
+        return self._add(Resolution(self, comm_id, peer, tid=self._tid(comm_id)))
+
+    def listen(self, service_id: int, now: int) -> Listener:
+        """Serve a service id until the listener is closed. EADDRINUSE when it is served already."""
+        listener = Listener(self, service_id, self._spawn)
+        self.table.listen(listener)
+        listener.listen(now)
+        return listener
+
+    def input(self, data: bytes, source: Address, now: int) -> None:
+        """Take a datagram that came to queue pair 1; whatever it is, nothing is raised."""
+        try:
+            mad = MAD.parse(data)
+            message = parse_cm(mad)
+        except WireError as error:
+            self._malformed(data, str(error), source)
+            return
+        self._received[CmAttr(mad.attr_id).name] += 1
+        self.handlers[mad.attr_id](self, message, _Received(mad, source, now))
+
+    def deadline(self) -> int | None:
+        """When `timer()` is to be called, if at all."""
+        while self._timers and self._timers[0][2].deadline() != self._timers[0][0]:
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    def timer(self, now: int) -> None:
+        """Do what is due."""
+        while (due := self.deadline()) is not None and due <= now:
+            heapq.heappop(self._timers)[2].timer(now)
+
+    def take_sends(self) -> list[Send]:
+        """The datagrams to send since the last call, in their order."""
+        taken, self._sends = self._sends, []
+        return taken
+
+    def take_events(self) -> list[Event]:
+        """The events since the last call, in their order."""
+        taken, self._events = self._events, []
+        return taken
+
+    def statistics(self) -> Statistics:
+        """What has happened so far."""
+        return Statistics(
+            exchanges=len(self.table),
+            listeners=len(self.table.listeners),
+            sent=dict(self._sent),
+            received=dict(self._received),
+            resent=self._resent,
+            dropped=dict(self._dropped),
+        )
+
+    # ------------------------------------------------------------------ what exchanges ask of their owner
+
+    def send(self, dest: Address, mad: MAD, *, again: bool = False) -> None:
+        """Queue a datagram."""
+        self._sent[CmAttr(mad.attr_id).name] += 1
+        self._resent += again
+        self._sends.append(Send(dest, mad))
+
+    def report(self, event: Event) -> None:
+        """Queue an event."""
+        self._events.append(event)
+
+    def drop(self, reason: str) -> None:
+        """Count a datagram that changed nothing."""
+        self._dropped[reason] += 1
+
+    def moved(self, exchange: Exchange, before: State) -> None:
+        """Keep the table in step with an exchange."""
+        if isinstance(exchange, Listener):
+            if exchange.over:
+                self.table.unlisten(exchange)
+            return
+        if isinstance(exchange, Connection):
+            self._connection_moved(exchange, before)
+        elif isinstance(exchange, Resolution) and exchange.state is State.SIDR_REQ_RCVD:
+            assert exchange.req is not None
+            self.table.add_question(exchange, exchange.req.request_id)
+        if exchange.over or exchange.state is State.IDLE:
+            self.table.remove(exchange)
+
+    def _connection_moved(self, conn: Connection, before: State) -> None:
+        if conn.state in (State.REQ_RCVD, State.REP_RCVD):
+            self.table.add_remote(conn)
+        elif conn.state is State.TIMEWAIT:
+            self.table.release_qpn(conn)
+        calls = (conn.state in _CALLING) - (before in _CALLING)
+        if calls and conn.req is not None:
+            self.table.calling(conn.req.service_id, conn.peer, calls)
+
+    def timed(self, exchange: Exchange) -> None:
+        """Put the deadline of an exchange into the heap."""
+        deadline = exchange.deadline()
+        if deadline is not None:
+            self._serial += 1
+            heapq.heappush(self._timers, (deadline, self._serial, exchange))
+        if len(self._timers) > 64 + 4 * len(self.table):  # mostly stale ones
+            self._timers = [one for one in self._timers if one[2].deadline() == one[0]]
+            heapq.heapify(self._timers)
+
+    def remember(self, source: Address, asked: MAD, answer: MAD, now: int) -> None:
+        """Keep the last word to a request: were it lost, the request comes again, byte for byte the same."""
+        self._answers[source, asked] = (now + ANSWER_KEPT_NS, answer)
+        while len(self._answers) > ANSWERS_KEPT:
+            self._answers.popitem(last=False)
+
+    # ------------------------------------------------------------------ new exchanges
+
+    def _tid(self, comm_id: int) -> int:
+        return self._tid_high | comm_id
+
+    def _add(self, exchange: _E) -> _E:
+        self.table.add(exchange)
+        return exchange
+
+    def _spawn(self, listener: Listener, event: Input, signal: Signal) -> None:
+        """An exchange for a request to a listener."""
+        peer, comm_id = signal.source, self.table.allocate()
+        tid = self._tid(comm_id)
+        new = (Connection if event is Input.REQ else Resolution)(self, comm_id, peer, tid=tid)
+        self._add(new)
+        new.input(event, Signal(signal.now, signal.message, signal.mad, listener=listener))
+
+    def _answered_before(self, at: _Received) -> bool:
+        """Whether it is a request that has had our last word; it gets it again."""
+        kept = self._answers.get((at.source, at.mad))
+        if kept is None or kept[0] < at.now:
+            return False
+        self.drop("a request that was answered for good")
+        self.send(at.source, kept[1])
+        return True
+
+    # ------------------------------------------------------------------ messages that ask
+
+    def _req(self, req: Req, at: _Received) -> None:
+        if known := self.table.find_remote(req.local_ca_guid, req.local_comm_id):
+            self._pass(known, Input.REQ, req, at)
+            return
+        if self._answered_before(at):
+            return
+        if old := self.table.find_qpn(req.local_ca_guid, req.local_qpn):
+            self._stale(old, Answered.REQ, req.local_comm_id, 0, at)
+            return
+        listener = self.table.listeners.get(req.service_id)
+        if listener is None or req.transport_type not in (TransportType.RC, TransportType.UC):
+            self._refuse(req, listener, at)
+            return
+        self._pass(listener, Input.REQ, req, at)
+
+    def _refuse(self, req: Req, listener: Listener | None, at: _Received) -> None:
+        if listener is not None:
+            reason = RejReason.INVALID_TRANSPORT_TYPE
+        elif self.table.is_calling(req.service_id, at.source):
+            reason = RejReason.UNSUPPORTED  # both ends call: IBA 12.10.4 would join them
+        else:
+            reason = RejReason.INVALID_SERVICE_ID
+        self.drop(f"a REQ that is refused: {reason.name.lower()}")
+        self._reject(reason, Answered.REQ, req.local_comm_id, 0, at)
+
+    def _stale(
+        self, old: Connection, message: Answered, remote_comm_id: int, local_comm_id: int, at: _Received
+    ) -> None:
+        """A queue pair that we believe connected asks for another connection (IBA 12.9.8.3.1)."""
+        self.drop(f"a {message.name} from a queue pair that is connected already")
+        self._reject(RejReason.STALE_CONN, message, remote_comm_id, local_comm_id, at)
+        old.input(Input.STALE, Signal(at.now))
+
+    def _reject(
+        self, reason: RejReason, message: Answered, remote_comm_id: int, local_comm_id: int, at: _Received
+    ) -> None:
+        rej = Rej(local_comm_id=local_comm_id, remote_comm_id=remote_comm_id, message=message, reason=reason)
+        self.send(at.source, rej.to_mad(at.mad.tid))
+
+    def _sidr_req(self, req: SidrReq, at: _Received) -> None:
+        known: Exchange | None = self.table.find_question(req.request_id, at.source)
+        if known is None and self._answered_before(at):
+            return
+        known = known or self.table.listeners.get(req.service_id)
+        if known is None:
+            self.drop("a SIDR_REQ for a service that nobody serves")
+            self.send(at.source, refusal(req, SidrStatus.UNSUPPORTED).to_mad(at.mad.tid))
+            return
+        self._pass(known, Input.SIDR_REQ, req, at)
+
+    # ------------------------------------------------------------------ messages that answer
+
+    def _rep(self, rep: Rep, at: _Received) -> None:
+        conn = self.table.find(rep.remote_comm_id)
+        if not isinstance(conn, Connection):
+            # The peer would repeat it until it gives up.
+            self.drop("a REP for an id that is not known")
+            self._reject(RejReason.INVALID_COMM_ID, Answered.REP, rep.local_comm_id, rep.remote_comm_id, at)
+        elif conn.remote_comm_id == rep.local_comm_id:
+            self._pass(conn, Input.REP, rep, at)
+        elif conn.remote_comm_id:
+            self.drop("a REP from another connection than the one before")
+        elif self.table.find_remote(rep.local_ca_guid, rep.local_comm_id):
+            self.drop("a REP with the id of another connection")
+        elif (old := self.table.find_qpn(rep.local_ca_guid, rep.local_qpn)) and conn.state in _CALLING:
+            self._stale(old, Answered.REP, rep.local_comm_id, rep.remote_comm_id, at)
+        else:
+            self._pass(conn, Input.REP, rep, at)
+
+    def _mra(self, mra: Mra, at: _Received) -> None:
+        event = _MRA_INPUTS.get(mra.message)
+        # To a REQ it is the first that we hear of the peer's id.
+        known_id = 0 if mra.message == Answered.REQ else mra.local_comm_id
+        conn = self.table.find_connection(mra.remote_comm_id, known_id)
+        if event is None or conn is None:
+            self.drop("an MRA for an id that is not known")
+            return
+        self._pass(conn, event, mra, at)
+
+    def _rej(self, rej: Rej, at: _Received) -> None:
+        conn = self._rejected(rej)
+        if conn is None:
+            self.drop("a REJ for an id that is not known")
+            return
+        stale = rej.reason == RejReason.STALE_CONN
+        self._pass(conn, Input.REJ_STALE if stale else Input.REJ, rej, at)
+
+    def _rejected(self, rej: Rej) -> Connection | None:
+        if rej.reason == RejReason.TIMEOUT:
+            # Its sender may not know our id, but says who it is (IBA 12.6.7.2, reason 4).
+            return self.table.find_remote(int.from_bytes(rej.info[:8], "big"), rej.local_comm_id)
+        if rej.message == Answered.REQ:
+            return self.table.find_connection(rej.remote_comm_id, 0)
+        # Ours may be waiting for the REP still, when that was lost and the REJ arrived.
+        find = self.table.find_connection
+        return find(rej.remote_comm_id, rej.local_comm_id) or find(rej.remote_comm_id, 0)
+
+    def _dreq(self, dreq: Dreq, at: _Received) -> None:
+        conn = self.table.find_connection(dreq.remote_comm_id, dreq.local_comm_id)
+        if conn is None:
+            # Long gone here: the peer shall not wait for it, as the kernel has it.
+            self.drop("a DREQ for an id that is not known")
+            drep = Drep(local_comm_id=dreq.remote_comm_id, remote_comm_id=dreq.local_comm_id)
+            self.send(at.source, drep.to_mad(at.mad.tid))
+        elif conn.local_qpn != dreq.remote_qpn:
+            self.drop("a DREQ for another queue pair")
+        else:
+            self._pass(conn, Input.DREQ, dreq, at)
+
+    def _reply(self, message: Rtu | Drep | Lap | Apr, at: _Received) -> None:
+        """Those that must name both ids."""
+        conn = self.table.find_connection(message.remote_comm_id, message.local_comm_id)
+        event = Input[message.ATTR.name]
+        if conn is None:
+            self.drop(f"{event.name}: an id that is not known")
+            return
+        self._pass(conn, event, message, at)
+
+    def _sidr_rep(self, rep: SidrRep, at: _Received) -> None:
+        found = self.table.find(rep.request_id)
+        if not isinstance(found, Resolution):
+            self.drop("a SIDR_REP for an id that is not known")
+            return
+        self._pass(found, Input.SIDR_REP, rep, at)
+
+    def _pass(self, exchange: Exchange, event: Input, message: CmMessage, at: _Received) -> None:
+        exchange.input(event, Signal(at.now, message, at.mad, source=at.source))
+
+    def _malformed(self, data: bytes, reason: str, source: Address) -> None:
+        """Nothing that we can read; a REQ of another version is told so (IBA 12.6.7.2, reason 31)."""
+        self.drop("malformed")
+        _log.debug("from %s: %s", source, reason)
+        if len(data) != MAD.SIZE:
+            return
+        mad = MAD.parse(data)
+        if (mad.mgmt_class, mad.attr_id) == (MgmtClass.CM, CmAttr.REQ) and mad.class_version != 2:
+            reply_to = Req.parse(mad.data).local_comm_id
+            at = _Received(mad, source, 0)
+            self._reject(RejReason.INVALID_CLASS_VERSION, Answered.REQ, reply_to, 0, at)
+
+    handlers: ClassVar[dict[int, Callable[..., None]]] = {
+        CmAttr.REQ: _req,
+        CmAttr.MRA: _mra,
+        CmAttr.REJ: _rej,
+        CmAttr.REP: _rep,
+        CmAttr.RTU: _reply,
+        CmAttr.DREQ: _dreq,
+        CmAttr.DREP: _reply,
+        CmAttr.SIDR_REQ: _sidr_req,
+        CmAttr.SIDR_REP: _sidr_rep,
+        CmAttr.LAP: _reply,
+        CmAttr.APR: _reply,
+    }
