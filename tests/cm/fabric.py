@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address
 from random import Random
 
-from rnic.cm import Event, EventType, IbCm, Send
+from rnic.cm import Connection, Event, EventType, IbCm, Listener, Send
 from rnic.wire import CmAttr, CmPath, PortSpace, Rep, Req, service_id
 
 MS = 1_000_000
@@ -90,6 +90,7 @@ class Fabric:
         self.faults = faults or Faults()
         self.nodes: dict[str, Node] = {}
         self.trace: list[tuple[int, str, str, str]] = []  # time, from, to, message
+        self.tids: list[int] = []
         self._flying: list[tuple[int, int, str, str, bytes]] = []
         self._serial = 0
 
@@ -117,6 +118,7 @@ class Fabric:
         name = CmAttr(send.mad.attr_id).name
         dest = str(send.dest)
         self.trace.append((self.now, node.name, dest, name))
+        self.tids.append(send.mad.tid)
         for delay in self.faults.arrivals(name):
             self._serial += 1
             entry = (self.now + delay, self._serial, node.name, dest, send.mad.emit())
@@ -148,3 +150,44 @@ class Fabric:
 
     def names(self) -> list[str]:
         return [name for _, _, _, name in self.trace]
+
+
+# -------------------------------------------------------------------------------- two applications
+
+
+def conn_of(event: Event) -> Connection:
+    assert isinstance(event.source, Connection)
+    return event.source
+
+
+def accepting(node: Node, **changed: object) -> Listener:
+    """A server that accepts whoever calls and lets go whoever leaves."""
+    node.on(EventType.REQ_RECEIVED, lambda event, now: conn_of(event).send_rep(a_rep(**changed), now))
+    node.on(EventType.DREQ_RECEIVED, lambda event, now: conn_of(event).send_drep(now))
+    return node.cm.listen(SERVICE, 0)
+
+
+def confirming(node: Node) -> None:
+    """A client that confirms every REP."""
+    node.on(EventType.REP_RECEIVED, lambda event, now: conn_of(event).send_rtu(now))
+    node.on(EventType.DREQ_RECEIVED, lambda event, now: conn_of(event).send_drep(now))
+
+
+def server_and_client(faults: Faults | None = None) -> tuple[Fabric, Node, Node]:
+    fabric = Fabric(faults)
+    server, client = fabric.node("server"), fabric.node("client")
+    accepting(server)
+    confirming(client)
+    return fabric, server, client
+
+
+def call(fabric: Fabric, client: Node, to: str = "server", **changed: object) -> Connection:
+    conn = client.cm.connection(to, packet_life_time=7)
+    conn.send_req(a_req(**changed), fabric.now)
+    return conn
+
+
+def accepted(server: Node, number: int = 0) -> Connection:
+    """The server's end of a connection, in the order of their REQs."""
+    requests = [event for event in server.events if event.type is EventType.REQ_RECEIVED]
+    return conn_of(requests[number])

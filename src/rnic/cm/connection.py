@@ -63,7 +63,7 @@ class Connection(Exchange):
         self._own_tid = tid
         self._tid = tid  # of what the other messages belong to: the REQ's
         self._dreq_tid = tid
-        self._asked: MAD | None = None  # the REQ as it came
+        self.asked: MAD | None = None  # the REQ as it came, at the passive end
         self._rej: MAD | None = None
         self._cm_wait = 0  # ns to wait for an answer
         self._cm_retries = 0
@@ -145,6 +145,10 @@ class Connection(Exchange):
             private_data=private_data,
         )
 
+    def stale(self) -> Rej:
+        """What a REQ is told that comes again when its connection is over (IBA 12.6.7.2, reason 10)."""
+        return replace(self._make_rej(RejReason.STALE_CONN), message=Answered.REQ)
+
     def _make_dreq(self, private_data: bytes = b"") -> Dreq:
         return Dreq(
             local_comm_id=self.local_comm_id,
@@ -173,7 +177,7 @@ class Connection(Exchange):
         req, mad = signal.message, signal.mad
         assert isinstance(req, Req)
         assert mad is not None
-        self.req, self._asked, self._tid = req, mad, mad.tid
+        self.req, self.asked, self._tid = req, mad, mad.tid
         self.remote_comm_id, self.remote_ca_guid = req.local_comm_id, req.local_ca_guid
         self.remote_qpn = req.local_qpn
         self.packet_life_time = max(req.primary.ack_timeout - 1, 0)
@@ -239,13 +243,13 @@ class Connection(Exchange):
     def _last_word(self, mad: MAD, now: int) -> None:
         self._rej = mad
         self.owner.send(self.peer, mad)
-        if self._asked is not None:
-            self.owner.remember(self.peer, self._asked, mad, now)
+        if self.asked is not None:
+            self.owner.remember(self.peer, self.asked, mad, now)
 
     def _reject_again(self, _signal: Signal) -> None:
         mad = self._rej
         if mad is None:
-            mad = replace(self._make_rej(RejReason.STALE_CONN), message=Answered.REQ).to_mad(self._tid)
+            mad = self.stale().to_mad(self._tid)
         self.owner.send(self.peer, mad)
 
     def _give_up_req(self, signal: Signal) -> None:
@@ -296,7 +300,7 @@ class Connection(Exchange):
 
     def _timewait_ns(self) -> int:
         """Twice the life time, and the peer's ACK delay (IBA 12.9.8.4)."""
-        passive = self._asked is not None
+        passive = self.asked is not None
         if passive and self.req is not None:
             return iba_ns(self.req.primary.ack_timeout)  # stands for the same sum
         return self._round_trip_ns() + iba_ns(self.rep.target_ack_delay if self.rep else 0)

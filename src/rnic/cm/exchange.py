@@ -31,7 +31,7 @@ class Owner(Protocol):
     def drop(self, reason: str) -> None:
         """Count a datagram that changed nothing."""
 
-    def moved(self, exchange: Exchange, before: State) -> None:
+    def moved(self, exchange: Exchange, before: State, now: int) -> None:
         """Note that an exchange has changed its state."""
 
     def timed(self, exchange: Exchange) -> None:
@@ -137,7 +137,7 @@ class Exchange:
         elif following not in WAITING:
             self._arm(None)
         self.over = following is State.IDLE
-        self.owner.moved(self, before)
+        self.owner.moved(self, before, now)
 
     def _timewait_ns(self) -> int:
         return 0

@@ -179,25 +179,28 @@ class IbCm:
         """Count a datagram that changed nothing."""
         self._dropped[reason] += 1
 
-    def moved(self, exchange: Exchange, before: State) -> None:
+    def moved(self, exchange: Exchange, before: State, now: int) -> None:
         """Keep the table in step with an exchange."""
         if isinstance(exchange, Listener):
             if exchange.over:
                 self.table.unlisten(exchange)
             return
         if isinstance(exchange, Connection):
-            self._connection_moved(exchange, before)
+            self._connection_moved(exchange, before, now)
         elif isinstance(exchange, Resolution) and exchange.state is State.SIDR_REQ_RCVD:
             assert exchange.req is not None
             self.table.add_question(exchange, exchange.req.request_id)
         if exchange.over or exchange.state is State.IDLE:
             self.table.remove(exchange)
 
-    def _connection_moved(self, conn: Connection, before: State) -> None:
+    def _connection_moved(self, conn: Connection, before: State, now: int) -> None:
         if conn.state in (State.REQ_RCVD, State.REP_RCVD):
             self.table.add_remote(conn)
         elif conn.state is State.TIMEWAIT:
             self.table.release_qpn(conn)
+        if conn.over and conn.asked is not None and (conn.peer, conn.asked) not in self._answers:
+            # A copy of its REQ may be under way yet, and would begin a connection that nobody wants.
+            self.remember(conn.peer, conn.asked, conn.stale().to_mad(conn.asked.tid), now)
         calls = (conn.state in _CALLING) - (before in _CALLING)
         if calls and conn.req is not None:
             self.table.calling(conn.req.service_id, conn.peer, calls)

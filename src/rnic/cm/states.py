@@ -263,7 +263,7 @@ _IGNORED: tuple[tuple[tuple[State, ...], tuple[Input, ...], str], ...] = (
     (_BEFORE_REP, (_I.DREQ,), "there is no connection yet"),
     ((_S.REP_RCVD, _S.MRA_REP_SENT), (_I.DREQ,), "the peer cannot have the RTU; its REP will time out"),
     ((_S.DREQ_RCVD,), (_I.DREQ,), "repeated: the application has it already"),
-    ((_S.TIMEWAIT,), (_I.DREP,), "repeated"),
+    ((_S.TIMEWAIT,), (_I.DREP,), "repeated, or the DREQs crossed"),
     (_EVERY, (_I.DREP,), "no DREQ was sent"),
     (_EVERY, (_I.STALE,), "not connected: the timer of its own state ends it"),
     (_EVERY, (_I.RETRY, _I.TIMEOUT), "no timer runs"),
