@@ -535,6 +535,17 @@ def test_closing_tells_the_peer_and_no_one_else() -> None:
     assert server.seen()[-2:] == ["DREQ_RECEIVED", "TIMEWAIT_EXIT"]
 
 
+def test_events_that_nobody_has_taken_yet_die_with_their_connection() -> None:
+    fabric, server, client = server_and_client()
+    active, passive = connected(fabric, server, client)
+    passive.send_dreq(fabric.now)
+    (send,) = server.cm.take_sends()
+    client.cm.input(send.mad.emit(), "server", fabric.now)
+    active.close(fabric.now)
+    assert client.cm.take_events() == []
+    assert active.state is State.TIMEWAIT
+
+
 def test_both_ends_may_close_at_once() -> None:
     fabric, server, client = server_and_client()
     for conn in connected(fabric, server, client):

@@ -316,6 +316,10 @@ def test_every_state_that_waits_gives_up_in_the_end() -> None:
         assert (TABLE[state, Input.RETRY].action is Action.RESEND) == (state in WAITING)
 
 
+def test_everything_can_be_closed() -> None:
+    assert all(TABLE[state, Input.CLOSE].action is not Action.REFUSE for state in State)
+
+
 def test_what_is_over_takes_no_more_calls() -> None:
     bench = Bench()
     conn = bench.active()

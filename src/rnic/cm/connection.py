@@ -118,7 +118,7 @@ class Connection(Exchange):
         self._step(Input.SEND_REJ, Signal(now, rej, rej.to_mad(self._tid)))
 
     def establish(self, now: int) -> None:
-        """Data arrived before the RTU, which says as much (IBA 12.9.7.2, "communication established")."""
+        """Data arrived before the RTU, which says as much (IBA 12.9.7, "communication established")."""
         self._step(Input.ESTABLISH, Signal(now))
 
     def send_dreq(self, now: int, private_data: bytes = b"") -> None:

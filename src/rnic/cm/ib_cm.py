@@ -79,7 +79,10 @@ class _Received:
 
 
 class IbCm:
-    """Connections, resolutions and listeners of one owner of a slot, on one channel adapter."""
+    """Connections, resolutions and listeners of one owner of a slot, on one channel adapter.
+
+    One thread at a time: the caller has the lock, if there are several.
+    """
 
     def __init__(self, slot: int, ca_guid: int, *, rng: random.Random | None = None) -> None:
         rng = rng or random.SystemRandom()
@@ -148,9 +151,9 @@ class IbCm:
         return taken
 
     def take_events(self) -> list[Event]:
-        """The events since the last call, in their order."""
+        """The events since the last call, in their order; none of what was closed in the meantime."""
         taken, self._events = self._events, []
-        return taken
+        return [event for event in taken if not event.source.closed]
 
     def statistics(self) -> Statistics:
         """What has happened so far."""
@@ -268,7 +271,7 @@ class IbCm:
         if listener is not None:
             reason = RejReason.INVALID_TRANSPORT_TYPE
         elif self.table.is_calling(req.service_id, at.source):
-            reason = RejReason.UNSUPPORTED  # both ends call: IBA 12.10.4 would join them
+            reason = RejReason.UNSUPPORTED  # both ends call: the peer-to-peer model would join them
         else:
             reason = RejReason.INVALID_SERVICE_ID
         self.drop(f"a REQ that is refused: {reason.name.lower()}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The states of a connection and of a service id resolution, as data (IBA 12.9.7, 12.11.3).
+"""The states of a connection and of a service id resolution, as data (IBA 12.9.7, 12.11).
 
 `TABLE` has a row for every pair of state and input: what is done, the next state, and where nothing is done,
 why. docs/cm-states.md is printed from it (`markdown()`).
@@ -243,7 +243,7 @@ _IGNORED: tuple[tuple[tuple[State, ...], tuple[Input, ...], str], ...] = (
     (
         (_S.REQ_SENT, _S.MRA_REQ_RCVD, _S.REP_RCVD, _S.MRA_REP_SENT),
         (_I.REQ,),
-        "this end is the active one; peers that both call are not joined (IBA 12.10.4, unsupported)",
+        "this end is the active one; peers that call each other are not joined to one connection",
     ),
     ((_S.REQ_RCVD,), (_I.REQ,), "repeated: the application has it already"),
     ((_S.MRA_REP_RCVD,), (_I.REQ,), "repeated: the MRA shows that the REP arrived"),

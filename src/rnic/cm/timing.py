@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-PACKET_LIFE_TIME = 16  # n of the time that a packet can be under way over RoCE, 0.27 s: the kernel's
+PACKET_LIFE_TIME = 16  # n of the time that a packet can be under way over RoCE, 0.27 s; older kernels: 18
 RESPONSE_TIMEOUT = 20  # n of the time that an answer may take, 4.3 s: the kernel's
 MAX_CM_RETRIES = 15  # how often a message is sent again: the kernel's
 LONGEST = 24  # n of the longest time that is waited for a peer's sake, 69 s: a peer may write 31, 2.4 hours
@@ -15,7 +15,7 @@ def iba_ns(code: int) -> int:
 
 
 def ack_timeout(ack_delay: int, packet_life_time: int) -> int:
-    """The code of the time after which a packet without ACK is lost (IBA 9.9.2.1.1 and 12.7.34).
+    """The code of the time after which a packet without ACK is lost (IBA 12.7.34).
 
     It stands for twice the life time and the peer's delay. A code can only double, so their sum is rounded:
     one more than the larger of the two codes when the smaller is at least half of it.

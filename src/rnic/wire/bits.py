@@ -41,7 +41,7 @@ def flag_at(byte: int, bit: int) -> Any:
 
 
 def gid_at(byte: int) -> Any:
-    """Sixteen bytes of GID; with RoCEv2 an IP address, an IPv4 address as ::ffff:a.b.c.d (A17.4.5)."""
+    """Sixteen bytes of GID; with RoCEv2 an IP address, an IPv4 address as ::ffff:a.b.c.d (annex A17)."""
     return _described(((byte * 8, 128),), _Gid(), IPv6Address(0))
 
 

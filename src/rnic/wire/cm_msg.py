@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of the communication manager (IBA 12.6), and the IP addresses in their private data (A11).
+"""The messages of the communication manager (IBA 12.6), and the IP addresses in private data (annex A11).
 
     mad = MAD.parse(payload)
     message = parse_cm(mad)                      # a Req, Rep, Rej ...
@@ -24,6 +24,7 @@ from rnic.wire.cm_names import (
     TransportType,
     name_of,
     service_text,
+    split_service_id,
 )
 from rnic.wire.error import WireError
 from rnic.wire.header import fit
@@ -364,7 +365,7 @@ def describe_mad(data: bytes) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IpCmHeader(BitStruct):
-    """What RDMA-CM puts ahead of the user's private data in a REQ and a SIDR_REQ (A11.3.2): who calls whom.
+    """What RDMA-CM puts ahead of the user's private data in a REQ and a SIDR_REQ (annex A11): who calls whom.
 
     An IPv4 address is the last four bytes of its field. Over a REQ 56 bytes are left to the user, over a
     SIDR_REQ 180.
@@ -426,7 +427,7 @@ def _gid_text(gid: IPv6Address) -> str:
 
 def _ip_text(message: Req | SidrReq) -> str:
     """The IP annex, where the service id says that there is one."""
-    if not service_text(message.service_id).startswith(("TCP:", "UDP:", "IPOIB:", "IB:")):
+    if split_service_id(message.service_id) is None:
         return ""
     header = IpCmHeader.parse(message.private_data.ljust(message.PRIVATE_BYTES, b"\0"))
     if not header.known:

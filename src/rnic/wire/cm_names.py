@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers that CM messages carry, by name (IBA 12.6), and the service ids of RDMA-CM (A11)."""
+"""The numbers that CM messages carry, by name (IBA 12.6), and the service ids of RDMA-CM (annex A11)."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class AprStatus(IntEnum):
 
 
 class TransportType(IntEnum):
-    """Transport service type of a REQ (IBA 12.7.6); with EXTENDED the extended transport type says which."""
+    """Transport service type of a REQ (IBA 12.6.5); with EXTENDED the extended transport type says which."""
 
     RC = 0
     UC = 1
@@ -123,7 +123,7 @@ class PortSpace(IntEnum):
 
 
 def service_id(space: int, port: int) -> int:
-    """The 64-bit service id of a port of a port space (A11.3.1: for TCP and UDP a prefix, protocol, port)."""
+    """The 64-bit service id of a port of a port space (annex A11: a prefix, the IP protocol, the port)."""
     return fit("port space", space, 48) << 16 | fit("port", port, 16)
 
 

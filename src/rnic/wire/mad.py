@@ -10,8 +10,8 @@ from typing import ClassVar, Self
 from rnic.wire.bits import BitStruct, at, bytes_at
 from rnic.wire.error import WireError
 
-GSI_QPN = 1  # the queue pair of the general services (IBA 3.9.5.1)
-GSI_QKEY = 0x80010000  # its well-known Q_Key (IBA 10.2.5)
+GSI_QPN = 1  # the queue pair of the general services
+GSI_QKEY = 0x80010000  # its well-known Q_Key, which both ends use
 MAD_BYTES = 256
 
 
