@@ -132,7 +132,7 @@ def test_both_ends_call_over_a_bad_network() -> None:
 
 
 @given(st.data())
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_no_bytes_and_no_order_of_calls_break_a_manager(data: st.DataObject) -> None:
     """Random datagrams, many of them about ids that exist, between random calls: nothing but VerbsError."""
     cm = IbCm(1, 0xA0, rng=Random(data.draw(st.integers(0, 99))))

@@ -9,6 +9,7 @@ import pytest
 
 from cm.fabric import MS, SERVICE, Fabric, Faults, Node
 from rnic.cm import Event, EventType, IbCm, Resolution
+from rnic.errors import VerbsError
 from rnic.wire import SidrRep, SidrReq, SidrStatus, parse_cm
 
 WAIT = 10 * MS
@@ -128,6 +129,15 @@ def test_questions_of_two_clients_with_the_same_id_are_two() -> None:
         ("one", bytes([0, 0, 0, 7])),
         ("two", bytes([0, 0, 0, 7])),
     ]
+
+
+def test_a_second_question_is_refused_and_changes_nothing() -> None:
+    fabric, _, client = two(Faults(loss=1.0))
+    one = ask(client)
+    with pytest.raises(VerbsError, match="SIDR_REQ_SENT"):
+        one.send_sidr_req(SidrReq(), 0, timeout_ns=1, retries=0)
+    fabric.run()
+    assert fabric.now == 4 * WAIT
 
 
 def test_a_connection_is_no_resolution() -> None:

@@ -335,6 +335,8 @@ def test_a_call_with_a_field_that_does_not_fit_changes_nothing() -> None:
     conn = bench.cm.connection("peer")
     with pytest.raises(ValueError, match="private_data"):
         conn.send_req(a_req(private_data=bytes(93)), bench.now)
+    with pytest.raises(ValueError, match="attr_mod"):
+        conn.send_req(a_req(), bench.now, attr_mod=1 << 32)
     assert (conn.state.name, bench.cm.take_sends()) == ("IDLE", [])
     conn.send_req(a_req(private_data=bytes(92)), bench.now)
     assert conn.state.name == "REQ_SENT"

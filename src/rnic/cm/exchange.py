@@ -51,6 +51,8 @@ class Signal:
     source: Address = None  # where a received message is from
     listener: Exchange | None = None  # whose service id it asks for
     held: bool = False  # an MRA that is kept for a repeated message
+    wait: int = 0  # ns to wait for the answer to a SIDR_REQ
+    retries: int = 0  # how often it is sent again
 
 
 class Exchange:

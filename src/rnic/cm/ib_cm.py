@@ -193,7 +193,7 @@ class IbCm:
         elif isinstance(exchange, Resolution) and exchange.state is State.SIDR_REQ_RCVD:
             assert exchange.req is not None
             self.table.add_question(exchange, exchange.req.request_id)
-        if exchange.over or exchange.state is State.IDLE:
+        if exchange.over:
             self.table.remove(exchange)
 
     def _connection_moved(self, conn: Connection, before: State, now: int) -> None:

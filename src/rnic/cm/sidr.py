@@ -29,8 +29,7 @@ class Resolution(Exchange):
         """Ask; the request id is filled in. The message has no room for times: they are given here."""
         req = replace(req, request_id=self.local_comm_id)
         mad = req.to_mad(self._tid)
-        self._wait, self._left = timeout_ns, retries
-        self._step(Input.SEND_SIDR_REQ, Signal(now, req, mad))
+        self._step(Input.SEND_SIDR_REQ, Signal(now, req, mad, wait=timeout_ns, retries=retries))
 
     def send_sidr_rep(self, rep: SidrRep, now: int, *, attr_mod: int = 0) -> None:
         """Answer; request id and service id are filled in. It is over then."""
@@ -42,7 +41,7 @@ class Resolution(Exchange):
         assert isinstance(signal.message, SidrReq)
         assert signal.mad is not None
         self.req = signal.message
-        self._ask(signal.mad, self._wait, self._left, signal.now)
+        self._ask(signal.mad, signal.wait, signal.retries, signal.now)
 
     def _take_req(self, signal: Signal) -> None:
         assert isinstance(signal.message, SidrReq)

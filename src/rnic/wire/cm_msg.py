@@ -43,6 +43,8 @@ class CmMessage(BitStruct):
 
     def to_mad(self, tid: int, attr_mod: int = 0) -> MAD:
         """The datagram. `WireError` when a field does not fit, private data that is too long among them."""
+        fit("tid", tid, 64)
+        fit("attr_mod", attr_mod, 32)
         return MAD(tid=tid, attr_id=self.ATTR, attr_mod=attr_mod, data=self.emit())
 
 
