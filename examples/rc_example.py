@@ -5,9 +5,9 @@ Without a host it is the server, with one the client:
 
     python rc_example.py [-p PORT] [-d DEVICE] [-g GID_INDEX] [HOST]
 
-The ten steps of a typical application stand in their order in main(). Either end can be the original in C: both
-exchange the same 38 bytes over TCP (address, R_Key, QP number, LID, GID; network order), and a letter at each
-step to keep in step.
+The ten steps of a typical application stand in their order in main(). Either end can be the original in C:
+both exchange the same 34 bytes over TCP (address, R_Key, QP number, LID, GID; network order), and a letter at
+each step to keep in step.
 """
 
 import argparse
@@ -28,6 +28,7 @@ ACCESS = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_
 
 
 def options() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description="SEND, RDMA READ and RDMA WRITE between two processes.")
     parser.add_argument("host", nargs="?", help="the server; without it: be the server")
     parser.add_argument("-p", "--port", type=int, default=19875, help="TCP port of the exchange (19875)")
@@ -86,10 +87,12 @@ def complete(cq: rnic.CQ) -> rnic.WC:
 
 
 def text(mr: rnic.MR) -> str:
+    """What the buffer says."""
     return bytes(mr.buf[: len(MESSAGE)]).split(b"\0")[0].decode(errors="replace")
 
 
 def main() -> None:
+    """Be one end."""
     args = options()
     is_client = args.host is not None
     sock = meet(args.host, args.port)
