@@ -25,6 +25,7 @@ struct udp_tx {
     uint32_t max_packets; /* of a batch; 1: no segmentation offload */
 
     struct flow *flow; /* of the batch being filled; its port is a struct port */
+    uint32_t dst_slot; /* of the batch: the way of a datagram changes it between two packets */
     uint32_t segment;  /* size of its packets but the last */
     uint32_t count, length, reserved;
     bool closed; /* a shorter packet is in: it was the last */
@@ -39,6 +40,7 @@ struct udp_datagram {
     uint8_t *bytes;
     uint32_t length, segment; /* segment: size of the packets in it, the last may be shorter */
     struct sockaddr_in6 src;
+    uint8_t hops, tclass; /* of the IP header, where the port shows them; 0: not known */
 };
 
 struct udp_rx {
