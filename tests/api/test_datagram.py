@@ -10,7 +10,9 @@ from api.conftest import Objects
 from api.recorder import Recorder
 from rnic import AHAttr, QPType, SendFlags, SendWR, WCFlags, WROpcode
 
-PATH = AHAttr("10.0.0.2", 1, hop_limit=3, traffic_class=4, flow_label=5, sl=6, dlid=7, src_path_bits=8)
+PATH = AHAttr(
+    rnic.GID("10.0.0.2"), 1, hop_limit=3, traffic_class=4, flow_label=5, sl=6, dlid=7, src_path_bits=8
+)
 MAPPED = "00000000000000000000ffff"
 
 
@@ -125,7 +127,7 @@ def test_the_way_back_is_read_from_ipv4(objects: Objects) -> None:
     (wc,) = objects.cq.poll()
     grh = ipv4_grh("10.0.0.9", "10.0.0.1")
     assert objects.ctx.init_ah_from_wc(1, wc, grh) == AHAttr(
-        "10.0.0.9", 1, 1, 9, 8, sl=1, dlid=2, src_path_bits=3
+        rnic.GID("10.0.0.9"), 1, 1, 9, 8, sl=1, dlid=2, src_path_bits=3
     )
     assert rnic.Route.from_grh(memoryview(grh + b"payload")).dgid == rnic.GID("10.0.0.1")
     with objects.pd.create_ah_from_wc(wc, grh) as ah:
