@@ -387,6 +387,80 @@ static void a_full_completion_queue_ends_in_error(void) {
     close_both();
 }
 
+/* ---------------------------------------------------------------- states */
+
+enum { RESET, INIT, RTR, RTS, SQD, SQE, ERR, STATES };
+
+/* IBA 11.2.5.2 (table 91) and man ibv_modify_qp, for UD. */
+static const struct {
+    int from, to;
+    uint32_t required, optional;
+} rows[] = {
+    {RESET, INIT, RNIC_QP_PKEY_INDEX | RNIC_QP_PORT | RNIC_QP_QKEY, 0},
+    {INIT, INIT, 0, RNIC_QP_PKEY_INDEX | RNIC_QP_PORT | RNIC_QP_QKEY},
+    {INIT, RTR, 0, RNIC_QP_PKEY_INDEX | RNIC_QP_QKEY},
+    {RTR, RTS, RNIC_QP_SQ_PSN, RNIC_QP_CUR_STATE | RNIC_QP_QKEY},
+    {RTS, RTS, 0, RNIC_QP_CUR_STATE | RNIC_QP_QKEY},
+    {RTS, SQD, 0, RNIC_QP_EN_SQD_ASYNC_NOTIFY},
+    {SQD, RTS, 0, RNIC_QP_CUR_STATE | RNIC_QP_QKEY},
+    {SQD, SQD, 0, RNIC_QP_PKEY_INDEX | RNIC_QP_QKEY},
+    {SQE, RTS, 0, RNIC_QP_CUR_STATE | RNIC_QP_QKEY},
+};
+
+/* A fresh queue pair that is brought into a state. */
+static void bring_to(int state) {
+    static const int way[] = {RESET, INIT, RTR, RTS, SQD};
+    struct rnic_qp_attr attr = {.port_num = 1};
+    CHECK_EQ(move(a.qp, RESET), 0);
+    for (int i = 1; i < 5 && state != RESET && (state >= SQE ? way[i] <= RTS : way[i] <= state); i++) {
+        attr.qp_state = way[i];
+        uint32_t mask = RNIC_QP_STATE;
+        for (size_t k = 0; k < sizeof rows / sizeof *rows; k++)
+            mask |= rows[k].from == way[i - 1] && rows[k].to == way[i] ? rows[k].required : 0;
+        CHECK_EQ(fabric_modify(a.qp, &attr, mask, NULL), 0);
+    }
+    if (state == ERR)
+        CHECK_EQ(move(a.qp, ERR), 0);
+    if (state == SQE)
+        a.qp->state = SQE; /* no move leads there */
+    CHECK_EQ(a.qp->state, state);
+}
+
+static int attempt(int from, int to, uint32_t mask) {
+    struct rnic_qp_attr attr = {.qp_state = to, .cur_qp_state = from, .port_num = 1, .qkey = 7};
+    attr.ah_attr = (struct rnic_ah_attr){.is_global = 1, .port_num = 1};
+    attr.path_mtu = RNIC_MTU_1024;
+    bring_to(from);
+    return fabric_modify(a.qp, &attr, RNIC_QP_STATE | mask, NULL);
+}
+
+static void every_attribute_in_every_transition(void) {
+    open_both();
+    for (int from = RESET; from < STATES; from++) {
+        for (int to = RESET; to < STATES; to++) {
+            bool allowed = to == RESET || to == ERR;
+            uint32_t required = 0, optional = 0;
+            for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+                if (rows[k].from != from || rows[k].to != to)
+                    continue;
+                allowed = true;
+                required = rows[k].required;
+                optional = rows[k].optional;
+            }
+            check_note("from %d to %d", from, to);
+            CHECK_EQ(attempt(from, to, required) == 0, allowed);
+            for (uint32_t bit = 2; allowed && bit <= RNIC_QP_DEST_QPN; bit <<= 1) {
+                if (bit & required)
+                    CHECK(attempt(from, to, required & ~bit) < 0);
+                else
+                    CHECK_EQ(attempt(from, to, required | bit) == 0, (bit & optional) != 0);
+            }
+        }
+    }
+    check_note("%s", "");
+    close_both();
+}
+
 /* ---------------------------------------------------------------- MADs */
 
 static void put_cm(uint8_t mad[MAD_BYTES], uint16_t attribute) {
@@ -460,6 +534,7 @@ int main(void) {
     RUN(more_than_4096_bytes_are_no_packet);
     RUN(queue_pair_1_takes_mads_with_its_own_q_key_and_nothing_else);
     RUN(a_full_completion_queue_ends_in_error);
+    RUN(every_attribute_in_every_transition);
     RUN(each_cm_message_says_whom_it_is_for);
     RUN(a_refusal_repeats_what_the_request_named);
     return check_done();
