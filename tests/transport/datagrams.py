@@ -280,3 +280,11 @@ class DatagramWorker:
         except rnic.VerbsError as error:
             return str(error)
         raise AssertionError(f"dg_open({more}) succeeded")
+
+    def dg_send_fails(self, to: str, name: str = "main") -> str:
+        """What dg_send() that must fail says."""
+        try:
+            self.dg_send(to, 0xFFFFFF, b"", name)
+        except rnic.VerbsError as error:
+            return str(error)
+        raise AssertionError(f"sending to {to} succeeded")

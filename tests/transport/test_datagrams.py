@@ -261,6 +261,13 @@ def test_multicast_on_an_ethernet_device(start: Start, ethernet: str, address: s
     assert nodes[0].call("dg_take", 1, "main", 0.2) == []
 
 
+def test_a_group_that_the_host_has_no_way_to_is_told(start: Start) -> None:
+    """Linux has no multicast route for the loopback interface's IPv6."""
+    node = start()
+    node.call("dg_open", address="::1")
+    assert "no way for multicast" in node.call("dg_send_fails", GROUP6)
+
+
 def test_only_a_group_can_be_joined_and_a_member_cannot_be_destroyed(start: Start) -> None:
     node = start()
     node.call("dg_open")

@@ -243,6 +243,25 @@ def test_a_stranger_cannot_put_packets_into_a_listener(start: Start) -> None:
     assert marks(node) == [2]
 
 
+def test_a_listeners_name_is_free_at_once_when_it_is_killed_though_its_forked_child_lives(
+    start: Start, peer: Node
+) -> None:
+    parent, other = start(), start()
+    open_gsi(parent)
+    parent.call("dg_open", "group")
+    parent.call("dg_attach", "239.77.9.9", "group")
+    open_gsi(other)
+    assert parent.call("dg_listen", SERVICE) == ""
+    child = parent.call("fork")
+    try:
+        parent.kill()
+        assert other.call("dg_listen", SERVICE) == ""
+        peer.call("plain_send", to_gsi(mad(REQ, 1, 0, SERVICE, mark=4)))
+        assert marks(other) == [4]
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
 # -- nobody listens
 
 

@@ -59,8 +59,13 @@ static int make(struct dev *dev, const struct rnic_ah_attr *attr, struct ah *ah,
     if (rc || !group_is_multicast(&ah->flow.dst.sin6_addr))
         return rc;
     port = ah->flow.port;
-    rc = group_send_by(port->tx_fd, address_is_v4(&port->addr), dev->net.ifindex);
-    return rc ? fail(err, rc, "%s cannot send multicast: %s", dev->net.name, strerror(-rc)) : 0;
+    rc = group_reach(&port->addr, &ah->flow.dst, dev->net.ifindex);
+    if (!rc)
+        rc = group_send_by(port->tx_fd, address_is_v4(&port->addr), dev->net.ifindex);
+    return rc ? fail(err, rc,
+                     "the host has no way for multicast to this group over %s (ip route add multicast ...): %s",
+                     dev->net.name, strerror(-rc))
+              : 0;
 }
 
 int soft_create_ah(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct rnic_ah **out, struct rnic_err *err) {

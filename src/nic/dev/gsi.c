@@ -240,7 +240,7 @@ static enum found find_listener(struct dev *dev, struct port *port, uint64_t ser
 static enum found find_slot(struct dev *dev, struct port *port, uint32_t comm_id, const struct slot_packet *p,
                             const uint8_t *bth, uint64_t now) {
     uint32_t slot = comm_id >> COMM_ID_INDEX_BITS;
-    if (qpn_is_ours(dev, slot))
+    if (comm_id == 0 || qpn_is_ours(dev, slot)) /* 0 is nobody's: a REJ by a peer that never had an answer */
         return OURS;
     int rc = port_forward(port, slot, p, bth, now);
     dev->nic.counters.value[rc ? RNIC_CNT_drop_no_slot : RNIC_CNT_forwarded_out]++;

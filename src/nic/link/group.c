@@ -84,3 +84,24 @@ int group_send_by(int fd, bool v4, int ifindex) {
     }
     return good ? 0 : -errno;
 }
+
+/* Connecting a socket of UDP sends nothing, but looks for the way. */
+static int try_connect(int fd, const struct sockaddr_in6 *from, const struct sockaddr_in6 *group, int ifindex) {
+    union address_native to;
+    socklen_t length = address_to_native(group, &to);
+    int rc = udpsock_bind(fd, from, 0);
+    if (rc == 0) {
+        rc = group_send_by(fd, address_is_v4(from), ifindex);
+    }
+    return rc != 0 || connect(fd, &to.any, length) == 0 ? rc : -errno;
+}
+
+int group_reach(const struct sockaddr_in6 *from, const struct sockaddr_in6 *group, int ifindex) {
+    int fd = udpsock_open(from);
+    if (fd < 0) {
+        return fd;
+    }
+    int rc = try_connect(fd, from, group, ifindex);
+    close(fd);
+    return rc;
+}

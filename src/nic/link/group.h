@@ -17,4 +17,7 @@ int group_open(const struct sockaddr_in6 *group, int ifindex);
 /* Makes multicast that the socket sends leave by that device, come back to this host, and go as far as unicast does. */
 int group_send_by(int fd, bool v4, int ifindex);
 
+/* Does the kernel have a way for what is sent from that address to the group? 0 or -errno (-ENETUNREACH). */
+int group_reach(const struct sockaddr_in6 *from, const struct sockaddr_in6 *group, int ifindex);
+
 #endif

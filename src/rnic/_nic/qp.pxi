@@ -169,10 +169,10 @@ cdef class QP(Handle):
         try:
             while first > 0:
                 wr = <WorkRequest>chain[first - 1]
-                if sending and (<SendWR>wr).ah is not None:
-                    (<SendWR>wr).ah.need(verb)
                 wr.enter_chain(first - 1)
                 first -= 1
+                if sending:
+                    (<SendWR>wr).hold_ah(verb)
                 head = wr.fill(head)
                 if wr.kept_by != self.token:
                     self.keep(wr)
@@ -186,7 +186,7 @@ cdef class QP(Handle):
             self.calls -= 1
         finally:
             for i in range(first, len(chain)):
-                (<WorkRequest>chain[i]).in_chain = False
+                (<WorkRequest>chain[i]).leave_chain()
         if rc < 0:
             i = index_of(chain, <const void *>bad_send if sending else <const void *>bad_recv)
             raise PostError(-rc, text_of(&err), verb, chain[i], i)

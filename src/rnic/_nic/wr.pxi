@@ -107,6 +107,9 @@ cdef class WorkRequest:
         self.in_chain = True
         return 0
 
+    cdef void leave_chain(self):
+        self.in_chain = False
+
 
 @cython.final
 cdef class SendWR(WorkRequest):
@@ -128,6 +131,7 @@ cdef class SendWR(WorkRequest):
     cdef public uint32_t imm_data         #: What the receiver finds in WC.imm_data.
     cdef public uint32_t invalidate_rkey  #: The key that stops to be valid.
     cdef public AH ah                     #: Datagrams: the way to the peer, or None.
+    cdef AH posted                        # the one that is being posted now
     cdef public uint32_t remote_qpn       #: Datagrams: the peer's queue pair, 0xFFFFFF of a multicast group.
     cdef public uint32_t remote_qkey      #: Datagrams: its Q_Key.
 
@@ -161,6 +165,20 @@ cdef class SendWR(WorkRequest):
     def send_flags(self, value):
         self.c.send_flags = value
 
+    cdef int hold_ah(self, str verb) except -1:
+        """Nobody closes the address handle while it is being posted; work that is posted needs it no more."""
+        if self.ah is not None:
+            self.ah.need(verb)
+            self.posted = self.ah
+            self.posted.calls += 1
+        return 0
+
+    cdef void leave_chain(self):
+        self.in_chain = False
+        if self.posted is not None:
+            self.posted.calls -= 1
+            self.posted = None
+
     cdef void *fill(self, void *next) noexcept:
         # Of the unions only the opcode's member: they share bytes.
         cdef int opcode = self.c.opcode
@@ -174,7 +192,7 @@ cdef class SendWR(WorkRequest):
             self.c.wr.atomic.remote_addr, self.c.wr.atomic.rkey = self.remote_addr, self.rkey
             self.c.wr.atomic.compare_add, self.c.wr.atomic.swap = self.compare_add, self.swap
         elif opcode == RNIC_WR_SEND or opcode == RNIC_WR_SEND_WITH_IMM:
-            self.c.wr.ud.ah = NULL if self.ah is None else self.ah.p
+            self.c.wr.ud.ah = NULL if self.posted is None else self.posted.p
             self.c.wr.ud.remote_qpn, self.c.wr.ud.remote_qkey = self.remote_qpn, self.remote_qkey
         else:
             self.c.wr.rdma.remote_addr, self.c.wr.rdma.rkey = self.remote_addr, self.rkey
