@@ -125,7 +125,7 @@ def test_what_is_sent_is_the_kernels_packet_byte_for_byte(start: Start, capture:
         more = {"imm_data": imm.data} if imm else {}
         node.call("dg_send", PEER, theirs.bth.dqpn, theirs.payload, qkey=deth.qkey, **more)
         ext = tuple(replace(h, sqpn=own) if isinstance(h, DETH) else h for h in theirs.ext)
-        bth = replace(theirs.bth, psn=nth, migreq=True)  # the kernel's migration state is another (IBA 9.2.4)
+        bth = replace(theirs.bth, psn=nth, migreq=True)  # the kernel's migration state is another
         data = node.call("plain_take")
         assert data[:-4] == replace(theirs, bth=bth, ext=ext).emit_covered()
         assert icrc_right(data)

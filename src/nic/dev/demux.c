@@ -141,7 +141,9 @@ static bool from_peer(struct qp *qp, const uint8_t *bth, uint32_t n, const struc
 
 static void input(struct dev *dev, struct port *port, const struct udp_datagram *d, const uint8_t *bth, uint32_t n,
                   uint16_t guess, bool forwarded, uint64_t now) {
-    struct incoming in = {.dst = &port->addr, .guess = guess};
+    struct incoming in; /* not cleared: most packets are connected ones, and need little of it */
+    in.dst = &port->addr;
+    in.guess = guess;
     if (!parse(dev, &in.pkt, bth, n))
         return;
     bool ud = in.pkt.row->mask & OPC_UD;

@@ -155,7 +155,7 @@ static bool is_own_address(const struct dev *dev, const struct sockaddr_in6 *src
     return false;
 }
 
-/* Each member gets its own copy, but the sender none (IBA 10.5.2.2). */
+/* Each member gets its own copy, but the sender none (IBA 10.5.2). */
 static void deliver(struct dev *dev, const struct group *g, const struct packet *pkt, const struct udp_datagram *d,
                     uint64_t now) {
     uint32_t sender = is_own_address(dev, &d->src) ? deth_source(pkt) : 0;

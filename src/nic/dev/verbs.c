@@ -685,7 +685,7 @@ static int soft_destroy_qp(struct rnic_qp *pub, struct rnic_err *err) {
     if (!groups)
         leave_qp(dev, qp);
     dev_unlock(dev);
-    if (groups) /* IBA 10.5.2.3 */
+    if (groups) /* IBA 10.5.2 */
         return fail(err, -EBUSY, "the queue pair is attached to %d multicast groups: detach_mcast() first", groups);
     free_qp(qp);
     return 0;

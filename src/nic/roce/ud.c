@@ -130,7 +130,7 @@ static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
 
 /* ---------------------------------------------------------------- receive */
 
-/* Reasons to drop a datagram in silence (IBA 9.6.1.4.2, 9.8.3.2; C9-206: Q_Key). */
+/* Reasons to drop a datagram in silence (IBA 9.6.1.4, 9.8.3). */
 static int unwanted(struct qp *qp, const struct packet *pkt) {
     bool gsi = qp->pub.qp_type == RNIC_QPT_GSI;
     if (qp->state == RNIC_QPS_ERR)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What stands ahead of a received datagram's payload (IBA 11.4.1.2; Annex A17.4.5.2): 40 bytes, of IPv6 the header, of
+ * What stands ahead of a received datagram's payload (IBA 11.4.1.2; Annex A17.4.5): 40 bytes, of IPv6 the header, of
  * IPv4 20 bytes of zeros and the header.  A UDP socket does not show it, so it is built again from what is known.
  */
 #ifndef RNIC_WIRE_GRH_H

@@ -163,7 +163,7 @@ _WORDS = struct.Struct("!10H")
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a datagram came from, out of the 40 bytes ahead of its payload (IBA 8.3; annex A17.4.5.2)."""
+    """Where a datagram came from, out of the 40 bytes ahead of its payload (IBA 8.3; annex A17.4.5)."""
 
     sgid: GID
     """Whoever sent it."""
