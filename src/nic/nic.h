@@ -21,7 +21,8 @@
 
 #define RNIC_QP_STATES(X) X(RESET, 0) X(INIT, 1) X(RTR, 2) X(RTS, 3) X(SQD, 4) X(SQE, 5) X(ERR, 6)
 
-#define RNIC_QP_TYPES(X) X(RC, 2) X(UC, 3) X(UD, 4) X(RAW_PACKET, 8) X(XRC_SEND, 9) X(XRC_RECV, 10)
+/* GSI is the kernel's: libibverbs gives QP1 to nobody. */
+#define RNIC_QP_TYPES(X) X(GSI, 1) X(RC, 2) X(UC, 3) X(UD, 4) X(RAW_PACKET, 8) X(XRC_SEND, 9) X(XRC_RECV, 10)
 
 #define RNIC_MTUS(X) X(MTU_256, 1) X(MTU_512, 2) X(MTU_1024, 3) X(MTU_2048, 4) X(MTU_4096, 5)
 
@@ -108,6 +109,7 @@
     X(implied_naks, "responses that showed that an earlier one was lost")                                              \
     X(forwarded_out, "packets handed to another process of this host")                                                 \
     X(forwarded_in, "packets received from another process of this host")                                              \
+    X(cm_refused, "CM requests answered with a refusal because nobody on this host listens")                           \
     X(port_remaps, "times this context rebuilt the packet steering of the shared port")                                \
     X(unfit_ip_ids, "addresses whose IP headers this kernel fills otherwise than the ICRC needs")                      \
     X(fault_lost, "packets that the fault injector lost")                                                              \
@@ -132,7 +134,9 @@
     X(drop_resources, "no room to queue a response")                                                                   \
     X(drop_malformed, "headers contradict each other")                                                                 \
     X(drop_slot_full, "for a process whose forwarding queue is full")                                                  \
-    X(drop_no_slot, "for a process that is not there (any more)")
+    X(drop_no_slot, "for a process that is not there (any more)")                                                      \
+    X(drop_bad_qkey, "datagram with another Q_Key than the queue pair's")                                              \
+    X(drop_no_receive, "datagram for a queue pair that has no receive posted")
 
 #define RNIC_ENUM_QP_STATE(n, v) RNIC_QPS_##n = v,
 enum rnic_qp_state { RNIC_QP_STATES(RNIC_ENUM_QP_STATE) };
@@ -314,7 +318,11 @@ struct rnic_cq {
 struct rnic_srq { /* no provider makes one yet */
     struct rnic_context *ctx;
 };
-struct rnic_ah { /* no provider makes one yet */
+struct rnic_ah {
+    struct rnic_context *ctx;
+    struct rnic_pd *pd;
+};
+struct rnic_listener { /* not in libibverbs: who gets the CM requests for a service */
     struct rnic_context *ctx;
 };
 struct rnic_qp {
@@ -429,6 +437,12 @@ struct rnic_fault {
 
 /* ---------------------------------------------------------------- the provider seam */
 
+enum rnic_listen_flags {
+    RNIC_LISTEN_REUSE = 1
+        << 0, /* an exact address and the wildcard do not exclude each other; the exact one goes first */
+    RNIC_LISTEN_AFONLY = 1 << 1, /* the wildcard :: is for IPv6 alone */
+};
+
 struct rnic_open_attr {
     uint32_t rcvbuf;     /* bytes of socket buffer to ask for; 0: as much as the system grants */
     uint32_t max_window; /* bytes in flight a QP; 0: from the granted socket buffer */
@@ -475,6 +489,23 @@ struct rnic_ops {
                      struct rnic_err *err);
     int (*post_recv)(struct rnic_qp *qp, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
                      struct rnic_err *err);
+
+    int (*create_ah)(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct rnic_ah **ah, struct rnic_err *err);
+    int (*query_ah)(struct rnic_ah *ah, struct rnic_ah_attr *attr, struct rnic_err *err);
+    int (*destroy_ah)(struct rnic_ah *ah, struct rnic_err *err); /* at once: work that is posted keeps the way */
+    int (*attach_mcast)(struct rnic_qp *qp, const union rnic_gid *gid, uint16_t lid, struct rnic_err *err);
+    int (*detach_mcast)(struct rnic_qp *qp, const union rnic_gid *gid, uint16_t lid, struct rnic_err *err);
+
+    /* From now on the CM's REQ and SIDR_REQ for service_id (host byte order) that are sent to addr come to this context's
+     * GSI queue pair. addr: a GID of the device; ::ffff:0.0.0.0: every IPv4 one, ::: every one. -EADDRINUSE: another
+     * listener of this host is in the way. */
+    int (*cm_listen)(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *addr,
+                     uint32_t flags /* enum rnic_listen_flags */, struct rnic_listener **listener,
+                     struct rnic_err *err);
+    int (*cm_unlisten)(struct rnic_listener *listener, struct rnic_err *err);
+    /* The number of one of the context's slots: communication ids that it hands out have it in their upper 10 bits, so
+     * that answers find their way on a host with many processes. */
+    int (*cm_slot)(struct rnic_context *ctx, uint32_t *slot, struct rnic_err *err);
 
     /* Takes one asynchronous event; -EAGAIN when none waits (wait on ctx->async_fd). */
     int (*get_async_event)(struct rnic_context *ctx, struct rnic_async_event *event, struct rnic_err *err);

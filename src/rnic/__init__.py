@@ -30,7 +30,7 @@ from rnic.enums import (
     WROpcode,
 )
 from rnic.errors import PostError, VerbsError
-from rnic.verbs.ah import GID, AHAttr
+from rnic.verbs.ah import AH, GID, AHAttr, Route
 from rnic.verbs.context import AsyncEvent, Context, DeviceAttr, GIDEntry, PortAttr
 from rnic.verbs.counters import Counters
 from rnic.verbs.device import Device, format_guid, get_device_list, open_device
@@ -58,12 +58,14 @@ __all__ = [
     "CompChannel",
     "CQ",
     "QP",
+    "AH",
     # attributes and addresses
     "QPInitAttr",
     "QPCap",
     "QPAttr",
     "QPStats",
     "AHAttr",
+    "Route",
     "GID",
     # work
     "SGE",

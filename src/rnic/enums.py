@@ -42,8 +42,13 @@ class QPState(IntEnum):
 
 
 class QPType(IntEnum):
-    """The transport service of a queue pair (IBA 9.1; ibv_create_qp(3))."""
+    """The transport service of a queue pair (IBA 9.1; ibv_create_qp(3)).
 
+    GSI is queue pair 1, for management datagrams (IBA 13.5.1); libibverbs has no name for it, the value
+    is the kernel's.
+    """
+
+    GSI = 1
     RC = 2
     UC = 3
     UD = 4

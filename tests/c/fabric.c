@@ -9,6 +9,7 @@
 #include "check.h"
 #include "roce/roce.h"
 #include "wire/bth.h"
+#include "wire/grh.h"
 #include "wire/icrc.h"
 
 #define FIRST_QPN 0x010203 /* of node 0; the others' follow in steps of 0x10000 */
@@ -193,7 +194,7 @@ static struct qp *parse(struct node *node, const struct in_flight *p, struct pac
     if (icrc != get_le32(p->bytes + n - ICRC_BYTES))
         return drop(node, RNIC_CNT_drop_bad_icrc), NULL;
     const struct roce_opcode *row = roce_opcode(bth_opcode(p->bytes));
-    if (!row || !(row->mask & OPC_RC))
+    if (!row || !(row->mask & (OPC_RC | OPC_UD)))
         return drop(node, RNIC_CNT_drop_bad_opcode), NULL;
     uint32_t pad = bth_pad(p->bytes);
     if (n < row->header + pad + ICRC_BYTES)
@@ -207,8 +208,9 @@ static struct qp *parse(struct node *node, const struct in_flight *p, struct pac
                            .ackreq = bth_ackreq(p->bytes),
                            .solicited = bth_se(p->bytes)};
     for (int i = 0; i < node->qps; i++) {
-        if (node->qp[i]->pub.qp_num == bth_dqpn(p->bytes))
-            return node->qp[i];
+        struct qp *qp = node->qp[i];
+        if (qp->pub.qp_num == bth_dqpn(p->bytes))
+            return row->mask & qp->service ? qp : (drop(node, RNIC_CNT_drop_bad_opcode), NULL);
     }
     return drop(node, RNIC_CNT_drop_bad_qpn), NULL;
 }
@@ -216,7 +218,7 @@ static struct qp *parse(struct node *node, const struct in_flight *p, struct pac
 static void invariants(const struct qp *qp) {
     const struct rc *rc = rc_of(qp);
     const struct requester *req = &rc->req;
-    if (qp->state < RNIC_QPS_RTS)
+    if (qp->state < RNIC_QPS_RTS || qp_is_datagram(qp))
         return;
     CHECK(req->rd_count <= qp->attr.max_rd_atomic);
     CHECK(psn_diff(req->psn, req->una) >= 0 && psn_diff(req->max_psn, req->psn) >= 0);
@@ -259,6 +261,7 @@ static void turn_soon(struct node *node) {
 
 static void arrive(struct fabric *f, struct in_flight *p) {
     struct packet pkt;
+    uint8_t grh[GRH_BYTES];
     struct node *node = p->to;
     node->nic.counters.value[RNIC_CNT_rx_packets]++;
     struct qp *qp = parse(node, p, &pkt);
@@ -266,6 +269,8 @@ static void arrive(struct fabric *f, struct in_flight *p) {
         drop(node, RNIC_CNT_drop_bad_state);
     } else if (qp) {
         note_packet(p->from, 1, pkt.bth, pkt.length);
+        grh_build(grh, &p->flow.src, &p->flow.dst, p->flow.traffic_class, p->flow.hop_limit, 0, p->n);
+        pkt.grh = grh;
         qp->engine->input(qp, &pkt, f->now);
         invariants(qp);
         turn_soon(node);
@@ -389,6 +394,7 @@ void fabric_open(struct fabric *f, bool ipv6) {
         node->fabric = f;
         node->run_at = NEVER;
         node->nic.max_window = 1 << 20;
+        node->nic.mtu = 1024;
         node->sink = (struct sink){.tx = {reserve, commit}, .node = node};
         address(&node->addr, ipv6, i);
         rng_seed(&node->nic.rng, (uint64_t)i);
@@ -402,6 +408,8 @@ void fabric_close(struct fabric *f) {
         struct node *node = &f->node[i];
         while (node->qps)
             fabric_destroy(node->qp[0]);
+        while (node->ahs)
+            free(node->ah[--node->ahs]);
         fault_set(&node->fault, NULL);
         mr_table_free(&node->nic.mrs);
         event_queue_free(&node->nic.events);
@@ -440,16 +448,19 @@ void fabric_drop_mr(struct node *node, struct mr *mr) {
     free(mr);
 }
 
-struct qp *fabric_qp(struct node *node, const struct rnic_qp_cap *cap, struct cq *send_cq, struct cq *recv_cq) {
+static struct qp *make_qp(struct node *node, int type, const struct rnic_qp_cap *cap, struct cq *send_cq,
+                          struct cq *recv_cq) {
     struct qp *qp = calloc(1, sizeof *qp);
     CHECK(node->qps < NODE_QPS);
     qp->pub.pd = &node->pd.pub;
     qp->pub.send_cq = &send_cq->pub;
     qp->pub.recv_cq = &recv_cq->pub;
     qp->pub.qp_num = FIRST_QPN + (uint32_t)((node - node->fabric->node) << 16) + (uint32_t)node->qps;
-    qp->pub.qp_type = RNIC_QPT_RC;
+    qp->pub.qp_type = qp->sq.qp_type = type;
+    qp->sq.pd = &node->pd.pub;
     qp->nic = &node->nic;
-    qp->engine = &roce_rc_ops;
+    qp->engine = type == RNIC_QPT_RC ? &roce_rc_ops : &roce_ud_ops;
+    qp->service = type == RNIC_QPT_RC ? OPC_RC : OPC_UD;
     CHECK_EQ(wq_init(&qp->sq, cap->max_send_wr, cap->max_send_sge, cap->max_inline_data, sizeof(struct send_wqe)), 0);
     CHECK_EQ(wq_init(&qp->rq, cap->max_recv_wr, cap->max_recv_sge, 0, sizeof(struct recv_wqe)), 0);
     wq_reset(&qp->sq);
@@ -457,6 +468,32 @@ struct qp *fabric_qp(struct node *node, const struct rnic_qp_cap *cap, struct cq
     CHECK_EQ(qp->engine->create(qp), 0);
     node->qp[node->qps++] = qp;
     return qp;
+}
+
+struct qp *fabric_qp(struct node *node, const struct rnic_qp_cap *cap, struct cq *send_cq, struct cq *recv_cq) {
+    return make_qp(node, RNIC_QPT_RC, cap, send_cq, recv_cq);
+}
+
+struct qp *fabric_ud(struct node *node, int type, uint32_t qkey, struct cq *send_cq, struct cq *recv_cq) {
+    struct rnic_qp_cap cap = {16, 16, 4, 4, 64};
+    struct qp *qp = make_qp(node, type, &cap, send_cq, recv_cq);
+    struct rnic_qp_attr attr = {.qp_state = RNIC_QPS_INIT, .port_num = 1, .qkey = qkey, .sq_psn = 0xFFFFFF};
+    if (type == RNIC_QPT_GSI)
+        qp->pub.qp_num = QPN_GSI;
+    CHECK_EQ(fabric_modify(qp, &attr, RNIC_QP_STATE | RNIC_QP_PKEY_INDEX | RNIC_QP_PORT | RNIC_QP_QKEY, NULL), 0);
+    CHECK_EQ(move(qp, RNIC_QPS_RTR), 0);
+    attr.qp_state = RNIC_QPS_RTS;
+    CHECK_EQ(fabric_modify(qp, &attr, RNIC_QP_STATE | RNIC_QP_SQ_PSN, NULL), 0);
+    return qp;
+}
+
+struct ah *fabric_ah(struct node *node, const struct node *to) {
+    struct ah *ah = calloc(1, sizeof *ah);
+    CHECK(node->ahs < NODE_AHS);
+    ah->head.pub.pd = &node->pd.pub;
+    ah->head.users = 1;
+    ah->flow = (struct flow){.src = node->addr, .dst = to->addr, .traffic_class = 0x68, .hop_limit = 33};
+    return node->ah[node->ahs++] = ah;
 }
 
 void fabric_destroy(struct qp *qp) {

@@ -9,10 +9,12 @@
 #include <stddef.h>
 
 #include "link/fault.h"
+#include "qp/ah.h"
 #include "qp/qp.h"
 
 #define NODES 3
 #define NODE_QPS 4
+#define NODE_AHS 8
 #define US 1000ull
 #define MS 1000000ull
 #define SEC 1000000000ull
@@ -38,6 +40,8 @@ struct node {
     struct fault fault; /* of what it sends */
     struct qp *qp[NODE_QPS];
     int qps;
+    struct ah *ah[NODE_AHS];
+    int ahs;
     uint64_t wire_free; /* its wire has sent all there is by then */
     uint64_t run_at;    /* engines are to run then, see lazy; NEVER */
 
@@ -83,6 +87,9 @@ void fabric_settle(struct fabric *f); /* runs until all is quiet; a failure afte
 bool fabric_step(struct fabric *f, uint64_t until);
 
 struct qp *fabric_qp(struct node *node, const struct rnic_qp_cap *cap, struct cq *send_cq, struct cq *recv_cq);
+/* A datagram queue pair in RTS with that Q_Key, and the way to a node; fabric_close() frees both. */
+struct qp *fabric_ud(struct node *node, int type, uint32_t qkey, struct cq *send_cq, struct cq *recv_cq);
+struct ah *fabric_ah(struct node *node, const struct node *to);
 void fabric_destroy(struct qp *qp);
 int fabric_modify(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
 void fabric_turn(struct qp *qp); /* the engine's turn after a post */

@@ -413,6 +413,8 @@ static void note_send(struct rnic_qp *qp, const struct rnic_send_wr *wr) {
     if (wr->opcode == RNIC_WR_ATOMIC_CMP_AND_SWP || wr->opcode == RNIC_WR_ATOMIC_FETCH_AND_ADD)
         note(qp->ctx, " atomic=%lu,%lu,%lu,%u", wr->wr.atomic.remote_addr, wr->wr.atomic.compare_add,
              wr->wr.atomic.swap, wr->wr.atomic.rkey);
+    else if (qp->qp_type == RNIC_QPT_UD)
+        note(qp->ctx, " ud=%d,%u,%u", wr->wr.ud.ah != NULL, wr->wr.ud.remote_qpn, wr->wr.ud.remote_qkey);
     else
         note(qp->ctx, " rdma=%lu,%u", wr->wr.rdma.remote_addr, wr->wr.rdma.rkey);
     note_sges(qp->ctx, wr->sg_list, wr->num_sge);
@@ -454,6 +456,96 @@ static int rec_post_recv(struct rnic_qp *qp, const struct rnic_recv_wr *wr, cons
     return 0;
 }
 
+/* ---------------------------------------------------------------- datagrams */
+
+struct ah {
+    struct rnic_ah pub;
+    struct rnic_ah_attr attr;
+};
+
+static int rec_create_ah(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct rnic_ah **out,
+                         struct rnic_err *err) {
+    int rc = fails(pd->ctx, "create_ah", err);
+    struct ah *ah;
+
+    note(pd->ctx, "create_ah");
+    note_path(pd->ctx, "ah", attr);
+    note(pd->ctx, "\n");
+    if (rc)
+        return rc;
+    ah = make(pd->ctx, sizeof(*ah));
+    ah->pub = (struct rnic_ah){pd->ctx, pd};
+    ah->attr = *attr;
+    *out = &ah->pub;
+    return 0;
+}
+
+static int rec_query_ah(struct rnic_ah *ah, struct rnic_ah_attr *attr, struct rnic_err *err) {
+    note(ah->ctx, "query_ah\n");
+    *attr = ((struct ah *)ah)->attr;
+    return fails(ah->ctx, "query_ah", err);
+}
+
+static int rec_destroy_ah(struct rnic_ah *ah, struct rnic_err *err) {
+    int rc = fails(ah->ctx, "destroy_ah", err);
+
+    note(ah->ctx, "destroy_ah\n");
+    if (!rc)
+        unmake(ah->ctx, ah);
+    return rc;
+}
+
+static void note_gid(struct rnic_context *ctx, const union rnic_gid *gid) {
+    note(ctx, " ");
+    for (int i = 0; i < 16; i++)
+        note(ctx, "%02x", gid->raw[i]);
+}
+
+static int rec_mcast(const char *verb, struct rnic_qp *qp, const union rnic_gid *gid, uint16_t lid,
+                     struct rnic_err *err) {
+    note(qp->ctx, "%s qp=%u", verb, qp->qp_num);
+    note_gid(qp->ctx, gid);
+    note(qp->ctx, " %u\n", lid);
+    return fails(qp->ctx, verb, err);
+}
+
+static int rec_attach_mcast(struct rnic_qp *qp, const union rnic_gid *gid, uint16_t lid, struct rnic_err *err) {
+    return rec_mcast("attach_mcast", qp, gid, lid, err);
+}
+
+static int rec_detach_mcast(struct rnic_qp *qp, const union rnic_gid *gid, uint16_t lid, struct rnic_err *err) {
+    return rec_mcast("detach_mcast", qp, gid, lid, err);
+}
+
+static int rec_cm_listen(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *addr, uint32_t flags,
+                         struct rnic_listener **out, struct rnic_err *err) {
+    int rc = fails(ctx, "cm_listen", err);
+
+    note(ctx, "cm_listen %lx", service_id);
+    note_gid(ctx, addr);
+    note(ctx, " flags=%u\n", flags);
+    if (rc)
+        return rc;
+    *out = make(ctx, sizeof(**out));
+    (*out)->ctx = ctx;
+    return 0;
+}
+
+static int rec_cm_unlisten(struct rnic_listener *listener, struct rnic_err *err) {
+    int rc = fails(listener->ctx, "cm_unlisten", err);
+
+    note(listener->ctx, "cm_unlisten\n");
+    if (!rc)
+        unmake(listener->ctx, listener);
+    return rc;
+}
+
+static int rec_cm_slot(struct rnic_context *ctx, uint32_t *slot, struct rnic_err *err) {
+    note(ctx, "cm_slot\n");
+    *slot = 0x155;
+    return fails(ctx, "cm_slot", err);
+}
+
 static const struct rnic_ops recorder_ops = {
     .name = "recorder",
     .close = rec_close,
@@ -484,6 +576,14 @@ static const struct rnic_ops recorder_ops = {
     .destroy_qp = rec_destroy_qp,
     .post_send = rec_post_send,
     .post_recv = rec_post_recv,
+    .create_ah = rec_create_ah,
+    .query_ah = rec_query_ah,
+    .destroy_ah = rec_destroy_ah,
+    .attach_mcast = rec_attach_mcast,
+    .detach_mcast = rec_detach_mcast,
+    .cm_listen = rec_cm_listen,
+    .cm_unlisten = rec_cm_unlisten,
+    .cm_slot = rec_cm_slot,
     .get_async_event = rec_get_async_event,
 };
 

@@ -122,7 +122,8 @@ static void udp_packet(struct proc *me, struct port *p, const uint8_t *data, uin
             me->big = length;
             me->segment = segment;
         }
-    } else if (port_forward(p, slot, src, data, length, segment, clock_ns()) == 0) {
+    } else if (port_forward(p, slot, &(struct slot_packet){.src = *src, .length = length, .segment = segment}, data,
+                            clock_ns()) == 0) {
         me->handed_on++;
         me->last_wrong = clock_ns();
     } else {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`rnic pingpong rc` between two processes over the loopback device, and with peers that misbehave."""
+"""`rnic pingpong` between two processes over the loopback device, and with peers that misbehave."""
 
 from __future__ import annotations
 
@@ -73,6 +73,29 @@ def test_device_and_gid_can_be_chosen(rnic: Start) -> None:
     assert_good(server, client, 4096, 10)
     assert client.out.count("GID ::1\n") == 2
     assert_good(*both(rnic, "-d", "roce_lo", "-n", 10), 4096, 10)
+
+
+def datagrams(rnic: Start, *options: object, host: str = "127.0.0.1") -> tuple[Result, Result]:
+    """A server and its client that bounce datagrams."""
+    server = rnic("pingpong", "ud", "-p", 0, *options)
+    client = rnic("pingpong", "ud", "-p", server.listening(), *options, host)
+    return server.wait(), client.wait()
+
+
+@pytest.mark.parametrize("events", [[], ["-e"]], ids=["poll", "events"])
+@pytest.mark.parametrize("size", [0, 1, 2048, 4096])
+def test_datagrams_bounce(rnic: Start, size: int, events: list[str]) -> None:
+    assert_good(*datagrams(rnic, "-s", size, "-n", 200, *events), size, 200)
+
+
+def test_datagrams_bounce_over_ipv6_and_are_validated(rnic: Start) -> None:
+    assert_good(*datagrams(rnic, "-n", 50, "-r", 2, "-c", host="::1"), 2048, 50)
+
+
+def test_a_datagram_of_two_packets_is_refused(rnic: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = rnic("pingpong", "ud", "-p", listener.getsockname()[1], "-s", 4097, "127.0.0.1")
+        assert_failed(client.wait(), "--size 4097: a datagram is one packet, and the port's MTU is 4096")
 
 
 def test_pages_are_judged_by_their_first_byte() -> None:

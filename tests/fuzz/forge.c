@@ -5,6 +5,7 @@
 
 #include "roce/roce.h"
 #include "wire/bth.h"
+#include "wire/mad.h"
 
 /* ---------------------------------------------------------------- parts of a packet */
 
@@ -169,6 +170,39 @@ void forge_valid(struct forged *f, const struct qp *qp, const struct grounds *g,
         repetition(f, qp, g, d);
     else
         request(f, qp, g, d);
+}
+
+/* ---------------------------------------------------------------- datagrams */
+
+static void begin_datagram(struct forged *f, uint8_t opcode, uint32_t qpn, uint32_t qkey, struct dice *d) {
+    memset(f->bytes, 0, ROCE_MAX_HEADER);
+    bth_set_opcode(f->bytes, opcode);
+    bth_set_pkey(f->bytes, 0xFFFF);
+    bth_set_dqpn(f->bytes, qpn);
+    bth_set_psn(f->bytes, (uint32_t)dice_bits(d, 3) & PSN_MASK);
+    uint8_t *deth = f->bytes + row_of(f)->deth;
+    deth_set_qkey(deth, dice_one_in(d, 16) ? (uint32_t)dice_bits(d, 4) : qkey);
+    deth_set_sqpn(deth, dice_one_in(d, 4) ? qpn : (uint32_t)dice_bits(d, 3));
+    f->n = row_of(f)->header;
+}
+
+void forge_datagram(struct forged *f, uint32_t qpn, uint32_t qkey, struct dice *d) {
+    begin_datagram(f, (uint8_t)(ROCE_UD_SEND_ONLY + dice_below(d, 2)), qpn, qkey, d);
+    set_payload(f, (uint32_t)DICE_PICK(d, 0, 1, 4, dice_below(d, 4097), 1024, 4096, 4097, 5000));
+}
+
+void forge_mad(struct forged *f, uint64_t service_id, uint32_t slot, struct dice *d) {
+    begin_datagram(f, ROCE_UD_SEND_ONLY, QPN_GSI, GSI_QKEY, d);
+    set_payload(f, dice_one_in(d, 16) ? dice_below(d, 600) : MAD_BYTES);
+    uint8_t *mad = f->bytes + row_of(f)->header;
+    static const uint8_t head[4] = {1, CM_CLASS, CM_CLASS_VERSION, 3};
+    memcpy(mad, head, sizeof head);
+    put_be16(mad + 16, (uint16_t)(CM_REQ + dice_below(d, 12)));
+    put_be32(mad + 24, slot << 22 | (uint32_t)dice_bits(d, 2));
+    put_be32(mad + 28, (dice_one_in(d, 4) ? dice_below(d, 1024) : slot) << 22 | (uint32_t)dice_bits(d, 2));
+    put_be64(mad + 32, dice_one_in(d, 3) ? dice_bits(d, 8) : service_id);
+    if (dice_one_in(d, 8))
+        mad[dice_below(d, MAD_BYTES)] ^= (uint8_t)(1u << dice_below(d, 8));
 }
 
 /* ---------------------------------------------------------------- mutations */

@@ -28,6 +28,10 @@ struct forged {
 void forge_valid(struct forged *f, const struct qp *qp, const struct grounds *g, struct dice *d);
 /* Changes one to three things of it. */
 void forge_mutate(struct forged *f, const struct qp *qp, const struct grounds *g, struct dice *d);
+/* A datagram for a queue pair with that number and Q_Key. */
+void forge_datagram(struct forged *f, uint32_t qpn, uint32_t qkey, struct dice *d);
+/* A CM message for queue pair 1: for that service or a communication id of that slot, as a rule. */
+void forge_mad(struct forged *f, uint64_t service_id, uint32_t slot, struct dice *d);
 /* Bytes without sense. */
 void forge_noise(struct forged *f, struct dice *d);
 

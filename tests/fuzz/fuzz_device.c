@@ -6,8 +6,10 @@
  *
  * The device is roce_lo, in a network namespace of its own where that is allowed.  A target queue pair, whose peer
  * address is the attacker's, gets forged packets singly, as UDP_SEGMENT batches and through the slot's unix socket,
- * beside probes and noise.  Between them a WRITE and a READ of a healthy pair must arrive unharmed.
+ * beside probes and noise; a datagram queue pair that is in a multicast group, and queue pair 1 with a listener, get
+ * theirs.  Between them a WRITE and a READ of a healthy pair must arrive unharmed.
  */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <net/if.h>
 #include <netinet/udp.h>
@@ -25,6 +27,8 @@
 #include "dev/dev.h"
 #include "forge.h"
 #include "link/abstract.h"
+#include "link/group.h"
+#include "link/listen.h"
 #include "link/slotmsg.h"
 #include "link/udpsock.h"
 #include "wire/bth.h"
@@ -39,6 +43,9 @@
 #define EVERY 250   /* cases between two looks at the healthy pair */
 #define PATIENCE 10 /* seconds for a WRITE and a READ */
 #define CANARY 0xC5
+#define QKEY 0x11223344
+#define SERVICE 0x01061234
+#define GROUP "239.77.3.4"
 
 enum { TARGET, LEFT, RIGHT, QPS };
 
@@ -46,7 +53,8 @@ static struct {
     struct rnic_context *ctx;
     struct rnic_pd *pd;
     struct rnic_cq *cq;
-    struct rnic_qp *qp[QPS];
+    struct rnic_qp *qp[QPS], *ud, *gsi;
+    struct rnic_listener *listener;
     uint8_t arena[GUARD + BYTES + GUARD];
     uint8_t *memory;
     struct rnic_mr *mr;
@@ -131,6 +139,63 @@ static void connect_qp(struct rnic_qp *qp, uint32_t dest) {
     }
 }
 
+/* ---------------------------------------------------------------- datagrams */
+
+static void group(union rnic_gid *gid) {
+    *gid = (union rnic_gid){.raw = {[10] = 0xFF, [11] = 0xFF}};
+    in_addr_t a = inet_addr(GROUP);
+    memcpy(gid->raw + 12, &a, sizeof a);
+}
+
+static void ready_datagrams(struct rnic_qp *qp, uint32_t qkey) {
+    struct rnic_qp_attr a = {.port_num = 1, .qkey = qkey};
+    const uint32_t masks[] = {RNIC_QP_STATE, RNIC_QP_STATE | RNIC_QP_PKEY_INDEX | RNIC_QP_PORT | RNIC_QP_QKEY,
+                              RNIC_QP_STATE, RNIC_QP_STATE | RNIC_QP_SQ_PSN};
+    for (a.qp_state = RNIC_QPS_RESET; a.qp_state <= RNIC_QPS_RTS; a.qp_state++)
+        CHECK_EQ(w.ctx->ops->modify_qp(qp, &a, masks[a.qp_state], NULL), 0);
+}
+
+static struct rnic_qp *open_datagrams(int type, uint32_t qkey) {
+    struct rnic_qp *qp;
+    struct rnic_qp_init_attr init = {.send_cq = w.cq, .recv_cq = w.cq, .cap = {16, 16, 1, 1, 0}, .qp_type = type};
+    CHECK_EQ(w.ctx->ops->create_qp(w.pd, &init, &qp, NULL), 0);
+    ready_datagrams(qp, qkey);
+    return qp;
+}
+
+static void open_services(void) {
+    union rnic_gid gid, any = {{0}};
+    w.ud = open_datagrams(RNIC_QPT_UD, QKEY);
+    w.gsi = open_datagrams(RNIC_QPT_GSI, GSI_QKEY);
+    group(&gid);
+    CHECK_EQ(w.ctx->ops->attach_mcast(w.ud, &gid, 0, NULL), 0);
+    CHECK_EQ(w.ctx->ops->cm_listen(w.ctx, SERVICE, &any, 0, &w.listener, NULL), 0);
+}
+
+static void close_services(void) {
+    union rnic_gid gid;
+    group(&gid);
+    CHECK_EQ(w.ctx->ops->cm_unlisten(w.listener, NULL), 0);
+    CHECK_EQ(w.ctx->ops->detach_mcast(w.ud, &gid, 0, NULL), 0);
+    CHECK_EQ(w.ctx->ops->destroy_qp(w.ud, NULL), 0);
+    CHECK_EQ(w.ctx->ops->destroy_qp(w.gsi, NULL), 0);
+}
+
+/* Receives of all sizes; a message that is too long for one brings its queue pair down. */
+static void refresh_datagrams(void) {
+    struct rnic_qp *qps[] = {w.ud, w.gsi};
+    const struct rnic_recv_wr *bad;
+    for (int i = 0; i < 2; i++) {
+        if (((struct qp *)qps[i])->state == RNIC_QPS_ERR)
+            ready_datagrams(qps[i], i ? GSI_QKEY : QKEY);
+        uint32_t n = dice_one_in(&w.dice, 16) ? dice_below(&w.dice, BYTES) : 4096 + 40;
+        struct rnic_sge sge = {(uintptr_t)w.memory, i ? 296 : n, w.mr->lkey};
+        struct rnic_recv_wr wr = {.sg_list = &sge, .num_sge = 1};
+        while (w.ctx->ops->post_recv(qps[i], &wr, &bad, NULL) == 0 && ((struct qp *)qps[i])->state != RNIC_QPS_ERR)
+            ;
+    }
+}
+
 static void open_device(void) {
     struct rnic_err err = {{0}};
     localhost(&w.here, ROCE_UDP_PORT);
@@ -160,10 +225,13 @@ static void open_device(void) {
     w.udp = udpsock_open(&any);
     CHECK(w.udp >= 0 && udpsock_bind(w.udp, &any, 0) == 0);
     w.here.sin6_port = udpsock_port(w.udp); /* the attacker's from now on */
+    CHECK_EQ(group_send_by(w.udp, true, (int)if_nametoindex("lo")), 0);
+    open_services();
 }
 
 static void close_device(void) {
     struct rnic_mr *mrs[] = {w.mr, w.left_mr, w.right_mr, w.back_mr};
+    close_services();
     for (int i = 0; i < QPS; i++)
         CHECK_EQ(w.ctx->ops->destroy_qp(w.qp[i], NULL), 0);
     for (int i = 0; i < 4; i++)
@@ -192,14 +260,24 @@ static void forge(struct forged *f) {
 }
 
 /* Appends the ICRC of packet i of a batch, mostly the right one. */
+static uint32_t seal_for(struct forged *f, const struct sockaddr_in6 *device, uint32_t i) {
+    if (f->n < BTH_BYTES)
+        return f->n;
+    uint32_t icrc = icrc_compute(&w.here, device, (uint16_t)i, f->bytes, f->n);
+    put_le32(f->bytes + f->n, icrc ^ (dice_one_in(&w.dice, 64) ? (uint32_t)dice_bits(&w.dice, 4) : 0));
+    return f->n + ICRC_BYTES;
+}
+
 static uint32_t seal(struct forged *f, uint32_t i) {
     struct sockaddr_in6 device;
     localhost(&device, ROCE_UDP_PORT);
-    if (f->n < BTH_BYTES)
-        return f->n;
-    uint32_t icrc = icrc_compute(&w.here, &device, (uint16_t)i, f->bytes, f->n);
-    put_le32(f->bytes + f->n, icrc ^ (dice_one_in(&w.dice, 64) ? (uint32_t)dice_bits(&w.dice, 4) : 0));
-    return f->n + ICRC_BYTES;
+    return seal_for(f, &device, i);
+}
+
+static void send_group(const uint8_t *bytes, uint32_t n) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(ROCE_UDP_PORT)};
+    to.sin_addr.s_addr = inet_addr(GROUP);
+    (void)sendto(w.udp, bytes, n, MSG_DONTWAIT, (struct sockaddr *)&to, sizeof to);
 }
 
 static void send_udp(const uint8_t *bytes, uint32_t n, uint16_t segment) {
@@ -284,6 +362,48 @@ static void attack_slot(void) {
     (void)abstract_send(&name, &iov, 1); /* its queue may be full */
 }
 
+static void attack_datagrams(void) {
+    static struct forged f;
+    struct dice *d = &w.dice;
+    bool multicast = dice_one_in(d, 4);
+    if (multicast)
+        forge_datagram(&f, QPN_MULTICAST, QKEY, d);
+    else if (dice_below(d, 2))
+        forge_datagram(&f, w.ud->qp_num, QKEY, d);
+    else
+        forge_mad(&f, SERVICE, qpn_slot(w.ud->qp_num), d);
+    if (dice_one_in(d, 4)) {
+        dev_lock(dev_of(w.ctx));
+        forge_mutate(&f, (const struct qp *)w.qp[TARGET], &w.grounds, d);
+        dev_unlock(dev_of(w.ctx));
+    }
+    struct sockaddr_in6 to;
+    localhost(&to, ROCE_UDP_PORT);
+    if (multicast)
+        group((union rnic_gid *)&to.sin6_addr);
+    uint32_t n = seal_for(&f, &to, 0);
+    if (multicast)
+        send_group(f.bytes, n);
+    else
+        send_udp(f.bytes, n, 0);
+}
+
+/* What a listener's socket gets. */
+static void attack_listener(void) {
+    static struct forged f;
+    struct slotmsg msg = {.magic = SLOTMSG_MAGIC, .version = SLOTMSG_VERSION, .type = SLOTMSG_FORWARD, .src = w.here};
+    struct abstract_name name;
+    forge_mad(&f, SERVICE, qpn_slot(w.ud->qp_num), &w.dice);
+    localhost(&msg.dst, ROCE_UDP_PORT);
+    msg.length = seal(&f, 0);
+    msg.hops = (uint8_t)dice_bits(&w.dice, 1);
+    if (dice_one_in(&w.dice, 4))
+        ((uint8_t *)&msg)[dice_below(&w.dice, sizeof msg)] ^= (uint8_t)(1u << dice_below(&w.dice, 8));
+    struct iovec iov[2] = {{&msg, sizeof msg}, {f.bytes, f.n + ICRC_BYTES}};
+    listen_any_name(&name, SERVICE, dice_below(&w.dice, 2), (int)if_nametoindex("lo"));
+    (void)abstract_send(&name, iov, 2);
+}
+
 static void attack(void) {
     static uint8_t bytes[65536];
     static struct forged f;
@@ -300,6 +420,15 @@ static void attack(void) {
         send_udp(bytes, n, dice_one_in(&w.dice, 8) ? (uint16_t)(1 + dice_below(&w.dice, 2000)) : segment);
         break;
     }
+    case 3:
+        attack_listener();
+        break;
+    case 4:
+    case 5:
+    case 6:
+    case 7:
+        attack_datagrams();
+        break;
     default:
         forge(&f);
         send_udp(f.bytes, seal(&f, 0), 0);
@@ -389,8 +518,10 @@ int main(int argc, char **argv) {
     isolate();
     open_device();
     for (number = 0; number < cases; number++) {
-        if (number % 10 == 0)
+        if (number % 10 == 0) {
             refresh_target();
+            refresh_datagrams();
+        }
         attack();
         if (number / 1000 % 2 || number % 10 == 0)
             poll();
@@ -401,11 +532,13 @@ int main(int argc, char **argv) {
     struct rnic_counters c;
     CHECK_EQ(w.ctx->ops->query_counters(w.ctx, &c, NULL), 0);
     close_device();
-    printf("fuzz_device: %llu cases: %llu packets taken, %llu requests executed, %llu refused with a NAK, "
-           "%llu forwarded in, the target went to ERR %llu times; %llu transfers beside them verified\n",
-           (unsigned long long)cases, (unsigned long long)c.value[RNIC_CNT_rx_packets],
-           (unsigned long long)c.value[RNIC_CNT_requests_executed],
-           (unsigned long long)c.value[RNIC_CNT_nak_remote_sent], (unsigned long long)c.value[RNIC_CNT_forwarded_in],
-           (unsigned long long)deaths, (unsigned long long)transfers);
+    printf(
+        "fuzz_device: %llu cases: %llu packets taken, %llu requests executed, %llu refused with a NAK, "
+        "%llu forwarded in and %llu out, %llu CM requests refused, the target went to ERR %llu times; %llu transfers "
+        "beside them verified\n",
+        (unsigned long long)cases, (unsigned long long)c.value[RNIC_CNT_rx_packets],
+        (unsigned long long)c.value[RNIC_CNT_requests_executed], (unsigned long long)c.value[RNIC_CNT_nak_remote_sent],
+        (unsigned long long)c.value[RNIC_CNT_forwarded_in], (unsigned long long)c.value[RNIC_CNT_forwarded_out],
+        (unsigned long long)c.value[RNIC_CNT_cm_refused], (unsigned long long)deaths, (unsigned long long)transfers);
     return 0;
 }

@@ -23,6 +23,7 @@ from typing import Any
 from rnic import SGE, Faults, QPAttr, QPState, RecvWR, SendFlags, SendWR, WROpcode
 from rnic._nic.nic import MR, WC
 from rnic.testing import Address, End, Options, complete, prepare
+from transport.datagrams import DatagramWorker
 
 CLONE_NEWNET = 0x40000000
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
@@ -42,12 +43,13 @@ class Held:
     own: Address | None = None
 
 
-class Worker:
+class Worker(DatagramWorker):
     """The methods of a node.  An end is known by the name that open() gave it."""
 
     def __init__(self, way: Connection) -> None:
         self.way = way
         self.ends: dict[str, Held] = {}
+        self.datagrams = {}
 
     # -- the process itself
 

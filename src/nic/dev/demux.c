@@ -6,10 +6,13 @@
 #include <string.h>
 
 #include "dev/dev.h"
+#include "link/address.h"
 #include "wire/bth.h"
+#include "wire/grh.h"
 #include "wire/icrc.h"
 
 #define DROP(dev, reason) ((dev)->nic.counters.value[RNIC_CNT_drop_##reason]++)
+#define DEFAULT_HOPS 64 /* told of a packet whose IP header nobody saw */
 #define STRANGERS 3 /* packets in a row with identifications that rnic does not send make the source a counting one */
 
 /* ---------------------------------------------------------------- ICRC */
@@ -27,20 +30,19 @@ static bool plausible_id(struct ip_id_state *id, uint16_t value) {
     return id->known = true;
 }
 
-/* The flow's addresses and ports must be those of the datagram: from is the peer's port, which may change. */
-static bool icrc_right(struct flow *from, const uint8_t *bth, uint32_t n, uint16_t guess) {
+/* The identification that the packet was sent with, 0 with IPv6; -1: its ICRC is wrong.  The flow's addresses and ports
+ * must be those of the datagram: from is the peer's port, which may change. */
+static int icrc_id(struct flow *from, const uint8_t *bth, uint32_t n, uint16_t guess) {
     uint32_t body = n - ICRC_BYTES, wire = get_le32(bth + body);
     bool ipv4 = IN6_IS_ADDR_V4MAPPED(&from->src.sin6_addr);
     uint32_t state = flow_seed(from, n) ^ (ipv4 ? icrc_id_delta(guess) : 0);
     state = icrc_bth(state, bth);
     state = crc32_update(state, bth + BTH_BYTES, body - BTH_BYTES);
     uint32_t diff = wire ^ ~state;
-    if (diff == 0)
-        return !ipv4 || plausible_id(&from->id, guess);
     if (!ipv4)
-        return false;
-    int id = icrc_recover_id(diff, body);
-    return id >= 0 && plausible_id(&from->id, (uint16_t)(id ^ guess));
+        return diff == 0 ? 0 : -1;
+    int id = diff == 0 ? 0 : icrc_recover_id(diff, body);
+    return id >= 0 && plausible_id(&from->id, (uint16_t)(id ^ guess)) ? id ^ guess : -1;
 }
 
 /* ---------------------------------------------------------------- one packet */
@@ -49,7 +51,7 @@ static bool parse(struct dev *dev, struct packet *pkt, const uint8_t *bth, uint3
     if (n < BTH_BYTES + ICRC_BYTES)
         return DROP(dev, short), false;
     pkt->row = roce_opcode(bth_opcode(bth));
-    if (!pkt->row || !(pkt->row->mask & OPC_RC))
+    if (!pkt->row || !(pkt->row->mask & (OPC_RC | OPC_UD)))
         return DROP(dev, bad_opcode), false;
     if (bth_tver(bth))
         return DROP(dev, bad_version), false;
@@ -78,45 +80,113 @@ static struct flow *reverse_flow(struct qp *qp, const struct sockaddr_in6 *src) 
     return from;
 }
 
-static void input(struct dev *dev, const uint8_t *bth, uint32_t n, const struct udp_datagram *d, uint16_t guess,
-                  uint64_t now) {
-    struct packet pkt;
-    if (!parse(dev, &pkt, bth, n))
+/* A datagram's way: anybody's, so that only the last few are known. */
+static struct flow *source_flow(struct dev *dev, const struct sockaddr_in6 *src, const struct sockaddr_in6 *dst) {
+    uint32_t key = get_be32(src->sin6_addr.s6_addr + 12) ^ src->sin6_port ^ dst->sin6_addr.s6_addr[15];
+    struct flow *flow = &dev->sources[(key * 0x9E3779B1u >> 16) % DEV_SOURCES];
+    if (flow->src.sin6_port == src->sin6_port && address_same(&flow->src, src) && address_same(&flow->dst, dst))
+        return flow;
+    *flow = (struct flow){.src = *src, .dst = *dst};
+    flow->dst.sin6_port = htons(ROCE_UDP_PORT);
+    return flow;
+}
+
+bool demux_icrc(struct dev *dev, struct incoming *in, const struct udp_datagram *d, uint32_t n) {
+    int id = icrc_id(source_flow(dev, &d->src, in->dst), in->pkt.bth, n, in->guess);
+    if (id < 0)
+        return DROP(dev, bad_icrc), false;
+    in->id = (uint16_t)id;
+    return true;
+}
+
+static void show_header(struct incoming *in, const struct udp_datagram *d, uint32_t n) {
+    grh_build(in->grh, &d->src, in->dst, d->tclass, d->hops ? d->hops : DEFAULT_HOPS, in->id, n);
+    in->pkt.grh = in->grh;
+}
+
+bool demux_check(struct dev *dev, struct incoming *in, const struct sockaddr_in6 *dst, const struct udp_datagram *d) {
+    *in = (struct incoming){.dst = dst};
+    if (!parse(dev, &in->pkt, d->bytes, d->length))
+        return false;
+    if (!(in->pkt.row->mask & OPC_UD))
+        return DROP(dev, bad_opcode), false;
+    if (!demux_icrc(dev, in, d, d->length))
+        return false;
+    show_header(in, d, d->length);
+    return true;
+}
+
+void demux_deliver(struct dev *dev, struct qp *qp, const struct packet *pkt, uint32_t n, uint64_t now) {
+    if (qp->state < RNIC_QPS_RTR) {
+        COUNT(qp, drop_bad_state);
         return;
-    struct qp *qp = qpn_find(dev, bth_dqpn(bth));
+    }
+    qp->counters.value[RNIC_CNT_rx_packets]++;
+    qp->counters.value[RNIC_CNT_rx_bytes] += n;
+    qp->engine->input(qp, pkt, now);
+    sched_input(dev, qp);
+}
+
+static struct qp *find_qp(const struct dev *dev, uint32_t qpn) {
+    return qpn == QPN_GSI ? dev->gsi : qpn_find(dev, qpn);
+}
+
+/* Is it from the queue pair's peer, unharmed? */
+static bool from_peer(struct qp *qp, const uint8_t *bth, uint32_t n, const struct udp_datagram *d, uint16_t guess) {
+    if (memcmp(&qp->flow.dst.sin6_addr, &d->src.sin6_addr, sizeof d->src.sin6_addr)) /* C9-43, C9-44 */
+        return COUNT(qp, drop_bad_source), false;
+    if (icrc_id(reverse_flow(qp, &d->src), bth, n, guess) < 0)
+        return COUNT(qp, drop_bad_icrc), false;
+    return true;
+}
+
+static void input(struct dev *dev, struct port *port, const struct udp_datagram *d, const uint8_t *bth, uint32_t n,
+                  uint16_t guess, bool forwarded, uint64_t now) {
+    struct incoming in; /* not cleared: most packets are connected ones, and need little of it */
+    in.dst = &port->addr;
+    in.guess = guess;
+    if (!parse(dev, &in.pkt, bth, n))
+        return;
+    bool ud = in.pkt.row->mask & OPC_UD;
+    if (ud && bth_dqpn(bth) == QPN_GSI && !forwarded && gsi_elsewhere(dev, port, &in, d, n, now))
+        return;
+    struct qp *qp = find_qp(dev, bth_dqpn(bth));
     if (!qp) {
         DROP(dev, bad_qpn);
+        return;
+    }
+    if (!(in.pkt.row->mask & qp->service)) { /* C9-13 */
+        COUNT(qp, drop_bad_opcode);
         return;
     }
     if (qp->state < RNIC_QPS_RTR) {
         COUNT(qp, drop_bad_state);
         return;
     }
-    if (memcmp(&qp->flow.dst.sin6_addr, &d->src.sin6_addr, sizeof d->src.sin6_addr)) { /* C9-43, C9-44 */
-        COUNT(qp, drop_bad_source);
+    if (ud ? !demux_icrc(dev, &in, d, n) : !from_peer(qp, bth, n, d, guess))
         return;
-    }
-    if (!icrc_right(reverse_flow(qp, &d->src), bth, n, guess)) {
-        COUNT(qp, drop_bad_icrc);
-        return;
-    }
-    qp->counters.value[RNIC_CNT_rx_packets]++;
-    qp->counters.value[RNIC_CNT_rx_bytes] += n;
-    qp->engine->input(qp, &pkt, now);
-    sched_input(dev, qp);
+    if (ud)
+        show_header(&in, d, n);
+    demux_deliver(dev, qp, &in.pkt, n, now);
 }
 
 /* ---------------------------------------------------------------- one datagram */
 
-/* The slot that a packet is for; 0xFFFFFFFF when it is too short to say, which counts as ours. */
+/* The slot that a packet is for; 0xFFFFFFFF: looked at here, when it is too short to say, or for a queue pair number that
+ * is no process' own. */
 static uint32_t slot_at(const struct udp_datagram *d, uint32_t at) {
-    return d->length - at < BTH_BYTES ? UINT32_MAX : qpn_slot(bth_dqpn(d->bytes + at));
+    if (d->length - at < BTH_BYTES)
+        return UINT32_MAX;
+    uint32_t qpn = bth_dqpn(d->bytes + at);
+    return qpn == QPN_SMI || qpn == QPN_GSI || qpn == QPN_MULTICAST ? UINT32_MAX : qpn_slot(qpn);
 }
 
 static void forward(struct dev *dev, struct port *port, const struct udp_datagram *d, uint32_t at, uint32_t end,
                     uint32_t slot, uint64_t now) {
     uint32_t packets = (end - at + d->segment - 1) / d->segment;
-    int rc = port_forward(port, slot, &d->src, d->bytes + at, end - at, d->segment, now);
+    struct slot_packet p = {
+        .src = d->src, .length = end - at, .segment = d->segment, .hops = d->hops, .tclass = d->tclass};
+    int rc = port_forward(port, slot, &p, d->bytes + at, now);
     int counter = rc == 0 ? RNIC_CNT_forwarded_out : rc == -EAGAIN ? RNIC_CNT_drop_slot_full : RNIC_CNT_drop_no_slot;
     dev->nic.counters.value[counter] += packets;
 }
@@ -135,7 +205,7 @@ void demux_datagram(struct dev *dev, struct port *port, const struct udp_datagra
             uint32_t n = left < d->segment ? left : d->segment;
             count[RNIC_CNT_rx_packets]++;
             count[RNIC_CNT_rx_bytes] += n;
-            input(dev, d->bytes + at, n, d, index++, now);
+            input(dev, port, d, d->bytes + at, n, index++, forwarded, now);
             at += n;
             continue;
         }

@@ -6,6 +6,9 @@
  *   device.c    open and close: ports, slot, engine thread
  *   verbs.c     the operations table
  *   qpn.c       queue pair numbers: slot and index
+ *   ah.c        address vectors and handles
+ *   mcast.c     multicast groups
+ *   gsi.c       queue pair 1: listeners, and whose process a CM message is for
  *   demux.c     a datagram in: which process, which QP, is its ICRC right
  *   progress.c  one pass: receive, time, doorbells, send
  *   sched.c     which QP has something to do: ready list, held ACKs, timers
@@ -24,8 +27,10 @@
 #include "dev/netdev.h"
 #include "link/udp.h"
 #include "qp/qp.h"
+#include "wire/bth.h"
 
 #define DEV_MAX_SLOTS 16
+#define DEV_SOURCES 16 /* senders of datagrams that are known at a time */
 #define QPN_INDICES (1u << QPN_INDEX_BITS)
 
 struct timer_heap {
@@ -49,6 +54,14 @@ struct dev {
     struct port ports[NETDEV_MAX_GIDS]; /* by GID index */
     struct port *port_list[NETDEV_MAX_GIDS];
     int port_users[NETDEV_MAX_GIDS]; /* QPs that send from it */
+
+    struct qp *gsi;             /* the queue pair with number 1; or NULL */
+    uint32_t gsi_psn;           /* of answers that the device itself sends for it */
+    int datagram_qps;           /* that exist: ports then show what datagrams want to know */
+    struct group *groups;       /* multicast, see mcast.c */
+    struct listener *listeners; /* see gsi.c */
+    struct ah *dying_ahs;       /* destroyed, and named by send elements still */
+    struct flow sources[DEV_SOURCES];
 
     struct fault fault;
     struct udp_tx tx;
@@ -95,7 +108,48 @@ void qpn_remove(struct dev *dev, struct qp *qp);
 struct qp *qpn_find(const struct dev *dev, uint32_t qpn);
 bool qpn_is_ours(const struct dev *dev, uint32_t slot);
 
-/* demux.c */
+/* verbs.c. 0, or -EINVAL that names fork */
+int dev_check_alive(const struct dev *dev, struct rnic_err *err);
+int dev_active_mtu(
+    const struct dev *dev); /* the largest IBA MTU that fits the netdev's with all headers; 0: none does */
+
+/* ah.c */
+int ah_resolve(struct dev *dev, const struct rnic_ah_attr *av, struct flow *to, struct rnic_err *err);
+void ah_free_all(struct dev *dev);
+int soft_create_ah(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct rnic_ah **out, struct rnic_err *err);
+int soft_query_ah(struct rnic_ah *pub, struct rnic_ah_attr *attr, struct rnic_err *err);
+int soft_destroy_ah(struct rnic_ah *pub, struct rnic_err *err);
+
+/* A datagram's packet on its way to a queue pair. */
+struct incoming {
+    struct packet pkt;
+    const struct sockaddr_in6 *dst; /* where it came to */
+    uint16_t guess, id;             /* identification: the likely one, and what the ICRC says that it was */
+    uint8_t grh[40];
+};
+static inline uint32_t deth_source(const struct packet *pkt) { return deth_sqpn(pkt->bth + pkt->row->deth); }
+
+/* mcast.c. receive: true: there was something */
+int soft_attach_mcast(struct rnic_qp *qp, const union rnic_gid *gid, uint16_t lid, struct rnic_err *err);
+int soft_detach_mcast(struct rnic_qp *qp, const union rnic_gid *gid, uint16_t lid, struct rnic_err *err);
+bool mcast_receive(struct dev *dev, uint64_t now);
+void mcast_abandon(struct dev *dev); /* in a forked child */
+
+/* gsi.c. elsewhere: true: the packet for QP1 is another process' and was handed on, or nobody's and was answered */
+int soft_cm_listen(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *addr, uint32_t flags,
+                   struct rnic_listener **out, struct rnic_err *err);
+int soft_cm_unlisten(struct rnic_listener *pub, struct rnic_err *err);
+int soft_cm_slot(struct rnic_context *ctx, uint32_t *slot, struct rnic_err *err);
+int gsi_listeners(const struct dev *dev);
+bool gsi_receive(struct dev *dev, uint64_t now);
+bool gsi_elsewhere(struct dev *dev, struct port *port, struct incoming *in, const struct udp_datagram *d, uint32_t n,
+                   uint64_t now);
+void gsi_abandon(struct dev *dev);
+
+/* demux.c. check, icrc: false: dropped */
+bool demux_icrc(struct dev *dev, struct incoming *in, const struct udp_datagram *d, uint32_t n);
+bool demux_check(struct dev *dev, struct incoming *in, const struct sockaddr_in6 *dst, const struct udp_datagram *d);
+void demux_deliver(struct dev *dev, struct qp *qp, const struct packet *pkt, uint32_t n, uint64_t now);
 void demux_datagram(struct dev *dev, struct port *port, const struct udp_datagram *d, bool forwarded, uint64_t now);
 
 /* sched.c */
@@ -111,6 +165,7 @@ void sched_forget(struct dev *dev, struct qp *qp);
 
 /* progress.c. receive: also takes packets from the links. True: there was work, so there may be more. */
 bool progress(struct dev *dev, uint64_t now, bool receive);
+bool progress_forwarded(struct dev *dev, const struct slot *from, uint64_t now); /* one message of such a socket */
 /* For an application's thread that polls, without the lock; does nothing when another has it. will_wait: it is going to
  * sleep until an event, so that progress is the engine thread's again. */
 void progress_poll(struct dev *dev, bool will_wait);
@@ -122,6 +177,7 @@ void progress_finish(struct dev *dev, uint64_t now);
 /* engine.c */
 int engine_start(struct dev *dev, struct rnic_err *err);
 void engine_stop(struct dev *dev);
+void engine_watch(struct dev *dev, int fd); /* from now on, until it is closed */
 void engine_wake(struct dev *dev);
 void engine_wake_for(struct dev *dev, uint64_t deadline); /* when it would sleep past it */
 void engine_take_over(struct dev *dev); /* the application is going to wait: sockets are the engine's again */

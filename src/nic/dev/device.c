@@ -111,6 +111,7 @@ static int open_parts(struct dev *dev, const struct rnic_open_attr *attr, struct
     if (rc)
         return rc;
     dev->nic.max_window = window_of(dev, attr);
+    dev->nic.mtu = dev_active_mtu(dev) ? mtu_bytes(dev_active_mtu(dev)) : 0;
     udp_tx_init(&dev->tx, &dev->fault, &dev->nic.counters);
     if (attr->no_gso)
         dev->tx.max_packets = 1;
@@ -124,6 +125,7 @@ static void close_parts(struct dev *dev) {
     for (int i = 0; i < dev->net.ngids; i++)
         port_close(&dev->ports[i]);
     qpn_free(dev);
+    ah_free_all(dev);
     udp_rx_free(&dev->rx);
     free(dev->slot_buffer);
     if (dev->nic.events.ring)

@@ -30,6 +30,8 @@ static void epoll_set(struct dev *dev, int fd, uint32_t events) {
         epoll_ctl(dev->epoll_fd, EPOLL_CTL_ADD, fd, &e);
 }
 
+void engine_watch(struct dev *dev, int fd) { epoll_set(dev, fd, EPOLLIN); }
+
 static void watch(struct dev *dev, struct watched *w, int fd, uint32_t events) {
     if (fd < 0 || (w->fd == fd && w->events == events))
         return;

@@ -33,6 +33,8 @@ static void abandon(struct dev *dev) {
         port_abandon(&dev->ports[i]);
     for (int i = 0; i < dev->nslots; i++)
         close(dev->slots[i].fd);
+    mcast_abandon(dev);
+    gsi_abandon(dev);
     for (struct channel *ch = dev->channel_list; ch; ch = ch->next)
         close(ch->pub.fd);
     close(dev->nic.events.fd);

@@ -29,11 +29,11 @@ static struct port *port_at(struct dev *dev, const struct sockaddr_in6 *addr) {
 }
 
 /* Packets that other processes hand on, and their control messages. */
-static bool receive_slot(struct dev *dev, const struct slot *slot, uint64_t now) {
+bool progress_forwarded(struct dev *dev, const struct slot *slot, uint64_t now) {
     struct slot_packet p;
     int rc = port_slot_input(slot, dev->port_list, dev->net.ngids, dev->slot_buffer, 65536, &p, now);
     if (rc == 1 && p.length) {
-        struct udp_datagram d = {dev->slot_buffer, p.length, p.segment ? p.segment : p.length, p.src};
+        struct udp_datagram d = {dev->slot_buffer, p.length, p.segment ? p.segment : p.length, p.src, p.hops, p.tclass};
         struct port *port = port_at(dev, &p.dst);
         dev->nic.counters.value[RNIC_CNT_forwarded_in] += (d.length + d.segment - 1) / d.segment;
         if (port)
@@ -51,7 +51,9 @@ static bool receive(struct dev *dev, uint64_t now, bool everything) {
             any |= receive_port(dev, &dev->ports[i], now);
     }
     for (int i = 0; (everything || forwarded) && i < dev->nslots; i++)
-        any |= receive_slot(dev, &dev->slots[i], now);
+        any |= progress_forwarded(dev, &dev->slots[i], now);
+    if (everything)
+        any |= mcast_receive(dev, now) | gsi_receive(dev, now);
     return any;
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/fail.h"
 #include "dev/dev.h"
+#include "link/group.h"
 #include "roce/roce.h"
 
 #define MAX_QP (DEV_MAX_SLOTS * (int)QPN_INDICES / 2)
@@ -20,6 +21,8 @@
 #define MAX_MR (1 << 22)
 #define MAX_PD 65536
 #define MAX_CQ 65536
+#define MAX_AH (1 << 20)
+#define MAX_GROUPS 1024 /* each has a socket of its own */
 #define HEADERS_MAX 84 /* IPv6, UDP, BTH, RETH, ImmDt, ICRC: what the netdev's MTU must leave room for */
 
 #define REMOTE_CHANGES (RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_ATOMIC)
@@ -27,7 +30,7 @@
     (RNIC_ACCESS_LOCAL_WRITE | RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_READ | RNIC_ACCESS_REMOTE_ATOMIC |        \
      RNIC_ACCESS_RELAXED_ORDERING)
 
-static int check_alive(const struct dev *dev, struct rnic_err *err) {
+int dev_check_alive(const struct dev *dev, struct rnic_err *err) {
     return atomic_load(&dev->dead)
                ? fail(err, -EINVAL,
                       "this device was opened before a fork(), in the parent process; open it again "
@@ -43,15 +46,16 @@ static int check_port(int port, struct rnic_err *err) {
 
 static int soft_close(struct rnic_context *ctx, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
-    int rc = check_alive(dev, err);
+    int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
     dev_lock(dev);
-    int pds = dev->pds, cqs = dev->cqs, channels = dev->channels;
+    int pds = dev->pds, cqs = dev->cqs, channels = dev->channels, listeners = gsi_listeners(dev);
     dev_unlock(dev);
-    if (pds || cqs || channels)
-        return fail(err, -EBUSY, "still open: %d protection domains, %d completion queues, %d completion channels", pds,
-                    cqs, channels);
+    if (pds || cqs || channels || listeners)
+        return fail(err, -EBUSY,
+                    "still open: %d protection domains, %d completion queues, %d completion channels, %d listeners",
+                    pds, cqs, channels, listeners);
     return device_close(ctx);
 }
 
@@ -78,6 +82,9 @@ static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *
         .max_res_rd_atom = MAX_RD_ATOMIC * MAX_QP,
         .max_qp_init_rd_atom = MAX_RD_ATOMIC,
         .atomic_cap = RNIC_ATOMIC_GLOB,
+        .max_mcast_grp = MAX_GROUPS,
+        .max_mcast_qp_attach = MAX_QP,
+        .max_ah = MAX_AH,
         .max_pkeys = 1,
         .local_ca_ack_delay = 15, /* 4.096 us * 2^15: a host under load */
         .phys_port_cnt = 1,
@@ -86,12 +93,20 @@ static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *
     return 0;
 }
 
-/* The largest IBA MTU that fits the netdev's with all headers; 0: not even the smallest does. */
-static int active_mtu(const struct dev *dev) {
+int dev_active_mtu(const struct dev *dev) {
     int mtu = RNIC_MTU_4096;
     while (mtu && (int)mtu_bytes(mtu) + HEADERS_MAX > dev->net.mtu)
         mtu--;
     return mtu;
+}
+
+static uint64_t qkey_violations(struct dev *dev) {
+    if (atomic_load(&dev->dead)) /* its lock is held for ever */
+        return 0;
+    dev_lock(dev);
+    uint64_t n = dev->nic.counters.value[RNIC_CNT_drop_bad_qkey];
+    dev_unlock(dev);
+    return n;
 }
 
 static int soft_query_port(struct rnic_context *ctx, int port, struct rnic_port_attr *attr, struct rnic_err *err) {
@@ -99,13 +114,15 @@ static int soft_query_port(struct rnic_context *ctx, int port, struct rnic_port_
     int rc = check_port(port, err);
     if (rc)
         return rc;
+    uint64_t violations = qkey_violations(dev);
     *attr = (struct rnic_port_attr){
         .state = dev->net.up ? RNIC_PORT_ACTIVE : RNIC_PORT_DOWN,
         .max_mtu = RNIC_MTU_4096,
-        .active_mtu = active_mtu(dev),
+        .active_mtu = dev_active_mtu(dev),
         .gid_tbl_len = dev->net.ngids,
         .port_cap_flags = 0x00010000, /* CM is supported: IB_PORT_CM_SUP */
         .max_msg_sz = 0x7FFFFFFF,
+        .qkey_viol_cntr = violations < 0xFFFF ? (uint32_t)violations : 0xFFFF, /* 16 bits wide (IBA 14.2.5.6) */
         .pkey_tbl_len = 1,
         .max_vl_num = 1,
         .active_width = 1,
@@ -145,7 +162,7 @@ static int soft_query_pkey(struct rnic_context *ctx, int port, int index, uint16
 
 static int soft_query_counters(struct rnic_context *ctx, struct rnic_counters *out, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
-    int rc = check_alive(dev, err);
+    int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
     dev_lock(dev);
@@ -156,7 +173,7 @@ static int soft_query_counters(struct rnic_context *ctx, struct rnic_counters *o
 
 static int soft_set_fault(struct rnic_context *ctx, const struct rnic_fault *fault, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
-    int rc = check_alive(dev, err);
+    int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
     dev_lock(dev);
@@ -169,7 +186,7 @@ static int soft_set_fault(struct rnic_context *ctx, const struct rnic_fault *fau
 
 static int soft_get_async_event(struct rnic_context *ctx, struct rnic_async_event *event, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
-    int rc = check_alive(dev, err);
+    int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
     return event_take(&dev->nic.events, event) ? 0 : -EAGAIN;
@@ -179,7 +196,7 @@ static int soft_get_async_event(struct rnic_context *ctx, struct rnic_async_even
 
 static int soft_alloc_pd(struct rnic_context *ctx, struct rnic_pd **out, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
-    int rc = check_alive(dev, err);
+    int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
     struct pd *pd = calloc(1, sizeof *pd);
@@ -196,16 +213,17 @@ static int soft_alloc_pd(struct rnic_context *ctx, struct rnic_pd **out, struct 
 static int soft_dealloc_pd(struct rnic_pd *pub, struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
     struct pd *pd = (struct pd *)pub;
-    int rc = check_alive(dev, err);
+    int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
     dev_lock(dev);
-    int mrs = pd->mrs, qps = pd->qps;
-    if (!mrs && !qps)
+    int mrs = pd->mrs, qps = pd->qps, ahs = pd->ahs;
+    if (!mrs && !qps && !ahs)
         dev->pds--;
     dev_unlock(dev);
-    if (mrs || qps)
-        return fail(err, -EBUSY, "the protection domain has %d memory regions and %d queue pairs", mrs, qps);
+    if (mrs || qps || ahs)
+        return fail(err, -EBUSY, "the protection domain has %d memory regions, %d queue pairs and %d address handles",
+                    mrs, qps, ahs);
     free(pd);
     return 0;
 }
@@ -261,7 +279,7 @@ static int enter_mr(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t ac
 
 static int soft_reg_mr(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t access, struct rnic_mr **mr,
                        struct rnic_err *err) {
-    int rc = check_alive(dev_of(pd->ctx), err);
+    int rc = dev_check_alive(dev_of(pd->ctx), err);
     if (!rc)
         rc = check_access(access, err);
     if (!rc && length == 0)
@@ -289,7 +307,7 @@ static int make_memory(uint64_t length, void **addr, int *fd, struct rnic_err *e
 static int soft_alloc_mr(struct rnic_pd *pd, uint64_t length, uint32_t access, struct rnic_mr **mr,
                          struct rnic_err *err) {
     void *addr;
-    int fd, rc = check_alive(dev_of(pd->ctx), err);
+    int fd, rc = dev_check_alive(dev_of(pd->ctx), err);
     if (!rc)
         rc = check_access(access, err);
     if (!rc && length == 0)
@@ -310,7 +328,7 @@ static int soft_alloc_mr(struct rnic_pd *pd, uint64_t length, uint32_t access, s
 static int soft_dereg_mr(struct rnic_mr *pub, struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
     struct mr *mr = (struct mr *)pub;
-    int rc = check_alive(dev, err);
+    int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
     dev_lock(dev);
@@ -329,7 +347,7 @@ static int soft_dereg_mr(struct rnic_mr *pub, struct rnic_err *err) {
 
 static int soft_create_comp_channel(struct rnic_context *ctx, struct rnic_comp_channel **out, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
-    int rc = check_alive(dev, err);
+    int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
     struct channel *ch = calloc(1, sizeof *ch);
@@ -359,7 +377,7 @@ static void unlink_channel(struct dev *dev, struct channel *ch) {
 static int soft_destroy_comp_channel(struct rnic_comp_channel *pub, struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
     struct channel *ch = (struct channel *)pub;
-    int rc = check_alive(dev, err);
+    int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
     dev_lock(dev);
@@ -375,7 +393,7 @@ static int soft_destroy_comp_channel(struct rnic_comp_channel *pub, struct rnic_
 }
 
 static int soft_get_cq_event(struct rnic_comp_channel *ch, struct rnic_cq **cq, struct rnic_err *err) {
-    int rc = check_alive(dev_of(ch->ctx), err);
+    int rc = dev_check_alive(dev_of(ch->ctx), err);
     if (rc)
         return rc;
     struct cq *got = channel_take((struct channel *)ch);
@@ -394,7 +412,7 @@ static int check_cqe(int cqe, struct rnic_err *err) {
 static int soft_create_cq(struct rnic_context *ctx, int cqe, struct rnic_comp_channel *ch, void *cq_context,
                           struct rnic_cq **out, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
-    int rc = check_alive(dev, err);
+    int rc = dev_check_alive(dev, err);
     if (!rc)
         rc = check_cqe(cqe, err);
     if (rc)
@@ -420,7 +438,7 @@ static int soft_create_cq(struct rnic_context *ctx, int cqe, struct rnic_comp_ch
 
 static int soft_resize_cq(struct rnic_cq *cq, int cqe, struct rnic_err *err) {
     struct dev *dev = dev_of(cq->ctx);
-    int rc = check_alive(dev, err);
+    int rc = dev_check_alive(dev, err);
     if (!rc)
         rc = check_cqe(cqe, err);
     if (rc)
@@ -435,7 +453,7 @@ static int soft_destroy_cq(struct rnic_cq *pub, struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
     struct channel *ch = (struct channel *)pub->channel;
     struct cq *cq = (struct cq *)pub;
-    int rc = check_alive(dev, err);
+    int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
     dev_lock(dev);
@@ -471,7 +489,7 @@ static int soft_poll_cq(struct rnic_cq *pub, int n, struct rnic_wc *wc) {
 }
 
 static int soft_req_notify_cq(struct rnic_cq *cq, int solicited_only, struct rnic_err *err) {
-    int rc = check_alive(dev_of(cq->ctx), err);
+    int rc = dev_check_alive(dev_of(cq->ctx), err);
     if (rc)
         return rc;
     if (!cq->channel)
@@ -481,7 +499,7 @@ static int soft_req_notify_cq(struct rnic_cq *cq, int solicited_only, struct rni
 }
 
 static int soft_ack_cq_events(struct rnic_cq *cq, unsigned n, struct rnic_err *err) {
-    int rc = check_alive(dev_of(cq->ctx), err);
+    int rc = dev_check_alive(dev_of(cq->ctx), err);
     return rc ? rc : cq_ack((struct cq *)cq, n, err);
 }
 
@@ -503,9 +521,23 @@ static int check_cap(const struct rnic_qp_cap *cap, struct rnic_err *err) {
     return 0;
 }
 
+struct engine {
+    const struct engine_ops *ops; /* NULL: no such type */
+    uint32_t service;
+};
+
+static struct engine engine_of(int qp_type) {
+    static const struct engine engines[] = {[RNIC_QPT_GSI] = {&roce_ud_ops, OPC_UD},
+                                            [RNIC_QPT_RC] = {&roce_rc_ops, OPC_RC},
+                                            [RNIC_QPT_UD] = {&roce_ud_ops, OPC_UD}};
+    int n = (int)(sizeof engines / sizeof *engines);
+    return qp_type >= 0 && qp_type < n ? engines[qp_type] : (struct engine){NULL, 0};
+}
+
 static int check_init(const struct rnic_pd *pd, const struct rnic_qp_init_attr *attr, struct rnic_err *err) {
-    if (attr->qp_type != RNIC_QPT_RC)
-        return fail(err, -EOPNOTSUPP, "queue pair type %d: this device has RC (%d)", attr->qp_type, RNIC_QPT_RC);
+    if (!engine_of(attr->qp_type).ops)
+        return fail(err, -EOPNOTSUPP, "queue pair type %d: this device has RC (%d), UD (%d) and GSI (%d)",
+                    attr->qp_type, RNIC_QPT_RC, RNIC_QPT_UD, RNIC_QPT_GSI);
     if (attr->srq)
         return fail(err, -EOPNOTSUPP, "shared receive queues are not supported");
     if (!attr->send_cq || !attr->recv_cq)
@@ -532,7 +564,10 @@ static struct qp *make_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *attr) {
         return NULL;
     qp->pub = (struct rnic_qp){pd->ctx, pd, attr->send_cq, attr->recv_cq, attr->qp_context, 0, attr->qp_type};
     qp->nic = &dev_of(pd->ctx)->nic;
-    qp->engine = &roce_rc_ops;
+    qp->engine = engine_of(attr->qp_type).ops;
+    qp->service = engine_of(attr->qp_type).service;
+    qp->sq.qp_type = attr->qp_type;
+    qp->sq.pd = pd;
     qp->sq_sig_all = attr->sq_sig_all;
     qp->timer_at = NEVER;
     if (wq_init(&qp->sq, at_least_one(cap->max_send_wr), at_least_one(cap->max_send_sge), cap->max_inline_data,
@@ -560,14 +595,31 @@ static int heap_room(struct dev *dev) {
     return 0;
 }
 
+static int number_qp(struct dev *dev, struct qp *qp, struct rnic_err *err) {
+    if (qp->pub.qp_type != RNIC_QPT_GSI)
+        return qpn_add(dev, qp, err);
+    if (dev->gsi)
+        return fail(err, -EBUSY, "this context has a GSI queue pair already; there is one queue pair 1 in each");
+    dev->gsi = qp;
+    qp->pub.qp_num = QPN_GSI;
+    return 0;
+}
+
+static void show_headers(struct dev *dev, bool show) {
+    for (int i = 0; i < dev->net.ngids; i++)
+        port_show_headers(&dev->ports[i], show);
+}
+
 static int enter_qp(struct dev *dev, struct qp *qp, struct rnic_err *err) {
     int rc = heap_room(dev);
     if (rc)
         return fail(err, rc, "no memory");
-    rc = qpn_add(dev, qp, err);
+    rc = number_qp(dev, qp, err);
     if (rc)
         return rc;
     dev->qps++;
+    if (qp_is_datagram(qp) && dev->datagram_qps++ == 0)
+        show_headers(dev, true);
     ((struct pd *)qp->pub.pd)->qps++;
     ((struct cq *)qp->pub.send_cq)->qps++;
     ((struct cq *)qp->pub.recv_cq)->qps++;
@@ -577,7 +629,7 @@ static int enter_qp(struct dev *dev, struct qp *qp, struct rnic_err *err) {
 static int soft_create_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *attr, struct rnic_qp **out,
                           struct rnic_err *err) {
     struct dev *dev = dev_of(pd->ctx);
-    int rc = check_alive(dev, err);
+    int rc = dev_check_alive(dev, err);
     if (!rc)
         rc = check_init(pd, attr, err);
     if (rc)
@@ -603,57 +655,53 @@ static void leave_port(struct dev *dev, struct qp *qp) {
     qp->flow.port = NULL;
 }
 
-static int soft_destroy_qp(struct rnic_qp *pub, struct rnic_err *err) {
-    struct dev *dev = dev_of(pub->ctx);
-    struct qp *qp = (struct qp *)pub;
-    int rc = check_alive(dev, err);
-    if (rc)
-        return rc;
-    dev_lock(dev);
+static void leave_qp(struct dev *dev, struct qp *qp) {
+    struct rnic_qp *pub = &qp->pub;
     sched_settle(dev, qp);
     sched_forget(dev, qp);
     qp_forget_completions(qp);
-    qpn_remove(dev, qp);
+    if (dev->gsi == qp)
+        dev->gsi = NULL;
+    else
+        qpn_remove(dev, qp);
     leave_port(dev, qp);
     event_forget(&dev->nic.events, pub->qp_context);
     dev->qps--;
+    if (qp_is_datagram(qp) && --dev->datagram_qps == 0)
+        show_headers(dev, false);
     ((struct pd *)pub->pd)->qps--;
     ((struct cq *)pub->send_cq)->qps--;
     ((struct cq *)pub->recv_cq)->qps--;
+}
+
+static int soft_destroy_qp(struct rnic_qp *pub, struct rnic_err *err) {
+    struct dev *dev = dev_of(pub->ctx);
+    struct qp *qp = (struct qp *)pub;
+    int rc = dev_check_alive(dev, err);
+    if (rc)
+        return rc;
+    dev_lock(dev);
+    int groups = qp->groups;
+    if (!groups)
+        leave_qp(dev, qp);
     dev_unlock(dev);
+    if (groups) /* IBA 10.5.2 */
+        return fail(err, -EBUSY, "the queue pair is attached to %d multicast groups: detach_mcast() first", groups);
     free_qp(qp);
     return 0;
 }
 
 /* ---------------------------------------------------------------- modify */
 
-static bool is_mapped(const uint8_t gid[16]) {
-    struct in6_addr a;
-    memcpy(&a, gid, sizeof a);
-    return IN6_IS_ADDR_V4MAPPED(&a);
-}
-
 /* The ways to and from the peer that an address vector names (IBA A17.4). */
 static int resolve(struct dev *dev, const struct rnic_ah_attr *av, uint32_t dest_qpn, struct flow *to,
                    struct flow *from, struct rnic_err *err) {
-    const uint8_t *dgid = av->grh.dgid.raw;
-    int index = av->grh.sgid_index;
-    if (index >= dev->net.ngids)
-        return fail(err, -EINVAL, "ah_attr.grh.sgid_index is %d; the GID table has %d entries", index, dev->net.ngids);
-    if (is_mapped(dgid) != is_mapped(dev->net.gids[index].raw))
-        return fail(err, -EINVAL, "ah_attr: dgid and the GID at sgid_index %d are not both IPv4 or both IPv6", index);
-    if (dgid[0] == 0xFF || (is_mapped(dgid) && (dgid[12] & 0xF0) == 0xE0))
+    int rc = ah_resolve(dev, av, to, err);
+    if (rc)
+        return rc;
+    if (group_is_multicast(&to->dst.sin6_addr))
         return fail(err, -EINVAL, "ah_attr: dgid is a multicast address, which a connected queue pair cannot have");
-    struct port *port = &dev->ports[index];
-    *to = (struct flow){.src = port->addr,
-                        .port = port,
-                        .dst_slot = qpn_slot(dest_qpn),
-                        .traffic_class = av->grh.traffic_class,
-                        .hop_limit = av->grh.hop_limit};
-    to->dst = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(ROCE_UDP_PORT)};
-    memcpy(&to->dst.sin6_addr, dgid, sizeof to->dst.sin6_addr);
-    if (IN6_IS_ADDR_LINKLOCAL(&to->dst.sin6_addr))
-        to->dst.sin6_scope_id = (uint32_t)dev->net.ifindex;
+    to->dst_slot = qpn_slot(dest_qpn);
     *from = (struct flow){.src = to->dst, .dst = to->src};
     from->dst.sin6_port = htons(ROCE_UDP_PORT);
     return 0;
@@ -715,10 +763,10 @@ static int enter_state(struct dev *dev, struct qp *qp, int from, int to) {
 }
 
 static int check_mtu(const struct dev *dev, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err) {
-    if (!(mask & RNIC_QP_PATH_MTU) || attr->path_mtu <= active_mtu(dev))
+    if (!(mask & RNIC_QP_PATH_MTU) || attr->path_mtu <= dev_active_mtu(dev))
         return 0;
     return fail(err, -EINVAL, "path_mtu is %u bytes; the port's active MTU is %u (the netdev's is %d)",
-                mtu_bytes(attr->path_mtu), mtu_bytes(active_mtu(dev)), dev->net.mtu);
+                mtu_bytes(attr->path_mtu), mtu_bytes(dev_active_mtu(dev)), dev->net.mtu);
 }
 
 static int modify(struct dev *dev, struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask,
@@ -747,7 +795,7 @@ static int modify(struct dev *dev, struct qp *qp, const struct rnic_qp_attr *att
 
 static int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
-    int rc = check_alive(dev, err);
+    int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
     dev_lock(dev);
@@ -763,7 +811,7 @@ static int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct 
                          struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
     const struct qp *qp = (const struct qp *)pub;
-    int rc = check_alive(dev, err);
+    int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
     dev_lock(dev);
@@ -785,7 +833,7 @@ static int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct 
 static int soft_query_qp_stats(struct rnic_qp *pub, struct rnic_qp_stats *out, struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
     struct qp *qp = (struct qp *)pub;
-    int rc = check_alive(dev, err);
+    int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
     dev_lock(dev);
@@ -803,7 +851,7 @@ static int soft_post_send(struct rnic_qp *pub, const struct rnic_send_wr *wr, co
                           struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
     struct qp *qp = (struct qp *)pub;
-    int rc = check_alive(dev, err), state = qp->state;
+    int rc = dev_check_alive(dev, err), state = qp->state;
     if (!rc && state < RNIC_QPS_RTS)
         rc = fail(err, -EINVAL, "the queue pair is in %s; sending needs RTS", qp_state_name(state));
     if (rc) {
@@ -819,7 +867,7 @@ static int soft_post_recv(struct rnic_qp *pub, const struct rnic_recv_wr *wr, co
                           struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
     struct qp *qp = (struct qp *)pub;
-    int rc = check_alive(dev, err);
+    int rc = dev_check_alive(dev, err);
     if (!rc && qp->state == RNIC_QPS_RESET)
         rc = fail(err, -EINVAL, "the queue pair is in RESET; receives are posted from INIT on");
     if (rc) {
@@ -862,5 +910,13 @@ const struct rnic_ops soft_ops = {
     .destroy_qp = soft_destroy_qp,
     .post_send = soft_post_send,
     .post_recv = soft_post_recv,
+    .create_ah = soft_create_ah,
+    .query_ah = soft_query_ah,
+    .destroy_ah = soft_destroy_ah,
+    .attach_mcast = soft_attach_mcast,
+    .detach_mcast = soft_detach_mcast,
+    .cm_listen = soft_cm_listen,
+    .cm_unlisten = soft_cm_unlisten,
+    .cm_slot = soft_cm_slot,
     .get_async_event = soft_get_async_event,
 };

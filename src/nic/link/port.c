@@ -49,6 +49,7 @@ static void receive_from(struct port *p, int fd, uint64_t now) {
     p->rx_fd = fd;
     p->gro = udpsock_set(fd, SOL_UDP, UDP_GRO, 1);
     p->rcvbuf = get_buffer(fd, SO_RCVBUF);
+    udpsock_show_headers(fd, address_is_v4(&p->addr), p->headers);
     steering_start(p, now);
 }
 
@@ -152,6 +153,13 @@ void port_abandon(struct port *p) {
     }
 }
 
+void port_show_headers(struct port *p, bool show) {
+    p->headers = show;
+    if (p->rx_fd >= 0) {
+        udpsock_show_headers(p->rx_fd, address_is_v4(&p->addr), show);
+    }
+}
+
 void port_leave(struct port *p) { steering_stop(p); }
 
 void port_close(struct port *p) {
@@ -185,33 +193,38 @@ static bool was_steered_for(const uint8_t *data, uint32_t length, uint32_t slot)
         return false;
     }
     uint32_t qpn = (uint32_t)data[5] << 16 | (uint32_t)data[6] << 8 | data[7];
-    return qpn_slot(qpn) == slot;
+    return qpn > 1 && qpn_slot(qpn) == slot;
 }
 
-int port_forward(struct port *p, uint32_t slot, const struct sockaddr_in6 *src, const uint8_t *data, uint32_t length,
-                 uint32_t segment, uint64_t now) {
+int port_hand_on(struct port *p, const struct abstract_name *to, const struct slot_packet *packet,
+                 const uint8_t *data) {
     struct slotmsg msg = {.magic = SLOTMSG_MAGIC,
                           .version = SLOTMSG_VERSION,
                           .type = SLOTMSG_FORWARD,
-                          .length = length,
-                          .segment = segment,
-                          .src = *src,
+                          .length = packet->length,
+                          .segment = packet->segment,
+                          .hops = packet->hops,
+                          .tclass = packet->tclass,
+                          .src = packet->src,
                           .dst = p->addr};
     msg.dst.sin6_port = htons(ROCE_UDP_PORT);
+    struct iovec iov[2] = {{&msg, sizeof msg}, {(void *)(uintptr_t)data, packet->length}};
+    struct msghdr mh = {
+        .msg_name = (void *)(uintptr_t)&to->un, .msg_namelen = to->length, .msg_iov = iov, .msg_iovlen = 2};
+    return sendmsg(p->slot->fd, &mh, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+int port_forward(struct port *p, uint32_t slot, const struct slot_packet *packet, const uint8_t *data, uint64_t now) {
     struct abstract_name name;
-    abstract_name(&name, SLOT_NAME, slot);
-    struct iovec iov[2] = {{&msg, sizeof msg}, {(void *)(uintptr_t)data, length}};
-    struct msghdr mh = {.msg_name = &name.un, .msg_namelen = name.length, .msg_iov = iov, .msg_iovlen = 2};
     if (slot >= SLOT_COUNT) {
         return -ECONNREFUSED;
     }
-    if (sendmsg(p->slot->fd, &mh, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
-        return -errno;
-    }
-    if (p->rx_fd >= 0 && was_steered_for(data, length, slot)) {
+    abstract_name(&name, SLOT_NAME, slot);
+    int rc = port_hand_on(p, &name, packet, data);
+    if (rc == 0 && p->rx_fd >= 0 && was_steered_for(data, packet->length, slot)) {
         steering_forwarded(p, slot, now);
     }
-    return 0;
+    return rc;
 }
 
 /* ---------------------------------------------------------------- messages */
@@ -244,7 +257,8 @@ static int take_forward(struct port **ports, int nports, const struct slotmsg *m
         return 0;
     }
     uint32_t segment = msg->segment < bytes ? msg->segment : 0;
-    *out = (struct slot_packet){.src = msg->src, .dst = msg->dst, .length = bytes, .segment = segment};
+    *out = (struct slot_packet){
+        .src = msg->src, .dst = msg->dst, .length = bytes, .segment = segment, .hops = msg->hops, .tclass = msg->tclass};
     return 1;
 }
 

@@ -20,6 +20,7 @@
 #include <netinet/in.h>
 #include <stdbool.h>
 
+#include "link/abstract.h"
 #include "link/slot.h"
 
 #define ROCE_UDP_PORT 4791
@@ -32,6 +33,7 @@ struct port {
     int tx_fd;                /* equals rx_fd, or an ephemeral socket */
     uint32_t rcvbuf, sndbuf;  /* as granted (getsockopt); rcvbuf while rx_fd is -1: what forwarding holds at least */
     bool gso, gro;            /* the socket takes UDP_SEGMENT / UDP_GRO */
+    bool headers;             /* it shows hops and traffic class of what comes in */
     const struct slot *slot;  /* first slot of the context; where answers to probes go */
     /* the steering and ownership machinery's own fields follow */
     struct port_steering *steering;
@@ -64,8 +66,12 @@ void port_probe_input(struct port *p, const uint8_t *data, uint32_t length, cons
 /* Hands a datagram that is for another slot to that slot's socket; schedules a remap when its destination QPN is of
  * that slot, too: the kernel should have given it to that process. 0, or -errno: nobody has the slot (-ECONNREFUSED) or
  * its queue is full (-EAGAIN; net.unix.max_dgram_qlen, as a rule 10 datagrams), the latter a loss like any other. */
-int port_forward(struct port *p, uint32_t slot, const struct sockaddr_in6 *src, const uint8_t *data, uint32_t length,
-                 uint32_t segment, uint64_t now);
+int port_forward(struct port *p, uint32_t slot, const struct slot_packet *packet, const uint8_t *data, uint64_t now);
+/* The same to any socket that is read with port_slot_input().  dst is the port's address, whatever the packet says. */
+int port_hand_on(struct port *p, const struct abstract_name *to, const struct slot_packet *packet, const uint8_t *data);
+
+/* Whether the port tells hops and traffic class of what comes in: datagrams want to know, the others shall not pay. */
+void port_show_headers(struct port *p, bool show);
 
 /* Reads one message from the slot socket. 1: a forwarded datagram is in data and out; 0: a control message, dealt
  * with, or one that is malformed, for no port of ours, or from a user who does not own that port; -EAGAIN: nothing

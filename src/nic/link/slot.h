@@ -31,6 +31,7 @@ struct slot_packet {
     struct sockaddr_in6 src, dst; /* IPv4 as ::ffff:a.b.c.d; ports included */
     uint32_t length;              /* bytes in the caller's buffer */
     uint32_t segment;             /* GRO segment size; 0: one packet */
+    uint8_t hops, tclass;         /* of its IP header; 0: not known */
 };
 
 /* Claims a free slot, starting the search at a random one. 0 or -errno (-EUSERS: all are taken). */

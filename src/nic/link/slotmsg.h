@@ -26,7 +26,8 @@ struct slotmsg {
     uint32_t segment;       /* FORWARD: GRO segment size; 0: one packet */
     uint64_t nonce;         /* of the question that this answers */
     uint32_t index;         /* PROBE_ANSWER: the index that the probe named */
-    uint32_t reserved;
+    uint8_t hops, tclass;   /* FORWARD: of its IP header; 0: not known */
+    uint16_t reserved;
     struct sockaddr_in6 src, dst;
 };
 

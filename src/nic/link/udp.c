@@ -125,10 +125,11 @@ static uint32_t batch_limit(const struct udp_tx *u, const struct flow *flow) {
 static uint8_t *reserve(struct tx *tx, struct flow *flow, uint32_t n, uint32_t *crc) {
     struct udp_tx *u = (struct udp_tx *)tx;
     if (u->count && (u->closed || n > u->segment || u->count >= batch_limit(u, flow) ||
-                     u->length + n > UDP_MAX_PAYLOAD || !same_way(u->flow, flow)))
+                     u->length + n > UDP_MAX_PAYLOAD || u->dst_slot != flow->dst_slot || !same_way(u->flow, flow)))
         udp_tx_flush(u);
     if (!u->count) {
         u->flow = flow;
+        u->dst_slot = flow->dst_slot;
         u->segment = n;
     }
     u->reserved = n;
@@ -180,16 +181,32 @@ static void mapped(struct sockaddr_in6 *out, const union udp_address *from) {
     memcpy(&out->sin6_addr.s6_addr[12], &from->v4.sin_addr, 4);
 }
 
-static uint32_t gro_segment(struct msghdr *msg, uint32_t length) {
+/* An int, or of IP_TOS a byte. */
+static int control_value(const struct cmsghdr *c) {
+    int value = 0;
+    if (c->cmsg_len == CMSG_LEN(1))
+        return *CMSG_DATA(c);
+    memcpy(&value, CMSG_DATA(c), sizeof value);
+    return value;
+}
+
+static bool is_option(const struct cmsghdr *c, int ipv4, int ipv6) {
+    return (c->cmsg_level == IPPROTO_IP && c->cmsg_type == ipv4) ||
+           (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == ipv6);
+}
+
+static void read_control(struct msghdr *msg, struct udp_datagram *d) {
+    d->segment = d->length;
+    d->hops = d->tclass = 0;
     for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
-        int size;
-        if (c->cmsg_level != SOL_UDP || c->cmsg_type != UDP_GRO)
-            continue;
-        memcpy(&size, CMSG_DATA(c), sizeof size);
-        if (size > 0 && (uint32_t)size < length)
-            return (uint32_t)size;
+        int value = control_value(c);
+        if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO && value > 0 && (uint32_t)value < d->length)
+            d->segment = (uint32_t)value;
+        else if (is_option(c, IP_TTL, IPV6_HOPLIMIT))
+            d->hops = (uint8_t)value;
+        else if (is_option(c, IP_TOS, IPV6_TCLASS))
+            d->tclass = (uint8_t)value;
     }
-    return length;
 }
 
 /* Asks for more while all come, but a long one alone: what a cache holds is worth more than a saved call. */
@@ -220,7 +237,7 @@ int udp_receive(struct udp_rx *r, const struct port *port) {
     for (int i = 0; i < n; i++) {
         struct udp_datagram *d = &r->datagram[i];
         d->length = r->msgs[i].msg_len;
-        d->segment = gro_segment(&r->msgs[i].msg_hdr, d->length);
+        read_control(&r->msgs[i].msg_hdr, d);
         mapped(&d->src, &r->from[i]);
     }
     n = n > 0 ? n : 0;

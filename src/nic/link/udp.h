@@ -27,6 +27,7 @@ struct udp_tx {
     uint32_t max_packets; /* of a batch; 1: no segmentation offload */
 
     struct flow *flow; /* of the batch being filled; its port is a struct port */
+    uint32_t dst_slot; /* of the batch: the way of a datagram changes it between two packets */
     uint32_t segment;  /* size of its packets but the last */
     uint32_t count, length, reserved;
     bool closed; /* a shorter packet is in: it was the last */
@@ -41,6 +42,7 @@ struct udp_datagram {
     uint8_t *bytes;
     uint32_t length, segment; /* segment: size of the packets in it, the last may be shorter */
     struct sockaddr_in6 src;
+    uint8_t hops, tclass; /* of the IP header, where the port shows them; 0: not known */
 };
 
 union udp_address {
@@ -58,7 +60,7 @@ struct udp_rx {
     struct mmsghdr msgs[UDP_RX_DATAGRAMS];
     struct iovec iov[UDP_RX_DATAGRAMS];
     union udp_address from[UDP_RX_DATAGRAMS];
-    uint64_t control[UDP_RX_DATAGRAMS][4];
+    uint64_t control[UDP_RX_DATAGRAMS][12];
 };
 
 int udp_rx_init(struct udp_rx *r);

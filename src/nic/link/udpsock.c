@@ -53,3 +53,10 @@ uint16_t udpsock_port(int fd) {
     address_from_native(&native, &addr);
     return addr.sin6_port;
 }
+
+/* A kernel that refuses leaves them unknown. */
+void udpsock_show_headers(int fd, bool v4, bool show) {
+    int level = v4 ? IPPROTO_IP : IPPROTO_IPV6;
+    (void)udpsock_set(fd, level, v4 ? IP_RECVTTL : IPV6_RECVHOPLIMIT, show);
+    (void)udpsock_set(fd, level, v4 ? IP_RECVTOS : IPV6_RECVTCLASS, show);
+}

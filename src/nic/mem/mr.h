@@ -14,7 +14,7 @@
 
 struct pd {
     struct rnic_pd pub;
-    int mrs, qps; /* children */
+    int mrs, qps, ahs; /* children */
 };
 
 struct mr {

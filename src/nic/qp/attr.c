@@ -8,6 +8,7 @@
 
 #include "base/fail.h"
 #include "qp/qp.h"
+#include "wire/bth.h"
 
 #define M(name) RNIC_QP_##name
 
@@ -51,10 +52,38 @@ static const struct transition rc_table[RNIC_QPS_ERR + 1][RNIC_QPS_ERR + 1] = {
         },
 };
 
-static struct transition transition_of(int from, int to) {
+/* Datagrams: no path, no peer, no retries.  A send that fails stops the send queue alone, in SQE (IBA 10.3.1.6). */
+static const struct transition ud_table[RNIC_QPS_ERR + 1][RNIC_QPS_ERR + 1] =
+    {
+        [RNIC_QPS_RESET] = {[RNIC_QPS_INIT] = {true, M(PKEY_INDEX) | M(PORT) | M(QKEY), 0}},
+        [RNIC_QPS_INIT] =
+            {
+                [RNIC_QPS_INIT] = {true, 0, M(PKEY_INDEX) | M(PORT) | M(QKEY)},
+                [RNIC_QPS_RTR] = {true, 0, M(PKEY_INDEX) | M(QKEY)},
+            },
+        [RNIC_QPS_RTR] = {[RNIC_QPS_RTS] = {true, M(SQ_PSN), M(CUR_STATE) | M(QKEY)}},
+        [RNIC_QPS_RTS] =
+            {
+                [RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(QKEY)},
+                [RNIC_QPS_SQD] = {true, 0, M(EN_SQD_ASYNC_NOTIFY)},
+            },
+        [RNIC_QPS_SQD] =
+            {
+                [RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(QKEY)},
+                [RNIC_QPS_SQD] = {true, 0, M(PKEY_INDEX) | M(QKEY)},
+            },
+        [RNIC_QPS_SQE] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(QKEY)}},
+};
+
+static struct transition transition_of(const struct qp *qp, int from, int to) {
     if (to == RNIC_QPS_RESET || to == RNIC_QPS_ERR) /* from anywhere, IBA figure 124 */
         return (struct transition){true, 0, 0};
-    return rc_table[from][to];
+    struct transition t = qp_is_datagram(qp) ? ud_table[from][to] : rc_table[from][to];
+    if (qp->pub.qp_type == RNIC_QPT_GSI && (t.required & M(PORT))) { /* QP1 is of one port */
+        t.required &= ~(uint32_t)M(PORT);
+        t.optional |= M(PORT);
+    }
+    return t;
 }
 
 /* Names of the bits of a mask, for people. */
@@ -107,7 +136,7 @@ static int check_limits(const struct rnic_qp_attr *a, uint32_t mask, struct rnic
 }
 
 /* Address vectors of RoCE are global (IBA A16.4.2, A17.4); what Ethernet has no field for is refused, not ignored. */
-static int check_av(const struct rnic_ah_attr *av, struct rnic_err *err) {
+int qp_av_check(const struct rnic_ah_attr *av, struct rnic_err *err) {
     if (!av->is_global)
         return fail(err, -EINVAL, "ah_attr.is_global is 0, but RoCE addresses are GIDs: give a GRH with dgid");
     if (av->port_num != 1)
@@ -121,9 +150,9 @@ static int check_av(const struct rnic_ah_attr *av, struct rnic_err *err) {
     return 0;
 }
 
-static int check_mask(int from, int to, uint32_t mask, struct rnic_err *err) {
+static int check_mask(const struct qp *qp, int from, int to, uint32_t mask, struct rnic_err *err) {
     char names[160];
-    struct transition t = transition_of(from, to);
+    struct transition t = transition_of(qp, from, to);
     if (!t.allowed)
         return fail(err, -EINVAL, "%s -> %s is not allowed", qp_state_name(from), qp_state_name(to));
     uint32_t missing = t.required & ~mask, extra = mask & ~(t.required | t.optional | M(STATE));
@@ -143,14 +172,16 @@ int qp_attr_check(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t
     if ((mask & M(CUR_STATE)) && attr->cur_qp_state != from)
         return fail(err, -EINVAL, "cur_qp_state is %s, but the queue pair is in %s", qp_state_name(attr->cur_qp_state),
                     qp_state_name(from));
-    int rc = check_mask(from, to, mask, err);
+    int rc = check_mask(qp, from, to, mask, err);
     if (rc)
         return rc;
     if (mask & (M(ALT_PATH) | M(PATH_MIG_STATE)))
         return fail(err, -EOPNOTSUPP, "alternate paths are not supported");
     rc = check_limits(attr, mask, err);
+    if (!rc && (mask & M(QKEY)) && qp->pub.qp_type == RNIC_QPT_GSI && attr->qkey != GSI_QKEY)
+        rc = fail(err, -EINVAL, "qkey is 0x%08x; that of a GSI queue pair is 0x%08x", attr->qkey, GSI_QKEY);
     if (!rc && (mask & M(AV)))
-        rc = check_av(&attr->ah_attr, err);
+        rc = qp_av_check(&attr->ah_attr, err);
     if (!rc && from == RNIC_QPS_SQD && to == RNIC_QPS_SQD && qp->sq_draining)
         rc = fail(err, -EINVAL, "the send queue is still draining: wait for the SQ_DRAINED event");
     return rc;
@@ -174,6 +205,7 @@ void qp_attr_apply(struct qp *qp, const struct rnic_qp_attr *a, uint32_t mask) {
     TAKE(TIMEOUT, timeout);
     TAKE(RETRY_CNT, retry_cnt);
     TAKE(RNR_RETRY, rnr_retry);
+    TAKE(QKEY, qkey);
     TAKE(RQ_PSN, rq_psn);
     TAKE(MAX_QP_RD_ATOMIC, max_rd_atomic);
     TAKE(MIN_RNR_TIMER, min_rnr_timer);

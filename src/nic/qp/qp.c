@@ -48,9 +48,17 @@ void qp_complete_send(struct qp *qp, struct send_wqe *wqe) {
 void qp_complete_recv(struct qp *qp, struct rnic_wc *wc, bool solicited) {
     wc->wr_id = rq_wqe(&qp->rq, wq_tail(&qp->rq))->wr_id;
     wc->qp_num = qp->pub.qp_num;
-    wc->src_qp = qp->attr.dest_qp_num;
+    if (!qp_is_datagram(qp))
+        wc->src_qp = qp->attr.dest_qp_num;
     wq_pop(&qp->rq);
     push(qp, &qp->rq, qp->pub.recv_cq, wc, solicited);
+}
+
+void qp_flush_receives(struct qp *qp) {
+    while (!wq_empty(&qp->rq)) {
+        struct rnic_wc wc = {.status = RNIC_WC_WR_FLUSH_ERR, .opcode = RNIC_WCO_RECV, .vendor_err = RNIC_VE_FLUSHED};
+        qp_complete_recv(qp, &wc, false);
+    }
 }
 
 void qp_forget_completions(struct qp *qp) {

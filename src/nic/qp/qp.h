@@ -36,6 +36,7 @@ struct engine_ops {
 
 /* What the QPs of one device share; the device owns it. */
 struct nic {
+    uint32_t mtu; /* payload bytes that a packet of the port can have */
     struct mr_table mrs;
     struct event_queue events;
     struct rnic_counters counters;
@@ -48,12 +49,14 @@ struct qp {
     struct rnic_qp pub;
     struct nic *nic;
     const struct engine_ops *engine;
+    uint32_t service; /* enum roce_opcode_mask: the transport service of the packets that it takes */
     void *engine_state;
     _Atomic int state;        /* enum rnic_qp_state */
     struct rnic_qp_attr attr; /* as set; states and cap kept elsewhere */
     uint32_t attr_set;        /* mask of what has been set since RESET */
     bool sq_sig_all;
     bool sq_draining; /* SQD: messages under way are not finished yet */
+    int groups;       /* multicast groups that it is attached to */
     bool last_wqe;    /* QP_REQ_ERR, QP_ACCESS_ERR or QP_FATAL has been raised */
     struct wq sq, rq;
     struct flow flow; /* to the peer */
@@ -75,6 +78,9 @@ struct qp {
     ((qp)->counters.value[RNIC_CNT_##name] += (n), (qp)->nic->counters.value[RNIC_CNT_##name] += (n))
 #define COUNT(qp, name) COUNT_N(qp, name, 1)
 
+/* Datagrams: no peer, each packet names its own. */
+static inline bool qp_is_datagram(const struct qp *qp) { return qp->service == OPC_UD; }
+
 static inline uint32_t mtu_bytes(int mtu) { return 128u << mtu; }
 
 const char *qp_state_name(int state);
@@ -82,12 +88,14 @@ const char *qp_state_name(int state);
 /* attr.c: validates a change against the state table and the limits of the specification (IBA 11.2.5.2, table 91)
  * without changing anything.  qp_attr_apply then cannot fail. */
 int qp_attr_check(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
+int qp_av_check(const struct rnic_ah_attr *av, struct rnic_err *err);
 void qp_attr_apply(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask);
 
 /* Completes the oldest send element (success when wqe->status is 0), unless it is unsignaled and successful. */
 void qp_complete_send(struct qp *qp, struct send_wqe *wqe);
-/* Completes the oldest receive element; wc holds status, opcode, byte_len, flags, imm. */
+/* Completes the oldest receive element; wc holds status, opcode, byte_len, flags, imm, and of a datagram src_qp. */
 void qp_complete_recv(struct qp *qp, struct rnic_wc *wc, bool solicited);
+void qp_flush_receives(struct qp *qp);
 /* The queues go, or start anew: completions that are not polled yet free nothing in them any more. */
 void qp_forget_completions(struct qp *qp);
 /* Moves to ERR, raises event (or none: -1), flushes. */

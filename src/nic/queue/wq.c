@@ -41,6 +41,8 @@ void wq_reset(struct wq *q) {
     atomic_store(&q->freed, 0);
 }
 
+static bool is_datagram(const struct wq *q) { return q->qp_type == RNIC_QPT_UD || q->qp_type == RNIC_QPT_GSI; }
+
 static bool is_inline_opcode(int op) {
     return op == RNIC_WR_SEND || op == RNIC_WR_SEND_WITH_IMM || op == RNIC_WR_RDMA_WRITE ||
            op == RNIC_WR_RDMA_WRITE_WITH_IMM;
@@ -56,11 +58,36 @@ static uint64_t total_length(const struct rnic_sge *sge, int n) {
     return sum;
 }
 
+static int check_opcode(const struct wq *q, int opcode, struct rnic_err *err) {
+    bool send = opcode == RNIC_WR_SEND || opcode == RNIC_WR_SEND_WITH_IMM;
+    if (is_datagram(q) && !send)
+        return fail(err, -EINVAL, "opcode %d: a datagram queue pair can SEND and SEND_WITH_IMM, nothing else", opcode);
+    if (opcode < 0 || opcode > RNIC_WR_ATOMIC_FETCH_AND_ADD)
+        return fail(err, -EOPNOTSUPP, "opcode %d is not supported on an RC queue pair of this device", opcode);
+    return 0;
+}
+
+/* IBA 11.4.1.1: destination and Q_Key of a datagram come with the work request. */
+static int check_destination(const struct wq *q, const struct rnic_send_wr *wr, struct rnic_err *err) {
+    if (!is_datagram(q))
+        return 0;
+    if (!wr->wr.ud.ah)
+        return fail(err, -EINVAL, "a datagram needs an address handle: give wr.ud.ah, made with create_ah");
+    if (wr->wr.ud.ah->pd != q->pd)
+        return fail(err, -EINVAL, "the address handle belongs to another protection domain than the queue pair");
+    if (wr->wr.ud.remote_qpn > 0xFFFFFF)
+        return fail(err, -EINVAL, "remote_qpn is 0x%x; queue pair numbers have 24 bits", wr->wr.ud.remote_qpn);
+    return 0;
+}
+
 static int check_send(const struct wq *q, const struct rnic_send_wr *wr, uint64_t length, struct rnic_err *err) {
     if (wr->num_sge < 0 || (uint32_t)wr->num_sge > q->max_sge)
         return fail(err, -EINVAL, "%d scatter/gather elements, max_send_sge is %u", wr->num_sge, q->max_sge);
-    if (wr->opcode < 0 || wr->opcode > RNIC_WR_ATOMIC_FETCH_AND_ADD)
-        return fail(err, -EOPNOTSUPP, "opcode %d is not supported on an RC queue pair of this device", wr->opcode);
+    int rc = check_opcode(q, wr->opcode, err);
+    if (!rc)
+        rc = check_destination(q, wr, err);
+    if (rc)
+        return rc;
     if (wr->send_flags & ~(uint32_t)ALL_SEND_FLAGS)
         return fail(err, -EOPNOTSUPP, "send flags 0x%x are not supported", wr->send_flags & ~(uint32_t)ALL_SEND_FLAGS);
     if (length > MAX_MESSAGE)
@@ -83,14 +110,19 @@ static void copy_inline(uint8_t *dst, const struct rnic_sge *sge, int n) {
     }
 }
 
-static void fill_send(struct send_wqe *wqe, const struct rnic_send_wr *wr, uint32_t length) {
+static void fill_send(const struct wq *q, struct send_wqe *wqe, const struct rnic_send_wr *wr, uint32_t length) {
     *wqe = (struct send_wqe){.wr_id = wr->wr_id,
                              .imm = wr->imm_data,
                              .length = length,
                              .num_sge = (uint16_t)wr->num_sge,
                              .opcode = (uint8_t)wr->opcode,
                              .flags = (uint8_t)wr->send_flags};
-    if (is_atomic(wr->opcode)) {
+    if (is_datagram(q)) {
+        wqe->ah = (struct ah_head *)wr->wr.ud.ah;
+        wqe->remote_qpn = wr->wr.ud.remote_qpn;
+        wqe->remote_qkey = wr->wr.ud.remote_qkey;
+        ah_hold(wqe->ah);
+    } else if (is_atomic(wr->opcode)) {
         wqe->remote_addr = wr->wr.atomic.remote_addr;
         wqe->rkey = wr->wr.atomic.rkey;
         wqe->compare_add = wr->wr.atomic.compare_add;
@@ -122,7 +154,7 @@ int sq_post(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_
             *bad = wr;
             break;
         }
-        fill_send(sq_wqe(q, head), wr, (uint32_t)length);
+        fill_send(q, sq_wqe(q, head), wr, (uint32_t)length);
         head++;
     }
     atomic_store(&q->head, head);

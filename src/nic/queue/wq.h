@@ -13,11 +13,28 @@
 
 #include "nic.h"
 
+/* The head of an address handle: a send element that names one keeps it alive until it completes. */
+struct ah_head {
+    struct rnic_ah pub;
+    _Atomic uint32_t users; /* its owner, and elements */
+};
+
+static inline void ah_hold(struct ah_head *ah) { atomic_fetch_add(&ah->users, 1); }
+static inline void ah_drop(struct ah_head *ah) { atomic_fetch_sub(&ah->users, 1); } /* the device frees it */
+
 struct send_wqe {
     uint64_t wr_id;
-    uint64_t remote_addr;
-    uint64_t compare_add, swap; /* atomics */
-    uint32_t rkey;
+    union {
+        struct {
+            uint64_t remote_addr;
+            uint64_t compare_add, swap; /* atomics */
+            uint32_t rkey;
+        };
+        struct { /* datagrams */
+            struct ah_head *ah;
+            uint32_t remote_qpn, remote_qkey;
+        };
+    };
     uint32_t imm;    /* network byte order */
     uint32_t length; /* of the message */
     uint16_t num_sge;
@@ -48,8 +65,10 @@ struct wq {
     uint8_t *slots;
     uint32_t mask, stride;
     uint32_t max_wr, max_sge, max_inline;
-    _Atomic uint32_t head; /* next to post */
-    _Atomic uint32_t tail; /* oldest not completed */
+    int qp_type;              /* enum rnic_qp_type: what may be posted */
+    const struct rnic_pd *pd; /* address handles must be of it */
+    _Atomic uint32_t head;    /* next to post */
+    _Atomic uint32_t tail;    /* oldest not completed */
     /* One past the newest element whose completion has been polled: only then is its place free, and with it those of
      * the unsignaled ones before it (man ibv_post_send; so a CQ with room for every element never overruns). */
     _Atomic uint32_t freed;

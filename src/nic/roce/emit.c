@@ -7,24 +7,38 @@
 
 #define DEFAULT_PKEY 0xFFFF
 
-bool out_open(struct qp *qp, struct tx *tx, struct out *out, uint8_t opcode, uint32_t payload, uint32_t psn,
-              bool ackreq, bool solicited) {
+bool out_open_to(struct tx *tx, struct flow *flow, struct out *out, uint8_t opcode, uint32_t payload, uint32_t dqpn,
+                 uint32_t psn) {
     out->row = roce_opcode(opcode);
     out->payload = payload;
     out->pad = -payload & 3;
-    out->bth = tx->reserve(tx, &qp->flow, out->row->header + payload + out->pad + ICRC_BYTES, &out->crc);
+    out->bth = tx->reserve(tx, flow, out->row->header + payload + out->pad + ICRC_BYTES, &out->crc);
     if (!out->bth)
         return false;
     bth_clear(out->bth);
     bth_set_opcode(out->bth, opcode);
-    bth_set_se(out->bth, solicited);
     bth_set_m(out->bth, 1);
     bth_set_pad(out->bth, (uint8_t)out->pad);
     bth_set_pkey(out->bth, DEFAULT_PKEY);
-    bth_set_dqpn(out->bth, qp->attr.dest_qp_num);
-    bth_set_ackreq(out->bth, ackreq);
+    bth_set_dqpn(out->bth, dqpn);
     bth_set_psn(out->bth, psn);
     return true;
+}
+
+bool out_open(struct qp *qp, struct tx *tx, struct out *out, uint8_t opcode, uint32_t payload, uint32_t psn,
+              bool ackreq, bool solicited) {
+    if (!out_open_to(tx, &qp->flow, out, opcode, payload, qp->attr.dest_qp_num, psn))
+        return false;
+    bth_set_se(out->bth, solicited);
+    bth_set_ackreq(out->bth, ackreq);
+    return true;
+}
+
+void out_deth(const struct out *out, const struct datagram *d) {
+    uint8_t *deth = out->bth + out->row->deth;
+    memset(deth, 0, DETH_BYTES);
+    deth_set_qkey(deth, d->qkey);
+    deth_set_sqpn(deth, d->sqpn);
 }
 
 void out_headers(struct out *out) {
@@ -32,12 +46,17 @@ void out_headers(struct out *out) {
     out->crc = crc32_update(out->crc, out->bth + BTH_BYTES, out->row->header - BTH_BYTES);
 }
 
-void out_close(struct qp *qp, struct tx *tx, struct out *out) {
+uint32_t out_close_to(struct tx *tx, struct out *out) {
     static const uint8_t zeros[4];
     uint8_t *end = out_payload(out) + out->payload;
     out->crc = crc32_copy(out->crc, end, zeros, out->pad);
     put_le32(end + out->pad, ~out->crc);
-    COUNT(qp, tx_packets);
-    COUNT_N(qp, tx_bytes, (uint32_t)(end - out->bth) + out->pad + ICRC_BYTES);
     tx->commit(tx);
+    return (uint32_t)(end - out->bth) + out->pad + ICRC_BYTES;
+}
+
+void out_close(struct qp *qp, struct tx *tx, struct out *out) {
+    uint32_t n = out_close_to(tx, out);
+    COUNT(qp, tx_packets);
+    COUNT_N(qp, tx_bytes, n);
 }

@@ -48,10 +48,7 @@ static void flush(struct qp *qp) {
         wqe->vendor_err = RNIC_VE_FLUSHED;
         qp_complete_send(qp, wqe);
     }
-    while (!wq_empty(&qp->rq)) {
-        struct rnic_wc wc = {.status = RNIC_WC_WR_FLUSH_ERR, .opcode = RNIC_WCO_RECV, .vendor_err = RNIC_VE_FLUSHED};
-        qp_complete_recv(qp, &wc, false);
-    }
+    qp_flush_receives(qp);
     rc_of(qp)->req = (struct requester){.next = wq_tail(&qp->sq)};
 }
 

@@ -7,6 +7,8 @@
  *   resp.c  responder: executes requests, answers with responses, ACKs and NAKs
  *   rc.c    joins the three to a queue pair: the engine_ops
  *
+ * and its unreliable datagrams (IBA 9.8.3), which know neither acknowledges nor order: ud.c.
+ *
  * No I/O, no clock: packets come by input(), leave by next() into a sink, and time is an argument.
  */
 #ifndef RNIC_ROCE_ROCE_H
@@ -119,11 +121,23 @@ struct out {
     uint32_t crc, payload, pad;
 };
 
+extern const struct engine_ops roce_ud_ops;
+
+/* A datagram's headers (IBA 9.3.2). */
+struct datagram {
+    uint32_t dqpn, sqpn, qkey, psn;
+};
+
 /* emit.c. open: room and the BTH; the caller then fills the extended headers, calls out_headers, places the payload
  * (continuing out->crc) and closes.  False: the sink is full. An opened packet that is not closed is not sent. */
 bool out_open(struct qp *qp, struct tx *tx, struct out *out, uint8_t opcode, uint32_t payload, uint32_t psn,
               bool ackreq, bool solicited);
 void out_headers(struct out *out);
+/* The same along any way, for any queue pair. */
+bool out_open_to(struct tx *tx, struct flow *flow, struct out *out, uint8_t opcode, uint32_t payload, uint32_t dqpn,
+                 uint32_t psn);
+uint32_t out_close_to(struct tx *tx, struct out *out); /* bytes of the packet */
+void out_deth(const struct out *out, const struct datagram *d);
 static inline uint8_t *out_payload(const struct out *out) { return out->bth + out->row->header; }
 void out_close(struct qp *qp, struct tx *tx, struct out *out);
 

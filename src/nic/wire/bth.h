@@ -76,6 +76,13 @@ FIELD(deth, sqpn, 32, 4, 0, 24) /* source QP number */
 
 #undef FIELD
 
+/* Queue pair numbers with a meaning of their own (IBA 9.2.3, 10.2.4.1). */
+#define QPN_SMI 0u
+#define QPN_GSI 1u
+#define QPN_MULTICAST 0xFFFFFFu
+#define GSI_QKEY 0x80010000u       /* IBA 10.2.5 */
+#define QKEY_PRIVILEGED 0x80000000u /* a work request with this bit asks for the queue pair's own Q_Key (IBA 10.2.5) */
+
 static inline void bth_clear(uint8_t *p) { memset(p, 0, BTH_BYTES); }
 
 /* AETH syndrome (IBA 9.7.5.1.1 and tables there): bit 7 is reserved, bits 6:5 the type, bits 4:0 its value. */

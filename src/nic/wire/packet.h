@@ -40,6 +40,7 @@ struct packet {
     uint32_t psn;
     uint8_t opcode;
     bool ackreq, solicited;
+    const uint8_t *grh; /* of datagrams: the GRH_BYTES that a receive gets ahead of the payload, see wire/grh.h */
 };
 
 /* Where an engine writes packets. */

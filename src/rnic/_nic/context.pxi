@@ -134,6 +134,18 @@ cdef class Context(Handle):
             fault.lose[i].opcode, fault.lose[i].nth, fault.lose[i].count = opcode, nth, count
         check(self.ops.set_fault(self.p, &fault, &err), "set_fault", &err)
 
+    def cm_slot(self):
+        """The number that stands in the upper 10 bits of every communication id that this context may hand out.
+
+        On a host of many processes, messages of the CM find their way by it: index | cm_slot() << 22 is a good id.
+        """
+        cdef uint32_t slot = 0
+        cdef rnic_err err
+        self.need("cm_slot")
+        err.text[0] = 0
+        check(self.ops.cm_slot(self.p, &slot, &err), "cm_slot", &err)
+        return slot
+
     def async_fileno(self):
         """A file descriptor that is readable while asynchronous events wait, for select, epoll and asyncio."""
         self.need("get_async_event")

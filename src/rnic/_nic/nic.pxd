@@ -20,8 +20,12 @@ cdef extern from "nic.h" nogil:
         RNIC_WR_ATOMIC_CMP_AND_SWP
         RNIC_WR_ATOMIC_FETCH_AND_ADD
         RNIC_WR_LOCAL_INV
+        RNIC_WR_SEND
+        RNIC_WR_SEND_WITH_IMM
         RNIC_WR_SEND_WITH_INV
         RNIC_WR_ATOMIC_WRITE
+        RNIC_LISTEN_REUSE
+        RNIC_LISTEN_AFONLY
         RNIC_ACCESS_LOCAL_WRITE
         RNIC_ACCESS_REMOTE_WRITE
         RNIC_ACCESS_REMOTE_ATOMIC
@@ -112,6 +116,12 @@ cdef extern from "nic.h" nogil:
         void *cq_context
         int cqe
 
+    struct rnic_ah:
+        pass
+
+    struct rnic_listener:
+        pass
+
     struct rnic_qp:
         uint32_t qp_num
         int qp_type
@@ -138,9 +148,14 @@ cdef extern from "nic.h" nogil:
         uint64_t remote_addr, compare_add, swap
         uint32_t rkey
 
+    struct rnic_wr_ud:
+        rnic_ah *ah
+        uint32_t remote_qpn, remote_qkey
+
     union rnic_wr_arm:
         rnic_wr_rdma rdma
         rnic_wr_atomic atomic
+        rnic_wr_ud ud
 
     struct rnic_send_wr:
         uint64_t wr_id
@@ -237,6 +252,16 @@ cdef extern from "nic.h" nogil:
         int (*destroy_qp)(rnic_qp *, rnic_err *) noexcept nogil
         int (*post_send)(rnic_qp *, const rnic_send_wr *, const rnic_send_wr **, rnic_err *) noexcept nogil
         int (*post_recv)(rnic_qp *, const rnic_recv_wr *, const rnic_recv_wr **, rnic_err *) noexcept nogil
+
+        int (*create_ah)(rnic_pd *, const rnic_ah_attr *, rnic_ah **, rnic_err *) noexcept nogil
+        int (*query_ah)(rnic_ah *, rnic_ah_attr *, rnic_err *) noexcept nogil
+        int (*destroy_ah)(rnic_ah *, rnic_err *) noexcept nogil
+        int (*attach_mcast)(rnic_qp *, const rnic_gid *, uint16_t, rnic_err *) noexcept nogil
+        int (*detach_mcast)(rnic_qp *, const rnic_gid *, uint16_t, rnic_err *) noexcept nogil
+
+        int (*cm_listen)(rnic_context *, uint64_t, const rnic_gid *, uint32_t, rnic_listener **, rnic_err *) noexcept nogil
+        int (*cm_unlisten)(rnic_listener *, rnic_err *) noexcept nogil
+        int (*cm_slot)(rnic_context *, uint32_t *, rnic_err *) noexcept nogil
 
         int (*get_async_event)(rnic_context *, rnic_async_event *, rnic_err *) noexcept nogil
 

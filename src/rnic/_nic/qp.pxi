@@ -20,6 +20,7 @@ cdef class QP(Handle):
     cdef readonly CQ recv_cq         #: Where receive work requests complete.
     cdef readonly object qp_context  #: The caller's own.
     cdef readonly uint32_t qp_num    #: The number that the peer has to know, 24 bits.
+    cdef set groups             # (GID as bytes, lid) of the multicast groups that it is attached to
     cdef int type
     cdef rnic_qp_cap cap
 
@@ -39,6 +40,7 @@ cdef class QP(Handle):
         self.pd, self.send_cq, self.recv_cq, self.qp_context = pd, send_cq, recv_cq, init.qp_context
         self.qp_num, self.type, self.cap = self.p.qp_num, self.p.qp_type, attr.cap
         self.kept, self.kept_limit = set(), KEPT_AT_FIRST
+        self.groups = set()
         self.new_token()
         self.attach(pd.ctx, (send_cq, recv_cq, pd, pd.ctx), "destroy_qp")
 
@@ -49,6 +51,15 @@ cdef class QP(Handle):
         if rc >= 0:
             self.kept = set()
         return rc
+
+    cdef void settle(self):
+        cdef rnic_gid gid
+        cdef rnic_err err
+        groups, self.groups = self.groups, set()
+        if self.pid == getpid():
+            for raw, lid in groups:
+                gid = gid_of(raw)
+                self.ops.detach_mcast(self.p, &gid, lid, &err)
 
     cdef str label(self):
         return f"QP 0x{self.qp_num:06x}"
@@ -86,6 +97,24 @@ cdef class QP(Handle):
         err.text[0] = 0
         check(self.ops.query_qp(self.p, &attr, &init, &err), "query_qp", &err)
         return attr, {"cap": init.cap, "qp_type": init.qp_type, "sq_sig_all": init.sq_sig_all}
+
+    def raw_attach_mcast(self, bytes raw_gid, uint16_t lid):
+        """ibv_attach_mcast."""
+        cdef rnic_gid gid = gid_of(raw_gid)
+        cdef rnic_err err
+        self.need("attach_mcast")
+        err.text[0] = 0
+        check(self.ops.attach_mcast(self.p, &gid, lid, &err), "attach_mcast", &err)
+        self.groups.add((raw_gid, lid))
+
+    def raw_detach_mcast(self, bytes raw_gid, uint16_t lid):
+        """ibv_detach_mcast."""
+        cdef rnic_gid gid = gid_of(raw_gid)
+        cdef rnic_err err
+        self.need("detach_mcast")
+        err.text[0] = 0
+        check(self.ops.detach_mcast(self.p, &gid, lid, &err), "detach_mcast", &err)
+        self.groups.discard((raw_gid, lid))
 
     def raw_stats(self):
         """The fields of struct rnic_qp_stats."""
@@ -142,6 +171,8 @@ cdef class QP(Handle):
                 wr = <WorkRequest>chain[first - 1]
                 wr.enter_chain(first - 1)
                 first -= 1
+                if sending:
+                    (<SendWR>wr).hold_ah(verb)
                 head = wr.fill(head)
                 if wr.kept_by != self.token:
                     self.keep(wr)
@@ -155,7 +186,7 @@ cdef class QP(Handle):
             self.calls -= 1
         finally:
             for i in range(first, len(chain)):
-                (<WorkRequest>chain[i]).in_chain = False
+                (<WorkRequest>chain[i]).leave_chain()
         if rc < 0:
             i = index_of(chain, <const void *>bad_send if sending else <const void *>bad_recv)
             raise PostError(-rc, text_of(&err), verb, chain[i], i)

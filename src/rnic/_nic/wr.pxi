@@ -107,6 +107,9 @@ cdef class WorkRequest:
         self.in_chain = True
         return 0
 
+    cdef void leave_chain(self):
+        self.in_chain = False
+
 
 @cython.final
 cdef class SendWR(WorkRequest):
@@ -115,6 +118,8 @@ cdef class SendWR(WorkRequest):
     `remote_addr` and `rkey` are the peer's memory, of RDMA and atomic operations; `compare_add` is what FETCH_AND_ADD
     adds, and what CMP_AND_SWP compares with before it stores `swap`.  `imm_data` is a 32-bit number of the WITH_IMM
     operations (network byte order is the binding's work), `invalidate_rkey` belongs to SEND_WITH_INV and LOCAL_INV.
+    Datagrams go along `ah` to `remote_qpn`, whose Q_Key is `remote_qkey`; with that one's high bit set, the sending
+    queue pair's own is taken (IBA 10.2.5).
     """
 
     cdef rnic_send_wr c
@@ -125,15 +130,20 @@ cdef class SendWR(WorkRequest):
     cdef public uint32_t rkey             #: The peer's memory key.
     cdef public uint32_t imm_data         #: What the receiver finds in WC.imm_data.
     cdef public uint32_t invalidate_rkey  #: The key that stops to be valid.
+    cdef public AH ah                     #: Datagrams: the way to the peer, or None.
+    cdef AH posted                        # the one that is being posted now
+    cdef public uint32_t remote_qpn       #: Datagrams: the peer's queue pair, 0xFFFFFF of a multicast group.
+    cdef public uint32_t remote_qkey      #: Datagrams: its Q_Key.
 
     def __cinit__(self, uint64_t wr_id=0, opcode=WROpcode.SEND, send_flags=0, sg_list=(), uint64_t remote_addr=0,
                   uint32_t rkey=0, uint32_t imm_data=0, uint64_t compare_add=0, uint64_t swap=0,
-                  uint32_t invalidate_rkey=0):
+                  uint32_t invalidate_rkey=0, *, AH ah=None, uint32_t remote_qpn=0, uint32_t remote_qkey=0):
         self.wr_id = wr_id
         self.c.opcode, self.c.send_flags = opcode, send_flags
         self.remote_addr, self.rkey = remote_addr, rkey
         self.compare_add, self.swap = compare_add, swap
         self.imm_data, self.invalidate_rkey = imm_data, invalidate_rkey
+        self.ah, self.remote_qpn, self.remote_qkey = ah, remote_qpn, remote_qkey
         self.struct_at = &self.c
         self.set_sg(sg_list)
 
@@ -155,6 +165,20 @@ cdef class SendWR(WorkRequest):
     def send_flags(self, value):
         self.c.send_flags = value
 
+    cdef int hold_ah(self, str verb) except -1:
+        """Nobody closes the address handle while it is being posted; work that is posted needs it no more."""
+        if self.ah is not None:
+            self.ah.need(verb)
+            self.posted = self.ah
+            self.posted.calls += 1
+        return 0
+
+    cdef void leave_chain(self):
+        self.in_chain = False
+        if self.posted is not None:
+            self.posted.calls -= 1
+            self.posted = None
+
     cdef void *fill(self, void *next) noexcept:
         # Of the unions only the opcode's member: they share bytes.
         cdef int opcode = self.c.opcode
@@ -167,6 +191,9 @@ cdef class SendWR(WorkRequest):
         if opcode == RNIC_WR_ATOMIC_CMP_AND_SWP or opcode == RNIC_WR_ATOMIC_FETCH_AND_ADD:
             self.c.wr.atomic.remote_addr, self.c.wr.atomic.rkey = self.remote_addr, self.rkey
             self.c.wr.atomic.compare_add, self.c.wr.atomic.swap = self.compare_add, self.swap
+        elif opcode == RNIC_WR_SEND or opcode == RNIC_WR_SEND_WITH_IMM:
+            self.c.wr.ud.ah = NULL if self.posted is None else self.posted.p
+            self.c.wr.ud.remote_qpn, self.c.wr.ud.remote_qkey = self.remote_qpn, self.remote_qkey
         else:
             self.c.wr.rdma.remote_addr, self.c.wr.rdma.rkey = self.remote_addr, self.rkey
         return &self.c

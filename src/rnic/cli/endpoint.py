@@ -109,6 +109,22 @@ def to_init(qp: rnic.QP, port_num: int, access: rnic.AccessFlags) -> None:
     )
 
 
+def path_to(port: LocalPort, remote: PeerAddress, sl: int = 0) -> rnic.AHAttr:
+    """The way to the peer; Failure when it has not said where it is."""
+    if not any(remote.gid[8:]):
+        raise Failure(
+            "the peer sent no GID, which Ethernet needs: start it with -g (ibv_devinfo -v shows the indices)"
+        )
+    return rnic.AHAttr(
+        dgid=rnic.GID(remote.gid),
+        dlid=remote.lid,
+        sl=sl,
+        sgid_index=port.gid_index,
+        port_num=port.port_num,
+        hop_limit=64,
+    )
+
+
 def connect(
     qp: rnic.QP,
     port: LocalPort,
@@ -124,10 +140,7 @@ def connect(
     With its 67 ms an end gives up after 0.54 s.  A virtual machine on a busy host may stand still for longer,
     and a peer that is the kernel's then waits for ever.
     """
-    if not any(remote.gid[8:]):
-        raise Failure(
-            "the peer sent no GID, which Ethernet needs: start it with -g (ibv_devinfo -v shows the indices)"
-        )
+    path = path_to(port, remote, sl)
     qp.modify(
         rnic.QPAttr(
             qp_state=rnic.QPState.RTR,
@@ -136,14 +149,7 @@ def connect(
             rq_psn=remote.psn,
             max_dest_rd_atomic=rd_atomic,
             min_rnr_timer=12,
-            ah_attr=rnic.AHAttr(
-                dgid=rnic.GID(remote.gid),
-                dlid=remote.lid,
-                sl=sl,
-                sgid_index=port.gid_index,
-                port_num=port.port_num,
-                hop_limit=64,
-            ),
+            ah_attr=path,
         )
     )
     qp.modify(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`rnic pingpong rc`: ibv_rc_pingpong, so that either end can be the original.
+"""`rnic pingpong rc` and `ud`: ibv_rc_pingpong and ibv_ud_pingpong; either end can be the original.
 
 Each end posts rx_depth receives, and sends one message when it has received the other's and its own last SEND
 has completed; the client begins.  An exchange is a message there and one back.
@@ -10,8 +10,10 @@ from __future__ import annotations
 import mmap
 import socket
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import click
 
@@ -20,6 +22,8 @@ from rnic.cli import endpoint, exchange, params
 from rnic.cli.params import Failure
 
 RECV_WRID, SEND_WRID = 1, 2
+QKEY = 0x11111111  # of both ends of ibv_ud_pingpong
+_F = TypeVar("_F", bound=Callable[..., Any])
 FILL = 0x7B  # what ibv_rc_pingpong fills its buffer with
 MTUS = {
     256: rnic.MTU.MTU_256,
@@ -49,7 +53,6 @@ class Options:
     ib_dev: str | None
     ib_port: int
     size: int
-    mtu: rnic.MTU
     rx_depth: int
     iters: int
     sl: int
@@ -57,6 +60,14 @@ class Options:
     gid_idx: int | None
     chk: bool
     timeout: float
+    mtu: rnic.MTU | None
+    """Of the path; datagrams have none."""
+
+    @classmethod
+    def of(cls, given: dict[str, Any], mtu: rnic.MTU | None) -> Options:
+        """The options as click gives them."""
+        index = given.pop("gid_idx")
+        return cls(**given, gid_idx=None if index < 0 else index, mtu=mtu)
 
 
 @click.group()
@@ -64,28 +75,79 @@ def pingpong() -> None:
     """Bounce messages between two queue pairs, as the ibv_*_pingpong programs do."""
 
 
+def common(size: int) -> Callable[[_F], _F]:
+    """The options that both programs have; the default size of a message is each one's own."""
+    options = [
+        click.argument("servername", metavar="[HOST]", required=False),
+        click.option(
+            "-p",
+            "--port",
+            type=params.number(0, 65535),
+            default=18515,
+            show_default=True,
+            help="TCP port of the server.",
+        ),
+        click.option(
+            "-d", "--ib-dev", help="Device; without -d and -g, that of the TCP connection's local address."
+        ),
+        click.option(
+            "-i",
+            "--ib-port",
+            type=params.number(1, 255),
+            default=1,
+            show_default=True,
+            help="Port of the device.",
+        ),
+        click.option(
+            "-s",
+            "--size",
+            type=params.size((1 << 31) - 1),
+            default=size,
+            show_default=True,
+            help="Bytes in a message.",
+        ),
+        click.option(
+            "-r",
+            "--rx-depth",
+            type=params.number(1),
+            default=500,
+            show_default=True,
+            help="Receives to post at a time.",
+        ),
+        click.option(
+            "-n", "--iters", type=params.number(1), default=1000, show_default=True, help="Exchanges."
+        ),
+        click.option(
+            "-l", "--sl", type=params.number(0, 15), default=0, show_default=True, help="Service level."
+        ),
+        click.option("-e", "--events", is_flag=True, help="Sleep on completion events instead of polling."),
+        click.option(
+            "-g",
+            "--gid-idx",
+            type=params.number(-1),
+            default=-1,
+            help="Index of the local GID; -1: the local address.",
+        ),
+        click.option("-c", "--chk", is_flag=True, help="Validate the received buffer."),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(0),
+            default=60.0,
+            show_default=True,
+            help="Give up after this many seconds in which nothing completes (0: never).",
+        ),
+    ]
+
+    def add(command: _F) -> _F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
 @pingpong.command()
-@click.argument("servername", metavar="[HOST]", required=False)
-@click.option(
-    "-p",
-    "--port",
-    type=params.number(0, 65535),
-    default=18515,
-    show_default=True,
-    help="TCP port of the server.",
-)
-@click.option("-d", "--ib-dev", help="Device; without -d and -g, that of the TCP connection's local address.")
-@click.option(
-    "-i", "--ib-port", type=params.number(1, 255), default=1, show_default=True, help="Port of the device."
-)
-@click.option(
-    "-s",
-    "--size",
-    type=params.size((1 << 31) - 1),
-    default=4096,
-    show_default=True,
-    help="Bytes in a message.",
-)
+@common(4096)
 @click.option(
     "-m",
     "--mtu",
@@ -94,56 +156,15 @@ def pingpong() -> None:
     show_default=True,
     help="Path MTU.",
 )
-@click.option(
-    "-r",
-    "--rx-depth",
-    type=params.number(1),
-    default=500,
-    show_default=True,
-    help="Receives to post at a time.",
-)
-@click.option("-n", "--iters", type=params.number(1), default=1000, show_default=True, help="Exchanges.")
-@click.option("-l", "--sl", type=params.number(0, 15), default=0, show_default=True, help="Service level.")
-@click.option("-e", "--events", is_flag=True, help="Sleep on completion events instead of polling.")
-@click.option(
-    "-g",
-    "--gid-idx",
-    type=params.number(-1),
-    default=-1,
-    help="Index of the local GID; -1: the local address.",
-)
 @click.option("-o", "--odp", is_flag=True, help="On-demand paging (not supported yet).")
 @click.option("-O", "--iodp", is_flag=True, help="Implicit on-demand paging (not supported yet).")
 @click.option("-P", "--prefetch", is_flag=True, help="Prefetch an on-demand region (not supported yet).")
 @click.option("-t", "--ts", is_flag=True, help="Completions with timestamps (not supported yet).")
-@click.option("-c", "--chk", is_flag=True, help="Validate the received buffer.")
 @click.option("-j", "--dm", is_flag=True, help="Device memory (not supported yet).")
 @click.option(
     "-N", "--new_send", "--new-send", is_flag=True, help="The ibv_wr_* interface (not supported yet)."
 )
-@click.option(
-    "--timeout",
-    type=click.FloatRange(0),
-    default=60.0,
-    show_default=True,
-    help="Give up after this many seconds in which nothing completes (0: never).",
-)
-def rc(
-    servername: str | None,
-    port: int,
-    ib_dev: str | None,
-    ib_port: int,
-    size: int,
-    mtu: str,
-    rx_depth: int,
-    iters: int,
-    sl: int,
-    events: bool,
-    gid_idx: int,
-    chk: bool,
-    timeout: float,
-    **not_yet: bool,
-) -> None:
+def rc(mtu: str, **given: Any) -> None:
     """Bounce messages over a reliable connection: without HOST a server, with HOST its client.
 
     Options, TCP exchange and output are those of ibv_rc_pingpong; either end can be the original.
@@ -153,36 +174,30 @@ def rc(
     rnic pingpong rc HOST
     ibv_rc_pingpong -d rxe0 -g 1 HOST      the original needs -g on Ethernet
     """
-    for name, given in not_yet.items():
-        if given:
-            raise Failure(f"--{name}: {NOT_YET[name]}: operation not supported (EOPNOTSUPP)")
-    index = None if gid_idx < 0 else gid_idx
-    run(
-        Options(
-            servername,
-            port,
-            ib_dev,
-            ib_port,
-            size,
-            MTUS[int(mtu)],
-            rx_depth,
-            iters,
-            sl,
-            events,
-            index,
-            chk,
-            timeout,
-        )
-    )
+    for name, words in NOT_YET.items():
+        if given.pop(name):
+            raise Failure(f"--{name}: {words}: operation not supported (EOPNOTSUPP)")
+    run(Options.of(given, MTUS[int(mtu)]), End)
 
 
-def run(options: Options) -> None:
+@pingpong.command()
+@common(2048)
+def ud(**given: Any) -> None:
+    """Bounce datagrams: without HOST a server, with HOST its client.
+
+    Options, TCP exchange and output are those of ibv_ud_pingpong; either end can be the original.  A
+    message is one packet, so the port's MTU limits --size, and one that is lost ends the run.
+    """
+    run(Options.of(given, None), DatagramEnd)
+
+
+def run(options: Options, kind: type[End]) -> None:
     """One end, from the TCP connection to the last line of output."""
     with ExitStack() as stack:
         sock = stack.enter_context(_meet(options))
         local_port = endpoint.open_port(options.ib_dev, options.ib_port, options.gid_idx, sock.getsockname())
         stack.enter_context(local_port.ctx)
-        end = End(options, local_port, stack)
+        end = kind(options, local_port, stack)
         remote = _exchange(sock, options, end)
         sock.close()
         click.echo(f"  remote address: {remote}")
@@ -228,13 +243,17 @@ def report(size: int, iters: int, seconds: float) -> str:
     )
 
 
-def bad_pages(buffer: memoryview | mmap.mmap, size: int) -> list[int]:
+def bad_pages(buffer: memoryview | mmap.mmap, size: int, start: int = 0) -> list[int]:
     """Pages that do not begin with what the client of a validated run writes (page % sizeof(char), so 0)."""
-    return [offset // mmap.PAGESIZE for offset in range(0, size, mmap.PAGESIZE) if buffer[offset] != 0]
+    offsets = range(0, size, mmap.PAGESIZE)
+    return [offset // mmap.PAGESIZE for offset in offsets if buffer[start + offset] != 0]
 
 
 class End:
     """One end: its queue pair, its buffer, and the loop that answers each message with one."""
+
+    qp_type = rnic.QPType.RC
+    header = 0  # bytes that a receive has ahead of the message
 
     def __init__(self, options: Options, port: endpoint.LocalPort, stack: ExitStack) -> None:
         self.options = options
@@ -243,31 +262,39 @@ class End:
         self.channel = stack.enter_context(ctx.create_comp_channel()) if options.events else None
         self.patience = endpoint.Patience(options.timeout)
         self.events = 0  # taken from the channel, not yet acknowledged
-        pd = stack.enter_context(ctx.alloc_pd())
-        self.buf = mmap.mmap(-1, max(options.size, 1))
+        self.stack = stack
+        self.pd = pd = stack.enter_context(ctx.alloc_pd())
+        self.buf = mmap.mmap(-1, max(self.header + options.size, 1))
         self.buf.write(bytes([FILL]) * len(self.buf))
         mr = stack.enter_context(pd.reg_mr(self.buf, rnic.AccessFlags.LOCAL_WRITE))
         self.cq = stack.enter_context(ctx.create_cq(options.rx_depth + 1, channel=self.channel))
         stack.callback(self.acknowledge)
         cap = rnic.QPCap(max_send_wr=1, max_recv_wr=options.rx_depth, max_send_sge=1, max_recv_sge=1)
-        init = rnic.QPInitAttr(send_cq=self.cq, recv_cq=self.cq, qp_type=rnic.QPType.RC, cap=cap)
+        init = rnic.QPInitAttr(send_cq=self.cq, recv_cq=self.cq, qp_type=self.qp_type, cap=cap)
         self.qp = stack.enter_context(pd.create_qp(init))
-        endpoint.to_init(self.qp, options.ib_port, rnic.AccessFlags(0))
+        self.to_init()
 
-        sg_list = [rnic.SGE(mr, offset=0, length=options.size)] if options.size else []
+        message = [rnic.SGE(mr, offset=self.header, length=options.size)] if options.size else []
+        room = [rnic.SGE(mr)] if self.header + options.size else []
         flags = rnic.SendFlags.SIGNALED
         if self.qp.cap.max_inline_data >= options.size:
             flags |= rnic.SendFlags.INLINE
         self.send_wr = rnic.SendWR(
-            wr_id=SEND_WRID, opcode=rnic.WROpcode.SEND, send_flags=flags, sg_list=sg_list
+            wr_id=SEND_WRID, opcode=rnic.WROpcode.SEND, send_flags=flags, sg_list=message
         )
-        self.recv_wrs = [rnic.RecvWR(wr_id=RECV_WRID, sg_list=sg_list) for _ in range(options.rx_depth)]
+        self.recv_wrs = [rnic.RecvWR(wr_id=RECV_WRID, sg_list=room) for _ in range(options.rx_depth)]
         self.qp.post_recv(self.recv_wrs)
         if self.channel:
             self.cq.req_notify()
         self.local = port.address(self.qp)
 
+    def to_init(self) -> None:
+        """From now on receives can be posted."""
+        endpoint.to_init(self.qp, self.options.ib_port, rnic.AccessFlags(0))
+
     def connect(self, remote: exchange.PeerAddress) -> None:
+        """From now on messages can be sent to the peer."""
+        assert self.options.mtu is not None
         endpoint.connect(self.qp, self.port, self.local, remote, mtu=self.options.mtu, sl=self.options.sl)
 
     def run(self) -> float:
@@ -275,7 +302,7 @@ class End:
         client = self.options.servername is not None
         if client and self.options.chk:
             for offset in range(0, self.options.size, mmap.PAGESIZE):
-                self.buf[offset] = 0
+                self.buf[self.header + offset] = 0
         # What must complete before the next SEND: the peer's message and our own last one.
         pending = RECV_WRID
         if client:
@@ -356,8 +383,34 @@ class End:
         """The server's last act with -c; the original prints the same lines, but ends with exit code 0."""
         if self.options.servername is not None or not self.options.chk:
             return
-        bad = bad_pages(self.buf, self.options.size)
+        bad = bad_pages(self.buf, self.options.size, self.header)
         for page in bad:
             click.echo(f"invalid data in page {page}")
         if bad:
             raise Failure(f"{len(bad)} pages arrived wrong")
+
+
+class DatagramEnd(End):
+    """The same with datagrams: an address handle in place of a connection."""
+
+    qp_type = rnic.QPType.UD
+    header = 40
+
+    def to_init(self) -> None:
+        """From now on receives can be posted; refuses messages of more than one packet."""
+        mtu = self.port.ctx.query_port(self.options.ib_port).active_mtu.nbytes
+        if self.options.size > mtu:
+            raise Failure(
+                f"--size {self.options.size}: a datagram is one packet, and the port's MTU is {mtu}"
+            )
+        self.qp.modify(
+            rnic.QPAttr(qp_state=rnic.QPState.INIT, pkey_index=0, port_num=self.options.ib_port, qkey=QKEY)
+        )
+
+    def connect(self, remote: exchange.PeerAddress) -> None:
+        """From now on messages can be sent to the peer."""
+        path = endpoint.path_to(self.port, remote, self.options.sl)
+        self.qp.modify(rnic.QPAttr(qp_state=rnic.QPState.RTR))
+        self.qp.modify(rnic.QPAttr(qp_state=rnic.QPState.RTS, sq_psn=self.local.psn))
+        self.send_wr.ah = self.stack.enter_context(self.pd.create_ah(path))
+        self.send_wr.remote_qpn, self.send_wr.remote_qkey = remote.qp_num, QKEY

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses: GIDs and address vectors."""
+"""Addresses: GIDs, address vectors and handles, and the header ahead of a received datagram."""
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import total_ordering
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
-__all__ = ["GID", "AHAttr"]
+from rnic._nic import nic
+
+__all__ = ["AH", "GID", "AHAttr", "Route"]
 
 _MAPPED = bytes(10) + b"\xff\xff"
 
@@ -138,3 +141,56 @@ class AHAttr:
         route = dict(own.pop("grh"))
         dgid = GID(bytes(route.pop("dgid")["raw"]))
         return cls(dgid=dgid, **route, **{**own, "is_global": bool(own["is_global"])})
+
+
+class AH(nic.AH):
+    """The way to a peer, named by every datagram that goes there (IBA 11.2.2; ibv_create_ah(3)).
+
+    PD.create_ah() makes it.  close() gives it back at once: work that is posted already still goes that way.
+    """
+
+    __slots__ = ()
+
+    def query(self) -> AHAttr:
+        """The address vector that it was made of (IBA 11.2.2.3)."""
+        return AHAttr.from_struct(self.raw_query())
+
+
+GRH_BYTES = 40
+_IPV4 = 20
+_WORDS = struct.Struct("!10H")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a datagram came from, out of the 40 bytes ahead of its payload (IBA 8.3; annex A17.4.5)."""
+
+    sgid: GID
+    """Whoever sent it."""
+    dgid: GID
+    """Whom it was sent to: one of our own addresses, or a multicast group."""
+    hop_limit: int
+    traffic_class: int
+    flow_label: int
+
+    @classmethod
+    def from_grh(cls, grh: bytes | bytearray | memoryview) -> "Route":
+        """Read the header; ValueError when it is none: neither IPv6 nor, in its last 20 bytes, IPv4."""
+        raw = bytes(grh[:GRH_BYTES])
+        if len(raw) < GRH_BYTES:
+            raise ValueError(f"{len(raw)} bytes are no GRH, which has {GRH_BYTES}")
+        if _is_ipv4(raw[_IPV4:]):
+            ip = raw[_IPV4:]
+            return cls(GID(_MAPPED + ip[12:16]), GID(_MAPPED + ip[16:20]), ip[8], ip[1], 0)
+        if raw[0] >> 4 != 6:
+            raise ValueError("neither an IPv6 header nor an IPv4 header behind 20 bytes: it is no GRH")
+        (first,) = struct.unpack_from("!I", raw)
+        return cls(GID(raw[8:24]), GID(raw[24:40]), raw[7], first >> 20 & 0xFF, first & 0xFFFFF)
+
+
+def _is_ipv4(ip: bytes) -> bool:
+    """Whether it is a header without options whose checksum is right."""
+    total = sum(_WORDS.unpack(ip))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ip[0] == 0x45 and total == 0xFFFF

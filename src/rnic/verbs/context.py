@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An open device, and what it tells about itself."""
 
+import errno
 import warnings
 from dataclasses import dataclass
 from typing import Any, Self
@@ -16,8 +17,10 @@ from rnic.enums import (
     NodeType,
     PortState,
     Transport,
+    WCFlags,
 )
-from rnic.verbs.ah import GID
+from rnic.errors import VerbsError
+from rnic.verbs.ah import GID, AHAttr, Route
 from rnic.verbs.counters import Counters
 from rnic.verbs.device import Device
 from rnic.verbs.faults import Faults
@@ -187,6 +190,72 @@ class Context(nic.Context):
         fields["gid"] = GID(bytes(fields["gid"]["raw"]))
         fields["gid_type"] = GIDType(fields["gid_type"])
         return GIDEntry(**fields)
+
+    def init_ah_from_wc(
+        self,
+        port_num: int,
+        wc: nic.WC,
+        grh: bytes | bytearray | memoryview,
+        *,
+        sgid_index: int | None = None,
+    ) -> AHAttr:
+        """The address vector that leads back to a datagram's sender (ibv_init_ah_from_wc(3), IBA 11.4.2.1).
+
+        `grh` is the beginning of the receive's memory.  Packets will leave from the address that the datagram
+        came to.  Raises VerbsError, EINVAL, when that is not in the port's table, as with a multicast group:
+        then name an address of our own with `sgid_index`.
+        """
+        if not wc.wc_flags & WCFlags.GRH:
+            raise VerbsError(errno.EINVAL, f"{wc!r} came without a GRH", "init_ah_from_wc")
+        try:
+            route = Route.from_grh(grh)
+        except ValueError as error:
+            raise VerbsError(errno.EINVAL, str(error), "init_ah_from_wc") from None
+        if sgid_index is None:
+            sgid_index = self._gid_index(port_num, route.dgid)
+        return AHAttr(
+            dgid=route.sgid,
+            sgid_index=sgid_index,
+            port_num=port_num,
+            hop_limit=route.hop_limit,
+            traffic_class=route.traffic_class,
+            flow_label=route.flow_label,
+            sl=wc.sl,
+            dlid=wc.slid,
+            src_path_bits=wc.dlid_path_bits,
+        )
+
+    def _gid_index(self, port_num: int, gid: GID) -> int:
+        for index in range(self.query_port(port_num).gid_tbl_len):
+            if self.query_gid(port_num, index) == gid:
+                return index
+        cure = "give sgid_index to choose the address to answer from"
+        raise VerbsError(
+            errno.EINVAL,
+            f"it was sent to {gid.ip}, which is no address of {self.name}: {cure}",
+            "init_ah_from_wc",
+        )
+
+    def cm_listen(
+        self,
+        service_id: int,
+        addr: "GID | str | None" = None,
+        *,
+        afonly: bool = False,
+        reuse: bool = False,
+    ) -> nic.Listener:
+        """Bring the CM's requests for a service to this context's GSI queue pair until the listener closes.
+
+        `addr` is one of the device's addresses; "0.0.0.0" stands for every IPv4 one, "::" (or None) for every
+        one, with `afonly` for every IPv6 one.  Whichever process gets a REQ or SIDR_REQ hands it on; one that
+        nobody listens for is refused at once (IBA 12.6.7.2, reason 8; 12.11.2, status 1).
+
+        Raises VerbsError: EADDRINUSE when somebody on this host has the service at that address, at all
+        addresses, or at one of all (the last two not with `reuse`); EADDRNOTAVAIL when the device does not
+        have the address.
+        """
+        gid = GID("::" if addr is None else addr)
+        return nic.Listener(self, service_id, gid.raw, afonly, reuse)
 
     def counters(self) -> Counters:
         """What the device has sent, received, retried and dropped since it was opened."""

@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Protection domains: memory and queue pairs that may use each other."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rnic._nic import nic
 from rnic.enums import AccessFlags
+from rnic.verbs.ah import AH, AHAttr
 from rnic.verbs.qp import QP, QPInitAttr
+
+Grh = bytes | bytearray | memoryview
+
+if TYPE_CHECKING:
+    from rnic.verbs.context import Context
 
 __all__ = ["PD"]
 
@@ -49,3 +55,19 @@ class PD(nic.PD):
         the device does not have, ENOMEM when the device is full.
         """
         return QP(self, init_attr)
+
+    def create_ah(self, attr: AHAttr) -> AH:
+        """A new address handle (ibv_create_ah(3)): what SendWR.ah of a datagram names.
+
+        Raises VerbsError: EINVAL for a path that cannot be (no such GID index, IPv4 to IPv6), EOPNOTSUPP for
+        what Ethernet has no field for.
+        """
+        return AH(self, attr)
+
+    def create_ah_from_wc(self, wc: nic.WC, grh: Grh, port_num: int = 1) -> AH:
+        """The address handle that leads back to a datagram's sender (ibv_create_ah_from_wc(3)).
+
+        `grh` is the beginning of the receive's memory.  Context.init_ah_from_wc() tells what is made of it.
+        """
+        context = cast("Context", self.context)
+        return self.create_ah(context.init_ah_from_wc(port_num, wc, grh))

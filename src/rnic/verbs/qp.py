@@ -226,6 +226,19 @@ class QP(nic.QP):
             raise VerbsError(errno.EINVAL, f"the mask says {unset!r}, but attr does not set it", "modify_qp")
         self.raw_modify(attr.as_struct(), mask)
 
+    def attach_mcast(self, gid: GID | str | bytes, lid: int = 0) -> None:
+        """Receive, too, what is sent to a multicast group (IBA 11.3.1; ibv_attach_mcast(3)); UD only.
+
+        A group is an IP multicast address: ::ffff:239.1.2.3, ff02::1:2.  Datagrams for it carry the queue
+        pair number 0xFFFFFF and have to have this queue pair's Q_Key; every queue pair that is attached gets
+        its own copy, but for the sender.  Twice is as once.  `lid` is InfiniBand's.
+        """
+        self.raw_attach_mcast(GID(gid).raw, lid)
+
+    def detach_mcast(self, gid: GID | str | bytes, lid: int = 0) -> None:
+        """Leave a multicast group (IBA 11.3.2; ibv_detach_mcast(3)); EINVAL when it was not attached."""
+        self.raw_detach_mcast(GID(gid).raw, lid)
+
     def query(self) -> tuple[QPAttr, QPInitAttr]:
         """All attributes as they are now, and what the queue pair was created with (ibv_query_qp(3))."""
         attr, init = self.raw_query()

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The way to a peer: from an address vector to a flow, for connected queue pairs and as address handles (IBA 11.2.2).
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "dev/dev.h"
+#include "link/address.h"
+#include "link/group.h"
+#include "qp/ah.h"
+
+int ah_resolve(struct dev *dev, const struct rnic_ah_attr *av, struct flow *to, struct rnic_err *err) {
+    int index = av->grh.sgid_index;
+    if (index >= dev->net.ngids)
+        return fail(err, -EINVAL, "ah_attr.grh.sgid_index is %d; the GID table has %d entries", index, dev->net.ngids);
+    struct port *port = &dev->ports[index];
+    *to = (struct flow){.src = port->addr,
+                        .port = port,
+                        .traffic_class = av->grh.traffic_class,
+                        .hop_limit = av->grh.hop_limit,
+                        .dst = {.sin6_family = AF_INET6, .sin6_port = htons(ROCE_UDP_PORT)}};
+    memcpy(&to->dst.sin6_addr, av->grh.dgid.raw, sizeof to->dst.sin6_addr);
+    if (address_is_v4(&to->dst) != address_is_v4(&port->addr))
+        return fail(err, -EINVAL, "ah_attr: dgid and the GID at sgid_index %d are not both IPv4 or both IPv6", index);
+    if (IN6_IS_ADDR_LINKLOCAL(&to->dst.sin6_addr) || IN6_IS_ADDR_MULTICAST(&to->dst.sin6_addr))
+        to->dst.sin6_scope_id = (uint32_t)dev->net.ifindex;
+    return 0;
+}
+
+/* ---------------------------------------------------------------- handles */
+
+/* Frees those that no send element names any more.  Under the lock, when nothing lies in the sending batch. */
+static void reap(struct dev *dev) {
+    for (struct ah **at = &dev->dying_ahs, *ah; (ah = *at);) {
+        if (atomic_load(&ah->head.users)) {
+            at = &ah->next;
+            continue;
+        }
+        *at = ah->next;
+        free(ah);
+    }
+}
+
+void ah_free_all(struct dev *dev) {
+    for (struct ah *ah = dev->dying_ahs, *next; ah; ah = next) {
+        next = ah->next;
+        free(ah);
+    }
+}
+
+static int make(struct dev *dev, const struct rnic_ah_attr *attr, struct ah *ah, struct rnic_err *err) {
+    struct port *port;
+    int rc = qp_av_check(attr, err);
+    if (!rc)
+        rc = ah_resolve(dev, attr, &ah->flow, err);
+    if (rc || !group_is_multicast(&ah->flow.dst.sin6_addr))
+        return rc;
+    port = ah->flow.port;
+    rc = group_reach(&port->addr, &ah->flow.dst, dev->net.ifindex);
+    if (!rc)
+        rc = group_send_by(port->tx_fd, address_is_v4(&port->addr), dev->net.ifindex);
+    return rc ? fail(err, rc,
+                     "the host has no way for multicast to this group over %s (ip route add multicast ...): %s",
+                     dev->net.name, strerror(-rc))
+              : 0;
+}
+
+int soft_create_ah(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct rnic_ah **out, struct rnic_err *err) {
+    struct dev *dev = dev_of(pd->ctx);
+    int rc = dev_check_alive(dev, err);
+    if (rc)
+        return rc;
+    struct ah *ah = calloc(1, sizeof *ah);
+    if (!ah)
+        return fail(err, -ENOMEM, "no memory");
+    ah->head = (struct ah_head){.pub = {pd->ctx, pd}, .users = 1};
+    ah->attr = *attr;
+    dev_lock(dev);
+    reap(dev);
+    rc = make(dev, attr, ah, err);
+    if (!rc) {
+        ((struct pd *)pd)->ahs++;
+        dev->port_users[(struct port *)ah->flow.port - dev->ports]++;
+    }
+    dev_unlock(dev);
+    if (rc) {
+        free(ah);
+        return rc;
+    }
+    *out = &ah->head.pub;
+    return 0;
+}
+
+int soft_query_ah(struct rnic_ah *pub, struct rnic_ah_attr *attr, struct rnic_err *err) {
+    int rc = dev_check_alive(dev_of(pub->ctx), err);
+    if (!rc)
+        *attr = ((const struct ah *)pub)->attr;
+    return rc;
+}
+
+int soft_destroy_ah(struct rnic_ah *pub, struct rnic_err *err) {
+    struct dev *dev = dev_of(pub->ctx);
+    struct ah *ah = (struct ah *)pub;
+    int rc = dev_check_alive(dev, err);
+    if (rc)
+        return rc;
+    dev_lock(dev);
+    ((struct pd *)pub->pd)->ahs--;
+    dev->port_users[(struct port *)ah->flow.port - dev->ports]--;
+    ah_drop(&ah->head);
+    ah->next = dev->dying_ahs;
+    dev->dying_ahs = ah;
+    reap(dev);
+    dev_unlock(dev);
+    return 0;
+}

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Multicast (IBA 10.5): the groups that a device's queue pairs are attached to.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fail.h"
+#include "dev/dev.h"
+#include "link/address.h"
+#include "link/group.h"
+#include "wire/bth.h"
+
+struct group {
+    struct group *next;
+    struct port in; /* no port of the device: it only receives */
+    struct qp **member;
+    int members;
+};
+
+/* ---------------------------------------------------------------- attach, detach */
+
+static struct group **group_at(struct dev *dev, const union rnic_gid *gid) {
+    struct group **at = &dev->groups;
+    while (*at && memcmp(&(*at)->in.addr.sin6_addr, gid->raw, sizeof gid->raw))
+        at = &(*at)->next;
+    return at;
+}
+
+static int member_at(const struct group *g, const struct qp *qp) {
+    for (int i = 0; i < g->members; i++) {
+        if (g->member[i] == qp)
+            return i;
+    }
+    return -1;
+}
+
+static struct group *open_group(struct dev *dev, const union rnic_gid *gid, struct rnic_err *err) {
+    struct group *g = calloc(1, sizeof *g);
+    if (!g) {
+        fail(err, -ENOMEM, "no memory");
+        return NULL;
+    }
+    char text[ADDRESS_TEXT];
+    g->in = (struct port){.addr = {.sin6_family = AF_INET6}, .tx_fd = -1};
+    memcpy(&g->in.addr.sin6_addr, gid->raw, sizeof gid->raw);
+    g->in.rx_fd = group_open(&g->in.addr, dev->net.ifindex);
+    if (g->in.rx_fd >= 0)
+        return g;
+    fail(err, g->in.rx_fd, "no socket for the group %s on %s: %s", address_text(&g->in.addr, text), dev->net.name,
+         strerror(-g->in.rx_fd));
+    errno = -g->in.rx_fd;
+    free(g);
+    return NULL;
+}
+
+static int add_member(struct group *g, struct qp *qp) {
+    struct qp **member = realloc(g->member, (size_t)(g->members + 1) * sizeof *member);
+    if (!member)
+        return -ENOMEM;
+    g->member = member;
+    g->member[g->members++] = qp;
+    qp->groups++;
+    return 0;
+}
+
+static void remove_group(struct group **at) {
+    struct group *g = *at;
+    *at = g->next;
+    close(g->in.rx_fd);
+    free(g->member);
+    free(g);
+}
+
+static int attach(struct dev *dev, struct qp *qp, const union rnic_gid *gid, struct rnic_err *err) {
+    struct group **at = group_at(dev, gid);
+    bool fresh = !*at;
+    if (!fresh && member_at(*at, qp) >= 0)
+        return 0; /* once is enough */
+    if (fresh) {
+        *at = open_group(dev, gid, err);
+        if (!*at)
+            return -errno;
+        engine_watch(dev, (*at)->in.rx_fd);
+    }
+    int rc = add_member(*at, qp);
+    if (rc && fresh)
+        remove_group(at);
+    return rc ? fail(err, rc, "no memory") : 0;
+}
+
+static int detach(struct dev *dev, struct qp *qp, const union rnic_gid *gid, struct rnic_err *err) {
+    struct group **at = group_at(dev, gid);
+    int i = *at ? member_at(*at, qp) : -1;
+    if (i < 0)
+        return fail(err, -EINVAL, "the queue pair is not attached to the group");
+    (*at)->member[i] = (*at)->member[--(*at)->members];
+    qp->groups--;
+    if (!(*at)->members)
+        remove_group(at);
+    return 0;
+}
+
+static int check(const struct rnic_qp *qp, const union rnic_gid *gid, struct rnic_err *err) {
+    struct in6_addr addr;
+    memcpy(&addr, gid->raw, sizeof addr);
+    if (qp->qp_type != RNIC_QPT_UD)
+        return fail(err, -EINVAL, "only UD queue pairs can be attached to a multicast group");
+    if (!group_is_multicast(&addr))
+        return fail(err, -EINVAL, "the GID is no multicast address: ::ffff:224.0.0.0 and up, or ff00:: and up");
+    return 0;
+}
+
+/* The lid is InfiniBand's. */
+int soft_attach_mcast(struct rnic_qp *qp, const union rnic_gid *gid, uint16_t lid, struct rnic_err *err) {
+    struct dev *dev = dev_of(qp->ctx);
+    int rc = dev_check_alive(dev, err);
+    (void)lid;
+    if (!rc)
+        rc = check(qp, gid, err);
+    if (rc)
+        return rc;
+    dev_lock(dev);
+    rc = attach(dev, (struct qp *)qp, gid, err);
+    dev_unlock(dev);
+    return rc;
+}
+
+int soft_detach_mcast(struct rnic_qp *qp, const union rnic_gid *gid, uint16_t lid, struct rnic_err *err) {
+    struct dev *dev = dev_of(qp->ctx);
+    int rc = dev_check_alive(dev, err);
+    (void)lid;
+    if (rc)
+        return rc;
+    dev_lock(dev);
+    rc = detach(dev, (struct qp *)qp, gid, err);
+    dev_unlock(dev);
+    return rc;
+}
+
+void mcast_abandon(struct dev *dev) {
+    for (struct group *g = dev->groups; g; g = g->next)
+        close(g->in.rx_fd);
+}
+
+/* ---------------------------------------------------------------- receive */
+
+static bool is_own_address(const struct dev *dev, const struct sockaddr_in6 *src) {
+    for (int i = 0; i < dev->net.ngids; i++) {
+        if (address_same(&dev->ports[i].addr, src))
+            return true;
+    }
+    return false;
+}
+
+/* Each member gets its own copy, but the sender none (IBA 10.5.2). */
+static void deliver(struct dev *dev, const struct group *g, const struct packet *pkt, const struct udp_datagram *d,
+                    uint64_t now) {
+    uint32_t sender = is_own_address(dev, &d->src) ? deth_source(pkt) : 0;
+    for (int i = 0; i < g->members; i++) {
+        if (g->member[i]->pub.qp_num != sender)
+            demux_deliver(dev, g->member[i], pkt, d->length, now);
+    }
+}
+
+static void input(struct dev *dev, const struct group *g, const struct udp_datagram *d, uint64_t now) {
+    struct incoming in;
+    dev->nic.counters.value[RNIC_CNT_rx_packets]++;
+    dev->nic.counters.value[RNIC_CNT_rx_bytes] += d->length;
+    if (!demux_check(dev, &in, &g->in.addr, d))
+        return;
+    if (bth_dqpn(in.pkt.bth) == QPN_MULTICAST)
+        deliver(dev, g, &in.pkt, d, now);
+    else
+        dev->nic.counters.value[RNIC_CNT_drop_bad_qpn]++;
+}
+
+bool mcast_receive(struct dev *dev, uint64_t now) {
+    bool any = false;
+    for (const struct group *g = dev->groups; g; g = g->next) {
+        int n = udp_receive(&dev->rx, &g->in);
+        for (int i = 0; i < n; i++)
+            input(dev, g, &dev->rx.datagram[i], now);
+        any |= n > 0;
+    }
+    return any;
+}

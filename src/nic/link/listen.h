@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who listens for a service of the communication manager: names of abstract unix sockets, as slots are, that live in
+ * the network namespace and go with their process.  A request that comes to any process is handed to the name's owner,
+ * over the socket, as a forwarded packet (port_hand_on, port_slot_input).
+ *
+ *     rnic/1/listen/<service id, 16 hex digits>/<address>       of one address
+ *     rnic/1/listen/<service id>/any4%<ifindex>, any6%<ifindex>     of all of a network device
+ */
+#ifndef RNIC_LINK_LISTEN_H
+#define RNIC_LINK_LISTEN_H
+
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "link/abstract.h"
+
+void listen_name(struct abstract_name *out, uint64_t service_id, const struct sockaddr_in6 *addr);
+void listen_any_name(struct abstract_name *out, uint64_t service_id, bool v4, int ifindex);
+
+/* Takes a name. The socket, or -errno: -EADDRINUSE. */
+int listen_open(const struct abstract_name *name);
+/* Does somebody have it? */
+bool listen_taken(const struct abstract_name *name);
+
+#endif

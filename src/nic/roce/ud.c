@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Unreliable datagrams (IBA 9.8.3; Annex A17): one packet a message, to whoever the work request names; a send is
+ * complete when it has gone out.  Nothing is acknowledged, so nothing is sent twice.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "qp/ah.h"
+#include "roce/roce.h"
+#include "wire/bth.h"
+#include "wire/grh.h"
+#include "wire/icrc.h"
+#include "wire/mad.h"
+
+#define MAX_PAYLOAD 4096u /* of any packet (IBA 9.2, MTU) */
+
+struct ud {
+    uint32_t psn; /* of the next packet; receivers make nothing of it (IBA 9.8.3.1) */
+};
+
+static struct ud *ud_of(const struct qp *qp) { return (struct ud *)qp->engine_state; }
+
+/* ---------------------------------------------------------------- send */
+
+static void complete(struct qp *qp, struct send_wqe *wqe) {
+    ah_drop(wqe->ah);
+    qp_complete_send(qp, wqe);
+}
+
+static void flush_sends(struct qp *qp) {
+    while (!wq_empty(&qp->sq)) {
+        struct send_wqe *wqe = sq_wqe(&qp->sq, wq_tail(&qp->sq));
+        wqe->status = RNIC_WC_WR_FLUSH_ERR;
+        wqe->vendor_err = RNIC_VE_FLUSHED;
+        complete(qp, wqe);
+    }
+}
+
+/* An error of a send concerns the send queue alone: it stops in SQE, receives go on (IBA 10.3.1.6). */
+static void refuse(struct qp *qp, struct send_wqe *wqe, int status, int vendor_err) {
+    wqe->status = (uint8_t)status;
+    wqe->vendor_err = (uint8_t)vendor_err;
+    complete(qp, wqe);
+    if (qp->state == RNIC_QPS_RTS)
+        qp->state = RNIC_QPS_SQE;
+    flush_sends(qp);
+}
+
+static int put_payload(struct qp *qp, struct out *out, const struct send_wqe *wqe) {
+    if (wqe->flags & RNIC_SEND_INLINE) {
+        out->crc = crc32_copy(out->crc, out_payload(out), wqe->sge, out->payload);
+        return 0;
+    }
+    return sge_gather(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, 0, out_payload(out), out->payload, &out->crc);
+}
+
+static void put_headers(struct qp *qp, struct out *out, const struct send_wqe *wqe) {
+    struct datagram d = {.sqpn = qp->pub.qp_num,
+                         .qkey = wqe->remote_qkey & QKEY_PRIVILEGED ? qp->attr.qkey : wqe->remote_qkey};
+    bth_set_se(out->bth, (wqe->flags & RNIC_SEND_SOLICITED) != 0);
+    out_deth(out, &d);
+    if (out->row->imm)
+        memcpy(out->bth + out->row->imm, &wqe->imm, IMMDT_BYTES);
+    out_headers(out);
+}
+
+/* False: the sink is full. */
+static bool send_one(struct qp *qp, struct tx *tx, struct send_wqe *wqe) {
+    struct ah *ah = (struct ah *)wqe->ah;
+    struct ud *ud = ud_of(qp);
+    struct out out;
+    bool imm = wqe->opcode == RNIC_WR_SEND_WITH_IMM;
+    if (wqe->length > qp->nic->mtu) {
+        refuse(qp, wqe, RNIC_WC_LOC_LEN_ERR, RNIC_VE_BAD_LENGTH);
+        return true;
+    }
+    int ve = wqe->flags & RNIC_SEND_INLINE ? 0 : sge_check(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, 0);
+    if (ve) {
+        refuse(qp, wqe, RNIC_WC_LOC_PROT_ERR, ve);
+        return true;
+    }
+    ah->flow.dst_slot = wqe->remote_qpn; /* finer than a slot: batches are for one queue pair */
+    if (!out_open_to(tx, &ah->flow, &out, imm ? ROCE_UD_SEND_ONLY_WITH_IMM : ROCE_UD_SEND_ONLY, wqe->length,
+                     wqe->remote_qpn, ud->psn))
+        return false;
+    put_headers(qp, &out, wqe);
+    ve = put_payload(qp, &out, wqe);
+    if (ve) {
+        refuse(qp, wqe, RNIC_WC_LOC_PROT_ERR, ve);
+        return true;
+    }
+    out_close(qp, tx, &out);
+    COUNT(qp, requests_sent);
+    ud->psn = psn_add(ud->psn, 1);
+    complete(qp, wqe);
+    return true;
+}
+
+/* Nothing is ever under way, so that a send queue has drained as soon as it is told to (IBA 10.3.1.5). */
+static void drained(struct qp *qp) {
+    if (qp->state != RNIC_QPS_SQD || !qp->sq_draining)
+        return;
+    qp->sq_draining = false;
+    if (qp->attr.en_sqd_async_notify)
+        qp_event(qp, RNIC_EVENT_SQ_DRAINED);
+}
+
+static void flush(struct qp *qp) {
+    flush_sends(qp);
+    qp_flush_receives(qp);
+}
+
+static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
+    (void)now;
+    if (qp->state == RNIC_QPS_ERR)
+        flush(qp);
+    if (qp->state == RNIC_QPS_SQE)
+        flush_sends(qp);
+    for (int i = 0; i < BURST && qp->state == RNIC_QPS_RTS; i++) {
+        if (wq_empty(&qp->sq))
+            return false;
+        if (!send_one(qp, tx, sq_wqe(&qp->sq, wq_tail(&qp->sq))))
+            return true;
+    }
+    drained(qp);
+    return qp->state == RNIC_QPS_RTS && !wq_empty(&qp->sq);
+}
+
+/* ---------------------------------------------------------------- receive */
+
+/* Reasons to drop a datagram in silence (IBA 9.6.1.4, 9.8.3). */
+static int unwanted(struct qp *qp, const struct packet *pkt) {
+    bool gsi = qp->pub.qp_type == RNIC_QPT_GSI;
+    if (qp->state == RNIC_QPS_ERR)
+        return RNIC_CNT_drop_bad_state;
+    if (deth_qkey(pkt->bth + pkt->row->deth) != (gsi ? GSI_QKEY : qp->attr.qkey))
+        return RNIC_CNT_drop_bad_qkey;
+    if (pkt->length > MAX_PAYLOAD || (gsi && pkt->length != MAD_BYTES))
+        return RNIC_CNT_drop_malformed;
+    if (wq_empty(&qp->rq))
+        return RNIC_CNT_drop_no_receive;
+    return -1;
+}
+
+static int place(struct qp *qp, const struct recv_wqe *wqe, const struct packet *pkt) {
+    const struct mr_table *t = &qp->nic->mrs;
+    int ve = sge_scatter(t, qp->pub.pd, wqe->sge, wqe->num_sge, 0, pkt->grh, GRH_BYTES);
+    return ve ? ve : sge_scatter(t, qp->pub.pd, wqe->sge, wqe->num_sge, GRH_BYTES, pkt->payload, pkt->length);
+}
+
+static void deliver(struct qp *qp, const struct packet *pkt) {
+    struct rnic_wc wc = {.opcode = RNIC_WCO_RECV,
+                         .byte_len = GRH_BYTES + pkt->length,
+                         .src_qp = deth_sqpn(pkt->bth + pkt->row->deth),
+                         .wc_flags = RNIC_WCF_GRH};
+    if (pkt->row->imm) {
+        wc.wc_flags |= RNIC_WCF_WITH_IMM;
+        memcpy(&wc.imm_data, pkt->bth + pkt->row->imm, IMMDT_BYTES);
+    }
+    COUNT(qp, requests_executed);
+    qp_complete_recv(qp, &wc, pkt->solicited);
+}
+
+/* A receive that cannot take its message ends in an error, and with it the queue pair, as on a hardware NIC (IBA 10.3.1,
+ * 11.6.2); rdma_rxe drops the message instead. */
+static void input(struct qp *qp, const struct packet *pkt, uint64_t now) {
+    int reason = unwanted(qp, pkt);
+    (void)now;
+    if (reason >= 0) {
+        qp->counters.value[reason]++;
+        qp->nic->counters.value[reason]++;
+        return;
+    }
+    const struct recv_wqe *wqe = rq_wqe(&qp->rq, wq_tail(&qp->rq));
+    bool fits = GRH_BYTES + pkt->length <= wqe->length;
+    int ve = fits ? place(qp, wqe, pkt) : RNIC_VE_RECV_TOO_SMALL;
+    if (!ve) {
+        deliver(qp, pkt);
+        return;
+    }
+    struct rnic_wc wc = {.status = fits ? RNIC_WC_LOC_PROT_ERR : RNIC_WC_LOC_LEN_ERR,
+                         .opcode = RNIC_WCO_RECV,
+                         .vendor_err = (uint32_t)ve};
+    qp_complete_recv(qp, &wc, true);
+    if (qp->state != RNIC_QPS_ERR)
+        qp_error(qp, -1);
+}
+
+/* ---------------------------------------------------------------- the engine */
+
+static int create(struct qp *qp) {
+    qp->engine_state = calloc(1, sizeof(struct ud));
+    return qp->engine_state ? 0 : -ENOMEM;
+}
+
+/* What was posted and never sent holds its address handles no longer. */
+static void reset(struct qp *qp) {
+    for (uint32_t i = wq_tail(&qp->sq); i != wq_head(&qp->sq); i++)
+        ah_drop(sq_wqe(&qp->sq, i)->ah);
+    *ud_of(qp) = (struct ud){0};
+}
+
+static void destroy(struct qp *qp) {
+    reset(qp);
+    free(qp->engine_state);
+}
+
+static int rtr(struct qp *qp) {
+    (void)qp;
+    return 0;
+}
+
+static void rts(struct qp *qp) { ud_of(qp)->psn = qp->attr.sq_psn; }
+
+static void timer(struct qp *qp, struct tx *tx, uint64_t now) {
+    (void)qp;
+    (void)tx;
+    (void)now;
+}
+
+static uint64_t never(const struct qp *qp) {
+    (void)qp;
+    return NEVER;
+}
+
+static void stats(struct qp *qp, struct rnic_qp_stats *out) { out->snd_psn = out->snd_una = ud_of(qp)->psn; }
+
+const struct engine_ops roce_ud_ops = {
+    .create = create,
+    .destroy = destroy,
+    .reset = reset,
+    .rtr = rtr,
+    .rts = rts,
+    .input = input,
+    .next = next,
+    .timer = timer,
+    .deadline = never,
+    .held = never,
+    .flush = flush,
+    .stats = stats,
+};

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What stands ahead of a received datagram's payload (IBA 11.4.1.2; Annex A17.4.5): 40 bytes, of IPv6 the header, of
+ * IPv4 20 bytes of zeros and the header.  A UDP socket does not show it, so it is built again from what is known.
+ */
+#ifndef RNIC_WIRE_GRH_H
+#define RNIC_WIRE_GRH_H
+
+#include <netinet/in.h>
+#include <stdint.h>
+
+#define GRH_BYTES 40
+#define GRH_IPV4 20 /* offset of the IPv4 header in it */
+
+/* n: bytes from the BTH to the ICRC; id: IPv4 identification.  Addresses with IPv4 mapped, both of one family. */
+void grh_build(uint8_t grh[GRH_BYTES], const struct sockaddr_in6 *src, const struct sockaddr_in6 *dst, uint8_t tclass,
+               uint8_t hops, uint16_t id, uint32_t n);
+
+#endif
