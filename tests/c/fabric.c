@@ -223,7 +223,7 @@ static void invariants(const struct qp *qp) {
     CHECK(req->rd_count <= qp->attr.max_rd_atomic);
     CHECK(psn_diff(req->psn, req->una) >= 0 && psn_diff(req->max_psn, req->psn) >= 0);
     CHECK(rc->resp.queue_count <= rc->resp.res_size);
-    CHECK(req->window <= qp->nic->max_window || req->window <= 2 * (rc->mtu + PACKET_COST));
+    CHECK(req->window <= qp->nic->slow_window || req->window <= 2 * (rc->mtu + PACKET_COST));
 }
 
 /* The engine's turn; what the sink did not take waits for the next. */
@@ -393,7 +393,7 @@ void fabric_open(struct fabric *f, bool ipv6) {
         struct node *node = &f->node[i];
         node->fabric = f;
         node->run_at = NEVER;
-        node->nic.max_window = 1 << 20;
+        node->nic.max_window = node->nic.slow_window = 1 << 20;
         node->nic.mtu = 1024;
         node->sink = (struct sink){.tx = {reserve, commit}, .node = node};
         address(&node->addr, ipv6, i);
@@ -600,7 +600,7 @@ static void open_end(struct end *e, struct end *peer, struct node *node, const s
     node->pause = o->pause;
     node->budget = o->budget;
     node->nic.ack_hold = o->ack_hold;
-    node->nic.max_window = or_default(o->window, 1 << 20);
+    node->nic.max_window = node->nic.slow_window = or_default(o->window, 1 << 20);
 }
 
 void pair_open_options(struct pair *p, const struct options *o) {

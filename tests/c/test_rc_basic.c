@@ -532,6 +532,29 @@ static void a_lost_silent_message_is_repeated(void) {
     pair_close(&p);
 }
 
+static void more_is_in_flight_where_round_trips_are_long(void) {
+    enum { WINDOW = 64 << 10, SLOW = 512 << 10, MESSAGE = 1 << 20 };
+    pair_open(&p, .window = WINDOW, .latency = 2 * MS, .bytes = MESSAGE);
+    p.a.node->nic.slow_window = SLOW;
+    const struct requester *req = &rc_of(p.a.qp)->req;
+    for (uint64_t i = 0; i < 40; i++) {
+        post_write(&p.a, i, 0, 0, MESSAGE);
+        fabric_settle(&p.f);
+        WANT(p.a.send_cq, i, SUCCESS);
+        CHECK(req->window >= WINDOW && req->window <= SLOW);
+    }
+    CHECK_EQ(req->window, SLOW);
+    p.f.latency = 10 * US;
+    for (uint64_t i = 0; i < 40; i++) {
+        post_write(&p.a, i, 0, 0, MESSAGE);
+        fabric_settle(&p.f);
+        WANT(p.a.send_cq, i, SUCCESS);
+    }
+    CHECK_EQ(req->window, WINDOW);
+    CHECK_EQ(COUNTER(&p.a, timeouts), 0);
+    pair_close(&p);
+}
+
 /* Bytes in flight at the requester, seen from outside: requests and the responses that they ask for. */
 static uint64_t most_in_flight(const struct fabric *f, const struct end *from, uint32_t mtu) {
     uint64_t most = 0, sent = 0, answered = 0;
@@ -807,6 +830,7 @@ int main(void) {
     RUN(what_completes_silently_asks_for_no_ack_of_its_own);
     RUN(a_silent_message_asks_when_receives_run_short);
     RUN(a_lost_silent_message_is_repeated);
+    RUN(more_is_in_flight_where_round_trips_are_long);
     RUN(what_is_in_flight_stays_within_the_window);
     RUN(no_more_than_max_rd_atomic_are_outstanding);
     RUN(a_long_read_goes_out_in_parts);

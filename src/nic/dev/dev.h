@@ -81,6 +81,7 @@ struct dev {
         uint32_t events;
     } watched[NETDEV_MAX_GIDS + DEV_MAX_SLOTS];
     _Atomic bool stop;
+    _Atomic uint32_t in_vain;   /* polls since one found something */
     _Atomic uint64_t last_poll; /* when an application last looked for progress itself */
     _Atomic uint64_t wakes_at;  /* the engine thread sleeps until then at most; 0: it is awake */
     _Atomic bool disarmed;      /* the engine thread leaves the busy sockets to the polling application */
@@ -169,6 +170,7 @@ bool progress_forwarded(struct dev *dev, const struct slot *from, uint64_t now);
 /* For an application's thread that polls, without the lock; does nothing when another has it. will_wait: it is going to
  * sleep until an event, so that progress is the engine thread's again. */
 void progress_poll(struct dev *dev, bool will_wait);
+void progress_polled(struct dev *dev, bool found); /* after a poll */
 void progress_post(struct dev *dev, struct qp *qp);
 void progress_leave(struct dev *dev); /* the device closes: what came here for other processes goes to them */
 /* Sends what doorbells and ready queue pairs ask for, and wakes the engine for the rest. */

@@ -9,7 +9,7 @@
 #include "base/fail.h"
 #include "dev/dev.h"
 
-#define WINDOW_MAX (512u << 10) /* bytes in flight: as much as a cache holds */
+#define WINDOW_MAX (512u << 10) /* bytes in flight where the peer answers at once: as much as a cache holds */
 #define WINDOW_SHARE 3          /* a QP's part of a socket buffer like ours, in which packets take more than their bytes */
 
 uint64_t dev_clock(void) {
@@ -86,13 +86,14 @@ static int open_ports(struct dev *dev, uint32_t rcvbuf, struct rnic_err *err) {
     return rc == -EADDRNOTAVAIL && dev->net.ngids ? 0 : rc;
 }
 
-static uint32_t window_of(const struct dev *dev, const struct rnic_open_attr *attr) {
-    uint32_t window = WINDOW_MAX;
+static void set_windows(struct dev *dev, const struct rnic_open_attr *attr) {
+    uint32_t most = UINT32_MAX;
     for (int i = 0; i < dev->net.ngids; i++) {
         uint32_t share = dev->ports[i].rcvbuf / WINDOW_SHARE;
-        window = share < window ? share : window;
+        most = share < most ? share : most;
     }
-    return attr->max_window ? attr->max_window : window;
+    dev->nic.slow_window = attr->max_window ? attr->max_window : most;
+    dev->nic.max_window = dev->nic.slow_window < WINDOW_MAX || attr->max_window ? dev->nic.slow_window : WINDOW_MAX;
 }
 
 static int open_parts(struct dev *dev, const struct rnic_open_attr *attr, struct rnic_err *err) {
@@ -110,7 +111,7 @@ static int open_parts(struct dev *dev, const struct rnic_open_attr *attr, struct
         rc = open_ports(dev, attr->rcvbuf, err);
     if (rc)
         return rc;
-    dev->nic.max_window = window_of(dev, attr);
+    set_windows(dev, attr);
     dev->nic.mtu = dev_active_mtu(dev) ? mtu_bytes(dev_active_mtu(dev)) : 0;
     udp_tx_init(&dev->tx, &dev->fault, &dev->nic.counters);
     if (attr->no_gso)

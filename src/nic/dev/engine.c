@@ -102,6 +102,7 @@ static uint64_t work(struct dev *dev) {
     uint64_t until = NEVER, busy = 0;
     while (more && !atomic_load(&dev->stop)) {
         dev_lock(dev);
+        uint64_t began = dev_clock();
         dev->nic.ack_hold = 0;
         for (int i = 0; more && i < PASSES && !atomic_load(&dev->waiting); i++) {
             uint64_t now = dev_clock();
@@ -113,8 +114,8 @@ static uint64_t work(struct dev *dev) {
         until = earliest(dev);
         atomic_store(&dev->wakes_at, until);
         dev_unlock(dev);
-        if (atomic_load(&dev->waiting))
-            sched_yield();
+        if (atomic_load(&dev->waiting) || !busy || busy < began)
+            sched_yield(); /* to who waits for the lock, or for a processor to send us something */
     }
     return until;
 }

@@ -4,10 +4,12 @@
  * polls.
  */
 #include <errno.h>
+#include <sched.h>
 
 #include "dev/dev.h"
 
 #define ACK_HOLD_NS 15000  /* an ACK waits so long for the answer of an application that polls all the time */
+#define YIELD_POLLS 64     /* polls in vain, some 20 us */
 #define LEAVING 64         /* looks at the sockets before they close */
 #define ROUNDS 8           /* of sending, for a thread that posts or polls */
 #define POLLING_NS 20000   /* which is one that polled so shortly before */
@@ -85,6 +87,15 @@ void progress_poll(struct dev *dev, bool will_wait) {
     }
     if (will_wait)
         engine_take_over(dev);
+}
+
+/* An application that polls in vain lets others have the processor now and then: its peer may be waiting for it, where
+ * there is more to do than there are processors. */
+void progress_polled(struct dev *dev, bool found) {
+    uint32_t in_vain = found ? 0 : atomic_load_explicit(&dev->in_vain, memory_order_relaxed) + 1;
+    atomic_store_explicit(&dev->in_vain, in_vain, memory_order_relaxed);
+    if (in_vain % YIELD_POLLS == YIELD_POLLS - 1)
+        sched_yield();
 }
 
 void progress_post(struct dev *dev, struct qp *qp) {

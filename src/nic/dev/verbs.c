@@ -485,6 +485,7 @@ static int soft_poll_cq(struct rnic_cq *pub, int n, struct rnic_wc *wc) {
     if (cq_empty(cq)) /* and armed: whoever polls is about to wait for the event */
         progress_poll(dev, atomic_load_explicit(&cq->armed, memory_order_relaxed) != CQ_NOT_ARMED);
     int got = cq_empty(cq) ? 0 : cq_take(cq, n, wc);
+    progress_polled(dev, got > 0);
     return got == 0 && atomic_load_explicit(&cq->overrun, memory_order_relaxed) ? -EOVERFLOW : got;
 }
 

@@ -41,8 +41,9 @@ struct nic {
     struct event_queue events;
     struct rnic_counters counters;
     struct rng rng;
-    uint32_t max_window; /* bytes in flight a QP */
-    uint64_t ack_hold;   /* ns that an ACK of a receive may wait for the application's answer; 0: it does not poll */
+    uint32_t max_window;  /* bytes in flight a QP */
+    uint32_t slow_window; /* the same where round trips are long; at least max_window */
+    uint64_t ack_hold;    /* ns that an ACK of a receive may wait for the application's answer; 0: it does not poll */
 };
 
 struct qp {

@@ -39,16 +39,23 @@ static void measure(struct requester *req, uint32_t psn, uint64_t now) {
     req->timing = false;
 }
 
+/* What one cache holds is enough for a peer that answers at once; where answers take long, more is under way. */
+static uint32_t window_limit(const struct qp *qp) {
+    return rc_of(qp)->req.srtt > SLOW_NS ? qp->nic->slow_window : qp->nic->max_window;
+}
+
 static void widen(const struct qp *qp, uint32_t packets) {
     const struct rc *rc = rc_of(qp);
     struct requester *req = &rc_of(qp)->req;
-    uint64_t full = rc->mtu + PACKET_COST, more = packets * full;
-    if (req->window >= qp->nic->max_window)
+    uint64_t full = rc->mtu + PACKET_COST, more = packets * full, limit = window_limit(qp);
+    if (req->window >= limit) {
+        req->window = (uint32_t)limit;
         return;
+    }
     if (req->window >= req->threshold)
         more = more * full / req->window + 1;
     more += req->window;
-    req->window = more < qp->nic->max_window ? (uint32_t)more : qp->nic->max_window;
+    req->window = (uint32_t)(more < limit ? more : limit);
 }
 
 static void narrow(struct qp *qp, uint32_t divisor) {

@@ -35,7 +35,7 @@ void req_init(struct qp *qp) {
                               .una = qp->attr.sq_psn,
                               .next = next,
                               .window = qp->nic->max_window,
-                              .threshold = qp->nic->max_window,
+                              .threshold = qp->nic->slow_window,
                               .retries = qp->attr.retry_cnt,
                               .rnr_retries = qp->attr.rnr_retry};
 }
