@@ -181,14 +181,17 @@ static uint32_t slot_at(const struct udp_datagram *d, uint32_t at) {
     return qpn == QPN_SMI || qpn == QPN_GSI || qpn == QPN_MULTICAST ? UINT32_MAX : qpn_slot(qpn);
 }
 
+void demux_count_forward(struct dev *dev, int rc, uint32_t packets) {
+    int counter = rc == 0 ? RNIC_CNT_forwarded_out : rc == -EAGAIN ? RNIC_CNT_drop_slot_full : RNIC_CNT_drop_no_slot;
+    dev->nic.counters.value[counter] += packets;
+}
+
 static void forward(struct dev *dev, struct port *port, const struct udp_datagram *d, uint32_t at, uint32_t end,
                     uint32_t slot, uint64_t now) {
     uint32_t packets = (end - at + d->segment - 1) / d->segment;
     struct slot_packet p = {
         .src = d->src, .length = end - at, .segment = d->segment, .hops = d->hops, .tclass = d->tclass};
-    int rc = port_forward(port, slot, &p, d->bytes + at, now);
-    int counter = rc == 0 ? RNIC_CNT_forwarded_out : rc == -EAGAIN ? RNIC_CNT_drop_slot_full : RNIC_CNT_drop_no_slot;
-    dev->nic.counters.value[counter] += packets;
+    demux_count_forward(dev, port_forward(port, slot, &p, d->bytes + at, now), packets);
 }
 
 void demux_datagram(struct dev *dev, struct port *port, const struct udp_datagram *d, bool forwarded, uint64_t now) {

@@ -217,7 +217,7 @@ static enum found hand_on(struct dev *dev, struct port *port, const struct abstr
     int rc = port_hand_on(port, to, p, bth);
     if (rc == -ECONNREFUSED)
         return NOBODY;
-    dev->nic.counters.value[rc ? RNIC_CNT_drop_no_slot : RNIC_CNT_forwarded_out]++; /* a full queue is a loss */
+    demux_count_forward(dev, rc, 1); /* a full queue is a loss */
     return HANDED_ON;
 }
 
@@ -242,8 +242,7 @@ static enum found find_slot(struct dev *dev, struct port *port, uint32_t comm_id
     uint32_t slot = comm_id >> COMM_ID_INDEX_BITS;
     if (comm_id == 0 || qpn_is_ours(dev, slot)) /* 0 is nobody's: a REJ by a peer that never had an answer */
         return OURS;
-    int rc = port_forward(port, slot, p, bth, now);
-    dev->nic.counters.value[rc ? RNIC_CNT_drop_no_slot : RNIC_CNT_forwarded_out]++;
+    demux_count_forward(dev, port_forward(port, slot, p, bth, now), 1);
     return HANDED_ON;
 }
 

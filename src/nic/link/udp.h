@@ -60,7 +60,7 @@ struct udp_rx {
     struct mmsghdr msgs[UDP_RX_DATAGRAMS];
     struct iovec iov[UDP_RX_DATAGRAMS];
     union udp_address from[UDP_RX_DATAGRAMS];
-    uint64_t control[UDP_RX_DATAGRAMS][12];
+    uint64_t control[UDP_RX_DATAGRAMS][12]; /* the size of GRO packets, hops, traffic class */
 };
 
 int udp_rx_init(struct udp_rx *r);

@@ -225,6 +225,11 @@ static uint64_t never(const struct qp *qp) {
     return NEVER;
 }
 
+static bool settle(struct qp *qp) {
+    (void)qp;
+    return false;
+}
+
 static void stats(struct qp *qp, struct rnic_qp_stats *out) { out->snd_psn = out->snd_una = ud_of(qp)->psn; }
 
 const struct engine_ops roce_ud_ops = {
@@ -238,6 +243,7 @@ const struct engine_ops roce_ud_ops = {
     .timer = timer,
     .deadline = never,
     .held = never,
+    .settle = settle,
     .flush = flush,
     .stats = stats,
 };
