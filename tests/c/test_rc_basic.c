@@ -537,7 +537,7 @@ static void more_is_in_flight_where_round_trips_are_long(void) {
     pair_open(&p, .window = WINDOW, .latency = 2 * MS, .bytes = MESSAGE);
     p.a.node->nic.slow_window = SLOW;
     const struct requester *req = &rc_of(p.a.qp)->req;
-    for (uint64_t i = 0; i < 40; i++) {
+    for (uint64_t i = 0; i < 120; i++) {
         post_write(&p.a, i, 0, 0, MESSAGE);
         fabric_settle(&p.f);
         WANT(p.a.send_cq, i, SUCCESS);
@@ -545,7 +545,7 @@ static void more_is_in_flight_where_round_trips_are_long(void) {
     }
     CHECK_EQ(req->window, SLOW);
     p.f.latency = 10 * US;
-    for (uint64_t i = 0; i < 40; i++) {
+    for (uint64_t i = 0; i < 120; i++) {
         post_write(&p.a, i, 0, 0, MESSAGE);
         fabric_settle(&p.f);
         WANT(p.a.send_cq, i, SUCCESS);
