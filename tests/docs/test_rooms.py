@@ -29,6 +29,7 @@ PY_ROOMS = {
     "wire": set(),
     "_nic": {"enums", "errors"},
     "capture": {"wire"},
+    "endpoint": {"enums"},
     "verbs": {"_nic", "enums", "errors"},
     "testing": {"_nic", "verbs", "enums", "errors", "rnic"},
     "cli": {"rnic", "errors"},
