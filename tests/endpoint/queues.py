@@ -34,6 +34,7 @@ class End:
 
     def post_send(self) -> bool:
         """Post one work request; the bytes are taken when it arrives, as hardware does."""
+        self.post_receives()
         out = self.protocol.next_send()
         if out is None:
             return False

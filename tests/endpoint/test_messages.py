@@ -188,6 +188,9 @@ def test_region_is_unreleased_until_the_peer_says_that_it_is_done(pair: Pair) ->
     while pair.a.post_send():
         pair.arrive(pair.a)
     assert not pair.b.protocol.regions
+    with pytest.raises(RuntimeError, match="2 receives have to be posted first"):
+        pair.b.protocol.next_send()
+    pair.b.post_receives()
     release = pair.b.protocol.next_send()
     assert release is not None
     assert release.fence

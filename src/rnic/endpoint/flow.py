@@ -7,10 +7,10 @@ returns two or more.  docs/endpoint-protocol.md proves that this does not stall;
 
 from rnic.endpoint.errors import ProtocolError, Reason
 
-__all__ = ["ReceiveWindow", "SendCredits"]
+__all__ = ["MIN_REFILL", "ReceiveWindow", "SendCredits"]
 
-MAX_REFILL = 0xFFFF
-"""Credits that one header can return."""
+MIN_REFILL = 2
+"""Credits that a CREDIT returns at least: one for the SEND that answers it, and one that stays."""
 RESERVED = 1
 """Credits that only CREDIT, and the ABORT that ends all, may use."""
 
@@ -42,7 +42,7 @@ class SendCredits:
 
 
 class ReceiveWindow:
-    """The receives of this end, each in one of five places; the numbers add up to `total`.
+    """The receives of this end, 65535 at most, each in one of five places; the numbers add up to `total`.
 
     granted: the peer may use it.  held: free, but not to be posted before the user has taken some events.
     to_post: the driver has to post it.  owed: posted, and the peer does not know yet.  (The fifth is the one
@@ -53,7 +53,7 @@ class ReceiveWindow:
         self.total = receives
         self.to_post = receives
         self.granted = self.held = self.owed = 0
-        self.threshold = max(2, receives // 2)
+        self.threshold = max(MIN_REFILL, receives // 2)
         """Credits owed at which they are worth a SEND of their own."""
 
     def posted(self, number: int) -> None:
@@ -63,10 +63,9 @@ class ReceiveWindow:
         self.to_post -= number
         self.owed += number
 
-    def grant(self, most: int = MAX_REFILL) -> int:
-        """Credits to return with the SEND that is about to go out."""
-        number = min(self.owed, most)
-        self.owed -= number
+    def grant(self) -> int:
+        """Credits to return with the SEND that is about to go out: all that are owed, 16 bits hold them."""
+        number, self.owed = self.owed, 0
         self.granted += number
         return number
 

@@ -29,7 +29,7 @@ from rnic.endpoint.events import (
     RegionShared,
     RegionWithdrawn,
 )
-from rnic.endpoint.flow import ReceiveWindow, SendCredits
+from rnic.endpoint.flow import MIN_REFILL, ReceiveWindow, SendCredits
 from rnic.endpoint.frame import Frame, FrameType, abort_frame, emit, parse, parse_region
 from rnic.endpoint.hello import Hello, agree
 from rnic.endpoint.outbox import EMPTY, Outbox, Outgoing
@@ -150,7 +150,7 @@ class Protocol:
         if self.role is Role.ACCEPTOR and self.state is not State.OPEN:
             raise RuntimeError("hello(): an acceptor has to accept the peer's hello first")
         if not self._greeted:
-            self._window.grant(self.config.receives)
+            self._window.grant()
         self._greeted = True
         return self.config.hello().emit()
 
@@ -286,7 +286,8 @@ class Protocol:
     def next_send(self) -> Outgoing | None:
         """The next work request to post, in this order on one queue pair; None when there is none.
 
-        Do not call it when the send queue is full.
+        Do not call it when the send queue is full.  RuntimeError while receives are to be posted: each SEND
+        has to return all credits that there are, or the two ends might come to wait for each other.
         """
         if not self._greeted:
             return None
@@ -294,6 +295,8 @@ class Protocol:
             return self._next_abort()
         if self.state not in _LIVE:
             return None
+        if self._window.to_post:
+            raise RuntimeError(f"next_send(): {self._window.to_post} receives have to be posted first")
         return self._next_frame() or self._next_credit() or self._next_probe()
 
     def _next_abort(self) -> Outgoing | None:
@@ -510,8 +513,8 @@ class Protocol:
             self._tell(MessageReceived(data))
 
     def _on_credit(self, frame: Frame) -> None:
-        if not frame.credits:
-            raise ProtocolError("CREDIT returns none", Reason.CREDIT)
+        if frame.credits < MIN_REFILL:
+            raise ProtocolError(f"CREDIT returns {frame.credits}, it must be two or more", Reason.CREDIT)
 
     def _on_share(self, frame: Frame) -> None:
         region = parse_region(frame)
