@@ -30,6 +30,7 @@ PY_ROOMS = {
     "_nic": {"enums", "errors"},
     "capture": {"wire"},
     "cm": {"wire", "errors"},
+    "endpoint": {"enums"},
     "verbs": {"_nic", "enums", "errors"},
     "testing": {"_nic", "verbs", "enums", "errors", "rnic"},
     "cli": {"rnic", "errors"},

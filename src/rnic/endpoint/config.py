@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an end decides before it says hello."""
+
+from dataclasses import dataclass
+
+from rnic.endpoint.hello import (
+    MAX_RECEIVE_SIZE,
+    MAX_RECEIVES,
+    MAX_REGIONS,
+    MIN_RECEIVE_SIZE,
+    MIN_RECEIVES,
+    REMOTE_ACCESS,
+    VERSIONS,
+    Hello,
+)
+from rnic.enums import AccessFlags
+
+__all__ = ["Config"]
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The options of one end; the two ends need not have the same."""
+
+    receive_size: int = 16384
+    """Bytes in each receive buffer."""
+    receives: int = 32
+    """Receives that are kept posted."""
+    max_message: int = 1 << 30
+    """The longest message that is taken, in bytes; it is in memory once, while it comes in."""
+    max_backlog: int = 1 << 20
+    """Bytes of events that may wait for the user before receives are held back, which makes the peer wait."""
+    max_regions: int = 1024
+    """Regions that the peer may have shared at a time."""
+    access: AccessFlags = REMOTE_ACCESS
+    """What the queue pair lets the peer do, its qp_access_flags; without REMOTE_WRITE it cannot probe."""
+    idle_interval: float | None = 10.0
+    """Seconds without a sign of life after which the peer is probed; None: never."""
+    raw: bool = False
+    """A peer that says no hello is not refused: it gets a bare queue pair."""
+
+    def __post_init__(self) -> None:
+        self._between("receive_size", MIN_RECEIVE_SIZE, MAX_RECEIVE_SIZE)
+        self._between("receives", MIN_RECEIVES, MAX_RECEIVES)
+        self._between("max_message", 0, (1 << 64) - 1)
+        self._between("max_backlog", 1, None)
+        self._between("max_regions", 0, MAX_REGIONS)
+        if self.access & ~REMOTE_ACCESS:
+            raise ValueError(f"access {self.access!r} is more than {REMOTE_ACCESS!r}")
+        if self.idle_interval is not None and self.idle_interval <= 0:
+            raise ValueError(f"idle_interval {self.idle_interval}, it must be above 0, or None")
+
+    def _between(self, name: str, least: int, most: int | None) -> None:
+        value = getattr(self, name)
+        if value < least or (most is not None and value > most):
+            span = f"{least} or more" if most is None else f"{least} to {most}"
+            raise ValueError(f"{name} {value}, it can be {span}")
+
+    def hello(self) -> Hello:
+        """The hello that says so."""
+        return Hello(
+            *VERSIONS, self.access, self.receive_size, self.receives, self.max_regions, self.max_message
+        )

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hello in the private data of REQ and REP, and the refusal in that of REJ: docs/endpoint-protocol.md."""
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import ClassVar
+
+from rnic.endpoint.errors import (
+    EndpointError,
+    NoHelloError,
+    ProtocolError,
+    Reason,
+    RefusedError,
+    VersionError,
+)
+from rnic.endpoint.text import clip, printable
+from rnic.enums import AccessFlags
+
+__all__ = [
+    "MAGIC",
+    "MAX_RECEIVES",
+    "MAX_RECEIVE_SIZE",
+    "MAX_REGIONS",
+    "MIN_RECEIVES",
+    "MIN_RECEIVE_SIZE",
+    "REFUSAL_SIZE",
+    "REMOTE_ACCESS",
+    "VERSIONS",
+    "Hello",
+    "agree",
+    "parse_refusal",
+    "refusal",
+]
+
+MAGIC = b"rnEP"
+VERSIONS = (1, 1)
+"""The oldest and the newest version that this code speaks."""
+
+MIN_RECEIVES = 3
+"""One is reserved for CREDIT, and a CREDIT returns two or more: with fewer the connection would stall."""
+MAX_RECEIVES = 0xFFFF
+MAX_REGIONS = 0xFFFF
+MIN_RECEIVE_SIZE = 64
+"""Every SEND without a payload of its own fits, and a short text in an ABORT."""
+MAX_RECEIVE_SIZE = 1 << 31
+"""No message of a reliable connection is longer (IBA 9.7.2)."""
+
+REMOTE_ACCESS = AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_ATOMIC
+"""The rights of which this protocol speaks, with libibverbs' values."""
+
+REFUSAL_SIZE = 148
+"""Private data of a REJ (IBA 12.6.7)."""
+_REFUSAL = Struct(">4sBBH")
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What an end says about itself before anything else; parse() has checked every field."""
+
+    version_min: int
+    """The oldest version of this protocol that it speaks."""
+    version_max: int
+    """The newest."""
+    access: AccessFlags
+    """The flags: what its queue pair lets the peer do by RDMA; REMOTE_WRITE is needed to be probed."""
+    receive_size: int
+    """Bytes in each of its receive buffers: no SEND may be longer."""
+    receives: int
+    """Receives that it has posted: the credits that the peer begins with."""
+    max_regions: int
+    """Regions that may be shared with it at a time."""
+    max_message: int
+    """The longest message that it takes, in bytes."""
+
+    SIZE: ClassVar[int] = 24
+    _LAYOUT: ClassVar[Struct] = Struct(">4sBBHIHHQ")
+
+    @classmethod
+    def parse(cls, private_data: bytes | bytearray) -> "Hello":
+        """Read a hello at the start of `private_data`; what follows it is padding, or a later version's.
+
+        NoHelloError when there is none; VersionError when its version is none of ours, so that nothing but
+        magic and versions was looked at; ProtocolError when a value cannot be.
+        """
+        data = bytes(private_data)
+        if data[:4] != MAGIC or len(data) < 6:
+            shown = data[:8].hex(" ") or "nothing"
+            raise NoHelloError(
+                f"the peer is no rnic endpoint: its private data begins with {shown}, not with a hello "
+                "(the option raw serves such peers as a bare queue pair)",
+                Reason.HELLO,
+            )
+        version_min, version_max = data[4], data[5]
+        if not 1 <= version_min <= version_max:
+            raise ProtocolError(f"the hello offers versions {version_min} to {version_max}", Reason.HELLO)
+        common_version(VERSIONS, (version_min, version_max))
+        if len(data) < cls.SIZE:
+            raise ProtocolError(f"the hello has {len(data)} of {cls.SIZE} bytes", Reason.HELLO)
+        _, _, _, flags, size, receives, regions, longest = cls._LAYOUT.unpack_from(data)
+        access = AccessFlags(flags & REMOTE_ACCESS)
+        hello = cls(version_min, version_max, access, size, receives, regions, longest)
+        hello._check()
+        return hello
+
+    def _check(self) -> None:
+        if not MIN_RECEIVE_SIZE <= self.receive_size <= MAX_RECEIVE_SIZE:
+            raise ProtocolError(
+                f"the hello speaks of receives of {self.receive_size} bytes, "
+                f"it can be {MIN_RECEIVE_SIZE} to {MAX_RECEIVE_SIZE}",
+                Reason.HELLO,
+            )
+        if self.receives < MIN_RECEIVES:
+            raise ProtocolError(
+                f"the hello speaks of {self.receives} receives, there must be {MIN_RECEIVES}", Reason.HELLO
+            )
+
+    def emit(self) -> bytes:
+        """The bytes, which fit the 56 that are the user's in a REQ with IP addressing (IBA A11)."""
+        return self._LAYOUT.pack(
+            MAGIC,
+            self.version_min,
+            self.version_max,
+            self.access,
+            self.receive_size,
+            self.receives,
+            self.max_regions,
+            self.max_message,
+        )
+
+
+def common_version(ours: tuple[int, int], theirs: tuple[int, int]) -> int:
+    """The highest version in both ranges; VersionError, which names both, when there is none."""
+    version = min(ours[1], theirs[1])
+    if version < max(ours[0], theirs[0]):
+        raise VersionError(_no_common(ours, theirs), Reason.VERSION)
+    return version
+
+
+def agree(ours: Hello, theirs: Hello) -> int:
+    """The version of the connection.  Both ends compute the same."""
+    return common_version((ours.version_min, ours.version_max), (theirs.version_min, theirs.version_max))
+
+
+def _no_common(ours: tuple[int, int], theirs: tuple[int, int]) -> str:
+    return f"no common version of the endpoint protocol: we speak {_span(ours)}, the peer {_span(theirs)}"
+
+
+def _span(versions: tuple[int, int]) -> str:
+    return f"{versions[0]}" if versions[0] == versions[1] else f"{versions[0]} to {versions[1]}"
+
+
+def refusal(reason: int, text: str) -> bytes:
+    """Private data for the REJ that refuses a request, so that the peer learns why in words."""
+    return _REFUSAL.pack(MAGIC, *VERSIONS, reason & 0xFFFF) + clip(text, REFUSAL_SIZE - _REFUSAL.size)
+
+
+def parse_refusal(private_data: bytes | bytearray) -> EndpointError:
+    """What the private data of a REJ says, as the error to raise; any bytes will do.
+
+    RefusedError; or VersionError, which names the versions of both.
+    """
+    data = bytes(private_data)
+    if data[:4] != MAGIC or len(data) < _REFUSAL.size:
+        return RefusedError("the peer rejected the connection and gave no reason in words", Reason.HELLO)
+    _, version_min, version_max, reason = _REFUSAL.unpack_from(data)
+    if reason == Reason.VERSION:
+        return VersionError(_no_common(VERSIONS, (version_min, version_max)), reason)
+    return RefusedError(f"the peer refused: {printable(data[_REFUSAL.size :])}", reason)

@@ -1,0 +1,629 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One end of a connection, without I/O and without a clock: a driver moves its bytes and completions."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from rnic.endpoint.config import Config
+from rnic.endpoint.errors import (
+    AbortedError,
+    ClosedError,
+    EndpointError,
+    LostError,
+    MessageTooLongError,
+    NoHelloError,
+    ProtocolError,
+    Reason,
+)
+from rnic.endpoint.events import (
+    Closed,
+    Event,
+    Failed,
+    MessageReceived,
+    PeerClosed,
+    Region,
+    RegionShared,
+    RegionWithdrawn,
+)
+from rnic.endpoint.flow import MIN_REFILL, ReceiveWindow, SendCredits
+from rnic.endpoint.frame import Frame, FrameType, abort_frame, emit, parse, parse_region
+from rnic.endpoint.hello import Hello, agree
+from rnic.endpoint.outbox import EMPTY, Outbox, Outgoing
+from rnic.endpoint.reassembly import Assembler
+from rnic.endpoint.state import Input, State, step
+from rnic.endpoint.text import printable
+from rnic.enums import AccessFlags
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["Protocol", "Role", "Statistics"]
+
+_LIVE = frozenset({State.OPEN, State.HALF_CLOSED_LOCAL, State.HALF_CLOSED_REMOTE})
+_PEER_TALKS = frozenset({State.OPEN, State.HALF_CLOSED_LOCAL})
+_EVENT_WEIGHT = 64
+"""Bytes that an event counts in the backlog beside its data, so that empty messages are bounded too."""
+
+
+class Role(Enum):
+    """Who asked for the connection."""
+
+    INITIATOR = "initiator"
+    """Its hello rides in the REQ."""
+    ACCEPTOR = "acceptor"
+    """It reads that one first; its own rides in the REP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What a connection has done so far, and where it stands."""
+
+    state: State
+    messages_sent: int
+    """Messages that the peer has whole."""
+    messages_received: int
+    sends: int
+    """SENDs that were handed out, of whatever type."""
+    receives: int
+    """SENDs that came in."""
+    credit_sends: int
+    """SENDs that carried nothing but credits."""
+    probes: int
+    credits: int
+    """Receives of the peer that may be used now."""
+    queued: int
+    """Bytes of messages that were not handed out yet."""
+    backlog: int
+    """Bytes of events, each with an overhead, that wait for the user."""
+    held: int
+    """Receives that are held back, because of the backlog."""
+    partial: int
+    """Bytes of the message that is coming in."""
+
+
+class _Posted(NamedTuple):
+    """A work request that was handed out and has not completed."""
+
+    number: int
+    kind: FrameType | None  # None: a probe
+    ends: int | None
+
+
+class Protocol:
+    """One end of a connection.
+
+    The driver opens it: receives_to_post(), receives_posted(), then hello() and accept_hello() as the roles
+    have it.  Then three things drive it, in any order: the user (send(), share(), withdraw(), close(),
+    abort(), next_event()), completions (receive() and sent()) and time (timer() at deadline()).  After each
+    of them the driver posts what receives_to_post() and next_send() ask for.  `now` is any clock in seconds
+    that does not go back.
+
+    Mistakes of the driver raise RuntimeError or ValueError.  What a peer does never raises, but for
+    accept_hello(): it ends the connection, and Failed is the last event.
+    """
+
+    def __init__(self, config: Config, role: Role) -> None:
+        self.config = config
+        self.role = role
+        self.state = State.HELLO
+        self.peer: Hello | None = None
+        """The peer's hello, after accept_hello()."""
+        self.version = 0
+        """The version that both speak, after accept_hello()."""
+        self._greeted = False  # hello() was called
+        self._closing = False  # close() was called
+        self._close_by: float | None = None  # when the goodbyes must have been said
+        self._heard_at = 0.0  # the last sign of life
+        self._probe_due = False
+        self._window = ReceiveWindow(config.receives)
+        self._credits = SendCredits(0)
+        self._assembler = Assembler(config.max_message)
+        self._outbox = Outbox()
+        self._posted: deque[_Posted] = deque()
+        self._abort = b""  # the ABORT frame, when this end aborted
+        self._events: deque[Event] = deque()
+        self._backlog = 0
+        self._regions: dict[int, Region] = {}  # the peer's
+        self._shared: dict[int, Region] = {}  # ours
+        self._unreleased: deque[int] = deque()  # ours, withdrawn, the peer may still use them
+        self._released = 0  # ours, that the peer has released
+        self._withdrawals = 0  # of the peer that we saw
+        self._release_sent = 0  # of these, confirmed
+        self._numbers = 0  # work requests handed out
+        self._handles = 0  # messages that send() took
+        self._region_ids = 0
+        self._messages_sent = self._sends = self._receives = self._credit_sends = self._probes = 0
+
+    # ------------------------------------------------------------ opening
+
+    def hello(self) -> bytes:
+        """Private data for the REQ (initiator) or the REP (acceptor); the receives must be posted by then.
+
+        The acceptor has accepted the peer's hello before, or else answers with refusal().
+        """
+        if self._window.to_post:
+            raise RuntimeError(f"hello() promises receives: {self._window.to_post} are not posted")
+        if self.role is Role.ACCEPTOR and self.state is not State.OPEN:
+            raise RuntimeError("hello(): an acceptor has to accept the peer's hello first")
+        if not self._greeted:
+            self._window.grant()
+        self._greeted = True
+        return self.config.hello().emit()
+
+    def accept_hello(self, private_data: bytes, now: float) -> Hello | None:
+        """Read the peer's hello, from the private data of REQ or REP; zeros after it do not matter.
+
+        None when the peer says none and `raw` allows that: the queue pair is the user's, and this object is
+        done.  Raises ProtocolError, or NoHelloError or VersionError; the connection is over then, and an
+        acceptor tells the peer by refusal(error.reason, str(error)) in a REJ.
+        """
+        if self.state is not State.HELLO or (self.role is Role.INITIATOR and not self._greeted):
+            raise RuntimeError(f"accept_hello() by the {self.role.value} in the state {self.state.value!r}")
+        try:
+            peer = Hello.parse(private_data)
+            self.version = agree(self.config.hello(), peer)
+        except NoHelloError:
+            self._move(Input.NO_HELLO if self.config.raw else Input.LOST)
+            if self.config.raw:
+                return None
+            raise
+        except ProtocolError:
+            self._move(Input.LOST)
+            raise
+        self.peer = peer
+        self._credits = SendCredits(peer.receives)
+        self._heard_at = now
+        self._move(Input.HELLO_ACCEPTED)
+        return peer
+
+    # ------------------------------------------------------------ the user
+
+    def send(self, message: "Buffer") -> int:
+        """Queue a message of any length; its handle, which sent() returns when the buffer is free again.
+
+        The bytes are not copied: they must stay as they are until then.  MessageTooLongError when the peer
+        does not take so many, ClosedError when nothing can be sent any more, ValueError when the buffer is
+        not contiguous.
+        """
+        peer = self._may_send("send")
+        view = memoryview(message)
+        if not view.c_contiguous:
+            raise ValueError("send() needs a contiguous buffer")
+        if view.nbytes > peer.max_message:
+            raise MessageTooLongError(
+                f"a message of {view.nbytes} bytes is longer than {peer.max_message}, the most the peer takes"
+            )
+        self._handles += 1
+        self._outbox.add_message(self._handles, view.cast("B") if view.nbytes else EMPTY)
+        return self._handles
+
+    def cancel(self, handle: int) -> bool:
+        """Take back a message of which nothing was handed out yet; False when it is too late for that."""
+        return self._outbox.cancel(handle)
+
+    def share(self, addr: int, length: int, rkey: int, access: AccessFlags) -> Region:
+        """Tell the peer, after the messages before, of memory that it may use; withdraw() takes the id.
+
+        ValueError when the peer takes no more regions, or the rights are none, or more than those of the
+        queue pair; ClosedError as send().
+        """
+        peer = self._may_send("share")
+        if len(self._shared) >= peer.max_regions:
+            raise ValueError(f"share(): the peer takes {peer.max_regions} regions at a time")
+        if not access or access & ~self.config.access:
+            raise ValueError(f"share(): access {access!r}, the queue pair allows {self.config.access!r}")
+        if addr < 0 or length < 0 or addr + length > 1 << 64 or not 0 <= rkey < 1 << 32:
+            raise ValueError(f"share(): {length} bytes at {addr:#x} with rkey {rkey:#x} cannot be a region")
+        self._region_ids += 1
+        region = Region(self._region_ids & 0xFFFFFFFF, addr, length, rkey, access)
+        self._shared[region.id] = region
+        self._outbox.add_share(region)
+        return region
+
+    def withdraw(self, region_id: int) -> None:
+        """Tell the peer, after the messages before, that it may no longer use a region.
+
+        The memory must stay registered until the id has left `unreleased`: till then the peer may have
+        requests on their way.  ValueError when no such region is shared.
+        """
+        self._may_send("withdraw")
+        if self._shared.pop(region_id, None) is None:
+            raise ValueError(f"withdraw(): no region {region_id} is shared")
+        self._unreleased.append(region_id)
+        self._outbox.add_withdraw(region_id)
+
+    def close(self, now: float, timeout: float | None = None) -> None:
+        """Say goodbye after all that is queued; messages of the peer still come until it says goodbye too.
+
+        When `timeout` seconds pass before both have, the connection is aborted.  Once is enough; a further
+        call only sets the time limit anew.
+        """
+        if self.state in (State.HELLO, State.RAW):
+            self._end(AbortedError("closed before the handshake was over", Reason.APPLICATION))
+        if self.state not in _LIVE:
+            return
+        if not self._closing:
+            self._closing = True
+            self._outbox.add_goodbye()
+        self._close_by = None if timeout is None else now + timeout
+
+    def abort(self, text: str = "the program aborted the connection") -> None:
+        """End the connection at once, and tell the peer the reason.  What is on its way may be lost."""
+        self._fail(AbortedError(text, Reason.APPLICATION))
+
+    def next_event(self) -> Event | None:
+        """Take the next event.  As long as too many lie here untaken, the peer has to wait."""
+        if not self._events:
+            return None
+        event = self._events.popleft()
+        self._backlog -= _weight(event)
+        if self._backlog < self.config.max_backlog:
+            self._window.resume()
+        return event
+
+    def events(self) -> Iterator[Event]:
+        """The events, each taken when the loop comes to it."""
+        while (event := self.next_event()) is not None:
+            yield event
+
+    # ------------------------------------------------------------ what the driver posts
+
+    def receives_to_post(self) -> int:
+        """How many receives the driver has to post now, of config.receive_size bytes each.
+
+        As many buffers are free: receive() keeps none.
+        """
+        return self._window.to_post
+
+    def receives_posted(self, number: int) -> None:
+        """So many of them are posted; only now may the peer learn of them."""
+        self._window.posted(number)
+
+    def next_send(self) -> Outgoing | None:
+        """The next work request to post, in this order on one queue pair; None when there is none.
+
+        Do not call it when the send queue is full.  RuntimeError while receives are to be posted: each SEND
+        has to return all credits that there are, or the two ends might come to wait for each other.
+        """
+        if not self._greeted:
+            return None
+        if self.state is State.ABORTING:
+            return self._next_abort()
+        if self.state not in _LIVE:
+            return None
+        if self._window.to_post:
+            raise RuntimeError(f"next_send(): {self._window.to_post} receives have to be posted first")
+        return self._next_frame() or self._next_credit() or self._next_probe()
+
+    def _next_abort(self) -> Outgoing | None:
+        if any(posted.kind is FrameType.ABORT for posted in self._posted):
+            return None
+        return self._hand_out(Outgoing(self._numbers + 1, self._abort), FrameType.ABORT)
+
+    def _next_frame(self) -> Outgoing | None:
+        """A SEND that says something.  A RELEASE overtakes messages, else two ends might wait for one."""
+        if self.peer is None or not self._credits.allow():
+            return None
+        number = self._numbers + 1
+        if self._release_sent != self._withdrawals:
+            self._release_sent = self._withdrawals
+            header = emit(FrameType.RELEASE, self._window.grant(), self._withdrawals)
+            return self._hand_out(Outgoing(number, header, fence=True), FrameType.RELEASE)
+        if self._outbox:
+            return self._hand_out(*self._outbox.take(number, self._window.grant(), self.peer.receive_size))
+        return None
+
+    def _next_credit(self) -> Outgoing | None:
+        if self._window.owed < self._window.threshold or not self._credits.allow(reserve=True):
+            return None
+        self._credit_sends += 1
+        header = emit(FrameType.CREDIT, self._window.grant())
+        return self._hand_out(Outgoing(self._numbers + 1, header), FrameType.CREDIT)
+
+    def _next_probe(self) -> Outgoing | None:
+        if not self._probe_due:
+            return None
+        self._probe_due = False
+        self._probes += 1
+        return self._hand_out(Outgoing(self._numbers + 1, b"", probe=True), None)
+
+    def _hand_out(self, out: Outgoing, kind: FrameType | None) -> Outgoing:
+        self._numbers += 1
+        if kind is not None:
+            self._credits.spend()
+            self._sends += 1
+        self._posted.append(_Posted(out.number, kind, out.ends))
+        return out
+
+    # ------------------------------------------------------------ completions
+
+    def receive(self, data: "Buffer", now: float) -> None:
+        """A SEND came in: exactly its bytes, in the receive buffer, which is free when this returns.
+
+        Nothing that a peer sends raises; what it may not send ends the connection.
+        """
+        if self.state in (State.HELLO, State.RAW):
+            raise RuntimeError(f"receive() in the state {self.state.value!r}")
+        self._receives += 1
+        self._heard_at = now
+        if self.state not in _LIVE:
+            return
+        try:
+            self._take(memoryview(data).cast("B"))
+        except ProtocolError as error:
+            self._fail(error)
+
+    def _take(self, data: memoryview) -> None:
+        if len(data) > self.config.receive_size:
+            raise ProtocolError(f"a SEND of {len(data)} bytes into {self.config.receive_size}")
+        frame = parse(data)
+        rule = self._RULES[frame.type]
+        self._window.arrived(rule.reserve)
+        if rule.talk and self.state not in _PEER_TALKS:
+            raise ProtocolError(f"{frame.type.name} after GOODBYE")
+        self._credits.refill(frame.credits)
+        rule.handler(self, frame)
+        self._window.recycle(rule.talk and self._backlog >= self.config.max_backlog)
+
+    def sent(self, number: int, now: float) -> tuple[int, ...]:
+        """The work requests up to `number` have completed with success: the peer has them.
+
+        Returns the handles of the messages that are thereby delivered whole: their buffers are free.
+        """
+        if not self._posted or not self._posted[0].number <= number <= self._posted[-1].number:
+            raise ValueError(f"sent({number}): no such work request is outstanding")
+        self._heard_at = now
+        delivered: list[int] = []
+        while self._posted and self._posted[0].number <= number:
+            posted = self._posted.popleft()
+            if posted.ends is not None:
+                delivered.append(posted.ends)
+            elif posted.kind is FrameType.GOODBYE and self.state in _LIVE:
+                self._said_goodbye(Input.GOODBYE_DELIVERED)
+            elif posted.kind is FrameType.ABORT and self.state is State.ABORTING:
+                self._move(Input.ABORT_DELIVERED)
+        self._messages_sent += len(delivered)
+        return tuple(delivered)
+
+    def lost(self, text: str) -> None:
+        """A work request failed, or the device did: the text says which and how."""
+        self._end(LostError(text))
+
+    def disconnected(self, private_data: bytes = b"") -> None:
+        """The connection manager says that the peer has disconnected; the private data is that of its DREQ.
+
+        Call it after receive() and sent() for all that has completed, and before the queue pair is moved to
+        the error state.
+        """
+        if self.state not in _LIVE:
+            self._end(LostError("disconnected"))
+            return
+        try:
+            frame = parse(memoryview(bytes(private_data[:8])))
+        except ProtocolError:
+            frame = None
+        if frame is not None and frame.type is FrameType.ABORT:
+            self._end(_aborted(frame.id, bytes(private_data[8:])))
+        elif frame is not None and frame.type is FrameType.GOODBYE and self._is_last_word(frame):
+            self._said_goodbye(Input.GOODBYE_DELIVERED)
+        else:
+            self._end(LostError("the peer disconnected without a goodbye"))
+
+    def _is_last_word(self, frame: Frame) -> bool:
+        """The peer says by its DREQ that it has all: the acknowledgement of our goodbye was lost, no more."""
+        outstanding = any(posted.kind is FrameType.GOODBYE for posted in self._posted)
+        complete = frame.id == self._outbox.begun & 0xFFFFFFFF
+        return outstanding and complete and self.state is State.HALF_CLOSED_REMOTE
+
+    # ------------------------------------------------------------ time
+
+    def heard(self, now: float) -> None:
+        """A sign of life that this object cannot see: a READ, WRITE or atomic of the user's has completed."""
+        self._heard_at = now
+
+    def deadline(self) -> float | None:
+        """When timer() has to be called next, if nothing happens before."""
+        if self.state not in _LIVE:
+            return None
+        times = [at for at in (self._close_by, self._idle_deadline()) if at is not None]
+        return min(times, default=None)
+
+    def timer(self, now: float) -> None:
+        """A deadline has come: next_send() has a probe now, or the connection is aborted."""
+        if self.state not in _LIVE:
+            return
+        if self._close_by is not None and now >= self._close_by:
+            self._fail(AbortedError("the goodbyes were not said in time", Reason.TIMEOUT))
+            return
+        idle = self._idle_deadline()
+        if idle is not None and now >= idle:
+            self._probe_due = True
+
+    def _idle_deadline(self) -> float | None:
+        """None also while something is outstanding: its completion will tell."""
+        interval = self.config.idle_interval
+        if interval is None or self._posted or self._probe_due or self.peer is None:
+            return None
+        return self._heard_at + interval if self.peer.access & AccessFlags.REMOTE_WRITE else None
+
+    # ------------------------------------------------------------ how it stands
+
+    @property
+    def finished(self) -> bool:
+        """Nothing is left to do here but to disconnect, with `farewell` as private data."""
+        return self.state in (State.CLOSED, State.FAILED)
+
+    @property
+    def farewell(self) -> bytes:
+        """Private data for the DREQ: our last word once more, should the SEND of it not have come through."""
+        if self.state is State.CLOSED:
+            return emit(FrameType.GOODBYE, 0, self._assembler.complete)
+        return self._abort
+
+    @property
+    def regions(self) -> Mapping[int, Region]:
+        """The peer's regions that may be used now, by id.
+
+        Look here before each READ, WRITE or atomic is posted: a withdrawal counts from when it came in, and
+        the SEND that confirms it must come after all of them.
+        """
+        return MappingProxyType(self._regions)
+
+    @property
+    def queued(self) -> int:
+        """Bytes of messages that were not handed out yet."""
+        return self._outbox.queued
+
+    @property
+    def unreleased(self) -> tuple[int, ...]:
+        """Regions of ours that were withdrawn, and that the peer has not confirmed to be done with."""
+        return tuple(self._unreleased)
+
+    def statistics(self) -> Statistics:
+        """What was done so far."""
+        return Statistics(
+            state=self.state,
+            messages_sent=self._messages_sent,
+            messages_received=self._assembler.complete,
+            sends=self._sends,
+            receives=self._receives,
+            credit_sends=self._credit_sends,
+            probes=self._probes,
+            credits=self._credits.available,
+            queued=self.queued,
+            backlog=self._backlog,
+            held=self._window.held,
+            partial=self._assembler.buffered,
+        )
+
+    # ------------------------------------------------------------ what came in
+
+    def _on_message(self, frame: Frame) -> None:
+        self._deliver(self._assembler.first(frame))
+
+    def _on_more(self, frame: Frame) -> None:
+        self._deliver(self._assembler.more(frame))
+
+    def _deliver(self, data: bytes | None) -> None:
+        if data is not None:
+            self._tell(MessageReceived(data))
+
+    def _on_credit(self, frame: Frame) -> None:
+        if frame.credits < MIN_REFILL:
+            raise ProtocolError(f"CREDIT returns {frame.credits}, it must be two or more", Reason.CREDIT)
+
+    def _on_share(self, frame: Frame) -> None:
+        region = parse_region(frame)
+        if region.id in self._regions:
+            raise ProtocolError(f"region {region.id} is shared twice", Reason.REGION)
+        if len(self._regions) >= self.config.max_regions:
+            raise ProtocolError(f"more than {self.config.max_regions} regions are shared", Reason.REGION)
+        self._regions[region.id] = region
+        self._tell(RegionShared(region))
+
+    def _on_withdraw(self, frame: Frame) -> None:
+        region = self._regions.pop(frame.id, None)
+        if region is None:
+            raise ProtocolError(f"region {frame.id} is withdrawn, and was not shared", Reason.REGION)
+        self._withdrawals = self._withdrawals + 1 & 0xFFFFFFFF
+        self._tell(RegionWithdrawn(region))
+
+    def _on_release(self, frame: Frame) -> None:
+        number = frame.id - self._released & 0xFFFFFFFF
+        if not 1 <= number <= len(self._unreleased):
+            raise ProtocolError(
+                f"RELEASE says {frame.id}, after {self._released} and with {len(self._unreleased)} to come",
+                Reason.REGION,
+            )
+        self._released = frame.id
+        for _ in range(number):
+            self._unreleased.popleft()
+
+    def _on_goodbye(self, frame: Frame) -> None:
+        if self._assembler.partial:
+            raise ProtocolError(f"GOODBYE inside of message {self._assembler.complete}")
+        if frame.id != self._assembler.complete & 0xFFFFFFFF:
+            raise ProtocolError(f"GOODBYE after {frame.id} messages, {self._assembler.complete} have come")
+        self._tell(PeerClosed())
+        self._said_goodbye(Input.GOODBYE_RECEIVED)
+
+    def _on_abort(self, frame: Frame) -> None:
+        self._end(_aborted(frame.id, bytes(frame.body)))
+
+    class _Rule(NamedTuple):
+        """How a SEND of some type is received."""
+
+        handler: "Callable[[Protocol, Frame], None]"
+        talk: bool  # not after GOODBYE; the user hears of it, so its receive may be held back
+        reserve: bool = False  # it may use the last credit
+
+    _RULES: ClassVar[dict[FrameType, _Rule]] = {
+        FrameType.MESSAGE: _Rule(_on_message, talk=True),
+        FrameType.MORE: _Rule(_on_more, talk=True),
+        FrameType.CREDIT: _Rule(_on_credit, talk=False, reserve=True),
+        FrameType.SHARE: _Rule(_on_share, talk=True),
+        FrameType.WITHDRAW: _Rule(_on_withdraw, talk=True),
+        FrameType.RELEASE: _Rule(_on_release, talk=False),
+        FrameType.GOODBYE: _Rule(_on_goodbye, talk=True),
+        FrameType.ABORT: _Rule(_on_abort, talk=False, reserve=True),
+    }
+
+    # ------------------------------------------------------------ inside
+
+    def _may_send(self, what: str) -> Hello:
+        if self.peer is None:
+            raise RuntimeError(f"{what}() before the peer's hello was accepted")
+        if self._closing or self.state not in _LIVE:
+            raise ClosedError(f"{what}() after close()" if self._closing else f"{what}(): connection ended")
+        return self.peer
+
+    def _tell(self, event: Event) -> None:
+        self._events.append(event)
+        self._backlog += _weight(event)
+
+    def _move(self, what: Input) -> None:
+        self.state = step(self.state, what)
+
+    def _said_goodbye(self, what: Input) -> None:
+        self._move(what)
+        if self.state is State.CLOSED:
+            self._tell(Closed())
+
+    def _fail(self, error: EndpointError) -> None:
+        """This end ends the connection: by an ABORT if there is a credit for it, and by `farewell`."""
+        if self.state not in _LIVE or self.peer is None:
+            self._end(error)
+            return
+        self._abort = abort_frame(error.reason, str(error), self.peer.receive_size)
+        if self._greeted and self._credits.allow(reserve=True):
+            self._finish(error, Input.FAULT)
+        else:
+            self._finish(error, Input.LOST)
+
+    def _end(self, error: EndpointError) -> None:
+        """The connection has ended already; after CLOSED and FAILED that is no news."""
+        if self.state is State.ABORTING:
+            self._move(Input.LOST)
+        elif not self.finished:
+            self._finish(error, Input.LOST)
+
+    def _finish(self, error: EndpointError, what: Input) -> None:
+        undelivered = self._outbox.messages + sum(posted.ends is not None for posted in self._posted)
+        self._outbox.clear()
+        self._assembler.drop()
+        self._regions.clear()
+        self._probe_due = False
+        self._move(what)
+        self._tell(Failed(error, undelivered))
+
+
+def _weight(event: Event) -> int:
+    return _EVENT_WEIGHT + (len(event.data) if isinstance(event, MessageReceived) else 0)
+
+
+def _aborted(reason: int, text: bytes) -> AbortedError:
+    return AbortedError(f"the peer aborted the connection: {printable(text)}", reason)
