@@ -32,6 +32,7 @@ PY_ROOMS = {
     "cm": {"wire", "errors"},
     "endpoint": {"enums"},
     "verbs": {"_nic", "enums", "errors"},
+    "rdmacm": {"_nic", "cm", "verbs", "wire", "enums", "errors"},
     "testing": {"_nic", "verbs", "enums", "errors", "rnic"},
     "cli": {"rnic", "errors"},
 }

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent of a device: a thread that joins the communication manager to queue pair 1.
+
+It waits for datagrams, for its own wake-up and for the next deadline. Whoever calls the communication manager
+holds the registry's lock and then calls flush(), so that a call sends at once, without a change of threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from errno import EIO, ENODEV
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+import rnic.cm as cm
+from rnic.errors import VerbsError
+from rnic.rdmacm import routes
+from rnic.rdmacm.gsi import Gsi, Peer
+from rnic.verbs.context import Context
+from rnic.verbs.pd import PD
+
+if TYPE_CHECKING:
+    from rnic.rdmacm.cm_id import CmId
+
+_log = logging.getLogger("rnic.rdmacm")
+
+_WATCH_NS = 250 * 10**6
+_LINGER_NS = 2 * 10**9  # how long the last disconnect requests are repeated after the last id has gone
+
+
+@dataclass(slots=True)
+class Timer:
+    """Something to do at a time; it returns when again, or None."""
+
+    due: int
+    call: Callable[[int], int | None]
+
+
+class Served:
+    """A service id on a device: the ids that listen for it, each at an address or at all."""
+
+    def __init__(self, listener: cm.Listener) -> None:
+        self.listener = listener
+        self.ids: list[CmId] = []
+
+    def choose(self, ip: routes.IP) -> CmId | None:
+        """The id that takes a request that was sent to an address: the exact one goes first."""
+        exact = [one for one in self.ids if one.local.ip == ip]
+        every = [one for one in self.ids if one.local.ip.is_unspecified]
+        return next(iter(exact + every), None)
+
+
+class Agent:
+    """One device that ids of this process use: its context, its queue pair 1, its communication manager."""
+
+    def __init__(self, lock: threading.RLock, context: Context, ifindex: int) -> None:
+        self.lock = lock
+        self.context = context
+        self.ifindex = ifindex
+        self.attr = context.query_device()
+        self.pd: PD = context.alloc_pd()
+        self.gsi = Gsi(context, self.pd)
+        self.cm = cm.IbCm(context.cm_slot(), self.attr.node_guid)
+        self.ids: set[CmId] = set()
+        self.services: dict[int, Served] = {}
+        self.failed: BaseException | None = None
+        self.ended = False
+        self.on_end: Callable[[Agent], None] = lambda _agent: None
+        self._timers: list[Timer] = []
+        self._watching = False
+        self._linger: int | None = None
+        self._sleeps_until: int | None = None
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._changes = routes.Changes()
+        self._thread = threading.Thread(target=self._run, name=f"rnic-cm-{context.name}", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"<Agent {self.context.name}, {len(self.ids)} ids, {len(self.cm.table)} exchanges>"
+
+    # ------------------------------------------------------------------ for ids, under the lock
+
+    def check(self, verb: str) -> None:
+        """ENODEV when the agent has failed."""
+        if self.failed is not None:
+            raise VerbsError(ENODEV, f"the agent of {self.context.name} has failed: {self.failed!r}", verb)
+
+    def flush(self) -> None:
+        """Send what is to be sent, tell what is to be told, and see to the timers."""
+        while True:
+            for send in self.cm.take_sends():
+                assert isinstance(send.dest, Peer)
+                self.gsi.send(send.dest, send.mad.emit())
+            events = self.cm.take_events()
+            if not events:
+                break
+            for event in events:
+                self._dispatch(event)
+        due = self._deadline()
+        if due is not None and (self._sleeps_until is None or due < self._sleeps_until):
+            self.kick()
+
+    def kick(self) -> None:
+        """Wake the thread, to look again at what it waits for."""
+        if self._wake >= 0 and threading.current_thread() is not self._thread:
+            os.eventfd_write(self._wake, 1)
+
+    def at(self, due: int, call: Callable[[int], int | None]) -> None:
+        """Call at a time (of monotonic_ns()), and again when it says so; flush() has to follow."""
+        self._timers.append(Timer(due, call))
+
+    def watch(self) -> None:
+        """Look at the ids' queue pairs now and then, while there are any: their errors end connections."""
+        if not self._watching:
+            self._watching = True
+            self.at(monotonic_ns() + _WATCH_NS, self._look)
+
+    def _look(self, now: int) -> int | None:
+        looked = [one.watch() for one in list(self.ids)]
+        self._watching = any(looked)
+        return now + _WATCH_NS if self._watching else None
+
+    def serve(self, service_id: int, cm_id: CmId) -> None:
+        """Requests for a service go to an id from now on."""
+        service = self.services.get(service_id)
+        if service is None:
+            listener = self.cm.listen(service_id, monotonic_ns())
+            service = self.services[service_id] = Served(listener)
+        service.ids.append(cm_id)
+
+    def unserve(self, service_id: int, cm_id: CmId) -> None:
+        """Not any more."""
+        service = self.services.get(service_id)
+        if service is None or cm_id not in service.ids:
+            return
+        service.ids.remove(cm_id)
+        if not service.ids:
+            del self.services[service_id]
+            service.listener.close(monotonic_ns())
+
+    def join(self, cm_id: CmId) -> None:
+        """An id uses the device."""
+        self.ids.add(cm_id)
+        self._linger = None
+
+    def leave(self, cm_id: CmId) -> None:
+        """It does not any more; the last one ends the agent, as soon as its peers know."""
+        self.ids.discard(cm_id)
+        if self.ids or self.ended:
+            return
+        if self.failed is not None:  # there is no thread any more
+            self._end()
+            return
+        self._linger = monotonic_ns() + _LINGER_NS
+        self.kick()
+
+    def _dispatch(self, event: cm.Event) -> None:
+        if event.listener is not None:
+            self._request(event)
+        elif event.source.context is not None:
+            owner: CmId = event.source.context  # type: ignore[assignment] # set by the services
+            owner.service.handle(owner, event)
+
+    def _request(self, event: cm.Event) -> None:
+        assert isinstance(event.listener, cm.Listener)
+        service = self.services.get(event.listener.service_id)
+        assert isinstance(event.source.peer, Peer)
+        entry = self.context.query_gid(1, event.source.peer.sgid_index)
+        listening = service.choose(entry.ip) if service else None
+        if listening is None:
+            event.source.close(monotonic_ns())
+        else:
+            listening.service.request(listening, self, event)
+
+    # ------------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        poll = select.poll()
+        for fd in (self.gsi.channel.fileno(), self._wake, self._changes.fileno()):
+            poll.register(fd, select.POLLIN)
+        try:
+            while self._round(poll):
+                pass
+        except BaseException as error:
+            with self.lock:
+                self._fail(error)
+
+    def _round(self, poll: select.poll) -> bool:
+        with self.lock:
+            due = self._sleeps_until = self._deadline()
+            if self._is_done():
+                self._end()
+                return False
+        poll.poll(None if due is None else max(0, -(-(due - monotonic_ns()) // 10**6)))
+        with self.lock:
+            self._sleeps_until = 0
+            if self.ended:  # in a forked child
+                return False
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._wake)
+            self.gsi.quiet()
+            self._work()
+        return True
+
+    def _work(self) -> None:
+        while (got := self.gsi.take()) is not None:
+            now = monotonic_ns()
+            for data, source in got:
+                self.cm.input(data, source, now)
+            self.flush()
+        now = monotonic_ns()
+        self.cm.timer(now)
+        self._fire(now)
+        for change in self._changes.take():
+            self._changed(change)
+        self.flush()
+
+    def _fire(self, now: int) -> None:
+        for timer in [one for one in self._timers if one.due <= now]:
+            again = timer.call(now)
+            if again is None:
+                self._timers.remove(timer)
+            else:
+                timer.due = again
+
+    def _deadline(self) -> int | None:
+        dues = [timer.due for timer in self._timers]
+        if (due := self.cm.deadline()) is not None:
+            dues.append(due)
+        if self._linger is not None:
+            dues.append(self._linger)
+        return min(dues, default=None)
+
+    def _changed(self, change: routes.Change) -> None:
+        """An address or the network interface went away."""
+        if change.ifindex != self.ifindex:
+            return
+        for one in list(self.ids):
+            if change.kind == routes.DELLINK:
+                one.device_removed(self)
+            elif one.local.ip == change.address:
+                one.address_changed()
+
+    def _is_done(self) -> bool:
+        """No id is left, and every peer knows, or has had time enough."""
+        if self._linger is None:
+            return False
+        leaving = (cm.State.DREQ_SENT, cm.State.DREQ_RCVD)
+        open_yet = any(one.state in leaving for one in self.cm.table.exchanges())
+        return not open_yet or monotonic_ns() >= self._linger
+
+    def _fail(self, error: BaseException) -> None:
+        """Nothing hangs: every id hears that its device is gone."""
+        _log.error("the agent of %s has failed", self.context.name, exc_info=error)
+        self.failed = error
+        for one in list(self.ids):
+            one.device_removed(self, -EIO)
+        self.on_end(self)
+
+    def _end(self) -> None:
+        if self.ended:
+            return
+        self.ended = True
+        self.on_end(self)
+        self._changes.close()
+        wake, self._wake = self._wake, -1
+        os.close(wake)
+        try:
+            self.gsi.close()
+            self.pd.close()
+            self.context.close()
+        except VerbsError as error:  # somebody uses the context or the protection domain yet
+            _log.info("%s stays open: %s", self.context.name, error)
+            with contextlib.suppress(VerbsError):
+                self._let_go()
+
+    def _let_go(self) -> None:
+        """Both close with what uses them."""
+        for handle in (self.pd, self.context):
+            handle.__exit__(VerbsError, None, None)
+
+    def end(self) -> None:
+        """End the thread, which gives the device back; under the lock."""
+        self._linger = 0
+        self.kick()
+
+    def join_thread(self, timeout: float) -> None:
+        """Wait for the thread's end; without the lock."""
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def forked(self) -> None:
+        """In a forked child: the thread and the device are the parent's."""
+        self.ended, self.failed = True, VerbsError(ENODEV, "this process was forked", "rdmacm")
+        self._changes.close()
+        wake, self._wake = self._wake, -1
+        if wake >= 0:
+            os.close(wake)

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queue pair 1 of a context: management datagrams in and out, and the address handles they go by."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from contextlib import ExitStack
+from dataclasses import dataclass
+from time import monotonic
+
+from rnic._nic import nic
+from rnic.enums import AccessFlags, QPState, QPType, SendFlags, WROpcode
+from rnic.errors import VerbsError
+from rnic.verbs.ah import AH, GID, GRH_BYTES, AHAttr, Route
+from rnic.verbs.context import Context
+from rnic.verbs.pd import PD
+from rnic.verbs.qp import QPAttr, QPCap, QPInitAttr
+from rnic.wire import GSI_QKEY, GSI_QPN, MAD_BYTES
+
+_log = logging.getLogger("rnic.rdmacm")
+
+RECEIVES = 512  # datagrams that can come while the agent is busy
+SENDS = 256
+AHS = 256  # destinations whose address handles are kept
+_PATIENCE = 1.0  # seconds for sends to go out: more is a device that has failed
+_ROOM = GRH_BYTES + MAD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Where datagrams go and come from: the communication manager's `Address`."""
+
+    gid: GID
+    sgid_index: int  # of our own address that they leave from, or came to
+
+
+class Gsi:
+    """The queue pair with receives posted; one thread at a time."""
+
+    def __init__(self, context: Context, pd: PD) -> None:
+        self._pd = pd
+        self._indices = {entry.gid: entry.gid_index for entry in context.query_gid_table()}
+        self._ahs: OrderedDict[Peer, AH] = OrderedDict()
+        self._unpolled = 0
+        with ExitStack() as stack:
+            self.channel = stack.enter_context(context.create_comp_channel())
+            self._send_cq = stack.enter_context(context.create_cq(SENDS))
+            self._recv_cq = stack.enter_context(context.create_cq(RECEIVES, self.channel))
+            self._memory = bytearray(RECEIVES * _ROOM)
+            self._mr = stack.enter_context(pd.reg_mr(self._memory, AccessFlags.LOCAL_WRITE))
+            self._out = bytearray(MAD_BYTES)
+            self._out_mr = stack.enter_context(pd.reg_mr(self._out))
+            init = QPInitAttr(
+                self._send_cq,
+                self._recv_cq,
+                QPType.GSI,
+                cap=QPCap(max_send_wr=SENDS, max_recv_wr=RECEIVES, max_inline_data=MAD_BYTES),
+            )
+            self._qp = stack.enter_context(pd.create_qp(init))
+            self._stack = stack.pop_all()
+        self._ready()
+
+    def _ready(self) -> None:
+        self._qp.modify(QPAttr(qp_state=QPState.INIT, pkey_index=0, port_num=1, qkey=GSI_QKEY))
+        self._wrs = [nic.RecvWR(i, [nic.SGE(self._mr, i * _ROOM, _ROOM)]) for i in range(RECEIVES)]
+        self._qp.post_recv(self._wrs)
+        self._qp.modify(QPAttr(qp_state=QPState.RTR))
+        self._qp.modify(QPAttr(qp_state=QPState.RTS, sq_psn=0))
+        self._recv_cq.req_notify()
+
+    def index_of(self, gid: GID) -> int | None:
+        """Where an address stands in the port's table."""
+        return self._indices.get(gid)
+
+    def quiet(self) -> None:
+        """Take the channel's event and arm the queue again, before take()."""
+        try:
+            while True:
+                self.channel.get_cq_event(0)
+                self._recv_cq.ack_events()
+        except TimeoutError:
+            self._recv_cq.req_notify()
+
+    def take(self) -> list[tuple[bytes, Peer]] | None:
+        """Datagrams that have come, and from where; None when the queue is empty."""
+        done = self._recv_cq.poll(64)
+        if not done:
+            return None
+        found = [pair for wc in done if (pair := self._read(wc))]
+        self._qp.post_recv([self._wrs[wc.wr_id] for wc in done])
+        return found
+
+    def _read(self, wc: nic.WC) -> tuple[bytes, Peer] | None:
+        if not wc.ok:
+            _log.warning("queue pair 1: %s", wc.explain())
+            return None
+        at = wc.wr_id * _ROOM
+        raw = bytes(self._memory[at : at + wc.byte_len])
+        route = Route.from_grh(raw)
+        index = self._indices.get(route.dgid)
+        return None if index is None else (raw[GRH_BYTES:], Peer(route.sgid, index))
+
+    def send(self, peer: Peer, data: bytes) -> None:
+        """Send a datagram; what cannot go is logged, as what is lost on its way."""
+        self._reap(SENDS - 1)
+        self._out[:] = data
+        try:
+            self._qp.post_send(
+                nic.SendWR(
+                    0,
+                    WROpcode.SEND,
+                    SendFlags.SIGNALED | SendFlags.INLINE,
+                    [nic.SGE(self._out_mr, 0, MAD_BYTES)],
+                    ah=self._ah(peer),
+                    remote_qpn=GSI_QPN,
+                    remote_qkey=GSI_QKEY,
+                )
+            )
+        except VerbsError as error:
+            _log.warning("queue pair 1: to %s: %s", peer.gid.ip, error)
+            return
+        self._unpolled += 1
+
+    def _reap(self, room_for: int) -> None:
+        """Take send completions until so many are outstanding at most."""
+        until = monotonic() + _PATIENCE
+        while self._unpolled > room_for and monotonic() < until:
+            if not (done := self._send_cq.poll(64)):
+                continue
+            self._unpolled -= len(done)
+            for wc in done:
+                if not wc.ok:
+                    _log.warning("queue pair 1: %s", wc.explain())
+            if self._qp.state == QPState.SQE:
+                self._qp.modify(QPAttr(qp_state=QPState.RTS, cur_qp_state=QPState.SQE))
+
+    def _ah(self, peer: Peer) -> AH:
+        found = self._ahs.get(peer)
+        if found is None:
+            found = self._ahs[peer] = self._pd.create_ah(AHAttr(peer.gid, peer.sgid_index))
+            if len(self._ahs) > AHS:
+                self._ahs.popitem(last=False)[1].close()
+        else:
+            self._ahs.move_to_end(peer)
+        return found
+
+    def close(self) -> None:
+        """Give everything back, when what was posted has gone out."""
+        self._reap(0)
+        for ah in self._ahs.values():
+            ah.close()
+        self._stack.close()

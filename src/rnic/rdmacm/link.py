@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is agreed with the peer of a connection, and the queue pair's attributes that follow from it."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from dataclasses import dataclass, field
+from errno import EINVAL
+
+from rnic.enums import MTU, AccessFlags, QPState, QPType
+from rnic.errors import VerbsError
+from rnic.rdmacm.gsi import Peer
+from rnic.verbs.ah import AHAttr
+from rnic.verbs.qp import QP, QPAttr
+
+_log = logging.getLogger("rnic.rdmacm")
+
+HOP_LIMIT = 64
+MIN_RNR_TIMER = 12  # 0.64 ms; the kernel leaves it at 0, which is 655 ms
+_ACCESS = AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_ATOMIC
+
+
+def random_psn() -> int:
+    """A first PSN, 24 bits."""
+    return secrets.randbits(24)
+
+
+@dataclass(slots=True)
+class Link:
+    """The agreement; it grows with the handshake."""
+
+    peer: Peer
+    path_mtu: MTU
+    traffic_class: int = 0
+    flow_label: int = 0
+    hop_limit: int = HOP_LIMIT
+    responder_resources: int = 0
+    initiator_depth: int = 0
+    retry_count: int = 7
+    rnr_retry_count: int = 7
+    timeout: int = 0  # of the QP: 4.096 us * 2^n
+    dest_qp_num: int = 0
+    rq_psn: int = 0
+    sq_psn: int = field(default_factory=random_psn)
+
+    @property
+    def ah_attr(self) -> AHAttr:
+        """The way to the peer."""
+        return AHAttr(
+            dgid=self.peer.gid,
+            sgid_index=self.peer.sgid_index,
+            port_num=1,
+            hop_limit=self.hop_limit or HOP_LIMIT,
+            traffic_class=self.traffic_class,
+            flow_label=self.flow_label,
+        )
+
+
+def init_attr() -> QPAttr:
+    """RESET to INIT, for a connected queue pair."""
+    return QPAttr(qp_state=QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=_ACCESS)
+
+
+def rtr_attr(link: Link) -> QPAttr:
+    """INIT to RTR."""
+    return QPAttr(
+        qp_state=QPState.RTR,
+        path_mtu=link.path_mtu,
+        dest_qp_num=link.dest_qp_num,
+        rq_psn=link.rq_psn,
+        max_dest_rd_atomic=link.responder_resources,
+        min_rnr_timer=MIN_RNR_TIMER,
+        ah_attr=link.ah_attr,
+    )
+
+
+def rts_attr(link: Link) -> QPAttr:
+    """RTR to RTS."""
+    return QPAttr(
+        qp_state=QPState.RTS,
+        sq_psn=link.sq_psn,
+        timeout=link.timeout,
+        retry_cnt=link.retry_count,
+        rnr_retry=link.rnr_retry_count,
+        max_rd_atomic=link.initiator_depth,
+    )
+
+
+def ud_attr(state: QPState, qkey: int) -> QPAttr:
+    """The steps of a datagram queue pair."""
+    if state is QPState.INIT:
+        return QPAttr(qp_state=state, pkey_index=0, port_num=1, qkey=qkey)
+    if state is QPState.RTR:
+        return QPAttr(qp_state=state)
+    return QPAttr(qp_state=state, sq_psn=0)
+
+
+def conn_attr(link: Link | None, state: QPState, verb: str) -> QPAttr:
+    """The attributes of a state of a connected queue pair (rdma_init_qp_attr(3))."""
+    if state is QPState.INIT:
+        return init_attr()
+    if link is None or not link.dest_qp_num:
+        raise VerbsError(EINVAL, f"{state.name} needs what the peer answers: not connecting yet", verb)
+    if state is QPState.RTR:
+        return rtr_attr(link)
+    if state is QPState.RTS:
+        return rts_attr(link)
+    raise VerbsError(EINVAL, f"there are attributes for INIT, RTR and RTS, not for {state.name}", verb)
+
+
+def to_init(qp: QP, qkey: int) -> None:
+    """What a new queue pair of an id gets: INIT, and a datagram one all the way to RTS."""
+    if qp.qp_type is QPType.UD:
+        for state in (QPState.INIT, QPState.RTR, QPState.RTS):
+            qp.modify(ud_attr(state, qkey))
+    else:
+        qp.modify(init_attr())
+
+
+def to_rts(qp: QP, link: Link) -> None:
+    """The peer is known: RTR, then RTS."""
+    qp.modify(rtr_attr(link))
+    qp.modify(rts_attr(link))
+
+
+def to_error(qp: QP | None) -> None:
+    """All work is flushed."""
+    try:
+        if qp is not None and not qp.closed and qp.state not in (QPState.RESET, QPState.ERR):
+            qp.modify(QPAttr(qp_state=QPState.ERR))
+    except VerbsError as error:  # its owner may close it at the same time
+        _log.info("%r: %s", qp, error)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Multicast groups of datagram ids (rdma_join_multicast(3)): over RoCE a group is an IP multicast address."""
+
+from __future__ import annotations
+
+import contextlib
+from errno import EINVAL
+from typing import TYPE_CHECKING
+
+from rnic.errors import VerbsError
+from rnic.rdmacm.channel import Event
+from rnic.rdmacm.names import EventType, JoinFlags, UDParam
+from rnic.rdmacm.sockaddr import SockAddr, parse
+from rnic.verbs.ah import GID, AHAttr
+from rnic.wire import PortSpace
+
+if TYPE_CHECKING:
+    from rnic.rdmacm.cm_id import CmId
+
+MULTICAST_QPN = 0xFFFFFF
+
+
+def group_of(addr: SockAddr, verb: str) -> GID:
+    """The GID of a group. EINVAL for an address that is none."""
+    found = parse(addr, verb)
+    if not found.ip.is_multicast:
+        raise VerbsError(EINVAL, f"{found.ip} is no multicast address", verb)
+    return GID(found.ip)
+
+
+def join(one: CmId, group: GID, flags: JoinFlags, context: object) -> None:
+    """Attach the id's queue pair, and tell the way to the group; a sender alone needs no attachment."""
+    agent = one.need_agent("join_multicast")
+    index = agent.gsi.index_of(GID(one.local.ip))
+    if index is None:
+        raise VerbsError(EINVAL, f"{one!r} has no address of its device", "join_multicast")
+    qp, full = one.qp, flags is JoinFlags.FULLMEMBER
+    attr = AHAttr(group, index, port_num=1, hop_limit=1)
+    qkey = one.qkey("join_multicast") if one.ps is not PortSpace.IPOIB else 0
+    try:
+        if full and qp is not None:
+            qp.attach_mcast(group)
+    except VerbsError as error:
+        one.channel.put(Event(EventType.MULTICAST_ERROR, one, -(error.errno or EINVAL), arg=context))
+        return
+
+    def leave() -> None:
+        if full and qp is not None and not qp.closed:
+            with contextlib.suppress(VerbsError):
+                qp.detach_mcast(group)
+
+    one.groups[group] = leave
+    param = UDParam(b"", attr, MULTICAST_QPN, qkey)
+    one.channel.put(Event(EventType.MULTICAST_JOIN, one, param=param, arg=context))
+
+
+def leave(one: CmId, group: GID) -> None:
+    """The opposite. EINVAL when it was not joined."""
+    undo = one.groups.pop(group, None)
+    if undo is None:
+        raise VerbsError(EINVAL, f"{group.ip} was not joined", "leave_multicast")
+    undo()

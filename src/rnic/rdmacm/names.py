@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names and records of RDMA-CM: rdma/rdma_cma.h's, without the prefix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+from rnic.cm import MAX_CM_RETRIES, PACKET_LIFE_TIME, RESPONSE_TIMEOUT
+from rnic.verbs.ah import AHAttr
+
+MAX_RESP_RES = 0xFF
+"""As responder_resources: what the device and the peer's request allow."""
+MAX_INIT_DEPTH = 0xFF
+"""As initiator_depth: what the device and the peer's request allow."""
+UDP_QKEY = 0x01234567
+"""The Q_Key of PortSpace.UDP."""
+
+
+class EventType(IntEnum):
+    """What an event tells (rdma_get_cm_event(3)); the values are librdmacm's."""
+
+    ADDR_RESOLVED = 0
+    ADDR_ERROR = 1
+    ROUTE_RESOLVED = 2
+    ROUTE_ERROR = 3
+    CONNECT_REQUEST = 4
+    CONNECT_RESPONSE = 5
+    CONNECT_ERROR = 6
+    UNREACHABLE = 7
+    REJECTED = 8
+    ESTABLISHED = 9
+    DISCONNECTED = 10
+    DEVICE_REMOVAL = 11
+    MULTICAST_JOIN = 12
+    MULTICAST_ERROR = 13
+    ADDR_CHANGE = 14
+    TIMEWAIT_EXIT = 15
+    ADDRINFO_RESOLVED = 16
+    ADDRINFO_ERROR = 17
+    USER = 18
+
+
+class IdState(Enum):
+    """Where an id stands; the names are the kernel's."""
+
+    IDLE = "just made"
+    ADDR_BOUND = "has a local address"
+    ADDR_QUERY = "looking for the way to an address"
+    ADDR_RESOLVED = "knows device and next hop"
+    ROUTE_RESOLVED = "ready to connect"
+    CONNECT = "connecting or connected"
+    LISTEN = "takes requests"
+    DISCONNECT = "not connected any more"
+    DEVICE_REMOVAL = "its device is gone"
+    DESTROYING = "destroyed"
+
+
+class Option(IntEnum):
+    """What set_option() sets (rdma_set_option(3)); the values are those of level RDMA_OPTION_ID."""
+
+    TOS = 0
+    REUSEADDR = 1
+    AFONLY = 2
+    ACK_TIMEOUT = 3
+
+
+class JoinFlags(IntEnum):
+    """How a multicast group is joined (rdma_join_multicast_ex(3))."""
+
+    FULLMEMBER = 0
+    SENDONLY_FULLMEMBER = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ConnParam:
+    """What a connection is made with, or what the peer asked for (rdma_connect(3), rdma_accept(3))."""
+
+    private_data: bytes = b""
+    """56 bytes at most to connect(), 196 to accept(); as received, with the zeros that fill it up."""
+    responder_resources: int = MAX_RESP_RES
+    """READs and atomics of the peer that are served at once."""
+    initiator_depth: int = MAX_INIT_DEPTH
+    """READs and atomics that may be outstanding to the peer."""
+    flow_control: bool = True
+    retry_count: int = 7
+    """How often a request is sent again before RETRY_EXC_ERR, 0 to 7; the active end's counts for both."""
+    rnr_retry_count: int = 7
+    """How often the peer sends again when no receive is posted here, 7: without end."""
+    srq: bool = False
+    """Only with a queue pair that is not the id's own."""
+    qp_num: int = 0
+    """Only with a queue pair that is not the id's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class UDParam:
+    """A datagram service as resolved, or a group as joined (rdma_get_cm_event(3))."""
+
+    private_data: bytes = b""
+    ah_attr: AHAttr | None = None
+    qp_num: int = 0
+    qkey: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ECE:
+    """Options of a vendor's enhanced connections (rdma_get_remote_ece(3)): handed to the peer, no more."""
+
+    vendor_id: int = 0
+    options: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long the peer's answers are waited for; the defaults are the kernel's."""
+
+    response_timeout: int = RESPONSE_TIMEOUT
+    """The peer's time for an answer, 4.096 us * 2**n: 4.3 s."""
+    max_cm_retries: int = MAX_CM_RETRIES
+    """How often a message is sent again, 15 at most."""
+    packet_life_time: int = PACKET_LIFE_TIME
+    """How long a packet can be under way, 4.096 us * 2**n: 0.27 s."""

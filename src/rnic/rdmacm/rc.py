@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connected ids: calls become messages of the communication manager, its events become the id's.
+
+Messages are built as the Linux kernel builds them; an id of port space TCP, or IB with RC, is served here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from errno import EINVAL, ETIMEDOUT
+from ipaddress import IPv6Address
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+import rnic.cm as cm
+from rnic.cm import ack_timeout
+from rnic.enums import MTU
+from rnic.errors import VerbsError
+from rnic.rdmacm import link as link_
+from rnic.rdmacm.channel import Event
+from rnic.rdmacm.gsi import Peer
+from rnic.rdmacm.link import Link
+from rnic.rdmacm.names import ECE, MAX_INIT_DEPTH, MAX_RESP_RES, ConnParam, EventType, IdState
+from rnic.rdmacm.sockaddr import Inet
+from rnic.verbs.ah import GID
+from rnic.wire import (
+    IP_REQ_PRIVATE_BYTES,
+    CmPath,
+    IpCmHeader,
+    Rej,
+    RejReason,
+    Rep,
+    Req,
+    TransportType,
+    WireError,
+    service_id,
+)
+
+if TYPE_CHECKING:
+    from rnic.rdmacm.agent import Agent
+    from rnic.rdmacm.cm_id import CmId
+
+_PERMISSIVE_LID = 0xFFFF
+_MRA_TIMEOUT = 24  # n of how long an application may think about a request: the kernel's
+_RETRIES = 7
+
+
+def check_private(data: bytes, limit: int, verb: str) -> None:
+    """EINVAL for private data that the message has no room for."""
+    if len(data) > limit:
+        raise VerbsError(EINVAL, f"private_data has {len(data)} bytes; {verb}() can carry {limit}", verb)
+
+
+def _within(name: str, value: int, limit: int, verb: str, all_of_it: int) -> int:
+    if value == all_of_it:
+        return limit
+    if not 0 <= value <= limit:
+        raise VerbsError(EINVAL, f"{name} is {value}; the device can do {limit}", verb)
+    return value
+
+
+def _depths(one: CmId, param: ConnParam, verb: str) -> tuple[int, int]:
+    """responder_resources and initiator_depth within what the device can do."""
+    attr = one.need_agent(verb).attr
+    served, asked = min(attr.max_qp_rd_atom, 254), min(attr.max_qp_init_rd_atom, 254)
+    return (
+        _within("responder_resources", param.responder_resources, served, verb, MAX_RESP_RES),
+        _within("initiator_depth", param.initiator_depth, asked, verb, MAX_INIT_DEPTH),
+    )
+
+
+def _connection(one: CmId, verb: str) -> cm.Connection:
+    if not isinstance(one.exchange, cm.Connection):
+        raise VerbsError(EINVAL, f"{one!r} has no connection", verb)
+    return one.exchange
+
+
+# ------------------------------------------------------------------ calls
+
+
+def connect(one: CmId, param: ConnParam) -> None:
+    """Send the REQ (rdma_connect(3))."""
+    check_private(param.private_data, IP_REQ_PRIVATE_BYTES, "connect")
+    agent, link = one.need_agent("connect"), one.link
+    assert link is not None
+    assert one.remote is not None
+    link.responder_resources, link.initiator_depth = _depths(one, param, "connect")
+    link.retry_count = min(param.retry_count, _RETRIES)
+    life = one.packet_life_time
+    link.timeout = ack_timeout(agent.attr.local_ca_ack_delay, life)
+    header = IpCmHeader.build(one.local.ip, one.remote.ip, one.local.port)
+    req = _request(one, param, link, header.emit() + param.private_data)
+    one.exchange = agent.cm.connection(link.peer, packet_life_time=life)
+    one.exchange.context = one
+    one.exchange.send_req(req, monotonic_ns(), attr_mod=one.local_ece.options)
+    agent.watch()
+    agent.flush()
+
+
+def _request(one: CmId, param: ConnParam, link: Link, private_data: bytes) -> Req:
+    assert one.remote is not None
+    own = one.need_agent("connect").context.query_gid(1, link.peer.sgid_index)
+    return Req(
+        vendor_id=one.local_ece.vendor_id,
+        service_id=service_id(one.ps, one.remote.port),
+        local_qpn=_qp_num(one, param, "connect"),
+        responder_resources=link.responder_resources,
+        initiator_depth=link.initiator_depth,
+        remote_cm_timeout=one.timing.response_timeout,
+        local_cm_timeout=one.timing.response_timeout,
+        max_cm_retries=one.timing.max_cm_retries,
+        transport_type=TransportType.RC,
+        flow_control=param.flow_control,
+        starting_psn=link.sq_psn,
+        retry_count=link.retry_count,
+        rnr_retry_count=min(param.rnr_retry_count, _RETRIES),
+        path_mtu=link.path_mtu,
+        srq=param.srq,
+        primary=CmPath(
+            local_lid=_PERMISSIVE_LID,
+            remote_lid=_PERMISSIVE_LID,
+            local_gid=_ipv6(own),
+            remote_gid=_ipv6(link.peer.gid),
+            flow_label=link.flow_label,
+            traffic_class=link.traffic_class,
+            hop_limit=link.hop_limit,
+            ack_timeout=link.timeout,
+        ),
+        private_data=private_data,
+    )
+
+
+def _ipv6(gid: GID) -> IPv6Address:
+    return IPv6Address(gid.raw)
+
+
+def _qp_num(one: CmId, param: ConnParam, verb: str) -> int:
+    if one.qp is not None:
+        return one.qp.qp_num
+    if not param.qp_num:
+        raise VerbsError(EINVAL, "there is no queue pair: create_qp(), or qp_num in the ConnParam", verb)
+    return param.qp_num
+
+
+def accept(one: CmId, param: ConnParam | None) -> None:
+    """Answer a REQ with a REP (rdma_accept(3)); the queue pair can send and receive before that."""
+    conn, link = _connection(one, "accept"), one.link
+    if conn.state not in (cm.State.REQ_RCVD, cm.State.MRA_REQ_SENT):
+        raise VerbsError(EINVAL, f"no request waits: the connection is in {conn.state.name}", "accept")
+    assert link is not None
+    agent = one.need_agent("accept")
+    param = param or ConnParam(flow_control=bool(conn.req and conn.req.flow_control))
+    check_private(param.private_data, Rep.PRIVATE_BYTES, "accept")
+    own_resources, own_depth = _depths(one, param, "accept")
+    link.responder_resources = min(own_resources, link.responder_resources)
+    link.initiator_depth = min(own_depth, link.initiator_depth)
+    rep = Rep(
+        vendor_id=one.local_ece.vendor_id,
+        local_qpn=_qp_num(one, param, "accept"),
+        starting_psn=link.sq_psn,
+        responder_resources=link.responder_resources,
+        initiator_depth=link.initiator_depth,
+        target_ack_delay=agent.attr.local_ca_ack_delay,
+        flow_control=param.flow_control,
+        rnr_retry_count=min(param.rnr_retry_count, _RETRIES),
+        srq=param.srq,
+        private_data=param.private_data,
+    )
+    try:
+        if one.qp is not None:
+            link_.to_rts(one.qp, link)
+        conn.send_rep(rep, monotonic_ns(), attr_mod=one.local_ece.options)
+    except VerbsError:
+        link_.to_error(one.qp)
+        conn.send_rej(RejReason.CONSUMER_DEFINED, monotonic_ns())
+        raise
+    finally:
+        agent.watch()
+        agent.flush()
+
+
+def reject(one: CmId, private_data: bytes, reason: int = RejReason.CONSUMER_DEFINED) -> None:
+    """Answer a REQ or a REP with a REJ (rdma_reject(3))."""
+    check_private(private_data, Rej.PRIVATE_BYTES, "reject")
+    _connection(one, "reject").send_rej(reason, monotonic_ns(), private_data=private_data)
+    one.need_agent("reject").flush()
+
+
+def establish(one: CmId) -> None:
+    """Send the RTU (rdma_establish(3))."""
+    _connection(one, "establish").send_rtu(monotonic_ns())
+    one.need_agent("establish").flush()
+
+
+def communication_established(one: CmId) -> None:
+    """Data came before the RTU (rdma_notify(3))."""
+    _connection(one, "notify").establish(monotonic_ns())
+    one.need_agent("notify").flush()
+
+
+_OVER = (cm.State.DREQ_SENT, cm.State.TIMEWAIT, cm.State.IDLE)
+
+
+def disconnect(one: CmId) -> None:
+    """Send a DREQ, or the DREP for the peer's (rdma_disconnect(3))."""
+    conn = _connection(one, "disconnect")
+    if conn.over and one.state is IdState.CONNECT:
+        raise VerbsError(EINVAL, f"{one!r} was refused or never answered: destroy() it", "disconnect")
+    link_.to_error(one.qp)
+    one.disconnecting = True
+    if conn.state is cm.State.DREQ_RCVD:
+        conn.send_drep(monotonic_ns())
+    elif conn.state not in _OVER:
+        conn.send_dreq(monotonic_ns())
+    one.need_agent("disconnect").flush()
+
+
+# ------------------------------------------------------------------ a request to a listener
+
+
+def request(listener: CmId, agent: Agent, event: cm.Event) -> None:
+    """A REQ: a new id, and an event for the one that listens. Beyond the backlog it is refused."""
+    req, conn = event.message, event.source
+    assert isinstance(conn.peer, Peer)
+    now = monotonic_ns()
+    if not isinstance(req, Req) or not isinstance(conn, cm.Connection):  # a question for a datagram service
+        conn.close(now)
+        return
+    header = IpCmHeader.parse(req.private_data[: IpCmHeader.SIZE])
+    try:
+        source = header.src
+        mtu = MTU(req.path_mtu)
+    except (WireError, ValueError):
+        conn.close(now)
+        return
+    if listener.is_full:
+        conn.close(now)
+        return
+    gid = GID(req.primary.local_gid)
+    port_mtu = agent.context.query_port(1).active_mtu
+    if mtu > port_mtu:
+        conn.send_rej(RejReason.INVALID_MTU, now, ari=bytes([port_mtu]))
+        return
+    child = listener.spawn(agent)
+    child.exchange, conn.context = conn, child
+    child.remote = Inet(source, header.sport, listener.scope_of(agent, source))
+    child.local = Inet(header.dst, listener.local.port, listener.scope_of(agent, header.dst))
+    child.remote_ece = ECE(req.vendor_id, event.attr_mod)
+    child.link = Link(
+        Peer(gid, conn.peer.sgid_index),
+        mtu,
+        traffic_class=req.primary.traffic_class,
+        flow_label=req.primary.flow_label,
+        hop_limit=req.primary.hop_limit,
+        responder_resources=req.initiator_depth,
+        initiator_depth=req.responder_resources,
+        retry_count=req.retry_count,
+        rnr_retry_count=req.rnr_retry_count,
+        timeout=req.primary.ack_timeout,
+        dest_qp_num=req.local_qpn,
+        rq_psn=req.starting_psn,
+    )
+    child.state = IdState.CONNECT
+    conn.send_mra(_MRA_TIMEOUT, now, held=True)
+    param = ConnParam(
+        private_data=req.private_data[IpCmHeader.SIZE :],
+        responder_resources=req.initiator_depth,
+        initiator_depth=req.responder_resources,
+        flow_control=req.flow_control,
+        retry_count=req.retry_count,
+        rnr_retry_count=req.rnr_retry_count,
+        srq=req.srq,
+        qp_num=req.local_qpn,
+    )
+    listener.channel.put(Event(EventType.CONNECT_REQUEST, child, param=param, listen_id=listener))
+
+
+# ------------------------------------------------------------------ what happens to a connection
+
+
+def handle(one: CmId, event: cm.Event) -> None:
+    """An event of the communication manager."""
+    if handler := _HANDLERS.get(event.type):
+        handler(one, event)
+
+
+def _replied(one: CmId, event: cm.Event) -> None:
+    rep, link = event.message, one.link
+    assert isinstance(rep, Rep)
+    assert link is not None
+    one.remote_ece = ECE(rep.vendor_id, event.attr_mod)
+    link.dest_qp_num, link.rq_psn = rep.local_qpn, rep.starting_psn
+    link.responder_resources = min(link.responder_resources, rep.initiator_depth)
+    link.initiator_depth = min(link.initiator_depth, rep.responder_resources)
+    link.rnr_retry_count = rep.rnr_retry_count
+    link.timeout = ack_timeout(rep.target_ack_delay, one.packet_life_time)
+    param = ConnParam(
+        private_data=rep.private_data,
+        responder_resources=rep.initiator_depth,
+        initiator_depth=rep.responder_resources,
+        flow_control=rep.flow_control,
+        retry_count=link.retry_count,
+        rnr_retry_count=rep.rnr_retry_count,
+        srq=rep.srq,
+        qp_num=rep.local_qpn,
+    )
+    if one.qp is None:
+        one.channel.put(Event(EventType.CONNECT_RESPONSE, one, param=param))
+        return
+    conn = _connection(one, "connect")
+    try:
+        link_.to_rts(one.qp, link)
+        conn.send_rtu(monotonic_ns())
+    except VerbsError as error:
+        conn.send_rej(RejReason.CONSUMER_DEFINED, monotonic_ns())
+        _broken(one, EventType.CONNECT_ERROR, -(error.errno or EINVAL))
+        return
+    one.channel.put(Event(EventType.ESTABLISHED, one, param=param))
+
+
+def _established(one: CmId, event: cm.Event) -> None:
+    data = getattr(event.message, "private_data", b"")
+    one.channel.put(Event(EventType.ESTABLISHED, one, param=replace(ConnParam(), private_data=data)))
+
+
+def _broken(one: CmId, kind: EventType, status: int, param: ConnParam | None = None) -> None:
+    link_.to_error(one.qp)
+    one.channel.put(Event(kind, one, status, param))
+
+
+def _unreachable(one: CmId, _event: cm.Event) -> None:
+    _broken(one, EventType.UNREACHABLE, -ETIMEDOUT)
+
+
+def _rejected(one: CmId, event: cm.Event) -> None:
+    rej = event.message
+    assert isinstance(rej, Rej)
+    _broken(one, EventType.REJECTED, rej.reason, ConnParam(private_data=rej.private_data))
+
+
+def _disconnected(one: CmId, event: cm.Event) -> None:
+    """Once, whoever began it; a DREQ that crossed ours is answered here."""
+    conn = _connection(one, "disconnect")
+    if one.disconnecting and conn.state is cm.State.DREQ_RCVD:
+        conn.send_drep(monotonic_ns())
+    if one.state is not IdState.CONNECT:
+        return
+    one.state = IdState.DISCONNECT
+    status = -ETIMEDOUT if event.type is cm.EventType.DREQ_ERROR else 0
+    data = getattr(event.message, "private_data", b"")
+    one.channel.put(Event(EventType.DISCONNECTED, one, status, ConnParam(private_data=data)))
+
+
+def _timewait_exit(one: CmId, _event: cm.Event) -> None:
+    one.channel.put(Event(EventType.TIMEWAIT_EXIT, one))
+
+
+_HANDLERS: dict[cm.EventType, Callable[[CmId, cm.Event], None]] = {
+    cm.EventType.REP_RECEIVED: _replied,
+    cm.EventType.RTU_RECEIVED: _established,
+    cm.EventType.USER_ESTABLISHED: _established,
+    cm.EventType.REQ_ERROR: _unreachable,
+    cm.EventType.REP_ERROR: _unreachable,
+    cm.EventType.REJ_RECEIVED: _rejected,
+    cm.EventType.DREQ_RECEIVED: _disconnected,
+    cm.EventType.DREQ_ERROR: _disconnected,
+    cm.EventType.DREP_RECEIVED: _disconnected,
+    cm.EventType.TIMEWAIT_EXIT: _timewait_exit,
+}

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Addresses as the socket module has them, (host, port), and as they are worked with."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from errno import EADDRNOTAVAIL, EINVAL
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+from rnic.errors import VerbsError
+
+IP = IPv4Address | IPv6Address
+SockAddr = tuple[str, int] | tuple[str, int, int, int]
+"""(host, port), or for IPv6 (host, port, flow info, scope id): what socket.getsockname() returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inet:
+    """An address, a port, and the interface that a link-local address belongs to."""
+
+    ip: IP
+    port: int
+    scope: int = 0
+
+    @property
+    def sockaddr(self) -> SockAddr:
+        """As the socket module has it."""
+        if self.ip.version == 4:
+            return (str(self.ip), self.port)
+        return (str(self.ip), self.port, 0, self.scope)
+
+
+def parse(address: SockAddr, verb: str) -> Inet:
+    """Read an address; a name is looked up. VerbsError, EINVAL or EADDRNOTAVAIL, for what is none."""
+    host, port = address[0], address[1]
+    if not 0 <= port < 1 << 16:
+        raise VerbsError(EINVAL, f"a port is a number from 0 to 65535, not {port!r}", verb)
+    scope = address[3] if len(address) == 4 else 0
+    plain, _, zone = host.partition("%")
+    try:
+        return Inet(ip_address(plain), port, _scope(zone) if zone else scope)
+    except ValueError:
+        return _look_up(host, port, verb)
+
+
+def _scope(zone: str) -> int:
+    return int(zone) if zone.isdigit() else socket.if_nametoindex(zone)
+
+
+def _look_up(host: str, port: int, verb: str) -> Inet:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    except OSError as error:
+        raise VerbsError(EADDRNOTAVAIL, f"{host}: {error.strerror}", verb) from None
+    return parse(found[0][4], verb)  # type: ignore[arg-type] # an address of the two families

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ids for the tests: what they wait for, and processes that hold one end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from rnic import SGE, Faults
+from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, PortSpace, Timing, create_id
+
+WAIT = 30.0
+FAST = Timing(response_timeout=14, max_cm_retries=15, packet_life_time=10)  # 67 ms and 4 ms
+HASTY = Timing(response_timeout=12, max_cm_retries=2, packet_life_time=8)  # given up after 60 ms
+LOOPBACKS = ["127.0.0.1", "::1"]
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def expect(channel: EventChannel, *kinds: EventType) -> Event:
+    """The next event, which has to be one of these; acknowledged."""
+    with channel.get_cm_event(WAIT) as event:
+        assert event.event in kinds, event
+        return event
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for something that no event tells."""
+    end = time.monotonic() + WAIT
+    while not condition():
+        assert time.monotonic() < end, f"in vain: {what}"
+        time.sleep(0.005)
+
+
+def cm_threads() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name.startswith("rnic-cm")]
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def all_quiet() -> None:
+    """The agents have ended."""
+    until(lambda: not cm_threads(), "the agents end")
+
+
+@contextmanager
+def listening(
+    channel: EventChannel, address: str = "127.0.0.1", ps: PortSpace = PortSpace.TCP, backlog: int = 0
+) -> Iterator[CmId]:
+    with create_id(channel, ps, timing=FAST) as listener:
+        listener.bind_addr((address, 0))
+        listener.listen(backlog)
+        yield listener
+
+
+def resolve(cm_id: CmId, to: tuple[str, int]) -> None:
+    """Address and route, for an id with a channel."""
+    cm_id.resolve_addr(None, to)
+    expect(cm_id.channel, EventType.ADDR_RESOLVED)
+    cm_id.resolve_route()
+    expect(cm_id.channel, EventType.ROUTE_RESOLVED)
+
+
+@dataclass
+class Joined:
+    """Both ends of a connection in this process."""
+
+    client: CmId
+    server: CmId
+    request: Event
+    accepted: Event
+    listener: CmId
+
+
+@contextmanager
+def joined(
+    address: str = "127.0.0.1",
+    timing: Timing = FAST,
+    asked: ConnParam | None = None,
+    agreed: ConnParam | None = None,
+) -> Iterator[Joined]:
+    with ExitStack() as stack:
+        channels = [stack.enter_context(EventChannel()) for _ in range(2)]
+        listener = stack.enter_context(listening(channels[0], address))
+        client = stack.enter_context(create_id(channels[1], timing=timing))
+        resolve(client, (address, listener.get_src_port()))
+        client.create_qp()
+        client.connect(asked)
+        request = expect(channels[0], EventType.CONNECT_REQUEST)
+        server = stack.enter_context(request.id)
+        server.create_qp()
+        server.accept(agreed)
+        accepted = expect(channels[1], EventType.ESTABLISHED)
+        expect(channels[0], EventType.ESTABLISHED)
+        yield Joined(client, server, request, accepted, listener)
+
+
+def part(pair: Joined) -> None:
+    """Disconnect, by both ends, to the end of TIMEWAIT."""
+    pair.client.disconnect()
+    expect(pair.server.channel, EventType.DISCONNECTED)
+    pair.server.disconnect()
+    expect(pair.client.channel, EventType.DISCONNECTED)
+    for end in (pair.client, pair.server):
+        expect(end.channel, EventType.TIMEWAIT_EXIT)
+
+
+def exchange(one: CmId, other: CmId) -> None:
+    """A message each way."""
+    for source, target in ((one, other), (other, one)):
+        out, into = bytearray(os.urandom(4000)), bytearray(5000)
+        with source.reg_msgs(out) as out_mr, target.reg_msgs(into) as into_mr:
+            target.post_recv(into_mr, wr_id=7)
+            source.post_send(out_mr)
+            got = target.get_recv_comp(WAIT)
+            assert source.get_send_comp(WAIT).ok
+            assert (got.ok, got.wr_id, got.byte_len) == (True, 7, 4000)
+            assert into[:4000] == out
+
+
+# ------------------------------------------------------------------ in another process
+
+
+@dataclass
+class Other:
+    """A process, and the way to it."""
+
+    process: Any
+    way: Connection
+
+    def hear(self) -> Any:
+        assert self.way.poll(WAIT * 2), "the other process does not answer"
+        return self.way.recv()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+
+@contextmanager
+def other(target: Callable[..., None], *args: object) -> Iterator[Other]:
+    here, there = SPAWN.Pipe()
+    process = SPAWN.Process(target=target, args=(there, *args), daemon=True)
+    process.start()
+    there.close()
+    found = Other(process, here)
+    try:
+        yield found
+    finally:
+        found.kill()
+        here.close()
+
+
+def serve(way: Connection, address: str, loss: float = 0.0, count: int = 1, stop_at: str = "") -> None:
+    """Takes connections, echoes a message on each, and parts; stops where it is told to, for ever."""
+    with create_id(timing=FAST) as listener:
+        listener.bind_addr((address, 0))
+        listener.listen()
+        if loss:
+            assert listener.verbs
+            listener.verbs.set_faults(Faults(seed=5, loss=loss))
+        way.send(listener.get_src_port())
+        for _ in range(count):
+            child = listener.get_request()
+            hold(way, stop_at, "request")
+            with child:
+                child.create_qp()
+                data = bytearray(64)
+                with child.reg_msgs(data) as mr:
+                    child.post_recv(mr)
+                    child.accept(ConnParam(private_data=b"welcome"))
+                    hold(way, stop_at, "connected")
+                    got = child.get_recv_comp(WAIT)
+                    child.post_send(SGE(mr, 0, got.byte_len))
+                    expect(child.channel, EventType.DISCONNECTED)
+                    child.disconnect()
+                    expect(child.channel, EventType.TIMEWAIT_EXIT)
+                    child.destroy_qp()
+        way.send("done")
+
+
+def call(way: Connection, address: str, port: int, stop_at: str = "") -> None:
+    """Connects to a port, and stops where it is told to."""
+    with create_id(timing=FAST) as one:
+        one.resolve_addr(None, (address, port))
+        one.resolve_route()
+        one.create_qp()
+        if stop_at == "request":
+            one.sync = False
+            one.connect()
+            hold(way, stop_at, "request")
+        one.connect()
+        hold(way, stop_at, "connected")
+
+
+def hold(way: Connection, stop_at: str, here: str) -> None:
+    if stop_at == here:
+        way.send(here)
+        threading.Event().wait()

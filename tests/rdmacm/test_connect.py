@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections from the first call to the end of TIMEWAIT."""
+
+from __future__ import annotations
+
+from errno import ECONNREFUSED, EINVAL
+
+import pytest
+
+from rdmacm.ends import (
+    FAST,
+    LOOPBACKS,
+    WAIT,
+    exchange,
+    expect,
+    joined,
+    listening,
+    other,
+    part,
+    resolve,
+    serve,
+)
+from rnic import SGE, Faults, QPState, VerbsError
+from rnic.rdmacm import (
+    ECE,
+    ConnParam,
+    EventChannel,
+    EventType,
+    IdState,
+    Option,
+    PortSpace,
+    create_ep,
+    create_id,
+    get_devices,
+    getaddrinfo,
+)
+from rnic.rdmacm.endpoint import AddrInfo
+from rnic.verbs.qp import QPCap
+
+
+@pytest.mark.parametrize("address", LOOPBACKS)
+def test_two_processes_connect_talk_and_part(address: str) -> None:
+    with other(serve, address) as peer:
+        echo((address, peer.hear()))
+        assert peer.hear() == "done"
+
+
+def echo(to: tuple[str, int], loss: float = 0.0) -> None:
+    with create_id(timing=FAST) as one:
+        one.resolve_addr(None, to)
+        if loss:
+            assert one.verbs
+            one.verbs.set_faults(Faults(seed=11, loss=loss))
+        one.resolve_route()
+        one.create_qp()
+        data, back = bytearray(b"one message"), bytearray(64)
+        with one.reg_msgs(data) as mr, one.reg_msgs(back) as back_mr:
+            one.post_recv(back_mr)
+            one.connect(ConnParam(private_data=b"hello"))
+            assert one.event
+            assert one.event.event is EventType.ESTABLISHED
+            assert one.event.param
+            assert one.event.param.private_data.startswith(b"welcome")
+            one.post_send(mr)
+            assert one.get_recv_comp(WAIT).byte_len == len(data)
+            assert back[: len(data)] == data
+            one.disconnect()
+            expect(one.channel, EventType.TIMEWAIT_EXIT)
+            one.destroy_qp()
+
+
+def test_a_handshake_survives_the_loss_of_every_fifth_packet() -> None:
+    with other(serve, "127.0.0.1", 0.2, 4) as peer:
+        port = peer.hear()
+        for _ in range(4):
+            echo(("127.0.0.1", port), 0.2)
+        assert peer.hear() == "done"
+
+
+@pytest.mark.parametrize("address", LOOPBACKS)
+def test_both_ends_in_one_process(address: str) -> None:
+    with joined(address) as pair:
+        assert pair.client.get_peer_addr() == pair.listener.get_local_addr()
+        assert pair.server.get_peer_addr() == pair.client.get_local_addr()
+        assert pair.server.get_dst_port() == pair.client.get_src_port()
+        assert pair.request.listen_id is pair.listener
+        assert pair.client.verbs in get_devices()
+        assert pair.client.statistics().received["RTU"] == 1
+        exchange(pair.client, pair.server)
+        exchange(pair.server, pair.client)
+        part(pair)
+        assert pair.client.state is IdState.DISCONNECT
+
+
+def test_either_end_may_disconnect_and_both_at_once() -> None:
+    with joined() as pair:
+        pair.server.disconnect()
+        expect(pair.client.channel, EventType.DISCONNECTED)
+        pair.client.disconnect()
+        expect(pair.server.channel, EventType.DISCONNECTED)
+    with joined() as pair:
+        pair.server.disconnect()
+        pair.client.disconnect()
+        for end in (pair.client, pair.server):
+            expect(end.channel, EventType.DISCONNECTED)
+            expect(end.channel, EventType.TIMEWAIT_EXIT)
+
+
+def test_what_is_agreed_reaches_the_queue_pairs() -> None:
+    asked = ConnParam(b"a" * 56, 5, 3, retry_count=4, rnr_retry_count=2)
+    agreed = ConnParam(b"b" * 196, 2, 4, rnr_retry_count=6)
+    with joined(asked=asked, agreed=agreed) as pair:
+        seen = pair.request.param
+        assert isinstance(seen, ConnParam)
+        assert (seen.responder_resources, seen.initiator_depth) == (3, 5)
+        assert (seen.retry_count, seen.rnr_retry_count, seen.private_data) == (4, 2, b"a" * 56)
+        answer = pair.accepted.param
+        assert isinstance(answer, ConnParam)
+        assert (answer.responder_resources, answer.initiator_depth) == (4, 2)
+        assert answer.private_data == b"b" * 196
+        assert pair.client.qp
+        assert pair.server.qp
+        active, passive = pair.client.qp.query()[0], pair.server.qp.query()[0]
+        assert (active.max_dest_rd_atomic, active.max_rd_atomic) == (4, 2)
+        assert (passive.max_dest_rd_atomic, passive.max_rd_atomic) == (2, 4)
+        assert (active.retry_cnt, active.rnr_retry) == (4, 6)
+        assert (passive.retry_cnt, passive.rnr_retry) == (4, 2)
+        assert active.path_mtu == passive.path_mtu
+        assert active.timeout
+        exchange(pair.client, pair.server)
+
+
+def test_what_cannot_be_asked_for_is_refused_in_words() -> None:
+    with EventChannel() as channel, listening(channel) as listener, create_id(timing=FAST) as one:
+        with pytest.raises(VerbsError, match="needs ROUTE_RESOLVED"):
+            one.connect()
+        one.resolve_addr(None, ("127.0.0.1", listener.get_src_port()))
+        one.resolve_route()
+        with pytest.raises(VerbsError, match="no queue pair"):
+            one.connect()
+        one.create_qp()
+        with pytest.raises(VerbsError, match=r"57 bytes; connect\(\) can carry 56"):
+            one.connect(ConnParam(b"x" * 57))
+        with pytest.raises(VerbsError, match="responder_resources is 200"):
+            one.connect(ConnParam(responder_resources=200))
+        with pytest.raises(VerbsError, match="has a queue pair"):
+            one.create_qp()
+        assert one.state is IdState.ROUTE_RESOLVED
+
+
+def test_reads_and_writes_go_through_short_words() -> None:
+    with joined() as pair:
+        memory, local = bytearray(b"there" * 10), bytearray(50)
+        with (
+            pair.server.reg_read(memory) as readable,
+            pair.server.reg_write(memory) as writable,
+            pair.client.reg_msgs(local) as mr,
+        ):
+            pair.client.post_read(mr, remote_addr=readable.addr, rkey=readable.rkey)
+            assert pair.client.get_send_comp(WAIT).ok
+            assert local == memory
+            local[:5] = b"HERE!"
+            pieces = (SGE(mr, 0, 3), SGE(mr, 3, 2))
+            pair.client.post_write(*pieces, remote_addr=writable.addr, rkey=writable.rkey)
+            assert pair.client.get_send_comp(WAIT).ok
+            assert memory[:5] == b"HERE!"
+
+
+def test_a_queue_pair_of_ones_own() -> None:
+    """CONNECT_RESPONSE, init_qp_attr and establish() instead of what the id does alone."""
+    with EventChannel() as ours, EventChannel() as theirs, listening(theirs) as listener:
+        with create_id(ours, timing=FAST) as one:
+            resolve(one, ("127.0.0.1", listener.get_src_port()))
+            one.create_qp()
+            own, one.qp = one.qp, None
+            assert own
+            one.connect(ConnParam(qp_num=own.qp_num))
+            with expect(theirs, EventType.CONNECT_REQUEST).id as server:
+                server.create_qp()
+                server.accept()
+                expect(ours, EventType.CONNECT_RESPONSE)
+                for state in (QPState.RTR, QPState.RTS):
+                    own.modify(one.init_qp_attr(state))
+                one.establish()
+                expect(theirs, EventType.ESTABLISHED)
+                one.qp = own
+                exchange(one, server)
+
+
+def test_vendor_options_are_handed_over() -> None:
+    with EventChannel() as ours, EventChannel() as theirs, listening(theirs) as listener:
+        with create_id(ours, timing=FAST) as one:
+            resolve(one, ("127.0.0.1", listener.get_src_port()))
+            one.create_qp()
+            one.set_local_ece(ECE(0x1234, 0xABCD0001))
+            one.connect()
+            with expect(theirs, EventType.CONNECT_REQUEST).id as server:
+                assert server.get_remote_ece() == ECE(0x1234, 0xABCD0001)
+                server.set_local_ece(ECE(0x1234, 1))
+                server.create_qp()
+                server.accept()
+                expect(ours, EventType.ESTABLISHED)
+                assert one.get_remote_ece() == ECE(0x1234, 1)
+
+
+def test_options() -> None:
+    with EventChannel() as ours, EventChannel() as theirs, listening(theirs) as listener:
+        with create_id(ours, timing=FAST) as one:
+            one.set_option(Option.TOS, 0x20)
+            one.set_option(Option.ACK_TIMEOUT, 19)
+            with pytest.raises(VerbsError, match="0 to 31"):
+                one.set_option(Option.ACK_TIMEOUT, 32)
+            resolve(one, ("127.0.0.1", listener.get_src_port()))
+            one.create_qp()
+            one.connect()
+            with expect(theirs, EventType.CONNECT_REQUEST).id as server:
+                server.create_qp()
+                server.accept()
+                expect(ours, EventType.ESTABLISHED)
+                assert one.qp
+                assert server.qp
+                assert one.qp.query()[0].timeout == server.qp.query()[0].timeout == 19
+                ah_attr = server.qp.query()[0].ah_attr
+                assert ah_attr
+                assert ah_attr.traffic_class == 0x20
+
+
+def test_endpoints() -> None:
+    (passive,) = getaddrinfo("127.0.0.1", 0, AddrInfo(passive=True))
+    with create_ep(passive, cap=QPCap(max_send_wr=8)) as listener:
+        listener.listen()
+        (active,) = getaddrinfo("127.0.0.1", listener.get_src_port())
+        with create_ep(active, cap=QPCap(max_send_wr=8)) as client:
+            client.sync = False
+            client.connect(ConnParam(private_data=b"hi"))
+            with listener.get_request() as server:
+                assert server.event
+                assert server.event.param
+                assert server.event.param.private_data[:2] == b"hi"
+                server.accept()
+                expect(client.channel, EventType.ESTABLISHED)
+                exchange(client, server)
+
+
+def test_a_call_without_a_channel_raises_what_the_event_says() -> None:
+    with create_id(timing=FAST) as free:
+        free.bind_addr(("127.0.0.1", 0))
+        with create_id(timing=FAST) as one:
+            one.resolve_addr(None, ("127.0.0.1", free.get_src_port()))
+            one.resolve_route()
+            one.create_qp()
+            with pytest.raises(VerbsError) as caught:
+                one.connect()
+            assert caught.value.errno == ECONNREFUSED
+            assert one.event
+            assert one.event.status in (5, 8), "bound, but nobody listens; a process that calls itself: 5"
+
+
+def test_port_spaces_go_with_their_services() -> None:
+    with pytest.raises(VerbsError, match="UDP does not go with"):
+        create_id(ps=PortSpace.UDP, qp_type=2)  # type: ignore[arg-type] # RC
+    with create_id(ps=PortSpace.IPOIB) as one:
+        one.resolve_addr(None, ("127.0.0.1", 7))
+        with pytest.raises(VerbsError, match="InfiniBand"):
+            one.create_qp()
+    with create_id(ps=PortSpace.IB) as one:
+        with pytest.raises(VerbsError) as caught:
+            one.create_qp()
+        assert caught.value.errno == EINVAL

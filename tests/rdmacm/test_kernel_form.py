@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked for is written as the Linux kernel writes it: the REQ and REP of a recorded rping."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from rdmacm.ends import joined
+from rnic.capture import read_pcap
+from rnic.cm import Connection
+from rnic.rdmacm import ConnParam, Timing
+from rnic.wire import (
+    GSI_QPN,
+    MAD,
+    CmMessage,
+    IpCmHeader,
+    NotRoCEError,
+    Packet,
+    Rep,
+    Req,
+    parse_cm,
+)
+
+VECTORS = Path(__file__).parents[1] / "vectors"
+ONE = ConnParam(responder_resources=1, initiator_depth=1, flow_control=False)
+
+
+def recorded(kind: type[CmMessage]) -> CmMessage:
+    for record in read_pcap(VECTORS / "rxe-rping.pcap"):
+        try:
+            packet = Packet.parse(record.data, record.linktype)
+        except NotRoCEError:
+            continue
+        if packet.transport.bth.dqpn == GSI_QPN:
+            message = parse_cm(MAD.parse(packet.transport.payload))
+            if isinstance(message, kind):
+                return message
+    raise AssertionError(f"no {kind.__name__} in the capture")
+
+
+def test_request_and_reply_have_the_kernels_form() -> None:
+    theirs, their_rep = recorded(Req), recorded(Rep)
+    assert isinstance(theirs, Req)
+    assert isinstance(their_rep, Rep)
+    with joined(asked=ONE, agreed=ONE, timing=Timing()) as pair:
+        conn = pair.client.exchange
+        assert isinstance(conn, Connection)
+        assert conn.req
+        assert conn.rep
+        ends = replace(theirs.primary, flow_label=0, ack_timeout=conn.req.primary.ack_timeout)
+        ends = replace(ends, local_gid=conn.req.primary.local_gid, remote_gid=conn.req.primary.remote_gid)
+        assert conn.req.primary == ends
+        own = {
+            name: getattr(conn.req, name)
+            for name in (
+                "local_comm_id",
+                "local_ca_guid",
+                "local_qpn",
+                "starting_psn",
+                "service_id",
+                "path_mtu",
+            )
+        }
+        header = IpCmHeader.parse(conn.req.private_data[: IpCmHeader.SIZE])
+        kernels = IpCmHeader.parse(theirs.private_data[: IpCmHeader.SIZE])
+        assert (header.major, header.minor, header.ip_version) == (kernels.major, kernels.minor, 4)
+        same = replace(theirs, primary=ends, private_data=conn.req.private_data, **own)
+        assert conn.req == same
+        own = {
+            name: getattr(conn.rep, name)
+            for name in ("local_comm_id", "remote_comm_id", "local_ca_guid", "local_qpn", "starting_psn")
+        }
+        assert conn.rep == replace(their_rep, **own)
