@@ -28,12 +28,15 @@ def random_psn() -> int:
 
 @dataclass(slots=True)
 class Link:
-    """The agreement; it grows with the handshake."""
+    """The agreement; it grows with the handshake.
+
+    The flow label that a REQ names is not kept: the kernel makes one up for its UDP source port, IPv4 has none, and
+    over IPv6 each sender's is its own affair.
+    """
 
     peer: Peer
     path_mtu: MTU
     traffic_class: int = 0
-    flow_label: int = 0
     hop_limit: int = HOP_LIMIT
     responder_resources: int = 0
     initiator_depth: int = 0
@@ -41,8 +44,8 @@ class Link:
     rnr_retry_count: int = 7
     timeout: int = 0  # of the QP: 4.096 us * 2^n
     dest_qp_num: int = 0
-    rq_psn: int = 0
-    sq_psn: int = field(default_factory=random_psn)
+    rq_psn: int = field(default_factory=random_psn)  # each end says where the other begins (IBA 12.7.21)
+    sq_psn: int = 0
 
     @property
     def ah_attr(self) -> AHAttr:
@@ -53,7 +56,6 @@ class Link:
             port_num=1,
             hop_limit=self.hop_limit or HOP_LIMIT,
             traffic_class=self.traffic_class,
-            flow_label=self.flow_label,
         )
 
 

@@ -112,7 +112,7 @@ def _request(one: CmId, param: ConnParam, link: Link, private_data: bytes) -> Re
         max_cm_retries=one.timing.max_cm_retries,
         transport_type=TransportType.RC,
         flow_control=param.flow_control,
-        starting_psn=link.sq_psn,
+        starting_psn=link.rq_psn,
         retry_count=link.retry_count,
         rnr_retry_count=min(param.rnr_retry_count, _RETRIES),
         path_mtu=link.path_mtu,
@@ -122,7 +122,6 @@ def _request(one: CmId, param: ConnParam, link: Link, private_data: bytes) -> Re
             remote_lid=_PERMISSIVE_LID,
             local_gid=_ipv6(own),
             remote_gid=_ipv6(link.peer.gid),
-            flow_label=link.flow_label,
             traffic_class=link.traffic_class,
             hop_limit=link.hop_limit,
             ack_timeout=link.timeout,
@@ -158,7 +157,7 @@ def accept(one: CmId, param: ConnParam | None) -> None:
     rep = Rep(
         vendor_id=one.local_ece.vendor_id,
         local_qpn=_qp_num(one, param, "accept"),
-        starting_psn=link.sq_psn,
+        starting_psn=link.rq_psn,
         responder_resources=link.responder_resources,
         initiator_depth=link.initiator_depth,
         target_ack_delay=agent.attr.local_ca_ack_delay,
@@ -251,7 +250,6 @@ def request(listener: CmId, agent: Agent, event: cm.Event) -> None:
         Peer(gid, conn.peer.sgid_index),
         mtu,
         traffic_class=req.primary.traffic_class,
-        flow_label=req.primary.flow_label,
         hop_limit=req.primary.hop_limit,
         responder_resources=req.initiator_depth,
         initiator_depth=req.responder_resources,
@@ -259,7 +257,7 @@ def request(listener: CmId, agent: Agent, event: cm.Event) -> None:
         rnr_retry_count=req.rnr_retry_count,
         timeout=req.primary.ack_timeout,
         dest_qp_num=req.local_qpn,
-        rq_psn=req.starting_psn,
+        sq_psn=req.starting_psn,
     )
     child.state = IdState.CONNECT
     conn.send_mra(_MRA_TIMEOUT, now, held=True)
@@ -290,7 +288,7 @@ def _replied(one: CmId, event: cm.Event) -> None:
     assert isinstance(rep, Rep)
     assert link is not None
     one.remote_ece = ECE(rep.vendor_id, event.attr_mod)
-    link.dest_qp_num, link.rq_psn = rep.local_qpn, rep.starting_psn
+    link.dest_qp_num, link.sq_psn = rep.local_qpn, rep.starting_psn
     link.responder_resources = min(link.responder_resources, rep.initiator_depth)
     link.initiator_depth = min(link.initiator_depth, rep.responder_resources)
     link.rnr_retry_count = rep.rnr_retry_count
