@@ -7,7 +7,9 @@ Layers, top down: this facade; `rnic.verbs`, the objects and records; `rnic._nic
 device in C.  `rnic.enums` and `rnic.errors` are leaves that all of them use.
 """
 
+from rnic import aio
 from rnic._nic.nic import CQ, MR, SGE, WC, CompChannel, RecvWR, SendWR
+from rnic.conn import Connection, Listener, connect, listen
 from rnic.enums import (
     MTU,
     AccessFlags,
@@ -72,6 +74,12 @@ __all__ = [
     "SendWR",
     "RecvWR",
     "WC",
+    # connections
+    "aio",
+    "connect",
+    "listen",
+    "Connection",
+    "Listener",
     # errors
     "VerbsError",
     "PostError",

@@ -32,7 +32,19 @@ def public(thing: object) -> set[str]:
 
 
 def test_all_is_what_there_is() -> None:
-    modules = {"enums", "errors", "verbs", "wire", "cm", "rdmacm", "cli", "capture", "endpoint", "testing"}
+    modules = {
+        "enums",
+        "errors",
+        "verbs",
+        "wire",
+        "cm",
+        "cli",
+        "conn",
+        "rdmacm",
+        "capture",
+        "endpoint",
+        "testing",
+    }
     assert public(rnic) - modules == set(rnic.__all__)
 
 

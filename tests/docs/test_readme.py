@@ -29,19 +29,21 @@ def python(*args: str) -> str:
     return done.stdout
 
 
-def readme_program() -> str:
-    (program,) = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
-    return str(program)
+def readme_programs() -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 
 
-def test_readme_program_prints_what_the_readme_says() -> None:
-    (printed,) = re.findall(r"It prints `(.*?)`", README)
-    assert python("-c", readme_program()) == f"{printed}\n"
+def test_readme_programs_print_what_the_readme_says() -> None:
+    printed = re.findall(r"It prints `(.*?)`", README)
+    assert [python("-W", "error", "-c", program) for program in readme_programs()] == [
+        f"{line}\n" for line in printed
+    ]
 
 
-def test_readme_program_is_the_first_example() -> None:
-    example = (ROOT / "examples" / "hello.py").read_text()
-    assert example.partition("import rnic\n")[2] == readme_program().partition("import rnic\n")[2]
+@pytest.mark.parametrize(("index", "name"), list(enumerate(["hello.py", "messages.py"])))
+def test_readme_programs_are_examples(index: int, name: str) -> None:
+    example = (ROOT / "examples" / name).read_text()
+    assert example.partition("import rnic\n")[2] == readme_programs()[index].partition("import rnic\n")[2]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)

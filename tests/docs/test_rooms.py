@@ -33,6 +33,8 @@ PY_ROOMS = {
     "endpoint": {"enums"},
     "verbs": {"_nic", "enums", "errors"},
     "rdmacm": {"_nic", "cm", "verbs", "wire", "enums", "errors"},
+    "conn": {"_nic", "endpoint", "rdmacm", "verbs", "wire", "enums", "errors"},
+    "aio": {"_nic", "conn", "endpoint", "rdmacm", "enums"},
     "testing": {"_nic", "verbs", "enums", "errors", "rnic"},
     "cli": {"rnic", "errors"},
 }

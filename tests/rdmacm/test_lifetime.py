@@ -191,6 +191,7 @@ def test_two_hundred_connections_at_once() -> None:
             expect(ours, EventType.ESTABLISHED)
             expect(theirs, EventType.ESTABLISHED)
         of = {one.get_src_port(): one for one in clients}
+        assert len(of) == 200
         assert len({one.qp.qp_num for one in clients if one.qp}) == 200
         for server in servers[::20]:
             exchange(of[server.get_dst_port()], server)

@@ -26,6 +26,8 @@ class Config:
     """Bytes in each receive buffer."""
     receives: int = 32
     """Receives that are kept posted."""
+    send_size: int = 16384
+    """Bytes in each SEND at most, whatever the peer could take."""
     max_message: int = 1 << 30
     """The longest message that is taken, in bytes; it is in memory once, while it comes in."""
     max_backlog: int = 1 << 20
@@ -41,6 +43,7 @@ class Config:
 
     def __post_init__(self) -> None:
         self._between("receive_size", MIN_RECEIVE_SIZE, MAX_RECEIVE_SIZE)
+        self._between("send_size", MIN_RECEIVE_SIZE, MAX_RECEIVE_SIZE)
         self._between("receives", MIN_RECEIVES, MAX_RECEIVES)
         self._between("max_message", 0, (1 << 64) - 1)
         self._between("max_backlog", 1, None)

@@ -93,6 +93,12 @@ class Outbox:
                 return True
         return False
 
+    def detach(self, handle: int) -> None:
+        """Let go of a message's buffer: what was not handed out of it is copied."""
+        for item in self._queue:
+            if isinstance(item, _Message) and item.handle == handle:
+                item.data = memoryview(bytes(item.data))
+
     def clear(self) -> None:
         """The connection has ended: let go of all buffers."""
         self._queue.clear()

@@ -205,6 +205,13 @@ class Protocol:
         """Take back a message of which nothing was handed out yet; False when it is too late for that."""
         return self._outbox.cancel(handle)
 
+    def detach(self, handle: int) -> None:
+        """Go on with a copy of what was not handed out of a message, so that its buffer is free.
+
+        That is so for a driver that copies what next_send() gives.
+        """
+        self._outbox.detach(handle)
+
     def share(self, addr: int, length: int, rkey: int, access: AccessFlags) -> Region:
         """Tell the peer, after the messages before, of memory that it may use; withdraw() takes the id.
 
@@ -314,7 +321,8 @@ class Protocol:
             header = emit(FrameType.RELEASE, self._window.grant(), self._withdrawals)
             return self._hand_out(Outgoing(number, header, fence=True), FrameType.RELEASE)
         if self._outbox:
-            return self._hand_out(*self._outbox.take(number, self._window.grant(), self.peer.receive_size))
+            size = min(self.peer.receive_size, self.config.send_size)
+            return self._hand_out(*self._outbox.take(number, self._window.grant(), size))
         return None
 
     def _next_credit(self) -> Outgoing | None:

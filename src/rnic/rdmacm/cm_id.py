@@ -62,6 +62,12 @@ _POLL_MAX_NS = 64 * 10**6
 _PROVOKE_NS = 10**9
 
 
+def _own_port(used: set[int]) -> int:
+    """An ephemeral port that no other id of this process calls from; with all of them in use, any."""
+    ports = (_ephemeral() for _ in range(_PORT_TRIES))
+    return next((port for port in ports if port not in used), _ephemeral())
+
+
 def _ephemeral() -> int:
     """A port of the range that the kernel takes them from."""
     try:
@@ -293,7 +299,8 @@ class CmId(Messages):
         if bound is None:
             agent = registry.agent_of_address(way.source, scope, "resolve_addr")
             self._use(agent)
-            self.local = Inet(way.source, self.local.port or _ephemeral(), scope)
+            port = self.local.port or _own_port({one.local.port for one in agent.ids if one is not self})
+            self.local = Inet(way.source, port, scope)
         agent = self.need_agent("resolve_addr")
         index = agent.gsi.index_of(GID(way.source))
         if index is None:
@@ -488,15 +495,16 @@ class CmId(Messages):
             self._put(EventType.DISCONNECTED, param=ConnParam())
             rc.disconnect(self)
 
-    def disconnect(self) -> None:
+    def disconnect(self, private_data: bytes = b"") -> None:
         """End a connection, or agree to its end (rdma_disconnect(3)); the queue pair goes to ERR.
 
-        DISCONNECTED follows, once, and TIMEWAIT_EXIT when the queue pair may be used again.
+        DISCONNECTED follows, once, and TIMEWAIT_EXIT when the queue pair may be used again. Private data,
+        which librdmacm does not have here, goes with the DREQ: 220 bytes at most.
         """
         with registry.lock:
             self._expect("disconnect", IdState.CONNECT, IdState.DISCONNECT)
             told = self.state is IdState.DISCONNECT and not self.channel.has(self)
-            rc.disconnect(self)
+            rc.disconnect(self, private_data)
         if not told:
             self._complete("disconnect")
 

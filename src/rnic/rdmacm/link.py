@@ -30,8 +30,8 @@ def random_psn() -> int:
 class Link:
     """The agreement; it grows with the handshake.
 
-    The flow label that a REQ names is not kept: the kernel makes one up for its UDP source port, IPv4 has none, and
-    over IPv6 each sender's is its own affair.
+    The flow label that a REQ names is not kept: the kernel makes one up for its UDP source port, IPv4 has
+    none, and over IPv6 each sender's is its own affair.
     """
 
     peer: Peer

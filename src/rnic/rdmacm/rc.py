@@ -27,6 +27,7 @@ from rnic.verbs.ah import GID
 from rnic.wire import (
     IP_REQ_PRIVATE_BYTES,
     CmPath,
+    Dreq,
     IpCmHeader,
     Rej,
     RejReason,
@@ -201,8 +202,9 @@ def communication_established(one: CmId) -> None:
 _OVER = (cm.State.DREQ_SENT, cm.State.TIMEWAIT, cm.State.IDLE)
 
 
-def disconnect(one: CmId) -> None:
+def disconnect(one: CmId, private_data: bytes = b"") -> None:
     """Send a DREQ, or the DREP for the peer's (rdma_disconnect(3))."""
+    check_private(private_data, Dreq.PRIVATE_BYTES, "disconnect")
     conn = _connection(one, "disconnect")
     if conn.over and one.state is IdState.CONNECT:
         raise VerbsError(EINVAL, f"{one!r} was refused or never answered: destroy() it", "disconnect")
@@ -211,7 +213,7 @@ def disconnect(one: CmId) -> None:
     if conn.state is cm.State.DREQ_RCVD:
         conn.send_drep(monotonic_ns())
     elif conn.state not in _OVER:
-        conn.send_dreq(monotonic_ns())
+        conn.send_dreq(monotonic_ns(), private_data)
     one.need_agent("disconnect").flush()
 
 

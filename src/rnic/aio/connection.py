@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The asyncio face of a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import warnings
+from collections.abc import AsyncIterator
+from ipaddress import ip_address
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rnic._nic.nic import MR
+from rnic.aio.pump import Pump, readable
+from rnic.conn.core import GRACE, Core
+from rnic.conn.face import Face
+from rnic.conn.handshake import Dial
+from rnic.conn.ops import Op
+from rnic.endpoint import Config, Region
+from rnic.enums import AccessFlags
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class Connection(Face):
+    """One end of a connection between two programs, in the loop that it was made in.
+
+    Its loop keeps it going, so that it answers also while nobody waits for it.  Tasks may use it at the same
+    time; messages go in the order of the calls.  When it has ended, calls raise an EndpointError that says
+    why.
+    """
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        self._pump = Pump(core)
+
+    async def send(self, message: Buffer) -> None:
+        """Send a message of any size; returns when all of it is on its way and the buffer is free.
+
+        It waits while the peer takes no messages.  Cancelled, nothing was sent, or the message is still being
+        sent, from a copy.
+        """
+        handle = self._core.send(message)
+        try:
+            await self._pump.wait(lambda: self._core.is_sent(handle))
+        except BaseException:
+            self._core.give_up(handle)
+            raise
+        self._core.raise_unsent(handle)
+
+    async def recv(self) -> bytes:
+        """The next message; EOFError after the peer's goodbye.  Cancelled, it takes none."""
+        while (message := self._core.take()) is None:
+            await self._pump.wait(self._core.has_news)
+        self._pump.run()
+        return message
+
+    async def share(self, buffer: Buffer, access: AccessFlags | None = None) -> Region:
+        """Let the peer read, write and add in a buffer; it gets a Region from its next_region()."""
+        region = self._core.share(buffer, access)
+        self._pump.run()
+        return region
+
+    async def withdraw(self, region: Region) -> None:
+        """End that; returns when the peer can no longer touch the buffer."""
+        self._core.withdraw(region)
+        await self._pump.wait(lambda: self._core.is_withdrawn(region))
+
+    async def next_region(self) -> Region:
+        """Wait for a region of the peer that was not returned here before."""
+        while (region := self._core.next_region()) is None:
+            await self._pump.wait(self._core.has_region)
+        return region
+
+    async def write(self, local: Buffer | MR, remote: Region, offset: int = 0) -> None:
+        """Write a buffer into the peer's region, at an offset; returns when it is there.
+
+        Cancelled, it goes on, and so do the operations below: the buffer is in use until close(), or until a
+        later operation has returned.
+        """
+        await self._run(self._write_op(local, remote, offset))
+
+    async def read(self, local: Buffer | MR, remote: Region, offset: int = 0) -> None:
+        """Fill a buffer from the peer's region, from an offset on."""
+        await self._run(self._read_op(local, remote, offset))
+
+    async def fetch_add(self, remote: Region, n: int, offset: int = 0) -> int:
+        """Add to 8 bytes of the peer's region, at once; what was there before."""
+        return await self._run(self._add_op(remote, n, offset))
+
+    async def compare_swap(self, remote: Region, compare: int, swap: int, offset: int = 0) -> int:
+        """Replace 8 bytes of the peer's region if they are `compare`; what was there before."""
+        return await self._run(self._swap_op(remote, compare, swap, offset))
+
+    async def _run(self, op: Op) -> int:
+        self._core.start(op)
+        await self._pump.wait(lambda: op.done)
+        return op.result()
+
+    async def close(self, timeout: float | None = 5.0) -> None:
+        """Say goodbye after all that was sent, and wait for the peer's goodbye: then all has arrived.
+
+        When that takes longer than `timeout`, or the connection has failed, EndpointError says so, once; in
+        any case, also when this is cancelled, everything is given back.
+        """
+        core = self._core
+        if core.released:
+            return
+        known = core.error is not None
+        core.close(monotonic(), timeout)
+        await self._finish(None if timeout is None else timeout + GRACE)
+        if core.error is not None and not known:
+            raise core.error
+
+    async def abort(self, text: str = "the program aborted the connection") -> None:
+        """End the connection at once, and tell the peer why; what is on its way may be lost."""
+        if not self._core.released:
+            self._core.abort(text)
+            await self._finish(GRACE)
+
+    async def _finish(self, timeout: float | None) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                await self._pump.wait(lambda: self._core.finished)
+        except TimeoutError:
+            pass
+        finally:
+            self._pump.release()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Messages, until the peer says goodbye."""
+        while True:
+            try:
+                message = await self.recv()
+            except EOFError:
+                return
+            yield message
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            await self.abort(f"the program failed: {kind.__name__}")
+
+    def __del__(self) -> None:
+        pump: Pump | None = getattr(self, "_pump", None)
+        if pump is not None and not pump.core.released:
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+            pump.forget()
+
+
+async def connect(
+    host: str, port: int, *, timeout: float | None = 10.0, config: Config | None = None
+) -> Connection:
+    """Connect to an endpoint that listens; raises what rnic.connect() raises."""
+    async with asyncio.timeout(timeout):
+        dial = Dial(await _address(host), port, config or Config())
+        try:
+            while not dial.step(monotonic()):
+                await readable(dial.fileno())
+        except BaseException:
+            dial.abandon()
+            raise
+    assert dial.core is not None
+    return Connection(dial.core)
+
+
+async def _address(host: str) -> str:
+    """A name is looked up as asyncio does it, so that the loop goes on meanwhile."""
+    try:
+        ip_address(host.partition("%")[0])
+    except ValueError:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_DGRAM)
+        return str(found[0][4][0])
+    return host

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the synchronous and the asyncio connection have in common: all that does not wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rnic._nic.nic import MR
+from rnic.conn.core import Core
+from rnic.conn.ops import Op, size_of
+from rnic.endpoint import Region, Statistics
+from rnic.enums import WROpcode
+from rnic.rdmacm.sockaddr import SockAddr
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class Face:
+    """Looks at a connection, and describes operations."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def __repr__(self) -> str:
+        core = self._core
+        state = "released" if core.released else core.protocol.state.value
+        return f"<{type(self).__name__} {core.cm_id.local.sockaddr} to {core.cm_id.get_peer_addr()}, {state}>"
+
+    @property
+    def local_address(self) -> SockAddr:
+        """Host and port of this end."""
+        return self._core.cm_id.get_local_addr()
+
+    @property
+    def peer_address(self) -> SockAddr | None:
+        """Host and port of the other."""
+        return self._core.cm_id.get_peer_addr()
+
+    @property
+    def closed(self) -> bool:
+        """Everything was given back."""
+        return self._core.released
+
+    @property
+    def raw(self) -> bool:
+        """The peer said no hello, and Config.raw allows it: a message is one SEND, no regions are told.
+
+        A Region that came to be known otherwise can be read and written.
+        """
+        return self._core.raw
+
+    @property
+    def regions(self) -> Mapping[int, Region]:
+        """The regions that the peer shares now, by id."""
+        return self._core.protocol.regions
+
+    @property
+    def undelivered(self) -> int:
+        """When the connection has failed: messages of which it is not known that the peer has them."""
+        return self._core.undelivered
+
+    def statistics(self) -> Statistics:
+        """What was done so far."""
+        return self._core.protocol.statistics()
+
+    def _write_op(self, local: Buffer | MR, remote: Region, offset: int) -> Op:
+        return Op(WROpcode.RDMA_WRITE, remote, offset, size_of(local), local=local)
+
+    def _read_op(self, local: Buffer | MR, remote: Region, offset: int) -> Op:
+        return Op(WROpcode.RDMA_READ, remote, offset, size_of(local), local=local)
+
+    def _add_op(self, remote: Region, n: int, offset: int) -> Op:
+        return Op(WROpcode.ATOMIC_FETCH_AND_ADD, remote, offset, 8, compare_add=n)
+
+    def _swap_op(self, remote: Region, compare: int, swap: int, offset: int) -> Op:
+        return Op(WROpcode.ATOMIC_CMP_AND_SWP, remote, offset, 8, compare_add=compare, swap=swap)

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The registered memory of a connection: receives, bounce buffers for SENDs, results of atomics."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from rnic._nic.nic import MR, SGE, RecvWR
+from rnic.endpoint import Config
+from rnic.enums import AccessFlags
+from rnic.verbs.pd import PD
+
+RESULT_SIZE = 8
+MAX_BOUNCE = 32
+MAX_OPS = 64
+"""READs, WRITEs and atomics that are posted at a time; more wait."""
+
+
+class Memory:
+    """Where everything lies.  A slot is a number; its bytes are found by it.
+
+    What is sent is copied into a bounce buffer, not registered as it comes: to register costs more than to
+    copy 16 KiB, and the caller's buffer is free at once.
+    """
+
+    def __init__(self, pd: PD, config: Config) -> None:
+        self.receive_size, self.send_size = config.receive_size, config.send_size
+        self.bounces = min(config.receives, MAX_BOUNCE)
+        self._sends_at = config.receives * self.receive_size
+        self._results_at = -(-(self._sends_at + self.bounces * self.send_size) // RESULT_SIZE) * RESULT_SIZE
+        total = self._results_at + MAX_OPS * RESULT_SIZE
+        self.mr: MR = pd.alloc_mr(total, AccessFlags.LOCAL_WRITE)
+        self.free_receives = deque(range(config.receives))
+        self.free_sends = deque(range(self.bounces))
+        self.free_results = deque(range(MAX_OPS))
+
+    def receive_wr(self, wr_id: int, slot: int) -> RecvWR:
+        """The work request that receives into a slot."""
+        return RecvWR(wr_id, [SGE(self.mr, slot * self.receive_size, self.receive_size)])
+
+    def received(self, slot: int, length: int) -> memoryview:
+        """What has arrived there."""
+        start = slot * self.receive_size
+        return self.mr.buf[start : start + length]
+
+    def fill(self, slot: int, header: bytes, payload: memoryview) -> SGE:
+        """Copy a SEND into a bounce buffer."""
+        start, middle = self._sends_at + slot * self.send_size, len(header)
+        length = middle + len(payload)
+        with self.mr.buf[start : start + length] as view:
+            view[:middle] = header
+            view[middle:] = payload
+        return SGE(self.mr, start, length)
+
+    def result_sge(self, slot: int) -> SGE:
+        """Where an atomic leaves what was there before."""
+        return SGE(self.mr, self._results_at + slot * RESULT_SIZE, RESULT_SIZE)
+
+    def result(self, slot: int) -> int:
+        """What it left."""
+        start = self._results_at + slot * RESULT_SIZE
+        with self.mr.buf[start : start + RESULT_SIZE] as view:
+            return int.from_bytes(view, "little")

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The synchronous face: every call pumps the connection until what it wants is so, and sleeps in between."""
+
+from __future__ import annotations
+
+import select
+import warnings
+from collections.abc import Callable, Iterator
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rnic._nic.nic import MR
+from rnic.conn.core import GRACE, Core
+from rnic.conn.face import Face
+from rnic.conn.handshake import Desk, Dial
+from rnic.conn.ops import Op
+from rnic.endpoint import Config, Region
+from rnic.enums import AccessFlags
+from rnic.rdmacm.sockaddr import SockAddr
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+def sleep(filenos: tuple[int, ...], until: float | None) -> None:
+    """Until one of them is readable, or a time has come."""
+    poll = select.poll()
+    for fd in filenos:
+        poll.register(fd, select.POLLIN)
+    left = None if until is None else max(0.0, until - monotonic())
+    poll.poll(None if left is None else -(-left * 1000 // 1))
+
+
+def earliest(*times: float | None) -> float | None:
+    """The first of some times."""
+    return min((one for one in times if one is not None), default=None)
+
+
+def after(timeout: float | None) -> float | None:
+    """When so many seconds have passed."""
+    return None if timeout is None else monotonic() + timeout
+
+
+class Connection(Face):
+    """One end of a connection between two programs; connect() and a Listener make it; a context manager.
+
+    It makes progress while one of its methods runs, in one thread at a time; what the peer reads, writes or
+    adds in shared memory needs none.  A call that comes to its time limit raises TimeoutError, and the
+    connection stays usable.  When it has ended, calls raise an EndpointError that says why.
+    """
+
+    def _wait(self, is_so: Callable[[], bool], timeout: float | None, what: str) -> None:
+        until = after(timeout)
+        while True:
+            self._core.pump(monotonic())
+            if is_so():
+                return
+            if until is not None and monotonic() >= until:
+                raise TimeoutError(f"{what}: not within {timeout} s")
+            if not self._core.busy:
+                sleep(self._core.filenos(), earliest(until, self._core.deadline()))
+
+    def send(self, message: Buffer, timeout: float | None = None) -> None:
+        """Send a message of any size; returns when all of it is on its way and the buffer is free.
+
+        It waits while the peer takes no messages.  After TimeoutError nothing was sent, or the message is
+        still being sent, from a copy.  close() tells whether all has arrived.
+        """
+        handle = self._core.send(message)
+        try:
+            self._wait(lambda: self._core.is_sent(handle), timeout, "send")
+        except BaseException:
+            self._core.give_up(handle)
+            raise
+        self._core.raise_unsent(handle)
+
+    def recv(self, timeout: float | None = None) -> bytes:
+        """The next message; EOFError after the peer's goodbye."""
+        while (message := self._core.take()) is None:
+            self._wait(self._core.has_news, timeout, "recv")
+        self._core.pump(monotonic())
+        return message
+
+    def share(self, buffer: Buffer, access: AccessFlags | None = None) -> Region:
+        """Let the peer read, write and add in a buffer; it gets a Region from its next_region()."""
+        region = self._core.share(buffer, access)
+        self._core.pump(monotonic())
+        return region
+
+    def withdraw(self, region: Region, timeout: float | None = None) -> None:
+        """End that; returns when the peer can no longer touch the buffer."""
+        self._core.withdraw(region)
+        self._wait(lambda: self._core.is_withdrawn(region), timeout, "withdraw")
+
+    def next_region(self, timeout: float | None = None) -> Region:
+        """Wait for a region of the peer that was not returned here before."""
+        while (region := self._core.next_region()) is None:
+            self._wait(self._core.has_region, timeout, "next_region")
+        return region
+
+    def write(
+        self, local: Buffer | MR, remote: Region, offset: int = 0, *, timeout: float | None = None
+    ) -> None:
+        """Write a buffer into the peer's region, at an offset; returns when it is there."""
+        self._run(self._write_op(local, remote, offset), timeout, "write")
+
+    def read(
+        self, local: Buffer | MR, remote: Region, offset: int = 0, *, timeout: float | None = None
+    ) -> None:
+        """Fill a buffer from the peer's region, from an offset on."""
+        self._run(self._read_op(local, remote, offset), timeout, "read")
+
+    def fetch_add(self, remote: Region, n: int, offset: int = 0, *, timeout: float | None = None) -> int:
+        """Add to 8 bytes of the peer's region, at once; what was there before."""
+        return self._run(self._add_op(remote, n, offset), timeout, "fetch_add")
+
+    def compare_swap(
+        self, remote: Region, compare: int, swap: int, offset: int = 0, *, timeout: float | None = None
+    ) -> int:
+        """Replace 8 bytes of the peer's region if they are `compare`; what was there before."""
+        return self._run(self._swap_op(remote, compare, swap, offset), timeout, "compare_swap")
+
+    def _run(self, op: Op, timeout: float | None, what: str) -> int:
+        self._core.start(op)
+        self._wait(lambda: op.done, timeout, what)
+        return op.result()
+
+    def close(self, timeout: float | None = 5.0) -> None:
+        """Say goodbye after all that was sent, and wait for the peer's goodbye: then all has arrived.
+
+        When that takes longer than `timeout`, or the connection has failed, EndpointError says so, once; in
+        any case everything is given back.
+        """
+        core = self._core
+        if core.released:
+            return
+        known = core.error is not None
+        core.close(monotonic(), timeout)
+        try:
+            self._wait(lambda: core.finished, None if timeout is None else timeout + GRACE, "close")
+        except TimeoutError:
+            pass
+        finally:
+            core.release()
+        if core.error is not None and not known:
+            raise core.error
+
+    def abort(self, text: str = "the program aborted the connection") -> None:
+        """End the connection at once, and tell the peer why; what is on its way may be lost."""
+        if not self._core.released:
+            self._core.abort(text)
+            try:
+                self._wait(lambda: self._core.finished, GRACE, "abort")
+            except TimeoutError:
+                pass
+            finally:
+                self._core.release()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Messages, until the peer says goodbye."""
+        while True:
+            try:
+                message = self.recv()
+            except EOFError:
+                return
+            yield message
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort(f"the program failed: {kind.__name__}")
+
+    def __del__(self) -> None:
+        core: Core | None = getattr(self, "_core", None)
+        if core is not None and not core.released:
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+            core.release()
+
+
+class Listener:
+    """Takes connections at an address and port; listen() makes it; a context manager and an iterator."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    @property
+    def address(self) -> SockAddr:
+        """Host and port where it listens."""
+        return self._desk.cm_id.get_local_addr()
+
+    @property
+    def port(self) -> int:
+        """The port: one that was free, if 0 was asked for."""
+        return self._desk.cm_id.get_src_port()
+
+    def accept(self, timeout: float | None = None) -> Connection:
+        """Wait for the next connection.  Who is no endpoint is refused, in words, and not seen here."""
+        until = after(timeout)
+        while (core := self._desk.take(monotonic())) is None:
+            if until is not None and monotonic() >= until:
+                raise TimeoutError(f"accept: no connection within {timeout} s")
+            sleep((self._desk.fileno(),), until)
+        return Connection(core)
+
+    def __iter__(self) -> Iterator[Connection]:
+        while not self._desk.closed:
+            yield self.accept()
+
+    def close(self) -> None:
+        """Listen no longer; connections that were accepted stay."""
+        self._desk.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def connect(
+    host: str, port: int, *, timeout: float | None = 10.0, config: Config | None = None
+) -> Connection:
+    """Connect to an endpoint that listens.
+
+    RefusedError when nobody does, or when it refuses; NoHelloError or VersionError when it is something else;
+    TimeoutError; VerbsError when there is no way to the host.
+    """
+    until = after(timeout)
+    dial = Dial(host, port, config or Config())
+    try:
+        while not dial.step(monotonic()):
+            if until is not None and monotonic() >= until:
+                raise TimeoutError(f"connect: no answer from {dial.name} within {timeout} s")
+            sleep((dial.fileno(),), until)
+    except BaseException:
+        dial.abandon()
+        raise
+    assert dial.core is not None
+    return Connection(dial.core)
+
+
+def listen(host: str, port: int, *, backlog: int = 0, config: Config | None = None) -> Listener:
+    """Take connections at an address, "0.0.0.0" or "::" for all; port 0: one that is free."""
+    return Listener(Desk(host, port, config or Config(), backlog))

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that hold the other end of a connection."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import rnic
+from rnic.endpoint import Config
+
+HOST = "127.0.0.1"
+WAIT = 20.0
+SMALL = Config(receive_size=2048, send_size=2048, receives=8, max_backlog=8192)
+SPAWN = multiprocessing.get_context("spawn")
+Serve = Callable[..., None]
+
+
+def _child(serve: Serve, pipe: Any, config: Config | None, args: tuple[Any, ...]) -> None:
+    with rnic.listen(HOST, 0, config=config) as server:
+        pipe.send(server.port)
+        with server.accept(WAIT) as conn:
+            serve(conn, *args)
+    pipe.send("done")
+
+
+@contextmanager
+def peer(
+    serve: Serve, *args: Any, config: Config | None = None, clean: bool = True
+) -> Iterator[tuple[int, BaseProcess]]:
+    """Another process that listens and serves one connection: its port, and itself; it has to end well."""
+    ours, theirs = SPAWN.Pipe()
+    process = SPAWN.Process(target=_child, args=(serve, theirs, config, args))
+    process.start()
+    theirs.close()
+    try:
+        assert ours.poll(WAIT), "the peer does not begin"
+        yield ours.recv(), process
+        if clean:
+            process.join(WAIT)
+            assert process.exitcode == 0
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def quiet(before: int) -> None:
+    """No agent is left, and as many descriptors are open as before."""
+    end = time.monotonic() + WAIT
+    while [one for one in threading.enumerate() if one.name.startswith("rnic-cm")]:
+        assert time.monotonic() < end, "the agents do not end"
+        time.sleep(0.01)
+    assert descriptors() <= before

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The asyncio face."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+import rnic
+from conn.peers import HOST, SMALL, WAIT, descriptors, peer, quiet
+from rnic.endpoint import Config, EndpointError, RefusedError
+
+CONNECTIONS = 100
+
+
+def run(main: Coroutine[Any, Any, None], timeout: float = 60) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(timeout):
+            await main
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not left
+
+    asyncio.run(limited(), debug=True)
+
+
+async def echo(conn: rnic.aio.Connection) -> None:
+    async with conn:
+        async for message in conn:
+            await conn.send(message)
+
+
+async def serve(server: rnic.aio.Listener) -> None:
+    async with asyncio.TaskGroup() as group:
+        async for conn in server:
+            group.create_task(forgiving(conn))
+
+
+async def forgiving(conn: rnic.aio.Connection) -> None:
+    """Peers of these tests are cancelled, and abort."""
+    try:
+        await echo(conn)
+    except ConnectionError:
+        await conn.abort()
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_the_example_of_the_readme() -> None:
+    async def main() -> None:
+        async with rnic.aio.listen(HOST, 0, config=SMALL) as server:
+            task = asyncio.create_task(serve(server))
+            async with await rnic.aio.connect(HOST, server.port, config=SMALL) as conn:
+                await conn.send(b"hello")
+                assert await conn.recv() == b"hello"
+            await ended(task)
+
+    run(main())
+
+
+def test_a_hundred_connections_with_cancellation_at_random_points() -> None:
+    before = descriptors()
+
+    async def client(port: int, seed: int) -> None:
+        rng = random.Random(seed)
+        conn = await rnic.aio.connect(HOST, port, config=SMALL, timeout=WAIT)
+        async with conn:
+            for _ in range(10):
+                message = rng.randbytes(rng.choice((0, 10, 5000, 50_000)))
+                await conn.send(message)
+                assert await conn.recv() == message
+
+    async def cancelled(port: int, seed: int) -> bool:
+        task = asyncio.create_task(client(port, seed))
+        if seed % 4:
+            await asyncio.sleep(random.Random(seed).uniform(0, 1))
+            task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            return True
+        return False
+
+    async def main() -> None:
+        async with rnic.aio.listen(HOST, 0, config=SMALL) as server:
+            task = asyncio.create_task(serve(server))
+            done = await asyncio.gather(*(cancelled(server.port, seed) for seed in range(CONNECTIONS)))
+            assert 0 < sum(done) < CONNECTIONS, "some were cancelled, some were not"
+            await ended(task)
+
+    run(main())
+    quiet(before)
+
+
+def test_shared_memory() -> None:
+    async def main() -> None:
+        async with rnic.aio.listen(HOST, 0) as server:
+            there = asyncio.create_task(server.accept())
+            async with await rnic.aio.connect(HOST, server.port) as conn, await there as other:
+                memory = bytearray(b"0123456789abcdef")
+                region = await other.share(memory)
+                remote = await conn.next_region()
+                await conn.write(b"WXYZ", remote, 4)
+                local = bytearray(8)
+                await conn.read(local, remote)
+                assert local == b"0123WXYZ"
+                was = await asyncio.gather(*(conn.fetch_add(remote, 1, 8) for _ in range(200)))
+                start = int.from_bytes(b"89abcdef", "little")
+                assert sorted(was) == [start + n for n in range(200)]
+                assert await conn.compare_swap(remote, start + 200, 0, 8) == start + 200
+                assert memory == b"0123WXYZ" + bytes(8)
+                await other.withdraw(region)
+                with pytest.raises(ValueError, match="not shared"):
+                    await conn.write(b"", remote)
+                await asyncio.gather(conn.close(), other.close())
+
+    run(main())
+
+
+def test_time_limits_and_cancellation_leave_the_connection_usable() -> None:
+    async def main() -> None:
+        async with rnic.aio.listen(HOST, 0, config=SMALL) as server:
+            there = asyncio.create_task(server.accept())
+            async with await rnic.aio.connect(HOST, server.port, config=SMALL) as conn, await there as other:
+                for call in (conn.recv, conn.next_region):
+                    with pytest.raises(TimeoutError):
+                        async with asyncio.timeout(0.02):
+                            await call()
+                messages = [bytearray(rng_bytes(n, 30_000)) for n in range(20)]
+                tasks = [asyncio.create_task(conn.send(message)) for message in messages]
+                await asyncio.sleep(0.1)  # what nobody takes makes the sender wait
+                kept = [bytes(message) for message, task in zip(messages, tasks, strict=True) if task.done()]
+                assert 0 < len(kept) < 20
+                for task, message in zip(tasks, messages, strict=True):
+                    task.cancel()
+                    if not task.done():
+                        with pytest.raises(asyncio.CancelledError):
+                            await task
+                        message[:] = bytes(30_000)
+                following = asyncio.create_task(conn.send(b"next"))
+                got: list[bytes] = []
+                while not got or got[-1] != b"next":
+                    got.append(await other.recv())
+                await following
+                got.pop()
+                assert got[: len(kept)] == kept
+                assert len(got) in (len(kept), len(kept) + 1)  # one had begun
+                assert all(one == rng_bytes(n, 30_000) for n, one in enumerate(got))
+                await asyncio.gather(conn.close(), other.close())
+
+    run(main())
+
+
+def rng_bytes(seed: int, size: int) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+def test_connect_gives_up_and_can_be_cancelled() -> None:
+    async def main() -> None:
+        async with rnic.aio.listen(HOST, 0) as server:
+            with pytest.raises(TimeoutError):
+                await rnic.aio.connect(HOST, server.port, timeout=0.1)
+            task = asyncio.create_task(rnic.aio.connect(HOST, server.port))
+            await asyncio.sleep(0.05)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            port = server.port
+        with pytest.raises(RefusedError, match="nobody listens"):
+            await rnic.aio.connect(HOST, port)
+
+    before = descriptors()
+    run(main())
+    quiet(before)
+
+
+def test_a_peer_that_is_killed_wakes_every_task() -> None:
+    async def main() -> None:
+        with peer(silent, clean=False) as (port, process):
+            conn = await rnic.aio.connect(HOST, port, config=Config(idle_interval=0.2))
+            remote = await conn.next_region()
+            calls = (conn.recv(), conn.next_region(), conn.write(bytes(1000), remote))
+            tasks = [asyncio.create_task(one) for one in calls[:2]]
+            await asyncio.sleep(0.05)
+            process.kill()
+            process.join()
+            tasks.append(asyncio.create_task(calls[2]))
+            async with asyncio.timeout(15):
+                for result in await asyncio.gather(*tasks, return_exceptions=True):
+                    assert isinstance(result, EndpointError), result
+                    assert "RETRY_EXC_ERR" in str(result)
+            await conn.abort()
+
+    run(main())
+
+
+def silent(conn: rnic.Connection) -> None:
+    conn.share(bytearray(1000))
+    conn.recv(WAIT)
+
+
+PROGRAM = """
+import asyncio, rnic
+async def serve(conn):
+    async with conn:
+        async for message in conn:
+            await conn.send(message)
+async def main():
+    async with rnic.aio.listen("127.0.0.1", 0) as server:
+        accepting = asyncio.create_task(server.accept())
+        async with await rnic.aio.connect("localhost", server.port) as conn:
+            task = asyncio.create_task(serve(await accepting))
+            await conn.send(b"hello")
+            print(await conn.recv())
+        await task
+asyncio.run(main())
+"""
+
+
+def test_no_warning_at_exit() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-X", "dev", "-c", PROGRAM],
+        env={"PYTHONASYNCIODEBUG": "1"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "b'hello'\n", "")

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How connections end: goodbyes from either side, deaths, refusals, time limits; nothing hangs."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import rnic
+from conn.peers import HOST, SMALL, WAIT, descriptors, peer, quiet
+from rnic.endpoint import AbortedError, ClosedError, Config, EndpointError, NoHelloError, RefusedError
+from rnic.rdmacm import ConnParam, EventChannel, EventType, create_id
+
+DEATH = 15.0  # within so much, the survivor knows: the retries of a SEND or of a probe
+PROBING = Config(idle_interval=0.2)
+
+
+@contextmanager
+def pair(config: Config | None = None) -> Iterator[tuple[rnic.Connection, rnic.Connection]]:
+    """Both ends in this process; they are given back however the test ends."""
+    accepted: list[rnic.Connection] = []
+    with rnic.listen(HOST, 0, config=config) as server:
+        thread = threading.Thread(target=lambda: accepted.append(server.accept(WAIT)))
+        thread.start()
+        a = rnic.connect(HOST, server.port, config=config)
+        thread.join()
+    (b,) = accepted
+    try:
+        yield a, b
+    finally:
+        for one in (a, b):
+            one.abort()
+
+
+def together(*calls: object) -> None:
+    """Each in a thread of its own."""
+    errors: list[BaseException] = []
+
+    def call(one: object) -> None:
+        assert callable(one)
+        try:
+            one()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=call, args=(one,)) for one in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(3 * WAIT)
+        assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+
+
+def closing(conn: rnic.Connection) -> None:
+    conn.send(b"the last")
+
+
+def waiting(conn: rnic.Connection) -> None:
+    assert list(conn) == [b"first"]
+    with pytest.raises(EOFError):
+        conn.recv(WAIT)
+
+
+def test_the_peer_closes_first() -> None:
+    with peer(closing) as (port, _), rnic.connect(HOST, port) as conn:
+        assert list(conn) == [b"the last"]
+        conn.close()
+        assert conn.closed
+
+
+def test_this_end_closes_first() -> None:
+    with peer(waiting) as (port, _), rnic.connect(HOST, port) as conn:
+        conn.send(b"first", WAIT)
+
+
+def test_both_close_at_once_many_times() -> None:
+    for _ in range(20):
+        with pair() as (a, b):
+            together(a.close, b.close)
+            assert a.closed
+            assert b.closed
+
+
+def test_large_messages_both_ways_at_once() -> None:
+    message = random.Random(3).randbytes(3 << 20)
+    with pair(SMALL) as (a, b):
+
+        def talk(one: rnic.Connection) -> None:
+            one.send(message, WAIT)
+            assert one.recv(WAIT) == message
+            one.close()
+
+        together(lambda: talk(a), lambda: talk(b))
+
+
+def test_nothing_is_left_of_a_connection() -> None:
+    before = descriptors()
+    for _ in range(5):
+        with pair() as (a, b):
+            a.send(b"x")
+            assert b.recv(WAIT) == b"x"
+            together(a.close, b.close)
+    quiet(before)
+
+
+def test_close_has_a_limit_and_the_peer_learns_why() -> None:
+    with pair() as (a, b):
+        start = time.monotonic()
+        with pytest.raises(AbortedError, match="goodbyes"):
+            a.close(0.2)
+        assert time.monotonic() - start < 5
+        assert a.closed
+        with pytest.raises(EOFError):
+            b.recv(WAIT)
+        with pytest.raises(AbortedError, match="goodbyes"):
+            b.send(b"", WAIT)
+
+
+def test_an_exception_in_the_block_aborts() -> None:
+    with pair() as (a, b):
+        with pytest.raises(ZeroDivisionError), a:
+            _ = 1 // 0
+        with pytest.raises(AbortedError, match="ZeroDivisionError"):
+            b.recv(WAIT)
+
+
+def test_a_time_limit_leaves_the_connection_usable() -> None:
+    with pair(SMALL) as (a, b):
+        with pytest.raises(TimeoutError):
+            a.recv(0.05)
+        with pytest.raises(TimeoutError):
+            a.next_region(0.05)
+        message = bytearray(b"m" * 200_000)
+        with pytest.raises(TimeoutError):
+            a.send(message, 0.05)  # nobody pumps the other end
+        message[:] = bytes(len(message))  # it is ours again
+        together(lambda: a.send(b"next", WAIT), lambda: check(b))
+        together(a.close, b.close)
+
+
+def check(b: rnic.Connection) -> None:
+    assert b.recv(WAIT) == b"m" * 200_000
+    assert b.recv(WAIT) == b"next"
+
+
+def test_after_close_every_call_says_so() -> None:
+    with pair() as (a, b):
+        together(a.close, b.close)
+        for call in (lambda: a.send(b""), a.recv, a.next_region, lambda: a.share(bytearray(1))):
+            with pytest.raises((ClosedError, EOFError)):
+                call()
+
+
+def talkative(conn: rnic.Connection) -> None:
+    conn.share(bytearray(1 << 20))
+    for message in conn:
+        conn.send(message)
+
+
+@pytest.mark.parametrize("point", ["idle", "send", "recv", "write"])
+def test_a_peer_that_is_killed(point: str) -> None:
+    with peer(talkative, clean=False) as (port, process):
+        conn = rnic.connect(HOST, port, config=PROBING)
+        remote = conn.next_region(WAIT)
+        conn.send(b"x", WAIT)
+        assert conn.recv(WAIT) == b"x"
+        process.kill()
+        process.join()
+        start = time.monotonic()
+        with pytest.raises(EndpointError) as caught:
+            survive(conn, remote, point)
+        assert time.monotonic() - start < DEATH
+        print(point, f"{time.monotonic() - start:.1f} s", caught.value)
+        conn.abort()
+
+
+def survive(conn: rnic.Connection, remote: rnic.endpoint.Region, point: str) -> None:
+    while True:
+        if point == "send":
+            conn.send(bytes(100_000), DEATH)
+        elif point == "write":
+            conn.write(bytes(100_000), remote, timeout=DEATH)
+        else:
+            conn.recv(DEATH)
+
+
+def test_nobody_listens() -> None:
+    with rnic.listen(HOST, 0) as server:
+        port = server.port
+    with pytest.raises(RefusedError, match="nobody listens"):
+        rnic.connect(HOST, port)
+
+
+def test_a_peer_that_never_answers() -> None:
+    with rnic.listen(HOST, 0) as server:
+        start = time.monotonic()
+        with pytest.raises(TimeoutError, match="no answer"):
+            rnic.connect(HOST, server.port, timeout=0.2)
+        assert time.monotonic() - start < 3
+
+
+def test_who_says_no_hello_is_refused_in_words() -> None:
+    with rnic.listen(HOST, 0) as server, EventChannel() as channel, create_id(channel) as one:
+        one.resolve_addr(None, (HOST, server.port))
+        channel.get_cm_event(WAIT).ack()
+        one.resolve_route()
+        channel.get_cm_event(WAIT).ack()
+        one.create_qp()
+        one.connect(ConnParam(b"something else"))
+        with pytest.raises(TimeoutError):
+            server.accept(0.3)
+        with channel.get_cm_event(WAIT) as event:
+            assert event.event is EventType.REJECTED
+            assert isinstance(event.param, ConnParam)
+            assert b"no rnic endpoint" in event.param.private_data
+
+
+def test_a_listener_that_says_no_hello_is_refused_here() -> None:
+    with EventChannel() as channel, create_id(channel) as listener:
+        listener.bind_addr((HOST, 0))
+        listener.listen()
+
+        def answer() -> None:
+            with channel.get_cm_event(WAIT) as event:
+                one = event.id
+            one.create_qp()
+            one.accept()
+            kinds = set()
+            while EventType.DISCONNECTED not in kinds:
+                with channel.get_cm_event(WAIT) as event:
+                    kinds.add(event.event)
+            one.destroy()
+
+        def ask() -> None:
+            with pytest.raises(NoHelloError, match="no rnic endpoint"):
+                rnic.connect(HOST, listener.get_src_port())
+
+        together(answer, ask)
+
+
+def test_another_version_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    with rnic.listen(HOST, 0) as server:
+        hello = Config().hello()
+        new = type(hello)(9, 9, *[getattr(hello, name) for name in hello.__slots__[2:]])
+        monkeypatch.setattr(Config, "hello", lambda _self: new)
+
+        def serve() -> None:
+            with pytest.raises(TimeoutError):
+                server.accept(1)
+
+        def ask() -> None:
+            with pytest.raises(rnic.endpoint.VersionError, match="no common version"):
+                rnic.connect(HOST, server.port)
+
+        together(serve, ask)
+
+
+def test_who_says_no_hello_is_served_raw_by_option() -> None:
+    config = Config(raw=True)
+    with rnic.listen(HOST, 0, config=config) as server, create_id() as one:
+
+        def ask() -> None:
+            one.resolve_addr(None, (HOST, server.port))
+            one.resolve_route()
+            one.create_qp()
+            memory = bytearray(64)
+            with one.reg_msgs(memory) as mr:
+                one.post_recv(rnic.SGE(mr, 0, 32))
+                one.connect()
+                memory[32:36] = b"ping"
+                one.post_send(rnic.SGE(mr, 32, 4))
+                one.get_send_comp()
+                assert bytes(memory[: one.get_recv_comp(WAIT).byte_len]) == b"pong"
+                one.disconnect()
+
+        def serve() -> None:
+            with server.accept(WAIT) as conn:
+                assert conn.raw
+                assert conn.recv(WAIT) == b"ping"
+                conn.send(b"pong")
+                with pytest.raises(EOFError):
+                    conn.recv(WAIT)
+
+        together(ask, serve)
