@@ -72,3 +72,20 @@ def test_request_and_reply_have_the_kernels_form() -> None:
             for name in ("local_comm_id", "remote_comm_id", "local_ca_guid", "local_qpn", "starting_psn")
         }
         assert conn.rep == replace(their_rep, **own)
+
+
+def test_each_end_says_where_the_other_begins() -> None:
+    """The kernel's client sends from the REP's starting PSN on: in the capture, 1999110."""
+    their_rep = recorded(Rep)
+    assert isinstance(their_rep, Rep)
+    assert their_rep.starting_psn == 1999110
+    with joined(asked=ONE, agreed=ONE, timing=Timing()) as pair:
+        conn = pair.client.exchange
+        assert isinstance(conn, Connection)
+        assert conn.req
+        assert conn.rep
+        assert pair.client.qp
+        assert pair.server.qp
+        active, passive = pair.client.qp.query()[0], pair.server.qp.query()[0]
+        assert active.sq_psn == passive.rq_psn == conn.rep.starting_psn
+        assert passive.sq_psn == active.rq_psn == conn.req.starting_psn
