@@ -104,7 +104,7 @@ static void timer(struct qp *qp, struct tx *tx, uint64_t now) {
         comp_timeout(qp, now);
     } else {
         req->probes++;
-        req_probe(qp, tx);
+        req_probe(qp, tx, now);
     }
 }
 

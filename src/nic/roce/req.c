@@ -341,8 +341,8 @@ void req_rewind(struct qp *qp) {
 /* The last packet asks best, since its answer covers all; while a repetition waits for the window, the oldest does.  Of a
  * READ that has been answered in part only the rest is asked for: that is shorter, and there are responders that, once
  * asked for a rest, have forgotten what came before it. */
-void req_probe(struct qp *qp, struct tx *tx) {
-    const struct requester *req = &rc_of(qp)->req;
+void req_probe(struct qp *qp, struct tx *tx, uint64_t now) {
+    struct requester *req = &rc_of(qp)->req;
     if (req->psn == req->una)
         return;
     bool all = req->psn == req->max_psn;
@@ -353,6 +353,7 @@ void req_probe(struct qp *qp, struct tx *tx) {
         i = done;
     if (write_packet(qp, tx, wqe, i, span_at(wqe, i), true) != SENT) /* a retry will find out */
         return;
+    req->timed_at = now; /* were the wait for a lost answer a round trip, each loss would make the next wait longer */
     COUNT(qp, requests_resent);
     COUNT(qp, probes_sent);
 }

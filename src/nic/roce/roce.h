@@ -154,10 +154,10 @@ void req_init(struct qp *qp);
 bool req_next(struct qp *qp, struct tx *tx, uint64_t now, bool *sent);
 bool req_outstanding(const struct requester *req);
 uint32_t req_flight(struct qp *qp);
-void req_rewind(struct qp *qp);               /* the next packet is una again */
-void req_probe(struct qp *qp, struct tx *tx); /* a packet once more, with AckReq */
-bool wqe_waits(const struct send_wqe *wqe);   /* READ or atomic: complete only with its response */
-void req_drained(struct qp *qp);              /* raises SQ_DRAINED when SQD has come to rest */
+void req_rewind(struct qp *qp);                             /* the next packet is una again */
+void req_probe(struct qp *qp, struct tx *tx, uint64_t now); /* a packet once more, with AckReq */
+bool wqe_waits(const struct send_wqe *wqe);                 /* READ or atomic: complete only with its response */
+void req_drained(struct qp *qp);                            /* raises SQ_DRAINED when SQD has come to rest */
 
 /* comp.c */
 void comp_input(struct qp *qp, const struct packet *pkt, uint64_t now);
