@@ -516,26 +516,13 @@ int fabric_modify(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask,
     if (rc)
         return rc;
     qp_attr_apply(qp, attr, mask);
-    if (to == RNIC_QPS_RESET) {
-        qp->engine->reset(qp);
-        wq_reset(&qp->sq);
-        wq_reset(&qp->rq);
-        qp->attr = (struct rnic_qp_attr){0};
-        qp->attr_set = 0;
-        qp->sq_draining = qp->last_wqe = false;
-    } else if (to == RNIC_QPS_RTR && from == RNIC_QPS_INIT) {
+    if (to == RNIC_QPS_RTR && from == RNIC_QPS_INIT) {
         const struct sockaddr_in6 *here = &node_of(qp)->addr;
         qp->flow = (struct flow){.src = *here, .dst = *here, .hop_limit = 64};
         memcpy(&qp->flow.dst.sin6_addr, qp->attr.ah_attr.grh.dgid.raw, 16);
-        rc = qp->engine->rtr(qp);
-    } else if (to == RNIC_QPS_RTS && from == RNIC_QPS_RTR) {
-        qp->engine->rts(qp);
-    } else if (to == RNIC_QPS_SQD && from == RNIC_QPS_RTS) {
-        qp->sq_draining = true;
-    } else if (to == RNIC_QPS_ERR && from != RNIC_QPS_ERR) {
-        qp_error(qp, -1);
     }
-    qp->state = to;
+    if (mask & RNIC_QP_STATE)
+        rc = qp_transition(qp, to);
     if (to >= RNIC_QPS_RTR)
         fabric_turn(qp);
     return rc;

@@ -74,3 +74,30 @@ void qp_error(struct qp *qp, int event) {
     }
     qp->engine->flush(qp);
 }
+
+static void to_reset(struct qp *qp) {
+    qp->engine->reset(qp);
+    qp_forget_completions(qp);
+    wq_reset(&qp->sq);
+    wq_reset(&qp->rq);
+    qp->attr = (struct rnic_qp_attr){0};
+    qp->attr_set = 0;
+    qp->sq_draining = qp->last_wqe = false;
+}
+
+int qp_transition(struct qp *qp, int to) {
+    int from = qp->state, rc = 0;
+    if (to == RNIC_QPS_RESET)
+        to_reset(qp);
+    else if (to == RNIC_QPS_RTR)
+        rc = qp->engine->rtr(qp);
+    else if (to == RNIC_QPS_RTS && from == RNIC_QPS_RTR)
+        qp->engine->rts(qp);
+    else if (to == RNIC_QPS_SQD)
+        qp->sq_draining |= from == RNIC_QPS_RTS;
+    else if (to == RNIC_QPS_ERR && from != RNIC_QPS_ERR)
+        qp_error(qp, -1);
+    if (!rc)
+        qp->state = to;
+    return rc;
+}

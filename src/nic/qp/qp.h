@@ -91,6 +91,8 @@ const char *qp_state_name(int state);
 int qp_attr_check(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
 int qp_av_check(const struct rnic_ah_attr *av, struct rnic_err *err);
 void qp_attr_apply(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask);
+/* What a transition does beside its attributes, which are in force already (IBA 10.3.1). 0, -ENOMEM: nothing changed */
+int qp_transition(struct qp *qp, int to);
 
 /* Completes the oldest send element (success when wqe->status is 0), unless it is unsignaled and successful. */
 void qp_complete_send(struct qp *qp, struct send_wqe *wqe);
