@@ -135,8 +135,11 @@
     X(drop_malformed, "headers contradict each other")                                                                 \
     X(drop_slot_full, "for a process whose forwarding queue is full")                                                  \
     X(drop_no_slot, "for a process that is not there (any more)")                                                      \
+    X(drop_incomplete, "part of an unreliable message that has lost another one")                                      \
+    X(drop_too_long, "unreliable message that is longer than its receive")                                             \
+    X(drop_access, "unreliable WRITE that the memory region or the queue pair does not grant")                         \
     X(drop_bad_qkey, "datagram with another Q_Key than the queue pair's")                                              \
-    X(drop_no_receive, "datagram for a queue pair that has no receive posted")
+    X(drop_no_receive, "datagram or unreliable message for a queue pair that has no receive posted")
 
 #define RNIC_ENUM_QP_STATE(n, v) RNIC_QPS_##n = v,
 enum rnic_qp_state { RNIC_QP_STATES(RNIC_ENUM_QP_STATE) };

@@ -34,6 +34,7 @@ struct engine {
 static struct engine engine_of(int qp_type) {
     static const struct engine engines[] = {[RNIC_QPT_GSI] = {&roce_ud_ops, OPC_UD},
                                             [RNIC_QPT_RC] = {&roce_rc_ops, OPC_RC},
+                                            [RNIC_QPT_UC] = {&roce_uc_ops, OPC_UC},
                                             [RNIC_QPT_UD] = {&roce_ud_ops, OPC_UD}};
     int n = (int)(sizeof engines / sizeof *engines);
     return qp_type >= 0 && qp_type < n ? engines[qp_type] : (struct engine){NULL, 0};
@@ -41,8 +42,8 @@ static struct engine engine_of(int qp_type) {
 
 static int check_init(const struct rnic_pd *pd, const struct rnic_qp_init_attr *attr, struct rnic_err *err) {
     if (!engine_of(attr->qp_type).ops)
-        return fail(err, -EOPNOTSUPP, "queue pair type %d: this device has RC (%d), UD (%d) and GSI (%d)",
-                    attr->qp_type, RNIC_QPT_RC, RNIC_QPT_UD, RNIC_QPT_GSI);
+        return fail(err, -EOPNOTSUPP, "queue pair type %d: this device has RC (%d), UC (%d), UD (%d) and GSI (%d)",
+                    attr->qp_type, RNIC_QPT_RC, RNIC_QPT_UC, RNIC_QPT_UD, RNIC_QPT_GSI);
     if (attr->srq)
         return fail(err, -EOPNOTSUPP, "shared receive queues are not supported");
     if (!attr->send_cq || !attr->recv_cq)

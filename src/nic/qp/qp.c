@@ -8,6 +8,22 @@ const char *qp_state_name(int state) {
     return state >= 0 && state <= RNIC_QPS_ERR ? names[state] : "?";
 }
 
+void engine_no_timer(struct qp *qp, struct tx *tx, uint64_t now) {
+    (void)qp;
+    (void)tx;
+    (void)now;
+}
+
+uint64_t engine_never(const struct qp *qp) {
+    (void)qp;
+    return NEVER;
+}
+
+bool engine_never_settles(struct qp *qp) {
+    (void)qp;
+    return false;
+}
+
 void qp_event(struct qp *qp, int event) {
     struct rnic_async_event e = {.event_type = event, .number = qp->pub.qp_num, .context = qp->pub.qp_context};
     event_push(&qp->nic->events, &e);
@@ -39,6 +55,8 @@ void qp_complete_send(struct qp *qp, struct send_wqe *wqe) {
                          .vendor_err = wqe->vendor_err,
                          .byte_len = wqe->length,
                          .qp_num = qp->pub.qp_num};
+    if (qp_is_datagram(qp))
+        ah_drop(wqe->ah);
     bool wanted = qp->sq_sig_all || (wqe->flags & RNIC_SEND_SIGNALED) || wqe->status;
     wq_pop(&qp->sq);
     if (wanted)
@@ -52,6 +70,15 @@ void qp_complete_recv(struct qp *qp, struct rnic_wc *wc, bool solicited) {
         wc->src_qp = qp->attr.dest_qp_num;
     wq_pop(&qp->rq);
     push(qp, &qp->rq, qp->pub.recv_cq, wc, solicited);
+}
+
+void qp_flush_sends(struct qp *qp) {
+    while (!wq_empty(&qp->sq)) {
+        struct send_wqe *wqe = sq_wqe(&qp->sq, wq_tail(&qp->sq));
+        wqe->status = RNIC_WC_WR_FLUSH_ERR;
+        wqe->vendor_err = RNIC_VE_FLUSHED;
+        qp_complete_send(qp, wqe);
+    }
 }
 
 void qp_flush_receives(struct qp *qp) {

@@ -34,6 +34,11 @@ struct engine_ops {
     void (*stats)(struct qp *qp, struct rnic_qp_stats *out);
 };
 
+/* For transports without answers, and so without timers. */
+void engine_no_timer(struct qp *qp, struct tx *tx, uint64_t now);
+uint64_t engine_never(const struct qp *qp);
+bool engine_never_settles(struct qp *qp);
+
 /* What the QPs of one device share; the device owns it. */
 struct nic {
     uint32_t mtu; /* payload bytes that a packet of the port can have */
@@ -98,6 +103,7 @@ int qp_transition(struct qp *qp, int to);
 void qp_complete_send(struct qp *qp, struct send_wqe *wqe);
 /* Completes the oldest receive element; wc holds status, opcode, byte_len, flags, imm, and of a datagram src_qp. */
 void qp_complete_recv(struct qp *qp, struct rnic_wc *wc, bool solicited);
+void qp_flush_sends(struct qp *qp); /* all of a queue, WR_FLUSH_ERR */
 void qp_flush_receives(struct qp *qp);
 /* The queues go, or start anew: completions that are not polled yet free nothing in them any more. */
 void qp_forget_completions(struct qp *qp);

@@ -62,6 +62,8 @@ static int check_opcode(const struct wq *q, int opcode, struct rnic_err *err) {
     bool send = opcode == RNIC_WR_SEND || opcode == RNIC_WR_SEND_WITH_IMM;
     if (is_datagram(q) && !send)
         return fail(err, -EINVAL, "opcode %d: a datagram queue pair can SEND and SEND_WITH_IMM, nothing else", opcode);
+    if (q->qp_type == RNIC_QPT_UC && opcode > RNIC_WR_SEND_WITH_IMM)
+        return fail(err, -EINVAL, "opcode %d: an unreliable connection can SEND and RDMA_WRITE, nothing else", opcode);
     if (opcode < 0 || opcode > RNIC_WR_ATOMIC_FETCH_AND_ADD)
         return fail(err, -EOPNOTSUPP, "opcode %d is not supported on an RC queue pair of this device", opcode);
     return 0;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`rnic pingpong rc` and `ud`: ibv_rc_pingpong and ibv_ud_pingpong; either end can be the original.
+"""`rnic pingpong rc`, `uc` and `ud`: ibv_rc_pingpong and its kin; either end can be the original.
 
 Each end posts rx_depth receives, and sends one message when it has received the other's and its own last SEND
 has completed; the client begins.  An exchange is a message there and one back.
@@ -146,9 +146,7 @@ def common(size: int) -> Callable[[_F], _F]:
     return add
 
 
-@pingpong.command()
-@common(4096)
-@click.option(
+path_mtu = click.option(
     "-m",
     "--mtu",
     type=click.Choice(list(map(str, MTUS))),
@@ -156,6 +154,11 @@ def common(size: int) -> Callable[[_F], _F]:
     show_default=True,
     help="Path MTU.",
 )
+
+
+@pingpong.command()
+@common(4096)
+@path_mtu
 @click.option("-o", "--odp", is_flag=True, help="On-demand paging (not supported yet).")
 @click.option("-O", "--iodp", is_flag=True, help="Implicit on-demand paging (not supported yet).")
 @click.option("-P", "--prefetch", is_flag=True, help="Prefetch an on-demand region (not supported yet).")
@@ -178,6 +181,18 @@ def rc(mtu: str, **given: Any) -> None:
         if given.pop(name):
             raise Failure(f"--{name}: {words}: operation not supported (EOPNOTSUPP)")
     run(Options.of(given, MTUS[int(mtu)]), End)
+
+
+@pingpong.command()
+@common(4096)
+@path_mtu
+def uc(mtu: str, **given: Any) -> None:
+    """Bounce messages over an unreliable connection: without HOST a server, with HOST its client.
+
+    Options, TCP exchange and output are those of ibv_uc_pingpong; either end can be the original.  A
+    message that loses a packet ends the run.
+    """
+    run(Options.of(given, MTUS[int(mtu)]), UnreliableEnd)
 
 
 @pingpong.command()
@@ -388,6 +403,25 @@ class End:
             click.echo(f"invalid data in page {page}")
         if bad:
             raise Failure(f"{len(bad)} pages arrived wrong")
+
+
+class UnreliableEnd(End):
+    """The same over an unreliable connection: no retries, and so nothing to say of them."""
+
+    qp_type = rnic.QPType.UC
+
+    def connect(self, remote: exchange.PeerAddress) -> None:
+        """From now on messages can be sent to the peer."""
+        self.qp.modify(
+            rnic.QPAttr(
+                qp_state=rnic.QPState.RTR,
+                path_mtu=self.options.mtu,
+                dest_qp_num=remote.qp_num,
+                rq_psn=remote.psn,
+                ah_attr=endpoint.path_to(self.port, remote, self.options.sl),
+            )
+        )
+        self.qp.modify(rnic.QPAttr(qp_state=rnic.QPState.RTS, sq_psn=self.local.psn))
 
 
 class DatagramEnd(End):
