@@ -457,7 +457,7 @@ static struct qp *make_qp(struct node *node, int type, const struct rnic_qp_cap 
     qp->pub.recv_cq = &recv_cq->pub;
     qp->pub.qp_num = FIRST_QPN + (uint32_t)((node - node->fabric->node) << 16) + (uint32_t)node->qps;
     qp->pub.qp_type = qp->sq.qp_type = type;
-    qp->sq.pd = &node->pd.pub;
+    qp->sq.pd = qp->rq.pd = &node->pd.pub;
     qp->nic = &node->nic;
     qp->engine = type == RNIC_QPT_RC ? &roce_rc_ops : type == RNIC_QPT_UC ? &roce_uc_ops : &roce_ud_ops;
     qp->service = type == RNIC_QPT_RC ? OPC_RC : type == RNIC_QPT_UC ? OPC_UC : OPC_UD;

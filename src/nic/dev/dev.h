@@ -4,7 +4,7 @@
  * time.
  *
  *   device.c    open and close: ports, slot, engine thread
- *   verbs.c     the operations table; verbs_mem.c, verbs_cq.c, verbs_qp.c: its objects
+ *   verbs.c     the operations table; verbs_mem.c, verbs_cq.c, verbs_srq.c, verbs_qp.c: its objects
  *   qpn.c       queue pair numbers: slot and index
  *   ah.c        address vectors and handles
  *   mcast.c     multicast groups

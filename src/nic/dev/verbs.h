@@ -11,6 +11,8 @@
 #define MAX_QP_WR 32768
 #define MAX_SGE 32
 #define MAX_INLINE 4096
+#define MAX_SRQ 65536
+#define MAX_SRQ_WR 32768
 #define MAX_CQE (1 << 20)
 #define MAX_MR (1 << 22)
 #define MAX_PD 65536
@@ -48,6 +50,15 @@ int soft_post_send(struct rnic_qp *pub, const struct rnic_send_wr *wr, const str
                    struct rnic_err *err);
 int soft_post_recv(struct rnic_qp *pub, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
                    struct rnic_err *err);
+
+/* verbs_srq.c */
+int soft_create_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr *attr, struct rnic_srq **out,
+                    struct rnic_err *err);
+int soft_modify_srq(struct rnic_srq *pub, const struct rnic_srq_attr *attr, uint32_t mask, struct rnic_err *err);
+int soft_query_srq(struct rnic_srq *pub, struct rnic_srq_attr *attr, struct rnic_err *err);
+int soft_destroy_srq(struct rnic_srq *pub, struct rnic_err *err);
+int soft_post_srq_recv(struct rnic_srq *pub, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
+                       struct rnic_err *err);
 
 /* ah.c */
 int soft_create_ah(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct rnic_ah **out, struct rnic_err *err);

@@ -39,13 +39,15 @@ int soft_dealloc_pd(struct rnic_pd *pub, struct rnic_err *err) {
     if (rc)
         return rc;
     dev_lock(dev);
-    int mrs = pd->mrs, qps = pd->qps, ahs = pd->ahs;
-    if (!mrs && !qps && !ahs)
+    int mrs = pd->mrs, qps = pd->qps, srqs = pd->srqs, ahs = pd->ahs;
+    if (!mrs && !qps && !srqs && !ahs)
         dev->pds--;
     dev_unlock(dev);
-    if (mrs || qps || ahs)
-        return fail(err, -EBUSY, "the protection domain has %d memory regions, %d queue pairs and %d address handles",
-                    mrs, qps, ahs);
+    if (mrs || qps || srqs || ahs)
+        return fail(err, -EBUSY,
+                    "the protection domain has %d memory regions, %d queue pairs, %d shared receive queues and %d "
+                    "address handles",
+                    mrs, qps, srqs, ahs);
     free(pd);
     return 0;
 }

@@ -44,8 +44,10 @@ static int check_init(const struct rnic_pd *pd, const struct rnic_qp_init_attr *
     if (!engine_of(attr->qp_type).ops)
         return fail(err, -EOPNOTSUPP, "queue pair type %d: this device has RC (%d), UC (%d), UD (%d) and GSI (%d)",
                     attr->qp_type, RNIC_QPT_RC, RNIC_QPT_UC, RNIC_QPT_UD, RNIC_QPT_GSI);
-    if (attr->srq)
-        return fail(err, -EOPNOTSUPP, "shared receive queues are not supported");
+    if (attr->srq && attr->qp_type == RNIC_QPT_GSI)
+        return fail(err, -EINVAL, "a GSI queue pair has receives of its own, no shared receive queue");
+    if (attr->srq && attr->srq->ctx != pd->ctx)
+        return fail(err, -EINVAL, "the shared receive queue belongs to another device than the protection domain");
     if (!attr->send_cq || !attr->recv_cq)
         return fail(err, -EINVAL, "a queue pair needs a send_cq and a recv_cq (they may be the same)");
     if (attr->send_cq->ctx != pd->ctx || attr->recv_cq->ctx != pd->ctx)
@@ -63,6 +65,11 @@ static void free_qp(struct qp *qp) {
 
 static uint32_t at_least_one(uint32_t n) { return n ? n : 1; }
 
+static struct rnic_qp_cap granted(const struct qp *qp) {
+    uint32_t wr = qp->srq ? 0 : qp->rq.max_wr, sge = qp->srq ? 0 : qp->rq.max_sge;
+    return (struct rnic_qp_cap){qp->sq.max_wr, wr, qp->sq.max_sge, sge, qp->sq.max_inline};
+}
+
 static struct qp *make_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *attr) {
     struct qp *qp = calloc(1, sizeof *qp);
     struct rnic_qp_cap *cap = &attr->cap;
@@ -73,7 +80,13 @@ static struct qp *make_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *attr) {
     qp->engine = engine_of(attr->qp_type).ops;
     qp->service = engine_of(attr->qp_type).service;
     qp->sq.qp_type = attr->qp_type;
+    qp->srq = (struct srq *)attr->srq;
     qp->sq.pd = pd;
+    qp->rq.pd = attr->srq ? attr->srq->pd : pd;
+    if (attr->srq) { /* its own receive queue is a place for the one that a message takes (man ibv_create_qp) */
+        cap->max_recv_wr = 0;
+        cap->max_recv_sge = qp->srq->q.max_sge;
+    }
     qp->sq_sig_all = attr->sq_sig_all;
     qp->timer_at = NEVER;
     if (wq_init(&qp->sq, at_least_one(cap->max_send_wr), at_least_one(cap->max_send_sge), cap->max_inline_data,
@@ -83,7 +96,7 @@ static struct qp *make_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *attr) {
         free_qp(qp);
         return NULL;
     }
-    *cap = (struct rnic_qp_cap){qp->sq.max_wr, qp->rq.max_wr, qp->sq.max_sge, qp->rq.max_sge, cap->max_inline_data};
+    *cap = granted(qp);
     return qp;
 }
 
@@ -129,6 +142,8 @@ static int enter_qp(struct dev *dev, struct qp *qp, struct rnic_err *err) {
     ((struct pd *)qp->pub.pd)->qps++;
     ((struct cq *)qp->pub.send_cq)->qps++;
     ((struct cq *)qp->pub.recv_cq)->qps++;
+    if (qp->srq)
+        qp->srq->qps++;
     return 0;
 }
 
@@ -177,6 +192,8 @@ static void leave_qp(struct dev *dev, struct qp *qp) {
     ((struct pd *)pub->pd)->qps--;
     ((struct cq *)pub->send_cq)->qps--;
     ((struct cq *)pub->recv_cq)->qps--;
+    if (qp->srq)
+        qp->srq->qps--;
 }
 
 int soft_destroy_qp(struct rnic_qp *pub, struct rnic_err *err) {
@@ -286,7 +303,7 @@ int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct rnic_qp
     if (rc)
         return rc;
     dev_lock(dev);
-    struct rnic_qp_cap cap = {qp->sq.max_wr, qp->rq.max_wr, qp->sq.max_sge, qp->rq.max_sge, qp->sq.max_inline};
+    struct rnic_qp_cap cap = granted(qp);
     *attr = qp->attr;
     attr->qp_state = attr->cur_qp_state = qp->state;
     attr->sq_draining = qp->sq_draining;
@@ -294,6 +311,7 @@ int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct rnic_qp
     *init = (struct rnic_qp_init_attr){.qp_context = pub->qp_context,
                                        .send_cq = pub->send_cq,
                                        .recv_cq = pub->recv_cq,
+                                       .srq = qp->srq ? &qp->srq->pub : NULL,
                                        .cap = cap,
                                        .qp_type = pub->qp_type,
                                        .sq_sig_all = qp->sq_sig_all};
@@ -339,6 +357,9 @@ int soft_post_recv(struct rnic_qp *pub, const struct rnic_recv_wr *wr, const str
     struct dev *dev = dev_of(pub->ctx);
     struct qp *qp = (struct qp *)pub;
     int rc = dev_check_alive(dev, err);
+    if (!rc && qp->srq)
+        rc = fail(err, -EINVAL,
+                  "the queue pair takes from a shared receive queue: post there, with post_recv of the SRQ");
     if (!rc && qp->state == RNIC_QPS_RESET)
         rc = fail(err, -EINVAL, "the queue pair is in RESET; receives are posted from INIT on");
     if (rc) {

@@ -72,6 +72,17 @@ void qp_complete_recv(struct qp *qp, struct rnic_wc *wc, bool solicited) {
     push(qp, &qp->rq, qp->pub.recv_cq, wc, solicited);
 }
 
+bool qp_takes_shared(struct qp *qp) {
+    struct srq *srq = qp->srq;
+    if (!srq_take(srq, &qp->rq))
+        return false;
+    if (srq_below_limit(srq)) {
+        struct rnic_async_event e = {.event_type = RNIC_EVENT_SRQ_LIMIT_REACHED, .context = srq->pub.srq_context};
+        event_push(&qp->nic->events, &e);
+    }
+    return true;
+}
+
 void qp_flush_sends(struct qp *qp) {
     while (!wq_empty(&qp->sq)) {
         struct send_wqe *wqe = sq_wqe(&qp->sq, wq_tail(&qp->sq));
@@ -100,6 +111,8 @@ void qp_error(struct qp *qp, int event) {
         qp_event(qp, event);
     }
     qp->engine->flush(qp);
+    if (qp->srq) /* it takes no more of the shared receives (IBA 11.6.3.2) */
+        qp_event(qp, RNIC_EVENT_QP_LAST_WQE_REACHED);
 }
 
 static void to_reset(struct qp *qp) {

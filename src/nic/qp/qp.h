@@ -10,6 +10,7 @@
 
 #include "mem/mr.h"
 #include "queue/cq.h"
+#include "queue/srq.h"
 #include "queue/wq.h"
 #include "wire/packet.h"
 
@@ -64,7 +65,8 @@ struct qp {
     bool sq_draining; /* SQD: messages under way are not finished yet */
     int groups;       /* multicast groups that it is attached to */
     bool last_wqe;    /* QP_REQ_ERR, QP_ACCESS_ERR or QP_FATAL has been raised */
-    struct wq sq, rq;
+    struct wq sq, rq; /* with a shared receive queue, rq holds the one receive that a message has taken from it */
+    struct srq *srq;  /* or NULL */
     struct flow flow; /* to the peer */
     struct flow from; /* and from it: the source port is that of its last packet */
     struct rnic_counters counters;
@@ -98,6 +100,10 @@ int qp_av_check(const struct rnic_ah_attr *av, struct rnic_err *err);
 void qp_attr_apply(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask);
 /* What a transition does beside its attributes, which are in force already (IBA 10.3.1). 0, -ENOMEM: nothing changed */
 int qp_transition(struct qp *qp, int to);
+
+/* Is there a receive, at rq's tail? With a shared receive queue a message takes its oldest one. */
+bool qp_takes_shared(struct qp *qp);
+static inline bool qp_has_receive(struct qp *qp) { return !wq_empty(&qp->rq) || (qp->srq && qp_takes_shared(qp)); }
 
 /* Completes the oldest send element (success when wqe->status is 0), unless it is unsignaled and successful. */
 void qp_complete_send(struct qp *qp, struct send_wqe *wqe);

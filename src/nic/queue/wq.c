@@ -41,6 +41,17 @@ void wq_reset(struct wq *q) {
     atomic_store(&q->freed, 0);
 }
 
+void wq_adopt(struct wq *q, struct wq *other, uint32_t elements) {
+    uint8_t *slots = q->slots;
+    q->slots = other->slots;
+    other->slots = slots;
+    q->mask = other->mask;
+    q->max_wr = other->max_wr;
+    atomic_store(&q->head, elements);
+    atomic_store(&q->tail, 0);
+    atomic_store(&q->freed, 0);
+}
+
 static bool is_datagram(const struct wq *q) { return q->qp_type == RNIC_QPT_UD || q->qp_type == RNIC_QPT_GSI; }
 
 static bool is_inline_opcode(int op) {

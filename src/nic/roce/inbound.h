@@ -61,7 +61,7 @@ static inline enum fault inbound_receive(struct qp *qp, const struct inbound *in
     uint32_t mask = pkt->row->mask;
     if (!(mask & (OPC_SEND | OPC_USES_RQ)))
         return OK;
-    if (wq_empty(&qp->rq))
+    if (!qp_has_receive(qp))
         return FAULT_RNR;
     if (!(mask & OPC_SEND))
         return OK;
@@ -97,7 +97,7 @@ static inline int inbound_access(struct qp *qp, const struct inbound *in, const 
 static inline int inbound_store_send(struct qp *qp, struct inbound *in, const struct packet *pkt) {
     const struct recv_wqe *wqe = rq_wqe(&qp->rq, wq_tail(&qp->rq));
     uint32_t before = pkt->row->mask & OPC_FIRST ? 0 : in->received;
-    int ve = sge_scatter(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, before, pkt->payload, pkt->length);
+    int ve = sge_scatter(&qp->nic->mrs, qp->rq.pd, wqe->sge, wqe->num_sge, before, pkt->payload, pkt->length);
     if (!ve)
         in->received = before + pkt->length;
     return ve;

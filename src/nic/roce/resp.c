@@ -328,6 +328,8 @@ void resp_input(struct qp *qp, const struct packet *pkt, uint64_t now) {
  * second one in the code's last bit: 2 (code 2), 3, 4, 6, 8, 12 ... */
 static uint8_t credit_code(struct qp *qp) {
     uint32_t n = wq_head(&qp->rq) - wq_tail(&qp->rq);
+    if (qp->srq) /* how many are left says nothing: others take them, too (IBA 9.7.7.2) */
+        return AETH_CREDIT_INVALID;
     if (n < 2)
         return (uint8_t)n;
     uint32_t log = 31u - (uint32_t)__builtin_clz(n), code = 2 * log + (n >> (log - 1) & 1);

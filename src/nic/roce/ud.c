@@ -125,15 +125,15 @@ static int unwanted(struct qp *qp, const struct packet *pkt) {
         return RNIC_CNT_drop_bad_qkey;
     if (pkt->length > MAX_PAYLOAD || (gsi && pkt->length != MAD_BYTES))
         return RNIC_CNT_drop_malformed;
-    if (wq_empty(&qp->rq))
+    if (!qp_has_receive(qp))
         return RNIC_CNT_drop_no_receive;
     return -1;
 }
 
 static int place(struct qp *qp, const struct recv_wqe *wqe, const struct packet *pkt) {
     const struct mr_table *t = &qp->nic->mrs;
-    int ve = sge_scatter(t, qp->pub.pd, wqe->sge, wqe->num_sge, 0, pkt->grh, GRH_BYTES);
-    return ve ? ve : sge_scatter(t, qp->pub.pd, wqe->sge, wqe->num_sge, GRH_BYTES, pkt->payload, pkt->length);
+    int ve = sge_scatter(t, qp->rq.pd, wqe->sge, wqe->num_sge, 0, pkt->grh, GRH_BYTES);
+    return ve ? ve : sge_scatter(t, qp->rq.pd, wqe->sge, wqe->num_sge, GRH_BYTES, pkt->payload, pkt->length);
 }
 
 static void deliver(struct qp *qp, const struct packet *pkt) {
