@@ -99,6 +99,26 @@ def test_an_unreliable_connection_over_ipv6_is_validated(rnic: Start) -> None:
     assert_good(*both(rnic, "-n", 50, "-r", 2, "-c", host="::1", service="uc"), 4096, 50)
 
 
+@pytest.mark.parametrize("events", [[], ["-e"]], ids=["poll", "events"])
+@pytest.mark.parametrize(("qps", "depth", "size"), [(1, 1, 0), (16, 500, 4096), (40, 40, 100), (3, 4, 20000)])
+def test_messages_bounce_over_many_connections(
+    rnic: Start, qps: int, depth: int, size: int, events: list[str]
+) -> None:
+    options = ["-q", qps, "-r", depth, "-s", size, "-n", 300, "-c", *events]
+    server, client = both(rnic, *options, service="srq")
+    for result in (server, client):
+        assert (result.status, result.err) == (0, "")
+        assert result.out.count("  local address: ") == result.out.count("  remote address: ") == qps
+        assert f"{2 * size * 300} bytes in" in result.out
+        assert "300 iters in" in result.out
+
+
+def test_the_shared_queue_has_a_receive_for_each_connection(rnic: Start) -> None:
+    assert_failed(
+        rnic("pingpong", "srq", "-q", 5, "-r", 4).wait(), "--rx-depth 4 is too few for 5 queue pairs"
+    )
+
+
 def test_a_datagram_of_two_packets_is_refused(rnic: Start) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = rnic("pingpong", "ud", "-p", listener.getsockname()[1], "-s", 4097, "127.0.0.1")

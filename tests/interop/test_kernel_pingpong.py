@@ -106,6 +106,18 @@ def test_ud_pingpong(link: Link, family: str, rnic: str, size: int, events: bool
         assert "100 iters in" in out
 
 
+@pytest.mark.combinations(
+    3, family=["ipv4", "ipv6"], rnic=["server", "client"], qps=[1, 16], size=[1, 4097], events=[False, True]
+)
+def test_srq_pingpong(link: Link, family: str, rnic: str, qps: int, size: int, events: bool) -> None:
+    common: list[object] = ["-q", qps, "-s", size, "-n", 300, "-r", 100, "-c", *["-e"] * events]
+    ours = ["-g", link.rnic_gid_index(family), "-d", link.device, *common]
+    theirs = ["-g", link.kernel_gid_index(family), *common]
+    for out in pingpong(link, rnic, ours, theirs, service="srq"):
+        assert "300 iters in" in out
+        assert "invalid data" not in out
+
+
 @pytest.mark.parametrize("rnic", ["server", "client"])
 def test_device_and_gid_are_those_of_the_tcp_connection(link: Link, rnic: str) -> None:
     ours, _ = pingpong(link, rnic, ["-n", 10], ["-n", 10, "-g", link.kernel_gid_index("ipv4")])
