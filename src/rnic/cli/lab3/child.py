@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Self
 
-END_SECONDS = 1.0  # how long a program may take to end by itself when its connection is gone
+END_SECONDS = 0.3  # how long a program may take to end by itself when its connection is gone
 
 
 def command_of(script: Path) -> list[str]:

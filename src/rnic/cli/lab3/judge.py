@@ -70,7 +70,12 @@ class Judge:
 
     def _examine(self, child: Child) -> None:
         with answer(self._request(child), child.seconds, gone=child.gone) as line:
-            self._converse(line)
+            try:
+                self._converse(line)
+            except Fault as fault:
+                if fault.code is Code.PROTOCOL:
+                    line.refuse(fault.message)
+                raise
             self._part(line, child)
 
     def _request(self, child: Child) -> CmId:
@@ -115,8 +120,9 @@ class Judge:
         try:
             line.send(action.message, f"sending {what}")
         except Fault as fault:
-            if fault.code is Code.SILENT:
-                raise _wrong(f"{what} could not be delivered: no receive was posted for it") from None
+            if line.qp.statistics().counters.rnr_nak_received:
+                text = f"{what} could not be delivered: no receive was posted for it"
+                raise Fault(fault.code, text) from None
             raise
 
     def _chunk(self, line: Line, machine: Receiver, region: memoryview, offer: Action) -> Action:

@@ -14,10 +14,11 @@ from typing import Self
 
 import rnic
 from rnic.cli.lab3.faults import Code, Fault
-from rnic.cli.lab3.messages import MESSAGE_BYTES, Message
+from rnic.cli.lab3.messages import MESSAGE_BYTES, TEXT_BYTES, Error, Message, padded
 from rnic.rdmacm import CmId, Event, EventChannel, EventType, create_id
 
 SLICE = 0.02  # seconds between two looks at what no descriptor tells
+REFUSE_SECONDS = 0.5  # how long a peer that is refused may take to hear why
 RECEIVE_ID, SEND_ID = 1 << 32, 1 << 33  # wr_id; an RDMA WRITE has a smaller one
 
 Gone = Callable[[], str | None]  # why the peer will never answer, or None
@@ -65,12 +66,6 @@ class Line:
             if watched is not None:
                 poller.register(watched, select.POLLIN)
         return poller
-
-    def ignore_stop(self) -> None:
-        """From now on the stop descriptor interrupts no wait."""
-        if self._stop is not None:
-            self._poller.unregister(self._stop)
-            self._stop = None
 
     def _release(self) -> None:
         channel = self.cm_id.channel
@@ -185,6 +180,15 @@ class Line:
             self._sending = False
         else:
             self.written.append(wc.wr_id)
+
+    def refuse(self, text: str) -> None:
+        """Let the peer know why this is the end, if it listens; a stop does not interrupt that."""
+        if self._stop is not None:
+            self._poller.unregister(self._stop)
+        self._stop = self._gone = None
+        self.timeout = min(self.timeout, REFUSE_SECONDS)
+        with contextlib.suppress(Fault, OSError):
+            self.send(Error(padded(text, TEXT_BYTES)), "refusing")
 
     def hang_up(self) -> None:
         """Disconnect, unless the peer did."""

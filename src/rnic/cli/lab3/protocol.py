@@ -17,7 +17,6 @@ from rnic.cli.lab3 import messages
 from rnic.cli.lab3.faults import Code, Fault
 from rnic.cli.lab3.messages import (
     ID_BYTES,
-    TEXT_BYTES,
     VERSION,
     Announce,
     Done,
@@ -288,11 +287,6 @@ def check_id(who: str) -> str:
 def key_of(secret: bytes, who: str) -> str:
     """The secret key of an id: HMAC-SHA256 of the id's UTF-8 under the receiver's secret, 32 hex digits."""
     return hmac.new(secret, who.encode(), "sha256").hexdigest()[:32]
-
-
-def error(text: str) -> Error:
-    """Why the receiver will disconnect, in words for the sender."""
-    return Error(padded(text, TEXT_BYTES))
 
 
 def markdown(table: Table[SenderState] | Table[ReceiverState]) -> str:

@@ -20,13 +20,12 @@ from rnic.cli.demo import bars, say
 from rnic.cli.lab3.faults import Code, Fault
 from rnic.cli.lab3.line import Line, answer
 from rnic.cli.lab3.messages import Region
-from rnic.cli.lab3.protocol import Action, Receiver, ReceiverState, Send, Store, error, key_of
+from rnic.cli.lab3.protocol import Action, Receiver, ReceiverState, Send, Store, key_of
 from rnic.cli.lab3.storage import Incoming, room_in
 from rnic.cli.params import show_size
 from rnic.rdmacm import CmId, EventChannel, EventType, create_id
 
 MAX_SENDERS = 64  # side by side
-TELL_SECONDS = 1.0  # how long a sender that is refused may take to hear why
 INTERRUPTED = 130
 REGION_ACCESS = rnic.AccessFlags.LOCAL_WRITE | rnic.AccessFlags.REMOTE_WRITE
 
@@ -60,11 +59,11 @@ class Transfer:
                 self._run(incoming)
         except Fault as fault:
             if fault.code not in (Code.LOST, Code.SILENT, Code.HASH):
-                self._tell(fault.message)
+                self._line.refuse(fault.message)
             raise
         except OSError as failure:
             text = failure.strerror or str(failure)
-            self._tell(text)
+            self._line.refuse(text)
             raise Fault(Code.FAILED, f"{self.machine.doing}: {text}") from None
 
     def _run(self, incoming: Incoming) -> None:
@@ -92,13 +91,6 @@ class Transfer:
         if self.machine.state is ReceiverState.VERIFIED:
             self.path = incoming.keep()
         return action
-
-    def _tell(self, text: str) -> None:
-        """Let the sender know why, if it listens."""
-        with suppress(Fault, OSError):
-            self._line.timeout = min(self._line.timeout, TELL_SECONDS)
-            self._line.ignore_stop()
-            self._line.send(error(text), "refusing")
 
 
 class Server:
