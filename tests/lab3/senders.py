@@ -88,7 +88,7 @@ WRONG = {
         Step.REGION,
         "no receive was posted for it",
         ("odd",),
-        seconds=1,
+        seconds=3,
     ),
     "writes with a wrong key": Wrong(
         but(("addr + start, rkey)", "addr + start, rkey ^ 0x100)")),
@@ -177,9 +177,9 @@ WRONG = {
     "hangs": Wrong(
         but(("    verdict = transfer", "    __import__('time').sleep(600)\n    verdict = transfer")),
         Step.ANNOUNCE,
-        "the sender was still running after 1 s",
+        "the sender was still running after 3 s",
         ("odd",),
-        seconds=1,
+        seconds=3,
     ),
     "crashes while it writes": Wrong(
         but(("        cm_id.post_write(", "        __import__('os').abort()\n        cm_id.post_write(")),
@@ -196,9 +196,9 @@ WRONG = {
     "does not end": Wrong(
         but((END, END + "    __import__('time').sleep(600)\n")),
         Step.EXIT,
-        "still running after 2 s",
+        "still running after 3 s",
         ("odd",),
-        seconds=2,
+        seconds=3,
     ),
     "ends with an exit code": Wrong(
         but((END, END + "    sys.exit('no reason')\n")), Step.EXIT, "it ended with exit code 1"

@@ -20,6 +20,10 @@ from rnic.rdmacm import CmId, Event, EventChannel, EventType, create_id
 SLICE = 0.02  # seconds between two looks at what no descriptor tells
 REFUSE_SECONDS = 0.5  # how long a peer that is refused may take to hear why
 RECEIVE_ID, SEND_ID = 1 << 32, 1 << 33  # wr_id; an RDMA WRITE has a smaller one
+FAILURES = {
+    rnic.WCStatus.RETRY_EXC_ERR: "does not answer any more",
+    rnic.WCStatus.REM_ACCESS_ERR: "refuses the address or the key",
+}
 
 Gone = Callable[[], str | None]  # why the peer will never answer, or None
 
@@ -84,6 +88,11 @@ class Line:
         """Post the receive for the next message."""
         self.cm_id.post_recv(self._into, wr_id=RECEIVE_ID)
 
+    @property
+    def has_message(self) -> bool:
+        """Whether receive() would not wait."""
+        return bool(self._inbox)
+
     def send(self, message: Message, doing: str) -> None:
         """Send a message; the peer has it when this returns."""
         data = message.emit()
@@ -100,7 +109,7 @@ class Line:
 
     def receive(self, doing: str) -> bytes:
         """The next message."""
-        self.until(lambda: bool(self._inbox), doing)
+        self.until(lambda: self.has_message, doing)
         return self._inbox.popleft()
 
     # ------------------------------------------------------------------ waiting
@@ -173,7 +182,7 @@ class Line:
     def _on_completion(self, wc: rnic.WC) -> None:
         if not wc.ok:
             if wc.status is not rnic.WCStatus.WR_FLUSH_ERR:
-                self.end = self.end or wc.explain()
+                self.end = self.end or self._why_failed(wc)
         elif wc.wr_id == RECEIVE_ID:
             self._inbox.append(bytes(self._into.buf[: wc.byte_len]))
         elif wc.wr_id == SEND_ID:
@@ -189,6 +198,11 @@ class Line:
         self.timeout = min(self.timeout, REFUSE_SECONDS)
         with contextlib.suppress(Fault, OSError):
             self.send(Error(padded(text, TEXT_BYTES)), "refusing")
+
+    def _why_failed(self, wc: rnic.WC) -> str:
+        if words := FAILURES.get(wc.status):
+            return f"the {self.peer} {words} ({wc.status.name})"
+        return wc.explain()
 
     def hang_up(self) -> None:
         """Disconnect, unless the peer did."""
@@ -259,6 +273,10 @@ def answer(cm_id: CmId, timeout: float, *, gone: Gone | None = None, stop: int |
         undo.enter_context(line)
         line.expect()
         cm_id.accept()
-        line.until(lambda: line.established, "connecting")
+        line.until(lambda: line.established or line.has_message, "connecting")
+        if not line.established:
+            # Data came before the RTU, which may be lost.  EINVAL: the peer has gone, as an event will tell.
+            with contextlib.suppress(rnic.VerbsError):
+                cm_id.notify(rnic.EventType.COMM_EST)
         undo.pop_all()
     return line

@@ -110,11 +110,11 @@ class Server:
             self._listener.listen()
             self._bars = bars(console)
             self._stack = stack.pop_all()
-        self.port = self._listener.get_src_port()
 
     def run(self, once: bool) -> int:
         """Serve until a signal, or one sender; the exit code."""
         with self._stack, self._bars, self._signals():
+            click.echo(f"listening on port {self._listener.get_src_port()}", err=True)
             try:
                 if once:
                     return self._serve_one()
@@ -219,6 +219,4 @@ def describe(failure: Fault | OSError) -> str:
 
 def serve(host: str, port: int, settings: Settings, once: bool, console: Console) -> int:
     """Listen and serve; the exit code."""
-    server = Server(host, port, settings, console)
-    click.echo(f"listening on port {server.port}", err=True)
-    return server.run(once)
+    return Server(host, port, settings, console).run(once)
