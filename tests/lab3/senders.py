@@ -205,9 +205,5 @@ WRONG = {
     ),
 }
 
-RIGHT = {
-    "solution": solution(),
-    "does not wait between WRITE and DONE": but(
-        (WRITE_AND_DONE, AT_ONCE.format(first=POST_WRITE, second=POST_DONE)),
-    ),
-}
+DONE_BEHIND_WRITE = but((WRITE_AND_DONE, AT_ONCE.format(first=POST_WRITE, second=POST_DONE)))
+"""Right: what is posted in order is executed in order."""

@@ -18,9 +18,9 @@ import pytest
 from cli.commands import Command
 from lab3 import ends
 from lab3.senders import PART, but
-from rnic.cli import main
 from rnic.cli.lab3.faults import Code
 from rnic.cli.lab3.protocol import key_of
+from rnic.cli.main import run as rnic_main
 
 Start = Callable[..., Command]
 HOST = "127.0.0.1"
@@ -105,7 +105,7 @@ def test_receiver_ends_on_sigint_in_the_middle_of_a_transfer(
         status, out = interrupt(command)
         process.kill()
     assert status == 0
-    assert "failed: interrupted" in out
+    assert "failed: the receiver was interrupted" in out
     assert out.endswith("0 files received, 1 transfers failed\n")
     assert kept(folder) == {}
 
@@ -283,6 +283,12 @@ def test_nobody_listens(rnic: Start, tmp_path: Path) -> None:
     assert result.err == f"rnic: {HOST} port 9: nobody listens there\n"
 
 
+def test_host_that_has_no_address_is_no_connection(rnic: Start, tmp_path: Path) -> None:
+    result = rnic("lab3", "sender", "no.such.host.invalid", a_file(tmp_path, 1), "--id", "a").wait()
+    assert result.status == Code.CONNECT
+    assert result.err.startswith("rnic: no.such.host.invalid port 7471: ")
+
+
 @pytest.mark.parametrize(
     "args",
     [
@@ -296,5 +302,5 @@ def test_nobody_listens(rnic: Start, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_command_line_ends_with_2(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["lab3", *args]) == 2
+    assert rnic_main(["lab3", *args]) == 2
     assert "Usage: rnic lab3" in capsys.readouterr().err

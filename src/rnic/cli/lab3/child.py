@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Self
 
+ERROR_CHARACTERS = 4096
+FILE_BYTES = 16 << 20  # what it may write to a file, so that one that prints without end fills no disk
 END_SECONDS = 0.3  # how long a program may take to end by itself when its connection is gone
 
 
@@ -40,6 +43,7 @@ class Child:
                 start_new_session=True,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
+            resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
             self._stack = stack.pop_all()
 
     @property
@@ -78,8 +82,8 @@ class Child:
         return _text(self._out)
 
     def errors(self) -> str:
-        """What it has written to stderr."""
-        return _text(self._err)
+        """The last of what it has written to stderr."""
+        return _text(self._err)[-ERROR_CHARACTERS:]
 
     def __enter__(self) -> Self:
         return self

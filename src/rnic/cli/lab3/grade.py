@@ -92,13 +92,24 @@ def show(reports: list[Report], console: Console) -> None:
     for step in Step:
         table.add_row(step.value, *(WORDS[report.result(step)] for report in reports))
     console.print(table)
-    for report in reports:
-        if report.failed is not None:
-            say(console, f"{report.case} ({report.length} bytes), {report.failed.name}: {report.detail}")
-            if last := report.stderr.strip().rpartition("\n")[2]:
-                say(console, f"    its last words: {last}")
+    for (failed, detail, words), cases in _failures(reports).items():
+        say(console, f"{', '.join(cases)}: {failed}: {detail}")
+        if words:
+            say(console, f"    its last words: {words}")
     good = sum(report.failed is None for report in reports)
     say(console, f"{good} of {len(reports)} files passed")
+
+
+def _failures(reports: list[Report]) -> dict[tuple[str, str, str], list[str]]:
+    """The files that failed, by step, what was wrong, and what the sender said unless we had told it that."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for report in reports:
+        if report.failed is not None:
+            last = report.stderr.strip().rpartition("\n")[2]
+            words = "".join(one if one.isprintable() else "?" for one in last)  # no orders to the terminal
+            key = report.failed.name, report.detail, words if report.detail not in words else ""
+            found.setdefault(key, []).append(report.case)
+    return found
 
 
 WORDS = {"passed": "[green]ok[/]", "failed": "[red]FAILED[/]", "not reached": "-"}

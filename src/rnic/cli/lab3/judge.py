@@ -116,6 +116,7 @@ class Judge:
         self._deliver(line, action, "the key")
 
     def _deliver(self, line: Line, action: Action, what: str) -> None:
+        """Send it.  Whether a sender that goes before it has acknowledged it had it, its next steps show."""
         assert isinstance(action, Send)
         try:
             line.send(action.message, f"sending {what}")
@@ -123,7 +124,8 @@ class Judge:
             if line.qp.statistics().counters.rnr_nak_received:
                 text = f"{what} could not be delivered: no receive was posted for it"
                 raise Fault(fault.code, text) from None
-            raise
+            if fault.code is not Code.LOST:
+                raise
 
     def _chunk(self, line: Line, machine: Receiver, region: memoryview, offer: Action) -> Action:
         """From REGION to DONE, for what the region holds."""

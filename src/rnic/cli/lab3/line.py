@@ -94,17 +94,24 @@ class Line:
         return bool(self._inbox)
 
     def send(self, message: Message, doing: str) -> None:
-        """Send a message; the peer has it when this returns."""
+        """Send a message; the peer has it when this returns.
+
+        Fault LOST leaves that open: an acknowledgement may still have been on its way.
+        """
+        self._post(message, doing)
+        self.until(lambda: not self._sending, doing)
+
+    def _post(self, message: Message, doing: str) -> None:
+        self.until(lambda: not self._sending, doing)
         data = message.emit()
         self._out.buf[: len(data)] = data
         self._sending = True
         self.cm_id.post_send(rnic.SGE(self._out, length=len(data)), wr_id=SEND_ID)
-        self.until(lambda: not self._sending, doing)
 
     def ask(self, message: Message, doing: str) -> bytes:
-        """Send a message and wait for its answer."""
+        """Send a message and wait for its answer, which says that it was received, too."""
         self.expect()
-        self.send(message, doing)
+        self._post(message, doing)
         return self.receive(doing)
 
     def receive(self, doing: str) -> bytes:
@@ -140,7 +147,7 @@ class Line:
     def _sleep(self, seconds: float) -> None:
         for fd, _ in self._poller.poll(max(1, round(seconds * 1000))):
             if fd == self._stop:
-                raise Fault(Code.FAILED, "interrupted")
+                raise Fault(Code.FAILED, "the receiver was interrupted")
         for channel in (self.cm_id.send_cq_channel, self.cm_id.recv_cq_channel):
             assert channel is not None
             with contextlib.suppress(TimeoutError):
@@ -213,6 +220,13 @@ class Line:
 def connect(host: str, port: int, timeout: float) -> Line:
     """Call the receiver.  Fault CONNECT when there is none."""
     where = f"{host} port {port}"
+    try:
+        return _connect(host, port, timeout, where)
+    except rnic.VerbsError as error:
+        raise Fault(Code.CONNECT, f"{where}: {error.strerror}") from None
+
+
+def _connect(host: str, port: int, timeout: float, where: str) -> Line:
     channel = EventChannel()
     cm_id = create_id(channel)
     with ExitStack() as undo:
@@ -223,9 +237,8 @@ def connect(host: str, port: int, timeout: float) -> Line:
         cm_id.resolve_route(round(timeout * 1000))
         _await(channel, EventType.ROUTE_RESOLVED, where, timeout)
         undo.pop_all()
-    line = Line(cm_id, "receiver", timeout)
     with ExitStack() as undo:
-        undo.enter_context(line)
+        line = undo.enter_context(Line(cm_id, "receiver", timeout))
         cm_id.connect()
         _await(channel, EventType.ESTABLISHED, where, timeout)
         line.established = True
@@ -268,9 +281,8 @@ def answer(cm_id: CmId, timeout: float, *, gone: Gone | None = None, stop: int |
         undo.callback(channel.close)
         cm_id.migrate_id(channel)
         undo.pop_all()
-    line = Line(cm_id, "sender", timeout, gone=gone, stop=stop)
     with ExitStack() as undo:
-        undo.enter_context(line)
+        line = undo.enter_context(Line(cm_id, "sender", timeout, gone=gone, stop=stop))
         line.expect()
         cm_id.accept()
         line.until(lambda: line.established or line.has_message, "connecting")

@@ -75,13 +75,21 @@ class Transfer:
             else:
                 assert isinstance(action, Send)
                 action = machine.receive(line.ask(action.message, machine.doing))
-        line.send(action.message, machine.doing)
+        self._send_last(action)
         if machine.state is ReceiverState.FAILED:
             raise Fault(
                 Code.HASH, "the bytes do not have the SHA-256 that was announced: the file is dropped"
             )
         with suppress(Fault):  # the sender has its key: how it leaves is its own affair
             line.until(lambda: line.end is not None, machine.doing)
+
+    def _send_last(self, action: Send) -> None:
+        try:
+            self._line.send(action.message, self.machine.doing)
+        except Fault as fault:
+            # Who has heard all that it wants may disconnect before its acknowledgement has come.
+            if fault.code is not Code.LOST:
+                raise
 
     def _store(self, store: Store, incoming: Incoming) -> Action:
         with self._mr.buf[: store.length] as view:
@@ -194,10 +202,10 @@ class Server:
             size = show_size(machine.length)
             say(
                 self._console,
-                f"{peer}: {size} good, kept as {transfer.path}; id {machine.id}, key {key}",
+                f"{peer}: good: {size} from {machine.id}, in {transfer.path}, key {key}",
             )
             self.good += 1
-        except (Fault, OSError) as failure:
+        except (Fault, OSError, MemoryError) as failure:
             self.failed += 1
             say(self._console, f"{peer}: failed: {describe(failure)}")
             return failure.exit_code if isinstance(failure, Fault) else Code.FAILED
@@ -212,9 +220,11 @@ def name_of(request: CmId) -> str:
     return f"{address[0]}:{address[1]}" if address else "a sender"
 
 
-def describe(failure: Fault | OSError) -> str:
+def describe(failure: Fault | OSError | MemoryError) -> str:
     """In words."""
-    return failure.message if isinstance(failure, Fault) else failure.strerror or str(failure)
+    if isinstance(failure, Fault):
+        return failure.message
+    return "not enough memory" if isinstance(failure, MemoryError) else failure.strerror or str(failure)
 
 
 def serve(host: str, port: int, settings: Settings, once: bool, console: Console) -> int:
