@@ -119,10 +119,15 @@ class Server:
             self._bars = bars(console)
             self._stack = stack.pop_all()
 
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._listener.get_src_port()
+
     def run(self, once: bool) -> int:
         """Serve until a signal, or one sender; the exit code."""
         with self._stack, self._bars, self._signals():
-            click.echo(f"listening on port {self._listener.get_src_port()}", err=True)
+            click.echo(f"listening on port {self.port}", err=True)
             try:
                 if once:
                     return self._serve_one()
