@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from rnic.cli.lab3.skeleton import solution
 # Files of a kind that each sender is tried with.
 ENOUGH = len(CASES) if os.environ.get("RNIC_SOAK") else 1
 Start = Callable[..., Command]
+Graded = dict[str, Future[dict[str, Report]]]
 
 
 def reports(path: Path, text: str, seconds: float, *cases: str) -> dict[str, Report]:
@@ -29,20 +30,20 @@ def reports(path: Path, text: str, seconds: float, *cases: str) -> dict[str, Rep
 
 
 @pytest.fixture(scope="module")
-def graded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Report]]:
+def graded(tmp_path_factory: pytest.TempPathFactory) -> Graded:
     """All wrong senders, several at a time: most of it is waiting."""
 
-    def one(name: str) -> dict[str, Report]:
-        wrong, folder = WRONG[name], tmp_path_factory.mktemp("wrong")
+    def one(name: str, folder: Path) -> dict[str, Report]:
+        wrong = WRONG[name]
         return reports(folder, wrong.text, wrong.seconds, *wrong.cases[-ENOUGH:], *wrong.passes[: ENOUGH - 1])
 
     with ThreadPoolExecutor(4) as pool:
-        return dict(zip(WRONG, pool.map(one, WRONG), strict=True))
+        return {name: pool.submit(one, name, tmp_path_factory.mktemp("wrong")) for name in WRONG}
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_sender_fails_at_its_step(name: str, graded: dict[str, dict[str, Report]]) -> None:
-    wrong, found = WRONG[name], graded[name]
+def test_wrong_sender_fails_at_its_step(name: str, graded: Graded) -> None:
+    wrong, found = WRONG[name], graded[name].result()
     for report in (found[case] for case in wrong.cases if case in found):
         assert report.failed is wrong.step, report
         assert wrong.says in report.detail, report
