@@ -15,14 +15,14 @@ import gc
 import resource
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from rdmacm.ends import WAIT, descriptors, other
+from rdmacm.ends import WAIT, Other, descriptors, other, until
 from rnic import CQ, MR, PD, SGE, AccessFlags, QPInitAttr, QPType, RecvWR, SendFlags, SendWR, WROpcode
 from rnic.rdmacm import CmId, Event, EventChannel, EventType, Timing, create_id
 from rnic.rdmacm.registry import registry
@@ -44,11 +44,14 @@ class Held:
     exchanges: int
     timers: int
     ids: int
+    resent: int  # CM messages
+    lost: int  # on their way to the process that they are for
 
     def __str__(self) -> str:
         return (
             f"{self.rss_kib / 1024:.1f} MiB, {self.descriptors} descriptors, {self.threads} threads, "
-            f"{self.exchanges} exchanges, {self.timers} timers, {self.ids} ids"
+            f"{self.exchanges} exchanges, {self.timers} timers, {self.ids} ids, "
+            f"{self.resent} sent again, {self.lost} lost"
         )
 
 
@@ -64,6 +67,8 @@ def held() -> Held:
             exchanges=sum(len(one.cm.table) for one in agents),
             timers=sum(len(one.cm._timers) for one in agents),
             ids=sum(len(one.ids) for one in agents),
+            resent=sum(one.cm.statistics().resent for one in agents),
+            lost=sum(one.context.counters().drop_slot_full for one in agents),
         )
 
 
@@ -130,7 +135,10 @@ class Server:
             except TimeoutError:
                 continue
             with event:
-                kind, one, = event.event, event.id
+                (
+                    kind,
+                    one,
+                ) = event.event, event.id
             self.on(kind, one)
 
     def on(self, kind: EventType, one: CmId) -> None:
@@ -252,55 +260,76 @@ class Caller:
                     at = wc.wr_id * MESSAGE
                     assert self.shared.memory[at : at + MESSAGE] == waits.pop(wc.wr_id)
 
-    def close(self, alive: list[CmId]) -> None:
+    def release(self, alive: Sequence[CmId]) -> None:
+        """Disconnect, and see all of them go."""
         until = self.ended + len(alive)
         for one in alive:
             one.disconnect()
         while self.ended < until:
             self.step()
+
+    def close(self) -> None:
         self.shared.close()
         self.anchor.destroy()
         self.channel.close()
 
 
-def ask(peer: Any) -> Held:
+@dataclass(frozen=True)
+class Figures:
+    """What was seen: a line for people, and what both processes held then."""
+
+    what: str
+    caller: Held
+    server: Held
+
+    def __str__(self) -> str:
+        return f"{self.what}\n    caller: {self.caller}\n    server: {self.server}"
+
+
+def ask(peer: Other) -> Held:
+    """What the other process holds."""
     peer.way.send("held")
     found: Held = peer.hear()
     return found
 
 
-def alive(count: int) -> None:
+def stop(caller: Caller, peer: Other, ids: Sequence[CmId] = ()) -> Figures:
+    """Release what is alive; what is held when TIMEWAIT is over."""
+    began = time.monotonic()
+    caller.release(ids)
+    took = time.monotonic() - began
+    until(lambda: not held().exchanges and not ask(peer).exchanges, "TIMEWAIT ends")
+    last = Figures(f"{len(ids)} released in {took:.2f} s, TIMEWAIT is over", held(), ask(peer))
+    caller.close()
+    peer.way.send("stop")
+    assert peer.hear() == "done"
+    return last
+
+
+def alive(count: int) -> list[Figures]:
+    """So many at once, with a message each way on all of them."""
     with other(serve, count) as peer:
         caller = Caller(peer.hear(), count)
         began = time.monotonic()
         ids = caller.open(count)
         opened = time.monotonic()
         caller.exchange(ids)
-        moved = time.monotonic()
-        here, there = held(), ask(peer)
-        print(f"{count} connections at once: {count / (opened - began):.0f} a second, data on all {moved - opened:.2f} s")
-        print(f"caller: {here}\nserver: {there}")
-        closing = time.monotonic()
-        caller.close(ids)
-        print(f"released: {count / (time.monotonic() - closing):.0f} a second")
-        peer.way.send("stop")
-        assert peer.hear() == "done"
+        moved = time.monotonic() - opened
+        what = f"{count} at once: {count / (opened - began):.0f} a second, data on all in {moved:.2f} s"
+        return [Figures(what, held(), ask(peer)), stop(caller, peer, ids)]
 
 
-def cycles(count: int, window: int) -> None:
+def cycles(parts: Sequence[int], window: int) -> list[Figures]:
+    """Connect and disconnect, `window` at a time; figures after each part."""
+    found = []
     with other(serve, window + 64) as peer:
         caller = Caller(peer.hear(), window)
-        done = 0
-        for part in (count // 10, count - count // 10):
+        for part in parts:
             rate = caller.cycle(part)
-            done += part
-            with registry.lock:
-                stats = registry.agents()[0].cm.statistics()
-            print(f"{done} cycles, {window} at a time: {rate:.0f} a second, {stats.resent} sent again")
-            print(f"caller: {held()}, {len(caller.numbers)} QP numbers\nserver: {ask(peer)}")
-        caller.close([])
-        peer.way.send("stop")
-        assert peer.hear() == "done"
+            numbers = len(caller.numbers)
+            what = f"{caller.ended} cycles, {window} at a time: {rate:.0f} a second, {numbers} QP numbers"
+            found.append(Figures(what, held(), ask(peer)))
+        return [*found, stop(caller, peer)]
 
 
 def main() -> None:
@@ -309,10 +338,11 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--window", type=int, default=32)
     args = parser.parse_args()
-    if args.what == "alive":
-        alive(args.count)
-    else:
-        cycles(args.count, args.window)
+    tenth = args.count // 10
+    for one in (
+        alive(args.count) if args.what == "alive" else cycles([tenth, args.count - tenth], args.window)
+    ):
+        print(one)
 
 
 if __name__ == "__main__":

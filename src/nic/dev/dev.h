@@ -64,7 +64,7 @@ struct dev {
     struct outbox *outboxes;    /* see outbox.c */
     uint32_t held_letters;      /* in all of them */
     uint64_t retry_letters_at;
-    struct ah *dying_ahs;       /* destroyed, and named by send elements still */
+    struct ah *dying_ahs; /* destroyed, and named by send elements still */
     struct flow sources[DEV_SOURCES];
 
     struct fault fault;
