@@ -181,8 +181,9 @@ def serve(way: Connection, slots: int) -> None:
 class Caller:
     """Opens connections, `window` at a time; what to do with one that is established, the caller says."""
 
-    def __init__(self, port: int, window: int) -> None:
+    def __init__(self, port: int, window: int, timing: Timing = SHORT) -> None:
         self.port = port
+        self.timing = timing
         self.window = window
         self.channel = EventChannel()
         self.anchor = create_id(timing=SHORT)  # keeps the device open
@@ -195,7 +196,7 @@ class Caller:
 
     def begin(self) -> None:
         self.begun += 1
-        one = create_id(self.channel, timing=SHORT, context=self.free.pop())
+        one = create_id(self.channel, timing=self.timing, context=self.free.pop())
         one.resolve_addr(None, (HOST, self.port))
 
     def next_event(self) -> Event:
