@@ -15,6 +15,7 @@ import gc
 import resource
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from rdmacm.ends import WAIT, Other, descriptors, other, until
-from rnic import CQ, MR, PD, SGE, AccessFlags, QPInitAttr, QPType, RecvWR, SendFlags, SendWR, WROpcode
+from rnic import CQ, MR, PD, SGE, AccessFlags, Faults, QPInitAttr, QPType, RecvWR, SendFlags, SendWR, WROpcode
 from rnic.rdmacm import CmId, Event, EventChannel, EventType, Timing, create_id
 from rnic.rdmacm.registry import registry
 from rnic.verbs.qp import QPCap
@@ -31,6 +32,7 @@ from rnic.verbs.qp import QPCap
 HOST = "127.0.0.1"
 SHORT = Timing(response_timeout=20, max_cm_retries=15, packet_life_time=10)  # TIMEWAIT is over after 8 ms
 MESSAGE = 64
+FAILED = (EventType.UNREACHABLE, EventType.REJECTED)  # what becomes of a handshake that loses too much
 COMPLETIONS = 8192
 
 
@@ -101,6 +103,12 @@ class Shared:
         self._stack.close()
 
 
+def lose(one: CmId, loss: float) -> None:
+    """So many of the packets that this process sends."""
+    assert one.verbs is not None
+    one.verbs.set_faults(Faults(seed=20, loss=loss))
+
+
 def message(number: int) -> bytes:
     return number.to_bytes(8, "big") * (MESSAGE // 8)
 
@@ -111,14 +119,15 @@ def message(number: int) -> bytes:
 class Server:
     """Accepts whoever comes, echoes a message, lets go of whoever leaves."""
 
-    def __init__(self, way: Connection, slots: int) -> None:
+    def __init__(self, way: Connection, slots: int, loss: float) -> None:
         self.way = way
-        self.slots = slots
+        self.loss = loss
         self.channel = EventChannel()
         self.listener = create_id(self.channel, timing=SHORT)
         self.listener.bind_addr((HOST, 0))
         self.listener.listen(1 << 16)
         self.shared = Shared(self.listener, slots)
+        lose(self.listener, loss)
         self.free = list(range(slots))
         self.by_slot: dict[int, CmId] = {}
         way.send(self.listener.get_src_port())
@@ -135,10 +144,7 @@ class Server:
             except TimeoutError:
                 continue
             with event:
-                (
-                    kind,
-                    one,
-                ) = event.event, event.id
+                kind, one = event.event, event.id
             self.on(kind, one)
 
     def on(self, kind: EventType, one: CmId) -> None:
@@ -147,8 +153,9 @@ class Server:
             self.by_slot[one.context] = one
             self.shared.equip(one, one.context)
             one.accept()
-        elif kind is EventType.DISCONNECTED:
-            one.disconnect()
+        elif kind is EventType.DISCONNECTED or (self.loss and kind in FAILED):
+            if kind is EventType.DISCONNECTED:
+                one.disconnect()
             slot: Any = one.context
             del self.by_slot[slot]
             self.free.append(slot)
@@ -165,8 +172,8 @@ class Server:
         return bool(found)
 
 
-def serve(way: Connection, slots: int) -> None:
-    server = Server(way, slots)
+def serve(way: Connection, slots: int, loss: float = 0.0) -> None:
+    server = Server(way, slots, loss)
     server.run()
     for one in list(server.by_slot.values()):
         one.destroy()
@@ -191,6 +198,10 @@ class Caller:
         self.shared = Shared(self.anchor, window)
         self.free = list(range(window))
         self.begun = self.ended = 0
+        self.may_fail = False
+        self.failed: Counter[EventType] = Counter()
+        self.slots_began: dict[int, float] = {}  # when connect() was called
+        self.slowest = 0.0  # seconds from there to what became of it
         self.numbers: set[int] = set()
         self.on_established: Callable[[CmId], None] = CmId.disconnect
 
@@ -212,15 +223,28 @@ class Caller:
             self.shared.equip(one, slot)
             assert one.qp is not None
             self.numbers.add(one.qp.qp_num)
+            self.slots_began[slot] = time.monotonic()
             one.connect()
         elif kind is EventType.ESTABLISHED:
+            self._decided(one)
             self.on_established(one)
         elif kind is EventType.DISCONNECTED:
-            self.free.append(one.context)  # type: ignore[arg-type] # a slot
-            one.destroy()
-            self.ended += 1
+            self._over(one)
+        elif self.may_fail and kind in FAILED:
+            self._decided(one)
+            self.failed[kind] += 1
+            self._over(one)
         else:
             raise AssertionError(f"{kind.name} {event.status}: {one!r}")
+
+    def _decided(self, one: CmId) -> None:
+        slot: Any = one.context
+        self.slowest = max(self.slowest, time.monotonic() - self.slots_began[slot])
+
+    def _over(self, one: CmId) -> None:
+        self.free.append(one.context)  # type: ignore[arg-type] # a slot
+        one.destroy()
+        self.ended += 1
 
     def cycle(self, count: int) -> float:
         """Connect and disconnect so often; connections a second."""
