@@ -39,7 +39,7 @@ def losing(host: str, loss: float) -> Iterator[None]:
         lose(anchor, 0)
 
 
-def serve(way: Pipe, host: str, loss: float, count: int) -> None:
+def serve(way: Pipe, host: str, loss: float) -> None:
     with losing(host, loss), rnic.listen(host, 0, config=PATIENT) as server:
         way.send(server.port)
         while not way.poll(0):
@@ -76,7 +76,7 @@ def talk(host: str, port: int, rng: random.Random) -> None:
 def test_all_of_it_arrives_or_the_failure_has_a_name(host: str, loss: float) -> None:
     """At 20 %, a request that is lost eight times in a row ends a connection: one of some hundred."""
     outcomes: Counter[str] = Counter()
-    with other(serve, host, loss, COUNT) as peer:
+    with other(serve, host, loss) as peer:
         port = peer.hear()
         with losing(host, loss):
             for seed in range(COUNT):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Datagrams of queue pair 1 that are lost on real sockets: what they were for is done in time, or said to fail."""
+"""Messages of the CM that are lost on real sockets: what they were for is done in time, or said to fail."""
 
 from __future__ import annotations
 

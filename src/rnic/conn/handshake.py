@@ -25,8 +25,8 @@ from rnic.wire import RejReason
 
 _log = logging.getLogger("rnic.conn")
 _FAILED = (EventType.ADDR_ERROR, EventType.ROUTE_ERROR, EventType.CONNECT_ERROR)
-# A lost message comes again after a second, not after five as the kernel has it: connect() waits for ten.  A peer that
-# needs longer to accept says so with an MRA.
+# A lost message comes again after a second, not after five as the kernel has it: connect() waits for ten.  A
+# peer that needs longer to accept says so with an MRA.
 _TIMING = Timing(response_timeout=17)
 
 
