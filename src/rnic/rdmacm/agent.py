@@ -204,10 +204,9 @@ class Agent:
 
     def _work(self) -> None:
         while (got := self.gsi.take()) is not None:
-            now = monotonic_ns()
             for data, source in got:
-                self.cm.input(data, source, now)
-            self.flush()
+                self.cm.input(data, source, monotonic_ns())
+                self.flush()  # each alone: what an event tells must be so still when somebody acts on it
         now = monotonic_ns()
         self.cm.timer(now)
         self._fire(now)
