@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection as Pipe
 
 import rnic
 from conn.peers import HOST, WAIT
-from rdmacm.ends import Other, other
+from rdmacm.ends import Other, all_quiet, other
 from rdmacm.load import Figures, held
 from rnic.rdmacm import create_id
 
@@ -82,6 +82,7 @@ def serve_async(way: Pipe, parts: list[int]) -> None:
 @contextmanager
 def calling(serve: Callable[..., None], *args: object) -> Iterator[tuple[int, Other]]:
     """The other process, with a device of ours that stays open all the while, as in a program that runs."""
+    all_quiet()  # what is held is ours alone then
     with other(serve, *args) as peer, create_id() as anchor:
         anchor.bind_addr((HOST, 0))
         yield peer.hear(), peer

@@ -19,7 +19,7 @@ from rdmacm.ends import FAST, Other, other
 from rdmacm.load import HOST, Caller, serve, stop
 from rnic.rdmacm import create_id
 
-CONNECTIONS = 50
+CONNECTIONS = 20
 LONG = 3600
 
 

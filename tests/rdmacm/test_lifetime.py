@@ -384,7 +384,7 @@ def test_many_threads_connect_at_once() -> None:
 
 
 def test_a_request_that_is_taken_back_before_it_was_seen_harms_nobody() -> None:
-    """REQ and REJ wait together when the agent looks: the first must not be told of as if it were the last."""
+    """REQ and REJ wait together when the agent looks: each is acted on before the next is read."""
     with EventChannel() as ours, EventChannel() as theirs, listening(theirs) as listener:
         one = create_id(ours, timing=FAST)
         resolve(one, ("127.0.0.1", listener.get_src_port()))

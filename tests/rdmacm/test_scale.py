@@ -11,7 +11,7 @@ from rdmacm.load import Figures, Held, alive, cycles
 
 SOAK = bool(os.environ.get("RNIC_SOAK"))
 ALIVE = 1000 if SOAK else 300
-CYCLES = 10_000 if SOAK else 600
+CYCLES = 10_000 if SOAK else 400
 GROWTH_KIB = 2048 if SOAK else 6144  # a manager keeps its last 1024 answers, some 2 MB
 
 
