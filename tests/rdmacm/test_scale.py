@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 
 import pytest
 
-from rdmacm.load import Figures, Held, alive, cycles
+from rdmacm.ends import expect, listening, resolve
+from rdmacm.load import HOST, Figures, Held, Shared, alive, cycles
+from rnic.rdmacm import EventChannel, EventType, create_id
+from rnic.rdmacm.registry import registry
 
 SOAK = bool(os.environ.get("RNIC_SOAK"))
 ALIVE = 1000 if SOAK else 300
@@ -40,3 +44,24 @@ def test_connections_that_come_and_go_leave_nothing(window: int) -> None:
 
 def both(figures: Figures) -> tuple[Held, Held]:
     return figures.caller, figures.server
+
+
+def test_requests_wait_while_the_interpreter_is_busy() -> None:
+    count = 700
+    with ExitStack() as stack:
+        ours, theirs = stack.enter_context(EventChannel()), stack.enter_context(EventChannel())
+        listener = stack.enter_context(listening(theirs))
+        ids = [stack.enter_context(create_id(ours)) for _ in range(count)]
+        for one in ids:
+            resolve(one, (HOST, listener.get_src_port()))
+        shared = Shared(ids[0], 1)
+        for one in ids:
+            shared.equip(one, 0)
+        with registry.lock:  # the agent waits for it, as for a program that holds the interpreter
+            for one in ids:
+                one.connect()
+        for _ in ids:
+            stack.enter_context(expect(theirs, EventType.CONNECT_REQUEST).id)
+        assert ids[0].statistics().resent == 0
+        stack.pop_all().close()
+        shared.close()
