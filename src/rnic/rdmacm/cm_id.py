@@ -62,10 +62,10 @@ _POLL_MAX_NS = 64 * 10**6
 _PROVOKE_NS = 10**9
 
 
-def _own_port(used: set[int]) -> int:
+def _calling_port() -> int:
     """An ephemeral port that no other id of this process calls from; with all of them in use, any."""
     ports = (_ephemeral() for _ in range(_PORT_TRIES))
-    return next((port for port in ports if port not in used), _ephemeral())
+    return next((port for port in ports if port not in registry.calling_ports), 0) or _ephemeral()
 
 
 def _ephemeral() -> int:
@@ -128,6 +128,7 @@ class CmId(Messages):
         self._qkey = UDP_QKEY
         self._agents: list[Agent] = []
         self._claims: list[nic.Listener] = []
+        self._calling_port = 0  # 0: it calls from none, or from one that it has claimed
         self._own_cqs: list[nic.CQ | nic.CompChannel] = []
         self._options: dict[Option, int] = {}
         self._pid = os.getpid()
@@ -299,8 +300,7 @@ class CmId(Messages):
         if bound is None:
             agent = registry.agent_of_address(way.source, scope, "resolve_addr")
             self._use(agent)
-            port = self.local.port or _own_port({one.local.port for one in agent.ids if one is not self})
-            self.local = Inet(way.source, port, scope)
+            self.local = Inet(way.source, self.local.port or self._take_port(), scope)
         agent = self.need_agent("resolve_addr")
         index = agent.gsi.index_of(GID(way.source))
         if index is None:
@@ -316,6 +316,11 @@ class CmId(Messages):
         else:
             routes.provoke(remote.ip, way.source, way.ifindex)
             self._wait_for_neighbour(agent, way, timeout_ms)
+
+    def _take_port(self) -> int:
+        self._calling_port = _calling_port()
+        registry.calling_ports.add(self._calling_port)
+        return self._calling_port
 
     def _resolved(self) -> None:
         self.state = IdState.ADDR_RESOLVED
@@ -708,6 +713,7 @@ class CmId(Messages):
         claims, self._claims = self._claims, []
         for claim in claims:
             claim.close()
+        registry.calling_ports.discard(self._calling_port)
         agents, self._agents = self._agents, []
         for agent in agents:
             if agent.failed is None and not agent.ended:

@@ -23,6 +23,8 @@ class Registry:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self._agents: dict[int, Agent] = {}  # by interface index
+        self.calling_ports: set[int] = set()
+        """Ports that ids of this process call from, without a claim."""
 
     def agents(self) -> list[Agent]:
         """Those that work now."""
@@ -35,6 +37,8 @@ class Registry:
             raise VerbsError(EADDRNOTAVAIL, f"{ip} is no address of this host", verb)
         if scope in indices:
             indices = [scope]
+        if len(indices) == 1 and (known := self._agents.get(indices[0])):
+            return known
         for device in get_device_list():
             if device.index in indices:
                 return self._agent(device)
@@ -90,6 +94,7 @@ class Registry:
             agent.forked()
             agent.lock = self.lock
         self._agents = {}
+        self.calling_ports = set()
         for channel in channels():
             channel.lock = threading.RLock()
             channel.drop_fd()
