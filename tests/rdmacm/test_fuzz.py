@@ -278,8 +278,9 @@ class Town:
 
     def look(self) -> None:
         """Nothing is left but the good connection, which nobody has disturbed."""
+        self.liar.listen()  # what was sent has been heard, through sockets too
+        self.application.close()
         run_out(self.agent)
-        self.application.react()
         assert len(self.agent.cm.table) == 2
         assert self.agent.cm.deadline() is None
         assert self.agent.ids == {
@@ -302,9 +303,13 @@ def settled(wire_to: Callable[[Agent], Wire]) -> Iterator[Town]:
     ):
         agent = agent_of(tcp)
         liar = Liar(Random(0), Stranger(wire_to(agent)))
-        yield Town(
+        town = Town(
             agent, good, {PortSpace.TCP: tcp, PortSpace.UDP: udp}, Application(Random(0), channel), liar
         )
+        try:
+            yield town
+        finally:
+            town.application.close()
 
 
 def attack(town: Town, cases: int) -> None:
