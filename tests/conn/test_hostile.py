@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from random import Random
+from struct import unpack_from
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ class Dialled:
     def __init__(self, one: CmId, mr: MR) -> None:
         self.one, self._mr = one, mr
         for n in range(1, RECEIVES + 1):
-            one.post_recv(SGE(self._mr, n * ROOM, ROOM))
+            one.post_recv(SGE(self._mr, n * ROOM, ROOM), wr_id=n)
 
     def post(self, *sends: bytes, opcode: WROpcode = WROpcode.SEND, **more: Any) -> WCStatus:
         """Post these, one after the other; how the last of them ended, or the first that failed."""
@@ -48,6 +49,12 @@ class Dialled:
             if status is not WCStatus.SUCCESS:
                 break
         return status
+
+    def hear(self) -> bytes:
+        """The next SEND of the server."""
+        got = self.one.get_recv_comp(WAIT)
+        assert got.ok
+        return bytes(self._mr.buf[got.wr_id * ROOM :][: got.byte_len])
 
 
 @contextmanager
@@ -179,3 +186,19 @@ def test_whoever_is_gone_before_the_server_looks_leaves_nothing(hello: bytes) ->
         with pytest.raises(TimeoutError):
             server.accept(0.1)
     quiet(before)
+
+
+def test_a_write_with_immediate_is_not_read_from_beyond_its_receive() -> None:
+    """Its completion speaks of the bytes in the region, of which none is in the receive."""
+
+    def share(conn: rnic.Connection) -> None:
+        conn.share(bytearray(2 * SMALL.receive_size))
+        for _ in conn:
+            pass
+
+    with served(share) as server, dialled(server, HELLO) as one:
+        _, addr, _, rkey, _ = unpack_from(">QQQII", one.hear())
+        size = SMALL.receive_size + 1
+        where = {"remote_addr": addr, "rkey": rkey}
+        assert one.post(bytes(size), opcode=WROpcode.RDMA_WRITE_WITH_IMM, **where) is WCStatus.SUCCESS
+        assert b"a SEND of 0 bytes" in one.hear()
