@@ -125,6 +125,17 @@ def test_message_that_is_too_long_has_a_reason_of_its_own() -> None:
     assert failed.error.reason == Reason.TOO_LONG
 
 
+@pytest.mark.parametrize(("sends", "words"), VIOLATIONS.values(), ids=VIOLATIONS)
+def test_a_failure_does_not_hold_the_receive_buffer(sends: list[bytes], words: str) -> None:
+    protocol = victim()
+    for data in map(bytearray, sends):
+        protocol.receive(data, 0.0)
+        data.clear()  # BufferError while something views it
+    failed = outcome(protocol)
+    assert failed is not None
+    assert words in str(failed.error)
+
+
 def test_claimed_length_takes_no_memory() -> None:
     pair = Pair(ROOMY, replace(ROOMY, max_message=1 << 60))
     pair.b.protocol.receive(message(0, b"x", 1 << 60, 0), 0.0)

@@ -11,6 +11,9 @@ from rdmacm.ends import all_quiet
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
+def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Afterwards the agents have ended, and no datagram has met a mistake, which they contain and log."""
     yield
     all_quiet()
+    records = (one for when in ("setup", "call") for one in caplog.get_records(when))
+    assert not [one.getMessage() for one in records if "met a mistake" in one.getMessage()]

@@ -232,7 +232,7 @@ def test_device_removal_when_the_agent_fails(
         resolve(one, ("127.0.0.1", 9))
         one.create_qp()
         (agent,) = [agent for agent in registry.agents() if one in agent.ids]
-        monkeypatch.setattr(agent.cm, "input", fail)
+        monkeypatch.setattr(agent.gsi, "take", fail)
         one.connect()
         expect(channel, EventType.DEVICE_REMOVAL)
         assert "on purpose" in caplog.text

@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import select
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from errno import EADDRINUSE, EADDRNOTAVAIL, EBUSY
 from multiprocessing.connection import Connection
-from time import monotonic_ns
 
 import pytest
 
@@ -36,7 +34,6 @@ from rdmacm.ends import (
 from rnic import VerbsError
 from rnic.rdmacm import EventChannel, EventType, IdState, Option, PortSpace, create_id
 from rnic.rdmacm.registry import registry
-from rnic.wire import MAD, CmAttr, service_id
 
 
 def test_a_channel_is_readable_while_events_wait() -> None:
@@ -309,44 +306,6 @@ def test_a_forked_child_touches_nothing_and_can_begin_anew() -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_any_datagram_leaves_the_agent_alive() -> None:
-    """Random messages of every kind, for ids that exist and for none; then it connects."""
-    dice = random.Random(7)
-    with joined() as pair, EventChannel() as channel, listening(channel) as listener:
-        agent = pair.client.need_agent("test")
-        ids = [one.exchange.local_comm_id for one in (pair.client, pair.server) if one.exchange]
-        assert pair.client.link
-        for i in range(4000):
-            body = bytearray(dice.randbytes(232))
-            if i % 2:
-                body[0:4] = dice.choice(ids).to_bytes(4, "big")
-                body[4:8] = dice.choice(ids).to_bytes(4, "big")
-                body[8:16] = service_id(PortSpace.TCP, listener.get_src_port()).to_bytes(8, "big")
-                body[43] &= 0x9F
-                body[140] = 0
-                body[141] = dice.choice((0x40, 0x60, 0))
-                body[50] = dice.choice((0x10, 0x30, 0x50, 0x70))
-            mad = MAD(tid=i, attr_id=dice.choice(list(CmAttr)), data=bytes(body))
-            with registry.lock:
-                agent.cm.input(mad.emit(), pair.client.link.peer, monotonic_ns())
-                agent.flush()
-        assert agent.failed is None
-        asked = 0
-        with suppress(TimeoutError):
-            while True:
-                with channel.get_cm_event(0) as event:
-                    if event.event is EventType.CONNECT_REQUEST:
-                        asked += 1
-                        found = event.id
-                with suppress(VerbsError):
-                    found.create_qp()
-                    found.accept()
-                found.destroy()
-        assert asked > 10
-    with joined() as pair:
-        exchange(pair.client, pair.server)
 
 
 def test_many_threads_connect_at_once() -> None:

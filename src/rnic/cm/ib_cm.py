@@ -283,7 +283,8 @@ class IbCm:
         """A queue pair that we believe connected asks for another connection (IBA 12.9.8.3.1)."""
         self.drop(f"a {message.name} from a queue pair that is connected already")
         self._reject(RejReason.STALE_CONN, message, remote_comm_id, local_comm_id, at)
-        old.input(Input.STALE, Signal(at.now))
+        if old.peer == at.source:  # anybody can name a queue pair
+            old.input(Input.STALE, Signal(at.now))
 
     def _reject(
         self, reason: RejReason, message: Answered, remote_comm_id: int, local_comm_id: int, at: _Received
@@ -378,6 +379,9 @@ class IbCm:
         self._pass(found, Input.SIDR_REP, rep, at)
 
     def _pass(self, exchange: Exchange, event: Input, message: CmMessage, at: _Received) -> None:
+        if exchange.peer not in (None, at.source):  # a listener's is None
+            self.drop("a message of another address than the peer's")
+            return
         exchange.input(event, Signal(at.now, message, at.mad, source=at.source))
 
     def _malformed(self, data: bytes, reason: str, source: Address) -> None:

@@ -31,7 +31,7 @@ from rnic.endpoint import (
     Role,
     State,
 )
-from rnic.enums import AccessFlags, QPState, SendFlags, WCStatus, WROpcode
+from rnic.enums import AccessFlags, QPState, SendFlags, WCOpcode, WCStatus, WROpcode
 from rnic.enums import EventType as AsyncEventType
 from rnic.errors import VerbsError
 from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType
@@ -207,7 +207,8 @@ class Core:
     def _completed(self, wc: WC, now: float) -> None:
         kind, number = wc.wr_id % _KINDS, wc.wr_id // _KINDS
         if kind == _RECEIVE:
-            self._received(number, wc.byte_len, now)
+            # A WRITE with immediate takes a receive and leaves nothing in it.
+            self._received(number, wc.byte_len if wc.opcode is WCOpcode.RECV else 0, now)
         elif kind == _SEND:
             self.protocol.sent(number, now)
             self._free_bounces(number)

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
 from errno import EBADF, ENODEV
 
 from rnic.conn.core import Core
@@ -125,7 +125,7 @@ class Desk:
             self.close()
             raise
 
-    @contextmanager
+    @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """Around whatever waits for fileno(): close() wakes it, and closes the descriptor behind it."""
         with self._lock:
@@ -183,11 +183,10 @@ class Desk:
         try:
             core.greet(param.private_data, now)
             one.accept(ConnParam(core.hello()))
-        except ProtocolError as error:
-            one.reject(refusal(error.reason, str(error)))
-            core.release()
-            raise
-        except BaseException:
+        except BaseException as error:
+            with contextlib.suppress(VerbsError):  # the peer may have given up
+                if isinstance(error, ProtocolError):
+                    one.reject(refusal(error.reason, str(error)))
             core.release()
             raise
         self._ready.append(core)

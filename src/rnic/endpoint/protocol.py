@@ -362,8 +362,8 @@ class Protocol:
             return
         try:
             self._take(memoryview(data).cast("B"))
-        except ProtocolError as error:
-            self._fail(error)
+        except ProtocolError as error:  # which is kept: not with its frames, which hold the receive buffer
+            self._fail(type(error)(str(error), error.reason))
 
     def _take(self, data: memoryview) -> None:
         if len(data) > self.config.receive_size:

@@ -16,7 +16,7 @@ import select
 import threading
 from collections.abc import Callable
 from errno import EIO, ENODEV
-from time import monotonic_ns
+from time import monotonic_ns, sleep
 from typing import TYPE_CHECKING
 
 import rnic.cm as cm
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("rnic.rdmacm")
 
 _WATCH_NS = 250 * 10**6
+_BREATH = 1e-4  # seconds between two batches of a flood, in which others get the lock
 _LINGER_NS = 2 * 10**9  # how long the last disconnect requests are repeated after the last id has gone
 
 
@@ -63,11 +64,13 @@ class Agent:
         self.ids: set[CmId] = set()
         self.services: dict[int, Served] = {}
         self.failed: BaseException | None = None
+        self.mistakes = 0  # datagrams that raised an exception; each is a bug
         self.ended = False
         self.on_end: Callable[[Agent], None] = lambda _agent: None
         self._timers: list[tuple[int, int, Callable[[int], int | None]]] = []  # a heap: due, serial, call
         self._serial = itertools.count()
         self._watching = False
+        self._more = False  # datagrams may wait that no event tells of
         self._linger: int | None = None
         self._sleeps_until: int | None = None
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -87,6 +90,12 @@ class Agent:
 
     def flush(self) -> None:
         """Send what is to be sent, tell what is to be told, and see to the timers."""
+        self._settle()
+        due = self._deadline()
+        if due is not None and (self._sleeps_until is None or due < self._sleeps_until):
+            self.kick()
+
+    def _settle(self) -> None:
         while True:
             for send in self.cm.take_sends():
                 assert isinstance(send.dest, Peer)
@@ -96,9 +105,22 @@ class Agent:
                 break
             for event in events:
                 self._dispatch(event)
-        due = self._deadline()
-        if due is not None and (self._sleeps_until is None or due < self._sleeps_until):
-            self.kick()
+
+    def hear(self, data: bytes, source: Peer) -> None:
+        """Take a datagram, and tell what it changes before the next one changes more.
+
+        A mistake of ours that it meets costs this datagram, not all the ids of the device: it is counted as
+        dropped, and the first is logged.
+        """
+        try:
+            self.cm.input(data, source, monotonic_ns())
+            self._settle()
+        except Exception as error:
+            level = logging.DEBUG if self.mistakes else logging.ERROR
+            self.mistakes += 1
+            self.cm.drop("a datagram that met a mistake of rnic's own")
+            text = "%s: a datagram from %s met a mistake in rnic: %s"
+            _log.log(level, text, self.context.name, source.gid.ip, data.hex(), exc_info=error)
 
     def kick(self) -> None:
         """Wake the thread, to look again at what it waits for."""
@@ -191,7 +213,10 @@ class Agent:
             if self._is_done():
                 self._end()
                 return False
-        poll.poll(None if due is None else max(0, -(-(due - monotonic_ns()) // 10**6)))
+        if self._more:
+            sleep(_BREATH)
+        else:
+            poll.poll(None if due is None else max(0, -(-(due - monotonic_ns()) // 10**6)))
         with self.lock:
             self._sleeps_until = 0
             if self.ended:  # in a forked child
@@ -203,10 +228,10 @@ class Agent:
         return True
 
     def _work(self) -> None:
-        while (got := self.gsi.take()) is not None:
-            for data, source in got:
-                self.cm.input(data, source, monotonic_ns())
-                self.flush()  # each alone: what an event tells must be so still when somebody acts on it
+        got = self.gsi.take()
+        self._more = got is not None
+        for data, source in got or ():
+            self.hear(data, source)
         now = monotonic_ns()
         self.cm.timer(now)
         self._fire(now)

@@ -194,7 +194,7 @@ class CmId(Messages):
             return
         self._drop_event()
         event = self.event = self.channel.get_cm_event()
-        if event.status > 0:
+        if event.status > 0 or event.event is EventType.REJECTED:
             raise VerbsError(ECONNREFUSED, f"refused by the peer, reason {event.status}", verb)
         if event.status:
             text = f"{event.event.name}: {os.strerror(-event.status)}"

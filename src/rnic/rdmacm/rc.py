@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from errno import EINVAL, ETIMEDOUT
-from ipaddress import IPv6Address
+from errno import EINVAL, EPROTO, ETIMEDOUT
+from ipaddress import IPv4Address, IPv6Address
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,6 @@ from rnic.wire import (
     Rep,
     Req,
     TransportType,
-    WireError,
     service_id,
 )
 
@@ -45,6 +44,8 @@ if TYPE_CHECKING:
 _PERMISSIVE_LID = 0xFFFF
 _MRA_TIMEOUT = 24  # n of how long an application may think about a request: the kernel's
 _RETRIES = 7
+_RESERVED_QPNS = (0, 1, 0xFFFFFF)  # of management and of multicast: no connection has them (IBA 3.5.3)
+_BROADCAST = IPv4Address(0xFFFFFFFF)
 
 
 def check_private(data: bytes, limit: int, verb: str) -> None:
@@ -229,20 +230,14 @@ def request(listener: CmId, agent: Agent, event: cm.Event) -> None:
         conn.close(now)
         return
     header = IpCmHeader.parse(req.private_data[: IpCmHeader.SIZE])
-    try:
-        source = header.src
-        mtu = MTU(req.path_mtu)
-    except (WireError, ValueError):
+    if listener.is_full or not header.known:
         conn.close(now)
         return
-    if listener.is_full:
-        conn.close(now)
+    if (refusal := _objection(agent, req, conn.peer.sgid_index)) is not None:
+        reason, would_do = refusal
+        conn.send_rej(reason, now, ari=would_do)
         return
-    gid = GID(req.primary.local_gid)
-    port_mtu = agent.context.query_port(1).active_mtu
-    if mtu > port_mtu:
-        conn.send_rej(RejReason.INVALID_MTU, now, ari=bytes([port_mtu]))
-        return
+    source, gid, mtu = header.src, GID(req.primary.local_gid), MTU(req.path_mtu)
     child = listener.spawn(agent)
     child.exchange, conn.context = conn, child
     child.remote = Inet(source, header.sport, listener.scope_of(agent, source))
@@ -276,6 +271,25 @@ def request(listener: CmId, agent: Agent, event: cm.Event) -> None:
     listener.channel.put(Event(EventType.CONNECT_REQUEST, child, param=param, listen_id=listener))
 
 
+def _objection(agent: Agent, req: Req, sgid_index: int) -> tuple[RejReason, bytes] | None:
+    """Why a request cannot be served, and what could (IBA 12.6.7.2); None: it can."""
+    own, port_mtu = agent.context.query_gid(1, sgid_index), agent.context.query_port(1).active_mtu
+    if GID(req.primary.remote_gid) != own or not _can_reach(own, GID(req.primary.local_gid)):
+        return RejReason.INVALID_GID, own.raw
+    if not MTU.MTU_256 <= req.path_mtu <= port_mtu:
+        return RejReason.INVALID_MTU, bytes([port_mtu])
+    if req.local_qpn in _RESERVED_QPNS:
+        return RejReason.UNSUPPORTED, b""
+    return None
+
+
+def _can_reach(own: GID, peer: GID) -> bool:
+    """Whether a peer's address is one that a connection from ours can have."""
+    ip = peer.ip
+    nowhere = ip.is_unspecified or ip.is_multicast or ip == _BROADCAST
+    return ip.version == own.ip.version and not nowhere
+
+
 # ------------------------------------------------------------------ what happens to a connection
 
 
@@ -289,6 +303,10 @@ def _replied(one: CmId, event: cm.Event) -> None:
     rep, link = event.message, one.link
     assert isinstance(rep, Rep)
     assert link is not None
+    if rep.local_qpn in _RESERVED_QPNS:
+        _connection(one, "connect").send_rej(RejReason.UNSUPPORTED, monotonic_ns())
+        _broken(one, EventType.CONNECT_ERROR, -EPROTO)
+        return
     one.remote_ece = ECE(rep.vendor_id, event.attr_mod)
     link.dest_qp_num, link.sq_psn = rep.local_qpn, rep.starting_psn
     link.responder_resources = min(link.responder_resources, rep.initiator_depth)

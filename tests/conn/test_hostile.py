@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A peer that speaks plain RDMA-CM to a server of endpoints: it is refused or ended in words."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from random import Random
+from struct import unpack_from
+from typing import Any
+
+import pytest
+
+import rnic
+from conn.peers import HOST, SMALL, WAIT, descriptors, quiet
+from conn.test_servers import connect, echo, served
+from endpoint.test_hostile import TRAFFIC, message
+from rdmacm.ends import FAST, until
+from rnic import MR, SGE, QPCap, SendFlags, SendWR, VerbsError, WCStatus, WROpcode
+from rnic.endpoint import RefusedError, VersionError, parse_refusal
+from rnic.endpoint.hello import Hello
+from rnic.rdmacm import CmId, ConnParam, EventType, create_id
+
+CASES = 1500 if os.environ.get("RNIC_SOAK") else 60
+HELLO = Hello(1, 1, SMALL.access, SMALL.receive_size, SMALL.receives, 4, 1 << 16).emit()
+RECEIVES = 32
+ROOM = 4096
+
+
+class Dialled:
+    """A queue pair that is connected to a server, with receives for what it says."""
+
+    def __init__(self, one: CmId, mr: MR) -> None:
+        self.one, self._mr = one, mr
+        for n in range(1, RECEIVES + 1):
+            one.post_recv(SGE(self._mr, n * ROOM, ROOM), wr_id=n)
+
+    def post(self, *sends: bytes, opcode: WROpcode = WROpcode.SEND, **more: Any) -> WCStatus:
+        """Post these, one after the other; how the last of them ended, or the first that failed."""
+        assert self.one.qp is not None
+        status = WCStatus.SUCCESS
+        for data in sends:
+            self._mr.buf[: len(data)] = data
+            pieces = [SGE(self._mr, 0, len(data))] if data else []
+            self.one.qp.post_send(SendWR(1, opcode, SendFlags.SIGNALED, pieces, **more))
+            status = self.one.get_send_comp(WAIT).status
+            if status is not WCStatus.SUCCESS:
+                break
+        return status
+
+    def hear(self) -> bytes:
+        """The next SEND of the server."""
+        got = self.one.get_recv_comp(WAIT)
+        assert got.ok
+        return bytes(self._mr.buf[got.wr_id * ROOM :][: got.byte_len])
+
+
+@contextmanager
+def dialled(server: rnic.Listener, private_data: bytes) -> Iterator[Dialled]:
+    with create_id(timing=FAST) as one:
+        one.resolve_addr(None, (HOST, server.port))
+        one.resolve_route()
+        one.create_qp(cap=QPCap(max_send_wr=4, max_recv_wr=RECEIVES))
+        with one.reg_msgs(bytearray(ROOM * (RECEIVES + 1))) as mr:
+            found = Dialled(one, mr)
+            one.connect(ConnParam(private_data, retry_count=1))
+            yield found
+
+
+def refused(server: rnic.Listener, private_data: bytes) -> Exception | None:
+    """How a server words that it does not take a hello; None when it does."""
+    with create_id(timing=FAST) as one:
+        one.resolve_addr(None, (HOST, server.port))
+        one.resolve_route()
+        one.create_qp()
+        with suppress(VerbsError):
+            one.connect(ConnParam(private_data))
+            return None
+        assert one.event is not None
+        assert one.event.event is EventType.REJECTED
+        assert isinstance(one.event.param, ConnParam)
+        return parse_refusal(one.event.param.private_data)
+
+
+@pytest.fixture
+def server(caplog: pytest.LogCaptureFixture) -> Iterator[rnic.Listener]:
+    """One that echoes, serves well afterwards, keeps nothing, and whose agents met no surprise."""
+    before = descriptors()
+    with served(echo) as found, connect(found) as beside:
+        yield found
+        for conn in (beside, connect(found)):
+            conn.send(b"still served")
+            assert conn.recv(WAIT) == b"still served"
+            conn.close()
+    quiet(before)
+    assert not [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
+
+
+# ------------------------------------------------------------ hellos
+
+
+@pytest.mark.parametrize(
+    ("hello", "words"),
+    [
+        (b"", "is no rnic endpoint"),
+        (b"rnEP", "offers versions 0 to 0"),
+        (b"rnEP\x02\x01" + HELLO[6:], "offers versions 2 to 1"),
+        (HELLO[:8] + bytes(4) + HELLO[12:], "receives of 0 bytes"),
+        (HELLO[:8] + b"\xff" * 4 + HELLO[12:], "receives of 4294967295 bytes"),
+        (HELLO[:12] + bytes(2) + HELLO[14:], "speaks of 0 receives"),
+    ],
+)
+def test_a_hello_that_cannot_be_is_refused_in_words(server: rnic.Listener, hello: bytes, words: str) -> None:
+    error = refused(server, hello)
+    assert isinstance(error, RefusedError)
+    assert words in str(error)
+
+
+def test_a_version_of_tomorrow_is_told_ours(server: rnic.Listener) -> None:
+    assert isinstance(refused(server, b"rnEP\x07\x09" + HELLO[6:]), VersionError)
+
+
+def test_any_hello_is_taken_or_refused_in_words(server: rnic.Listener) -> None:
+    outcomes = set()
+    for seed in range(CASES):
+        rng = Random(seed)
+        hello = bytearray(HELLO)
+        for _ in range(rng.choice((1, 1, 2, 4))):
+            hello[rng.randrange(len(hello))] = rng.choice((0, 1, 0x7F, 0xFF, rng.randrange(256)))
+        error = refused(server, bytes(hello[: rng.choice((None, None, rng.randrange(25)))]))
+        assert error is None or (str(error).isprintable() and "no reason" not in str(error))
+        outcomes.add(type(error))
+    assert {type(None), RefusedError} <= outcomes
+
+
+# ------------------------------------------------------------ what follows a hello
+
+
+def test_any_sends_end_their_connection_alone(server: rnic.Listener) -> None:
+    for seed in range(CASES // 2):
+        rng = Random(seed)
+        sends = [rng.choice([*TRAFFIC, message(0, b"hello")]) for _ in range(rng.randrange(1, 6))]
+        if rng.random() < 0.7:
+            spoilt = bytearray(sends[-1])
+            spoilt[rng.randrange(len(spoilt))] = rng.randrange(256)
+            sends[-1] = rng.choice([bytes(spoilt), rng.randbytes(rng.randrange(100)), b""])
+        with dialled(server, HELLO) as one, suppress(VerbsError):
+            one.post(*sends)
+
+
+def test_a_send_that_is_longer_than_the_receives(server: rnic.Listener) -> None:
+    with dialled(server, HELLO) as one:
+        assert one.post(bytes(SMALL.receive_size + 1)) is WCStatus.REM_INV_REQ_ERR
+
+
+@pytest.mark.parametrize("opcode", [WROpcode.RDMA_WRITE, WROpcode.RDMA_READ])
+def test_memory_that_was_not_shared_is_out_of_reach(server: rnic.Listener, opcode: WROpcode) -> None:
+    with dialled(server, HELLO) as one:
+        status = one.post(bytes(64), opcode=opcode, remote_addr=0x1000, rkey=0x1234)
+        assert status is WCStatus.REM_ACCESS_ERR
+
+
+def test_a_write_with_immediate_is_no_message(server: rnic.Listener) -> None:
+    """It takes a receive and leaves nothing in it."""
+    with dialled(server, HELLO) as one:
+        assert one.post(message(0, b"hello")) is WCStatus.SUCCESS
+        assert one.post(b"", opcode=WROpcode.RDMA_WRITE_WITH_IMM, imm_data=7) is WCStatus.SUCCESS
+        assert one.post(*(message(n, b"and?") for n in range(1, 100))) is not WCStatus.SUCCESS
+
+
+@pytest.mark.parametrize("hello", [HELLO, b""])
+def test_whoever_is_gone_before_the_server_looks_leaves_nothing(hello: bytes) -> None:
+    before = descriptors()
+    with rnic.listen(HOST, 0, config=SMALL) as server:
+        listener = server._desk.cm_id
+        with create_id(timing=FAST) as one:
+            one.resolve_addr(None, (HOST, server.port))
+            one.resolve_route()
+            one.create_qp()
+            one.sync = False
+            one.connect(ConnParam(hello))
+            until(lambda: bool(listener.waiting), "the request is there")
+        until(lambda: "REJ" in listener.statistics().received, "so is the end")
+        with pytest.raises(TimeoutError):
+            server.accept(0.1)
+    quiet(before)
+
+
+def test_a_write_with_immediate_is_not_read_from_beyond_its_receive() -> None:
+    """Its completion speaks of the bytes in the region, of which none is in the receive."""
+
+    def share(conn: rnic.Connection) -> None:
+        conn.share(bytearray(2 * SMALL.receive_size))
+        for _ in conn:
+            pass
+
+    with served(share) as server, dialled(server, HELLO) as one:
+        _, addr, _, rkey, _ = unpack_from(">QQQII", one.hear())
+        size = SMALL.receive_size + 1
+        where = {"remote_addr": addr, "rkey": rkey}
+        assert one.post(bytes(size), opcode=WROpcode.RDMA_WRITE_WITH_IMM, **where) is WCStatus.SUCCESS
+        assert b"a SEND of 0 bytes" in one.hear()

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A peer that is no rnic and knows what the protocol expects, so that it can say something else."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any, Protocol, TypeVar
+
+import pytest
+
+from rdmacm.ends import WAIT
+from rnic import GID
+from rnic.rdmacm import CmId
+from rnic.rdmacm.agent import Agent
+from rnic.rdmacm.gsi import Peer
+from rnic.rdmacm.registry import registry
+from rnic.wire import (
+    GSI_QKEY,
+    MAD,
+    Answered,
+    CmMessage,
+    CmPath,
+    Dreq,
+    IpCmHeader,
+    PortSpace,
+    Rej,
+    RejReason,
+    Rep,
+    Req,
+    Rtu,
+    SidrReq,
+    parse_cm,
+    service_id,
+)
+from transport.plain import datagram, sealed
+
+US, THEM, THIRD = "127.0.0.1", "127.0.0.9", "127.0.0.8"  # rnic, the stranger, and somebody else
+_ECHO = 0xEC0EC0
+_IP_MTU_DISCOVER, _IP_PMTUDISC_DO = 10, 2
+_M = TypeVar("_M", bound=CmMessage)
+
+
+def gid(ip: str) -> IPv6Address:
+    return IPv6Address(GID(ip).raw)
+
+
+def packed(data: bytes, source: str = THEM) -> bytes:
+    """The packet of a datagram to queue pair 1."""
+    return sealed(datagram(data, 1, GSI_QKEY), source)
+
+
+class Wire(Protocol):
+    """The way to queue pair 1 of 127.0.0.1."""
+
+    def send(self, data: bytes, source: str = THEM) -> None: ...
+
+    def take(self) -> bytes | None:
+        """A datagram that came back to the stranger."""
+
+
+class Sockets:
+    """Real packets: what the device's C code lets through reaches the agent."""
+
+    def __init__(self) -> None:
+        self._sockets = {source: self._open(source) for source in (THEM, THIRD)}
+        self._came: deque[bytes] = deque()
+
+    def _open(self, source: str) -> socket.socket:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
+        sock.bind((source, 4791))
+        sock.settimeout(WAIT)
+        return sock
+
+    def send(self, data: bytes, source: str = THEM) -> None:
+        self.send_packet(packed(data, source), source)
+
+    def send_packet(self, packet: bytes, source: str = THEM) -> None:
+        self._sockets[source].sendto(packet, (US, 4791))
+
+    def take(self) -> bytes | None:
+        """What has come until now, or comes in answer to what was sent; it waits no longer than for that."""
+        if not self._came:
+            self._ask_for_an_echo()
+            while not _is_echo(data := self._recv()):
+                self._came.append(data)
+        return self._came.popleft() if self._came else None
+
+    def _recv(self) -> bytes:
+        return self._sockets[THEM].recv(8192)[20:-4]  # BTH and DETH before, ICRC after
+
+    def _ask_for_an_echo(self) -> None:
+        """A REQ of a version that nobody speaks is refused at once, after all that came before it."""
+        req = Req(local_comm_id=_ECHO)
+        self.send(replace(req.to_mad(_ECHO), class_version=1).emit())
+
+    def close(self) -> None:
+        for sock in self._sockets.values():
+            sock.close()
+
+
+def _is_echo(data: bytes) -> bool:
+    message = parse_cm(MAD.parse(data))
+    return isinstance(message, Rej) and message.remote_comm_id == _ECHO
+
+
+class Calls:
+    """Datagrams go straight into the agent, and what it sends to the stranger is kept: nothing waits."""
+
+    def __init__(self, agent: Agent, patch: pytest.MonkeyPatch) -> None:
+        self.agent = agent
+        self._came: deque[bytes] = deque()
+        self._send = agent.gsi.send
+        patch.setattr(agent.gsi, "send", self._divert)
+        index = agent.gsi.index_of(GID(US))
+        assert index is not None
+        self._peers = {source: Peer(GID(source), index) for source in (THEM, THIRD)}
+
+    def _divert(self, peer: Peer, data: bytes) -> None:
+        if peer == self._peers[THEM]:
+            self._came.append(data)
+        elif peer.gid == GID(US):
+            self._send(peer, data)
+
+    def send(self, data: bytes, source: str = THEM) -> None:
+        with registry.lock:
+            self.agent.hear(data, self._peers[source])
+
+    def take(self) -> bytes | None:
+        return self._came.popleft() if self._came else None
+
+
+@dataclass
+class Stranger:
+    """Right messages for a conversation, made one after the other; whoever uses it changes them."""
+
+    wire: Wire
+    guid: int = 0x5712A26E12
+    comm_id: int = 0x1234
+    qpn: int = 0x100
+    theirs: int = 0  # rnic's communication id, when it has told
+    their_qpn: int = 0
+    tid: int = 1
+    sent: list[bytes] = field(default_factory=list)
+
+    def fresh(self) -> None:
+        """Another conversation."""
+        self.comm_id += 1
+        self.qpn += 1
+        self.tid += 1
+        self.theirs = self.their_qpn = 0
+
+    def say(self, message: CmMessage, source: str = THEM) -> None:
+        self.send(message.to_mad(self.tid).emit(), source)
+
+    def send(self, data: bytes, source: str = THEM) -> None:
+        self.sent.append(data)
+        self.wire.send(data, source)
+
+    def hear(self) -> CmMessage | None:
+        """The next message that came back, None when there is none; its ids are noted."""
+        data = self.wire.take()
+        if data is None:
+            return None
+        mad = MAD.parse(data)
+        message = parse_cm(mad)
+        if isinstance(message, Req):
+            self.tid = mad.tid
+        if isinstance(message, Req | Rep):
+            self.theirs, self.their_qpn = message.local_comm_id, message.local_qpn
+        return message
+
+    def expect(self, kind: type[_M]) -> _M:
+        """The next message of a kind; others before it are passed over."""
+        while (message := self.hear()) is not None:
+            if isinstance(message, kind):
+                return message
+        raise AssertionError(f"no {kind.__name__} came back")
+
+    def req(self, port: int, **fields: Any) -> Req:
+        header = IpCmHeader.build(IPv4Address(THEM), IPv4Address(US), 40000)
+        values: dict[str, Any] = {
+            "local_comm_id": self.comm_id,
+            "service_id": service_id(PortSpace.TCP, port),
+            "local_ca_guid": self.guid,
+            "local_qpn": self.qpn,
+            "responder_resources": 4,
+            "initiator_depth": 4,
+            "remote_cm_timeout": 12,
+            "local_cm_timeout": 12,
+            "starting_psn": 0x123456,
+            "retry_count": 7,
+            "rnr_retry_count": 7,
+            "path_mtu": 3,
+            "max_cm_retries": 3,
+            "primary": CmPath(
+                local_lid=0xFFFF,
+                remote_lid=0xFFFF,
+                local_gid=gid(THEM),
+                remote_gid=gid(US),
+                hop_limit=64,
+                ack_timeout=8,
+            ),
+            "private_data": header.emit(),
+        }
+        return Req(**(values | fields))
+
+    def sidr_req(self, port: int, **fields: Any) -> SidrReq:
+        header = IpCmHeader.build(IPv4Address(THEM), IPv4Address(US), 40000)
+        values: dict[str, Any] = {
+            "request_id": self.comm_id,
+            "service_id": service_id(PortSpace.UDP, port),
+            "private_data": header.emit(),
+        }
+        return SidrReq(**(values | fields))
+
+    def reply(self, kind: type[_M], **fields: Any) -> _M:
+        """Any message that names both ids."""
+        ids = {"local_comm_id": self.comm_id, "remote_comm_id": self.theirs}
+        return kind(**(ids | fields))
+
+    def rep(self, **fields: Any) -> Rep:
+        values: dict[str, Any] = {
+            "local_qpn": self.qpn,
+            "starting_psn": 0x654321,
+            "responder_resources": 4,
+            "initiator_depth": 4,
+            "rnr_retry_count": 7,
+            "local_ca_guid": self.guid,
+        }
+        return self.reply(Rep, **(values | fields))
+
+    def rtu(self, **fields: Any) -> Rtu:
+        return self.reply(Rtu, **fields)
+
+    def dreq(self, **fields: Any) -> Dreq:
+        return self.reply(Dreq, **({"remote_qpn": self.their_qpn} | fields))
+
+    def gives_up(self, **fields: Any) -> Rej:
+        """The REJ of a peer that waits no longer: it need not know our id."""
+        info = self.guid.to_bytes(8, "big")
+        told = {"message": Answered.REQ, "reason": RejReason.TIMEOUT, "ari": info, "ari_length": len(info)}
+        return self.reply(Rej, **(told | fields))
+
+
+def agent_of(one: CmId) -> Agent:
+    """The agent that serves an id."""
+    (found,) = (agent for agent in registry.agents() if one in agent.ids)
+    return found
+
+
+@contextmanager
+def over_sockets() -> Iterator[Stranger]:
+    wire = Sockets()
+    try:
+        yield Stranger(wire)
+    finally:
+        wire.close()
+
+
+def run_out(agent: Agent) -> None:
+    """All the time that anything waits for passes: retries, then TIMEWAIT."""
+    with registry.lock:
+        while (due := agent.cm.deadline()) is not None:
+            agent.cm.timer(due)
+            agent.flush()
