@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import click
 
+from rnic.cli.cm import mckey, rdma_client, rdma_server, rping, ucmatose, udaddy
 from rnic.cli.demo import demo, demo_receiver
 from rnic.cli.devices import devices, info
 from rnic.cli.pingpong import pingpong
@@ -40,7 +41,9 @@ def cli() -> None:
     """
 
 
-for command in (devices, info, pingpong, demo, demo_receiver):
+RDMA_CM = (rping, ucmatose, udaddy, mckey, rdma_server, rdma_client)
+
+for command in (devices, info, pingpong, demo, demo_receiver, *RDMA_CM):
     cli.add_command(command)
 
 
