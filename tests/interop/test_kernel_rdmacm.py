@@ -9,6 +9,8 @@ from link import Link, Wire
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("wire")]
 ROLES = ["server", "client"]
+UDADDY_PORT = 7174  # the original knows no other
+GROUPS = {"ipv4": "239.77.3.4", "ipv6": "ff15::7734"}
 
 
 @pytest.mark.combinations(
@@ -28,6 +30,89 @@ def test_ucmatose(link: Link, family: str, role: str, load: str) -> None:
             ours, theirs = finish(process, job)
     assert "disconnected" in ours
     assert "return status 0" in theirs
+
+
+@pytest.mark.combinations(
+    4, family=["ipv4", "ipv6"], role=ROLES, size=[23, 64, 4096, 65535], own_qp=["", "-q"]
+)
+def test_rping(link: Link, family: str, role: str, size: int, own_qp: str) -> None:
+    count = 1000 if size == 64 else 50
+    load = f"-C {count} -S {size} -v -V {own_qp}"
+    if role == "server":
+        address = link.host_ip[family]
+        with rnic("rping", "-s", "-a", address, "-p", 0, *load.split()) as process:
+            port = listens_here(process)
+            job = original(link, f"rping -c -a {address} -p {port} {load}")
+            # Its exit status after a good run may be 255: what it says counts.
+            ours, theirs = finish(process, job, judge=False)
+        server, client = ours, theirs
+    else:
+        address, port = link.guest_ip[family], link.port()
+        job = original(link, f"rping -s -a {address} -p {port} {load}")
+        listens_there(link, port)
+        with rnic("rping", "-c", "-a", address, "-p", port, *load.split()) as process:
+            ours, theirs = finish(process, job, judge=False)
+        server, client = theirs, ours
+    assert pings(client, "ping data: ") == pings(server, "server ping data: ")
+    assert len(pings(client, "ping data: ")) == count, client
+
+
+def pings(output: str, head: str) -> list[str]:
+    """What an end says that it has pinged."""
+    return [line.removeprefix(head) for line in output.splitlines() if line.startswith(head)]
+
+
+@pytest.mark.combinations(3, family=["ipv4", "ipv6"], role=ROLES, load=["-C 10 -S 1024", "-c 8 -C 5", "-C 0"])
+def test_udaddy(link: Link, family: str, role: str, load: str) -> None:
+    here, there = link.host_ip[family], link.guest_ip[family]
+    if role == "server":
+        with rnic("udaddy", *load.split(), "-b", here) as process:
+            listens_here(process)
+            ours, theirs = finish(process, original(link, f"udaddy {load} -s {here}"))
+    else:
+        job = original(link, f"udaddy {load} -b {there}")
+        listens_there(link, UDADDY_PORT)
+        with rnic("udaddy", *load.split(), "-s", there) as process:
+            ours, theirs = finish(process, job)
+    assert "bytes each way" in ours
+    assert "return status 0" in theirs
+
+
+@pytest.mark.combinations(
+    4, family=["ipv4", "ipv6"], role=["sender", "receiver"], load=["-C 10", "-c 3 -C 4 -S 1024"]
+)
+def test_mckey(link: Link, family: str, role: str, load: str) -> None:
+    group, here, there = GROUPS[family], link.host_ip[family], link.guest_ip[family]
+    common = f"-m {group} {load}"
+    if role == "sender":
+        job = original(link, f"mckey {common} -b {there}")
+        job.expect("joined dgid", timeout=20)
+        with rnic("mckey", *common.split(), "-b", here, "-s", "--pause", 0.5) as process:
+            ours, theirs = finish(process, job)
+    else:
+        with rnic("mckey", *common.split(), "-b", here) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            ours, theirs = finish(process, original(link, f"mckey {common} -b {there} -s"))
+    assert "bytes sent" in ours or "bytes received" in ours
+    assert "return status 0" in theirs
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_rdma_server_and_client(link: Link, family: str, role: str) -> None:
+    here, there = link.host_ip[family], link.guest_ip[family]
+    if role == "server":
+        with rnic("rdma-server", "-s", here, "-p", 0) as process:
+            port = listens_here(process)
+            ours, theirs = finish(process, original(link, f"rdma_client -s {here} -p {port}"))
+    else:
+        port = link.port()
+        job = original(link, f"rdma_server -s {there} -p {port}")
+        listens_there(link, port)
+        with rnic("rdma-client", "-s", there, "-p", port) as process:
+            ours, theirs = finish(process, job)
+    assert "received 16 bytes" in ours
+    assert "end 0" in theirs
 
 
 def test_tshark_reads_what_rnic_sent(wire: Wire) -> None:

@@ -48,7 +48,7 @@ def port(default: int, *names: str) -> Callable[[_F], _F]:
         type=params.number(0, 65535),
         default=default,
         show_default=True,
-        help="Port of the server; 0: one that is free, which it tells.",
+        help="Port of the server; 0: one that is free.",
     )
 
 
@@ -117,7 +117,6 @@ def _first(node: str, port: int, hints: AddrInfo) -> SockAddr:
     return address
 
 
-def say_port(listener: CmId, asked: int) -> None:
-    """A port that nobody has asked for must be told."""
-    if asked == 0:
-        click.echo(f"listening on port {listener.get_src_port()}", err=True)
+def say_port(listener: CmId) -> None:
+    """Clients may call from now on."""
+    click.echo(f"listening on port {listener.get_src_port()}", err=True)

@@ -21,7 +21,6 @@ class Asked:
     """The command line."""
 
     where: options.Where
-    port: int
     ps: PortSpace
     connections: int
     load: Load
@@ -85,7 +84,7 @@ class Party:
         self._stack.callback(self.listener.destroy)
         self.listener.bind_addr(self.asked.where.source)
         self.listener.listen()
-        options.say_port(self.listener, self.asked.port)
+        options.say_port(self.listener)
 
     def _call(self) -> None:
         assert self.asked.where.server is not None

@@ -57,7 +57,6 @@ class Asked:
     """The command line."""
 
     where: options.Where
-    port: int
     count: int
     size: int
     verbose: bool
@@ -127,7 +126,7 @@ def rping(
         if is_client
         else options.look_up(None, address, port, ps=PortSpace.TCP)
     )
-    asked = Asked(where, port, count, size, verbose, validate, debug, own_qp, timeout)
+    asked = Asked(where, count, size, verbose, validate, debug, own_qp, timeout)
     if is_client:
         call(asked)
     else:
@@ -299,7 +298,7 @@ def serve(asked: Asked, persistent: bool) -> None:
     with EventChannel() as channel, create_id(channel) as listener:
         listener.bind_addr(asked.where.source)
         listener.listen(BACKLOG)
-        options.say_port(listener, asked.port)
+        options.say_port(listener)
         while True:
             with channel.get_cm_event() as event:
                 if event.event is not EventType.CONNECT_REQUEST:

@@ -35,7 +35,7 @@ def rdma_server(server: str, port: int, timeout: float) -> None:
     info = getaddrinfo(server, port, AddrInfo(passive=True))[0]
     with create_ep(info, cap=CAP) as listener:
         listener.listen()
-        options.say_port(listener, port)
+        options.say_port(listener)
         with listener.get_request() as cm_id, ready(cm_id) as memory:
             cm_id.accept()
             receive(cm_id, timeout)

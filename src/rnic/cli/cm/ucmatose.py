@@ -52,7 +52,7 @@ def ucmatose(
     where = options.look_up(server, bind, port, form=form, ps=ps)
     settings = {Option.TOS: tos, Option.ACK_TIMEOUT: ack_timeout}
     given = {option: value for option, value in settings.items() if value is not None}
-    asked = Asked(where, port, ps, connections, Load.of(count, size), timeout, given)
+    asked = Asked(where, ps, connections, Load.of(count, size), timeout, given)
     with Ucmatose(asked) as party:
         party.run(migrate)
 

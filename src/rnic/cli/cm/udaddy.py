@@ -66,7 +66,7 @@ def udaddy(
     ps = port_space(space, space_number)
     where = options.look_up(server, bind, port, form=form, ps=ps)
     given = {} if tos is None else {Option.TOS: tos}
-    asked = Asked(where, port, ps, connections, Load.of(count, size), timeout, given)
+    asked = Asked(where, ps, connections, Load.of(count, size), timeout, given)
     with Udaddy(asked) as party:
         party.run()
 
