@@ -54,8 +54,9 @@ class Node:
         cap = rnic.QPCap(max_send_wr=depth, max_recv_wr=depth, max_send_sge=1, max_recv_sge=1)
         self.id.create_qp(cap=cap, sq_sig_all=True)
         self._stack.callback(self.id.destroy_qp)
-        self.buffer = bytearray(self._header() + self.load.size)
-        self._mr = self._stack.enter_context(self.id.reg_msgs(self.buffer))
+        if self.load.count:
+            self.buffer = bytearray(self._header() + self.load.size)
+            self._mr = self._stack.enter_context(self.id.reg_msgs(self.buffer))
 
     def _header(self) -> int:
         return GRH_BYTES if self.id.qp_type is rnic.QPType.UD else 0
@@ -83,14 +84,14 @@ class Node:
     def post_recvs(self) -> None:
         """A receive for each message that is to come."""
         assert self.id.qp is not None
-        assert self._mr is not None
-        if self.load.count:
+        if self._mr is not None:
             self.id.qp.post_recv([rnic.RecvWR(sg_list=[rnic.SGE(self._mr)]) for _ in range(self.load.count)])
 
     def post_sends(self) -> None:
         """All messages at once; a datagram tells, in its immediate data, the queue pair to answer to."""
         assert self.id.qp is not None
-        assert self._mr is not None
+        if self._mr is None:
+            return
         opcode = rnic.WROpcode.SEND if self._ah is None else rnic.WROpcode.SEND_WITH_IMM
         out = rnic.SGE(self._mr, 0, self.load.size)
         wrs = [
@@ -104,8 +105,7 @@ class Node:
             )
             for _ in range(self.load.count)
         ]
-        if wrs:
-            self.id.qp.post_send(wrs)
+        self.id.qp.post_send(wrs)
 
     def sent(self, waiter: Waiter) -> None:
         """Wait until all messages are sent."""
