@@ -7,14 +7,18 @@ import os
 import re
 import signal
 import subprocess
+from collections.abc import Callable
 
 import pytest
 
 from cli.commands import Result, Start
 from rnic.cli.cm.rping import LETTERS, MAX_SIZE, MIN_SIZE, text_of
+from rnic.cli.main import run
 from rnic.rdmacm import ConnParam, create_id
 
+Here = Callable[..., Result]
 LOOPBACKS = ["127.0.0.1", "::1"]
+soak = pytest.mark.skipif(os.environ.get("RNIC_SOAK", "0") in ("", "0"), reason="five seconds: RNIC_SOAK=1")
 FREE = 9  # a port that nobody listens on
 
 
@@ -39,8 +43,7 @@ def pinged(rnic: Start, address: str, *common: object) -> tuple[Result, Result]:
     return server.wait(), client.wait()
 
 
-@pytest.mark.parametrize("own_qp", [[], ["-q"]], ids=["", "own"])
-@pytest.mark.parametrize("address", LOOPBACKS)
+@pytest.mark.parametrize(("address", "own_qp"), [("127.0.0.1", []), ("::1", []), ("127.0.0.1", ["-q"])])
 def test_rping(rnic: Start, address: str, own_qp: list[str]) -> None:
     server, client = pinged(rnic, address, "-C", 70, "-v", "-V", *own_qp)
     good(server, client)
@@ -49,7 +52,7 @@ def test_rping(rnic: Start, address: str, own_qp: list[str]) -> None:
     assert server.out.splitlines() == [f"server ping data: {text}" for text in texts]
 
 
-@pytest.mark.parametrize("size", [MIN_SIZE, 4097, MAX_SIZE])
+@pytest.mark.parametrize("size", [MIN_SIZE, MAX_SIZE])
 def test_rping_of_any_size(rnic: Start, size: int) -> None:
     good(*pinged(rnic, "127.0.0.1", "-C", 10, "-V", "-S", size))
 
@@ -88,6 +91,7 @@ def test_a_client_that_is_interrupted_says_good_bye(rnic: Start) -> None:
     assert server.wait().status in (0, 1)  # between two pings, or in the middle of one
 
 
+@soak
 def test_a_server_that_is_killed_is_noticed(rnic: Start) -> None:
     server = rnic("rping", "-s", "-v", "-a", "127.0.0.1", "-p", 0)
     client = rnic("rping", "-c", "-a", "127.0.0.1", "-p", server.listening(), "--timeout", 20)
@@ -114,15 +118,14 @@ def test_a_client_that_is_not_rping_is_told_from_one(rnic: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("load", "more"),
+    ("address", "load", "more"),
     [
-        (["-c", 16, "-C", 100, "-S", 4096], []),
-        (["-c", 2, "-C", 3, "-S", 1], ["-m"]),
-        (["-C", 0, "-c", 3], ["-P", "ib"]),
-        (["-S", 0], ["-f", "ip"]),
+        ("127.0.0.1", ["-c", 8, "-C", 100, "-S", 4096], ["-f", "ip"]),
+        ("::1", ["-c", 2, "-C", 3, "-S", 1], ["-m"]),
+        ("127.0.0.1", ["-C", 0, "-c", 3], ["-P", "ib"]),
+        ("::1", ["-S", 0], []),
     ],
 )
-@pytest.mark.parametrize("address", LOOPBACKS)
 def test_ucmatose(rnic: Start, address: str, load: list[object], more: list[object]) -> None:
     server = rnic("ucmatose", *load, *more, "-b", address, "-p", 0)
     client = rnic("ucmatose", *load, *more, "-s", address, "-p", server.listening(), "-b", address)
@@ -156,8 +159,9 @@ def test_a_client_too_many_is_refused(rnic: Start) -> None:
     failed(server.wait(), "refused .*: 1 have called")
 
 
-@pytest.mark.parametrize("load", [["-c", 8, "-C", 10], ["-S", 4096], ["-C", 0, "-c", 3]])
-@pytest.mark.parametrize("address", LOOPBACKS)
+@pytest.mark.parametrize(
+    ("address", "load"), [("127.0.0.1", ["-c", 8, "-C", 10]), ("::1", ["-S", 4096]), ("::1", ["-C", 0])]
+)
 def test_udaddy(rnic: Start, address: str, load: list[object]) -> None:
     server = rnic("udaddy", *load, "-b", address, "--port", 0)
     client = rnic("udaddy", *load, "-s", address, "--port", server.listening(), "-p", "0x111")
@@ -173,18 +177,13 @@ def test_udaddy(rnic: Start, address: str, load: list[object]) -> None:
 def multicast_route() -> None:
     if os.geteuid() != 0:
         pytest.skip("the loopback interface needs a route for groups")
-    for command in (
-        "ip route replace multicast 239.0.0.0/8 dev lo",
-        "ip -6 route replace ff15::/16 dev lo table local",
-    ):
-        subprocess.run(command.split(), check=True)
+    subprocess.run(["ip", "route", "replace", "multicast", "239.0.0.0/8", "dev", "lo"], check=True)
 
 
 @pytest.mark.usefixtures("multicast_route")
 @pytest.mark.parametrize("more", [[], ["-o"]], ids=["member", "send-only"])
-@pytest.mark.parametrize(("group", "address"), [("239.77.5.6", "127.0.0.1"), ("ff15::7756", "::1")])
-def test_mckey(rnic: Start, group: str, address: str, more: list[str]) -> None:
-    load = ["-m", group, "-b", address, "-c", 2, "-C", 3, "-S", 300]
+def test_mckey(rnic: Start, more: list[str]) -> None:
+    load = ["-m", "239.77.5.6", "-b", "127.0.0.1", "-c", 2, "-C", 3, "-S", 300]
     receiver = rnic("mckey", *load[:-4], "-C", 6, "-S", 300)  # of each group all that two ids send
     assert receiver.process.stdout is not None
     assert [receiver.process.stdout.readline() for _ in range(2)]
@@ -220,6 +219,17 @@ def test_a_client_that_says_nothing_is_not_waited_for(rnic: Start) -> None:
 # ---------------------------------------------------------------------- what goes wrong
 
 
+@pytest.fixture
+def here(capfd: pytest.CaptureFixture[str]) -> Here:
+    """Runs a command that ends soon in this process."""
+
+    def call(*args: object) -> Result:
+        status = run([str(arg) for arg in args])
+        return Result(status, *capfd.readouterr())
+
+    return call
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [
@@ -245,8 +255,8 @@ def test_a_client_that_says_nothing_is_not_waited_for(rnic: Start) -> None:
         (["mckey", "-m", "127.0.0.1"], "no multicast address"),
     ],
 )
-def test_failures_are_told_in_a_line(rnic: Start, command: list[object], words: str) -> None:
-    failed(rnic(*command).wait(), words)
+def test_failures_are_told_in_a_line(here: Here, command: list[object], words: str) -> None:
+    failed(here(*command), words)
 
 
 @pytest.mark.parametrize(
@@ -269,11 +279,11 @@ def test_failures_are_told_in_a_line(rnic: Start, command: list[object], words: 
         (["rdma-client", "-p", 0], "0 is none"),
     ],
 )
-def test_wrong_options_are_told(rnic: Start, command: list[object], words: str) -> None:
-    failed(rnic(*command).wait(), words, 2)
+def test_wrong_options_are_told(here: Here, command: list[object], words: str) -> None:
+    failed(here(*command), words, 2)
 
 
-def test_a_port_that_is_taken(rnic: Start) -> None:
-    first = rnic("rdma-server", "-s", "127.0.0.1", "-p", 0)
-    port = first.listening()
-    failed(rnic("ucmatose", "-b", "127.0.0.1", "-p", port).wait(), "EADDRINUSE")
+def test_a_port_that_is_taken(here: Here) -> None:
+    with create_id() as listener:
+        listener.bind_addr(("127.0.0.1", 0))
+        failed(here("ucmatose", "-b", "127.0.0.1", "-p", listener.get_src_port()), "EADDRINUSE")
