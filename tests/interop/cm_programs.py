@@ -17,8 +17,15 @@ SECONDS = 60
 
 @contextmanager
 def rnic(*arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """The command `rnic`; it is killed at the end."""
-    command = [sys.executable, "-m", "rnic", *map(str, arguments)]
+    """The command `rnic`."""
+    with python("-m", "rnic", *arguments) as process:
+        yield process
+
+
+@contextmanager
+def python(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A program of rnic's; it is killed at the end."""
+    command = [sys.executable, "-u", *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             yield process

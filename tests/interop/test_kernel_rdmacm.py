@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
-from cm_programs import finish, listens_here, listens_there, original, rnic
+from cm_programs import finish, listens_here, listens_there, original, python, rnic
 from link import Link, Wire
 
 from rnic.rdmacm import create_id
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("wire")]
 ROLES = ["server", "client"]
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "multicast_example.py"
 UDADDY_PORT = 7174  # the original knows no other
 
 
@@ -39,8 +41,17 @@ def test_ucmatose(link: Link, family: str, role: str, load: str) -> None:
     4, family=["ipv4", "ipv6"], role=ROLES, size=[23, 64, 4096, 65535], own_qp=["", "-q"]
 )
 def test_rping(link: Link, family: str, role: str, size: int, own_qp: str) -> None:
-    count = 1000 if size == 64 else 50
-    load = f"-C {count} -S {size} -v -V {own_qp}"
+    ping(link, family, role, 50, f"-S {size} {own_qp}")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_thousand_pings(link: Link, role: str) -> None:
+    ping(link, "ipv4", role, 1000, "-S 64")
+
+
+def ping(link: Link, family: str, role: str, count: int, options: str) -> None:
+    """Both ends print and compare; both have seen the same."""
+    load = f"-C {count} {options} -v -V"
     if role == "server":
         address = link.host_ip[family]
         with rnic("rping", "-s", "-a", address, "-p", 0, *load.split()) as process:
@@ -97,6 +108,23 @@ def test_mckey(link: Link, role: str, load: str) -> None:
             process.stdout.readline()
             ours, theirs = finish(process, original(link, f"mckey {common} -b {there} -s"))
     assert "bytes sent" in ours or "bytes received" in ours
+    assert "return status 0" in theirs
+
+
+@pytest.mark.parametrize("role", ["sender", "receiver"])
+def test_the_multicast_example(link: Link, role: str) -> None:
+    here, there = link.host_ip["ipv4"], link.guest_ip["ipv4"]
+    if role == "sender":
+        job = original(link, f"mckey -m 239.77.3.5 -b {there}")
+        job.expect("joined dgid", timeout=20)
+        with python(EXAMPLE, "-m", "239.77.3.5", "-b", here, "-s", "--pause", 0.5) as process:
+            ours, theirs = finish(process, job)
+    else:
+        with python(EXAMPLE, "-m", "239.77.3.5", "-b", here) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            ours, theirs = finish(process, original(link, f"mckey -m 239.77.3.5 -b {there} -s"))
+    assert "10 messages sent" in ours or ours.count("100 bytes from queue pair") == 10
     assert "return status 0" in theirs
 
 

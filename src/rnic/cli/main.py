@@ -37,6 +37,7 @@ def cli() -> None:
     rnic info roce_lo -v            all about one, as ibv_devinfo prints it
     rnic pingpong rc                a server; `rnic pingpong rc HOST` is its client
     rnic pingpong ud                the same with datagrams
+    rnic rping -s                   RDMA-CM's examples: rping, ucmatose, udaddy, mckey ...
     rnic demo                       a file by RDMA WRITE between two processes
     """
 

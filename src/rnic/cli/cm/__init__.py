@@ -7,6 +7,7 @@ udaddy     the same with datagrams                                    udaddy(1)
 mckey      datagrams to a multicast group                             mckey(1)
 simple     one message each way, with ids that wait                   rdma_server(1), rdma_client(1)
 node       an id with the messages that ucmatose, udaddy and mckey send
+party      many connections at once: what ucmatose and udaddy share
 waiting    events and completions are waited for together, and not for ever
 options    what several of them have on the command line
 """

@@ -30,7 +30,12 @@ CAP = rnic.QPCap(max_send_wr=1, max_recv_wr=1, max_send_sge=1, max_recv_sge=1, m
 def rdma_server(server: str, port: int, timeout: float) -> None:
     """Take one connection, receive a message and send one.
 
-    The client is `rnic rdma-client -s ADDRESS`, or the original, rdma_client. -s :: listens on IPv6, too.
+    -s :: listens on IPv6, too.
+
+    \b
+    rnic rdma-server                 then, on the other side, one of
+    rnic rdma-client -s ADDRESS
+    rdma_client -s ADDRESS
     """
     info = getaddrinfo(server, port, AddrInfo(passive=True))[0]
     with create_ep(info, cap=CAP) as listener:
@@ -50,7 +55,8 @@ def rdma_server(server: str, port: int, timeout: float) -> None:
 def rdma_client(server: str, port: int, timeout: float) -> None:
     """Connect, send a message and receive one.
 
-    The server is `rnic rdma-server`, or the original, rdma_server.
+    \b
+    rnic rdma-client -s ADDRESS      the server is `rnic rdma-server`, or the original, rdma_server
     """
     if port == 0:
         raise click.UsageError("a client needs the server's port, and 0 is none")

@@ -19,6 +19,7 @@ FAILURES = (
     EventType.MULTICAST_ERROR,
     EventType.DEVICE_REMOVAL,
 )
+EXPLAINED_SECONDS = 1.0
 
 
 class Waiter:
@@ -42,15 +43,31 @@ class Waiter:
     def completion(self, cq: rnic.CQ, doing: str, gone: Callable[[], bool]) -> rnic.WC | None:
         """The next completion; None when there is none and `gone` says that none will come."""
         assert cq.channel is not None
-        while True:
-            if found := cq.poll(1):
-                return found[0]
-            cq.req_notify()
-            if found := cq.poll(1):
-                return found[0]
+        while not (found := self._poll(cq)):
             if gone():
                 return None
             self._sleep(cq.channel, doing)
+        if found[0].status is rnic.WCStatus.WR_FLUSH_ERR:
+            return self._flushed(found[0], gone)
+        return found[0]
+
+    @staticmethod
+    def _poll(cq: rnic.CQ) -> list[rnic.WC]:
+        """A completion, if there is one; else the queue is armed."""
+        if found := cq.poll(1):
+            return found
+        cq.req_notify()
+        return cq.poll(1)
+
+    def _flushed(self, wc: rnic.WC, gone: Callable[[], bool]) -> rnic.WC | None:
+        """What ended the connection is an event, which comes a moment later at most."""
+        while not gone():
+            try:
+                event = self.channel.get_cm_event(EXPLAINED_SECONDS)
+            except TimeoutError:
+                return wc
+            self._dispatch(event)
+        return None
 
     def _sleep(self, completions: rnic.CompChannel, doing: str) -> None:
         """Wake up when there is something to look at; events are handled here."""
