@@ -500,19 +500,35 @@ static void each_cm_message_says_whom_it_is_for(void) {
 static void a_refusal_repeats_what_the_request_named(void) {
     uint8_t request[MAD_BYTES], answer[MAD_BYTES];
     put_cm(request, CM_REQ);
-    mad_refuse(answer, request);
+    CHECK(mad_answer(answer, request));
     CHECK_EQ(get_be16(answer + 16), CM_REJ);
     CHECK(!memcmp(answer + 8, request + 8, 8));
     CHECK_EQ(get_be32(answer + 24), 0);
     CHECK_EQ(get_be32(answer + 28), 0xAAAAAAAA);
     CHECK_EQ(get_be16(answer + 34), 8);
     put_cm(request, CM_SIDR_REQ);
-    mad_refuse(answer, request);
+    CHECK(mad_answer(answer, request));
     CHECK_EQ(get_be16(answer + 16), CM_SIDR_REP);
     CHECK_EQ(get_be32(answer + 24), 0xAAAAAAAA);
     CHECK_EQ(answer[28], 1);
     CHECK_EQ(get_be64(answer + 36), 0x01061234);
     CHECK_EQ(mad_address(answer).target, MAD_FOR_ID); /* never a request: no refusal is refused */
+}
+
+static void nothing_else_that_is_for_nobody_is_answered_but_the_end_of_a_connection(void) {
+    uint8_t request[MAD_BYTES], answer[MAD_BYTES];
+    for (uint16_t attribute = 0; attribute <= CM_APR; attribute++) {
+        put_cm(request, attribute);
+        check_note("attribute %x", attribute);
+        CHECK_EQ(mad_answer(answer, request), attribute == CM_REQ || attribute == CM_SIDR_REQ || attribute == CM_DREQ);
+    }
+    put_cm(request, CM_DREQ);
+    CHECK(mad_answer(answer, request));
+    CHECK_EQ(get_be16(answer + 16), CM_DREP);
+    CHECK(!memcmp(answer + 8, request + 8, 8));
+    CHECK_EQ(get_be32(answer + 24), 0xBBBBBBBB);
+    CHECK_EQ(get_be32(answer + 28), 0xAAAAAAAA);
+    check_note("%s", "");
 }
 
 int main(void) {
@@ -537,5 +553,6 @@ int main(void) {
     RUN(every_attribute_in_every_transition);
     RUN(each_cm_message_says_whom_it_is_for);
     RUN(a_refusal_repeats_what_the_request_named);
+    RUN(nothing_else_that_is_for_nobody_is_answered_but_the_end_of_a_connection);
     return check_done();
 }

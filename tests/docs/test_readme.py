@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the README and the examples show is what happens."""
 
+import os
 import re
 import socket
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-TWO_ENDS = {"rc_example.py"}  # of which a second one must run
+TWO_ENDS = {"rc_example.py", "multicast_example.py"}  # of which a second one must run
 
 
 def free_port() -> int:
@@ -70,6 +71,24 @@ def test_the_rc_example_at_both_ends() -> None:
     ]
     assert rest == "Contents of server buffer: 'RDMA write operation'\n"
     assert server.returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the loopback interface needs a route for groups")
+def test_the_multicast_example_at_both_ends() -> None:
+    subprocess.run(["ip", "route", "replace", "multicast", "239.0.0.0/8", "dev", "lo"], check=True)
+    program = [str(ROOT / "examples" / "multicast_example.py"), "-m", "239.77.8.9", "-b", "127.0.0.1"]
+    member = subprocess.Popen([sys.executable, *program], stdout=subprocess.PIPE, text=True)
+    try:
+        assert member.stdout is not None
+        assert member.stdout.readline() == "joined ::ffff:239.77.8.9\n"
+        assert python(*program, "-s", "--pause", "0").endswith("10 messages sent\n")
+        rest, _ = member.communicate(timeout=30)
+    finally:
+        member.kill()
+    assert member.returncode == 0
+    (line,) = set(rest.splitlines())
+    assert re.fullmatch(r"100 bytes from queue pair \d+: b'to all'", line)
+    assert len(rest.splitlines()) == 10
 
 
 def test_links_in_the_documents_lead_somewhere() -> None:

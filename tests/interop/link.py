@@ -7,11 +7,14 @@ import itertools
 import subprocess
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ends import End, KernelEnd
 from lab.guest import Guest, Job
 from lab.net import Capture
+
+if TYPE_CHECKING:
+    from tshark_check import Report
 
 VERBS_PORT = 7471
 MAX_HEADERS = 80  # what rxe sets aside for headers when it derives its MTU from the netdev's
@@ -117,8 +120,11 @@ class Wire:
     def __init__(self, link: Link, path: Path) -> None:
         self._link, self._capture = link, Capture(link.guest.netdev, path)
 
-    def check(self) -> None:
-        """End the capture; nothing that rnic sent may puzzle tshark or differ from what rnic.wire reads."""
+    def check(self) -> list[Report]:
+        """End the capture; nothing that rnic sent may puzzle tshark or differ from what rnic.wire reads.
+
+        The reports of what rnic and what the kernel sent.
+        """
         from tshark_check import RXE_IPV6_CHECKSUM, check_records
 
         from rnic.capture import Record, read_pcap
@@ -131,8 +137,10 @@ class Wire:
             packet = Packet.parse(record.data, record.linktype)
             (ours if ip_address(packet.ip.src) in hosts else theirs).append(record)
         self._count()
-        print(f"from rnic: {check_records(ours).assert_clean()}")
-        print(f"from the kernel: {check_records(theirs, allow=[RXE_IPV6_CHECKSUM]).assert_clean()}")
+        reports = [check_records(ours), check_records(theirs, allow=[RXE_IPV6_CHECKSUM])]
+        for sender, report in zip(("rnic", "the kernel"), reports, strict=True):
+            print(f"from {sender}: {report.assert_clean()}")
+        return reports
 
     def _count(self) -> None:
         """Nothing that the kernel sent was refused as malformed."""

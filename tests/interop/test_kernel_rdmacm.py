@@ -1,60 +1,177 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RDMA-CM against the Linux kernel's: rping in the guest, tests/rdmacm/rping.py here, each in both roles."""
+"""The example programs of RDMA-CM against the originals over the kernel's device, each in both roles."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from link import Link
+from cm_programs import finish, listens_here, listens_there, original, python, rnic
+from link import Link, Wire
+
+from rnic.rdmacm import create_id
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("wire")]
-TESTS = str(Path(__file__).resolve().parents[1])
-COUNT = 20
+ROLES = ["server", "client"]
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "multicast_example.py"
+UDADDY_PORT = 7174  # the original knows no other
 
 
-@contextmanager
-def ours(*arguments: object) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "rdmacm.rping", *map(str, arguments)]
-    env = {**os.environ, "PYTHONPATH": TESTS}
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=env) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+@pytest.mark.combinations(
+    3, family=["ipv4", "ipv6"], role=ROLES, load=["-c 16 -C 100 -S 4096", "-c 1 -C 1000 -S 100", "-C 0"]
+)
+def test_ucmatose(link: Link, family: str, role: str, load: str) -> None:
+    here, there = link.host_ip[family], link.guest_ip[family]
+    if role == "server":
+        with rnic("ucmatose", *load.split(), "-b", here, "-p", 0) as process:
+            port = listens_here(process)
+            ours, theirs = finish(process, original(link, "ucmatose", load, "-p", port, "-s", here))
+    else:
+        port = link.port()
+        job = original(link, "ucmatose", load, "-p", port, "-b", there)
+        listens_there(link, port)
+        with rnic("ucmatose", *load.split(), "-p", port, "-s", there) as process:
+            ours, theirs = finish(process, job)
+    assert "disconnected" in ours
+    assert "return status 0" in theirs
 
 
-@pytest.mark.combinations(4, family=["ipv4", "ipv6"], size=[23, 100, 4096, 65535])
-def test_the_kernels_rping_calls(link: Link, family: str, size: int) -> None:
-    address = link.host_ip[family]
-    with ours("server", address, 0) as server:
-        assert server.stdout
-        port = int(server.stdout.readline())
-        # Its exit status after a good run may be 255: what it says counts.
-        told = link.guest.run(f"rping -c -a {address} -p {port} -C {COUNT} -S {size} -V -v 2>&1", timeout=60)
-        assert told.out.count("ping data: ") == COUNT, told.out
-        assert server.wait(30) == 0, server.stdout.read()
-        assert server.stdout.read() == f"{COUNT}\n"
+@pytest.mark.combinations(
+    4, family=["ipv4", "ipv6"], role=ROLES, size=[23, 64, 4096, 65535], own_qp=["", "-q"]
+)
+def test_rping(link: Link, family: str, role: str, size: int, own_qp: str) -> None:
+    ping(link, family, role, 50, f"-S {size} {own_qp}")
 
 
-@pytest.mark.combinations(4, family=["ipv4", "ipv6"], size=[23, 100, 4096, 65535])
-def test_the_kernels_rping_is_called(link: Link, family: str, size: int) -> None:
-    port = link.port()
-    job = link.guest.spawn(f"rping -s -a {link.guest_ip[family]} -p {port} -C {COUNT} -S {size} -V -v 2>&1")
-    end = time.monotonic() + 30
-    while True:
-        with ours("client", link.guest_ip[family], port, COUNT, size) as client:
-            out, _ = client.communicate(timeout=60)
-        if client.returncode == 0:
-            break
-        assert "refused by the peer, reason 8" in out, out  # it does not listen yet
-        assert time.monotonic() < end, out
-    told = job.wait(30)
-    assert told.out.count("server ping data: ") == COUNT, told.out
+@pytest.mark.parametrize("role", ROLES)
+def test_a_thousand_pings(link: Link, role: str) -> None:
+    ping(link, "ipv4", role, 1000, "-S 64")
+
+
+def ping(link: Link, family: str, role: str, count: int, options: str) -> None:
+    """Both ends print and compare; both have seen the same."""
+    load = f"-C {count} {options} -v -V"
+    if role == "server":
+        address = link.host_ip[family]
+        with rnic("rping", "-s", "-a", address, "-p", 0, *load.split()) as process:
+            port = listens_here(process)
+            job = original(link, f"rping -c -a {address} -p {port} {load}")
+            # Its exit status after a good run may be 255: what it says counts.
+            ours, theirs = finish(process, job, judge=False)
+        server, client = ours, theirs
+    else:
+        address, port = link.guest_ip[family], link.port()
+        job = original(link, f"rping -s -a {address} -p {port} {load}")
+        listens_there(link, port)
+        with rnic("rping", "-c", "-a", address, "-p", port, *load.split()) as process:
+            ours, theirs = finish(process, job, judge=False)
+        server, client = theirs, ours
+    assert pings(client, "ping data: ") == pings(server, "server ping data: ")
+    assert len(pings(client, "ping data: ")) == count, client
+
+
+def pings(output: str, head: str) -> list[str]:
+    """What an end says that it has pinged."""
+    return [line.removeprefix(head) for line in output.splitlines() if line.startswith(head)]
+
+
+@pytest.mark.combinations(3, family=["ipv4", "ipv6"], role=ROLES, load=["-C 10 -S 1024", "-c 8 -C 5", "-C 0"])
+def test_udaddy(link: Link, family: str, role: str, load: str) -> None:
+    here, there = link.host_ip[family], link.guest_ip[family]
+    if role == "server":
+        with rnic("udaddy", *load.split(), "-b", here) as process:
+            listens_here(process)
+            ours, theirs = finish(process, original(link, f"udaddy {load} -s {here}"))
+    else:
+        job = original(link, f"udaddy {load} -b {there}")
+        listens_there(link, UDADDY_PORT)
+        with rnic("udaddy", *load.split(), "-s", there) as process:
+            ours, theirs = finish(process, job)
+    assert "bytes each way" in ours
+    assert "return status 0" in theirs
+
+
+@pytest.mark.combinations(2, role=["sender", "receiver"], load=["-C 10", "-c 3 -C 4 -S 1024"])
+def test_mckey(link: Link, role: str, load: str) -> None:
+    """IPv4 alone: the kernel (6.1) joins no IPv6 group by RDMA-CM over RoCEv2, it answers ENOTSUPP."""
+    here, there = link.host_ip["ipv4"], link.guest_ip["ipv4"]
+    common = f"-m 239.77.3.4 {load}"
+    if role == "sender":
+        job = original(link, f"mckey {common} -b {there}")
+        job.expect("joined dgid", timeout=20)
+        with rnic("mckey", *common.split(), "-b", here, "-s", "--pause", 0.5) as process:
+            ours, theirs = finish(process, job)
+    else:
+        with rnic("mckey", *common.split(), "-b", here) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            ours, theirs = finish(process, original(link, f"mckey {common} -b {there} -s"))
+    assert "bytes sent" in ours or "bytes received" in ours
+    assert "return status 0" in theirs
+
+
+@pytest.mark.parametrize("role", ["sender", "receiver"])
+def test_the_multicast_example(link: Link, role: str) -> None:
+    here, there = link.host_ip["ipv4"], link.guest_ip["ipv4"]
+    if role == "sender":
+        job = original(link, f"mckey -m 239.77.3.5 -b {there}")
+        job.expect("joined dgid", timeout=20)
+        with python(EXAMPLE, "-m", "239.77.3.5", "-b", here, "-s", "--pause", 0.5) as process:
+            ours, theirs = finish(process, job)
+    else:
+        with python(EXAMPLE, "-m", "239.77.3.5", "-b", here) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            ours, theirs = finish(process, original(link, f"mckey -m 239.77.3.5 -b {there} -s"))
+    assert "10 messages sent" in ours or ours.count("100 bytes from queue pair") == 10
+    assert "return status 0" in theirs
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_rdma_server_and_client(link: Link, family: str, role: str) -> None:
+    here, there = link.host_ip[family], link.guest_ip[family]
+    if role == "server":
+        with rnic("rdma-server", "-s", here, "-p", 0) as process:
+            port = listens_here(process)
+            ours, theirs = finish(process, original(link, f"rdma_client -s {here} -p {port}"))
+    else:
+        port = link.port()
+        job = original(link, f"rdma_server -s {there} -p {port}")
+        listens_there(link, port)
+        with rnic("rdma-client", "-s", there, "-p", port) as process:
+            ours, theirs = finish(process, job)
+    assert "received 16 bytes" in ours
+    assert "end 0" in theirs
+
+
+def test_cmtime_calls(link: Link) -> None:
+    """Connections that are made all at once, and ended at once, by both ends."""
+    here = link.host_ip["ipv4"]
+    with rnic("ucmatose", "-c", 50, "-C", 0, "-b", here, "-p", 0) as process:
+        port = listens_here(process)
+        finish(process, original(link, f"cmtime -c 50 -s {here} -p {port}"))
+
+
+def test_cmtime_is_called(link: Link) -> None:
+    """It serves for ever; a call that returns was answered."""
+    there, port = link.guest_ip["ipv4"], link.port()
+    job = original(link, f"cmtime -c 50 -b {there} -p {port}")
+    listens_there(link, port)
+    with ExitStack() as stack:
+        ids = [stack.enter_context(create_id()) for _ in range(50)]
+        for one in ids:
+            one.resolve_addr(None, (there, port))
+            one.resolve_route()
+            one.create_qp()
+            one.connect()
+        for one in ids:
+            one.disconnect()
+    assert job.rc is None, job.out
+    job.kill()
+
+
+def test_tshark_reads_what_rnic_sent(wire: Wire) -> None:
+    kinds = {"req", "rep", "rtu", "dreq", "drep", "sidr req", "sidr rep"}
+    for report in wire.check():
+        assert set(report.mads) >= kinds, report.mads

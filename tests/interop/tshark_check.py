@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,20 +23,34 @@ from rnic.capture import PcapWriter, Record, read_pcap, split_records
 from rnic.wire import (
     AETH,
     DETH,
+    GSI_QPN,
     IETH,
+    MAD,
     RETH,
     AethKind,
     AtomicAckETH,
     AtomicETH,
+    CmAttr,
+    CmMessage,
+    Drep,
+    Dreq,
     Ext,
     ImmDt,
     Mask,
+    MgmtClass,
     NotRoCEError,
     Packet,
+    Rej,
+    Rep,
+    Req,
+    Rtu,
     WireError,
+    parse_cm,
 )
+from rnic.wire.cm_names import name_of
 
 _H = TypeVar("_H", bound=Ext)
+_C = TypeVar("_C", bound=CmMessage)
 
 WARN = 0x600000  # severities of _ws.expert: chat 0x200000, note 0x400000, warn 0x600000, error 0x800000
 
@@ -91,6 +106,34 @@ def _remote(read: Callable[[RETH | AtomicETH], int]) -> Callable[[Packet], int |
     return from_packet
 
 
+def _mad(packet: Packet) -> MAD | None:
+    """The management datagram in a packet to queue pair 1."""
+    if packet.bth.dqpn != GSI_QPN or packet.header(DETH) is None:
+        return None
+    return MAD.parse(packet.payload)
+
+
+def _of_mad(read: Callable[[MAD], int]) -> Callable[[Packet], int | None]:
+    """Reads a field of the common header."""
+
+    def from_packet(packet: Packet) -> int | None:
+        mad = _mad(packet)
+        return None if mad is None else read(mad)
+
+    return from_packet
+
+
+def _of_cm(cls: type[_C], read: Callable[[_C], int]) -> Callable[[Packet], int | None]:
+    """Reads a field of one of the communication manager's messages."""
+
+    def from_packet(packet: Packet) -> int | None:
+        mad = _mad(packet)
+        message = None if mad is None or mad.mgmt_class != MgmtClass.CM else parse_cm(mad)
+        return read(message) if isinstance(message, cls) else None
+
+    return from_packet
+
+
 # tshark's name of each field, and the same from our codec (None: the packet has no such field).
 FIELDS: dict[str, Callable[[Packet], int | None]] = {
     "udp.srcport": lambda p: p.udp.sport,
@@ -122,6 +165,35 @@ FIELDS: dict[str, Callable[[Packet], int | None]] = {
     "infiniband.atomicacketh.origremdt": _of(AtomicAckETH, lambda h: h.orig),
     "infiniband.immdt": _of(ImmDt, lambda h: h.data),
     "infiniband.ieth": _of(IETH, lambda h: h.rkey),
+    "infiniband.mad.mgmtclass": _of_mad(lambda m: m.mgmt_class),
+    "infiniband.mad.classversion": _of_mad(lambda m: m.class_version),
+    "infiniband.mad.method": _of_mad(lambda m: m.method),
+    "infiniband.mad.status": _of_mad(lambda m: m.status),
+    "infiniband.mad.transactionid": _of_mad(lambda m: m.tid),
+    "infiniband.mad.attributeid": _of_mad(lambda m: m.attr_id),
+    "infiniband.mad.attributemodifier": _of_mad(lambda m: m.attr_mod),
+    "infiniband.cm.req": _of_cm(Req, lambda m: m.local_comm_id),
+    "infiniband.cm.req.serviceid": _of_cm(Req, lambda m: m.service_id),
+    "infiniband.cm.req.localqpn": _of_cm(Req, lambda m: m.local_qpn),
+    "infiniband.cm.req.startpsn": _of_cm(Req, lambda m: m.starting_psn),
+    "infiniband.cm.req.responderres": _of_cm(Req, lambda m: m.responder_resources),
+    "infiniband.cm.req.initdepth": _of_cm(Req, lambda m: m.initiator_depth),
+    "infiniband.cm.req.pppmtu": _of_cm(Req, lambda m: m.path_mtu),
+    "infiniband.cm.req.prim_tfcclass": _of_cm(Req, lambda m: m.primary.traffic_class),
+    "infiniband.cm.req.prim_localacktout": _of_cm(Req, lambda m: m.primary.ack_timeout),
+    "infiniband.cm.rep": _of_cm(Rep, lambda m: m.local_comm_id),
+    "infiniband.cm.rep.remotecommid": _of_cm(Rep, lambda m: m.remote_comm_id),
+    "infiniband.cm.rep.localqpn": _of_cm(Rep, lambda m: m.local_qpn),
+    "infiniband.cm.rep.startpsn": _of_cm(Rep, lambda m: m.starting_psn),
+    "infiniband.cm.rtu.localcommid": _of_cm(Rtu, lambda m: m.local_comm_id),
+    "infiniband.cm.rtu.remotecommid": _of_cm(Rtu, lambda m: m.remote_comm_id),
+    "infiniband.cm.rej.localcommid": _of_cm(Rej, lambda m: m.local_comm_id),
+    "infiniband.cm.rej.remotecommid": _of_cm(Rej, lambda m: m.remote_comm_id),
+    "infiniband.cm.rej.reason": _of_cm(Rej, lambda m: m.reason),
+    "infiniband.cm.dreq.localcommid": _of_cm(Dreq, lambda m: m.local_comm_id),
+    "infiniband.cm.dreq.remotecommid": _of_cm(Dreq, lambda m: m.remote_comm_id),
+    "infiniband.cm.drsp.localcommid": _of_cm(Drep, lambda m: m.local_comm_id),
+    "infiniband.cm.drsp.remotecommid": _of_cm(Drep, lambda m: m.remote_comm_id),
     _ICRC: lambda p: _bits(p.transport.icrc),
 }
 _HEX_BYTES = {"infiniband.immdt", "infiniband.ieth"}  # shown as bytes, without 0x
@@ -135,7 +207,16 @@ class Report:
     packets: int = 0  # RoCEv2 packets among them
     fields: int = 0  # compared, all packets together
     opcodes: set[str] = field(default_factory=set)
+    mads: Counter[str] = field(default_factory=Counter)
+    """The communication manager's messages among them, by kind."""
     problems: list[str] = field(default_factory=list)
+
+    def count(self, packet: Packet) -> None:
+        """One more RoCEv2 packet."""
+        self.packets += 1
+        self.opcodes.add(packet.info.name)
+        if mad := _mad(packet):
+            self.mads[name_of(CmAttr, mad.attr_id)] += 1
 
     def assert_clean(self, at_least: int = 1) -> Report:
         """AssertionError with the first problems, or when there were fewer RoCEv2 packets than asked for."""
@@ -151,7 +232,7 @@ class Report:
     def __str__(self) -> str:
         return (
             f"{self.packets} packets, {self.fields} fields, {len(self.opcodes)} opcodes, "
-            f"{len(self.problems)} problems"
+            f"{self.mads.total()} MADs, {len(self.problems)} problems"
         )
 
 
@@ -237,8 +318,7 @@ def _compare(
     except WireError as error:
         yield f"malformed: {error}" + (" (the capture is cut: tcpdump -s 0)" if record.truncated else "")
         return
-    report.packets += 1
-    report.opcodes.add(packet.info.name)
+    report.count(packet)
     yield from _complaints(row, allow)
     if not is_roce:
         yield f"we see RoCEv2, tshark does not: {packet}"

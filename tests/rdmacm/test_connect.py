@@ -206,11 +206,14 @@ def test_vendor_options_are_handed_over() -> None:
 def test_options() -> None:
     with EventChannel() as ours, EventChannel() as theirs, listening(theirs) as listener:
         with create_id(ours, timing=FAST) as one:
-            one.set_option(Option.TOS, 0x20)
             one.set_option(Option.ACK_TIMEOUT, 19)
             with pytest.raises(VerbsError, match="0 to 31"):
                 one.set_option(Option.ACK_TIMEOUT, 32)
-            resolve(one, ("127.0.0.1", listener.get_src_port()))
+            one.resolve_addr(None, ("127.0.0.1", listener.get_src_port()))
+            expect(ours, EventType.ADDR_RESOLVED)
+            one.set_option(Option.TOS, 0x20)  # until the route is resolved, as programs do it
+            one.resolve_route()
+            expect(ours, EventType.ROUTE_RESOLVED)
             one.create_qp()
             one.connect()
             with expect(theirs, EventType.CONNECT_REQUEST).id as server:

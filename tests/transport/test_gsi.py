@@ -104,6 +104,18 @@ def test_for_a_slot_that_nobody_has_it_is_dropped(start: Start, peer: Node) -> N
     assert node.call("dg_counters")["drop_no_slot"] == 1
 
 
+def test_whoever_disconnects_from_a_process_that_has_gone_gets_its_answer(start: Start, peer: Node) -> None:
+    node = start()
+    slot = open_gsi(node) ^ 1
+    peer.call("plain_send", to_gsi(mad(DREQ, 7, slot << 22)))
+    data = peer.call("plain_take")
+    answer = Transport.parse(data).payload
+    assert answer[:24] == mad(DREP)[:24]
+    assert struct.unpack("!II", answer[24:32]) == (slot << 22, 7)
+    assert icrc_right(data)
+    assert node.call("dg_counters")["cm_refused"] == 0
+
+
 def test_two_processes_shake_hands(start: Start) -> None:
     client, server = start(), start()
     client_id, server_id = open_gsi(client) << 22 | 1, open_gsi(server) << 22 | 2

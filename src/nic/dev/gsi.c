@@ -245,12 +245,13 @@ static enum found find_slot(struct dev *dev, struct port *port, uint32_t comm_id
     if (comm_id == 0 || qpn_is_ours(dev, slot)) /* 0 is nobody's: a REJ by a peer that never had an answer */
         return OURS;
     abstract_name(&name, SLOT_NAME, slot);
-    if (hand_on(dev, port, &name, p, bth, now) == NOBODY)
+    enum found found = hand_on(dev, port, &name, p, bth, now);
+    if (found == NOBODY)
         demux_count_forward(dev, -ECONNREFUSED, 1);
-    return HANDED_ON;
+    return found;
 }
 
-/* ---------------------------------------------------------------- nobody listens */
+/* ---------------------------------------------------------------- it is for nobody */
 
 static void send_mad(struct dev *dev, struct flow *to, uint32_t dqpn, const uint8_t mad[MAD_BYTES]) {
     struct datagram d = {.dqpn = dqpn, .sqpn = QPN_GSI, .qkey = GSI_QKEY, .psn = dev->gsi_psn};
@@ -267,12 +268,14 @@ static void send_mad(struct dev *dev, struct flow *to, uint32_t dqpn, const uint
     udp_tx_flush(&dev->tx);
 }
 
-static void refuse(struct dev *dev, struct port *port, const struct incoming *in, const struct udp_datagram *d) {
+static void answer(struct dev *dev, struct port *port, struct incoming *in, const struct udp_datagram *d, uint32_t n,
+                   bool refusal) {
     uint8_t mad[MAD_BYTES];
+    if (!mad_answer(mad, in->pkt.payload) || !demux_icrc(dev, in, d, n))
+        return;
     struct flow to = {.src = port->addr, .dst = d->src, .port = port, .hop_limit = HOPS};
     to.dst.sin6_port = htons(ROCE_UDP_PORT);
-    mad_refuse(mad, in->pkt.payload);
-    dev->nic.counters.value[RNIC_CNT_cm_refused]++;
+    dev->nic.counters.value[RNIC_CNT_cm_refused] += refusal;
     send_mad(dev, &to, deth_source(&in->pkt), mad);
 }
 
@@ -288,7 +291,7 @@ bool gsi_elsewhere(struct dev *dev, struct port *port, struct incoming *in, cons
         found = find_slot(dev, port, to.comm_id, &p, pkt->bth, now);
     else if (to.target == MAD_FOR_SERVICE)
         found = find_listener(dev, port, to.service_id, &p, pkt->bth, now);
-    if (found == NOBODY && demux_icrc(dev, in, d, n))
-        refuse(dev, port, in, d);
+    if (found == NOBODY)
+        answer(dev, port, in, d, n, to.target == MAD_FOR_SERVICE);
     return found != OURS;
 }

@@ -73,9 +73,25 @@ static void deny(uint8_t *answer, const uint8_t *request) {
     memcpy(answer + SIDR_SERVICE_ID, request + SERVICE_ID, SERVICE_ID_BYTES);
 }
 
-void mad_refuse(uint8_t answer[MAD_BYTES], const uint8_t request[MAD_BYTES]) {
-    if (get_be16(request + MAD_ATTRIBUTE) == CM_SIDR_REQ)
-        deny(answer, request);
-    else
+/* Whose connection it was has gone: it is over for the other end, too. */
+static void release(uint8_t *answer, const uint8_t *request) {
+    header(answer, request, CM_DREP);
+    memcpy(answer + MAD_LOCAL_ID, request + MAD_REMOTE_ID, ID_BYTES);
+    memcpy(answer + MAD_REMOTE_ID, request + MAD_LOCAL_ID, ID_BYTES);
+}
+
+bool mad_answer(uint8_t answer[MAD_BYTES], const uint8_t request[MAD_BYTES]) {
+    switch (get_be16(request + MAD_ATTRIBUTE)) {
+    case CM_REQ:
         reject(answer, request);
+        return true;
+    case CM_SIDR_REQ:
+        deny(answer, request);
+        return true;
+    case CM_DREQ:
+        release(answer, request);
+        return true;
+    default:
+        return false;
+    }
 }

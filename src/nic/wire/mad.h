@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Management datagrams of the communication manager (IBA 13.4, 12.6, 12.11), as far as a device must read them: whom a
- * message is for, and the refusal of a request that is for nobody.
+ * message is for, and the answer to one that is for nobody.
  */
 #ifndef RNIC_WIRE_MAD_H
 #define RNIC_WIRE_MAD_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define MAD_BYTES 256
@@ -45,7 +46,8 @@ struct mad_address {
 
 struct mad_address mad_address(const uint8_t mad[MAD_BYTES]);
 
-/* The answer to a REQ or SIDR_REQ for a service that nobody offers: REJ, reason 8, or SIDR_REP, status 1. */
-void mad_refuse(uint8_t answer[MAD_BYTES], const uint8_t request[MAD_BYTES]);
+/* The answer to what is for nobody: REJ, reason 8, to a REQ for a service that is not offered, SIDR_REP, status 1, to a
+ * SIDR_REQ, DREP to a DREQ from who has not heard that the other end has gone. false: there is none. */
+bool mad_answer(uint8_t answer[MAD_BYTES], const uint8_t request[MAD_BYTES]);
 
 #endif

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rnic.errors import VerbsError
 from rnic.rdmacm.names import ConnParam, EventType, UDParam
+from rnic.wire import RejReason, SidrStatus
+from rnic.wire.cm_names import name_of
 
 if TYPE_CHECKING:
     from rnic.rdmacm.cm_id import CmId
@@ -81,6 +83,15 @@ class Event:
         if self._delivered is not None and not self.acked:
             self.ack()
             warnings.warn(f"{self!r} was never acknowledged", ResourceWarning, stacklevel=2, source=self)
+
+    def explain(self) -> str:
+        """The event in words: why it was refused, or what failed."""
+        if self.status > 0 or self.event is EventType.REJECTED:
+            reasons = SidrStatus if self.event is EventType.UNREACHABLE else RejReason
+            reason = name_of(reasons, self.status)
+            return f"{self.event.name}: refused by the peer, reason {self.status} ({reason})"
+        why = f": {os.strerror(-self.status)}" if self.status else ""
+        return f"{self.event.name}{why}"
 
     def __repr__(self) -> str:
         status = f" status {self.status}" if self.status else ""

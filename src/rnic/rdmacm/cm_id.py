@@ -194,11 +194,8 @@ class CmId(Messages):
             return
         self._drop_event()
         event = self.event = self.channel.get_cm_event()
-        if event.status > 0 or event.event is EventType.REJECTED:
-            raise VerbsError(ECONNREFUSED, f"refused by the peer, reason {event.status}", verb)
-        if event.status:
-            text = f"{event.event.name}: {os.strerror(-event.status)}"
-            raise VerbsError(-event.status, text, verb)
+        if event.status or event.event is EventType.REJECTED:
+            raise VerbsError(-event.status if event.status < 0 else ECONNREFUSED, event.explain(), verb)
 
     def _drop_event(self) -> None:
         if self.event is not None:
@@ -309,7 +306,6 @@ class CmId(Messages):
         self.link = Link(
             Peer(GID(remote.ip), index),
             agent.context.query_port(1).active_mtu,
-            traffic_class=self._options.get(Option.TOS, 0),
         )
         if way.direct or routes.is_neighbour_known(way.next_hop, way.ifindex):
             self._resolved()
@@ -367,6 +363,8 @@ class CmId(Messages):
             except OSError as error:
                 self._put(EventType.ROUTE_ERROR, -(error.errno or ENODEV))
             else:
+                assert self.link is not None
+                self.link.traffic_class = self._options.get(Option.TOS, 0)
                 self.state = IdState.ROUTE_RESOLVED
                 self._put(EventType.ROUTE_RESOLVED)
         self._complete("resolve_route")
@@ -539,7 +537,8 @@ class CmId(Messages):
     # ------------------------------------------------------------------ options
 
     def set_option(self, option: Option, value: int) -> None:
-        """Set an option (rdma_set_option(3)): TOS, REUSEADDR, AFONLY before binding, ACK_TIMEOUT.
+        """Set an option (rdma_set_option(3)): TOS before the route is resolved, REUSEADDR and AFONLY before
+        binding, and ACK_TIMEOUT.
 
         ACK_TIMEOUT is the queue pair's, 4.096 us * 2**value.
         """

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that several of the commands have, and what addresses on the command line mean."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from rnic.cli import params
+from rnic.cli.params import Failure
+from rnic.rdmacm import AddrInfo, CmId, PortSpace, getaddrinfo
+
+SockAddr = tuple[str, int] | tuple[str, int, int, int]
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+RESOLVE_MS = 2000  # for the neighbour to answer, as the originals give it
+
+
+def all_of(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
+    """Several options as one decorator, in the order in which help shows them."""
+
+    def decorate(function: _F) -> _F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+timeout = click.option(
+    "--timeout",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    help="Give up after this many seconds in which nothing happens (0: never).",
+)
+
+
+def port(default: int, *names: str) -> Callable[[_F], _F]:
+    """The port that the server listens on."""
+    return click.option(
+        *names,
+        "port",
+        type=params.number(0, 65535),
+        default=default,
+        show_default=True,
+        help="Port of the server; 0: one that is free.",
+    )
+
+
+load = all_of(
+    click.option(
+        "-c", "connections", type=params.number(1), default=1, show_default=True, help="Connections."
+    ),
+    click.option(
+        "-C", "count", type=params.number(0), default=10, show_default=True, help="Messages on each."
+    ),
+    click.option(
+        "-S", "size", type=params.size(1 << 31), default=100, show_default=True, help="Bytes in a message."
+    ),
+)
+
+ends = all_of(
+    click.option("-s", "server", metavar="ADDRESS", help="The server; without it: be the server."),
+    click.option("-b", "bind", metavar="ADDRESS", help="The local address to use."),
+    click.option(
+        "-f",
+        "form",
+        type=click.Choice(["name", "ip", "ipv6", "gid"], case_sensitive=False),
+        default="name",
+        show_default=True,
+        help="What addresses are: names, or numbers (gid: not supported).",
+    ),
+    click.option("-t", "tos", type=params.number(0, 255), help="Type of service."),
+)
+
+
+def not_supported(option: str, words: str) -> Failure:
+    """What is said of an option whose objects do not exist here."""
+    return Failure(f"{option}: {words}: operation not supported (EOPNOTSUPP)")
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The two addresses of a command line, looked up."""
+
+    source: SockAddr | None
+    server: SockAddr | None
+    """None: this end is the server."""
+
+
+def look_up(server: str | None, bind: str | None, port: int, *, form: str = "name", ps: PortSpace) -> Where:
+    """Find the addresses; a server without one listens on all of IPv4, as the originals do."""
+    if form == "gid":
+        raise not_supported("-f gid", "addresses of the family AF_IB")
+    numeric = form != "name"
+    if server is None:
+        return Where(
+            _first(bind or "0.0.0.0", port, AddrInfo(passive=True, numeric_host=numeric, ps=ps)), None
+        )
+    if port == 0:
+        raise click.UsageError("a client needs the server's port, and 0 is none")
+    target = _first(server, port, AddrInfo(numeric_host=numeric, ps=ps))
+    family = socket.AF_INET6 if len(target) == 4 else socket.AF_INET
+    hints = AddrInfo(numeric_host=numeric, ps=ps, family=family)
+    return Where(_first(bind, 0, hints) if bind else None, target)
+
+
+def _first(node: str, port: int, hints: AddrInfo) -> SockAddr:
+    found = getaddrinfo(node, port, hints)[0]
+    address = found.src_addr if hints.passive else found.dst_addr
+    assert address is not None
+    return address
+
+
+def say_port(listener: CmId) -> None:
+    """Clients may call from now on."""
+    click.echo(f"listening on port {listener.get_src_port()}", err=True)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An example program of RDMA-CM at each end of the link: the original in the guest, rnic's command here."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lab.guest import GuestError, Job
+from link import Link
+
+SECONDS = 60
+
+
+@contextmanager
+def rnic(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """The command `rnic`."""
+    with python("-m", "rnic", *arguments) as process:
+        yield process
+
+
+@contextmanager
+def python(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A program of rnic's; it is killed at the end."""
+    command = [sys.executable, "-u", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def original(link: Link, *words: object) -> Job:
+    """The original; each line is seen when it is printed."""
+    return link.guest.spawn(f"stdbuf -oL {' '.join(map(str, words))} 2>&1")
+
+
+def listens_here(process: subprocess.Popen[str]) -> int:
+    """The port of a command that was started with port 0."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    match = re.fullmatch(r"listening on port (\d+)\n", line)
+    assert match, line + process.stdout.read()
+    return int(match[1])
+
+
+def listens_there(link: Link, port: int) -> None:
+    """Return when an id in the guest listens on the port."""
+    listing = f"rdma resource show cm_id | grep -E 'state LISTEN .*:{port}( |$)'"
+    link.guest.check(f"until {listing}; do sleep 0.1; done", timeout=20)
+
+
+def finish(process: subprocess.Popen[str], job: Job, *, judge: bool = True) -> tuple[str, str]:
+    """What both ends printed; both must succeed. judge=False: the original's exit status says nothing."""
+    try:
+        ours, _ = process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        ours = f"{process.communicate()[0]}killed after {SECONDS} s\n"
+    if process.returncode:
+        job.kill()
+    try:
+        rc, theirs = job.wait(30)
+    except GuestError as error:
+        rc, theirs = -1, str(error)
+    told = f"rnic, exit {process.returncode}:\n{ours}\noriginal, exit {rc}:\n{theirs}"
+    assert process.returncode == 0, told
+    assert rc == 0 or not judge, told
+    return ours, theirs
