@@ -76,10 +76,10 @@ struct dev {
     pthread_t thread;
     bool thread_runs;
     int epoll_fd, wake_fd;
-    struct watched { /* what the engine's epoll set has: the ports' sockets, then the slots' */
+    struct watched { /* what the engine's epoll set has: the ports' sockets, the slots', their lifelines */
         int fd;
         uint32_t events;
-    } watched[NETDEV_MAX_GIDS + DEV_MAX_SLOTS];
+    } watched[NETDEV_MAX_GIDS + 2 * DEV_MAX_SLOTS];
     _Atomic bool stop;
     _Atomic uint32_t in_vain;   /* polls since one found something */
     _Atomic uint64_t last_poll; /* when an application last looked for progress itself */
@@ -141,6 +141,9 @@ int soft_cm_listen(struct rnic_context *ctx, uint64_t service_id, const union rn
                    struct rnic_listener **out, struct rnic_err *err);
 int soft_cm_unlisten(struct rnic_listener *pub, struct rnic_err *err);
 int soft_cm_slot(struct rnic_context *ctx, uint32_t *slot, struct rnic_err *err);
+int soft_cm_watch(struct rnic_context *ctx, uint32_t slot, int *fd, struct rnic_err *err);
+int soft_cm_watch_service(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *gid, int *fd,
+                          struct rnic_err *err);
 int gsi_listeners(const struct dev *dev);
 bool gsi_receive(struct dev *dev, uint64_t now);
 bool gsi_elsewhere(struct dev *dev, struct port *port, struct incoming *in, const struct udp_datagram *d, uint32_t n,
@@ -180,7 +183,8 @@ void progress_finish(struct dev *dev, uint64_t now);
 /* engine.c */
 int engine_start(struct dev *dev, struct rnic_err *err);
 void engine_stop(struct dev *dev);
-void engine_watch(struct dev *dev, int fd); /* from now on, until it is closed */
+void engine_watch(struct dev *dev, int fd);             /* from now on, until it is closed */
+void engine_watchers(struct dev *dev, struct slot *of); /* takes in who watches the owner of a name */
 void engine_wake(struct dev *dev);
 void engine_wake_for(struct dev *dev, uint64_t deadline); /* when it would sleep past it */
 void engine_take_over(struct dev *dev); /* the application is going to wait: sockets are the engine's again */

@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/fail.h"
 #include "dev/dev.h"
@@ -66,10 +65,8 @@ static bool overlaps(const struct dev *dev, const struct listener *l) {
 }
 
 static void close_names(struct listener *l) {
-    for (int i = 0; i < FAMILIES; i++) {
-        if (l->name[i].fd >= 0)
-            close(l->name[i].fd);
-    }
+    for (int i = 0; i < FAMILIES; i++)
+        slot_release(&l->name[i]);
 }
 
 /* First the names, then the look at the others: of two that come at once at least one sees the other. */
@@ -81,8 +78,9 @@ static int take_names(struct dev *dev, struct listener *l, bool reuse) {
             continue;
         own_name(dev, l, i, &name);
         l->name[i].fd = listen_open(&name);
-        if (l->name[i].fd < 0)
-            return l->name[i].fd;
+        int rc = l->name[i].fd < 0 ? l->name[i].fd : lifeline_open(&l->name[i].life, &name);
+        if (rc)
+            return rc;
     }
     return !reuse && overlaps(dev, l) ? -EADDRINUSE : 0;
 }
@@ -113,8 +111,10 @@ static void enter(struct dev *dev, struct listener *l) {
     l->next = dev->listeners;
     dev->listeners = l;
     for (int i = 0; i < FAMILIES; i++) {
-        if (l->name[i].fd >= 0)
-            engine_watch(dev, l->name[i].fd);
+        if (l->name[i].fd < 0)
+            continue;
+        engine_watch(dev, l->name[i].fd);
+        engine_watch(dev, l->name[i].life.fd);
     }
 }
 
@@ -127,7 +127,8 @@ int soft_cm_listen(struct rnic_context *ctx, uint64_t service_id, const union rn
     struct listener *l = calloc(1, sizeof *l);
     if (!l)
         return fail(err, -ENOMEM, "no memory");
-    *l = (struct listener){.pub.ctx = ctx, .service_id = service_id, .name = {{.fd = -1}, {.fd = -1}}};
+    static const struct slot none = {.fd = -1, .life.fd = -1};
+    *l = (struct listener){.pub.ctx = ctx, .service_id = service_id, .name = {none, none}};
     dev_lock(dev);
     rc = set_address(dev, l, addr, flags, err);
     if (!rc) {
@@ -174,6 +175,36 @@ int soft_cm_slot(struct rnic_context *ctx, uint32_t *slot, struct rnic_err *err)
     return rc;
 }
 
+static int watching(int fd, int *out, struct rnic_err *err) {
+    if (fd < 0)
+        return fail(err, fd, fd == -ECONNREFUSED ? "nobody is there" : "no unix socket: %s", strerror(-fd));
+    *out = fd;
+    return 0;
+}
+
+int soft_cm_watch(struct rnic_context *ctx, uint32_t slot, int *fd, struct rnic_err *err) {
+    int rc = dev_check_alive(dev_of(ctx), err);
+    return rc ? rc : watching(slot_watch(slot), fd, err);
+}
+
+int soft_cm_watch_service(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *gid, int *fd,
+                          struct rnic_err *err) {
+    const struct dev *dev = dev_of(ctx);
+    struct sockaddr_in6 addr = {.sin6_family = AF_INET6};
+    struct abstract_name name;
+    int rc = dev_check_alive(dev, err);
+    if (rc)
+        return rc;
+    memcpy(&addr.sin6_addr, gid->raw, sizeof gid->raw);
+    listen_name(&name, service_id, &addr);
+    int found = lifeline_watch(&name);
+    if (found == -ECONNREFUSED) { /* nobody at that address: at all addresses? */
+        listen_any_name(&name, service_id, address_is_v4(&addr), dev->net.ifindex);
+        found = lifeline_watch(&name);
+    }
+    return watching(found, fd, err);
+}
+
 int gsi_listeners(const struct dev *dev) {
     int n = 0;
     for (const struct listener *l = dev->listeners; l; l = l->next)
@@ -188,10 +219,12 @@ void gsi_abandon(struct dev *dev) {
 
 bool gsi_receive(struct dev *dev, uint64_t now) {
     bool any = false;
-    for (const struct listener *l = dev->listeners; l; l = l->next) {
+    for (struct listener *l = dev->listeners; l; l = l->next) {
         for (int i = 0; i < FAMILIES; i++) {
-            if (l->name[i].fd >= 0)
-                any |= progress_forwarded(dev, &l->name[i], now);
+            if (l->name[i].fd < 0)
+                continue;
+            any |= progress_forwarded(dev, &l->name[i], now);
+            engine_watchers(dev, &l->name[i]);
         }
     }
     return any;

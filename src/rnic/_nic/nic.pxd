@@ -262,6 +262,8 @@ cdef extern from "nic.h" nogil:
         int (*cm_listen)(rnic_context *, uint64_t, const rnic_gid *, uint32_t, rnic_listener **, rnic_err *) noexcept nogil
         int (*cm_unlisten)(rnic_listener *, rnic_err *) noexcept nogil
         int (*cm_slot)(rnic_context *, uint32_t *, rnic_err *) noexcept nogil
+        int (*cm_watch)(rnic_context *, uint32_t, int *, rnic_err *) noexcept nogil
+        int (*cm_watch_service)(rnic_context *, uint64_t, const rnic_gid *, int *, rnic_err *) noexcept nogil
 
         int (*get_async_event)(rnic_context *, rnic_async_event *, rnic_err *) noexcept nogil
 

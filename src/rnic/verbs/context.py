@@ -257,6 +257,13 @@ class Context(nic.Context):
         gid = GID("::" if addr is None else addr)
         return nic.Listener(self, service_id, gid.raw, afonly, reuse)
 
+    def cm_watch_service(self, service_id: int, addr: "GID | str") -> int:
+        """What cm_watch() is for a slot, for whoever has a service at an address of this device.
+
+        The file descriptor also hangs up when nobody listens there any longer.
+        """
+        return self.raw_cm_watch_service(service_id, GID(addr).raw)
+
     def counters(self) -> Counters:
         """What the device has sent, received, retried and dropped since it was opened."""
         return Counters.from_values(self.raw_counters())
