@@ -95,6 +95,27 @@ def test_what_names_a_communication_id_reaches_its_process(start: Start, peer: N
         assert node.call("dg_counters")["drop_bad_icrc"] == 0
 
 
+@pytest.mark.parametrize("listens", [0, 1])
+def test_who_gives_up_without_an_answer_is_heard_by_whoever_got_the_request(
+    start: Start, peer: Node, listens: int
+) -> None:
+    """Its REJ names no id but its own: it goes the way of the REQ, whichever of the two gets both."""
+    nodes = [start(), start()]
+    for node in nodes:
+        open_gsi(node)
+    listener, bystander = nodes[listens], nodes[1 - listens]
+    assert listener.call("dg_listen", SERVICE) == ""
+    for mark, comm_id in enumerate([77, 78]):
+        peer.call("plain_send", to_gsi(mad(REQ, comm_id, 0, SERVICE, mark=mark)))
+    peer.call("plain_send", to_gsi(mad(REJ, 77, 0, mark=2)))
+    assert marks(listener, 3) == [0, 1, 2]
+    assert bystander.call("dg_take", 1, "main", 0) == []
+    listener.kill()
+    peer.call("plain_send", to_gsi(mad(REJ, 78, 0, mark=3)))
+    assert marks(bystander) == [3]
+    assert peer.call("plain_take", 0) is None, "a REJ is never answered"
+
+
 def test_for_a_slot_that_nobody_has_it_is_dropped(start: Start, peer: Node) -> None:
     node = start()
     slot = open_gsi(node)

@@ -31,6 +31,7 @@
 
 #define DEV_MAX_SLOTS 16
 #define DEV_SOURCES 16 /* senders of datagrams that are known at a time */
+#define DEV_REQUESTS 256 /* requests that were handed on: a REJ may say no more than whose it was */
 #define QPN_INDICES (1u << QPN_INDEX_BITS)
 
 struct timer_heap {
@@ -60,7 +61,13 @@ struct dev {
     int datagram_qps;           /* that exist: ports then show what datagrams want to know */
     struct group *groups;       /* multicast, see mcast.c */
     struct listener *listeners; /* see gsi.c */
-    struct ah *dying_ahs;       /* destroyed, and named by send elements still */
+    struct request {            /* a REQ that another process has got; a ring */
+        struct in6_addr from;
+        uint32_t sender_id; /* 0: none */
+        uint64_t service_id;
+    } requests[DEV_REQUESTS];
+    uint32_t nrequests;   /* ever */
+    struct ah *dying_ahs; /* destroyed, and named by send elements still */
     struct flow sources[DEV_SOURCES];
 
     struct fault fault;

@@ -273,10 +273,27 @@ static enum found find_listener(struct dev *dev, struct port *port, uint64_t ser
 static enum found find_slot(struct dev *dev, struct port *port, uint32_t comm_id, const struct slot_packet *p,
                             const uint8_t *bth, uint64_t now) {
     uint32_t slot = comm_id >> COMM_ID_INDEX_BITS;
-    if (comm_id == 0 || qpn_is_ours(dev, slot)) /* 0 is nobody's: a REJ by a peer that never had an answer */
+    if (qpn_is_ours(dev, slot))
         return OURS;
     demux_count_forward(dev, port_forward(port, slot, p, bth, now), 1);
     return HANDED_ON;
+}
+
+static void note_request(struct dev *dev, const struct mad_address *to, const struct slot_packet *p) {
+    struct request *r = &dev->requests[dev->nrequests++ % DEV_REQUESTS];
+    *r = (struct request){p->src.sin6_addr, to->sender_id, to->service_id};
+}
+
+/* A REJ by a peer that gives up and never had an answer names no id of ours, but its own (IBA 12.6.7.2, reason 4): it
+ * goes where its REQ went.  When that is not known, it stays. */
+static enum found find_request(struct dev *dev, struct port *port, uint32_t sender_id, const struct slot_packet *p,
+                               const uint8_t *bth) {
+    for (uint32_t i = 0; i < DEV_REQUESTS; i++) {
+        const struct request *r = &dev->requests[i];
+        if (sender_id && r->sender_id == sender_id && IN6_ARE_ADDR_EQUAL(&r->from, &p->src.sin6_addr))
+            return find_listener(dev, port, r->service_id, p, bth) == HANDED_ON ? HANDED_ON : OURS;
+    }
+    return OURS;
 }
 
 /* ---------------------------------------------------------------- nobody listens */
@@ -313,10 +330,14 @@ bool gsi_elsewhere(struct dev *dev, struct port *port, struct incoming *in, cons
         return false;
     struct mad_address to = mad_address(pkt->payload);
     enum found found = OURS;
-    if (to.target == MAD_FOR_ID)
+    if (to.target == MAD_FOR_ID && to.comm_id)
         found = find_slot(dev, port, to.comm_id, &p, pkt->bth, now);
+    else if (to.target == MAD_FOR_ID)
+        found = find_request(dev, port, to.sender_id, &p, pkt->bth);
     else if (to.target == MAD_FOR_SERVICE)
         found = find_listener(dev, port, to.service_id, &p, pkt->bth);
+    if (found == HANDED_ON && to.target == MAD_FOR_SERVICE)
+        note_request(dev, &to, &p);
     if (found == NOBODY && demux_icrc(dev, in, d, n))
         refuse(dev, port, in, d);
     return found != OURS;

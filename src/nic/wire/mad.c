@@ -40,7 +40,7 @@ static const struct {
 
 struct mad_address mad_address(const uint8_t mad[MAD_BYTES]) {
     uint16_t attribute = get_be16(mad + ATTRIBUTE);
-    struct mad_address out = {MAD_OTHER, 0, 0};
+    struct mad_address out = {MAD_OTHER, 0, 0, get_be32(mad + LOCAL_ID)};
     if (mad[BASE_VERSION] != 1 || mad[CLASS] != CM_CLASS || mad[CLASS_VERSION] != CM_CLASS_VERSION ||
         mad[METHOD] != METHOD_SEND || attribute >= sizeof messages / sizeof *messages)
         return out;

@@ -137,7 +137,7 @@ class Connection(Exchange):
         # To a REQ whose id nobody has been told, the answer carries none (as the kernel has it).
         return Rej(
             local_comm_id=0 if self.state is State.REQ_RCVD else self.local_comm_id,
-            remote_comm_id=self.remote_comm_id,
+            remote_comm_id=self.remote_comm_id or self.peer_id,  # of an MRA: it finds its way by it
             message=_REJECTED.get(self.state, Answered.OTHER),
             reason=reason,
             ari=ari,

@@ -325,8 +325,8 @@ def _established(one: CmId, event: cm.Event) -> None:
 
 
 def _broken(one: CmId, kind: EventType, status: int, param: ConnParam | None = None) -> None:
+    one.channel.put(Event(kind, one, status, param))  # before work is flushed: it says why
     link_.to_error(one.qp)
-    one.channel.put(Event(kind, one, status, param))
 
 
 def _error_of(event: cm.Event) -> int:
