@@ -113,7 +113,7 @@ def test_who_gives_up_without_an_answer_is_heard_by_whoever_got_the_request(
     listener.kill()
     peer.call("plain_send", to_gsi(mad(REJ, 78, 0, mark=3)))
     assert marks(bystander) == [3]
-    assert peer.call("plain_take", 0) is None, "a REJ is never answered"
+    assert peer.call("plain_take", 0.2) is None, "a REJ is never answered"
 
 
 def test_for_a_slot_that_nobody_has_it_is_dropped(start: Start, peer: Node) -> None:
