@@ -441,6 +441,7 @@ enum rnic_listen_flags {
     RNIC_LISTEN_REUSE = 1
         << 0, /* an exact address and the wildcard do not exclude each other; the exact one goes first */
     RNIC_LISTEN_AFONLY = 1 << 1, /* the wildcard :: is for IPv6 alone */
+    RNIC_LISTEN_HOLD = 1 << 2,   /* nobody listens: the service is taken, and requests for it are refused */
 };
 
 struct rnic_open_attr {

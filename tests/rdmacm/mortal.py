@@ -82,6 +82,9 @@ class End:
     def accept(self) -> None:
         self.id.accept()
 
+    def port(self) -> int:
+        return self.id.get_src_port()
+
     def mra(self) -> None:
         """What the library does not say of itself: that the answer to a REP will take its time."""
         conn = self.id.exchange

@@ -32,10 +32,11 @@ from rdmacm.ends import (
     resolve,
     serve,
 )
+from rdmacm.mortal import end, mortal
 from rnic import VerbsError
 from rnic.rdmacm import EventChannel, EventType, IdState, Option, PortSpace, create_id
 from rnic.rdmacm.registry import registry
-from rnic.wire import MAD, CmAttr, service_id
+from rnic.wire import MAD, CmAttr, RejReason, service_id
 
 
 def test_a_channel_is_readable_while_events_wait() -> None:
@@ -134,6 +135,30 @@ def test_ports() -> None:
         three.bind_addr(("0.0.0.0", port))
         with pytest.raises(VerbsError):
             three.set_option(Option.AFONLY, 1)
+
+
+def test_who_calls_has_a_port_that_nobody_else_on_this_host_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    with mortal() as peer, end() as me:
+        service = me.listen()
+        peer.do("ask", service)
+        theirs = peer.do("port")
+        free = next(port for port in range(40_000, 40_003) if port not in (service, theirs))
+        me.take()
+        for address in ("127.0.0.1", "0.0.0.0"):
+            with create_id() as one, pytest.raises(VerbsError) as caught:
+                one.bind_addr((address, theirs))
+            assert caught.value.errno == EADDRINUSE
+        choices = iter([service, theirs])
+        monkeypatch.setattr("rnic.rdmacm.cm_id._ephemeral", lambda: next(choices, free))
+        with EventChannel() as channel, create_id(channel, timing=FAST) as one:
+            resolve(one, ("127.0.0.1", theirs))
+            assert one.get_src_port() == free
+            one.create_qp()
+            one.connect()
+            assert expect(channel, EventType.REJECTED).status == RejReason.INVALID_SERVICE_ID
+        peer.kill()
+        with create_id() as one:
+            one.bind_addr(("127.0.0.1", theirs))
 
 
 def test_a_wildcard_listener_takes_both_families_and_afonly_one() -> None:

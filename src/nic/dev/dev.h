@@ -56,12 +56,12 @@ struct dev {
     struct port *port_list[NETDEV_MAX_GIDS];
     int port_users[NETDEV_MAX_GIDS]; /* QPs that send from it */
 
-    struct qp *gsi;             /* the queue pair with number 1; or NULL */
-    uint32_t gsi_psn;           /* of answers that the device itself sends for it */
-    int datagram_qps;           /* that exist: ports then show what datagrams want to know */
-    struct group *groups;       /* multicast, see mcast.c */
-    struct listener *listeners; /* see gsi.c */
-    struct request {            /* a REQ that another process has got; a ring */
+    struct qp *gsi;                       /* the queue pair with number 1; or NULL */
+    uint32_t gsi_psn;                     /* of answers that the device itself sends for it */
+    int datagram_qps;                     /* that exist: ports then show what datagrams want to know */
+    struct group *groups;                 /* multicast, see mcast.c */
+    struct listener *listeners, *holders; /* see gsi.c */
+    struct request {                      /* a REQ that another process has got; a ring */
         struct in6_addr from;
         uint32_t sender_id; /* 0: none */
         uint64_t service_id;

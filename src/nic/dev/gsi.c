@@ -27,6 +27,7 @@ struct listener {
     uint64_t service_id;
     struct slot name[FAMILIES]; /* fd -1: not this one */
     bool any[FAMILIES];         /* the wildcard of IPv4, of IPv6 */
+    bool hold;                  /* it has the lifeline of its name and no more: to others nobody listens */
     int gid_index;              /* else: of this address alone */
 };
 
@@ -77,8 +78,9 @@ static int take_names(struct dev *dev, struct listener *l, bool reuse) {
         if (!l->any[i] && !exact)
             continue;
         own_name(dev, l, i, &name);
-        l->name[i].fd = listen_open(&name);
-        int rc = l->name[i].fd < 0 ? l->name[i].fd : lifeline_open(&l->name[i].life, &name);
+        if (!l->hold)
+            l->name[i].fd = listen_open(&name);
+        int rc = l->hold || l->name[i].fd >= 0 ? lifeline_open(&l->name[i].life, &name) : l->name[i].fd;
         if (rc)
             return rc;
     }
@@ -107,9 +109,13 @@ static int set_address(const struct dev *dev, struct listener *l, const union rn
                              : fail(err, -EADDRNOTAVAIL, "the address is not in the GID table of %s", dev->net.name);
 }
 
+static struct listener **list_of(struct dev *dev, const struct listener *l) {
+    return l->hold ? &dev->holders : &dev->listeners;
+}
+
 static void enter(struct dev *dev, struct listener *l) {
-    l->next = dev->listeners;
-    dev->listeners = l;
+    l->next = *list_of(dev, l);
+    *list_of(dev, l) = l;
     for (int i = 0; i < FAMILIES; i++) {
         if (l->name[i].fd < 0)
             continue;
@@ -129,13 +135,14 @@ int soft_cm_listen(struct rnic_context *ctx, uint64_t service_id, const union rn
         return fail(err, -ENOMEM, "no memory");
     static const struct slot none = {.fd = -1, .life.fd = -1};
     *l = (struct listener){.pub.ctx = ctx, .service_id = service_id, .name = {none, none}};
+    l->hold = flags & RNIC_LISTEN_HOLD;
     dev_lock(dev);
     rc = set_address(dev, l, addr, flags, err);
     if (!rc) {
         rc = take_names(dev, l, flags & RNIC_LISTEN_REUSE);
         if (rc)
             fail(err, rc,
-                 rc == -EADDRINUSE ? "somebody on this host listens for service 0x%llx already"
+                 rc == -EADDRINUSE ? "somebody on this host has service 0x%llx already"
                                    : "no unix socket for service 0x%llx",
                  (unsigned long long)service_id);
         else
@@ -153,7 +160,7 @@ int soft_cm_listen(struct rnic_context *ctx, uint64_t service_id, const union rn
 
 int soft_cm_unlisten(struct rnic_listener *pub, struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
-    struct listener *l = (struct listener *)pub, **at = &dev->listeners;
+    struct listener *l = (struct listener *)pub, **at = list_of(dev, l);
     int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
@@ -209,11 +216,15 @@ int gsi_listeners(const struct dev *dev) {
     int n = 0;
     for (const struct listener *l = dev->listeners; l; l = l->next)
         n++;
+    for (const struct listener *l = dev->holders; l; l = l->next)
+        n++;
     return n;
 }
 
 void gsi_abandon(struct dev *dev) {
     for (struct listener *l = dev->listeners; l; l = l->next)
+        close_names(l);
+    for (struct listener *l = dev->holders; l; l = l->next)
         close_names(l);
 }
 

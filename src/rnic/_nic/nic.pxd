@@ -26,6 +26,7 @@ cdef extern from "nic.h" nogil:
         RNIC_WR_ATOMIC_WRITE
         RNIC_LISTEN_REUSE
         RNIC_LISTEN_AFONLY
+        RNIC_LISTEN_HOLD
         RNIC_ACCESS_LOCAL_WRITE
         RNIC_ACCESS_REMOTE_WRITE
         RNIC_ACCESS_REMOTE_ATOMIC

@@ -74,7 +74,13 @@ class AH(Handle):
 @final
 class Listener(Handle):
     def __init__(
-        self, context: Context, service_id: int, raw_gid: bytes, afonly: bool = False, reuse: bool = False
+        self,
+        context: Context,
+        service_id: int,
+        raw_gid: bytes,
+        afonly: bool = False,
+        reuse: bool = False,
+        hold: bool = False,
     ) -> None: ...
     @property
     def service_id(self) -> int: ...

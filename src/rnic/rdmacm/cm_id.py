@@ -62,12 +62,6 @@ _POLL_MAX_NS = 64 * 10**6
 _PROVOKE_NS = 10**9
 
 
-def _own_port(used: set[int]) -> int:
-    """An ephemeral port that no other id of this process calls from; with all of them in use, any."""
-    ports = (_ephemeral() for _ in range(_PORT_TRIES))
-    return next((port for port in ports if port not in used), _ephemeral())
-
-
 def _ephemeral() -> int:
     """A port of the range that the kernel takes them from."""
     try:
@@ -128,6 +122,7 @@ class CmId(Messages):
         self._qkey = UDP_QKEY
         self._agents: list[Agent] = []
         self._claims: list[nic.Listener] = []
+        self._port: nic.Listener | None = None  # that it calls from, and did not bind
         self._own_cqs: list[nic.CQ | nic.CompChannel] = []
         self._options: dict[Option, int] = {}
         self._pid = os.getpid()
@@ -299,8 +294,7 @@ class CmId(Messages):
         if bound is None:
             agent = registry.agent_of_address(way.source, scope, "resolve_addr")
             self._use(agent)
-            port = self.local.port or _own_port({one.local.port for one in agent.ids if one is not self})
-            self.local = Inet(way.source, port, scope)
+            self.local = Inet(way.source, self.local.port or self._own_port(agent, way.source), scope)
         agent = self.need_agent("resolve_addr")
         index = agent.gsi.index_of(GID(way.source))
         if index is None:
@@ -316,6 +310,18 @@ class CmId(Messages):
         else:
             routes.provoke(remote.ip, way.source, way.ifindex)
             self._wait_for_neighbour(agent, way, timeout_ms)
+
+    def _own_port(self, agent: Agent, ip: routes.IP) -> int:
+        """A port to call from, which nobody else on this host has; requests to it are refused."""
+        for port in [_ephemeral() for _ in range(_PORT_TRIES)]:
+            try:
+                self._port = agent.context.cm_listen(service_id(self.ps, port), GID(ip), hold=True)
+            except VerbsError as error:
+                if error.errno != EADDRINUSE:
+                    raise
+            else:
+                return port
+        raise VerbsError(EADDRNOTAVAIL, f"{_PORT_TRIES} ports of {ip} are all in use", "resolve_addr")
 
     def _resolved(self) -> None:
         self.state = IdState.ADDR_RESOLVED
@@ -706,6 +712,9 @@ class CmId(Messages):
             self.exchange.close(now)
             self.exchange.context = None
         claims, self._claims = self._claims, []
+        if self._port is not None:
+            claims.append(self._port)
+            self._port = None
         for claim in claims:
             claim.close()
         agents, self._agents = self._agents, []
