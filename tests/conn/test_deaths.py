@@ -55,6 +55,8 @@ def act(conn: rnic.Connection, remote: Region, point: str) -> None:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_the_other_process_is_killed(point: str) -> None:
+    if point in ("send", "read") and not os.environ.get("RNIC_SOAK"):
+        pytest.skip("RNIC_SOAK=1 takes it")
     died: list[float] = []
     with mortal() as peer:
         conn = rnic.connect(HOST, peer.do("serve_endpoint"))

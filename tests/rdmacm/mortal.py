@@ -168,10 +168,12 @@ def _echo(server: rnic.Listener) -> None:
             conn.send(message)
 
 
-def _serve(way: Way, timing: Timing, netns: str | None) -> None:
+def _serve(way: Way, timing: Timing, netns: str | None, uid: int) -> None:
     if netns:
         fd = os.open(netns, os.O_RDONLY)
         assert ctypes.CDLL(None).setns(fd, CLONE_NEWNET) == 0
+    if uid != os.getuid():
+        os.setuid(uid)
     end = End(timing)
     while True:
         name, args = way.recv()
@@ -184,9 +186,9 @@ def _serve(way: Way, timing: Timing, netns: str | None) -> None:
 class Mortal:
     """An End in a process of its own."""
 
-    def __init__(self, timing: Timing = FAST, netns: str | None = None) -> None:
+    def __init__(self, timing: Timing, netns: str | None, uid: int) -> None:
         self.way, there = _SERVER.Pipe()
-        self.process = _SERVER.Process(target=_serve, args=(there, timing, netns), daemon=True)
+        self.process = _SERVER.Process(target=_serve, args=(there, timing, netns, uid), daemon=True)
         self.process.start()
         there.close()
 
@@ -215,8 +217,9 @@ class Mortal:
 
 
 @contextmanager
-def mortal(timing: Timing = FAST, netns: str | None = None) -> Iterator[Mortal]:
-    one = Mortal(timing, netns)
+def mortal(timing: Timing = FAST, netns: str | None = None, uid: int | None = None) -> Iterator[Mortal]:
+    """As another user, with `uid`."""
+    one = Mortal(timing, netns, os.getuid() if uid is None else uid)
     try:
         yield one
     finally:

@@ -22,7 +22,9 @@ from rnic.wire import RejReason, SidrStatus
 AT_ONCE = 1.0  # seconds; 0.1 of them are for the last words of the dead
 PATIENT = Timing()  # the kernel's: nothing is said again within 4.8 s
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace needs root")
+NOBODY = 65534
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 E_ = EventType
 
 
@@ -54,6 +56,11 @@ def say(what: str, died: float) -> float:
     took = time.monotonic() - died
     print(f"{what}: {took:.2f} s")
     return took
+
+
+def only_soak() -> None:
+    if not os.environ.get("RNIC_SOAK"):
+        pytest.skip("RNIC_SOAK=1 takes it")
 
 
 # ------------------------------------------------------------------ ways into each state
@@ -267,6 +274,8 @@ TRANSFERS = [None, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ, WROpcode.SEND]
 def test_the_peer_is_killed_during_a_transfer(
     opcode: WROpcode | None, first: bool, healthy: tuple[Other, int]
 ) -> None:
+    if not first and opcode is not WROpcode.SEND:
+        only_soak()
     with mortal(PATIENT) as peer, end(PATIENT) as me:
         joined_to(me, peer)
         prepare(me, peer, opcode, first)()
@@ -290,6 +299,18 @@ def test_a_stopped_process_is_not_dead() -> None:
         peer.go_on()
         prepare(me, peer, WROpcode.RDMA_WRITE, True)()
         assert all(me.rest())
+
+
+@needs_root
+@pytest.mark.parametrize("role", ["caller", "called"])
+def test_another_users_process_is_killed(role: str) -> None:
+    """Its user cannot have our port, but its lifeline hangs up for everybody."""
+    with end(PATIENT) as me, mortal(PATIENT, uid=NOBODY) as peer:
+        me.listen()  # the port is ours, then
+        (joined_to if role == "caller" else joined_by)(me, peer)
+        died = peer.kill()
+        assert me.expect(E_.DISCONNECTED) == -ECONNRESET
+        assert say("another user's: DISCONNECTED", died) < AT_ONCE
 
 
 def test_one_watch_serves_all_connections_to_a_process() -> None:
@@ -399,8 +420,8 @@ def test_across_a_wire_the_retry_count_decides(
     opcode: WROpcode | None, wire: Wire, healthy: tuple[Other, int]
 ) -> None:
     """An idle queue pair learns nothing before its next request."""
-    if opcode in (WROpcode.RDMA_READ, WROpcode.SEND) and not os.environ.get("RNIC_SOAK"):
-        pytest.skip("RNIC_SOAK takes all")
+    if opcode is not None:
+        only_soak()
     with mortal(HASTY, wire.netns) as peer, end(HASTY) as me:
         far_joined(me, peer, wire)
         begin = prepare(me, peer, WROpcode.RDMA_WRITE if opcode is None else opcode, True)
