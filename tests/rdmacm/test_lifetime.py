@@ -148,8 +148,7 @@ def test_who_calls_has_a_port_that_nobody_else_on_this_host_has(monkeypatch: pyt
             with create_id() as one, pytest.raises(VerbsError) as caught:
                 one.bind_addr((address, theirs))
             assert caught.value.errno == EADDRINUSE
-        choices = iter([service, theirs])
-        monkeypatch.setattr("rnic.rdmacm.cm_id._ephemeral", lambda: next(choices, free))
+        monkeypatch.setattr("rnic.rdmacm.cm_id._ephemeral", lambda: [service, theirs, free])
         with EventChannel() as channel, create_id(channel, timing=FAST) as one:
             resolve(one, ("127.0.0.1", theirs))
             assert one.get_src_port() == free

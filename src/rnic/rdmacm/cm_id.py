@@ -62,14 +62,14 @@ _POLL_MAX_NS = 64 * 10**6
 _PROVOKE_NS = 10**9
 
 
-def _ephemeral() -> int:
-    """A port of the range that the kernel takes them from."""
+def _ephemeral() -> list[int]:
+    """Ports to try, of the range that the kernel takes them from."""
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range") as f:  # noqa: PTH123 - a name of the kernel's
             low, high = map(int, f.read().split())
     except (OSError, ValueError):
         low, high = 32768, 60999
-    return random.randint(low, high)
+    return [random.randint(low, high) for _ in range(_PORT_TRIES)]
 
 
 class CmId(Messages):
@@ -226,7 +226,7 @@ class CmId(Messages):
         self.state = IdState.ADDR_BOUND
 
     def _claim(self, local: Inet, agents: Sequence[Agent], verb: str) -> None:
-        ports = [local.port] if local.port else [_ephemeral() for _ in range(_PORT_TRIES)]
+        ports = [local.port] if local.port else _ephemeral()
         for port in ports:
             try:
                 self._claims = self._claim_port(local, port, agents)
@@ -313,7 +313,7 @@ class CmId(Messages):
 
     def _own_port(self, agent: Agent, ip: routes.IP) -> int:
         """A port to call from, which nobody else on this host has; requests to it are refused."""
-        for port in [_ephemeral() for _ in range(_PORT_TRIES)]:
+        for port in _ephemeral():
             try:
                 self._port = agent.context.cm_listen(service_id(self.ps, port), GID(ip), hold=True)
             except VerbsError as error:
