@@ -50,6 +50,7 @@ const char *rnic_vendor_err_text(int err) { return row_of(vendor_errs, COUNT(ven
 #define WC_FLAGS(n, v) {"wc_flags", #n, v},
 #define EVENT_TYPE(n, v) {"event_type", #n, v},
 #define DEVICE_CAP(n, v) {"device_cap", #n, v},
+#define SRQ_ATTR_MASK(n, v) {"srq_attr_mask", #n, v},
 
 /* clang-format off */
 static const struct rnic_enum_row enum_rows[] = {
@@ -72,6 +73,7 @@ static const struct rnic_enum_row enum_rows[] = {
     RNIC_WC_FLAGS(WC_FLAGS)
     RNIC_EVENT_TYPES(EVENT_TYPE)
     RNIC_DEVICE_CAPS(DEVICE_CAP)
+    RNIC_SRQ_ATTR_MASKS(SRQ_ATTR_MASK)
 };
 /* clang-format on */
 

@@ -56,6 +56,8 @@
     X(ATOMIC_CMP_AND_SWP, 5) X(ATOMIC_FETCH_AND_ADD, 6) X(LOCAL_INV, 7) X(BIND_MW, 8) X(SEND_WITH_INV, 9)              \
     X(TSO, 10) X(ATOMIC_WRITE, 15)
 
+#define RNIC_SRQ_ATTR_MASKS(X) X(MAX_WR, 1 << 0) X(LIMIT, 1 << 1)
+
 #define RNIC_SEND_FLAGS(X) X(FENCE, 1 << 0) X(SIGNALED, 1 << 1) X(SOLICITED, 1 << 2) X(INLINE, 1 << 3) X(IP_CSUM, 1 << 4)
 
 #define RNIC_WC_STATUSES(X)                                                                                            \
@@ -79,7 +81,7 @@
 
 #define RNIC_DEVICE_CAPS(X)                                                                                            \
     X(CURR_QP_STATE_MOD, 1 << 7) X(PORT_ACTIVE_EVENT, 1 << 10) X(SYS_IMAGE_GUID, 1 << 11) X(RC_RNR_NAK_GEN, 1 << 12)   \
-    X(N_NOTIFY_CQ, 1 << 14)
+    X(SRQ_RESIZE, 1 << 13) X(N_NOTIFY_CQ, 1 << 14)
 
 /* Counters of a device and of a QP (struct rnic_counters): name, what it counts. */
 #define RNIC_COUNTERS(X)                                                                                               \
@@ -135,8 +137,11 @@
     X(drop_malformed, "headers contradict each other")                                                                 \
     X(drop_slot_full, "for a process whose forwarding queue is full")                                                  \
     X(drop_no_slot, "for a process that is not there (any more)")                                                      \
+    X(drop_incomplete, "part of an unreliable message that has lost another one")                                      \
+    X(drop_too_long, "unreliable message that is longer than its receive")                                             \
+    X(drop_access, "unreliable WRITE that the memory region or the queue pair does not grant")                         \
     X(drop_bad_qkey, "datagram with another Q_Key than the queue pair's")                                              \
-    X(drop_no_receive, "datagram for a queue pair that has no receive posted")
+    X(drop_no_receive, "datagram or unreliable message for a queue pair that has no receive posted")
 
 #define RNIC_ENUM_QP_STATE(n, v) RNIC_QPS_##n = v,
 enum rnic_qp_state { RNIC_QP_STATES(RNIC_ENUM_QP_STATE) };
@@ -162,6 +167,8 @@ enum rnic_atomic_cap { RNIC_ATOMIC_CAPS(RNIC_ENUM_ATOMIC) };
 enum rnic_access_flags { RNIC_ACCESS_FLAGS(RNIC_ENUM_ACCESS) };
 #define RNIC_ENUM_ATTR(n, v) RNIC_QP_##n = v,
 enum rnic_qp_attr_mask { RNIC_ATTR_MASKS(RNIC_ENUM_ATTR) };
+#define RNIC_ENUM_SRQ(n, v) RNIC_SRQ_##n = v,
+enum rnic_srq_attr_mask { RNIC_SRQ_ATTR_MASKS(RNIC_ENUM_SRQ) };
 #define RNIC_ENUM_WR(n, v) RNIC_WR_##n = v,
 enum rnic_wr_opcode { RNIC_WR_OPCODES(RNIC_ENUM_WR) };
 #define RNIC_ENUM_SEND(n, v) RNIC_SEND_##n = v,
@@ -315,8 +322,10 @@ struct rnic_cq {
     void *cq_context;                  /* the binding's; never read here */
     int cqe;                           /* capacity */
 };
-struct rnic_srq { /* no provider makes one yet */
+struct rnic_srq {
     struct rnic_context *ctx;
+    struct rnic_pd *pd;
+    void *srq_context; /* the binding's; never read here */
 };
 struct rnic_ah {
     struct rnic_context *ctx;
@@ -332,6 +341,11 @@ struct rnic_qp {
     void *qp_context; /* the binding's; never read here */
     uint32_t qp_num;
     int qp_type; /* enum rnic_qp_type */
+};
+
+struct rnic_srq_attr {
+    uint32_t max_wr, max_sge; /* as created or resized: what was granted, at least what was asked for */
+    uint32_t srq_limit;       /* an event when fewer receives are left; 0: none */
 };
 
 struct rnic_qp_init_attr {
@@ -403,7 +417,7 @@ struct rnic_async_event {
     int event_type;  /* enum rnic_event_type */
     int port_num;    /* of port events, else 0 */
     uint32_t number; /* qp_num of QP events, 0 else */
-    void *context;   /* qp_context or cq_context of the object, NULL for port and device events */
+    void *context;   /* qp_context, cq_context or srq_context of the object, NULL for port and device events */
 };
 
 struct rnic_counters {
@@ -490,6 +504,15 @@ struct rnic_ops {
                      struct rnic_err *err);
     int (*post_recv)(struct rnic_qp *qp, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
                      struct rnic_err *err);
+
+    int (*create_srq)(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr *attr, struct rnic_srq **srq,
+                      struct rnic_err *err);
+    int (*modify_srq)(struct rnic_srq *srq, const struct rnic_srq_attr *attr,
+                      uint32_t mask /* enum rnic_srq_attr_mask */, struct rnic_err *err);
+    int (*query_srq)(struct rnic_srq *srq, struct rnic_srq_attr *attr, struct rnic_err *err);
+    int (*destroy_srq)(struct rnic_srq *srq, struct rnic_err *err);
+    int (*post_srq_recv)(struct rnic_srq *srq, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
+                         struct rnic_err *err);
 
     int (*create_ah)(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct rnic_ah **ah, struct rnic_err *err);
     int (*query_ah)(struct rnic_ah *ah, struct rnic_ah_attr *attr, struct rnic_err *err);

@@ -25,6 +25,7 @@ from rnic.enums import (
     QPState,
     QPType,
     SendFlags,
+    SRQAttrMask,
     Transport,
     WCFlags,
     WCOpcode,
@@ -39,6 +40,7 @@ from rnic.verbs.device import Device, format_guid, get_device_list, open_device
 from rnic.verbs.faults import Faults, Lose
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, QPStats
+from rnic.verbs.srq import SRQ, SRQAttr, SRQInitAttr
 
 __all__ = [
     # devices
@@ -59,6 +61,7 @@ __all__ = [
     "MR",
     "CompChannel",
     "CQ",
+    "SRQ",
     "QP",
     "AH",
     # attributes and addresses
@@ -66,6 +69,8 @@ __all__ = [
     "QPCap",
     "QPAttr",
     "QPStats",
+    "SRQInitAttr",
+    "SRQAttr",
     "AHAttr",
     "Route",
     "GID",
@@ -97,6 +102,7 @@ __all__ = [
     "QPAttrMask",
     "QPState",
     "QPType",
+    "SRQAttrMask",
     "SendFlags",
     "Transport",
     "WCFlags",

@@ -19,6 +19,7 @@ __all__ = [
     "AtomicCap",
     "AccessFlags",
     "QPAttrMask",
+    "SRQAttrMask",
     "WROpcode",
     "SendFlags",
     "WCStatus",
@@ -171,6 +172,13 @@ class QPAttrMask(IntFlag):
     RATE_LIMIT = 1 << 25
 
 
+class SRQAttrMask(IntFlag):
+    """Which fields of an SRQAttr count (ibv_modify_srq(3))."""
+
+    MAX_WR = 1 << 0
+    LIMIT = 1 << 1
+
+
 class WROpcode(IntEnum):
     """What a send work request asks for (IBA 10.7.2; ibv_post_send(3))."""
 
@@ -284,4 +292,5 @@ class DeviceCap(IntFlag):
     PORT_ACTIVE_EVENT = 1 << 10
     SYS_IMAGE_GUID = 1 << 11
     RC_RNR_NAK_GEN = 1 << 12
+    SRQ_RESIZE = 1 << 13
     N_NOTIFY_CQ = 1 << 14

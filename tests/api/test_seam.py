@@ -117,6 +117,41 @@ def test_objects_are_made_and_given_back(recorder: Recorder) -> None:
     assert recorder.alive == 0
 
 
+def test_shared_receive_queues(objects: Objects) -> None:
+    init = rnic.SRQInitAttr(rnic.SRQAttr(max_wr=5, max_sge=6), srq_context="mine")
+    receive = rnic.RecvWR(7, [rnic.SGE(objects.mr, 0, 8)])
+    with objects.pd.create_srq(init) as srq:
+        assert (srq.pd, srq.srq_context) == (objects.pd, "mine")
+        assert srq.query() == rnic.SRQAttr(1, 2, 3)
+        srq.modify(rnic.SRQAttr(srq_limit=9))
+        srq.modify(rnic.SRQAttr(max_wr=8))
+        srq.post_recv([receive, rnic.RecvWR(8)])
+        with objects.pd.create_qp(rnic.QPInitAttr(objects.cq, objects.cq, srq=srq)) as qp:
+            assert qp.srq is srq
+            with pytest.raises(rnic.VerbsError, match="SRQ is in use by QP"):
+                srq.close()
+    assert objects.recorder.take() == [
+        "create_srq 5,6,0",
+        "query_srq",
+        "modify_srq mask=2 0,0,9",
+        "modify_srq mask=1 8,0,0",
+        f"post_srq_recv wr_id=7 sge={objects.mr.addr},8,{objects.mr.lkey}",
+        "post_srq_recv wr_id=8",
+        "create_qp type=2 sig_all=0 cap=128,128,4,4,256 srq=1",
+        "destroy_qp 259",
+        "destroy_srq",
+    ]
+
+
+def test_a_chain_to_a_shared_queue_that_breaks_names_the_request(objects: Objects) -> None:
+    wrs = [rnic.RecvWR(i) for i in range(3)]
+    with objects.pd.create_srq() as srq:
+        objects.recorder.fail("post_srq_recv", errno.ENOMEM, "full", at=1)
+        with pytest.raises(rnic.PostError, match="full") as caught:
+            srq.post_recv(wrs)
+        assert (caught.value.index, caught.value.bad_wr) == (1, wrs[1])
+
+
 def test_modify_hands_over_every_attribute(objects: Objects) -> None:
     path = rnic.AHAttr("10.1.2.3", 1, 2, 3, 4, 5, 6, 7, True, 8, 9)  # type: ignore[arg-type]
     attr = rnic.QPAttr(

@@ -194,7 +194,7 @@ static struct qp *parse(struct node *node, const struct in_flight *p, struct pac
     if (icrc != get_le32(p->bytes + n - ICRC_BYTES))
         return drop(node, RNIC_CNT_drop_bad_icrc), NULL;
     const struct roce_opcode *row = roce_opcode(bth_opcode(p->bytes));
-    if (!row || !(row->mask & (OPC_RC | OPC_UD)))
+    if (!row || !(row->mask & (OPC_RC | OPC_UC | OPC_UD)))
         return drop(node, RNIC_CNT_drop_bad_opcode), NULL;
     uint32_t pad = bth_pad(p->bytes);
     if (n < row->header + pad + ICRC_BYTES)
@@ -218,7 +218,7 @@ static struct qp *parse(struct node *node, const struct in_flight *p, struct pac
 static void invariants(const struct qp *qp) {
     const struct rc *rc = rc_of(qp);
     const struct requester *req = &rc->req;
-    if (qp->state < RNIC_QPS_RTS || qp_is_datagram(qp))
+    if (qp->state < RNIC_QPS_RTS || qp->service != OPC_RC)
         return;
     CHECK(req->rd_count <= qp->attr.max_rd_atomic);
     CHECK(psn_diff(req->psn, req->una) >= 0 && psn_diff(req->max_psn, req->psn) >= 0);
@@ -457,10 +457,10 @@ static struct qp *make_qp(struct node *node, int type, const struct rnic_qp_cap 
     qp->pub.recv_cq = &recv_cq->pub;
     qp->pub.qp_num = FIRST_QPN + (uint32_t)((node - node->fabric->node) << 16) + (uint32_t)node->qps;
     qp->pub.qp_type = qp->sq.qp_type = type;
-    qp->sq.pd = &node->pd.pub;
+    qp->sq.pd = qp->rq.pd = &node->pd.pub;
     qp->nic = &node->nic;
-    qp->engine = type == RNIC_QPT_RC ? &roce_rc_ops : &roce_ud_ops;
-    qp->service = type == RNIC_QPT_RC ? OPC_RC : OPC_UD;
+    qp->engine = type == RNIC_QPT_RC ? &roce_rc_ops : type == RNIC_QPT_UC ? &roce_uc_ops : &roce_ud_ops;
+    qp->service = type == RNIC_QPT_RC ? OPC_RC : type == RNIC_QPT_UC ? OPC_UC : OPC_UD;
     CHECK_EQ(wq_init(&qp->sq, cap->max_send_wr, cap->max_send_sge, cap->max_inline_data, sizeof(struct send_wqe)), 0);
     CHECK_EQ(wq_init(&qp->rq, cap->max_recv_wr, cap->max_recv_sge, 0, sizeof(struct recv_wqe)), 0);
     wq_reset(&qp->sq);
@@ -516,26 +516,13 @@ int fabric_modify(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask,
     if (rc)
         return rc;
     qp_attr_apply(qp, attr, mask);
-    if (to == RNIC_QPS_RESET) {
-        qp->engine->reset(qp);
-        wq_reset(&qp->sq);
-        wq_reset(&qp->rq);
-        qp->attr = (struct rnic_qp_attr){0};
-        qp->attr_set = 0;
-        qp->sq_draining = qp->last_wqe = false;
-    } else if (to == RNIC_QPS_RTR && from == RNIC_QPS_INIT) {
+    if (to == RNIC_QPS_RTR && from == RNIC_QPS_INIT) {
         const struct sockaddr_in6 *here = &node_of(qp)->addr;
         qp->flow = (struct flow){.src = *here, .dst = *here, .hop_limit = 64};
         memcpy(&qp->flow.dst.sin6_addr, qp->attr.ah_attr.grh.dgid.raw, 16);
-        rc = qp->engine->rtr(qp);
-    } else if (to == RNIC_QPS_RTS && from == RNIC_QPS_RTR) {
-        qp->engine->rts(qp);
-    } else if (to == RNIC_QPS_SQD && from == RNIC_QPS_RTS) {
-        qp->sq_draining = true;
-    } else if (to == RNIC_QPS_ERR && from != RNIC_QPS_ERR) {
-        qp_error(qp, -1);
     }
-    qp->state = to;
+    if (mask & RNIC_QP_STATE)
+        rc = qp_transition(qp, to);
     if (to >= RNIC_QPS_RTR)
         fabric_turn(qp);
     return rc;
@@ -577,9 +564,11 @@ void pair_connect(struct end *e, const struct options *o) {
         int state;
         uint32_t mask;
     } steps[] = {{RNIC_QPS_INIT, mask_init}, {RNIC_QPS_RTR, mask_rtr}, {RNIC_QPS_RTS, mask_rts}};
+    uint32_t not_uc = RNIC_QP_MAX_DEST_RD_ATOMIC | RNIC_QP_MIN_RNR_TIMER | RNIC_QP_TIMEOUT | RNIC_QP_RETRY_CNT |
+                      RNIC_QP_RNR_RETRY | RNIC_QP_MAX_QP_RD_ATOMIC;
     for (int i = 0; i < 3; i++) {
         attr.qp_state = steps[i].state;
-        CHECK_EQ(fabric_modify(e->qp, &attr, steps[i].mask, NULL), 0);
+        CHECK_EQ(fabric_modify(e->qp, &attr, steps[i].mask & ~(o->type == RNIC_QPT_UC ? not_uc : 0), NULL), 0);
     }
 }
 
@@ -594,7 +583,7 @@ static void open_end(struct end *e, struct end *peer, struct node *node, const s
     CHECK_EQ(channel_init(&e->channel), 0);
     e->send_cq = fabric_cq((int)or_default(o->cqe, 256), &e->channel);
     e->recv_cq = fabric_cq((int)or_default(o->cqe, 256), &e->channel);
-    e->qp = fabric_qp(node, &cap, e->send_cq, e->recv_cq);
+    e->qp = make_qp(node, o->type ? o->type : RNIC_QPT_RC, &cap, e->send_cq, e->recv_cq);
     e->qp->sq_sig_all = o->sig_all;
     node->lazy = o->lazy;
     node->pause = o->pause;

@@ -105,6 +105,7 @@ uint32_t fabric_count(const struct fabric *f, const struct node *from, int arriv
 /* ---------------------------------------------------------------- two queue pairs, connected */
 
 struct options {                        /* 0: the default */
+    int type;                           /* enum rnic_qp_type: RC or UC; RC */
     int mtu;                            /* enum rnic_mtu; MTU_1024 */
     uint32_t sq_psn, rq_psn;            /* of a: sends from sq_psn on, expects rq_psn; 0x123456, 0x654321 */
     uint32_t rd_atomic, dest_rd_atomic; /* 4, 4; NONE: 0 */
@@ -145,7 +146,7 @@ void pair_close(struct pair *p);
 void pair_connect(struct end *e, const struct options *o); /* RESET to RTS */
 struct rnic_qp_attr pair_attr(const struct end *e, const struct options *o);
 
-extern const uint32_t mask_init, mask_rtr, mask_rts; /* required of these transitions, STATE included */
+extern const uint32_t mask_init, mask_rtr, mask_rts; /* required of these transitions of RC, STATE included */
 int move(struct qp *qp, int state);                  /* modify with the state alone */
 
 /* All are signaled; offsets are into the ends' buffers.  Posting fails the test unless it succeeds. */

@@ -326,8 +326,9 @@ static int rec_create_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *init, str
     struct rnic_qp_cap *c = &init->cap;
     struct qp *qp;
 
-    note(pd->ctx, "create_qp type=%d sig_all=%d cap=%u,%u,%u,%u,%u\n", init->qp_type, init->sq_sig_all, c->max_send_wr,
-         c->max_recv_wr, c->max_send_sge, c->max_recv_sge, c->max_inline_data);
+    note(pd->ctx, "create_qp type=%d sig_all=%d cap=%u,%u,%u,%u,%u%s\n", init->qp_type, init->sq_sig_all,
+         c->max_send_wr, c->max_recv_wr, c->max_send_sge, c->max_recv_sge, c->max_inline_data,
+         init->srq ? " srq=1" : "");
     if (rc)
         return rc;
     c->max_send_wr++; /* more is granted than was asked for */
@@ -452,6 +453,56 @@ static int rec_post_recv(struct rnic_qp *qp, const struct rnic_recv_wr *wr, cons
         }
         note(qp->ctx, "post_recv qp=%u wr_id=%lu", qp->qp_num, wr->wr_id);
         note_sges(qp->ctx, wr->sg_list, wr->num_sge);
+    }
+    return 0;
+}
+
+/* ---------------------------------------------------------------- shared receive queues */
+
+static int rec_create_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr *attr, struct rnic_srq **out,
+                          struct rnic_err *err) {
+    int rc = fails(pd->ctx, "create_srq", err);
+
+    note(pd->ctx, "create_srq %u,%u,%u\n", attr->max_wr, attr->max_sge, attr->srq_limit);
+    if (rc)
+        return rc;
+    struct rnic_srq *srq = make(pd->ctx, sizeof(*srq));
+    *srq = (struct rnic_srq){pd->ctx, pd, srq_context};
+    *out = srq;
+    return 0;
+}
+
+static int rec_modify_srq(struct rnic_srq *srq, const struct rnic_srq_attr *attr, uint32_t mask, struct rnic_err *err) {
+    note(srq->ctx, "modify_srq mask=%u %u,%u,%u\n", mask, attr->max_wr, attr->max_sge, attr->srq_limit);
+    return fails(srq->ctx, "modify_srq", err);
+}
+
+static int rec_query_srq(struct rnic_srq *srq, struct rnic_srq_attr *attr, struct rnic_err *err) {
+    note(srq->ctx, "query_srq\n");
+    *attr = (struct rnic_srq_attr){1, 2, 3};
+    return fails(srq->ctx, "query_srq", err);
+}
+
+static int rec_destroy_srq(struct rnic_srq *srq, struct rnic_err *err) {
+    int rc = fails(srq->ctx, "destroy_srq", err);
+
+    note(srq->ctx, "destroy_srq\n");
+    if (!rc)
+        unmake(srq->ctx, srq);
+    return rc;
+}
+
+static int rec_post_srq_recv(struct rnic_srq *srq, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
+                             struct rnic_err *err) {
+    for (int i = 0; wr; wr = wr->next, i++) {
+        int rc = fails_at(srq->ctx, "post_srq_recv", i, err);
+
+        if (rc) {
+            *bad = wr;
+            return rc;
+        }
+        note(srq->ctx, "post_srq_recv wr_id=%lu", wr->wr_id);
+        note_sges(srq->ctx, wr->sg_list, wr->num_sge);
     }
     return 0;
 }
@@ -591,6 +642,11 @@ static const struct rnic_ops recorder_ops = {
     .destroy_qp = rec_destroy_qp,
     .post_send = rec_post_send,
     .post_recv = rec_post_recv,
+    .create_srq = rec_create_srq,
+    .modify_srq = rec_modify_srq,
+    .query_srq = rec_query_srq,
+    .destroy_srq = rec_destroy_srq,
+    .post_srq_recv = rec_post_srq_recv,
     .create_ah = rec_create_ah,
     .query_ah = rec_query_ah,
     .destroy_ah = rec_destroy_ah,

@@ -170,6 +170,24 @@ static void a_probe_asks_only_for_the_rest_of_a_read(void) {
     pair_close(&p);
 }
 
+/* Each wait for an answer that was lost counted as a round trip once, and made the next wait four times as long. */
+static void the_wait_for_a_lost_answer_is_no_round_trip(void) {
+    pair_open(&p, .timeout = 18);
+    struct rnic_fault fault = {.seed = 3, .loss = 200000};
+    fault_set(&p.a.node->fault, &fault);
+    fault_set(&p.b.node->fault, &fault);
+    uint64_t began = p.f.now;
+    for (uint64_t i = 0; i < 500; i++) {
+        post_add(&p.a, i, 0, 8, 1);
+        fabric_settle(&p.f);
+        WANT(p.a.send_cq, i, SUCCESS);
+        CHECK(rc_of(p.a.qp)->req.srtt <= 3 * p.f.latency);
+    }
+    CHECK(p.f.now - began < 500 * 3 * MS);
+    CHECK_EQ(COUNTER(&p.a, timeouts), 0);
+    pair_close(&p);
+}
+
 /* ---------------------------------------------------------------- a peer that becomes slow */
 
 struct slowdown { /* a peer's nth packet is lost, and all after it take long */
@@ -322,6 +340,7 @@ int main(int argc, char **argv) {
     RUN(any_two_packets_may_be_lost);
     RUN(the_nth_of_every_kind_may_be_lost_by_rule);
     RUN(a_probe_asks_only_for_the_rest_of_a_read);
+    RUN(the_wait_for_a_lost_answer_is_no_round_trip);
     RUN(late_answers_use_up_no_retries);
     RUN(also_when_the_round_trip_is_longer_than_the_timeout);
     RUN(random_runs_without_loss_all_succeed);

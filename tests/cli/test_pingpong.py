@@ -22,10 +22,12 @@ OUTPUT = re.compile(
 )
 
 
-def both(rnic: Start, *options: object, host: str = "127.0.0.1") -> tuple[Result, Result]:
+def both(
+    rnic: Start, *options: object, host: str = "127.0.0.1", service: str = "rc"
+) -> tuple[Result, Result]:
     """A server and its client, with the same options."""
-    server = rnic("pingpong", "rc", "-p", 0, *options)
-    client = rnic("pingpong", "rc", "-p", server.listening(), *options, host)
+    server = rnic("pingpong", service, "-p", 0, *options)
+    client = rnic("pingpong", service, "-p", server.listening(), *options, host)
     return server.wait(), client.wait()
 
 
@@ -75,21 +77,46 @@ def test_device_and_gid_can_be_chosen(rnic: Start) -> None:
     assert_good(*both(rnic, "-d", "roce_lo", "-n", 10), 4096, 10)
 
 
-def datagrams(rnic: Start, *options: object, host: str = "127.0.0.1") -> tuple[Result, Result]:
-    """A server and its client that bounce datagrams."""
-    server = rnic("pingpong", "ud", "-p", 0, *options)
-    client = rnic("pingpong", "ud", "-p", server.listening(), *options, host)
-    return server.wait(), client.wait()
-
-
 @pytest.mark.parametrize("events", [[], ["-e"]], ids=["poll", "events"])
 @pytest.mark.parametrize("size", [0, 1, 2048, 4096])
 def test_datagrams_bounce(rnic: Start, size: int, events: list[str]) -> None:
-    assert_good(*datagrams(rnic, "-s", size, "-n", 200, *events), size, 200)
+    assert_good(*both(rnic, "-s", size, "-n", 200, *events, service="ud"), size, 200)
 
 
 def test_datagrams_bounce_over_ipv6_and_are_validated(rnic: Start) -> None:
-    assert_good(*datagrams(rnic, "-n", 50, "-r", 2, "-c", host="::1"), 2048, 50)
+    assert_good(*both(rnic, "-n", 50, "-r", 2, "-c", host="::1", service="ud"), 2048, 50)
+
+
+@pytest.mark.parametrize("events", [[], ["-e"]], ids=["poll", "events"])
+@pytest.mark.parametrize(("size", "mtu"), [(0, 256), (1, 1024), (4096, 256), (30000, 4096)])
+def test_messages_bounce_over_an_unreliable_connection(
+    rnic: Start, size: int, mtu: int, events: list[str]
+) -> None:
+    assert_good(*both(rnic, "-s", size, "-m", mtu, "-n", 200, *events, service="uc"), size, 200)
+
+
+def test_an_unreliable_connection_over_ipv6_is_validated(rnic: Start) -> None:
+    assert_good(*both(rnic, "-n", 50, "-r", 2, "-c", host="::1", service="uc"), 4096, 50)
+
+
+@pytest.mark.parametrize("events", [[], ["-e"]], ids=["poll", "events"])
+@pytest.mark.parametrize(("qps", "depth", "size"), [(1, 1, 0), (16, 500, 4096), (40, 40, 100), (3, 4, 20000)])
+def test_messages_bounce_over_many_connections(
+    rnic: Start, qps: int, depth: int, size: int, events: list[str]
+) -> None:
+    options = ["-q", qps, "-r", depth, "-s", size, "-n", 300, "-c", *events]
+    server, client = both(rnic, *options, service="srq")
+    for result in (server, client):
+        assert (result.status, result.err) == (0, "")
+        assert result.out.count("  local address: ") == result.out.count("  remote address: ") == qps
+        assert f"{2 * size * 300} bytes in" in result.out
+        assert "300 iters in" in result.out
+
+
+def test_the_shared_queue_has_a_receive_for_each_connection(rnic: Start) -> None:
+    assert_failed(
+        rnic("pingpong", "srq", "-q", 5, "-r", 4).wait(), "--rx-depth 4 is too few for 5 queue pairs"
+    )
 
 
 def test_a_datagram_of_two_packets_is_refused(rnic: Start) -> None:

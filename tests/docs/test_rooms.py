@@ -34,7 +34,7 @@ PY_ROOMS = {
     "verbs": {"_nic", "enums", "errors"},
     "rdmacm": {"_nic", "cm", "verbs", "wire", "enums", "errors"},
     "conn": {"_nic", "endpoint", "rdmacm", "verbs", "wire", "enums", "errors"},
-    "aio": {"_nic", "conn", "endpoint", "rdmacm", "enums"},
+    "aio": {"_nic", "conn", "endpoint", "rdmacm", "enums", "errors"},
     "testing": {"_nic", "verbs", "enums", "errors", "rnic"},
     "cli": {"rnic", "errors"},
 }

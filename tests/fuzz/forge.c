@@ -48,10 +48,10 @@ static void set_reth(struct forged *f, uint64_t va, uint32_t rkey, uint32_t leng
 static void continue_message(struct forged *f, const struct qp *qp, struct dice *d) {
     const struct responder *resp = &rc_of(qp)->resp;
     uint32_t mtu = path_mtu(qp);
-    if (resp->message == OPC_WRITE) {
-        bool more = resp->left > mtu;
+    if (resp->in.message == OPC_WRITE) {
+        bool more = resp->in.left > mtu;
         begin(f, qp, (uint8_t)(more ? ROCE_RC_WRITE_MIDDLE : ROCE_RC_WRITE_LAST + dice_below(d, 2)), resp->psn);
-        set_payload(f, more ? mtu : resp->left);
+        set_payload(f, more ? mtu : resp->in.left);
         return;
     }
     begin(f, qp, (uint8_t)(ROCE_RC_SEND_MIDDLE + dice_below(d, 3)), resp->psn);
@@ -88,7 +88,7 @@ static void start_message(struct forged *f, const struct qp *qp, const struct gr
 }
 
 static void request(struct forged *f, const struct qp *qp, const struct grounds *g, struct dice *d) {
-    if (rc_of(qp)->resp.message)
+    if (rc_of(qp)->resp.in.message)
         continue_message(f, qp, d);
     else
         start_message(f, qp, g, d);

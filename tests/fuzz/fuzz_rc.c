@@ -299,9 +299,9 @@ static void check_responder(struct qp *qp) {
         queued++;
     }
     CHECK(resp->queue_count == queued || resp->dead);
-    CHECK(!resp->message || resp->message == OPC_SEND || resp->message == OPC_WRITE);
-    CHECK(resp->message != OPC_SEND || qp->state == RNIC_QPS_ERR || !wq_empty(&qp->rq));
-    CHECK(resp->message != OPC_WRITE || resp->left > 0);
+    CHECK(!resp->in.message || resp->in.message == OPC_SEND || resp->in.message == OPC_WRITE);
+    CHECK(resp->in.message != OPC_SEND || qp->state == RNIC_QPS_ERR || !wq_empty(&qp->rq));
+    CHECK(resp->in.message != OPC_WRITE || resp->in.left > 0);
 }
 
 static void check_end(struct side *s) {

@@ -138,7 +138,8 @@ class Wire:
         """Nothing that the kernel sent was refused as malformed."""
         counters = self._link.context.counters()
         refusals = ("drop_short", "drop_bad_version", "drop_bad_opcode", "drop_bad_icrc", "drop_malformed")
-        assert not {name: counters[name] for name in refusals if counters[name]}
+        refused = {name: counters[name] for name in refusals if counters[name]}
+        assert not refused, f"{refused} of {counters['rx_packets']} packets"
 
     def __enter__(self) -> Wire:
         return self

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`rnic pingpong rc` against the original, ibv_rc_pingpong over the kernel's device in the guest."""
+"""`rnic pingpong` against the originals, ibv_{rc,uc,ud}_pingpong over the kernel's device in the guest."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("wire")]
 
 
 @contextmanager
-def rnic_pingpong(*options: object) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "rnic", "pingpong", "rc", *map(str, options)]
+def rnic_pingpong(service: str, *options: object) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "rnic", "pingpong", service, *map(str, options)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             yield process
@@ -38,22 +38,25 @@ def finish(process: subprocess.Popen[str], job: Job) -> tuple[str, str]:
         rc, out = job.wait(30)
     except GuestError as error:
         rc, out = -1, str(error)
-    told = f"rnic, exit {process.returncode}:\n{our_out}\nibv_rc_pingpong, exit {rc}:\n{out}"
+    told = f"rnic, exit {process.returncode}:\n{our_out}\nthe original, exit {rc}:\n{out}"
     assert (process.returncode, rc) == (0, 0), told
     return our_out, out
 
 
-def pingpong(link: Link, rnic: str, ours: list[object], theirs: list[object], port: int) -> tuple[str, str]:
+def pingpong(
+    link: Link, rnic: str, ours: list[object], theirs: list[object], *, service: str = "rc"
+) -> tuple[str, str]:
     """Run both ends; what they printed.  Each must succeed; rnic gives up first and says why."""
-    original = " ".join(map(str, ["ibv_rc_pingpong", "-d", "rxe0", "-p", port, *theirs]))
+    port = link.port()
+    original = " ".join(map(str, [f"ibv_{service}_pingpong", "-d", "rxe0", "-p", port, *theirs]))
     ours = ["-p", port, "--timeout", 30, *ours]
     if rnic == "server":
-        with rnic_pingpong(*ours) as process:
+        with rnic_pingpong(service, *ours) as process:
             link.host_listens(port)
             return finish(process, link.guest.spawn(f"{original} {link.guest.host_ip}"))
     job = link.guest.spawn(original)
     link.guest_listens(port)
-    with rnic_pingpong(*ours, link.guest.ip) as process:
+    with rnic_pingpong(service, *ours, link.guest.ip) as process:
         return finish(process, job)
 
 
@@ -70,14 +73,54 @@ def test_rc_pingpong(link: Link, family: str, rnic: str, size: int, events: bool
     common: list[object] = ["-s", size, "-m", path_mtu, "-n", iters, "-i", 1, "-l", 0, "-c", *["-e"] * events]
     ours = ["-d", link.device, "-g", link.rnic_gid_index(family), "-r", 100, *common]
     theirs = ["-g", link.kernel_gid_index(family), "-r", 100, *common]
-    for out in pingpong(link, rnic, ours, theirs, link.port()):
+    for out in pingpong(link, rnic, ours, theirs):
         assert f"{iters} iters in" in out
+        assert "invalid data" not in out
+
+
+@pytest.mark.combinations(
+    4,
+    family=["ipv4", "ipv6"],
+    rnic=["server", "client"],
+    size=[1, 1024, 4097, 30000],  # nothing is sent again, so it has to fit a socket's buffer
+    events=[False, True],
+    path_mtu=path_mtus,
+)
+def test_uc_pingpong(link: Link, family: str, rnic: str, size: int, events: bool, path_mtu: int) -> None:
+    common: list[object] = ["-s", size, "-m", path_mtu, "-n", 100, "-r", 100, "-c", *["-e"] * events]
+    ours = ["-g", link.rnic_gid_index(family), "-d", link.device, *common]
+    theirs = ["-g", link.kernel_gid_index(family), *common]
+    for out in pingpong(link, rnic, ours, theirs, service="uc"):
+        assert "100 iters in" in out
+        assert "invalid data" not in out
+
+
+@pytest.mark.combinations(
+    4, family=["ipv4", "ipv6"], rnic=["server", "client"], size=[1, 500, 1024], events=[False, True]
+)
+def test_ud_pingpong(link: Link, family: str, rnic: str, size: int, events: bool) -> None:
+    common: list[object] = ["-s", size, "-n", 100, "-r", 100, *["-e"] * events]
+    ours = ["-g", link.rnic_gid_index(family), "-d", link.device, *common]
+    theirs = ["-g", link.kernel_gid_index(family), *common]
+    for out in pingpong(link, rnic, ours, theirs, service="ud"):
+        assert "100 iters in" in out
+
+
+@pytest.mark.combinations(
+    3, family=["ipv4", "ipv6"], rnic=["server", "client"], qps=[1, 16], size=[1, 4097], events=[False, True]
+)
+def test_srq_pingpong(link: Link, family: str, rnic: str, qps: int, size: int, events: bool) -> None:
+    common: list[object] = ["-q", qps, "-s", size, "-n", 300, "-r", 100, "-c", *["-e"] * events]
+    ours = ["-g", link.rnic_gid_index(family), "-d", link.device, *common]
+    theirs = ["-g", link.kernel_gid_index(family), *common]
+    for out in pingpong(link, rnic, ours, theirs, service="srq"):
+        assert "300 iters in" in out
         assert "invalid data" not in out
 
 
 @pytest.mark.parametrize("rnic", ["server", "client"])
 def test_device_and_gid_are_those_of_the_tcp_connection(link: Link, rnic: str) -> None:
-    ours, _ = pingpong(link, rnic, ["-n", 10], ["-n", 10, "-g", link.kernel_gid_index("ipv4")], link.port())
+    ours, _ = pingpong(link, rnic, ["-n", 10], ["-n", 10, "-g", link.kernel_gid_index("ipv4")])
     assert f"GID ::ffff:{link.guest.host_ip}" in ours
 
 

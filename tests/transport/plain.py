@@ -11,9 +11,9 @@ from rnic.wire import BTH, DETH, UDP, Ext, IPv4, Opcode, Packet, Transport
 DEVICE, PEER = "127.0.0.1", "127.0.0.9"
 
 
-def sealed(transport: Transport, src: str = PEER, dst: str = DEVICE) -> bytes:
-    """The UDP payload with its padding and the ICRC of identification 0."""
-    packet = Packet(IPv4(IPv4Address(src), IPv4Address(dst)), UDP(4791), transport).sealed()
+def sealed(transport: Transport, src: str = PEER, dst: str = DEVICE, ident: int = 0) -> bytes:
+    """The UDP payload with its padding and the ICRC of an IP identification."""
+    packet = Packet(IPv4(IPv4Address(src), IPv4Address(dst), ident), UDP(4791), transport).sealed()
     return packet.transport.emit()
 
 

@@ -163,6 +163,32 @@ def test_a_packet_that_was_harmed_is_dropped(start: Start) -> None:
     assert node.call("dg_counters")["drop_bad_icrc"] == 3
 
 
+@pytest.mark.parametrize(
+    ("idents", "refused"),
+    [
+        ([0, 63, 5, 0], []),  # rnic's: places in a batch
+        ([40000, 40001, 3, 60000], []),  # the Linux kernel's: they count up and jump after a pause
+        ([50, 63, 64, 65, 40000], []),  # the kernel's where they happen to begin like rnic's
+        ([65530, 2, 70], []),
+        ([5, 1, 900, 40000], []),
+        ([5, 40000, 6, 40000, 7, 40000], [40000, 40000, 40000]),  # damage that looks like an identification
+        ([5, 40000, 40001, 40002, 50000], [40000, 40001]),
+    ],
+)
+def test_which_ip_identifications_a_source_may_have(
+    start: Start, idents: list[int], refused: list[int]
+) -> None:
+    node = start()
+    own = node.call("dg_open")
+    node.call("plain_open")
+    for ident in idents:
+        node.call("plain_send", sealed(datagram(b"%d" % ident, own, QKEY, 5), ident=ident))
+    taken = node.call("dg_take", len(idents) - len(refused))
+    left = [int(got.payload) for got in taken]
+    assert sorted(left + refused) == sorted(idents)
+    assert node.call("dg_counters")["drop_bad_icrc"] == len(refused)
+
+
 # -- multicast
 
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "dev/dev.h"
+#include "dev/verbs.h"
 #include "link/address.h"
 #include "link/group.h"
 #include "qp/ah.h"

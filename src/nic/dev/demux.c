@@ -14,6 +14,7 @@
 #define DROP(dev, reason) ((dev)->nic.counters.value[RNIC_CNT_drop_##reason]++)
 #define DEFAULT_HOPS 64 /* told of a packet whose IP header nobody saw */
 #define STRANGERS 3 /* packets in a row with identifications that rnic does not send make the source a counting one */
+#define ID_STRIDE 1024 /* so does one that follows the last: others of that host count too, and a pause jumps */
 
 /* ---------------------------------------------------------------- ICRC */
 
@@ -23,10 +24,12 @@ static bool plausible_id(struct ip_id_state *id, uint16_t value) {
     if (value < UDP_BATCH_PACKETS) {
         id->strangers = 0;
     } else if (!id->counting) {
-        if (id->known && ++id->strangers < STRANGERS)
+        bool follows = (uint16_t)(value - id->last) < ID_STRIDE;
+        if (id->known && !follows && ++id->strangers < STRANGERS)
             return false;
         id->counting = true;
     }
+    id->last = value;
     return id->known = true;
 }
 
@@ -51,7 +54,7 @@ static bool parse(struct dev *dev, struct packet *pkt, const uint8_t *bth, uint3
     if (n < BTH_BYTES + ICRC_BYTES)
         return DROP(dev, short), false;
     pkt->row = roce_opcode(bth_opcode(bth));
-    if (!pkt->row || !(pkt->row->mask & (OPC_RC | OPC_UD)))
+    if (!pkt->row || !(pkt->row->mask & (OPC_RC | OPC_UC | OPC_UD)))
         return DROP(dev, bad_opcode), false;
     if (bth_tver(bth))
         return DROP(dev, bad_version), false;

@@ -4,7 +4,7 @@
  * time.
  *
  *   device.c    open and close: ports, slot, engine thread
- *   verbs.c     the operations table
+ *   verbs.c     the operations table; verbs_mem.c, verbs_cq.c, verbs_srq.c, verbs_qp.c: its objects
  *   qpn.c       queue pair numbers: slot and index
  *   ah.c        address vectors and handles
  *   mcast.c     multicast groups
@@ -124,9 +124,6 @@ int dev_active_mtu(
 /* ah.c */
 int ah_resolve(struct dev *dev, const struct rnic_ah_attr *av, struct flow *to, struct rnic_err *err);
 void ah_free_all(struct dev *dev);
-int soft_create_ah(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct rnic_ah **out, struct rnic_err *err);
-int soft_query_ah(struct rnic_ah *pub, struct rnic_ah_attr *attr, struct rnic_err *err);
-int soft_destroy_ah(struct rnic_ah *pub, struct rnic_err *err);
 
 /* A datagram's packet on its way to a queue pair. */
 struct incoming {
@@ -138,19 +135,10 @@ struct incoming {
 static inline uint32_t deth_source(const struct packet *pkt) { return deth_sqpn(pkt->bth + pkt->row->deth); }
 
 /* mcast.c. receive: true: there was something */
-int soft_attach_mcast(struct rnic_qp *qp, const union rnic_gid *gid, uint16_t lid, struct rnic_err *err);
-int soft_detach_mcast(struct rnic_qp *qp, const union rnic_gid *gid, uint16_t lid, struct rnic_err *err);
 bool mcast_receive(struct dev *dev, uint64_t now);
 void mcast_abandon(struct dev *dev); /* in a forked child */
 
 /* gsi.c. elsewhere: true: the packet for QP1 is another process' and was handed on, or nobody's and was answered */
-int soft_cm_listen(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *addr, uint32_t flags,
-                   struct rnic_listener **out, struct rnic_err *err);
-int soft_cm_unlisten(struct rnic_listener *pub, struct rnic_err *err);
-int soft_cm_slot(struct rnic_context *ctx, uint32_t *slot, struct rnic_err *err);
-int soft_cm_watch(struct rnic_context *ctx, uint32_t slot, int *fd, struct rnic_err *err);
-int soft_cm_watch_service(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *gid, int *fd,
-                          struct rnic_err *err);
 int gsi_listeners(const struct dev *dev);
 bool gsi_receive(struct dev *dev, uint64_t now);
 bool gsi_elsewhere(struct dev *dev, struct port *port, struct incoming *in, const struct udp_datagram *d, uint32_t n,

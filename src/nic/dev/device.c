@@ -162,7 +162,7 @@ int rnic_soft_open(const char *netdev, const struct rnic_open_attr *attr, struct
     return 0;
 }
 
-/* verbs.c has checked that nothing is left in it. */
+/* soft_close() has checked that nothing is left in it. */
 int device_close(struct rnic_context *ctx) {
     struct dev *dev = dev_of(ctx);
     fork_unregister(dev);

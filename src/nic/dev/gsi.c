@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "dev/dev.h"
+#include "dev/verbs.h"
 #include "link/address.h"
 #include "link/listen.h"
 #include "roce/roce.h"

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/fail.h"
-#include "dev/dev.h"
+#include "dev/verbs.h"
 #include "link/address.h"
 #include "link/group.h"
 #include "wire/bth.h"

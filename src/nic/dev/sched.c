@@ -50,7 +50,7 @@ static void heap_remove(struct timer_heap *h, struct qp *qp) {
     heap_down(h, last->timer_pos);
 }
 
-/* The device makes room for every QP when it creates one, see verbs.c. */
+/* The device makes room for every QP when it creates one, see verbs_qp.c. */
 static void heap_insert(struct timer_heap *h, struct qp *qp, uint64_t at) {
     qp->timer_at = at;
     heap_set(h, h->count++, qp);
@@ -130,6 +130,7 @@ void sched_forget(struct dev *dev, struct qp *qp) {
     }
     if (qp->in_held)
         unlink_from(&dev->held, qp, offsetof(struct qp, held_next));
+    qp->ready = qp->in_held = false;
     heap_remove(&dev->timers, qp);
 }
 

@@ -14,7 +14,7 @@
 
 struct pd {
     struct rnic_pd pub;
-    int mrs, qps, ahs; /* children */
+    int mrs, qps, srqs, ahs; /* children */
 };
 
 struct mr {

@@ -52,6 +52,31 @@ static const struct transition rc_table[RNIC_QPS_ERR + 1][RNIC_QPS_ERR + 1] = {
         },
 };
 
+/* The same without what belongs to answers: retries, and READs and atomics. */
+static const struct transition uc_table[RNIC_QPS_ERR + 1][RNIC_QPS_ERR + 1] =
+    {
+        [RNIC_QPS_RESET] = {[RNIC_QPS_INIT] = {true, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS), 0}},
+        [RNIC_QPS_INIT] =
+            {
+                [RNIC_QPS_INIT] = {true, 0, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS)},
+                [RNIC_QPS_RTR] = {true, M(AV) | M(PATH_MTU) | M(DEST_QPN) | M(RQ_PSN),
+                                  M(ALT_PATH) | M(ACCESS_FLAGS) | M(PKEY_INDEX)},
+            },
+        [RNIC_QPS_RTR] = {[RNIC_QPS_RTS] = {true, M(SQ_PSN),
+                                            M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)}},
+        [RNIC_QPS_RTS] =
+            {
+                [RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)},
+                [RNIC_QPS_SQD] = {true, 0, M(EN_SQD_ASYNC_NOTIFY)},
+            },
+        [RNIC_QPS_SQD] =
+            {
+                [RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)},
+                [RNIC_QPS_SQD] = {true, 0, M(AV) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PKEY_INDEX) | M(PATH_MIG_STATE)},
+            },
+        [RNIC_QPS_SQE] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(ACCESS_FLAGS)}},
+};
+
 /* Datagrams: no path, no peer, no retries.  A send that fails stops the send queue alone, in SQE (IBA 10.3.1.6). */
 static const struct transition ud_table[RNIC_QPS_ERR + 1][RNIC_QPS_ERR + 1] =
     {
@@ -78,7 +103,9 @@ static const struct transition ud_table[RNIC_QPS_ERR + 1][RNIC_QPS_ERR + 1] =
 static struct transition transition_of(const struct qp *qp, int from, int to) {
     if (to == RNIC_QPS_RESET || to == RNIC_QPS_ERR) /* from anywhere, IBA figure 124 */
         return (struct transition){true, 0, 0};
-    struct transition t = qp_is_datagram(qp) ? ud_table[from][to] : rc_table[from][to];
+    struct transition t = qp_is_datagram(qp)      ? ud_table[from][to]
+                          : qp->service == OPC_UC ? uc_table[from][to]
+                                                  : rc_table[from][to];
     if (qp->pub.qp_type == RNIC_QPT_GSI && (t.required & M(PORT))) { /* QP1 is of one port */
         t.required &= ~(uint32_t)M(PORT);
         t.optional |= M(PORT);

@@ -10,6 +10,7 @@
 
 #include "mem/mr.h"
 #include "queue/cq.h"
+#include "queue/srq.h"
 #include "queue/wq.h"
 #include "wire/packet.h"
 
@@ -33,6 +34,11 @@ struct engine_ops {
     void (*flush)(struct qp *qp);          /* the QP is in error: complete everything, WR_FLUSH_ERR */
     void (*stats)(struct qp *qp, struct rnic_qp_stats *out);
 };
+
+/* For transports without answers, and so without timers. */
+void engine_no_timer(struct qp *qp, struct tx *tx, uint64_t now);
+uint64_t engine_never(const struct qp *qp);
+bool engine_never_settles(struct qp *qp);
 
 /* What the QPs of one device share; the device owns it. */
 struct nic {
@@ -59,7 +65,8 @@ struct qp {
     bool sq_draining; /* SQD: messages under way are not finished yet */
     int groups;       /* multicast groups that it is attached to */
     bool last_wqe;    /* QP_REQ_ERR, QP_ACCESS_ERR or QP_FATAL has been raised */
-    struct wq sq, rq;
+    struct wq sq, rq; /* with a shared receive queue, rq holds the one receive that a message has taken from it */
+    struct srq *srq;  /* or NULL */
     struct flow flow; /* to the peer */
     struct flow from; /* and from it: the source port is that of its last packet */
     struct rnic_counters counters;
@@ -91,11 +98,18 @@ const char *qp_state_name(int state);
 int qp_attr_check(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
 int qp_av_check(const struct rnic_ah_attr *av, struct rnic_err *err);
 void qp_attr_apply(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask);
+/* What a transition does beside its attributes, which are in force already (IBA 10.3.1). 0, -ENOMEM: nothing changed */
+int qp_transition(struct qp *qp, int to);
+
+/* Is there a receive, at rq's tail? With a shared receive queue a message takes its oldest one. */
+bool qp_takes_shared(struct qp *qp);
+static inline bool qp_has_receive(struct qp *qp) { return !wq_empty(&qp->rq) || (qp->srq && qp_takes_shared(qp)); }
 
 /* Completes the oldest send element (success when wqe->status is 0), unless it is unsignaled and successful. */
 void qp_complete_send(struct qp *qp, struct send_wqe *wqe);
 /* Completes the oldest receive element; wc holds status, opcode, byte_len, flags, imm, and of a datagram src_qp. */
 void qp_complete_recv(struct qp *qp, struct rnic_wc *wc, bool solicited);
+void qp_flush_sends(struct qp *qp); /* all of a queue, WR_FLUSH_ERR */
 void qp_flush_receives(struct qp *qp);
 /* The queues go, or start anew: completions that are not polled yet free nothing in them any more. */
 void qp_forget_completions(struct qp *qp);

@@ -41,6 +41,17 @@ void wq_reset(struct wq *q) {
     atomic_store(&q->freed, 0);
 }
 
+void wq_adopt(struct wq *q, struct wq *other, uint32_t elements) {
+    uint8_t *slots = q->slots;
+    q->slots = other->slots;
+    other->slots = slots;
+    q->mask = other->mask;
+    q->max_wr = other->max_wr;
+    atomic_store(&q->head, elements);
+    atomic_store(&q->tail, 0);
+    atomic_store(&q->freed, 0);
+}
+
 static bool is_datagram(const struct wq *q) { return q->qp_type == RNIC_QPT_UD || q->qp_type == RNIC_QPT_GSI; }
 
 static bool is_inline_opcode(int op) {
@@ -62,6 +73,8 @@ static int check_opcode(const struct wq *q, int opcode, struct rnic_err *err) {
     bool send = opcode == RNIC_WR_SEND || opcode == RNIC_WR_SEND_WITH_IMM;
     if (is_datagram(q) && !send)
         return fail(err, -EINVAL, "opcode %d: a datagram queue pair can SEND and SEND_WITH_IMM, nothing else", opcode);
+    if (q->qp_type == RNIC_QPT_UC && opcode > RNIC_WR_SEND_WITH_IMM)
+        return fail(err, -EINVAL, "opcode %d: an unreliable connection can SEND and RDMA_WRITE, nothing else", opcode);
     if (opcode < 0 || opcode > RNIC_WR_ATOMIC_FETCH_AND_ADD)
         return fail(err, -EOPNOTSUPP, "opcode %d is not supported on an RC queue pair of this device", opcode);
     return 0;

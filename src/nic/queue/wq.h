@@ -66,7 +66,7 @@ struct wq {
     uint32_t mask, stride;
     uint32_t max_wr, max_sge, max_inline;
     int qp_type;              /* enum rnic_qp_type: what may be posted */
-    const struct rnic_pd *pd; /* address handles must be of it */
+    const struct rnic_pd *pd; /* whose memory its elements name; address handles must be of it, too */
     _Atomic uint32_t head;    /* next to post */
     _Atomic uint32_t tail;    /* oldest not completed */
     /* One past the newest element whose completion has been polled: only then is its place free, and with it those of
@@ -77,6 +77,8 @@ struct wq {
 int wq_init(struct wq *q, uint32_t max_wr, uint32_t max_sge, uint32_t max_inline, uint32_t wqe_bytes);
 void wq_free(struct wq *q);
 void wq_reset(struct wq *q);
+/* Exchanges the ring for another one that holds so many elements from 0 on; the caller has kept all others out. */
+void wq_adopt(struct wq *q, struct wq *other, uint32_t elements);
 
 static inline void *wq_slot(const struct wq *q, uint32_t i) { return q->slots + (size_t)(i & q->mask) * q->stride; }
 static inline struct send_wqe *sq_wqe(const struct wq *q, uint32_t i) { return (struct send_wqe *)wq_slot(q, i); }

@@ -42,12 +42,7 @@ static void input(struct qp *qp, const struct packet *pkt, uint64_t now) {
 }
 
 static void flush(struct qp *qp) {
-    while (!wq_empty(&qp->sq)) {
-        struct send_wqe *wqe = sq_wqe(&qp->sq, wq_tail(&qp->sq));
-        wqe->status = RNIC_WC_WR_FLUSH_ERR;
-        wqe->vendor_err = RNIC_VE_FLUSHED;
-        qp_complete_send(qp, wqe);
-    }
+    qp_flush_sends(qp);
     qp_flush_receives(qp);
     rc_of(qp)->req = (struct requester){.next = wq_tail(&qp->sq)};
 }
@@ -104,7 +99,7 @@ static void timer(struct qp *qp, struct tx *tx, uint64_t now) {
         comp_timeout(qp, now);
     } else {
         req->probes++;
-        req_probe(qp, tx);
+        req_probe(qp, tx, now);
     }
 }
 

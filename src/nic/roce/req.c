@@ -8,11 +8,9 @@
  */
 #include <string.h>
 
-#include "roce/roce.h"
+#include "roce/message.h"
 #include "wire/bth.h"
 #include "wire/icrc.h"
-
-enum result { SENT, IDLE, SINK_FULL, FAILED };
 
 static bool is_read(const struct send_wqe *wqe) { return wqe->opcode == RNIC_WR_RDMA_READ; }
 
@@ -21,11 +19,6 @@ static bool is_atomic(const struct send_wqe *wqe) {
 }
 
 bool wqe_waits(const struct send_wqe *wqe) { return is_read(wqe) || is_atomic(wqe); }
-
-static bool takes_receive(const struct send_wqe *wqe) {
-    return wqe->opcode == RNIC_WR_SEND || wqe->opcode == RNIC_WR_SEND_WITH_IMM ||
-           wqe->opcode == RNIC_WR_RDMA_WRITE_WITH_IMM;
-}
 
 void req_init(struct qp *qp) {
     struct requester *req = &rc_of(qp)->req;
@@ -79,16 +72,13 @@ static int element_fault(struct qp *qp, struct send_wqe *wqe) {
         wqe->vendor_err = RNIC_VE_BAD_LENGTH;
         return RNIC_WC_LOC_LEN_ERR;
     }
-    if (wqe->flags & RNIC_SEND_INLINE)
-        return 0;
-    wqe->vendor_err =
-        (uint8_t)sge_check(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, reads ? RNIC_ACCESS_LOCAL_WRITE : 0);
+    wqe->vendor_err = (uint8_t)message_memory(qp, wqe, reads ? RNIC_ACCESS_LOCAL_WRITE : 0);
     return wqe->vendor_err ? RNIC_WC_LOC_PROT_ERR : 0;
 }
 
 /* Does the peer have a receive for the message with that send sequence number? */
 static bool has_credit(const struct requester *req, const struct send_wqe *wqe, uint32_t ssn) {
-    return !req->limited || !takes_receive(wqe) || psn_diff(req->lsn, ssn) >= 0;
+    return !req->limited || !wqe_takes_receive(wqe) || psn_diff(req->lsn, ssn) >= 0;
 }
 
 /* Whether the first packet of an element may go out, for the first time or again.  A message that takes a receive waits
@@ -129,56 +119,6 @@ static bool start(struct qp *qp, struct send_wqe *wqe) {
 
 /* ---------------------------------------------------------------- writing packets */
 
-/* First, middle, last, only; the last two also with immediate. */
-static uint8_t send_opcode(const struct send_wqe *wqe, uint32_t i) {
-    bool write = wqe->opcode == RNIC_WR_RDMA_WRITE || wqe->opcode == RNIC_WR_RDMA_WRITE_WITH_IMM;
-    bool imm = wqe->opcode == RNIC_WR_SEND_WITH_IMM || wqe->opcode == RNIC_WR_RDMA_WRITE_WITH_IMM;
-    uint8_t base = write ? ROCE_RC_WRITE_FIRST : ROCE_RC_SEND_FIRST;
-    bool first = i == 0, last = i == wqe->packets - 1;
-    enum { FIRST, MIDDLE, LAST, LAST_IMM, ONLY, ONLY_IMM };
-    if (!last)
-        return (uint8_t)(base + (first ? FIRST : MIDDLE));
-    return (uint8_t)(base + (first ? ONLY : LAST) + imm);
-}
-
-static void put_extended(const struct out *out, const struct send_wqe *wqe) {
-    if (out->row->reth) {
-        uint8_t *reth = out->bth + out->row->reth;
-        reth_set_va(reth, wqe->remote_addr);
-        reth_set_rkey(reth, wqe->rkey);
-        reth_set_len(reth, wqe->length);
-    }
-    if (out->row->imm)
-        memcpy(out->bth + out->row->imm, &wqe->imm, IMMDT_BYTES);
-}
-
-static int put_payload(struct qp *qp, struct out *out, const struct send_wqe *wqe, uint64_t offset) {
-    if (wqe->flags & RNIC_SEND_INLINE) {
-        out->crc = crc32_copy(out->crc, out_payload(out), (const uint8_t *)wqe->sge + offset, out->payload);
-        return 0;
-    }
-    return sge_gather(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, offset, out_payload(out), out->payload,
-                      &out->crc);
-}
-
-static enum result write_message(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint32_t i, bool ackreq) {
-    struct rc *rc = rc_of(qp);
-    struct out out;
-    bool solicited = (wqe->flags & RNIC_SEND_SOLICITED) && takes_receive(wqe) && i == wqe->packets - 1;
-    if (!out_open(qp, tx, &out, send_opcode(wqe, i), packet_length(wqe->length, rc->mtu, i),
-                  psn_add(wqe->first_psn, (int32_t)i), ackreq, solicited))
-        return SINK_FULL;
-    put_extended(&out, wqe);
-    out_headers(&out);
-    wqe->vendor_err = (uint8_t)put_payload(qp, &out, wqe, (uint64_t)i * rc->mtu);
-    if (wqe->vendor_err) {
-        wqe->status = RNIC_WC_LOC_PROT_ERR;
-        return FAILED;
-    }
-    out_close(qp, tx, &out);
-    return SENT;
-}
-
 /* One request for packets i .. i + n - 1 of a READ; n = 0 for the one PSN of an empty READ is n = 1, 0 bytes. */
 static enum result write_read(struct qp *qp, struct tx *tx, const struct send_wqe *wqe, uint32_t i, uint32_t n) {
     uint32_t mtu = rc_of(qp)->mtu, from = i * mtu;
@@ -217,7 +157,7 @@ static enum result write_packet(struct qp *qp, struct tx *tx, struct send_wqe *w
         return write_read(qp, tx, wqe, i, n);
     if (is_atomic(wqe))
         return write_atomic(qp, tx, wqe);
-    return write_message(qp, tx, wqe, i, ackreq);
+    return message_write(qp, tx, wqe, i, rc_of(qp)->mtu, ackreq);
 }
 
 /* ---------------------------------------------------------------- what goes next */
@@ -234,7 +174,7 @@ static uint32_t span_at(const struct send_wqe *wqe, uint32_t i) {
 
 /* Are so few receives left at the peer that it should say when there are more? */
 static bool credit_is_short(const struct requester *req, const struct send_wqe *wqe) {
-    return req->limited && takes_receive(wqe) && psn_diff(req->lsn, wqe->ssn) < ACK_EVERY;
+    return req->limited && wqe_takes_receive(wqe) && psn_diff(req->lsn, wqe->ssn) < ACK_EVERY;
 }
 
 /* Ask for an ACK now and then, whenever somebody waits for the completion, and when nothing may follow that would ask.
@@ -341,8 +281,8 @@ void req_rewind(struct qp *qp) {
 /* The last packet asks best, since its answer covers all; while a repetition waits for the window, the oldest does.  Of a
  * READ that has been answered in part only the rest is asked for: that is shorter, and there are responders that, once
  * asked for a rest, have forgotten what came before it. */
-void req_probe(struct qp *qp, struct tx *tx) {
-    const struct requester *req = &rc_of(qp)->req;
+void req_probe(struct qp *qp, struct tx *tx, uint64_t now) {
+    struct requester *req = &rc_of(qp)->req;
     if (req->psn == req->una)
         return;
     bool all = req->psn == req->max_psn;
@@ -353,6 +293,7 @@ void req_probe(struct qp *qp, struct tx *tx) {
         i = done;
     if (write_packet(qp, tx, wqe, i, span_at(wqe, i), true) != SENT) /* a retry will find out */
         return;
+    req->timed_at = now; /* were the wait for a lost answer a round trip, each loss would make the next wait longer */
     COUNT(qp, requests_resent);
     COUNT(qp, probes_sent);
 }

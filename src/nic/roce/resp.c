@@ -10,21 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "roce/roce.h"
+#include "roce/inbound.h"
+#include "roce/message.h"
 #include "wire/bth.h"
-
-#define MAX_MESSAGE 0x80000000u
-
-enum fault {
-    OK,
-    FAULT_RNR,       /* class B: no receive posted (9.9.3.1.2) */
-    FAULT_SEQUENCE,  /* class C: NAK invalid request */
-    FAULT_LENGTH,    /* class C: NAK invalid request */
-    FAULT_RESOURCES, /* class C: more READs and atomics than max_dest_rd_atomic, or misaligned atomic */
-    FAULT_TOO_LONG,  /* class C: longer than the receive: NAK invalid request, LOC_LEN_ERR here */
-    FAULT_ACCESS,    /* class C: NAK remote access error */
-    FAULT_LOCAL,     /* class A: the receive's own memory is bad: NAK remote operational error, LOC_PROT_ERR here */
-};
 
 /* What a fault does (IBA table 58): answer, status of the receive under way (0: none, it is flushed), event. */
 static const struct {
@@ -81,7 +69,7 @@ static void want_nak(struct responder *resp, uint8_t syndrome) {
 /* Completes the receive under way, or that this packet would have taken, with the status of the fault. */
 static void fail_receive(struct qp *qp, const struct packet *pkt, enum fault fault, int vendor_err) {
     const struct responder *resp = &rc_of(qp)->resp;
-    bool begun = resp->message == OPC_SEND, wants = pkt->row->mask & (OPC_SEND | OPC_USES_RQ);
+    bool begun = resp->in.message == OPC_SEND, wants = pkt->row->mask & (OPC_SEND | OPC_USES_RQ);
     bool access = fault == FAULT_ACCESS; /* of a WRITE: told only where a receive goes with it (IBA 11.6.2) */
     if (!faults[fault].status || wq_empty(&qp->rq) || !(access ? wants : begun || wants))
         return;
@@ -106,76 +94,13 @@ static void refuse(struct qp *qp, const struct packet *pkt, enum fault fault, in
 
 /* ---------------------------------------------------------------- checks (IBA 9.7.4.1) */
 
-/* Does the opcode follow from the one before?  SEND with invalidate is not supported: executing it as a SEND would leave
- * its sender in the belief that the key is gone. */
-static enum fault check_sequence(const struct responder *resp, const struct packet *pkt) {
-    uint32_t kind = pkt->row->mask & (OPC_SEND | OPC_WRITE);
-    if (pkt->row->mask & OPC_INV)
-        return FAULT_SEQUENCE;
-    if (pkt->row->mask & OPC_FIRST)
-        return resp->message ? FAULT_SEQUENCE : OK;
-    return resp->message == kind ? OK : FAULT_SEQUENCE;
-}
-
-/* First and middle packets are full, last ones are not empty (IBA 9.4.1, C9-16, C9-17, 9.7.4.1.6); no message is longer
- * than 2^31 bytes (C9-5), nor would its PSNs fit the half of their space that lies ahead. */
-static enum fault check_length(const struct rc *rc, const struct packet *pkt) {
-    bool ends = pkt->row->mask & OPC_LAST, starts = pkt->row->mask & OPC_FIRST;
-    if (pkt->row->reth && reth_len(pkt->bth + pkt->row->reth) > MAX_MESSAGE)
-        return FAULT_LENGTH;
-    if (!(pkt->row->mask & OPC_PAYLOAD))
-        return pkt->length ? FAULT_LENGTH : OK;
-    if (pkt->length > rc->mtu || (!ends && pkt->length != rc->mtu) || (ends && !starts && pkt->length == 0))
-        return FAULT_LENGTH;
-    if (pkt->row->mask & OPC_SEND)
-        return starts || rc->resp.received <= MAX_MESSAGE - pkt->length ? OK : FAULT_LENGTH;
-    uint32_t left = starts ? reth_len(pkt->bth + pkt->row->reth) : rc->resp.left;
-    bool fits = ends ? pkt->length == left : pkt->length < left;
-    return fits ? OK : FAULT_LENGTH;
-}
-
 /* Is there a receive, or a responder resource? */
 static enum fault check_resources(struct qp *qp, const struct packet *pkt) {
-    const struct rc *rc = rc_of(qp);
-    uint32_t mask = pkt->row->mask;
-    if ((mask & OPC_SEND) || (mask & OPC_USES_RQ)) {
-        if (wq_empty(&qp->rq))
-            return FAULT_RNR;
-    }
-    if (mask & OPC_SEND) {
-        uint64_t end = (mask & OPC_FIRST ? 0 : (uint64_t)rc->resp.received) + pkt->length;
-        if (end > rq_wqe(&qp->rq, wq_tail(&qp->rq))->length)
-            return FAULT_TOO_LONG;
-    }
-    if (mask & (OPC_READ | OPC_ATOMIC)) {
-        const struct resource *oldest = rc->resp.res_size ? &rc->resp.res[rc->resp.res_next] : NULL;
-        if (!oldest || (oldest->queued && !oldest->answered))
-            return FAULT_RESOURCES;
-    }
-    return OK;
-}
-
-/* Keys, bounds and rights of the whole message at its start, and again of each later packet. */
-static int check_access(struct qp *qp, const struct packet *pkt, uint8_t **ptr) {
     const struct responder *resp = &rc_of(qp)->resp;
-    uint64_t va = resp->va, length = pkt->length;
-    uint32_t rkey = resp->rkey, mask = pkt->row->mask, want;
-    if (pkt->row->reth) {
-        const uint8_t *reth = pkt->bth + pkt->row->reth;
-        va = reth_va(reth);
-        rkey = reth_rkey(reth);
-        length = reth_len(reth);
-    } else if (pkt->row->atomic_eth) {
-        va = atmeth_va(pkt->bth + pkt->row->atomic_eth);
-        rkey = atmeth_rkey(pkt->bth + pkt->row->atomic_eth);
-        length = sizeof(uint64_t);
-    }
-    want = mask & OPC_WRITE  ? RNIC_ACCESS_REMOTE_WRITE
-           : mask & OPC_READ ? RNIC_ACCESS_REMOTE_READ
-                             : RNIC_ACCESS_REMOTE_ATOMIC;
-    if (!(qp->attr.qp_access_flags & want))
-        return RNIC_VE_RKEY_ACCESS;
-    return mr_remote(&qp->nic->mrs, qp->pub.pd, rkey, va, length, want, ptr);
+    if (!(pkt->row->mask & (OPC_READ | OPC_ATOMIC)))
+        return inbound_receive(qp, &resp->in, pkt);
+    const struct resource *oldest = resp->res_size ? &resp->res[resp->res_next] : NULL;
+    return !oldest || (oldest->queued && !oldest->answered) ? FAULT_RESOURCES : OK;
 }
 
 /* ---------------------------------------------------------------- execution */
@@ -190,7 +115,7 @@ static void executed(struct qp *qp, const struct packet *pkt, uint32_t psns, uin
         resp->syndrome = AETH_NAK_PSN_SEQ;
     }
     resp->nak_sent = resp->nak_pending;
-    resp->message = ends ? 0 : pkt->row->mask & (OPC_SEND | OPC_WRITE);
+    inbound_proceed(&resp->in, pkt);
     if (ends)
         resp->msn = psn_add(resp->msn, 1);
     if (pkt->row->mask & (OPC_READ | OPC_ATOMIC)) {
@@ -204,49 +129,22 @@ static void executed(struct qp *qp, const struct packet *pkt, uint32_t psns, uin
         want_ack(resp, ACK_UNASKED, now);
 }
 
-static void complete_receive(struct qp *qp, const struct packet *pkt) {
-    const struct responder *resp = &rc_of(qp)->resp;
-    struct rnic_wc wc = {.opcode = pkt->row->mask & OPC_WRITE ? RNIC_WCO_RECV_RDMA_WITH_IMM : RNIC_WCO_RECV,
-                         .byte_len = resp->received};
-    if (pkt->row->imm) {
-        wc.wc_flags = RNIC_WCF_WITH_IMM;
-        memcpy(&wc.imm_data, pkt->bth + pkt->row->imm, IMMDT_BYTES);
-    }
-    qp_complete_recv(qp, &wc, pkt->solicited);
-}
-
 static void execute_send(struct qp *qp, const struct packet *pkt, uint64_t now) {
     struct responder *resp = &rc_of(qp)->resp;
-    const struct recv_wqe *wqe = rq_wqe(&qp->rq, wq_tail(&qp->rq));
-    uint32_t before = pkt->row->mask & OPC_FIRST ? 0 : resp->received;
-    int ve = sge_scatter(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, before, pkt->payload, pkt->length);
+    int ve = inbound_store_send(qp, &resp->in, pkt);
     if (ve) {
         refuse(qp, pkt, FAULT_LOCAL, ve);
         return;
     }
-    resp->received = before + pkt->length;
     executed(qp, pkt, 1, now);
-    if (pkt->row->mask & OPC_LAST)
-        complete_receive(qp, pkt);
+    inbound_complete(qp, &resp->in, pkt);
 }
 
 static void execute_write(struct qp *qp, const struct packet *pkt, uint8_t *ptr, uint64_t now) {
     struct responder *resp = &rc_of(qp)->resp;
-    if (pkt->row->reth) {
-        const uint8_t *reth = pkt->bth + pkt->row->reth;
-        resp->va = reth_va(reth);
-        resp->rkey = reth_rkey(reth);
-        resp->left = reth_len(reth);
-        resp->received = 0;
-    }
-    if (pkt->length)
-        memcpy(ptr, pkt->payload, pkt->length);
-    resp->va += pkt->length;
-    resp->left -= pkt->length;
-    resp->received += pkt->length;
+    inbound_store_write(&resp->in, pkt, ptr);
     executed(qp, pkt, 1, now);
-    if (pkt->row->mask & OPC_USES_RQ)
-        complete_receive(qp, pkt);
+    inbound_complete(qp, &resp->in, pkt);
 }
 
 static void enqueue(struct responder *resp, struct resource *res, uint32_t from, uint32_t end) {
@@ -319,9 +217,9 @@ static void expected(struct qp *qp, const struct packet *pkt, uint64_t now) {
     const struct rc *rc = rc_of(qp);
     uint32_t mask = pkt->row->mask;
     uint8_t *ptr = NULL;
-    enum fault fault = check_sequence(&rc->resp, pkt);
+    enum fault fault = inbound_sequence(&rc->resp.in, pkt);
     if (!fault)
-        fault = check_length(rc, pkt);
+        fault = inbound_length(&rc->resp.in, pkt, rc->mtu);
     if (fault) {
         refuse(qp, pkt, fault, fault == FAULT_SEQUENCE ? RNIC_VE_BAD_SEQUENCE : RNIC_VE_BAD_LENGTH);
         return;
@@ -335,7 +233,7 @@ static void expected(struct qp *qp, const struct packet *pkt, uint64_t now) {
         execute_send(qp, pkt, now);
         return;
     }
-    int ve = check_access(qp, pkt, &ptr);
+    int ve = inbound_access(qp, &rc->resp.in, pkt, &ptr);
     if (ve)
         refuse(qp, pkt, FAULT_ACCESS, ve);
     else if (mask & OPC_WRITE)
@@ -430,6 +328,8 @@ void resp_input(struct qp *qp, const struct packet *pkt, uint64_t now) {
  * second one in the code's last bit: 2 (code 2), 3, 4, 6, 8, 12 ... */
 static uint8_t credit_code(struct qp *qp) {
     uint32_t n = wq_head(&qp->rq) - wq_tail(&qp->rq);
+    if (qp->srq) /* how many are left says nothing: others take them, too (IBA 9.7.7.2) */
+        return AETH_CREDIT_INVALID;
     if (n < 2)
         return (uint8_t)n;
     uint32_t log = 31u - (uint32_t)__builtin_clz(n), code = 2 * log + (n >> (log - 1) & 1);
@@ -449,17 +349,15 @@ static uint8_t read_opcode(const struct resource *res) {
     return last ? ROCE_RC_READ_RESP_LAST : ROCE_RC_READ_RESP_MIDDLE;
 }
 
-enum sent { SENT, SINK_FULL, REFUSED };
-
 /* The region may have gone since the request came: keys are checked for every packet. */
-static enum sent write_read(struct qp *qp, struct tx *tx, struct resource *res) {
+static enum result write_read(struct qp *qp, struct tx *tx, struct resource *res) {
     struct rc *rc = rc_of(qp);
     uint32_t n = packet_length(res->length, rc->mtu, res->cur);
     uint64_t va = res->va + (uint64_t)res->cur * rc->mtu;
     uint8_t *ptr;
     struct out out;
     if (mr_remote(&qp->nic->mrs, qp->pub.pd, res->rkey, va, n, RNIC_ACCESS_REMOTE_READ, &ptr))
-        return REFUSED;
+        return FAILED;
     if (!out_open(qp, tx, &out, read_opcode(res), n, psn_add(res->first_psn, (int32_t)res->cur), false, false))
         return SINK_FULL;
     if (out.row->aeth)
@@ -467,12 +365,12 @@ static enum sent write_read(struct qp *qp, struct tx *tx, struct resource *res) 
     out_headers(&out);
     struct rnic_sge one = {(uintptr_t)ptr, n, res->rkey};
     if (sge_gather(&qp->nic->mrs, qp->pub.pd, &one, 1, 0, out_payload(&out), n, &out.crc))
-        return REFUSED;
+        return FAILED;
     out_close(qp, tx, &out);
     return SENT;
 }
 
-static enum sent write_atomic(struct qp *qp, struct tx *tx, const struct resource *res) {
+static enum result write_atomic(struct qp *qp, struct tx *tx, const struct resource *res) {
     struct out out;
     if (!out_open(qp, tx, &out, ROCE_RC_ATOMIC_ACK, 0, res->first_psn, false, false))
         return SINK_FULL;
@@ -504,10 +402,10 @@ bool resp_next(struct qp *qp, struct tx *tx) {
     struct responder *resp = &rc_of(qp)->resp;
     for (int i = 0; i < BURST && resp->queue_count; i++) {
         struct resource *res = &resp->res[resp->queue[resp->queue_head]];
-        enum sent sent = res->atomic ? write_atomic(qp, tx, res) : write_read(qp, tx, res);
+        enum result sent = res->atomic ? write_atomic(qp, tx, res) : write_read(qp, tx, res);
         if (sent == SINK_FULL)
             return true;
-        if (sent == REFUSED) {
+        if (sent == FAILED) {
             refuse_response(qp, res);
             continue;
         }

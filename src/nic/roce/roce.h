@@ -7,7 +7,8 @@
  *   resp.c  responder: executes requests, answers with responses, ACKs and NAKs
  *   rc.c    joins the three to a queue pair: the engine_ops
  *
- * and its unreliable datagrams (IBA 9.8.3), which know neither acknowledges nor order: ud.c.
+ * and the services that know no acknowledges: unreliable connections (IBA 9.8.2) in uc.c, datagrams (9.8.3) in ud.c.
+ * What RC and UC share is in message.c, for what goes out, and inbound.h.
  *
  * No I/O, no clock: packets come by input(), leave by next() into a sink, and time is an argument.
  */
@@ -76,19 +77,23 @@ struct resource {
     uint64_t result; /* of the atomic */
 };
 
+/* A SEND or WRITE that is coming in. */
+struct inbound {
+    uint32_t message;  /* OPC_SEND or OPC_WRITE while one of several packets is under way, else 0 */
+    uint32_t received; /* bytes of it so far */
+    uint64_t va;       /* of a WRITE: where the next byte goes, */
+    uint32_t rkey;
+    uint32_t left; /* and how many are to come */
+};
+
 enum ack_urgency { ACK_NONE, ACK_UNASKED, ACK_ASKED, ACK_NOW };
 
 struct responder {
     uint32_t psn;     /* expected */
     uint32_t msn;     /* messages executed */
-    uint32_t message; /* OPC_SEND or OPC_WRITE while a message of several packets is under way, else 0 */
     bool established; /* a packet has been accepted */
     bool dead;        /* a fatal NAK is sent or about to be */
-
-    uint64_t va; /* WRITE under way: where the next byte goes */
-    uint32_t rkey;
-    uint32_t left;     /* WRITE under way: bytes still to come */
-    uint32_t received; /* bytes of the message so far */
+    struct inbound in;
 
     bool nak_sent;     /* for the expected PSN; silent until it comes */
     uint32_t nak_high; /* last PSN out of sequence */
@@ -123,6 +128,7 @@ struct out {
 };
 
 extern const struct engine_ops roce_ud_ops;
+extern const struct engine_ops roce_uc_ops;
 
 /* A datagram's headers (IBA 9.3.2). */
 struct datagram {
@@ -154,10 +160,10 @@ void req_init(struct qp *qp);
 bool req_next(struct qp *qp, struct tx *tx, uint64_t now, bool *sent);
 bool req_outstanding(const struct requester *req);
 uint32_t req_flight(struct qp *qp);
-void req_rewind(struct qp *qp);               /* the next packet is una again */
-void req_probe(struct qp *qp, struct tx *tx); /* a packet once more, with AckReq */
-bool wqe_waits(const struct send_wqe *wqe);   /* READ or atomic: complete only with its response */
-void req_drained(struct qp *qp);              /* raises SQ_DRAINED when SQD has come to rest */
+void req_rewind(struct qp *qp);                             /* the next packet is una again */
+void req_probe(struct qp *qp, struct tx *tx, uint64_t now); /* a packet once more, with AckReq */
+bool wqe_waits(const struct send_wqe *wqe);                 /* READ or atomic: complete only with its response */
+void req_drained(struct qp *qp);                            /* raises SQ_DRAINED when SQD has come to rest */
 
 /* comp.c */
 void comp_input(struct qp *qp, const struct packet *pkt, uint64_t now);

@@ -24,28 +24,14 @@ static struct ud *ud_of(const struct qp *qp) { return (struct ud *)qp->engine_st
 
 /* ---------------------------------------------------------------- send */
 
-static void complete(struct qp *qp, struct send_wqe *wqe) {
-    ah_drop(wqe->ah);
-    qp_complete_send(qp, wqe);
-}
-
-static void flush_sends(struct qp *qp) {
-    while (!wq_empty(&qp->sq)) {
-        struct send_wqe *wqe = sq_wqe(&qp->sq, wq_tail(&qp->sq));
-        wqe->status = RNIC_WC_WR_FLUSH_ERR;
-        wqe->vendor_err = RNIC_VE_FLUSHED;
-        complete(qp, wqe);
-    }
-}
-
 /* An error of a send concerns the send queue alone: it stops in SQE, receives go on (IBA 10.3.1.6). */
 static void refuse(struct qp *qp, struct send_wqe *wqe, int status, int vendor_err) {
     wqe->status = (uint8_t)status;
     wqe->vendor_err = (uint8_t)vendor_err;
-    complete(qp, wqe);
+    qp_complete_send(qp, wqe);
     if (qp->state == RNIC_QPS_RTS)
         qp->state = RNIC_QPS_SQE;
-    flush_sends(qp);
+    qp_flush_sends(qp);
 }
 
 static int put_payload(struct qp *qp, struct out *out, const struct send_wqe *wqe) {
@@ -94,7 +80,7 @@ static bool send_one(struct qp *qp, struct tx *tx, struct send_wqe *wqe) {
     out_close(qp, tx, &out);
     COUNT(qp, requests_sent);
     ud->psn = psn_add(ud->psn, 1);
-    complete(qp, wqe);
+    qp_complete_send(qp, wqe);
     return true;
 }
 
@@ -108,7 +94,7 @@ static void drained(struct qp *qp) {
 }
 
 static void flush(struct qp *qp) {
-    flush_sends(qp);
+    qp_flush_sends(qp);
     qp_flush_receives(qp);
 }
 
@@ -117,7 +103,7 @@ static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
     if (qp->state == RNIC_QPS_ERR)
         flush(qp);
     if (qp->state == RNIC_QPS_SQE)
-        flush_sends(qp);
+        qp_flush_sends(qp);
     for (int i = 0; i < BURST && qp->state == RNIC_QPS_RTS; i++) {
         if (wq_empty(&qp->sq))
             return false;
@@ -139,15 +125,15 @@ static int unwanted(struct qp *qp, const struct packet *pkt) {
         return RNIC_CNT_drop_bad_qkey;
     if (pkt->length > MAX_PAYLOAD || (gsi && pkt->length != MAD_BYTES))
         return RNIC_CNT_drop_malformed;
-    if (wq_empty(&qp->rq))
+    if (!qp_has_receive(qp))
         return RNIC_CNT_drop_no_receive;
     return -1;
 }
 
 static int place(struct qp *qp, const struct recv_wqe *wqe, const struct packet *pkt) {
     const struct mr_table *t = &qp->nic->mrs;
-    int ve = sge_scatter(t, qp->pub.pd, wqe->sge, wqe->num_sge, 0, pkt->grh, GRH_BYTES);
-    return ve ? ve : sge_scatter(t, qp->pub.pd, wqe->sge, wqe->num_sge, GRH_BYTES, pkt->payload, pkt->length);
+    int ve = sge_scatter(t, qp->rq.pd, wqe->sge, wqe->num_sge, 0, pkt->grh, GRH_BYTES);
+    return ve ? ve : sge_scatter(t, qp->rq.pd, wqe->sge, wqe->num_sge, GRH_BYTES, pkt->payload, pkt->length);
 }
 
 static void deliver(struct qp *qp, const struct packet *pkt) {
@@ -214,22 +200,6 @@ static int rtr(struct qp *qp) {
 
 static void rts(struct qp *qp) { ud_of(qp)->psn = qp->attr.sq_psn; }
 
-static void timer(struct qp *qp, struct tx *tx, uint64_t now) {
-    (void)qp;
-    (void)tx;
-    (void)now;
-}
-
-static uint64_t never(const struct qp *qp) {
-    (void)qp;
-    return NEVER;
-}
-
-static bool settle(struct qp *qp) {
-    (void)qp;
-    return false;
-}
-
 static void stats(struct qp *qp, struct rnic_qp_stats *out) { out->snd_psn = out->snd_una = ud_of(qp)->psn; }
 
 const struct engine_ops roce_ud_ops = {
@@ -240,10 +210,10 @@ const struct engine_ops roce_ud_ops = {
     .rts = rts,
     .input = input,
     .next = next,
-    .timer = timer,
-    .deadline = never,
-    .held = never,
-    .settle = settle,
+    .timer = engine_no_timer,
+    .deadline = engine_never,
+    .held = engine_never,
+    .settle = engine_never_settles,
     .flush = flush,
     .stats = stats,
 };

@@ -16,6 +16,7 @@ struct ip_id_state {
     bool known;        /* a packet has been accepted */
     bool counting;     /* it counts up, as the Linux kernel's rxe: any value is possible */
     uint8_t strangers; /* packets in a row whose identification an rnic peer would not send */
+    uint16_t last;     /* of those accepted */
 };
 
 #define FLOW_SEEDS 4

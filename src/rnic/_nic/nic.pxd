@@ -127,10 +127,17 @@ cdef extern from "nic.h" nogil:
         uint32_t qp_num
         int qp_type
 
+    struct rnic_srq:
+        void *srq_context
+
+    struct rnic_srq_attr:
+        uint32_t max_wr, max_sge, srq_limit
+
     struct rnic_qp_init_attr:
         void *qp_context
         rnic_cq *send_cq
         rnic_cq *recv_cq
+        rnic_srq *srq
         rnic_qp_cap cap
         int qp_type
         int sq_sig_all
@@ -253,6 +260,12 @@ cdef extern from "nic.h" nogil:
         int (*destroy_qp)(rnic_qp *, rnic_err *) noexcept nogil
         int (*post_send)(rnic_qp *, const rnic_send_wr *, const rnic_send_wr **, rnic_err *) noexcept nogil
         int (*post_recv)(rnic_qp *, const rnic_recv_wr *, const rnic_recv_wr **, rnic_err *) noexcept nogil
+
+        int (*create_srq)(rnic_pd *, void *, rnic_srq_attr *, rnic_srq **, rnic_err *) noexcept nogil
+        int (*modify_srq)(rnic_srq *, const rnic_srq_attr *, uint32_t, rnic_err *) noexcept nogil
+        int (*query_srq)(rnic_srq *, rnic_srq_attr *, rnic_err *) noexcept nogil
+        int (*destroy_srq)(rnic_srq *, rnic_err *) noexcept nogil
+        int (*post_srq_recv)(rnic_srq *, const rnic_recv_wr *, const rnic_recv_wr **, rnic_err *) noexcept nogil
 
         int (*create_ah)(rnic_pd *, const rnic_ah_attr *, rnic_ah **, rnic_err *) noexcept nogil
         int (*query_ah)(rnic_ah *, rnic_ah_attr *, rnic_err *) noexcept nogil

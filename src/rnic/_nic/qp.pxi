@@ -1,23 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 
-cdef uint64_t last_token = 0
-cdef enum:
-    KEPT_AT_FIRST = 64      # memory regions that a queue pair holds before it looks which it can let go
 
-
-cdef class QP(Handle):
+cdef class QP(Poster):
     """A queue pair: one end of a connection (IBA 10.2.4; ibv_create_qp(3)); PD.create_qp() makes it.
 
     It keeps the memory regions of posted work alive.
     """
 
     cdef rnic_qp *p
-    cdef set kept               # MRs that posted work may still use
-    cdef Py_ssize_t kept_limit
-    cdef uint64_t token         # a work request that carries it has its MRs in `kept`
     cdef readonly PD pd              #: The protection domain.
     cdef readonly CQ send_cq         #: Where send work requests complete.
     cdef readonly CQ recv_cq         #: Where receive work requests complete.
+    cdef readonly SRQ srq            #: Where it takes receives from, if not from its own queue.
     cdef readonly object qp_context  #: The caller's own.
     cdef readonly uint32_t qp_num    #: The number that the peer has to know, 24 bits.
     cdef set groups             # (GID as bytes, lid) of the multicast groups that it is attached to
@@ -28,21 +22,23 @@ cdef class QP(Handle):
         cdef rnic_qp_init_attr attr
         cdef rnic_err err
         cdef CQ send_cq = init.send_cq, recv_cq = init.recv_cq
-        for needed in (pd, send_cq, recv_cq):
+        cdef SRQ srq = init.srq
+        owners = tuple(one for one in (send_cq, recv_cq, srq, pd) if one is not None)
+        for needed in owners:
             (<Handle?>needed).need("create_qp")
         memset(&attr, 0, sizeof(attr))
         attr.qp_context = <void *>self
         attr.send_cq, attr.recv_cq = send_cq.p, recv_cq.p
+        attr.srq = NULL if srq is None else srq.p
         attr.qp_type, attr.sq_sig_all = init.qp_type, init.sq_sig_all
         attr.cap = init.cap.as_struct()
         err.text[0] = 0
         check(pd.ops.create_qp(pd.p, &attr, &self.p, &err), "create_qp", &err)
         self.pd, self.send_cq, self.recv_cq, self.qp_context = pd, send_cq, recv_cq, init.qp_context
+        self.srq = srq
         self.qp_num, self.type, self.cap = self.p.qp_num, self.p.qp_type, attr.cap
-        self.kept, self.kept_limit = set(), KEPT_AT_FIRST
         self.groups = set()
-        self.new_token()
-        self.attach(pd.ctx, (send_cq, recv_cq, pd, pd.ctx), "destroy_qp")
+        self.attach(pd.ctx, (*owners, pd.ctx), "destroy_qp")
 
     cdef int destroy(self, rnic_err *err):
         cdef int rc
@@ -148,78 +144,20 @@ cdef class QP(Handle):
     def post_recv(self, wrs):
         """Hand over a RecvWR, or a sequence of them as one chain (ibv_post_recv(3)).
 
-        Messages take receives in the order of posting; completions come to recv_cq.  Raises as post_send() does.
+        Messages take receives in the order of posting; completions come to recv_cq.  Raises as post_send() does, and
+        EINVAL when the queue pair takes from a shared receive queue: receives are posted there.
         """
         self.post(wrs, RecvWR, "post_recv")
 
-    cdef int post(self, wrs, type kind, str verb) except -1:
-        """Links the C structs of the work requests into a chain and hands it over in one call."""
-        cdef tuple chain = chain_of(wrs, kind)
-        cdef Py_ssize_t i, first = len(chain)
-        cdef bint sending = kind is SendWR
-        cdef void *head = NULL
-        cdef const rnic_send_wr *bad_send = NULL
-        cdef const rnic_recv_wr *bad_recv = NULL
-        cdef rnic_err err
-        cdef WorkRequest wr
-        cdef int rc
-        self.need(verb)
-        if first == 0:
-            return 0
-        try:
-            while first > 0:
-                wr = <WorkRequest>chain[first - 1]
-                wr.enter_chain(first - 1)
-                first -= 1
-                if sending:
-                    (<SendWR>wr).hold_ah(verb)
-                head = wr.fill(head)
-                if wr.kept_by != self.token:
-                    self.keep(wr)
-            err.text[0] = 0
-            self.calls += 1
-            with nogil:
-                if sending:
-                    rc = self.ops.post_send(self.p, <rnic_send_wr *>head, &bad_send, &err)
-                else:
-                    rc = self.ops.post_recv(self.p, <rnic_recv_wr *>head, &bad_recv, &err)
-            self.calls -= 1
-        finally:
-            for i in range(first, len(chain)):
-                (<WorkRequest>chain[i]).leave_chain()
-        if rc < 0:
-            i = index_of(chain, <const void *>bad_send if sending else <const void *>bad_recv)
-            raise PostError(-rc, text_of(&err), verb, chain[i], i)
-        return 0
+    cdef int submit(self, bint sending, void *head, const void **bad, rnic_err *err) noexcept nogil:
+        if sending:
+            return self.ops.post_send(self.p, <rnic_send_wr *>head, <const rnic_send_wr **>bad, err)
+        return self.ops.post_recv(self.p, <rnic_recv_wr *>head, <const rnic_recv_wr **>bad, err)
 
-    # Memory of posted work
-
-    cdef void new_token(self):
-        global last_token
-        last_token += 1
-        self.token = last_token
-
-    cdef int keep(self, WorkRequest wr) except -1:
-        """Holds the request's memory regions from now on; marks the request, so that it is asked once only."""
-        if len(self.kept) > self.kept_limit:
-            self.let_go()
-        for sge in wr.sg:
-            if (<SGE>sge).mr is not None:
-                self.kept.add((<SGE>sge).mr)
-        wr.kept_by = self.token
-        return 0
-
-    cdef int let_go(self) except -1:
-        """Lets go of regions that are closed and, when no work is outstanding, of all."""
+    cdef bint idle(self):
         cdef rnic_qp_stats stats
         cdef rnic_err err
-        if self.ops.query_qp_stats(self.p, &stats, &err) == 0 and stats.sq_depth == 0 and stats.rq_depth == 0:
-            self.kept = set()
-        else:
-            self.kept = {mr for mr in self.kept if not mr.closed}
-        self.kept_limit = max(KEPT_AT_FIRST, 2 * len(self.kept))
-        self.new_token()
-        return 0
+        return self.ops.query_qp_stats(self.p, &stats, &err) == 0 and stats.sq_depth == 0 and stats.rq_depth == 0
 
     def __repr__(self):
         if not self.live:
@@ -229,23 +167,3 @@ cdef class QP(Handle):
         except VerbsError:
             state = "?"
         return f"<{self.label()} {name_of(self.qp_type)} {state}>"
-
-
-cdef tuple chain_of(wrs, type kind):
-    """The work requests as a tuple, which nobody can change while it is posted."""
-    if type(wrs) is kind:
-        return (wrs,)
-    cdef tuple chain = tuple(wrs)
-    for wr in chain:
-        if type(wr) is not kind:
-            raise TypeError(f"a chain of {kind.__name__} cannot hold {type(wr).__name__}")
-    return chain
-
-
-cdef Py_ssize_t index_of(tuple chain, const void *bad):
-    """The place of the work request with that C struct; 0 when the provider named none."""
-    cdef Py_ssize_t i
-    for i in range(len(chain)):
-        if (<WorkRequest>chain[i]).struct_at is bad:
-            return i
-    return 0

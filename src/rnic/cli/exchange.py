@@ -58,8 +58,13 @@ class PeerAddress:
 
 def send_address(sock: socket.socket, address: PeerAddress) -> None:
     """Sends one message; Failure when the peer is gone."""
+    send_addresses(sock, [address])
+
+
+def send_addresses(sock: socket.socket, addresses: list[PeerAddress]) -> None:
+    """Sends a message for each; Failure when the peer is gone."""
     with _failures("sending the local address"):
-        sock.sendall(address.encode())
+        sock.sendall(b"".join(address.encode() for address in addresses))
 
 
 def receive_address(sock: socket.socket) -> PeerAddress:

@@ -35,7 +35,7 @@ def cli() -> None:
     rnic devices                    the devices of this machine
     rnic info roce_lo -v            all about one, as ibv_devinfo prints it
     rnic pingpong rc                a server; `rnic pingpong rc HOST` is its client
-    rnic pingpong ud                the same with datagrams
+    rnic pingpong uc                the same over an unreliable connection; ud: with datagrams; srq: over many
     rnic demo                       a file by RDMA WRITE between two processes
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`rnic pingpong rc` and `ud`: ibv_rc_pingpong and ibv_ud_pingpong; either end can be the original.
+"""`rnic pingpong rc`, `uc`, `ud` and `srq`: ibv_rc_pingpong and its kin; either end can be the original.
 
 Each end posts rx_depth receives, and sends one message when it has received the other's and its own last SEND
 has completed; the client begins.  An exchange is a message there and one back.
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import click
 
 import rnic
-from rnic.cli import endpoint, exchange, params
+from rnic.cli import endpoint, exchange, params, pingpong_srq
 from rnic.cli.params import Failure
 
 RECV_WRID, SEND_WRID = 1, 2
@@ -146,9 +146,7 @@ def common(size: int) -> Callable[[_F], _F]:
     return add
 
 
-@pingpong.command()
-@common(4096)
-@click.option(
+path_mtu = click.option(
     "-m",
     "--mtu",
     type=click.Choice(list(map(str, MTUS))),
@@ -156,6 +154,11 @@ def common(size: int) -> Callable[[_F], _F]:
     show_default=True,
     help="Path MTU.",
 )
+
+
+@pingpong.command()
+@common(4096)
+@path_mtu
 @click.option("-o", "--odp", is_flag=True, help="On-demand paging (not supported yet).")
 @click.option("-O", "--iodp", is_flag=True, help="Implicit on-demand paging (not supported yet).")
 @click.option("-P", "--prefetch", is_flag=True, help="Prefetch an on-demand region (not supported yet).")
@@ -178,6 +181,44 @@ def rc(mtu: str, **given: Any) -> None:
         if given.pop(name):
             raise Failure(f"--{name}: {words}: operation not supported (EOPNOTSUPP)")
     run(Options.of(given, MTUS[int(mtu)]), End)
+
+
+@pingpong.command()
+@common(4096)
+@path_mtu
+def uc(mtu: str, **given: Any) -> None:
+    """Bounce messages over an unreliable connection: without HOST a server, with HOST its client.
+
+    Options, TCP exchange and output are those of ibv_uc_pingpong; either end can be the original.  A
+    message that loses a packet ends the run.
+    """
+    run(Options.of(given, MTUS[int(mtu)]), UnreliableEnd)
+
+
+@pingpong.command()
+@common(4096)
+@path_mtu
+@click.option(
+    "-q",
+    "--num-qp",
+    type=params.number(1, pingpong_srq.ADDRESSES),
+    default=16,
+    show_default=True,
+    help="Queue pairs.",
+)
+@click.option("-o", "--odp", is_flag=True, help="On-demand paging (not supported yet).")
+def srq(mtu: str, num_qp: int, odp: bool, **given: Any) -> None:
+    """Bounce messages over many connections, whose receives are of one shared queue.
+
+    Options, TCP exchange and output are those of ibv_srq_pingpong; either end can be the original.  All
+    queue pairs together do --iters exchanges.
+    """
+    if odp:
+        raise Failure(f"--odp: {NOT_YET['odp']}: operation not supported (EOPNOTSUPP)")
+    options = Options.of(given, MTUS[int(mtu)])
+    if num_qp > options.rx_depth:
+        raise Failure(f"--rx-depth {options.rx_depth} is too few for {num_qp} queue pairs")
+    run_shared(options, num_qp)
 
 
 @pingpong.command()
@@ -204,6 +245,50 @@ def run(options: Options, kind: type[End]) -> None:
         seconds = end.run()
         click.echo(report(options.size, options.iters, seconds))
         end.validate()
+
+
+def run_shared(options: Options, num_qp: int) -> None:
+    """The same with many queue pairs."""
+    client = options.servername is not None
+    with ExitStack() as stack:
+        sock = stack.enter_context(_meet(options))
+        local_port = endpoint.open_port(options.ib_dev, options.ib_port, options.gid_idx, sock.getsockname())
+        stack.enter_context(local_port.ctx)
+        end = pingpong_srq.SharedEnd(
+            local_port,
+            stack,
+            qps=num_qp,
+            size=options.size,
+            rx_depth=options.rx_depth,
+            iters=options.iters,
+            sleeps=options.events,
+            timeout=options.timeout,
+            fill=lambda buf: _fill(buf, options),
+        )
+        mtu = options.mtu
+        assert mtu is not None
+        pingpong_srq.swap(sock, end, client, lambda peers: end.connect(peers, mtu, options.sl))
+        sock.close()
+        seconds = end.run(begins=client)
+        click.echo(report(options.size, options.iters, seconds))
+        if options.chk and not client:
+            _validate(end.buf, options.size)
+
+
+def _fill(buf: mmap.mmap, options: Options) -> None:
+    """What is sent; with -c the client's pages begin otherwise."""
+    buf.write(bytes([FILL]) * len(buf))
+    if options.chk and options.servername is not None:
+        for offset in range(0, options.size, mmap.PAGESIZE):
+            buf[offset] = 0
+
+
+def _validate(buf: mmap.mmap, size: int, start: int = 0) -> None:
+    bad = bad_pages(buf, size, start)
+    for page in bad:
+        click.echo(f"invalid data in page {page}")
+    if bad:
+        raise Failure(f"{len(bad)} pages arrived wrong")
 
 
 def _meet(options: Options) -> socket.socket:
@@ -383,11 +468,26 @@ class End:
         """The server's last act with -c; the original prints the same lines, but ends with exit code 0."""
         if self.options.servername is not None or not self.options.chk:
             return
-        bad = bad_pages(self.buf, self.options.size, self.header)
-        for page in bad:
-            click.echo(f"invalid data in page {page}")
-        if bad:
-            raise Failure(f"{len(bad)} pages arrived wrong")
+        _validate(self.buf, self.options.size, self.header)
+
+
+class UnreliableEnd(End):
+    """The same over an unreliable connection: no retries, and so nothing to say of them."""
+
+    qp_type = rnic.QPType.UC
+
+    def connect(self, remote: exchange.PeerAddress) -> None:
+        """From now on messages can be sent to the peer."""
+        self.qp.modify(
+            rnic.QPAttr(
+                qp_state=rnic.QPState.RTR,
+                path_mtu=self.options.mtu,
+                dest_qp_num=remote.qp_num,
+                rq_psn=remote.psn,
+                ah_attr=endpoint.path_to(self.port, remote, self.options.sl),
+            )
+        )
+        self.qp.modify(rnic.QPAttr(qp_state=rnic.QPState.RTS, sq_psn=self.local.psn))
 
 
 class DatagramEnd(End):

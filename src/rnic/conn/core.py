@@ -436,6 +436,11 @@ class Core:
         if self.released or self.protocol.finished:
             raise ClosedError("the connection is closed")
 
+    def hang_up(self) -> None:
+        """Any thread: the queue pair goes to the error state, which the next pump finds out."""
+        with contextlib.suppress(VerbsError):  # it has ended already
+            self.cm_id.disconnect()
+
     @property
     def ended(self) -> bool:
         """Nothing that was not sent will be."""

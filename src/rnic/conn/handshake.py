@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections import deque
-from errno import ENODEV
+from collections.abc import Iterator
+from contextlib import contextmanager
+from errno import EBADF, ENODEV
 
 from rnic.conn.core import Core
 from rnic.endpoint import (
@@ -110,6 +113,8 @@ class Desk:
         self.cm_id = create_id(self.channel)
         self._ready: deque[Core] = deque()
         self.closed = False
+        self._waiters = 0
+        self._lock = threading.RLock()  # a signal handler may close it
         try:
             self.cm_id.bind_addr((host, port))
             self.cm_id.listen(backlog)
@@ -117,13 +122,33 @@ class Desk:
             self.close()
             raise
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around whatever waits for fileno(): close() wakes it, and closes the descriptor behind it."""
+        with self._lock:
+            self._check_open()
+            self._waiters += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiters -= 1
+                last = self.closed and not self._waiters
+            if last:
+                self._release()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise VerbsError(EBADF, "the listener is closed", "accept")
+
     def fileno(self) -> int:
         """Readable when there are requests."""
         return self.channel.fileno()
 
     def take(self, now: float) -> Core | None:
-        """The next connection; None: there is none yet."""
+        """The next connection; None: there is none yet.  EBADF when the desk is closed."""
         while not self._ready:
+            self._check_open()
             try:
                 event = self.channel.get_cm_event(0)
             except TimeoutError:
@@ -165,10 +190,18 @@ class Desk:
         self._ready.append(core)
 
     def close(self) -> None:
-        """Take no more; requests that wait are refused."""
-        if self.closed:
-            return
-        self.closed = True
+        """Take no more; requests that wait are refused, and who waits for them hears that it is closed."""
+        with self._lock:
+            if self.closed:
+                return
+            self.closed = True
+            waiters = self._waiters
+        if waiters:
+            self.channel.wake()
+        else:
+            self._release()
+
+    def _release(self) -> None:
         while self._ready:
             self._ready.popleft().release()
         self.cm_id.destroy()

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import logging
 import select
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from time import monotonic
@@ -17,7 +19,10 @@ from rnic.conn.handshake import Desk, Dial
 from rnic.conn.ops import Op
 from rnic.endpoint import Config, Region
 from rnic.enums import AccessFlags
+from rnic.errors import VerbsError
 from rnic.rdmacm.sockaddr import SockAddr
+
+_log = logging.getLogger("rnic.conn")
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -157,6 +162,10 @@ class Connection(Face):
             finally:
                 self._core.release()
 
+    def hang_up(self) -> None:
+        """From another thread: end the connection at once; its calls, also one that runs, raise LostError."""
+        self._core.hang_up()
+
     def __iter__(self) -> Iterator[bytes]:
         """Messages, until the peer says goodbye."""
         while True:
@@ -201,17 +210,42 @@ class Listener:
         return self._desk.cm_id.get_src_port()
 
     def accept(self, timeout: float | None = None) -> Connection:
-        """Wait for the next connection.  Who is no endpoint is refused, in words, and not seen here."""
+        """Wait for the next connection.  Who is no endpoint is refused, in words, and not seen here.
+
+        VerbsError, EBADF, when the listener is closed, also by another thread meanwhile.
+        """
         until = after(timeout)
-        while (core := self._desk.take(monotonic())) is None:
-            if until is not None and monotonic() >= until:
-                raise TimeoutError(f"accept: no connection within {timeout} s")
-            sleep((self._desk.fileno(),), until)
+        with self._desk.waiting():
+            while (core := self._desk.take(monotonic())) is None:
+                if until is not None and monotonic() >= until:
+                    raise TimeoutError(f"accept: no connection within {timeout} s")
+                sleep((self._desk.fileno(),), until)
         return Connection(core)
 
     def __iter__(self) -> Iterator[Connection]:
+        """Connections, until close()."""
         while not self._desk.closed:
-            yield self.accept()
+            try:
+                yield self.accept()
+            except VerbsError:
+                if not self._desk.closed:
+                    raise
+
+    def serve(self, agent: Callable[[Connection], object], *, grace: float = 5.0) -> None:
+        """Run an agent, in a thread of its own, for each connection, until close().
+
+        A connection is closed when its agent returns; what an agent raises is logged, and its peer hears of
+        it.  close(), from an agent, another thread or a signal handler, and any exception here, such as
+        KeyboardInterrupt, end it: nobody new is served, agents have `grace` seconds to finish, and then lose
+        their connections.
+        """
+        agents = Agents(agent)
+        try:
+            for conn in self:
+                agents.begin(conn)
+        finally:
+            self.close()
+            agents.dismiss(grace)
 
     def close(self) -> None:
         """Listen no longer; connections that were accepted stay."""
@@ -222,6 +256,47 @@ class Listener:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Agents:
+    """Threads that serve a connection each."""
+
+    def __init__(self, agent: Callable[[Connection], object]) -> None:
+        self._agent = agent
+        self._at_work: dict[threading.Thread, Connection] = {}
+
+    def begin(self, conn: Connection) -> None:
+        """Serve a connection in a new thread."""
+        self._at_work = {thread: of for thread, of in self._at_work.items() if thread.is_alive()}
+        thread = threading.Thread(target=self._attend, args=(conn,), name="rnic-agent", daemon=True)
+        self._at_work[thread] = conn
+        thread.start()
+
+    def _attend(self, conn: Connection) -> None:
+        try:
+            with conn:
+                self._agent(conn)
+        except ConnectionError as error:
+            _log.info("%r: %s", conn, error)
+        except Exception:
+            _log.exception("the agent of %r has failed", conn)
+
+    def dismiss(self, grace: float) -> None:
+        """Wait for all; those that take longer lose their connections, which ends their waiting."""
+        if self._join(grace):
+            return
+        for thread, conn in self._at_work.items():
+            if thread.is_alive():
+                conn.hang_up()
+        if not self._join(GRACE):
+            names = [repr(conn) for thread, conn in self._at_work.items() if thread.is_alive()]
+            _log.warning("agents that do not end: %s", ", ".join(names))
+
+    def _join(self, timeout: float) -> bool:
+        until = monotonic() + timeout
+        for thread in self._at_work:
+            thread.join(max(0.0, until - monotonic()))
+        return not any(thread.is_alive() for thread in self._at_work)
 
 
 def connect(

@@ -120,6 +120,12 @@ class EventChannel:
             if len(self._events) == 1:
                 os.eventfd_write(self._fd, 1)
 
+    def wake(self) -> None:
+        """Make the descriptor readable though there may be no event: who waits looks again."""
+        with self.lock:
+            if self._fd >= 0:
+                os.eventfd_write(self._fd, 1)
+
     def _pop(self) -> Event | None:
         with self.lock:
             self._need("get_cm_event")

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From RESET to RTS: what the two ends of a reliable connection must tell each other, and the moves."""
+"""From RESET to RTS: what the two ends of a connection, RC or UC, must tell each other, and the moves."""
 
 from __future__ import annotations
 
 import secrets
 import socket
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
-from rnic.enums import MTU, AccessFlags, QPState
+from rnic.enums import MTU, AccessFlags, QPState, QPType
 from rnic.verbs.ah import GID, AHAttr
 from rnic.verbs.context import Context
 from rnic.verbs.qp import QP, QPAttr
@@ -86,27 +86,29 @@ def prepare(qp: QP, options: Options = _DEFAULT) -> Address:
 
 def complete(qp: QP, own: Address, peer: Address, options: Options = _DEFAULT) -> None:
     """INIT -> RTR -> RTS, towards the peer.  When the peer has done it too, both may send."""
-    qp.modify(
-        QPAttr(
-            qp_state=QPState.RTR,
-            path_mtu=min(own.mtu, peer.mtu),
-            dest_qp_num=peer.qp_num,
-            rq_psn=peer.psn,
+    receive = QPAttr(
+        qp_state=QPState.RTR,
+        path_mtu=min(own.mtu, peer.mtu),
+        dest_qp_num=peer.qp_num,
+        rq_psn=peer.psn,
+        ah_attr=AHAttr(dgid=peer.gid, sgid_index=_gid_index(_context(qp), options), port_num=1),
+    )
+    send = QPAttr(qp_state=QPState.RTS, sq_psn=own.psn)
+    if qp.qp_type is QPType.RC:
+        receive = replace(
+            receive,
             max_dest_rd_atomic=options.max_dest_rd_atomic,
             min_rnr_timer=options.min_rnr_timer,
-            ah_attr=AHAttr(dgid=peer.gid, sgid_index=_gid_index(_context(qp), options), port_num=1),
         )
-    )
-    qp.modify(
-        QPAttr(
-            qp_state=QPState.RTS,
-            sq_psn=own.psn,
+        send = replace(
+            send,
             timeout=options.timeout,
             retry_cnt=options.retry_cnt,
             rnr_retry=options.rnr_retry,
             max_rd_atomic=options.max_rd_atomic,
         )
-    )
+    qp.modify(receive)
+    qp.modify(send)
 
 
 def connect(qp_a: QP, qp_b: QP, options: Options = _DEFAULT, options_b: Options | None = None) -> None:

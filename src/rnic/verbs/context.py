@@ -113,8 +113,8 @@ class AsyncEvent:
     """Something happened that no completion reports (ibv_get_async_event(3))."""
 
     event_type: EventType
-    element: "nic.QP | nic.CQ | int | None"
-    """The QP or CQ that it happened to, the port number, or None: the whole device."""
+    element: "nic.QP | nic.CQ | nic.SRQ | int | None"
+    """The QP, CQ or SRQ that it happened to, the port number, or None: the whole device."""
 
 
 class Context(nic.Context):

@@ -7,7 +7,9 @@ from rnic._nic import nic
 from rnic.enums import AccessFlags
 from rnic.verbs.ah import AH, AHAttr
 from rnic.verbs.qp import QP, QPInitAttr
+from rnic.verbs.srq import SRQ, SRQInitAttr
 
+_SHARED = SRQInitAttr()
 Grh = bytes | bytearray | memoryview
 
 if TYPE_CHECKING:
@@ -47,6 +49,13 @@ class PD(nic.PD):
         if addr is None or length is None:
             raise TypeError("reg_mr takes a buffer, or addr and length")
         return self.reg_addr(addr, length, access)
+
+    def create_srq(self, init_attr: SRQInitAttr = _SHARED) -> SRQ:
+        """A new shared receive queue (ibv_create_srq(3)); SRQ.query() tells what was granted.
+
+        Raises VerbsError: EINVAL for a size beyond DeviceAttr's limits.
+        """
+        return SRQ(self, init_attr)
 
     def create_qp(self, init_attr: QPInitAttr) -> QP:
         """A new queue pair in the state RESET (ibv_create_qp(3)); QP.cap is what was granted.

@@ -49,6 +49,8 @@ class QPInitAttr:
     cap: QPCap = QPCap()
     qp_context: object = None
     """The caller's own."""
+    srq: nic.SRQ | None = None
+    """Where it takes receives from; cap.max_recv_wr and max_recv_sge do not count then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the operations table holds, by object, and the limits that the device states.
+ */
+#ifndef RNIC_DEV_VERBS_H
+#define RNIC_DEV_VERBS_H
+
+#include "dev/dev.h"
+
+#define MAX_QP (DEV_MAX_SLOTS * (int)QPN_INDICES / 2)
+#define MAX_QP_WR 32768
+#define MAX_SGE 32
+#define MAX_INLINE 4096
+#define MAX_SRQ 65536
+#define MAX_SRQ_WR 32768
+#define MAX_CQE (1 << 20)
+#define MAX_MR (1 << 22)
+#define MAX_PD 65536
+#define MAX_CQ 65536
+#define MAX_AH (1 << 20)
+#define MAX_GROUPS 1024 /* each has a socket of its own */
+
+/* verbs_mem.c */
+int soft_alloc_pd(struct rnic_context *ctx, struct rnic_pd **out, struct rnic_err *err);
+int soft_dealloc_pd(struct rnic_pd *pub, struct rnic_err *err);
+int soft_reg_mr(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t access, struct rnic_mr **mr,
+                struct rnic_err *err);
+int soft_alloc_mr(struct rnic_pd *pd, uint64_t length, uint32_t access, struct rnic_mr **mr, struct rnic_err *err);
+int soft_dereg_mr(struct rnic_mr *pub, struct rnic_err *err);
+
+/* verbs_cq.c */
+int soft_create_comp_channel(struct rnic_context *ctx, struct rnic_comp_channel **out, struct rnic_err *err);
+int soft_destroy_comp_channel(struct rnic_comp_channel *pub, struct rnic_err *err);
+int soft_get_cq_event(struct rnic_comp_channel *ch, struct rnic_cq **cq, struct rnic_err *err);
+int soft_create_cq(struct rnic_context *ctx, int cqe, struct rnic_comp_channel *ch, void *cq_context,
+                   struct rnic_cq **out, struct rnic_err *err);
+int soft_resize_cq(struct rnic_cq *cq, int cqe, struct rnic_err *err);
+int soft_destroy_cq(struct rnic_cq *pub, struct rnic_err *err);
+int soft_poll_cq(struct rnic_cq *pub, int n, struct rnic_wc *wc);
+int soft_req_notify_cq(struct rnic_cq *cq, int solicited_only, struct rnic_err *err);
+int soft_ack_cq_events(struct rnic_cq *cq, unsigned n, struct rnic_err *err);
+
+/* verbs_qp.c */
+int soft_create_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *attr, struct rnic_qp **out, struct rnic_err *err);
+int soft_destroy_qp(struct rnic_qp *pub, struct rnic_err *err);
+int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
+int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct rnic_qp_init_attr *init, struct rnic_err *err);
+int soft_query_qp_stats(struct rnic_qp *pub, struct rnic_qp_stats *out, struct rnic_err *err);
+int soft_post_send(struct rnic_qp *pub, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
+                   struct rnic_err *err);
+int soft_post_recv(struct rnic_qp *pub, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
+                   struct rnic_err *err);
+
+/* verbs_srq.c */
+int soft_create_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr *attr, struct rnic_srq **out,
+                    struct rnic_err *err);
+int soft_modify_srq(struct rnic_srq *pub, const struct rnic_srq_attr *attr, uint32_t mask, struct rnic_err *err);
+int soft_query_srq(struct rnic_srq *pub, struct rnic_srq_attr *attr, struct rnic_err *err);
+int soft_destroy_srq(struct rnic_srq *pub, struct rnic_err *err);
+int soft_post_srq_recv(struct rnic_srq *pub, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
+                       struct rnic_err *err);
+
+/* ah.c */
+int soft_create_ah(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct rnic_ah **out, struct rnic_err *err);
+int soft_query_ah(struct rnic_ah *pub, struct rnic_ah_attr *attr, struct rnic_err *err);
+int soft_destroy_ah(struct rnic_ah *pub, struct rnic_err *err);
+
+/* mcast.c */
+int soft_attach_mcast(struct rnic_qp *qp, const union rnic_gid *gid, uint16_t lid, struct rnic_err *err);
+int soft_detach_mcast(struct rnic_qp *qp, const union rnic_gid *gid, uint16_t lid, struct rnic_err *err);
+
+/* gsi.c */
+int soft_cm_listen(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *addr, uint32_t flags,
+                   struct rnic_listener **out, struct rnic_err *err);
+int soft_cm_unlisten(struct rnic_listener *pub, struct rnic_err *err);
+int soft_cm_slot(struct rnic_context *ctx, uint32_t *slot, struct rnic_err *err);
+int soft_cm_watch(struct rnic_context *ctx, uint32_t slot, int *fd, struct rnic_err *err);
+int soft_cm_watch_service(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *gid, int *fd,
+                          struct rnic_err *err);
+
+#endif

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Shared receive queues (IBA 10.2.9, 11.2.3).
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/fail.h"
+#include "dev/verbs.h"
+#include "queue/srq.h"
+
+static int check_srq(const struct rnic_srq_attr *attr, struct rnic_err *err) {
+    if (attr->max_wr < 1 || attr->max_wr > MAX_SRQ_WR)
+        return fail(err, -EINVAL, "max_wr is %u; allowed are 1 to %d", attr->max_wr, MAX_SRQ_WR);
+    if (attr->max_sge > MAX_SGE)
+        return fail(err, -EINVAL, "max_sge is %u; the device has %d", attr->max_sge, MAX_SGE);
+    return 0;
+}
+
+int soft_create_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr *attr, struct rnic_srq **out,
+                    struct rnic_err *err) {
+    struct dev *dev = dev_of(pd->ctx);
+    int rc = dev_check_alive(dev, err);
+    if (!rc)
+        rc = check_srq(attr, err);
+    if (rc)
+        return rc;
+    struct srq *srq = calloc(1, sizeof *srq);
+    if (!srq || srq_init(srq, attr->max_wr, attr->max_sge ? attr->max_sge : 1)) {
+        free(srq);
+        return fail(err, -ENOMEM, "no memory for %u receives", attr->max_wr);
+    }
+    srq->pub = (struct rnic_srq){pd->ctx, pd, srq_context};
+    attr->max_wr = srq->q.max_wr;
+    attr->max_sge = srq->q.max_sge;
+    attr->srq_limit = 0; /* ibv_create_srq(3): modify_srq arms it */
+    dev_lock(dev);
+    ((struct pd *)pd)->srqs++;
+    dev_unlock(dev);
+    *out = &srq->pub;
+    return 0;
+}
+
+static int modify(struct srq *srq, const struct rnic_srq_attr *attr, uint32_t mask, struct rnic_err *err) {
+    uint32_t max_wr = mask & RNIC_SRQ_MAX_WR ? attr->max_wr : srq->q.max_wr;
+    if ((mask & RNIC_SRQ_LIMIT) && attr->srq_limit > max_wr)
+        return fail(err, -EINVAL, "srq_limit is %u; the queue has room for %u", attr->srq_limit, max_wr);
+    int rc = mask & RNIC_SRQ_MAX_WR ? srq_resize(srq, max_wr) : 0;
+    if (rc)
+        return fail(err, rc, rc == -EINVAL ? "more than %u receives are posted" : "no memory for %u receives", max_wr);
+    if (mask & RNIC_SRQ_LIMIT)
+        srq->limit = attr->srq_limit;
+    return 0;
+}
+
+int soft_modify_srq(struct rnic_srq *pub, const struct rnic_srq_attr *attr, uint32_t mask, struct rnic_err *err) {
+    struct dev *dev = dev_of(pub->ctx);
+    int rc = dev_check_alive(dev, err);
+    if (rc)
+        return rc;
+    if ((mask & RNIC_SRQ_MAX_WR) && (attr->max_wr < 1 || attr->max_wr > MAX_SRQ_WR))
+        return fail(err, -EINVAL, "max_wr is %u; allowed are 1 to %d", attr->max_wr, MAX_SRQ_WR);
+    dev_lock(dev);
+    rc = modify((struct srq *)pub, attr, mask, err);
+    dev_unlock(dev);
+    return rc;
+}
+
+int soft_query_srq(struct rnic_srq *pub, struct rnic_srq_attr *attr, struct rnic_err *err) {
+    struct dev *dev = dev_of(pub->ctx);
+    const struct srq *srq = (const struct srq *)pub;
+    int rc = dev_check_alive(dev, err);
+    if (rc)
+        return rc;
+    dev_lock(dev);
+    *attr = (struct rnic_srq_attr){srq->q.max_wr, srq->q.max_sge, srq->limit};
+    dev_unlock(dev);
+    return 0;
+}
+
+int soft_destroy_srq(struct rnic_srq *pub, struct rnic_err *err) {
+    struct dev *dev = dev_of(pub->ctx);
+    struct srq *srq = (struct srq *)pub;
+    int rc = dev_check_alive(dev, err);
+    if (rc)
+        return rc;
+    dev_lock(dev);
+    int qps = srq->qps;
+    if (!qps) {
+        ((struct pd *)pub->pd)->srqs--;
+        event_forget(&dev->nic.events, pub->srq_context);
+    }
+    dev_unlock(dev);
+    if (qps)
+        return fail(err, -EBUSY, "%d queue pairs take from it", qps);
+    srq_free(srq);
+    free(srq);
+    return 0;
+}
+
+/* A peer that had to wait asks again by itself. */
+int soft_post_srq_recv(struct rnic_srq *pub, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
+                       struct rnic_err *err) {
+    int rc = dev_check_alive(dev_of(pub->ctx), err);
+    if (rc) {
+        *bad = wr;
+        return rc;
+    }
+    return rq_post(&((struct srq *)pub)->q, wr, bad, err);
+}

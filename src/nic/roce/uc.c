@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Unreliable connections (IBA 9.8.2): SENDs and WRITEs of any length to one peer, without answers.  A send is complete
+ * when its last packet has gone out.  A message that loses a packet is lost, silently; the next first packet begins
+ * anew, and the receive that the lost one would have taken is taken by a later one.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "roce/inbound.h"
+#include "roce/message.h"
+
+struct uc {
+    uint32_t mtu;     /* payload bytes of a full packet */
+    uint32_t psn;     /* of the next packet to send */
+    uint32_t pkt;     /* packets of the oldest send element that have gone out */
+    uint32_t rcv_psn; /* expected */
+    bool established; /* a packet has come */
+    struct inbound in;
+};
+
+static struct uc *uc_of(const struct qp *qp) { return (struct uc *)qp->engine_state; }
+
+/* ---------------------------------------------------------------- send */
+
+/* An error of a send concerns the send queue alone: it stops in SQE (IBA 10.3.1.6). */
+static void refuse(struct qp *qp, struct send_wqe *wqe, int vendor_err) {
+    wqe->status = RNIC_WC_LOC_PROT_ERR;
+    wqe->vendor_err = (uint8_t)vendor_err;
+    uc_of(qp)->pkt = 0;
+    qp_complete_send(qp, wqe);
+    if (qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD)
+        qp->state = RNIC_QPS_SQE;
+    qp_flush_sends(qp);
+}
+
+static bool start(struct qp *qp, struct send_wqe *wqe) {
+    const struct uc *uc = uc_of(qp);
+    int ve = message_memory(qp, wqe, 0);
+    if (ve) {
+        refuse(qp, wqe, ve);
+        return false;
+    }
+    wqe->started = true;
+    wqe->first_psn = uc->psn;
+    wqe->packets = packets_of(wqe->length, uc->mtu);
+    return true;
+}
+
+/* A packet of the oldest element. */
+static enum result send_one(struct qp *qp, struct tx *tx) {
+    struct uc *uc = uc_of(qp);
+    if (wq_empty(&qp->sq))
+        return IDLE;
+    struct send_wqe *wqe = sq_wqe(&qp->sq, wq_tail(&qp->sq));
+    if (!wqe->started && (qp->state != RNIC_QPS_RTS || !start(qp, wqe)))
+        return IDLE;
+    enum result result = message_write(qp, tx, wqe, uc->pkt, uc->mtu, false);
+    if (result == FAILED)
+        refuse(qp, wqe, wqe->vendor_err);
+    if (result != SENT)
+        return result;
+    COUNT(qp, requests_sent);
+    uc->psn = psn_add(uc->psn, 1);
+    if (++uc->pkt < wqe->packets)
+        return SENT;
+    uc->pkt = 0;
+    qp_complete_send(qp, wqe);
+    return SENT;
+}
+
+/* What has been begun is finished in SQD too (IBA 10.3.1.5). */
+static void drained(struct qp *qp) {
+    if (qp->state != RNIC_QPS_SQD || !qp->sq_draining || uc_of(qp)->pkt)
+        return;
+    qp->sq_draining = false;
+    if (qp->attr.en_sqd_async_notify)
+        qp_event(qp, RNIC_EVENT_SQ_DRAINED);
+}
+
+static void flush(struct qp *qp) {
+    uc_of(qp)->pkt = 0;
+    qp_flush_sends(qp);
+    qp_flush_receives(qp);
+}
+
+static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
+    enum result result = SENT;
+    (void)now;
+    if (qp->state == RNIC_QPS_ERR)
+        flush(qp);
+    if (qp->state == RNIC_QPS_SQE)
+        qp_flush_sends(qp);
+    for (int i = 0; i < BURST && result == SENT; i++)
+        result = qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD ? send_one(qp, tx) : IDLE;
+    drained(qp);
+    return result == SENT || result == SINK_FULL;
+}
+
+/* ---------------------------------------------------------------- receive */
+
+/* Nobody is told: the message is dropped up to its last packet (IBA 9.9.3, class D). */
+static void drop(struct qp *qp, int counter) {
+    uc_of(qp)->in.message = 0;
+    qp->counters.value[counter]++;
+    qp->nic->counters.value[counter]++;
+}
+
+/* A receive whose own memory is bad is an error of this end (class F). */
+static void fail_receive(struct qp *qp, int vendor_err) {
+    struct rnic_wc wc = {.status = RNIC_WC_LOC_PROT_ERR, .opcode = RNIC_WCO_RECV, .vendor_err = (uint32_t)vendor_err};
+    qp_complete_recv(qp, &wc, true);
+    if (qp->state != RNIC_QPS_ERR)
+        qp_error(qp, -1);
+}
+
+static void executed(struct qp *qp, const struct packet *pkt) {
+    struct inbound *in = &uc_of(qp)->in;
+    COUNT(qp, requests_executed);
+    inbound_proceed(in, pkt);
+    inbound_complete(qp, in, pkt);
+}
+
+static void execute(struct qp *qp, const struct packet *pkt) {
+    struct uc *uc = uc_of(qp);
+    uint8_t *ptr;
+    static const int reasons[] = {[FAULT_RNR] = RNIC_CNT_drop_no_receive,
+                                  [FAULT_LENGTH] = RNIC_CNT_drop_malformed,
+                                  [FAULT_TOO_LONG] = RNIC_CNT_drop_too_long};
+    enum fault fault = inbound_length(&uc->in, pkt, uc->mtu);
+    if (!fault)
+        fault = inbound_receive(qp, &uc->in, pkt);
+    if (fault) {
+        drop(qp, reasons[fault]);
+    } else if (pkt->row->mask & OPC_SEND) {
+        int ve = inbound_store_send(qp, &uc->in, pkt);
+        if (ve)
+            fail_receive(qp, ve);
+        else
+            executed(qp, pkt);
+    } else if (inbound_access(qp, &uc->in, pkt, &ptr)) {
+        drop(qp, RNIC_CNT_drop_access);
+    } else {
+        inbound_store_write(&uc->in, pkt, ptr);
+        executed(qp, pkt);
+    }
+}
+
+/* The PSN shows what was lost.  A packet that begins a message is welcome whatever its PSN; one that goes on with a
+ * message of which something is missing is not (IBA 9.8.2.2). */
+static void input(struct qp *qp, const struct packet *pkt, uint64_t now) {
+    struct uc *uc = uc_of(qp);
+    bool gap = pkt->psn != uc->rcv_psn, first = pkt->row->mask & OPC_FIRST;
+    (void)now;
+    if (qp->state == RNIC_QPS_ERR) {
+        COUNT(qp, drop_bad_state);
+        return;
+    }
+    if (!uc->established && qp->state == RNIC_QPS_RTR)
+        qp_event(qp, RNIC_EVENT_COMM_EST);
+    uc->established = true;
+    uc->rcv_psn = psn_add(pkt->psn, 1);
+    if (gap)
+        COUNT(qp, out_of_sequence);
+    if (gap || first)
+        uc->in.message = 0;
+    if (inbound_sequence(&uc->in, pkt) != OK)
+        drop(qp, RNIC_CNT_drop_incomplete);
+    else
+        execute(qp, pkt);
+}
+
+/* ---------------------------------------------------------------- the engine */
+
+static int create(struct qp *qp) {
+    qp->engine_state = calloc(1, sizeof(struct uc));
+    return qp->engine_state ? 0 : -ENOMEM;
+}
+
+static void reset(struct qp *qp) { *uc_of(qp) = (struct uc){0}; }
+
+static void destroy(struct qp *qp) { free(qp->engine_state); }
+
+static int rtr(struct qp *qp) {
+    uc_of(qp)->mtu = mtu_bytes(qp->attr.path_mtu);
+    uc_of(qp)->rcv_psn = qp->attr.rq_psn;
+    return 0;
+}
+
+static void rts(struct qp *qp) { uc_of(qp)->psn = qp->attr.sq_psn; }
+
+static void stats(struct qp *qp, struct rnic_qp_stats *out) {
+    out->snd_psn = out->snd_una = uc_of(qp)->psn;
+    out->rcv_psn = uc_of(qp)->rcv_psn;
+}
+
+const struct engine_ops roce_uc_ops = {
+    .create = create,
+    .destroy = destroy,
+    .reset = reset,
+    .rtr = rtr,
+    .rts = rts,
+    .input = input,
+    .next = next,
+    .timer = engine_no_timer,
+    .deadline = engine_never,
+    .held = engine_never,
+    .settle = engine_never_settles,
+    .flush = flush,
+    .stats = stats,
+};

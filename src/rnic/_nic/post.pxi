@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+
+cdef uint64_t last_token = 0
+cdef enum:
+    KEPT_AT_FIRST = 64      # memory regions that are held before it is looked which can be let go
+
+
+cdef class Poster(Handle):
+    """Something that work is posted to: it keeps the work's memory regions alive."""
+
+    cdef set kept               # MRs that posted work may still use
+    cdef Py_ssize_t kept_limit
+    cdef uint64_t token         # a work request that carries it has its MRs in `kept`
+
+    def __cinit__(self):
+        self.kept, self.kept_limit = set(), KEPT_AT_FIRST
+        self.new_token()
+
+    # What a class fills in.
+
+    cdef int submit(self, bint sending, void *head, const void **bad, rnic_err *err) noexcept nogil:
+        """Hands a chain to the provider."""
+        return -EINVAL
+
+    cdef bint idle(self):
+        """No work is outstanding."""
+        return False
+
+    cdef int post(self, wrs, type kind, str verb) except -1:
+        """Links the C structs of the work requests into a chain and hands it over in one call."""
+        cdef tuple chain = chain_of(wrs, kind)
+        cdef Py_ssize_t i, first = len(chain)
+        cdef bint sending = kind is SendWR
+        cdef void *head = NULL
+        cdef const void *bad = NULL
+        cdef rnic_err err
+        cdef WorkRequest wr
+        cdef int rc
+        self.need(verb)
+        if first == 0:
+            return 0
+        try:
+            while first > 0:
+                wr = <WorkRequest>chain[first - 1]
+                wr.enter_chain(first - 1)
+                first -= 1
+                if sending:
+                    (<SendWR>wr).hold_ah(verb)
+                head = wr.fill(head)
+                if wr.kept_by != self.token:
+                    self.keep(wr)
+            err.text[0] = 0
+            self.calls += 1
+            with nogil:
+                rc = self.submit(sending, head, &bad, &err)
+            self.calls -= 1
+        finally:
+            for i in range(first, len(chain)):
+                (<WorkRequest>chain[i]).leave_chain()
+        if rc < 0:
+            i = index_of(chain, bad)
+            raise PostError(-rc, text_of(&err), verb, chain[i], i)
+        return 0
+
+    # Memory of posted work
+
+    cdef void new_token(self):
+        global last_token
+        last_token += 1
+        self.token = last_token
+
+    cdef int keep(self, WorkRequest wr) except -1:
+        """Holds the request's memory regions from now on; marks the request, so that it is asked once only."""
+        if len(self.kept) > self.kept_limit:
+            self.let_go()
+        for sge in wr.sg:
+            if (<SGE>sge).mr is not None:
+                self.kept.add((<SGE>sge).mr)
+        wr.kept_by = self.token
+        return 0
+
+    cdef int let_go(self) except -1:
+        """Lets go of regions that are closed and, when no work is outstanding, of all."""
+        if self.idle():
+            self.kept = set()
+        else:
+            self.kept = {mr for mr in self.kept if not mr.closed}
+        self.kept_limit = max(KEPT_AT_FIRST, 2 * len(self.kept))
+        self.new_token()
+        return 0
+
+
+cdef tuple chain_of(wrs, type kind):
+    """The work requests as a tuple, which nobody can change while it is posted."""
+    if type(wrs) is kind:
+        return (wrs,)
+    cdef tuple chain = tuple(wrs)
+    for wr in chain:
+        if type(wr) is not kind:
+            raise TypeError(f"a chain of {kind.__name__} cannot hold {type(wr).__name__}")
+    return chain
+
+
+cdef Py_ssize_t index_of(tuple chain, const void *bad):
+    """The place of the work request with that C struct; 0 when the provider named none."""
+    cdef Py_ssize_t i
+    for i in range(len(chain)):
+        if (<WorkRequest>chain[i]).struct_at is bad:
+            return i
+    return 0

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shared receive queues: receives for the messages of many queue pairs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from rnic._nic import nic
+from rnic.enums import SRQAttrMask
+
+__all__ = ["SRQ", "SRQAttr", "SRQInitAttr"]
+
+
+@dataclass(frozen=True, slots=True)
+class SRQAttr:
+    """Attributes of a shared receive queue (ibv_create_srq(3), ibv_modify_srq(3)); None is: not set."""
+
+    max_wr: int | None = None
+    """Receives that can be posted and not taken yet."""
+    max_sge: int | None = None
+    """SGEs in a receive; cannot be changed."""
+    srq_limit: int | None = None
+    """SRQ_LIMIT_REACHED comes, once, when fewer receives are left; 0: never. Not at creation."""
+
+    def mask(self) -> SRQAttrMask:
+        """What of it modify() changes."""
+        found = SRQAttrMask(0)
+        if self.max_wr is not None:
+            found |= SRQAttrMask.MAX_WR
+        if self.srq_limit is not None:
+            found |= SRQAttrMask.LIMIT
+        return found
+
+    def as_struct(self) -> dict[str, int]:
+        """The fields of struct rnic_srq_attr, those that are not set as 0."""
+        return {field.name: getattr(self, field.name) or 0 for field in fields(self)}
+
+    @classmethod
+    def from_struct(cls, values: Mapping[str, int]) -> "SRQAttr":
+        """The record of struct rnic_srq_attr's fields."""
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class SRQInitAttr:
+    """What a shared receive queue is created with (ibv_create_srq(3))."""
+
+    attr: SRQAttr = SRQAttr(max_wr=128, max_sge=4)
+    srq_context: object = None
+    """The caller's own."""
+
+
+class SRQ(nic.SRQ):
+    """A shared receive queue: receives for the messages of many queue pairs (IBA 10.2.9; ibv_create_srq(3)).
+
+    PD.create_srq() makes it, and QPInitAttr.srq lets a queue pair take from it.  close() raises EBUSY while
+    queue pairs do.
+    """
+
+    __slots__ = ()
+
+    def modify(self, attr: SRQAttr, mask: SRQAttrMask | int | None = None) -> None:
+        """Change its size, or arm its limit (ibv_modify_srq(3)); what is set is what counts.
+
+        Raises VerbsError: EINVAL for a size smaller than the receives that are posted, or a limit beyond it.
+        """
+        self.raw_modify(attr.as_struct(), int(attr.mask() if mask is None else mask))
+
+    def query(self) -> SRQAttr:
+        """Its size as granted, and the limit that is armed, 0: none (ibv_query_srq(3))."""
+        return SRQAttr.from_struct(self.raw_query())

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A listener with an agent for each connection, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from errno import EBADF
+from queue import Queue
+
+import pytest
+
+import rnic
+from conn.peers import HOST, SMALL, WAIT, descriptors, quiet
+from rnic.endpoint import AbortedError, LostError
+
+
+def echo(conn: rnic.Connection) -> None:
+    for message in conn:
+        if message == b"fail":
+            raise ValueError("as asked")
+        conn.send(message)
+
+
+@contextmanager
+def served(agent: Callable[[rnic.Connection], object], grace: float = WAIT) -> Iterator[rnic.Listener]:
+    """A server in another thread, which ends with the block."""
+    with rnic.listen(HOST, 0, config=SMALL) as server:
+        thread = threading.Thread(target=server.serve, args=(agent,), kwargs={"grace": grace})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.close()
+            thread.join(WAIT)
+            assert not thread.is_alive()
+
+
+def connect(server: rnic.Listener | rnic.aio.Listener) -> rnic.Connection:
+    return rnic.connect(HOST, server.port, config=SMALL)
+
+
+def test_agents_work_side_by_side() -> None:
+    before = descriptors()
+    with served(echo) as server:
+        conns = [connect(server) for _ in range(8)]
+        for n, conn in enumerate(conns):
+            conn.send(b"%d" % n)
+        for n, conn in reversed(list(enumerate(conns))):
+            assert conn.recv(WAIT) == b"%d" % n
+        for conn in conns:
+            conn.close()
+    quiet(before)
+
+
+def test_an_agent_that_fails_takes_its_connection_alone(caplog: pytest.LogCaptureFixture) -> None:
+    with served(echo) as server, connect(server) as good:
+        bad = connect(server)
+        bad.send(b"fail")
+        with pytest.raises(AbortedError, match="the program failed: ValueError"):
+            bad.recv(WAIT)
+        bad.abort()
+        good.send(b"still here")
+        assert good.recv(WAIT) == b"still here"
+        good.close()
+    (record,) = [one for one in caplog.records if one.levelno >= logging.ERROR]
+    assert "has failed" in record.getMessage()
+
+
+def test_agents_finish_in_peace() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(conn: rnic.Connection) -> None:
+        begun.set()
+        go_on.wait(WAIT)
+        conn.send(b"last words")
+
+    with served(slow) as server:
+        conn = connect(server)
+        assert begun.wait(WAIT)
+        server.close()
+        go_on.set()
+        assert conn.recv(WAIT) == b"last words"
+        conn.close()
+
+
+def test_who_takes_too_long_loses_the_connection() -> None:
+    ends: Queue[BaseException] = Queue()
+    begun = threading.Event()
+
+    def waits(conn: rnic.Connection) -> None:
+        begun.set()
+        try:
+            conn.recv(WAIT)
+        except BaseException as error:
+            ends.put(error)
+
+    with served(waits, grace=0.05) as server:
+        conn = connect(server)
+        assert begun.wait(WAIT)
+        server.close()
+        assert isinstance(ends.get(timeout=WAIT), LostError)
+        with pytest.raises(ConnectionError):
+            conn.recv(WAIT)
+        with suppress(ConnectionError):
+            conn.abort()
+
+
+def test_close_wakes_who_accepts() -> None:
+    server = rnic.listen(HOST, 0)
+    ends: Queue[BaseException] = Queue()
+    waiting = threading.Event()
+
+    def accept() -> None:
+        waiting.set()
+        try:
+            server.accept(WAIT)
+        except BaseException as error:
+            ends.put(error)
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    assert waiting.wait(WAIT)
+    server.close()
+    error = ends.get(timeout=WAIT)
+    assert isinstance(error, rnic.VerbsError)
+    assert error.errno == EBADF
+    thread.join(WAIT)
+    with pytest.raises(rnic.VerbsError, match="the listener is closed"):
+        server.accept()
+
+
+SERVER = """
+import signal, rnic
+def echo(conn):
+    for message in conn:
+        conn.send(message)
+with rnic.listen("127.0.0.1", 0) as server:
+    signal.signal(signal.SIGTERM, lambda *_: server.close())
+    print(server.port, flush=True)
+    server.serve(echo)
+print("served")
+"""
+
+
+def test_a_signal_ends_a_server_gracefully() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-X", "dev", "-c", SERVER],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout
+        with rnic.connect(HOST, int(process.stdout.readline())) as conn:
+            conn.send(b"before")
+            assert conn.recv(WAIT) == b"before"
+            os.kill(process.pid, signal.SIGTERM)
+            conn.send(b"after")
+            assert conn.recv(WAIT) == b"after"
+        out, err = process.communicate(timeout=WAIT)
+    assert (out, err, process.returncode) == ("served\n", "", 0)
+
+
+# -- asyncio
+
+
+async def aio_echo(conn: rnic.aio.Connection) -> None:
+    async for message in conn:
+        if message == b"fail":
+            raise ValueError("as asked")
+        await conn.send(message)
+
+
+def run(main: Callable[[], object]) -> None:
+    before = descriptors()
+    asyncio.run(asyncio.wait_for(main(), WAIT), debug=True)  # type: ignore[arg-type]
+    quiet(before)
+
+
+async def aio_connect(server: rnic.aio.Listener) -> rnic.aio.Connection:
+    return await rnic.aio.connect(HOST, server.port, config=SMALL)
+
+
+def test_tasks_serve_until_the_listener_is_closed() -> None:
+    async def main() -> None:
+        async with rnic.aio.listen(HOST, 0, config=SMALL) as server:
+            serving = asyncio.create_task(server.serve(aio_echo))
+            conns = [await aio_connect(server) for _ in range(4)]
+            server.close()
+            for n, conn in enumerate(conns):
+                await conn.send(b"%d" % n)
+                assert await conn.recv() == b"%d" % n
+            assert not serving.done()
+            await asyncio.gather(*(conn.close() for conn in conns))
+            await serving
+
+    run(main)
+
+
+def test_a_task_that_fails_takes_its_connection_alone() -> None:
+    async def main() -> None:
+        heard: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context))
+        async with rnic.aio.listen(HOST, 0, config=SMALL) as server:
+            serving = asyncio.create_task(server.serve(aio_echo))
+            bad = await aio_connect(server)
+            async with await aio_connect(server) as good:
+                await bad.send(b"fail")
+                with pytest.raises(AbortedError, match="the program failed: ValueError"):
+                    await bad.recv()
+                await bad.abort()
+                await good.send(b"still here")
+                assert await good.recv() == b"still here"
+            server.close()
+            await serving
+        (context,) = heard
+        assert isinstance(context["exception"], ValueError)
+
+    run(main)
+
+
+@pytest.mark.parametrize("how", ["close", "cancel"])
+def test_tasks_that_take_too_long_are_cancelled(how: str) -> None:
+    ends: list[type[BaseException]] = []
+
+    async def waits(conn: rnic.aio.Connection) -> None:
+        try:
+            await conn.recv()
+        except BaseException as error:
+            ends.append(type(error))
+            raise
+
+    async def main() -> None:
+        async with rnic.aio.listen(HOST, 0, config=SMALL) as server:
+            serving = asyncio.create_task(server.serve(waits, grace=0.05))
+            conns = [await aio_connect(server) for _ in range(3)]
+            if how == "close":
+                server.close()
+                await serving
+            else:
+                serving.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await serving
+            for conn in conns:
+                with pytest.raises(ConnectionError):
+                    await conn.recv()
+                await conn.abort()
+        assert ends == [asyncio.CancelledError] * 3
+
+    run(main)
+
+
+def test_close_wakes_the_task_that_accepts() -> None:
+    async def main() -> None:
+        server = rnic.aio.listen(HOST, 0)
+        task = asyncio.create_task(server.accept())
+        await asyncio.sleep(0)
+        server.close()
+        with pytest.raises(rnic.VerbsError, match="the listener is closed"):
+            await task
+
+    run(main)
