@@ -7,7 +7,9 @@ Layers, top down: this facade; `rnic.verbs`, the objects and records; `rnic._nic
 device in C.  `rnic.enums` and `rnic.errors` are leaves that all of them use.
 """
 
-from rnic import aio
+import importlib as _importlib
+import typing as _typing
+
 from rnic._nic.nic import CQ, MR, SGE, WC, CompChannel, RecvWR, SendWR
 from rnic.conn import Connection, Listener, connect, listen
 from rnic.enums import (
@@ -41,6 +43,20 @@ from rnic.verbs.faults import Faults, Lose
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, QPStats
 from rnic.verbs.srq import SRQ, SRQAttr, SRQInitAttr
+
+if _typing.TYPE_CHECKING:
+    from rnic import aio
+else:
+
+    def __getattr__(name: str) -> object:
+        """`rnic.aio` is imported when it is first asked for: asyncio takes as long as half of the rest."""
+        if name == "aio":
+            return _importlib.import_module("rnic.aio")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
 
 __all__ = [
     # devices

@@ -4,6 +4,8 @@
 import ast
 import enum
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,7 +47,17 @@ def test_all_is_what_there_is() -> None:
         "endpoint",
         "testing",
     }
+    assert inspect.ismodule(rnic.aio)  # imported now, if nobody has asked for it yet
     assert public(rnic) - modules == set(rnic.__all__)
+    assert set(rnic.__all__) <= set(dir(rnic))
+    with pytest.raises(AttributeError, match="no attribute 'aoi'"):
+        getattr(rnic, "aoi")  # noqa: B009 - mypy knows that there is none
+
+
+def test_asyncio_is_imported_by_who_asks_for_it() -> None:
+    look = "'asyncio' in sys.modules"
+    program = f"import sys, rnic; assert not {look}; rnic.aio.connect; assert {look}"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_the_stub_has_every_class_and_every_name() -> None:

@@ -11,7 +11,18 @@ import pytest
 from rnic.cli.main import cli, describe, run
 from rnic.errors import VerbsError
 
-COMMANDS = [[], ["devices"], ["info"], ["pingpong"], ["pingpong", "rc"], ["demo"]]
+COMMANDS = [
+    [],
+    ["devices"],
+    ["info"],
+    ["pingpong"],
+    ["pingpong", "rc"],
+    ["demo"],
+    ["lab3"],
+    ["lab3", "receiver"],
+    ["lab3", "sender"],
+    ["lab3", "grade"],
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

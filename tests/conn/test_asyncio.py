@@ -4,19 +4,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rnic
-from conn.peers import HOST, SMALL, WAIT, descriptors, quiet
+from conn.cancelling import CONNECTIONS
+from conn.peers import HOST, SMALL, descriptors, quiet
 from rnic.endpoint import RefusedError
 
-CONNECTIONS = 100
+SEEDS = 200 if os.environ.get("RNIC_SOAK") else 2
 
 
 def run(main: Coroutine[Any, Any, None], timeout: float = 60) -> None:
@@ -67,38 +72,42 @@ def test_the_example_of_the_readme() -> None:
     run(main())
 
 
+def python(*args: str) -> str:
+    """What a program prints that runs with every warning an error, and has nothing to complain of."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-X", "dev", *args],
+        env={"PYTHONASYNCIODEBUG": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
 def test_a_hundred_connections_with_cancellation_at_random_points() -> None:
-    before = descriptors()
-
-    async def client(port: int, seed: int) -> None:
-        rng = random.Random(seed)
-        conn = await rnic.aio.connect(HOST, port, config=SMALL, timeout=WAIT)
-        async with conn:
-            for _ in range(10):
-                message = rng.randbytes(rng.choice((0, 10, 5000, 50_000)))
-                await conn.send(message)
-                assert await conn.recv() == message
-
-    async def cancelled(port: int, seed: int) -> bool:
-        task = asyncio.create_task(client(port, seed))
-        if seed % 4:
-            await asyncio.sleep(random.Random(seed).uniform(0, 1))
-            task.cancel()
-        try:
-            await task
-        except asyncio.CancelledError:
-            return True
-        return False
-
-    async def main() -> None:
-        async with rnic.aio.listen(HOST, 0, config=SMALL) as server:
-            task = asyncio.create_task(serve(server))
-            done = await asyncio.gather(*(cancelled(server.port, seed) for seed in range(CONNECTIONS)))
-            assert 0 < sum(done) < CONNECTIONS, "some were cancelled, some were not"
-            await ended(task)
-
-    run(main())
-    quiet(before)
+    """See conn/cancelling.py: no task hangs, nothing is left, no warning at exit."""
+    seen: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        found = json.loads(python("-m", "conn.cancelling", str(seed)))
+        assert 0 < found["done"] < CONNECTIONS
+        seen.update(found)
+    where = {name.removeprefix("cancelled in ").removesuffix(" alone") for name in seen}
+    calls = {
+        "connect",
+        "next_region",
+        "write",
+        "read",
+        "fetch_add",
+        "compare_swap",
+        "send",
+        "recv",
+        "withdraw",
+    }
+    missing = (calls | {"close", "its peer was cancelled"}) - where
+    assert len(missing) <= (0 if SEEDS > 20 else 3), f"never cancelled: {missing}, of {seen}"
+    print(f"\n{SEEDS * CONNECTIONS} connections: {dict(seen)}")
 
 
 def test_shared_memory() -> None:
@@ -190,6 +199,7 @@ async def serve(conn):
         async for message in conn:
             await conn.send(message)
 async def main():
+    asyncio.get_running_loop().slow_callback_duration = 60  # a busy machine is no mistake of ours
     async with rnic.aio.listen("127.0.0.1", 0) as server:
         accepting = asyncio.create_task(server.accept())
         async with await rnic.aio.connect("localhost", server.port) as conn:
@@ -202,12 +212,4 @@ asyncio.run(main())
 
 
 def test_no_warning_at_exit() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-X", "dev", "-c", PROGRAM],
-        env={"PYTHONASYNCIODEBUG": "1"},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "b'hello'\n", "")
+    assert python("-c", PROGRAM) == "b'hello'\n"

@@ -36,7 +36,7 @@ PY_ROOMS = {
     "conn": {"_nic", "endpoint", "rdmacm", "verbs", "wire", "enums", "errors"},
     "aio": {"_nic", "conn", "endpoint", "rdmacm", "enums", "errors"},
     "testing": {"_nic", "verbs", "enums", "errors", "rnic"},
-    "cli": {"rnic", "errors"},
+    "cli": {"rnic", "rdmacm", "errors"},
 }
 
 

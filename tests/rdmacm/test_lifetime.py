@@ -31,6 +31,7 @@ from rdmacm.ends import (
     part,
     resolve,
     serve,
+    until,
 )
 from rdmacm.mortal import end, mortal
 from rnic import VerbsError
@@ -404,3 +405,25 @@ def test_many_threads_connect_at_once() -> None:
         for caller in callers:
             caller.join(30)
         assert not failures
+
+
+def test_a_request_that_is_taken_back_before_it_was_seen_harms_nobody() -> None:
+    """REQ and REJ wait together when the agent looks: each is acted on before the next is read."""
+    with EventChannel() as ours, EventChannel() as theirs, listening(theirs) as listener:
+        one = create_id(ours, timing=FAST)
+        resolve(one, ("127.0.0.1", listener.get_src_port()))
+        one.create_qp()
+        with registry.lock:  # the agent waits for it
+            assert one.verbs
+            before = one.verbs.counters().rx_packets
+            one.connect()
+            one.destroy()
+            until(
+                lambda: one.verbs is not None and one.verbs.counters().rx_packets >= before + 2, "both arrive"
+            )
+        request = expect(theirs, EventType.CONNECT_REQUEST)
+        expect(theirs, EventType.REJECTED)
+        with request.id, pytest.raises(VerbsError, match="no request waits"):
+            request.id.accept()
+        with joined() as pair:
+            exchange(pair.client, pair.server)

@@ -184,7 +184,7 @@ def test_the_exact_address_goes_before_the_wildcard_wherever_they_are(start: Sta
     assert b.call("dg_listen", SERVICE, DEVICE, reuse=True) == ""
     for mark in range(3):
         peer.call("plain_send", to_gsi(mad(SIDR_REQ, 1, 0, SERVICE, mark=mark)))
-    assert marks(b, 3) == [0, 1, 2]
+    assert sorted(marks(b, 3)) == [0, 1, 2]  # each may come by another process
     b.call("dg_unlisten", SERVICE)
     peer.call("plain_send", to_gsi(mad(REQ, 1, 0, SERVICE, mark=5)))
     assert marks(a) == [5]

@@ -9,6 +9,7 @@
  *   ah.c        address vectors and handles
  *   mcast.c     multicast groups
  *   gsi.c       queue pair 1: listeners, and whose process a CM message is for
+ *   outbox.c    CM messages that wait for room in another process' socket
  *   demux.c     a datagram in: which process, which QP, is its ICRC right
  *   progress.c  one pass: receive, time, doorbells, send
  *   sched.c     which QP has something to do: ready list, held ACKs, timers
@@ -66,7 +67,10 @@ struct dev {
         uint32_t sender_id; /* 0: none */
         uint64_t service_id;
     } requests[DEV_REQUESTS];
-    uint32_t nrequests;   /* ever */
+    uint32_t nrequests;      /* ever */
+    struct outbox *outboxes; /* see outbox.c */
+    uint32_t held_letters;   /* in all of them */
+    uint64_t retry_letters_at;
     struct ah *dying_ahs; /* destroyed, and named by send elements still */
     struct flow sources[DEV_SOURCES];
 
@@ -145,6 +149,13 @@ bool gsi_elsewhere(struct dev *dev, struct port *port, struct incoming *in, cons
                    uint64_t now);
 void gsi_abandon(struct dev *dev);
 
+/* outbox.c. send: 0: on its way, held, or counted as lost; -ECONNREFUSED: there is no such name */
+int outbox_send(struct dev *dev, struct port *port, const struct abstract_name *to, const struct slot_packet *p,
+                const uint8_t *bth, uint64_t now);
+void outbox_timer(struct dev *dev, uint64_t now);
+uint64_t outbox_deadline(const struct dev *dev);
+void outbox_free(struct dev *dev);
+
 /* demux.c. check, icrc: false: dropped */
 bool demux_icrc(struct dev *dev, struct incoming *in, const struct udp_datagram *d, uint32_t n);
 bool demux_check(struct dev *dev, struct incoming *in, const struct sockaddr_in6 *dst, const struct udp_datagram *d);
@@ -165,7 +176,7 @@ void sched_forget(struct dev *dev, struct qp *qp);
 
 /* progress.c. receive: also takes packets from the links. True: there was work, so there may be more. */
 bool progress(struct dev *dev, uint64_t now, bool receive);
-bool progress_forwarded(struct dev *dev, const struct slot *from, uint64_t now); /* one message of such a socket */
+bool progress_forwarded(struct dev *dev, const struct slot *from, uint64_t now); /* what waits in such a socket */
 /* For an application's thread that polls, without the lock; does nothing when another has it. will_wait: it is going to
  * sleep until an event, so that progress is the engine thread's again. */
 void progress_poll(struct dev *dev, bool will_wait);

@@ -127,6 +127,7 @@ static void close_parts(struct dev *dev) {
         port_close(&dev->ports[i]);
     qpn_free(dev);
     ah_free_all(dev);
+    outbox_free(dev);
     udp_rx_free(&dev->rx);
     free(dev->slot_buffer);
     if (dev->nic.events.ring)

@@ -78,8 +78,9 @@ void engine_take_over(struct dev *dev) {
 
 /* ---------------------------------------------------------------- the thread */
 
-static void ports_timer(struct dev *dev, uint64_t now) {
+static void links_timer(struct dev *dev, uint64_t now) {
     uint64_t remaps = 0;
+    outbox_timer(dev, now);
     for (int i = 0; i < dev->net.ngids; i++) {
         struct port *port = &dev->ports[i];
         if (port_deadline(port) <= now && port_timer(port, now))
@@ -90,8 +91,9 @@ static void ports_timer(struct dev *dev, uint64_t now) {
 }
 
 static uint64_t earliest(const struct dev *dev) {
-    uint64_t first = sched_deadline(dev), fault = fault_deadline(&dev->fault);
+    uint64_t first = sched_deadline(dev), fault = fault_deadline(&dev->fault), held = outbox_deadline(dev);
     first = fault < first ? fault : first;
+    first = held < first ? held : first;
     for (int i = 0; i < dev->net.ngids; i++) {
         uint64_t at = port_deadline(&dev->ports[i]);
         first = at < first ? at : first;
@@ -115,7 +117,7 @@ static uint64_t work(struct dev *dev) {
         dev->nic.ack_hold = 0;
         for (int i = 0; more && i < PASSES && !atomic_load(&dev->waiting); i++) {
             uint64_t now = dev_clock();
-            ports_timer(dev, now);
+            links_timer(dev, now);
             if (progress(dev, now, i == 0))
                 busy = now;
             more = now - busy < LINGER_NS && !in_use(dev, now);
@@ -152,7 +154,7 @@ static void look_up(struct dev *dev, bool input) {
     uint64_t now = dev_clock();
     dev_lock(dev);
     arm(dev, false); /* a socket may have got its first queue pair, or lost its last */
-    ports_timer(dev, now);
+    links_timer(dev, now);
     if (input)
         progress(dev, now, true);
     dev_unlock(dev);

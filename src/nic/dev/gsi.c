@@ -257,36 +257,40 @@ static bool own_listener(const struct dev *dev, uint64_t service_id, const struc
 enum found { NOBODY, OURS, HANDED_ON };
 
 static enum found hand_on(struct dev *dev, struct port *port, const struct abstract_name *to,
-                          const struct slot_packet *p, const uint8_t *bth) {
-    int rc = port_hand_on(port, to, p, bth);
+                          const struct slot_packet *p, const uint8_t *bth, uint64_t now) {
+    int rc = outbox_send(dev, port, to, p, bth, now);
     if (rc == -ECONNREFUSED)
         return NOBODY;
-    demux_count_forward(dev, rc, 1); /* a full queue is a loss */
+    if (rc)
+        demux_count_forward(dev, rc, 1);
     return HANDED_ON;
 }
 
 /* The exact address goes before the wildcard, whoever has them. */
 static enum found find_listener(struct dev *dev, struct port *port, uint64_t service_id, const struct slot_packet *p,
-                                const uint8_t *bth) {
+                                const uint8_t *bth, uint64_t now) {
     struct abstract_name name;
     if (own_listener(dev, service_id, port, true))
         return OURS;
     listen_name(&name, service_id, &port->addr);
-    enum found found = hand_on(dev, port, &name, p, bth);
+    enum found found = hand_on(dev, port, &name, p, bth, now);
     if (found != NOBODY)
         return found;
     if (own_listener(dev, service_id, port, false))
         return OURS;
     listen_any_name(&name, service_id, address_is_v4(&port->addr), dev->net.ifindex);
-    return hand_on(dev, port, &name, p, bth);
+    return hand_on(dev, port, &name, p, bth, now);
 }
 
 static enum found find_slot(struct dev *dev, struct port *port, uint32_t comm_id, const struct slot_packet *p,
                             const uint8_t *bth, uint64_t now) {
     uint32_t slot = comm_id >> COMM_ID_INDEX_BITS;
+    struct abstract_name name;
     if (qpn_is_ours(dev, slot))
         return OURS;
-    demux_count_forward(dev, port_forward(port, slot, p, bth, now), 1);
+    abstract_name(&name, SLOT_NAME, slot);
+    if (hand_on(dev, port, &name, p, bth, now) == NOBODY)
+        demux_count_forward(dev, -ECONNREFUSED, 1);
     return HANDED_ON;
 }
 
@@ -298,11 +302,11 @@ static void note_request(struct dev *dev, const struct mad_address *to, const st
 /* A REJ by a peer that gives up and never had an answer names no id of ours, but its own (IBA 12.6.7.2, reason 4): it
  * goes where its REQ went.  When that is not known, it stays. */
 static enum found find_request(struct dev *dev, struct port *port, uint32_t sender_id, const struct slot_packet *p,
-                               const uint8_t *bth) {
+                               const uint8_t *bth, uint64_t now) {
     for (uint32_t i = 0; i < DEV_REQUESTS; i++) {
         const struct request *r = &dev->requests[i];
         if (sender_id && r->sender_id == sender_id && IN6_ARE_ADDR_EQUAL(&r->from, &p->src.sin6_addr))
-            return find_listener(dev, port, r->service_id, p, bth) == HANDED_ON ? HANDED_ON : OURS;
+            return find_listener(dev, port, r->service_id, p, bth, now) == HANDED_ON ? HANDED_ON : OURS;
     }
     return OURS;
 }
@@ -344,9 +348,9 @@ bool gsi_elsewhere(struct dev *dev, struct port *port, struct incoming *in, cons
     if (to.target == MAD_FOR_ID && to.comm_id)
         found = find_slot(dev, port, to.comm_id, &p, pkt->bth, now);
     else if (to.target == MAD_FOR_ID)
-        found = find_request(dev, port, to.sender_id, &p, pkt->bth);
+        found = find_request(dev, port, to.sender_id, &p, pkt->bth, now);
     else if (to.target == MAD_FOR_SERVICE)
-        found = find_listener(dev, port, to.service_id, &p, pkt->bth);
+        found = find_listener(dev, port, to.service_id, &p, pkt->bth, now);
     if (found == HANDED_ON && to.target == MAD_FOR_SERVICE)
         note_request(dev, &to, &p);
     if (found == NOBODY && demux_icrc(dev, in, d, n))

@@ -10,6 +10,7 @@
 
 #define ACK_HOLD_NS 15000  /* an ACK waits so long for the answer of an application that polls all the time */
 #define YIELD_POLLS 64     /* polls in vain, some 20 us */
+#define FORWARDED_AT_ONCE 16
 #define LEAVING 64         /* looks at the sockets before they close */
 #define ROUNDS 8           /* of sending, for a thread that posts or polls */
 #define POLLING_NS 20000   /* which is one that polled so shortly before */
@@ -30,8 +31,7 @@ static struct port *port_at(struct dev *dev, const struct sockaddr_in6 *addr) {
     return NULL;
 }
 
-/* Packets that other processes hand on, and their control messages. */
-bool progress_forwarded(struct dev *dev, const struct slot *slot, uint64_t now) {
+static int take_forwarded(struct dev *dev, const struct slot *slot, uint64_t now) {
     struct slot_packet p;
     int rc = port_slot_input(slot, dev->port_list, dev->net.ngids, dev->slot_buffer, 65536, &p, now);
     if (rc == 1 && p.length) {
@@ -41,7 +41,16 @@ bool progress_forwarded(struct dev *dev, const struct slot *slot, uint64_t now) 
         if (port)
             demux_datagram(dev, port, &d, true, now);
     }
-    return rc >= 0;
+    return rc;
+}
+
+/* Packets that other processes hand on, and their control messages: all that fits such a socket, as who sends more waits
+ * for room. */
+bool progress_forwarded(struct dev *dev, const struct slot *slot, uint64_t now) {
+    int n = 0;
+    while (n < FORWARDED_AT_ONCE && take_forwarded(dev, slot, now) >= 0)
+        n++;
+    return n > 0;
 }
 
 /* The slot's socket carries bulk data only while another user's process has the port. */
@@ -75,8 +84,9 @@ void progress_finish(struct dev *dev, uint64_t now) {
     sched_bells(dev);
     for (int i = 0; i < ROUNDS && dev->ready_first; i++)
         sched_run(dev, now);
+    uint64_t due = sched_deadline(dev), held = outbox_deadline(dev);
     if (!atomic_load(&dev->disarmed))
-        engine_wake_for(dev, dev->ready_first ? now : sched_deadline(dev));
+        engine_wake_for(dev, dev->ready_first ? now : held < due ? held : due);
 }
 
 void progress_poll(struct dev *dev, bool will_wait) {

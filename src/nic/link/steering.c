@@ -11,6 +11,8 @@
 #include "link/abstract.h"
 #include "link/address.h"
 #include "link/slotmsg.h"
+#include "wire/bth.h"
+#include "wire/mad.h"
 
 #define NEVER UINT64_MAX
 #define US 1000ull
@@ -26,6 +28,9 @@
 #define INTERVAL_MIN (20 * MS)  /* between remaps */
 #define INTERVAL_MAX (1000 * MS)
 #define MAX_ROWS 512 /* of a program: stays below net.core.optmem_max where that is 20 KiB */
+#define SPREAD 16    /* members that requests of the CM are spread over */
+#define MAD_AT (BTH_BYTES + DETH_BYTES)
+#define HEAD 18 /* instructions ahead of the spreading */
 #define CREDITS 256
 #define CREDIT_PERIOD (20 * MS)
 
@@ -95,17 +100,52 @@ static bool map_equal(const struct steering_map *a, const struct steering_map *b
 
 /* ---------------------------------------------------------------- the program */
 
-/* The kernel runs it on the UDP payload.  A load beyond a packet's end returns 0: short packets go to index 0. */
+/* A request of the CM names a service, and who offers that is not known here: any member can hand it on.  A different one
+ * each time, so that a repeated request does not meet a stopped member again. */
+static uint32_t spread_build(const struct steering_map *map, struct sock_filter *f) {
+    uint32_t live[SPREAD], count = 0, n = 0;
+    for (uint32_t i = 0; i < map->nmembers && count < SPREAD; i++) {
+        if (!map->members[i].silent) {
+            live[count++] = map->members[i].index;
+        }
+    }
+    if (count > 0) {
+        f[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)(SKF_AD_OFF + SKF_AD_RANDOM));
+        f[n++] = (struct sock_filter)BPF_STMT(BPF_ALU | BPF_MOD | BPF_K, count);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        f[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, i, 0, 1);
+        f[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, live[i]);
+    }
+    f[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, UINT32_MAX); /* nobody is known: by hash */
+    return n;
+}
+
+/* The kernel runs it on the UDP payload.  A load beyond a packet's end returns 0: short packets go to index 0.  Other
+ * messages of the CM have the slot in the communication id, as packets have it in the QPN. */
 static uint32_t program_build(const struct steering_map *map, struct sock_filter *f) {
-    const struct sock_filter head[] = {
+    uint32_t spread = spread_build(map, f + HEAD);
+    const struct sock_filter head[HEAD] = {
         BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 0), /* the opcode */
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PORT_PROBE_OPCODE, 0, 2),
         BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 1), /* a probe names the index */
         BPF_STMT(BPF_RET | BPF_A, 0),
-        BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 5), /* the upper 16 bits of the destination QPN */
-        BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, 16 - SLOT_BITS),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 4), /* the destination QPN, and 8 bits ahead of it */
+        BPF_STMT(BPF_ALU | BPF_AND | BPF_K, 0xFFFFFF),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, QPN_GSI, 2, 0),
+        BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, QPN_INDEX_BITS),
+        BPF_STMT(BPF_JMP | BPF_JA, HEAD - 9 + spread), /* to the rows */
+        BPF_STMT(BPF_LD | BPF_H | BPF_ABS, MAD_AT + MAD_ATTRIBUTE),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, CM_REQ, HEAD - 11, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, CM_SIDR_REQ, HEAD - 12, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, CM_SIDR_REP, 0, 2),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, MAD_AT + MAD_LOCAL_ID),
+        BPF_STMT(BPF_JMP | BPF_JA, 1),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, MAD_AT + MAD_REMOTE_ID),
+        BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, 32 - SLOT_BITS),
+        BPF_STMT(BPF_JMP | BPF_JA, spread),
     };
-    uint32_t n = sizeof head / sizeof head[0], rows = 0;
+    uint32_t n = HEAD + spread, rows = 0;
     memcpy(f, head, sizeof head);
     for (uint32_t i = 0; i < map->nmembers; i++) {
         const struct steering_member *m = &map->members[i];
@@ -119,7 +159,7 @@ static uint32_t program_build(const struct steering_map *map, struct sock_filter
 }
 
 static void attach(struct port *p, const struct steering_map *map) {
-    struct sock_filter filter[2 * MAX_ROWS + 7];
+    struct sock_filter filter[HEAD + 2 * SPREAD + 3 + 2 * MAX_ROWS + 1];
     struct sock_fprog prog = {.len = (unsigned short)program_build(map, filter), .filter = filter};
     /* Refused (no memory): the hash spreads packets and forwarding carries them. */
     (void)setsockopt(p->rx_fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &prog, sizeof prog);
@@ -283,7 +323,9 @@ static void keep_silent(const struct port_steering *st, struct steering_map *fou
     for (uint32_t i = 0; !st->stale && i < st->map.nmembers; i++) {
         const struct steering_member *m = &st->map.members[i];
         if (st->answered[m->index] < 0 && map_by_slot(found, m->slots[0]) == NULL) {
-            map_add(found, m);
+            struct steering_member kept = *m;
+            kept.silent = true;
+            map_add(found, &kept);
         }
     }
 }

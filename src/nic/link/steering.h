@@ -15,7 +15,7 @@
  * (not even itself, or itself at every index) it attaches a program that knows probes alone and asks again.
  *
  * A member that is killed holds no lock (the kernel frees the name); one that is stopped holds it for at most
- * LOCK_PATIENCE; one that does not answer keeps the row it had, or has none.  A wrong map costs forwards, not packets,
+ * LOCK_PATIENCE; one that does not answer keeps the row it had, or has none, and gets no requests of the CM meanwhile.  A wrong map costs forwards, not packets,
  * and forwards make a remap due.  What falls to a stopped member makes no forwards, so while one is silent the remap
  * repeats, at a growing distance.
  */
@@ -31,6 +31,7 @@
 
 struct steering_member {
     uint32_t index; /* in the kernel's group */
+    bool silent;    /* it did not answer, and keeps the row that it had */
     uint32_t nslots;
     uint32_t slots[STEERING_SLOTS]; /* the first one identifies the member */
 };

@@ -12,9 +12,6 @@ enum {
     CLASS_VERSION = 2,
     METHOD = 3,
     TRANSACTION = 8,
-    ATTRIBUTE = 16,
-    LOCAL_ID = 24, /* the sender's communication id; of SIDR messages the request id */
-    REMOTE_ID = 28,
     SERVICE_ID = 32, /* of REQ and SIDR_REQ */
     REJ_REASON = 34,
     SIDR_STATUS = 28,
@@ -30,17 +27,17 @@ static const struct {
     enum mad_target target;
     uint8_t at;
 } messages[] = {
-    [CM_REQ] = {MAD_FOR_SERVICE, SERVICE_ID}, [CM_MRA] = {MAD_FOR_ID, REMOTE_ID},
-    [CM_REJ] = {MAD_FOR_ID, REMOTE_ID},       [CM_REP] = {MAD_FOR_ID, REMOTE_ID},
-    [CM_RTU] = {MAD_FOR_ID, REMOTE_ID},       [CM_DREQ] = {MAD_FOR_ID, REMOTE_ID},
-    [CM_DREP] = {MAD_FOR_ID, REMOTE_ID},      [CM_SIDR_REQ] = {MAD_FOR_SERVICE, SERVICE_ID},
-    [CM_SIDR_REP] = {MAD_FOR_ID, LOCAL_ID},   [CM_LAP] = {MAD_FOR_ID, REMOTE_ID},
-    [CM_APR] = {MAD_FOR_ID, REMOTE_ID},
+    [CM_REQ] = {MAD_FOR_SERVICE, SERVICE_ID},   [CM_MRA] = {MAD_FOR_ID, MAD_REMOTE_ID},
+    [CM_REJ] = {MAD_FOR_ID, MAD_REMOTE_ID},     [CM_REP] = {MAD_FOR_ID, MAD_REMOTE_ID},
+    [CM_RTU] = {MAD_FOR_ID, MAD_REMOTE_ID},     [CM_DREQ] = {MAD_FOR_ID, MAD_REMOTE_ID},
+    [CM_DREP] = {MAD_FOR_ID, MAD_REMOTE_ID},    [CM_SIDR_REQ] = {MAD_FOR_SERVICE, SERVICE_ID},
+    [CM_SIDR_REP] = {MAD_FOR_ID, MAD_LOCAL_ID}, [CM_LAP] = {MAD_FOR_ID, MAD_REMOTE_ID},
+    [CM_APR] = {MAD_FOR_ID, MAD_REMOTE_ID},
 };
 
 struct mad_address mad_address(const uint8_t mad[MAD_BYTES]) {
-    uint16_t attribute = get_be16(mad + ATTRIBUTE);
-    struct mad_address out = {MAD_OTHER, 0, 0, get_be32(mad + LOCAL_ID)};
+    uint16_t attribute = get_be16(mad + MAD_ATTRIBUTE);
+    struct mad_address out = {MAD_OTHER, 0, 0, get_be32(mad + MAD_LOCAL_ID)};
     if (mad[BASE_VERSION] != 1 || mad[CLASS] != CM_CLASS || mad[CLASS_VERSION] != CM_CLASS_VERSION ||
         mad[METHOD] != METHOD_SEND || attribute >= sizeof messages / sizeof *messages)
         return out;
@@ -59,25 +56,25 @@ static void header(uint8_t *answer, const uint8_t *request, uint16_t attribute) 
     answer[CLASS_VERSION] = CM_CLASS_VERSION;
     answer[METHOD] = METHOD_SEND;
     memcpy(answer + TRANSACTION, request + TRANSACTION, TRANSACTION_BYTES);
-    put_be16(answer + ATTRIBUTE, attribute);
+    put_be16(answer + MAD_ATTRIBUTE, attribute);
 }
 
 /* There is no communication id of ours in it: the REQ made none (IBA 12.6.7). */
 static void reject(uint8_t *answer, const uint8_t *request) {
     header(answer, request, CM_REJ);
-    memcpy(answer + REMOTE_ID, request + LOCAL_ID, ID_BYTES);
+    memcpy(answer + MAD_REMOTE_ID, request + MAD_LOCAL_ID, ID_BYTES);
     put_be16(answer + REJ_REASON, CM_REJ_INVALID_SERVICE_ID); /* what was rejected, in byte 32, is 0: a REQ */
 }
 
 static void deny(uint8_t *answer, const uint8_t *request) {
     header(answer, request, CM_SIDR_REP);
-    memcpy(answer + LOCAL_ID, request + LOCAL_ID, ID_BYTES);
+    memcpy(answer + MAD_LOCAL_ID, request + MAD_LOCAL_ID, ID_BYTES);
     answer[SIDR_STATUS] = CM_SIDR_UNSUPPORTED;
     memcpy(answer + SIDR_SERVICE_ID, request + SERVICE_ID, SERVICE_ID_BYTES);
 }
 
 void mad_refuse(uint8_t answer[MAD_BYTES], const uint8_t request[MAD_BYTES]) {
-    if (get_be16(request + ATTRIBUTE) == CM_SIDR_REQ)
+    if (get_be16(request + MAD_ATTRIBUTE) == CM_SIDR_REQ)
         deny(answer, request);
     else
         reject(answer, request);

@@ -14,6 +14,13 @@
 #define CM_REJ_INVALID_SERVICE_ID 8 /* IBA 12.6.7.2 */
 #define CM_SIDR_UNSUPPORTED 1       /* IBA 12.11.2: service ID not supported */
 
+/* Where a message says what it is and whom it is for (IBA 13.4.3, 12.6.5 to 12.6.17, 12.11.1, 12.11.2). */
+enum {
+    MAD_ATTRIBUTE = 16,
+    MAD_LOCAL_ID = 24, /* the sender's communication id; of SIDR messages the request id */
+    MAD_REMOTE_ID = 28,
+};
+
 enum cm_attribute {
     CM_REQ = 0x10,
     CM_MRA = 0x11,

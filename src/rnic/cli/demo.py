@@ -115,11 +115,10 @@ def make_file(stack: ExitStack, size: int, console: Console) -> Path:
     return path
 
 
-@contextmanager
-def progress(console: Console, title: str, total: int) -> Iterator[Advance]:
-    """A progress bar with units on a terminal, nothing elsewhere; yields what to tell of bytes just done."""
-    bar = Progress(
-        TextColumn("{task.description}"),
+def bars(console: Console) -> Progress:
+    """Where progress bars are shown, with units; disabled where there is no terminal."""
+    return Progress(
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
         DownloadColumn(binary_units=True),
@@ -128,6 +127,12 @@ def progress(console: Console, title: str, total: int) -> Iterator[Advance]:
         console=console,
         disable=not console.is_terminal,
     )
+
+
+@contextmanager
+def progress(console: Console, title: str, total: int) -> Iterator[Advance]:
+    """A progress bar with units on a terminal, nothing elsewhere; yields what to tell of bytes just done."""
+    bar = bars(console)
     with bar:
         task = bar.add_task(title, total=total)
         yield lambda count: bar.advance(task, count)

@@ -15,6 +15,7 @@ import click
 
 from rnic.cli.demo import demo, demo_receiver
 from rnic.cli.devices import devices, info
+from rnic.cli.lab3 import lab3
 from rnic.cli.pingpong import pingpong
 from rnic.errors import VerbsError
 
@@ -37,10 +38,11 @@ def cli() -> None:
     rnic pingpong rc                a server; `rnic pingpong rc HOST` is its client
     rnic pingpong uc                the same over an unreliable connection; ud: with datagrams; srq: over many
     rnic demo                       a file by RDMA WRITE between two processes
+    rnic lab3                       the same as an exercise, with a grader
     """
 
 
-for command in (devices, info, pingpong, demo, demo_receiver):
+for command in (devices, info, pingpong, demo, demo_receiver, lab3):
     cli.add_command(command)
 
 

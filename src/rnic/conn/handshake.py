@@ -23,11 +23,14 @@ from rnic.endpoint import (
     refusal,
 )
 from rnic.errors import VerbsError
-from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, create_id
+from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, Timing, create_id
 from rnic.wire import RejReason
 
 _log = logging.getLogger("rnic.conn")
 _FAILED = (EventType.ADDR_ERROR, EventType.ROUTE_ERROR, EventType.CONNECT_ERROR)
+# A lost message comes again after a second, not after five as the kernel has it: connect() waits for ten.  A
+# peer that needs longer to accept says so with an MRA.
+_TIMING = Timing(response_timeout=17)
 
 
 class Dial:
@@ -39,7 +42,7 @@ class Dial:
         self.core: Core | None = None
         self.done = False
         self.channel = EventChannel()
-        self.cm_id = create_id(self.channel)
+        self.cm_id = create_id(self.channel, timing=_TIMING)
         try:
             self.cm_id.resolve_addr(None, (host, port))
         except BaseException:

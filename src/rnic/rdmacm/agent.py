@@ -8,12 +8,13 @@ holds the registry's lock and then calls flush(), so that a call sends at once, 
 from __future__ import annotations
 
 import contextlib
+import heapq
+import itertools
 import logging
 import os
 import select
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from errno import ECONNREFUSED, EIO, ENODEV
 from time import monotonic_ns
 from typing import TYPE_CHECKING
@@ -34,14 +35,6 @@ _log = logging.getLogger("rnic.rdmacm")
 _WATCH_NS = 250 * 10**6
 _LAST_WORDS_NS = 10**8  # what a process sent before it died may be in the queues of others, who hand it on
 _LINGER_NS = 2 * 10**9  # how long the last disconnect requests are repeated after the last id has gone
-
-
-@dataclass(slots=True)
-class Timer:
-    """Something to do at a time; it returns when again, or None."""
-
-    due: int
-    call: Callable[[int], int | None]
 
 
 class Served:
@@ -74,7 +67,8 @@ class Agent:
         self.failed: BaseException | None = None
         self.ended = False
         self.on_end: Callable[[Agent], None] = lambda _agent: None
-        self._timers: list[Timer] = []
+        self._timers: list[tuple[int, int, Callable[[int], int | None]]] = []  # a heap: due, serial, call
+        self._serial = itertools.count()
         self._watching = False
         self._linger: int | None = None
         self._sleeps_until: int | None = None
@@ -118,7 +112,7 @@ class Agent:
 
     def at(self, due: int, call: Callable[[int], int | None]) -> None:
         """Call at a time (of monotonic_ns()), and again when it says so; flush() has to follow."""
-        self._timers.append(Timer(due, call))
+        heapq.heappush(self._timers, (due, next(self._serial), call))
 
     def watch(self) -> None:
         """Look at the ids' queue pairs now and then, while there are any: their errors end connections."""
@@ -251,10 +245,9 @@ class Agent:
 
     def _work(self) -> None:
         while (got := self.gsi.take()) is not None:
-            now = monotonic_ns()
             for data, source in got:
-                self.cm.input(data, source, now)
-            self.flush()
+                self.cm.input(data, source, monotonic_ns())
+                self.flush()  # each alone: what an event tells must be so still when somebody acts on it
         self._bury()
         now = monotonic_ns()
         self.cm.timer(now)
@@ -264,20 +257,16 @@ class Agent:
         self.flush()
 
     def _fire(self, now: int) -> None:
-        for timer in [one for one in self._timers if one.due <= now]:
-            again = timer.call(now)
-            if again is None:
-                self._timers.remove(timer)
-            else:
-                timer.due = again
+        while self._timers and self._timers[0][0] <= now:
+            call = heapq.heappop(self._timers)[2]
+            if (again := call(now)) is not None:
+                self.at(again, call)
 
     def _deadline(self) -> int | None:
-        dues = [timer.due for timer in self._timers]
-        if (due := self.cm.deadline()) is not None:
-            dues.append(due)
-        if self._linger is not None:
-            dues.append(self._linger)
-        return min(dues, default=None)
+        first = self._timers[0][0] if self._timers else None
+        return min(
+            (due for due in (first, self.cm.deadline(), self._linger) if due is not None), default=None
+        )
 
     def _changed(self, change: routes.Change) -> None:
         """An address or the network interface went away."""

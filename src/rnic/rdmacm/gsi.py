@@ -20,7 +20,7 @@ from rnic.wire import GSI_QKEY, GSI_QPN, MAD_BYTES
 
 _log = logging.getLogger("rnic.rdmacm")
 
-RECEIVES = 512  # datagrams that can come while the agent is busy
+RECEIVES = 2048  # datagrams that can come while the agent is busy
 SENDS = 256
 AHS = 256  # destinations whose address handles are kept
 _PATIENCE = 1.0  # seconds for sends to go out: more is a device that has failed

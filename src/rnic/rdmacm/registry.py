@@ -35,6 +35,8 @@ class Registry:
             raise VerbsError(EADDRNOTAVAIL, f"{ip} is no address of this host", verb)
         if scope in indices:
             indices = [scope]
+        if len(indices) == 1 and (known := self._agents.get(indices[0])):
+            return known
         for device in get_device_list():
             if device.index in indices:
                 return self._agent(device)

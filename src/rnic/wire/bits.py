@@ -145,10 +145,7 @@ class _Place:
     name: str
     kind: _Number
     pieces: tuple[tuple[int, int], ...]  # (shift from the structure's lowest bit, bits), the highest first
-
-    @property
-    def bits(self) -> int:
-        return sum(bits for _, bits in self.pieces)
+    bits: int  # of all pieces
 
     def take(self, word: int) -> int:
         value = 0
@@ -201,7 +198,7 @@ def _make_layout(cls: type[BitStruct]) -> _Layout:
             continue
         pieces, kind = one.metadata[_KEY]
         shifts = tuple((cls.SIZE * 8 - start - bits, bits) for start, bits in pieces)
-        place = _Place(one.name, kind, shifts)
+        place = _Place(one.name, kind, shifts, sum(bits for _, bits in pieces))
         mask = place.put((1 << place.bits) - 1)
         assert not covered & mask, f"{cls.__name__}.{one.name} overlaps another field"
         covered |= mask

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * CM messages on their way to other processes whose sockets are full.
+ *
+ * A unix socket holds net.unix.max_dgram_qlen datagrams (10), and a hundred clients that call at the same time are
+ * more.  What is lost here comes again only when its sender's CM timeout is over, after seconds; so it waits, for as
+ * long as a process may have to wait for a processor.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dev/dev.h"
+#include "wire/icrc.h"
+#include "wire/mad.h"
+
+#define RETRY_NS 100000ull        /* a receiver that runs empties its socket meanwhile */
+#define PATIENCE_NS 1000000000ull /* then it is taken for stopped */
+#define HELD_MAX 8192u            /* messages, some 3 MB */
+#define HELD_EACH 4096u           /* for one that is stopped */
+#define PACKET_MAX (BTH_BYTES + DETH_BYTES + MAD_BYTES + ICRC_BYTES)
+
+struct letter {
+    struct letter *next;
+    struct port *port; /* where it came in */
+    struct slot_packet packet;
+    uint64_t until;
+    uint8_t bytes[PACKET_MAX];
+};
+
+struct outbox {
+    struct outbox *next;
+    struct abstract_name to;
+    struct letter *first, **last;
+    uint32_t count;
+};
+
+static struct outbox *find(const struct dev *dev, const struct abstract_name *to) {
+    struct outbox *box = dev->outboxes;
+    while (box && (box->to.length != to->length || memcmp(&box->to.un, &to->un, to->length)))
+        box = box->next;
+    return box;
+}
+
+static struct outbox *open_box(struct dev *dev, const struct abstract_name *to) {
+    struct outbox *box = calloc(1, sizeof *box);
+    if (!box)
+        return NULL;
+    *box = (struct outbox){.next = dev->outboxes, .to = *to, .last = &box->first};
+    dev->outboxes = box;
+    return box;
+}
+
+static int hold(struct dev *dev, struct port *port, const struct abstract_name *to, const struct slot_packet *p,
+                const uint8_t *bth, uint64_t now) {
+    struct outbox *box = find(dev, to);
+    if (p->length > PACKET_MAX || dev->held_letters == HELD_MAX || (box && box->count == HELD_EACH))
+        return -EAGAIN;
+    if (!box && !(box = open_box(dev, to)))
+        return -EAGAIN;
+    struct letter *letter = malloc(sizeof *letter);
+    if (!letter)
+        return -EAGAIN;
+    *letter = (struct letter){.port = port, .packet = *p, .until = now + PATIENCE_NS};
+    memcpy(letter->bytes, bth, p->length);
+    *box->last = letter;
+    box->last = &letter->next;
+    box->count++;
+    if (dev->held_letters++ == 0)
+        dev->retry_letters_at = now + RETRY_NS;
+    return 0;
+}
+
+int outbox_send(struct dev *dev, struct port *port, const struct abstract_name *to, const struct slot_packet *p,
+                const uint8_t *bth, uint64_t now) {
+    const struct outbox *box = find(dev, to);
+    int rc = box && box->first ? -EAGAIN : port_hand_on(port, to, p, bth);
+    if (rc == 0)
+        demux_count_forward(dev, 0, 1);
+    if (rc != -EAGAIN)
+        return rc;
+    rc = hold(dev, port, to, p, bth, now);
+    if (rc)
+        demux_count_forward(dev, rc, 1);
+    return 0;
+}
+
+/* What the receiver has room for now; its first letter's time decides about all behind it. */
+static void deliver(struct dev *dev, struct outbox *box, uint64_t now) {
+    struct letter *letter;
+    while ((letter = box->first)) {
+        int rc = port_hand_on(letter->port, &box->to, &letter->packet, letter->bytes);
+        if (rc == -EAGAIN && now < letter->until)
+            return;
+        demux_count_forward(dev, rc, 1);
+        box->first = letter->next;
+        box->count--;
+        dev->held_letters--;
+        free(letter);
+    }
+    box->last = &box->first;
+}
+
+void outbox_timer(struct dev *dev, uint64_t now) {
+    if (!dev->held_letters || now < dev->retry_letters_at)
+        return;
+    for (struct outbox **at = &dev->outboxes, *box; (box = *at);) {
+        deliver(dev, box, now);
+        if (box->first) {
+            at = &box->next;
+            continue;
+        }
+        *at = box->next;
+        free(box);
+    }
+    dev->retry_letters_at = now + RETRY_NS;
+}
+
+uint64_t outbox_deadline(const struct dev *dev) { return dev->held_letters ? dev->retry_letters_at : NEVER; }
+
+void outbox_free(struct dev *dev) {
+    struct outbox *box;
+    while ((box = dev->outboxes)) {
+        struct letter *letter;
+        while ((letter = box->first)) {
+            box->first = letter->next;
+            free(letter);
+        }
+        dev->outboxes = box->next;
+        free(box);
+    }
+    dev->held_letters = 0;
+}

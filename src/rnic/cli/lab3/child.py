@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A student's program in a process of its own, with a time limit."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import IO, Self
+
+ERROR_CHARACTERS = 4096
+FILE_BYTES = 16 << 20  # what it may write to a file, so that one that prints without end fills no disk
+END_SECONDS = 0.3  # how long a program may take to end by itself when its connection is gone
+
+
+def command_of(script: Path) -> list[str]:
+    """How to run it: a program that is no Python runs as itself."""
+    if script.suffix != ".py" and os.access(script, os.X_OK):
+        return [str(script.resolve())]
+    return [sys.executable, str(script)]
+
+
+class Child:
+    """A running program; a context manager that ends it, and what it has started."""
+
+    def __init__(self, command: list[str], seconds: float) -> None:
+        self.seconds = seconds
+        self._deadline = time.monotonic() + seconds
+        with ExitStack() as stack:
+            self._out = stack.enter_context(tempfile.TemporaryFile())
+            self._err = stack.enter_context(tempfile.TemporaryFile())
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=self._out,
+                stderr=self._err,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+            resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+            self._stack = stack.pop_all()
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.poll() is None
+
+    @property
+    def status(self) -> int | None:
+        """Its exit code, negative for a signal."""
+        return self._process.poll()
+
+    def gone(self) -> str | None:
+        """Why nothing more will come of it, or None."""
+        if not self.running:
+            return f"the sender ended with {self.how()}"
+        if time.monotonic() > self._deadline:
+            return f"the sender was still running after {self.seconds:g} s"
+        return None
+
+    def how(self) -> str:
+        """How it ended."""
+        status = self.status or 0
+        return f"exit code {status}" if status >= 0 else signal.Signals(-status).name
+
+    def end(self, seconds: float = 0) -> None:
+        """Let it end by itself for so long, then kill it and all that it has started."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def output(self) -> str:
+        """What it has printed."""
+        return _text(self._out)
+
+    def errors(self) -> str:
+        """The last of what it has written to stderr."""
+        return _text(self._err)[-ERROR_CHARACTERS:]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+        self._stack.close()
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")

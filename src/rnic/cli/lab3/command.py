@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rnic lab3`: what is asked for on the command line."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from contextlib import nullcontext
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from rnic.cli import params
+from rnic.cli.lab3 import grade as grading
+from rnic.cli.lab3.protocol import check_id
+from rnic.cli.lab3.receiver import Settings, serve
+from rnic.cli.lab3.sender import send_file
+from rnic.cli.lab3.skeleton import skeleton
+
+PORT = 7471
+FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
+FOLDER = click.Path(exists=True, file_okay=False, writable=True, path_type=Path)
+SECONDS = click.FloatRange(min=0, min_open=True, max=86400)
+
+
+@click.group(invoke_without_command=True)
+@click.option("--skeleton", "wants_skeleton", is_flag=True, help="Print the exercise: a sender with TODOs.")
+@click.pass_context
+def lab3(ctx: click.Context, wants_skeleton: bool) -> None:
+    """File transfer: write the sender, get a secret key.
+
+    The sender announces a file, moves its bytes by RDMA WRITE into the receiver's memory, and is paid with
+    the key of its id when their hash is right.
+
+    \b
+    rnic lab3 receiver                          waits for senders
+    rnic lab3 sender HOST FILE --id alice       a sender that is right
+    rnic lab3 --skeleton > sender.py            the exercise: your own
+    rnic lab3 grade sender.py                   says which of its steps are right
+    """
+    if wants_skeleton:
+        if ctx.invoked_subcommand:
+            raise click.UsageError("--skeleton goes alone")
+        click.echo(skeleton(), nl=False)
+    elif ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@lab3.command()
+@click.option(
+    "-p",
+    "--port",
+    type=params.number(0, 65535),
+    default=PORT,
+    show_default=True,
+    help="RDMA-CM port; 0: any free one.",
+)
+@click.option("--bind", default="0.0.0.0", show_default=True, help="Address to listen at; :: is IPv6, too.")
+@click.option("--dir", "folder", type=FOLDER, default=".", help="Where the files go. [default: here]")
+@click.option(
+    "--region",
+    type=params.size(1 << 30),
+    default="4M",
+    show_default=True,
+    help="Memory that each sender may write to.",
+)
+@click.option(
+    "--secret",
+    envvar="RNIC_LAB3_SECRET",
+    help="What keys are made of, with the id; else random. Also RNIC_LAB3_SECRET in the environment.",
+)
+@click.option(
+    "--timeout", type=SECONDS, default=10.0, show_default=True, help="Seconds that a sender may be silent."
+)
+@click.option("--once", is_flag=True, help="End after one sender, with its exit code.")
+def receiver(
+    port: int, bind: str, folder: Path, region: int, secret: str | None, timeout: float, once: bool
+) -> int:
+    """Wait for senders, side by side, until Ctrl-C.
+
+    A file gets its name, lab3- and the beginning of its SHA-256, when its hash is right; before that it is a
+    hidden temporary file, which goes if the transfer fails.
+
+    \b
+    rnic lab3 receiver --dir /tmp/files
+    rnic lab3 receiver --once --port 0
+    """
+    if not region:
+        raise click.BadParameter("a region has 1 byte or more", param_hint="--region")
+    key = secret.encode() if secret else secrets.token_bytes(32)
+    return serve(bind, port, Settings(folder, region, timeout, key), once, Console(highlight=False))
+
+
+@lab3.command()
+@click.argument("host")
+@click.argument("path", metavar="FILE", type=FILE)
+@click.option("--id", "who", required=True, help="Who you are: the secret key is made for it.")
+@click.option(
+    "-p", "--port", type=params.number(1, 65535), default=PORT, show_default=True, help="RDMA-CM port."
+)
+@click.option(
+    "--timeout", type=SECONDS, default=10.0, show_default=True, help="Seconds that an answer may take."
+)
+def sender(host: str, path: Path, who: str, port: int, timeout: float) -> None:
+    """Send a file, and print the secret key for it.
+
+    \b
+    rnic lab3 sender 192.0.2.1 /usr/bin/python3 --id alice
+    """
+    try:
+        check_id(who)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--id") from None
+    console = Console(highlight=False)
+    key = send_file(host, port, path, who, timeout, console)
+    click.echo(f"secret key: {key}")
+
+
+@lab3.command()
+@click.argument("script", type=FILE)
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option(
+    "--timeout", type=SECONDS, default=20.0, show_default=True, help="Seconds that the script has for a file."
+)
+def grade(script: Path, as_json: bool, timeout: float) -> int:
+    """Run a sender with several files, and say which of its steps are right.
+
+    It is called as SCRIPT HOST FILE --id ID --port PORT: a .py file by this Python, an executable by itself.
+    Exit code 0 when all is right, 1 when something is not.
+
+    \b
+    rnic lab3 grade sender.py
+    """
+    console = Console(highlight=False)
+    with nullcontext() if as_json else console.status("grading"):
+        reports = list(grading.grade(script, timeout))
+    passed = all(report.failed is None for report in reports)
+    if as_json:
+        cases = [report.as_dict() for report in reports]
+        click.echo(json.dumps({"script": str(script), "passed": passed, "cases": cases}, indent=2))
+    else:
+        grading.show(reports, console)
+    return 0 if passed else 1

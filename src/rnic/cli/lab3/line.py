@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A connection of lab 3: messages in and out, and what ends it.  Every wait has a limit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Self
+
+import rnic
+from rnic.cli.lab3.faults import Code, Fault
+from rnic.cli.lab3.messages import MESSAGE_BYTES, TEXT_BYTES, Error, Message, padded
+from rnic.rdmacm import CmId, Event, EventChannel, EventType, create_id
+
+SLICE = 0.02  # seconds between two looks at what no descriptor tells
+REFUSE_SECONDS = 0.5  # how long a peer that is refused may take to hear why
+RECEIVE_ID, SEND_ID = 1 << 32, 1 << 33  # wr_id; an RDMA WRITE has a smaller one
+FAILURES = {
+    rnic.WCStatus.RETRY_EXC_ERR: "does not answer any more",
+    rnic.WCStatus.REM_ACCESS_ERR: "refuses the address or the key",
+}
+
+Gone = Callable[[], str | None]  # why the peer will never answer, or None
+
+
+class Line:
+    """One end of a connection; a context manager that releases it.
+
+    A receive is posted for one message at a time: expect() it before what it answers is sent.
+    """
+
+    def __init__(
+        self, cm_id: CmId, peer: str, timeout: float, *, gone: Gone | None = None, stop: int | None = None
+    ) -> None:
+        self.cm_id, self.peer, self.timeout = cm_id, peer, timeout
+        self._gone, self._stop = gone, stop
+        self.established = False
+        self.end: str | None = None
+        """Why nothing more will come, once that is known."""
+        self.written: deque[int] = deque()
+        """The wr_ids of RDMA WRITEs that have completed."""
+        self._inbox: deque[bytes] = deque()
+        self._sending = False
+        with ExitStack() as stack:
+            stack.callback(self._release)
+            context = cm_id.verbs
+            assert context is not None
+            self.pd = stack.enter_context(context.alloc_pd())
+            self._out = stack.enter_context(self.pd.alloc_mr(MESSAGE_BYTES, rnic.AccessFlags.LOCAL_WRITE))
+            self._into = stack.enter_context(self.pd.alloc_mr(MESSAGE_BYTES, rnic.AccessFlags.LOCAL_WRITE))
+            self.qp = cm_id.create_qp(self.pd)
+            stack.callback(cm_id.destroy_qp)
+            self._poller = self._watch()
+            self.stack = stack.pop_all()
+            """What else lives as long as the connection."""
+
+    def _watch(self) -> select.poll:
+        poller = select.poll()
+        for watched in (
+            self.cm_id.channel,
+            self.cm_id.send_cq_channel,
+            self.cm_id.recv_cq_channel,
+            self._stop,
+        ):
+            if watched is not None:
+                poller.register(watched, select.POLLIN)
+        return poller
+
+    def _release(self) -> None:
+        channel = self.cm_id.channel
+        self.cm_id.destroy()
+        channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stack.close()
+
+    # ------------------------------------------------------------------ messages
+
+    def expect(self) -> None:
+        """Post the receive for the next message."""
+        self.cm_id.post_recv(self._into, wr_id=RECEIVE_ID)
+
+    @property
+    def has_message(self) -> bool:
+        """Whether receive() would not wait."""
+        return bool(self._inbox)
+
+    def send(self, message: Message, doing: str) -> None:
+        """Send a message; the peer has it when this returns.
+
+        Fault LOST leaves that open: an acknowledgement may still have been on its way.
+        """
+        self._post(message, doing)
+        self.until(lambda: not self._sending, doing)
+
+    def _post(self, message: Message, doing: str) -> None:
+        self.until(lambda: not self._sending, doing)
+        data = message.emit()
+        self._out.buf[: len(data)] = data
+        self._sending = True
+        self.cm_id.post_send(rnic.SGE(self._out, length=len(data)), wr_id=SEND_ID)
+
+    def ask(self, message: Message, doing: str) -> bytes:
+        """Send a message and wait for its answer, which says that it was received, too."""
+        self.expect()
+        self._post(message, doing)
+        return self.receive(doing)
+
+    def receive(self, doing: str) -> bytes:
+        """The next message."""
+        self.until(lambda: self.has_message, doing)
+        return self._inbox.popleft()
+
+    # ------------------------------------------------------------------ waiting
+
+    def until(self, ready: Callable[[], bool], doing: str, timeout: float | None = None) -> None:
+        """Wait.  Fault LOST when the connection ends before that, SILENT when it takes too long."""
+        timeout = self.timeout if timeout is None else timeout
+        deadline = time.monotonic() + timeout
+        while not ready():
+            if self.end:
+                raise Fault(Code.LOST, f"{doing}: {self.end}")
+            if why := self._gone and self._gone():
+                self._take()  # its last words may have come meanwhile
+                if ready():
+                    return
+                raise Fault(Code.LOST, f"{doing}: {why}")
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise Fault(Code.SILENT, f"{doing}: nothing came from the {self.peer} within {timeout:g} s")
+            self.pump(min(left, SLICE) if self._gone else left)
+
+    def pump(self, seconds: float) -> None:
+        """Take what has happened; sleep up to that long when nothing has."""
+        if not self._take():
+            self._sleep(seconds)
+            self._take()
+
+    def _sleep(self, seconds: float) -> None:
+        for fd, _ in self._poller.poll(max(1, round(seconds * 1000))):
+            if fd == self._stop:
+                raise Fault(Code.FAILED, "the receiver was interrupted")
+        for channel in (self.cm_id.send_cq_channel, self.cm_id.recv_cq_channel):
+            assert channel is not None
+            with contextlib.suppress(TimeoutError):
+                channel.get_cq_event(0).ack_events()
+
+    def _take(self) -> bool:
+        """Events before completions: what came before a disconnect is not lost by it."""
+        found = False
+        with contextlib.suppress(TimeoutError):
+            while True:
+                with self.cm_id.channel.get_cm_event(0) as event:
+                    self._on_event(event)
+                    found = True
+        for cq in (self.cm_id.send_cq, self.cm_id.recv_cq):
+            assert cq is not None
+            cq.req_notify()
+            for wc in cq.poll(16):
+                self._on_completion(wc)
+                found = True
+        return found
+
+    def _on_event(self, event: Event) -> None:
+        match event.event:
+            case EventType.ESTABLISHED:
+                self.established = True
+            case EventType.DISCONNECTED:
+                self.end = self.end or self._why_disconnected()
+                self.cm_id.disconnect()  # the peer waits for our agreement; to agree twice does nothing
+            case EventType.TIMEWAIT_EXIT:
+                pass
+            case kind:
+                self.end = f"the connection ended with {kind.name}"
+
+    def _why_disconnected(self) -> str:
+        if self.qp.statistics().counters.nak_remote_sent:
+            return f"the {self.peer} used an address or a key that it was not given"
+        return f"the {self.peer} disconnected"
+
+    def _on_completion(self, wc: rnic.WC) -> None:
+        if not wc.ok:
+            if wc.status is not rnic.WCStatus.WR_FLUSH_ERR:
+                self.end = self.end or self._why_failed(wc)
+        elif wc.wr_id == RECEIVE_ID:
+            self._inbox.append(bytes(self._into.buf[: wc.byte_len]))
+        elif wc.wr_id == SEND_ID:
+            self._sending = False
+        else:
+            self.written.append(wc.wr_id)
+
+    def refuse(self, text: str) -> None:
+        """Let the peer know why this is the end, if it listens; a stop does not interrupt that."""
+        if self._stop is not None:
+            self._poller.unregister(self._stop)
+        self._stop = self._gone = None
+        self.timeout = min(self.timeout, REFUSE_SECONDS)
+        with contextlib.suppress(Fault, OSError):
+            self.send(Error(padded(text, TEXT_BYTES)), "refusing")
+
+    def _why_failed(self, wc: rnic.WC) -> str:
+        if words := FAILURES.get(wc.status):
+            return f"the {self.peer} {words} ({wc.status.name})"
+        return wc.explain()
+
+    def hang_up(self) -> None:
+        """Disconnect, unless the peer did."""
+        if self.end is None:
+            self.cm_id.disconnect()
+
+
+def connect(host: str, port: int, timeout: float) -> Line:
+    """Call the receiver.  Fault CONNECT when there is none."""
+    where = f"{host} port {port}"
+    try:
+        return _connect(host, port, timeout, where)
+    except rnic.VerbsError as error:
+        raise Fault(Code.CONNECT, f"{where}: {error.strerror}") from None
+
+
+def _connect(host: str, port: int, timeout: float, where: str) -> Line:
+    channel = EventChannel()
+    cm_id = create_id(channel)
+    with ExitStack() as undo:
+        undo.callback(channel.close)
+        undo.callback(cm_id.destroy)
+        cm_id.resolve_addr(None, (host, port), round(timeout * 1000))
+        _await(channel, EventType.ADDR_RESOLVED, where, timeout)
+        cm_id.resolve_route(round(timeout * 1000))
+        _await(channel, EventType.ROUTE_RESOLVED, where, timeout)
+        undo.pop_all()
+    with ExitStack() as undo:
+        line = undo.enter_context(Line(cm_id, "receiver", timeout))
+        cm_id.connect()
+        _await(channel, EventType.ESTABLISHED, where, timeout)
+        line.established = True
+        undo.pop_all()
+    return line
+
+
+def _await(channel: EventChannel, wanted: EventType, where: str, timeout: float) -> None:
+    try:
+        event = channel.get_cm_event(timeout)
+    except TimeoutError:
+        raise Fault(Code.CONNECT, f"{where} did not answer within {timeout:g} s") from None
+    with event:
+        if event.event is not wanted:
+            raise Fault(Code.CONNECT, f"{where}: {_reason(event)}")
+
+
+def _reason(event: Event) -> str:
+    if event.event is EventType.REJECTED:
+        return "nobody listens there" if event.status == INVALID_SERVICE_ID else _refusal(event)
+    if event.status < 0:
+        return os.strerror(-event.status)
+    return event.event.name
+
+
+INVALID_SERVICE_ID = 8  # reason of a REJ (IBA 12.6.7.2)
+
+
+def _refusal(event: Event) -> str:
+    data = getattr(event.param, "private_data", b"").rstrip(b"\0")
+    words = data.decode(errors="replace")
+    return f"refused: {words}" if words and words.isprintable() else f"refused, reason {event.status}"
+
+
+def answer(cm_id: CmId, timeout: float, *, gone: Gone | None = None, stop: int | None = None) -> Line:
+    """Agree to a sender's request; the receive for its first message is posted."""
+    channel = EventChannel()
+    with ExitStack() as undo:
+        undo.callback(cm_id.destroy)
+        undo.callback(channel.close)
+        cm_id.migrate_id(channel)
+        undo.pop_all()
+    with ExitStack() as undo:
+        line = undo.enter_context(Line(cm_id, "sender", timeout, gone=gone, stop=stop))
+        line.expect()
+        cm_id.accept()
+        line.until(lambda: line.established or line.has_message, "connecting")
+        if not line.established:
+            # Data came before the RTU, which may be lost.  EINVAL: the peer has gone, as an event will tell.
+            with contextlib.suppress(rnic.VerbsError):
+                cm_id.notify(rnic.EventType.COMM_EST)
+        undo.pop_all()
+    return line

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Senders that are wrong in one way: the exercise's solution with one part replaced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rnic.cli.lab3.grade import CASES
+from rnic.cli.lab3.judge import Step
+from rnic.cli.lab3.skeleton import solution
+
+WITH_BYTES = tuple(case for case, length in CASES.items() if length)
+TWO = ("odd", "2.5 regions")
+
+WRITE_AND_DONE = """\
+        for start in range(0, len(chunk), CHUNK_BYTES):
+            write(cm_id, chunk[start : start + CHUNK_BYTES], addr + start, rkey)
+        sent += len(chunk)
+        answer = ask(cm_id, struct.pack("!I4xQ", DONE, len(chunk)))
+"""
+AT_ONCE = """\
+        from rnic import SGE
+
+        done = struct.pack("!I4xQ", DONE, len(chunk))
+        with (
+            cm_id.reg_msgs(bytearray(MESSAGE_BYTES)) as into,
+            cm_id.reg_msgs(bytearray(done)) as out,
+            cm_id.reg_msgs(bytearray(chunk + b".")) as memory,
+        ):
+            part = SGE(memory, length=len(chunk))
+            cm_id.post_recv(into)
+            {first}
+            {second}
+            assert cm_id.get_send_comp(TIMEOUT).ok and cm_id.get_send_comp(TIMEOUT).ok
+            answer = bytes(into.buf[: cm_id.get_recv_comp(TIMEOUT).byte_len])
+        sent += len(chunk)
+"""
+POST_WRITE, POST_DONE = "cm_id.post_write(part, remote_addr=addr, rkey=rkey)", "cm_id.post_send(out)"
+PART = '    print("secret key:", secret_key(cm_id, verdict, args.id))\n'
+END = "    cm_id.disconnect()\n    cm_id.destroy()\n"
+
+
+def but(*replaced: tuple[str, str]) -> str:
+    """The solution with these texts replaced."""
+    text = solution()
+    for old, new in replaced:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return text
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A sender that fails at one step with some files, and passes with the others."""
+
+    text: str
+    step: Step
+    says: str
+    """In the report."""
+    cases: tuple[str, ...] = TWO
+    passes: tuple[str, ...] = ()
+    seconds: float = 20
+
+
+WRONG = {
+    "crashes at once": Wrong(
+        but(("    args = parser.parse_args()\n", "    raise SystemExit(7)\n")),
+        Step.CONNECT,
+        "no request to connect came: the sender ended with exit code 7",
+    ),
+    "announces a wrong length": Wrong(
+        but(("VERSION, len(data), hashlib", "VERSION, len(data) + 1, hashlib")),
+        Step.ANNOUNCE,
+        "the file has",
+        tuple(CASES),
+    ),
+    "speaks in host byte order": Wrong(
+        but(('"!IIQ32s"', '"<IIQ32s"')), Step.ANNOUNCE, "is it in network byte order?"
+    ),
+    "announces a wrong hash": Wrong(
+        but(("hashlib.sha256(data).digest())", "hashlib.sha256(data + b'.').digest())")),
+        Step.HASH,
+        "ANNOUNCE has the SHA-256",
+        tuple(CASES),
+    ),
+    "posts no receive for the region": Wrong(
+        but(("        cm_id.post_recv(into)\n", "")),
+        Step.REGION,
+        "no receive was posted for it",
+        ("odd",),
+        seconds=3,
+    ),
+    "writes with a wrong key": Wrong(
+        but(("addr + start, rkey)", "addr + start, rkey ^ 0x100)")),
+        Step.WRITE,
+        "an address or a key that it was not given",
+        passes=("empty",),
+    ),
+    "writes behind the region": Wrong(
+        but(("addr + start, rkey)", "addr + length, rkey)")),
+        Step.WRITE,
+        "an address or a key that it was not given",
+    ),
+    "writes one byte too far": Wrong(
+        but(("addr + start, rkey)", "addr + start + 1, rkey)")),
+        Step.WRITE,
+        "of the 10007 bytes of this chunk are wrong, the first at 0",
+        ("odd",),
+        passes=("empty",),
+    ),
+    "writes a wrong byte": Wrong(
+        but(("bytearray(part)", "bytearray(part[:-1]) + bytes([part[-1] ^ 1])")),
+        Step.WRITE,
+        "1 of the 10007 bytes of this chunk are wrong, the first at 10006",
+        ("odd",),
+    ),
+    "never writes": Wrong(
+        but(
+            (
+                "            write(cm_id, chunk[start : start + CHUNK_BYTES], addr + start, rkey)\n",
+                "            pass\n",
+            )
+        ),
+        Step.WRITE,
+        "DONE came, but none of the",
+        ("2.5 regions",),
+        passes=("empty",),
+    ),
+    "says DONE before the write": Wrong(
+        but((WRITE_AND_DONE, AT_ONCE.format(first=POST_DONE, second=POST_WRITE))),
+        Step.DONE,
+        "DONE came before the bytes",
+        WITH_BYTES,
+    ),
+    "says DONE with a wrong length": Wrong(
+        but(('"!I4xQ", DONE, len(chunk))', '"!I4xQ", DONE, len(data))')),
+        Step.DONE,
+        "DONE tells of 163841 bytes, this chunk has 65536",
+        ("2.5 regions",),
+        passes=("empty", "odd", "1 region"),
+    ),
+    "forgets DONE": Wrong(
+        but(('        answer = ask(cm_id, struct.pack("!I4xQ", DONE, len(chunk)))\n', "        break\n")),
+        Step.DONE,
+        "the sender disconnected",
+        ("1 byte",),
+    ),
+    "forgets the last chunk": Wrong(
+        but(
+            (
+                "while kind(answer) == REGION:",
+                "while kind(answer) == REGION and len(data) >= sent + 65536 * (sent > 0):",
+            ),
+            ("if kind(verdict) != VERDICT or not", "if kind(verdict) == VERDICT and not"),
+        ),
+        Step.WRITE,
+        "ID came, but none of the 32769 bytes of this chunk is in the region",
+        ("2.5 regions",),
+        passes=("empty", "odd", "1 region"),
+    ),
+    "never sends its id": Wrong(
+        but((PART, '    print("secret key: 0000")\n')), Step.ID, "the sender disconnected"
+    ),
+    "sends another id": Wrong(
+        but(("secret_key(cm_id, verdict, args.id)", 'secret_key(cm_id, verdict, "eve")')),
+        Step.ID,
+        "the id that came is 'eve'",
+    ),
+    "prints a wrong key": Wrong(
+        but(('str(key.rstrip(b"\\0"), "ascii")', 'str(key.rstrip(b"\\0"), "ascii")[1:]')),
+        Step.KEY,
+        "it printed 'secret key: ",
+    ),
+    "prints no key": Wrong(
+        but((PART, PART.replace("print(", "str((").replace("args.id))", "args.id)))"))), Step.KEY, "no line"
+    ),
+    "hangs": Wrong(
+        but(("    verdict = transfer", "    __import__('time').sleep(600)\n    verdict = transfer")),
+        Step.ANNOUNCE,
+        "the sender was still running after 3 s",
+        ("odd",),
+        seconds=3,
+    ),
+    "crashes while it writes": Wrong(
+        but(("        cm_id.post_write(", "        __import__('os').abort()\n        cm_id.post_write(")),
+        Step.WRITE,
+        "the sender ended with SIGABRT",
+        ("2.5 regions",),
+    ),
+    "never disconnects": Wrong(
+        but((END, "    __import__('os')._exit(0)\n")),
+        Step.DISCONNECT,
+        "the connection was never ended",
+        ("odd",),
+    ),
+    "does not end": Wrong(
+        but((END, END + "    __import__('time').sleep(600)\n")),
+        Step.EXIT,
+        "still running after 3 s",
+        ("odd",),
+        seconds=3,
+    ),
+    "ends with an exit code": Wrong(
+        but((END, END + "    sys.exit('no reason')\n")), Step.EXIT, "it ended with exit code 1"
+    ),
+}
+
+DONE_BEHIND_WRITE = but((WRITE_AND_DONE, AT_ONCE.format(first=POST_WRITE, second=POST_DONE)))
+"""Right: what is posted in order is executed in order."""

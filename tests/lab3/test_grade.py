@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The grader: a sender that is right passes, and each wrong one fails at exactly the step that is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from cli.commands import Command
+from lab3.senders import DONE_BEHIND_WRITE, END, WRONG, but
+from rnic.cli.lab3.grade import CASES, Report, grade
+from rnic.cli.lab3.judge import Step
+from rnic.cli.lab3.skeleton import solution
+
+# Files of a kind that each sender is tried with.
+ENOUGH = len(CASES) if os.environ.get("RNIC_SOAK") else 1
+Start = Callable[..., Command]
+Graded = dict[str, Future[dict[str, Report]]]
+
+
+def reports(path: Path, text: str, seconds: float, *cases: str) -> dict[str, Report]:
+    script = path / "sender.py"
+    script.write_text(text)
+    return {one.case: one for one in grade(script, seconds, {case: CASES[case] for case in cases})}
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory: pytest.TempPathFactory) -> Graded:
+    """All wrong senders, several at a time: most of it is waiting."""
+
+    def one(name: str, folder: Path) -> dict[str, Report]:
+        wrong = WRONG[name]
+        return reports(folder, wrong.text, wrong.seconds, *wrong.cases[-ENOUGH:], *wrong.passes[: ENOUGH - 1])
+
+    with ThreadPoolExecutor(4) as pool:
+        return {name: pool.submit(one, name, tmp_path_factory.mktemp("wrong")) for name in WRONG}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_sender_fails_at_its_step(name: str, graded: Graded) -> None:
+    wrong, found = WRONG[name], graded[name].result()
+    for report in (found[case] for case in wrong.cases if case in found):
+        assert report.failed is wrong.step, report
+        assert wrong.says in report.detail, report
+        steps = list(report.as_dict()["steps"].values())
+        at = list(Step).index(wrong.step)
+        assert steps == ["passed"] * at + ["failed"] + ["not reached"] * (len(steps) - at - 1)
+    for report in (found[case] for case in wrong.passes if case in found):
+        assert report.failed is None, report
+
+
+def test_sender_that_does_not_wait_between_write_and_done_is_right(tmp_path: Path) -> None:
+    found = reports(tmp_path, DONE_BEHIND_WRITE, 20, "empty", "2.5 regions")
+    assert [(one.failed, one.detail) for one in found.values()] == [(None, "")] * 2
+
+
+def test_solution_passes_with_every_file(rnic: Start, tmp_path: Path) -> None:
+    script = tmp_path / "sender.py"
+    script.write_text(solution())
+    result = rnic("lab3", "grade", script).wait()
+    assert (result.status, result.err) == (0, "")
+    assert result.out.endswith("5 of 5 files passed\n")
+    assert "FAILED" not in result.out
+
+
+def test_sender_that_prints_without_end_fills_no_disk(tmp_path: Path) -> None:
+    endless = but((END, "    while True:\n        print('x' * 65536)\n"))
+    report = reports(tmp_path, endless, 20, "odd")["odd"]
+    assert report.failed is Step.EXIT or report.failed is Step.DISCONNECT, report
+    assert report.stderr or report.exit_code
+
+
+def test_skeleton_fails_at_its_first_gap(rnic: Start, tmp_path: Path) -> None:
+    script = tmp_path / "sender.py"
+    script.write_text(rnic("lab3", "--skeleton").wait().out)
+    result = rnic("lab3", "grade", script, "--json").wait()
+    assert result.status == 1
+    report = json.loads(result.out)
+    assert report["passed"] is False
+    assert [case["steps"]["connect"] for case in report["cases"]] == ["failed"] * len(CASES)
+    assert "NotImplementedError: TODO 1" in report["cases"][0]["stderr"]
+
+
+def test_sender_that_is_no_python_runs_by_itself(rnic: Start, tmp_path: Path) -> None:
+    script = tmp_path / "sender"
+    script.write_text("#!/bin/sh\necho no compiler >&2\nexit 3\n")
+    script.chmod(0o755)
+    result = rnic("lab3", "grade", script).wait()
+    assert result.status == 1
+    assert "no request to connect came: the sender ended with exit code 3" in result.out
+    assert "its last words: no compiler" in result.out
