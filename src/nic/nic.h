@@ -455,6 +455,7 @@ enum rnic_listen_flags {
     RNIC_LISTEN_REUSE = 1
         << 0, /* an exact address and the wildcard do not exclude each other; the exact one goes first */
     RNIC_LISTEN_AFONLY = 1 << 1, /* the wildcard :: is for IPv6 alone */
+    RNIC_LISTEN_HOLD = 1 << 2,   /* nobody listens: the service is taken, and requests for it are refused */
 };
 
 struct rnic_open_attr {
@@ -529,6 +530,13 @@ struct rnic_ops {
     /* The number of one of the context's slots: communication ids that it hands out have it in their upper 10 bits, so
      * that answers find their way on a host with many processes. */
     int (*cm_slot)(struct rnic_context *ctx, uint32_t *slot, struct rnic_err *err);
+    /* A descriptor, the caller's to close, that hangs up (POLLHUP) when the process of this host that has a slot dies, or
+     * gives it up: its context has closed. Not when it is stopped, or when another takes the slot. -ECONNREFUSED: nobody
+     * has it; other errors: it cannot be known. */
+    int (*cm_watch)(struct rnic_context *ctx, uint32_t slot, int *fd, struct rnic_err *err);
+    /* The same for whoever would get a request for a service that is sent to an address of this device. */
+    int (*cm_watch_service)(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *gid, int *fd,
+                            struct rnic_err *err);
 
     /* Takes one asynchronous event; -EAGAIN when none waits (wait on ctx->async_fd). */
     int (*get_async_event)(struct rnic_context *ctx, struct rnic_async_event *event, struct rnic_err *err);

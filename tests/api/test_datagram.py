@@ -2,6 +2,7 @@
 """Datagrams through the provider seam: address handles, multicast groups, listeners, and ways."""
 
 import errno
+from collections.abc import Callable
 
 import pytest
 
@@ -96,6 +97,7 @@ def test_listeners(recorder: Recorder) -> None:
             with pytest.raises(rnic.VerbsError, match="in use by Listener 0x1061234, Listener 0x1"):
                 ctx.close()
         ctx.cm_listen(2, "0.0.0.0").close()
+        assert (ctx.cm_watch(5), ctx.cm_watch_service(3, "10.0.0.1")) == (77, 78)
         assert recorder.take() == [
             "cm_slot",
             f"cm_listen 1061234 {MAPPED}0a000001 flags=0",
@@ -104,18 +106,33 @@ def test_listeners(recorder: Recorder) -> None:
             "cm_unlisten",
             f"cm_listen 2 {MAPPED}00000000 flags=0",
             "cm_unlisten",
+            "cm_watch 5",
+            f"cm_watch_service 3 {MAPPED}0a000001",
         ]
 
 
-@pytest.mark.parametrize("verb", ["create_ah", "attach_mcast", "detach_mcast", "cm_listen", "cm_slot"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "create_ah",
+        "attach_mcast",
+        "detach_mcast",
+        "cm_listen",
+        "cm_slot",
+        "cm_watch",
+        "cm_watch_service",
+    ],
+)
 def test_a_verb_raises_what_the_provider_says(objects: Objects, verb: str) -> None:
     o = objects
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "create_ah": lambda: o.pd.create_ah(PATH),
         "attach_mcast": lambda: o.qp.attach_mcast("239.0.0.1"),
         "detach_mcast": lambda: o.qp.detach_mcast("239.0.0.1"),
         "cm_listen": lambda: o.ctx.cm_listen(1),
         "cm_slot": o.ctx.cm_slot,
+        "cm_watch": lambda: o.ctx.cm_watch(5),
+        "cm_watch_service": lambda: o.ctx.cm_watch_service(1, "10.0.0.1"),
     }
     o.recorder.fail(verb, errno.EADDRINUSE, "taken")
     with pytest.raises(rnic.VerbsError, match=f"^{verb}: taken .EADDRINUSE.$"):

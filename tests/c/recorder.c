@@ -597,6 +597,21 @@ static int rec_cm_slot(struct rnic_context *ctx, uint32_t *slot, struct rnic_err
     return fails(ctx, "cm_slot", err);
 }
 
+static int rec_cm_watch(struct rnic_context *ctx, uint32_t slot, int *fd, struct rnic_err *err) {
+    note(ctx, "cm_watch %u\n", slot);
+    *fd = 77;
+    return fails(ctx, "cm_watch", err);
+}
+
+static int rec_cm_watch_service(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *gid, int *fd,
+                                struct rnic_err *err) {
+    note(ctx, "cm_watch_service %lx", service_id);
+    note_gid(ctx, gid);
+    note(ctx, "\n");
+    *fd = 78;
+    return fails(ctx, "cm_watch_service", err);
+}
+
 static const struct rnic_ops recorder_ops = {
     .name = "recorder",
     .close = rec_close,
@@ -640,6 +655,8 @@ static const struct rnic_ops recorder_ops = {
     .cm_listen = rec_cm_listen,
     .cm_unlisten = rec_cm_unlisten,
     .cm_slot = rec_cm_slot,
+    .cm_watch = rec_cm_watch,
+    .cm_watch_service = rec_cm_watch_service,
     .get_async_event = rec_get_async_event,
 };
 

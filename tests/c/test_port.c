@@ -20,6 +20,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -438,6 +439,10 @@ static void test_slots(bool own) {
     }
     static struct slot all[SLOT_COUNT];
     static bool seen[SLOT_COUNT];
+    struct rlimit most;
+    CHECK(getrlimit(RLIMIT_NOFILE, &most) == 0);
+    most.rlim_cur = most.rlim_max; /* two descriptors for each */
+    CHECK(setrlimit(RLIMIT_NOFILE, &most) == 0);
     for (unsigned i = 0; i < SLOT_COUNT; i++) {
         CHECK(slot_claim(&all[i], NULL) == 0 && !seen[all[i].number]);
         seen[all[i].number] = true;

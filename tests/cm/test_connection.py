@@ -684,3 +684,42 @@ def test_statistics_count_what_was_said() -> None:
     server.cm.input(MAD(attr_id=99).emit(), "x", 0)
     assert server.cm.statistics().dropped == {"malformed": 2}
     assert server.cm.statistics().listeners == 1
+
+
+# -------------------------------------------------------------------------------- processes that die
+
+
+def test_what_a_peer_tells_of_itself_is_handed_out_and_its_death_ends_what_it_had_begun() -> None:
+    fabric, server, client = server_and_client()
+    accepting(fabric.node("other", guid=0xC0), local_qpn=0x333)
+    conns = [call(fabric, client), call(fabric, client, "other", local_qpn=0x112)]
+    assert [(one, one.peer_id) for one in client.cm.take_met()] == [(one, 0) for one in conns]
+    fabric.run(until=MS)
+    assert client.cm.take_met() == conns
+    assert conns[0].peer_id == accepted(server).local_comm_id
+    assert client.cm.take_met() == []
+    for conn in conns:
+        conn.process = object()
+    process = conns[0].process
+    for _ in range(2):
+        client.cm.died(process, fabric.now)
+        fabric.settle()
+    assert [one.state for one in conns] == [State.TIMEWAIT, State.ESTABLISHED]
+    (event,) = [one for one in client.events if one.type is EventType.DREQ_ERROR]
+    assert (event.source, event.gone) == (conns[0], True)
+
+
+def test_a_request_goes_out_again_when_whoever_had_the_service_dies() -> None:
+    """The next who has it is asked; and when nobody has, that is the answer."""
+    fabric, _, client = server_and_client(Faults(lose=frozenset({("REQ", 0), ("REQ", 1)})))
+    fabric.node("other", guid=0xC0)
+    first, second = call(fabric, client), call(fabric, client, "other", local_qpn=0x112)
+    fabric.settle()
+    first.process = second.process = process = object()
+    client.cm.died(process, fabric.now)
+    fabric.run(until=MS)
+    assert first.state is State.ESTABLISHED
+    assert second.over
+    (event,) = [one for one in client.events if one.source is second]
+    assert isinstance(event.message, Rej)
+    assert event.message.reason == RejReason.INVALID_SERVICE_ID

@@ -13,11 +13,8 @@ import pytest
 
 import rnic
 from conn.peers import HOST, SMALL, WAIT, descriptors, peer, quiet
-from rnic.endpoint import AbortedError, ClosedError, Config, EndpointError, NoHelloError, RefusedError
+from rnic.endpoint import AbortedError, ClosedError, Config, NoHelloError, RefusedError
 from rnic.rdmacm import ConnParam, EventChannel, EventType, create_id
-
-DEATH = 15.0  # within so much, the survivor knows: the retries of a SEND or of a probe
-PROBING = Config(idle_interval=0.2)
 
 
 @contextmanager
@@ -156,39 +153,6 @@ def test_after_close_every_call_says_so() -> None:
         for call in (lambda: a.send(b""), a.recv, a.next_region, lambda: a.share(bytearray(1))):
             with pytest.raises((ClosedError, EOFError)):
                 call()
-
-
-def talkative(conn: rnic.Connection) -> None:
-    conn.share(bytearray(1 << 20))
-    for message in conn:
-        conn.send(message)
-
-
-@pytest.mark.parametrize("point", ["idle", "send", "recv", "write"])
-def test_a_peer_that_is_killed(point: str) -> None:
-    with peer(talkative, clean=False) as (port, process):
-        conn = rnic.connect(HOST, port, config=PROBING)
-        remote = conn.next_region(WAIT)
-        conn.send(b"x", WAIT)
-        assert conn.recv(WAIT) == b"x"
-        process.kill()
-        process.join()
-        start = time.monotonic()
-        with pytest.raises(EndpointError) as caught:
-            survive(conn, remote, point)
-        assert time.monotonic() - start < DEATH
-        print(point, f"{time.monotonic() - start:.1f} s", caught.value)
-        conn.abort()
-
-
-def survive(conn: rnic.Connection, remote: rnic.endpoint.Region, point: str) -> None:
-    while True:
-        if point == "send":
-            conn.send(bytes(100_000), DEATH)
-        elif point == "write":
-            conn.write(bytes(100_000), remote, timeout=DEATH)
-        else:
-            conn.recv(DEATH)
 
 
 def test_nobody_listens() -> None:

@@ -31,9 +31,12 @@ from rdmacm.ends import (
     serve,
     until,
 )
+from rdmacm.mortal import end, mortal
 from rnic import VerbsError
 from rnic.rdmacm import EventChannel, EventType, IdState, Option, PortSpace, create_id
+from rnic.rdmacm.ports import BLOCK
 from rnic.rdmacm.registry import registry
+from rnic.wire import RejReason
 
 
 def test_a_channel_is_readable_while_events_wait() -> None:
@@ -132,6 +135,47 @@ def test_ports() -> None:
         three.bind_addr(("0.0.0.0", port))
         with pytest.raises(VerbsError):
             three.set_option(Option.AFONLY, 1)
+
+
+def test_who_calls_has_a_port_that_nobody_else_on_this_host_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    with mortal() as peer, end() as me:
+        service = me.listen()
+        peer.do("ask", service)
+        theirs = peer.do("port")
+        blocks = [port // BLOCK for port in (service, theirs)]
+        free = next(port for port in range(40_000, 40_200) if port // BLOCK not in blocks)
+        me.take()
+        for address in ("127.0.0.1", "0.0.0.0"):
+            with create_id() as one, pytest.raises(VerbsError) as caught:
+                one.bind_addr((address, theirs))
+            assert caught.value.errno == EADDRINUSE
+        monkeypatch.setattr("rnic.rdmacm.ports.ephemeral", lambda: [service, theirs, free])
+        with EventChannel() as channel, create_id(channel, timing=FAST) as one:
+            resolve(one, ("127.0.0.1", theirs))
+            assert one.get_src_port() == free
+            one.create_qp()
+            one.connect()
+            assert expect(channel, EventType.REJECTED).status == RejReason.INVALID_SERVICE_ID
+            with create_id() as other, pytest.raises(VerbsError, match="calls from port"):
+                other.bind_addr(("127.0.0.1", free))
+            with create_id() as other:
+                other.bind_addr(("127.0.0.1", free ^ 1))  # our own block: it is known which are in use
+        peer.kill()
+        with create_id() as one:
+            one.bind_addr(("127.0.0.1", theirs))
+
+
+def test_those_who_call_share_descriptors() -> None:
+    with EventChannel() as channel, ExitStack() as stack, listening(channel) as listener:
+        to = ("127.0.0.1", listener.get_src_port())
+        resolve(stack.enter_context(create_id(channel)), to)
+        before, ids = descriptors(), []
+        for _ in range(3 * BLOCK):
+            ids.append(stack.enter_context(create_id(channel)))
+            resolve(ids[-1], to)
+        ports = {one.get_src_port() for one in ids}
+        assert len(ports) == len(ids)
+        assert descriptors() - before < 8
 
 
 def test_a_wildcard_listener_takes_both_families_and_afonly_one() -> None:

@@ -201,6 +201,22 @@ def test_names_are_taken_as_the_kernel_takes_ports(start: Start) -> None:
     assert b.call("dg_listen", SERVICE + 2) == taken
     assert b.call("dg_listen", SERVICE + 2, afonly=True) == ""
     assert a.call("dg_listen", SERVICE + 3, "10.9.8.7") == "EADDRNOTAVAIL"
+    assert a.call("dg_listen", SERVICE + 4, DEVICE, hold=True) == ""
+    assert [b.call("dg_listen", SERVICE + 4, addr) for addr in (None, DEVICE)] == [taken] * 2
+    assert b.call("dg_listen", SERVICE + 4, DEVICE, hold=True) == taken
+    a.call("dg_unlisten", SERVICE + 4)
+    assert b.call("dg_listen", SERVICE + 4, DEVICE) == ""
+
+
+def test_requests_for_a_service_that_is_only_held_are_refused(start: Start, peer: Node) -> None:
+    nodes = [start(), start()]
+    for i, node in enumerate(nodes):
+        open_gsi(node)
+        assert node.call("dg_listen", SERVICE + i, DEVICE, hold=True) == ""
+    for i, node in enumerate(nodes):
+        peer.call("plain_send", to_gsi(mad(REQ, 1, 0, SERVICE + i)))
+        assert peer.call("plain_take") is not None
+        assert node.call("dg_take", 1, "main", 0) == []
 
 
 def test_the_ipv6_wildcard_alone_takes_no_ipv4(start: Start, peer: Node) -> None:

@@ -56,13 +56,13 @@ struct dev {
     struct port *port_list[NETDEV_MAX_GIDS];
     int port_users[NETDEV_MAX_GIDS]; /* QPs that send from it */
 
-    struct qp *gsi;             /* the queue pair with number 1; or NULL */
-    uint32_t gsi_psn;           /* of answers that the device itself sends for it */
-    int datagram_qps;           /* that exist: ports then show what datagrams want to know */
-    struct group *groups;       /* multicast, see mcast.c */
-    struct listener *listeners; /* see gsi.c */
-    struct outbox *outboxes;    /* see outbox.c */
-    uint32_t held_letters;      /* in all of them */
+    struct qp *gsi;                       /* the queue pair with number 1; or NULL */
+    uint32_t gsi_psn;                     /* of answers that the device itself sends for it */
+    int datagram_qps;                     /* that exist: ports then show what datagrams want to know */
+    struct group *groups;                 /* multicast, see mcast.c */
+    struct listener *listeners, *holders; /* see gsi.c */
+    struct outbox *outboxes;              /* see outbox.c */
+    uint32_t held_letters;                /* in all of them */
     uint64_t retry_letters_at;
     struct ah *dying_ahs; /* destroyed, and named by send elements still */
     struct flow sources[DEV_SOURCES];
@@ -80,10 +80,10 @@ struct dev {
     pthread_t thread;
     bool thread_runs;
     int epoll_fd, wake_fd;
-    struct watched { /* what the engine's epoll set has: the ports' sockets, then the slots' */
+    struct watched { /* what the engine's epoll set has: the ports' sockets, the slots', their lifelines */
         int fd;
         uint32_t events;
-    } watched[NETDEV_MAX_GIDS + DEV_MAX_SLOTS];
+    } watched[NETDEV_MAX_GIDS + 2 * DEV_MAX_SLOTS];
     _Atomic bool stop;
     _Atomic uint32_t in_vain;   /* polls since one found something */
     _Atomic uint64_t last_poll; /* when an application last looked for progress itself */
@@ -182,7 +182,8 @@ void progress_finish(struct dev *dev, uint64_t now);
 /* engine.c */
 int engine_start(struct dev *dev, struct rnic_err *err);
 void engine_stop(struct dev *dev);
-void engine_watch(struct dev *dev, int fd); /* from now on, until it is closed */
+void engine_watch(struct dev *dev, int fd);             /* from now on, until it is closed */
+void engine_watchers(struct dev *dev, struct slot *of); /* takes in who watches the owner of a name */
 void engine_wake(struct dev *dev);
 void engine_wake_for(struct dev *dev, uint64_t deadline); /* when it would sleep past it */
 void engine_take_over(struct dev *dev); /* the application is going to wait: sockets are the engine's again */

@@ -32,6 +32,12 @@ static void epoll_set(struct dev *dev, int fd, uint32_t events) {
 
 void engine_watch(struct dev *dev, int fd) { epoll_set(dev, fd, EPOLLIN); }
 
+/* What cannot be taken in would wake the engine for ever. */
+void engine_watchers(struct dev *dev, struct slot *of) {
+    if (!lifeline_accept(&of->life))
+        epoll_ctl(dev->epoll_fd, EPOLL_CTL_DEL, of->life.fd, NULL);
+}
+
 static void watch(struct dev *dev, struct watched *w, int fd, uint32_t events) {
     if (fd < 0 || (w->fd == fd && w->events == events))
         return;
@@ -43,8 +49,11 @@ static void watch(struct dev *dev, struct watched *w, int fd, uint32_t events) {
 static void arm(struct dev *dev, bool armed) {
     for (int i = 0; i < dev->net.ngids; i++)
         watch(dev, &dev->watched[i], dev->ports[i].rx_fd, armed || !dev->port_users[i] ? EPOLLIN : 0);
-    for (int i = 0; i < dev->nslots; i++)
-        watch(dev, &dev->watched[NETDEV_MAX_GIDS + i], dev->slots[i].fd, EPOLLIN);
+    struct watched *slots = dev->watched + NETDEV_MAX_GIDS, *lives = slots + DEV_MAX_SLOTS;
+    for (int i = 0; i < dev->nslots; i++) {
+        watch(dev, &slots[i], dev->slots[i].fd, EPOLLIN);
+        watch(dev, &lives[i], dev->slots[i].life.fd, EPOLLIN);
+    }
     atomic_store(&dev->disarmed, !armed);
 }
 

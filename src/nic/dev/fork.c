@@ -32,7 +32,7 @@ static void abandon(struct dev *dev) {
     for (int i = 0; i < dev->net.ngids; i++)
         port_abandon(&dev->ports[i]);
     for (int i = 0; i < dev->nslots; i++)
-        close(dev->slots[i].fd);
+        slot_release(&dev->slots[i]);
     mcast_abandon(dev);
     gsi_abandon(dev);
     for (struct channel *ch = dev->channel_list; ch; ch = ch->next)

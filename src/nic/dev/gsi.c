@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/fail.h"
 #include "dev/verbs.h"
@@ -28,6 +27,7 @@ struct listener {
     uint64_t service_id;
     struct slot name[FAMILIES]; /* fd -1: not this one */
     bool any[FAMILIES];         /* the wildcard of IPv4, of IPv6 */
+    bool hold;                  /* it has the lifeline of its name and no more: to others nobody listens */
     int gid_index;              /* else: of this address alone */
 };
 
@@ -66,10 +66,8 @@ static bool overlaps(const struct dev *dev, const struct listener *l) {
 }
 
 static void close_names(struct listener *l) {
-    for (int i = 0; i < FAMILIES; i++) {
-        if (l->name[i].fd >= 0)
-            close(l->name[i].fd);
-    }
+    for (int i = 0; i < FAMILIES; i++)
+        slot_release(&l->name[i]);
 }
 
 /* First the names, then the look at the others: of two that come at once at least one sees the other. */
@@ -80,9 +78,11 @@ static int take_names(struct dev *dev, struct listener *l, bool reuse) {
         if (!l->any[i] && !exact)
             continue;
         own_name(dev, l, i, &name);
-        l->name[i].fd = listen_open(&name);
-        if (l->name[i].fd < 0)
-            return l->name[i].fd;
+        if (!l->hold)
+            l->name[i].fd = listen_open(&name);
+        int rc = l->hold || l->name[i].fd >= 0 ? lifeline_open(&l->name[i].life, &name) : l->name[i].fd;
+        if (rc)
+            return rc;
     }
     return !reuse && overlaps(dev, l) ? -EADDRINUSE : 0;
 }
@@ -109,12 +109,18 @@ static int set_address(const struct dev *dev, struct listener *l, const union rn
                              : fail(err, -EADDRNOTAVAIL, "the address is not in the GID table of %s", dev->net.name);
 }
 
+static struct listener **list_of(struct dev *dev, const struct listener *l) {
+    return l->hold ? &dev->holders : &dev->listeners;
+}
+
 static void enter(struct dev *dev, struct listener *l) {
-    l->next = dev->listeners;
-    dev->listeners = l;
+    l->next = *list_of(dev, l);
+    *list_of(dev, l) = l;
     for (int i = 0; i < FAMILIES; i++) {
-        if (l->name[i].fd >= 0)
-            engine_watch(dev, l->name[i].fd);
+        if (l->name[i].fd < 0)
+            continue;
+        engine_watch(dev, l->name[i].fd);
+        engine_watch(dev, l->name[i].life.fd);
     }
 }
 
@@ -127,14 +133,16 @@ int soft_cm_listen(struct rnic_context *ctx, uint64_t service_id, const union rn
     struct listener *l = calloc(1, sizeof *l);
     if (!l)
         return fail(err, -ENOMEM, "no memory");
-    *l = (struct listener){.pub.ctx = ctx, .service_id = service_id, .name = {{.fd = -1}, {.fd = -1}}};
+    static const struct slot none = {.fd = -1, .life.fd = -1};
+    *l = (struct listener){.pub.ctx = ctx, .service_id = service_id, .name = {none, none}};
+    l->hold = flags & RNIC_LISTEN_HOLD;
     dev_lock(dev);
     rc = set_address(dev, l, addr, flags, err);
     if (!rc) {
         rc = take_names(dev, l, flags & RNIC_LISTEN_REUSE);
         if (rc)
             fail(err, rc,
-                 rc == -EADDRINUSE ? "somebody on this host listens for service 0x%llx already"
+                 rc == -EADDRINUSE ? "somebody on this host has service 0x%llx already"
                                    : "no unix socket for service 0x%llx",
                  (unsigned long long)service_id);
         else
@@ -152,7 +160,7 @@ int soft_cm_listen(struct rnic_context *ctx, uint64_t service_id, const union rn
 
 int soft_cm_unlisten(struct rnic_listener *pub, struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
-    struct listener *l = (struct listener *)pub, **at = &dev->listeners;
+    struct listener *l = (struct listener *)pub, **at = list_of(dev, l);
     int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
@@ -174,9 +182,41 @@ int soft_cm_slot(struct rnic_context *ctx, uint32_t *slot, struct rnic_err *err)
     return rc;
 }
 
+static int watching(int fd, int *out, struct rnic_err *err) {
+    if (fd < 0)
+        return fail(err, fd, fd == -ECONNREFUSED ? "nobody is there" : "no unix socket: %s", strerror(-fd));
+    *out = fd;
+    return 0;
+}
+
+int soft_cm_watch(struct rnic_context *ctx, uint32_t slot, int *fd, struct rnic_err *err) {
+    int rc = dev_check_alive(dev_of(ctx), err);
+    return rc ? rc : watching(slot_watch(slot), fd, err);
+}
+
+int soft_cm_watch_service(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *gid, int *fd,
+                          struct rnic_err *err) {
+    const struct dev *dev = dev_of(ctx);
+    struct sockaddr_in6 addr = {.sin6_family = AF_INET6};
+    struct abstract_name name;
+    int rc = dev_check_alive(dev, err);
+    if (rc)
+        return rc;
+    memcpy(&addr.sin6_addr, gid->raw, sizeof gid->raw);
+    listen_name(&name, service_id, &addr);
+    int found = lifeline_watch(&name);
+    if (found == -ECONNREFUSED) { /* nobody at that address: at all addresses? */
+        listen_any_name(&name, service_id, address_is_v4(&addr), dev->net.ifindex);
+        found = lifeline_watch(&name);
+    }
+    return watching(found, fd, err);
+}
+
 int gsi_listeners(const struct dev *dev) {
     int n = 0;
     for (const struct listener *l = dev->listeners; l; l = l->next)
+        n++;
+    for (const struct listener *l = dev->holders; l; l = l->next)
         n++;
     return n;
 }
@@ -184,14 +224,18 @@ int gsi_listeners(const struct dev *dev) {
 void gsi_abandon(struct dev *dev) {
     for (struct listener *l = dev->listeners; l; l = l->next)
         close_names(l);
+    for (struct listener *l = dev->holders; l; l = l->next)
+        close_names(l);
 }
 
 bool gsi_receive(struct dev *dev, uint64_t now) {
     bool any = false;
-    for (const struct listener *l = dev->listeners; l; l = l->next) {
+    for (struct listener *l = dev->listeners; l; l = l->next) {
         for (int i = 0; i < FAMILIES; i++) {
-            if (l->name[i].fd >= 0)
-                any |= progress_forwarded(dev, &l->name[i], now);
+            if (l->name[i].fd < 0)
+                continue;
+            any |= progress_forwarded(dev, &l->name[i], now);
+            engine_watchers(dev, &l->name[i]);
         }
     }
     return any;

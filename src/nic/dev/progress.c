@@ -63,6 +63,8 @@ static bool receive(struct dev *dev, uint64_t now, bool everything) {
     }
     for (int i = 0; (everything || forwarded) && i < dev->nslots; i++)
         any |= progress_forwarded(dev, &dev->slots[i], now);
+    for (int i = 0; everything && i < dev->nslots; i++)
+        engine_watchers(dev, &dev->slots[i]);
     if (everything)
         any |= mcast_receive(dev, now) | gsi_receive(dev, now);
     return any;

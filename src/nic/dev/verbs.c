@@ -219,5 +219,7 @@ const struct rnic_ops soft_ops = {
     .cm_listen = soft_cm_listen,
     .cm_unlisten = soft_cm_unlisten,
     .cm_slot = soft_cm_slot,
+    .cm_watch = soft_cm_watch,
+    .cm_watch_service = soft_cm_watch_service,
     .get_async_event = soft_get_async_event,
 };

@@ -74,5 +74,8 @@ int soft_cm_listen(struct rnic_context *ctx, uint64_t service_id, const union rn
                    struct rnic_listener **out, struct rnic_err *err);
 int soft_cm_unlisten(struct rnic_listener *pub, struct rnic_err *err);
 int soft_cm_slot(struct rnic_context *ctx, uint32_t *slot, struct rnic_err *err);
+int soft_cm_watch(struct rnic_context *ctx, uint32_t slot, int *fd, struct rnic_err *err);
+int soft_cm_watch_service(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *gid, int *fd,
+                          struct rnic_err *err);
 
 #endif

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "link/address.h"
+#include "link/lifeline.h"
 
 #define NAME "rnic/1/listen/%016" PRIx64 "/"
 
@@ -30,11 +31,9 @@ int listen_open(const struct abstract_name *name) {
 }
 
 bool listen_taken(const struct abstract_name *name) {
-    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) {
-        return false;
+    int fd = lifeline_watch(name);
+    if (fd >= 0) {
+        close(fd);
     }
-    bool taken = connect(fd, (const struct sockaddr *)&name->un, name->length) == 0;
-    close(fd);
-    return taken;
+    return fd >= 0 || fd == -EAGAIN; /* so many look at it that its queue is full */
 }

@@ -21,7 +21,7 @@ void listen_any_name(struct abstract_name *out, uint64_t service_id, bool v4, in
 
 /* Takes a name. The socket, or -errno: -EADDRINUSE. */
 int listen_open(const struct abstract_name *name);
-/* Does somebody have it? */
+/* Does somebody have it, to listen or to hold it?  Both have its lifeline. */
 bool listen_taken(const struct abstract_name *name);
 
 #endif

@@ -20,25 +20,35 @@ static void raise_buffers(int fd) {
     setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on); /* port_slot_input() asks who forwards */
 }
 
+/* Both names or none: who watches the slot's owner shall not hear from somebody else. */
+static int claim(struct slot *s, uint32_t number) {
+    struct abstract_name name;
+    abstract_name(&name, SLOT_NAME, number);
+    *s = (struct slot){.fd = abstract_open(&name), .number = number, .life.fd = -1};
+    if (s->fd < 0) {
+        return s->fd;
+    }
+    int rc = lifeline_open(&s->life, &name);
+    if (rc != 0) {
+        slot_release(s);
+    }
+    return rc;
+}
+
 int slot_claim(struct slot *s, struct rnic_err *err) {
     uint32_t start = 0;
     if (getrandom(&start, sizeof start, GRND_NONBLOCK) != sizeof start) {
         start = (uint32_t)getpid(); /* early at boot: any spread will do, the number is no secret */
     }
     for (uint32_t i = 0; i < SLOT_COUNT; i++) {
-        uint32_t number = (start + i) % SLOT_COUNT;
-        struct abstract_name name;
-        abstract_name(&name, SLOT_NAME, number);
-        int fd = abstract_open(&name);
-        if (fd == -EADDRINUSE) {
-            continue;
+        int rc = claim(s, (start + i) % SLOT_COUNT);
+        if (rc == 0) {
+            raise_buffers(s->fd);
+            return 0;
         }
-        if (fd < 0) {
-            return fail(err, fd, "no unix socket for a slot: %s", strerror(-fd));
+        if (rc != -EADDRINUSE) {
+            return fail(err, rc, "no unix socket for a slot: %s", strerror(-rc));
         }
-        raise_buffers(fd);
-        *s = (struct slot){.fd = fd, .number = number};
-        return 0;
     }
     return fail(err, -EUSERS, "all %u slots of this network namespace are taken by other rnic contexts", SLOT_COUNT);
 }
@@ -48,4 +58,11 @@ void slot_release(struct slot *s) {
         close(s->fd);
     }
     s->fd = -1;
+    lifeline_close(&s->life);
+}
+
+int slot_watch(uint32_t number) {
+    struct abstract_name name;
+    abstract_name(&name, SLOT_NAME, number);
+    return lifeline_watch(&name);
 }

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "link/lifeline.h"
 #include "nic.h"
 
 #define SLOT_BITS 10
@@ -24,6 +25,7 @@ static inline uint32_t qpn_slot(uint32_t qpn) { return qpn >> QPN_INDEX_BITS; }
 struct slot {
     int fd; /* non-blocking, close-on-exec, pollable */
     uint32_t number;
+    struct lifeline life; /* who watches us; the owner of the slot's name has this one, too */
 };
 
 /* A datagram of UDP 4791 that another process received and handed on. */
@@ -37,5 +39,8 @@ struct slot_packet {
 /* Claims a free slot, starting the search at a random one. 0 or -errno (-EUSERS: all are taken). */
 int slot_claim(struct slot *s, struct rnic_err *err);
 void slot_release(struct slot *s);
+
+/* A descriptor that hangs up when the slot's owner dies or gives it up, or -errno: -ECONNREFUSED when it has none. */
+int slot_watch(uint32_t number);
 
 #endif

@@ -41,7 +41,7 @@ enum mad_target { MAD_OTHER, MAD_FOR_SERVICE, MAD_FOR_ID };
 struct mad_address {
     enum mad_target target;
     uint64_t service_id; /* MAD_FOR_SERVICE: REQ, SIDR_REQ */
-    uint32_t comm_id;    /* MAD_FOR_ID: the receiver's own */
+    uint32_t comm_id;    /* MAD_FOR_ID: the receiver's own; 0 in a REJ whose sender has never learnt it */
 };
 
 struct mad_address mad_address(const uint8_t mad[MAD_BYTES]);

@@ -146,6 +146,28 @@ cdef class Context(Handle):
         check(self.ops.cm_slot(self.p, &slot, &err), "cm_slot", &err)
         return slot
 
+    def cm_watch(self, uint32_t slot):
+        """A file descriptor that hangs up (POLLHUP) when the process of this host that has a slot dies; close() it.
+
+        It also hangs up when that process closes its context; not while it is stopped, nor when another takes the
+        slot afterwards.  Raises VerbsError: ECONNREFUSED when nobody has the slot.
+        """
+        cdef int fd = -1
+        cdef rnic_err err
+        self.need("cm_watch")
+        err.text[0] = 0
+        check(self.ops.cm_watch(self.p, slot, &fd, &err), "cm_watch", &err)
+        return fd
+
+    def raw_cm_watch_service(self, uint64_t service_id, raw_gid):
+        cdef int fd = -1
+        cdef rnic_gid gid = gid_of(raw_gid)
+        cdef rnic_err err
+        self.need("cm_watch_service")
+        err.text[0] = 0
+        check(self.ops.cm_watch_service(self.p, service_id, &gid, &fd, &err), "cm_watch_service", &err)
+        return fd
+
     def async_fileno(self):
         """A file descriptor that is readable while asynchronous events wait, for select, epoll and asyncio."""
         self.need("get_async_event")

@@ -8,9 +8,11 @@ cdef class Listener(Handle):
     cdef rnic_listener *p
     cdef readonly uint64_t service_id   #: What it listens for.
 
-    def __cinit__(self, Context context not None, uint64_t service_id, raw_gid, bint afonly=False, bint reuse=False):
+    def __cinit__(self, Context context not None, uint64_t service_id, raw_gid, bint afonly=False, bint reuse=False,
+                  bint hold=False):
         cdef rnic_gid gid = gid_of(raw_gid)
         cdef uint32_t flags = (RNIC_LISTEN_AFONLY if afonly else 0) | (RNIC_LISTEN_REUSE if reuse else 0)
+        flags |= RNIC_LISTEN_HOLD if hold else 0
         cdef rnic_err err
         context.need("cm_listen")
         err.text[0] = 0

@@ -26,6 +26,7 @@ cdef extern from "nic.h" nogil:
         RNIC_WR_ATOMIC_WRITE
         RNIC_LISTEN_REUSE
         RNIC_LISTEN_AFONLY
+        RNIC_LISTEN_HOLD
         RNIC_ACCESS_LOCAL_WRITE
         RNIC_ACCESS_REMOTE_WRITE
         RNIC_ACCESS_REMOTE_ATOMIC
@@ -275,6 +276,8 @@ cdef extern from "nic.h" nogil:
         int (*cm_listen)(rnic_context *, uint64_t, const rnic_gid *, uint32_t, rnic_listener **, rnic_err *) noexcept nogil
         int (*cm_unlisten)(rnic_listener *, rnic_err *) noexcept nogil
         int (*cm_slot)(rnic_context *, uint32_t *, rnic_err *) noexcept nogil
+        int (*cm_watch)(rnic_context *, uint32_t, int *, rnic_err *) noexcept nogil
+        int (*cm_watch_service)(rnic_context *, uint64_t, const rnic_gid *, int *, rnic_err *) noexcept nogil
 
         int (*get_async_event)(rnic_context *, rnic_async_event *, rnic_err *) noexcept nogil
 

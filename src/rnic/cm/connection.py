@@ -137,7 +137,7 @@ class Connection(Exchange):
         # To a REQ whose id nobody has been told, the answer carries none (as the kernel has it).
         return Rej(
             local_comm_id=0 if self.state is State.REQ_RCVD else self.local_comm_id,
-            remote_comm_id=self.remote_comm_id,
+            remote_comm_id=self.remote_comm_id or self.peer_id,  # of an MRA: it finds its way by it
             message=_REJECTED.get(self.state, Answered.OTHER),
             reason=reason,
             ari=ari,
@@ -179,6 +179,7 @@ class Connection(Exchange):
         assert mad is not None
         self.req, self.asked, self._tid = req, mad, mad.tid
         self.remote_comm_id, self.remote_ca_guid = req.local_comm_id, req.local_ca_guid
+        self.peer_id = req.local_comm_id
         self.remote_qpn = req.local_qpn
         self.packet_life_time = max(req.primary.ack_timeout - 1, 0)
         self._cm_wait = iba_ns(req.local_cm_timeout)  # the way is in it
@@ -194,6 +195,7 @@ class Connection(Exchange):
     def _extend(self, signal: Signal) -> None:
         mra = signal.message
         assert isinstance(mra, Mra)
+        self.peer_id = mra.local_comm_id
         self._wait = iba_ns(mra.service_timeout) + self._round_trip_ns()
         self._arm(signal.now + self._wait)
         self._tell(EventType.MRA_RECEIVED, signal)
@@ -210,6 +212,7 @@ class Connection(Exchange):
         assert isinstance(rep, Rep)
         self.rep = rep
         self.remote_comm_id, self.remote_ca_guid = rep.local_comm_id, rep.local_ca_guid
+        self.peer_id = rep.local_comm_id
         self.remote_qpn = rep.local_qpn
         self._tell(EventType.REP_RECEIVED, signal)
 
@@ -325,6 +328,8 @@ class Connection(Exchange):
         Action.GIVE_UP_REQ: _give_up_req,
         Action.GIVE_UP_REP: _give_up_rep,
         Action.GIVE_UP_DREQ: telling(EventType.DREQ_ERROR),
+        Action.LOSE_REQ: telling(EventType.REQ_ERROR),
+        Action.LOSE_REP: telling(EventType.REP_ERROR),
         Action.SEND_DREQ: _send_dreq,
         Action.TAKE_DREQ: _take_dreq,
         Action.SEND_DREP: _send_drep,

@@ -21,15 +21,15 @@ class EventType(Enum):
     """The kernel's names (enum ib_cm_event_type); what `Event.message` is."""
 
     REQ_RECEIVED = "Req: a new connection; answer with send_rep, send_mra or send_rej"
-    REQ_ERROR = "nothing: the REQ was not answered in time; it is over"
+    REQ_ERROR = "nothing: the REQ was not answered in time, or who sent it is gone; it is over"
     REP_RECEIVED = "Rep: answer with send_rtu, send_mra or send_rej"
-    REP_ERROR = "nothing: the REP was not answered in time; TIMEWAIT"
+    REP_ERROR = "nothing: the REP was not answered in time, or who sent it is gone; TIMEWAIT"
     RTU_RECEIVED = "Rtu: connected"
     USER_ESTABLISHED = "nothing: connected by establish()"
     MRA_RECEIVED = "Mra: the peer needs more time"
     REJ_RECEIVED = "Rej: refused, or released by force"
     DREQ_RECEIVED = "Dreq: the peer disconnects; answer with send_drep"
-    DREQ_ERROR = "nothing: the DREQ was not answered in time; TIMEWAIT"
+    DREQ_ERROR = "nothing: the DREQ was not answered in time, or the peer is gone; TIMEWAIT"
     DREP_RECEIVED = "Drep: disconnected; TIMEWAIT"
     TIMEWAIT_EXIT = "nothing: the queue pair and the id may be used again; it is over"
     SIDR_REQ_RECEIVED = "SidrReq: answer with send_sidr_rep"
@@ -46,6 +46,7 @@ class Event:
     message: CmMessage | None = None  # as it came, private data with the zeros that fill it up
     attr_mod: int = 0  # the ECE options, in a REQ, REP or SIDR_REP
     listener: Exchange | None = None  # whose service id a REQ or SIDR_REQ asks for
+    gone: bool = False  # with an ERROR: the peer's process has died, no time has run out
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ class Signal:
     held: bool = False  # an MRA that is kept for a repeated message
     wait: int = 0  # ns to wait for the answer to a SIDR_REQ
     retries: int = 0  # how often it is sent again
+    gone: bool = False  # no time has run out: the peer's process has died
 
 
 class Exchange:
@@ -74,6 +75,8 @@ class Exchange:
         self.over = False  # it was somewhere and is back in IDLE: a new one is needed
         self.closed = False  # the application has let go: events are not for it any more
         self.context: object = None  # the layer above's own
+        self.process: object = None  # likewise: the process that the peer is, where its death can be known
+        self.peer_id = 0  # an id that the peer gave out: it says which process of its host the peer is
         self._deadline: int | None = None
         self._request: MAD | None = None  # what is sent again until it is answered
         self._wait = 0  # ns between two of them
@@ -108,6 +111,10 @@ class Exchange:
     def input(self, event: Input, signal: Signal) -> None:
         """Take a message that is this exchange's; its owner has found that out."""
         self._step(event, signal)
+
+    def gone(self, now: int) -> None:
+        """The peer's process has died; no message says so, but whoever watches the process."""
+        self._step(Input.GONE, Signal(now, gone=True))
 
     # ------------------------------------------------------------------ the table at work
 
@@ -170,7 +177,7 @@ class Exchange:
     def _tell(self, kind: EventType, signal: Signal) -> None:
         if not self.closed:
             attr_mod = signal.mad.attr_mod if signal.mad is not None else 0
-            self.owner.report(Event(kind, self, signal.message, attr_mod, signal.listener))
+            self.owner.report(Event(kind, self, signal.message, attr_mod, signal.listener, signal.gone))
 
 
 def telling(kind: EventType) -> Callable[[Exchange, Signal], None]:

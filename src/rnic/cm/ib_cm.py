@@ -67,6 +67,7 @@ _MRA_INPUTS: dict[int, Input] = {
     Answered.OTHER: Input.MRA_OTHER,
 }
 _CALLING = (State.REQ_SENT, State.MRA_REQ_RCVD)
+_MEETING = (State.REQ_SENT, State.MRA_REQ_RCVD, State.REQ_RCVD, State.REP_RCVD, State.SIDR_REQ_SENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ class IbCm:
         self._tid_high = rng.getrandbits(32) << 32
         self._sends: list[Send] = []
         self._events: list[Event] = []
+        self._met: list[Exchange] = []
         self._timers: list[tuple[int, int, Exchange]] = []  # a heap; stale entries are passed over
         self._serial = 0
         self._answers: OrderedDict[tuple[Address, MAD], tuple[int, MAD]] = OrderedDict()
@@ -155,6 +157,21 @@ class IbCm:
         taken, self._events = self._events, []
         return [event for event in taken if not event.source.closed]
 
+    def take_met(self) -> list[Exchange]:
+        """Exchanges that know more of their peer since the last call: a request is out, or its id has come.
+
+        The caller may find out which process that is, and note it in `process`.
+        """
+        taken, self._met = self._met, []
+        return [exchange for exchange in taken if not exchange.over]
+
+    def died(self, process: object, now: int) -> None:
+        """A process that the caller has noted in exchanges is no more."""
+        for exchange in self.table.exchanges():
+            if exchange.process is process:
+                exchange.process = None
+                exchange.gone(now)
+
     def statistics(self) -> Statistics:
         """What has happened so far."""
         return Statistics(
@@ -188,6 +205,8 @@ class IbCm:
             if exchange.over:
                 self.table.unlisten(exchange)
             return
+        if exchange.state in _MEETING:
+            self._met.append(exchange)
         if isinstance(exchange, Connection):
             self._connection_moved(exchange, before, now)
         elif isinstance(exchange, Resolution) and exchange.state is State.SIDR_REQ_RCVD:

@@ -65,6 +65,7 @@ class Input(Enum):
     APR = "APR"
 
     STALE = "the peer's queue pair asks for another connection"
+    GONE = "the peer's process has died"
     RETRY = "no answer in time, retries left"
     TIMEOUT = "no answer in time, none left; or TIMEWAIT is over"
 
@@ -102,6 +103,8 @@ class Action(Enum):
     GIVE_UP_REQ = "send REJ, timeout; report REQ_ERROR"
     GIVE_UP_REP = "send REJ, timeout; report REP_ERROR"
     GIVE_UP_DREQ = "report DREQ_ERROR"
+    LOSE_REQ = "report REQ_ERROR"
+    LOSE_REP = "report REP_ERROR"
     GIVE_UP_SIDR = "report SIDR_REQ_ERROR"
     SEND_DREQ = "send DREQ, start the timer"
     TAKE_DREQ = "report DREQ_RECEIVED"
@@ -161,12 +164,16 @@ _DONE: tuple[tuple[tuple[State, ...], tuple[Input, ...], Action, State | None], 
     ((_S.REQ_SENT, _S.MRA_REQ_RCVD), (_I.CLOSE,), _A.SEND_TIMEOUT, _S.IDLE),
     ((_S.REQ_SENT, _S.MRA_REQ_RCVD), (_I.RETRY,), _A.RESEND, _STAY),
     ((_S.REQ_SENT, _S.MRA_REQ_RCVD), (_I.TIMEOUT,), _A.GIVE_UP_REQ, _S.IDLE),
+    # Who had the service is gone; who has it now, or nobody, answers at once.
+    ((_S.REQ_SENT,), (_I.GONE,), _A.RESEND, _STAY),
+    ((_S.MRA_REQ_RCVD,), (_I.GONE,), _A.LOSE_REQ, _S.IDLE),
     #
     ((_S.REP_RCVD,), (_I.SEND_MRA,), _A.SEND_MRA, _S.MRA_REP_SENT),
     ((_S.REP_RCVD, _S.MRA_REP_SENT), (_I.SEND_RTU,), _A.SEND_RTU, _S.ESTABLISHED),
     ((_S.REP_RCVD, _S.MRA_REP_SENT), (_I.SEND_REJ,), _A.SEND_REJ, _S.IDLE),
     ((_S.REP_RCVD, _S.MRA_REP_SENT), (_I.CLOSE,), _A.REJECT, _S.IDLE),
     ((_S.REP_RCVD, _S.MRA_REP_SENT), (_I.REJ, _I.REJ_STALE), _A.TAKE_REJ, _S.TIMEWAIT),
+    ((_S.REP_RCVD, _S.MRA_REP_SENT), (_I.GONE,), _A.LOSE_REP, _S.TIMEWAIT),
     ((_S.MRA_REP_SENT, _S.ESTABLISHED), (_I.REP,), _A.ANSWER_AGAIN, _STAY),
     #
     ((_S.REQ_RCVD,), (_I.SEND_MRA,), _A.SEND_MRA, _S.MRA_REQ_SENT),
@@ -175,6 +182,7 @@ _DONE: tuple[tuple[tuple[State, ...], tuple[Input, ...], Action, State | None], 
     ((_S.REQ_RCVD, _S.MRA_REQ_SENT), (_I.CLOSE,), _A.REJECT, _S.IDLE),
     ((_S.REQ_RCVD, _S.MRA_REQ_SENT), (_I.REJ,), _A.TAKE_REJ, _S.IDLE),
     ((_S.REQ_RCVD, _S.MRA_REQ_SENT), (_I.REJ_STALE,), _A.TAKE_REJ, _S.TIMEWAIT),
+    ((_S.REQ_RCVD, _S.MRA_REQ_SENT), (_I.GONE,), _A.LOSE_REQ, _S.IDLE),
     ((_S.MRA_REQ_SENT, _S.REP_SENT), (_I.REQ,), _A.ANSWER_AGAIN, _STAY),
     #
     ((_S.REP_SENT,), (_I.MRA_REP,), _A.EXTEND, _S.MRA_REP_RCVD),
@@ -187,10 +195,12 @@ _DONE: tuple[tuple[tuple[State, ...], tuple[Input, ...], Action, State | None], 
     ((_S.REP_SENT, _S.MRA_REP_RCVD), (_I.DREQ,), _A.TAKE_DREQ, _S.DREQ_RCVD),
     ((_S.REP_SENT, _S.MRA_REP_RCVD), (_I.RETRY,), _A.RESEND, _STAY),
     ((_S.REP_SENT, _S.MRA_REP_RCVD), (_I.TIMEOUT,), _A.GIVE_UP_REP, _S.TIMEWAIT),
+    ((_S.REP_SENT, _S.MRA_REP_RCVD), (_I.GONE,), _A.LOSE_REP, _S.TIMEWAIT),
     #
     ((_S.ESTABLISHED,), (_I.ESTABLISH,), _A.NOTHING, _STAY),
     ((_S.ESTABLISHED,), (_I.SEND_DREQ, _I.CLOSE, _I.STALE), _A.SEND_DREQ, _S.DREQ_SENT),
     ((_S.ESTABLISHED,), (_I.DREQ,), _A.TAKE_DREQ, _S.DREQ_RCVD),
+    ((_S.ESTABLISHED,), (_I.GONE,), _A.GIVE_UP_DREQ, _S.TIMEWAIT),
     ((_S.ESTABLISHED,), (_I.REJ, _I.REJ_STALE), _A.TAKE_REJ, _S.TIMEWAIT),
     ((_S.ESTABLISHED,), (_I.LAP,), _A.SEND_APR, _STAY),
     #
@@ -198,7 +208,7 @@ _DONE: tuple[tuple[tuple[State, ...], tuple[Input, ...], Action, State | None], 
     ((_S.DREQ_SENT,), (_I.DREQ,), _A.TAKE_DREQ, _S.DREQ_RCVD),
     ((_S.DREQ_SENT,), (_I.REJ, _I.REJ_STALE), _A.TAKE_REJ, _S.TIMEWAIT),
     ((_S.DREQ_SENT,), (_I.RETRY,), _A.RESEND, _STAY),
-    ((_S.DREQ_SENT,), (_I.TIMEOUT,), _A.GIVE_UP_DREQ, _S.TIMEWAIT),
+    ((_S.DREQ_SENT,), (_I.TIMEOUT, _I.GONE), _A.GIVE_UP_DREQ, _S.TIMEWAIT),
     ((_S.DREQ_SENT,), (_I.CLOSE,), _A.NOTHING, _STAY),
     #
     ((_S.DREQ_RCVD,), (_I.SEND_DREP, _I.CLOSE), _A.SEND_DREP, _S.TIMEWAIT),
@@ -210,7 +220,7 @@ _DONE: tuple[tuple[tuple[State, ...], tuple[Input, ...], Action, State | None], 
     ((_S.TIMEWAIT,), (_I.TIMEOUT,), _A.END_TIMEWAIT, _S.IDLE),
     #
     ((_S.SIDR_REQ_SENT,), (_I.SIDR_REP,), _A.TAKE_SIDR_REP, _S.IDLE),
-    ((_S.SIDR_REQ_SENT,), (_I.RETRY,), _A.RESEND, _STAY),
+    ((_S.SIDR_REQ_SENT,), (_I.RETRY, _I.GONE), _A.RESEND, _STAY),
     ((_S.SIDR_REQ_SENT,), (_I.TIMEOUT,), _A.GIVE_UP_SIDR, _S.IDLE),
     ((_S.SIDR_REQ_SENT,), (_I.CLOSE,), _A.NOTHING, _S.IDLE),
     ((_S.SIDR_REQ_RCVD,), (_I.SEND_SIDR_REP,), _A.SEND_SIDR_REP, _S.IDLE),
@@ -232,13 +242,15 @@ _IGNORED: tuple[tuple[tuple[State, ...], tuple[Input, ...], str], ...] = (
         tuple(
             one
             for one in Input
-            if not one.is_call and one not in (_I.SIDR_REQ, _I.SIDR_REP, _I.STALE, _I.RETRY, _I.TIMEOUT)
+            if not one.is_call
+            and one not in (_I.SIDR_REQ, _I.SIDR_REP, _I.STALE, _I.GONE, _I.RETRY, _I.TIMEOUT)
         ),
         "a resolution is no connection",
     ),
     ((_S.SIDR_REQ_SENT,), (_I.SIDR_REQ,), "the id is that of a question of ours"),
     ((_S.SIDR_REQ_RCVD,), (_I.SIDR_REQ,), "repeated: the application has it already"),
     ((_S.SIDR_REQ_RCVD,), (_I.SIDR_REP,), "nothing was asked"),
+    ((_S.SIDR_REQ_RCVD,), (_I.GONE,), "the answer costs nothing, and nobody is waited for"),
     (_EVERY, (_I.SIDR_REQ, _I.SIDR_REP), "a connection is no resolution"),
     (
         (_S.REQ_SENT, _S.MRA_REQ_RCVD, _S.REP_RCVD, _S.MRA_REP_SENT),
@@ -265,6 +277,8 @@ _IGNORED: tuple[tuple[tuple[State, ...], tuple[Input, ...], str], ...] = (
     ((_S.DREQ_RCVD,), (_I.DREQ,), "repeated: the application has it already"),
     ((_S.TIMEWAIT,), (_I.DREP,), "repeated, or the DREQs crossed"),
     (_EVERY, (_I.DREP,), "no DREQ was sent"),
+    ((_S.IDLE, _S.LISTEN), (_I.GONE,), "there is no peer"),
+    ((_S.DREQ_RCVD, _S.TIMEWAIT), (_I.GONE,), "the connection is being released already"),
     (_EVERY, (_I.STALE,), "not connected: the timer of its own state ends it"),
     (_EVERY, (_I.RETRY, _I.TIMEOUT), "no timer runs"),
 )

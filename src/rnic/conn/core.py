@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from errno import ECONNRESET
 from typing import TYPE_CHECKING
 
 from rnic._nic.nic import MR, SGE, WC, SendWR
@@ -183,16 +184,19 @@ class Core:
         elif event.event in _CONFUSED:
             self.protocol.lost(f"the handshake failed: {event.event.name}")
 
-    def _lost_peer(self) -> None:
-        """What the connection manager says comes after all that has completed."""
+    def _lost_peer(self) -> bool:
+        """What the connection manager says, if anything, comes after all that has completed."""
         event, self._disconnected = self._disconnected, None
         if event is None or self.finished:
-            return
-        if event.event is not EventType.DISCONNECTED:
+            return False
+        if event.status == -ECONNRESET:
+            self.protocol.lost("the peer's process has died")
+        elif event.event is not EventType.DISCONNECTED:
             self.protocol.lost(f"{event.event.name}: the peer does not answer, or the device is gone")
-            return
-        param = event.param
-        self.protocol.disconnected(param.private_data if isinstance(param, ConnParam) else b"")
+        else:
+            param = event.param
+            self.protocol.disconnected(param.private_data if isinstance(param, ConnParam) else b"")
+        return True
 
     def _poll(self, now: float) -> bool:
         found = self.cq.poll(_POLL)
@@ -200,8 +204,8 @@ class Core:
         for wc in found:
             if wc.ok:
                 self._completed(wc, now)
-        for wc in failed:
-            self._failed(wc, failed)
+        if failed:
+            self._failed(failed)
         return bool(found)
 
     def _completed(self, wc: WC, now: float) -> None:
@@ -229,13 +233,16 @@ class Core:
         while self._bounced and self._bounced[0][0] <= number:
             self.memory.free_sends.append(self._bounced.popleft()[1])
 
-    def _failed(self, wc: WC, failed: list[WC]) -> None:
-        """The first that was not merely flushed tells what went wrong."""
+    def _failed(self, failed: list[WC]) -> None:
+        """The first that was not merely flushed tells what went wrong, else the connection manager."""
         first = next((one for one in failed if one.status is not WCStatus.WR_FLUSH_ERR), None)
-        if wc is first or (first is None and self._disconnected is None):
-            self.protocol.lost(explain(first or wc, None))
-        if wc.wr_id % _KINDS == _OP:
-            self._op_failed(self._posted_ops.pop(wc.wr_id // _KINDS, None), wc)
+        if first is None:
+            self._cm_events()
+        if first is not None or not self._lost_peer():
+            self.protocol.lost(explain(first or failed[0], None))
+        for wc in failed:
+            if wc.wr_id % _KINDS == _OP:
+                self._op_failed(self._posted_ops.pop(wc.wr_id // _KINDS, None), wc)
 
     def _op_failed(self, op: Op | None, wc: WC) -> None:
         self._note_all()

@@ -15,7 +15,7 @@ import os
 import select
 import threading
 from collections.abc import Callable
-from errno import EIO, ENODEV
+from errno import ECONNREFUSED, EIO, ENODEV
 from time import monotonic_ns, sleep
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,9 @@ import rnic.cm as cm
 from rnic.errors import VerbsError
 from rnic.rdmacm import routes
 from rnic.rdmacm.gsi import Gsi, Peer
+from rnic.rdmacm.ports import Ports
+from rnic.rdmacm.processes import Process, Processes
+from rnic.rdmacm.sockaddr import Inet
 from rnic.verbs.context import Context
 from rnic.verbs.pd import PD
 
@@ -33,6 +36,7 @@ _log = logging.getLogger("rnic.rdmacm")
 
 _WATCH_NS = 250 * 10**6
 _BREATH = 1e-4  # seconds between two batches of a flood, in which others get the lock
+_LAST_WORDS_NS = 10**8  # what a process sent before it died may be in the queues of others, who hand it on
 _LINGER_NS = 2 * 10**9  # how long the last disconnect requests are repeated after the last id has gone
 
 
@@ -60,6 +64,7 @@ class Agent:
         self.attr = context.query_device()
         self.pd: PD = context.alloc_pd()
         self.gsi = Gsi(context, self.pd)
+        self.ports = Ports(context)
         self.cm = cm.IbCm(context.cm_slot(), self.attr.node_guid)
         self.ids: set[CmId] = set()
         self.services: dict[int, Served] = {}
@@ -75,6 +80,7 @@ class Agent:
         self._sleeps_until: int | None = None
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._changes = routes.Changes()
+        self._processes = Processes(context)
         self._thread = threading.Thread(target=self._run, name=f"rnic-cm-{context.name}", daemon=True)
         self._thread.start()
 
@@ -97,6 +103,8 @@ class Agent:
 
     def _settle(self) -> None:
         while True:
+            for exchange in self.cm.take_met():
+                self._meet(exchange)
             for send in self.cm.take_sends():
                 assert isinstance(send.dest, Peer)
                 self.gsi.send(send.dest, send.mad.emit())
@@ -142,6 +150,13 @@ class Agent:
         self._watching = any(looked)
         return now + _WATCH_NS if self._watching else None
 
+    def ips_of(self, local: Inet) -> list[routes.IP]:
+        """The addresses of this device that somebody is bound to."""
+        if not local.ip.is_unspecified:
+            return [local.ip]
+        own = [entry.gid.ip for entry in self.context.query_gid_table()]
+        return [ip for ip in own if local.ip.version == 6 or ip.version == 4]
+
     def serve(self, service_id: int, cm_id: CmId) -> None:
         """Requests for a service go to an id from now on."""
         service = self.services.get(service_id)
@@ -183,6 +198,42 @@ class Agent:
             owner: CmId = event.source.context  # type: ignore[assignment] # set by the services
             owner.service.handle(owner, event)
 
+    # ------------------------------------------------------------------ processes of this host
+
+    def _meet(self, exchange: cm.Exchange) -> None:
+        """Find out which process of this host the peer is, so as to know at once when it dies.
+
+        At an address of our device every process is rnic's: others cannot have UDP 4791 there. If it has died
+        already, somebody else may have its slot: that one's death, later, tells no lie either.
+        """
+        assert isinstance(exchange.peer, Peer)
+        if self.gsi.index_of(exchange.peer.gid) is None:
+            return
+        self._bury()
+        try:
+            exchange.process = self._process_of(exchange, exchange.peer)
+        except VerbsError as error:
+            if error.errno == ECONNREFUSED and exchange.peer_id:
+                exchange.process = Process()
+                self._died(exchange.process)
+
+    def _process_of(self, exchange: cm.Exchange, peer: Peer) -> Process | None:
+        if exchange.peer_id:
+            return self._processes.of_slot(cm.slot_of(exchange.peer_id))
+        assert isinstance(exchange, cm.Connection | cm.Resolution)
+        assert exchange.req is not None
+        return self._processes.of_service(exchange.req.service_id, peer.gid)
+
+    def _bury(self) -> None:
+        for process in self._processes.take_dead():
+            self._died(process)
+
+    def _died(self, process: object) -> None:
+        """Its last words are heard first: a process that ends in good order says so, and does not wait."""
+        self.at(monotonic_ns() + _LAST_WORDS_NS, lambda now: self.cm.died(process, now))
+
+    # ------------------------------------------------------------------ requests
+
     def _request(self, event: cm.Event) -> None:
         assert isinstance(event.listener, cm.Listener)
         service = self.services.get(event.listener.service_id)
@@ -198,7 +249,7 @@ class Agent:
 
     def _run(self) -> None:
         poll = select.poll()
-        for fd in (self.gsi.channel.fileno(), self._wake, self._changes.fileno()):
+        for fd in (self.gsi.channel.fileno(), self._wake, self._changes.fileno(), self._processes.fileno()):
             poll.register(fd, select.POLLIN)
         try:
             while self._round(poll):
@@ -232,6 +283,7 @@ class Agent:
         self._more = got is not None
         for data, source in got or ():
             self.hear(data, source)
+        self._bury()
         now = monotonic_ns()
         self.cm.timer(now)
         self._fire(now)
@@ -282,9 +334,7 @@ class Agent:
             return
         self.ended = True
         self.on_end(self)
-        self._changes.close()
-        wake, self._wake = self._wake, -1
-        os.close(wake)
+        self._close_fds()
         try:
             self.gsi.close()
             self.pd.close()
@@ -312,7 +362,11 @@ class Agent:
     def forked(self) -> None:
         """In a forked child: the thread and the device are the parent's."""
         self.ended, self.failed = True, VerbsError(ENODEV, "this process was forked", "rdmacm")
+        self._close_fds()
+
+    def _close_fds(self) -> None:
         self._changes.close()
+        self._processes.close()
         wake, self._wake = self._wake, -1
         if wake >= 0:
             os.close(wake)

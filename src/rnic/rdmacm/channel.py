@@ -169,6 +169,17 @@ class EventChannel:
             poll.poll(None if left is None else max(1, min(round(left * 1000), 1 << 30)))
         return event
 
+    def take_request(self, cm_id: CmId) -> bool:
+        """Take back the request that an id was made for, if nobody has got it yet."""
+        with self.lock:
+            found = next((one for one in self._events if one.id is cm_id and one.listen_id), None)
+            if found is None:
+                return False
+            self._events.remove(found)
+            found.owner.waiting -= 1
+            self._quiet()
+            return True
+
     def take_of(self, cm_id: CmId) -> list[Event]:
         """The events of an id that nobody has got yet, taken out; under the lock."""
         mine = [event for event in self._events if cm_id in (event.id, event.listen_id)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import warnings
 from collections.abc import Sequence
 from errno import (
@@ -45,6 +44,7 @@ from rnic.rdmacm.names import (
     Timing,
     UDParam,
 )
+from rnic.rdmacm.ports import ephemeral
 from rnic.rdmacm.registry import registry
 from rnic.rdmacm.sockaddr import Inet, SockAddr, parse
 from rnic.verbs.ah import GID
@@ -56,26 +56,9 @@ from rnic.wire import PortSpace, service_id
 DEFAULT_BACKLOG = 1024
 _NOWHERE = Inet(IPv4Address(0), 0)
 _QP_TYPES = {PortSpace.TCP: QPType.RC, PortSpace.UDP: QPType.UD, PortSpace.IPOIB: QPType.UD}
-_PORT_TRIES = 64
 _POLL_NS = 2 * 10**6  # how often the neighbour table is looked into, at first
 _POLL_MAX_NS = 64 * 10**6
 _PROVOKE_NS = 10**9
-
-
-def _calling_port() -> int:
-    """An ephemeral port that no other id of this process calls from; with all of them in use, any."""
-    ports = (_ephemeral() for _ in range(_PORT_TRIES))
-    return next((port for port in ports if port not in registry.calling_ports), 0) or _ephemeral()
-
-
-def _ephemeral() -> int:
-    """A port of the range that the kernel takes them from."""
-    try:
-        with open("/proc/sys/net/ipv4/ip_local_port_range") as f:  # noqa: PTH123 - a name of the kernel's
-            low, high = map(int, f.read().split())
-    except (OSError, ValueError):
-        low, high = 32768, 60999
-    return random.randint(low, high)
 
 
 class CmId(Messages):
@@ -128,7 +111,7 @@ class CmId(Messages):
         self._qkey = UDP_QKEY
         self._agents: list[Agent] = []
         self._claims: list[nic.Listener] = []
-        self._calling_port = 0  # 0: it calls from none, or from one that it has claimed
+        self._calls_from: Agent | None = None  # whose port it has, which it did not bind
         self._own_cqs: list[nic.CQ | nic.CompChannel] = []
         self._options: dict[Option, int] = {}
         self._pid = os.getpid()
@@ -229,7 +212,7 @@ class CmId(Messages):
         self.state = IdState.ADDR_BOUND
 
     def _claim(self, local: Inet, agents: Sequence[Agent], verb: str) -> None:
-        ports = [local.port] if local.port else [_ephemeral() for _ in range(_PORT_TRIES)]
+        ports = [local.port] if local.port else ephemeral()
         for port in ports:
             try:
                 self._claims = self._claim_port(local, port, agents)
@@ -243,16 +226,22 @@ class CmId(Messages):
 
     def _claim_port(self, local: Inet, port: int, agents: Sequence[Agent]) -> list[nic.Listener]:
         claims: list[nic.Listener] = []
+        reuse = bool(self._options.get(Option.REUSEADDR))
         with contextlib.ExitStack() as undo:
             for agent in agents:
                 claim = agent.context.cm_listen(
                     service_id(self.ps, port),
                     GID(local.ip),
                     afonly=bool(self._options.get(Option.AFONLY)),
-                    reuse=bool(self._options.get(Option.REUSEADDR)),
+                    reuse=reuse,
                 )
                 undo.callback(claim.close)
                 claims.append(claim)
+                if not reuse and not all(
+                    agent.ports.may_bind(self.ps, ip, port) for ip in agent.ips_of(local)
+                ):
+                    text = f"somebody on this host calls from port {port}, or from its neighbours"
+                    raise VerbsError(EADDRINUSE, text, "bind_addr")
             undo.pop_all()
         return claims
 
@@ -297,7 +286,7 @@ class CmId(Messages):
         if bound is None:
             agent = registry.agent_of_address(way.source, scope, "resolve_addr")
             self._use(agent)
-            self.local = Inet(way.source, self.local.port or self._take_port(), scope)
+            self.local = Inet(way.source, self.local.port or self._own_port(agent, way.source), scope)
         agent = self.need_agent("resolve_addr")
         index = agent.gsi.index_of(GID(way.source))
         if index is None:
@@ -313,10 +302,11 @@ class CmId(Messages):
             routes.provoke(remote.ip, way.source, way.ifindex)
             self._wait_for_neighbour(agent, way, timeout_ms)
 
-    def _take_port(self) -> int:
-        self._calling_port = _calling_port()
-        registry.calling_ports.add(self._calling_port)
-        return self._calling_port
+    def _own_port(self, agent: Agent, ip: routes.IP) -> int:
+        """A port to call from, which nobody else on this host has."""
+        port = agent.ports.take(self.ps, ip, "resolve_addr")
+        self._calls_from = agent
+        return port
 
     def _resolved(self) -> None:
         self.state = IdState.ADDR_RESOLVED
@@ -710,9 +700,11 @@ class CmId(Messages):
             self.exchange.close(now)
             self.exchange.context = None
         claims, self._claims = self._claims, []
+        caller, self._calls_from = self._calls_from, None
+        if caller is not None and not caller.ended:
+            caller.ports.give(self.ps, self.local.ip, self.local.port)
         for claim in claims:
             claim.close()
-        registry.calling_ports.discard(self._calling_port)
         agents, self._agents = self._agents, []
         for agent in agents:
             if agent.failed is None and not agent.ended:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from errno import EINVAL, EPROTO, ETIMEDOUT
+from errno import ECONNRESET, EINVAL, EPROTO, ETIMEDOUT
 from ipaddress import IPv4Address, IPv6Address
 from time import monotonic_ns
 from typing import TYPE_CHECKING
@@ -343,12 +343,20 @@ def _established(one: CmId, event: cm.Event) -> None:
 
 
 def _broken(one: CmId, kind: EventType, status: int, param: ConnParam | None = None) -> None:
+    one.channel.put(Event(kind, one, status, param))  # before work is flushed: it says why
     link_.to_error(one.qp)
-    one.channel.put(Event(kind, one, status, param))
 
 
-def _unreachable(one: CmId, _event: cm.Event) -> None:
-    _broken(one, EventType.UNREACHABLE, -ETIMEDOUT)
+def _error_of(event: cm.Event) -> int:
+    """The status of an event that tells that the peer does not answer: why."""
+    return -ECONNRESET if event.gone else -ETIMEDOUT
+
+
+def _unreachable(one: CmId, event: cm.Event) -> None:
+    if one.channel.take_request(one):  # nobody has seen it, nor will
+        one.destroy()
+    else:
+        _broken(one, EventType.UNREACHABLE, _error_of(event))
 
 
 def _rejected(one: CmId, event: cm.Event) -> None:
@@ -358,16 +366,21 @@ def _rejected(one: CmId, event: cm.Event) -> None:
 
 
 def _disconnected(one: CmId, event: cm.Event) -> None:
-    """Once, whoever began it; a DREQ that crossed ours is answered here."""
+    """Once, whoever began it; a DREQ that crossed ours is answered here.
+
+    Work that goes to a dead process is flushed at once, not when its retries are used up.
+    """
     conn = _connection(one, "disconnect")
     if one.disconnecting and conn.state is cm.State.DREQ_RCVD:
         conn.send_drep(monotonic_ns())
     if one.state is not IdState.CONNECT:
         return
     one.state = IdState.DISCONNECT
-    status = -ETIMEDOUT if event.type is cm.EventType.DREQ_ERROR else 0
+    status = _error_of(event) if event.type is cm.EventType.DREQ_ERROR else 0
     data = getattr(event.message, "private_data", b"")
     one.channel.put(Event(EventType.DISCONNECTED, one, status, ConnParam(private_data=data)))
+    if event.gone:
+        link_.to_error(one.qp)
 
 
 def _timewait_exit(one: CmId, _event: cm.Event) -> None:

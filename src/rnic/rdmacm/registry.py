@@ -23,8 +23,6 @@ class Registry:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self._agents: dict[int, Agent] = {}  # by interface index
-        self.calling_ports: set[int] = set()
-        """Ports that ids of this process call from, without a claim."""
 
     def agents(self) -> list[Agent]:
         """Those that work now."""
@@ -94,7 +92,6 @@ class Registry:
             agent.forked()
             agent.lock = self.lock
         self._agents = {}
-        self.calling_ports = set()
         for channel in channels():
             channel.lock = threading.RLock()
             channel.drop_fd()

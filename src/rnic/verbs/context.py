@@ -243,19 +243,28 @@ class Context(nic.Context):
         *,
         afonly: bool = False,
         reuse: bool = False,
+        hold: bool = False,
     ) -> nic.Listener:
         """Bring the CM's requests for a service to this context's GSI queue pair until the listener closes.
 
         `addr` is one of the device's addresses; "0.0.0.0" stands for every IPv4 one, "::" (or None) for every
         one, with `afonly` for every IPv6 one.  Whichever process gets a REQ or SIDR_REQ hands it on; one that
-        nobody listens for is refused at once (IBA 12.6.7.2, reason 8; 12.11.2, status 1).
+        nobody listens for is refused at once (IBA 12.6.7.2, reason 8; 12.11.2, status 1).  With `hold`
+        this is so here, too: the service is only taken, so that nobody else on this host can have it.
 
         Raises VerbsError: EADDRINUSE when somebody on this host has the service at that address, at all
         addresses, or at one of all (the last two not with `reuse`); EADDRNOTAVAIL when the device does not
         have the address.
         """
         gid = GID("::" if addr is None else addr)
-        return nic.Listener(self, service_id, gid.raw, afonly, reuse)
+        return nic.Listener(self, service_id, gid.raw, afonly, reuse, hold)
+
+    def cm_watch_service(self, service_id: int, addr: "GID | str") -> int:
+        """What cm_watch() is for a slot, for whoever has a service at an address of this device.
+
+        The file descriptor also hangs up when nobody listens there any longer.
+        """
+        return self.raw_cm_watch_service(service_id, GID(addr).raw)
 
     def counters(self) -> Counters:
         """What the device has sent, received, retried and dropped since it was opened."""

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* accept4 */
+#endif
+#include "link/lifeline.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define BACKLOG 4096
+#define ROOM 16
+
+static int open_stream(const struct abstract_name *of, struct abstract_name *name) {
+    abstract_name(name, "life/%s", of->un.sun_path + 1);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    return fd < 0 ? -errno : fd;
+}
+
+static int closing(int fd, int rc) {
+    close(fd);
+    return rc;
+}
+
+int lifeline_open(struct lifeline *l, const struct abstract_name *of) {
+    struct abstract_name name;
+    int fd = open_stream(of, &name);
+    *l = (struct lifeline){.fd = -1};
+    if (fd < 0) {
+        return fd;
+    }
+    if (bind(fd, (const struct sockaddr *)&name.un, name.length) != 0 || listen(fd, BACKLOG) != 0) {
+        return closing(fd, -errno);
+    }
+    l->fd = fd;
+    return 0;
+}
+
+void lifeline_close(struct lifeline *l) {
+    if (l->fd >= 0) {
+        close(l->fd);
+    }
+    for (uint32_t i = 0; i < l->count; i++) {
+        close(l->held[i]);
+    }
+    free(l->held);
+    *l = (struct lifeline){.fd = -1};
+}
+
+/* Nobody says anything: whatever there is to read, or to hear, is a reason to part. */
+static bool has_gone(int fd) {
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    return poll(&p, 1, 0) != 0;
+}
+
+static void sweep(struct lifeline *l) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < l->count; i++) {
+        if (has_gone(l->held[i])) {
+            close(l->held[i]);
+        } else {
+            l->held[kept++] = l->held[i];
+        }
+    }
+    l->count = kept;
+}
+
+static bool make_room(struct lifeline *l) {
+    if (l->count < l->room) {
+        return true;
+    }
+    uint32_t room = 2 * l->room + ROOM;
+    int *held = realloc(l->held, room * sizeof *held);
+    if (held == NULL) {
+        return false;
+    }
+    l->held = held;
+    l->room = room;
+    return true;
+}
+
+bool lifeline_accept(struct lifeline *l) {
+    sweep(l);
+    while (l->fd >= 0 && make_room(l)) {
+        int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0) {
+            return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
+        }
+        l->held[l->count++] = fd;
+    }
+    return l->fd < 0;
+}
+
+int lifeline_watch(const struct abstract_name *of) {
+    struct abstract_name name;
+    int fd = open_stream(of, &name);
+    if (fd >= 0 && connect(fd, (const struct sockaddr *)&name.un, name.length) != 0) {
+        return closing(fd, -errno);
+    }
+    return fd;
+}

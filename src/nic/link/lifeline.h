@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How one process learns that another has died: the owner of a name also listens on a unix stream socket, "\0life/<name>",
+ * and whoever wants to know connects to it.  Nothing is ever said there: when the owner gives the name up or dies, the
+ * kernel hangs up.  The connection is to that owner, so whoever takes the name afterwards is not mistaken for it; and
+ * one that is stopped, or busy, does not hang up.
+ */
+#ifndef RNIC_LINK_LIFELINE_H
+#define RNIC_LINK_LIFELINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "link/abstract.h"
+
+struct lifeline {
+    int fd;    /* listens; -1: there is none */
+    int *held; /* our ends of connections */
+    uint32_t count, room;
+};
+
+/* 0 or -errno: -EADDRINUSE when somebody has it. */
+int lifeline_open(struct lifeline *l, const struct abstract_name *of);
+void lifeline_close(struct lifeline *l);
+
+/* Takes in those who watch, and lets go of those who have gone.  False when no more can be taken in (no descriptors):
+ * the kernel's queue holds the next ones just as well, and to look again at once would be in vain. */
+bool lifeline_accept(struct lifeline *l);
+
+/* A descriptor that hangs up (POLLHUP) when the owner of the name goes, or -errno: -ECONNREFUSED when there is none. */
+int lifeline_watch(const struct abstract_name *of);
+
+#endif

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ports that ids call from: no two ids of a host have the same one at an address.
+
+A process takes them from blocks that it has to itself: a name on the host for each block, and so a
+descriptor for 32 ids instead of one for each. Whoever binds a port looks whether it is in somebody's block,
+and whoever takes one of his block looks whether somebody has bound it: of two that come at once at least one
+sees the other.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from errno import EADDRINUSE, EADDRNOTAVAIL
+
+from rnic._nic import nic
+from rnic.errors import VerbsError
+from rnic.rdmacm.sockaddr import IP
+from rnic.verbs.ah import GID
+from rnic.verbs.context import Context
+from rnic.wire import PortSpace, service_id
+
+BLOCK = 32
+_MARK = 1 << 63  # makes the service id of a block: no port has it
+_TRIES = 64
+
+
+def ephemeral() -> list[int]:
+    """Ports to try, of the range that the kernel takes them from."""
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range") as f:  # noqa: PTH123 - a name of the kernel's
+            low, high = map(int, f.read().split())
+    except (OSError, ValueError):
+        low, high = 32768, 60999
+    return [random.randint(low, high) for _ in range(_TRIES)]
+
+
+def _first_of(port: int) -> int:
+    return port - port % BLOCK
+
+
+@dataclass(slots=True)
+class _Block:
+    claim: nic.Listener
+    used: set[int] = field(default_factory=set)
+
+
+class Ports:
+    """The ports that this process calls from at the addresses of a device; under the registry's lock."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._blocks: dict[tuple[PortSpace, IP, int], _Block] = {}
+
+    def take(self, ps: PortSpace, ip: IP, verb: str) -> int:
+        """A port to call from; requests to it are refused, until give()."""
+        for port in self._candidates(ps, ip):
+            block = self._block(ps, ip, _first_of(port))
+            if block is None:
+                continue
+            if port not in block.used and self._is_free(service_id(ps, port), ip):
+                block.used.add(port)
+                return port
+            self._drop_if_empty(ps, ip, _first_of(port))
+        raise VerbsError(EADDRNOTAVAIL, f"{_TRIES} ports of {ip} are all in use", verb)
+
+    def _candidates(self, ps: PortSpace, ip: IP) -> list[int]:
+        """Those that are left of blocks that we have, and then others."""
+        ours = [
+            port
+            for (space, address, first), block in self._blocks.items()
+            if (space, address) == (ps, ip)
+            for port in range(max(first, 1), first + BLOCK)
+            if port not in block.used
+        ]
+        random.shuffle(ours)
+        return ours[:BLOCK] + ephemeral()
+
+    def _block(self, ps: PortSpace, ip: IP, first: int) -> _Block | None:
+        block = self._blocks.get((ps, ip, first))
+        if block is None:
+            try:
+                claim = self._context.cm_listen(_MARK | service_id(ps, first), GID(ip), hold=True)
+            except VerbsError as error:
+                if error.errno != EADDRINUSE:
+                    raise
+                return None
+            block = self._blocks[ps, ip, first] = _Block(claim)
+        return block
+
+    def _is_free(self, service: int, ip: IP) -> bool:
+        """Nobody has the name at this moment."""
+        try:
+            self._context.cm_listen(service, GID(ip), hold=True).close()
+        except VerbsError as error:
+            if error.errno != EADDRINUSE:
+                raise
+            return False
+        return True
+
+    def give(self, ps: PortSpace, ip: IP, port: int) -> None:
+        """A port is not called from any more."""
+        self._blocks[ps, ip, _first_of(port)].used.discard(port)
+        self._drop_if_empty(ps, ip, _first_of(port))
+
+    def _drop_if_empty(self, ps: PortSpace, ip: IP, first: int) -> None:
+        if not self._blocks[ps, ip, first].used:
+            self._blocks.pop((ps, ip, first)).claim.close()
+
+    def may_bind(self, ps: PortSpace, ip: IP, port: int) -> bool:
+        """No process calls from the port; of another's block it is not known which ports are in use."""
+        block = self._blocks.get((ps, ip, _first_of(port)))
+        if block is not None:
+            return port not in block.used
+        return self._is_free(_MARK | service_id(ps, _first_of(port)), ip)

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * link/lifeline.c and slots: who watches a process learns of its death, and of nothing else.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* unshare */
+#endif
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "link/lifeline.h"
+#include "link/slot.h"
+
+#define SOON_MS 5000
+#define MANY 200
+
+static bool hangs_up(int fd, int ms) {
+    struct pollfd p = {.fd = fd};
+    return poll(&p, 1, ms) == 1 && (p.revents & POLLHUP);
+}
+
+/* A process that has a slot; it says which, and waits.  accepts: it takes in whoever watches. */
+struct owner {
+    pid_t pid;
+    uint32_t slot;
+};
+
+static struct owner begin(bool accepts) {
+    int way[2];
+    struct owner o;
+    CHECK_EQ(pipe(way), 0);
+    o.pid = fork();
+    if (o.pid == 0) {
+        struct slot s;
+        CHECK_EQ(slot_claim(&s, NULL), 0);
+        CHECK_EQ(write(way[1], &s.number, sizeof s.number), sizeof s.number);
+        for (;;) {
+            struct pollfd p = {.fd = s.life.fd, .events = accepts ? POLLIN : 0};
+            poll(&p, 1, -1);
+            lifeline_accept(&s.life);
+        }
+    }
+    CHECK_EQ(read(way[0], &o.slot, sizeof o.slot), sizeof o.slot);
+    close(way[0]);
+    close(way[1]);
+    return o;
+}
+
+static void end(struct owner o) {
+    kill(o.pid, SIGKILL);
+    CHECK_EQ(waitpid(o.pid, NULL, 0), o.pid);
+}
+
+static void death(bool accepts) {
+    struct owner o = begin(accepts);
+    int fd = slot_watch(o.slot);
+    CHECK(fd >= 0);
+    CHECK(!hangs_up(fd, 50));
+    end(o);
+    CHECK(hangs_up(fd, SOON_MS));
+    close(fd);
+    CHECK_EQ(slot_watch(o.slot), -ECONNREFUSED);
+}
+
+static void a_death_is_seen(void) { death(true); }
+static void also_by_who_was_never_taken_in(void) { death(false); }
+
+static void a_stopped_process_is_not_dead(void) {
+    struct owner o = begin(true);
+    int first = slot_watch(o.slot);
+    kill(o.pid, SIGSTOP);
+    CHECK_EQ(waitpid(o.pid, NULL, WUNTRACED), o.pid);
+    int second = slot_watch(o.slot);
+    CHECK(first >= 0 && second >= 0 && !hangs_up(first, 100) && !hangs_up(second, 0));
+    end(o);
+    CHECK(hangs_up(first, SOON_MS) && hangs_up(second, SOON_MS));
+    close(first);
+    close(second);
+}
+
+static void the_next_owner_of_a_slot_is_another(void) {
+    struct slot a = {.fd = -1}, b = {.fd = -1};
+    CHECK_EQ(slot_claim(&a, NULL), 0);
+    uint32_t number = a.number;
+    int before = slot_watch(number);
+    slot_release(&a);
+    struct abstract_name name;
+    abstract_name(&name, SLOT_NAME, number);
+    b.fd = abstract_open(&name);
+    CHECK(b.fd >= 0);
+    CHECK_EQ(lifeline_open(&b.life, &name), 0);
+    int after = slot_watch(number);
+    CHECK(hangs_up(before, 0) && after >= 0 && !hangs_up(after, 0));
+    slot_release(&b);
+    CHECK(hangs_up(after, 0));
+    close(before);
+    close(after);
+}
+
+static void a_slot_whose_lifeline_is_somebody_elses_is_left_alone(void) {
+    struct slot s;
+    struct lifeline foreign[SLOT_COUNT];
+    for (uint32_t i = 0; i < SLOT_COUNT; i += 2) {
+        struct abstract_name name;
+        abstract_name(&name, SLOT_NAME, i);
+        CHECK_EQ(lifeline_open(&foreign[i], &name), 0);
+    }
+    for (int i = 0; i < 32; i++) {
+        CHECK_EQ(slot_claim(&s, NULL), 0);
+        CHECK_EQ(s.number % 2, 1);
+        slot_release(&s);
+    }
+    for (uint32_t i = 0; i < SLOT_COUNT; i += 2)
+        lifeline_close(&foreign[i]);
+}
+
+static void who_stops_watching_is_let_go(void) {
+    struct slot s;
+    CHECK_EQ(slot_claim(&s, NULL), 0);
+    int stays = slot_watch(s.number);
+    for (int i = 0; i < MANY; i++) {
+        int fd = slot_watch(s.number);
+        CHECK(fd >= 0 && lifeline_accept(&s.life));
+        close(fd);
+    }
+    CHECK(s.life.count < 64);
+    CHECK(!hangs_up(stays, 0));
+    slot_release(&s);
+    CHECK(hangs_up(stays, 0));
+    close(stays);
+}
+
+static void without_descriptors_the_kernel_keeps_who_watches(void) {
+    struct slot s;
+    struct rlimit before, none;
+    CHECK_EQ(slot_claim(&s, NULL), 0);
+    int fd = slot_watch(s.number);
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = 3;
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    CHECK(!lifeline_accept(&s.life));
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    CHECK(!hangs_up(fd, 0));
+    slot_release(&s);
+    CHECK(hangs_up(fd, 0));
+    close(fd);
+}
+
+int main(void) {
+    if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0)
+        printf("# no network namespace to be had: in this one\n");
+    RUN(a_death_is_seen);
+    RUN(also_by_who_was_never_taken_in);
+    RUN(a_stopped_process_is_not_dead);
+    RUN(the_next_owner_of_a_slot_is_another);
+    RUN(a_slot_whose_lifeline_is_somebody_elses_is_left_alone);
+    RUN(who_stops_watching_is_let_go);
+    RUN(without_descriptors_the_kernel_keeps_who_watches);
+    return check_done();
+}

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The other process is killed while endpoints connect, wait or transfer: on this host, and across a wire."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+import rnic
+from conn.peers import HOST, WAIT
+from rdmacm.mortal import PIECE, Mortal, cable, mortal
+from rnic.endpoint import Config, EndpointError, LostError, RefusedError, Region
+from rnic.rdmacm import EventType, PortSpace, Timing
+
+AT_ONCE = 1.0  # seconds
+POINTS = ["idle", "send", "write", "read"]
+
+
+def echoed(data: bytes) -> None:
+    """This process goes on: with another peer, and data comes back as it went."""
+    with mortal() as peer, rnic.connect(HOST, peer.do("serve_endpoint")) as conn:
+        conn.send(data, WAIT)
+        assert conn.recv(WAIT) == data
+
+
+def say(what: str, died: float) -> float:
+    took = time.monotonic() - died
+    print(f"{what}: {took:.2f} s")
+    return took
+
+
+def kill_soon(peer: Mortal, died: list[float]) -> threading.Timer:
+    """While the transfer is under way."""
+    timer = threading.Timer(0.1, lambda: died.append(peer.kill()))
+    timer.start()
+    return timer
+
+
+def act(conn: rnic.Connection, remote: Region, point: str) -> None:
+    """Until it ends."""
+    calls: dict[str, Callable[[], object]] = {
+        "idle": lambda: conn.recv(WAIT),
+        "send": lambda: conn.send(bytes(100_000), WAIT),
+        "write": lambda: conn.write(bytes(PIECE), remote, timeout=WAIT),
+        "read": lambda: conn.read(bytearray(PIECE), remote, timeout=WAIT),
+    }
+    while True:
+        calls[point]()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_the_other_process_is_killed(point: str) -> None:
+    if point in ("send", "read") and not os.environ.get("RNIC_SOAK"):
+        pytest.skip("RNIC_SOAK=1 takes it")
+    died: list[float] = []
+    with mortal() as peer:
+        conn = rnic.connect(HOST, peer.do("serve_endpoint"))
+        remote = conn.next_region(WAIT)
+        timer = kill_soon(peer, died)
+        with pytest.raises(LostError, match="has died"):
+            act(conn, remote, point)
+        timer.join()
+        assert say(f"rnic.connect, {point}: LostError", died[0]) < AT_ONCE
+        conn.abort()
+        echoed(os.urandom(50_000))
+
+
+def test_every_task_hears_that_the_other_process_was_killed() -> None:
+    died: list[float] = []
+
+    async def for_ever(call: Callable[[], object]) -> None:
+        while True:
+            await call()  # type: ignore[misc]
+
+    async def main(peer: Mortal, port: int) -> None:
+        conn = await rnic.aio.connect(HOST, port)
+        remote = await conn.next_region()
+        into = bytearray(PIECE)
+        calls = (
+            conn.recv,
+            conn.next_region,
+            lambda: conn.write(bytes(PIECE), remote),
+            lambda: conn.read(into, remote),
+        )
+        tasks = [asyncio.create_task(for_ever(one)) for one in calls]
+        timer = kill_soon(peer, died)
+        async with asyncio.timeout(WAIT):
+            for result in await asyncio.gather(*tasks, return_exceptions=True):
+                assert isinstance(result, LostError), result
+                assert "has died" in str(result)
+        timer.join()
+        assert say("rnic.aio, four tasks: LostError", died[0]) < AT_ONCE
+        await conn.abort()
+
+    with mortal() as peer:
+        asyncio.run(main(peer, peer.do("serve_endpoint")))
+    echoed(os.urandom(50_000))
+
+
+def test_who_is_called_is_killed_before_the_answer() -> None:
+    died: list[float] = []
+    with mortal() as peer:
+        port = peer.do("listen")
+        peer.stop()
+        timer = kill_soon(peer, died)
+        with pytest.raises(RefusedError, match="nobody listens"):
+            rnic.connect(HOST, port)
+        timer.join()
+        assert say("rnic.connect, not answered: RefusedError", died[0]) < AT_ONCE
+    echoed(b"x")
+
+
+def test_who_called_is_killed_before_the_answer() -> None:
+    """A raw client that never confirms; the listener takes the next one."""
+    with rnic.listen(HOST, 0, config=Config(raw=True)) as server, mortal(Timing()) as peer:
+        peer.do("ask", server.port, HOST, PortSpace.TCP, True)
+        conn = server.accept(WAIT)
+        peer.do("expect", EventType.CONNECT_RESPONSE)
+        died = peer.kill()
+        with pytest.raises(EndpointError, match="has died"):
+            conn.recv(WAIT)
+        assert say("accept(), not confirmed: LostError", died) < AT_ONCE
+        conn.abort()
+        with mortal() as other:
+            other.do("ask", server.port)
+            with server.accept(WAIT) as second:
+                assert second.raw
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace needs root")
+def test_across_a_wire_the_probe_decides() -> None:
+    with cable() as wire, mortal(netns=wire.netns) as peer:
+        port = peer.do("serve_endpoint", wire.there)
+        conn = rnic.connect(wire.there, port, config=Config(idle_interval=0.2))
+        conn.send(b"x", WAIT)
+        assert conn.recv(WAIT) == b"x"
+        died = peer.kill()
+        with pytest.raises(LostError, match="RETRY_EXC_ERR"):
+            conn.recv(WAIT)
+        conn.abort()
+        assert say("wire, idle, probed every 0.2 s: LostError", died) < 15
+    echoed(b"x")
