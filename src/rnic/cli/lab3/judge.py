@@ -173,7 +173,7 @@ class Judge:
             said = f"it printed {printed[0]!r}" if printed else "it printed no line 'secret key: ...'"
             raise _wrong(f"{said}; the key is {self._key!r}")
         self.step = Step.DISCONNECT
-        if line.end is None:
+        if line.end is None or line.died:
             raise _wrong("it has its key, but the connection was never ended")
         self.step = Step.EXIT
         if running:

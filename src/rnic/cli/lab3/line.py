@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
+from errno import ECONNRESET
 from typing import Self
 
 import rnic
@@ -42,6 +43,8 @@ class Line:
         self.established = False
         self.end: str | None = None
         """Why nothing more will come, once that is known."""
+        self.died = False
+        """The peer's process has died on this host, and said nothing."""
         self.written: deque[int] = deque()
         """The wr_ids of RDMA WRITEs that have completed."""
         self._inbox: deque[bytes] = deque()
@@ -174,6 +177,7 @@ class Line:
             case EventType.ESTABLISHED:
                 self.established = True
             case EventType.DISCONNECTED:
+                self.died = event.status == -ECONNRESET
                 self.end = self.end or self._why_disconnected()
                 self.cm_id.disconnect()  # the peer waits for our agreement; to agree twice does nothing
             case EventType.TIMEWAIT_EXIT:
@@ -184,7 +188,7 @@ class Line:
     def _why_disconnected(self) -> str:
         if self.qp.statistics().counters.nak_remote_sent:
             return f"the {self.peer} used an address or a key that it was not given"
-        return f"the {self.peer} disconnected"
+        return f"the {self.peer}'s process has died" if self.died else f"the {self.peer} disconnected"
 
     def _on_completion(self, wc: rnic.WC) -> None:
         if not wc.ok:
