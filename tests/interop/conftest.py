@@ -68,13 +68,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of one guest together, after all others."""
+    """Put the tests of one guest together, after all others, and of these the tests of one module.
 
-    def guest(item: pytest.Item) -> int:
+    So a module's capture has all that its tests sent, and the test that reads it, the last one, sees all.
+    """
+
+    def place(item: pytest.Item) -> tuple[int, str, bool]:
         callspec = getattr(item, "callspec", None)
-        return int(callspec.params.get("link", 0)) if callspec and item.path.is_relative_to(HERE) else 0
+        guest = int(callspec.params.get("link", 0)) if callspec and item.path.is_relative_to(HERE) else 0
+        return (guest, str(item.path), item.name.startswith("test_tshark")) if guest else (0, "", False)
 
-    items.sort(key=guest)
+    items.sort(key=place)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
