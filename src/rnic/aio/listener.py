@@ -11,29 +11,16 @@ from typing import Self
 
 from rnic.aio.connection import Connection
 from rnic.aio.pump import readable
+from rnic.conn.face import ListenerFace
 from rnic.conn.handshake import Desk
 from rnic.endpoint import Config
 from rnic.errors import VerbsError
-from rnic.rdmacm.sockaddr import SockAddr
 
 _log = logging.getLogger("rnic.aio")
 
 
-class Listener:
+class Listener(ListenerFace):
     """Takes connections at an address and port; one task at a time waits for them."""
-
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-
-    @property
-    def address(self) -> SockAddr:
-        """Host and port where it listens."""
-        return self._desk.cm_id.get_local_addr()
-
-    @property
-    def port(self) -> int:
-        """The port: one that was free, if 0 was asked for."""
-        return self._desk.cm_id.get_src_port()
 
     async def accept(self) -> Connection:
         """Wait for the next connection.  Who is no endpoint is refused, in words, and not seen here.
@@ -70,10 +57,6 @@ class Listener:
         finally:
             self.close()
             await _dismiss(tasks, grace)
-
-    def close(self) -> None:
-        """Listen no longer; connections that were accepted stay."""
-        self._desk.close()
 
     async def __aenter__(self) -> Self:
         return self

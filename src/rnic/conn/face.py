@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the synchronous and the asyncio connection have in common: all that does not wait."""
+"""What the synchronous and the asyncio face have in common: all that does not wait."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rnic._nic.nic import MR
 from rnic.conn.core import Core
+from rnic.conn.handshake import Desk
 from rnic.conn.ops import Op, size_of
 from rnic.endpoint import Region, Statistics
 from rnic.enums import WROpcode
@@ -76,3 +77,24 @@ class Face:
 
     def _swap_op(self, remote: Region, compare: int, swap: int, offset: int) -> Op:
         return Op(WROpcode.ATOMIC_CMP_AND_SWP, remote, offset, 8, compare_add=compare, swap=swap)
+
+
+class ListenerFace:
+    """Looks at a listener, and closes it."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    @property
+    def address(self) -> SockAddr:
+        """Host and port where it listens."""
+        return self._desk.cm_id.get_local_addr()
+
+    @property
+    def port(self) -> int:
+        """The port: one that was free, if 0 was asked for."""
+        return self._desk.cm_id.get_src_port()
+
+    def close(self) -> None:
+        """Listen no longer; connections that were accepted stay."""
+        self._desk.close()

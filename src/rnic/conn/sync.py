@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Self
 
 from rnic._nic.nic import MR
 from rnic.conn.core import GRACE, Core
-from rnic.conn.face import Face
+from rnic.conn.face import Face, ListenerFace
 from rnic.conn.handshake import Desk, Dial
 from rnic.conn.ops import Op
 from rnic.endpoint import Config, Region
 from rnic.enums import AccessFlags
 from rnic.errors import VerbsError
-from rnic.rdmacm.sockaddr import SockAddr
 
 _log = logging.getLogger("rnic.conn")
 
@@ -193,21 +192,8 @@ class Connection(Face):
             core.release()
 
 
-class Listener:
+class Listener(ListenerFace):
     """Takes connections at an address and port; listen() makes it; a context manager and an iterator."""
-
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-
-    @property
-    def address(self) -> SockAddr:
-        """Host and port where it listens."""
-        return self._desk.cm_id.get_local_addr()
-
-    @property
-    def port(self) -> int:
-        """The port: one that was free, if 0 was asked for."""
-        return self._desk.cm_id.get_src_port()
 
     def accept(self, timeout: float | None = None) -> Connection:
         """Wait for the next connection.  Who is no endpoint is refused, in words, and not seen here.
@@ -246,10 +232,6 @@ class Listener:
         finally:
             self.close()
             agents.dismiss(grace)
-
-    def close(self) -> None:
-        """Listen no longer; connections that were accepted stay."""
-        self._desk.close()
 
     def __enter__(self) -> Self:
         return self
