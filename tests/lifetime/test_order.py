@@ -45,6 +45,15 @@ CLOSED_CALLS: dict[str, Callable[[Any], object]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def small_heap() -> Iterator[None]:
+    """What other tests have left is not looked at by the collections here, of which there are thousands."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 def orders(soak: bool, seed: int) -> list[tuple[str, ...]]:
     return ORDERS if soak else random.Random(seed).sample(ORDERS, SAMPLE)
 
