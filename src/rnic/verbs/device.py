@@ -83,8 +83,8 @@ def open_device(
     None: the one that $RNIC_DEVICE names, else the first of the list.  `rcvbuf` is the bytes of socket
     buffer to ask for (0: what the system grants), `max_window` the bytes that a queue pair may have in
     flight (0: what fits the socket buffer), `gso=False` sends one packet per system call.  With
-    `congestion_control` routers may mark packets of connected queue pairs (ECN), and a queue pair whose packets
-    they mark limits its rate (IBA Annex A17.9; DCQCN); None: unless the device is the loopback's.
+    `congestion_control` routers may mark packets of connected queue pairs (ECN), and a queue pair whose
+    packets they mark limits its rate (IBA Annex A17.9; DCQCN); None: unless the device is the loopback's.
 
     Raises VerbsError: ENODEV when there is no such device; EADDRINUSE when something else holds UDP port
     4791.
