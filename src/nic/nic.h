@@ -69,9 +69,19 @@
 
 #define RNIC_WC_OPCODES(X)                                                                                             \
     X(SEND, 0) X(RDMA_WRITE, 1) X(RDMA_READ, 2) X(COMP_SWAP, 3) X(FETCH_ADD, 4) X(BIND_MW, 5) X(LOCAL_INV, 6)          \
-    X(TSO, 7) X(ATOMIC_WRITE, 9) X(RECV, 128) X(RECV_RDMA_WITH_IMM, 129)
+    X(TSO, 7) X(ATOMIC_WRITE, 9) X(RECV, 128) X(RECV_RDMA_WITH_IMM, 129) X(TM_ADD, 130) X(TM_DEL, 131)                 \
+    X(TM_SYNC, 132) X(TM_RECV, 133) X(TM_NO_TAG, 134)
 
-#define RNIC_WC_FLAGS(X) X(GRH, 1 << 0) X(WITH_IMM, 1 << 1) X(IP_CSUM_OK, 1 << 2) X(WITH_INV, 1 << 3)
+#define RNIC_WC_FLAGS(X)                                                                                               \
+    X(GRH, 1 << 0) X(WITH_IMM, 1 << 1) X(IP_CSUM_OK, 1 << 2) X(WITH_INV, 1 << 3) X(TM_SYNC_REQ, 1 << 4)                \
+    X(TM_MATCH, 1 << 5) X(TM_DATA_VALID, 1 << 6)
+
+/* Of a tag matching SRQ (ibv_post_srq_ops(3)). */
+#define RNIC_OPS_WR_OPCODES(X) X(TAG_ADD, 0) X(TAG_DEL, 1) X(TAG_SYNC, 2)
+
+#define RNIC_OPS_FLAGS(X) X(SIGNALED, 1 << 0) X(TM_SYNC, 1 << 1)
+
+#define RNIC_TM_CAP_FLAGS(X) X(RC, 1 << 0)
 
 #define RNIC_EVENT_TYPES(X)                                                                                            \
     X(CQ_ERR, 0) X(QP_FATAL, 1) X(QP_REQ_ERR, 2) X(QP_ACCESS_ERR, 3) X(COMM_EST, 4) X(SQ_DRAINED, 5) X(PATH_MIG, 6)    \
@@ -183,6 +193,12 @@ enum rnic_wc_status { RNIC_WC_STATUSES(RNIC_ENUM_WCS) };
 enum rnic_wc_opcode { RNIC_WC_OPCODES(RNIC_ENUM_WCO) };
 #define RNIC_ENUM_WCF(n, v) RNIC_WCF_##n = v,
 enum rnic_wc_flags { RNIC_WC_FLAGS(RNIC_ENUM_WCF) };
+#define RNIC_ENUM_OPS_WR(n, v) RNIC_WR_##n = v,
+enum rnic_ops_wr_opcode { RNIC_OPS_WR_OPCODES(RNIC_ENUM_OPS_WR) };
+#define RNIC_ENUM_OPS_FLAG(n, v) RNIC_OPS_##n = v,
+enum rnic_ops_flags { RNIC_OPS_FLAGS(RNIC_ENUM_OPS_FLAG) };
+#define RNIC_ENUM_TM_CAP(n, v) RNIC_TM_CAP_##n = v,
+enum rnic_tm_cap_flags { RNIC_TM_CAP_FLAGS(RNIC_ENUM_TM_CAP) };
 #define RNIC_ENUM_EVENT(n, v) RNIC_EVENT_##n = v,
 enum rnic_event_type { RNIC_EVENT_TYPES(RNIC_ENUM_EVENT) };
 #define RNIC_ENUM_CAP(n, v) RNIC_DEVICE_##n = v,
@@ -399,6 +415,24 @@ struct rnic_recv_wr {
     struct rnic_recv_wr *next;
     struct rnic_sge *sg_list;
     int num_sge;
+};
+
+/* An operation on the matching list of a tag matching SRQ. */
+struct rnic_ops_wr {
+    uint64_t wr_id;
+    struct rnic_ops_wr *next;
+    int opcode; /* enum rnic_ops_wr_opcode */
+    int flags;  /* enum rnic_ops_flags */
+    struct {
+        uint32_t unexpected_cnt; /* with TM_SYNC, and of TAG_SYNC: messages without a match that were handled so far */
+        uint32_t handle;         /* of TAG_DEL: what TAG_ADD wrote here */
+        struct {
+            uint64_t recv_wr_id;
+            struct rnic_sge *sg_list;
+            int num_sge;
+            uint64_t tag, mask; /* a message matches if its tag & mask is tag */
+        } add;
+    } tm;
 };
 
 struct rnic_wc {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "qp/qp.h"
+#include "qp/tagged.h"
 
 const char *qp_state_name(int state) {
 #define NAME(n, v) [v] = #n,
@@ -39,16 +39,27 @@ static void overrun(struct qp *qp, struct cq *cq, bool first) {
         qp_error(qp, RNIC_EVENT_QP_FATAL);
 }
 
-/* The completion of the element that has just been taken from q. */
-static void push(struct qp *qp, struct wq *q, struct rnic_cq *to, const struct rnic_wc *wc, bool solicited) {
+static void enter(struct qp *qp, struct rnic_cq *to, const struct cqe *cqe, bool solicited) {
     struct cq *cq = (struct cq *)to;
-    struct cqe cqe = {.wc = *wc, .freed = &q->freed, .upto = wq_tail(q)};
     bool first = !atomic_load(&cq->overrun);
-    if (!cq_push(cq, &cqe, solicited))
+    if (!cq_push(cq, cqe, solicited))
         overrun(qp, cq, first);
 }
 
+/* The completion of the element that has just been taken from q. */
+static void push(struct qp *qp, struct wq *q, struct rnic_cq *to, const struct rnic_wc *wc, bool solicited) {
+    enter(qp, to, &(struct cqe){.wc = *wc, .freed = &q->freed, .upto = wq_tail(q)}, solicited);
+}
+
+void qp_tell(struct qp *qp, const struct rnic_wc *wc, bool solicited) {
+    enter(qp, qp->pub.recv_cq, &(struct cqe){.wc = *wc}, solicited);
+}
+
 void qp_complete_send(struct qp *qp, struct send_wqe *wqe) {
+    if (qp->tagged) {
+        tagged_sent(qp, wqe);
+        return;
+    }
     struct rnic_wc wc = {.wr_id = wqe->wr_id,
                          .status = wqe->status,
                          .opcode = wc_opcode_of(wqe->opcode),
@@ -64,6 +75,8 @@ void qp_complete_send(struct qp *qp, struct send_wqe *wqe) {
 }
 
 void qp_complete_recv(struct qp *qp, struct rnic_wc *wc, bool solicited) {
+    if (qp->tagged && wc->status)
+        tagged_fail(qp, wc);
     wc->wr_id = rq_wqe(&qp->rq, wq_tail(&qp->rq))->wr_id;
     wc->qp_num = qp->pub.qp_num;
     if (!qp_is_datagram(qp))
@@ -81,6 +94,10 @@ bool qp_takes_shared(struct qp *qp) {
         event_push(&qp->nic->events, &e);
     }
     return true;
+}
+
+bool qp_takes(struct qp *qp, const struct packet *pkt) {
+    return qp->tagged ? tagged_take(qp, pkt) : qp_takes_shared(qp);
 }
 
 void qp_flush_sends(struct qp *qp) {
@@ -120,6 +137,8 @@ static void to_reset(struct qp *qp) {
     qp_forget_completions(qp);
     wq_reset(&qp->sq);
     wq_reset(&qp->rq);
+    if (qp->tagged)
+        tag_forget(qp->tagged->list, qp);
     qp->attr = (struct rnic_qp_attr){0};
     qp->attr_set = 0;
     qp->sq_draining = qp->last_wqe = false;

@@ -15,6 +15,7 @@
 #include "wire/packet.h"
 
 struct qp;
+struct tagged;
 
 #define NEVER UINT64_MAX
 
@@ -69,6 +70,7 @@ struct qp {
     bool last_wqe;    /* QP_REQ_ERR, QP_ACCESS_ERR or QP_FATAL has been raised */
     struct wq sq, rq; /* with a shared receive queue, rq holds the one receive that a message has taken from it */
     struct srq *srq;  /* or NULL */
+    struct tagged *tagged; /* where that matches tags, or NULL */
     struct flow flow; /* to the peer */
     struct flow from; /* and from it: the source port is that of its last packet */
     struct rnic_counters counters;
@@ -109,14 +111,20 @@ void qp_attr_apply(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask
 /* What a transition does beside its attributes, which are in force already (IBA 10.3.1). 0, -ENOMEM: nothing changed */
 int qp_transition(struct qp *qp, int to);
 
-/* Is there a receive, at rq's tail? With a shared receive queue a message takes its oldest one. */
+/* Is there a receive, at rq's tail, for the message that the packet belongs to? With a shared receive queue a message takes
+ * one when it begins: its oldest, or, where tags are matched, that with its tag. */
 bool qp_takes_shared(struct qp *qp);
-static inline bool qp_has_receive(struct qp *qp) { return !wq_empty(&qp->rq) || (qp->srq && qp_takes_shared(qp)); }
+bool qp_takes(struct qp *qp, const struct packet *pkt);
+static inline bool qp_has_receive(struct qp *qp, const struct packet *pkt) {
+    return !wq_empty(&qp->rq) || (qp->srq && qp_takes(qp, pkt));
+}
 
 /* Completes the oldest send element (success when wqe->status is 0), unless it is unsignaled and successful. */
 void qp_complete_send(struct qp *qp, struct send_wqe *wqe);
 /* Completes the oldest receive element; wc holds status, opcode, byte_len, flags, imm, and of a datagram src_qp. */
 void qp_complete_recv(struct qp *qp, struct rnic_wc *wc, bool solicited);
+/* A completion that frees no element of a queue. */
+void qp_tell(struct qp *qp, const struct rnic_wc *wc, bool solicited);
 void qp_flush_sends(struct qp *qp); /* all of a queue, WR_FLUSH_ERR */
 void qp_flush_receives(struct qp *qp);
 /* The queues go, or start anew: completions that are not polled yet free nothing in them any more. */

@@ -9,6 +9,7 @@
 
 #include <string.h>
 
+#include "qp/tagged.h"
 #include "roce/roce.h"
 #include "wire/bth.h"
 
@@ -61,12 +62,13 @@ static inline enum fault inbound_receive(struct qp *qp, const struct inbound *in
     uint32_t mask = pkt->row->mask;
     if (!(mask & (OPC_SEND | OPC_USES_RQ)))
         return OK;
-    if (!qp_has_receive(qp))
+    if (!qp_has_receive(qp, pkt))
         return FAULT_RNR;
     if (!(mask & OPC_SEND))
         return OK;
     uint64_t end = (mask & OPC_FIRST ? 0 : (uint64_t)in->received) + pkt->length;
-    return end > rq_wqe(&qp->rq, wq_tail(&qp->rq))->length ? FAULT_TOO_LONG : OK;
+    bool fits = qp->tagged ? tagged_fits(qp, end) : end <= rq_wqe(&qp->rq, wq_tail(&qp->rq))->length;
+    return fits ? OK : FAULT_TOO_LONG;
 }
 
 /* Keys, bounds and rights of the whole message at its start, and again of each later packet. */
@@ -97,7 +99,9 @@ static inline int inbound_access(struct qp *qp, const struct inbound *in, const 
 static inline int inbound_store_send(struct qp *qp, struct inbound *in, const struct packet *pkt) {
     const struct recv_wqe *wqe = rq_wqe(&qp->rq, wq_tail(&qp->rq));
     uint32_t before = pkt->row->mask & OPC_FIRST ? 0 : in->received;
-    int ve = sge_scatter(&qp->nic->mrs, qp->rq.pd, wqe->sge, wqe->num_sge, before, pkt->payload, pkt->length);
+    int ve = qp->tagged
+                 ? tagged_store(qp, before, pkt->payload, pkt->length)
+                 : sge_scatter(&qp->nic->mrs, qp->rq.pd, wqe->sge, wqe->num_sge, before, pkt->payload, pkt->length);
     if (!ve)
         in->received = before + pkt->length;
     return ve;
@@ -126,15 +130,21 @@ static inline void inbound_proceed(struct inbound *in, const struct packet *pkt)
 
 /* Completes the receive that ends with this packet, if one does. */
 static inline void inbound_complete(struct qp *qp, const struct inbound *in, const struct packet *pkt) {
-    if (!(pkt->row->mask & OPC_USES_RQ))
+    if (!(pkt->row->mask & OPC_USES_RQ)) {
+        if (qp->tagged && pkt->row->mask & OPC_SEND)
+            tagged_proceed(qp, pkt->solicited);
         return;
+    }
     struct rnic_wc wc = {.opcode = pkt->row->mask & OPC_WRITE ? RNIC_WCO_RECV_RDMA_WITH_IMM : RNIC_WCO_RECV,
                          .byte_len = in->received};
     if (pkt->row->imm) {
         wc.wc_flags = RNIC_WCF_WITH_IMM;
         memcpy(&wc.imm_data, pkt->bth + pkt->row->imm, IMMDT_BYTES);
     }
-    qp_complete_recv(qp, &wc, pkt->solicited);
+    if (qp->tagged)
+        tagged_complete(qp, &wc, pkt->solicited);
+    else
+        qp_complete_recv(qp, &wc, pkt->solicited);
 }
 
 #endif

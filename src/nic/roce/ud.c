@@ -125,7 +125,7 @@ static int unwanted(struct qp *qp, const struct packet *pkt) {
         return RNIC_CNT_drop_bad_qkey;
     if (pkt->length > MAX_PAYLOAD || (gsi && pkt->length != MAD_BYTES))
         return RNIC_CNT_drop_malformed;
-    if (!qp_has_receive(qp))
+    if (!qp_has_receive(qp, pkt))
         return RNIC_CNT_drop_no_receive;
     return -1;
 }
