@@ -28,6 +28,7 @@ GROUPS = {
     "access_flags": (enums.AccessFlags, "ibv_access_flags"),
     "qp_attr_mask": (enums.QPAttrMask, "ibv_qp_attr_mask"),
     "srq_attr_mask": (enums.SRQAttrMask, "ibv_srq_attr_mask"),
+    "srq_type": (enums.SRQType, "ibv_srq_type"),
     "wr_opcode": (enums.WROpcode, "ibv_wr_opcode"),
     "send_flags": (enums.SendFlags, "ibv_send_flags"),
     "wc_status": (enums.WCStatus, "ibv_wc_status"),
