@@ -314,6 +314,7 @@ class CRow(ctypes.Structure):
         ("imm", ctypes.c_uint8),
         ("ieth", ctypes.c_uint8),
         ("deth", ctypes.c_uint8),
+        ("xrceth", ctypes.c_uint8),
     )
 
 
