@@ -58,6 +58,8 @@
 
 #define RNIC_SRQ_ATTR_MASKS(X) X(MAX_WR, 1 << 0) X(LIMIT, 1 << 1)
 
+#define RNIC_SRQ_TYPES(X) X(BASIC, 0) X(XRC, 1) X(TM, 2)
+
 #define RNIC_SEND_FLAGS(X) X(FENCE, 1 << 0) X(SIGNALED, 1 << 1) X(SOLICITED, 1 << 2) X(INLINE, 1 << 3) X(IP_CSUM, 1 << 4)
 
 #define RNIC_WC_STATUSES(X)                                                                                            \
@@ -91,7 +93,7 @@
 
 #define RNIC_DEVICE_CAPS(X)                                                                                            \
     X(CURR_QP_STATE_MOD, 1 << 7) X(PORT_ACTIVE_EVENT, 1 << 10) X(SYS_IMAGE_GUID, 1 << 11) X(RC_RNR_NAK_GEN, 1 << 12)   \
-    X(SRQ_RESIZE, 1 << 13) X(N_NOTIFY_CQ, 1 << 14)
+    X(SRQ_RESIZE, 1 << 13) X(N_NOTIFY_CQ, 1 << 14) X(XRC, 1 << 20)
 
 /* Counters of a device and of a QP (struct rnic_counters): name, what it counts. */
 #define RNIC_COUNTERS(X)                                                                                               \
@@ -183,6 +185,8 @@ enum rnic_access_flags { RNIC_ACCESS_FLAGS(RNIC_ENUM_ACCESS) };
 enum rnic_qp_attr_mask { RNIC_ATTR_MASKS(RNIC_ENUM_ATTR) };
 #define RNIC_ENUM_SRQ(n, v) RNIC_SRQ_##n = v,
 enum rnic_srq_attr_mask { RNIC_SRQ_ATTR_MASKS(RNIC_ENUM_SRQ) };
+#define RNIC_ENUM_SRQT(n, v) RNIC_SRQT_##n = v,
+enum rnic_srq_type { RNIC_SRQ_TYPES(RNIC_ENUM_SRQT) };
 #define RNIC_ENUM_WR(n, v) RNIC_WR_##n = v,
 enum rnic_wr_opcode { RNIC_WR_OPCODES(RNIC_ENUM_WR) };
 #define RNIC_ENUM_SEND(n, v) RNIC_SEND_##n = v,
@@ -230,7 +234,8 @@ enum rnic_counter { RNIC_COUNTERS(RNIC_ENUM_COUNTER) RNIC_CNT_MAX };
     X(SEQ_RETRY, "the peer kept reporting lost packets, retry_cnt times")                                              \
     X(RNR, "the peer had no receive posted, rnr_retry times")                                                          \
     X(FLUSHED, "the queue pair was in the error state")                                                                \
-    X(CQ_OVERRUN, "a completion queue was full")
+    X(CQ_OVERRUN, "a completion queue was full")                                                                       \
+    X(XRC_SRQ, "a request names no shared receive queue of the XRC domain, or another one than its message began with")
 #define RNIC_ENUM_VENDOR(n, t) RNIC_VE_##n,
 enum rnic_vendor_err { RNIC_VENDOR_ERRS(RNIC_ENUM_VENDOR) RNIC_VE_MAX };
 
@@ -346,6 +351,10 @@ struct rnic_srq {
     struct rnic_context *ctx;
     struct rnic_pd *pd;
     void *srq_context; /* the binding's; never read here */
+    uint32_t srq_num;  /* of an XRC one, else 0: what senders name it by, 24 bits */
+};
+struct rnic_xrcd { /* an XRC domain, as one opened it */
+    struct rnic_context *ctx;
 };
 struct rnic_ah {
     struct rnic_context *ctx;
@@ -375,6 +384,27 @@ struct rnic_qp_init_attr {
     struct rnic_qp_cap cap; /* on return: what was granted, at least what was asked for */
     int qp_type;            /* enum rnic_qp_type */
     int sq_sig_all;
+};
+
+struct rnic_xrcd_init_attr {
+    int fd;     /* the domain is that of its inode; -1: of nobody else */
+    int oflags; /* O_CREAT, O_EXCL */
+};
+
+struct rnic_srq_init_attr_ex {
+    void *srq_context;
+    struct rnic_srq_attr attr; /* on return: what was granted */
+    int srq_type;              /* enum rnic_srq_type */
+    struct rnic_pd *pd;
+    struct rnic_xrcd *xrcd; /* of an XRC one: whose queue pairs take from it, */
+    struct rnic_cq *cq;     /* and where its receives complete */
+};
+
+struct rnic_qp_open_attr {
+    uint32_t qp_num;
+    struct rnic_xrcd *xrcd;
+    void *qp_context;
+    int qp_type; /* enum rnic_qp_type: XRC_RECV */
 };
 
 struct rnic_sge {
@@ -408,6 +438,11 @@ struct rnic_send_wr {
             uint32_t remote_qpn, remote_qkey;
         } ud;
     } wr;
+    union {
+        struct {
+            uint32_t remote_srqn;
+        } xrc;
+    } qp_type;
 };
 
 struct rnic_recv_wr {
@@ -554,6 +589,19 @@ struct rnic_ops {
     int (*destroy_srq)(struct rnic_srq *srq, struct rnic_err *err);
     int (*post_srq_recv)(struct rnic_srq *srq, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
                          struct rnic_err *err);
+
+    int (*open_xrcd)(struct rnic_context *ctx, const struct rnic_xrcd_init_attr *attr, struct rnic_xrcd **xrcd,
+                     struct rnic_err *err);
+    int (*close_xrcd)(struct rnic_xrcd *xrcd, struct rnic_err *err);
+    int (*create_srq_ex)(struct rnic_context *ctx, struct rnic_srq_init_attr_ex *attr, struct rnic_srq **srq,
+                         struct rnic_err *err);
+    /* An XRC_RECV queue pair: of a domain, with neither protection domain nor completion queues of its own. */
+    int (*create_xrc_qp)(struct rnic_xrcd *xrcd, struct rnic_qp_init_attr *attr, struct rnic_qp **qp,
+                         struct rnic_err *err);
+    /* The same one once more: it lives until each that was created or opened has been given to destroy_qp, and its events
+     * go to all of them. */
+    int (*open_qp)(struct rnic_context *ctx, const struct rnic_qp_open_attr *attr, struct rnic_qp **qp,
+                   struct rnic_err *err);
 
     int (*create_ah)(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct rnic_ah **ah, struct rnic_err *err);
     int (*query_ah)(struct rnic_ah *ah, struct rnic_ah_attr *attr, struct rnic_err *err);

@@ -28,6 +28,7 @@ from rnic.enums import (
     QPType,
     SendFlags,
     SRQAttrMask,
+    SRQType,
     Transport,
     WCFlags,
     WCOpcode,
@@ -41,8 +42,9 @@ from rnic.verbs.counters import Counters
 from rnic.verbs.device import Device, format_guid, get_device_list, open_device
 from rnic.verbs.faults import Faults, Lose
 from rnic.verbs.pd import PD
-from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, QPStats
-from rnic.verbs.srq import SRQ, SRQAttr, SRQInitAttr
+from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, QPOpenAttr, QPStats
+from rnic.verbs.srq import SRQ, SRQAttr, SRQInitAttr, SRQInitAttrEx
+from rnic.verbs.xrcd import XRCD
 
 if _typing.TYPE_CHECKING:
     from rnic import aio
@@ -78,6 +80,7 @@ __all__ = [
     "CompChannel",
     "CQ",
     "SRQ",
+    "XRCD",
     "QP",
     "AH",
     # attributes and addresses
@@ -85,7 +88,9 @@ __all__ = [
     "QPCap",
     "QPAttr",
     "QPStats",
+    "QPOpenAttr",
     "SRQInitAttr",
+    "SRQInitAttrEx",
     "SRQAttr",
     "AHAttr",
     "Route",
@@ -119,6 +124,7 @@ __all__ = [
     "QPState",
     "QPType",
     "SRQAttrMask",
+    "SRQType",
     "SendFlags",
     "Transport",
     "WCFlags",

@@ -20,6 +20,7 @@ __all__ = [
     "AccessFlags",
     "QPAttrMask",
     "SRQAttrMask",
+    "SRQType",
     "WROpcode",
     "SendFlags",
     "WCStatus",
@@ -179,6 +180,14 @@ class SRQAttrMask(IntFlag):
     LIMIT = 1 << 1
 
 
+class SRQType(IntEnum):
+    """What takes from a shared receive queue, and how (ibv_create_srq_ex(3))."""
+
+    BASIC = 0
+    XRC = 1
+    TM = 2
+
+
 class WROpcode(IntEnum):
     """What a send work request asks for (IBA 10.7.2; ibv_post_send(3))."""
 
@@ -294,3 +303,4 @@ class DeviceCap(IntFlag):
     RC_RNR_NAK_GEN = 1 << 12
     SRQ_RESIZE = 1 << 13
     N_NOTIFY_CQ = 1 << 14
+    XRC = 1 << 20

@@ -31,6 +31,7 @@ ENUMS = {
     "ibv_access_flags": "IBV_ACCESS_",
     "ibv_qp_attr_mask": "IBV_QP_",
     "ibv_srq_attr_mask": "IBV_SRQ_",
+    "ibv_srq_type": "IBV_SRQT_",
     "ibv_wr_opcode": "IBV_WR_",
     "ibv_send_flags": "IBV_SEND_",
     "ibv_wc_status": "IBV_WC_",

@@ -3,6 +3,7 @@
 
 import dataclasses
 import errno
+import os
 from typing import Any
 
 import pytest
@@ -140,6 +141,55 @@ def test_shared_receive_queues(objects: Objects) -> None:
         "create_qp type=2 sig_all=0 cap=128,128,4,4,256 srq=1",
         "destroy_qp 259",
         "destroy_srq",
+    ]
+
+
+def test_extended_reliable_connections(objects: Objects) -> None:
+    pd, cq, recorder = objects.pd, objects.cq, objects.recorder
+    ctx = pd.context
+    assert isinstance(ctx, rnic.Context)
+    wr = rnic.SendWR(1, sg_list=[rnic.SGE(objects.mr, 0, 8)], remote_srqn=0x77)
+    with ctx.open_xrcd() as xrcd, ctx.open_xrcd(7, os.O_EXCL):
+        init = rnic.SRQInitAttrEx(
+            pd, rnic.SRQType.XRC, xrcd, cq, rnic.SRQAttr(max_wr=5, max_sge=6), srq_context="mine"
+        )
+        with ctx.create_srq_ex(init) as srq, ctx.create_srq_ex(rnic.SRQInitAttrEx(pd)) as plain:
+            assert (srq.pd, srq.xrcd, srq.cq, srq.srq_context) == (pd, xrcd, cq, "mine")
+            assert (plain.pd, plain.xrcd, plain.cq) == (pd, None, None)
+            assert srq.get_srq_num() == 0x77
+            with pytest.raises(rnic.VerbsError, match="only XRC") as caught:
+                plain.get_srq_num()
+            assert caught.value.errno == errno.EOPNOTSUPP
+            with pytest.raises(rnic.VerbsError, match="in use by SRQ"):
+                xrcd.close()
+        with xrcd.create_qp() as qp, xrcd.open_qp(qp.qp_num, "other") as other:
+            assert (qp.pd, qp.send_cq, qp.recv_cq, qp.srq, qp.xrcd) == (None, None, None, None, xrcd)
+            assert (other.qp_num, other.qp_type, other.qp_context) == (
+                qp.qp_num,
+                rnic.QPType.XRC_RECV,
+                "other",
+            )
+            with pytest.raises(rnic.VerbsError, match="in use by QP"):
+                xrcd.close()
+        with pd.create_qp(rnic.QPInitAttr(cq, qp_type=rnic.QPType.XRC_SEND)) as sender:
+            sender.post_send(wr)
+    assert recorder.take() == [
+        "open_xrcd fd=-1 oflags=0x40",
+        "open_xrcd fd=7 oflags=0x80",
+        "create_srq_ex type=1 5,6,0 pd=1 xrcd=1 cq=1",
+        "create_srq_ex type=0 128,4,0 pd=1 xrcd=0 cq=0",
+        "destroy_srq",
+        "destroy_srq",
+        "create_xrc_qp type=10",
+        f"open_qp {qp.qp_num} type=10 xrcd=1",
+        f"destroy_qp {qp.qp_num}",
+        f"destroy_qp {qp.qp_num}",
+        "create_qp type=9 sig_all=0 cap=128,128,4,4,256",
+        f"post_send qp={sender.qp_num} wr_id=1 opcode=2 flags=0 imm=00000000 rdma=0,0 srqn=119"
+        f" sge={objects.mr.addr},8,{objects.mr.lkey}",
+        f"destroy_qp {sender.qp_num}",
+        "close_xrcd",
+        "close_xrcd",
     ]
 
 

@@ -194,7 +194,7 @@ static struct qp *parse(struct node *node, const struct in_flight *p, struct pac
     if (icrc != get_le32(p->bytes + n - ICRC_BYTES))
         return drop(node, RNIC_CNT_drop_bad_icrc), NULL;
     const struct roce_opcode *row = roce_opcode(bth_opcode(p->bytes));
-    if (!row || !(row->mask & (OPC_RC | OPC_UC | OPC_UD | OPC_CNP)))
+    if (!row)
         return drop(node, RNIC_CNT_drop_bad_opcode), NULL;
     uint32_t pad = bth_pad(p->bytes);
     if (n < row->header + pad + ICRC_BYTES)
@@ -219,7 +219,7 @@ static struct qp *parse(struct node *node, const struct in_flight *p, struct pac
 static void invariants(const struct qp *qp) {
     const struct rc *rc = rc_of(qp);
     const struct requester *req = &rc->req;
-    if (qp->state < RNIC_QPS_RTS || qp->service != OPC_RC)
+    if (qp->state < RNIC_QPS_RTS || qp->engine != &roce_rc_ops)
         return;
     CHECK(req->rd_count <= qp->attr.max_rd_atomic);
     CHECK(psn_diff(req->psn, req->una) >= 0 && psn_diff(req->max_psn, req->psn) >= 0);
@@ -413,6 +413,7 @@ void fabric_close(struct fabric *f) {
             free(node->ah[--node->ahs]);
         fault_set(&node->fault, NULL);
         mr_table_free(&node->nic.mrs);
+        free(node->nic.xrc_srqs);
         event_queue_free(&node->nic.events);
     }
     while (f->in_heap)
@@ -449,6 +450,19 @@ void fabric_drop_mr(struct node *node, struct mr *mr) {
     free(mr);
 }
 
+static const struct {
+    const struct engine_ops *ops;
+    uint32_t service;
+    uint8_t opcodes;
+} engines[] = {
+    [RNIC_QPT_GSI] = {&roce_ud_ops, OPC_UD, 0},
+    [RNIC_QPT_RC] = {&roce_rc_ops, OPC_RC, ROCE_SERVICE_RC},
+    [RNIC_QPT_UC] = {&roce_uc_ops, OPC_UC, ROCE_SERVICE_UC},
+    [RNIC_QPT_UD] = {&roce_ud_ops, OPC_UD, 0},
+    [RNIC_QPT_XRC_SEND] = {&roce_rc_ops, OPC_XRC_BACK, ROCE_SERVICE_XRC},
+    [RNIC_QPT_XRC_RECV] = {&roce_rc_ops, OPC_XRC, ROCE_SERVICE_XRC},
+};
+
 static struct qp *make_qp(struct node *node, int type, const struct rnic_qp_cap *cap, struct cq *send_cq,
                           struct cq *recv_cq) {
     struct qp *qp = calloc(1, sizeof *qp);
@@ -460,8 +474,9 @@ static struct qp *make_qp(struct node *node, int type, const struct rnic_qp_cap 
     qp->pub.qp_type = qp->sq.qp_type = type;
     qp->sq.pd = qp->rq.pd = &node->pd.pub;
     qp->nic = &node->nic;
-    qp->engine = type == RNIC_QPT_RC ? &roce_rc_ops : type == RNIC_QPT_UC ? &roce_uc_ops : &roce_ud_ops;
-    qp_set_service(qp, type == RNIC_QPT_RC ? OPC_RC : type == RNIC_QPT_UC ? OPC_UC : OPC_UD);
+    qp->engine = engines[type].ops;
+    qp_set_service(qp, engines[type].service);
+    qp->opcodes = engines[type].opcodes;
     CHECK_EQ(wq_init(&qp->sq, cap->max_send_wr, cap->max_send_sge, cap->max_inline_data, sizeof(struct send_wqe)), 0);
     CHECK_EQ(wq_init(&qp->rq, cap->max_recv_wr, cap->max_recv_sge, 0, sizeof(struct recv_wqe)), 0);
     wq_reset(&qp->sq);
@@ -473,6 +488,33 @@ static struct qp *make_qp(struct node *node, int type, const struct rnic_qp_cap 
 
 struct qp *fabric_qp(struct node *node, const struct rnic_qp_cap *cap, struct cq *send_cq, struct cq *recv_cq) {
     return make_qp(node, RNIC_QPT_RC, cap, send_cq, recv_cq);
+}
+
+struct srq *fabric_srq(struct node *node, struct xrc_domain *domain, struct pd *pd, struct cq *cq, uint32_t max_wr) {
+    struct srq *srq = calloc(1, sizeof *srq);
+    CHECK_EQ(srq_init(srq, max_wr, 4), 0);
+    srq->pub.pd = &pd->pub;
+    CHECK_EQ(xrc_add_srq(&node->nic, srq, domain, &cq->pub), 0);
+    return srq;
+}
+
+void fabric_drop_srq(struct node *node, struct srq *srq) {
+    xrc_remove_srq(&node->nic, srq);
+    srq_free(srq);
+    free(srq);
+}
+
+/* As verbs_qp.c and verbs_xrc.c make them: the one sends alone, the other is of the domain alone. */
+static void make_xrc(struct end *e, uint32_t receives) {
+    struct qp *qp = e->qp;
+    qp->no_receives = true;
+    qp->pub.recv_cq = NULL;
+    if (qp->pub.qp_type == RNIC_QPT_XRC_SEND)
+        return;
+    qp->pub.pd = NULL;
+    qp->pub.send_cq = NULL;
+    xrc_add_qp(qp, &e->domain);
+    e->srq = fabric_srq(e->node, &e->domain, &e->node->pd, e->recv_cq, receives);
 }
 
 struct qp *fabric_ud(struct node *node, int type, uint32_t qkey, struct cq *send_cq, struct cq *recv_cq) {
@@ -505,6 +547,8 @@ void fabric_destroy(struct qp *qp) {
     node->qps--;
     memmove(&node->qp[i], &node->qp[i + 1], (size_t)(node->qps - i) * sizeof node->qp[0]);
     qp->engine->destroy(qp);
+    if (qp->xrc)
+        xrc_remove_qp(qp);
     wq_free(&qp->sq);
     wq_free(&qp->rq);
     free(qp);
@@ -566,11 +610,14 @@ void pair_connect(struct end *e, const struct options *o) {
         int state;
         uint32_t mask;
     } steps[] = {{RNIC_QPS_INIT, mask_init}, {RNIC_QPS_RTR, mask_rtr}, {RNIC_QPS_RTS, mask_rts}};
-    uint32_t not_uc = RNIC_QP_MAX_DEST_RD_ATOMIC | RNIC_QP_MIN_RNR_TIMER | RNIC_QP_TIMEOUT | RNIC_QP_RETRY_CNT |
-                      RNIC_QP_RNR_RETRY | RNIC_QP_MAX_QP_RD_ATOMIC;
+    static const uint32_t responds = RNIC_QP_MAX_DEST_RD_ATOMIC | RNIC_QP_MIN_RNR_TIMER;
+    static const uint32_t requests = RNIC_QP_RETRY_CNT | RNIC_QP_RNR_RETRY | RNIC_QP_MAX_QP_RD_ATOMIC;
+    static const uint32_t without[] = {[RNIC_QPT_UC] = responds | requests | RNIC_QP_TIMEOUT,
+                                       [RNIC_QPT_XRC_SEND] = responds,
+                                       [RNIC_QPT_XRC_RECV] = requests};
     for (int i = 0; i < 3; i++) {
         attr.qp_state = steps[i].state;
-        CHECK_EQ(fabric_modify(e->qp, &attr, steps[i].mask & ~(o->type == RNIC_QPT_UC ? not_uc : 0), NULL), 0);
+        CHECK_EQ(fabric_modify(e->qp, &attr, steps[i].mask & ~without[e->qp->pub.qp_type], NULL), 0);
     }
 }
 
@@ -585,7 +632,11 @@ static void open_end(struct end *e, struct end *peer, struct node *node, const s
     CHECK_EQ(channel_init(&e->channel), 0);
     e->send_cq = fabric_cq((int)or_default(o->cqe, 256), &e->channel);
     e->recv_cq = fabric_cq((int)or_default(o->cqe, 256), &e->channel);
-    e->qp = make_qp(node, o->type ? o->type : RNIC_QPT_RC, &cap, e->send_cq, e->recv_cq);
+    bool xrc = o->type == RNIC_QPT_XRC_SEND, sends = node == &node->fabric->node[0];
+    int type = xrc && !sends ? RNIC_QPT_XRC_RECV : o->type ? o->type : RNIC_QPT_RC;
+    e->qp = make_qp(node, type, &cap, e->send_cq, e->recv_cq);
+    if (xrc)
+        make_xrc(e, cap.max_recv_wr);
     e->qp->sq_sig_all = o->sig_all;
     node->lazy = o->lazy;
     node->pause = o->pause;
@@ -617,6 +668,8 @@ static void close_end(struct end *e) {
 }
 
 void pair_close(struct pair *p) {
+    if (p->b.srq)
+        fabric_drop_srq(p->b.node, p->b.srq);
     fabric_close(&p->f);
     close_end(&p->a);
     close_end(&p->b);
@@ -631,6 +684,8 @@ int move(struct qp *qp, int state) {
 
 int try_post(struct end *e, struct rnic_send_wr wr) {
     const struct rnic_send_wr *bad;
+    if (e->peer->srq && !wr.qp_type.xrc.remote_srqn)
+        wr.qp_type.xrc.remote_srqn = e->peer->srq->pub.srq_num;
     int rc = sq_post(&e->qp->sq, &wr, &bad, NULL);
     if (!rc)
         fabric_turn(e->qp);
@@ -683,7 +738,7 @@ void post_swap(struct end *e, uint64_t id, uint64_t at, uint64_t remote, uint64_
 void post_recv(struct end *e, uint64_t id, uint64_t at, uint32_t n) {
     struct rnic_recv_wr wr = {.wr_id = id, SGL(SGE(e, at, n))};
     const struct rnic_recv_wr *bad;
-    CHECK_EQ(rq_post(&e->qp->rq, &wr, &bad, NULL), 0);
+    CHECK_EQ(rq_post(e->srq ? &e->srq->q : &e->qp->rq, &wr, &bad, NULL), 0);
     if (e->qp->state == RNIC_QPS_ERR)
         fabric_turn(e->qp);
 }

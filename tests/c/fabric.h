@@ -10,7 +10,7 @@
 
 #include "link/fault.h"
 #include "qp/ah.h"
-#include "qp/qp.h"
+#include "qp/xrc.h"
 
 #define NODES 3
 #define NODE_QPS 4
@@ -90,6 +90,9 @@ struct qp *fabric_qp(struct node *node, const struct rnic_qp_cap *cap, struct cq
 /* A datagram queue pair in RTS with that Q_Key, and the way to a node; fabric_close() frees both. */
 struct qp *fabric_ud(struct node *node, int type, uint32_t qkey, struct cq *send_cq, struct cq *recv_cq);
 struct ah *fabric_ah(struct node *node, const struct node *to);
+/* A shared receive queue of XRC. */
+struct srq *fabric_srq(struct node *node, struct xrc_domain *domain, struct pd *pd, struct cq *cq, uint32_t max_wr);
+void fabric_drop_srq(struct node *node, struct srq *srq);
 void fabric_destroy(struct qp *qp);
 int fabric_modify(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
 void fabric_turn(struct qp *qp); /* the engine's turn after a post */
@@ -105,7 +108,7 @@ uint32_t fabric_count(const struct fabric *f, const struct node *from, int arriv
 /* ---------------------------------------------------------------- two queue pairs, connected */
 
 struct options {                        /* 0: the default */
-    int type;                           /* enum rnic_qp_type: RC or UC; RC */
+    int type;                           /* enum rnic_qp_type: RC, UC or XRC_SEND (of b XRC_RECV); RC */
     int mtu;                            /* enum rnic_mtu; MTU_1024 */
     uint32_t sq_psn, rq_psn;            /* of a: sends from sq_psn on, expects rq_psn; 0x123456, 0x654321 */
     uint32_t rd_atomic, dest_rd_atomic; /* 4, 4; NONE: 0 */
@@ -131,6 +134,8 @@ struct end {
     uint8_t *mem;
     struct mr *mr;
     uint64_t bytes;
+    struct xrc_domain domain; /* of b with XRC, */
+    struct srq *srq;          /* and one shared receive queue in it, which completes to recv_cq */
 };
 
 struct pair {

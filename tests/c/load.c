@@ -100,7 +100,7 @@ void loads_open(struct loads *l, struct pair *p, struct options *o, uint64_t see
     l->ab.seed = seed * 1000;
     l->ba.seed = seed * 1000 + 500;
     invent(&l->ab, &l->rng, ops, longest);
-    invent(&l->ba, &l->rng, ops, longest);
+    invent(&l->ba, &l->rng, o->type == RNIC_QPT_XRC_SEND ? 0 : ops, longest);
     open_pair(l, p, o);
 }
 

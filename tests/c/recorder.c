@@ -419,6 +419,8 @@ static void note_send(struct rnic_qp *qp, const struct rnic_send_wr *wr) {
         note(qp->ctx, " ud=%d,%u,%u", wr->wr.ud.ah != NULL, wr->wr.ud.remote_qpn, wr->wr.ud.remote_qkey);
     else
         note(qp->ctx, " rdma=%lu,%u", wr->wr.rdma.remote_addr, wr->wr.rdma.rkey);
+    if (qp->qp_type == RNIC_QPT_XRC_SEND)
+        note(qp->ctx, " srqn=%u", wr->qp_type.xrc.remote_srqn);
     note_sges(qp->ctx, wr->sg_list, wr->num_sge);
 }
 
@@ -468,7 +470,7 @@ static int rec_create_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq
     if (rc)
         return rc;
     struct rnic_srq *srq = make(pd->ctx, sizeof(*srq));
-    *srq = (struct rnic_srq){pd->ctx, pd, srq_context};
+    *srq = (struct rnic_srq){pd->ctx, pd, srq_context, 0};
     *out = srq;
     return 0;
 }
@@ -506,6 +508,66 @@ static int rec_post_srq_recv(struct rnic_srq *srq, const struct rnic_recv_wr *wr
         note_sges(srq->ctx, wr->sg_list, wr->num_sge);
     }
     return 0;
+}
+
+/* ---------------------------------------------------------------- xrc */
+
+static int rec_open_xrcd(struct rnic_context *ctx, const struct rnic_xrcd_init_attr *attr, struct rnic_xrcd **out,
+                         struct rnic_err *err) {
+    int rc = fails(ctx, "open_xrcd", err);
+
+    note(ctx, "open_xrcd fd=%d oflags=0x%x\n", attr->fd, (unsigned)attr->oflags);
+    if (rc)
+        return rc;
+    *out = make(ctx, sizeof(**out));
+    (*out)->ctx = ctx;
+    return 0;
+}
+
+static int rec_close_xrcd(struct rnic_xrcd *xrcd, struct rnic_err *err) {
+    int rc = fails(xrcd->ctx, "close_xrcd", err);
+
+    note(xrcd->ctx, "close_xrcd\n");
+    if (!rc)
+        unmake(xrcd->ctx, xrcd);
+    return rc;
+}
+
+static int rec_create_srq_ex(struct rnic_context *ctx, struct rnic_srq_init_attr_ex *a, struct rnic_srq **out,
+                             struct rnic_err *err) {
+    int rc = fails(ctx, "create_srq_ex", err);
+
+    note(ctx, "create_srq_ex type=%d %u,%u,%u pd=%d xrcd=%d cq=%d\n", a->srq_type, a->attr.max_wr, a->attr.max_sge,
+         a->attr.srq_limit, a->pd != NULL, a->xrcd != NULL, a->cq != NULL);
+    if (rc)
+        return rc;
+    *out = make(ctx, sizeof(**out));
+    **out = (struct rnic_srq){ctx, a->pd, a->srq_context, a->srq_type == RNIC_SRQT_XRC ? 0x77 : 0};
+    return 0;
+}
+
+static int xrc_qp(struct rnic_context *ctx, void *qp_context, uint32_t number, struct rnic_qp **out) {
+    struct qp *qp = make(ctx, sizeof(*qp));
+
+    qp->pub = (struct rnic_qp){.ctx = ctx, .qp_context = qp_context, .qp_num = number, .qp_type = RNIC_QPT_XRC_RECV};
+    rec(ctx)->last_qp = *out = &qp->pub;
+    return 0;
+}
+
+static int rec_create_xrc_qp(struct rnic_xrcd *xrcd, struct rnic_qp_init_attr *init, struct rnic_qp **out,
+                             struct rnic_err *err) {
+    int rc = fails(xrcd->ctx, "create_qp", err);
+
+    note(xrcd->ctx, "create_xrc_qp type=%d\n", init->qp_type);
+    return rc ? rc : xrc_qp(xrcd->ctx, init->qp_context, 0x100 + ++rec(xrcd->ctx)->next_number, out);
+}
+
+static int rec_open_qp(struct rnic_context *ctx, const struct rnic_qp_open_attr *a, struct rnic_qp **out,
+                       struct rnic_err *err) {
+    int rc = fails(ctx, "open_qp", err);
+
+    note(ctx, "open_qp %u type=%d xrcd=%d\n", a->qp_num, a->qp_type, a->xrcd != NULL);
+    return rc ? rc : xrc_qp(ctx, a->qp_context, a->qp_num, out);
 }
 
 /* ---------------------------------------------------------------- datagrams */
@@ -648,6 +710,11 @@ static const struct rnic_ops recorder_ops = {
     .query_srq = rec_query_srq,
     .destroy_srq = rec_destroy_srq,
     .post_srq_recv = rec_post_srq_recv,
+    .open_xrcd = rec_open_xrcd,
+    .close_xrcd = rec_close_xrcd,
+    .create_srq_ex = rec_create_srq_ex,
+    .create_xrc_qp = rec_create_xrc_qp,
+    .open_qp = rec_open_qp,
     .create_ah = rec_create_ah,
     .query_ah = rec_query_ah,
     .destroy_ah = rec_destroy_ah,

@@ -120,6 +120,7 @@ static void every_field_touches_its_own_bits_only(void) {
     FIELD_IS_ALONE(ieth, rkey, IETH_BYTES, 32);
     FIELD_IS_ALONE(deth, qkey, DETH_BYTES, 32);
     FIELD_IS_ALONE(deth, sqpn, DETH_BYTES, 24);
+    FIELD_IS_ALONE(xrceth, srqn, XRCETH_BYTES, 24);
 }
 
 static void extended_headers_lie_where_the_specification_puts_them(void) {
@@ -133,6 +134,7 @@ static void extended_headers_lie_where_the_specification_puts_them(void) {
     CHECK(atmack_orig(b) == 0x0102030405060708u);
     CHECK(immdt_data(b) == 0x01020304u && ieth_rkey(b) == 0x01020304u);
     CHECK(deth_qkey(b) == 0x01020304u && deth_sqpn(b) == 0x060708);
+    CHECK(xrceth_srqn(b) == 0x020304);
 }
 
 static int popcount(uint32_t bits) { return __builtin_popcount(bits); }
@@ -150,13 +152,10 @@ static void every_row_agrees_with_itself(void) {
             uint32_t bit;
             uint8_t offset, bytes;
         } headers[] = {
-            {OPC_DETH, row->deth, DETH_BYTES},
-            {OPC_RETH, row->reth, RETH_BYTES},
-            {OPC_ATMETH, row->atomic_eth, ATMETH_BYTES},
-            {OPC_AETH, row->aeth, AETH_BYTES},
-            {OPC_ATMACK, row->atomic_ack, ATMACK_BYTES},
-            {OPC_IMM, row->imm, IMMDT_BYTES},
-            {OPC_INV, row->ieth, IETH_BYTES},
+            {OPC_DETH, row->deth, DETH_BYTES}, {OPC_XRC, row->xrceth, XRCETH_BYTES},
+            {OPC_RETH, row->reth, RETH_BYTES}, {OPC_ATMETH, row->atomic_eth, ATMETH_BYTES},
+            {OPC_AETH, row->aeth, AETH_BYTES}, {OPC_ATMACK, row->atomic_ack, ATMACK_BYTES},
+            {OPC_IMM, row->imm, IMMDT_BYTES},  {OPC_INV, row->ieth, IETH_BYTES},
         };
         for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
             CHECK(((row->mask & headers[i].bit) != 0) == (headers[i].offset != 0));
@@ -168,7 +167,7 @@ static void every_row_agrees_with_itself(void) {
         if (opcode == ROCE_CNP)
             at += CNP_RESERVED_BYTES;
         CHECK(row->header == at && at <= ROCE_MAX_HEADER);
-        CHECK(popcount(row->mask & (OPC_RC | OPC_UC | OPC_UD | OPC_CNP)) == 1);
+        CHECK(popcount(row->mask & (OPC_RC | OPC_UC | OPC_UD | OPC_CNP | OPC_XRC | OPC_XRC_BACK)) == 1);
         int plain = opcode != ROCE_CNP;
         CHECK(popcount(row->mask & (OPC_REQUEST | OPC_RESPONSE)) == plain);
         CHECK(popcount(row->mask & (OPC_SEND | OPC_WRITE | OPC_READ | OPC_ATOMIC | OPC_READ_RESP | OPC_ACK)) == plain);
@@ -179,12 +178,15 @@ static void every_row_agrees_with_itself(void) {
         CHECK(((row->mask & OPC_RC) != 0) == (opcode >> 5 == 0));
         CHECK(((row->mask & OPC_UC) != 0) == (opcode >> 5 == 1));
         CHECK(((row->mask & OPC_UD) != 0) == (opcode >> 5 == 3));
+        CHECK(((row->mask & (OPC_XRC | OPC_XRC_BACK)) != 0) == (opcode >> 5 == 5));
+        if (row->mask & (OPC_XRC | OPC_XRC_BACK))
+            CHECK(((row->mask & OPC_XRC) != 0) == ((row->mask & OPC_REQUEST) != 0));
     }
-    CHECK(rows == 23 + 12 + 2 + 1);
+    CHECK(rows == 2 * 23 + 12 + 2 + 1);
 }
 
 static void reserved_opcodes_have_no_row(void) {
-    const uint8_t none[] = {0x15, 0x18, 0x1F, 0x2C, 0x40, 0x54, 0x60, 0x63, 0x66, 0x80, 0x82, 0xA0, 0xFF};
+    const uint8_t none[] = {0x15, 0x18, 0x1F, 0x2C, 0x40, 0x54, 0x60, 0x63, 0x66, 0x80, 0x82, 0xB5, 0xB8, 0xC0, 0xFF};
     for (size_t i = 0; i < sizeof none; i++)
         CHECK(roce_opcode(none[i]) == NULL);
 }

@@ -19,6 +19,7 @@ from rnic.wire import (
     DETH,
     IETH,
     RETH,
+    XRCETH,
     RNR_TIMER_US,
     TABLE,
     AtomicAckETH,
@@ -70,6 +71,7 @@ EXTS: dict[type[Ext], st.SearchStrategy[Ext]] = {
     AtomicAckETH: st.builds(AtomicAckETH, orig=bits(64)),
     ImmDt: st.builds(ImmDt, data=bits(32)),
     IETH: st.builds(IETH, rkey=bits(32)),
+    XRCETH: st.builds(XRCETH, srqn=bits(24), resv=bits(8)),
     DETH: st.builds(DETH, qkey=bits(32), sqpn=bits(24), resv=bits(8)),
     CNPReserved: st.builds(CNPReserved, data=st.binary(min_size=16, max_size=16)),
 }
@@ -312,6 +314,7 @@ class CRow(ctypes.Structure):
         ("imm", ctypes.c_uint8),
         ("ieth", ctypes.c_uint8),
         ("deth", ctypes.c_uint8),
+        ("xrceth", ctypes.c_uint8),
     )
 
 

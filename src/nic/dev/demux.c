@@ -54,7 +54,7 @@ static bool parse(struct dev *dev, struct packet *pkt, const uint8_t *bth, uint3
     if (n < BTH_BYTES + ICRC_BYTES)
         return DROP(dev, short), false;
     pkt->row = roce_opcode(bth_opcode(bth));
-    if (!pkt->row || !(pkt->row->mask & (OPC_RC | OPC_UC | OPC_UD | OPC_CNP)))
+    if (!pkt->row)
         return DROP(dev, bad_opcode), false;
     if (bth_tver(bth))
         return DROP(dev, bad_version), false;

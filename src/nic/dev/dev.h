@@ -4,7 +4,7 @@
  * time.
  *
  *   device.c    open and close: ports, slot, engine thread
- *   verbs.c     the operations table; verbs_mem.c, verbs_cq.c, verbs_srq.c, verbs_qp.c: its objects
+ *   verbs.c     the operations table; verbs_mem.c, verbs_cq.c, verbs_srq.c, verbs_qp.c, verbs_xrc.c: its objects
  *   qpn.c       queue pair numbers: slot and index
  *   ah.c        address vectors and handles
  *   mcast.c     multicast groups
@@ -90,9 +90,10 @@ struct dev {
     _Atomic uint64_t wakes_at;  /* the engine thread sleeps until then at most; 0: it is awake */
     _Atomic bool disarmed;      /* the engine thread leaves the busy sockets to the polling application */
 
-    int pds, mrs, cqs, qps, channels; /* objects that exist */
-    struct channel *channel_list;     /* for a forked child's closing */
-    struct dev *next;                 /* in the process' list of open devices */
+    int pds, mrs, cqs, qps, channels, xrcds; /* objects that exist */
+    struct xrc_inode *xrc_inodes;            /* XRC domains of files, see verbs_xrc.c */
+    struct channel *channel_list;            /* for a forked child's closing */
+    struct dev *next;                        /* in the process' list of open devices */
 };
 
 static inline struct dev *dev_of(struct rnic_context *ctx) { return (struct dev *)ctx; }
@@ -141,6 +142,8 @@ bool gsi_receive(struct dev *dev, uint64_t now);
 bool gsi_elsewhere(struct dev *dev, struct port *port, struct incoming *in, const struct udp_datagram *d, uint32_t n,
                    uint64_t now);
 void gsi_abandon(struct dev *dev);
+
+void xrc_abandon(struct dev *dev); /* verbs_xrc.c: in a forked child */
 
 /* outbox.c. send: 0: on its way, held, or counted as lost; -ECONNREFUSED: there is no such name */
 int outbox_send(struct dev *dev, struct port *port, const struct abstract_name *to, const struct slot_packet *p,

@@ -141,6 +141,7 @@ static void close_parts(struct dev *dev) {
     if (dev->nic.events.ring)
         event_queue_free(&dev->nic.events);
     mr_table_free(&dev->nic.mrs);
+    free(dev->nic.xrc_srqs);
     free(dev->timers.at);
     pthread_mutex_destroy(&dev->lock);
     free(dev);

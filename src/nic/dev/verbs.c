@@ -9,7 +9,7 @@
 #include "dev/verbs.h"
 #include "roce/roce.h"
 
-#define HEADERS_MAX 84 /* IPv6, UDP, BTH, RETH, ImmDt, ICRC: what the netdev's MTU must leave room for */
+#define HEADERS_MAX 88 /* IPv6, UDP, BTH, XRCETH, RETH, ImmDt, ICRC: what the netdev's MTU must leave room for */
 
 int dev_check_alive(const struct dev *dev, struct rnic_err *err) {
     return atomic_load(&dev->dead)
@@ -31,12 +31,14 @@ static int soft_close(struct rnic_context *ctx, struct rnic_err *err) {
     if (rc)
         return rc;
     dev_lock(dev);
-    int pds = dev->pds, cqs = dev->cqs, channels = dev->channels, listeners = gsi_listeners(dev);
+    int pds = dev->pds, cqs = dev->cqs, channels = dev->channels, listeners = gsi_listeners(dev), xrcds = dev->xrcds;
     dev_unlock(dev);
-    if (pds || cqs || channels || listeners)
-        return fail(err, -EBUSY,
-                    "still open: %d protection domains, %d completion queues, %d completion channels, %d listeners",
-                    pds, cqs, channels, listeners);
+    if (pds || cqs || channels || listeners || xrcds)
+        return fail(
+            err, -EBUSY,
+            "still open: %d protection domains, %d completion queues, %d completion channels, %d listeners, %d XRC "
+            "domains",
+            pds, cqs, channels, listeners, xrcds);
     return device_close(ctx);
 }
 
@@ -52,7 +54,7 @@ static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *
         .max_qp = MAX_QP,
         .max_qp_wr = MAX_QP_WR,
         .device_cap_flags = RNIC_DEVICE_CURR_QP_STATE_MOD | RNIC_DEVICE_SYS_IMAGE_GUID | RNIC_DEVICE_RC_RNR_NAK_GEN |
-                            RNIC_DEVICE_SRQ_RESIZE | RNIC_DEVICE_N_NOTIFY_CQ,
+                            RNIC_DEVICE_SRQ_RESIZE | RNIC_DEVICE_N_NOTIFY_CQ | RNIC_DEVICE_XRC,
         .max_sge = MAX_SGE,
         .max_sge_rd = MAX_SGE,
         .max_cq = MAX_CQ,
@@ -211,6 +213,11 @@ const struct rnic_ops soft_ops = {
     .query_srq = soft_query_srq,
     .destroy_srq = soft_destroy_srq,
     .post_srq_recv = soft_post_srq_recv,
+    .open_xrcd = soft_open_xrcd,
+    .close_xrcd = soft_close_xrcd,
+    .create_srq_ex = soft_create_srq_ex,
+    .create_xrc_qp = soft_create_xrc_qp,
+    .open_qp = soft_open_qp,
     .create_ah = soft_create_ah,
     .query_ah = soft_query_ah,
     .destroy_ah = soft_destroy_ah,

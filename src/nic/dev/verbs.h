@@ -51,7 +51,20 @@ int soft_post_send(struct rnic_qp *pub, const struct rnic_send_wr *wr, const str
 int soft_post_recv(struct rnic_qp *pub, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
                    struct rnic_err *err);
 
+/* What the kinds of queue pairs have in common. make: with queues and engine, of nobody yet. enter: it gets its number.
+ * leave: it has none any more, nor anything under way. */
+struct qp *verbs_make_qp(struct dev *dev, struct rnic_pd *pd, struct rnic_qp_init_attr *attr);
+int verbs_enter_qp(struct dev *dev, struct qp *qp, struct rnic_err *err);
+void verbs_leave_qp(struct dev *dev, struct qp *qp);
+void verbs_free_qp(struct qp *qp);
+int verbs_check_cap(const struct rnic_qp_cap *cap, struct rnic_err *err);
+/* The queue pair behind what a program has of it. */
+static inline struct qp *qp_of(struct rnic_qp *pub) { return ((struct qp *)pub)->real; }
+
 /* verbs_srq.c */
+int verbs_make_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr *attr, struct srq **out,
+                   struct rnic_err *err);                  /* one that nobody counts yet */
+void verbs_leave_domain(struct dev *dev, struct srq *srq); /* an XRC one that is being destroyed */
 int soft_create_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr *attr, struct rnic_srq **out,
                     struct rnic_err *err);
 int soft_modify_srq(struct rnic_srq *pub, const struct rnic_srq_attr *attr, uint32_t mask, struct rnic_err *err);
@@ -59,6 +72,19 @@ int soft_query_srq(struct rnic_srq *pub, struct rnic_srq_attr *attr, struct rnic
 int soft_destroy_srq(struct rnic_srq *pub, struct rnic_err *err);
 int soft_post_srq_recv(struct rnic_srq *pub, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
                        struct rnic_err *err);
+
+/* verbs_xrc.c */
+struct xrcd;
+int soft_open_xrcd(struct rnic_context *ctx, const struct rnic_xrcd_init_attr *attr, struct rnic_xrcd **out,
+                   struct rnic_err *err);
+int soft_close_xrcd(struct rnic_xrcd *pub, struct rnic_err *err);
+int soft_create_srq_ex(struct rnic_context *ctx, struct rnic_srq_init_attr_ex *attr, struct rnic_srq **out,
+                       struct rnic_err *err);
+int soft_create_xrc_qp(struct rnic_xrcd *xrcd, struct rnic_qp_init_attr *attr, struct rnic_qp **out,
+                       struct rnic_err *err);
+int soft_open_qp(struct rnic_context *ctx, const struct rnic_qp_open_attr *attr, struct rnic_qp **out,
+                 struct rnic_err *err);
+int soft_close_qp(struct rnic_qp *pub, struct rnic_err *err); /* one that is open; the last destroys it */
 
 /* ah.c */
 int soft_create_ah(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct rnic_ah **out, struct rnic_err *err);

@@ -10,7 +10,7 @@
 #include "link/group.h"
 #include "roce/roce.h"
 
-static int check_cap(const struct rnic_qp_cap *cap, struct rnic_err *err) {
+int verbs_check_cap(const struct rnic_qp_cap *cap, struct rnic_err *err) {
     const struct {
         uint32_t value, most;
         const char *name;
@@ -29,33 +29,56 @@ static int check_cap(const struct rnic_qp_cap *cap, struct rnic_err *err) {
 struct engine {
     const struct engine_ops *ops; /* NULL: no such type */
     uint32_t service;
+    uint8_t opcodes;
 };
 
 static struct engine engine_of(int qp_type) {
-    static const struct engine engines[] = {[RNIC_QPT_GSI] = {&roce_ud_ops, OPC_UD},
-                                            [RNIC_QPT_RC] = {&roce_rc_ops, OPC_RC},
-                                            [RNIC_QPT_UC] = {&roce_uc_ops, OPC_UC},
-                                            [RNIC_QPT_UD] = {&roce_ud_ops, OPC_UD}};
+    static const struct engine engines[] = {
+        [RNIC_QPT_GSI] = {&roce_ud_ops, OPC_UD, 0},
+        [RNIC_QPT_RC] = {&roce_rc_ops, OPC_RC, ROCE_SERVICE_RC},
+        [RNIC_QPT_UC] = {&roce_uc_ops, OPC_UC, ROCE_SERVICE_UC},
+        [RNIC_QPT_UD] = {&roce_ud_ops, OPC_UD, 0},
+        [RNIC_QPT_XRC_SEND] = {&roce_rc_ops, OPC_XRC_BACK, ROCE_SERVICE_XRC},
+        [RNIC_QPT_XRC_RECV] = {&roce_rc_ops, OPC_XRC, ROCE_SERVICE_XRC},
+    };
     int n = (int)(sizeof engines / sizeof *engines);
-    return qp_type >= 0 && qp_type < n ? engines[qp_type] : (struct engine){NULL, 0};
+    return qp_type >= 0 && qp_type < n ? engines[qp_type] : (struct engine){NULL, 0, 0};
+}
+
+static int check_cqs(const struct rnic_pd *pd, const struct rnic_qp_init_attr *attr, struct rnic_err *err) {
+    bool sends_only = attr->qp_type == RNIC_QPT_XRC_SEND;
+    if (sends_only && (attr->recv_cq || attr->srq))
+        return fail(err, -EINVAL, "an XRC_SEND queue pair receives nothing: it has neither recv_cq nor srq");
+    if (!attr->send_cq || !(attr->recv_cq || sends_only))
+        return fail(err, -EINVAL,
+                    sends_only ? "an XRC_SEND queue pair needs a send_cq"
+                               : "a queue pair needs a send_cq and a recv_cq (they may be the same)");
+    if (attr->send_cq->ctx != pd->ctx || (attr->recv_cq && attr->recv_cq->ctx != pd->ctx))
+        return fail(err, -EINVAL, "the completion queues belong to another device than the protection domain");
+    return 0;
 }
 
 static int check_init(const struct rnic_pd *pd, const struct rnic_qp_init_attr *attr, struct rnic_err *err) {
+    if (attr->qp_type == RNIC_QPT_XRC_RECV)
+        return fail(err, -EINVAL,
+                    "an XRC_RECV queue pair is of an XRC domain, not of a protection domain: "
+                    "create_qp of the XRCD makes it");
     if (!engine_of(attr->qp_type).ops)
-        return fail(err, -EOPNOTSUPP, "queue pair type %d: this device has RC (%d), UC (%d), UD (%d) and GSI (%d)",
-                    attr->qp_type, RNIC_QPT_RC, RNIC_QPT_UC, RNIC_QPT_UD, RNIC_QPT_GSI);
+        return fail(err, -EOPNOTSUPP,
+                    "queue pair type %d: this device has RC (%d), UC (%d), UD (%d), GSI (%d) and XRC (%d, %d)",
+                    attr->qp_type, RNIC_QPT_RC, RNIC_QPT_UC, RNIC_QPT_UD, RNIC_QPT_GSI, RNIC_QPT_XRC_SEND,
+                    RNIC_QPT_XRC_RECV);
     if (attr->srq && attr->qp_type == RNIC_QPT_GSI)
         return fail(err, -EINVAL, "a GSI queue pair has receives of its own, no shared receive queue");
     if (attr->srq && attr->srq->ctx != pd->ctx)
         return fail(err, -EINVAL, "the shared receive queue belongs to another device than the protection domain");
-    if (!attr->send_cq || !attr->recv_cq)
-        return fail(err, -EINVAL, "a queue pair needs a send_cq and a recv_cq (they may be the same)");
-    if (attr->send_cq->ctx != pd->ctx || attr->recv_cq->ctx != pd->ctx)
-        return fail(err, -EINVAL, "the completion queues belong to another device than the protection domain");
-    return check_cap(&attr->cap, err);
+    if (attr->srq && ((const struct srq *)attr->srq)->xrc)
+        return fail(err, -EINVAL, "the shared receive queue is an XRC one: XRC_RECV queue pairs take from it");
+    int rc = check_cqs(pd, attr, err);
+    return rc ? rc : verbs_check_cap(&attr->cap, err);
 }
 
-static void free_qp(struct qp *qp) {
+void verbs_free_qp(struct qp *qp) {
     if (qp->engine_state)
         qp->engine->destroy(qp);
     wq_free(&qp->sq);
@@ -65,38 +88,51 @@ static void free_qp(struct qp *qp) {
 
 static uint32_t at_least_one(uint32_t n) { return n ? n : 1; }
 
+static bool receives_of_its_own(const struct rnic_qp_init_attr *attr) {
+    return !attr->srq && attr->qp_type != RNIC_QPT_XRC_SEND && attr->qp_type != RNIC_QPT_XRC_RECV;
+}
+
 static struct rnic_qp_cap granted(const struct qp *qp) {
-    uint32_t wr = qp->srq ? 0 : qp->rq.max_wr, sge = qp->srq ? 0 : qp->rq.max_sge;
+    if (qp->xrc)
+        return (struct rnic_qp_cap){0};
+    uint32_t wr = qp->no_receives ? 0 : qp->rq.max_wr, sge = qp->no_receives ? 0 : qp->rq.max_sge;
     return (struct rnic_qp_cap){qp->sq.max_wr, wr, qp->sq.max_sge, sge, qp->sq.max_inline};
 }
 
-static struct qp *make_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *attr) {
+/* Where others' receives are taken, the queue pair's own queue is a place for the one in hand (man ibv_create_qp). */
+static int make_queues(struct qp *qp, const struct rnic_qp_cap *cap) {
+    uint32_t recv_wr = qp->no_receives ? 1 : at_least_one(cap->max_recv_wr);
+    uint32_t recv_sge = qp->srq                                ? qp->srq->q.max_sge
+                        : qp->pub.qp_type == RNIC_QPT_XRC_RECV ? MAX_SGE
+                                                               : at_least_one(cap->max_recv_sge);
+    int rc = wq_init(&qp->sq, at_least_one(cap->max_send_wr), at_least_one(cap->max_send_sge), cap->max_inline_data,
+                     sizeof(struct send_wqe));
+    return rc ? rc : wq_init(&qp->rq, recv_wr, recv_sge, 0, sizeof(struct recv_wqe));
+}
+
+struct qp *verbs_make_qp(struct dev *dev, struct rnic_pd *pd, struct rnic_qp_init_attr *attr) {
     struct qp *qp = calloc(1, sizeof *qp);
-    struct rnic_qp_cap *cap = &attr->cap;
     if (!qp)
         return NULL;
-    qp->pub = (struct rnic_qp){pd->ctx, pd, attr->send_cq, attr->recv_cq, attr->qp_context, 0, attr->qp_type};
-    qp->nic = &dev_of(pd->ctx)->nic;
-    qp->engine = engine_of(attr->qp_type).ops;
-    qp_set_service(qp, engine_of(attr->qp_type).service);
+    struct engine engine = engine_of(attr->qp_type);
+    qp->pub = (struct rnic_qp){&dev->pub, pd, attr->send_cq, attr->recv_cq, attr->qp_context, 0, attr->qp_type};
+    qp->real = qp;
+    qp->nic = &dev->nic;
+    qp->engine = engine.ops;
+    qp_set_service(qp, engine.service);
+    qp->opcodes = engine.opcodes;
     qp->sq.qp_type = attr->qp_type;
     qp->srq = (struct srq *)attr->srq;
+    qp->no_receives = !receives_of_its_own(attr);
     qp->sq.pd = pd;
     qp->rq.pd = attr->srq ? attr->srq->pd : pd;
-    if (attr->srq) { /* its own receive queue is a place for the one that a message takes (man ibv_create_qp) */
-        cap->max_recv_wr = 0;
-        cap->max_recv_sge = qp->srq->q.max_sge;
-    }
     qp->sq_sig_all = attr->sq_sig_all;
     qp->timer_at = NEVER;
-    if (wq_init(&qp->sq, at_least_one(cap->max_send_wr), at_least_one(cap->max_send_sge), cap->max_inline_data,
-                sizeof(struct send_wqe)) ||
-        wq_init(&qp->rq, at_least_one(cap->max_recv_wr), at_least_one(cap->max_recv_sge), 0, sizeof(struct recv_wqe)) ||
-        qp->engine->create(qp)) {
-        free_qp(qp);
+    if (make_queues(qp, &attr->cap) || qp->engine->create(qp)) {
+        verbs_free_qp(qp);
         return NULL;
     }
-    *cap = granted(qp);
+    attr->cap = granted(qp);
     return qp;
 }
 
@@ -129,7 +165,19 @@ static void show_headers(struct dev *dev, bool show) {
         port_show_headers(&dev->ports[i], show);
 }
 
-static int enter_qp(struct dev *dev, struct qp *qp, struct rnic_err *err) {
+/* What it is of, by the way: of XRC_RECV, whose changes with every request, nothing. */
+static void count_users(struct qp *qp, int by) {
+    if (qp->xrc)
+        return;
+    ((struct pd *)qp->pub.pd)->qps += by;
+    ((struct cq *)qp->pub.send_cq)->qps += by;
+    if (qp->pub.recv_cq)
+        ((struct cq *)qp->pub.recv_cq)->qps += by;
+    if (qp->srq)
+        qp->srq->qps += by;
+}
+
+int verbs_enter_qp(struct dev *dev, struct qp *qp, struct rnic_err *err) {
     int rc = heap_room(dev);
     if (rc)
         return fail(err, rc, "no memory");
@@ -139,11 +187,7 @@ static int enter_qp(struct dev *dev, struct qp *qp, struct rnic_err *err) {
     dev->qps++;
     if (qp_is_datagram(qp) && dev->datagram_qps++ == 0)
         show_headers(dev, true);
-    ((struct pd *)qp->pub.pd)->qps++;
-    ((struct cq *)qp->pub.send_cq)->qps++;
-    ((struct cq *)qp->pub.recv_cq)->qps++;
-    if (qp->srq)
-        qp->srq->qps++;
+    count_users(qp, 1);
     return 0;
 }
 
@@ -154,14 +198,14 @@ int soft_create_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *attr, struct rn
         rc = check_init(pd, attr, err);
     if (rc)
         return rc;
-    struct qp *qp = make_qp(pd, attr);
+    struct qp *qp = verbs_make_qp(dev, pd, attr);
     if (!qp)
         return fail(err, -ENOMEM, "no memory for the queues");
     dev_lock(dev);
-    rc = enter_qp(dev, qp, err);
+    rc = verbs_enter_qp(dev, qp, err);
     dev_unlock(dev);
     if (rc) {
-        free_qp(qp);
+        verbs_free_qp(qp);
         return rc;
     }
     *out = &qp->pub;
@@ -175,8 +219,7 @@ static void leave_port(struct dev *dev, struct qp *qp) {
     qp->flow.port = NULL;
 }
 
-static void leave_qp(struct dev *dev, struct qp *qp) {
-    struct rnic_qp *pub = &qp->pub;
+void verbs_leave_qp(struct dev *dev, struct qp *qp) {
     sched_settle(dev, qp);
     sched_forget(dev, qp);
     qp_forget_completions(qp);
@@ -185,15 +228,11 @@ static void leave_qp(struct dev *dev, struct qp *qp) {
     else
         qpn_remove(dev, qp);
     leave_port(dev, qp);
-    event_forget(&dev->nic.events, pub->qp_context);
+    event_forget(&dev->nic.events, qp->pub.qp_context);
     dev->qps--;
     if (qp_is_datagram(qp) && --dev->datagram_qps == 0)
         show_headers(dev, false);
-    ((struct pd *)pub->pd)->qps--;
-    ((struct cq *)pub->send_cq)->qps--;
-    ((struct cq *)pub->recv_cq)->qps--;
-    if (qp->srq)
-        qp->srq->qps--;
+    count_users(qp, -1);
 }
 
 int soft_destroy_qp(struct rnic_qp *pub, struct rnic_err *err) {
@@ -202,14 +241,16 @@ int soft_destroy_qp(struct rnic_qp *pub, struct rnic_err *err) {
     int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
+    if (qp->real != qp)
+        return soft_close_qp(pub, err);
     dev_lock(dev);
     int groups = qp->groups;
     if (!groups)
-        leave_qp(dev, qp);
+        verbs_leave_qp(dev, qp);
     dev_unlock(dev);
     if (groups) /* IBA 10.5.2 */
         return fail(err, -EBUSY, "the queue pair is attached to %d multicast groups: detach_mcast() first", groups);
-    free_qp(qp);
+    verbs_free_qp(qp);
     return 0;
 }
 
@@ -289,7 +330,7 @@ int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_
     if (rc)
         return rc;
     dev_lock(dev);
-    rc = modify(dev, (struct qp *)pub, attr, mask, err);
+    rc = modify(dev, qp_of(pub), attr, mask, err);
     while (!rc && dev->ready_first) /* flushes, or an SQ that was drained already */
         sched_run(dev, dev_clock());
     dev_unlock(dev);
@@ -300,7 +341,7 @@ int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_
 int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct rnic_qp_init_attr *init,
                   struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
-    const struct qp *qp = (const struct qp *)pub;
+    const struct qp *qp = qp_of(pub);
     int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
@@ -313,7 +354,7 @@ int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct rnic_qp
     *init = (struct rnic_qp_init_attr){.qp_context = pub->qp_context,
                                        .send_cq = pub->send_cq,
                                        .recv_cq = pub->recv_cq,
-                                       .srq = qp->srq ? &qp->srq->pub : NULL,
+                                       .srq = qp->srq && !qp->xrc ? &qp->srq->pub : NULL,
                                        .cap = cap,
                                        .qp_type = pub->qp_type,
                                        .sq_sig_all = qp->sq_sig_all};
@@ -323,7 +364,7 @@ int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct rnic_qp
 
 int soft_query_qp_stats(struct rnic_qp *pub, struct rnic_qp_stats *out, struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
-    struct qp *qp = (struct qp *)pub;
+    struct qp *qp = qp_of(pub);
     int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
@@ -338,13 +379,26 @@ int soft_query_qp_stats(struct rnic_qp *pub, struct rnic_qp_stats *out, struct r
 
 /* ---------------------------------------------------------------- post */
 
+static int cannot_send(const struct qp *qp, int state, struct rnic_err *err) {
+    if (qp->pub.qp_type == RNIC_QPT_XRC_RECV)
+        return fail(err, -EINVAL, "an XRC_RECV queue pair does not send: answers take an XRC_SEND queue pair");
+    return fail(err, -EINVAL, "the queue pair is in %s; sending needs RTS", qp_state_name(state));
+}
+
+static int cannot_receive(const struct qp *qp, struct rnic_err *err) {
+    if (qp->pub.qp_type == RNIC_QPT_XRC_SEND)
+        return fail(err, -EINVAL, "an XRC_SEND queue pair receives nothing");
+    return fail(err, -EINVAL,
+                "the queue pair takes from a shared receive queue: post there, with post_recv of the SRQ");
+}
+
 int soft_post_send(struct rnic_qp *pub, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
                    struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
     struct qp *qp = (struct qp *)pub;
     int rc = dev_check_alive(dev, err), state = qp->state;
     if (!rc && state < RNIC_QPS_RTS)
-        rc = fail(err, -EINVAL, "the queue pair is in %s; sending needs RTS", qp_state_name(state));
+        rc = cannot_send(qp, state, err);
     if (rc) {
         *bad = wr;
         return rc;
@@ -359,9 +413,8 @@ int soft_post_recv(struct rnic_qp *pub, const struct rnic_recv_wr *wr, const str
     struct dev *dev = dev_of(pub->ctx);
     struct qp *qp = (struct qp *)pub;
     int rc = dev_check_alive(dev, err);
-    if (!rc && qp->srq)
-        rc = fail(err, -EINVAL,
-                  "the queue pair takes from a shared receive queue: post there, with post_recv of the SRQ");
+    if (!rc && qp->no_receives)
+        rc = cannot_receive(qp, err);
     if (!rc && qp->state == RNIC_QPS_RESET)
         rc = fail(err, -EINVAL, "the queue pair is in RESET; receives are posted from INIT on");
     if (rc) {

@@ -17,12 +17,9 @@ static int check_srq(const struct rnic_srq_attr *attr, struct rnic_err *err) {
     return 0;
 }
 
-int soft_create_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr *attr, struct rnic_srq **out,
-                    struct rnic_err *err) {
-    struct dev *dev = dev_of(pd->ctx);
-    int rc = dev_check_alive(dev, err);
-    if (!rc)
-        rc = check_srq(attr, err);
+int verbs_make_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr *attr, struct srq **out,
+                   struct rnic_err *err) {
+    int rc = check_srq(attr, err);
     if (rc)
         return rc;
     struct srq *srq = calloc(1, sizeof *srq);
@@ -30,10 +27,23 @@ int soft_create_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr 
         free(srq);
         return fail(err, -ENOMEM, "no memory for %u receives", attr->max_wr);
     }
-    srq->pub = (struct rnic_srq){pd->ctx, pd, srq_context};
+    srq->pub = (struct rnic_srq){pd->ctx, pd, srq_context, 0};
     attr->max_wr = srq->q.max_wr;
     attr->max_sge = srq->q.max_sge;
     attr->srq_limit = 0; /* ibv_create_srq(3): modify_srq arms it */
+    *out = srq;
+    return 0;
+}
+
+int soft_create_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr *attr, struct rnic_srq **out,
+                    struct rnic_err *err) {
+    struct dev *dev = dev_of(pd->ctx);
+    struct srq *srq = NULL;
+    int rc = dev_check_alive(dev, err);
+    if (!rc)
+        rc = verbs_make_srq(pd, srq_context, attr, &srq, err);
+    if (rc)
+        return rc;
     dev_lock(dev);
     ((struct pd *)pd)->srqs++;
     dev_unlock(dev);
@@ -87,6 +97,8 @@ int soft_destroy_srq(struct rnic_srq *pub, struct rnic_err *err) {
     dev_lock(dev);
     int qps = srq->qps;
     if (!qps) {
+        if (srq->xrc)
+            verbs_leave_domain(dev, srq);
         ((struct pd *)pub->pd)->srqs--;
         event_forget(&dev->nic.events, pub->srq_context);
     }

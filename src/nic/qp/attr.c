@@ -100,12 +100,75 @@ static const struct transition ud_table[RNIC_QPS_ERR + 1][RNIC_QPS_ERR + 1] =
         [RNIC_QPS_SQE] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(QKEY)}},
 };
 
+/* XRC (Annex A14): an XRC_SEND queue pair has nothing of a responder, an XRC_RECV one nothing of a requester, but for the
+ * timeout and the PSN that RTS names. */
+static const struct transition xrc_send_table[RNIC_QPS_ERR + 1][RNIC_QPS_ERR + 1] =
+    {
+        [RNIC_QPS_RESET] = {[RNIC_QPS_INIT] = {true, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS), 0}},
+        [RNIC_QPS_INIT] =
+            {
+                [RNIC_QPS_INIT] = {true, 0, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS)},
+                [RNIC_QPS_RTR] = {true, M(AV) | M(PATH_MTU) | M(DEST_QPN) | M(RQ_PSN),
+                                  M(ALT_PATH) | M(ACCESS_FLAGS) | M(PKEY_INDEX)},
+            },
+        [RNIC_QPS_RTR] = {[RNIC_QPS_RTS] = {true,
+                                            M(TIMEOUT) | M(RETRY_CNT) | M(RNR_RETRY) | M(SQ_PSN) | M(MAX_QP_RD_ATOMIC),
+                                            M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)}},
+        [RNIC_QPS_RTS] =
+            {
+                [RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)},
+                [RNIC_QPS_SQD] = {true, 0, M(EN_SQD_ASYNC_NOTIFY)},
+            },
+        [RNIC_QPS_SQD] =
+            {
+                [RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)},
+                [RNIC_QPS_SQD] = {true, 0,
+                                  M(PORT) | M(AV) | M(TIMEOUT) | M(RETRY_CNT) | M(RNR_RETRY) | M(MAX_QP_RD_ATOMIC) |
+                                      M(ALT_PATH) | M(ACCESS_FLAGS) | M(PKEY_INDEX) | M(PATH_MIG_STATE)},
+            },
+};
+
+static const struct transition xrc_recv_table[RNIC_QPS_ERR + 1][RNIC_QPS_ERR + 1] = {
+    [RNIC_QPS_RESET] = {[RNIC_QPS_INIT] = {true, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS), 0}},
+    [RNIC_QPS_INIT] =
+        {
+            [RNIC_QPS_INIT] = {true, 0, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS)},
+            [RNIC_QPS_RTR] = {true,
+                              M(AV) | M(PATH_MTU) | M(DEST_QPN) | M(RQ_PSN) | M(MAX_DEST_RD_ATOMIC) | M(MIN_RNR_TIMER),
+                              M(ALT_PATH) | M(ACCESS_FLAGS) | M(PKEY_INDEX)},
+        },
+    [RNIC_QPS_RTR] = {[RNIC_QPS_RTS] = {true, M(TIMEOUT) | M(SQ_PSN),
+                                        M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(MIN_RNR_TIMER) |
+                                            M(PATH_MIG_STATE)}},
+    [RNIC_QPS_RTS] =
+        {
+            [RNIC_QPS_RTS] = {true, 0,
+                              M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(MIN_RNR_TIMER) | M(PATH_MIG_STATE)},
+            [RNIC_QPS_SQD] = {true, 0, M(EN_SQD_ASYNC_NOTIFY)},
+        },
+    [RNIC_QPS_SQD] =
+        {
+            [RNIC_QPS_RTS] = {true, 0,
+                              M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(MIN_RNR_TIMER) | M(PATH_MIG_STATE)},
+            [RNIC_QPS_SQD] = {true, 0,
+                              M(PORT) | M(AV) | M(TIMEOUT) | M(MAX_DEST_RD_ATOMIC) | M(ALT_PATH) |
+                                  M(ACCESS_FLAGS) | M(PKEY_INDEX) | M(MIN_RNR_TIMER) | M(PATH_MIG_STATE)},
+        },
+};
+
+static const struct transition (*const tables[])[RNIC_QPS_ERR + 1] = {
+    [RNIC_QPT_GSI] = ud_table,
+    [RNIC_QPT_RC] = rc_table,
+    [RNIC_QPT_UC] = uc_table,
+    [RNIC_QPT_UD] = ud_table,
+    [RNIC_QPT_XRC_SEND] = xrc_send_table,
+    [RNIC_QPT_XRC_RECV] = xrc_recv_table,
+};
+
 static struct transition transition_of(const struct qp *qp, int from, int to) {
     if (to == RNIC_QPS_RESET || to == RNIC_QPS_ERR) /* from anywhere, IBA figure 124 */
         return (struct transition){true, 0, 0};
-    struct transition t = qp_is_datagram(qp)      ? ud_table[from][to]
-                          : qp->service == OPC_UC ? uc_table[from][to]
-                                                  : rc_table[from][to];
+    struct transition t = tables[qp->pub.qp_type][from][to];
     if (qp->pub.qp_type == RNIC_QPT_GSI && (t.required & M(PORT))) { /* QP1 is of one port */
         t.required &= ~(uint32_t)M(PORT);
         t.optional |= M(PORT);

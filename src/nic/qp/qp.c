@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "qp/tagged.h"
+#include "qp/xrc.h"
 
 const char *qp_state_name(int state) {
 #define NAME(n, v) [v] = #n,
@@ -24,9 +25,16 @@ bool engine_never_settles(struct qp *qp) {
     return false;
 }
 
-void qp_event(struct qp *qp, int event) {
-    struct rnic_async_event e = {.event_type = event, .number = qp->pub.qp_num, .context = qp->pub.qp_context};
+static void tell(struct qp *qp, int event, void *context) {
+    struct rnic_async_event e = {.event_type = event, .number = qp->pub.qp_num, .context = context};
     event_push(&qp->nic->events, &e);
+}
+
+void qp_event(struct qp *qp, int event) {
+    if (!qp->handles)
+        tell(qp, event, qp->pub.qp_context);
+    for (const struct xrc_handle *h = qp->handles; h; h = h->next)
+        tell(qp, event, h->qp.pub.qp_context);
 }
 
 /* A full CQ loses the completion: the CQ and then the QP are in error (IBA 11.6.3.1, 10.10.2.3). */
@@ -46,9 +54,10 @@ static void enter(struct qp *qp, struct rnic_cq *to, const struct cqe *cqe, bool
         overrun(qp, cq, first);
 }
 
-/* The completion of the element that has just been taken from q. */
-static void push(struct qp *qp, struct wq *q, struct rnic_cq *to, const struct rnic_wc *wc, bool solicited) {
-    enter(qp, to, &(struct cqe){.wc = *wc, .freed = &q->freed, .upto = wq_tail(q)}, solicited);
+/* The completion of the element that has just been taken from a queue; polling it sets *freed, unless that is NULL. */
+static void push(struct qp *qp, struct rnic_cq *to, const struct rnic_wc *wc, _Atomic uint32_t *freed, uint32_t upto,
+                 bool solicited) {
+    enter(qp, to, &(struct cqe){.wc = *wc, .freed = freed, .upto = upto}, solicited);
 }
 
 void qp_tell(struct qp *qp, const struct rnic_wc *wc, bool solicited) {
@@ -71,7 +80,7 @@ void qp_complete_send(struct qp *qp, struct send_wqe *wqe) {
     bool wanted = qp->sq_sig_all || (wqe->flags & RNIC_SEND_SIGNALED) || wqe->status;
     wq_pop(&qp->sq);
     if (wanted)
-        push(qp, &qp->sq, qp->pub.send_cq, &wc, false);
+        push(qp, qp->pub.send_cq, &wc, &qp->sq.freed, wq_tail(&qp->sq), false);
 }
 
 void qp_complete_recv(struct qp *qp, struct rnic_wc *wc, bool solicited) {
@@ -82,7 +91,7 @@ void qp_complete_recv(struct qp *qp, struct rnic_wc *wc, bool solicited) {
     if (!qp_is_datagram(qp))
         wc->src_qp = qp->attr.dest_qp_num;
     wq_pop(&qp->rq);
-    push(qp, &qp->rq, qp->pub.recv_cq, wc, solicited);
+    push(qp, qp->pub.recv_cq, wc, qp->no_receives ? NULL : &qp->rq.freed, wq_tail(&qp->rq), solicited);
 }
 
 bool qp_takes_shared(struct qp *qp) {
@@ -117,8 +126,10 @@ void qp_flush_receives(struct qp *qp) {
 }
 
 void qp_forget_completions(struct qp *qp) {
-    cq_forget((struct cq *)qp->pub.send_cq, &qp->sq.freed);
-    cq_forget((struct cq *)qp->pub.recv_cq, &qp->rq.freed);
+    if (qp->pub.send_cq)
+        cq_forget((struct cq *)qp->pub.send_cq, &qp->sq.freed);
+    if (!qp->no_receives)
+        cq_forget((struct cq *)qp->pub.recv_cq, &qp->rq.freed);
 }
 
 void qp_error(struct qp *qp, int event) {
@@ -128,7 +139,7 @@ void qp_error(struct qp *qp, int event) {
         qp_event(qp, event);
     }
     qp->engine->flush(qp);
-    if (qp->srq) /* it takes no more of the shared receives (IBA 11.6.3.2) */
+    if (qp->srq || qp->xrc) /* it takes no more of the shared receives (IBA 11.6.3.2) */
         qp_event(qp, RNIC_EVENT_QP_LAST_WQE_REACHED);
 }
 

@@ -16,6 +16,7 @@
 
 struct qp;
 struct tagged;
+struct xrc_domain;
 
 #define NEVER UINT64_MAX
 
@@ -48,10 +49,11 @@ struct nic {
     struct event_queue events;
     struct rnic_counters counters;
     struct rng rng;
-    uint32_t max_window;  /* bytes in flight a QP */
-    uint32_t slow_window; /* the same where round trips are long; at least max_window */
-    bool congestion;      /* it is controlled */
-    uint64_t ack_hold;    /* ns that an ACK of a receive may wait for the application's answer; 0: it does not poll */
+    uint32_t max_window;   /* bytes in flight a QP */
+    uint32_t slow_window;  /* the same where round trips are long; at least max_window */
+    bool congestion;       /* it is controlled */
+    struct srq **xrc_srqs; /* see qp/xrc.h; NULL: there has been none */
+    uint64_t ack_hold;     /* ns that an ACK of a receive may wait for the application's answer; 0: it does not poll */
 };
 
 struct qp {
@@ -60,6 +62,7 @@ struct qp {
     const struct engine_ops *engine;
     uint32_t service; /* enum roce_opcode_mask: its transport service */
     uint32_t takes;   /* and the packets that it takes: of that service, and CNPs where it has a peer */
+    uint8_t opcodes;  /* ROCE_SERVICE_: of those that it sends */
     void *engine_state;
     _Atomic int state;        /* enum rnic_qp_state */
     struct rnic_qp_attr attr; /* as set; states and cap kept elsewhere */
@@ -69,11 +72,17 @@ struct qp {
     int groups;       /* multicast groups that it is attached to */
     bool last_wqe;    /* QP_REQ_ERR, QP_ACCESS_ERR or QP_FATAL has been raised */
     struct wq sq, rq; /* with a shared receive queue, rq holds the one receive that a message has taken from it */
-    struct srq *srq;  /* or NULL */
+    struct srq *srq;  /* or NULL; of XRC_RECV: of the request under way, or the last one */
     struct tagged *tagged; /* where that matches tags, or NULL */
+    bool no_receives; /* none are posted to rq: they come from shared queues, or there are none */
     struct flow flow; /* to the peer */
     struct flow from; /* and from it: the source port is that of its last packet */
     struct rnic_counters counters;
+
+    struct xrc_domain *xrc;     /* of XRC_RECV, or NULL */
+    struct qp *xrc_next;        /* in the domain's list */
+    struct xrc_handle *handles; /* as programs have it open, if they have no other way to it; events go to each */
+    struct qp *real;            /* itself, unless it is but a handle; the device's */
 
     /* The device's scheduling; not for engines. */
     bool ready; /* in the ready list */

@@ -8,11 +8,17 @@
 
 #include "queue/wq.h"
 
+struct xrc_domain; /* qp/xrc.h */
+struct xrcd;
+
 struct srq {
     struct rnic_srq pub;
-    struct wq q;    /* posting: its lock; taking: the device's lock */
-    uint32_t limit; /* an event when fewer are left; 0: none is armed */
-    int qps;        /* that take from it */
+    struct wq q;            /* posting: its lock; taking: the device's lock */
+    uint32_t limit;         /* an event when fewer are left; 0: none is armed */
+    int qps;                /* that take from it */
+    struct xrc_domain *xrc; /* of an XRC one: whose queue pairs take from it as requests say, else NULL; */
+    struct xrcd *xrcd;      /* as it was opened for this one; the device's */
+    struct rnic_cq *cq;     /* and where its receives complete */
 };
 
 int srq_init(struct srq *srq, uint32_t max_wr, uint32_t max_sge);

@@ -80,8 +80,11 @@ static int check_opcode(const struct wq *q, int opcode, struct rnic_err *err) {
     return 0;
 }
 
-/* IBA 11.4.1.1: destination and Q_Key of a datagram come with the work request. */
+/* IBA 11.4.1.1: destination and Q_Key of a datagram come with the work request, of XRC the peer's shared queue. */
 static int check_destination(const struct wq *q, const struct rnic_send_wr *wr, struct rnic_err *err) {
+    if (q->qp_type == RNIC_QPT_XRC_SEND && wr->qp_type.xrc.remote_srqn > 0xFFFFFF)
+        return fail(err, -EINVAL, "remote_srqn is 0x%x; numbers of shared receive queues have 24 bits",
+                    wr->qp_type.xrc.remote_srqn);
     if (!is_datagram(q))
         return 0;
     if (!wr->wr.ud.ah)
@@ -144,6 +147,8 @@ static void fill_send(const struct wq *q, struct send_wqe *wqe, const struct rni
         wqe->remote_addr = wr->wr.rdma.remote_addr;
         wqe->rkey = wr->wr.rdma.rkey;
     }
+    if (q->qp_type == RNIC_QPT_XRC_SEND)
+        wqe->remote_srqn = wr->qp_type.xrc.remote_srqn;
     if (wr->send_flags & RNIC_SEND_INLINE)
         copy_inline((uint8_t *)wqe->sge, wr->sg_list, wr->num_sge);
     else if (wr->num_sge)

@@ -28,7 +28,7 @@ struct send_wqe {
         struct {
             uint64_t remote_addr;
             uint64_t compare_add, swap; /* atomics */
-            uint32_t rkey;
+            uint32_t rkey, remote_srqn; /* the latter of XRC */
         };
         struct { /* datagrams */
             struct ah_head *ah;

@@ -331,7 +331,7 @@ void comp_input(struct qp *qp, const struct packet *pkt, uint64_t now) {
         return;
     }
     measure(req, pkt->psn, now);
-    if (pkt->opcode == ROCE_RC_ACK)
+    if ((pkt->row->mask & (OPC_ACK | OPC_ATMACK)) == OPC_ACK)
         ack(qp, pkt, now);
     else
         response(qp, pkt, now);

@@ -27,7 +27,7 @@ bool out_open_to(struct tx *tx, struct flow *flow, struct out *out, uint8_t opco
 
 bool out_open(struct qp *qp, struct tx *tx, struct out *out, uint8_t opcode, uint32_t payload, uint32_t psn,
               bool ackreq, bool solicited) {
-    if (!out_open_to(tx, &qp->flow, out, opcode, payload, qp->attr.dest_qp_num, psn))
+    if (!out_open_to(tx, &qp->flow, out, qp->opcodes | opcode, payload, qp->attr.dest_qp_num, psn))
         return false;
     bth_set_se(out->bth, solicited);
     bth_set_ackreq(out->bth, ackreq);

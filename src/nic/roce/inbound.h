@@ -25,6 +25,7 @@ enum fault {
     FAULT_TOO_LONG,  /* longer than the receive */
     FAULT_ACCESS,    /* key, bounds or rights of the memory */
     FAULT_LOCAL,     /* the receive's own memory is bad */
+    FAULT_XRC,       /* no such shared receive queue */
 };
 
 /* ---------------------------------------------------------------- checks (IBA 9.7.4.1) */

@@ -6,23 +6,20 @@
 #include "wire/bth.h"
 #include "wire/icrc.h"
 
-#define UC_OPCODES 0x20 /* the services' opcodes are alike in their lower 5 bits (IBA 9.2.1) */
-
 /* First, middle, last, only; the last two also with immediate. */
-static uint8_t send_opcode(const struct qp *qp, const struct send_wqe *wqe, uint32_t i) {
+static uint8_t send_opcode(const struct send_wqe *wqe, uint32_t i) {
     bool write = wqe->opcode == RNIC_WR_RDMA_WRITE || wqe->opcode == RNIC_WR_RDMA_WRITE_WITH_IMM;
     bool imm = wqe->opcode == RNIC_WR_SEND_WITH_IMM || wqe->opcode == RNIC_WR_RDMA_WRITE_WITH_IMM;
     uint8_t base = write ? ROCE_RC_WRITE_FIRST : ROCE_RC_SEND_FIRST;
     bool first = i == 0, last = i == wqe->packets - 1;
     enum { FIRST, MIDDLE, LAST, LAST_IMM, ONLY, ONLY_IMM };
-    if (qp->service == OPC_UC)
-        base += UC_OPCODES;
     if (!last)
         return (uint8_t)(base + (first ? FIRST : MIDDLE));
     return (uint8_t)(base + (first ? ONLY : LAST) + imm);
 }
 
 static void put_extended(const struct out *out, const struct send_wqe *wqe) {
+    message_to_srq(out, wqe);
     if (out->row->reth) {
         uint8_t *reth = out->bth + out->row->reth;
         reth_set_va(reth, wqe->remote_addr);
@@ -45,7 +42,7 @@ static int put_payload(struct qp *qp, struct out *out, const struct send_wqe *wq
 enum result message_write(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint32_t i, uint32_t mtu, bool ackreq) {
     struct out out;
     bool solicited = (wqe->flags & RNIC_SEND_SOLICITED) && wqe_takes_receive(wqe) && i == wqe->packets - 1;
-    if (!out_open(qp, tx, &out, send_opcode(qp, wqe, i), packet_length(wqe->length, mtu, i),
+    if (!out_open(qp, tx, &out, send_opcode(wqe, i), packet_length(wqe->length, mtu, i),
                   psn_add(wqe->first_psn, (int32_t)i), ackreq, solicited))
         return SINK_FULL;
     put_extended(&out, wqe);

@@ -5,11 +5,23 @@
 #ifndef RNIC_ROCE_MESSAGE_H
 #define RNIC_ROCE_MESSAGE_H
 
+#include <string.h>
+
 #include "roce/roce.h"
+#include "wire/bth.h"
 
 static inline bool wqe_takes_receive(const struct send_wqe *wqe) {
     return wqe->opcode == RNIC_WR_SEND || wqe->opcode == RNIC_WR_SEND_WITH_IMM ||
            wqe->opcode == RNIC_WR_RDMA_WRITE_WITH_IMM;
+}
+
+/* A request of XRC names the shared receive queue that it is for, whether it takes a receive or not (A14.3.1). */
+static inline void message_to_srq(const struct out *out, const struct send_wqe *wqe) {
+    if (!out->row->xrceth)
+        return;
+    uint8_t *xrceth = out->bth + out->row->xrceth;
+    memset(xrceth, 0, XRCETH_BYTES);
+    xrceth_set_srqn(xrceth, wqe->remote_srqn);
 }
 
 /* One packet of a SEND or WRITE; its PSN is wqe->first_psn + i. */

@@ -126,6 +126,7 @@ static enum result write_read(struct qp *qp, struct tx *tx, const struct send_wq
     struct out out;
     if (!out_open(qp, tx, &out, ROCE_RC_READ_REQUEST, 0, psn_add(wqe->first_psn, (int32_t)i), true, false))
         return SINK_FULL;
+    message_to_srq(&out, wqe);
     uint8_t *reth = out.bth + out.row->reth;
     reth_set_va(reth, wqe->remote_addr + from);
     reth_set_rkey(reth, wqe->rkey);
@@ -140,6 +141,7 @@ static enum result write_atomic(struct qp *qp, struct tx *tx, const struct send_
     struct out out;
     if (!out_open(qp, tx, &out, swap ? ROCE_RC_CMP_SWAP : ROCE_RC_FETCH_ADD, 0, wqe->first_psn, true, false))
         return SINK_FULL;
+    message_to_srq(&out, wqe);
     uint8_t *eth = out.bth + out.row->atomic_eth;
     atmeth_set_va(eth, wqe->remote_addr);
     atmeth_set_rkey(eth, wqe->rkey);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "qp/xrc.h"
 #include "roce/inbound.h"
 #include "roce/message.h"
 #include "wire/bth.h"
@@ -25,6 +26,7 @@ static const struct {
     [FAULT_TOO_LONG] = {AETH_NAK_INVALID_REQUEST, RNIC_WC_LOC_LEN_ERR, -1},
     [FAULT_ACCESS] = {AETH_NAK_REMOTE_ACCESS, RNIC_WC_LOC_ACCESS_ERR, RNIC_EVENT_QP_ACCESS_ERR},
     [FAULT_LOCAL] = {AETH_NAK_REMOTE_OPERATIONAL, RNIC_WC_LOC_PROT_ERR, -1},
+    [FAULT_XRC] = {AETH_NAK_INVALID_REQUEST, RNIC_WC_REM_INV_REQ_ERR, RNIC_EVENT_QP_REQ_ERR}, /* A14.5.1 */
 };
 
 int resp_init(struct qp *qp) {
@@ -188,6 +190,7 @@ static void execute_read(struct qp *qp, const struct packet *pkt, uint64_t now) 
     res->va = reth_va(reth);
     res->rkey = reth_rkey(reth);
     res->length = reth_len(reth);
+    res->srqn = qp->xrc ? qp->srq->pub.srq_num : 0;
     res->packets = packets_of(res->length, rc->mtu);
     enqueue(&rc->resp, res, 0, res->packets);
     executed(qp, pkt, res->packets, now);
@@ -196,7 +199,7 @@ static void execute_read(struct qp *qp, const struct packet *pkt, uint64_t now) 
 /* One indivisible operation on the host's memory, also against its CPUs (atomic_cap GLOB). */
 static uint64_t apply_atomic(const struct packet *pkt, uint64_t *word) {
     const uint8_t *eth = pkt->bth + pkt->row->atomic_eth;
-    if (pkt->opcode == ROCE_RC_FETCH_ADD)
+    if ((pkt->opcode & ROCE_OPERATION) == ROCE_RC_FETCH_ADD)
         return __atomic_fetch_add(word, atmeth_swap_add(eth), __ATOMIC_SEQ_CST);
     uint64_t value = atmeth_compare(eth);
     __atomic_compare_exchange_n(word, &value, atmeth_swap_add(eth), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
@@ -222,6 +225,10 @@ static void expected(struct qp *qp, const struct packet *pkt, uint64_t now) {
         fault = inbound_length(&rc->resp.in, pkt, rc->mtu);
     if (fault) {
         refuse(qp, pkt, fault, fault == FAULT_SEQUENCE ? RNIC_VE_BAD_SEQUENCE : RNIC_VE_BAD_LENGTH);
+        return;
+    }
+    if (pkt->row->xrceth && !xrc_turn_to(qp, xrceth_srqn(pkt->bth + pkt->row->xrceth), mask & OPC_FIRST)) {
+        refuse(qp, pkt, FAULT_XRC, RNIC_VE_XRC_SRQ);
         return;
     }
     fault = check_resources(qp, pkt);
@@ -328,7 +335,7 @@ void resp_input(struct qp *qp, const struct packet *pkt, uint64_t now) {
  * second one in the code's last bit: 2 (code 2), 3, 4, 6, 8, 12 ... */
 static uint8_t credit_code(struct qp *qp) {
     uint32_t n = wq_head(&qp->rq) - wq_tail(&qp->rq);
-    if (qp->srq) /* how many are left says nothing: others take them, too (IBA 9.7.7.2) */
+    if (qp->no_receives) /* how many are left says nothing: others take them, too (IBA 9.7.7.2) */
         return AETH_CREDIT_INVALID;
     if (n < 2)
         return (uint8_t)n;
@@ -349,14 +356,23 @@ static uint8_t read_opcode(const struct resource *res) {
     return last ? ROCE_RC_READ_RESP_LAST : ROCE_RC_READ_RESP_MIDDLE;
 }
 
+/* Whose memory a READ reads; of XRC: NULL when the shared receive queue that it named has gone. */
+static const struct rnic_pd *domain_of(const struct qp *qp, const struct resource *res) {
+    if (!qp->xrc)
+        return qp->pub.pd;
+    const struct srq *srq = xrc_find_srq(qp->nic, qp->xrc, res->srqn);
+    return srq ? srq->pub.pd : NULL;
+}
+
 /* The region may have gone since the request came: keys are checked for every packet. */
 static enum result write_read(struct qp *qp, struct tx *tx, struct resource *res) {
     struct rc *rc = rc_of(qp);
     uint32_t n = packet_length(res->length, rc->mtu, res->cur);
     uint64_t va = res->va + (uint64_t)res->cur * rc->mtu;
+    const struct rnic_pd *pd = domain_of(qp, res);
     uint8_t *ptr;
     struct out out;
-    if (mr_remote(&qp->nic->mrs, qp->pub.pd, res->rkey, va, n, RNIC_ACCESS_REMOTE_READ, &ptr))
+    if (mr_remote(&qp->nic->mrs, pd, res->rkey, va, n, RNIC_ACCESS_REMOTE_READ, &ptr))
         return FAILED;
     if (!out_open(qp, tx, &out, read_opcode(res), n, psn_add(res->first_psn, (int32_t)res->cur), false, false))
         return SINK_FULL;
@@ -364,7 +380,7 @@ static enum result write_read(struct qp *qp, struct tx *tx, struct resource *res
         put_aeth(qp, &out, AETH_ACK | credit_code(qp));
     out_headers(&out);
     struct rnic_sge one = {(uintptr_t)ptr, n, res->rkey};
-    if (sge_gather(&qp->nic->mrs, qp->pub.pd, &one, 1, 0, out_payload(&out), n, &out.crc))
+    if (sge_gather(&qp->nic->mrs, pd, &one, 1, 0, out_payload(&out), n, &out.crc))
         return FAILED;
     out_close(qp, tx, &out);
     return SENT;

@@ -8,6 +8,8 @@
  *   rc.c    joins the three to a queue pair: the engine_ops
  *   congestion.c    the rate at which connected queue pairs may send
  *
+ * of XRC, too (Annex A14), whose queue pairs are either requester or responder, see qp/xrc.h;
+ *
  * and the services that know no acknowledges: unreliable connections (IBA 9.8.2) in uc.c, datagrams (9.8.3) in ud.c.
  * What RC and UC share is in message.c, for what goes out, and inbound.h.
  *
@@ -76,6 +78,7 @@ struct resource {
     uint32_t first_psn, packets;
     uint64_t va;
     uint32_t rkey, length;
+    uint32_t srqn;   /* XRC: of the queue whose protection domain counts */
     uint64_t result; /* of the atomic */
 };
 
@@ -138,7 +141,7 @@ struct datagram {
     uint32_t dqpn, sqpn, qkey, psn;
 };
 
-/* emit.c. open: room and the BTH; the caller then fills the extended headers, calls out_headers, places the payload
+/* emit.c. open: room and the BTH, whose opcode is RC's, made that of the queue pair's service; the caller then fills the extended headers, calls out_headers, places the payload
  * (continuing out->crc) and closes.  False: the sink is full. An opened packet that is not closed is not sent. */
 bool out_open(struct qp *qp, struct tx *tx, struct out *out, uint8_t opcode, uint32_t payload, uint32_t psn,
               bool ackreq, bool solicited);

@@ -22,9 +22,10 @@
 #define IMMDT_BYTES 4
 #define IETH_BYTES 4
 #define DETH_BYTES 8
+#define XRCETH_BYTES 4
 #define CNP_RESERVED_BYTES 16
-/* The longest of all packet types: BTH + AtomicETH. */
-#define ROCE_MAX_HEADER (BTH_BYTES + ATMETH_BYTES)
+/* The longest of all packet types: BTH + XRCETH + AtomicETH. */
+#define ROCE_MAX_HEADER (BTH_BYTES + XRCETH_BYTES + ATMETH_BYTES)
 
 /* header_field(p) and header_set_field(p, v): `width` bits, `shift` bits from the right of the big-endian word of
  * `word` bits that starts `offset` bytes into the header. */
@@ -73,6 +74,8 @@ FIELD(ieth, rkey, 32, 0, 0, 32)
 
 FIELD(deth, qkey, 32, 0, 0, 32)
 FIELD(deth, sqpn, 32, 4, 0, 24) /* source QP number */
+
+FIELD(xrceth, srqn, 32, 0, 0, 24) /* number of the shared receive queue (IBA A14.3.1) */
 
 #undef FIELD
 

@@ -52,7 +52,38 @@ enum roce_opcode_value {
     ROCE_UD_SEND_ONLY_WITH_IMM = 0x65,
 
     ROCE_CNP = 0x81,
+
+    /* Those of RC, for a shared receive queue that each request names (Annex A14). */
+    ROCE_XRC_SEND_FIRST = 0xA0,
+    ROCE_XRC_SEND_MIDDLE = 0xA1,
+    ROCE_XRC_SEND_LAST = 0xA2,
+    ROCE_XRC_SEND_LAST_WITH_IMM = 0xA3,
+    ROCE_XRC_SEND_ONLY = 0xA4,
+    ROCE_XRC_SEND_ONLY_WITH_IMM = 0xA5,
+    ROCE_XRC_WRITE_FIRST = 0xA6,
+    ROCE_XRC_WRITE_MIDDLE = 0xA7,
+    ROCE_XRC_WRITE_LAST = 0xA8,
+    ROCE_XRC_WRITE_LAST_WITH_IMM = 0xA9,
+    ROCE_XRC_WRITE_ONLY = 0xAA,
+    ROCE_XRC_WRITE_ONLY_WITH_IMM = 0xAB,
+    ROCE_XRC_READ_REQUEST = 0xAC,
+    ROCE_XRC_READ_RESP_FIRST = 0xAD,
+    ROCE_XRC_READ_RESP_MIDDLE = 0xAE,
+    ROCE_XRC_READ_RESP_LAST = 0xAF,
+    ROCE_XRC_READ_RESP_ONLY = 0xB0,
+    ROCE_XRC_ACK = 0xB1,
+    ROCE_XRC_ATOMIC_ACK = 0xB2,
+    ROCE_XRC_CMP_SWAP = 0xB3,
+    ROCE_XRC_FETCH_ADD = 0xB4,
+    ROCE_XRC_SEND_LAST_WITH_INV = 0xB6,
+    ROCE_XRC_SEND_ONLY_WITH_INV = 0xB7,
 };
+
+/* The services' opcodes are alike in their lower 5 bits; the upper 3 are the service (IBA 9.2.1). */
+#define ROCE_OPERATION 0x1F
+#define ROCE_SERVICE_RC 0x00
+#define ROCE_SERVICE_UC 0x20
+#define ROCE_SERVICE_XRC 0xA0
 
 enum roce_opcode_mask {
     /* direction: one of the two (neither for a CNP) */
@@ -83,6 +114,8 @@ enum roce_opcode_mask {
     OPC_UC = 1 << 20,
     OPC_UD = 1 << 21,
     OPC_CNP = 1 << 22,
+    OPC_XRC = 1 << 29,      /* requests, all with an XRCETH: for an XRC_RECV queue pair, */
+    OPC_XRC_BACK = 1 << 30, /* and what comes back: for an XRC_SEND one */
     /* consequence */
     OPC_USES_RQ = 1 << 23, /* ends a message that completes a receive: last of a SEND, last of a WRITE with immediate */
 };
@@ -92,10 +125,10 @@ struct roce_opcode {
     uint32_t mask;    /* enum roce_opcode_mask */
     uint8_t header;   /* bytes from the BTH to the payload */
     /* Offsets from the BTH, in bytes; 0: the packet has no such header. */
-    uint8_t reth, aeth, atomic_eth, atomic_ack, imm, ieth, deth;
+    uint8_t reth, aeth, atomic_eth, atomic_ack, imm, ieth, deth, xrceth;
 };
 
-/* The row of an opcode; NULL: reserved, or of a service that rnic does not have (RD, XRC). */
+/* The row of an opcode; NULL: reserved, or of a service that rnic does not have (RD). */
 const struct roce_opcode *roce_opcode(uint8_t opcode);
 
 #endif

@@ -30,6 +30,7 @@ cdef extern from "nic.h" nogil:
         RNIC_ACCESS_LOCAL_WRITE
         RNIC_ACCESS_REMOTE_WRITE
         RNIC_ACCESS_REMOTE_ATOMIC
+        RNIC_QPT_XRC_RECV
 
     struct rnic_err:
         char text[256]
@@ -129,6 +130,13 @@ cdef extern from "nic.h" nogil:
 
     struct rnic_srq:
         void *srq_context
+        uint32_t srq_num
+
+    struct rnic_xrcd:
+        pass
+
+    struct rnic_xrcd_init_attr:
+        int fd, oflags
 
     struct rnic_srq_attr:
         uint32_t max_wr, max_sge, srq_limit
@@ -141,6 +149,20 @@ cdef extern from "nic.h" nogil:
         rnic_qp_cap cap
         int qp_type
         int sq_sig_all
+
+    struct rnic_srq_init_attr_ex:
+        void *srq_context
+        rnic_srq_attr attr
+        int srq_type
+        rnic_pd *pd
+        rnic_xrcd *xrcd
+        rnic_cq *cq
+
+    struct rnic_qp_open_attr:
+        uint32_t qp_num
+        rnic_xrcd *xrcd
+        void *qp_context
+        int qp_type
 
     struct rnic_sge:
         uint64_t addr
@@ -165,6 +187,12 @@ cdef extern from "nic.h" nogil:
         rnic_wr_atomic atomic
         rnic_wr_ud ud
 
+    struct rnic_wr_xrc:
+        uint32_t remote_srqn
+
+    union rnic_wr_kind:
+        rnic_wr_xrc xrc
+
     struct rnic_send_wr:
         uint64_t wr_id
         rnic_send_wr *next
@@ -175,6 +203,7 @@ cdef extern from "nic.h" nogil:
         uint32_t imm_data
         uint32_t invalidate_rkey
         rnic_wr_arm wr
+        rnic_wr_kind qp_type
 
     struct rnic_recv_wr:
         uint64_t wr_id
@@ -268,6 +297,12 @@ cdef extern from "nic.h" nogil:
         int (*query_srq)(rnic_srq *, rnic_srq_attr *, rnic_err *) noexcept nogil
         int (*destroy_srq)(rnic_srq *, rnic_err *) noexcept nogil
         int (*post_srq_recv)(rnic_srq *, const rnic_recv_wr *, const rnic_recv_wr **, rnic_err *) noexcept nogil
+
+        int (*open_xrcd)(rnic_context *, const rnic_xrcd_init_attr *, rnic_xrcd **, rnic_err *) noexcept nogil
+        int (*close_xrcd)(rnic_xrcd *, rnic_err *) noexcept nogil
+        int (*create_srq_ex)(rnic_context *, rnic_srq_init_attr_ex *, rnic_srq **, rnic_err *) noexcept nogil
+        int (*create_xrc_qp)(rnic_xrcd *, rnic_qp_init_attr *, rnic_qp **, rnic_err *) noexcept nogil
+        int (*open_qp)(rnic_context *, const rnic_qp_open_attr *, rnic_qp **, rnic_err *) noexcept nogil
 
         int (*create_ah)(rnic_pd *, const rnic_ah_attr *, rnic_ah **, rnic_err *) noexcept nogil
         int (*query_ah)(rnic_ah *, rnic_ah_attr *, rnic_err *) noexcept nogil

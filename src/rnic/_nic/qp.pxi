@@ -8,9 +8,10 @@ cdef class QP(Poster):
     """
 
     cdef rnic_qp *p
-    cdef readonly PD pd              #: The protection domain.
-    cdef readonly CQ send_cq         #: Where send work requests complete.
-    cdef readonly CQ recv_cq         #: Where receive work requests complete.
+    cdef readonly PD pd              #: The protection domain; None of XRC_RECV.
+    cdef readonly XRCD xrcd          #: The XRC domain of XRC_RECV, else None.
+    cdef readonly CQ send_cq         #: Where send work requests complete; None of XRC_RECV.
+    cdef readonly CQ recv_cq         #: Where receive work requests complete; None of XRC_SEND and XRC_RECV.
     cdef readonly SRQ srq            #: Where it takes receives from, if not from its own queue.
     cdef readonly object qp_context  #: The caller's own.
     cdef readonly uint32_t qp_num    #: The number that the peer has to know, 24 bits.
@@ -18,17 +19,22 @@ cdef class QP(Poster):
     cdef int type
     cdef rnic_qp_cap cap
 
-    def __cinit__(self, PD pd not None, init):
+    def __cinit__(self, PD pd, init):
         cdef rnic_qp_init_attr attr
         cdef rnic_err err
-        cdef CQ send_cq = init.send_cq, recv_cq = init.recv_cq
-        cdef SRQ srq = init.srq
+        cdef CQ send_cq, recv_cq
+        cdef SRQ srq
+        if pd is None:
+            self.make_shared(init)
+            return
+        send_cq, recv_cq, srq = init.send_cq, init.recv_cq, init.srq
         owners = tuple(one for one in (send_cq, recv_cq, srq, pd) if one is not None)
         for needed in owners:
             (<Handle?>needed).need("create_qp")
         memset(&attr, 0, sizeof(attr))
         attr.qp_context = <void *>self
-        attr.send_cq, attr.recv_cq = send_cq.p, recv_cq.p
+        attr.send_cq = NULL if send_cq is None else send_cq.p
+        attr.recv_cq = NULL if recv_cq is None else recv_cq.p
         attr.srq = NULL if srq is None else srq.p
         attr.qp_type, attr.sq_sig_all = init.qp_type, init.sq_sig_all
         attr.cap = init.cap.as_struct()
@@ -39,6 +45,37 @@ cdef class QP(Poster):
         self.qp_num, self.type, self.cap = self.p.qp_num, self.p.qp_type, attr.cap
         self.groups = set()
         self.attach(pd.ctx, (*owners, pd.ctx), "destroy_qp")
+
+    cdef int make_shared(self, init) except -1:
+        """An XRC_RECV queue pair of init.xrcd: a new one, or, of a record with qp_num, one that exists (ibv_open_qp)."""
+        cdef XRCD xrcd = init.xrcd
+        cdef uint32_t qp_num
+        cdef rnic_qp_open_attr opened
+        cdef rnic_qp_init_attr attr
+        cdef rnic_err err
+        cdef Context ctx
+        verb = "open_qp" if hasattr(init, "qp_num") else "create_qp"
+        if xrcd is None:
+            raise VerbsError(EINVAL, "an XRC domain is needed: give xrcd", verb)
+        xrcd.need(verb)
+        ctx = xrcd.ctx
+        memset(&attr, 0, sizeof(attr))
+        err.text[0] = 0
+        if verb == "open_qp":
+            opened.qp_num, opened.xrcd, opened.qp_context, opened.qp_type = (
+                init.qp_num, xrcd.p, <void *>self, init.qp_type)
+            check(ctx.ops.open_qp(ctx.p, &opened, &self.p, &err), verb, &err)
+        else:
+            attr.qp_context, attr.qp_type = <void *>self, init.qp_type
+            attr.send_cq = NULL if init.send_cq is None else (<CQ?>init.send_cq).p
+            attr.recv_cq = NULL if init.recv_cq is None else (<CQ?>init.recv_cq).p
+            attr.srq = NULL if init.srq is None else (<SRQ?>init.srq).p
+            check(ctx.ops.create_xrc_qp(xrcd.p, &attr, &self.p, &err), verb, &err)
+        self.xrcd, self.qp_context = xrcd, init.qp_context
+        self.qp_num, self.type, self.cap = self.p.qp_num, self.p.qp_type, attr.cap
+        self.groups = set()
+        self.attach(ctx, (xrcd, ctx), "destroy_qp")
+        return 0
 
     cdef int destroy(self, rnic_err *err):
         cdef int rc

@@ -7,15 +7,52 @@ cdef class SRQ(Poster):
     cdef rnic_srq *p
     cdef readonly PD pd              #: The protection domain of the receives' memory.
     cdef readonly object srq_context #: The caller's own.
+    cdef readonly XRCD xrcd          #: Of an XRC one: the domain whose queue pairs take from it, else None.
+    cdef readonly CQ cq              #: Of an XRC one: where its receives complete, else None.
 
-    def __cinit__(self, PD pd not None, init):
-        cdef rnic_srq_attr attr = init.attr.as_struct()
+    def __cinit__(self, PD pd, init):
+        cdef rnic_srq_attr attr
         cdef rnic_err err
+        if pd is None:
+            self.create_ex(init)
+            return
+        attr = init.attr.as_struct()
         pd.need("create_srq")
         err.text[0] = 0
         check(pd.ops.create_srq(pd.p, <void *>self, &attr, &self.p, &err), "create_srq", &err)
         self.pd, self.srq_context = pd, init.srq_context
         self.attach(pd.ctx, (pd, pd.ctx), "destroy_srq")
+
+    cdef int create_ex(self, init) except -1:
+        """ibv_create_srq_ex, with the fields of struct rnic_srq_init_attr_ex."""
+        cdef PD pd = init.pd
+        cdef XRCD xrcd = init.xrcd
+        cdef CQ cq = init.cq
+        cdef rnic_srq_init_attr_ex attr
+        cdef rnic_err err
+        cdef Context ctx
+        if pd is None:
+            raise VerbsError(EINVAL, "a shared receive queue needs a pd", "create_srq_ex")
+        owners = tuple(one for one in (cq, xrcd, pd) if one is not None)
+        for needed in owners:
+            (<Handle>needed).need("create_srq_ex")
+        ctx = pd.ctx
+        memset(&attr, 0, sizeof(attr))
+        attr.srq_context, attr.attr, attr.srq_type = <void *>self, init.attr.as_struct(), init.srq_type
+        attr.pd = pd.p
+        attr.xrcd = NULL if xrcd is None else xrcd.p
+        attr.cq = NULL if cq is None else cq.p
+        err.text[0] = 0
+        check(ctx.ops.create_srq_ex(ctx.p, &attr, &self.p, &err), "create_srq_ex", &err)
+        self.pd, self.xrcd, self.cq, self.srq_context = pd, xrcd, cq, init.srq_context
+        self.attach(ctx, (*owners, ctx), "destroy_srq")
+        return 0
+
+    @property
+    def srq_num(self):
+        """Of an XRC one: the number that senders name it by; else None (ibv_get_srq_num(3) is get_srq_num())."""
+        self.need("get_srq_num")
+        return self.p.srq_num or None
 
     cdef int destroy(self, rnic_err *err):
         cdef int rc
@@ -46,7 +83,7 @@ cdef class SRQ(Poster):
         """Hand over a RecvWR, or a sequence of them as one chain (ibv_post_srq_recv(3)).
 
         The messages of all its queue pairs take them in the order of posting; each completes at the recv_cq of the
-        queue pair that took it.  Raises PostError as QP.post_recv() does.
+        queue pair that took it, those of an XRC one at its own cq.  Raises PostError as QP.post_recv() does.
         """
         self.post(wrs, RecvWR, "post_srq_recv")
 

@@ -119,7 +119,8 @@ cdef class SendWR(WorkRequest):
     adds, and what CMP_AND_SWP compares with before it stores `swap`.  `imm_data` is a 32-bit number of the WITH_IMM
     operations (network byte order is the binding's work), `invalidate_rkey` belongs to SEND_WITH_INV and LOCAL_INV.
     Datagrams go along `ah` to `remote_qpn`, whose Q_Key is `remote_qkey`; with that one's high bit set, the sending
-    queue pair's own is taken (IBA 10.2.5).
+    queue pair's own is taken (IBA 10.2.5).  `remote_srqn` names the peer's shared receive queue: every request of an
+    XRC_SEND queue pair is for one, also READs, WRITEs and atomics, whose memory has to be of its protection domain.
     """
 
     cdef rnic_send_wr c
@@ -134,16 +135,19 @@ cdef class SendWR(WorkRequest):
     cdef AH posted                        # the one that is being posted now
     cdef public uint32_t remote_qpn       #: Datagrams: the peer's queue pair, 0xFFFFFF of a multicast group.
     cdef public uint32_t remote_qkey      #: Datagrams: its Q_Key.
+    cdef public uint32_t remote_srqn      #: XRC: the peer's shared receive queue.
 
     def __cinit__(self, uint64_t wr_id=0, opcode=WROpcode.SEND, send_flags=0, sg_list=(), uint64_t remote_addr=0,
                   uint32_t rkey=0, uint32_t imm_data=0, uint64_t compare_add=0, uint64_t swap=0,
-                  uint32_t invalidate_rkey=0, *, AH ah=None, uint32_t remote_qpn=0, uint32_t remote_qkey=0):
+                  uint32_t invalidate_rkey=0, *, AH ah=None, uint32_t remote_qpn=0, uint32_t remote_qkey=0,
+                  uint32_t remote_srqn=0):
         self.wr_id = wr_id
         self.c.opcode, self.c.send_flags = opcode, send_flags
         self.remote_addr, self.rkey = remote_addr, rkey
         self.compare_add, self.swap = compare_add, swap
         self.imm_data, self.invalidate_rkey = imm_data, invalidate_rkey
         self.ah, self.remote_qpn, self.remote_qkey = ah, remote_qpn, remote_qkey
+        self.remote_srqn = remote_srqn
         self.struct_at = &self.c
         self.set_sg(sg_list)
 
@@ -196,6 +200,7 @@ cdef class SendWR(WorkRequest):
             self.c.wr.ud.remote_qpn, self.c.wr.ud.remote_qkey = self.remote_qpn, self.remote_qkey
         else:
             self.c.wr.rdma.remote_addr, self.c.wr.rdma.rkey = self.remote_addr, self.rkey
+        self.c.qp_type.xrc.remote_srqn = self.remote_srqn
         return &self.c
 
     def __repr__(self):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From RESET to RTS: what the two ends of a connection, RC or UC, must tell each other, and the moves."""
+"""From RESET to RTS: what the two ends of a connection, RC, UC or XRC, must tell each other, and the moves."""
 
 from __future__ import annotations
 
@@ -74,6 +74,17 @@ class BytesPipe(Protocol):
 
 _DEFAULT = Options()
 
+# What a service takes at RTR and RTS beside what all do.
+_RTR = {
+    QPType.RC: ("max_dest_rd_atomic", "min_rnr_timer"),
+    QPType.XRC_RECV: ("max_dest_rd_atomic", "min_rnr_timer"),
+}
+_RTS = {
+    QPType.RC: ("timeout", "retry_cnt", "rnr_retry", "max_rd_atomic"),
+    QPType.XRC_SEND: ("timeout", "retry_cnt", "rnr_retry", "max_rd_atomic"),
+    QPType.XRC_RECV: ("timeout",),
+}
+
 
 def prepare(qp: QP, options: Options = _DEFAULT) -> Address:
     """RESET -> INIT, with a random first PSN: receives can be posted.  Returns what to tell the peer."""
@@ -94,21 +105,10 @@ def complete(qp: QP, own: Address, peer: Address, options: Options = _DEFAULT) -
         ah_attr=AHAttr(dgid=peer.gid, sgid_index=_gid_index(_context(qp), options), port_num=1),
     )
     send = QPAttr(qp_state=QPState.RTS, sq_psn=own.psn)
-    if qp.qp_type is QPType.RC:
-        receive = replace(
-            receive,
-            max_dest_rd_atomic=options.max_dest_rd_atomic,
-            min_rnr_timer=options.min_rnr_timer,
-        )
-        send = replace(
-            send,
-            timeout=options.timeout,
-            retry_cnt=options.retry_cnt,
-            rnr_retry=options.rnr_retry,
-            max_rd_atomic=options.max_rd_atomic,
-        )
-    qp.modify(receive)
-    qp.modify(send)
+    more = {name: getattr(options, name) for name in _RTR.get(qp.qp_type, ())}
+    qp.modify(replace(receive, **more))
+    more = {name: getattr(options, name) for name in _RTS.get(qp.qp_type, ())}
+    qp.modify(replace(send, **more))
 
 
 def connect(qp_a: QP, qp_b: QP, options: Options = _DEFAULT, options_b: Options | None = None) -> None:

@@ -2,6 +2,7 @@
 """An open device, and what it tells about itself."""
 
 import errno
+import os
 import warnings
 from dataclasses import dataclass
 from typing import Any, Self
@@ -25,6 +26,9 @@ from rnic.verbs.counters import Counters
 from rnic.verbs.device import Device
 from rnic.verbs.faults import Faults
 from rnic.verbs.pd import PD
+from rnic.verbs.qp import QP, QPOpenAttr
+from rnic.verbs.srq import SRQ, SRQInitAttrEx
+from rnic.verbs.xrcd import XRCD
 
 __all__ = ["AsyncEvent", "Context", "DeviceAttr", "GIDEntry", "PortAttr"]
 
@@ -292,6 +296,33 @@ class Context(nic.Context):
     def alloc_pd(self) -> PD:
         """A new protection domain (ibv_alloc_pd(3))."""
         return PD(self)
+
+    def open_xrcd(self, fd: int | None = None, oflags: int = os.O_CREAT) -> XRCD:
+        """An XRC domain (ibv_open_xrcd(3)): that of a file, by its descriptor, or without one a new one of nobody else.
+
+        `oflags`: with O_CREAT a file that has no domain gets one, with O_EXCL as well it must have none.  The domain of
+        a file lives in the Context that made it, and goes with the last XRCD that is open.
+
+        Raises VerbsError: EAGAIN when the file has none and O_CREAT is not given, EINVAL when it has one and O_EXCL
+        is (as the kernel's verbs), EOPNOTSUPP when another Context, of this process or another, has it: objects
+        are not shared between open devices.
+        """
+        return XRCD(self, -1 if fd is None else fd, oflags)
+
+    def create_srq_ex(self, init_attr: SRQInitAttrEx) -> SRQ:
+        """A new shared receive queue, ordinary or XRC (ibv_create_srq_ex(3)); SRQ.get_srq_num() is the latter's number.
+
+        Raises VerbsError: EINVAL for what is missing, or beyond DeviceAttr's limits, EOPNOTSUPP for other types.
+        """
+        return SRQ(None, init_attr)
+
+    def open_qp(self, attr: QPOpenAttr) -> QP:
+        """An XRC_RECV queue pair that exists, once more (ibv_open_qp(3)).
+
+        It can be modified and queried through either, its events go to all of them, and it ends with the last one
+        that is closed.  Raises VerbsError: EINVAL when the domain has none of that number and type.
+        """
+        return QP(None, attr)
 
     def create_comp_channel(self) -> nic.CompChannel:
         """A new channel for completion events (ibv_create_comp_channel(3))."""

@@ -12,7 +12,7 @@ from rnic.errors import VerbsError
 from rnic.verbs.ah import GID, AHAttr
 from rnic.verbs.counters import Counters
 
-__all__ = ["QP", "QPAttr", "QPCap", "QPInitAttr", "QPStats"]
+__all__ = ["QP", "QPAttr", "QPCap", "QPInitAttr", "QPOpenAttr", "QPStats"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class QPCap:
 class QPInitAttr:
     """What a queue pair is created with (ibv_create_qp(3))."""
 
-    send_cq: nic.CQ
-    """Where send work requests complete."""
-    recv_cq: nic.CQ
-    """Where receive work requests complete; may be the same."""
+    send_cq: nic.CQ | None = None
+    """Where send work requests complete; XRC_RECV has none."""
+    recv_cq: nic.CQ | None = None
+    """Where receive work requests complete; may be the same. XRC_SEND and XRC_RECV have none."""
     qp_type: QPType = QPType.RC
     sq_sig_all: bool = False
     """Every send work request makes a completion, not only those that are SIGNALED."""
@@ -51,6 +51,19 @@ class QPInitAttr:
     """The caller's own."""
     srq: nic.SRQ | None = None
     """Where it takes receives from; cap.max_recv_wr and max_recv_sge do not count then."""
+    xrcd: nic.XRCD | None = None
+    """The domain of XRC_RECV; XRCD.create_qp() fills it in."""
+
+
+@dataclass(frozen=True, slots=True)
+class QPOpenAttr:
+    """Which queue pair Context.open_qp() opens (ibv_open_qp(3))."""
+
+    xrcd: nic.XRCD
+    qp_num: int
+    qp_type: QPType = QPType.XRC_RECV
+    qp_context: object = None
+    """The caller's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +266,8 @@ class QP(nic.QP):
             sq_sig_all=bool(init["sq_sig_all"]),
             cap=QPCap(**init["cap"]),
             qp_context=self.qp_context,
+            srq=self.srq,
+            xrcd=self.xrcd,
         )
         return QPAttr.from_struct(attr), created
 

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared receive queues: receives for the messages of many queue pairs."""
 
+import errno
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from rnic._nic import nic
-from rnic.enums import SRQAttrMask
+from rnic.enums import SRQAttrMask, SRQType
+from rnic.errors import VerbsError
 
-__all__ = ["SRQ", "SRQAttr", "SRQInitAttr"]
+__all__ = ["SRQ", "SRQAttr", "SRQInitAttr", "SRQInitAttrEx"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +51,28 @@ class SRQInitAttr:
     """The caller's own."""
 
 
+@dataclass(frozen=True, slots=True)
+class SRQInitAttrEx:
+    """What Context.create_srq_ex() makes (ibv_create_srq_ex(3))."""
+
+    pd: nic.PD | None = None
+    """The protection domain of the receives' memory; of an XRC one, also of what XRC requests reach."""
+    srq_type: SRQType = SRQType.BASIC
+    xrcd: nic.XRCD | None = None
+    """XRC: the domain whose queue pairs take from it."""
+    cq: nic.CQ | None = None
+    """XRC: where its receives complete."""
+    attr: SRQAttr = SRQAttr(max_wr=128, max_sge=4)
+    srq_context: object = None
+    """The caller's own."""
+
+
 class SRQ(nic.SRQ):
     """A shared receive queue: receives for the messages of many queue pairs (IBA 10.2.9; ibv_create_srq(3)).
 
     PD.create_srq() makes it, and QPInitAttr.srq lets a queue pair take from it.  close() raises EBUSY while
-    queue pairs do.
+    queue pairs do.  Context.create_srq_ex() makes XRC ones: all XRC_RECV queue pairs of their domain take from
+    them, as senders say with SendWR.remote_srqn; closing one makes such requests invalid.
     """
 
     __slots__ = ()
@@ -64,6 +83,13 @@ class SRQ(nic.SRQ):
         Raises VerbsError: EINVAL for a size smaller than the receives that are posted, or a limit beyond it.
         """
         self.raw_modify(attr.as_struct(), int(attr.mask() if mask is None else mask))
+
+    def get_srq_num(self) -> int:
+        """What senders name it by: SendWR.remote_srqn (ibv_get_srq_num(3)); EOPNOTSUPP unless it is an XRC one."""
+        number = self.srq_num
+        if number is None:
+            raise VerbsError(errno.EOPNOTSUPP, "only XRC shared receive queues have a number", "get_srq_num")
+        return number
 
     def query(self) -> SRQAttr:
         """Its size as granted, and the limit that is armed, 0: none (ibv_query_srq(3))."""

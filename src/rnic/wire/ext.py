@@ -203,6 +203,28 @@ class DETH:
 
 
 @dataclass(frozen=True, slots=True)
+class XRCETH:
+    """XRC extended transport header (IBA A14.3.1): the shared receive queue that a request is for."""
+
+    srqn: int  # its number, 24 bits
+    resv: int = 0
+
+    SIZE: ClassVar[int] = 4
+    _LAYOUT: ClassVar[Struct] = Struct(">I")
+
+    @classmethod
+    def parse(cls, data: bytes) -> XRCETH:
+        """Read the header at the start of `data`. `WireError` when it is cut short."""
+        need("XRCETH", data, cls.SIZE)
+        (word,) = cls._LAYOUT.unpack_from(data)
+        return cls(srqn=word & 0xFFFFFF, resv=word >> 24)
+
+    def emit(self) -> bytes:
+        """The bytes. `WireError` when a field does not fit."""
+        return self._LAYOUT.pack(fit("resv", self.resv, 8) << 24 | fit("srqn", self.srqn, 24))
+
+
+@dataclass(frozen=True, slots=True)
 class CNPReserved:
     """The 16 bytes that follow the BTH of a congestion notification packet (A17.9.3); zero when sent."""
 
@@ -223,11 +245,12 @@ class CNPReserved:
         return self.data
 
 
-Ext = RETH | AETH | AtomicETH | AtomicAckETH | ImmDt | IETH | DETH | CNPReserved
+Ext = RETH | AETH | AtomicETH | AtomicAckETH | ImmDt | IETH | DETH | XRCETH | CNPReserved
 
 # In the order of the wire, the same as `opcode.EXT_BYTES`.
 CLASSES: dict[Mask, type[Ext]] = {
     Mask.DETH: DETH,
+    Mask.XRC: XRCETH,
     Mask.RETH: RETH,
     Mask.ATMETH: AtomicETH,
     Mask.AETH: AETH,

@@ -13,7 +13,7 @@ from rnic.wire.error import WireError
 
 
 class Opcode(IntEnum):
-    """The opcodes that rnic speaks: RC, UC, UD and the congestion notification packet."""
+    """The opcodes that rnic speaks: RC, UC, UD, XRC and the congestion notification packet."""
 
     RC_SEND_FIRST = 0x00
     RC_SEND_MIDDLE = 0x01
@@ -57,6 +57,30 @@ class Opcode(IntEnum):
 
     CNP = 0x81
 
+    XRC_SEND_FIRST = 0xA0
+    XRC_SEND_MIDDLE = 0xA1
+    XRC_SEND_LAST = 0xA2
+    XRC_SEND_LAST_WITH_IMM = 0xA3
+    XRC_SEND_ONLY = 0xA4
+    XRC_SEND_ONLY_WITH_IMM = 0xA5
+    XRC_WRITE_FIRST = 0xA6
+    XRC_WRITE_MIDDLE = 0xA7
+    XRC_WRITE_LAST = 0xA8
+    XRC_WRITE_LAST_WITH_IMM = 0xA9
+    XRC_WRITE_ONLY = 0xAA
+    XRC_WRITE_ONLY_WITH_IMM = 0xAB
+    XRC_READ_REQUEST = 0xAC
+    XRC_READ_RESP_FIRST = 0xAD
+    XRC_READ_RESP_MIDDLE = 0xAE
+    XRC_READ_RESP_LAST = 0xAF
+    XRC_READ_RESP_ONLY = 0xB0
+    XRC_ACK = 0xB1
+    XRC_ATOMIC_ACK = 0xB2
+    XRC_CMP_SWAP = 0xB3
+    XRC_FETCH_ADD = 0xB4
+    XRC_SEND_LAST_WITH_INV = 0xB6
+    XRC_SEND_ONLY_WITH_INV = 0xB7
+
 
 class Mask(IntFlag):
     """What a packet of an opcode is and carries; the bits of `enum roce_opcode_mask`."""
@@ -85,6 +109,8 @@ class Mask(IntFlag):
     UD = 1 << 21
     CNP = 1 << 22
     USES_RQ = 1 << 23
+    XRC = 1 << 29  # requests, all with an XRCETH
+    XRC_BACK = 1 << 30  # and what comes back
     ONLY = FIRST | LAST
 
 
@@ -94,6 +120,7 @@ CNP_RESERVED_BYTES = 16
 # The extended headers in the order in which they follow the BTH (IBA 9.3), with their sizes in bytes.
 EXT_BYTES: dict[Mask, int] = {
     Mask.DETH: 8,
+    Mask.XRC: 4,
     Mask.RETH: 16,
     Mask.ATMETH: 28,
     Mask.AETH: 4,
@@ -119,6 +146,7 @@ class OpcodeInfo:
     imm: int
     ieth: int
     deth: int
+    xrceth: int
 
     @property
     def name(self) -> str:
@@ -153,6 +181,8 @@ def _row(opcode: Opcode) -> OpcodeInfo:
     kind = next((kind for kind in _KIND if operation.startswith(kind)), None)
     if kind is not None:
         mask |= _KIND[kind]
+    if Mask.XRC in mask and Mask.RESPONSE in mask:
+        mask ^= Mask.XRC | Mask.XRC_BACK
     if "_WITH_IMM" in operation:
         mask |= Mask.IMM
     if "_WITH_INV" in operation:
@@ -183,6 +213,7 @@ def _row(opcode: Opcode) -> OpcodeInfo:
         imm=offset[Mask.IMM],
         ieth=offset[Mask.INV],
         deth=offset[Mask.DETH],
+        xrceth=offset[Mask.XRC],
     )
 
 
@@ -190,7 +221,7 @@ TABLE: dict[int, OpcodeInfo] = {int(opcode): _row(opcode) for opcode in Opcode}
 
 
 def opcode_info(opcode: int) -> OpcodeInfo:
-    """The row of an opcode. `WireError` when it is reserved, or of a service that rnic lacks (RD, XRC)."""
+    """The row of an opcode. `WireError` when it is reserved, or of a service that rnic lacks (RD)."""
     row = TABLE.get(opcode)
     if row is None:
         raise WireError(f"opcode {opcode:#04x} is reserved or of a service that is not supported")

@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * XRC domains, their shared receive queues and queue pairs (IBA A14.2; ibv_open_xrcd(3), ibv_create_srq_ex(3),
+ * ibv_open_qp(3)).
+ *
+ * A domain lives in the context that made it, and so do the objects in it.  One that belongs to a file holds a name in the
+ * network namespace: another context that opens it is told so, rather than given a domain of its own.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fail.h"
+#include "dev/verbs.h"
+#include "link/abstract.h"
+#include "qp/xrc.h"
+
+/* A domain, and the file that it belongs to. */
+struct xrc_inode {
+    struct xrc_domain domain;
+    struct xrc_inode *next; /* in the device's list; of files only */
+    dev_t device;
+    ino_t inode;
+    int name; /* socket that has the file's name; -1: it is of no file */
+};
+
+struct xrcd {
+    struct rnic_xrcd pub;
+    struct xrc_inode *of;
+    int srqs, qps; /* made with this one */
+};
+
+/* ---------------------------------------------------------------- domains */
+
+static struct xrc_inode *find(const struct dev *dev, const struct stat *st) {
+    struct xrc_inode *of = dev->xrc_inodes;
+    while (of && (of->device != st->st_dev || of->inode != st->st_ino))
+        of = of->next;
+    return of;
+}
+
+static int take_name(const struct stat *st, struct rnic_err *err) {
+    struct abstract_name name;
+    abstract_name(&name, "rnic/1/xrcd/%llx:%llx", (unsigned long long)st->st_dev, (unsigned long long)st->st_ino);
+    int fd = abstract_open(&name);
+    if (fd == -EADDRINUSE)
+        return fail(
+            err, -EOPNOTSUPP,
+            "the file's XRC domain is that of another open device, of this process or another: its objects live "
+            "there; open it with that Context");
+    return fd < 0 ? fail(err, fd, "no socket for the name of the file's domain") : fd;
+}
+
+static struct xrc_inode *make(struct dev *dev, const struct stat *st, int name) {
+    struct xrc_inode *of = calloc(1, sizeof *of);
+    if (!of)
+        return NULL;
+    of->name = name;
+    if (name < 0)
+        return of;
+    of->device = st->st_dev;
+    of->inode = st->st_ino;
+    of->next = dev->xrc_inodes;
+    dev->xrc_inodes = of;
+    return of;
+}
+
+/* The errnos are those of the kernel's verbs. */
+static int of_file(struct dev *dev, const struct stat *st, int oflags, struct xrc_inode **out, struct rnic_err *err) {
+    *out = find(dev, st);
+    if (*out && (oflags & O_CREAT) && (oflags & O_EXCL))
+        return fail(err, -EINVAL, "the file has an XRC domain already, and O_EXCL asks for a new one");
+    if (*out)
+        return 0;
+    int name = take_name(st, err);
+    if (name < 0)
+        return name;
+    if (oflags & O_CREAT)
+        *out = make(dev, st, name);
+    if (*out)
+        return 0;
+    close(name);
+    if (oflags & O_CREAT)
+        return fail(err, -ENOMEM, "no memory");
+    return fail(err, -EAGAIN, "the file has no XRC domain; O_CREAT makes one");
+}
+
+static void drop(struct dev *dev, struct xrc_inode *of) {
+    struct xrc_inode **at = &dev->xrc_inodes;
+    if (of->name >= 0) {
+        while (*at != of)
+            at = &(*at)->next;
+        *at = of->next;
+        close(of->name);
+    }
+    free(of);
+}
+
+static int check_open(const struct rnic_xrcd_init_attr *attr, struct stat *st, struct rnic_err *err) {
+    if (attr->oflags & ~(O_CREAT | O_EXCL))
+        return fail(err, -EINVAL, "oflags 0x%x: an XRC domain knows O_CREAT and O_EXCL", (unsigned)attr->oflags);
+    if (attr->fd == -1)
+        return attr->oflags & O_CREAT ? 0 : fail(err, -EINVAL, "a domain of no file is always new: give O_CREAT");
+    return fstat(attr->fd, st) == 0 ? 0 : fail(err, -errno, "fd %d is not open", attr->fd);
+}
+
+int soft_open_xrcd(struct rnic_context *ctx, const struct rnic_xrcd_init_attr *attr, struct rnic_xrcd **out,
+                   struct rnic_err *err) {
+    struct dev *dev = dev_of(ctx);
+    struct stat st;
+    int rc = dev_check_alive(dev, err);
+    if (!rc)
+        rc = check_open(attr, &st, err);
+    if (rc)
+        return rc;
+    struct xrcd *xrcd = calloc(1, sizeof *xrcd);
+    if (!xrcd)
+        return fail(err, -ENOMEM, "no memory");
+    xrcd->pub.ctx = ctx;
+    dev_lock(dev);
+    if (attr->fd != -1)
+        rc = of_file(dev, &st, attr->oflags, &xrcd->of, err);
+    else if (!(xrcd->of = make(dev, NULL, -1)))
+        rc = fail(err, -ENOMEM, "no memory");
+    if (!rc) {
+        xrcd->of->domain.handles++;
+        dev->xrcds++;
+    }
+    dev_unlock(dev);
+    if (rc) {
+        free(xrcd);
+        return rc;
+    }
+    *out = &xrcd->pub;
+    return 0;
+}
+
+int soft_close_xrcd(struct rnic_xrcd *pub, struct rnic_err *err) {
+    struct dev *dev = dev_of(pub->ctx);
+    struct xrcd *xrcd = (struct xrcd *)pub;
+    int rc = dev_check_alive(dev, err);
+    if (rc)
+        return rc;
+    dev_lock(dev);
+    int srqs = xrcd->srqs, qps = xrcd->qps;
+    if (!srqs && !qps) {
+        dev->xrcds--;
+        if (--xrcd->of->domain.handles == 0)
+            drop(dev, xrcd->of);
+    }
+    dev_unlock(dev);
+    if (srqs || qps)
+        return fail(err, -EBUSY, "the XRC domain has %d shared receive queues and %d queue pairs", srqs, qps);
+    free(xrcd);
+    return 0;
+}
+
+void xrc_abandon(struct dev *dev) {
+    for (struct xrc_inode *of = dev->xrc_inodes; of; of = of->next)
+        close(of->name);
+}
+
+/* ---------------------------------------------------------------- shared receive queues */
+
+static int check_srq(struct rnic_context *ctx, const struct rnic_srq_init_attr_ex *attr, struct rnic_err *err) {
+    bool xrc = attr->srq_type == RNIC_SRQT_XRC;
+    if (attr->srq_type != RNIC_SRQT_BASIC && !xrc)
+        return fail(err, -EOPNOTSUPP, "shared receive queue type %d: this device has BASIC (%d) and XRC (%d)",
+                    attr->srq_type, RNIC_SRQT_BASIC, RNIC_SRQT_XRC);
+    if (!attr->pd)
+        return fail(err, -EINVAL, "a shared receive queue needs a pd");
+    if (xrc && (!attr->xrcd || !attr->cq))
+        return fail(err, -EINVAL, "an XRC shared receive queue needs an xrcd, and a cq where its receives complete");
+    if (!xrc && (attr->xrcd || attr->cq))
+        return fail(err, -EINVAL, "xrcd and cq are of XRC shared receive queues: give srq_type XRC");
+    if (attr->pd->ctx != ctx || (xrc && (attr->xrcd->ctx != ctx || attr->cq->ctx != ctx)))
+        return fail(err, -EINVAL, "pd, xrcd and cq have to be of this device");
+    return 0;
+}
+
+static int enter_domain(struct dev *dev, struct srq *srq, struct xrcd *xrcd, struct rnic_cq *cq, struct rnic_err *err) {
+    dev_lock(dev);
+    int rc = xrc_add_srq(&dev->nic, srq, &xrcd->of->domain, cq);
+    if (!rc) {
+        srq->xrcd = xrcd;
+        xrcd->srqs++;
+        ((struct cq *)cq)->qps++;
+        ((struct pd *)srq->pub.pd)->srqs++;
+    }
+    dev_unlock(dev);
+    return rc ? fail(err, rc, "no memory, or no number is free for it") : 0;
+}
+
+void verbs_leave_domain(struct dev *dev, struct srq *srq) {
+    xrc_remove_srq(&dev->nic, srq);
+    srq->xrcd->srqs--;
+    ((struct cq *)srq->cq)->qps--;
+}
+
+int soft_create_srq_ex(struct rnic_context *ctx, struct rnic_srq_init_attr_ex *attr, struct rnic_srq **out,
+                       struct rnic_err *err) {
+    struct dev *dev = dev_of(ctx);
+    struct srq *srq = NULL;
+    int rc = dev_check_alive(dev, err);
+    if (!rc)
+        rc = check_srq(ctx, attr, err);
+    if (rc)
+        return rc;
+    if (attr->srq_type == RNIC_SRQT_BASIC)
+        return soft_create_srq(attr->pd, attr->srq_context, &attr->attr, out, err);
+    rc = verbs_make_srq(attr->pd, attr->srq_context, &attr->attr, &srq, err);
+    if (rc)
+        return rc;
+    rc = enter_domain(dev, srq, (struct xrcd *)attr->xrcd, attr->cq, err);
+    if (rc) {
+        srq_free(srq);
+        free(srq);
+        return rc;
+    }
+    *out = &srq->pub;
+    return 0;
+}
+
+/* ---------------------------------------------------------------- queue pairs */
+
+/* What a program has of a queue pair: it can neither be posted to nor does it have an engine. */
+static struct xrc_handle *make_handle(struct rnic_context *ctx, struct xrcd *xrcd, void *qp_context) {
+    struct xrc_handle *h = calloc(1, sizeof *h);
+    if (!h)
+        return NULL;
+    h->qp.pub = (struct rnic_qp){.ctx = ctx, .qp_context = qp_context, .qp_type = RNIC_QPT_XRC_RECV};
+    h->qp.no_receives = true;
+    h->xrcd = xrcd;
+    return h;
+}
+
+static void add_handle(struct qp *qp, struct xrc_handle *h) {
+    h->qp.real = qp;
+    h->qp.pub.qp_num = qp->pub.qp_num;
+    h->next = qp->handles;
+    qp->handles = h;
+    h->xrcd->qps++;
+}
+
+static void remove_handle(struct xrc_handle *h) {
+    struct xrc_handle **at = &h->qp.real->handles;
+    while (*at != h)
+        at = &(*at)->next;
+    *at = h->next;
+    h->xrcd->qps--;
+}
+
+static int check_xrc_qp(const struct rnic_qp_init_attr *attr, struct rnic_err *err) {
+    if (attr->qp_type != RNIC_QPT_XRC_RECV)
+        return fail(err, -EINVAL, "queue pair type %d: those of an XRC domain are XRC_RECV (%d)", attr->qp_type,
+                    RNIC_QPT_XRC_RECV);
+    if (attr->send_cq || attr->recv_cq || attr->srq)
+        return fail(err, -EINVAL,
+                    "an XRC_RECV queue pair has no completion queue and no shared receive queue of its own: messages "
+                    "name an XRC SRQ, which has both");
+    return 0;
+}
+
+static int enter(struct dev *dev, struct qp *qp, struct xrc_handle *h, struct rnic_err *err) {
+    dev_lock(dev);
+    xrc_add_qp(qp, &h->xrcd->of->domain);
+    int rc = verbs_enter_qp(dev, qp, err);
+    if (rc)
+        xrc_remove_qp(qp);
+    else
+        add_handle(qp, h);
+    dev_unlock(dev);
+    return rc;
+}
+
+int soft_create_xrc_qp(struct rnic_xrcd *xrcd, struct rnic_qp_init_attr *attr, struct rnic_qp **out,
+                       struct rnic_err *err) {
+    struct dev *dev = dev_of(xrcd->ctx);
+    int rc = dev_check_alive(dev, err);
+    if (!rc)
+        rc = check_xrc_qp(attr, err);
+    if (rc)
+        return rc;
+    attr->cap = (struct rnic_qp_cap){0}; /* nothing can be posted to it */
+    struct xrc_handle *h = make_handle(xrcd->ctx, (struct xrcd *)xrcd, attr->qp_context);
+    struct qp *qp = verbs_make_qp(dev, NULL, attr);
+    attr->cap = (struct rnic_qp_cap){0};
+    rc = h && qp ? enter(dev, qp, h, err) : fail(err, -ENOMEM, "no memory");
+    if (!rc) {
+        *out = &h->qp.pub;
+        return 0;
+    }
+    if (qp)
+        verbs_free_qp(qp);
+    free(h);
+    return rc;
+}
+
+int soft_open_qp(struct rnic_context *ctx, const struct rnic_qp_open_attr *attr, struct rnic_qp **out,
+                 struct rnic_err *err) {
+    struct dev *dev = dev_of(ctx);
+    struct xrcd *xrcd = (struct xrcd *)attr->xrcd;
+    int rc = dev_check_alive(dev, err);
+    if (!rc && attr->qp_type != RNIC_QPT_XRC_RECV)
+        rc = fail(err, -EINVAL, "queue pair type %d: XRC_RECV ones (%d) can be shared", attr->qp_type,
+                  RNIC_QPT_XRC_RECV);
+    if (!rc && (!xrcd || xrcd->pub.ctx != ctx))
+        rc = fail(err, -EINVAL, "open_qp needs an xrcd of this device");
+    if (rc)
+        return rc;
+    struct xrc_handle *h = make_handle(ctx, xrcd, attr->qp_context);
+    if (!h)
+        return fail(err, -ENOMEM, "no memory");
+    dev_lock(dev);
+    struct qp *qp = qpn_find(dev, attr->qp_num);
+    if (qp && qp->xrc == &xrcd->of->domain)
+        add_handle(qp, h);
+    else
+        rc = fail(err, -EINVAL, "the XRC domain has no queue pair 0x%06x", attr->qp_num);
+    dev_unlock(dev);
+    if (rc) {
+        free(h);
+        return rc;
+    }
+    *out = &h->qp.pub;
+    return 0;
+}
+
+int soft_close_qp(struct rnic_qp *pub, struct rnic_err *err) {
+    struct dev *dev = dev_of(pub->ctx);
+    struct xrc_handle *h = (struct xrc_handle *)pub;
+    struct qp *qp = h->qp.real;
+    (void)err;
+    dev_lock(dev);
+    remove_handle(h);
+    event_forget(&dev->nic.events, pub->qp_context);
+    bool last = !qp->handles;
+    if (last) {
+        verbs_leave_qp(dev, qp);
+        xrc_remove_qp(qp);
+    }
+    dev_unlock(dev);
+    if (last)
+        verbs_free_qp(qp);
+    free(h);
+    return 0;
+}
