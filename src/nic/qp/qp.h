@@ -9,6 +9,7 @@
 #define RNIC_QP_QP_H
 
 #include "mem/mr.h"
+#include "queue/comp_cntr.h"
 #include "queue/cq.h"
 #include "queue/srq.h"
 #include "queue/wq.h"
@@ -45,6 +46,7 @@ struct nic {
     uint32_t mtu; /* payload bytes that a packet of the port can have */
     struct mr_table mrs;
     struct event_queue events;
+    struct cq_timing cq_timing;
     struct rnic_counters counters;
     struct rng rng;
     uint32_t max_window;  /* bytes in flight a QP */
@@ -67,6 +69,7 @@ struct qp {
     bool last_wqe;    /* QP_REQ_ERR, QP_ACCESS_ERR or QP_FATAL has been raised */
     struct wq sq, rq; /* with a shared receive queue, rq holds the one receive that a message has taken from it */
     struct srq *srq;  /* or NULL */
+    struct comp_cntrs *cntrs; /* NULL: no completion counter is attached */
     struct flow flow; /* to the peer */
     struct flow from; /* and from it: the source port is that of its last packet */
     struct rnic_counters counters;
@@ -85,6 +88,12 @@ struct qp {
 #define COUNT_N(qp, name, n)                                                                                           \
     ((qp)->counters.value[RNIC_CNT_##name] += (n), (qp)->nic->counters.value[RNIC_CNT_##name] += (n))
 #define COUNT(qp, name) COUNT_N(qp, name, 1)
+
+/* For completion counters: an operation has ended (enum rnic_comp_cntr_op). */
+static inline void qp_count(const struct qp *qp, uint32_t op, bool success, uint64_t bytes) {
+    if (qp->cntrs)
+        comp_cntr_count(qp->cntrs, op, success, bytes);
+}
 
 /* Datagrams: no peer, each packet names its own. */
 static inline bool qp_is_datagram(const struct qp *qp) { return qp->service == OPC_UD; }
