@@ -49,7 +49,7 @@ GROUPS = {
 # Members that libibverbs gives to nobody; the values are those of the kernel's <rdma/ib_verbs.h>.
 KERNELS_OWN = {"qp_type": {"GSI": 1}}
 
-# What Debian's header does not have yet: rdma-core 64, ibv_create_comp_cntr(3) and ibv_qp_attach_comp_cntr(3).
+# What Debian's header does not have yet: rdma-core 64, ibv_create_comp_cntr(3), ibv_qp_attach_comp_cntr(3).
 NEWER = {
     "ibv_comp_cntr_type": {"WRS": 0, "BYTES": 1},
     "ibv_qp_attach_comp_cntr_op": {

@@ -515,8 +515,7 @@ static int rec_post_srq_recv(struct rnic_srq *srq, const struct rnic_recv_wr *wr
 
 static int rec_query_device_ex(struct rnic_context *ctx, struct rnic_device_attr_ex *a, struct rnic_err *err) {
     note(ctx, "query_device_ex\n");
-    *a = (struct rnic_device_attr_ex){
-        .completion_timestamp_mask = 33, .hca_core_clock = 34, .cq_mod_caps = {35, 36}};
+    *a = (struct rnic_device_attr_ex){.completion_timestamp_mask = 33, .hca_core_clock = 34, .cq_mod_caps = {35, 36}};
     rec_query_device(ctx, &a->orig_attr, err);
     return fails(ctx, "query_device_ex", err);
 }
@@ -569,8 +568,8 @@ static int rec_destroy_counters(struct rnic_flow_counters *counters, struct rnic
     return rc;
 }
 
-static int rec_attach_counters_point_flow(struct rnic_flow_counters *counters,
-                                          const struct rnic_counter_attach_attr *a, void *flow, struct rnic_err *err) {
+static int rec_attach_counters_point_flow(struct rnic_flow_counters *counters, const struct rnic_counter_attach_attr *a,
+                                          void *flow, struct rnic_err *err) {
     note(counters->ctx, "attach_counters_point_flow %d,%u,%u flow=%d\n", a->counter_desc, a->index, a->comp_mask,
          flow != NULL);
     return fails(counters->ctx, "attach_counters_point_flow", err);

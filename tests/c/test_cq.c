@@ -50,9 +50,7 @@ static void close_cq(void) {
     channel_free(&channel);
 }
 
-static bool push(uint64_t id, bool solicited) {
-    return cq_push(&cq, &(struct cqe){.wc = {.wr_id = id}}, solicited);
-}
+static bool push(uint64_t id, bool solicited) { return cq_push(&cq, &(struct cqe){.wc = {.wr_id = id}}, solicited); }
 
 static bool event(void) {
     struct cq *got = channel_take(&channel);
@@ -426,7 +424,8 @@ static void unreliable_writes_count_when_all_of_them_has_come(void) {
     post_write(&p.a, 1, 0, 0, 1000);
     fabric_settle(&p.f);
     CHECK_EQ(DONE(1, REMOTE_RDMA_WRITE), 1000);
-    fault_set(&p.f.node[0].fault, &(struct rnic_fault){.lose = {{.opcode = ROCE_UC_WRITE_MIDDLE, .nth = 1, .count = 1}}});
+    fault_set(&p.f.node[0].fault,
+              &(struct rnic_fault){.lose = {{.opcode = ROCE_UC_WRITE_MIDDLE, .nth = 1, .count = 1}}});
     post_write(&p.a, 2, 0, 0, 1000);
     fabric_settle(&p.f);
     CHECK_EQ(DONE(0, RDMA_WRITE), 2000);

@@ -120,6 +120,7 @@ struct way {
     struct rnic_comp_channel *channel;
     struct rnic_cq *cq;
     struct rnic_qp *from, *to;
+    struct rnic_srq *srq; /* that `to` takes from; or NULL */
     struct rnic_comp_cntr *sent, *received;
     struct rnic_mr *mr;
     uint8_t source[POSTERS][DEPTH][BYTES], sink[POSTERS * DEPTH][BYTES];
@@ -140,15 +141,13 @@ static void stamp(struct way *way, int poster, int slot, uint32_t turn) {
     memset(way->source[poster][slot], (int)(turn ^ (uint32_t)slot), BYTES);
 }
 
-static bool is_whole(const uint8_t *message) {
-    return !memcmp(message, message + 1, BYTES - 1);
-}
+static bool is_whole(const uint8_t *message) { return !memcmp(message, message + 1, BYTES - 1); }
 
 static int post_receive(struct way *way, uint64_t slot) {
     struct rnic_sge sge = {(uintptr_t)way->sink[slot], BYTES, way->mr->lkey};
     struct rnic_recv_wr wr = {.wr_id = 1 << 16 | slot, .sg_list = &sge, .num_sge = 1};
     const struct rnic_recv_wr *bad;
-    return ops->post_recv(way->to, &wr, &bad, NULL);
+    return way->srq ? ops->post_srq_recv(way->srq, &wr, &bad, NULL) : ops->post_recv(way->to, &wr, &bad, NULL);
 }
 
 static void *post(void *arg) {
@@ -225,6 +224,9 @@ static void *disturb(void *arg) {
         NEED(ops->modify_cq(way->cq, &moderation, NULL) == 0);
         while (ops->get_cq_event(way->channel, &cq, NULL) == 0)
             NEED(cq == way->cq && ops->ack_cq_events(cq, 1, NULL) == 0);
+        struct rnic_srq_attr shared = {.max_wr = POSTERS * DEPTH + i % 50, .srq_limit = i % 3};
+        NEED(!way->srq || ops->modify_srq(way->srq, &shared, RNIC_SRQ_MAX_WR | RNIC_SRQ_LIMIT, NULL) == 0);
+        NEED(!way->srq || ops->query_srq(way->srq, &shared, NULL) == 0);
         NEED(ops->read_comp_cntr(way->sent, false, &value, NULL) == 0);
         NEED(ops->inc_comp_cntr(way->received, true, 1, NULL) == 0);
         usleep(100);
@@ -240,7 +242,8 @@ static struct rnic_comp_cntr *count(struct rnic_qp *qp, uint32_t op) {
     return cntr;
 }
 
-static void open_way(struct way *way) {
+static void open_way(struct way *way, bool shared) {
+    struct rnic_srq_attr srq = {.max_wr = POSTERS * DEPTH, .max_sge = 1};
     memset(way, 0, sizeof *way);
     CHECK_EQ(ops->alloc_pd(ctx, &way->pd, NULL), 0);
     CHECK_EQ(ops->create_comp_channel(ctx, &way->channel, NULL), 0);
@@ -251,6 +254,9 @@ static void open_way(struct way *way) {
                                      .cap = {POSTERS * DEPTH, POSTERS * DEPTH, 1, 1, 0},
                                      .qp_type = RNIC_QPT_RC};
     CHECK_EQ(ops->create_qp(way->pd, &init, &way->from, NULL), 0);
+    if (shared)
+        CHECK_EQ(ops->create_srq(way->pd, NULL, &srq, &way->srq, NULL), 0);
+    init.srq = way->srq;
     CHECK_EQ(ops->create_qp(way->pd, &init, &way->to, NULL), 0);
     way->sent = count(way->from, RNIC_COMP_CNTR_OP_SEND);
     way->received = count(way->to, RNIC_COMP_CNTR_OP_RECV);
@@ -276,6 +282,7 @@ static void close_way(struct way *way) {
     CHECK_EQ(counted(way->received), posted);
     CHECK_EQ(ops->destroy_qp(way->from, NULL), 0);
     CHECK_EQ(ops->destroy_qp(way->to, NULL), 0);
+    CHECK_EQ(way->srq ? ops->destroy_srq(way->srq, NULL) : 0, 0);
     CHECK_EQ(ops->destroy_comp_cntr(way->sent, NULL), 0);
     CHECK_EQ(ops->destroy_comp_cntr(way->received, NULL), 0);
     CHECK_EQ(ops->dereg_mr(way->mr, NULL), 0);
@@ -301,8 +308,7 @@ static void *come_and_go(void *arg) {
         NEED(ops->alloc_pd(ctx, &pd, NULL) == 0);
         NEED(ops->create_cq_ex(ctx, &extended, &cq, NULL) == 0);
         NEED(ops->reg_mr(pd, memory, sizeof memory, 0xF, &mr, NULL) == 0);
-        struct rnic_qp_init_attr init = {
-            .send_cq = cq, .recv_cq = cq, .cap = {4, 4, 1, 1, 0}, .qp_type = RNIC_QPT_RC};
+        struct rnic_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .cap = {4, 4, 1, 1, 0}, .qp_type = RNIC_QPT_RC};
         NEED(ops->create_qp(pd, &init, &qp, NULL) == 0);
         NEED(connect_qp(qp, qp->qp_num) == 0); /* its own peer */
         struct rnic_sge sge = {(uintptr_t)memory, 8, mr->lkey};
@@ -325,10 +331,56 @@ static void *come_and_go(void *arg) {
     return NULL;
 }
 
-/* Asks for everything that can be asked for. */
+static int ready_datagrams(struct rnic_qp *qp) {
+    static const uint32_t masks[] = {[RNIC_QPS_INIT] = RNIC_QP_STATE | RNIC_QP_PKEY_INDEX | RNIC_QP_PORT | RNIC_QP_QKEY,
+                                     [RNIC_QPS_RTR] = RNIC_QP_STATE,
+                                     [RNIC_QPS_RTS] = RNIC_QP_STATE | RNIC_QP_SQ_PSN};
+    struct rnic_qp_attr a = {.port_num = 1, .qkey = 7};
+    int rc = 0;
+    for (a.qp_state = RNIC_QPS_INIT; !rc && a.qp_state <= RNIC_QPS_RTS; a.qp_state++)
+        rc = ops->modify_qp(qp, &a, masks[a.qp_state], NULL);
+    return rc;
+}
+
+/* The address handle goes while the send that names it may still be posted. */
+static void *datagrams_come_and_go(void *arg) {
+    uint8_t memory[64] = {0};
+    (void)arg;
+    while (!atomic_load(&stop)) {
+        struct rnic_pd *pd;
+        struct rnic_cq *cq;
+        struct rnic_mr *mr;
+        struct rnic_qp *qp;
+        struct rnic_ah *ah;
+        struct rnic_ah_attr to = {.is_global = 1, .port_num = 1, .grh = {.dgid = here.gid, .hop_limit = 64}};
+        NEED(ops->alloc_pd(ctx, &pd, NULL) == 0);
+        NEED(ops->create_cq(ctx, 8, NULL, 0, NULL, &cq, NULL) == 0);
+        NEED(ops->reg_mr(pd, memory, sizeof memory, RNIC_ACCESS_LOCAL_WRITE, &mr, NULL) == 0);
+        struct rnic_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .cap = {4, 4, 1, 1, 0}, .qp_type = RNIC_QPT_UD};
+        NEED(ops->create_qp(pd, &init, &qp, NULL) == 0);
+        NEED(ready_datagrams(qp) == 0);
+        NEED(ops->create_ah(pd, &to, &ah, NULL) == 0);
+        struct rnic_sge sge = {(uintptr_t)memory, 8, mr->lkey};
+        struct rnic_send_wr wr = {.opcode = RNIC_WR_SEND, .sg_list = &sge, .num_sge = 1, .wr.ud = {ah, qp->qp_num, 7}};
+        const struct rnic_send_wr *bad;
+        NEED(ops->post_send(qp, &wr, &bad, NULL) == 0);
+        NEED(ops->destroy_ah(ah, NULL) == 0);
+        NEED(ops->destroy_qp(qp, NULL) == 0);
+        NEED(ops->dereg_mr(mr, NULL) == 0);
+        NEED(ops->destroy_cq(cq, NULL) == 0);
+        NEED(ops->dealloc_pd(pd, NULL) == 0);
+    }
+    return NULL;
+}
+
+/* Asks for everything that can be asked for, and makes the link lose something. */
 static void *ask(void *arg) {
     struct way *way = arg;
-    while (!atomic_load(&stop)) {
+    struct rnic_fault fault = {.seed = 1, .loss = 1000, .duplicate = 1000, .reorder = 1000, .reorder_gap = 1};
+    fault.delay_ns = 100000;
+    for (uint32_t i = 0; !atomic_load(&stop); i++) {
+        if (i % 8 == 0)
+            NEED(ops->set_fault(ctx, i % 16 ? NULL : &fault, NULL) == 0);
         struct rnic_device_attr_ex device;
         struct rnic_port_attr port;
         struct rnic_counters counters;
@@ -347,6 +399,7 @@ static void *ask(void *arg) {
             ;
         usleep(200);
     }
+    NEED(ops->set_fault(ctx, NULL, NULL) == 0);
     return NULL;
 }
 
@@ -383,13 +436,14 @@ static void messages_of_threads_arrive_once_while_their_queue_is_resized_and_oth
     struct poster posters[CHANNELS][POSTERS];
     open_device();
     for (int i = 0; i < CHANNELS; i++)
-        open_way(&ways[i]);
+        open_way(&ways[i], i % 2);
     for (int i = 0; i < CHANNELS; i++) {
         start_way(&crew, &ways[i], posters[i]);
         start(&crew, disturb, &ways[i]);
     }
     start(&crew, come_and_go, NULL);
     start(&crew, come_and_go, NULL);
+    start(&crew, datagrams_come_and_go, NULL);
     start(&crew, ask, &ways[0]);
     finish(&crew);
     CHECK_EQ(atomic_load(&failures), 0);
@@ -402,7 +456,7 @@ static void two_threads_poll_one_queue_and_none_is_taken_twice(void) {
     struct crew crew = {.n = 0};
     struct poster posters[POSTERS];
     open_device();
-    open_way(&ways[0]);
+    open_way(&ways[0], false);
     start_way(&crew, &ways[0], posters);
     start(&crew, poll, &ways[0]);
     finish(&crew);
@@ -430,7 +484,7 @@ static void devices_open_and_close_beside_one_that_works(void) {
     struct crew crew = {.n = 0};
     struct poster posters[POSTERS];
     open_device();
-    open_way(&ways[0]);
+    open_way(&ways[0], false);
     start_way(&crew, &ways[0], posters);
     start(&crew, open_and_close, NULL);
     start(&crew, open_and_close, NULL);

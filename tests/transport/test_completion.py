@@ -47,7 +47,7 @@ Op = QPAttachCompCntrOp
 
 
 class Looped(End):
-    """A device with a queue pair to itself, `near` to `far`, that completes to a queue of the test's making."""
+    """Two queue pairs of one device, each other's peer, that complete to an extended queue."""
 
     def __init__(self, **init: Any) -> None:
         super().__init__()

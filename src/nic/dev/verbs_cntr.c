@@ -125,8 +125,7 @@ static int attach(struct qp *qp, struct comp_cntr *cntr, uint32_t op_mask, struc
         return fail(err, -EINVAL, "the queue pair is in %s; counters are attached in RESET or INIT",
                     qp_state_name(qp->state));
     if (taken_ops(qp->cntrs) & op_mask)
-        return fail(err, -EBUSY, "op_mask: the operations 0x%x have a counter already",
-                    taken_ops(qp->cntrs) & op_mask);
+        return fail(err, -EBUSY, "op_mask: the operations 0x%x have a counter already", taken_ops(qp->cntrs) & op_mask);
     if (!qp->cntrs)
         qp->cntrs = calloc(1, sizeof *qp->cntrs);
     if (!qp->cntrs)

@@ -70,8 +70,8 @@ struct qp {
     struct wq sq, rq; /* with a shared receive queue, rq holds the one receive that a message has taken from it */
     struct srq *srq;  /* or NULL */
     struct comp_cntrs *cntrs; /* NULL: no completion counter is attached */
-    struct flow flow; /* to the peer */
-    struct flow from; /* and from it: the source port is that of its last packet */
+    struct flow flow;         /* to the peer */
+    struct flow from;         /* and from it: the source port is that of its last packet */
     struct rnic_counters counters;
 
     /* The device's scheduling; not for engines. */

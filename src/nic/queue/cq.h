@@ -51,18 +51,18 @@ struct cq {
     _Atomic int armed;     /* enum cq_arm */
     _Atomic bool overrun;  /* for good: the queue takes nothing any more */
     _Atomic bool polled;   /* SINGLE_THREADED: a thread is at it */
-    int qps; /* that complete here, twice when for both queues; device's lock */
+    int qps;               /* that complete here, twice when for both queues; device's lock */
 
     struct cq *next;  /* in its channel's list */
     uint32_t pending; /* events in the channel, not taken yet; channel's lock */
     uint32_t taken;   /* events taken and not acknowledged; channel's lock */
 
     struct cq_timing *timing;
-    struct moderation { /* device's lock */
-        uint64_t period; /* ns; 0: events wait for nothing */
-        uint32_t count;  /* completions that end the wait */
-        uint32_t ripe;   /* completions that wait; 0: in no list */
-        uint64_t due;    /* when the first of them has waited long enough */
+    struct moderation {        /* device's lock */
+        uint64_t period;       /* ns; 0: events wait for nothing */
+        uint32_t count;        /* completions that end the wait */
+        uint32_t ripe;         /* completions that wait; 0: in no list */
+        uint64_t due;          /* when the first of them has waited long enough */
         struct cq *next, **at; /* in timing->held */
     } moderation;
 };

@@ -90,7 +90,7 @@ class ValuesEx:
 
     comp_mask: ValuesMask
     raw_clock: int | None
-    """What the timestamp of a completion would be now; the software RNIC's is in nanoseconds of CLOCK_MONOTONIC."""
+    """What the timestamp of a completion would be now; the software RNIC counts ns of CLOCK_MONOTONIC."""
 
 
 @dataclass(frozen=True, slots=True)

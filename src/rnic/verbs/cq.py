@@ -44,8 +44,8 @@ class CQInitAttrEx:
     comp_mask: CQInitAttrMask | None = None
     """None: what is set is what counts."""
     flags: CreateCQAttrFlags = CreateCQAttrFlags(0)  # noqa: RUF009 - a number
-    """SINGLE_THREADED: a promise that no two threads poll at a time; one that does gets EBUSY. IGNORE_OVERRUN: when
-    the queue is full, the oldest completion is lost, and nothing tells."""
+    """SINGLE_THREADED: a promise that no two threads poll at a time; one that does gets EBUSY.
+    IGNORE_OVERRUN: when the queue is full, the oldest completion is lost, and nothing tells."""
     parent_domain: "nic.PD | None" = None
     """EOPNOTSUPP: no device makes use of it."""
 
@@ -68,7 +68,7 @@ class ModerateCQ:
     cq_count: int = 0
     """After so many completions, 0 to 65535; 0: any number."""
     cq_period: int = 0
-    """At the latest so many microseconds after the first of them, 0 to 65535; 0: at once, without moderation."""
+    """At the latest so many microseconds after the first of them, 0 to 65535; 0: at once, not moderated."""
 
 
 @dataclass(frozen=True, slots=True)
