@@ -19,7 +19,7 @@ PY_ALL  := src tests tools examples bench
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test build lint format ctest fuzz interop soak bench clean distclean
+.PHONY: help demo test build lint format ctest tsan fuzz interop soak bench clean distclean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +98,9 @@ A_FLAGS := -std=gnu11 -Isrc/nic -Itests/c -Itests/fuzz -g -O1 -fno-omit-frame-po
 A_CORE  := $(patsubst %.c,$(ASAN)/%.o,$(C_CORE) $(C_HELP))
 A_HELP  := $(ASAN)/tests/c/check.o $(ASAN)/tests/c/fabric.o $(ASAN)/tests/fuzz/forge.o
 A_BINS  := $(C_TESTS:%.c=$(ASAN)/%) $(C_FUZZ:%.c=$(ASAN)/%)
+TSAN    := build-tsan
+T_FLAGS := $(filter-out -fsanitize% -fno-sanitize%,$(A_FLAGS)) -fsanitize=thread -Wno-tsan
+T_OBJS  := $(patsubst %.c,$(TSAN)/%.o,$(C_CORE) tests/c/check.c tests/c/test_threads.c)
 SEED    ?= 1
 CASES   ?= 200000
 
@@ -108,6 +111,10 @@ ctest: $(C_TESTS:%.c=$(ASAN)/%) ## the C tests under AddressSanitizer and UBSan
 	@failed=; for t in $^; do \
 	    if timeout $(or $(LIMIT),300) $$t; then echo "ok $$t"; else echo "FAILED $$t"; failed=1; fi; \
 	done; [ -z "$$failed" ] && echo "$(words $^) C test programs passed"
+
+tsan: $(TSAN)/test_threads ## threads on one device under ThreadSanitizer, SECONDS_EACH=5 a test
+	@SECONDS_EACH=$(or $(SECONDS_EACH),5) TSAN_OPTIONS="halt_on_error=0 exitcode=66 $(TSAN_OPTIONS)" \
+	    timeout $(or $(LIMIT),600) $<
 
 fuzz: $(C_FUZZ:%.c=$(ASAN)/%) ## hostile packets to a live queue pair, SEED=1 CASES=200000
 	@[ -n "$^" ] || echo "make fuzz: tests/fuzz holds no fuzz_*.c"
@@ -124,11 +131,18 @@ $(ASAN)/core.a: $(A_CORE) $(A_HELP)
 $(A_BINS): %: %.o $(ASAN)/core.a
 	$(if $(V),,@echo "  LD $@";) $(CC) $(A_FLAGS) $^ -o $@
 
--include $(A_CORE:.o=.d) $(A_HELP:.o=.d) $(A_BINS:=.d)
+$(TSAN)/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  CC $< (tsan)";) $(CC) $(T_FLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+
+$(TSAN)/test_threads: $(T_OBJS)
+	$(if $(V),,@echo "  LD $@";) $(CC) $(T_FLAGS) $^ -o $@
+
+-include $(T_OBJS:.o=.d) $(A_CORE:.o=.d) $(A_HELP:.o=.d) $(A_BINS:=.d)
 .SECONDARY:
 
 clean: ## builds, not the virtual environment
-	rm -rf $(ASAN) $(VENV)/build $(VENV)/.rnic build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(ASAN) $(TSAN) $(VENV)/build $(VENV)/.rnic build dist .mypy_cache .pytest_cache .ruff_cache
 
 distclean: clean ## the virtual environment too
 	rm -rf $(VENV)

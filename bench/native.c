@@ -119,7 +119,7 @@ static void end_open(struct end *e) {
     need(rnic_soft_open(NETDEV, NULL, &e->ctx, &err), "open");
     e->ops = e->ctx->ops;
     need(e->ops->alloc_pd(e->ctx, &e->pd, &err), "alloc_pd");
-    need(e->ops->create_cq(e->ctx, 4 * QUEUE, NULL, NULL, &e->cq, &err), "create_cq");
+    need(e->ops->create_cq(e->ctx, 4 * QUEUE, NULL, 0, NULL, &e->cq, &err), "create_cq");
     e->buffer = mmap(NULL, BUFFER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (e->buffer == MAP_FAILED)
         die("mmap");

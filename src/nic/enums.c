@@ -52,6 +52,15 @@ const char *rnic_vendor_err_text(int err) { return row_of(vendor_errs, COUNT(ven
 #define DEVICE_CAP(n, v) {"device_cap", #n, v},
 #define SRQ_ATTR_MASK(n, v) {"srq_attr_mask", #n, v},
 #define SRQ_TYPE(n, v) {"srq_type", #n, v},
+#define CREATE_CQ_WC_FLAGS(n, v) {"create_cq_wc_flags", #n, v},
+#define CQ_INIT_ATTR_MASK(n, v) {"cq_init_attr_mask", #n, v},
+#define CREATE_CQ_ATTR_FLAGS(n, v) {"create_cq_attr_flags", #n, v},
+#define CQ_ATTR_MASK(n, v) {"cq_attr_mask", #n, v},
+#define VALUES_MASK(n, v) {"values_mask", #n, v},
+#define COUNTER_DESCRIPTION(n, v) {"counter_description", #n, v},
+#define READ_COUNTERS_FLAGS(n, v) {"read_counters_flags", #n, v},
+#define COMP_CNTR_TYPE(n, v) {"comp_cntr_type", #n, v},
+#define COMP_CNTR_OP(n, v) {"comp_cntr_op", #n, v},
 
 /* clang-format off */
 static const struct rnic_enum_row enum_rows[] = {
@@ -76,6 +85,15 @@ static const struct rnic_enum_row enum_rows[] = {
     RNIC_DEVICE_CAPS(DEVICE_CAP)
     RNIC_SRQ_ATTR_MASKS(SRQ_ATTR_MASK)
     RNIC_SRQ_TYPES(SRQ_TYPE)
+    RNIC_CREATE_CQ_WC_FLAGS(CREATE_CQ_WC_FLAGS)
+    RNIC_CQ_INIT_ATTR_MASKS(CQ_INIT_ATTR_MASK)
+    RNIC_CREATE_CQ_ATTR_FLAGS(CREATE_CQ_ATTR_FLAGS)
+    RNIC_CQ_ATTR_MASKS(CQ_ATTR_MASK)
+    RNIC_VALUES_MASKS(VALUES_MASK)
+    RNIC_COUNTER_DESCRIPTIONS(COUNTER_DESCRIPTION)
+    RNIC_READ_COUNTERS_FLAGS(READ_COUNTERS_FLAGS)
+    RNIC_COMP_CNTR_TYPES(COMP_CNTR_TYPE)
+    RNIC_COMP_CNTR_OPS(COMP_CNTR_OP)
 };
 /* clang-format on */
 

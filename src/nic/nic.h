@@ -16,6 +16,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <time.h>
 
 /* ---------------------------------------------------------------- enumerations (X-macros: name, value) */
 
@@ -94,6 +95,31 @@
 #define RNIC_DEVICE_CAPS(X)                                                                                            \
     X(CURR_QP_STATE_MOD, 1 << 7) X(PORT_ACTIVE_EVENT, 1 << 10) X(SYS_IMAGE_GUID, 1 << 11) X(RC_RNR_NAK_GEN, 1 << 12)   \
     X(SRQ_RESIZE, 1 << 13) X(N_NOTIFY_CQ, 1 << 14) X(XRC, 1 << 20)
+
+/* Completion queues: which fields of a completion an extended one keeps, and how it is created and modified. */
+#define RNIC_CREATE_CQ_WC_FLAGS(X)                                                                                     \
+    X(WITH_BYTE_LEN, 1 << 0) X(WITH_IMM, 1 << 1) X(WITH_QP_NUM, 1 << 2) X(WITH_SRC_QP, 1 << 3) X(WITH_SLID, 1 << 4)    \
+    X(WITH_SL, 1 << 5) X(WITH_DLID_PATH_BITS, 1 << 6) X(WITH_COMPLETION_TIMESTAMP, 1 << 7) X(WITH_CVLAN, 1 << 8)       \
+    X(WITH_FLOW_TAG, 1 << 9) X(WITH_TM_INFO, 1 << 10) X(WITH_COMPLETION_TIMESTAMP_WALLCLOCK, 1 << 11)
+
+#define RNIC_CQ_INIT_ATTR_MASKS(X) X(FLAGS, 1 << 0) X(PD, 1 << 1)
+
+#define RNIC_CREATE_CQ_ATTR_FLAGS(X) X(SINGLE_THREADED, 1 << 0) X(IGNORE_OVERRUN, 1 << 1)
+
+#define RNIC_CQ_ATTR_MASKS(X) X(MODERATE, 1 << 0)
+
+#define RNIC_VALUES_MASKS(X) X(RAW_CLOCK, 1 << 0)
+
+#define RNIC_COUNTER_DESCRIPTIONS(X) X(PACKETS, 0) X(BYTES, 1)
+
+#define RNIC_READ_COUNTERS_FLAGS(X) X(PREFER_CACHED, 1 << 0)
+
+/* Completion counters (rdma-core 64: ibv_create_comp_cntr(3), ibv_qp_attach_comp_cntr(3)). */
+#define RNIC_COMP_CNTR_TYPES(X) X(WRS, 0) X(BYTES, 1)
+
+#define RNIC_COMP_CNTR_OPS(X)                                                                                          \
+    X(SEND, 1 << 0) X(RECV, 1 << 1) X(RDMA_READ, 1 << 2) X(REMOTE_RDMA_READ, 1 << 3) X(RDMA_WRITE, 1 << 4)             \
+    X(REMOTE_RDMA_WRITE, 1 << 5)
 
 /* Counters of a device and of a QP (struct rnic_counters): name, what it counts. */
 #define RNIC_COUNTERS(X)                                                                                               \
@@ -207,6 +233,24 @@ enum rnic_tm_cap_flags { RNIC_TM_CAP_FLAGS(RNIC_ENUM_TM_CAP) };
 enum rnic_event_type { RNIC_EVENT_TYPES(RNIC_ENUM_EVENT) };
 #define RNIC_ENUM_CAP(n, v) RNIC_DEVICE_##n = v,
 enum rnic_device_cap { RNIC_DEVICE_CAPS(RNIC_ENUM_CAP) };
+#define RNIC_ENUM_WC_EX(n, v) RNIC_WC_EX_##n = v,
+enum rnic_create_cq_wc_flags { RNIC_CREATE_CQ_WC_FLAGS(RNIC_ENUM_WC_EX) };
+#define RNIC_ENUM_CQ_INIT(n, v) RNIC_CQ_INIT_ATTR_MASK_##n = v,
+enum rnic_cq_init_attr_mask { RNIC_CQ_INIT_ATTR_MASKS(RNIC_ENUM_CQ_INIT) };
+#define RNIC_ENUM_CQ_CREATE(n, v) RNIC_CREATE_CQ_ATTR_##n = v,
+enum rnic_create_cq_attr_flags { RNIC_CREATE_CQ_ATTR_FLAGS(RNIC_ENUM_CQ_CREATE) };
+#define RNIC_ENUM_CQ_ATTR(n, v) RNIC_CQ_ATTR_##n = v,
+enum rnic_cq_attr_mask { RNIC_CQ_ATTR_MASKS(RNIC_ENUM_CQ_ATTR) };
+#define RNIC_ENUM_VALUES(n, v) RNIC_VALUES_MASK_##n = v,
+enum rnic_values_mask { RNIC_VALUES_MASKS(RNIC_ENUM_VALUES) };
+#define RNIC_ENUM_DESCRIPTION(n, v) RNIC_COUNTER_##n = v,
+enum rnic_counter_description { RNIC_COUNTER_DESCRIPTIONS(RNIC_ENUM_DESCRIPTION) };
+#define RNIC_ENUM_READ_COUNTERS(n, v) RNIC_READ_COUNTERS_ATTR_##n = v,
+enum rnic_read_counters_flags { RNIC_READ_COUNTERS_FLAGS(RNIC_ENUM_READ_COUNTERS) };
+#define RNIC_ENUM_CNTR_TYPE(n, v) RNIC_COMP_CNTR_TYPE_##n = v,
+enum rnic_comp_cntr_type { RNIC_COMP_CNTR_TYPES(RNIC_ENUM_CNTR_TYPE) };
+#define RNIC_ENUM_CNTR_OP(n, v) RNIC_COMP_CNTR_OP_##n = v,
+enum rnic_comp_cntr_op { RNIC_COMP_CNTR_OPS(RNIC_ENUM_CNTR_OP) };
 #define RNIC_ENUM_COUNTER(n, t) RNIC_CNT_##n,
 enum rnic_counter { RNIC_COUNTERS(RNIC_ENUM_COUNTER) RNIC_CNT_MAX };
 
@@ -274,6 +318,22 @@ struct rnic_device_attr {
     uint32_t max_inline_data; /* not in ibv_device_attr: the largest max_inline_data of a QP */
 };
 
+struct rnic_cq_moderation_caps {
+    uint16_t max_cq_count, max_cq_period; /* completions; microseconds */
+};
+
+struct rnic_device_attr_ex {
+    struct rnic_device_attr orig_attr;
+    uint64_t completion_timestamp_mask; /* the bits of a timestamp that count; 0: there are none */
+    uint64_t hca_core_clock;            /* kHz: what a timestamp counts */
+    struct rnic_cq_moderation_caps cq_mod_caps;
+};
+
+struct rnic_values_ex {
+    uint32_t comp_mask; /* enum rnic_values_mask: what is asked for; on return: what is there */
+    struct timespec raw_clock;
+};
+
 struct rnic_port_attr {
     int state;               /* enum rnic_port_state */
     int max_mtu, active_mtu; /* enum rnic_mtu */
@@ -326,6 +386,7 @@ struct rnic_qp_attr {
 struct rnic_context {
     const struct rnic_ops *ops;
     int async_fd; /* readable while asynchronous events wait */
+    int num_comp_vectors;
 };
 struct rnic_pd {
     struct rnic_context *ctx;
@@ -346,6 +407,12 @@ struct rnic_cq {
     struct rnic_comp_channel *channel; /* or NULL */
     void *cq_context;                  /* the binding's; never read here */
     int cqe;                           /* capacity */
+};
+struct rnic_comp_cntr {
+    struct rnic_context *ctx;
+};
+struct rnic_flow_counters { /* struct ibv_counters; rnic_counters are the device's own */
+    struct rnic_context *ctx;
 };
 struct rnic_srq {
     struct rnic_context *ctx;
@@ -486,6 +553,51 @@ struct rnic_wc {
     uint8_t sl, dlid_path_bits;
 };
 
+struct rnic_cq_init_attr_ex {
+    uint32_t cqe;
+    void *cq_context;
+    struct rnic_comp_channel *channel;
+    uint32_t comp_vector; /* less than the context's num_comp_vectors */
+    uint64_t wc_flags;    /* enum rnic_create_cq_wc_flags */
+    uint32_t comp_mask;   /* enum rnic_cq_init_attr_mask: which of the following count */
+    uint32_t flags;       /* enum rnic_create_cq_attr_flags */
+    struct rnic_pd *parent_domain;
+};
+
+struct rnic_moderate_cq {
+    uint16_t cq_count;  /* completions an event, 0: any number */
+    uint16_t cq_period; /* microseconds that the first of them waits at most; 0: none waits */
+};
+
+struct rnic_modify_cq_attr {
+    uint32_t attr_mask; /* enum rnic_cq_attr_mask */
+    struct rnic_moderate_cq moderate;
+};
+
+/* When a completion came about; 0 where its queue was not created with that timestamp. */
+struct rnic_wc_times {
+    uint64_t raw;          /* of the device's clock, see hca_core_clock */
+    uint64_t wallclock_ns; /* since 1970 */
+};
+
+struct rnic_counter_attach_attr {
+    int counter_desc; /* enum rnic_counter_description */
+    uint32_t index;   /* of the counter in its object */
+    uint32_t comp_mask;
+};
+
+struct rnic_comp_cntr_init_attr {
+    uint32_t comp_mask; /* 0 */
+    int type;           /* enum rnic_comp_cntr_type */
+    uint32_t flags;     /* 0 */
+};
+
+struct rnic_comp_cntr_caps {
+    uint64_t max_value; /* the next increment goes on from 0 */
+    uint32_t max_counters;
+    uint32_t supported_qp_attach_ops; /* enum rnic_comp_cntr_op */
+};
+
 struct rnic_async_event {
     int event_type;  /* enum rnic_event_type */
     int port_num;    /* of port events, else 0 */
@@ -561,11 +673,12 @@ struct rnic_ops {
     int (*destroy_comp_channel)(struct rnic_comp_channel *ch, struct rnic_err *err);
     /* Takes one completion event; -EAGAIN when none waits (wait on ch->fd). */
     int (*get_cq_event)(struct rnic_comp_channel *ch, struct rnic_cq **cq, struct rnic_err *err);
-    int (*create_cq)(struct rnic_context *ctx, int cqe, struct rnic_comp_channel *ch, void *cq_context,
-                     struct rnic_cq **cq, struct rnic_err *err);
+    int (*create_cq)(struct rnic_context *ctx, int cqe, struct rnic_comp_channel *ch, uint32_t comp_vector,
+                     void *cq_context, struct rnic_cq **cq, struct rnic_err *err);
     int (*resize_cq)(struct rnic_cq *cq, int cqe, struct rnic_err *err);
     int (*destroy_cq)(struct rnic_cq *cq, struct rnic_err *err);
-    int (*poll_cq)(struct rnic_cq *cq, int n, struct rnic_wc *wc); /* count, or -errno after an overrun or a fork */
+    /* Count, or -EOVERFLOW after an overrun, -EINVAL after a fork, -EBUSY: it is SINGLE_THREADED and polled already. */
+    int (*poll_cq)(struct rnic_cq *cq, int n, struct rnic_wc *wc);
     int (*req_notify_cq)(struct rnic_cq *cq, int solicited_only, struct rnic_err *err);
     int (*ack_cq_events)(struct rnic_cq *cq, unsigned n, struct rnic_err *err);
 
@@ -626,6 +739,32 @@ struct rnic_ops {
     /* The same for whoever would get a request for a service that is sent to an address of this device. */
     int (*cm_watch_service)(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *gid, int *fd,
                             struct rnic_err *err);
+
+    /* Extended completion queues, moderation, clocks. */
+    int (*query_device_ex)(struct rnic_context *ctx, struct rnic_device_attr_ex *attr, struct rnic_err *err);
+    int (*query_rt_values)(struct rnic_context *ctx, struct rnic_values_ex *values, struct rnic_err *err);
+    int (*create_cq_ex)(struct rnic_context *ctx, const struct rnic_cq_init_attr_ex *attr, struct rnic_cq **cq,
+                        struct rnic_err *err);
+    int (*poll_cq_ex)(struct rnic_cq *cq, int n, struct rnic_wc *wc, struct rnic_wc_times *times); /* as poll_cq */
+    int (*modify_cq)(struct rnic_cq *cq, const struct rnic_modify_cq_attr *attr, struct rnic_err *err);
+
+    /* Counters of flows: each index of the object counts what its points ask for. */
+    int (*create_counters)(struct rnic_context *ctx, struct rnic_flow_counters **counters, struct rnic_err *err);
+    int (*destroy_counters)(struct rnic_flow_counters *counters, struct rnic_err *err);
+    int (*attach_counters_point_flow)(struct rnic_flow_counters *counters, const struct rnic_counter_attach_attr *attr,
+                                      void *flow, struct rnic_err *err);
+    int (*read_counters)(struct rnic_flow_counters *counters, uint64_t *values, uint32_t n, uint32_t flags,
+                         struct rnic_err *err);
+
+    /* Completion counters: `failed` chooses the error count. */
+    int (*query_comp_cntr_caps)(struct rnic_context *ctx, struct rnic_comp_cntr_caps *caps, struct rnic_err *err);
+    int (*create_comp_cntr)(struct rnic_context *ctx, const struct rnic_comp_cntr_init_attr *attr,
+                            struct rnic_comp_cntr **cntr, struct rnic_err *err);
+    int (*destroy_comp_cntr)(struct rnic_comp_cntr *cntr, struct rnic_err *err);
+    int (*set_comp_cntr)(struct rnic_comp_cntr *cntr, bool failed, uint64_t value, struct rnic_err *err);
+    int (*inc_comp_cntr)(struct rnic_comp_cntr *cntr, bool failed, uint64_t amount, struct rnic_err *err);
+    int (*read_comp_cntr)(struct rnic_comp_cntr *cntr, bool failed, uint64_t *value, struct rnic_err *err);
+    int (*attach_comp_cntr)(struct rnic_qp *qp, struct rnic_comp_cntr *cntr, uint32_t op_mask, struct rnic_err *err);
 
     /* Takes one asynchronous event; -EAGAIN when none waits (wait on ctx->async_fd). */
     int (*get_async_event)(struct rnic_context *ctx, struct rnic_async_event *event, struct rnic_err *err);

@@ -10,12 +10,18 @@ device in C.  `rnic.enums` and `rnic.errors` are leaves that all of them use.
 import importlib as _importlib
 import typing as _typing
 
-from rnic._nic.nic import CQ, MR, SGE, WC, CompChannel, RecvWR, SendWR
+from rnic._nic.nic import CQ, CQEX, MR, SGE, WC, CompChannel, CompCntr, FlowCounters, RecvWR, SendWR
 from rnic.conn import Connection, Listener, connect, listen
 from rnic.enums import (
     MTU,
     AccessFlags,
     AtomicCap,
+    CompCntrType,
+    CounterDescription,
+    CQAttrMask,
+    CQInitAttrMask,
+    CreateCQAttrFlags,
+    CreateCQWCFlags,
     DeviceCap,
     EventType,
     GIDType,
@@ -23,13 +29,16 @@ from rnic.enums import (
     MigState,
     NodeType,
     PortState,
+    QPAttachCompCntrOp,
     QPAttrMask,
     QPState,
     QPType,
+    ReadCountersFlags,
     SendFlags,
     SRQAttrMask,
     SRQType,
     Transport,
+    ValuesMask,
     WCFlags,
     WCOpcode,
     WCStatus,
@@ -37,8 +46,10 @@ from rnic.enums import (
 )
 from rnic.errors import PostError, VerbsError
 from rnic.verbs.ah import AH, GID, AHAttr, Route
-from rnic.verbs.context import AsyncEvent, Context, DeviceAttr, GIDEntry, PortAttr
+from rnic.verbs.cntr import CompCntrCaps, CompCntrInitAttr, CounterAttachAttr, QPAttachCompCntrAttr
+from rnic.verbs.context import AsyncEvent, Context, DeviceAttr, DeviceAttrEx, GIDEntry, PortAttr, ValuesEx
 from rnic.verbs.counters import Counters
+from rnic.verbs.cq import WC_STANDARD_FLAGS, CQInitAttrEx, CQModerationCaps, ModerateCQ, ModifyCQAttr
 from rnic.verbs.device import Device, format_guid, get_device_list, open_device
 from rnic.verbs.faults import Faults, Lose
 from rnic.verbs.pd import PD
@@ -79,6 +90,9 @@ __all__ = [
     "MR",
     "CompChannel",
     "CQ",
+    "CQEX",
+    "CompCntr",
+    "FlowCounters",
     "SRQ",
     "XRCD",
     "QP",
@@ -92,6 +106,17 @@ __all__ = [
     "SRQInitAttr",
     "SRQInitAttrEx",
     "SRQAttr",
+    "DeviceAttrEx",
+    "ValuesEx",
+    "CQInitAttrEx",
+    "WC_STANDARD_FLAGS",
+    "CQModerationCaps",
+    "ModerateCQ",
+    "ModifyCQAttr",
+    "CompCntrInitAttr",
+    "CompCntrCaps",
+    "QPAttachCompCntrAttr",
+    "CounterAttachAttr",
     "AHAttr",
     "Route",
     "GID",
@@ -112,6 +137,12 @@ __all__ = [
     # enumerations
     "AccessFlags",
     "AtomicCap",
+    "CQAttrMask",
+    "CQInitAttrMask",
+    "CompCntrType",
+    "CounterDescription",
+    "CreateCQAttrFlags",
+    "CreateCQWCFlags",
     "DeviceCap",
     "EventType",
     "GIDType",
@@ -120,13 +151,16 @@ __all__ = [
     "MigState",
     "NodeType",
     "PortState",
+    "QPAttachCompCntrOp",
     "QPAttrMask",
     "QPState",
     "QPType",
+    "ReadCountersFlags",
     "SRQAttrMask",
     "SRQType",
     "SendFlags",
     "Transport",
+    "ValuesMask",
     "WCFlags",
     "WCOpcode",
     "WCStatus",

@@ -28,6 +28,15 @@ __all__ = [
     "WCFlags",
     "EventType",
     "DeviceCap",
+    "CreateCQWCFlags",
+    "CQInitAttrMask",
+    "CreateCQAttrFlags",
+    "CQAttrMask",
+    "ValuesMask",
+    "CounterDescription",
+    "ReadCountersFlags",
+    "CompCntrType",
+    "QPAttachCompCntrOp",
 ]
 
 
@@ -304,3 +313,80 @@ class DeviceCap(IntFlag):
     SRQ_RESIZE = 1 << 13
     N_NOTIFY_CQ = 1 << 14
     XRC = 1 << 20
+
+
+class CreateCQWCFlags(IntFlag):
+    """What an extended completion queue keeps of a completion (ibv_create_cq_ex(3))."""
+
+    WITH_BYTE_LEN = 1 << 0
+    WITH_IMM = 1 << 1
+    WITH_QP_NUM = 1 << 2
+    WITH_SRC_QP = 1 << 3
+    WITH_SLID = 1 << 4
+    WITH_SL = 1 << 5
+    WITH_DLID_PATH_BITS = 1 << 6
+    WITH_COMPLETION_TIMESTAMP = 1 << 7
+    WITH_CVLAN = 1 << 8
+    WITH_FLOW_TAG = 1 << 9
+    WITH_TM_INFO = 1 << 10
+    WITH_COMPLETION_TIMESTAMP_WALLCLOCK = 1 << 11
+
+
+class CQInitAttrMask(IntFlag):
+    """Which later fields of CQInitAttrEx count (ibv_create_cq_ex(3))."""
+
+    FLAGS = 1 << 0
+    PD = 1 << 1
+
+
+class CreateCQAttrFlags(IntFlag):
+    """How an extended completion queue is used (ibv_create_cq_ex(3))."""
+
+    SINGLE_THREADED = 1 << 0
+    IGNORE_OVERRUN = 1 << 1
+
+
+class CQAttrMask(IntFlag):
+    """What ModifyCQAttr changes (ibv_modify_cq(3))."""
+
+    MODERATE = 1 << 0
+
+
+class ValuesMask(IntFlag):
+    """Which values of a device are asked for (ibv_query_rt_values_ex(3))."""
+
+    RAW_CLOCK = 1 << 0
+
+
+class CounterDescription(IntEnum):
+    """What of a flow is counted (ibv_attach_counters_point_flow(3))."""
+
+    PACKETS = 0
+    BYTES = 1
+
+
+class ReadCountersFlags(IntFlag):
+    """How counters of flows are read (ibv_read_counters(3))."""
+
+    PREFER_CACHED = 1 << 0
+
+
+class CompCntrType(IntEnum):
+    """What a completion counter adds up (rdma-core 64: ibv_create_comp_cntr(3))."""
+
+    WRS = 0
+    BYTES = 1
+
+
+class QPAttachCompCntrOp(IntFlag):
+    """Which operations a completion counter counts (rdma-core 64: ibv_qp_attach_comp_cntr(3)).
+
+    The REMOTE ones are the peer's, as they are executed here.
+    """
+
+    SEND = 1 << 0
+    RECV = 1 << 1
+    RDMA_READ = 1 << 2
+    REMOTE_RDMA_READ = 1 << 3
+    RDMA_WRITE = 1 << 4
+    REMOTE_RDMA_WRITE = 1 << 5

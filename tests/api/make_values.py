@@ -39,6 +39,13 @@ ENUMS = {
     "ibv_wc_flags": "IBV_WC_",
     "ibv_event_type": "IBV_EVENT_",
     "ibv_device_cap_flags": "IBV_DEVICE_",
+    "ibv_create_cq_wc_flags": "IBV_WC_EX_",
+    "ibv_cq_init_attr_mask": "IBV_CQ_INIT_ATTR_MASK_",
+    "ibv_create_cq_attr_flags": "IBV_CREATE_CQ_ATTR_",
+    "ibv_cq_attr_mask": "IBV_CQ_ATTR_",
+    "ibv_values_mask": "IBV_VALUES_MASK_",
+    "ibv_counter_description": "IBV_COUNTER_",
+    "ibv_read_counters_flags": "IBV_READ_COUNTERS_ATTR_",
 }
 # An enum without a name: its members by prefix.
 NAMELESS = {"link_layer": "IBV_LINK_LAYER_"}
@@ -55,6 +62,12 @@ STRUCTS = [
     "ibv_device_attr",
     "ibv_port_attr",
     "ibv_gid_entry",
+    "ibv_cq_init_attr_ex",
+    "ibv_moderate_cq",
+    "ibv_modify_cq_attr",
+    "ibv_cq_moderation_caps",
+    "ibv_values_ex",
+    "ibv_counter_attach_attr",
 ]
 
 

@@ -467,3 +467,102 @@ def test_the_destroying_verbs_raise_and_change_nothing(objects: Objects) -> None
         with pytest.raises(rnic.VerbsError, match=f"^{verb}: not now"):
             thing.close()
         assert not thing.closed
+
+
+def test_extended_queues_moderation_and_clocks(recorder: Recorder) -> None:
+    stamps = rnic.CreateCQWCFlags.WITH_COMPLETION_TIMESTAMP | rnic.CreateCQWCFlags.WITH_BYTE_LEN
+    with recorder.context as ctx, ctx.create_comp_channel() as channel:
+        assert ctx.num_comp_vectors == 4
+        device = ctx.query_device_ex()
+        assert device.orig_attr == ctx.query_device()
+        assert (device.completion_timestamp_mask, device.hca_core_clock) == (33, 34)
+        assert device.cq_mod_caps == rnic.CQModerationCaps(35, 36)
+        assert ctx.query_rt_values_ex() == rnic.ValuesEx(rnic.ValuesMask.RAW_CLOCK, 3_000_000_005)
+        assert ctx.query_rt_values_ex(rnic.ValuesMask(0)).raw_clock is None
+        recorder.take()
+        with ctx.create_cq(5, comp_vector=3):
+            pass
+        single = rnic.CreateCQAttrFlags.SINGLE_THREADED
+        init = rnic.CQInitAttrEx(9, "mine", channel, 2, stamps, flags=single)
+        with ctx.create_cq_ex(init) as cq:
+            assert (cq.cqe, cq.channel, cq.cq_context) == (9, channel, "mine")
+            assert repr(cq) == "<CQEX of 9>"
+            cq.modify(rnic.ModifyCQAttr(rnic.ModerateCQ(7, 8)))
+            cq.modify(rnic.ModifyCQAttr())
+            recorder.cq_event()
+            assert channel.get_cq_event(0) is cq
+            cq.ack_events()
+            for i in (4, 5):
+                recorder.complete(wr_id=i, byte_len=10 * i, status=0)
+            assert cq.start_poll()
+            assert (cq.wr_id, cq.status, cq.read_byte_len()) == (4, WCStatus.SUCCESS, 40)
+            assert cq.read_completion_ts() == 1004
+            assert cq.next_poll()
+            assert (cq.wr_id, cq.read_completion_ts()) == (5, 1005)
+            assert not cq.next_poll()
+            cq.end_poll()
+            recorder.fail("poll_cq", errno.EBUSY)
+            with pytest.raises(rnic.VerbsError, match="SINGLE_THREADED, and another thread"):
+                cq.start_poll()
+    assert [line for line in recorder.take() if "cq" in line] == [
+        "create_cq 5 channel=0 vector=3",
+        "destroy_cq",
+        "create_cq_ex 9 channel=1 vector=2 wc_flags=81 mask=1 flags=1 parent=0",
+        "modify_cq mask=1 7,8",
+        "modify_cq mask=0 0,0",
+        "get_cq_event",
+        "ack_cq_events 1",
+        "poll_cq 1",
+        "poll_cq 1",
+        "poll_cq 1",
+        "poll_cq 1",
+        "destroy_cq",
+    ]
+
+
+def test_counters_of_completions_and_flows(objects: Objects) -> None:
+    ctx, qp = objects.ctx, objects.qp
+    assert ctx.query_comp_cntr_caps() == rnic.CompCntrCaps(
+        1, 2, rnic.QPAttachCompCntrOp.SEND | rnic.QPAttachCompCntrOp.RECV
+    )
+    init = rnic.CompCntrInitAttr(type=rnic.CompCntrType.BYTES)
+    with ctx.create_comp_cntr(init) as counter, ctx.create_counters() as flows:
+        counter.set(1 << 63)
+        counter.inc()
+        counter.set_err(4)
+        counter.inc_err(5)
+        assert (counter.read(), counter.read_err()) == ((1 << 63) + 1, 9)
+        flows.attach_counters_point_flow(rnic.CounterAttachAttr(rnic.CounterDescription.BYTES, 6))
+        assert flows.read(3, rnic.ReadCountersFlags.PREFER_CACHED) == [100, 101, 102]
+        assert flows.read(0) == []
+        with pytest.raises(OverflowError):
+            counter.set(-1)
+    with ctx.create_comp_cntr() as counter:
+        qp.attach_comp_cntr(counter, rnic.QPAttachCompCntrAttr(rnic.QPAttachCompCntrOp.REMOTE_RDMA_WRITE))
+        qp.attach_comp_cntr(counter, rnic.QPAttachCompCntrAttr(rnic.QPAttachCompCntrOp.SEND))
+        with pytest.raises(rnic.VerbsError, match="CompCntr is in use by QP") as caught:
+            counter.close()
+        assert caught.value.errno == errno.EBUSY
+        qp.close()
+    number = qp.qp_num
+    assert objects.recorder.take() == [
+        "query_comp_cntr_caps",
+        "create_comp_cntr 0,1,0",
+        "create_counters",
+        "set_comp_cntr 0 9223372036854775808",
+        "inc_comp_cntr 0 1",
+        "set_comp_cntr 1 4",
+        "inc_comp_cntr 1 5",
+        "read_comp_cntr 0",
+        "read_comp_cntr 1",
+        "attach_counters_point_flow 1,6,0 flow=0",
+        "read_counters 3 flags=1",
+        "read_counters 0 flags=0",
+        "destroy_counters",
+        "destroy_comp_cntr",
+        "create_comp_cntr 0,0,0",
+        f"attach_comp_cntr qp={number} cntr=1 ops=32",
+        f"attach_comp_cntr qp={number} cntr=1 ops=1",
+        f"destroy_qp {number}",
+        "destroy_comp_cntr",
+    ]

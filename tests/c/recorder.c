@@ -258,18 +258,22 @@ static int rec_get_cq_event(struct rnic_comp_channel *ch, struct rnic_cq **cq, s
     return 0;
 }
 
-static int rec_create_cq(struct rnic_context *ctx, int cqe, struct rnic_comp_channel *ch, void *cq_context,
-                         struct rnic_cq **out, struct rnic_err *err) {
-    int rc = fails(ctx, "create_cq", err);
-    struct cq *cq;
+static int cq_new(struct rnic_context *ctx, int cqe, struct rnic_comp_channel *ch, void *cq_context,
+                  struct rnic_cq **out) {
+    struct cq *cq = make(ctx, sizeof(*cq));
 
-    note(ctx, "create_cq %d channel=%d\n", cqe, ch != NULL);
-    if (rc)
-        return rc;
-    cq = make(ctx, sizeof(*cq));
     cq->pub = (struct rnic_cq){ctx, ch, cq_context, cqe};
     rec(ctx)->last_cq = *out = &cq->pub;
     return 0;
+}
+
+static int rec_create_cq(struct rnic_context *ctx, int cqe, struct rnic_comp_channel *ch, uint32_t comp_vector,
+                         void *cq_context, struct rnic_cq **out, struct rnic_err *err) {
+    int rc = fails(ctx, "create_cq", err);
+
+    note(ctx, "create_cq %d channel=%d", cqe, ch != NULL);
+    note(ctx, comp_vector ? " vector=%u\n" : "\n", comp_vector);
+    return rc ? rc : cq_new(ctx, cqe, ch, cq_context, out);
 }
 
 static int rec_resize_cq(struct rnic_cq *cq, int cqe, struct rnic_err *err) {
@@ -570,6 +574,134 @@ static int rec_open_qp(struct rnic_context *ctx, const struct rnic_qp_open_attr 
     return rc ? rc : xrc_qp(ctx, a->qp_context, a->qp_num, out);
 }
 
+/* ---------------------------------------------------------------- extended completion, counters */
+
+static int rec_query_device_ex(struct rnic_context *ctx, struct rnic_device_attr_ex *a, struct rnic_err *err) {
+    note(ctx, "query_device_ex\n");
+    *a = (struct rnic_device_attr_ex){.completion_timestamp_mask = 33, .hca_core_clock = 34, .cq_mod_caps = {35, 36}};
+    rec_query_device(ctx, &a->orig_attr, err);
+    return fails(ctx, "query_device_ex", err);
+}
+
+static int rec_query_rt_values(struct rnic_context *ctx, struct rnic_values_ex *values, struct rnic_err *err) {
+    note(ctx, "query_rt_values %u\n", values->comp_mask);
+    values->raw_clock = (struct timespec){3, 5};
+    return fails(ctx, "query_rt_values", err);
+}
+
+static int rec_create_cq_ex(struct rnic_context *ctx, const struct rnic_cq_init_attr_ex *a, struct rnic_cq **out,
+                            struct rnic_err *err) {
+    int rc = fails(ctx, "create_cq_ex", err);
+
+    note(ctx, "create_cq_ex %u channel=%d vector=%u wc_flags=%lx mask=%u flags=%u parent=%d\n", a->cqe,
+         a->channel != NULL, a->comp_vector, a->wc_flags, a->comp_mask, a->flags, a->parent_domain != NULL);
+    return rc ? rc : cq_new(ctx, (int)a->cqe, a->channel, a->cq_context, out);
+}
+
+static int rec_poll_cq_ex(struct rnic_cq *cq, int n, struct rnic_wc *wc, struct rnic_wc_times *times) {
+    int got = rec_poll_cq(cq, n, wc);
+
+    for (int i = 0; i < got; i++)
+        times[i] = (struct rnic_wc_times){1000 + wc[i].wr_id, 2000 + wc[i].wr_id};
+    return got;
+}
+
+static int rec_modify_cq(struct rnic_cq *cq, const struct rnic_modify_cq_attr *a, struct rnic_err *err) {
+    note(cq->ctx, "modify_cq mask=%u %u,%u\n", a->attr_mask, a->moderate.cq_count, a->moderate.cq_period);
+    return fails(cq->ctx, "modify_cq", err);
+}
+
+static int rec_create_counters(struct rnic_context *ctx, struct rnic_flow_counters **out, struct rnic_err *err) {
+    int rc = fails(ctx, "create_counters", err);
+
+    note(ctx, "create_counters\n");
+    if (rc)
+        return rc;
+    *out = make(ctx, sizeof(**out));
+    (*out)->ctx = ctx;
+    return 0;
+}
+
+static int rec_destroy_counters(struct rnic_flow_counters *counters, struct rnic_err *err) {
+    int rc = fails(counters->ctx, "destroy_counters", err);
+
+    note(counters->ctx, "destroy_counters\n");
+    if (!rc)
+        unmake(counters->ctx, counters);
+    return rc;
+}
+
+static int rec_attach_counters_point_flow(struct rnic_flow_counters *counters, const struct rnic_counter_attach_attr *a,
+                                          void *flow, struct rnic_err *err) {
+    note(counters->ctx, "attach_counters_point_flow %d,%u,%u flow=%d\n", a->counter_desc, a->index, a->comp_mask,
+         flow != NULL);
+    return fails(counters->ctx, "attach_counters_point_flow", err);
+}
+
+static int rec_read_counters(struct rnic_flow_counters *counters, uint64_t *values, uint32_t n, uint32_t flags,
+                             struct rnic_err *err) {
+    note(counters->ctx, "read_counters %u flags=%u\n", n, flags);
+    for (uint32_t i = 0; i < n; i++)
+        values[i] = 100 + i;
+    return fails(counters->ctx, "read_counters", err);
+}
+
+struct comp_cntr {
+    struct rnic_comp_cntr pub;
+    uint64_t value[2];
+};
+
+static int rec_query_comp_cntr_caps(struct rnic_context *ctx, struct rnic_comp_cntr_caps *caps, struct rnic_err *err) {
+    note(ctx, "query_comp_cntr_caps\n");
+    *caps = (struct rnic_comp_cntr_caps){1, 2, 3};
+    return fails(ctx, "query_comp_cntr_caps", err);
+}
+
+static int rec_create_comp_cntr(struct rnic_context *ctx, const struct rnic_comp_cntr_init_attr *a,
+                                struct rnic_comp_cntr **out, struct rnic_err *err) {
+    int rc = fails(ctx, "create_comp_cntr", err);
+
+    note(ctx, "create_comp_cntr %u,%d,%u\n", a->comp_mask, a->type, a->flags);
+    if (rc)
+        return rc;
+    *out = make(ctx, sizeof(struct comp_cntr));
+    (*out)->ctx = ctx;
+    return 0;
+}
+
+static int rec_destroy_comp_cntr(struct rnic_comp_cntr *cntr, struct rnic_err *err) {
+    int rc = fails(cntr->ctx, "destroy_comp_cntr", err);
+
+    note(cntr->ctx, "destroy_comp_cntr\n");
+    if (!rc)
+        unmake(cntr->ctx, cntr);
+    return rc;
+}
+
+static int rec_set_comp_cntr(struct rnic_comp_cntr *cntr, bool failed, uint64_t value, struct rnic_err *err) {
+    note(cntr->ctx, "set_comp_cntr %d %lu\n", failed, value);
+    ((struct comp_cntr *)cntr)->value[failed] = value;
+    return fails(cntr->ctx, "set_comp_cntr", err);
+}
+
+static int rec_inc_comp_cntr(struct rnic_comp_cntr *cntr, bool failed, uint64_t amount, struct rnic_err *err) {
+    note(cntr->ctx, "inc_comp_cntr %d %lu\n", failed, amount);
+    ((struct comp_cntr *)cntr)->value[failed] += amount;
+    return fails(cntr->ctx, "inc_comp_cntr", err);
+}
+
+static int rec_read_comp_cntr(struct rnic_comp_cntr *cntr, bool failed, uint64_t *value, struct rnic_err *err) {
+    note(cntr->ctx, "read_comp_cntr %d\n", failed);
+    *value = ((struct comp_cntr *)cntr)->value[failed];
+    return fails(cntr->ctx, "read_comp_cntr", err);
+}
+
+static int rec_attach_comp_cntr(struct rnic_qp *qp, struct rnic_comp_cntr *cntr, uint32_t op_mask,
+                                struct rnic_err *err) {
+    note(qp->ctx, "attach_comp_cntr qp=%u cntr=%d ops=%u\n", qp->qp_num, cntr != NULL, op_mask);
+    return fails(qp->ctx, "attach_comp_cntr", err);
+}
+
 /* ---------------------------------------------------------------- datagrams */
 
 struct ah {
@@ -725,6 +857,22 @@ static const struct rnic_ops recorder_ops = {
     .cm_slot = rec_cm_slot,
     .cm_watch = rec_cm_watch,
     .cm_watch_service = rec_cm_watch_service,
+    .query_device_ex = rec_query_device_ex,
+    .query_rt_values = rec_query_rt_values,
+    .create_cq_ex = rec_create_cq_ex,
+    .poll_cq_ex = rec_poll_cq_ex,
+    .modify_cq = rec_modify_cq,
+    .create_counters = rec_create_counters,
+    .destroy_counters = rec_destroy_counters,
+    .attach_counters_point_flow = rec_attach_counters_point_flow,
+    .read_counters = rec_read_counters,
+    .query_comp_cntr_caps = rec_query_comp_cntr_caps,
+    .create_comp_cntr = rec_create_comp_cntr,
+    .destroy_comp_cntr = rec_destroy_comp_cntr,
+    .set_comp_cntr = rec_set_comp_cntr,
+    .inc_comp_cntr = rec_inc_comp_cntr,
+    .read_comp_cntr = rec_read_comp_cntr,
+    .attach_comp_cntr = rec_attach_comp_cntr,
     .get_async_event = rec_get_async_event,
 };
 
@@ -733,7 +881,7 @@ static const struct rnic_ops recorder_ops = {
 struct rnic_context *recorder_new(void) {
     struct recorder *r = calloc(1, sizeof(*r));
 
-    r->pub = (struct rnic_context){&recorder_ops, eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+    r->pub = (struct rnic_context){&recorder_ops, eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), 4};
     return &r->pub;
 }
 

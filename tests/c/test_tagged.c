@@ -51,8 +51,7 @@ static void close_quietly(void) {
 
 static uint32_t add_masked(uint64_t id, uint64_t tag, uint64_t mask, uint64_t at, uint32_t n) {
     struct rnic_sge sge = SGE(&p.b, at, n);
-    struct rnic_ops_wr wr = {
-        .tm.add = {.recv_wr_id = id, .sg_list = &sge, .num_sge = 1, .tag = tag, .mask = mask}};
+    struct rnic_ops_wr wr = {.tm.add = {.recv_wr_id = id, .sg_list = &sge, .num_sge = 1, .tag = tag, .mask = mask}};
     struct tag_entry *e = tag_add(&list, &wr);
     CHECK(e != NULL);
     return e->handle;
@@ -472,7 +471,8 @@ static void a_request_that_is_too_long_for_one_is_no_request(void) {
 
 static void every_message_arrives_once_over_a_bad_wire(void) {
     for (uint64_t seed = 0; seed < 200; seed++) {
-        struct rnic_fault fault = {.seed = seed, .loss = 100000, .duplicate = 50000, .reorder = 50000, .reorder_gap = 3};
+        struct rnic_fault fault = {
+            .seed = seed, .loss = 100000, .duplicate = 50000, .reorder = 50000, .reorder_gap = 3};
         struct rng dice;
         uint32_t tags = 0, lengths[TAGS];
         bool rendezvous[TAGS];

@@ -203,7 +203,7 @@ static void open_device(void) {
         check_fail(__FILE__, __LINE__, "%s", err.text);
     w.gid = find_gid();
     CHECK_EQ(w.ctx->ops->alloc_pd(w.ctx, &w.pd, NULL), 0);
-    CHECK_EQ(w.ctx->ops->create_cq(w.ctx, 4096, NULL, NULL, &w.cq, NULL), 0);
+    CHECK_EQ(w.ctx->ops->create_cq(w.ctx, 4096, NULL, 0, NULL, &w.cq, NULL), 0);
     for (int i = 0; i < QPS; i++) {
         struct rnic_qp_init_attr init = {
             .send_cq = w.cq, .recv_cq = w.cq, .cap = {64, 64, 1, 1, 0}, .qp_type = RNIC_QPT_RC};

@@ -4,7 +4,8 @@
  * time.
  *
  *   device.c    open and close: ports, slot, engine thread
- *   verbs.c     the operations table; verbs_mem.c, verbs_cq.c, verbs_srq.c, verbs_qp.c, verbs_xrc.c: its objects
+ *   verbs.c     the operations table; verbs_mem.c, verbs_cq.c, verbs_cntr.c, verbs_srq.c, verbs_qp.c, verbs_xrc.c: its
+ *               objects
  *   qpn.c       queue pair numbers: slot and index
  *   ah.c        address vectors and handles
  *   mcast.c     multicast groups
@@ -91,6 +92,7 @@ struct dev {
     _Atomic bool disarmed;      /* the engine thread leaves the busy sockets to the polling application */
 
     int pds, mrs, cqs, qps, channels, xrcds; /* objects that exist */
+    int cntrs;                               /* completion counters, and flows' counters */
     struct xrc_inode *xrc_inodes;            /* XRC domains of files, see verbs_xrc.c */
     struct channel *channel_list;            /* for a forked child's closing */
     struct dev *next;                        /* in the process' list of open devices */

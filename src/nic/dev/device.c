@@ -7,15 +7,28 @@
 #include <time.h>
 
 #include "base/fail.h"
-#include "dev/dev.h"
+#include "dev/verbs.h"
 
 #define WINDOW_MAX (512u << 10) /* bytes in flight where the peer answers at once: as much as a cache holds */
 #define WINDOW_SHARE 3          /* a QP's part of a socket buffer like ours, in which packets take more than their bytes */
 
-uint64_t dev_clock(void) {
+static uint64_t read_clock(clockid_t clock) {
     struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
+    clock_gettime(clock, &ts);
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+uint64_t dev_clock(void) { return read_clock(CLOCK_MONOTONIC); }
+
+/* For completion queues, see queue/cq.h. */
+static uint64_t completion_clock(void *arg) {
+    (void)arg;
+    return dev_clock();
+}
+
+static uint64_t completion_wallclock(void *arg) {
+    (void)arg;
+    return read_clock(CLOCK_REALTIME);
 }
 
 /* ---------------------------------------------------------------- the lock */
@@ -156,6 +169,8 @@ int rnic_soft_open(const char *netdev, const struct rnic_open_attr *attr, struct
     memset(dev, 0, sizeof *dev);
     dev->epoll_fd = dev->wake_fd = -1;
     dev->pub.ops = &soft_ops;
+    dev->pub.num_comp_vectors = COMP_VECTORS;
+    dev->nic.cq_timing = (struct cq_timing){.clock = completion_clock, .wallclock = completion_wallclock};
     pthread_mutex_init(&dev->lock, NULL);
     rng_seed(&dev->nic.rng, (uint64_t)rng_secret() << 32 | rng_secret());
     int rc = netdev_find(netdev, &dev->net, err);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "dev/dev.h"
+#include "queue/moderation.h"
 
 /* ---------------------------------------------------------------- timer heap */
 
@@ -137,6 +138,7 @@ void sched_forget(struct dev *dev, struct qp *qp) {
 /* ---------------------------------------------------------------- a pass */
 
 void sched_timers(struct dev *dev, uint64_t now) {
+    moderation_timer(&dev->nic.cq_timing, now);
     while (dev->timers.count && dev->timers.at[0]->timer_at <= now) {
         struct qp *qp = dev->timers.at[0];
         heap_remove(&dev->timers, qp);
@@ -189,6 +191,8 @@ void sched_settle(struct dev *dev, struct qp *qp) {
 
 uint64_t sched_deadline(const struct dev *dev) {
     uint64_t first = dev->timers.count ? dev->timers.at[0]->timer_at : NEVER;
+    uint64_t event = moderation_deadline(&dev->nic.cq_timing);
+    first = event < first ? event : first;
     for (const struct qp *qp = dev->held; qp; qp = qp->held_next) {
         uint64_t at = qp->engine->held(qp);
         first = at < first ? at : first;

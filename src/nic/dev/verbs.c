@@ -3,6 +3,7 @@
  * The operations table of the software RNIC (IBA chapter 11; the man pages of libibverbs).
  */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/fail.h"
@@ -25,21 +26,31 @@ static int check_port(int port, struct rnic_err *err) {
 
 /* ---------------------------------------------------------------- device */
 
+/* -EBUSY, with what a program has not closed; 0: nothing. */
+static int still_open(struct dev *dev, struct rnic_err *err) {
+    const struct {
+        int count;
+        const char *name;
+    } kinds[] = {
+        {dev->pds, "protection domains"},  {dev->cqs, "completion queues"}, {dev->channels, "completion channels"},
+        {gsi_listeners(dev), "listeners"}, {dev->xrcds, "XRC domains"},     {dev->cntrs, "counters"}};
+    char text[200] = "";
+    for (size_t i = 0, n = 0; i < sizeof kinds / sizeof *kinds && n < sizeof text; i++) {
+        if (kinds[i].count)
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%d %s", n ? ", " : "", kinds[i].count, kinds[i].name);
+    }
+    return *text ? fail(err, -EBUSY, "still open: %s", text) : 0;
+}
+
 static int soft_close(struct rnic_context *ctx, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
     int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
     dev_lock(dev);
-    int pds = dev->pds, cqs = dev->cqs, channels = dev->channels, listeners = gsi_listeners(dev), xrcds = dev->xrcds;
+    rc = still_open(dev, err);
     dev_unlock(dev);
-    if (pds || cqs || channels || listeners || xrcds)
-        return fail(
-            err, -EBUSY,
-            "still open: %d protection domains, %d completion queues, %d completion channels, %d listeners, %d XRC "
-            "domains",
-            pds, cqs, channels, listeners, xrcds);
-    return device_close(ctx);
+    return rc ? rc : device_close(ctx);
 }
 
 static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *attr, struct rnic_err *err) {
@@ -76,6 +87,26 @@ static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *
         .phys_port_cnt = 1,
         .max_inline_data = MAX_INLINE,
     };
+    return 0;
+}
+
+static int soft_query_device_ex(struct rnic_context *ctx, struct rnic_device_attr_ex *attr, struct rnic_err *err) {
+    *attr = (struct rnic_device_attr_ex){.completion_timestamp_mask = UINT64_MAX,
+                                         .hca_core_clock = 1000000, /* ns */
+                                         .cq_mod_caps = {UINT16_MAX, UINT16_MAX}};
+    return soft_query_device(ctx, &attr->orig_attr, err);
+}
+
+static int soft_query_rt_values(struct rnic_context *ctx, struct rnic_values_ex *values, struct rnic_err *err) {
+    int rc = dev_check_alive(dev_of(ctx), err);
+    if (rc)
+        return rc;
+    if (values->comp_mask & ~(uint32_t)RNIC_VALUES_MASK_RAW_CLOCK)
+        return fail(err, -EINVAL, "comp_mask is 0x%x; the device has the raw clock (0x%x)", values->comp_mask,
+                    RNIC_VALUES_MASK_RAW_CLOCK);
+    uint64_t now = dev_clock();
+    if (values->comp_mask)
+        values->raw_clock = (struct timespec){(time_t)(now / 1000000000), (long)(now % 1000000000)};
     return 0;
 }
 
@@ -228,5 +259,21 @@ const struct rnic_ops soft_ops = {
     .cm_slot = soft_cm_slot,
     .cm_watch = soft_cm_watch,
     .cm_watch_service = soft_cm_watch_service,
+    .query_device_ex = soft_query_device_ex,
+    .query_rt_values = soft_query_rt_values,
+    .create_cq_ex = soft_create_cq_ex,
+    .poll_cq_ex = soft_poll_cq_ex,
+    .modify_cq = soft_modify_cq,
+    .create_counters = soft_create_counters,
+    .destroy_counters = soft_destroy_counters,
+    .attach_counters_point_flow = soft_attach_counters_point_flow,
+    .read_counters = soft_read_counters,
+    .query_comp_cntr_caps = soft_query_comp_cntr_caps,
+    .create_comp_cntr = soft_create_comp_cntr,
+    .destroy_comp_cntr = soft_destroy_comp_cntr,
+    .set_comp_cntr = soft_set_comp_cntr,
+    .inc_comp_cntr = soft_inc_comp_cntr,
+    .read_comp_cntr = soft_read_comp_cntr,
+    .attach_comp_cntr = soft_attach_comp_cntr,
     .get_async_event = soft_get_async_event,
 };

@@ -18,6 +18,8 @@
 #define MAX_PD 65536
 #define MAX_CQ 65536
 #define MAX_AH (1 << 20)
+#define MAX_COMP_CNTR 65536
+#define COMP_VECTORS 1 /* the engine thread: it alone raises completion events */
 #define MAX_GROUPS 1024 /* each has a socket of its own */
 
 /* verbs_mem.c */
@@ -32,13 +34,34 @@ int soft_dereg_mr(struct rnic_mr *pub, struct rnic_err *err);
 int soft_create_comp_channel(struct rnic_context *ctx, struct rnic_comp_channel **out, struct rnic_err *err);
 int soft_destroy_comp_channel(struct rnic_comp_channel *pub, struct rnic_err *err);
 int soft_get_cq_event(struct rnic_comp_channel *ch, struct rnic_cq **cq, struct rnic_err *err);
-int soft_create_cq(struct rnic_context *ctx, int cqe, struct rnic_comp_channel *ch, void *cq_context,
-                   struct rnic_cq **out, struct rnic_err *err);
+int soft_create_cq(struct rnic_context *ctx, int cqe, struct rnic_comp_channel *ch, uint32_t comp_vector,
+                   void *cq_context, struct rnic_cq **out, struct rnic_err *err);
+int soft_create_cq_ex(struct rnic_context *ctx, const struct rnic_cq_init_attr_ex *attr, struct rnic_cq **out,
+                      struct rnic_err *err);
+int soft_modify_cq(struct rnic_cq *pub, const struct rnic_modify_cq_attr *attr, struct rnic_err *err);
+int soft_poll_cq_ex(struct rnic_cq *pub, int n, struct rnic_wc *wc, struct rnic_wc_times *times);
 int soft_resize_cq(struct rnic_cq *cq, int cqe, struct rnic_err *err);
 int soft_destroy_cq(struct rnic_cq *pub, struct rnic_err *err);
 int soft_poll_cq(struct rnic_cq *pub, int n, struct rnic_wc *wc);
 int soft_req_notify_cq(struct rnic_cq *cq, int solicited_only, struct rnic_err *err);
 int soft_ack_cq_events(struct rnic_cq *cq, unsigned n, struct rnic_err *err);
+
+/* verbs_cntr.c */
+int soft_query_comp_cntr_caps(struct rnic_context *ctx, struct rnic_comp_cntr_caps *caps, struct rnic_err *err);
+int soft_create_comp_cntr(struct rnic_context *ctx, const struct rnic_comp_cntr_init_attr *attr,
+                          struct rnic_comp_cntr **out, struct rnic_err *err);
+int soft_destroy_comp_cntr(struct rnic_comp_cntr *pub, struct rnic_err *err);
+int soft_set_comp_cntr(struct rnic_comp_cntr *pub, bool failed, uint64_t value, struct rnic_err *err);
+int soft_inc_comp_cntr(struct rnic_comp_cntr *pub, bool failed, uint64_t amount, struct rnic_err *err);
+int soft_read_comp_cntr(struct rnic_comp_cntr *pub, bool failed, uint64_t *value, struct rnic_err *err);
+int soft_attach_comp_cntr(struct rnic_qp *pub, struct rnic_comp_cntr *cntr, uint32_t op_mask, struct rnic_err *err);
+void comp_cntrs_detach(struct qp *qp); /* it goes */
+int soft_create_counters(struct rnic_context *ctx, struct rnic_flow_counters **out, struct rnic_err *err);
+int soft_destroy_counters(struct rnic_flow_counters *pub, struct rnic_err *err);
+int soft_attach_counters_point_flow(struct rnic_flow_counters *pub, const struct rnic_counter_attach_attr *attr,
+                                    void *flow, struct rnic_err *err);
+int soft_read_counters(struct rnic_flow_counters *pub, uint64_t *values, uint32_t n, uint32_t flags,
+                       struct rnic_err *err);
 
 /* verbs_qp.c */
 int soft_create_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *attr, struct rnic_qp **out, struct rnic_err *err);

@@ -8,6 +8,7 @@
 
 #include "base/fail.h"
 #include "dev/verbs.h"
+#include "queue/moderation.h"
 
 int soft_create_comp_channel(struct rnic_context *ctx, struct rnic_comp_channel **out, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
@@ -73,30 +74,94 @@ static int check_cqe(int cqe, struct rnic_err *err) {
     return cqe >= 1 && cqe <= MAX_CQE ? 0 : fail(err, -EINVAL, "%d entries; allowed are 1 to %d", cqe, MAX_CQE);
 }
 
-int soft_create_cq(struct rnic_context *ctx, int cqe, struct rnic_comp_channel *ch, void *cq_context,
-                   struct rnic_cq **out, struct rnic_err *err) {
-    struct dev *dev = dev_of(ctx);
-    int rc = dev_check_alive(dev, err);
+#define WC_FLAGS                                                                                                       \
+    (RNIC_WC_EX_WITH_BYTE_LEN | RNIC_WC_EX_WITH_IMM | RNIC_WC_EX_WITH_QP_NUM | RNIC_WC_EX_WITH_SRC_QP |                \
+     RNIC_WC_EX_WITH_SLID | RNIC_WC_EX_WITH_SL | RNIC_WC_EX_WITH_DLID_PATH_BITS |                                      \
+     RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP | RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+#define CREATE_FLAGS (RNIC_CREATE_CQ_ATTR_SINGLE_THREADED | RNIC_CREATE_CQ_ATTR_IGNORE_OVERRUN)
+#define INIT_MASK (RNIC_CQ_INIT_ATTR_MASK_FLAGS | RNIC_CQ_INIT_ATTR_MASK_PD)
+
+static int check_extensions(const struct rnic_cq_init_attr_ex *attr, struct rnic_err *err) {
+    uint64_t fields = attr->wc_flags & ~(uint64_t)WC_FLAGS;
+    uint32_t mask = attr->comp_mask & ~(uint32_t)INIT_MASK, flags = attr->flags & ~(uint32_t)CREATE_FLAGS;
+    if (fields)
+        return fail(err, -EOPNOTSUPP, "wc_flags: completions of this device have no fields 0x%llx",
+                    (unsigned long long)fields);
+    if (mask)
+        return fail(err, -EINVAL, "comp_mask: 0x%x is unknown", mask);
+    if (flags)
+        return fail(err, -EOPNOTSUPP, "flags: 0x%x are not supported", flags);
+    if (attr->flags && !(attr->comp_mask & RNIC_CQ_INIT_ATTR_MASK_FLAGS))
+        return fail(err, -EINVAL, "flags are 0x%x, but comp_mask lacks FLAGS", attr->flags);
+    if (attr->parent_domain || (attr->comp_mask & RNIC_CQ_INIT_ATTR_MASK_PD))
+        return fail(err, -EOPNOTSUPP, "a completion queue of this device makes no use of a parent domain");
+    return 0;
+}
+
+static int check_create(struct rnic_context *ctx, const struct rnic_cq_init_attr_ex *attr, struct rnic_err *err) {
+    int rc = dev_check_alive(dev_of(ctx), err);
     if (!rc)
-        rc = check_cqe(cqe, err);
+        rc = check_cqe(attr->cqe > MAX_CQE ? -1 : (int)attr->cqe, err);
     if (rc)
         return rc;
-    if (ch && ch->ctx != ctx)
+    if (attr->comp_vector >= COMP_VECTORS)
+        return fail(err, -EINVAL, "comp_vector is %u; the device has %d, counted from 0", attr->comp_vector,
+                    COMP_VECTORS);
+    if (attr->channel && attr->channel->ctx != ctx)
         return fail(err, -EINVAL, "the completion channel belongs to another device");
+    return check_extensions(attr, err);
+}
+
+int soft_create_cq_ex(struct rnic_context *ctx, const struct rnic_cq_init_attr_ex *attr, struct rnic_cq **out,
+                      struct rnic_err *err) {
+    struct dev *dev = dev_of(ctx);
+    struct channel *ch = (struct channel *)attr->channel;
+    int rc = check_create(ctx, attr, err);
+    if (rc)
+        return rc;
     struct cq *cq = calloc(1, sizeof *cq);
-    if (!cq || cq_init(cq, cqe)) {
+    if (cq) {
+        cq->timing = &dev->nic.cq_timing;
+        cq->wc_flags = attr->wc_flags;
+        cq->flags = attr->flags;
+    }
+    if (!cq || cq_init(cq, (int)attr->cqe)) {
         free(cq);
-        return fail(err, -ENOMEM, "no memory for %d entries", cqe);
+        return fail(err, -ENOMEM, "no memory for %u entries", attr->cqe);
     }
     cq->pub.ctx = ctx;
-    cq->pub.channel = ch;
-    cq->pub.cq_context = cq_context;
+    cq->pub.channel = attr->channel;
+    cq->pub.cq_context = attr->cq_context;
     dev_lock(dev);
     dev->cqs++;
     if (ch)
-        ((struct channel *)ch)->cqs++;
+        ch->cqs++;
     dev_unlock(dev);
     *out = &cq->pub;
+    return 0;
+}
+
+int soft_create_cq(struct rnic_context *ctx, int cqe, struct rnic_comp_channel *ch, uint32_t comp_vector,
+                   void *cq_context, struct rnic_cq **out, struct rnic_err *err) {
+    struct rnic_cq_init_attr_ex attr = {
+        .cqe = cqe < 0 ? 0 : (uint32_t)cqe, .cq_context = cq_context, .channel = ch, .comp_vector = comp_vector};
+    return soft_create_cq_ex(ctx, &attr, out, err);
+}
+
+int soft_modify_cq(struct rnic_cq *pub, const struct rnic_modify_cq_attr *attr, struct rnic_err *err) {
+    struct dev *dev = dev_of(pub->ctx);
+    int rc = dev_check_alive(dev, err);
+    if (rc)
+        return rc;
+    if (attr->attr_mask & ~(uint32_t)RNIC_CQ_ATTR_MODERATE)
+        return fail(err, -EINVAL, "attr_mask is 0x%x; MODERATE is all that can be modified", attr->attr_mask);
+    if (!attr->attr_mask)
+        return 0;
+    if (!pub->channel)
+        return fail(err, -EINVAL, "the queue was created without a completion channel: it has no events to moderate");
+    dev_lock(dev);
+    moderation_set((struct cq *)pub, &attr->moderate);
+    dev_unlock(dev);
     return 0;
 }
 
@@ -127,6 +192,7 @@ int soft_destroy_cq(struct rnic_cq *pub, struct rnic_err *err) {
         rc = fail(err, -EBUSY, "%u events are not acknowledged: ack_events(%u)", cq->taken, cq->taken);
     if (!rc) {
         dev->cqs--;
+        moderation_forget(cq);
         if (ch)
             ch->cqs--;
         event_forget(&dev->nic.events, pub->cq_context);
@@ -139,19 +205,39 @@ int soft_destroy_cq(struct rnic_cq *pub, struct rnic_err *err) {
     return 0;
 }
 
-int soft_poll_cq(struct rnic_cq *pub, int n, struct rnic_wc *wc) {
+/* Whoever created it SINGLE_THREADED has promised that no two threads poll it at a time. */
+static bool begin_poll(struct cq *cq) {
+    return !(cq->flags & RNIC_CREATE_CQ_ATTR_SINGLE_THREADED) || !atomic_exchange(&cq->polled, true);
+}
+
+static void end_poll(struct cq *cq) {
+    if (cq->flags & RNIC_CREATE_CQ_ATTR_SINGLE_THREADED)
+        atomic_store(&cq->polled, false);
+}
+
+static int poll_cq(struct dev *dev, struct cq *cq, int n, struct rnic_wc *wc, struct rnic_wc_times *times) {
+    if (cq_empty(cq)) /* and armed: whoever polls is about to wait for the event */
+        progress_poll(dev, atomic_load_explicit(&cq->armed, memory_order_relaxed) != CQ_NOT_ARMED);
+    int got = cq_empty(cq) ? 0 : cq_take_timed(cq, n, wc, times);
+    progress_polled(dev, got > 0);
+    return got == 0 && atomic_load_explicit(&cq->overrun, memory_order_relaxed) ? -EOVERFLOW : got;
+}
+
+int soft_poll_cq_ex(struct rnic_cq *pub, int n, struct rnic_wc *wc, struct rnic_wc_times *times) {
     struct dev *dev = dev_of(pub->ctx);
     struct cq *cq = (struct cq *)pub;
     if (n <= 0)
         return n < 0 ? -EINVAL : 0;
     if (atomic_load_explicit(&dev->dead, memory_order_relaxed))
         return -EINVAL;
-    if (cq_empty(cq)) /* and armed: whoever polls is about to wait for the event */
-        progress_poll(dev, atomic_load_explicit(&cq->armed, memory_order_relaxed) != CQ_NOT_ARMED);
-    int got = cq_empty(cq) ? 0 : cq_take(cq, n, wc);
-    progress_polled(dev, got > 0);
-    return got == 0 && atomic_load_explicit(&cq->overrun, memory_order_relaxed) ? -EOVERFLOW : got;
+    if (!begin_poll(cq))
+        return -EBUSY;
+    int got = poll_cq(dev, cq, n, wc, times);
+    end_poll(cq);
+    return got;
 }
+
+int soft_poll_cq(struct rnic_cq *pub, int n, struct rnic_wc *wc) { return soft_poll_cq_ex(pub, n, wc, NULL); }
 
 int soft_req_notify_cq(struct rnic_cq *cq, int solicited_only, struct rnic_err *err) {
     int rc = dev_check_alive(dev_of(cq->ctx), err);

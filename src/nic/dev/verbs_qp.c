@@ -83,6 +83,7 @@ void verbs_free_qp(struct qp *qp) {
         qp->engine->destroy(qp);
     wq_free(&qp->sq);
     wq_free(&qp->rq);
+    free(qp->cntrs);
     free(qp);
 }
 
@@ -223,6 +224,7 @@ void verbs_leave_qp(struct dev *dev, struct qp *qp) {
     sched_settle(dev, qp);
     sched_forget(dev, qp);
     qp_forget_completions(qp);
+    comp_cntrs_detach(qp);
     if (dev->gsi == qp)
         dev->gsi = NULL;
     else

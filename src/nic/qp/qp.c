@@ -77,6 +77,8 @@ void qp_complete_send(struct qp *qp, struct send_wqe *wqe) {
                          .qp_num = qp->pub.qp_num};
     if (qp_is_datagram(qp))
         ah_drop(wqe->ah);
+    if (qp->cntrs)
+        qp_count(qp, comp_cntr_op(wqe->opcode), !wqe->status, wqe->length);
     bool wanted = qp->sq_sig_all || (wqe->flags & RNIC_SEND_SIGNALED) || wqe->status;
     wq_pop(&qp->sq);
     if (wanted)
@@ -90,6 +92,7 @@ void qp_complete_recv(struct qp *qp, struct rnic_wc *wc, bool solicited) {
     wc->qp_num = qp->pub.qp_num;
     if (!qp_is_datagram(qp))
         wc->src_qp = qp->attr.dest_qp_num;
+    qp_count(qp, RNIC_COMP_CNTR_OP_RECV, !wc->status, wc->byte_len);
     wq_pop(&qp->rq);
     push(qp, qp->pub.recv_cq, wc, qp->no_receives ? NULL : &qp->rq.freed, wq_tail(&qp->rq), solicited);
 }

@@ -9,6 +9,7 @@
 #define RNIC_QP_QP_H
 
 #include "mem/mr.h"
+#include "queue/comp_cntr.h"
 #include "queue/cq.h"
 #include "queue/srq.h"
 #include "queue/wq.h"
@@ -47,6 +48,7 @@ struct nic {
     uint32_t mtu; /* payload bytes that a packet of the port can have */
     struct mr_table mrs;
     struct event_queue events;
+    struct cq_timing cq_timing;
     struct rnic_counters counters;
     struct rng rng;
     uint32_t max_window;   /* bytes in flight a QP */
@@ -68,15 +70,16 @@ struct qp {
     struct rnic_qp_attr attr; /* as set; states and cap kept elsewhere */
     uint32_t attr_set;        /* mask of what has been set since RESET */
     bool sq_sig_all;
-    bool sq_draining; /* SQD: messages under way are not finished yet */
-    int groups;       /* multicast groups that it is attached to */
-    bool last_wqe;    /* QP_REQ_ERR, QP_ACCESS_ERR or QP_FATAL has been raised */
-    struct wq sq, rq; /* with a shared receive queue, rq holds the one receive that a message has taken from it */
-    struct srq *srq;  /* or NULL; of XRC_RECV: of the request under way, or the last one */
+    bool sq_draining;      /* SQD: messages under way are not finished yet */
+    int groups;            /* multicast groups that it is attached to */
+    bool last_wqe;         /* QP_REQ_ERR, QP_ACCESS_ERR or QP_FATAL has been raised */
+    struct wq sq, rq;      /* with a shared receive queue, rq holds the one receive that a message has taken from it */
+    struct srq *srq;       /* or NULL; of XRC_RECV: of the request under way, or the last one */
     struct tagged *tagged; /* where that matches tags, or NULL */
-    bool no_receives; /* none are posted to rq: they come from shared queues, or there are none */
-    struct flow flow; /* to the peer */
-    struct flow from; /* and from it: the source port is that of its last packet */
+    bool no_receives;      /* none are posted to rq: they come from shared queues, or there are none */
+    struct comp_cntrs *cntrs; /* NULL: no completion counter is attached */
+    struct flow flow;         /* to the peer */
+    struct flow from;         /* and from it: the source port is that of its last packet */
     struct rnic_counters counters;
 
     struct xrc_domain *xrc;     /* of XRC_RECV, or NULL */
@@ -103,6 +106,12 @@ struct qp {
 static inline void qp_set_service(struct qp *qp, uint32_t service) {
     qp->service = service;
     qp->takes = service == OPC_UD ? service : service | OPC_CNP;
+}
+
+/* For completion counters: an operation has ended (enum rnic_comp_cntr_op). */
+static inline void qp_count(const struct qp *qp, uint32_t op, bool success, uint64_t bytes) {
+    if (qp->cntrs)
+        comp_cntr_count(qp->cntrs, op, success, bytes);
 }
 
 /* Datagrams: no peer, each packet names its own. */

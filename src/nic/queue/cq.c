@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/fail.h"
+#include "queue/moderation.h"
 
 /* Counts that overflow an eventfd would need 2^64 events; a full one is the only way that this write fails. */
 static void raise_fd(int fd) {
@@ -30,13 +31,39 @@ static uint32_t ring_size(uint32_t n) {
 
 /* ---------------------------------------------------------------- completion queue */
 
-int cq_init(struct cq *cq, int cqe) {
-    uint32_t size = ring_size((uint32_t)cqe);
-    cq->ring = calloc(size, sizeof *cq->ring);
-    if (!cq->ring)
-        return -ENOMEM;
+#define TIMESTAMPS (RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP | RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+
+struct rings {
+    struct cqe *entry;
+    struct rnic_wc_times *time;
+};
+
+static int make_rings(const struct cq *cq, uint32_t size, struct rings *out) {
+    bool timed = cq->wc_flags & TIMESTAMPS;
+    out->entry = calloc(size, sizeof *out->entry);
+    out->time = timed ? calloc(size, sizeof *out->time) : NULL;
+    if (out->entry && (out->time || !timed))
+        return 0;
+    free(out->entry);
+    free(out->time);
+    return -ENOMEM;
+}
+
+static void adopt_rings(struct cq *cq, const struct rings *rings, uint32_t size) {
+    free(cq->ring);
+    free(cq->times);
+    cq->ring = rings->entry;
+    cq->times = rings->time;
     cq->mask = size - 1;
     cq->pub.cqe = (int)size;
+}
+
+int cq_init(struct cq *cq, int cqe) {
+    uint32_t size = ring_size((uint32_t)cqe);
+    struct rings rings;
+    if (make_rings(cq, size, &rings))
+        return -ENOMEM;
+    adopt_rings(cq, &rings, size);
     pthread_mutex_init(&cq->lock, NULL);
     return 0;
 }
@@ -44,6 +71,7 @@ int cq_init(struct cq *cq, int cqe) {
 void cq_free(struct cq *cq) {
     pthread_mutex_destroy(&cq->lock);
     free(cq->ring);
+    free(cq->times);
 }
 
 static void channel_push(struct channel *ch, struct cq *cq) {
@@ -60,29 +88,71 @@ static void channel_push(struct channel *ch, struct cq *cq) {
     raise_fd(ch->pub.fd);
 }
 
-static void notify(struct cq *cq, bool solicited) {
-    int armed = atomic_load(&cq->armed);
-    if (armed == CQ_NOT_ARMED || (armed == CQ_ARMED_SOLICITED && !solicited))
-        return;
+void cq_raise(struct cq *cq) {
     atomic_store(&cq->armed, CQ_NOT_ARMED);
     if (cq->pub.channel)
         channel_push((struct channel *)cq->pub.channel, cq);
 }
 
-bool cq_push(struct cq *cq, const struct cqe *cqe, bool solicited) {
-    uint32_t head = atomic_load_explicit(&cq->head, memory_order_relaxed);
-    if (head - atomic_load_explicit(&cq->tail, memory_order_acquire) > cq->mask) {
+static void notify(struct cq *cq, bool solicited) {
+    int armed = atomic_load(&cq->armed);
+    if (armed == CQ_NOT_ARMED || (armed == CQ_ARMED_SOLICITED && !solicited))
+        return;
+    if (!cq->moderation.period || !moderation_holds(cq))
+        cq_raise(cq);
+}
+
+static bool is_full(const struct cq *cq, uint32_t head) {
+    return head - atomic_load_explicit(&cq->tail, memory_order_acquire) > cq->mask;
+}
+
+static void set_free(const struct cqe *cqe) {
+    if (cqe->freed)
+        atomic_store_explicit(cqe->freed, cqe->upto, memory_order_release);
+}
+
+/* IGNORE_OVERRUN: the oldest completion makes room; so does its work queue element. */
+static void drop_oldest(struct cq *cq, uint32_t head) {
+    pthread_mutex_lock(&cq->lock);
+    if (is_full(cq, head)) {
+        set_free(&cq->ring[cq->tail & cq->mask]);
+        atomic_store_explicit(&cq->tail, cq->tail + 1, memory_order_release);
+    }
+    pthread_mutex_unlock(&cq->lock);
+}
+
+static bool make_room(struct cq *cq, uint32_t head) {
+    if (!(cq->flags & RNIC_CREATE_CQ_ATTR_IGNORE_OVERRUN)) {
         atomic_store(&cq->overrun, true);
         return false;
     }
+    drop_oldest(cq, head);
+    return true;
+}
+
+static struct rnic_wc_times times_now(const struct cq *cq) {
+    struct rnic_wc_times times = {0};
+    if (cq->wc_flags & RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP)
+        times.raw = cq->timing->clock(cq->timing->arg);
+    if (cq->wc_flags & RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+        times.wallclock_ns = cq->timing->wallclock(cq->timing->arg);
+    return times;
+}
+
+bool cq_push(struct cq *cq, const struct cqe *cqe, bool solicited) {
+    uint32_t head = atomic_load_explicit(&cq->head, memory_order_relaxed);
+    if (atomic_load_explicit(&cq->overrun, memory_order_relaxed) || (is_full(cq, head) && !make_room(cq, head)))
+        return false;
     cq->ring[head & cq->mask] = *cqe;
+    if (cq->times)
+        cq->times[head & cq->mask] = times_now(cq);
     /* Sequentially consistent with req_notify: either it sees the completion or we see it armed. */
     atomic_store(&cq->head, head + 1);
     notify(cq, solicited || cqe->wc.status != RNIC_WC_SUCCESS);
     return true;
 }
 
-int cq_take(struct cq *cq, int n, struct rnic_wc *wc) {
+int cq_take_timed(struct cq *cq, int n, struct rnic_wc *wc, struct rnic_wc_times *times) {
     pthread_mutex_lock(&cq->lock);
     uint32_t tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
     uint32_t ready = atomic_load_explicit(&cq->head, memory_order_acquire) - tail;
@@ -90,8 +160,9 @@ int cq_take(struct cq *cq, int n, struct rnic_wc *wc) {
     for (uint32_t i = 0; i < count; i++) {
         const struct cqe *cqe = &cq->ring[(tail + i) & cq->mask];
         wc[i] = cqe->wc;
-        if (cqe->freed)
-            atomic_store_explicit(cqe->freed, cqe->upto, memory_order_release);
+        if (times)
+            times[i] = cq->times ? cq->times[(tail + i) & cq->mask] : (struct rnic_wc_times){0};
+        set_free(cqe);
     }
     atomic_store_explicit(&cq->tail, tail + count, memory_order_release);
     pthread_mutex_unlock(&cq->lock);
@@ -117,22 +188,23 @@ void cq_arm(struct cq *cq, bool solicited_only) {
 
 int cq_resize(struct cq *cq, int cqe, struct rnic_err *err) {
     uint32_t size = ring_size((uint32_t)cqe);
-    struct cqe *ring = calloc(size, sizeof *ring);
-    if (!ring)
+    struct rings rings;
+    if (make_rings(cq, size, &rings))
         return fail(err, -ENOMEM, "no memory for %d entries", cqe);
     pthread_mutex_lock(&cq->lock);
     uint32_t tail = cq->tail, held = cq->head - tail;
     if (held > size) {
         pthread_mutex_unlock(&cq->lock);
-        free(ring);
+        free(rings.entry);
+        free(rings.time);
         return fail(err, -EINVAL, "the queue holds %u completions, more than %d: poll them first", held, cqe);
     }
-    for (uint32_t i = 0; i < held; i++)
-        ring[(tail + i) & (size - 1)] = cq->ring[(tail + i) & cq->mask];
-    free(cq->ring);
-    cq->ring = ring;
-    cq->mask = size - 1;
-    cq->pub.cqe = (int)size;
+    for (uint32_t i = tail; i != tail + held; i++) {
+        rings.entry[i & (size - 1)] = cq->ring[i & cq->mask];
+        if (rings.time)
+            rings.time[i & (size - 1)] = cq->times[i & cq->mask];
+    }
+    adopt_rings(cq, &rings, size);
     pthread_mutex_unlock(&cq->lock);
     return 0;
 }

@@ -9,8 +9,17 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 
 #include "nic.h"
+
+/* What the completion queues of a device share. */
+struct cq_timing {
+    uint64_t (*clock)(void *arg);     /* ns; asked for timestamps and for events that wait, else never */
+    uint64_t (*wallclock)(void *arg); /* ns since 1970 */
+    void *arg;
+    struct cq *held; /* whose event waits for company, see moderation.h; device's lock */
+};
 
 enum cq_arm { CQ_NOT_ARMED, CQ_ARMED_SOLICITED, CQ_ARMED_ANY };
 
@@ -33,16 +42,29 @@ struct cq {
     struct rnic_cq pub;
     pthread_mutex_t lock; /* of consumers, of resize, and of cq_forget */
     struct cqe *ring;
+    struct rnic_wc_times *times; /* of the entries; NULL: no timestamps were asked for */
+    uint64_t wc_flags;           /* enum rnic_create_cq_wc_flags */
+    uint32_t flags;              /* enum rnic_create_cq_attr_flags */
     uint32_t mask;
     _Atomic uint32_t head; /* next to produce; engine */
     _Atomic uint32_t tail; /* next to consume; consumer */
     _Atomic int armed;     /* enum cq_arm */
-    _Atomic bool overrun;
-    int qps; /* that complete here, twice when for both queues; device's lock */
+    _Atomic bool overrun;  /* for good: the queue takes nothing any more */
+    _Atomic bool polled;   /* SINGLE_THREADED: a thread is at it */
+    int qps;               /* that complete here, twice when for both queues; device's lock */
 
     struct cq *next;  /* in its channel's list */
     uint32_t pending; /* events in the channel, not taken yet; channel's lock */
     uint32_t taken;   /* events taken and not acknowledged; channel's lock */
+
+    struct cq_timing *timing;
+    struct moderation {        /* device's lock */
+        uint64_t period;       /* ns; 0: events wait for nothing */
+        uint32_t count;        /* completions that end the wait */
+        uint32_t ripe;         /* completions that wait; 0: in no list */
+        uint64_t due;          /* when the first of them has waited long enough */
+        struct cq *next, **at; /* in timing->held */
+    } moderation;
 };
 
 struct event_queue {
@@ -52,19 +74,24 @@ struct event_queue {
     uint32_t head, tail, mask;
 };
 
+/* cqe: room for so many at least; wc_flags and flags are set already, and timing where those need it. */
 int cq_init(struct cq *cq, int cqe);
 void cq_free(struct cq *cq);
 int cq_resize(struct cq *cq, int cqe, struct rnic_err *err);
-/* Appends a completion and raises the event if armed. False: the queue is full, the completion is lost (IBA 11.2.6.1). */
+/* Appends a completion and raises the event if armed. False: the queue is full, or was once, and the completion is lost
+ * (IBA 11.2.6.1); with IGNORE_OVERRUN the oldest one is, instead. */
 bool cq_push(struct cq *cq, const struct cqe *cqe, bool solicited);
 /* The queue whose counter this is goes, or starts anew; its completions stay. */
 void cq_forget(struct cq *cq, const _Atomic uint32_t *freed);
-int cq_take(struct cq *cq, int n, struct rnic_wc *wc);
+/* Takes up to n; times: NULL, or where to put when they came. */
+int cq_take_timed(struct cq *cq, int n, struct rnic_wc *wc, struct rnic_wc_times *times);
+static inline int cq_take(struct cq *cq, int n, struct rnic_wc *wc) { return cq_take_timed(cq, n, wc, NULL); }
 static inline bool cq_empty(struct cq *cq) {
     return atomic_load_explicit(&cq->head, memory_order_acquire) ==
            atomic_load_explicit(&cq->tail, memory_order_relaxed);
 }
 void cq_arm(struct cq *cq, bool solicited_only);
+void cq_raise(struct cq *cq); /* the event that it is armed for */
 
 int channel_init(struct channel *ch);
 void channel_free(struct channel *ch);

@@ -131,6 +131,8 @@ static inline void inbound_proceed(struct inbound *in, const struct packet *pkt)
 
 /* Completes the receive that ends with this packet, if one does. */
 static inline void inbound_complete(struct qp *qp, const struct inbound *in, const struct packet *pkt) {
+    if (qp->cntrs && (pkt->row->mask & OPC_WRITE) && (pkt->row->mask & OPC_LAST))
+        qp_count(qp, RNIC_COMP_CNTR_OP_REMOTE_RDMA_WRITE, true, in->received);
     if (!(pkt->row->mask & OPC_USES_RQ)) {
         if (qp->tagged && pkt->row->mask & OPC_SEND)
             tagged_proceed(qp, pkt->solicited);

@@ -81,6 +81,13 @@ static void fail_receive(struct qp *qp, const struct packet *pkt, enum fault fau
     qp_complete_recv(qp, &wc, true);
 }
 
+/* What completion counters call it (enum rnic_comp_cntr_op). */
+static uint32_t remote_op(const struct packet *pkt) {
+    return pkt->row->mask & OPC_WRITE  ? RNIC_COMP_CNTR_OP_REMOTE_RDMA_WRITE
+           : pkt->row->mask & OPC_READ ? RNIC_COMP_CNTR_OP_REMOTE_RDMA_READ
+                                       : 0;
+}
+
 static void refuse(struct qp *qp, const struct packet *pkt, enum fault fault, int vendor_err) {
     struct responder *resp = &rc_of(qp)->resp;
     if (fault == FAULT_RNR) {
@@ -89,6 +96,8 @@ static void refuse(struct qp *qp, const struct packet *pkt, enum fault fault, in
     }
     want_nak(resp, faults[fault].syndrome);
     resp->dead = true;
+    if (qp->cntrs)
+        qp_count(qp, remote_op(pkt), false, 0);
     fail_receive(qp, pkt, fault, vendor_err);
     if (qp->state != RNIC_QPS_ERR)
         qp_error(qp, faults[fault].event);
@@ -408,6 +417,7 @@ static void refuse_response(struct qp *qp, struct resource *res) {
     }
     resp->psn = psn_add(res->first_psn, (int32_t)res->cur); /* the NAK carries this PSN */
     resp->queue_count = 0;
+    qp_count(qp, RNIC_COMP_CNTR_OP_REMOTE_RDMA_READ, false, 0);
     want_nak(resp, AETH_NAK_REMOTE_ACCESS);
     resp->dead = true;
     if (qp->state != RNIC_QPS_ERR)
@@ -432,6 +442,8 @@ bool resp_next(struct qp *qp, struct tx *tx, uint64_t now) {
         congestion_sent(qp, way, res->atomic ? 0 : rc_of(qp)->mtu, now);
         if (++res->cur < res->end)
             continue;
+        if (!res->atomic && !res->answered)
+            qp_count(qp, RNIC_COMP_CNTR_OP_REMOTE_RDMA_READ, true, res->length);
         res->queued = false;
         res->answered = true;
         resp->queue_head = (resp->queue_head + 1) % resp->res_size;

@@ -76,6 +76,45 @@ cdef class Context(Handle):
         check(self.ops.query_device(self.p, &attr, &err), "query_device", &err)
         return attr
 
+    @property
+    def num_comp_vectors(self):
+        """How many completion vectors there are, for create_cq() to choose from.
+
+        A vector stands for who delivers a queue's completion events.  The software RNIC has one, its engine thread.
+        """
+        self.need("num_comp_vectors")
+        return self.p.num_comp_vectors
+
+    def raw_query_device_ex(self):
+        """The fields of struct rnic_device_attr_ex."""
+        cdef rnic_device_attr_ex attr
+        cdef rnic_err err
+        self.need("query_device_ex")
+        memset(&attr, 0, sizeof(attr))
+        err.text[0] = 0
+        check(self.ops.query_device_ex(self.p, &attr, &err), "query_device_ex", &err)
+        return attr
+
+    def raw_query_rt_values(self, uint32_t comp_mask):
+        """(comp_mask, tv_sec, tv_nsec) of struct rnic_values_ex."""
+        cdef rnic_values_ex values
+        cdef rnic_err err
+        self.need("query_rt_values_ex")
+        memset(&values, 0, sizeof(values))
+        values.comp_mask = comp_mask
+        err.text[0] = 0
+        check(self.ops.query_rt_values(self.p, &values, &err), "query_rt_values_ex", &err)
+        return values.comp_mask, values.raw_clock.tv_sec, values.raw_clock.tv_nsec
+
+    def raw_query_comp_cntr_caps(self):
+        """The fields of struct rnic_comp_cntr_caps."""
+        cdef rnic_comp_cntr_caps caps
+        cdef rnic_err err
+        self.need("query_comp_cntr_caps")
+        err.text[0] = 0
+        check(self.ops.query_comp_cntr_caps(self.p, &caps, &err), "query_comp_cntr_caps", &err)
+        return caps
+
     def raw_query_port(self, int port):
         """The fields of struct rnic_port_attr."""
         cdef rnic_port_attr attr

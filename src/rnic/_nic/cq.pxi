@@ -4,7 +4,6 @@ cdef enum:
     POLL_STACK = 64     # completions that are polled into the stack; more go through the heap
 
 
-@cython.final
 cdef class CQ(Handle):
     """A completion queue: where finished work requests are reported (IBA 10.8; ibv_create_cq(3))."""
 
@@ -12,16 +11,33 @@ cdef class CQ(Handle):
     cdef unsigned unacked                #: events taken from the channel, not acknowledged yet
     cdef readonly CompChannel channel    #: Where this queue reports events, or None.
     cdef readonly object cq_context      #: The caller's own.
+    cdef bint in_batch                   # between start_poll() and end_poll(), see CQEX
 
-    def __cinit__(self, Context context not None, int cqe, CompChannel channel=None, cq_context=None):
+    def __cinit__(
+        self, Context context not None, cqe, CompChannel channel=None, cq_context=None, comp_vector=0,
+        extensions=None,
+    ):
+        """`extensions`: the fields of struct rnic_cq_init_attr_ex that are not arguments already."""
         cdef rnic_err err
         cdef rnic_comp_channel *ch = NULL
-        context.need("create_cq")
+        cdef rnic_cq_init_attr_ex attr
+        verb = "create_cq" if extensions is None else "create_cq_ex"
+        context.need(verb)
         if channel is not None:
-            channel.need("create_cq")
+            channel.need(verb)
             ch = channel.p
         err.text[0] = 0
-        check(context.ops.create_cq(context.p, cqe, ch, <void *>self, &self.p, &err), "create_cq", &err)
+        if extensions is None:
+            check(
+                context.ops.create_cq(context.p, cqe, ch, comp_vector, <void *>self, &self.p, &err), verb, &err
+            )
+        else:
+            memset(&attr, 0, sizeof(attr))
+            attr.cqe, attr.comp_vector = cqe, comp_vector
+            attr.channel, attr.cq_context = ch, <void *>self
+            attr.wc_flags, attr.comp_mask = extensions["wc_flags"], extensions["comp_mask"]
+            attr.flags = extensions["flags"]
+            check(context.ops.create_cq_ex(context.p, &attr, &self.p, &err), verb, &err)
         self.channel = channel
         self.cq_context = cq_context
         self.attach(context, (context,) if channel is None else (channel, context), "destroy_cq")
@@ -53,6 +69,8 @@ cdef class CQ(Handle):
         if n < 1:
             raise ValueError(f"poll({n}): at least one completion has to be asked for")
         self.need("poll_cq")
+        if self.in_batch:
+            raise VerbsError(EBUSY, f"a batch of {self.label()} is being polled: end_poll() first", "poll_cq")
         if n > POLL_STACK:
             n = min(n, max(self.p.cqe, POLL_STACK))
             wc = <rnic_wc *>PyMem_Malloc(n * sizeof(rnic_wc))
@@ -64,13 +82,33 @@ cdef class CQ(Handle):
                 got = self.ops.poll_cq(self.p, n, wc)
             self.calls -= 1
             if got < 0:
-                forked = self.pid != getpid()
-                why = "a device does not survive fork()" if forked else f"{self.label()} overran"
-                raise VerbsError(-got, why, "poll_cq")
+                self.raise_poll_error(got, "poll_cq")
             return completions(wc, got)
         finally:
             if wc is not stack:
                 PyMem_Free(wc)
+
+    cdef int raise_poll_error(self, int rc, str verb) except -1:
+        if self.pid != getpid():
+            why = "a device does not survive fork()"
+        elif rc == -EBUSY:
+            why = f"{self.label()} was created SINGLE_THREADED, and another thread is polling it"
+        else:
+            why = f"{self.label()} overran"
+        raise VerbsError(-rc, why, verb)
+
+    def modify(self, attr):
+        """Change what a ModifyCQAttr sets: moderation of completion events (ibv_modify_cq(3)).
+
+        An event that req_notify() asked for then waits until `cq_count` completions are there that would raise it,
+        or `cq_period` microseconds after the first of them; a period of 0 ends moderation.  An event that waits
+        when the limits change comes at once.  Raises VerbsError: EINVAL when the queue has no channel.
+        """
+        cdef rnic_modify_cq_attr c = attr.as_struct()
+        cdef rnic_err err
+        self.need("modify_cq")
+        err.text[0] = 0
+        check(self.ops.modify_cq(self.p, &c, &err), "modify_cq", &err)
 
     def req_notify(self, bint solicited_only=False):
         """Put one event into the channel at the next completion (ibv_req_notify_cq(3)).

@@ -53,6 +53,12 @@ cdef class Handle:
         for owner in owners:
             (<Handle>owner).users[<uintptr_t><void *>self] = me
 
+    cdef void add_owner(self, Handle owner):
+        """This needs one more object from now on."""
+        if owner not in self.owners:
+            self.owners = (owner, *self.owners)
+            owner.users[<uintptr_t><void *>self] = weakref.ref(self)
+
     cdef int finish(self, rnic_err *err):
         """Destroys the native object and lets the owners go; on failure nothing has changed."""
         cdef int rc = 0

@@ -31,6 +31,16 @@ cdef extern from "nic.h" nogil:
         RNIC_ACCESS_REMOTE_WRITE
         RNIC_ACCESS_REMOTE_ATOMIC
         RNIC_QPT_XRC_RECV
+        RNIC_WC_EX_WITH_BYTE_LEN
+        RNIC_WC_EX_WITH_IMM
+        RNIC_WC_EX_WITH_QP_NUM
+        RNIC_WC_EX_WITH_SRC_QP
+        RNIC_WC_EX_WITH_SLID
+        RNIC_WC_EX_WITH_SL
+        RNIC_WC_EX_WITH_DLID_PATH_BITS
+        RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP
+        RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK
+        RNIC_CQ_INIT_ATTR_MASK_PD
 
     struct rnic_err:
         char text[256]
@@ -99,9 +109,54 @@ cdef extern from "nic.h" nogil:
         uint8_t retry_cnt, rnr_retry, alt_port_num, alt_timeout
         uint32_t rate_limit
 
+    struct rnic_cq_moderation_caps:
+        uint16_t max_cq_count, max_cq_period
+
+    struct rnic_device_attr_ex:
+        rnic_device_attr orig_attr
+        uint64_t completion_timestamp_mask, hca_core_clock
+        rnic_cq_moderation_caps cq_mod_caps
+
+    struct c_timespec "timespec":
+        long tv_sec, tv_nsec
+
+    struct rnic_values_ex:
+        uint32_t comp_mask
+        c_timespec raw_clock
+
+    struct rnic_moderate_cq:
+        uint16_t cq_count, cq_period
+
+    struct rnic_modify_cq_attr:
+        uint32_t attr_mask
+        rnic_moderate_cq moderate
+
+    struct rnic_wc_times:
+        uint64_t raw, wallclock_ns
+
+    struct rnic_counter_attach_attr:
+        int counter_desc
+        uint32_t index, comp_mask
+
+    struct rnic_comp_cntr_init_attr:
+        uint32_t comp_mask
+        int type
+        uint32_t flags
+
+    struct rnic_comp_cntr_caps:
+        uint64_t max_value
+        uint32_t max_counters, supported_qp_attach_ops
+
+    struct rnic_comp_cntr:
+        pass
+
+    struct rnic_flow_counters:
+        pass
+
     struct rnic_context:
         const rnic_ops *ops
         int async_fd
+        int num_comp_vectors
 
     struct rnic_pd:
         pass
@@ -224,6 +279,15 @@ cdef extern from "nic.h" nogil:
         uint16_t pkey_index, slid
         uint8_t sl, dlid_path_bits
 
+    struct rnic_cq_init_attr_ex:
+        uint32_t cqe
+        void *cq_context
+        rnic_comp_channel *channel
+        uint32_t comp_vector
+        uint64_t wc_flags
+        uint32_t comp_mask, flags
+        rnic_pd *parent_domain
+
     struct rnic_async_event:
         int event_type
         int port_num
@@ -277,7 +341,8 @@ cdef extern from "nic.h" nogil:
         int (*create_comp_channel)(rnic_context *, rnic_comp_channel **, rnic_err *) noexcept nogil
         int (*destroy_comp_channel)(rnic_comp_channel *, rnic_err *) noexcept nogil
         int (*get_cq_event)(rnic_comp_channel *, rnic_cq **, rnic_err *) noexcept nogil
-        int (*create_cq)(rnic_context *, int, rnic_comp_channel *, void *, rnic_cq **, rnic_err *) noexcept nogil
+        int (*create_cq)(
+            rnic_context *, int, rnic_comp_channel *, uint32_t, void *, rnic_cq **, rnic_err *) noexcept nogil
         int (*resize_cq)(rnic_cq *, int, rnic_err *) noexcept nogil
         int (*destroy_cq)(rnic_cq *, rnic_err *) noexcept nogil
         int (*poll_cq)(rnic_cq *, int, rnic_wc *) noexcept nogil
@@ -315,6 +380,28 @@ cdef extern from "nic.h" nogil:
         int (*cm_slot)(rnic_context *, uint32_t *, rnic_err *) noexcept nogil
         int (*cm_watch)(rnic_context *, uint32_t, int *, rnic_err *) noexcept nogil
         int (*cm_watch_service)(rnic_context *, uint64_t, const rnic_gid *, int *, rnic_err *) noexcept nogil
+
+        int (*query_device_ex)(rnic_context *, rnic_device_attr_ex *, rnic_err *) noexcept nogil
+        int (*query_rt_values)(rnic_context *, rnic_values_ex *, rnic_err *) noexcept nogil
+        int (*create_cq_ex)(
+            rnic_context *, const rnic_cq_init_attr_ex *, rnic_cq **, rnic_err *) noexcept nogil
+        int (*poll_cq_ex)(rnic_cq *, int, rnic_wc *, rnic_wc_times *) noexcept nogil
+        int (*modify_cq)(rnic_cq *, const rnic_modify_cq_attr *, rnic_err *) noexcept nogil
+
+        int (*create_counters)(rnic_context *, rnic_flow_counters **, rnic_err *) noexcept nogil
+        int (*destroy_counters)(rnic_flow_counters *, rnic_err *) noexcept nogil
+        int (*attach_counters_point_flow)(
+            rnic_flow_counters *, const rnic_counter_attach_attr *, void *, rnic_err *) noexcept nogil
+        int (*read_counters)(rnic_flow_counters *, uint64_t *, uint32_t, uint32_t, rnic_err *) noexcept nogil
+
+        int (*query_comp_cntr_caps)(rnic_context *, rnic_comp_cntr_caps *, rnic_err *) noexcept nogil
+        int (*create_comp_cntr)(
+            rnic_context *, const rnic_comp_cntr_init_attr *, rnic_comp_cntr **, rnic_err *) noexcept nogil
+        int (*destroy_comp_cntr)(rnic_comp_cntr *, rnic_err *) noexcept nogil
+        int (*set_comp_cntr)(rnic_comp_cntr *, bint, uint64_t, rnic_err *) noexcept nogil
+        int (*inc_comp_cntr)(rnic_comp_cntr *, bint, uint64_t, rnic_err *) noexcept nogil
+        int (*read_comp_cntr)(rnic_comp_cntr *, bint, uint64_t *, rnic_err *) noexcept nogil
+        int (*attach_comp_cntr)(rnic_qp *, rnic_comp_cntr *, uint32_t, rnic_err *) noexcept nogil
 
         int (*get_async_event)(rnic_context *, rnic_async_event *, rnic_err *) noexcept nogil
 

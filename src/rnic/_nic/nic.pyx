@@ -24,7 +24,7 @@ import warnings
 import weakref
 from time import monotonic
 
-from rnic.enums import QPState, QPType, SendFlags, WCFlags, WCOpcode, WCStatus, WROpcode
+from rnic.enums import CreateCQWCFlags, QPState, QPType, SendFlags, WCFlags, WCOpcode, WCStatus, WROpcode
 from rnic.errors import PostError, VerbsError, explain_completion
 
 cdef extern from "<arpa/inet.h>" nogil:
@@ -51,10 +51,12 @@ include "pd.pxi"
 include "mr.pxi"
 include "event.pxi"
 include "cq.pxi"
+include "cntr.pxi"
 include "ah.pxi"
 include "listener.pxi"
 include "wr.pxi"
 include "wc.pxi"
+include "cq_ex.pxi"
 include "post.pxi"
 include "xrcd.pxi"
 include "srq.pxi"

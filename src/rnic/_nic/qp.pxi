@@ -149,6 +149,20 @@ cdef class QP(Poster):
         check(self.ops.detach_mcast(self.p, &gid, lid, &err), "detach_mcast", &err)
         self.groups.discard((raw_gid, lid))
 
+    def attach_comp_cntr(self, CompCntr comp_cntr not None, attr):
+        """Count operations in a completion counter from now on, until this closes (ibv_qp_attach_comp_cntr(3)).
+
+        `attr` is a QPAttachCompCntrAttr: which operations.  Each has one counter at most; a counter may serve many
+        queue pairs.  Raises VerbsError: EINVAL unless the queue pair is in RESET or INIT, EBUSY when one of the
+        operations has a counter, EOPNOTSUPP for one that the queue pair's type does not have.
+        """
+        cdef rnic_err err
+        self.need("attach_comp_cntr")
+        comp_cntr.need("attach_comp_cntr")
+        err.text[0] = 0
+        check(self.ops.attach_comp_cntr(self.p, comp_cntr.p, attr.op_mask, &err), "attach_comp_cntr", &err)
+        self.add_owner(comp_cntr)
+
     def raw_stats(self):
         """The fields of struct rnic_qp_stats."""
         cdef rnic_qp_stats stats

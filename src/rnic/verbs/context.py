@@ -17,12 +17,16 @@ from rnic.enums import (
     LinkLayer,
     NodeType,
     PortState,
+    QPAttachCompCntrOp,
     Transport,
+    ValuesMask,
     WCFlags,
 )
 from rnic.errors import VerbsError
 from rnic.verbs.ah import GID, AHAttr, Route
+from rnic.verbs.cntr import CompCntrCaps, CompCntrInitAttr
 from rnic.verbs.counters import Counters
+from rnic.verbs.cq import CQInitAttrEx, CQModerationCaps
 from rnic.verbs.device import Device
 from rnic.verbs.faults import Faults
 from rnic.verbs.pd import PD
@@ -30,7 +34,7 @@ from rnic.verbs.qp import QP, QPOpenAttr
 from rnic.verbs.srq import SRQ, SRQInitAttrEx
 from rnic.verbs.xrcd import XRCD
 
-__all__ = ["AsyncEvent", "Context", "DeviceAttr", "GIDEntry", "PortAttr"]
+__all__ = ["AsyncEvent", "Context", "DeviceAttr", "DeviceAttrEx", "GIDEntry", "PortAttr", "ValuesEx"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,27 @@ class DeviceAttr:
     phys_port_cnt: int
     max_inline_data: int
     """Bytes; not among libibverbs' fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAttrEx:
+    """What a device can do beyond DeviceAttr: libibverbs' fields (ibv_query_device_ex(3))."""
+
+    orig_attr: DeviceAttr
+    completion_timestamp_mask: int
+    """The bits of a completion's timestamp that count; 0: there are no timestamps."""
+    hca_core_clock: int
+    """kHz: what a timestamp counts."""
+    cq_mod_caps: CQModerationCaps
+
+
+@dataclass(frozen=True, slots=True)
+class ValuesEx:
+    """Values of a device that change all the time (ibv_query_rt_values_ex(3)); None was not asked for."""
+
+    comp_mask: ValuesMask
+    raw_clock: int | None
+    """What the timestamp of a completion would be now; the software RNIC counts ns of CLOCK_MONOTONIC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +146,9 @@ class AsyncEvent:
     """The QP, CQ or SRQ that it happened to, the port number, or None: the whole device."""
 
 
+_WORK_REQUESTS = CompCntrInitAttr()
+
+
 class Context(nic.Context):
     """An open device (ibv_open_device(3)); rnic.open_device() makes it.
 
@@ -163,11 +191,20 @@ class Context(nic.Context):
 
     def query_device(self) -> DeviceAttr:
         """What the device can do (ibv_query_device(3))."""
-        fields = self.raw_query_device()
-        fields["fw_ver"] = fields["fw_ver"].decode()
-        fields["device_cap_flags"] = DeviceCap(fields["device_cap_flags"])
-        fields["atomic_cap"] = AtomicCap(fields["atomic_cap"])
-        return DeviceAttr(**fields)
+        return _device_attr(self.raw_query_device())
+
+    def query_device_ex(self) -> DeviceAttrEx:
+        """What the device can do, with all that came later (ibv_query_device_ex(3))."""
+        fields = self.raw_query_device_ex()
+        fields["orig_attr"] = _device_attr(fields["orig_attr"])
+        fields["cq_mod_caps"] = CQModerationCaps.from_struct(fields["cq_mod_caps"])
+        return DeviceAttrEx(**fields)
+
+    def query_rt_values_ex(self, comp_mask: ValuesMask = ValuesMask.RAW_CLOCK) -> ValuesEx:
+        """The device's clock, now (ibv_query_rt_values_ex(3)); EINVAL for what it does not have."""
+        known, seconds, nanoseconds = self.raw_query_rt_values(int(comp_mask))
+        clock = seconds * 1_000_000_000 + nanoseconds if known & ValuesMask.RAW_CLOCK else None
+        return ValuesEx(ValuesMask(known), clock)
 
     def query_port(self, port_num: int = 1) -> PortAttr:
         """The state and the limits of a port (ibv_query_port(3)); EINVAL when there is no such port."""
@@ -329,10 +366,45 @@ class Context(nic.Context):
         return nic.CompChannel(self)
 
     def create_cq(
-        self, cqe: int, channel: nic.CompChannel | None = None, cq_context: object = None
+        self,
+        cqe: int,
+        channel: nic.CompChannel | None = None,
+        cq_context: object = None,
+        comp_vector: int = 0,
     ) -> nic.CQ:
         """A new completion queue for at least cqe completions (ibv_create_cq(3)).
 
-        With a channel, CQ.req_notify() makes it report there.  `cq_context` is the caller's own.
+        With a channel, CQ.req_notify() makes it report there.  `cq_context` is the caller's own.  Raises
+        VerbsError: EINVAL for a `comp_vector` that is not below num_comp_vectors.
         """
-        return nic.CQ(self, cqe, channel, cq_context)
+        return nic.CQ(self, cqe, channel, cq_context, comp_vector)
+
+    def create_cq_ex(self, attr: CQInitAttrEx) -> nic.CQEX:
+        """A new completion queue whose completions are looked at one by one (ibv_create_cq_ex(3)).
+
+        Raises VerbsError: EOPNOTSUPP for fields that the device's completions do not have.
+        """
+        return nic.CQEX(
+            self, attr.cqe, attr.channel, attr.cq_context, attr.comp_vector, extensions=attr.extensions()
+        )
+
+    def create_counters(self) -> nic.FlowCounters:
+        """A new object for counters of flows (ibv_create_counters(3))."""
+        return nic.FlowCounters(self)
+
+    def query_comp_cntr_caps(self) -> CompCntrCaps:
+        """What completion counters can count (rdma-core 64: ibv_query_comp_cntr_caps(3))."""
+        fields = self.raw_query_comp_cntr_caps()
+        fields["supported_qp_attach_ops"] = QPAttachCompCntrOp(fields["supported_qp_attach_ops"])
+        return CompCntrCaps(**fields)
+
+    def create_comp_cntr(self, attr: CompCntrInitAttr = _WORK_REQUESTS) -> nic.CompCntr:
+        """A new completion counter, at 0 (rdma-core 64: ibv_create_comp_cntr(3))."""
+        return nic.CompCntr(self, attr)
+
+
+def _device_attr(fields: dict[str, Any]) -> DeviceAttr:
+    fields["fw_ver"] = fields["fw_ver"].decode()
+    fields["device_cap_flags"] = DeviceCap(fields["device_cap_flags"])
+    fields["atomic_cap"] = AtomicCap(fields["atomic_cap"])
+    return DeviceAttr(**fields)

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+
+
+@cython.final
+cdef class CQEX(CQ):
+    """An extended completion queue, whose completions are looked at one by one (ibv_create_cq_ex(3)).
+
+        try:
+            cq.start_poll()
+            while True:
+                print(cq.wr_id, cq.status, cq.read_byte_len())
+                cq.next_poll()
+        ...
+
+    start_poll() and next_poll() return False when no completion is there, True when one is: then `wr_id`, `status` and
+    the read_...() methods speak of it, until the next one or end_poll().  A field that the queue was not created to
+    keep (CQInitAttrEx.wc_flags) cannot be read.  There is one current completion: threads that share the queue take
+    turns by a lock of their own.  Context.create_cq_ex() makes it.
+    """
+
+    cdef rnic_wc c
+    cdef rnic_wc_times times
+    cdef uint64_t flags
+    cdef bint current           # c is a completion
+
+    def __cinit__(
+        self, Context context not None, cqe, CompChannel channel=None, cq_context=None, comp_vector=0,
+        extensions=None,
+    ):
+        self.flags = extensions["wc_flags"]
+
+    cdef bint take(self, str verb) except -1:
+        """Makes the next completion the current one; False: there is none."""
+        cdef int got
+        self.current = False
+        self.calls += 1
+        with nogil:
+            got = self.ops.poll_cq_ex(self.p, 1, &self.c, &self.times)
+        self.calls -= 1
+        if got < 0:
+            self.raise_poll_error(got, verb)
+        self.current = got == 1
+        return self.current
+
+    def start_poll(self):
+        """Begin a batch with the oldest completion; False when there is none, and then no batch has begun.
+
+        Raises VerbsError: EBUSY when a batch has not ended, EOVERFLOW when the queue has overrun.
+        """
+        self.need("start_poll")
+        if self.in_batch:
+            raise VerbsError(EBUSY, f"a batch of {self.label()} is being polled: end_poll() first", "start_poll")
+        self.in_batch = True
+        try:
+            self.take("start_poll")
+        finally:
+            self.in_batch = self.current
+        return self.current
+
+    def next_poll(self):
+        """Go on to the next completion; False when there is none.  The batch goes on, until end_poll()."""
+        self.need("next_poll")
+        if not self.in_batch:
+            raise VerbsError(EINVAL, "no batch has begun: start_poll() first", "next_poll")
+        return self.take("next_poll")
+
+    def end_poll(self):
+        """End the batch; after a start_poll() that found nothing there is none to end, and this does nothing."""
+        self.in_batch = self.current = False
+
+    cdef int field(self, uint64_t flag, str name) except -1:
+        """Refuses what there is not: a current completion, or this field of it."""
+        if not self.current:
+            raise VerbsError(EINVAL, "no completion is being looked at: start_poll() first", name)
+        if flag & ~self.flags:
+            missing = CreateCQWCFlags(flag).name
+            raise VerbsError(EINVAL, f"{self.label()} does not keep it: create it with wc_flags {missing}", name)
+        return 0
+
+    @property
+    def wr_id(self):
+        """The work request's own number."""
+        self.field(0, "wr_id")
+        return self.c.wr_id
+
+    @property
+    def status(self):
+        """How it ended (WCStatus)."""
+        self.field(0, "status")
+        return WC_STATUS.get(self.c.status, self.c.status)
+
+    def read_opcode(self):
+        """What was done (WCOpcode)."""
+        self.field(0, "read_opcode")
+        return WC_OPCODE.get(self.c.opcode, self.c.opcode)
+
+    def read_vendor_err(self):
+        """The provider's own reason for a failure, a number."""
+        self.field(0, "read_vendor_err")
+        return self.c.vendor_err
+
+    def read_wc_flags(self):
+        """Which optional fields are valid (WCFlags)."""
+        self.field(0, "read_wc_flags")
+        return WCFlags(self.c.wc_flags)
+
+    def read_byte_len(self):
+        """Bytes received, read or fetched; of other operations it says nothing."""
+        self.field(RNIC_WC_EX_WITH_BYTE_LEN, "read_byte_len")
+        return self.c.byte_len
+
+    def read_imm_data(self):
+        """The 32-bit number that came with the message, or None when none came."""
+        self.field(RNIC_WC_EX_WITH_IMM, "read_imm_data")
+        return ntohl(self.c.imm_data) if self.c.wc_flags & RNIC_WCF_WITH_IMM else None
+
+    def read_invalidated_rkey(self):
+        """The key that the peer's SEND_WITH_INV made invalid, or None; it is kept with WITH_IMM."""
+        self.field(RNIC_WC_EX_WITH_IMM, "read_invalidated_rkey")
+        return self.c.invalidated_rkey if self.c.wc_flags & RNIC_WCF_WITH_INV else None
+
+    def read_qp_num(self):
+        """The local queue pair."""
+        self.field(RNIC_WC_EX_WITH_QP_NUM, "read_qp_num")
+        return self.c.qp_num
+
+    def read_src_qp(self):
+        """The sender's queue pair, of datagrams."""
+        self.field(RNIC_WC_EX_WITH_SRC_QP, "read_src_qp")
+        return self.c.src_qp
+
+    def read_slid(self):
+        """The sender's local identifier, of InfiniBand links."""
+        self.field(RNIC_WC_EX_WITH_SLID, "read_slid")
+        return self.c.slid
+
+    def read_sl(self):
+        """The service level that a datagram came with."""
+        self.field(RNIC_WC_EX_WITH_SL, "read_sl")
+        return self.c.sl
+
+    def read_dlid_path_bits(self):
+        """The path bits of the local identifier that a datagram was sent to."""
+        self.field(RNIC_WC_EX_WITH_DLID_PATH_BITS, "read_dlid_path_bits")
+        return self.c.dlid_path_bits
+
+    def read_completion_ts(self):
+        """When it came about, by the clock of Context.query_rt_values_ex(): DeviceAttrEx.hca_core_clock kHz."""
+        self.field(RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP, "read_completion_ts")
+        return self.times.raw
+
+    def read_completion_wallclock_ns(self):
+        """When it came about, in nanoseconds since 1970."""
+        self.field(RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, "read_completion_wallclock_ns")
+        return self.times.wallclock_ns
+
+    def explain(self):
+        """The current completion in words, as WC.explain()."""
+        cdef const char *cause
+        self.field(0, "explain")
+        cause = rnic_vendor_err_text(self.c.vendor_err)
+        text = "" if cause is NULL else cause.decode()
+        return explain_completion(self.c.status, text, self.c.qp_num, self.c.wr_id)
+
+    cdef str label(self):
+        return f"CQEX of {self.p.cqe}" if self.live else "CQEX"

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What counters of completions and of flows are created with."""
+
+from dataclasses import dataclass
+
+from rnic.enums import CompCntrType, CounterDescription, QPAttachCompCntrOp
+
+__all__ = ["CompCntrCaps", "CompCntrInitAttr", "CounterAttachAttr", "QPAttachCompCntrAttr"]
+
+
+@dataclass(frozen=True, slots=True)
+class CompCntrInitAttr:
+    """What a completion counter is created with (rdma-core 64: ibv_create_comp_cntr(3))."""
+
+    comp_mask: int = 0
+    type: CompCntrType = CompCntrType.WRS
+    """Whether it counts work requests or their bytes; failed ones count as one in either case."""
+    flags: int = 0
+    """Must be 0."""
+
+    def as_struct(self) -> dict[str, int]:
+        """The fields of struct rnic_comp_cntr_init_attr."""
+        return {"comp_mask": self.comp_mask, "type": int(self.type), "flags": self.flags}
+
+
+@dataclass(frozen=True, slots=True)
+class CompCntrCaps:
+    """What completion counters of a device can do (rdma-core 64: ibv_query_comp_cntr_caps(3))."""
+
+    max_value: int
+    """The increment that goes beyond it goes on from 0."""
+    max_counters: int
+    supported_qp_attach_ops: QPAttachCompCntrOp
+
+
+@dataclass(frozen=True, slots=True)
+class QPAttachCompCntrAttr:
+    """What of a queue pair is counted (rdma-core 64: ibv_qp_attach_comp_cntr(3))."""
+
+    op_mask: QPAttachCompCntrOp
+
+
+@dataclass(frozen=True, slots=True)
+class CounterAttachAttr:
+    """What of a flow is counted, and where (ibv_attach_counters_point_flow(3))."""
+
+    counter_desc: CounterDescription
+    index: int
+    comp_mask: int = 0
+
+    def as_struct(self) -> dict[str, int]:
+        """The fields of struct rnic_counter_attach_attr."""
+        return {"counter_desc": int(self.counter_desc), "index": self.index, "comp_mask": self.comp_mask}
