@@ -52,6 +52,9 @@ const char *rnic_vendor_err_text(int err) { return row_of(vendor_errs, COUNT(ven
 #define DEVICE_CAP(n, v) {"device_cap", #n, v},
 #define SRQ_ATTR_MASK(n, v) {"srq_attr_mask", #n, v},
 #define SRQ_TYPE(n, v) {"srq_type", #n, v},
+#define OPS_WR_OPCODE(n, v) {"ops_wr_opcode", #n, v},
+#define OPS_FLAGS(n, v) {"ops_flags", #n, v},
+#define TM_CAP_FLAGS(n, v) {"tm_cap_flags", #n, v},
 #define CREATE_CQ_WC_FLAGS(n, v) {"create_cq_wc_flags", #n, v},
 #define CQ_INIT_ATTR_MASK(n, v) {"cq_init_attr_mask", #n, v},
 #define CREATE_CQ_ATTR_FLAGS(n, v) {"create_cq_attr_flags", #n, v},
@@ -85,6 +88,9 @@ static const struct rnic_enum_row enum_rows[] = {
     RNIC_DEVICE_CAPS(DEVICE_CAP)
     RNIC_SRQ_ATTR_MASKS(SRQ_ATTR_MASK)
     RNIC_SRQ_TYPES(SRQ_TYPE)
+    RNIC_OPS_WR_OPCODES(OPS_WR_OPCODE)
+    RNIC_OPS_FLAGS(OPS_FLAGS)
+    RNIC_TM_CAP_FLAGS(TM_CAP_FLAGS)
     RNIC_CREATE_CQ_WC_FLAGS(CREATE_CQ_WC_FLAGS)
     RNIC_CQ_INIT_ATTR_MASKS(CQ_INIT_ATTR_MASK)
     RNIC_CREATE_CQ_ATTR_FLAGS(CREATE_CQ_ATTR_FLAGS)

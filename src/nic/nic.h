@@ -322,11 +322,17 @@ struct rnic_cq_moderation_caps {
     uint16_t max_cq_count, max_cq_period; /* completions; microseconds */
 };
 
+struct rnic_tm_caps {
+    uint32_t max_rndv_hdr_size; /* bytes of a rendezvous request: headers, and what follows them */
+    uint32_t max_num_tags, flags /* enum rnic_tm_cap_flags */, max_ops, max_sge;
+};
+
 struct rnic_device_attr_ex {
     struct rnic_device_attr orig_attr;
     uint64_t completion_timestamp_mask; /* the bits of a timestamp that count; 0: there are none */
     uint64_t hca_core_clock;            /* kHz: what a timestamp counts */
     struct rnic_cq_moderation_caps cq_mod_caps;
+    struct rnic_tm_caps tm_caps;
 };
 
 struct rnic_values_ex {
@@ -458,13 +464,18 @@ struct rnic_xrcd_init_attr {
     int oflags; /* O_CREAT, O_EXCL */
 };
 
+struct rnic_tm_cap { /* of a tag matching SRQ */
+    uint32_t max_num_tags, max_ops;
+};
+
 struct rnic_srq_init_attr_ex {
     void *srq_context;
     struct rnic_srq_attr attr; /* on return: what was granted */
     int srq_type;              /* enum rnic_srq_type */
     struct rnic_pd *pd;
     struct rnic_xrcd *xrcd; /* of an XRC one: whose queue pairs take from it, */
-    struct rnic_cq *cq;     /* and where its receives complete */
+    struct rnic_cq *cq;     /* of that and of a tag matching one: where its receives complete */
+    struct rnic_tm_cap tm_cap;
 };
 
 struct rnic_qp_open_attr {
@@ -574,10 +585,12 @@ struct rnic_modify_cq_attr {
     struct rnic_moderate_cq moderate;
 };
 
-/* When a completion came about; 0 where its queue was not created with that timestamp. */
-struct rnic_wc_times {
-    uint64_t raw;          /* of the device's clock, see hca_core_clock */
-    uint64_t wallclock_ns; /* since 1970 */
+/* What an extended completion queue keeps beside a completion; 0 where wc_flags do not ask for it. */
+struct rnic_wc_ex {
+    uint64_t raw;          /* when it came about, by the device's clock, see hca_core_clock */
+    uint64_t wallclock_ns; /* the same since 1970 */
+    uint64_t tag;          /* of the message that a tag matching SRQ has matched, */
+    uint32_t tm_priv;      /* and its app_ctx */
 };
 
 struct rnic_counter_attach_attr {
@@ -703,6 +716,9 @@ struct rnic_ops {
     int (*post_srq_recv)(struct rnic_srq *srq, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
                          struct rnic_err *err);
 
+    /* Operations on the matching list of a tag matching SRQ; of TAG_ADD tm.handle is written. As post_srq_recv. */
+    int (*post_srq_ops)(struct rnic_srq *srq, struct rnic_ops_wr *wr, struct rnic_ops_wr **bad, struct rnic_err *err);
+
     int (*open_xrcd)(struct rnic_context *ctx, const struct rnic_xrcd_init_attr *attr, struct rnic_xrcd **xrcd,
                      struct rnic_err *err);
     int (*close_xrcd)(struct rnic_xrcd *xrcd, struct rnic_err *err);
@@ -745,7 +761,7 @@ struct rnic_ops {
     int (*query_rt_values)(struct rnic_context *ctx, struct rnic_values_ex *values, struct rnic_err *err);
     int (*create_cq_ex)(struct rnic_context *ctx, const struct rnic_cq_init_attr_ex *attr, struct rnic_cq **cq,
                         struct rnic_err *err);
-    int (*poll_cq_ex)(struct rnic_cq *cq, int n, struct rnic_wc *wc, struct rnic_wc_times *times); /* as poll_cq */
+    int (*poll_cq_ex)(struct rnic_cq *cq, int n, struct rnic_wc *wc, struct rnic_wc_ex *times); /* as poll_cq */
     int (*modify_cq)(struct rnic_cq *cq, const struct rnic_modify_cq_attr *attr, struct rnic_err *err);
 
     /* Counters of flows: each index of the object counts what its points ask for. */

@@ -10,7 +10,20 @@ device in C.  `rnic.enums` and `rnic.errors` are leaves that all of them use.
 import importlib as _importlib
 import typing as _typing
 
-from rnic._nic.nic import CQ, CQEX, MR, SGE, WC, CompChannel, CompCntr, FlowCounters, RecvWR, SendWR
+from rnic._nic.nic import (
+    CQ,
+    CQEX,
+    MR,
+    SGE,
+    WC,
+    CompChannel,
+    CompCntr,
+    FlowCounters,
+    OpsWR,
+    RecvWR,
+    SendWR,
+    TMInfo,
+)
 from rnic.conn import Connection, Listener, connect, listen
 from rnic.enums import (
     MTU,
@@ -28,6 +41,8 @@ from rnic.enums import (
     LinkLayer,
     MigState,
     NodeType,
+    OpsFlags,
+    OpsWROpcode,
     PortState,
     QPAttachCompCntrOp,
     QPAttrMask,
@@ -37,6 +52,7 @@ from rnic.enums import (
     SendFlags,
     SRQAttrMask,
     SRQType,
+    TMCapFlags,
     Transport,
     ValuesMask,
     WCFlags,
@@ -47,14 +63,23 @@ from rnic.enums import (
 from rnic.errors import PostError, VerbsError
 from rnic.verbs.ah import AH, GID, AHAttr, Route
 from rnic.verbs.cntr import CompCntrCaps, CompCntrInitAttr, CounterAttachAttr, QPAttachCompCntrAttr
-from rnic.verbs.context import AsyncEvent, Context, DeviceAttr, DeviceAttrEx, GIDEntry, PortAttr, ValuesEx
+from rnic.verbs.context import (
+    AsyncEvent,
+    Context,
+    DeviceAttr,
+    DeviceAttrEx,
+    GIDEntry,
+    PortAttr,
+    TMCaps,
+    ValuesEx,
+)
 from rnic.verbs.counters import Counters
 from rnic.verbs.cq import WC_STANDARD_FLAGS, CQInitAttrEx, CQModerationCaps, ModerateCQ, ModifyCQAttr
 from rnic.verbs.device import Device, format_guid, get_device_list, open_device
 from rnic.verbs.faults import Faults, Lose
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, QPOpenAttr, QPStats
-from rnic.verbs.srq import SRQ, SRQAttr, SRQInitAttr, SRQInitAttrEx
+from rnic.verbs.srq import SRQ, SRQAttr, SRQInitAttr, SRQInitAttrEx, TMCap
 from rnic.verbs.xrcd import XRCD
 
 if _typing.TYPE_CHECKING:
@@ -105,6 +130,9 @@ __all__ = [
     "QPOpenAttr",
     "SRQInitAttr",
     "SRQInitAttrEx",
+    "TMCap",
+    "TMCaps",
+    "TMInfo",
     "SRQAttr",
     "DeviceAttrEx",
     "ValuesEx",
@@ -124,6 +152,7 @@ __all__ = [
     "SGE",
     "SendWR",
     "RecvWR",
+    "OpsWR",
     "WC",
     # connections
     "aio",
@@ -158,6 +187,9 @@ __all__ = [
     "ReadCountersFlags",
     "SRQAttrMask",
     "SRQType",
+    "OpsFlags",
+    "OpsWROpcode",
+    "TMCapFlags",
     "SendFlags",
     "Transport",
     "ValuesMask",

@@ -21,6 +21,9 @@ __all__ = [
     "QPAttrMask",
     "SRQAttrMask",
     "SRQType",
+    "OpsWROpcode",
+    "OpsFlags",
+    "TMCapFlags",
     "WROpcode",
     "SendFlags",
     "WCStatus",
@@ -197,6 +200,27 @@ class SRQType(IntEnum):
     TM = 2
 
 
+class OpsWROpcode(IntEnum):
+    """What is done to the matching list of a tag matching SRQ (ibv_post_srq_ops(3))."""
+
+    TAG_ADD = 0
+    TAG_DEL = 1
+    TAG_SYNC = 2
+
+
+class OpsFlags(IntFlag):
+    """How an operation on a matching list is carried out (ibv_post_srq_ops(3))."""
+
+    SIGNALED = 1 << 0
+    TM_SYNC = 1 << 1
+
+
+class TMCapFlags(IntFlag):
+    """On what tags are matched (ibv_query_device_ex(3))."""
+
+    RC = 1 << 0
+
+
 class WROpcode(IntEnum):
     """What a send work request asks for (IBA 10.7.2; ibv_post_send(3))."""
 
@@ -267,6 +291,11 @@ class WCOpcode(IntEnum):
     ATOMIC_WRITE = 9
     RECV = 128
     RECV_RDMA_WITH_IMM = 129
+    TM_ADD = 130
+    TM_DEL = 131
+    TM_SYNC = 132
+    TM_RECV = 133
+    TM_NO_TAG = 134
 
 
 class WCFlags(IntFlag):
@@ -276,6 +305,9 @@ class WCFlags(IntFlag):
     WITH_IMM = 1 << 1
     IP_CSUM_OK = 1 << 2
     WITH_INV = 1 << 3
+    TM_SYNC_REQ = 1 << 4
+    TM_MATCH = 1 << 5
+    TM_DATA_VALID = 1 << 6
 
 
 class EventType(IntEnum):

@@ -514,6 +514,26 @@ static int rec_post_srq_recv(struct rnic_srq *srq, const struct rnic_recv_wr *wr
     return 0;
 }
 
+/* Handles are 0x90 and on, in the order of the chain. */
+static int rec_post_srq_ops(struct rnic_srq *srq, struct rnic_ops_wr *wr, struct rnic_ops_wr **bad,
+                            struct rnic_err *err) {
+    for (uint32_t i = 0; wr; wr = wr->next, i++) {
+        int rc = fails_at(srq->ctx, "post_srq_ops", (int)i, err);
+
+        if (rc) {
+            *bad = wr;
+            return rc;
+        }
+        note(srq->ctx, "post_srq_ops wr_id=%lu opcode=%d flags=0x%x count=%u handle=0x%x recv=%lu tag=0x%lx mask=0x%lx",
+             wr->wr_id, wr->opcode, (unsigned)wr->flags, wr->tm.unexpected_cnt, wr->tm.handle, wr->tm.add.recv_wr_id,
+             wr->tm.add.tag, wr->tm.add.mask);
+        note_sges(srq->ctx, wr->tm.add.sg_list, wr->tm.add.num_sge);
+        if (wr->opcode == RNIC_WR_TAG_ADD)
+            wr->tm.handle = 0x90 + i;
+    }
+    return 0;
+}
+
 /* ---------------------------------------------------------------- xrc */
 
 static int rec_open_xrcd(struct rnic_context *ctx, const struct rnic_xrcd_init_attr *attr, struct rnic_xrcd **out,
@@ -578,7 +598,10 @@ static int rec_open_qp(struct rnic_context *ctx, const struct rnic_qp_open_attr 
 
 static int rec_query_device_ex(struct rnic_context *ctx, struct rnic_device_attr_ex *a, struct rnic_err *err) {
     note(ctx, "query_device_ex\n");
-    *a = (struct rnic_device_attr_ex){.completion_timestamp_mask = 33, .hca_core_clock = 34, .cq_mod_caps = {35, 36}};
+    *a = (struct rnic_device_attr_ex){.completion_timestamp_mask = 33,
+                                      .hca_core_clock = 34,
+                                      .cq_mod_caps = {35, 36},
+                                      .tm_caps = {37, 38, RNIC_TM_CAP_RC, 39, 40}};
     rec_query_device(ctx, &a->orig_attr, err);
     return fails(ctx, "query_device_ex", err);
 }
@@ -598,11 +621,11 @@ static int rec_create_cq_ex(struct rnic_context *ctx, const struct rnic_cq_init_
     return rc ? rc : cq_new(ctx, (int)a->cqe, a->channel, a->cq_context, out);
 }
 
-static int rec_poll_cq_ex(struct rnic_cq *cq, int n, struct rnic_wc *wc, struct rnic_wc_times *times) {
+static int rec_poll_cq_ex(struct rnic_cq *cq, int n, struct rnic_wc *wc, struct rnic_wc_ex *times) {
     int got = rec_poll_cq(cq, n, wc);
 
     for (int i = 0; i < got; i++)
-        times[i] = (struct rnic_wc_times){1000 + wc[i].wr_id, 2000 + wc[i].wr_id};
+        times[i] = (struct rnic_wc_ex){1000 + wc[i].wr_id, 2000 + wc[i].wr_id};
     return got;
 }
 
@@ -842,6 +865,7 @@ static const struct rnic_ops recorder_ops = {
     .query_srq = rec_query_srq,
     .destroy_srq = rec_destroy_srq,
     .post_srq_recv = rec_post_srq_recv,
+    .post_srq_ops = rec_post_srq_ops,
     .open_xrcd = rec_open_xrcd,
     .close_xrcd = rec_close_xrcd,
     .create_srq_ex = rec_create_srq_ex,

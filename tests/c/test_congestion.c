@@ -72,6 +72,7 @@ static void a_mark_is_answered_with_a_notification(void) {
     CHECK_EQ(bth_fecn(cnp_bytes), 0);
     CHECK_EQ(bth_dqpn(cnp_bytes), p.a.qp->pub.qp_num);
     CHECK_EQ(bth_pad(cnp_bytes), 0);
+    CHECK_EQ(bth_m(cnp_bytes), 0);
     for (int i = 0; i < CNP_RESERVED_BYTES; i++)
         CHECK_EQ(cnp_bytes[BTH_BYTES + i], 0);
     CHECK_EQ(COUNTER(&p.a, fault_marked), 1);

@@ -230,7 +230,7 @@ static void no_event_is_ever_lost(void) {
 
 static void timestamps_are_of_the_moment_of_the_completion(void) {
     struct rnic_wc wc[4];
-    struct rnic_wc_times times[4];
+    struct rnic_wc_ex times[4];
     open_cq(2, RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP | RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, 0);
     for (uint64_t i = 0; i < 2; i++) {
         clock_now = SEC + i;
@@ -239,7 +239,7 @@ static void timestamps_are_of_the_moment_of_the_completion(void) {
     CHECK_EQ(cq_resize(&cq, 16, NULL), 0);
     clock_now = 5 * SEC;
     push(2, false);
-    CHECK_EQ(cq_take_timed(&cq, 4, wc, times), 3);
+    CHECK_EQ(cq_take_ex(&cq, 4, wc, times), 3);
     for (uint64_t i = 0; i < 3; i++) {
         CHECK_EQ(wc[i].wr_id, i);
         CHECK_EQ(times[i].raw, i < 2 ? SEC + i : 5 * SEC);
@@ -250,18 +250,18 @@ static void timestamps_are_of_the_moment_of_the_completion(void) {
 
 static void the_clock_is_read_only_for_the_timestamp_that_was_asked_for(void) {
     struct rnic_wc wc;
-    struct rnic_wc_times times = {1, 1};
+    struct rnic_wc_ex times = {1, 1};
     open_cq(2, RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP, 0);
     timing.wallclock = NULL;
     push(1, false);
-    CHECK_EQ(cq_take_timed(&cq, 1, &wc, &times), 1);
+    CHECK_EQ(cq_take_ex(&cq, 1, &wc, &times), 1);
     CHECK_EQ(times.raw, SEC);
     CHECK_EQ(times.wallclock_ns, 0);
     close_cq();
     open_cq(2, 0, 0);
     timing.clock = NULL;
     push(1, false);
-    CHECK_EQ(cq_take_timed(&cq, 1, &wc, &times), 1);
+    CHECK_EQ(cq_take_ex(&cq, 1, &wc, &times), 1);
     CHECK_EQ(times.raw, 0);
     close_cq();
 }

@@ -321,7 +321,7 @@ static void *come_and_go(void *arg) {
         NEED(ops->post_send(qp, &wr, &bad, NULL) == 0);
         attr.qp_state = RNIC_QPS_ERR;
         NEED(ops->modify_qp(qp, &attr, RNIC_QP_STATE, NULL) == 0);
-        struct rnic_wc_times times[4];
+        struct rnic_wc_ex times[4];
         NEED(ops->poll_cq_ex(cq, 4, wc, times) >= 0);
         NEED(ops->destroy_qp(qp, NULL) == 0);
         NEED(ops->dereg_mr(mr, NULL) == 0);

@@ -17,11 +17,12 @@ int ah_resolve(struct dev *dev, const struct rnic_ah_attr *av, struct flow *to, 
     if (index >= dev->net.ngids)
         return fail(err, -EINVAL, "ah_attr.grh.sgid_index is %d; the GID table has %d entries", index, dev->net.ngids);
     struct port *port = &dev->ports[index];
-    *to = (struct flow){.src = port->addr,
-                        .port = port,
-                        .traffic_class = av->grh.traffic_class,
-                        .hop_limit = av->grh.hop_limit,
-                        .dst = {.sin6_family = AF_INET6, .sin6_port = htons(ROCE_UDP_PORT)}};
+    *to =
+        (struct flow){.src = port->addr,
+                      .port = port,
+                      .traffic_class = (uint8_t)(av->grh.traffic_class & ~ECN_MASK), /* the rest is routers' (CA17-5) */
+                      .hop_limit = av->grh.hop_limit,
+                      .dst = {.sin6_family = AF_INET6, .sin6_port = htons(ROCE_UDP_PORT)}};
     memcpy(&to->dst.sin6_addr, av->grh.dgid.raw, sizeof to->dst.sin6_addr);
     if (address_is_v4(&to->dst) != address_is_v4(&port->addr))
         return fail(err, -EINVAL, "ah_attr: dgid and the GID at sgid_index %d are not both IPv4 or both IPv6", index);

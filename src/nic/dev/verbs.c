@@ -93,7 +93,8 @@ static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *
 static int soft_query_device_ex(struct rnic_context *ctx, struct rnic_device_attr_ex *attr, struct rnic_err *err) {
     *attr = (struct rnic_device_attr_ex){.completion_timestamp_mask = UINT64_MAX,
                                          .hca_core_clock = 1000000, /* ns */
-                                         .cq_mod_caps = {UINT16_MAX, UINT16_MAX}};
+                                         .cq_mod_caps = {UINT16_MAX, UINT16_MAX},
+                                         .tm_caps = verbs_tm_caps};
     return soft_query_device(ctx, &attr->orig_attr, err);
 }
 
@@ -244,6 +245,7 @@ const struct rnic_ops soft_ops = {
     .query_srq = soft_query_srq,
     .destroy_srq = soft_destroy_srq,
     .post_srq_recv = soft_post_srq_recv,
+    .post_srq_ops = soft_post_srq_ops,
     .open_xrcd = soft_open_xrcd,
     .close_xrcd = soft_close_xrcd,
     .create_srq_ex = soft_create_srq_ex,

@@ -39,7 +39,7 @@ int soft_create_cq(struct rnic_context *ctx, int cqe, struct rnic_comp_channel *
 int soft_create_cq_ex(struct rnic_context *ctx, const struct rnic_cq_init_attr_ex *attr, struct rnic_cq **out,
                       struct rnic_err *err);
 int soft_modify_cq(struct rnic_cq *pub, const struct rnic_modify_cq_attr *attr, struct rnic_err *err);
-int soft_poll_cq_ex(struct rnic_cq *pub, int n, struct rnic_wc *wc, struct rnic_wc_times *times);
+int soft_poll_cq_ex(struct rnic_cq *pub, int n, struct rnic_wc *wc, struct rnic_wc_ex *times);
 int soft_resize_cq(struct rnic_cq *cq, int cqe, struct rnic_err *err);
 int soft_destroy_cq(struct rnic_cq *pub, struct rnic_err *err);
 int soft_poll_cq(struct rnic_cq *pub, int n, struct rnic_wc *wc);
@@ -86,8 +86,11 @@ static inline struct qp *qp_of(struct rnic_qp *pub) { return ((struct qp *)pub)-
 
 /* verbs_srq.c */
 int verbs_make_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr *attr, struct srq **out,
-                   struct rnic_err *err);                  /* one that nobody counts yet */
+                   struct rnic_err *err); /* one that nobody counts yet */
+int verbs_join_domain(struct dev *dev, struct srq *srq, const struct rnic_srq_init_attr_ex *attr, struct rnic_err *err);
 void verbs_leave_domain(struct dev *dev, struct srq *srq); /* an XRC one that is being destroyed */
+int soft_create_srq_ex(struct rnic_context *ctx, struct rnic_srq_init_attr_ex *attr, struct rnic_srq **out,
+                       struct rnic_err *err);
 int soft_create_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr *attr, struct rnic_srq **out,
                     struct rnic_err *err);
 int soft_modify_srq(struct rnic_srq *pub, const struct rnic_srq_attr *attr, uint32_t mask, struct rnic_err *err);
@@ -96,13 +99,21 @@ int soft_destroy_srq(struct rnic_srq *pub, struct rnic_err *err);
 int soft_post_srq_recv(struct rnic_srq *pub, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
                        struct rnic_err *err);
 
+/* verbs_tag.c */
+extern const struct rnic_tm_caps verbs_tm_caps;
+int verbs_check_tags(const struct rnic_tm_cap *cap, struct rnic_err *err);
+int verbs_make_tags(struct srq *srq, const struct rnic_tm_cap *cap, struct rnic_err *err);
+void verbs_free_tags(struct srq *srq);
+int verbs_check_tagged(const struct rnic_qp_init_attr *attr, struct rnic_err *err);
+void verbs_tagged_cap(const struct srq *srq, struct rnic_qp_cap *cap); /* what the device needs for itself */
+int verbs_make_tagged(struct qp *qp);                                  /* one that takes from such an SRQ */
+int soft_post_srq_ops(struct rnic_srq *pub, struct rnic_ops_wr *wr, struct rnic_ops_wr **bad, struct rnic_err *err);
+
 /* verbs_xrc.c */
 struct xrcd;
 int soft_open_xrcd(struct rnic_context *ctx, const struct rnic_xrcd_init_attr *attr, struct rnic_xrcd **out,
                    struct rnic_err *err);
 int soft_close_xrcd(struct rnic_xrcd *pub, struct rnic_err *err);
-int soft_create_srq_ex(struct rnic_context *ctx, struct rnic_srq_init_attr_ex *attr, struct rnic_srq **out,
-                       struct rnic_err *err);
 int soft_create_xrc_qp(struct rnic_xrcd *xrcd, struct rnic_qp_init_attr *attr, struct rnic_qp **out,
                        struct rnic_err *err);
 int soft_open_qp(struct rnic_context *ctx, const struct rnic_qp_open_attr *attr, struct rnic_qp **out,

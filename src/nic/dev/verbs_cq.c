@@ -77,7 +77,7 @@ static int check_cqe(int cqe, struct rnic_err *err) {
 #define WC_FLAGS                                                                                                       \
     (RNIC_WC_EX_WITH_BYTE_LEN | RNIC_WC_EX_WITH_IMM | RNIC_WC_EX_WITH_QP_NUM | RNIC_WC_EX_WITH_SRC_QP |                \
      RNIC_WC_EX_WITH_SLID | RNIC_WC_EX_WITH_SL | RNIC_WC_EX_WITH_DLID_PATH_BITS |                                      \
-     RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP | RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+     RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP | RNIC_WC_EX_WITH_TM_INFO | RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
 #define CREATE_FLAGS (RNIC_CREATE_CQ_ATTR_SINGLE_THREADED | RNIC_CREATE_CQ_ATTR_IGNORE_OVERRUN)
 #define INIT_MASK (RNIC_CQ_INIT_ATTR_MASK_FLAGS | RNIC_CQ_INIT_ATTR_MASK_PD)
 
@@ -215,15 +215,15 @@ static void end_poll(struct cq *cq) {
         atomic_store(&cq->polled, false);
 }
 
-static int poll_cq(struct dev *dev, struct cq *cq, int n, struct rnic_wc *wc, struct rnic_wc_times *times) {
+static int poll_cq(struct dev *dev, struct cq *cq, int n, struct rnic_wc *wc, struct rnic_wc_ex *times) {
     if (cq_empty(cq)) /* and armed: whoever polls is about to wait for the event */
         progress_poll(dev, atomic_load_explicit(&cq->armed, memory_order_relaxed) != CQ_NOT_ARMED);
-    int got = cq_empty(cq) ? 0 : cq_take_timed(cq, n, wc, times);
+    int got = cq_empty(cq) ? 0 : cq_take_ex(cq, n, wc, times);
     progress_polled(dev, got > 0);
     return got == 0 && atomic_load_explicit(&cq->overrun, memory_order_relaxed) ? -EOVERFLOW : got;
 }
 
-int soft_poll_cq_ex(struct rnic_cq *pub, int n, struct rnic_wc *wc, struct rnic_wc_times *times) {
+int soft_poll_cq_ex(struct rnic_cq *pub, int n, struct rnic_wc *wc, struct rnic_wc_ex *times) {
     struct dev *dev = dev_of(pub->ctx);
     struct cq *cq = (struct cq *)pub;
     if (n <= 0)

@@ -8,6 +8,7 @@
 #include "base/fail.h"
 #include "dev/verbs.h"
 #include "link/group.h"
+#include "qp/tagged.h"
 #include "roce/roce.h"
 
 int verbs_check_cap(const struct rnic_qp_cap *cap, struct rnic_err *err) {
@@ -74,6 +75,8 @@ static int check_init(const struct rnic_pd *pd, const struct rnic_qp_init_attr *
         return fail(err, -EINVAL, "the shared receive queue belongs to another device than the protection domain");
     if (attr->srq && ((const struct srq *)attr->srq)->xrc)
         return fail(err, -EINVAL, "the shared receive queue is an XRC one: XRC_RECV queue pairs take from it");
+    if (attr->srq && ((const struct srq *)attr->srq)->tags && verbs_check_tagged(attr, err))
+        return -EOPNOTSUPP;
     int rc = check_cqs(pd, attr, err);
     return rc ? rc : verbs_check_cap(&attr->cap, err);
 }
@@ -84,6 +87,7 @@ void verbs_free_qp(struct qp *qp) {
     wq_free(&qp->sq);
     wq_free(&qp->rq);
     free(qp->cntrs);
+    free(qp->tagged);
     free(qp);
 }
 
@@ -125,11 +129,14 @@ struct qp *verbs_make_qp(struct dev *dev, struct rnic_pd *pd, struct rnic_qp_ini
     qp->sq.qp_type = attr->qp_type;
     qp->srq = (struct srq *)attr->srq;
     qp->no_receives = !receives_of_its_own(attr);
+    bool tagged = qp->srq && qp->srq->tags;
     qp->sq.pd = pd;
     qp->rq.pd = attr->srq ? attr->srq->pd : pd;
     qp->sq_sig_all = attr->sq_sig_all;
     qp->timer_at = NEVER;
-    if (make_queues(qp, &attr->cap) || qp->engine->create(qp)) {
+    if (tagged)
+        verbs_tagged_cap(qp->srq, &attr->cap);
+    if (make_queues(qp, &attr->cap) || (tagged && verbs_make_tagged(qp)) || qp->engine->create(qp)) {
         verbs_free_qp(qp);
         return NULL;
     }
@@ -225,6 +232,8 @@ void verbs_leave_qp(struct dev *dev, struct qp *qp) {
     sched_forget(dev, qp);
     qp_forget_completions(qp);
     comp_cntrs_detach(qp);
+    if (qp->tagged)
+        tag_forget(qp->tagged->list, qp);
     if (dev->gsi == qp)
         dev->gsi = NULL;
     else
@@ -384,6 +393,11 @@ int soft_query_qp_stats(struct rnic_qp *pub, struct rnic_qp_stats *out, struct r
 static int cannot_send(const struct qp *qp, int state, struct rnic_err *err) {
     if (qp->pub.qp_type == RNIC_QPT_XRC_RECV)
         return fail(err, -EINVAL, "an XRC_RECV queue pair does not send: answers take an XRC_SEND queue pair");
+    if (qp->tagged)
+        return fail(
+            err, -EINVAL,
+            "the send queue of a queue pair that takes from a tag matching SRQ is the device's: send by another "
+            "queue pair");
     return fail(err, -EINVAL, "the queue pair is in %s; sending needs RTS", qp_state_name(state));
 }
 
@@ -399,7 +413,7 @@ int soft_post_send(struct rnic_qp *pub, const struct rnic_send_wr *wr, const str
     struct dev *dev = dev_of(pub->ctx);
     struct qp *qp = (struct qp *)pub;
     int rc = dev_check_alive(dev, err), state = qp->state;
-    if (!rc && state < RNIC_QPS_RTS)
+    if (!rc && (state < RNIC_QPS_RTS || qp->tagged))
         rc = cannot_send(qp, state, err);
     if (rc) {
         *bad = wr;

@@ -8,6 +8,7 @@
 #include "base/fail.h"
 #include "dev/verbs.h"
 #include "queue/srq.h"
+#include "queue/tag.h"
 
 static int check_srq(const struct rnic_srq_attr *attr, struct rnic_err *err) {
     if (attr->max_wr < 1 || attr->max_wr > MAX_SRQ_WR)
@@ -50,6 +51,75 @@ int soft_create_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr 
     *out = &srq->pub;
     return 0;
 }
+
+/* ---------------------------------------------------------------- of other types */
+
+static int check_ex(struct rnic_context *ctx, const struct rnic_srq_init_attr_ex *attr, struct rnic_err *err) {
+    bool xrc = attr->srq_type == RNIC_SRQT_XRC, tm = attr->srq_type == RNIC_SRQT_TM;
+    if (attr->srq_type < RNIC_SRQT_BASIC || attr->srq_type > RNIC_SRQT_TM)
+        return fail(err, -EOPNOTSUPP, "shared receive queue type %d: this device has BASIC (%d), XRC (%d) and TM (%d)",
+                    attr->srq_type, RNIC_SRQT_BASIC, RNIC_SRQT_XRC, RNIC_SRQT_TM);
+    if (!attr->pd)
+        return fail(err, -EINVAL, "a shared receive queue needs a pd");
+    if (xrc && (!attr->xrcd || !attr->cq))
+        return fail(err, -EINVAL, "an XRC shared receive queue needs an xrcd, and a cq where its receives complete");
+    if (tm && !attr->cq)
+        return fail(err, -EINVAL, "a tag matching SRQ needs a cq, where its receives complete");
+    if ((!xrc && attr->xrcd) || (!xrc && !tm && attr->cq))
+        return fail(err, -EINVAL,
+                    "xrcd is of XRC shared receive queues, cq of those and of tag matching ones: give "
+                    "srq_type");
+    if (attr->pd->ctx != ctx || (attr->xrcd && attr->xrcd->ctx != ctx) || (attr->cq && attr->cq->ctx != ctx))
+        return fail(err, -EINVAL, "pd, xrcd and cq have to be of this device");
+    return tm ? verbs_check_tags(&attr->tm_cap, err) : 0;
+}
+
+/* What makes it one of its type; under the lock. */
+static int specialise(struct dev *dev, struct srq *srq, const struct rnic_srq_init_attr_ex *attr,
+                      struct rnic_err *err) {
+    int rc = attr->srq_type == RNIC_SRQT_XRC ? verbs_join_domain(dev, srq, attr, err) : 0;
+    if (rc)
+        return rc;
+    srq->cq = attr->cq;
+    if (attr->cq)
+        ((struct cq *)attr->cq)->qps++;
+    ((struct pd *)srq->pub.pd)->srqs++;
+    return 0;
+}
+
+static void free_srq(struct srq *srq) {
+    verbs_free_tags(srq);
+    srq_free(srq);
+    free(srq);
+}
+
+int soft_create_srq_ex(struct rnic_context *ctx, struct rnic_srq_init_attr_ex *attr, struct rnic_srq **out,
+                       struct rnic_err *err) {
+    struct dev *dev = dev_of(ctx);
+    struct srq *srq = NULL;
+    int rc = dev_check_alive(dev, err);
+    if (!rc)
+        rc = check_ex(ctx, attr, err);
+    if (!rc)
+        rc = verbs_make_srq(attr->pd, attr->srq_context, &attr->attr, &srq, err);
+    if (rc)
+        return rc;
+    if (attr->srq_type == RNIC_SRQT_TM)
+        rc = verbs_make_tags(srq, &attr->tm_cap, err);
+    if (!rc) {
+        dev_lock(dev);
+        rc = specialise(dev, srq, attr, err);
+        dev_unlock(dev);
+    }
+    if (rc) {
+        free_srq(srq);
+        return rc;
+    }
+    *out = &srq->pub;
+    return 0;
+}
+
+/* ---------------------------------------------------------------- what all can do */
 
 static int modify(struct srq *srq, const struct rnic_srq_attr *attr, uint32_t mask, struct rnic_err *err) {
     uint32_t max_wr = mask & RNIC_SRQ_MAX_WR ? attr->max_wr : srq->q.max_wr;
@@ -99,14 +169,15 @@ int soft_destroy_srq(struct rnic_srq *pub, struct rnic_err *err) {
     if (!qps) {
         if (srq->xrc)
             verbs_leave_domain(dev, srq);
+        if (srq->cq)
+            ((struct cq *)srq->cq)->qps--;
         ((struct pd *)pub->pd)->srqs--;
         event_forget(&dev->nic.events, pub->srq_context);
     }
     dev_unlock(dev);
     if (qps)
         return fail(err, -EBUSY, "%d queue pairs take from it", qps);
-    srq_free(srq);
-    free(srq);
+    free_srq(srq);
     return 0;
 }
 

@@ -164,63 +164,20 @@ void xrc_abandon(struct dev *dev) {
 
 /* ---------------------------------------------------------------- shared receive queues */
 
-static int check_srq(struct rnic_context *ctx, const struct rnic_srq_init_attr_ex *attr, struct rnic_err *err) {
-    bool xrc = attr->srq_type == RNIC_SRQT_XRC;
-    if (attr->srq_type != RNIC_SRQT_BASIC && !xrc)
-        return fail(err, -EOPNOTSUPP, "shared receive queue type %d: this device has BASIC (%d) and XRC (%d)",
-                    attr->srq_type, RNIC_SRQT_BASIC, RNIC_SRQT_XRC);
-    if (!attr->pd)
-        return fail(err, -EINVAL, "a shared receive queue needs a pd");
-    if (xrc && (!attr->xrcd || !attr->cq))
-        return fail(err, -EINVAL, "an XRC shared receive queue needs an xrcd, and a cq where its receives complete");
-    if (!xrc && (attr->xrcd || attr->cq))
-        return fail(err, -EINVAL, "xrcd and cq are of XRC shared receive queues: give srq_type XRC");
-    if (attr->pd->ctx != ctx || (xrc && (attr->xrcd->ctx != ctx || attr->cq->ctx != ctx)))
-        return fail(err, -EINVAL, "pd, xrcd and cq have to be of this device");
+int verbs_join_domain(struct dev *dev, struct srq *srq, const struct rnic_srq_init_attr_ex *attr,
+                      struct rnic_err *err) {
+    struct xrcd *xrcd = (struct xrcd *)attr->xrcd;
+    int rc = xrc_add_srq(&dev->nic, srq, &xrcd->of->domain, attr->cq);
+    if (rc)
+        return fail(err, rc, "no memory, or no number is free for it");
+    srq->xrcd = xrcd;
+    xrcd->srqs++;
     return 0;
-}
-
-static int enter_domain(struct dev *dev, struct srq *srq, struct xrcd *xrcd, struct rnic_cq *cq, struct rnic_err *err) {
-    dev_lock(dev);
-    int rc = xrc_add_srq(&dev->nic, srq, &xrcd->of->domain, cq);
-    if (!rc) {
-        srq->xrcd = xrcd;
-        xrcd->srqs++;
-        ((struct cq *)cq)->qps++;
-        ((struct pd *)srq->pub.pd)->srqs++;
-    }
-    dev_unlock(dev);
-    return rc ? fail(err, rc, "no memory, or no number is free for it") : 0;
 }
 
 void verbs_leave_domain(struct dev *dev, struct srq *srq) {
     xrc_remove_srq(&dev->nic, srq);
     srq->xrcd->srqs--;
-    ((struct cq *)srq->cq)->qps--;
-}
-
-int soft_create_srq_ex(struct rnic_context *ctx, struct rnic_srq_init_attr_ex *attr, struct rnic_srq **out,
-                       struct rnic_err *err) {
-    struct dev *dev = dev_of(ctx);
-    struct srq *srq = NULL;
-    int rc = dev_check_alive(dev, err);
-    if (!rc)
-        rc = check_srq(ctx, attr, err);
-    if (rc)
-        return rc;
-    if (attr->srq_type == RNIC_SRQT_BASIC)
-        return soft_create_srq(attr->pd, attr->srq_context, &attr->attr, out, err);
-    rc = verbs_make_srq(attr->pd, attr->srq_context, &attr->attr, &srq, err);
-    if (rc)
-        return rc;
-    rc = enter_domain(dev, srq, (struct xrcd *)attr->xrcd, attr->cq, err);
-    if (rc) {
-        srq_free(srq);
-        free(srq);
-        return rc;
-    }
-    *out = &srq->pub;
-    return 0;
 }
 
 /* ---------------------------------------------------------------- queue pairs */

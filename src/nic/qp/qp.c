@@ -50,7 +50,7 @@ static void overrun(struct qp *qp, struct cq *cq, bool first) {
 static void enter(struct qp *qp, struct rnic_cq *to, const struct cqe *cqe, bool solicited) {
     struct cq *cq = (struct cq *)to;
     bool first = !atomic_load(&cq->overrun);
-    if (!cq_push(cq, cqe, solicited))
+    if (!cq_push_ex(cq, cqe, qp->tagged ? &qp->tagged->info : NULL, solicited))
         overrun(qp, cq, first);
 }
 

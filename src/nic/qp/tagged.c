@@ -36,16 +36,23 @@ static void move_in(struct wq *rq, const struct tag_entry *e) {
     atomic_store_explicit(&rq->head, wq_head(rq) + 1, memory_order_release);
 }
 
+static void tell_of(struct tagged *t, const struct tag_entry *e) {
+    t->info.tag = e->message_tag;
+    t->info.tm_priv = e->message_app_ctx;
+}
+
 bool tagged_take(struct qp *qp, const struct packet *pkt) {
     struct tagged *t = qp->tagged;
     t->told = false;
     t->opcode = read_header(t, pkt);
+    t->info = (struct rnic_wc_ex){0};
     t->entry = has_tag(t) ? tag_match(t->list, tmh_tag(t->header)) : NULL;
     if (t->entry && t->opcode == TMH_RNDV && !incomplete(t) && !may_read(qp))
         return false;
     if (t->entry) {
-        tag_take(t->entry, qp);
+        tag_take(t->entry, qp, tmh_tag(t->header), tmh_app_ctx(t->header));
         move_in(&qp->rq, t->entry);
+        tell_of(t, t->entry);
         return true;
     }
     if (!qp_takes_shared(qp))
@@ -182,8 +189,11 @@ void tagged_sent(struct qp *qp, const struct send_wqe *wqe) {
         wc.status = wqe->status;
         wc.vendor_err = wqe->vendor_err;
         wc.byte_len = wqe->length;
+        struct rnic_wc_ex under_way = qp->tagged->info;
+        tell_of(qp->tagged, e);
         tag_release(qp->tagged->list, e);
         qp_tell(qp, &wc, true);
+        qp->tagged->info = under_way;
     }
     wq_pop(&qp->sq);
     atomic_store_explicit(&qp->sq.freed, wq_tail(&qp->sq), memory_order_release);

@@ -31,29 +31,30 @@ static uint32_t ring_size(uint32_t n) {
 
 /* ---------------------------------------------------------------- completion queue */
 
-#define TIMESTAMPS (RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP | RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+#define BESIDE                                                                                                        \
+    (RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP | RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK | RNIC_WC_EX_WITH_TM_INFO)
 
 struct rings {
     struct cqe *entry;
-    struct rnic_wc_times *time;
+    struct rnic_wc_ex *beside;
 };
 
 static int make_rings(const struct cq *cq, uint32_t size, struct rings *out) {
-    bool timed = cq->wc_flags & TIMESTAMPS;
+    bool more = cq->wc_flags & BESIDE;
     out->entry = calloc(size, sizeof *out->entry);
-    out->time = timed ? calloc(size, sizeof *out->time) : NULL;
-    if (out->entry && (out->time || !timed))
+    out->beside = more ? calloc(size, sizeof *out->beside) : NULL;
+    if (out->entry && (out->beside || !more))
         return 0;
     free(out->entry);
-    free(out->time);
+    free(out->beside);
     return -ENOMEM;
 }
 
 static void adopt_rings(struct cq *cq, const struct rings *rings, uint32_t size) {
     free(cq->ring);
-    free(cq->times);
+    free(cq->beside);
     cq->ring = rings->entry;
-    cq->times = rings->time;
+    cq->beside = rings->beside;
     cq->mask = size - 1;
     cq->pub.cqe = (int)size;
 }
@@ -71,7 +72,7 @@ int cq_init(struct cq *cq, int cqe) {
 void cq_free(struct cq *cq) {
     pthread_mutex_destroy(&cq->lock);
     free(cq->ring);
-    free(cq->times);
+    free(cq->beside);
 }
 
 static void channel_push(struct channel *ch, struct cq *cq) {
@@ -130,29 +131,29 @@ static bool make_room(struct cq *cq, uint32_t head) {
     return true;
 }
 
-static struct rnic_wc_times times_now(const struct cq *cq) {
-    struct rnic_wc_times times = {0};
+static struct rnic_wc_ex beside_now(const struct cq *cq, const struct rnic_wc_ex *known) {
+    struct rnic_wc_ex ex = known ? *known : (struct rnic_wc_ex){0};
     if (cq->wc_flags & RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP)
-        times.raw = cq->timing->clock(cq->timing->arg);
+        ex.raw = cq->timing->clock(cq->timing->arg);
     if (cq->wc_flags & RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
-        times.wallclock_ns = cq->timing->wallclock(cq->timing->arg);
-    return times;
+        ex.wallclock_ns = cq->timing->wallclock(cq->timing->arg);
+    return ex;
 }
 
-bool cq_push(struct cq *cq, const struct cqe *cqe, bool solicited) {
+bool cq_push_ex(struct cq *cq, const struct cqe *cqe, const struct rnic_wc_ex *known, bool solicited) {
     uint32_t head = atomic_load_explicit(&cq->head, memory_order_relaxed);
     if (atomic_load_explicit(&cq->overrun, memory_order_relaxed) || (is_full(cq, head) && !make_room(cq, head)))
         return false;
     cq->ring[head & cq->mask] = *cqe;
-    if (cq->times)
-        cq->times[head & cq->mask] = times_now(cq);
+    if (cq->beside)
+        cq->beside[head & cq->mask] = beside_now(cq, known);
     /* Sequentially consistent with req_notify: either it sees the completion or we see it armed. */
     atomic_store(&cq->head, head + 1);
     notify(cq, solicited || cqe->wc.status != RNIC_WC_SUCCESS);
     return true;
 }
 
-int cq_take_timed(struct cq *cq, int n, struct rnic_wc *wc, struct rnic_wc_times *times) {
+int cq_take_ex(struct cq *cq, int n, struct rnic_wc *wc, struct rnic_wc_ex *ex) {
     pthread_mutex_lock(&cq->lock);
     uint32_t tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
     uint32_t ready = atomic_load_explicit(&cq->head, memory_order_acquire) - tail;
@@ -160,8 +161,8 @@ int cq_take_timed(struct cq *cq, int n, struct rnic_wc *wc, struct rnic_wc_times
     for (uint32_t i = 0; i < count; i++) {
         const struct cqe *cqe = &cq->ring[(tail + i) & cq->mask];
         wc[i] = cqe->wc;
-        if (times)
-            times[i] = cq->times ? cq->times[(tail + i) & cq->mask] : (struct rnic_wc_times){0};
+        if (ex)
+            ex[i] = cq->beside ? cq->beside[(tail + i) & cq->mask] : (struct rnic_wc_ex){0};
         set_free(cqe);
     }
     atomic_store_explicit(&cq->tail, tail + count, memory_order_release);
@@ -196,13 +197,13 @@ int cq_resize(struct cq *cq, int cqe, struct rnic_err *err) {
     if (held > size) {
         pthread_mutex_unlock(&cq->lock);
         free(rings.entry);
-        free(rings.time);
+        free(rings.beside);
         return fail(err, -EINVAL, "the queue holds %u completions, more than %d: poll them first", held, cqe);
     }
     for (uint32_t i = tail; i != tail + held; i++) {
         rings.entry[i & (size - 1)] = cq->ring[i & cq->mask];
-        if (rings.time)
-            rings.time[i & (size - 1)] = cq->times[i & cq->mask];
+        if (rings.beside)
+            rings.beside[i & (size - 1)] = cq->beside[i & cq->mask];
     }
     adopt_rings(cq, &rings, size);
     pthread_mutex_unlock(&cq->lock);

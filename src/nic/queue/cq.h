@@ -42,9 +42,9 @@ struct cq {
     struct rnic_cq pub;
     pthread_mutex_t lock; /* of consumers, of resize, and of cq_forget */
     struct cqe *ring;
-    struct rnic_wc_times *times; /* of the entries; NULL: no timestamps were asked for */
-    uint64_t wc_flags;           /* enum rnic_create_cq_wc_flags */
-    uint32_t flags;              /* enum rnic_create_cq_attr_flags */
+    struct rnic_wc_ex *beside; /* of the entries: what wc_flags ask for beside a completion; NULL: nothing */
+    uint64_t wc_flags;         /* enum rnic_create_cq_wc_flags */
+    uint32_t flags;            /* enum rnic_create_cq_attr_flags */
     uint32_t mask;
     _Atomic uint32_t head; /* next to produce; engine */
     _Atomic uint32_t tail; /* next to consume; consumer */
@@ -79,13 +79,17 @@ int cq_init(struct cq *cq, int cqe);
 void cq_free(struct cq *cq);
 int cq_resize(struct cq *cq, int cqe, struct rnic_err *err);
 /* Appends a completion and raises the event if armed. False: the queue is full, or was once, and the completion is lost
- * (IBA 11.2.6.1); with IGNORE_OVERRUN the oldest one is, instead. */
-bool cq_push(struct cq *cq, const struct cqe *cqe, bool solicited);
+ * (IBA 11.2.6.1); with IGNORE_OVERRUN the oldest one is, instead. known: NULL, or what is to be kept beside it, if the queue
+ * keeps it. */
+bool cq_push_ex(struct cq *cq, const struct cqe *cqe, const struct rnic_wc_ex *known, bool solicited);
+static inline bool cq_push(struct cq *cq, const struct cqe *cqe, bool solicited) {
+    return cq_push_ex(cq, cqe, NULL, solicited);
+}
 /* The queue whose counter this is goes, or starts anew; its completions stay. */
 void cq_forget(struct cq *cq, const _Atomic uint32_t *freed);
-/* Takes up to n; times: NULL, or where to put when they came. */
-int cq_take_timed(struct cq *cq, int n, struct rnic_wc *wc, struct rnic_wc_times *times);
-static inline int cq_take(struct cq *cq, int n, struct rnic_wc *wc) { return cq_take_timed(cq, n, wc, NULL); }
+/* Takes up to n; ex: NULL, or where to put what is kept beside them. */
+int cq_take_ex(struct cq *cq, int n, struct rnic_wc *wc, struct rnic_wc_ex *ex);
+static inline int cq_take(struct cq *cq, int n, struct rnic_wc *wc) { return cq_take_ex(cq, n, wc, NULL); }
 static inline bool cq_empty(struct cq *cq) {
     return atomic_load_explicit(&cq->head, memory_order_acquire) ==
            atomic_load_explicit(&cq->tail, memory_order_relaxed);

@@ -8,6 +8,8 @@
 
 #include "queue/wq.h"
 
+struct tag_list; /* queue/tag.h */
+
 struct xrc_domain; /* qp/xrc.h */
 struct xrcd;
 
@@ -18,7 +20,8 @@ struct srq {
     int qps;                /* that take from it */
     struct xrc_domain *xrc; /* of an XRC one: whose queue pairs take from it as requests say, else NULL; */
     struct xrcd *xrcd;      /* as it was opened for this one; the device's */
-    struct rnic_cq *cq;     /* and where its receives complete */
+    struct rnic_cq *cq;     /* of that, and of a tag matching one: where its receives complete */
+    struct tag_list *tags;  /* of a tag matching one, else NULL */
 };
 
 int srq_init(struct srq *srq, uint32_t max_wr, uint32_t max_sge);

@@ -33,6 +33,7 @@ bool congestion_notify(struct qp *qp, struct congestion *c, struct tx *tx, uint6
     if (!out_open_to(tx, &qp->flow, &out, ROCE_CNP, 0, qp->attr.dest_qp_num, 0))
         return false;
     bth_set_becn(out.bth, 1);
+    bth_set_m(out.bth, 0);
     memset(out.bth + BTH_BYTES, 0, CNP_RESERVED_BYTES);
     out_headers(&out);
     out_close(qp, tx, &out);

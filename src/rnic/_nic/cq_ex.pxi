@@ -19,7 +19,7 @@ cdef class CQEX(CQ):
     """
 
     cdef rnic_wc c
-    cdef rnic_wc_times times
+    cdef rnic_wc_ex beside
     cdef uint64_t flags
     cdef bint current           # c is a completion
 
@@ -35,7 +35,7 @@ cdef class CQEX(CQ):
         self.current = False
         self.calls += 1
         with nogil:
-            got = self.ops.poll_cq_ex(self.p, 1, &self.c, &self.times)
+            got = self.ops.poll_cq_ex(self.p, 1, &self.c, &self.beside)
         self.calls -= 1
         if got < 0:
             self.raise_poll_error(got, verb)
@@ -147,12 +147,17 @@ cdef class CQEX(CQ):
     def read_completion_ts(self):
         """When it came about, by the clock of Context.query_rt_values_ex(): DeviceAttrEx.hca_core_clock kHz."""
         self.field(RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP, "read_completion_ts")
-        return self.times.raw
+        return self.beside.raw
 
     def read_completion_wallclock_ns(self):
         """When it came about, in nanoseconds since 1970."""
         self.field(RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, "read_completion_wallclock_ns")
-        return self.times.wallclock_ns
+        return self.beside.wallclock_ns
+
+    def read_tm_info(self):
+        """Tag and app_ctx of the message that a tag matching SRQ has matched, as TMInfo."""
+        self.field(RNIC_WC_EX_WITH_TM_INFO, "read_tm_info")
+        return TMInfo(self.beside.tag, self.beside.tm_priv)
 
     def explain(self):
         """The current completion in words, as WC.explain()."""

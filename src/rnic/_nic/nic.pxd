@@ -38,6 +38,7 @@ cdef extern from "nic.h" nogil:
         RNIC_WC_EX_WITH_SLID
         RNIC_WC_EX_WITH_SL
         RNIC_WC_EX_WITH_DLID_PATH_BITS
+        RNIC_WC_EX_WITH_TM_INFO
         RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP
         RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK
         RNIC_CQ_INIT_ATTR_MASK_PD
@@ -112,10 +113,14 @@ cdef extern from "nic.h" nogil:
     struct rnic_cq_moderation_caps:
         uint16_t max_cq_count, max_cq_period
 
+    struct rnic_tm_caps:
+        uint32_t max_rndv_hdr_size, max_num_tags, flags, max_ops, max_sge
+
     struct rnic_device_attr_ex:
         rnic_device_attr orig_attr
         uint64_t completion_timestamp_mask, hca_core_clock
         rnic_cq_moderation_caps cq_mod_caps
+        rnic_tm_caps tm_caps
 
     struct c_timespec "timespec":
         long tv_sec, tv_nsec
@@ -131,8 +136,11 @@ cdef extern from "nic.h" nogil:
         uint32_t attr_mask
         rnic_moderate_cq moderate
 
-    struct rnic_wc_times:
-        uint64_t raw, wallclock_ns
+    struct rnic_wc_ex:
+        uint64_t raw, wallclock_ns, tag
+        uint32_t tm_priv
+        uint64_t tag
+        uint32_t tm_priv
 
     struct rnic_counter_attach_attr:
         int counter_desc
@@ -205,6 +213,9 @@ cdef extern from "nic.h" nogil:
         int qp_type
         int sq_sig_all
 
+    struct rnic_tm_cap:
+        uint32_t max_num_tags, max_ops
+
     struct rnic_srq_init_attr_ex:
         void *srq_context
         rnic_srq_attr attr
@@ -212,6 +223,7 @@ cdef extern from "nic.h" nogil:
         rnic_pd *pd
         rnic_xrcd *xrcd
         rnic_cq *cq
+        rnic_tm_cap tm_cap
 
     struct rnic_qp_open_attr:
         uint32_t qp_num
@@ -259,6 +271,22 @@ cdef extern from "nic.h" nogil:
         uint32_t invalidate_rkey
         rnic_wr_arm wr
         rnic_wr_kind qp_type
+
+    struct rnic_ops_add:
+        uint64_t recv_wr_id
+        rnic_sge *sg_list
+        int num_sge
+        uint64_t tag, mask
+
+    struct rnic_ops_tm:
+        uint32_t unexpected_cnt, handle
+        rnic_ops_add add
+
+    struct rnic_ops_wr:
+        uint64_t wr_id
+        rnic_ops_wr *next
+        int opcode, flags
+        rnic_ops_tm tm
 
     struct rnic_recv_wr:
         uint64_t wr_id
@@ -363,6 +391,7 @@ cdef extern from "nic.h" nogil:
         int (*destroy_srq)(rnic_srq *, rnic_err *) noexcept nogil
         int (*post_srq_recv)(rnic_srq *, const rnic_recv_wr *, const rnic_recv_wr **, rnic_err *) noexcept nogil
 
+        int (*post_srq_ops)(rnic_srq *, rnic_ops_wr *, rnic_ops_wr **, rnic_err *) noexcept nogil
         int (*open_xrcd)(rnic_context *, const rnic_xrcd_init_attr *, rnic_xrcd **, rnic_err *) noexcept nogil
         int (*close_xrcd)(rnic_xrcd *, rnic_err *) noexcept nogil
         int (*create_srq_ex)(rnic_context *, rnic_srq_init_attr_ex *, rnic_srq **, rnic_err *) noexcept nogil
@@ -385,7 +414,7 @@ cdef extern from "nic.h" nogil:
         int (*query_rt_values)(rnic_context *, rnic_values_ex *, rnic_err *) noexcept nogil
         int (*create_cq_ex)(
             rnic_context *, const rnic_cq_init_attr_ex *, rnic_cq **, rnic_err *) noexcept nogil
-        int (*poll_cq_ex)(rnic_cq *, int, rnic_wc *, rnic_wc_times *) noexcept nogil
+        int (*poll_cq_ex)(rnic_cq *, int, rnic_wc *, rnic_wc_ex *) noexcept nogil
         int (*modify_cq)(rnic_cq *, const rnic_modify_cq_attr *, rnic_err *) noexcept nogil
 
         int (*create_counters)(rnic_context *, rnic_flow_counters **, rnic_err *) noexcept nogil

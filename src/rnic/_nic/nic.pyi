@@ -2,9 +2,19 @@
 # What nic.pyx offers, for type checkers.
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Protocol, Self, final, overload
+from typing import Any, NamedTuple, Protocol, Self, final, overload
 
-from rnic.enums import QPState, QPType, SendFlags, WCFlags, WCOpcode, WCStatus, WROpcode
+from rnic.enums import (
+    OpsFlags,
+    OpsWROpcode,
+    QPState,
+    QPType,
+    SendFlags,
+    WCFlags,
+    WCOpcode,
+    WCStatus,
+    WROpcode,
+)
 
 class Handle:
     @property
@@ -138,6 +148,7 @@ class CQEX(CQ):
     def end_poll(self) -> None: ...
     def read_opcode(self) -> WCOpcode: ...
     def read_vendor_err(self) -> int: ...
+    def read_tm_info(self) -> TMInfo: ...
     def read_wc_flags(self) -> WCFlags: ...
     def read_byte_len(self) -> int: ...
     def read_imm_data(self) -> int | None: ...
@@ -279,6 +290,39 @@ class WC:
     def dlid_path_bits(self) -> int: ...
     def explain(self) -> str: ...
 
+class TMInfo(NamedTuple):
+    tag: int
+    priv: int
+
+@final
+class OpsWR(WorkRequest):
+    wr_id: int
+    recv_wr_id: int
+    tag: int
+    mask: int
+    unexpected_cnt: int
+    handle: int
+    def __init__(
+        self,
+        wr_id: int = 0,
+        opcode: int = ...,
+        flags: int = 0,
+        sg_list: Iterable[SGE] = (),
+        tag: int = 0,
+        mask: int = ...,
+        recv_wr_id: int = 0,
+        unexpected_cnt: int = 0,
+        handle: int = 0,
+    ) -> None: ...
+    @property
+    def opcode(self) -> OpsWROpcode: ...
+    @opcode.setter
+    def opcode(self, value: int) -> None: ...
+    @property
+    def flags(self) -> OpsFlags: ...
+    @flags.setter
+    def flags(self, value: int) -> None: ...
+
 class XRCD(Handle):
     def __init__(self, context: Context, fd: int, oflags: int) -> None: ...
 
@@ -326,6 +370,8 @@ class _SRQInitAttrEx(_SRQInitAttr, Protocol):
     def xrcd(self) -> XRCD | None: ...
     @property
     def cq(self) -> CQ | None: ...
+    @property
+    def tm_cap(self) -> _CapStruct: ...
 
 class SRQ(Poster):
     @overload
@@ -343,6 +389,7 @@ class SRQ(Poster):
     @property
     def srq_context(self) -> Any: ...
     def post_recv(self, wrs: RecvWR | Iterable[RecvWR]) -> None: ...
+    def post_ops(self, wrs: OpsWR | Iterable[OpsWR]) -> None: ...
     def raw_modify(self, attr: dict[str, int], mask: int) -> None: ...
     def raw_query(self) -> dict[str, int]: ...
 

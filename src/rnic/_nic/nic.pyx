@@ -23,8 +23,11 @@ import sys
 import warnings
 import weakref
 from time import monotonic
+from typing import NamedTuple
 
-from rnic.enums import CreateCQWCFlags, QPState, QPType, SendFlags, WCFlags, WCOpcode, WCStatus, WROpcode
+from rnic.enums import (
+    CreateCQWCFlags, OpsFlags, OpsWROpcode, QPState, QPType, SendFlags, WCFlags, WCOpcode, WCStatus, WROpcode,
+)
 from rnic.errors import PostError, VerbsError, explain_completion
 
 cdef extern from "<arpa/inet.h>" nogil:
@@ -55,6 +58,7 @@ include "cntr.pxi"
 include "ah.pxi"
 include "listener.pxi"
 include "wr.pxi"
+include "ops.pxi"
 include "wc.pxi"
 include "cq_ex.pxi"
 include "post.pxi"

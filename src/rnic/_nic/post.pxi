@@ -2,6 +2,10 @@
 
 cdef uint64_t last_token = 0
 cdef enum:
+    RECEIVES                # the kinds of work
+    SENDS
+    OPERATIONS
+cdef enum:
     KEPT_AT_FIRST = 64      # memory regions that are held before it is looked which can be let go
 
 
@@ -18,7 +22,7 @@ cdef class Poster(Handle):
 
     # What a class fills in.
 
-    cdef int submit(self, bint sending, void *head, const void **bad, rnic_err *err) noexcept nogil:
+    cdef int submit(self, int work, void *head, const void **bad, rnic_err *err) noexcept nogil:
         """Hands a chain to the provider."""
         return -EINVAL
 
@@ -30,7 +34,7 @@ cdef class Poster(Handle):
         """Links the C structs of the work requests into a chain and hands it over in one call."""
         cdef tuple chain = chain_of(wrs, kind)
         cdef Py_ssize_t i, first = len(chain)
-        cdef bint sending = kind is SendWR
+        cdef int work = SENDS if kind is SendWR else OPERATIONS if kind is OpsWR else RECEIVES
         cdef void *head = NULL
         cdef const void *bad = NULL
         cdef rnic_err err
@@ -44,7 +48,7 @@ cdef class Poster(Handle):
                 wr = <WorkRequest>chain[first - 1]
                 wr.enter_chain(first - 1)
                 first -= 1
-                if sending:
+                if work == SENDS:
                     (<SendWR>wr).hold_ah(verb)
                 head = wr.fill(head)
                 if wr.kept_by != self.token:
@@ -52,7 +56,7 @@ cdef class Poster(Handle):
             err.text[0] = 0
             self.calls += 1
             with nogil:
-                rc = self.submit(sending, head, &bad, &err)
+                rc = self.submit(work, head, &bad, &err)
             self.calls -= 1
         finally:
             for i in range(first, len(chain)):

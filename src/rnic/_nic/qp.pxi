@@ -200,8 +200,8 @@ cdef class QP(Poster):
         """
         self.post(wrs, RecvWR, "post_recv")
 
-    cdef int submit(self, bint sending, void *head, const void **bad, rnic_err *err) noexcept nogil:
-        if sending:
+    cdef int submit(self, int work, void *head, const void **bad, rnic_err *err) noexcept nogil:
+        if work == SENDS:
             return self.ops.post_send(self.p, <rnic_send_wr *>head, <const rnic_send_wr **>bad, err)
         return self.ops.post_recv(self.p, <rnic_recv_wr *>head, <const rnic_recv_wr **>bad, err)
 

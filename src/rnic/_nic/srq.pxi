@@ -42,6 +42,7 @@ cdef class SRQ(Poster):
         attr.pd = pd.p
         attr.xrcd = NULL if xrcd is None else xrcd.p
         attr.cq = NULL if cq is None else cq.p
+        attr.tm_cap = init.tm_cap.as_struct()
         err.text[0] = 0
         check(ctx.ops.create_srq_ex(ctx.p, &attr, &self.p, &err), "create_srq_ex", &err)
         self.pd, self.xrcd, self.cq, self.srq_context = pd, xrcd, cq, init.srq_context
@@ -87,5 +88,15 @@ cdef class SRQ(Poster):
         """
         self.post(wrs, RecvWR, "post_srq_recv")
 
-    cdef int submit(self, bint sending, void *head, const void **bad, rnic_err *err) noexcept nogil:
+    def post_ops(self, wrs):
+        """Change the matching list of a tag matching SRQ by an OpsWR, or a sequence of them (ibv_post_srq_ops(3)).
+
+        Each is done when this returns.  Raises PostError: EINVAL for an SRQ of another type, ENOMEM when the list is
+        full, or for more operations in a call than tm_cap.max_ops; those before wr `index` are done.
+        """
+        self.post(wrs, OpsWR, "post_srq_ops")
+
+    cdef int submit(self, int work, void *head, const void **bad, rnic_err *err) noexcept nogil:
+        if work == OPERATIONS:
+            return self.ops.post_srq_ops(self.p, <rnic_ops_wr *>head, <rnic_ops_wr **>bad, err)
         return self.ops.post_srq_recv(self.p, <rnic_recv_wr *>head, <const rnic_recv_wr **>bad, err)

@@ -18,6 +18,7 @@ from rnic.enums import (
     NodeType,
     PortState,
     QPAttachCompCntrOp,
+    TMCapFlags,
     Transport,
     ValuesMask,
     WCFlags,
@@ -77,6 +78,23 @@ class DeviceAttr:
 
 
 @dataclass(frozen=True, slots=True)
+class TMCaps:
+    """What a device can do for tag matching (ibv_query_device_ex(3))."""
+
+    max_rndv_hdr_size: int
+    """Bytes of a rendezvous request, headers included."""
+    max_num_tags: int
+    flags: TMCapFlags
+    max_ops: int
+    max_sge: int
+
+    @classmethod
+    def from_struct(cls, values: dict[str, int]) -> "TMCaps":
+        """The record of struct rnic_tm_caps' fields."""
+        return cls(**{**values, "flags": TMCapFlags(values["flags"])})
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceAttrEx:
     """What a device can do beyond DeviceAttr: libibverbs' fields (ibv_query_device_ex(3))."""
 
@@ -86,6 +104,7 @@ class DeviceAttrEx:
     hca_core_clock: int
     """kHz: what a timestamp counts."""
     cq_mod_caps: CQModerationCaps
+    tm_caps: TMCaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +217,7 @@ class Context(nic.Context):
         fields = self.raw_query_device_ex()
         fields["orig_attr"] = _device_attr(fields["orig_attr"])
         fields["cq_mod_caps"] = CQModerationCaps.from_struct(fields["cq_mod_caps"])
+        fields["tm_caps"] = TMCaps.from_struct(fields["tm_caps"])
         return DeviceAttrEx(**fields)
 
     def query_rt_values_ex(self, comp_mask: ValuesMask = ValuesMask.RAW_CLOCK) -> ValuesEx:
@@ -347,7 +367,10 @@ class Context(nic.Context):
         return XRCD(self, -1 if fd is None else fd, oflags)
 
     def create_srq_ex(self, init_attr: SRQInitAttrEx) -> SRQ:
-        """A new shared receive queue, ordinary or XRC (ibv_create_srq_ex(3)); SRQ.get_srq_num() is the latter's number.
+        """A new shared receive queue, ordinary, XRC or tag matching (ibv_create_srq_ex(3)).
+
+        SRQ.get_srq_num() is the number of an XRC one.  The queue pairs of a tag matching one are RC, complete their
+        receives at its cq, and cannot be sent with: their send queues are the device's, for rendezvous.
 
         Raises VerbsError: EINVAL for what is missing, or beyond DeviceAttr's limits, EOPNOTSUPP for other types.
         """

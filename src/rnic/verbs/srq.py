@@ -9,7 +9,7 @@ from rnic._nic import nic
 from rnic.enums import SRQAttrMask, SRQType
 from rnic.errors import VerbsError
 
-__all__ = ["SRQ", "SRQAttr", "SRQInitAttr", "SRQInitAttrEx"]
+__all__ = ["TMCap", "SRQ", "SRQAttr", "SRQInitAttr", "SRQInitAttrEx"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,20 @@ class SRQInitAttr:
 
 
 @dataclass(frozen=True, slots=True)
+class TMCap:
+    """How much a tag matching SRQ holds (ibv_create_srq_ex(3))."""
+
+    max_num_tags: int = 0
+    """Receives with a tag that can be in the list, those included whose data is still coming."""
+    max_ops: int = 64
+    """Operations on the list in one call."""
+
+    def as_struct(self) -> dict[str, int]:
+        """The fields of struct rnic_tm_cap."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
 class SRQInitAttrEx:
     """What Context.create_srq_ex() makes (ibv_create_srq_ex(3))."""
 
@@ -61,7 +75,9 @@ class SRQInitAttrEx:
     xrcd: nic.XRCD | None = None
     """XRC: the domain whose queue pairs take from it."""
     cq: nic.CQ | None = None
-    """XRC: where its receives complete."""
+    """XRC, TM: where its receives complete."""
+    tm_cap: TMCap = TMCap()
+    """TM: how much its matching list holds."""
     attr: SRQAttr = SRQAttr(max_wr=128, max_sge=4)
     srq_context: object = None
     """The caller's own."""

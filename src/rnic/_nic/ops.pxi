@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+
+
+class TMInfo(NamedTuple):
+    """What a matched message said of itself (ibv_wc_read_tm_info)."""
+
+    tag: int
+    priv: int
+    """The app_ctx of its header: the sender's own number."""
+
+
+@cython.final
+cdef class OpsWR(WorkRequest):
+    """An operation on the matching list of a tag matching SRQ (ibv_post_srq_ops(3)); SRQ.post_ops() takes it.
+
+    TAG_ADD adds a receive: `sg_list` for a message whose tag & `mask` is `tag`; its completions carry `recv_wr_id`, and
+    `handle` names it afterwards.  TAG_DEL takes the receive with that handle out again, and completes with TM_ERR when a
+    message has taken it.  TAG_SYNC, or TM_SYNC among the flags, reports `unexpected_cnt`: how many messages that matched
+    nothing have been looked at.  SIGNALED makes a completion at the SRQ's cq, with `wr_id`.
+    """
+
+    cdef rnic_ops_wr c
+    cdef public uint64_t wr_id           #: The caller's own number, of the operation's completion.
+    cdef public uint64_t recv_wr_id      #: The caller's own number, of the completions of what is received.
+    cdef public uint64_t tag             #: TAG_ADD: what the message's has to be.
+    cdef public uint64_t mask            #: TAG_ADD: the bits of it that count.
+    cdef public uint32_t unexpected_cnt  #: With TM_SYNC: messages that were looked at so far.
+
+    def __cinit__(self, uint64_t wr_id=0, opcode=OpsWROpcode.TAG_ADD, flags=0, sg_list=(), uint64_t tag=0,
+                  uint64_t mask=0xFFFFFFFFFFFFFFFF, uint64_t recv_wr_id=0, uint32_t unexpected_cnt=0,
+                  uint32_t handle=0):
+        self.wr_id, self.recv_wr_id, self.tag, self.mask = wr_id, recv_wr_id, tag, mask
+        self.unexpected_cnt = unexpected_cnt
+        self.c.opcode, self.c.flags, self.c.tm.handle = opcode, flags, handle
+        self.struct_at = &self.c
+        self.set_sg(sg_list)
+
+    @property
+    def opcode(self):
+        """What is done."""
+        return as_member(OpsWROpcode, self.c.opcode)
+
+    @opcode.setter
+    def opcode(self, value):
+        self.c.opcode = value
+
+    @property
+    def flags(self):
+        """SIGNALED, TM_SYNC."""
+        return OpsFlags(self.c.flags)
+
+    @flags.setter
+    def flags(self, value):
+        self.c.flags = value
+
+    @property
+    def handle(self):
+        """TAG_DEL: which receive; TAG_ADD writes it."""
+        return self.c.tm.handle
+
+    @handle.setter
+    def handle(self, uint32_t value):
+        self.c.tm.handle = value
+
+    cdef void *fill(self, void *next) noexcept:
+        self.c.wr_id, self.c.next = self.wr_id, <rnic_ops_wr *>next
+        self.c.tm.unexpected_cnt = self.unexpected_cnt
+        self.c.tm.add.recv_wr_id, self.c.tm.add.tag, self.c.tm.add.mask = self.recv_wr_id, self.tag, self.mask
+        self.c.tm.add.sg_list, self.c.tm.add.num_sge = self.sges, <int>len(self.sg)
+        return &self.c
+
+    def __repr__(self):
+        return f"OpsWR({self.wr_id}, {self.opcode!r}, handle={self.handle})"
