@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import select
 import threading
 import time
 from collections.abc import Iterator
@@ -311,6 +312,23 @@ def test_events_are_moderated_and_never_lost() -> None:
         assert quick < 0.06
         pair.a.cq.modify(ModifyCQAttr(ModerateCQ()))
         assert waits(pair, 1) < 20
+
+
+def test_a_moderated_event_comes_while_the_program_polls_another_queue() -> None:
+    with Pair() as pair, pair.a.ctx.create_cq(4) as idle:
+        a, source, target = pair.a, pair.b.memory(64), pair.a.memory(64)
+        a.cq.modify(ModifyCQAttr(ModerateCQ(cq_count=0, cq_period=20_000)))
+        for i in range(5):
+            a.qp.post_recv(RecvWR(i, [SGE(target)]))
+            a.cq.req_notify()
+            pair.b.qp.post_send(SendWR(i, WROpcode.SEND, SendFlags.SIGNALED, [SGE(source)]))
+            end = time.monotonic() + 20
+            while not select.select([a.channel], [], [], 0)[0]:
+                assert time.monotonic() < end
+                assert idle.poll(4) == []
+            a.channel.get_cq_event(0)
+            a.cq.ack_events()
+            a.wait_ok()
 
 
 def test_fewer_events_than_messages() -> None:
