@@ -207,7 +207,8 @@ def test_places_are_free_as_soon_as_a_completion_is_the_current_one(looped: Loop
 @pytest.mark.parametrize(
     ("init", "number", "words"),
     [
-        ({"cqe": 0}, errno.EINVAL, "0 entries|-1 entries"),
+        ({"cqe": 0}, errno.EINVAL, "0 entries"),
+        ({"cqe": (1 << 32) - 1}, errno.EINVAL, "4294967295 entries"),
         ({"comp_vector": 1}, errno.EINVAL, "comp_vector is 1; the device has 1"),
         ({"wc_flags": CreateCQWCFlags.WITH_CVLAN}, errno.EOPNOTSUPP, "no fields 0x100"),
         ({"wc_flags": CreateCQWCFlags.WITH_FLOW_TAG}, errno.EOPNOTSUPP, "no fields 0x200"),
