@@ -66,6 +66,7 @@ interop: build $(VENV)/.dev ## against the Linux kernel's rdma_rxe in a virtual 
 soak: build $(VENV)/.dev ## all of what .ci/run takes a sample of
 	@failed=; run() { echo "$$*"; "$$@" || failed="$$failed, $$*"; }; \
 	run $(MAKE) --no-print-directory ctest SEEDS=$(or $(SEEDS),2000) LIMIT=7200; \
+	run $(MAKE) --no-print-directory tsan SECONDS_EACH=300 LIMIT=7200; \
 	run env RNIC_SOAK=1 $(PYTEST) tests --ignore=tests/interop --ignore=tests/fuzz -ra $(ARGS); \
 	run env RNIC_SOAK=1 $(PYTEST) tests/interop -ra $(ARGS); \
 	run $(MAKE) --no-print-directory fuzz CASES=$(or $(CASES),2000000); \

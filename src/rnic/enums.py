@@ -413,7 +413,7 @@ class CompCntrType(IntEnum):
 class QPAttachCompCntrOp(IntFlag):
     """Which operations a completion counter counts (rdma-core 64: ibv_qp_attach_comp_cntr(3)).
 
-    The REMOTE ones are the peer's, as they are executed here.
+    The REMOTE ones are the peer's, as they are executed here.  Atomics and local operations are not counted.
     """
 
     SEND = 1 << 0

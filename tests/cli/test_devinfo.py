@@ -132,6 +132,14 @@ def test_verbose_layout_holds_every_line_of_the_short_one_and_more() -> None:
     assert [line for line in VERBOSE_LINES.splitlines() if line not in verbose] == []
 
 
+def test_timestamps_are_shown_by_their_mask_and_clock() -> None:
+    extended = SimpleNamespace(completion_timestamp_mask=(1 << 64) - 1, hca_core_clock=1_000_000)
+    shown = list(devinfo.clock_lines(extended))
+    wanted = "\tcompletion timestamp_mask:\t\t\t0xffffffffffffffff\n\thca_core_clock:\t\t\t1000000kHZ"
+    assert shown == wanted.expandtabs().splitlines()
+    assert "        core clock not supported" in lines(verbose=True)
+
+
 def test_receive_queues_that_cannot_be_shared_have_no_limits() -> None:
     assert not any("max_srq_wr" in line for line in lines(verbose=True))
 

@@ -70,8 +70,10 @@ int soft_get_cq_event(struct rnic_comp_channel *ch, struct rnic_cq **cq, struct 
     return 0;
 }
 
-static int check_cqe(int cqe, struct rnic_err *err) {
-    return cqe >= 1 && cqe <= MAX_CQE ? 0 : fail(err, -EINVAL, "%d entries; allowed are 1 to %d", cqe, MAX_CQE);
+static int check_cqe(int64_t cqe, struct rnic_err *err) {
+    return cqe >= 1 && cqe <= MAX_CQE
+               ? 0
+               : fail(err, -EINVAL, "%lld entries; allowed are 1 to %d", (long long)cqe, MAX_CQE);
 }
 
 #define WC_FLAGS                                                                                                       \
@@ -101,7 +103,7 @@ static int check_extensions(const struct rnic_cq_init_attr_ex *attr, struct rnic
 static int check_create(struct rnic_context *ctx, const struct rnic_cq_init_attr_ex *attr, struct rnic_err *err) {
     int rc = dev_check_alive(dev_of(ctx), err);
     if (!rc)
-        rc = check_cqe(attr->cqe > MAX_CQE ? -1 : (int)attr->cqe, err);
+        rc = check_cqe(attr->cqe, err);
     if (rc)
         return rc;
     if (attr->comp_vector >= COMP_VECTORS)

@@ -78,7 +78,7 @@ def _lines(device: rnic.Device, verbose: bool) -> list[str]:
     """One device in ibv_devinfo's layout."""
     with rnic.open_device(device.name) as ctx:
         attr = ctx.query_device()
-        lines = list(devinfo.device_lines(device, attr, verbose=verbose))
+        lines = list(devinfo.device_lines(device, attr, ctx.query_device_ex(), verbose=verbose))
         for number in range(1, attr.phys_port_cnt + 1):
             port, gids = ctx.query_port(number), list(ctx.query_gid_table())
             lines += devinfo.port_lines(device, number, port, gids, verbose=verbose)

@@ -136,8 +136,8 @@ def port_line(name: str, value: object) -> str:
     return f"                        {name + ':':<{PORT_COLUMN - 24}}{value}"
 
 
-def device_lines(device: Any, attr: Any, *, verbose: bool) -> Iterator[str]:
-    """What ibv_devinfo prints of a device (rnic's Device and DeviceAttr), above its ports."""
+def device_lines(device: Any, attr: Any, extended: Any = None, *, verbose: bool) -> Iterator[str]:
+    """What ibv_devinfo prints of a device (rnic's Device, DeviceAttr and DeviceAttrEx), above its ports."""
     yield f"hca_id: {device.name}"
     yield device_line("transport", named(TRANSPORTS, device.transport))
     if attr.fw_ver:
@@ -150,6 +150,8 @@ def device_lines(device: Any, attr: Any, *, verbose: bool) -> Iterator[str]:
     yield device_line("phys_port_cnt", attr.phys_port_cnt)
     if verbose:
         yield from limit_lines(attr)
+        yield from clock_lines(extended)
+        yield "        tag matching not supported"
 
 
 def limit_lines(attr: Any) -> Iterator[str]:
@@ -168,9 +170,16 @@ def limit_lines(attr: Any) -> Iterator[str]:
     for service in ("rc", "uc", "ud", "xrc"):
         yield f"        {service}_odp_caps:"
         yield FLAG_INDENT + "NO SUPPORT"
-    yield "        completion_timestamp_mask not supported"
-    yield "        core clock not supported"
-    yield "        tag matching not supported"
+
+
+def clock_lines(extended: Any) -> Iterator[str]:
+    """What -v says of timestamps; a device that knows no more than DeviceAttr has none."""
+    mask, clock = (getattr(extended, name, 0) for name in ("completion_timestamp_mask", "hca_core_clock"))
+    if mask:
+        yield f"        {'completion timestamp_mask:':<48}0x{mask:016x}"
+    else:
+        yield "        completion_timestamp_mask not supported"
+    yield device_line("hca_core_clock", f"{clock}kHZ") if clock else "        core clock not supported"
 
 
 def port_lines(device: Any, number: int, attr: Any, gids: list[Any], *, verbose: bool) -> Iterator[str]:
