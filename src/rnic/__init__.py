@@ -40,8 +40,15 @@ from rnic.verbs.context import AsyncEvent, Context, DeviceAttr, GIDEntry, PortAt
 from rnic.verbs.counters import Counters
 from rnic.verbs.device import Device, format_guid, get_device_list, open_device
 from rnic.verbs.faults import Faults, Lose
+from rnic.verbs.functions import (
+    ForkStatus,
+    flow_label_to_udp_sport,
+    fork_init,
+    is_fork_initialized,
+)
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, QPStats
+from rnic.verbs.rate import Rate
 from rnic.verbs.srq import SRQ, SRQAttr, SRQInitAttr
 
 if _typing.TYPE_CHECKING:
@@ -104,7 +111,13 @@ __all__ = [
     # errors
     "VerbsError",
     "PostError",
+    # functions without an object
+    "fork_init",
+    "is_fork_initialized",
+    "flow_label_to_udp_sport",
     # enumerations
+    "ForkStatus",
+    "Rate",
     "AccessFlags",
     "AtomicCap",
     "DeviceCap",

@@ -38,6 +38,8 @@ ENUMS = {
     "ibv_wc_flags": "IBV_WC_",
     "ibv_event_type": "IBV_EVENT_",
     "ibv_device_cap_flags": "IBV_DEVICE_",
+    "ibv_rate": "IBV_",
+    "ibv_fork_status": "IBV_FORK_",
 }
 # An enum without a name: its members by prefix.
 NAMELESS = {"link_layer": "IBV_LINK_LAYER_"}
