@@ -152,7 +152,17 @@ def test_rates_are_those_of_libibverbs_itself(libibverbs: ctypes.CDLL) -> None:
         assert Rate.from_mbps(rate.mbps or 0) == libibverbs.mbps_to_ibv_rate(rate.mbps or 0)
 
 
-# ---------------------------------------------------------------- forks and flows
+# ---------------------------------------------------------------- memory, forks and flows
+
+
+@pytest.mark.parametrize("right", ["REMOTE_WRITE", "REMOTE_ATOMIC"])
+def test_remote_changes_need_the_right_to_change(ctx: rnic.Context, right: str) -> None:
+    access = rnic.AccessFlags[right]
+    with ctx.alloc_pd() as pd:
+        with pytest.raises(rnic.VerbsError, match="need LOCAL_WRITE as well") as caught:
+            pd.reg_mr(bytearray(8), access)
+        assert caught.value.errno == errno.EINVAL
+        pd.reg_mr(bytearray(8), access | rnic.AccessFlags.LOCAL_WRITE).close()
 
 
 def test_registered_memory_survives_a_fork(ctx: rnic.Context) -> None:
