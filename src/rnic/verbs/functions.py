@@ -20,8 +20,8 @@ class ForkStatus(IntEnum):
 def fork_init() -> None:
     """Make registered memory survive fork() (ibv_fork_init(3)): it always does, so nothing is left to do.
 
-    Memory that is not pinned is copied on write as any other.  A context stays its opener's: in a forked
-    child it raises EINVAL, which names fork.
+    Memory that is not pinned is copied on write as any other; that of PD.alloc_mr() is a file's, which parent
+    and child share.  A context stays its opener's: in a forked child it raises EINVAL, which names fork.
     """
 
 
