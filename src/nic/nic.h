@@ -119,6 +119,10 @@
     X(fault_reordered, "packets that the fault injector held back behind later ones")                                  \
     X(fault_delayed, "packets that the fault injector delayed")                                                        \
     X(fault_flipped, "packets in which the fault injector flipped a bit")                                              \
+    X(fault_marked, "packets that the fault injector marked as having met congestion")                                 \
+    X(ecn_marked, "packets received with a mark of congestion")                                                        \
+    X(cnp_sent, "congestion notifications sent")                                                                       \
+    X(cnp_handled, "congestion notifications received")                                                                \
     RNIC_DROPS(X)
 
 /* Every dropped packet has a reason. */
@@ -433,6 +437,7 @@ struct rnic_qp_stats {
     uint32_t in_flight;                      /* bytes that are */
     uint8_t retries_left, rnr_retries_left;
     uint64_t srtt; /* smoothed round trip time, ns; 0: not known yet */
+    uint64_t rate; /* bytes a second that congestion control allows; 0: it does not limit */
 };
 
 /* The fault injector: what the link does to packets that it sends (all probabilities in parts per million). */
@@ -442,6 +447,7 @@ struct rnic_fault {
     uint32_t loss, duplicate, reorder, delay, flip;
     uint32_t reorder_gap; /* a reordered packet leaves after this many later ones (at least 1) or after delay_ns */
     uint64_t delay_ns;    /* how long a delayed packet waits */
+    uint32_t mark;        /* as a congested router does, where the packet may be marked (ECN) */
     struct {
         int opcode;     /* of the BTH (enum in wire/opcode.h), -1: any */
         uint32_t nth;   /* lose the nth such packet from now on, counted from 1; 0: rule not used */
@@ -462,6 +468,7 @@ struct rnic_open_attr {
     uint32_t rcvbuf;     /* bytes of socket buffer to ask for; 0: as much as the system grants */
     uint32_t max_window; /* bytes in flight a QP; 0: from the granted socket buffer */
     uint32_t no_gso;     /* 1: one packet per system call */
+    int congestion;      /* 1: control it, -1: not; 0: unless the netdev is the loopback, where nothing marks */
 };
 
 struct rnic_ops {

@@ -194,7 +194,7 @@ static struct qp *parse(struct node *node, const struct in_flight *p, struct pac
     if (icrc != get_le32(p->bytes + n - ICRC_BYTES))
         return drop(node, RNIC_CNT_drop_bad_icrc), NULL;
     const struct roce_opcode *row = roce_opcode(bth_opcode(p->bytes));
-    if (!row || !(row->mask & (OPC_RC | OPC_UC | OPC_UD)))
+    if (!row || !(row->mask & (OPC_RC | OPC_UC | OPC_UD | OPC_CNP)))
         return drop(node, RNIC_CNT_drop_bad_opcode), NULL;
     uint32_t pad = bth_pad(p->bytes);
     if (n < row->header + pad + ICRC_BYTES)
@@ -206,11 +206,12 @@ static struct qp *parse(struct node *node, const struct in_flight *p, struct pac
                            .psn = bth_psn(p->bytes),
                            .opcode = bth_opcode(p->bytes),
                            .ackreq = bth_ackreq(p->bytes),
-                           .solicited = bth_se(p->bytes)};
+                           .solicited = bth_se(p->bytes),
+                           .marked = (p->flow.traffic_class & ECN_MASK) == ECN_MARKED};
     for (int i = 0; i < node->qps; i++) {
         struct qp *qp = node->qp[i];
         if (qp->pub.qp_num == bth_dqpn(p->bytes))
-            return row->mask & qp->service ? qp : (drop(node, RNIC_CNT_drop_bad_opcode), NULL);
+            return row->mask & qp->takes ? qp : (drop(node, RNIC_CNT_drop_bad_opcode), NULL);
     }
     return drop(node, RNIC_CNT_drop_bad_qpn), NULL;
 }
@@ -460,7 +461,7 @@ static struct qp *make_qp(struct node *node, int type, const struct rnic_qp_cap 
     qp->sq.pd = qp->rq.pd = &node->pd.pub;
     qp->nic = &node->nic;
     qp->engine = type == RNIC_QPT_RC ? &roce_rc_ops : type == RNIC_QPT_UC ? &roce_uc_ops : &roce_ud_ops;
-    qp->service = type == RNIC_QPT_RC ? OPC_RC : type == RNIC_QPT_UC ? OPC_UC : OPC_UD;
+    qp_set_service(qp, type == RNIC_QPT_RC ? OPC_RC : type == RNIC_QPT_UC ? OPC_UC : OPC_UD);
     CHECK_EQ(wq_init(&qp->sq, cap->max_send_wr, cap->max_send_sge, cap->max_inline_data, sizeof(struct send_wqe)), 0);
     CHECK_EQ(wq_init(&qp->rq, cap->max_recv_wr, cap->max_recv_sge, 0, sizeof(struct recv_wqe)), 0);
     wq_reset(&qp->sq);
@@ -519,6 +520,7 @@ int fabric_modify(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask,
     if (to == RNIC_QPS_RTR && from == RNIC_QPS_INIT) {
         const struct sockaddr_in6 *here = &node_of(qp)->addr;
         qp->flow = (struct flow){.src = *here, .dst = *here, .hop_limit = 64};
+        qp->flow.traffic_class = qp->nic->congestion ? ECN_CAPABLE : 0;
         memcpy(&qp->flow.dst.sin6_addr, qp->attr.ah_attr.grh.dgid.raw, 16);
     }
     if (mask & RNIC_QP_STATE)
@@ -589,6 +591,7 @@ static void open_end(struct end *e, struct end *peer, struct node *node, const s
     node->pause = o->pause;
     node->budget = o->budget;
     node->nic.ack_hold = o->ack_hold;
+    node->nic.congestion = o->congestion;
     node->nic.max_window = node->nic.slow_window = or_default(o->window, 1 << 20);
 }
 

@@ -118,7 +118,7 @@ struct options {                        /* 0: the default */
     uint64_t latency;                                     /* 10 us */
     uint64_t bandwidth, ack_hold, lazy, pause;
     uint32_t budget;
-    bool ipv6, quiet, sig_all;
+    bool ipv6, quiet, sig_all, congestion;
 };
 #define NONE 0xFF
 

@@ -388,7 +388,8 @@ static int rec_query_qp_stats(struct rnic_qp *qp, struct rnic_qp_stats *s, struc
                                 .in_flight = 8,
                                 .retries_left = 9,
                                 .rnr_retries_left = 10,
-                                .srtt = 11};
+                                .srtt = 11,
+                                .rate = 12};
     s->counters.value[0] = 12;
     return fails(qp->ctx, "query_qp_stats", err);
 }

@@ -55,7 +55,7 @@ static bool parse(struct dev *dev, struct packet *pkt, const uint8_t *bth, uint3
     if (n < BTH_BYTES + ICRC_BYTES)
         return DROP(dev, short), false;
     pkt->row = roce_opcode(bth_opcode(bth));
-    if (!pkt->row || !(pkt->row->mask & (OPC_RC | OPC_UC | OPC_UD)))
+    if (!pkt->row || !(pkt->row->mask & (OPC_RC | OPC_UC | OPC_UD | OPC_CNP)))
         return DROP(dev, bad_opcode), false;
     if (bth_tver(bth))
         return DROP(dev, bad_version), false;
@@ -161,7 +161,7 @@ static void input(struct dev *dev, struct port *port, const struct udp_datagram 
         DROP(dev, bad_qpn);
         return;
     }
-    if (!(in.pkt.row->mask & qp->service)) { /* C9-13 */
+    if (!(in.pkt.row->mask & qp->takes)) { /* C9-13 */
         COUNT(qp, drop_bad_opcode);
         return;
     }
@@ -173,6 +173,7 @@ static void input(struct dev *dev, struct port *port, const struct udp_datagram 
         return;
     if (ud)
         show_header(&in, d, n);
+    in.pkt.marked = (d->tclass & ECN_MASK) == ECN_MARKED;
     demux_deliver(dev, qp, &in.pkt, n, now);
 }
 

@@ -96,6 +96,13 @@ static void set_windows(struct dev *dev, const struct rnic_open_attr *attr) {
     dev->nic.max_window = dev->nic.slow_window < WINDOW_MAX || attr->max_window ? dev->nic.slow_window : WINDOW_MAX;
 }
 
+/* Where nothing can mark a packet, nobody is to look for marks. */
+static void control_congestion(struct dev *dev, int how) {
+    dev->nic.congestion = how ? how > 0 : !dev->net.loopback;
+    for (int i = 0; dev->nic.congestion && i < dev->net.ngids; i++)
+        port_take_marks(&dev->ports[i]);
+}
+
 static int open_parts(struct dev *dev, const struct rnic_open_attr *attr, struct rnic_err *err) {
     int rc = mr_table_init(&dev->nic.mrs);
     if (!rc)
@@ -112,6 +119,7 @@ static int open_parts(struct dev *dev, const struct rnic_open_attr *attr, struct
     if (rc)
         return rc;
     set_windows(dev, attr);
+    control_congestion(dev, attr->congestion);
     dev->nic.mtu = dev_active_mtu(dev) ? mtu_bytes(dev_active_mtu(dev)) : 0;
     udp_tx_init(&dev->tx, &dev->fault, &dev->nic.counters);
     if (attr->no_gso)

@@ -76,6 +76,7 @@ static int query(int fd, struct netdev *dev) {
         return -errno;
     }
     dev->up = (req.ifr_flags & (IFF_UP | IFF_RUNNING)) == (IFF_UP | IFF_RUNNING);
+    dev->loopback = req.ifr_flags & IFF_LOOPBACK;
     if (ioctl(fd, SIOCGIFMTU, &req) != 0) {
         return -errno;
     }

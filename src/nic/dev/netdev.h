@@ -15,6 +15,7 @@ struct netdev {
     char name[16];
     int ifindex;
     bool up;       /* IFF_UP and IFF_RUNNING */
+    bool loopback; /* nothing lies between its ends */
     int mtu;       /* bytes */
     uint64_t guid; /* EUI-64 of the hardware address; of a device without one (lo) made from the name and the host */
     int ngids;

@@ -78,7 +78,7 @@ static struct qp *make_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *attr) {
     qp->pub = (struct rnic_qp){pd->ctx, pd, attr->send_cq, attr->recv_cq, attr->qp_context, 0, attr->qp_type};
     qp->nic = &dev_of(pd->ctx)->nic;
     qp->engine = engine_of(attr->qp_type).ops;
-    qp->service = engine_of(attr->qp_type).service;
+    qp_set_service(qp, engine_of(attr->qp_type).service);
     qp->sq.qp_type = attr->qp_type;
     qp->srq = (struct srq *)attr->srq;
     qp->sq.pd = pd;
@@ -224,6 +224,8 @@ static int resolve(struct dev *dev, const struct rnic_ah_attr *av, uint32_t dest
     if (group_is_multicast(&to->dst.sin6_addr))
         return fail(err, -EINVAL, "ah_attr: dgid is a multicast address, which a connected queue pair cannot have");
     to->dst_slot = qpn_slot(dest_qpn);
+    if (dev->nic.congestion)
+        to->traffic_class = (uint8_t)((to->traffic_class & ~ECN_MASK) | ECN_CAPABLE);
     *from = (struct flow){.src = to->dst, .dst = to->src};
     from->dst.sin6_port = htons(ROCE_UDP_PORT);
     return 0;

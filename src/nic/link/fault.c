@@ -91,6 +91,13 @@ void fault_send(struct fault *f, struct rnic_counters *cnt, const struct flow *f
         bytes = flipped;
         cnt->value[RNIC_CNT_fault_flipped]++;
     }
+    struct flow marked;
+    if ((flow->traffic_class & ECN_MASK) == ECN_CAPABLE && rng_ppm(&f->rng, f->cfg.mark)) {
+        marked = *flow;
+        marked.traffic_class |= ECN_MARKED;
+        flow = &marked;
+        cnt->value[RNIC_CNT_fault_marked]++;
+    }
     send_one(f, cnt, flow, bytes, length, now, emit, arg);
     if (rng_ppm(&f->rng, f->cfg.duplicate)) {
         cnt->value[RNIC_CNT_fault_duplicated]++;

@@ -50,7 +50,8 @@ static int prepare(int fd, const struct sockaddr_in6 *group, int ifindex) {
         return -errno;
     }
     udpsock_set(fd, SOL_SOCKET, SO_RCVBUF, BUFFER_ASKED);
-    udpsock_show_headers(fd, v4, true);
+    udpsock_show_hops(fd, v4, true);
+    udpsock_show_tclass(fd, v4, true);
     int rc = udpsock_bind(fd, &local, ROCE_UDP_PORT);
     if (rc == 0 && (!only_own(fd, v4) || join(fd, group, ifindex) != 0)) {
         rc = -errno;

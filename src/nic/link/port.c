@@ -14,6 +14,7 @@
 #include "link/slotmsg.h"
 #include "link/steering.h"
 #include "link/udpsock.h"
+#include "wire/packet.h"
 
 #define MS 1000000ull
 #define TAKEOVER_PERIOD (50 * MS)
@@ -44,12 +45,24 @@ static int open_shared(const struct sockaddr_in6 *addr, uint32_t rcvbuf) {
 
 /* ---------------------------------------------------------------- opening */
 
+static void show_headers(const struct port *p) {
+    if (p->rx_fd < 0)
+        return;
+    udpsock_show_hops(p->rx_fd, address_is_v4(&p->addr), p->headers);
+    udpsock_show_tclass(p->rx_fd, address_is_v4(&p->addr), p->headers || p->marks);
+}
+
+static void send_marked(struct port *p) {
+    if (p->marks && udpsock_tclass(p->tx_fd, address_is_v4(&p->addr), ECN_CAPABLE))
+        p->tclass = ECN_CAPABLE;
+}
+
 /* fd is bound to 4791: receive from it. */
 static void receive_from(struct port *p, int fd, uint64_t now) {
     p->rx_fd = fd;
     p->gro = udpsock_set(fd, SOL_UDP, UDP_GRO, 1);
     p->rcvbuf = get_buffer(fd, SO_RCVBUF);
-    udpsock_show_headers(fd, address_is_v4(&p->addr), p->headers);
+    show_headers(p);
     steering_start(p, now);
 }
 
@@ -58,6 +71,7 @@ static void send_from(struct port *p, int fd) {
     p->gso = udpsock_set(fd, SOL_UDP, UDP_SEGMENT, 0);
     udpsock_set(fd, SOL_SOCKET, SO_SNDBUF, (int)BUFFER_ASKED);
     p->sndbuf = get_buffer(fd, SO_SNDBUF);
+    send_marked(p);
     p->addr.sin6_port = udpsock_port(fd);
 }
 
@@ -155,9 +169,13 @@ void port_abandon(struct port *p) {
 
 void port_show_headers(struct port *p, bool show) {
     p->headers = show;
-    if (p->rx_fd >= 0) {
-        udpsock_show_headers(p->rx_fd, address_is_v4(&p->addr), show);
-    }
+    show_headers(p);
+}
+
+void port_take_marks(struct port *p) {
+    p->marks = true;
+    show_headers(p);
+    send_marked(p);
 }
 
 void port_leave(struct port *p) { steering_stop(p); }

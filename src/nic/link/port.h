@@ -34,6 +34,8 @@ struct port {
     uint32_t rcvbuf, sndbuf;  /* as granted (getsockopt); rcvbuf while rx_fd is -1: what forwarding holds at least */
     bool gso, gro;            /* the socket takes UDP_SEGMENT / UDP_GRO */
     bool headers;             /* it shows hops and traffic class of what comes in */
+    bool marks;               /* the latter in any case, for its marks of congestion */
+    uint8_t tclass;           /* of what goes out and does not say otherwise */
     const struct slot *slot;  /* first slot of the context; where answers to probes go */
     /* the steering and ownership machinery's own fields follow */
     struct port_steering *steering;
@@ -72,6 +74,8 @@ int port_hand_on(struct port *p, const struct abstract_name *to, const struct sl
 
 /* Whether the port tells hops and traffic class of what comes in: datagrams want to know, the others shall not pay. */
 void port_show_headers(struct port *p, bool show);
+/* Packets go out as ones that a congested router may mark, and the port tells of those that come in so. */
+void port_take_marks(struct port *p);
 
 /* Reads one message from the slot socket. 1: a forwarded datagram is in data and out; 0: a control message, dealt
  * with, or one that is malformed, for no port of ours, or from a user who does not own that port; -EAGAIN: nothing

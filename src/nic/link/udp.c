@@ -50,7 +50,7 @@ static void add_option(struct msghdr *msg, int level, int type, const void *valu
 static void add_route_options(struct msghdr *msg, const struct flow *flow) {
     int tclass = flow->traffic_class, hops = flow->hop_limit;
     bool ipv4 = is_ipv4(flow);
-    if (tclass)
+    if (tclass != ((const struct port *)flow->port)->tclass)
         add_option(msg, ipv4 ? IPPROTO_IP : IPPROTO_IPV6, ipv4 ? IP_TOS : IPV6_TCLASS, &tclass, sizeof tclass);
     if (hops && hops != DEFAULT_HOPS)
         add_option(msg, ipv4 ? IPPROTO_IP : IPPROTO_IPV6, ipv4 ? IP_TTL : IPV6_HOPLIMIT, &hops, sizeof hops);

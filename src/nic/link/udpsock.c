@@ -54,9 +54,17 @@ uint16_t udpsock_port(int fd) {
     return addr.sin6_port;
 }
 
+static int level_of(bool v4) { return v4 ? IPPROTO_IP : IPPROTO_IPV6; }
+
 /* A kernel that refuses leaves them unknown. */
-void udpsock_show_headers(int fd, bool v4, bool show) {
-    int level = v4 ? IPPROTO_IP : IPPROTO_IPV6;
-    (void)udpsock_set(fd, level, v4 ? IP_RECVTTL : IPV6_RECVHOPLIMIT, show);
-    (void)udpsock_set(fd, level, v4 ? IP_RECVTOS : IPV6_RECVTCLASS, show);
+void udpsock_show_hops(int fd, bool v4, bool show) {
+    (void)udpsock_set(fd, level_of(v4), v4 ? IP_RECVTTL : IPV6_RECVHOPLIMIT, show);
+}
+
+void udpsock_show_tclass(int fd, bool v4, bool show) {
+    (void)udpsock_set(fd, level_of(v4), v4 ? IP_RECVTOS : IPV6_RECVTCLASS, show);
+}
+
+bool udpsock_tclass(int fd, bool v4, uint8_t tclass) {
+    return udpsock_set(fd, level_of(v4), v4 ? IP_TOS : IPV6_TCLASS, tclass);
 }

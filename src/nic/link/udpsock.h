@@ -18,8 +18,11 @@ int udpsock_bind(int fd, const struct sockaddr_in6 *addr, uint16_t port);
 
 uint16_t udpsock_port(int fd); /* the one it is bound to, network byte order */
 
-/* Has the kernel tell hops and traffic class of what comes in, or no longer. */
-void udpsock_show_headers(int fd, bool v4, bool show);
+/* Has the kernel tell hops, or the traffic class, of what comes in, or no longer. */
+void udpsock_show_hops(int fd, bool v4, bool show);
+void udpsock_show_tclass(int fd, bool v4, bool show);
+/* The traffic class of what goes out. */
+bool udpsock_tclass(int fd, bool v4, uint8_t tclass);
 
 bool udpsock_set(int fd, int level, int option, int value);
 

@@ -49,6 +49,7 @@ struct nic {
     struct rng rng;
     uint32_t max_window;  /* bytes in flight a QP */
     uint32_t slow_window; /* the same where round trips are long; at least max_window */
+    bool congestion;      /* it is controlled */
     uint64_t ack_hold;    /* ns that an ACK of a receive may wait for the application's answer; 0: it does not poll */
 };
 
@@ -56,7 +57,8 @@ struct qp {
     struct rnic_qp pub;
     struct nic *nic;
     const struct engine_ops *engine;
-    uint32_t service; /* enum roce_opcode_mask: the transport service of the packets that it takes */
+    uint32_t service; /* enum roce_opcode_mask: its transport service */
+    uint32_t takes;   /* and the packets that it takes: of that service, and CNPs where it has a peer */
     void *engine_state;
     _Atomic int state;        /* enum rnic_qp_state */
     struct rnic_qp_attr attr; /* as set; states and cap kept elsewhere */
@@ -85,6 +87,12 @@ struct qp {
 #define COUNT_N(qp, name, n)                                                                                           \
     ((qp)->counters.value[RNIC_CNT_##name] += (n), (qp)->nic->counters.value[RNIC_CNT_##name] += (n))
 #define COUNT(qp, name) COUNT_N(qp, name, 1)
+
+/* Of the transport service, and the packets that go with it. */
+static inline void qp_set_service(struct qp *qp, uint32_t service) {
+    qp->service = service;
+    qp->takes = service == OPC_UD ? service : service | OPC_CNP;
+}
 
 /* Datagrams: no peer, each packet names its own. */
 static inline bool qp_is_datagram(const struct qp *qp) { return qp->service == OPC_UD; }

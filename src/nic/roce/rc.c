@@ -31,10 +31,14 @@ static int rtr(struct qp *qp) {
 static void rts(struct qp *qp) { req_init(qp); }
 
 static void input(struct qp *qp, const struct packet *pkt, uint64_t now) {
+    if (pkt->marked)
+        congestion_marked(qp, &rc_of(qp)->way, now);
     if (qp->state == RNIC_QPS_ERR)
         COUNT(qp, drop_bad_state);
     else if (pkt->row->mask & OPC_REQUEST)
         resp_input(qp, pkt, now);
+    else if (pkt->row->mask & OPC_CNP)
+        congestion_cut(qp, &rc_of(qp)->way, now);
     else if (qp->state >= RNIC_QPS_RTS)
         comp_input(qp, pkt, now);
     else
@@ -52,7 +56,8 @@ static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
     bool more, sent = false;
     if (qp->state == RNIC_QPS_ERR)
         flush(qp);
-    more = resp_next(qp, tx);
+    more = congestion_owes(&rc_of(qp)->way) && !congestion_notify(qp, &rc_of(qp)->way, tx, now);
+    more |= resp_next(qp, tx, now);
     if (qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD) {
         more |= req_next(qp, tx, now, &sent);
         comp_halted(qp);
@@ -85,14 +90,15 @@ static uint64_t req_deadline(const struct requester *req, const struct qp *qp) {
 static uint64_t deadline(const struct qp *qp) {
     const struct rc *rc = rc_of(qp);
     uint64_t first = req_deadline(&rc->req, qp), ack = rc->resp.ack == ACK_UNASKED ? resp_due(qp) : NEVER;
-    return ack < first ? ack : first;
+    uint64_t first_of_both = ack < first ? ack : first, free = congestion_deadline(&rc->way);
+    return free < first_of_both ? free : first_of_both;
 }
 
 /* next() does the sending; this only says what is to be sent again. */
 static void timer(struct qp *qp, struct tx *tx, uint64_t now) {
     struct requester *req = &rc_of(qp)->req;
     if (req_deadline(req, qp) > now)
-        return; /* it was the responder's: an ACK is due, and next() sends it */
+        return; /* an ACK is due, or the way is free again, and next() sends */
     if (req->rnr_until) {
         req->rnr_until = 0;
         req->progress = now;
@@ -123,6 +129,7 @@ static void stats(struct qp *qp, struct rnic_qp_stats *out) {
     out->retries_left = rc->req.retries;
     out->rnr_retries_left = rc->req.rnr_retries;
     out->srtt = rc->req.srtt;
+    out->rate = congestion_rate(&rc->way);
 }
 
 const struct engine_ops roce_rc_ops = {

@@ -242,10 +242,14 @@ static enum result step(struct qp *qp, struct tx *tx, uint64_t now) {
         return IDLE;
     if (wqe_waits(wqe) && req->rd_count >= qp->attr.max_rd_atomic) /* IBA 9.4.4, 9.4.5 */
         return IDLE;
+    if (!congestion_free(&rc->way, now))
+        return IDLE;
     bool ackreq = wants_ack(qp, wqe, after);
     enum result r = write_packet(qp, tx, wqe, req->pkt, span, ackreq);
-    if (r == SENT)
+    if (r == SENT) {
+        congestion_sent(qp, &rc->way, wqe_waits(wqe) ? 0 : rc->mtu, now);
         note_sent(qp, span, ackreq, now);
+    }
     req->halted = r == FAILED;
     return r;
 }

@@ -399,10 +399,13 @@ static void refuse_response(struct qp *qp, struct resource *res) {
         qp_error(qp, RNIC_EVENT_QP_ACCESS_ERR);
 }
 
-bool resp_next(struct qp *qp, struct tx *tx) {
+bool resp_next(struct qp *qp, struct tx *tx, uint64_t now) {
     struct responder *resp = &rc_of(qp)->resp;
+    struct congestion *way = &rc_of(qp)->way;
     for (int i = 0; i < BURST && resp->queue_count; i++) {
         struct resource *res = &resp->res[resp->queue[resp->queue_head]];
+        if (!congestion_free(way, now))
+            return false;
         enum result sent = res->atomic ? write_atomic(qp, tx, res) : write_read(qp, tx, res);
         if (sent == SINK_FULL)
             return true;
@@ -411,6 +414,7 @@ bool resp_next(struct qp *qp, struct tx *tx) {
             continue;
         }
         COUNT(qp, responses_sent);
+        congestion_sent(qp, way, res->atomic ? 0 : rc_of(qp)->mtu, now);
         if (++res->cur < res->end)
             continue;
         res->queued = false;
@@ -443,7 +447,7 @@ static void count_nak(struct qp *qp, uint8_t syndrome) {
 bool resp_ack(struct qp *qp, struct tx *tx, uint64_t now, bool company) {
     struct responder *resp = &rc_of(qp)->resp;
     if (resp->queue_count)
-        return true;
+        return !rc_of(qp)->way.waits;
     if (resp->nak_pending) { /* its PSN is the expected one, so it acknowledges all before (9.7.5.1.1) */
         if (!write_ack(qp, tx, resp->syndrome, resp->psn))
             return true;

@@ -6,6 +6,7 @@
  *   comp.c  completer: takes acknowledges and responses, completes, retries
  *   resp.c  responder: executes requests, answers with responses, ACKs and NAKs
  *   rc.c    joins the three to a queue pair: the engine_ops
+ *   congestion.c    the rate at which connected queue pairs may send
  *
  * and the services that know no acknowledges: unreliable connections (IBA 9.8.2) in uc.c, datagrams (9.8.3) in ud.c.
  * What RC and UC share is in message.c, for what goes out, and inbound.h.
@@ -17,6 +18,7 @@
 
 #include "base/seq24.h"
 #include "qp/qp.h"
+#include "roce/congestion.h"
 
 #define MAX_RD_ATOMIC 128
 #define BURST 60          /* packets a turn at most, so that queue pairs take turns: four datagrams of 4 KiB packets */
@@ -114,6 +116,7 @@ struct rc {
     uint32_t mtu; /* payload bytes of a full packet */
     struct requester req;
     struct responder resp;
+    struct congestion way;
 };
 
 static inline struct rc *rc_of(const struct qp *qp) { return (struct rc *)qp->engine_state; }
@@ -174,7 +177,7 @@ void comp_halted(struct qp *qp); /* completes the failed element when it is the 
 int resp_init(struct qp *qp);
 void resp_free(struct qp *qp);
 void resp_input(struct qp *qp, const struct packet *pkt, uint64_t now);
-bool resp_next(struct qp *qp, struct tx *tx);                            /* READ and atomic responses */
+bool resp_next(struct qp *qp, struct tx *tx, uint64_t now);              /* READ and atomic responses */
 bool resp_ack(struct qp *qp, struct tx *tx, uint64_t now, bool company); /* then a NAK or ACK that is due */
 uint64_t resp_due(const struct qp *qp);                                  /* when the ACK that waits is due by itself */
 

@@ -17,6 +17,7 @@ struct uc {
     uint32_t rcv_psn; /* expected */
     bool established; /* a packet has come */
     struct inbound in;
+    struct congestion way;
 };
 
 static struct uc *uc_of(const struct qp *qp) { return (struct uc *)qp->engine_state; }
@@ -48,12 +49,14 @@ static bool start(struct qp *qp, struct send_wqe *wqe) {
 }
 
 /* A packet of the oldest element. */
-static enum result send_one(struct qp *qp, struct tx *tx) {
+static enum result send_one(struct qp *qp, struct tx *tx, uint64_t now) {
     struct uc *uc = uc_of(qp);
     if (wq_empty(&qp->sq))
         return IDLE;
     struct send_wqe *wqe = sq_wqe(&qp->sq, wq_tail(&qp->sq));
     if (!wqe->started && (qp->state != RNIC_QPS_RTS || !start(qp, wqe)))
+        return IDLE;
+    if (!congestion_free(&uc->way, now))
         return IDLE;
     enum result result = message_write(qp, tx, wqe, uc->pkt, uc->mtu, false);
     if (result == FAILED)
@@ -61,6 +64,7 @@ static enum result send_one(struct qp *qp, struct tx *tx) {
     if (result != SENT)
         return result;
     COUNT(qp, requests_sent);
+    congestion_sent(qp, &uc->way, uc->mtu, now);
     uc->psn = psn_add(uc->psn, 1);
     if (++uc->pkt < wqe->packets)
         return SENT;
@@ -86,13 +90,14 @@ static void flush(struct qp *qp) {
 
 static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
     enum result result = SENT;
-    (void)now;
+    if (congestion_owes(&uc_of(qp)->way) && !congestion_notify(qp, &uc_of(qp)->way, tx, now))
+        return true;
     if (qp->state == RNIC_QPS_ERR)
         flush(qp);
     if (qp->state == RNIC_QPS_SQE)
         qp_flush_sends(qp);
     for (int i = 0; i < BURST && result == SENT; i++)
-        result = qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD ? send_one(qp, tx) : IDLE;
+        result = qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD ? send_one(qp, tx, now) : IDLE;
     drained(qp);
     return result == SENT || result == SINK_FULL;
 }
@@ -151,7 +156,12 @@ static void execute(struct qp *qp, const struct packet *pkt) {
 static void input(struct qp *qp, const struct packet *pkt, uint64_t now) {
     struct uc *uc = uc_of(qp);
     bool gap = pkt->psn != uc->rcv_psn, first = pkt->row->mask & OPC_FIRST;
-    (void)now;
+    if (pkt->marked)
+        congestion_marked(qp, &uc->way, now);
+    if (pkt->row->mask & OPC_CNP) {
+        congestion_cut(qp, &uc->way, now);
+        return;
+    }
     if (qp->state == RNIC_QPS_ERR) {
         COUNT(qp, drop_bad_state);
         return;
@@ -189,7 +199,10 @@ static int rtr(struct qp *qp) {
 
 static void rts(struct qp *qp) { uc_of(qp)->psn = qp->attr.sq_psn; }
 
+static uint64_t deadline(const struct qp *qp) { return congestion_deadline(&uc_of(qp)->way); }
+
 static void stats(struct qp *qp, struct rnic_qp_stats *out) {
+    out->rate = congestion_rate(&uc_of(qp)->way);
     out->snd_psn = out->snd_una = uc_of(qp)->psn;
     out->rcv_psn = uc_of(qp)->rcv_psn;
 }
@@ -203,7 +216,7 @@ const struct engine_ops roce_uc_ops = {
     .input = input,
     .next = next,
     .timer = engine_no_timer,
-    .deadline = engine_never,
+    .deadline = deadline,
     .held = engine_never,
     .settle = engine_never_settles,
     .flush = flush,

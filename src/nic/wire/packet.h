@@ -21,6 +21,11 @@ struct ip_id_state {
 
 #define FLOW_SEEDS 4
 
+/* The lower bits of the traffic class (RFC 3168): what may be marked, and what a congested router has marked. */
+#define ECN_MASK 3u
+#define ECN_CAPABLE 2u
+#define ECN_MARKED 3u
+
 /* The way to one peer.  A link sends along it; an engine only passes it on. */
 struct flow {
     struct sockaddr_in6 src, dst; /* IPv4 mapped, ports in network order */
@@ -41,6 +46,7 @@ struct packet {
     uint32_t psn;
     uint8_t opcode;
     bool ackreq, solicited;
+    bool marked;        /* a router on its way was congested */
     const uint8_t *grh; /* of datagrams: the GRH_BYTES that a receive gets ahead of the payload, see wire/grh.h */
 };
 

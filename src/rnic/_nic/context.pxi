@@ -18,7 +18,7 @@ cdef class Context(Handle):
         return self
 
     @classmethod
-    def open_soft(cls, name, netdev, rcvbuf=0, max_window=0, no_gso=False):
+    def open_soft(cls, name, netdev, rcvbuf=0, max_window=0, no_gso=False, congestion=0):
         """Open the software RNIC on a netdev (rnic_soft_open)."""
         cdef Context self = cls.__new__(cls)
         cdef rnic_open_attr attr
@@ -29,6 +29,7 @@ cdef class Context(Handle):
         cdef int rc
         memset(&attr, 0, sizeof(attr))
         attr.rcvbuf, attr.max_window, attr.no_gso = rcvbuf, max_window, no_gso
+        attr.congestion = congestion
         err.text[0] = 0
         with nogil:
             rc = rnic_soft_open(c_name, &attr, &p, &err)
@@ -128,6 +129,7 @@ cdef class Context(Handle):
         fault.seed, fault.loss, fault.duplicate = values["seed"], values["loss"], values["duplicate"]
         fault.reorder, fault.delay, fault.flip = values["reorder"], values["delay"], values["flip"]
         fault.reorder_gap, fault.delay_ns = values["reorder_gap"], values["delay_ns"]
+        fault.mark = values["mark"]
         if len(lose) > RNIC_FAULT_RULES:
             raise VerbsError(EINVAL, f"at most {RNIC_FAULT_RULES} rules can lose packets", "set_fault")
         for i, (opcode, nth, count) in enumerate(lose):

@@ -211,7 +211,7 @@ cdef extern from "nic.h" nogil:
         uint32_t window
         uint32_t in_flight
         uint8_t retries_left, rnr_retries_left
-        uint64_t srtt
+        uint64_t srtt, rate
 
     struct rnic_fault_rule:
         int opcode
@@ -222,10 +222,12 @@ cdef extern from "nic.h" nogil:
         uint32_t loss, duplicate, reorder, delay, flip
         uint32_t reorder_gap
         uint64_t delay_ns
+        uint32_t mark
         rnic_fault_rule lose[RNIC_FAULT_RULES]
 
     struct rnic_open_attr:
         uint32_t rcvbuf, max_window, no_gso
+        int congestion
 
     struct rnic_ops:
         const char *name

@@ -129,9 +129,12 @@ class Context(nic.Context):
     """The device that was opened."""
 
     @classmethod
-    def of_device(cls, device: Device, *, rcvbuf: int, max_window: int, gso: bool) -> Self:
+    def of_device(
+        cls, device: Device, *, rcvbuf: int, max_window: int, gso: bool, congestion_control: bool | None
+    ) -> Self:
         """Open the device; what rnic.open_device() does once it knows which."""
-        context = cls.open_soft(device.name, device.netdev, rcvbuf, max_window, not gso)
+        congestion = 0 if congestion_control is None else 1 if congestion_control else -1
+        context = cls.open_soft(device.name, device.netdev, rcvbuf, max_window, not gso, congestion)
         context.device = device
         if context.counters().unfit_ip_ids:
             warnings.warn(

@@ -35,9 +35,18 @@ class Device:
         """The GUID as ibv_devinfo writes it."""
         return format_guid(self.guid)
 
-    def open(self, *, rcvbuf: int = 0, max_window: int = 0, gso: bool = True) -> "Context":
+    def open(
+        self,
+        *,
+        rcvbuf: int = 0,
+        max_window: int = 0,
+        gso: bool = True,
+        congestion_control: bool | None = None,
+    ) -> "Context":
         """Open the device, as open_device() does."""
-        return open_device(self, rcvbuf=rcvbuf, max_window=max_window, gso=gso)
+        return open_device(
+            self, rcvbuf=rcvbuf, max_window=max_window, gso=gso, congestion_control=congestion_control
+        )
 
 
 def format_guid(guid: int) -> str:
@@ -62,20 +71,33 @@ def get_device_list() -> list[Device]:
 
 
 def open_device(
-    which: str | int | Device | None = None, *, rcvbuf: int = 0, max_window: int = 0, gso: bool = True
+    which: str | int | Device | None = None,
+    *,
+    rcvbuf: int = 0,
+    max_window: int = 0,
+    gso: bool = True,
+    congestion_control: bool | None = None,
 ) -> "Context":
     """Open a device by name, GUID (a number or its text) or Device (ibv_open_device(3)).
 
     None: the one that $RNIC_DEVICE names, else the first of the list.  `rcvbuf` is the bytes of socket
     buffer to ask for (0: what the system grants), `max_window` the bytes that a queue pair may have in
-    flight (0: what fits the socket buffer), `gso=False` sends one packet per system call.
+    flight (0: what fits the socket buffer), `gso=False` sends one packet per system call.  With
+    `congestion_control` routers may mark packets of connected queue pairs (ECN), and a queue pair whose
+    packets they mark limits its rate (IBA Annex A17.9; DCQCN); None: unless the device is the loopback's.
 
     Raises VerbsError: ENODEV when there is no such device; EADDRINUSE when something else holds UDP port
     4791.
     """
     from rnic.verbs.context import Context
 
-    return Context.of_device(_find(which), rcvbuf=rcvbuf, max_window=max_window, gso=gso)
+    return Context.of_device(
+        _find(which),
+        rcvbuf=rcvbuf,
+        max_window=max_window,
+        gso=gso,
+        congestion_control=congestion_control,
+    )
 
 
 def _find(which: str | int | Device | None) -> Device:

@@ -40,6 +40,8 @@ class Faults:
     """It leaves delay_s later."""
     flip: float = 0.0
     """One of its bits is flipped."""
+    mark: float = 0.0
+    """It is marked as by a congested router (ECN), where congestion control lets it be."""
     reorder_gap: int = 3
     delay_s: float = 0.001
     """Seconds."""
@@ -47,7 +49,7 @@ class Faults:
     """At most eight."""
 
     def __post_init__(self) -> None:
-        for name in ("loss", "duplicate", "reorder", "delay", "flip"):
+        for name in ("loss", "duplicate", "reorder", "delay", "flip", "mark"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is a probability, not {getattr(self, name)}")
 
@@ -60,6 +62,7 @@ class Faults:
             "reorder": round(self.reorder * 1e6),
             "delay": round(self.delay * 1e6),
             "flip": round(self.flip * 1e6),
+            "mark": round(self.mark * 1e6),
             "reorder_gap": self.reorder_gap,
             "delay_ns": round(self.delay_s * 1e9),
         }

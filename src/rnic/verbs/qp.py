@@ -199,6 +199,8 @@ class QPStats:
     rnr_retries_left: int
     srtt: int
     """Smoothed round trip time in nanoseconds, 0: not known yet."""
+    rate: int
+    """Bytes per second that congestion control allows, 0: it does not limit."""
 
 
 class QP(nic.QP):

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Congestion control on virtual time: marks, notifications, and the rate that follows from them.
+ */
+#include <string.h>
+
+#include "check.h"
+#include "fabric.h"
+#include "roce/roce.h"
+#include "wire/bth.h"
+
+#define BYTES (1u << 20)
+#define GBIT (1000000000ull / 8)
+
+static struct pair p;
+
+#define OPEN(...) pair_open(&p, .congestion = true, .bytes = BYTES, .bandwidth = 10 * GBIT, .quiet = true, __VA_ARGS__)
+
+static void mark(struct end *e, uint32_t ppm) {
+    struct rnic_fault fault = {.seed = 5, .mark = ppm};
+    fault_set(&e->node->fault, ppm ? &fault : NULL);
+}
+
+static uint64_t write_all(void) {
+    uint64_t start = p.f.now;
+    post_write(&p.a, 1, 0, 0, BYTES);
+    fabric_settle(&p.f);
+    WANT(p.a.send_cq, 1, SUCCESS);
+    return p.f.now - start;
+}
+
+static void close_verified(uint64_t seed) {
+    CHECK(filled(p.b.mem, BYTES, seed));
+    CHECK_EQ(p.a.qp->state, RNIC_QPS_RTS);
+    CHECK_EQ(p.b.qp->state, RNIC_QPS_RTS);
+    pair_close(&p);
+}
+
+static struct rnic_qp_stats stats(const struct end *e) {
+    struct rnic_qp_stats out = {0};
+    e->qp->engine->stats(e->qp, &out);
+    return out;
+}
+
+/* ---------------------------------------------------------------- notifications */
+
+static uint32_t cnps, cnp_length;
+static uint8_t cnp_bytes[BTH_BYTES + CNP_RESERVED_BYTES];
+
+static enum verdict see_cnp(void *arg, const struct node *from, uint32_t nth, const uint8_t *bth) {
+    (void)arg;
+    (void)nth;
+    if (bth_opcode(bth) == ROCE_CNP) {
+        CHECK(from == p.b.node);
+        memcpy(cnp_bytes, bth, sizeof cnp_bytes);
+        cnps++;
+    }
+    return PASS;
+}
+
+static void a_mark_is_answered_with_a_notification(void) {
+    OPEN(0);
+    p.f.judge = see_cnp;
+    cnps = cnp_length = 0;
+    mark(&p.a, 1000000);
+    fill(p.a.mem, BYTES, 1);
+    post_write(&p.a, 1, 0, 0, 100);
+    fabric_settle(&p.f);
+    WANT(p.a.send_cq, 1, SUCCESS);
+    CHECK_EQ(cnps, 1);
+    CHECK_EQ(bth_becn(cnp_bytes), 1);
+    CHECK_EQ(bth_fecn(cnp_bytes), 0);
+    CHECK_EQ(bth_dqpn(cnp_bytes), p.a.qp->pub.qp_num);
+    CHECK_EQ(bth_pad(cnp_bytes), 0);
+    for (int i = 0; i < CNP_RESERVED_BYTES; i++)
+        CHECK_EQ(cnp_bytes[BTH_BYTES + i], 0);
+    CHECK_EQ(COUNTER(&p.a, fault_marked), 1);
+    CHECK_EQ(COUNTER(&p.b, ecn_marked), 1);
+    CHECK_EQ(COUNTER(&p.b, cnp_sent), 1);
+    CHECK_EQ(COUNTER(&p.a, cnp_handled), 1);
+    write_all();
+    close_verified(1);
+}
+
+static void many_marks_are_one_notification_each_50_us(void) {
+    OPEN(0);
+    mark(&p.a, 1000000);
+    fill(p.a.mem, BYTES, 2);
+    uint64_t took = write_all();
+    CHECK_EQ(COUNTER(&p.b, ecn_marked), BYTES / 1024);
+    CHECK(COUNTER(&p.b, cnp_sent) <= took / (50 * US) + 1);
+    CHECK(COUNTER(&p.b, cnp_sent) >= 10);
+    close_verified(2);
+}
+
+static void what_may_not_be_marked_is_not(void) {
+    pair_open(&p, .bytes = BYTES, .quiet = true);
+    mark(&p.a, 1000000);
+    fill(p.a.mem, BYTES, 3);
+    write_all();
+    CHECK_EQ(COUNTER(&p.a, fault_marked), 0);
+    CHECK_EQ(COUNTER(&p.b, cnp_sent), 0);
+    CHECK_EQ(stats(&p.a).rate, 0);
+    close_verified(3);
+}
+
+/* ---------------------------------------------------------------- the rate */
+
+static void a_sender_that_meets_congestion_slows_down(void) {
+    OPEN(0);
+    fill(p.a.mem, BYTES, 4);
+    uint64_t freely = write_all();
+    CHECK_EQ(stats(&p.a).rate, 0);
+    mark(&p.a, 1000000);
+    uint64_t marked = write_all();
+    CHECK(marked > 2 * freely);
+    CHECK(stats(&p.a).rate > 0 && stats(&p.a).rate < 10 * GBIT / 2);
+    close_verified(4);
+}
+
+/* One mark halves the rate at which it was met, since nothing is known of the way yet (alpha begins at 1). */
+static void one_mark_halves_the_rate(void) {
+    OPEN(.window = 1 << 16);
+    fill(p.a.mem, BYTES, 5);
+    write_all();
+    post_write(&p.a, 1, 0, 0, BYTES);
+    fabric_run(&p.f, p.f.now + 200 * US);
+    mark(&p.a, 1000000);
+    fabric_run(&p.f, p.f.now + 5 * US);
+    mark(&p.a, 0);
+    fabric_run(&p.f, p.f.now + 80 * US);
+    CHECK_EQ(COUNTER(&p.a, cnp_handled), 1);
+    uint64_t rate = stats(&p.a).rate;
+    CHECK(rate > 10 * GBIT / 4 && rate < 10 * GBIT * 6 / 10);
+    fabric_settle(&p.f);
+    WANT(p.a.send_cq, 1, SUCCESS);
+    close_verified(5);
+}
+
+static void the_limit_ends_when_congestion_has(void) {
+    OPEN(0);
+    fill(p.a.mem, BYTES, 6);
+    uint64_t freely = write_all();
+    mark(&p.a, 1000000);
+    write_all();
+    mark(&p.a, 0);
+    for (int i = 0; i < 200 && stats(&p.a).rate; i++)
+        write_all();
+    CHECK_EQ(stats(&p.a).rate, 0);
+    CHECK(write_all() <= freely + 2 * US);
+    close_verified(6);
+}
+
+/* Marks without end: it goes on, slowly. */
+static void it_never_stops_altogether(void) {
+    OPEN(.timeout = 18);
+    mark(&p.a, 1000000);
+    fill(p.a.mem, BYTES, 7);
+    for (int i = 0; i < 5; i++)
+        write_all();
+    CHECK(stats(&p.a).rate >= GBIT / 100);
+    CHECK_EQ(COUNTER(&p.a, timeouts), 0);
+    close_verified(7);
+}
+
+static void whoever_answers_a_read_is_limited_too(void) {
+    OPEN(0);
+    fill(p.b.mem, BYTES, 8);
+    memset(p.a.mem, 0, BYTES);
+    mark(&p.b, 1000000);
+    post_read(&p.a, 1, 0, 0, BYTES);
+    fabric_settle(&p.f);
+    WANT(p.a.send_cq, 1, SUCCESS);
+    CHECK(filled(p.a.mem, BYTES, 8));
+    CHECK(COUNTER(&p.b, cnp_handled) > 10);
+    CHECK(stats(&p.b).rate > 0);
+    close_verified(8);
+}
+
+static void an_unreliable_connection_is_limited_too(void) {
+    OPEN(.type = RNIC_QPT_UC);
+    mark(&p.a, 1000000);
+    fill(p.a.mem, BYTES, 9);
+    write_all();
+    CHECK(COUNTER(&p.a, cnp_handled) > 10);
+    CHECK(stats(&p.a).rate > 0);
+    close_verified(9);
+}
+
+static void marks_and_losses_at_once_lose_nothing(void) {
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        struct rnic_fault fault = {.seed = seed, .mark = 100000, .loss = 50000, .duplicate = 20000, .reorder = 20000};
+        check_note("seed %u", (unsigned)seed);
+        OPEN(.timeout = 16);
+        fault_set(&p.a.node->fault, &fault);
+        fault_set(&p.b.node->fault, &fault);
+        fill(p.a.mem, BYTES, seed);
+        write_all();
+        close_verified(seed);
+    }
+}
+
+/* ---------------------------------------------------------------- hostile */
+
+static void notifications_out_of_nowhere_do_no_harm(void) {
+    uint8_t cnp[BTH_BYTES + CNP_RESERVED_BYTES] = {0};
+    OPEN(0);
+    struct flow flow = p.b.qp->flow;
+    bth_set_opcode(cnp, ROCE_CNP);
+    bth_set_dqpn(cnp, p.a.qp->pub.qp_num);
+    for (int i = 0; i < 1000; i++)
+        fabric_inject(p.b.node, &flow, cnp, sizeof cnp);
+    fill(p.a.mem, BYTES, 10);
+    write_all();
+    CHECK_EQ(COUNTER(&p.a, cnp_handled), 1000);
+    close_verified(10);
+}
+
+int main(void) {
+    RUN(a_mark_is_answered_with_a_notification);
+    RUN(many_marks_are_one_notification_each_50_us);
+    RUN(what_may_not_be_marked_is_not);
+    RUN(a_sender_that_meets_congestion_slows_down);
+    RUN(one_mark_halves_the_rate);
+    RUN(the_limit_ends_when_congestion_has);
+    RUN(it_never_stops_altogether);
+    RUN(whoever_answers_a_read_is_limited_too);
+    RUN(an_unreliable_connection_is_limited_too);
+    RUN(marks_and_losses_at_once_lose_nothing);
+    RUN(notifications_out_of_nowhere_do_no_harm);
+    return check_done();
+}
