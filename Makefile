@@ -19,7 +19,7 @@ PY_ALL  := src tests tools examples bench
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test build lint format ctest tsan fuzz interop soak bench clean distclean
+.PHONY: help demo test build lint format ctest tsan fuzz interop soak bench conformance clean distclean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ format: $(VENV)/.dev ## rewrite to the style that lint asks for
 	-@$(BIN)/ruff check --fix $(wildcard $(PY_ALL))
 	$(BIN)/ruff format $(wildcard $(PY_ALL))
 	@$(if $(C_ALL),$(BIN)/clang-format -i $(C_ALL),:)
+
+conformance: $(VENV)/.tools ## docs/conformance.md from the table in tests/conformance
+	$(BIN)/python tools/print_conformance.py
 
 # ---------------------------------------------------------------- C under AddressSanitizer and UBSan
 

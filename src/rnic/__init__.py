@@ -77,8 +77,15 @@ from rnic.verbs.counters import Counters
 from rnic.verbs.cq import WC_STANDARD_FLAGS, CQInitAttrEx, CQModerationCaps, ModerateCQ, ModifyCQAttr
 from rnic.verbs.device import Device, format_guid, get_device_list, open_device
 from rnic.verbs.faults import Faults, Lose
+from rnic.verbs.functions import (
+    ForkStatus,
+    flow_label_to_udp_sport,
+    fork_init,
+    is_fork_initialized,
+)
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, QPOpenAttr, QPStats
+from rnic.verbs.rate import Rate
 from rnic.verbs.srq import SRQ, SRQAttr, SRQInitAttr, SRQInitAttrEx, TMCap
 from rnic.verbs.xrcd import XRCD
 
@@ -163,7 +170,13 @@ __all__ = [
     # errors
     "VerbsError",
     "PostError",
+    # functions without an object
+    "fork_init",
+    "is_fork_initialized",
+    "flow_label_to_udp_sport",
     # enumerations
+    "ForkStatus",
+    "Rate",
     "AccessFlags",
     "AtomicCap",
     "CQAttrMask",

@@ -6,6 +6,8 @@ The C core holds the same rows (X-macros of nic.h); a test compares the two, and
 
 from enum import IntEnum, IntFlag
 
+from rnic.wording import Worded
+
 __all__ = [
     "QPState",
     "QPType",
@@ -94,7 +96,7 @@ class MigState(IntEnum):
     ARMED = 2
 
 
-class PortState(IntEnum):
+class PortState(Worded):
     """The logical state of a port (IBA 14.2.5.6; ibv_query_port(3))."""
 
     NOP = 0
@@ -129,7 +131,7 @@ class Transport(IntEnum):
     IWARP = 1
 
 
-class NodeType(IntEnum):
+class NodeType(Worded):
     """What kind of node a device is."""
 
     CA = 1
@@ -248,7 +250,7 @@ class SendFlags(IntFlag):
     IP_CSUM = 1 << 4
 
 
-class WCStatus(IntEnum):
+class WCStatus(Worded):
     """How a work request ended (IBA 11.6.2; ibv_poll_cq(3))."""
 
     SUCCESS = 0
@@ -310,7 +312,7 @@ class WCFlags(IntFlag):
     TM_DATA_VALID = 1 << 6
 
 
-class EventType(IntEnum):
+class EventType(Worded):
     """What an asynchronous event reports (IBA 11.6.3; ibv_get_async_event(3))."""
 
     CQ_ERR = 0

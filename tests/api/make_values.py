@@ -49,6 +49,8 @@ ENUMS = {
     "ibv_values_mask": "IBV_VALUES_MASK_",
     "ibv_counter_description": "IBV_COUNTER_",
     "ibv_read_counters_flags": "IBV_READ_COUNTERS_ATTR_",
+    "ibv_rate": "IBV_",
+    "ibv_fork_status": "IBV_FORK_",
 }
 # An enum without a name: its members by prefix.
 NAMELESS = {"link_layer": "IBV_LINK_LAYER_"}

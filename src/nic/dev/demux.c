@@ -50,6 +50,7 @@ static int icrc_id(struct flow *from, const uint8_t *bth, uint32_t n, uint16_t g
 
 /* ---------------------------------------------------------------- one packet */
 
+/* Whether a header can be (IBA 9.6.1.1). FECN and BECN mean nothing over RoCEv2 (CA17-29). */
 static bool parse(struct dev *dev, struct packet *pkt, const uint8_t *bth, uint32_t n) {
     if (n < BTH_BYTES + ICRC_BYTES)
         return DROP(dev, short), false;
@@ -94,6 +95,7 @@ static struct flow *source_flow(struct dev *dev, const struct sockaddr_in6 *src,
     return flow;
 }
 
+/* What fits nothing is dropped in silence (IBA CA17-24). */
 bool demux_icrc(struct dev *dev, struct incoming *in, const struct udp_datagram *d, uint32_t n) {
     int id = icrc_id(source_flow(dev, &d->src, in->dst), in->pkt.bth, n, in->guess);
     if (id < 0)
@@ -130,13 +132,14 @@ void demux_deliver(struct dev *dev, struct qp *qp, const struct packet *pkt, uin
     sched_input(dev, qp);
 }
 
+/* There is no queue pair 0 over RoCE: its number is nobody's (IBA CA17-33). */
 static struct qp *find_qp(const struct dev *dev, uint32_t qpn) {
     return qpn == QPN_GSI ? dev->gsi : qpn_find(dev, qpn);
 }
 
 /* Is it from the queue pair's peer, unharmed? */
 static bool from_peer(struct qp *qp, const uint8_t *bth, uint32_t n, const struct udp_datagram *d, uint16_t guess) {
-    if (memcmp(&qp->flow.dst.sin6_addr, &d->src.sin6_addr, sizeof d->src.sin6_addr)) /* C9-43, C9-44 */
+    if (memcmp(&qp->flow.dst.sin6_addr, &d->src.sin6_addr, sizeof d->src.sin6_addr)) /* IBA 9.6.1.2.3 */
         return COUNT(qp, drop_bad_source), false;
     if (icrc_id(reverse_flow(qp, &d->src), bth, n, guess) < 0)
         return COUNT(qp, drop_bad_icrc), false;

@@ -162,7 +162,7 @@ static int soft_query_gid(struct rnic_context *ctx, int port, int index, struct 
     *gid = (struct rnic_gid_entry){.gid = dev->net.gids[index],
                                    .gid_index = (uint32_t)index,
                                    .port_num = 1,
-                                   .gid_type = RNIC_GID_TYPE_ROCE_V2,
+                                   .gid_type = RNIC_GID_TYPE_ROCE_V2, /* IBA CA17-26 */
                                    .ndev_ifindex = (uint32_t)dev->net.ifindex};
     return 0;
 }

@@ -46,6 +46,7 @@ static void add_option(struct msghdr *msg, int level, int type, const void *valu
     msg->msg_controllen += CMSG_SPACE(n);
 }
 
+/* From the address vector (IBA CA17-4, CA17-9, CA17-13, CA17-17). */
 static void add_route_options(struct msghdr *msg, const struct flow *flow) {
     int tclass = flow->traffic_class, hops = flow->hop_limit;
     bool ipv4 = is_ipv4(flow);

@@ -13,7 +13,7 @@ bool udpsock_set(int fd, int level, int option, int value) {
 }
 
 static bool set_discovery(int fd, bool v4) {
-    if (v4) {
+    if (v4) { /* DF is set (IBA CA17-7) */
         return udpsock_set(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
     }
     /* RoCEv2 may leave the UDP checksum 0, as rxe does: the ICRC covers more (IBTA A17.3.2). */

@@ -135,6 +135,7 @@ void qp_forget_completions(struct qp *qp) {
         cq_forget((struct cq *)qp->pub.recv_cq, &qp->rq.freed);
 }
 
+/* All that is posted is flushed (IBA 10.3.1.7). */
 void qp_error(struct qp *qp, int event) {
     qp->state = RNIC_QPS_ERR;
     if (event >= 0 && !qp->last_wqe) {

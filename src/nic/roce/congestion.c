@@ -21,6 +21,7 @@
 
 /* ---------------------------------------------------------------- the receiver's part */
 
+/* One notification may stand for many marks (IBA CA17-44). */
 void congestion_marked(struct qp *qp, struct congestion *c, uint64_t now) {
     COUNT(qp, ecn_marked);
     if (!c->notified || now - c->notified >= CNP_EVERY)
@@ -62,6 +63,7 @@ static uint64_t at_least(uint64_t rate) { return rate > RATE_MIN ? rate : RATE_M
 
 static void catch_up(struct congestion *c, uint64_t now);
 
+/* How much is left to us (IBA CA17-45). */
 void congestion_cut(struct qp *qp, struct congestion *c, uint64_t now) {
     COUNT(qp, cnp_handled);
     if (c->limiting)
@@ -82,7 +84,7 @@ void congestion_cut(struct qp *qp, struct congestion *c, uint64_t now) {
     restart(c, now);
 }
 
-/* First quickly back to the rate at which congestion was met, then beyond it, slowly, then boldly. */
+/* First quickly back to the rate at which congestion was met, then beyond it, slowly, then boldly (IBA CA17-46). */
 static void rise(struct congestion *c) {
     uint32_t most = c->timed > c->counted ? c->timed : c->counted, least = c->timed + c->counted - most;
     if (least > FAST_RISES)

@@ -66,6 +66,7 @@ static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
     return resp_ack(qp, tx, now, sent) || more;
 }
 
+/* IBA 9.7.6.1.3, C9-140. */
 static uint64_t ack_timeout(const struct qp *qp) { return qp->attr.timeout ? 4096ull << qp->attr.timeout : NEVER; }
 
 static uint64_t later(uint64_t t, uint64_t delay) { return delay == NEVER ? NEVER : t + delay; }

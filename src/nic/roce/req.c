@@ -242,7 +242,7 @@ static enum result step(struct qp *qp, struct tx *tx, uint64_t now) {
     uint64_t after = flight + cost_at(wqe, req->pkt + span, rc->mtu) - cost_at(wqe, req->pkt, rc->mtu);
     if (flight && after > req->window)
         return IDLE;
-    if (wqe_waits(wqe) && req->rd_count >= qp->attr.max_rd_atomic)
+    if (wqe_waits(wqe) && req->rd_count >= qp->attr.max_rd_atomic) /* IBA 9.4.4, 9.4.5 */
         return IDLE;
     if (!congestion_free(&rc->way, now))
         return IDLE;

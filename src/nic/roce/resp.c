@@ -127,7 +127,7 @@ static void executed(struct qp *qp, const struct packet *pkt, uint32_t psns, uin
     }
     resp->nak_sent = resp->nak_pending;
     inbound_proceed(&resp->in, pkt);
-    if (ends)
+    if (ends) /* IBA 9.7.7.1 */
         resp->msn = psn_add(resp->msn, 1);
     if (pkt->row->mask & (OPC_READ | OPC_ATOMIC)) {
         resp->ack = ACK_NONE; /* the response acknowledges this and all before (9.7.5.1.1) */
@@ -289,6 +289,7 @@ static bool repeat_read(const struct rc *rc, struct resource *res, const struct 
     return true;
 }
 
+/* What has been done is not done again: SENDs and WRITEs are acknowledged (IBA C9-105), the others answered. */
 static void duplicate(struct qp *qp, const struct packet *pkt, uint64_t now) {
     struct rc *rc = rc_of(qp);
     struct responder *resp = &rc->resp;

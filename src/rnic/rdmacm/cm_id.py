@@ -7,6 +7,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from errno import (
     EADDRINUSE,
     EADDRNOTAVAIL,
@@ -45,13 +46,15 @@ from rnic.rdmacm.names import (
     UDParam,
 )
 from rnic.rdmacm.ports import ephemeral
+from rnic.rdmacm.receives import SharedReceives, domain_of
 from rnic.rdmacm.registry import registry
 from rnic.rdmacm.sockaddr import Inet, SockAddr, parse
 from rnic.verbs.ah import GID
 from rnic.verbs.context import Context
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
-from rnic.wire import PortSpace, service_id
+from rnic.verbs.srq import SRQ
+from rnic.wire import PortSpace, RejReason, service_id
 
 DEFAULT_BACKLOG = 1024
 _NOWHERE = Inet(IPv4Address(0), 0)
@@ -61,7 +64,7 @@ _POLL_MAX_NS = 64 * 10**6
 _PROVOKE_NS = 10**9
 
 
-class CmId(Messages):
+class CmId(SharedReceives, Messages):
     """One end of a conversation; create_id() makes it, destroy() ends it; a context manager.
 
     With an event channel calls return at once, and an event tells how they ended. Without one every call
@@ -95,6 +98,8 @@ class CmId(Messages):
         self.qp: QP | None = None
         """The queue pair that create_qp() made."""
         self.pd: PD | None = None
+        self.srq: SRQ | None = None
+        """The shared receive queue that create_srq() made."""
         self.send_cq: nic.CQ | None = None
         self.recv_cq: nic.CQ | None = None
         self.send_cq_channel: nic.CompChannel | None = None
@@ -454,6 +459,15 @@ class CmId(Messages):
             self._expect("reject", IdState.CONNECT)
             self.service.reject(self, private_data)
 
+    def reject_ece(self, private_data: bytes = b"") -> None:
+        """Refuse a connection because of the peer's vendor options (rdma_reject_ece(3)): reason 35."""
+        with registry.lock:
+            self._expect("reject_ece", IdState.CONNECT)
+            if self.qp_type is QPType.UD:
+                text = "the answer to a datagram's question has no such reason: use reject()"
+                raise VerbsError(EINVAL, text, "reject_ece")
+            rc.reject(self, private_data, RejReason.VENDOR_OPTION_NOT_SUPPORTED)
+
     def establish(self) -> None:
         """Complete a connection after CONNECT_RESPONSE (rdma_establish(3)); no event follows here."""
         with registry.lock:
@@ -589,18 +603,19 @@ class CmId(Messages):
         """Make the id's queue pair (rdma_create_qp(3)); from then on the id leads it from state to state.
 
         Without a protection domain the device's is used, which ids share. Without `init_attr` completion
-        queues and channels are made, too: send_cq, recv_cq, send_cq_channel, recv_cq_channel.
+        queues and channels are made, too: send_cq, recv_cq, send_cq_channel, recv_cq_channel. It takes
+        receives from the id's shared queue, if create_srq() has made one.
         """
         with registry.lock:
             agent = self.need_agent("create_qp")
             if self.qp is not None:
                 raise VerbsError(EINVAL, "the id has a queue pair", "create_qp")
-            pd = pd or self.pd or agent.pd
-            if pd.context is not agent.context:
-                raise VerbsError(EINVAL, "the protection domain is of another context", "create_qp")
+            pd = domain_of(self, pd, "create_qp")
             qkey = self.qkey("create_qp") if self.qp_type is QPType.UD else 0
             if init_attr is None:
                 init_attr = self._make_cqs(agent, cap or QPCap(), sq_sig_all, qp_context)
+            if init_attr.srq is None and self.srq is not None:
+                init_attr = replace(init_attr, srq=self.srq)
             try:
                 qp = pd.create_qp(init_attr)
                 link_.to_init(qp, qkey)
@@ -681,6 +696,7 @@ class CmId(Messages):
             with self.channel.lock:
                 self._check_acked("destroy_id")
                 self.destroy_qp()
+                self.destroy_srq()
                 self.state = IdState.DESTROYING
                 self.channel.ids.discard(self)
                 forgotten = self.channel.take_of(self)

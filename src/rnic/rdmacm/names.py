@@ -40,6 +40,11 @@ class EventType(IntEnum):
     ADDRINFO_ERROR = 17
     USER = 18
 
+    @property
+    def text(self) -> str:
+        """The name as C programs know it (rdma_event_str(3)): "RDMA_CM_EVENT_ESTABLISHED"."""
+        return f"RDMA_CM_EVENT_{self.name}"
+
 
 class IdState(Enum):
     """Where an id stands; the names are the kernel's."""

@@ -118,7 +118,7 @@ def _request(one: CmId, param: ConnParam, link: Link, private_data: bytes) -> Re
         retry_count=link.retry_count,
         rnr_retry_count=min(param.rnr_retry_count, _RETRIES),
         path_mtu=link.path_mtu,
-        srq=param.srq,
+        srq=_shares(one, param),
         primary=CmPath(
             local_lid=_PERMISSIVE_LID,
             remote_lid=_PERMISSIVE_LID,
@@ -144,6 +144,11 @@ def _qp_num(one: CmId, param: ConnParam, verb: str) -> int:
     return param.qp_num
 
 
+def _shares(one: CmId, param: ConnParam) -> bool:
+    """Whether the queue pair takes receives from a shared queue, so that it tells no credits."""
+    return param.srq if one.qp is None else one.qp.srq is not None
+
+
 def accept(one: CmId, param: ConnParam | None) -> None:
     """Answer a REQ with a REP (rdma_accept(3)); the queue pair can send and receive before that."""
     conn, link = _connection(one, "accept"), one.link
@@ -165,7 +170,7 @@ def accept(one: CmId, param: ConnParam | None) -> None:
         target_ack_delay=agent.attr.local_ca_ack_delay,
         flow_control=param.flow_control,
         rnr_retry_count=min(param.rnr_retry_count, _RETRIES),
-        srq=param.srq,
+        srq=_shares(one, param),
         private_data=param.private_data,
     )
     try:

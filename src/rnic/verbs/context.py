@@ -239,6 +239,22 @@ class Context(nic.Context):
         """The address at an index of a port's table (ibv_query_gid(3)); EINVAL beyond the table."""
         return self._gid_entry(port_num, index).gid
 
+    def query_gid_ex(self, port_num: int, index: int) -> GIDEntry:
+        """The same with its type and netdev (ibv_query_gid_ex(3)); EINVAL beyond the table."""
+        return self._gid_entry(port_num, index)
+
+    def get_pkey_index(self, port_num: int, pkey: int) -> int:
+        """Where a partition key stands in a port's table (ibv_get_pkey_index(3)), all 16 bits of it.
+
+        Raises VerbsError: ENOENT when it does not, where libibverbs returns -1.
+        """
+        table = [self.query_pkey(port_num, i) for i in range(self.query_port(port_num).pkey_tbl_len)]
+        if pkey in table:
+            return table.index(pkey)
+        known = ", ".join(f"0x{one:04x}" for one in table)
+        text = f"port {port_num} has no P_Key 0x{pkey:04x}; it has {known or 'none'}"
+        raise VerbsError(errno.ENOENT, text, "get_pkey_index")
+
     def query_gid_table(self) -> list[GIDEntry]:
         """All addresses of all ports, without the empty entries (ibv_query_gid_table(3))."""
         ports = range(1, self.query_device().phys_port_cnt + 1)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Static rates: the codes of AHAttr.static_rate, and the speeds that they stand for."""
+
+from enum import IntEnum
+
+__all__ = ["Rate"]
+
+
+class Rate(IntEnum):
+    """How fast a path may be used at most (IBA 9.11; ibv_rate_to_mbps(3)); RATE_MAX: as the port."""
+
+    RATE_MAX = 0
+    RATE_2_5_GBPS = 2
+    RATE_5_GBPS = 5
+    RATE_10_GBPS = 3
+    RATE_20_GBPS = 6
+    RATE_30_GBPS = 4
+    RATE_40_GBPS = 7
+    RATE_60_GBPS = 8
+    RATE_80_GBPS = 9
+    RATE_120_GBPS = 10
+    RATE_14_GBPS = 11
+    RATE_56_GBPS = 12
+    RATE_112_GBPS = 13
+    RATE_168_GBPS = 14
+    RATE_25_GBPS = 15
+    RATE_100_GBPS = 16
+    RATE_200_GBPS = 17
+    RATE_300_GBPS = 18
+    RATE_28_GBPS = 19
+    RATE_50_GBPS = 20
+    RATE_400_GBPS = 21
+    RATE_600_GBPS = 22
+    RATE_800_GBPS = 23
+    RATE_1200_GBPS = 24
+
+    @property
+    def mult(self) -> int | None:
+        """The multiple of 2.5 Gbit/s (ibv_rate_to_mult(3)); None where libibverbs has -1: it is none."""
+        return _MULTS.get(self)
+
+    @property
+    def mbps(self) -> int | None:
+        """Mbit/s on the wire (ibv_rate_to_mbps(3)); None for RATE_MAX, where libibverbs has -1."""
+        return _MBPS.get(self)
+
+    @classmethod
+    def from_mult(cls, mult: int) -> "Rate":
+        """The rate of that multiple of 2.5 Gbit/s (mult_to_ibv_rate(3)); RATE_MAX when there is none."""
+        return next((rate for rate, known in _MULTS.items() if known == mult), cls.RATE_MAX)
+
+    @classmethod
+    def from_mbps(cls, mbps: int) -> "Rate":
+        """The rate of exactly so many Mbit/s (mbps_to_ibv_rate(3)); RATE_MAX when there is none."""
+        return next((rate for rate, known in _MBPS.items() if known == mbps), cls.RATE_MAX)
+
+
+_MULTS = {
+    Rate.RATE_2_5_GBPS: 1,
+    Rate.RATE_5_GBPS: 2,
+    Rate.RATE_10_GBPS: 4,
+    Rate.RATE_20_GBPS: 8,
+    Rate.RATE_30_GBPS: 12,
+    Rate.RATE_40_GBPS: 16,
+    Rate.RATE_60_GBPS: 24,
+    Rate.RATE_80_GBPS: 32,
+    Rate.RATE_120_GBPS: 48,
+    Rate.RATE_28_GBPS: 11,
+    Rate.RATE_50_GBPS: 20,
+    Rate.RATE_400_GBPS: 160,
+    Rate.RATE_600_GBPS: 240,
+    Rate.RATE_800_GBPS: 320,
+    Rate.RATE_1200_GBPS: 480,
+}
+_MBPS = {
+    Rate.RATE_2_5_GBPS: 2500,
+    Rate.RATE_5_GBPS: 5000,
+    Rate.RATE_10_GBPS: 10000,
+    Rate.RATE_20_GBPS: 20000,
+    Rate.RATE_30_GBPS: 30000,
+    Rate.RATE_40_GBPS: 40000,
+    Rate.RATE_60_GBPS: 60000,
+    Rate.RATE_80_GBPS: 80000,
+    Rate.RATE_120_GBPS: 120000,
+    Rate.RATE_14_GBPS: 14062,
+    Rate.RATE_56_GBPS: 56250,
+    Rate.RATE_112_GBPS: 112500,
+    Rate.RATE_168_GBPS: 168750,
+    Rate.RATE_25_GBPS: 25781,
+    Rate.RATE_100_GBPS: 103125,
+    Rate.RATE_200_GBPS: 206250,
+    Rate.RATE_300_GBPS: 309375,
+    Rate.RATE_28_GBPS: 28125,
+    Rate.RATE_50_GBPS: 53125,
+    Rate.RATE_400_GBPS: 425000,
+    Rate.RATE_600_GBPS: 637500,
+    Rate.RATE_800_GBPS: 850000,
+    Rate.RATE_1200_GBPS: 1275000,
+}

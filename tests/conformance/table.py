@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of conformance as data: what is claimed, where it is done, and what shows it.
+
+verbs.toml and rdmacm.toml have a line for each function that functions.json lists; statements.toml has what
+the specification demands of the transports. Tests are named as pytest names them, less parameters; those of C
+by file and function.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+LIBRARIES = {"verbs.toml": "libibverbs", "rdmacm.toml": "librdmacm"}
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of the C libraries: supported, not needed, or missing."""
+
+    name: str
+    area: str
+    file: str
+    rnic: str = ""
+    """Its name here, from `rnic.` on."""
+    tests: tuple[str, ...] = ()
+    """What calls it by that name."""
+    via: str = ""
+    """A helper, named like a test, that calls it, and that the tests call."""
+    unneeded: str = ""
+    """Why Python has no use for it."""
+    missing: str = ""
+    """Why it is not supported."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """Something that the specification demands."""
+
+    clause: str
+    service: str
+    text: str
+    code: str = ""
+    """The file, and in it the function or table, that sees to it; the file cites the clause."""
+    tests: tuple[str, ...] = field(default=())
+    missing: str = ""
+    """Why, or in what, it is not so."""
+
+
+def _load(name: str) -> dict[str, Any]:
+    return tomllib.loads((HERE / name).read_text())
+
+
+def _tuple(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+
+
+def functions() -> list[Function]:
+    """Every line of the two files of functions."""
+    return [
+        Function(name, area, file, **_tuple(line))
+        for file in LIBRARIES
+        for area, lines in _load(file).items()
+        for name, line in lines.items()
+    ]
+
+
+def statements() -> list[Statement]:
+    """Every statement of the specification that the table has."""
+    found = _load("statements.toml")
+    return [Statement(service=service, **_tuple(line)) for service, lines in found.items() for line in lines]
+
+
+def listed() -> dict[str, list[str]]:
+    """Header: the functions that it declares."""
+    found: dict[str, list[str]] = json.loads((HERE / "functions.json").read_text())["functions"]
+    return found
+
+
+def packages() -> dict[str, str]:
+    """Debian package: the version that the list of functions was made of."""
+    found: dict[str, str] = json.loads((HERE / "functions.json").read_text())["packages"]
+    return found
+
+
+# ---------------------------------------------------------------- the page
+
+_HEAD = """\
+# What rnic conforms to
+
+Every function of libibverbs and librdmacm, by the headers of Debian's {versions},
+without the drivers' own and without rsockets; and what the InfiniBand Architecture (IBA) demands of the
+transports that rnic has. What is supported has a test that shows it. The page is printed from
+`tests/conformance/` by `make conformance`; tests hold both to the code.
+
+| | supported | not needed | not supported |
+|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """docs/conformance.md."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    versions = ", ".join(f"{name} {version}" for name, version in packages().items())
+    all_functions, all_statements = functions(), statements()
+    yield _HEAD.format(versions=versions).rstrip()
+    for file, library in LIBRARIES.items():
+        yield _count(library, [one for one in all_functions if one.file == file])
+    yield _count("statements of the IBA", all_statements)
+    for file, library in LIBRARIES.items():
+        yield from ("", f"## {library}")
+        yield from _areas([one for one in all_functions if one.file == file])
+    yield from ("", "## Statements of the specification", "")
+    yield "The words are ours; the clause is where the specification has its own."
+    yield from _services(all_statements)
+
+
+def _count(what: str, rows: list[Function] | list[Statement]) -> str:
+    missing = sum(bool(row.missing) for row in rows)
+    unneeded = sum(bool(getattr(row, "unneeded", "")) for row in rows)
+    return f"| {what} | {len(rows) - missing - unneeded} | {unneeded} | {missing} |"
+
+
+def _areas(rows: list[Function]) -> Iterator[str]:
+    for area in dict.fromkeys(row.area for row in rows):
+        yield from ("", f"### {area}", "", "| function | in rnic | shown by |", "|---|---|---|")
+        for row in (row for row in rows if row.area == area):
+            name = f"`{row.name}`"
+            if row.missing:
+                yield f"| {name} | **not supported** | {row.missing} |"
+            elif row.unneeded:
+                yield f"| {name} | not needed | {row.unneeded} |"
+            else:
+                yield f"| {name} | `{row.rnic.removeprefix('rnic.')}` | {_links(row.tests)} |"
+
+
+def _services(rows: list[Statement]) -> Iterator[str]:
+    for service in dict.fromkeys(row.service for row in rows):
+        yield from (
+            "",
+            f"### {service}",
+            "",
+            "| clause | what it asks | where | shown by |",
+            "|---|---|---|---|",
+        )
+        for row in (row for row in rows if row.service == service):
+            where, shown = _links((row.code,)) if row.code else "", _links(row.tests)
+            if row.missing:
+                shown = f"**not so**: {row.missing}" + (f"; {shown}" if shown else "")
+            yield f"| {row.clause} | {row.text} | {where} | {shown} |"
+
+
+def _links(names: tuple[str, ...]) -> str:
+    """The names, each leading to its file."""
+    parts = (name.split("::") for name in names)
+    return ", ".join(f"[{name}](../{file})" for file, name in parts)
