@@ -49,7 +49,8 @@ class Sender:
         self.ctx = stack.enter_context(rnic.open_device("roce_lo"))
         self.pd = stack.enter_context(self.ctx.alloc_pd())
         self.cq = stack.enter_context(self.ctx.create_cq(256))
-        self.qp = stack.enter_context(self.pd.create_qp(QPInitAttr(send_cq=self.cq, recv_cq=self.cq)))
+        self.fins = stack.enter_context(self.ctx.create_cq(256))
+        self.qp = stack.enter_context(self.pd.create_qp(QPInitAttr(send_cq=self.cq, recv_cq=self.fins)))
         access = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_READ
         self.mr = stack.enter_context(self.pd.alloc_mr(1 << 20, access))
 
@@ -133,7 +134,7 @@ def test_a_rendezvous_is_read_and_finished(ends: tuple[Sender, Receiver]) -> Non
         assert (first.wr_id, first.wc_flags) == (9, WCFlags.TM_MATCH)
         assert (second.wr_id, second.wc_flags, second.byte_len) == (9, WCFlags.TM_DATA_VALID, len(data))
         assert bytes(b.mr.buf[: len(data)]) == data
-        (wc,) = wait(a.cq)
+        (wc,) = wait(a.fins)
         assert (wc.wr_id, wc.byte_len) == (5, 32)
         assert TMH.unpack_from(fin.buf) == (FIN, 0, 9)
 
@@ -208,7 +209,7 @@ def test_messages_and_rendezvous_over_a_bad_link(ends: tuple[Sender, Receiver]) 
     assert valid == set(range(count))
     for i in range(count):
         assert bytes(b.mr.buf[i * size : (i + 1) * size]) == bytes([i + 1]) * size
-    assert {wc.byte_len for wc in wait(a.cq, rendezvous)} == {32}
+    assert {wc.byte_len for wc in wait(a.fins, rendezvous)} == {32}
     for end in ends:
         end.ctx.set_faults(None)
     a.qp.close()
