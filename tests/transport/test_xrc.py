@@ -402,7 +402,8 @@ def test_nor_another_processs_until_it_dies(sides: tuple[Side, Side], tmp_path: 
         pipe = subprocess.PIPE
         with subprocess.Popen([sys.executable, "-c", HOLD, path], stdin=pipe, stdout=pipe) as holder:
             out: IO[bytes] | None = holder.stdout
-            assert out is not None and out.readline() == b"open\n"
+            assert out is not None
+            assert out.readline() == b"open\n"
             with pytest.raises(rnic.VerbsError, match="or another") as caught:
                 a.ctx.open_xrcd(file.fileno())
             assert caught.value.errno == errno.EOPNOTSUPP

@@ -13,6 +13,7 @@ from rnic.errors import VerbsError
 from rnic.verbs.ah import AH
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP
+from rnic.verbs.srq import SRQ
 
 Bytes = nic.MR | nic.SGE
 """Memory to work on: a region whole, or a piece of one."""
@@ -22,6 +23,7 @@ class Messages:
     """What a CmId can do with its queue pair, its protection domain and its completion queues."""
 
     qp: QP | None
+    srq: SRQ | None
     pd: PD | None
     send_cq: nic.CQ | None
     recv_cq: nic.CQ | None
@@ -59,8 +61,12 @@ class Messages:
         self._qp(verb).post_send(wr)
 
     def post_recv(self, *pieces: Bytes, wr_id: int = 0) -> None:
-        """Post a receive (rdma_post_recv(3), rdma_post_recvv(3)); may precede connect() and accept()."""
-        self._qp("post_recv").post_recv(nic.RecvWR(wr_id, [_sge(piece) for piece in pieces]))
+        """Post a receive (rdma_post_recv(3), rdma_post_recvv(3)); may precede connect() and accept().
+
+        With a shared receive queue of the id's, create_srq(), to that.
+        """
+        to = self._qp("post_recv") if self.srq is None else self.srq
+        to.post_recv(nic.RecvWR(wr_id, [_sge(piece) for piece in pieces]))
 
     def post_send(
         self,

@@ -118,7 +118,7 @@ def _request(one: CmId, param: ConnParam, link: Link, private_data: bytes) -> Re
         retry_count=link.retry_count,
         rnr_retry_count=min(param.rnr_retry_count, _RETRIES),
         path_mtu=link.path_mtu,
-        srq=param.srq,
+        srq=_srq(one, param),
         primary=CmPath(
             local_lid=_PERMISSIVE_LID,
             remote_lid=_PERMISSIVE_LID,
@@ -134,6 +134,11 @@ def _request(one: CmId, param: ConnParam, link: Link, private_data: bytes) -> Re
 
 def _ipv6(gid: GID) -> IPv6Address:
     return IPv6Address(gid.raw)
+
+
+def _srq(one: CmId, param: ConnParam) -> bool:
+    """Whether the queue pair takes from a shared receive queue, as the peer is told (IBA 12.7.22)."""
+    return param.srq if one.qp is None else one.qp.srq is not None
 
 
 def _qp_num(one: CmId, param: ConnParam, verb: str) -> int:
@@ -165,7 +170,7 @@ def accept(one: CmId, param: ConnParam | None) -> None:
         target_ack_delay=agent.attr.local_ca_ack_delay,
         flow_control=param.flow_control,
         rnr_retry_count=min(param.rnr_retry_count, _RETRIES),
-        srq=param.srq,
+        srq=_srq(one, param),
         private_data=param.private_data,
     )
     try:
