@@ -300,6 +300,12 @@ def test_what_queue_pairs_and_queues_cannot_be_made_of(sides: tuple[Side, Side])
             errno.EINVAL,
             "no completion queue",
         ),
+        (
+            lambda: b.pd.create_qp(QPInitAttr(b.cq, b.cq, xrcd=b.xrcd)),
+            errno.EINVAL,
+            "create_qp of the XRCD",
+        ),
+        (lambda: b.ctx.create_srq_ex(SRQInitAttrEx(b.pd, SRQType.TM)), errno.EOPNOTSUPP, "BASIC .* and XRC"),
         (lambda: b.ctx.create_srq_ex(SRQInitAttrEx()), errno.EINVAL, "needs a pd"),
         (lambda: b.ctx.create_srq_ex(SRQInitAttrEx(b.pd, SRQType.XRC)), errno.EINVAL, "needs an xrcd"),
         (lambda: b.ctx.create_srq_ex(SRQInitAttrEx(b.pd, xrcd=b.xrcd)), errno.EINVAL, "give srq_type XRC"),
