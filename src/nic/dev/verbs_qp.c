@@ -10,7 +10,7 @@
 #include "link/group.h"
 #include "roce/roce.h"
 
-int verbs_check_cap(const struct rnic_qp_cap *cap, struct rnic_err *err) {
+static int check_cap(const struct rnic_qp_cap *cap, struct rnic_err *err) {
     const struct {
         uint32_t value, most;
         const char *name;
@@ -75,7 +75,7 @@ static int check_init(const struct rnic_pd *pd, const struct rnic_qp_init_attr *
     if (attr->srq && ((const struct srq *)attr->srq)->xrc)
         return fail(err, -EINVAL, "the shared receive queue is an XRC one: XRC_RECV queue pairs take from it");
     int rc = check_cqs(pd, attr, err);
-    return rc ? rc : verbs_check_cap(&attr->cap, err);
+    return rc ? rc : check_cap(&attr->cap, err);
 }
 
 void verbs_free_qp(struct qp *qp) {

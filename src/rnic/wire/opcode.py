@@ -109,8 +109,8 @@ class Mask(IntFlag):
     UD = 1 << 21
     CNP = 1 << 22
     USES_RQ = 1 << 23
-    XRC = 1 << 29  # requests, all with an XRCETH
-    XRC_BACK = 1 << 30  # and what comes back
+    XRC = 1 << 24  # requests, all with an XRCETH
+    XRC_BACK = 1 << 25  # and what comes back
     ONLY = FIRST | LAST
 
 
