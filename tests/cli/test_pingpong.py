@@ -12,6 +12,7 @@ import pytest
 from cli.commands import Result, Start
 from rnic.cli.exchange import DONE, MESSAGE_BYTES, PeerAddress
 from rnic.cli.pingpong import bad_pages, report
+from rnic.cli.pingpong_xrc import Address
 
 LOOPBACK = bytes(10) + b"\xff\xff\x7f\x00\x00\x01"
 OUTPUT = re.compile(
@@ -117,6 +118,35 @@ def test_the_shared_queue_has_a_receive_for_each_connection(rnic: Start) -> None
     assert_failed(
         rnic("pingpong", "srq", "-q", 5, "-r", 4).wait(), "--rx-depth 4 is too few for 5 queue pairs"
     )
+
+
+@pytest.mark.parametrize("events", [[], ["-e"]], ids=["poll", "events"])
+@pytest.mark.parametrize(("clients", "size", "mtu"), [(1, 4096, 2048), (3, 20000, 1024), (2, 0, 256)])
+def test_messages_bounce_over_extended_reliable_connections(
+    rnic: Start, clients: int, size: int, mtu: int, events: list[str]
+) -> None:
+    options = ["-s", size, "-m", mtu, "-n", 50, *events]
+    server = rnic("pingpong", "xrc", "-p", 0, "-c", clients, *options)
+    port = server.listening()
+    peers = [rnic("pingpong", "xrc", "-p", port, *options, "127.0.0.1") for _ in range(clients)]
+    results = [one.wait() for one in (server, *peers)]
+    for result in results:
+        assert (result.status, result.err) == (0, "")
+        assert result.out.endswith("success\n")
+    assert [result.out.count(" local: LID 0000, QPN RECV ") for result in results] == [clients] + [
+        1
+    ] * clients
+    told = set(re.findall(r" local: (.*)", results[0].out))
+    heard = {line for result in results[1:] for line in re.findall(r"remote: (.*)", result.out)}
+    assert told == heard
+
+
+def test_the_address_of_an_extended_connection_is_the_originals() -> None:
+    address = Address(0, 0x12, 0xABCDEF, 0x345, 7, LOOPBACK)
+    text = b"0000:000012:abcdef:000345:000007:" + LOOPBACK.hex().encode() + b"\0"
+    assert (address.encode(), len(text), Address.parse(text)) == (text, 66, address)
+    with pytest.raises(ValueError, match="is not the address"):
+        Address.parse(text[:-1] + b"!")
 
 
 def test_a_datagram_of_two_packets_is_refused(rnic: Start) -> None:

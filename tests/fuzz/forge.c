@@ -13,7 +13,7 @@ static const struct roce_opcode *row_of(const struct forged *f) { return roce_op
 
 static void begin(struct forged *f, const struct qp *qp, uint8_t opcode, uint32_t psn) {
     memset(f->bytes, 0, ROCE_MAX_HEADER);
-    bth_set_opcode(f->bytes, opcode);
+    bth_set_opcode(f->bytes, qp->opcodes | opcode);
     bth_set_m(f->bytes, 1);
     bth_set_pkey(f->bytes, 0xFFFF);
     bth_set_dqpn(f->bytes, qp->pub.qp_num);
@@ -28,7 +28,18 @@ static void set_payload(struct forged *f, uint32_t length) {
     f->n = header + length + pad;
 }
 
-static uint32_t path_mtu(const struct qp *qp) { return rc_of(qp)->mtu ? rc_of(qp)->mtu : 1024; }
+static bool is_uc(const struct qp *qp) { return qp->service == OPC_UC; }
+
+static uint32_t path_mtu(const struct qp *qp) {
+    uint32_t mtu = is_uc(qp) ? uc_of(qp)->mtu : rc_of(qp)->mtu;
+    return mtu ? mtu : 1024;
+}
+
+static const struct inbound *inbound_of(const struct qp *qp) {
+    return is_uc(qp) ? &uc_of(qp)->in : &rc_of(qp)->resp.in;
+}
+
+static uint32_t expected_psn(const struct qp *qp) { return is_uc(qp) ? uc_of(qp)->rcv_psn : rc_of(qp)->resp.psn; }
 
 /* A range of the first region. */
 static uint64_t place(const struct grounds *g, uint32_t length, struct dice *d) {
@@ -46,27 +57,30 @@ static void set_reth(struct forged *f, uint64_t va, uint32_t rkey, uint32_t leng
 /* ---------------------------------------------------------------- requests */
 
 static void continue_message(struct forged *f, const struct qp *qp, struct dice *d) {
-    const struct responder *resp = &rc_of(qp)->resp;
-    uint32_t mtu = path_mtu(qp);
-    if (resp->in.message == OPC_WRITE) {
-        bool more = resp->in.left > mtu;
-        begin(f, qp, (uint8_t)(more ? ROCE_RC_WRITE_MIDDLE : ROCE_RC_WRITE_LAST + dice_below(d, 2)), resp->psn);
-        set_payload(f, more ? mtu : resp->in.left);
+    const struct inbound *in = inbound_of(qp);
+    uint32_t mtu = path_mtu(qp), psn = expected_psn(qp);
+    if (in->message == OPC_WRITE) {
+        bool more = in->left > mtu;
+        begin(f, qp, (uint8_t)(more ? ROCE_RC_WRITE_MIDDLE : ROCE_RC_WRITE_LAST + dice_below(d, 2)), psn);
+        set_payload(f, more ? mtu : in->left);
         return;
     }
-    begin(f, qp, (uint8_t)(ROCE_RC_SEND_MIDDLE + dice_below(d, 3)), resp->psn);
-    set_payload(f, bth_opcode(f->bytes) == ROCE_RC_SEND_MIDDLE ? mtu : 1 + dice_below(d, mtu));
+    begin(f, qp, (uint8_t)(ROCE_RC_SEND_MIDDLE + dice_below(d, 3)), psn);
+    set_payload(f, row_of(f)->mask & OPC_MIDDLE ? mtu : 1 + dice_below(d, mtu));
+}
+
+static bool refuses_reads(const struct qp *qp) {
+    const struct responder *resp = &rc_of(qp)->resp;
+    return is_uc(qp) || !resp->res_size || resp->res[resp->res_next].queued;
 }
 
 static void start_message(struct forged *f, const struct qp *qp, const struct grounds *g, struct dice *d) {
     uint32_t mtu = path_mtu(qp), room = (uint32_t)g->region[0].length;
-    const struct responder *resp = &rc_of(qp)->resp;
-    bool busy = !resp->res_size || resp->res[resp->res_next].queued; /* a READ would be refused */
-    uint32_t choices = busy && dice_below(d, 16) ? 6 : 9;
+    uint32_t choices = refuses_reads(qp) && dice_below(d, 16) ? 6 : 9;
     static const uint8_t opcodes[] = {ROCE_RC_SEND_FIRST,   ROCE_RC_SEND_ONLY,  ROCE_RC_SEND_ONLY_WITH_IMM,
                                       ROCE_RC_WRITE_FIRST,  ROCE_RC_WRITE_ONLY, ROCE_RC_WRITE_ONLY_WITH_IMM,
                                       ROCE_RC_READ_REQUEST, ROCE_RC_CMP_SWAP,   ROCE_RC_FETCH_ADD};
-    begin(f, qp, opcodes[dice_below(d, choices)], resp->psn);
+    begin(f, qp, opcodes[dice_below(d, is_uc(qp) ? 6 : choices)], expected_psn(qp));
     uint32_t mask = row_of(f)->mask, length = dice_below(d, mtu + 1);
     if (mask & OPC_ATOMIC) {
         uint8_t *eth = f->bytes + row_of(f)->atomic_eth;
@@ -88,7 +102,7 @@ static void start_message(struct forged *f, const struct qp *qp, const struct gr
 }
 
 static void request(struct forged *f, const struct qp *qp, const struct grounds *g, struct dice *d) {
-    if (rc_of(qp)->resp.in.message)
+    if (inbound_of(qp)->message)
         continue_message(f, qp, d);
     else
         start_message(f, qp, g, d);
@@ -162,14 +176,24 @@ static void answer(struct forged *f, struct qp *qp, struct dice *d) {
     }
 }
 
-void forge_valid(struct forged *f, const struct qp *qp, const struct grounds *g, struct dice *d) {
+/* One of the two directions is not of an XRC queue pair; UC has no answers, and executes what comes again. */
+static bool wants_answer(const struct qp *qp, struct dice *d) {
+    if (qp->service & (OPC_UC | OPC_XRC))
+        return false;
     bool asks = psn_diff(rc_of(qp)->req.max_psn, rc_of(qp)->req.una) > 0;
-    if (asks ? dice_below(d, 2) : dice_one_in(d, 16))
+    return qp->service == OPC_XRC_BACK || (asks ? dice_below(d, 2) : dice_one_in(d, 16));
+}
+
+void forge_valid(struct forged *f, const struct qp *qp, const struct grounds *g, struct dice *d) {
+    if (wants_answer(qp, d))
         answer(f, (struct qp *)(uintptr_t)qp, d);
-    else if (dice_one_in(d, 4))
+    else if (!is_uc(qp) && dice_one_in(d, 4))
         repetition(f, qp, g, d);
     else
         request(f, qp, g, d);
+    if (row_of(f)->xrceth)
+        xrceth_set_srqn(f->bytes + row_of(f)->xrceth,
+                        inbound_of(qp)->message && qp->srq ? qp->srq->pub.srq_num : g->srqn[dice_below(d, SRQS)]);
 }
 
 /* ---------------------------------------------------------------- datagrams */
@@ -208,8 +232,10 @@ void forge_mad(struct forged *f, uint64_t service_id, uint32_t slot, struct dice
 /* ---------------------------------------------------------------- mutations */
 
 /* The opcode changes, the extended headers and the payload move to where it has them. */
-static void change_opcode(struct forged *f, struct dice *d) {
-    uint8_t opcode = (uint8_t)dice_below(d, dice_one_in(d, 8) ? 256 : ROCE_RC_SEND_ONLY_WITH_INV + 1);
+static void change_opcode(struct forged *f, const struct qp *qp, struct dice *d) {
+    uint8_t opcode = (uint8_t)(qp->opcodes | dice_below(d, ROCE_RC_SEND_ONLY_WITH_INV + 1));
+    if (dice_one_in(d, 8))
+        opcode = (uint8_t)dice_below(d, 256);
     const struct roce_opcode *from = row_of(f), *to = roce_opcode(opcode);
     bth_set_opcode(f->bytes, opcode);
     if (!from || !to)
@@ -221,10 +247,17 @@ static void change_opcode(struct forged *f, struct dice *d) {
     }
 }
 
-static uint32_t edge_psn(const struct qp *qp, struct dice *d) {
+/* One that the queue pair's own counters make interesting. */
+static uint32_t known_psn(const struct qp *qp, struct dice *d) {
     const struct rc *rc = rc_of(qp);
-    uint32_t psn = (uint32_t)DICE_PICK(d, rc->resp.psn, rc->resp.psn, rc->req.una, rc->req.psn, rc->req.max_psn, 0,
-                                       rc->resp.nak_high);
+    if (is_uc(qp))
+        return uc_of(qp)->rcv_psn;
+    return (uint32_t)DICE_PICK(d, rc->resp.psn, rc->resp.psn, rc->req.una, rc->req.psn, rc->req.max_psn, 0,
+                               rc->resp.nak_high);
+}
+
+static uint32_t edge_psn(const struct qp *qp, struct dice *d) {
+    uint32_t psn = known_psn(qp, d);
     if (dice_one_in(d, 8))
         psn += 0x800000;
     if (dice_one_in(d, 16))
@@ -288,6 +321,9 @@ static void change_extended(struct forged *f, const struct qp *qp, const struct 
         change_atomic(f->bytes + row->atomic_eth, g, d);
     if (row->aeth)
         set_aeth(f, (uint8_t)dice_bits(d, 1), (uint32_t)dice_bits(d, 3));
+    if (row->xrceth && dice_one_in(d, 4))
+        xrceth_set_srqn(f->bytes + row->xrceth,
+                        (uint32_t)DICE_PICK(d, 0, 0xFFFFFF, g->srqn[0] ^ 0x10000, dice_bits(d, 3)));
 }
 
 /* The length of the packet; the headers say nothing about it. */
@@ -327,7 +363,7 @@ void forge_mutate(struct forged *f, const struct qp *qp, const struct grounds *g
     for (uint32_t i = 1 + dice_below(d, 3); i; i--) {
         switch (dice_below(d, 8)) {
         case 0:
-            change_opcode(f, d);
+            change_opcode(f, qp, d);
             break;
         case 1:
         case 2:

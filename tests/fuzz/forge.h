@@ -15,8 +15,10 @@ struct region { /* memory of the target's node */
 };
 
 #define REGIONS 6
+#define SRQS 4
 struct grounds {
     struct region region[REGIONS]; /* the first may be written, read and changed */
+    uint32_t srqn[SRQS];           /* of the target's XRC domain, and one that is not */
 };
 
 struct forged {

@@ -4,13 +4,14 @@
  *
  *   fuzz_device [seed [cases]]
  *
- * The device is roce_lo, in a network namespace of its own where that is allowed.  A target queue pair, whose peer
- * address is the attacker's, gets forged packets singly, as UDP_SEGMENT batches and through the slot's unix socket,
- * beside probes and noise; a datagram queue pair that is in a multicast group, and queue pair 1 with a listener, get
+ * The device is roce_lo, in a network namespace of its own where that is allowed.  Target queue pairs of RC, UC and
+ * XRC, whose peer address is the attacker's, get forged packets singly, as UDP_SEGMENT batches and through the slot's
+ * unix socket, beside probes and noise; a datagram queue pair that is in a multicast group, and queue pair 1 with a listener, get
  * theirs.  Between them a WRITE and a READ of a healthy pair must arrive unharmed.
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <net/if.h>
 #include <netinet/udp.h>
 #include <sched.h>
@@ -24,7 +25,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "dev/dev.h"
+#include "dev/verbs.h"
 #include "forge.h"
 #include "link/abstract.h"
 #include "link/group.h"
@@ -47,13 +48,17 @@
 #define SERVICE 0x01061234
 #define GROUP "239.77.3.4"
 
-enum { TARGET, LEFT, RIGHT, QPS };
+enum { TARGET, UNRELIABLE, XRC_IN, XRC_OUT, TARGETS, LEFT = TARGETS, RIGHT, QPS };
+static const int types[QPS] = {RNIC_QPT_RC,       RNIC_QPT_UC, RNIC_QPT_XRC_RECV,
+                               RNIC_QPT_XRC_SEND, RNIC_QPT_RC, RNIC_QPT_RC};
 
 static struct {
     struct rnic_context *ctx;
     struct rnic_pd *pd;
     struct rnic_cq *cq;
     struct rnic_qp *qp[QPS], *ud, *gsi;
+    struct rnic_xrcd *xrcd;
+    struct rnic_srq *srq[SRQS - 1];
     struct rnic_listener *listener;
     uint8_t arena[GUARD + BYTES + GUARD];
     uint8_t *memory;
@@ -125,15 +130,20 @@ static void connect_qp(struct rnic_qp *qp, uint32_t dest) {
     a.timeout = 12;
     a.retry_cnt = a.rnr_retry = 7;
     a.min_rnr_timer = 1;
+    const uint32_t responds = RNIC_QP_MAX_DEST_RD_ATOMIC | RNIC_QP_MIN_RNR_TIMER;
+    const uint32_t requests = RNIC_QP_RETRY_CNT | RNIC_QP_RNR_RETRY | RNIC_QP_MAX_QP_RD_ATOMIC;
+    const uint32_t without[] = {[RNIC_QPT_UC] = responds | requests | RNIC_QP_TIMEOUT,
+                                [RNIC_QPT_XRC_SEND] = responds,
+                                [RNIC_QPT_XRC_RECV] = requests};
     const uint32_t masks[] = {RNIC_QP_STATE, RNIC_QP_STATE | RNIC_QP_PKEY_INDEX | RNIC_QP_PORT | RNIC_QP_ACCESS_FLAGS,
                               RNIC_QP_STATE | RNIC_QP_AV | RNIC_QP_PATH_MTU | RNIC_QP_DEST_QPN | RNIC_QP_RQ_PSN |
                                   RNIC_QP_MAX_DEST_RD_ATOMIC | RNIC_QP_MIN_RNR_TIMER,
                               RNIC_QP_STATE | RNIC_QP_TIMEOUT | RNIC_QP_RETRY_CNT | RNIC_QP_RNR_RETRY | RNIC_QP_SQ_PSN |
                                   RNIC_QP_MAX_QP_RD_ATOMIC};
     for (a.qp_state = RNIC_QPS_RESET; a.qp_state <= RNIC_QPS_RTS; a.qp_state++) {
-        if (w.ctx->ops->modify_qp(qp, &a, masks[a.qp_state], &err) == 0)
+        if (w.ctx->ops->modify_qp(qp, &a, masks[a.qp_state] & ~without[qp->qp_type], &err) == 0)
             continue;
-        if (((struct qp *)qp)->state != RNIC_QPS_ERR)
+        if (qp_of(qp)->state != RNIC_QPS_ERR)
             check_fail(__FILE__, __LINE__, "%s", err.text);
         a.qp_state = RNIC_QPS_RESET - 1; /* a late packet brought it down on its way: again */
     }
@@ -196,6 +206,33 @@ static void refresh_datagrams(void) {
     }
 }
 
+static void open_xrc(void) {
+    struct rnic_xrcd_init_attr attr = {.fd = -1, .oflags = O_CREAT};
+    CHECK_EQ(w.ctx->ops->open_xrcd(w.ctx, &attr, &w.xrcd, NULL), 0);
+    for (int i = 0; i < SRQS - 1; i++) {
+        struct rnic_srq_init_attr_ex init = {.attr = {.max_wr = 64, .max_sge = 1}, .srq_type = RNIC_SRQT_XRC};
+        init.pd = w.pd;
+        init.xrcd = w.xrcd;
+        init.cq = w.cq;
+        CHECK_EQ(w.ctx->ops->create_srq_ex(w.ctx, &init, &w.srq[i], NULL), 0);
+        w.grounds.srqn[i] = w.srq[i]->srq_num;
+    }
+    w.grounds.srqn[SRQS - 1] = w.srq[0]->srq_num; /* only what is changed names none */
+}
+
+static struct rnic_qp *make_qp(int type) {
+    struct rnic_qp *qp;
+    struct rnic_qp_init_attr init = {.send_cq = w.cq, .recv_cq = w.cq, .cap = {64, 64, 1, 1, 0}, .qp_type = type};
+    if (type == RNIC_QPT_XRC_SEND || type == RNIC_QPT_XRC_RECV)
+        init.recv_cq = NULL;
+    if (type == RNIC_QPT_XRC_RECV)
+        init.send_cq = NULL;
+    CHECK_EQ(type == RNIC_QPT_XRC_RECV ? w.ctx->ops->create_xrc_qp(w.xrcd, &init, &qp, NULL)
+                                       : w.ctx->ops->create_qp(w.pd, &init, &qp, NULL),
+             0);
+    return qp;
+}
+
 static void open_device(void) {
     struct rnic_err err = {{0}};
     localhost(&w.here, ROCE_UDP_PORT);
@@ -204,11 +241,9 @@ static void open_device(void) {
     w.gid = find_gid();
     CHECK_EQ(w.ctx->ops->alloc_pd(w.ctx, &w.pd, NULL), 0);
     CHECK_EQ(w.ctx->ops->create_cq(w.ctx, 4096, NULL, 0, NULL, &w.cq, NULL), 0);
-    for (int i = 0; i < QPS; i++) {
-        struct rnic_qp_init_attr init = {
-            .send_cq = w.cq, .recv_cq = w.cq, .cap = {64, 64, 1, 1, 0}, .qp_type = RNIC_QPT_RC};
-        CHECK_EQ(w.ctx->ops->create_qp(w.pd, &init, &w.qp[i], NULL), 0);
-    }
+    open_xrc();
+    for (int i = 0; i < QPS; i++)
+        w.qp[i] = make_qp(types[i]);
     memset(w.arena, CANARY, sizeof w.arena);
     w.memory = w.arena + GUARD;
     w.mr = reg(w.memory, BYTES);
@@ -219,7 +254,8 @@ static void open_device(void) {
         w.grounds.region[i] = (struct region){(uintptr_t)w.memory, BYTES, w.mr->rkey};
     connect_qp(w.qp[LEFT], w.qp[RIGHT]->qp_num);
     connect_qp(w.qp[RIGHT], w.qp[LEFT]->qp_num);
-    connect_qp(w.qp[TARGET], w.qp[TARGET]->qp_num ^ 1);
+    for (int i = 0; i < TARGETS; i++)
+        connect_qp(w.qp[i], w.qp[i]->qp_num ^ 1);
     struct sockaddr_in6 any;
     localhost(&any, 0);
     w.udp = udpsock_open(&any);
@@ -234,6 +270,9 @@ static void close_device(void) {
     close_services();
     for (int i = 0; i < QPS; i++)
         CHECK_EQ(w.ctx->ops->destroy_qp(w.qp[i], NULL), 0);
+    for (int i = 0; i < SRQS - 1; i++)
+        CHECK_EQ(w.ctx->ops->destroy_srq(w.srq[i], NULL), 0);
+    CHECK_EQ(w.ctx->ops->close_xrcd(w.xrcd, NULL), 0);
     for (int i = 0; i < 4; i++)
         CHECK_EQ(w.ctx->ops->dereg_mr(mrs[i], NULL), 0);
     CHECK_EQ(w.ctx->ops->destroy_cq(w.cq, NULL), 0);
@@ -247,7 +286,7 @@ static void close_device(void) {
 /* Forged under the lock, since the engine thread moves the state that it is made from. */
 static void forge(struct forged *f) {
     struct dev *dev = dev_of(w.ctx);
-    const struct qp *qp = (const struct qp *)w.qp[TARGET];
+    const struct qp *qp = qp_of(w.qp[dice_below(&w.dice, 2) ? TARGET : dice_below(&w.dice, TARGETS)]);
     if (dice_one_in(&w.dice, 32)) {
         forge_noise(f, &w.dice);
         return;
@@ -442,7 +481,7 @@ static void post(int qp, int opcode, struct rnic_mr *from, uint64_t to, uint32_t
     struct rnic_sge sge = {(uintptr_t)from->addr, n, from->lkey};
     struct rnic_send_wr wr = {.wr_id = (uint64_t)qp, .sg_list = &sge, .num_sge = 1, .opcode = opcode};
     const struct rnic_send_wr *bad;
-    wr.send_flags = qp == TARGET ? 0 : RNIC_SEND_SIGNALED;
+    wr.send_flags = qp < TARGETS ? 0 : RNIC_SEND_SIGNALED;
     if (opcode >= RNIC_WR_ATOMIC_CMP_AND_SWP) {
         wr.wr.atomic.remote_addr = to;
         wr.wr.atomic.rkey = rkey;
@@ -451,7 +490,7 @@ static void post(int qp, int opcode, struct rnic_mr *from, uint64_t to, uint32_t
         wr.wr.rdma.rkey = rkey;
     }
     int rc = w.ctx->ops->post_send(w.qp[qp], &wr, &bad, NULL);
-    CHECK(rc == 0 || qp == TARGET);
+    CHECK(rc == 0 || qp < TARGETS);
 }
 
 /* The target's completions are of no interest; the healthy pair's must be successful. */
@@ -484,23 +523,26 @@ static void check_alive(void) {
         CHECK(w.arena[i] == CANARY && w.arena[GUARD + BYTES + i] == CANARY);
 }
 
-/* The target has receives and work of its own, and comes back when it was brought down. */
-static void refresh_target(void) {
-    struct qp *qp = (struct qp *)w.qp[TARGET];
+/* A target has receives and work of its own, and comes back when it was brought down. */
+static void refresh_target(int target) {
+    struct qp *qp = qp_of(w.qp[target]);
     struct rnic_async_event event;
     if (qp->state == RNIC_QPS_ERR) {
         deaths++;
-        connect_qp(w.qp[TARGET], w.qp[TARGET]->qp_num ^ 1);
+        connect_qp(w.qp[target], w.qp[target]->qp_num ^ 1);
     }
     struct rnic_sge sge = {(uintptr_t)w.memory, BYTES, w.mr->lkey};
     struct rnic_recv_wr wr = {.sg_list = &sge, .num_sge = 1};
     const struct rnic_recv_wr *bad;
-    while (w.ctx->ops->post_recv(w.qp[TARGET], &wr, &bad, NULL) == 0 && qp->state != RNIC_QPS_ERR)
+    struct rnic_srq *srq = w.srq[dice_below(&w.dice, SRQS - 1)];
+    while ((target == XRC_IN ? w.ctx->ops->post_srq_recv(srq, &wr, &bad, NULL)
+                             : w.ctx->ops->post_recv(w.qp[target], &wr, &bad, NULL)) == 0 &&
+           qp->state != RNIC_QPS_ERR)
         ;
     static const uint8_t opcodes[] = {RNIC_WR_SEND, RNIC_WR_RDMA_WRITE, RNIC_WR_RDMA_READ,
                                       RNIC_WR_ATOMIC_FETCH_AND_ADD};
     uint8_t opcode = opcodes[dice_below(&w.dice, 4)];
-    post(TARGET, opcode, w.mr, (uintptr_t)w.memory, 1, opcode == RNIC_WR_ATOMIC_FETCH_AND_ADD ? 8 : 3000);
+    post(target, opcode, w.mr, (uintptr_t)w.memory, 1, opcode == RNIC_WR_ATOMIC_FETCH_AND_ADD ? 8 : 3000);
     while (w.ctx->ops->get_async_event(w.ctx, &event, NULL) == 0)
         ;
 }
@@ -519,7 +561,7 @@ int main(int argc, char **argv) {
     open_device();
     for (number = 0; number < cases; number++) {
         if (number % 10 == 0) {
-            refresh_target();
+            refresh_target(number % 20 ? TARGET : (int)(number / 20 % TARGETS));
             refresh_datagrams();
         }
         attack();
@@ -531,14 +573,21 @@ int main(int argc, char **argv) {
     check_alive();
     struct rnic_counters c;
     CHECK_EQ(w.ctx->ops->query_counters(w.ctx, &c, NULL), 0);
+    for (int i = 0; i < TARGETS; i++) {
+        struct rnic_qp_stats stats;
+        CHECK_EQ(w.ctx->ops->query_qp_stats(w.qp[i], &stats, NULL), 0);
+        printf("fuzz_device: queue pair type %d: %llu requests executed, %llu sent\n", types[i],
+               (unsigned long long)stats.counters.value[RNIC_CNT_requests_executed],
+               (unsigned long long)stats.counters.value[RNIC_CNT_requests_sent]);
+    }
     close_device();
-    printf(
-        "fuzz_device: %llu cases: %llu packets taken, %llu requests executed, %llu refused with a NAK, "
-        "%llu forwarded in and %llu out, %llu CM requests refused, the target went to ERR %llu times; %llu transfers "
-        "beside them verified\n",
-        (unsigned long long)cases, (unsigned long long)c.value[RNIC_CNT_rx_packets],
-        (unsigned long long)c.value[RNIC_CNT_requests_executed], (unsigned long long)c.value[RNIC_CNT_nak_remote_sent],
-        (unsigned long long)c.value[RNIC_CNT_forwarded_in], (unsigned long long)c.value[RNIC_CNT_forwarded_out],
-        (unsigned long long)c.value[RNIC_CNT_cm_refused], (unsigned long long)deaths, (unsigned long long)transfers);
+    printf("fuzz_device: %llu cases: %llu packets taken, %llu requests executed, %llu refused with a NAK, "
+           "%llu forwarded in and %llu out, %llu CM requests refused, targets went to ERR %llu times; %llu transfers "
+           "beside them verified\n",
+           (unsigned long long)cases, (unsigned long long)c.value[RNIC_CNT_rx_packets],
+           (unsigned long long)c.value[RNIC_CNT_requests_executed],
+           (unsigned long long)c.value[RNIC_CNT_nak_remote_sent], (unsigned long long)c.value[RNIC_CNT_forwarded_in],
+           (unsigned long long)c.value[RNIC_CNT_forwarded_out], (unsigned long long)c.value[RNIC_CNT_cm_refused],
+           (unsigned long long)deaths, (unsigned long long)transfers);
     return 0;
 }

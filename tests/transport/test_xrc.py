@@ -300,6 +300,12 @@ def test_what_queue_pairs_and_queues_cannot_be_made_of(sides: tuple[Side, Side])
             errno.EINVAL,
             "no completion queue",
         ),
+        (
+            lambda: b.pd.create_qp(QPInitAttr(b.cq, b.cq, xrcd=b.xrcd)),
+            errno.EINVAL,
+            "create_qp of the XRCD",
+        ),
+        (lambda: b.ctx.create_srq_ex(SRQInitAttrEx(b.pd, SRQType.TM)), errno.EOPNOTSUPP, "BASIC .* and XRC"),
         (lambda: b.ctx.create_srq_ex(SRQInitAttrEx()), errno.EINVAL, "needs a pd"),
         (lambda: b.ctx.create_srq_ex(SRQInitAttrEx(b.pd, SRQType.XRC)), errno.EINVAL, "needs an xrcd"),
         (lambda: b.ctx.create_srq_ex(SRQInitAttrEx(b.pd, xrcd=b.xrcd)), errno.EINVAL, "give srq_type XRC"),
@@ -402,7 +408,8 @@ def test_nor_another_processs_until_it_dies(sides: tuple[Side, Side], tmp_path: 
         pipe = subprocess.PIPE
         with subprocess.Popen([sys.executable, "-c", HOLD, path], stdin=pipe, stdout=pipe) as holder:
             out: IO[bytes] | None = holder.stdout
-            assert out is not None and out.readline() == b"open\n"
+            assert out is not None
+            assert out.readline() == b"open\n"
             with pytest.raises(rnic.VerbsError, match="or another") as caught:
                 a.ctx.open_xrcd(file.fileno())
             assert caught.value.errno == errno.EOPNOTSUPP

@@ -80,7 +80,6 @@ struct qp *verbs_make_qp(struct dev *dev, struct rnic_pd *pd, struct rnic_qp_ini
 int verbs_enter_qp(struct dev *dev, struct qp *qp, struct rnic_err *err);
 void verbs_leave_qp(struct dev *dev, struct qp *qp);
 void verbs_free_qp(struct qp *qp);
-int verbs_check_cap(const struct rnic_qp_cap *cap, struct rnic_err *err);
 /* The queue pair behind what a program has of it. */
 static inline struct qp *qp_of(struct rnic_qp *pub) { return ((struct qp *)pub)->real; }
 

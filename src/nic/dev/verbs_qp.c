@@ -11,7 +11,7 @@
 #include "qp/tagged.h"
 #include "roce/roce.h"
 
-int verbs_check_cap(const struct rnic_qp_cap *cap, struct rnic_err *err) {
+static int check_cap(const struct rnic_qp_cap *cap, struct rnic_err *err) {
     const struct {
         uint32_t value, most;
         const char *name;
@@ -78,7 +78,7 @@ static int check_init(const struct rnic_pd *pd, const struct rnic_qp_init_attr *
     if (attr->srq && ((const struct srq *)attr->srq)->tags && verbs_check_tagged(attr, err))
         return -EOPNOTSUPP;
     int rc = check_cqs(pd, attr, err);
-    return rc ? rc : verbs_check_cap(&attr->cap, err);
+    return rc ? rc : check_cap(&attr->cap, err);
 }
 
 void verbs_free_qp(struct qp *qp) {

@@ -124,6 +124,18 @@ struct rc {
 
 static inline struct rc *rc_of(const struct qp *qp) { return (struct rc *)qp->engine_state; }
 
+struct uc {
+    uint32_t mtu;     /* payload bytes of a full packet */
+    uint32_t psn;     /* of the next packet to send */
+    uint32_t pkt;     /* packets of the oldest send element that have gone out */
+    uint32_t rcv_psn; /* expected */
+    bool established; /* a packet has come */
+    struct inbound in;
+    struct congestion way;
+};
+
+static inline struct uc *uc_of(const struct qp *qp) { return (struct uc *)qp->engine_state; }
+
 extern const struct engine_ops roce_rc_ops;
 
 /* A packet being written. */

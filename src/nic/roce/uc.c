@@ -10,18 +10,6 @@
 #include "roce/inbound.h"
 #include "roce/message.h"
 
-struct uc {
-    uint32_t mtu;     /* payload bytes of a full packet */
-    uint32_t psn;     /* of the next packet to send */
-    uint32_t pkt;     /* packets of the oldest send element that have gone out */
-    uint32_t rcv_psn; /* expected */
-    bool established; /* a packet has come */
-    struct inbound in;
-    struct congestion way;
-};
-
-static struct uc *uc_of(const struct qp *qp) { return (struct uc *)qp->engine_state; }
-
 /* ---------------------------------------------------------------- send */
 
 /* An error of a send concerns the send queue alone: it stops in SQE (IBA 10.3.1.6). */

@@ -114,8 +114,8 @@ enum roce_opcode_mask {
     OPC_UC = 1 << 20,
     OPC_UD = 1 << 21,
     OPC_CNP = 1 << 22,
-    OPC_XRC = 1 << 29,      /* requests, all with an XRCETH: for an XRC_RECV queue pair, */
-    OPC_XRC_BACK = 1 << 30, /* and what comes back: for an XRC_SEND one */
+    OPC_XRC = 1 << 24,      /* requests, all with an XRCETH: for an XRC_RECV queue pair, */
+    OPC_XRC_BACK = 1 << 25, /* and what comes back: for an XRC_SEND one */
     /* consequence */
     OPC_USES_RQ = 1 << 23, /* ends a message that completes a receive: last of a SEND, last of a WRITE with immediate */
 };

@@ -89,6 +89,17 @@ def receive_done(sock: socket.socket) -> None:
         raise Failure(f'the peer ended the exchange with {word!r} instead of "done"')
 
 
+def tell(sock: socket.socket, data: bytes, doing: str) -> None:
+    """Sends bytes of another exchange; Failure, with what was being done, when the peer is gone."""
+    with _failures(doing):
+        sock.sendall(data)
+
+
+def hear(sock: socket.socket, length: int, doing: str) -> bytes:
+    """Exactly that many bytes of another exchange; Failure when the peer closes or is silent too long."""
+    return _receive(sock, length, doing)
+
+
 def connect(host: str, port: int, timeout: float | None) -> socket.socket:
     """A TCP connection to the server; Failure when there is none within timeout seconds."""
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`rnic pingpong rc`, `uc`, `ud` and `srq`: ibv_rc_pingpong and its kin; either end can be the original.
+"""`rnic pingpong rc`, `uc`, `ud`, `srq`, `xrc`: ibv_rc_pingpong and its kin; either end can be the original.
 
 Each end posts rx_depth receives, and sends one message when it has received the other's and its own last SEND
 has completed; the client begins.  An exchange is a message there and one back.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import click
 
 import rnic
-from rnic.cli import endpoint, exchange, params, pingpong_srq
+from rnic.cli import endpoint, exchange, params, pingpong_srq, pingpong_xrc
 from rnic.cli.params import Failure
 
 RECV_WRID, SEND_WRID = 1, 2
@@ -75,11 +75,11 @@ def pingpong() -> None:
     """Bounce messages between two queue pairs, as the ibv_*_pingpong programs do."""
 
 
-def common(size: int) -> Callable[[_F], _F]:
-    """The options that both programs have; the default size of a message is each one's own."""
-    options = [
-        click.argument("servername", metavar="[HOST]", required=False),
-        click.option(
+def common(size: int, *without: str) -> Callable[[_F], _F]:
+    """The options that the programs have, but for some; the default size of a message is each one's own."""
+    options = {
+        "servername": click.argument("servername", metavar="[HOST]", required=False),
+        "port": click.option(
             "-p",
             "--port",
             type=params.number(0, 65535),
@@ -87,10 +87,10 @@ def common(size: int) -> Callable[[_F], _F]:
             show_default=True,
             help="TCP port of the server.",
         ),
-        click.option(
+        "ib_dev": click.option(
             "-d", "--ib-dev", help="Device; without -d and -g, that of the TCP connection's local address."
         ),
-        click.option(
+        "ib_port": click.option(
             "-i",
             "--ib-port",
             type=params.number(1, 255),
@@ -98,7 +98,7 @@ def common(size: int) -> Callable[[_F], _F]:
             show_default=True,
             help="Port of the device.",
         ),
-        click.option(
+        "size": click.option(
             "-s",
             "--size",
             type=params.size((1 << 31) - 1),
@@ -106,7 +106,7 @@ def common(size: int) -> Callable[[_F], _F]:
             show_default=True,
             help="Bytes in a message.",
         ),
-        click.option(
+        "rx_depth": click.option(
             "-r",
             "--rx-depth",
             type=params.number(1),
@@ -114,33 +114,36 @@ def common(size: int) -> Callable[[_F], _F]:
             show_default=True,
             help="Receives to post at a time.",
         ),
-        click.option(
+        "iters": click.option(
             "-n", "--iters", type=params.number(1), default=1000, show_default=True, help="Exchanges."
         ),
-        click.option(
+        "sl": click.option(
             "-l", "--sl", type=params.number(0, 15), default=0, show_default=True, help="Service level."
         ),
-        click.option("-e", "--events", is_flag=True, help="Sleep on completion events instead of polling."),
-        click.option(
+        "events": click.option(
+            "-e", "--events", is_flag=True, help="Sleep on completion events instead of polling."
+        ),
+        "gid_idx": click.option(
             "-g",
             "--gid-idx",
             type=params.number(-1),
             default=-1,
             help="Index of the local GID; -1: the local address.",
         ),
-        click.option("-c", "--chk", is_flag=True, help="Validate the received buffer."),
-        click.option(
+        "chk": click.option("-c", "--chk", is_flag=True, help="Validate the received buffer."),
+        "timeout": click.option(
             "--timeout",
             type=click.FloatRange(0),
             default=60.0,
             show_default=True,
             help="Give up after this many seconds in which nothing completes (0: never).",
         ),
-    ]
+    }
 
     def add(command: _F) -> _F:
-        for option in reversed(options):
-            command = option(command)
+        for name in reversed(options):
+            if name not in without:
+                command = options[name](command)
         return command
 
     return add
@@ -222,6 +225,40 @@ def srq(mtu: str, num_qp: int, odp: bool, **given: Any) -> None:
 
 
 @pingpong.command()
+@common(4096, "rx_depth", "chk", "iters")
+@click.option(
+    "-m",
+    "--mtu",
+    type=click.Choice(list(map(str, MTUS))),
+    default="2048",
+    show_default=True,
+    help="Path MTU.",
+)
+@click.option(
+    "-c", "--clients", type=params.number(1), default=1, show_default=True, help="Clients to wait for."
+)
+@click.option(
+    "-n",
+    "--num_tests",
+    "--num-tests",
+    type=params.number(1),
+    default=5,
+    show_default=True,
+    help="Messages to each peer.",
+)
+def xrc(mtu: str, clients: int, num_tests: int, **given: Any) -> None:
+    """Bounce messages over extended reliable connections: a server, and as many clients as it waits for.
+
+    Options, TCP exchange and output are those of ibv_xsrq_pingpong; either end can be the original, but
+    one that serves many clients sends through any one's connection to all of them, as an XRC domain that the
+    processes of a host share allows: rnic's clients have a domain each.
+    """
+    given.update(rx_depth=0, chk=False, iters=num_tests)
+    options = Options.of(given, MTUS[int(mtu)])
+    run_extended(options, 1 if options.servername is not None else clients)
+
+
+@pingpong.command()
 @common(2048)
 def ud(**given: Any) -> None:
     """Bounce datagrams: without HOST a server, with HOST its client.
@@ -273,6 +310,42 @@ def run_shared(options: Options, num_qp: int) -> None:
         click.echo(report(options.size, options.iters, seconds))
         if options.chk and not client:
             _validate(end.buf, options.size)
+
+
+def run_extended(options: Options, peers: int) -> None:
+    """The same with an XRC connection each way to each peer."""
+    client = options.servername is not None
+    mtu = options.mtu
+    assert mtu is not None
+    with ExitStack() as stack:
+        socks = _meet_all(options, peers, stack)
+        sock = next(socks)
+        local_port = endpoint.open_port(options.ib_dev, options.ib_port, options.gid_idx, sock.getsockname())
+        stack.enter_context(local_port.ctx)
+        end = pingpong_xrc.ExtendedEnd(
+            local_port, stack, size=options.size, peers=peers, tests=options.iters, sleeps=options.events
+        )
+        for couple in end.couples:
+            end.connect(couple, pingpong_xrc.swap(sock, couple, client), mtu, options.sl)
+            sock = next(socks, sock)
+        if not client:
+            end.begin()
+        end.run(options.timeout)
+        pingpong_xrc.part(end, client)
+        click.echo("success")
+
+
+def _meet_all(options: Options, peers: int, stack: ExitStack) -> Iterator[socket.socket]:
+    """The TCP connections, one after the other, each when it is wanted."""
+    timeout = options.timeout or None
+    if options.servername is not None:
+        yield stack.enter_context(exchange.connect(options.servername, options.port, timeout))
+        return
+    with exchange.listen(options.port) as listener:
+        if options.port == 0:
+            click.echo(f"listening on port {listener.getsockname()[1]}", err=True)
+        for _ in range(peers):
+            yield stack.enter_context(exchange.accept(listener, timeout))
 
 
 def _fill(buf: mmap.mmap, options: Options) -> None:

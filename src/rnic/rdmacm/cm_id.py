@@ -46,8 +46,8 @@ from rnic.rdmacm.names import (
     UDParam,
 )
 from rnic.rdmacm.ports import ephemeral
-from rnic.rdmacm.receives import SharedReceives, domain_of
 from rnic.rdmacm.registry import registry
+from rnic.rdmacm.shared import SharedReceives
 from rnic.rdmacm.sockaddr import Inet, SockAddr, parse
 from rnic.verbs.ah import GID
 from rnic.verbs.context import Context
@@ -64,7 +64,7 @@ _POLL_MAX_NS = 64 * 10**6
 _PROVOKE_NS = 10**9
 
 
-class CmId(SharedReceives, Messages):
+class CmId(Messages, SharedReceives):
     """One end of a conversation; create_id() makes it, destroy() ends it; a context manager.
 
     With an event channel calls return at once, and an event tells how they ended. Without one every call
@@ -97,9 +97,10 @@ class CmId(SharedReceives, Messages):
         self.exchange: Exchange | None = None
         self.qp: QP | None = None
         """The queue pair that create_qp() made."""
-        self.pd: PD | None = None
         self.srq: SRQ | None = None
         """The shared receive queue that create_srq() made."""
+        self._of_srq = []
+        self.pd: PD | None = None
         self.send_cq: nic.CQ | None = None
         self.recv_cq: nic.CQ | None = None
         self.send_cq_channel: nic.CompChannel | None = None
@@ -603,18 +604,23 @@ class CmId(SharedReceives, Messages):
         """Make the id's queue pair (rdma_create_qp(3)); from then on the id leads it from state to state.
 
         Without a protection domain the device's is used, which ids share. Without `init_attr` completion
-        queues and channels are made, too: send_cq, recv_cq, send_cq_channel, recv_cq_channel. It takes
-        receives from the id's shared queue, if create_srq() has made one.
+        queues and channels are made, too: send_cq, recv_cq, send_cq_channel, recv_cq_channel.  It takes from
+        the id's shared receive queue, if there is one and `init_attr` names none.
         """
         with registry.lock:
             agent = self.need_agent("create_qp")
             if self.qp is not None:
                 raise VerbsError(EINVAL, "the id has a queue pair", "create_qp")
-            pd = domain_of(self, pd, "create_qp")
+            pd = pd or self.pd or agent.pd
+            if pd.context is not agent.context:
+                raise VerbsError(EINVAL, "the protection domain is of another context", "create_qp")
             qkey = self.qkey("create_qp") if self.qp_type is QPType.UD else 0
+            if self.srq is not None and self.srq.xrcd is not None:
+                text = "the id's shared receive queue is an XRC one, which connections do not take from"
+                raise VerbsError(EINVAL, text, "create_qp")
             if init_attr is None:
                 init_attr = self._make_cqs(agent, cap or QPCap(), sq_sig_all, qp_context)
-            if init_attr.srq is None and self.srq is not None:
+            if init_attr.srq is None:
                 init_attr = replace(init_attr, srq=self.srq)
             try:
                 qp = pd.create_qp(init_attr)

@@ -23,10 +23,10 @@ class Messages:
     """What a CmId can do with its queue pair, its protection domain and its completion queues."""
 
     qp: QP | None
+    srq: SRQ | None
     pd: PD | None
     send_cq: nic.CQ | None
     recv_cq: nic.CQ | None
-    srq: SRQ | None
 
     # ------------------------------------------------------------------ memory
 
@@ -63,9 +63,10 @@ class Messages:
     def post_recv(self, *pieces: Bytes, wr_id: int = 0) -> None:
         """Post a receive (rdma_post_recv(3), rdma_post_recvv(3)); may precede connect() and accept().
 
-        It goes to the id's shared receive queue, if it has one.
+        With a shared receive queue of the id's, create_srq(), to that.
         """
-        (self.srq or self._qp("post_recv")).post_recv(nic.RecvWR(wr_id, [_sge(piece) for piece in pieces]))
+        to = self._qp("post_recv") if self.srq is None else self.srq
+        to.post_recv(nic.RecvWR(wr_id, [_sge(piece) for piece in pieces]))
 
     def post_send(
         self,

@@ -118,7 +118,7 @@ def _request(one: CmId, param: ConnParam, link: Link, private_data: bytes) -> Re
         retry_count=link.retry_count,
         rnr_retry_count=min(param.rnr_retry_count, _RETRIES),
         path_mtu=link.path_mtu,
-        srq=_shares(one, param),
+        srq=_srq(one, param),
         primary=CmPath(
             local_lid=_PERMISSIVE_LID,
             remote_lid=_PERMISSIVE_LID,
@@ -136,17 +136,17 @@ def _ipv6(gid: GID) -> IPv6Address:
     return IPv6Address(gid.raw)
 
 
+def _srq(one: CmId, param: ConnParam) -> bool:
+    """Whether the queue pair takes from a shared receive queue, as the peer is told (IBA 12.7.22)."""
+    return param.srq if one.qp is None else one.qp.srq is not None
+
+
 def _qp_num(one: CmId, param: ConnParam, verb: str) -> int:
     if one.qp is not None:
         return one.qp.qp_num
     if not param.qp_num:
         raise VerbsError(EINVAL, "there is no queue pair: create_qp(), or qp_num in the ConnParam", verb)
     return param.qp_num
-
-
-def _shares(one: CmId, param: ConnParam) -> bool:
-    """Whether the queue pair takes receives from a shared queue, so that it tells no credits."""
-    return param.srq if one.qp is None else one.qp.srq is not None
 
 
 def accept(one: CmId, param: ConnParam | None) -> None:
@@ -170,7 +170,7 @@ def accept(one: CmId, param: ConnParam | None) -> None:
         target_ack_delay=agent.attr.local_ca_ack_delay,
         flow_control=param.flow_control,
         rnr_retry_count=min(param.rnr_retry_count, _RETRIES),
-        srq=_shares(one, param),
+        srq=_srq(one, param),
         private_data=param.private_data,
     )
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From RESET to RTS: what the two ends of a connection, RC, UC or XRC, must tell each other, and the moves."""
+"""From RESET to RTS: what the two ends of a connection must tell each other, and the moves."""
 
 from __future__ import annotations
 

@@ -91,7 +91,13 @@ class TMCaps:
     @classmethod
     def from_struct(cls, values: dict[str, int]) -> "TMCaps":
         """The record of struct rnic_tm_caps' fields."""
-        return cls(**{**values, "flags": TMCapFlags(values["flags"])})
+        return cls(
+            values["max_rndv_hdr_size"],
+            values["max_num_tags"],
+            TMCapFlags(values["flags"]),
+            values["max_ops"],
+            values["max_sge"],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,32 +377,34 @@ class Context(nic.Context):
         return PD(self)
 
     def open_xrcd(self, fd: int | None = None, oflags: int = os.O_CREAT) -> XRCD:
-        """An XRC domain (ibv_open_xrcd(3)): that of a file, by its descriptor, or without one a new one of nobody else.
+        """An XRC domain (ibv_open_xrcd(3)): that of a file, by its descriptor, or a new one of nobody else.
 
-        `oflags`: with O_CREAT a file that has no domain gets one, with O_EXCL as well it must have none.  The domain of
-        a file lives in the Context that made it, and goes with the last XRCD that is open.
+        `oflags`: with O_CREAT a file that has no domain gets one, with O_EXCL as well it must have none.  The
+        domain of a file lives in the Context that made it, and goes with the last XRCD that is open.
 
-        Raises VerbsError: EAGAIN when the file has none and O_CREAT is not given, EINVAL when it has one and O_EXCL
-        is (as the kernel's verbs), EOPNOTSUPP when another Context, of this process or another, has it: objects
-        are not shared between open devices.
+        Raises VerbsError: EAGAIN when the file has none and O_CREAT is not given, EINVAL when it has one and
+        O_EXCL is (as the kernel's verbs), EOPNOTSUPP when another Context, of this process or another, has
+        it: objects are not shared between open devices.
         """
         return XRCD(self, -1 if fd is None else fd, oflags)
 
     def create_srq_ex(self, init_attr: SRQInitAttrEx) -> SRQ:
         """A new shared receive queue, ordinary, XRC or tag matching (ibv_create_srq_ex(3)).
 
-        SRQ.get_srq_num() is the number of an XRC one.  The queue pairs of a tag matching one are RC, complete their
-        receives at its cq, and cannot be sent with: their send queues are the device's, for rendezvous.
+        The queue pairs of a tag matching one are RC, complete their receives at its cq, and cannot be sent
+        with: their send queues are the device's, for rendezvous.
 
-        Raises VerbsError: EINVAL for what is missing, or beyond DeviceAttr's limits, EOPNOTSUPP for other types.
+
+        SRQ.get_srq_num() is an XRC one's number.  Raises VerbsError: EINVAL for what is missing, or beyond
+        DeviceAttr's limits, EOPNOTSUPP for other types.
         """
         return SRQ(None, init_attr)
 
     def open_qp(self, attr: QPOpenAttr) -> QP:
         """An XRC_RECV queue pair that exists, once more (ibv_open_qp(3)).
 
-        It can be modified and queried through either, its events go to all of them, and it ends with the last one
-        that is closed.  Raises VerbsError: EINVAL when the domain has none of that number and type.
+        It can be modified and queried through either, its events go to all of them, and it ends with the
+        last one that is closed.  Raises VerbsError: EINVAL when the domain has none of that number and type.
         """
         return QP(None, attr)
 

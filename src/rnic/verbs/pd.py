@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Protection domains: memory and queue pairs that may use each other."""
 
+from errno import EINVAL
 from typing import TYPE_CHECKING, Any, cast
 
 from rnic._nic import nic
 from rnic.enums import AccessFlags
+from rnic.errors import VerbsError
 from rnic.verbs.ah import AH, AHAttr
 from rnic.verbs.qp import QP, QPInitAttr
 from rnic.verbs.srq import SRQ, SRQInitAttr
@@ -63,6 +65,9 @@ class PD(nic.PD):
         Raises VerbsError: EINVAL for a capability beyond DeviceAttr's limits, EOPNOTSUPP for a type that
         the device does not have, ENOMEM when the device is full.
         """
+        if init_attr.xrcd is not None:
+            text = "an XRC domain has queue pairs of its own: create_qp of the XRCD makes them"
+            raise VerbsError(EINVAL, text, "create_qp")
         return QP(self, init_attr)
 
     def create_ah(self, attr: AHAttr) -> AH:

@@ -76,19 +76,19 @@ class SRQInitAttrEx:
     """XRC: the domain whose queue pairs take from it."""
     cq: nic.CQ | None = None
     """XRC, TM: where its receives complete."""
-    tm_cap: TMCap = TMCap()
-    """TM: how much its matching list holds."""
     attr: SRQAttr = SRQAttr(max_wr=128, max_sge=4)
     srq_context: object = None
     """The caller's own."""
+    tm_cap: TMCap = TMCap()
+    """TM: how much its matching list holds."""
 
 
 class SRQ(nic.SRQ):
     """A shared receive queue: receives for the messages of many queue pairs (IBA 10.2.9; ibv_create_srq(3)).
 
     PD.create_srq() makes it, and QPInitAttr.srq lets a queue pair take from it.  close() raises EBUSY while
-    queue pairs do.  Context.create_srq_ex() makes XRC ones: all XRC_RECV queue pairs of their domain take from
-    them, as senders say with SendWR.remote_srqn; closing one makes such requests invalid.
+    queue pairs do.  Context.create_srq_ex() makes XRC ones: all XRC_RECV queue pairs of their domain take
+    from them, as senders say with SendWR.remote_srqn; closing one makes such requests invalid.
     """
 
     __slots__ = ()
@@ -101,7 +101,10 @@ class SRQ(nic.SRQ):
         self.raw_modify(attr.as_struct(), int(attr.mask() if mask is None else mask))
 
     def get_srq_num(self) -> int:
-        """What senders name it by: SendWR.remote_srqn (ibv_get_srq_num(3)); EOPNOTSUPP unless it is an XRC one."""
+        """What senders name it by, in SendWR.remote_srqn (ibv_get_srq_num(3)).
+
+        Raises VerbsError: EOPNOTSUPP unless it is an XRC one.
+        """
         number = self.srq_num
         if number is None:
             raise VerbsError(errno.EOPNOTSUPP, "only XRC shared receive queues have a number", "get_srq_num")

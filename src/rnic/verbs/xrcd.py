@@ -20,10 +20,11 @@ class XRCD(nic.XRCD):
     __slots__ = ()
 
     def create_qp(self, init_attr: QPInitAttr | None = None) -> QP:
-        """A new XRC_RECV queue pair (ibv_create_qp_ex(3) with an XRC domain): it needs nothing but the domain.
+        """A new XRC_RECV queue pair (ibv_create_qp_ex(3) with an XRC domain): it needs nothing else.
 
-        Nothing can be posted to it: receives are posted to shared receive queues, answers need an XRC_SEND queue
-        pair, which PD.create_qp() makes.  Raises VerbsError: EINVAL for another type, or for completion queues.
+        Nothing can be posted to it: receives are posted to shared receive queues, answers need an XRC_SEND
+        queue pair, which PD.create_qp() makes.  Raises VerbsError: EINVAL for another type, or for completion
+        queues.
         """
         wanted = init_attr or QPInitAttr(qp_type=QPType.XRC_RECV)
         return QP(None, replace(wanted, xrcd=self))

@@ -109,8 +109,8 @@ class Mask(IntFlag):
     UD = 1 << 21
     CNP = 1 << 22
     USES_RQ = 1 << 23
-    XRC = 1 << 29  # requests, all with an XRCETH
-    XRC_BACK = 1 << 30  # and what comes back
+    XRC = 1 << 24  # requests, all with an XRCETH
+    XRC_BACK = 1 << 25  # and what comes back
     ONLY = FIRST | LAST
 
 
@@ -162,6 +162,12 @@ def _place(name: str) -> Mask:
     return Mask.ONLY
 
 
+def _service(name: str, operation: str) -> Mask:
+    """The bit of the service; of XRC the two directions are for queue pairs of two types."""
+    answers = operation.startswith(("READ_RESP", "ACK", "ATOMIC_ACK"))
+    return Mask.XRC_BACK if name == "XRC" and answers else Mask[name]
+
+
 _KIND: dict[str, Mask] = {
     "SEND": Mask.REQUEST | Mask.SEND | Mask.PAYLOAD,
     "WRITE": Mask.REQUEST | Mask.WRITE | Mask.PAYLOAD,
@@ -177,12 +183,10 @@ _KIND: dict[str, Mask] = {
 def _row(opcode: Opcode) -> OpcodeInfo:
     """Derive the row from the name, by the rules of IBA 9.4; the C table spells it out."""
     service, _, operation = opcode.name.partition("_")
-    mask = Mask[service] | _place(opcode.name)
+    mask = _service(service, operation) | _place(opcode.name)
     kind = next((kind for kind in _KIND if operation.startswith(kind)), None)
     if kind is not None:
         mask |= _KIND[kind]
-    if Mask.XRC in mask and Mask.RESPONSE in mask:
-        mask ^= Mask.XRC | Mask.XRC_BACK
     if "_WITH_IMM" in operation:
         mask |= Mask.IMM
     if "_WITH_INV" in operation:

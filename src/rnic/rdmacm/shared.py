@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shared receive queues of ids: what the id's queue pair, and those of others, take from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from errno import EINVAL
+from typing import TYPE_CHECKING, cast
+
+from rnic._nic import nic
+from rnic.enums import SRQType
+from rnic.errors import VerbsError
+from rnic.rdmacm.registry import registry
+from rnic.verbs.context import Context
+from rnic.verbs.pd import PD
+from rnic.verbs.srq import SRQ, SRQInitAttr, SRQInitAttrEx
+
+if TYPE_CHECKING:
+    from rnic.rdmacm.agent import Agent
+
+_SHARED = SRQInitAttr()
+_Made = nic.CQ | nic.CompChannel | nic.XRCD
+
+
+def _completed(context: Context, init: SRQInitAttrEx, own: list[_Made]) -> SRQInitAttrEx:
+    """With domain and completion queue, which an XRC one needs; what is made is noted in own, users first."""
+    if init.xrcd is None:
+        init = replace(init, xrcd=context.open_xrcd())
+        assert init.xrcd is not None
+        own.insert(0, init.xrcd)
+    if init.cq is None:
+        channel = context.create_comp_channel()
+        own.insert(0, channel)
+        init = replace(init, cq=context.create_cq(init.attr.max_wr or 1, channel))
+        assert init.cq is not None
+        own.insert(0, init.cq)
+    return init
+
+
+def _close(own: list[_Made]) -> None:
+    for one in own:
+        one.close()
+
+
+class SharedReceives:
+    """What a CmId can do with a shared receive queue of its own."""
+
+    srq: SRQ | None
+    pd: PD | None
+    recv_cq: nic.CQ | None
+    recv_cq_channel: nic.CompChannel | None
+    _of_srq: list[_Made]
+
+    def need_agent(self, verb: str) -> Agent:
+        """The agent of the id's device."""
+        raise NotImplementedError
+
+    def create_srq(self, pd: PD | None = None, init_attr: SRQInitAttr = _SHARED) -> SRQ:
+        """Make the id's shared receive queue (rdma_create_srq(3)): create_qp() takes it, so may other ids'.
+
+        Without a protection domain the device's is used.  From now on post_recv() posts to it.  Raises
+        VerbsError: EINVAL when the id has no device yet, or has one already.
+        """
+        return self.create_srq_ex(
+            SRQInitAttrEx(pd, attr=init_attr.attr, srq_context=init_attr.srq_context), "create_srq"
+        )
+
+    def create_srq_ex(self, init_attr: SRQInitAttrEx, verb: str = "create_srq_ex") -> SRQ:
+        """The same, of any type (rdma_create_srq_ex(3)).
+
+        An XRC one without a completion queue gets one with a channel, recv_cq and recv_cq_channel; without a
+        domain it is of a domain of its own, `srq.xrcd`.
+        """
+        with registry.lock:
+            agent = self.need_agent(verb)
+            if self.srq is not None:
+                raise VerbsError(EINVAL, "the id has a shared receive queue", verb)
+            pd = cast("PD", init_attr.pd or self.pd or agent.pd)
+            if pd.context is not agent.context:
+                raise VerbsError(EINVAL, "the protection domain is of another context", verb)
+            init_attr = replace(init_attr, pd=pd)
+            own: list[_Made] = []
+            try:
+                if init_attr.srq_type is SRQType.XRC:
+                    init_attr = _completed(agent.context, init_attr, own)
+                self.srq = agent.context.create_srq_ex(init_attr)
+            except BaseException:
+                _close(own)
+                raise
+            self._of_srq = own
+            self.pd = pd
+            if own and init_attr.cq is not None:
+                self.recv_cq, self.recv_cq_channel = init_attr.cq, init_attr.cq.channel
+            return self.srq
+
+    def destroy_srq(self) -> None:
+        """Destroy the id's shared receive queue, and what was made with it (rdma_destroy_srq(3)).
+
+        Raises VerbsError: EBUSY while queue pairs take from it.
+        """
+        with registry.lock:
+            if self.srq is None:
+                return
+            self.srq.close()
+            own, self._of_srq, self.srq = self._of_srq, [], None
+            if self.recv_cq in own:
+                self.recv_cq = self.recv_cq_channel = None
+            _close(own)
