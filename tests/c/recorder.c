@@ -625,7 +625,7 @@ static int rec_poll_cq_ex(struct rnic_cq *cq, int n, struct rnic_wc *wc, struct 
     int got = rec_poll_cq(cq, n, wc);
 
     for (int i = 0; i < got; i++)
-        times[i] = (struct rnic_wc_ex){1000 + wc[i].wr_id, 2000 + wc[i].wr_id};
+        times[i] = (struct rnic_wc_ex){.raw = 1000 + wc[i].wr_id, .wallclock_ns = 2000 + wc[i].wr_id};
     return got;
 }
 
