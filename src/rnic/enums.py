@@ -294,3 +294,6 @@ class DeviceCap(IntFlag):
     RC_RNR_NAK_GEN = 1 << 12
     SRQ_RESIZE = 1 << 13
     N_NOTIFY_CQ = 1 << 14
+    BAD_PKEY_CNTR = 1 << 1
+    BAD_QKEY_CNTR = 1 << 2
+    AUTO_PATH_MIG = 1 << 4

@@ -20,7 +20,7 @@ static int check_srq(const struct rnic_srq_attr *attr, struct rnic_err *err) {
 int soft_create_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr *attr, struct rnic_srq **out,
                     struct rnic_err *err) {
     struct dev *dev = dev_of(pd->ctx);
-    int rc = dev_check_alive(dev, err);
+    int rc = dev_check_usable(dev, err);
     if (!rc)
         rc = check_srq(attr, err);
     if (rc)
@@ -55,7 +55,7 @@ static int modify(struct srq *srq, const struct rnic_srq_attr *attr, uint32_t ma
 
 int soft_modify_srq(struct rnic_srq *pub, const struct rnic_srq_attr *attr, uint32_t mask, struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
-    int rc = dev_check_alive(dev, err);
+    int rc = dev_check_usable(dev, err);
     if (rc)
         return rc;
     if ((mask & RNIC_SRQ_MAX_WR) && (attr->max_wr < 1 || attr->max_wr > MAX_SRQ_WR))
@@ -85,14 +85,13 @@ int soft_destroy_srq(struct rnic_srq *pub, struct rnic_err *err) {
     if (rc)
         return rc;
     dev_lock(dev);
-    int qps = srq->qps;
-    if (!qps) {
+    rc = srq->qps ? fail(err, -EBUSY, "%d queue pairs take from it", srq->qps)
+                  : dev_leave_events(dev, pub->srq_context, err);
+    if (!rc)
         ((struct pd *)pub->pd)->srqs--;
-        event_forget(&dev->nic.events, pub->srq_context);
-    }
     dev_unlock(dev);
-    if (qps)
-        return fail(err, -EBUSY, "%d queue pairs take from it", qps);
+    if (rc)
+        return rc;
     srq_free(srq);
     free(srq);
     return 0;

@@ -8,6 +8,10 @@
 
 #include "link/address.h"
 
+#ifndef IPV6_FLOWINFO
+#define IPV6_FLOWINFO 11
+#endif
+
 bool udpsock_set(int fd, int level, int option, int value) {
     return setsockopt(fd, level, option, &value, sizeof value) == 0;
 }
@@ -59,4 +63,7 @@ void udpsock_show_headers(int fd, bool v4, bool show) {
     int level = v4 ? IPPROTO_IP : IPPROTO_IPV6;
     (void)udpsock_set(fd, level, v4 ? IP_RECVTTL : IPV6_RECVHOPLIMIT, show);
     (void)udpsock_set(fd, level, v4 ? IP_RECVTOS : IPV6_RECVTCLASS, show);
+    if (!v4) {
+        (void)udpsock_set(fd, level, IPV6_FLOWINFO, show);
+    }
 }

@@ -24,6 +24,23 @@ bool engine_never_settles(struct qp *qp) {
     return false;
 }
 
+int pkey_find(const struct nic *nic, uint16_t pkey) {
+    for (int i = 0; i < PKEYS; i++) {
+        if (pkey_match(nic->pkeys[i], pkey))
+            return i;
+    }
+    return -1;
+}
+
+int qp_pkey_index(const struct qp *qp, uint16_t pkey) {
+    if (qp->pub.qp_type == RNIC_QPT_GSI)
+        return pkey_find(qp->nic, pkey);
+    if (pkey_match(qp->pkey, pkey))
+        return qp->attr.pkey_index;
+    int alt = qp->attr.alt_pkey_index; /* whether the packet has come on that path is looked at there */
+    return qp->alt_loaded && pkey_match(qp->nic->pkeys[alt], pkey) ? alt : -1;
+}
+
 void qp_event(struct qp *qp, int event) {
     struct rnic_async_event e = {.event_type = event, .number = qp->pub.qp_num, .context = qp->pub.qp_context};
     event_push(&qp->nic->events, &e);
@@ -122,7 +139,8 @@ static void to_reset(struct qp *qp) {
     wq_reset(&qp->rq);
     qp->attr = (struct rnic_qp_attr){0};
     qp->attr_set = 0;
-    qp->sq_draining = qp->last_wqe = false;
+    qp->sq_draining = qp->last_wqe = qp->alt_loaded = qp->mig_refused = false;
+    qp->pkey = 0;
 }
 
 int qp_transition(struct qp *qp, int to) {

@@ -226,6 +226,8 @@ cdef extern from "nic.h" nogil:
 
     struct rnic_open_attr:
         uint32_t rcvbuf, max_window, no_gso
+        const uint16_t *pkeys
+        uint32_t num_pkeys
 
     struct rnic_ops:
         const char *name
@@ -280,6 +282,8 @@ cdef extern from "nic.h" nogil:
         int (*cm_watch_service)(rnic_context *, uint64_t, const rnic_gid *, int *, rnic_err *) noexcept nogil
 
         int (*get_async_event)(rnic_context *, rnic_async_event *, rnic_err *) noexcept nogil
+        int (*ack_async_event)(rnic_context *, const rnic_async_event *, rnic_err *) noexcept nogil
+        int (*set_pkeys)(rnic_context *, int, const uint16_t *, int, rnic_err *) noexcept nogil
 
     int rnic_soft_list(rnic_device_info *, int, rnic_err *)
     int rnic_soft_open(const char *, const rnic_open_attr *, rnic_context **, rnic_err *)
