@@ -460,9 +460,9 @@ enum rnic_listen_flags {
 };
 
 struct rnic_open_attr {
-    uint32_t rcvbuf;     /* bytes of socket buffer to ask for; 0: as much as the system grants */
-    uint32_t max_window; /* bytes in flight a QP; 0: from the granted socket buffer */
-    uint32_t no_gso;     /* 1: one packet per system call */
+    uint32_t rcvbuf;       /* bytes of socket buffer to ask for; 0: as much as the system grants */
+    uint32_t max_window;   /* bytes in flight a QP; 0: from the granted socket buffer */
+    uint32_t no_gso;       /* 1: one packet per system call */
     const uint16_t *pkeys; /* the P_Key table, num_pkeys entries; 0 of them: the default partition alone, 0xFFFF */
     uint32_t num_pkeys;
 };

@@ -287,8 +287,8 @@ static void arrive(struct fabric *f, struct in_flight *p) {
         drop(node, RNIC_CNT_drop_bad_state);
     } else if (qp && admit(qp, p, &pkt)) {
         note_packet(p->from, 1, pkt.bth, pkt.length);
-        grh_build(grh, &p->flow.src, &p->flow.dst, p->flow.traffic_class, p->flow.hop_limit,
-                  p->flow.flow_label, 0, p->n);
+        grh_build(grh, &p->flow.src, &p->flow.dst, p->flow.traffic_class, p->flow.hop_limit, p->flow.flow_label, 0,
+                  p->n);
         pkt.grh = grh;
         pkt.sl = p->flow.traffic_class >> 5;
         qp->engine->input(qp, &pkt, f->now);

@@ -153,9 +153,10 @@ def test_a_new_address_carries_traffic(devs: Netdevs) -> None:
         for end in (a, b):
             wait_until(lambda end=end: len(gids(end.ctx)) == 3, "the addresses have not come")
         for address in (TWO, "fd00:99::2"):
-            with a.pd.create_qp(rnic.QPInitAttr(a.cq, a.cq)) as qp_a, b.pd.create_qp(
-                rnic.QPInitAttr(b.cq, b.cq)
-            ) as qp_b:
+            with (
+                a.pd.create_qp(rnic.QPInitAttr(a.cq, a.cq)) as qp_a,
+                b.pd.create_qp(rnic.QPInitAttr(b.cq, b.cq)) as qp_b,
+            ):
                 kept, a.qp, b.qp = (a.qp, b.qp), qp_a, qp_b
                 connect(qp_a, qp_b, Options(address=address))
                 exchange(a, b, bytes(range(256)) * 40)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -60,7 +59,9 @@ def test_a_table_that_cannot_be_is_refused(keys: list[int]) -> None:
 def connect(a: End, b: End, index_a: int, index_b: int) -> None:
     """RC, each in the partition at its index."""
     for end, peer, index in ((a, b, index_a), (b, a, index_b)):
-        end.qp.modify(QPAttr(qp_state=QPState.INIT, pkey_index=index, port_num=1, qp_access_flags=rnic.AccessFlags(0)))
+        end.qp.modify(
+            QPAttr(qp_state=QPState.INIT, pkey_index=index, port_num=1, qp_access_flags=rnic.AccessFlags(0))
+        )
         end.qp.modify(
             QPAttr(
                 qp_state=QPState.RTR,
@@ -72,7 +73,9 @@ def connect(a: End, b: End, index_a: int, index_b: int) -> None:
                 ah_attr=AHAttr(peer.ctx.query_gid(1, 0)),
             )
         )
-        end.qp.modify(QPAttr(qp_state=QPState.RTS, sq_psn=7, timeout=10, retry_cnt=1, rnr_retry=7, max_rd_atomic=1))
+        end.qp.modify(
+            QPAttr(qp_state=QPState.RTS, sq_psn=7, timeout=10, retry_cnt=1, rnr_retry=7, max_rd_atomic=1)
+        )
 
 
 def send(a: End, b: End) -> WCStatus:
@@ -140,23 +143,22 @@ def datagram_qp(end: End, index: int) -> rnic.QP:
 
 
 def test_a_datagram_tells_the_index_of_its_partition() -> None:
-    with End(pkeys=[0xFFFF, 0x8001]) as a, End(pkeys=[0xFFFF, 0, 0, 0x0001]) as b:
-        with datagram_qp(a, 1) as qp_a, datagram_qp(b, 3) as qp_b, datagram_qp(b, 0) as other:
-            out, into = a.memory(4), b.memory(64)
-            with a.pd.create_ah(AHAttr(b.ctx.query_gid(1, 0))) as ah:
-                for qp in (qp_b, other):
-                    qp.post_recv(RecvWR(1, [SGE(into)]))
-
-                def send_to(qp: rnic.QP) -> None:
-                    flags = SendFlags.SIGNALED
-                    sges = [SGE(out)]
-                    qp_a.post_send(SendWR(1, send_flags=flags, sg_list=sges, ah=ah, remote_qpn=qp.qp_num, remote_qkey=QKEY))
-                    a.wait_ok()
-
-                send_to(qp_b)
-                (wc,) = b.wait_ok()
-                assert wc.pkey_index == 3
-                send_to(other)
-                dropped: Callable[[], bool] = lambda: b.ctx.query_port().bad_pkey_cntr == 1  # noqa: E731
-                wait_until(dropped, "the datagram of another partition is not counted")
-                assert b.cq.poll() == []
+    with (
+        End(pkeys=[0xFFFF, 0x8001]) as a,
+        End(pkeys=[0xFFFF, 0, 0, 0x0001]) as b,
+        datagram_qp(a, 1) as sender,
+        datagram_qp(b, 3) as member,
+        datagram_qp(b, 0) as stranger,
+        a.pd.create_ah(AHAttr(b.ctx.query_gid(1, 0))) as ah,
+    ):
+        out, into = a.memory(4), b.memory(64)
+        for qp in (member, stranger):
+            qp.post_recv(RecvWR(1, [SGE(into)]))
+        for qp in (member, stranger):
+            to = {"remote_qpn": qp.qp_num, "remote_qkey": QKEY}
+            sender.post_send(SendWR(1, send_flags=SendFlags.SIGNALED, sg_list=[SGE(out)], ah=ah, **to))
+            a.wait_ok()
+        (wc,) = b.wait_ok()
+        assert (wc.qp_num, wc.pkey_index) == (member.qp_num, 3)
+        wait_until(lambda: b.ctx.query_port().bad_pkey_cntr == 1, "the stranger's datagram is not counted")
+        assert b.cq.poll() == []

@@ -38,7 +38,9 @@ def tos_of_next(sock: socket.socket) -> int:
 @pytest.mark.parametrize(
     ("tclass", "sl", "tos"), [(0x68, 0, 0x68), (0, 3, 0x60), (0, 7, 0xE0), (0x6B, 3, 0x6B), (0, 0, 0)]
 )
-def test_a_connections_packets_have_its_class(stranger: socket.socket, tclass: int, sl: int, tos: int) -> None:
+def test_a_connections_packets_have_its_class(
+    stranger: socket.socket, tclass: int, sl: int, tos: int
+) -> None:
     with End() as a:
         own = prepare(a.qp)
         a.qp.modify(
@@ -52,7 +54,11 @@ def test_a_connections_packets_have_its_class(stranger: socket.socket, tclass: i
                 ah_attr=AHAttr(GID("127.0.0.77"), traffic_class=tclass, sl=sl),
             )
         )
-        a.qp.modify(QPAttr(qp_state=QPState.RTS, sq_psn=own.psn, timeout=14, retry_cnt=7, rnr_retry=7, max_rd_atomic=1))
+        a.qp.modify(
+            QPAttr(
+                qp_state=QPState.RTS, sq_psn=own.psn, timeout=14, retry_cnt=7, rnr_retry=7, max_rd_atomic=1
+            )
+        )
         a.qp.post_send(SendWR(1, sg_list=[SGE(a.memory(3000))]))
         assert [tos_of_next(stranger) for _ in range(3)] == [tos] * 3
 
@@ -93,7 +99,12 @@ def test_a_datagram_arrives_with_what_its_handle_says(
         with a.pd.create_ah(attr) as ah:
             qp_a.post_send(
                 SendWR(
-                    1, send_flags=SendFlags.SIGNALED, sg_list=[SGE(out)], ah=ah, remote_qpn=qp_b.qp_num, remote_qkey=QKEY
+                    1,
+                    send_flags=SendFlags.SIGNALED,
+                    sg_list=[SGE(out)],
+                    ah=ah,
+                    remote_qpn=qp_b.qp_num,
+                    remote_qkey=QKEY,
                 )
             )
             a.wait_ok()
@@ -138,7 +149,11 @@ def test_a_connection_over_ipv6_has_a_flow_label() -> None:
                 ah_attr=AHAttr(own_b.gid, index_of(a.ctx, "::1"), flow_label=0x12345, traffic_class=0x20),
             )
         )
-        a.qp.modify(QPAttr(qp_state=QPState.RTS, sq_psn=own_a.psn, timeout=14, retry_cnt=7, rnr_retry=7, max_rd_atomic=1))
+        a.qp.modify(
+            QPAttr(
+                qp_state=QPState.RTS, sq_psn=own_a.psn, timeout=14, retry_cnt=7, rnr_retry=7, max_rd_atomic=1
+            )
+        )
         into, out = b.memory(100_000), a.memory(100_000)
         out.buf[:] = bytes(range(250)) * 400
         b.qp.post_recv(RecvWR(1, [SGE(into)]))

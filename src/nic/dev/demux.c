@@ -217,9 +217,12 @@ void demux_count_forward(struct dev *dev, int rc, uint32_t packets) {
 static void forward(struct dev *dev, struct port *port, const struct udp_datagram *d, uint32_t at, uint32_t end,
                     uint32_t slot, uint64_t now) {
     uint32_t packets = (end - at + d->segment - 1) / d->segment;
-    struct slot_packet p = {
-        .src = d->src, .length = end - at, .segment = d->segment, .hops = d->hops, .tclass = d->tclass,
-        .flow_label = d->flow_label};
+    struct slot_packet p = {.src = d->src,
+                            .length = end - at,
+                            .segment = d->segment,
+                            .hops = d->hops,
+                            .tclass = d->tclass,
+                            .flow_label = d->flow_label};
     demux_count_forward(dev, port_forward(port, slot, &p, d->bytes + at, now), packets);
 }
 

@@ -58,9 +58,9 @@ struct dev {
     int nslots;
     struct port ports[NETDEV_MAX_GIDS]; /* by GID index */
     struct port *port_list[NETDEV_MAX_GIDS];
-    int port_users[NETDEV_MAX_GIDS];        /* QPs' paths and address handles that send from it */
-    union rnic_gid had[NETDEV_MAX_GIDS];    /* the last address of each entry, which may be empty now */
-    uint32_t rcvbuf, window_asked;          /* struct rnic_open_attr */
+    int port_users[NETDEV_MAX_GIDS];     /* QPs' paths and address handles that send from it */
+    union rnic_gid had[NETDEV_MAX_GIDS]; /* the last address of each entry, which may be empty now */
+    uint32_t rcvbuf, window_asked;       /* struct rnic_open_attr */
 
     struct qp *gsi;                       /* the queue pair with number 1; or NULL */
     uint32_t gsi_psn;                     /* of answers that the device itself sends for it */
@@ -86,7 +86,7 @@ struct dev {
     pthread_t thread;
     bool thread_runs;
     int epoll_fd, wake_fd;
-    int follow_fd; /* netlink */
+    int follow_fd;   /* netlink */
     struct watched { /* what the engine's epoll set has: the ports' sockets, the slots', their lifelines */
         int fd;
         uint32_t events;
@@ -139,7 +139,7 @@ void ah_free_all(struct dev *dev);
 /* ports.c */
 int ports_open(struct dev *dev, struct rnic_err *err);
 void ports_close(struct dev *dev);
-void ports_measure(struct dev *dev); /* what follows from buffers and MTU */
+void ports_measure(struct dev *dev);                                          /* what follows from buffers and MTU */
 bool ports_follow(struct dev *dev, const struct netdev *fresh, uint64_t now); /* true: the GID table has changed */
 
 /* pkeys.c */

@@ -16,7 +16,8 @@
 #define NOTICES 16384 /* bytes of one datagram of them */
 
 int follow_open(struct dev *dev, struct rnic_err *err) {
-    struct sockaddr_nl groups = {.nl_family = AF_NETLINK, .nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR};
+    struct sockaddr_nl groups = {.nl_family = AF_NETLINK,
+                                 .nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR};
     int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
     if (fd < 0)
         return fail(err, -errno, "no netlink socket to follow the network device with: %s", strerror(errno));
@@ -86,8 +87,9 @@ static int ifindex_of(const struct nlmsghdr *h) {
     switch (h->nlmsg_type) {
     case RTM_NEWLINK:
     case RTM_DELLINK:
-        return h->nlmsg_len >= NLMSG_LENGTH(sizeof(struct ifinfomsg)) ? ((const struct ifinfomsg *)NLMSG_DATA(h))->ifi_index
-                                                                      : 0;
+        return h->nlmsg_len >= NLMSG_LENGTH(sizeof(struct ifinfomsg))
+                   ? ((const struct ifinfomsg *)NLMSG_DATA(h))->ifi_index
+                   : 0;
     case RTM_NEWADDR:
     case RTM_DELADDR:
         return h->nlmsg_len >= NLMSG_LENGTH(sizeof(struct ifaddrmsg))

@@ -13,7 +13,8 @@ static int check(const uint16_t *pkeys, uint32_t n, struct rnic_err *err) {
         return fail(err, -EINVAL, "%u P_Keys; the table takes 1 to %d", n, PKEYS);
     for (uint32_t i = 0; i < n; i++) {
         if (pkeys[i] && !(pkeys[i] & 0x7FFF))
-            return fail(err, -EINVAL, "P_Key 0x%04x names no partition: its lower 15 bits are 0 (IBA 10.9.1)", pkeys[i]);
+            return fail(err, -EINVAL, "P_Key 0x%04x names no partition: its lower 15 bits are 0 (IBA 10.9.1)",
+                        pkeys[i]);
         for (uint32_t k = 0; k < i; k++) {
             if (pkeys[i] && pkeys[k] == pkeys[i])
                 return fail(err, -EINVAL, "P_Key 0x%04x is given twice", pkeys[i]);

@@ -60,8 +60,7 @@ void ports_measure(struct dev *dev) {
             most = share < most ? share : most;
     }
     dev->nic.slow_window = dev->window_asked ? dev->window_asked : most;
-    dev->nic.max_window =
-        dev->nic.slow_window < WINDOW_MAX || dev->window_asked ? dev->nic.slow_window : WINDOW_MAX;
+    dev->nic.max_window = dev->nic.slow_window < WINDOW_MAX || dev->window_asked ? dev->nic.slow_window : WINDOW_MAX;
     dev->nic.mtu = dev_active_mtu(dev) ? mtu_bytes(dev_active_mtu(dev)) : 0;
 }
 
@@ -116,7 +115,8 @@ bool ports_follow(struct dev *dev, const struct netdev *fresh, uint64_t now) {
     ah_reap(dev); /* they may be the last that name an entry */
     for (int i = 0; i < fresh->ngids; i++) {
         int at = is_in(dev->net.gids, dev->net.ngids, &fresh->gids[i]) ? -1 : place_for(dev, &fresh->gids[i]);
-        if (at >= 0 && !open_port(dev, at, fresh->gids[i], now, NULL)) /* else not to be bound yet: the kernel tells when */
+        if (at >= 0 &&
+            !open_port(dev, at, fresh->gids[i], now, NULL)) /* else not to be bound yet: the kernel tells when */
             changed = true;
     }
     return changed;

@@ -35,8 +35,13 @@ static int take_forwarded(struct dev *dev, const struct slot *slot, uint64_t now
     struct slot_packet p;
     int rc = port_slot_input(slot, dev->port_list, dev->net.ngids, dev->slot_buffer, 65536, &p, now);
     if (rc == 1 && p.length) {
-        struct udp_datagram d = {dev->slot_buffer, p.length, p.segment ? p.segment : p.length, p.src, p.hops,
-                                 p.tclass, p.flow_label};
+        struct udp_datagram d = {.bytes = dev->slot_buffer,
+                                 .length = p.length,
+                                 .segment = p.segment ? p.segment : p.length,
+                                 .src = p.src,
+                                 .hops = p.hops,
+                                 .tclass = p.tclass,
+                                 .flow_label = p.flow_label};
         struct port *port = port_at(dev, &p.dst);
         dev->nic.counters.value[RNIC_CNT_forwarded_in] += (d.length + d.segment - 1) / d.segment;
         if (port)

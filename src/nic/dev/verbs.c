@@ -22,7 +22,8 @@ int dev_check_alive(const struct dev *dev, struct rnic_err *err) {
 /* Also in a forked child, which may ask what its parent's device is. */
 static int check_working(const struct dev *dev, struct rnic_err *err) {
     return atomic_load(&dev->fatal)
-               ? fail(err, -EIO, "the network device %s has gone, and with it this device: close the context", dev->net.name)
+               ? fail(err, -EIO, "the network device %s has gone, and with it this device: close the context",
+                      dev->net.name)
                : 0;
 }
 

@@ -120,7 +120,8 @@ void udp_tx_release(struct udp_tx *u, uint64_t now) { fault_release(u->fault, no
 
 static bool same_way(const struct flow *a, const struct flow *b) {
     return a == b || (a->port == b->port && a->dst_slot == b->dst_slot && a->traffic_class == b->traffic_class &&
-                      a->flow_label == b->flow_label && a->hop_limit == b->hop_limit && a->dst.sin6_scope_id == b->dst.sin6_scope_id &&
+                      a->flow_label == b->flow_label && a->hop_limit == b->hop_limit &&
+                      a->dst.sin6_scope_id == b->dst.sin6_scope_id &&
                       !memcmp(&a->dst.sin6_addr, &b->dst.sin6_addr, sizeof a->dst.sin6_addr));
 }
 

@@ -177,12 +177,13 @@ int qp_av_check(const struct rnic_ah_attr *av, struct rnic_err *err) {
     if (av->sl > 7)
         return fail(err, -EINVAL, "ah_attr.sl is %u; Ethernet has priorities 0 to 7", av->sl);
     if (av->sl && tclass && tclass >> 5 != av->sl)
-        return fail(err, -EINVAL, "ah_attr.sl is %u, but traffic_class 0x%02x is of priority %d: set one of them", av->sl,
-                    tclass, tclass >> 5);
+        return fail(err, -EINVAL, "ah_attr.sl is %u, but traffic_class 0x%02x is of priority %d: set one of them",
+                    av->sl, tclass, tclass >> 5);
     if (av->grh.flow_label > 0xFFFFF)
         return fail(err, -EINVAL, "ah_attr.grh.flow_label is 0x%x; it has 20 bits", av->grh.flow_label);
     if (av->grh.flow_label && ipv4)
-        return fail(err, -EOPNOTSUPP, "ah_attr.grh.flow_label: IPv4 has none, and the UDP source port is one for all: use 0");
+        return fail(err, -EOPNOTSUPP,
+                    "ah_attr.grh.flow_label: IPv4 has none, and the UDP source port is one for all: use 0");
     if (av->static_rate)
         return fail(err, -EOPNOTSUPP, "ah_attr.static_rate is not supported: use 0");
     return 0;

@@ -13,12 +13,14 @@
 static int check_state(const struct qp *qp, int to, bool loaded, struct rnic_err *err) {
     int from = STATE(qp);
     if (to == RNIC_MIG_ARMED)
-        return fail(err, -EINVAL, "path_mig_state ARMED is the device's to set, when the peer has rearmed, too: use REARM");
+        return fail(err, -EINVAL,
+                    "path_mig_state ARMED is the device's to set, when the peer has rearmed, too: use REARM");
     if (to == RNIC_MIG_REARM && !loaded)
         return fail(err, -EINVAL, "path_mig_state REARM needs an alternate path: set alt_ah_attr and its like");
     if (to == RNIC_MIG_MIGRATED && from == RNIC_MIG_REARM)
         return fail(err, -EINVAL, "path_mig_state is REARM: the peer does not know of the alternate path yet (ARMED)");
-    return to == RNIC_MIG_REARM || to == RNIC_MIG_MIGRATED ? 0 : fail(err, -EINVAL, "path_mig_state %d does not exist", to);
+    return to == RNIC_MIG_REARM || to == RNIC_MIG_MIGRATED ? 0
+                                                           : fail(err, -EINVAL, "path_mig_state %d does not exist", to);
 }
 
 int path_check(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err) {
@@ -28,8 +30,6 @@ int path_check(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t ma
         return rc;
     if (load && STATE(qp) != RNIC_MIG_MIGRATED && !(set && attr->path_mig_state == RNIC_MIG_REARM))
         return fail(err, -EINVAL, "the alternate path is in use: load another one together with path_mig_state REARM");
-    if (load && set && attr->path_mig_state == RNIC_MIG_MIGRATED)
-        return fail(err, -EINVAL, "a new alternate path cannot be migrated to before both ends are ARMED: use REARM");
     return set ? check_state(qp, attr->path_mig_state, load || qp->alt_loaded, err) : 0;
 }
 

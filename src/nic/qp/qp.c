@@ -32,12 +32,12 @@ int pkey_find(const struct nic *nic, uint16_t pkey) {
     return -1;
 }
 
-int qp_pkey_index(const struct qp *qp, uint16_t pkey) {
+/* Queue pair 1 takes packets of every partition of the port (IBA 10.9.2), one with an alternate path those of that one;
+ * whether they have come on it is looked at there. */
+int qp_pkey_other(const struct qp *qp, uint16_t pkey) {
+    int alt = qp->attr.alt_pkey_index;
     if (qp->pub.qp_type == RNIC_QPT_GSI)
         return pkey_find(qp->nic, pkey);
-    if (pkey_match(qp->pkey, pkey))
-        return qp->attr.pkey_index;
-    int alt = qp->attr.alt_pkey_index; /* whether the packet has come on that path is looked at there */
     return qp->alt_loaded && pkey_match(qp->nic->pkeys[alt], pkey) ? alt : -1;
 }
 

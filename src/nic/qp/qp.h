@@ -50,9 +50,9 @@ struct nic {
     struct event_queue events;
     struct rnic_counters counters;
     struct rng rng;
-    uint32_t max_window;  /* bytes in flight a QP */
-    uint32_t slow_window; /* the same where round trips are long; at least max_window */
-    uint64_t ack_hold;    /* ns that an ACK of a receive may wait for the application's answer; 0: it does not poll */
+    uint32_t max_window;   /* bytes in flight a QP */
+    uint32_t slow_window;  /* the same where round trips are long; at least max_window */
+    uint64_t ack_hold;     /* ns that an ACK of a receive may wait for the application's answer; 0: it does not poll */
     uint16_t pkeys[PKEYS]; /* the port's P_Key table; 0: empty */
 };
 
@@ -102,9 +102,11 @@ static inline bool pkey_match(uint16_t a, uint16_t b) {
     return ((a ^ b) & 0x7FFF) == 0 && (a & 0x7FFF) != 0 && ((a | b) & 0x8000) != 0;
 }
 int pkey_find(const struct nic *nic, uint16_t pkey); /* the index of an entry that matches; -1: there is none */
-/* The index of the entry by which a queue pair takes a packet of that P_Key; -1: it does not (queue pair 1 takes those of
- * every partition of the port, IBA 10.9.2). */
-int qp_pkey_index(const struct qp *qp, uint16_t pkey);
+int qp_pkey_other(const struct qp *qp, uint16_t pkey);
+/* The index of the entry by which a queue pair takes a packet of that P_Key; -1: it does not. */
+static inline int qp_pkey_index(const struct qp *qp, uint16_t pkey) {
+    return pkey_match(qp->pkey, pkey) ? qp->attr.pkey_index : qp_pkey_other(qp, pkey);
+}
 
 static inline uint32_t mtu_bytes(int mtu) { return 128u << mtu; }
 

@@ -44,7 +44,7 @@ struct packet {
     bool ackreq, solicited;
     uint8_t sl;          /* of datagrams: the priority that the IP header asks for, */
     uint16_t pkey_index; /* and the entry of our P_Key table that it matches */
-    const uint8_t *grh; /* of datagrams: the GRH_BYTES that a receive gets ahead of the payload, see wire/grh.h */
+    const uint8_t *grh;  /* of datagrams: the GRH_BYTES that a receive gets ahead of the payload, see wire/grh.h */
 };
 
 /* Where an engine writes packets. */

@@ -107,8 +107,8 @@ class AHAttr:
     flow_label: int = 0
     """20 bits, of IPv6; IPv4 has no place for it, and refuses all but 0."""
     sl: int = 0
-    """Priority, 0 to 7.  Without a traffic class it becomes the DSCP class selector of that number (RFC 2474);
-    with one it has to be that one's first three bits."""
+    """Priority, 0 to 7.  Without a traffic class it becomes the DSCP class selector of that number
+    (RFC 2474); with one it has to be that one's first three bits."""
     dlid: int = 0
     is_global: bool = True
     """Whether the packets carry a global route; RoCE asks for it."""

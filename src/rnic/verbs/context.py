@@ -113,8 +113,9 @@ class GIDEntry:
 class AsyncEvent:
     """Something happened that no completion reports (ibv_get_async_event(3)).
 
-    While an event of a QP, CQ or SRQ is not acknowledged, its object cannot be closed: EBUSY, where libibverbs
-    waits, as a thread that waited for itself would wait for ever.  ack() acknowledges; so does dropping it.
+    While an event of a QP, CQ or SRQ is not acknowledged, its object cannot be closed: EBUSY, where
+    libibverbs waits, as a thread that waited for itself would wait for ever.  ack() acknowledges; so does
+    dropping it.
     """
 
     event_type: EventType
