@@ -45,7 +45,8 @@ struct timer_heap {
 struct dev {
     struct rnic_context pub;
     struct nic nic;
-    struct netdev net;
+    struct netdev net;        /* up, mtu and gids change: under both locks, so that one is enough to read them */
+    pthread_mutex_t net_lock; /* held for no longer than a copy takes */
     pthread_mutex_t lock;
     _Atomic int waiting; /* threads that wait for the lock for a verb; the engine makes way */
     _Atomic bool dead;   /* this process is a fork of the one that opened the device */

@@ -102,6 +102,7 @@ static void close_parts(struct dev *dev) {
     mr_table_free(&dev->nic.mrs);
     free(dev->timers.at);
     pthread_mutex_destroy(&dev->lock);
+    pthread_mutex_destroy(&dev->net_lock);
     free(dev);
 }
 
@@ -115,6 +116,7 @@ int rnic_soft_open(const char *netdev, const struct rnic_open_attr *attr, struct
     dev->epoll_fd = dev->wake_fd = dev->follow_fd = -1;
     dev->pub.ops = &soft_ops;
     pthread_mutex_init(&dev->lock, NULL);
+    pthread_mutex_init(&dev->net_lock, NULL);
     rng_seed(&dev->nic.rng, (uint64_t)rng_secret() << 32 | rng_secret());
     int rc = follow_open(dev, err); /* first: whatever changes from now on is told */
     if (!rc)

@@ -57,14 +57,15 @@ void device_fail(struct dev *dev) {
     event_push(&dev->nic.events, &e);
     qpn_each(dev, end_qp);
     ports_close(dev);
-    dev->net.up = false;
     follow_close(dev);
 }
 
 void follow_apply(struct dev *dev, const struct netdev *fresh, uint64_t now) {
     bool changed = fresh->up != dev->net.up;
+    pthread_mutex_lock(&dev->net_lock);
     dev->net.up = fresh->up;
     dev->net.mtu = fresh->mtu;
+    pthread_mutex_unlock(&dev->net_lock);
     if (changed)
         port_event(dev, fresh->up ? RNIC_EVENT_PORT_ACTIVE : RNIC_EVENT_PORT_ERR);
     if (ports_follow(dev, fresh, now))

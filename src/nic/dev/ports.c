@@ -18,6 +18,12 @@ static const union rnic_gid none;
 
 static bool same(const union rnic_gid *a, const union rnic_gid *b) { return !memcmp(a, b, sizeof *a); }
 
+static void set_gid(struct dev *dev, int index, union rnic_gid gid) {
+    pthread_mutex_lock(&dev->net_lock);
+    dev->net.gids[index] = gid;
+    pthread_mutex_unlock(&dev->net_lock);
+}
+
 static int open_port(struct dev *dev, int index, union rnic_gid gid, uint64_t now, struct rnic_err *err) {
     struct sockaddr_in6 addr = {.sin6_family = AF_INET6};
     struct port *port = &dev->ports[index];
@@ -33,7 +39,8 @@ static int open_port(struct dev *dev, int index, union rnic_gid gid, uint64_t no
         port_show_headers(port, true);
     struct rnic_err why;
     dev->nic.counters.value[RNIC_CNT_unfit_ip_ids] += port_check_ids(port, &why) == -EPROTO;
-    dev->net.gids[index] = dev->had[index] = gid;
+    set_gid(dev, index, gid);
+    dev->had[index] = gid;
     dev->port_list[index] = port;
     dev->watched[index].fd = -1; /* of an earlier one, which may have had the same number */
     if (index >= dev->net.ngids)
@@ -72,7 +79,7 @@ static void vacate(struct dev *dev, int index) {
     fault_forget(&dev->fault, port);
     port_close(port);
     port->addr = (struct sockaddr_in6){0};
-    dev->net.gids[index] = none;
+    set_gid(dev, index, none);
     dev->watched[index].fd = -1;
 }
 

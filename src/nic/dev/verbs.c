@@ -102,28 +102,37 @@ static int active_mtu(int netdev_mtu) {
 
 int dev_active_mtu(const struct dev *dev) { return active_mtu(dev->net.mtu); }
 
-/* Of a forked child's device the lock is held for ever, and nothing changes any more. */
-static void look(struct dev *dev, struct netdev *net, struct rnic_counters *counters) {
+/* In a forked child the lock may be held for ever, and nothing changes any more. */
+static struct netdev netdev_now(struct dev *dev) {
+    bool dead = atomic_load(&dev->dead);
+    if (!dead)
+        pthread_mutex_lock(&dev->net_lock);
+    struct netdev net = dev->net;
+    if (!dead)
+        pthread_mutex_unlock(&dev->net_lock);
+    return net;
+}
+
+static struct rnic_counters counters_now(struct dev *dev) {
     bool dead = atomic_load(&dev->dead);
     if (!dead)
         dev_lock(dev);
-    *net = dev->net;
-    *counters = dev->nic.counters;
+    struct rnic_counters counters = dev->nic.counters;
     if (!dead)
         dev_unlock(dev);
+    return counters;
 }
 
 static uint32_t violations(uint64_t n) { return n < 0xFFFF ? (uint32_t)n : 0xFFFF; } /* 16 bits (IBA 14.2.5.6) */
 
 static int soft_query_port(struct rnic_context *ctx, int port, struct rnic_port_attr *attr, struct rnic_err *err) {
-    struct rnic_counters counters;
-    struct netdev net;
     int rc = check_working(dev_of(ctx), err);
     if (!rc)
         rc = dev_check_port(port, err);
     if (rc)
         return rc;
-    look(dev_of(ctx), &net, &counters);
+    struct netdev net = netdev_now(dev_of(ctx));
+    struct rnic_counters counters = counters_now(dev_of(ctx));
     *attr = (struct rnic_port_attr){
         .state = net.up ? RNIC_PORT_ACTIVE : RNIC_PORT_DOWN,
         .max_mtu = RNIC_MTU_4096,
@@ -145,8 +154,6 @@ static int soft_query_port(struct rnic_context *ctx, int port, struct rnic_port_
 
 static int soft_query_gid(struct rnic_context *ctx, int port, int index, struct rnic_gid_entry *gid,
                           struct rnic_err *err) {
-    struct rnic_counters counters;
-    struct netdev net;
     int rc = check_working(dev_of(ctx), err);
     if (!rc)
         rc = dev_check_port(port, err);
@@ -154,7 +161,7 @@ static int soft_query_gid(struct rnic_context *ctx, int port, int index, struct 
         return rc;
     if (index < 0 || index >= NETDEV_MAX_GIDS)
         return fail(err, -EINVAL, "GID index %d; the table has %d entries", index, NETDEV_MAX_GIDS);
-    look(dev_of(ctx), &net, &counters);
+    struct netdev net = netdev_now(dev_of(ctx));
     *gid = (struct rnic_gid_entry){.gid = net.gids[index],
                                    .gid_index = (uint32_t)index,
                                    .port_num = 1,
