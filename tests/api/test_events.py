@@ -157,7 +157,9 @@ def test_events_of_ports_and_devices_need_no_acknowledgement(objects: Objects) -
 def overrun(pd: rnic.PD, cq: rnic.CQ) -> rnic.QP:
     """A queue pair whose completion queue, of one entry, has overrun: two events."""
     qp = pd.create_qp(rnic.QPInitAttr(cq, cq))
-    qp.modify(rnic.QPAttr(qp_state=rnic.QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=0))
+    qp.modify(
+        rnic.QPAttr(qp_state=rnic.QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=rnic.AccessFlags(0))
+    )
     qp.post_recv([rnic.RecvWR(i) for i in range(3)])
     qp.modify(rnic.QPAttr(qp_state=rnic.QPState.ERR))
     return qp

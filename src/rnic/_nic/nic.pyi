@@ -22,7 +22,13 @@ class Context(Handle):
     def wrap(cls, name: str, address: int) -> Self: ...
     @classmethod
     def open_soft(
-        cls, name: str, netdev: str, rcvbuf: int = 0, max_window: int = 0, no_gso: bool = False
+        cls,
+        name: str,
+        netdev: str,
+        rcvbuf: int = 0,
+        max_window: int = 0,
+        no_gso: bool = False,
+        pkeys: Iterable[int] = (),
     ) -> Self: ...
     @property
     def name(self) -> str: ...
