@@ -347,6 +347,9 @@ class DeviceCap(IntFlag):
     SRQ_RESIZE = 1 << 13
     N_NOTIFY_CQ = 1 << 14
     XRC = 1 << 20
+    BAD_PKEY_CNTR = 1 << 1
+    BAD_QKEY_CNTR = 1 << 2
+    AUTO_PATH_MIG = 1 << 4
 
 
 class CreateCQWCFlags(IntFlag):

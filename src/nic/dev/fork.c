@@ -39,6 +39,7 @@ static void abandon(struct dev *dev) {
     for (struct channel *ch = dev->channel_list; ch; ch = ch->next)
         close(ch->pub.fd);
     close(dev->nic.events.fd);
+    follow_close(dev);
     close(dev->epoll_fd);
     close(dev->wake_fd);
 }

@@ -18,7 +18,7 @@
 
 int soft_alloc_pd(struct rnic_context *ctx, struct rnic_pd **out, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
-    int rc = dev_check_alive(dev, err);
+    int rc = dev_check_usable(dev, err);
     if (rc)
         return rc;
     struct pd *pd = calloc(1, sizeof *pd);
@@ -103,7 +103,7 @@ static int enter_mr(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t ac
 
 int soft_reg_mr(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t access, struct rnic_mr **mr,
                 struct rnic_err *err) {
-    int rc = dev_check_alive(dev_of(pd->ctx), err);
+    int rc = dev_check_usable(dev_of(pd->ctx), err);
     if (!rc)
         rc = check_access(access, err);
     if (!rc && length == 0)
@@ -130,7 +130,7 @@ static int make_memory(uint64_t length, void **addr, int *fd, struct rnic_err *e
 
 int soft_alloc_mr(struct rnic_pd *pd, uint64_t length, uint32_t access, struct rnic_mr **mr, struct rnic_err *err) {
     void *addr;
-    int fd, rc = dev_check_alive(dev_of(pd->ctx), err);
+    int fd, rc = dev_check_usable(dev_of(pd->ctx), err);
     if (!rc)
         rc = check_access(access, err);
     if (!rc && length == 0)

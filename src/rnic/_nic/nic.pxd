@@ -348,6 +348,8 @@ cdef extern from "nic.h" nogil:
 
     struct rnic_open_attr:
         uint32_t rcvbuf, max_window, no_gso
+        const uint16_t *pkeys
+        uint32_t num_pkeys
         int congestion
 
     struct rnic_ops:
@@ -433,6 +435,8 @@ cdef extern from "nic.h" nogil:
         int (*attach_comp_cntr)(rnic_qp *, rnic_comp_cntr *, uint32_t, rnic_err *) noexcept nogil
 
         int (*get_async_event)(rnic_context *, rnic_async_event *, rnic_err *) noexcept nogil
+        int (*ack_async_event)(rnic_context *, const rnic_async_event *, rnic_err *) noexcept nogil
+        int (*set_pkeys)(rnic_context *, int, const uint16_t *, int, rnic_err *) noexcept nogil
 
     int rnic_soft_list(rnic_device_info *, int, rnic_err *)
     int rnic_soft_open(const char *, const rnic_open_attr *, rnic_context **, rnic_err *)
