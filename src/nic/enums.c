@@ -51,6 +51,11 @@ const char *rnic_vendor_err_text(int err) { return row_of(vendor_errs, COUNT(ven
 #define EVENT_TYPE(n, v) {"event_type", #n, v},
 #define DEVICE_CAP(n, v) {"device_cap", #n, v},
 #define SRQ_ATTR_MASK(n, v) {"srq_attr_mask", #n, v},
+#define REREG_MR_FLAGS(n, v) {"rereg_mr_flags", #n, v},
+#define ODP_GENERAL_CAPS(n, v) {"odp_general_caps", #n, v},
+#define ODP_TRANSPORT_CAPS(n, v) {"odp_transport_caps", #n, v},
+#define ADVISE_MR_ADVICE(n, v) {"advise_mr_advice", #n, v},
+#define ADVISE_MR_FLAGS(n, v) {"advise_mr_flags", #n, v},
 
 /* clang-format off */
 static const struct rnic_enum_row enum_rows[] = {
@@ -74,6 +79,11 @@ static const struct rnic_enum_row enum_rows[] = {
     RNIC_EVENT_TYPES(EVENT_TYPE)
     RNIC_DEVICE_CAPS(DEVICE_CAP)
     RNIC_SRQ_ATTR_MASKS(SRQ_ATTR_MASK)
+    RNIC_REREG_MR_FLAGS(REREG_MR_FLAGS)
+    RNIC_ODP_GENERAL_CAPS(ODP_GENERAL_CAPS)
+    RNIC_ODP_TRANSPORT_CAPS(ODP_TRANSPORT_CAPS)
+    RNIC_ADVISE_MR_ADVICES(ADVISE_MR_ADVICE)
+    RNIC_ADVISE_MR_FLAGS(ADVISE_MR_FLAGS)
 };
 /* clang-format on */
 

@@ -10,11 +10,13 @@ device in C.  `rnic.enums` and `rnic.errors` are leaves that all of them use.
 import importlib as _importlib
 import typing as _typing
 
-from rnic._nic.nic import CQ, MR, SGE, WC, CompChannel, RecvWR, SendWR
+from rnic._nic.nic import CQ, DM, MR, SGE, TD, WC, CompChannel, RecvWR, SendWR
 from rnic.conn import Connection, Listener, connect, listen
 from rnic.enums import (
     MTU,
     AccessFlags,
+    AdviseMRAdvice,
+    AdviseMRFlags,
     AtomicCap,
     DeviceCap,
     EventType,
@@ -22,10 +24,13 @@ from rnic.enums import (
     LinkLayer,
     MigState,
     NodeType,
+    ODPGeneralCap,
+    ODPTransportCap,
     PortState,
     QPAttrMask,
     QPState,
     QPType,
+    ReregMRFlags,
     SendFlags,
     SRQAttrMask,
     Transport,
@@ -38,8 +43,9 @@ from rnic.errors import PostError, VerbsError
 from rnic.verbs.ah import AH, GID, AHAttr, Route
 from rnic.verbs.context import AsyncEvent, Context, DeviceAttr, GIDEntry, PortAttr
 from rnic.verbs.counters import Counters
-from rnic.verbs.device import Device, format_guid, get_device_list, open_device
+from rnic.verbs.device import Device, format_guid, get_device_list, import_device, open_device
 from rnic.verbs.faults import Faults, Lose
+from rnic.verbs.memory import AllocDMAttr, DeviceAttrEx, ODPCaps, ParentDomainInitAttr
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, QPStats
 from rnic.verbs.srq import SRQ, SRQAttr, SRQInitAttr
@@ -72,9 +78,14 @@ __all__ = [
     "Counters",
     "Faults",
     "Lose",
+    "import_device",
+    "DeviceAttrEx",
+    "ODPCaps",
     # objects
     "PD",
     "MR",
+    "DM",
+    "TD",
     "CompChannel",
     "CQ",
     "SRQ",
@@ -90,6 +101,8 @@ __all__ = [
     "AHAttr",
     "Route",
     "GID",
+    "AllocDMAttr",
+    "ParentDomainInitAttr",
     # work
     "SGE",
     "SendWR",
@@ -106,6 +119,8 @@ __all__ = [
     "PostError",
     # enumerations
     "AccessFlags",
+    "AdviseMRAdvice",
+    "AdviseMRFlags",
     "AtomicCap",
     "DeviceCap",
     "EventType",
@@ -114,10 +129,13 @@ __all__ = [
     "MTU",
     "MigState",
     "NodeType",
+    "ODPGeneralCap",
+    "ODPTransportCap",
     "PortState",
     "QPAttrMask",
     "QPState",
     "QPType",
+    "ReregMRFlags",
     "SRQAttrMask",
     "SendFlags",
     "Transport",

@@ -38,6 +38,11 @@ ENUMS = {
     "ibv_wc_flags": "IBV_WC_",
     "ibv_event_type": "IBV_EVENT_",
     "ibv_device_cap_flags": "IBV_DEVICE_",
+    "ibv_rereg_mr_flags": "IBV_REREG_MR_",
+    "ibv_odp_general_caps": "IBV_ODP_",
+    "ibv_odp_transport_cap_bits": "IBV_ODP_SUPPORT_",
+    "ib_uverbs_advise_mr_advice": "IB_UVERBS_ADVISE_MR_ADVICE_",
+    "ib_uverbs_advise_mr_flag": "IB_UVERBS_ADVISE_MR_FLAG_",
 }
 # An enum without a name: its members by prefix.
 NAMELESS = {"link_layer": "IBV_LINK_LAYER_"}
@@ -99,7 +104,8 @@ def values(header: Path, names: list[str]) -> dict[str, int]:
 
 def main() -> None:
     header = Path(sys.argv[1]) if len(sys.argv) > 1 else HEADER
-    text = without_comments(header.read_text())
+    shared = header.parents[1] / "rdma" / "ib_user_ioctl_verbs.h"  # what libibverbs takes from the kernel
+    text = without_comments(header.read_text() + shared.read_text())
     groups = {group: members(body(text, "enum", group)) for group in ENUMS}
     for group, prefix in NAMELESS.items():
         groups[group] = sorted(set(re.findall(rf"\b{prefix}\w+", text)))

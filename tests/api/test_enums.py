@@ -35,6 +35,11 @@ GROUPS = {
     "wc_flags": (enums.WCFlags, "ibv_wc_flags"),
     "event_type": (enums.EventType, "ibv_event_type"),
     "device_cap": (enums.DeviceCap, "ibv_device_cap_flags"),
+    "rereg_mr_flags": (enums.ReregMRFlags, "ibv_rereg_mr_flags"),
+    "odp_general_caps": (enums.ODPGeneralCap, "ibv_odp_general_caps"),
+    "odp_transport_caps": (enums.ODPTransportCap, "ibv_odp_transport_cap_bits"),
+    "advise_mr_advice": (enums.AdviseMRAdvice, "ib_uverbs_advise_mr_advice"),
+    "advise_mr_flags": (enums.AdviseMRFlags, "ib_uverbs_advise_mr_flag"),
 }
 
 # Members that libibverbs gives to nobody; the values are those of the kernel's <rdma/ib_verbs.h>.

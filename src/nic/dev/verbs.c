@@ -30,13 +30,17 @@ static int soft_close(struct rnic_context *ctx, struct rnic_err *err) {
     int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
+    if (fork_disown(dev))
+        return 0;
     dev_lock(dev);
-    int pds = dev->pds, cqs = dev->cqs, channels = dev->channels, listeners = gsi_listeners(dev);
+    int pds = dev->pds, cqs = dev->cqs, channels = dev->channels, listeners = gsi_listeners(dev), tds = dev->tds;
+    bool dms = dev->dm_list != NULL;
     dev_unlock(dev);
-    if (pds || cqs || channels || listeners)
+    if (pds || cqs || channels || listeners || tds || dms)
         return fail(err, -EBUSY,
-                    "still open: %d protection domains, %d completion queues, %d completion channels, %d listeners",
-                    pds, cqs, channels, listeners);
+                    "still open: %d protection domains, %d completion queues, %d completion channels, %d listeners, %d "
+                    "thread domains%s",
+                    pds, cqs, channels, listeners, tds, dms ? ", device memory" : "");
     return device_close(ctx);
 }
 
@@ -221,5 +225,23 @@ const struct rnic_ops soft_ops = {
     .cm_slot = soft_cm_slot,
     .cm_watch = soft_cm_watch,
     .cm_watch_service = soft_cm_watch_service,
+    .query_device_ex = soft_query_device_ex,
+    .reg_mr_ex = soft_reg_mr_ex,
+    .alloc_null_mr = soft_alloc_null_mr,
+    .rereg_mr = soft_rereg_mr,
+    .advise_mr = soft_advise_mr,
+    .alloc_dm = soft_alloc_dm,
+    .free_dm = soft_free_dm,
+    .memcpy_to_dm = soft_memcpy_to_dm,
+    .memcpy_from_dm = soft_memcpy_from_dm,
+    .alloc_td = soft_alloc_td,
+    .dealloc_td = soft_dealloc_td,
+    .alloc_parent_domain = soft_alloc_parent_domain,
+    .import_pd = soft_import_pd,
+    .unimport_pd = soft_unimport_pd,
+    .import_mr = soft_import_mr,
+    .unimport_mr = soft_unimport_mr,
+    .import_dm = soft_import_dm,
+    .unimport_dm = soft_unimport_dm,
     .get_async_event = soft_get_async_event,
 };

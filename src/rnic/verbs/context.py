@@ -24,6 +24,7 @@ from rnic.verbs.ah import GID, AHAttr, Route
 from rnic.verbs.counters import Counters
 from rnic.verbs.device import Device
 from rnic.verbs.faults import Faults
+from rnic.verbs.memory import AllocDMAttr, DeviceAttrEx, ParentDomainInitAttr
 from rnic.verbs.pd import PD
 
 __all__ = ["AsyncEvent", "Context", "DeviceAttr", "GIDEntry", "PortAttr"]
@@ -144,6 +145,13 @@ class Context(nic.Context):
         return context
 
     @classmethod
+    def of_cmd_fd(cls, cmd_fd: int) -> Self:
+        """The context behind a cmd_fd; what rnic.import_device() calls."""
+        context, info = cls.import_soft(cmd_fd)
+        context.device = Device.from_struct(info)
+        return context
+
+    @classmethod
     def from_pointer(cls, address: int, device: Device | None = None) -> Self:
         """Take over a context that another provider made: the address of a struct rnic_context of nic.h.
 
@@ -156,7 +164,15 @@ class Context(nic.Context):
 
     def query_device(self) -> DeviceAttr:
         """What the device can do (ibv_query_device(3))."""
-        fields = self.raw_query_device()
+        return self._device_attr(self.raw_query_device())
+
+    def query_device_ex(self) -> DeviceAttrEx:
+        """What the device can do beyond that (ibv_query_device_ex(3))."""
+        fields = self.raw_query_device_ex()
+        return DeviceAttrEx.from_struct(fields, self._device_attr(fields["orig_attr"]))
+
+    @staticmethod
+    def _device_attr(fields: dict[str, Any]) -> DeviceAttr:
         fields["fw_ver"] = fields["fw_ver"].decode()
         fields["device_cap_flags"] = DeviceCap(fields["device_cap_flags"])
         fields["atomic_cap"] = AtomicCap(fields["atomic_cap"])
@@ -289,6 +305,44 @@ class Context(nic.Context):
     def alloc_pd(self) -> PD:
         """A new protection domain (ibv_alloc_pd(3))."""
         return PD(self)
+
+    def alloc_td(self) -> nic.TD:
+        """A new thread domain (ibv_alloc_td(3)), a hint that alloc_parent_domain() takes."""
+        return nic.TD(self)
+
+    def alloc_parent_domain(self, attr: ParentDomainInitAttr) -> PD:
+        """A domain that stands for attr.pd wherever one is asked for (ibv_alloc_parent_domain(3)).
+
+        What is made in it can be used with what is made in attr.pd.  Its close() raises EBUSY while it has
+        objects, that of attr.pd and attr.td while it is open.
+
+        Raises VerbsError: EOPNOTSUPP for allocators, EINVAL for a parent domain of a parent domain.
+        """
+        attr.check()
+        return PD(self, attr.pd, attr.td)
+
+    def alloc_dm(self, attr: AllocDMAttr) -> nic.DM:
+        """Memory of the device (ibv_alloc_dm(3)).
+
+        Raises VerbsError: EINVAL for a length that is no multiple of 4, or an alignment beyond a page's; ENOMEM
+        when there is less left of DeviceAttrEx.max_dm_size.
+        """
+        return nic.DM(self, attr.length, attr.log_align_req)
+
+    def import_pd(self, handle: int) -> PD:
+        """The protection domain with this handle (PD.handle) of this context (ibv_import_pd(3)).
+
+        close() lets it go.  Within a process it is the domain itself, which cannot be closed meanwhile (EBUSY).
+        Of another process' context it is a domain of this one's, for its queue pairs, into which PD.import_mr()
+        brings the other's memory.
+
+        Raises VerbsError: ENOENT when there is none; EOPNOTSUPP when the other process has none to share.
+        """
+        return PD(self, handle=handle)
+
+    def import_dm(self, handle: int) -> nic.DM:
+        """The device memory with this handle (DM.handle) of this context (ibv_import_dm(3)); as import_pd()."""
+        return nic.DM(self, handle=handle)
 
     def create_comp_channel(self) -> nic.CompChannel:
         """A new channel for completion events (ibv_create_comp_channel(3))."""
