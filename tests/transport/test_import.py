@@ -63,7 +63,7 @@ def test_the_imported_context_is_the_same_one(end: End) -> None:
             target = end.memory(8)  # regions and queue pairs of either serve both
             assert run(end, end.qp, WROpcode.RDMA_READ, SGE(target), mr.addr, mr.rkey) is WCStatus.SUCCESS
             assert bytes(target.buf) == b"12345678"
-        with pytest.raises(rnic.VerbsError, match="in use by PD") as caught:
+        with pytest.raises(rnic.VerbsError, match=r"in use by .*PD") as caught:
             end.pd.close()
         assert caught.value.errno == errno.EBUSY
         pd.unimport()
@@ -345,7 +345,7 @@ def test_when_the_owner_takes_it_back_work_fails() -> None:
             with pytest.raises(rnic.VerbsError, match="has freed it"):
                 dm.copy_to(0, b"abcd")
             with pytest.raises(rnic.VerbsError, match="no memory region that another process could have"):
-                ctx.import_pd(who.pd).import_mr(who.dmr)
+                pd.import_mr(who.dmr)
             assert run(here, here.qp, WROpcode.RDMA_WRITE, SGE(mr, 0, 8), 0, 0) is WCStatus.LOC_PROT_ERR
             far.ctx.query_device()
     with owner(then) as who, imported(who) as (_, pd, _, far):

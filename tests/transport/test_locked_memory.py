@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import mmap
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,27 @@ def test_pages_stay_locked_while_any_locked_region_has_them() -> None:
         twin.close()
         high.close()
         assert locked() == before
+        view.release()
+
+
+def test_what_is_locked_is_the_union_of_all_regions() -> None:
+    dice = random.Random(1)
+    with End() as end, mmap.mmap(-1, 32 * PAGE) as memory:
+        view = memoryview(memory)
+        before, held = locked(), list[tuple[set[int], rnic.MR]]()
+        for _ in range(500):
+            if held and dice.random() < len(held) / 10:
+                held.pop(dice.randrange(len(held)))[1].close()
+            else:
+                start = dice.randrange(32)
+                stop = dice.randrange(start, 32) + 1
+                piece = view[start * PAGE + 5 : stop * PAGE - 9]
+                held.append((set(range(start, stop)), end.pd.reg_mr(piece, ALL_ACCESS, lock=True)))
+            assert locked() - before == len(set[int]().union(*(pages for pages, _ in held)))
+        for _, mr in held:
+            mr.close()
+        assert locked() == before
+        del piece
         view.release()
 
 
