@@ -167,8 +167,8 @@ def test_a_buffer_of_a_registration_that_fails_is_let_go(objects: Objects) -> No
 
 def test_allocators_are_refused_in_words(objects: Objects) -> None:
     for extra in ({"alloc": len}, {"free": len}, {"pd_context": 1}):
-        with pytest.raises(rnic.VerbsError, match="never|own memory") as caught:
-            objects.ctx.alloc_parent_domain(rnic.ParentDomainInitAttr(objects.pd, **extra))  # type: ignore[arg-type]
+        with pytest.raises(rnic.VerbsError, match="own memory") as caught:
+            objects.ctx.alloc_parent_domain(rnic.ParentDomainInitAttr(objects.pd, **extra))
         assert caught.value.errno == errno.EOPNOTSUPP
     assert objects.recorder.take() == []
 
@@ -176,6 +176,6 @@ def test_allocators_are_refused_in_words(objects: Objects) -> None:
 def test_what_takes_a_buffer_or_an_address_takes_one(objects: Objects) -> None:
     for arguments in ({}, {"addr": 1}, {"length": 1}, {"buffer": bytearray(1), "addr": 1, "length": 1}):
         with pytest.raises(TypeError, match="a buffer, or addr and length"):
-            objects.pd.reg_mr_iova(**arguments)  # type: ignore[arg-type]
+            objects.pd.reg_mr_iova(**arguments)
         with pytest.raises(TypeError, match="a buffer, or addr and length"):
-            objects.pd.reg_mr(lock=True, **arguments)  # type: ignore[arg-type]
+            objects.pd.reg_mr(lock=True, **arguments)

@@ -66,11 +66,9 @@ static void traffic(uint64_t name) {
         CHECK(filled(p.a.mem, n, i));
         post_recv(&p.a, i, 0, n);
         struct rnic_sge out[2] = {{name + i, n / 2, there->pub.lkey}, {name + i + n / 2, n - n / 2, there->pub.lkey}};
-        post(&p.b, (struct rnic_send_wr){.wr_id = i,
-                                         .opcode = RNIC_WR_SEND,
-                                         .send_flags = RNIC_SEND_SIGNALED,
-                                         .sg_list = out,
-                                         .num_sge = 2});
+        post(&p.b,
+             (struct rnic_send_wr){
+                 .wr_id = i, .opcode = RNIC_WR_SEND, .send_flags = RNIC_SEND_SIGNALED, .sg_list = out, .num_sge = 2});
         memset(p.a.mem, 0, n);
         fabric_settle(&p.f);
         WANT(p.b.send_cq, i, SUCCESS);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device memory, domains and imports go in every order, as other objects do; a forked child has none of them."""
+"""Device memory, domains and imports go in every order, as others do; a forked child has none of them."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import gc
@@ -16,7 +15,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
@@ -58,7 +57,10 @@ def test_the_imported_context_is_the_same_one(end: End) -> None:
         assert ctx.device == end.ctx.device
         pd = ctx.import_pd(end.pd.handle)
         assert (pd.handle, pd.imported, end.pd.imported) == (end.pd.handle, True, False)
-        with pd.reg_mr(bytearray(b"12345678"), ALL_ACCESS) as mr, pd.create_qp(QPInitAttr(end.cq, end.cq)) as qp:
+        with (
+            pd.reg_mr(bytearray(b"12345678"), ALL_ACCESS) as mr,
+            pd.create_qp(QPInitAttr(end.cq, end.cq)) as qp,
+        ):
             connect(end.qp, qp)
             target = end.memory(8)  # regions and queue pairs of either serve both
             assert run(end, end.qp, WROpcode.RDMA_READ, SGE(target), mr.addr, mr.rkey) is WCStatus.SUCCESS
@@ -112,7 +114,7 @@ def test_any_region_can_be_imported(end: End) -> None:
             with pytest.raises(rnic.VerbsError, match="in use by MR") as caught:
                 mr.close()
             assert caught.value.errno == errno.EBUSY
-            with pytest.raises(rnic.VerbsError, match="imported 1 times|cannot be re-registered"):
+            with pytest.raises(rnic.VerbsError, match=r"imported 1 times|cannot be re-registered"):
                 mr.rereg(ReregMRFlags.CHANGE_ACCESS, access=1)
             twin.close()
             mr.close()
@@ -134,7 +136,6 @@ def test_the_imported_region_keeps_the_buffer(end: End) -> None:
         memory.append(1)
     with pytest.warns(ResourceWarning, match="unclosed MR"):
         twin.close()
-        del twin
     memory.append(1)
 
 
@@ -149,15 +150,14 @@ def test_device_memory_is_imported_whole(end: End) -> None:
 
 
 def test_events_find_their_object_whoever_asks(end: End) -> None:
-    with rnic.import_device(end.ctx.cmd_fd) as ctx:
-        with End(ctx=ctx) as other, End() as far:
-            connect(other.qp, far.qp)
-            far.qp.post_send(SendWR(1, WROpcode.RDMA_WRITE, 0, [SGE(far.memory(8))], 0, 1))
+    with rnic.import_device(end.ctx.cmd_fd) as ctx, End(ctx=ctx) as other, End() as far:
+        connect(other.qp, far.qp)
+        far.qp.post_send(SendWR(1, WROpcode.RDMA_WRITE, 0, [SGE(far.memory(8))], 0, 1))
+        event = end.ctx.get_async_event(10)
+        while event.event_type is EventType.COMM_EST:
             event = end.ctx.get_async_event(10)
-            while event.event_type is EventType.COMM_EST:
-                event = end.ctx.get_async_event(10)
-            assert (event.event_type, event.element) == (EventType.QP_ACCESS_ERR, other.qp)
-            far.wait(1)
+        assert (event.event_type, event.element) == (EventType.QP_ACCESS_ERR, other.qp)
+        far.wait(1)
 
 
 def test_what_is_not_there_or_of_another_domain(end: End) -> None:
@@ -175,6 +175,9 @@ def test_what_is_not_there_or_of_another_domain(end: End) -> None:
             assert caught.value.errno == number
         with end.ctx.alloc_parent_domain(ParentDomainInitAttr(end.pd)) as parent:
             parent.import_mr(mr.handle).close()
+            assert parent.handle == end.pd.handle
+            with end.ctx.import_pd(parent.handle) as pd:
+                assert pd.pd is None
 
 
 # -- from another process
@@ -218,7 +221,7 @@ class Owner:
         self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
         theirs.close()
         _, (self.cmd_fd,), _, _ = socket.recv_fds(self.way, 100, 1)
-        names = "pd other mr plain dm dmr lkey rkey addr dm_lkey dm_rkey".split()
+        names = ["pd", "other", "mr", "plain", "dm", "dmr", "lkey", "rkey", "addr", "dm_lkey", "dm_rkey"]
         self.way.send(b"go")
         self.handles = dict(zip(names, self.hear(), strict=True))
 
@@ -266,47 +269,57 @@ PATTERN = bytes(i * 7 & 255 for i in range(20000))
 
 
 def test_memory_of_another_process_is_used_with_its_keys() -> None:
-    with owner("hear(); say(*mr.buf[100:104]); hear()") as who, imported(who) as (ctx, pd, here, far):
-        with pd.import_mr(who.mr) as mr:
-            assert (mr.lkey, mr.rkey, mr.iova, mr.length) == (who.lkey, who.rkey, who.addr, 20000)
-            assert bytes(mr.buf) == PATTERN
-            target = far.memory(20000)
-            # a peer of this process' queue pair, with the owner's key and address
-            assert run(far, far.qp, WROpcode.RDMA_READ, SGE(target), who.addr, who.rkey) is WCStatus.SUCCESS
-            assert bytes(target.buf) == PATTERN
-            # this process' own work, with the owner's lkey
-            target.buf[:] = bytes(20000)
-            element = SGE(addr=who.addr + 5000, length=15000, lkey=who.lkey)
-            assert run(here, here.qp, WROpcode.RDMA_WRITE, element, target.addr, target.rkey) is WCStatus.SUCCESS
-            assert bytes(target.buf[:15000]) == PATTERN[5000:]
-            # and the owner sees what is written
-            target.buf[:4] = b"\1\2\3\4"
-            assert run(far, far.qp, WROpcode.RDMA_WRITE, SGE(target, 0, 4), who.addr + 100, who.rkey).name == "SUCCESS"
-            who.go_on()
-            assert who.hear() == (1, 2, 3, 4)
-            result = far.memory(8)
-            status = run(far, far.qp, WROpcode.ATOMIC_FETCH_AND_ADD, SGE(result), who.addr + 8, who.rkey)
-            assert status is WCStatus.SUCCESS
-            part = mr.buf[4:8]
-            with pytest.raises(rnic.VerbsError, match="still used"):
-                mr.close()
-            part.release()
+    with (
+        owner("hear(); say(*mr.buf[100:104]); hear()") as who,
+        imported(who) as (_ctx, pd, here, far),
+        pd.import_mr(who.mr) as mr,
+    ):
+        assert (mr.lkey, mr.rkey, mr.iova, mr.length) == (who.lkey, who.rkey, who.addr, 20000)
+        assert bytes(mr.buf) == PATTERN
+        target = far.memory(20000)
+        # a peer of this process' queue pair, with the owner's key and address
+        assert run(far, far.qp, WROpcode.RDMA_READ, SGE(target), who.addr, who.rkey) is WCStatus.SUCCESS
+        assert bytes(target.buf) == PATTERN
+        # this process' own work, with the owner's lkey
+        target.buf[:] = bytes(20000)
+        element = SGE(addr=who.addr + 5000, length=15000, lkey=who.lkey)
+        assert run(here, here.qp, WROpcode.RDMA_WRITE, element, target.addr, target.rkey) is WCStatus.SUCCESS
+        assert bytes(target.buf[:15000]) == PATTERN[5000:]
+        # and the owner sees what is written
+        target.buf[:4] = b"\1\2\3\4"
+        assert (
+            run(far, far.qp, WROpcode.RDMA_WRITE, SGE(target, 0, 4), who.addr + 100, who.rkey).name
+            == "SUCCESS"
+        )
+        who.go_on()
+        assert who.hear() == (1, 2, 3, 4)
+        result = far.memory(8)
+        status = run(far, far.qp, WROpcode.ATOMIC_FETCH_AND_ADD, SGE(result), who.addr + 8, who.rkey)
+        assert status is WCStatus.SUCCESS
+        part = mr.buf[4:8]
+        with pytest.raises(rnic.VerbsError, match="still used"):
+            mr.close()
+        part.release()
 
 
 def test_device_memory_of_another_process() -> None:
-    with owner("hear(); say(*dm.copy_from(0, 12)); hear()") as who, imported(who) as (ctx, pd, here, far):
-        with ctx.import_dm(who.dm) as dm, pd.import_mr(who.dmr) as mr:
-            assert (dm.length, mr.iova, mr.length, mr.rkey) == (8192, 0, 5000, who.dm_rkey)
-            dm.copy_to(0, b"abcdefgh")
-            source = far.memory(4)
-            source.buf[:] = b"1234"
-            assert run(far, far.qp, WROpcode.RDMA_WRITE, SGE(source), 4, mr.rkey) is WCStatus.SUCCESS
-            assert dm.copy_from(4, 8) == b"efgh1234"
-            who.go_on()
-            assert bytes(who.hear()) == b"abcdefgh1234"
-            with pd.reg_dm_mr(dm, 0, 8, ALL_ACCESS | AccessFlags.ZERO_BASED) as own:
-                assert run(far, far.qp, WROpcode.RDMA_READ, SGE(source), 0, own.rkey) is WCStatus.SUCCESS
-                assert bytes(source.buf) == b"abcd"
+    with (
+        owner("hear(); say(*dm.copy_from(0, 12)); hear()") as who,
+        imported(who) as (ctx, pd, _here, far),
+        ctx.import_dm(who.dm) as dm,
+        pd.import_mr(who.dmr) as mr,
+    ):
+        assert (dm.length, mr.iova, mr.length, mr.rkey) == (8192, 0, 5000, who.dm_rkey)
+        dm.copy_to(0, b"abcdefgh")
+        source = far.memory(4)
+        source.buf[:] = b"1234"
+        assert run(far, far.qp, WROpcode.RDMA_WRITE, SGE(source), 4, mr.rkey) is WCStatus.SUCCESS
+        assert dm.copy_from(4, 8) == b"efgh1234"
+        who.go_on()
+        assert bytes(who.hear()) == b"abcdefgh1234"
+        with pd.reg_dm_mr(dm, 0, 8, ALL_ACCESS | AccessFlags.ZERO_BASED) as own:
+            assert run(far, far.qp, WROpcode.RDMA_READ, SGE(source), 0, own.rkey) is WCStatus.SUCCESS
+            assert bytes(source.buf) == b"abcd"
 
 
 def test_what_cannot_be_shared_is_refused_in_words() -> None:
@@ -320,9 +333,11 @@ def test_what_cannot_be_shared_is_refused_in_words() -> None:
                 with pytest.raises(rnic.VerbsError, match=words) as caught:
                     call()
                 assert caught.value.errno == number
-            with ctx.alloc_pd() as mine:
-                with pytest.raises(rnic.VerbsError, match="import that first"):
-                    mine.import_mr(who.mr)
+            with (
+                ctx.alloc_pd() as mine,
+                pytest.raises(rnic.VerbsError, match="import that first"),
+            ):
+                mine.import_mr(who.mr)
         with pd.import_mr(who.mr) as mr:
             with pytest.raises(rnic.VerbsError, match="in use by"):
                 pd.close()
@@ -335,36 +350,38 @@ def test_what_cannot_be_shared_is_refused_in_words() -> None:
 
 def test_when_the_owner_takes_it_back_work_fails() -> None:
     then = "hear(); mr.close(); dmr.close(); dm.close(); say(1); hear()"
-    with owner(then) as who, imported(who) as (ctx, pd, here, far):
-        with pd.import_mr(who.mr) as mr, ctx.import_dm(who.dm) as dm:
-            source = far.memory(64)
-            assert run(far, far.qp, WROpcode.RDMA_READ, SGE(source), who.addr, who.rkey) is WCStatus.SUCCESS
-            who.go_on()
-            who.hear()
-            mr.buf[0] = 1  # still there, and of no consequence
-            with pytest.raises(rnic.VerbsError, match="has freed it"):
-                dm.copy_to(0, b"abcd")
-            with pytest.raises(rnic.VerbsError, match="no memory region that another process could have"):
-                pd.import_mr(who.dmr)
-            assert run(here, here.qp, WROpcode.RDMA_WRITE, SGE(mr, 0, 8), 0, 0) is WCStatus.LOC_PROT_ERR
-            far.ctx.query_device()
-    with owner(then) as who, imported(who) as (_, pd, _, far):
-        with pd.import_mr(who.mr):
-            who.go_on()
-            who.hear()
-            source = far.memory(64)
-            status = run(far, far.qp, WROpcode.RDMA_WRITE, SGE(source), who.addr, who.rkey)
-            assert status is WCStatus.REM_ACCESS_ERR
+    with (
+        owner(then) as who,
+        imported(who) as (ctx, pd, here, far),
+        pd.import_mr(who.mr) as mr,
+        ctx.import_dm(who.dm) as dm,
+    ):
+        source = far.memory(64)
+        assert run(far, far.qp, WROpcode.RDMA_READ, SGE(source), who.addr, who.rkey) is WCStatus.SUCCESS
+        who.go_on()
+        who.hear()
+        mr.buf[0] = 1  # still there, and of no consequence
+        with pytest.raises(rnic.VerbsError, match="has freed it"):
+            dm.copy_to(0, b"abcd")
+        with pytest.raises(rnic.VerbsError, match="no memory region that another process could have"):
+            pd.import_mr(who.dmr)
+        assert run(here, here.qp, WROpcode.RDMA_WRITE, SGE(mr, 0, 8), 0, 0) is WCStatus.LOC_PROT_ERR
+        far.ctx.query_device()
+    with owner(then) as who, imported(who) as (_, pd, _, far), pd.import_mr(who.mr):
+        who.go_on()
+        who.hear()
+        source = far.memory(64)
+        status = run(far, far.qp, WROpcode.RDMA_WRITE, SGE(source), who.addr, who.rkey)
+        assert status is WCStatus.REM_ACCESS_ERR
 
 
 def test_the_memory_outlives_a_killed_owner() -> None:
-    with owner() as who, imported(who) as (_, pd, _, far):
-        with pd.import_mr(who.mr) as mr:
-            who.process.send_signal(signal.SIGKILL)
-            who.process.wait(30)
-            target = far.memory(20000)
-            assert run(far, far.qp, WROpcode.RDMA_READ, SGE(target), who.addr, who.rkey) is WCStatus.SUCCESS
-            assert bytes(target.buf) == PATTERN == bytes(mr.buf)
+    with owner() as who, imported(who) as (_, pd, _, far), pd.import_mr(who.mr) as mr:
+        who.process.send_signal(signal.SIGKILL)
+        who.process.wait(30)
+        target = far.memory(20000)
+        assert run(far, far.qp, WROpcode.RDMA_READ, SGE(target), who.addr, who.rkey) is WCStatus.SUCCESS
+        assert bytes(target.buf) == PATTERN == bytes(mr.buf)
 
 
 def test_rights_are_the_owners() -> None:
@@ -393,7 +410,11 @@ def test_descriptors_that_are_no_context(kind: str) -> None:
     elif kind == "pipe":
         fd = fds[0]
     else:
-        fd = os.open("/proc/self/exe", os.O_RDONLY) if kind == "file" else os.memfd_create("x", os.MFD_ALLOW_SEALING)
+        fd = (
+            os.open("/proc/self/exe", os.O_RDONLY)
+            if kind == "file"
+            else os.memfd_create("x", os.MFD_ALLOW_SEALING)
+        )
         fds.append(fd)
     if kind in ("sealed", "table"):
         os.truncate(fd, TABLE if kind == "table" else 100)
@@ -405,45 +426,61 @@ def test_descriptors_that_are_no_context(kind: str) -> None:
         os.close(one)
 
 
+ODD = [
+    0,
+    1,
+    3,
+    4,
+    64,
+    PAGE - 1,
+    PAGE,
+    TABLE,
+    TABLE + 4,
+    2**31,
+    2**32 - 1,
+    2**47,
+    2**63,
+    2**64 - PAGE,
+    2**64 - 1,
+]
+FIELDS = [(0, "Q"), (8, "I"), (12, "I"), (16, "I"), (20, "I"), (24, "I"), (32, "Q"), (40, "Q"), (48, "Q")]
+
+
+def lie(dice: random.Random, table: mmap.mmap, records: list[int]) -> None:
+    """One number of one record is another."""
+    offset, code = dice.choice(FIELDS)
+    value = dice.choice(ODD) if dice.random() < 0.8 else dice.getrandbits(64)
+    most = 2 ** (8 * struct.calcsize(code)) - 1
+    struct.pack_into("<" + code, table, dice.choice(records) + offset, value & most)
+
+
 def test_a_table_full_of_lies_harms_nobody() -> None:
-    """Every number of a record that the other process could have written otherwise."""
+    """Whatever the other process writes there: what is imported can be touched, or is refused in words."""
     dice = random.Random(int(os.environ.get("SEED", "1")))
-    odd = [0, 1, 3, 4, 63, 64, PAGE - 1, PAGE, TABLE, TABLE + 4, 2**31, 2**32 - 1, 2**47, 2**63, 2**64 - 1, 2**64 - PAGE]
-    with owner() as who, rnic.import_device(who.cmd_fd) as ctx:
-        table = mmap.mmap(who.cmd_fd, TABLE)
-        records = {}
-        for at in range(RECORD, 20 * RECORD, RECORD):
-            kind, handle = struct.unpack_from("<II", table, at + 8)
-            records[kind, handle] = at
-        pd_at, mr_at, dm_at = records[1, who.pd], records[2, who.mr], records[3, who.dm]
+    refusals = (errno.EINVAL, errno.EOPNOTSUPP, errno.EEXIST, errno.ENOMEM)
+    seen = {"refused": 0, "imported": 0}
+    with owner() as who, rnic.import_device(who.cmd_fd) as ctx, mmap.mmap(who.cmd_fd, TABLE) as table:
+        places = {struct.unpack_from("<II", table, at + 8): at for at in range(RECORD, 20 * RECORD, RECORD)}
+        records = [0, places[1, who.pd], places[2, who.mr], places[3, who.dm]]
         whole = table[: 20 * RECORD]
-        accepted = 0
-        for turn in range(3000 if os.environ.get("RNIC_SOAK") else 400):
+        for _ in range(3000 if os.environ.get("RNIC_SOAK") else 400):
             table[: 20 * RECORD] = whole
             for _ in range(dice.randrange(3)):
-                at, (offset, code) = dice.choice([pd_at, mr_at, dm_at, 0]), dice.choice(
-                    [(0, "Q"), (8, "I"), (12, "I"), (16, "I"), (20, "I"), (24, "I"), (32, "Q"), (40, "Q"), (48, "Q")]
-                )
-                value = dice.choice(odd) if dice.random() < 0.8 else dice.getrandbits(64)
-                struct.pack_into("<" + code, table, at + offset, value & (2**64 - 1 if code == "Q" else 2**32 - 1))
-            with ExitStack() as stack:
+                lie(dice, table, records)
+            with ExitStack() as stack, suppress(MemoryError, BufferError):
                 try:
                     pd = stack.enter_context(ctx.import_pd(who.pd))
                     mr = stack.enter_context(pd.import_mr(who.mr))
-                    total = sum(mr.buf[:: PAGE // 2])
-                    accepted += 1
+                    sum(mr.buf[:: PAGE // 2])
                     dm = stack.enter_context(ctx.import_dm(who.dm))
                     dm.copy_from(0, dm.length)
-                    assert total >= 0
+                    seen["imported"] += 1
                 except rnic.VerbsError as error:
-                    assert error.errno in (errno.EINVAL, errno.EOPNOTSUPP, errno.EEXIST, errno.ENOMEM), turn
-                except (MemoryError, BufferError):
-                    pass
-        assert accepted
-        table.close()
+                    seen["refused"] += error.errno in refusals
+        assert min(seen.values()) > 20
+        table[: 20 * RECORD] = whole
 
 
 def test_the_file_cannot_be_shortened() -> None:
     with End() as end, pytest.raises(PermissionError):
         os.truncate(end.ctx.cmd_fd, PAGE)
-    assert ctypes.sizeof(ctypes.c_void_p) == 8

@@ -118,5 +118,7 @@ with End() as end:
     end.pd.alloc_mr({4 * PAGE}, ALL_ACCESS, lock=True).close()
 print("fine")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.stdout, done.returncode) == ("fine\n", 0), done.stderr

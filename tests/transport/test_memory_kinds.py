@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 import random
+import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +37,7 @@ from rnic import (
 from rnic.testing import ALL_ACCESS, End, Options, Pair, connect
 
 PAGE = mmap.PAGESIZE
+UDMABUF, UDMABUF_CREATE = Path("/dev/udmabuf"), 0x40187542
 RIGHTS = ALL_ACCESS & ~AccessFlags.REMOTE_ATOMIC
 EVERYTHING = 2**64 - 1
 SIZES = (1, 8, PAGE, 3 * PAGE + 5)
@@ -49,9 +53,7 @@ def noise(n: int, seed: int = 1) -> bytes:
     return random.Random(seed).randbytes(n)
 
 
-def do(
-    end: End, opcode: WROpcode, sge: SGE | list[SGE], at: int = 0, rkey: int = 0, **more: int
-) -> WCStatus:
+def do(end: End, opcode: WROpcode, sge: SGE | list[SGE], at: int = 0, rkey: int = 0, **more: int) -> WCStatus:
     """One operation; its status."""
     sges = sge if isinstance(sge, list) else [sge]
     end.qp.post_send(SendWR(1, opcode, SendFlags.SIGNALED, sges, at, rkey, **more))
@@ -94,7 +96,10 @@ def test_work_requests_name_a_region_by_its_iova(pair: Pair, iova: int) -> None:
 
 def test_the_own_side_names_it_so_too(pair: Pair) -> None:
     memory = bytearray(noise(9000))
-    with pair.a.pd.reg_mr_iova(memory, 77, AccessFlags.LOCAL_WRITE) as mr, pair.b.pd.alloc_mr(9000, ALL_ACCESS) as there:
+    with (
+        pair.a.pd.reg_mr_iova(memory, 77, AccessFlags.LOCAL_WRITE) as mr,
+        pair.b.pd.alloc_mr(9000, ALL_ACCESS) as there,
+    ):
         assert SGE(mr, 10, 5).addr == 87
         assert send_from(pair, [SGE(mr, 0, 4000), SGE(mr, 6000)], 9000) == memory[:4000] + memory[6000:]
         there.buf[:] = noise(9000, 2)
@@ -103,7 +108,10 @@ def test_the_own_side_names_it_so_too(pair: Pair) -> None:
 
 
 def test_an_iova_is_held_against_its_own_bounds(pair: Pair) -> None:
-    with pair.b.pd.reg_mr_iova(bytearray(64), 1000, ALL_ACCESS) as mr, pair.a.pd.alloc_mr(64, ALL_ACCESS) as source:
+    with (
+        pair.b.pd.reg_mr_iova(bytearray(64), 1000, ALL_ACCESS) as mr,
+        pair.a.pd.alloc_mr(64, ALL_ACCESS) as source,
+    ):
         assert do(pair.a, WROpcode.RDMA_WRITE, SGE(source), 1001, mr.rkey) is WCStatus.REM_ACCESS_ERR
 
 
@@ -115,10 +123,15 @@ def test_atomics_ask_both_the_name_and_the_place_to_be_aligned() -> None:
         (4, 0, WCStatus.REM_INV_REQ_ERR),
         (4, 4, WCStatus.REM_INV_REQ_ERR),
     ):
-        with Pair() as pair, pair.a.pd.alloc_mr(8, ALL_ACCESS) as result:
-            with pair.b.pd.reg_mr_iova(memory, iova, ALL_ACCESS) as mr:
-                found = do(pair.a, WROpcode.ATOMIC_FETCH_AND_ADD, SGE(result), iova + offset, mr.rkey, compare_add=1)
-                assert found is status, (iova, offset)
+        with (
+            Pair() as pair,
+            pair.a.pd.alloc_mr(8, ALL_ACCESS) as result,
+            pair.b.pd.reg_mr_iova(memory, iova, ALL_ACCESS) as mr,
+        ):
+            found = do(
+                pair.a, WROpcode.ATOMIC_FETCH_AND_ADD, SGE(result), iova + offset, mr.rkey, compare_add=1
+            )
+            assert found is status, (iova, offset)
 
 
 def test_iova_that_cannot_be(pair: Pair) -> None:
@@ -182,7 +195,8 @@ def test_a_region_of_device_memory_begins_at_0(pair: Pair) -> None:
         assert dm.copy_from(24, 2 * PAGE) == noise(2 * PAGE)
         result = pair.a.memory(8)
         assert (
-            do(pair.a, WROpcode.ATOMIC_FETCH_AND_ADD, SGE(result), 0, mr.rkey, compare_add=5) is WCStatus.SUCCESS
+            do(pair.a, WROpcode.ATOMIC_FETCH_AND_ADD, SGE(result), 0, mr.rkey, compare_add=5)
+            is WCStatus.SUCCESS
         )
         assert dm.copy_from(8, 8) == (5).to_bytes(8, "little")
         pair.b.qp.post_recv(RecvWR(1, [SGE(mr, 4, 100)]))
@@ -228,7 +242,7 @@ def test_device_memory_that_cannot_be(pair: Pair) -> None:
 
 
 def test_the_memory_of_a_descriptor(pair: Pair) -> None:
-    with open(os.memfd_create("test"), "r+b") as file:
+    with os.fdopen(os.memfd_create("test"), "r+b") as file:
         file.truncate(4 * PAGE)
         with pair.b.pd.reg_dmabuf_mr(PAGE + 16, 2 * PAGE, 0x10010, file.fileno(), RIGHTS) as mr:
             assert mr.iova == 0x10010
@@ -246,7 +260,7 @@ def test_the_memory_of_a_descriptor(pair: Pair) -> None:
 
 
 def test_a_file_that_becomes_shorter_fails_the_request_not_the_process(pair: Pair) -> None:
-    with open(os.memfd_create("test"), "r+b") as file:
+    with os.fdopen(os.memfd_create("test"), "r+b") as file:
         file.truncate(2 * PAGE)
         with pair.b.pd.reg_dmabuf_mr(0, 2 * PAGE, 0, file.fileno(), RIGHTS) as mr:
             file.truncate(PAGE)
@@ -281,22 +295,19 @@ def test_descriptors_that_cannot_be_registered(pair: Pair) -> None:
         os.close(fd)
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/udmabuf"), reason="no /dev/udmabuf here")
+@pytest.mark.skipif(not UDMABUF.exists(), reason="no /dev/udmabuf here")
 def test_a_dma_buf(pair: Pair) -> None:
-    import fcntl
-    import struct
-
     memory = os.memfd_create("test", os.MFD_ALLOW_SEALING)
     os.truncate(memory, 2 * PAGE)
     fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-    with open("/dev/udmabuf", "rb") as device:
-        create = 0x40187542  # UDMABUF_CREATE: memfd, flags, offset, size
-        fd = fcntl.ioctl(device, create, struct.pack("IIQQ", memory, 1, 0, 2 * PAGE))
-    with open(fd if isinstance(fd, int) else -1, "rb") as dmabuf:
-        with pair.b.pd.reg_dmabuf_mr(0, 2 * PAGE, 0, dmabuf.fileno(), RIGHTS) as mr:
-            write_then_read(pair, noise(PAGE), 100, mr.rkey)
+    create = bytearray(struct.pack("IIQQ", memory, 1, 0, 2 * PAGE))
+    with UDMABUF.open("r+b", buffering=0) as device:
+        fd = fcntl.ioctl(device, UDMABUF_CREATE, create)
+    with pair.b.pd.reg_dmabuf_mr(0, 2 * PAGE, 0, fd, RIGHTS) as mr:
+        write_then_read(pair, noise(PAGE), 100, mr.rkey)
     assert os.pread(memory, PAGE, 100) == noise(PAGE)
     os.close(memory)
+    os.close(fd)
 
 
 # -- on demand
@@ -354,14 +365,19 @@ def piece(mr: rnic.MR, addr: int, n: int) -> SGE:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_on_demand_memory_is_read_and_written(pair: Pair, sparse: Sparse, regions: Regions, size: int) -> None:
+def test_on_demand_memory_is_read_and_written(
+    pair: Pair, sparse: Sparse, regions: Regions, size: int
+) -> None:
     a, b = regions
     write_then_read(pair, noise(size), sparse.addr + 9, b.rkey)
     assert sparse.bytes(9, size) == noise(size)
     assert send_from(pair, [piece(a, sparse.addr + 9, size)], size) == noise(size)
     there = pair.b.memory(size)
     there.buf[:] = noise(size, 2)
-    assert do(pair.a, WROpcode.RDMA_READ, piece(a, sparse.addr, size), there.addr, there.rkey) is WCStatus.SUCCESS
+    assert (
+        do(pair.a, WROpcode.RDMA_READ, piece(a, sparse.addr, size), there.addr, there.rkey)
+        is WCStatus.SUCCESS
+    )
     assert sparse.bytes(0, size) == noise(size, 2)
 
 
@@ -422,7 +438,9 @@ def test_unreliable_writes_to_missing_pages_are_dropped(sparse: Sparse) -> None:
             source = a.memory(8)
             source.buf[:] = b"12345678"
             for at in (PAGE, 0):
-                wr = SendWR(1, WROpcode.RDMA_WRITE, SendFlags.SIGNALED, [SGE(source)], sparse.addr + at, mr.rkey)
+                wr = SendWR(
+                    1, WROpcode.RDMA_WRITE, SendFlags.SIGNALED, [SGE(source)], sparse.addr + at, mr.rkey
+                )
                 qps[0].post_send(wr)
                 a.wait_ok()
             while sparse.bytes(0, 8) != b"12345678":
@@ -435,7 +453,11 @@ def test_unreliable_writes_to_missing_pages_are_dropped(sparse: Sparse) -> None:
 def test_what_cannot_be_on_demand(pair: Pair) -> None:
     flags = AccessFlags.LOCAL_WRITE | AccessFlags.ON_DEMAND
     for arguments, number, words in (
-        ({"addr": 0, "length": EVERYTHING, "access": flags | ALL_ACCESS}, errno.EOPNOTSUPP, "REMOTE_ATOMIC and ON"),
+        (
+            {"addr": 0, "length": EVERYTHING, "access": flags | ALL_ACCESS},
+            errno.EOPNOTSUPP,
+            "REMOTE_ATOMIC and ON",
+        ),
         ({"addr": PAGE, "length": EVERYTHING, "access": flags}, errno.EINVAL, "wraps around"),
         ({"buffer": bytearray(8), "access": flags, "lock": True}, errno.EINVAL, "choose one"),
         ({"addr": 0, "length": EVERYTHING, "access": 1}, errno.EINVAL, "wraps around"),
@@ -533,14 +555,13 @@ def test_rights_change(pair: Pair) -> None:
 
 def test_the_protection_domain_changes(pair: Pair) -> None:
     source = pair.a.memory(64)
-    with pair.b.ctx.alloc_pd() as other:
-        with other.reg_mr(bytearray(64), ALL_ACCESS) as mr:
-            mr.rereg(ReregMRFlags.CHANGE_PD, pair.b.pd)
-            assert mr.pd is pair.b.pd
-            other.close()
-            assert do(pair.a, WROpcode.RDMA_WRITE, SGE(source), mr.addr, mr.rkey) is WCStatus.SUCCESS
-            with pytest.raises(rnic.VerbsError, match="in use by .*MR"):
-                pair.b.pd.close()
+    with pair.b.ctx.alloc_pd() as other, other.reg_mr(bytearray(64), ALL_ACCESS) as mr:
+        mr.rereg(ReregMRFlags.CHANGE_PD, pair.b.pd)
+        assert mr.pd is pair.b.pd
+        other.close()
+        assert do(pair.a, WROpcode.RDMA_WRITE, SGE(source), mr.addr, mr.rkey) is WCStatus.SUCCESS
+        with pytest.raises(rnic.VerbsError, match=r"in use by .*MR"):
+            pair.b.pd.close()
     with pair.b.ctx.alloc_pd() as other, pair.b.pd.reg_mr(bytearray(64), ALL_ACCESS) as mr:
         mr.rereg(ReregMRFlags.CHANGE_PD, other)
         assert do(pair.a, WROpcode.RDMA_WRITE, SGE(source), mr.addr, mr.rkey) is WCStatus.REM_ACCESS_ERR
@@ -573,7 +594,13 @@ def test_a_change_that_fails_changes_nothing(pair: Pair, sparse: Sparse) -> None
             (mr, 0, {}, errno.EINVAL, "what can change"),
             (mr, 8, {}, errno.EINVAL, "what can change"),
             (mr, flags.CHANGE_TRANSLATION, where, errno.EFAULT, "not mapped"),
-            (mr, flags.CHANGE_TRANSLATION, {"addr": sparse.addr, "length": 0}, errno.EINVAL, "at least 1 byte"),
+            (
+                mr,
+                flags.CHANGE_TRANSLATION,
+                {"addr": sparse.addr, "length": 0},
+                errno.EINVAL,
+                "at least 1 byte",
+            ),
             (mr, 3, {"pd": elsewhere, "buffer": new}, errno.EINVAL, "own device"),
             (mr, flags.CHANGE_PD, {}, errno.EINVAL, "needs a protection domain"),
             (mr, 5, {"buffer": new, "access": AccessFlags.REMOTE_WRITE}, errno.EINVAL, "need LOCAL_WRITE"),

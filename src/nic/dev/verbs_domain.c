@@ -51,6 +51,7 @@ int soft_alloc_parent_domain(struct rnic_pd *pd, struct rnic_td *td, struct rnic
     if (!parent)
         return rc ? rc : fail(err, -ENOMEM, "no memory");
     parent->pub.parent = pd;
+    parent->pub.handle = pd->handle; /* who imports gets the protection domain */
     parent->td = (struct td *)td;
     dev_lock(dev);
     ((struct pd *)pd)->domains++;

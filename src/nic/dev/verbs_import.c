@@ -96,8 +96,8 @@ static int adopt_mr(struct dev *dev, struct rnic_pd *pd, uint32_t handle, struct
     return rc;
 }
 
-static struct mr *foreign_mr(struct dev *dev, struct rnic_pd *pd, const struct store_record *record,
-                             const uint64_t *is, struct rnic_err *err) {
+static struct mr *foreign_mr(struct dev *dev, struct rnic_pd *pd, const struct store_record *record, const uint64_t *is,
+                             struct rnic_err *err) {
     uint64_t before = record->offset % (uint64_t)sysconf(_SC_PAGESIZE);
     struct mr *mr = new_mr(pd, NULL, record->length, record->access);
     uint8_t *addr;
@@ -119,7 +119,8 @@ static struct mr *foreign_mr(struct dev *dev, struct rnic_pd *pd, const struct s
 
 static int check_record(const struct store_record *record, const struct rnic_pd *pd, struct rnic_err *err) {
     if (record->pd != rnic_pd_root(pd)->handle || !((const struct pd *)rnic_pd_root(pd))->foreign)
-        return fail(err, -EINVAL, "handle %u: the memory region belongs to another protection domain: import that first",
+        return fail(err, -EINVAL,
+                    "handle %u: the memory region belongs to another protection domain: import that first",
                     record->handle);
     if (record->key >> 8 == 0 || record->iova + record->length < record->iova ||
         check_access(record->access, MR_ACCESS | RNIC_ACCESS_ZERO_BASED, NULL))

@@ -32,7 +32,7 @@ static bool handle_taken(const struct dev *dev, uint32_t handle) {
 void enter_pd(struct pd *pd) {
     struct dev *dev = dev_of(pd->pub.ctx);
     dev_lock(dev);
-    while (!pd->pub.handle || (!pd->foreign && handle_taken(dev, pd->pub.handle)))
+    while (!pd->pub.handle || (!pd->foreign && !pd->pub.parent && handle_taken(dev, pd->pub.handle)))
         pd->pub.handle = rng_secret();
     pd->next = dev->pd_list;
     dev->pd_list = pd;

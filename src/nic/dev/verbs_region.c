@@ -96,8 +96,7 @@ static int take_file(struct mr *mr, const struct rnic_mr_init_attr *attr, struct
         rc = check_file(attr, err);
     if (rc)
         return rc;
-    void *at =
-        mmap(NULL, before + attr->length, prot, MAP_SHARED, attr->fd, (off_t)(attr->fd_offset - before));
+    void *at = mmap(NULL, before + attr->length, prot, MAP_SHARED, attr->fd, (off_t)(attr->fd_offset - before));
     if (at == MAP_FAILED)
         return fail(err, -errno, "descriptor %d cannot be mapped%s: %s", attr->fd,
                     prot & PROT_WRITE ? " for LOCAL_WRITE" : "", strerror(errno));
@@ -165,7 +164,8 @@ int soft_reg_mr_ex(struct rnic_pd *pd, const struct rnic_mr_init_attr *attr, str
     if (!rc && attr->length == 0)
         rc = fail(err, -EINVAL, "a memory region has at least 1 byte");
     if (!rc && renamed && attr->iova + attr->length < attr->iova)
-        rc = fail(err, -EINVAL, "iova 0x%llx: the range wraps around the address space", (unsigned long long)attr->iova);
+        rc =
+            fail(err, -EINVAL, "iova 0x%llx: the range wraps around the address space", (unsigned long long)attr->iova);
     if (rc)
         return rc;
     struct mr *mr = new_mr(pd, attr->addr, attr->length, attr->access);
@@ -203,7 +203,8 @@ static uint32_t source_of(const struct mr *mr) {
 }
 
 static int check_change(const struct mr *mr, uint32_t flags, const struct rnic_pd *pd, struct rnic_err *err) {
-    static const uint32_t all = RNIC_REREG_MR_CHANGE_TRANSLATION | RNIC_REREG_MR_CHANGE_PD | RNIC_REREG_MR_CHANGE_ACCESS;
+    static const uint32_t all =
+        RNIC_REREG_MR_CHANGE_TRANSLATION | RNIC_REREG_MR_CHANGE_PD | RNIC_REREG_MR_CHANGE_ACCESS;
     uint32_t source = source_of(mr);
     if (!flags || (flags & ~all))
         return fail(err, -EINVAL, "flags 0x%x: CHANGE_TRANSLATION, CHANGE_PD and CHANGE_ACCESS are what can change",

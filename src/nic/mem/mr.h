@@ -33,8 +33,8 @@ struct dm {
     uint8_t *mem;
     uint64_t stored_at; /* its place in the memory file of its owner */
     int mrs, imports;
-    int record;        /* as above */
-    bool foreign;      /* another process': registered while *is == was */
+    int record;   /* as above */
+    bool foreign; /* another process': registered while *is == was */
     const uint64_t *is;
     uint64_t was;
     struct dm *next; /* of the device */
@@ -58,13 +58,13 @@ struct mr {
     /* Where the bytes come from, for the end. */
     uint8_t *map; /* mapping that goes with the region, or NULL */
     uint64_t map_bytes;
-    uint64_t stored_at;  /* its place in the device's memory file, */
-    bool stored;         /* if it is there, to be freed */
-    struct dm *dm;       /* or NULL */
-    int fd;              /* of MR_DMABUF */
-    int record;          /* where other processes find it (mem/store.h), -1: nowhere */
-    int imports;         /* within this process */
-    const uint64_t *is;  /* of MR_FOREIGN: registered while *is == was */
+    uint64_t stored_at; /* its place in the device's memory file, */
+    bool stored;        /* if it is there, to be freed */
+    struct dm *dm;      /* or NULL */
+    int fd;             /* of MR_DMABUF */
+    int record;         /* where other processes find it (mem/store.h), -1: nowhere */
+    int imports;        /* within this process */
+    const uint64_t *is; /* of MR_FOREIGN: registered while *is == was */
     uint64_t was;
     struct lock lock; /* what of memory it keeps from being swapped */
 
@@ -101,8 +101,8 @@ int mr_remote_store(const struct mr_table *t, uint32_t key, uint64_t addr, const
 bool kind_place(const struct mr *mr, uint8_t **ptr);
 bool kind_load(const struct mr *mr, uint64_t addr, uint8_t *dst, uint32_t n);
 bool kind_store(const struct mr *mr, uint64_t addr, const uint8_t *src, uint32_t n);
-bool kind_guard_works(void);          /* this system allows what MR_GUARDED needs */
-enum mr_kind kind_of_file(int fd);    /* MR_DMABUF or MR_GUARDED */
+bool kind_guard_works(void);       /* this system allows what MR_GUARDED needs */
+enum mr_kind kind_of_file(int fd); /* MR_DMABUF or MR_GUARDED */
 
 /* Copies n bytes that start at offset of a scatter/gather list: into dst with the CRC of what was copied, or out of
  * src.  All elements touched are checked before any byte moves. 0 or an enum rnic_vendor_err. */

@@ -54,12 +54,18 @@ void store_close(struct store *s) {
     *s = (struct store){.fd = -1};
 }
 
+/* Who has the descriptor may have made the file longer; shorter it cannot become. */
+static bool grow(const struct store *s, uint64_t size) {
+    struct stat st;
+    return ftruncate(s->fd, (off_t)size) == 0 || (errno == EPERM && !fstat(s->fd, &st) && (uint64_t)st.st_size >= size);
+}
+
 int store_alloc(struct store *s, uint64_t length, uint64_t *offset, uint8_t **addr, struct rnic_err *err) {
     if (length > LONGEST)
         return fail(err, -ENOMEM, "%llu bytes: a process has no room for them", (unsigned long long)length);
     uint64_t bytes = whole_pages(length);
     void *at = MAP_FAILED;
-    if (ftruncate(s->fd, (off_t)(s->end + bytes)) == 0)
+    if (grow(s, s->end + bytes))
         at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, (off_t)s->end);
     if (at == MAP_FAILED)
         return fail(err, -errno, "a memory file of %llu bytes: %s", (unsigned long long)length, strerror(errno));

@@ -21,11 +21,11 @@ struct store_record {
     uint64_t serial; /* written last, and 0 first when the object goes; never twice the same */
     uint32_t kind;   /* enum store_kind */
     uint32_t handle;
-    uint32_t pd;   /* of a region: the handle of its domain */
-    uint32_t key;  /* of a region */
+    uint32_t pd;  /* of a region: the handle of its domain */
+    uint32_t key; /* of a region */
     uint32_t access;
     uint32_t reserved;
-    uint64_t iova; /* of a region */
+    uint64_t iova;           /* of a region */
     uint64_t offset, length; /* in the file */
     uint64_t reserved2;
 };

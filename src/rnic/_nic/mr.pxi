@@ -60,8 +60,10 @@ cdef class MR(Handle):
         cdef rnic_err err
         cdef int rc
         err.text[0] = 0
+        pd.calls += 1
         with nogil:
             rc = pd.ops.reg_mr_ex(pd.p, attr, &self.p, &err)
+        pd.calls -= 1
         check(rc, verb, &err)
         self.own = bool(attr.comp_mask & RNIC_MR_INIT_ALLOC)
         self.start(pd)
@@ -156,8 +158,10 @@ cdef class MR(Handle):
         elif not moves and self.exported and self.readonly and access & RNIC_ACCESS_LOCAL_WRITE:
             raise VerbsError(EINVAL, "the memory is read-only: LOCAL_WRITE cannot be granted", "rereg_mr")
         err.text[0] = 0
+        self.calls += 1
         with nogil:
             rc = self.ops.rereg_mr(self.p, flags, domain, <void *>at, nbytes, access, &err)
+        self.calls -= 1
         check(rc, "rereg_mr", &err)
         if moves:
             self.view, fresh.view = fresh.view, self.view
@@ -222,8 +226,11 @@ cdef object original_of(Context ctx, kind, uint32_t handle):
             continue
         for ref in list((<Context>one).users.values()):
             thing = ref()
-            if isinstance(thing, kind) and (<Handle>thing).live and thing.handle == handle and not thing.imported:
-                return thing
+            if not isinstance(thing, kind) or not (<Handle>thing).live or thing.handle != handle or thing.imported:
+                continue
+            if kind is PD and thing.pd is not None:  # a parent domain: the one that it stands for has the handle
+                continue
+            return thing
     return None
 
 

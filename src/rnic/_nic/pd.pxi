@@ -91,8 +91,10 @@ cdef class PD(Handle):
             self.need("advise_mr")
             for i in range(n):
                 list_[i] = (<SGE?>sges[i]).c
+            self.calls += 1
             with nogil:
                 rc = self.ops.advise_mr(self.p, advice, flags, list_, n, &err)
+            self.calls -= 1
             check(rc, "advise_mr", &err)
         finally:
             PyMem_Free(list_)

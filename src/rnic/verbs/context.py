@@ -324,24 +324,24 @@ class Context(nic.Context):
     def alloc_dm(self, attr: AllocDMAttr) -> nic.DM:
         """Memory of the device (ibv_alloc_dm(3)).
 
-        Raises VerbsError: EINVAL for a length that is no multiple of 4, or an alignment beyond a page's; ENOMEM
-        when there is less left of DeviceAttrEx.max_dm_size.
+        Raises VerbsError: EINVAL for a length that is no multiple of 4, or an alignment beyond a page's;
+        ENOMEM when there is less left of DeviceAttrEx.max_dm_size.
         """
         return nic.DM(self, attr.length, attr.log_align_req)
 
     def import_pd(self, handle: int) -> PD:
         """The protection domain with this handle (PD.handle) of this context (ibv_import_pd(3)).
 
-        close() lets it go.  Within a process it is the domain itself, which cannot be closed meanwhile (EBUSY).
-        Of another process' context it is a domain of this one's, for its queue pairs, into which PD.import_mr()
-        brings the other's memory.
+        close() lets it go.  Within a process it is the domain itself, which cannot be closed meanwhile
+        (EBUSY). Of another process' context it is a domain of this one's, for its queue pairs, into which
+        PD.import_mr() brings the other's memory.
 
         Raises VerbsError: ENOENT when there is none; EOPNOTSUPP when the other process has none to share.
         """
         return PD(self, handle=handle)
 
     def import_dm(self, handle: int) -> nic.DM:
-        """The device memory with this handle (DM.handle) of this context (ibv_import_dm(3)); as import_pd()."""
+        """The device memory with this handle (DM.handle), as import_pd() does it (ibv_import_dm(3))."""
         return nic.DM(self, handle=handle)
 
     def create_comp_channel(self) -> nic.CompChannel:

@@ -84,13 +84,13 @@ def open_device(
 def import_device(cmd_fd: int) -> "Context":
     """The context that a descriptor is the Context.cmd_fd of, or a copy (ibv_import_device(3)).
 
-    If it is open in this process, it is the same context to the device: each of the two is closed for itself, and
-    all that one has can be imported in the other.  Else it is a context of its own on the same device, into which
-    the other process' memory files (PD.alloc_mr(), Context.alloc_dm()) and their protection domains can be
-    imported.  `cmd_fd` stays the caller's, and can be closed at once.
+    If it is open in this process, it is the same context to the device: each of the two is closed for
+    itself, and all that one has can be imported in the other.  Else it is a context of its own on the same
+    device, into which the other process' memory files (PD.alloc_mr(), Context.alloc_dm()) and their
+    protection domains can be imported.  `cmd_fd` stays the caller's, and can be closed at once.
 
-    Raises VerbsError: EINVAL for a descriptor that is nothing of the kind, ENODEV when the device is not in this
-    network namespace, and what open_device() raises.
+    Raises VerbsError: EINVAL for a descriptor that is nothing of the kind, ENODEV when the device is not in
+    this network namespace, and what open_device() raises.
     """
     from rnic.verbs.context import Context
 

@@ -78,8 +78,8 @@ class ParentDomainInitAttr:
     pd: nic.PD
     td: nic.TD | None = None
     alloc: object = None
-    """Allocators of the caller's own are not supported: the device's queues lie in its own memory, and never call
-    back."""
+    """Allocators of the caller's own are not supported: the device's queues lie in its own memory, and
+    never call back."""
     free: object = None
     pd_context: object = None
 
@@ -108,7 +108,8 @@ class RegionVerbs(nic.PD):
         addr: int | None = None,
         length: int | None = None,
     ) -> nic.MR:
-        """Register memory whose first byte work requests name as `iova` (ibv_reg_mr_iova(3)); else as reg_mr().
+        """Register memory whose first byte work requests name as `iova` (ibv_reg_mr_iova(3)); else as
+        reg_mr().
 
         Raises VerbsError: EINVAL also for a range of such addresses that wraps around.
         """
@@ -117,10 +118,11 @@ class RegionVerbs(nic.PD):
     def reg_dmabuf_mr(
         self, offset: int, length: int, iova: int, fd: int, access: AccessFlags | int = 0
     ) -> nic.MR:
-        """Register `length` bytes from `offset` on of a dma-buf (ibv_reg_dmabuf_mr(3)); `fd` stays the caller's.
+        """Register `length` bytes from `offset` on of a dma-buf (ibv_reg_dmabuf_mr(3)); `fd` stays the
+        caller's.
 
-        Any descriptor that can be mapped will do.  Work requests name the first byte as `iova`.  Where the file
-        is no dma-buf and becomes shorter, access to what is gone fails like access to an unmapped page.
+        Any descriptor that can be mapped will do.  Work requests name the first byte as `iova`.  Where the
+        file is no dma-buf and becomes shorter, access to what is gone fails like access to an unmapped page.
 
         Raises VerbsError: EINVAL for a range beyond its end, or an iova at another place of its page than
         `offset`; EOPNOTSUPP for REMOTE_ATOMIC; what mmap(2) says of a descriptor that cannot be mapped.
@@ -139,7 +141,8 @@ class RegionVerbs(nic.PD):
     def alloc_null_mr(self) -> nic.MR:
         """A region that has every address and no memory (ibv_alloc_null_mr(3)).
 
-        What is written there is dropped, what is read is zeros.  Its lkey alone is of use: it is not for peers.
+        What is written there is dropped, what is read is zeros.  Its lkey alone is of use: it is not for
+        peers.
         """
         return self.raw_alloc_null_mr()
 
@@ -151,9 +154,9 @@ class RegionVerbs(nic.PD):
     ) -> None:
         """Bring in pages of regions that are registered ON_DEMAND, before they are needed (ibv_advise_mr(3)).
 
-        PREFETCH makes them readable, PREFETCH_WRITE writable.  PREFETCH_NO_FAULT only asks for what the host has
-        in memory already, and this device needs nothing for that.  It is done when the call returns; only with
-        FLUSH does it tell when pages cannot be had.
+        PREFETCH makes them readable, PREFETCH_WRITE writable.  PREFETCH_NO_FAULT only asks for what the
+        host has in memory already, and this device needs nothing for that.  It is done when the call
+        returns; only with FLUSH does it tell when pages cannot be had.
 
         Raises VerbsError: ENOENT for an lkey that is not registered, EINVAL for a region without ON_DEMAND,
         EPERM for one of another protection domain, or without LOCAL_WRITE for PREFETCH_WRITE, EFAULT for a
@@ -162,12 +165,13 @@ class RegionVerbs(nic.PD):
         self.raw_advise_mr(int(advice), int(flags), list(sg_list))
 
     def import_mr(self, handle: int) -> nic.MR:
-        """The memory region with this handle (MR.handle), of this domain (ibv_import_mr(3)); close() lets it go.
+        """The memory region with this handle (MR.handle), of this domain (ibv_import_mr(3)); close() lets
+        it go.
 
-        Within a process it is the region itself, which cannot be closed meanwhile (EBUSY).  Of another process'
-        context, memory of alloc_mr() and device memory can be imported, with the same keys; `addr` is then where
-        this process has it, `iova` what work requests name.  When the owner closes it, work that still names it
-        fails, and the bytes are of no use.
+        Within a process it is the region itself, which cannot be closed meanwhile (EBUSY).  Of another
+        process' context, memory of alloc_mr() and device memory can be imported, with the same keys; `addr`
+        is then where this process has it, `iova` what work requests name.  When the owner closes it, work
+        that still names it fails, and the bytes are of no use.
 
         Raises VerbsError: ENOENT when there is none, EINVAL when it is of another domain, EOPNOTSUPP for what
         cannot be shared with another process, EEXIST when this context has the key already.
@@ -187,9 +191,7 @@ class RegionVerbs(nic.PD):
         given = addr is not None and length is not None
         if given == (buffer is not None) or (addr is None) != (length is None):
             raise TypeError(f"{verb} takes a buffer, or addr and length")
-        return self.raw_reg_mr_ex(
-            verb, mask, int(access), addr or 0, length or 0, iova, -1, 0, None, buffer
-        )
+        return self.raw_reg_mr_ex(verb, mask, int(access), addr or 0, length or 0, iova, -1, 0, None, buffer)
 
     def _allocate(self, nbytes: int, access: int) -> nic.MR:
         return self.raw_reg_mr_ex("alloc_mr", ALLOC | LOCK, access, 0, nbytes, 0, -1, 0, None, None)

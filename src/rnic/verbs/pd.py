@@ -22,8 +22,8 @@ __all__ = ["PD"]
 class PD(RegionVerbs):
     """A protection domain: only its own queue pairs reach its memory regions (IBA 10.2.3; ibv_alloc_pd(3)).
 
-    Context.alloc_pd() makes it; Context.alloc_parent_domain() and Context.import_pd() make others that can stand in
-    its place.  close() raises EBUSY while it has memory regions or queue pairs.
+    Context.alloc_pd() makes it; Context.alloc_parent_domain() and Context.import_pd() make others that can
+    stand in its place.  close() raises EBUSY while it has memory regions or queue pairs.
     """
 
     __slots__ = ()
@@ -44,13 +44,14 @@ class PD(RegionVerbs):
         is the caller's word.  The memory is not pinned: software needs no physical addresses.  `lock=True`
         keeps it from being swapped (mlock(2)) until no locked region has it any more.
 
-        With ON_DEMAND its pages may come and go: access to one that is not mapped fails, with REM_ACCESS_ERR or
-        LOC_PROT_ERR, and costs a system call in any case.  With addr 0 and length 2**64 - 1 the region is the
-        whole address space.  RELAXED_ORDERING and HUGETLB are hints, which software has no use for.
+        With ON_DEMAND its pages may come and go: access to one that is not mapped fails, with
+        REM_ACCESS_ERR or LOC_PROT_ERR, and costs a system call in any case.  With addr 0 and length 2**64 -
+        1 the region is the whole address space.  RELAXED_ORDERING and HUGETLB are hints, which software has
+        no use for.
 
-        Raises VerbsError: EINVAL for remote write or atomic access without LOCAL_WRITE (IBA 10.6.3.1), EFAULT for
-        memory that is not mapped, EOPNOTSUPP for ON_DEMAND with REMOTE_ATOMIC, ENOMEM when RLIMIT_MEMLOCK forbids
-        the lock (`ulimit -l`).
+        Raises VerbsError: EINVAL for remote write or atomic access without LOCAL_WRITE (IBA 10.6.3.1),
+        EFAULT for memory that is not mapped, EOPNOTSUPP for ON_DEMAND with REMOTE_ATOMIC, ENOMEM when
+        RLIMIT_MEMLOCK forbids the lock (`ulimit -l`).
         """
         if lock:
             return self._register("reg_mr", LOCK, access, buffer, addr, length)
@@ -65,7 +66,8 @@ class PD(RegionVerbs):
     def alloc_mr(self, nbytes: int, access: AccessFlags | int, lock: bool = False) -> nic.MR:
         """Memory of the device's own making, registered; `mr.buf` is the way to it, close() frees it.
 
-        It lies in a memory file, so that other processes can import it (Context.cmd_fd).  `lock` as in reg_mr().
+        It lies in a memory file, so that other processes can import it (Context.cmd_fd).  `lock` as in
+        reg_mr().
         """
         return self._allocate(nbytes, access) if lock else super().alloc_mr(nbytes, access)
 
