@@ -11,6 +11,7 @@ import os
 import random
 import struct
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,15 @@ from rnic import (
     AccessFlags,
     AdviseMRAdvice,
     AdviseMRFlags,
+    AHAttr,
     AllocDMAttr,
+    Faults,
     ODPGeneralCap,
     ODPTransportCap,
     ParentDomainInitAttr,
+    QPAttr,
     QPInitAttr,
+    QPState,
     QPType,
     RecvWR,
     ReregMRFlags,
@@ -698,3 +703,102 @@ def test_rights_to_change_memory_need_local_write(pair: Pair, right: AccessFlags
         with pytest.raises(rnic.VerbsError, match="need LOCAL_WRITE") as caught:
             call()
         assert caught.value.errno == errno.EINVAL
+
+
+# -- every kind, under way
+
+
+@contextmanager
+def region(end: End, kind: str) -> Iterator[tuple[rnic.MR, int]]:
+    """A region of that kind, 256 KiB, for peers; and what they name its first byte."""
+    nbytes, flags = 1 << 18, RIGHTS
+    with ExitStack() as stack:
+        enter = stack.enter_context
+        if kind == "device memory":
+            dm = enter(end.ctx.alloc_dm(AllocDMAttr(nbytes)))
+            yield enter(end.pd.reg_dm_mr(dm, 0, nbytes, flags | AccessFlags.ZERO_BASED)), 0
+        elif kind == "descriptor":
+            fd = os.memfd_create("test")
+            stack.callback(os.close, fd)
+            os.truncate(fd, nbytes)
+            yield enter(end.pd.reg_dmabuf_mr(0, nbytes, 0, fd, flags)), 0
+        elif kind == "iova":
+            yield enter(end.pd.reg_mr_iova(bytearray(nbytes), 3, flags)), 3
+        elif kind == "imported":
+            ctx = enter(rnic.import_device(end.ctx.cmd_fd))
+            pd = enter(ctx.import_pd(end.pd.handle))
+            mr = enter(pd.import_mr(enter(end.pd.alloc_mr(nbytes, flags)).handle))
+            yield mr, mr.iova
+        else:
+            more = AccessFlags.ON_DEMAND if kind == "on demand" else AccessFlags(0)
+            mr = enter(end.pd.reg_mr(bytearray(nbytes), flags | more, lock=kind == "locked"))
+            yield mr, mr.addr
+
+
+KINDS = ("on demand", "device memory", "descriptor", "iova", "imported", "locked")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_survives_a_bad_wire(kind: str) -> None:
+    options = Options(timeout=12, retry_cnt=7)
+    with Pair(options=options) as pair, region(pair.b, kind) as (mr, at):
+        faults = Faults(seed=5, loss=0.05, duplicate=0.05, reorder=0.05)
+        pair.a.ctx.set_faults(faults)
+        pair.b.ctx.set_faults(faults)
+        write_then_read(pair, noise(200_001), at + 7, mr.rkey)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_closing_under_load_fails_the_work_and_nothing_else(kind: str) -> None:
+    """close() frees the bytes at once: nobody may touch them any more."""
+    for _ in range(5):
+        with Pair() as pair:
+            source = pair.a.memory(1 << 18)
+            with region(pair.b, kind) as (mr, at):
+                key = mr.rkey
+                for opcode in (WROpcode.RDMA_WRITE, WROpcode.RDMA_READ) * 8:
+                    pair.a.qp.post_send(SendWR(1, opcode, SendFlags.SIGNALED, [SGE(source)], at, key))
+            statuses = {wc.status for wc in pair.a.wait(16)}
+            assert statuses <= {WCStatus.SUCCESS, WCStatus.REM_ACCESS_ERR, WCStatus.WR_FLUSH_ERR}
+
+
+def datagram_pair(stack: ExitStack, srq: bool = False) -> tuple[End, End, rnic.QP, rnic.QP, rnic.AH]:
+    """Two UD queue pairs, and the way from the first to the second; that one may take from a shared queue."""
+    a, b = (stack.enter_context(End()) for _ in range(2))
+    shared = stack.enter_context(b.pd.create_srq()) if srq else None
+    qps = [
+        stack.enter_context(end.pd.create_qp(QPInitAttr(end.cq, end.cq, QPType.UD, srq=theirs)))
+        for end, theirs in ((a, None), (b, shared))
+    ]
+    for qp in qps:
+        qp.modify(QPAttr(qp_state=QPState.INIT, pkey_index=0, port_num=1, qkey=7))
+        qp.modify(QPAttr(qp_state=QPState.RTR))
+        qp.modify(QPAttr(qp_state=QPState.RTS, sq_psn=0))
+    ah = stack.enter_context(a.pd.create_ah(AHAttr(dgid=b.ctx.query_gid(1, 0))))
+    return a, b, qps[0], qps[1], ah
+
+
+def test_datagrams_use_on_demand_memory(sparse: Sparse) -> None:
+    flags = AccessFlags.LOCAL_WRITE | AccessFlags.ON_DEMAND
+    with ExitStack() as stack:
+        a, b, ours, theirs, ah = datagram_pair(stack, srq=True)
+        where = {"addr": sparse.addr, "length": 4 * PAGE, "access": flags}
+        here, there = (stack.enter_context(end.pd.reg_mr(**where)) for end in (a, b))
+        ctypes.memmove(sparse.addr, noise(100), 100)
+
+        def send(at: int) -> WCStatus:
+            sges = [piece(here, sparse.addr + at, 100)]
+            more = {"ah": ah, "remote_qpn": theirs.qp_num, "remote_qkey": 7}
+            ours.post_send(SendWR(1, WROpcode.SEND, SendFlags.SIGNALED, sges, **more))  # type: ignore[arg-type]
+            return a.wait()[0].status
+
+        assert theirs.srq is not None
+        for page in (1, 2):
+            theirs.srq.post_recv(RecvWR(page, [piece(there, sparse.addr + page * PAGE, 140)]))
+        assert send(0) is WCStatus.SUCCESS
+        b.wait_ok()
+        assert sparse.bytes(PAGE + 40, 100) == noise(100)
+        sparse.unmap(2)
+        assert send(0) is WCStatus.SUCCESS
+        assert b.wait()[0].status is WCStatus.LOC_PROT_ERR
+        assert send(2 * PAGE - 50) is WCStatus.LOC_PROT_ERR
