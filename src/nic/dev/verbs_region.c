@@ -159,6 +159,8 @@ int soft_reg_mr_ex(struct rnic_pd *pd, const struct rnic_mr_init_attr *attr, str
     uint32_t source = attr->comp_mask & SOURCES;
     bool renamed = (attr->comp_mask & RNIC_MR_INIT_IOVA) && source != RNIC_MR_INIT_FD;
     int rc = dev_check_alive(dev_of(pd->ctx), err);
+    if (!rc && (attr->comp_mask & ~(SOURCES | RNIC_MR_INIT_IOVA | RNIC_MR_INIT_LOCK)))
+        rc = fail(err, -EINVAL, "comp_mask 0x%x has bits that mean nothing here", attr->comp_mask);
     if (!rc)
         rc = check_access(attr->access, allowed(source), err);
     if (!rc && attr->length == 0)
@@ -173,7 +175,7 @@ int soft_reg_mr_ex(struct rnic_pd *pd, const struct rnic_mr_init_attr *attr, str
         return fail(err, -ENOMEM, "no memory");
     rc = take(mr, attr, err);
     if (!rc && (attr->comp_mask & RNIC_MR_INIT_LOCK))
-        rc = lock_memory(&mr->lock, (const void *)(uintptr_t)mr->pub.iova, mr->pub.length, err);
+        rc = lock_memory(&mr->lock, (const void *)(uintptr_t)(mr->pub.iova + mr->shift), mr->pub.length, err);
     if (rc) {
         free_mr(mr);
         return rc;

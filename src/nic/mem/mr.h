@@ -53,7 +53,8 @@ struct mr {
     struct rnic_mr pub;
     uint32_t access; /* enum rnic_access_flags */
     enum mr_kind kind;
-    uint64_t shift; /* what a request names + shift is where the byte lies; wraps around */
+    uint64_t shift;  /* what a request names + shift is where the byte lies; wraps around */
+    struct mr *next; /* in its bucket */
 
     /* Where the bytes come from, for the end. */
     uint8_t *map; /* mapping that goes with the region, or NULL */
@@ -67,8 +68,6 @@ struct mr {
     const uint64_t *is; /* of MR_FOREIGN: registered while *is == was */
     uint64_t was;
     struct lock lock; /* what of memory it keeps from being swapped */
-
-    struct mr *next; /* in its bucket */
 };
 
 struct mr_table {

@@ -158,10 +158,13 @@ cdef class MR(Handle):
         elif not moves and self.exported and self.readonly and access & RNIC_ACCESS_LOCAL_WRITE:
             raise VerbsError(EINVAL, "the memory is read-only: LOCAL_WRITE cannot be granted", "rereg_mr")
         err.text[0] = 0
-        self.calls += 1
+        busy = (self,) if pd is None else (self, pd)
+        for one in busy:
+            (<Handle>one).calls += 1
         with nogil:
             rc = self.ops.rereg_mr(self.p, flags, domain, <void *>at, nbytes, access, &err)
-        self.calls -= 1
+        for one in busy:
+            (<Handle>one).calls -= 1
         check(rc, "rereg_mr", &err)
         if moves:
             self.view, fresh.view = fresh.view, self.view

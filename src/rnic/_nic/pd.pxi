@@ -64,7 +64,13 @@ cdef class PD(Handle):
         if dm is not None:
             dm.need(verb)
             attr.dm = dm.p
-        mr.register_ex(self, &attr, verb)
+        if dm is not None:
+            dm.calls += 1
+        try:
+            mr.register_ex(self, &attr, verb)
+        finally:
+            if dm is not None:
+                dm.calls -= 1
         mr.hold(dm)
         return mr
 
