@@ -42,6 +42,11 @@ __all__ = [
     "ReadCountersFlags",
     "CompCntrType",
     "QPAttachCompCntrOp",
+    "ReregMRFlags",
+    "ODPGeneralCap",
+    "ODPTransportCap",
+    "AdviseMRAdvice",
+    "AdviseMRFlags",
 ]
 
 
@@ -424,3 +429,43 @@ class QPAttachCompCntrOp(IntFlag):
     REMOTE_RDMA_READ = 1 << 3
     RDMA_WRITE = 1 << 4
     REMOTE_RDMA_WRITE = 1 << 5
+
+
+class ReregMRFlags(IntFlag):
+    """What MR.rereg() changes (ibv_rereg_mr(3))."""
+
+    CHANGE_TRANSLATION = 1 << 0
+    CHANGE_PD = 1 << 1
+    CHANGE_ACCESS = 1 << 2
+
+
+class ODPGeneralCap(IntFlag):
+    """Whether memory can be registered ON_DEMAND, and the whole address space so (ibv_query_device_ex(3))."""
+
+    SUPPORT = 1 << 0
+    SUPPORT_IMPLICIT = 1 << 1
+
+
+class ODPTransportCap(IntFlag):
+    """What a transport can do with memory that is registered ON_DEMAND (ibv_query_device_ex(3))."""
+
+    SEND = 1 << 0
+    RECV = 1 << 1
+    WRITE = 1 << 2
+    READ = 1 << 3
+    ATOMIC = 1 << 4
+    SRQ_RECV = 1 << 5
+
+
+class AdviseMRAdvice(IntEnum):
+    """What PD.advise_mr() asks for (ibv_advise_mr(3))."""
+
+    PREFETCH = 0
+    PREFETCH_WRITE = 1
+    PREFETCH_NO_FAULT = 2
+
+
+class AdviseMRFlags(IntFlag):
+    """How PD.advise_mr() does it (ibv_advise_mr(3))."""
+
+    FLUSH = 1 << 0

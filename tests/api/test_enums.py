@@ -48,6 +48,11 @@ GROUPS = {
     "read_counters_flags": (enums.ReadCountersFlags, "ibv_read_counters_flags"),
     "comp_cntr_type": (enums.CompCntrType, "ibv_comp_cntr_type"),
     "comp_cntr_op": (enums.QPAttachCompCntrOp, "ibv_qp_attach_comp_cntr_op"),
+    "rereg_mr_flags": (enums.ReregMRFlags, "ibv_rereg_mr_flags"),
+    "odp_general_caps": (enums.ODPGeneralCap, "ibv_odp_general_caps"),
+    "odp_transport_caps": (enums.ODPTransportCap, "ibv_odp_transport_cap_bits"),
+    "advise_mr_advice": (enums.AdviseMRAdvice, "ib_uverbs_advise_mr_advice"),
+    "advise_mr_flags": (enums.AdviseMRFlags, "ib_uverbs_advise_mr_flag"),
 }
 
 # Members that libibverbs gives to nobody; the values are those of the kernel's <rdma/ib_verbs.h>.

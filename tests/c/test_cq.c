@@ -250,7 +250,7 @@ static void timestamps_are_of_the_moment_of_the_completion(void) {
 
 static void the_clock_is_read_only_for_the_timestamp_that_was_asked_for(void) {
     struct rnic_wc wc;
-    struct rnic_wc_ex times = {1, 1};
+    struct rnic_wc_ex times = {.raw = 1, .wallclock_ns = 1};
     open_cq(2, RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP, 0);
     timing.wallclock = NULL;
     push(1, false);

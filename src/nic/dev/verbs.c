@@ -28,12 +28,16 @@ static int check_port(int port, struct rnic_err *err) {
 
 /* -EBUSY, with what a program has not closed; 0: nothing. */
 static int still_open(struct dev *dev, struct rnic_err *err) {
+    int dms = 0;
+    for (const struct dm *dm = dev->dm_list; dm; dm = dm->next)
+        dms++;
     const struct {
         int count;
         const char *name;
     } kinds[] = {
         {dev->pds, "protection domains"},  {dev->cqs, "completion queues"}, {dev->channels, "completion channels"},
-        {gsi_listeners(dev), "listeners"}, {dev->xrcds, "XRC domains"},     {dev->cntrs, "counters"}};
+        {gsi_listeners(dev), "listeners"}, {dev->xrcds, "XRC domains"},     {dev->cntrs, "counters"},
+        {dev->tds, "thread domains"},      {dms, "pieces of device memory"}};
     char text[200] = "";
     for (size_t i = 0, n = 0; i < sizeof kinds / sizeof *kinds && n < sizeof text; i++) {
         if (kinds[i].count)
@@ -47,6 +51,8 @@ static int soft_close(struct rnic_context *ctx, struct rnic_err *err) {
     int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
+    if (fork_disown(dev))
+        return 0;
     dev_lock(dev);
     rc = still_open(dev, err);
     dev_unlock(dev);
@@ -88,14 +94,6 @@ static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *
         .max_inline_data = MAX_INLINE,
     };
     return 0;
-}
-
-static int soft_query_device_ex(struct rnic_context *ctx, struct rnic_device_attr_ex *attr, struct rnic_err *err) {
-    *attr = (struct rnic_device_attr_ex){.completion_timestamp_mask = UINT64_MAX,
-                                         .hca_core_clock = 1000000, /* ns */
-                                         .cq_mod_caps = {UINT16_MAX, UINT16_MAX},
-                                         .tm_caps = verbs_tm_caps};
-    return soft_query_device(ctx, &attr->orig_attr, err);
 }
 
 static int soft_query_rt_values(struct rnic_context *ctx, struct rnic_values_ex *values, struct rnic_err *err) {
@@ -277,5 +275,22 @@ const struct rnic_ops soft_ops = {
     .inc_comp_cntr = soft_inc_comp_cntr,
     .read_comp_cntr = soft_read_comp_cntr,
     .attach_comp_cntr = soft_attach_comp_cntr,
+    .reg_mr_ex = soft_reg_mr_ex,
+    .alloc_null_mr = soft_alloc_null_mr,
+    .rereg_mr = soft_rereg_mr,
+    .advise_mr = soft_advise_mr,
+    .alloc_dm = soft_alloc_dm,
+    .free_dm = soft_free_dm,
+    .memcpy_to_dm = soft_memcpy_to_dm,
+    .memcpy_from_dm = soft_memcpy_from_dm,
+    .alloc_td = soft_alloc_td,
+    .dealloc_td = soft_dealloc_td,
+    .alloc_parent_domain = soft_alloc_parent_domain,
+    .import_pd = soft_import_pd,
+    .unimport_pd = soft_unimport_pd,
+    .import_mr = soft_import_mr,
+    .unimport_mr = soft_unimport_mr,
+    .import_dm = soft_import_dm,
+    .unimport_dm = soft_unimport_dm,
     .get_async_event = soft_get_async_event,
 };

@@ -72,6 +72,17 @@ int mr_insert(struct mr_table *t, struct mr *mr) {
     return 0;
 }
 
+int mr_insert_as(struct mr_table *t, struct mr *mr, uint32_t key) {
+    if (index_taken(t, key))
+        return -EEXIST;
+    if (t->count > t->mask && grow(t))
+        return -ENOMEM;
+    mr->pub.lkey = mr->pub.rkey = key;
+    push(t, mr);
+    t->count++;
+    return 0;
+}
+
 void mr_remove(struct mr_table *t, struct mr *mr) {
     struct mr **at = &t->bucket[bucket_of(t, mr->pub.lkey)];
     while (*at != mr)
@@ -81,8 +92,19 @@ void mr_remove(struct mr_table *t, struct mr *mr) {
 }
 
 static bool in_range(const struct mr *mr, uint64_t addr, uint64_t length) {
-    uint64_t start = (uintptr_t)mr->pub.addr;
+    uint64_t start = mr->pub.iova;
     return addr >= start && length <= mr->pub.length && addr - start <= mr->pub.length - length;
+}
+
+/* Parent domains stand for their protection domain. Not for the usual case, in which the two are one.  asks: NULL when
+ * what asks has none (any more). */
+static bool same_domain(const struct rnic_pd *has, const struct rnic_pd *asks) {
+    return asks && rnic_pd_root(has) == rnic_pd_root(asks);
+}
+
+static bool place(const struct mr *mr, uint64_t addr, uint8_t **ptr) {
+    *ptr = (uint8_t *)(uintptr_t)(addr + mr->shift);
+    return mr->kind == MR_PLAIN || kind_place(mr, ptr);
 }
 
 int mr_local(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, uint32_t access,
@@ -93,11 +115,13 @@ int mr_local(const struct mr_table *t, const struct rnic_pd *pd, const struct rn
     const struct mr *mr = mr_find(t, sge->lkey);
     if (!mr)
         return RNIC_VE_SGE_BAD_LKEY;
-    if (mr->pub.pd != pd)
+    if (mr->pub.pd != pd && !same_domain(mr->pub.pd, pd))
         return RNIC_VE_SGE_PD;
     if (!in_range(mr, sge->addr, sge->length))
         return RNIC_VE_SGE_BOUNDS;
-    return access & ~mr->access ? RNIC_VE_SGE_ACCESS : 0;
+    if (access & ~mr->access)
+        return RNIC_VE_SGE_ACCESS;
+    return place(mr, sge->addr, ptr) ? 0 : RNIC_VE_SGE_BAD_LKEY;
 }
 
 int mr_remote(const struct mr_table *t, const struct rnic_pd *pd, uint32_t key, uint64_t addr, uint64_t length,
@@ -108,11 +132,21 @@ int mr_remote(const struct mr_table *t, const struct rnic_pd *pd, uint32_t key, 
     const struct mr *mr = mr_find(t, key);
     if (!mr)
         return RNIC_VE_RKEY_BAD;
-    if (mr->pub.pd != pd)
+    if (mr->pub.pd != pd && !same_domain(mr->pub.pd, pd))
         return RNIC_VE_RKEY_PD;
     if (!in_range(mr, addr, length))
         return RNIC_VE_RKEY_BOUNDS;
-    return access & ~mr->access ? RNIC_VE_RKEY_ACCESS : 0;
+    if (access & ~mr->access)
+        return RNIC_VE_RKEY_ACCESS;
+    return place(mr, addr, ptr) ? 0 : RNIC_VE_RKEY_BAD;
+}
+
+int mr_remote_load(const struct mr_table *t, uint32_t key, uint64_t addr, uint8_t *dst, uint32_t n) {
+    return kind_load(mr_find(t, key), addr, dst, n) ? 0 : RNIC_VE_RKEY_UNMAPPED;
+}
+
+int mr_remote_store(const struct mr_table *t, uint32_t key, uint64_t addr, const uint8_t *src, uint32_t n) {
+    return kind_store(mr_find(t, key), addr, src, n) ? 0 : RNIC_VE_RKEY_UNMAPPED;
 }
 
 int sge_check(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,
@@ -158,8 +192,10 @@ static struct rnic_sge walk_step(struct sge_walk *w, uint32_t n) {
     return part;
 }
 
+/* *direct: all of it lies where its elements say. */
 static int walk_check(const struct mr_table *t, const struct rnic_pd *pd, struct sge_walk w, uint32_t n,
-                      uint32_t access) {
+                      uint32_t access, bool *direct) {
+    *direct = true;
     while (n) {
         uint8_t *ptr;
         uint32_t take = walk_step(&w, n).length;
@@ -169,7 +205,32 @@ static int walk_check(const struct mr_table *t, const struct rnic_pd *pd, struct
         int ve = mr_local(t, pd, w.sge, access, &ptr);
         if (ve)
             return ve;
+        *direct &= ptr && (uintptr_t)ptr == w.sge->addr;
         n -= take;
+    }
+    return 0;
+}
+
+/* The same copies for elements that were checked, by way of their regions. */
+static int gather_by_region(const struct mr_table *t, struct sge_walk w, uint8_t *dst, uint32_t n, uint32_t *crc) {
+    while (n) {
+        struct rnic_sge part = walk_step(&w, n);
+        if (!kind_load(mr_find(t, part.lkey), part.addr, dst, part.length))
+            return RNIC_VE_SGE_UNMAPPED;
+        *crc = crc32_update(*crc, dst, part.length);
+        dst += part.length;
+        n -= part.length;
+    }
+    return 0;
+}
+
+static int scatter_by_region(const struct mr_table *t, struct sge_walk w, const uint8_t *src, uint32_t n) {
+    while (n) {
+        struct rnic_sge part = walk_step(&w, n);
+        if (!kind_store(mr_find(t, part.lkey), part.addr, src, part.length))
+            return RNIC_VE_SGE_UNMAPPED;
+        src += part.length;
+        n -= part.length;
     }
     return 0;
 }
@@ -177,10 +238,13 @@ static int walk_check(const struct mr_table *t, const struct rnic_pd *pd, struct
 int sge_gather(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,
                uint64_t offset, uint8_t *dst, uint32_t n, uint32_t *crc) {
     struct sge_walk w;
+    bool direct;
     walk_start(&w, sge, num_sge, offset);
-    int ve = walk_check(t, pd, w, n, 0);
+    int ve = walk_check(t, pd, w, n, 0, &direct);
     if (ve)
         return ve;
+    if (!direct)
+        return gather_by_region(t, w, dst, n, crc);
     while (n) {
         struct rnic_sge part = walk_step(&w, n);
         *crc = crc32_copy(*crc, dst, (const void *)(uintptr_t)part.addr, part.length);
@@ -193,10 +257,13 @@ int sge_gather(const struct mr_table *t, const struct rnic_pd *pd, const struct 
 int sge_scatter(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,
                 uint64_t offset, const uint8_t *src, uint32_t n) {
     struct sge_walk w;
+    bool direct;
     walk_start(&w, sge, num_sge, offset);
-    int ve = walk_check(t, pd, w, n, RNIC_ACCESS_LOCAL_WRITE);
+    int ve = walk_check(t, pd, w, n, RNIC_ACCESS_LOCAL_WRITE, &direct);
     if (ve)
         return ve;
+    if (!direct)
+        return scatter_by_region(t, w, src, n);
     while (n) {
         struct rnic_sge part = walk_step(&w, n);
         memcpy((void *)(uintptr_t)part.addr, src, part.length);

@@ -89,7 +89,7 @@ static int check_destination(const struct wq *q, const struct rnic_send_wr *wr, 
         return 0;
     if (!wr->wr.ud.ah)
         return fail(err, -EINVAL, "a datagram needs an address handle: give wr.ud.ah, made with create_ah");
-    if (wr->wr.ud.ah->pd != q->pd)
+    if (rnic_pd_root(wr->wr.ud.ah->pd) != rnic_pd_root(q->pd))
         return fail(err, -EINVAL, "the address handle belongs to another protection domain than the queue pair");
     if (wr->wr.ud.remote_qpn > 0xFFFFFF)
         return fail(err, -EINVAL, "remote_qpn is 0x%x; queue pair numbers have 24 bits", wr->wr.ud.remote_qpn);

@@ -108,8 +108,8 @@ static inline int inbound_store_send(struct qp *qp, struct inbound *in, const st
     return ve;
 }
 
-/* To where inbound_access() has said. */
-static inline void inbound_store_write(struct inbound *in, const struct packet *pkt, uint8_t *ptr) {
+/* To where inbound_access() has said: 0, or enum rnic_vendor_err. */
+static inline int inbound_store_write(struct qp *qp, struct inbound *in, const struct packet *pkt, uint8_t *ptr) {
     if (pkt->row->reth) {
         const uint8_t *reth = pkt->bth + pkt->row->reth;
         in->va = reth_va(reth);
@@ -117,11 +117,14 @@ static inline void inbound_store_write(struct inbound *in, const struct packet *
         in->left = reth_len(reth);
         in->received = 0;
     }
-    if (pkt->length)
+    if (ptr && pkt->length)
         memcpy(ptr, pkt->payload, pkt->length);
+    else if (pkt->length && mr_remote_store(&qp->nic->mrs, in->rkey, in->va, pkt->payload, pkt->length))
+        return RNIC_VE_RKEY_UNMAPPED;
     in->va += pkt->length;
     in->left -= pkt->length;
     in->received += pkt->length;
+    return 0;
 }
 
 /* The message goes on, or ends with this packet. */

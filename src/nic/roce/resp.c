@@ -14,6 +14,7 @@
 #include "roce/inbound.h"
 #include "roce/message.h"
 #include "wire/bth.h"
+#include "wire/icrc.h"
 
 /* What a fault does (IBA table 58): answer, status of the receive under way (0: none, it is flushed), event. */
 static const struct {
@@ -153,7 +154,11 @@ static void execute_send(struct qp *qp, const struct packet *pkt, uint64_t now) 
 
 static void execute_write(struct qp *qp, const struct packet *pkt, uint8_t *ptr, uint64_t now) {
     struct responder *resp = &rc_of(qp)->resp;
-    inbound_store_write(&resp->in, pkt, ptr);
+    int ve = inbound_store_write(qp, &resp->in, pkt, ptr);
+    if (ve) {
+        refuse(qp, pkt, FAULT_ACCESS, ve);
+        return;
+    }
     executed(qp, pkt, 1, now);
     inbound_complete(qp, &resp->in, pkt);
 }
@@ -256,7 +261,7 @@ static void expected(struct qp *qp, const struct packet *pkt, uint64_t now) {
         execute_write(qp, pkt, ptr, now);
     else if (mask & OPC_READ)
         execute_read(qp, pkt, now);
-    else if ((uintptr_t)ptr % sizeof(uint64_t)) /* C9-90 */
+    else if (((uintptr_t)ptr | atmeth_va(pkt->bth + pkt->row->atomic_eth)) % sizeof(uint64_t)) /* C9-90 */
         refuse(qp, pkt, FAULT_RESOURCES, RNIC_VE_ATOMIC_ALIGN);
     else
         execute_atomic(qp, pkt, ptr, now);
@@ -389,9 +394,9 @@ static enum result write_read(struct qp *qp, struct tx *tx, struct resource *res
     if (out.row->aeth)
         put_aeth(qp, &out, AETH_ACK | credit_code(qp));
     out_headers(&out);
-    struct rnic_sge one = {(uintptr_t)ptr, n, res->rkey};
-    if (sge_gather(&qp->nic->mrs, pd, &one, 1, 0, out_payload(&out), n, &out.crc))
+    if (!ptr && n && mr_remote_load(&qp->nic->mrs, res->rkey, va, out_payload(&out), n))
         return FAILED;
+    out.crc = ptr && n ? crc32_copy(out.crc, out_payload(&out), ptr, n) : crc32_update(out.crc, out_payload(&out), n);
     out_close(qp, tx, &out);
     return SENT;
 }

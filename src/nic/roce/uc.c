@@ -131,10 +131,9 @@ static void execute(struct qp *qp, const struct packet *pkt) {
             fail_receive(qp, ve);
         else
             executed(qp, pkt);
-    } else if (inbound_access(qp, &uc->in, pkt, &ptr)) {
+    } else if (inbound_access(qp, &uc->in, pkt, &ptr) || inbound_store_write(qp, &uc->in, pkt, ptr)) {
         drop(qp, RNIC_CNT_drop_access);
     } else {
-        inbound_store_write(&uc->in, pkt, ptr);
         executed(qp, pkt);
     }
 }

@@ -161,7 +161,7 @@ cdef class QP(Poster):
         comp_cntr.need("attach_comp_cntr")
         err.text[0] = 0
         check(self.ops.attach_comp_cntr(self.p, comp_cntr.p, attr.op_mask, &err), "attach_comp_cntr", &err)
-        self.add_owner(comp_cntr)
+        self.hold(comp_cntr)
 
     def raw_stats(self):
         """The fields of struct rnic_qp_stats."""

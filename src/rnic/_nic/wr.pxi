@@ -32,7 +32,7 @@ cdef class SGE:
         if length > 0xFFFFFFFF:
             raise ValueError(f"{length} bytes: an SGE is shorter than 4 GiB")
         self.mr = mr
-        self.c.addr, self.c.length, self.c.lkey = mr.addr + <uint64_t>offset, length, mr.lkey
+        self.c.addr, self.c.length, self.c.lkey = mr.iova + <uint64_t>offset, length, mr.lkey
         return 0
 
     @property
