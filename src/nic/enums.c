@@ -51,6 +51,7 @@ const char *rnic_vendor_err_text(int err) { return row_of(vendor_errs, COUNT(ven
 #define EVENT_TYPE(n, v) {"event_type", #n, v},
 #define DEVICE_CAP(n, v) {"device_cap", #n, v},
 #define SRQ_ATTR_MASK(n, v) {"srq_attr_mask", #n, v},
+#define MW_TYPE(n, v) {"mw_type", #n, v},
 
 /* clang-format off */
 static const struct rnic_enum_row enum_rows[] = {
@@ -74,6 +75,7 @@ static const struct rnic_enum_row enum_rows[] = {
     RNIC_EVENT_TYPES(EVENT_TYPE)
     RNIC_DEVICE_CAPS(DEVICE_CAP)
     RNIC_SRQ_ATTR_MASKS(SRQ_ATTR_MASK)
+    RNIC_MW_TYPES(MW_TYPE)
 };
 /* clang-format on */
 

@@ -81,7 +81,10 @@
 
 #define RNIC_DEVICE_CAPS(X)                                                                                            \
     X(CURR_QP_STATE_MOD, 1 << 7) X(PORT_ACTIVE_EVENT, 1 << 10) X(SYS_IMAGE_GUID, 1 << 11) X(RC_RNR_NAK_GEN, 1 << 12)   \
-    X(SRQ_RESIZE, 1 << 13) X(N_NOTIFY_CQ, 1 << 14)
+    X(SRQ_RESIZE, 1 << 13) X(N_NOTIFY_CQ, 1 << 14) X(MEM_WINDOW, 1 << 17) X(MEM_WINDOW_TYPE_2A, 1 << 23)               \
+    X(MEM_WINDOW_TYPE_2B, 1 << 24)
+
+#define RNIC_MW_TYPES(X) X(TYPE_1, 1) X(TYPE_2, 2)
 
 /* Counters of a device and of a QP (struct rnic_counters): name, what it counts. */
 #define RNIC_COUNTERS(X)                                                                                               \
@@ -183,6 +186,8 @@ enum rnic_wc_flags { RNIC_WC_FLAGS(RNIC_ENUM_WCF) };
 enum rnic_event_type { RNIC_EVENT_TYPES(RNIC_ENUM_EVENT) };
 #define RNIC_ENUM_CAP(n, v) RNIC_DEVICE_##n = v,
 enum rnic_device_cap { RNIC_DEVICE_CAPS(RNIC_ENUM_CAP) };
+#define RNIC_ENUM_MW(n, v) RNIC_MW_##n = v,
+enum rnic_mw_type { RNIC_MW_TYPES(RNIC_ENUM_MW) };
 #define RNIC_ENUM_COUNTER(n, t) RNIC_CNT_##n,
 enum rnic_counter { RNIC_COUNTERS(RNIC_ENUM_COUNTER) RNIC_CNT_MAX };
 
@@ -210,7 +215,17 @@ enum rnic_counter { RNIC_COUNTERS(RNIC_ENUM_COUNTER) RNIC_CNT_MAX };
     X(SEQ_RETRY, "the peer kept reporting lost packets, retry_cnt times")                                              \
     X(RNR, "the peer had no receive posted, rnr_retry times")                                                          \
     X(FLUSHED, "the queue pair was in the error state")                                                                \
-    X(CQ_OVERRUN, "a completion queue was full")
+    X(CQ_OVERRUN, "a completion queue was full")                                                                       \
+    X(WINDOW_GONE, "no memory window has this rkey (any more)")                                                        \
+    X(WINDOW_FREE, "the memory window is not bound")                                                                   \
+    X(WINDOW_QP, "the memory window of type 2 was bound through another queue pair")                                   \
+    X(WINDOW_BOUND, "the memory window of type 2 is bound: invalidate it before it is bound again")                    \
+    X(WINDOW_TYPE, "a memory window of type 1 is not invalidated, but bound with length 0")                            \
+    X(BIND_REGION, "the memory region to bind to is not registered (any more)")                                        \
+    X(BIND_PD, "queue pair, memory window and memory region are not all of one protection domain")                     \
+    X(BIND_ACCESS, "the memory region lacks MW_BIND or, for a window that is written to, LOCAL_WRITE")                 \
+    X(BIND_BOUNDS, "the memory window reaches outside the memory region, or is of type 2 and empty")                   \
+    X(INVALIDATE_REGION, "the key is a memory region's, which is deregistered, not invalidated")
 #define RNIC_ENUM_VENDOR(n, t) RNIC_VE_##n,
 enum rnic_vendor_err { RNIC_VENDOR_ERRS(RNIC_ENUM_VENDOR) RNIC_VE_MAX };
 
@@ -312,6 +327,12 @@ struct rnic_mr {
     uint64_t length;
     uint32_t lkey, rkey;
 };
+struct rnic_mw {
+    struct rnic_context *ctx;
+    struct rnic_pd *pd;
+    uint32_t rkey; /* as the last bind that was posted makes it; the poster's, read by nobody else */
+    int type;      /* enum rnic_mw_type */
+};
 struct rnic_comp_channel {
     struct rnic_context *ctx;
     int fd; /* readable while completion events wait */
@@ -363,6 +384,18 @@ struct rnic_sge {
     uint32_t lkey;
 };
 
+struct rnic_mw_bind_info {
+    struct rnic_mr *mr;
+    uint64_t addr, length;
+    uint32_t mw_access_flags; /* enum rnic_access_flags */
+};
+
+struct rnic_mw_bind {
+    uint64_t wr_id;
+    uint32_t send_flags; /* enum rnic_send_flags */
+    struct rnic_mw_bind_info bind_info;
+};
+
 struct rnic_send_wr {
     uint64_t wr_id;
     struct rnic_send_wr *next;
@@ -388,6 +421,13 @@ struct rnic_send_wr {
             uint32_t remote_qpn, remote_qkey;
         } ud;
     } wr;
+    union {
+        struct {
+            struct rnic_mw *mw;
+            uint32_t rkey; /* the new one: its lower 8 bits are the poster's choice */
+            struct rnic_mw_bind_info bind_info;
+        } bind_mw;
+    };
 };
 
 struct rnic_recv_wr {
@@ -513,6 +553,13 @@ struct rnic_ops {
     int (*destroy_srq)(struct rnic_srq *srq, struct rnic_err *err);
     int (*post_srq_recv)(struct rnic_srq *srq, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
                          struct rnic_err *err);
+
+    int (*alloc_mw)(struct rnic_pd *pd, int type /* enum rnic_mw_type */, struct rnic_mw **mw, struct rnic_err *err);
+    int (*dealloc_mw)(struct rnic_mw *mw, struct rnic_err *err); /* bound or not */
+    /* Posts a bind of a window of type 1; mw->rkey is the key that it will have. */
+    int (*bind_mw)(struct rnic_qp *qp, struct rnic_mw *mw, const struct rnic_mw_bind *bind, struct rnic_err *err);
+    /* Not in libibverbs: what it is bound to now; info->mr is NULL: to nothing. */
+    int (*query_mw)(struct rnic_mw *mw, struct rnic_mw_bind_info *info, struct rnic_err *err);
 
     int (*create_ah)(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct rnic_ah **ah, struct rnic_err *err);
     int (*query_ah)(struct rnic_ah *ah, struct rnic_ah_attr *attr, struct rnic_err *err);

@@ -21,6 +21,7 @@ from rnic.enums import (
     GIDType,
     LinkLayer,
     MigState,
+    MWType,
     NodeType,
     PortState,
     QPAttrMask,
@@ -40,6 +41,7 @@ from rnic.verbs.context import AsyncEvent, Context, DeviceAttr, GIDEntry, PortAt
 from rnic.verbs.counters import Counters
 from rnic.verbs.device import Device, format_guid, get_device_list, open_device
 from rnic.verbs.faults import Faults, Lose
+from rnic.verbs.mw import MW, MWBind, MWBindInfo, inc_rkey
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, QPStats
 from rnic.verbs.srq import SRQ, SRQAttr, SRQInitAttr
@@ -75,6 +77,7 @@ __all__ = [
     # objects
     "PD",
     "MR",
+    "MW",
     "CompChannel",
     "CQ",
     "SRQ",
@@ -87,6 +90,9 @@ __all__ = [
     "QPStats",
     "SRQInitAttr",
     "SRQAttr",
+    "MWBind",
+    "MWBindInfo",
+    "inc_rkey",
     "AHAttr",
     "Route",
     "GID",
@@ -112,6 +118,7 @@ __all__ = [
     "GIDType",
     "LinkLayer",
     "MTU",
+    "MWType",
     "MigState",
     "NodeType",
     "PortState",

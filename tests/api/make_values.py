@@ -38,6 +38,7 @@ ENUMS = {
     "ibv_wc_flags": "IBV_WC_",
     "ibv_event_type": "IBV_EVENT_",
     "ibv_device_cap_flags": "IBV_DEVICE_",
+    "ibv_mw_type": "IBV_MW_",
 }
 # An enum without a name: its members by prefix.
 NAMELESS = {"link_layer": "IBV_LINK_LAYER_"}
@@ -54,6 +55,8 @@ STRUCTS = [
     "ibv_device_attr",
     "ibv_port_attr",
     "ibv_gid_entry",
+    "ibv_mw_bind_info",
+    "ibv_mw_bind",
 ]
 
 

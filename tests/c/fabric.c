@@ -435,9 +435,7 @@ void fabric_drop_cq(struct cq *cq) {
 struct mr *fabric_mr(struct node *node, struct pd *pd, void *addr, uint64_t length, uint32_t access) {
     struct mr *mr = calloc(1, sizeof *mr);
     mr->pub.pd = &pd->pub;
-    mr->pub.addr = addr;
-    mr->pub.length = length;
-    mr->access = access;
+    mr_place(mr, addr, length, access);
     mr->memfd = -1;
     CHECK_EQ(mr_insert(&node->nic.mrs, mr), 0);
     return mr;

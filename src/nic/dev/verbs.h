@@ -9,7 +9,7 @@
 
 #define MAX_QP (DEV_MAX_SLOTS * (int)QPN_INDICES / 2)
 #define MAX_QP_WR 32768
-#define MAX_SGE 32
+#define MAX_SGE SGE_MAX
 #define MAX_INLINE 4096
 #define MAX_SRQ 65536
 #define MAX_SRQ_WR 32768
@@ -27,6 +27,12 @@ int soft_reg_mr(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t access
                 struct rnic_err *err);
 int soft_alloc_mr(struct rnic_pd *pd, uint64_t length, uint32_t access, struct rnic_mr **mr, struct rnic_err *err);
 int soft_dereg_mr(struct rnic_mr *pub, struct rnic_err *err);
+
+/* verbs_mw.c */
+int soft_alloc_mw(struct rnic_pd *pd, int type, struct rnic_mw **out, struct rnic_err *err);
+int soft_dealloc_mw(struct rnic_mw *pub, struct rnic_err *err);
+int soft_bind_mw(struct rnic_qp *qp, struct rnic_mw *mw, const struct rnic_mw_bind *bind, struct rnic_err *err);
+int soft_query_mw(struct rnic_mw *mw, struct rnic_mw_bind_info *info, struct rnic_err *err);
 
 /* verbs_cq.c */
 int soft_create_comp_channel(struct rnic_context *ctx, struct rnic_comp_channel **out, struct rnic_err *err);

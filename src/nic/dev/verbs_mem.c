@@ -10,11 +10,12 @@
 
 #include "base/fail.h"
 #include "dev/verbs.h"
+#include "mem/mw.h"
 
 #define REMOTE_CHANGES (RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_ATOMIC)
 #define MR_ACCESS                                                                                                      \
     (RNIC_ACCESS_LOCAL_WRITE | RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_READ | RNIC_ACCESS_REMOTE_ATOMIC |        \
-     RNIC_ACCESS_RELAXED_ORDERING)
+     RNIC_ACCESS_RELAXED_ORDERING | RNIC_ACCESS_MW_BIND | RNIC_ACCESS_ZERO_BASED)
 
 int soft_alloc_pd(struct rnic_context *ctx, struct rnic_pd **out, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
@@ -39,15 +40,15 @@ int soft_dealloc_pd(struct rnic_pd *pub, struct rnic_err *err) {
     if (rc)
         return rc;
     dev_lock(dev);
-    int mrs = pd->mrs, qps = pd->qps, srqs = pd->srqs, ahs = pd->ahs;
-    if (!mrs && !qps && !srqs && !ahs)
+    int mrs = pd->mrs, qps = pd->qps, srqs = pd->srqs, ahs = pd->ahs, mws = pd->mws;
+    if (!mrs && !qps && !srqs && !ahs && !mws)
         dev->pds--;
     dev_unlock(dev);
-    if (mrs || qps || srqs || ahs)
+    if (mrs || qps || srqs || ahs || mws)
         return fail(err, -EBUSY,
-                    "the protection domain has %d memory regions, %d queue pairs, %d shared receive queues and %d "
-                    "address handles",
-                    mrs, qps, srqs, ahs);
+                    "the protection domain has %d memory regions, %d queue pairs, %d shared receive queues, %d "
+                    "address handles and %d memory windows",
+                    mrs, qps, srqs, ahs, mws);
     free(pd);
     return 0;
 }
@@ -85,8 +86,8 @@ static int enter_mr(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t ac
     struct mr *mr = calloc(1, sizeof *mr);
     if (!mr)
         return fail(err, -ENOMEM, "no memory");
-    mr->pub = (struct rnic_mr){.ctx = pd->ctx, .pd = pd, .addr = addr, .length = length};
-    mr->access = access;
+    mr->pub = (struct rnic_mr){.ctx = pd->ctx, .pd = pd};
+    mr_place(mr, addr, length, access);
     mr->memfd = memfd;
     dev_lock(dev);
     int rc = mr_insert(&dev->nic.mrs, mr);
@@ -155,9 +156,15 @@ int soft_dereg_mr(struct rnic_mr *pub, struct rnic_err *err) {
     if (rc)
         return rc;
     dev_lock(dev);
-    mr_remove(&dev->nic.mrs, mr);
-    ((struct pd *)pub->pd)->mrs--;
+    uint32_t window = mr->windows ? mr->windows->entry.pub.rkey : 0;
+    if (!window) {
+        mr_remove(&dev->nic.mrs, mr);
+        ((struct pd *)pub->pd)->mrs--;
+    }
     dev_unlock(dev);
+    if (window) /* IBA 11.2.8.5; man ibv_dereg_mr */
+        return fail(err, -EBUSY,
+                    "the memory window with rkey 0x%x is bound to it: unbind, invalidate or close it first", window);
     if (mr->memfd >= 0) {
         munmap(pub->addr, pub->length);
         close(mr->memfd);

@@ -180,6 +180,7 @@ static void leave_qp(struct dev *dev, struct qp *qp) {
     sched_settle(dev, qp);
     sched_forget(dev, qp);
     qp_forget_completions(qp);
+    mw_unbind_all(&qp->windows);
     if (dev->gsi == qp)
         dev->gsi = NULL;
     else

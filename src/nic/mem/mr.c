@@ -8,8 +8,7 @@
 #include "wire/icrc.h"
 
 int mr_table_init(struct mr_table *t) {
-    t->mask = 255;
-    t->count = 0;
+    *t = (struct mr_table){.mask = 255};
     t->bucket = calloc(t->mask + 1, sizeof *t->bucket);
     return t->bucket ? 0 : -ENOMEM;
 }
@@ -28,11 +27,11 @@ struct mr *mr_find(const struct mr_table *t, uint32_t key) {
     return mr;
 }
 
-static bool index_taken(const struct mr_table *t, uint32_t key) {
-    const struct mr *mr = t->bucket[bucket_of(t, key)];
+struct mr *mr_at(const struct mr_table *t, uint32_t key) {
+    struct mr *mr = t->bucket[bucket_of(t, key)];
     while (mr && mr->pub.lkey >> 8 != key >> 8)
         mr = mr->next;
-    return mr != NULL;
+    return mr;
 }
 
 static void push(struct mr_table *t, struct mr *mr) {
@@ -42,7 +41,7 @@ static void push(struct mr_table *t, struct mr *mr) {
 }
 
 static int grow(struct mr_table *t) {
-    struct mr_table wide = {.mask = t->mask * 2 + 1, .count = t->count};
+    struct mr_table wide = {.mask = t->mask * 2 + 1, .count = t->count, .windows = t->windows};
     wide.bucket = calloc((size_t)wide.mask + 1, sizeof *wide.bucket);
     if (!wide.bucket)
         return -ENOMEM;
@@ -59,13 +58,13 @@ static int grow(struct mr_table *t) {
 
 int mr_insert(struct mr_table *t, struct mr *mr) {
     uint32_t key;
-    if (t->count >= 1u << 22)
+    if (t->count - t->windows >= 1u << 22)
         return -ENOMEM;
     if (t->count > t->mask && grow(t))
         return -ENOMEM;
     do
         key = rng_secret();
-    while (key >> 8 == 0 || index_taken(t, key));
+    while (key >> 8 == 0 || mr_at(t, key));
     mr->pub.lkey = mr->pub.rkey = key;
     push(t, mr);
     t->count++;
@@ -80,10 +79,18 @@ void mr_remove(struct mr_table *t, struct mr *mr) {
     t->count--;
 }
 
-static bool in_range(const struct mr *mr, uint64_t addr, uint64_t length) {
-    uint64_t start = (uintptr_t)mr->pub.addr;
-    return addr >= start && length <= mr->pub.length && addr - start <= mr->pub.length - length;
+void mr_place(struct mr *mr, void *addr, uint64_t length, uint32_t access) {
+    mr->pub.addr = addr;
+    mr->pub.length = length;
+    mr->iova = access & RNIC_ACCESS_ZERO_BASED ? 0 : (uintptr_t)addr;
+    mr->access = access;
 }
+
+bool mr_in_range(const struct mr *mr, uint64_t addr, uint64_t length) {
+    return addr >= mr->iova && length <= mr->pub.length && addr - mr->iova <= mr->pub.length - length;
+}
+
+static uint8_t *bytes_at(const struct mr *mr, uint64_t addr) { return (uint8_t *)mr->pub.addr + (addr - mr->iova); }
 
 int mr_local(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, uint32_t access,
              uint8_t **ptr) {
@@ -94,9 +101,10 @@ int mr_local(const struct mr_table *t, const struct rnic_pd *pd, const struct rn
     if (!mr)
         return RNIC_VE_SGE_BAD_LKEY;
     if (mr->pub.pd != pd)
-        return RNIC_VE_SGE_PD;
-    if (!in_range(mr, sge->addr, sge->length))
+        return mr->window ? RNIC_VE_SGE_BAD_LKEY : RNIC_VE_SGE_PD;
+    if (!mr_in_range(mr, sge->addr, sge->length))
         return RNIC_VE_SGE_BOUNDS;
+    *ptr = bytes_at(mr, sge->addr);
     return access & ~mr->access ? RNIC_VE_SGE_ACCESS : 0;
 }
 
@@ -110,8 +118,9 @@ int mr_remote(const struct mr_table *t, const struct rnic_pd *pd, uint32_t key, 
         return RNIC_VE_RKEY_BAD;
     if (mr->pub.pd != pd)
         return RNIC_VE_RKEY_PD;
-    if (!in_range(mr, addr, length))
+    if (!mr_in_range(mr, addr, length))
         return RNIC_VE_RKEY_BOUNDS;
+    *ptr = bytes_at(mr, addr);
     return access & ~mr->access ? RNIC_VE_RKEY_ACCESS : 0;
 }
 
@@ -158,18 +167,20 @@ static struct rnic_sge walk_step(struct sge_walk *w, uint32_t n) {
     return part;
 }
 
+/* at: where the bytes of each part are, in the order in which walk_step() gives the parts. */
 static int walk_check(const struct mr_table *t, const struct rnic_pd *pd, struct sge_walk w, uint32_t n,
-                      uint32_t access) {
+                      uint32_t access, uint8_t **at) {
     while (n) {
         uint8_t *ptr;
-        uint32_t take = walk_step(&w, n).length;
-        if (!take)
+        struct rnic_sge part = walk_step(&w, n);
+        if (!part.length)
             return RNIC_VE_RECV_TOO_SMALL;
         /* The whole element must lie in its region, not only the part in hand (IBA 10.6.5). */
         int ve = mr_local(t, pd, w.sge, access, &ptr);
         if (ve)
             return ve;
-        n -= take;
+        *at++ = ptr + (part.addr - w.sge->addr);
+        n -= part.length;
     }
     return 0;
 }
@@ -177,15 +188,16 @@ static int walk_check(const struct mr_table *t, const struct rnic_pd *pd, struct
 int sge_gather(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,
                uint64_t offset, uint8_t *dst, uint32_t n, uint32_t *crc) {
     struct sge_walk w;
+    uint8_t *places[SGE_MAX], **at = places;
     walk_start(&w, sge, num_sge, offset);
-    int ve = walk_check(t, pd, w, n, 0);
+    int ve = walk_check(t, pd, w, n, 0, places);
     if (ve)
         return ve;
     while (n) {
-        struct rnic_sge part = walk_step(&w, n);
-        *crc = crc32_copy(*crc, dst, (const void *)(uintptr_t)part.addr, part.length);
-        dst += part.length;
-        n -= part.length;
+        uint32_t part = walk_step(&w, n).length;
+        *crc = crc32_copy(*crc, dst, *at++, part);
+        dst += part;
+        n -= part;
     }
     return 0;
 }
@@ -193,15 +205,16 @@ int sge_gather(const struct mr_table *t, const struct rnic_pd *pd, const struct 
 int sge_scatter(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,
                 uint64_t offset, const uint8_t *src, uint32_t n) {
     struct sge_walk w;
+    uint8_t *places[SGE_MAX], **at = places;
     walk_start(&w, sge, num_sge, offset);
-    int ve = walk_check(t, pd, w, n, RNIC_ACCESS_LOCAL_WRITE);
+    int ve = walk_check(t, pd, w, n, RNIC_ACCESS_LOCAL_WRITE, places);
     if (ve)
         return ve;
     while (n) {
-        struct rnic_sge part = walk_step(&w, n);
-        memcpy((void *)(uintptr_t)part.addr, src, part.length);
-        src += part.length;
-        n -= part.length;
+        uint32_t part = walk_step(&w, n).length;
+        memcpy(*at++, src, part);
+        src += part;
+        n -= part;
     }
     return 0;
 }

@@ -12,21 +12,27 @@
 #include "base/rng.h"
 #include "nic.h"
 
+#define SGE_MAX 32 /* elements of a scatter/gather list */
+
 struct pd {
     struct rnic_pd pub;
-    int mrs, qps, srqs, ahs; /* children */
+    int mrs, qps, srqs, ahs, mws; /* children */
 };
 
 struct mr {
     struct rnic_mr pub;
-    uint32_t access; /* enum rnic_access_flags */
-    int memfd;       /* of alloc_mr, else -1 */
-    struct mr *next; /* in its bucket */
+    uint64_t iova;      /* address of the first byte, as keys name it: where it is, or 0 with ZERO_BASED */
+    uint32_t access;    /* enum rnic_access_flags */
+    int memfd;          /* of alloc_mr, else -1 */
+    struct mr *next;    /* in its bucket */
+    struct mw *windows; /* bound to it */
+    struct mw *window;  /* whose entry this is (mem/mw.h), NULL: a region's */
 };
 
 struct mr_table {
     struct mr **bucket;
     uint32_t mask, count;
+    uint32_t windows; /* of count */
 };
 
 int mr_table_init(struct mr_table *t);
@@ -35,6 +41,10 @@ void mr_table_free(struct mr_table *t);
 int mr_insert(struct mr_table *t, struct mr *mr);
 void mr_remove(struct mr_table *t, struct mr *mr);
 struct mr *mr_find(const struct mr_table *t, uint32_t key);
+struct mr *mr_at(const struct mr_table *t, uint32_t key); /* whatever the key's tag */
+/* Where the bytes are, and what may be done to them. */
+void mr_place(struct mr *mr, void *addr, uint64_t length, uint32_t access);
+bool mr_in_range(const struct mr *mr, uint64_t addr, uint64_t length);
 
 /* Checks [addr, addr + length) under key for pd and access; *ptr: where the bytes are. 0 or an enum rnic_vendor_err of
  * the SGE_ family (mr_local) or the RKEY_ family (mr_remote).  A range of 0 bytes needs no key (IBA C9-88, C10-74). */

@@ -8,7 +8,7 @@
 #ifndef RNIC_QP_QP_H
 #define RNIC_QP_QP_H
 
-#include "mem/mr.h"
+#include "mem/mw.h"
 #include "queue/cq.h"
 #include "queue/srq.h"
 #include "queue/wq.h"
@@ -62,13 +62,14 @@ struct qp {
     struct rnic_qp_attr attr; /* as set; states and cap kept elsewhere */
     uint32_t attr_set;        /* mask of what has been set since RESET */
     bool sq_sig_all;
-    bool sq_draining; /* SQD: messages under way are not finished yet */
-    int groups;       /* multicast groups that it is attached to */
-    bool last_wqe;    /* QP_REQ_ERR, QP_ACCESS_ERR or QP_FATAL has been raised */
-    struct wq sq, rq; /* with a shared receive queue, rq holds the one receive that a message has taken from it */
-    struct srq *srq;  /* or NULL */
-    struct flow flow; /* to the peer */
-    struct flow from; /* and from it: the source port is that of its last packet */
+    bool sq_draining;   /* SQD: messages under way are not finished yet */
+    int groups;         /* multicast groups that it is attached to */
+    bool last_wqe;      /* QP_REQ_ERR, QP_ACCESS_ERR or QP_FATAL has been raised */
+    struct wq sq, rq;   /* with a shared receive queue, rq holds the one receive that a message has taken from it */
+    struct srq *srq;    /* or NULL */
+    struct mw *windows; /* of type 2, bound through it */
+    struct flow flow;   /* to the peer */
+    struct flow from;   /* and from it: the source port is that of its last packet */
     struct rnic_counters counters;
 
     /* The device's scheduling; not for engines. */
@@ -100,6 +101,13 @@ int qp_av_check(const struct rnic_ah_attr *av, struct rnic_err *err);
 void qp_attr_apply(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask);
 /* What a transition does beside its attributes, which are in force already (IBA 10.3.1). 0, -ENOMEM: nothing changed */
 int qp_transition(struct qp *qp, int to);
+
+/* Key, bounds and rights of memory that the peer asks for: 0, or enum rnic_vendor_err. *ptr: where the bytes are. */
+static inline int qp_remote(const struct qp *qp, uint32_t key, uint64_t addr, uint64_t length, uint32_t access,
+                            uint8_t **ptr) {
+    int ve = mr_remote(&qp->nic->mrs, qp->pub.pd, key, addr, length, access, ptr);
+    return ve == RNIC_VE_RKEY_PD ? mw_remote(&qp->nic->mrs, &qp->pub, key, addr, length, access, ptr) : ve;
+}
 
 /* Is there a receive, at rq's tail? With a shared receive queue a message takes its oldest one. */
 bool qp_takes_shared(struct qp *qp);

@@ -13,6 +13,7 @@
 #include "roce/inbound.h"
 #include "roce/message.h"
 #include "wire/bth.h"
+#include "wire/icrc.h"
 
 /* What a fault does (IBA table 58): answer, status of the receive under way (0: none, it is flushed), event. */
 static const struct {
@@ -25,6 +26,7 @@ static const struct {
     [FAULT_TOO_LONG] = {AETH_NAK_INVALID_REQUEST, RNIC_WC_LOC_LEN_ERR, -1},
     [FAULT_ACCESS] = {AETH_NAK_REMOTE_ACCESS, RNIC_WC_LOC_ACCESS_ERR, RNIC_EVENT_QP_ACCESS_ERR},
     [FAULT_LOCAL] = {AETH_NAK_REMOTE_OPERATIONAL, RNIC_WC_LOC_PROT_ERR, -1},
+    [FAULT_INVALIDATE] = {AETH_NAK_REMOTE_ACCESS, RNIC_WC_REM_INV_REQ_ERR, RNIC_EVENT_QP_ACCESS_ERR},
 };
 
 int resp_init(struct qp *qp) {
@@ -129,13 +131,29 @@ static void executed(struct qp *qp, const struct packet *pkt, uint32_t psns, uin
         want_ack(resp, ACK_UNASKED, now);
 }
 
+/* The window that the last packet of a SEND with invalidate unbinds; NULL and *ve 0: of another packet, none. */
+static struct mw *window_of(struct qp *qp, const struct packet *pkt, int *ve) {
+    *ve = 0;
+    if (!(pkt->row->mask & OPC_INV))
+        return NULL;
+    return mw_invalidable(&qp->nic->mrs, &qp->pub, ieth_rkey(pkt->bth + pkt->row->ieth), ve);
+}
+
 static void execute_send(struct qp *qp, const struct packet *pkt, uint64_t now) {
     struct responder *resp = &rc_of(qp)->resp;
-    int ve = inbound_store_send(qp, &resp->in, pkt);
+    int ve;
+    struct mw *mw = window_of(qp, pkt, &ve);
+    if (ve) {
+        refuse(qp, pkt, FAULT_INVALIDATE, ve);
+        return;
+    }
+    ve = inbound_store_send(qp, &resp->in, pkt);
     if (ve) {
         refuse(qp, pkt, FAULT_LOCAL, ve);
         return;
     }
+    if (mw)
+        mw_unbind(mw);
     executed(qp, pkt, 1, now);
     inbound_complete(qp, &resp->in, pkt);
 }
@@ -356,16 +374,15 @@ static enum result write_read(struct qp *qp, struct tx *tx, struct resource *res
     uint64_t va = res->va + (uint64_t)res->cur * rc->mtu;
     uint8_t *ptr;
     struct out out;
-    if (mr_remote(&qp->nic->mrs, qp->pub.pd, res->rkey, va, n, RNIC_ACCESS_REMOTE_READ, &ptr))
+    if (qp_remote(qp, res->rkey, va, n, RNIC_ACCESS_REMOTE_READ, &ptr))
         return FAILED;
     if (!out_open(qp, tx, &out, read_opcode(res), n, psn_add(res->first_psn, (int32_t)res->cur), false, false))
         return SINK_FULL;
     if (out.row->aeth)
         put_aeth(qp, &out, AETH_ACK | credit_code(qp));
     out_headers(&out);
-    struct rnic_sge one = {(uintptr_t)ptr, n, res->rkey};
-    if (sge_gather(&qp->nic->mrs, qp->pub.pd, &one, 1, 0, out_payload(&out), n, &out.crc))
-        return FAILED;
+    if (n)
+        out.crc = crc32_copy(out.crc, out_payload(&out), ptr, n);
     out_close(qp, tx, &out);
     return SENT;
 }

@@ -17,7 +17,8 @@ cdef class MR(Handle):
     cdef int views              # memoryviews of this MR
     cdef object last_buf        # weak reference to the memoryview that .buf gave out
     cdef readonly PD pd         #: The protection domain.
-    cdef readonly uint64_t addr    #: Address of the first byte, as work requests name it.
+    cdef readonly uint64_t addr    #: Address of the first byte.
+    cdef readonly uint64_t iova    #: The same as work requests name it, here and at peers: 0 with ZERO_BASED.
     cdef readonly uint64_t length  #: Number of bytes.
     cdef readonly uint32_t lkey    #: The key for SGEs of this side.
     cdef readonly uint32_t rkey    #: The key to give to peers.
@@ -42,7 +43,7 @@ cdef class MR(Handle):
         cdef rnic_err err
         err.text[0] = 0
         check(pd.ops.reg_mr(pd.p, addr, length, access, &self.p, &err), "reg_mr", &err)
-        self.start(pd)
+        self.start(pd, access)
         return 0
 
     cdef int allocate(self, PD pd, uint64_t nbytes, uint32_t access) except -1:
@@ -50,12 +51,13 @@ cdef class MR(Handle):
         err.text[0] = 0
         check(pd.ops.alloc_mr(pd.p, nbytes, access, &self.p, &err), "alloc_mr", &err)
         self.own = True
-        self.start(pd)
+        self.start(pd, access)
         return 0
 
-    cdef void start(self, PD pd):
+    cdef void start(self, PD pd, uint32_t access):
         self.pd = pd
         self.addr, self.length = <uintptr_t>self.p.addr, self.p.length
+        self.iova = 0 if access & RNIC_ACCESS_ZERO_BASED else self.addr
         self.lkey, self.rkey = self.p.lkey, self.p.rkey
         self.attach(pd.ctx, (pd, pd.ctx), "dereg_mr")
 
@@ -74,6 +76,12 @@ cdef class MR(Handle):
         if rc >= 0:
             self.release_export()
         return rc
+
+    cdef void prune(self):
+        for ref in list(self.users.values()):
+            window = ref()
+            if isinstance(window, MW):
+                (<MW>window).let_go(self)
 
     cdef void release_export(self):
         if self.exported and not self.views:

@@ -20,6 +20,7 @@ cdef extern from "nic.h" nogil:
         RNIC_WR_ATOMIC_CMP_AND_SWP
         RNIC_WR_ATOMIC_FETCH_AND_ADD
         RNIC_WR_LOCAL_INV
+        RNIC_WR_BIND_MW
         RNIC_WR_SEND
         RNIC_WR_SEND_WITH_IMM
         RNIC_WR_SEND_WITH_INV
@@ -30,6 +31,7 @@ cdef extern from "nic.h" nogil:
         RNIC_ACCESS_LOCAL_WRITE
         RNIC_ACCESS_REMOTE_WRITE
         RNIC_ACCESS_REMOTE_ATOMIC
+        RNIC_ACCESS_ZERO_BASED
 
     struct rnic_err:
         char text[256]
@@ -110,6 +112,20 @@ cdef extern from "nic.h" nogil:
         uint64_t length
         uint32_t lkey, rkey
 
+    struct rnic_mw:
+        uint32_t rkey
+        int type
+
+    struct rnic_mw_bind_info:
+        rnic_mr *mr
+        uint64_t addr, length
+        uint32_t mw_access_flags
+
+    struct rnic_mw_bind:
+        uint64_t wr_id
+        uint32_t send_flags
+        rnic_mw_bind_info bind_info
+
     struct rnic_comp_channel:
         int fd
 
@@ -165,6 +181,11 @@ cdef extern from "nic.h" nogil:
         rnic_wr_atomic atomic
         rnic_wr_ud ud
 
+    struct rnic_wr_bind_mw:
+        rnic_mw *mw
+        uint32_t rkey
+        rnic_mw_bind_info bind_info
+
     struct rnic_send_wr:
         uint64_t wr_id
         rnic_send_wr *next
@@ -175,6 +196,7 @@ cdef extern from "nic.h" nogil:
         uint32_t imm_data
         uint32_t invalidate_rkey
         rnic_wr_arm wr
+        rnic_wr_bind_mw bind_mw
 
     struct rnic_recv_wr:
         uint64_t wr_id
@@ -266,6 +288,11 @@ cdef extern from "nic.h" nogil:
         int (*query_srq)(rnic_srq *, rnic_srq_attr *, rnic_err *) noexcept nogil
         int (*destroy_srq)(rnic_srq *, rnic_err *) noexcept nogil
         int (*post_srq_recv)(rnic_srq *, const rnic_recv_wr *, const rnic_recv_wr **, rnic_err *) noexcept nogil
+
+        int (*alloc_mw)(rnic_pd *, int, rnic_mw **, rnic_err *) noexcept nogil
+        int (*dealloc_mw)(rnic_mw *, rnic_err *) noexcept nogil
+        int (*bind_mw)(rnic_qp *, rnic_mw *, const rnic_mw_bind *, rnic_err *) noexcept nogil
+        int (*query_mw)(rnic_mw *, rnic_mw_bind_info *, rnic_err *) noexcept nogil
 
         int (*create_ah)(rnic_pd *, const rnic_ah_attr *, rnic_ah **, rnic_err *) noexcept nogil
         int (*query_ah)(rnic_ah *, rnic_ah_attr *, rnic_err *) noexcept nogil

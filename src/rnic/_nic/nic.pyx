@@ -24,7 +24,7 @@ import warnings
 import weakref
 from time import monotonic
 
-from rnic.enums import QPState, QPType, SendFlags, WCFlags, WCOpcode, WCStatus, WROpcode
+from rnic.enums import MWType, QPState, QPType, SendFlags, WCFlags, WCOpcode, WCStatus, WROpcode
 from rnic.errors import PostError, VerbsError, explain_completion
 
 cdef extern from "<arpa/inet.h>" nogil:
@@ -53,6 +53,7 @@ include "event.pxi"
 include "cq.pxi"
 include "ah.pxi"
 include "listener.pxi"
+include "mw.pxi"
 include "wr.pxi"
 include "wc.pxi"
 include "post.pxi"
