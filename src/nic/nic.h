@@ -558,7 +558,7 @@ struct rnic_ops {
     int (*dealloc_mw)(struct rnic_mw *mw, struct rnic_err *err); /* bound or not */
     /* Posts a bind of a window of type 1; mw->rkey is the key that it will have. */
     int (*bind_mw)(struct rnic_qp *qp, struct rnic_mw *mw, const struct rnic_mw_bind *bind, struct rnic_err *err);
-    /* Not in libibverbs: what it is bound to now; info->mr is NULL: to nothing. */
+    /* What it is bound to now; info->mr is NULL: to nothing (IBA 11.2.8.10; libibverbs lacks it). */
     int (*query_mw)(struct rnic_mw *mw, struct rnic_mw_bind_info *info, struct rnic_err *err);
 
     int (*create_ah)(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct rnic_ah **ah, struct rnic_err *err);

@@ -466,6 +466,47 @@ static void everything_has_its_turn(void) {
     scene_close();
 }
 
+/* A READ is answered after what follows it has been executed, unless that is fenced (IBA 10.8.3.3). */
+static void a_fenced_invalidation_waits_for_the_read_before_it(void) {
+    OPEN(TYPE_2, .mtu = RNIC_MTU_256, .lazy = 1, .budget = 1, .pause = 10 * US);
+    bound(RNIC_ACCESS_REMOTE_READ);
+    fill(p.b.mem + AT, LONG, 4);
+    post_recv(&p.b, 1, 8192, 4096);
+    post(&p.a, (struct rnic_send_wr){.wr_id = 2,
+                                     .opcode = RNIC_WR_RDMA_READ,
+                                     SIGNALED,
+                                     SGL(SGE(&p.a, 0, LONG)),
+                                     .wr.rdma = {va_of(AT), window.pub.rkey}});
+    struct rnic_send_wr wr = invalidate_wr(3, RNIC_WR_SEND_WITH_INV, window.pub.rkey);
+    wr.send_flags |= RNIC_SEND_FENCE;
+    post(&p.a, wr);
+    fabric_settle(&p.f);
+    WANT(p.a.send_cq, 2, SUCCESS);
+    WANT(p.a.send_cq, 3, SUCCESS);
+    CHECK(filled(p.a.mem, LONG, 4));
+    CHECK_EQ(WANT(p.b.recv_cq, 1, SUCCESS).byte_len, 0);
+    CHECK(!window.mr);
+    scene_close();
+}
+
+/* A window that goes while READ responses are under way ends them with an access error. */
+static void a_read_through_a_window_that_goes_is_refused(void) {
+    OPEN(TYPE_2, .mtu = RNIC_MTU_256, .budget = 1, .pause = 10 * US);
+    bound(RNIC_ACCESS_REMOTE_READ);
+    post(&p.a, (struct rnic_send_wr){.wr_id = 1,
+                                     .opcode = RNIC_WR_RDMA_READ,
+                                     SIGNALED,
+                                     SGL(SGE(&p.a, 0, LONG)),
+                                     .wr.rdma = {va_of(AT), window.pub.rkey}});
+    for (int i = 0; i < 1000 && !fabric_count(&p.f, p.b.node, 0, ROCE_RC_READ_RESP_FIRST); i++)
+        fabric_run(&p.f, p.f.now + US);
+    mw_unbind(&window);
+    fabric_settle(&p.f);
+    WANT_FAILURE(p.a.send_cq, 1, REM_ACCESS_ERR, NAK_ACCESS);
+    CHECK_EQ(take_event(&p.b), RNIC_EVENT_QP_ACCESS_ERR);
+    scene_close();
+}
+
 /* Local requests complete in their place among those that wait for answers, signaled or not. */
 static void local_requests_complete_in_order(void) {
     OPEN(TYPE_2, .mtu = RNIC_MTU_256, .bytes = 1 << 17);
@@ -636,6 +677,8 @@ int main(void) {
     RUN(a_send_with_invalidate_waits_for_a_receive);
     RUN(a_duplicate_does_not_invalidate_again);
     RUN(everything_has_its_turn);
+    RUN(a_fenced_invalidation_waits_for_the_read_before_it);
+    RUN(a_read_through_a_window_that_goes_is_refused);
     RUN(local_requests_complete_in_order);
     RUN(a_local_request_behind_a_silent_one_completes_soon);
     RUN(unreliable_connections_bind_too);

@@ -288,6 +288,8 @@ static void change_extended(struct forged *f, const struct qp *qp, const struct 
         change_atomic(f->bytes + row->atomic_eth, g, d);
     if (row->aeth)
         set_aeth(f, (uint8_t)dice_bits(d, 1), (uint32_t)dice_bits(d, 3));
+    if (row->ieth)
+        ieth_set_rkey(f->bytes + row->ieth, edge_rkey(g, ieth_rkey(f->bytes + row->ieth), d));
 }
 
 /* The length of the packet; the headers say nothing about it. */

@@ -433,9 +433,7 @@ def test_a_queue_pair_that_closes_unbinds_its_type_2_windows(scene: Scene) -> No
     with scene.a.pd.create_qp(init[0]) as ours, scene.b.pd.create_qp(init[1]) as theirs:
         connect(ours, theirs, Options())
         info = MWBindInfo(mr, mr.addr, 64, REMOTE)
-        theirs.post_send(
-            SendWR(1, WROpcode.BIND_MW, SIGNALED, mw=mw, rkey=inc_rkey(mw.rkey), bind_info=info)
-        )
+        theirs.post_send(SendWR(1, WROpcode.BIND_MW, SIGNALED, mw=mw, rkey=inc_rkey(mw.rkey), bind_info=info))
         scene.b.wait_ok()
         assert mw.query() == info
     assert mw.query() == MWBindInfo()

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory windows (IBA 11.2.9; man ibv_alloc_mw, ibv_bind_mw).
+ * Memory windows (IBA 11.2.8; man ibv_alloc_mw, ibv_bind_mw).
  */
 #include <errno.h>
 #include <stdlib.h>

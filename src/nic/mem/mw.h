@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory windows (IBA 10.6.7, 11.2.9): keys for a part of a memory region, which come and go by work requests.
+ * Memory windows (IBA 10.6.7, 11.2.8): keys for a part of a memory region, which come and go by work requests.
  *
  * A window's key stands in the table of the regions' keys, as an entry that belongs to no protection domain: no
  * region's check takes it, so that windows cost regions nothing.  Type 1 is for all queue pairs of its protection domain,

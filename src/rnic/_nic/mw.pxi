@@ -10,11 +10,11 @@ cdef class MW(Handle):
     cdef MR latest              # the region of the last bind that was posted
     cdef readonly PD pd         #: The protection domain.
 
-    def __cinit__(self, PD pd not None, int type):
+    def __cinit__(self, PD pd not None, int mw_type):
         cdef rnic_err err
         pd.need("alloc_mw")
         err.text[0] = 0
-        check(pd.ops.alloc_mw(pd.p, type, &self.p, &err), "alloc_mw", &err)
+        check(pd.ops.alloc_mw(pd.p, mw_type, &self.p, &err), "alloc_mw", &err)
         self.pd = pd
         self.attach(pd.ctx, (pd, pd.ctx), "dealloc_mw")
 

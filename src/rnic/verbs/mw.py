@@ -46,13 +46,14 @@ class MWBind:
 class MW(nic.MW):
     """A memory window: a key for a part of a memory region (IBA 10.6.7; ibv_alloc_mw(3)).
 
-    PD.alloc_mw() makes it; close() unbinds it.  Of type 1, QP.bind_mw() binds it, again and again, and every queue
-    pair of the protection domain may be asked for its bytes.  Of type 2 (2B), a BIND_MW work request binds it, for the
-    one queue pair that it was posted to; it must be invalidated, by LOCAL_INV or the peer's SEND_WITH_INV, before it is
-    bound again.  A queue pair that is reset or closed leaves its windows of type 2 unbound.
+    PD.alloc_mw() makes it; close() unbinds it.  Of type 1, QP.bind_mw() binds it, again and again, and every
+    queue pair of the protection domain may be asked for its bytes.  Of type 2 (2B), a BIND_MW work request
+    binds it, for the one queue pair that it was posted to; it must be invalidated, by LOCAL_INV or the peer's
+    SEND_WITH_INV, before it is bound again.  A queue pair that is reset or closed leaves its windows of type
+    2 unbound.  A SEND_WITH_INV that follows a READ through the window needs FENCE (IBA 10.8.3.3).
 
-    A region is in use while a window is bound to it.  A window holds the region of its last bind until it is closed
-    or bound elsewhere.
+    A region is in use while a window is bound to it.  A window holds the region of its last bind until it is
+    closed or bound elsewhere.
     """
 
     __slots__ = ()
@@ -62,6 +63,6 @@ class MW(nic.MW):
         qp.bind_mw(self, mw_bind)
 
     def query(self) -> MWBindInfo:
-        """What it is bound to now; mr is None when it is not bound. Not in libibverbs."""
+        """What it is bound to now; mr is None when it is not bound (IBA 11.2.8.10; libibverbs lacks it)."""
         mr, addr, length, flags = self.raw_query()
         return MWBindInfo(mr, addr, length, AccessFlags(flags))

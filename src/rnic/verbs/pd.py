@@ -39,8 +39,10 @@ class PD(nic.PD):
 
         The buffer stays exported, so it cannot be resized, until the MR is closed; a read-only one can be
         registered without LOCAL_WRITE, REMOTE_WRITE and REMOTE_ATOMIC.  That bytes at an address stay there
-        is the caller's word.  The memory is not pinned: software needs no physical addresses.  With ZERO_BASED,
-        work requests and peers name the bytes from 0 on (MR.iova); with MW_BIND, memory windows can be bound.
+        is the caller's word.  The memory is not pinned: software needs no physical addresses.
+
+        With ZERO_BASED, work requests and peers name the bytes from 0 on (MR.iova); with MW_BIND, memory
+        windows can be bound to it, and while one is, close() raises EBUSY.
 
         Raises VerbsError: EINVAL for remote write or atomic access without LOCAL_WRITE (IBA 10.6.3.1).
         """
@@ -52,11 +54,11 @@ class PD(nic.PD):
             raise TypeError("reg_mr takes a buffer, or addr and length")
         return self.reg_addr(addr, length, access)
 
-    def alloc_mw(self, type: MWType | int) -> MW:
-        """A new memory window, not bound (IBA 11.2.9.1; ibv_alloc_mw(3)): TYPE_1 for QP.bind_mw(), TYPE_2 for
+    def alloc_mw(self, mw_type: MWType | int) -> MW:
+        """A new memory window, not bound (IBA 11.2.8.9; ibv_alloc_mw(3)): TYPE_1 for QP.bind_mw(), TYPE_2 for
         BIND_MW work requests.
         """
-        return MW(self, type)
+        return MW(self, mw_type)
 
     def create_srq(self, init_attr: SRQInitAttr = _SHARED) -> SRQ:
         """A new shared receive queue (ibv_create_srq(3)); SRQ.query() tells what was granted.

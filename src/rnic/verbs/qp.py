@@ -230,7 +230,7 @@ class QP(nic.QP):
         self.raw_modify(attr.as_struct(), mask)
 
     def bind_mw(self, mw: nic.MW, mw_bind: MWBind) -> None:
-        """Post a bind of a memory window of type 1 (IBA 11.2.9.3; ibv_bind_mw(3)); of length 0: it is unbound.
+        """Post a bind of a memory window of type 1 (IBA 11.2.8.11; ibv_bind_mw(3)); length 0 unbinds it.
 
         Returns at once: mw.rkey is the new key already, and valid when the bind has completed, at send_cq if
         it is SIGNALED.  A region that does not take the window completes it with MW_BIND_ERR, and the queue
