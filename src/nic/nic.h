@@ -326,6 +326,7 @@ struct rnic_mr {
     void *addr;
     uint64_t length;
     uint32_t lkey, rkey;
+    uint64_t iova; /* of the first byte, as requests name it: addr, or 0 with ZERO_BASED */
 };
 struct rnic_mw {
     struct rnic_context *ctx;

@@ -182,7 +182,7 @@ static int mr_new(struct rnic_pd *pd, void *addr, uint64_t length, void *own, st
     struct mr *mr = make(pd->ctx, sizeof(*mr));
     uint32_t key = ++rec(pd->ctx)->next_number;
 
-    mr->pub = (struct rnic_mr){pd->ctx, pd, addr, length, key << 8, key << 8 | 1};
+    mr->pub = (struct rnic_mr){pd->ctx, pd, addr, length, key << 8, key << 8 | 1, (uintptr_t)addr};
     mr->own = own;
     *out = &mr->pub;
     return 0;

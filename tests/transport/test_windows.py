@@ -212,6 +212,29 @@ def test_the_peer_invalidates_what_it_was_shown(scene: Scene) -> None:
     assert scene.ask(WROpcode.RDMA_WRITE, scene.region.addr + AT, key, 4).status is WCStatus.REM_ACCESS_ERR
 
 
+def test_a_shared_queue_takes_it_too_and_inline(scene: Scene) -> None:
+    with scene.b.pd.create_srq() as srq:
+        init = [QPInitAttr(scene.a.cq, scene.a.cq), QPInitAttr(scene.b.cq, scene.b.cq, srq=srq)]
+        with scene.a.pd.create_qp(init[0]) as ours, scene.b.pd.create_qp(init[1]) as theirs:
+            connect(ours, theirs, Options())
+            mw = scene.window(MWType.TYPE_2)
+            key = inc_rkey(mw.rkey)
+            bind = SendWR(7, WROpcode.BIND_MW, SIGNALED, mw=mw, rkey=key, bind_info=scene.info())
+            theirs.post_send(bind)
+            scene.b.wait_ok()
+            srq.post_recv(RecvWR(8, [SGE(scene.region, 0, 100)]))
+            scene.source.buf[:6] = b"inline"
+            sge = SGE(scene.source, 0, 6)
+            inv = SendWR(9, WROpcode.SEND_WITH_INV, SIGNALED | SendFlags.INLINE, [sge], invalidate_rkey=key)
+            ours.post_send(inv)
+            scene.source.buf[:6] = b"gone!!"
+            scene.a.wait_ok()
+            (wc,) = scene.b.wait_ok()
+            assert (wc.wr_id, wc.invalidated_rkey, wc.byte_len) == (8, key, 6)
+            assert bytes(scene.region.buf[:6]) == b"inline"
+            assert mw.query().mr is None
+
+
 def test_a_window_that_is_invalidated_here_lets_nothing_through(scene: Scene) -> None:
     mw = scene.bound(MWType.TYPE_2)
     wc = scene.local_inv(mw.rkey)

@@ -75,7 +75,7 @@ int soft_query_mw(struct rnic_mw *pub, struct rnic_mw_bind_info *info, struct rn
         return rc;
     dev_lock(dev);
     *info = (struct rnic_mw_bind_info){.mr = mw->mr ? &mw->mr->pub : NULL,
-                                       .addr = mw->entry.iova,
+                                       .addr = mw->entry.pub.iova,
                                        .length = mw->entry.pub.length,
                                        .mw_access_flags = mw->entry.access};
     dev_unlock(dev);

@@ -82,15 +82,16 @@ void mr_remove(struct mr_table *t, struct mr *mr) {
 void mr_place(struct mr *mr, void *addr, uint64_t length, uint32_t access) {
     mr->pub.addr = addr;
     mr->pub.length = length;
-    mr->iova = access & RNIC_ACCESS_ZERO_BASED ? 0 : (uintptr_t)addr;
+    mr->pub.iova = access & RNIC_ACCESS_ZERO_BASED ? 0 : (uintptr_t)addr;
+    mr->shift = (uintptr_t)addr - mr->pub.iova;
     mr->access = access;
 }
 
 bool mr_in_range(const struct mr *mr, uint64_t addr, uint64_t length) {
-    return addr >= mr->iova && length <= mr->pub.length && addr - mr->iova <= mr->pub.length - length;
+    return addr >= mr->pub.iova && length <= mr->pub.length && addr - mr->pub.iova <= mr->pub.length - length;
 }
 
-static uint8_t *bytes_at(const struct mr *mr, uint64_t addr) { return (uint8_t *)mr->pub.addr + (addr - mr->iova); }
+static uint8_t *bytes_at(const struct mr *mr, uint64_t addr) { return (uint8_t *)(uintptr_t)(addr + mr->shift); }
 
 int mr_local(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, uint32_t access,
              uint8_t **ptr) {

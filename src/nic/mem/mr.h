@@ -21,8 +21,8 @@ struct pd {
 
 struct mr {
     struct rnic_mr pub;
-    uint64_t iova;      /* address of the first byte, as keys name it: where it is, or 0 with ZERO_BASED */
     uint32_t access;    /* enum rnic_access_flags */
+    uint64_t shift;     /* what a request names + shift is where the byte lies; wraps around */
     int memfd;          /* of alloc_mr, else -1 */
     struct mr *next;    /* in its bucket */
     struct mw *windows; /* bound to it */

@@ -23,6 +23,8 @@ static void leave(struct mw *mw, enum mw_list which) {
         next->link[which].at = mw->link[which].at;
 }
 
+static bool same_pd(const struct rnic_pd *a, const struct rnic_pd *b) { return a == b; }
+
 /* ---------------------------------------------------------------- the object */
 
 int mw_insert(struct mr_table *t, struct mw *mw) {
@@ -30,6 +32,7 @@ int mw_insert(struct mr_table *t, struct mw *mw) {
         return -ENOMEM;
     t->windows++;
     mw->entry.window = mw;
+    mw->entry.pub.pd = &mw->nobodys;
     int rc = mr_insert(t, &mw->entry);
     if (rc)
         t->windows--;
@@ -65,7 +68,7 @@ void mw_unbind_all(struct mw **list) {
 static int check_region(const struct mr *mr, const struct mw *mw, const struct mw_binding *b) {
     if (!mr || mr->window)
         return RNIC_VE_BIND_REGION;
-    if (mr->pub.pd != mw->pub.pd) /* C10-72 */
+    if (!same_pd(mr->pub.pd, mw->pub.pd)) /* C10-72 */
         return RNIC_VE_BIND_PD;
     if (!(mr->access & RNIC_ACCESS_MW_BIND)) /* C10-73 */
         return RNIC_VE_BIND_ACCESS;
@@ -78,7 +81,7 @@ static int check_region(const struct mr *mr, const struct mw *mw, const struct m
 static int check_window(const struct mw *mw, const struct rnic_qp *qp, const struct mw_binding *b) {
     if (!mw)
         return RNIC_VE_WINDOW_GONE;
-    if (mw->pub.pd != qp->pd)
+    if (!same_pd(mw->pub.pd, qp->pd))
         return RNIC_VE_BIND_PD;
     if (mw->pub.type == RNIC_MW_TYPE_1)
         return 0;
@@ -87,10 +90,13 @@ static int check_window(const struct mw *mw, const struct rnic_qp *qp, const str
     return b->length ? 0 : RNIC_VE_BIND_BOUNDS;
 }
 
+/* The window's entry is the region as far as the window shows it. */
 static void show(struct mw *mw, struct mr *mr, const struct mw_binding *b) {
-    mr_place(&mw->entry, (uint8_t *)mr->pub.addr + (b->addr - mr->iova), b->length, b->access);
-    if (!(b->access & RNIC_ACCESS_ZERO_BASED))
-        mw->entry.iova = b->addr;
+    struct mr *entry = &mw->entry;
+    entry->pub.iova = b->access & RNIC_ACCESS_ZERO_BASED ? 0 : b->addr;
+    entry->pub.length = b->length;
+    entry->access = b->access;
+    entry->shift = mr->shift + b->addr - entry->pub.iova;
     mw->mr = mr;
     enter(&mr->windows, mw, OF_REGION);
 }
@@ -122,7 +128,7 @@ struct mw *mw_invalidable(const struct mr_table *t, const struct rnic_qp *qp, ui
     struct mw *mw = entry ? entry->window : NULL;
     *ve = !entry                           ? RNIC_VE_WINDOW_GONE
           : !mw                            ? RNIC_VE_INVALIDATE_REGION
-          : mw->pub.pd != qp->pd           ? RNIC_VE_RKEY_PD
+          : !same_pd(mw->pub.pd, qp->pd)   ? RNIC_VE_RKEY_PD
           : mw->pub.type == RNIC_MW_TYPE_1 ? RNIC_VE_WINDOW_TYPE
           : mw->qp && mw->qp != qp         ? RNIC_VE_WINDOW_QP
                                            : 0;
@@ -135,7 +141,7 @@ int mw_remote(const struct mr_table *t, const struct rnic_qp *qp, uint32_t key, 
               uint32_t access, uint8_t **ptr) {
     const struct mr *entry = mr_find(t, key);
     const struct mw *mw = entry ? entry->window : NULL;
-    if (!mw || mw->pub.pd != qp->pd)
+    if (!mw || !same_pd(mw->pub.pd, qp->pd))
         return RNIC_VE_RKEY_PD;
     if (!mw->mr)
         return RNIC_VE_WINDOW_FREE;
@@ -143,6 +149,6 @@ int mw_remote(const struct mr_table *t, const struct rnic_qp *qp, uint32_t key, 
         return RNIC_VE_WINDOW_QP;
     if (!mr_in_range(entry, addr, length))
         return RNIC_VE_RKEY_BOUNDS;
-    *ptr = (uint8_t *)entry->pub.addr + (addr - entry->iova);
+    *ptr = (uint8_t *)(uintptr_t)(addr + entry->shift);
     return access & ~entry->access ? RNIC_VE_RKEY_ACCESS : 0;
 }

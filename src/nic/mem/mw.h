@@ -2,7 +2,7 @@
  *
  * Memory windows (IBA 10.6.7, 11.2.8): keys for a part of a memory region, which come and go by work requests.
  *
- * A window's key stands in the table of the regions' keys, as an entry that belongs to no protection domain: no
+ * A window's key stands in the table of the regions' keys, as an entry of a protection domain that is nobody's: no
  * region's check takes it, so that windows cost regions nothing.  Type 1 is for all queue pairs of its protection domain,
  * type 2 for the one that it was bound through (2B).  Everything here runs under the device's lock.
  */
@@ -18,6 +18,7 @@ enum mw_list { OF_REGION, OF_QP }; /* the lists that a bound window is in; of a 
 struct mw {
     struct rnic_mw pub;
     struct mr entry;          /* its key, and the bytes that it shows: of length 0 when it is not bound */
+    struct rnic_pd nobodys;   /* the entry's protection domain, which is no queue pair's */
     struct mr *mr;            /* the region that it is bound to, or NULL */
     const struct rnic_qp *qp; /* type 2, bound: who alone may use it */
     struct {

@@ -43,7 +43,7 @@ cdef class MR(Handle):
         cdef rnic_err err
         err.text[0] = 0
         check(pd.ops.reg_mr(pd.p, addr, length, access, &self.p, &err), "reg_mr", &err)
-        self.start(pd, access)
+        self.start(pd)
         return 0
 
     cdef int allocate(self, PD pd, uint64_t nbytes, uint32_t access) except -1:
@@ -51,13 +51,13 @@ cdef class MR(Handle):
         err.text[0] = 0
         check(pd.ops.alloc_mr(pd.p, nbytes, access, &self.p, &err), "alloc_mr", &err)
         self.own = True
-        self.start(pd, access)
+        self.start(pd)
         return 0
 
-    cdef void start(self, PD pd, uint32_t access):
+    cdef void start(self, PD pd):
         self.pd = pd
         self.addr, self.length = <uintptr_t>self.p.addr, self.p.length
-        self.iova = 0 if access & RNIC_ACCESS_ZERO_BASED else self.addr
+        self.iova = self.p.iova
         self.lkey, self.rkey = self.p.lkey, self.p.rkey
         self.attach(pd.ctx, (pd, pd.ctx), "dereg_mr")
 

@@ -62,8 +62,14 @@ cdef class MW(Handle):
         cdef rnic_err err
         return self.ops.query_mw(self.p, &info, &err) < 0 or info.mr is mr.p
 
-    cdef void hold(self, MR mr):
-        """A bind to mr is being posted; what it was bound to before is let go as soon as it is not bound to that."""
+    cdef void begin_bind(self, MR mr):
+        """A bind to mr is being posted: nobody closes either now, and until the window is bound elsewhere it needs mr.
+
+        What it was bound to before is let go when it is not bound to that any more.
+        """
+        self.calls += 1
+        if mr is not None:
+            mr.calls += 1
         for one in self.owners:
             if type(one) is MR and one is not mr and one is not self.latest:
                 self.let_go(<MR>one)
@@ -71,6 +77,11 @@ cdef class MW(Handle):
         if mr is not None and mr not in self.owners:
             self.owners = (mr, *self.owners)
             mr.users[<uintptr_t><void *>self] = weakref.ref(self)
+
+    cdef void end_bind(self, MR mr):
+        self.calls -= 1
+        if mr is not None:
+            mr.calls -= 1
 
     cdef void let_go(self, MR mr):
         """Needs the region no more, unless it is bound to it."""
@@ -82,12 +93,12 @@ cdef class MW(Handle):
             mr.finish_if_unused()
 
 
-cdef int bind_info_of(info, rnic_mw_bind_info *c, str verb) except -1:
-    """The C struct of a record with libibverbs' fields."""
+cdef MR bind_info_of(info, rnic_mw_bind_info *c, str verb):
+    """The C struct of a record with libibverbs' fields; its MR, or None."""
     cdef MR mr = info.mr
     c.mr = NULL
     if mr is not None:
         mr.need(verb)
         c.mr = mr.p
     c.addr, c.length, c.mw_access_flags = info.addr, info.length, info.mw_access_flags
-    return 0
+    return mr

@@ -31,7 +31,6 @@ cdef extern from "nic.h" nogil:
         RNIC_ACCESS_LOCAL_WRITE
         RNIC_ACCESS_REMOTE_WRITE
         RNIC_ACCESS_REMOTE_ATOMIC
-        RNIC_ACCESS_ZERO_BASED
 
     struct rnic_err:
         char text[256]
@@ -111,6 +110,7 @@ cdef extern from "nic.h" nogil:
         void *addr
         uint64_t length
         uint32_t lkey, rkey
+        uint64_t iova
 
     struct rnic_mw:
         uint32_t rkey

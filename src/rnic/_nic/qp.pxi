@@ -154,18 +154,18 @@ cdef class QP(Poster):
         cdef rnic_mw_bind bind
         cdef rnic_err err
         cdef int rc
+        cdef MR mr
         self.need("bind_mw")
         mw.need("bind_mw")
         bind.wr_id, bind.send_flags = wr_id, send_flags
-        bind_info_of(info, &bind.bind_info, "bind_mw")
-        mw.hold(info.mr)
+        mr = bind_info_of(info, &bind.bind_info, "bind_mw")
         err.text[0] = 0
         self.calls += 1
-        mw.calls += 1
+        mw.begin_bind(mr)
         with nogil:
             rc = self.ops.bind_mw(self.p, mw.p, &bind, &err)
+        mw.end_bind(mr)
         self.calls -= 1
-        mw.calls -= 1
         check(rc, "bind_mw", &err)
 
     cdef int submit(self, bint sending, void *head, const void **bad, rnic_err *err) noexcept nogil:

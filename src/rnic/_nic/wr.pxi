@@ -138,7 +138,8 @@ cdef class SendWR(WorkRequest):
     cdef public uint32_t remote_qkey      #: Datagrams: its Q_Key.
     cdef public MW mw                     #: BIND_MW: the window, or None.
     cdef public object bind_info          #: BIND_MW: what it is bound to (MWBindInfo), or None.
-    cdef MW binding                       # the window that is being posted now
+    cdef MW binding                       # the window that is being posted now,
+    cdef MR shown                         # and its region
 
     def __cinit__(self, uint64_t wr_id=0, opcode=WROpcode.SEND, send_flags=0, sg_list=(), uint64_t remote_addr=0,
                   uint32_t rkey=0, uint32_t imm_data=0, uint64_t compare_add=0, uint64_t swap=0,
@@ -173,7 +174,7 @@ cdef class SendWR(WorkRequest):
         self.c.send_flags = value
 
     cdef int hold(self, str verb) except -1:
-        """Nobody closes address handle or window while they are being posted; work that is posted needs them no more."""
+        """Nobody closes what the work names while it is being posted; when it is posted, it needs it no more."""
         if self.c.opcode == RNIC_WR_BIND_MW:
             self.hold_window(verb)
         if self.ah is not None:
@@ -186,10 +187,9 @@ cdef class SendWR(WorkRequest):
         if self.mw is None or self.bind_info is None:
             raise VerbsError(EINVAL, "BIND_MW needs mw, made with alloc_mw(), and bind_info", verb)
         self.mw.need(verb)
-        bind_info_of(self.bind_info, &self.c.bind_mw.bind_info, verb)
-        self.mw.hold(self.bind_info.mr)
+        self.shown = bind_info_of(self.bind_info, &self.c.bind_mw.bind_info, verb)
         self.binding = self.mw
-        self.binding.calls += 1
+        self.binding.begin_bind(self.shown)
         return 0
 
     cdef void leave_chain(self):
@@ -198,8 +198,8 @@ cdef class SendWR(WorkRequest):
             self.posted.calls -= 1
             self.posted = None
         if self.binding is not None:
-            self.binding.calls -= 1
-            self.binding = None
+            self.binding.end_bind(self.shown)
+            self.binding = self.shown = None
 
     cdef void *fill(self, void *next) noexcept:
         # Of the unions only the opcode's member: they share bytes.
