@@ -69,6 +69,7 @@ const char *rnic_vendor_err_text(int err) { return row_of(vendor_errs, COUNT(ven
 #define ODP_TRANSPORT_CAPS(n, v) {"odp_transport_caps", #n, v},
 #define ADVISE_MR_ADVICE(n, v) {"advise_mr_advice", #n, v},
 #define ADVISE_MR_FLAGS(n, v) {"advise_mr_flags", #n, v},
+#define MW_TYPE(n, v) {"mw_type", #n, v},
 
 /* clang-format off */
 static const struct rnic_enum_row enum_rows[] = {
@@ -110,6 +111,7 @@ static const struct rnic_enum_row enum_rows[] = {
     RNIC_ODP_TRANSPORT_CAPS(ODP_TRANSPORT_CAPS)
     RNIC_ADVISE_MR_ADVICES(ADVISE_MR_ADVICE)
     RNIC_ADVISE_MR_FLAGS(ADVISE_MR_FLAGS)
+    RNIC_MW_TYPES(MW_TYPE)
 };
 /* clang-format on */
 

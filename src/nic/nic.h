@@ -94,7 +94,10 @@
 
 #define RNIC_DEVICE_CAPS(X)                                                                                            \
     X(CURR_QP_STATE_MOD, 1 << 7) X(PORT_ACTIVE_EVENT, 1 << 10) X(SYS_IMAGE_GUID, 1 << 11) X(RC_RNR_NAK_GEN, 1 << 12)   \
-    X(SRQ_RESIZE, 1 << 13) X(N_NOTIFY_CQ, 1 << 14) X(XRC, 1 << 20)
+    X(SRQ_RESIZE, 1 << 13) X(N_NOTIFY_CQ, 1 << 14) X(MEM_WINDOW, 1 << 17) X(XRC, 1 << 20)                              \
+    X(MEM_WINDOW_TYPE_2A, 1 << 23) X(MEM_WINDOW_TYPE_2B, 1 << 24)
+
+#define RNIC_MW_TYPES(X) X(TYPE_1, 1) X(TYPE_2, 2)
 
 /* Completion queues: which fields of a completion an extended one keeps, and how it is created and modified. */
 #define RNIC_CREATE_CQ_WC_FLAGS(X)                                                                                     \
@@ -272,6 +275,8 @@ enum rnic_odp_transport_cap_bits { RNIC_ODP_TRANSPORT_CAPS(RNIC_ENUM_ODP_SUPPORT
 enum rnic_advise_mr_advice { RNIC_ADVISE_MR_ADVICES(RNIC_ENUM_ADVICE) };
 #define RNIC_ENUM_ADVISE_FLAG(n, v) RNIC_ADVISE_MR_FLAG_##n = v,
 enum rnic_advise_mr_flag { RNIC_ADVISE_MR_FLAGS(RNIC_ENUM_ADVISE_FLAG) };
+#define RNIC_ENUM_MW(n, v) RNIC_MW_##n = v,
+enum rnic_mw_type { RNIC_MW_TYPES(RNIC_ENUM_MW) };
 #define RNIC_ENUM_COUNTER(n, t) RNIC_CNT_##n,
 enum rnic_counter { RNIC_COUNTERS(RNIC_ENUM_COUNTER) RNIC_CNT_MAX };
 
@@ -302,7 +307,17 @@ enum rnic_counter { RNIC_COUNTERS(RNIC_ENUM_COUNTER) RNIC_CNT_MAX };
     X(CQ_OVERRUN, "a completion queue was full")                                                                       \
     X(XRC_SRQ, "a request names no shared receive queue of the XRC domain, or another one than its message began with")\
     X(SGE_UNMAPPED, "a scatter/gather element's pages are not mapped, or not for this access")                         \
-    X(RKEY_UNMAPPED, "the pages behind the rkey are not mapped, or not for this access")
+    X(RKEY_UNMAPPED, "the pages behind the rkey are not mapped, or not for this access")                              \
+    X(WINDOW_GONE, "no memory window has this rkey (any more)")                                                        \
+    X(WINDOW_FREE, "the memory window is not bound")                                                                   \
+    X(WINDOW_QP, "the memory window of type 2 was bound through another queue pair")                                   \
+    X(WINDOW_BOUND, "the memory window of type 2 is bound: invalidate it before it is bound again")                    \
+    X(WINDOW_TYPE, "a memory window of type 1 is not invalidated, but bound with length 0")                            \
+    X(BIND_REGION, "the memory region to bind to is not registered (any more)")                                        \
+    X(BIND_PD, "queue pair, memory window and memory region are not all of one protection domain")                     \
+    X(BIND_ACCESS, "the memory region lacks MW_BIND or, for a window that is written to, LOCAL_WRITE")                 \
+    X(BIND_BOUNDS, "the memory window reaches outside the memory region, or is of type 2 and empty")                   \
+    X(INVALIDATE_REGION, "the key is a memory region's, which is deregistered, not invalidated")
 #define RNIC_ENUM_VENDOR(n, t) RNIC_VE_##n,
 enum rnic_vendor_err { RNIC_VENDOR_ERRS(RNIC_ENUM_VENDOR) RNIC_VE_MAX };
 
@@ -471,7 +486,13 @@ struct rnic_mr {
     uint64_t length;
     uint32_t lkey, rkey;
     uint32_t handle;
-    uint64_t iova; /* of the first byte, as requests name it */
+    uint64_t iova; /* of the first byte, as requests name it: addr, 0 with ZERO_BASED, or as registered */
+};
+struct rnic_mw {
+    struct rnic_context *ctx;
+    struct rnic_pd *pd;
+    uint32_t rkey; /* as the last bind that was posted makes it; the poster's, read by nobody else */
+    int type;      /* enum rnic_mw_type */
 };
 struct rnic_comp_channel {
     struct rnic_context *ctx;
@@ -560,6 +581,18 @@ struct rnic_sge {
     uint32_t lkey;
 };
 
+struct rnic_mw_bind_info {
+    struct rnic_mr *mr;
+    uint64_t addr, length;
+    uint32_t mw_access_flags; /* enum rnic_access_flags */
+};
+
+struct rnic_mw_bind {
+    uint64_t wr_id;
+    uint32_t send_flags; /* enum rnic_send_flags */
+    struct rnic_mw_bind_info bind_info;
+};
+
 struct rnic_send_wr {
     uint64_t wr_id;
     struct rnic_send_wr *next;
@@ -590,6 +623,13 @@ struct rnic_send_wr {
             uint32_t remote_srqn;
         } xrc;
     } qp_type;
+    union {
+        struct {
+            struct rnic_mw *mw;
+            uint32_t rkey; /* the new one: its lower 8 bits are the poster's choice */
+            struct rnic_mw_bind_info bind_info;
+        } bind_mw;
+    };
 };
 
 struct rnic_recv_wr {
@@ -800,6 +840,12 @@ struct rnic_ops {
      * go to all of them. */
     int (*open_qp)(struct rnic_context *ctx, const struct rnic_qp_open_attr *attr, struct rnic_qp **qp,
                    struct rnic_err *err);
+    int (*alloc_mw)(struct rnic_pd *pd, int type /* enum rnic_mw_type */, struct rnic_mw **mw, struct rnic_err *err);
+    int (*dealloc_mw)(struct rnic_mw *mw, struct rnic_err *err); /* bound or not */
+    /* Posts a bind of a window of type 1; mw->rkey is the key that it will have. */
+    int (*bind_mw)(struct rnic_qp *qp, struct rnic_mw *mw, const struct rnic_mw_bind *bind, struct rnic_err *err);
+    /* What it is bound to now; info->mr is NULL: to nothing (IBA 11.2.8.10; libibverbs lacks it). */
+    int (*query_mw)(struct rnic_mw *mw, struct rnic_mw_bind_info *info, struct rnic_err *err);
 
     int (*create_ah)(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct rnic_ah **ah, struct rnic_err *err);
     int (*query_ah)(struct rnic_ah *ah, struct rnic_ah_attr *attr, struct rnic_err *err);

@@ -44,6 +44,7 @@ from rnic.enums import (
     GIDType,
     LinkLayer,
     MigState,
+    MWType,
     NodeType,
     ODPGeneralCap,
     ODPTransportCap,
@@ -90,6 +91,7 @@ from rnic.verbs.functions import (
     is_fork_initialized,
 )
 from rnic.verbs.memory import AllocDMAttr, ParentDomainInitAttr
+from rnic.verbs.mw import MW, MWBind, MWBindInfo, inc_rkey
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, QPOpenAttr, QPStats
 from rnic.verbs.rate import Rate
@@ -132,6 +134,7 @@ __all__ = [
     "MR",
     "DM",
     "TD",
+    "MW",
     "CompChannel",
     "CQ",
     "CQEX",
@@ -163,6 +166,9 @@ __all__ = [
     "CompCntrCaps",
     "QPAttachCompCntrAttr",
     "CounterAttachAttr",
+    "MWBind",
+    "MWBindInfo",
+    "inc_rkey",
     "AHAttr",
     "Route",
     "GID",
@@ -205,6 +211,7 @@ __all__ = [
     "GIDType",
     "LinkLayer",
     "MTU",
+    "MWType",
     "MigState",
     "NodeType",
     "ODPGeneralCap",

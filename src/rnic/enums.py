@@ -47,6 +47,7 @@ __all__ = [
     "ODPTransportCap",
     "AdviseMRAdvice",
     "AdviseMRFlags",
+    "MWType",
 ]
 
 
@@ -351,7 +352,10 @@ class DeviceCap(IntFlag):
     RC_RNR_NAK_GEN = 1 << 12
     SRQ_RESIZE = 1 << 13
     N_NOTIFY_CQ = 1 << 14
+    MEM_WINDOW = 1 << 17
     XRC = 1 << 20
+    MEM_WINDOW_TYPE_2A = 1 << 23
+    MEM_WINDOW_TYPE_2B = 1 << 24
 
 
 class CreateCQWCFlags(IntFlag):
@@ -469,3 +473,13 @@ class AdviseMRFlags(IntFlag):
     """How PD.advise_mr() does it (ibv_advise_mr(3))."""
 
     FLUSH = 1 << 0
+
+
+class MWType(IntEnum):
+    """Who may use a bound memory window: its protection domain, or the queue pair that it was bound through.
+
+    IBA 10.6.7; ibv_alloc_mw(3).
+    """
+
+    TYPE_1 = 1
+    TYPE_2 = 2

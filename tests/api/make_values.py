@@ -56,6 +56,7 @@ ENUMS = {
     "ibv_odp_transport_cap_bits": "IBV_ODP_SUPPORT_",
     "ib_uverbs_advise_mr_advice": "IB_UVERBS_ADVISE_MR_ADVICE_",
     "ib_uverbs_advise_mr_flag": "IB_UVERBS_ADVISE_MR_FLAG_",
+    "ibv_mw_type": "IBV_MW_",
 }
 # An enum without a name: its members by prefix.
 NAMELESS = {"link_layer": "IBV_LINK_LAYER_"}
@@ -78,6 +79,8 @@ STRUCTS = [
     "ibv_cq_moderation_caps",
     "ibv_values_ex",
     "ibv_counter_attach_attr",
+    "ibv_mw_bind_info",
+    "ibv_mw_bind",
 ]
 
 

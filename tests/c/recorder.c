@@ -216,6 +216,58 @@ static int rec_dereg_mr(struct rnic_mr *mr, struct rnic_err *err) {
     return 0;
 }
 
+/* ---------------------------------------------------------------- memory windows: bound as soon as it is posted */
+
+struct mw {
+    struct rnic_mw pub;
+    struct rnic_mw_bind_info bound;
+};
+
+static int rec_alloc_mw(struct rnic_pd *pd, int type, struct rnic_mw **out, struct rnic_err *err) {
+    int rc = fails(pd->ctx, "alloc_mw", err);
+    struct mw *mw;
+
+    note(pd->ctx, "alloc_mw type=%d\n", type);
+    if (rc)
+        return rc;
+    mw = make(pd->ctx, sizeof(*mw));
+    mw->pub = (struct rnic_mw){pd->ctx, pd, ++rec(pd->ctx)->next_number << 8, type};
+    *out = &mw->pub;
+    return 0;
+}
+
+static int rec_dealloc_mw(struct rnic_mw *mw, struct rnic_err *err) {
+    int rc = fails(mw->ctx, "dealloc_mw", err);
+
+    note(mw->ctx, "dealloc_mw rkey=%u\n", mw->rkey);
+    if (!rc)
+        unmake(mw->ctx, mw);
+    return rc;
+}
+
+static void note_bind(struct rnic_mw *mw, uint32_t rkey, const struct rnic_mw_bind_info *info) {
+    note(mw->ctx, " bind=%u,%u,%u,%lu,%lu,%u", mw->rkey, rkey, info->mr ? info->mr->lkey : 0, info->addr, info->length,
+         info->mw_access_flags);
+    ((struct mw *)mw)->bound = *info;
+    mw->rkey = rkey;
+}
+
+static int rec_bind_mw(struct rnic_qp *qp, struct rnic_mw *mw, const struct rnic_mw_bind *bind, struct rnic_err *err) {
+    int rc = fails(qp->ctx, "bind_mw", err);
+
+    note(qp->ctx, "bind_mw qp=%u wr_id=%lu flags=%u", qp->qp_num, bind->wr_id, bind->send_flags);
+    if (!rc)
+        note_bind(mw, mw->rkey + 1, &bind->bind_info);
+    note(qp->ctx, "\n");
+    return rc;
+}
+
+static int rec_query_mw(struct rnic_mw *mw, struct rnic_mw_bind_info *info, struct rnic_err *err) {
+    note(mw->ctx, "query_mw\n");
+    *info = ((struct mw *)mw)->bound;
+    return fails(mw->ctx, "query_mw", err);
+}
+
 /* ---------------------------------------------------------------- channel, cq */
 
 static int rec_create_comp_channel(struct rnic_context *ctx, struct rnic_comp_channel **ch, struct rnic_err *err) {
@@ -421,6 +473,8 @@ static void note_send(struct rnic_qp *qp, const struct rnic_send_wr *wr) {
              wr->wr.atomic.swap, wr->wr.atomic.rkey);
     else if (qp->qp_type == RNIC_QPT_UD)
         note(qp->ctx, " ud=%d,%u,%u", wr->wr.ud.ah != NULL, wr->wr.ud.remote_qpn, wr->wr.ud.remote_qkey);
+    else if (wr->opcode == RNIC_WR_BIND_MW)
+        note_bind(wr->bind_mw.mw, wr->bind_mw.rkey, &wr->bind_mw.bind_info);
     else
         note(qp->ctx, " rdma=%lu,%u", wr->wr.rdma.remote_addr, wr->wr.rdma.rkey);
     if (qp->qp_type == RNIC_QPT_XRC_SEND)
@@ -1031,6 +1085,10 @@ static const struct rnic_ops recorder_ops = {
     .create_srq_ex = rec_create_srq_ex,
     .create_xrc_qp = rec_create_xrc_qp,
     .open_qp = rec_open_qp,
+    .alloc_mw = rec_alloc_mw,
+    .dealloc_mw = rec_dealloc_mw,
+    .bind_mw = rec_bind_mw,
+    .query_mw = rec_query_mw,
     .create_ah = rec_create_ah,
     .query_ah = rec_query_ah,
     .destroy_ah = rec_destroy_ah,

@@ -71,7 +71,8 @@ static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *
         .max_qp = MAX_QP,
         .max_qp_wr = MAX_QP_WR,
         .device_cap_flags = RNIC_DEVICE_CURR_QP_STATE_MOD | RNIC_DEVICE_SYS_IMAGE_GUID | RNIC_DEVICE_RC_RNR_NAK_GEN |
-                            RNIC_DEVICE_SRQ_RESIZE | RNIC_DEVICE_N_NOTIFY_CQ | RNIC_DEVICE_XRC,
+                            RNIC_DEVICE_SRQ_RESIZE | RNIC_DEVICE_N_NOTIFY_CQ | RNIC_DEVICE_MEM_WINDOW |
+                            RNIC_DEVICE_MEM_WINDOW_TYPE_2B | RNIC_DEVICE_XRC,
         .max_sge = MAX_SGE,
         .max_sge_rd = MAX_SGE,
         .max_cq = MAX_CQ,
@@ -82,6 +83,7 @@ static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *
         .max_res_rd_atom = MAX_RD_ATOMIC * MAX_QP,
         .max_qp_init_rd_atom = MAX_RD_ATOMIC,
         .atomic_cap = RNIC_ATOMIC_GLOB,
+        .max_mw = MW_MAX,
         .max_mcast_grp = MAX_GROUPS,
         .max_mcast_qp_attach = MAX_QP,
         .max_ah = MAX_AH,
@@ -249,6 +251,10 @@ const struct rnic_ops soft_ops = {
     .create_srq_ex = soft_create_srq_ex,
     .create_xrc_qp = soft_create_xrc_qp,
     .open_qp = soft_open_qp,
+    .alloc_mw = soft_alloc_mw,
+    .dealloc_mw = soft_dealloc_mw,
+    .bind_mw = soft_bind_mw,
+    .query_mw = soft_query_mw,
     .create_ah = soft_create_ah,
     .query_ah = soft_query_ah,
     .destroy_ah = soft_destroy_ah,

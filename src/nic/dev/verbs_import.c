@@ -87,6 +87,8 @@ static int adopt_mr(struct dev *dev, struct rnic_pd *pd, uint32_t handle, struct
     int rc = 0;
     dev_lock(dev);
     struct mr *mr = mr_find(&dev->nic.mrs, handle);
+    if (mr && mr->window) /* no region, and of no other process: handles are keys */
+        mr = NULL;
     if (mr && rnic_pd_root(mr->pub.pd) != rnic_pd_root(pd))
         rc = fail(err, -EINVAL, "handle %u: the memory region belongs to another protection domain", handle);
     else if (mr)
@@ -164,7 +166,7 @@ int soft_unimport_mr(struct rnic_mr *pub, struct rnic_err *err) {
     else if (!last)
         mr->imports--;
     dev_unlock(dev);
-    return rc || !last ? rc : leave_mr(mr);
+    return rc || !last ? rc : leave_mr(mr, err);
 }
 
 /* ---------------------------------------------------------------- device memory */

@@ -10,6 +10,7 @@
 
 #include "base/fail.h"
 #include "dev/verbs.h"
+#include "mem/mw.h"
 
 #define REMOTE_CHANGES (RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_ATOMIC)
 
@@ -57,12 +58,12 @@ static int in_use(const struct pd *pd, struct rnic_err *err) {
         return fail(err, -EBUSY, "the protection domain is imported %d times in this process", pd->imports);
     if (pd->domains)
         return fail(err, -EBUSY, "%d parent domains stand for the protection domain", pd->domains);
-    if (!pd->mrs && !pd->qps && !pd->srqs && !pd->ahs)
+    if (!pd->mrs && !pd->qps && !pd->srqs && !pd->ahs && !pd->mws)
         return 0;
     return fail(err, -EBUSY,
-                "the protection domain has %d memory regions, %d queue pairs, %d shared receive queues and %d address "
-                "handles",
-                pd->mrs, pd->qps, pd->srqs, pd->ahs);
+                "the protection domain has %d memory regions, %d queue pairs, %d shared receive queues, %d address "
+                "handles and %d memory windows",
+                pd->mrs, pd->qps, pd->srqs, pd->ahs, pd->mws);
 }
 
 static void unlink_pd(struct dev *dev, struct pd *pd) {
@@ -188,10 +189,23 @@ int enter_mr(struct mr *mr, uint32_t key, struct rnic_mr **out, struct rnic_err 
     return 0;
 }
 
+/* IBA 11.2.8.5; man ibv_dereg_mr */
+int check_windows(const struct mr *mr, struct rnic_err *err) {
+    return mr->windows ? fail(err, -EBUSY,
+                              "the memory window with rkey 0x%x is bound to it: unbind, invalidate or close it first",
+                              mr->windows->entry.pub.rkey)
+                       : 0;
+}
+
 /* The engine touches bytes only under the lock, so after it nobody does. */
-int leave_mr(struct mr *mr) {
+int leave_mr(struct mr *mr, struct rnic_err *err) {
     struct dev *dev = dev_of(mr->pub.ctx);
     dev_lock(dev);
+    int rc = check_windows(mr, err);
+    if (rc) {
+        dev_unlock(dev);
+        return rc;
+    }
     mr_remove(&dev->nic.mrs, mr);
     ((struct pd *)mr->pub.pd)->mrs--;
     if (mr->dm)
@@ -221,5 +235,5 @@ int soft_dereg_mr(struct rnic_mr *pub, struct rnic_err *err) {
         return fail(err, -EINVAL, "the memory region is another process': give it back with unimport_mr");
     if (mr->imports)
         return fail(err, -EBUSY, "the memory region is imported %d times in this process", mr->imports);
-    return leave_mr(mr);
+    return leave_mr(mr, err);
 }

@@ -20,9 +20,9 @@ static uint32_t allowed(uint32_t source) {
     case 0:
         return MR_ACCESS | RNIC_ACCESS_ON_DEMAND;
     case RNIC_MR_INIT_FD: /* man ibv_reg_mr has no more for dma-bufs; atomics have their own words */
-        return MR_ACCESS & ~(uint32_t)RNIC_ACCESS_HUGETLB;
+        return MR_ACCESS & ~(uint32_t)(RNIC_ACCESS_HUGETLB | RNIC_ACCESS_ZERO_BASED);
     case RNIC_MR_INIT_DM:
-        return (MR_ACCESS | RNIC_ACCESS_ZERO_BASED) & ~(uint32_t)RNIC_ACCESS_HUGETLB;
+        return MR_ACCESS & ~(uint32_t)RNIC_ACCESS_HUGETLB;
     default:
         return MR_ACCESS;
     }
@@ -168,6 +168,9 @@ int soft_reg_mr_ex(struct rnic_pd *pd, const struct rnic_mr_init_attr *attr, str
     if (!rc && renamed && attr->iova + attr->length < attr->iova)
         rc =
             fail(err, -EINVAL, "iova 0x%llx: the range wraps around the address space", (unsigned long long)attr->iova);
+    if (!rc && renamed && attr->iova && (attr->access & RNIC_ACCESS_ZERO_BASED) && source != RNIC_MR_INIT_DM)
+        rc = fail(err, -EINVAL, "ZERO_BASED names the bytes from 0 on, iova from 0x%llx on: choose one",
+                  (unsigned long long)attr->iova);
     if (rc)
         return rc;
     struct mr *mr = new_mr(pd, attr->addr, attr->length, attr->access);
@@ -182,6 +185,8 @@ int soft_reg_mr_ex(struct rnic_pd *pd, const struct rnic_mr_init_attr *attr, str
     }
     if (renamed)
         name_as(mr, attr->iova);
+    else if (attr->access & RNIC_ACCESS_ZERO_BASED)
+        name_as(mr, 0);
     return enter_mr(mr, 0, out, err);
 }
 
@@ -233,6 +238,9 @@ static int check_result(const struct mr *mr, uint32_t flags, const struct rnic_m
     int rc = check_access(then->access, allowed(source_of(mr)), err);
     if (!rc && then->length == 0)
         rc = fail(err, -EINVAL, "a memory region has at least 1 byte");
+    if (!rc && ((then->access ^ mr->access) & RNIC_ACCESS_ZERO_BASED) && !mr->dm &&
+        !(flags & RNIC_REREG_MR_CHANGE_TRANSLATION))
+        rc = fail(err, -EINVAL, "ZERO_BASED changes how the bytes are named, which needs CHANGE_TRANSLATION");
     if (rc || source_of(mr) || flags == RNIC_REREG_MR_CHANGE_PD)
         return rc;
     if (!on_demand)
@@ -259,6 +267,8 @@ static void apply(struct mr *mr, uint32_t flags, struct rnic_pd *pd, const struc
     mr->pub.length = then->length;
     mr->pub.iova = (uintptr_t)then->addr;
     mr->shift = 0;
+    if (then->access & RNIC_ACCESS_ZERO_BASED)
+        name_as(mr, 0);
 }
 
 /* Keys stay: a peer that has one keeps it.  Between the old and the new nobody sees anything else. */
@@ -278,10 +288,13 @@ int soft_rereg_mr(struct rnic_mr *pub, uint32_t flags, struct rnic_pd *pd, void 
     if (rc)
         return rc;
     dev_lock(dev);
-    apply(mr, flags, pd, &then);
-    publish_mr(dev, mr);
+    rc = check_windows(mr, err); /* IBA 11.2.8.7 */
+    if (!rc) {
+        apply(mr, flags, pd, &then);
+        publish_mr(dev, mr);
+    }
     dev_unlock(dev);
-    return 0;
+    return rc;
 }
 
 /* ---------------------------------------------------------------- advice */

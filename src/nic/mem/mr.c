@@ -8,8 +8,7 @@
 #include "wire/icrc.h"
 
 int mr_table_init(struct mr_table *t) {
-    t->mask = 255;
-    t->count = 0;
+    *t = (struct mr_table){.mask = 255};
     t->bucket = calloc(t->mask + 1, sizeof *t->bucket);
     return t->bucket ? 0 : -ENOMEM;
 }
@@ -28,11 +27,11 @@ struct mr *mr_find(const struct mr_table *t, uint32_t key) {
     return mr;
 }
 
-static bool index_taken(const struct mr_table *t, uint32_t key) {
-    const struct mr *mr = t->bucket[bucket_of(t, key)];
+struct mr *mr_at(const struct mr_table *t, uint32_t key) {
+    struct mr *mr = t->bucket[bucket_of(t, key)];
     while (mr && mr->pub.lkey >> 8 != key >> 8)
         mr = mr->next;
-    return mr != NULL;
+    return mr;
 }
 
 static void push(struct mr_table *t, struct mr *mr) {
@@ -42,7 +41,7 @@ static void push(struct mr_table *t, struct mr *mr) {
 }
 
 static int grow(struct mr_table *t) {
-    struct mr_table wide = {.mask = t->mask * 2 + 1, .count = t->count};
+    struct mr_table wide = {.mask = t->mask * 2 + 1, .count = t->count, .windows = t->windows};
     wide.bucket = calloc((size_t)wide.mask + 1, sizeof *wide.bucket);
     if (!wide.bucket)
         return -ENOMEM;
@@ -59,13 +58,13 @@ static int grow(struct mr_table *t) {
 
 int mr_insert(struct mr_table *t, struct mr *mr) {
     uint32_t key;
-    if (t->count >= 1u << 22)
+    if (t->count - t->windows >= 1u << 22)
         return -ENOMEM;
     if (t->count > t->mask && grow(t))
         return -ENOMEM;
     do
         key = rng_secret();
-    while (key >> 8 == 0 || index_taken(t, key));
+    while (key >> 8 == 0 || mr_at(t, key));
     mr->pub.lkey = mr->pub.rkey = key;
     push(t, mr);
     t->count++;
@@ -73,7 +72,7 @@ int mr_insert(struct mr_table *t, struct mr *mr) {
 }
 
 int mr_insert_as(struct mr_table *t, struct mr *mr, uint32_t key) {
-    if (index_taken(t, key))
+    if (mr_at(t, key))
         return -EEXIST;
     if (t->count > t->mask && grow(t))
         return -ENOMEM;
@@ -91,18 +90,17 @@ void mr_remove(struct mr_table *t, struct mr *mr) {
     t->count--;
 }
 
-static bool in_range(const struct mr *mr, uint64_t addr, uint64_t length) {
+bool mr_in_range(const struct mr *mr, uint64_t addr, uint64_t length) {
     uint64_t start = mr->pub.iova;
     return addr >= start && length <= mr->pub.length && addr - start <= mr->pub.length - length;
 }
 
-/* Parent domains stand for their protection domain. Not for the usual case, in which the two are one.  asks: NULL when
- * what asks has none (any more). */
-static bool same_domain(const struct rnic_pd *has, const struct rnic_pd *asks) {
+/* Not for the usual case, in which the two are one. */
+bool mr_same_pd(const struct rnic_pd *has, const struct rnic_pd *asks) {
     return asks && rnic_pd_root(has) == rnic_pd_root(asks);
 }
 
-static bool place(const struct mr *mr, uint64_t addr, uint8_t **ptr) {
+bool mr_place(const struct mr *mr, uint64_t addr, uint8_t **ptr) {
     *ptr = (uint8_t *)(uintptr_t)(addr + mr->shift);
     return mr->kind == MR_PLAIN || kind_place(mr, ptr);
 }
@@ -115,13 +113,13 @@ int mr_local(const struct mr_table *t, const struct rnic_pd *pd, const struct rn
     const struct mr *mr = mr_find(t, sge->lkey);
     if (!mr)
         return RNIC_VE_SGE_BAD_LKEY;
-    if (mr->pub.pd != pd && !same_domain(mr->pub.pd, pd))
-        return RNIC_VE_SGE_PD;
-    if (!in_range(mr, sge->addr, sge->length))
+    if (mr->pub.pd != pd && !mr_same_pd(mr->pub.pd, pd))
+        return mr->window ? RNIC_VE_SGE_BAD_LKEY : RNIC_VE_SGE_PD;
+    if (!mr_in_range(mr, sge->addr, sge->length))
         return RNIC_VE_SGE_BOUNDS;
     if (access & ~mr->access)
         return RNIC_VE_SGE_ACCESS;
-    return place(mr, sge->addr, ptr) ? 0 : RNIC_VE_SGE_BAD_LKEY;
+    return mr_place(mr, sge->addr, ptr) ? 0 : RNIC_VE_SGE_BAD_LKEY;
 }
 
 int mr_remote(const struct mr_table *t, const struct rnic_pd *pd, uint32_t key, uint64_t addr, uint64_t length,
@@ -132,13 +130,13 @@ int mr_remote(const struct mr_table *t, const struct rnic_pd *pd, uint32_t key, 
     const struct mr *mr = mr_find(t, key);
     if (!mr)
         return RNIC_VE_RKEY_BAD;
-    if (mr->pub.pd != pd && !same_domain(mr->pub.pd, pd))
+    if (mr->pub.pd != pd && !mr_same_pd(mr->pub.pd, pd))
         return RNIC_VE_RKEY_PD;
-    if (!in_range(mr, addr, length))
+    if (!mr_in_range(mr, addr, length))
         return RNIC_VE_RKEY_BOUNDS;
     if (access & ~mr->access)
         return RNIC_VE_RKEY_ACCESS;
-    return place(mr, addr, ptr) ? 0 : RNIC_VE_RKEY_BAD;
+    return mr_place(mr, addr, ptr) ? 0 : RNIC_VE_RKEY_BAD;
 }
 
 int mr_remote_load(const struct mr_table *t, uint32_t key, uint64_t addr, uint8_t *dst, uint32_t n) {

@@ -13,14 +13,16 @@
 #include "mem/lock.h"
 #include "nic.h"
 
+#define SGE_MAX 32 /* elements of a scatter/gather list */
+
 struct pd {
     struct rnic_pd pub;
-    int mrs, qps, srqs, ahs, domains; /* children; domains: parent domains that stand for it */
-    int imports;                      /* within this process */
-    struct td *td;                    /* of a parent domain, or NULL */
-    int record;                       /* where other processes find it (mem/store.h), -1: nowhere */
-    bool foreign;                     /* another process' */
-    struct pd *next;                  /* of the device */
+    int mrs, qps, srqs, ahs, mws, domains; /* children; domains: parent domains that stand for it */
+    int imports;                           /* within this process */
+    struct td *td;                         /* of a parent domain, or NULL */
+    int record;                            /* where other processes find it (mem/store.h), -1: nowhere */
+    bool foreign;                          /* another process' */
+    struct pd *next;                       /* of the device */
 };
 
 struct td {
@@ -53,8 +55,10 @@ struct mr {
     struct rnic_mr pub;
     uint32_t access; /* enum rnic_access_flags */
     enum mr_kind kind;
-    uint64_t shift;  /* what a request names + shift is where the byte lies; wraps around */
-    struct mr *next; /* in its bucket */
+    uint64_t shift;     /* what a request names + shift is where the byte lies; wraps around */
+    struct mr *next;    /* in its bucket */
+    struct mw *windows; /* bound to it */
+    struct mw *window;  /* whose entry this is (mem/mw.h), NULL: a region's */
 
     /* Where the bytes come from, for the end. */
     uint8_t *map; /* mapping that goes with the region, or NULL */
@@ -73,6 +77,7 @@ struct mr {
 struct mr_table {
     struct mr **bucket;
     uint32_t mask, count;
+    uint32_t windows; /* of count */
 };
 
 int mr_table_init(struct mr_table *t);
@@ -82,6 +87,12 @@ int mr_insert(struct mr_table *t, struct mr *mr);
 int mr_insert_as(struct mr_table *t, struct mr *mr, uint32_t key); /* under a given key; -EEXIST: it is taken */
 void mr_remove(struct mr_table *t, struct mr *mr);
 struct mr *mr_find(const struct mr_table *t, uint32_t key);
+struct mr *mr_at(const struct mr_table *t, uint32_t key); /* whatever the key's tag */
+bool mr_in_range(const struct mr *mr, uint64_t addr, uint64_t length);
+/* *ptr: as of mr_remote(); false: the bytes are gone. */
+bool mr_place(const struct mr *mr, uint64_t addr, uint8_t **ptr);
+/* Parent domains stand for their protection domain. asks: NULL when what asks has none (any more). */
+bool mr_same_pd(const struct rnic_pd *has, const struct rnic_pd *asks);
 
 /* Checks [addr, addr + length) under key for pd and access; *ptr: where the bytes are, NULL: they can be reached by
  * mr_remote_load() and mr_remote_store() alone (never with REMOTE_ATOMIC). 0 or an enum rnic_vendor_err of the SGE_

@@ -28,6 +28,7 @@ static const struct {
     [FAULT_ACCESS] = {AETH_NAK_REMOTE_ACCESS, RNIC_WC_LOC_ACCESS_ERR, RNIC_EVENT_QP_ACCESS_ERR},
     [FAULT_LOCAL] = {AETH_NAK_REMOTE_OPERATIONAL, RNIC_WC_LOC_PROT_ERR, -1},
     [FAULT_XRC] = {AETH_NAK_INVALID_REQUEST, RNIC_WC_REM_INV_REQ_ERR, RNIC_EVENT_QP_REQ_ERR}, /* A14.5.1 */
+    [FAULT_INVALIDATE] = {AETH_NAK_REMOTE_ACCESS, RNIC_WC_REM_INV_REQ_ERR, RNIC_EVENT_QP_ACCESS_ERR},
 };
 
 int resp_init(struct qp *qp) {
@@ -141,13 +142,29 @@ static void executed(struct qp *qp, const struct packet *pkt, uint32_t psns, uin
         want_ack(resp, ACK_UNASKED, now);
 }
 
+/* The window that the last packet of a SEND with invalidate unbinds; NULL and *ve 0: of another packet, none. */
+static struct mw *window_of(struct qp *qp, const struct packet *pkt, int *ve) {
+    *ve = 0;
+    if (!(pkt->row->mask & OPC_INV))
+        return NULL;
+    return mw_invalidable(&qp->nic->mrs, &qp->pub, ieth_rkey(pkt->bth + pkt->row->ieth), ve);
+}
+
 static void execute_send(struct qp *qp, const struct packet *pkt, uint64_t now) {
     struct responder *resp = &rc_of(qp)->resp;
-    int ve = inbound_store_send(qp, &resp->in, pkt);
+    int ve;
+    struct mw *mw = window_of(qp, pkt, &ve);
+    if (ve) {
+        refuse(qp, pkt, FAULT_INVALIDATE, ve);
+        return;
+    }
+    ve = inbound_store_send(qp, &resp->in, pkt);
     if (ve) {
         refuse(qp, pkt, FAULT_LOCAL, ve);
         return;
     }
+    if (mw)
+        mw_unbind(mw);
     executed(qp, pkt, 1, now);
     inbound_complete(qp, &resp->in, pkt);
 }
@@ -387,7 +404,7 @@ static enum result write_read(struct qp *qp, struct tx *tx, struct resource *res
     const struct rnic_pd *pd = domain_of(qp, res);
     uint8_t *ptr;
     struct out out;
-    if (mr_remote(&qp->nic->mrs, pd, res->rkey, va, n, RNIC_ACCESS_REMOTE_READ, &ptr))
+    if (qp_remote_under(qp, pd, res->rkey, va, n, RNIC_ACCESS_REMOTE_READ, &ptr))
         return FAILED;
     if (!out_open(qp, tx, &out, read_opcode(res), n, psn_add(res->first_psn, (int32_t)res->cur), false, false))
         return SINK_FULL;

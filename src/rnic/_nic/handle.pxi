@@ -39,6 +39,10 @@ cdef class Handle:
     cdef void settle(self):
         pass
 
+    cdef void prune(self):
+        """Lets users go that need this no more, where that is not known before one asks."""
+        pass
+
     cdef str label(self):
         return type(self).__name__
 
@@ -117,6 +121,7 @@ cdef class Handle:
         if not self.live:
             return
         if self.pid == getpid():
+            self.prune()
             if self.users:
                 raise VerbsError(EBUSY, f"{self.label()} is in use by {names_of(self.users)}", self.closer)
             if self.calls:

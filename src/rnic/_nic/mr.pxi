@@ -18,7 +18,7 @@ cdef class MR(Handle):
     cdef object last_buf        # weak reference to the memoryview that .buf gave out
     cdef readonly PD pd         #: The protection domain.
     cdef readonly uint64_t addr    #: Where this process has the first byte; 0: nowhere, or not for its own use.
-    cdef readonly uint64_t iova    #: The first byte as work requests name it: addr, but for reg_mr_iova() and its like.
+    cdef readonly uint64_t iova    #: The first byte as work requests name it, here and at peers: addr, 0 with ZERO_BASED.
     cdef readonly uint64_t length  #: Number of bytes.
     cdef readonly uint32_t lkey    #: The key for SGEs of this side.
     cdef readonly uint32_t rkey    #: The key to give to peers.
@@ -174,6 +174,12 @@ cdef class MR(Handle):
             self.swap_owner(self.pd, pd)
             self.pd = pd
         self.describe()
+
+    cdef void prune(self):
+        for ref in list(self.users.values()):
+            window = ref()
+            if isinstance(window, MW):
+                (<MW>window).let_go(self)
 
     cdef void release_export(self):
         if self.exported and not self.views:

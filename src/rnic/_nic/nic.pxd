@@ -20,6 +20,7 @@ cdef extern from "nic.h" nogil:
         RNIC_WR_ATOMIC_CMP_AND_SWP
         RNIC_WR_ATOMIC_FETCH_AND_ADD
         RNIC_WR_LOCAL_INV
+        RNIC_WR_BIND_MW
         RNIC_WR_SEND
         RNIC_WR_SEND_WITH_IMM
         RNIC_WR_SEND_WITH_INV
@@ -206,6 +207,20 @@ cdef extern from "nic.h" nogil:
         uint32_t lkey, rkey, handle
         uint64_t iova
 
+    struct rnic_mw:
+        uint32_t rkey
+        int type
+
+    struct rnic_mw_bind_info:
+        rnic_mr *mr
+        uint64_t addr, length
+        uint32_t mw_access_flags
+
+    struct rnic_mw_bind:
+        uint64_t wr_id
+        uint32_t send_flags
+        rnic_mw_bind_info bind_info
+
     struct rnic_comp_channel:
         int fd
 
@@ -292,6 +307,11 @@ cdef extern from "nic.h" nogil:
     union rnic_wr_kind:
         rnic_wr_xrc xrc
 
+    struct rnic_wr_bind_mw:
+        rnic_mw *mw
+        uint32_t rkey
+        rnic_mw_bind_info bind_info
+
     struct rnic_send_wr:
         uint64_t wr_id
         rnic_send_wr *next
@@ -303,6 +323,7 @@ cdef extern from "nic.h" nogil:
         uint32_t invalidate_rkey
         rnic_wr_arm wr
         rnic_wr_kind qp_type
+        rnic_wr_bind_mw bind_mw
 
     struct rnic_ops_add:
         uint64_t recv_wr_id
@@ -429,6 +450,10 @@ cdef extern from "nic.h" nogil:
         int (*create_srq_ex)(rnic_context *, rnic_srq_init_attr_ex *, rnic_srq **, rnic_err *) noexcept nogil
         int (*create_xrc_qp)(rnic_xrcd *, rnic_qp_init_attr *, rnic_qp **, rnic_err *) noexcept nogil
         int (*open_qp)(rnic_context *, const rnic_qp_open_attr *, rnic_qp **, rnic_err *) noexcept nogil
+        int (*alloc_mw)(rnic_pd *, int, rnic_mw **, rnic_err *) noexcept nogil
+        int (*dealloc_mw)(rnic_mw *, rnic_err *) noexcept nogil
+        int (*bind_mw)(rnic_qp *, rnic_mw *, const rnic_mw_bind *, rnic_err *) noexcept nogil
+        int (*query_mw)(rnic_mw *, rnic_mw_bind_info *, rnic_err *) noexcept nogil
 
         int (*create_ah)(rnic_pd *, const rnic_ah_attr *, rnic_ah **, rnic_err *) noexcept nogil
         int (*query_ah)(rnic_ah *, rnic_ah_attr *, rnic_err *) noexcept nogil

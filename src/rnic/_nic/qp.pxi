@@ -200,6 +200,25 @@ cdef class QP(Poster):
         """
         self.post(wrs, RecvWR, "post_recv")
 
+    def raw_bind_mw(self, MW mw not None, info, uint32_t send_flags, uint64_t wr_id):
+        """ibv_bind_mw."""
+        cdef rnic_mw_bind bind
+        cdef rnic_err err
+        cdef int rc
+        cdef MR mr
+        self.need("bind_mw")
+        mw.need("bind_mw")
+        bind.wr_id, bind.send_flags = wr_id, send_flags
+        mr = bind_info_of(info, &bind.bind_info, "bind_mw")
+        err.text[0] = 0
+        self.calls += 1
+        mw.begin_bind(mr)
+        with nogil:
+            rc = self.ops.bind_mw(self.p, mw.p, &bind, &err)
+        mw.end_bind(mr)
+        self.calls -= 1
+        check(rc, "bind_mw", &err)
+
     cdef int submit(self, int work, void *head, const void **bad, rnic_err *err) noexcept nogil:
         if work == SENDS:
             return self.ops.post_send(self.p, <rnic_send_wr *>head, <const rnic_send_wr **>bad, err)

@@ -5,10 +5,11 @@ from errno import EINVAL
 from typing import TYPE_CHECKING, Any, cast
 
 from rnic._nic import nic
-from rnic.enums import AccessFlags
+from rnic.enums import AccessFlags, MWType
 from rnic.errors import VerbsError
 from rnic.verbs.ah import AH, AHAttr
 from rnic.verbs.memory import LOCK, RegionVerbs
+from rnic.verbs.mw import MW
 from rnic.verbs.qp import QP, QPInitAttr
 from rnic.verbs.srq import SRQ, SRQInitAttr
 
@@ -51,6 +52,9 @@ class PD(RegionVerbs):
         1 the region is the whole address space.  RELAXED_ORDERING and HUGETLB are hints, which software has
         no use for.
 
+        With ZERO_BASED, work requests and peers name the bytes from 0 on (MR.iova); with MW_BIND, memory
+        windows can be bound to it, and while one is, close() and MR.rereg() raise EBUSY.
+
         Raises VerbsError: EINVAL for remote write or atomic access without LOCAL_WRITE (IBA 10.6.3.1),
         EFAULT for memory that is not mapped, EOPNOTSUPP for ON_DEMAND with REMOTE_ATOMIC, ENOMEM when
         RLIMIT_MEMLOCK forbids the lock (`ulimit -l`).
@@ -72,6 +76,12 @@ class PD(RegionVerbs):
         reg_mr().
         """
         return self._allocate(nbytes, access) if lock else super().alloc_mr(nbytes, access)
+
+    def alloc_mw(self, mw_type: MWType | int) -> MW:
+        """A new memory window, not bound (IBA 11.2.8.9; ibv_alloc_mw(3)): TYPE_1 for QP.bind_mw(), TYPE_2 for
+        BIND_MW work requests.
+        """
+        return MW(self, mw_type)
 
     def create_srq(self, init_attr: SRQInitAttr = _SHARED) -> SRQ:
         """A new shared receive queue (ibv_create_srq(3)); SRQ.query() tells what was granted.
