@@ -13,8 +13,10 @@ import typing as _typing
 from rnic._nic.nic import (
     CQ,
     CQEX,
+    DM,
     MR,
     SGE,
+    TD,
     WC,
     CompChannel,
     CompCntr,
@@ -28,6 +30,8 @@ from rnic.conn import Connection, Listener, connect, listen
 from rnic.enums import (
     MTU,
     AccessFlags,
+    AdviseMRAdvice,
+    AdviseMRFlags,
     AtomicCap,
     CompCntrType,
     CounterDescription,
@@ -40,7 +44,10 @@ from rnic.enums import (
     GIDType,
     LinkLayer,
     MigState,
+    MWType,
     NodeType,
+    ODPGeneralCap,
+    ODPTransportCap,
     OpsFlags,
     OpsWROpcode,
     PortState,
@@ -49,6 +56,7 @@ from rnic.enums import (
     QPState,
     QPType,
     ReadCountersFlags,
+    ReregMRFlags,
     SendFlags,
     SRQAttrMask,
     SRQType,
@@ -67,15 +75,14 @@ from rnic.verbs.context import (
     AsyncEvent,
     Context,
     DeviceAttr,
-    DeviceAttrEx,
     GIDEntry,
     PortAttr,
-    TMCaps,
     ValuesEx,
 )
 from rnic.verbs.counters import Counters
 from rnic.verbs.cq import WC_STANDARD_FLAGS, CQInitAttrEx, CQModerationCaps, ModerateCQ, ModifyCQAttr
-from rnic.verbs.device import Device, format_guid, get_device_list, open_device
+from rnic.verbs.device import Device, format_guid, get_device_list, import_device, open_device
+from rnic.verbs.device_ex import DeviceAttrEx, ODPCaps, TMCaps
 from rnic.verbs.faults import Faults, Lose
 from rnic.verbs.functions import (
     ForkStatus,
@@ -83,6 +90,8 @@ from rnic.verbs.functions import (
     fork_init,
     is_fork_initialized,
 )
+from rnic.verbs.memory import AllocDMAttr, ParentDomainInitAttr
+from rnic.verbs.mw import MW, MWBind, MWBindInfo, inc_rkey
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, QPOpenAttr, QPStats
 from rnic.verbs.rate import Rate
@@ -117,9 +126,15 @@ __all__ = [
     "Counters",
     "Faults",
     "Lose",
+    "import_device",
+    "DeviceAttrEx",
+    "ODPCaps",
     # objects
     "PD",
     "MR",
+    "DM",
+    "TD",
+    "MW",
     "CompChannel",
     "CQ",
     "CQEX",
@@ -141,7 +156,6 @@ __all__ = [
     "TMCaps",
     "TMInfo",
     "SRQAttr",
-    "DeviceAttrEx",
     "ValuesEx",
     "CQInitAttrEx",
     "WC_STANDARD_FLAGS",
@@ -152,9 +166,14 @@ __all__ = [
     "CompCntrCaps",
     "QPAttachCompCntrAttr",
     "CounterAttachAttr",
+    "MWBind",
+    "MWBindInfo",
+    "inc_rkey",
     "AHAttr",
     "Route",
     "GID",
+    "AllocDMAttr",
+    "ParentDomainInitAttr",
     # work
     "SGE",
     "SendWR",
@@ -178,6 +197,8 @@ __all__ = [
     "ForkStatus",
     "Rate",
     "AccessFlags",
+    "AdviseMRAdvice",
+    "AdviseMRFlags",
     "AtomicCap",
     "CQAttrMask",
     "CQInitAttrMask",
@@ -190,14 +211,18 @@ __all__ = [
     "GIDType",
     "LinkLayer",
     "MTU",
+    "MWType",
     "MigState",
     "NodeType",
+    "ODPGeneralCap",
+    "ODPTransportCap",
     "PortState",
     "QPAttachCompCntrOp",
     "QPAttrMask",
     "QPState",
     "QPType",
     "ReadCountersFlags",
+    "ReregMRFlags",
     "SRQAttrMask",
     "SRQType",
     "OpsFlags",

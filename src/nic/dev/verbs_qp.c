@@ -241,6 +241,7 @@ void verbs_leave_qp(struct dev *dev, struct qp *qp) {
     comp_cntrs_detach(qp);
     if (qp->tagged)
         tag_forget(qp->tagged->list, qp);
+    mw_unbind_all(&qp->windows);
     if (dev->gsi == qp)
         dev->gsi = NULL;
     else
