@@ -51,6 +51,12 @@ const char *rnic_vendor_err_text(int err) { return row_of(vendor_errs, COUNT(ven
 #define EVENT_TYPE(n, v) {"event_type", #n, v},
 #define DEVICE_CAP(n, v) {"device_cap", #n, v},
 #define SRQ_ATTR_MASK(n, v) {"srq_attr_mask", #n, v},
+#define DEVICE_CAP_EX(n, v) {"device_cap_ex", #n, v},
+#define PLACEMENT_TYPE(n, v) {"placement_type", #n, v},
+#define SELECTIVITY_LEVEL(n, v) {"selectivity_level", #n, v},
+#define QP_INIT_ATTR_MASK(n, v) {"qp_init_attr_mask", #n, v},
+#define QP_CREATE_FLAGS(n, v) {"qp_create_flags", #n, v},
+#define QP_SEND_OPS(n, v) {"qp_send_ops", #n, v},
 
 /* clang-format off */
 static const struct rnic_enum_row enum_rows[] = {
@@ -74,6 +80,12 @@ static const struct rnic_enum_row enum_rows[] = {
     RNIC_EVENT_TYPES(EVENT_TYPE)
     RNIC_DEVICE_CAPS(DEVICE_CAP)
     RNIC_SRQ_ATTR_MASKS(SRQ_ATTR_MASK)
+    RNIC_DEVICE_CAPS_EX(DEVICE_CAP_EX)
+    RNIC_PLACEMENT_TYPES(PLACEMENT_TYPE)
+    RNIC_SELECTIVITY_LEVELS(SELECTIVITY_LEVEL)
+    RNIC_QP_INIT_ATTR_MASKS(QP_INIT_ATTR_MASK)
+    RNIC_QP_CREATE_FLAGS(QP_CREATE_FLAGS)
+    RNIC_QP_SEND_OPS(QP_SEND_OPS)
 };
 /* clang-format on */
 

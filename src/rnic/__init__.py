@@ -17,16 +17,22 @@ from rnic.enums import (
     AccessFlags,
     AtomicCap,
     DeviceCap,
+    DeviceCapEx,
     EventType,
     GIDType,
     LinkLayer,
     MigState,
     NodeType,
+    PlacementType,
     PortState,
     QPAttrMask,
+    QPCreateFlags,
+    QPInitAttrMask,
     QPState,
     QPType,
+    SelectivityLevel,
     SendFlags,
+    SendOpsFlags,
     SRQAttrMask,
     Transport,
     WCFlags,
@@ -39,9 +45,13 @@ from rnic.verbs.ah import AH, GID, AHAttr, Route
 from rnic.verbs.context import AsyncEvent, Context, DeviceAttr, GIDEntry, PortAttr
 from rnic.verbs.counters import Counters
 from rnic.verbs.device import Device, format_guid, get_device_list, open_device
+from rnic.verbs.device_ex import DeviceAttrEx, PacketPacingCaps
+from rnic.verbs.ece import ECE
 from rnic.verbs.faults import Faults, Lose
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, QPStats
+from rnic.verbs.qp_ex import QPEx, QPInitAttrEx
+from rnic.verbs.rate_limit import RateLimitAttr
 from rnic.verbs.srq import SRQ, SRQAttr, SRQInitAttr
 
 if _typing.TYPE_CHECKING:
@@ -66,6 +76,8 @@ __all__ = [
     "Device",
     "Context",
     "DeviceAttr",
+    "DeviceAttrEx",
+    "PacketPacingCaps",
     "PortAttr",
     "GIDEntry",
     "AsyncEvent",
@@ -79,12 +91,16 @@ __all__ = [
     "CQ",
     "SRQ",
     "QP",
+    "QPEx",
     "AH",
     # attributes and addresses
     "QPInitAttr",
     "QPCap",
     "QPAttr",
     "QPStats",
+    "QPInitAttrEx",
+    "RateLimitAttr",
+    "ECE",
     "SRQInitAttr",
     "SRQAttr",
     "AHAttr",
@@ -108,18 +124,24 @@ __all__ = [
     "AccessFlags",
     "AtomicCap",
     "DeviceCap",
+    "DeviceCapEx",
     "EventType",
     "GIDType",
     "LinkLayer",
     "MTU",
     "MigState",
     "NodeType",
+    "PlacementType",
     "PortState",
     "QPAttrMask",
+    "QPCreateFlags",
+    "QPInitAttrMask",
     "QPState",
     "QPType",
     "SRQAttrMask",
+    "SelectivityLevel",
     "SendFlags",
+    "SendOpsFlags",
     "Transport",
     "WCFlags",
     "WCOpcode",

@@ -38,6 +38,9 @@ ENUMS = {
     "ibv_wc_flags": "IBV_WC_",
     "ibv_event_type": "IBV_EVENT_",
     "ibv_device_cap_flags": "IBV_DEVICE_",
+    "ibv_qp_init_attr_mask": "IBV_QP_INIT_ATTR_",
+    "ibv_qp_create_flags": "IBV_QP_CREATE_",
+    "ibv_qp_create_send_ops_flags": "IBV_QP_EX_WITH_",
 }
 # An enum without a name: its members by prefix.
 NAMELESS = {"link_layer": "IBV_LINK_LAYER_"}
@@ -54,6 +57,9 @@ STRUCTS = [
     "ibv_device_attr",
     "ibv_port_attr",
     "ibv_gid_entry",
+    "ibv_packet_pacing_caps",
+    "ibv_qp_rate_limit_attr",
+    "ibv_ece",
 ]
 
 

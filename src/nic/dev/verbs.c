@@ -40,6 +40,22 @@ static int soft_close(struct rnic_context *ctx, struct rnic_err *err) {
     return device_close(ctx);
 }
 
+/* ibv_device_attr has the lower half of what ibv_device_attr_ex has in device_cap_flags_ex. */
+#define DEVICE_CAPS                                                                                                    \
+    (RNIC_DEVICE_CURR_QP_STATE_MOD | RNIC_DEVICE_SYS_IMAGE_GUID | RNIC_DEVICE_RC_RNR_NAK_GEN |                          \
+     RNIC_DEVICE_SRQ_RESIZE | RNIC_DEVICE_N_NOTIFY_CQ)
+
+static int soft_query_device_ex(struct rnic_context *ctx, struct rnic_device_attr_ex *attr, struct rnic_err *err) {
+    (void)ctx;
+    (void)err;
+    *attr = (struct rnic_device_attr_ex){
+        .device_cap_flags_ex =
+            DEVICE_CAPS | RNIC_DEVICE_ATOMIC_WRITE | RNIC_DEVICE_FLUSH_GLOBAL | RNIC_DEVICE_FLUSH_PERSISTENT,
+        .packet_pacing_caps = {PACE_MIN_RATE, PACE_MAX_RATE, PACED_TYPES},
+    };
+    return 0;
+}
+
 static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *attr, struct rnic_err *err) {
     const struct dev *dev = dev_of(ctx);
     (void)err;
@@ -51,8 +67,7 @@ static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *
         .page_size_cap = 0xFFFFF000,
         .max_qp = MAX_QP,
         .max_qp_wr = MAX_QP_WR,
-        .device_cap_flags = RNIC_DEVICE_CURR_QP_STATE_MOD | RNIC_DEVICE_SYS_IMAGE_GUID | RNIC_DEVICE_RC_RNR_NAK_GEN |
-                            RNIC_DEVICE_SRQ_RESIZE | RNIC_DEVICE_N_NOTIFY_CQ,
+        .device_cap_flags = DEVICE_CAPS,
         .max_sge = MAX_SGE,
         .max_sge_rd = MAX_SGE,
         .max_cq = MAX_CQ,
@@ -206,6 +221,13 @@ const struct rnic_ops soft_ops = {
     .destroy_qp = soft_destroy_qp,
     .post_send = soft_post_send,
     .post_recv = soft_post_recv,
+    .query_device_ex = soft_query_device_ex,
+    .create_qp_ex = soft_create_qp_ex,
+    .post_send_whole = soft_post_send_whole,
+    .modify_qp_rate_limit = soft_modify_qp_rate_limit,
+    .query_qp_data_in_order = soft_query_qp_data_in_order,
+    .set_ece = soft_set_ece,
+    .query_ece = soft_query_ece,
     .create_srq = soft_create_srq,
     .modify_srq = soft_modify_srq,
     .query_srq = soft_query_srq,

@@ -51,6 +51,17 @@ int soft_post_send(struct rnic_qp *pub, const struct rnic_send_wr *wr, const str
 int soft_post_recv(struct rnic_qp *pub, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
                    struct rnic_err *err);
 
+/* verbs_qp_ex.c */
+#define PACED_TYPES (1u << RNIC_QPT_RC | 1u << RNIC_QPT_UC | 1u << RNIC_QPT_UD)
+int soft_create_qp_ex(struct rnic_pd *pd, struct rnic_qp_init_attr_ex *attr, struct rnic_qp **out,
+                      struct rnic_err *err);
+int soft_post_send_whole(struct rnic_qp *pub, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
+                         struct rnic_err *err);
+int soft_modify_qp_rate_limit(struct rnic_qp *pub, const struct rnic_qp_rate_limit_attr *attr, struct rnic_err *err);
+int soft_query_qp_data_in_order(struct rnic_qp *pub, int opcode, uint32_t flags, struct rnic_err *err);
+int soft_set_ece(struct rnic_qp *pub, struct rnic_ece *ece, struct rnic_err *err);
+int soft_query_ece(struct rnic_qp *pub, struct rnic_ece *ece, struct rnic_err *err);
+
 /* verbs_srq.c */
 int soft_create_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr *attr, struct rnic_srq **out,
                     struct rnic_err *err);

@@ -10,11 +10,12 @@
 
 #include "base/fail.h"
 #include "dev/verbs.h"
+#include "mem/persist.h"
 
 #define REMOTE_CHANGES (RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_ATOMIC)
 #define MR_ACCESS                                                                                                      \
     (RNIC_ACCESS_LOCAL_WRITE | RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_READ | RNIC_ACCESS_REMOTE_ATOMIC |        \
-     RNIC_ACCESS_RELAXED_ORDERING)
+     RNIC_ACCESS_RELAXED_ORDERING | RNIC_ACCESS_FLUSH_GLOBAL | RNIC_ACCESS_FLUSH_PERSISTENT)
 
 int soft_alloc_pd(struct rnic_context *ctx, struct rnic_pd **out, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
@@ -110,6 +111,8 @@ int soft_reg_mr(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t access
         rc = fail(err, -EINVAL, "a memory region has at least 1 byte");
     if (!rc)
         rc = check_mapped(addr, length, access, err);
+    if (!rc && (access & RNIC_ACCESS_FLUSH_PERSISTENT))
+        rc = mem_can_persist(addr, length, err);
     return rc ? rc : enter_mr(pd, addr, length, access, -1, mr, err);
 }
 
@@ -135,6 +138,9 @@ int soft_alloc_mr(struct rnic_pd *pd, uint64_t length, uint32_t access, struct r
         rc = check_access(access, err);
     if (!rc && length == 0)
         rc = fail(err, -EINVAL, "a memory region has at least 1 byte");
+    if (!rc && (access & RNIC_ACCESS_FLUSH_PERSISTENT))
+        rc = fail(err, -EOPNOTSUPP,
+                  "FLUSH_PERSISTENT: a memory file is gone with its process; map a file of a disk and use reg_mr");
     if (!rc)
         rc = make_memory(length, &addr, &fd, err);
     if (rc)

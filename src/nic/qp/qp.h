@@ -9,6 +9,7 @@
 #define RNIC_QP_QP_H
 
 #include "mem/mr.h"
+#include "qp/pace.h"
 #include "queue/cq.h"
 #include "queue/srq.h"
 #include "queue/wq.h"
@@ -35,8 +36,9 @@ struct engine_ops {
     void (*stats)(struct qp *qp, struct rnic_qp_stats *out);
 };
 
-/* For transports without answers, and so without timers. */
-void engine_no_timer(struct qp *qp, struct tx *tx, uint64_t now);
+/* For transports without answers: their one timer is the pace's. */
+void engine_pace_timer(struct qp *qp, struct tx *tx, uint64_t now);
+uint64_t engine_pace_deadline(const struct qp *qp);
 uint64_t engine_never(const struct qp *qp);
 bool engine_never_settles(struct qp *qp);
 
@@ -67,6 +69,7 @@ struct qp {
     bool last_wqe;    /* QP_REQ_ERR, QP_ACCESS_ERR or QP_FATAL has been raised */
     struct wq sq, rq; /* with a shared receive queue, rq holds the one receive that a message has taken from it */
     struct srq *srq;  /* or NULL */
+    struct pace pace; /* of what the send queue sends */
     struct flow flow; /* to the peer */
     struct flow from; /* and from it: the source port is that of its last packet */
     struct rnic_counters counters;
@@ -85,6 +88,13 @@ struct qp {
 #define COUNT_N(qp, name, n)                                                                                           \
     ((qp)->counters.value[RNIC_CNT_##name] += (n), (qp)->nic->counters.value[RNIC_CNT_##name] += (n))
 #define COUNT(qp, name) COUNT_N(qp, name, 1)
+
+/* Pacing: bytes sent so far, and what has been sent since then is paid for; responses and ACKs cost nothing. */
+static inline uint64_t qp_sent(const struct qp *qp) { return qp->counters.value[RNIC_CNT_tx_bytes]; }
+static inline void qp_charge(struct qp *qp, uint64_t before, uint64_t now) {
+    if (qp->pace.rate)
+        pace_sent(&qp->pace, qp_sent(qp) - before, now);
+}
 
 /* Datagrams: no peer, each packet names its own. */
 static inline bool qp_is_datagram(const struct qp *qp) { return qp->service == OPC_UD; }

@@ -84,14 +84,17 @@ static uint64_t req_deadline(const struct requester *req, const struct qp *qp) {
 static uint64_t deadline(const struct qp *qp) {
     const struct rc *rc = rc_of(qp);
     uint64_t first = req_deadline(&rc->req, qp), ack = rc->resp.ack == ACK_UNASKED ? resp_due(qp) : NEVER;
+    uint64_t pace = engine_pace_deadline(qp);
+    first = pace < first ? pace : first;
     return ack < first ? ack : first;
 }
 
 /* next() does the sending; this only says what is to be sent again. */
 static void timer(struct qp *qp, struct tx *tx, uint64_t now) {
     struct requester *req = &rc_of(qp)->req;
+    engine_pace_timer(qp, tx, now);
     if (req_deadline(req, qp) > now)
-        return; /* it was the responder's: an ACK is due, and next() sends it */
+        return; /* it was the pace's, or the responder's: an ACK is due; next() sends both */
     if (req->rnr_until) {
         req->rnr_until = 0;
         req->progress = now;

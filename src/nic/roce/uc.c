@@ -48,19 +48,23 @@ static bool start(struct qp *qp, struct send_wqe *wqe) {
 }
 
 /* A packet of the oldest element. */
-static enum result send_one(struct qp *qp, struct tx *tx) {
+static enum result send_one(struct qp *qp, struct tx *tx, uint64_t now) {
     struct uc *uc = uc_of(qp);
     if (wq_empty(&qp->sq))
         return IDLE;
     struct send_wqe *wqe = sq_wqe(&qp->sq, wq_tail(&qp->sq));
     if (!wqe->started && (qp->state != RNIC_QPS_RTS || !start(qp, wqe)))
         return IDLE;
+    if (qp->pace.rate && !pace_allows(&qp->pace, now))
+        return IDLE;
+    uint64_t before = qp_sent(qp);
     enum result result = message_write(qp, tx, wqe, uc->pkt, uc->mtu, false);
     if (result == FAILED)
         refuse(qp, wqe, wqe->vendor_err);
     if (result != SENT)
         return result;
     COUNT(qp, requests_sent);
+    qp_charge(qp, before, now);
     uc->psn = psn_add(uc->psn, 1);
     if (++uc->pkt < wqe->packets)
         return SENT;
@@ -86,13 +90,12 @@ static void flush(struct qp *qp) {
 
 static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
     enum result result = SENT;
-    (void)now;
     if (qp->state == RNIC_QPS_ERR)
         flush(qp);
     if (qp->state == RNIC_QPS_SQE)
         qp_flush_sends(qp);
     for (int i = 0; i < BURST && result == SENT; i++)
-        result = qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD ? send_one(qp, tx) : IDLE;
+        result = qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD ? send_one(qp, tx, now) : IDLE;
     drained(qp);
     return result == SENT || result == SINK_FULL;
 }
@@ -202,8 +205,8 @@ const struct engine_ops roce_uc_ops = {
     .rts = rts,
     .input = input,
     .next = next,
-    .timer = engine_no_timer,
-    .deadline = engine_never,
+    .timer = engine_pace_timer,
+    .deadline = engine_pace_deadline,
     .held = engine_never,
     .settle = engine_never_settles,
     .flush = flush,

@@ -22,6 +22,7 @@
 #define IMMDT_BYTES 4
 #define IETH_BYTES 4
 #define DETH_BYTES 8
+#define FETH_BYTES 4
 #define CNP_RESERVED_BYTES 16
 /* The longest of all packet types: BTH + AtomicETH. */
 #define ROCE_MAX_HEADER (BTH_BYTES + ATMETH_BYTES)
@@ -73,6 +74,10 @@ FIELD(ieth, rkey, 32, 0, 0, 32)
 
 FIELD(deth, qkey, 32, 0, 0, 32)
 FIELD(deth, sqpn, 32, 4, 0, 24) /* source QP number */
+
+/* Flush (A19.4.3); the upper 26 bits are reserved. */
+FIELD(feth, level, 32, 0, 4, 2) /* enum rnic_selectivity_level */
+FIELD(feth, type, 32, 0, 0, 4)  /* enum rnic_placement_type */
 
 #undef FIELD
 

@@ -75,6 +75,16 @@ cdef class Context(Handle):
         check(self.ops.query_device(self.p, &attr, &err), "query_device", &err)
         return attr
 
+    def raw_query_device_ex(self):
+        """The fields of struct rnic_device_attr_ex."""
+        cdef rnic_device_attr_ex attr
+        cdef rnic_err err
+        self.need("query_device_ex")
+        memset(&attr, 0, sizeof(attr))
+        err.text[0] = 0
+        check(self.ops.query_device_ex(self.p, &attr, &err), "query_device_ex", &err)
+        return attr
+
     def raw_query_port(self, int port):
         """The fields of struct rnic_port_attr."""
         cdef rnic_port_attr attr

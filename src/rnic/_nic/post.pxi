@@ -3,6 +3,7 @@
 cdef uint64_t last_token = 0
 cdef enum:
     KEPT_AT_FIRST = 64      # memory regions that are held before it is looked which can be let go
+    RECEIVING, SENDING, SENDING_WHOLE   # what is submitted; WHOLE: all of the chain or nothing
 
 
 cdef class Poster(Handle):
@@ -18,7 +19,7 @@ cdef class Poster(Handle):
 
     # What a class fills in.
 
-    cdef int submit(self, bint sending, void *head, const void **bad, rnic_err *err) noexcept nogil:
+    cdef int submit(self, int how, void *head, const void **bad, rnic_err *err) noexcept nogil:
         """Hands a chain to the provider."""
         return -EINVAL
 
@@ -26,11 +27,11 @@ cdef class Poster(Handle):
         """No work is outstanding."""
         return False
 
-    cdef int post(self, wrs, type kind, str verb) except -1:
+    cdef int post(self, wrs, type kind, str verb, bint whole=False) except -1:
         """Links the C structs of the work requests into a chain and hands it over in one call."""
         cdef tuple chain = chain_of(wrs, kind)
         cdef Py_ssize_t i, first = len(chain)
-        cdef bint sending = kind is SendWR
+        cdef int how = RECEIVING if kind is not SendWR else SENDING_WHOLE if whole else SENDING
         cdef void *head = NULL
         cdef const void *bad = NULL
         cdef rnic_err err
@@ -44,7 +45,7 @@ cdef class Poster(Handle):
                 wr = <WorkRequest>chain[first - 1]
                 wr.enter_chain(first - 1)
                 first -= 1
-                if sending:
+                if how != RECEIVING:
                     (<SendWR>wr).hold_ah(verb)
                 head = wr.fill(head)
                 if wr.kept_by != self.token:
@@ -52,13 +53,15 @@ cdef class Poster(Handle):
             err.text[0] = 0
             self.calls += 1
             with nogil:
-                rc = self.submit(sending, head, &bad, &err)
+                rc = self.submit(how, head, &bad, &err)
             self.calls -= 1
         finally:
             for i in range(first, len(chain)):
                 (<WorkRequest>chain[i]).leave_chain()
         if rc < 0:
             i = index_of(chain, bad)
+            if whole:
+                raise VerbsError(-rc, f"{text_of(&err)} (work request {i} of {len(chain)}; none is posted)", verb)
             raise PostError(-rc, text_of(&err), verb, chain[i], i)
         return 0
 

@@ -50,5 +50,5 @@ cdef class SRQ(Poster):
         """
         self.post(wrs, RecvWR, "post_srq_recv")
 
-    cdef int submit(self, bint sending, void *head, const void **bad, rnic_err *err) noexcept nogil:
+    cdef int submit(self, int how, void *head, const void **bad, rnic_err *err) noexcept nogil:
         return self.ops.post_srq_recv(self.p, <rnic_recv_wr *>head, <const rnic_recv_wr **>bad, err)

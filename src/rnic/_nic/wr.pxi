@@ -12,6 +12,7 @@ cdef class SGE:
 
     cdef rnic_sge c
     cdef readonly MR mr     #: The memory region, or None.
+    cdef bytes copy         # of inline(): the bytes themselves
 
     def __cinit__(self, MR mr=None, offset=0, length=None, *, addr=None, lkey=None):
         if mr is not None:
@@ -22,6 +23,14 @@ cdef class SGE:
             if addr is None or length is None or lkey is None or offset:
                 raise TypeError("SGE without an MR takes addr, length and lkey")
             self.c.addr, self.c.length, self.c.lkey = addr, length, lkey
+
+    @staticmethod
+    def inline(data):
+        """A piece that holds a copy of these bytes: for requests that are INLINE, and for no others."""
+        cdef bytes copy = bytes(memoryview(data))
+        cdef SGE sge = SGE.__new__(SGE, addr=<uintptr_t><const char *>copy, length=len(copy), lkey=0)
+        sge.copy = copy
+        return sge
 
     cdef int take(self, MR mr, offset, length) except -1:
         mr.need("SGE")
@@ -119,7 +128,8 @@ cdef class SendWR(WorkRequest):
     adds, and what CMP_AND_SWP compares with before it stores `swap`.  `imm_data` is a 32-bit number of the WITH_IMM
     operations (network byte order is the binding's work), `invalidate_rkey` belongs to SEND_WITH_INV and LOCAL_INV.
     Datagrams go along `ah` to `remote_qpn`, whose Q_Key is `remote_qkey`; with that one's high bit set, the sending
-    queue pair's own is taken (IBA 10.2.5).
+    queue pair's own is taken (IBA 10.2.5).  A FLUSH has no sg_list: it names the peer's memory by remote_addr, rkey and
+    `flush_length`, or the whole region (`flush_level` MR), and `flush_type` says what is made sure of.
     """
 
     cdef rnic_send_wr c
@@ -134,16 +144,21 @@ cdef class SendWR(WorkRequest):
     cdef AH posted                        # the one that is being posted now
     cdef public uint32_t remote_qpn       #: Datagrams: the peer's queue pair, 0xFFFFFF of a multicast group.
     cdef public uint32_t remote_qkey      #: Datagrams: its Q_Key.
+    cdef public uint32_t flush_length     #: FLUSH: bytes.
+    cdef public uint8_t flush_type        #: FLUSH: PlacementType, GLOBAL, PERSISTENT or both.
+    cdef public uint8_t flush_level       #: FLUSH: SelectivityLevel, RANGE or MR.
 
     def __cinit__(self, uint64_t wr_id=0, opcode=WROpcode.SEND, send_flags=0, sg_list=(), uint64_t remote_addr=0,
                   uint32_t rkey=0, uint32_t imm_data=0, uint64_t compare_add=0, uint64_t swap=0,
-                  uint32_t invalidate_rkey=0, *, AH ah=None, uint32_t remote_qpn=0, uint32_t remote_qkey=0):
+                  uint32_t invalidate_rkey=0, *, AH ah=None, uint32_t remote_qpn=0, uint32_t remote_qkey=0,
+                  uint32_t flush_length=0, uint8_t flush_type=0, uint8_t flush_level=0):
         self.wr_id = wr_id
         self.c.opcode, self.c.send_flags = opcode, send_flags
         self.remote_addr, self.rkey = remote_addr, rkey
         self.compare_add, self.swap = compare_add, swap
         self.imm_data, self.invalidate_rkey = imm_data, invalidate_rkey
         self.ah, self.remote_qpn, self.remote_qkey = ah, remote_qpn, remote_qkey
+        self.flush_length, self.flush_type, self.flush_level = flush_length, flush_type, flush_level
         self.struct_at = &self.c
         self.set_sg(sg_list)
 
@@ -194,6 +209,10 @@ cdef class SendWR(WorkRequest):
         elif opcode == RNIC_WR_SEND or opcode == RNIC_WR_SEND_WITH_IMM:
             self.c.wr.ud.ah = NULL if self.posted is None else self.posted.p
             self.c.wr.ud.remote_qpn, self.c.wr.ud.remote_qkey = self.remote_qpn, self.remote_qkey
+        elif opcode == RNIC_WR_FLUSH:
+            self.c.wr.flush.remote_addr, self.c.wr.flush.rkey = self.remote_addr, self.rkey
+            self.c.wr.flush.length = self.flush_length
+            self.c.wr.flush.type, self.c.wr.flush.level = self.flush_type, self.flush_level
         else:
             self.c.wr.rdma.remote_addr, self.c.wr.rdma.rkey = self.remote_addr, self.rkey
         return &self.c

@@ -34,7 +34,6 @@ from rnic.rdmacm.gsi import Peer
 from rnic.rdmacm.link import Link
 from rnic.rdmacm.messages import Messages
 from rnic.rdmacm.names import (
-    ECE,
     UDP_QKEY,
     ConnParam,
     EventType,
@@ -49,6 +48,7 @@ from rnic.rdmacm.registry import registry
 from rnic.rdmacm.sockaddr import Inet, SockAddr, parse
 from rnic.verbs.ah import GID
 from rnic.verbs.context import Context
+from rnic.verbs.ece import ECE
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from rnic.wire import PortSpace, service_id
@@ -100,6 +100,7 @@ class CmId(Messages):
         self.send_cq_channel: nic.CompChannel | None = None
         self.recv_cq_channel: nic.CompChannel | None = None
         self.local_ece = ECE()
+        self.offers_ece = False  # set_local_ece() has been called
         self.remote_ece = ECE()
         self.disconnecting = False
         self.unacked = 0  # events that were delivered; under the channel's lock
@@ -542,8 +543,12 @@ class CmId(Messages):
             self._options[option] = value
 
     def set_local_ece(self, ece: ECE) -> None:
-        """Offer a vendor's options to the peer (rdma_set_local_ece(3)): before connect() or accept()."""
-        self.local_ece = ece
+        """Offer a vendor's options to the peer (rdma_set_local_ece(3)): before connect() or accept().
+
+        Without it, those of the queue pair that create_qp() has made are offered, and of a peer's offer
+        accept() answers what that queue pair accepts (QP.set_ece()).
+        """
+        self.local_ece, self.offers_ece = ece, True
 
     def get_remote_ece(self) -> ECE:
         """What the peer has offered (rdma_get_remote_ece(3))."""
@@ -608,6 +613,8 @@ class CmId(Messages):
                 self._drop_cqs()
                 raise
             self.qp, self.pd = qp, pd
+            if not self.offers_ece:
+                self.local_ece = qp.query_ece()
             self.send_cq, self.recv_cq = init_attr.send_cq, init_attr.recv_cq
             return qp
 

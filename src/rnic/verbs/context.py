@@ -23,8 +23,10 @@ from rnic.errors import VerbsError
 from rnic.verbs.ah import GID, AHAttr, Route
 from rnic.verbs.counters import Counters
 from rnic.verbs.device import Device
+from rnic.verbs.device_ex import DeviceAttrEx, PacketPacingCaps
 from rnic.verbs.faults import Faults
 from rnic.verbs.pd import PD
+from rnic.verbs.qp_ex import QPEx, QPInitAttrEx
 
 __all__ = ["AsyncEvent", "Context", "DeviceAttr", "GIDEntry", "PortAttr"]
 
@@ -162,6 +164,12 @@ class Context(nic.Context):
         fields["atomic_cap"] = AtomicCap(fields["atomic_cap"])
         return DeviceAttr(**fields)
 
+    def query_device_ex(self) -> DeviceAttrEx:
+        """What the device can do, with what came later (ibv_query_device_ex(3))."""
+        fields = self.raw_query_device_ex()
+        pacing = PacketPacingCaps(**fields.pop("packet_pacing_caps"))
+        return DeviceAttrEx(orig_attr=self.query_device(), packet_pacing_caps=pacing, **fields)
+
     def query_port(self, port_num: int = 1) -> PortAttr:
         """The state and the limits of a port (ibv_query_port(3)); EINVAL when there is no such port."""
         fields = self.raw_query_port(port_num)
@@ -289,6 +297,14 @@ class Context(nic.Context):
     def alloc_pd(self) -> PD:
         """A new protection domain (ibv_alloc_pd(3))."""
         return PD(self)
+
+    def create_qp_ex(self, init_attr: QPInitAttrEx) -> QPEx:
+        """A new queue pair with builders of work requests (ibv_create_qp_ex(3)); init_attr.pd is its domain.
+
+        Raises VerbsError as PD.create_qp() does, and EOPNOTSUPP when the device does not have all of
+        send_ops_flags for that type, or a creation flag.
+        """
+        return QPEx.create(init_attr)
 
     def create_comp_channel(self) -> nic.CompChannel:
         """A new channel for completion events (ibv_create_comp_channel(3))."""

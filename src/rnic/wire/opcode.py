@@ -38,6 +38,8 @@ class Opcode(IntEnum):
     RC_FETCH_ADD = 0x14
     RC_SEND_LAST_WITH_INV = 0x16
     RC_SEND_ONLY_WITH_INV = 0x17
+    RC_FLUSH = 0x1C  # Annex A19, as is the next
+    RC_ATOMIC_WRITE = 0x1D
 
     UC_SEND_FIRST = 0x20
     UC_SEND_MIDDLE = 0x21
@@ -85,6 +87,9 @@ class Mask(IntFlag):
     UD = 1 << 21
     CNP = 1 << 22
     USES_RQ = 1 << 23
+    ATOMIC_WRITE = 1 << 28
+    FLUSH = 1 << 29
+    FETH = 1 << 30
     ONLY = FIRST | LAST
 
 
@@ -94,6 +99,7 @@ CNP_RESERVED_BYTES = 16
 # The extended headers in the order in which they follow the BTH (IBA 9.3), with their sizes in bytes.
 EXT_BYTES: dict[Mask, int] = {
     Mask.DETH: 8,
+    Mask.FETH: 4,
     Mask.RETH: 16,
     Mask.ATMETH: 28,
     Mask.AETH: 4,
@@ -119,6 +125,7 @@ class OpcodeInfo:
     imm: int
     ieth: int
     deth: int
+    feth: int
 
     @property
     def name(self) -> str:
@@ -143,6 +150,8 @@ _KIND: dict[str, Mask] = {
     "ATOMIC_ACK": Mask.RESPONSE | Mask.ACK | Mask.AETH | Mask.ATMACK,
     "CMP_SWAP": Mask.REQUEST | Mask.ATOMIC | Mask.ATMETH,
     "FETCH_ADD": Mask.REQUEST | Mask.ATOMIC | Mask.ATMETH,
+    "FLUSH": Mask.REQUEST | Mask.FLUSH | Mask.FETH | Mask.RETH,
+    "ATOMIC_WRITE": Mask.REQUEST | Mask.ATOMIC_WRITE | Mask.RETH | Mask.PAYLOAD,
 }
 
 
@@ -183,6 +192,7 @@ def _row(opcode: Opcode) -> OpcodeInfo:
         imm=offset[Mask.IMM],
         ieth=offset[Mask.INV],
         deth=offset[Mask.DETH],
+        feth=offset[Mask.FETH],
     )
 
 

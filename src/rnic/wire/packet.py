@@ -13,7 +13,19 @@ from typing import TypeVar
 
 from rnic.wire.bth import BTH
 from rnic.wire.error import NotRoCEError, WireError
-from rnic.wire.ext import AETH, DETH, IETH, RETH, AtomicAckETH, AtomicETH, Ext, ImmDt, ext_classes, parse_ext
+from rnic.wire.ext import (
+    AETH,
+    DETH,
+    FETH,
+    IETH,
+    RETH,
+    AtomicAckETH,
+    AtomicETH,
+    Ext,
+    ImmDt,
+    ext_classes,
+    parse_ext,
+)
 from rnic.wire.header import fit, need
 from rnic.wire.icrc import ICRC_BYTES, icrc
 from rnic.wire.ip import ROCE_PORT, UDP, IPv4, IPv6, internet_checksum, parse_ip, udp_checksum
@@ -120,6 +132,8 @@ def _describe(header: Ext) -> str:
             return f"invalidate rkey {header.rkey:#010x}"
         case DETH():
             return f"from QP {header.sqpn:#08x} Q_Key {header.qkey:#010x}"
+        case FETH():
+            return str(header)
         case _:
             return ""
 
