@@ -242,8 +242,7 @@ enum rnic_counter { RNIC_COUNTERS(RNIC_ENUM_COUNTER) RNIC_CNT_MAX };
     X(SEQ_RETRY, "the peer kept reporting lost packets, retry_cnt times")                                              \
     X(RNR, "the peer had no receive posted, rnr_retry times")                                                          \
     X(FLUSHED, "the queue pair was in the error state")                                                                \
-    X(CQ_OVERRUN, "a completion queue was full")                                                                       \
-    X(FLUSH_FAILED, "the flushed bytes could not be made persistent")
+    X(CQ_OVERRUN, "a completion queue was full")
 #define RNIC_ENUM_VENDOR(n, t) RNIC_VE_##n,
 enum rnic_vendor_err { RNIC_VENDOR_ERRS(RNIC_ENUM_VENDOR) RNIC_VE_MAX };
 

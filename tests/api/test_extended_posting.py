@@ -478,6 +478,8 @@ def test_creation_flags_are_what_the_device_has() -> None:
 def test_a_protection_domain_is_needed_and_builders_are_asked_for() -> None:
     with End() as a:
         failed = error(lambda: a.ctx.create_qp_ex(QPInitAttrEx(a.cq, a.cq)))
+        plain = error(partial(a.pd.create_qp, QPInitAttrEx(a.cq, a.cq, pd=a.pd)))
+        assert "is for create_qp_ex()" in str(plain)
         assert (failed.errno, "give pd" in str(failed)) == (errno.EINVAL, True)
         with a.ctx.create_qp_ex(QPInitAttrEx(a.cq, a.cq, pd=a.pd)) as qp:
             assert error(qp.wr_start).errno == errno.EOPNOTSUPP

@@ -72,7 +72,7 @@ static uint64_t total_length(const struct rnic_sge *sge, int n) {
 
 int sq_check_opcode(int qp_type, int opcode, struct rnic_err *err) {
     bool send = opcode == RNIC_WR_SEND || opcode == RNIC_WR_SEND_WITH_IMM;
-    bool placement = opcode == RNIC_WR_ATOMIC_WRITE || opcode == RNIC_WR_FLUSH;
+    bool placement = qp_type == RNIC_QPT_RC && (opcode == RNIC_WR_ATOMIC_WRITE || opcode == RNIC_WR_FLUSH);
     if (type_is_datagram(qp_type) && !send)
         return fail(err, -EINVAL, "opcode %d: a datagram queue pair can SEND and SEND_WITH_IMM, nothing else", opcode);
     if (qp_type == RNIC_QPT_UC && opcode > RNIC_WR_SEND_WITH_IMM)
@@ -208,15 +208,21 @@ int sq_post(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_
     return rc;
 }
 
-/* Nobody has seen the elements of a chain that fails: only what they hold is let go. */
+/* Takes back what fill_send() has done beside the element. */
+static void unfill_send(const struct wq *q, const struct send_wqe *wqe) {
+    if (is_datagram(q))
+        ah_drop(wqe->ah);
+}
+
+/* Nobody has seen the elements of a chain that fails. */
 int sq_post_whole(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad, struct rnic_err *err) {
     pthread_mutex_lock(&q->lock);
     uint32_t first = atomic_load_explicit(&q->head, memory_order_relaxed), head = first;
     int rc = fill_chain(q, &head, wr, bad, err);
     if (!rc)
         atomic_store(&q->head, head);
-    for (uint32_t i = first; rc && is_datagram(q) && i != head; i++)
-        ah_drop(sq_wqe(q, i)->ah);
+    while (rc && head != first)
+        unfill_send(q, sq_wqe(q, --head));
     pthread_mutex_unlock(&q->lock);
     return rc;
 }

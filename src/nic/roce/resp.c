@@ -226,7 +226,7 @@ static void execute_flush(struct qp *qp, const struct packet *pkt, uint64_t now)
     if (ve)
         refuse(qp, pkt, FAULT_ACCESS, ve);
     else if (mem_flush(f.at, f.length, f.type))
-        refuse(qp, pkt, FAULT_LOCAL, RNIC_VE_FLUSH_FAILED);
+        refuse(qp, pkt, FAULT_LOCAL, 0); /* it takes no receive, which could tell more */
     else
         execute_placement(qp, pkt, now);
 }

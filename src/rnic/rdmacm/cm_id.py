@@ -7,6 +7,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from errno import (
     EADDRINUSE,
     EADDRNOTAVAIL,
@@ -19,7 +20,7 @@ from errno import (
 from ipaddress import IPv4Address
 from time import monotonic_ns
 from types import ModuleType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from rnic._nic import nic
 from rnic.cm import Connection, Exchange, State, Statistics
@@ -51,6 +52,7 @@ from rnic.verbs.context import Context
 from rnic.verbs.ece import ECE
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from rnic.verbs.qp_ex import QPEx, QPInitAttrEx
 from rnic.wire import PortSpace, service_id
 
 DEFAULT_BACKLOG = 1024
@@ -607,7 +609,7 @@ class CmId(Messages):
             if init_attr is None:
                 init_attr = self._make_cqs(agent, cap or QPCap(), sq_sig_all, qp_context)
             try:
-                qp = pd.create_qp(init_attr)
+                qp = _new_qp(pd, init_attr)
                 link_.to_init(qp, qkey)
             except BaseException:
                 self._drop_cqs()
@@ -617,6 +619,13 @@ class CmId(Messages):
                 self.local_ece = qp.query_ece()
             self.send_cq, self.recv_cq = init_attr.send_cq, init_attr.recv_cq
             return qp
+
+    def create_qp_ex(self, init_attr: QPInitAttrEx) -> QPEx:
+        """As create_qp(), a queue pair with builders of work requests (rdma_create_qp_ex(3)).
+
+        Without init_attr.pd it is of the device's protection domain.
+        """
+        return cast(QPEx, self.create_qp(cast("PD | None", init_attr.pd), init_attr))
 
     def _make_cqs(self, agent: Agent, cap: QPCap, sq_sig_all: bool, qp_context: object) -> QPInitAttr:
         context = agent.context
@@ -776,3 +785,9 @@ def create_id(
     if qp_type not in (None, kind) or kind not in (QPType.RC, QPType.UD):
         raise VerbsError(EINVAL, f"port space {ps.name} does not go with {qp_type!r}", "create_id")
     return CmId(channel, ps, kind, context, timing or Timing())
+
+
+def _new_qp(pd: PD, init_attr: QPInitAttr) -> QP:
+    if isinstance(init_attr, QPInitAttrEx):
+        return QPEx.create(replace(init_attr, pd=pd))
+    return pd.create_qp(init_attr)

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Protection domains: memory and queue pairs that may use each other."""
 
+import errno
 from typing import TYPE_CHECKING, Any, cast
 
 from rnic._nic import nic
 from rnic.enums import AccessFlags
+from rnic.errors import VerbsError
 from rnic.verbs.ah import AH, AHAttr
 from rnic.verbs.qp import QP, QPInitAttr
+from rnic.verbs.qp_ex import QPInitAttrEx
 from rnic.verbs.srq import SRQ, SRQInitAttr
 
 _SHARED = SRQInitAttr()
@@ -63,6 +66,8 @@ class PD(nic.PD):
         Raises VerbsError: EINVAL for a capability beyond DeviceAttr's limits, EOPNOTSUPP for a type that
         the device does not have, ENOMEM when the device is full.
         """
+        if isinstance(init_attr, QPInitAttrEx):
+            raise VerbsError(errno.EINVAL, "a QPInitAttrEx is for create_qp_ex() of the context", "create_qp")
         return QP(self, init_attr)
 
     def create_ah(self, attr: AHAttr) -> AH:
