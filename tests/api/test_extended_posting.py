@@ -146,6 +146,40 @@ def test_every_builder_does_what_it_says(ends: Ends) -> None:
     receives.close()
 
 
+WINDOW_OPS = SendOpsFlags.SEND_WITH_INV | SendOpsFlags.BIND_MW | SendOpsFlags.LOCAL_INV
+
+
+def test_builders_bind_and_invalidate_windows() -> None:
+    with End() as a, End() as b:
+        init = QPInitAttrEx(b.cq, b.cq, pd=b.pd, send_ops_flags=WINDOW_OPS)
+        shown = b.pd.reg_mr(bytearray(64), ALL_ACCESS | rnic.AccessFlags.MW_BIND)
+        mw, info = b.pd.alloc_mw(rnic.MWType.TYPE_2), rnic.MWBindInfo(shown, shown.addr, 8, ALL_ACCESS & 2)
+        with b.ctx.create_qp_ex(init) as qp:
+            connect(qp, a.qp, OPTIONS)
+            first = mw.rkey
+            qp.wr_start()
+            qp.wr_bind_mw(mw, rnic.inc_rkey(first), info)
+            qp.wr_bind_mw(mw, rnic.inc_rkey(rnic.inc_rkey(first)), info)
+            qp.wr_bind_mw(mw, first + 0x100, info)
+            assert error(qp.wr_complete).errno == errno.EINVAL
+            assert mw.rkey == first, "nothing was posted, so the window has its old key"
+            a.qp.post_recv(RecvWR(1))
+            with qp.wr_start():
+                qp.wr_flags = SendFlags.SIGNALED
+                qp.wr_bind_mw(mw, rnic.inc_rkey(first), info)
+                qp.wr_local_inv(rnic.inc_rkey(first))
+            assert [wc.opcode for wc in b.wait_ok(2)] == [WCOpcode.BIND_MW, WCOpcode.LOCAL_INV]
+            with qp.wr_start():
+                qp.wr_send_inv(mw.rkey)  # a key of the wrong end
+                qp.wr_set_inline_data(b"")
+            assert b.wait()[0].status is rnic.WCStatus.REM_ACCESS_ERR
+            qp.wr_start()
+            qp.wr_send_tso(b"", 0, 0)
+            assert error(qp.wr_complete).errno == errno.EOPNOTSUPP
+            mw.close()
+        shown.close()
+
+
 def test_wr_id_and_wr_flags_count_when_the_builder_is_called(ends: Ends) -> None:
     qp = ends.qp
     qp.wr_start()

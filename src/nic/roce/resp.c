@@ -144,7 +144,7 @@ static void executed(struct qp *qp, const struct packet *pkt, uint32_t psns, uin
         want_ack(resp, ACK_UNASKED, now);
 }
 
-/* The window that the last packet of a SEND with invalidate unbinds; NULL and *ve 0: of another packet, none. */
+/* IBA 9.4.1.1: the window that the last packet of a SEND with invalidate unbinds; NULL and *ve 0: of another packet, none. */
 static struct mw *window_of(struct qp *qp, const struct packet *pkt, int *ve) {
     *ve = 0;
     if (!(pkt->row->mask & OPC_INV))
