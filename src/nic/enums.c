@@ -70,6 +70,12 @@ const char *rnic_vendor_err_text(int err) { return row_of(vendor_errs, COUNT(ven
 #define ADVISE_MR_ADVICE(n, v) {"advise_mr_advice", #n, v},
 #define ADVISE_MR_FLAGS(n, v) {"advise_mr_flags", #n, v},
 #define MW_TYPE(n, v) {"mw_type", #n, v},
+#define DEVICE_CAP_EX(n, v) {"device_cap_ex", #n, v},
+#define PLACEMENT_TYPE(n, v) {"placement_type", #n, v},
+#define SELECTIVITY_LEVEL(n, v) {"selectivity_level", #n, v},
+#define QP_INIT_ATTR_MASK(n, v) {"qp_init_attr_mask", #n, v},
+#define QP_CREATE_FLAGS(n, v) {"qp_create_flags", #n, v},
+#define QP_SEND_OPS(n, v) {"qp_send_ops", #n, v},
 
 /* clang-format off */
 static const struct rnic_enum_row enum_rows[] = {
@@ -112,6 +118,12 @@ static const struct rnic_enum_row enum_rows[] = {
     RNIC_ADVISE_MR_ADVICES(ADVISE_MR_ADVICE)
     RNIC_ADVISE_MR_FLAGS(ADVISE_MR_FLAGS)
     RNIC_MW_TYPES(MW_TYPE)
+    RNIC_DEVICE_CAPS_EX(DEVICE_CAP_EX)
+    RNIC_PLACEMENT_TYPES(PLACEMENT_TYPE)
+    RNIC_SELECTIVITY_LEVELS(SELECTIVITY_LEVEL)
+    RNIC_QP_INIT_ATTR_MASKS(QP_INIT_ATTR_MASK)
+    RNIC_QP_CREATE_FLAGS(QP_CREATE_FLAGS)
+    RNIC_QP_SEND_OPS(QP_SEND_OPS)
 };
 /* clang-format on */
 

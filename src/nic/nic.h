@@ -43,7 +43,8 @@
 
 #define RNIC_ACCESS_FLAGS(X)                                                                                           \
     X(LOCAL_WRITE, 1 << 0) X(REMOTE_WRITE, 1 << 1) X(REMOTE_READ, 1 << 2) X(REMOTE_ATOMIC, 1 << 3)                     \
-    X(MW_BIND, 1 << 4) X(ZERO_BASED, 1 << 5) X(ON_DEMAND, 1 << 6) X(HUGETLB, 1 << 7) X(RELAXED_ORDERING, 1 << 20)
+    X(MW_BIND, 1 << 4) X(ZERO_BASED, 1 << 5) X(ON_DEMAND, 1 << 6) X(HUGETLB, 1 << 7) X(RELAXED_ORDERING, 1 << 20)      \
+    X(FLUSH_GLOBAL, 1 << 8) X(FLUSH_PERSISTENT, 1 << 9)
 
 #define RNIC_ATTR_MASKS(X)                                                                                             \
     X(STATE, 1 << 0) X(CUR_STATE, 1 << 1) X(EN_SQD_ASYNC_NOTIFY, 1 << 2) X(ACCESS_FLAGS, 1 << 3)                       \
@@ -55,7 +56,7 @@
 #define RNIC_WR_OPCODES(X)                                                                                             \
     X(RDMA_WRITE, 0) X(RDMA_WRITE_WITH_IMM, 1) X(SEND, 2) X(SEND_WITH_IMM, 3) X(RDMA_READ, 4)                          \
     X(ATOMIC_CMP_AND_SWP, 5) X(ATOMIC_FETCH_AND_ADD, 6) X(LOCAL_INV, 7) X(BIND_MW, 8) X(SEND_WITH_INV, 9)              \
-    X(TSO, 10) X(ATOMIC_WRITE, 15)
+    X(TSO, 10) X(ATOMIC_WRITE, 15) X(FLUSH, 14)
 
 #define RNIC_SRQ_ATTR_MASKS(X) X(MAX_WR, 1 << 0) X(LIMIT, 1 << 1)
 
@@ -72,7 +73,7 @@
 
 #define RNIC_WC_OPCODES(X)                                                                                             \
     X(SEND, 0) X(RDMA_WRITE, 1) X(RDMA_READ, 2) X(COMP_SWAP, 3) X(FETCH_ADD, 4) X(BIND_MW, 5) X(LOCAL_INV, 6)          \
-    X(TSO, 7) X(ATOMIC_WRITE, 9) X(RECV, 128) X(RECV_RDMA_WITH_IMM, 129) X(TM_ADD, 130) X(TM_DEL, 131)                 \
+    X(TSO, 7) X(FLUSH, 8) X(ATOMIC_WRITE, 9) X(RECV, 128) X(RECV_RDMA_WITH_IMM, 129) X(TM_ADD, 130) X(TM_DEL, 131)     \
     X(TM_SYNC, 132) X(TM_RECV, 133) X(TM_NO_TAG, 134)
 
 #define RNIC_WC_FLAGS(X)                                                                                               \
@@ -135,6 +136,27 @@
 #define RNIC_ADVISE_MR_ADVICES(X) X(PREFETCH, 0) X(PREFETCH_WRITE, 1) X(PREFETCH_NO_FAULT, 2)
 
 #define RNIC_ADVISE_MR_FLAGS(X) X(FLUSH, 1 << 0)
+
+/* device_cap_flags_ex beyond 32 bits; the kernel's (rdma/ib_user_verbs.h) where libibverbs has no name. */
+#define RNIC_DEVICE_CAPS_EX(X)                                                                                         \
+    X(FLUSH_GLOBAL, 1ll << 38) X(FLUSH_PERSISTENT, 1ll << 39) X(ATOMIC_WRITE, 1ll << 40)
+
+/* What a FLUSH makes sure of, and of which bytes (IBA A19.4.3; the kernel's ib_placement_type, ib_selectivity_level). */
+#define RNIC_PLACEMENT_TYPES(X) X(GLOBAL, 1 << 0) X(PERSISTENT, 1 << 1)
+#define RNIC_SELECTIVITY_LEVELS(X) X(RANGE, 0) X(MR, 1)
+
+#define RNIC_QP_INIT_ATTR_MASKS(X)                                                                                     \
+    X(PD, 1 << 0) X(XRCD, 1 << 1) X(CREATE_FLAGS, 1 << 2) X(MAX_TSO_HEADER, 1 << 3) X(IND_TABLE, 1 << 4)               \
+    X(RX_HASH, 1 << 5) X(SEND_OPS_FLAGS, 1 << 6)
+
+#define RNIC_QP_CREATE_FLAGS(X)                                                                                        \
+    X(BLOCK_SELF_MCAST_LB, 1 << 1) X(SCATTER_FCS, 1 << 8) X(CVLAN_STRIPPING, 1 << 9) X(SOURCE_QPN, 1 << 10)            \
+    X(PCI_WRITE_END_PADDING, 1 << 11)
+
+#define RNIC_QP_SEND_OPS(X)                                                                                            \
+    X(RDMA_WRITE, 1 << 0) X(RDMA_WRITE_WITH_IMM, 1 << 1) X(SEND, 1 << 2) X(SEND_WITH_IMM, 1 << 3) X(RDMA_READ, 1 << 4) \
+    X(ATOMIC_CMP_AND_SWP, 1 << 5) X(ATOMIC_FETCH_AND_ADD, 1 << 6) X(LOCAL_INV, 1 << 7) X(BIND_MW, 1 << 8)              \
+    X(SEND_WITH_INV, 1 << 9) X(TSO, 1 << 10) X(FLUSH, 1 << 11) X(ATOMIC_WRITE, 1 << 12)
 
 /* Counters of a device and of a QP (struct rnic_counters): name, what it counts. */
 #define RNIC_COUNTERS(X)                                                                                               \
@@ -278,6 +300,16 @@ enum rnic_advise_mr_advice { RNIC_ADVISE_MR_ADVICES(RNIC_ENUM_ADVICE) };
 enum rnic_advise_mr_flag { RNIC_ADVISE_MR_FLAGS(RNIC_ENUM_ADVISE_FLAG) };
 #define RNIC_ENUM_MW(n, v) RNIC_MW_##n = v,
 enum rnic_mw_type { RNIC_MW_TYPES(RNIC_ENUM_MW) };
+enum rnic_device_cap_ex { RNIC_DEVICE_CAPS_EX(RNIC_ENUM_CAP) };
+#define RNIC_ENUM_FLUSH(n, v) RNIC_FLUSH_##n = v,
+enum rnic_placement_type { RNIC_PLACEMENT_TYPES(RNIC_ENUM_FLUSH) };
+enum rnic_selectivity_level { RNIC_SELECTIVITY_LEVELS(RNIC_ENUM_FLUSH) };
+#define RNIC_ENUM_INIT(n, v) RNIC_QP_INIT_ATTR_##n = v,
+enum rnic_qp_init_attr_mask { RNIC_QP_INIT_ATTR_MASKS(RNIC_ENUM_INIT) };
+#define RNIC_ENUM_CREATE(n, v) RNIC_QP_CREATE_##n = v,
+enum rnic_qp_create_flags { RNIC_QP_CREATE_FLAGS(RNIC_ENUM_CREATE) };
+#define RNIC_ENUM_OPS(n, v) RNIC_QP_EX_WITH_##n = v,
+enum rnic_qp_create_send_ops_flags { RNIC_QP_SEND_OPS(RNIC_ENUM_OPS) };
 #define RNIC_ENUM_COUNTER(n, t) RNIC_CNT_##n,
 enum rnic_counter { RNIC_COUNTERS(RNIC_ENUM_COUNTER) RNIC_CNT_MAX };
 
@@ -374,16 +406,22 @@ struct rnic_odp_caps {     /* what may be done to memory that is registered ON_D
     struct rnic_odp_transport_caps per_transport_caps;
 };
 
+struct rnic_packet_pacing_caps {
+    uint32_t qp_rate_limit_min, qp_rate_limit_max; /* kbit/s */
+    uint32_t supported_qpts;                       /* bits 1 << enum rnic_qp_type */
+};
+
 struct rnic_device_attr_ex { /* what libibverbs' query_device_ex tells, for the parts that this device has */
     struct rnic_device_attr orig_attr;
     struct rnic_odp_caps odp_caps;
     uint64_t completion_timestamp_mask; /* the bits of a timestamp that count; 0: completions carry no time */
     uint64_t hca_core_clock;            /* kHz: what a timestamp counts; 0: no clock can be read */
-    uint64_t device_cap_flags_ex;
+    uint64_t device_cap_flags_ex;       /* enum rnic_device_cap, enum rnic_device_cap_ex */
     struct rnic_cq_moderation_caps cq_mod_caps;
     struct rnic_tm_caps tm_caps;
     uint32_t xrc_odp_caps;
     uint64_t max_dm_size; /* bytes of device memory in all */
+    struct rnic_packet_pacing_caps packet_pacing_caps;
 };
 
 /* What a region is registered with, beyond struct rnic_pd, addr, length and access (ibv_mr_init_attr): one source of
@@ -576,6 +614,27 @@ struct rnic_qp_open_attr {
     int qp_type; /* enum rnic_qp_type: XRC_RECV */
 };
 
+/* What ibv_qp_init_attr_ex has behind the fields of ibv_qp_init_attr; pd is an argument. */
+struct rnic_qp_init_attr_ex {
+    struct rnic_qp_init_attr base;
+    uint32_t comp_mask;    /* enum rnic_qp_init_attr_mask */
+    uint32_t create_flags; /* enum rnic_qp_create_flags */
+    uint32_t source_qpn;
+    uint16_t max_tso_header;
+    uint64_t send_ops_flags; /* enum rnic_qp_create_send_ops_flags */
+};
+
+struct rnic_qp_rate_limit_attr {
+    uint32_t rate_limit;     /* kbit/s; 0: none */
+    uint32_t max_burst_sz;   /* bytes; 0: the device's choice */
+    uint16_t typical_pkt_sz; /* bytes; 0: the path MTU */
+    uint32_t comp_mask;      /* 0 */
+};
+
+struct rnic_ece {
+    uint32_t vendor_id, options, comp_mask;
+};
+
 struct rnic_sge {
     uint64_t addr;
     uint32_t length;
@@ -618,6 +677,12 @@ struct rnic_send_wr {
             struct rnic_ah *ah;
             uint32_t remote_qpn, remote_qkey;
         } ud;
+        struct { /* not in libibverbs */
+            uint64_t remote_addr;
+            uint32_t length, rkey; /* bytes, of RANGE */
+            uint8_t type;          /* enum rnic_placement_type */
+            uint8_t level;         /* enum rnic_selectivity_level */
+        } flush;
     } wr;
     union {
         struct {
@@ -818,6 +883,17 @@ struct rnic_ops {
                      struct rnic_err *err);
     int (*post_recv)(struct rnic_qp *qp, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
                      struct rnic_err *err);
+
+    int (*create_qp_ex)(struct rnic_pd *pd, struct rnic_qp_init_attr_ex *attr, struct rnic_qp **qp,
+                        struct rnic_err *err);
+    /* What ibv_wr_complete does: the whole chain is posted, or nothing of it. */
+    int (*post_send_whole)(struct rnic_qp *qp, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
+                           struct rnic_err *err);
+    int (*modify_qp_rate_limit)(struct rnic_qp *qp, const struct rnic_qp_rate_limit_attr *attr, struct rnic_err *err);
+    /* 1: the bytes of each such message become visible in order; 0: not. */
+    int (*query_qp_data_in_order)(struct rnic_qp *qp, int opcode, uint32_t flags, struct rnic_err *err);
+    int (*set_ece)(struct rnic_qp *qp, struct rnic_ece *ece, struct rnic_err *err); /* on return: what was accepted */
+    int (*query_ece)(struct rnic_qp *qp, struct rnic_ece *ece, struct rnic_err *err);
 
     int (*create_srq)(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr *attr, struct rnic_srq **srq,
                       struct rnic_err *err);

@@ -40,6 +40,7 @@ from rnic.enums import (
     CreateCQAttrFlags,
     CreateCQWCFlags,
     DeviceCap,
+    DeviceCapEx,
     EventType,
     GIDType,
     LinkLayer,
@@ -50,14 +51,19 @@ from rnic.enums import (
     ODPTransportCap,
     OpsFlags,
     OpsWROpcode,
+    PlacementType,
     PortState,
     QPAttachCompCntrOp,
     QPAttrMask,
+    QPCreateFlags,
+    QPInitAttrMask,
     QPState,
     QPType,
     ReadCountersFlags,
     ReregMRFlags,
+    SelectivityLevel,
     SendFlags,
+    SendOpsFlags,
     SRQAttrMask,
     SRQType,
     TMCapFlags,
@@ -82,7 +88,8 @@ from rnic.verbs.context import (
 from rnic.verbs.counters import Counters
 from rnic.verbs.cq import WC_STANDARD_FLAGS, CQInitAttrEx, CQModerationCaps, ModerateCQ, ModifyCQAttr
 from rnic.verbs.device import Device, format_guid, get_device_list, import_device, open_device
-from rnic.verbs.device_ex import DeviceAttrEx, ODPCaps, TMCaps
+from rnic.verbs.device_ex import DeviceAttrEx, ODPCaps, PacketPacingCaps, TMCaps
+from rnic.verbs.ece import ECE
 from rnic.verbs.faults import Faults, Lose
 from rnic.verbs.functions import (
     ForkStatus,
@@ -94,7 +101,9 @@ from rnic.verbs.memory import AllocDMAttr, ParentDomainInitAttr
 from rnic.verbs.mw import MW, MWBind, MWBindInfo, inc_rkey
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, QPOpenAttr, QPStats
+from rnic.verbs.qp_ex import QPEx, QPInitAttrEx
 from rnic.verbs.rate import Rate
+from rnic.verbs.rate_limit import RateLimitAttr
 from rnic.verbs.srq import SRQ, SRQAttr, SRQInitAttr, SRQInitAttrEx, TMCap
 from rnic.verbs.xrcd import XRCD
 
@@ -120,6 +129,8 @@ __all__ = [
     "Device",
     "Context",
     "DeviceAttr",
+    "DeviceAttrEx",
+    "PacketPacingCaps",
     "PortAttr",
     "GIDEntry",
     "AsyncEvent",
@@ -127,7 +138,6 @@ __all__ = [
     "Faults",
     "Lose",
     "import_device",
-    "DeviceAttrEx",
     "ODPCaps",
     # objects
     "PD",
@@ -143,6 +153,7 @@ __all__ = [
     "SRQ",
     "XRCD",
     "QP",
+    "QPEx",
     "AH",
     # attributes and addresses
     "QPInitAttr",
@@ -150,6 +161,9 @@ __all__ = [
     "QPAttr",
     "QPStats",
     "QPOpenAttr",
+    "QPInitAttrEx",
+    "RateLimitAttr",
+    "ECE",
     "SRQInitAttr",
     "SRQInitAttrEx",
     "TMCap",
@@ -207,6 +221,7 @@ __all__ = [
     "CreateCQAttrFlags",
     "CreateCQWCFlags",
     "DeviceCap",
+    "DeviceCapEx",
     "EventType",
     "GIDType",
     "LinkLayer",
@@ -216,9 +231,12 @@ __all__ = [
     "NodeType",
     "ODPGeneralCap",
     "ODPTransportCap",
+    "PlacementType",
     "PortState",
     "QPAttachCompCntrOp",
     "QPAttrMask",
+    "QPCreateFlags",
+    "QPInitAttrMask",
     "QPState",
     "QPType",
     "ReadCountersFlags",
@@ -228,7 +246,9 @@ __all__ = [
     "OpsFlags",
     "OpsWROpcode",
     "TMCapFlags",
+    "SelectivityLevel",
     "SendFlags",
+    "SendOpsFlags",
     "Transport",
     "ValuesMask",
     "WCFlags",

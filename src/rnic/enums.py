@@ -48,6 +48,12 @@ __all__ = [
     "AdviseMRAdvice",
     "AdviseMRFlags",
     "MWType",
+    "DeviceCapEx",
+    "PlacementType",
+    "SelectivityLevel",
+    "QPInitAttrMask",
+    "QPCreateFlags",
+    "SendOpsFlags",
 ]
 
 
@@ -164,6 +170,8 @@ class AccessFlags(IntFlag):
     ON_DEMAND = 1 << 6
     HUGETLB = 1 << 7
     RELAXED_ORDERING = 1 << 20
+    FLUSH_GLOBAL = 1 << 8
+    FLUSH_PERSISTENT = 1 << 9
 
 
 class QPAttrMask(IntFlag):
@@ -244,6 +252,7 @@ class WROpcode(IntEnum):
     SEND_WITH_INV = 9
     TSO = 10
     ATOMIC_WRITE = 15
+    FLUSH = 14
 
 
 class SendFlags(IntFlag):
@@ -296,6 +305,7 @@ class WCOpcode(IntEnum):
     BIND_MW = 5
     LOCAL_INV = 6
     TSO = 7
+    FLUSH = 8
     ATOMIC_WRITE = 9
     RECV = 128
     RECV_RDMA_WITH_IMM = 129
@@ -486,3 +496,65 @@ class MWType(IntEnum):
 
     TYPE_1 = 1
     TYPE_2 = 2
+
+
+class DeviceCapEx(IntFlag):
+    """Optional features with a bit beyond DeviceCap's 32 (ibv_query_device_ex(3)); the kernel's."""
+
+    FLUSH_GLOBAL = 1 << 38
+    FLUSH_PERSISTENT = 1 << 39
+    ATOMIC_WRITE = 1 << 40
+
+
+class PlacementType(IntFlag):
+    """What a FLUSH makes sure of (IBA A19.4.3): that bytes are seen by all, that they outlive the power."""
+
+    GLOBAL = 1 << 0
+    PERSISTENT = 1 << 1
+
+
+class SelectivityLevel(IntEnum):
+    """Which bytes a FLUSH is about (IBA A19.4.3): a range, or the whole memory region."""
+
+    RANGE = 0
+    MR = 1
+
+
+class QPInitAttrMask(IntFlag):
+    """Which fields of QPInitAttrEx are valid (ibv_create_qp_ex(3))."""
+
+    PD = 1 << 0
+    XRCD = 1 << 1
+    CREATE_FLAGS = 1 << 2
+    MAX_TSO_HEADER = 1 << 3
+    IND_TABLE = 1 << 4
+    RX_HASH = 1 << 5
+    SEND_OPS_FLAGS = 1 << 6
+
+
+class QPCreateFlags(IntFlag):
+    """How a queue pair is created (ibv_create_qp_ex(3))."""
+
+    BLOCK_SELF_MCAST_LB = 1 << 1
+    SCATTER_FCS = 1 << 8
+    CVLAN_STRIPPING = 1 << 9
+    SOURCE_QPN = 1 << 10
+    PCI_WRITE_END_PADDING = 1 << 11
+
+
+class SendOpsFlags(IntFlag):
+    """The operations that a queue pair's builders may be used for (ibv_wr_post(3))."""
+
+    RDMA_WRITE = 1 << 0
+    RDMA_WRITE_WITH_IMM = 1 << 1
+    SEND = 1 << 2
+    SEND_WITH_IMM = 1 << 3
+    RDMA_READ = 1 << 4
+    ATOMIC_CMP_AND_SWP = 1 << 5
+    ATOMIC_FETCH_AND_ADD = 1 << 6
+    LOCAL_INV = 1 << 7
+    BIND_MW = 1 << 8
+    SEND_WITH_INV = 1 << 9
+    TSO = 1 << 10
+    FLUSH = 1 << 11
+    ATOMIC_WRITE = 1 << 12

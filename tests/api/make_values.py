@@ -57,6 +57,9 @@ ENUMS = {
     "ib_uverbs_advise_mr_advice": "IB_UVERBS_ADVISE_MR_ADVICE_",
     "ib_uverbs_advise_mr_flag": "IB_UVERBS_ADVISE_MR_FLAG_",
     "ibv_mw_type": "IBV_MW_",
+    "ibv_qp_init_attr_mask": "IBV_QP_INIT_ATTR_",
+    "ibv_qp_create_flags": "IBV_QP_CREATE_",
+    "ibv_qp_create_send_ops_flags": "IBV_QP_EX_WITH_",
 }
 # An enum without a name: its members by prefix.
 NAMELESS = {"link_layer": "IBV_LINK_LAYER_"}
@@ -81,6 +84,9 @@ STRUCTS = [
     "ibv_counter_attach_attr",
     "ibv_mw_bind_info",
     "ibv_mw_bind",
+    "ibv_packet_pacing_caps",
+    "ibv_qp_rate_limit_attr",
+    "ibv_ece",
 ]
 
 

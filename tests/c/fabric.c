@@ -722,7 +722,7 @@ int move(struct qp *qp, int state) {
 
 int try_post(struct end *e, struct rnic_send_wr wr) {
     const struct rnic_send_wr *bad;
-    if (e->peer->srq && !wr.qp_type.xrc.remote_srqn)
+    if (e->peer && e->peer->srq && !wr.qp_type.xrc.remote_srqn)
         wr.qp_type.xrc.remote_srqn = e->peer->srq->pub.srq_num;
     int rc = sq_post(&e->qp->sq, &wr, &bad, NULL);
     if (!rc)

@@ -488,6 +488,9 @@ static void note_send(struct rnic_qp *qp, const struct rnic_send_wr *wr) {
         note(qp->ctx, " ud=%d,%u,%u", wr->wr.ud.ah != NULL, wr->wr.ud.remote_qpn, wr->wr.ud.remote_qkey);
     else if (wr->opcode == RNIC_WR_BIND_MW)
         note_bind(wr->bind_mw.mw, wr->bind_mw.rkey, &wr->bind_mw.bind_info);
+    else if (wr->opcode == RNIC_WR_FLUSH)
+        note(qp->ctx, " flush=%lu,%u,%u,%u,%u", wr->wr.flush.remote_addr, wr->wr.flush.length, wr->wr.flush.rkey,
+             wr->wr.flush.type, wr->wr.flush.level);
     else
         note(qp->ctx, " rdma=%lu,%u", wr->wr.rdma.remote_addr, wr->wr.rdma.rkey);
     if (qp->qp_type == RNIC_QPT_XRC_SEND)
@@ -529,6 +532,49 @@ static int rec_post_recv(struct rnic_qp *qp, const struct rnic_recv_wr *wr, cons
         note_sges(qp->ctx, wr->sg_list, wr->num_sge);
     }
     return 0;
+}
+
+/* ---------------------------------------------------------------- extended queue pairs */
+
+static int rec_create_qp_ex(struct rnic_pd *pd, struct rnic_qp_init_attr_ex *a, struct rnic_qp **out,
+                            struct rnic_err *err) {
+    int rc = fails(pd->ctx, "create_qp_ex", err);
+
+    note(pd->ctx, "create_qp_ex mask=0x%x flags=0x%x source=%u tso=%u ops=0x%lx\n", a->comp_mask, a->create_flags,
+         a->source_qpn, a->max_tso_header, a->send_ops_flags);
+    return rc ? rc : rec_create_qp(pd, &a->base, out, err);
+}
+
+static int rec_post_send_whole(struct rnic_qp *qp, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
+                               struct rnic_err *err) {
+    note(qp->ctx, "post_send_whole\n");
+    return rec_post_send(qp, wr, bad, err);
+}
+
+static int rec_modify_qp_rate_limit(struct rnic_qp *qp, const struct rnic_qp_rate_limit_attr *a, struct rnic_err *err) {
+    note(qp->ctx, "modify_qp_rate_limit %u,%u,%u,%u\n", a->rate_limit, a->max_burst_sz, a->typical_pkt_sz,
+         a->comp_mask);
+    return fails(qp->ctx, "modify_qp_rate_limit", err);
+}
+
+static int rec_query_qp_data_in_order(struct rnic_qp *qp, int opcode, uint32_t flags, struct rnic_err *err) {
+    int rc = fails(qp->ctx, "query_qp_data_in_order", err);
+
+    note(qp->ctx, "query_qp_data_in_order %d %u\n", opcode, flags);
+    return rc ? rc : 1;
+}
+
+/* Of what is asked for, one bit is accepted. */
+static int rec_set_ece(struct rnic_qp *qp, struct rnic_ece *ece, struct rnic_err *err) {
+    note(qp->ctx, "set_ece %u,%u,%u\n", ece->vendor_id, ece->options, ece->comp_mask);
+    ece->options &= 1;
+    return fails(qp->ctx, "set_ece", err);
+}
+
+static int rec_query_ece(struct rnic_qp *qp, struct rnic_ece *ece, struct rnic_err *err) {
+    note(qp->ctx, "query_ece\n");
+    *ece = (struct rnic_ece){1, 2, 3};
+    return fails(qp->ctx, "query_ece", err);
 }
 
 /* ---------------------------------------------------------------- shared receive queues */
@@ -672,7 +718,8 @@ static int rec_query_device_ex(struct rnic_context *ctx, struct rnic_device_attr
                                       .cq_mod_caps = {35, 36},
                                       .tm_caps = {37, 38, RNIC_TM_CAP_RC, 39, 40},
                                       .xrc_odp_caps = 8,
-                                      .max_dm_size = 9};
+                                      .max_dm_size = 9,
+                                      .packet_pacing_caps = {2, 3, 4}};
     rec_query_device(ctx, &a->orig_attr, err);
     return fails(ctx, "query_device_ex", err);
 }
@@ -1087,6 +1134,12 @@ static const struct rnic_ops recorder_ops = {
     .destroy_qp = rec_destroy_qp,
     .post_send = rec_post_send,
     .post_recv = rec_post_recv,
+    .create_qp_ex = rec_create_qp_ex,
+    .post_send_whole = rec_post_send_whole,
+    .modify_qp_rate_limit = rec_modify_qp_rate_limit,
+    .query_qp_data_in_order = rec_query_qp_data_in_order,
+    .set_ece = rec_set_ece,
+    .query_ece = rec_query_ece,
     .create_srq = rec_create_srq,
     .modify_srq = rec_modify_srq,
     .query_srq = rec_query_srq,

@@ -76,10 +76,11 @@ static bool refuses_reads(const struct qp *qp) {
 
 static void start_message(struct forged *f, const struct qp *qp, const struct grounds *g, struct dice *d) {
     uint32_t mtu = path_mtu(qp), room = (uint32_t)g->region[0].length;
-    uint32_t choices = refuses_reads(qp) && dice_below(d, 16) ? 6 : 9;
-    static const uint8_t opcodes[] = {ROCE_RC_SEND_FIRST,   ROCE_RC_SEND_ONLY,  ROCE_RC_SEND_ONLY_WITH_IMM,
-                                      ROCE_RC_WRITE_FIRST,  ROCE_RC_WRITE_ONLY, ROCE_RC_WRITE_ONLY_WITH_IMM,
-                                      ROCE_RC_READ_REQUEST, ROCE_RC_CMP_SWAP,   ROCE_RC_FETCH_ADD};
+    uint32_t choices = refuses_reads(qp) && dice_below(d, 16) ? 6 : qp->service == OPC_RC ? 11 : 9;
+    static const uint8_t opcodes[] = {ROCE_RC_SEND_FIRST,   ROCE_RC_SEND_ONLY,   ROCE_RC_SEND_ONLY_WITH_IMM,
+                                      ROCE_RC_WRITE_FIRST,  ROCE_RC_WRITE_ONLY,  ROCE_RC_WRITE_ONLY_WITH_IMM,
+                                      ROCE_RC_READ_REQUEST, ROCE_RC_CMP_SWAP,    ROCE_RC_FETCH_ADD,
+                                      ROCE_RC_FLUSH,        ROCE_RC_ATOMIC_WRITE};
     begin(f, qp, opcodes[dice_below(d, is_uc(qp) ? 6 : choices)], expected_psn(qp));
     uint32_t mask = row_of(f)->mask, length = dice_below(d, mtu + 1);
     if (mask & OPC_ATOMIC) {
@@ -90,6 +91,10 @@ static void start_message(struct forged *f, const struct qp *qp, const struct gr
         atmeth_set_compare(eth, dice_bits(d, 8));
         return;
     }
+    if (mask & OPC_ATOMIC_WRITE)
+        length = 8;
+    if (mask & OPC_FLUSH)
+        feth_set_type(f->bytes + row_of(f)->feth, RNIC_FLUSH_GLOBAL);
     if (mask & OPC_PAYLOAD)
         set_payload(f, mask & OPC_LAST ? length : mtu);
     if (!row_of(f)->reth)
@@ -98,7 +103,7 @@ static void start_message(struct forged *f, const struct qp *qp, const struct gr
         length = mtu + 1 + dice_below(d, room - mtu);
     if (mask & OPC_READ && dice_one_in(d, 4))
         length = dice_below(d, mtu);
-    set_reth(f, place(g, length, d), g->region[0].rkey, length);
+    set_reth(f, place(g, length, d) & ~(mask & OPC_ATOMIC_WRITE ? 7ull : 0), g->region[0].rkey, length);
 }
 
 static void request(struct forged *f, const struct qp *qp, const struct grounds *g, struct dice *d) {
@@ -118,8 +123,8 @@ static void repetition(struct forged *f, const struct qp *qp, const struct groun
         bth_set_psn(f->bytes, psn_add(resp->psn, -(int32_t)dice_below(d, 100)));
         return;
     }
-    if (res->atomic) {
-        begin(f, qp, (uint8_t)(ROCE_RC_CMP_SWAP + dice_below(d, 2)), res->first_psn);
+    if (res->opcode != ROCE_RC_READ_REQUEST) {
+        begin(f, qp, res->opcode, res->first_psn);
         return;
     }
     uint32_t mtu = path_mtu(qp), from = dice_below(d, res->packets), left = res->length - from * mtu;

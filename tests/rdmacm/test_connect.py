@@ -7,6 +7,7 @@ from errno import ECONNREFUSED, EINVAL
 
 import pytest
 
+import rnic
 from rdmacm.ends import (
     FAST,
     LOOPBACKS,
@@ -201,6 +202,45 @@ def test_vendor_options_are_handed_over() -> None:
                 server.accept()
                 expect(ours, EventType.ESTABLISHED)
                 assert one.get_remote_ece() == ECE(0x1234, 1)
+
+
+def test_an_id_can_have_a_queue_pair_with_builders() -> None:
+    with EventChannel() as ours, EventChannel() as theirs, listening(theirs) as listener:
+        with create_id(ours, timing=FAST) as one:
+            resolve(one, ("127.0.0.1", listener.get_src_port()))
+            assert one.verbs
+            with one.verbs.create_cq(16) as cq:
+                init = rnic.QPInitAttrEx(cq, cq, send_ops_flags=rnic.SendOpsFlags.SEND)
+                qp = one.create_qp_ex(init)
+                one.connect()
+                with expect(theirs, EventType.CONNECT_REQUEST).id as server:
+                    server.create_qp()
+                    data = bytearray(64)
+                    with server.reg_msgs(data) as mr:
+                        server.post_recv(mr)
+                        server.accept()
+                        expect(ours, EventType.ESTABLISHED)
+                        with qp.wr_start():
+                            qp.wr_send()
+                            qp.wr_set_inline_data(b"built")
+                        assert server.get_recv_comp(WAIT).byte_len == 5
+                        assert data[:5] == b"built"
+                one.destroy_qp()
+
+
+def test_a_queue_pair_answers_for_options_that_the_program_does_not_speak_of() -> None:
+    with EventChannel() as ours, EventChannel() as theirs, listening(theirs) as listener:
+        with create_id(ours, timing=FAST) as one:
+            resolve(one, ("127.0.0.1", listener.get_src_port()))
+            assert one.create_qp().query_ece() == ECE()
+            one.set_local_ece(ECE(0x1234, 3))
+            one.connect()
+            with expect(theirs, EventType.CONNECT_REQUEST).id as server:
+                server.create_qp()
+                server.accept()
+                expect(ours, EventType.ESTABLISHED)
+                assert server.get_remote_ece() == ECE(0x1234, 3)
+                assert one.get_remote_ece() == ECE()  # the software RNIC accepts none
 
 
 def test_options() -> None:

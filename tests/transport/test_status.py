@@ -471,13 +471,12 @@ def small() -> Iterator[tuple[End, MR]]:
     [
         ({"opcode": WROpcode.TSO}, errno.EOPNOTSUPP, "opcode 10 is not supported"),
         ({"opcode": WROpcode.LOCAL_INV}, errno.EINVAL, "opcode 7 takes no scatter/gather elements"),
-        ({"opcode": WROpcode.ATOMIC_WRITE}, errno.EOPNOTSUPP, "opcode 15 is not supported"),
         ({"sges": 2}, errno.EINVAL, "2 scatter/gather elements, max_send_sge is 1"),
         ({"send_flags": SendFlags.INLINE}, errno.EINVAL, "4096 bytes inline, max_inline_data is"),
         (
             {"opcode": WROpcode.RDMA_READ, "send_flags": SendFlags.INLINE},
             errno.EINVAL,
-            "INLINE is for SEND and RDMA_WRITE only",
+            "INLINE is for SEND, RDMA_WRITE and ATOMIC_WRITE only",
         ),
         ({"send_flags": SendFlags.IP_CSUM}, errno.EOPNOTSUPP, "send flags 0x10 are not supported"),
     ],

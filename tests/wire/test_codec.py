@@ -17,6 +17,7 @@ from rnic.wire import (
     AETH,
     BTH,
     DETH,
+    FETH,
     IETH,
     RETH,
     RNR_TIMER_US,
@@ -73,6 +74,7 @@ EXTS: dict[type[Ext], st.SearchStrategy[Ext]] = {
     IETH: st.builds(IETH, rkey=bits(32)),
     XRCETH: st.builds(XRCETH, srqn=bits(24), resv=bits(8)),
     DETH: st.builds(DETH, qkey=bits(32), sqpn=bits(24), resv=bits(8)),
+    FETH: st.builds(FETH, type=bits(4), level=bits(2), resv=bits(26)),
     CNPReserved: st.builds(CNPReserved, data=st.binary(min_size=16, max_size=16)),
 }
 
@@ -272,6 +274,10 @@ def test_packets_read_well() -> None:
     )
     assert line(Opcode.RC_ACK, AETH.rnr_nak(3, 12)).endswith("RNR NAK, wait 0.64 ms, MSN 3")
     assert line(Opcode.RC_SEND_ONLY_WITH_IMM, ImmDt(1)).endswith("imm 0x00000001")
+    flush = line(Opcode.RC_FLUSH, FETH(3, 0), RETH(0x1000, 1, 64))
+    assert "flush global, persistent of the range va 0x1000" in flush
+    assert "flush type 4 of the region" in line(Opcode.RC_FLUSH, FETH(4, 1), RETH(0, 1, 0))
+    assert line(Opcode.RC_ATOMIC_WRITE, RETH(8, 1, 8), payload=bytes(8)).endswith("length 8 8 B")
     assert line(Opcode.RC_SEND_ONLY_WITH_INV, IETH(1)).endswith("invalidate rkey 0x00000001")
 
 
@@ -315,6 +321,7 @@ class CRow(ctypes.Structure):
         ("ieth", ctypes.c_uint8),
         ("deth", ctypes.c_uint8),
         ("xrceth", ctypes.c_uint8),
+        ("feth", ctypes.c_uint8),
     )
 
 

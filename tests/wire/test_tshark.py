@@ -91,7 +91,9 @@ def test_tshark_reads_the_golden_captures_as_we_do(path: Path) -> None:
 def test_tshark_reads_every_opcode_that_we_write(family: int) -> None:
     content = bytes(range(256)) * 4
     records = []
-    rows = [row for row in TABLE.values() if not row.mask & XRC]
+    rows = [
+        row for row in TABLE.values() if not row.mask & (XRC | Mask.FLUSH | Mask.ATOMIC_WRITE)
+    ]  # not A19's
     for row in rows:
         ext = tuple(EXTS[cls] for cls in ext_classes(row))
         sizes = (0, 1, 2, 3, 1024) if Mask.PAYLOAD in row.mask else (0,)

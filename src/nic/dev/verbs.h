@@ -50,7 +50,8 @@ int check_access(uint32_t access, uint32_t allowed, struct rnic_err *err);
 int check_mapped(void *addr, uint64_t length, uint32_t access, struct rnic_err *err);
 #define MR_ACCESS                                                                                                      \
     (RNIC_ACCESS_LOCAL_WRITE | RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_READ | RNIC_ACCESS_REMOTE_ATOMIC |        \
-     RNIC_ACCESS_RELAXED_ORDERING | RNIC_ACCESS_HUGETLB | RNIC_ACCESS_MW_BIND | RNIC_ACCESS_ZERO_BASED)
+     RNIC_ACCESS_RELAXED_ORDERING | RNIC_ACCESS_HUGETLB | RNIC_ACCESS_MW_BIND | RNIC_ACCESS_ZERO_BASED |                 \
+     RNIC_ACCESS_FLUSH_GLOBAL | RNIC_ACCESS_FLUSH_PERSISTENT)
 
 /* caps.c */
 int soft_query_device_ex(struct rnic_context *ctx, struct rnic_device_attr_ex *attr, struct rnic_err *err);
@@ -144,6 +145,17 @@ void verbs_leave_qp(struct dev *dev, struct qp *qp);
 void verbs_free_qp(struct qp *qp);
 /* The queue pair behind what a program has of it. */
 static inline struct qp *qp_of(struct rnic_qp *pub) { return ((struct qp *)pub)->real; }
+
+/* verbs_qp_ex.c */
+#define PACED_TYPES (1u << RNIC_QPT_RC | 1u << RNIC_QPT_UC | 1u << RNIC_QPT_UD)
+int soft_create_qp_ex(struct rnic_pd *pd, struct rnic_qp_init_attr_ex *attr, struct rnic_qp **out,
+                      struct rnic_err *err);
+int soft_post_send_whole(struct rnic_qp *pub, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
+                         struct rnic_err *err);
+int soft_modify_qp_rate_limit(struct rnic_qp *pub, const struct rnic_qp_rate_limit_attr *attr, struct rnic_err *err);
+int soft_query_qp_data_in_order(struct rnic_qp *pub, int opcode, uint32_t flags, struct rnic_err *err);
+int soft_set_ece(struct rnic_qp *pub, struct rnic_ece *ece, struct rnic_err *err);
+int soft_query_ece(struct rnic_qp *pub, struct rnic_ece *ece, struct rnic_err *err);
 
 /* verbs_srq.c */
 int verbs_make_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr *attr, struct srq **out,

@@ -125,7 +125,7 @@ static int check_record(const struct store_record *record, const struct rnic_pd 
                     "handle %u: the memory region belongs to another protection domain: import that first",
                     record->handle);
     if (record->key >> 8 == 0 || record->iova + record->length < record->iova ||
-        check_access(record->access, MR_ACCESS | RNIC_ACCESS_ZERO_BASED, NULL))
+        check_access(record->access, MR_ACCESS & ~(uint32_t)RNIC_ACCESS_FLUSH_PERSISTENT, NULL))
         return fail(err, -EINVAL, "handle %u: what the other process says of it cannot be", record->handle);
     return 0;
 }

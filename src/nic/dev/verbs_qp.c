@@ -389,6 +389,7 @@ int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct rnic_qp
     attr->qp_state = attr->cur_qp_state = qp->state;
     attr->sq_draining = qp->sq_draining;
     attr->cap = cap;
+    attr->rate_limit = qp->pace.rate;
     *init = (struct rnic_qp_init_attr){.qp_context = pub->qp_context,
                                        .send_cq = pub->send_cq,
                                        .recv_cq = pub->recv_cq,
@@ -439,8 +440,10 @@ static int cannot_receive(const struct qp *qp, struct rnic_err *err) {
                 "the queue pair takes from a shared receive queue: post there, with post_recv of the SRQ");
 }
 
-int soft_post_send(struct rnic_qp *pub, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
-                   struct rnic_err *err) {
+typedef int sq_poster(struct wq *, const struct rnic_send_wr *, const struct rnic_send_wr **, struct rnic_err *);
+
+static int post_with(sq_poster *poster, struct rnic_qp *pub, const struct rnic_send_wr *wr,
+                     const struct rnic_send_wr **bad, struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
     struct qp *qp = (struct qp *)pub;
     int rc = dev_check_alive(dev, err), state = qp->state;
@@ -450,9 +453,19 @@ int soft_post_send(struct rnic_qp *pub, const struct rnic_send_wr *wr, const str
         *bad = wr;
         return rc;
     }
-    rc = sq_post(&qp->sq, wr, bad, err);
+    rc = poster(&qp->sq, wr, bad, err);
     progress_post(dev, qp);
     return rc;
+}
+
+int soft_post_send(struct rnic_qp *pub, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
+                   struct rnic_err *err) {
+    return post_with(sq_post, pub, wr, bad, err);
+}
+
+int soft_post_send_whole(struct rnic_qp *pub, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
+                         struct rnic_err *err) {
+    return post_with(sq_post_whole, pub, wr, bad, err);
 }
 
 int soft_post_recv(struct rnic_qp *pub, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,

@@ -11,6 +11,7 @@
 
 #include "base/fail.h"
 #include "dev/verbs.h"
+#include "mem/persist.h"
 
 #define SOURCES (RNIC_MR_INIT_FD | RNIC_MR_INIT_DM | RNIC_MR_INIT_ALLOC)
 
@@ -33,9 +34,23 @@ static void name_as(struct mr *mr, uint64_t iova) {
     mr->pub.iova = iova;
 }
 
+/* Of memory that is not the caller's own mapping. */
+static int check_persistent(uint32_t access, uint32_t source, struct rnic_err *err) {
+    if (!source || !(access & RNIC_ACCESS_FLUSH_PERSISTENT))
+        return 0;
+    return fail(
+        err, -EOPNOTSUPP,
+        source == RNIC_MR_INIT_ALLOC
+            ? "FLUSH_PERSISTENT: a memory file is gone with its process; map a file of a disk and use reg_mr"
+            : "FLUSH_PERSISTENT: only memory that a file of a disk is mapped to can be made to last; use reg_mr");
+}
+
 static int check_on_demand(uint32_t access, struct rnic_err *err) {
     if (access & RNIC_ACCESS_REMOTE_ATOMIC)
         return fail(err, -EOPNOTSUPP, "REMOTE_ATOMIC and ON_DEMAND: no atomic operation survives a missing page here");
+    if (access & RNIC_ACCESS_FLUSH_PERSISTENT)
+        return fail(err, -EOPNOTSUPP,
+                    "FLUSH_PERSISTENT and ON_DEMAND: pages that come and go cannot be promised to last");
     if (!kind_guard_works())
         return fail(err, -EOPNOTSUPP, "ON_DEMAND: this system forbids process_vm_readv() on the process itself");
     return 0;
@@ -43,10 +58,15 @@ static int check_on_demand(uint32_t access, struct rnic_err *err) {
 
 /* ---------------------------------------------------------------- the caller's memory */
 
+static int check_own(void *addr, uint64_t length, uint32_t access, struct rnic_err *err) {
+    int rc = check_mapped(addr, length, access, err);
+    return rc || !(access & RNIC_ACCESS_FLUSH_PERSISTENT) ? rc : mem_can_persist(addr, length, err);
+}
+
 static int take_addr(struct mr *mr, const struct rnic_mr_init_attr *attr, struct rnic_err *err) {
     bool on_demand = attr->access & RNIC_ACCESS_ON_DEMAND;
     if (!on_demand)
-        return check_mapped(attr->addr, attr->length, attr->access, err);
+        return check_own(attr->addr, attr->length, attr->access, err);
     if (attr->comp_mask & RNIC_MR_INIT_LOCK)
         return fail(err, -EINVAL, "ON_DEMAND lets pages come and go, which a lock forbids: choose one");
     if ((uintptr_t)attr->addr + attr->length < (uintptr_t)attr->addr)
@@ -163,6 +183,8 @@ int soft_reg_mr_ex(struct rnic_pd *pd, const struct rnic_mr_init_attr *attr, str
         rc = fail(err, -EINVAL, "comp_mask 0x%x has bits that mean nothing here", attr->comp_mask);
     if (!rc)
         rc = check_access(attr->access, allowed(source), err);
+    if (!rc)
+        rc = check_persistent(attr->access, source, err);
     if (!rc && attr->length == 0)
         rc = fail(err, -EINVAL, "a memory region has at least 1 byte");
     if (!rc && renamed && attr->iova + attr->length < attr->iova)
@@ -236,6 +258,8 @@ static int check_result(const struct mr *mr, uint32_t flags, const struct rnic_m
                         struct rnic_err *err) {
     bool on_demand = then->access & RNIC_ACCESS_ON_DEMAND;
     int rc = check_access(then->access, allowed(source_of(mr)), err);
+    if (!rc)
+        rc = check_persistent(then->access, source_of(mr), err);
     if (!rc && then->length == 0)
         rc = fail(err, -EINVAL, "a memory region has at least 1 byte");
     if (!rc && ((then->access ^ mr->access) & RNIC_ACCESS_ZERO_BASED) && !mr->dm &&
@@ -244,7 +268,7 @@ static int check_result(const struct mr *mr, uint32_t flags, const struct rnic_m
     if (rc || source_of(mr) || flags == RNIC_REREG_MR_CHANGE_PD)
         return rc;
     if (!on_demand)
-        return check_mapped(then->addr, then->length, then->access, err);
+        return check_own(then->addr, then->length, then->access, err);
     if ((uintptr_t)then->addr + then->length < (uintptr_t)then->addr)
         return fail(err, -EINVAL, "the range wraps around the address space");
     if (mr->lock.to)

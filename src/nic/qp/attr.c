@@ -197,6 +197,7 @@ static const char *mask_names(uint32_t mask, char *out, size_t size) {
 
 /* Attributes that are numbers with a largest value: IBA 11.2.5.2, and what this device has. */
 #define MAX_RD_ATOMIC 128
+#define FLUSHES (RNIC_ACCESS_FLUSH_GLOBAL | RNIC_ACCESS_FLUSH_PERSISTENT)
 static int check_limits(const struct rnic_qp_attr *a, uint32_t mask, struct rnic_err *err) {
     const struct {
         uint32_t bit, value, least, most;
@@ -217,7 +218,7 @@ static int check_limits(const struct rnic_qp_attr *a, uint32_t mask, struct rnic
         {M(DEST_QPN), a->dest_qp_num, 0, 0xFFFFFF, "dest_qp_num"},
         {M(MAX_QP_RD_ATOMIC), a->max_rd_atomic, 0, MAX_RD_ATOMIC, "max_rd_atomic"},
         {M(MAX_DEST_RD_ATOMIC), a->max_dest_rd_atomic, 0, MAX_RD_ATOMIC, "max_dest_rd_atomic"},
-        {M(ACCESS_FLAGS), a->qp_access_flags, 0, 0xF, "qp_access_flags"},
+        {M(ACCESS_FLAGS), a->qp_access_flags & ~(uint32_t)FLUSHES, 0, 0xF, "qp_access_flags but FLUSH_*"},
         {M(EN_SQD_ASYNC_NOTIFY), a->en_sqd_async_notify, 0, 1, "en_sqd_async_notify"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -9,11 +9,13 @@ const char *qp_state_name(int state) {
     return state >= 0 && state <= RNIC_QPS_ERR ? names[state] : "?";
 }
 
-void engine_no_timer(struct qp *qp, struct tx *tx, uint64_t now) {
-    (void)qp;
+void engine_pace_timer(struct qp *qp, struct tx *tx, uint64_t now) {
     (void)tx;
     (void)now;
+    qp->pace.wait = 0; /* next() finds out anew */
 }
+
+uint64_t engine_pace_deadline(const struct qp *qp) { return qp->pace.wait ? qp->pace.wait : NEVER; }
 
 uint64_t engine_never(const struct qp *qp) {
     (void)qp;
@@ -174,6 +176,7 @@ static void to_reset(struct qp *qp) {
         tag_forget(qp->tagged->list, qp);
     qp->attr = (struct rnic_qp_attr){0};
     qp->attr_set = 0;
+    qp->pace = (struct pace){0};
     qp->sq_draining = qp->last_wqe = qp->alt_loaded = qp->mig_refused = false;
     qp->pkey = 0;
 }

@@ -9,6 +9,7 @@
 #define RNIC_QP_QP_H
 
 #include "mem/mw.h"
+#include "qp/pace.h"
 #include "queue/comp_cntr.h"
 #include "queue/cq.h"
 #include "queue/events.h"
@@ -39,8 +40,9 @@ struct engine_ops {
     void (*stats)(struct qp *qp, struct rnic_qp_stats *out);
 };
 
-/* For transports without answers, and so without timers. */
-void engine_no_timer(struct qp *qp, struct tx *tx, uint64_t now);
+/* For transports without answers: their one timer is the pace's. */
+void engine_pace_timer(struct qp *qp, struct tx *tx, uint64_t now);
+uint64_t engine_pace_deadline(const struct qp *qp);
 uint64_t engine_never(const struct qp *qp);
 bool engine_never_settles(struct qp *qp);
 
@@ -83,6 +85,7 @@ struct qp {
     struct tagged *tagged; /* where that matches tags, or NULL */
     bool no_receives;      /* none are posted to rq: they come from shared queues, or there are none */
     struct comp_cntrs *cntrs;  /* NULL: no completion counter is attached */
+    struct pace pace;          /* of what the send queue sends */
     struct flow flow;          /* to the peer */
     struct flow from;          /* and from it: the source port is that of its last packet */
     uint16_t pkey;             /* what attr.pkey_index stands for now; 0: nothing that anybody matches */
@@ -115,6 +118,13 @@ struct qp {
 static inline void qp_set_service(struct qp *qp, uint32_t service) {
     qp->service = service;
     qp->takes = service == OPC_UD ? service : service | OPC_CNP;
+}
+
+/* Pacing: bytes sent so far, and what has been sent since then is paid for; responses and ACKs cost nothing. */
+static inline uint64_t qp_sent(const struct qp *qp) { return qp->counters.value[RNIC_CNT_tx_bytes]; }
+static inline void qp_charge(struct qp *qp, uint64_t before, uint64_t now) {
+    if (qp->pace.rate)
+        pace_sent(&qp->pace, qp_sent(qp) - before, now);
 }
 
 /* For completion counters: an operation has ended (enum rnic_comp_cntr_op). */

@@ -54,11 +54,12 @@ void wq_adopt(struct wq *q, struct wq *other, uint32_t elements) {
     atomic_store(&q->freed, 0);
 }
 
-static bool is_datagram(const struct wq *q) { return q->qp_type == RNIC_QPT_UD || q->qp_type == RNIC_QPT_GSI; }
+static bool type_is_datagram(int type) { return type == RNIC_QPT_UD || type == RNIC_QPT_GSI; }
+static bool is_datagram(const struct wq *q) { return type_is_datagram(q->qp_type); }
 
 static bool is_inline_opcode(int op) {
     return op == RNIC_WR_SEND || op == RNIC_WR_SEND_WITH_IMM || op == RNIC_WR_RDMA_WRITE ||
-           op == RNIC_WR_RDMA_WRITE_WITH_IMM || op == RNIC_WR_SEND_WITH_INV;
+           op == RNIC_WR_RDMA_WRITE_WITH_IMM || op == RNIC_WR_SEND_WITH_INV || op == RNIC_WR_ATOMIC_WRITE;
 }
 
 static bool is_local(int op) { return op == RNIC_WR_LOCAL_INV || op == RNIC_WR_BIND_MW; }
@@ -73,15 +74,19 @@ static uint64_t total_length(const struct rnic_sge *sge, int n) {
     return sum;
 }
 
-static int check_opcode(const struct wq *q, int opcode, struct rnic_err *err) {
+int sq_check_opcode(int qp_type, int opcode, struct rnic_err *err) {
     bool send = opcode == RNIC_WR_SEND || opcode == RNIC_WR_SEND_WITH_IMM;
-    if (is_datagram(q) && !send)
+    bool placement = qp_type == RNIC_QPT_RC && (opcode == RNIC_WR_ATOMIC_WRITE || opcode == RNIC_WR_FLUSH);
+    if (type_is_datagram(qp_type) && !send)
         return fail(err, -EINVAL, "opcode %d: a datagram queue pair can SEND and SEND_WITH_IMM, nothing else", opcode);
-    if (q->qp_type == RNIC_QPT_UC && opcode > RNIC_WR_SEND_WITH_IMM && !is_local(opcode))
+    if (qp_type == RNIC_QPT_UC && opcode > RNIC_WR_SEND_WITH_IMM && !is_local(opcode))
         return fail(err, -EINVAL,
                     "opcode %d: an unreliable connection can SEND, RDMA_WRITE, BIND_MW and LOCAL_INV, nothing else",
                     opcode);
-    if (opcode < 0 || opcode > RNIC_WR_SEND_WITH_INV)
+    if (qp_type == RNIC_QPT_XRC_SEND &&
+        (opcode == RNIC_WR_ATOMIC_WRITE || opcode == RNIC_WR_FLUSH)) /* A19: no opcodes */
+        return fail(err, -EOPNOTSUPP, "opcode %d is not supported on an XRC queue pair, RC has it", opcode);
+    if ((opcode < 0 || opcode > RNIC_WR_SEND_WITH_INV) && !placement)
         return fail(err, -EOPNOTSUPP, "opcode %d is not supported on an RC queue pair of this device", opcode);
     return 0;
 }
@@ -128,10 +133,26 @@ static int check_local(const struct wq *q, const struct rnic_send_wr *wr, struct
     return wr->opcode == RNIC_WR_BIND_MW ? check_bind(q, wr, err) : 0;
 }
 
+/* A19.4.3: what is flushed is memory of the peer, named by the request itself. */
+static int check_flush(const struct rnic_send_wr *wr, struct rnic_err *err) {
+    uint32_t known = RNIC_FLUSH_GLOBAL | RNIC_FLUSH_PERSISTENT;
+    if (wr->num_sge)
+        return fail(err, -EINVAL, "a FLUSH has no memory of its own: num_sge is %d, not 0", wr->num_sge);
+    if (!wr->wr.flush.type || (wr->wr.flush.type & ~known))
+        return fail(err, -EINVAL, "flush type 0x%x: GLOBAL (1), PERSISTENT (2) or both", wr->wr.flush.type);
+    if (wr->wr.flush.level > RNIC_FLUSH_MR)
+        return fail(err, -EINVAL, "flush level %u: RANGE (0) or MR (1)", wr->wr.flush.level);
+    if (wr->wr.flush.length > MAX_MESSAGE)
+        return fail(err, -EINVAL, "a FLUSH of %u bytes; the longest is 2 GiB - 1, or level MR", wr->wr.flush.length);
+    return 0;
+}
+
 static int check_send(const struct wq *q, const struct rnic_send_wr *wr, uint64_t length, struct rnic_err *err) {
     if (wr->num_sge < 0 || (uint32_t)wr->num_sge > q->max_sge)
         return fail(err, -EINVAL, "%d scatter/gather elements, max_send_sge is %u", wr->num_sge, q->max_sge);
-    int rc = check_opcode(q, wr->opcode, err);
+    int rc = sq_check_opcode(q->qp_type, wr->opcode, err);
+    if (!rc && wr->opcode == RNIC_WR_FLUSH)
+        rc = check_flush(wr, err);
     if (!rc)
         rc = check_destination(q, wr, err);
     if (rc)
@@ -147,7 +168,7 @@ static int check_send(const struct wq *q, const struct rnic_send_wr *wr, uint64_
     if (!(wr->send_flags & RNIC_SEND_INLINE))
         return 0;
     if (!is_inline_opcode(wr->opcode))
-        return fail(err, -EINVAL, "INLINE is for SEND and RDMA_WRITE only");
+        return fail(err, -EINVAL, "INLINE is for SEND, RDMA_WRITE and ATOMIC_WRITE only");
     if (length > q->max_inline)
         return fail(err, -EINVAL, "%llu bytes inline, max_inline_data is %u", (unsigned long long)length,
                     q->max_inline);
@@ -192,6 +213,12 @@ static void fill_send(const struct wq *q, struct send_wqe *wqe, const struct rni
         wqe->swap = wr->wr.atomic.swap;
     } else if (wr->opcode == RNIC_WR_BIND_MW) {
         fill_bind(wqe, wr);
+    } else if (wr->opcode == RNIC_WR_FLUSH) {
+        wqe->remote_addr = wr->wr.flush.remote_addr;
+        wqe->rkey = wr->wr.flush.rkey;
+        wqe->flush_length = wr->wr.flush.length;
+        wqe->flush_type = wr->wr.flush.type;
+        wqe->flush_level = wr->wr.flush.level;
     } else {
         wqe->remote_addr = wr->wr.rdma.remote_addr;
         wqe->rkey = wr->wr.rdma.rkey;
@@ -204,10 +231,11 @@ static void fill_send(const struct wq *q, struct send_wqe *wqe, const struct rni
         memcpy(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof *wr->sg_list);
 }
 
-int sq_post(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad, struct rnic_err *err) {
+/* Fills elements from *next on, up to the first request that is refused; the queue is locked. */
+static int fill_chain(struct wq *q, uint32_t *next, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
+                      struct rnic_err *err) {
     int rc = 0;
-    pthread_mutex_lock(&q->lock);
-    uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed);
+    uint32_t head = *next;
     uint32_t freed = atomic_load_explicit(&q->freed, memory_order_acquire);
     for (; wr; wr = wr->next) {
         uint64_t length = total_length(wr->sg_list, wr->num_sge > 0 ? wr->num_sge : 0);
@@ -224,7 +252,42 @@ int sq_post(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_
         fill_send(q, sq_wqe(q, head), wr, (uint32_t)length);
         head++;
     }
+    *next = head;
+    return rc;
+}
+
+int sq_post(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad, struct rnic_err *err) {
+    pthread_mutex_lock(&q->lock);
+    uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed);
+    int rc = fill_chain(q, &head, wr, bad, err);
     atomic_store(&q->head, head);
+    pthread_mutex_unlock(&q->lock);
+    return rc;
+}
+
+static const struct rnic_send_wr *nth(const struct rnic_send_wr *wr, uint32_t n) {
+    while (n--)
+        wr = wr->next;
+    return wr;
+}
+
+/* Takes back what fill_send() has done beside the element. */
+static void unfill_send(const struct wq *q, const struct send_wqe *wqe, const struct rnic_send_wr *wr) {
+    if (is_datagram(q))
+        ah_drop(wqe->ah);
+    if (wr->opcode == RNIC_WR_BIND_MW)
+        wr->bind_mw.mw->rkey = wqe->window;
+}
+
+/* Nobody has seen the elements of a chain that fails. */
+int sq_post_whole(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad, struct rnic_err *err) {
+    pthread_mutex_lock(&q->lock);
+    uint32_t first = atomic_load_explicit(&q->head, memory_order_relaxed), head = first;
+    int rc = fill_chain(q, &head, wr, bad, err);
+    if (!rc)
+        atomic_store(&q->head, head);
+    while (rc && head-- != first) /* backwards: a window may be bound more than once */
+        unfill_send(q, sq_wqe(q, head), nth(wr, head - first));
     pthread_mutex_unlock(&q->lock);
     return rc;
 }
@@ -269,6 +332,8 @@ int wc_opcode_of(int wr_opcode) {
         [RNIC_WR_LOCAL_INV] = RNIC_WCO_LOCAL_INV,
         [RNIC_WR_BIND_MW] = RNIC_WCO_BIND_MW,
         [RNIC_WR_SEND_WITH_INV] = RNIC_WCO_SEND,
+        [RNIC_WR_FLUSH] = RNIC_WCO_FLUSH,
+        [RNIC_WR_ATOMIC_WRITE] = RNIC_WCO_ATOMIC_WRITE,
     };
     return table[wr_opcode];
 }

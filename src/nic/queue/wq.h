@@ -27,7 +27,15 @@ struct send_wqe {
     union {
         struct {
             uint64_t remote_addr;
-            uint64_t compare_add, swap; /* atomics */
+            union {
+                struct {
+                    uint64_t compare_add, swap; /* atomics */
+                };
+                struct {
+                    uint32_t flush_length;           /* bytes */
+                    uint8_t flush_type, flush_level; /* enum rnic_placement_type, enum rnic_selectivity_level */
+                };
+            };
             uint32_t rkey, remote_srqn; /* the latter of XRC */
         };
         struct { /* datagrams */
@@ -95,6 +103,10 @@ static inline void wq_pop(struct wq *q) { atomic_store_explicit(&q->tail, wq_tai
 
 /* Append a chain. All before *bad are in, none from it on. */
 int sq_post(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad, struct rnic_err *err);
+/* The same, but all of it or nothing. */
+int sq_post_whole(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad, struct rnic_err *err);
+/* 0, or why a queue pair of that type (enum rnic_qp_type) cannot be asked for that operation. */
+int sq_check_opcode(int qp_type, int opcode, struct rnic_err *err);
 int rq_post(struct wq *q, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad, struct rnic_err *err);
 
 /* No packet carries it (roce/local.c). */

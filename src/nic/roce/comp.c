@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "qp/path.h"
-#include "roce/roce.h"
+#include "roce/placement.h"
 #include "wire/bth.h"
 
 static void fail_oldest(struct qp *qp, int status, int vendor_err) {
@@ -305,13 +305,15 @@ static int place(struct qp *qp, const struct send_wqe *wqe, uint64_t offset, con
 
 static int place_read(struct qp *qp, const struct send_wqe *wqe, const struct packet *pkt, uint32_t i) {
     const struct rc *rc = rc_of(qp);
+    if (wqe_is_placement(wqe)) /* a response of no bytes (A19.4.5) */
+        return pkt->opcode == ROCE_RC_READ_RESP_ONLY && !pkt->length ? 0 : -1;
     if (wqe->opcode != RNIC_WR_RDMA_READ || pkt->length != packet_length(wqe->length, rc->mtu, i))
         return -1;
     return place(qp, wqe, (uint64_t)i * rc->mtu, pkt->payload, pkt->length);
 }
 
 static int place_atomic(struct qp *qp, const struct send_wqe *wqe, const struct packet *pkt) {
-    if (wqe->opcode == RNIC_WR_RDMA_READ)
+    if (wqe->opcode == RNIC_WR_RDMA_READ || wqe_is_placement(wqe))
         return -1;
     uint64_t original = atmack_orig(pkt->bth + pkt->row->atomic_ack); /* the wire's big-endian to ours */
     return place(qp, wqe, 0, (const uint8_t *)&original, sizeof original);

@@ -84,9 +84,9 @@ static inline int inbound_access(struct qp *qp, const struct inbound *in, const 
         rkey = atmeth_rkey(pkt->bth + pkt->row->atomic_eth);
         length = sizeof(uint64_t);
     }
-    want = mask & OPC_WRITE  ? RNIC_ACCESS_REMOTE_WRITE
-           : mask & OPC_READ ? RNIC_ACCESS_REMOTE_READ
-                             : RNIC_ACCESS_REMOTE_ATOMIC;
+    want = mask & (OPC_WRITE | OPC_ATOMIC_WRITE) ? RNIC_ACCESS_REMOTE_WRITE
+           : mask & OPC_READ                     ? RNIC_ACCESS_REMOTE_READ
+                                                 : RNIC_ACCESS_REMOTE_ATOMIC;
     if (!(qp->attr.qp_access_flags & want))
         return RNIC_VE_RKEY_ACCESS;
     return qp_remote(qp, rkey, va, length, want, ptr);

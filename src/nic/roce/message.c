@@ -34,7 +34,7 @@ static void put_extended(const struct out *out, const struct send_wqe *wqe) {
         ieth_set_rkey(out->bth + out->row->ieth, wqe->imm);
 }
 
-static int put_payload(struct qp *qp, struct out *out, const struct send_wqe *wqe, uint64_t offset) {
+int message_payload(struct qp *qp, struct out *out, const struct send_wqe *wqe, uint64_t offset) {
     if (wqe->flags & RNIC_SEND_INLINE) {
         out->crc = crc32_copy(out->crc, out_payload(out), (const uint8_t *)wqe->sge + offset, out->payload);
         return 0;
@@ -51,7 +51,7 @@ enum result message_write(struct qp *qp, struct tx *tx, struct send_wqe *wqe, ui
         return SINK_FULL;
     put_extended(&out, wqe);
     out_headers(&out);
-    wqe->vendor_err = (uint8_t)put_payload(qp, &out, wqe, (uint64_t)i * mtu);
+    wqe->vendor_err = (uint8_t)message_payload(qp, &out, wqe, (uint64_t)i * mtu);
     if (wqe->vendor_err) {
         wqe->status = RNIC_WC_LOC_PROT_ERR;
         return FAILED;

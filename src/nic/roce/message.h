@@ -28,6 +28,8 @@ static inline void message_to_srq(const struct out *out, const struct send_wqe *
 /* One packet of a SEND or WRITE; its PSN is wqe->first_psn + i. */
 enum result { SENT, IDLE, SINK_FULL, FAILED, PASSED /* a local element: there is no packet */ };
 enum result message_write(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint32_t i, uint32_t mtu, bool ackreq);
+/* An element's bytes from offset on into a packet whose headers are there: 0, or enum rnic_vendor_err. */
+int message_payload(struct qp *qp, struct out *out, const struct send_wqe *wqe, uint64_t offset);
 /* The elements' keys, bounds and rights: 0, or enum rnic_vendor_err. access: what the device does with the memory. */
 static inline int message_memory(struct qp *qp, const struct send_wqe *wqe, uint32_t access) {
     if (wqe->flags & RNIC_SEND_INLINE)

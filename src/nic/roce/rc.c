@@ -90,15 +90,18 @@ static uint64_t req_deadline(const struct requester *req, const struct qp *qp) {
 static uint64_t deadline(const struct qp *qp) {
     const struct rc *rc = rc_of(qp);
     uint64_t first = req_deadline(&rc->req, qp), ack = rc->resp.ack == ACK_UNASKED ? resp_due(qp) : NEVER;
-    uint64_t first_of_both = ack < first ? ack : first, free = congestion_deadline(&rc->way);
-    return free < first_of_both ? free : first_of_both;
+    uint64_t free = congestion_deadline(&rc->way), pace = engine_pace_deadline(qp);
+    first = ack < first ? ack : first;
+    first = free < first ? free : first;
+    return pace < first ? pace : first;
 }
 
 /* next() does the sending; this only says what is to be sent again. */
 static void timer(struct qp *qp, struct tx *tx, uint64_t now) {
     struct requester *req = &rc_of(qp)->req;
+    engine_pace_timer(qp, tx, now);
     if (req_deadline(req, qp) > now)
-        return; /* an ACK is due, or the way is free again, and next() sends */
+        return; /* an ACK is due, or the way is free again, or the pace allows more: next() sends */
     if (req->rnr_until) {
         req->rnr_until = 0;
         req->progress = now;

@@ -8,7 +8,7 @@
  */
 #include <string.h>
 
-#include "roce/message.h"
+#include "roce/placement.h"
 #include "wire/bth.h"
 #include "wire/icrc.h"
 
@@ -18,7 +18,11 @@ static bool is_atomic(const struct send_wqe *wqe) {
     return wqe->opcode == RNIC_WR_ATOMIC_CMP_AND_SWP || wqe->opcode == RNIC_WR_ATOMIC_FETCH_AND_ADD;
 }
 
-bool wqe_waits(const struct send_wqe *wqe) { return is_read(wqe) || is_atomic(wqe); }
+bool wqe_waits(const struct send_wqe *wqe) {
+    const uint32_t waiting = 1u << RNIC_WR_RDMA_READ | 1u << RNIC_WR_ATOMIC_CMP_AND_SWP |
+                             1u << RNIC_WR_ATOMIC_FETCH_AND_ADD | 1u << RNIC_WR_ATOMIC_WRITE | 1u << RNIC_WR_FLUSH;
+    return waiting >> wqe->opcode & 1;
+}
 
 void req_init(struct qp *qp) {
     struct requester *req = &rc_of(qp)->req;
@@ -63,18 +67,18 @@ uint32_t req_flight(struct qp *qp) {
 
 /* What is wrong with an element by itself: enum rnic_wc_status, 0 for nothing (IBA 9.9.2.3). */
 static int element_fault(struct qp *qp, struct send_wqe *wqe) {
-    bool reads = wqe_waits(wqe);
+    bool eight = is_atomic(wqe) || wqe->opcode == RNIC_WR_ATOMIC_WRITE;
     if (wqe_is_local(wqe))
         return local_execute(qp, wqe);
-    if (reads && qp->attr.max_rd_atomic == 0) {
+    if (wqe_waits(wqe) && qp->attr.max_rd_atomic == 0) {
         wqe->vendor_err = RNIC_VE_NO_RD_ATOMIC;
         return RNIC_WC_LOC_QP_OP_ERR;
     }
-    if (is_atomic(wqe) && wqe->length != 8) {
+    if (eight && wqe->length != 8) {
         wqe->vendor_err = RNIC_VE_BAD_LENGTH;
         return RNIC_WC_LOC_LEN_ERR;
     }
-    wqe->vendor_err = (uint8_t)message_memory(qp, wqe, reads ? RNIC_ACCESS_LOCAL_WRITE : 0);
+    wqe->vendor_err = (uint8_t)message_memory(qp, wqe, is_read(wqe) || is_atomic(wqe) ? RNIC_ACCESS_LOCAL_WRITE : 0);
     return wqe->vendor_err ? RNIC_WC_LOC_PROT_ERR : 0;
 }
 
@@ -166,6 +170,8 @@ static enum result write_packet(struct qp *qp, struct tx *tx, struct send_wqe *w
         return write_read(qp, tx, wqe, i, n);
     if (is_atomic(wqe))
         return write_atomic(qp, tx, wqe);
+    if (wqe_is_placement(wqe))
+        return placement_write(qp, tx, wqe);
     return message_write(qp, tx, wqe, i, rc_of(qp)->mtu, ackreq);
 }
 
@@ -193,6 +199,8 @@ static bool wants_ack(struct qp *qp, const struct send_wqe *wqe, uint64_t flight
     const struct requester *req = &rc->req;
     bool last = req->pkt + 1 == wqe->packets;
     if (req->unasked + 1 >= ACK_EVERY || flight_after + rc->mtu + PACKET_COST > req->window)
+        return true;
+    if (qp->pace.rate) /* a pause may follow, which is not to be taken for a loss */
         return true;
     if (!last)
         return false;
@@ -263,11 +271,15 @@ static enum result step(struct qp *qp, struct tx *tx, uint64_t now) {
         return IDLE;
     if (!congestion_free(&rc->way, now))
         return IDLE;
+    if (qp->pace.rate && !pace_allows(&qp->pace, now))
+        return IDLE;
     bool ackreq = wants_ack(qp, wqe, after);
+    uint64_t before = qp_sent(qp);
     enum result r = write_packet(qp, tx, wqe, req->pkt, span, ackreq);
     if (r == SENT) {
         congestion_sent(qp, &rc->way, wqe_waits(wqe) ? 0 : rc->mtu, now);
         note_sent(qp, span, ackreq, now);
+        qp_charge(qp, before, now);
     }
     req->halted = r == FAILED;
     return r;
@@ -312,8 +324,10 @@ void req_probe(struct qp *qp, struct tx *tx, uint64_t now) {
     uint32_t done = element == oldest ? psn_mask(req->una - wqe->first_psn) : 0;
     if (i < done)
         i = done;
+    uint64_t before = qp_sent(qp);
     if (write_packet(qp, tx, wqe, i, span_at(wqe, i), true) != SENT) /* a retry will find out */
         return;
+    qp_charge(qp, before, now);
     req->timed_at = now; /* were the wait for a lost answer a round trip, each loss would make the next wait longer */
     COUNT(qp, requests_resent);
     COUNT(qp, probes_sent);

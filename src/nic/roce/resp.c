@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mem/persist.h"
 #include "qp/xrc.h"
-#include "roce/inbound.h"
-#include "roce/message.h"
+#include "roce/placement.h"
 #include "wire/bth.h"
 #include "wire/icrc.h"
 
@@ -110,8 +110,10 @@ static void refuse(struct qp *qp, const struct packet *pkt, enum fault fault, in
 /* Is there a receive, or a responder resource? */
 static enum fault check_resources(struct qp *qp, const struct packet *pkt) {
     const struct responder *resp = &rc_of(qp)->resp;
-    if (!(pkt->row->mask & (OPC_READ | OPC_ATOMIC)))
+    if (!(pkt->row->mask & OPC_WAITS))
         return inbound_receive(qp, &resp->in, pkt);
+    if ((pkt->row->mask & (OPC_ATOMIC_WRITE | OPC_FLUSH)) && placement_fault(pkt))
+        return FAULT_LENGTH;
     const struct resource *oldest = resp->res_size ? &resp->res[resp->res_next] : NULL;
     return !oldest || (oldest->queued && !oldest->answered) ? FAULT_RESOURCES : OK;
 }
@@ -131,7 +133,7 @@ static void executed(struct qp *qp, const struct packet *pkt, uint32_t psns, uin
     inbound_proceed(&resp->in, pkt);
     if (ends) /* IBA 9.7.7.1 */
         resp->msn = psn_add(resp->msn, 1);
-    if (pkt->row->mask & (OPC_READ | OPC_ATOMIC)) {
+    if (pkt->row->mask & OPC_WAITS) {
         resp->ack = ACK_NONE; /* the response acknowledges this and all before (9.7.5.1.1) */
         return;
     }
@@ -142,7 +144,7 @@ static void executed(struct qp *qp, const struct packet *pkt, uint32_t psns, uin
         want_ack(resp, ACK_UNASKED, now);
 }
 
-/* The window that the last packet of a SEND with invalidate unbinds; NULL and *ve 0: of another packet, none. */
+/* IBA 9.4.1.1: the window that the last packet of a SEND with invalidate unbinds; NULL and *ve 0: of another packet, none. */
 static struct mw *window_of(struct qp *qp, const struct packet *pkt, int *ve) {
     *ve = 0;
     if (!(pkt->row->mask & OPC_INV))
@@ -205,19 +207,19 @@ static void unqueue(struct responder *resp, const struct resource *res) {
     resp->queue_count = kept;
 }
 
-static struct resource *new_resource(struct responder *resp) {
+static struct resource *new_resource(struct responder *resp, const struct packet *pkt) {
     struct resource *res = &resp->res[resp->res_next];
     if (res->queued)
         unqueue(resp, res);
     resp->res_next = (resp->res_next + 1) % resp->res_size;
-    *res = (struct resource){.valid = true, .first_psn = resp->psn};
+    *res = (struct resource){.valid = true, .opcode = pkt->opcode, .first_psn = resp->psn, .packets = 1};
     return res;
 }
 
 static void execute_read(struct qp *qp, const struct packet *pkt, uint64_t now) {
     struct rc *rc = rc_of(qp);
     const uint8_t *reth = pkt->bth + pkt->row->reth;
-    struct resource *res = new_resource(&rc->resp);
+    struct resource *res = new_resource(&rc->resp, pkt);
     res->va = reth_va(reth);
     res->rkey = reth_rkey(reth);
     res->length = reth_len(reth);
@@ -239,12 +241,38 @@ static uint64_t apply_atomic(const struct packet *pkt, uint64_t *word) {
 
 static void execute_atomic(struct qp *qp, const struct packet *pkt, uint8_t *ptr, uint64_t now) {
     struct responder *resp = &rc_of(qp)->resp;
-    struct resource *res = new_resource(resp);
-    res->atomic = true;
-    res->packets = 1;
+    struct resource *res = new_resource(resp, pkt);
     res->result = apply_atomic(pkt, (uint64_t *)(void *)ptr);
     enqueue(resp, res, 0, 1);
     executed(qp, pkt, 1, now);
+}
+
+/* Answered as a READ of nothing is (A19.4.5). */
+static void execute_placement(struct qp *qp, const struct packet *pkt, uint64_t now) {
+    struct responder *resp = &rc_of(qp)->resp;
+    enqueue(resp, new_resource(resp, pkt), 0, 1);
+    executed(qp, pkt, 1, now);
+}
+
+static void execute_flush(struct qp *qp, const struct packet *pkt, uint64_t now) {
+    struct flush f;
+    int ve = flush_access(qp, pkt, &f);
+    if (ve)
+        refuse(qp, pkt, FAULT_ACCESS, ve);
+    else if (mem_flush(f.at, f.length, f.type))
+        refuse(qp, pkt, FAULT_LOCAL, 0); /* it takes no receive, which could tell more */
+    else
+        execute_placement(qp, pkt, now);
+}
+
+static void execute_atomic_write(struct qp *qp, const struct packet *pkt, uint8_t *ptr, uint64_t now) {
+    atomic_write_store(pkt, ptr);
+    execute_placement(qp, pkt, now);
+}
+
+static uint64_t remote_va(const struct packet *pkt) {
+    const struct roce_opcode *row = pkt->row;
+    return row->reth ? reth_va(pkt->bth + row->reth) : atmeth_va(pkt->bth + row->atomic_eth);
 }
 
 static void expected(struct qp *qp, const struct packet *pkt, uint64_t now) {
@@ -271,6 +299,10 @@ static void expected(struct qp *qp, const struct packet *pkt, uint64_t now) {
         execute_send(qp, pkt, now);
         return;
     }
+    if (mask & OPC_FLUSH) {
+        execute_flush(qp, pkt, now);
+        return;
+    }
     int ve = inbound_access(qp, &rc->resp.in, pkt, &ptr);
     if (ve)
         refuse(qp, pkt, FAULT_ACCESS, ve);
@@ -278,8 +310,12 @@ static void expected(struct qp *qp, const struct packet *pkt, uint64_t now) {
         execute_write(qp, pkt, ptr, now);
     else if (mask & OPC_READ)
         execute_read(qp, pkt, now);
-    else if (((uintptr_t)ptr | atmeth_va(pkt->bth + pkt->row->atomic_eth)) % sizeof(uint64_t)) /* C9-90 */
+    else if (mask & OPC_ATOMIC_WRITE && !ptr) /* its bytes have no address that could be written at once */
+        refuse(qp, pkt, FAULT_ACCESS, RNIC_VE_RKEY_ACCESS);
+    else if (((uintptr_t)ptr | remote_va(pkt)) % sizeof(uint64_t)) /* C9-90; A19.4.2 */
         refuse(qp, pkt, FAULT_RESOURCES, RNIC_VE_ATOMIC_ALIGN);
+    else if (mask & OPC_ATOMIC_WRITE)
+        execute_atomic_write(qp, pkt, ptr, now);
     else
         execute_atomic(qp, pkt, ptr, now);
 }
@@ -302,8 +338,7 @@ static bool repeat_read(const struct rc *rc, struct resource *res, const struct 
     uint32_t length = reth_len(reth);
     *from = psn_mask(pkt->psn - res->first_psn);
     uint64_t offset = (uint64_t)*from * rc->mtu;
-    if (res->atomic || reth_rkey(reth) != res->rkey || reth_va(reth) != res->va + offset ||
-        offset + length > res->length)
+    if (reth_rkey(reth) != res->rkey || reth_va(reth) != res->va + offset || offset + length > res->length)
         return false;
     if (offset + length < res->length && length % rc->mtu)
         return false;
@@ -317,12 +352,14 @@ static void duplicate(struct qp *qp, const struct packet *pkt, uint64_t now) {
     struct responder *resp = &rc->resp;
     uint32_t from = 0, end = 1;
     COUNT(qp, duplicate_requests);
-    if (!(pkt->row->mask & (OPC_READ | OPC_ATOMIC))) {
+    if (!(pkt->row->mask & OPC_WAITS)) {
         want_ack(resp, ACK_NOW, now);
         return;
     }
     struct resource *res = saved(resp, pkt->psn);
-    bool same = res && (pkt->row->mask & OPC_READ ? repeat_read(rc, res, pkt, &from, &end) : res->atomic);
+    bool same = res && res->opcode == pkt->opcode;
+    if (same && (pkt->row->mask & OPC_READ))
+        same = repeat_read(rc, res, pkt, &from, &end);
     if (same)
         enqueue(resp, res, from, end);
     else
@@ -452,9 +489,10 @@ bool resp_next(struct qp *qp, struct tx *tx, uint64_t now) {
     struct congestion *way = &rc_of(qp)->way;
     for (int i = 0; i < BURST && resp->queue_count; i++) {
         struct resource *res = &resp->res[resp->queue[resp->queue_head]];
+        uint32_t asked = roce_opcode(res->opcode)->mask;
         if (!congestion_free(way, now))
             return false;
-        enum result sent = res->atomic ? write_atomic(qp, tx, res) : write_read(qp, tx, res);
+        enum result sent = asked & OPC_ATOMIC ? write_atomic(qp, tx, res) : write_read(qp, tx, res);
         if (sent == SINK_FULL)
             return true;
         if (sent == FAILED) {
@@ -462,10 +500,10 @@ bool resp_next(struct qp *qp, struct tx *tx, uint64_t now) {
             continue;
         }
         COUNT(qp, responses_sent);
-        congestion_sent(qp, way, res->atomic ? 0 : rc_of(qp)->mtu, now);
+        congestion_sent(qp, way, asked & OPC_READ ? rc_of(qp)->mtu : 0, now);
         if (++res->cur < res->end)
             continue;
-        if (!res->atomic && !res->answered)
+        if ((asked & OPC_READ) && !res->answered)
             qp_count(qp, RNIC_COMP_CNTR_OP_REMOTE_RDMA_READ, true, res->length);
         res->queued = false;
         res->answered = true;

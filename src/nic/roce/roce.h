@@ -71,11 +71,12 @@ struct requester {
     uint64_t srtt; /* ns; 0: none yet */
 };
 
-/* A READ or atomic request that may come again (IBA 9.4.4, 9.7.5.2: responder resources). */
+/* A READ, atomic, ATOMIC WRITE or FLUSH that may come again (IBA 9.4.4, 9.7.5.2: responder resources). */
 struct resource {
-    bool valid, atomic;
-    bool queued;   /* its response is to be sent: packets cur .. end - 1, of which start is the first */
-    bool answered; /* all of it has been sent once: what is queued is a repetition */
+    bool valid;
+    uint8_t opcode; /* of the request */
+    bool queued;    /* its response is to be sent: packets cur .. end - 1, of which start is the first */
+    bool answered;  /* all of it has been sent once: what is queued is a repetition */
     uint32_t start, cur, end;
     uint32_t first_psn, packets;
     uint64_t va;
@@ -182,8 +183,8 @@ bool req_outstanding(const struct requester *req);
 uint32_t req_flight(struct qp *qp);
 void req_rewind(struct qp *qp);                             /* the next packet is una again */
 void req_probe(struct qp *qp, struct tx *tx, uint64_t now); /* a packet once more, with AckReq */
-bool wqe_waits(const struct send_wqe *wqe);                 /* READ or atomic: complete only with its response */
-void req_drained(struct qp *qp);                            /* raises SQ_DRAINED when SQD has come to rest */
+bool wqe_waits(const struct send_wqe *wqe); /* READ, atomic and their like: complete only with a response */
+void req_drained(struct qp *qp);            /* raises SQ_DRAINED when SQD has come to rest */
 
 /* comp.c */
 void comp_input(struct qp *qp, const struct packet *pkt, uint64_t now);

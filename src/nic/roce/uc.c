@@ -59,6 +59,9 @@ static enum result send_one(struct qp *qp, struct tx *tx, uint64_t now) {
         return IDLE;
     if (!congestion_free(&uc->way, now))
         return IDLE;
+    if (qp->pace.rate && !pace_allows(&qp->pace, now))
+        return IDLE;
+    uint64_t before = qp_sent(qp);
     enum result result = message_write(qp, tx, wqe, uc->pkt, uc->mtu, false);
     if (result == FAILED)
         refuse(qp, wqe, wqe->status, wqe->vendor_err);
@@ -66,6 +69,7 @@ static enum result send_one(struct qp *qp, struct tx *tx, uint64_t now) {
         return result;
     COUNT(qp, requests_sent);
     congestion_sent(qp, &uc->way, uc->mtu, now);
+    qp_charge(qp, before, now);
     uc->psn = psn_add(uc->psn, 1);
     if (++uc->pkt < wqe->packets)
         return SENT;
@@ -199,7 +203,10 @@ static int rtr(struct qp *qp) {
 
 static void rts(struct qp *qp) { uc_of(qp)->psn = qp->attr.sq_psn; }
 
-static uint64_t deadline(const struct qp *qp) { return congestion_deadline(&uc_of(qp)->way); }
+static uint64_t deadline(const struct qp *qp) {
+    uint64_t free = congestion_deadline(&uc_of(qp)->way), pace = engine_pace_deadline(qp);
+    return free < pace ? free : pace;
+}
 
 static void stats(struct qp *qp, struct rnic_qp_stats *out) {
     out->rate = congestion_rate(&uc_of(qp)->way);
@@ -215,7 +222,7 @@ const struct engine_ops roce_uc_ops = {
     .rts = rts,
     .input = input,
     .next = next,
-    .timer = engine_no_timer,
+    .timer = engine_pace_timer,
     .deadline = deadline,
     .held = engine_never,
     .settle = engine_never_settles,

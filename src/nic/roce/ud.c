@@ -99,16 +99,17 @@ static void flush(struct qp *qp) {
 }
 
 static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
-    (void)now;
     if (qp->state == RNIC_QPS_ERR)
         flush(qp);
     if (qp->state == RNIC_QPS_SQE)
         qp_flush_sends(qp);
     for (int i = 0; i < BURST && qp->state == RNIC_QPS_RTS; i++) {
-        if (wq_empty(&qp->sq))
+        if (wq_empty(&qp->sq) || (qp->pace.rate && !pace_allows(&qp->pace, now)))
             return false;
+        uint64_t before = qp_sent(qp);
         if (!send_one(qp, tx, sq_wqe(&qp->sq, wq_tail(&qp->sq))))
             return true;
+        qp_charge(qp, before, now);
     }
     drained(qp);
     return qp->state == RNIC_QPS_RTS && !wq_empty(&qp->sq);
@@ -212,8 +213,8 @@ const struct engine_ops roce_ud_ops = {
     .rts = rts,
     .input = input,
     .next = next,
-    .timer = engine_no_timer,
-    .deadline = engine_never,
+    .timer = engine_pace_timer,
+    .deadline = engine_pace_deadline,
     .held = engine_never,
     .settle = engine_never_settles,
     .flush = flush,

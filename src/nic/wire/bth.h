@@ -23,6 +23,7 @@
 #define IETH_BYTES 4
 #define DETH_BYTES 8
 #define XRCETH_BYTES 4
+#define FETH_BYTES 4
 #define CNP_RESERVED_BYTES 16
 /* The longest of all packet types: BTH + XRCETH + AtomicETH. */
 #define ROCE_MAX_HEADER (BTH_BYTES + XRCETH_BYTES + ATMETH_BYTES)
@@ -76,6 +77,9 @@ FIELD(deth, qkey, 32, 0, 0, 32)
 FIELD(deth, sqpn, 32, 4, 0, 24) /* source QP number */
 
 FIELD(xrceth, srqn, 32, 0, 0, 24) /* number of the shared receive queue (IBA A14.3.1) */
+/* Flush (A19.4.3); the upper 26 bits are reserved. */
+FIELD(feth, level, 32, 0, 4, 2) /* enum rnic_selectivity_level */
+FIELD(feth, type, 32, 0, 0, 4)  /* enum rnic_placement_type */
 
 #undef FIELD
 

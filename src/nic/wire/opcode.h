@@ -34,6 +34,9 @@ enum roce_opcode_value {
     /* 0x15 is reserved */
     ROCE_RC_SEND_LAST_WITH_INV = 0x16,
     ROCE_RC_SEND_ONLY_WITH_INV = 0x17,
+    /* Annex A19 */
+    ROCE_RC_FLUSH = 0x1C,
+    ROCE_RC_ATOMIC_WRITE = 0x1D,
 
     ROCE_UC_SEND_FIRST = 0x20,
     ROCE_UC_SEND_MIDDLE = 0x21,
@@ -118,6 +121,12 @@ enum roce_opcode_mask {
     OPC_XRC_BACK = 1 << 25, /* and what comes back: for an XRC_SEND one */
     /* consequence */
     OPC_USES_RQ = 1 << 23, /* ends a message that completes a receive: last of a SEND, last of a WRITE with immediate */
+    /* memory placement extensions (A19): two more operations, and FLUSH's own header */
+    OPC_ATOMIC_WRITE = 1 << 28,
+    OPC_FLUSH = 1 << 29,
+    OPC_FETH = 1 << 30,
+    /* requests that take a responder resource and are complete with their own response only */
+    OPC_WAITS = OPC_READ | OPC_ATOMIC | OPC_ATOMIC_WRITE | OPC_FLUSH,
 };
 
 struct roce_opcode {
@@ -125,7 +134,7 @@ struct roce_opcode {
     uint32_t mask;    /* enum roce_opcode_mask */
     uint8_t header;   /* bytes from the BTH to the payload */
     /* Offsets from the BTH, in bytes; 0: the packet has no such header. */
-    uint8_t reth, aeth, atomic_eth, atomic_ack, imm, ieth, deth, xrceth;
+    uint8_t reth, aeth, atomic_eth, atomic_ack, imm, ieth, deth, xrceth, feth;
 };
 
 /* The row of an opcode; NULL: reserved, or of a service that rnic does not have (RD). */

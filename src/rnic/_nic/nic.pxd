@@ -24,7 +24,7 @@ cdef extern from "nic.h" nogil:
         RNIC_WR_SEND
         RNIC_WR_SEND_WITH_IMM
         RNIC_WR_SEND_WITH_INV
-        RNIC_WR_ATOMIC_WRITE
+        RNIC_WR_FLUSH
         RNIC_LISTEN_REUSE
         RNIC_LISTEN_AFONLY
         RNIC_LISTEN_HOLD
@@ -84,6 +84,10 @@ cdef extern from "nic.h" nogil:
     struct rnic_tm_caps:
         uint32_t max_rndv_hdr_size, max_num_tags, flags, max_ops, max_sge
 
+    struct rnic_packet_pacing_caps:
+        uint32_t qp_rate_limit_min, qp_rate_limit_max
+        uint32_t supported_qpts
+
     struct rnic_device_attr_ex:
         rnic_device_attr orig_attr
         rnic_odp_caps odp_caps
@@ -92,6 +96,7 @@ cdef extern from "nic.h" nogil:
         rnic_tm_caps tm_caps
         uint32_t xrc_odp_caps
         uint64_t max_dm_size
+        rnic_packet_pacing_caps packet_pacing_caps
 
     enum:
         RNIC_MR_INIT_IOVA
@@ -278,6 +283,23 @@ cdef extern from "nic.h" nogil:
         void *qp_context
         int qp_type
 
+    struct rnic_qp_init_attr_ex:
+        rnic_qp_init_attr base
+        uint32_t comp_mask
+        uint32_t create_flags
+        uint32_t source_qpn
+        uint16_t max_tso_header
+        uint64_t send_ops_flags
+
+    struct rnic_qp_rate_limit_attr:
+        uint32_t rate_limit
+        uint32_t max_burst_sz
+        uint16_t typical_pkt_sz
+        uint32_t comp_mask
+
+    struct rnic_ece:
+        uint32_t vendor_id, options, comp_mask
+
     struct rnic_sge:
         uint64_t addr
         uint32_t length
@@ -296,10 +318,17 @@ cdef extern from "nic.h" nogil:
         rnic_ah *ah
         uint32_t remote_qpn, remote_qkey
 
+    struct rnic_wr_flush:
+        uint64_t remote_addr
+        uint32_t length, rkey
+        uint8_t type
+        uint8_t level
+
     union rnic_wr_arm:
         rnic_wr_rdma rdma
         rnic_wr_atomic atomic
         rnic_wr_ud ud
+        rnic_wr_flush flush
 
     struct rnic_wr_xrc:
         uint32_t remote_srqn
@@ -439,6 +468,13 @@ cdef extern from "nic.h" nogil:
         int (*destroy_qp)(rnic_qp *, rnic_err *) noexcept nogil
         int (*post_send)(rnic_qp *, const rnic_send_wr *, const rnic_send_wr **, rnic_err *) noexcept nogil
         int (*post_recv)(rnic_qp *, const rnic_recv_wr *, const rnic_recv_wr **, rnic_err *) noexcept nogil
+
+        int (*create_qp_ex)(rnic_pd *, rnic_qp_init_attr_ex *, rnic_qp **, rnic_err *) noexcept nogil
+        int (*post_send_whole)(rnic_qp *, const rnic_send_wr *, const rnic_send_wr **, rnic_err *) noexcept nogil
+        int (*modify_qp_rate_limit)(rnic_qp *, const rnic_qp_rate_limit_attr *, rnic_err *) noexcept nogil
+        int (*query_qp_data_in_order)(rnic_qp *, int, uint32_t, rnic_err *) noexcept nogil
+        int (*set_ece)(rnic_qp *, rnic_ece *, rnic_err *) noexcept nogil
+        int (*query_ece)(rnic_qp *, rnic_ece *, rnic_err *) noexcept nogil
 
         int (*create_srq)(rnic_pd *, void *, rnic_srq_attr *, rnic_srq **, rnic_err *) noexcept nogil
         int (*modify_srq)(rnic_srq *, const rnic_srq_attr *, uint32_t, rnic_err *) noexcept nogil

@@ -4,6 +4,7 @@ cdef uint64_t last_token = 0
 cdef enum:
     RECEIVES                # the kinds of work
     SENDS
+    SENDS_WHOLE             # all of the chain or nothing
     OPERATIONS
 cdef enum:
     KEPT_AT_FIRST = 64      # memory regions that are held before it is looked which can be let go
@@ -30,11 +31,11 @@ cdef class Poster(Handle):
         """No work is outstanding."""
         return False
 
-    cdef int post(self, wrs, type kind, str verb) except -1:
+    cdef int post(self, wrs, type kind, str verb, bint whole=False) except -1:
         """Links the C structs of the work requests into a chain and hands it over in one call."""
         cdef tuple chain = chain_of(wrs, kind)
         cdef Py_ssize_t i, first = len(chain)
-        cdef int work = SENDS if kind is SendWR else OPERATIONS if kind is OpsWR else RECEIVES
+        cdef int work = OPERATIONS if kind is OpsWR else RECEIVES if kind is not SendWR else SENDS_WHOLE if whole else SENDS
         cdef void *head = NULL
         cdef const void *bad = NULL
         cdef rnic_err err
@@ -48,7 +49,7 @@ cdef class Poster(Handle):
                 wr = <WorkRequest>chain[first - 1]
                 wr.enter_chain(first - 1)
                 first -= 1
-                if work == SENDS:
+                if work == SENDS or work == SENDS_WHOLE:
                     (<SendWR>wr).hold(verb)
                 head = wr.fill(head)
                 if wr.kept_by != self.token:
@@ -63,6 +64,8 @@ cdef class Poster(Handle):
                 (<WorkRequest>chain[i]).leave_chain()
         if rc < 0:
             i = index_of(chain, bad)
+            if whole:
+                raise VerbsError(-rc, f"{text_of(&err)} (work request {i} of {len(chain)}; none is posted)", verb)
             raise PostError(-rc, text_of(&err), verb, chain[i], i)
         return 0
 

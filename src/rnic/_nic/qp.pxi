@@ -19,8 +19,9 @@ cdef class QP(Poster):
     cdef int type
     cdef rnic_qp_cap cap
 
-    def __cinit__(self, PD pd, init):
-        cdef rnic_qp_init_attr attr
+    def __cinit__(self, PD pd, init, extension=None):
+        cdef rnic_qp_init_attr_ex more
+        cdef rnic_qp_init_attr *attr = &more.base
         cdef rnic_err err
         cdef CQ send_cq, recv_cq
         cdef SRQ srq
@@ -31,7 +32,7 @@ cdef class QP(Poster):
         owners = tuple(one for one in (send_cq, recv_cq, srq, pd) if one is not None)
         for needed in owners:
             (<Handle?>needed).need("create_qp")
-        memset(&attr, 0, sizeof(attr))
+        memset(&more, 0, sizeof(more))
         attr.qp_context = <void *>self
         attr.send_cq = NULL if send_cq is None else send_cq.p
         attr.recv_cq = NULL if recv_cq is None else recv_cq.p
@@ -39,7 +40,13 @@ cdef class QP(Poster):
         attr.qp_type, attr.sq_sig_all = init.qp_type, init.sq_sig_all
         attr.cap = init.cap.as_struct()
         err.text[0] = 0
-        check(pd.ops.create_qp(pd.p, &attr, &self.p, &err), "create_qp", &err)
+        if extension is None:
+            check(pd.ops.create_qp(pd.p, attr, &self.p, &err), "create_qp", &err)
+        else:
+            more.comp_mask, more.create_flags = extension["comp_mask"], extension["create_flags"]
+            more.source_qpn, more.max_tso_header = extension["source_qpn"], extension["max_tso_header"]
+            more.send_ops_flags = extension["send_ops_flags"]
+            check(pd.ops.create_qp_ex(pd.p, &more, &self.p, &err), "create_qp_ex", &err)
         self.pd, self.send_cq, self.recv_cq, self.qp_context = pd, send_cq, recv_cq, init.qp_context
         self.srq = srq
         self.qp_num, self.type, self.cap = self.p.qp_num, self.p.qp_type, attr.cap
@@ -219,7 +226,47 @@ cdef class QP(Poster):
         self.calls -= 1
         check(rc, "bind_mw", &err)
 
+    def raw_post_whole(self, wrs):
+        """Hand over a chain of SendWRs, all of it or nothing: what ibv_wr_complete does."""
+        self.post(wrs, SendWR, "wr_complete", True)
+
+    def raw_modify_rate_limit(self, attr):
+        """ibv_modify_qp_rate_limit with the fields of struct rnic_qp_rate_limit_attr."""
+        cdef rnic_qp_rate_limit_attr c = attr
+        cdef rnic_err err
+        self.need("modify_qp_rate_limit")
+        err.text[0] = 0
+        check(self.ops.modify_qp_rate_limit(self.p, &c, &err), "modify_qp_rate_limit", &err)
+
+    def raw_query_data_in_order(self, int opcode, uint32_t flags):
+        """ibv_query_qp_data_in_order."""
+        cdef rnic_err err
+        self.need("query_qp_data_in_order")
+        err.text[0] = 0
+        return check(self.ops.query_qp_data_in_order(self.p, opcode, flags, &err), "query_qp_data_in_order", &err)
+
+    def raw_set_ece(self, ece):
+        """ibv_set_ece with the fields of struct rnic_ece; returns what was accepted."""
+        cdef rnic_ece c = ece
+        cdef rnic_err err
+        self.need("set_ece")
+        err.text[0] = 0
+        check(self.ops.set_ece(self.p, &c, &err), "set_ece", &err)
+        return c
+
+    def raw_query_ece(self):
+        """The fields of struct rnic_ece."""
+        cdef rnic_ece c
+        cdef rnic_err err
+        self.need("query_ece")
+        memset(&c, 0, sizeof(c))
+        err.text[0] = 0
+        check(self.ops.query_ece(self.p, &c, &err), "query_ece", &err)
+        return c
+
     cdef int submit(self, int work, void *head, const void **bad, rnic_err *err) noexcept nogil:
+        if work == SENDS_WHOLE:
+            return self.ops.post_send_whole(self.p, <rnic_send_wr *>head, <const rnic_send_wr **>bad, err)
         if work == SENDS:
             return self.ops.post_send(self.p, <rnic_send_wr *>head, <const rnic_send_wr **>bad, err)
         return self.ops.post_recv(self.p, <rnic_recv_wr *>head, <const rnic_recv_wr **>bad, err)

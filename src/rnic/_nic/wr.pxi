@@ -12,6 +12,7 @@ cdef class SGE:
 
     cdef rnic_sge c
     cdef readonly MR mr     #: The memory region, or None.
+    cdef bytes copy         # of inline(): the bytes themselves
 
     def __cinit__(self, MR mr=None, offset=0, length=None, *, addr=None, lkey=None):
         if mr is not None:
@@ -22,6 +23,14 @@ cdef class SGE:
             if addr is None or length is None or lkey is None or offset:
                 raise TypeError("SGE without an MR takes addr, length and lkey")
             self.c.addr, self.c.length, self.c.lkey = addr, length, lkey
+
+    @staticmethod
+    def inline(data):
+        """A piece that holds a copy of these bytes: for requests that are INLINE, and for no others."""
+        cdef bytes copy = bytes(memoryview(data))
+        cdef SGE sge = SGE.__new__(SGE, addr=<uintptr_t><const char *>copy, length=len(copy), lkey=0)
+        sge.copy = copy
+        return sge
 
     cdef int take(self, MR mr, offset, length) except -1:
         mr.need("SGE")
@@ -123,6 +132,8 @@ cdef class SendWR(WorkRequest):
     Datagrams go along `ah` to `remote_qpn`, whose Q_Key is `remote_qkey`; with that one's high bit set, the sending
     queue pair's own is taken (IBA 10.2.5).  `remote_srqn` names the peer's shared receive queue: every request of an
     XRC_SEND queue pair is for one, also READs, WRITEs and atomics, whose memory has to be of its protection domain.
+    A FLUSH has no sg_list: it names the peer's memory by remote_addr, rkey and `flush_length`, or the whole region
+    (`flush_level` MR), and `flush_type` says what is made sure of.
     """
 
     cdef rnic_send_wr c
@@ -142,11 +153,15 @@ cdef class SendWR(WorkRequest):
     cdef public object bind_info          #: BIND_MW: what it is bound to (MWBindInfo), or None.
     cdef MW binding                       # the window that is being posted now,
     cdef MR shown                         # and its region
+    cdef public uint32_t flush_length     #: FLUSH: bytes.
+    cdef public uint8_t flush_type        #: FLUSH: PlacementType, GLOBAL, PERSISTENT or both.
+    cdef public uint8_t flush_level       #: FLUSH: SelectivityLevel, RANGE or MR.
 
     def __cinit__(self, uint64_t wr_id=0, opcode=WROpcode.SEND, send_flags=0, sg_list=(), uint64_t remote_addr=0,
                   uint32_t rkey=0, uint32_t imm_data=0, uint64_t compare_add=0, uint64_t swap=0,
                   uint32_t invalidate_rkey=0, *, AH ah=None, uint32_t remote_qpn=0, uint32_t remote_qkey=0,
-                  uint32_t remote_srqn=0, MW mw=None, bind_info=None):
+                  uint32_t remote_srqn=0, MW mw=None, bind_info=None,
+                  uint32_t flush_length=0, uint8_t flush_type=0, uint8_t flush_level=0):
         self.wr_id = wr_id
         self.c.opcode, self.c.send_flags = opcode, send_flags
         self.remote_addr, self.rkey = remote_addr, rkey
@@ -155,6 +170,7 @@ cdef class SendWR(WorkRequest):
         self.ah, self.remote_qpn, self.remote_qkey = ah, remote_qpn, remote_qkey
         self.remote_srqn = remote_srqn
         self.mw, self.bind_info = mw, bind_info
+        self.flush_length, self.flush_type, self.flush_level = flush_length, flush_type, flush_level
         self.struct_at = &self.c
         self.set_sg(sg_list)
 
@@ -221,6 +237,10 @@ cdef class SendWR(WorkRequest):
             self.c.wr.ud.remote_qpn, self.c.wr.ud.remote_qkey = self.remote_qpn, self.remote_qkey
         elif opcode == RNIC_WR_BIND_MW:
             self.c.bind_mw.mw, self.c.bind_mw.rkey = self.binding.p, self.rkey
+        elif opcode == RNIC_WR_FLUSH:
+            self.c.wr.flush.remote_addr, self.c.wr.flush.rkey = self.remote_addr, self.rkey
+            self.c.wr.flush.length = self.flush_length
+            self.c.wr.flush.type, self.c.wr.flush.level = self.flush_type, self.flush_level
         else:
             self.c.wr.rdma.remote_addr, self.c.wr.rdma.rkey = self.remote_addr, self.rkey
         self.c.qp_type.xrc.remote_srqn = self.remote_srqn

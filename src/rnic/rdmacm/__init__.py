@@ -15,7 +15,6 @@ from rnic.rdmacm.channel import Event, EventChannel
 from rnic.rdmacm.cm_id import CmId, create_id
 from rnic.rdmacm.endpoint import AddrInfo, create_ep, getaddrinfo, resolve_addrinfo
 from rnic.rdmacm.names import (
-    ECE,
     MAX_INIT_DEPTH,
     MAX_RESP_RES,
     UDP_QKEY,
@@ -29,6 +28,7 @@ from rnic.rdmacm.names import (
 )
 from rnic.rdmacm.registry import registry
 from rnic.verbs.context import Context
+from rnic.verbs.ece import ECE
 from rnic.wire import PortSpace
 
 __all__ = [

@@ -20,7 +20,7 @@ from errno import (
 from ipaddress import IPv4Address
 from time import monotonic_ns
 from types import ModuleType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from rnic._nic import nic
 from rnic.cm import Connection, Exchange, State, Statistics
@@ -35,7 +35,6 @@ from rnic.rdmacm.gsi import Peer
 from rnic.rdmacm.link import Link
 from rnic.rdmacm.messages import Messages
 from rnic.rdmacm.names import (
-    ECE,
     UDP_QKEY,
     ConnParam,
     EventType,
@@ -51,8 +50,10 @@ from rnic.rdmacm.shared import SharedReceives
 from rnic.rdmacm.sockaddr import Inet, SockAddr, parse
 from rnic.verbs.ah import GID
 from rnic.verbs.context import Context
+from rnic.verbs.ece import ECE
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from rnic.verbs.qp_ex import QPEx, QPInitAttrEx
 from rnic.verbs.srq import SRQ
 from rnic.wire import PortSpace, RejReason, service_id
 
@@ -106,6 +107,7 @@ class CmId(Messages, SharedReceives):
         self.send_cq_channel: nic.CompChannel | None = None
         self.recv_cq_channel: nic.CompChannel | None = None
         self.local_ece = ECE()
+        self.offers_ece = False  # set_local_ece() has been called
         self.remote_ece = ECE()
         self.disconnecting = False
         self.unacked = 0  # events that were delivered; under the channel's lock
@@ -557,8 +559,12 @@ class CmId(Messages, SharedReceives):
             self._options[option] = value
 
     def set_local_ece(self, ece: ECE) -> None:
-        """Offer a vendor's options to the peer (rdma_set_local_ece(3)): before connect() or accept()."""
-        self.local_ece = ece
+        """Offer a vendor's options to the peer (rdma_set_local_ece(3)): before connect() or accept().
+
+        Without it, those of the queue pair that create_qp() has made are offered, and of a peer's offer
+        accept() answers what that queue pair accepts (QP.set_ece()).
+        """
+        self.local_ece, self.offers_ece = ece, True
 
     def get_remote_ece(self) -> ECE:
         """What the peer has offered (rdma_get_remote_ece(3))."""
@@ -623,14 +629,23 @@ class CmId(Messages, SharedReceives):
             if init_attr.srq is None:
                 init_attr = replace(init_attr, srq=self.srq)
             try:
-                qp = pd.create_qp(init_attr)
+                qp = _new_qp(pd, init_attr)
                 link_.to_init(qp, qkey)
             except BaseException:
                 self._drop_cqs()
                 raise
             self.qp, self.pd = qp, pd
+            if not self.offers_ece:
+                self.local_ece = qp.query_ece()
             self.send_cq, self.recv_cq = init_attr.send_cq, init_attr.recv_cq
             return qp
+
+    def create_qp_ex(self, init_attr: QPInitAttrEx) -> QPEx:
+        """As create_qp(), a queue pair with builders of work requests (rdma_create_qp_ex(3)).
+
+        Without init_attr.pd it is of the device's protection domain.
+        """
+        return cast(QPEx, self.create_qp(cast("PD | None", init_attr.pd), init_attr))
 
     def _make_cqs(self, agent: Agent, cap: QPCap, sq_sig_all: bool, qp_context: object) -> QPInitAttr:
         context = agent.context
@@ -791,3 +806,9 @@ def create_id(
     if qp_type not in (None, kind) or kind not in (QPType.RC, QPType.UD):
         raise VerbsError(EINVAL, f"port space {ps.name} does not go with {qp_type!r}", "create_id")
     return CmId(channel, ps, kind, context, timing or Timing())
+
+
+def _new_qp(pd: PD, init_attr: QPInitAttr) -> QP:
+    if isinstance(init_attr, QPInitAttrEx):
+        return QPEx.create(replace(init_attr, pd=pd))
+    return pd.create_qp(init_attr)

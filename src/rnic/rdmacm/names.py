@@ -109,14 +109,6 @@ class UDParam:
 
 
 @dataclass(frozen=True, slots=True)
-class ECE:
-    """Options of a vendor's enhanced connections (rdma_get_remote_ece(3)): handed to the peer, no more."""
-
-    vendor_id: int = 0
-    options: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Timing:
     """How long the peer's answers are waited for; the defaults are the kernel's."""
 

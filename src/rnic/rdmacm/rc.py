@@ -21,9 +21,10 @@ from rnic.rdmacm import link as link_
 from rnic.rdmacm.channel import Event
 from rnic.rdmacm.gsi import Peer
 from rnic.rdmacm.link import Link
-from rnic.rdmacm.names import ECE, MAX_INIT_DEPTH, MAX_RESP_RES, ConnParam, EventType, IdState
+from rnic.rdmacm.names import MAX_INIT_DEPTH, MAX_RESP_RES, ConnParam, EventType, IdState
 from rnic.rdmacm.sockaddr import Inet
 from rnic.verbs.ah import GID
+from rnic.verbs.ece import ECE
 from rnic.wire import (
     IP_REQ_PRIVATE_BYTES,
     CmPath,
@@ -161,6 +162,8 @@ def accept(one: CmId, param: ConnParam | None) -> None:
     param = param or ConnParam(flow_control=bool(conn.req and conn.req.flow_control))
     check_private(param.private_data, Rep.PRIVATE_BYTES, "accept")
     own_resources, own_depth = _depths(one, param, "accept")
+    if one.qp is not None and not one.offers_ece and one.remote_ece.vendor_id:
+        one.local_ece = one.qp.set_ece(one.remote_ece)
     link.responder_resources = min(own_resources, link.responder_resources)
     link.initiator_depth = min(own_depth, link.initiator_depth)
     rep = Rep(

@@ -13,10 +13,11 @@ from rnic.errors import VerbsError
 from rnic.rdmacm.channel import Event
 from rnic.rdmacm.gsi import Peer
 from rnic.rdmacm.link import Link
-from rnic.rdmacm.names import ECE, ConnParam, EventType, IdState, UDParam
+from rnic.rdmacm.names import ConnParam, EventType, IdState, UDParam
 from rnic.rdmacm.rc import check_private
 from rnic.rdmacm.sockaddr import Inet
 from rnic.verbs.ah import AHAttr
+from rnic.verbs.ece import ECE
 from rnic.wire import (
     IP_SIDR_REQ_PRIVATE_BYTES,
     IpCmHeader,

@@ -34,6 +34,7 @@ from rnic.verbs.faults import Faults
 from rnic.verbs.memory import AllocDMAttr, ParentDomainInitAttr
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPOpenAttr
+from rnic.verbs.qp_ex import QPEx, QPInitAttrEx
 from rnic.verbs.srq import SRQ, SRQInitAttrEx
 from rnic.verbs.xrcd import XRCD
 
@@ -439,6 +440,14 @@ class Context(nic.Context):
     def import_dm(self, handle: int) -> nic.DM:
         """The device memory with this handle (DM.handle), as import_pd() does it (ibv_import_dm(3))."""
         return nic.DM(self, handle=handle)
+
+    def create_qp_ex(self, init_attr: QPInitAttrEx) -> QPEx:
+        """A new queue pair with builders of work requests (ibv_create_qp_ex(3)); init_attr.pd is its domain.
+
+        Raises VerbsError as PD.create_qp() does, and EOPNOTSUPP when the device does not have all of
+        send_ops_flags for that type, or a creation flag.
+        """
+        return QPEx.create(init_attr)
 
     def create_comp_channel(self) -> nic.CompChannel:
         """A new channel for completion events (ibv_create_comp_channel(3))."""

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rnic.enums import ODPGeneralCap, ODPTransportCap, TMCapFlags
+from rnic.enums import ODPGeneralCap, ODPTransportCap, QPType, TMCapFlags
 from rnic.verbs.cq import CQModerationCaps
 
 if TYPE_CHECKING:
     from rnic.verbs.context import DeviceAttr
 
-__all__ = ["DeviceAttrEx", "ODPCaps", "TMCaps"]
+__all__ = ["DeviceAttrEx", "ODPCaps", "PacketPacingCaps", "TMCaps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,22 @@ class ODPCaps:
 
 
 @dataclass(frozen=True, slots=True)
+class PacketPacingCaps:
+    """What QP.modify_rate_limit() takes (ibv_query_device_ex(3)); a rate of 0, no limit, goes always."""
+
+    qp_rate_limit_min: int
+    """kbit/s."""
+    qp_rate_limit_max: int
+    """kbit/s."""
+    supported_qpts: int
+    """A bit for each type, see supports()."""
+
+    def supports(self, qp_type: QPType) -> bool:
+        """Whether queue pairs of that type can be paced."""
+        return bool(self.supported_qpts >> qp_type & 1)
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceAttrEx:
     """What a device can do beyond DeviceAttr: libibverbs' fields (ibv_query_device_ex(3))."""
 
@@ -67,11 +83,13 @@ class DeviceAttrEx:
     hca_core_clock: int
     """kHz: what a timestamp counts; 0: no clock can be read."""
     device_cap_flags_ex: int
+    """Bits of DeviceCap and DeviceCapEx."""
     cq_mod_caps: CQModerationCaps
     tm_caps: TMCaps
     xrc_odp_caps: ODPTransportCap
     max_dm_size: int
     """Bytes of device memory in all."""
+    packet_pacing_caps: PacketPacingCaps
 
     @classmethod
     def from_struct(cls, values: Mapping[str, Any], orig_attr: "DeviceAttr") -> "DeviceAttrEx":
@@ -82,5 +100,6 @@ class DeviceAttrEx:
             "cq_mod_caps": CQModerationCaps.from_struct(values["cq_mod_caps"]),
             "tm_caps": TMCaps.from_struct(values["tm_caps"]),
             "xrc_odp_caps": ODPTransportCap(values["xrc_odp_caps"]),
+            "packet_pacing_caps": PacketPacingCaps(**values["packet_pacing_caps"]),
         }
         return cls(**{**values, **parts})

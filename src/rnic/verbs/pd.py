@@ -11,6 +11,7 @@ from rnic.verbs.ah import AH, AHAttr
 from rnic.verbs.memory import LOCK, RegionVerbs
 from rnic.verbs.mw import MW
 from rnic.verbs.qp import QP, QPInitAttr
+from rnic.verbs.qp_ex import QPInitAttrEx
 from rnic.verbs.srq import SRQ, SRQInitAttr
 
 _SHARED = SRQInitAttr()
@@ -99,6 +100,8 @@ class PD(RegionVerbs):
         if init_attr.xrcd is not None:
             text = "an XRC domain has queue pairs of its own: create_qp of the XRCD makes them"
             raise VerbsError(EINVAL, text, "create_qp")
+        if isinstance(init_attr, QPInitAttrEx):
+            raise VerbsError(EINVAL, "a QPInitAttrEx is for create_qp_ex() of the context", "create_qp")
         return QP(self, init_attr)
 
     def create_ah(self, attr: AHAttr) -> AH:

@@ -7,11 +7,13 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from rnic._nic import nic
-from rnic.enums import MTU, AccessFlags, MigState, QPAttrMask, QPState, QPType
+from rnic.enums import MTU, AccessFlags, MigState, QPAttrMask, QPState, QPType, WROpcode
 from rnic.errors import VerbsError
 from rnic.verbs.ah import GID, AHAttr
 from rnic.verbs.counters import Counters
+from rnic.verbs.ece import ECE
 from rnic.verbs.mw import MWBind
+from rnic.verbs.rate_limit import RateLimitAttr
 
 __all__ = ["QP", "QPAttr", "QPCap", "QPInitAttr", "QPOpenAttr", "QPStats"]
 
@@ -88,7 +90,7 @@ class QPAttr:
     dest_qp_num: int | None = None
     """The peer's queue pair, 24 bits."""
     qp_access_flags: AccessFlags | None = None
-    """What the peer may do here: REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC."""
+    """What the peer may do here: REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC, FLUSH_GLOBAL, FLUSH_PERSISTENT."""
     cap: QPCap | None = None
     ah_attr: AHAttr | None = None
     """The path to the peer."""
@@ -115,6 +117,7 @@ class QPAttr:
     alt_port_num: int | None = None
     alt_timeout: int | None = None
     rate_limit: int | None = None
+    """kbit/s, 0: none; set by QP.modify_rate_limit()."""
 
     def mask(self) -> QPAttrMask:
         """The attributes that are set, as a mask."""
@@ -281,6 +284,35 @@ class QP(nic.QP):
             xrcd=self.xrcd,
         )
         return QPAttr.from_struct(attr), created
+
+    def modify_rate_limit(self, attr: RateLimitAttr) -> None:
+        """Limit the rate at which the send queue sends (ibv_modify_qp_rate_limit(3)); a rate of 0 ends that.
+
+        Of RC, UC and UD, from RTR on; RESET forgets it.  All bytes from the BTH to the ICRC count, those that
+        are sent again included; responses to the peer's requests do not.  Raises VerbsError: EINVAL for a
+        rate beyond DeviceAttrEx.packet_pacing_caps, or in another state.
+        """
+        self.raw_modify_rate_limit(attr.as_struct())
+
+    def query_data_in_order(self, op: WROpcode, flags: int = 0) -> int:
+        """Whether the bytes of a message become visible in order (ibv_query_qp_data_in_order(3)); 0: no.
+
+        Then a program that watches its memory instead of completions must not take the last byte for
+        the end.  The software RNIC copies a packet as memcpy does, in no order: 0 for every operation.
+        `flags` is 0, or 1 (RETURN_CAPS) for an answer that is a mask; EINVAL for others.
+        """
+        return self.raw_query_data_in_order(op, flags)
+
+    def set_ece(self, ece: ECE) -> ECE:
+        """Ask for a vendor's options for an enhanced connection, before RTR (ibv_set_ece(3)).
+
+        Returns what was accepted.  The software RNIC has none, and so accepts none: ECE().
+        """
+        return ECE(**self.raw_set_ece(ece.as_struct()))
+
+    def query_ece(self) -> ECE:
+        """The vendor's options that are in force (ibv_query_ece(3)); ECE() of the software RNIC."""
+        return ECE(**self.raw_query_ece())
 
     def statistics(self) -> QPStats:
         """Counters, PSNs and timers of this queue pair."""

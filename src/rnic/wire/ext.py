@@ -225,6 +225,36 @@ class XRCETH:
 
 
 @dataclass(frozen=True, slots=True)
+class FETH:
+    """Flush extended transport header (IBA A19.4.3): what a FLUSH makes sure of, and of which bytes."""
+
+    type: int  # placement type, 4 bits: 1 global visibility, 2 persistence
+    level: int  # selectivity level, 2 bits: 0 the range of the RETH, 1 the whole memory region
+    resv: int = 0  # 26 bits
+
+    SIZE: ClassVar[int] = 4
+    _LAYOUT: ClassVar[Struct] = Struct(">I")
+
+    @classmethod
+    def parse(cls, data: bytes) -> FETH:
+        """Read the header at the start of `data`. `WireError` when it is cut short."""
+        need("FETH", data, cls.SIZE)
+        (word,) = cls._LAYOUT.unpack_from(data)
+        return cls(type=word & 0xF, level=word >> 4 & 3, resv=word >> 6)
+
+    def emit(self) -> bytes:
+        """The bytes. `WireError` when a field does not fit."""
+        high = fit("resv", self.resv, 26) << 6 | fit("level", self.level, 2) << 4
+        return self._LAYOUT.pack(high | fit("type", self.type, 4))
+
+    def __str__(self) -> str:
+        """In words: "flush global, persistent of the range"."""
+        types = [name for bit, name in ((1, "global"), (2, "persistent")) if self.type & bit]
+        what = {0: "the range", 1: "the region"}.get(self.level, f"level {self.level}")
+        return f"flush {', '.join(types) or f'type {self.type}'} of {what}"
+
+
+@dataclass(frozen=True, slots=True)
 class CNPReserved:
     """The 16 bytes that follow the BTH of a congestion notification packet (A17.9.3); zero when sent."""
 
@@ -245,12 +275,13 @@ class CNPReserved:
         return self.data
 
 
-Ext = RETH | AETH | AtomicETH | AtomicAckETH | ImmDt | IETH | DETH | XRCETH | CNPReserved
+Ext = RETH | AETH | AtomicETH | AtomicAckETH | ImmDt | IETH | DETH | XRCETH | FETH | CNPReserved
 
 # In the order of the wire, the same as `opcode.EXT_BYTES`.
 CLASSES: dict[Mask, type[Ext]] = {
     Mask.DETH: DETH,
     Mask.XRC: XRCETH,
+    Mask.FETH: FETH,
     Mask.RETH: RETH,
     Mask.ATMETH: AtomicETH,
     Mask.AETH: AETH,

@@ -38,6 +38,8 @@ class Opcode(IntEnum):
     RC_FETCH_ADD = 0x14
     RC_SEND_LAST_WITH_INV = 0x16
     RC_SEND_ONLY_WITH_INV = 0x17
+    RC_FLUSH = 0x1C  # Annex A19, as is the next
+    RC_ATOMIC_WRITE = 0x1D
 
     UC_SEND_FIRST = 0x20
     UC_SEND_MIDDLE = 0x21
@@ -111,6 +113,9 @@ class Mask(IntFlag):
     USES_RQ = 1 << 23
     XRC = 1 << 24  # requests, all with an XRCETH
     XRC_BACK = 1 << 25  # and what comes back
+    ATOMIC_WRITE = 1 << 28
+    FLUSH = 1 << 29
+    FETH = 1 << 30
     ONLY = FIRST | LAST
 
 
@@ -121,6 +126,7 @@ CNP_RESERVED_BYTES = 16
 EXT_BYTES: dict[Mask, int] = {
     Mask.DETH: 8,
     Mask.XRC: 4,
+    Mask.FETH: 4,
     Mask.RETH: 16,
     Mask.ATMETH: 28,
     Mask.AETH: 4,
@@ -147,6 +153,7 @@ class OpcodeInfo:
     ieth: int
     deth: int
     xrceth: int
+    feth: int
 
     @property
     def name(self) -> str:
@@ -177,6 +184,8 @@ _KIND: dict[str, Mask] = {
     "ATOMIC_ACK": Mask.RESPONSE | Mask.ACK | Mask.AETH | Mask.ATMACK,
     "CMP_SWAP": Mask.REQUEST | Mask.ATOMIC | Mask.ATMETH,
     "FETCH_ADD": Mask.REQUEST | Mask.ATOMIC | Mask.ATMETH,
+    "FLUSH": Mask.REQUEST | Mask.FLUSH | Mask.FETH | Mask.RETH,
+    "ATOMIC_WRITE": Mask.REQUEST | Mask.ATOMIC_WRITE | Mask.RETH | Mask.PAYLOAD,
 }
 
 
@@ -218,6 +227,7 @@ def _row(opcode: Opcode) -> OpcodeInfo:
         ieth=offset[Mask.INV],
         deth=offset[Mask.DETH],
         xrceth=offset[Mask.XRC],
+        feth=offset[Mask.FETH],
     )
 
 

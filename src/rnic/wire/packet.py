@@ -16,6 +16,7 @@ from rnic.wire.error import NotRoCEError, WireError
 from rnic.wire.ext import (
     AETH,
     DETH,
+    FETH,
     IETH,
     RETH,
     XRCETH,
@@ -134,6 +135,8 @@ def _describe(header: Ext) -> str:
             return f"SRQ {header.srqn:#08x}"
         case DETH():
             return f"from QP {header.sqpn:#08x} Q_Key {header.qkey:#010x}"
+        case FETH():
+            return str(header)
         case _:
             return ""
 

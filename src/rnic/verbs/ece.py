@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Enhanced connection establishment: options that two devices of one vendor agree on."""
+
+from dataclasses import asdict, dataclass
+
+__all__ = ["ECE"]
+
+
+@dataclass(frozen=True, slots=True)
+class ECE:
+    """Options of a vendor's enhanced connections (ibv_set_ece(3), rdma_get_remote_ece(3))."""
+
+    vendor_id: int = 0
+    """Who says what the options mean, 0: nobody."""
+    options: int = 0
+    comp_mask: int = 0
+    """0: there are no more fields."""
+
+    def as_struct(self) -> dict[str, int]:
+        """The fields of struct rnic_ece."""
+        return asdict(self)
