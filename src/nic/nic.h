@@ -17,6 +17,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "nic_raw.h"
+
 /* ---------------------------------------------------------------- enumerations (X-macros: name, value) */
 
 #define RNIC_QP_STATES(X) X(RESET, 0) X(INIT, 1) X(RTR, 2) X(RTS, 3) X(SQD, 4) X(SQE, 5) X(ERR, 6)
@@ -81,7 +83,7 @@
 
 #define RNIC_DEVICE_CAPS(X)                                                                                            \
     X(CURR_QP_STATE_MOD, 1 << 7) X(PORT_ACTIVE_EVENT, 1 << 10) X(SYS_IMAGE_GUID, 1 << 11) X(RC_RNR_NAK_GEN, 1 << 12)   \
-    X(SRQ_RESIZE, 1 << 13) X(N_NOTIFY_CQ, 1 << 14)
+    X(SRQ_RESIZE, 1 << 13) X(N_NOTIFY_CQ, 1 << 14) X(RAW_IP_CSUM, 1 << 26) X(MANAGED_FLOW_STEERING, 1 << 29)
 
 /* Counters of a device and of a QP (struct rnic_counters): name, what it counts. */
 #define RNIC_COUNTERS(X)                                                                                               \
@@ -141,7 +143,9 @@
     X(drop_too_long, "unreliable message that is longer than its receive")                                             \
     X(drop_access, "unreliable WRITE that the memory region or the queue pair does not grant")                         \
     X(drop_bad_qkey, "datagram with another Q_Key than the queue pair's")                                              \
-    X(drop_no_receive, "datagram or unreliable message for a queue pair that has no receive posted")
+    X(drop_no_receive, "datagram or unreliable message for a queue pair that has no receive posted")                   \
+    X(drop_no_flow, "frame that no flow rule gives to a queue pair")                                                   \
+    X(drop_flow_rule, "frame that a flow rule says to drop")
 
 #define RNIC_ENUM_QP_STATE(n, v) RNIC_QPS_##n = v,
 enum rnic_qp_state { RNIC_QP_STATES(RNIC_ENUM_QP_STATE) };
@@ -355,6 +359,8 @@ struct rnic_qp_init_attr {
     struct rnic_qp_cap cap; /* on return: what was granted, at least what was asked for */
     int qp_type;            /* enum rnic_qp_type */
     int sq_sig_all;
+    struct rnic_rwq_ind_table *rwq_ind_tbl; /* or NULL: received frames are spread over its work queues; no recv_cq then */
+    struct rnic_rx_hash_conf rx_hash_conf;  /* how */
 };
 
 struct rnic_sge {
@@ -406,6 +412,7 @@ struct rnic_wc {
     union {
         uint32_t imm_data; /* network byte order */
         uint32_t invalidated_rkey;
+        uint32_t flow_tag; /* of the rule that gave a frame to the queue; 0: none (ibv_wc_read_flow_tag) */
     };
     uint32_t qp_num, src_qp;
     uint32_t wc_flags; /* enum rnic_wc_flags */
@@ -416,7 +423,7 @@ struct rnic_wc {
 struct rnic_async_event {
     int event_type;  /* enum rnic_event_type */
     int port_num;    /* of port events, else 0 */
-    uint32_t number; /* qp_num of QP events, 0 else */
+    uint32_t number; /* qp_num of QP events, wq_num of WQ events, 0 else */
     void *context;   /* qp_context, cq_context or srq_context of the object, NULL for port and device events */
 };
 
@@ -537,6 +544,27 @@ struct rnic_ops {
     /* The same for whoever would get a request for a service that is sent to an address of this device. */
     int (*cm_watch_service)(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *gid, int *fd,
                             struct rnic_err *err);
+
+    /* Ethernet frames, nic_raw.h. create_flow: attr->num_of_specs specifications lie behind attr. */
+    int (*query_raw)(struct rnic_context *ctx, struct rnic_raw_attr *attr, struct rnic_err *err);
+    int (*create_flow)(struct rnic_qp *qp, const struct rnic_flow_attr *attr, struct rnic_flow **flow,
+                       struct rnic_err *err);
+    int (*destroy_flow)(struct rnic_flow *flow, struct rnic_err *err);
+    int (*create_flow_counters)(struct rnic_context *ctx, struct rnic_flow_counters **counters, struct rnic_err *err);
+    int (*destroy_flow_counters)(struct rnic_flow_counters *counters, struct rnic_err *err);
+    int (*attach_flow_counter)(struct rnic_flow_counters *counters, int desc /* enum rnic_counter_description */,
+                               uint32_t index, struct rnic_err *err);
+    int (*read_flow_counters)(struct rnic_flow_counters *counters, uint64_t *values, uint32_t n, struct rnic_err *err);
+    int (*create_wq)(struct rnic_context *ctx, struct rnic_wq_init_attr *attr, struct rnic_wq **wq,
+                     struct rnic_err *err);
+    int (*modify_wq)(struct rnic_wq *wq, const struct rnic_wq_attr *attr, struct rnic_err *err);
+    int (*query_wq)(struct rnic_wq *wq, int *state, uint32_t *depth, struct rnic_err *err); /* not in libibverbs */
+    int (*destroy_wq)(struct rnic_wq *wq, struct rnic_err *err);
+    int (*post_wq_recv)(struct rnic_wq *wq, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
+                        struct rnic_err *err);
+    int (*create_rwq_ind_table)(struct rnic_context *ctx, const struct rnic_rwq_ind_table_init_attr *attr,
+                                struct rnic_rwq_ind_table **table, struct rnic_err *err);
+    int (*destroy_rwq_ind_table)(struct rnic_rwq_ind_table *table, struct rnic_err *err);
 
     /* Takes one asynchronous event; -EAGAIN when none waits (wait on ctx->async_fd). */
     int (*get_async_event)(struct rnic_context *ctx, struct rnic_async_event *event, struct rnic_err *err);

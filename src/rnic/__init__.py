@@ -16,8 +16,12 @@ from rnic.enums import (
     MTU,
     AccessFlags,
     AtomicCap,
+    CounterDescription,
     DeviceCap,
     EventType,
+    FlowAttrType,
+    FlowFlags,
+    FlowSpecType,
     GIDType,
     LinkLayer,
     MigState,
@@ -26,23 +30,55 @@ from rnic.enums import (
     QPAttrMask,
     QPState,
     QPType,
+    RawPacketCaps,
+    RxHashFields,
+    RxHashFunction,
     SendFlags,
     SRQAttrMask,
     Transport,
     WCFlags,
     WCOpcode,
     WCStatus,
+    WQAttrMask,
+    WQFlags,
+    WQState,
+    WQType,
     WROpcode,
 )
 from rnic.errors import PostError, VerbsError
 from rnic.verbs.ah import AH, GID, AHAttr, Route
 from rnic.verbs.context import AsyncEvent, Context, DeviceAttr, GIDEntry, PortAttr
 from rnic.verbs.counters import Counters
+from rnic.verbs.counters_flow import FlowCounters
 from rnic.verbs.device import Device, format_guid, get_device_list, open_device
 from rnic.verbs.faults import Faults, Lose
+from rnic.verbs.flow import (
+    Flow,
+    FlowAttr,
+    SpecActionCount,
+    SpecActionDrop,
+    SpecActionTag,
+    SpecEth,
+    SpecIPv4,
+    SpecIPv4Ext,
+    SpecIPv6,
+    SpecTCP,
+    SpecUDP,
+)
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, QPStats
 from rnic.verbs.srq import SRQ, SRQAttr, SRQInitAttr
+from rnic.verbs.wq import (
+    WQ,
+    RawPacketAttr,
+    RSSCaps,
+    RwqIndTable,
+    RwqIndTableInitAttr,
+    RxHashConf,
+    TSOCaps,
+    WQAttr,
+    WQInitAttr,
+)
 
 if _typing.TYPE_CHECKING:
     from rnic import aio
@@ -90,6 +126,28 @@ __all__ = [
     "AHAttr",
     "Route",
     "GID",
+    # frames: steering and spreading
+    "RawPacketAttr",
+    "RSSCaps",
+    "TSOCaps",
+    "Flow",
+    "FlowAttr",
+    "FlowCounters",
+    "SpecEth",
+    "SpecIPv4",
+    "SpecIPv4Ext",
+    "SpecIPv6",
+    "SpecTCP",
+    "SpecUDP",
+    "SpecActionTag",
+    "SpecActionDrop",
+    "SpecActionCount",
+    "WQ",
+    "WQInitAttr",
+    "WQAttr",
+    "RwqIndTable",
+    "RwqIndTableInitAttr",
+    "RxHashConf",
     # work
     "SGE",
     "SendWR",
@@ -125,4 +183,15 @@ __all__ = [
     "WCOpcode",
     "WCStatus",
     "WROpcode",
+    "CounterDescription",
+    "FlowAttrType",
+    "FlowFlags",
+    "FlowSpecType",
+    "RawPacketCaps",
+    "RxHashFields",
+    "RxHashFunction",
+    "WQAttrMask",
+    "WQFlags",
+    "WQState",
+    "WQType",
 ]

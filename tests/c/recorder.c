@@ -320,6 +320,16 @@ static int rec_ack_cq_events(struct rnic_cq *cq, unsigned n, struct rnic_err *er
 
 /* ---------------------------------------------------------------- qp */
 
+static void note_spread(struct rnic_context *ctx, const struct rnic_qp_init_attr *init) {
+    const struct rnic_rx_hash_conf *h = &init->rx_hash_conf;
+
+    note(ctx, "spread table=%u %u,%u,%lu cqs=%d,%d ", init->rwq_ind_tbl->ind_tbl_num, h->rx_hash_function,
+         h->rx_hash_key_len, h->rx_hash_fields_mask, init->send_cq != NULL, init->recv_cq != NULL);
+    for (int i = 0; i < h->rx_hash_key_len; i++)
+        note(ctx, "%02x", h->rx_hash_key[i]);
+    note(ctx, "\n");
+}
+
 static int rec_create_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *init, struct rnic_qp **out,
                          struct rnic_err *err) {
     int rc = fails(pd->ctx, "create_qp", err);
@@ -329,6 +339,8 @@ static int rec_create_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *init, str
     note(pd->ctx, "create_qp type=%d sig_all=%d cap=%u,%u,%u,%u,%u%s\n", init->qp_type, init->sq_sig_all,
          c->max_send_wr, c->max_recv_wr, c->max_send_sge, c->max_recv_sge, c->max_inline_data,
          init->srq ? " srq=1" : "");
+    if (init->rwq_ind_tbl)
+        note_spread(pd->ctx, init);
     if (rc)
         return rc;
     c->max_send_wr++; /* more is granted than was asked for */
@@ -612,6 +624,145 @@ static int rec_cm_watch_service(struct rnic_context *ctx, uint64_t service_id, c
     return fails(ctx, "cm_watch_service", err);
 }
 
+/* ---------------------------------------------------------------- frames */
+
+static int rec_query_raw(struct rnic_context *ctx, struct rnic_raw_attr *a, struct rnic_err *err) {
+    note(ctx, "query_raw\n");
+    *a = (struct rnic_raw_attr){1, 2, 3, 4, 1, 6, 4, 8, 9, 10, 1, "no reason"};
+    return fails(ctx, "query_raw", err);
+}
+
+static int rec_create_flow(struct rnic_qp *qp, const struct rnic_flow_attr *a, struct rnic_flow **out,
+                           struct rnic_err *err) {
+    int rc = fails(qp->ctx, "create_flow", err);
+
+    note(qp->ctx, "create_flow qp=%u %d,%u,%u,%u,%u,%u ", qp->qp_num, a->type, a->size, a->priority, a->num_of_specs,
+         a->port, a->flags);
+    for (uint32_t i = sizeof *a; i < a->size; i++)
+        note(qp->ctx, "%02x", ((const uint8_t *)a)[i]);
+    note(qp->ctx, "\n");
+    if (rc)
+        return rc;
+    *out = make(qp->ctx, sizeof(**out));
+    **out = (struct rnic_flow){qp->ctx, qp};
+    return 0;
+}
+
+static int rec_destroy_flow(struct rnic_flow *flow, struct rnic_err *err) {
+    int rc = fails(flow->ctx, "destroy_flow", err);
+
+    note(flow->ctx, "destroy_flow\n");
+    if (!rc)
+        unmake(flow->ctx, flow);
+    return rc;
+}
+
+static int rec_create_flow_counters(struct rnic_context *ctx, struct rnic_flow_counters **out, struct rnic_err *err) {
+    int rc = fails(ctx, "create_flow_counters", err);
+
+    note(ctx, "create_flow_counters\n");
+    if (rc)
+        return rc;
+    *out = make(ctx, sizeof(**out));
+    (*out)->ctx = ctx;
+    return 0;
+}
+
+static int rec_destroy_flow_counters(struct rnic_flow_counters *c, struct rnic_err *err) {
+    int rc = fails(c->ctx, "destroy_flow_counters", err);
+
+    note(c->ctx, "destroy_flow_counters\n");
+    if (!rc)
+        unmake(c->ctx, c);
+    return rc;
+}
+
+static int rec_attach_flow_counter(struct rnic_flow_counters *c, int desc, uint32_t index, struct rnic_err *err) {
+    note(c->ctx, "attach_flow_counter %d %u\n", desc, index);
+    return fails(c->ctx, "attach_flow_counter", err);
+}
+
+static int rec_read_flow_counters(struct rnic_flow_counters *c, uint64_t *values, uint32_t n, struct rnic_err *err) {
+    note(c->ctx, "read_flow_counters %u\n", n);
+    for (uint32_t i = 0; i < n; i++)
+        values[i] = (1ull << 40) + i;
+    return fails(c->ctx, "read_flow_counters", err);
+}
+
+static int rec_create_wq(struct rnic_context *ctx, struct rnic_wq_init_attr *a, struct rnic_wq **out,
+                         struct rnic_err *err) {
+    int rc = fails(ctx, "create_wq", err);
+
+    note(ctx, "create_wq %d,%u,%u,%u\n", a->wq_type, a->max_wr, a->max_sge, a->create_flags);
+    if (rc)
+        return rc;
+    a->max_wr++;
+    *out = make(ctx, sizeof(**out));
+    **out = (struct rnic_wq){ctx, a->pd, a->cq, a->wq_context, 0x200 + ++rec(ctx)->next_number, a->wq_type};
+    return 0;
+}
+
+static int rec_modify_wq(struct rnic_wq *wq, const struct rnic_wq_attr *a, struct rnic_err *err) {
+    note(wq->ctx, "modify_wq mask=%u %d,%d,%u,%u\n", a->attr_mask, a->wq_state, a->curr_wq_state, a->flags,
+         a->flags_mask);
+    return fails(wq->ctx, "modify_wq", err);
+}
+
+static int rec_query_wq(struct rnic_wq *wq, int *state, uint32_t *depth, struct rnic_err *err) {
+    note(wq->ctx, "query_wq\n");
+    *state = RNIC_WQS_RDY;
+    *depth = 0;
+    return fails(wq->ctx, "query_wq", err);
+}
+
+static int rec_destroy_wq(struct rnic_wq *wq, struct rnic_err *err) {
+    int rc = fails(wq->ctx, "destroy_wq", err);
+
+    note(wq->ctx, "destroy_wq\n");
+    if (!rc)
+        unmake(wq->ctx, wq);
+    return rc;
+}
+
+static int rec_post_wq_recv(struct rnic_wq *wq, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
+                            struct rnic_err *err) {
+    for (int i = 0; wr; wr = wr->next, i++) {
+        int rc = fails_at(wq->ctx, "post_wq_recv", i, err);
+
+        if (rc) {
+            *bad = wr;
+            return rc;
+        }
+        note(wq->ctx, "post_wq_recv wr_id=%lu", wr->wr_id);
+        note_sges(wq->ctx, wr->sg_list, wr->num_sge);
+    }
+    return 0;
+}
+
+static int rec_create_rwq_ind_table(struct rnic_context *ctx, const struct rnic_rwq_ind_table_init_attr *a,
+                                    struct rnic_rwq_ind_table **out, struct rnic_err *err) {
+    int rc = fails(ctx, "create_rwq_ind_table", err);
+
+    note(ctx, "create_rwq_ind_table %u:", a->log_ind_tbl_size);
+    for (int i = 0; i < 1 << a->log_ind_tbl_size; i++)
+        note(ctx, " %u", a->ind_tbl[i]->wq_num);
+    note(ctx, "\n");
+    if (rc)
+        return rc;
+    *out = make(ctx, sizeof(**out));
+    **out = (struct rnic_rwq_ind_table){ctx, 9};
+    return 0;
+}
+
+static int rec_destroy_rwq_ind_table(struct rnic_rwq_ind_table *table, struct rnic_err *err) {
+    int rc = fails(table->ctx, "destroy_rwq_ind_table", err);
+
+    note(table->ctx, "destroy_rwq_ind_table\n");
+    if (!rc)
+        unmake(table->ctx, table);
+    return rc;
+}
+
 static const struct rnic_ops recorder_ops = {
     .name = "recorder",
     .close = rec_close,
@@ -657,6 +808,20 @@ static const struct rnic_ops recorder_ops = {
     .cm_slot = rec_cm_slot,
     .cm_watch = rec_cm_watch,
     .cm_watch_service = rec_cm_watch_service,
+    .query_raw = rec_query_raw,
+    .create_flow = rec_create_flow,
+    .destroy_flow = rec_destroy_flow,
+    .create_flow_counters = rec_create_flow_counters,
+    .destroy_flow_counters = rec_destroy_flow_counters,
+    .attach_flow_counter = rec_attach_flow_counter,
+    .read_flow_counters = rec_read_flow_counters,
+    .create_wq = rec_create_wq,
+    .modify_wq = rec_modify_wq,
+    .query_wq = rec_query_wq,
+    .destroy_wq = rec_destroy_wq,
+    .post_wq_recv = rec_post_wq_recv,
+    .create_rwq_ind_table = rec_create_rwq_ind_table,
+    .destroy_rwq_ind_table = rec_destroy_rwq_ind_table,
     .get_async_event = rec_get_async_event,
 };
 

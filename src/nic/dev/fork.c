@@ -35,6 +35,7 @@ static void abandon(struct dev *dev) {
         slot_release(&dev->slots[i]);
     mcast_abandon(dev);
     gsi_abandon(dev);
+    raw_abandon(dev);
     for (struct channel *ch = dev->channel_list; ch; ch = ch->next)
         close(ch->pub.fd);
     close(dev->nic.events.fd);

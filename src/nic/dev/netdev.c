@@ -75,6 +75,7 @@ static int query(int fd, struct netdev *dev) {
     if (ioctl(fd, SIOCGIFFLAGS, &req) != 0) {
         return -errno;
     }
+    dev->loopback = req.ifr_flags & IFF_LOOPBACK;
     dev->up = (req.ifr_flags & (IFF_UP | IFF_RUNNING)) == (IFF_UP | IFF_RUNNING);
     if (ioctl(fd, SIOCGIFMTU, &req) != 0) {
         return -errno;

@@ -14,6 +14,7 @@
 struct netdev {
     char name[16];
     int ifindex;
+    bool loopback; /* IFF_LOOPBACK */
     bool up;       /* IFF_UP and IFF_RUNNING */
     int mtu;       /* bytes */
     uint64_t guid; /* EUI-64 of the hardware address; of a device without one (lo) made from the name and the host */

@@ -66,7 +66,7 @@ static bool receive(struct dev *dev, uint64_t now, bool everything) {
     for (int i = 0; everything && i < dev->nslots; i++)
         engine_watchers(dev, &dev->slots[i]);
     if (everything)
-        any |= mcast_receive(dev, now) | gsi_receive(dev, now);
+        any |= mcast_receive(dev, now) | gsi_receive(dev, now) | raw_receive(dev);
     return any;
 }
 
@@ -76,6 +76,8 @@ bool progress(struct dev *dev, uint64_t now, bool everything) {
     sched_timers(dev, now);
     if (dev->fault.held)
         udp_tx_release(&dev->tx, now);
+    if (dev->raw)
+        raw_release(dev, now);
     return sched_run(dev, now) || any;
 }
 

@@ -32,11 +32,13 @@ static int soft_close(struct rnic_context *ctx, struct rnic_err *err) {
         return rc;
     dev_lock(dev);
     int pds = dev->pds, cqs = dev->cqs, channels = dev->channels, listeners = gsi_listeners(dev);
+    int others = dev->raw_objects;
     dev_unlock(dev);
-    if (pds || cqs || channels || listeners)
+    if (pds || cqs || channels || listeners || others)
         return fail(err, -EBUSY,
-                    "still open: %d protection domains, %d completion queues, %d completion channels, %d listeners",
-                    pds, cqs, channels, listeners);
+                    "still open: %d protection domains, %d completion queues, %d completion channels, %d listeners, "
+                    "%d work queues, tables and counters of frames",
+                    pds, cqs, channels, listeners, others);
     return device_close(ctx);
 }
 
@@ -52,7 +54,8 @@ static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *
         .max_qp = MAX_QP,
         .max_qp_wr = MAX_QP_WR,
         .device_cap_flags = RNIC_DEVICE_CURR_QP_STATE_MOD | RNIC_DEVICE_SYS_IMAGE_GUID | RNIC_DEVICE_RC_RNR_NAK_GEN |
-                            RNIC_DEVICE_SRQ_RESIZE | RNIC_DEVICE_N_NOTIFY_CQ,
+                            RNIC_DEVICE_SRQ_RESIZE | RNIC_DEVICE_N_NOTIFY_CQ | RNIC_DEVICE_RAW_IP_CSUM |
+                            RNIC_DEVICE_MANAGED_FLOW_STEERING,
         .max_sge = MAX_SGE,
         .max_sge_rd = MAX_SGE,
         .max_cq = MAX_CQ,
@@ -163,6 +166,7 @@ static int soft_set_fault(struct rnic_context *ctx, const struct rnic_fault *fau
     dev_lock(dev);
     udp_tx_flush(&dev->tx);
     fault_set(&dev->fault, fault);
+    raw_set_fault(dev, fault);
     dev_unlock(dev);
     engine_wake(dev); /* it may have to wait for what the injector holds */
     return 0;
@@ -221,5 +225,19 @@ const struct rnic_ops soft_ops = {
     .cm_slot = soft_cm_slot,
     .cm_watch = soft_cm_watch,
     .cm_watch_service = soft_cm_watch_service,
+    .query_raw = soft_query_raw,
+    .create_flow = soft_create_flow,
+    .destroy_flow = soft_destroy_flow,
+    .create_flow_counters = soft_create_flow_counters,
+    .destroy_flow_counters = soft_destroy_flow_counters,
+    .attach_flow_counter = soft_attach_flow_counter,
+    .read_flow_counters = soft_read_flow_counters,
+    .create_wq = soft_create_wq,
+    .modify_wq = soft_modify_wq,
+    .query_wq = soft_query_wq,
+    .destroy_wq = soft_destroy_wq,
+    .post_wq_recv = soft_post_wq_recv,
+    .create_rwq_ind_table = soft_create_rwq_ind_table,
+    .destroy_rwq_ind_table = soft_destroy_rwq_ind_table,
     .get_async_event = soft_get_async_event,
 };

@@ -8,6 +8,7 @@
 #include "base/fail.h"
 #include "dev/verbs.h"
 #include "link/group.h"
+#include "raw/raw.h"
 #include "roce/roce.h"
 
 static int check_cap(const struct rnic_qp_cap *cap, struct rnic_err *err) {
@@ -35,15 +36,19 @@ static struct engine engine_of(int qp_type) {
     static const struct engine engines[] = {[RNIC_QPT_GSI] = {&roce_ud_ops, OPC_UD},
                                             [RNIC_QPT_RC] = {&roce_rc_ops, OPC_RC},
                                             [RNIC_QPT_UC] = {&roce_uc_ops, OPC_UC},
-                                            [RNIC_QPT_UD] = {&roce_ud_ops, OPC_UD}};
+                                            [RNIC_QPT_UD] = {&roce_ud_ops, OPC_UD},
+                                            [RNIC_QPT_RAW_PACKET] = {&raw_ops, 0}};
     int n = (int)(sizeof engines / sizeof *engines);
     return qp_type >= 0 && qp_type < n ? engines[qp_type] : (struct engine){NULL, 0};
 }
 
 static int check_init(const struct rnic_pd *pd, const struct rnic_qp_init_attr *attr, struct rnic_err *err) {
     if (!engine_of(attr->qp_type).ops)
-        return fail(err, -EOPNOTSUPP, "queue pair type %d: this device has RC (%d), UC (%d), UD (%d) and GSI (%d)",
-                    attr->qp_type, RNIC_QPT_RC, RNIC_QPT_UC, RNIC_QPT_UD, RNIC_QPT_GSI);
+        return fail(err, -EOPNOTSUPP,
+                    "queue pair type %d: this device has RC (%d), UC (%d), UD (%d), RAW_PACKET (%d) and GSI (%d)",
+                    attr->qp_type, RNIC_QPT_RC, RNIC_QPT_UC, RNIC_QPT_UD, RNIC_QPT_RAW_PACKET, RNIC_QPT_GSI);
+    if (attr->rwq_ind_tbl)
+        return raw_check_spread(pd, attr, err);
     if (attr->srq && attr->qp_type == RNIC_QPT_GSI)
         return fail(err, -EINVAL, "a GSI queue pair has receives of its own, no shared receive queue");
     if (attr->srq && attr->srq->ctx != pd->ctx)
@@ -97,6 +102,8 @@ static struct qp *make_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *attr) {
         return NULL;
     }
     *cap = granted(qp);
+    if (attr->rwq_ind_tbl)
+        raw_spread(qp, attr);
     return qp;
 }
 
@@ -129,19 +136,30 @@ static void show_headers(struct dev *dev, bool show) {
         port_show_headers(&dev->ports[i], show);
 }
 
+/* A queue pair that spreads what it receives has none to receive to, and may have none to send. */
+static void use_cq(struct rnic_cq *cq, int n) {
+    if (cq)
+        ((struct cq *)cq)->qps += n;
+}
+
 static int enter_qp(struct dev *dev, struct qp *qp, struct rnic_err *err) {
     int rc = heap_room(dev);
     if (rc)
         return fail(err, rc, "no memory");
     rc = number_qp(dev, qp, err);
+    if (!rc && qp->engine == &raw_ops) {
+        rc = raw_enter(dev, qp, err);
+        if (rc)
+            qpn_remove(dev, qp);
+    }
     if (rc)
         return rc;
     dev->qps++;
     if (qp_is_datagram(qp) && dev->datagram_qps++ == 0)
         show_headers(dev, true);
     ((struct pd *)qp->pub.pd)->qps++;
-    ((struct cq *)qp->pub.send_cq)->qps++;
-    ((struct cq *)qp->pub.recv_cq)->qps++;
+    use_cq(qp->pub.send_cq, 1);
+    use_cq(qp->pub.recv_cq, 1);
     if (qp->srq)
         qp->srq->qps++;
     return 0;
@@ -180,6 +198,8 @@ static void leave_qp(struct dev *dev, struct qp *qp) {
     sched_settle(dev, qp);
     sched_forget(dev, qp);
     qp_forget_completions(qp);
+    if (qp->engine == &raw_ops)
+        raw_leave(dev, qp);
     if (dev->gsi == qp)
         dev->gsi = NULL;
     else
@@ -190,8 +210,8 @@ static void leave_qp(struct dev *dev, struct qp *qp) {
     if (qp_is_datagram(qp) && --dev->datagram_qps == 0)
         show_headers(dev, false);
     ((struct pd *)pub->pd)->qps--;
-    ((struct cq *)pub->send_cq)->qps--;
-    ((struct cq *)pub->recv_cq)->qps--;
+    use_cq(pub->send_cq, -1);
+    use_cq(pub->recv_cq, -1);
     if (qp->srq)
         qp->srq->qps--;
 }
@@ -203,10 +223,12 @@ int soft_destroy_qp(struct rnic_qp *pub, struct rnic_err *err) {
     if (rc)
         return rc;
     dev_lock(dev);
-    int groups = qp->groups;
-    if (!groups)
+    int groups = qp->groups, flows = raw_flows(qp);
+    if (!groups && !flows)
         leave_qp(dev, qp);
     dev_unlock(dev);
+    if (flows)
+        return fail(err, -EBUSY, "%d flow rules steer frames to the queue pair: destroy_flow() first", flows);
     if (groups) /* IBA 10.5.2 */
         return fail(err, -EBUSY, "the queue pair is attached to %d multicast groups: detach_mcast() first", groups);
     free_qp(qp);
@@ -314,7 +336,8 @@ int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct rnic_qp
                                        .srq = qp->srq ? &qp->srq->pub : NULL,
                                        .cap = cap,
                                        .qp_type = pub->qp_type,
-                                       .sq_sig_all = qp->sq_sig_all};
+                                       .sq_sig_all = qp->sq_sig_all,
+                                       .rwq_ind_tbl = raw_table(qp)};
     dev_unlock(dev);
     return 0;
 }
@@ -343,6 +366,8 @@ int soft_post_send(struct rnic_qp *pub, const struct rnic_send_wr *wr, const str
     int rc = dev_check_alive(dev, err), state = qp->state;
     if (!rc && state < RNIC_QPS_RTS)
         rc = fail(err, -EINVAL, "the queue pair is in %s; sending needs RTS", qp_state_name(state));
+    if (!rc && !pub->send_cq)
+        rc = fail(err, -EINVAL, "the queue pair was created without a send_cq, and so without a send queue");
     if (rc) {
         *bad = wr;
         return rc;
@@ -360,6 +385,8 @@ int soft_post_recv(struct rnic_qp *pub, const struct rnic_recv_wr *wr, const str
     if (!rc && qp->srq)
         rc = fail(err, -EINVAL,
                   "the queue pair takes from a shared receive queue: post there, with post_recv of the SRQ");
+    if (!rc && !pub->recv_cq)
+        rc = fail(err, -EINVAL, "the queue pair has no receives of its own: post to its work queues, with WQ.post_recv");
     if (!rc && qp->state == RNIC_QPS_RESET)
         rc = fail(err, -EINVAL, "the queue pair is in RESET; receives are posted from INIT on");
     if (rc) {

@@ -100,12 +100,23 @@ static const struct transition ud_table[RNIC_QPS_ERR + 1][RNIC_QPS_ERR + 1] =
         [RNIC_QPS_SQE] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(QKEY)}},
 };
 
+/* Frames: nothing but the port; all else stands in the frame (man ibv_modify_qp, RAW_PACKET). */
+static const struct transition raw_table[RNIC_QPS_ERR + 1][RNIC_QPS_ERR + 1] = {
+    [RNIC_QPS_RESET] = {[RNIC_QPS_INIT] = {true, M(PORT), 0}},
+    [RNIC_QPS_INIT] = {[RNIC_QPS_INIT] = {true, 0, M(PORT)}, [RNIC_QPS_RTR] = {true, 0, 0}},
+    [RNIC_QPS_RTR] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE)}},
+    [RNIC_QPS_RTS] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE)}, [RNIC_QPS_SQD] = {true, 0, M(EN_SQD_ASYNC_NOTIFY)}},
+    [RNIC_QPS_SQD] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE)}, [RNIC_QPS_SQD] = {true, 0, 0}},
+    [RNIC_QPS_SQE] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE)}},
+};
+
 static struct transition transition_of(const struct qp *qp, int from, int to) {
     if (to == RNIC_QPS_RESET || to == RNIC_QPS_ERR) /* from anywhere, IBA figure 124 */
         return (struct transition){true, 0, 0};
     struct transition t = qp_is_datagram(qp)      ? ud_table[from][to]
                           : qp->service == OPC_UC ? uc_table[from][to]
-                                                  : rc_table[from][to];
+                          : qp->service == OPC_RC ? rc_table[from][to]
+                                                  : raw_table[from][to];
     if (qp->pub.qp_type == RNIC_QPT_GSI && (t.required & M(PORT))) { /* QP1 is of one port */
         t.required &= ~(uint32_t)M(PORT);
         t.optional |= M(PORT);

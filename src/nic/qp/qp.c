@@ -100,8 +100,10 @@ void qp_flush_receives(struct qp *qp) {
 }
 
 void qp_forget_completions(struct qp *qp) {
-    cq_forget((struct cq *)qp->pub.send_cq, &qp->sq.freed);
-    cq_forget((struct cq *)qp->pub.recv_cq, &qp->rq.freed);
+    if (qp->pub.send_cq)
+        cq_forget((struct cq *)qp->pub.send_cq, &qp->sq.freed);
+    if (qp->pub.recv_cq)
+        cq_forget((struct cq *)qp->pub.recv_cq, &qp->rq.freed);
 }
 
 void qp_error(struct qp *qp, int event) {

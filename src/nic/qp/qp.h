@@ -15,6 +15,7 @@
 #include "wire/packet.h"
 
 struct qp;
+struct raw_net;
 
 #define NEVER UINT64_MAX
 
@@ -49,6 +50,7 @@ struct nic {
     struct rng rng;
     uint32_t max_window;  /* bytes in flight a QP */
     uint32_t slow_window; /* the same where round trips are long; at least max_window */
+    struct raw_net *raw;  /* of RAW_PACKET queue pairs; NULL: there is none */
     uint64_t ack_hold;    /* ns that an ACK of a receive may wait for the application's answer; 0: it does not poll */
 };
 

@@ -133,6 +133,14 @@ cdef extern from "nic.h" nogil:
     struct rnic_srq_attr:
         uint32_t max_wr, max_sge, srq_limit
 
+    struct rnic_rx_hash_conf:
+        uint8_t rx_hash_function, rx_hash_key_len
+        const uint8_t *rx_hash_key
+        uint64_t rx_hash_fields_mask
+
+    struct rnic_rwq_ind_table:
+        uint32_t ind_tbl_num
+
     struct rnic_qp_init_attr:
         void *qp_context
         rnic_cq *send_cq
@@ -141,6 +149,49 @@ cdef extern from "nic.h" nogil:
         rnic_qp_cap cap
         int qp_type
         int sq_sig_all
+        rnic_rwq_ind_table *rwq_ind_tbl
+        rnic_rx_hash_conf rx_hash_conf
+
+    struct rnic_flow_attr:
+        pass
+
+    struct rnic_flow:
+        pass
+
+    struct rnic_flow_counters:
+        pass
+
+    struct rnic_wq:
+        uint32_t wq_num
+
+    struct rnic_wq_init_attr:
+        void *wq_context
+        int wq_type
+        uint32_t max_wr, max_sge
+        rnic_pd *pd
+        rnic_cq *cq
+        uint32_t create_flags
+
+    struct rnic_wq_attr:
+        uint32_t attr_mask
+        int wq_state, curr_wq_state
+        uint32_t flags, flags_mask
+
+    struct rnic_rwq_ind_table_init_attr:
+        uint32_t log_ind_tbl_size
+        rnic_wq **ind_tbl
+
+    struct rnic_raw_attr:
+        uint32_t rss_supported_qpts
+        uint32_t max_rwq_indirection_tables, max_rwq_indirection_table_size
+        uint64_t rx_hash_fields_mask
+        uint8_t rx_hash_function
+        uint32_t max_wq_type_rq
+        uint32_t raw_packet_caps
+        uint32_t max_tso, tso_supported_qpts
+        uint32_t max_frame
+        uint8_t wire
+        char why[128]
 
     struct rnic_sge:
         uint64_t addr
@@ -190,6 +241,7 @@ cdef extern from "nic.h" nogil:
         uint32_t byte_len
         uint32_t imm_data
         uint32_t invalidated_rkey
+        uint32_t flow_tag
         uint32_t qp_num, src_qp
         uint32_t wc_flags
         uint16_t pkey_index, slid
@@ -278,6 +330,22 @@ cdef extern from "nic.h" nogil:
         int (*cm_slot)(rnic_context *, uint32_t *, rnic_err *) noexcept nogil
         int (*cm_watch)(rnic_context *, uint32_t, int *, rnic_err *) noexcept nogil
         int (*cm_watch_service)(rnic_context *, uint64_t, const rnic_gid *, int *, rnic_err *) noexcept nogil
+
+        int (*query_raw)(rnic_context *, rnic_raw_attr *, rnic_err *) noexcept nogil
+        int (*create_flow)(rnic_qp *, const rnic_flow_attr *, rnic_flow **, rnic_err *) noexcept nogil
+        int (*destroy_flow)(rnic_flow *, rnic_err *) noexcept nogil
+        int (*create_flow_counters)(rnic_context *, rnic_flow_counters **, rnic_err *) noexcept nogil
+        int (*destroy_flow_counters)(rnic_flow_counters *, rnic_err *) noexcept nogil
+        int (*attach_flow_counter)(rnic_flow_counters *, int, uint32_t, rnic_err *) noexcept nogil
+        int (*read_flow_counters)(rnic_flow_counters *, uint64_t *, uint32_t, rnic_err *) noexcept nogil
+        int (*create_wq)(rnic_context *, rnic_wq_init_attr *, rnic_wq **, rnic_err *) noexcept nogil
+        int (*modify_wq)(rnic_wq *, const rnic_wq_attr *, rnic_err *) noexcept nogil
+        int (*query_wq)(rnic_wq *, int *, uint32_t *, rnic_err *) noexcept nogil
+        int (*destroy_wq)(rnic_wq *, rnic_err *) noexcept nogil
+        int (*post_wq_recv)(rnic_wq *, const rnic_recv_wr *, const rnic_recv_wr **, rnic_err *) noexcept nogil
+        int (*create_rwq_ind_table)(
+            rnic_context *, const rnic_rwq_ind_table_init_attr *, rnic_rwq_ind_table **, rnic_err *) noexcept nogil
+        int (*destroy_rwq_ind_table)(rnic_rwq_ind_table *, rnic_err *) noexcept nogil
 
         int (*get_async_event)(rnic_context *, rnic_async_event *, rnic_err *) noexcept nogil
 

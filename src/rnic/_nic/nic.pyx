@@ -24,7 +24,7 @@ import warnings
 import weakref
 from time import monotonic
 
-from rnic.enums import QPState, QPType, SendFlags, WCFlags, WCOpcode, WCStatus, WROpcode
+from rnic.enums import QPState, QPType, SendFlags, WCFlags, WCOpcode, WCStatus, WQState, WROpcode
 from rnic.errors import PostError, VerbsError, explain_completion
 
 cdef extern from "<arpa/inet.h>" nogil:
@@ -57,5 +57,7 @@ include "wr.pxi"
 include "wc.pxi"
 include "post.pxi"
 include "srq.pxi"
+include "flow.pxi"
+include "wq.pxi"
 include "qp.pxi"
 include "tables.pxi"

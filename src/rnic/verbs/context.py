@@ -16,15 +16,28 @@ from rnic.enums import (
     LinkLayer,
     NodeType,
     PortState,
+    RawPacketCaps,
+    RxHashFields,
+    RxHashFunction,
     Transport,
     WCFlags,
 )
 from rnic.errors import VerbsError
 from rnic.verbs.ah import GID, AHAttr, Route
 from rnic.verbs.counters import Counters
+from rnic.verbs.counters_flow import FlowCounters
 from rnic.verbs.device import Device
 from rnic.verbs.faults import Faults
 from rnic.verbs.pd import PD
+from rnic.verbs.wq import (
+    WQ,
+    RawPacketAttr,
+    RSSCaps,
+    RwqIndTable,
+    RwqIndTableInitAttr,
+    TSOCaps,
+    WQInitAttr,
+)
 
 __all__ = ["AsyncEvent", "Context", "DeviceAttr", "GIDEntry", "PortAttr"]
 
@@ -113,8 +126,8 @@ class AsyncEvent:
     """Something happened that no completion reports (ibv_get_async_event(3))."""
 
     event_type: EventType
-    element: "nic.QP | nic.CQ | nic.SRQ | int | None"
-    """The QP, CQ or SRQ that it happened to, the port number, or None: the whole device."""
+    element: "nic.QP | nic.CQ | nic.SRQ | nic.WQ | int | None"
+    """The QP, CQ, SRQ or WQ that it happened to, the port number, or None: the whole device."""
 
 
 class Context(nic.Context):
@@ -302,3 +315,40 @@ class Context(nic.Context):
         With a channel, CQ.req_notify() makes it report there.  `cq_context` is the caller's own.
         """
         return nic.CQ(self, cqe, channel, cq_context)
+
+    def query_raw_packet(self) -> RawPacketAttr:
+        """What the device can do with frames, of RAW_PACKET queue pairs, and where these go."""
+        fields = self.raw_query_raw()
+        return RawPacketAttr(
+            RSSCaps(
+                fields["rss_supported_qpts"],
+                fields["max_rwq_indirection_tables"],
+                fields["max_rwq_indirection_table_size"],
+                RxHashFields(fields["rx_hash_fields_mask"]),
+                RxHashFunction(fields["rx_hash_function"]),
+            ),
+            fields["max_wq_type_rq"],
+            RawPacketCaps(fields["raw_packet_caps"]),
+            TSOCaps(fields["max_tso"], fields["tso_supported_qpts"]),
+            fields["max_frame"],
+            bool(fields["wire"]),
+            fields["why"].decode(),
+        )
+
+    def create_wq(self, init_attr: WQInitAttr) -> WQ:
+        """A new receive work queue in the state RESET (ibv_create_wq(3)).
+
+        Raises VerbsError: EINVAL for a size beyond DeviceAttr's limits, EOPNOTSUPP for flags.
+        """
+        return WQ(self, init_attr)
+
+    def create_rwq_ind_table(self, init_attr: RwqIndTableInitAttr) -> RwqIndTable:
+        """A new table of work queues (ibv_create_rwq_ind_table(3)).
+
+        Raises VerbsError: EINVAL when ind_tbl has another length than log_ind_tbl_size says, or is too long.
+        """
+        return RwqIndTable(self, init_attr)
+
+    def create_flow_counters(self) -> FlowCounters:
+        """New counters for flow rules (ibv_create_counters(3))."""
+        return FlowCounters(self)
