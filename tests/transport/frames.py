@@ -16,6 +16,7 @@ from rnic.testing import ALL_ACCESS
 MAC_A, MAC_B, GROUP = "02:00:00:00:00:0a", "02:00:00:00:00:0b", "33:33:00:00:00:01"
 TCP, UDP = 6, 17
 SLOT = 2048
+LONGEST = 70000
 
 
 def mac(text: str) -> bytes:
@@ -101,7 +102,7 @@ class Queue:
         stack, self.frames = frames.stack, frames
         self.channel = stack.enter_context(frames.ctx.create_comp_channel())
         self.cq = stack.enter_context(frames.ctx.create_cq(256, self.channel))
-        self.mr = stack.enter_context(frames.pd.alloc_mr(SLOT * (slots + 8), ALL_ACCESS))
+        self.mr = stack.enter_context(frames.pd.alloc_mr(SLOT * slots + LONGEST, ALL_ACCESS))
         self.slots = slots
         init = QPInitAttr(self.cq, self.cq, QPType.RAW_PACKET)
         self.qp = stack.enter_context(frames.pd.create_qp(init))
