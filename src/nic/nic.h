@@ -359,7 +359,7 @@ struct rnic_qp_init_attr {
     struct rnic_qp_cap cap; /* on return: what was granted, at least what was asked for */
     int qp_type;            /* enum rnic_qp_type */
     int sq_sig_all;
-    struct rnic_rwq_ind_table *rwq_ind_tbl; /* or NULL: received frames are spread over its work queues; no recv_cq then */
+    struct rnic_rwq_ind_table *rwq_ind_tbl; /* or NULL: spreads received frames by it; no recv_cq then */
     struct rnic_rx_hash_conf rx_hash_conf;  /* how */
 };
 

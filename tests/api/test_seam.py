@@ -173,10 +173,10 @@ def test_rules_are_handed_over_in_libibverbs_layout(objects: Objects) -> None:
             for used in (qp, counters):
                 with pytest.raises(rnic.VerbsError, match="in use by Flow"):
                     used.close()
-    eth = "200000002800" "020000000001" "000000000000" "08000005" "ffffffffffff" "000000000000" "ffff0fff" "0000"
-    ipv4 = "3000000018000000" "00000000" "0a000009" "00000000" "ffffff00"
-    udp = "410000001000" "00350000" "ffff0000" "0000"
-    actions = "001000000c000000" "07000000" "0110000008000000" "0310000010000000"
+    eth = "20000000280002000000000100000000000008000005ffffffffffff000000000000ffff0fff0000"
+    ipv4 = "3000000018000000000000000a00000900000000ffffff00"
+    udp = "41000000100000350000ffff00000000"
+    actions = "001000000c0000000700000001100000080000000310000010000000"
     assert objects.recorder.take() == [
         "create_flow_counters",
         "attach_flow_counter 1 3",
@@ -205,7 +205,8 @@ def test_work_queues_and_their_tables(objects: Objects) -> None:
             conf = rnic.RxHashConf(bytes(range(40)), rnic.RxHashFields.SRC_IPV4 | rnic.RxHashFields.DST_IPV4)
             init = rnic.QPInitAttr(qp_type=rnic.QPType.RAW_PACKET, rwq_ind_tbl=table, rx_hash_conf=conf)
             with objects.pd.create_qp(init) as qp:
-                assert (qp.rwq_ind_tbl, qp.send_cq, qp.recv_cq) == (table, None, None)
+                parts: list[object] = [qp.rwq_ind_tbl, qp.send_cq, qp.recv_cq]
+                assert parts == [table, None, None]
                 with pytest.raises(rnic.VerbsError, match="RwqIndTable is in use by QP"):
                     table.close()
             with pytest.raises(rnic.VerbsError, match="is in use by RwqIndTable"):

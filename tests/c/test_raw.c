@@ -300,8 +300,12 @@ static void receive(struct end_of_raw *e, uint64_t id, uint32_t n) {
 
 static void send_n(struct end_of_raw *e, uint64_t id, const uint8_t *frame, uint32_t n) {
     struct rnic_sge sge = {(uintptr_t)e->mem + SLOTS * SLOT, n, e->mr->pub.lkey};
-    const struct rnic_send_wr wr = {
-        .wr_id = id, .sg_list = &sge, .num_sge = 1, .opcode = RNIC_WR_SEND, .send_flags = RNIC_SEND_SIGNALED}, *bad;
+    const struct rnic_send_wr wr = {.wr_id = id,
+                                    .sg_list = &sge,
+                                    .num_sge = 1,
+                                    .opcode = RNIC_WR_SEND,
+                                    .send_flags = RNIC_SEND_SIGNALED},
+                              *bad;
     memcpy(e->mem + SLOTS * SLOT, frame, n);
     CHECK_EQ(sq_post(&e->qp->sq, &wr, &bad, NULL), 0);
     while (e->qp->engine->next(e->qp, NULL, 0))

@@ -31,9 +31,8 @@ static void want(bool holds, const char *what) {
 }
 
 static uint32_t add_ipv6(struct dice *d, uint8_t *p, uint32_t at, uint32_t n) {
-    static const uint8_t kinds[] = {IPPROTO_HOPOPTS, IPPROTO_ROUTING, IPPROTO_FRAGMENT,
-                                    IPPROTO_AH,      IPPROTO_DSTOPTS, IPPROTO_TCP,
-                                    IPPROTO_UDP};
+    static const uint8_t kinds[] = {IPPROTO_HOPOPTS, IPPROTO_ROUTING, IPPROTO_FRAGMENT, IPPROTO_AH,
+                                    IPPROTO_DSTOPTS, IPPROTO_TCP,     IPPROTO_UDP};
     p[at] = 0x60;
     put_be16(p + at + 4, (uint16_t)(n - at - 40));
     uint8_t *kind = p + at + 6;
@@ -124,7 +123,7 @@ static void one_frame(struct dice *d) {
 }
 
 static void one_rule(struct dice *d) {
-    static const uint16_t kinds[][2] = {{0x20, 40}, {0x30, 24}, {0x31, 88},   {0x32, 32},   {0x40, 16},
+    static const uint16_t kinds[][2] = {{0x20, 40}, {0x30, 24}, {0x31, 88},   {0x32, 32},  {0x40, 16},
                                         {0x41, 16}, {0x34, 24}, {0x1000, 12}, {0x1001, 8}, {0x1003, 16}};
     uint8_t p[sizeof(struct rnic_flow_attr) + 8 * 88] = {0};
     uint32_t at = sizeof(struct rnic_flow_attr), specs = dice_below(d, 5);

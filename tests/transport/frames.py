@@ -23,7 +23,9 @@ def mac(text: str) -> bytes:
     return bytes.fromhex(text.replace(":", ""))
 
 
-def ethernet(payload: bytes, dst: str = MAC_B, src: str = MAC_A, kind: int = 0x88B5, vlan: int | None = None) -> bytes:
+def ethernet(
+    payload: bytes, dst: str = MAC_B, src: str = MAC_A, kind: int = 0x88B5, vlan: int | None = None
+) -> bytes:
     tag = b"" if vlan is None else struct.pack("!HH", 0x8100, vlan)
     return mac(dst) + mac(src) + tag + kind.to_bytes(2, "big") + payload
 
@@ -37,7 +39,9 @@ def checksum(data: bytes) -> int:
     return ~total & 0xFFFF
 
 
-def transport(proto: int, src: str, dst: str, sport: int, dport: int, data: bytes, csum: bool = True) -> bytes:
+def transport(
+    proto: int, src: str, dst: str, sport: int, dport: int, data: bytes, csum: bool = True
+) -> bytes:
     """A TCP segment or UDP datagram, with its checksum or with a wrong one."""
     if proto == TCP:
         head, at = struct.pack("!HHIIHHHH", sport, dport, 1, 2, 5 << 12 | 0x10, 100, 0, 0), 16
@@ -112,11 +116,13 @@ class Queue:
     def flow(self, *specs: Any, **attr: Any) -> rnic.Flow:
         return self.frames.stack.enter_context(self.qp.create_flow(rnic.FlowAttr(specs=specs, **attr)))
 
-    def send(self, frame: bytes, flags: SendFlags = SendFlags(0), wr_id: int = 100) -> rnic.WC:
+    def send(self, frame: bytes, flags: SendFlags | int = 0, wr_id: int = 100) -> rnic.WC:
         """Sends a frame and returns its completion."""
         at = self.slots * SLOT
         self.mr.buf[at : at + len(frame)] = frame
-        self.qp.post_send(SendWR(wr_id, send_flags=flags | SendFlags.SIGNALED, sg_list=[SGE(self.mr, at, len(frame))]))
+        self.qp.post_send(
+            SendWR(wr_id, send_flags=flags | SendFlags.SIGNALED, sg_list=[SGE(self.mr, at, len(frame))])
+        )
         (wc,) = self.wait()
         return wc
 

@@ -262,8 +262,11 @@ def test_a_datagram_without_a_checksum_is_right(frames: Frames) -> None:
     assert b.wait()[0].wc_flags == WCFlags.IP_CSUM_OK
 
 
-def test_checksums_are_for_raw_packet_queue_pairs(frames: Frames) -> None:
-    with rnic.testing.Pair() as pair, pytest.raises(rnic.PostError, match="send flags 0x10 are not supported"):
+def test_checksums_are_for_raw_packet_queue_pairs() -> None:
+    with (
+        rnic.testing.Pair() as pair,
+        pytest.raises(rnic.PostError, match="send flags 0x10 are not supported"),
+    ):
         pair.a.qp.post_send(SendWR(1, send_flags=SendFlags.IP_CSUM))
 
 
@@ -288,7 +291,12 @@ MATCHES: list[tuple[str, tuple[Any, ...], bytes, bytes]] = [
     ("flags", (SpecIPv4Ext(flags=2),), ip(fragment=0x4000), ip()),
     ("more fragments", (SpecIPv4Ext(flags=4, flags_mask=4),), ip(fragment=0x2000), ip(fragment=0x4000)),
     ("ipv6", (SpecIPv6(),), ip(src="fd00::1", dst="fd00::2"), ip()),
-    ("ipv6 src", (SpecIPv6(src_ip="fd00::1"),), ip(src="fd00::1", dst="fd00::2"), ip(src="fd00::3", dst="fd00::2")),
+    (
+        "ipv6 src",
+        (SpecIPv6(src_ip="fd00::1"),),
+        ip(src="fd00::1", dst="fd00::2"),
+        ip(src="fd00::3", dst="fd00::2"),
+    ),
     (
         "ipv6 net",
         (SpecIPv6(dst_ip="fd00::", dst_ip_mask="ffff::"),),
@@ -312,7 +320,9 @@ MATCHES: list[tuple[str, tuple[Any, ...], bytes, bytes]] = [
 
 
 @pytest.mark.parametrize(("specs", "yes", "no"), [m[1:] for m in MATCHES], ids=[m[0] for m in MATCHES])
-def test_a_rule_takes_what_matches_all_of_it(frames: Frames, specs: tuple[Any, ...], yes: bytes, no: bytes) -> None:
+def test_a_rule_takes_what_matches_all_of_it(
+    frames: Frames, specs: tuple[Any, ...], yes: bytes, no: bytes
+) -> None:
     a, b = frames.queue(), frames.queue()
     b.flow(*specs)
     a.send(no)
@@ -408,7 +418,10 @@ def test_rules_count(frames: Frames) -> None:
             with pytest.raises(VerbsError, match="FlowCounters is in use by Flow"):
                 counters.close()
         for bad, why in (
-            (lambda: counters.attach_counters_point_flow(CounterDescription.BYTES, 2), "index 2 has a counter"),
+            (
+                lambda: counters.attach_counters_point_flow(CounterDescription.BYTES, 2),
+                "index 2 has a counter",
+            ),
             (lambda: counters.attach_counters_point_flow(CounterDescription.BYTES, 16), "room for 16"),
             (lambda: counters.raw_attach(7, 1), "there are PACKETS"),
             (lambda: counters.read(17), "17 values; a set has room for 16"),
@@ -420,7 +433,7 @@ def test_rules_count(frames: Frames) -> None:
 
 def packed(**changed: Any) -> bytes:
     """The bytes of a rule, of which some fields of the attribute are changed."""
-    from rnic.verbs.flow import _ATTR  # noqa: PLC0415
+    from rnic.verbs.flow import _ATTR
 
     names = ("comp_mask", "type", "size", "priority", "num_of_specs", "port", "flags")
     raw = FlowAttr(specs=(SpecEth(MAC_B),)).as_bytes()
@@ -447,14 +460,21 @@ REFUSED: list[tuple[bytes, int, str]] = [
     (packed(size=59), errno.EINVAL, "a specification ETH of 40 bytes"),
     (packed(num_of_specs=2), errno.EINVAL, "fewer specifications follow"),
     (spec(0x20, 38), errno.EINVAL, "a specification ETH of 38 bytes; it has 40"),
-    *((spec(kind, 40), errno.EOPNOTSUPP, f"flow specification 0x{kind:x}") for kind in (0x34, 0x50, 0x51, 0x60)),
+    *(
+        (spec(kind, 40), errno.EOPNOTSUPP, f"flow specification 0x{kind:x}")
+        for kind in (0x34, 0x50, 0x51, 0x60)
+    ),
     (spec(0x120, 40), errno.EOPNOTSUPP, "flow specification 0x120"),
     (spec(0x1002, 16), errno.EOPNOTSUPP, "flow specification 0x1002"),
     (spec(0x1003, 16), errno.EINVAL, "ACTION_COUNT names no counters"),
     (FlowAttr(specs=(SpecEth(MAC_A), SpecEth(MAC_B))).as_bytes(), errno.EINVAL, "another one has described"),
     (FlowAttr(specs=(SpecIPv4(), SpecIPv6())).as_bytes(), errno.EINVAL, "another one has described"),
     (FlowAttr(specs=(SpecTCP(), SpecUDP())).as_bytes(), errno.EINVAL, "another one has described"),
-    (FlowAttr(specs=(SpecIPv4Ext(flags=1, flags_mask=1),)).as_bytes(), errno.EINVAL, "mask of the IPv4 flags"),
+    (
+        FlowAttr(specs=(SpecIPv4Ext(flags=1, flags_mask=1),)).as_bytes(),
+        errno.EINVAL,
+        "mask of the IPv4 flags",
+    ),
     (FlowAttr(specs=(SpecIPv6(flow_label=1, flow_label_mask=1 << 20),)).as_bytes(), errno.EINVAL, "20 bits"),
     (FlowAttr(specs=(SpecActionTag(1 << 24),)).as_bytes(), errno.EINVAL, "a flow tag has 24 bits"),
     (
@@ -465,7 +485,9 @@ REFUSED: list[tuple[bytes, int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("attr", "why", "words"), REFUSED, ids=[f"{i} {r[2]}" for i, r in enumerate(REFUSED)])
+@pytest.mark.parametrize(
+    ("attr", "why", "words"), REFUSED, ids=[f"{i} {r[2]}" for i, r in enumerate(REFUSED)]
+)
 def test_a_rule_that_cannot_be_is_refused(frames: Frames, attr: bytes, why: int, words: str) -> None:
     a = frames.queue()
     with pytest.raises(VerbsError, match=words) as caught:
@@ -490,7 +512,7 @@ def test_rules_are_for_raw_packet_queue_pairs() -> None:
     ],
 )
 def test_a_specification_that_cannot_be_says_so(make: Callable[[], Any]) -> None:
-    with pytest.raises(ValueError, match="Ethernet address|does not fit|Expected 4|without"):
+    with pytest.raises(ValueError, match=r"Ethernet address|does not fit|Expected 4|without"):
         make().as_bytes()
 
 

@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -46,7 +47,7 @@ def cable() -> Iterator[None]:
 
 
 @pytest.fixture
-def ends(cable: None) -> Iterator[tuple[Frames, Frames]]:
+def ends(cable: None) -> Iterator[tuple[Frames, Frames]]:  # noqa: ARG001 - it makes the devices
     with Frames("roce_raw0") as a, Frames("roce_raw1") as b:
         yield a, b
 
@@ -59,7 +60,12 @@ def test_frames_cross_the_cable_byte_for_byte(ends: Ends) -> None:
     assert ends[0].ctx.query_raw_packet().wire
     b.flow(SpecEth(dst_mac=MAC_B))
     a.flow(SpecEth(dst_mac=MAC_A))
-    for frame in (ethernet(b"short"), ethernet(bytes(range(256)) * 5), ethernet(b"tagged", vlan=0x6005), ip(vlan=9)):
+    for frame in (
+        ethernet(b"short"),
+        ethernet(bytes(range(256)) * 5),
+        ethernet(b"tagged", vlan=0x6005),
+        ip(vlan=9),
+    ):
         a.send(frame)
         assert b.take() == [frame]
         back = frame[6:12] + frame[:6] + frame[12:]
@@ -123,7 +129,9 @@ def test_the_kernel_is_a_peer(ends: Ends) -> None:
 
 def mac_of(name: str) -> str:
     """The address of a network device of this thread's namespace."""
-    text = subprocess.run(["ip", "-br", "link", "show", name], check=True, capture_output=True, text=True).stdout
+    text = subprocess.run(
+        ["ip", "-br", "link", "show", name], check=True, capture_output=True, text=True
+    ).stdout
     return text.split()[2]
 
 
@@ -157,7 +165,40 @@ def test_a_cable_that_is_down_costs_the_frame_alone(ends: Ends) -> None:
     assert b.take() == [ethernet(b"again")]
 
 
-def test_without_the_right_to_a_packet_socket_frames_stay_in_the_context(cable: None) -> None:
+def packet_sockets() -> set[str]:
+    """Inodes of this network namespace's packet sockets."""
+    rows = Path("/proc/thread-self/net/packet").read_text().splitlines()[1:]
+    return {row.split()[-1] for row in rows}
+
+
+def held() -> set[str]:
+    """Inodes of the sockets that this process has open."""
+    found = set()
+    for number in range(1024):
+        try:
+            target = str(Path(f"/proc/self/fd/{number}").readlink())
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            found.add(target[8:-1])
+    return found
+
+
+def test_a_forked_child_keeps_no_packet_socket(ends: Ends) -> None:
+    before = packet_sockets()
+    a = ends[0].queue()
+    (mine,) = packet_sockets() - before
+    assert mine in held()
+    child = os.fork()
+    if child == 0:
+        os._exit(mine in held())
+    assert os.waitpid(child, 0)[1] == 0
+    a.qp.close()
+    assert packet_sockets() == before
+
+
+@pytest.mark.usefixtures("cable")
+def test_without_the_right_to_a_packet_socket_frames_stay_in_the_context() -> None:
     with Frames("roce_raw0") as inside, Frames("roce_raw1") as outside:
         far = outside.queue()
         far.flow(type=FlowAttrType.SNIFFER)

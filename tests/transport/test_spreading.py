@@ -33,14 +33,12 @@ from rnic import (
 from transport.frames import MAC_B, SLOT, TCP, UDP, Frames, ethernet, ip, to_rts
 
 F = RxHashFields
-KEY = bytes.fromhex(
-    "6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa"
-)
+KEY = bytes.fromhex("6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa")
 IPV4, TCP4 = F.SRC_IPV4 | F.DST_IPV4, F.SRC_IPV4 | F.DST_IPV4 | F.SRC_PORT_TCP | F.DST_PORT_TCP
 UDP4 = IPV4 | F.SRC_PORT_UDP | F.DST_PORT_UDP
 TCP6 = F.SRC_IPV6 | F.DST_IPV6 | F.SRC_PORT_TCP | F.DST_PORT_TCP
 
-# The published verification suite of receive side scaling: source, destination, hash of addresses, and of ports, too.
+# The published verification suite of receive side scaling: source, destination, hash of addresses, with ports.
 VECTORS = [
     (("66.9.149.187", 2794), ("161.142.100.80", 1766), 0x323E8FC2, 0x51CCC178),
     (("199.92.111.2", 14230), ("65.69.140.83", 4739), 0xD718262A, 0xC626B0EA),
@@ -208,7 +206,11 @@ def test_a_change_of_state_that_cannot_be_is_refused(
 def test_what_else_a_work_queue_refuses(spread: Spread) -> None:
     wq = spread.wqs[0]
     refused: list[tuple[WQAttr, int, str]] = [
-        (WQAttr(curr_wq_state=WQState.ERR), errno.EINVAL, "curr_wq_state is ERR, but the work queue is in RDY"),
+        (
+            WQAttr(curr_wq_state=WQState.ERR),
+            errno.EINVAL,
+            "curr_wq_state is ERR, but the work queue is in RDY",
+        ),
         (WQAttr(flags_mask=WQFlags.DELAY_DROP), errno.EOPNOTSUPP, "no work queue flags"),
     ]
     for attr, why, words in refused:
@@ -259,7 +261,9 @@ def test_a_queue_pair_that_cannot_spread_is_refused(
 def test_a_queue_pair_that_spreads_has_no_receives_and_perhaps_no_sends(spread: Spread) -> None:
     with pytest.raises(VerbsError, match="has neither recv_cq nor srq"):
         conf = RxHashConf(KEY, TCP4)
-        spread.pd.create_qp(QPInitAttr(None, spread.cq, QPType.RAW_PACKET, rwq_ind_tbl=spread.table, rx_hash_conf=conf))
+        spread.pd.create_qp(
+            QPInitAttr(None, spread.cq, QPType.RAW_PACKET, rwq_ind_tbl=spread.table, rx_hash_conf=conf)
+        )
     with pytest.raises(rnic.PostError, match="post to its work queues"):
         spread.qp.post_recv(RecvWR(1))
     with pytest.raises(rnic.PostError, match="without a send_cq"):
@@ -278,6 +282,8 @@ def test_a_queue_pair_that_spreads_can_send(spread: Spread) -> None:
         to_rts(qp)
         frame = ethernet(b"out", dst="02:00:00:00:00:0c")
         spread.mr.buf[: len(frame)] = frame
-        qp.post_send(rnic.SendWR(5, send_flags=rnic.SendFlags.SIGNALED, sg_list=[SGE(spread.mr, 0, len(frame))]))
+        qp.post_send(
+            rnic.SendWR(5, send_flags=rnic.SendFlags.SIGNALED, sg_list=[SGE(spread.mr, 0, len(frame))])
+        )
         assert [wc.wr_id for wc in spread.cq.poll(9)] == [5]
         assert spread.sender.take() == [frame]

@@ -66,9 +66,9 @@ struct dev {
     struct outbox *outboxes;              /* see outbox.c */
     uint32_t held_letters;                /* in all of them */
     uint64_t retry_letters_at;
-    struct raw_link *raw;                 /* see raw.c; NULL without RAW_PACKET queue pairs */
-    uint32_t wq_numbers;                  /* given out to work queues and their tables */
-    int raw_objects;                      /* work queues, their tables, flow counters */
+    struct raw_link *raw; /* see raw.c; NULL without RAW_PACKET queue pairs */
+    uint32_t wq_numbers;  /* given out to work queues and their tables */
+    int raw_objects;      /* work queues, their tables, flow counters */
     struct ah *dying_ahs; /* destroyed, and named by send elements still */
     struct flow sources[DEV_SOURCES];
 

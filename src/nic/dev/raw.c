@@ -24,7 +24,7 @@ struct raw_link {
     bool listens;
     struct fault fault; /* its own, as what it holds is no packet of a port */
     int qps;
-    uint32_t room;  /* of buffer */
+    uint32_t room;   /* of buffer */
     uint8_t *buffer; /* a frame that comes */
 };
 

@@ -386,7 +386,8 @@ int soft_post_recv(struct rnic_qp *pub, const struct rnic_recv_wr *wr, const str
         rc = fail(err, -EINVAL,
                   "the queue pair takes from a shared receive queue: post there, with post_recv of the SRQ");
     if (!rc && !pub->recv_cq)
-        rc = fail(err, -EINVAL, "the queue pair has no receives of its own: post to its work queues, with WQ.post_recv");
+        rc =
+            fail(err, -EINVAL, "the queue pair has no receives of its own: post to its work queues, with WQ.post_recv");
     if (!rc && qp->state == RNIC_QPS_RESET)
         rc = fail(err, -EINVAL, "the queue pair is in RESET; receives are posted from INIT on");
     if (rc) {

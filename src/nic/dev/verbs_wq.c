@@ -187,7 +187,8 @@ int raw_check_spread(const struct rnic_pd *pd, const struct rnic_qp_init_attr *a
     if (attr->qp_type != RNIC_QPT_RAW_PACKET)
         return fail(err, -EOPNOTSUPP, "only RAW_PACKET queue pairs spread over work queues");
     if (attr->rwq_ind_tbl->ctx != pd->ctx || (attr->send_cq && attr->send_cq->ctx != pd->ctx))
-        return fail(err, -EINVAL, "the table or the completion queue belongs to another device than the protection domain");
+        return fail(err, -EINVAL,
+                    "the table or the completion queue belongs to another device than the protection domain");
     if (attr->recv_cq || attr->srq) /* as the kernel has it */
         return fail(err, -EINVAL, "a queue pair with an rwq_ind_tbl has neither recv_cq nor srq: its work queues have");
     return rwq_check_hash(&attr->rx_hash_conf, err);

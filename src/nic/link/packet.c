@@ -25,8 +25,7 @@ int packet_open(struct rnic_err *err) {
 
 /* A queue pair's rules may name any address: as with hardware, the device takes in what is for them. */
 int packet_listen(int fd, int ifindex, struct rnic_err *err) {
-    struct sockaddr_ll at = {
-        .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = ifindex};
+    struct sockaddr_ll at = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = ifindex};
     struct packet_mreq all = {.mr_ifindex = ifindex, .mr_type = PACKET_MR_PROMISC};
     int one = 1;
     if (setsockopt(fd, SOL_PACKET, PACKET_AUXDATA, &one, sizeof one) ||

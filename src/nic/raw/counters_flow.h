@@ -11,10 +11,10 @@
 
 struct flow_counters {
     struct rnic_flow_counters pub;
-    uint64_t count[2];              /* by enum rnic_counter_description */
-    int8_t desc[FLOW_COUNTERS];     /* what the value at an index is, */
-    bool attached[FLOW_COUNTERS];   /* if one is there */
-    int rules;                      /* that add to it */
+    uint64_t count[2];            /* by enum rnic_counter_description */
+    int8_t desc[FLOW_COUNTERS];   /* what the value at an index is, */
+    bool attached[FLOW_COUNTERS]; /* if one is there */
+    int rules;                    /* that add to it */
 };
 
 static inline void flow_count(struct flow_counters *c, uint32_t bytes) {

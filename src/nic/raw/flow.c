@@ -57,7 +57,8 @@ static int read_ipv4(struct spec *s, struct rnic_err *err) {
 static int read_ipv4_ext(struct spec *s, struct rnic_err *err) {
     const struct rnic_flow_ipv4_ext_filter *v = s->val, *m = s->mask;
     if (m->flags & ~6u)
-        return fail(err, -EINVAL, "the mask of the IPv4 flags is 0x%x; known are 2 (do not fragment) and 4 (more fragments)",
+        return fail(err, -EINVAL,
+                    "the mask of the IPv4 flags is 0x%x; known are 2 (do not fragment) and 4 (more fragments)",
                     m->flags);
     want_byte(s->rule, offsetof(struct frame_key, ip_version), 4);
     WANT(s, src_ip, &v->src_ip, &m->src_ip);
@@ -168,10 +169,11 @@ static int read_spec(struct flow_rule *rule, const uint8_t *at, uint32_t left, u
     memcpy(&u.hdr, at, sizeof u.hdr);
     const struct reader *r = reader_of(u.hdr.type);
     if (!r)
-        return fail(err, -EOPNOTSUPP,
-                    "flow specification 0x%x: this device has ETH, IPV4, IPV4_EXT, IPV6, TCP, UDP, and the actions TAG, "
-                    "DROP and COUNT",
-                    (unsigned)u.hdr.type);
+        return fail(
+            err, -EOPNOTSUPP,
+            "flow specification 0x%x: this device has ETH, IPV4, IPV4_EXT, IPV6, TCP, UDP, and the actions TAG, "
+            "DROP and COUNT",
+            (unsigned)u.hdr.type);
     if (u.hdr.size != r->size || left < r->size)
         return fail(err, -EINVAL, "a specification %s of %u bytes; it has %zu", r->name, u.hdr.size, r->size);
     if (*layers & r->layer)
@@ -239,8 +241,8 @@ int flow_compile(const struct rnic_flow_attr *attr, struct flow_rule *rule, stru
 }
 
 void flow_insert(struct flow_rule **rules, struct flow_rule *rule) {
-    while (*rules && ((*rules)->rank < rule->rank ||
-                      ((*rules)->rank == rule->rank && (*rules)->priority <= rule->priority)))
+    while (*rules &&
+           ((*rules)->rank < rule->rank || ((*rules)->rank == rule->rank && (*rules)->priority <= rule->priority)))
         rules = &(*rules)->next;
     rule->next = *rules;
     *rules = rule;

@@ -29,9 +29,7 @@ static int gather(struct qp *qp, const struct send_wqe *wqe, uint8_t *to) {
 }
 
 /* The MTU is of what the headers carry, and VLAN tags are headers. */
-static bool fits(const struct raw_net *net, const struct frame *f) {
-    return f->length - f->payload <= net->mtu;
-}
+static bool fits(const struct raw_net *net, const struct frame *f) { return f->length - f->payload <= net->mtu; }
 
 static void send_one(struct qp *qp, struct send_wqe *wqe, uint64_t now) {
     struct raw_net *net = qp->nic->raw;
@@ -53,7 +51,8 @@ static void send_one(struct qp *qp, struct send_wqe *wqe, uint64_t now) {
     if (wqe->flags & RNIC_SEND_IP_CSUM)
         frame_put_csums(&f, net->frame);
     COUNT(qp, requests_sent);
-    net->send(net, qp, f.bytes, f.length, now); /* first: what stays in the device has arrived when the send is complete */
+    net->send(net, qp, f.bytes, f.length,
+              now); /* first: what stays in the device has arrived when the send is complete */
     qp_complete_send(qp, wqe);
 }
 
@@ -134,10 +133,7 @@ static void to_work_queue(struct qp *qp, const struct frame *f, struct rnic_wc *
 
 static void deliver(const struct flow_rule *rule, const struct frame *f, uint32_t wc_flags) {
     struct qp *qp = rule->qp;
-    struct rnic_wc wc = {.opcode = RNIC_WCO_RECV,
-                         .byte_len = f->length,
-                         .wc_flags = wc_flags,
-                         .flow_tag = rule->tag};
+    struct rnic_wc wc = {.opcode = RNIC_WCO_RECV, .byte_len = f->length, .wc_flags = wc_flags, .flow_tag = rule->tag};
     if (rule->counters)
         flow_count(rule->counters, f->length);
     if (rule->drop)

@@ -173,6 +173,34 @@ def limit_lines(attr: Any) -> Iterator[str]:
     yield "        tag matching not supported"
 
 
+def frame_lines(attr: Any) -> Iterator[str]:
+    """What -v adds of frames, of RAW_PACKET queue pairs; attr is rnic's RawPacketAttr."""
+    rss = attr.rss_caps
+    yield "        rss_caps:"
+    for name in ("max_rwq_indirection_tables", "max_rwq_indirection_table_size"):
+        yield f"                {name}: {getattr(rss, name)}"
+    yield f"                rx_hash_function: 0x{int(rss.rx_hash_function):x}"
+    yield f"                rx_hash_fields_mask: 0x{int(rss.rx_hash_fields_mask):x}"
+    yield device_line("max_wq_type_rq", attr.max_wq_type_rq)
+    yield device_line("raw_packet_caps", f"0x{int(attr.raw_packet_caps):x}")
+    where = "by the network device" if attr.wire else f"within one context alone: {attr.why}"
+    yield device_line("raw packets", where)
+
+
+def frame_record(attr: Any) -> dict[str, Any]:
+    """The same for JSON."""
+    return {
+        "max_rwq_indirection_tables": attr.rss_caps.max_rwq_indirection_tables,
+        "max_rwq_indirection_table_size": attr.rss_caps.max_rwq_indirection_table_size,
+        "rx_hash_fields_mask": plain(attr.rss_caps.rx_hash_fields_mask),
+        "max_wq_type_rq": attr.max_wq_type_rq,
+        "raw_packet_caps": plain(attr.raw_packet_caps),
+        "max_frame": attr.max_frame,
+        "wire": attr.wire,
+        "why": attr.why,
+    }
+
+
 def port_lines(device: Any, number: int, attr: Any, gids: list[Any], *, verbose: bool) -> Iterator[str]:
     """What ibv_devinfo prints of a port; attr and gids are rnic's PortAttr and GIDEntry."""
     yield f"                port:   {number}"

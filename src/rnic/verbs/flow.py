@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 Mac = str | bytes
+Fields = dict[str, tuple[int, Callable[..., bytes]]]
 _HEADER = struct.Struct("=iH")  # type, size
 
 
@@ -76,9 +77,13 @@ class _Filter:
 
     kind: ClassVar[FlowSpecType]
     align: ClassVar[int]
-    fields: ClassVar[dict[str, tuple[int, Callable[..., bytes]]]]
+    fields: ClassVar[Fields]
     """The struct's fields in its order: their bytes, and how a value becomes bytes."""
-    whole: ClassVar[dict[str, bytes]] = {"flow_label": b"\0\x0f\xff\xff", "hop_limit": b"\xff\0", "flags": b"\6"}
+    whole: ClassVar[dict[str, bytes]] = {
+        "flow_label": b"\0\x0f\xff\xff",
+        "hop_limit": b"\xff\0",
+        "flags": b"\6",
+    }
     """Masks of all bits, where these are not all of the field's."""
 
     def as_bytes(self) -> bytes:
@@ -103,7 +108,7 @@ class SpecEth(_Filter):
     ether_type: int | None = None
     """Behind the last VLAN tag."""
     vlan_tag: int | None = None
-    """Of the outermost tag: 3 bits priority, 1 bit DEI, 12 bits VLAN. A frame without a tag does not match."""
+    """Of the outermost tag: 3 bits priority, 1 bit DEI, 12 bits VLAN. A frame without one does not match."""
     dst_mac_mask: Mac | None = None
     src_mac_mask: Mac | None = None
     ether_type_mask: int | None = None
@@ -111,7 +116,12 @@ class SpecEth(_Filter):
 
     kind = FlowSpecType.ETH
     align = 2
-    fields = {"dst_mac": (6, _mac), "src_mac": (6, _mac), "ether_type": (2, _U16), "vlan_tag": (2, _U16)}
+    fields: ClassVar[Fields] = {
+        "dst_mac": (6, _mac),
+        "src_mac": (6, _mac),
+        "ether_type": (2, _U16),
+        "vlan_tag": (2, _U16),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +135,7 @@ class SpecIPv4(_Filter):
 
     kind = FlowSpecType.IPV4
     align = 4
-    fields = {"src_ip": (4, _ipv4), "dst_ip": (4, _ipv4)}
+    fields: ClassVar[Fields] = {"src_ip": (4, _ipv4), "dst_ip": (4, _ipv4)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +158,7 @@ class SpecIPv4Ext(_Filter):
 
     kind = FlowSpecType.IPV4_EXT
     align = 4
-    fields = {
+    fields: ClassVar[Fields] = {
         "src_ip": (4, _ipv4),
         "dst_ip": (4, _ipv4),
         "proto": (1, _U8),
@@ -179,7 +189,7 @@ class SpecIPv6(_Filter):
 
     kind = FlowSpecType.IPV6
     align = 4
-    fields = {
+    fields: ClassVar[Fields] = {
         "src_ip": (16, _ipv6),
         "dst_ip": (16, _ipv6),
         "flow_label": (4, _U32),
@@ -195,7 +205,7 @@ class _Ports(_Filter):
     __slots__ = ()
 
     align = 2
-    fields = {"dst_port": (2, _U16), "src_port": (2, _U16)}
+    fields: ClassVar[Fields] = {"dst_port": (2, _U16), "src_port": (2, _U16)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,12 +282,12 @@ class FlowAttr:
     """A rule (struct ibv_flow_attr, ibv_create_flow(3)): all specifications have to match."""
 
     type: FlowAttrType = FlowAttrType.NORMAL
-    """NORMAL; ALL_DEFAULT and MC_DEFAULT: what, or what multicast, nobody else takes; SNIFFER: a copy of all."""
+    """NORMAL; SNIFFER: copies of all; ALL_DEFAULT, MC_DEFAULT: what, or what multicast, nobody takes."""
     specs: tuple[Spec, ...] = ()
     priority: int = 0
     """16 bits: the lowest number is looked at first, of equal ones the oldest rule."""
     port: int = 1
-    flags: FlowFlags = FlowFlags(0)
+    flags: FlowFlags | int = 0
     """DONT_TRAP, of NORMAL rules: the frame goes on to later rules. EGRESS is not supported."""
 
     def __post_init__(self) -> None:

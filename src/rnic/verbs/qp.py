@@ -54,7 +54,7 @@ class QPInitAttr:
     srq: nic.SRQ | None = None
     """Where it takes receives from; cap.max_recv_wr and max_recv_sge do not count then."""
     rwq_ind_tbl: nic.RwqIndTable | None = None
-    """RAW_PACKET: by what it spreads received frames over work queues. It has no recv_cq then, and need not send."""
+    """RAW_PACKET: by what received frames are spread over work queues. It has no recv_cq then."""
     rx_hash_conf: RxHashConf | None = None
     """How it spreads them."""
 

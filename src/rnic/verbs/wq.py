@@ -32,7 +32,7 @@ class WQInitAttr:
     max_sge: int = 4
     """SGEs in a receive."""
     wq_type: WQType = WQType.RQ
-    create_flags: WQFlags = WQFlags(0)
+    create_flags: WQFlags | int = 0
     """None is supported."""
     wq_context: object = None
     """The caller's own."""
@@ -75,9 +75,9 @@ class WQAttr:
 class WQ(nic.WQ):
     """A receive work queue: receives without a queue pair of their own (ibv_create_wq(3)).
 
-    Context.create_wq() makes it, in RESET; modify() to RDY opens it for receives.  A receive that is too short
-    for its frame fails with LOC_LEN_ERR, and the work queue is in ERR then, with the event WQ_FATAL; RESET
-    begins anew.  close() raises EBUSY while an indirection table names it.
+    Context.create_wq() makes it, in RESET; modify() to RDY opens it for receives.  A receive that is too
+    short for its frame fails with LOC_LEN_ERR, and the work queue is in ERR then, with the event WQ_FATAL;
+    RESET begins anew.  close() raises EBUSY while an indirection table names it.
     """
 
     __slots__ = ()
@@ -106,8 +106,8 @@ class RwqIndTableInitAttr:
 class RwqIndTable(nic.RwqIndTable):
     """Which work queue a hash stands for: that of the entry hash % size (ibv_create_rwq_ind_table(3)).
 
-    Context.create_rwq_ind_table() makes it, QPInitAttr.rwq_ind_tbl uses it.  close() raises EBUSY while a queue
-    pair does.
+    Context.create_rwq_ind_table() makes it, QPInitAttr.rwq_ind_tbl uses it.  close() raises EBUSY while a
+    queue pair does.
     """
 
     __slots__ = ()
@@ -117,8 +117,8 @@ class RwqIndTable(nic.RwqIndTable):
 class RxHashConf:
     """How a queue pair spreads what it receives (ibv_create_qp_ex(3)).
 
-    The hash runs over the fields in the order of RxHashFields.  A field that a frame does not have is left out:
-    of a fragment there are no ports.  Without any the hash is 0.
+    The hash runs over the fields in the order of RxHashFields.  A field that a frame does not have is left
+    out: of a fragment there are no ports.  Without any the hash is 0.
     """
 
     rx_hash_key: bytes
@@ -159,6 +159,6 @@ class RawPacketAttr:
     max_frame: int
     """Bytes of the longest frame, from the Ethernet header on, without VLAN tags. Not libibverbs'."""
     wire: bool
-    """Frames leave and come by the network device; else they stay among this context's queue pairs. Not libibverbs'."""
+    """Frames leave and come by the network device; else they stay in this context. Not libibverbs'."""
     why: str
     """Why they stay. Not libibverbs'."""
