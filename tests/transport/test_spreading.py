@@ -38,7 +38,7 @@ IPV4, TCP4 = F.SRC_IPV4 | F.DST_IPV4, F.SRC_IPV4 | F.DST_IPV4 | F.SRC_PORT_TCP |
 UDP4 = IPV4 | F.SRC_PORT_UDP | F.DST_PORT_UDP
 TCP6 = F.SRC_IPV6 | F.DST_IPV6 | F.SRC_PORT_TCP | F.DST_PORT_TCP
 
-# The published verification suite of receive side scaling: source, destination, hash of addresses, with ports.
+# The published verification suite: source, destination, hash of addresses, hash with ports.
 VECTORS = [
     (("66.9.149.187", 2794), ("161.142.100.80", 1766), 0x323E8FC2, 0x51CCC178),
     (("199.92.111.2", 14230), ("65.69.140.83", 4739), 0xD718262A, 0xC626B0EA),
