@@ -88,11 +88,11 @@
 /* Counters of a device and of a QP (struct rnic_counters): name, what it counts. */
 #define RNIC_COUNTERS(X)                                                                                               \
     X(tx_packets, "packets handed to the link, retransmissions included")                                              \
-    X(tx_bytes, "bytes handed to the link, from the BTH to the ICRC")                                                  \
+    X(tx_bytes, "bytes handed to the link, from the BTH to the ICRC, or of whole frames")                              \
     X(tx_syscalls, "sendmsg calls")                                                                                    \
     X(tx_errors, "packets that the socket refused")                                                                    \
     X(rx_packets, "packets taken from the link, dropped ones included")                                                \
-    X(rx_bytes, "bytes taken from the link, from the BTH to the ICRC")                                                 \
+    X(rx_bytes, "bytes taken from the link, from the BTH to the ICRC, or of whole frames")                             \
     X(rx_syscalls, "recvmsg calls that returned data")                                                                 \
     X(requests_sent, "request packets sent for the first time")                                                        \
     X(requests_resent, "request packets sent again")                                                                   \

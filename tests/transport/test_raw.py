@@ -456,6 +456,8 @@ REFUSED: list[tuple[bytes, int, str]] = [
     (packed(type=1), errno.EINVAL, "only a rule of type NORMAL takes"),
     (packed(type=3), errno.EINVAL, "only a rule of type NORMAL takes"),
     (packed(size=19), errno.EINVAL, "the attribute alone has 20 bytes"),
+    (packed()[:-1], errno.EINVAL, "the rule has 59 bytes, fewer than its size says"),
+    (b"", errno.EINVAL, "the rule has 0 bytes"),
     (packed(size=24), errno.EINVAL, "fewer specifications follow"),
     (packed(size=59), errno.EINVAL, "a specification ETH of 40 bytes"),
     (packed(num_of_specs=2), errno.EINVAL, "fewer specifications follow"),

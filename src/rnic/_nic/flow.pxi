@@ -52,6 +52,8 @@ cdef class Flow(Handle):
         cdef rnic_err err
         cdef const char *raw = attr
         qp.need("create_flow")
+        if len(attr) < sizeof(rnic_flow_attr) or len(attr) < (<const rnic_flow_attr *>raw).size:
+            raise VerbsError(EINVAL, f"the rule has {len(attr)} bytes, fewer than its size says", "create_flow")
         for one in counters:
             (<FlowCounters?>one).need("create_flow")
         err.text[0] = 0

@@ -153,7 +153,7 @@ cdef extern from "nic.h" nogil:
         rnic_rx_hash_conf rx_hash_conf
 
     struct rnic_flow_attr:
-        pass
+        uint16_t size
 
     struct rnic_flow:
         pass
