@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -217,14 +218,31 @@ def test_a_raw_packet_queue_pair_needs_its_port_and_nothing_else(frames: Frames)
         assert a.wait()[0].status is WCStatus.WR_FLUSH_ERR
 
 
-def test_packets_of_a_transport_are_not_for_it(frames: Frames) -> None:
-    assert frames.queue().qp.query()[0].qkey == 0
-    assert frames.ctx.query_device().device_cap_flags & rnic.DeviceCap.MANAGED_FLOW_STEERING
-    assert frames.ctx.query_device().device_cap_flags & rnic.DeviceCap.RAW_IP_CSUM
+def test_the_device_says_what_it_can_do_with_frames(frames: Frames) -> None:
+    caps = frames.ctx.query_device().device_cap_flags
+    assert caps & rnic.DeviceCap.MANAGED_FLOW_STEERING
+    assert caps & rnic.DeviceCap.RAW_IP_CSUM
     attr = frames.ctx.query_raw_packet()
     assert (attr.wire, attr.tso_caps) == (False, rnic.TSOCaps(0, 0))
     assert "lo is the loopback interface" in attr.why
     assert attr.raw_packet_caps == rnic.RawPacketCaps.IP_CSUM
+
+
+def test_packets_of_a_transport_are_not_for_it(frames: Frames) -> None:
+    a = frames.queue()
+    a.flow(type=FlowAttrType.SNIFFER)
+    path = rnic.AHAttr(dgid=frames.ctx.query_gid(1, 0))
+    init = QPInitAttr(a.cq, a.cq, QPType.UD)
+    with frames.pd.create_qp(init) as qp, frames.pd.create_ah(path) as ah:
+        qp.modify(QPAttr(qp_state=QPState.INIT, port_num=1, pkey_index=0, qkey=7))
+        qp.modify(QPAttr(qp_state=QPState.RTR))
+        qp.modify(QPAttr(qp_state=QPState.RTS, sq_psn=0))
+        sge = [SGE(a.mr, 0, 10)]
+        qp.post_send(SendWR(1, sg_list=sge, ah=ah, remote_qpn=a.qp.qp_num, remote_qkey=7))
+        deadline = monotonic() + 10
+        while not frames.ctx.counters().drop_bad_opcode and monotonic() < deadline:
+            assert a.nothing()
+    assert a.qp.statistics().counters.drop_bad_opcode == 1
 
 
 # ---------------------------------------------------------------- checksums

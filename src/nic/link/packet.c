@@ -12,6 +12,7 @@
 #include "base/bytes.h"
 #include "base/fail.h"
 
+#define RCVBUF (4 << 20) /* bytes to ask for: a burst is lost where nobody counts it */
 #define MACS 12 /* bytes of both addresses, behind which a tag stands */
 
 /* Of protocol 0 it gets nothing, of any device. */
@@ -27,7 +28,8 @@ int packet_open(struct rnic_err *err) {
 int packet_listen(int fd, int ifindex, struct rnic_err *err) {
     struct sockaddr_ll at = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = ifindex};
     struct packet_mreq all = {.mr_ifindex = ifindex, .mr_type = PACKET_MR_PROMISC};
-    int one = 1;
+    int one = 1, room = RCVBUF;
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room); /* as much of it as the system grants */
     if (setsockopt(fd, SOL_PACKET, PACKET_AUXDATA, &one, sizeof one) ||
         setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof one) ||
         setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &all, sizeof all) ||
