@@ -10,6 +10,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -40,10 +41,19 @@ def cable() -> Iterator[None]:
             run("ip", "link", "set", f"raw{i}", "addrgenmode", "none")
             run("ip", "addr", "add", f"10.98.{i}.1/24", "dev", f"raw{i}")
             run("ip", "link", "set", f"raw{i}", "up")
+        until_up("raw0", "raw1")
         yield
     finally:
         assert LIBC.setns(home, CLONE_NEWNET) == 0
         os.close(home)
+
+
+def until_up(*names: str) -> None:
+    """A cable carries nothing until the kernel has seen that it is there, which takes it a moment."""
+    deadline = monotonic() + 10
+    for name in names:
+        while state_of(name)[1] != "UP":
+            assert monotonic() < deadline
 
 
 @pytest.fixture
@@ -121,18 +131,16 @@ def test_the_kernel_is_a_peer(ends: Ends) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("10.98.0.1", 701))
         sock.settimeout(10)
-        theirs = mac_of("raw0")
+        theirs = state_of("raw0")[2]
         frame = ip(b"to the kernel", STRANGER, "10.98.0.1", UDP, 800, 701, csum=False)
         b.send(bytes.fromhex(theirs.replace(":", "")) + frame[6:], SendFlags.IP_CSUM)
         assert sock.recvfrom(100) == (b"to the kernel", (STRANGER, 800))
 
 
-def mac_of(name: str) -> str:
-    """The address of a network device of this thread's namespace."""
-    text = subprocess.run(
-        ["ip", "-br", "link", "show", name], check=True, capture_output=True, text=True
-    ).stdout
-    return text.split()[2]
+def state_of(name: str) -> list[str]:
+    """A network device of this thread's namespace: name, state, address."""
+    command = ["ip", "-br", "link", "show", name]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
 
 
 def test_what_no_rule_wants_is_counted(ends: Ends) -> None:
@@ -161,6 +169,7 @@ def test_a_cable_that_is_down_costs_the_frame_alone(ends: Ends) -> None:
     assert a.send(ethernet(b"lost")).ok
     assert ends[0].ctx.counters().tx_errors == 1
     run("ip", "link", "set", "raw0", "up")
+    until_up("raw0", "raw1")
     a.send(ethernet(b"again"))
     assert b.take() == [ethernet(b"again")]
 

@@ -81,14 +81,18 @@ bool progress(struct dev *dev, uint64_t now, bool everything) {
     return sched_run(dev, now) || any;
 }
 
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
 /* What is left for want of time is the engine's, unless the application comes again anyway. */
 void progress_finish(struct dev *dev, uint64_t now) {
     sched_bells(dev);
     for (int i = 0; i < ROUNDS && dev->ready_first; i++)
         sched_run(dev, now);
     uint64_t due = sched_deadline(dev), held = outbox_deadline(dev);
+    uint64_t kept = dev->fault.held ? fault_deadline(&dev->fault) : NEVER, raw = dev->raw ? raw_deadline(dev) : NEVER;
+    due = least(least(due, held), least(kept, raw));
     if (!atomic_load(&dev->disarmed))
-        engine_wake_for(dev, dev->ready_first ? now : held < due ? held : due);
+        engine_wake_for(dev, dev->ready_first ? now : due);
 }
 
 void progress_poll(struct dev *dev, bool will_wait) {

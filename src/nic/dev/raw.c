@@ -99,7 +99,7 @@ void raw_release(struct dev *dev, uint64_t now) {
         fault_release(&dev->raw->fault, now, emit, dev->raw);
 }
 
-uint64_t raw_deadline(const struct dev *dev) { return dev->raw ? fault_deadline(&dev->raw->fault) : NEVER; }
+uint64_t raw_deadline(const struct dev *dev) { return fault_deadline(&dev->raw->fault); }
 
 void raw_set_fault(struct dev *dev, const struct rnic_fault *fault) {
     if (dev->raw)
