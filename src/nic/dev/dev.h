@@ -160,7 +160,7 @@ void raw_leave(struct dev *dev, struct qp *qp);
 int raw_listen(struct dev *dev, struct rnic_err *err);
 bool raw_receive(struct dev *dev);
 void raw_release(struct dev *dev, uint64_t now); /* what the injector held; dev->raw is there */
-uint64_t raw_deadline(const struct dev *dev); /* likewise */
+uint64_t raw_deadline(const struct dev *dev);    /* likewise */
 void raw_set_fault(struct dev *dev, const struct rnic_fault *fault);
 void raw_abandon(struct dev *dev);
 
