@@ -37,6 +37,9 @@ from rnic.enums import (
     CreateCQWCFlags,
     DeviceCap,
     EventType,
+    FlowAttrType,
+    FlowFlags,
+    FlowSpecType,
     GIDType,
     LinkLayer,
     MigState,
@@ -48,7 +51,10 @@ from rnic.enums import (
     QPAttrMask,
     QPState,
     QPType,
+    RawPacketCaps,
     ReadCountersFlags,
+    RxHashFields,
+    RxHashFunction,
     SendFlags,
     SRQAttrMask,
     SRQType,
@@ -58,6 +64,10 @@ from rnic.enums import (
     WCFlags,
     WCOpcode,
     WCStatus,
+    WQAttrMask,
+    WQFlags,
+    WQState,
+    WQType,
     WROpcode,
 )
 from rnic.errors import PostError, VerbsError
@@ -77,6 +87,19 @@ from rnic.verbs.counters import Counters
 from rnic.verbs.cq import WC_STANDARD_FLAGS, CQInitAttrEx, CQModerationCaps, ModerateCQ, ModifyCQAttr
 from rnic.verbs.device import Device, format_guid, get_device_list, open_device
 from rnic.verbs.faults import Faults, Lose
+from rnic.verbs.flow import (
+    Flow,
+    FlowAttr,
+    SpecActionCount,
+    SpecActionDrop,
+    SpecActionTag,
+    SpecEth,
+    SpecIPv4,
+    SpecIPv4Ext,
+    SpecIPv6,
+    SpecTCP,
+    SpecUDP,
+)
 from rnic.verbs.functions import (
     ForkStatus,
     flow_label_to_udp_sport,
@@ -87,6 +110,17 @@ from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, QPOpenAttr, QPStats
 from rnic.verbs.rate import Rate
 from rnic.verbs.srq import SRQ, SRQAttr, SRQInitAttr, SRQInitAttrEx, TMCap
+from rnic.verbs.wq import (
+    WQ,
+    RawPacketAttr,
+    RSSCaps,
+    RwqIndTable,
+    RwqIndTableInitAttr,
+    RxHashConf,
+    TSOCaps,
+    WQAttr,
+    WQInitAttr,
+)
 from rnic.verbs.xrcd import XRCD
 
 if _typing.TYPE_CHECKING:
@@ -155,6 +189,27 @@ __all__ = [
     "AHAttr",
     "Route",
     "GID",
+    # frames: steering and spreading
+    "RawPacketAttr",
+    "RSSCaps",
+    "TSOCaps",
+    "Flow",
+    "FlowAttr",
+    "SpecEth",
+    "SpecIPv4",
+    "SpecIPv4Ext",
+    "SpecIPv6",
+    "SpecTCP",
+    "SpecUDP",
+    "SpecActionTag",
+    "SpecActionDrop",
+    "SpecActionCount",
+    "WQ",
+    "WQInitAttr",
+    "WQAttr",
+    "RwqIndTable",
+    "RwqIndTableInitAttr",
+    "RxHashConf",
     # work
     "SGE",
     "SendWR",
@@ -210,4 +265,14 @@ __all__ = [
     "WCOpcode",
     "WCStatus",
     "WROpcode",
+    "FlowAttrType",
+    "FlowFlags",
+    "FlowSpecType",
+    "RawPacketCaps",
+    "RxHashFields",
+    "RxHashFunction",
+    "WQAttrMask",
+    "WQFlags",
+    "WQState",
+    "WQType",
 ]

@@ -51,6 +51,16 @@ ENUMS = {
     "ibv_read_counters_flags": "IBV_READ_COUNTERS_ATTR_",
     "ibv_rate": "IBV_",
     "ibv_fork_status": "IBV_FORK_",
+    "ibv_flow_attr_type": "IBV_FLOW_ATTR_",
+    "ibv_flow_flags": "IBV_FLOW_ATTR_FLAGS_",
+    "ibv_flow_spec_type": "IBV_FLOW_SPEC_",
+    "ibv_rx_hash_function_flags": "IBV_RX_HASH_FUNC_",
+    "ibv_rx_hash_fields": "IBV_RX_HASH_",
+    "ibv_wq_type": "IBV_WQT_",
+    "ibv_wq_flags": "IBV_WQ_FLAGS_",
+    "ibv_wq_state": "IBV_WQS_",
+    "ibv_wq_attr_mask": "IBV_WQ_ATTR_",
+    "ibv_raw_packet_caps": "IBV_RAW_PACKET_CAP_",
 }
 # An enum without a name: its members by prefix.
 NAMELESS = {"link_layer": "IBV_LINK_LAYER_"}
@@ -73,6 +83,19 @@ STRUCTS = [
     "ibv_cq_moderation_caps",
     "ibv_values_ex",
     "ibv_counter_attach_attr",
+    "ibv_flow_attr",
+    "ibv_flow_spec_eth",
+    "ibv_flow_spec_ipv4",
+    "ibv_flow_spec_ipv4_ext",
+    "ibv_flow_spec_ipv6",
+    "ibv_flow_spec_tcp_udp",
+    "ibv_flow_eth_filter",
+    "ibv_flow_ipv4_filter",
+    "ibv_flow_ipv4_ext_filter",
+    "ibv_flow_ipv6_filter",
+    "ibv_flow_tcp_udp_filter",
+    "ibv_wq_attr",
+    "ibv_rx_hash_conf",
 ]
 
 

@@ -17,6 +17,7 @@
 #include "wire/packet.h"
 
 struct qp;
+struct raw_net;
 struct tagged;
 struct xrc_domain;
 
@@ -58,6 +59,7 @@ struct nic {
     uint32_t slow_window;  /* the same where round trips are long; at least max_window */
     bool congestion;       /* it is controlled */
     struct srq **xrc_srqs; /* see qp/xrc.h; NULL: there has been none */
+    struct raw_net *raw;   /* of RAW_PACKET queue pairs; NULL: there is none */
     uint64_t ack_hold;     /* ns that an ACK of a receive may wait for the application's answer; 0: it does not poll */
     uint16_t pkeys[PKEYS]; /* the port's P_Key table; 0: empty */
 };
@@ -113,7 +115,7 @@ struct qp {
 /* Of the transport service, and the packets that go with it. */
 static inline void qp_set_service(struct qp *qp, uint32_t service) {
     qp->service = service;
-    qp->takes = service == OPC_UD ? service : service | OPC_CNP;
+    qp->takes = !service || service == OPC_UD ? service : service | OPC_CNP;
 }
 
 /* For completion counters: an operation has ended (enum rnic_comp_cntr_op). */

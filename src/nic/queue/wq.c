@@ -73,6 +73,10 @@ static int check_opcode(const struct wq *q, int opcode, struct rnic_err *err) {
     bool send = opcode == RNIC_WR_SEND || opcode == RNIC_WR_SEND_WITH_IMM;
     if (is_datagram(q) && !send)
         return fail(err, -EINVAL, "opcode %d: a datagram queue pair can SEND and SEND_WITH_IMM, nothing else", opcode);
+    if (q->qp_type == RNIC_QPT_RAW_PACKET && opcode != RNIC_WR_SEND)
+        return fail(err, opcode == RNIC_WR_TSO ? -EOPNOTSUPP : -EINVAL,
+                    "opcode %d: a RAW_PACKET queue pair can SEND, nothing else (this device cuts up no large sends)",
+                    opcode);
     if (q->qp_type == RNIC_QPT_UC && opcode > RNIC_WR_SEND_WITH_IMM)
         return fail(err, -EINVAL, "opcode %d: an unreliable connection can SEND and RDMA_WRITE, nothing else", opcode);
     if (opcode < 0 || opcode > RNIC_WR_ATOMIC_FETCH_AND_ADD)
@@ -104,8 +108,9 @@ static int check_send(const struct wq *q, const struct rnic_send_wr *wr, uint64_
         rc = check_destination(q, wr, err);
     if (rc)
         return rc;
-    if (wr->send_flags & ~(uint32_t)ALL_SEND_FLAGS)
-        return fail(err, -EOPNOTSUPP, "send flags 0x%x are not supported", wr->send_flags & ~(uint32_t)ALL_SEND_FLAGS);
+    uint32_t unknown = wr->send_flags & ~(uint32_t)ALL_SEND_FLAGS;
+    if (unknown && !(unknown == RNIC_SEND_IP_CSUM && q->qp_type == RNIC_QPT_RAW_PACKET))
+        return fail(err, -EOPNOTSUPP, "send flags 0x%x are not supported", unknown);
     if (length > MAX_MESSAGE)
         return fail(err, -EINVAL, "message of %llu bytes; the longest is 2 GiB - 1", (unsigned long long)length);
     if (!(wr->send_flags & RNIC_SEND_INLINE))

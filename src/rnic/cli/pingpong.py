@@ -476,7 +476,9 @@ class End:
             self._loop(pending)
         except Failure:
             click.echo(f"  queue pair:     {self._account()}")
-            click.echo(f"  device:         {_counted(self.qp.context.counters())}")
+            click.echo(
+                f"  device:         {_counted(rnic.Counters.from_values(self.qp.context.raw_counters()))}"
+            )
             raise
         return time.perf_counter() - start
 

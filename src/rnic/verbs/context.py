@@ -19,6 +19,7 @@ from rnic.enums import (
     NodeType,
     PortState,
     QPAttachCompCntrOp,
+    RawPacketCaps,
     TMCapFlags,
     Transport,
     ValuesMask,
@@ -34,6 +35,15 @@ from rnic.verbs.faults import Faults
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPOpenAttr
 from rnic.verbs.srq import SRQ, SRQInitAttrEx
+from rnic.verbs.wq import (
+    WQ,
+    RawPacketAttr,
+    RSSCaps,
+    RwqIndTable,
+    RwqIndTableInitAttr,
+    TSOCaps,
+    WQInitAttr,
+)
 from rnic.verbs.xrcd import XRCD
 
 __all__ = ["AsyncEvent", "Context", "DeviceAttr", "DeviceAttrEx", "GIDEntry", "PortAttr", "ValuesEx"]
@@ -112,6 +122,10 @@ class DeviceAttrEx:
     """kHz: what a timestamp counts."""
     cq_mod_caps: CQModerationCaps
     tm_caps: TMCaps
+    rss_caps: RSSCaps
+    max_wq_type_rq: int
+    raw_packet_caps: RawPacketCaps
+    tso_caps: TSOCaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,14 +181,14 @@ class GIDEntry:
 class AsyncEvent:
     """Something happened that no completion reports (ibv_get_async_event(3)).
 
-    While an event of a QP, CQ or SRQ is not acknowledged, its object cannot be closed: EBUSY, where
+    While an event of a QP, CQ, SRQ or WQ is not acknowledged, its object cannot be closed: EBUSY, where
     libibverbs waits, as a thread that waited for itself would wait for ever.  ack() acknowledges; so does
     dropping it.
     """
 
     event_type: EventType
-    element: "nic.QP | nic.CQ | nic.SRQ | int | None"
-    """The QP, CQ or SRQ that it happened to, the port number, or None: the whole device."""
+    element: "nic.QP | nic.CQ | nic.SRQ | nic.WQ | int | None"
+    """The QP, CQ, SRQ or WQ that it happened to, the port number, or None: the whole device."""
     _token: nic.AsyncToken | None = field(default=None, compare=False, repr=False)
 
     def ack(self) -> None:
@@ -246,6 +260,9 @@ class Context(nic.Context):
         fields["orig_attr"] = _device_attr(fields["orig_attr"])
         fields["cq_mod_caps"] = CQModerationCaps.from_struct(fields["cq_mod_caps"])
         fields["tm_caps"] = TMCaps.from_struct(fields["tm_caps"])
+        fields["rss_caps"] = RSSCaps.from_struct(fields["rss_caps"])
+        fields["raw_packet_caps"] = RawPacketCaps(fields["raw_packet_caps"])
+        fields["tso_caps"] = TSOCaps(**fields["tso_caps"])
         return DeviceAttrEx(**fields)
 
     def query_rt_values_ex(self, comp_mask: ValuesMask = ValuesMask.RAW_CLOCK) -> ValuesEx:
@@ -464,6 +481,26 @@ class Context(nic.Context):
     def create_counters(self) -> nic.FlowCounters:
         """A new object for counters of flows (ibv_create_counters(3))."""
         return nic.FlowCounters(self)
+
+    def query_raw_packet(self) -> RawPacketAttr:
+        """Where the frames of RAW_PACKET queue pairs go; what else there is to know, DeviceAttrEx has."""
+        fields = self.raw_query_raw()
+        return RawPacketAttr(fields["max_frame"], bool(fields["wire"]), fields["why"].decode())
+
+    def create_wq(self, init_attr: WQInitAttr) -> WQ:
+        """A new receive work queue in the state RESET (ibv_create_wq(3)).
+
+        Raises VerbsError: EINVAL for a size beyond DeviceAttr's limits, EOPNOTSUPP for flags, ENOMEM beyond
+        DeviceAttrEx.max_wq_type_rq.
+        """
+        return WQ(self, init_attr)
+
+    def create_rwq_ind_table(self, init_attr: RwqIndTableInitAttr) -> RwqIndTable:
+        """A new table of work queues (ibv_create_rwq_ind_table(3)).
+
+        Raises VerbsError: EINVAL when ind_tbl has another length than log_ind_tbl_size says, or is too long.
+        """
+        return RwqIndTable(self, init_attr)
 
     def query_comp_cntr_caps(self) -> CompCntrCaps:
         """What completion counters can count (rdma-core 64: ibv_query_comp_cntr_caps(3))."""
