@@ -64,6 +64,12 @@ const char *rnic_vendor_err_text(int err) { return row_of(vendor_errs, COUNT(ven
 #define READ_COUNTERS_FLAGS(n, v) {"read_counters_flags", #n, v},
 #define COMP_CNTR_TYPE(n, v) {"comp_cntr_type", #n, v},
 #define COMP_CNTR_OP(n, v) {"comp_cntr_op", #n, v},
+#define REREG_MR_FLAGS(n, v) {"rereg_mr_flags", #n, v},
+#define ODP_GENERAL_CAPS(n, v) {"odp_general_caps", #n, v},
+#define ODP_TRANSPORT_CAPS(n, v) {"odp_transport_caps", #n, v},
+#define ADVISE_MR_ADVICE(n, v) {"advise_mr_advice", #n, v},
+#define ADVISE_MR_FLAGS(n, v) {"advise_mr_flags", #n, v},
+#define MW_TYPE(n, v) {"mw_type", #n, v},
 #define FLOW_ATTR_TYPE(n, v) {"flow_attr_type", #n, v},
 #define FLOW_FLAGS(n, v) {"flow_flags", #n, v},
 #define FLOW_SPEC_TYPE(n, v) {"flow_spec_type", #n, v},
@@ -110,6 +116,12 @@ static const struct rnic_enum_row enum_rows[] = {
     RNIC_READ_COUNTERS_FLAGS(READ_COUNTERS_FLAGS)
     RNIC_COMP_CNTR_TYPES(COMP_CNTR_TYPE)
     RNIC_COMP_CNTR_OPS(COMP_CNTR_OP)
+    RNIC_REREG_MR_FLAGS(REREG_MR_FLAGS)
+    RNIC_ODP_GENERAL_CAPS(ODP_GENERAL_CAPS)
+    RNIC_ODP_TRANSPORT_CAPS(ODP_TRANSPORT_CAPS)
+    RNIC_ADVISE_MR_ADVICES(ADVISE_MR_ADVICE)
+    RNIC_ADVISE_MR_FLAGS(ADVISE_MR_FLAGS)
+    RNIC_MW_TYPES(MW_TYPE)
     RNIC_FLOW_ATTR_TYPES(FLOW_ATTR_TYPE)
     RNIC_FLOW_FLAGS(FLOW_FLAGS)
     RNIC_FLOW_SPEC_TYPES(FLOW_SPEC_TYPE)

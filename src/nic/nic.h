@@ -96,9 +96,11 @@
 
 #define RNIC_DEVICE_CAPS(X)                                                                                            \
     X(CURR_QP_STATE_MOD, 1 << 7) X(PORT_ACTIVE_EVENT, 1 << 10) X(SYS_IMAGE_GUID, 1 << 11) X(RC_RNR_NAK_GEN, 1 << 12)   \
-    X(SRQ_RESIZE, 1 << 13) X(N_NOTIFY_CQ, 1 << 14) X(XRC, 1 << 20)                                                      \
-    X(BAD_PKEY_CNTR, 1 << 1) X(BAD_QKEY_CNTR, 1 << 2) X(AUTO_PATH_MIG, 1 << 4)         \
-    X(RAW_IP_CSUM, 1 << 26) X(MANAGED_FLOW_STEERING, 1 << 29)
+    X(SRQ_RESIZE, 1 << 13) X(N_NOTIFY_CQ, 1 << 14) X(MEM_WINDOW, 1 << 17) X(XRC, 1 << 20)                              \
+    X(MEM_WINDOW_TYPE_2A, 1 << 23) X(MEM_WINDOW_TYPE_2B, 1 << 24) X(BAD_PKEY_CNTR, 1 << 1)                             \
+    X(BAD_QKEY_CNTR, 1 << 2) X(AUTO_PATH_MIG, 1 << 4) X(RAW_IP_CSUM, 1 << 26) X(MANAGED_FLOW_STEERING, 1 << 29)
+
+#define RNIC_MW_TYPES(X) X(TYPE_1, 1) X(TYPE_2, 2)
 
 /* Completion queues: which fields of a completion an extended one keeps, and how it is created and modified. */
 #define RNIC_CREATE_CQ_WC_FLAGS(X)                                                                                     \
@@ -124,6 +126,17 @@
 #define RNIC_COMP_CNTR_OPS(X)                                                                                          \
     X(SEND, 1 << 0) X(RECV, 1 << 1) X(RDMA_READ, 1 << 2) X(REMOTE_RDMA_READ, 1 << 3) X(RDMA_WRITE, 1 << 4)             \
     X(REMOTE_RDMA_WRITE, 1 << 5)
+
+#define RNIC_REREG_MR_FLAGS(X) X(CHANGE_TRANSLATION, 1 << 0) X(CHANGE_PD, 1 << 1) X(CHANGE_ACCESS, 1 << 2)
+
+#define RNIC_ODP_GENERAL_CAPS(X) X(SUPPORT, 1 << 0) X(SUPPORT_IMPLICIT, 1 << 1)
+
+#define RNIC_ODP_TRANSPORT_CAPS(X)                                                                                     \
+    X(SEND, 1 << 0) X(RECV, 1 << 1) X(WRITE, 1 << 2) X(READ, 1 << 3) X(ATOMIC, 1 << 4) X(SRQ_RECV, 1 << 5)
+
+#define RNIC_ADVISE_MR_ADVICES(X) X(PREFETCH, 0) X(PREFETCH_WRITE, 1) X(PREFETCH_NO_FAULT, 2)
+
+#define RNIC_ADVISE_MR_FLAGS(X) X(FLUSH, 1 << 0)
 
 /* Counters of a device and of a QP (struct rnic_counters): name, what it counts. */
 #define RNIC_COUNTERS(X)                                                                                               \
@@ -257,6 +270,18 @@ enum rnic_read_counters_flags { RNIC_READ_COUNTERS_FLAGS(RNIC_ENUM_READ_COUNTERS
 enum rnic_comp_cntr_type { RNIC_COMP_CNTR_TYPES(RNIC_ENUM_CNTR_TYPE) };
 #define RNIC_ENUM_CNTR_OP(n, v) RNIC_COMP_CNTR_OP_##n = v,
 enum rnic_comp_cntr_op { RNIC_COMP_CNTR_OPS(RNIC_ENUM_CNTR_OP) };
+#define RNIC_ENUM_REREG(n, v) RNIC_REREG_MR_##n = v,
+enum rnic_rereg_mr_flags { RNIC_REREG_MR_FLAGS(RNIC_ENUM_REREG) };
+#define RNIC_ENUM_ODP(n, v) RNIC_ODP_##n = v,
+enum rnic_odp_general_caps { RNIC_ODP_GENERAL_CAPS(RNIC_ENUM_ODP) };
+#define RNIC_ENUM_ODP_SUPPORT(n, v) RNIC_ODP_SUPPORT_##n = v,
+enum rnic_odp_transport_cap_bits { RNIC_ODP_TRANSPORT_CAPS(RNIC_ENUM_ODP_SUPPORT) };
+#define RNIC_ENUM_ADVICE(n, v) RNIC_ADVISE_MR_ADVICE_##n = v,
+enum rnic_advise_mr_advice { RNIC_ADVISE_MR_ADVICES(RNIC_ENUM_ADVICE) };
+#define RNIC_ENUM_ADVISE_FLAG(n, v) RNIC_ADVISE_MR_FLAG_##n = v,
+enum rnic_advise_mr_flag { RNIC_ADVISE_MR_FLAGS(RNIC_ENUM_ADVISE_FLAG) };
+#define RNIC_ENUM_MW(n, v) RNIC_MW_##n = v,
+enum rnic_mw_type { RNIC_MW_TYPES(RNIC_ENUM_MW) };
 #define RNIC_ENUM_COUNTER(n, t) RNIC_CNT_##n,
 enum rnic_counter { RNIC_COUNTERS(RNIC_ENUM_COUNTER) RNIC_CNT_MAX };
 
@@ -285,7 +310,19 @@ enum rnic_counter { RNIC_COUNTERS(RNIC_ENUM_COUNTER) RNIC_CNT_MAX };
     X(RNR, "the peer had no receive posted, rnr_retry times")                                                          \
     X(FLUSHED, "the queue pair was in the error state")                                                                \
     X(CQ_OVERRUN, "a completion queue was full")                                                                       \
-    X(XRC_SRQ, "a request names no shared receive queue of the XRC domain, or another one than its message began with")
+    X(XRC_SRQ, "a request names no shared receive queue of the XRC domain, or another one than its message began with")\
+    X(SGE_UNMAPPED, "a scatter/gather element's pages are not mapped, or not for this access")                         \
+    X(RKEY_UNMAPPED, "the pages behind the rkey are not mapped, or not for this access")                              \
+    X(WINDOW_GONE, "no memory window has this rkey (any more)")                                                        \
+    X(WINDOW_FREE, "the memory window is not bound")                                                                   \
+    X(WINDOW_QP, "the memory window of type 2 was bound through another queue pair")                                   \
+    X(WINDOW_BOUND, "the memory window of type 2 is bound: invalidate it before it is bound again")                    \
+    X(WINDOW_TYPE, "a memory window of type 1 is not invalidated, but bound with length 0")                            \
+    X(BIND_REGION, "the memory region to bind to is not registered (any more)")                                        \
+    X(BIND_PD, "queue pair, memory window and memory region are not all of one protection domain")                     \
+    X(BIND_ACCESS, "the memory region lacks MW_BIND or, for a window that is written to, LOCAL_WRITE")                 \
+    X(BIND_BOUNDS, "the memory window reaches outside the memory region, or is of type 2 and empty")                   \
+    X(INVALIDATE_REGION, "the key is a memory region's, which is deregistered, not invalidated")
 #define RNIC_ENUM_VENDOR(n, t) RNIC_VE_##n,
 enum rnic_vendor_err { RNIC_VENDOR_ERRS(RNIC_ENUM_VENDOR) RNIC_VE_MAX };
 
@@ -333,16 +370,47 @@ struct rnic_tm_caps {
     uint32_t max_num_tags, flags /* enum rnic_tm_cap_flags */, max_ops, max_sge;
 };
 
-struct rnic_device_attr_ex {
+struct rnic_odp_transport_caps { /* enum rnic_odp_transport_cap_bits */
+    uint32_t rc_odp_caps, uc_odp_caps, ud_odp_caps;
+};
+struct rnic_odp_caps {     /* what may be done to memory that is registered ON_DEMAND */
+    uint64_t general_caps; /* enum rnic_odp_general_caps */
+    struct rnic_odp_transport_caps per_transport_caps;
+};
+
+struct rnic_device_attr_ex { /* what libibverbs' query_device_ex tells, for the parts that this device has */
     struct rnic_device_attr orig_attr;
-    uint64_t completion_timestamp_mask; /* the bits of a timestamp that count; 0: there are none */
-    uint64_t hca_core_clock;            /* kHz: what a timestamp counts */
+    struct rnic_odp_caps odp_caps;
+    uint64_t completion_timestamp_mask; /* the bits of a timestamp that count; 0: completions carry no time */
+    uint64_t hca_core_clock;            /* kHz: what a timestamp counts; 0: no clock can be read */
+    uint64_t device_cap_flags_ex;
     struct rnic_cq_moderation_caps cq_mod_caps;
     struct rnic_tm_caps tm_caps;
     struct rnic_rss_caps rss_caps; /* nic_raw.h: frames */
     uint32_t max_wq_type_rq;
     uint32_t raw_packet_caps; /* enum rnic_raw_packet_caps */
     struct rnic_tso_caps tso_caps;
+    uint32_t xrc_odp_caps;
+    uint64_t max_dm_size; /* bytes of device memory in all */
+};
+
+/* What a region is registered with, beyond struct rnic_pd, addr, length and access (ibv_mr_init_attr): one source of
+ * memory, addr, or FD, DM, or ALLOC, and IOVA and LOCK as it may be. */
+enum rnic_mr_init_mask {
+    RNIC_MR_INIT_IOVA = 1 << 0,  /* requests name the first byte as iova */
+    RNIC_MR_INIT_FD = 1 << 1,    /* the bytes from fd_offset on of a file descriptor, a dma-buf */
+    RNIC_MR_INIT_DM = 1 << 2,    /* the bytes from fd_offset on of device memory */
+    RNIC_MR_INIT_ALLOC = 1 << 3, /* the device's own making, as by alloc_mr */
+    RNIC_MR_INIT_LOCK = 1 << 4,  /* in memory, not swapped (mlock) */
+};
+struct rnic_dm;
+struct rnic_mr_init_attr {
+    uint32_t comp_mask; /* enum rnic_mr_init_mask */
+    uint32_t access;    /* enum rnic_access_flags */
+    void *addr;
+    uint64_t length, iova, fd_offset;
+    int fd; /* the caller's to close */
+    struct rnic_dm *dm;
 };
 
 struct rnic_values_ex {
@@ -403,16 +471,37 @@ struct rnic_context {
     const struct rnic_ops *ops;
     int async_fd; /* readable while asynchronous events wait */
     int num_comp_vectors;
+    int cmd_fd; /* whoever has a copy can import the context and what is in it; -1: this provider has none */
 };
 struct rnic_pd {
     struct rnic_context *ctx;
+    struct rnic_pd *parent; /* of a parent domain: the protection domain that it stands for, else NULL */
+    uint32_t handle;
+};
+/* Objects protect each other's memory by this one. */
+static inline const struct rnic_pd *rnic_pd_root(const struct rnic_pd *pd) { return pd->parent ? pd->parent : pd; }
+struct rnic_td { /* objects of one thread: a hint */
+    struct rnic_context *ctx;
+};
+struct rnic_dm { /* memory of the device */
+    struct rnic_context *ctx;
+    uint64_t length;
+    uint32_t handle;
 };
 struct rnic_mr {
     struct rnic_context *ctx;
     struct rnic_pd *pd;
-    void *addr;
+    void *addr; /* where this process has the bytes; NULL: nowhere, or not for its own use */
     uint64_t length;
     uint32_t lkey, rkey;
+    uint32_t handle;
+    uint64_t iova; /* of the first byte, as requests name it: addr, 0 with ZERO_BASED, or as registered */
+};
+struct rnic_mw {
+    struct rnic_context *ctx;
+    struct rnic_pd *pd;
+    uint32_t rkey; /* as the last bind that was posted makes it; the poster's, read by nobody else */
+    int type;      /* enum rnic_mw_type */
 };
 struct rnic_comp_channel {
     struct rnic_context *ctx;
@@ -503,6 +592,18 @@ struct rnic_sge {
     uint32_t lkey;
 };
 
+struct rnic_mw_bind_info {
+    struct rnic_mr *mr;
+    uint64_t addr, length;
+    uint32_t mw_access_flags; /* enum rnic_access_flags */
+};
+
+struct rnic_mw_bind {
+    uint64_t wr_id;
+    uint32_t send_flags; /* enum rnic_send_flags */
+    struct rnic_mw_bind_info bind_info;
+};
+
 struct rnic_send_wr {
     uint64_t wr_id;
     struct rnic_send_wr *next;
@@ -533,6 +634,13 @@ struct rnic_send_wr {
             uint32_t remote_srqn;
         } xrc;
     } qp_type;
+    union {
+        struct {
+            struct rnic_mw *mw;
+            uint32_t rkey; /* the new one: its lower 8 bits are the poster's choice */
+            struct rnic_mw_bind_info bind_info;
+        } bind_mw;
+    };
 };
 
 struct rnic_recv_wr {
@@ -746,6 +854,12 @@ struct rnic_ops {
      * go to all of them. */
     int (*open_qp)(struct rnic_context *ctx, const struct rnic_qp_open_attr *attr, struct rnic_qp **qp,
                    struct rnic_err *err);
+    int (*alloc_mw)(struct rnic_pd *pd, int type /* enum rnic_mw_type */, struct rnic_mw **mw, struct rnic_err *err);
+    int (*dealloc_mw)(struct rnic_mw *mw, struct rnic_err *err); /* bound or not */
+    /* Posts a bind of a window of type 1; mw->rkey is the key that it will have. */
+    int (*bind_mw)(struct rnic_qp *qp, struct rnic_mw *mw, const struct rnic_mw_bind *bind, struct rnic_err *err);
+    /* What it is bound to now; info->mr is NULL: to nothing (IBA 11.2.8.10; libibverbs lacks it). */
+    int (*query_mw)(struct rnic_mw *mw, struct rnic_mw_bind_info *info, struct rnic_err *err);
 
     int (*create_ah)(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct rnic_ah **ah, struct rnic_err *err);
     int (*query_ah)(struct rnic_ah *ah, struct rnic_ah_attr *attr, struct rnic_err *err);
@@ -796,6 +910,34 @@ struct rnic_ops {
     int (*inc_comp_cntr)(struct rnic_comp_cntr *cntr, bool failed, uint64_t amount, struct rnic_err *err);
     int (*read_comp_cntr)(struct rnic_comp_cntr *cntr, bool failed, uint64_t *value, struct rnic_err *err);
     int (*attach_comp_cntr)(struct rnic_qp *qp, struct rnic_comp_cntr *cntr, uint32_t op_mask, struct rnic_err *err);
+    /* Memory beyond reg_mr: other kinds of regions, advice. A re-registration that fails has changed
+     * nothing. */
+    int (*reg_mr_ex)(struct rnic_pd *pd, const struct rnic_mr_init_attr *attr, struct rnic_mr **mr,
+                     struct rnic_err *err);
+    int (*alloc_null_mr)(struct rnic_pd *pd, struct rnic_mr **mr, struct rnic_err *err);
+    int (*rereg_mr)(struct rnic_mr *mr, uint32_t flags /* enum rnic_rereg_mr_flags */, struct rnic_pd *pd, void *addr,
+                    uint64_t length, uint32_t access, struct rnic_err *err);
+    int (*advise_mr)(struct rnic_pd *pd, int advice, uint32_t flags /* enum rnic_advise_mr_flag */,
+                     const struct rnic_sge *sg_list, int num_sge, struct rnic_err *err);
+    int (*alloc_dm)(struct rnic_context *ctx, uint64_t length, uint32_t log_align_req, struct rnic_dm **dm,
+                    struct rnic_err *err);
+    int (*free_dm)(struct rnic_dm *dm, struct rnic_err *err);
+    int (*memcpy_to_dm)(struct rnic_dm *dm, uint64_t offset, const void *src, uint64_t length, struct rnic_err *err);
+    int (*memcpy_from_dm)(void *dst, struct rnic_dm *dm, uint64_t offset, uint64_t length, struct rnic_err *err);
+
+    /* Domains. dealloc_pd takes a parent domain back, too. */
+    int (*alloc_td)(struct rnic_context *ctx, struct rnic_td **td, struct rnic_err *err);
+    int (*dealloc_td)(struct rnic_td *td, struct rnic_err *err);
+    int (*alloc_parent_domain)(struct rnic_pd *pd, struct rnic_td *td /* or NULL */, struct rnic_pd **parent,
+                               struct rnic_err *err);
+
+    /* What a handle names in an imported context, or in this one. Unimporting leaves the object to its owner. */
+    int (*import_pd)(struct rnic_context *ctx, uint32_t handle, struct rnic_pd **pd, struct rnic_err *err);
+    int (*unimport_pd)(struct rnic_pd *pd, struct rnic_err *err);
+    int (*import_mr)(struct rnic_pd *pd, uint32_t handle, struct rnic_mr **mr, struct rnic_err *err);
+    int (*unimport_mr)(struct rnic_mr *mr, struct rnic_err *err);
+    int (*import_dm)(struct rnic_context *ctx, uint32_t handle, struct rnic_dm **dm, struct rnic_err *err);
+    int (*unimport_dm)(struct rnic_dm *dm, struct rnic_err *err);
     /* Ethernet frames, nic_raw.h. create_flow: attr->num_of_specs specifications lie behind attr. */
     int (*query_raw)(struct rnic_context *ctx, struct rnic_raw_attr *attr, struct rnic_err *err);
     int (*create_flow)(struct rnic_qp *qp, const struct rnic_flow_attr *attr, struct rnic_flow **flow,
@@ -829,6 +971,11 @@ int rnic_soft_list(struct rnic_device_info *list, int max, struct rnic_err *err)
 /* Opens a device by its netdev's name.  The context's engine thread runs until ctx->ops->close(). */
 int rnic_soft_open(const char *netdev, const struct rnic_open_attr *attr, struct rnic_context **ctx,
                    struct rnic_err *err);
+
+/* The context that cmd_fd is of: the same one, if it is open in this process, which each of its owners then closes;
+ * else a context of its own on the same device, which can import what lies in the memory files of the other process.
+ * cmd_fd stays the caller's. */
+int rnic_soft_import(int cmd_fd, struct rnic_context **ctx, struct rnic_device_info *info, struct rnic_err *err);
 
 /* Names and texts of the X-macros, for bindings. NULL for a value that has none. */
 const char *rnic_counter_name(int counter);

@@ -13,8 +13,10 @@ import typing as _typing
 from rnic._nic.nic import (
     CQ,
     CQEX,
+    DM,
     MR,
     SGE,
+    TD,
     WC,
     CompChannel,
     CompCntr,
@@ -28,6 +30,8 @@ from rnic.conn import Connection, Listener, connect, listen
 from rnic.enums import (
     MTU,
     AccessFlags,
+    AdviseMRAdvice,
+    AdviseMRFlags,
     AtomicCap,
     CompCntrType,
     CounterDescription,
@@ -43,7 +47,10 @@ from rnic.enums import (
     GIDType,
     LinkLayer,
     MigState,
+    MWType,
     NodeType,
+    ODPGeneralCap,
+    ODPTransportCap,
     OpsFlags,
     OpsWROpcode,
     PortState,
@@ -53,6 +60,7 @@ from rnic.enums import (
     QPType,
     RawPacketCaps,
     ReadCountersFlags,
+    ReregMRFlags,
     RxHashFields,
     RxHashFunction,
     SendFlags,
@@ -77,15 +85,14 @@ from rnic.verbs.context import (
     AsyncEvent,
     Context,
     DeviceAttr,
-    DeviceAttrEx,
     GIDEntry,
     PortAttr,
-    TMCaps,
     ValuesEx,
 )
 from rnic.verbs.counters import Counters
 from rnic.verbs.cq import WC_STANDARD_FLAGS, CQInitAttrEx, CQModerationCaps, ModerateCQ, ModifyCQAttr
-from rnic.verbs.device import Device, format_guid, get_device_list, open_device
+from rnic.verbs.device import Device, format_guid, get_device_list, import_device, open_device
+from rnic.verbs.device_ex import DeviceAttrEx, ODPCaps, TMCaps
 from rnic.verbs.faults import Faults, Lose
 from rnic.verbs.flow import (
     Flow,
@@ -106,6 +113,8 @@ from rnic.verbs.functions import (
     fork_init,
     is_fork_initialized,
 )
+from rnic.verbs.memory import AllocDMAttr, ParentDomainInitAttr
+from rnic.verbs.mw import MW, MWBind, MWBindInfo, inc_rkey
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, QPOpenAttr, QPStats
 from rnic.verbs.rate import Rate
@@ -151,9 +160,15 @@ __all__ = [
     "Counters",
     "Faults",
     "Lose",
+    "import_device",
+    "DeviceAttrEx",
+    "ODPCaps",
     # objects
     "PD",
     "MR",
+    "DM",
+    "TD",
+    "MW",
     "CompChannel",
     "CQ",
     "CQEX",
@@ -175,7 +190,6 @@ __all__ = [
     "TMCaps",
     "TMInfo",
     "SRQAttr",
-    "DeviceAttrEx",
     "ValuesEx",
     "CQInitAttrEx",
     "WC_STANDARD_FLAGS",
@@ -186,9 +200,14 @@ __all__ = [
     "CompCntrCaps",
     "QPAttachCompCntrAttr",
     "CounterAttachAttr",
+    "MWBind",
+    "MWBindInfo",
+    "inc_rkey",
     "AHAttr",
     "Route",
     "GID",
+    "AllocDMAttr",
+    "ParentDomainInitAttr",
     # frames: steering and spreading
     "RawPacketAttr",
     "RSSCaps",
@@ -233,6 +252,8 @@ __all__ = [
     "ForkStatus",
     "Rate",
     "AccessFlags",
+    "AdviseMRAdvice",
+    "AdviseMRFlags",
     "AtomicCap",
     "CQAttrMask",
     "CQInitAttrMask",
@@ -245,14 +266,18 @@ __all__ = [
     "GIDType",
     "LinkLayer",
     "MTU",
+    "MWType",
     "MigState",
     "NodeType",
+    "ODPGeneralCap",
+    "ODPTransportCap",
     "PortState",
     "QPAttachCompCntrOp",
     "QPAttrMask",
     "QPState",
     "QPType",
     "ReadCountersFlags",
+    "ReregMRFlags",
     "SRQAttrMask",
     "SRQType",
     "OpsFlags",

@@ -42,6 +42,12 @@ __all__ = [
     "ReadCountersFlags",
     "CompCntrType",
     "QPAttachCompCntrOp",
+    "ReregMRFlags",
+    "ODPGeneralCap",
+    "ODPTransportCap",
+    "AdviseMRAdvice",
+    "AdviseMRFlags",
+    "MWType",
     "FlowAttrType",
     "FlowFlags",
     "FlowSpecType",
@@ -356,10 +362,13 @@ class DeviceCap(IntFlag):
     RC_RNR_NAK_GEN = 1 << 12
     SRQ_RESIZE = 1 << 13
     N_NOTIFY_CQ = 1 << 14
+    MEM_WINDOW = 1 << 17
     XRC = 1 << 20
     BAD_PKEY_CNTR = 1 << 1
     BAD_QKEY_CNTR = 1 << 2
     AUTO_PATH_MIG = 1 << 4
+    MEM_WINDOW_TYPE_2A = 1 << 23
+    MEM_WINDOW_TYPE_2B = 1 << 24
     RAW_IP_CSUM = 1 << 26
     MANAGED_FLOW_STEERING = 1 << 29
 
@@ -439,6 +448,56 @@ class QPAttachCompCntrOp(IntFlag):
     REMOTE_RDMA_READ = 1 << 3
     RDMA_WRITE = 1 << 4
     REMOTE_RDMA_WRITE = 1 << 5
+
+
+class ReregMRFlags(IntFlag):
+    """What MR.rereg() changes (ibv_rereg_mr(3))."""
+
+    CHANGE_TRANSLATION = 1 << 0
+    CHANGE_PD = 1 << 1
+    CHANGE_ACCESS = 1 << 2
+
+
+class ODPGeneralCap(IntFlag):
+    """Whether memory can be registered ON_DEMAND, and the whole address space so (ibv_query_device_ex(3))."""
+
+    SUPPORT = 1 << 0
+    SUPPORT_IMPLICIT = 1 << 1
+
+
+class ODPTransportCap(IntFlag):
+    """What a transport can do with memory that is registered ON_DEMAND (ibv_query_device_ex(3))."""
+
+    SEND = 1 << 0
+    RECV = 1 << 1
+    WRITE = 1 << 2
+    READ = 1 << 3
+    ATOMIC = 1 << 4
+    SRQ_RECV = 1 << 5
+
+
+class AdviseMRAdvice(IntEnum):
+    """What PD.advise_mr() asks for (ibv_advise_mr(3))."""
+
+    PREFETCH = 0
+    PREFETCH_WRITE = 1
+    PREFETCH_NO_FAULT = 2
+
+
+class AdviseMRFlags(IntFlag):
+    """How PD.advise_mr() does it (ibv_advise_mr(3))."""
+
+    FLUSH = 1 << 0
+
+
+class MWType(IntEnum):
+    """Who may use a bound memory window: its protection domain, or the queue pair that it was bound through.
+
+    IBA 10.6.7; ibv_alloc_mw(3).
+    """
+
+    TYPE_1 = 1
+    TYPE_2 = 2
 
 
 class FlowAttrType(IntEnum):

@@ -51,6 +51,12 @@ ENUMS = {
     "ibv_read_counters_flags": "IBV_READ_COUNTERS_ATTR_",
     "ibv_rate": "IBV_",
     "ibv_fork_status": "IBV_FORK_",
+    "ibv_rereg_mr_flags": "IBV_REREG_MR_",
+    "ibv_odp_general_caps": "IBV_ODP_",
+    "ibv_odp_transport_cap_bits": "IBV_ODP_SUPPORT_",
+    "ib_uverbs_advise_mr_advice": "IB_UVERBS_ADVISE_MR_ADVICE_",
+    "ib_uverbs_advise_mr_flag": "IB_UVERBS_ADVISE_MR_FLAG_",
+    "ibv_mw_type": "IBV_MW_",
     "ibv_flow_attr_type": "IBV_FLOW_ATTR_",
     "ibv_flow_flags": "IBV_FLOW_ATTR_FLAGS_",
     "ibv_flow_spec_type": "IBV_FLOW_SPEC_",
@@ -83,6 +89,8 @@ STRUCTS = [
     "ibv_cq_moderation_caps",
     "ibv_values_ex",
     "ibv_counter_attach_attr",
+    "ibv_mw_bind_info",
+    "ibv_mw_bind",
     "ibv_flow_attr",
     "ibv_flow_spec_eth",
     "ibv_flow_spec_ipv4",
@@ -141,7 +149,8 @@ def values(header: Path, names: list[str]) -> dict[str, int]:
 
 def main() -> None:
     header = Path(sys.argv[1]) if len(sys.argv) > 1 else HEADER
-    text = without_comments(header.read_text())
+    shared = header.parents[1] / "rdma" / "ib_user_ioctl_verbs.h"  # what libibverbs takes from the kernel
+    text = without_comments(header.read_text() + shared.read_text())
     groups = {group: members(body(text, "enum", group)) for group in ENUMS}
     for group, prefix in NAMELESS.items():
         groups[group] = sorted(set(re.findall(rf"\b{prefix}\w+", text)))

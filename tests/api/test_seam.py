@@ -194,6 +194,44 @@ def test_extended_reliable_connections(objects: Objects) -> None:
     ]
 
 
+def test_memory_windows(objects: Objects) -> None:
+    mr, qp = objects.mr, objects.qp
+    info = rnic.MWBindInfo(mr, mr.addr + 8, 16, AccessFlags.REMOTE_READ)
+    with objects.pd.alloc_mw(rnic.MWType.TYPE_1) as one, objects.pd.alloc_mw(rnic.MWType.TYPE_2) as two:
+        assert (one.pd, one.type, two.type) == (objects.pd, rnic.MWType.TYPE_1, rnic.MWType.TYPE_2)
+        first, second = one.rkey, two.rkey
+        qp.bind_mw(one, rnic.MWBind(info, SendFlags.SIGNALED, 5))
+        assert one.rkey == rnic.inc_rkey(first)
+        wr = rnic.SendWR(6, WROpcode.BIND_MW, mw=two, rkey=second | 0x77, bind_info=rnic.MWBindInfo())
+        qp.post_send(wr)
+        assert two.rkey == second | 0x77
+        assert one.query() == info
+        with pytest.raises(rnic.VerbsError, match=r"MR .* is in use by MW rkey"):
+            mr.close()
+        one.bind(qp, rnic.MWBind(rnic.MWBindInfo()))
+        objects.recorder.fail("bind_mw", errno.EINVAL, "not that")
+        with pytest.raises(rnic.VerbsError, match="bind_mw: not that"):
+            one.bind(qp, rnic.MWBind(info))
+        assert one.query() == rnic.MWBindInfo()
+    with pytest.raises(rnic.VerbsError, match="MW is closed"):
+        qp.post_send(wr)
+    assert [line for line in objects.recorder.take() if line != "query_mw"] == [
+        "alloc_mw type=1",
+        "alloc_mw type=2",
+        f"bind_mw qp={qp.qp_num} wr_id=5 flags=2 bind={first},{first + 1},{mr.lkey},{mr.addr + 8},16,4",
+        f"post_send qp={qp.qp_num} wr_id=6 opcode=8 flags=0 imm=00000000 "
+        f"bind={second},{second | 0x77},0,0,0,0",
+        f"bind_mw qp={qp.qp_num} wr_id=0 flags=0 bind={first + 1},{first + 2},0,0,0,0",
+        f"bind_mw qp={qp.qp_num} wr_id=0 flags=0",
+        f"dealloc_mw rkey={second | 0x77}",
+        f"dealloc_mw rkey={first + 2}",
+    ]
+
+
+def test_the_lower_8_bits_of_a_key_are_counted_on() -> None:
+    assert [rnic.inc_rkey(key) for key in (0, 0x12345678, 0xABCDEFFF)] == [1, 0x12345679, 0xABCDEF00]
+
+
 def test_a_chain_to_a_shared_queue_that_breaks_names_the_request(objects: Objects) -> None:
     wrs = [rnic.RecvWR(i) for i in range(3)]
     with objects.pd.create_srq() as srq:

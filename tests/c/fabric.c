@@ -461,9 +461,9 @@ struct mr *fabric_mr(struct node *node, struct pd *pd, void *addr, uint64_t leng
     struct mr *mr = calloc(1, sizeof *mr);
     mr->pub.pd = &pd->pub;
     mr->pub.addr = addr;
+    mr->pub.iova = (uintptr_t)addr;
     mr->pub.length = length;
     mr->access = access;
-    mr->memfd = -1;
     CHECK_EQ(mr_insert(&node->nic.mrs, mr), 0);
     return mr;
 }

@@ -195,7 +195,7 @@ static int mr_new(struct rnic_pd *pd, void *addr, uint64_t length, void *own, st
     struct mr *mr = make(pd->ctx, sizeof(*mr));
     uint32_t key = ++rec(pd->ctx)->next_number;
 
-    mr->pub = (struct rnic_mr){pd->ctx, pd, addr, length, key << 8, key << 8 | 1};
+    mr->pub = (struct rnic_mr){pd->ctx, pd, addr, length, key << 8, key << 8 | 1, key << 8, (uintptr_t)addr};
     mr->own = own;
     *out = &mr->pub;
     return 0;
@@ -227,6 +227,58 @@ static int rec_dereg_mr(struct rnic_mr *mr, struct rnic_err *err) {
     free(((struct mr *)mr)->own);
     unmake(mr->ctx, mr);
     return 0;
+}
+
+/* ---------------------------------------------------------------- memory windows: bound as soon as it is posted */
+
+struct mw {
+    struct rnic_mw pub;
+    struct rnic_mw_bind_info bound;
+};
+
+static int rec_alloc_mw(struct rnic_pd *pd, int type, struct rnic_mw **out, struct rnic_err *err) {
+    int rc = fails(pd->ctx, "alloc_mw", err);
+    struct mw *mw;
+
+    note(pd->ctx, "alloc_mw type=%d\n", type);
+    if (rc)
+        return rc;
+    mw = make(pd->ctx, sizeof(*mw));
+    mw->pub = (struct rnic_mw){pd->ctx, pd, ++rec(pd->ctx)->next_number << 8, type};
+    *out = &mw->pub;
+    return 0;
+}
+
+static int rec_dealloc_mw(struct rnic_mw *mw, struct rnic_err *err) {
+    int rc = fails(mw->ctx, "dealloc_mw", err);
+
+    note(mw->ctx, "dealloc_mw rkey=%u\n", mw->rkey);
+    if (!rc)
+        unmake(mw->ctx, mw);
+    return rc;
+}
+
+static void note_bind(struct rnic_mw *mw, uint32_t rkey, const struct rnic_mw_bind_info *info) {
+    note(mw->ctx, " bind=%u,%u,%u,%lu,%lu,%u", mw->rkey, rkey, info->mr ? info->mr->lkey : 0, info->addr, info->length,
+         info->mw_access_flags);
+    ((struct mw *)mw)->bound = *info;
+    mw->rkey = rkey;
+}
+
+static int rec_bind_mw(struct rnic_qp *qp, struct rnic_mw *mw, const struct rnic_mw_bind *bind, struct rnic_err *err) {
+    int rc = fails(qp->ctx, "bind_mw", err);
+
+    note(qp->ctx, "bind_mw qp=%u wr_id=%lu flags=%u", qp->qp_num, bind->wr_id, bind->send_flags);
+    if (!rc)
+        note_bind(mw, mw->rkey + 1, &bind->bind_info);
+    note(qp->ctx, "\n");
+    return rc;
+}
+
+static int rec_query_mw(struct rnic_mw *mw, struct rnic_mw_bind_info *info, struct rnic_err *err) {
+    note(mw->ctx, "query_mw\n");
+    *info = ((struct mw *)mw)->bound;
+    return fails(mw->ctx, "query_mw", err);
 }
 
 /* ---------------------------------------------------------------- channel, cq */
@@ -446,6 +498,8 @@ static void note_send(struct rnic_qp *qp, const struct rnic_send_wr *wr) {
              wr->wr.atomic.swap, wr->wr.atomic.rkey);
     else if (qp->qp_type == RNIC_QPT_UD)
         note(qp->ctx, " ud=%d,%u,%u", wr->wr.ud.ah != NULL, wr->wr.ud.remote_qpn, wr->wr.ud.remote_qkey);
+    else if (wr->opcode == RNIC_WR_BIND_MW)
+        note_bind(wr->bind_mw.mw, wr->bind_mw.rkey, &wr->bind_mw.bind_info);
     else
         note(qp->ctx, " rdma=%lu,%u", wr->wr.rdma.remote_addr, wr->wr.rdma.rkey);
     if (qp->qp_type == RNIC_QPT_XRC_SEND)
@@ -623,14 +677,18 @@ static int rec_open_qp(struct rnic_context *ctx, const struct rnic_qp_open_attr 
 
 static int rec_query_device_ex(struct rnic_context *ctx, struct rnic_device_attr_ex *a, struct rnic_err *err) {
     note(ctx, "query_device_ex\n");
-    *a = (struct rnic_device_attr_ex){.completion_timestamp_mask = 33,
+    *a = (struct rnic_device_attr_ex){.odp_caps = {3, {1, 2, 4}},
+                                      .completion_timestamp_mask = 33,
                                       .hca_core_clock = 34,
+                                      .device_cap_flags_ex = 7,
                                       .cq_mod_caps = {35, 36},
                                       .tm_caps = {37, 38, RNIC_TM_CAP_RC, 39, 40},
                                       .rss_caps = {41, 42, 43, 4, 1},
                                       .max_wq_type_rq = 44,
                                       .raw_packet_caps = RNIC_RAW_PACKET_CAP_IP_CSUM,
-                                      .tso_caps = {45, 46}};
+                                      .tso_caps = {45, 46},
+                                      .xrc_odp_caps = 8,
+                                      .max_dm_size = 9};
     rec_query_device(ctx, &a->orig_attr, err);
     return fails(ctx, "query_device_ex", err);
 }
@@ -966,6 +1024,162 @@ static int rec_destroy_rwq_ind_table(struct rnic_rwq_ind_table *table, struct rn
     return rc;
 }
 
+/* ---------------------------------------------------------------- more of memory, domains, import */
+
+static int rec_reg_mr_ex(struct rnic_pd *pd, const struct rnic_mr_init_attr *a, struct rnic_mr **mr,
+                         struct rnic_err *err) {
+    int rc = fails(pd->ctx, "reg_mr_ex", err);
+
+    note(pd->ctx, "reg_mr_ex mask=%u access=%u length=%lu iova=%lu fd=%d offset=%lu\n", a->comp_mask, a->access,
+         a->length, a->iova, a->fd, a->fd_offset);
+    if (rc)
+        return rc;
+    mr_new(pd, a->addr, a->length, NULL, mr);
+    if (a->comp_mask & RNIC_MR_INIT_IOVA)
+        (*mr)->iova = a->iova;
+    return 0;
+}
+
+static int rec_alloc_null_mr(struct rnic_pd *pd, struct rnic_mr **mr, struct rnic_err *err) {
+    int rc = fails(pd->ctx, "alloc_null_mr", err);
+
+    note(pd->ctx, "alloc_null_mr\n");
+    return rc ? rc : mr_new(pd, NULL, UINT64_MAX, NULL, mr);
+}
+
+static int rec_rereg_mr(struct rnic_mr *mr, uint32_t flags, struct rnic_pd *pd, void *addr, uint64_t length,
+                        uint32_t access, struct rnic_err *err) {
+    int rc = fails(mr->ctx, "rereg_mr", err);
+
+    note(mr->ctx, "rereg_mr lkey=%u flags=%u length=%lu access=%u\n", mr->lkey, flags, length, access);
+    if (rc)
+        return rc;
+    if (flags & RNIC_REREG_MR_CHANGE_PD)
+        mr->pd = pd;
+    if (flags & RNIC_REREG_MR_CHANGE_TRANSLATION) {
+        mr->addr = addr;
+        mr->iova = (uintptr_t)addr;
+        mr->length = length;
+    }
+    return 0;
+}
+
+static int rec_advise_mr(struct rnic_pd *pd, int advice, uint32_t flags, const struct rnic_sge *sge, int n,
+                         struct rnic_err *err) {
+    note(pd->ctx, "advise_mr %d flags=%u n=%d first=%lu,%u,%u\n", advice, flags, n, sge->addr, sge->length, sge->lkey);
+    return fails(pd->ctx, "advise_mr", err);
+}
+
+static int dm_new(struct rnic_context *ctx, uint64_t length, uint32_t handle, struct rnic_dm **dm) {
+    *dm = make(ctx, sizeof(**dm));
+    **dm = (struct rnic_dm){ctx, length, handle};
+    return 0;
+}
+
+static int rec_alloc_dm(struct rnic_context *ctx, uint64_t length, uint32_t log_align, struct rnic_dm **dm,
+                        struct rnic_err *err) {
+    int rc = fails(ctx, "alloc_dm", err);
+
+    note(ctx, "alloc_dm %lu align=%u\n", length, log_align);
+    return rc ? rc : dm_new(ctx, length, 77, dm);
+}
+
+static int dm_gone(struct rnic_dm *dm, const char *verb, struct rnic_err *err) {
+    int rc = fails(dm->ctx, verb, err);
+
+    note(dm->ctx, "%s\n", verb);
+    if (!rc)
+        unmake(dm->ctx, dm);
+    return rc;
+}
+
+static int rec_free_dm(struct rnic_dm *dm, struct rnic_err *err) { return dm_gone(dm, "free_dm", err); }
+
+static int rec_memcpy_to_dm(struct rnic_dm *dm, uint64_t offset, const void *src, uint64_t n, struct rnic_err *err) {
+    note(dm->ctx, "memcpy_to_dm %lu %.*s\n", offset, (int)n, (const char *)src);
+    return fails(dm->ctx, "memcpy_to_dm", err);
+}
+
+static int rec_memcpy_from_dm(void *dst, struct rnic_dm *dm, uint64_t offset, uint64_t n, struct rnic_err *err) {
+    note(dm->ctx, "memcpy_from_dm %lu %lu\n", offset, n);
+    memset(dst, 'd', n);
+    return fails(dm->ctx, "memcpy_from_dm", err);
+}
+
+static int rec_alloc_td(struct rnic_context *ctx, struct rnic_td **td, struct rnic_err *err) {
+    int rc = fails(ctx, "alloc_td", err);
+
+    note(ctx, "alloc_td\n");
+    if (rc)
+        return rc;
+    *td = make(ctx, sizeof(**td));
+    (*td)->ctx = ctx;
+    return 0;
+}
+
+static int rec_dealloc_td(struct rnic_td *td, struct rnic_err *err) {
+    int rc = fails(td->ctx, "dealloc_td", err);
+
+    note(td->ctx, "dealloc_td\n");
+    if (!rc)
+        unmake(td->ctx, td);
+    return rc;
+}
+
+static int pd_new(struct rnic_context *ctx, struct rnic_pd *parent, uint32_t handle, struct rnic_pd **pd) {
+    *pd = make(ctx, sizeof(**pd));
+    **pd = (struct rnic_pd){ctx, parent, handle};
+    return 0;
+}
+
+static int rec_alloc_parent_domain(struct rnic_pd *pd, struct rnic_td *td, struct rnic_pd **out, struct rnic_err *err) {
+    int rc = fails(pd->ctx, "alloc_parent_domain", err);
+
+    note(pd->ctx, "alloc_parent_domain td=%d\n", td != NULL);
+    return rc ? rc : pd_new(pd->ctx, pd, 0, out);
+}
+
+static int rec_import_pd(struct rnic_context *ctx, uint32_t handle, struct rnic_pd **pd, struct rnic_err *err) {
+    int rc = fails(ctx, "import_pd", err);
+
+    note(ctx, "import_pd %u\n", handle);
+    return rc ? rc : pd_new(ctx, NULL, handle, pd);
+}
+
+static int rec_unimport_pd(struct rnic_pd *pd, struct rnic_err *err) {
+    int rc = fails(pd->ctx, "unimport_pd", err);
+
+    note(pd->ctx, "unimport_pd\n");
+    if (!rc)
+        unmake(pd->ctx, pd);
+    return rc;
+}
+
+static int rec_import_mr(struct rnic_pd *pd, uint32_t handle, struct rnic_mr **mr, struct rnic_err *err) {
+    int rc = fails(pd->ctx, "import_mr", err);
+
+    note(pd->ctx, "import_mr %u\n", handle);
+    return rc ? rc : mr_new(pd, NULL, 16, NULL, mr);
+}
+
+static int rec_unimport_mr(struct rnic_mr *mr, struct rnic_err *err) {
+    int rc = fails(mr->ctx, "unimport_mr", err);
+
+    note(mr->ctx, "unimport_mr lkey=%u\n", mr->lkey);
+    if (!rc)
+        unmake(mr->ctx, mr);
+    return rc;
+}
+
+static int rec_import_dm(struct rnic_context *ctx, uint32_t handle, struct rnic_dm **dm, struct rnic_err *err) {
+    int rc = fails(ctx, "import_dm", err);
+
+    note(ctx, "import_dm %u\n", handle);
+    return rc ? rc : dm_new(ctx, 64, handle, dm);
+}
+
+static int rec_unimport_dm(struct rnic_dm *dm, struct rnic_err *err) { return dm_gone(dm, "unimport_dm", err); }
+
 static const struct rnic_ops recorder_ops = {
     .name = "recorder",
     .close = rec_close,
@@ -1007,6 +1221,10 @@ static const struct rnic_ops recorder_ops = {
     .create_srq_ex = rec_create_srq_ex,
     .create_xrc_qp = rec_create_xrc_qp,
     .open_qp = rec_open_qp,
+    .alloc_mw = rec_alloc_mw,
+    .dealloc_mw = rec_dealloc_mw,
+    .bind_mw = rec_bind_mw,
+    .query_mw = rec_query_mw,
     .create_ah = rec_create_ah,
     .query_ah = rec_query_ah,
     .destroy_ah = rec_destroy_ah,
@@ -1033,6 +1251,23 @@ static const struct rnic_ops recorder_ops = {
     .inc_comp_cntr = rec_inc_comp_cntr,
     .read_comp_cntr = rec_read_comp_cntr,
     .attach_comp_cntr = rec_attach_comp_cntr,
+    .reg_mr_ex = rec_reg_mr_ex,
+    .alloc_null_mr = rec_alloc_null_mr,
+    .rereg_mr = rec_rereg_mr,
+    .advise_mr = rec_advise_mr,
+    .alloc_dm = rec_alloc_dm,
+    .free_dm = rec_free_dm,
+    .memcpy_to_dm = rec_memcpy_to_dm,
+    .memcpy_from_dm = rec_memcpy_from_dm,
+    .alloc_td = rec_alloc_td,
+    .dealloc_td = rec_dealloc_td,
+    .alloc_parent_domain = rec_alloc_parent_domain,
+    .import_pd = rec_import_pd,
+    .unimport_pd = rec_unimport_pd,
+    .import_mr = rec_import_mr,
+    .unimport_mr = rec_unimport_mr,
+    .import_dm = rec_import_dm,
+    .unimport_dm = rec_unimport_dm,
     .query_raw = rec_query_raw,
     .create_flow = rec_create_flow,
     .destroy_flow = rec_destroy_flow,
@@ -1053,7 +1288,7 @@ static const struct rnic_ops recorder_ops = {
 struct rnic_context *recorder_new(void) {
     struct recorder *r = calloc(1, sizeof(*r));
 
-    r->pub = (struct rnic_context){&recorder_ops, eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), 4};
+    r->pub = (struct rnic_context){&recorder_ops, eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), 4, -1};
     return &r->pub;
 }
 

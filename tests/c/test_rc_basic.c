@@ -402,7 +402,7 @@ static void a_full_queue_refuses_the_rest_of_a_chain(void) {
     for (uint64_t i = 0; i < 8; i++)
         WANT(p.a.send_cq, i, SUCCESS);
     WANT_NONE(p.a.send_cq);
-    wr[2].opcode = RNIC_WR_BIND_MW;
+    wr[2].opcode = RNIC_WR_TSO;
     CHECK_EQ(sq_post(&p.a.qp->sq, wr, &bad, NULL), -EOPNOTSUPP);
     CHECK(bad == &wr[2]);
     struct rnic_recv_wr recv[9];

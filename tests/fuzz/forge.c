@@ -324,6 +324,8 @@ static void change_extended(struct forged *f, const struct qp *qp, const struct 
     if (row->xrceth && dice_one_in(d, 4))
         xrceth_set_srqn(f->bytes + row->xrceth,
                         (uint32_t)DICE_PICK(d, 0, 0xFFFFFF, g->srqn[0] ^ 0x10000, dice_bits(d, 3)));
+    if (row->ieth)
+        ieth_set_rkey(f->bytes + row->ieth, edge_rkey(g, ieth_rkey(f->bytes + row->ieth), d));
 }
 
 /* The length of the packet; the headers say nothing about it. */

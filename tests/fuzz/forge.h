@@ -14,7 +14,7 @@ struct region { /* memory of the target's node */
     uint32_t rkey;
 };
 
-#define REGIONS 6
+#define REGIONS 7
 #define SRQS 4
 struct grounds {
     struct region region[REGIONS]; /* the first may be written, read and changed */

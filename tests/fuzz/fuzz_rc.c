@@ -33,7 +33,9 @@
 
 static void *huge; /* READs of 4 GiB need as much memory: pages of zeros that nobody ever makes real */
 
-enum { OPEN, READABLE, FOREIGN, INBOX, LOOSE, HUGE_ONE };
+/* SHOWN: a memory window lets the peer see its middle; it has no rights of its own. */
+enum { OPEN, READABLE, FOREIGN, INBOX, LOOSE, SHOWN, HUGE_ONE };
+#define EDGE 1024 /* bytes of SHOWN before and after the window */
 
 /* What an application may expect of its queue pair: each work request completes once, and in order. */
 struct ledger {
@@ -47,6 +49,7 @@ struct side {
     uint8_t *arena;
     uint8_t *part[REGIONS];
     struct mr *mr[REGIONS];
+    struct mw window;
     struct grounds grounds;
     struct ledger sends, recvs;
     bool exact; /* its completion queues have room for everything: the ledgers must balance */
@@ -84,7 +87,7 @@ static const struct {
 } parts[REGIONS] = {
     [OPEN] = {8192, ALL_ACCESS, false},   [READABLE] = {4096, RNIC_ACCESS_REMOTE_READ, false},
     [FOREIGN] = {4096, ALL_ACCESS, true}, [INBOX] = {INBOX_SLOTS * INBOX_SLOT, RNIC_ACCESS_LOCAL_WRITE, false},
-    [LOOSE] = {4096, ALL_ACCESS, false},
+    [LOOSE] = {4096, ALL_ACCESS, false},  [SHOWN] = {4096, RNIC_ACCESS_LOCAL_WRITE | RNIC_ACCESS_MW_BIND, false},
 };
 
 static void register_part(struct side *s, int i) {
@@ -111,9 +114,14 @@ static void make_memory(struct side *s) {
     CHECK(at <= ARENA);
     for (int i = 0; i < REGIONS; i++)
         register_part(s, i);
+    s->window.pub = (struct rnic_mw){.pd = &s->end->node->pd.pub, .type = 1 + (int)dice_below(w.dice, 2)};
+    CHECK_EQ(mw_insert(&s->end->node->nic.mrs, &s->window), 0);
+    s->grounds.region[SHOWN] =
+        (struct region){(uintptr_t)s->part[SHOWN] + EDGE, parts[SHOWN].bytes - 2 * EDGE, s->window.pub.rkey};
 }
 
 static void drop_memory(struct side *s) {
+    mw_remove(&s->end->node->nic.mrs, &s->window);
     for (int i = 0; i < REGIONS; i++)
         fabric_drop_mr(s->end->node, s->mr[i]);
     ASAN_UNPOISON_MEMORY_REGION(s->arena, ARENA);
@@ -131,6 +139,8 @@ static void check_canary(const uint8_t *p, uint32_t n, const char *what) {
 static void check_memory(const struct side *s) {
     check_canary(s->part[READABLE], parts[READABLE].bytes, "memory for remote reads");
     check_canary(s->part[FOREIGN], parts[FOREIGN].bytes, "memory of another protection domain");
+    check_canary(s->part[SHOWN], EDGE, "memory before a window");
+    check_canary(s->part[SHOWN] + parts[SHOWN].bytes - EDGE, EDGE, "memory behind a window");
     for (int i = 0; i < INBOX_SLOTS; i++)
         check_canary(s->part[INBOX] + i * INBOX_SLOT + INBOX_SLOT / 2, INBOX_SLOT / 2, "memory beside a receive");
 }
@@ -195,6 +205,36 @@ static uint32_t message_length(struct dice *d) {
     return (uint32_t)DICE_PICK(d, 0, 1, 8, dice_below(d, 512), mtu - 1, mtu, dice_below(d, 4097)) & 0x1FFF;
 }
 
+static void hand_over(struct side *s, struct rnic_send_wr wr) {
+    wr.wr_id = s->sends.posted;
+    if (s->end->qp->state < RNIC_QPS_RTS || try_post(s->end, wr))
+        return;
+    s->sends.signaled[s->sends.posted % IDS] = wr.send_flags & RNIC_SEND_SIGNALED;
+    s->sends.posted++;
+}
+
+/* The window is bound, or this end or the peer takes it away. */
+static void post_window(struct side *s) {
+    struct dice *d = w.dice;
+    struct region *shown = &s->grounds.region[SHOWN];
+    const struct region *theirs = &w.side[s == &w.side[0]].grounds.region[SHOWN];
+    struct rnic_send_wr wr = {
+        .opcode = (int)DICE_PICK(d, RNIC_WR_BIND_MW, RNIC_WR_BIND_MW, RNIC_WR_LOCAL_INV, RNIC_WR_SEND_WITH_INV),
+        .send_flags = dice_below(d, 4) ? RNIC_SEND_SIGNALED : 0};
+    if (wr.opcode == RNIC_WR_BIND_MW) {
+        bool none = dice_one_in(d, 4), all = dice_below(d, 2);
+        uint32_t rights = dice_below(d, 16) << 1 & (ALL_ACCESS & ~RNIC_ACCESS_LOCAL_WRITE);
+        struct rnic_mw_bind_info info = {&s->mr[SHOWN]->pub, shown->va, shown->length, all ? ALL_ACCESS - 1 : rights};
+        wr.bind_mw.mw = &s->window.pub;
+        wr.bind_mw.rkey = (s->window.pub.rkey & ~0xFFu) | dice_below(d, 256);
+        wr.bind_mw.bind_info = none ? (struct rnic_mw_bind_info){0} : info;
+    } else {
+        wr.invalidate_rkey = (wr.opcode == RNIC_WR_LOCAL_INV ? shown : theirs)->rkey ^ dice_one_in(d, 16);
+    }
+    hand_over(s, wr);
+    shown->rkey = s->window.pub.rkey;
+}
+
 static void post_request(struct side *s) {
     static const uint8_t opcodes[] = {RNIC_WR_RDMA_WRITE,         RNIC_WR_RDMA_WRITE_WITH_IMM, RNIC_WR_SEND,
                                       RNIC_WR_SEND_WITH_IMM,      RNIC_WR_RDMA_READ,           RNIC_WR_RDMA_READ,
@@ -208,7 +248,7 @@ static void post_request(struct side *s) {
     if (n > local->length)
         n = first = (uint32_t)local->length;
     struct rnic_sge sge[2] = {{local->va, first, local->rkey}, {local->va + first, n - first, local->rkey}};
-    struct rnic_send_wr wr = {.wr_id = s->sends.posted, .sg_list = sge, .num_sge = 2, .opcode = opcode};
+    struct rnic_send_wr wr = {.sg_list = sge, .num_sge = 2, .opcode = opcode};
     if (dice_below(d, 4))
         wr.send_flags |= RNIC_SEND_SIGNALED;
     if (dice_one_in(d, 8))
@@ -224,10 +264,7 @@ static void post_request(struct side *s) {
         wr.wr.rdma.remote_addr = va;
         wr.wr.rdma.rkey = rkey;
     }
-    if (s->end->qp->state < RNIC_QPS_RTS || try_post(s->end, wr))
-        return;
-    s->sends.signaled[s->sends.posted % IDS] = wr.send_flags & RNIC_SEND_SIGNALED;
-    s->sends.posted++;
+    hand_over(s, wr);
 }
 
 /* A region goes while work that names it may be under way, and another takes its place. */
@@ -280,6 +317,10 @@ static void check_requester(struct qp *qp) {
     CHECK(req->next - tail <= head - tail);
     CHECK(req->rd_count <= MAX_RD_ATOMIC && req->rd_head < MAX_RD_ATOMIC);
     CHECK(psn_diff(req->psn, req->una) >= 0 && psn_diff(req->max_psn, req->psn) >= 0);
+    uint32_t locals = 0;
+    for (uint32_t i = tail; i != head; i++)
+        locals += sq_wqe(&qp->sq, i)->started && !sq_wqe(&qp->sq, i)->packets;
+    CHECK_EQ(req->locals, locals);
     if (!req_outstanding(req))
         return;
     const struct send_wqe *oldest = sq_wqe(&qp->sq, tail);
@@ -425,6 +466,8 @@ static void work(struct side *s) {
         post_receive(s);
     if (dice_below(d, 3) == 0)
         post_request(s);
+    if (dice_one_in(d, 16))
+        post_window(s);
     if (dice_one_in(d, 64))
         swap_region(s);
     if (dice_one_in(d, 128))

@@ -33,6 +33,7 @@ class Send:
     imm_data: int = 0
     compare_add: int = 0
     swap: int = 0
+    invalidate_rkey: int = 0
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Completion:
     opcode: str
     byte_len: int
     imm_data: int | None
+    invalidated_rkey: int | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class End(Protocol):
     def load(self, offset: int, length: int) -> bytes: ...
     def post_recv(self, wr_id: int, sg: SG) -> None: ...
     def post_send(self, *wrs: Send) -> None: ...
+    def bind_mw(self, offset: int, length: int, access: Iterable[str]) -> int: ...
     def poll(self, n: int, timeout: float = 20) -> list[Completion]: ...
     def state(self) -> str: ...
     def close(self) -> None: ...
@@ -120,6 +123,10 @@ class KernelEnd:
 
     def post_send(self, *wrs: Send) -> None:
         self._call("post_send", wrs=[asdict(wr) for wr in wrs])
+
+    def bind_mw(self, offset: int, length: int, access: Iterable[str]) -> int:
+        """Post a bind of a new memory window of type 2 to a part of the region; its key."""
+        return int(self._call("bind_mw", offset=offset, length=length, access=list(access)))
 
     def poll(self, n: int, timeout: float = 20) -> list[Completion]:
         return [Completion(**wc) for wc in self._call("poll", n=n, timeout=timeout)]

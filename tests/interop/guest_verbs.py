@@ -23,7 +23,7 @@ import pyverbs.enums as e
 from pyverbs.addr import GID, AHAttr, GlobalRoute
 from pyverbs.cq import CQ
 from pyverbs.device import Context
-from pyverbs.mr import MR
+from pyverbs.mr import MR, MW, MWBindInfo
 from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
@@ -44,6 +44,7 @@ class End:
         self.context = Context(name=DEVICE)
         self.pd = PD(self.context)
         self.cq = CQ(self.context, 2048)
+        self.windows: list[MW] = []
 
     def open(self, gid: str, length: int, access: list[str], rd_atomic: int) -> dict[str, int]:
         """Make the region and the QP, which is then in INIT."""
@@ -85,6 +86,19 @@ class End:
         for wr in wrs:
             self.qp.post_send(self._send_wr(**wr))
 
+    def bind_mw(self, offset: int, length: int, access: list[str]) -> int:
+        """Post a bind of a new memory window of type 2; its key.
+
+        A new one each time: pyverbs does not note the new key in the window, and the kernel wants to be told
+        the present one.
+        """
+        mw = MW(self.pd, e.IBV_MW_TYPE_2)
+        self.windows.append(mw)
+        wr = SendWR(opcode=e.IBV_WR_BIND_MW)
+        wr.set_bind_wr(mw, MWBindInfo(self.mr, self.mr.buf + offset, length, flags("IBV_ACCESS_", access)))
+        self.qp.post_send(wr)
+        return int(wr.rkey)
+
     def poll(self, n: int, timeout: float) -> list[dict[str, Any]]:
         """The next n completions, fewer when they have not come after timeout seconds."""
         found: list[dict[str, Any]] = []
@@ -101,11 +115,13 @@ class End:
         return str(QP_STATE[int(attr.qp_state)])
 
     def close(self) -> None:
+        for mw in self.windows:  # before the queue pair, which a bound one holds
+            mw.close()
         self.context.close()
 
     def _attr(self) -> QPAttr:
         attr = QPAttr(port_num=PORT_NUM)
-        attr.qp_access_flags = self.access
+        attr.qp_access_flags = self.access & ~e.IBV_ACCESS_MW_BIND
         return attr
 
     def _gid_index(self, gid: str) -> int:
@@ -128,13 +144,14 @@ class End:
         imm_data: int,
         compare_add: int,
         swap: int,
+        invalidate_rkey: int,
     ) -> SendWR:
         wr = SendWR(
             wr_id=wr_id,
             num_sge=len(sg),
             sg=self._sges(sg),
             opcode=getattr(e, f"IBV_WR_{opcode}"),
-            imm_data=socket.htonl(imm_data),
+            imm_data=invalidate_rkey if opcode.endswith("_INV") else socket.htonl(imm_data),  # a union
             send_flags=flags("IBV_SEND_", send_flags),
         )
         if opcode.startswith("RDMA"):
@@ -146,13 +163,16 @@ class End:
 
 def _completion(wc: Any) -> dict[str, Any]:
     opcode = WC_OPCODE.get(int(wc.opcode), str(wc.opcode))
-    with_imm = opcode.startswith("RECV") and bool(int(wc.wc_flags) & e.IBV_WC_WITH_IMM)
+    received = opcode.startswith("RECV")
+    with_imm = received and bool(int(wc.wc_flags) & e.IBV_WC_WITH_IMM)
+    with_inv = received and bool(int(wc.wc_flags) & e.IBV_WC_WITH_INV)
     return {
         "wr_id": wc.wr_id,
         "status": WC_STATUS[int(wc.status)],
         "opcode": opcode,
         "byte_len": wc.byte_len,
         "imm_data": socket.ntohl(wc.imm_data) if with_imm else None,
+        "invalidated_rkey": wc.imm_data if with_inv else None,  # a union
     }
 
 

@@ -15,9 +15,12 @@ import rnic
 from rnic import (
     GID,
     MTU,
+    MW,
     SGE,
     AccessFlags,
     AHAttr,
+    MWBindInfo,
+    MWType,
     QPAttr,
     QPCap,
     QPInitAttr,
@@ -28,6 +31,7 @@ from rnic import (
     SendWR,
     WCFlags,
     WROpcode,
+    inc_rkey,
 )
 
 
@@ -49,16 +53,21 @@ class RnicEnd:
     ) -> None:
         self.rd_atomic = rd_atomic
         self._gid_index = gid_index(context, ip)
-        flags = functools.reduce(operator.or_, (AccessFlags[name] for name in access), AccessFlags(0))
+        flags = _flags(access)
         self._pd = context.alloc_pd()
         self._cq = context.create_cq(2048)
         self._memory = bytearray(length)
         self._mr = self._pd.reg_mr(self._memory, flags)
+        self._windows: list[MW] = []
         cap = QPCap(max_send_wr=256, max_recv_wr=256, max_send_sge=4, max_recv_sge=4, max_inline_data=256)
         self.qp = self._pd.create_qp(
             QPInitAttr(send_cq=self._cq, recv_cq=self._cq, qp_type=QPType.RC, sq_sig_all=False, cap=cap)
         )
-        self.qp.modify(QPAttr(qp_state=QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=flags))
+        self.qp.modify(
+            QPAttr(
+                qp_state=QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=flags & ~AccessFlags.MW_BIND
+            )
+        )
         self.address = Address(self.qp.qp_num, psn, gid_of(ip), self._mr.addr, self._mr.rkey)
 
     def connect(self, remote: Address, path: Path) -> None:
@@ -96,6 +105,21 @@ class RnicEnd:
     def post_send(self, *wrs: Send) -> None:
         self.qp.post_send([self._send_wr(wr) for wr in wrs])
 
+    def bind_mw(self, offset: int, length: int, access: Iterable[str]) -> int:
+        mw = self._pd.alloc_mw(MWType.TYPE_2)
+        self._windows.append(mw)
+        info = MWBindInfo(self._mr, self._mr.addr + offset, length, _flags(access))
+        self.qp.post_send(
+            SendWR(
+                opcode=WROpcode.BIND_MW,
+                send_flags=SendFlags.SIGNALED,
+                mw=mw,
+                rkey=inc_rkey(mw.rkey),
+                bind_info=info,
+            )
+        )
+        return mw.rkey
+
     def poll(self, n: int, timeout: float = 20) -> list[Completion]:
         found: list[Completion] = []
         end = time.monotonic() + timeout
@@ -109,7 +133,7 @@ class RnicEnd:
         return attr.qp_state.name
 
     def close(self) -> None:
-        for thing in (self.qp, self._mr, self._cq, self._pd):
+        for thing in (self.qp, *self._windows, self._mr, self._cq, self._pd):
             thing.close()
 
     def _sges(self, sg: SG) -> list[SGE]:
@@ -123,6 +147,8 @@ class RnicEnd:
             kind |= {"compare_add": wr.compare_add, "swap": wr.swap}
         if wr.opcode.endswith("WITH_IMM"):
             kind["imm_data"] = wr.imm_data
+        if wr.opcode.endswith("_INV"):
+            kind["invalidate_rkey"] = wr.invalidate_rkey
         return SendWR(
             wr_id=wr.wr_id,
             opcode=WROpcode[wr.opcode],
@@ -134,6 +160,11 @@ class RnicEnd:
         )
 
 
+def _flags(names: Iterable[str]) -> AccessFlags:
+    return functools.reduce(operator.or_, (AccessFlags[name] for name in names), AccessFlags(0))
+
+
 def _completion(wc: Any) -> Completion:
     imm_data = wc.imm_data if wc.wc_flags & WCFlags.WITH_IMM else None
-    return Completion(wc.wr_id, wc.status.name, wc.opcode.name, wc.byte_len, imm_data)
+    invalidated = wc.invalidated_rkey if wc.wc_flags & WCFlags.WITH_INV else None
+    return Completion(wc.wr_id, wc.status.name, wc.opcode.name, wc.byte_len, imm_data, invalidated)

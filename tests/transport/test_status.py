@@ -469,7 +469,8 @@ def small() -> Iterator[tuple[End, MR]]:
 @pytest.mark.parametrize(
     ("more", "code", "words"),
     [
-        ({"opcode": WROpcode.LOCAL_INV}, errno.EOPNOTSUPP, "opcode 7 is not supported"),
+        ({"opcode": WROpcode.TSO}, errno.EOPNOTSUPP, "opcode 10 is not supported"),
+        ({"opcode": WROpcode.LOCAL_INV}, errno.EINVAL, "opcode 7 takes no scatter/gather elements"),
         ({"opcode": WROpcode.ATOMIC_WRITE}, errno.EOPNOTSUPP, "opcode 15 is not supported"),
         ({"sges": 2}, errno.EINVAL, "2 scatter/gather elements, max_send_sge is 1"),
         ({"send_flags": SendFlags.INLINE}, errno.EINVAL, "4096 bytes inline, max_inline_data is"),

@@ -305,10 +305,10 @@ def test_what_queue_pairs_and_queues_cannot_be_made_of(sides: tuple[Side, Side])
             errno.EINVAL,
             "create_qp of the XRCD",
         ),
-        (lambda: b.ctx.create_srq_ex(SRQInitAttrEx(b.pd, SRQType.TM)), errno.EOPNOTSUPP, "BASIC .* and XRC"),
+        (lambda: b.ctx.create_srq_ex(SRQInitAttrEx(b.pd, SRQType.TM)), errno.EINVAL, "needs a cq"),
         (lambda: b.ctx.create_srq_ex(SRQInitAttrEx()), errno.EINVAL, "needs a pd"),
         (lambda: b.ctx.create_srq_ex(SRQInitAttrEx(b.pd, SRQType.XRC)), errno.EINVAL, "needs an xrcd"),
-        (lambda: b.ctx.create_srq_ex(SRQInitAttrEx(b.pd, xrcd=b.xrcd)), errno.EINVAL, "give srq_type XRC"),
+        (lambda: b.ctx.create_srq_ex(SRQInitAttrEx(b.pd, xrcd=b.xrcd)), errno.EINVAL, "give srq_type"),
         (
             lambda: b.ctx.create_srq_ex(SRQInitAttrEx(b.pd, SRQType.XRC, a.xrcd, b.cq)),
             errno.EINVAL,

@@ -7,6 +7,8 @@
  *   verbs.c     the operations table; verbs_mem.c, verbs_cq.c, verbs_cntr.c, verbs_srq.c, verbs_qp.c, verbs_xrc.c,
  *               verbs_flow.c, verbs_wq.c: its
  *               objects
+ *   caps.c      what the device can do beyond ibv_query_device
+ *   verbs_region.c, verbs_dm.c, verbs_domain.c, verbs_import.c: memory of every kind, and who may use it
  *   qpn.c       queue pair numbers: slot and index
  *   ah.c        address vectors and handles
  *   ports.c     the GID table: a port for each address
@@ -33,6 +35,7 @@
 
 #include "dev/netdev.h"
 #include "link/udp.h"
+#include "mem/store.h"
 #include "qp/qp.h"
 #include "wire/bth.h"
 
@@ -103,6 +106,14 @@ struct dev {
     _Atomic uint64_t last_poll; /* when an application last looked for progress itself */
     _Atomic uint64_t wakes_at;  /* the engine thread sleeps until then at most; 0: it is awake */
     _Atomic bool disarmed;      /* the engine thread leaves the busy sockets to the polling application */
+
+    struct store store; /* memory of its own making, and what of it other processes may import */
+    struct peer peer;   /* the other process' context that this one has imported, if it has */
+    struct pd *pd_list;
+    struct dm *dm_list;
+    uint64_t dm_used; /* bytes of device memory */
+    int tds;
+    int adopted; /* times that this process has imported it; the devices' lock (fork.c) */
 
     int pds, mrs, cqs, qps, channels, xrcds; /* objects that exist */
     int cntrs;                               /* completion counters, and flows' counters */
@@ -243,9 +254,12 @@ void engine_wake(struct dev *dev);
 void engine_wake_for(struct dev *dev, uint64_t deadline); /* when it would sleep past it */
 void engine_take_over(struct dev *dev); /* the application is going to wait: sockets are the engine's again */
 
-/* fork.c */
+/* fork.c: the process' devices. adopt: the one that has this memory file, with one owner more, or NULL.
+ * unregister: false: it has other owners, and stays; with a device that is busy, disown is asked first. */
 void fork_register(struct dev *dev);
-void fork_unregister(struct dev *dev);
+struct dev *fork_adopt(int cmd_fd);
+bool fork_disown(struct dev *dev);
+bool fork_unregister(struct dev *dev);
 
 extern const struct rnic_ops soft_ops;
 

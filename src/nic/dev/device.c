@@ -86,7 +86,10 @@ static int open_parts(struct dev *dev, const struct rnic_open_attr *attr, struct
     if (rc || !dev->slot_buffer)
         return fail(err, rc ? rc : -ENOMEM, "no memory or descriptors for the device");
     dev->pub.async_fd = dev->nic.events.fd;
-    rc = qpn_init(dev, err);
+    rc = store_open(&dev->store, dev->net.name, dev->net.guid, err);
+    dev->pub.cmd_fd = dev->store.fd;
+    if (!rc)
+        rc = qpn_init(dev, err);
     if (!rc)
         rc = pkeys_init(dev, attr, err);
     dev->rcvbuf = attr->rcvbuf;
@@ -118,6 +121,8 @@ static void close_parts(struct dev *dev) {
         event_queue_free(&dev->nic.events);
     mr_table_free(&dev->nic.mrs);
     free(dev->nic.xrc_srqs);
+    store_close(&dev->store);
+    peer_close(&dev->peer);
     free(dev->timers.at);
     pthread_mutex_destroy(&dev->lock);
     pthread_mutex_destroy(&dev->net_lock);
@@ -131,7 +136,7 @@ int rnic_soft_open(const char *netdev, const struct rnic_open_attr *attr, struct
     if (!dev)
         return fail(err, -ENOMEM, "no memory for the device");
     memset(dev, 0, sizeof *dev);
-    dev->epoll_fd = dev->wake_fd = dev->follow_fd = -1;
+    dev->epoll_fd = dev->wake_fd = dev->follow_fd = dev->store.fd = dev->peer.fd = -1;
     dev->pub.ops = &soft_ops;
     dev->pub.num_comp_vectors = COMP_VECTORS;
     dev->nic.cq_timing = (struct cq_timing){.clock = completion_clock, .wallclock = completion_wallclock};
@@ -154,10 +159,37 @@ int rnic_soft_open(const char *netdev, const struct rnic_open_attr *attr, struct
     return 0;
 }
 
+static int open_beside(const struct peer *peer, struct rnic_context **ctx, struct rnic_err *err) {
+    int rc = rnic_soft_open(peer->head.netdev, NULL, ctx, err);
+    if (rc || dev_of(*ctx)->net.guid == peer->head.guid)
+        return rc;
+    device_close(*ctx);
+    return fail(err, -ENODEV, "the context is of another device %s, in another network namespace or on another host",
+                peer->head.netdev);
+}
+
+int rnic_soft_import(int cmd_fd, struct rnic_context **ctx, struct rnic_device_info *info, struct rnic_err *err) {
+    struct dev *dev = fork_adopt(cmd_fd);
+    struct peer peer;
+    int rc = dev ? 0 : peer_open(&peer, cmd_fd, err);
+    if (!rc && !dev) {
+        rc = open_beside(&peer, ctx, err);
+        if (rc)
+            peer_close(&peer);
+        else
+            (dev = dev_of(*ctx))->peer = peer;
+    }
+    if (rc)
+        return rc;
+    *ctx = &dev->pub;
+    describe(&dev->net, info);
+    return 0;
+}
+
 /* soft_close() has checked that nothing is left in it. */
 int device_close(struct rnic_context *ctx) {
     struct dev *dev = dev_of(ctx);
-    fork_unregister(dev);
-    close_parts(dev);
+    if (fork_unregister(dev))
+        close_parts(dev);
     return 0;
 }

@@ -4,6 +4,7 @@
  * after the parent's death; and it marks the contexts dead.  It has no engine thread, and touches no lock of a device:
  * they stay as the fork found them, held.
  */
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "dev/dev.h"
@@ -41,6 +42,9 @@ static void abandon(struct dev *dev) {
         close(ch->pub.fd);
     close(dev->nic.events.fd);
     follow_close(dev);
+    close(dev->store.fd);
+    if (dev->peer.fd >= 0)
+        close(dev->peer.fd);
     close(dev->epoll_fd);
     close(dev->wake_fd);
 }
@@ -50,6 +54,7 @@ static void in_child(void) {
         abandon(dev);
     devices = NULL;
     pthread_mutex_init(&devices_lock, NULL);
+    lock_forget_all();
 }
 
 static void install(void) { pthread_atfork(before, in_parent, in_child); }
@@ -62,13 +67,41 @@ void fork_register(struct dev *dev) {
     pthread_mutex_unlock(&devices_lock);
 }
 
-void fork_unregister(struct dev *dev) {
+/* An imported context is the same one, which each of its owners closes. */
+struct dev *fork_adopt(int cmd_fd) {
+    struct dev *dev;
+    struct stat theirs, ours;
+    if (fstat(cmd_fd, &theirs))
+        return NULL;
     pthread_mutex_lock(&devices_lock);
-    for (struct dev **at = &devices; *at; at = &(*at)->next) {
+    for (dev = devices; dev; dev = dev->next) {
+        if (fstat(dev->store.fd, &ours) == 0 && ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino)
+            break;
+    }
+    if (dev)
+        dev->adopted++;
+    pthread_mutex_unlock(&devices_lock);
+    return dev;
+}
+
+bool fork_disown(struct dev *dev) {
+    pthread_mutex_lock(&devices_lock);
+    bool others = dev->adopted > 0;
+    dev->adopted -= others;
+    pthread_mutex_unlock(&devices_lock);
+    return others;
+}
+
+bool fork_unregister(struct dev *dev) {
+    pthread_mutex_lock(&devices_lock);
+    bool others = dev->adopted > 0;
+    dev->adopted -= others;
+    for (struct dev **at = &devices; !others && *at; at = &(*at)->next) {
         if (*at == dev) {
             *at = dev->next;
             break;
         }
     }
     pthread_mutex_unlock(&devices_lock);
+    return !others;
 }

@@ -41,6 +41,9 @@ int dev_check_port(int port, struct rnic_err *err) {
 
 /* -EBUSY, with what a program has not closed; 0: nothing. */
 static int still_open(struct dev *dev, struct rnic_err *err) {
+    int dms = 0;
+    for (const struct dm *dm = dev->dm_list; dm; dm = dm->next)
+        dms++;
     const struct {
         int count;
         const char *name;
@@ -51,7 +54,9 @@ static int still_open(struct dev *dev, struct rnic_err *err) {
                  {dev->xrcds, "XRC domains"},
                  {dev->cntrs, "counters"},
                  {dev->wqs, "work queues"},
-                 {dev->rwq_tables, "indirection tables"}};
+                 {dev->rwq_tables, "indirection tables"},
+                 {dev->tds, "thread domains"},
+                 {dms, "pieces of device memory"}};
     char text[200] = "";
     for (size_t i = 0, n = 0; i < sizeof kinds / sizeof *kinds && n < sizeof text; i++) {
         if (kinds[i].count)
@@ -65,6 +70,8 @@ static int soft_close(struct rnic_context *ctx, struct rnic_err *err) {
     int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
+    if (fork_disown(dev))
+        return 0;
     dev_lock(dev);
     rc = still_open(dev, err);
     dev_unlock(dev);
@@ -85,9 +92,10 @@ static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *
         .max_qp = MAX_QP,
         .max_qp_wr = MAX_QP_WR,
         .device_cap_flags = RNIC_DEVICE_CURR_QP_STATE_MOD | RNIC_DEVICE_SYS_IMAGE_GUID | RNIC_DEVICE_RC_RNR_NAK_GEN |
-                            RNIC_DEVICE_SRQ_RESIZE | RNIC_DEVICE_N_NOTIFY_CQ | RNIC_DEVICE_XRC |
-                            RNIC_DEVICE_PORT_ACTIVE_EVENT | RNIC_DEVICE_BAD_PKEY_CNTR | RNIC_DEVICE_BAD_QKEY_CNTR |
-                            RNIC_DEVICE_AUTO_PATH_MIG | RNIC_DEVICE_RAW_IP_CSUM | RNIC_DEVICE_MANAGED_FLOW_STEERING,
+                            RNIC_DEVICE_SRQ_RESIZE | RNIC_DEVICE_N_NOTIFY_CQ | RNIC_DEVICE_MEM_WINDOW |
+                            RNIC_DEVICE_MEM_WINDOW_TYPE_2B | RNIC_DEVICE_XRC | RNIC_DEVICE_PORT_ACTIVE_EVENT |
+                            RNIC_DEVICE_BAD_PKEY_CNTR | RNIC_DEVICE_BAD_QKEY_CNTR | RNIC_DEVICE_AUTO_PATH_MIG |
+                            RNIC_DEVICE_RAW_IP_CSUM | RNIC_DEVICE_MANAGED_FLOW_STEERING,
         .max_sge = MAX_SGE,
         .max_sge_rd = MAX_SGE,
         .max_cq = MAX_CQ,
@@ -98,6 +106,7 @@ static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *
         .max_res_rd_atom = MAX_RD_ATOMIC * MAX_QP,
         .max_qp_init_rd_atom = MAX_RD_ATOMIC,
         .atomic_cap = RNIC_ATOMIC_GLOB,
+        .max_mw = MW_MAX,
         .max_mcast_grp = MAX_GROUPS,
         .max_mcast_qp_attach = MAX_QP,
         .max_ah = MAX_AH,
@@ -110,15 +119,6 @@ static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *
         .max_inline_data = MAX_INLINE,
     };
     return 0;
-}
-
-static int soft_query_device_ex(struct rnic_context *ctx, struct rnic_device_attr_ex *attr, struct rnic_err *err) {
-    *attr = (struct rnic_device_attr_ex){.completion_timestamp_mask = UINT64_MAX,
-                                         .hca_core_clock = 1000000, /* ns */
-                                         .cq_mod_caps = {UINT16_MAX, UINT16_MAX},
-                                         .tm_caps = verbs_tm_caps};
-    raw_caps(attr);
-    return soft_query_device(ctx, &attr->orig_attr, err);
 }
 
 static int soft_query_rt_values(struct rnic_context *ctx, struct rnic_values_ex *values, struct rnic_err *err) {
@@ -298,6 +298,10 @@ const struct rnic_ops soft_ops = {
     .create_srq_ex = soft_create_srq_ex,
     .create_xrc_qp = soft_create_xrc_qp,
     .open_qp = soft_open_qp,
+    .alloc_mw = soft_alloc_mw,
+    .dealloc_mw = soft_dealloc_mw,
+    .bind_mw = soft_bind_mw,
+    .query_mw = soft_query_mw,
     .create_ah = soft_create_ah,
     .query_ah = soft_query_ah,
     .destroy_ah = soft_destroy_ah,
@@ -324,6 +328,23 @@ const struct rnic_ops soft_ops = {
     .inc_comp_cntr = soft_inc_comp_cntr,
     .read_comp_cntr = soft_read_comp_cntr,
     .attach_comp_cntr = soft_attach_comp_cntr,
+    .reg_mr_ex = soft_reg_mr_ex,
+    .alloc_null_mr = soft_alloc_null_mr,
+    .rereg_mr = soft_rereg_mr,
+    .advise_mr = soft_advise_mr,
+    .alloc_dm = soft_alloc_dm,
+    .free_dm = soft_free_dm,
+    .memcpy_to_dm = soft_memcpy_to_dm,
+    .memcpy_from_dm = soft_memcpy_from_dm,
+    .alloc_td = soft_alloc_td,
+    .dealloc_td = soft_dealloc_td,
+    .alloc_parent_domain = soft_alloc_parent_domain,
+    .import_pd = soft_import_pd,
+    .unimport_pd = soft_unimport_pd,
+    .import_mr = soft_import_mr,
+    .unimport_mr = soft_unimport_mr,
+    .import_dm = soft_import_dm,
+    .unimport_dm = soft_unimport_dm,
     .query_raw = soft_query_raw,
     .create_flow = soft_create_flow,
     .destroy_flow = soft_destroy_flow,

@@ -9,7 +9,7 @@
 
 #define MAX_QP (DEV_MAX_SLOTS * (int)QPN_INDICES / 2)
 #define MAX_QP_WR 32768
-#define MAX_SGE 32
+#define MAX_SGE SGE_MAX
 #define MAX_INLINE 4096
 #define MAX_SRQ 65536
 #define MAX_SRQ_WR 32768
@@ -23,6 +23,7 @@
 #define MAX_WQ 65536
 #define MAX_RWQ_TABLES 65536
 #define MAX_GROUPS 1024 /* each has a socket of its own */
+#define MAX_DM (256ull << 20) /* bytes of device memory in all */
 
 /* verbs_mem.c */
 int soft_alloc_pd(struct rnic_context *ctx, struct rnic_pd **out, struct rnic_err *err);
@@ -31,6 +32,67 @@ int soft_reg_mr(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t access
                 struct rnic_err *err);
 int soft_alloc_mr(struct rnic_pd *pd, uint64_t length, uint32_t access, struct rnic_mr **mr, struct rnic_err *err);
 int soft_dereg_mr(struct rnic_mr *pub, struct rnic_err *err);
+
+/* For what makes protection domains. enter_pd: takes the handle, or makes one if it is 0. release_pd: -EBUSY with words */
+struct pd *new_pd(struct rnic_context *ctx);
+void enter_pd(struct pd *pd);
+int release_pd(struct pd *pd, struct rnic_err *err);
+
+/* For what makes regions: new_mr, what it needs, enter_mr; whatever fails takes everything back with free_mr. */
+struct mr *new_mr(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t access);
+int enter_mr(struct mr *mr, uint32_t key /* 0: a new one */, struct rnic_mr **out, struct rnic_err *err);
+/* Out of the key table and freed: nobody touches the bytes any more. -EBUSY: a window is bound to it */
+int leave_mr(struct mr *mr, struct rnic_err *err);
+int check_windows(const struct mr *mr, struct rnic_err *err); /* under the lock: 0, or -EBUSY */
+void free_mr(struct mr *mr);
+static inline bool is_import(const struct mr *mr) { return mr->kind == MR_FOREIGN && !mr->dm; }
+void publish_mr(struct dev *dev, struct mr *mr); /* under the lock; also when it has changed */
+/* access: what the kind of memory can have. 0, -EINVAL, -EOPNOTSUPP */
+int check_access(uint32_t access, uint32_t allowed, struct rnic_err *err);
+int check_mapped(void *addr, uint64_t length, uint32_t access, struct rnic_err *err);
+#define MR_ACCESS                                                                                                      \
+    (RNIC_ACCESS_LOCAL_WRITE | RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_READ | RNIC_ACCESS_REMOTE_ATOMIC |        \
+     RNIC_ACCESS_RELAXED_ORDERING | RNIC_ACCESS_HUGETLB | RNIC_ACCESS_MW_BIND | RNIC_ACCESS_ZERO_BASED)
+
+/* caps.c */
+int soft_query_device_ex(struct rnic_context *ctx, struct rnic_device_attr_ex *attr, struct rnic_err *err);
+
+/* verbs_region.c */
+int soft_reg_mr_ex(struct rnic_pd *pd, const struct rnic_mr_init_attr *attr, struct rnic_mr **out,
+                   struct rnic_err *err);
+int soft_alloc_null_mr(struct rnic_pd *pd, struct rnic_mr **out, struct rnic_err *err);
+int soft_rereg_mr(struct rnic_mr *pub, uint32_t flags, struct rnic_pd *pd, void *addr, uint64_t length, uint32_t access,
+                  struct rnic_err *err);
+int soft_advise_mr(struct rnic_pd *pd, int advice, uint32_t flags, const struct rnic_sge *sg_list, int num_sge,
+                   struct rnic_err *err);
+
+/* verbs_dm.c */
+int soft_alloc_dm(struct rnic_context *ctx, uint64_t length, uint32_t log_align_req, struct rnic_dm **out,
+                  struct rnic_err *err);
+int soft_free_dm(struct rnic_dm *pub, struct rnic_err *err);
+int soft_memcpy_to_dm(struct rnic_dm *pub, uint64_t offset, const void *src, uint64_t length, struct rnic_err *err);
+int soft_memcpy_from_dm(void *dst, struct rnic_dm *pub, uint64_t offset, uint64_t length, struct rnic_err *err);
+void enter_dm(struct dm *dm);
+int release_dm(struct dm *dm, struct rnic_err *err);
+
+/* verbs_domain.c */
+int soft_alloc_td(struct rnic_context *ctx, struct rnic_td **out, struct rnic_err *err);
+int soft_dealloc_td(struct rnic_td *pub, struct rnic_err *err);
+int soft_alloc_parent_domain(struct rnic_pd *pd, struct rnic_td *td, struct rnic_pd **out, struct rnic_err *err);
+
+/* verbs_import.c */
+int soft_import_pd(struct rnic_context *ctx, uint32_t handle, struct rnic_pd **out, struct rnic_err *err);
+int soft_unimport_pd(struct rnic_pd *pub, struct rnic_err *err);
+int soft_import_mr(struct rnic_pd *pd, uint32_t handle, struct rnic_mr **out, struct rnic_err *err);
+int soft_unimport_mr(struct rnic_mr *pub, struct rnic_err *err);
+int soft_import_dm(struct rnic_context *ctx, uint32_t handle, struct rnic_dm **out, struct rnic_err *err);
+int soft_unimport_dm(struct rnic_dm *pub, struct rnic_err *err);
+
+/* verbs_mw.c */
+int soft_alloc_mw(struct rnic_pd *pd, int type, struct rnic_mw **out, struct rnic_err *err);
+int soft_dealloc_mw(struct rnic_mw *pub, struct rnic_err *err);
+int soft_bind_mw(struct rnic_qp *qp, struct rnic_mw *mw, const struct rnic_mw_bind *bind, struct rnic_err *err);
+int soft_query_mw(struct rnic_mw *mw, struct rnic_mw_bind_info *info, struct rnic_err *err);
 
 /* verbs_cq.c */
 int soft_create_comp_channel(struct rnic_context *ctx, struct rnic_comp_channel **out, struct rnic_err *err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Protection domains and memory regions (IBA 10.6, 11.2.1, 11.2.8).
+ * Protection domains, and what is common to memory regions of every kind (IBA 10.6, 11.2.1, 11.2.8).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -10,51 +10,99 @@
 
 #include "base/fail.h"
 #include "dev/verbs.h"
+#include "mem/mw.h"
 
 #define REMOTE_CHANGES (RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_ATOMIC)
-#define MR_ACCESS                                                                                                      \
-    (RNIC_ACCESS_LOCAL_WRITE | RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_READ | RNIC_ACCESS_REMOTE_ATOMIC |        \
-     RNIC_ACCESS_RELAXED_ORDERING)
+
+/* ---------------------------------------------------------------- protection domains */
+
+struct pd *new_pd(struct rnic_context *ctx) {
+    struct pd *pd = calloc(1, sizeof *pd);
+    if (pd)
+        *pd = (struct pd){.pub.ctx = ctx, .record = -1};
+    return pd;
+}
+
+static bool handle_taken(const struct dev *dev, uint32_t handle) {
+    const struct pd *pd = dev->pd_list;
+    while (pd && pd->pub.handle != handle)
+        pd = pd->next;
+    return pd != NULL;
+}
+
+void enter_pd(struct pd *pd) {
+    struct dev *dev = dev_of(pd->pub.ctx);
+    dev_lock(dev);
+    while (!pd->pub.handle || (!pd->foreign && !pd->pub.parent && handle_taken(dev, pd->pub.handle)))
+        pd->pub.handle = rng_secret();
+    pd->next = dev->pd_list;
+    dev->pd_list = pd;
+    dev->pds++;
+    if (!pd->foreign && !pd->pub.parent)
+        pd->record = store_publish(&dev->store, &(struct store_record){.kind = STORE_PD, .handle = pd->pub.handle});
+    dev_unlock(dev);
+}
 
 int soft_alloc_pd(struct rnic_context *ctx, struct rnic_pd **out, struct rnic_err *err) {
-    struct dev *dev = dev_of(ctx);
-    int rc = dev_check_usable(dev, err);
-    if (rc)
-        return rc;
-    struct pd *pd = calloc(1, sizeof *pd);
+    int rc = dev_check_usable(dev_of(ctx), err);
+    struct pd *pd = rc ? NULL : new_pd(ctx);
     if (!pd)
-        return fail(err, -ENOMEM, "no memory");
-    pd->pub.ctx = ctx;
-    dev_lock(dev);
-    dev->pds++;
-    dev_unlock(dev);
+        return rc ? rc : fail(err, -ENOMEM, "no memory");
+    enter_pd(pd);
     *out = &pd->pub;
     return 0;
 }
 
-int soft_dealloc_pd(struct rnic_pd *pub, struct rnic_err *err) {
-    struct dev *dev = dev_of(pub->ctx);
-    struct pd *pd = (struct pd *)pub;
-    int rc = dev_check_alive(dev, err);
-    if (rc)
-        return rc;
-    dev_lock(dev);
-    int mrs = pd->mrs, qps = pd->qps, srqs = pd->srqs, ahs = pd->ahs;
-    if (!mrs && !qps && !srqs && !ahs)
-        dev->pds--;
-    dev_unlock(dev);
-    if (mrs || qps || srqs || ahs)
-        return fail(err, -EBUSY,
-                    "the protection domain has %d memory regions, %d queue pairs, %d shared receive queues and %d "
-                    "address handles",
-                    mrs, qps, srqs, ahs);
-    free(pd);
-    return 0;
+static int in_use(const struct pd *pd, struct rnic_err *err) {
+    if (pd->imports && !pd->foreign)
+        return fail(err, -EBUSY, "the protection domain is imported %d times in this process", pd->imports);
+    if (pd->domains)
+        return fail(err, -EBUSY, "%d parent domains stand for the protection domain", pd->domains);
+    if (!pd->mrs && !pd->qps && !pd->srqs && !pd->ahs && !pd->mws)
+        return 0;
+    return fail(err, -EBUSY,
+                "the protection domain has %d memory regions, %d queue pairs, %d shared receive queues, %d address "
+                "handles and %d memory windows",
+                pd->mrs, pd->qps, pd->srqs, pd->ahs, pd->mws);
 }
 
-static int check_access(uint32_t access, struct rnic_err *err) {
-    if (access & ~(uint32_t)MR_ACCESS)
-        return fail(err, -EOPNOTSUPP, "access flags 0x%x are not supported", access & ~(uint32_t)MR_ACCESS);
+static void unlink_pd(struct dev *dev, struct pd *pd) {
+    struct pd **at = &dev->pd_list;
+    while (*at != pd)
+        at = &(*at)->next;
+    *at = pd->next;
+    dev->pds--;
+    store_withdraw(&dev->store, pd->record);
+    if (pd->pub.parent)
+        ((struct pd *)pd->pub.parent)->domains--;
+    if (pd->td)
+        pd->td->domains--;
+}
+
+int release_pd(struct pd *pd, struct rnic_err *err) {
+    struct dev *dev = dev_of(pd->pub.ctx);
+    dev_lock(dev);
+    int rc = in_use(pd, err);
+    if (!rc)
+        unlink_pd(dev, pd);
+    dev_unlock(dev);
+    if (!rc)
+        free(pd);
+    return rc;
+}
+
+int soft_dealloc_pd(struct rnic_pd *pub, struct rnic_err *err) {
+    int rc = dev_check_alive(dev_of(pub->ctx), err);
+    if (!rc && ((struct pd *)pub)->foreign)
+        rc = fail(err, -EINVAL, "the protection domain is another process': give it back with unimport_pd");
+    return rc ? rc : release_pd((struct pd *)pub, err);
+}
+
+/* ---------------------------------------------------------------- memory regions */
+
+int check_access(uint32_t access, uint32_t allowed, struct rnic_err *err) {
+    if (access & ~allowed)
+        return fail(err, -EOPNOTSUPP, "access flags 0x%x are not supported for this memory", access & ~allowed);
     if ((access & REMOTE_CHANGES) && !(access & RNIC_ACCESS_LOCAL_WRITE)) /* IBA 10.6.3.1; man ibv_reg_mr */
         return fail(err, -EINVAL, "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE as well");
     return 0;
@@ -62,7 +110,7 @@ static int check_access(uint32_t access, struct rnic_err *err) {
 
 /* Brings the pages in, and finds out without a signal whether they can be read, or written.  Registration on a
  * hardware NIC pins them; software needs no physical addresses. */
-static int check_mapped(void *addr, uint64_t length, uint32_t access, struct rnic_err *err) {
+int check_mapped(void *addr, uint64_t length, uint32_t access, struct rnic_err *err) {
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
@@ -70,7 +118,7 @@ static int check_mapped(void *addr, uint64_t length, uint32_t access, struct rni
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)addr & ~(page - 1);
     uintptr_t to = ((uintptr_t)addr + length + page - 1) & ~(page - 1);
     bool writes = access & RNIC_ACCESS_LOCAL_WRITE;
-    if ((uintptr_t)addr + length < (uintptr_t)addr || to < from)
+    if ((uintptr_t)addr + length < (uintptr_t)addr || to <= from)
         return fail(err, -EINVAL, "the range wraps around the address space");
     if (madvise((void *)from, to - from, writes ? MADV_POPULATE_WRITE : MADV_POPULATE_READ) == 0 || errno == EINVAL)
         return 0; /* EINVAL: before Linux 5.14, or memory that cannot be populated, such as a device's */
@@ -79,89 +127,113 @@ static int check_mapped(void *addr, uint64_t length, uint32_t access, struct rni
     return fail(err, -errno, "the memory cannot be used: %s", strerror(errno));
 }
 
-static int enter_mr(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t access, int memfd, struct rnic_mr **out,
-                    struct rnic_err *err) {
-    struct dev *dev = dev_of(pd->ctx);
+struct mr *new_mr(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t access) {
     struct mr *mr = calloc(1, sizeof *mr);
     if (!mr)
-        return fail(err, -ENOMEM, "no memory");
-    mr->pub = (struct rnic_mr){.ctx = pd->ctx, .pd = pd, .addr = addr, .length = length};
+        return NULL;
+    mr->pub = (struct rnic_mr){.ctx = pd->ctx, .pd = pd, .addr = addr, .length = length, .iova = (uintptr_t)addr};
     mr->access = access;
-    mr->memfd = memfd;
+    mr->fd = mr->record = -1;
+    return mr;
+}
+
+void free_mr(struct mr *mr) {
+    struct dev *dev = dev_of(mr->pub.ctx);
+    unlock_memory(&mr->lock);
+    if (mr->stored)
+        store_free(&dev->store, mr->stored_at, mr->map_bytes, mr->map);
+    else if (mr->map)
+        munmap(mr->map, mr->map_bytes);
+    if (mr->fd >= 0)
+        close(mr->fd);
+    free(mr);
+}
+
+void publish_mr(struct dev *dev, struct mr *mr) {
+    store_withdraw(&dev->store, mr->record);
+    mr->record = -1;
+    if (!mr->stored && (!mr->dm || mr->dm->foreign))
+        return;
+    mr->record = store_publish(&dev->store, &(struct store_record){.kind = STORE_MR,
+                                                                   .handle = mr->pub.handle,
+                                                                   .pd = rnic_pd_root(mr->pub.pd)->handle,
+                                                                   .key = mr->pub.lkey,
+                                                                   .access = mr->access,
+                                                                   .iova = mr->pub.iova,
+                                                                   .offset = mr->stored_at,
+                                                                   .length = mr->pub.length});
+}
+
+static int no_key(int rc, struct rnic_err *err) {
+    return rc == -EEXIST ? fail(err, rc, "this context has a region with the same key already")
+                         : fail(err, rc, "no memory for the key table, or %d regions are registered", MAX_MR);
+}
+
+int enter_mr(struct mr *mr, uint32_t key, struct rnic_mr **out, struct rnic_err *err) {
+    struct dev *dev = dev_of(mr->pub.ctx);
     dev_lock(dev);
-    int rc = mr_insert(&dev->nic.mrs, mr);
-    if (!rc)
-        ((struct pd *)pd)->mrs++;
+    int rc = key ? mr_insert_as(&dev->nic.mrs, mr, key) : mr_insert(&dev->nic.mrs, mr);
+    if (!rc) {
+        ((struct pd *)mr->pub.pd)->mrs++;
+        if (mr->dm)
+            mr->dm->mrs++;
+        mr->pub.handle = mr->pub.lkey;
+        publish_mr(dev, mr);
+    }
     dev_unlock(dev);
     if (rc) {
-        free(mr);
-        return fail(err, rc, "no memory for the key table, or %d regions are registered", MAX_MR);
+        free_mr(mr);
+        return no_key(rc, err);
     }
     *out = &mr->pub;
     return 0;
 }
 
-int soft_reg_mr(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t access, struct rnic_mr **mr,
-                struct rnic_err *err) {
-    int rc = dev_check_usable(dev_of(pd->ctx), err);
-    if (!rc)
-        rc = check_access(access, err);
-    if (!rc && length == 0)
-        rc = fail(err, -EINVAL, "a memory region has at least 1 byte");
-    if (!rc)
-        rc = check_mapped(addr, length, access, err);
-    return rc ? rc : enter_mr(pd, addr, length, access, -1, mr, err);
-}
-
-static int make_memory(uint64_t length, void **addr, int *fd, struct rnic_err *err) {
-    *fd = memfd_create("rnic-mr", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (*fd < 0)
-        return fail(err, -errno, "memfd_create: %s", strerror(errno));
-    *addr = MAP_FAILED;
-    if (ftruncate(*fd, (off_t)length) == 0)
-        *addr = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
-    if (*addr == MAP_FAILED) {
-        int rc = fail(err, -errno, "a memory file of %llu bytes: %s", (unsigned long long)length, strerror(errno));
-        close(*fd);
-        return rc;
-    }
-    return 0;
-}
-
-int soft_alloc_mr(struct rnic_pd *pd, uint64_t length, uint32_t access, struct rnic_mr **mr, struct rnic_err *err) {
-    void *addr;
-    int fd, rc = dev_check_usable(dev_of(pd->ctx), err);
-    if (!rc)
-        rc = check_access(access, err);
-    if (!rc && length == 0)
-        rc = fail(err, -EINVAL, "a memory region has at least 1 byte");
-    if (!rc)
-        rc = make_memory(length, &addr, &fd, err);
-    if (rc)
-        return rc;
-    rc = enter_mr(pd, addr, length, access, fd, mr, err);
-    if (rc) {
-        munmap(addr, length);
-        close(fd);
-    }
-    return rc;
+/* IBA 11.2.8.5; man ibv_dereg_mr */
+int check_windows(const struct mr *mr, struct rnic_err *err) {
+    return mr->windows ? fail(err, -EBUSY,
+                              "the memory window with rkey 0x%x is bound to it: unbind, invalidate or close it first",
+                              mr->windows->entry.pub.rkey)
+                       : 0;
 }
 
 /* The engine touches bytes only under the lock, so after it nobody does. */
+int leave_mr(struct mr *mr, struct rnic_err *err) {
+    struct dev *dev = dev_of(mr->pub.ctx);
+    dev_lock(dev);
+    int rc = check_windows(mr, err);
+    if (rc) {
+        dev_unlock(dev);
+        return rc;
+    }
+    mr_remove(&dev->nic.mrs, mr);
+    ((struct pd *)mr->pub.pd)->mrs--;
+    if (mr->dm)
+        mr->dm->mrs--;
+    store_withdraw(&dev->store, mr->record);
+    dev_unlock(dev);
+    free_mr(mr);
+    return 0;
+}
+
+int soft_reg_mr(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t access, struct rnic_mr **mr,
+                struct rnic_err *err) {
+    return soft_reg_mr_ex(pd, &(struct rnic_mr_init_attr){.access = access, .addr = addr, .length = length}, mr, err);
+}
+
+int soft_alloc_mr(struct rnic_pd *pd, uint64_t length, uint32_t access, struct rnic_mr **mr, struct rnic_err *err) {
+    return soft_reg_mr_ex(
+        pd, &(struct rnic_mr_init_attr){.comp_mask = RNIC_MR_INIT_ALLOC, .access = access, .length = length}, mr, err);
+}
+
 int soft_dereg_mr(struct rnic_mr *pub, struct rnic_err *err) {
-    struct dev *dev = dev_of(pub->ctx);
     struct mr *mr = (struct mr *)pub;
-    int rc = dev_check_alive(dev, err);
+    int rc = dev_check_alive(dev_of(pub->ctx), err);
     if (rc)
         return rc;
-    dev_lock(dev);
-    mr_remove(&dev->nic.mrs, mr);
-    ((struct pd *)pub->pd)->mrs--;
-    dev_unlock(dev);
-    if (mr->memfd >= 0) {
-        munmap(pub->addr, pub->length);
-        close(mr->memfd);
-    }
-    free(mr);
-    return 0;
+    if (is_import(mr))
+        return fail(err, -EINVAL, "the memory region is another process': give it back with unimport_mr");
+    if (mr->imports)
+        return fail(err, -EBUSY, "the memory region is imported %d times in this process", mr->imports);
+    return leave_mr(mr, err);
 }

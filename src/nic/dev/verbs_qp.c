@@ -257,6 +257,7 @@ void verbs_leave_qp(struct dev *dev, struct qp *qp) {
     comp_cntrs_detach(qp);
     if (qp->tagged)
         tag_forget(qp->tagged->list, qp);
+    mw_unbind_all(&qp->windows);
     if (qp->engine == &raw_ops)
         raw_leave(dev, qp);
     if (dev->gsi == qp)

@@ -8,8 +8,7 @@
 #include "wire/icrc.h"
 
 int mr_table_init(struct mr_table *t) {
-    t->mask = 255;
-    t->count = 0;
+    *t = (struct mr_table){.mask = 255};
     t->bucket = calloc(t->mask + 1, sizeof *t->bucket);
     return t->bucket ? 0 : -ENOMEM;
 }
@@ -28,11 +27,11 @@ struct mr *mr_find(const struct mr_table *t, uint32_t key) {
     return mr;
 }
 
-static bool index_taken(const struct mr_table *t, uint32_t key) {
-    const struct mr *mr = t->bucket[bucket_of(t, key)];
+struct mr *mr_at(const struct mr_table *t, uint32_t key) {
+    struct mr *mr = t->bucket[bucket_of(t, key)];
     while (mr && mr->pub.lkey >> 8 != key >> 8)
         mr = mr->next;
-    return mr != NULL;
+    return mr;
 }
 
 static void push(struct mr_table *t, struct mr *mr) {
@@ -42,7 +41,7 @@ static void push(struct mr_table *t, struct mr *mr) {
 }
 
 static int grow(struct mr_table *t) {
-    struct mr_table wide = {.mask = t->mask * 2 + 1, .count = t->count};
+    struct mr_table wide = {.mask = t->mask * 2 + 1, .count = t->count, .windows = t->windows};
     wide.bucket = calloc((size_t)wide.mask + 1, sizeof *wide.bucket);
     if (!wide.bucket)
         return -ENOMEM;
@@ -59,13 +58,24 @@ static int grow(struct mr_table *t) {
 
 int mr_insert(struct mr_table *t, struct mr *mr) {
     uint32_t key;
-    if (t->count >= 1u << 22)
+    if (t->count - t->windows >= 1u << 22)
         return -ENOMEM;
     if (t->count > t->mask && grow(t))
         return -ENOMEM;
     do
         key = rng_secret();
-    while (key >> 8 == 0 || index_taken(t, key));
+    while (key >> 8 == 0 || mr_at(t, key));
+    mr->pub.lkey = mr->pub.rkey = key;
+    push(t, mr);
+    t->count++;
+    return 0;
+}
+
+int mr_insert_as(struct mr_table *t, struct mr *mr, uint32_t key) {
+    if (mr_at(t, key))
+        return -EEXIST;
+    if (t->count > t->mask && grow(t))
+        return -ENOMEM;
     mr->pub.lkey = mr->pub.rkey = key;
     push(t, mr);
     t->count++;
@@ -80,9 +90,19 @@ void mr_remove(struct mr_table *t, struct mr *mr) {
     t->count--;
 }
 
-static bool in_range(const struct mr *mr, uint64_t addr, uint64_t length) {
-    uint64_t start = (uintptr_t)mr->pub.addr;
+bool mr_in_range(const struct mr *mr, uint64_t addr, uint64_t length) {
+    uint64_t start = mr->pub.iova;
     return addr >= start && length <= mr->pub.length && addr - start <= mr->pub.length - length;
+}
+
+/* Not for the usual case, in which the two are one. */
+bool mr_same_pd(const struct rnic_pd *has, const struct rnic_pd *asks) {
+    return asks && rnic_pd_root(has) == rnic_pd_root(asks);
+}
+
+bool mr_place(const struct mr *mr, uint64_t addr, uint8_t **ptr) {
+    *ptr = (uint8_t *)(uintptr_t)(addr + mr->shift);
+    return mr->kind == MR_PLAIN || kind_place(mr, ptr);
 }
 
 int mr_local(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, uint32_t access,
@@ -93,11 +113,13 @@ int mr_local(const struct mr_table *t, const struct rnic_pd *pd, const struct rn
     const struct mr *mr = mr_find(t, sge->lkey);
     if (!mr)
         return RNIC_VE_SGE_BAD_LKEY;
-    if (mr->pub.pd != pd)
-        return RNIC_VE_SGE_PD;
-    if (!in_range(mr, sge->addr, sge->length))
+    if (mr->pub.pd != pd && !mr_same_pd(mr->pub.pd, pd))
+        return mr->window ? RNIC_VE_SGE_BAD_LKEY : RNIC_VE_SGE_PD;
+    if (!mr_in_range(mr, sge->addr, sge->length))
         return RNIC_VE_SGE_BOUNDS;
-    return access & ~mr->access ? RNIC_VE_SGE_ACCESS : 0;
+    if (access & ~mr->access)
+        return RNIC_VE_SGE_ACCESS;
+    return mr_place(mr, sge->addr, ptr) ? 0 : RNIC_VE_SGE_BAD_LKEY;
 }
 
 int mr_remote(const struct mr_table *t, const struct rnic_pd *pd, uint32_t key, uint64_t addr, uint64_t length,
@@ -108,11 +130,21 @@ int mr_remote(const struct mr_table *t, const struct rnic_pd *pd, uint32_t key, 
     const struct mr *mr = mr_find(t, key);
     if (!mr)
         return RNIC_VE_RKEY_BAD;
-    if (mr->pub.pd != pd)
+    if (mr->pub.pd != pd && !mr_same_pd(mr->pub.pd, pd))
         return RNIC_VE_RKEY_PD;
-    if (!in_range(mr, addr, length))
+    if (!mr_in_range(mr, addr, length))
         return RNIC_VE_RKEY_BOUNDS;
-    return access & ~mr->access ? RNIC_VE_RKEY_ACCESS : 0;
+    if (access & ~mr->access)
+        return RNIC_VE_RKEY_ACCESS;
+    return mr_place(mr, addr, ptr) ? 0 : RNIC_VE_RKEY_BAD;
+}
+
+int mr_remote_load(const struct mr_table *t, uint32_t key, uint64_t addr, uint8_t *dst, uint32_t n) {
+    return kind_load(mr_find(t, key), addr, dst, n) ? 0 : RNIC_VE_RKEY_UNMAPPED;
+}
+
+int mr_remote_store(const struct mr_table *t, uint32_t key, uint64_t addr, const uint8_t *src, uint32_t n) {
+    return kind_store(mr_find(t, key), addr, src, n) ? 0 : RNIC_VE_RKEY_UNMAPPED;
 }
 
 int sge_check(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,
@@ -158,8 +190,10 @@ static struct rnic_sge walk_step(struct sge_walk *w, uint32_t n) {
     return part;
 }
 
+/* *direct: all of it lies where its elements say. */
 static int walk_check(const struct mr_table *t, const struct rnic_pd *pd, struct sge_walk w, uint32_t n,
-                      uint32_t access) {
+                      uint32_t access, bool *direct) {
+    *direct = true;
     while (n) {
         uint8_t *ptr;
         uint32_t take = walk_step(&w, n).length;
@@ -169,7 +203,32 @@ static int walk_check(const struct mr_table *t, const struct rnic_pd *pd, struct
         int ve = mr_local(t, pd, w.sge, access, &ptr);
         if (ve)
             return ve;
+        *direct &= ptr && (uintptr_t)ptr == w.sge->addr;
         n -= take;
+    }
+    return 0;
+}
+
+/* The same copies for elements that were checked, by way of their regions. */
+static int gather_by_region(const struct mr_table *t, struct sge_walk w, uint8_t *dst, uint32_t n, uint32_t *crc) {
+    while (n) {
+        struct rnic_sge part = walk_step(&w, n);
+        if (!kind_load(mr_find(t, part.lkey), part.addr, dst, part.length))
+            return RNIC_VE_SGE_UNMAPPED;
+        *crc = crc32_update(*crc, dst, part.length);
+        dst += part.length;
+        n -= part.length;
+    }
+    return 0;
+}
+
+static int scatter_by_region(const struct mr_table *t, struct sge_walk w, const uint8_t *src, uint32_t n) {
+    while (n) {
+        struct rnic_sge part = walk_step(&w, n);
+        if (!kind_store(mr_find(t, part.lkey), part.addr, src, part.length))
+            return RNIC_VE_SGE_UNMAPPED;
+        src += part.length;
+        n -= part.length;
     }
     return 0;
 }
@@ -177,10 +236,13 @@ static int walk_check(const struct mr_table *t, const struct rnic_pd *pd, struct
 int sge_gather(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,
                uint64_t offset, uint8_t *dst, uint32_t n, uint32_t *crc) {
     struct sge_walk w;
+    bool direct;
     walk_start(&w, sge, num_sge, offset);
-    int ve = walk_check(t, pd, w, n, 0);
+    int ve = walk_check(t, pd, w, n, 0, &direct);
     if (ve)
         return ve;
+    if (!direct)
+        return gather_by_region(t, w, dst, n, crc);
     while (n) {
         struct rnic_sge part = walk_step(&w, n);
         *crc = crc32_copy(*crc, dst, (const void *)(uintptr_t)part.addr, part.length);
@@ -193,10 +255,13 @@ int sge_gather(const struct mr_table *t, const struct rnic_pd *pd, const struct 
 int sge_scatter(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,
                 uint64_t offset, const uint8_t *src, uint32_t n) {
     struct sge_walk w;
+    bool direct;
     walk_start(&w, sge, num_sge, offset);
-    int ve = walk_check(t, pd, w, n, RNIC_ACCESS_LOCAL_WRITE);
+    int ve = walk_check(t, pd, w, n, RNIC_ACCESS_LOCAL_WRITE, &direct);
     if (ve)
         return ve;
+    if (!direct)
+        return scatter_by_region(t, w, src, n);
     while (n) {
         struct rnic_sge part = walk_step(&w, n);
         memcpy((void *)(uintptr_t)part.addr, src, part.length);

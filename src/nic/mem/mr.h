@@ -10,38 +10,109 @@
 #define RNIC_MEM_MR_H
 
 #include "base/rng.h"
+#include "mem/lock.h"
 #include "nic.h"
+
+#define SGE_MAX 32 /* elements of a scatter/gather list */
 
 struct pd {
     struct rnic_pd pub;
-    int mrs, qps, srqs, ahs; /* children */
+    int mrs, qps, srqs, ahs, mws, domains; /* children; domains: parent domains that stand for it */
+    int imports;                           /* within this process */
+    struct td *td;                         /* of a parent domain, or NULL */
+    int record;                            /* where other processes find it (mem/store.h), -1: nowhere */
+    bool foreign;                          /* another process' */
+    struct pd *next;                       /* of the device */
+};
+
+struct td {
+    struct rnic_td pub;
+    int domains; /* parent domains that use it */
+};
+
+struct dm {
+    struct rnic_dm pub;
+    uint8_t *mem;
+    uint64_t stored_at; /* its place in the memory file of its owner */
+    int mrs, imports;
+    int record;   /* as above */
+    bool foreign; /* another process': registered while *is == was */
+    const uint64_t *is;
+    uint64_t was;
+    struct dm *next; /* of the device */
+};
+
+/* How the bytes of a region are reached: mem/kinds.c for all but the first. */
+enum mr_kind {
+    MR_PLAIN,   /* at their address */
+    MR_FOREIGN, /* the same, while the process that owns them says that they are registered */
+    MR_GUARDED, /* pages may be missing: with system calls that fail instead of a signal */
+    MR_DMABUF,  /* at their address, between two calls that tell the exporter */
+    MR_NULL,    /* there are none: zeros */
 };
 
 struct mr {
     struct rnic_mr pub;
     uint32_t access; /* enum rnic_access_flags */
-    int memfd;       /* of alloc_mr, else -1 */
-    struct mr *next; /* in its bucket */
+    enum mr_kind kind;
+    uint64_t shift;     /* what a request names + shift is where the byte lies; wraps around */
+    struct mr *next;    /* in its bucket */
+    struct mw *windows; /* bound to it */
+    struct mw *window;  /* whose entry this is (mem/mw.h), NULL: a region's */
+
+    /* Where the bytes come from, for the end. */
+    uint8_t *map; /* mapping that goes with the region, or NULL */
+    uint64_t map_bytes;
+    uint64_t stored_at; /* its place in the device's memory file, */
+    bool stored;        /* if it is there, to be freed */
+    struct dm *dm;      /* or NULL */
+    int fd;             /* of MR_DMABUF */
+    int record;         /* where other processes find it (mem/store.h), -1: nowhere */
+    int imports;        /* within this process */
+    const uint64_t *is; /* of MR_FOREIGN: registered while *is == was */
+    uint64_t was;
+    struct lock lock; /* what of memory it keeps from being swapped */
 };
 
 struct mr_table {
     struct mr **bucket;
     uint32_t mask, count;
+    uint32_t windows; /* of count */
 };
 
 int mr_table_init(struct mr_table *t);
 void mr_table_free(struct mr_table *t);
 /* Gives the region a fresh key and enters it. 0 or -ENOMEM. */
 int mr_insert(struct mr_table *t, struct mr *mr);
+int mr_insert_as(struct mr_table *t, struct mr *mr, uint32_t key); /* under a given key; -EEXIST: it is taken */
 void mr_remove(struct mr_table *t, struct mr *mr);
 struct mr *mr_find(const struct mr_table *t, uint32_t key);
+struct mr *mr_at(const struct mr_table *t, uint32_t key); /* whatever the key's tag */
+bool mr_in_range(const struct mr *mr, uint64_t addr, uint64_t length);
+/* *ptr: as of mr_remote(); false: the bytes are gone. */
+bool mr_place(const struct mr *mr, uint64_t addr, uint8_t **ptr);
+/* Parent domains stand for their protection domain. asks: NULL when what asks has none (any more). */
+bool mr_same_pd(const struct rnic_pd *has, const struct rnic_pd *asks);
 
-/* Checks [addr, addr + length) under key for pd and access; *ptr: where the bytes are. 0 or an enum rnic_vendor_err of
- * the SGE_ family (mr_local) or the RKEY_ family (mr_remote).  A range of 0 bytes needs no key (IBA C9-88, C10-74). */
+/* Checks [addr, addr + length) under key for pd and access; *ptr: where the bytes are, NULL: they can be reached by
+ * mr_remote_load() and mr_remote_store() alone (never with REMOTE_ATOMIC). 0 or an enum rnic_vendor_err of the SGE_
+ * family (mr_local) or the RKEY_ family (mr_remote).  A range of 0 bytes needs no key (IBA C9-88, C10-74). */
 int mr_local(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, uint32_t access,
              uint8_t **ptr);
 int mr_remote(const struct mr_table *t, const struct rnic_pd *pd, uint32_t key, uint64_t addr, uint64_t length,
               uint32_t access, uint8_t **ptr);
+
+/* For a range that mr_remote() has just allowed and gave no address for. 0 or RNIC_VE_RKEY_UNMAPPED. */
+int mr_remote_load(const struct mr_table *t, uint32_t key, uint64_t addr, uint8_t *dst, uint32_t n);
+int mr_remote_store(const struct mr_table *t, uint32_t key, uint64_t addr, const uint8_t *src, uint32_t n);
+
+/* kinds.c: of a region that is not plain. place: where the bytes are, NULL as above; false: they are gone.
+ * load, store: false: they cannot be reached. */
+bool kind_place(const struct mr *mr, uint8_t **ptr);
+bool kind_load(const struct mr *mr, uint64_t addr, uint8_t *dst, uint32_t n);
+bool kind_store(const struct mr *mr, uint64_t addr, const uint8_t *src, uint32_t n);
+bool kind_guard_works(void);       /* this system allows what MR_GUARDED needs */
+enum mr_kind kind_of_file(int fd); /* MR_DMABUF or MR_GUARDED */
 
 /* Copies n bytes that start at offset of a scatter/gather list: into dst with the CRC of what was copied, or out of
  * src.  All elements touched are checked before any byte moves. 0 or an enum rnic_vendor_err. */

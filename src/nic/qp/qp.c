@@ -167,6 +167,7 @@ void qp_error(struct qp *qp, int event) {
 static void to_reset(struct qp *qp) {
     qp->engine->reset(qp);
     qp_forget_completions(qp);
+    mw_unbind_all(&qp->windows); /* they were for the peer that it had */
     wq_reset(&qp->sq);
     wq_reset(&qp->rq);
     if (qp->tagged)

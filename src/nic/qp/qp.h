@@ -8,7 +8,7 @@
 #ifndef RNIC_QP_QP_H
 #define RNIC_QP_QP_H
 
-#include "mem/mr.h"
+#include "mem/mw.h"
 #include "queue/comp_cntr.h"
 #include "queue/cq.h"
 #include "queue/events.h"
@@ -81,6 +81,7 @@ struct qp {
     bool last_wqe;         /* QP_REQ_ERR, QP_ACCESS_ERR or QP_FATAL has been raised */
     struct wq sq, rq;      /* with a shared receive queue, rq holds the one receive that a message has taken from it */
     struct srq *srq;       /* or NULL; of XRC_RECV: of the request under way, or the last one */
+    struct mw *windows;    /* of type 2, bound through it */
     struct tagged *tagged; /* where that matches tags, or NULL */
     bool no_receives;      /* none are posted to rq: they come from shared queues, or there are none */
     struct comp_cntrs *cntrs;  /* NULL: no completion counter is attached */
@@ -147,12 +148,25 @@ const char *qp_state_name(int state);
 int qp_attr_check(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
 int qp_av_check(const struct rnic_ah_attr *av, struct rnic_err *err);
 void qp_attr_apply(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask);
-/* The IP traffic class that an address vector asks for: of a service level alone, the class selector of that priority. */
+/* The IP traffic class that an address vector asks for: of a service level alone, the class selector of that priority
+ * (IBA A17.4.2). */
 static inline uint8_t qp_av_traffic_class(const struct rnic_ah_attr *av) {
     return av->grh.traffic_class ? av->grh.traffic_class : (uint8_t)(av->sl << 5);
 }
 /* What a transition does beside its attributes, which are in force already (IBA 10.3.1). 0, -ENOMEM: nothing changed */
 int qp_transition(struct qp *qp, int to);
+
+/* Key, bounds and rights of memory that the peer asks for, under a protection domain: 0, or enum rnic_vendor_err.
+ * *ptr: as of mr_remote(). */
+static inline int qp_remote_under(const struct qp *qp, const struct rnic_pd *pd, uint32_t key, uint64_t addr,
+                                  uint64_t length, uint32_t access, uint8_t **ptr) {
+    int ve = mr_remote(&qp->nic->mrs, pd, key, addr, length, access, ptr);
+    return ve == RNIC_VE_RKEY_PD ? mw_remote(&qp->nic->mrs, &qp->pub, pd, key, addr, length, access, ptr) : ve;
+}
+static inline int qp_remote(const struct qp *qp, uint32_t key, uint64_t addr, uint64_t length, uint32_t access,
+                            uint8_t **ptr) {
+    return qp_remote_under(qp, qp->pub.pd, key, addr, length, access, ptr);
+}
 
 /* Is there a receive, at rq's tail, for the message that the packet belongs to? With a shared receive queue a message takes
  * one when it begins: its oldest, or, where tags are matched, that with its tag. */

@@ -18,7 +18,8 @@ static uint8_t read_header(struct tagged *t, const struct packet *pkt) {
     if (!(mask & OPC_SEND) || have < TMH_BYTES)
         return TMH_NO_TAG;
     memcpy(t->header, pkt->payload, have);
-    bool request = have == HEADER_BYTES && (mask & OPC_LAST) && pkt->length <= TAGGED_RNDV_BYTES;
+    /* Its completion is the READ's, which could not tell of a key that was invalidated. */
+    bool request = have == HEADER_BYTES && (mask & OPC_LAST) && !(mask & OPC_INV) && pkt->length <= TAGGED_RNDV_BYTES;
     return tmh_opcode(t->header) == TMH_RNDV && !request ? TMH_NO_TAG : tmh_opcode(t->header);
 }
 

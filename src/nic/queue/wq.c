@@ -8,6 +8,8 @@
 #include "base/fail.h"
 
 #define MAX_MESSAGE 0x7FFFFFFFu /* 2 GiB - 1; IBA C9-5 allows 2^31, length fields of verbs are 32 bits */
+#define WINDOW_ACCESS                                                                                                  \
+    (RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_READ | RNIC_ACCESS_REMOTE_ATOMIC | RNIC_ACCESS_ZERO_BASED)
 #define ALL_SEND_FLAGS (RNIC_SEND_FENCE | RNIC_SEND_SIGNALED | RNIC_SEND_SOLICITED | RNIC_SEND_INLINE)
 
 int wq_init(struct wq *q, uint32_t max_wr, uint32_t max_sge, uint32_t max_inline, uint32_t wqe_bytes) {
@@ -56,8 +58,10 @@ static bool is_datagram(const struct wq *q) { return q->qp_type == RNIC_QPT_UD |
 
 static bool is_inline_opcode(int op) {
     return op == RNIC_WR_SEND || op == RNIC_WR_SEND_WITH_IMM || op == RNIC_WR_RDMA_WRITE ||
-           op == RNIC_WR_RDMA_WRITE_WITH_IMM;
+           op == RNIC_WR_RDMA_WRITE_WITH_IMM || op == RNIC_WR_SEND_WITH_INV;
 }
+
+static bool is_local(int op) { return op == RNIC_WR_LOCAL_INV || op == RNIC_WR_BIND_MW; }
 
 static bool is_atomic(int op) { return op == RNIC_WR_ATOMIC_CMP_AND_SWP || op == RNIC_WR_ATOMIC_FETCH_AND_ADD; }
 
@@ -77,9 +81,11 @@ static int check_opcode(const struct wq *q, int opcode, struct rnic_err *err) {
         return fail(err, opcode == RNIC_WR_TSO ? -EOPNOTSUPP : -EINVAL,
                     "opcode %d: a RAW_PACKET queue pair can SEND, nothing else (this device cuts up no large sends)",
                     opcode);
-    if (q->qp_type == RNIC_QPT_UC && opcode > RNIC_WR_SEND_WITH_IMM)
-        return fail(err, -EINVAL, "opcode %d: an unreliable connection can SEND and RDMA_WRITE, nothing else", opcode);
-    if (opcode < 0 || opcode > RNIC_WR_ATOMIC_FETCH_AND_ADD)
+    if (q->qp_type == RNIC_QPT_UC && opcode > RNIC_WR_SEND_WITH_IMM && !is_local(opcode))
+        return fail(err, -EINVAL,
+                    "opcode %d: an unreliable connection can SEND, RDMA_WRITE, BIND_MW and LOCAL_INV, nothing else",
+                    opcode);
+    if (opcode < 0 || opcode > RNIC_WR_SEND_WITH_INV)
         return fail(err, -EOPNOTSUPP, "opcode %d is not supported on an RC queue pair of this device", opcode);
     return 0;
 }
@@ -93,11 +99,37 @@ static int check_destination(const struct wq *q, const struct rnic_send_wr *wr, 
         return 0;
     if (!wr->wr.ud.ah)
         return fail(err, -EINVAL, "a datagram needs an address handle: give wr.ud.ah, made with create_ah");
-    if (wr->wr.ud.ah->pd != q->pd)
+    if (rnic_pd_root(wr->wr.ud.ah->pd) != rnic_pd_root(q->pd))
         return fail(err, -EINVAL, "the address handle belongs to another protection domain than the queue pair");
     if (wr->wr.ud.remote_qpn > 0xFFFFFF)
         return fail(err, -EINVAL, "remote_qpn is 0x%x; queue pair numbers have 24 bits", wr->wr.ud.remote_qpn);
     return 0;
+}
+
+static int check_bind(const struct wq *q, const struct rnic_send_wr *wr, struct rnic_err *err) {
+    const struct rnic_mw *mw = wr->bind_mw.mw;
+    const struct rnic_mw_bind_info *info = &wr->bind_mw.bind_info;
+    if (!mw)
+        return fail(err, -EINVAL, "BIND_MW needs a memory window: give bind_mw.mw, made with alloc_mw");
+    if (mw->ctx != q->pd->ctx || (info->mr && info->mr->ctx != q->pd->ctx))
+        return fail(err, -EINVAL, "the memory window, or its region, belongs to another device than the queue pair");
+    if (info->mw_access_flags & ~(uint32_t)WINDOW_ACCESS)
+        return fail(
+            err, -EINVAL,
+            "mw_access_flags 0x%x: a window has REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC and ZERO_BASED, no other",
+            info->mw_access_flags);
+    if (!info->mr && (info->addr || info->length)) /* as libibverbs' ibv_bind_mw() */
+        return fail(err, -EINVAL, "bind_info has addr or length, but no memory region");
+    if ((mw->rkey ^ wr->bind_mw.rkey) >> 8)
+        return fail(err, -EINVAL, "the new rkey 0x%x differs from 0x%x in more than its lower 8 bits: take inc_rkey()",
+                    wr->bind_mw.rkey, mw->rkey);
+    return 0;
+}
+
+static int check_local(const struct wq *q, const struct rnic_send_wr *wr, struct rnic_err *err) {
+    if (wr->num_sge)
+        return fail(err, -EINVAL, "opcode %d takes no scatter/gather elements", wr->opcode);
+    return wr->opcode == RNIC_WR_BIND_MW ? check_bind(q, wr, err) : 0;
 }
 
 static int check_send(const struct wq *q, const struct rnic_send_wr *wr, uint64_t length, struct rnic_err *err) {
@@ -111,6 +143,10 @@ static int check_send(const struct wq *q, const struct rnic_send_wr *wr, uint64_
     uint32_t unknown = wr->send_flags & ~(uint32_t)ALL_SEND_FLAGS;
     if (unknown && !(unknown == RNIC_SEND_IP_CSUM && q->qp_type == RNIC_QPT_RAW_PACKET))
         return fail(err, -EOPNOTSUPP, "send flags 0x%x are not supported", unknown);
+    if (is_local(wr->opcode))
+        rc = check_local(q, wr, err);
+    if (rc)
+        return rc;
     if (length > MAX_MESSAGE)
         return fail(err, -EINVAL, "message of %llu bytes; the longest is 2 GiB - 1", (unsigned long long)length);
     if (!(wr->send_flags & RNIC_SEND_INLINE))
@@ -131,6 +167,17 @@ static void copy_inline(uint8_t *dst, const struct rnic_sge *sge, int n) {
     }
 }
 
+/* From now on the window's key is the new one, for whoever posts (man ibv_bind_mw). */
+static void fill_bind(struct send_wqe *wqe, const struct rnic_send_wr *wr) {
+    const struct rnic_mw_bind_info *info = &wr->bind_mw.bind_info;
+    wqe->window = wr->bind_mw.mw->rkey;
+    wqe->new_key = wr->bind_mw.mw->rkey = wr->bind_mw.rkey;
+    wqe->region = info->mr ? info->mr->lkey : 0;
+    wqe->access = info->mw_access_flags;
+    wqe->bind_addr = info->addr;
+    wqe->bind_length = info->length;
+}
+
 static void fill_send(const struct wq *q, struct send_wqe *wqe, const struct rnic_send_wr *wr, uint32_t length) {
     *wqe = (struct send_wqe){.wr_id = wr->wr_id,
                              .imm = wr->imm_data,
@@ -148,6 +195,8 @@ static void fill_send(const struct wq *q, struct send_wqe *wqe, const struct rni
         wqe->rkey = wr->wr.atomic.rkey;
         wqe->compare_add = wr->wr.atomic.compare_add;
         wqe->swap = wr->wr.atomic.swap;
+    } else if (wr->opcode == RNIC_WR_BIND_MW) {
+        fill_bind(wqe, wr);
     } else {
         wqe->remote_addr = wr->wr.rdma.remote_addr;
         wqe->rkey = wr->wr.rdma.rkey;
@@ -222,6 +271,9 @@ int wc_opcode_of(int wr_opcode) {
         [RNIC_WR_RDMA_READ] = RNIC_WCO_RDMA_READ,
         [RNIC_WR_ATOMIC_CMP_AND_SWP] = RNIC_WCO_COMP_SWAP,
         [RNIC_WR_ATOMIC_FETCH_AND_ADD] = RNIC_WCO_FETCH_ADD,
+        [RNIC_WR_LOCAL_INV] = RNIC_WCO_LOCAL_INV,
+        [RNIC_WR_BIND_MW] = RNIC_WCO_BIND_MW,
+        [RNIC_WR_SEND_WITH_INV] = RNIC_WCO_SEND,
     };
     return table[wr_opcode];
 }

@@ -34,8 +34,12 @@ struct send_wqe {
             struct ah_head *ah;
             uint32_t remote_qpn, remote_qkey;
         };
+        struct { /* BIND_MW, by keys: the objects may be gone when its turn comes */
+            uint64_t bind_addr, bind_length;
+            uint32_t window, new_key, region, access;
+        };
     };
-    uint32_t imm;    /* network byte order */
+    uint32_t imm;    /* network byte order; of *_INV the key, in the host's */
     uint32_t length; /* of the message */
     uint16_t num_sge;
     uint8_t opcode; /* enum rnic_wr_opcode */
@@ -92,6 +96,11 @@ static inline void wq_pop(struct wq *q) { atomic_store_explicit(&q->tail, wq_tai
 /* Append a chain. All before *bad are in, none from it on. */
 int sq_post(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad, struct rnic_err *err);
 int rq_post(struct wq *q, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad, struct rnic_err *err);
+
+/* No packet carries it (roce/local.c). */
+static inline bool wqe_is_local(const struct send_wqe *wqe) {
+    return wqe->opcode == RNIC_WR_LOCAL_INV || wqe->opcode == RNIC_WR_BIND_MW;
+}
 
 /* The completion opcode of a send opcode (IBA 11.4.2.1). */
 int wc_opcode_of(int wr_opcode);

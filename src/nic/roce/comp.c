@@ -28,6 +28,19 @@ void comp_halted(struct qp *qp) {
     fail_oldest(qp, wqe->status, wqe->vendor_err);
 }
 
+/* They never stay the oldest, so that una lies in the oldest element whenever something is outstanding. */
+void comp_locals(struct qp *qp) {
+    struct requester *req = &rc_of(qp)->req;
+    while (req->locals) {
+        struct send_wqe *wqe = sq_wqe(&qp->sq, wq_tail(&qp->sq));
+        if (!wqe->started || wqe->packets)
+            return;
+        req->locals--;
+        req->next += req->next == wq_tail(&qp->sq); /* the cursor stood before it after a rewind */
+        qp_complete_send(qp, wqe);
+    }
+}
+
 /* ---------------------------------------------------------------- windows and times */
 
 /* Any answer to the timed packet or to a later one tells, also one that shows a loss: without a round trip time, each of
@@ -105,6 +118,8 @@ static void take(struct qp *qp, struct send_wqe *wqe, uint32_t n) {
     if (complete) {
         wqe->status = wqe->vendor_err = 0; /* of a repetition that failed, but was not needed */
         qp_complete_send(qp, wqe);
+        if (req->locals)
+            comp_locals(qp);
     }
     if (ahead && qp->state != RNIC_QPS_ERR)
         req_rewind(qp);

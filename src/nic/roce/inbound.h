@@ -18,24 +18,22 @@
 /* What can be wrong with a request; what that means is the service's affair. */
 enum fault {
     OK,
-    FAULT_RNR,       /* no receive posted */
-    FAULT_SEQUENCE,  /* the opcode does not follow from the one before */
-    FAULT_LENGTH,    /* the length contradicts the headers or the path MTU */
-    FAULT_RESOURCES, /* more READs and atomics than max_dest_rd_atomic, or misaligned atomic */
-    FAULT_TOO_LONG,  /* longer than the receive */
-    FAULT_ACCESS,    /* key, bounds or rights of the memory */
-    FAULT_LOCAL,     /* the receive's own memory is bad */
-    FAULT_XRC,       /* no such shared receive queue */
+    FAULT_RNR,        /* no receive posted */
+    FAULT_SEQUENCE,   /* the opcode does not follow from the one before */
+    FAULT_LENGTH,     /* the length contradicts the headers or the path MTU */
+    FAULT_RESOURCES,  /* more READs and atomics than max_dest_rd_atomic, or misaligned atomic */
+    FAULT_TOO_LONG,   /* longer than the receive */
+    FAULT_ACCESS,     /* key, bounds or rights of the memory */
+    FAULT_LOCAL,      /* the receive's own memory is bad */
+    FAULT_XRC,        /* no such shared receive queue */
+    FAULT_INVALIDATE, /* the key is none that the peer may invalidate */
 };
 
 /* ---------------------------------------------------------------- checks (IBA 9.7.4.1) */
 
-/* Does the opcode follow from the one before?  SEND with invalidate is not supported: executing it as a SEND would leave its sender in the belief that the key is
- * gone. */
+/* Does the opcode follow from the one before? */
 static inline enum fault inbound_sequence(const struct inbound *in, const struct packet *pkt) {
     uint32_t kind = pkt->row->mask & (OPC_SEND | OPC_WRITE);
-    if (pkt->row->mask & OPC_INV)
-        return FAULT_SEQUENCE;
     if (pkt->row->mask & OPC_FIRST)
         return in->message ? FAULT_SEQUENCE : OK;
     return in->message == kind ? OK : FAULT_SEQUENCE;
@@ -91,7 +89,7 @@ static inline int inbound_access(struct qp *qp, const struct inbound *in, const 
                              : RNIC_ACCESS_REMOTE_ATOMIC;
     if (!(qp->attr.qp_access_flags & want))
         return RNIC_VE_RKEY_ACCESS;
-    return mr_remote(&qp->nic->mrs, qp->pub.pd, rkey, va, length, want, ptr);
+    return qp_remote(qp, rkey, va, length, want, ptr);
 }
 
 /* ---------------------------------------------------------------- execution */
@@ -108,8 +106,8 @@ static inline int inbound_store_send(struct qp *qp, struct inbound *in, const st
     return ve;
 }
 
-/* To where inbound_access() has said. */
-static inline void inbound_store_write(struct inbound *in, const struct packet *pkt, uint8_t *ptr) {
+/* To where inbound_access() has said: 0, or enum rnic_vendor_err. */
+static inline int inbound_store_write(struct qp *qp, struct inbound *in, const struct packet *pkt, uint8_t *ptr) {
     if (pkt->row->reth) {
         const uint8_t *reth = pkt->bth + pkt->row->reth;
         in->va = reth_va(reth);
@@ -117,11 +115,14 @@ static inline void inbound_store_write(struct inbound *in, const struct packet *
         in->left = reth_len(reth);
         in->received = 0;
     }
-    if (pkt->length)
+    if (ptr && pkt->length)
         memcpy(ptr, pkt->payload, pkt->length);
+    else if (pkt->length && mr_remote_store(&qp->nic->mrs, in->rkey, in->va, pkt->payload, pkt->length))
+        return RNIC_VE_RKEY_UNMAPPED;
     in->va += pkt->length;
     in->left -= pkt->length;
     in->received += pkt->length;
+    return 0;
 }
 
 /* The message goes on, or ends with this packet. */
@@ -143,6 +144,9 @@ static inline void inbound_complete(struct qp *qp, const struct inbound *in, con
     if (pkt->row->imm) {
         wc.wc_flags = RNIC_WCF_WITH_IMM;
         memcpy(&wc.imm_data, pkt->bth + pkt->row->imm, IMMDT_BYTES);
+    } else if (pkt->row->ieth) {
+        wc.wc_flags = RNIC_WCF_WITH_INV;
+        wc.invalidated_rkey = ieth_rkey(pkt->bth + pkt->row->ieth);
     }
     if (qp->tagged)
         tagged_complete(qp, &wc, pkt->solicited);

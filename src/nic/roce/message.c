@@ -6,7 +6,7 @@
 #include "wire/bth.h"
 #include "wire/icrc.h"
 
-/* First, middle, last, only; the last two also with immediate. */
+/* First, middle, last, only; the last two also with immediate or, of SENDs of RC, with invalidate. */
 static uint8_t send_opcode(const struct send_wqe *wqe, uint32_t i) {
     bool write = wqe->opcode == RNIC_WR_RDMA_WRITE || wqe->opcode == RNIC_WR_RDMA_WRITE_WITH_IMM;
     bool imm = wqe->opcode == RNIC_WR_SEND_WITH_IMM || wqe->opcode == RNIC_WR_RDMA_WRITE_WITH_IMM;
@@ -15,6 +15,8 @@ static uint8_t send_opcode(const struct send_wqe *wqe, uint32_t i) {
     enum { FIRST, MIDDLE, LAST, LAST_IMM, ONLY, ONLY_IMM };
     if (!last)
         return (uint8_t)(base + (first ? FIRST : MIDDLE));
+    if (wqe->opcode == RNIC_WR_SEND_WITH_INV)
+        return first ? ROCE_RC_SEND_ONLY_WITH_INV : ROCE_RC_SEND_LAST_WITH_INV;
     return (uint8_t)(base + (first ? ONLY : LAST) + imm);
 }
 
@@ -28,6 +30,8 @@ static void put_extended(const struct out *out, const struct send_wqe *wqe) {
     }
     if (out->row->imm)
         memcpy(out->bth + out->row->imm, &wqe->imm, IMMDT_BYTES);
+    else if (out->row->ieth)
+        ieth_set_rkey(out->bth + out->row->ieth, wqe->imm);
 }
 
 static int put_payload(struct qp *qp, struct out *out, const struct send_wqe *wqe, uint64_t offset) {

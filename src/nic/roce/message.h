@@ -11,8 +11,9 @@
 #include "wire/bth.h"
 
 static inline bool wqe_takes_receive(const struct send_wqe *wqe) {
-    return wqe->opcode == RNIC_WR_SEND || wqe->opcode == RNIC_WR_SEND_WITH_IMM ||
-           wqe->opcode == RNIC_WR_RDMA_WRITE_WITH_IMM;
+    const uint32_t those = 1u << RNIC_WR_SEND | 1u << RNIC_WR_SEND_WITH_IMM | 1u << RNIC_WR_RDMA_WRITE_WITH_IMM |
+                           1u << RNIC_WR_SEND_WITH_INV;
+    return those >> wqe->opcode & 1;
 }
 
 /* A request of XRC names the shared receive queue that it is for, whether it takes a receive or not (A14.3.1). */
@@ -25,7 +26,7 @@ static inline void message_to_srq(const struct out *out, const struct send_wqe *
 }
 
 /* One packet of a SEND or WRITE; its PSN is wqe->first_psn + i. */
-enum result { SENT, IDLE, SINK_FULL, FAILED };
+enum result { SENT, IDLE, SINK_FULL, FAILED, PASSED /* a local element: there is no packet */ };
 enum result message_write(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint32_t i, uint32_t mtu, bool ackreq);
 /* The elements' keys, bounds and rights: 0, or enum rnic_vendor_err. access: what the device does with the memory. */
 static inline int message_memory(struct qp *qp, const struct send_wqe *wqe, uint32_t access) {
@@ -33,5 +34,8 @@ static inline int message_memory(struct qp *qp, const struct send_wqe *wqe, uint
         return 0;
     return sge_check(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, access);
 }
+
+/* local.c: carries out an element that wqe_is_local(). 0, or enum rnic_wc_status. */
+int local_execute(struct qp *qp, struct send_wqe *wqe);
 
 #endif

@@ -64,6 +64,8 @@ uint32_t req_flight(struct qp *qp) {
 /* What is wrong with an element by itself: enum rnic_wc_status, 0 for nothing (IBA 9.9.2.3). */
 static int element_fault(struct qp *qp, struct send_wqe *wqe) {
     bool reads = wqe_waits(wqe);
+    if (wqe_is_local(wqe))
+        return local_execute(qp, wqe);
     if (reads && qp->attr.max_rd_atomic == 0) {
         wqe->vendor_err = RNIC_VE_NO_RD_ATOMIC;
         return RNIC_WC_LOC_QP_OP_ERR;
@@ -109,10 +111,15 @@ static bool start(struct qp *qp, struct send_wqe *wqe) {
     }
     wqe->started = true;
     wqe->first_psn = req->psn;
+    wqe->cost = req->cost;
+    if (wqe_is_local(wqe)) { /* done: it takes no PSN, and is no message */
+        wqe->packets = 0;
+        req->locals++;
+        return true;
+    }
     wqe->packets = is_atomic(wqe) ? 1 : packets_of(wqe->length, rc->mtu);
     wqe->chunk = is_read(wqe) ? read_chunk(qp, rc) : 0;
     wqe->ssn = req->ssn = psn_add(req->ssn, 1);
-    wqe->cost = req->cost;
     req->cost = cost_at(wqe, wqe->packets, rc->mtu);
     return true;
 }
@@ -193,7 +200,8 @@ static bool wants_ack(struct qp *qp, const struct send_wqe *wqe, uint64_t flight
         return true;
     if (req->next + 1 == wq_head(&qp->sq))
         return wqe->flags & RNIC_SEND_SIGNALED || qp->sq_sig_all;
-    return !has_credit(req, sq_wqe(&qp->sq, req->next + 1), psn_add(wqe->ssn, 1));
+    const struct send_wqe *follower = sq_wqe(&qp->sq, req->next + 1); /* of a local one nothing asks */
+    return wqe_is_local(follower) || !has_credit(req, follower, psn_add(wqe->ssn, 1));
 }
 
 static void note_sent(struct qp *qp, uint32_t span, bool ackreq, uint64_t now) {
@@ -227,6 +235,13 @@ static void note_sent(struct qp *qp, uint32_t span, bool ackreq, uint64_t now) {
     }
 }
 
+/* Goes on behind a local element, which completes when all before it are complete. */
+static enum result pass_local(struct qp *qp) {
+    rc_of(qp)->req.next++;
+    comp_locals(qp);
+    return PASSED;
+}
+
 static enum result step(struct qp *qp, struct tx *tx, uint64_t now) {
     struct rc *rc = rc_of(qp);
     struct requester *req = &rc->req;
@@ -237,6 +252,8 @@ static enum result step(struct qp *qp, struct tx *tx, uint64_t now) {
         return IDLE;
     if (!wqe->started && !start(qp, wqe))
         return IDLE;
+    if (!wqe->packets)
+        return pass_local(qp);
     uint32_t span = span_at(wqe, req->pkt);
     uint64_t flight = req_flight(qp);
     uint64_t after = flight + cost_at(wqe, req->pkt + span, rc->mtu) - cost_at(wqe, req->pkt, rc->mtu);
@@ -261,10 +278,8 @@ bool req_next(struct qp *qp, struct tx *tx, uint64_t now, bool *sent) {
         enum result r = step(qp, tx, now);
         if (r == SENT)
             *sent = true;
-        else if (r == SINK_FULL)
-            return true;
-        else
-            return false;
+        else if (r != PASSED)
+            return r == SINK_FULL;
     }
     return true;
 }

@@ -14,6 +14,7 @@
 #include "roce/inbound.h"
 #include "roce/message.h"
 #include "wire/bth.h"
+#include "wire/icrc.h"
 
 /* What a fault does (IBA table 58): answer, status of the receive under way (0: none, it is flushed), event. */
 static const struct {
@@ -27,6 +28,7 @@ static const struct {
     [FAULT_ACCESS] = {AETH_NAK_REMOTE_ACCESS, RNIC_WC_LOC_ACCESS_ERR, RNIC_EVENT_QP_ACCESS_ERR},
     [FAULT_LOCAL] = {AETH_NAK_REMOTE_OPERATIONAL, RNIC_WC_LOC_PROT_ERR, -1},
     [FAULT_XRC] = {AETH_NAK_INVALID_REQUEST, RNIC_WC_REM_INV_REQ_ERR, RNIC_EVENT_QP_REQ_ERR}, /* A14.5.1 */
+    [FAULT_INVALIDATE] = {AETH_NAK_REMOTE_ACCESS, RNIC_WC_REM_INV_REQ_ERR, RNIC_EVENT_QP_ACCESS_ERR},
 };
 
 int resp_init(struct qp *qp) {
@@ -140,20 +142,40 @@ static void executed(struct qp *qp, const struct packet *pkt, uint32_t psns, uin
         want_ack(resp, ACK_UNASKED, now);
 }
 
+/* The window that the last packet of a SEND with invalidate unbinds; NULL and *ve 0: of another packet, none. */
+static struct mw *window_of(struct qp *qp, const struct packet *pkt, int *ve) {
+    *ve = 0;
+    if (!(pkt->row->mask & OPC_INV))
+        return NULL;
+    return mw_invalidable(&qp->nic->mrs, &qp->pub, ieth_rkey(pkt->bth + pkt->row->ieth), ve);
+}
+
 static void execute_send(struct qp *qp, const struct packet *pkt, uint64_t now) {
     struct responder *resp = &rc_of(qp)->resp;
-    int ve = inbound_store_send(qp, &resp->in, pkt);
+    int ve;
+    struct mw *mw = window_of(qp, pkt, &ve);
+    if (ve) {
+        refuse(qp, pkt, FAULT_INVALIDATE, ve);
+        return;
+    }
+    ve = inbound_store_send(qp, &resp->in, pkt);
     if (ve) {
         refuse(qp, pkt, FAULT_LOCAL, ve);
         return;
     }
+    if (mw)
+        mw_unbind(mw);
     executed(qp, pkt, 1, now);
     inbound_complete(qp, &resp->in, pkt);
 }
 
 static void execute_write(struct qp *qp, const struct packet *pkt, uint8_t *ptr, uint64_t now) {
     struct responder *resp = &rc_of(qp)->resp;
-    inbound_store_write(&resp->in, pkt, ptr);
+    int ve = inbound_store_write(qp, &resp->in, pkt, ptr);
+    if (ve) {
+        refuse(qp, pkt, FAULT_ACCESS, ve);
+        return;
+    }
     executed(qp, pkt, 1, now);
     inbound_complete(qp, &resp->in, pkt);
 }
@@ -256,7 +278,7 @@ static void expected(struct qp *qp, const struct packet *pkt, uint64_t now) {
         execute_write(qp, pkt, ptr, now);
     else if (mask & OPC_READ)
         execute_read(qp, pkt, now);
-    else if ((uintptr_t)ptr % sizeof(uint64_t)) /* C9-90 */
+    else if (((uintptr_t)ptr | atmeth_va(pkt->bth + pkt->row->atomic_eth)) % sizeof(uint64_t)) /* C9-90 */
         refuse(qp, pkt, FAULT_RESOURCES, RNIC_VE_ATOMIC_ALIGN);
     else
         execute_atomic(qp, pkt, ptr, now);
@@ -382,16 +404,16 @@ static enum result write_read(struct qp *qp, struct tx *tx, struct resource *res
     const struct rnic_pd *pd = domain_of(qp, res);
     uint8_t *ptr;
     struct out out;
-    if (mr_remote(&qp->nic->mrs, pd, res->rkey, va, n, RNIC_ACCESS_REMOTE_READ, &ptr))
+    if (qp_remote_under(qp, pd, res->rkey, va, n, RNIC_ACCESS_REMOTE_READ, &ptr))
         return FAILED;
     if (!out_open(qp, tx, &out, read_opcode(res), n, psn_add(res->first_psn, (int32_t)res->cur), false, false))
         return SINK_FULL;
     if (out.row->aeth)
         put_aeth(qp, &out, AETH_ACK | credit_code(qp));
     out_headers(&out);
-    struct rnic_sge one = {(uintptr_t)ptr, n, res->rkey};
-    if (sge_gather(&qp->nic->mrs, pd, &one, 1, 0, out_payload(&out), n, &out.crc))
+    if (!ptr && n && mr_remote_load(&qp->nic->mrs, res->rkey, va, out_payload(&out), n))
         return FAILED;
+    out.crc = ptr && n ? crc32_copy(out.crc, out_payload(&out), ptr, n) : crc32_update(out.crc, out_payload(&out), n);
     out_close(qp, tx, &out);
     return SENT;
 }

@@ -6,6 +6,7 @@
  *   comp.c  completer: takes acknowledges and responses, completes, retries
  *   resp.c  responder: executes requests, answers with responses, ACKs and NAKs
  *   rc.c    joins the three to a queue pair: the engine_ops
+ *   local.c requests without packets: BIND_MW, LOCAL_INV
  *   congestion.c    the rate at which connected queue pairs may send
  *
  * of XRC, too (Annex A14), whose queue pairs are either requester or responder, see qp/xrc.h;
@@ -51,6 +52,7 @@ struct requester {
 
     uint32_t rd_end[MAX_RD_ATOMIC]; /* one past the last response PSN of each outstanding READ request or atomic */
     uint32_t rd_head, rd_count;
+    uint32_t locals; /* elements without a packet that are done, but not the oldest: they wait to complete */
 
     uint32_t window;    /* bytes that may be in flight */
     uint32_t threshold; /* below it the window doubles a round trip, above it grows by a packet */
@@ -187,6 +189,7 @@ void req_drained(struct qp *qp);                            /* raises SQ_DRAINED
 void comp_input(struct qp *qp, const struct packet *pkt, uint64_t now);
 void comp_timeout(struct qp *qp, uint64_t now);
 void comp_halted(struct qp *qp); /* completes the failed element when it is the oldest */
+void comp_locals(struct qp *qp); /* completes local elements that are the oldest, and done */
 
 /* resp.c */
 int resp_init(struct qp *qp);

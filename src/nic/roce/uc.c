@@ -13,8 +13,8 @@
 /* ---------------------------------------------------------------- send */
 
 /* An error of a send concerns the send queue alone: it stops in SQE (IBA 10.3.1.6). */
-static void refuse(struct qp *qp, struct send_wqe *wqe, int vendor_err) {
-    wqe->status = RNIC_WC_LOC_PROT_ERR;
+static void refuse(struct qp *qp, struct send_wqe *wqe, int status, int vendor_err) {
+    wqe->status = (uint8_t)status;
     wqe->vendor_err = (uint8_t)vendor_err;
     uc_of(qp)->pkt = 0;
     qp_complete_send(qp, wqe);
@@ -27,7 +27,7 @@ static bool start(struct qp *qp, struct send_wqe *wqe) {
     const struct uc *uc = uc_of(qp);
     int ve = message_memory(qp, wqe, 0);
     if (ve) {
-        refuse(qp, wqe, ve);
+        refuse(qp, wqe, RNIC_WC_LOC_PROT_ERR, ve);
         return false;
     }
     wqe->started = true;
@@ -36,19 +36,32 @@ static bool start(struct qp *qp, struct send_wqe *wqe) {
     return true;
 }
 
+static enum result local(struct qp *qp, struct send_wqe *wqe) {
+    if (qp->state != RNIC_QPS_RTS)
+        return IDLE;
+    int status = local_execute(qp, wqe);
+    if (status)
+        refuse(qp, wqe, status, wqe->vendor_err);
+    else
+        qp_complete_send(qp, wqe);
+    return PASSED;
+}
+
 /* A packet of the oldest element. */
 static enum result send_one(struct qp *qp, struct tx *tx, uint64_t now) {
     struct uc *uc = uc_of(qp);
     if (wq_empty(&qp->sq))
         return IDLE;
     struct send_wqe *wqe = sq_wqe(&qp->sq, wq_tail(&qp->sq));
+    if (wqe_is_local(wqe))
+        return local(qp, wqe);
     if (!wqe->started && (qp->state != RNIC_QPS_RTS || !start(qp, wqe)))
         return IDLE;
     if (!congestion_free(&uc->way, now))
         return IDLE;
     enum result result = message_write(qp, tx, wqe, uc->pkt, uc->mtu, false);
     if (result == FAILED)
-        refuse(qp, wqe, wqe->vendor_err);
+        refuse(qp, wqe, wqe->status, wqe->vendor_err);
     if (result != SENT)
         return result;
     COUNT(qp, requests_sent);
@@ -84,10 +97,10 @@ static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
         flush(qp);
     if (qp->state == RNIC_QPS_SQE)
         qp_flush_sends(qp);
-    for (int i = 0; i < BURST && result == SENT; i++)
+    for (int i = 0; i < BURST && (result == SENT || result == PASSED); i++)
         result = qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD ? send_one(qp, tx, now) : IDLE;
     drained(qp);
-    return result == SENT || result == SINK_FULL;
+    return result != IDLE && result != FAILED;
 }
 
 /* ---------------------------------------------------------------- receive */
@@ -131,10 +144,9 @@ static void execute(struct qp *qp, const struct packet *pkt) {
             fail_receive(qp, ve);
         else
             executed(qp, pkt);
-    } else if (inbound_access(qp, &uc->in, pkt, &ptr)) {
+    } else if (inbound_access(qp, &uc->in, pkt, &ptr) || inbound_store_write(qp, &uc->in, pkt, ptr)) {
         drop(qp, RNIC_CNT_drop_access);
     } else {
-        inbound_store_write(&uc->in, pkt, ptr);
         executed(qp, pkt);
     }
 }

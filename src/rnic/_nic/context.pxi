@@ -53,6 +53,21 @@ cdef class Context(Handle):
         self.adopt(name, p)
         return self
 
+    @classmethod
+    def import_soft(cls, int cmd_fd):
+        """The software RNIC behind a cmd_fd (rnic_soft_import), and what struct rnic_device_info says of it."""
+        cdef Context self = cls.__new__(cls)
+        cdef rnic_device_info info
+        cdef rnic_context *p = NULL
+        cdef rnic_err err
+        cdef int rc
+        err.text[0] = 0
+        with nogil:
+            rc = rnic_soft_import(cmd_fd, &p, &info, &err)
+        check(rc, "import_device", &err)
+        self.adopt(info.name.decode(), p)
+        return self, info
+
     cdef int adopt(self, str name, rnic_context *p) except -1:
         self.p = p
         self.ops = p.ops
@@ -73,8 +88,20 @@ cdef class Context(Handle):
 
     cdef object user(self, void *key):
         """The object of this context that was given to the provider as key; None when it has gone."""
-        ref = self.users.get(<uintptr_t>key)
-        return None if ref is None else ref()
+        for one in (self, *contexts):  # an imported context is the same one to the provider
+            if (<Context>one).live and (<Context>one).p == self.p and <uintptr_t>key in (<Context>one).users:
+                return (<Context>one).users[<uintptr_t>key]()
+        return None
+
+    @property
+    def cmd_fd(self):
+        """The descriptor to hand to import_device(), in this process or, by SCM_RIGHTS, in another one.
+
+        It stays the context's: hand on a duplicate, or leave it open until it has been imported.  Whoever has it can
+        map all memory of alloc_mr() and alloc_dm() of this context, and use it.  -1: the provider has none.
+        """
+        self.need("cmd_fd")
+        return self.p.cmd_fd
 
     @property
     def provider(self):

@@ -50,6 +50,10 @@ cdef class Handle:
             self.async_taken -= 1
             self.ops.ack_async_event(self.ctx.p, &event, &err)
 
+    cdef void prune(self):
+        """Lets users go that need this no more, where that is not known before one asks."""
+        pass
+
     cdef str label(self):
         return type(self).__name__
 
@@ -64,11 +68,18 @@ cdef class Handle:
         for owner in owners:
             (<Handle>owner).users[<uintptr_t><void *>self] = me
 
-    cdef void add_owner(self, Handle owner):
-        """This needs one more object from now on."""
-        if owner not in self.owners:
-            self.owners = (owner, *self.owners)
+    cdef void hold(self, Handle owner):
+        """This needs one more object from now on; None is none."""
+        if owner is not None and owner not in self.owners:
+            self.owners += (owner,)
             owner.users[<uintptr_t><void *>self] = weakref.ref(self)
+
+    cdef void swap_owner(self, Handle old, Handle new):
+        self.owners = tuple(new if one is old else one for one in self.owners)
+        old.users.pop(<uintptr_t><void *>self, None)
+        new.users[<uintptr_t><void *>self] = weakref.ref(self)
+        if old is not new and old.closing:
+            old.finish_if_unused()
 
     cdef int finish(self, rnic_err *err):
         """Destroys the native object and lets the owners go; on failure nothing has changed."""
@@ -122,6 +133,7 @@ cdef class Handle:
         if not self.live:
             return
         if self.pid == getpid():
+            self.prune()
             if self.users:
                 raise VerbsError(EBUSY, f"{self.label()} is in use by {names_of(self.users)}", self.closer)
             if self.calls:

@@ -5,8 +5,8 @@
 cdef class MR(Handle):
     """A memory region: bytes that the device may use, as the access flags allow (IBA 10.6; ibv_reg_mr(3)).
 
-    PD.reg_mr() and PD.alloc_mr() make it.  close() returns when the device no longer touches the bytes; work that
-    still names the region then completes with an error status.
+    PD.reg_mr(), PD.alloc_mr() and their like make it.  close() returns when the device no longer touches the bytes;
+    work that still names the region then completes with an error status.
     """
 
     cdef rnic_mr *p
@@ -17,10 +17,13 @@ cdef class MR(Handle):
     cdef int views              # memoryviews of this MR
     cdef object last_buf        # weak reference to the memoryview that .buf gave out
     cdef readonly PD pd         #: The protection domain.
-    cdef readonly uint64_t addr    #: Address of the first byte, as work requests name it.
+    cdef readonly uint64_t addr    #: Where this process has the first byte; 0: nowhere, or not for its own use.
+    cdef readonly uint64_t iova    #: The first byte as work requests name it, here and at peers: addr, 0 with ZERO_BASED.
     cdef readonly uint64_t length  #: Number of bytes.
     cdef readonly uint32_t lkey    #: The key for SGEs of this side.
     cdef readonly uint32_t rkey    #: The key to give to peers.
+    cdef readonly uint32_t handle  #: What PD.import_mr() takes, in this process or, of memory files, in another one.
+    cdef readonly bint imported    #: Another object's region, or another process': close() leaves it to its owner.
 
     def __init__(self):
         raise TypeError("use PD.reg_mr() or PD.alloc_mr()")
@@ -53,11 +56,46 @@ cdef class MR(Handle):
         self.start(pd)
         return 0
 
+    cdef int register_ex(self, PD pd, rnic_mr_init_attr *attr, str verb) except -1:
+        cdef rnic_err err
+        cdef int rc
+        err.text[0] = 0
+        pd.calls += 1
+        with nogil:
+            rc = pd.ops.reg_mr_ex(pd.p, attr, &self.p, &err)
+        pd.calls -= 1
+        check(rc, verb, &err)
+        self.own = bool(attr.comp_mask & RNIC_MR_INIT_ALLOC)
+        self.start(pd)
+        return 0
+
+    cdef int allocate_null(self, PD pd) except -1:
+        cdef rnic_err err
+        err.text[0] = 0
+        check(pd.ops.alloc_null_mr(pd.p, &self.p, &err), "alloc_null_mr", &err)
+        self.start(pd)
+        return 0
+
+    cdef int adopt(self, PD pd, uint32_t handle) except -1:
+        cdef rnic_err err
+        cdef MR original = original_of(pd.ctx, MR, handle)
+        err.text[0] = 0
+        check(pd.ops.import_mr(pd.p, handle, &self.p, &err), "import_mr", &err)
+        self.own = self.imported = True
+        self.readonly = original is not None and original.readonly
+        self.start(pd)
+        self.hold(original)
+        self.closer = "unimport_mr"
+        return 0
+
     cdef void start(self, PD pd):
         self.pd = pd
-        self.addr, self.length = <uintptr_t>self.p.addr, self.p.length
-        self.lkey, self.rkey = self.p.lkey, self.p.rkey
+        self.describe()
         self.attach(pd.ctx, (pd, pd.ctx), "dereg_mr")
+
+    cdef void describe(self):
+        self.addr, self.iova, self.length = <uintptr_t>self.p.addr, self.p.iova, self.p.length
+        self.lkey, self.rkey, self.handle = self.p.lkey, self.p.rkey, self.p.handle
 
     def __dealloc__(self):
         if self.exported:
@@ -70,10 +108,78 @@ cdef class MR(Handle):
             say(err, "its .buf is still used: release the memoryviews, arrays and slices made of it")
             return -EBUSY
         with nogil:
-            rc = self.ops.dereg_mr(self.p, err)
+            rc = self.ops.unimport_mr(self.p, err) if self.imported else self.ops.dereg_mr(self.p, err)
         if rc >= 0:
             self.release_export()
         return rc
+
+    def unimport(self):
+        """Let go of a region that PD.import_mr() made (ibv_unimport_mr(3)), as close() does.
+
+        Raises VerbsError: EINVAL when it was not imported.
+        """
+        need_imported(self, self.imported, "unimport_mr")
+        self.close()
+
+    def rereg(self, uint32_t flags, PD pd=None, buffer=None, uint32_t access=0, *, addr=None, length=None):
+        """Change the region in place (ibv_rereg_mr(3)): what `flags` (ReregMRFlags) name is what changes.
+
+        CHANGE_PD: to the protection domain `pd`.  CHANGE_TRANSLATION: to the memory of a buffer, or `length` bytes
+        at `addr`; the old buffer is let go.  CHANGE_ACCESS: to the rights `access`.  The keys stay; SGEs made of the
+        region before a change of translation name the old addresses.  Work that is under way meets the region as
+        it then is, and fails if that does not fit it.
+
+        Raises VerbsError: a call that fails has changed nothing, the region is as it was (libibverbs'
+        IBV_REREG_MR_ERR_INPUT; its other codes do not occur).  EINVAL for what cannot be (no flag, an access that
+        reg_mr() would refuse, memory that is not given by an address), EOPNOTSUPP for a locked region that would
+        move, EFAULT for memory that is not mapped, EBUSY while the region is imported or its .buf is used.
+        """
+        cdef MR fresh = MR.__new__(MR)  # holds the new buffer until the old one is let go
+        cdef bint moves = flags & RNIC_REREG_MR_CHANGE_TRANSLATION
+        cdef uintptr_t at = addr or 0
+        cdef uint64_t nbytes = length or 0
+        cdef rnic_pd *domain = NULL if pd is None else pd.p
+        cdef rnic_err err
+        cdef int rc
+        self.need("rereg_mr")
+        if pd is not None:
+            pd.need("rereg_mr")
+        if moves != (buffer is not None or (addr is not None and length is not None)):
+            raise TypeError("rereg takes a buffer, or addr and length, with CHANGE_TRANSLATION and only with it")
+        self.release_buf()
+        if moves and self.views:
+            raise VerbsError(EBUSY, "its .buf is still used: release the memoryviews, arrays and slices made of it",
+                             "rereg_mr")
+        if buffer is not None:
+            # Without CHANGE_ACCESS the region has the rights that it had: memory to be written if that was.
+            fresh.export(buffer, access if flags & RNIC_REREG_MR_CHANGE_ACCESS else
+                         0 if self.readonly else RNIC_ACCESS_LOCAL_WRITE)
+            at, nbytes = <uintptr_t>fresh.view.buf, fresh.view.len
+        elif not moves and self.exported and self.readonly and access & RNIC_ACCESS_LOCAL_WRITE:
+            raise VerbsError(EINVAL, "the memory is read-only: LOCAL_WRITE cannot be granted", "rereg_mr")
+        err.text[0] = 0
+        busy = (self,) if pd is None else (self, pd)
+        for one in busy:
+            (<Handle>one).calls += 1
+        with nogil:
+            rc = self.ops.rereg_mr(self.p, flags, domain, <void *>at, nbytes, access, &err)
+        for one in busy:
+            (<Handle>one).calls -= 1
+        check(rc, "rereg_mr", &err)
+        if moves:
+            self.view, fresh.view = fresh.view, self.view
+            self.exported, fresh.exported = fresh.exported, self.exported
+            self.readonly = fresh.readonly
+        if flags & RNIC_REREG_MR_CHANGE_PD:
+            self.swap_owner(self.pd, pd)
+            self.pd = pd
+        self.describe()
+
+    cdef void prune(self):
+        for ref in list(self.users.values()):
+            window = ref()
+            if isinstance(window, MW):
+                (<MW>window).let_go(self)
 
     cdef void release_export(self):
         if self.exported and not self.views:
@@ -108,6 +214,8 @@ cdef class MR(Handle):
     def __getbuffer__(self, Py_buffer *view, int flags):
         if not self.live:
             raise BufferError(f"{self.label()} is closed")
+        if self.p.addr == NULL or self.p.length >> 63:
+            raise BufferError(f"{self.label()} is not this process' memory to look into")
         PyBuffer_FillInfo(view, self, self.p.addr, self.p.length, self.readonly, flags)
         self.views += 1
 
@@ -118,6 +226,28 @@ cdef class MR(Handle):
 
     def __len__(self):
         return self.length
+
+
+cdef object original_of(Context ctx, kind, uint32_t handle):
+    """The object of this process that a handle names in the device of ctx, or None."""
+    for one in list(contexts):
+        if not (<Context>one).live or (<Context>one).p != ctx.p:
+            continue
+        for ref in list((<Context>one).users.values()):
+            thing = ref()
+            if not isinstance(thing, kind) or not (<Handle>thing).live or thing.handle != handle or thing.imported:
+                continue
+            if kind is PD and thing.pd is not None:  # a parent domain: the one that it stands for has the handle
+                continue
+            return thing
+    return None
+
+
+cdef int need_imported(Handle self, bint imported, str verb) except -1:
+    self.need(verb)
+    if not imported:
+        raise VerbsError(EINVAL, f"{self.label()} was not imported: close() gives it back", verb)
+    return 0
 
 
 cdef bint is_valid(view):

@@ -20,6 +20,7 @@ cdef extern from "nic.h" nogil:
         RNIC_WR_ATOMIC_CMP_AND_SWP
         RNIC_WR_ATOMIC_FETCH_AND_ADD
         RNIC_WR_LOCAL_INV
+        RNIC_WR_BIND_MW
         RNIC_WR_SEND
         RNIC_WR_SEND_WITH_IMM
         RNIC_WR_SEND_WITH_INV
@@ -71,6 +72,64 @@ cdef extern from "nic.h" nogil:
         uint8_t local_ca_ack_delay, phys_port_cnt
         uint32_t max_inline_data
 
+    struct rnic_odp_transport_caps:
+        uint32_t rc_odp_caps, uc_odp_caps, ud_odp_caps
+
+    struct rnic_odp_caps:
+        uint64_t general_caps
+        rnic_odp_transport_caps per_transport_caps
+
+    struct rnic_cq_moderation_caps:
+        uint16_t max_cq_count, max_cq_period
+
+    struct rnic_tm_caps:
+        uint32_t max_rndv_hdr_size, max_num_tags, flags, max_ops, max_sge
+
+    struct rnic_rss_caps:
+        uint32_t supported_qpts
+        uint32_t max_rwq_indirection_tables, max_rwq_indirection_table_size
+        uint64_t rx_hash_fields_mask
+        uint8_t rx_hash_function
+
+    struct rnic_tso_caps:
+        uint32_t max_tso, supported_qpts
+
+    struct rnic_device_attr_ex:
+        rnic_device_attr orig_attr
+        rnic_odp_caps odp_caps
+        uint64_t completion_timestamp_mask, hca_core_clock, device_cap_flags_ex
+        rnic_cq_moderation_caps cq_mod_caps
+        rnic_tm_caps tm_caps
+        rnic_rss_caps rss_caps
+        uint32_t max_wq_type_rq, raw_packet_caps
+        rnic_tso_caps tso_caps
+        uint32_t xrc_odp_caps
+        uint64_t max_dm_size
+
+    enum:
+        RNIC_MR_INIT_IOVA
+        RNIC_MR_INIT_FD
+        RNIC_MR_INIT_DM
+        RNIC_MR_INIT_ALLOC
+        RNIC_MR_INIT_LOCK
+        RNIC_REREG_MR_CHANGE_TRANSLATION
+        RNIC_REREG_MR_CHANGE_PD
+        RNIC_REREG_MR_CHANGE_ACCESS
+
+    struct rnic_td:
+        pass
+
+    struct rnic_dm:
+        uint64_t length
+        uint32_t handle
+
+    struct rnic_mr_init_attr:
+        uint32_t comp_mask, access
+        void *addr
+        uint64_t length, iova, fd_offset
+        int fd
+        rnic_dm *dm
+
     struct rnic_port_attr:
         int state
         int max_mtu, active_mtu
@@ -111,30 +170,6 @@ cdef extern from "nic.h" nogil:
         uint8_t retry_cnt, rnr_retry, alt_port_num, alt_timeout
         uint32_t rate_limit
 
-    struct rnic_cq_moderation_caps:
-        uint16_t max_cq_count, max_cq_period
-
-    struct rnic_tm_caps:
-        uint32_t max_rndv_hdr_size, max_num_tags, flags, max_ops, max_sge
-
-    struct rnic_rss_caps:
-        uint32_t supported_qpts
-        uint32_t max_rwq_indirection_tables, max_rwq_indirection_table_size
-        uint64_t rx_hash_fields_mask
-        uint8_t rx_hash_function
-
-    struct rnic_tso_caps:
-        uint32_t max_tso, supported_qpts
-
-    struct rnic_device_attr_ex:
-        rnic_device_attr orig_attr
-        uint64_t completion_timestamp_mask, hca_core_clock
-        rnic_cq_moderation_caps cq_mod_caps
-        rnic_tm_caps tm_caps
-        rnic_rss_caps rss_caps
-        uint32_t max_wq_type_rq, raw_packet_caps
-        rnic_tso_caps tso_caps
-
     struct c_timespec "timespec":
         long tv_sec, tv_nsec
 
@@ -151,8 +186,6 @@ cdef extern from "nic.h" nogil:
 
     struct rnic_wc_ex:
         uint64_t raw, wallclock_ns, tag
-        uint32_t tm_priv
-        uint64_t tag
         uint32_t tm_priv
 
     struct rnic_counter_attach_attr:
@@ -176,16 +209,30 @@ cdef extern from "nic.h" nogil:
 
     struct rnic_context:
         const rnic_ops *ops
-        int async_fd
-        int num_comp_vectors
+        int async_fd, cmd_fd, num_comp_vectors
 
     struct rnic_pd:
-        pass
+        uint32_t handle
 
     struct rnic_mr:
         void *addr
         uint64_t length
-        uint32_t lkey, rkey
+        uint32_t lkey, rkey, handle
+        uint64_t iova
+
+    struct rnic_mw:
+        uint32_t rkey
+        int type
+
+    struct rnic_mw_bind_info:
+        rnic_mr *mr
+        uint64_t addr, length
+        uint32_t mw_access_flags
+
+    struct rnic_mw_bind:
+        uint64_t wr_id
+        uint32_t send_flags
+        rnic_mw_bind_info bind_info
 
     struct rnic_comp_channel:
         int fd
@@ -314,6 +361,11 @@ cdef extern from "nic.h" nogil:
     union rnic_wr_kind:
         rnic_wr_xrc xrc
 
+    struct rnic_wr_bind_mw:
+        rnic_mw *mw
+        uint32_t rkey
+        rnic_mw_bind_info bind_info
+
     struct rnic_send_wr:
         uint64_t wr_id
         rnic_send_wr *next
@@ -325,6 +377,7 @@ cdef extern from "nic.h" nogil:
         uint32_t invalidate_rkey
         rnic_wr_arm wr
         rnic_wr_kind qp_type
+        rnic_wr_bind_mw bind_mw
 
     struct rnic_ops_add:
         uint64_t recv_wr_id
@@ -454,6 +507,10 @@ cdef extern from "nic.h" nogil:
         int (*create_srq_ex)(rnic_context *, rnic_srq_init_attr_ex *, rnic_srq **, rnic_err *) noexcept nogil
         int (*create_xrc_qp)(rnic_xrcd *, rnic_qp_init_attr *, rnic_qp **, rnic_err *) noexcept nogil
         int (*open_qp)(rnic_context *, const rnic_qp_open_attr *, rnic_qp **, rnic_err *) noexcept nogil
+        int (*alloc_mw)(rnic_pd *, int, rnic_mw **, rnic_err *) noexcept nogil
+        int (*dealloc_mw)(rnic_mw *, rnic_err *) noexcept nogil
+        int (*bind_mw)(rnic_qp *, rnic_mw *, const rnic_mw_bind *, rnic_err *) noexcept nogil
+        int (*query_mw)(rnic_mw *, rnic_mw_bind_info *, rnic_err *) noexcept nogil
 
         int (*create_ah)(rnic_pd *, const rnic_ah_attr *, rnic_ah **, rnic_err *) noexcept nogil
         int (*query_ah)(rnic_ah *, rnic_ah_attr *, rnic_err *) noexcept nogil
@@ -488,6 +545,25 @@ cdef extern from "nic.h" nogil:
         int (*inc_comp_cntr)(rnic_comp_cntr *, bint, uint64_t, rnic_err *) noexcept nogil
         int (*read_comp_cntr)(rnic_comp_cntr *, bint, uint64_t *, rnic_err *) noexcept nogil
         int (*attach_comp_cntr)(rnic_qp *, rnic_comp_cntr *, uint32_t, rnic_err *) noexcept nogil
+        int (*reg_mr_ex)(rnic_pd *, const rnic_mr_init_attr *, rnic_mr **, rnic_err *) noexcept nogil
+        int (*alloc_null_mr)(rnic_pd *, rnic_mr **, rnic_err *) noexcept nogil
+        int (*rereg_mr)(rnic_mr *, uint32_t, rnic_pd *, void *, uint64_t, uint32_t, rnic_err *) noexcept nogil
+        int (*advise_mr)(rnic_pd *, int, uint32_t, const rnic_sge *, int, rnic_err *) noexcept nogil
+        int (*alloc_dm)(rnic_context *, uint64_t, uint32_t, rnic_dm **, rnic_err *) noexcept nogil
+        int (*free_dm)(rnic_dm *, rnic_err *) noexcept nogil
+        int (*memcpy_to_dm)(rnic_dm *, uint64_t, const void *, uint64_t, rnic_err *) noexcept nogil
+        int (*memcpy_from_dm)(void *, rnic_dm *, uint64_t, uint64_t, rnic_err *) noexcept nogil
+
+        int (*alloc_td)(rnic_context *, rnic_td **, rnic_err *) noexcept nogil
+        int (*dealloc_td)(rnic_td *, rnic_err *) noexcept nogil
+        int (*alloc_parent_domain)(rnic_pd *, rnic_td *, rnic_pd **, rnic_err *) noexcept nogil
+
+        int (*import_pd)(rnic_context *, uint32_t, rnic_pd **, rnic_err *) noexcept nogil
+        int (*unimport_pd)(rnic_pd *, rnic_err *) noexcept nogil
+        int (*import_mr)(rnic_pd *, uint32_t, rnic_mr **, rnic_err *) noexcept nogil
+        int (*unimport_mr)(rnic_mr *, rnic_err *) noexcept nogil
+        int (*import_dm)(rnic_context *, uint32_t, rnic_dm **, rnic_err *) noexcept nogil
+        int (*unimport_dm)(rnic_dm *, rnic_err *) noexcept nogil
 
         int (*query_raw)(rnic_context *, rnic_raw_attr *, rnic_err *) noexcept nogil
         int (*create_flow)(rnic_qp *, const rnic_flow_attr *, rnic_flow **, rnic_err *) noexcept nogil
@@ -506,6 +582,7 @@ cdef extern from "nic.h" nogil:
         int (*set_pkeys)(rnic_context *, int, const uint16_t *, int, rnic_err *) noexcept nogil
 
     int rnic_soft_list(rnic_device_info *, int, rnic_err *)
+    int rnic_soft_import(int, rnic_context **, rnic_device_info *, rnic_err *)
     int rnic_soft_open(const char *, const rnic_open_attr *, rnic_context **, rnic_err *)
 
     const char *rnic_counter_name(int)

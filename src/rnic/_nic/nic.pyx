@@ -26,7 +26,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from rnic.enums import (
-    CreateCQWCFlags, OpsFlags, OpsWROpcode, QPState, QPType, SendFlags, WCFlags, WCOpcode, WCStatus, WQState,
+    CreateCQWCFlags, MWType, OpsFlags, OpsWROpcode, QPState, QPType, SendFlags, WCFlags, WCOpcode, WCStatus, WQState,
     WROpcode,
 )
 from rnic.errors import PostError, VerbsError, explain_completion
@@ -54,11 +54,13 @@ include "async.pxi"
 include "context.pxi"
 include "pd.pxi"
 include "mr.pxi"
+include "memory.pxi"
 include "event.pxi"
 include "cq.pxi"
 include "cntr.pxi"
 include "ah.pxi"
 include "listener.pxi"
+include "mw.pxi"
 include "wr.pxi"
 include "ops.pxi"
 include "wc.pxi"

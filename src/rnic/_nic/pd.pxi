@@ -5,16 +5,105 @@ cdef class PD(Handle):
     """A protection domain: only its own queue pairs reach its memory regions (IBA 10.2.3; ibv_alloc_pd(3))."""
 
     cdef rnic_pd *p
+    cdef readonly bint imported    #: Another object's domain, or another process': close() leaves it to its owner.
+    cdef readonly PD pd            #: Of a parent domain: the protection domain that it stands for, else None.
+    cdef readonly TD td            #: Of a parent domain: its thread domain, or None.
 
-    def __cinit__(self, Context context not None):
+    def __cinit__(self, Context context not None, PD pd=None, TD td=None, handle=None):
         cdef rnic_err err
+        cdef PD original = None
         context.need("alloc_pd")
         err.text[0] = 0
-        check(context.ops.alloc_pd(context.p, &self.p, &err), "alloc_pd", &err)
-        self.attach(context, (context,), "dealloc_pd")
+        if handle is not None:
+            original = original_of(context, PD, handle)
+            check(context.ops.import_pd(context.p, handle, &self.p, &err), "import_pd", &err)
+            self.imported = True
+            self.attach(context, (context,), "unimport_pd")
+            self.hold(original)
+        elif pd is not None:
+            pd.need("alloc_parent_domain")
+            if td is not None:
+                td.need("alloc_parent_domain")
+            check(context.ops.alloc_parent_domain(pd.p, NULL if td is None else td.p, &self.p, &err),
+                  "alloc_parent_domain", &err)
+            self.pd, self.td = pd, td
+            self.attach(context, (pd, context) if td is None else (pd, td, context), "dealloc_pd")
+        else:
+            check(context.ops.alloc_pd(context.p, &self.p, &err), "alloc_pd", &err)
+            self.attach(context, (context,), "dealloc_pd")
 
     cdef int destroy(self, rnic_err *err):
-        return self.ops.dealloc_pd(self.p, err)
+        return self.ops.unimport_pd(self.p, err) if self.imported else self.ops.dealloc_pd(self.p, err)
+
+    @property
+    def handle(self):
+        """What Context.import_pd() takes, in this process or in another one."""
+        self.need("handle")
+        return self.p.handle
+
+    def unimport(self):
+        """Let go of a domain that Context.import_pd() made (ibv_unimport_pd(3)), as close() does.
+
+        Raises VerbsError: EINVAL when it was not imported.
+        """
+        need_imported(self, self.imported, "unimport_pd")
+        self.close()
+
+    def raw_reg_mr_ex(self, str verb, uint32_t comp_mask, uint32_t access, uintptr_t addr, uint64_t length,
+                      uint64_t iova, int fd, uint64_t offset, DM dm, buffer):
+        """Register what struct rnic_mr_init_attr says; a buffer stays exported until the MR is closed."""
+        cdef rnic_mr_init_attr attr
+        cdef MR mr = MR.__new__(MR)
+        self.need(verb)
+        memset(&attr, 0, sizeof(attr))
+        attr.comp_mask, attr.access, attr.iova, attr.fd, attr.fd_offset = comp_mask, access, iova, fd, offset
+        attr.addr, attr.length = <void *>addr, length
+        if buffer is not None:
+            mr.export(buffer, access)
+            attr.addr, attr.length = mr.view.buf, mr.view.len
+        if dm is not None:
+            dm.need(verb)
+            attr.dm = dm.p
+        if dm is not None:
+            dm.calls += 1
+        try:
+            mr.register_ex(self, &attr, verb)
+        finally:
+            if dm is not None:
+                dm.calls -= 1
+        mr.hold(dm)
+        return mr
+
+    def raw_alloc_null_mr(self):
+        cdef MR mr = MR.__new__(MR)
+        self.need("alloc_null_mr")
+        mr.allocate_null(self)
+        return mr
+
+    def raw_import_mr(self, uint32_t handle):
+        cdef MR mr = MR.__new__(MR)
+        self.need("import_mr")
+        mr.adopt(self, handle)
+        return mr
+
+    def raw_advise_mr(self, int advice, uint32_t flags, list sges):
+        cdef rnic_err err
+        cdef int i, rc, n = len(sges)
+        cdef rnic_sge *list_ = <rnic_sge *>PyMem_Malloc(max(n, 1) * sizeof(rnic_sge))
+        if list_ == NULL:
+            raise MemoryError
+        err.text[0] = 0
+        try:
+            self.need("advise_mr")
+            for i in range(n):
+                list_[i] = (<SGE?>sges[i]).c
+            self.calls += 1
+            with nogil:
+                rc = self.ops.advise_mr(self.p, advice, flags, list_, n, &err)
+            self.calls -= 1
+            check(rc, "advise_mr", &err)
+        finally:
+            PyMem_Free(list_)
 
     def reg_buffer(self, buffer, uint32_t access):
         """Register the bytes of an object that exports them; they stay exported until the MR is closed."""

@@ -49,7 +49,7 @@ cdef class Poster(Handle):
                 wr.enter_chain(first - 1)
                 first -= 1
                 if work == SENDS:
-                    (<SendWR>wr).hold_ah(verb)
+                    (<SendWR>wr).hold(verb)
                 head = wr.fill(head)
                 if wr.kept_by != self.token:
                     self.keep(wr)

@@ -171,7 +171,7 @@ cdef class QP(Poster):
         comp_cntr.need("attach_comp_cntr")
         err.text[0] = 0
         check(self.ops.attach_comp_cntr(self.p, comp_cntr.p, attr.op_mask, &err), "attach_comp_cntr", &err)
-        self.add_owner(comp_cntr)
+        self.hold(comp_cntr)
 
     def raw_stats(self):
         """The fields of struct rnic_qp_stats."""
@@ -209,6 +209,25 @@ cdef class QP(Poster):
         EINVAL when the queue pair takes from a shared receive queue: receives are posted there.
         """
         self.post(wrs, RecvWR, "post_recv")
+
+    def raw_bind_mw(self, MW mw not None, info, uint32_t send_flags, uint64_t wr_id):
+        """ibv_bind_mw."""
+        cdef rnic_mw_bind bind
+        cdef rnic_err err
+        cdef int rc
+        cdef MR mr
+        self.need("bind_mw")
+        mw.need("bind_mw")
+        bind.wr_id, bind.send_flags = wr_id, send_flags
+        mr = bind_info_of(info, &bind.bind_info, "bind_mw")
+        err.text[0] = 0
+        self.calls += 1
+        mw.begin_bind(mr)
+        with nogil:
+            rc = self.ops.bind_mw(self.p, mw.p, &bind, &err)
+        mw.end_bind(mr)
+        self.calls -= 1
+        check(rc, "bind_mw", &err)
 
     cdef int submit(self, int work, void *head, const void **bad, rnic_err *err) noexcept nogil:
         if work == SENDS:

@@ -32,12 +32,12 @@ cdef class SGE:
         if length > 0xFFFFFFFF:
             raise ValueError(f"{length} bytes: an SGE is shorter than 4 GiB")
         self.mr = mr
-        self.c.addr, self.c.length, self.c.lkey = mr.addr + <uint64_t>offset, length, mr.lkey
+        self.c.addr, self.c.length, self.c.lkey = mr.iova + <uint64_t>offset, length, mr.lkey
         return 0
 
     @property
     def addr(self):
-        """Address of the first byte."""
+        """Address of the first byte, as the key names it."""
         return self.c.addr
 
     @property
@@ -118,6 +118,8 @@ cdef class SendWR(WorkRequest):
     `remote_addr` and `rkey` are the peer's memory, of RDMA and atomic operations; `compare_add` is what FETCH_AND_ADD
     adds, and what CMP_AND_SWP compares with before it stores `swap`.  `imm_data` is a 32-bit number of the WITH_IMM
     operations (network byte order is the binding's work), `invalidate_rkey` belongs to SEND_WITH_INV and LOCAL_INV.
+    BIND_MW binds `mw` as `bind_info` says (MWBindInfo), and gives it the key `rkey`, of which the lower 8 bits are yours:
+    inc_rkey(mw.rkey).
     Datagrams go along `ah` to `remote_qpn`, whose Q_Key is `remote_qkey`; with that one's high bit set, the sending
     queue pair's own is taken (IBA 10.2.5).  `remote_srqn` names the peer's shared receive queue: every request of an
     XRC_SEND queue pair is for one, also READs, WRITEs and atomics, whose memory has to be of its protection domain.
@@ -128,7 +130,7 @@ cdef class SendWR(WorkRequest):
     cdef public uint64_t remote_addr      #: Address in the peer's memory region.
     cdef public uint64_t compare_add      #: Atomics: what to compare with, or to add.
     cdef public uint64_t swap             #: CMP_AND_SWP: what to store.
-    cdef public uint32_t rkey             #: The peer's memory key.
+    cdef public uint32_t rkey             #: The peer's memory key; of BIND_MW the window's new one.
     cdef public uint32_t imm_data         #: What the receiver finds in WC.imm_data.
     cdef public uint32_t invalidate_rkey  #: The key that stops to be valid.
     cdef public AH ah                     #: Datagrams: the way to the peer, or None.
@@ -136,11 +138,15 @@ cdef class SendWR(WorkRequest):
     cdef public uint32_t remote_qpn       #: Datagrams: the peer's queue pair, 0xFFFFFF of a multicast group.
     cdef public uint32_t remote_qkey      #: Datagrams: its Q_Key.
     cdef public uint32_t remote_srqn      #: XRC: the peer's shared receive queue.
+    cdef public MW mw                     #: BIND_MW: the window, or None.
+    cdef public object bind_info          #: BIND_MW: what it is bound to (MWBindInfo), or None.
+    cdef MW binding                       # the window that is being posted now,
+    cdef MR shown                         # and its region
 
     def __cinit__(self, uint64_t wr_id=0, opcode=WROpcode.SEND, send_flags=0, sg_list=(), uint64_t remote_addr=0,
                   uint32_t rkey=0, uint32_t imm_data=0, uint64_t compare_add=0, uint64_t swap=0,
                   uint32_t invalidate_rkey=0, *, AH ah=None, uint32_t remote_qpn=0, uint32_t remote_qkey=0,
-                  uint32_t remote_srqn=0):
+                  uint32_t remote_srqn=0, MW mw=None, bind_info=None):
         self.wr_id = wr_id
         self.c.opcode, self.c.send_flags = opcode, send_flags
         self.remote_addr, self.rkey = remote_addr, rkey
@@ -148,6 +154,7 @@ cdef class SendWR(WorkRequest):
         self.imm_data, self.invalidate_rkey = imm_data, invalidate_rkey
         self.ah, self.remote_qpn, self.remote_qkey = ah, remote_qpn, remote_qkey
         self.remote_srqn = remote_srqn
+        self.mw, self.bind_info = mw, bind_info
         self.struct_at = &self.c
         self.set_sg(sg_list)
 
@@ -169,12 +176,23 @@ cdef class SendWR(WorkRequest):
     def send_flags(self, value):
         self.c.send_flags = value
 
-    cdef int hold_ah(self, str verb) except -1:
-        """Nobody closes the address handle while it is being posted; work that is posted needs it no more."""
+    cdef int hold(self, str verb) except -1:
+        """Nobody closes what the work names while it is being posted; when it is posted, it needs it no more."""
+        if self.c.opcode == RNIC_WR_BIND_MW:
+            self.hold_window(verb)
         if self.ah is not None:
             self.ah.need(verb)
             self.posted = self.ah
             self.posted.calls += 1
+        return 0
+
+    cdef int hold_window(self, str verb) except -1:
+        if self.mw is None or self.bind_info is None:
+            raise VerbsError(EINVAL, "BIND_MW needs mw, made with alloc_mw(), and bind_info", verb)
+        self.mw.need(verb)
+        self.shown = bind_info_of(self.bind_info, &self.c.bind_mw.bind_info, verb)
+        self.binding = self.mw
+        self.binding.begin_bind(self.shown)
         return 0
 
     cdef void leave_chain(self):
@@ -182,6 +200,9 @@ cdef class SendWR(WorkRequest):
         if self.posted is not None:
             self.posted.calls -= 1
             self.posted = None
+        if self.binding is not None:
+            self.binding.end_bind(self.shown)
+            self.binding = self.shown = None
 
     cdef void *fill(self, void *next) noexcept:
         # Of the unions only the opcode's member: they share bytes.
@@ -198,6 +219,8 @@ cdef class SendWR(WorkRequest):
         elif opcode == RNIC_WR_SEND or opcode == RNIC_WR_SEND_WITH_IMM:
             self.c.wr.ud.ah = NULL if self.posted is None else self.posted.p
             self.c.wr.ud.remote_qpn, self.c.wr.ud.remote_qkey = self.remote_qpn, self.remote_qkey
+        elif opcode == RNIC_WR_BIND_MW:
+            self.c.bind_mw.mw, self.c.bind_mw.rkey = self.binding.p, self.rkey
         else:
             self.c.wr.rdma.remote_addr, self.c.wr.rdma.rkey = self.remote_addr, self.rkey
         self.c.qp_type.xrc.remote_srqn = self.remote_srqn

@@ -19,8 +19,6 @@ from rnic.enums import (
     NodeType,
     PortState,
     QPAttachCompCntrOp,
-    RawPacketCaps,
-    TMCapFlags,
     Transport,
     ValuesMask,
     WCFlags,
@@ -29,24 +27,24 @@ from rnic.errors import VerbsError
 from rnic.verbs.ah import GID, AHAttr, Route
 from rnic.verbs.cntr import CompCntrCaps, CompCntrInitAttr
 from rnic.verbs.counters import Counters
-from rnic.verbs.cq import CQInitAttrEx, CQModerationCaps
+from rnic.verbs.cq import CQInitAttrEx
 from rnic.verbs.device import Device
+from rnic.verbs.device_ex import DeviceAttrEx
 from rnic.verbs.faults import Faults
+from rnic.verbs.memory import AllocDMAttr, ParentDomainInitAttr
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPOpenAttr
 from rnic.verbs.srq import SRQ, SRQInitAttrEx
 from rnic.verbs.wq import (
     WQ,
     RawPacketAttr,
-    RSSCaps,
     RwqIndTable,
     RwqIndTableInitAttr,
-    TSOCaps,
     WQInitAttr,
 )
 from rnic.verbs.xrcd import XRCD
 
-__all__ = ["AsyncEvent", "Context", "DeviceAttr", "DeviceAttrEx", "GIDEntry", "PortAttr", "ValuesEx"]
+__all__ = ["AsyncEvent", "Context", "DeviceAttr", "GIDEntry", "PortAttr", "ValuesEx"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,46 +84,6 @@ class DeviceAttr:
     phys_port_cnt: int
     max_inline_data: int
     """Bytes; not among libibverbs' fields."""
-
-
-@dataclass(frozen=True, slots=True)
-class TMCaps:
-    """What a device can do for tag matching (ibv_query_device_ex(3))."""
-
-    max_rndv_hdr_size: int
-    """Bytes of a rendezvous request, headers included."""
-    max_num_tags: int
-    flags: TMCapFlags
-    max_ops: int
-    max_sge: int
-
-    @classmethod
-    def from_struct(cls, values: dict[str, int]) -> "TMCaps":
-        """The record of struct rnic_tm_caps' fields."""
-        return cls(
-            values["max_rndv_hdr_size"],
-            values["max_num_tags"],
-            TMCapFlags(values["flags"]),
-            values["max_ops"],
-            values["max_sge"],
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceAttrEx:
-    """What a device can do beyond DeviceAttr: libibverbs' fields (ibv_query_device_ex(3))."""
-
-    orig_attr: DeviceAttr
-    completion_timestamp_mask: int
-    """The bits of a completion's timestamp that count; 0: there are no timestamps."""
-    hca_core_clock: int
-    """kHz: what a timestamp counts."""
-    cq_mod_caps: CQModerationCaps
-    tm_caps: TMCaps
-    rss_caps: RSSCaps
-    max_wq_type_rq: int
-    raw_packet_caps: RawPacketCaps
-    tso_caps: TSOCaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +198,13 @@ class Context(nic.Context):
         return context
 
     @classmethod
+    def of_cmd_fd(cls, cmd_fd: int) -> Self:
+        """The context behind a cmd_fd; what rnic.import_device() calls."""
+        context, info = cls.import_soft(cmd_fd)
+        context.device = Device.from_struct(info)
+        return context
+
+    @classmethod
     def from_pointer(cls, address: int, device: Device | None = None) -> Self:
         """Take over a context that another provider made: the address of a struct rnic_context of nic.h.
 
@@ -257,13 +222,7 @@ class Context(nic.Context):
     def query_device_ex(self) -> DeviceAttrEx:
         """What the device can do, with all that came later (ibv_query_device_ex(3))."""
         fields = self.raw_query_device_ex()
-        fields["orig_attr"] = _device_attr(fields["orig_attr"])
-        fields["cq_mod_caps"] = CQModerationCaps.from_struct(fields["cq_mod_caps"])
-        fields["tm_caps"] = TMCaps.from_struct(fields["tm_caps"])
-        fields["rss_caps"] = RSSCaps.from_struct(fields["rss_caps"])
-        fields["raw_packet_caps"] = RawPacketCaps(fields["raw_packet_caps"])
-        fields["tso_caps"] = TSOCaps(**fields["tso_caps"])
-        return DeviceAttrEx(**fields)
+        return DeviceAttrEx.from_struct(fields, _device_attr(fields["orig_attr"]))
 
     def query_rt_values_ex(self, comp_mask: ValuesMask = ValuesMask.RAW_CLOCK) -> ValuesEx:
         """The device's clock, now (ibv_query_rt_values_ex(3)); EINVAL for what it does not have."""
@@ -437,7 +396,6 @@ class Context(nic.Context):
         The queue pairs of a tag matching one are RC, complete their receives at its cq, and cannot be sent
         with: their send queues are the device's, for rendezvous.
 
-
         SRQ.get_srq_num() is an XRC one's number.  Raises VerbsError: EINVAL for what is missing, or beyond
         DeviceAttr's limits, EOPNOTSUPP for other types.
         """
@@ -450,6 +408,44 @@ class Context(nic.Context):
         last one that is closed.  Raises VerbsError: EINVAL when the domain has none of that number and type.
         """
         return QP(None, attr)
+
+    def alloc_td(self) -> nic.TD:
+        """A new thread domain (ibv_alloc_td(3)), a hint that alloc_parent_domain() takes."""
+        return nic.TD(self)
+
+    def alloc_parent_domain(self, attr: ParentDomainInitAttr) -> PD:
+        """A domain that stands for attr.pd wherever one is asked for (ibv_alloc_parent_domain(3)).
+
+        What is made in it can be used with what is made in attr.pd.  Its close() raises EBUSY while it has
+        objects, that of attr.pd and attr.td while it is open.
+
+        Raises VerbsError: EOPNOTSUPP for allocators, EINVAL for a parent domain of a parent domain.
+        """
+        attr.check()
+        return PD(self, attr.pd, attr.td)
+
+    def alloc_dm(self, attr: AllocDMAttr) -> nic.DM:
+        """Memory of the device (ibv_alloc_dm(3)).
+
+        Raises VerbsError: EINVAL for a length that is no multiple of 4, or an alignment beyond a page's;
+        ENOMEM when there is less left of DeviceAttrEx.max_dm_size.
+        """
+        return nic.DM(self, attr.length, attr.log_align_req)
+
+    def import_pd(self, handle: int) -> PD:
+        """The protection domain with this handle (PD.handle) of this context (ibv_import_pd(3)).
+
+        close() lets it go.  Within a process it is the domain itself, which cannot be closed meanwhile
+        (EBUSY). Of another process' context it is a domain of this one's, for its queue pairs, into which
+        PD.import_mr() brings the other's memory.
+
+        Raises VerbsError: ENOENT when there is none; EOPNOTSUPP when the other process has none to share.
+        """
+        return PD(self, handle=handle)
+
+    def import_dm(self, handle: int) -> nic.DM:
+        """The device memory with this handle (DM.handle), as import_pd() does it (ibv_import_dm(3))."""
+        return nic.DM(self, handle=handle)
 
     def create_comp_channel(self) -> nic.CompChannel:
         """A new channel for completion events (ibv_create_comp_channel(3))."""

@@ -3,9 +3,9 @@
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rnic._nic import nic
 from rnic.enums import NodeType, Transport
@@ -14,7 +14,7 @@ from rnic.errors import VerbsError
 if TYPE_CHECKING:
     from rnic.verbs.context import Context
 
-__all__ = ["Device", "format_guid", "get_device_list", "open_device"]
+__all__ = ["Device", "format_guid", "get_device_list", "import_device", "open_device"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,18 @@ class Device:
     """The netdev's interface index."""
     transport: Transport
     node_type: NodeType
+
+    @classmethod
+    def from_struct(cls, info: Mapping[str, Any]) -> "Device":
+        """The record of struct rnic_device_info's fields."""
+        return cls(
+            name=info["name"].decode(),
+            netdev=info["netdev"].decode(),
+            guid=info["guid"],
+            index=info["ifindex"],
+            transport=Transport(info["transport"]),
+            node_type=NodeType(info["node_type"]),
+        )
 
     @property
     def guid_str(self) -> str:
@@ -64,17 +76,7 @@ def format_guid(guid: int) -> str:
 
 def get_device_list() -> list[Device]:
     """This network namespace's devices: one for each netdev that has an address (ibv_get_device_list(3))."""
-    return [
-        Device(
-            name=info["name"].decode(),
-            netdev=info["netdev"].decode(),
-            guid=info["guid"],
-            index=info["ifindex"],
-            transport=Transport(info["transport"]),
-            node_type=NodeType(info["node_type"]),
-        )
-        for info in nic.soft_list()
-    ]
+    return [Device.from_struct(info) for info in nic.soft_list()]
 
 
 def open_device(
@@ -118,6 +120,22 @@ def _pkeys() -> tuple[int, ...]:
     except ValueError:
         wanted = f"RNIC_PKEYS is {text!r}, not numbers with commas between them"
         raise VerbsError(errno.EINVAL, wanted, "open_device") from None
+
+
+def import_device(cmd_fd: int) -> "Context":
+    """The context that a descriptor is the Context.cmd_fd of, or a copy (ibv_import_device(3)).
+
+    If it is open in this process, it is the same context to the device: each of the two is closed for
+    itself, and all that one has can be imported in the other.  Else it is a context of its own on the same
+    device, into which the other process' memory files (PD.alloc_mr(), Context.alloc_dm()) and their
+    protection domains can be imported.  `cmd_fd` stays the caller's, and can be closed at once.
+
+    Raises VerbsError: EINVAL for a descriptor that is nothing of the kind, ENODEV when the device is not in
+    this network namespace, and what open_device() raises.
+    """
+    from rnic.verbs.context import Context
+
+    return Context.of_cmd_fd(cmd_fd)
 
 
 def _find(which: str | int | Device | None) -> Device:

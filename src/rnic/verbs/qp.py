@@ -12,6 +12,7 @@ from rnic.errors import VerbsError
 from rnic.verbs.ah import GID, AHAttr
 from rnic.verbs.counters import Counters
 from rnic.verbs.flow import Flow, FlowAttr
+from rnic.verbs.mw import MWBind
 from rnic.verbs.wq import RxHashConf
 
 __all__ = ["QP", "QPAttr", "QPCap", "QPInitAttr", "QPOpenAttr", "QPStats"]
@@ -248,6 +249,16 @@ class QP(nic.QP):
         elif unset := mask & ~attr.mask():
             raise VerbsError(errno.EINVAL, f"the mask says {unset!r}, but attr does not set it", "modify_qp")
         self.raw_modify(attr.as_struct(), mask)
+
+    def bind_mw(self, mw: nic.MW, mw_bind: MWBind) -> None:
+        """Post a bind of a memory window of type 1 (IBA 11.2.8.11; ibv_bind_mw(3)); length 0 unbinds it.
+
+        Returns at once: mw.rkey is the new key already, and valid when the bind has completed, at send_cq if
+        it is SIGNALED.  A region that does not take the window completes it with MW_BIND_ERR, and the queue
+        pair fails.  Raises VerbsError: EINVAL for a window of type 2, EPERM for a region of another
+        protection domain.
+        """
+        self.raw_bind_mw(mw, mw_bind.bind_info, int(mw_bind.send_flags), mw_bind.wr_id)
 
     def attach_mcast(self, gid: GID | str | bytes, lid: int = 0) -> None:
         """Receive, too, what is sent to a multicast group (IBA 11.3.1; ibv_attach_mcast(3)); UD only.

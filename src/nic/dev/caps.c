@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "dev/verbs.h"
+
+/* A missing page fails the request with an access or protection error; an atomic could not. */
+static struct rnic_odp_caps odp_caps(void) {
+    uint32_t ud = RNIC_ODP_SUPPORT_SEND | RNIC_ODP_SUPPORT_RECV | RNIC_ODP_SUPPORT_SRQ_RECV;
+    uint32_t uc = ud | RNIC_ODP_SUPPORT_WRITE, rc = uc | RNIC_ODP_SUPPORT_READ;
+    if (!kind_guard_works())
+        return (struct rnic_odp_caps){0};
+    return (struct rnic_odp_caps){RNIC_ODP_SUPPORT | RNIC_ODP_SUPPORT_IMPLICIT, {rc, uc, ud}};
+}
+
+int soft_query_device_ex(struct rnic_context *ctx, struct rnic_device_attr_ex *attr, struct rnic_err *err) {
+    struct rnic_odp_caps odp = odp_caps();
+    *attr = (struct rnic_device_attr_ex){
+        .odp_caps = odp,
+        .xrc_odp_caps = odp.per_transport_caps.rc_odp_caps & ~(uint32_t)RNIC_ODP_SUPPORT_RECV,
+        .completion_timestamp_mask = UINT64_MAX,
+        .hca_core_clock = 1000000, /* ns */
+        .cq_mod_caps = {UINT16_MAX, UINT16_MAX},
+        .tm_caps = verbs_tm_caps,
+        .max_dm_size = MAX_DM,
+    };
+    raw_caps(attr);
+    return ctx->ops->query_device(ctx, &attr->orig_attr, err);
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mem/store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fail.h"
+#include "base/rng.h"
+
+#define MAGIC 0x3165726F74736E72ull /* "rnstore1", little-endian */
+#define VERSION 1
+#define SEALS (F_SEAL_SHRINK | F_SEAL_SEAL)
+#define LONGEST (1ull << 47) /* bytes of one piece: a process has no more addresses */
+
+static uint64_t whole_pages(uint64_t n) {
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    return (n + page - 1) & ~(page - 1);
+}
+
+/* ---------------------------------------------------------------- the owner's side */
+
+static struct store_head *head_of(const struct store *s) { return (struct store_head *)(void *)s->table; }
+
+int store_open(struct store *s, const char *netdev, uint64_t guid, struct rnic_err *err) {
+    _Static_assert(sizeof(struct store_record) == 64 && sizeof(struct store_head) == 64, "a record has 64 bytes");
+    *s = (struct store){.fd = memfd_create("rnic", MFD_CLOEXEC | MFD_ALLOW_SEALING), .end = STORE_TABLE, .next = 1};
+    s->taken = calloc(STORE_RECORDS, 1);
+    s->serial = (uint64_t)rng_secret() << 32 | 1;
+    void *table = MAP_FAILED;
+    if (s->fd >= 0 && s->taken && ftruncate(s->fd, (off_t)s->end) == 0 && fcntl(s->fd, F_ADD_SEALS, SEALS) == 0)
+        table = mmap(NULL, STORE_TABLE, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
+    if (table == MAP_FAILED) {
+        int rc = fail(err, errno ? -errno : -ENOMEM, "a memory file for the device: %s", strerror(errno));
+        store_close(s);
+        return rc;
+    }
+    s->table = table;
+    *head_of(s) = (struct store_head){MAGIC, VERSION, 1, "", guid, {0}};
+    strncpy(head_of(s)->netdev, netdev, sizeof head_of(s)->netdev - 1);
+    return 0;
+}
+
+void store_close(struct store *s) {
+    if (s->table)
+        munmap(s->table, STORE_TABLE);
+    if (s->fd >= 0)
+        close(s->fd);
+    free(s->taken);
+    *s = (struct store){.fd = -1};
+}
+
+/* Who has the descriptor may have made the file longer; shorter it cannot become. */
+static bool grow(const struct store *s, uint64_t size) {
+    struct stat st;
+    return ftruncate(s->fd, (off_t)size) == 0 || (errno == EPERM && !fstat(s->fd, &st) && (uint64_t)st.st_size >= size);
+}
+
+int store_alloc(struct store *s, uint64_t length, uint64_t *offset, uint8_t **addr, struct rnic_err *err) {
+    if (length > LONGEST)
+        return fail(err, -ENOMEM, "%llu bytes: a process has no room for them", (unsigned long long)length);
+    uint64_t bytes = whole_pages(length);
+    void *at = MAP_FAILED;
+    if (grow(s, s->end + bytes))
+        at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, (off_t)s->end);
+    if (at == MAP_FAILED)
+        return fail(err, -errno, "a memory file of %llu bytes: %s", (unsigned long long)length, strerror(errno));
+    *offset = s->end;
+    *addr = at;
+    s->end += bytes;
+    return 0;
+}
+
+void store_free(struct store *s, uint64_t offset, uint64_t length, uint8_t *addr) {
+    munmap(addr, whole_pages(length));
+    fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)whole_pages(length));
+}
+
+int store_publish(struct store *s, const struct store_record *what) {
+    while (s->next < STORE_RECORDS && s->taken[s->next])
+        s->next++;
+    if (s->next == STORE_RECORDS)
+        return -1;
+    uint32_t at = s->next++;
+    s->taken[at] = 1;
+    struct store_record *record = &s->table[at];
+    *record = *what;
+    record->serial = 0;
+    if (head_of(s)->used <= at)
+        __atomic_store_n(&head_of(s)->used, at + 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&record->serial, ++s->serial, __ATOMIC_RELEASE);
+    return (int)at;
+}
+
+void store_withdraw(struct store *s, int record) {
+    if (record < 0)
+        return;
+    __atomic_store_n(&s->table[record].serial, 0, __ATOMIC_SEQ_CST);
+    s->taken[record] = 0;
+    if ((uint32_t)record < s->next)
+        s->next = (uint32_t)record;
+}
+
+/* ---------------------------------------------------------------- the importer's side */
+
+/* Reads once; what is checked is what is used. */
+static void copy_head(struct store_head *out, const struct store_record *table) {
+    memcpy(out, table, sizeof *out);
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    out->used = out->used < STORE_RECORDS ? out->used : STORE_RECORDS;
+    out->netdev[sizeof out->netdev - 1] = 0;
+}
+
+int peer_open(struct peer *p, int fd, struct rnic_err *err) {
+    struct stat st;
+    int seals = fcntl(fd, F_GET_SEALS);
+    *p = (struct peer){.fd = -1};
+    if (seals < 0 && errno == EBADF)
+        return fail(err, -EBADF, "descriptor %d is not open", fd);
+    if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) || (uint64_t)st.st_size < STORE_TABLE)
+        return fail(err, -EINVAL, "descriptor %d is not the cmd_fd of a context, nor a copy of one", fd);
+    p->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    if (p->fd < 0)
+        return fail(err, -errno, "descriptor %d: %s", fd, strerror(errno));
+    void *table = mmap(NULL, STORE_TABLE, PROT_READ, MAP_SHARED, p->fd, 0);
+    if (table != MAP_FAILED) {
+        p->table = table;
+        copy_head(&p->head, p->table);
+    }
+    if (table != MAP_FAILED && p->head.magic == MAGIC && p->head.version == VERSION)
+        return 0;
+    peer_close(p);
+    return fail(err, -EINVAL, "descriptor %d is not the cmd_fd of a context of this version of rnic", fd);
+}
+
+void peer_close(struct peer *p) {
+    if (p->table)
+        munmap((void *)(uintptr_t)p->table, STORE_TABLE);
+    if (p->fd >= 0)
+        close(p->fd);
+    *p = (struct peer){.fd = -1};
+}
+
+/* The bytes that it names lie in the file, behind the table. */
+static bool is_sound(const struct peer *p, const struct store_record *r) {
+    struct stat st;
+    if (r->kind == STORE_PD)
+        return true;
+    if (fstat(p->fd, &st) || r->length == 0 || r->length > LONGEST)
+        return false;
+    uint64_t size = (uint64_t)st.st_size;
+    return r->offset >= STORE_TABLE && r->offset <= size && r->length <= size - r->offset;
+}
+
+static bool copy_record(const struct store_record *from, struct store_record *out) {
+    uint64_t serial = __atomic_load_n(&from->serial, __ATOMIC_ACQUIRE);
+    memcpy(out, from, sizeof *out);
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    out->serial = serial;
+    return serial && __atomic_load_n(&from->serial, __ATOMIC_ACQUIRE) == serial;
+}
+
+int peer_find(const struct peer *p, int kind, uint32_t handle, struct store_record *out, const uint64_t **is,
+              struct rnic_err *err) {
+    struct store_head head;
+    copy_head(&head, p->table);
+    for (uint32_t i = 1; i < head.used; i++) {
+        const struct store_record *record = &p->table[i];
+        if (!copy_record(record, out) || out->kind != (uint32_t)kind || out->handle != handle)
+            continue;
+        *is = &record->serial;
+        if (!is_sound(p, out))
+            return fail(err, -EINVAL, "handle %u: what the other process says of it cannot be", handle);
+        return 0;
+    }
+    return -ENOENT;
+}
+
+int peer_map(const struct peer *p, const struct store_record *record, uint8_t **addr, struct rnic_err *err) {
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), before = record->offset % page;
+    void *at = mmap(NULL, before + record->length, PROT_READ | PROT_WRITE, MAP_SHARED, p->fd,
+                    (off_t)(record->offset - before));
+    if (at == MAP_FAILED)
+        return fail(err, -errno, "the other process' memory cannot be mapped: %s", strerror(errno));
+    *addr = (uint8_t *)at + before;
+    return 0;
+}

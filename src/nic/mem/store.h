@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A device's memory file: the memory that it makes itself (alloc_mr, device memory), so that another process can map
+ * it, behind a table that says what is in it.  Its descriptor is the context's cmd_fd: who has it may import.
+ *
+ * The owner writes the table and never reads it.  Whoever imports believes nothing of it: a record is copied, then
+ * checked against the size of the file, which its seals forbid to shrink, so that no mapping can lose its pages.
+ * A place in the file is never used twice: who still writes after the owner has freed it hurts nobody.
+ */
+#ifndef RNIC_MEM_STORE_H
+#define RNIC_MEM_STORE_H
+
+#include "nic.h"
+
+enum store_kind { STORE_PD = 1, STORE_MR, STORE_DM };
+
+#define STORE_RECORDS 65536u
+#define STORE_TABLE (STORE_RECORDS * 64ull) /* bytes, at the beginning of the file; record 0 is the head */
+
+struct store_record {
+    uint64_t serial; /* written last, and 0 first when the object goes; never twice the same */
+    uint32_t kind;   /* enum store_kind */
+    uint32_t handle;
+    uint32_t pd;  /* of a region: the handle of its domain */
+    uint32_t key; /* of a region */
+    uint32_t access;
+    uint32_t reserved;
+    uint64_t iova;           /* of a region */
+    uint64_t offset, length; /* in the file */
+    uint64_t reserved2;
+};
+
+struct store_head {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t used; /* records that have ever been written, the head included */
+    char netdev[16];
+    uint64_t guid; /* of the device */
+    uint64_t reserved[3];
+};
+
+struct store {
+    int fd; /* -1: not open */
+    struct store_record *table;
+    uint64_t end; /* bytes of the file */
+    uint64_t serial;
+    uint32_t next;  /* no record before this one is free */
+    uint8_t *taken; /* by record */
+};
+
+int store_open(struct store *s, const char *netdev, uint64_t guid, struct rnic_err *err);
+void store_close(struct store *s);
+
+/* Zeroed memory: its place in the file and where it is mapped. */
+int store_alloc(struct store *s, uint64_t length, uint64_t *offset, uint8_t **addr, struct rnic_err *err);
+void store_free(struct store *s, uint64_t offset, uint64_t length, uint8_t *addr);
+
+/* The number of the record, which then says so; -1: the table is full, and the object is for this process alone. */
+int store_publish(struct store *s, const struct store_record *what);
+void store_withdraw(struct store *s, int record);
+
+/* Another process' file. */
+struct peer {
+    int fd; /* -1: none */
+    const struct store_record *table;
+    struct store_head head; /* checked */
+};
+
+int peer_open(struct peer *p, int fd, struct rnic_err *err); /* fd stays the caller's. -EINVAL: not such a file */
+void peer_close(struct peer *p);
+/* A copy of the record, checked; *is: what stays equal to out->serial while the object is there. 0, -ENOENT, -EINVAL */
+int peer_find(const struct peer *p, int kind, uint32_t handle, struct store_record *out, const uint64_t **is,
+              struct rnic_err *err);
+int peer_map(const struct peer *p, const struct store_record *record, uint8_t **addr, struct rnic_err *err);
+
+#endif

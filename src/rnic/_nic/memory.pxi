@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+
+
+@cython.final
+cdef class DM(Handle):
+    """Memory of the device (ibv_alloc_dm(3)): copied in and out, and registered with PD.reg_dm_mr().
+
+    Context.alloc_dm() makes it.  The software RNIC keeps it in its memory file.  close() raises EBUSY while regions lie
+    in it.
+    """
+
+    cdef rnic_dm *p
+    cdef readonly uint64_t length  #: Bytes.
+    cdef readonly bint imported    #: Another object's memory, or another process': close() leaves it to its owner.
+
+    def __cinit__(self, Context context not None, uint64_t length=0, uint32_t log_align_req=0, handle=None):
+        cdef rnic_err err
+        cdef DM original = None
+        context.need("alloc_dm")
+        err.text[0] = 0
+        if handle is None:
+            check(context.ops.alloc_dm(context.p, length, log_align_req, &self.p, &err), "alloc_dm", &err)
+        else:
+            original = original_of(context, DM, handle)
+            check(context.ops.import_dm(context.p, handle, &self.p, &err), "import_dm", &err)
+            self.imported = True
+        self.length = self.p.length
+        self.attach(context, (context,), "unimport_dm" if self.imported else "free_dm")
+        self.hold(original)
+
+    cdef int destroy(self, rnic_err *err):
+        return self.ops.unimport_dm(self.p, err) if self.imported else self.ops.free_dm(self.p, err)
+
+    @property
+    def handle(self):
+        """What Context.import_dm() takes, in this process or in another one."""
+        self.need("handle")
+        return self.p.handle
+
+    def copy_to(self, uint64_t dm_offset, data):
+        """Copy the bytes of a buffer to `dm_offset` (ibv_memcpy_to_dm(3)).
+
+        Raises VerbsError: EINVAL unless offset and length are multiples of 4 and lie in the memory.
+        """
+        cdef Py_buffer view
+        cdef rnic_err err
+        cdef int rc
+        self.need("memcpy_to_dm")
+        err.text[0] = 0
+        PyObject_GetBuffer(data, &view, PyBUF_ANY_CONTIGUOUS)
+        self.calls += 1
+        try:
+            with nogil:
+                rc = self.ops.memcpy_to_dm(self.p, dm_offset, view.buf, view.len, &err)
+            check(rc, "memcpy_to_dm", &err)
+        finally:
+            self.calls -= 1
+            PyBuffer_Release(&view)
+
+    def copy_from(self, uint64_t dm_offset, length):
+        """`length` bytes from `dm_offset` on (ibv_memcpy_from_dm(3)).
+
+        Raises VerbsError: EINVAL unless offset and length are multiples of 4 and lie in the memory.
+        """
+        cdef rnic_err err
+        cdef int rc
+        cdef uint64_t n = length
+        cdef uint8_t *at
+        self.need("memcpy_from_dm")
+        err.text[0] = 0
+        data = bytearray(n if n <= self.length else 0)  # what is longer the provider refuses
+        at = data
+        self.calls += 1
+        try:
+            with nogil:
+                rc = self.ops.memcpy_from_dm(at, self.p, dm_offset, n, &err)
+        finally:
+            self.calls -= 1
+        check(rc, "memcpy_from_dm", &err)
+        return bytes(data)
+
+    def unimport(self):
+        """Let go of memory that Context.import_dm() made (ibv_unimport_dm(3)), as close() does.
+
+        Raises VerbsError: EINVAL when it was not imported.
+        """
+        need_imported(self, self.imported, "unimport_dm")
+        self.close()
+
+    def __len__(self):
+        return self.length
+
+
+@cython.final
+cdef class TD(Handle):
+    """A thread domain (ibv_alloc_td(3)): says that the objects made in it are used by one thread at a time.
+
+    Context.alloc_td() makes it, Context.alloc_parent_domain() puts it to use.  It is a hint: this device keeps its
+    locks, which an uncontended thread hardly notices, so that objects stay safe when it is wrong.  close() raises
+    EBUSY while parent domains use it.
+    """
+
+    cdef rnic_td *p
+
+    def __cinit__(self, Context context not None):
+        cdef rnic_err err
+        context.need("alloc_td")
+        err.text[0] = 0
+        check(context.ops.alloc_td(context.p, &self.p, &err), "alloc_td", &err)
+        self.attach(context, (context,), "dealloc_td")
+
+    cdef int destroy(self, rnic_err *err):
+        return self.ops.dealloc_td(self.p, err)

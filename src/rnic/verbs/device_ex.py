@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a device can do, beyond what ibv_query_device tells."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rnic.enums import ODPGeneralCap, ODPTransportCap, RawPacketCaps, TMCapFlags
+from rnic.verbs.cq import CQModerationCaps
+from rnic.verbs.wq import RSSCaps, TSOCaps
+
+if TYPE_CHECKING:
+    from rnic.verbs.context import DeviceAttr
+
+__all__ = ["DeviceAttrEx", "ODPCaps", "TMCaps"]
+
+
+@dataclass(frozen=True, slots=True)
+class TMCaps:
+    """What a device can do for tag matching (ibv_query_device_ex(3))."""
+
+    max_rndv_hdr_size: int
+    """Bytes of a rendezvous request, headers included."""
+    max_num_tags: int
+    flags: TMCapFlags
+    max_ops: int
+    max_sge: int
+
+    @classmethod
+    def from_struct(cls, values: dict[str, int]) -> "TMCaps":
+        """The record of struct rnic_tm_caps' fields."""
+        return cls(
+            values["max_rndv_hdr_size"],
+            values["max_num_tags"],
+            TMCapFlags(values["flags"]),
+            values["max_ops"],
+            values["max_sge"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ODPCaps:
+    """What may be done to memory that is registered ON_DEMAND (ibv_query_device_ex(3))."""
+
+    general_caps: ODPGeneralCap
+    rc_odp_caps: ODPTransportCap
+    uc_odp_caps: ODPTransportCap
+    ud_odp_caps: ODPTransportCap
+
+    @classmethod
+    def from_struct(cls, values: Mapping[str, Any]) -> "ODPCaps":
+        """The record of struct rnic_odp_caps' fields."""
+        caps = values["per_transport_caps"]
+        return cls(
+            ODPGeneralCap(values["general_caps"]),
+            **{name: ODPTransportCap(cap) for name, cap in caps.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAttrEx:
+    """What a device can do beyond DeviceAttr: libibverbs' fields (ibv_query_device_ex(3))."""
+
+    orig_attr: "DeviceAttr"
+    odp_caps: ODPCaps
+    completion_timestamp_mask: int
+    """The bits of a completion's timestamp that count; 0: there are no timestamps."""
+    hca_core_clock: int
+    """kHz: what a timestamp counts; 0: no clock can be read."""
+    device_cap_flags_ex: int
+    cq_mod_caps: CQModerationCaps
+    tm_caps: TMCaps
+    rss_caps: RSSCaps
+    max_wq_type_rq: int
+    raw_packet_caps: RawPacketCaps
+    tso_caps: TSOCaps
+    xrc_odp_caps: ODPTransportCap
+    max_dm_size: int
+    """Bytes of device memory in all."""
+
+    @classmethod
+    def from_struct(cls, values: Mapping[str, Any], orig_attr: "DeviceAttr") -> "DeviceAttrEx":
+        """The record of struct rnic_device_attr_ex's fields."""
+        parts = {
+            "orig_attr": orig_attr,
+            "odp_caps": ODPCaps.from_struct(values["odp_caps"]),
+            "cq_mod_caps": CQModerationCaps.from_struct(values["cq_mod_caps"]),
+            "tm_caps": TMCaps.from_struct(values["tm_caps"]),
+            "rss_caps": RSSCaps.from_struct(values["rss_caps"]),
+            "raw_packet_caps": RawPacketCaps(values["raw_packet_caps"]),
+            "tso_caps": TSOCaps(**values["tso_caps"]),
+            "xrc_odp_caps": ODPTransportCap(values["xrc_odp_caps"]),
+        }
+        return cls(**{**values, **parts})

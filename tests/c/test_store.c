@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The memory file of a device, its table, and what another process makes of it when it lies.
+ */
+#include "mem/store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/rng.h"
+#include "check.h"
+
+static struct store s;
+static struct peer peer;
+static struct rnic_err err;
+
+static void begin(void) {
+    CHECK_EQ(store_open(&s, "lo", 42, &err), 0);
+    CHECK_EQ(peer_open(&peer, s.fd, &err), 0);
+}
+
+static void end(void) {
+    peer_close(&peer);
+    store_close(&s);
+}
+
+static int find(int kind, uint32_t handle, struct store_record *out, const uint64_t **is) {
+    return peer_find(&peer, kind, handle, out, is, &err);
+}
+
+static void what_is_published_is_found(void) {
+    struct store_record found;
+    const uint64_t *is;
+    uint64_t offset;
+    uint8_t *here, *far;
+    begin();
+    CHECK_EQ(peer.head.guid, 42);
+    CHECK_EQ(strcmp(peer.head.netdev, "lo"), 0);
+    CHECK_EQ(store_alloc(&s, 5000, &offset, &here, &err), 0);
+    int record = store_publish(
+        &s, &(struct store_record){.kind = STORE_MR, .handle = 9, .key = 5, .offset = offset, .length = 5000});
+    CHECK(record > 0);
+    CHECK_EQ(find(STORE_DM, 9, &found, &is), -ENOENT);
+    CHECK_EQ(find(STORE_MR, 8, &found, &is), -ENOENT);
+    CHECK_EQ(find(STORE_MR, 9, &found, &is), 0);
+    CHECK(*is == found.serial && found.serial);
+    CHECK_EQ(peer_map(&peer, &found, &far, &err), 0);
+    here[4999] = 7;
+    CHECK_EQ(far[4999], 7);
+    munmap(far, 5000);
+    store_withdraw(&s, record);
+    CHECK(*is != found.serial);
+    CHECK_EQ(find(STORE_MR, 9, &found, &is), -ENOENT);
+    /* a record's next use is another object */
+    CHECK_EQ(store_publish(&s, &(struct store_record){.kind = STORE_PD, .handle = 9}), record);
+    CHECK(*is != found.serial);
+    store_free(&s, offset, 5000, here);
+    end();
+}
+
+static void a_full_table_leaves_objects_to_their_process(void) {
+    begin();
+    for (uint32_t i = 1; i < STORE_RECORDS; i++)
+        CHECK_EQ(store_publish(&s, &(struct store_record){.kind = STORE_PD, .handle = i}), i);
+    CHECK_EQ(store_publish(&s, &(struct store_record){.kind = STORE_PD}), -1);
+    store_withdraw(&s, -1);
+    store_withdraw(&s, 1234);
+    CHECK_EQ(store_publish(&s, &(struct store_record){.kind = STORE_PD}), 1234);
+    CHECK_EQ(store_publish(&s, &(struct store_record){.kind = STORE_PD}), -1);
+    end();
+}
+
+static void freed_memory_is_never_given_again(void) {
+    uint64_t first, second;
+    uint8_t *a, *b;
+    begin();
+    CHECK_EQ(store_alloc(&s, 100, &first, &a, &err), 0);
+    memset(a, 1, 100);
+    store_free(&s, first, 100, a);
+    CHECK_EQ(store_alloc(&s, 100, &second, &b, &err), 0);
+    CHECK(second > first);
+    CHECK_EQ(b[0], 0);
+    store_free(&s, second, 100, b);
+    CHECK_EQ(ftruncate(peer.fd, 64 << 20), 0); /* an importer's doing */
+    CHECK_EQ(store_alloc(&s, 100, &first, &a, &err), 0);
+    store_free(&s, first, 100, a);
+    CHECK_EQ(store_alloc(&s, 1ull << 62, &second, &b, &err), -ENOMEM);
+    CHECK_EQ(store_alloc(&s, UINT64_MAX, &second, &b, &err), -ENOMEM);
+    end();
+}
+
+/* Random records, and heads: whatever is accepted can be touched. */
+static void a_table_that_lies_gives_nothing_that_cannot_be_touched(void) {
+    static const uint64_t odd[] = {0,          1,          4095,       4096,       STORE_TABLE - 1,  STORE_TABLE,
+                                   1ull << 47, 1ull << 63, UINT64_MAX, 1ull << 32, UINT64_MAX - 4095};
+    struct rng rng;
+    struct store_record found;
+    const uint64_t *is;
+    uint64_t offset, accepted = 0;
+    uint8_t *memory;
+    begin();
+    rng_seed(&rng, 1);
+    CHECK_EQ(store_alloc(&s, 20000, &offset, &memory, &err), 0);
+    struct store_record good = {.kind = STORE_MR, .handle = 7, .offset = offset, .length = 20000};
+    int at = store_publish(&s, &good);
+    struct store_record *record = &s.table[at];
+    for (int i = 0; i < 20000; i++) {
+        check_note("case %d", i);
+        *record = good;
+        record->serial = rng_next(&rng);
+        record->kind = STORE_MR + (rng_next(&rng) & 1);
+        uint64_t *fields[] = {&record->offset, &record->length, &record->iova};
+        for (int n = 0; n < 2; n++) {
+            uint64_t r = rng_next(&rng), value = odd[r / 3 % (sizeof odd / sizeof *odd)];
+            *fields[r % 3] = r >> 40 & 1 ? value : r >> 41 & 1 ? rng_next(&rng) : offset + rng_next(&rng) % 30000;
+        }
+        uint8_t *mapped;
+        if (find((int)record->kind, 7, &found, &is) || peer_map(&peer, &found, &mapped, &err))
+            continue;
+        accepted++;
+        volatile uint8_t sum = mapped[0];
+        sum = (uint8_t)(sum + mapped[found.length - 1]);
+        uint64_t before = found.offset % (uint64_t)sysconf(_SC_PAGESIZE);
+        munmap(mapped - before, before + found.length);
+    }
+    CHECK(accepted > 100);
+    ((struct store_head *)(void *)s.table)->used = UINT32_MAX;
+    CHECK_EQ(find(STORE_PD, 12345, &found, &is), -ENOENT);
+    store_free(&s, offset, 20000, memory);
+    end();
+}
+
+static void only_a_sealed_file_with_a_table_is_believed(void) {
+    struct peer none;
+    int fd = memfd_create("x", MFD_ALLOW_SEALING);
+    CHECK_EQ(peer_open(&none, -1, &err), -EBADF);
+    CHECK_EQ(peer_open(&none, fd, &err), -EINVAL);
+    CHECK_EQ(ftruncate(fd, STORE_TABLE), 0);
+    CHECK_EQ(peer_open(&none, fd, &err), -EINVAL);
+    CHECK_EQ(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    CHECK_EQ(peer_open(&none, fd, &err), -EINVAL);
+    CHECK_EQ(none.fd, -1);
+    close(fd);
+    CHECK_EQ(store_open(&s, "a name that is longer than any", 1, &err), 0);
+    CHECK_EQ(ftruncate(s.fd, 4096), -1);
+    CHECK_EQ(peer_open(&none, s.fd, &err), 0);
+    CHECK_EQ(strlen(none.head.netdev), 15);
+    peer_close(&none);
+    store_close(&s);
+}
+
+int main(void) {
+    RUN(what_is_published_is_found);
+    RUN(a_full_table_leaves_objects_to_their_process);
+    RUN(freed_memory_is_never_given_again);
+    RUN(a_table_that_lies_gives_nothing_that_cannot_be_touched);
+    RUN(only_a_sealed_file_with_a_table_is_believed);
+    return check_done();
+}
