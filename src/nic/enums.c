@@ -76,6 +76,16 @@ const char *rnic_vendor_err_text(int err) { return row_of(vendor_errs, COUNT(ven
 #define QP_INIT_ATTR_MASK(n, v) {"qp_init_attr_mask", #n, v},
 #define QP_CREATE_FLAGS(n, v) {"qp_create_flags", #n, v},
 #define QP_SEND_OPS(n, v) {"qp_send_ops", #n, v},
+#define FLOW_ATTR_TYPE(n, v) {"flow_attr_type", #n, v},
+#define FLOW_FLAGS(n, v) {"flow_flags", #n, v},
+#define FLOW_SPEC_TYPE(n, v) {"flow_spec_type", #n, v},
+#define RX_HASH_FUNCTION(n, v) {"rx_hash_function", #n, v},
+#define RX_HASH_FIELDS(n, v) {"rx_hash_fields", #n, v},
+#define WQ_TYPE(n, v) {"wq_type", #n, v},
+#define WQ_FLAGS(n, v) {"wq_flags", #n, v},
+#define WQ_STATE(n, v) {"wq_state", #n, v},
+#define WQ_ATTR_MASK(n, v) {"wq_attr_mask", #n, v},
+#define RAW_PACKET_CAPS(n, v) {"raw_packet_caps", #n, v},
 
 /* clang-format off */
 static const struct rnic_enum_row enum_rows[] = {
@@ -124,6 +134,16 @@ static const struct rnic_enum_row enum_rows[] = {
     RNIC_QP_INIT_ATTR_MASKS(QP_INIT_ATTR_MASK)
     RNIC_QP_CREATE_FLAGS(QP_CREATE_FLAGS)
     RNIC_QP_SEND_OPS(QP_SEND_OPS)
+    RNIC_FLOW_ATTR_TYPES(FLOW_ATTR_TYPE)
+    RNIC_FLOW_FLAGS(FLOW_FLAGS)
+    RNIC_FLOW_SPEC_TYPES(FLOW_SPEC_TYPE)
+    RNIC_RX_HASH_FUNCTIONS(RX_HASH_FUNCTION)
+    RNIC_RX_HASH_FIELDS(RX_HASH_FIELDS)
+    RNIC_WQ_TYPES(WQ_TYPE)
+    RNIC_WQ_FLAGS(WQ_FLAGS)
+    RNIC_WQ_STATES(WQ_STATE)
+    RNIC_WQ_ATTR_MASKS(WQ_ATTR_MASK)
+    RNIC_RAW_PACKET_CAPS(RAW_PACKET_CAPS)
 };
 /* clang-format on */
 

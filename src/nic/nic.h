@@ -18,6 +18,8 @@
 #include <stdint.h>
 #include <time.h>
 
+#include "nic_raw.h"
+
 /* ---------------------------------------------------------------- enumerations (X-macros: name, value) */
 
 #define RNIC_QP_STATES(X) X(RESET, 0) X(INIT, 1) X(RTR, 2) X(RTS, 3) X(SQD, 4) X(SQE, 5) X(ERR, 6)
@@ -97,7 +99,7 @@
     X(CURR_QP_STATE_MOD, 1 << 7) X(PORT_ACTIVE_EVENT, 1 << 10) X(SYS_IMAGE_GUID, 1 << 11) X(RC_RNR_NAK_GEN, 1 << 12)   \
     X(SRQ_RESIZE, 1 << 13) X(N_NOTIFY_CQ, 1 << 14) X(MEM_WINDOW, 1 << 17) X(XRC, 1 << 20)                              \
     X(MEM_WINDOW_TYPE_2A, 1 << 23) X(MEM_WINDOW_TYPE_2B, 1 << 24) X(BAD_PKEY_CNTR, 1 << 1)                             \
-    X(BAD_QKEY_CNTR, 1 << 2) X(AUTO_PATH_MIG, 1 << 4)
+    X(BAD_QKEY_CNTR, 1 << 2) X(AUTO_PATH_MIG, 1 << 4) X(RAW_IP_CSUM, 1 << 26) X(MANAGED_FLOW_STEERING, 1 << 29)
 
 #define RNIC_MW_TYPES(X) X(TYPE_1, 1) X(TYPE_2, 2)
 
@@ -161,11 +163,11 @@
 /* Counters of a device and of a QP (struct rnic_counters): name, what it counts. */
 #define RNIC_COUNTERS(X)                                                                                               \
     X(tx_packets, "packets handed to the link, retransmissions included")                                              \
-    X(tx_bytes, "bytes handed to the link, from the BTH to the ICRC")                                                  \
+    X(tx_bytes, "bytes handed to the link, from the BTH to the ICRC, or of whole frames")                              \
     X(tx_syscalls, "sendmsg calls")                                                                                    \
     X(tx_errors, "packets that the socket refused")                                                                    \
     X(rx_packets, "packets taken from the link, dropped ones included")                                                \
-    X(rx_bytes, "bytes taken from the link, from the BTH to the ICRC")                                                 \
+    X(rx_bytes, "bytes taken from the link, from the BTH to the ICRC, or of whole frames")                             \
     X(rx_syscalls, "recvmsg calls that returned data")                                                                 \
     X(requests_sent, "request packets sent for the first time")                                                        \
     X(requests_resent, "request packets sent again")                                                                   \
@@ -220,7 +222,9 @@
     X(drop_too_long, "unreliable message that is longer than its receive")                                             \
     X(drop_access, "unreliable WRITE that the memory region or the queue pair does not grant")                         \
     X(drop_bad_qkey, "datagram with another Q_Key than the queue pair's")                                              \
-    X(drop_no_receive, "datagram or unreliable message for a queue pair that has no receive posted")
+    X(drop_no_receive, "datagram or unreliable message for a queue pair that has no receive posted")                   \
+    X(drop_no_flow, "frame that no flow rule gives to a queue pair")                                                   \
+    X(drop_flow_rule, "frame that a flow rule says to drop")
 
 #define RNIC_ENUM_QP_STATE(n, v) RNIC_QPS_##n = v,
 enum rnic_qp_state { RNIC_QP_STATES(RNIC_ENUM_QP_STATE) };
@@ -419,6 +423,10 @@ struct rnic_device_attr_ex { /* what libibverbs' query_device_ex tells, for the 
     uint64_t device_cap_flags_ex;       /* enum rnic_device_cap, enum rnic_device_cap_ex */
     struct rnic_cq_moderation_caps cq_mod_caps;
     struct rnic_tm_caps tm_caps;
+    struct rnic_rss_caps rss_caps; /* nic_raw.h: frames */
+    uint32_t max_wq_type_rq;
+    uint32_t raw_packet_caps; /* enum rnic_raw_packet_caps */
+    struct rnic_tso_caps tso_caps;
     uint32_t xrc_odp_caps;
     uint64_t max_dm_size; /* bytes of device memory in all */
     struct rnic_packet_pacing_caps packet_pacing_caps;
@@ -586,6 +594,8 @@ struct rnic_qp_init_attr {
     struct rnic_qp_cap cap; /* on return: what was granted, at least what was asked for */
     int qp_type;            /* enum rnic_qp_type */
     int sq_sig_all;
+    struct rnic_rwq_ind_table *rwq_ind_tbl; /* or NULL: spreads received frames by it; no recv_cq then */
+    struct rnic_rx_hash_conf rx_hash_conf;  /* how */
 };
 
 struct rnic_xrcd_init_attr {
@@ -732,6 +742,7 @@ struct rnic_wc {
     union {
         uint32_t imm_data; /* network byte order */
         uint32_t invalidated_rkey;
+        uint32_t flow_tag; /* of the rule that gave a frame to the queue; 0: none (ibv_wc_read_flow_tag) */
     };
     uint32_t qp_num, src_qp;
     uint32_t wc_flags; /* enum rnic_wc_flags */
@@ -789,7 +800,7 @@ struct rnic_comp_cntr_caps {
 struct rnic_async_event {
     int event_type;  /* enum rnic_event_type */
     int port_num;    /* of port events, else 0 */
-    uint32_t number; /* qp_num of QP events, 0 else */
+    uint32_t number; /* qp_num of QP events, wq_num of WQ events, 0 else */
     void *context;   /* qp_context, cq_context or srq_context of the object, NULL for port and device events */
 };
 
@@ -958,7 +969,7 @@ struct rnic_ops {
     int (*poll_cq_ex)(struct rnic_cq *cq, int n, struct rnic_wc *wc, struct rnic_wc_ex *times); /* as poll_cq */
     int (*modify_cq)(struct rnic_cq *cq, const struct rnic_modify_cq_attr *attr, struct rnic_err *err);
 
-    /* Counters of flows: each index of the object counts what its points ask for. */
+    /* Counters of flows: each index of the object counts what its points ask for. flow: NULL, a rule that is yet to be */
     int (*create_counters)(struct rnic_context *ctx, struct rnic_flow_counters **counters, struct rnic_err *err);
     int (*destroy_counters)(struct rnic_flow_counters *counters, struct rnic_err *err);
     int (*attach_counters_point_flow)(struct rnic_flow_counters *counters, const struct rnic_counter_attach_attr *attr,
@@ -1003,6 +1014,21 @@ struct rnic_ops {
     int (*unimport_mr)(struct rnic_mr *mr, struct rnic_err *err);
     int (*import_dm)(struct rnic_context *ctx, uint32_t handle, struct rnic_dm **dm, struct rnic_err *err);
     int (*unimport_dm)(struct rnic_dm *dm, struct rnic_err *err);
+    /* Ethernet frames, nic_raw.h. create_flow: attr->num_of_specs specifications lie behind attr. */
+    int (*query_raw)(struct rnic_context *ctx, struct rnic_raw_attr *attr, struct rnic_err *err);
+    int (*create_flow)(struct rnic_qp *qp, const struct rnic_flow_attr *attr, struct rnic_flow **flow,
+                       struct rnic_err *err);
+    int (*destroy_flow)(struct rnic_flow *flow, struct rnic_err *err);
+    int (*create_wq)(struct rnic_context *ctx, struct rnic_wq_init_attr *attr, struct rnic_wq **wq,
+                     struct rnic_err *err);
+    int (*modify_wq)(struct rnic_wq *wq, const struct rnic_wq_attr *attr, struct rnic_err *err);
+    int (*query_wq)(struct rnic_wq *wq, int *state, uint32_t *depth, struct rnic_err *err); /* not in libibverbs */
+    int (*destroy_wq)(struct rnic_wq *wq, struct rnic_err *err);
+    int (*post_wq_recv)(struct rnic_wq *wq, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
+                        struct rnic_err *err);
+    int (*create_rwq_ind_table)(struct rnic_context *ctx, const struct rnic_rwq_ind_table_init_attr *attr,
+                                struct rnic_rwq_ind_table **table, struct rnic_err *err);
+    int (*destroy_rwq_ind_table)(struct rnic_rwq_ind_table *table, struct rnic_err *err);
 
     /* Takes one asynchronous event; -EAGAIN when none waits (wait on ctx->async_fd). */
     int (*get_async_event)(struct rnic_context *ctx, struct rnic_async_event *event, struct rnic_err *err);

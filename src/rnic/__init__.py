@@ -42,6 +42,9 @@ from rnic.enums import (
     DeviceCap,
     DeviceCapEx,
     EventType,
+    FlowAttrType,
+    FlowFlags,
+    FlowSpecType,
     GIDType,
     LinkLayer,
     MigState,
@@ -59,8 +62,11 @@ from rnic.enums import (
     QPInitAttrMask,
     QPState,
     QPType,
+    RawPacketCaps,
     ReadCountersFlags,
     ReregMRFlags,
+    RxHashFields,
+    RxHashFunction,
     SelectivityLevel,
     SendFlags,
     SendOpsFlags,
@@ -72,6 +78,10 @@ from rnic.enums import (
     WCFlags,
     WCOpcode,
     WCStatus,
+    WQAttrMask,
+    WQFlags,
+    WQState,
+    WQType,
     WROpcode,
 )
 from rnic.errors import PostError, VerbsError
@@ -91,6 +101,19 @@ from rnic.verbs.device import Device, format_guid, get_device_list, import_devic
 from rnic.verbs.device_ex import DeviceAttrEx, ODPCaps, PacketPacingCaps, TMCaps
 from rnic.verbs.ece import ECE
 from rnic.verbs.faults import Faults, Lose
+from rnic.verbs.flow import (
+    Flow,
+    FlowAttr,
+    SpecActionCount,
+    SpecActionDrop,
+    SpecActionTag,
+    SpecEth,
+    SpecIPv4,
+    SpecIPv4Ext,
+    SpecIPv6,
+    SpecTCP,
+    SpecUDP,
+)
 from rnic.verbs.functions import (
     ForkStatus,
     flow_label_to_udp_sport,
@@ -105,6 +128,17 @@ from rnic.verbs.qp_ex import QPEx, QPInitAttrEx
 from rnic.verbs.rate import Rate
 from rnic.verbs.rate_limit import RateLimitAttr
 from rnic.verbs.srq import SRQ, SRQAttr, SRQInitAttr, SRQInitAttrEx, TMCap
+from rnic.verbs.wq import (
+    WQ,
+    RawPacketAttr,
+    RSSCaps,
+    RwqIndTable,
+    RwqIndTableInitAttr,
+    RxHashConf,
+    TSOCaps,
+    WQAttr,
+    WQInitAttr,
+)
 from rnic.verbs.xrcd import XRCD
 
 if _typing.TYPE_CHECKING:
@@ -188,6 +222,27 @@ __all__ = [
     "GID",
     "AllocDMAttr",
     "ParentDomainInitAttr",
+    # frames: steering and spreading
+    "RawPacketAttr",
+    "RSSCaps",
+    "TSOCaps",
+    "Flow",
+    "FlowAttr",
+    "SpecEth",
+    "SpecIPv4",
+    "SpecIPv4Ext",
+    "SpecIPv6",
+    "SpecTCP",
+    "SpecUDP",
+    "SpecActionTag",
+    "SpecActionDrop",
+    "SpecActionCount",
+    "WQ",
+    "WQInitAttr",
+    "WQAttr",
+    "RwqIndTable",
+    "RwqIndTableInitAttr",
+    "RxHashConf",
     # work
     "SGE",
     "SendWR",
@@ -255,4 +310,14 @@ __all__ = [
     "WCOpcode",
     "WCStatus",
     "WROpcode",
+    "FlowAttrType",
+    "FlowFlags",
+    "FlowSpecType",
+    "RawPacketCaps",
+    "RxHashFields",
+    "RxHashFunction",
+    "WQAttrMask",
+    "WQFlags",
+    "WQState",
+    "WQType",
 ]

@@ -54,6 +54,16 @@ __all__ = [
     "QPInitAttrMask",
     "QPCreateFlags",
     "SendOpsFlags",
+    "FlowAttrType",
+    "FlowFlags",
+    "FlowSpecType",
+    "RxHashFunction",
+    "RxHashFields",
+    "WQType",
+    "WQFlags",
+    "WQState",
+    "WQAttrMask",
+    "RawPacketCaps",
 ]
 
 
@@ -369,6 +379,8 @@ class DeviceCap(IntFlag):
     AUTO_PATH_MIG = 1 << 4
     MEM_WINDOW_TYPE_2A = 1 << 23
     MEM_WINDOW_TYPE_2B = 1 << 24
+    RAW_IP_CSUM = 1 << 26
+    MANAGED_FLOW_STEERING = 1 << 29
 
 
 class CreateCQWCFlags(IntFlag):
@@ -558,3 +570,101 @@ class SendOpsFlags(IntFlag):
     TSO = 1 << 10
     FLUSH = 1 << 11
     ATOMIC_WRITE = 1 << 12
+
+
+class FlowAttrType(IntEnum):
+    """What kind of frames a flow rule wants (ibv_create_flow(3))."""
+
+    NORMAL = 0
+    ALL_DEFAULT = 1
+    MC_DEFAULT = 2
+    SNIFFER = 3
+
+
+class FlowFlags(IntFlag):
+    """How a flow rule is carried out (ibv_create_flow(3))."""
+
+    DONT_TRAP = 1 << 1
+    EGRESS = 1 << 2
+
+
+class FlowSpecType(IntEnum):
+    """Headers that a flow rule matches, and what it does beside steering (ibv_create_flow(3))."""
+
+    ETH = 0x20
+    IPV4 = 0x30
+    IPV6 = 0x31
+    IPV4_EXT = 0x32
+    ESP = 0x34
+    TCP = 0x40
+    UDP = 0x41
+    VXLAN_TUNNEL = 0x50
+    GRE = 0x51
+    MPLS = 0x60
+    INNER = 0x100
+    ACTION_TAG = 0x1000
+    ACTION_DROP = 0x1001
+    ACTION_HANDLE = 0x1002
+    ACTION_COUNT = 0x1003
+
+
+class RxHashFunction(IntFlag):
+    """How a queue pair hashes what it receives (ibv_create_qp_ex(3))."""
+
+    TOEPLITZ = 1 << 0
+
+
+class RxHashFields(IntFlag):
+    """What a queue pair hashes of what it receives (ibv_create_qp_ex(3))."""
+
+    SRC_IPV4 = 1 << 0
+    DST_IPV4 = 1 << 1
+    SRC_IPV6 = 1 << 2
+    DST_IPV6 = 1 << 3
+    SRC_PORT_TCP = 1 << 4
+    DST_PORT_TCP = 1 << 5
+    SRC_PORT_UDP = 1 << 6
+    DST_PORT_UDP = 1 << 7
+    IPSEC_SPI = 1 << 8
+    INNER = 1 << 31
+
+
+class WQType(IntEnum):
+    """What a work queue holds (ibv_create_wq(3))."""
+
+    RQ = 0
+
+
+class WQFlags(IntFlag):
+    """What a work queue does beside receiving (ibv_create_wq(3))."""
+
+    CVLAN_STRIPPING = 1 << 0
+    SCATTER_FCS = 1 << 1
+    DELAY_DROP = 1 << 2
+    PCI_WRITE_END_PADDING = 1 << 3
+
+
+class WQState(IntEnum):
+    """The state of a work queue (ibv_modify_wq(3))."""
+
+    RESET = 0
+    RDY = 1
+    ERR = 2
+    UNKNOWN = 3
+
+
+class WQAttrMask(IntFlag):
+    """Which fields of a WQAttr count (ibv_modify_wq(3))."""
+
+    STATE = 1 << 0
+    CURR_STATE = 1 << 1
+    FLAGS = 1 << 2
+
+
+class RawPacketCaps(IntFlag):
+    """What a device can do for RAW_PACKET queue pairs (ibv_query_device_ex(3))."""
+
+    CVLAN_STRIPPING = 1 << 0
+    SCATTER_FCS = 1 << 1
+    IP_CSUM = 1 << 2
+    DELAY_DROP = 1 << 3

@@ -60,6 +60,16 @@ ENUMS = {
     "ibv_qp_init_attr_mask": "IBV_QP_INIT_ATTR_",
     "ibv_qp_create_flags": "IBV_QP_CREATE_",
     "ibv_qp_create_send_ops_flags": "IBV_QP_EX_WITH_",
+    "ibv_flow_attr_type": "IBV_FLOW_ATTR_",
+    "ibv_flow_flags": "IBV_FLOW_ATTR_FLAGS_",
+    "ibv_flow_spec_type": "IBV_FLOW_SPEC_",
+    "ibv_rx_hash_function_flags": "IBV_RX_HASH_FUNC_",
+    "ibv_rx_hash_fields": "IBV_RX_HASH_",
+    "ibv_wq_type": "IBV_WQT_",
+    "ibv_wq_flags": "IBV_WQ_FLAGS_",
+    "ibv_wq_state": "IBV_WQS_",
+    "ibv_wq_attr_mask": "IBV_WQ_ATTR_",
+    "ibv_raw_packet_caps": "IBV_RAW_PACKET_CAP_",
 }
 # An enum without a name: its members by prefix.
 NAMELESS = {"link_layer": "IBV_LINK_LAYER_"}
@@ -87,6 +97,19 @@ STRUCTS = [
     "ibv_packet_pacing_caps",
     "ibv_qp_rate_limit_attr",
     "ibv_ece",
+    "ibv_flow_attr",
+    "ibv_flow_spec_eth",
+    "ibv_flow_spec_ipv4",
+    "ibv_flow_spec_ipv4_ext",
+    "ibv_flow_spec_ipv6",
+    "ibv_flow_spec_tcp_udp",
+    "ibv_flow_eth_filter",
+    "ibv_flow_ipv4_filter",
+    "ibv_flow_ipv4_ext_filter",
+    "ibv_flow_ipv6_filter",
+    "ibv_flow_tcp_udp_filter",
+    "ibv_wq_attr",
+    "ibv_rx_hash_conf",
 ]
 
 

@@ -4,6 +4,7 @@
 import dataclasses
 import errno
 import os
+import sys
 from typing import Any
 
 import pytest
@@ -238,6 +239,85 @@ def test_a_chain_to_a_shared_queue_that_breaks_names_the_request(objects: Object
         with pytest.raises(rnic.PostError, match="full") as caught:
             srq.post_recv(wrs)
         assert (caught.value.index, caught.value.bad_wr) == (1, wrs[1])
+
+
+def test_rules_are_handed_over_in_libibverbs_layout(objects: Objects) -> None:
+    ctx, qp = objects.recorder.context, objects.qp
+    with ctx.create_counters() as counters:
+        pointer = counters.pointer.to_bytes(8, sys.byteorder).hex()
+        specs = (
+            rnic.SpecEth("02:00:00:00:00:01", ether_type=0x800, vlan_tag=5, vlan_tag_mask=0xFFF),
+            rnic.SpecIPv4(dst_ip="10.0.0.9", dst_ip_mask="255.255.255.0"),
+            rnic.SpecUDP(dst_port=53),
+            rnic.SpecActionTag(7),
+            rnic.SpecActionDrop(),
+            rnic.SpecActionCount(counters),
+        )
+        attr = rnic.FlowAttr(specs=specs, priority=4, flags=rnic.FlowFlags.DONT_TRAP)
+        with qp.create_flow(attr) as flow:
+            assert flow.qp is qp
+            for used in (qp, counters):
+                with pytest.raises(rnic.VerbsError, match="in use by Flow"):
+                    used.close()
+    eth = "20000000280002000000000100000000000008000005ffffffffffff000000000000ffff0fff0000"
+    ipv4 = "3000000018000000000000000a00000900000000ffffff00"
+    udp = "41000000100000350000ffff00000000"
+    actions = "001000000c0000000700000001100000080000000310000010000000"
+    assert objects.recorder.take() == [
+        "create_counters",
+        f"create_flow qp={qp.qp_num} 0,136,4,6,1,2 {eth}{ipv4}{udp}{actions}{pointer}",
+        "destroy_flow",
+        "destroy_counters",
+    ]
+
+
+def test_work_queues_and_their_tables(objects: Objects) -> None:
+    ctx, receive = objects.recorder.context, rnic.RecvWR(7, [rnic.SGE(objects.mr, 0, 8)])
+    with ctx.create_wq(rnic.WQInitAttr(objects.pd, objects.cq, 5, 6, wq_context="mine")) as wq:
+        assert (wq.pd, wq.cq, wq.wq_context, wq.max_wr, wq.max_sge) == (objects.pd, objects.cq, "mine", 6, 6)
+        assert wq.state is rnic.WQState.RDY
+        wq.modify(rnic.WQAttr(wq_state=rnic.WQState.RDY, curr_wq_state=rnic.WQState.ERR))
+        wq.post_recv([receive])
+        objects.recorder.fail("post_wq_recv", errno.ENOMEM, "full", at=1)
+        with pytest.raises(rnic.PostError, match="full") as caught:
+            wq.post_recv([rnic.RecvWR(1), rnic.RecvWR(2)])
+        assert caught.value.index == 1
+        with pytest.raises(rnic.VerbsError, match="ind_tbl has 2 work queues, not 2\\*\\*2"):
+            ctx.create_rwq_ind_table(rnic.RwqIndTableInitAttr(2, (wq, wq)))
+        with ctx.create_rwq_ind_table(rnic.RwqIndTableInitAttr(1, (wq, wq))) as table:
+            assert (table.ind_tbl, table.ind_tbl_num) == ((wq, wq), 9)
+            conf = rnic.RxHashConf(bytes(range(40)), rnic.RxHashFields.SRC_IPV4 | rnic.RxHashFields.DST_IPV4)
+            init = rnic.QPInitAttr(qp_type=rnic.QPType.RAW_PACKET, rwq_ind_tbl=table, rx_hash_conf=conf)
+            with objects.pd.create_qp(init) as qp:
+                parts: list[object] = [qp.rwq_ind_tbl, qp.send_cq, qp.recv_cq]
+                assert parts == [table, None, None]
+                with pytest.raises(rnic.VerbsError, match="RwqIndTable is in use by QP"):
+                    table.close()
+            with pytest.raises(rnic.VerbsError, match="is in use by RwqIndTable"):
+                wq.close()
+    number = wq.wq_num
+    assert objects.recorder.take() == [
+        "create_wq 0,5,6,0",
+        "query_wq",
+        "modify_wq mask=3 1,2,0,0",
+        f"post_wq_recv wr_id=7 sge={objects.mr.addr},8,{objects.mr.lkey}",
+        "post_wq_recv wr_id=1",
+        f"create_rwq_ind_table 1: {number} {number}",
+        "create_qp type=8 sig_all=0 cap=128,128,4,4,256",
+        f"spread table=9 1,40,3 cqs=0,0 {bytes(range(40)).hex()}",
+        f"destroy_qp {qp.qp_num}",
+        "destroy_rwq_ind_table",
+        "destroy_wq",
+    ]
+
+
+def test_what_frames_a_device_can_do(recorder: Recorder) -> None:
+    with recorder.context as ctx:
+        assert ctx.query_raw_packet() == rnic.RawPacketAttr(10, True, "no reason")
+        device = ctx.query_device_ex()
+        rss = rnic.RSSCaps(41, 42, 43, rnic.RxHashFields.SRC_IPV6, rnic.RxHashFunction.TOEPLITZ)
+        assert (device.rss_caps, device.max_wq_type_rq) == (rss, 44)
+        assert (device.raw_packet_caps, device.tso_caps) == (rnic.RawPacketCaps.IP_CSUM, rnic.TSOCaps(45, 46))
 
 
 def test_modify_hands_over_every_attribute(objects: Objects) -> None:

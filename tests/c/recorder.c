@@ -389,6 +389,16 @@ static int rec_ack_cq_events(struct rnic_cq *cq, unsigned n, struct rnic_err *er
 
 /* ---------------------------------------------------------------- qp */
 
+static void note_spread(struct rnic_context *ctx, const struct rnic_qp_init_attr *init) {
+    const struct rnic_rx_hash_conf *h = &init->rx_hash_conf;
+
+    note(ctx, "spread table=%u %u,%u,%lu cqs=%d,%d ", init->rwq_ind_tbl->ind_tbl_num, h->rx_hash_function,
+         h->rx_hash_key_len, h->rx_hash_fields_mask, init->send_cq != NULL, init->recv_cq != NULL);
+    for (int i = 0; i < h->rx_hash_key_len; i++)
+        note(ctx, "%02x", h->rx_hash_key[i]);
+    note(ctx, "\n");
+}
+
 static int rec_create_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *init, struct rnic_qp **out,
                          struct rnic_err *err) {
     int rc = fails(pd->ctx, "create_qp", err);
@@ -398,6 +408,8 @@ static int rec_create_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *init, str
     note(pd->ctx, "create_qp type=%d sig_all=%d cap=%u,%u,%u,%u,%u%s\n", init->qp_type, init->sq_sig_all,
          c->max_send_wr, c->max_recv_wr, c->max_send_sge, c->max_recv_sge, c->max_inline_data,
          init->srq ? " srq=1" : "");
+    if (init->rwq_ind_tbl)
+        note_spread(pd->ctx, init);
     if (rc)
         return rc;
     c->max_send_wr++; /* more is granted than was asked for */
@@ -717,6 +729,10 @@ static int rec_query_device_ex(struct rnic_context *ctx, struct rnic_device_attr
                                       .device_cap_flags_ex = 7,
                                       .cq_mod_caps = {35, 36},
                                       .tm_caps = {37, 38, RNIC_TM_CAP_RC, 39, 40},
+                                      .rss_caps = {41, 42, 43, 4, 1},
+                                      .max_wq_type_rq = 44,
+                                      .raw_packet_caps = RNIC_RAW_PACKET_CAP_IP_CSUM,
+                                      .tso_caps = {45, 46},
                                       .xrc_odp_caps = 8,
                                       .max_dm_size = 9,
                                       .packet_pacing_caps = {2, 3, 4}};
@@ -946,6 +962,113 @@ static int rec_cm_watch_service(struct rnic_context *ctx, uint64_t service_id, c
     note(ctx, "\n");
     *fd = 78;
     return fails(ctx, "cm_watch_service", err);
+}
+
+/* ---------------------------------------------------------------- frames */
+
+static int rec_query_raw(struct rnic_context *ctx, struct rnic_raw_attr *a, struct rnic_err *err) {
+    note(ctx, "query_raw\n");
+    *a = (struct rnic_raw_attr){10, 1, "no reason"};
+    return fails(ctx, "query_raw", err);
+}
+
+static int rec_create_flow(struct rnic_qp *qp, const struct rnic_flow_attr *a, struct rnic_flow **out,
+                           struct rnic_err *err) {
+    int rc = fails(qp->ctx, "create_flow", err);
+
+    note(qp->ctx, "create_flow qp=%u %d,%u,%u,%u,%u,%u ", qp->qp_num, a->type, a->size, a->priority, a->num_of_specs,
+         a->port, a->flags);
+    for (uint32_t i = sizeof *a; i < a->size; i++)
+        note(qp->ctx, "%02x", ((const uint8_t *)a)[i]);
+    note(qp->ctx, "\n");
+    if (rc)
+        return rc;
+    *out = make(qp->ctx, sizeof(**out));
+    **out = (struct rnic_flow){qp->ctx, qp};
+    return 0;
+}
+
+static int rec_destroy_flow(struct rnic_flow *flow, struct rnic_err *err) {
+    int rc = fails(flow->ctx, "destroy_flow", err);
+
+    note(flow->ctx, "destroy_flow\n");
+    if (!rc)
+        unmake(flow->ctx, flow);
+    return rc;
+}
+
+static int rec_create_wq(struct rnic_context *ctx, struct rnic_wq_init_attr *a, struct rnic_wq **out,
+                         struct rnic_err *err) {
+    int rc = fails(ctx, "create_wq", err);
+
+    note(ctx, "create_wq %d,%u,%u,%u\n", a->wq_type, a->max_wr, a->max_sge, a->create_flags);
+    if (rc)
+        return rc;
+    a->max_wr++;
+    *out = make(ctx, sizeof(**out));
+    **out = (struct rnic_wq){ctx, a->pd, a->cq, a->wq_context, 0x200 + ++rec(ctx)->next_number, a->wq_type};
+    return 0;
+}
+
+static int rec_modify_wq(struct rnic_wq *wq, const struct rnic_wq_attr *a, struct rnic_err *err) {
+    note(wq->ctx, "modify_wq mask=%u %d,%d,%u,%u\n", a->attr_mask, a->wq_state, a->curr_wq_state, a->flags,
+         a->flags_mask);
+    return fails(wq->ctx, "modify_wq", err);
+}
+
+static int rec_query_wq(struct rnic_wq *wq, int *state, uint32_t *depth, struct rnic_err *err) {
+    note(wq->ctx, "query_wq\n");
+    *state = RNIC_WQS_RDY;
+    *depth = 0;
+    return fails(wq->ctx, "query_wq", err);
+}
+
+static int rec_destroy_wq(struct rnic_wq *wq, struct rnic_err *err) {
+    int rc = fails(wq->ctx, "destroy_wq", err);
+
+    note(wq->ctx, "destroy_wq\n");
+    if (!rc)
+        unmake(wq->ctx, wq);
+    return rc;
+}
+
+static int rec_post_wq_recv(struct rnic_wq *wq, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
+                            struct rnic_err *err) {
+    for (int i = 0; wr; wr = wr->next, i++) {
+        int rc = fails_at(wq->ctx, "post_wq_recv", i, err);
+
+        if (rc) {
+            *bad = wr;
+            return rc;
+        }
+        note(wq->ctx, "post_wq_recv wr_id=%lu", wr->wr_id);
+        note_sges(wq->ctx, wr->sg_list, wr->num_sge);
+    }
+    return 0;
+}
+
+static int rec_create_rwq_ind_table(struct rnic_context *ctx, const struct rnic_rwq_ind_table_init_attr *a,
+                                    struct rnic_rwq_ind_table **out, struct rnic_err *err) {
+    int rc = fails(ctx, "create_rwq_ind_table", err);
+
+    note(ctx, "create_rwq_ind_table %u:", a->log_ind_tbl_size);
+    for (int i = 0; i < 1 << a->log_ind_tbl_size; i++)
+        note(ctx, " %u", a->ind_tbl[i]->wq_num);
+    note(ctx, "\n");
+    if (rc)
+        return rc;
+    *out = make(ctx, sizeof(**out));
+    **out = (struct rnic_rwq_ind_table){ctx, 9};
+    return 0;
+}
+
+static int rec_destroy_rwq_ind_table(struct rnic_rwq_ind_table *table, struct rnic_err *err) {
+    int rc = fails(table->ctx, "destroy_rwq_ind_table", err);
+
+    note(table->ctx, "destroy_rwq_ind_table\n");
+    if (!rc)
+        unmake(table->ctx, table);
+    return rc;
 }
 
 /* ---------------------------------------------------------------- more of memory, domains, import */
@@ -1198,6 +1321,16 @@ static const struct rnic_ops recorder_ops = {
     .unimport_mr = rec_unimport_mr,
     .import_dm = rec_import_dm,
     .unimport_dm = rec_unimport_dm,
+    .query_raw = rec_query_raw,
+    .create_flow = rec_create_flow,
+    .destroy_flow = rec_destroy_flow,
+    .create_wq = rec_create_wq,
+    .modify_wq = rec_modify_wq,
+    .query_wq = rec_query_wq,
+    .destroy_wq = rec_destroy_wq,
+    .post_wq_recv = rec_post_wq_recv,
+    .create_rwq_ind_table = rec_create_rwq_ind_table,
+    .destroy_rwq_ind_table = rec_destroy_rwq_ind_table,
     .get_async_event = rec_get_async_event,
     .ack_async_event = rec_ack_async_event,
     .set_pkeys = rec_set_pkeys,

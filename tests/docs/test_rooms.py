@@ -20,8 +20,9 @@ C_ROOMS = {
     "mem": {"base", "wire"},
     "qp": {"base", "wire", "queue", "mem"},
     "roce": {"base", "wire", "queue", "mem", "qp"},
+    "raw": {"base", "wire", "queue", "mem", "qp"},
     "link": {"base", "wire"},
-    "dev": {"base", "wire", "queue", "mem", "qp", "roce", "link"},
+    "dev": {"base", "wire", "queue", "mem", "qp", "roce", "raw", "link"},
 }
 PY_ROOMS = {
     "enums": set(),

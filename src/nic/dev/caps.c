@@ -22,6 +22,7 @@ int soft_query_device_ex(struct rnic_context *ctx, struct rnic_device_attr_ex *a
         .max_dm_size = MAX_DM,
         .packet_pacing_caps = {PACE_MIN_RATE, PACE_MAX_RATE, PACED_TYPES},
     };
+    raw_caps(attr);
     int rc = ctx->ops->query_device(ctx, &attr->orig_attr, err);
     /* Its lower half is what ibv_device_attr has. */
     attr->device_cap_flags_ex = attr->orig_attr.device_cap_flags | RNIC_DEVICE_ATOMIC_WRITE | RNIC_DEVICE_FLUSH_GLOBAL |

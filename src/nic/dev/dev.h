@@ -4,7 +4,8 @@
  * time.
  *
  *   device.c    open and close: ports, slot, engine thread
- *   verbs.c     the operations table; verbs_mem.c, verbs_cq.c, verbs_cntr.c, verbs_srq.c, verbs_qp.c, verbs_xrc.c: its
+ *   verbs.c     the operations table; verbs_mem.c, verbs_cq.c, verbs_cntr.c, verbs_srq.c, verbs_qp.c, verbs_xrc.c,
+ *               verbs_flow.c, verbs_wq.c: its
  *               objects
  *   caps.c      what the device can do beyond ibv_query_device
  *   verbs_region.c, verbs_dm.c, verbs_domain.c, verbs_import.c: memory of every kind, and who may use it
@@ -15,6 +16,7 @@
  *   follow.c    what becomes of the netdev
  *   mcast.c     multicast groups
  *   gsi.c       queue pair 1: listeners, and whose process a CM message is for
+ *   raw.c       frames of RAW_PACKET queue pairs: in and out
  *   outbox.c    CM messages that wait for room in another process' socket
  *   demux.c     a datagram in: which process, which QP, is its ICRC right
  *   progress.c  one pass: receive, time, doorbells, send
@@ -75,6 +77,9 @@ struct dev {
     struct outbox *outboxes;              /* see outbox.c */
     uint32_t held_letters;                /* in all of them */
     uint64_t retry_letters_at;
+    struct raw_link *raw; /* see raw.c; NULL without RAW_PACKET queue pairs */
+    uint32_t wq_numbers;  /* given out to work queues and their tables */
+    int wqs, rwq_tables;
     struct ah *dying_ahs; /* destroyed, and named by send elements still */
     struct flow sources[DEV_SOURCES];
 
@@ -197,6 +202,18 @@ int outbox_send(struct dev *dev, struct port *port, const struct abstract_name *
 void outbox_timer(struct dev *dev, uint64_t now);
 uint64_t outbox_deadline(const struct dev *dev);
 void outbox_free(struct dev *dev);
+
+/* raw.c. enter, leave: a RAW_PACKET queue pair comes and goes. listen: it has a rule, frames of the wire may be for it */
+int raw_enter(struct dev *dev, struct qp *qp, struct rnic_err *err);
+void raw_leave(struct dev *dev, struct qp *qp);
+int raw_listen(struct dev *dev, struct rnic_err *err);
+bool raw_receive(struct dev *dev);
+void raw_release(struct dev *dev, uint64_t now); /* what the injector held; dev->raw is there */
+uint64_t raw_deadline(const struct dev *dev);    /* likewise */
+void raw_set_fault(struct dev *dev, const struct rnic_fault *fault);
+void raw_measure(struct dev *dev); /* the MTU may have changed */
+void raw_fail(struct dev *dev);    /* the netdev has gone */
+void raw_abandon(struct dev *dev);
 
 /* demux.c. check, icrc: false: dropped */
 bool demux_icrc(struct dev *dev, struct incoming *in, const struct udp_datagram *d, uint32_t n);

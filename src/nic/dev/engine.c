@@ -96,6 +96,8 @@ static uint64_t earliest(const struct dev *dev) {
     uint64_t first = sched_deadline(dev), fault = fault_deadline(&dev->fault), held = outbox_deadline(dev);
     first = fault < first ? fault : first;
     first = held < first ? held : first;
+    uint64_t raw = dev->raw ? raw_deadline(dev) : NEVER;
+    first = raw < first ? raw : first;
     for (int i = 0; i < dev->net.ngids; i++) {
         uint64_t at = dev->ports[i].steering ? port_deadline(&dev->ports[i]) : NEVER;
         first = at < first ? at : first;

@@ -56,6 +56,7 @@ void device_fail(struct dev *dev) {
         return;
     event_push(&dev->nic.events, &e);
     qpn_each(dev, end_qp);
+    raw_fail(dev);
     ports_close(dev);
     follow_close(dev);
 }
@@ -71,6 +72,7 @@ void follow_apply(struct dev *dev, const struct netdev *fresh, uint64_t now) {
     if (ports_follow(dev, fresh, now))
         port_event(dev, RNIC_EVENT_GID_CHANGE);
     ports_measure(dev);
+    raw_measure(dev);
 }
 
 void follow_look(struct dev *dev, uint64_t now) {

@@ -37,6 +37,7 @@ static void abandon(struct dev *dev) {
     mcast_abandon(dev);
     gsi_abandon(dev);
     xrc_abandon(dev);
+    raw_abandon(dev);
     for (struct channel *ch = dev->channel_list; ch; ch = ch->next)
         close(ch->pub.fd);
     close(dev->nic.events.fd);

@@ -72,7 +72,7 @@ static bool receive(struct dev *dev, uint64_t now, bool everything) {
     for (int i = 0; everything && i < dev->nslots; i++)
         engine_watchers(dev, &dev->slots[i]);
     if (everything)
-        any |= mcast_receive(dev, now) | gsi_receive(dev, now) | follow_receive(dev, now);
+        any |= mcast_receive(dev, now) | gsi_receive(dev, now) | follow_receive(dev, now) | raw_receive(dev);
     return any;
 }
 
@@ -82,8 +82,12 @@ bool progress(struct dev *dev, uint64_t now, bool everything) {
     sched_timers(dev, now);
     if (dev->fault.held)
         udp_tx_release(&dev->tx, now);
+    if (dev->raw)
+        raw_release(dev, now);
     return sched_run(dev, now) || any;
 }
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* What is left for want of time is the engine's, unless the application comes again anyway. */
 void progress_finish(struct dev *dev, uint64_t now) {
@@ -91,8 +95,10 @@ void progress_finish(struct dev *dev, uint64_t now) {
     for (int i = 0; i < ROUNDS && dev->ready_first; i++)
         sched_run(dev, now);
     uint64_t due = sched_deadline(dev), held = outbox_deadline(dev);
+    uint64_t kept = dev->fault.held ? fault_deadline(&dev->fault) : NEVER, raw = dev->raw ? raw_deadline(dev) : NEVER;
+    due = least(least(due, held), least(kept, raw));
     if (!atomic_load(&dev->disarmed))
-        engine_wake_for(dev, dev->ready_first ? now : held < due ? held : due);
+        engine_wake_for(dev, dev->ready_first ? now : due);
 }
 
 void progress_poll(struct dev *dev, bool will_wait) {

@@ -47,10 +47,16 @@ static int still_open(struct dev *dev, struct rnic_err *err) {
     const struct {
         int count;
         const char *name;
-    } kinds[] = {
-        {dev->pds, "protection domains"},  {dev->cqs, "completion queues"}, {dev->channels, "completion channels"},
-        {gsi_listeners(dev), "listeners"}, {dev->xrcds, "XRC domains"},     {dev->cntrs, "counters"},
-        {dev->tds, "thread domains"},      {dms, "pieces of device memory"}};
+    } kinds[] = {{dev->pds, "protection domains"},
+                 {dev->cqs, "completion queues"},
+                 {dev->channels, "completion channels"},
+                 {gsi_listeners(dev), "listeners"},
+                 {dev->xrcds, "XRC domains"},
+                 {dev->cntrs, "counters"},
+                 {dev->wqs, "work queues"},
+                 {dev->rwq_tables, "indirection tables"},
+                 {dev->tds, "thread domains"},
+                 {dms, "pieces of device memory"}};
     char text[200] = "";
     for (size_t i = 0, n = 0; i < sizeof kinds / sizeof *kinds && n < sizeof text; i++) {
         if (kinds[i].count)
@@ -88,7 +94,8 @@ static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *
         .device_cap_flags = RNIC_DEVICE_CURR_QP_STATE_MOD | RNIC_DEVICE_SYS_IMAGE_GUID | RNIC_DEVICE_RC_RNR_NAK_GEN |
                             RNIC_DEVICE_SRQ_RESIZE | RNIC_DEVICE_N_NOTIFY_CQ | RNIC_DEVICE_MEM_WINDOW |
                             RNIC_DEVICE_MEM_WINDOW_TYPE_2B | RNIC_DEVICE_XRC | RNIC_DEVICE_PORT_ACTIVE_EVENT |
-                            RNIC_DEVICE_BAD_PKEY_CNTR | RNIC_DEVICE_BAD_QKEY_CNTR | RNIC_DEVICE_AUTO_PATH_MIG,
+                            RNIC_DEVICE_BAD_PKEY_CNTR | RNIC_DEVICE_BAD_QKEY_CNTR | RNIC_DEVICE_AUTO_PATH_MIG |
+                            RNIC_DEVICE_RAW_IP_CSUM | RNIC_DEVICE_MANAGED_FLOW_STEERING,
         .max_sge = MAX_SGE,
         .max_sge_rd = MAX_SGE,
         .max_cq = MAX_CQ,
@@ -223,6 +230,7 @@ static int soft_set_fault(struct rnic_context *ctx, const struct rnic_fault *fau
     dev_lock(dev);
     udp_tx_flush(&dev->tx);
     fault_set(&dev->fault, fault);
+    raw_set_fault(dev, fault);
     dev_unlock(dev);
     engine_wake(dev); /* it may have to wait for what the injector holds */
     return 0;
@@ -343,6 +351,16 @@ const struct rnic_ops soft_ops = {
     .unimport_mr = soft_unimport_mr,
     .import_dm = soft_import_dm,
     .unimport_dm = soft_unimport_dm,
+    .query_raw = soft_query_raw,
+    .create_flow = soft_create_flow,
+    .destroy_flow = soft_destroy_flow,
+    .create_wq = soft_create_wq,
+    .modify_wq = soft_modify_wq,
+    .query_wq = soft_query_wq,
+    .destroy_wq = soft_destroy_wq,
+    .post_wq_recv = soft_post_wq_recv,
+    .create_rwq_ind_table = soft_create_rwq_ind_table,
+    .destroy_rwq_ind_table = soft_destroy_rwq_ind_table,
     .get_async_event = soft_get_async_event,
     .ack_async_event = soft_ack_async_event,
     .set_pkeys = soft_set_pkeys,

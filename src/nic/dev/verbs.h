@@ -20,6 +20,8 @@
 #define MAX_AH (1 << 20)
 #define MAX_COMP_CNTR 65536
 #define COMP_VECTORS 1 /* the engine thread: it alone raises completion events */
+#define MAX_WQ 65536
+#define MAX_RWQ_TABLES 65536
 #define MAX_GROUPS 1024 /* each has a socket of its own */
 #define MAX_DM (256ull << 20) /* bytes of device memory in all */
 
@@ -192,6 +194,28 @@ int soft_create_xrc_qp(struct rnic_xrcd *xrcd, struct rnic_qp_init_attr *attr, s
 int soft_open_qp(struct rnic_context *ctx, const struct rnic_qp_open_attr *attr, struct rnic_qp **out,
                  struct rnic_err *err);
 int soft_close_qp(struct rnic_qp *pub, struct rnic_err *err); /* one that is open; the last destroys it */
+/* raw.c, verbs_flow.c */
+void raw_caps(struct rnic_device_attr_ex *attr); /* what device and queue pairs can do with frames */
+int soft_query_raw(struct rnic_context *ctx, struct rnic_raw_attr *attr, struct rnic_err *err);
+int soft_create_flow(struct rnic_qp *qp, const struct rnic_flow_attr *attr, struct rnic_flow **out,
+                     struct rnic_err *err);
+int soft_destroy_flow(struct rnic_flow *pub, struct rnic_err *err);
+
+/* verbs_wq.c; raw_...: what creating and destroying a queue pair ask */
+int soft_create_wq(struct rnic_context *ctx, struct rnic_wq_init_attr *attr, struct rnic_wq **out,
+                   struct rnic_err *err);
+int soft_modify_wq(struct rnic_wq *pub, const struct rnic_wq_attr *attr, struct rnic_err *err);
+int soft_query_wq(struct rnic_wq *pub, int *state, uint32_t *depth, struct rnic_err *err);
+int soft_destroy_wq(struct rnic_wq *pub, struct rnic_err *err);
+int soft_post_wq_recv(struct rnic_wq *pub, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
+                      struct rnic_err *err);
+int soft_create_rwq_ind_table(struct rnic_context *ctx, const struct rnic_rwq_ind_table_init_attr *attr,
+                              struct rnic_rwq_ind_table **out, struct rnic_err *err);
+int soft_destroy_rwq_ind_table(struct rnic_rwq_ind_table *pub, struct rnic_err *err);
+int raw_check_spread(const struct rnic_pd *pd, const struct rnic_qp_init_attr *attr, struct rnic_err *err);
+void raw_spread(struct qp *qp, const struct rnic_qp_init_attr *attr);
+int raw_flows(const struct qp *qp);
+struct rnic_rwq_ind_table *raw_table(const struct qp *qp); /* or NULL */
 
 /* ah.c */
 int soft_create_ah(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct rnic_ah **out, struct rnic_err *err);

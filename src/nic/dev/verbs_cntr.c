@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Completion counters (rdma-core 64: ibv_create_comp_cntr(3), ibv_qp_attach_comp_cntr(3)), and counters for flows
- * (ibv_create_counters(3)), to which nothing can be bound yet.
+ * Completion counters (rdma-core 64: ibv_create_comp_cntr(3), ibv_qp_attach_comp_cntr(3)), and counters of flows
+ * (ibv_create_counters(3)), which rules name.
  */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "base/fail.h"
 #include "dev/verbs.h"
+#include "raw/counters_flow.h"
 
 #define LOCAL_MESSAGES (RNIC_COMP_CNTR_OP_SEND | RNIC_COMP_CNTR_OP_RECV)
 #define WRITES (RNIC_COMP_CNTR_OP_RDMA_WRITE | RNIC_COMP_CNTR_OP_REMOTE_RDMA_WRITE)
@@ -108,7 +109,9 @@ int soft_read_comp_cntr(struct rnic_comp_cntr *pub, bool failed, uint64_t *value
 
 /* The operations that a service has (IBA table 45). */
 static uint32_t ops_of(const struct qp *qp) {
-    if (qp_is_datagram(qp))
+    if (raw_table(qp)) /* it receives by work queues */
+        return RNIC_COMP_CNTR_OP_SEND;
+    if (qp_is_datagram(qp) || qp->pub.qp_type == RNIC_QPT_RAW_PACKET)
         return LOCAL_MESSAGES;
     return qp->service == OPC_UC ? LOCAL_MESSAGES | WRITES : LOCAL_MESSAGES | WRITES | READS;
 }
@@ -171,40 +174,59 @@ int soft_create_counters(struct rnic_context *ctx, struct rnic_flow_counters **o
     int rc = dev_check_alive(dev_of(ctx), err);
     if (rc)
         return rc;
-    struct rnic_flow_counters *counters = calloc(1, sizeof *counters);
+    struct flow_counters *counters = calloc(1, sizeof *counters);
     if (!counters || !enter(dev_of(ctx))) {
         free(counters);
         return fail(err, -ENOMEM, "no memory for one more counter, or %d exist", MAX_COMP_CNTR);
     }
-    counters->ctx = ctx;
-    *out = counters;
+    counters->pub.ctx = ctx;
+    *out = &counters->pub;
     return 0;
 }
 
 int soft_destroy_counters(struct rnic_flow_counters *pub, struct rnic_err *err) {
-    int rc = dev_check_alive(dev_of(pub->ctx), err);
+    struct dev *dev = dev_of(pub->ctx);
+    struct flow_counters *counters = (struct flow_counters *)pub;
+    int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
-    leave(dev_of(pub->ctx));
-    free(pub);
+    dev_lock(dev);
+    int rules = counters->rules;
+    dev_unlock(dev);
+    if (rules)
+        return fail(err, -EBUSY, "%d flow rules count with them", rules);
+    leave(dev);
+    free(counters);
     return 0;
 }
 
+/* A rule names its counters when it is made (man ibv_create_flow): no point can be put into one that is there. */
 int soft_attach_counters_point_flow(struct rnic_flow_counters *pub, const struct rnic_counter_attach_attr *attr,
                                     void *flow, struct rnic_err *err) {
-    (void)attr;
-    (void)flow;
-    int rc = dev_check_alive(dev_of(pub->ctx), err);
-    return rc ? rc : fail(err, -EOPNOTSUPP, "this device steers no flows, so that there is nothing to count");
+    struct dev *dev = dev_of(pub->ctx);
+    int rc = dev_check_alive(dev, err);
+    if (!rc && flow)
+        rc = fail(err, -EOPNOTSUPP, "flow: counters are given to a rule when it is created, by an ACTION_COUNT");
+    if (!rc && attr->comp_mask)
+        rc = fail(err, -EINVAL, "comp_mask 0x%x: must be 0", attr->comp_mask);
+    if (rc)
+        return rc;
+    dev_lock(dev);
+    rc = flow_counters_attach((struct flow_counters *)pub, attr->counter_desc, attr->index, err);
+    dev_unlock(dev);
+    return rc;
 }
 
 int soft_read_counters(struct rnic_flow_counters *pub, uint64_t *values, uint32_t n, uint32_t flags,
                        struct rnic_err *err) {
-    (void)values;
-    int rc = dev_check_alive(dev_of(pub->ctx), err);
+    struct dev *dev = dev_of(pub->ctx);
+    int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
     if (flags & ~(uint32_t)RNIC_READ_COUNTERS_ATTR_PREFER_CACHED)
         return fail(err, -EINVAL, "flags: 0x%x is unknown", flags);
-    return n ? fail(err, -EINVAL, "%u counters asked for; none is attached", n) : 0;
+    dev_lock(dev);
+    rc = flow_counters_read((struct flow_counters *)pub, values, n, err);
+    dev_unlock(dev);
+    return rc;
 }

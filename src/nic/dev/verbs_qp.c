@@ -10,6 +10,7 @@
 #include "link/group.h"
 #include "qp/path.h"
 #include "qp/tagged.h"
+#include "raw/raw.h"
 #include "roce/roce.h"
 
 static int check_cap(const struct rnic_qp_cap *cap, struct rnic_err *err) {
@@ -40,6 +41,7 @@ static struct engine engine_of(int qp_type) {
         [RNIC_QPT_RC] = {&roce_rc_ops, OPC_RC, ROCE_SERVICE_RC},
         [RNIC_QPT_UC] = {&roce_uc_ops, OPC_UC, ROCE_SERVICE_UC},
         [RNIC_QPT_UD] = {&roce_ud_ops, OPC_UD, 0},
+        [RNIC_QPT_RAW_PACKET] = {&raw_ops, 0, 0},
         [RNIC_QPT_XRC_SEND] = {&roce_rc_ops, OPC_XRC_BACK, ROCE_SERVICE_XRC},
         [RNIC_QPT_XRC_RECV] = {&roce_rc_ops, OPC_XRC, ROCE_SERVICE_XRC},
     };
@@ -67,9 +69,12 @@ static int check_init(const struct rnic_pd *pd, const struct rnic_qp_init_attr *
                     "create_qp of the XRCD makes it");
     if (!engine_of(attr->qp_type).ops)
         return fail(err, -EOPNOTSUPP,
-                    "queue pair type %d: this device has RC (%d), UC (%d), UD (%d), GSI (%d) and XRC (%d, %d)",
-                    attr->qp_type, RNIC_QPT_RC, RNIC_QPT_UC, RNIC_QPT_UD, RNIC_QPT_GSI, RNIC_QPT_XRC_SEND,
-                    RNIC_QPT_XRC_RECV);
+                    "queue pair type %d: this device has RC (%d), UC (%d), UD (%d), RAW_PACKET (%d), GSI (%d) and XRC "
+                    "(%d, %d)",
+                    attr->qp_type, RNIC_QPT_RC, RNIC_QPT_UC, RNIC_QPT_UD, RNIC_QPT_RAW_PACKET, RNIC_QPT_GSI,
+                    RNIC_QPT_XRC_SEND, RNIC_QPT_XRC_RECV);
+    if (attr->rwq_ind_tbl)
+        return raw_check_spread(pd, attr, err);
     if (attr->srq && attr->qp_type == RNIC_QPT_GSI)
         return fail(err, -EINVAL, "a GSI queue pair has receives of its own, no shared receive queue");
     if (attr->srq && attr->srq->ctx != pd->ctx)
@@ -95,7 +100,7 @@ void verbs_free_qp(struct qp *qp) {
 static uint32_t at_least_one(uint32_t n) { return n ? n : 1; }
 
 static bool receives_of_its_own(const struct rnic_qp_init_attr *attr) {
-    return !attr->srq && attr->qp_type != RNIC_QPT_XRC_SEND && attr->qp_type != RNIC_QPT_XRC_RECV;
+    return !attr->srq && !attr->rwq_ind_tbl && attr->qp_type != RNIC_QPT_XRC_SEND && attr->qp_type != RNIC_QPT_XRC_RECV;
 }
 
 static struct rnic_qp_cap granted(const struct qp *qp) {
@@ -142,6 +147,8 @@ struct qp *verbs_make_qp(struct dev *dev, struct rnic_pd *pd, struct rnic_qp_ini
         return NULL;
     }
     attr->cap = granted(qp);
+    if (attr->rwq_ind_tbl)
+        raw_spread(qp, attr);
     return qp;
 }
 
@@ -174,14 +181,18 @@ static void show_headers(struct dev *dev, bool show) {
         port_show_headers(&dev->ports[i], show);
 }
 
+static void use_cq(struct rnic_cq *cq, int by) {
+    if (cq)
+        ((struct cq *)cq)->qps += by;
+}
+
 /* What it is of, by the way: of XRC_RECV, whose changes with every request, nothing. */
 static void count_users(struct qp *qp, int by) {
     if (qp->xrc)
         return;
     ((struct pd *)qp->pub.pd)->qps += by;
-    ((struct cq *)qp->pub.send_cq)->qps += by;
-    if (qp->pub.recv_cq)
-        ((struct cq *)qp->pub.recv_cq)->qps += by;
+    use_cq(qp->pub.send_cq, by);
+    use_cq(qp->pub.recv_cq, by);
     if (qp->srq)
         qp->srq->qps += by;
 }
@@ -191,6 +202,11 @@ int verbs_enter_qp(struct dev *dev, struct qp *qp, struct rnic_err *err) {
     if (rc)
         return fail(err, rc, "no memory");
     rc = number_qp(dev, qp, err);
+    if (!rc && qp->engine == &raw_ops) {
+        rc = raw_enter(dev, qp, err);
+        if (rc)
+            qpn_remove(dev, qp);
+    }
     if (rc)
         return rc;
     dev->qps++;
@@ -242,6 +258,8 @@ void verbs_leave_qp(struct dev *dev, struct qp *qp) {
     if (qp->tagged)
         tag_forget(qp->tagged->list, qp);
     mw_unbind_all(&qp->windows);
+    if (qp->engine == &raw_ops)
+        raw_leave(dev, qp);
     if (dev->gsi == qp)
         dev->gsi = NULL;
     else
@@ -253,6 +271,16 @@ void verbs_leave_qp(struct dev *dev, struct qp *qp) {
     count_users(qp, -1);
 }
 
+static int still_steered(const struct qp *qp, struct rnic_err *err) {
+    int flows = raw_flows(qp);
+    if (flows)
+        return fail(err, -EBUSY, "%d flow rules steer frames to the queue pair: destroy_flow() first", flows);
+    return qp->groups /* IBA 10.5.2 */
+               ? fail(err, -EBUSY, "the queue pair is attached to %d multicast groups: detach_mcast() first",
+                      qp->groups)
+               : 0;
+}
+
 int soft_destroy_qp(struct rnic_qp *pub, struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
     struct qp *qp = (struct qp *)pub;
@@ -262,9 +290,8 @@ int soft_destroy_qp(struct rnic_qp *pub, struct rnic_err *err) {
     if (qp->real != qp)
         return soft_close_qp(pub, err);
     dev_lock(dev);
-    if (qp->groups) /* IBA 10.5.2 */
-        rc = fail(err, -EBUSY, "the queue pair is attached to %d multicast groups: detach_mcast() first", qp->groups);
-    else
+    rc = still_steered(qp, err);
+    if (!rc)
         rc = dev_leave_events(dev, pub->qp_context, err);
     if (!rc)
         verbs_leave_qp(dev, qp);
@@ -396,7 +423,8 @@ int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct rnic_qp
                                        .srq = qp->srq && !qp->xrc ? &qp->srq->pub : NULL,
                                        .cap = cap,
                                        .qp_type = pub->qp_type,
-                                       .sq_sig_all = qp->sq_sig_all};
+                                       .sq_sig_all = qp->sq_sig_all,
+                                       .rwq_ind_tbl = raw_table(qp)};
     dev_unlock(dev);
     return 0;
 }
@@ -426,16 +454,22 @@ static int cannot_send(const struct qp *qp, int state, struct rnic_err *err) {
             err, -EINVAL,
             "the send queue of a queue pair that takes from a tag matching SRQ is the device's: send by another "
             "queue pair");
+    if (state >= RNIC_QPS_RTS)
+        return fail(err, -EINVAL, "the queue pair was created without a send_cq, and so without a send queue");
     return fail(err, -EINVAL, "the queue pair is in %s; sending needs RTS", qp_state_name(state));
 }
 
 static int check_sending(const struct dev *dev, const struct qp *qp, int state, struct rnic_err *err) {
-    return state < RNIC_QPS_RTS || qp->tagged ? cannot_send(qp, state, err) : dev_check_usable(dev, err);
+    return state < RNIC_QPS_RTS || qp->tagged || !qp->pub.send_cq ? cannot_send(qp, state, err)
+                                                                  : dev_check_usable(dev, err);
 }
 
 static int cannot_receive(const struct qp *qp, struct rnic_err *err) {
     if (qp->pub.qp_type == RNIC_QPT_XRC_SEND)
         return fail(err, -EINVAL, "an XRC_SEND queue pair receives nothing");
+    if (!qp->srq && raw_table(qp))
+        return fail(err, -EINVAL,
+                    "the queue pair has no receives of its own: post to its work queues, with WQ.post_recv");
     return fail(err, -EINVAL,
                 "the queue pair takes from a shared receive queue: post there, with post_recv of the SRQ");
 }
@@ -447,7 +481,7 @@ static int post_with(sq_poster *poster, struct rnic_qp *pub, const struct rnic_s
     struct dev *dev = dev_of(pub->ctx);
     struct qp *qp = (struct qp *)pub;
     int rc = dev_check_alive(dev, err), state = qp->state;
-    if (!rc && (state != RNIC_QPS_RTS || qp->tagged))
+    if (!rc && (state != RNIC_QPS_RTS || qp->tagged || !pub->send_cq))
         rc = check_sending(dev, qp, state, err);
     if (rc) {
         *bad = wr;

@@ -156,11 +156,22 @@ static const struct transition xrc_recv_table[RNIC_QPS_ERR + 1][RNIC_QPS_ERR + 1
         },
 };
 
+/* Frames: nothing but the port; all else stands in the frame (man ibv_modify_qp, RAW_PACKET). */
+static const struct transition raw_table[RNIC_QPS_ERR + 1][RNIC_QPS_ERR + 1] = {
+    [RNIC_QPS_RESET] = {[RNIC_QPS_INIT] = {true, M(PORT), 0}},
+    [RNIC_QPS_INIT] = {[RNIC_QPS_INIT] = {true, 0, M(PORT)}, [RNIC_QPS_RTR] = {true, 0, 0}},
+    [RNIC_QPS_RTR] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE)}},
+    [RNIC_QPS_RTS] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE)}, [RNIC_QPS_SQD] = {true, 0, M(EN_SQD_ASYNC_NOTIFY)}},
+    [RNIC_QPS_SQD] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE)}, [RNIC_QPS_SQD] = {true, 0, 0}},
+    [RNIC_QPS_SQE] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE)}},
+};
+
 static const struct transition (*const tables[])[RNIC_QPS_ERR + 1] = {
     [RNIC_QPT_GSI] = ud_table,
     [RNIC_QPT_RC] = rc_table,
     [RNIC_QPT_UC] = uc_table,
     [RNIC_QPT_UD] = ud_table,
+    [RNIC_QPT_RAW_PACKET] = raw_table,
     [RNIC_QPT_XRC_SEND] = xrc_send_table,
     [RNIC_QPT_XRC_RECV] = xrc_recv_table,
 };

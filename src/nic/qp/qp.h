@@ -18,6 +18,7 @@
 #include "wire/packet.h"
 
 struct qp;
+struct raw_net;
 struct tagged;
 struct xrc_domain;
 
@@ -60,6 +61,7 @@ struct nic {
     uint32_t slow_window;  /* the same where round trips are long; at least max_window */
     bool congestion;       /* it is controlled */
     struct srq **xrc_srqs; /* see qp/xrc.h; NULL: there has been none */
+    struct raw_net *raw;   /* of RAW_PACKET queue pairs; NULL: there is none */
     uint64_t ack_hold;     /* ns that an ACK of a receive may wait for the application's answer; 0: it does not poll */
     uint16_t pkeys[PKEYS]; /* the port's P_Key table; 0: empty */
 };
@@ -117,7 +119,7 @@ struct qp {
 /* Of the transport service, and the packets that go with it. */
 static inline void qp_set_service(struct qp *qp, uint32_t service) {
     qp->service = service;
-    qp->takes = service == OPC_UD ? service : service | OPC_CNP;
+    qp->takes = !service || service == OPC_UD ? service : service | OPC_CNP;
 }
 
 /* Pacing: bytes sent so far, and what has been sent since then is paid for; responses and ACKs cost nothing. */
@@ -156,7 +158,8 @@ const char *qp_state_name(int state);
 int qp_attr_check(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
 int qp_av_check(const struct rnic_ah_attr *av, struct rnic_err *err);
 void qp_attr_apply(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask);
-/* The IP traffic class that an address vector asks for: of a service level alone, the class selector of that priority. */
+/* The IP traffic class that an address vector asks for: of a service level alone, the class selector of that priority
+ * (IBA A17.4.2). */
 static inline uint8_t qp_av_traffic_class(const struct rnic_ah_attr *av) {
     return av->grh.traffic_class ? av->grh.traffic_class : (uint8_t)(av->sl << 5);
 }

@@ -79,6 +79,10 @@ int sq_check_opcode(int qp_type, int opcode, struct rnic_err *err) {
     bool placement = qp_type == RNIC_QPT_RC && (opcode == RNIC_WR_ATOMIC_WRITE || opcode == RNIC_WR_FLUSH);
     if (type_is_datagram(qp_type) && !send)
         return fail(err, -EINVAL, "opcode %d: a datagram queue pair can SEND and SEND_WITH_IMM, nothing else", opcode);
+    if (qp_type == RNIC_QPT_RAW_PACKET && opcode != RNIC_WR_SEND)
+        return fail(err, opcode == RNIC_WR_TSO ? -EOPNOTSUPP : -EINVAL,
+                    "opcode %d: a RAW_PACKET queue pair can SEND, nothing else (this device cuts up no large sends)",
+                    opcode);
     if (qp_type == RNIC_QPT_UC && opcode > RNIC_WR_SEND_WITH_IMM && !is_local(opcode))
         return fail(err, -EINVAL,
                     "opcode %d: an unreliable connection can SEND, RDMA_WRITE, BIND_MW and LOCAL_INV, nothing else",
@@ -157,8 +161,9 @@ static int check_send(const struct wq *q, const struct rnic_send_wr *wr, uint64_
         rc = check_destination(q, wr, err);
     if (rc)
         return rc;
-    if (wr->send_flags & ~(uint32_t)ALL_SEND_FLAGS)
-        return fail(err, -EOPNOTSUPP, "send flags 0x%x are not supported", wr->send_flags & ~(uint32_t)ALL_SEND_FLAGS);
+    uint32_t unknown = wr->send_flags & ~(uint32_t)ALL_SEND_FLAGS;
+    if (unknown && !(unknown == RNIC_SEND_IP_CSUM && q->qp_type == RNIC_QPT_RAW_PACKET))
+        return fail(err, -EOPNOTSUPP, "send flags 0x%x are not supported", unknown);
     if (is_local(wr->opcode))
         rc = check_local(q, wr, err);
     if (rc)

@@ -70,9 +70,10 @@ cdef class CompCntr(Handle):
 
 @cython.final
 cdef class FlowCounters(Handle):
-    """Counters for flows (ibv_create_counters(3)); Context.create_counters() makes it.
+    """Counters of flows (ibv_create_counters(3)); Context.create_counters() makes it.
 
-    libibverbs calls it ibv_counters; Counters are the device's own here.
+    libibverbs calls it ibv_counters; Counters are the device's own here.  A rule counts with them when its
+    SpecActionCount names them; several rules may.  close() raises EBUSY while one does.
     """
 
     cdef rnic_flow_counters *p
@@ -87,10 +88,17 @@ cdef class FlowCounters(Handle):
     cdef int destroy(self, rnic_err *err):
         return self.ops.destroy_counters(self.p, err)
 
-    def attach_counters_point_flow(self, attr):
-        """Count something of flows (ibv_attach_counters_point_flow(3)).
+    @property
+    def pointer(self):
+        """The address of the provider's object, which a specification of a rule holds."""
+        self.need("create_flow")
+        return <uintptr_t>self.p
 
-        Raises VerbsError: EOPNOTSUPP where the device steers no flows.
+    def attach_counters_point_flow(self, attr):
+        """Let read() say at attr.index how many frames, or bytes, there were (ibv_attach_counters_point_flow(3)).
+
+        The call has no flow: rules name their counters.  Raises VerbsError: EINVAL for an index that is taken,
+        or beyond 15.
         """
         cdef rnic_counter_attach_attr c = attr.as_struct()
         cdef rnic_err err
@@ -100,7 +108,10 @@ cdef class FlowCounters(Handle):
         check(self.ops.attach_counters_point_flow(self.p, &c, NULL, &err), verb, &err)
 
     def read(self, uint32_t ncounters, flags=0):
-        """The first values, by their index (ibv_read_counters(3)); `flags` are ReadCountersFlags."""
+        """The first values, by their index, 0 where nothing is attached (ibv_read_counters(3)).
+
+        `flags` are ReadCountersFlags.  Raises VerbsError: EINVAL for more than 16.
+        """
         cdef uint64_t *values = NULL
         cdef rnic_err err
         self.need("read_counters")

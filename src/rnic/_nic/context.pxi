@@ -158,6 +158,16 @@ cdef class Context(Handle):
         check(self.ops.query_comp_cntr_caps(self.p, &caps, &err), "query_comp_cntr_caps", &err)
         return caps
 
+    def raw_query_raw(self):
+        """The fields of struct rnic_raw_attr."""
+        cdef rnic_raw_attr attr
+        cdef rnic_err err
+        self.need("query_raw")
+        memset(&attr, 0, sizeof(attr))
+        err.text[0] = 0
+        check(self.ops.query_raw(self.p, &attr, &err), "query_raw", &err)
+        return attr
+
     def raw_query_port(self, int port):
         """The fields of struct rnic_port_attr."""
         cdef rnic_port_attr attr

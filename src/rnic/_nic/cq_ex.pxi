@@ -144,6 +144,11 @@ cdef class CQEX(CQ):
         self.field(RNIC_WC_EX_WITH_DLID_PATH_BITS, "read_dlid_path_bits")
         return self.c.dlid_path_bits
 
+    def read_flow_tag(self):
+        """The tag of the rule that gave a frame to the queue (SpecActionTag); 0: it has none."""
+        self.field(RNIC_WC_EX_WITH_FLOW_TAG, "read_flow_tag")
+        return 0 if self.c.wc_flags & (RNIC_WCF_WITH_IMM | RNIC_WCF_WITH_INV) else self.c.flow_tag
+
     def read_completion_ts(self):
         """When it came about, by the clock of Context.query_rt_values_ex(): DeviceAttrEx.hca_core_clock kHz."""
         self.field(RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP, "read_completion_ts")

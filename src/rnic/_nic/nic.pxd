@@ -39,6 +39,7 @@ cdef extern from "nic.h" nogil:
         RNIC_WC_EX_WITH_SLID
         RNIC_WC_EX_WITH_SL
         RNIC_WC_EX_WITH_DLID_PATH_BITS
+        RNIC_WC_EX_WITH_FLOW_TAG
         RNIC_WC_EX_WITH_TM_INFO
         RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP
         RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK
@@ -88,12 +89,24 @@ cdef extern from "nic.h" nogil:
         uint32_t qp_rate_limit_min, qp_rate_limit_max
         uint32_t supported_qpts
 
+    struct rnic_rss_caps:
+        uint32_t supported_qpts
+        uint32_t max_rwq_indirection_tables, max_rwq_indirection_table_size
+        uint64_t rx_hash_fields_mask
+        uint8_t rx_hash_function
+
+    struct rnic_tso_caps:
+        uint32_t max_tso, supported_qpts
+
     struct rnic_device_attr_ex:
         rnic_device_attr orig_attr
         rnic_odp_caps odp_caps
         uint64_t completion_timestamp_mask, hca_core_clock, device_cap_flags_ex
         rnic_cq_moderation_caps cq_mod_caps
         rnic_tm_caps tm_caps
+        rnic_rss_caps rss_caps
+        uint32_t max_wq_type_rq, raw_packet_caps
+        rnic_tso_caps tso_caps
         uint32_t xrc_odp_caps
         uint64_t max_dm_size
         rnic_packet_pacing_caps packet_pacing_caps
@@ -256,6 +269,14 @@ cdef extern from "nic.h" nogil:
     struct rnic_srq_attr:
         uint32_t max_wr, max_sge, srq_limit
 
+    struct rnic_rx_hash_conf:
+        uint8_t rx_hash_function, rx_hash_key_len
+        const uint8_t *rx_hash_key
+        uint64_t rx_hash_fields_mask
+
+    struct rnic_rwq_ind_table:
+        uint32_t ind_tbl_num
+
     struct rnic_qp_init_attr:
         void *qp_context
         rnic_cq *send_cq
@@ -264,6 +285,8 @@ cdef extern from "nic.h" nogil:
         rnic_qp_cap cap
         int qp_type
         int sq_sig_all
+        rnic_rwq_ind_table *rwq_ind_tbl
+        rnic_rx_hash_conf rx_hash_conf
 
     struct rnic_tm_cap:
         uint32_t max_num_tags, max_ops
@@ -299,6 +322,37 @@ cdef extern from "nic.h" nogil:
 
     struct rnic_ece:
         uint32_t vendor_id, options, comp_mask
+
+    struct rnic_flow_attr:
+        uint16_t size
+
+    struct rnic_flow:
+        pass
+
+    struct rnic_wq:
+        uint32_t wq_num
+
+    struct rnic_wq_init_attr:
+        void *wq_context
+        int wq_type
+        uint32_t max_wr, max_sge
+        rnic_pd *pd
+        rnic_cq *cq
+        uint32_t create_flags
+
+    struct rnic_wq_attr:
+        uint32_t attr_mask
+        int wq_state, curr_wq_state
+        uint32_t flags, flags_mask
+
+    struct rnic_rwq_ind_table_init_attr:
+        uint32_t log_ind_tbl_size
+        rnic_wq **ind_tbl
+
+    struct rnic_raw_attr:
+        uint32_t max_frame
+        uint8_t wire
+        char why[128]
 
     struct rnic_sge:
         uint64_t addr
@@ -384,6 +438,7 @@ cdef extern from "nic.h" nogil:
         uint32_t byte_len
         uint32_t imm_data
         uint32_t invalidated_rkey
+        uint32_t flow_tag
         uint32_t qp_num, src_qp
         uint32_t wc_flags
         uint16_t pkey_index, slid
@@ -545,6 +600,18 @@ cdef extern from "nic.h" nogil:
         int (*unimport_mr)(rnic_mr *, rnic_err *) noexcept nogil
         int (*import_dm)(rnic_context *, uint32_t, rnic_dm **, rnic_err *) noexcept nogil
         int (*unimport_dm)(rnic_dm *, rnic_err *) noexcept nogil
+
+        int (*query_raw)(rnic_context *, rnic_raw_attr *, rnic_err *) noexcept nogil
+        int (*create_flow)(rnic_qp *, const rnic_flow_attr *, rnic_flow **, rnic_err *) noexcept nogil
+        int (*destroy_flow)(rnic_flow *, rnic_err *) noexcept nogil
+        int (*create_wq)(rnic_context *, rnic_wq_init_attr *, rnic_wq **, rnic_err *) noexcept nogil
+        int (*modify_wq)(rnic_wq *, const rnic_wq_attr *, rnic_err *) noexcept nogil
+        int (*query_wq)(rnic_wq *, int *, uint32_t *, rnic_err *) noexcept nogil
+        int (*destroy_wq)(rnic_wq *, rnic_err *) noexcept nogil
+        int (*post_wq_recv)(rnic_wq *, const rnic_recv_wr *, const rnic_recv_wr **, rnic_err *) noexcept nogil
+        int (*create_rwq_ind_table)(
+            rnic_context *, const rnic_rwq_ind_table_init_attr *, rnic_rwq_ind_table **, rnic_err *) noexcept nogil
+        int (*destroy_rwq_ind_table)(rnic_rwq_ind_table *, rnic_err *) noexcept nogil
 
         int (*get_async_event)(rnic_context *, rnic_async_event *, rnic_err *) noexcept nogil
         int (*ack_async_event)(rnic_context *, const rnic_async_event *, rnic_err *) noexcept nogil

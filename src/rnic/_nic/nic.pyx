@@ -26,7 +26,8 @@ from time import monotonic
 from typing import NamedTuple
 
 from rnic.enums import (
-    CreateCQWCFlags, MWType, OpsFlags, OpsWROpcode, QPState, QPType, SendFlags, WCFlags, WCOpcode, WCStatus, WROpcode,
+    CreateCQWCFlags, MWType, OpsFlags, OpsWROpcode, QPState, QPType, SendFlags, WCFlags, WCOpcode, WCStatus, WQState,
+    WROpcode,
 )
 from rnic.errors import PostError, VerbsError, explain_completion
 
@@ -67,5 +68,7 @@ include "cq_ex.pxi"
 include "post.pxi"
 include "xrcd.pxi"
 include "srq.pxi"
+include "flow.pxi"
+include "wq.pxi"
 include "qp.pxi"
 include "tables.pxi"

@@ -13,6 +13,7 @@ cdef class QP(Poster):
     cdef readonly CQ send_cq         #: Where send work requests complete; None of XRC_RECV.
     cdef readonly CQ recv_cq         #: Where receive work requests complete; None of XRC_SEND and XRC_RECV.
     cdef readonly SRQ srq            #: Where it takes receives from, if not from its own queue.
+    cdef readonly RwqIndTable rwq_ind_tbl  #: By what it spreads received frames over work queues, or None.
     cdef readonly object qp_context  #: The caller's own.
     cdef readonly uint32_t qp_num    #: The number that the peer has to know, 24 bits.
     cdef set groups             # (GID as bytes, lid) of the multicast groups that it is attached to
@@ -25,17 +26,26 @@ cdef class QP(Poster):
         cdef rnic_err err
         cdef CQ send_cq, recv_cq
         cdef SRQ srq
+        cdef RwqIndTable table
+        cdef bytes hash_key = b""
         if pd is None:
             self.make_shared(init)
             return
-        send_cq, recv_cq, srq = init.send_cq, init.recv_cq, init.srq
-        owners = tuple(one for one in (send_cq, recv_cq, srq, pd) if one is not None)
+        send_cq, recv_cq, srq, table = init.send_cq, init.recv_cq, init.srq, init.rwq_ind_tbl
+        owners = tuple(one for one in (send_cq, recv_cq, srq, table, pd) if one is not None)
         for needed in owners:
             (<Handle?>needed).need("create_qp")
         memset(&more, 0, sizeof(more))
         attr.qp_context = <void *>self
         attr.send_cq = NULL if send_cq is None else send_cq.p
         attr.recv_cq = NULL if recv_cq is None else recv_cq.p
+        if table is not None:
+            attr.rwq_ind_tbl = table.p
+        if init.rx_hash_conf is not None:
+            hash_key = init.rx_hash_conf.rx_hash_key
+            attr.rx_hash_conf.rx_hash_function = init.rx_hash_conf.rx_hash_function
+            attr.rx_hash_conf.rx_hash_fields_mask = init.rx_hash_conf.rx_hash_fields_mask
+            attr.rx_hash_conf.rx_hash_key, attr.rx_hash_conf.rx_hash_key_len = hash_key, min(len(hash_key), 255)
         attr.srq = NULL if srq is None else srq.p
         attr.qp_type, attr.sq_sig_all = init.qp_type, init.sq_sig_all
         attr.cap = init.cap.as_struct()
@@ -48,7 +58,7 @@ cdef class QP(Poster):
             more.send_ops_flags = extension["send_ops_flags"]
             check(pd.ops.create_qp_ex(pd.p, &more, &self.p, &err), "create_qp_ex", &err)
         self.pd, self.send_cq, self.recv_cq, self.qp_context = pd, send_cq, recv_cq, init.qp_context
-        self.srq = srq
+        self.srq, self.rwq_ind_tbl = srq, table
         self.qp_num, self.type, self.cap = self.p.qp_num, self.p.qp_type, attr.cap
         self.groups = set()
         self.attach(pd.ctx, (*owners, pd.ctx), "destroy_qp")

@@ -58,6 +58,11 @@ cdef class WC:
         return self.c.invalidated_rkey if self.c.wc_flags & RNIC_WCF_WITH_INV else None
 
     @property
+    def flow_tag(self):
+        """The tag of the rule that gave a frame to the queue (SpecActionTag); 0: it has none."""
+        return 0 if self.c.wc_flags & (RNIC_WCF_WITH_IMM | RNIC_WCF_WITH_INV) else self.c.flow_tag
+
+    @property
     def qp_num(self):
         """The local queue pair."""
         return self.c.qp_num

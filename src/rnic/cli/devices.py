@@ -78,7 +78,10 @@ def _lines(device: rnic.Device, verbose: bool) -> list[str]:
     """One device in ibv_devinfo's layout."""
     with rnic.open_device(device.name) as ctx:
         attr = ctx.query_device()
-        lines = list(devinfo.device_lines(device, attr, ctx.query_device_ex(), verbose=verbose))
+        extended = ctx.query_device_ex()
+        lines = list(devinfo.device_lines(device, attr, extended, verbose=verbose))
+        if verbose:
+            lines += devinfo.frame_lines(extended, ctx.query_raw_packet())
         for number in range(1, attr.phys_port_cnt + 1):
             port, gids = ctx.query_port(number), list(ctx.query_gid_table())
             lines += devinfo.port_lines(device, number, port, gids, verbose=verbose)
@@ -94,4 +97,5 @@ def _record(device: rnic.Device) -> dict[str, object]:
             devinfo.port_record(number, ctx.query_port(number), gids)
             for number in range(1, attr.phys_port_cnt + 1)
         ]
-        return devinfo.device_record(device, attr, ports)
+        frames = devinfo.frame_record(ctx.query_device_ex(), ctx.query_raw_packet())
+        return {**devinfo.device_record(device, attr, ports), "raw_packet": frames}

@@ -182,6 +182,34 @@ def clock_lines(extended: Any) -> Iterator[str]:
     yield device_line("hca_core_clock", f"{clock}kHZ") if clock else "        core clock not supported"
 
 
+def frame_lines(extended: Any, frames: Any) -> Iterator[str]:
+    """What -v adds of frames, of RAW_PACKET queue pairs (rnic's DeviceAttrEx and RawPacketAttr)."""
+    rss = extended.rss_caps
+    yield "        rss_caps:"
+    for name in ("max_rwq_indirection_tables", "max_rwq_indirection_table_size"):
+        yield f"                {name}: {getattr(rss, name)}"
+    yield f"                rx_hash_function: 0x{int(rss.rx_hash_function):x}"
+    yield f"                rx_hash_fields_mask: 0x{int(rss.rx_hash_fields_mask):x}"
+    yield device_line("max_wq_type_rq", extended.max_wq_type_rq)
+    yield device_line("raw_packet_caps", f"0x{int(extended.raw_packet_caps):x}")
+    where = "by the network device" if frames.wire else f"within one context alone: {frames.why}"
+    yield device_line("raw packets", where)
+
+
+def frame_record(extended: Any, frames: Any) -> dict[str, Any]:
+    """The same for JSON."""
+    return {
+        "max_rwq_indirection_tables": extended.rss_caps.max_rwq_indirection_tables,
+        "max_rwq_indirection_table_size": extended.rss_caps.max_rwq_indirection_table_size,
+        "rx_hash_fields_mask": plain(extended.rss_caps.rx_hash_fields_mask),
+        "max_wq_type_rq": extended.max_wq_type_rq,
+        "raw_packet_caps": plain(extended.raw_packet_caps),
+        "max_frame": frames.max_frame,
+        "wire": frames.wire,
+        "why": frames.why,
+    }
+
+
 def port_lines(device: Any, number: int, attr: Any, gids: list[Any], *, verbose: bool) -> Iterator[str]:
     """What ibv_devinfo prints of a port; attr and gids are rnic's PortAttr and GIDEntry."""
     yield f"                port:   {number}"

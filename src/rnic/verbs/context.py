@@ -36,6 +36,13 @@ from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPOpenAttr
 from rnic.verbs.qp_ex import QPEx, QPInitAttrEx
 from rnic.verbs.srq import SRQ, SRQInitAttrEx
+from rnic.verbs.wq import (
+    WQ,
+    RawPacketAttr,
+    RwqIndTable,
+    RwqIndTableInitAttr,
+    WQInitAttr,
+)
 from rnic.verbs.xrcd import XRCD
 
 __all__ = ["AsyncEvent", "Context", "DeviceAttr", "GIDEntry", "PortAttr", "ValuesEx"]
@@ -133,14 +140,14 @@ class GIDEntry:
 class AsyncEvent:
     """Something happened that no completion reports (ibv_get_async_event(3)).
 
-    While an event of a QP, CQ or SRQ is not acknowledged, its object cannot be closed: EBUSY, where
+    While an event of a QP, CQ, SRQ or WQ is not acknowledged, its object cannot be closed: EBUSY, where
     libibverbs waits, as a thread that waited for itself would wait for ever.  ack() acknowledges; so does
     dropping it.
     """
 
     event_type: EventType
-    element: "nic.QP | nic.CQ | nic.SRQ | int | None"
-    """The QP, CQ or SRQ that it happened to, the port number, or None: the whole device."""
+    element: "nic.QP | nic.CQ | nic.SRQ | nic.WQ | int | None"
+    """The QP, CQ, SRQ or WQ that it happened to, the port number, or None: the whole device."""
     _token: nic.AsyncToken | None = field(default=None, compare=False, repr=False)
 
     def ack(self) -> None:
@@ -479,6 +486,26 @@ class Context(nic.Context):
     def create_counters(self) -> nic.FlowCounters:
         """A new object for counters of flows (ibv_create_counters(3))."""
         return nic.FlowCounters(self)
+
+    def query_raw_packet(self) -> RawPacketAttr:
+        """Where the frames of RAW_PACKET queue pairs go; what else there is to know, DeviceAttrEx has."""
+        fields = self.raw_query_raw()
+        return RawPacketAttr(fields["max_frame"], bool(fields["wire"]), fields["why"].decode())
+
+    def create_wq(self, init_attr: WQInitAttr) -> WQ:
+        """A new receive work queue in the state RESET (ibv_create_wq(3)).
+
+        Raises VerbsError: EINVAL for a size beyond DeviceAttr's limits, EOPNOTSUPP for flags, ENOMEM beyond
+        DeviceAttrEx.max_wq_type_rq.
+        """
+        return WQ(self, init_attr)
+
+    def create_rwq_ind_table(self, init_attr: RwqIndTableInitAttr) -> RwqIndTable:
+        """A new table of work queues (ibv_create_rwq_ind_table(3)).
+
+        Raises VerbsError: EINVAL when ind_tbl has another length than log_ind_tbl_size says, or is too long.
+        """
+        return RwqIndTable(self, init_attr)
 
     def query_comp_cntr_caps(self) -> CompCntrCaps:
         """What completion counters can count (rdma-core 64: ibv_query_comp_cntr_caps(3))."""

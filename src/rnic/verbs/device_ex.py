@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rnic.enums import ODPGeneralCap, ODPTransportCap, QPType, TMCapFlags
+from rnic.enums import ODPGeneralCap, ODPTransportCap, QPType, RawPacketCaps, TMCapFlags
 from rnic.verbs.cq import CQModerationCaps
+from rnic.verbs.wq import RSSCaps, TSOCaps
 
 if TYPE_CHECKING:
     from rnic.verbs.context import DeviceAttr
@@ -86,6 +87,10 @@ class DeviceAttrEx:
     """Bits of DeviceCap and DeviceCapEx."""
     cq_mod_caps: CQModerationCaps
     tm_caps: TMCaps
+    rss_caps: RSSCaps
+    max_wq_type_rq: int
+    raw_packet_caps: RawPacketCaps
+    tso_caps: TSOCaps
     xrc_odp_caps: ODPTransportCap
     max_dm_size: int
     """Bytes of device memory in all."""
@@ -99,6 +104,9 @@ class DeviceAttrEx:
             "odp_caps": ODPCaps.from_struct(values["odp_caps"]),
             "cq_mod_caps": CQModerationCaps.from_struct(values["cq_mod_caps"]),
             "tm_caps": TMCaps.from_struct(values["tm_caps"]),
+            "rss_caps": RSSCaps.from_struct(values["rss_caps"]),
+            "raw_packet_caps": RawPacketCaps(values["raw_packet_caps"]),
+            "tso_caps": TSOCaps(**values["tso_caps"]),
             "xrc_odp_caps": ODPTransportCap(values["xrc_odp_caps"]),
             "packet_pacing_caps": PacketPacingCaps(**values["packet_pacing_caps"]),
         }

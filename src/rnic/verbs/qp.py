@@ -12,8 +12,10 @@ from rnic.errors import VerbsError
 from rnic.verbs.ah import GID, AHAttr
 from rnic.verbs.counters import Counters
 from rnic.verbs.ece import ECE
+from rnic.verbs.flow import Flow, FlowAttr
 from rnic.verbs.mw import MWBind
 from rnic.verbs.rate_limit import RateLimitAttr
+from rnic.verbs.wq import RxHashConf
 
 __all__ = ["QP", "QPAttr", "QPCap", "QPInitAttr", "QPOpenAttr", "QPStats"]
 
@@ -45,7 +47,7 @@ class QPInitAttr:
     send_cq: nic.CQ | None = None
     """Where send work requests complete; XRC_RECV has none."""
     recv_cq: nic.CQ | None = None
-    """Where receive work requests complete; may be the same. XRC_SEND and XRC_RECV have none."""
+    """Where receive work requests complete; may be the same. XRC and an rwq_ind_tbl have none."""
     qp_type: QPType = QPType.RC
     sq_sig_all: bool = False
     """Every send work request makes a completion, not only those that are SIGNALED."""
@@ -56,6 +58,10 @@ class QPInitAttr:
     """Where it takes receives from; cap.max_recv_wr and max_recv_sge do not count then."""
     xrcd: nic.XRCD | None = None
     """The domain of XRC_RECV; XRCD.create_qp() fills it in."""
+    rwq_ind_tbl: nic.RwqIndTable | None = None
+    """RAW_PACKET: by what received frames are spread over work queues. It has no recv_cq then."""
+    rx_hash_conf: RxHashConf | None = None
+    """How it spreads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +276,14 @@ class QP(nic.QP):
         """Leave a multicast group (IBA 11.3.2; ibv_detach_mcast(3)); EINVAL when it was not attached."""
         self.raw_detach_mcast(GID(gid).raw, lid)
 
+    def create_flow(self, attr: FlowAttr) -> Flow:
+        """Let frames that match a rule come here (ibv_create_flow(3)); RAW_PACKET only.
+
+        Frames of other queue pairs of this context match, too.  Raises VerbsError: EINVAL for a rule that
+        contradicts itself, EOPNOTSUPP for a specification, or a flag, that the device does not have.
+        """
+        return Flow(self, attr.as_bytes(), attr.counters())
+
     def query(self) -> tuple[QPAttr, QPInitAttr]:
         """All attributes as they are now, and what the queue pair was created with (ibv_query_qp(3))."""
         attr, init = self.raw_query()
@@ -282,6 +296,7 @@ class QP(nic.QP):
             qp_context=self.qp_context,
             srq=self.srq,
             xrcd=self.xrcd,
+            rwq_ind_tbl=self.rwq_ind_tbl,
         )
         return QPAttr.from_struct(attr), created
 

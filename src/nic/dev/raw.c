@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where the frames of RAW_PACKET queue pairs go and come from: each other, the fault injector, and the network device,
+ * where the process may open a packet socket.  All of it is there while such a queue pair exists.
+ *
+ * The loopback interface has no socket: what it would bring is what the queue pairs have already given each other.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fail.h"
+#include "dev/verbs.h"
+#include "link/packet.h"
+#include "raw/raw.h"
+
+#define AT_ONCE 64 /* frames taken from the socket before others have their turn */
+
+struct raw_link {
+    struct raw_net net;
+    struct dev *dev;
+    int fd; /* packet socket; -1: none */
+    bool listens;
+    struct fault fault; /* its own, as what it holds is no packet of a port */
+    int qps;
+    uint32_t room;   /* of buffer */
+    uint8_t *buffer; /* a frame that comes */
+};
+
+/* ---------------------------------------------------------------- out */
+
+static void to_wire(struct raw_link *link, const uint8_t *frame, uint32_t n) {
+    struct rnic_counters *cnt = &link->dev->nic.counters;
+    int rc = packet_send(link->fd, link->dev->net.ifindex, frame, n);
+    cnt->value[RNIC_CNT_tx_syscalls]++;
+    cnt->value[rc ? RNIC_CNT_tx_errors : RNIC_CNT_tx_packets]++;
+    if (!rc)
+        cnt->value[RNIC_CNT_tx_bytes] += n;
+}
+
+static void emit(void *arg, const struct flow *flow, const uint8_t *frame, uint32_t n) {
+    struct raw_link *link = arg;
+    bool wanted = raw_input(&link->net, flow->port, frame, n);
+    if (link->fd >= 0)
+        to_wire(link, frame, n);
+    else if (!wanted)
+        link->dev->nic.counters.value[RNIC_CNT_drop_no_flow]++;
+}
+
+static void send_frame(struct raw_net *net, struct qp *from, const uint8_t *frame, uint32_t n, uint64_t now) {
+    struct raw_link *link = (struct raw_link *)net;
+    const struct flow flow = {.port = from};
+    if (link->fault.on)
+        fault_send(&link->fault, &link->dev->nic.counters, &flow, frame, n, now, emit, link);
+    else
+        emit(link, &flow, frame, n);
+}
+
+/* ---------------------------------------------------------------- in */
+
+static void from_wire(struct raw_link *link, uint8_t *frame, uint32_t n, bool partial) {
+    struct rnic_counters *cnt = &link->dev->nic.counters;
+    struct frame f;
+    cnt->value[RNIC_CNT_rx_packets]++;
+    cnt->value[RNIC_CNT_rx_bytes] += n;
+    if (n > link->room - PACKET_ROOM) { /* several packets that the kernel has joined to one, and cut */
+        cnt->value[RNIC_CNT_drop_malformed]++;
+        return;
+    }
+    if (partial && frame_parse(&f, frame, n)) /* as it would have been on a wire */
+        frame_put_csums(&f, frame);
+    if (!raw_input(&link->net, NULL, frame, n))
+        cnt->value[RNIC_CNT_drop_no_flow]++;
+}
+
+static bool receive(struct raw_link *link) {
+    uint8_t *frame;
+    bool partial;
+    int got = 0;
+    while (got < AT_ONCE) {
+        int n = packet_receive(link->fd, link->buffer, link->room, &frame, &partial);
+        if (n < 0)
+            break;
+        got++;
+        link->dev->nic.counters.value[RNIC_CNT_rx_syscalls]++;
+        from_wire(link, frame, (uint32_t)n, partial);
+    }
+    return got > 0;
+}
+
+bool raw_receive(struct dev *dev) {
+    struct raw_link *link = dev->raw;
+    return link && link->listens && receive(link);
+}
+
+void raw_release(struct dev *dev, uint64_t now) {
+    if (dev->raw->fault.held)
+        fault_release(&dev->raw->fault, now, emit, dev->raw);
+}
+
+uint64_t raw_deadline(const struct dev *dev) { return fault_deadline(&dev->raw->fault); }
+
+void raw_set_fault(struct dev *dev, const struct rnic_fault *fault) {
+    if (dev->raw)
+        fault_set(&dev->raw->fault, fault);
+}
+
+/* ---------------------------------------------------------------- while there are queue pairs */
+
+static void close_link(struct dev *dev) {
+    struct raw_link *link = dev->raw;
+    dev->raw = NULL;
+    dev->nic.raw = NULL;
+    if (link->fd >= 0)
+        close(link->fd);
+    fault_set(&link->fault, NULL);
+    free(link->net.frame);
+    free(link->buffer);
+    free(link);
+}
+
+static int open_link(struct dev *dev, struct rnic_err *err) {
+    uint32_t mtu = (uint32_t)dev->net.mtu;
+    struct raw_link *link = calloc(1, sizeof *link);
+    if (!link)
+        return fail(err, -ENOMEM, "no memory");
+    *link = (struct raw_link){.net = {.nic = &dev->nic, .mtu = mtu, .send = send_frame}, .dev = dev, .fd = -1};
+    link->room = PACKET_ROOM + RAW_FRAME_ROOM(mtu);
+    link->buffer = malloc(link->room);
+    link->net.frame = malloc(RAW_FRAME_ROOM(mtu));
+    dev->raw = link;
+    if (!link->buffer || !link->net.frame) {
+        close_link(dev);
+        return fail(err, -ENOMEM, "no memory for frames");
+    }
+    if (dev->fault.on)
+        fault_set(&link->fault, &dev->fault.cfg);
+    if (!dev->net.loopback)
+        link->fd = packet_open(NULL);
+    dev->nic.raw = &link->net;
+    return 0;
+}
+
+/* A netdev that takes longer frames now; where there is no memory for them, the limit stays. */
+void raw_measure(struct dev *dev) {
+    struct raw_link *link = dev->raw;
+    uint32_t mtu = (uint32_t)dev->net.mtu;
+    if (!link || link->net.mtu == mtu)
+        return;
+    uint8_t *buffer = malloc(PACKET_ROOM + RAW_FRAME_ROOM(mtu)), *frame = malloc(RAW_FRAME_ROOM(mtu));
+    if (!buffer || !frame) {
+        free(buffer);
+        free(frame);
+        return;
+    }
+    free(link->buffer);
+    free(link->net.frame);
+    link->buffer = buffer;
+    link->net.frame = frame;
+    link->room = PACKET_ROOM + RAW_FRAME_ROOM(mtu);
+    link->net.mtu = mtu;
+}
+
+static void end_work_queues(struct dev *dev, struct qp *qp) {
+    (void)dev;
+    const struct rwq_table *table = qp->engine == &raw_ops ? raw_of(qp)->rss.table : NULL;
+    for (uint32_t i = 0; table && i < table->size; i++)
+        rwq_end(table->wq[i]);
+}
+
+void raw_fail(struct dev *dev) {
+    struct raw_link *link = dev->raw;
+    if (!link)
+        return;
+    qpn_each(dev, end_work_queues);
+    if (link->fd >= 0)
+        close(link->fd);
+    link->fd = -1;
+    link->listens = false;
+}
+
+int raw_enter(struct dev *dev, struct qp *qp, struct rnic_err *err) {
+    int rc = dev->raw ? 0 : open_link(dev, err);
+    if (rc)
+        return rc;
+    dev->raw->qps++;
+    if (raw_of(qp)->rss.table)
+        raw_of(qp)->rss.table->qps++;
+    return 0;
+}
+
+void raw_leave(struct dev *dev, struct qp *qp) {
+    if (raw_of(qp)->rss.table)
+        raw_of(qp)->rss.table->qps--;
+    fault_forget(&dev->raw->fault, qp);
+    if (--dev->raw->qps == 0)
+        close_link(dev);
+}
+
+int raw_listen(struct dev *dev, struct rnic_err *err) {
+    struct raw_link *link = dev->raw;
+    if (link->fd < 0 || link->listens)
+        return 0;
+    int rc = packet_listen(link->fd, dev->net.ifindex, err);
+    if (rc)
+        return rc;
+    link->listens = true;
+    engine_watch(dev, link->fd);
+    return 0;
+}
+
+void raw_abandon(struct dev *dev) {
+    if (dev->raw && dev->raw->fd >= 0)
+        close(dev->raw->fd);
+}
+
+/* ---------------------------------------------------------------- what it can do */
+
+/* Whether a packet socket could be opened is known by trying. */
+static bool reaches_wire(struct dev *dev, struct rnic_err *err) {
+    if (dev->net.loopback)
+        return fail(err, 0, "%s is the loopback interface, whose frames stay in this context", dev->net.name);
+    if (dev->raw && dev->raw->fd >= 0)
+        return true;
+    int fd = packet_open(err);
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
+}
+
+#define HASHES                                                                                                         \
+    (RNIC_RX_HASH_SRC_IPV4 | RNIC_RX_HASH_DST_IPV4 | RNIC_RX_HASH_SRC_IPV6 | RNIC_RX_HASH_DST_IPV6 |                   \
+     RNIC_RX_HASH_SRC_PORT_TCP | RNIC_RX_HASH_DST_PORT_TCP | RNIC_RX_HASH_SRC_PORT_UDP | RNIC_RX_HASH_DST_PORT_UDP)
+
+void raw_caps(struct rnic_device_attr_ex *attr) {
+    attr->rss_caps = (struct rnic_rss_caps){
+        .supported_qpts = 1u << RNIC_QPT_RAW_PACKET,
+        .max_rwq_indirection_tables = MAX_RWQ_TABLES,
+        .max_rwq_indirection_table_size = 1u << RWQ_TABLE_LOG,
+        .rx_hash_fields_mask = HASHES,
+        .rx_hash_function = RNIC_RX_HASH_FUNC_TOEPLITZ,
+    };
+    attr->max_wq_type_rq = MAX_WQ;
+    attr->raw_packet_caps = RNIC_RAW_PACKET_CAP_IP_CSUM;
+}
+
+int soft_query_raw(struct rnic_context *ctx, struct rnic_raw_attr *attr, struct rnic_err *err) {
+    struct dev *dev = dev_of(ctx);
+    struct rnic_err why = {""};
+    int rc = dev_check_alive(dev, err);
+    if (rc)
+        return rc;
+    dev_lock(dev);
+    bool wire = reaches_wire(dev, &why);
+    dev_unlock(dev);
+    *attr = (struct rnic_raw_attr){.max_frame = (uint32_t)dev->net.mtu + ETH_BYTES, .wire = wire};
+    if (!wire)
+        memcpy(attr->why, why.text, sizeof attr->why - 1);
+    return 0;
+}

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+
+
+cdef class WQ(Poster):
+    """A receive work queue: receives without a queue pair of their own (ibv_create_wq(3))."""
+
+    cdef rnic_wq *p
+    cdef readonly PD pd              #: The protection domain of the receives' memory.
+    cdef readonly CQ cq              #: Where receives complete.
+    cdef readonly object wq_context  #: The caller's own.
+    cdef readonly uint32_t wq_num    #: Its number, which failed completions carry as qp_num.
+    cdef readonly uint32_t max_wr    #: Receives that it holds, as granted.
+    cdef readonly uint32_t max_sge   #: SGEs in a receive, as granted.
+
+    def __cinit__(self, Context context not None, init):
+        cdef rnic_wq_init_attr attr
+        cdef rnic_err err
+        cdef PD pd = init.pd
+        cdef CQ cq = init.cq
+        for needed in (context, pd, cq):
+            (<Handle?>needed).need("create_wq")
+        memset(&attr, 0, sizeof(attr))
+        attr.wq_context, attr.wq_type, attr.create_flags = <void *>self, init.wq_type, init.create_flags
+        attr.max_wr, attr.max_sge, attr.pd, attr.cq = init.max_wr, init.max_sge, pd.p, cq.p
+        err.text[0] = 0
+        check(context.ops.create_wq(context.p, &attr, &self.p, &err), "create_wq", &err)
+        self.pd, self.cq, self.wq_context, self.wq_num = pd, cq, init.wq_context, self.p.wq_num
+        self.max_wr, self.max_sge = attr.max_wr, attr.max_sge
+        self.attach(context, (cq, pd, context), "destroy_wq")
+
+    cdef int destroy(self, rnic_err *err):
+        cdef int rc
+        with nogil:
+            rc = self.ops.destroy_wq(self.p, err)
+        if rc >= 0:
+            self.kept = set()
+        return rc
+
+    cdef str label(self):
+        return f"WQ {self.wq_num}"
+
+    def raw_modify(self, attr):
+        """ibv_modify_wq with all fields of struct rnic_wq_attr."""
+        cdef rnic_wq_attr c = attr
+        cdef rnic_err err
+        self.need("modify_wq")
+        err.text[0] = 0
+        check(self.ops.modify_wq(self.p, &c, &err), "modify_wq", &err)
+
+    @property
+    def state(self):
+        """The state that the work queue is in now (WQState)."""
+        cdef int state = 0
+        cdef uint32_t depth = 0
+        cdef rnic_err err
+        self.need("query_wq")
+        err.text[0] = 0
+        check(self.ops.query_wq(self.p, &state, &depth, &err), "query_wq", &err)
+        return as_member(WQState, state)
+
+    def post_recv(self, wrs):
+        """Hand over a RecvWR, or a sequence of them as one chain (ibv_post_wq_recv(3)); as QP.post_recv()."""
+        self.post(wrs, RecvWR, "post_wq_recv")
+
+    cdef int submit(self, int work, void *head, const void **bad, rnic_err *err) noexcept nogil:
+        return self.ops.post_wq_recv(self.p, <rnic_recv_wr *>head, <const rnic_recv_wr **>bad, err)
+
+    cdef bint idle(self):
+        cdef int state = 0
+        cdef uint32_t depth = 0
+        cdef rnic_err err
+        return self.ops.query_wq(self.p, &state, &depth, &err) == 0 and depth == 0
+
+
+cdef class RwqIndTable(Handle):
+    """Which work queue a hash stands for (ibv_create_rwq_ind_table(3))."""
+
+    cdef rnic_rwq_ind_table *p
+    cdef readonly tuple ind_tbl          #: The work queues, by hash.
+    cdef readonly uint32_t ind_tbl_num   #: Its number.
+
+    def __cinit__(self, Context context not None, init):
+        cdef rnic_rwq_ind_table_init_attr attr
+        cdef rnic_err err
+        cdef tuple wqs = tuple(init.ind_tbl)
+        cdef Py_ssize_t i
+        cdef int rc
+        context.need("create_rwq_ind_table")
+        for wq in wqs:
+            (<WQ?>wq).need("create_rwq_ind_table")
+        attr.log_ind_tbl_size = init.log_ind_tbl_size
+        if attr.log_ind_tbl_size > 31 or len(wqs) != 1 << attr.log_ind_tbl_size:
+            size = f"2**{attr.log_ind_tbl_size}"
+            raise VerbsError(EINVAL, f"ind_tbl has {len(wqs)} work queues, not {size}", "create_rwq_ind_table")
+        attr.ind_tbl = <rnic_wq **>PyMem_Malloc(len(wqs) * sizeof(rnic_wq *))
+        if attr.ind_tbl is NULL:
+            raise MemoryError
+        for i in range(len(wqs)):
+            attr.ind_tbl[i] = (<WQ>wqs[i]).p
+        err.text[0] = 0
+        rc = context.ops.create_rwq_ind_table(context.p, &attr, &self.p, &err)
+        PyMem_Free(attr.ind_tbl)
+        check(rc, "create_rwq_ind_table", &err)
+        self.ind_tbl, self.ind_tbl_num = wqs, self.p.ind_tbl_num
+        self.attach(context, (*dict.fromkeys(wqs), context), "destroy_rwq_ind_table")
+
+    cdef int destroy(self, rnic_err *err):
+        return self.ops.destroy_rwq_ind_table(self.p, err)
