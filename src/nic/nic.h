@@ -96,7 +96,8 @@
 #define RNIC_DEVICE_CAPS(X)                                                                                            \
     X(CURR_QP_STATE_MOD, 1 << 7) X(PORT_ACTIVE_EVENT, 1 << 10) X(SYS_IMAGE_GUID, 1 << 11) X(RC_RNR_NAK_GEN, 1 << 12)   \
     X(SRQ_RESIZE, 1 << 13) X(N_NOTIFY_CQ, 1 << 14) X(MEM_WINDOW, 1 << 17) X(XRC, 1 << 20)                              \
-    X(MEM_WINDOW_TYPE_2A, 1 << 23) X(MEM_WINDOW_TYPE_2B, 1 << 24)
+    X(MEM_WINDOW_TYPE_2A, 1 << 23) X(MEM_WINDOW_TYPE_2B, 1 << 24) X(BAD_PKEY_CNTR, 1 << 1)                             \
+    X(BAD_QKEY_CNTR, 1 << 2) X(AUTO_PATH_MIG, 1 << 4)
 
 #define RNIC_MW_TYPES(X) X(TYPE_1, 1) X(TYPE_2, 2)
 
@@ -833,10 +834,12 @@ enum rnic_listen_flags {
 };
 
 struct rnic_open_attr {
-    uint32_t rcvbuf;     /* bytes of socket buffer to ask for; 0: as much as the system grants */
-    uint32_t max_window; /* bytes in flight a QP; 0: from the granted socket buffer */
-    uint32_t no_gso;     /* 1: one packet per system call */
-    int congestion;      /* 1: control it, -1: not; 0: unless the netdev is the loopback, where nothing marks */
+    uint32_t rcvbuf;       /* bytes of socket buffer to ask for; 0: as much as the system grants */
+    uint32_t max_window;   /* bytes in flight a QP; 0: from the granted socket buffer */
+    uint32_t no_gso;       /* 1: one packet per system call */
+    const uint16_t *pkeys; /* the P_Key table, num_pkeys entries; 0 of them: the default partition alone, 0xFFFF */
+    uint32_t num_pkeys;
+    int congestion; /* 1: control it, -1: not; 0: unless the netdev is the loopback, where nothing marks */
 };
 
 struct rnic_ops {
@@ -1003,6 +1006,11 @@ struct rnic_ops {
 
     /* Takes one asynchronous event; -EAGAIN when none waits (wait on ctx->async_fd). */
     int (*get_async_event)(struct rnic_context *ctx, struct rnic_async_event *event, struct rnic_err *err);
+    /* Acknowledges one that was taken: until then the object that it is about cannot be destroyed, -EBUSY. */
+    int (*ack_async_event)(struct rnic_context *ctx, const struct rnic_async_event *event, struct rnic_err *err);
+
+    /* What the subnet manager of InfiniBand does: fills the port's P_Key table; what is not given is empty, 0. */
+    int (*set_pkeys)(struct rnic_context *ctx, int port, const uint16_t *pkeys, int n, struct rnic_err *err);
 };
 
 /* ---------------------------------------------------------------- the software RNIC */

@@ -364,6 +364,9 @@ class DeviceCap(IntFlag):
     N_NOTIFY_CQ = 1 << 14
     MEM_WINDOW = 1 << 17
     XRC = 1 << 20
+    BAD_PKEY_CNTR = 1 << 1
+    BAD_QKEY_CNTR = 1 << 2
+    AUTO_PATH_MIG = 1 << 4
     MEM_WINDOW_TYPE_2A = 1 << 23
     MEM_WINDOW_TYPE_2B = 1 << 24
 

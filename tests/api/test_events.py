@@ -115,3 +115,86 @@ def test_async_events_name_what_they_are_about(objects: Objects) -> None:
     assert ctx.get_async_event(0) == rnic.AsyncEvent(EventType.PORT_ERR, 1)
     r.async_event(EventType.DEVICE_FATAL)
     assert ctx.get_async_event(0) == rnic.AsyncEvent(EventType.DEVICE_FATAL, None)
+
+
+# ------------------------------------------------------------------ acknowledgement
+
+
+def test_an_event_is_acknowledged_once(objects: Objects) -> None:
+    r, ctx = objects.recorder, objects.ctx
+    r.async_event(EventType.QP_FATAL, of="qp")
+    event = ctx.get_async_event(0)
+    r.take()
+    event.ack()
+    assert r.take() == [f"ack_async_event {EventType.QP_FATAL:d}"]
+    with pytest.raises(rnic.VerbsError, match="acknowledged already") as caught:
+        ctx.ack_async_event(event)
+    assert (caught.value.errno, caught.value.verb) == (errno.EINVAL, "ack_async_event")
+    del event
+    assert r.take() == []
+
+
+def test_an_event_that_is_dropped_is_acknowledged(objects: Objects) -> None:
+    r, ctx = objects.recorder, objects.ctx
+    r.async_event(EventType.CQ_ERR, of="cq")
+    event = ctx.get_async_event(0)
+    r.take()
+    del event
+    assert r.take() == [f"ack_async_event {EventType.CQ_ERR:d}"]
+
+
+def test_events_of_ports_and_devices_need_no_acknowledgement(objects: Objects) -> None:
+    r, ctx = objects.recorder, objects.ctx
+    for kind, port in ((EventType.PORT_ERR, 1), (EventType.DEVICE_FATAL, 0)):
+        r.async_event(kind, port=port)
+        event = ctx.get_async_event(0)
+        r.take()
+        event.ack()
+        ctx.ack_async_event(event)
+        assert r.take() == []
+
+
+def overrun(pd: rnic.PD, cq: rnic.CQ) -> rnic.QP:
+    """A queue pair whose completion queue, of one entry, has overrun: two events."""
+    qp = pd.create_qp(rnic.QPInitAttr(cq, cq))
+    qp.modify(
+        rnic.QPAttr(qp_state=rnic.QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=rnic.AccessFlags(0))
+    )
+    qp.post_recv([rnic.RecvWR(i) for i in range(3)])
+    qp.modify(rnic.QPAttr(qp_state=rnic.QPState.ERR))
+    return qp
+
+
+def test_an_object_with_unacknowledged_events_is_busy() -> None:
+    with rnic.open_device("roce_lo") as ctx, ctx.alloc_pd() as pd:
+        cq = ctx.create_cq(1)
+        qp = overrun(pd, cq)
+        events = [ctx.get_async_event(5)]
+        assert events[0] == rnic.AsyncEvent(EventType.CQ_ERR, cq)
+        qp.close()
+        with pytest.raises(rnic.VerbsError, match="destroy_cq: 1 asynchronous events are not ack") as caught:
+            cq.close()
+        assert caught.value.errno == errno.EBUSY
+        events[0].ack()
+        cq.close()
+        events.clear()
+
+
+def test_an_object_that_goes_acknowledges_what_is_held() -> None:
+    with rnic.open_device("roce_lo") as ctx, ctx.alloc_pd() as pd:
+        cq = ctx.create_cq(1)
+        held = []
+        with pytest.raises(ZeroDivisionError), cq:
+            overrun(pd, cq).close()
+            held.append(ctx.get_async_event(5))
+            raise ZeroDivisionError
+        assert cq.closed
+        held[0].ack()
+
+
+def test_events_that_nobody_took_go_with_their_object() -> None:
+    with rnic.open_device("roce_lo") as ctx, ctx.alloc_pd() as pd, ctx.create_cq(1) as cq:
+        overrun(pd, cq).close()
+        assert ctx.get_async_event(5).event_type is EventType.CQ_ERR
+        with pytest.raises(TimeoutError):
+            ctx.get_async_event(0)

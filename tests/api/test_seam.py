@@ -436,6 +436,13 @@ def test_an_overrun_queue_raises(objects: Objects) -> None:
     assert caught.value.errno == errno.EOVERFLOW
 
 
+def test_pkeys_reach_the_provider_in_order(recorder: Recorder) -> None:
+    with recorder.context as ctx:
+        ctx.set_pkeys([0xFFFF, 0, 0x8001])
+        ctx.set_pkeys((key for key in [1]), 2)
+        assert recorder.take() == ["set_pkeys 1 ffff 0000 8001", "set_pkeys 2 0001"]
+
+
 @pytest.mark.parametrize(
     "verb",
     [
@@ -449,6 +456,7 @@ def test_an_overrun_queue_raises(objects: Objects) -> None:
         "query_counters",
         "set_fault",
         "get_async_event",
+        "set_pkeys",
     ],
 )
 def test_a_verb_of_the_context_raises_what_the_provider_says(recorder: Recorder, verb: str) -> None:
@@ -460,6 +468,7 @@ def test_a_verb_of_the_context_raises_what_the_provider_says(recorder: Recorder,
         "query_counters": lambda ctx: ctx.counters(),
         "set_fault": lambda ctx: ctx.set_faults(None),
         "get_async_event": lambda ctx: ctx.get_async_event(0),
+        "set_pkeys": lambda ctx: ctx.set_pkeys([0xFFFF]),
     }
     with recorder.context as ctx:
         recorder.fail(verb, errno.EIO, "the disk is on fire")

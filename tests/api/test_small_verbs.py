@@ -68,7 +68,7 @@ def test_the_limits_that_a_device_tells_are_those_that_it_keeps(ctx: rnic.Contex
 def test_a_port_tells_its_state_and_tables(ctx: rnic.Context) -> None:
     port = ctx.query_port(1)
     assert (port.state, port.state.text) == (rnic.PortState.ACTIVE, "active")
-    assert (port.link_layer, port.pkey_tbl_len) == (rnic.LinkLayer.ETHERNET, 1)
+    assert (port.link_layer, port.pkey_tbl_len) == (rnic.LinkLayer.ETHERNET, 32)
     assert rnic.MTU.MTU_256 <= port.active_mtu <= port.max_mtu
     for number in (0, 2):
         with pytest.raises(rnic.VerbsError) as caught:
@@ -79,14 +79,15 @@ def test_a_port_tells_its_state_and_tables(ctx: rnic.Context) -> None:
 def test_every_gid_is_an_address_of_the_netdev(ctx: rnic.Context) -> None:
     table = ctx.query_gid_table()
     assert rnic.GID("127.0.0.1") in [entry.gid for entry in table]
-    assert len(table) == ctx.query_port().gid_tbl_len
+    size = ctx.query_port().gid_tbl_len
+    assert len(table) <= size
     for entry in table:
         assert ctx.query_gid(1, entry.gid_index) == entry.gid
         assert ctx.query_gid_ex(1, entry.gid_index) == entry
         assert (entry.gid_type, entry.ndev_ifindex) == (rnic.GIDType.ROCE_V2, ctx.device.index)
     for ask in (ctx.query_gid, ctx.query_gid_ex):
         with pytest.raises(rnic.VerbsError) as caught:
-            ask(1, len(table))
+            ask(1, size)
         assert caught.value.errno == errno.EINVAL
 
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "qp/path.h"
 #include "roce/roce.h"
 #include "wire/bth.h"
 #include "wire/grh.h"
@@ -54,9 +55,13 @@ static struct in_flight *heap_pop(struct fabric *f) {
     return first;
 }
 
+static bool same_address(const struct sockaddr_in6 *a, const struct sockaddr_in6 *b) {
+    return !memcmp(&a->sin6_addr, &b->sin6_addr, sizeof a->sin6_addr);
+}
+
 static struct node *node_at(struct fabric *f, const struct sockaddr_in6 *addr) {
     for (int i = 0; i < NODES; i++) {
-        if (!memcmp(&f->node[i].addr.sin6_addr, &addr->sin6_addr, sizeof addr->sin6_addr))
+        if (same_address(&f->node[i].addr, addr) || same_address(&f->node[i].addr2, addr))
             return &f->node[i];
     }
     return NULL;
@@ -117,7 +122,7 @@ static void send_packet(struct node *from, const struct flow *flow, const uint8_
     uint32_t nth = f->judged[from - f->node]++;
     if (f->judge)
         verdict = f->judge(f->judge_arg, from, nth, bytes);
-    if (verdict == LOSE)
+    if (verdict == LOSE || (f->dead && (same_address(f->dead, &flow->src) || same_address(f->dead, &flow->dst))))
         return;
     for (int i = 0; i < (verdict == TWICE ? 2 : 1); i++) {
         if (from->fault.on)
@@ -260,6 +265,19 @@ static void turn_soon(struct node *node) {
         node->run_at = at;
 }
 
+static bool admit(struct qp *qp, const struct in_flight *p, struct packet *pkt) {
+    int index = qp_pkey_index(qp, bth_pkey(p->bytes));
+    pkt->pkey_index = (uint16_t)index;
+    if (index < 0)
+        COUNT(qp, drop_bad_pkey);
+    else if (qp->alt_loaded &&
+             !path_input(qp, path_of(qp, &p->flow.src, &p->flow.dst), bth_m(p->bytes), bth_pkey(p->bytes)))
+        COUNT(qp, drop_bad_source);
+    else
+        return true;
+    return false;
+}
+
 static void arrive(struct fabric *f, struct in_flight *p) {
     struct packet pkt;
     uint8_t grh[GRH_BYTES];
@@ -268,10 +286,12 @@ static void arrive(struct fabric *f, struct in_flight *p) {
     struct qp *qp = parse(node, p, &pkt);
     if (qp && (qp->state == RNIC_QPS_RESET || qp->state == RNIC_QPS_INIT)) {
         drop(node, RNIC_CNT_drop_bad_state);
-    } else if (qp) {
+    } else if (qp && admit(qp, p, &pkt)) {
         note_packet(p->from, 1, pkt.bth, pkt.length);
-        grh_build(grh, &p->flow.src, &p->flow.dst, p->flow.traffic_class, p->flow.hop_limit, 0, p->n);
+        grh_build(grh, &p->flow.src, &p->flow.dst, p->flow.traffic_class, p->flow.hop_limit, p->flow.flow_label, 0,
+                  p->n);
         pkt.grh = grh;
+        pkt.sl = p->flow.traffic_class >> 5;
         qp->engine->input(qp, &pkt, f->now);
         invariants(qp);
         turn_soon(node);
@@ -398,6 +418,9 @@ void fabric_open(struct fabric *f, bool ipv6) {
         node->nic.mtu = 1024;
         node->sink = (struct sink){.tx = {reserve, commit}, .node = node};
         address(&node->addr, ipv6, i);
+        address(&node->addr2, ipv6, i);
+        node->addr2.sin6_addr.s6_addr[14] = 1;
+        node->nic.pkeys[0] = 0xFFFF;
         rng_seed(&node->nic.rng, (uint64_t)i);
         CHECK_EQ(mr_table_init(&node->nic.mrs), 0);
         CHECK_EQ(event_queue_init(&node->nic.events), 0);
@@ -554,6 +577,14 @@ void fabric_destroy(struct qp *qp) {
     free(qp);
 }
 
+static struct flow flow_to(const struct node *node, const struct rnic_ah_attr *av) {
+    const struct sockaddr_in6 *here = av->grh.sgid_index ? &node->addr2 : &node->addr;
+    struct flow flow = {.src = *here, .dst = *here, .hop_limit = 64};
+    memcpy(&flow.dst.sin6_addr, av->grh.dgid.raw, 16);
+    flow.traffic_class = node->nic.congestion ? ECN_CAPABLE : 0;
+    return flow;
+}
+
 /* As the device does it. */
 int fabric_modify(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err) {
     int from = qp->state, to = mask & RNIC_QP_STATE ? attr->qp_state : from;
@@ -562,13 +593,17 @@ int fabric_modify(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask,
         return rc;
     qp_attr_apply(qp, attr, mask);
     if (to == RNIC_QPS_RTR && from == RNIC_QPS_INIT) {
-        const struct sockaddr_in6 *here = &node_of(qp)->addr;
-        qp->flow = (struct flow){.src = *here, .dst = *here, .hop_limit = 64};
-        qp->flow.traffic_class = qp->nic->congestion ? ECN_CAPABLE : 0;
-        memcpy(&qp->flow.dst.sin6_addr, qp->attr.ah_attr.grh.dgid.raw, 16);
+        qp->flow = flow_to(node_of(qp), &qp->attr.ah_attr);
+        qp->from = (struct flow){.src = qp->flow.dst, .dst = qp->flow.src};
+    }
+    if (mask & RNIC_QP_ALT_PATH) {
+        struct flow alt = flow_to(node_of(qp), &qp->attr.alt_ah_attr), back = {.src = alt.dst, .dst = alt.src};
+        path_load(qp, &alt, &back);
     }
     if (mask & RNIC_QP_STATE)
         rc = qp_transition(qp, to);
+    if (mask & RNIC_QP_PATH_MIG_STATE)
+        path_set_state(qp, attr->path_mig_state);
     if (to >= RNIC_QPS_RTR)
         fabric_turn(qp);
     return rc;
@@ -601,6 +636,9 @@ struct rnic_qp_attr pair_attr(const struct end *e, const struct options *o) {
                                 .retry_cnt = (uint8_t)or_default(o->retry_cnt, 7),
                                 .rnr_retry = (uint8_t)or_default(o->rnr_retry, 7)};
     memcpy(attr.ah_attr.grh.dgid.raw, &e->peer->node->addr.sin6_addr, 16);
+    attr.alt_ah_attr = (struct rnic_ah_attr){.is_global = 1, .port_num = 1, .grh = {.sgid_index = 1, .hop_limit = 64}};
+    memcpy(attr.alt_ah_attr.grh.dgid.raw, &e->peer->node->addr2.sin6_addr, 16);
+    attr.alt_port_num = 1;
     return attr;
 }
 

@@ -35,7 +35,7 @@ struct node {
     struct fabric *fabric;
     struct nic nic;
     struct pd pd, other_pd;
-    struct sockaddr_in6 addr;
+    struct sockaddr_in6 addr, addr2; /* GID index 0 and 1 */
     struct sink sink;
     struct fault fault; /* of what it sends */
     struct qp *qp[NODE_QPS];
@@ -70,6 +70,7 @@ struct fabric {
     enum verdict (*judge)(void *arg, const struct node *from, uint32_t nth, const uint8_t *bth);
     void *judge_arg;
     uint32_t judged[NODES];
+    const struct sockaddr_in6 *dead; /* nothing comes from or to that address; NULL: all are well */
 
     struct in_flight **heap; /* by time of arrival */
     uint32_t in_heap, heap_room;

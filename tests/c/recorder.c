@@ -156,6 +156,19 @@ static int rec_get_async_event(struct rnic_context *ctx, struct rnic_async_event
     return 0;
 }
 
+static int rec_ack_async_event(struct rnic_context *ctx, const struct rnic_async_event *event, struct rnic_err *err) {
+    note(ctx, "ack_async_event %d\n", event->event_type);
+    return fails(ctx, "ack_async_event", err);
+}
+
+static int rec_set_pkeys(struct rnic_context *ctx, int port, const uint16_t *pkeys, int n, struct rnic_err *err) {
+    note(ctx, "set_pkeys %d", port);
+    for (int i = 0; i < n; i++)
+        note(ctx, " %04x", pkeys[i]);
+    note(ctx, "\n");
+    return fails(ctx, "set_pkeys", err);
+}
+
 /* ---------------------------------------------------------------- pd, mr */
 
 static int rec_alloc_pd(struct rnic_context *ctx, struct rnic_pd **pd, struct rnic_err *err) {
@@ -1186,6 +1199,8 @@ static const struct rnic_ops recorder_ops = {
     .import_dm = rec_import_dm,
     .unimport_dm = rec_unimport_dm,
     .get_async_event = rec_get_async_event,
+    .ack_async_event = rec_ack_async_event,
+    .set_pkeys = rec_set_pkeys,
 };
 
 /* ---------------------------------------------------------------- the test's own handles */

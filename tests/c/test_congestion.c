@@ -208,6 +208,7 @@ static void notifications_out_of_nowhere_do_no_harm(void) {
     OPEN(0);
     struct flow flow = p.b.qp->flow;
     bth_set_opcode(cnp, ROCE_CNP);
+    bth_set_pkey(cnp, 0xFFFF);
     bth_set_dqpn(cnp, p.a.qp->pub.qp_num);
     for (int i = 0; i < 1000; i++)
         fabric_inject(p.b.node, &flow, cnp, sizeof cnp);

@@ -146,10 +146,49 @@ def test_dropped_in_every_order_all_go_and_each_says_that_it_was_not_closed(
         assert kinds == ["CQ", "CompChannel", "Context", "MR", "PD", "QP", "QP"], order
 
 
-def test_a_cycle_of_everything_is_collected(soak: bool) -> None:
+def take_event(objects: dict[str, Any]) -> None:
+    """An asynchronous event of `b`, taken and not acknowledged."""
+    a, b, mr = objects["a"], objects["b"], objects["mr"]
+    connect(a, b)
+    a.post_send(SendWR(1, WROpcode.RDMA_WRITE, 0, [SGE(mr, 0, 8)], mr.addr, mr.rkey ^ 1 << 20))
+    objects["event"] = objects["ctx"].get_async_event(20)
+    assert objects["event"].element is b
+
+
+def test_an_event_that_is_held_keeps_nothing_from_going(soak: bool) -> None:
+    for order in orders(soak, 4):
+        objects = open_objects()
+        take_event(objects)
+        at = random.Random(str(order)).randrange(len(order) + 1)
+        kinds = sorted(text.split()[1] for text in warnings_of(objects, (*order[:at], "event", *order[at:])))
+        assert kinds == ["CQ", "CompChannel", "Context", "MR", "PD", "QP", "QP"], order
+        objects = open_objects()
+        take_event(objects)
+        with pytest.raises(ZeroDivisionError):
+            leave(objects, list(order))
+        assert all(objects[name].closed for name in NAMES)
+
+
+def test_a_queue_pair_is_busy_until_its_event_is_acknowledged() -> None:
+    objects = open_objects()
+    take_event(objects)
+    with pytest.raises(VerbsError, match="not acknowledged") as caught:
+        objects["b"].close()
+    assert caught.value.errno == errno.EBUSY
+    objects["event"].ack()
+    for name in reversed(NAMES):
+        objects[name].close()
+    objects["event"] = None
+
+
+@pytest.mark.parametrize("with_event", [False, True])
+def test_a_cycle_of_everything_is_collected(soak: bool, with_event: bool) -> None:
     for _ in range(100 if soak else 10):
         objects = open_objects()
-        begin_work(objects)
+        if with_event:
+            take_event(objects)
+        else:
+            begin_work(objects)
         objects["self"] = objects
         with no_warnings():
             del objects

@@ -10,13 +10,14 @@ from errno import ECONNREFUSED, ETIMEDOUT
 import pytest
 
 from rdmacm.ends import FAST, HASTY, LOOPBACKS, WAIT, expect, listening, resolve
-from rnic import Faults, VerbsError
+from rnic import Faults, Route, VerbsError
 from rnic.rdmacm import (
     UDP_QKEY,
     CmId,
     EventChannel,
     EventType,
     JoinFlags,
+    Option,
     PortSpace,
     UDParam,
     create_id,
@@ -39,6 +40,7 @@ def test_a_service_is_resolved_and_takes_datagrams(address: str) -> None:
     with EventChannel() as ours, EventChannel() as theirs:
         with listening(theirs, address, PortSpace.UDP) as listener:
             with create_id(ours, PortSpace.UDP, timing=FAST) as one:
+                one.set_option(Option.TOS, 0x88)
                 resolve(one, (address, listener.get_src_port()))
                 one.create_qp()
                 one.connect(UDParam(b"x" * 180))
@@ -60,6 +62,7 @@ def test_a_service_is_resolved_and_takes_datagrams(address: str) -> None:
                         send_to(one, found, b"a datagram")
                         assert server.get_recv_comp(WAIT).byte_len == 50
                         assert room[40:50] == b"a datagram"
+                        assert Route.from_grh(room).traffic_class == 0x88
 
 
 def test_a_service_that_says_no_is_not_there_or_does_not_answer() -> None:

@@ -381,6 +381,7 @@ def test_an_overrun_is_told_and_takes_every_queue_pair_down() -> None:
         for _ in range(2):
             event = end.ctx.get_async_event(20)
             events[event.event_type] = event.element
+            event.ack()
         assert events == {EventType.CQ_ERR: end.ex, EventType.QP_FATAL: end.near}
         assert end.near.state is QPState.ERR
         assert end.taken(2) == [0, 1]
@@ -392,6 +393,7 @@ def test_an_overrun_is_told_and_takes_every_queue_pair_down() -> None:
         other[0].post_send(wr)  # has no part in it, but nowhere to complete to
         event = end.ctx.get_async_event(20)
         assert (event.event_type, event.element) == (EventType.QP_FATAL, other[0])
+        event.ack()
         assert other[1].state is QPState.RTS
 
 

@@ -155,8 +155,10 @@ def test_events_find_their_object_whoever_asks(end: End) -> None:
         far.qp.post_send(SendWR(1, WROpcode.RDMA_WRITE, 0, [SGE(far.memory(8))], 0, 1))
         event = end.ctx.get_async_event(10)
         while event.event_type is EventType.COMM_EST:
+            event.ack()
             event = end.ctx.get_async_event(10)
         assert (event.event_type, event.element) == (EventType.QP_ACCESS_ERR, other.qp)
+        event.ack()
         far.wait(1)
 
 

@@ -425,6 +425,8 @@ def test_an_overrun_completion_queue_is_reported_and_stops_its_queue_pair() -> N
             (EventType.CQ_ERR, scene.a.cq),
             (EventType.QP_FATAL, scene.a.qp),
         ]
+        for event in events:
+            event.ack()
         assert len(scene.a.cq.poll(room)) == room
         with pytest.raises(VerbsError, match="overran") as caught:
             scene.a.cq.poll()
@@ -451,6 +453,7 @@ def test_comm_est_when_the_first_packet_comes_before_rts() -> None:
         assert a.wait_ok()
         event = b.ctx.get_async_event(EVENT_SECONDS)
         assert (event.event_type, event.element) == (EventType.COMM_EST, b.qp)
+        event.ack()
 
 
 # ---------------------------------------------------------------- what is refused before it is posted

@@ -14,15 +14,18 @@
 
 int ah_resolve(struct dev *dev, const struct rnic_ah_attr *av, struct flow *to, struct rnic_err *err) {
     int index = av->grh.sgid_index;
-    if (index >= dev->net.ngids)
-        return fail(err, -EINVAL, "ah_attr.grh.sgid_index is %d; the GID table has %d entries", index, dev->net.ngids);
+    if (index >= NETDEV_MAX_GIDS)
+        return fail(err, -EINVAL, "ah_attr.grh.sgid_index is %d; the GID table has %d entries", index, NETDEV_MAX_GIDS);
     struct port *port = &dev->ports[index];
-    *to =
-        (struct flow){.src = port->addr,
-                      .port = port,
-                      .traffic_class = (uint8_t)(av->grh.traffic_class & ~ECN_MASK), /* the rest is routers' (CA17-5) */
-                      .hop_limit = av->grh.hop_limit,
-                      .dst = {.sin6_family = AF_INET6, .sin6_port = htons(ROCE_UDP_PORT)}};
+    if (!port->steering)
+        return fail(err, -EINVAL, "ah_attr.grh.sgid_index is %d; the GID table is empty there", index);
+    *to = (struct flow){.src = port->addr,
+                        .port = port,
+                        .traffic_class =
+                            (uint8_t)(qp_av_traffic_class(av) & ~ECN_MASK), /* the rest is routers' (CA17-5) */
+                        .flow_label = av->grh.flow_label,
+                        .hop_limit = av->grh.hop_limit,
+                        .dst = {.sin6_family = AF_INET6, .sin6_port = htons(ROCE_UDP_PORT)}};
     memcpy(&to->dst.sin6_addr, av->grh.dgid.raw, sizeof to->dst.sin6_addr);
     if (address_is_v4(&to->dst) != address_is_v4(&port->addr))
         return fail(err, -EINVAL, "ah_attr: dgid and the GID at sgid_index %d are not both IPv4 or both IPv6", index);
@@ -33,14 +36,14 @@ int ah_resolve(struct dev *dev, const struct rnic_ah_attr *av, struct flow *to, 
 
 /* ---------------------------------------------------------------- handles */
 
-/* Frees those that no send element names any more.  Under the lock, when nothing lies in the sending batch. */
-static void reap(struct dev *dev) {
+void ah_reap(struct dev *dev) {
     for (struct ah **at = &dev->dying_ahs, *ah; (ah = *at);) {
         if (atomic_load(&ah->head.users)) {
             at = &ah->next;
             continue;
         }
         *at = ah->next;
+        dev->port_users[(struct port *)ah->flow.port - dev->ports]--;
         free(ah);
     }
 }
@@ -71,7 +74,7 @@ static int make(struct dev *dev, const struct rnic_ah_attr *attr, struct ah *ah,
 
 int soft_create_ah(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct rnic_ah **out, struct rnic_err *err) {
     struct dev *dev = dev_of(pd->ctx);
-    int rc = dev_check_alive(dev, err);
+    int rc = dev_check_usable(dev, err);
     if (rc)
         return rc;
     struct ah *ah = calloc(1, sizeof *ah);
@@ -80,7 +83,7 @@ int soft_create_ah(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct r
     ah->head = (struct ah_head){.pub = {pd->ctx, pd}, .users = 1};
     ah->attr = *attr;
     dev_lock(dev);
-    reap(dev);
+    ah_reap(dev);
     rc = make(dev, attr, ah, err);
     if (!rc) {
         ((struct pd *)pd)->ahs++;
@@ -110,11 +113,10 @@ int soft_destroy_ah(struct rnic_ah *pub, struct rnic_err *err) {
         return rc;
     dev_lock(dev);
     ((struct pd *)pub->pd)->ahs--;
-    dev->port_users[(struct port *)ah->flow.port - dev->ports]--;
     ah_drop(&ah->head);
     ah->next = dev->dying_ahs;
     dev->dying_ahs = ah;
-    reap(dev);
+    ah_reap(dev);
     dev_unlock(dev);
     return 0;
 }

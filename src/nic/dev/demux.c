@@ -7,6 +7,7 @@
 
 #include "dev/dev.h"
 #include "link/address.h"
+#include "qp/path.h"
 #include "wire/bth.h"
 #include "wire/grh.h"
 #include "wire/icrc.h"
@@ -62,8 +63,6 @@ static bool parse(struct dev *dev, struct packet *pkt, const uint8_t *bth, uint3
     uint32_t overhead = pkt->row->header + bth_pad(bth) + ICRC_BYTES;
     if (n < overhead)
         return DROP(dev, short), false;
-    if ((bth_pkey(bth) & 0x7FFF) != 0x7FFF) /* the default partition, full or limited member (IBA 10.9.1.1) */
-        return DROP(dev, bad_pkey), false;
     pkt->bth = bth;
     pkt->payload = bth + pkt->row->header;
     pkt->length = n - overhead;
@@ -75,8 +74,7 @@ static bool parse(struct dev *dev, struct packet *pkt, const uint8_t *bth, uint3
 }
 
 /* What a peer sends us, seen from its end; its source port is only known now. */
-static struct flow *reverse_flow(struct qp *qp, const struct sockaddr_in6 *src) {
-    struct flow *from = &qp->from;
+static struct flow *reverse_flow(struct flow *from, const struct sockaddr_in6 *src) {
     if (from->src.sin6_port != src->sin6_port) {
         from->src.sin6_port = src->sin6_port;
         memset(from->seed_n, 0, sizeof from->seed_n);
@@ -105,8 +103,9 @@ bool demux_icrc(struct dev *dev, struct incoming *in, const struct udp_datagram 
 }
 
 static void show_header(struct incoming *in, const struct udp_datagram *d, uint32_t n) {
-    grh_build(in->grh, &d->src, in->dst, d->tclass, d->hops ? d->hops : DEFAULT_HOPS, in->id, n);
+    grh_build(in->grh, &d->src, in->dst, d->tclass, d->hops ? d->hops : DEFAULT_HOPS, d->flow_label, in->id, n);
     in->pkt.grh = in->grh;
+    in->pkt.sl = d->tclass >> 5;
 }
 
 bool demux_check(struct dev *dev, struct incoming *in, const struct sockaddr_in6 *dst, const struct udp_datagram *d) {
@@ -137,13 +136,35 @@ static struct qp *find_qp(const struct dev *dev, uint32_t qpn) {
     return qpn == QPN_GSI ? dev->gsi : qpn_find(dev, qpn);
 }
 
+/* The same where there is an alternate path: on either of the two, or where the peer may have migrated to. */
+static bool from_either(struct dev *dev, struct qp *qp, const struct incoming *in, uint32_t n,
+                        const struct udp_datagram *d) {
+    struct flow *from = path_of(qp, &d->src, in->dst);
+    struct flow *way = from ? reverse_flow(from, &d->src) : source_flow(dev, &d->src, in->dst);
+    if (icrc_id(way, in->pkt.bth, n, in->guess) < 0)
+        return COUNT(qp, drop_bad_icrc), false;
+    if (!path_input(qp, from, bth_m(in->pkt.bth), bth_pkey(in->pkt.bth)))
+        return COUNT(qp, drop_bad_source), false;
+    return true;
+}
+
 /* Is it from the queue pair's peer, unharmed? */
-static bool from_peer(struct qp *qp, const uint8_t *bth, uint32_t n, const struct udp_datagram *d, uint16_t guess) {
+static bool from_peer(struct dev *dev, struct qp *qp, const struct incoming *in, uint32_t n,
+                      const struct udp_datagram *d) {
+    if (qp->alt_loaded)
+        return from_either(dev, qp, in, n, d);
     if (memcmp(&qp->flow.dst.sin6_addr, &d->src.sin6_addr, sizeof d->src.sin6_addr)) /* IBA 9.6.1.2.3 */
         return COUNT(qp, drop_bad_source), false;
-    if (icrc_id(reverse_flow(qp, &d->src), bth, n, guess) < 0)
+    if (icrc_id(reverse_flow(&qp->from, &d->src), in->pkt.bth, n, in->guess) < 0)
         return COUNT(qp, drop_bad_icrc), false;
     return true;
+}
+
+/* IBA 9.6.1.2, 10.9.1.1 */
+static bool same_partition(struct qp *qp, struct packet *pkt) {
+    int index = qp_pkey_index(qp, bth_pkey(pkt->bth));
+    pkt->pkey_index = (uint16_t)index;
+    return index >= 0;
 }
 
 static void input(struct dev *dev, struct port *port, const struct udp_datagram *d, const uint8_t *bth, uint32_t n,
@@ -169,7 +190,11 @@ static void input(struct dev *dev, struct port *port, const struct udp_datagram 
         COUNT(qp, drop_bad_state);
         return;
     }
-    if (ud ? !demux_icrc(dev, &in, d, n) : !from_peer(qp, bth, n, d, guess))
+    if (!same_partition(qp, &in.pkt)) {
+        COUNT(qp, drop_bad_pkey);
+        return;
+    }
+    if (ud ? !demux_icrc(dev, &in, d, n) : !from_peer(dev, qp, &in, n, d))
         return;
     if (ud)
         show_header(&in, d, n);
@@ -196,8 +221,12 @@ void demux_count_forward(struct dev *dev, int rc, uint32_t packets) {
 static void forward(struct dev *dev, struct port *port, const struct udp_datagram *d, uint32_t at, uint32_t end,
                     uint32_t slot, uint64_t now) {
     uint32_t packets = (end - at + d->segment - 1) / d->segment;
-    struct slot_packet p = {
-        .src = d->src, .length = end - at, .segment = d->segment, .hops = d->hops, .tclass = d->tclass};
+    struct slot_packet p = {.src = d->src,
+                            .length = end - at,
+                            .segment = d->segment,
+                            .hops = d->hops,
+                            .tclass = d->tclass,
+                            .flow_label = d->flow_label};
     demux_count_forward(dev, port_forward(port, slot, &p, d->bytes + at, now), packets);
 }
 

@@ -10,6 +10,9 @@
  *   verbs_region.c, verbs_dm.c, verbs_domain.c, verbs_import.c: memory of every kind, and who may use it
  *   qpn.c       queue pair numbers: slot and index
  *   ah.c        address vectors and handles
+ *   ports.c     the GID table: a port for each address
+ *   pkeys.c     the P_Key table
+ *   follow.c    what becomes of the netdev
  *   mcast.c     multicast groups
  *   gsi.c       queue pair 1: listeners, and whose process a CM message is for
  *   outbox.c    CM messages that wait for room in another process' socket
@@ -46,10 +49,12 @@ struct timer_heap {
 struct dev {
     struct rnic_context pub;
     struct nic nic;
-    struct netdev net;
+    struct netdev net;        /* up, mtu and gids change: under both locks, so that one is enough to read them */
+    pthread_mutex_t net_lock; /* held for no longer than a copy takes */
     pthread_mutex_t lock;
     _Atomic int waiting; /* threads that wait for the lock for a verb; the engine makes way */
     _Atomic bool dead;   /* this process is a fork of the one that opened the device */
+    _Atomic bool fatal;  /* the netdev has gone: nothing is left to do but to close */
     bool no_gso;
 
     struct slot slots[DEV_MAX_SLOTS];
@@ -58,7 +63,9 @@ struct dev {
     int nslots;
     struct port ports[NETDEV_MAX_GIDS]; /* by GID index */
     struct port *port_list[NETDEV_MAX_GIDS];
-    int port_users[NETDEV_MAX_GIDS]; /* QPs that send from it */
+    int port_users[NETDEV_MAX_GIDS];     /* QPs' paths and address handles that send from it */
+    union rnic_gid had[NETDEV_MAX_GIDS]; /* the last address of each entry, which may be empty now */
+    uint32_t rcvbuf, window_asked;       /* struct rnic_open_attr */
 
     struct qp *gsi;                       /* the queue pair with number 1; or NULL */
     uint32_t gsi_psn;                     /* of answers that the device itself sends for it */
@@ -84,6 +91,7 @@ struct dev {
     pthread_t thread;
     bool thread_runs;
     int epoll_fd, wake_fd;
+    int follow_fd;   /* netlink */
     struct watched { /* what the engine's epoll set has: the ports' sockets, the slots', their lifelines */
         int fd;
         uint32_t events;
@@ -125,16 +133,41 @@ void qpn_free(struct dev *dev);
 int qpn_add(struct dev *dev, struct qp *qp, struct rnic_err *err);
 void qpn_remove(struct dev *dev, struct qp *qp);
 struct qp *qpn_find(const struct dev *dev, uint32_t qpn);
+void qpn_each(struct dev *dev, void (*visit)(struct dev *dev, struct qp *qp)); /* the GSI queue pair, too */
 bool qpn_is_ours(const struct dev *dev, uint32_t slot);
 
 /* verbs.c. 0, or -EINVAL that names fork */
 int dev_check_alive(const struct dev *dev, struct rnic_err *err);
+/* The same, or -EIO: for all that makes, changes or asks; what gives back and what is left to be read goes on. */
+int dev_check_usable(const struct dev *dev, struct rnic_err *err);
+int dev_check_port(int port, struct rnic_err *err);
+/* An object is to be destroyed: -EBUSY while events of it are not acknowledged; else those that wait are forgotten. */
+int dev_leave_events(struct dev *dev, const void *context, struct rnic_err *err);
 int dev_active_mtu(
     const struct dev *dev); /* the largest IBA MTU that fits the netdev's with all headers; 0: none does */
 
 /* ah.c */
 int ah_resolve(struct dev *dev, const struct rnic_ah_attr *av, struct flow *to, struct rnic_err *err);
+void ah_reap(struct dev *dev); /* frees those that nothing names any more; when nothing lies in the sending batch */
 void ah_free_all(struct dev *dev);
+
+/* ports.c */
+int ports_open(struct dev *dev, struct rnic_err *err);
+void ports_close(struct dev *dev);
+void ports_measure(struct dev *dev);                                          /* what follows from buffers and MTU */
+bool ports_follow(struct dev *dev, const struct netdev *fresh, uint64_t now); /* true: the GID table has changed */
+
+/* pkeys.c */
+int pkeys_init(struct dev *dev, const struct rnic_open_attr *attr, struct rnic_err *err);
+
+/* follow.c. concerns: do notices of the kernel speak of that netdev? apply: it is like this now. */
+int follow_open(struct dev *dev, struct rnic_err *err);
+void follow_close(struct dev *dev);
+bool follow_receive(struct dev *dev, uint64_t now);
+bool follow_concerns(const void *notices, uint32_t n, int ifindex);
+void follow_look(struct dev *dev, uint64_t now);
+void follow_apply(struct dev *dev, const struct netdev *fresh, uint64_t now);
+void device_fail(struct dev *dev); /* IBA 11.6.3.3 */
 
 /* A datagram's packet on its way to a queue pair. */
 struct incoming {

@@ -9,9 +9,6 @@
 #include "base/fail.h"
 #include "dev/verbs.h"
 
-#define WINDOW_MAX (512u << 10) /* bytes in flight where the peer answers at once: as much as a cache holds */
-#define WINDOW_SHARE 3          /* a QP's part of a socket buffer like ours, in which packets take more than their bytes */
-
 static uint64_t read_clock(clockid_t clock) {
     struct timespec ts;
     clock_gettime(clock, &ts);
@@ -76,45 +73,8 @@ int rnic_soft_list(struct rnic_device_info *list, int max, struct rnic_err *err)
 
 /* ---------------------------------------------------------------- open */
 
-static int open_port(struct dev *dev, int index, union rnic_gid gid, uint32_t rcvbuf, struct rnic_err *err) {
-    struct sockaddr_in6 addr = {.sin6_family = AF_INET6};
-    memcpy(&addr.sin6_addr, gid.raw, sizeof addr.sin6_addr);
-    int rc = port_open(&dev->ports[index], &addr, dev->net.ifindex, &dev->slots[0], rcvbuf, dev_clock(), err);
-    if (rc)
-        return rc;
-    struct rnic_err why;
-    dev->nic.counters.value[RNIC_CNT_unfit_ip_ids] += port_check_ids(&dev->ports[index], &why) == -EPROTO;
-    dev->net.gids[index] = gid;
-    dev->port_list[index] = &dev->ports[index];
-    dev->net.ngids = index + 1;
-    return 0;
-}
-
-/* An address that cannot be bound yet (an IPv6 one whose duplicate check still runs) is left out of the GID table. */
-static int open_ports(struct dev *dev, uint32_t rcvbuf, struct rnic_err *err) {
-    int n = dev->net.ngids, rc = 0;
-    dev->net.ngids = 0;
-    for (int i = 0; i < n && (!rc || rc == -EADDRNOTAVAIL); i++)
-        rc = open_port(dev, dev->net.ngids, dev->net.gids[i], rcvbuf, err);
-    return rc == -EADDRNOTAVAIL && dev->net.ngids ? 0 : rc;
-}
-
-static void set_windows(struct dev *dev, const struct rnic_open_attr *attr) {
-    uint32_t most = UINT32_MAX;
-    for (int i = 0; i < dev->net.ngids; i++) {
-        uint32_t share = dev->ports[i].rcvbuf / WINDOW_SHARE;
-        most = share < most ? share : most;
-    }
-    dev->nic.slow_window = attr->max_window ? attr->max_window : most;
-    dev->nic.max_window = dev->nic.slow_window < WINDOW_MAX || attr->max_window ? dev->nic.slow_window : WINDOW_MAX;
-}
-
 /* Where nothing can mark a packet, nobody is to look for marks. */
-static void control_congestion(struct dev *dev, int how) {
-    dev->nic.congestion = how ? how > 0 : !dev->net.loopback;
-    for (int i = 0; dev->nic.congestion && i < dev->net.ngids; i++)
-        port_take_marks(&dev->ports[i]);
-}
+static bool controls_congestion(const struct dev *dev, int asked) { return asked ? asked > 0 : !dev->net.loopback; }
 
 static int open_parts(struct dev *dev, const struct rnic_open_attr *attr, struct rnic_err *err) {
     int rc = mr_table_init(&dev->nic.mrs);
@@ -131,12 +91,15 @@ static int open_parts(struct dev *dev, const struct rnic_open_attr *attr, struct
     if (!rc)
         rc = qpn_init(dev, err);
     if (!rc)
-        rc = open_ports(dev, attr->rcvbuf, err);
+        rc = pkeys_init(dev, attr, err);
+    dev->rcvbuf = attr->rcvbuf;
+    dev->window_asked = attr->max_window;
+    dev->nic.congestion = controls_congestion(dev, attr->congestion);
+    if (!rc)
+        rc = ports_open(dev, err);
     if (rc)
         return rc;
-    set_windows(dev, attr);
-    control_congestion(dev, attr->congestion);
-    dev->nic.mtu = dev_active_mtu(dev) ? mtu_bytes(dev_active_mtu(dev)) : 0;
+    ports_measure(dev);
     udp_tx_init(&dev->tx, &dev->fault, &dev->nic.counters);
     if (attr->no_gso)
         dev->tx.max_packets = 1;
@@ -147,8 +110,8 @@ static void close_parts(struct dev *dev) {
     engine_stop(dev);
     progress_leave(dev);
     fault_set(&dev->fault, NULL);
-    for (int i = 0; i < dev->net.ngids; i++)
-        port_close(&dev->ports[i]);
+    follow_close(dev);
+    ports_close(dev);
     qpn_free(dev);
     ah_free_all(dev);
     outbox_free(dev);
@@ -162,6 +125,7 @@ static void close_parts(struct dev *dev) {
     peer_close(&dev->peer);
     free(dev->timers.at);
     pthread_mutex_destroy(&dev->lock);
+    pthread_mutex_destroy(&dev->net_lock);
     free(dev);
 }
 
@@ -172,13 +136,16 @@ int rnic_soft_open(const char *netdev, const struct rnic_open_attr *attr, struct
     if (!dev)
         return fail(err, -ENOMEM, "no memory for the device");
     memset(dev, 0, sizeof *dev);
-    dev->epoll_fd = dev->wake_fd = dev->store.fd = dev->peer.fd = -1;
+    dev->epoll_fd = dev->wake_fd = dev->follow_fd = dev->store.fd = dev->peer.fd = -1;
     dev->pub.ops = &soft_ops;
     dev->pub.num_comp_vectors = COMP_VECTORS;
     dev->nic.cq_timing = (struct cq_timing){.clock = completion_clock, .wallclock = completion_wallclock};
     pthread_mutex_init(&dev->lock, NULL);
+    pthread_mutex_init(&dev->net_lock, NULL);
     rng_seed(&dev->nic.rng, (uint64_t)rng_secret() << 32 | rng_secret());
-    int rc = netdev_find(netdev, &dev->net, err);
+    int rc = follow_open(dev, err); /* first: whatever changes from now on is told */
+    if (!rc)
+        rc = netdev_find(netdev, &dev->net, err);
     if (rc)
         dev->net.ngids = 0; /* no port is open */
     else

@@ -83,6 +83,8 @@ static void links_timer(struct dev *dev, uint64_t now) {
     outbox_timer(dev, now);
     for (int i = 0; i < dev->net.ngids; i++) {
         struct port *port = &dev->ports[i];
+        if (!port->steering)
+            continue;
         if (port_deadline(port) <= now && port_timer(port, now))
             arm(dev, !atomic_load(&dev->disarmed));
         remaps += port->remaps;
@@ -95,7 +97,7 @@ static uint64_t earliest(const struct dev *dev) {
     first = fault < first ? fault : first;
     first = held < first ? held : first;
     for (int i = 0; i < dev->net.ngids; i++) {
-        uint64_t at = port_deadline(&dev->ports[i]);
+        uint64_t at = dev->ports[i].steering ? port_deadline(&dev->ports[i]) : NEVER;
         first = at < first ? at : first;
     }
     return first;
@@ -208,6 +210,7 @@ int engine_start(struct dev *dev, struct rnic_err *err) {
     if (dev->epoll_fd < 0 || dev->wake_fd < 0)
         return fail(err, -errno, "epoll or eventfd: %s", strerror(errno));
     arm(dev, true);
+    engine_watch(dev, dev->follow_fd);
     int rc = create_thread(dev);
     if (rc)
         return fail(err, -rc, "engine thread: %s", strerror(rc));

@@ -40,6 +40,7 @@ static void abandon(struct dev *dev) {
     for (struct channel *ch = dev->channel_list; ch; ch = ch->next)
         close(ch->pub.fd);
     close(dev->nic.events.fd);
+    follow_close(dev);
     close(dev->store.fd);
     if (dev->peer.fd >= 0)
         close(dev->peer.fd);

@@ -28,7 +28,8 @@ struct listener {
     struct slot name[FAMILIES]; /* fd -1: not this one */
     bool any[FAMILIES];         /* the wildcard of IPv4, of IPv6 */
     bool hold;                  /* it has the lifeline of its name and no more: to others nobody listens */
-    int gid_index;              /* else: of this address alone */
+    bool exact;                 /* else: of this address alone, which the device has, or had */
+    struct sockaddr_in6 addr;
 };
 
 enum { V4, V6 };
@@ -45,7 +46,7 @@ static void own_name(const struct dev *dev, const struct listener *l, int family
     if (l->any[family])
         listen_any_name(out, l->service_id, family == V4, dev->net.ifindex);
     else
-        listen_name(out, l->service_id, &dev->ports[l->gid_index].addr);
+        listen_name(out, l->service_id, &l->addr);
 }
 
 /* Does somebody listen who would share requests with it: the wildcard of an address, or an address of the wildcard? */
@@ -53,15 +54,15 @@ static bool overlaps(const struct dev *dev, const struct listener *l) {
     struct abstract_name name;
     for (int i = 0; i < dev->net.ngids; i++) {
         int family = address_is_v4(&dev->ports[i].addr) ? V4 : V6;
-        if (!l->any[family])
+        if (!l->any[family] || !dev->ports[i].steering)
             continue;
         listen_name(&name, l->service_id, &dev->ports[i].addr);
         if (listen_taken(&name))
             return true;
     }
-    if (l->gid_index < 0)
+    if (!l->exact)
         return false;
-    listen_any_name(&name, l->service_id, address_is_v4(&dev->ports[l->gid_index].addr), dev->net.ifindex);
+    listen_any_name(&name, l->service_id, address_is_v4(&l->addr), dev->net.ifindex);
     return listen_taken(&name);
 }
 
@@ -74,7 +75,7 @@ static void close_names(struct listener *l) {
 static int take_names(struct dev *dev, struct listener *l, bool reuse) {
     for (int i = 0; i < FAMILIES; i++) {
         struct abstract_name name;
-        bool exact = l->gid_index >= 0 && address_is_v4(&dev->ports[l->gid_index].addr) == (i == V4);
+        bool exact = l->exact && address_is_v4(&l->addr) == (i == V4);
         if (!l->any[i] && !exact)
             continue;
         own_name(dev, l, i, &name);
@@ -89,7 +90,7 @@ static int take_names(struct dev *dev, struct listener *l, bool reuse) {
 
 static int find_gid(const struct dev *dev, const uint8_t gid[16]) {
     for (int i = 0; i < dev->net.ngids; i++) {
-        if (!memcmp(&dev->ports[i].addr.sin6_addr, gid, 16))
+        if (dev->ports[i].steering && !memcmp(&dev->ports[i].addr.sin6_addr, gid, 16))
             return i;
     }
     return -1;
@@ -98,15 +99,17 @@ static int find_gid(const struct dev *dev, const uint8_t gid[16]) {
 static int set_address(const struct dev *dev, struct listener *l, const union rnic_gid *addr, uint32_t flags,
                        struct rnic_err *err) {
     bool v4;
-    l->gid_index = -1;
     if (is_any(addr->raw, &v4)) {
         l->any[V4] = v4 || !(flags & RNIC_LISTEN_AFONLY);
         l->any[V6] = !v4;
         return 0;
     }
-    l->gid_index = find_gid(dev, addr->raw);
-    return l->gid_index >= 0 ? 0
-                             : fail(err, -EADDRNOTAVAIL, "the address is not in the GID table of %s", dev->net.name);
+    int index = find_gid(dev, addr->raw);
+    if (index < 0)
+        return fail(err, -EADDRNOTAVAIL, "the address is not in the GID table of %s", dev->net.name);
+    l->exact = true;
+    l->addr = dev->ports[index].addr;
+    return 0;
 }
 
 static struct listener **list_of(struct dev *dev, const struct listener *l) {
@@ -127,7 +130,7 @@ static void enter(struct dev *dev, struct listener *l) {
 int soft_cm_listen(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *addr, uint32_t flags,
                    struct rnic_listener **out, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
-    int rc = dev_check_alive(dev, err);
+    int rc = dev_check_usable(dev, err);
     if (rc)
         return rc;
     struct listener *l = calloc(1, sizeof *l);
@@ -247,7 +250,7 @@ bool gsi_receive(struct dev *dev, uint64_t now) {
 static bool own_listener(const struct dev *dev, uint64_t service_id, const struct port *port, bool exact) {
     int family = address_is_v4(&port->addr) ? V4 : V6;
     for (const struct listener *l = dev->listeners; l; l = l->next) {
-        bool match = exact ? l->gid_index == port - dev->ports : l->any[family];
+        bool match = exact ? l->exact && address_same(&l->addr, &port->addr) : l->any[family];
         if (l->service_id == service_id && match)
             return true;
     }
@@ -297,11 +300,11 @@ static enum found find_slot(struct dev *dev, struct port *port, uint32_t comm_id
 
 /* ---------------------------------------------------------------- it is for nobody */
 
-static void send_mad(struct dev *dev, struct flow *to, uint32_t dqpn, const uint8_t mad[MAD_BYTES]) {
+static void send_mad(struct dev *dev, struct flow *to, uint32_t dqpn, uint16_t pkey, const uint8_t mad[MAD_BYTES]) {
     struct datagram d = {.dqpn = dqpn, .sqpn = QPN_GSI, .qkey = GSI_QKEY, .psn = dev->gsi_psn};
     struct out out;
     udp_tx_flush(&dev->tx);
-    if (!out_open_to(&dev->tx.tx, to, &out, ROCE_UD_SEND_ONLY, MAD_BYTES, d.dqpn, d.psn))
+    if (!out_open_to(&dev->tx.tx, to, &out, ROCE_UD_SEND_ONLY, MAD_BYTES, d.dqpn, d.psn, pkey))
         return;
     out_deth(&out, &d);
     out_headers(&out);
@@ -315,18 +318,22 @@ static void send_mad(struct dev *dev, struct flow *to, uint32_t dqpn, const uint
 static void answer(struct dev *dev, struct port *port, struct incoming *in, const struct udp_datagram *d, uint32_t n,
                    bool refusal) {
     uint8_t mad[MAD_BYTES];
-    if (!mad_answer(mad, in->pkt.payload) || !demux_icrc(dev, in, d, n))
+    int index = pkey_find(&dev->nic, bth_pkey(in->pkt.bth));
+    if (index < 0)
+        dev->nic.counters.value[RNIC_CNT_drop_bad_pkey]++;
+    if (index < 0 || !mad_answer(mad, in->pkt.payload) || !demux_icrc(dev, in, d, n))
         return;
     struct flow to = {.src = port->addr, .dst = d->src, .port = port, .hop_limit = HOPS};
     to.dst.sin6_port = htons(ROCE_UDP_PORT);
     dev->nic.counters.value[RNIC_CNT_cm_refused] += refusal;
-    send_mad(dev, &to, deth_source(&in->pkt), mad);
+    send_mad(dev, &to, deth_source(&in->pkt), dev->nic.pkeys[index], mad);
 }
 
 bool gsi_elsewhere(struct dev *dev, struct port *port, struct incoming *in, const struct udp_datagram *d, uint32_t n,
                    uint64_t now) {
     const struct packet *pkt = &in->pkt;
-    struct slot_packet p = {.src = d->src, .length = n, .hops = d->hops, .tclass = d->tclass};
+    struct slot_packet p = {
+        .src = d->src, .length = n, .hops = d->hops, .tclass = d->tclass, .flow_label = d->flow_label};
     if (pkt->length != MAD_BYTES || deth_qkey(pkt->bth + pkt->row->deth) != GSI_QKEY)
         return false;
     struct mad_address to = mad_address(pkt->payload);

@@ -116,7 +116,7 @@ static int check(const struct rnic_qp *qp, const union rnic_gid *gid, struct rni
 /* The lid is InfiniBand's. */
 int soft_attach_mcast(struct rnic_qp *qp, const union rnic_gid *gid, uint16_t lid, struct rnic_err *err) {
     struct dev *dev = dev_of(qp->ctx);
-    int rc = dev_check_alive(dev, err);
+    int rc = dev_check_usable(dev, err);
     (void)lid;
     if (!rc)
         rc = check(qp, gid, err);
@@ -156,12 +156,19 @@ static bool is_own_address(const struct dev *dev, const struct sockaddr_in6 *src
 }
 
 /* Each member gets its own copy, but the sender none (IBA 10.5.2). */
-static void deliver(struct dev *dev, const struct group *g, const struct packet *pkt, const struct udp_datagram *d,
+static void deliver(struct dev *dev, const struct group *g, struct packet *pkt, const struct udp_datagram *d,
                     uint64_t now) {
     uint32_t sender = is_own_address(dev, &d->src) ? deth_source(pkt) : 0;
     for (int i = 0; i < g->members; i++) {
-        if (g->member[i]->pub.qp_num != sender)
-            demux_deliver(dev, g->member[i], pkt, d->length, now);
+        struct qp *qp = g->member[i];
+        int index = qp_pkey_index(qp, bth_pkey(pkt->bth));
+        pkt->pkey_index = (uint16_t)index;
+        if (qp->pub.qp_num == sender)
+            continue;
+        if (index >= 0)
+            demux_deliver(dev, qp, pkt, d->length, now);
+        else
+            COUNT(qp, drop_bad_pkey);
     }
 }
 

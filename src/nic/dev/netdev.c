@@ -232,3 +232,23 @@ int netdev_find(const char *name, struct netdev *out, struct rnic_err *err) {
     }
     return rc == 0 ? 0 : fail(err, rc, "cannot query network device %s: %s", name, strerror(-rc));
 }
+
+int netdev_read(int ifindex, struct netdev *out) {
+    struct scan s;
+    bool gone;
+    if (scan_start(&s, NULL) != 0) {
+        return -EAGAIN;
+    }
+    memset(out, 0, sizeof *out);
+    gone = if_indextoname((unsigned)ifindex, out->name) == NULL;
+    int rc = gone ? errno : 0;
+    if (!gone) {
+        collect_gids(s.all, out);
+        rc = query(s.fd, out);
+    }
+    scan_end(&s);
+    if (gone) {
+        return rc == ENXIO || rc == ENODEV ? -ENODEV : -EAGAIN;
+    }
+    return rc == 0 && out->ifindex == ifindex ? 0 : -EAGAIN; /* names change: the kernel tells once more */
+}

@@ -25,5 +25,7 @@ struct netdev {
 /* Devices with at least one address, by ifindex: at most max into list; how many there are, or -errno. */
 int netdev_list(struct netdev *list, int max, struct rnic_err *err);
 int netdev_find(const char *name, struct netdev *out, struct rnic_err *err); /* -ENODEV */
+/* The same by number, whatever its name is now and also without an address. -ENODEV: it has gone; else try again later. */
+int netdev_read(int ifindex, struct netdev *out);
 
 #endif

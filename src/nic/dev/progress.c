@@ -35,7 +35,13 @@ static int take_forwarded(struct dev *dev, const struct slot *slot, uint64_t now
     struct slot_packet p;
     int rc = port_slot_input(slot, dev->port_list, dev->net.ngids, dev->slot_buffer, 65536, &p, now);
     if (rc == 1 && p.length) {
-        struct udp_datagram d = {dev->slot_buffer, p.length, p.segment ? p.segment : p.length, p.src, p.hops, p.tclass};
+        struct udp_datagram d = {.bytes = dev->slot_buffer,
+                                 .length = p.length,
+                                 .segment = p.segment ? p.segment : p.length,
+                                 .src = p.src,
+                                 .hops = p.hops,
+                                 .tclass = p.tclass,
+                                 .flow_label = p.flow_label};
         struct port *port = port_at(dev, &p.dst);
         dev->nic.counters.value[RNIC_CNT_forwarded_in] += (d.length + d.segment - 1) / d.segment;
         if (port)
@@ -57,7 +63,7 @@ bool progress_forwarded(struct dev *dev, const struct slot *slot, uint64_t now) 
 static bool receive(struct dev *dev, uint64_t now, bool everything) {
     bool any = false, forwarded = false;
     for (int i = 0; i < dev->net.ngids; i++) {
-        forwarded |= dev->ports[i].rx_fd < 0;
+        forwarded |= dev->ports[i].rx_fd < 0 && dev->ports[i].steering;
         if (everything || dev->port_users[i])
             any |= receive_port(dev, &dev->ports[i], now);
     }
@@ -66,7 +72,7 @@ static bool receive(struct dev *dev, uint64_t now, bool everything) {
     for (int i = 0; everything && i < dev->nslots; i++)
         engine_watchers(dev, &dev->slots[i]);
     if (everything)
-        any |= mcast_receive(dev, now) | gsi_receive(dev, now);
+        any |= mcast_receive(dev, now) | gsi_receive(dev, now) | follow_receive(dev, now);
     return any;
 }
 
@@ -119,8 +125,10 @@ void progress_post(struct dev *dev, struct qp *qp) {
 }
 
 void progress_leave(struct dev *dev) {
-    for (int i = 0; i < dev->net.ngids; i++)
-        port_leave(&dev->ports[i]);
+    for (int i = 0; i < dev->net.ngids; i++) {
+        if (dev->ports[i].steering)
+            port_leave(&dev->ports[i]);
+    }
     for (int i = 0; i < LEAVING && receive(dev, dev_clock(), true); i++)
         ;
 }

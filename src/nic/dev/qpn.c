@@ -79,7 +79,7 @@ int qpn_add(struct dev *dev, struct qp *qp, struct rnic_err *err) {
         if (slot == dev->nslots) {
             int rc = add_slot(dev, err);
             for (int i = 0; !rc && i < dev->net.ngids; i++)
-                rc = port_add_slot(&dev->ports[i], dev->slots[slot].number);
+                rc = dev->ports[i].steering ? port_add_slot(&dev->ports[i], dev->slots[slot].number) : 0;
             if (rc)
                 return rc;
             engine_wake(dev); /* it watches one more socket */
@@ -98,4 +98,15 @@ void qpn_remove(struct dev *dev, struct qp *qp) {
         dev->table[i][index] = NULL;
         dev->freed[i][index] = dev_clock();
     }
+}
+
+void qpn_each(struct dev *dev, void (*visit)(struct dev *dev, struct qp *qp)) {
+    for (int i = 0; i < dev->nslots; i++) {
+        for (uint32_t index = 0; index < QPN_INDICES; index++) {
+            if (dev->table[i][index])
+                visit(dev, dev->table[i][index]);
+        }
+    }
+    if (dev->gsi)
+        visit(dev, dev->gsi);
 }

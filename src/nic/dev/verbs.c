@@ -20,7 +20,20 @@ int dev_check_alive(const struct dev *dev, struct rnic_err *err) {
                : 0;
 }
 
-static int check_port(int port, struct rnic_err *err) {
+/* Also in a forked child, which may ask what its parent's device is. */
+static int check_working(const struct dev *dev, struct rnic_err *err) {
+    return atomic_load(&dev->fatal)
+               ? fail(err, -EIO, "the network device %s has gone, and with it this device: close the context",
+                      dev->net.name)
+               : 0;
+}
+
+int dev_check_usable(const struct dev *dev, struct rnic_err *err) {
+    int rc = dev_check_alive(dev, err);
+    return rc ? rc : check_working(dev, err);
+}
+
+int dev_check_port(int port, struct rnic_err *err) {
     return port == 1 ? 0 : fail(err, -EINVAL, "port %d does not exist; the device has port 1", port);
 }
 
@@ -61,7 +74,9 @@ static int soft_close(struct rnic_context *ctx, struct rnic_err *err) {
 
 static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *attr, struct rnic_err *err) {
     const struct dev *dev = dev_of(ctx);
-    (void)err;
+    int rc = check_working(dev, err);
+    if (rc)
+        return rc;
     *attr = (struct rnic_device_attr){
         .fw_ver = RNIC_VERSION,
         .node_guid = dev->net.guid,
@@ -72,7 +87,8 @@ static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *
         .max_qp_wr = MAX_QP_WR,
         .device_cap_flags = RNIC_DEVICE_CURR_QP_STATE_MOD | RNIC_DEVICE_SYS_IMAGE_GUID | RNIC_DEVICE_RC_RNR_NAK_GEN |
                             RNIC_DEVICE_SRQ_RESIZE | RNIC_DEVICE_N_NOTIFY_CQ | RNIC_DEVICE_MEM_WINDOW |
-                            RNIC_DEVICE_MEM_WINDOW_TYPE_2B | RNIC_DEVICE_XRC,
+                            RNIC_DEVICE_MEM_WINDOW_TYPE_2B | RNIC_DEVICE_XRC | RNIC_DEVICE_PORT_ACTIVE_EVENT |
+                            RNIC_DEVICE_BAD_PKEY_CNTR | RNIC_DEVICE_BAD_QKEY_CNTR | RNIC_DEVICE_AUTO_PATH_MIG,
         .max_sge = MAX_SGE,
         .max_sge_rd = MAX_SGE,
         .max_cq = MAX_CQ,
@@ -90,7 +106,7 @@ static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *
         .max_srq = MAX_SRQ,
         .max_srq_wr = MAX_SRQ_WR,
         .max_srq_sge = MAX_SGE,
-        .max_pkeys = 1,
+        .max_pkeys = PKEYS,
         .local_ca_ack_delay = 15, /* 4.096 us * 2^15: a host under load */
         .phys_port_cnt = 1,
         .max_inline_data = MAX_INLINE,
@@ -111,41 +127,60 @@ static int soft_query_rt_values(struct rnic_context *ctx, struct rnic_values_ex 
     return 0;
 }
 
-int dev_active_mtu(const struct dev *dev) {
+static int active_mtu(int netdev_mtu) {
     int mtu = RNIC_MTU_4096;
-    while (mtu && (int)mtu_bytes(mtu) + HEADERS_MAX > dev->net.mtu)
+    while (mtu && (int)mtu_bytes(mtu) + HEADERS_MAX > netdev_mtu)
         mtu--;
     return mtu;
 }
 
-static uint64_t qkey_violations(struct dev *dev) {
-    if (atomic_load(&dev->dead)) /* its lock is held for ever */
-        return 0;
-    dev_lock(dev);
-    uint64_t n = dev->nic.counters.value[RNIC_CNT_drop_bad_qkey];
-    dev_unlock(dev);
-    return n;
+int dev_active_mtu(const struct dev *dev) { return active_mtu(dev->net.mtu); }
+
+/* In a forked child the lock may be held for ever, and nothing changes any more. */
+static struct netdev netdev_now(struct dev *dev) {
+    bool dead = atomic_load(&dev->dead);
+    if (!dead)
+        pthread_mutex_lock(&dev->net_lock);
+    struct netdev net = dev->net;
+    if (!dead)
+        pthread_mutex_unlock(&dev->net_lock);
+    return net;
 }
 
+static struct rnic_counters counters_now(struct dev *dev) {
+    bool dead = atomic_load(&dev->dead);
+    if (!dead)
+        dev_lock(dev);
+    struct rnic_counters counters = dev->nic.counters;
+    if (!dead)
+        dev_unlock(dev);
+    return counters;
+}
+
+static uint32_t violations(uint64_t n) { return n < 0xFFFF ? (uint32_t)n : 0xFFFF; } /* 16 bits (IBA 14.2.5.6) */
+
 static int soft_query_port(struct rnic_context *ctx, int port, struct rnic_port_attr *attr, struct rnic_err *err) {
-    struct dev *dev = dev_of(ctx);
-    int rc = check_port(port, err);
+    int rc = check_working(dev_of(ctx), err);
+    if (!rc)
+        rc = dev_check_port(port, err);
     if (rc)
         return rc;
-    uint64_t violations = qkey_violations(dev);
+    struct netdev net = netdev_now(dev_of(ctx));
+    struct rnic_counters counters = counters_now(dev_of(ctx));
     *attr = (struct rnic_port_attr){
-        .state = dev->net.up ? RNIC_PORT_ACTIVE : RNIC_PORT_DOWN,
+        .state = net.up ? RNIC_PORT_ACTIVE : RNIC_PORT_DOWN,
         .max_mtu = RNIC_MTU_4096,
-        .active_mtu = dev_active_mtu(dev),
-        .gid_tbl_len = dev->net.ngids,
+        .active_mtu = active_mtu(net.mtu),
+        .gid_tbl_len = NETDEV_MAX_GIDS,
         .port_cap_flags = 0x00010000, /* CM is supported: IB_PORT_CM_SUP */
         .max_msg_sz = 0x7FFFFFFF,
-        .qkey_viol_cntr = violations < 0xFFFF ? (uint32_t)violations : 0xFFFF, /* 16 bits wide (IBA 14.2.5.6) */
-        .pkey_tbl_len = 1,
+        .bad_pkey_cntr = violations(counters.value[RNIC_CNT_drop_bad_pkey]),
+        .qkey_viol_cntr = violations(counters.value[RNIC_CNT_drop_bad_qkey]),
+        .pkey_tbl_len = PKEYS,
         .max_vl_num = 1,
         .active_width = 1,
         .active_speed = 1,
-        .phys_state = dev->net.up ? 5 : 3, /* LinkUp, Disabled */
+        .phys_state = net.up ? 5 : 3, /* LinkUp, Disabled */
         .link_layer = RNIC_LINK_LAYER_ETHERNET,
     };
     return 0;
@@ -153,28 +188,19 @@ static int soft_query_port(struct rnic_context *ctx, int port, struct rnic_port_
 
 static int soft_query_gid(struct rnic_context *ctx, int port, int index, struct rnic_gid_entry *gid,
                           struct rnic_err *err) {
-    struct dev *dev = dev_of(ctx);
-    int rc = check_port(port, err);
+    int rc = check_working(dev_of(ctx), err);
+    if (!rc)
+        rc = dev_check_port(port, err);
     if (rc)
         return rc;
-    if (index < 0 || index >= dev->net.ngids)
-        return fail(err, -EINVAL, "GID index %d; the table has %d entries", index, dev->net.ngids);
-    *gid = (struct rnic_gid_entry){.gid = dev->net.gids[index],
+    if (index < 0 || index >= NETDEV_MAX_GIDS)
+        return fail(err, -EINVAL, "GID index %d; the table has %d entries", index, NETDEV_MAX_GIDS);
+    struct netdev net = netdev_now(dev_of(ctx));
+    *gid = (struct rnic_gid_entry){.gid = net.gids[index],
                                    .gid_index = (uint32_t)index,
                                    .port_num = 1,
                                    .gid_type = RNIC_GID_TYPE_ROCE_V2, /* IBA CA17-26 */
-                                   .ndev_ifindex = (uint32_t)dev->net.ifindex};
-    return 0;
-}
-
-static int soft_query_pkey(struct rnic_context *ctx, int port, int index, uint16_t *pkey, struct rnic_err *err) {
-    int rc = check_port(port, err);
-    (void)ctx;
-    if (rc)
-        return rc;
-    if (index != 0)
-        return fail(err, -EINVAL, "P_Key index %d; the table has 1 entry", index);
-    *pkey = 0xFFFF;
+                                   .ndev_ifindex = (uint32_t)net.ifindex};
     return 0;
 }
 
@@ -208,6 +234,19 @@ static int soft_get_async_event(struct rnic_context *ctx, struct rnic_async_even
     if (rc)
         return rc;
     return event_take(&dev->nic.events, event) ? 0 : -EAGAIN;
+}
+
+int dev_leave_events(struct dev *dev, const void *context, struct rnic_err *err) {
+    uint32_t n = event_leave(&dev->nic.events, context);
+    return n ? fail(err, -EBUSY, "%u asynchronous events are not acknowledged: ack() them", n) : 0;
+}
+
+static int soft_ack_async_event(struct rnic_context *ctx, const struct rnic_async_event *event, struct rnic_err *err) {
+    struct dev *dev = dev_of(ctx);
+    int rc = dev_check_alive(dev, err);
+    if (rc)
+        return rc;
+    return event_ack(&dev->nic.events, event->context) ? fail(err, -EINVAL, "the event is acknowledged already") : 0;
 }
 
 const struct rnic_ops soft_ops = {
@@ -305,4 +344,6 @@ const struct rnic_ops soft_ops = {
     .import_dm = soft_import_dm,
     .unimport_dm = soft_unimport_dm,
     .get_async_event = soft_get_async_event,
+    .ack_async_event = soft_ack_async_event,
+    .set_pkeys = soft_set_pkeys,
 };

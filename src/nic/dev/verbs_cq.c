@@ -12,7 +12,7 @@
 
 int soft_create_comp_channel(struct rnic_context *ctx, struct rnic_comp_channel **out, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
-    int rc = dev_check_alive(dev, err);
+    int rc = dev_check_usable(dev, err);
     if (rc)
         return rc;
     struct channel *ch = calloc(1, sizeof *ch);
@@ -101,7 +101,7 @@ static int check_extensions(const struct rnic_cq_init_attr_ex *attr, struct rnic
 }
 
 static int check_create(struct rnic_context *ctx, const struct rnic_cq_init_attr_ex *attr, struct rnic_err *err) {
-    int rc = dev_check_alive(dev_of(ctx), err);
+    int rc = dev_check_usable(dev_of(ctx), err);
     if (!rc)
         rc = check_cqe(attr->cqe, err);
     if (rc)
@@ -169,7 +169,7 @@ int soft_modify_cq(struct rnic_cq *pub, const struct rnic_modify_cq_attr *attr, 
 
 int soft_resize_cq(struct rnic_cq *cq, int cqe, struct rnic_err *err) {
     struct dev *dev = dev_of(cq->ctx);
-    int rc = dev_check_alive(dev, err);
+    int rc = dev_check_usable(dev, err);
     if (!rc)
         rc = check_cqe(cqe, err);
     if (rc)
@@ -177,6 +177,15 @@ int soft_resize_cq(struct rnic_cq *cq, int cqe, struct rnic_err *err) {
     dev_lock(dev);
     rc = cq_resize((struct cq *)cq, cqe, err);
     dev_unlock(dev);
+    return rc;
+}
+
+static int check_unused(struct dev *dev, struct cq *cq, struct channel *ch, struct rnic_err *err) {
+    if (cq->qps)
+        return fail(err, -EBUSY, "%d send or receive queues complete to it", cq->qps);
+    int rc = dev_leave_events(dev, cq->pub.cq_context, err);
+    if (!rc && ch && !channel_forget(ch, cq))
+        rc = fail(err, -EBUSY, "%u events are not acknowledged: ack_events(%u)", cq->taken, cq->taken);
     return rc;
 }
 
@@ -188,16 +197,12 @@ int soft_destroy_cq(struct rnic_cq *pub, struct rnic_err *err) {
     if (rc)
         return rc;
     dev_lock(dev);
-    if (cq->qps)
-        rc = fail(err, -EBUSY, "%d send or receive queues complete to it", cq->qps);
-    else if (ch && !channel_forget(ch, cq))
-        rc = fail(err, -EBUSY, "%u events are not acknowledged: ack_events(%u)", cq->taken, cq->taken);
+    rc = check_unused(dev, cq, ch, err);
     if (!rc) {
         dev->cqs--;
         moderation_forget(cq);
         if (ch)
             ch->cqs--;
-        event_forget(&dev->nic.events, pub->cq_context);
     }
     dev_unlock(dev);
     if (rc)

@@ -61,7 +61,7 @@ static int make(struct dev *dev, struct dm *dm, struct rnic_err *err) {
 int soft_alloc_dm(struct rnic_context *ctx, uint64_t length, uint32_t log_align_req, struct rnic_dm **out,
                   struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
-    int rc = dev_check_alive(dev, err);
+    int rc = dev_check_usable(dev, err);
     if (!rc)
         rc = check_size(length, log_align_req, err);
     struct dm *dm = rc ? NULL : calloc(1, sizeof *dm);

@@ -12,7 +12,7 @@
 
 int soft_alloc_td(struct rnic_context *ctx, struct rnic_td **out, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
-    int rc = dev_check_alive(dev, err);
+    int rc = dev_check_usable(dev, err);
     struct td *td = rc ? NULL : calloc(1, sizeof *td);
     if (!td)
         return rc ? rc : fail(err, -ENOMEM, "no memory");

@@ -44,7 +44,7 @@ void enter_pd(struct pd *pd) {
 }
 
 int soft_alloc_pd(struct rnic_context *ctx, struct rnic_pd **out, struct rnic_err *err) {
-    int rc = dev_check_alive(dev_of(ctx), err);
+    int rc = dev_check_usable(dev_of(ctx), err);
     struct pd *pd = rc ? NULL : new_pd(ctx);
     if (!pd)
         return rc ? rc : fail(err, -ENOMEM, "no memory");

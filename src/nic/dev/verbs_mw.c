@@ -11,7 +11,7 @@
 
 int soft_alloc_mw(struct rnic_pd *pd, int type, struct rnic_mw **out, struct rnic_err *err) {
     struct dev *dev = dev_of(pd->ctx);
-    int rc = dev_check_alive(dev, err);
+    int rc = dev_check_usable(dev, err);
     if (!rc && type != RNIC_MW_TYPE_1 && type != RNIC_MW_TYPE_2)
         rc = fail(err, -EINVAL, "type %d: memory windows are of type %d or %d", type, RNIC_MW_TYPE_1, RNIC_MW_TYPE_2);
     if (rc)

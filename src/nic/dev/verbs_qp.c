@@ -8,6 +8,7 @@
 #include "base/fail.h"
 #include "dev/verbs.h"
 #include "link/group.h"
+#include "qp/path.h"
 #include "qp/tagged.h"
 #include "roce/roce.h"
 
@@ -201,7 +202,7 @@ int verbs_enter_qp(struct dev *dev, struct qp *qp, struct rnic_err *err) {
 
 int soft_create_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *attr, struct rnic_qp **out, struct rnic_err *err) {
     struct dev *dev = dev_of(pd->ctx);
-    int rc = dev_check_alive(dev, err);
+    int rc = dev_check_usable(dev, err);
     if (!rc)
         rc = check_init(pd, attr, err);
     if (rc)
@@ -220,11 +221,17 @@ int soft_create_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *attr, struct rn
     return 0;
 }
 
-static void leave_port(struct dev *dev, struct qp *qp) {
-    struct port *port = qp->flow.port;
+static void leave_port(struct dev *dev, struct flow *flow) {
+    struct port *port = flow->port;
     if (port)
         dev->port_users[port - dev->ports]--;
-    qp->flow.port = NULL;
+    flow->port = NULL;
+}
+
+/* The two flows may change places in a migration: together they name the ports that are counted. */
+static void leave_ports(struct dev *dev, struct qp *qp) {
+    leave_port(dev, &qp->flow);
+    leave_port(dev, &qp->alt);
 }
 
 void verbs_leave_qp(struct dev *dev, struct qp *qp) {
@@ -239,8 +246,7 @@ void verbs_leave_qp(struct dev *dev, struct qp *qp) {
         dev->gsi = NULL;
     else
         qpn_remove(dev, qp);
-    leave_port(dev, qp);
-    event_forget(&dev->nic.events, qp->pub.qp_context);
+    leave_ports(dev, qp);
     dev->qps--;
     if (qp_is_datagram(qp) && --dev->datagram_qps == 0)
         show_headers(dev, false);
@@ -256,12 +262,15 @@ int soft_destroy_qp(struct rnic_qp *pub, struct rnic_err *err) {
     if (qp->real != qp)
         return soft_close_qp(pub, err);
     dev_lock(dev);
-    int groups = qp->groups;
-    if (!groups)
+    if (qp->groups) /* IBA 10.5.2 */
+        rc = fail(err, -EBUSY, "the queue pair is attached to %d multicast groups: detach_mcast() first", qp->groups);
+    else
+        rc = dev_leave_events(dev, pub->qp_context, err);
+    if (!rc)
         verbs_leave_qp(dev, qp);
     dev_unlock(dev);
-    if (groups) /* IBA 10.5.2 */
-        return fail(err, -EBUSY, "the queue pair is attached to %d multicast groups: detach_mcast() first", groups);
+    if (rc)
+        return rc;
     verbs_free_qp(qp);
     return 0;
 }
@@ -284,11 +293,25 @@ static int resolve(struct dev *dev, const struct rnic_ah_attr *av, uint32_t dest
     return 0;
 }
 
-static void take_flow(struct dev *dev, struct qp *qp, const struct flow *to, const struct flow *from) {
-    leave_port(dev, qp);
-    qp->flow = *to;
-    qp->from = *from;
+struct ways { /* that an address vector stands for */
+    struct flow to, from;
+};
+
+static void take_port(struct dev *dev, struct flow *old, const struct flow *to) {
+    leave_port(dev, old);
     dev->port_users[(struct port *)to->port - dev->ports]++;
+}
+
+static void take_paths(struct dev *dev, struct qp *qp, uint32_t mask, const struct ways *path, const struct ways *alt) {
+    if (mask & RNIC_QP_AV) {
+        take_port(dev, &qp->flow, &path->to);
+        qp->flow = path->to;
+        qp->from = path->from;
+    }
+    if (mask & RNIC_QP_ALT_PATH) {
+        take_port(dev, &qp->alt, &alt->to);
+        path_load(qp, &alt->to, &alt->from);
+    }
 }
 
 /* What a transition means to the device's scheduling; the rest is qp_transition(). */
@@ -297,7 +320,7 @@ static int enter_state(struct dev *dev, struct qp *qp, int to) {
         sched_settle(dev, qp);
     if (to == RNIC_QPS_RESET) {
         sched_forget(dev, qp);
-        leave_port(dev, qp);
+        leave_ports(dev, qp);
     }
     int rc = qp_transition(qp, to);
     if (!rc && to >= RNIC_QPS_RTS)
@@ -314,14 +337,16 @@ static int check_mtu(const struct dev *dev, const struct rnic_qp_attr *attr, uin
 
 static int modify(struct dev *dev, struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask,
                   struct rnic_err *err) {
-    struct flow to, from;
+    struct ways path, alt;
     struct rnic_qp_attr before = qp->attr;
     int rc = qp_attr_check(qp, attr, mask, err);
     uint32_t dest = mask & RNIC_QP_DEST_QPN ? attr->dest_qp_num : qp->attr.dest_qp_num;
     if (!rc)
         rc = check_mtu(dev, attr, mask, err);
     if (!rc && (mask & RNIC_QP_AV))
-        rc = resolve(dev, &attr->ah_attr, dest, &to, &from, err);
+        rc = resolve(dev, &attr->ah_attr, dest, &path.to, &path.from, err);
+    if (!rc && (mask & RNIC_QP_ALT_PATH))
+        rc = resolve(dev, &attr->alt_ah_attr, dest, &alt.to, &alt.from, err);
     if (rc)
         return rc;
     qp_attr_apply(qp, attr, mask);
@@ -331,14 +356,15 @@ static int modify(struct dev *dev, struct qp *qp, const struct rnic_qp_attr *att
         qp->attr = before;
         return fail(err, rc, "no memory for %u responder resources", attr->max_dest_rd_atomic);
     }
-    if (mask & RNIC_QP_AV)
-        take_flow(dev, qp, &to, &from);
+    take_paths(dev, qp, mask, &path, &alt);
+    if (mask & RNIC_QP_PATH_MIG_STATE)
+        path_set_state(qp, attr->path_mig_state);
     return 0;
 }
 
 int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
-    int rc = dev_check_alive(dev, err);
+    int rc = dev_check_usable(dev, err);
     if (rc)
         return rc;
     dev_lock(dev);
@@ -403,6 +429,10 @@ static int cannot_send(const struct qp *qp, int state, struct rnic_err *err) {
     return fail(err, -EINVAL, "the queue pair is in %s; sending needs RTS", qp_state_name(state));
 }
 
+static int check_sending(const struct dev *dev, const struct qp *qp, int state, struct rnic_err *err) {
+    return state < RNIC_QPS_RTS || qp->tagged ? cannot_send(qp, state, err) : dev_check_usable(dev, err);
+}
+
 static int cannot_receive(const struct qp *qp, struct rnic_err *err) {
     if (qp->pub.qp_type == RNIC_QPT_XRC_SEND)
         return fail(err, -EINVAL, "an XRC_SEND queue pair receives nothing");
@@ -417,8 +447,8 @@ static int post_with(sq_poster *poster, struct rnic_qp *pub, const struct rnic_s
     struct dev *dev = dev_of(pub->ctx);
     struct qp *qp = (struct qp *)pub;
     int rc = dev_check_alive(dev, err), state = qp->state;
-    if (!rc && (state < RNIC_QPS_RTS || qp->tagged))
-        rc = cannot_send(qp, state, err);
+    if (!rc && (state != RNIC_QPS_RTS || qp->tagged))
+        rc = check_sending(dev, qp, state, err);
     if (rc) {
         *bad = wr;
         return rc;

@@ -178,7 +178,7 @@ int soft_reg_mr_ex(struct rnic_pd *pd, const struct rnic_mr_init_attr *attr, str
                    struct rnic_err *err) {
     uint32_t source = attr->comp_mask & SOURCES;
     bool renamed = (attr->comp_mask & RNIC_MR_INIT_IOVA) && source != RNIC_MR_INIT_FD;
-    int rc = dev_check_alive(dev_of(pd->ctx), err);
+    int rc = dev_check_usable(dev_of(pd->ctx), err);
     if (!rc && (attr->comp_mask & ~(SOURCES | RNIC_MR_INIT_IOVA | RNIC_MR_INIT_LOCK)))
         rc = fail(err, -EINVAL, "comp_mask 0x%x has bits that mean nothing here", attr->comp_mask);
     if (!rc)
@@ -214,7 +214,7 @@ int soft_reg_mr_ex(struct rnic_pd *pd, const struct rnic_mr_init_attr *attr, str
 
 /* It has all addresses; man ibv_alloc_null_mr: peers cannot use it. */
 int soft_alloc_null_mr(struct rnic_pd *pd, struct rnic_mr **out, struct rnic_err *err) {
-    int rc = dev_check_alive(dev_of(pd->ctx), err);
+    int rc = dev_check_usable(dev_of(pd->ctx), err);
     struct mr *mr = rc ? NULL : new_mr(pd, NULL, UINT64_MAX, RNIC_ACCESS_LOCAL_WRITE);
     if (!mr)
         return rc ? rc : fail(err, -ENOMEM, "no memory");

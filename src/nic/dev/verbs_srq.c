@@ -20,7 +20,9 @@ static int check_srq(const struct rnic_srq_attr *attr, struct rnic_err *err) {
 
 int verbs_make_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr *attr, struct srq **out,
                    struct rnic_err *err) {
-    int rc = check_srq(attr, err);
+    int rc = dev_check_usable(dev_of(pd->ctx), err);
+    if (!rc)
+        rc = check_srq(attr, err);
     if (rc)
         return rc;
     struct srq *srq = calloc(1, sizeof *srq);
@@ -40,7 +42,7 @@ int soft_create_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr 
                     struct rnic_err *err) {
     struct dev *dev = dev_of(pd->ctx);
     struct srq *srq = NULL;
-    int rc = dev_check_alive(dev, err);
+    int rc = dev_check_usable(dev, err);
     if (!rc)
         rc = verbs_make_srq(pd, srq_context, attr, &srq, err);
     if (rc)
@@ -97,7 +99,7 @@ int soft_create_srq_ex(struct rnic_context *ctx, struct rnic_srq_init_attr_ex *a
                        struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
     struct srq *srq = NULL;
-    int rc = dev_check_alive(dev, err);
+    int rc = dev_check_usable(dev, err);
     if (!rc)
         rc = check_ex(ctx, attr, err);
     if (!rc)
@@ -135,7 +137,7 @@ static int modify(struct srq *srq, const struct rnic_srq_attr *attr, uint32_t ma
 
 int soft_modify_srq(struct rnic_srq *pub, const struct rnic_srq_attr *attr, uint32_t mask, struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
-    int rc = dev_check_alive(dev, err);
+    int rc = dev_check_usable(dev, err);
     if (rc)
         return rc;
     if ((mask & RNIC_SRQ_MAX_WR) && (attr->max_wr < 1 || attr->max_wr > MAX_SRQ_WR))
@@ -158,6 +160,14 @@ int soft_query_srq(struct rnic_srq *pub, struct rnic_srq_attr *attr, struct rnic
     return 0;
 }
 
+static void leave_srq(struct dev *dev, struct srq *srq) {
+    if (srq->xrc)
+        verbs_leave_domain(dev, srq);
+    if (srq->cq)
+        ((struct cq *)srq->cq)->qps--;
+    ((struct pd *)srq->pub.pd)->srqs--;
+}
+
 int soft_destroy_srq(struct rnic_srq *pub, struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
     struct srq *srq = (struct srq *)pub;
@@ -165,18 +175,13 @@ int soft_destroy_srq(struct rnic_srq *pub, struct rnic_err *err) {
     if (rc)
         return rc;
     dev_lock(dev);
-    int qps = srq->qps;
-    if (!qps) {
-        if (srq->xrc)
-            verbs_leave_domain(dev, srq);
-        if (srq->cq)
-            ((struct cq *)srq->cq)->qps--;
-        ((struct pd *)pub->pd)->srqs--;
-        event_forget(&dev->nic.events, pub->srq_context);
-    }
+    rc = srq->qps ? fail(err, -EBUSY, "%d queue pairs take from it", srq->qps)
+                  : dev_leave_events(dev, pub->srq_context, err);
+    if (!rc)
+        leave_srq(dev, srq);
     dev_unlock(dev);
-    if (qps)
-        return fail(err, -EBUSY, "%d queue pairs take from it", qps);
+    if (rc)
+        return rc;
     free_srq(srq);
     return 0;
 }

@@ -124,7 +124,7 @@ static int operate_all(struct dev *dev, struct srq *srq, struct rnic_ops_wr *wr,
 int soft_post_srq_ops(struct rnic_srq *pub, struct rnic_ops_wr *wr, struct rnic_ops_wr **bad, struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
     struct srq *srq = (struct srq *)pub;
-    int rc = dev_check_alive(dev, err);
+    int rc = dev_check_usable(dev, err);
     if (!rc && !srq->tags)
         rc = fail(err, -EINVAL, "this shared receive queue matches no tags: create it with srq_type TM");
     if (rc) {

@@ -110,7 +110,7 @@ int soft_open_xrcd(struct rnic_context *ctx, const struct rnic_xrcd_init_attr *a
                    struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
     struct stat st;
-    int rc = dev_check_alive(dev, err);
+    int rc = dev_check_usable(dev, err);
     if (!rc)
         rc = check_open(attr, &st, err);
     if (rc)
@@ -235,7 +235,7 @@ static int enter(struct dev *dev, struct qp *qp, struct xrc_handle *h, struct rn
 int soft_create_xrc_qp(struct rnic_xrcd *xrcd, struct rnic_qp_init_attr *attr, struct rnic_qp **out,
                        struct rnic_err *err) {
     struct dev *dev = dev_of(xrcd->ctx);
-    int rc = dev_check_alive(dev, err);
+    int rc = dev_check_usable(dev, err);
     if (!rc)
         rc = check_xrc_qp(attr, err);
     if (rc)
@@ -259,7 +259,7 @@ int soft_open_qp(struct rnic_context *ctx, const struct rnic_qp_open_attr *attr,
                  struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
     struct xrcd *xrcd = (struct xrcd *)attr->xrcd;
-    int rc = dev_check_alive(dev, err);
+    int rc = dev_check_usable(dev, err);
     if (!rc && attr->qp_type != RNIC_QPT_XRC_RECV)
         rc = fail(err, -EINVAL, "queue pair type %d: XRC_RECV ones (%d) can be shared", attr->qp_type,
                   RNIC_QPT_XRC_RECV);

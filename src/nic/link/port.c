@@ -223,6 +223,7 @@ int port_hand_on(struct port *p, const struct abstract_name *to, const struct sl
                           .segment = packet->segment,
                           .hops = packet->hops,
                           .tclass = packet->tclass,
+                          .flow_label = packet->flow_label,
                           .src = packet->src,
                           .dst = p->addr};
     msg.dst.sin6_port = htons(ROCE_UDP_PORT);
@@ -275,8 +276,13 @@ static int take_forward(struct port **ports, int nports, const struct slotmsg *m
         return 0;
     }
     uint32_t segment = msg->segment < bytes ? msg->segment : 0;
-    *out = (struct slot_packet){
-        .src = msg->src, .dst = msg->dst, .length = bytes, .segment = segment, .hops = msg->hops, .tclass = msg->tclass};
+    *out = (struct slot_packet){.src = msg->src,
+                                .dst = msg->dst,
+                                .length = bytes,
+                                .segment = segment,
+                                .hops = msg->hops,
+                                .tclass = msg->tclass,
+                                .flow_label = msg->flow_label & 0xFFFFF};
     return 1;
 }
 

@@ -34,6 +34,7 @@ struct slot_packet {
     uint32_t length;              /* bytes in the caller's buffer */
     uint32_t segment;             /* GRO segment size; 0: one packet */
     uint8_t hops, tclass;         /* of its IP header; 0: not known */
+    uint32_t flow_label;          /* the same, of IPv6 */
 };
 
 /* Claims a free slot, starting the search at a random one. 0 or -errno (-EUSERS: all are taken). */

@@ -25,8 +25,11 @@ struct slotmsg {
     uint32_t length;        /* bytes after this header */
     uint32_t segment;       /* FORWARD: GRO segment size; 0: one packet */
     uint64_t nonce;         /* of the question that this answers */
-    uint32_t index;         /* PROBE_ANSWER: the index that the probe named */
-    uint8_t hops, tclass;   /* FORWARD: of its IP header; 0: not known */
+    union {
+        uint32_t index;      /* PROBE_ANSWER: the index that the probe named */
+        uint32_t flow_label; /* FORWARD: of its IPv6 header; 0: not known */
+    };
+    uint8_t hops, tclass; /* FORWARD: of its IP header; 0: not known */
     uint16_t reserved;
     struct sockaddr_in6 src, dst;
 };

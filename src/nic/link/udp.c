@@ -15,6 +15,9 @@
 #ifndef UDP_GRO
 #define UDP_GRO 104
 #endif
+#ifndef IPV6_FLOWINFO
+#define IPV6_FLOWINFO 11
+#endif
 #ifndef SOL_UDP
 #define SOL_UDP 17
 #endif
@@ -22,6 +25,7 @@
 #define RX_BYTES 65536
 #define LONG 16384 /* bytes of a datagram from which on it is taken alone */
 #define DEFAULT_HOPS 64 /* of Linux: net.ipv4.ip_default_ttl, net.ipv6.conf.*.hop_limit */
+#define LABEL_MASK 0xFFFFFu
 
 uint32_t flow_seed(struct flow *flow, uint32_t n) {
     for (int i = 0; i < FLOW_SEEDS; i++) {
@@ -50,6 +54,9 @@ static void add_option(struct msghdr *msg, int level, int type, const void *valu
 static void add_route_options(struct msghdr *msg, const struct flow *flow) {
     int tclass = flow->traffic_class, hops = flow->hop_limit;
     bool ipv4 = is_ipv4(flow);
+    uint32_t label = htonl(flow->flow_label);
+    if (label)
+        add_option(msg, IPPROTO_IPV6, IPV6_FLOWINFO, &label, sizeof label);
     if (tclass != ((const struct port *)flow->port)->tclass)
         add_option(msg, ipv4 ? IPPROTO_IP : IPPROTO_IPV6, ipv4 ? IP_TOS : IPV6_TCLASS, &tclass, sizeof tclass);
     if (hops && hops != DEFAULT_HOPS)
@@ -114,7 +121,8 @@ void udp_tx_release(struct udp_tx *u, uint64_t now) { fault_release(u->fault, no
 
 static bool same_way(const struct flow *a, const struct flow *b) {
     return a == b || (a->port == b->port && a->dst_slot == b->dst_slot && a->traffic_class == b->traffic_class &&
-                      a->hop_limit == b->hop_limit && a->dst.sin6_scope_id == b->dst.sin6_scope_id &&
+                      a->flow_label == b->flow_label && a->hop_limit == b->hop_limit &&
+                      a->dst.sin6_scope_id == b->dst.sin6_scope_id &&
                       !memcmp(&a->dst.sin6_addr, &b->dst.sin6_addr, sizeof a->dst.sin6_addr));
 }
 
@@ -199,6 +207,7 @@ static bool is_option(const struct cmsghdr *c, int ipv4, int ipv6) {
 static void read_control(struct msghdr *msg, struct udp_datagram *d) {
     d->segment = d->length;
     d->hops = d->tclass = 0;
+    d->flow_label = 0;
     for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
         int value = control_value(c);
         if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO && value > 0 && (uint32_t)value < d->length)
@@ -207,6 +216,8 @@ static void read_control(struct msghdr *msg, struct udp_datagram *d) {
             d->hops = (uint8_t)value;
         else if (is_option(c, IP_TOS, IPV6_TCLASS))
             d->tclass = (uint8_t)value;
+        else if (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_FLOWINFO)
+            d->flow_label = ntohl((uint32_t)value) & LABEL_MASK;
     }
 }
 

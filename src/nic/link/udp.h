@@ -43,6 +43,7 @@ struct udp_datagram {
     uint32_t length, segment; /* segment: size of the packets in it, the last may be shorter */
     struct sockaddr_in6 src;
     uint8_t hops, tclass; /* of the IP header, where the port shows them; 0: not known */
+    uint32_t flow_label;  /* the same, of IPv6 */
 };
 
 union udp_address {
@@ -60,7 +61,7 @@ struct udp_rx {
     struct mmsghdr msgs[UDP_RX_DATAGRAMS];
     struct iovec iov[UDP_RX_DATAGRAMS];
     union udp_address from[UDP_RX_DATAGRAMS];
-    uint64_t control[UDP_RX_DATAGRAMS][12]; /* the size of GRO packets, hops, traffic class */
+    uint64_t control[UDP_RX_DATAGRAMS][12]; /* the size of GRO packets, hops, traffic class, flow label */
 };
 
 int udp_rx_init(struct udp_rx *r);

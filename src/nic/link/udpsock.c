@@ -8,6 +8,10 @@
 
 #include "link/address.h"
 
+#ifndef IPV6_FLOWINFO
+#define IPV6_FLOWINFO 11
+#endif
+
 bool udpsock_set(int fd, int level, int option, int value) {
     return setsockopt(fd, level, option, &value, sizeof value) == 0;
 }
@@ -59,6 +63,9 @@ static int level_of(bool v4) { return v4 ? IPPROTO_IP : IPPROTO_IPV6; }
 /* A kernel that refuses leaves them unknown. */
 void udpsock_show_hops(int fd, bool v4, bool show) {
     (void)udpsock_set(fd, level_of(v4), v4 ? IP_RECVTTL : IPV6_RECVHOPLIMIT, show);
+    if (!v4) {
+        (void)udpsock_set(fd, IPPROTO_IPV6, IPV6_FLOWINFO, show);
+    }
 }
 
 void udpsock_show_tclass(int fd, bool v4, bool show) {

@@ -18,7 +18,7 @@ int udpsock_bind(int fd, const struct sockaddr_in6 *addr, uint16_t port);
 
 uint16_t udpsock_port(int fd); /* the one it is bound to, network byte order */
 
-/* Has the kernel tell hops, or the traffic class, of what comes in, or no longer. */
+/* Has the kernel tell hops and flow label, or the traffic class, of what comes in, or no longer. */
 void udpsock_show_hops(int fd, bool v4, bool show);
 void udpsock_show_tclass(int fd, bool v4, bool show);
 /* The traffic class of what goes out. */

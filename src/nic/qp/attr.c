@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "qp/qp.h"
+#include "qp/path.h"
 #include "wire/bth.h"
 
 #define M(name) RNIC_QP_##name
@@ -203,8 +203,11 @@ static int check_limits(const struct rnic_qp_attr *a, uint32_t mask, struct rnic
         uint32_t bit, value, least, most;
         const char *name;
     } rows[] = {
-        {M(PKEY_INDEX), a->pkey_index, 0, 0, "pkey_index"},
+        {M(PKEY_INDEX), a->pkey_index, 0, PKEYS - 1, "pkey_index"},
         {M(PORT), a->port_num, 1, 1, "port_num"},
+        {M(ALT_PATH), a->alt_pkey_index, 0, PKEYS - 1, "alt_pkey_index"},
+        {M(ALT_PATH), a->alt_port_num, 1, 1, "alt_port_num"},
+        {M(ALT_PATH), a->alt_timeout, 0, 31, "alt_timeout"},
         {M(PATH_MTU), (uint32_t)a->path_mtu, RNIC_MTU_256, RNIC_MTU_4096, "path_mtu"},
         {M(TIMEOUT), a->timeout, 0, 31, "timeout"},
         {M(RETRY_CNT), a->retry_cnt, 0, 7, "retry_cnt"},
@@ -232,13 +235,26 @@ int qp_av_check(const struct rnic_ah_attr *av, struct rnic_err *err) {
         return fail(err, -EINVAL, "ah_attr.is_global is 0, but RoCE addresses are GIDs: give a GRH with dgid");
     if (av->port_num != 1)
         return fail(err, -EINVAL, "ah_attr.port_num is %u; this device has port 1", av->port_num);
-    if (av->sl)
-        return fail(err, -EOPNOTSUPP, "ah_attr.sl is %u: service levels other than 0 are not supported", av->sl);
-    if (av->grh.flow_label)
-        return fail(err, -EOPNOTSUPP, "ah_attr.grh.flow_label is not supported: use 0");
+    static const uint8_t mapped[12] = {[10] = 0xFF, [11] = 0xFF};
+    bool ipv4 = !memcmp(av->grh.dgid.raw, mapped, sizeof mapped);
+    uint8_t tclass = av->grh.traffic_class;
+    if (av->sl > 7)
+        return fail(err, -EINVAL, "ah_attr.sl is %u; Ethernet has priorities 0 to 7", av->sl);
+    if (av->sl && tclass && tclass >> 5 != av->sl)
+        return fail(err, -EINVAL, "ah_attr.sl is %u, but traffic_class 0x%02x is of priority %d: set one of them",
+                    av->sl, tclass, tclass >> 5);
+    if (av->grh.flow_label > 0xFFFFF)
+        return fail(err, -EINVAL, "ah_attr.grh.flow_label is 0x%x; it has 20 bits", av->grh.flow_label);
+    if (av->grh.flow_label && ipv4)
+        return fail(err, -EOPNOTSUPP,
+                    "ah_attr.grh.flow_label: IPv4 has none, and the UDP source port is one for all: use 0");
     if (av->static_rate)
         return fail(err, -EOPNOTSUPP, "ah_attr.static_rate is not supported: use 0");
     return 0;
+}
+
+static int check_pkey(const struct qp *qp, int index, struct rnic_err *err) {
+    return qp->nic->pkeys[index] & 0x7FFF ? 0 : fail(err, -EINVAL, "the P_Key table is empty at index %d", index);
 }
 
 static int check_mask(const struct qp *qp, int from, int to, uint32_t mask, struct rnic_err *err) {
@@ -266,9 +282,13 @@ int qp_attr_check(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t
     int rc = check_mask(qp, from, to, mask, err);
     if (rc)
         return rc;
-    if (mask & (M(ALT_PATH) | M(PATH_MIG_STATE)))
-        return fail(err, -EOPNOTSUPP, "alternate paths are not supported");
     rc = check_limits(attr, mask, err);
+    if (!rc && (mask & M(PKEY_INDEX)))
+        rc = check_pkey(qp, attr->pkey_index, err);
+    if (!rc && (mask & M(ALT_PATH)))
+        rc = check_pkey(qp, attr->alt_pkey_index, err);
+    if (!rc)
+        rc = path_check(qp, attr, mask, err);
     if (!rc && (mask & M(QKEY)) && qp->pub.qp_type == RNIC_QPT_GSI && attr->qkey != GSI_QKEY)
         rc = fail(err, -EINVAL, "qkey is 0x%08x; that of a GSI queue pair is 0x%08x", attr->qkey, GSI_QKEY);
     if (!rc && (mask & M(AV)))
@@ -303,6 +323,11 @@ void qp_attr_apply(struct qp *qp, const struct rnic_qp_attr *a, uint32_t mask) {
     TAKE(SQ_PSN, sq_psn);
     TAKE(MAX_DEST_RD_ATOMIC, max_dest_rd_atomic);
     TAKE(DEST_QPN, dest_qp_num);
+    TAKE(ALT_PATH, alt_ah_attr);
+    TAKE(ALT_PATH, alt_pkey_index);
+    TAKE(ALT_PATH, alt_port_num);
+    TAKE(ALT_PATH, alt_timeout);
 #undef TAKE
+    qp->pkey = qp->nic->pkeys[q->pkey_index];
     qp->attr_set |= mask;
 }

@@ -27,6 +27,23 @@ bool engine_never_settles(struct qp *qp) {
     return false;
 }
 
+int pkey_find(const struct nic *nic, uint16_t pkey) {
+    for (int i = 0; i < PKEYS; i++) {
+        if (pkey_match(nic->pkeys[i], pkey))
+            return i;
+    }
+    return -1;
+}
+
+/* Queue pair 1 takes packets of every partition of the port (IBA 10.9.2), one with an alternate path those of that one;
+ * whether they have come on it is looked at there. */
+int qp_pkey_other(const struct qp *qp, uint16_t pkey) {
+    int alt = qp->attr.alt_pkey_index;
+    if (qp->pub.qp_type == RNIC_QPT_GSI)
+        return pkey_find(qp->nic, pkey);
+    return qp->alt_loaded && pkey_match(qp->nic->pkeys[alt], pkey) ? alt : -1;
+}
+
 static void tell(struct qp *qp, int event, void *context) {
     struct rnic_async_event e = {.event_type = event, .number = qp->pub.qp_num, .context = context};
     event_push(&qp->nic->events, &e);
@@ -160,7 +177,8 @@ static void to_reset(struct qp *qp) {
     qp->attr = (struct rnic_qp_attr){0};
     qp->attr_set = 0;
     qp->pace = (struct pace){0};
-    qp->sq_draining = qp->last_wqe = false;
+    qp->sq_draining = qp->last_wqe = qp->alt_loaded = qp->mig_refused = false;
+    qp->pkey = 0;
 }
 
 int qp_transition(struct qp *qp, int to) {

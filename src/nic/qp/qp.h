@@ -12,6 +12,7 @@
 #include "qp/pace.h"
 #include "queue/comp_cntr.h"
 #include "queue/cq.h"
+#include "queue/events.h"
 #include "queue/srq.h"
 #include "queue/wq.h"
 #include "wire/packet.h"
@@ -45,6 +46,8 @@ uint64_t engine_pace_deadline(const struct qp *qp);
 uint64_t engine_never(const struct qp *qp);
 bool engine_never_settles(struct qp *qp);
 
+#define PKEYS 32 /* entries of the P_Key table */
+
 /* What the QPs of one device share; the device owns it. */
 struct nic {
     uint32_t mtu; /* payload bytes that a packet of the port can have */
@@ -58,6 +61,7 @@ struct nic {
     bool congestion;       /* it is controlled */
     struct srq **xrc_srqs; /* see qp/xrc.h; NULL: there has been none */
     uint64_t ack_hold;     /* ns that an ACK of a receive may wait for the application's answer; 0: it does not poll */
+    uint16_t pkeys[PKEYS]; /* the port's P_Key table; 0: empty */
 };
 
 struct qp {
@@ -80,10 +84,14 @@ struct qp {
     struct mw *windows;    /* of type 2, bound through it */
     struct tagged *tagged; /* where that matches tags, or NULL */
     bool no_receives;      /* none are posted to rq: they come from shared queues, or there are none */
-    struct comp_cntrs *cntrs; /* NULL: no completion counter is attached */
-    struct pace pace;         /* of what the send queue sends */
-    struct flow flow;         /* to the peer */
-    struct flow from;         /* and from it: the source port is that of its last packet */
+    struct comp_cntrs *cntrs;  /* NULL: no completion counter is attached */
+    struct pace pace;          /* of what the send queue sends */
+    struct flow flow;          /* to the peer */
+    struct flow from;          /* and from it: the source port is that of its last packet */
+    uint16_t pkey;             /* what attr.pkey_index stands for now; 0: nothing that anybody matches */
+    bool alt_loaded;           /* the alternate path is of use: both of its ways are known, see path.h */
+    bool mig_refused;          /* PATH_MIG_ERR has been raised since the last REARM */
+    struct flow alt, alt_from; /* the alternate path; after a migration the one that was left */
     struct rnic_counters counters;
 
     struct xrc_domain *xrc;     /* of XRC_RECV, or NULL */
@@ -128,6 +136,17 @@ static inline void qp_count(const struct qp *qp, uint32_t op, bool success, uint
 /* Datagrams: no peer, each packet names its own. */
 static inline bool qp_is_datagram(const struct qp *qp) { return qp->service == OPC_UD; }
 
+/* Do two P_Keys let their holders talk: one partition, and not both limited members (IBA 10.9.1, 10.9.3)? */
+static inline bool pkey_match(uint16_t a, uint16_t b) {
+    return ((a ^ b) & 0x7FFF) == 0 && (a & 0x7FFF) != 0 && ((a | b) & 0x8000) != 0;
+}
+int pkey_find(const struct nic *nic, uint16_t pkey); /* the index of an entry that matches; -1: there is none */
+int qp_pkey_other(const struct qp *qp, uint16_t pkey);
+/* The index of the entry by which a queue pair takes a packet of that P_Key; -1: it does not. */
+static inline int qp_pkey_index(const struct qp *qp, uint16_t pkey) {
+    return pkey_match(qp->pkey, pkey) ? qp->attr.pkey_index : qp_pkey_other(qp, pkey);
+}
+
 static inline uint32_t mtu_bytes(int mtu) { return 128u << mtu; }
 
 const char *qp_state_name(int state);
@@ -137,6 +156,10 @@ const char *qp_state_name(int state);
 int qp_attr_check(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
 int qp_av_check(const struct rnic_ah_attr *av, struct rnic_err *err);
 void qp_attr_apply(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask);
+/* The IP traffic class that an address vector asks for: of a service level alone, the class selector of that priority. */
+static inline uint8_t qp_av_traffic_class(const struct rnic_ah_attr *av) {
+    return av->grh.traffic_class ? av->grh.traffic_class : (uint8_t)(av->sl << 5);
+}
 /* What a transition does beside its attributes, which are in force already (IBA 10.3.1). 0, -ENOMEM: nothing changed */
 int qp_transition(struct qp *qp, int to);
 

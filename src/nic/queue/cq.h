@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Completion queues, their event channels, and the queue of asynchronous events.
+ * Completion queues and their event channels.
  *
  * A completion queue has one producer, the engine (under the device's lock), and consumers that take its own lock.
  */
@@ -67,13 +67,6 @@ struct cq {
     } moderation;
 };
 
-struct event_queue {
-    int fd; /* eventfd semaphore */
-    pthread_mutex_t lock;
-    struct rnic_async_event *ring;
-    uint32_t head, tail, mask;
-};
-
 /* cqe: room for so many at least; wc_flags and flags are set already, and timing where those need it. */
 int cq_init(struct cq *cq, int cqe);
 void cq_free(struct cq *cq);
@@ -103,11 +96,5 @@ struct cq *channel_take(struct channel *ch); /* or NULL */
 /* Forgets a CQ's pending events. False: some were taken and not acknowledged. */
 bool channel_forget(struct channel *ch, struct cq *cq);
 int cq_ack(struct cq *cq, unsigned n, struct rnic_err *err);
-
-int event_queue_init(struct event_queue *q);
-void event_queue_free(struct event_queue *q);
-void event_push(struct event_queue *q, const struct rnic_async_event *event);
-bool event_take(struct event_queue *q, struct rnic_async_event *event);
-void event_forget(struct event_queue *q, const void *context); /* of an object that is being destroyed */
 
 #endif

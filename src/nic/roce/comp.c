@@ -7,6 +7,7 @@
  */
 #include <string.h>
 
+#include "qp/path.h"
 #include "roce/placement.h"
 #include "wire/bth.h"
 
@@ -160,14 +161,25 @@ static void go_back(struct qp *qp, uint64_t now, uint32_t divisor) {
     req_rewind(qp);
 }
 
+/* The retries are used up: is there another path to try them on (IBA 17.2.8.1.3)? */
+static bool fails_over(struct qp *qp) {
+    struct requester *req = &rc_of(qp)->req;
+    if (!path_fail_over(qp))
+        return false;
+    req->retries = qp->attr.retry_cnt;
+    req->srtt = 0; /* that was the other path's */
+    return true;
+}
+
 /* The same, unless the retries are used up (IBA 9.9.2.1.1). */
 static void retry(struct qp *qp, uint64_t now, int vendor_err) {
     struct requester *req = &rc_of(qp)->req;
-    if (req->retries == 0) {
+    if (req->retries) {
+        req->retries--;
+    } else if (!fails_over(qp)) {
         fail_oldest(qp, RNIC_WC_RETRY_EXC_ERR, vendor_err);
         return;
     }
-    req->retries--;
     req->progress = now;
     req->probes = 0;
     go_back(qp, now, vendor_err == RNIC_VE_TIMEOUT ? 4 : 2);

@@ -31,7 +31,7 @@ void congestion_marked(struct qp *qp, struct congestion *c, uint64_t now) {
 /* The packet names nothing but the queue pair: 16 reserved bytes follow its BTH, in which BECN is set (A17.9.3). */
 bool congestion_notify(struct qp *qp, struct congestion *c, struct tx *tx, uint64_t now) {
     struct out out;
-    if (!out_open_to(tx, &qp->flow, &out, ROCE_CNP, 0, qp->attr.dest_qp_num, 0))
+    if (!out_open_to(tx, &qp->flow, &out, ROCE_CNP, 0, qp->attr.dest_qp_num, 0, qp->pkey))
         return false;
     bth_set_becn(out.bth, 1);
     bth_set_m(out.bth, 0);

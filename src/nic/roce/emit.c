@@ -5,10 +5,8 @@
 #include "wire/bth.h"
 #include "wire/icrc.h"
 
-#define DEFAULT_PKEY 0xFFFF
-
 bool out_open_to(struct tx *tx, struct flow *flow, struct out *out, uint8_t opcode, uint32_t payload, uint32_t dqpn,
-                 uint32_t psn) {
+                 uint32_t psn, uint16_t pkey) {
     out->row = roce_opcode(opcode);
     out->payload = payload;
     out->pad = -payload & 3;
@@ -19,7 +17,7 @@ bool out_open_to(struct tx *tx, struct flow *flow, struct out *out, uint8_t opco
     bth_set_opcode(out->bth, opcode);
     bth_set_m(out->bth, 1);
     bth_set_pad(out->bth, (uint8_t)out->pad);
-    bth_set_pkey(out->bth, DEFAULT_PKEY);
+    bth_set_pkey(out->bth, pkey);
     bth_set_dqpn(out->bth, dqpn);
     bth_set_psn(out->bth, psn);
     return true;
@@ -27,8 +25,10 @@ bool out_open_to(struct tx *tx, struct flow *flow, struct out *out, uint8_t opco
 
 bool out_open(struct qp *qp, struct tx *tx, struct out *out, uint8_t opcode, uint32_t payload, uint32_t psn,
               bool ackreq, bool solicited) {
-    if (!out_open_to(tx, &qp->flow, out, qp->opcodes | opcode, payload, qp->attr.dest_qp_num, psn))
+    if (!out_open_to(tx, &qp->flow, out, qp->opcodes | opcode, payload, qp->attr.dest_qp_num, psn, qp->pkey))
         return false;
+    if (qp->attr.path_mig_state != RNIC_MIG_MIGRATED) /* IBA 17.2.8 */
+        bth_set_m(out->bth, 0);
     bth_set_se(out->bth, solicited);
     bth_set_ackreq(out->bth, ackreq);
     return true;

@@ -163,7 +163,7 @@ bool out_open(struct qp *qp, struct tx *tx, struct out *out, uint8_t opcode, uin
 void out_headers(struct out *out);
 /* The same along any way, for any queue pair. */
 bool out_open_to(struct tx *tx, struct flow *flow, struct out *out, uint8_t opcode, uint32_t payload, uint32_t dqpn,
-                 uint32_t psn);
+                 uint32_t psn, uint16_t pkey);
 uint32_t out_close_to(struct tx *tx, struct out *out); /* bytes of the packet */
 void out_deth(const struct out *out, const struct datagram *d);
 static inline uint8_t *out_payload(const struct out *out) { return out->bth + out->row->header; }

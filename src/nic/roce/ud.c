@@ -69,7 +69,7 @@ static bool send_one(struct qp *qp, struct tx *tx, struct send_wqe *wqe) {
     }
     ah->flow.dst_slot = wqe->remote_qpn; /* finer than a slot: batches are for one queue pair */
     if (!out_open_to(tx, &ah->flow, &out, imm ? ROCE_UD_SEND_ONLY_WITH_IMM : ROCE_UD_SEND_ONLY, wqe->length,
-                     wqe->remote_qpn, ud->psn))
+                     wqe->remote_qpn, ud->psn, qp->pkey))
         return false;
     put_headers(qp, &out, wqe);
     ve = put_payload(qp, &out, wqe);
@@ -141,7 +141,9 @@ static void deliver(struct qp *qp, const struct packet *pkt) {
     struct rnic_wc wc = {.opcode = RNIC_WCO_RECV,
                          .byte_len = GRH_BYTES + pkt->length,
                          .src_qp = deth_sqpn(pkt->bth + pkt->row->deth),
-                         .wc_flags = RNIC_WCF_GRH};
+                         .wc_flags = RNIC_WCF_GRH,
+                         .pkey_index = pkt->pkey_index,
+                         .sl = pkt->sl};
     if (pkt->row->imm) {
         wc.wc_flags |= RNIC_WCF_WITH_IMM;
         memcpy(&wc.imm_data, pkt->bth + pkt->row->imm, IMMDT_BYTES);

@@ -34,8 +34,8 @@ static void build_ipv4(uint8_t *ip, const struct sockaddr_in6 *src, const struct
 }
 
 static void build_ipv6(uint8_t *ip, const struct sockaddr_in6 *src, const struct sockaddr_in6 *dst, uint8_t tclass,
-                       uint8_t hops, uint32_t n) {
-    put_be32(ip, 6u << 28 | (uint32_t)tclass << 20);
+                       uint8_t hops, uint32_t flow_label, uint32_t n) {
+    put_be32(ip, 6u << 28 | (uint32_t)tclass << 20 | flow_label);
     put_be16(ip + 4, (uint16_t)(UDP_HEADER + n));
     ip[6] = IPPROTO_UDP;
     ip[7] = hops;
@@ -44,10 +44,10 @@ static void build_ipv6(uint8_t *ip, const struct sockaddr_in6 *src, const struct
 }
 
 void grh_build(uint8_t grh[GRH_BYTES], const struct sockaddr_in6 *src, const struct sockaddr_in6 *dst, uint8_t tclass,
-               uint8_t hops, uint16_t id, uint32_t n) {
+               uint8_t hops, uint32_t flow_label, uint16_t id, uint32_t n) {
     memset(grh, 0, GRH_BYTES);
     if (IN6_IS_ADDR_V4MAPPED(&dst->sin6_addr))
         build_ipv4(grh + GRH_IPV4, src, dst, tclass, hops, id, n);
     else
-        build_ipv6(grh, src, dst, tclass, hops, n);
+        build_ipv6(grh, src, dst, tclass, hops, flow_label, n);
 }

@@ -14,6 +14,6 @@
 
 /* n: bytes from the BTH to the ICRC; id: IPv4 identification.  Addresses with IPv4 mapped, both of one family. */
 void grh_build(uint8_t grh[GRH_BYTES], const struct sockaddr_in6 *src, const struct sockaddr_in6 *dst, uint8_t tclass,
-               uint8_t hops, uint16_t id, uint32_t n);
+               uint8_t hops, uint32_t flow_label, uint16_t id, uint32_t n);
 
 #endif

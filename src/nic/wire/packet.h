@@ -32,6 +32,7 @@ struct flow {
     void *port;                   /* the link's: the socket to send from */
     uint32_t dst_slot; /* process of the peer's host that owns the QPN: packets of two are never in one batch */
     uint8_t traffic_class, hop_limit;
+    uint32_t flow_label;                           /* of IPv6; IPv4 has none */
     struct ip_id_state id;                         /* of what src sends, where this is the way from a peer to us */
     uint32_t seed[FLOW_SEEDS], seed_n[FLOW_SEEDS]; /* cache: icrc_seed(src, dst, 0, seed_n); 0: empty */
     uint32_t seed_next;
@@ -46,8 +47,10 @@ struct packet {
     uint32_t psn;
     uint8_t opcode;
     bool ackreq, solicited;
-    bool marked;        /* a router on its way was congested */
-    const uint8_t *grh; /* of datagrams: the GRH_BYTES that a receive gets ahead of the payload, see wire/grh.h */
+    bool marked;         /* a router on its way was congested */
+    uint8_t sl;          /* of datagrams: the priority that the IP header asks for, */
+    uint16_t pkey_index; /* and the entry of our P_Key table that it matches */
+    const uint8_t *grh;  /* of datagrams: the GRH_BYTES that a receive gets ahead of the payload, see wire/grh.h */
 };
 
 /* Where an engine writes packets. */

@@ -1,5 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 
+cdef enum:
+    MAX_PKEYS = 256     # that are handed on; how many a port takes is the provider's to say
+
+
+cdef int fill_pkeys(uint16_t *table, pkeys, str verb) except -1:
+    keys = tuple(pkeys)
+    if len(keys) > MAX_PKEYS:
+        raise VerbsError(EINVAL, f"{len(keys)} P_Keys do not fit the table", verb)
+    for i, key in enumerate(keys):
+        if not 0 <= key <= 0xFFFF:
+            raise VerbsError(EINVAL, f"P_Key {key:#x} does not have 16 bits", verb)
+        table[i] = key
+    return len(keys)
+
 
 cdef class Context(Handle):
     """An open device (ibv_open_device(3)); rnic.open_device() makes it."""
@@ -18,7 +32,7 @@ cdef class Context(Handle):
         return self
 
     @classmethod
-    def open_soft(cls, name, netdev, rcvbuf=0, max_window=0, no_gso=False, congestion=0):
+    def open_soft(cls, name, netdev, rcvbuf=0, max_window=0, no_gso=False, pkeys=(), congestion=0):
         """Open the software RNIC on a netdev (rnic_soft_open)."""
         cdef Context self = cls.__new__(cls)
         cdef rnic_open_attr attr
@@ -27,7 +41,9 @@ cdef class Context(Handle):
         cdef bytes encoded = os.fsencode(netdev)
         cdef const char *c_name = encoded
         cdef int rc
+        cdef uint16_t table[MAX_PKEYS]
         memset(&attr, 0, sizeof(attr))
+        attr.num_pkeys, attr.pkeys = fill_pkeys(table, pkeys, "open_device"), table
         attr.rcvbuf, attr.max_window, attr.no_gso = rcvbuf, max_window, no_gso
         attr.congestion = congestion
         err.text[0] = 0
@@ -171,6 +187,21 @@ cdef class Context(Handle):
         check(self.ops.query_pkey(self.p, port, index, &pkey, &err), "query_pkey", &err)
         return pkey
 
+    def set_pkeys(self, pkeys, int port_num=1):
+        """Fill a port's P_Key table, from index 0 on; what is not given is empty.  PKEY_CHANGE tells if it has changed.
+
+        With InfiniBand the subnet manager does this; a software device has none.  Queue pairs follow the entry that
+        their pkey_index names.  Raises VerbsError, EINVAL: more than query_port().pkey_tbl_len keys, one given twice,
+        or one that names no partition (IBA 10.9.1).
+        """
+        cdef uint16_t table[MAX_PKEYS]
+        cdef rnic_err err
+        cdef int n
+        self.need("set_pkeys")
+        n = fill_pkeys(table, pkeys, "set_pkeys")
+        err.text[0] = 0
+        check(self.ops.set_pkeys(self.p, port_num, table, n, &err), "set_pkeys", &err)
+
     def raw_counters(self):
         """The values of struct rnic_counters, in the order of counter_names()."""
         cdef rnic_counters counters
@@ -242,7 +273,7 @@ cdef class Context(Handle):
         return self.p.async_fd
 
     def raw_get_async_event(self, timeout=None):
-        """The next asynchronous event as (event_type, port_num, object or None); waits for one."""
+        """The next asynchronous event as (event_type, port_num, object or None, its AsyncToken or None); waits for one."""
         cdef rnic_async_event event
         cdef rnic_err err
         cdef double deadline = deadline_of(timeout)
@@ -255,5 +286,9 @@ cdef class Context(Handle):
             rc = self.ops.get_async_event(self.p, &event, &err)
             if rc != -EAGAIN:
                 check(rc, "get_async_event", &err)
-                return event.event_type, event.port_num, self.user(event.context)
+                element = self.user(event.context)
+                token = None if element is None else token_of(element, &event)
+                if element is None and event.context is not NULL:
+                    self.ops.ack_async_event(self.p, &event, &err)      # it is being collected
+                return event.event_type, event.port_num, element, token
             wait_readable(self, self.p.async_fd, deadline, "get_async_event")

@@ -25,6 +25,7 @@ cdef class Handle:
     cdef int calls        # calls into the provider that run now without the GIL
     cdef bint live        # the native object is there
     cdef bint closing     # close when the last user has gone
+    cdef unsigned async_taken   # asynchronous events of it that are not acknowledged
 
     def __cinit__(self):
         self.users = {}
@@ -38,6 +39,16 @@ cdef class Handle:
 
     cdef void settle(self):
         pass
+
+    cdef void ack_async(self):
+        """Acknowledges what somebody still holds."""
+        cdef rnic_async_event event
+        cdef rnic_err err
+        memset(&event, 0, sizeof(event))
+        event.context = <void *>self
+        while self.async_taken and self.pid == getpid():
+            self.async_taken -= 1
+            self.ops.ack_async_event(self.ctx.p, &event, &err)
 
     cdef void prune(self):
         """Lets users go that need this no more, where that is not known before one asks."""
@@ -96,6 +107,7 @@ cdef class Handle:
         self.closing = True
         if not self.live or self.users or self.calls:
             return True
+        self.ack_async()
         self.settle()
         return self.finish(&err) >= 0
 

@@ -430,6 +430,8 @@ cdef extern from "nic.h" nogil:
 
     struct rnic_open_attr:
         uint32_t rcvbuf, max_window, no_gso
+        const uint16_t *pkeys
+        uint32_t num_pkeys
         int congestion
 
     struct rnic_ops:
@@ -545,6 +547,8 @@ cdef extern from "nic.h" nogil:
         int (*unimport_dm)(rnic_dm *, rnic_err *) noexcept nogil
 
         int (*get_async_event)(rnic_context *, rnic_async_event *, rnic_err *) noexcept nogil
+        int (*ack_async_event)(rnic_context *, const rnic_async_event *, rnic_err *) noexcept nogil
+        int (*set_pkeys)(rnic_context *, int, const uint16_t *, int, rnic_err *) noexcept nogil
 
     int rnic_soft_list(rnic_device_info *, int, rnic_err *)
     int rnic_soft_import(int, rnic_context **, rnic_device_info *, rnic_err *)

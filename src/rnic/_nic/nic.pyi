@@ -39,6 +39,7 @@ class Context(Handle):
         rcvbuf: int = 0,
         max_window: int = 0,
         no_gso: bool = False,
+        pkeys: Iterable[int] = (),
         congestion: int = 0,
     ) -> Self: ...
     @classmethod
@@ -66,7 +67,10 @@ class Context(Handle):
     def raw_set_fault(
         self, values: dict[str, int] | None, lose: Iterable[tuple[int, int, int]] = ()
     ) -> None: ...
-    def raw_get_async_event(self, timeout: float | None = None) -> tuple[int, int, QP | CQ | None]: ...
+    def raw_get_async_event(
+        self, timeout: float | None = None
+    ) -> tuple[int, int, QP | CQ | SRQ | None, AsyncToken | None]: ...
+    def set_pkeys(self, pkeys: Iterable[int], port_num: int = 1) -> None: ...
 
 @final
 class TD(Handle):
@@ -180,6 +184,10 @@ class AH(Handle):
     @property
     def pd(self) -> PD: ...
     def raw_query(self) -> dict[str, Any]: ...
+
+@final
+class AsyncToken:
+    def ack(self) -> None: ...
 
 @final
 class Listener(Handle):

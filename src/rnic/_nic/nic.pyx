@@ -49,6 +49,7 @@ cdef extern from "<poll.h>" nogil:
 
 include "check.pxi"
 include "handle.pxi"
+include "async.pxi"
 include "context.pxi"
 include "pd.pxi"
 include "mr.pxi"

@@ -407,6 +407,11 @@ def bad_pages(buffer: memoryview | mmap.mmap, size: int, start: int = 0) -> list
     return [offset // mmap.PAGESIZE for offset in offsets if buffer[start + offset] != 0]
 
 
+def _counted(counters: rnic.Counters) -> str:
+    """The counters that have counted something."""
+    return "; ".join(f"{name} {value}" for name, value in counters.items() if value)
+
+
 class End:
     """One end: its queue pair, its buffer, and the loop that answers each message with one."""
 
@@ -471,6 +476,9 @@ class End:
             self._loop(pending)
         except Failure:
             click.echo(f"  queue pair:     {self._account()}")
+            click.echo(
+                f"  device:         {_counted(rnic.Counters.from_values(self.qp.context.raw_counters()))}"
+            )
             raise
         return time.perf_counter() - start
 
@@ -481,8 +489,7 @@ class End:
         stats = self.qp.statistics()
         waiting = f"{stats.sq_depth} sends and {stats.rq_depth} receives outstanding"
         psns = f"PSN {stats.snd_psn} next, {stats.snd_una} unacknowledged, {stats.rcv_psn} expected"
-        counted = [f"{name} {value}" for name, value in stats.counters.items() if value]
-        return "; ".join([state, waiting, psns, *counted])
+        return "; ".join([state, waiting, psns, _counted(stats.counters)])
 
     def _loop(self, pending: int) -> None:
         iters, rx_depth = self.options.iters, self.options.rx_depth

@@ -40,7 +40,8 @@ class Gsi:
 
     def __init__(self, context: Context, pd: PD) -> None:
         self._pd = pd
-        self._indices = {entry.gid: entry.gid_index for entry in context.query_gid_table()}
+        self._context = context
+        self._indices: dict[GID, int] = {}
         self._ahs: OrderedDict[Peer, AH] = OrderedDict()
         self._unpolled = 0
         with ExitStack() as stack:
@@ -70,7 +71,9 @@ class Gsi:
         self._recv_cq.req_notify()
 
     def index_of(self, gid: GID) -> int | None:
-        """Where an address stands in the port's table."""
+        """Where an address stands in the port's table, which may have got it since it was last read."""
+        if gid not in self._indices:
+            self._indices = {entry.gid: entry.gid_index for entry in self._context.query_gid_table()}
         return self._indices.get(gid)
 
     def quiet(self) -> None:
@@ -98,7 +101,7 @@ class Gsi:
         at = wc.wr_id * _ROOM
         raw = bytes(self._memory[at : at + wc.byte_len])
         route = Route.from_grh(raw)
-        index = self._indices.get(route.dgid)
+        index = self.index_of(route.dgid)
         return None if index is None else (raw[GRH_BYTES:], Peer(route.sgid, index))
 
     def send(self, peer: Peer, data: bytes) -> None:

@@ -103,8 +103,10 @@ def connect(one: CmId, param: ConnParam) -> None:
 
 def _request(one: CmId, param: ConnParam, link: Link, private_data: bytes) -> Req:
     assert one.remote is not None
-    own = one.need_agent("connect").context.query_gid(1, link.peer.sgid_index)
+    context = one.need_agent("connect").context
+    own = context.query_gid(1, link.peer.sgid_index)
     return Req(
+        pkey=context.query_pkey(1, 0),
         vendor_id=one.local_ece.vendor_id,
         service_id=service_id(one.ps, one.remote.port),
         local_qpn=_qp_num(one, param, "connect"),

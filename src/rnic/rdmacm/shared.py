@@ -13,6 +13,7 @@ from rnic.errors import VerbsError
 from rnic.rdmacm.registry import registry
 from rnic.verbs.context import Context
 from rnic.verbs.pd import PD
+from rnic.verbs.qp import QP
 from rnic.verbs.srq import SRQ, SRQInitAttr, SRQInitAttrEx
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def _close(own: list[_Made]) -> None:
 class SharedReceives:
     """What a CmId can do with a shared receive queue of its own."""
 
+    qp: QP | None
     srq: SRQ | None
     pd: PD | None
     recv_cq: nic.CQ | None
@@ -59,7 +61,7 @@ class SharedReceives:
         """Make the id's shared receive queue (rdma_create_srq(3)): create_qp() takes it, so may other ids'.
 
         Without a protection domain the device's is used.  From now on post_recv() posts to it.  Raises
-        VerbsError: EINVAL when the id has no device yet, or has one already.
+        VerbsError: EINVAL when the id has no device yet, or has one or a queue pair already.
         """
         return self.create_srq_ex(
             SRQInitAttrEx(pd, attr=init_attr.attr, srq_context=init_attr.srq_context), "create_srq"
@@ -73,8 +75,9 @@ class SharedReceives:
         """
         with registry.lock:
             agent = self.need_agent(verb)
-            if self.srq is not None:
-                raise VerbsError(EINVAL, "the id has a shared receive queue", verb)
+            if self.srq is not None or self.qp is not None:
+                what = "queue pair" if self.srq is None else "shared receive queue"
+                raise VerbsError(EINVAL, f"the id has a {what}", verb)
             pd = cast("PD", init_attr.pd or self.pd or agent.pd)
             if pd.context is not agent.context:
                 raise VerbsError(EINVAL, "the protection domain is of another context", verb)

@@ -91,7 +91,7 @@ def _raw_gid(value: object) -> bytes:
 class AHAttr:
     """The path to a peer, an address vector (IBA 11.2.2.1; ibv_modify_qp(3), ibv_create_ah(3)).
 
-    `dgid` may be given in any form that GID() takes.  RoCE uses the global part only: dlid, sl,
+    `dgid` may be given in any form that GID() takes.  RoCE uses the global part and `sl` only: dlid,
     src_path_bits and static_rate are InfiniBand's.
     """
 
@@ -105,8 +105,10 @@ class AHAttr:
     traffic_class: int = 0
     """IP DSCP and ECN, 8 bits."""
     flow_label: int = 0
-    """20 bits."""
+    """20 bits, of IPv6; IPv4 has no place for it, and refuses all but 0."""
     sl: int = 0
+    """Priority, 0 to 7.  Without a traffic class it becomes the DSCP class selector of that number
+    (RFC 2474); with one it has to be that one's first three bits."""
     dlid: int = 0
     is_global: bool = True
     """Whether the packets carry a global route; RoCE asks for it."""

@@ -4,7 +4,8 @@
 import errno
 import os
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from rnic._nic import nic
@@ -130,11 +131,25 @@ class GIDEntry:
 
 @dataclass(frozen=True, slots=True)
 class AsyncEvent:
-    """Something happened that no completion reports (ibv_get_async_event(3))."""
+    """Something happened that no completion reports (ibv_get_async_event(3)).
+
+    While an event of a QP, CQ or SRQ is not acknowledged, its object cannot be closed: EBUSY, where
+    libibverbs waits, as a thread that waited for itself would wait for ever.  ack() acknowledges; so does
+    dropping it.
+    """
 
     event_type: EventType
     element: "nic.QP | nic.CQ | nic.SRQ | int | None"
     """The QP, CQ or SRQ that it happened to, the port number, or None: the whole device."""
+    _token: nic.AsyncToken | None = field(default=None, compare=False, repr=False)
+
+    def ack(self) -> None:
+        """Acknowledge it (ibv_ack_async_event(3)).
+
+        Raises VerbsError, EINVAL, the second time.  Events of a port or of the device hold nothing.
+        """
+        if self._token is not None:
+            self._token.ack()
 
 
 _WORK_REQUESTS = CompCntrInitAttr()
@@ -153,11 +168,18 @@ class Context(nic.Context):
 
     @classmethod
     def of_device(
-        cls, device: Device, *, rcvbuf: int, max_window: int, gso: bool, congestion_control: bool | None
+        cls,
+        device: Device,
+        *,
+        rcvbuf: int,
+        max_window: int,
+        gso: bool,
+        pkeys: Sequence[int],
+        congestion_control: bool | None,
     ) -> Self:
         """Open the device; what rnic.open_device() does once it knows which."""
         congestion = 0 if congestion_control is None else 1 if congestion_control else -1
-        context = cls.open_soft(device.name, device.netdev, rcvbuf, max_window, not gso, congestion)
+        context = cls.open_soft(device.name, device.netdev, rcvbuf, max_window, not gso, pkeys, congestion)
         context.device = device
         if context.counters().unfit_ip_ids:
             warnings.warn(
@@ -337,10 +359,14 @@ class Context(nic.Context):
         """Wait for something that no completion reports (ibv_get_async_event(3)).
 
         `timeout` is in seconds, None for ever, 0 not at all; TimeoutError at its end.  async_fileno() tells
-        without waiting whether there is one.
+        without waiting whether there is one.  docs/async-events.md says what causes which.
         """
-        kind, port_num, element = self.raw_get_async_event(timeout)
-        return AsyncEvent(EventType(kind), port_num or None if element is None else element)
+        kind, port_num, element, token = self.raw_get_async_event(timeout)
+        return AsyncEvent(EventType(kind), port_num or None if element is None else element, token)
+
+    def ack_async_event(self, event: AsyncEvent) -> None:
+        """What event.ack() does (ibv_ack_async_event(3))."""
+        event.ack()
 
     def alloc_pd(self) -> PD:
         """A new protection domain (ibv_alloc_pd(3))."""

@@ -3,7 +3,7 @@
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -54,11 +54,17 @@ class Device:
         rcvbuf: int = 0,
         max_window: int = 0,
         gso: bool = True,
+        pkeys: Sequence[int] | None = None,
         congestion_control: bool | None = None,
     ) -> "Context":
         """Open the device, as open_device() does."""
         return open_device(
-            self, rcvbuf=rcvbuf, max_window=max_window, gso=gso, congestion_control=congestion_control
+            self,
+            rcvbuf=rcvbuf,
+            max_window=max_window,
+            gso=gso,
+            pkeys=pkeys,
+            congestion_control=congestion_control,
         )
 
 
@@ -79,14 +85,16 @@ def open_device(
     rcvbuf: int = 0,
     max_window: int = 0,
     gso: bool = True,
+    pkeys: Sequence[int] | None = None,
     congestion_control: bool | None = None,
 ) -> "Context":
     """Open a device by name, GUID (a number or its text) or Device (ibv_open_device(3)).
 
     None: the one that $RNIC_DEVICE names, else the first of the list.  `rcvbuf` is the bytes of socket
     buffer to ask for (0: what the system grants), `max_window` the bytes that a queue pair may have in
-    flight (0: what fits the socket buffer), `gso=False` sends one packet per system call.  With
-    `congestion_control` routers may mark packets of connected queue pairs (ECN), and a queue pair whose
+    flight (0: what fits the socket buffer), `gso=False` sends one packet per system call.  `pkeys` fills the
+    port's P_Key table (IBA 10.9.1); None: what $RNIC_PKEYS says, as in "0xffff,0x8001", else 0xFFFF alone.
+    With `congestion_control` routers may mark packets of connected queue pairs (ECN), and a queue pair whose
     packets they mark limits its rate (IBA Annex A17.9; DCQCN); None: unless the device is the loopback's.
 
     Raises VerbsError: ENODEV when there is no such device; EADDRINUSE when something else holds UDP port
@@ -99,8 +107,19 @@ def open_device(
         rcvbuf=rcvbuf,
         max_window=max_window,
         gso=gso,
+        pkeys=_pkeys() if pkeys is None else tuple(pkeys),
         congestion_control=congestion_control,
     )
+
+
+def _pkeys() -> tuple[int, ...]:
+    """The P_Keys that the environment asks for."""
+    text = os.environ.get("RNIC_PKEYS", "")
+    try:
+        return tuple(int(key, 0) for key in text.split(",")) if text else ()
+    except ValueError:
+        wanted = f"RNIC_PKEYS is {text!r}, not numbers with commas between them"
+        raise VerbsError(errno.EINVAL, wanted, "open_device") from None
 
 
 def import_device(cmd_fd: int) -> "Context":

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The port's P_Key table (IBA 10.9.1, 14.2.5.7).  There is no subnet manager here: who opens the device fills it.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "dev/verbs.h"
+
+static int check(const uint16_t *pkeys, uint32_t n, struct rnic_err *err) {
+    if (n < 1 || n > PKEYS)
+        return fail(err, -EINVAL, "%u P_Keys; the table takes 1 to %d", n, PKEYS);
+    for (uint32_t i = 0; i < n; i++) {
+        if (pkeys[i] && !(pkeys[i] & 0x7FFF))
+            return fail(err, -EINVAL, "P_Key 0x%04x names no partition: its lower 15 bits are 0 (IBA 10.9.1)",
+                        pkeys[i]);
+        for (uint32_t k = 0; k < i; k++) {
+            if (pkeys[i] && pkeys[k] == pkeys[i])
+                return fail(err, -EINVAL, "P_Key 0x%04x is given twice", pkeys[i]);
+        }
+    }
+    return 0;
+}
+
+static void fill(struct dev *dev, const uint16_t *pkeys, uint32_t n) {
+    memset(dev->nic.pkeys, 0, sizeof dev->nic.pkeys);
+    memcpy(dev->nic.pkeys, pkeys, n * sizeof *pkeys);
+}
+
+int pkeys_init(struct dev *dev, const struct rnic_open_attr *attr, struct rnic_err *err) {
+    static const uint16_t standard = 0xFFFF;
+    const uint16_t *pkeys = attr->num_pkeys ? attr->pkeys : &standard;
+    uint32_t n = attr->num_pkeys ? attr->num_pkeys : 1;
+    int rc = check(pkeys, n, err);
+    if (!rc)
+        fill(dev, pkeys, n);
+    return rc;
+}
+
+int soft_query_pkey(struct rnic_context *ctx, int port, int index, uint16_t *pkey, struct rnic_err *err) {
+    int rc = dev_check_port(port, err);
+    if (rc)
+        return rc;
+    if (index < 0 || index >= PKEYS)
+        return fail(err, -EINVAL, "P_Key index %d; the table has %d entries", index, PKEYS);
+    *pkey = dev_of(ctx)->nic.pkeys[index];
+    return 0;
+}
+
+/* A queue pair's key is its entry's, whatever that is now (IBA 10.9.2). */
+static void refresh(struct dev *dev, struct qp *qp) {
+    (void)dev;
+    if (qp->state != RNIC_QPS_RESET)
+        qp->pkey = qp->nic->pkeys[qp->attr.pkey_index];
+}
+
+int soft_set_pkeys(struct rnic_context *ctx, int port, const uint16_t *pkeys, int n, struct rnic_err *err) {
+    struct dev *dev = dev_of(ctx);
+    struct rnic_async_event e = {.event_type = RNIC_EVENT_PKEY_CHANGE, .port_num = 1};
+    uint16_t before[PKEYS];
+    int rc = dev_check_usable(dev, err);
+    if (!rc)
+        rc = dev_check_port(port, err);
+    if (!rc)
+        rc = check(pkeys, (uint32_t)n, err);
+    if (rc)
+        return rc;
+    dev_lock(dev);
+    memcpy(before, dev->nic.pkeys, sizeof before);
+    fill(dev, pkeys, (uint32_t)n);
+    qpn_each(dev, refresh);
+    if (memcmp(before, dev->nic.pkeys, sizeof before))
+        event_push(&dev->nic.events, &e);
+    dev_unlock(dev);
+    return 0;
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "qp/path.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/fail.h"
+
+#define STATE(qp) ((qp)->attr.path_mig_state)
+
+/* ---------------------------------------------------------------- the program's part */
+
+static int check_state(const struct qp *qp, int to, bool loaded, struct rnic_err *err) {
+    int from = STATE(qp);
+    if (to == RNIC_MIG_ARMED)
+        return fail(err, -EINVAL,
+                    "path_mig_state ARMED is the device's to set, when the peer has rearmed, too: use REARM");
+    if (to == RNIC_MIG_REARM && !loaded)
+        return fail(err, -EINVAL, "path_mig_state REARM needs an alternate path: set alt_ah_attr and its like");
+    if (to == RNIC_MIG_MIGRATED && from == RNIC_MIG_REARM)
+        return fail(err, -EINVAL, "path_mig_state is REARM: the peer does not know of the alternate path yet (ARMED)");
+    return to == RNIC_MIG_REARM || to == RNIC_MIG_MIGRATED ? 0
+                                                           : fail(err, -EINVAL, "path_mig_state %d does not exist", to);
+}
+
+int path_check(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err) {
+    bool load = mask & RNIC_QP_ALT_PATH, set = mask & RNIC_QP_PATH_MIG_STATE;
+    int rc = load ? qp_av_check(&attr->alt_ah_attr, err) : 0;
+    if (rc)
+        return rc;
+    if (load && STATE(qp) != RNIC_MIG_MIGRATED && !(set && attr->path_mig_state == RNIC_MIG_REARM))
+        return fail(err, -EINVAL, "the alternate path is in use: load another one together with path_mig_state REARM");
+    return set ? check_state(qp, attr->path_mig_state, load || qp->alt_loaded, err) : 0;
+}
+
+void path_load(struct qp *qp, const struct flow *to, const struct flow *from) {
+    qp->alt = *to;
+    qp->alt_from = *from;
+    qp->alt_loaded = true;
+}
+
+/* ---------------------------------------------------------------- migration */
+
+static void swap(struct flow *a, struct flow *b) {
+    struct flow kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
+/* What was the alternate path is the path, and there is no alternate until another one is loaded.  The way that was left
+ * stays where the device can count who uses its port. */
+static void migrate(struct qp *qp) {
+    struct rnic_qp_attr *a = &qp->attr;
+    swap(&qp->flow, &qp->alt);
+    swap(&qp->from, &qp->alt_from);
+    qp->alt_loaded = false;
+    a->ah_attr = a->alt_ah_attr;
+    a->pkey_index = a->alt_pkey_index;
+    a->port_num = a->alt_port_num;
+    a->timeout = a->alt_timeout;
+    a->path_mig_state = RNIC_MIG_MIGRATED;
+    qp->pkey = qp->nic->pkeys[a->pkey_index];
+    qp_event(qp, RNIC_EVENT_PATH_MIG);
+}
+
+void path_set_state(struct qp *qp, int state) {
+    if (state == RNIC_MIG_REARM) {
+        STATE(qp) = state;
+        qp->mig_refused = false;
+    } else if (STATE(qp) == RNIC_MIG_ARMED) {
+        migrate(qp);
+    }
+}
+
+bool path_fail_over(struct qp *qp) {
+    if (STATE(qp) != RNIC_MIG_ARMED)
+        return false;
+    migrate(qp);
+    return true;
+}
+
+/* ---------------------------------------------------------------- the peer's part */
+
+static bool same(const struct sockaddr_in6 *a, const struct sockaddr_in6 *b) {
+    return !memcmp(&a->sin6_addr, &b->sin6_addr, sizeof a->sin6_addr);
+}
+
+static bool is_from(const struct flow *from, const struct sockaddr_in6 *src, const struct sockaddr_in6 *dst) {
+    return same(&from->src, src) && same(&from->dst, dst);
+}
+
+struct flow *path_of(struct qp *qp, const struct sockaddr_in6 *src, const struct sockaddr_in6 *dst) {
+    if (is_from(&qp->from, src, dst))
+        return &qp->from;
+    return qp->alt_loaded && is_from(&qp->alt_from, src, dst) ? &qp->alt_from : NULL;
+}
+
+/* The peer has migrated to where this end cannot follow: told once, as anybody may send such packets. */
+static void refuse(struct qp *qp) {
+    if (!qp->mig_refused && STATE(qp) != RNIC_MIG_MIGRATED)
+        qp_event(qp, RNIC_EVENT_PATH_MIG_ERR);
+    qp->mig_refused = true;
+}
+
+/* On the primary path, MigReq 1 in ARMED is a packet from before the peer rearmed, which was under way for long. */
+bool path_input(struct qp *qp, const struct flow *from, bool mig_req, uint16_t pkey) {
+    bool primary = from == &qp->from;
+    if (from && !pkey_match(primary ? qp->pkey : qp->nic->pkeys[qp->attr.alt_pkey_index], pkey))
+        return false;
+    if (primary && !mig_req && STATE(qp) == RNIC_MIG_REARM)
+        STATE(qp) = RNIC_MIG_ARMED;
+    if (primary)
+        return true;
+    if (!mig_req)
+        return false;
+    if (!from || STATE(qp) != RNIC_MIG_ARMED) {
+        refuse(qp);
+        return false;
+    }
+    migrate(qp);
+    return true;
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "queue/events.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+int event_queue_init(struct event_queue *q) {
+    q->mask = 1023;
+    q->ring = calloc(q->mask + 1, sizeof *q->ring);
+    if (!q->ring)
+        return -ENOMEM;
+    q->fd = eventfd(0, EFD_SEMAPHORE | EFD_NONBLOCK | EFD_CLOEXEC);
+    if (q->fd < 0) {
+        int rc = -errno;
+        free(q->ring);
+        return rc;
+    }
+    pthread_mutex_init(&q->lock, NULL);
+    return 0;
+}
+
+void event_queue_free(struct event_queue *q) {
+    close(q->fd);
+    free(q->ring);
+    free(q->unacked);
+    pthread_mutex_destroy(&q->lock);
+}
+
+static void raise_fd(int fd) {
+    uint64_t one = 1;
+    if (write(fd, &one, sizeof one) < 0) /* 2^64 events: cannot be */
+        return;
+}
+
+static bool lower_fd(int fd) {
+    uint64_t one;
+    return read(fd, &one, sizeof one) == sizeof one;
+}
+
+void event_push(struct event_queue *q, const struct rnic_async_event *event) {
+    pthread_mutex_lock(&q->lock);
+    bool room = q->head - q->tail <= q->mask;
+    if (room)
+        q->ring[q->head++ & q->mask] = *event; /* else nobody reads them: the oldest 1024 stay */
+    pthread_mutex_unlock(&q->lock);
+    if (room)
+        raise_fd(q->fd);
+}
+
+/* ---------------------------------------------------------------- acknowledgement */
+
+static struct unacked *find(const struct event_queue *q, const void *context) {
+    for (uint32_t i = 0; i < q->unacked_count; i++) {
+        if (q->unacked[i].context == context)
+            return &q->unacked[i];
+    }
+    return NULL;
+}
+
+static void drop(struct event_queue *q, struct unacked *u) { *u = q->unacked[--q->unacked_count]; }
+
+/* Without memory to remember it, an event needs no acknowledgement. */
+static void remember(struct event_queue *q, const void *context) {
+    struct unacked *u = find(q, context);
+    if (u) {
+        u->n++;
+        return;
+    }
+    if (q->unacked_count == q->unacked_room) {
+        uint32_t room = q->unacked_room ? q->unacked_room * 2 : 8;
+        struct unacked *more = realloc(q->unacked, room * sizeof *more);
+        if (!more)
+            return;
+        q->unacked = more;
+        q->unacked_room = room;
+    }
+    q->unacked[q->unacked_count++] = (struct unacked){context, 1};
+}
+
+bool event_take(struct event_queue *q, struct rnic_async_event *event) {
+    if (!lower_fd(q->fd))
+        return false;
+    pthread_mutex_lock(&q->lock);
+    bool any = q->head != q->tail;
+    if (any)
+        *event = q->ring[q->tail++ & q->mask];
+    if (any && event->context)
+        remember(q, event->context);
+    pthread_mutex_unlock(&q->lock);
+    return any;
+}
+
+int event_ack(struct event_queue *q, const void *context) {
+    if (!context)
+        return 0;
+    pthread_mutex_lock(&q->lock);
+    struct unacked *u = find(q, context);
+    if (u && --u->n == 0)
+        drop(q, u);
+    pthread_mutex_unlock(&q->lock);
+    return u ? 0 : -EINVAL;
+}
+
+static void forget(struct event_queue *q, const void *context) {
+    uint32_t to = q->tail;
+    for (uint32_t i = q->tail; i != q->head; i++) {
+        if (q->ring[i & q->mask].context == context)
+            lower_fd(q->fd);
+        else
+            q->ring[to++ & q->mask] = q->ring[i & q->mask];
+    }
+    q->head = to;
+}
+
+uint32_t event_leave(struct event_queue *q, const void *context) {
+    if (!context)
+        return 0;
+    pthread_mutex_lock(&q->lock);
+    const struct unacked *u = find(q, context);
+    uint32_t n = u ? u->n : 0;
+    if (!n)
+        forget(q, context);
+    pthread_mutex_unlock(&q->lock);
+    return n;
+}
+
+void event_forget(struct event_queue *q, const void *context) {
+    if (!context)
+        return;
+    pthread_mutex_lock(&q->lock);
+    struct unacked *u = find(q, context);
+    if (u)
+        drop(q, u);
+    forget(q, context);
+    pthread_mutex_unlock(&q->lock);
+}

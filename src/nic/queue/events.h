@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Asynchronous events (IBA 11.6.3): a queue of what no completion tells, and what was taken and is not acknowledged yet.
+ */
+#ifndef RNIC_QUEUE_EVENTS_H
+#define RNIC_QUEUE_EVENTS_H
+
+#include <pthread.h>
+
+#include "nic.h"
+
+struct event_queue {
+    int fd; /* eventfd semaphore, one count an event */
+    pthread_mutex_t lock;
+    struct rnic_async_event *ring;
+    uint32_t head, tail, mask;
+    struct unacked { /* an object, by its user's context, and how many of its events are not acknowledged */
+        const void *context;
+        uint32_t n;
+    } *unacked;
+    uint32_t unacked_count, unacked_room;
+};
+
+int event_queue_init(struct event_queue *q);
+void event_queue_free(struct event_queue *q);
+void event_push(struct event_queue *q, const struct rnic_async_event *event);
+bool event_take(struct event_queue *q, struct rnic_async_event *event);
+/* Those of ports and of the device, whose context is NULL, hold nothing and need no acknowledgement. 0, -EINVAL */
+int event_ack(struct event_queue *q, const void *context);
+/* An object is to be destroyed: how many of its events are not acknowledged; when none is, those that wait are forgotten. */
+uint32_t event_leave(struct event_queue *q, const void *context);
+void event_forget(struct event_queue *q, const void *context); /* the same, without a question */
+
+#endif

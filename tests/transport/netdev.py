@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Network devices of a test's own: a pair of virtual Ethernet devices, and what a test does to them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+import rnic
+from rnic import EventType
+
+CLONE_NEWNET = 0x40000000
+PATIENCE = 20.0  # seconds for the kernel to tell, on a machine that has other things to do
+
+
+def ip(*arguments: str) -> None:
+    """iproute2's command."""
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+
+
+class Netdevs:
+    """A network namespace for this thread, with two devices joined by a cable: both up, without addresses.
+
+    Whoever cannot have that (it takes root, and iproute2) skips the test.
+    """
+
+    def __init__(self) -> None:
+        self.a, self.b = "rnica", "rnicb"
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        if os.geteuid() != 0 or shutil.which("ip") is None:
+            pytest.skip("making network devices needs root, and the ip command (iproute2)")
+        self._before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        if self._libc.unshare(CLONE_NEWNET) != 0:
+            os.close(self._before)
+            pytest.skip(f"no network namespace: {os.strerror(ctypes.get_errno())}")
+        try:
+            self._make()
+        except BaseException:
+            self._leave()
+            raise
+
+    def _make(self) -> None:
+        ip("link", "set", "lo", "up")
+        ip("link", "add", self.a, "type", "veth", "peer", "name", self.b)
+        for name in (self.a, self.b):
+            ip("link", "set", name, "addrgenmode", "none")
+            ip("link", "set", name, "up")
+
+    def _leave(self) -> None:
+        self._libc.setns(self._before, CLONE_NEWNET)
+        os.close(self._before)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._leave()
+
+    def address(self, name: str, *addresses: str) -> None:
+        """Gives a device addresses, usable at once."""
+        for one in addresses:
+            ip("addr", "add", one, "dev", name, *(["nodad"] if ":" in one else []))
+
+    def remove(self, name: str, address: str) -> None:
+        """Takes an address away."""
+        ip("addr", "del", address, "dev", name)
+
+    def link(self, name: str, *what: str) -> None:
+        """ip link set."""
+        ip("link", "set", name, *what)
+
+    def delete(self, name: str) -> None:
+        """The device goes, and its other end with it."""
+        ip("link", "del", name)
+
+
+def wait_event(ctx: rnic.Context, kind: EventType) -> rnic.AsyncEvent:
+    """The next event of that kind; others are taken and let go."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        event = ctx.get_async_event(max(0.0, until - time.monotonic()))
+        if event.event_type is kind:
+            return event
+
+
+def wait_until(true: Callable[[], bool], what: str) -> None:
+    """Looks until it is so."""
+    until = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < until, what
+        time.sleep(0.005)
+
+
+def no_event(ctx: rnic.Context) -> bool:
+    """Is none waiting?"""
+    try:
+        ctx.get_async_event(0)
+    except TimeoutError:
+        return True
+    return False
+
+
+__all__ = ["PATIENCE", "Netdevs", "ip", "no_event", "wait_event", "wait_until"]

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device follows its netdev: link, MTU, addresses, and its end."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+import pytest
+
+import rnic
+from rnic import GID, MTU, SGE, AHAttr, EventType, PortState, QPState, RecvWR, SendFlags, SendWR, WCStatus
+from rnic.testing import End, Options, connect
+from transport.netdev import Netdevs, no_event, wait_event, wait_until
+
+ONE, TWO, THREE = "10.99.0.1", "10.99.0.2", "10.99.0.3"
+
+
+@pytest.fixture
+def devs() -> Iterator[Netdevs]:
+    with Netdevs() as made:
+        made.address(made.a, f"{ONE}/24")
+        yield made
+
+
+def gids(ctx: rnic.Context) -> dict[str, int]:
+    return {str(entry.gid.ip): entry.gid_index for entry in ctx.query_gid_table()}
+
+
+# ------------------------------------------------------------------ link and MTU
+
+
+def test_the_port_follows_the_link(devs: Netdevs) -> None:
+    with rnic.open_device(f"roce_{devs.a}") as ctx:
+        assert ctx.query_device().device_cap_flags & rnic.DeviceCap.PORT_ACTIVE_EVENT
+        for down, up in (((devs.a, "down"), (devs.a, "up")), ((devs.b, "down"), (devs.b, "up"))):
+            assert ctx.query_port().state is PortState.ACTIVE
+            devs.link(*down)
+            assert wait_event(ctx, EventType.PORT_ERR) == rnic.AsyncEvent(EventType.PORT_ERR, 1)
+            assert ctx.query_port().state is PortState.DOWN
+            devs.link(*up)
+            assert wait_event(ctx, EventType.PORT_ACTIVE).element == 1
+        assert ctx.query_port().state is PortState.ACTIVE
+
+
+def test_events_come_while_a_program_polls(devs: Netdevs) -> None:
+    with rnic.open_device(f"roce_{devs.a}") as ctx, ctx.create_cq(1) as cq:
+        devs.link(devs.b, "down")
+
+        def polled() -> bool:
+            cq.poll()
+            return ctx.query_port().state is PortState.DOWN
+
+        wait_until(polled, "the port is still active")
+        assert wait_event(ctx, EventType.PORT_ERR).element == 1
+
+
+def test_the_active_mtu_follows_the_netdevs(devs: Netdevs) -> None:
+    with rnic.open_device(f"roce_{devs.a}") as ctx:
+        for mtu, active in ((9000, MTU.MTU_4096), (1500, MTU.MTU_1024), (600, MTU.MTU_512)):
+            devs.link(devs.a, "mtu", str(mtu))
+            wait_until(lambda active=active: ctx.query_port().active_mtu is active, f"MTU {mtu}")
+        assert no_event(ctx)
+
+
+def test_another_netdevs_changes_are_no_concern(devs: Netdevs) -> None:
+    with rnic.open_device(f"roce_{devs.a}") as ctx:
+        devs.address(devs.b, f"{THREE}/24")
+        devs.link(devs.b, "mtu", "1400")
+        devs.address(devs.a, f"{TWO}/24")  # the kernel tells in order
+        assert wait_event(ctx, EventType.GID_CHANGE).element == 1
+        assert set(gids(ctx)) == {ONE, TWO}
+        assert ctx.query_port().state is PortState.ACTIVE
+
+
+def test_a_renamed_netdev_is_the_same(devs: Netdevs) -> None:
+    with rnic.open_device(f"roce_{devs.a}") as ctx:
+        devs.link(devs.a, "name", "rnicrenamed")
+        devs.a = "rnicrenamed"
+        devs.address(devs.a, f"{TWO}/24")
+        wait_event(ctx, EventType.GID_CHANGE)
+        assert set(gids(ctx)) == {ONE, TWO}
+
+
+# ------------------------------------------------------------------ addresses
+
+
+def test_an_address_keeps_its_index_and_an_empty_one_is_used_again(devs: Netdevs) -> None:
+    with rnic.open_device(f"roce_{devs.a}") as ctx:
+        assert gids(ctx) == {ONE: 0}
+        devs.address(devs.a, f"{TWO}/24")
+        assert wait_event(ctx, EventType.GID_CHANGE) == rnic.AsyncEvent(EventType.GID_CHANGE, 1)
+        devs.address(devs.a, "fd00:99::1/64")
+        wait_event(ctx, EventType.GID_CHANGE)
+        assert gids(ctx) == {ONE: 0, TWO: 1, "fd00:99::1": 2}
+        devs.remove(devs.a, f"{TWO}/24")
+        wait_event(ctx, EventType.GID_CHANGE)
+        assert gids(ctx) == {ONE: 0, "fd00:99::1": 2}
+        assert ctx.query_gid(1, 1) == GID()
+        with ctx.alloc_pd() as pd, pytest.raises(rnic.VerbsError, match="empty") as caught:
+            pd.create_ah(AHAttr(GID(ONE), 1))
+        assert caught.value.errno == errno.EINVAL
+        devs.address(devs.a, f"{THREE}/24")
+        wait_event(ctx, EventType.GID_CHANGE)
+        assert gids(ctx) == {ONE: 0, THREE: 1, "fd00:99::1": 2}
+        assert ctx.query_port().gid_tbl_len == 32
+
+
+def test_an_index_that_somebody_names_waits_for_its_address(devs: Netdevs) -> None:
+    devs.address(devs.a, f"{TWO}/24")
+    with rnic.open_device(f"roce_{devs.a}") as ctx, ctx.alloc_pd() as pd:
+        ah = pd.create_ah(AHAttr(GID(ONE), 1))
+        for address, table in (
+            (None, {ONE: 0}),
+            (THREE, {ONE: 0, THREE: 2}),
+            (TWO, {ONE: 0, TWO: 1, THREE: 2}),
+            (None, {ONE: 0, THREE: 2}),
+        ):
+            if address:
+                devs.address(devs.a, f"{address}/24")
+            else:
+                devs.remove(devs.a, f"{TWO}/24")
+            wait_event(ctx, EventType.GID_CHANGE)
+            assert gids(ctx) == table
+        ah.close()
+        devs.address(devs.a, "10.99.0.4/24")
+        wait_event(ctx, EventType.GID_CHANGE)
+        assert gids(ctx) == {ONE: 0, "10.99.0.4": 1, THREE: 2}
+
+
+def test_an_address_whose_duplicate_check_runs_comes_when_it_is_over(devs: Netdevs) -> None:
+    with rnic.open_device(f"roce_{devs.a}") as ctx:
+        devs.link(devs.a, "addrgenmode", "eui64")
+        devs.link(devs.a, "down")
+        devs.link(devs.a, "up")
+        wait_until(lambda: any(one.startswith("fe80::") for one in gids(ctx)), "no link-local address")
+
+
+def exchange(a: End, b: End, payload: bytes) -> None:
+    """One message, every byte."""
+    out, into = a.memory(len(payload)), b.memory(len(payload))
+    out.buf[:] = payload
+    b.qp.post_recv(RecvWR(1, [SGE(into)]))
+    a.qp.post_send(SendWR(2, send_flags=SendFlags.SIGNALED, sg_list=[SGE(out)]))
+    a.wait_ok()
+    b.wait_ok()
+    assert bytes(into.buf) == payload
+
+
+def test_a_new_address_carries_traffic(devs: Netdevs) -> None:
+    with End(f"roce_{devs.a}") as a, End(f"roce_{devs.a}") as b:
+        devs.address(devs.a, f"{TWO}/24", "fd00:99::2/64")
+        for end in (a, b):
+            wait_until(lambda end=end: len(gids(end.ctx)) == 3, "the addresses have not come")
+        for address in (TWO, "fd00:99::2"):
+            with (
+                a.pd.create_qp(rnic.QPInitAttr(a.cq, a.cq)) as qp_a,
+                b.pd.create_qp(rnic.QPInitAttr(b.cq, b.cq)) as qp_b,
+            ):
+                kept, a.qp, b.qp = (a.qp, b.qp), qp_a, qp_b
+                connect(qp_a, qp_b, Options(address=address))
+                exchange(a, b, bytes(range(256)) * 40)
+                a.qp, b.qp = kept
+
+
+def test_without_its_address_a_connection_fails_in_time(devs: Netdevs) -> None:
+    devs.address(devs.a, f"{TWO}/24")
+    with End(f"roce_{devs.a}") as a, End(f"roce_{devs.a}") as b:
+        options = {"retry_cnt": 2, "timeout": 12}
+        connect(a.qp, b.qp, Options(address=TWO, **options), Options(address=ONE, **options))
+        exchange(a, b, b"before")
+        devs.remove(devs.a, f"{TWO}/24")
+        wait_event(a.ctx, EventType.GID_CHANGE)
+        memory = a.memory(8)
+        a.qp.post_send(SendWR(3, send_flags=SendFlags.SIGNALED, sg_list=[SGE(memory)]))
+        (wc,) = a.wait()
+        assert wc.status is WCStatus.RETRY_EXC_ERR
+        assert a.ctx.counters().tx_errors >= 3
+
+
+def test_a_connection_goes_on_when_its_address_is_back_in_time(devs: Netdevs) -> None:
+    devs.address(devs.a, f"{TWO}/24")
+    with End(f"roce_{devs.a}") as a, End(f"roce_{devs.a}") as b:
+        connect(a.qp, b.qp, Options(address=TWO, timeout=16), Options(address=ONE, timeout=16))
+        exchange(a, b, b"before")
+        devs.remove(devs.a, f"{TWO}/24")
+        wait_event(a.ctx, EventType.GID_CHANGE)
+        wait_event(b.ctx, EventType.GID_CHANGE)
+        out, into = a.memory(5), b.memory(5)
+        out.buf[:] = b"after"
+        b.qp.post_recv(RecvWR(1, [SGE(into)]))
+        a.qp.post_send(SendWR(2, send_flags=SendFlags.SIGNALED, sg_list=[SGE(out)]))
+        wait_until(lambda: a.ctx.counters().tx_errors > 0, "nothing was sent")
+        devs.address(devs.a, f"{TWO}/24")
+        a.wait_ok()
+        b.wait_ok()
+        assert bytes(into.buf) == b"after"
+
+
+# ------------------------------------------------------------------ the end
+
+
+def test_a_netdev_that_goes_takes_its_device_along(devs: Netdevs) -> None:
+    with End(f"roce_{devs.a}") as a, End(f"roce_{devs.a}") as b:
+        connect(a.qp, b.qp)
+        memory = a.memory(64)
+        a.qp.post_recv([RecvWR(i, [SGE(memory)]) for i in range(3)])
+        devs.link(devs.a, "down")
+        devs.delete(devs.a)
+        assert wait_event(a.ctx, EventType.DEVICE_FATAL).element is None
+        done = a.wait(3)
+        assert [(wc.wr_id, wc.status) for wc in done] == [(i, WCStatus.WR_FLUSH_ERR) for i in range(3)]
+        assert a.qp.state is QPState.ERR
+        assert a.ctx.query_gid_table is not None
+        for call in (
+            a.ctx.query_device,
+            a.ctx.query_port,
+            lambda: a.ctx.query_gid(1, 0),
+            a.ctx.alloc_pd,
+            lambda: a.ctx.create_cq(1),
+            a.ctx.create_comp_channel,
+            lambda: a.pd.alloc_mr(64, 0),
+            lambda: a.pd.create_ah(AHAttr(GID(ONE))),
+            lambda: a.pd.create_qp(rnic.QPInitAttr(a.cq, a.cq)),
+            lambda: a.pd.create_srq(rnic.SRQInitAttr()),
+            lambda: a.qp.modify(rnic.QPAttr(qp_state=QPState.RESET)),
+            lambda: a.qp.post_send(SendWR(1)),
+            lambda: a.ctx.set_pkeys([0xFFFF]),
+        ):
+            with pytest.raises(rnic.VerbsError, match=f"{devs.a} has gone") as caught:
+                call()
+            assert caught.value.errno == errno.EIO
+        a.ctx.counters()
+        assert no_event(a.ctx)
+    with pytest.raises(rnic.VerbsError) as caught:
+        rnic.open_device(f"roce_{devs.a}")
+    assert caught.value.errno == errno.ENODEV
