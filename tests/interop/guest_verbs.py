@@ -165,7 +165,8 @@ def _completion(wc: Any) -> dict[str, Any]:
     opcode = WC_OPCODE.get(int(wc.opcode), str(wc.opcode))
     received = opcode.startswith("RECV")
     with_imm = received and bool(int(wc.wc_flags) & e.IBV_WC_WITH_IMM)
-    with_inv = received and bool(int(wc.wc_flags) & e.IBV_WC_WITH_INV)
+    # rdma_rxe hands out the kernel's own flag, IB_WC_WITH_INVALIDATE, which is IP_CSUM_OK to libibverbs.
+    with_inv = received and bool(int(wc.wc_flags) & (e.IBV_WC_WITH_INV | e.IBV_WC_IP_CSUM_OK))
     return {
         "wr_id": wc.wr_id,
         "status": WC_STATUS[int(wc.status)],
