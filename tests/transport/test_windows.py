@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,7 @@ from rnic import (
     QPState,
     QPType,
     RecvWR,
+    ReregMRFlags,
     SendFlags,
     SendWR,
     VerbsError,
@@ -39,6 +41,7 @@ from rnic.testing import ALL_ACCESS, Options, Pair, connect
 SIGNALED = SendFlags.SIGNALED
 BINDABLE = ALL_ACCESS | AccessFlags.MW_BIND
 REMOTE = AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_ATOMIC
+LOCAL_ON_DEMAND = AccessFlags.LOCAL_WRITE | AccessFlags.ON_DEMAND | AccessFlags.MW_BIND
 NBYTES, AT, LONG = 1 << 16, 8192, 5000
 
 
@@ -517,3 +520,40 @@ def test_on_a_bad_wire_each_window_serves_once(scene: Scene) -> None:
         assert sent.ok
         assert received.invalidated_rkey == mw.rkey
         assert mw.query().mr is None
+
+
+@KINDS
+def test_a_window_shows_memory_that_comes_and_goes(scene: Scene, kind: MWType) -> None:
+    access = AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ
+    memory = mmap.mmap(-1, NBYTES)
+    scene.region = scene.b.pd.reg_mr(memory, access | LOCAL_ON_DEMAND)
+    mw = scene.bound(kind, access)
+    scene.source.buf[:100] = bytes(range(100))
+    assert scene.ask(WROpcode.RDMA_WRITE, scene.region.addr + AT, mw.rkey, 100).status is WCStatus.SUCCESS
+    assert memory[AT : AT + 100] == bytes(range(100))
+    scene.source.buf[:100] = bytes(100)
+    assert scene.ask(WROpcode.RDMA_READ, scene.region.addr + AT, mw.rkey, 100).status is WCStatus.SUCCESS
+    assert bytes(scene.source.buf[:100]) == bytes(range(100))
+    with pytest.raises(VerbsError, match="window") as caught:
+        scene.region.rereg(ReregMRFlags.CHANGE_ACCESS, access=AccessFlags.LOCAL_WRITE)
+    assert caught.value.errno == errno.EBUSY
+    atomic = scene.bind(scene.window(kind), scene.info(REMOTE))
+    assert atomic.status is WCStatus.MW_BIND_ERR
+    scene.close()
+    scene.region.close()
+
+
+def test_an_atomic_write_to_memory_that_comes_and_goes_is_refused(scene: Scene) -> None:
+    memory = mmap.mmap(-1, NBYTES)
+    with scene.b.pd.reg_mr(memory, AccessFlags.REMOTE_WRITE | LOCAL_ON_DEMAND) as region:
+        wc = scene.ask(WROpcode.ATOMIC_WRITE, region.addr, region.rkey, 8)
+        assert wc.status is WCStatus.REM_ACCESS_ERR
+    assert memory[:8] == bytes(8)
+
+
+@KINDS
+def test_a_parent_domain_stands_for_its_own_with_windows_too(scene: Scene, kind: MWType) -> None:
+    b = scene.b
+    with b.ctx.alloc_parent_domain(rnic.ParentDomainInitAttr(b.pd)) as parent, parent.alloc_mw(kind) as mw:
+        assert scene.bind(mw, scene.info()).status is WCStatus.SUCCESS
+        assert scene.ask(WROpcode.RDMA_WRITE, scene.region.addr + AT, mw.rkey, 8).status is WCStatus.SUCCESS

@@ -160,7 +160,7 @@ static bool from_peer(struct dev *dev, struct qp *qp, const struct incoming *in,
     return true;
 }
 
-/* IBA 9.6.1.2, 10.9.1.1 */
+/* IBA 9.6.1.2, 10.9.3 */
 static bool same_partition(struct qp *qp, struct packet *pkt) {
     int index = qp_pkey_index(qp, bth_pkey(pkt->bth));
     pkt->pkey_index = (uint16_t)index;
