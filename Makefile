@@ -7,6 +7,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip $(if $(V),,--quiet) --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
+# Root has a network namespace for each of two workers; others share one, and their tests take turns.
+WORKERS ?= $(if $(filter 0,$(shell id -u)),-n 2 --dist loadfile)
 
 # What a build depends on; C files twice: `make ctest` compiles them itself.
 SOURCES := $(shell find src -type f ! -name '*.py[co]' 2>/dev/null) $(wildcard meson.build meson.options)
@@ -58,7 +60,7 @@ demo: build ## a file by RDMA WRITE between two processes, then latency and band
 # ---------------------------------------------------------------- tests
 
 test: build $(VENV)/.dev ## everything that needs neither root nor a peer
-	$(PYTEST) tests --ignore=tests/interop --ignore=tests/fuzz $(ARGS)
+	$(PYTEST) tests --ignore=tests/interop --ignore=tests/fuzz $(WORKERS) $(ARGS)
 
 interop: build $(VENV)/.dev ## against the Linux kernel's rdma_rxe in a virtual machine (root, /dev/net/tun)
 	$(PYTEST) tests/interop -ra $(ARGS)
