@@ -52,6 +52,26 @@ def test_messages_bounce(rnic: Start, size: int, mtu: int, iters: int, events: l
     assert_good(*both(rnic, *options), size, iters)
 
 
+KINDS = [["-o"], ["-o", "-P"], ["-O"], ["-j"], ["-N"], ["-t"], ["-t", "-e"], ["-N", "-j", "-t", "-e"]]
+
+
+@pytest.mark.parametrize("size", [0, 100, 30001])
+@pytest.mark.parametrize("kind", KINDS, ids="".join)
+def test_messages_bounce_with_other_kinds_of_memory_and_calls(
+    rnic: Start, kind: list[str], size: int
+) -> None:
+    server, client = both(rnic, "-s", size, "-n", 100, "-c", *kind)
+    for result in (server, client):
+        assert (result.status, result.err) == (0, "")
+        assert f"{2 * size * 100} bytes in" in result.out
+        assert ("clock cycles apart" in result.out) == ("-t" in kind)
+
+
+def test_a_shared_queue_on_demand(rnic: Start) -> None:
+    for result in both(rnic, "-o", "-c", "-n", 100, service="srq"):
+        assert (result.status, result.err) == (0, "")
+
+
 def test_messages_bounce_over_ipv6(rnic: Start) -> None:
     server, client = both(rnic, "-n", 100, host="::1")
     assert_good(server, client, 4096, 100)

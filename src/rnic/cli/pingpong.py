@@ -10,15 +10,15 @@ from __future__ import annotations
 import mmap
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 import click
 
 import rnic
-from rnic.cli import endpoint, exchange, params, pingpong_srq, pingpong_xrc
+from rnic.cli import endpoint, exchange, params, pingpong_rc, pingpong_srq, pingpong_xrc
 from rnic.cli.params import Failure
 
 RECV_WRID, SEND_WRID = 1, 2
@@ -31,16 +31,6 @@ MTUS = {
     1024: rnic.MTU.MTU_1024,
     2048: rnic.MTU.MTU_2048,
     4096: rnic.MTU.MTU_4096,
-}
-
-# Options of the original whose objects rnic does not have yet.
-NOT_YET = {
-    "odp": "on-demand paging",
-    "iodp": "implicit on-demand paging",
-    "prefetch": "prefetching an on-demand region",
-    "ts": "completion timestamps",
-    "dm": "device memory",
-    "new_send": "the ibv_wr_* interface for posting",
 }
 
 
@@ -62,12 +52,19 @@ class Options:
     timeout: float
     mtu: rnic.MTU | None
     """Of the path; datagrams have none."""
+    features: pingpong_rc.Features = field(default_factory=pingpong_rc.Features)
 
     @classmethod
     def of(cls, given: dict[str, Any], mtu: rnic.MTU | None) -> Options:
         """The options as click gives them."""
         index = given.pop("gid_idx")
-        return cls(**given, gid_idx=None if index < 0 else index, mtu=mtu)
+        features = {name: given.pop(name) for name in _FEATURES if name in given}
+        made = pingpong_rc.Features(**features)
+        made.check()
+        return cls(**given, gid_idx=None if index < 0 else index, mtu=mtu, features=made)
+
+
+_FEATURES = [one.name for one in fields(pingpong_rc.Features)]
 
 
 @click.group()
@@ -162,14 +159,12 @@ path_mtu = click.option(
 @pingpong.command()
 @common(4096)
 @path_mtu
-@click.option("-o", "--odp", is_flag=True, help="On-demand paging (not supported yet).")
-@click.option("-O", "--iodp", is_flag=True, help="Implicit on-demand paging (not supported yet).")
-@click.option("-P", "--prefetch", is_flag=True, help="Prefetch an on-demand region (not supported yet).")
-@click.option("-t", "--ts", is_flag=True, help="Completions with timestamps (not supported yet).")
-@click.option("-j", "--dm", is_flag=True, help="Device memory (not supported yet).")
-@click.option(
-    "-N", "--new_send", "--new-send", is_flag=True, help="The ibv_wr_* interface (not supported yet)."
-)
+@click.option("-o", "--odp", is_flag=True, help="On-demand paging.")
+@click.option("-O", "--iodp", is_flag=True, help="Implicit on-demand paging: one region for all memory.")
+@click.option("-P", "--prefetch", is_flag=True, help="Prefetch the on-demand region.")
+@click.option("-t", "--ts", is_flag=True, help="Completions with timestamps.")
+@click.option("-j", "--dm", is_flag=True, help="Device memory.")
+@click.option("-N", "--new_send", "--new-send", is_flag=True, help="Post by the ibv_wr_* interface.")
 def rc(mtu: str, **given: Any) -> None:
     """Bounce messages over a reliable connection: without HOST a server, with HOST its client.
 
@@ -180,9 +175,6 @@ def rc(mtu: str, **given: Any) -> None:
     rnic pingpong rc HOST
     ibv_rc_pingpong -d rxe0 -g 1 HOST      the original needs -g on Ethernet
     """
-    for name, words in NOT_YET.items():
-        if given.pop(name):
-            raise Failure(f"--{name}: {words}: operation not supported (EOPNOTSUPP)")
     run(Options.of(given, MTUS[int(mtu)]), End)
 
 
@@ -209,15 +201,13 @@ def uc(mtu: str, **given: Any) -> None:
     show_default=True,
     help="Queue pairs.",
 )
-@click.option("-o", "--odp", is_flag=True, help="On-demand paging (not supported yet).")
-def srq(mtu: str, num_qp: int, odp: bool, **given: Any) -> None:
+@click.option("-o", "--odp", is_flag=True, help="On-demand paging.")
+def srq(mtu: str, num_qp: int, **given: Any) -> None:
     """Bounce messages over many connections, whose receives are of one shared queue.
 
     Options, TCP exchange and output are those of ibv_srq_pingpong; either end can be the original.  All
     queue pairs together do --iters exchanges.
     """
-    if odp:
-        raise Failure(f"--odp: {NOT_YET['odp']}: operation not supported (EOPNOTSUPP)")
     options = Options.of(given, MTUS[int(mtu)])
     if num_qp > options.rx_depth:
         raise Failure(f"--rx-depth {options.rx_depth} is too few for {num_qp} queue pairs")
@@ -281,6 +271,8 @@ def run(options: Options, kind: type[End]) -> None:
         click.echo(f"  remote address: {remote}")
         seconds = end.run()
         click.echo(report(options.size, options.iters, seconds))
+        if options.features.ts:
+            click.echo(end.clock.report(local_port.ctx.query_device_ex().hca_core_clock))
         end.validate()
 
 
@@ -301,6 +293,7 @@ def run_shared(options: Options, num_qp: int) -> None:
             sleeps=options.events,
             timeout=options.timeout,
             fill=lambda buf: _fill(buf, options),
+            access=options.features.access(),
         )
         mtu = options.mtu
         assert mtu is not None
@@ -356,7 +349,7 @@ def _fill(buf: mmap.mmap, options: Options) -> None:
             buf[offset] = 0
 
 
-def _validate(buf: mmap.mmap, size: int, start: int = 0) -> None:
+def _validate(buf: mmap.mmap | bytes, size: int, start: int = 0) -> None:
     bad = bad_pages(buf, size, start)
     for page in bad:
         click.echo(f"invalid data in page {page}")
@@ -401,7 +394,7 @@ def report(size: int, iters: int, seconds: float) -> str:
     )
 
 
-def bad_pages(buffer: memoryview | mmap.mmap, size: int, start: int = 0) -> list[int]:
+def bad_pages(buffer: memoryview | mmap.mmap | bytes, size: int, start: int = 0) -> list[int]:
     """Pages that do not begin with what the client of a validated run writes (page % sizeof(char), so 0)."""
     offsets = range(0, size, mmap.PAGESIZE)
     return [offset // mmap.PAGESIZE for offset in offsets if buffer[start + offset] != 0]
@@ -427,20 +420,21 @@ class End:
         self.events = 0  # taken from the channel, not yet acknowledged
         self.stack = stack
         self.pd = pd = stack.enter_context(ctx.alloc_pd())
-        self.buf = mmap.mmap(-1, max(self.header + options.size, 1))
-        self.buf.write(bytes([FILL]) * len(self.buf))
-        mr = stack.enter_context(pd.reg_mr(self.buf, rnic.AccessFlags.LOCAL_WRITE))
-        self.cq = stack.enter_context(ctx.create_cq(options.rx_depth + 1, channel=self.channel))
+        nbytes = max(self.header + options.size, 1)
+        self.memory = pingpong_rc.Memory(options.features, ctx, pd, nbytes, stack)
+        self.memory.write(bytes([FILL]) * nbytes)
+        self.clock = pingpong_rc.Clock(RECV_WRID)
+        self.cq = stack.enter_context(self.make_cq())
         stack.callback(self.acknowledge)
         cap = rnic.QPCap(max_send_wr=1, max_recv_wr=options.rx_depth, max_send_sge=1, max_recv_sge=1)
         init = rnic.QPInitAttr(send_cq=self.cq, recv_cq=self.cq, qp_type=self.qp_type, cap=cap)
-        self.qp = stack.enter_context(pd.create_qp(init))
+        self.qp = stack.enter_context(self.make_qp(init))
         self.to_init()
 
-        message = [rnic.SGE(mr, offset=self.header, length=options.size)] if options.size else []
-        room = [rnic.SGE(mr)] if self.header + options.size else []
+        message = [self.memory.sge(self.header, options.size)] if options.size else []
+        room = [self.memory.sge(0, nbytes)] if self.header + options.size else []
         flags = rnic.SendFlags.SIGNALED
-        if self.qp.cap.max_inline_data >= options.size:
+        if self.qp.cap.max_inline_data >= options.size and not options.features.dm:
             flags |= rnic.SendFlags.INLINE
         self.send_wr = rnic.SendWR(
             wr_id=SEND_WRID, opcode=rnic.WROpcode.SEND, send_flags=flags, sg_list=message
@@ -450,6 +444,28 @@ class End:
         if self.channel:
             self.cq.req_notify()
         self.local = port.address(self.qp)
+
+    def make_cq(self) -> rnic.CQ:
+        """The completion queue: with timestamps an extended one."""
+        cqe = self.options.rx_depth + 1
+        if not self.options.features.ts:
+            return self.port.ctx.create_cq(cqe, channel=self.channel)
+        flags = rnic.CreateCQWCFlags.WITH_COMPLETION_TIMESTAMP
+        return self.port.ctx.create_cq_ex(
+            rnic.CQInitAttrEx(cqe=cqe, channel=self.channel, wc_flags=rnic.WC_STANDARD_FLAGS | flags)
+        )
+
+    def make_qp(self, init: rnic.QPInitAttr) -> rnic.QP:
+        """The queue pair: with the ibv_wr_* interface an extended one."""
+        if not self.options.features.new_send:
+            return self.pd.create_qp(init)
+        given = {one.name: getattr(init, one.name) for one in fields(init)}
+        ops = rnic.SendOpsFlags.SEND
+        return self.port.ctx.create_qp_ex(rnic.QPInitAttrEx(**given, pd=self.pd, send_ops_flags=ops))
+
+    def poll(self) -> Sequence[rnic.WC | pingpong_rc.Timed]:
+        """Completions that are there."""
+        return self.clock.poll(self.cq, 16) if isinstance(self.cq, rnic.CQEX) else self.cq.poll(16)
 
     def to_init(self) -> None:
         """From now on receives can be posted."""
@@ -464,12 +480,14 @@ class End:
         """All exchanges; how many seconds they took."""
         client = self.options.servername is not None
         if client and self.options.chk:
+            data = bytearray(self.memory.read(self.header + self.options.size))
             for offset in range(0, self.options.size, mmap.PAGESIZE):
-                self.buf[self.header + offset] = 0
+                data[self.header + offset] = 0
+            self.memory.write(bytes(data))
         # What must complete before the next SEND: the peer's message and our own last one.
         pending = RECV_WRID
         if client:
-            self.qp.post_send(self.send_wr)
+            pingpong_rc.post(self.qp, self.send_wr)
             pending |= SEND_WRID
         start = time.perf_counter()
         try:
@@ -511,23 +529,23 @@ class End:
                     sent += 1
                 pending &= ~wc.wr_id
                 if not pending and sent < iters:
-                    qp.post_send(send_wr)
+                    pingpong_rc.post(qp, send_wr)
                     pending = RECV_WRID | SEND_WRID
 
-    def _polled(self, received: int) -> list[rnic.WC]:
+    def _polled(self, received: int) -> Sequence[rnic.WC | pingpong_rc.Timed]:
         """Completions, by polling until there are some."""
-        poll = self.cq.poll
-        found = poll(16)
+        poll = self.poll
+        found = poll()
         if found:
             return found
         doing, wait = f"after {received} of {self.options.iters} exchanges", self.patience.wait
         self.patience.begin()
         while not found:
             wait(doing)
-            found = poll(16)
+            found = poll()
         return found
 
-    def _after_event(self, received: int) -> list[rnic.WC]:
+    def _after_event(self, received: int) -> Sequence[rnic.WC | pingpong_rc.Timed]:
         """Completions that an event announced; none when an earlier call has taken them already."""
         assert self.channel is not None
         try:
@@ -536,7 +554,7 @@ class End:
             self.patience.look(self.options.timeout, f"after {received} of {self.options.iters} exchanges")
         self.events += 1
         self.cq.req_notify()
-        return self.cq.poll(16)
+        return self.poll()
 
     def acknowledge(self) -> None:
         """A completion queue with unacknowledged events is in use."""
@@ -548,7 +566,7 @@ class End:
         """The server's last act with -c; the original prints the same lines, but ends with exit code 0."""
         if self.options.servername is not None or not self.options.chk:
             return
-        _validate(self.buf, self.options.size, self.header)
+        _validate(self.memory.read(self.header + self.options.size), self.options.size, self.header)
 
 
 class UnreliableEnd(End):

@@ -39,6 +39,7 @@ class SharedEnd:
         sleeps: bool,
         timeout: float,
         fill: Callable[[mmap.mmap], None],
+        access: rnic.AccessFlags,
     ) -> None:
         ctx = port.ctx
         self.port, self.iters, self.timeout = port, iters, timeout
@@ -47,7 +48,7 @@ class SharedEnd:
         pd = stack.enter_context(ctx.alloc_pd())
         self.buf = mmap.mmap(-1, max(size, 1))
         fill(self.buf)
-        mr = stack.enter_context(pd.reg_mr(self.buf, rnic.AccessFlags.LOCAL_WRITE))
+        mr = stack.enter_context(pd.reg_mr(self.buf, access))
         self.cq = stack.enter_context(ctx.create_cq(rx_depth + qps, channel=self.channel))
         stack.callback(self._acknowledge)
         attr = rnic.SRQAttr(max_wr=rx_depth, max_sge=1)
