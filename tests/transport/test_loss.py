@@ -48,7 +48,7 @@ class Link:
 # by one there, since with each that is lost all that follow have to be asked for again.
 LINKS = [
     pytest.param(Link(0.01, 64 * MIB, 1024 * MIB, timeout=14), id="1%"),
-    pytest.param(Link(0.05, 16 * MIB, 256 * MIB, timeout=11), id="5%"),
+    pytest.param(Link(0.05, 16 * MIB, 256 * MIB, timeout=13), id="5%"),
     pytest.param(Link(0.20, 16 * MIB, 16 * MIB, timeout=10, depth=1, gives_up=True), id="20%"),
 ]
 
