@@ -147,6 +147,19 @@ void qp_flush_receives(struct qp *qp) {
     }
 }
 
+void qp_flush(struct qp *qp) {
+    qp_flush_sends(qp);
+    qp_flush_receives(qp);
+}
+
+void qp_drained(struct qp *qp) {
+    if (qp->state != RNIC_QPS_SQD || !qp->sq_draining)
+        return;
+    qp->sq_draining = false;
+    if (qp->attr.en_sqd_async_notify)
+        qp_event(qp, RNIC_EVENT_SQ_DRAINED);
+}
+
 void qp_forget_completions(struct qp *qp) {
     if (qp->pub.send_cq)
         cq_forget((struct cq *)qp->pub.send_cq, &qp->sq.freed);

@@ -194,6 +194,9 @@ void qp_complete_recv(struct qp *qp, struct rnic_wc *wc, bool solicited);
 void qp_tell(struct qp *qp, const struct rnic_wc *wc, bool solicited);
 void qp_flush_sends(struct qp *qp); /* all of a queue, WR_FLUSH_ERR */
 void qp_flush_receives(struct qp *qp);
+void qp_flush(struct qp *qp); /* both */
+/* Nothing is under way (any more): the send queue has drained, if it was told to (IBA 10.3.1.5). */
+void qp_drained(struct qp *qp);
 /* The queues go, or start anew: completions that are not polled yet free nothing in them any more. */
 void qp_forget_completions(struct qp *qp);
 /* Moves to ERR, raises event (or none: -1), flushes. */

@@ -56,29 +56,15 @@ static void send_one(struct qp *qp, struct send_wqe *wqe, uint64_t now) {
     qp_complete_send(qp, wqe);
 }
 
-/* Nothing is ever under way, so that a send queue has drained as soon as it is told to. */
-static void drained(struct qp *qp) {
-    if (qp->state != RNIC_QPS_SQD || !qp->sq_draining)
-        return;
-    qp->sq_draining = false;
-    if (qp->attr.en_sqd_async_notify)
-        qp_event(qp, RNIC_EVENT_SQ_DRAINED);
-}
-
-static void flush(struct qp *qp) {
-    qp_flush_sends(qp);
-    qp_flush_receives(qp);
-}
-
 static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
     (void)tx;
     if (qp->state == RNIC_QPS_ERR)
-        flush(qp);
+        qp_flush(qp);
     if (qp->state == RNIC_QPS_SQE)
         qp_flush_sends(qp);
     for (int i = 0; i < TURN && qp->state == RNIC_QPS_RTS && !wq_empty(&qp->sq); i++)
         send_one(qp, sq_wqe(&qp->sq, wq_tail(&qp->sq)), now);
-    drained(qp);
+    qp_drained(qp);
     return qp->state == RNIC_QPS_RTS && !wq_empty(&qp->sq);
 }
 
@@ -212,6 +198,6 @@ const struct engine_ops raw_ops = {
     .deadline = engine_pace_deadline,
     .held = engine_never,
     .settle = engine_never_settles,
-    .flush = flush,
+    .flush = qp_flush,
     .stats = stats,
 };

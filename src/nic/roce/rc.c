@@ -46,8 +46,7 @@ static void input(struct qp *qp, const struct packet *pkt, uint64_t now) {
 }
 
 static void flush(struct qp *qp) {
-    qp_flush_sends(qp);
-    qp_flush_receives(qp);
+    qp_flush(qp);
     rc_of(qp)->req = (struct requester){.next = wq_tail(&qp->sq)};
 }
 

@@ -337,9 +337,6 @@ void req_probe(struct qp *qp, struct tx *tx, uint64_t now) {
 void req_drained(struct qp *qp) {
     const struct requester *req = &rc_of(qp)->req;
     bool begun = req->next != wq_head(&qp->sq) && sq_wqe(&qp->sq, req->next)->started;
-    if (!qp->sq_draining || qp->state != RNIC_QPS_SQD || begun || req_outstanding(req))
-        return;
-    qp->sq_draining = false;
-    if (qp->attr.en_sqd_async_notify)
-        qp_event(qp, RNIC_EVENT_SQ_DRAINED);
+    if (!begun && !req_outstanding(req))
+        qp_drained(qp);
 }

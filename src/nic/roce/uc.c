@@ -78,19 +78,9 @@ static enum result send_one(struct qp *qp, struct tx *tx, uint64_t now) {
     return SENT;
 }
 
-/* What has been begun is finished in SQD too (IBA 10.3.1.5). */
-static void drained(struct qp *qp) {
-    if (qp->state != RNIC_QPS_SQD || !qp->sq_draining || uc_of(qp)->pkt)
-        return;
-    qp->sq_draining = false;
-    if (qp->attr.en_sqd_async_notify)
-        qp_event(qp, RNIC_EVENT_SQ_DRAINED);
-}
-
 static void flush(struct qp *qp) {
     uc_of(qp)->pkt = 0;
-    qp_flush_sends(qp);
-    qp_flush_receives(qp);
+    qp_flush(qp);
 }
 
 static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
@@ -103,7 +93,8 @@ static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
         qp_flush_sends(qp);
     for (int i = 0; i < BURST && (result == SENT || result == PASSED); i++)
         result = qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD ? send_one(qp, tx, now) : IDLE;
-    drained(qp);
+    if (!uc_of(qp)->pkt) /* what has been begun is finished in SQD too (IBA 10.3.1.5) */
+        qp_drained(qp);
     return result != IDLE && result != FAILED;
 }
 

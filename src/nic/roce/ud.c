@@ -84,23 +84,9 @@ static bool send_one(struct qp *qp, struct tx *tx, struct send_wqe *wqe) {
     return true;
 }
 
-/* Nothing is ever under way, so that a send queue has drained as soon as it is told to (IBA 10.3.1.5). */
-static void drained(struct qp *qp) {
-    if (qp->state != RNIC_QPS_SQD || !qp->sq_draining)
-        return;
-    qp->sq_draining = false;
-    if (qp->attr.en_sqd_async_notify)
-        qp_event(qp, RNIC_EVENT_SQ_DRAINED);
-}
-
-static void flush(struct qp *qp) {
-    qp_flush_sends(qp);
-    qp_flush_receives(qp);
-}
-
 static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
     if (qp->state == RNIC_QPS_ERR)
-        flush(qp);
+        qp_flush(qp);
     if (qp->state == RNIC_QPS_SQE)
         qp_flush_sends(qp);
     for (int i = 0; i < BURST && qp->state == RNIC_QPS_RTS; i++) {
@@ -111,7 +97,7 @@ static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
             return true;
         qp_charge(qp, before, now);
     }
-    drained(qp);
+    qp_drained(qp);
     return qp->state == RNIC_QPS_RTS && !wq_empty(&qp->sq);
 }
 
@@ -217,6 +203,6 @@ const struct engine_ops roce_ud_ops = {
     .deadline = engine_pace_deadline,
     .held = engine_never,
     .settle = engine_never_settles,
-    .flush = flush,
+    .flush = qp_flush,
     .stats = stats,
 };
