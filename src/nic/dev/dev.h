@@ -158,6 +158,7 @@ void ah_free_all(struct dev *dev);
 
 /* ports.c */
 int ports_open(struct dev *dev, struct rnic_err *err);
+void ports_settle(struct dev *dev); /* waits until packets come to us, or a moment; the engine runs, without the lock */
 void ports_close(struct dev *dev);
 void ports_measure(struct dev *dev);                                          /* what follows from buffers and MTU */
 bool ports_follow(struct dev *dev, const struct netdev *fresh, uint64_t now); /* true: the GID table has changed */

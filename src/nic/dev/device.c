@@ -155,6 +155,7 @@ int rnic_soft_open(const char *netdev, const struct rnic_open_attr *attr, struct
         return rc;
     }
     fork_register(dev);
+    ports_settle(dev);
     *ctx = &dev->pub;
     return 0;
 }

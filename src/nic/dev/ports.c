@@ -12,6 +12,7 @@
 #include "dev/dev.h"
 
 #define WINDOW_MAX (512u << 10) /* bytes in flight where the peer answers at once: as much as a cache holds */
+#define SETTLE_LOOKS 250        /* of 0.1 ms: a remap takes a few ms, unless members are stopped */
 #define WINDOW_SHARE 3          /* a QP's part of a socket buffer like ours, in which packets take more than their bytes */
 
 static const union rnic_gid none;
@@ -59,6 +60,23 @@ int ports_open(struct dev *dev, struct rnic_err *err) {
     for (int i = dev->net.ngids; i < n; i++)
         dev->net.gids[i] = none;
     return rc == -EADDRNOTAVAIL && dev->net.ngids ? 0 : rc;
+}
+
+static bool settled(struct dev *dev) {
+    bool all = true;
+    dev_lock(dev);
+    for (int i = 0; i < dev->net.ngids; i++)
+        all &= !dev->ports[i].steering || port_settled(&dev->ports[i]);
+    dev_unlock(dev);
+    return all;
+}
+
+/* Until then packets fall to other processes, and come by a queue of ten: too few for a message of a service that
+ * repeats nothing. */
+void ports_settle(struct dev *dev) {
+    const struct timespec look = {.tv_nsec = 100000};
+    for (int i = 0; i < SETTLE_LOOKS && !settled(dev); i++)
+        nanosleep(&look, NULL);
 }
 
 void ports_measure(struct dev *dev) {

@@ -363,3 +363,5 @@ uint64_t port_deadline(const struct port *p) {
     }
     return steering_deadline(st);
 }
+
+bool port_settled(const struct port *p) { return p->rx_fd < 0 || p->remaps > 0; }

@@ -87,4 +87,7 @@ int port_slot_input(const struct slot *s, struct port **ports, int nports, uint8
 bool port_timer(struct port *p, uint64_t now);
 uint64_t port_deadline(const struct port *p); /* UINT64_MAX: none */
 
+/* Do packets for our slots come here?  Once the order of the group has been learnt with us in it. */
+bool port_settled(const struct port *p);
+
 #endif
