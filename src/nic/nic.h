@@ -200,6 +200,8 @@
     X(ecn_marked, "packets received with a mark of congestion")                                                        \
     X(cnp_sent, "congestion notifications sent")                                                                       \
     X(cnp_handled, "congestion notifications received")                                                                \
+    X(local_sent, "packets that went to processes of this host by shared memory")                                      \
+    X(local_received, "packets that came from processes of this host by shared memory")                                \
     RNIC_DROPS(X)
 
 /* Every dropped packet has a reason. */
@@ -851,6 +853,7 @@ struct rnic_open_attr {
     const uint16_t *pkeys; /* the P_Key table, num_pkeys entries; 0 of them: the default partition alone, 0xFFFF */
     uint32_t num_pkeys;
     int congestion; /* 1: control it, -1: not; 0: unless the netdev is the loopback, where nothing marks */
+    int local;      /* 1: peers on this host are reached by shared memory, -1, 0: by the wire */
 };
 
 struct rnic_ops {

@@ -52,15 +52,15 @@ static int icrc_id(struct flow *from, const uint8_t *bth, uint32_t n, uint16_t g
 /* ---------------------------------------------------------------- one packet */
 
 /* Whether a header can be (IBA 9.6.1.1). FECN and BECN mean nothing over RoCEv2 (CA17-29). */
-static bool parse(struct dev *dev, struct packet *pkt, const uint8_t *bth, uint32_t n) {
-    if (n < BTH_BYTES + ICRC_BYTES)
+bool demux_parse(struct dev *dev, struct packet *pkt, const uint8_t *bth, uint32_t n, uint32_t trailer) {
+    if (n < BTH_BYTES + trailer)
         return DROP(dev, short), false;
     pkt->row = roce_opcode(bth_opcode(bth));
     if (!pkt->row)
         return DROP(dev, bad_opcode), false;
     if (bth_tver(bth))
         return DROP(dev, bad_version), false;
-    uint32_t overhead = pkt->row->header + bth_pad(bth) + ICRC_BYTES;
+    uint32_t overhead = pkt->row->header + bth_pad(bth) + trailer;
     if (n < overhead)
         return DROP(dev, short), false;
     pkt->bth = bth;
@@ -110,7 +110,7 @@ static void show_header(struct incoming *in, const struct udp_datagram *d, uint3
 
 bool demux_check(struct dev *dev, struct incoming *in, const struct sockaddr_in6 *dst, const struct udp_datagram *d) {
     *in = (struct incoming){.dst = dst};
-    if (!parse(dev, &in->pkt, d->bytes, d->length))
+    if (!demux_parse(dev, &in->pkt, d->bytes, d->length, ICRC_BYTES))
         return false;
     if (!(in->pkt.row->mask & OPC_UD))
         return DROP(dev, bad_opcode), false;
@@ -151,12 +151,15 @@ static bool from_either(struct dev *dev, struct qp *qp, const struct incoming *i
 /* Is it from the queue pair's peer, unharmed? */
 static bool from_peer(struct dev *dev, struct qp *qp, const struct incoming *in, uint32_t n,
                       const struct udp_datagram *d) {
+    if (qp->way == WAY_LOCAL)
+        return COUNT(qp, drop_bad_source), false;
     if (qp->alt_loaded)
         return from_either(dev, qp, in, n, d);
     if (memcmp(&qp->flow.dst.sin6_addr, &d->src.sin6_addr, sizeof d->src.sin6_addr)) /* IBA 9.6.1.2.3 */
         return COUNT(qp, drop_bad_source), false;
     if (icrc_id(reverse_flow(&qp->from, &d->src), in->pkt.bth, n, in->guess) < 0)
         return COUNT(qp, drop_bad_icrc), false;
+    qp->way = WAY_WIRE;
     return true;
 }
 
@@ -172,7 +175,7 @@ static void input(struct dev *dev, struct port *port, const struct udp_datagram 
     struct incoming in; /* not cleared: most packets are connected ones, and need little of it */
     in.dst = &port->addr;
     in.guess = guess;
-    if (!parse(dev, &in.pkt, bth, n))
+    if (!demux_parse(dev, &in.pkt, bth, n, ICRC_BYTES))
         return;
     bool ud = in.pkt.row->mask & OPC_UD;
     if (ud && bth_dqpn(bth) == QPN_GSI && !forwarded && gsi_elsewhere(dev, port, &in, d, n, now))

@@ -34,6 +34,7 @@
 #include <stdatomic.h>
 
 #include "dev/netdev.h"
+#include "link/lane.h"
 #include "link/udp.h"
 #include "mem/store.h"
 #include "qp/qp.h"
@@ -83,6 +84,11 @@ struct dev {
     struct ah *dying_ahs; /* destroyed, and named by send elements still */
     struct flow sources[DEV_SOURCES];
 
+    bool local; /* peers on this host go by lanes, see lanes.c */
+    struct lane *lanes;
+    struct lane *lane_to[SLOT_COUNT]; /* asked for, or up; NULL: not asked */
+    int doors[DEV_MAX_SLOTS];         /* where others ask; -1: closed */
+
     struct fault fault;
     struct udp_tx tx;
     struct udp_rx rx;
@@ -90,6 +96,7 @@ struct dev {
 
     struct qp *ready_first, *ready_last;
     struct qp *held;
+    struct qp *parked;
     struct timer_heap timers;
     _Atomic(struct qp *) bells;
 
@@ -97,10 +104,10 @@ struct dev {
     bool thread_runs;
     int epoll_fd, wake_fd;
     int follow_fd;   /* netlink */
-    struct watched { /* what the engine's epoll set has: the ports' sockets, the slots', their lifelines */
+    struct watched { /* what the engine's epoll set has: the ports' sockets, the slots', their lifelines and doors */
         int fd;
         uint32_t events;
-    } watched[NETDEV_MAX_GIDS + 2 * DEV_MAX_SLOTS];
+    } watched[NETDEV_MAX_GIDS + 3 * DEV_MAX_SLOTS];
     _Atomic bool stop;
     _Atomic uint32_t in_vain;   /* polls since one found something */
     _Atomic uint64_t last_poll; /* when an application last looked for progress itself */
@@ -223,11 +230,27 @@ void demux_count_forward(struct dev *dev, int rc, uint32_t packets); /* rc of po
 void demux_deliver(struct dev *dev, struct qp *qp, const struct packet *pkt, uint32_t n, uint64_t now);
 void demux_datagram(struct dev *dev, struct port *port, const struct udp_datagram *d, bool forwarded, uint64_t now);
 
+bool demux_parse(struct dev *dev, struct packet *pkt, const uint8_t *bth, uint32_t n, uint32_t trailer);
+
+/* lanes.c. decide: false: it is not known yet, and the queue pair becomes ready when it is. leave: before it is reset */
+void lanes_open(struct dev *dev, int slot);
+void lanes_close(struct dev *dev);
+void lanes_abandon(struct dev *dev); /* in a forked child */
+void lanes_listen(struct dev *dev, uint64_t now);
+uint64_t lanes_deadline(const struct dev *dev);
+bool lanes_decide(struct dev *dev, struct qp *qp, uint64_t now);
+void lanes_leave(struct qp *qp);
+bool lanes_receive(struct dev *dev, uint64_t now); /* true: there was something */
+void lanes_flush(struct dev *dev);                 /* whoever sleeps and has got something is woken */
+bool lanes_may_sleep(struct dev *dev);             /* from now on whoever sends wakes us; false: something is there */
+void lanes_awake(struct dev *dev);
+
 /* sched.c */
 void sched_ready(struct dev *dev, struct qp *qp);
 void sched_input(struct dev *dev, struct qp *qp); /* a packet has changed the QP: it may have answers or timers */
 void sched_ring(struct dev *dev, struct qp *qp);  /* any thread, without the lock */
 void sched_bells(struct dev *dev);
+void sched_unpark(struct dev *dev); /* a ring that was full has room */
 void sched_timers(struct dev *dev, uint64_t now);
 bool sched_run(struct dev *dev, uint64_t now); /* lets QPs send; true: some did */
 uint64_t sched_deadline(const struct dev *dev);

@@ -86,6 +86,7 @@ static int open_parts(struct dev *dev, const struct rnic_open_attr *attr, struct
     if (rc || !dev->slot_buffer)
         return fail(err, rc ? rc : -ENOMEM, "no memory or descriptors for the device");
     dev->pub.async_fd = dev->nic.events.fd;
+    dev->local = attr->local > 0;
     rc = store_open(&dev->store, dev->net.name, dev->net.guid, err);
     dev->pub.cmd_fd = dev->store.fd;
     if (!rc)
@@ -112,6 +113,7 @@ static void close_parts(struct dev *dev) {
     fault_set(&dev->fault, NULL);
     follow_close(dev);
     ports_close(dev);
+    lanes_close(dev);
     qpn_free(dev);
     ah_free_all(dev);
     outbox_free(dev);

@@ -49,10 +49,12 @@ static void watch(struct dev *dev, struct watched *w, int fd, uint32_t events) {
 static void arm(struct dev *dev, bool armed) {
     for (int i = 0; i < dev->net.ngids; i++)
         watch(dev, &dev->watched[i], dev->ports[i].rx_fd, armed || !dev->port_users[i] ? EPOLLIN : 0);
-    struct watched *slots = dev->watched + NETDEV_MAX_GIDS, *lives = slots + DEV_MAX_SLOTS;
+    struct watched *slots = dev->watched + NETDEV_MAX_GIDS, *lives = slots + DEV_MAX_SLOTS,
+                   *doors = lives + DEV_MAX_SLOTS;
     for (int i = 0; i < dev->nslots; i++) {
         watch(dev, &slots[i], dev->slots[i].fd, EPOLLIN);
         watch(dev, &lives[i], dev->slots[i].life.fd, EPOLLIN);
+        watch(dev, &doors[i], dev->doors[i], EPOLLIN);
     }
     atomic_store(&dev->disarmed, !armed);
 }
@@ -95,6 +97,8 @@ static void links_timer(struct dev *dev, uint64_t now) {
 static uint64_t earliest(const struct dev *dev) {
     uint64_t first = sched_deadline(dev), fault = fault_deadline(&dev->fault), held = outbox_deadline(dev);
     first = fault < first ? fault : first;
+    first = held < first ? held : first;
+    held = lanes_deadline(dev);
     first = held < first ? held : first;
     uint64_t raw = dev->raw ? raw_deadline(dev) : NEVER;
     first = raw < first ? raw : first;
@@ -164,6 +168,18 @@ static void look_up(struct dev *dev, bool input) {
     dev_unlock(dev);
 }
 
+/* From now on whoever sends by a lane wakes us, or not any more; false: something has come. */
+static bool lanes_asleep(struct dev *dev, bool asleep) {
+    bool may = true;
+    dev_lock(dev);
+    if (asleep)
+        may = lanes_may_sleep(dev);
+    else
+        lanes_awake(dev);
+    dev_unlock(dev);
+    return may;
+}
+
 /* One round: true while an application does the work. */
 static bool stand_by(struct dev *dev) {
     uint64_t now = dev_clock();
@@ -186,7 +202,9 @@ static void *run(void *arg) {
         uint64_t until = work(dev);
         if (in_use(dev, dev_clock()))
             continue;
-        sleep_until(dev, until);
+        if (lanes_asleep(dev, true))
+            sleep_until(dev, until);
+        lanes_asleep(dev, false);
         atomic_store(&dev->wakes_at, 0);
     }
     return NULL;

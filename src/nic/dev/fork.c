@@ -38,6 +38,7 @@ static void abandon(struct dev *dev) {
     gsi_abandon(dev);
     xrc_abandon(dev);
     raw_abandon(dev);
+    lanes_abandon(dev);
     for (struct channel *ch = dev->channel_list; ch; ch = ch->next)
         close(ch->pub.fd);
     close(dev->nic.events.fd);

@@ -71,6 +71,9 @@ static bool receive(struct dev *dev, uint64_t now, bool everything) {
         any |= progress_forwarded(dev, &dev->slots[i], now);
     for (int i = 0; everything && i < dev->nslots; i++)
         engine_watchers(dev, &dev->slots[i]);
+    any |= lanes_receive(dev, now);
+    if (everything)
+        lanes_listen(dev, now);
     if (everything)
         any |= mcast_receive(dev, now) | gsi_receive(dev, now) | follow_receive(dev, now) | raw_receive(dev);
     return any;

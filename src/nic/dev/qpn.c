@@ -23,7 +23,7 @@ static int add_slot(struct dev *dev, struct rnic_err *err) {
         free(dev->freed[i]);
         return rc;
     }
-    dev->nslots++;
+    lanes_open(dev, dev->nslots++);
     return 0;
 }
 

@@ -112,6 +112,24 @@ void sched_bells(struct dev *dev) {
     }
 }
 
+/* Until there is room: who tries again at once would try all the time. */
+static void park(struct dev *dev, struct qp *qp) {
+    if (qp->parked)
+        return;
+    qp->parked = true;
+    qp->parked_next = dev->parked;
+    dev->parked = qp;
+}
+
+void sched_unpark(struct dev *dev) {
+    struct qp *qp;
+    while ((qp = dev->parked)) {
+        dev->parked = qp->parked_next;
+        qp->parked = false;
+        sched_ready(dev, qp);
+    }
+}
+
 static void unlink_from(struct qp **list, struct qp *qp, size_t link) {
     for (struct qp **at = list; *at; at = (struct qp **)(void *)((char *)*at + link)) {
         if (*at != qp)
@@ -131,7 +149,9 @@ void sched_forget(struct dev *dev, struct qp *qp) {
     }
     if (qp->in_held)
         unlink_from(&dev->held, qp, offsetof(struct qp, held_next));
-    qp->ready = qp->in_held = false;
+    if (qp->parked)
+        unlink_from(&dev->parked, qp, offsetof(struct qp, parked_next));
+    qp->ready = qp->in_held = qp->parked = false;
     heap_remove(&dev->timers, qp);
 }
 
@@ -165,13 +185,17 @@ static void hold(struct dev *dev, struct qp *qp) {
     dev->held = qp;
 }
 
+static bool is_stuck(const struct qp *qp) { return qp->flow.local && lane_of(qp->flow.local)->stuck; }
+
 bool sched_run(struct dev *dev, uint64_t now) {
     struct qp *last = dev->ready_last, *qp;
     bool any = last != NULL;
     dev->tx.now = now;
     while ((qp = pop_ready(dev))) {
-        if (qp->engine->next(qp, &dev->tx.tx, now))
-            sched_ready(dev, qp);
+        if (qp->way == WAY_OPEN && !lanes_decide(dev, qp, now))
+            ; /* a packet of its peer, or the lane, makes it ready */
+        else if (qp->engine->next(qp, &dev->tx.tx, now))
+            is_stuck(qp) ? park(dev, qp) : sched_ready(dev, qp);
         else
             hold(dev, qp);
         refresh_timer(dev, qp);
@@ -179,6 +203,7 @@ bool sched_run(struct dev *dev, uint64_t now) {
             break;
     }
     udp_tx_flush(&dev->tx);
+    lanes_flush(dev);
     return any;
 }
 
@@ -187,6 +212,7 @@ void sched_settle(struct dev *dev, struct qp *qp) {
         return;
     qp->engine->next(qp, &dev->tx.tx, dev_clock());
     udp_tx_flush(&dev->tx);
+    lanes_flush(dev);
 }
 
 uint64_t sched_deadline(const struct dev *dev) {

@@ -265,6 +265,7 @@ void verbs_leave_qp(struct dev *dev, struct qp *qp) {
     else
         qpn_remove(dev, qp);
     leave_ports(dev, qp);
+    lanes_leave(qp);
     dev->qps--;
     if (qp_is_datagram(qp) && --dev->datagram_qps == 0)
         show_headers(dev, false);
@@ -331,9 +332,11 @@ static void take_port(struct dev *dev, struct flow *old, const struct flow *to) 
 
 static void take_paths(struct dev *dev, struct qp *qp, uint32_t mask, const struct ways *path, const struct ways *alt) {
     if (mask & RNIC_QP_AV) {
+        lanes_leave(qp);
         take_port(dev, &qp->flow, &path->to);
         qp->flow = path->to;
         qp->from = path->from;
+        qp->way = dev->local ? WAY_OPEN : WAY_WIRE;
     }
     if (mask & RNIC_QP_ALT_PATH) {
         take_port(dev, &qp->alt, &alt->to);
@@ -348,6 +351,7 @@ static int enter_state(struct dev *dev, struct qp *qp, int to) {
     if (to == RNIC_QPS_RESET) {
         sched_forget(dev, qp);
         leave_ports(dev, qp);
+        lanes_leave(qp);
     }
     int rc = qp_transition(qp, to);
     if (!rc && to >= RNIC_QPS_RTS)

@@ -215,7 +215,8 @@ static int gather_by_region(const struct mr_table *t, struct sge_walk w, uint8_t
         struct rnic_sge part = walk_step(&w, n);
         if (!kind_load(mr_find(t, part.lkey), part.addr, dst, part.length))
             return RNIC_VE_SGE_UNMAPPED;
-        *crc = crc32_update(*crc, dst, part.length);
+        if (crc)
+            *crc = crc32_update(*crc, dst, part.length);
         dst += part.length;
         n -= part.length;
     }
@@ -245,7 +246,10 @@ int sge_gather(const struct mr_table *t, const struct rnic_pd *pd, const struct 
         return gather_by_region(t, w, dst, n, crc);
     while (n) {
         struct rnic_sge part = walk_step(&w, n);
-        *crc = crc32_copy(*crc, dst, (const void *)(uintptr_t)part.addr, part.length);
+        if (crc)
+            *crc = crc32_copy(*crc, dst, (const void *)(uintptr_t)part.addr, part.length);
+        else
+            memcpy(dst, (const void *)(uintptr_t)part.addr, part.length);
         dst += part.length;
         n -= part.length;
     }

@@ -114,8 +114,8 @@ bool kind_store(const struct mr *mr, uint64_t addr, const uint8_t *src, uint32_t
 bool kind_guard_works(void);       /* this system allows what MR_GUARDED needs */
 enum mr_kind kind_of_file(int fd); /* MR_DMABUF or MR_GUARDED */
 
-/* Copies n bytes that start at offset of a scatter/gather list: into dst with the CRC of what was copied, or out of
- * src.  All elements touched are checked before any byte moves. 0 or an enum rnic_vendor_err. */
+/* Copies n bytes that start at offset of a scatter/gather list: into dst with the CRC of what was copied unless crc is
+ * NULL, or out of src.  All elements touched are checked before any byte moves. 0 or an enum rnic_vendor_err. */
 int sge_gather(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,
                uint64_t offset, uint8_t *dst, uint32_t n, uint32_t *crc);
 int sge_scatter(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,

@@ -39,6 +39,14 @@ struct engine_ops {
     bool (*settle)(struct qp *qp);         /* whatever ACK waits is due now; false: none does */
     void (*flush)(struct qp *qp);          /* the QP is in error: complete everything, WR_FLUSH_ERR */
     void (*stats)(struct qp *qp, struct rnic_qp_stats *out);
+    void (*set_mtu)(struct qp *qp, uint32_t bytes); /* of all packets, before the first; NULL: it has no peer */
+};
+
+/* How a queue pair's packets go. */
+enum way {
+    WAY_WIRE,
+    WAY_OPEN, /* its peer may be on this host: not decided yet */
+    WAY_LOCAL,
 };
 
 /* For transports without answers: their one timer is the pace's. */
@@ -88,6 +96,7 @@ struct qp {
     bool no_receives;      /* none are posted to rq: they come from shared queues, or there are none */
     struct comp_cntrs *cntrs;  /* NULL: no completion counter is attached */
     struct pace pace;          /* of what the send queue sends */
+    enum way way;              /* to the peer; WAY_LOCAL: by flow.local */
     struct flow flow;          /* to the peer */
     struct flow from;          /* and from it: the source port is that of its last packet */
     uint16_t pkey;             /* what attr.pkey_index stands for now; 0: nothing that anybody matches */
@@ -106,6 +115,8 @@ struct qp {
     struct qp *ready_next;
     bool in_held;
     struct qp *held_next;
+    bool parked; /* the ring that it writes to is full */
+    struct qp *parked_next;
     _Atomic bool rung; /* in the doorbell stack */
     struct qp *rung_next;
     uint64_t timer_at; /* key in the timer heap; NEVER: not in it */

@@ -9,8 +9,11 @@ bool out_open_to(struct tx *tx, struct flow *flow, struct out *out, uint8_t opco
                  uint32_t psn, uint16_t pkey) {
     out->row = roce_opcode(opcode);
     out->payload = payload;
-    out->pad = -payload & 3;
-    out->bth = tx->reserve(tx, flow, out->row->header + payload + out->pad + ICRC_BYTES, &out->crc);
+    out->local = flow->local;
+    out->pad = out->local ? 0 : -payload & 3;
+    if (out->local)
+        tx = out->local;
+    out->bth = tx->reserve(tx, flow, out->row->header + payload + (out->local ? 0 : out->pad + ICRC_BYTES), &out->crc);
     if (!out->bth)
         return false;
     bth_clear(out->bth);
@@ -42,6 +45,8 @@ void out_deth(const struct out *out, const struct datagram *d) {
 }
 
 void out_headers(struct out *out) {
+    if (out->local)
+        return;
     out->crc = icrc_bth(out->crc, out->bth);
     out->crc = crc32_update(out->crc, out->bth + BTH_BYTES, out->row->header - BTH_BYTES);
 }
@@ -49,10 +54,21 @@ void out_headers(struct out *out) {
 uint32_t out_close_to(struct tx *tx, struct out *out) {
     static const uint8_t zeros[4];
     uint8_t *end = out_payload(out) + out->payload;
+    if (out->local) {
+        out->local->commit(out->local);
+        return (uint32_t)(end - out->bth);
+    }
     out->crc = crc32_copy(out->crc, end, zeros, out->pad);
     put_le32(end + out->pad, ~out->crc);
     tx->commit(tx);
     return (uint32_t)(end - out->bth) + out->pad + ICRC_BYTES;
+}
+
+void out_put(struct out *out, const void *src) {
+    if (out->local)
+        memcpy(out_payload(out), src, out->payload);
+    else
+        out->crc = crc32_copy(out->crc, out_payload(out), src, out->payload);
 }
 
 void out_close(struct qp *qp, struct tx *tx, struct out *out) {

@@ -36,11 +36,11 @@ static void put_extended(const struct out *out, const struct send_wqe *wqe) {
 
 int message_payload(struct qp *qp, struct out *out, const struct send_wqe *wqe, uint64_t offset) {
     if (wqe->flags & RNIC_SEND_INLINE) {
-        out->crc = crc32_copy(out->crc, out_payload(out), (const uint8_t *)wqe->sge + offset, out->payload);
+        out_put(out, (const uint8_t *)wqe->sge + offset);
         return 0;
     }
     return sge_gather(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, offset, out_payload(out), out->payload,
-                      &out->crc);
+                      out_crc(out));
 }
 
 enum result message_write(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint32_t i, uint32_t mtu, bool ackreq) {

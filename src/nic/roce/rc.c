@@ -134,6 +134,8 @@ static void stats(struct qp *qp, struct rnic_qp_stats *out) {
     out->rate = congestion_rate(&rc->way);
 }
 
+static void set_mtu(struct qp *qp, uint32_t bytes) { rc_of(qp)->mtu = bytes; }
+
 const struct engine_ops roce_rc_ops = {
     .create = create,
     .destroy = destroy,
@@ -148,4 +150,5 @@ const struct engine_ops roce_rc_ops = {
     .settle = settle,
     .flush = flush,
     .stats = stats,
+    .set_mtu = set_mtu,
 };

@@ -450,7 +450,10 @@ static enum result write_read(struct qp *qp, struct tx *tx, struct resource *res
     out_headers(&out);
     if (!ptr && n && mr_remote_load(&qp->nic->mrs, res->rkey, va, out_payload(&out), n))
         return FAILED;
-    out.crc = ptr && n ? crc32_copy(out.crc, out_payload(&out), ptr, n) : crc32_update(out.crc, out_payload(&out), n);
+    if (ptr && n)
+        out_put(&out, ptr);
+    else if (!out.local)
+        out.crc = crc32_update(out.crc, out_payload(&out), n);
     out_close(qp, tx, &out);
     return SENT;
 }

@@ -145,6 +145,7 @@ extern const struct engine_ops roce_rc_ops;
 struct out {
     uint8_t *bth;
     const struct roce_opcode *row;
+    struct tx *local; /* NULL: it goes over the wire, with padding and ICRC */
     uint32_t crc, payload, pad;
 };
 
@@ -166,6 +167,8 @@ bool out_open_to(struct tx *tx, struct flow *flow, struct out *out, uint8_t opco
                  uint32_t psn, uint16_t pkey);
 uint32_t out_close_to(struct tx *tx, struct out *out); /* bytes of the packet */
 void out_deth(const struct out *out, const struct datagram *d);
+void out_put(struct out *out, const void *src); /* the payload, all of it */
+static inline uint32_t *out_crc(struct out *out) { return out->local ? NULL : &out->crc; }
 static inline uint8_t *out_payload(const struct out *out) { return out->bth + out->row->header; }
 void out_close(struct qp *qp, struct tx *tx, struct out *out);
 

@@ -205,6 +205,8 @@ static void stats(struct qp *qp, struct rnic_qp_stats *out) {
     out->rcv_psn = uc_of(qp)->rcv_psn;
 }
 
+static void set_mtu(struct qp *qp, uint32_t bytes) { uc_of(qp)->mtu = bytes; }
+
 const struct engine_ops roce_uc_ops = {
     .create = create,
     .destroy = destroy,
@@ -219,4 +221,5 @@ const struct engine_ops roce_uc_ops = {
     .settle = engine_never_settles,
     .flush = flush,
     .stats = stats,
+    .set_mtu = set_mtu,
 };

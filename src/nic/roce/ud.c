@@ -36,10 +36,11 @@ static void refuse(struct qp *qp, struct send_wqe *wqe, int status, int vendor_e
 
 static int put_payload(struct qp *qp, struct out *out, const struct send_wqe *wqe) {
     if (wqe->flags & RNIC_SEND_INLINE) {
-        out->crc = crc32_copy(out->crc, out_payload(out), wqe->sge, out->payload);
+        out_put(out, wqe->sge);
         return 0;
     }
-    return sge_gather(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, 0, out_payload(out), out->payload, &out->crc);
+    return sge_gather(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, 0, out_payload(out), out->payload,
+                      out_crc(out));
 }
 
 static void put_headers(struct qp *qp, struct out *out, const struct send_wqe *wqe) {

@@ -26,10 +26,13 @@ struct ip_id_state {
 #define ECN_CAPABLE 2u
 #define ECN_MARKED 3u
 
+struct tx;
+
 /* The way to one peer.  A link sends along it; an engine only passes it on. */
 struct flow {
     struct sockaddr_in6 src, dst; /* IPv4 mapped, ports in network order */
     void *port;                   /* the link's: the socket to send from */
+    struct tx *local;             /* NULL, or where packets for a peer on this host go: without padding and ICRC */
     uint32_t dst_slot; /* process of the peer's host that owns the QPN: packets of two are never in one batch */
     uint8_t traffic_class, hop_limit;
     uint32_t flow_label;                           /* of IPv6; IPv4 has none */

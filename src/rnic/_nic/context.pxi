@@ -32,7 +32,7 @@ cdef class Context(Handle):
         return self
 
     @classmethod
-    def open_soft(cls, name, netdev, rcvbuf=0, max_window=0, no_gso=False, pkeys=(), congestion=0):
+    def open_soft(cls, name, netdev, rcvbuf=0, max_window=0, no_gso=False, pkeys=(), congestion=0, local=0):
         """Open the software RNIC on a netdev (rnic_soft_open)."""
         cdef Context self = cls.__new__(cls)
         cdef rnic_open_attr attr
@@ -45,7 +45,7 @@ cdef class Context(Handle):
         memset(&attr, 0, sizeof(attr))
         attr.num_pkeys, attr.pkeys = fill_pkeys(table, pkeys, "open_device"), table
         attr.rcvbuf, attr.max_window, attr.no_gso = rcvbuf, max_window, no_gso
-        attr.congestion = congestion
+        attr.congestion, attr.local = congestion, local
         err.text[0] = 0
         with nogil:
             rc = rnic_soft_open(c_name, &attr, &p, &err)

@@ -488,6 +488,7 @@ cdef extern from "nic.h" nogil:
         const uint16_t *pkeys
         uint32_t num_pkeys
         int congestion
+        int local
 
     struct rnic_ops:
         const char *name

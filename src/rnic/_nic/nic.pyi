@@ -42,6 +42,7 @@ class Context(Handle):
         no_gso: bool = False,
         pkeys: Iterable[int] = (),
         congestion: int = 0,
+        local: int = 0,
     ) -> Self: ...
     @classmethod
     def import_soft(cls, cmd_fd: int) -> tuple[Self, dict[str, Any]]: ...

@@ -183,10 +183,13 @@ class Context(nic.Context):
         gso: bool,
         pkeys: Sequence[int],
         congestion_control: bool | None,
+        local: bool,
     ) -> Self:
         """Open the device; what rnic.open_device() does once it knows which."""
         congestion = 0 if congestion_control is None else 1 if congestion_control else -1
-        context = cls.open_soft(device.name, device.netdev, rcvbuf, max_window, not gso, pkeys, congestion)
+        context = cls.open_soft(
+            device.name, device.netdev, rcvbuf, max_window, not gso, pkeys, congestion, 1 if local else -1
+        )
         context.device = device
         if context.counters().unfit_ip_ids:
             warnings.warn(

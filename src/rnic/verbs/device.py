@@ -56,6 +56,7 @@ class Device:
         gso: bool = True,
         pkeys: Sequence[int] | None = None,
         congestion_control: bool | None = None,
+        local: bool | None = None,
     ) -> "Context":
         """Open the device, as open_device() does."""
         return open_device(
@@ -65,6 +66,7 @@ class Device:
             gso=gso,
             pkeys=pkeys,
             congestion_control=congestion_control,
+            local=local,
         )
 
 
@@ -87,6 +89,7 @@ def open_device(
     gso: bool = True,
     pkeys: Sequence[int] | None = None,
     congestion_control: bool | None = None,
+    local: bool | None = None,
 ) -> "Context":
     """Open a device by name, GUID (a number or its text) or Device (ibv_open_device(3)).
 
@@ -96,6 +99,9 @@ def open_device(
     port's P_Key table (IBA 10.9.1); None: what $RNIC_PKEYS says, as in "0xffff,0x8001", else 0xFFFF alone.
     With `congestion_control` routers may mark packets of connected queue pairs (ECN), and a queue pair whose
     packets they mark limits its rate (IBA Annex A17.9; DCQCN); None: unless the device is the loopback's.
+
+    With `local` peers on this host are reached by shared memory, unless they do not want to; None: as
+    $RNIC_LOCAL says, "on" or "off".
 
     Raises VerbsError: ENODEV when there is no such device; EADDRINUSE when something else holds UDP port
     4791.
@@ -109,7 +115,16 @@ def open_device(
         gso=gso,
         pkeys=_pkeys() if pkeys is None else tuple(pkeys),
         congestion_control=congestion_control,
+        local=_local() if local is None else local,
     )
+
+
+def _local() -> bool:
+    """Whether the environment lets peers on this host be reached by shared memory."""
+    text = os.environ.get("RNIC_LOCAL", "off")
+    if text not in ("on", "off"):
+        raise VerbsError(errno.EINVAL, f"RNIC_LOCAL is {text!r}, neither on nor off", "open_device")
+    return text == "on"
 
 
 def _pkeys() -> tuple[int, ...]:

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Peers on this host: which queue pairs go by shared memory, and what comes from there.
+ *
+ * A connected queue pair takes one way for as long as it is connected.  It is decided when it first has something to
+ * send, or when the first packet of its peer comes: by the lane if there is one, or whoever has the peer's slot opens one
+ * and says that the peer's address is its own; else by the wire.  Datagrams go by the lane that is there, each for itself.
+ */
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "dev/dev.h"
+#include "qp/path.h"
+#include "wire/bth.h"
+#include "wire/grh.h"
+
+#define PACKETS 64 /* of a lane, at a time */
+#define DROP(dev, reason) ((dev)->nic.counters.value[RNIC_CNT_drop_##reason]++)
+
+static void know_self(const struct dev *dev, struct lane_party *self) {
+    *self = (struct lane_party){.nslots = (uint32_t)dev->nslots};
+    for (int i = 0; i < dev->nslots; i++)
+        self->slots[i] = dev->slots[i].number;
+    for (int i = 0; i < dev->net.ngids; i++) {
+        if (dev->ports[i].steering)
+            self->addresses[self->naddresses++] = dev->ports[i].addr.sin6_addr;
+    }
+}
+
+void lanes_open(struct dev *dev, int slot) {
+    dev->doors[slot] = dev->local ? lane_listen(dev->slots[slot].number) : -1;
+}
+
+static void forget(struct dev *dev, const struct lane *l) {
+    for (uint32_t i = 0; i < SLOT_COUNT; i++) {
+        if (dev->lane_to[i] == l)
+            dev->lane_to[i] = NULL;
+    }
+}
+
+void lanes_close(struct dev *dev) {
+    for (struct lane *l = dev->lanes, *next; l; l = next) {
+        next = l->next;
+        lane_free(l);
+    }
+    dev->lanes = NULL;
+    for (int i = 0; i < dev->nslots; i++) {
+        if (dev->doors[i] >= 0)
+            close(dev->doors[i]);
+    }
+}
+
+void lanes_abandon(struct dev *dev) {
+    for (const struct lane *l = dev->lanes; l; l = l->next) {
+        if (l->fd >= 0)
+            close(l->fd);
+    }
+    for (int i = 0; i < dev->nslots; i++) {
+        if (dev->doors[i] >= 0)
+            close(dev->doors[i]);
+    }
+}
+
+/* ---------------------------------------------------------------- lanes come and go */
+
+static void enter(struct dev *dev, struct lane *l) {
+    l->next = dev->lanes;
+    dev->lanes = l;
+    engine_watch(dev, l->fd);
+}
+
+static struct lane *ask(struct dev *dev, uint32_t slot, uint64_t now) {
+    struct lane_party self;
+    struct lane *l;
+    know_self(dev, &self);
+    if (lane_ask(&l, slot, &self, now))
+        return NULL;
+    enter(dev, l);
+    return dev->lane_to[slot] = l;
+}
+
+static void answer(struct dev *dev, int door, uint64_t now) {
+    struct lane *l;
+    while ((l = lane_answer(door, now)))
+        enter(dev, l);
+}
+
+/* Those that wait for it find out; whoever went by one that has gone stays there, and is not heard. */
+static void wake_waiting(struct dev *dev, struct qp *qp) {
+    if (qp->way == WAY_OPEN)
+        sched_ready(dev, qp);
+}
+
+static void changed(struct dev *dev, struct lane *l) {
+    for (uint32_t i = 0; l->state == LANE_UP && i < l->peer.nslots; i++) {
+        uint32_t slot = l->peer.slots[i];
+        if (slot < SLOT_COUNT && (!dev->lane_to[slot] || dev->lane_to[slot]->state != LANE_UP))
+            dev->lane_to[slot] = l;
+    }
+    if (l->state == LANE_DOWN)
+        forget(dev, l);
+    if (l->state == LANE_UP || l->state == LANE_DOWN)
+        qpn_each(dev, wake_waiting);
+}
+
+static void reap(struct dev *dev) {
+    for (struct lane **at = &dev->lanes, *l; (l = *at);) {
+        if (l->state != LANE_DOWN || l->users) {
+            at = &l->next;
+            continue;
+        }
+        *at = l->next;
+        lane_free(l);
+    }
+}
+
+/* Whatever is said on the lanes' sockets, and asked at our doors. */
+void lanes_listen(struct dev *dev, uint64_t now) {
+    struct lane_party self;
+    if (!dev->local)
+        return;
+    know_self(dev, &self);
+    for (int i = 0; i < dev->nslots; i++) {
+        if (dev->doors[i] >= 0)
+            answer(dev, dev->doors[i], now);
+    }
+    for (struct lane *l = dev->lanes; l; l = l->next) {
+        bool late = (l->state == LANE_ASKING || l->state == LANE_CALLED) && now - l->since > LANE_PATIENCE;
+        if (l->fd < 0)
+            continue;
+        if (late)
+            lane_hang_up(l);
+        if (late || lane_listen_to(l, &self))
+            changed(dev, l);
+    }
+    reap(dev);
+}
+
+uint64_t lanes_deadline(const struct dev *dev) {
+    uint64_t first = NEVER;
+    for (const struct lane *l = dev->lanes; l; l = l->next) {
+        if ((l->state == LANE_ASKING || l->state == LANE_CALLED) && l->since + LANE_PATIENCE < first)
+            first = l->since + LANE_PATIENCE;
+    }
+    return first;
+}
+
+/* ---------------------------------------------------------------- which way */
+
+static void go_local(struct dev *dev, struct qp *qp, struct lane *l) {
+    struct port *port = qp->flow.port;
+    if (port)
+        dev->port_users[port - dev->ports]--;
+    qp->flow.port = NULL;
+    qp->flow.local = &l->tx;
+    qp->way = WAY_LOCAL;
+    qp->engine->set_mtu(qp, LANE_MTU);
+    l->users++;
+}
+
+void lanes_leave(struct qp *qp) {
+    if (qp->way == WAY_LOCAL)
+        lane_of(qp->flow.local)->users--;
+    qp->way = WAY_WIRE;
+    qp->flow.local = NULL;
+}
+
+/* The lane to the queue pair's peer; *wait: it is not known yet whether there is one. */
+static struct lane *find(struct dev *dev, struct qp *qp, uint64_t now, bool *wait) {
+    uint32_t slot = qpn_slot(qp->attr.dest_qp_num);
+    struct lane *l = dev->lane_to[slot] ? dev->lane_to[slot] : ask(dev, slot, now);
+    *wait = l && l->state != LANE_UP && l->state != LANE_DOWN;
+    return l && l->state == LANE_UP && lane_is_to(l, &qp->flow.dst.sin6_addr) ? l : NULL;
+}
+
+static bool has_work(struct qp *qp) {
+    return (qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD) && !wq_empty(&qp->sq);
+}
+
+bool lanes_decide(struct dev *dev, struct qp *qp, uint64_t now) {
+    bool wait = false;
+    if (!has_work(qp))
+        return true;
+    struct lane *l = qp->alt_loaded ? NULL : find(dev, qp, now, &wait);
+    if (wait)
+        return false;
+    if (l)
+        go_local(dev, qp, l);
+    else
+        qp->way = WAY_WIRE;
+    return true;
+}
+
+/* ---------------------------------------------------------------- in */
+
+/* The peer's slot is the lane's, so it is the peer: whoever may be behind another lane is not. */
+static bool is_peer(const struct lane *l, uint32_t qpn) {
+    for (uint32_t i = 0; i < l->peer.nslots; i++) {
+        if (l->peer.slots[i] == qpn_slot(qpn))
+            return true;
+    }
+    return false;
+}
+
+static bool from_peer(struct dev *dev, struct qp *qp, struct lane *l) {
+    if (!is_peer(l, qp->attr.dest_qp_num) || qp->way == WAY_WIRE)
+        return false;
+    if (qp->way == WAY_OPEN)
+        go_local(dev, qp, l);
+    return true;
+}
+
+static void input(struct dev *dev, struct lane *l, const struct ring_packet *p, uint64_t now) {
+    struct packet pkt = {0};
+    if (!demux_parse(dev, &pkt, p->head, p->length, 0))
+        return;
+    pkt.payload = p->bytes + pkt.row->header;
+    struct qp *qp = qpn_find(dev, bth_dqpn(pkt.bth));
+    int index = qp ? qp_pkey_index(qp, bth_pkey(pkt.bth)) : -1;
+    if (!qp)
+        DROP(dev, bad_qpn);
+    else if (!(pkt.row->mask & qp->takes) || pkt.row->mask & OPC_UD)
+        COUNT(qp, drop_bad_opcode);
+    else if (qp->state < RNIC_QPS_RTR)
+        COUNT(qp, drop_bad_state);
+    else if (index < 0)
+        COUNT(qp, drop_bad_pkey);
+    else if (!from_peer(dev, qp, l))
+        COUNT(qp, drop_bad_source);
+    else
+        demux_deliver(dev, qp, &pkt, p->length, now);
+}
+
+static bool receive(struct dev *dev, struct lane *l, uint64_t now) {
+    struct ring_packet p;
+    int n = 0, rc = 0;
+    uint64_t *count = dev->nic.counters.value;
+    while (n < PACKETS && l->state == LANE_UP && (rc = ring_peek(&l->in, &p)) > 0) {
+        count[RNIC_CNT_rx_packets]++;
+        count[RNIC_CNT_rx_bytes] += p.length;
+        count[RNIC_CNT_local_received]++;
+        input(dev, l, &p, now);
+        ring_take(&l->in);
+        n++;
+    }
+    if (n)
+        lane_taken(l);
+    if (rc >= 0)
+        return n > 0;
+    lane_hang_up(l);
+    changed(dev, l);
+    return true;
+}
+
+bool lanes_receive(struct dev *dev, uint64_t now) {
+    bool any = false;
+    for (struct lane *l = dev->lanes; l; l = l->next) {
+        if (l->state != LANE_UP)
+            continue;
+        any |= receive(dev, l, now);
+        if (l->stuck && lane_unstick(l))
+            sched_unpark(dev);
+    }
+    return any;
+}
+
+void lanes_flush(struct dev *dev) {
+    for (struct lane *l = dev->lanes; l; l = l->next) {
+        if (!l->dirty)
+            continue;
+        dev->nic.counters.value[RNIC_CNT_local_sent] += l->out.next - l->counted;
+        l->counted = l->out.next;
+        lane_flush(l);
+    }
+}
+
+bool lanes_may_sleep(struct dev *dev) {
+    bool may = true;
+    for (struct lane *l = dev->lanes; l; l = l->next) {
+        if (l->state == LANE_UP)
+            may &= ring_may_sleep(&l->in) && !(l->stuck && ring_has_room(&l->out));
+    }
+    return may;
+}
+
+void lanes_awake(struct dev *dev) {
+    for (struct lane *l = dev->lanes; l; l = l->next) {
+        if (l->state == LANE_UP)
+            ring_awake(&l->in);
+    }
+}

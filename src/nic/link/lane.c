@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "link/lane.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "link/abstract.h"
+#include "link/slotmsg.h"
+
+#define BACKLOG 1024
+#define MEMORY (2 * sizeof(struct ring_shared)) /* the asker's direction first */
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+#define MESSAGES 16 /* read at a time: wake-ups, mostly */
+
+enum lane_message_type { LANE_HELLO = 1, LANE_WELCOME, LANE_READY, LANE_WAKE };
+
+struct lane_message {
+    uint32_t magic;
+    uint16_t version, type;
+    struct lane_party party; /* of HELLO and WELCOME */
+};
+
+#define HEAD offsetof(struct lane_message, party)
+
+/* ---------------------------------------------------------------- as a sink of packets */
+
+static uint8_t *reserve(struct tx *tx, struct flow *flow, uint32_t n, uint32_t *crc) {
+    struct lane *l = lane_of(tx);
+    (void)flow;
+    (void)crc;
+    if (l->state != LANE_UP)
+        return n <= sizeof l->waste ? l->waste : NULL;
+    uint8_t *at = ring_reserve(&l->out, n);
+    l->stuck = !at;
+    return at;
+}
+
+static void commit(struct tx *tx) {
+    struct lane *l = lane_of(tx);
+    if (l->state != LANE_UP)
+        return;
+    ring_commit(&l->out, 0);
+    l->dirty = true;
+}
+
+/* ---------------------------------------------------------------- memory */
+
+static int make_memory(void) {
+    int fd = memfd_create("rnic-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd >= 0 && ftruncate(fd, MEMORY) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0)
+        return fd;
+    int rc = -errno;
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+/* Sealed, so that nobody can take the pages away from under a mapping. */
+static bool is_sound(int fd) {
+    struct stat st;
+    int seals = fcntl(fd, F_GET_SEALS);
+    return seals >= 0 && (seals & F_SEAL_SHRINK) && fstat(fd, &st) == 0 && (uint64_t)st.st_size >= MEMORY;
+}
+
+static bool map_memory(struct lane *l, int fd, bool asker) {
+    struct ring_shared *rings = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (rings == MAP_FAILED)
+        return false;
+    l->mem = rings;
+    l->out.mem = &rings[asker ? 0 : 1];
+    l->in.mem = &rings[asker ? 1 : 0];
+    return true;
+}
+
+/* ---------------------------------------------------------------- the socket */
+
+union control {
+    char bytes[CMSG_SPACE(sizeof(int))];
+    struct cmsghdr align;
+};
+
+static int speak(const struct lane *l, uint16_t type, const struct lane_party *party, int pass) {
+    struct lane_message m = {.magic = SLOTMSG_MAGIC, .version = SLOTMSG_VERSION, .type = type};
+    union control control = {{0}};
+    struct iovec iov = {&m, party ? sizeof m : HEAD};
+    struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
+    if (party)
+        m.party = *party;
+    if (pass >= 0) {
+        mh.msg_control = &control;
+        mh.msg_controllen = sizeof control;
+        *CMSG_FIRSTHDR(&mh) = (struct cmsghdr){CMSG_LEN(sizeof pass), SOL_SOCKET, SCM_RIGHTS};
+        memcpy(CMSG_DATA(CMSG_FIRSTHDR(&mh)), &pass, sizeof pass);
+    }
+    return sendmsg(l->fd, &mh, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+static void name_of(struct abstract_name *name, uint32_t slot) { abstract_name(name, "rnic/1/lane/%u", slot); }
+
+static int open_socket(void) {
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    return fd < 0 ? -errno : fd;
+}
+
+int lane_listen(uint32_t slot) {
+    struct abstract_name name;
+    int fd = open_socket();
+    if (fd < 0)
+        return fd;
+    name_of(&name, slot);
+    if (bind(fd, (const struct sockaddr *)&name.un, name.length) == 0 && listen(fd, BACKLOG) == 0)
+        return fd;
+    int rc = -errno;
+    close(fd);
+    return rc;
+}
+
+/* Of a connection: who listens there, or who has connected. */
+static void know_peer(struct lane *l) {
+    struct ucred cred;
+    socklen_t n = sizeof cred;
+    l->uid = (uid_t)-1;
+    if (getsockopt(l->fd, SOL_SOCKET, SO_PEERCRED, &cred, &n) == 0) {
+        l->pid = cred.pid;
+        l->uid = cred.uid;
+    }
+}
+
+static struct lane *new_lane(int fd, enum lane_state state, uint64_t now) {
+    struct lane *l = calloc(1, sizeof *l);
+    if (!l)
+        return NULL;
+    l->tx = (struct tx){reserve, commit};
+    l->state = state;
+    l->fd = fd;
+    l->since = now;
+    know_peer(l);
+    return l;
+}
+
+static int offer(struct lane *l, const struct lane_party *self) {
+    int memory = make_memory();
+    if (memory < 0)
+        return memory;
+    int rc = map_memory(l, memory, true) ? speak(l, LANE_HELLO, self, memory) : -ENOMEM;
+    close(memory);
+    return rc;
+}
+
+int lane_ask(struct lane **out, uint32_t slot, const struct lane_party *self, uint64_t now) {
+    struct abstract_name name;
+    int fd = open_socket();
+    if (fd < 0)
+        return fd;
+    name_of(&name, slot);
+    int rc = connect(fd, (const struct sockaddr *)&name.un, name.length) ? -errno : 0;
+    struct lane *l = rc ? NULL : new_lane(fd, LANE_ASKING, now);
+    if (!l) {
+        close(fd);
+        return rc ? rc : -ENOMEM;
+    }
+    rc = offer(l, self);
+    if (rc)
+        lane_free(l);
+    else
+        *out = l;
+    return rc;
+}
+
+struct lane *lane_answer(int listener, uint64_t now) {
+    int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    struct lane *l = fd < 0 ? NULL : new_lane(fd, LANE_CALLED, now);
+    if (fd >= 0 && !l)
+        close(fd);
+    return l;
+}
+
+/* ---------------------------------------------------------------- what is said */
+
+static bool knows(struct lane *l, const struct lane_party *party) {
+    if (party->nslots > LANE_SLOTS || party->naddresses > LANE_ADDRESSES)
+        return false;
+    l->peer = *party;
+    return true;
+}
+
+static bool hello(struct lane *l, const struct lane_message *m, const struct lane_party *self, int memory) {
+    if (l->state != LANE_CALLED || memory < 0 || !is_sound(memory) || !knows(l, &m->party) ||
+        !map_memory(l, memory, false) || speak(l, LANE_WELCOME, self, -1))
+        return false;
+    l->state = LANE_ANSWERED;
+    return true;
+}
+
+static bool welcome(struct lane *l, const struct lane_message *m) {
+    if (l->state != LANE_ASKING || !knows(l, &m->party) || speak(l, LANE_READY, NULL, -1))
+        return false;
+    l->state = LANE_UP;
+    return true;
+}
+
+static bool ready(struct lane *l) {
+    if (l->state != LANE_ANSWERED)
+        return false;
+    l->state = LANE_UP;
+    return true;
+}
+
+/* False: such a thing nobody says who means well. */
+static bool take(struct lane *l, const struct lane_message *m, const struct lane_party *self, int passed) {
+    switch (m->type) {
+    case LANE_HELLO:
+        return hello(l, m, self, passed);
+    case LANE_WELCOME:
+        return welcome(l, m);
+    case LANE_READY:
+        return ready(l);
+    case LANE_WAKE:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static int passed_with(struct msghdr *mh) {
+    int fd = -1;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(mh); c; c = CMSG_NXTHDR(mh, c)) {
+        if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof fd))
+            memcpy(&fd, CMSG_DATA(c), sizeof fd);
+    }
+    return fd;
+}
+
+/* 1: a message; 0: there is none; -1: the other end has gone, or makes no sense. */
+static int hear(struct lane *l, const struct lane_party *self) {
+    struct lane_message m = {0};
+    union control control;
+    struct iovec iov = {&m, sizeof m};
+    struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    ssize_t n = recvmsg(l->fd, &mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (n < 0)
+        return errno == EAGAIN || errno == EINTR ? 0 : -1;
+    int passed = passed_with(&mh);
+    bool whole = n == (ssize_t)(m.type == LANE_HELLO || m.type == LANE_WELCOME ? sizeof m : HEAD);
+    bool good = n >= (ssize_t)HEAD && whole && m.magic == SLOTMSG_MAGIC && m.version == SLOTMSG_VERSION &&
+                take(l, &m, self, passed);
+    if (passed >= 0)
+        close(passed);
+    return good ? 1 : -1;
+}
+
+bool lane_listen_to(struct lane *l, const struct lane_party *self) {
+    enum lane_state before = l->state;
+    int rc = 1;
+    for (int i = 0; i < MESSAGES && rc == 1 && l->fd >= 0; i++)
+        rc = hear(l, self);
+    if (rc < 0)
+        lane_hang_up(l);
+    return l->state != before;
+}
+
+void lane_flush(struct lane *l) {
+    l->dirty = false;
+    if (l->state == LANE_UP && ring_must_wake(&l->out))
+        (void)speak(l, LANE_WAKE, NULL, -1); /* its queue is full: it has been woken */
+}
+
+bool lane_unstick(struct lane *l) {
+    if (l->state == LANE_UP && !ring_has_room(&l->out))
+        return false;
+    l->stuck = false;
+    return true;
+}
+
+void lane_taken(struct lane *l) {
+    if (ring_must_tell(&l->in))
+        (void)speak(l, LANE_WAKE, NULL, -1);
+}
+
+/* ---------------------------------------------------------------- the end */
+
+void lane_hang_up(struct lane *l) {
+    if (l->fd >= 0)
+        close(l->fd);
+    l->fd = -1;
+    l->state = LANE_DOWN;
+}
+
+void lane_free(struct lane *l) {
+    lane_hang_up(l);
+    if (l->mem)
+        munmap(l->mem, MEMORY);
+    free(l);
+}
+
+bool lane_is_to(const struct lane *l, const struct in6_addr *address) {
+    for (uint32_t i = 0; i < l->peer.naddresses; i++) {
+        if (!memcmp(&l->peer.addresses[i], address, sizeof *address))
+            return true;
+    }
+    return false;
+}

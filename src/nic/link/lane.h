@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A lane: the way between two contexts of one host, a ring in shared memory for each direction.
+ *
+ * The one that asks connects to the name "\0rnic/1/lane/<slot>", which the other's context listens on, and offers memory:
+ *
+ *     asker   HELLO (its slots and addresses, the memory)      ->
+ *             <- WELCOME (the same of the other), or it hangs up
+ *     asker   READY                                            ->
+ *
+ * The connection then carries nothing but wake-ups, and its end tells that the other has gone.  Packets in a ring are the
+ * wire's without padding and ICRC; of datagrams the 40 bytes that a receive gets come ahead.  Whoever connects may be of
+ * another user: all that comes from there is hostile until checked.
+ */
+#ifndef RNIC_LINK_LANE_H
+#define RNIC_LINK_LANE_H
+
+#include <netinet/in.h>
+#include <sys/types.h>
+
+#include "link/ring.h"
+#include "nic.h"
+#include "wire/packet.h"
+
+#define LANE_MTU 65536u /* payload bytes of a packet: few, so that little is to be done for each, but several to a ring */
+#define LANE_SLOTS 16
+#define LANE_ADDRESSES 32
+#define LANE_PATIENCE 100000000ull /* ns that an asker waits; who cannot answer by then is stopped */
+
+enum lane_state { LANE_ASKING, LANE_CALLED /* somebody has connected */, LANE_ANSWERED, LANE_UP, LANE_DOWN };
+
+/* Who one is. */
+struct lane_party {
+    uint32_t nslots, naddresses;
+    uint32_t slots[LANE_SLOTS];
+    struct in6_addr addresses[LANE_ADDRESSES];
+};
+
+struct lane {
+    struct tx tx; /* first: engines write packets here */
+    enum lane_state state;
+    int fd;
+    uint64_t since; /* asked or called */
+    struct lane_party peer;
+    pid_t pid; /* the peer's; 0: not of this pid namespace */
+    uid_t uid;
+    void *mem; /* NULL: there is none yet */
+    struct ring_writer out;
+    struct ring_reader in;
+    bool dirty; /* something was written since the last lane_flush() */
+    bool stuck; /* the ring was full; who writes waits */
+    uint32_t counted; /* packets sent, as counted last */
+    int users;  /* queue pairs that go this way; with users it stays in memory after its end */
+    struct lane *next;
+    uint8_t waste[LANE_MTU + 128]; /* what is sent to one that has gone */
+};
+
+/* A listening socket for a slot, or -errno. */
+int lane_listen(uint32_t slot);
+
+/* 0 and a lane that is LANE_ASKING, or -errno: nobody listens there. */
+int lane_ask(struct lane **out, uint32_t slot, const struct lane_party *self, uint64_t now);
+/* Somebody who has connected; NULL: nobody. */
+struct lane *lane_answer(int listener, uint64_t now);
+/* Takes what the other end says. True: the state has changed. */
+bool lane_listen_to(struct lane *l, const struct lane_party *self);
+/* Hangs up: LANE_DOWN. */
+void lane_hang_up(struct lane *l);
+void lane_free(struct lane *l);
+
+void lane_flush(struct lane *l);       /* wakes the other end if it sleeps */
+bool lane_unstick(struct lane *l);     /* one that was stuck has room again */
+/* A number of packets has been taken from l->in: lets a writer that waits for room know. */
+void lane_taken(struct lane *l);
+
+bool lane_is_to(const struct lane *l, const struct in6_addr *address);
+static inline struct lane *lane_of(struct tx *tx) { return (struct lane *)tx; }
+
+#endif
