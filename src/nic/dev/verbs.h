@@ -131,11 +131,10 @@ int soft_read_counters(struct rnic_flow_counters *pub, uint64_t *values, uint32_
 /* verbs_qp.c */
 int soft_create_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *attr, struct rnic_qp **out, struct rnic_err *err);
 int soft_destroy_qp(struct rnic_qp *pub, struct rnic_err *err);
-int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
-int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct rnic_qp_init_attr *init, struct rnic_err *err);
-int soft_query_qp_stats(struct rnic_qp *pub, struct rnic_qp_stats *out, struct rnic_err *err);
 int soft_post_send(struct rnic_qp *pub, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
                    struct rnic_err *err);
+int soft_post_send_whole(struct rnic_qp *pub, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
+                         struct rnic_err *err);
 int soft_post_recv(struct rnic_qp *pub, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
                    struct rnic_err *err);
 
@@ -145,15 +144,20 @@ struct qp *verbs_make_qp(struct dev *dev, struct rnic_pd *pd, struct rnic_qp_ini
 int verbs_enter_qp(struct dev *dev, struct qp *qp, struct rnic_err *err);
 void verbs_leave_qp(struct dev *dev, struct qp *qp);
 void verbs_free_qp(struct qp *qp);
+struct rnic_qp_cap verbs_granted_cap(const struct qp *qp);
 /* The queue pair behind what a program has of it. */
 static inline struct qp *qp_of(struct rnic_qp *pub) { return ((struct qp *)pub)->real; }
+
+/* verbs_qp_modify.c */
+int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
+int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct rnic_qp_init_attr *init, struct rnic_err *err);
+int soft_query_qp_stats(struct rnic_qp *pub, struct rnic_qp_stats *out, struct rnic_err *err);
+void verbs_leave_paths(struct dev *dev, struct qp *qp); /* its packets take no way any more */
 
 /* verbs_qp_ex.c */
 #define PACED_TYPES (1u << RNIC_QPT_RC | 1u << RNIC_QPT_UC | 1u << RNIC_QPT_UD)
 int soft_create_qp_ex(struct rnic_pd *pd, struct rnic_qp_init_attr_ex *attr, struct rnic_qp **out,
                       struct rnic_err *err);
-int soft_post_send_whole(struct rnic_qp *pub, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
-                         struct rnic_err *err);
 int soft_modify_qp_rate_limit(struct rnic_qp *pub, const struct rnic_qp_rate_limit_attr *attr, struct rnic_err *err);
 int soft_query_qp_data_in_order(struct rnic_qp *pub, int opcode, uint32_t flags, struct rnic_err *err);
 int soft_set_ece(struct rnic_qp *pub, struct rnic_ece *ece, struct rnic_err *err);
