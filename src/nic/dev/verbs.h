@@ -33,8 +33,10 @@ int soft_reg_mr(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t access
 int soft_alloc_mr(struct rnic_pd *pd, uint64_t length, uint32_t access, struct rnic_mr **mr, struct rnic_err *err);
 int soft_dereg_mr(struct rnic_mr *pub, struct rnic_err *err);
 
-/* For what makes protection domains. enter_pd: takes the handle, or makes one if it is 0. release_pd: -EBUSY with words */
+/* For what makes protection domains. find_pd: under the lock; the parent domains that have its handle, too, are not
+ * meant. enter_pd: takes the handle, or makes one if it is 0. release_pd: -EBUSY with words */
 struct pd *new_pd(struct rnic_context *ctx);
+struct pd *find_pd(const struct dev *dev, uint32_t handle);
 void enter_pd(struct pd *pd);
 int release_pd(struct pd *pd, struct rnic_err *err);
 
@@ -73,6 +75,7 @@ int soft_alloc_dm(struct rnic_context *ctx, uint64_t length, uint32_t log_align_
 int soft_free_dm(struct rnic_dm *pub, struct rnic_err *err);
 int soft_memcpy_to_dm(struct rnic_dm *pub, uint64_t offset, const void *src, uint64_t length, struct rnic_err *err);
 int soft_memcpy_from_dm(void *dst, struct rnic_dm *pub, uint64_t offset, uint64_t length, struct rnic_err *err);
+struct dm *find_dm(const struct dev *dev, uint32_t handle); /* under the lock, as enter_dm() */
 void enter_dm(struct dm *dm);
 int release_dm(struct dm *dm, struct rnic_err *err);
 

@@ -69,10 +69,8 @@ static int give_back(struct dev *dev, int kind, int *imports, bool foreign, stru
 /* ---------------------------------------------------------------- protection domains */
 
 static int adopt_pd(struct dev *dev, struct sought *s, struct rnic_err *err) {
-    struct pd *pd = dev->pd_list;
+    struct pd *pd = find_pd(dev, s->handle);
     (void)err;
-    while (pd && (pd->pub.handle != s->handle || pd->pub.parent))
-        pd = pd->next;
     if (pd)
         pd->imports++;
     s->ours = pd;
@@ -179,10 +177,8 @@ int soft_unimport_mr(struct rnic_mr *pub, struct rnic_err *err) {
 /* ---------------------------------------------------------------- device memory */
 
 static int adopt_dm(struct dev *dev, struct sought *s, struct rnic_err *err) {
-    struct dm *dm = dev->dm_list;
+    struct dm *dm = find_dm(dev, s->handle);
     (void)err;
-    while (dm && dm->pub.handle != s->handle)
-        dm = dm->next;
     if (dm)
         dm->imports++;
     s->ours = dm;
