@@ -67,6 +67,7 @@ struct figures {
 
 static struct rnic_err err;
 static uint32_t buffer_max;
+static bool by_lane; /* both ends are on this host: by shared memory */
 static _Atomic bool parked; /* engine threads stay asleep: all work is the main thread's, and can be counted */
 
 static void die(const char *what) {
@@ -116,7 +117,8 @@ static int gid_index(struct end *e) {
 }
 
 static void end_open(struct end *e) {
-    need(rnic_soft_open(NETDEV, NULL, &e->ctx, &err), "open");
+    struct rnic_open_attr how = {.local = by_lane ? 1 : -1};
+    need(rnic_soft_open(NETDEV, &how, &e->ctx, &err), "open");
     e->ops = e->ctx->ops;
     need(e->ops->alloc_pd(e->ctx, &e->pd, &err), "alloc_pd");
     need(e->ops->create_cq(e->ctx, 4 * QUEUE, NULL, 0, NULL, &e->cq, &err), "create_cq");
@@ -653,6 +655,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     buffer_max = option_number(argv, "bufmax", 0);
+    by_lane = option_number(argv, "local", 0) != 0;
     if (!strcmp(argv[2], "single")) {
         single(argv);
         return 0;

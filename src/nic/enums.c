@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * enums.c: the names, texts and values of nic.h's X-macros as data, for bindings and for people.
+ * enums.c: the names, texts and values of nic_enums.h's and nic_raw.h's X-macros as data, for bindings and for people.
  */
 #include "nic.h"
 

@@ -43,7 +43,7 @@ void ah_reap(struct dev *dev) {
             continue;
         }
         *at = ah->next;
-        dev->port_users[(struct port *)ah->flow.port - dev->ports]--;
+        ports_leave(dev, &ah->flow);
         free(ah);
     }
 }
@@ -87,7 +87,7 @@ int soft_create_ah(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct r
     rc = make(dev, attr, ah, err);
     if (!rc) {
         ((struct pd *)pd)->ahs++;
-        dev->port_users[(struct port *)ah->flow.port - dev->ports]++;
+        ports_use(dev, &ah->flow);
     }
     dev_unlock(dev);
     if (rc) {

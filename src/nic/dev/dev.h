@@ -4,9 +4,9 @@
  * time.
  *
  *   device.c    open and close: ports, slot, engine thread
- *   verbs.c     the operations table; verbs_mem.c, verbs_cq.c, verbs_cntr.c, verbs_srq.c, verbs_qp.c, verbs_xrc.c,
- *               verbs_flow.c, verbs_wq.c: its
- *               objects
+ *   verbs.c     the operations table
+ *   verbs_*.c   its objects, by their names; of queue pairs, verbs_qp.c creates, destroys and posts, verbs_qp_modify.c
+ *               modifies and queries, verbs_qp_ex.c is what came later
  *   caps.c      what the device can do beyond ibv_query_device
  *   verbs_region.c, verbs_dm.c, verbs_domain.c, verbs_import.c: memory of every kind, and who may use it
  *   qpn.c       queue pair numbers: slot and index
@@ -169,6 +169,9 @@ void ports_settle(struct dev *dev); /* waits until packets come to us, or a mome
 void ports_close(struct dev *dev);
 void ports_measure(struct dev *dev);                                          /* what follows from buffers and MTU */
 bool ports_follow(struct dev *dev, const struct netdev *fresh, uint64_t now); /* true: the GID table has changed */
+/* What names a port keeps its entry for the same address. leave: flow->port may be, and then is, NULL */
+void ports_use(struct dev *dev, const struct flow *flow);
+void ports_leave(struct dev *dev, struct flow *flow);
 
 /* pkeys.c */
 int pkeys_init(struct dev *dev, const struct rnic_open_attr *attr, struct rnic_err *err);

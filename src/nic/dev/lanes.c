@@ -149,10 +149,7 @@ uint64_t lanes_deadline(const struct dev *dev) {
 /* ---------------------------------------------------------------- which way */
 
 static void go_local(struct dev *dev, struct qp *qp, struct lane *l) {
-    struct port *port = qp->flow.port;
-    if (port)
-        dev->port_users[port - dev->ports]--;
-    qp->flow.port = NULL;
+    ports_leave(dev, &qp->flow);
     qp->flow.local = &l->tx;
     qp->way = WAY_LOCAL;
     qp->engine->set_mtu(qp, LANE_MTU);
@@ -160,8 +157,10 @@ static void go_local(struct dev *dev, struct qp *qp, struct lane *l) {
 }
 
 void lanes_leave(struct qp *qp) {
-    if (qp->way == WAY_LOCAL)
+    if (qp->way == WAY_LOCAL) {
         lane_of(qp->flow.local)->users--;
+        qp->engine->set_mtu(qp, mtu_bytes(qp->attr.path_mtu));
+    }
     qp->way = WAY_WIRE;
     qp->flow.local = NULL;
 }

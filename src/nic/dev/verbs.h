@@ -33,8 +33,10 @@ int soft_reg_mr(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t access
 int soft_alloc_mr(struct rnic_pd *pd, uint64_t length, uint32_t access, struct rnic_mr **mr, struct rnic_err *err);
 int soft_dereg_mr(struct rnic_mr *pub, struct rnic_err *err);
 
-/* For what makes protection domains. enter_pd: takes the handle, or makes one if it is 0. release_pd: -EBUSY with words */
+/* For what makes protection domains. find_pd: under the lock; the parent domains that have its handle, too, are not
+ * meant. enter_pd: takes the handle, or makes one if it is 0. release_pd: -EBUSY with words */
 struct pd *new_pd(struct rnic_context *ctx);
+struct pd *find_pd(const struct dev *dev, uint32_t handle);
 void enter_pd(struct pd *pd);
 int release_pd(struct pd *pd, struct rnic_err *err);
 
@@ -73,6 +75,7 @@ int soft_alloc_dm(struct rnic_context *ctx, uint64_t length, uint32_t log_align_
 int soft_free_dm(struct rnic_dm *pub, struct rnic_err *err);
 int soft_memcpy_to_dm(struct rnic_dm *pub, uint64_t offset, const void *src, uint64_t length, struct rnic_err *err);
 int soft_memcpy_from_dm(void *dst, struct rnic_dm *pub, uint64_t offset, uint64_t length, struct rnic_err *err);
+struct dm *find_dm(const struct dev *dev, uint32_t handle); /* under the lock, as enter_dm() */
 void enter_dm(struct dm *dm);
 int release_dm(struct dm *dm, struct rnic_err *err);
 
@@ -131,11 +134,10 @@ int soft_read_counters(struct rnic_flow_counters *pub, uint64_t *values, uint32_
 /* verbs_qp.c */
 int soft_create_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *attr, struct rnic_qp **out, struct rnic_err *err);
 int soft_destroy_qp(struct rnic_qp *pub, struct rnic_err *err);
-int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
-int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct rnic_qp_init_attr *init, struct rnic_err *err);
-int soft_query_qp_stats(struct rnic_qp *pub, struct rnic_qp_stats *out, struct rnic_err *err);
 int soft_post_send(struct rnic_qp *pub, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
                    struct rnic_err *err);
+int soft_post_send_whole(struct rnic_qp *pub, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
+                         struct rnic_err *err);
 int soft_post_recv(struct rnic_qp *pub, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
                    struct rnic_err *err);
 
@@ -145,15 +147,20 @@ struct qp *verbs_make_qp(struct dev *dev, struct rnic_pd *pd, struct rnic_qp_ini
 int verbs_enter_qp(struct dev *dev, struct qp *qp, struct rnic_err *err);
 void verbs_leave_qp(struct dev *dev, struct qp *qp);
 void verbs_free_qp(struct qp *qp);
+struct rnic_qp_cap verbs_granted_cap(const struct qp *qp);
 /* The queue pair behind what a program has of it. */
 static inline struct qp *qp_of(struct rnic_qp *pub) { return ((struct qp *)pub)->real; }
+
+/* verbs_qp_modify.c */
+int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
+int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct rnic_qp_init_attr *init, struct rnic_err *err);
+int soft_query_qp_stats(struct rnic_qp *pub, struct rnic_qp_stats *out, struct rnic_err *err);
+void verbs_leave_paths(struct dev *dev, struct qp *qp); /* its packets take no way any more */
 
 /* verbs_qp_ex.c */
 #define PACED_TYPES (1u << RNIC_QPT_RC | 1u << RNIC_QPT_UC | 1u << RNIC_QPT_UD)
 int soft_create_qp_ex(struct rnic_pd *pd, struct rnic_qp_init_attr_ex *attr, struct rnic_qp **out,
                       struct rnic_err *err);
-int soft_post_send_whole(struct rnic_qp *pub, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
-                         struct rnic_err *err);
 int soft_modify_qp_rate_limit(struct rnic_qp *pub, const struct rnic_qp_rate_limit_attr *attr, struct rnic_err *err);
 int soft_query_qp_data_in_order(struct rnic_qp *pub, int opcode, uint32_t flags, struct rnic_err *err);
 int soft_set_ece(struct rnic_qp *pub, struct rnic_ece *ece, struct rnic_err *err);

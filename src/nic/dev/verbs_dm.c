@@ -24,17 +24,17 @@ static int check_size(uint64_t length, uint32_t log_align_req, struct rnic_err *
     return 0;
 }
 
-static bool handle_taken(const struct dev *dev, uint32_t handle) {
-    const struct dm *dm = dev->dm_list;
+struct dm *find_dm(const struct dev *dev, uint32_t handle) {
+    struct dm *dm = dev->dm_list;
     while (dm && dm->pub.handle != handle)
         dm = dm->next;
-    return dm != NULL;
+    return dm;
 }
 
 /* Under the lock. */
 void enter_dm(struct dm *dm) {
     struct dev *dev = dev_of(dm->pub.ctx);
-    while (!dm->pub.handle || (!dm->foreign && handle_taken(dev, dm->pub.handle)))
+    while (!dm->pub.handle || (!dm->foreign && find_dm(dev, dm->pub.handle)))
         dm->pub.handle = rng_secret();
     dm->next = dev->dm_list;
     dev->dm_list = dm;

@@ -16,86 +16,107 @@
 static const char *const kind_names[] = {
     [STORE_PD] = "protection domain", [STORE_MR] = "memory region", [STORE_DM] = "device memory"};
 
-/* Not in this process; of another one there may be a record. */
-static int find_foreign(struct dev *dev, int kind, uint32_t handle, struct store_record *record, const uint64_t **is,
-                        struct rnic_err *err) {
+/* What a handle names: an object of this process, or of the other one its record. */
+struct sought {
+    uint32_t handle;
+    const struct rnic_pd *pd; /* that a memory region must be of */
+    void *ours;               /* NULL: not of this process */
+    struct store_record record;
+    const uint64_t *is; /* of the object: peer_find() */
+};
+
+/* Sets s->ours and counts the import, if there is such an object; under the lock. */
+typedef int adopter(struct dev *dev, struct sought *s, struct rnic_err *err);
+
+static int find_foreign(struct dev *dev, int kind, struct sought *s, struct rnic_err *err) {
     if (dev->peer.fd < 0)
-        return fail(err, -ENOENT, "this context has no %s with the handle %u", kind_names[kind], handle);
-    int rc = peer_find(&dev->peer, kind, handle, record, is, err);
+        return fail(err, -ENOENT, "this context has no %s with the handle %u", kind_names[kind], s->handle);
+    int rc = peer_find(&dev->peer, kind, s->handle, &s->record, &s->is, err);
     if (rc != -ENOENT)
         return rc;
     return fail(err, -EOPNOTSUPP,
                 "handle %u: no %s that another process could have: only memory of alloc_mr, device memory and their "
                 "protection domains can be imported between processes",
-                handle, kind_names[kind]);
+                s->handle, kind_names[kind]);
 }
 
-/* ---------------------------------------------------------------- protection domains */
-
-static struct pd *find_pd(struct dev *dev, uint32_t handle) {
-    struct pd *pd = dev->pd_list;
-    while (pd && (pd->pub.handle != handle || pd->pub.parent))
-        pd = pd->next;
-    return pd;
-}
-
-int soft_import_pd(struct rnic_context *ctx, uint32_t handle, struct rnic_pd **out, struct rnic_err *err) {
-    struct dev *dev = dev_of(ctx);
-    struct store_record record;
-    const uint64_t *is;
+static int find(struct dev *dev, int kind, struct sought *s, adopter *adopt, struct rnic_err *err) {
     int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
     dev_lock(dev);
-    struct pd *pd = find_pd(dev, handle);
+    rc = adopt(dev, s, err);
+    dev_unlock(dev);
+    return rc || s->ours ? rc : find_foreign(dev, kind, s, err);
+}
+
+/* One import less. 0, -EINVAL; 1: it is the last of another process' object, which goes with it */
+static int give_back(struct dev *dev, int kind, int *imports, bool foreign, struct rnic_err *err) {
+    int rc = dev_check_alive(dev, err);
+    if (rc)
+        return rc;
+    dev_lock(dev);
+    if (!*imports)
+        rc = fail(err, -EINVAL, "the %s was not imported", kind_names[kind]);
+    else if (foreign && *imports == 1)
+        rc = 1;
+    else
+        --*imports;
+    dev_unlock(dev);
+    return rc;
+}
+
+/* ---------------------------------------------------------------- protection domains */
+
+static int adopt_pd(struct dev *dev, struct sought *s, struct rnic_err *err) {
+    struct pd *pd = find_pd(dev, s->handle);
+    (void)err;
     if (pd)
         pd->imports++;
-    dev_unlock(dev);
-    if (!pd) {
-        rc = find_foreign(dev, STORE_PD, handle, &record, &is, err);
-        pd = rc ? NULL : new_pd(ctx);
-        if (!pd)
-            return rc ? rc : fail(err, -ENOMEM, "no memory");
-        pd->pub.handle = handle;
-        pd->foreign = true;
-        pd->imports = 1;
-        enter_pd(pd);
-    }
+    s->ours = pd;
+    return 0;
+}
+
+static struct pd *foreign_pd(struct rnic_context *ctx, uint32_t handle) {
+    struct pd *pd = new_pd(ctx);
+    if (!pd)
+        return NULL;
+    pd->pub.handle = handle;
+    pd->foreign = true;
+    pd->imports = 1;
+    enter_pd(pd);
+    return pd;
+}
+
+int soft_import_pd(struct rnic_context *ctx, uint32_t handle, struct rnic_pd **out, struct rnic_err *err) {
+    struct sought s = {.handle = handle};
+    int rc = find(dev_of(ctx), STORE_PD, &s, adopt_pd, err);
+    if (rc)
+        return rc;
+    struct pd *pd = s.ours ? s.ours : foreign_pd(ctx, handle);
+    if (!pd)
+        return fail(err, -ENOMEM, "no memory");
     *out = &pd->pub;
     return 0;
 }
 
 int soft_unimport_pd(struct rnic_pd *pub, struct rnic_err *err) {
-    struct dev *dev = dev_of(pub->ctx);
     struct pd *pd = (struct pd *)pub;
-    int rc = dev_check_alive(dev, err);
-    if (rc)
-        return rc;
-    dev_lock(dev);
-    bool last = pd->foreign && pd->imports == 1;
-    if (!pd->imports)
-        rc = fail(err, -EINVAL, "the protection domain was not imported");
-    else if (!last)
-        pd->imports--;
-    dev_unlock(dev);
-    return rc || !last ? rc : release_pd(pd, err);
+    int rc = give_back(dev_of(pub->ctx), STORE_PD, &pd->imports, pd->foreign, err);
+    return rc > 0 ? release_pd(pd, err) : rc;
 }
 
 /* ---------------------------------------------------------------- memory regions */
 
-static int adopt_mr(struct dev *dev, struct rnic_pd *pd, uint32_t handle, struct mr **out, struct rnic_err *err) {
-    int rc = 0;
-    dev_lock(dev);
-    struct mr *mr = mr_find(&dev->nic.mrs, handle);
-    if (mr && mr->window) /* no region, and of no other process: handles are keys */
-        mr = NULL;
-    if (mr && rnic_pd_root(mr->pub.pd) != rnic_pd_root(pd))
-        rc = fail(err, -EINVAL, "handle %u: the memory region belongs to another protection domain", handle);
-    else if (mr)
-        mr->imports++;
-    dev_unlock(dev);
-    *out = mr;
-    return rc;
+static int adopt_mr(struct dev *dev, struct sought *s, struct rnic_err *err) {
+    struct mr *mr = mr_find(&dev->nic.mrs, s->handle);
+    if (!mr || mr->window) /* no region, and of no other process: handles are keys */
+        return 0;
+    if (rnic_pd_root(mr->pub.pd) != rnic_pd_root(s->pd))
+        return fail(err, -EINVAL, "handle %u: the memory region belongs to another protection domain", s->handle);
+    mr->imports++;
+    s->ours = mr;
+    return 0;
 }
 
 static struct mr *foreign_mr(struct dev *dev, struct rnic_pd *pd, const struct store_record *record, const uint64_t *is,
@@ -132,50 +153,36 @@ static int check_record(const struct store_record *record, const struct rnic_pd 
 
 int soft_import_mr(struct rnic_pd *pd, uint32_t handle, struct rnic_mr **out, struct rnic_err *err) {
     struct dev *dev = dev_of(pd->ctx);
-    struct store_record record;
-    const uint64_t *is;
-    struct mr *mr;
-    int rc = dev_check_alive(dev, err);
-    if (!rc)
-        rc = adopt_mr(dev, pd, handle, &mr, err);
+    struct sought s = {.handle = handle, .pd = pd};
+    int rc = find(dev, STORE_MR, &s, adopt_mr, err);
     if (rc)
         return rc;
-    if (mr) {
-        *out = &mr->pub;
+    if (s.ours) {
+        *out = &((struct mr *)s.ours)->pub;
         return 0;
     }
-    rc = find_foreign(dev, STORE_MR, handle, &record, &is, err);
-    if (!rc)
-        rc = check_record(&record, pd, err);
+    rc = check_record(&s.record, pd, err);
     if (rc)
         return rc;
-    mr = foreign_mr(dev, pd, &record, is, err);
-    return mr ? enter_mr(mr, record.key, out, err) : -ENOMEM;
+    struct mr *mr = foreign_mr(dev, pd, &s.record, s.is, err);
+    return mr ? enter_mr(mr, s.record.key, out, err) : -ENOMEM;
 }
 
 int soft_unimport_mr(struct rnic_mr *pub, struct rnic_err *err) {
-    struct dev *dev = dev_of(pub->ctx);
     struct mr *mr = (struct mr *)pub;
-    int rc = dev_check_alive(dev, err);
-    if (rc)
-        return rc;
-    dev_lock(dev);
-    bool last = is_import(mr) && mr->imports == 1;
-    if (!mr->imports)
-        rc = fail(err, -EINVAL, "the memory region was not imported");
-    else if (!last)
-        mr->imports--;
-    dev_unlock(dev);
-    return rc || !last ? rc : leave_mr(mr, err);
+    int rc = give_back(dev_of(pub->ctx), STORE_MR, &mr->imports, is_import(mr), err);
+    return rc > 0 ? leave_mr(mr, err) : rc;
 }
 
 /* ---------------------------------------------------------------- device memory */
 
-static struct dm *find_dm(struct dev *dev, uint32_t handle) {
-    struct dm *dm = dev->dm_list;
-    while (dm && dm->pub.handle != handle)
-        dm = dm->next;
-    return dm;
+static int adopt_dm(struct dev *dev, struct sought *s, struct rnic_err *err) {
+    struct dm *dm = find_dm(dev, s->handle);
+    (void)err;
+    if (dm)
+        dm->imports++;
+    s->ours = dm;
+    return 0;
 }
 
 static struct dm *foreign_dm(struct dev *dev, const struct store_record *record, const uint64_t *is,
@@ -191,48 +198,29 @@ static struct dm *foreign_dm(struct dev *dev, const struct store_record *record,
     dm->imports = 1;
     dm->is = is;
     dm->was = record->serial;
+    dev_lock(dev);
+    enter_dm(dm);
+    dev_unlock(dev);
     return dm;
 }
 
 int soft_import_dm(struct rnic_context *ctx, uint32_t handle, struct rnic_dm **out, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
-    struct store_record record;
-    const uint64_t *is;
-    int rc = dev_check_alive(dev, err);
+    struct sought s = {.handle = handle};
+    int rc = find(dev, STORE_DM, &s, adopt_dm, err);
     if (rc)
         return rc;
-    dev_lock(dev);
-    struct dm *dm = find_dm(dev, handle);
-    if (dm)
-        dm->imports++;
-    dev_unlock(dev);
-    if (!dm) {
-        rc = find_foreign(dev, STORE_DM, handle, &record, &is, err);
-        if (!rc && record.offset % (uint64_t)sysconf(_SC_PAGESIZE))
-            rc = fail(err, -EINVAL, "handle %u: what the other process says of it cannot be", handle);
-        dm = rc ? NULL : foreign_dm(dev, &record, is, err);
-        if (!dm)
-            return rc ? rc : -ENOMEM;
-        dev_lock(dev);
-        enter_dm(dm);
-        dev_unlock(dev);
-    }
+    if (!s.ours && s.record.offset % (uint64_t)sysconf(_SC_PAGESIZE))
+        return fail(err, -EINVAL, "handle %u: what the other process says of it cannot be", handle);
+    struct dm *dm = s.ours ? s.ours : foreign_dm(dev, &s.record, s.is, err);
+    if (!dm)
+        return -ENOMEM;
     *out = &dm->pub;
     return 0;
 }
 
 int soft_unimport_dm(struct rnic_dm *pub, struct rnic_err *err) {
-    struct dev *dev = dev_of(pub->ctx);
     struct dm *dm = (struct dm *)pub;
-    int rc = dev_check_alive(dev, err);
-    if (rc)
-        return rc;
-    dev_lock(dev);
-    bool last = dm->foreign && dm->imports == 1;
-    if (!dm->imports)
-        rc = fail(err, -EINVAL, "the device memory was not imported");
-    else if (!last)
-        dm->imports--;
-    dev_unlock(dev);
-    return rc || !last ? rc : release_dm(dm, err);
+    int rc = give_back(dev_of(pub->ctx), STORE_DM, &dm->imports, dm->foreign, err);
+    return rc > 0 ? release_dm(dm, err) : rc;
 }

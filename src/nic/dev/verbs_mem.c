@@ -23,17 +23,17 @@ struct pd *new_pd(struct rnic_context *ctx) {
     return pd;
 }
 
-static bool handle_taken(const struct dev *dev, uint32_t handle) {
-    const struct pd *pd = dev->pd_list;
-    while (pd && pd->pub.handle != handle)
+struct pd *find_pd(const struct dev *dev, uint32_t handle) {
+    struct pd *pd = dev->pd_list;
+    while (pd && (pd->pub.handle != handle || pd->pub.parent))
         pd = pd->next;
-    return pd != NULL;
+    return pd;
 }
 
 void enter_pd(struct pd *pd) {
     struct dev *dev = dev_of(pd->pub.ctx);
     dev_lock(dev);
-    while (!pd->pub.handle || (!pd->foreign && !pd->pub.parent && handle_taken(dev, pd->pub.handle)))
+    while (!pd->pub.handle || (!pd->foreign && !pd->pub.parent && find_pd(dev, pd->pub.handle)))
         pd->pub.handle = rng_secret();
     pd->next = dev->pd_list;
     dev->pd_list = pd;

@@ -160,6 +160,34 @@ void qp_drained(struct qp *qp) {
         qp_event(qp, RNIC_EVENT_SQ_DRAINED);
 }
 
+/* IBA 10.3.1.6 */
+void qp_refuse_send(struct qp *qp, struct send_wqe *wqe, int status, int vendor_err) {
+    wqe->status = (uint8_t)status;
+    wqe->vendor_err = (uint8_t)vendor_err;
+    qp_complete_send(qp, wqe);
+    if (qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD)
+        qp->state = RNIC_QPS_SQE;
+    qp_flush_sends(qp);
+}
+
+bool qp_send_some(struct qp *qp, struct tx *tx, uint64_t now, int most,
+                  bool (*send)(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint64_t now)) {
+    if (qp->state == RNIC_QPS_ERR)
+        qp_flush(qp);
+    if (qp->state == RNIC_QPS_SQE)
+        qp_flush_sends(qp);
+    for (int i = 0; i < most && qp->state == RNIC_QPS_RTS && !wq_empty(&qp->sq); i++) {
+        if (qp->pace.rate && !pace_allows(&qp->pace, now))
+            return false;
+        uint64_t before = qp_sent(qp);
+        if (!send(qp, tx, sq_wqe(&qp->sq, wq_tail(&qp->sq)), now))
+            return true;
+        qp_charge(qp, before, now);
+    }
+    qp_drained(qp);
+    return qp->state == RNIC_QPS_RTS && !wq_empty(&qp->sq);
+}
+
 void qp_forget_completions(struct qp *qp) {
     if (qp->pub.send_cq)
         cq_forget((struct cq *)qp->pub.send_cq, &qp->sq.freed);

@@ -203,6 +203,13 @@ void qp_complete_send(struct qp *qp, struct send_wqe *wqe);
 void qp_complete_recv(struct qp *qp, struct rnic_wc *wc, bool solicited);
 /* A completion that frees no element of a queue. */
 void qp_tell(struct qp *qp, const struct rnic_wc *wc, bool solicited);
+/* Of transports without answers: completes the oldest with an error, which concerns the send queue alone: it stops in SQE,
+ * receives go on. */
+void qp_refuse_send(struct qp *qp, struct send_wqe *wqe, int status, int vendor_err);
+/* next() of transports whose messages are one packet, complete when it has gone out: send() for so many of the oldest
+ * elements at most, as the pace allows. send: completes or refuses the element; false: the sink is full */
+bool qp_send_some(struct qp *qp, struct tx *tx, uint64_t now, int most,
+                  bool (*send)(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint64_t now));
 void qp_flush_sends(struct qp *qp); /* all of a queue, WR_FLUSH_ERR */
 void qp_flush_receives(struct qp *qp);
 void qp_flush(struct qp *qp); /* both */

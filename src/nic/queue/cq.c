@@ -4,23 +4,11 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/fail.h"
 #include "queue/moderation.h"
-
-/* Counts that overflow an eventfd would need 2^64 events; a full one is the only way that this write fails. */
-static void raise_fd(int fd) {
-    uint64_t one = 1;
-    if (write(fd, &one, sizeof one) < 0)
-        return;
-}
-
-static bool lower_fd(int fd) {
-    uint64_t one;
-    return read(fd, &one, sizeof one) == sizeof one;
-}
+#include "queue/semaphore.h"
 
 static uint32_t ring_size(uint32_t n) {
     uint32_t size = 1;
@@ -86,7 +74,7 @@ static void channel_push(struct channel *ch, struct cq *cq) {
         ch->last = cq;
     }
     pthread_mutex_unlock(&ch->lock);
-    raise_fd(ch->pub.fd);
+    semaphore_raise(ch->pub.fd);
 }
 
 void cq_raise(struct cq *cq) {
@@ -213,7 +201,7 @@ int cq_resize(struct cq *cq, int cqe, struct rnic_err *err) {
 /* ---------------------------------------------------------------- completion channel */
 
 int channel_init(struct channel *ch) {
-    ch->pub.fd = eventfd(0, EFD_SEMAPHORE | EFD_NONBLOCK | EFD_CLOEXEC);
+    ch->pub.fd = semaphore_open();
     if (ch->pub.fd < 0)
         return -errno;
     pthread_mutex_init(&ch->lock, NULL);
@@ -232,7 +220,7 @@ static void unlink_first(struct channel *ch) {
 }
 
 struct cq *channel_take(struct channel *ch) {
-    if (!lower_fd(ch->pub.fd))
+    if (!semaphore_lower(ch->pub.fd))
         return NULL;
     pthread_mutex_lock(&ch->lock);
     struct cq *cq = ch->first;
@@ -258,7 +246,7 @@ bool channel_forget(struct channel *ch, struct cq *cq) {
         if (ch->last == cq)
             ch->last = before;
         for (; cq->pending; cq->pending--)
-            lower_fd(ch->pub.fd);
+            semaphore_lower(ch->pub.fd);
     }
     pthread_mutex_unlock(&ch->lock);
     return acked;

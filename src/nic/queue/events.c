@@ -3,15 +3,16 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
+
+#include "queue/semaphore.h"
 
 int event_queue_init(struct event_queue *q) {
     q->mask = 1023;
     q->ring = calloc(q->mask + 1, sizeof *q->ring);
     if (!q->ring)
         return -ENOMEM;
-    q->fd = eventfd(0, EFD_SEMAPHORE | EFD_NONBLOCK | EFD_CLOEXEC);
+    q->fd = semaphore_open();
     if (q->fd < 0) {
         int rc = -errno;
         free(q->ring);
@@ -28,17 +29,6 @@ void event_queue_free(struct event_queue *q) {
     pthread_mutex_destroy(&q->lock);
 }
 
-static void raise_fd(int fd) {
-    uint64_t one = 1;
-    if (write(fd, &one, sizeof one) < 0) /* 2^64 events: cannot be */
-        return;
-}
-
-static bool lower_fd(int fd) {
-    uint64_t one;
-    return read(fd, &one, sizeof one) == sizeof one;
-}
-
 void event_push(struct event_queue *q, const struct rnic_async_event *event) {
     pthread_mutex_lock(&q->lock);
     bool room = q->head - q->tail <= q->mask;
@@ -46,7 +36,7 @@ void event_push(struct event_queue *q, const struct rnic_async_event *event) {
         q->ring[q->head++ & q->mask] = *event; /* else nobody reads them: the oldest 1024 stay */
     pthread_mutex_unlock(&q->lock);
     if (room)
-        raise_fd(q->fd);
+        semaphore_raise(q->fd);
 }
 
 /* ---------------------------------------------------------------- acknowledgement */
@@ -80,7 +70,7 @@ static void remember(struct event_queue *q, const void *context) {
 }
 
 bool event_take(struct event_queue *q, struct rnic_async_event *event) {
-    if (!lower_fd(q->fd))
+    if (!semaphore_lower(q->fd))
         return false;
     pthread_mutex_lock(&q->lock);
     bool any = q->head != q->tail;
@@ -107,7 +97,7 @@ static void forget(struct event_queue *q, const void *context) {
     uint32_t to = q->tail;
     for (uint32_t i = q->tail; i != q->head; i++) {
         if (q->ring[i & q->mask].context == context)
-            lower_fd(q->fd);
+            semaphore_lower(q->fd);
         else
             q->ring[to++ & q->mask] = q->ring[i & q->mask];
     }

@@ -9,16 +9,6 @@
 
 /* ---------------------------------------------------------------- send */
 
-/* An error of a send concerns the send queue alone, as with datagrams (IBA 10.3.1.6). */
-static void refuse(struct qp *qp, struct send_wqe *wqe, int status, int vendor_err) {
-    wqe->status = (uint8_t)status;
-    wqe->vendor_err = (uint8_t)vendor_err;
-    qp_complete_send(qp, wqe);
-    if (qp->state == RNIC_QPS_RTS)
-        qp->state = RNIC_QPS_SQE;
-    qp_flush_sends(qp);
-}
-
 static int gather(struct qp *qp, const struct send_wqe *wqe, uint8_t *to) {
     uint32_t crc = 0;
     if (wqe->flags & RNIC_SEND_INLINE) {
@@ -31,22 +21,23 @@ static int gather(struct qp *qp, const struct send_wqe *wqe, uint8_t *to) {
 /* The MTU is of what the headers carry, and VLAN tags are headers. */
 static bool fits(const struct raw_net *net, const struct frame *f) { return f->length - f->payload <= net->mtu; }
 
-static void send_one(struct qp *qp, struct send_wqe *wqe, uint64_t now) {
+static bool send_one(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint64_t now) {
     struct raw_net *net = qp->nic->raw;
     struct frame f;
+    (void)tx;
     if (wqe->length < ETH_BYTES || wqe->length > RAW_FRAME_ROOM(net->mtu)) {
-        refuse(qp, wqe, RNIC_WC_LOC_LEN_ERR, RNIC_VE_BAD_LENGTH);
-        return;
+        qp_refuse_send(qp, wqe, RNIC_WC_LOC_LEN_ERR, RNIC_VE_BAD_LENGTH);
+        return true;
     }
     int ve = gather(qp, wqe, net->frame);
     if (ve) {
-        refuse(qp, wqe, RNIC_WC_LOC_PROT_ERR, ve);
-        return;
+        qp_refuse_send(qp, wqe, RNIC_WC_LOC_PROT_ERR, ve);
+        return true;
     }
     frame_parse(&f, net->frame, wqe->length);
     if (!fits(net, &f)) {
-        refuse(qp, wqe, RNIC_WC_LOC_LEN_ERR, RNIC_VE_BAD_LENGTH);
-        return;
+        qp_refuse_send(qp, wqe, RNIC_WC_LOC_LEN_ERR, RNIC_VE_BAD_LENGTH);
+        return true;
     }
     if (wqe->flags & RNIC_SEND_IP_CSUM)
         frame_put_csums(&f, net->frame);
@@ -54,19 +45,10 @@ static void send_one(struct qp *qp, struct send_wqe *wqe, uint64_t now) {
     net->send(net, qp, f.bytes, f.length,
               now); /* first: what stays in the device has arrived when the send is complete */
     qp_complete_send(qp, wqe);
+    return true;
 }
 
-static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
-    (void)tx;
-    if (qp->state == RNIC_QPS_ERR)
-        qp_flush(qp);
-    if (qp->state == RNIC_QPS_SQE)
-        qp_flush_sends(qp);
-    for (int i = 0; i < TURN && qp->state == RNIC_QPS_RTS && !wq_empty(&qp->sq); i++)
-        send_one(qp, sq_wqe(&qp->sq, wq_tail(&qp->sq)), now);
-    qp_drained(qp);
-    return qp->state == RNIC_QPS_RTS && !wq_empty(&qp->sq);
-}
+static bool next(struct qp *qp, struct tx *tx, uint64_t now) { return qp_send_some(qp, tx, now, TURN, send_one); }
 
 /* ---------------------------------------------------------------- receive */
 

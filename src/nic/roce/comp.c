@@ -223,6 +223,14 @@ static void credits(struct requester *req, uint8_t syndrome, uint32_t msn) {
     req->lsn = psn_add(msn, (int32_t)n);
 }
 
+/* IBA table 45 */
+uint64_t rnr_delay(unsigned code) {
+    static const uint32_t hundredths_ms[32] = {65536, 1,    2,    3,    4,    6,     8,     12,    16,    24,   32,
+                                               48,    64,   96,   128,  192,  256,   384,   512,   768,   1024, 1536,
+                                               2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
+    return (uint64_t)hundredths_ms[code & 31] * 10000;
+}
+
 /* Says too that there is no credit: after the wait one message goes out alone and asks, not all that were under way.  A
  * second one during the wait is the first one's duplicate. */
 static void rnr(struct qp *qp, uint8_t syndrome, uint32_t msn, uint64_t now) {

@@ -50,12 +50,5 @@ enum result message_write(struct qp *qp, struct tx *tx, struct send_wqe *wqe, ui
                   psn_add(wqe->first_psn, (int32_t)i), ackreq, solicited))
         return SINK_FULL;
     put_extended(&out, wqe);
-    out_headers(&out);
-    wqe->vendor_err = (uint8_t)message_payload(qp, &out, wqe, (uint64_t)i * mtu);
-    if (wqe->vendor_err) {
-        wqe->status = RNIC_WC_LOC_PROT_ERR;
-        return FAILED;
-    }
-    out_close(qp, tx, &out);
-    return SENT;
+    return message_finish(qp, tx, &out, wqe, (uint64_t)i * mtu);
 }

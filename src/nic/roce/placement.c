@@ -27,14 +27,7 @@ enum result placement_write(struct qp *qp, struct tx *tx, struct send_wqe *wqe) 
     if (!out_open(qp, tx, &out, opcode, flush ? 0 : ATOMIC_WRITE_BYTES, wqe->first_psn, true, false))
         return SINK_FULL;
     put_headers(&out, wqe);
-    out_headers(&out);
-    wqe->vendor_err = flush ? 0 : (uint8_t)message_payload(qp, &out, wqe, 0);
-    if (wqe->vendor_err) {
-        wqe->status = RNIC_WC_LOC_PROT_ERR;
-        return FAILED;
-    }
-    out_close(qp, tx, &out);
-    return SENT;
+    return message_finish(qp, tx, &out, wqe, 0);
 }
 
 /* ---------------------------------------------------------------- in */

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Responder (IBA 9.7.4, 9.7.5; errors 9.9.3).
+ * Responder, the way in: requests are checked and executed (IBA 9.7.4; errors 9.9.3).
  *
  * A request with the expected PSN passes through checks, each of which returns the next step or a fault; nothing of it
- * takes effect before all have passed.  Responses to READs and atomics leave in the order of their requests, and an ACK
- * or NAK only after them, since each acknowledges all that came before.
+ * takes effect before all have passed.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,8 +12,8 @@
 #include "mem/persist.h"
 #include "qp/xrc.h"
 #include "roce/placement.h"
+#include "roce/resp.h"
 #include "wire/bth.h"
-#include "wire/icrc.h"
 
 /* What a fault does (IBA table 58): answer, status of the receive under way (0: none, it is flushed), event. */
 static const struct {
@@ -53,22 +52,7 @@ void resp_free(struct qp *qp) {
     *resp = (struct responder){0};
 }
 
-/* ---------------------------------------------------------------- answers */
-
-static void want_ack(struct responder *resp, enum ack_urgency how, uint64_t now) {
-    if (resp->ack >= how)
-        return;
-    if (resp->ack == ACK_NONE || how == ACK_ASKED)
-        resp->ack_since = now;
-    resp->ack = how;
-}
-
-static void want_nak(struct responder *resp, uint8_t syndrome) {
-    resp->nak_pending = true;
-    resp->nak_sent = true;
-    resp->nak_high = resp->psn;
-    resp->syndrome = syndrome;
-}
+/* ---------------------------------------------------------------- faults */
 
 /* Completes the receive under way, or that this packet would have taken, with the status of the fault. */
 static void fail_receive(struct qp *qp, const struct packet *pkt, enum fault fault, int vendor_err) {
@@ -93,10 +77,10 @@ static uint32_t remote_op(const struct packet *pkt) {
 static void refuse(struct qp *qp, const struct packet *pkt, enum fault fault, int vendor_err) {
     struct responder *resp = &rc_of(qp)->resp;
     if (fault == FAULT_RNR) {
-        want_nak(resp, (uint8_t)(AETH_RNR | qp->attr.min_rnr_timer));
+        resp_want_nak(resp, (uint8_t)(AETH_RNR | qp->attr.min_rnr_timer));
         return;
     }
-    want_nak(resp, faults[fault].syndrome);
+    resp_want_nak(resp, faults[fault].syndrome);
     resp->dead = true;
     if (qp->cntrs)
         qp_count(qp, remote_op(pkt), false, 0);
@@ -139,9 +123,9 @@ static void executed(struct qp *qp, const struct packet *pkt, uint32_t psns, uin
     }
     resp->acked = pkt->psn;
     if (pkt->ackreq)
-        want_ack(resp, receive && qp->nic->ack_hold ? ACK_ASKED : ACK_NOW, now);
+        resp_want_ack(resp, receive && qp->nic->ack_hold ? ACK_ASKED : ACK_NOW, now);
     else if (ends)
-        want_ack(resp, ACK_UNASKED, now);
+        resp_want_ack(resp, ACK_UNASKED, now);
 }
 
 /* IBA 9.4.1.1: the window that the last packet of a SEND with invalidate unbinds; NULL and *ve 0: of another packet, none. */
@@ -182,35 +166,10 @@ static void execute_write(struct qp *qp, const struct packet *pkt, uint8_t *ptr,
     inbound_complete(qp, &resp->in, pkt);
 }
 
-static void enqueue(struct responder *resp, struct resource *res, uint32_t from, uint32_t end) {
-    if (res->queued) { /* asked again while it is being answered: go back, or just go on to there */
-        if (from < res->cur)
-            res->start = res->cur = from;
-        res->end = res->end > end ? res->end : end;
-        return;
-    }
-    res->queued = true;
-    res->start = res->cur = from;
-    res->end = end;
-    resp->queue[(resp->queue_head + resp->queue_count++) % resp->res_size] = (uint32_t)(res - resp->res);
-}
-
-/* A repetition of an answer whose place a later request takes is not needed any more: the requester has that answer, or
- * it would have too many requests under way. */
-static void unqueue(struct responder *resp, const struct resource *res) {
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < resp->queue_count; i++) {
-        uint32_t entry = resp->queue[(resp->queue_head + i) % resp->res_size];
-        if (&resp->res[entry] != res)
-            resp->queue[(resp->queue_head + kept++) % resp->res_size] = entry;
-    }
-    resp->queue_count = kept;
-}
-
 static struct resource *new_resource(struct responder *resp, const struct packet *pkt) {
     struct resource *res = &resp->res[resp->res_next];
     if (res->queued)
-        unqueue(resp, res);
+        resp_unqueue(resp, res);
     resp->res_next = (resp->res_next + 1) % resp->res_size;
     *res = (struct resource){.valid = true, .opcode = pkt->opcode, .first_psn = resp->psn, .packets = 1};
     return res;
@@ -225,7 +184,7 @@ static void execute_read(struct qp *qp, const struct packet *pkt, uint64_t now) 
     res->length = reth_len(reth);
     res->srqn = qp->xrc ? qp->srq->pub.srq_num : 0;
     res->packets = packets_of(res->length, rc->mtu);
-    enqueue(&rc->resp, res, 0, res->packets);
+    resp_enqueue(&rc->resp, res, 0, res->packets);
     executed(qp, pkt, res->packets, now);
 }
 
@@ -243,14 +202,14 @@ static void execute_atomic(struct qp *qp, const struct packet *pkt, uint8_t *ptr
     struct responder *resp = &rc_of(qp)->resp;
     struct resource *res = new_resource(resp, pkt);
     res->result = apply_atomic(pkt, (uint64_t *)(void *)ptr);
-    enqueue(resp, res, 0, 1);
+    resp_enqueue(resp, res, 0, 1);
     executed(qp, pkt, 1, now);
 }
 
 /* Answered as a READ of nothing is (A19.4.5). */
 static void execute_placement(struct qp *qp, const struct packet *pkt, uint64_t now) {
     struct responder *resp = &rc_of(qp)->resp;
-    enqueue(resp, new_resource(resp, pkt), 0, 1);
+    resp_enqueue(resp, new_resource(resp, pkt), 0, 1);
     executed(qp, pkt, 1, now);
 }
 
@@ -353,7 +312,7 @@ static void duplicate(struct qp *qp, const struct packet *pkt, uint64_t now) {
     uint32_t from = 0, end = 1;
     COUNT(qp, duplicate_requests);
     if (!(pkt->row->mask & OPC_WAITS)) {
-        want_ack(resp, ACK_NOW, now);
+        resp_want_ack(resp, ACK_NOW, now);
         return;
     }
     struct resource *res = saved(resp, pkt->psn);
@@ -361,7 +320,7 @@ static void duplicate(struct qp *qp, const struct packet *pkt, uint64_t now) {
     if (same && (pkt->row->mask & OPC_READ))
         same = repeat_read(rc, res, pkt, &from, &end);
     if (same)
-        enqueue(resp, res, from, end);
+        resp_enqueue(resp, res, from, end);
     else
         COUNT(qp, drop_duplicate);
 }
@@ -374,7 +333,7 @@ static void out_of_sequence(struct qp *qp, const struct packet *pkt) {
     COUNT(qp, out_of_sequence);
     bool rnr = resp->nak_sent && (resp->syndrome & AETH_TYPE) == AETH_RNR;
     if (!resp->nak_sent || (again && !rnr))
-        want_nak(resp, AETH_NAK_PSN_SEQ);
+        resp_want_nak(resp, AETH_NAK_PSN_SEQ);
     resp->nak_high = pkt->psn;
 }
 
@@ -396,174 +355,4 @@ void resp_input(struct qp *qp, const struct packet *pkt, uint64_t now) {
         duplicate(qp, pkt, now);
     else
         expected(qp, pkt, now);
-}
-
-/* ---------------------------------------------------------------- output */
-
-/* Credits: receives posted, as 5 bits rounded down (IBA table 44): 0, 1, then the leading two bits of the number, the
- * second one in the code's last bit: 2 (code 2), 3, 4, 6, 8, 12 ... */
-static uint8_t credit_code(struct qp *qp) {
-    uint32_t n = wq_head(&qp->rq) - wq_tail(&qp->rq);
-    if (qp->no_receives) /* how many are left says nothing: others take them, too (IBA 9.7.7.2) */
-        return AETH_CREDIT_INVALID;
-    if (n < 2)
-        return (uint8_t)n;
-    uint32_t log = 31u - (uint32_t)__builtin_clz(n), code = 2 * log + (n >> (log - 1) & 1);
-    return (uint8_t)(code < AETH_CREDIT_INVALID - 1 ? code : AETH_CREDIT_INVALID - 1);
-}
-
-static void put_aeth(struct qp *qp, const struct out *out, uint8_t syndrome) {
-    uint8_t *aeth = out->bth + out->row->aeth;
-    aeth_set_syndrome(aeth, syndrome);
-    aeth_set_msn(aeth, rc_of(qp)->resp.msn);
-}
-
-static uint8_t read_opcode(const struct resource *res) {
-    bool first = res->cur == res->start, last = res->cur + 1 == res->end;
-    if (first)
-        return last ? ROCE_RC_READ_RESP_ONLY : ROCE_RC_READ_RESP_FIRST;
-    return last ? ROCE_RC_READ_RESP_LAST : ROCE_RC_READ_RESP_MIDDLE;
-}
-
-/* Whose memory a READ reads; of XRC: NULL when the shared receive queue that it named has gone. */
-static const struct rnic_pd *domain_of(const struct qp *qp, const struct resource *res) {
-    if (!qp->xrc)
-        return qp->pub.pd;
-    const struct srq *srq = xrc_find_srq(qp->nic, qp->xrc, res->srqn);
-    return srq ? srq->pub.pd : NULL;
-}
-
-/* The region may have gone since the request came: keys are checked for every packet. */
-static enum result write_read(struct qp *qp, struct tx *tx, struct resource *res) {
-    struct rc *rc = rc_of(qp);
-    uint32_t n = packet_length(res->length, rc->mtu, res->cur);
-    uint64_t va = res->va + (uint64_t)res->cur * rc->mtu;
-    const struct rnic_pd *pd = domain_of(qp, res);
-    uint8_t *ptr;
-    struct out out;
-    if (qp_remote_under(qp, pd, res->rkey, va, n, RNIC_ACCESS_REMOTE_READ, &ptr))
-        return FAILED;
-    if (!out_open(qp, tx, &out, read_opcode(res), n, psn_add(res->first_psn, (int32_t)res->cur), false, false))
-        return SINK_FULL;
-    if (out.row->aeth)
-        put_aeth(qp, &out, AETH_ACK | credit_code(qp));
-    out_headers(&out);
-    if (!ptr && n && mr_remote_load(&qp->nic->mrs, res->rkey, va, out_payload(&out), n))
-        return FAILED;
-    if (ptr && n)
-        out_put(&out, ptr);
-    else if (!out.local)
-        out.crc = crc32_update(out.crc, out_payload(&out), n);
-    out_close(qp, tx, &out);
-    return SENT;
-}
-
-static enum result write_atomic(struct qp *qp, struct tx *tx, const struct resource *res) {
-    struct out out;
-    if (!out_open(qp, tx, &out, ROCE_RC_ATOMIC_ACK, 0, res->first_psn, false, false))
-        return SINK_FULL;
-    put_aeth(qp, &out, AETH_ACK | credit_code(qp));
-    atmack_set_orig(out.bth + out.row->atomic_ack, res->result);
-    out_headers(&out);
-    out_close(qp, tx, &out);
-    return SENT;
-}
-
-/* A repetition that cannot be made is nothing: the requester had the answer, and the region went with its consent. */
-static void refuse_response(struct qp *qp, struct resource *res) {
-    struct responder *resp = &rc_of(qp)->resp;
-    if (res->answered) {
-        COUNT(qp, drop_duplicate);
-        unqueue(resp, res);
-        res->queued = false;
-        return;
-    }
-    resp->psn = psn_add(res->first_psn, (int32_t)res->cur); /* the NAK carries this PSN */
-    resp->queue_count = 0;
-    qp_count(qp, RNIC_COMP_CNTR_OP_REMOTE_RDMA_READ, false, 0);
-    want_nak(resp, AETH_NAK_REMOTE_ACCESS);
-    resp->dead = true;
-    if (qp->state != RNIC_QPS_ERR)
-        qp_error(qp, RNIC_EVENT_QP_ACCESS_ERR);
-}
-
-bool resp_next(struct qp *qp, struct tx *tx, uint64_t now) {
-    struct responder *resp = &rc_of(qp)->resp;
-    struct congestion *way = &rc_of(qp)->way;
-    for (int i = 0; i < BURST && resp->queue_count; i++) {
-        struct resource *res = &resp->res[resp->queue[resp->queue_head]];
-        uint32_t asked = roce_opcode(res->opcode)->mask;
-        if (!congestion_free(way, now))
-            return false;
-        enum result sent = asked & OPC_ATOMIC ? write_atomic(qp, tx, res) : write_read(qp, tx, res);
-        if (sent == SINK_FULL)
-            return true;
-        if (sent == FAILED) {
-            refuse_response(qp, res);
-            continue;
-        }
-        COUNT(qp, responses_sent);
-        congestion_sent(qp, way, asked & OPC_READ ? rc_of(qp)->mtu : 0, now);
-        if (++res->cur < res->end)
-            continue;
-        if ((asked & OPC_READ) && !res->answered)
-            qp_count(qp, RNIC_COMP_CNTR_OP_REMOTE_RDMA_READ, true, res->length);
-        res->queued = false;
-        res->answered = true;
-        resp->queue_head = (resp->queue_head + 1) % resp->res_size;
-        resp->queue_count--;
-    }
-    return resp->queue_count > 0;
-}
-
-static bool write_ack(struct qp *qp, struct tx *tx, uint8_t syndrome, uint32_t psn) {
-    struct out out;
-    if (!out_open(qp, tx, &out, ROCE_RC_ACK, 0, psn, false, false))
-        return false;
-    put_aeth(qp, &out, syndrome);
-    out_headers(&out);
-    out_close(qp, tx, &out);
-    return true;
-}
-
-static void count_nak(struct qp *qp, uint8_t syndrome) {
-    if ((syndrome & AETH_TYPE) == AETH_RNR)
-        COUNT(qp, rnr_nak_sent);
-    else if (syndrome == AETH_NAK_PSN_SEQ)
-        COUNT(qp, nak_seq_sent);
-    else
-        COUNT(qp, nak_remote_sent);
-}
-
-bool resp_ack(struct qp *qp, struct tx *tx, uint64_t now, bool company) {
-    struct responder *resp = &rc_of(qp)->resp;
-    if (resp->queue_count)
-        return !rc_of(qp)->way.waits;
-    if (resp->nak_pending) { /* its PSN is the expected one, so it acknowledges all before (9.7.5.1.1) */
-        if (!write_ack(qp, tx, resp->syndrome, resp->psn))
-            return true;
-        count_nak(qp, resp->syndrome);
-        resp->nak_pending = false;
-        resp->ack = ACK_NONE;
-    }
-    if (!(resp->ack == ACK_ASKED && company) && now < resp_due(qp))
-        return false;
-    if (!write_ack(qp, tx, AETH_ACK | credit_code(qp), resp->acked))
-        return true;
-    COUNT(qp, acks_sent);
-    resp->ack = ACK_NONE;
-    return false;
-}
-
-uint64_t resp_due(const struct qp *qp) {
-    const struct responder *resp = &rc_of(qp)->resp;
-    uint64_t delay[] = {[ACK_UNASKED] = UNASKED_NS, [ACK_ASKED] = qp->nic->ack_hold, [ACK_NOW] = 0};
-    return resp->ack == ACK_NONE ? NEVER : resp->ack_since + delay[resp->ack];
-}
-
-uint64_t rnr_delay(unsigned code) {
-    static const uint32_t hundredths_ms[32] = {65536, 1,    2,    3,    4,    6,     8,     12,    16,    24,   32,
-                                               48,    64,   96,   128,  192,  256,   384,   512,   768,   1024, 1536,
-                                               2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
-    return (uint64_t)hundredths_ms[code & 31] * 10000;
 }

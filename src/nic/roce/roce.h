@@ -4,7 +4,7 @@
  *
  *   req.c   requester: turns send elements into request packets, within the windows
  *   comp.c  completer: takes acknowledges and responses, completes, retries
- *   resp.c  responder: executes requests, answers with responses, ACKs and NAKs
+ *   resp.c  responder: executes requests; resp_out.c answers them with responses, ACKs and NAKs
  *   rc.c    joins the three to a queue pair: the engine_ops
  *   local.c requests without packets: BIND_MW, LOCAL_INV
  *   congestion.c    the rate at which connected queue pairs may send
@@ -192,17 +192,16 @@ void req_drained(struct qp *qp);            /* raises SQ_DRAINED when SQD has co
 /* comp.c */
 void comp_input(struct qp *qp, const struct packet *pkt, uint64_t now);
 void comp_timeout(struct qp *qp, uint64_t now);
-void comp_halted(struct qp *qp); /* completes the failed element when it is the oldest */
-void comp_locals(struct qp *qp); /* completes local elements that are the oldest, and done */
+void comp_halted(struct qp *qp);   /* completes the failed element when it is the oldest */
+void comp_locals(struct qp *qp);   /* completes local elements that are the oldest, and done */
+uint64_t rnr_delay(unsigned code); /* ns that the peer asks for */
 
-/* resp.c */
+/* resp.c, resp_out.c */
 int resp_init(struct qp *qp);
 void resp_free(struct qp *qp);
 void resp_input(struct qp *qp, const struct packet *pkt, uint64_t now);
 bool resp_next(struct qp *qp, struct tx *tx, uint64_t now);              /* READ and atomic responses */
 bool resp_ack(struct qp *qp, struct tx *tx, uint64_t now, bool company); /* then a NAK or ACK that is due */
 uint64_t resp_due(const struct qp *qp);                                  /* when the ACK that waits is due by itself */
-
-uint64_t rnr_delay(unsigned code); /* ns, IBA table 45 */
 
 #endif

@@ -12,15 +12,9 @@
 
 /* ---------------------------------------------------------------- send */
 
-/* An error of a send concerns the send queue alone: it stops in SQE (IBA 10.3.1.6). */
 static void refuse(struct qp *qp, struct send_wqe *wqe, int status, int vendor_err) {
-    wqe->status = (uint8_t)status;
-    wqe->vendor_err = (uint8_t)vendor_err;
     uc_of(qp)->pkt = 0;
-    qp_complete_send(qp, wqe);
-    if (qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD)
-        qp->state = RNIC_QPS_SQE;
-    qp_flush_sends(qp);
+    qp_refuse_send(qp, wqe, status, vendor_err);
 }
 
 static bool start(struct qp *qp, struct send_wqe *wqe) {

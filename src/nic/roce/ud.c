@@ -24,16 +24,6 @@ static struct ud *ud_of(const struct qp *qp) { return (struct ud *)qp->engine_st
 
 /* ---------------------------------------------------------------- send */
 
-/* An error of a send concerns the send queue alone: it stops in SQE, receives go on (IBA 10.3.1.6). */
-static void refuse(struct qp *qp, struct send_wqe *wqe, int status, int vendor_err) {
-    wqe->status = (uint8_t)status;
-    wqe->vendor_err = (uint8_t)vendor_err;
-    qp_complete_send(qp, wqe);
-    if (qp->state == RNIC_QPS_RTS)
-        qp->state = RNIC_QPS_SQE;
-    qp_flush_sends(qp);
-}
-
 static int put_payload(struct qp *qp, struct out *out, const struct send_wqe *wqe) {
     if (wqe->flags & RNIC_SEND_INLINE) {
         out_put(out, wqe->sge);
@@ -53,19 +43,19 @@ static void put_headers(struct qp *qp, struct out *out, const struct send_wqe *w
     out_headers(out);
 }
 
-/* False: the sink is full. */
-static bool send_one(struct qp *qp, struct tx *tx, struct send_wqe *wqe) {
+static bool send_one(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint64_t now) {
     struct ah *ah = (struct ah *)wqe->ah;
     struct ud *ud = ud_of(qp);
     struct out out;
     bool imm = wqe->opcode == RNIC_WR_SEND_WITH_IMM;
+    (void)now;
     if (wqe->length > qp->nic->mtu) {
-        refuse(qp, wqe, RNIC_WC_LOC_LEN_ERR, RNIC_VE_BAD_LENGTH);
+        qp_refuse_send(qp, wqe, RNIC_WC_LOC_LEN_ERR, RNIC_VE_BAD_LENGTH);
         return true;
     }
     int ve = wqe->flags & RNIC_SEND_INLINE ? 0 : sge_check(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, 0);
     if (ve) {
-        refuse(qp, wqe, RNIC_WC_LOC_PROT_ERR, ve);
+        qp_refuse_send(qp, wqe, RNIC_WC_LOC_PROT_ERR, ve);
         return true;
     }
     ah->flow.dst_slot = wqe->remote_qpn; /* finer than a slot: batches are for one queue pair */
@@ -75,7 +65,7 @@ static bool send_one(struct qp *qp, struct tx *tx, struct send_wqe *wqe) {
     put_headers(qp, &out, wqe);
     ve = put_payload(qp, &out, wqe);
     if (ve) {
-        refuse(qp, wqe, RNIC_WC_LOC_PROT_ERR, ve);
+        qp_refuse_send(qp, wqe, RNIC_WC_LOC_PROT_ERR, ve);
         return true;
     }
     out_close(qp, tx, &out);
@@ -85,22 +75,7 @@ static bool send_one(struct qp *qp, struct tx *tx, struct send_wqe *wqe) {
     return true;
 }
 
-static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
-    if (qp->state == RNIC_QPS_ERR)
-        qp_flush(qp);
-    if (qp->state == RNIC_QPS_SQE)
-        qp_flush_sends(qp);
-    for (int i = 0; i < BURST && qp->state == RNIC_QPS_RTS; i++) {
-        if (wq_empty(&qp->sq) || (qp->pace.rate && !pace_allows(&qp->pace, now)))
-            return false;
-        uint64_t before = qp_sent(qp);
-        if (!send_one(qp, tx, sq_wqe(&qp->sq, wq_tail(&qp->sq))))
-            return true;
-        qp_charge(qp, before, now);
-    }
-    qp_drained(qp);
-    return qp->state == RNIC_QPS_RTS && !wq_empty(&qp->sq);
-}
+static bool next(struct qp *qp, struct tx *tx, uint64_t now) { return qp_send_some(qp, tx, now, BURST, send_one); }
 
 /* ---------------------------------------------------------------- receive */
 

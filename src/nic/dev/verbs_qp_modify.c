@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Queue pairs: modify, query (IBA 11.2.5.2, 11.2.5.3).
+ */
+#include <errno.h>
+
+#include "base/fail.h"
+#include "dev/verbs.h"
+#include "link/group.h"
+#include "qp/path.h"
+
+struct ways { /* that an address vector stands for (IBA A17.4): to the peer, and from it */
+    struct flow to, from;
+};
+
+static int resolve(struct dev *dev, const struct rnic_ah_attr *av, uint32_t dest_qpn, struct ways *ways,
+                   struct rnic_err *err) {
+    struct flow *to = &ways->to;
+    int rc = ah_resolve(dev, av, to, err);
+    if (rc)
+        return rc;
+    if (group_is_multicast(&to->dst.sin6_addr))
+        return fail(err, -EINVAL, "ah_attr: dgid is a multicast address, which a connected queue pair cannot have");
+    to->dst_slot = qpn_slot(dest_qpn);
+    if (dev->nic.congestion)
+        to->traffic_class = (uint8_t)((to->traffic_class & ~ECN_MASK) | ECN_CAPABLE);
+    ways->from = (struct flow){.src = to->dst, .dst = to->src};
+    ways->from.dst.sin6_port = htons(ROCE_UDP_PORT);
+    return 0;
+}
+
+static void take_port(struct dev *dev, struct flow *old, const struct flow *to) {
+    ports_leave(dev, old);
+    ports_use(dev, to);
+}
+
+static void take_paths(struct dev *dev, struct qp *qp, uint32_t mask, const struct ways *path, const struct ways *alt) {
+    if (mask & RNIC_QP_AV) {
+        lanes_leave(qp);
+        take_port(dev, &qp->flow, &path->to);
+        qp->flow = path->to;
+        qp->from = path->from;
+        qp->way = dev->local ? WAY_OPEN : WAY_WIRE;
+    }
+    if (mask & RNIC_QP_ALT_PATH) {
+        take_port(dev, &qp->alt, &alt->to);
+        path_load(qp, &alt->to, &alt->from);
+    }
+}
+
+/* The two flows may change places in a migration: together they name the ports that are counted. */
+void verbs_leave_paths(struct dev *dev, struct qp *qp) {
+    ports_leave(dev, &qp->flow);
+    ports_leave(dev, &qp->alt);
+    lanes_leave(qp);
+}
+
+/* What a transition means to the device's scheduling; the rest is qp_transition(). */
+static int enter_state(struct dev *dev, struct qp *qp, int to) {
+    if (to == RNIC_QPS_RESET || to == RNIC_QPS_ERR)
+        sched_settle(dev, qp);
+    if (to == RNIC_QPS_RESET) {
+        sched_forget(dev, qp);
+        verbs_leave_paths(dev, qp);
+    }
+    int rc = qp_transition(qp, to);
+    if (!rc && to >= RNIC_QPS_RTS)
+        sched_ready(dev, qp);
+    return rc;
+}
+
+static int check_mtu(const struct dev *dev, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err) {
+    if (!(mask & RNIC_QP_PATH_MTU) || attr->path_mtu <= dev_active_mtu(dev))
+        return 0;
+    return fail(err, -EINVAL, "path_mtu is %u bytes; the port's active MTU is %u (the netdev's is %d)",
+                mtu_bytes(attr->path_mtu), mtu_bytes(dev_active_mtu(dev)), dev->net.mtu);
+}
+
+static int modify(struct dev *dev, struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask,
+                  struct rnic_err *err) {
+    struct ways path, alt;
+    struct rnic_qp_attr before = qp->attr;
+    int rc = qp_attr_check(qp, attr, mask, err);
+    uint32_t dest = mask & RNIC_QP_DEST_QPN ? attr->dest_qp_num : qp->attr.dest_qp_num;
+    if (!rc)
+        rc = check_mtu(dev, attr, mask, err);
+    if (!rc && (mask & RNIC_QP_AV))
+        rc = resolve(dev, &attr->ah_attr, dest, &path, err);
+    if (!rc && (mask & RNIC_QP_ALT_PATH))
+        rc = resolve(dev, &attr->alt_ah_attr, dest, &alt, err);
+    if (rc)
+        return rc;
+    qp_attr_apply(qp, attr, mask);
+    if (mask & RNIC_QP_STATE)
+        rc = enter_state(dev, qp, attr->qp_state);
+    if (rc) {
+        qp->attr = before;
+        return fail(err, rc, "no memory for %u responder resources", attr->max_dest_rd_atomic);
+    }
+    take_paths(dev, qp, mask, &path, &alt);
+    if (mask & RNIC_QP_PATH_MIG_STATE)
+        path_set_state(qp, attr->path_mig_state);
+    return 0;
+}
+
+int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err) {
+    struct dev *dev = dev_of(pub->ctx);
+    int rc = dev_check_usable(dev, err);
+    if (rc)
+        return rc;
+    dev_lock(dev);
+    rc = modify(dev, qp_of(pub), attr, mask, err);
+    while (!rc && dev->ready_first) /* flushes, or an SQ that was drained already */
+        sched_run(dev, dev_clock());
+    dev_unlock(dev);
+    engine_wake(dev); /* new sockets to watch, new deadlines */
+    return rc;
+}
+
+/* ---------------------------------------------------------------- query */
+
+int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct rnic_qp_init_attr *init,
+                  struct rnic_err *err) {
+    struct dev *dev = dev_of(pub->ctx);
+    const struct qp *qp = qp_of(pub);
+    int rc = dev_check_alive(dev, err);
+    if (rc)
+        return rc;
+    dev_lock(dev);
+    struct rnic_qp_cap cap = verbs_granted_cap(qp);
+    *attr = qp->attr;
+    attr->qp_state = attr->cur_qp_state = qp->state;
+    attr->sq_draining = qp->sq_draining;
+    attr->cap = cap;
+    attr->rate_limit = qp->pace.rate;
+    *init = (struct rnic_qp_init_attr){.qp_context = pub->qp_context,
+                                       .send_cq = pub->send_cq,
+                                       .recv_cq = pub->recv_cq,
+                                       .srq = qp->srq && !qp->xrc ? &qp->srq->pub : NULL,
+                                       .cap = cap,
+                                       .qp_type = pub->qp_type,
+                                       .sq_sig_all = qp->sq_sig_all,
+                                       .rwq_ind_tbl = raw_table(qp)};
+    dev_unlock(dev);
+    return 0;
+}
+
+int soft_query_qp_stats(struct rnic_qp *pub, struct rnic_qp_stats *out, struct rnic_err *err) {
+    struct dev *dev = dev_of(pub->ctx);
+    struct qp *qp = qp_of(pub);
+    int rc = dev_check_alive(dev, err);
+    if (rc)
+        return rc;
+    dev_lock(dev);
+    *out = (struct rnic_qp_stats){.counters = qp->counters,
+                                  .sq_depth = wq_head(&qp->sq) - wq_tail(&qp->sq),
+                                  .rq_depth = wq_head(&qp->rq) - wq_tail(&qp->rq)};
+    qp->engine->stats(qp, out);
+    dev_unlock(dev);
+    return 0;
+}

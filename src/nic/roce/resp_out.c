@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Responder, the way out (IBA 9.7.5).  Responses to READs and atomics leave in the order of their requests, and an ACK
+ * or NAK only after them, since each acknowledges all that came before.
+ */
+#include "qp/xrc.h"
+#include "roce/message.h"
+#include "roce/resp.h"
+#include "wire/bth.h"
+#include "wire/icrc.h"
+
+/* Credits: receives posted, as 5 bits rounded down (IBA table 44): 0, 1, then the leading two bits of the number, the
+ * second one in the code's last bit: 2 (code 2), 3, 4, 6, 8, 12 ... */
+static uint8_t credit_code(struct qp *qp) {
+    uint32_t n = wq_head(&qp->rq) - wq_tail(&qp->rq);
+    if (qp->no_receives) /* how many are left says nothing: others take them, too (IBA 9.7.7.2) */
+        return AETH_CREDIT_INVALID;
+    if (n < 2)
+        return (uint8_t)n;
+    uint32_t log = 31u - (uint32_t)__builtin_clz(n), code = 2 * log + (n >> (log - 1) & 1);
+    return (uint8_t)(code < AETH_CREDIT_INVALID - 1 ? code : AETH_CREDIT_INVALID - 1);
+}
+
+static void put_aeth(struct qp *qp, const struct out *out, uint8_t syndrome) {
+    uint8_t *aeth = out->bth + out->row->aeth;
+    aeth_set_syndrome(aeth, syndrome);
+    aeth_set_msn(aeth, rc_of(qp)->resp.msn);
+}
+
+static uint8_t read_opcode(const struct resource *res) {
+    bool first = res->cur == res->start, last = res->cur + 1 == res->end;
+    if (first)
+        return last ? ROCE_RC_READ_RESP_ONLY : ROCE_RC_READ_RESP_FIRST;
+    return last ? ROCE_RC_READ_RESP_LAST : ROCE_RC_READ_RESP_MIDDLE;
+}
+
+/* Whose memory a READ reads; of XRC: NULL when the shared receive queue that it named has gone. */
+static const struct rnic_pd *domain_of(const struct qp *qp, const struct resource *res) {
+    if (!qp->xrc)
+        return qp->pub.pd;
+    const struct srq *srq = xrc_find_srq(qp->nic, qp->xrc, res->srqn);
+    return srq ? srq->pub.pd : NULL;
+}
+
+/* The region may have gone since the request came: keys are checked for every packet. */
+static enum result write_read(struct qp *qp, struct tx *tx, struct resource *res) {
+    struct rc *rc = rc_of(qp);
+    uint32_t n = packet_length(res->length, rc->mtu, res->cur);
+    uint64_t va = res->va + (uint64_t)res->cur * rc->mtu;
+    const struct rnic_pd *pd = domain_of(qp, res);
+    uint8_t *ptr;
+    struct out out;
+    if (qp_remote_under(qp, pd, res->rkey, va, n, RNIC_ACCESS_REMOTE_READ, &ptr))
+        return FAILED;
+    if (!out_open(qp, tx, &out, read_opcode(res), n, psn_add(res->first_psn, (int32_t)res->cur), false, false))
+        return SINK_FULL;
+    if (out.row->aeth)
+        put_aeth(qp, &out, AETH_ACK | credit_code(qp));
+    out_headers(&out);
+    if (!ptr && n && mr_remote_load(&qp->nic->mrs, res->rkey, va, out_payload(&out), n))
+        return FAILED;
+    if (ptr && n)
+        out_put(&out, ptr);
+    else if (!out.local)
+        out.crc = crc32_update(out.crc, out_payload(&out), n);
+    out_close(qp, tx, &out);
+    return SENT;
+}
+
+static enum result write_atomic(struct qp *qp, struct tx *tx, const struct resource *res) {
+    struct out out;
+    if (!out_open(qp, tx, &out, ROCE_RC_ATOMIC_ACK, 0, res->first_psn, false, false))
+        return SINK_FULL;
+    put_aeth(qp, &out, AETH_ACK | credit_code(qp));
+    atmack_set_orig(out.bth + out.row->atomic_ack, res->result);
+    out_headers(&out);
+    out_close(qp, tx, &out);
+    return SENT;
+}
+
+/* A repetition that cannot be made is nothing: the requester had the answer, and the region went with its consent. */
+static void refuse_response(struct qp *qp, struct resource *res) {
+    struct responder *resp = &rc_of(qp)->resp;
+    if (res->answered) {
+        COUNT(qp, drop_duplicate);
+        resp_unqueue(resp, res);
+        res->queued = false;
+        return;
+    }
+    resp->psn = psn_add(res->first_psn, (int32_t)res->cur); /* the NAK carries this PSN */
+    resp->queue_count = 0;
+    qp_count(qp, RNIC_COMP_CNTR_OP_REMOTE_RDMA_READ, false, 0);
+    resp_want_nak(resp, AETH_NAK_REMOTE_ACCESS);
+    resp->dead = true;
+    if (qp->state != RNIC_QPS_ERR)
+        qp_error(qp, RNIC_EVENT_QP_ACCESS_ERR);
+}
+
+bool resp_next(struct qp *qp, struct tx *tx, uint64_t now) {
+    struct responder *resp = &rc_of(qp)->resp;
+    struct congestion *way = &rc_of(qp)->way;
+    for (int i = 0; i < BURST && resp->queue_count; i++) {
+        struct resource *res = &resp->res[resp->queue[resp->queue_head]];
+        uint32_t asked = roce_opcode(res->opcode)->mask;
+        if (!congestion_free(way, now))
+            return false;
+        enum result sent = asked & OPC_ATOMIC ? write_atomic(qp, tx, res) : write_read(qp, tx, res);
+        if (sent == SINK_FULL)
+            return true;
+        if (sent == FAILED) {
+            refuse_response(qp, res);
+            continue;
+        }
+        COUNT(qp, responses_sent);
+        congestion_sent(qp, way, asked & OPC_READ ? rc_of(qp)->mtu : 0, now);
+        if (++res->cur < res->end)
+            continue;
+        if ((asked & OPC_READ) && !res->answered)
+            qp_count(qp, RNIC_COMP_CNTR_OP_REMOTE_RDMA_READ, true, res->length);
+        res->queued = false;
+        res->answered = true;
+        resp->queue_head = (resp->queue_head + 1) % resp->res_size;
+        resp->queue_count--;
+    }
+    return resp->queue_count > 0;
+}
+
+static bool write_ack(struct qp *qp, struct tx *tx, uint8_t syndrome, uint32_t psn) {
+    struct out out;
+    if (!out_open(qp, tx, &out, ROCE_RC_ACK, 0, psn, false, false))
+        return false;
+    put_aeth(qp, &out, syndrome);
+    out_headers(&out);
+    out_close(qp, tx, &out);
+    return true;
+}
+
+static void count_nak(struct qp *qp, uint8_t syndrome) {
+    if ((syndrome & AETH_TYPE) == AETH_RNR)
+        COUNT(qp, rnr_nak_sent);
+    else if (syndrome == AETH_NAK_PSN_SEQ)
+        COUNT(qp, nak_seq_sent);
+    else
+        COUNT(qp, nak_remote_sent);
+}
+
+bool resp_ack(struct qp *qp, struct tx *tx, uint64_t now, bool company) {
+    struct responder *resp = &rc_of(qp)->resp;
+    if (resp->queue_count)
+        return !rc_of(qp)->way.waits;
+    if (resp->nak_pending) { /* its PSN is the expected one, so it acknowledges all before (9.7.5.1.1) */
+        if (!write_ack(qp, tx, resp->syndrome, resp->psn))
+            return true;
+        count_nak(qp, resp->syndrome);
+        resp->nak_pending = false;
+        resp->ack = ACK_NONE;
+    }
+    if (!(resp->ack == ACK_ASKED && company) && now < resp_due(qp))
+        return false;
+    if (!write_ack(qp, tx, AETH_ACK | credit_code(qp), resp->acked))
+        return true;
+    COUNT(qp, acks_sent);
+    resp->ack = ACK_NONE;
+    return false;
+}
+
+uint64_t resp_due(const struct qp *qp) {
+    const struct responder *resp = &rc_of(qp)->resp;
+    uint64_t delay[] = {[ACK_UNASKED] = UNASKED_NS, [ACK_ASKED] = qp->nic->ack_hold, [ACK_NOW] = 0};
+    return resp->ack == ACK_NONE ? NEVER : resp->ack_since + delay[resp->ack];
+}
