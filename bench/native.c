@@ -116,16 +116,26 @@ static int gid_index(struct end *e) {
     exit(1);
 }
 
+/* The device's own memory is what a peer on this host can reach itself. */
+static void get_memory(struct end *e) {
+    if (by_lane) {
+        need(e->ops->alloc_mr(e->pd, BUFFER_BYTES, ACCESS, &e->mr, &err), "alloc_mr");
+        e->buffer = e->mr->addr;
+        return;
+    }
+    e->buffer = mmap(NULL, BUFFER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (e->buffer == MAP_FAILED)
+        die("mmap");
+    need(e->ops->reg_mr(e->pd, e->buffer, BUFFER_BYTES, ACCESS, &e->mr, &err), "reg_mr");
+}
+
 static void end_open(struct end *e) {
     struct rnic_open_attr how = {.local = by_lane ? 1 : -1};
     need(rnic_soft_open(NETDEV, &how, &e->ctx, &err), "open");
     e->ops = e->ctx->ops;
     need(e->ops->alloc_pd(e->ctx, &e->pd, &err), "alloc_pd");
     need(e->ops->create_cq(e->ctx, 4 * QUEUE, NULL, 0, NULL, &e->cq, &err), "create_cq");
-    e->buffer = mmap(NULL, BUFFER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (e->buffer == MAP_FAILED)
-        die("mmap");
-    need(e->ops->reg_mr(e->pd, e->buffer, BUFFER_BYTES, ACCESS, &e->mr, &err), "reg_mr");
+    get_memory(e);
     struct rnic_qp_init_attr init = {
         .send_cq = e->cq,
         .recv_cq = e->cq,

@@ -185,6 +185,7 @@
     X(cnp_sent, "congestion notifications sent")                                                                       \
     X(cnp_handled, "congestion notifications received")                                                                \
     X(local_sent, "packets that went to processes of this host by shared memory")                                      \
+    X(local_direct, "one-sided operations on memory of a process of this host, without that process")                 \
     X(local_received, "packets that came from processes of this host by shared memory")                                \
     RNIC_DROPS(X)
 

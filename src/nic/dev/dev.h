@@ -247,6 +247,7 @@ bool lanes_receive(struct dev *dev, uint64_t now); /* true: there was something 
 void lanes_flush(struct dev *dev);                 /* whoever sleeps and has got something is woken */
 bool lanes_may_sleep(struct dev *dev);             /* from now on whoever sends wakes us; false: something is there */
 void lanes_awake(struct dev *dev);
+bool lanes_await(struct dev *dev); /* until no peer is inside a copy that began before; false: one stands still */
 
 /* sched.c */
 void sched_ready(struct dev *dev, struct qp *qp);

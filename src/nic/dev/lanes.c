@@ -7,6 +7,8 @@
  * and says that the peer's address is its own; else by the wire.  Datagrams go by the lane that is there, each for itself.
  */
 #include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -18,14 +20,30 @@
 #define PACKETS 64 /* of a lane, at a time */
 #define DROP(dev, reason) ((dev)->nic.counters.value[RNIC_CNT_drop_##reason]++)
 
-static void know_self(const struct dev *dev, struct lane_party *self) {
-    *self = (struct lane_party){.nslots = (uint32_t)dev->nslots};
+static void know_self(const struct dev *dev, struct lane_self *self) {
+    *self = (struct lane_self){.party.nslots = (uint32_t)dev->nslots, .file = dev->store.fd};
     for (int i = 0; i < dev->nslots; i++)
-        self->slots[i] = dev->slots[i].number;
+        self->party.slots[i] = dev->slots[i].number;
     for (int i = 0; i < dev->net.ngids; i++) {
         if (dev->ports[i].steering)
-            self->addresses[self->naddresses++] = dev->ports[i].addr.sin6_addr;
+            self->party.addresses[self->party.naddresses++] = dev->ports[i].addr.sin6_addr;
     }
+}
+
+static void discard(struct lane *l) {
+    if (l->remote)
+        remote_close(l->remote);
+    free(l->remote);
+    lane_free(l);
+}
+
+/* The peer has given its memory file. */
+static void reach(struct lane *l) {
+    l->remote = calloc(1, sizeof(struct remote));
+    if (!l->remote || !remote_open(l->remote, l->file, &l->out.mem->mark))
+        return;
+    free(l->remote);
+    l->remote = NULL;
 }
 
 void lanes_open(struct dev *dev, int slot) {
@@ -42,7 +60,7 @@ static void forget(struct dev *dev, const struct lane *l) {
 void lanes_close(struct dev *dev) {
     for (struct lane *l = dev->lanes, *next; l; l = next) {
         next = l->next;
-        lane_free(l);
+        discard(l);
     }
     dev->lanes = NULL;
     for (int i = 0; i < dev->nslots; i++) {
@@ -71,7 +89,7 @@ static void enter(struct dev *dev, struct lane *l) {
 }
 
 static struct lane *ask(struct dev *dev, uint32_t slot, uint64_t now) {
-    struct lane_party self;
+    struct lane_self self;
     struct lane *l;
     know_self(dev, &self);
     if (lane_ask(&l, slot, &self, now))
@@ -92,14 +110,25 @@ static void wake_waiting(struct dev *dev, struct qp *qp) {
         sched_ready(dev, qp);
 }
 
+/* What the process of a dead peer has left is nobody's. */
+static void stay_outside(struct dev *dev, struct qp *qp) {
+    (void)dev;
+    if (qp->way == WAY_LOCAL && lane_of(qp->flow.local)->state == LANE_DOWN)
+        qp->remote = NULL;
+}
+
 static void changed(struct dev *dev, struct lane *l) {
+    if (l->state == LANE_UP && l->file >= 0)
+        reach(l);
     for (uint32_t i = 0; l->state == LANE_UP && i < l->peer.nslots; i++) {
         uint32_t slot = l->peer.slots[i];
         if (slot < SLOT_COUNT && (!dev->lane_to[slot] || dev->lane_to[slot]->state != LANE_UP))
             dev->lane_to[slot] = l;
     }
-    if (l->state == LANE_DOWN)
+    if (l->state == LANE_DOWN) {
         forget(dev, l);
+        qpn_each(dev, stay_outside);
+    }
     if (l->state == LANE_UP || l->state == LANE_DOWN)
         qpn_each(dev, wake_waiting);
 }
@@ -111,13 +140,13 @@ static void reap(struct dev *dev) {
             continue;
         }
         *at = l->next;
-        lane_free(l);
+        discard(l);
     }
 }
 
 /* Whatever is said on the lanes' sockets, and asked at our doors. */
 void lanes_listen(struct dev *dev, uint64_t now) {
-    struct lane_party self;
+    struct lane_self self;
     if (!dev->local)
         return;
     know_self(dev, &self);
@@ -151,6 +180,8 @@ uint64_t lanes_deadline(const struct dev *dev) {
 static void go_local(struct dev *dev, struct qp *qp, struct lane *l) {
     ports_leave(dev, &qp->flow);
     qp->flow.local = &l->tx;
+    qp->remote = l->remote;
+    qp->remote_qp = (struct remote_qp){0};
     qp->way = WAY_LOCAL;
     qp->engine->set_mtu(qp, LANE_MTU);
     l->users++;
@@ -163,6 +194,7 @@ void lanes_leave(struct qp *qp) {
     }
     qp->way = WAY_WIRE;
     qp->flow.local = NULL;
+    qp->remote = NULL;
 }
 
 /* The lane to the queue pair's peer; *wait: it is not known yet whether there is one. */
@@ -288,4 +320,27 @@ void lanes_awake(struct dev *dev) {
         if (l->state == LANE_UP)
             ring_awake(&l->in);
     }
+}
+
+/* ---------------------------------------------------------------- copies of peers */
+
+#define COPY_NS 1000000000ull /* a copy takes less, unless who makes it has been stopped */
+
+/* The mark is odd while its owner is inside a copy, and never the same again. */
+static bool has_left(const struct lane *l, uint32_t mark) {
+    return !(mark & 1) || atomic_load_explicit(&l->in.mem->mark, memory_order_acquire) != mark;
+}
+
+bool lanes_await(struct dev *dev) {
+    uint64_t until = dev_clock() + COPY_NS;
+    atomic_thread_fence(memory_order_seq_cst); /* what was withdrawn first, then the look: a peer does it the other way round */
+    for (struct lane *l = dev->lanes; l; l = l->next) {
+        uint32_t mark = l->state == LANE_UP ? atomic_load(&l->in.mem->mark) : 0;
+        while (!has_left(l, mark)) {
+            if (dev_clock() > until)
+                return false;
+            sched_yield();
+        }
+    }
+    return true;
 }

@@ -48,7 +48,9 @@ int leave_mr(struct mr *mr, struct rnic_err *err);
 int check_windows(const struct mr *mr, struct rnic_err *err); /* under the lock: 0, or -EBUSY */
 void free_mr(struct mr *mr);
 static inline bool is_import(const struct mr *mr) { return mr->kind == MR_FOREIGN && !mr->dm; }
-void publish_mr(struct dev *dev, struct mr *mr); /* under the lock; also when it has changed */
+/* Under the lock: other processes find it, or not any more, and none is inside a copy; -EBUSY: one stands still there. */
+void publish_mr(struct dev *dev, struct mr *mr);
+int withdraw_mr(struct dev *dev, struct mr *mr, struct rnic_err *err);
 /* access: what the kind of memory can have. 0, -EINVAL, -EOPNOTSUPP */
 int check_access(uint32_t access, uint32_t allowed, struct rnic_err *err);
 int check_mapped(void *addr, uint64_t length, uint32_t access, struct rnic_err *err);

@@ -124,7 +124,7 @@ static struct mr *foreign_mr(struct dev *dev, struct rnic_pd *pd, const struct s
     uint64_t before = record->offset % (uint64_t)sysconf(_SC_PAGESIZE);
     struct mr *mr = new_mr(pd, NULL, record->length, record->access);
     uint8_t *addr;
-    if (!mr || peer_map(&dev->peer, record, &addr, err)) {
+    if (!mr || peer_map(&dev->peer, record, true, &addr, err)) {
         free(mr);
         return NULL;
     }
@@ -188,7 +188,7 @@ static int adopt_dm(struct dev *dev, struct sought *s, struct rnic_err *err) {
 static struct dm *foreign_dm(struct dev *dev, const struct store_record *record, const uint64_t *is,
                              struct rnic_err *err) {
     struct dm *dm = calloc(1, sizeof *dm);
-    if (!dm || peer_map(&dev->peer, record, &dm->mem, err)) {
+    if (!dm || peer_map(&dev->peer, record, true, &dm->mem, err)) {
         free(dm);
         return NULL;
     }

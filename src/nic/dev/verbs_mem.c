@@ -150,8 +150,6 @@ void free_mr(struct mr *mr) {
 }
 
 void publish_mr(struct dev *dev, struct mr *mr) {
-    store_withdraw(&dev->store, mr->record);
-    mr->record = -1;
     if (!mr->stored && (!mr->dm || mr->dm->foreign))
         return;
     mr->record = store_publish(&dev->store, &(struct store_record){.kind = STORE_MR,
@@ -162,6 +160,16 @@ void publish_mr(struct dev *dev, struct mr *mr) {
                                                                    .iova = mr->pub.iova,
                                                                    .offset = mr->stored_at,
                                                                    .length = mr->pub.length});
+}
+
+int withdraw_mr(struct dev *dev, struct mr *mr, struct rnic_err *err) {
+    int record = mr->record;
+    store_withdraw(&dev->store, record);
+    mr->record = -1;
+    if (record < 0 || lanes_await(dev))
+        return 0;
+    publish_mr(dev, mr);
+    return fail(err, -EBUSY, "a process that has been stopped is in the middle of reading or writing the region");
 }
 
 static int no_key(int rc, struct rnic_err *err) {
@@ -202,6 +210,8 @@ int leave_mr(struct mr *mr, struct rnic_err *err) {
     struct dev *dev = dev_of(mr->pub.ctx);
     dev_lock(dev);
     int rc = check_windows(mr, err);
+    if (!rc)
+        rc = withdraw_mr(dev, mr, err);
     if (rc) {
         dev_unlock(dev);
         return rc;
@@ -210,7 +220,6 @@ int leave_mr(struct mr *mr, struct rnic_err *err) {
     ((struct pd *)mr->pub.pd)->mrs--;
     if (mr->dm)
         mr->dm->mrs--;
-    store_withdraw(&dev->store, mr->record);
     dev_unlock(dev);
     free_mr(mr);
     return 0;

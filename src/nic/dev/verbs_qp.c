@@ -127,6 +127,7 @@ struct qp *verbs_make_qp(struct dev *dev, struct rnic_pd *pd, struct rnic_qp_ini
     qp->pub = (struct rnic_qp){&dev->pub, pd, attr->send_cq, attr->recv_cq, attr->qp_context, 0, attr->qp_type};
     qp->real = qp;
     qp->nic = &dev->nic;
+    qp->record = -1;
     qp->engine = engine.ops;
     qp_set_service(qp, engine.service);
     qp->opcodes = engine.opcodes;
@@ -236,6 +237,7 @@ int soft_create_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *attr, struct rn
 }
 
 void verbs_leave_qp(struct dev *dev, struct qp *qp) {
+    qp_withdraw(qp);
     sched_settle(dev, qp);
     sched_forget(dev, qp);
     qp_forget_completions(qp);

@@ -103,13 +103,26 @@ static int modify(struct dev *dev, struct qp *qp, const struct rnic_qp_attr *att
     return 0;
 }
 
+/* Processes of this host may reach memory by it, without us: where nobody counts what they do. */
+static void publish(struct dev *dev, struct qp *qp) {
+    bool connected = qp->state >= RNIC_QPS_RTR && qp->state <= RNIC_QPS_SQD && qp->pub.qp_type == RNIC_QPT_RC;
+    if (dev->local && connected && !qp->cntrs)
+        qp->record = store_publish(&dev->store, &(struct store_record){.kind = STORE_QP,
+                                                                       .handle = qp->pub.qp_num,
+                                                                       .pd = rnic_pd_root(qp->pub.pd)->handle,
+                                                                       .key = qp->attr.dest_qp_num,
+                                                                       .access = qp->attr.qp_access_flags});
+}
+
 int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
     int rc = dev_check_usable(dev, err);
     if (rc)
         return rc;
     dev_lock(dev);
+    qp_withdraw(qp_of(pub));
     rc = modify(dev, qp_of(pub), attr, mask, err);
+    publish(dev, qp_of(pub));
     while (!rc && dev->ready_first) /* flushes, or an SQ that was drained already */
         sched_run(dev, dev_clock());
     dev_unlock(dev);

@@ -313,6 +313,8 @@ int soft_rereg_mr(struct rnic_mr *pub, uint32_t flags, struct rnic_pd *pd, void 
         return rc;
     dev_lock(dev);
     rc = check_windows(mr, err); /* IBA 11.2.8.7 */
+    if (!rc)
+        rc = withdraw_mr(dev, mr, err);
     if (!rc) {
         apply(mr, flags, pd, &then);
         publish_mr(dev, mr);

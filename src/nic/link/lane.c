@@ -81,26 +81,34 @@ static bool map_memory(struct lane *l, int fd, bool asker) {
 
 /* ---------------------------------------------------------------- the socket */
 
+#define PASSED 2
+
 union control {
-    char bytes[CMSG_SPACE(sizeof(int))];
+    char bytes[CMSG_SPACE(PASSED * sizeof(int))];
     struct cmsghdr align;
 };
 
-static int speak(const struct lane *l, uint16_t type, const struct lane_party *party, int pass) {
+/* pass: n descriptors. */
+static int speak(const struct lane *l, uint16_t type, const struct lane_party *party, const int *pass, size_t n) {
     struct lane_message m = {.magic = SLOTMSG_MAGIC, .version = SLOTMSG_VERSION, .type = type};
     union control control = {{0}};
     struct iovec iov = {&m, party ? sizeof m : HEAD};
     struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
     if (party)
         m.party = *party;
-    if (pass >= 0) {
+    if (n) {
         mh.msg_control = &control;
-        mh.msg_controllen = sizeof control;
-        *CMSG_FIRSTHDR(&mh) = (struct cmsghdr){CMSG_LEN(sizeof pass), SOL_SOCKET, SCM_RIGHTS};
-        memcpy(CMSG_DATA(CMSG_FIRSTHDR(&mh)), &pass, sizeof pass);
+        mh.msg_controllen = CMSG_SPACE(n * sizeof *pass);
+        *CMSG_FIRSTHDR(&mh) = (struct cmsghdr){CMSG_LEN(n * sizeof *pass), SOL_SOCKET, SCM_RIGHTS};
+        memcpy(CMSG_DATA(CMSG_FIRSTHDR(&mh)), pass, n * sizeof *pass);
     }
     return sendmsg(l->fd, &mh, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
+
+static int say(const struct lane *l, uint16_t type) { return speak(l, type, NULL, NULL, 0); }
+
+/* A mapping cannot be revoked: memory is for processes of our own user alone. */
+static bool is_trusted(const struct lane *l) { return l->uid == getuid(); }
 
 static void name_of(struct abstract_name *name, uint32_t slot) { abstract_name(name, "rnic/1/lane/%u", slot); }
 
@@ -140,21 +148,22 @@ static struct lane *new_lane(int fd, enum lane_state state, uint64_t now) {
     l->tx = (struct tx){reserve, commit};
     l->state = state;
     l->fd = fd;
+    l->file = -1;
     l->since = now;
     know_peer(l);
     return l;
 }
 
-static int offer(struct lane *l, const struct lane_party *self) {
-    int memory = make_memory();
-    if (memory < 0)
-        return memory;
-    int rc = map_memory(l, memory, true) ? speak(l, LANE_HELLO, self, memory) : -ENOMEM;
-    close(memory);
+static int offer(struct lane *l, const struct lane_self *self) {
+    int pass[PASSED] = {make_memory(), self->file};
+    if (pass[0] < 0)
+        return pass[0];
+    int rc = map_memory(l, pass[0], true) ? speak(l, LANE_HELLO, &self->party, pass, is_trusted(l) ? 2 : 1) : -ENOMEM;
+    close(pass[0]);
     return rc;
 }
 
-int lane_ask(struct lane **out, uint32_t slot, const struct lane_party *self, uint64_t now) {
+int lane_ask(struct lane **out, uint32_t slot, const struct lane_self *self, uint64_t now) {
     struct abstract_name name;
     int fd = open_socket();
     if (fd < 0)
@@ -191,17 +200,26 @@ static bool knows(struct lane *l, const struct lane_party *party) {
     return true;
 }
 
-static bool hello(struct lane *l, const struct lane_message *m, const struct lane_party *self, int memory) {
-    if (l->state != LANE_CALLED || memory < 0 || !is_sound(memory) || !knows(l, &m->party) ||
-        !map_memory(l, memory, false) || speak(l, LANE_WELCOME, self, -1))
+static void keep_file(struct lane *l, int *fd) {
+    if (!is_trusted(l))
+        return;
+    l->file = *fd;
+    *fd = -1;
+}
+
+static bool hello(struct lane *l, const struct lane_message *m, const struct lane_self *self, int pass[PASSED]) {
+    if (l->state != LANE_CALLED || pass[0] < 0 || !is_sound(pass[0]) || !knows(l, &m->party) ||
+        !map_memory(l, pass[0], false) || speak(l, LANE_WELCOME, &self->party, &self->file, is_trusted(l) ? 1 : 0))
         return false;
+    keep_file(l, &pass[1]);
     l->state = LANE_ANSWERED;
     return true;
 }
 
-static bool welcome(struct lane *l, const struct lane_message *m) {
-    if (l->state != LANE_ASKING || !knows(l, &m->party) || speak(l, LANE_READY, NULL, -1))
+static bool welcome(struct lane *l, const struct lane_message *m, int pass[PASSED]) {
+    if (l->state != LANE_ASKING || !knows(l, &m->party) || say(l, LANE_READY))
         return false;
+    keep_file(l, &pass[0]);
     l->state = LANE_UP;
     return true;
 }
@@ -214,12 +232,12 @@ static bool ready(struct lane *l) {
 }
 
 /* False: such a thing nobody says who means well. */
-static bool take(struct lane *l, const struct lane_message *m, const struct lane_party *self, int passed) {
+static bool take(struct lane *l, const struct lane_message *m, const struct lane_self *self, int pass[PASSED]) {
     switch (m->type) {
     case LANE_HELLO:
-        return hello(l, m, self, passed);
+        return hello(l, m, self, pass);
     case LANE_WELCOME:
-        return welcome(l, m);
+        return welcome(l, m, pass);
     case LANE_READY:
         return ready(l);
     case LANE_WAKE:
@@ -229,17 +247,16 @@ static bool take(struct lane *l, const struct lane_message *m, const struct lane
     }
 }
 
-static int passed_with(struct msghdr *mh) {
-    int fd = -1;
+static void passed_with(struct msghdr *mh, int pass[PASSED]) {
     for (struct cmsghdr *c = CMSG_FIRSTHDR(mh); c; c = CMSG_NXTHDR(mh, c)) {
-        if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof fd))
-            memcpy(&fd, CMSG_DATA(c), sizeof fd);
+        size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof *pass;
+        if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+            memcpy(pass, CMSG_DATA(c), (n < PASSED ? n : PASSED) * sizeof *pass);
     }
-    return fd;
 }
 
 /* 1: a message; 0: there is none; -1: the other end has gone, or makes no sense. */
-static int hear(struct lane *l, const struct lane_party *self) {
+static int hear(struct lane *l, const struct lane_self *self) {
     struct lane_message m = {0};
     union control control;
     struct iovec iov = {&m, sizeof m};
@@ -247,16 +264,19 @@ static int hear(struct lane *l, const struct lane_party *self) {
     ssize_t n = recvmsg(l->fd, &mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n < 0)
         return errno == EAGAIN || errno == EINTR ? 0 : -1;
-    int passed = passed_with(&mh);
+    int pass[PASSED] = {-1, -1};
+    passed_with(&mh, pass);
     bool whole = n == (ssize_t)(m.type == LANE_HELLO || m.type == LANE_WELCOME ? sizeof m : HEAD);
     bool good = n >= (ssize_t)HEAD && whole && m.magic == SLOTMSG_MAGIC && m.version == SLOTMSG_VERSION &&
-                take(l, &m, self, passed);
-    if (passed >= 0)
-        close(passed);
+                take(l, &m, self, pass);
+    for (int i = 0; i < PASSED; i++) {
+        if (pass[i] >= 0)
+            close(pass[i]);
+    }
     return good ? 1 : -1;
 }
 
-bool lane_listen_to(struct lane *l, const struct lane_party *self) {
+bool lane_listen_to(struct lane *l, const struct lane_self *self) {
     enum lane_state before = l->state;
     int rc = 1;
     for (int i = 0; i < MESSAGES && rc == 1 && l->fd >= 0; i++)
@@ -269,7 +289,7 @@ bool lane_listen_to(struct lane *l, const struct lane_party *self) {
 void lane_flush(struct lane *l) {
     l->dirty = false;
     if (l->state == LANE_UP && ring_must_wake(&l->out))
-        (void)speak(l, LANE_WAKE, NULL, -1); /* its queue is full: it has been woken */
+        (void)say(l, LANE_WAKE); /* its queue is full: it has been woken */
 }
 
 bool lane_unstick(struct lane *l) {
@@ -281,7 +301,7 @@ bool lane_unstick(struct lane *l) {
 
 void lane_taken(struct lane *l) {
     if (ring_must_tell(&l->in))
-        (void)speak(l, LANE_WAKE, NULL, -1);
+        (void)say(l, LANE_WAKE);
 }
 
 /* ---------------------------------------------------------------- the end */
@@ -295,6 +315,8 @@ void lane_hang_up(struct lane *l) {
 
 void lane_free(struct lane *l) {
     lane_hang_up(l);
+    if (l->file >= 0)
+        close(l->file);
     if (l->mem)
         munmap(l->mem, MEMORY);
     free(l);

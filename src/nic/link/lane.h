@@ -36,6 +36,11 @@ struct lane_party {
     struct in6_addr addresses[LANE_ADDRESSES];
 };
 
+struct lane_self {
+    struct lane_party party;
+    int file; /* our memory file: whoever is of our user gets it */
+};
+
 struct lane {
     struct tx tx; /* first: engines write packets here */
     enum lane_state state;
@@ -45,12 +50,14 @@ struct lane {
     pid_t pid; /* the peer's; 0: not of this pid namespace */
     uid_t uid;
     void *mem; /* NULL: there is none yet */
+    int file; /* the peer's memory file, or -1 */
     struct ring_writer out;
     struct ring_reader in;
     bool dirty; /* something was written since the last lane_flush() */
     bool stuck; /* the ring was full; who writes waits */
     uint32_t counted; /* packets sent, as counted last */
     int users;  /* queue pairs that go this way; with users it stays in memory after its end */
+    void *remote; /* the device's: what of the peer's memory is reached directly */
     struct lane *next;
     uint8_t waste[LANE_MTU + 128]; /* what is sent to one that has gone */
 };
@@ -59,11 +66,11 @@ struct lane {
 int lane_listen(uint32_t slot);
 
 /* 0 and a lane that is LANE_ASKING, or -errno: nobody listens there. */
-int lane_ask(struct lane **out, uint32_t slot, const struct lane_party *self, uint64_t now);
+int lane_ask(struct lane **out, uint32_t slot, const struct lane_self *self, uint64_t now);
 /* Somebody who has connected; NULL: nobody. */
 struct lane *lane_answer(int listener, uint64_t now);
 /* Takes what the other end says. True: the state has changed. */
-bool lane_listen_to(struct lane *l, const struct lane_party *self);
+bool lane_listen_to(struct lane *l, const struct lane_self *self);
 /* Hangs up: LANE_DOWN. */
 void lane_hang_up(struct lane *l);
 void lane_free(struct lane *l);

@@ -28,6 +28,7 @@ struct ring_cell {
 };
 
 struct ring_shared {
+    _Alignas(64) _Atomic uint32_t mark;   /* the writer's, see mem/remote.h */
     _Alignas(64) _Atomic uint32_t taken;  /* cells that the reader is done with */
     _Alignas(64) _Atomic uint32_t asleep; /* the reader wants to be woken when a packet comes, */
     _Atomic uint32_t stuck;               /* the writer when there is room */

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -15,6 +16,7 @@
 #define MAGIC 0x3165726F74736E72ull /* "rnstore1", little-endian */
 #define VERSION 1
 #define SEALS (F_SEAL_SHRINK | F_SEAL_SEAL)
+#define POPULATED (16u << 20) /* bytes of a piece that is mapped page by page at once: later each page is a fault */
 #define LONGEST (1ull << 47) /* bytes of one piece: a process has no more addresses */
 
 static uint64_t whole_pages(uint64_t n) {
@@ -40,7 +42,7 @@ int store_open(struct store *s, const char *netdev, uint64_t guid, struct rnic_e
         return rc;
     }
     s->table = table;
-    *head_of(s) = (struct store_head){MAGIC, VERSION, 1, "", guid, {0}};
+    *head_of(s) = (struct store_head){MAGIC, VERSION, 1, "", guid, 0, {0}};
     strncpy(head_of(s)->netdev, netdev, sizeof head_of(s)->netdev - 1);
     return 0;
 }
@@ -93,6 +95,7 @@ int store_publish(struct store *s, const struct store_record *what) {
     if (head_of(s)->used <= at)
         __atomic_store_n(&head_of(s)->used, at + 1, __ATOMIC_RELEASE);
     __atomic_store_n(&record->serial, ++s->serial, __ATOMIC_RELEASE);
+    __atomic_store_n(&head_of(s)->changes, s->serial, __ATOMIC_RELEASE);
     return (int)at;
 }
 
@@ -148,7 +151,7 @@ void peer_close(struct peer *p) {
 /* The bytes that it names lie in the file, behind the table. */
 static bool is_sound(const struct peer *p, const struct store_record *r) {
     struct stat st;
-    if (r->kind == STORE_PD)
+    if (r->kind == STORE_PD || r->kind == STORE_QP)
         return true;
     if (fstat(p->fd, &st) || r->length == 0 || r->length > LONGEST)
         return false;
@@ -164,28 +167,51 @@ static bool copy_record(const struct store_record *from, struct store_record *ou
     return serial && __atomic_load_n(&from->serial, __ATOMIC_ACQUIRE) == serial;
 }
 
-int peer_find(const struct peer *p, int kind, uint32_t handle, struct store_record *out, const uint64_t **is,
-              struct rnic_err *err) {
+/* value: what of the record is asked for. */
+static int find(const struct peer *p, int kind, size_t value, uint32_t is_equal_to, struct store_record *out,
+                const uint64_t **is) {
     struct store_head head;
     copy_head(&head, p->table);
     for (uint32_t i = 1; i < head.used; i++) {
         const struct store_record *record = &p->table[i];
-        if (!copy_record(record, out) || out->kind != (uint32_t)kind || out->handle != handle)
+        if (!copy_record(record, out) || out->kind != (uint32_t)kind ||
+            *(const uint32_t *)(const void *)((const char *)out + value) != is_equal_to)
             continue;
         *is = &record->serial;
-        if (!is_sound(p, out))
-            return fail(err, -EINVAL, "handle %u: what the other process says of it cannot be", handle);
-        return 0;
+        return is_sound(p, out) ? 0 : -EINVAL;
     }
     return -ENOENT;
 }
 
-int peer_map(const struct peer *p, const struct store_record *record, uint8_t **addr, struct rnic_err *err) {
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), before = record->offset % page;
-    void *at = mmap(NULL, before + record->length, PROT_READ | PROT_WRITE, MAP_SHARED, p->fd,
-                    (off_t)(record->offset - before));
+int peer_find(const struct peer *p, int kind, uint32_t handle, struct store_record *out, const uint64_t **is,
+              struct rnic_err *err) {
+    int rc = find(p, kind, offsetof(struct store_record, handle), handle, out, is);
+    return rc == -EINVAL ? fail(err, rc, "handle %u: what the other process says of it cannot be", handle) : rc;
+}
+
+int peer_find_key(const struct peer *p, uint32_t key, struct store_record *out, const uint64_t **is) {
+    return find(p, STORE_MR, offsetof(struct store_record, key), key, out, is);
+}
+
+uint64_t peer_changes(const struct peer *p) {
+    return __atomic_load_n(&((const struct store_head *)(const void *)p->table)->changes, __ATOMIC_ACQUIRE);
+}
+
+/* Bytes of its first page that lie before it. */
+static uint64_t before(const struct store_record *record) { return record->offset % (uint64_t)sysconf(_SC_PAGESIZE); }
+
+int peer_map(const struct peer *p, const struct store_record *record, bool writable, uint8_t **addr,
+             struct rnic_err *err) {
+    uint64_t skip = before(record);
+    void *at = mmap(NULL, skip + record->length, PROT_READ | (writable ? PROT_WRITE : 0),
+                    MAP_SHARED | (record->length <= POPULATED ? MAP_POPULATE : 0), p->fd,
+                    (off_t)(record->offset - skip));
     if (at == MAP_FAILED)
         return fail(err, -errno, "the other process' memory cannot be mapped: %s", strerror(errno));
-    *addr = (uint8_t *)at + before;
+    *addr = (uint8_t *)at + skip;
     return 0;
+}
+
+void peer_unmap(const struct store_record *record, uint8_t *addr) {
+    munmap(addr - before(record), before(record) + record->length);
 }

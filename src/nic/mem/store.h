@@ -12,7 +12,7 @@
 
 #include "nic.h"
 
-enum store_kind { STORE_PD = 1, STORE_MR, STORE_DM };
+enum store_kind { STORE_PD = 1, STORE_MR, STORE_DM, STORE_QP };
 
 #define STORE_RECORDS 65536u
 #define STORE_TABLE (STORE_RECORDS * 64ull) /* bytes, at the beginning of the file; record 0 is the head */
@@ -21,7 +21,7 @@ struct store_record {
     uint64_t serial; /* written last, and 0 first when the object goes; never twice the same */
     uint32_t kind;   /* enum store_kind */
     uint32_t handle;
-    uint32_t pd;  /* of a region: the handle of its domain */
+    uint32_t pd;  /* of a region or queue pair: the handle of its domain */
     uint32_t key; /* of a region */
     uint32_t access;
     uint32_t reserved;
@@ -35,8 +35,9 @@ struct store_head {
     uint32_t version;
     uint32_t used; /* records that have ever been written, the head included */
     char netdev[16];
-    uint64_t guid; /* of the device */
-    uint64_t reserved[3];
+    uint64_t guid;    /* of the device */
+    uint64_t changes; /* of the table, so far */
+    uint64_t reserved[2];
 };
 
 struct store {
@@ -71,6 +72,12 @@ void peer_close(struct peer *p);
 /* A copy of the record, checked; *is: what stays equal to out->serial while the object is there. 0, -ENOENT, -EINVAL */
 int peer_find(const struct peer *p, int kind, uint32_t handle, struct store_record *out, const uint64_t **is,
               struct rnic_err *err);
-int peer_map(const struct peer *p, const struct store_record *record, uint8_t **addr, struct rnic_err *err);
+int peer_map(const struct peer *p, const struct store_record *record, bool writable, uint8_t **addr,
+             struct rnic_err *err);
+void peer_unmap(const struct store_record *record, uint8_t *addr);
+/* The same for a region by its key, and how often the table has changed: what was not found then will not be there before
+ * it changes again. */
+int peer_find_key(const struct peer *p, uint32_t key, struct store_record *out, const uint64_t **is);
+uint64_t peer_changes(const struct peer *p);
 
 #endif

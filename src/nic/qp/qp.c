@@ -198,6 +198,7 @@ void qp_forget_completions(struct qp *qp) {
 /* All that is posted is flushed (IBA 10.3.1.7). */
 void qp_error(struct qp *qp, int event) {
     qp->state = RNIC_QPS_ERR;
+    qp_withdraw(qp);
     if (event >= 0 && !qp->last_wqe) {
         qp->last_wqe = true;
         qp_event(qp, event);

@@ -9,6 +9,7 @@
 #define RNIC_QP_QP_H
 
 #include "mem/mw.h"
+#include "mem/remote.h"
 #include "qp/pace.h"
 #include "queue/comp_cntr.h"
 #include "queue/cq.h"
@@ -68,6 +69,7 @@ struct nic {
     uint32_t max_window;   /* bytes in flight a QP */
     uint32_t slow_window;  /* the same where round trips are long; at least max_window */
     bool congestion;       /* it is controlled */
+    struct store *store;   /* where processes of this host find what their peers allow; NULL: nowhere */
     struct srq **xrc_srqs; /* see qp/xrc.h; NULL: there has been none */
     struct raw_net *raw;   /* of RAW_PACKET queue pairs; NULL: there is none */
     uint64_t ack_hold;     /* ns that an ACK of a receive may wait for the application's answer; 0: it does not poll */
@@ -98,12 +100,15 @@ struct qp {
     struct pace pace;          /* of what the send queue sends */
     enum way way;              /* to the peer; WAY_LOCAL: by flow.local */
     struct flow flow;          /* to the peer */
+    struct remote *remote;     /* memory that it can reach itself, or NULL */
+    struct remote_qp remote_qp; /* what its peer allows there */
     struct flow from;          /* and from it: the source port is that of its last packet */
     uint16_t pkey;             /* what attr.pkey_index stands for now; 0: nothing that anybody matches */
     bool alt_loaded;           /* the alternate path is of use: both of its ways are known, see path.h */
     bool mig_refused;          /* PATH_MIG_ERR has been raised since the last REARM */
     struct flow alt, alt_from; /* the alternate path; after a migration the one that was left */
     struct rnic_counters counters;
+    int record; /* in nic->store; -1: none */
 
     struct xrc_domain *xrc;     /* of XRC_RECV, or NULL */
     struct qp *xrc_next;        /* in the domain's list */
@@ -217,6 +222,12 @@ void qp_flush(struct qp *qp); /* both */
 void qp_drained(struct qp *qp);
 /* The queues go, or start anew: completions that are not polled yet free nothing in them any more. */
 void qp_forget_completions(struct qp *qp);
+/* No process of this host reaches memory by it any more. */
+static inline void qp_withdraw(struct qp *qp) {
+    if (qp->nic->store)
+        store_withdraw(qp->nic->store, qp->record);
+    qp->record = -1;
+}
 /* Moves to ERR, raises event (or none: -1), flushes. */
 void qp_error(struct qp *qp, int event);
 void qp_event(struct qp *qp, int event);
