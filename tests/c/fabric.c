@@ -270,8 +270,7 @@ static bool admit(struct qp *qp, const struct in_flight *p, struct packet *pkt) 
     pkt->pkey_index = (uint16_t)index;
     if (index < 0)
         COUNT(qp, drop_bad_pkey);
-    else if (qp->alt_loaded &&
-             !path_input(qp, path_of(qp, &p->flow.src, &p->flow.dst), bth_m(p->bytes), bth_pkey(p->bytes)))
+    else if (qp->alt_loaded && !path_input(qp, path_of(qp, &p->flow.src, &p->flow.dst), pkt))
         COUNT(qp, drop_bad_source);
     else
         return true;
