@@ -406,6 +406,31 @@ static void an_overrun_of_the_receivers_queue_does_not_hurt_the_sender(void) {
     close_all();
 }
 
+/* 8 Mbit/s are a byte a microsecond; a burst is two frames. */
+static void a_rate_is_kept_frame_by_frame(void) {
+    static const struct rnic_qp_rate_limit_attr attr = {8000, 120, 60, 0};
+    enum { FRAMES = 6, US_EACH = 60 };
+    uint8_t frame[60] = {2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 1, 0x88, 0xB5};
+    open_all();
+    pace_set(&a.qp->pace, &attr, MTU);
+    for (uint64_t i = 0; i < FRAMES; i++)
+        send_n(&a, i, frame, sizeof frame);
+    CHECK_EQ(nth, 2);
+    for (uint64_t now = 0; nth < FRAMES;) {
+        uint64_t next = a.qp->engine->deadline(a.qp);
+        CHECK_EQ(next, now + US_EACH * US);
+        CHECK(!a.qp->engine->next(a.qp, NULL, next - 1));
+        CHECK_EQ(nth, 2 + now / (US_EACH * US));
+        now = next;
+        a.qp->engine->timer(a.qp, NULL, now);
+        a.qp->engine->next(a.qp, NULL, now);
+    }
+    for (uint64_t i = 0; i < FRAMES; i++)
+        WANT(a.cq, i, SUCCESS);
+    CHECK_EQ(a.qp->engine->deadline(a.qp), NEVER);
+    close_all();
+}
+
 static void a_frame_from_outside_that_is_none_is_counted(void) {
     static const uint8_t zeros[RAW_FRAME_ROOM(MTU) + 100];
     open_all();
@@ -508,6 +533,7 @@ int main(void) {
     RUN(a_frame_goes_once_to_each_of_equal_rules_and_no_further);
     RUN(a_rule_of_the_sender_is_passed_over);
     RUN(an_overrun_of_the_receivers_queue_does_not_hurt_the_sender);
+    RUN(a_rate_is_kept_frame_by_frame);
     RUN(a_frame_from_outside_that_is_none_is_counted);
     RUN(a_queue_that_spreads_completes_for_its_work_queue);
     return check_done();
