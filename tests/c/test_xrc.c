@@ -203,6 +203,84 @@ static void memory_is_of_the_queues_protection_domain(void) {
     }
 }
 
+/* Windows have no other queue pair than that through which they were bound, and an XRC_RECV one cannot bind. */
+static void a_window_of_type_1_lets_requests_through_and_one_of_type_2_none(void) {
+    static const int opcodes[] = {RNIC_WR_RDMA_WRITE, RNIC_WR_RDMA_READ};
+    for (int i = 0; i < 4; i++) {
+        int type = i < 2 ? RNIC_MW_TYPE_1 : RNIC_MW_TYPE_2, opcode = opcodes[i % 2];
+        check_note("type %d, opcode %d", type, opcode);
+        OPEN(0);
+        struct mr_table *mrs = &p.b.node->nic.mrs;
+        struct qp *binder = fabric_qp(p.b.node, &(struct rnic_qp_cap){1, 1, 1, 1, 0}, p.b.send_cq, p.b.recv_cq);
+        struct mr *mr = fabric_mr(p.b.node, &p.b.node->pd, p.b.mem, p.b.bytes, ALL_ACCESS | RNIC_ACCESS_MW_BIND);
+        struct mw mw = {.pub = {.pd = &p.b.node->pd.pub, .type = type}};
+        CHECK_EQ(mw_insert(mrs, &mw), 0);
+        struct mw_binding to = {.window = mw.pub.rkey,
+                                .new_key = 1,
+                                .region = mr->pub.lkey,
+                                .access = RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_READ,
+                                .addr = (uintptr_t)p.b.mem + 32768,
+                                .length = 512};
+        CHECK_EQ(mw_bind(mrs, &binder->pub, &binder->windows, &to), 0);
+        fill(p.a.mem, 600, 1);
+        memset(p.b.mem + 32768, 0xEE, 600);
+        post_to(p.b.srq->pub.srq_num, 1, opcode, 512, mw.entry.pub.rkey);
+        fabric_settle(&p.f);
+        if (type == RNIC_MW_TYPE_1) {
+            WANT(p.a.send_cq, 1, SUCCESS);
+            CHECK(!memcmp(p.a.mem, p.b.mem + 32768, 512));
+            post_to(p.b.srq->pub.srq_num, 2, opcode, 513, mw.entry.pub.rkey);
+            fabric_settle(&p.f);
+        }
+        WANT(p.a.send_cq, type == RNIC_MW_TYPE_1 ? 2 : 1, REM_ACCESS_ERR);
+        CHECK_EQ(p.b.mem[32768 + 512], 0xEE);
+        mw_remove(mrs, &mw);
+        fabric_drop_mr(p.b.node, mr);
+        pair_close(&p);
+    }
+}
+
+/* Of the shared queue's protection domain, a window that is free or serves this queue pair. */
+static void a_send_can_invalidate_what_no_other_queue_pair_has_bound(void) {
+    for (int taken = 0; taken < 2; taken++) {
+        OPEN(0);
+        struct mr_table *mrs = &p.b.node->nic.mrs;
+        struct qp *binder = fabric_qp(p.b.node, &(struct rnic_qp_cap){1, 1, 1, 1, 0}, p.b.send_cq, p.b.recv_cq);
+        struct mr *mr = fabric_mr(p.b.node, &p.b.node->pd, p.b.mem, p.b.bytes, ALL_ACCESS | RNIC_ACCESS_MW_BIND);
+        struct mw mw = {.pub = {.pd = &p.b.node->pd.pub, .type = RNIC_MW_TYPE_2}};
+        CHECK_EQ(mw_insert(mrs, &mw), 0);
+        struct mw_binding to = {.window = mw.pub.rkey,
+                                .new_key = 1,
+                                .region = mr->pub.lkey,
+                                .access = RNIC_ACCESS_REMOTE_READ,
+                                .addr = (uintptr_t)p.b.mem,
+                                .length = 512};
+        if (taken)
+            CHECK_EQ(mw_bind(mrs, &binder->pub, &binder->windows, &to), 0);
+        post_recv(&p.b, 7, 0, 100);
+        post(&p.a, (struct rnic_send_wr){.wr_id = 1,
+                                         .opcode = RNIC_WR_SEND_WITH_INV,
+                                         .send_flags = RNIC_SEND_SIGNALED,
+                                         .invalidate_rkey = mw.entry.pub.rkey,
+                                         .qp_type.xrc.remote_srqn = p.b.srq->pub.srq_num,
+                                         SGL(SGE(&p.a, 0, 10))});
+        fabric_settle(&p.f);
+        if (taken) {
+            WANT(p.a.send_cq, 1, REM_ACCESS_ERR);
+            WANT(p.b.recv_cq, 7, REM_INV_REQ_ERR);
+            CHECK(mw.mr == mr);
+        } else {
+            WANT(p.a.send_cq, 1, SUCCESS);
+            struct rnic_wc wc = WANT(p.b.recv_cq, 7, SUCCESS);
+            CHECK_EQ(wc.wc_flags, RNIC_WCF_WITH_INV);
+            CHECK_EQ(wc.invalidated_rkey, mw.entry.pub.rkey);
+        }
+        mw_remove(mrs, &mw);
+        fabric_drop_mr(p.b.node, mr);
+        pair_close(&p);
+    }
+}
+
 /* Two READs at once of two queues: their answers read under the right protection domain, whichever request came last. */
 static void reads_of_two_queues_at_once(void) {
     OPEN(.window = 4000);
@@ -483,6 +561,8 @@ int main(void) {
     RUN(no_receive_in_time_is_an_error_of_the_sender);
     RUN(the_limit_is_told_once);
     RUN(memory_is_of_the_queues_protection_domain);
+    RUN(a_window_of_type_1_lets_requests_through_and_one_of_type_2_none);
+    RUN(a_send_can_invalidate_what_no_other_queue_pair_has_bound);
     RUN(reads_of_two_queues_at_once);
     RUN(a_number_that_no_queue_has_is_an_invalid_request);
     RUN(a_queue_of_another_domain_is_an_invalid_request);
