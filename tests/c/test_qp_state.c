@@ -241,10 +241,10 @@ static void values_out_of_range_are_refused(void) {
 }
 
 static void an_address_vector_is_one_of_RoCE(void) {
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 11; i++) {
         struct rnic_qp_attr attr = open_in(INIT);
         attr.qp_state = RTR;
-        int want = i == 0 || i > 7 ? 0 : i < 6 ? -EINVAL : -EOPNOTSUPP;
+        int want = i == 0 || i == 6 || i == 8 || i == 9 ? 0 : i == 7 ? -EOPNOTSUPP : -EINVAL;
         if (i == 1)
             attr.ah_attr.is_global = 0;
         if (i == 2)
@@ -257,12 +257,14 @@ static void an_address_vector_is_one_of_RoCE(void) {
             attr.ah_attr.sl = i == 5 ? 1 : 3;
             attr.ah_attr.grh.traffic_class = 0x7F;
         }
-        if (i == 6) /* over IPv4 */
-            attr.ah_attr.grh.flow_label = 1;
+        if (i == 6) /* over IPv4, where it says nothing */
+            attr.ah_attr.grh.flow_label = 0xFFFFF;
         if (i == 7)
             attr.ah_attr.static_rate = 1;
         if (i == 9)
             attr.ah_attr.sl = 7;
+        if (i == 10)
+            attr.ah_attr.grh.flow_label = 0x100000;
         CHECK_EQ(attempt(&attr, mask_rtr), want);
         pair_close(&p);
     }
