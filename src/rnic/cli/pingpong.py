@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`rnic pingpong rc`, `uc`, `ud`, `srq`, `xrc`: ibv_rc_pingpong and its kin, each of which can be the peer."""
+"""`rnic pingpong rc`, `uc`, `ud`, `srq`, `xrc`: ibv_rc_pingpong and its kin, which can be the peer."""
 
 from __future__ import annotations
 
