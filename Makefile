@@ -7,8 +7,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip $(if $(V),,--quiet) --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
-# Root has a network namespace for each of two workers; others share one, and their tests take turns.
-WORKERS ?= $(if $(filter 0,$(shell id -u)),-n 2 --dist loadfile)
+# Two workers have a network namespace each; where that cannot be had, all tests share one and take turns.
+WORKERS ?= $(shell $(BIN)/python tests/namespaces.py echo --dist loadfile -n 2 || \
+             echo "so the tests take turns: some 8 minutes instead of 4" >&2)
 
 # What a build depends on; C files twice: `make ctest` compiles them itself.
 SOURCES := $(shell find src -type f ! -name '*.py[co]' 2>/dev/null) $(wildcard meson.build meson.options)

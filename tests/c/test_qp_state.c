@@ -9,12 +9,11 @@
 #include "check.h"
 #include "fabric.h"
 #include "roce/roce.h"
+#include "transitions.h"
 #include "wire/bth.h"
 
 static struct pair p;
 static const struct options standard = {.quiet = true};
-
-enum { RESET, INIT, RTR, RTS, SQD, SQE, ERR, STATES };
 
 /* R: required, o: optional; attributes by the letters in `letters`. Two states without a row: not allowed. */
 static const char letters[] = "skqpaPQvMtrnDxAmZdiCN";
@@ -343,16 +342,9 @@ static void a_message_that_waits_for_a_receive_is_under_way(void) {
     pair_close(&p);
 }
 
-static enum verdict lose_all(void *arg, const struct node *from, uint32_t nth, const uint8_t *bth) {
-    (void)nth;
-    (void)bth;
-    return from == arg ? LOSE : PASS;
-}
-
 static void what_is_lost_while_draining_is_repeated(void) {
     pair_open(&p, .timeout = 10);
-    p.f.judge = lose_all;
-    p.f.judge_arg = p.a.node;
+    fabric_silence(p.a.node);
     post_read(&p.a, 1, 0, 0, 3000);
     post_write(&p.a, 2, 0, 0, 3000);
     CHECK_EQ(drain(true), 0);
@@ -369,8 +361,7 @@ static void what_is_lost_while_draining_is_repeated(void) {
 static void an_error_while_draining_drains_nothing(void) {
     for (int own = 0; own < 2; own++) {
         pair_open(&p, .retry_cnt = 1, .timeout = 10);
-        p.f.judge = lose_all;
-        p.f.judge_arg = p.a.node;
+        fabric_silence(p.a.node);
         post_write(&p.a, 1, 0, 0, 3000);
         CHECK_EQ(drain(true), 0);
         if (own)

@@ -39,13 +39,7 @@ static void close_tagged(void) {
 }
 
 static void close_quietly(void) {
-    fabric_settle(&p.f);
-    WANT_NONE(p.a.send_cq);
-    WANT_NONE(p.a.recv_cq);
-    WANT_NONE(p.b.recv_cq);
-    WANT_NONE(p.b.send_cq);
-    CHECK_EQ(p.a.qp->state, RNIC_QPS_RTS);
-    CHECK_EQ(p.b.qp->state, RNIC_QPS_RTS);
+    pair_quiet(&p);
     close_tagged();
 }
 

@@ -170,7 +170,7 @@ def test_a_lie_is_found(check: Callable[[Function], None], lie: dict[str, Any]) 
         {"clause": "9.9.9"},
         {"clause": "9.7.6.1"},
         {"code": "src/nic/roce/comp.c::nothing"},
-        {"tests": ("tests/c/test_rc_errors.c::lose_all",)},
+        {"tests": ("tests/c/test_rc_retries.c::double_naks",)},
         {"code": ""},
     ],
     ids=["clause", "part of a clause", "place", "test", "nothing"],
