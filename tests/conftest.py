@@ -27,7 +27,7 @@ def pytest_xdist_setupnodes(specs: list[Any]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """As root, in a network namespace of our own.  The interop tests stay outside: they fetch packages."""
+    """As root, in a network namespace of our own.  The interop tests fetch packages first."""
     inside = os.geteuid() == 0 and not any(item.get_closest_marker("interop") for item in session.items)
     with suppress(OSError):
         if inside:
