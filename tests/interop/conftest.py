@@ -87,8 +87,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Say in one line why there is no lab here; among other tests, skip those that need it.
 
-    Where there is one, what it lacks is fetched, and then the tap devices have a network namespace of their own:
-    another process that opens them would be a member of their ports.
+    Where there is one, what it lacks is fetched, and then the tap devices get a network namespace of their
+    own: another process that opens them would be a member of their ports.
     """
     need = [item for item in session.items if "link" in getattr(item, "fixturenames", ())]
     if not need or session.config.option.collectonly:
