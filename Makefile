@@ -64,6 +64,7 @@ test: build $(VENV)/.dev ## everything that needs neither root nor a peer
 	$(PYTEST) tests --ignore=tests/interop --ignore=tests/fuzz $(WORKERS) $(ARGS)
 
 interop: build $(VENV)/.dev ## against the Linux kernel's rdma_rxe in a virtual machine (root, /dev/net/tun)
+	@$(BIN)/python -m tests.interop.lab >/dev/null
 	$(PYTEST) tests/interop -ra $(WORKERS) $(ARGS)
 
 soak: build $(VENV)/.dev ## all of what .ci/run takes a sample of
@@ -71,7 +72,7 @@ soak: build $(VENV)/.dev ## all of what .ci/run takes a sample of
 	run $(MAKE) --no-print-directory ctest SEEDS=$(or $(SEEDS),2000) LIMIT=7200; \
 	run $(MAKE) --no-print-directory tsan SECONDS_EACH=300 LIMIT=7200; \
 	run env RNIC_SOAK=1 $(PYTEST) tests --ignore=tests/interop --ignore=tests/fuzz -ra $(WORKERS) $(ARGS); \
-	run env RNIC_SOAK=1 $(PYTEST) tests/interop -ra $(WORKERS) $(ARGS); \
+	run env RNIC_SOAK=1 $(MAKE) --no-print-directory interop; \
 	run $(MAKE) --no-print-directory fuzz CASES=$(or $(CASES),2000000); \
 	[ -z "$$failed" ] || { echo "failed: $${failed#, }"; exit 1; }
 

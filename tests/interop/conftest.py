@@ -94,7 +94,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not need or session.config.option.collectonly:
         return
     if why := missing():
-        if len(need) == len(session.items):
+        if len(need) == len(session.items) and not hasattr(session.config, "workerinput"):
             pytest.exit(f"interop tests not run: this machine lacks {why}", returncode=NOT_RUN)
         for item in need:
             item.add_marker(pytest.mark.skip(reason=f"this machine lacks {why}"))
