@@ -7,8 +7,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip $(if $(V),,--quiet) --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
-# Root has a network namespace for each of two workers; others share one, and their tests take turns.
-WORKERS ?= $(if $(filter 0,$(shell id -u)),-n 2 --dist loadfile)
+# Two workers have a network namespace each; where that cannot be had, all tests share one and take turns.
+WORKERS ?= $(shell $(BIN)/python tests/namespaces.py echo --dist loadfile -n 2 || \
+             echo "so the tests take turns: some 8 minutes instead of 4" >&2)
 
 # What a build depends on; C files twice: `make ctest` compiles them itself.
 SOURCES := $(shell find src -type f ! -name '*.py[co]' 2>/dev/null) $(wildcard meson.build meson.options)
@@ -63,14 +64,15 @@ test: build $(VENV)/.dev ## everything that needs neither root nor a peer
 	$(PYTEST) tests --ignore=tests/interop --ignore=tests/fuzz $(WORKERS) $(ARGS)
 
 interop: build $(VENV)/.dev ## against the Linux kernel's rdma_rxe in a virtual machine (root, /dev/net/tun)
-	$(PYTEST) tests/interop -ra $(ARGS)
+	@$(BIN)/python -m tests.interop.lab >/dev/null
+	$(PYTEST) tests/interop -ra $(WORKERS) $(ARGS)
 
 soak: build $(VENV)/.dev ## all of what .ci/run takes a sample of
 	@failed=; run() { echo "$$*"; "$$@" || failed="$$failed, $$*"; }; \
 	run $(MAKE) --no-print-directory ctest SEEDS=$(or $(SEEDS),2000) LIMIT=7200; \
 	run $(MAKE) --no-print-directory tsan SECONDS_EACH=300 LIMIT=7200; \
-	run env RNIC_SOAK=1 $(PYTEST) tests --ignore=tests/interop --ignore=tests/fuzz -ra $(ARGS); \
-	run env RNIC_SOAK=1 $(PYTEST) tests/interop -ra $(ARGS); \
+	run env RNIC_SOAK=1 $(PYTEST) tests --ignore=tests/interop --ignore=tests/fuzz -ra $(WORKERS) $(ARGS); \
+	run env RNIC_SOAK=1 $(MAKE) --no-print-directory interop; \
 	run $(MAKE) --no-print-directory fuzz CASES=$(or $(CASES),2000000); \
 	[ -z "$$failed" ] || { echo "failed: $${failed#, }"; exit 1; }
 

@@ -1,34 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all tests share."""
 
-import ctypes
-import fcntl
+from __future__ import annotations
+
 import os
-import socket
-import struct
+import shlex
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-CLONE_NEWNET = 0x40000000
-SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
+import namespaces
 
 
-def loopback_up() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        found = fcntl.ioctl(s, SIOCGIFFLAGS, struct.pack("16sH14x", b"lo", 0))
-        (flags,) = struct.unpack("16xH14x", found)
-        fcntl.ioctl(s, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | IFF_UP))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs: list[Any]) -> None:
+    """Without root a worker begins in its namespace: once it has threads it could not enter one."""
+    begin = [sys.executable, namespaces.__file__]
+    if os.geteuid() == 0 or subprocess.run([*begin, "true"], check=False).returncode:
+        return
+    python = shlex.join([*begin, sys.executable])
+    specs[:] = [type(spec)(f"{spec}//python={python}") for spec in specs]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """As root, in a network namespace of our own: no other process shares UDP 4791 and the slots then.
-
-    The interop tests stay outside: they fetch packages.
-    """
+    """As root, in a network namespace of our own.  The interop tests fetch packages first."""
     inside = os.geteuid() == 0 and not any(item.get_closest_marker("interop") for item in session.items)
-    if inside and ctypes.CDLL(None).unshare(CLONE_NEWNET) == 0:
-        loopback_up()
+    with suppress(OSError):
+        if inside:
+            namespaces.network_of_our_own()
 
 
 @pytest.fixture(scope="session")

@@ -533,7 +533,8 @@ def test_the_device_says_what_it_has() -> None:
         for cap in DeviceCapEx:
             assert attr.device_cap_flags_ex & cap
         pacing = attr.packet_pacing_caps
-        assert [kind for kind in QPType if pacing.supports(kind)] == [QPType.RC, QPType.UC, QPType.UD]
+        paced = {QPType.RC, QPType.UC, QPType.UD, QPType.RAW_PACKET}
+        assert {kind for kind in QPType if pacing.supports(kind)} == paced
         assert 0 < pacing.qp_rate_limit_min < pacing.qp_rate_limit_max
 
 

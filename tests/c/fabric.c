@@ -270,8 +270,7 @@ static bool admit(struct qp *qp, const struct in_flight *p, struct packet *pkt) 
     pkt->pkey_index = (uint16_t)index;
     if (index < 0)
         COUNT(qp, drop_bad_pkey);
-    else if (qp->alt_loaded &&
-             !path_input(qp, path_of(qp, &p->flow.src, &p->flow.dst), bth_m(p->bytes), bth_pkey(p->bytes)))
+    else if (qp->alt_loaded && !path_input(qp, path_of(qp, &p->flow.src, &p->flow.dst), pkt))
         COUNT(qp, drop_bad_source);
     else
         return true;
@@ -367,6 +366,17 @@ bool fabric_run(struct fabric *f, uint64_t until) {
     if (until != NEVER && f->now < until)
         f->now = until;
     return next_event(f) == NEVER;
+}
+
+static enum verdict lose_all_of(void *arg, const struct node *from, uint32_t nth, const uint8_t *bth) {
+    (void)nth;
+    (void)bth;
+    return from == arg ? LOSE : PASS;
+}
+
+void fabric_silence(struct node *node) {
+    node->fabric->judge = lose_all_of;
+    node->fabric->judge_arg = node;
 }
 
 void fabric_settle(struct fabric *f) {
@@ -642,21 +652,26 @@ struct rnic_qp_attr pair_attr(const struct end *e, const struct options *o) {
     return attr;
 }
 
-void pair_connect(struct end *e, const struct options *o) {
-    struct rnic_qp_attr attr = pair_attr(e, o);
-    const struct {
-        int state;
-        uint32_t mask;
-    } steps[] = {{RNIC_QPS_INIT, mask_init}, {RNIC_QPS_RTR, mask_rtr}, {RNIC_QPS_RTS, mask_rts}};
+/* One step; without the attributes that the service does not have. */
+static void step_to(struct end *e, struct rnic_qp_attr attr, int state, uint32_t mask) {
     static const uint32_t responds = RNIC_QP_MAX_DEST_RD_ATOMIC | RNIC_QP_MIN_RNR_TIMER;
     static const uint32_t requests = RNIC_QP_RETRY_CNT | RNIC_QP_RNR_RETRY | RNIC_QP_MAX_QP_RD_ATOMIC;
     static const uint32_t without[] = {[RNIC_QPT_UC] = responds | requests | RNIC_QP_TIMEOUT,
                                        [RNIC_QPT_XRC_SEND] = responds,
                                        [RNIC_QPT_XRC_RECV] = requests};
-    for (int i = 0; i < 3; i++) {
-        attr.qp_state = steps[i].state;
-        CHECK_EQ(fabric_modify(e->qp, &attr, steps[i].mask & ~without[e->qp->pub.qp_type], NULL), 0);
-    }
+    attr.qp_state = state;
+    CHECK_EQ(fabric_modify(e->qp, &attr, mask & ~without[e->qp->pub.qp_type], NULL), 0);
+}
+
+void pair_respond(struct end *e, const struct options *o) {
+    CHECK_EQ(move(e->qp, RNIC_QPS_RESET), 0);
+    step_to(e, pair_attr(e, o), RNIC_QPS_INIT, mask_init);
+    step_to(e, pair_attr(e, o), RNIC_QPS_RTR, mask_rtr);
+}
+
+void pair_connect(struct end *e, const struct options *o) {
+    pair_respond(e, o);
+    step_to(e, pair_attr(e, o), RNIC_QPS_RTS, mask_rts);
 }
 
 static void open_end(struct end *e, struct end *peer, struct node *node, const struct options *o) {
@@ -711,6 +726,21 @@ void pair_close(struct pair *p) {
     fabric_close(&p->f);
     close_end(&p->a);
     close_end(&p->b);
+}
+
+void pair_quiet(struct pair *p) {
+    fabric_settle(&p->f);
+    for (struct end *e = &p->a; e; e = e == &p->a ? &p->b : NULL) {
+        WANT_NONE(e->send_cq);
+        WANT_NONE(e->recv_cq);
+        WANT_NO_EVENT(e);
+        CHECK_EQ(e->qp->state, RNIC_QPS_RTS);
+    }
+}
+
+void pair_close_quietly(struct pair *p) {
+    pair_quiet(p);
+    pair_close(p);
 }
 
 int move(struct qp *qp, int state) {
@@ -796,6 +826,12 @@ struct rnic_wc want_wc(struct cq *cq, uint64_t id, int status, const char *file,
     return wc;
 }
 
+void want_err(struct cq *cq, uint64_t id, int status, int vendor, const char *file, int line) {
+    struct rnic_wc wc = want_wc(cq, id, status, file, line);
+    if ((int)wc.vendor_err != vendor)
+        check_fail(file, line, "vendor_err is %u, expected %d", wc.vendor_err, vendor);
+}
+
 void want_no_wc(struct cq *cq, const char *file, int line) {
     struct rnic_wc wc;
     if (cq_take(cq, 1, &wc))
@@ -805,6 +841,12 @@ void want_no_wc(struct cq *cq, const char *file, int line) {
 int take_event(struct end *e) {
     struct rnic_async_event event;
     return event_take(&e->node->nic.events, &event) ? event.event_type : -1;
+}
+
+void want_event(struct end *e, int event, const char *file, int line) {
+    int got = take_event(e);
+    if (got != event)
+        check_fail(file, line, "event %d, expected %d", got, event);
 }
 
 void fill(uint8_t *p, uint64_t n, uint64_t seed) {

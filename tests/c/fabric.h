@@ -84,7 +84,8 @@ void fabric_open(struct fabric *f, bool ipv6);
 void fabric_close(struct fabric *f);
 /* Runs until nothing is left to happen, or to that time; returns whether all is quiet. */
 bool fabric_run(struct fabric *f, uint64_t until);
-void fabric_settle(struct fabric *f); /* runs until all is quiet; a failure after an hour of virtual time */
+void fabric_silence(struct node *node); /* nothing that it sends arrives, until fabric.judge is NULL again */
+void fabric_settle(struct fabric *f);   /* runs until all is quiet; a failure after an hour of virtual time */
 bool fabric_step(struct fabric *f, uint64_t until);
 
 struct qp *fabric_qp(struct node *node, const struct rnic_qp_cap *cap, struct cq *send_cq, struct cq *recv_cq);
@@ -149,7 +150,10 @@ struct pair {
 #define pair_open(p, ...) pair_open_options(p, &(struct options){__VA_ARGS__})
 void pair_open_options(struct pair *p, const struct options *o);
 void pair_close(struct pair *p);
+void pair_close_quietly(struct pair *p);                   /* when pair_quiet() */
+void pair_quiet(struct pair *p);                           /* all is done: no completion, no event, both in RTS */
 void pair_connect(struct end *e, const struct options *o); /* RESET to RTS */
+void pair_respond(struct end *e, const struct options *o); /* any state to RTR */
 struct rnic_qp_attr pair_attr(const struct end *e, const struct options *o);
 
 extern const uint32_t mask_init, mask_rtr, mask_rts; /* required of these transitions of RC, STATE included */
@@ -172,10 +176,15 @@ struct rnic_wc take_wc(struct cq *cq, const char *file, int line); /* the next c
 struct rnic_wc want_wc(struct cq *cq, uint64_t id, int status, const char *file, int line);
 #define TAKE(cq) take_wc(cq, __FILE__, __LINE__)
 #define WANT(cq, id, status) want_wc(cq, id, RNIC_WC_##status, __FILE__, __LINE__)
+void want_err(struct cq *cq, uint64_t id, int status, int vendor, const char *file, int line);
+#define WANT_ERR(cq, id, status, vendor) want_err(cq, id, RNIC_WC_##status, RNIC_VE_##vendor, __FILE__, __LINE__)
 void want_no_wc(struct cq *cq, const char *file, int line);
 #define WANT_NONE(cq) want_no_wc(cq, __FILE__, __LINE__)
 /* Takes an asynchronous event of the end's device; -1: there is none. */
 int take_event(struct end *e);
+void want_event(struct end *e, int event, const char *file, int line);
+#define WANT_EVENT(e, event) want_event(e, RNIC_EVENT_##event, __FILE__, __LINE__)
+#define WANT_NO_EVENT(e) want_event(e, -1, __FILE__, __LINE__)
 
 void fill(uint8_t *p, uint64_t n, uint64_t seed);
 bool filled(const uint8_t *p, uint64_t n, uint64_t seed); /* with that seed's bytes */

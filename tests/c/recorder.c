@@ -75,59 +75,59 @@ static int fails(struct rnic_context *ctx, const char *verb, struct rnic_err *er
     return -r->fail_err;
 }
 
-static void *make(struct rnic_context *ctx, size_t size) {
-    rec(ctx)->alive++;
-    return calloc(1, size);
-}
+/* Of an operation with a context and `err`: writes down its name and more; 0, or the error that it was ordered. */
+#define SAY(ctx, format, ...)                                                                                          \
+    (note(ctx, "%s" format "\n", __func__ + sizeof "rec", ##__VA_ARGS__), fails(ctx, __func__ + sizeof "rec", err))
 
-static void unmake(struct rnic_context *ctx, void *object) {
+static void *make(struct rnic_context *ctx, const void *init, size_t size) {
+    rec(ctx)->alive++;
+    return memcpy(malloc(size), init, size);
+}
+#define MAKE(ctx, out, type, ...) (*(out) = make(ctx, &(type){__VA_ARGS__}, sizeof(type)), 0)
+
+static int gone(struct rnic_context *ctx, void *object, int rc) {
+    if (rc)
+        return rc;
     rec(ctx)->alive--;
     free(object);
+    return 0;
 }
 
 /* ---------------------------------------------------------------- context */
 
-static int rec_close(struct rnic_context *ctx, struct rnic_err *err) {
-    note(ctx, "close\n");
-    return fails(ctx, "close", err);
-}
+static int rec_close(struct rnic_context *ctx, struct rnic_err *err) { return SAY(ctx, ""); }
 
 /* Every field its place in the struct, so that a field that went astray is seen. */
 static int rec_query_device(struct rnic_context *ctx, struct rnic_device_attr *a, struct rnic_err *err) {
-    note(ctx, "query_device\n");
     *a = (struct rnic_device_attr){"rec 1", 2,  3,  4,  5,  6,  7,  8,  9,  10, RNIC_DEVICE_RC_RNR_NAK_GEN,
                                    12,      13, 14, 15, 16, 17, 18, 19, 20, 1,  22,
                                    23,      24, 25, 26, 27, 28, 29, 30, 1,  32};
-    return fails(ctx, "query_device", err);
+    return SAY(ctx, "");
 }
 
 static int rec_query_port(struct rnic_context *ctx, int port, struct rnic_port_attr *a, struct rnic_err *err) {
-    note(ctx, "query_port %d\n", port);
     *a = (struct rnic_port_attr){4, 5, 3, 2, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 2, 21};
-    return fails(ctx, "query_port", err);
+    return SAY(ctx, " %d", port);
 }
 
 static int rec_query_gid(struct rnic_context *ctx, int port, int index, struct rnic_gid_entry *g,
                          struct rnic_err *err) {
-    note(ctx, "query_gid %d %d\n", port, index);
     *g = (struct rnic_gid_entry){
         .gid_index = (uint32_t)index, .port_num = (uint32_t)port, .gid_type = 2, .ndev_ifindex = 7};
     if (index == 1) /* entry 0 is empty */
         memcpy(g->gid.raw, "\0\0\0\0\0\0\0\0\0\0\xff\xff\x0a\0\0\x01", 16);
-    return fails(ctx, "query_gid", err);
+    return SAY(ctx, " %d %d", port, index);
 }
 
 static int rec_query_pkey(struct rnic_context *ctx, int port, int index, uint16_t *pkey, struct rnic_err *err) {
-    note(ctx, "query_pkey %d %d\n", port, index);
     *pkey = 0xffff;
-    return fails(ctx, "query_pkey", err);
+    return SAY(ctx, " %d %d", port, index);
 }
 
 static int rec_query_counters(struct rnic_context *ctx, struct rnic_counters *out, struct rnic_err *err) {
-    note(ctx, "query_counters\n");
     for (int i = 0; i < RNIC_CNT_MAX; i++)
         out->value[i] = (1ull << 40) + (uint64_t)i;
-    return fails(ctx, "query_counters", err);
+    return SAY(ctx, "");
 }
 
 static int rec_set_fault(struct rnic_context *ctx, const struct rnic_fault *f, struct rnic_err *err) {
@@ -157,8 +157,7 @@ static int rec_get_async_event(struct rnic_context *ctx, struct rnic_async_event
 }
 
 static int rec_ack_async_event(struct rnic_context *ctx, const struct rnic_async_event *event, struct rnic_err *err) {
-    note(ctx, "ack_async_event %d\n", event->event_type);
-    return fails(ctx, "ack_async_event", err);
+    return SAY(ctx, " %d", event->event_type);
 }
 
 static int rec_set_pkeys(struct rnic_context *ctx, int port, const uint16_t *pkeys, int n, struct rnic_err *err) {
@@ -172,61 +171,41 @@ static int rec_set_pkeys(struct rnic_context *ctx, int port, const uint16_t *pke
 /* ---------------------------------------------------------------- pd, mr */
 
 static int rec_alloc_pd(struct rnic_context *ctx, struct rnic_pd **pd, struct rnic_err *err) {
-    int rc = fails(ctx, "alloc_pd", err);
+    int rc = SAY(ctx, "");
 
-    note(ctx, "alloc_pd\n");
-    if (rc)
-        return rc;
-    *pd = make(ctx, sizeof(**pd));
-    (*pd)->ctx = ctx;
-    return 0;
+    return rc ? rc : MAKE(ctx, pd, struct rnic_pd, .ctx = ctx);
 }
 
-static int rec_dealloc_pd(struct rnic_pd *pd, struct rnic_err *err) {
-    int rc = fails(pd->ctx, "dealloc_pd", err);
-
-    note(pd->ctx, "dealloc_pd\n");
-    if (!rc)
-        unmake(pd->ctx, pd);
-    return rc;
-}
+static int rec_dealloc_pd(struct rnic_pd *pd, struct rnic_err *err) { return gone(pd->ctx, pd, SAY(pd->ctx, "")); }
 
 static int mr_new(struct rnic_pd *pd, void *addr, uint64_t length, void *own, struct rnic_mr **out) {
-    struct mr *mr = make(pd->ctx, sizeof(*mr));
     uint32_t key = ++rec(pd->ctx)->next_number;
 
-    mr->pub = (struct rnic_mr){pd->ctx, pd, addr, length, key << 8, key << 8 | 1, key << 8, (uintptr_t)addr};
-    mr->own = own;
-    *out = &mr->pub;
-    return 0;
+    return MAKE(pd->ctx, out, struct mr, {pd->ctx, pd, addr, length, key << 8, key << 8 | 1, key << 8, (uintptr_t)addr},
+                own);
 }
 
 static int rec_reg_mr(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t access, struct rnic_mr **mr,
                       struct rnic_err *err) {
-    int rc = fails(pd->ctx, "reg_mr", err);
+    int rc = SAY(pd->ctx, " %p %lu access=%u", addr, length, access);
 
-    note(pd->ctx, "reg_mr %p %lu access=%u\n", addr, length, access);
     return rc ? rc : mr_new(pd, addr, length, NULL, mr);
 }
 
 static int rec_alloc_mr(struct rnic_pd *pd, uint64_t length, uint32_t access, struct rnic_mr **mr,
                         struct rnic_err *err) {
-    int rc = fails(pd->ctx, "alloc_mr", err);
+    int rc = SAY(pd->ctx, " %lu access=%u", length, access);
     void *own = rc ? NULL : calloc(1, length);
 
-    note(pd->ctx, "alloc_mr %lu access=%u\n", length, access);
     return rc ? rc : mr_new(pd, own, length, own, mr);
 }
 
 static int rec_dereg_mr(struct rnic_mr *mr, struct rnic_err *err) {
-    int rc = fails(mr->ctx, "dereg_mr", err);
+    int rc = SAY(mr->ctx, " lkey=%u", mr->lkey);
 
-    note(mr->ctx, "dereg_mr lkey=%u\n", mr->lkey);
-    if (rc)
-        return rc;
-    free(((struct mr *)mr)->own);
-    unmake(mr->ctx, mr);
-    return 0;
+    if (!rc)
+        free(((struct mr *)mr)->own);
+    return gone(mr->ctx, mr, rc);
 }
 
 /* ---------------------------------------------------------------- memory windows: bound as soon as it is posted */
@@ -237,25 +216,13 @@ struct mw {
 };
 
 static int rec_alloc_mw(struct rnic_pd *pd, int type, struct rnic_mw **out, struct rnic_err *err) {
-    int rc = fails(pd->ctx, "alloc_mw", err);
-    struct mw *mw;
+    int rc = SAY(pd->ctx, " type=%d", type);
 
-    note(pd->ctx, "alloc_mw type=%d\n", type);
-    if (rc)
-        return rc;
-    mw = make(pd->ctx, sizeof(*mw));
-    mw->pub = (struct rnic_mw){pd->ctx, pd, ++rec(pd->ctx)->next_number << 8, type};
-    *out = &mw->pub;
-    return 0;
+    return rc ? rc : MAKE(pd->ctx, out, struct mw, {pd->ctx, pd, ++rec(pd->ctx)->next_number << 8, type}, {0});
 }
 
 static int rec_dealloc_mw(struct rnic_mw *mw, struct rnic_err *err) {
-    int rc = fails(mw->ctx, "dealloc_mw", err);
-
-    note(mw->ctx, "dealloc_mw rkey=%u\n", mw->rkey);
-    if (!rc)
-        unmake(mw->ctx, mw);
-    return rc;
+    return gone(mw->ctx, mw, SAY(mw->ctx, " rkey=%u", mw->rkey));
 }
 
 static void note_bind(struct rnic_mw *mw, uint32_t rkey, const struct rnic_mw_bind_info *info) {
@@ -276,35 +243,24 @@ static int rec_bind_mw(struct rnic_qp *qp, struct rnic_mw *mw, const struct rnic
 }
 
 static int rec_query_mw(struct rnic_mw *mw, struct rnic_mw_bind_info *info, struct rnic_err *err) {
-    note(mw->ctx, "query_mw\n");
     *info = ((struct mw *)mw)->bound;
-    return fails(mw->ctx, "query_mw", err);
+    return SAY(mw->ctx, "");
 }
 
 /* ---------------------------------------------------------------- channel, cq */
 
 static int rec_create_comp_channel(struct rnic_context *ctx, struct rnic_comp_channel **ch, struct rnic_err *err) {
-    int rc = fails(ctx, "create_comp_channel", err);
-    struct channel *channel;
+    int rc = SAY(ctx, "");
 
-    note(ctx, "create_comp_channel\n");
-    if (rc)
-        return rc;
-    channel = make(ctx, sizeof(*channel));
-    channel->pub = (struct rnic_comp_channel){ctx, eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
-    *ch = &channel->pub;
-    return 0;
+    return rc ? rc : MAKE(ctx, ch, struct channel, {ctx, eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)}, NULL);
 }
 
 static int rec_destroy_comp_channel(struct rnic_comp_channel *ch, struct rnic_err *err) {
-    int rc = fails(ch->ctx, "destroy_comp_channel", err);
+    int rc = SAY(ch->ctx, "");
 
-    note(ch->ctx, "destroy_comp_channel\n");
-    if (rc)
-        return rc;
-    close(ch->fd);
-    unmake(ch->ctx, ch);
-    return 0;
+    if (!rc)
+        close(ch->fd);
+    return gone(ch->ctx, ch, rc);
 }
 
 static int rec_get_cq_event(struct rnic_comp_channel *ch, struct rnic_cq **cq, struct rnic_err *err) {
@@ -325,10 +281,8 @@ static int rec_get_cq_event(struct rnic_comp_channel *ch, struct rnic_cq **cq, s
 
 static int cq_new(struct rnic_context *ctx, int cqe, struct rnic_comp_channel *ch, void *cq_context,
                   struct rnic_cq **out) {
-    struct cq *cq = make(ctx, sizeof(*cq));
-
-    cq->pub = (struct rnic_cq){ctx, ch, cq_context, cqe};
-    rec(ctx)->last_cq = *out = &cq->pub;
+    (void)MAKE(ctx, out, struct cq, {ctx, ch, cq_context, cqe}, 0);
+    rec(ctx)->last_cq = *out;
     return 0;
 }
 
@@ -342,26 +296,21 @@ static int rec_create_cq(struct rnic_context *ctx, int cqe, struct rnic_comp_cha
 }
 
 static int rec_resize_cq(struct rnic_cq *cq, int cqe, struct rnic_err *err) {
-    note(cq->ctx, "resize_cq %d\n", cqe);
     cq->cqe = cqe;
-    return fails(cq->ctx, "resize_cq", err);
+    return SAY(cq->ctx, " %d", cqe);
 }
 
 static int rec_destroy_cq(struct rnic_cq *cq, struct rnic_err *err) {
-    int rc = fails(cq->ctx, "destroy_cq", err);
+    int rc = SAY(cq->ctx, "");
     struct channel *channel = (struct channel *)cq->channel;
 
-    note(cq->ctx, "destroy_cq\n");
-    if (rc)
-        return rc;
-    if (((struct cq *)cq)->unacked) {
+    if (!rc && ((struct cq *)cq)->unacked) {
         snprintf(err->text, sizeof(err->text), "%u events are not acknowledged", ((struct cq *)cq)->unacked);
-        return -EBUSY;
+        rc = -EBUSY;
     }
-    if (channel && channel->pending == cq)
+    if (!rc && channel && channel->pending == cq)
         channel->pending = NULL;
-    unmake(cq->ctx, cq);
-    return 0;
+    return gone(cq->ctx, cq, rc);
 }
 
 static int rec_poll_cq(struct rnic_cq *cq, int n, struct rnic_wc *wc) {
@@ -377,14 +326,12 @@ static int rec_poll_cq(struct rnic_cq *cq, int n, struct rnic_wc *wc) {
 }
 
 static int rec_req_notify_cq(struct rnic_cq *cq, int solicited_only, struct rnic_err *err) {
-    note(cq->ctx, "req_notify_cq %d\n", solicited_only);
-    return fails(cq->ctx, "req_notify_cq", err);
+    return SAY(cq->ctx, " %d", solicited_only);
 }
 
 static int rec_ack_cq_events(struct rnic_cq *cq, unsigned n, struct rnic_err *err) {
-    note(cq->ctx, "ack_cq_events %u\n", n);
     ((struct cq *)cq)->unacked -= n;
-    return fails(cq->ctx, "ack_cq_events", err);
+    return SAY(cq->ctx, " %u", n);
 }
 
 /* ---------------------------------------------------------------- qp */
@@ -399,27 +346,26 @@ static void note_spread(struct rnic_context *ctx, const struct rnic_qp_init_attr
     note(ctx, "\n");
 }
 
+static int qp_new(struct rnic_qp pub, const struct rnic_qp_init_attr *init, struct rnic_qp **out) {
+    (void)MAKE(pub.ctx, out, struct qp, pub, .init = *init);
+    rec(pub.ctx)->last_qp = *out;
+    return 0;
+}
+
 static int rec_create_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *init, struct rnic_qp **out,
                          struct rnic_err *err) {
-    int rc = fails(pd->ctx, "create_qp", err);
     struct rnic_qp_cap *c = &init->cap;
-    struct qp *qp;
+    int rc = SAY(pd->ctx, " type=%d sig_all=%d cap=%u,%u,%u,%u,%u%s", init->qp_type, init->sq_sig_all, c->max_send_wr,
+                 c->max_recv_wr, c->max_send_sge, c->max_recv_sge, c->max_inline_data, init->srq ? " srq=1" : "");
 
-    note(pd->ctx, "create_qp type=%d sig_all=%d cap=%u,%u,%u,%u,%u%s\n", init->qp_type, init->sq_sig_all,
-         c->max_send_wr, c->max_recv_wr, c->max_send_sge, c->max_recv_sge, c->max_inline_data,
-         init->srq ? " srq=1" : "");
     if (init->rwq_ind_tbl)
         note_spread(pd->ctx, init);
     if (rc)
         return rc;
     c->max_send_wr++; /* more is granted than was asked for */
-    qp = make(pd->ctx, sizeof(*qp));
-    qp->pub = (struct rnic_qp){
-        pd->ctx,      pd, init->send_cq, init->recv_cq, init->qp_context, 0x100 + ++rec(pd->ctx)->next_number,
-        init->qp_type};
-    qp->init = *init;
-    rec(pd->ctx)->last_qp = *out = &qp->pub;
-    return 0;
+    return qp_new((struct rnic_qp){pd->ctx, pd, init->send_cq, init->recv_cq, init->qp_context,
+                                   0x100 + ++rec(pd->ctx)->next_number, init->qp_type},
+                  init, out);
 }
 
 static void note_path(struct rnic_context *ctx, const char *name, const struct rnic_ah_attr *a) {
@@ -451,14 +397,12 @@ static int rec_modify_qp(struct rnic_qp *qp, const struct rnic_qp_attr *a, uint3
 
 static int rec_query_qp(struct rnic_qp *qp, struct rnic_qp_attr *attr, struct rnic_qp_init_attr *init,
                         struct rnic_err *err) {
-    note(qp->ctx, "query_qp\n");
     *attr = ((struct qp *)qp)->attr;
     *init = ((struct qp *)qp)->init;
-    return fails(qp->ctx, "query_qp", err);
+    return SAY(qp->ctx, "");
 }
 
 static int rec_query_qp_stats(struct rnic_qp *qp, struct rnic_qp_stats *s, struct rnic_err *err) {
-    note(qp->ctx, "query_qp_stats\n");
     *s = (struct rnic_qp_stats){.snd_psn = 1,
                                 .snd_una = 2,
                                 .rcv_psn = 3,
@@ -472,16 +416,11 @@ static int rec_query_qp_stats(struct rnic_qp *qp, struct rnic_qp_stats *s, struc
                                 .srtt = 11,
                                 .rate = 12};
     s->counters.value[0] = 12;
-    return fails(qp->ctx, "query_qp_stats", err);
+    return SAY(qp->ctx, "");
 }
 
 static int rec_destroy_qp(struct rnic_qp *qp, struct rnic_err *err) {
-    int rc = fails(qp->ctx, "destroy_qp", err);
-
-    note(qp->ctx, "destroy_qp %u\n", qp->qp_num);
-    if (!rc)
-        unmake(qp->ctx, qp);
-    return rc;
+    return gone(qp->ctx, qp, SAY(qp->ctx, " %u", qp->qp_num));
 }
 
 static void note_sges(struct rnic_context *ctx, const struct rnic_sge *sges, int n) {
@@ -531,29 +470,37 @@ static int rec_post_send(struct rnic_qp *qp, const struct rnic_send_wr *wr, cons
     return 0;
 }
 
-static int rec_post_recv(struct rnic_qp *qp, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
-                         struct rnic_err *err) {
+/* `of` says whose: the queue pair's number, or nothing. */
+static int post_receives(struct rnic_context *ctx, const char *verb, const char *of, const struct rnic_recv_wr *wr,
+                         const struct rnic_recv_wr **bad, struct rnic_err *err) {
     for (int i = 0; wr; wr = wr->next, i++) {
-        int rc = fails_at(qp->ctx, "post_recv", i, err);
+        int rc = fails_at(ctx, verb, i, err);
 
         if (rc) {
             *bad = wr;
             return rc;
         }
-        note(qp->ctx, "post_recv qp=%u wr_id=%lu", qp->qp_num, wr->wr_id);
-        note_sges(qp->ctx, wr->sg_list, wr->num_sge);
+        note(ctx, "%s%s wr_id=%lu", verb, of, wr->wr_id);
+        note_sges(ctx, wr->sg_list, wr->num_sge);
     }
     return 0;
+}
+
+static int rec_post_recv(struct rnic_qp *qp, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
+                         struct rnic_err *err) {
+    char of[16];
+
+    snprintf(of, sizeof(of), " qp=%u", qp->qp_num);
+    return post_receives(qp->ctx, "post_recv", of, wr, bad, err);
 }
 
 /* ---------------------------------------------------------------- extended queue pairs */
 
 static int rec_create_qp_ex(struct rnic_pd *pd, struct rnic_qp_init_attr_ex *a, struct rnic_qp **out,
                             struct rnic_err *err) {
-    int rc = fails(pd->ctx, "create_qp_ex", err);
+    int rc = SAY(pd->ctx, " mask=0x%x flags=0x%x source=%u tso=%u ops=0x%lx", a->comp_mask, a->create_flags,
+                 a->source_qpn, a->max_tso_header, a->send_ops_flags);
 
-    note(pd->ctx, "create_qp_ex mask=0x%x flags=0x%x source=%u tso=%u ops=0x%lx\n", a->comp_mask, a->create_flags,
-         a->source_qpn, a->max_tso_header, a->send_ops_flags);
     return rc ? rc : rec_create_qp(pd, &a->base, out, err);
 }
 
@@ -564,79 +511,52 @@ static int rec_post_send_whole(struct rnic_qp *qp, const struct rnic_send_wr *wr
 }
 
 static int rec_modify_qp_rate_limit(struct rnic_qp *qp, const struct rnic_qp_rate_limit_attr *a, struct rnic_err *err) {
-    note(qp->ctx, "modify_qp_rate_limit %u,%u,%u,%u\n", a->rate_limit, a->max_burst_sz, a->typical_pkt_sz,
-         a->comp_mask);
-    return fails(qp->ctx, "modify_qp_rate_limit", err);
+    return SAY(qp->ctx, " %u,%u,%u,%u", a->rate_limit, a->max_burst_sz, a->typical_pkt_sz, a->comp_mask);
 }
 
 static int rec_query_qp_data_in_order(struct rnic_qp *qp, int opcode, uint32_t flags, struct rnic_err *err) {
-    int rc = fails(qp->ctx, "query_qp_data_in_order", err);
+    int rc = SAY(qp->ctx, " %d %u", opcode, flags);
 
-    note(qp->ctx, "query_qp_data_in_order %d %u\n", opcode, flags);
     return rc ? rc : 1;
 }
 
 /* Of what is asked for, one bit is accepted. */
 static int rec_set_ece(struct rnic_qp *qp, struct rnic_ece *ece, struct rnic_err *err) {
-    note(qp->ctx, "set_ece %u,%u,%u\n", ece->vendor_id, ece->options, ece->comp_mask);
+    int rc = SAY(qp->ctx, " %u,%u,%u", ece->vendor_id, ece->options, ece->comp_mask);
     ece->options &= 1;
-    return fails(qp->ctx, "set_ece", err);
+    return rc;
 }
 
 static int rec_query_ece(struct rnic_qp *qp, struct rnic_ece *ece, struct rnic_err *err) {
-    note(qp->ctx, "query_ece\n");
     *ece = (struct rnic_ece){1, 2, 3};
-    return fails(qp->ctx, "query_ece", err);
+    return SAY(qp->ctx, "");
 }
 
 /* ---------------------------------------------------------------- shared receive queues */
 
 static int rec_create_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr *attr, struct rnic_srq **out,
                           struct rnic_err *err) {
-    int rc = fails(pd->ctx, "create_srq", err);
+    int rc = SAY(pd->ctx, " %u,%u,%u", attr->max_wr, attr->max_sge, attr->srq_limit);
 
-    note(pd->ctx, "create_srq %u,%u,%u\n", attr->max_wr, attr->max_sge, attr->srq_limit);
-    if (rc)
-        return rc;
-    struct rnic_srq *srq = make(pd->ctx, sizeof(*srq));
-    *srq = (struct rnic_srq){pd->ctx, pd, srq_context, 0};
-    *out = srq;
-    return 0;
+    return rc ? rc : MAKE(pd->ctx, out, struct rnic_srq, pd->ctx, pd, srq_context, 0);
 }
 
 static int rec_modify_srq(struct rnic_srq *srq, const struct rnic_srq_attr *attr, uint32_t mask, struct rnic_err *err) {
-    note(srq->ctx, "modify_srq mask=%u %u,%u,%u\n", mask, attr->max_wr, attr->max_sge, attr->srq_limit);
-    return fails(srq->ctx, "modify_srq", err);
+    return SAY(srq->ctx, " mask=%u %u,%u,%u", mask, attr->max_wr, attr->max_sge, attr->srq_limit);
 }
 
 static int rec_query_srq(struct rnic_srq *srq, struct rnic_srq_attr *attr, struct rnic_err *err) {
-    note(srq->ctx, "query_srq\n");
     *attr = (struct rnic_srq_attr){1, 2, 3};
-    return fails(srq->ctx, "query_srq", err);
+    return SAY(srq->ctx, "");
 }
 
 static int rec_destroy_srq(struct rnic_srq *srq, struct rnic_err *err) {
-    int rc = fails(srq->ctx, "destroy_srq", err);
-
-    note(srq->ctx, "destroy_srq\n");
-    if (!rc)
-        unmake(srq->ctx, srq);
-    return rc;
+    return gone(srq->ctx, srq, SAY(srq->ctx, ""));
 }
 
 static int rec_post_srq_recv(struct rnic_srq *srq, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
                              struct rnic_err *err) {
-    for (int i = 0; wr; wr = wr->next, i++) {
-        int rc = fails_at(srq->ctx, "post_srq_recv", i, err);
-
-        if (rc) {
-            *bad = wr;
-            return rc;
-        }
-        note(srq->ctx, "post_srq_recv wr_id=%lu", wr->wr_id);
-        note_sges(srq->ctx, wr->sg_list, wr->num_sge);
-    }
-    return 0;
+    return post_receives(srq->ctx, "post_srq_recv", "", wr, bad, err);
 }
 
 /* Handles are 0x90 and on, in the order of the chain. */
@@ -663,66 +583,47 @@ static int rec_post_srq_ops(struct rnic_srq *srq, struct rnic_ops_wr *wr, struct
 
 static int rec_open_xrcd(struct rnic_context *ctx, const struct rnic_xrcd_init_attr *attr, struct rnic_xrcd **out,
                          struct rnic_err *err) {
-    int rc = fails(ctx, "open_xrcd", err);
+    int rc = SAY(ctx, " fd=%d oflags=0x%x", attr->fd, (unsigned)attr->oflags);
 
-    note(ctx, "open_xrcd fd=%d oflags=0x%x\n", attr->fd, (unsigned)attr->oflags);
-    if (rc)
-        return rc;
-    *out = make(ctx, sizeof(**out));
-    (*out)->ctx = ctx;
-    return 0;
+    return rc ? rc : MAKE(ctx, out, struct rnic_xrcd, .ctx = ctx);
 }
 
 static int rec_close_xrcd(struct rnic_xrcd *xrcd, struct rnic_err *err) {
-    int rc = fails(xrcd->ctx, "close_xrcd", err);
-
-    note(xrcd->ctx, "close_xrcd\n");
-    if (!rc)
-        unmake(xrcd->ctx, xrcd);
-    return rc;
+    return gone(xrcd->ctx, xrcd, SAY(xrcd->ctx, ""));
 }
 
 static int rec_create_srq_ex(struct rnic_context *ctx, struct rnic_srq_init_attr_ex *a, struct rnic_srq **out,
                              struct rnic_err *err) {
-    int rc = fails(ctx, "create_srq_ex", err);
+    int rc = SAY(ctx, " type=%d %u,%u,%u pd=%d xrcd=%d cq=%d", a->srq_type, a->attr.max_wr, a->attr.max_sge,
+                 a->attr.srq_limit, a->pd != NULL, a->xrcd != NULL, a->cq != NULL);
 
-    note(ctx, "create_srq_ex type=%d %u,%u,%u pd=%d xrcd=%d cq=%d\n", a->srq_type, a->attr.max_wr, a->attr.max_sge,
-         a->attr.srq_limit, a->pd != NULL, a->xrcd != NULL, a->cq != NULL);
-    if (rc)
-        return rc;
-    *out = make(ctx, sizeof(**out));
-    **out = (struct rnic_srq){ctx, a->pd, a->srq_context, a->srq_type == RNIC_SRQT_XRC ? 0x77 : 0};
-    return 0;
+    return rc ? rc
+              : MAKE(ctx, out, struct rnic_srq, ctx, a->pd, a->srq_context, a->srq_type == RNIC_SRQT_XRC ? 0x77 : 0);
 }
 
 static int xrc_qp(struct rnic_context *ctx, void *qp_context, uint32_t number, struct rnic_qp **out) {
-    struct qp *qp = make(ctx, sizeof(*qp));
-
-    qp->pub = (struct rnic_qp){.ctx = ctx, .qp_context = qp_context, .qp_num = number, .qp_type = RNIC_QPT_XRC_RECV};
-    rec(ctx)->last_qp = *out = &qp->pub;
-    return 0;
+    return qp_new(
+        (struct rnic_qp){.ctx = ctx, .qp_context = qp_context, .qp_num = number, .qp_type = RNIC_QPT_XRC_RECV},
+        &(struct rnic_qp_init_attr){0}, out);
 }
 
 static int rec_create_xrc_qp(struct rnic_xrcd *xrcd, struct rnic_qp_init_attr *init, struct rnic_qp **out,
                              struct rnic_err *err) {
-    int rc = fails(xrcd->ctx, "create_qp", err);
+    int rc = SAY(xrcd->ctx, " type=%d", init->qp_type);
 
-    note(xrcd->ctx, "create_xrc_qp type=%d\n", init->qp_type);
     return rc ? rc : xrc_qp(xrcd->ctx, init->qp_context, 0x100 + ++rec(xrcd->ctx)->next_number, out);
 }
 
 static int rec_open_qp(struct rnic_context *ctx, const struct rnic_qp_open_attr *a, struct rnic_qp **out,
                        struct rnic_err *err) {
-    int rc = fails(ctx, "open_qp", err);
+    int rc = SAY(ctx, " %u type=%d xrcd=%d", a->qp_num, a->qp_type, a->xrcd != NULL);
 
-    note(ctx, "open_qp %u type=%d xrcd=%d\n", a->qp_num, a->qp_type, a->xrcd != NULL);
     return rc ? rc : xrc_qp(ctx, a->qp_context, a->qp_num, out);
 }
 
 /* ---------------------------------------------------------------- extended completion, counters */
 
 static int rec_query_device_ex(struct rnic_context *ctx, struct rnic_device_attr_ex *a, struct rnic_err *err) {
-    note(ctx, "query_device_ex\n");
     *a = (struct rnic_device_attr_ex){.odp_caps = {3, {1, 2, 4}},
                                       .completion_timestamp_mask = 33,
                                       .hca_core_clock = 34,
@@ -737,21 +638,19 @@ static int rec_query_device_ex(struct rnic_context *ctx, struct rnic_device_attr
                                       .max_dm_size = 9,
                                       .packet_pacing_caps = {2, 3, 4}};
     rec_query_device(ctx, &a->orig_attr, err);
-    return fails(ctx, "query_device_ex", err);
+    return SAY(ctx, "");
 }
 
 static int rec_query_rt_values(struct rnic_context *ctx, struct rnic_values_ex *values, struct rnic_err *err) {
-    note(ctx, "query_rt_values %u\n", values->comp_mask);
     values->raw_clock = (struct timespec){3, 5};
-    return fails(ctx, "query_rt_values", err);
+    return SAY(ctx, " %u", values->comp_mask);
 }
 
 static int rec_create_cq_ex(struct rnic_context *ctx, const struct rnic_cq_init_attr_ex *a, struct rnic_cq **out,
                             struct rnic_err *err) {
-    int rc = fails(ctx, "create_cq_ex", err);
+    int rc = SAY(ctx, " %u channel=%d vector=%u wc_flags=%lx mask=%u flags=%u parent=%d", a->cqe, a->channel != NULL,
+                 a->comp_vector, a->wc_flags, a->comp_mask, a->flags, a->parent_domain != NULL);
 
-    note(ctx, "create_cq_ex %u channel=%d vector=%u wc_flags=%lx mask=%u flags=%u parent=%d\n", a->cqe,
-         a->channel != NULL, a->comp_vector, a->wc_flags, a->comp_mask, a->flags, a->parent_domain != NULL);
     return rc ? rc : cq_new(ctx, (int)a->cqe, a->channel, a->cq_context, out);
 }
 
@@ -764,43 +663,29 @@ static int rec_poll_cq_ex(struct rnic_cq *cq, int n, struct rnic_wc *wc, struct 
 }
 
 static int rec_modify_cq(struct rnic_cq *cq, const struct rnic_modify_cq_attr *a, struct rnic_err *err) {
-    note(cq->ctx, "modify_cq mask=%u %u,%u\n", a->attr_mask, a->moderate.cq_count, a->moderate.cq_period);
-    return fails(cq->ctx, "modify_cq", err);
+    return SAY(cq->ctx, " mask=%u %u,%u", a->attr_mask, a->moderate.cq_count, a->moderate.cq_period);
 }
 
 static int rec_create_counters(struct rnic_context *ctx, struct rnic_flow_counters **out, struct rnic_err *err) {
-    int rc = fails(ctx, "create_counters", err);
+    int rc = SAY(ctx, "");
 
-    note(ctx, "create_counters\n");
-    if (rc)
-        return rc;
-    *out = make(ctx, sizeof(**out));
-    (*out)->ctx = ctx;
-    return 0;
+    return rc ? rc : MAKE(ctx, out, struct rnic_flow_counters, .ctx = ctx);
 }
 
 static int rec_destroy_counters(struct rnic_flow_counters *counters, struct rnic_err *err) {
-    int rc = fails(counters->ctx, "destroy_counters", err);
-
-    note(counters->ctx, "destroy_counters\n");
-    if (!rc)
-        unmake(counters->ctx, counters);
-    return rc;
+    return gone(counters->ctx, counters, SAY(counters->ctx, ""));
 }
 
 static int rec_attach_counters_point_flow(struct rnic_flow_counters *counters, const struct rnic_counter_attach_attr *a,
                                           void *flow, struct rnic_err *err) {
-    note(counters->ctx, "attach_counters_point_flow %d,%u,%u flow=%d\n", a->counter_desc, a->index, a->comp_mask,
-         flow != NULL);
-    return fails(counters->ctx, "attach_counters_point_flow", err);
+    return SAY(counters->ctx, " %d,%u,%u flow=%d", a->counter_desc, a->index, a->comp_mask, flow != NULL);
 }
 
 static int rec_read_counters(struct rnic_flow_counters *counters, uint64_t *values, uint32_t n, uint32_t flags,
                              struct rnic_err *err) {
-    note(counters->ctx, "read_counters %u flags=%u\n", n, flags);
     for (uint32_t i = 0; i < n; i++)
         values[i] = 100 + i;
-    return fails(counters->ctx, "read_counters", err);
+    return SAY(counters->ctx, " %u flags=%u", n, flags);
 }
 
 struct comp_cntr {
@@ -809,54 +694,39 @@ struct comp_cntr {
 };
 
 static int rec_query_comp_cntr_caps(struct rnic_context *ctx, struct rnic_comp_cntr_caps *caps, struct rnic_err *err) {
-    note(ctx, "query_comp_cntr_caps\n");
     *caps = (struct rnic_comp_cntr_caps){1, 2, 3};
-    return fails(ctx, "query_comp_cntr_caps", err);
+    return SAY(ctx, "");
 }
 
 static int rec_create_comp_cntr(struct rnic_context *ctx, const struct rnic_comp_cntr_init_attr *a,
                                 struct rnic_comp_cntr **out, struct rnic_err *err) {
-    int rc = fails(ctx, "create_comp_cntr", err);
+    int rc = SAY(ctx, " %u,%d,%u", a->comp_mask, a->type, a->flags);
 
-    note(ctx, "create_comp_cntr %u,%d,%u\n", a->comp_mask, a->type, a->flags);
-    if (rc)
-        return rc;
-    *out = make(ctx, sizeof(struct comp_cntr));
-    (*out)->ctx = ctx;
-    return 0;
+    return rc ? rc : MAKE(ctx, out, struct comp_cntr, {ctx}, {0});
 }
 
 static int rec_destroy_comp_cntr(struct rnic_comp_cntr *cntr, struct rnic_err *err) {
-    int rc = fails(cntr->ctx, "destroy_comp_cntr", err);
-
-    note(cntr->ctx, "destroy_comp_cntr\n");
-    if (!rc)
-        unmake(cntr->ctx, cntr);
-    return rc;
+    return gone(cntr->ctx, cntr, SAY(cntr->ctx, ""));
 }
 
 static int rec_set_comp_cntr(struct rnic_comp_cntr *cntr, bool failed, uint64_t value, struct rnic_err *err) {
-    note(cntr->ctx, "set_comp_cntr %d %lu\n", failed, value);
     ((struct comp_cntr *)cntr)->value[failed] = value;
-    return fails(cntr->ctx, "set_comp_cntr", err);
+    return SAY(cntr->ctx, " %d %lu", failed, value);
 }
 
 static int rec_inc_comp_cntr(struct rnic_comp_cntr *cntr, bool failed, uint64_t amount, struct rnic_err *err) {
-    note(cntr->ctx, "inc_comp_cntr %d %lu\n", failed, amount);
     ((struct comp_cntr *)cntr)->value[failed] += amount;
-    return fails(cntr->ctx, "inc_comp_cntr", err);
+    return SAY(cntr->ctx, " %d %lu", failed, amount);
 }
 
 static int rec_read_comp_cntr(struct rnic_comp_cntr *cntr, bool failed, uint64_t *value, struct rnic_err *err) {
-    note(cntr->ctx, "read_comp_cntr %d\n", failed);
     *value = ((struct comp_cntr *)cntr)->value[failed];
-    return fails(cntr->ctx, "read_comp_cntr", err);
+    return SAY(cntr->ctx, " %d", failed);
 }
 
 static int rec_attach_comp_cntr(struct rnic_qp *qp, struct rnic_comp_cntr *cntr, uint32_t op_mask,
                                 struct rnic_err *err) {
-    note(qp->ctx, "attach_comp_cntr qp=%u cntr=%d ops=%u\n", qp->qp_num, cntr != NULL, op_mask);
-    return fails(qp->ctx, "attach_comp_cntr", err);
+    return SAY(qp->ctx, " qp=%u cntr=%d ops=%u", qp->qp_num, cntr != NULL, op_mask);
 }
 
 /* ---------------------------------------------------------------- datagrams */
@@ -869,34 +739,19 @@ struct ah {
 static int rec_create_ah(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct rnic_ah **out,
                          struct rnic_err *err) {
     int rc = fails(pd->ctx, "create_ah", err);
-    struct ah *ah;
 
     note(pd->ctx, "create_ah");
     note_path(pd->ctx, "ah", attr);
     note(pd->ctx, "\n");
-    if (rc)
-        return rc;
-    ah = make(pd->ctx, sizeof(*ah));
-    ah->pub = (struct rnic_ah){pd->ctx, pd};
-    ah->attr = *attr;
-    *out = &ah->pub;
-    return 0;
+    return rc ? rc : MAKE(pd->ctx, out, struct ah, {pd->ctx, pd}, *attr);
 }
 
 static int rec_query_ah(struct rnic_ah *ah, struct rnic_ah_attr *attr, struct rnic_err *err) {
-    note(ah->ctx, "query_ah\n");
     *attr = ((struct ah *)ah)->attr;
-    return fails(ah->ctx, "query_ah", err);
+    return SAY(ah->ctx, "");
 }
 
-static int rec_destroy_ah(struct rnic_ah *ah, struct rnic_err *err) {
-    int rc = fails(ah->ctx, "destroy_ah", err);
-
-    note(ah->ctx, "destroy_ah\n");
-    if (!rc)
-        unmake(ah->ctx, ah);
-    return rc;
-}
+static int rec_destroy_ah(struct rnic_ah *ah, struct rnic_err *err) { return gone(ah->ctx, ah, SAY(ah->ctx, "")); }
 
 static void note_gid(struct rnic_context *ctx, const union rnic_gid *gid) {
     note(ctx, " ");
@@ -927,32 +782,21 @@ static int rec_cm_listen(struct rnic_context *ctx, uint64_t service_id, const un
     note(ctx, "cm_listen %lx", service_id);
     note_gid(ctx, addr);
     note(ctx, " flags=%u\n", flags);
-    if (rc)
-        return rc;
-    *out = make(ctx, sizeof(**out));
-    (*out)->ctx = ctx;
-    return 0;
+    return rc ? rc : MAKE(ctx, out, struct rnic_listener, .ctx = ctx);
 }
 
 static int rec_cm_unlisten(struct rnic_listener *listener, struct rnic_err *err) {
-    int rc = fails(listener->ctx, "cm_unlisten", err);
-
-    note(listener->ctx, "cm_unlisten\n");
-    if (!rc)
-        unmake(listener->ctx, listener);
-    return rc;
+    return gone(listener->ctx, listener, SAY(listener->ctx, ""));
 }
 
 static int rec_cm_slot(struct rnic_context *ctx, uint32_t *slot, struct rnic_err *err) {
-    note(ctx, "cm_slot\n");
     *slot = 0x155;
-    return fails(ctx, "cm_slot", err);
+    return SAY(ctx, "");
 }
 
 static int rec_cm_watch(struct rnic_context *ctx, uint32_t slot, int *fd, struct rnic_err *err) {
-    note(ctx, "cm_watch %u\n", slot);
     *fd = 77;
-    return fails(ctx, "cm_watch", err);
+    return SAY(ctx, " %u", slot);
 }
 
 static int rec_cm_watch_service(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *gid, int *fd,
@@ -967,9 +811,8 @@ static int rec_cm_watch_service(struct rnic_context *ctx, uint64_t service_id, c
 /* ---------------------------------------------------------------- frames */
 
 static int rec_query_raw(struct rnic_context *ctx, struct rnic_raw_attr *a, struct rnic_err *err) {
-    note(ctx, "query_raw\n");
     *a = (struct rnic_raw_attr){10, 1, "no reason"};
-    return fails(ctx, "query_raw", err);
+    return SAY(ctx, "");
 }
 
 static int rec_create_flow(struct rnic_qp *qp, const struct rnic_flow_attr *a, struct rnic_flow **out,
@@ -981,70 +824,39 @@ static int rec_create_flow(struct rnic_qp *qp, const struct rnic_flow_attr *a, s
     for (uint32_t i = sizeof *a; i < a->size; i++)
         note(qp->ctx, "%02x", ((const uint8_t *)a)[i]);
     note(qp->ctx, "\n");
-    if (rc)
-        return rc;
-    *out = make(qp->ctx, sizeof(**out));
-    **out = (struct rnic_flow){qp->ctx, qp};
-    return 0;
+    return rc ? rc : MAKE(qp->ctx, out, struct rnic_flow, qp->ctx, qp);
 }
 
 static int rec_destroy_flow(struct rnic_flow *flow, struct rnic_err *err) {
-    int rc = fails(flow->ctx, "destroy_flow", err);
-
-    note(flow->ctx, "destroy_flow\n");
-    if (!rc)
-        unmake(flow->ctx, flow);
-    return rc;
+    return gone(flow->ctx, flow, SAY(flow->ctx, ""));
 }
 
 static int rec_create_wq(struct rnic_context *ctx, struct rnic_wq_init_attr *a, struct rnic_wq **out,
                          struct rnic_err *err) {
-    int rc = fails(ctx, "create_wq", err);
+    int rc = SAY(ctx, " %d,%u,%u,%u", a->wq_type, a->max_wr, a->max_sge, a->create_flags);
 
-    note(ctx, "create_wq %d,%u,%u,%u\n", a->wq_type, a->max_wr, a->max_sge, a->create_flags);
     if (rc)
         return rc;
     a->max_wr++;
-    *out = make(ctx, sizeof(**out));
-    **out = (struct rnic_wq){ctx, a->pd, a->cq, a->wq_context, 0x200 + ++rec(ctx)->next_number, a->wq_type};
-    return 0;
+    return MAKE(ctx, out, struct rnic_wq, ctx, a->pd, a->cq, a->wq_context, 0x200 + ++rec(ctx)->next_number,
+                a->wq_type);
 }
 
 static int rec_modify_wq(struct rnic_wq *wq, const struct rnic_wq_attr *a, struct rnic_err *err) {
-    note(wq->ctx, "modify_wq mask=%u %d,%d,%u,%u\n", a->attr_mask, a->wq_state, a->curr_wq_state, a->flags,
-         a->flags_mask);
-    return fails(wq->ctx, "modify_wq", err);
+    return SAY(wq->ctx, " mask=%u %d,%d,%u,%u", a->attr_mask, a->wq_state, a->curr_wq_state, a->flags, a->flags_mask);
 }
 
 static int rec_query_wq(struct rnic_wq *wq, int *state, uint32_t *depth, struct rnic_err *err) {
-    note(wq->ctx, "query_wq\n");
     *state = RNIC_WQS_RDY;
     *depth = 0;
-    return fails(wq->ctx, "query_wq", err);
+    return SAY(wq->ctx, "");
 }
 
-static int rec_destroy_wq(struct rnic_wq *wq, struct rnic_err *err) {
-    int rc = fails(wq->ctx, "destroy_wq", err);
-
-    note(wq->ctx, "destroy_wq\n");
-    if (!rc)
-        unmake(wq->ctx, wq);
-    return rc;
-}
+static int rec_destroy_wq(struct rnic_wq *wq, struct rnic_err *err) { return gone(wq->ctx, wq, SAY(wq->ctx, "")); }
 
 static int rec_post_wq_recv(struct rnic_wq *wq, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
                             struct rnic_err *err) {
-    for (int i = 0; wr; wr = wr->next, i++) {
-        int rc = fails_at(wq->ctx, "post_wq_recv", i, err);
-
-        if (rc) {
-            *bad = wr;
-            return rc;
-        }
-        note(wq->ctx, "post_wq_recv wr_id=%lu", wr->wr_id);
-        note_sges(wq->ctx, wr->sg_list, wr->num_sge);
-    }
-    return 0;
+    return post_receives(wq->ctx, "post_wq_recv", "", wr, bad, err);
 }
 
 static int rec_create_rwq_ind_table(struct rnic_context *ctx, const struct rnic_rwq_ind_table_init_attr *a,
@@ -1055,30 +867,20 @@ static int rec_create_rwq_ind_table(struct rnic_context *ctx, const struct rnic_
     for (int i = 0; i < 1 << a->log_ind_tbl_size; i++)
         note(ctx, " %u", a->ind_tbl[i]->wq_num);
     note(ctx, "\n");
-    if (rc)
-        return rc;
-    *out = make(ctx, sizeof(**out));
-    **out = (struct rnic_rwq_ind_table){ctx, 9};
-    return 0;
+    return rc ? rc : MAKE(ctx, out, struct rnic_rwq_ind_table, ctx, 9);
 }
 
 static int rec_destroy_rwq_ind_table(struct rnic_rwq_ind_table *table, struct rnic_err *err) {
-    int rc = fails(table->ctx, "destroy_rwq_ind_table", err);
-
-    note(table->ctx, "destroy_rwq_ind_table\n");
-    if (!rc)
-        unmake(table->ctx, table);
-    return rc;
+    return gone(table->ctx, table, SAY(table->ctx, ""));
 }
 
 /* ---------------------------------------------------------------- more of memory, domains, import */
 
 static int rec_reg_mr_ex(struct rnic_pd *pd, const struct rnic_mr_init_attr *a, struct rnic_mr **mr,
                          struct rnic_err *err) {
-    int rc = fails(pd->ctx, "reg_mr_ex", err);
+    int rc = SAY(pd->ctx, " mask=%u access=%u length=%lu iova=%lu fd=%d offset=%lu", a->comp_mask, a->access, a->length,
+                 a->iova, a->fd, a->fd_offset);
 
-    note(pd->ctx, "reg_mr_ex mask=%u access=%u length=%lu iova=%lu fd=%d offset=%lu\n", a->comp_mask, a->access,
-         a->length, a->iova, a->fd, a->fd_offset);
     if (rc)
         return rc;
     mr_new(pd, a->addr, a->length, NULL, mr);
@@ -1088,17 +890,15 @@ static int rec_reg_mr_ex(struct rnic_pd *pd, const struct rnic_mr_init_attr *a, 
 }
 
 static int rec_alloc_null_mr(struct rnic_pd *pd, struct rnic_mr **mr, struct rnic_err *err) {
-    int rc = fails(pd->ctx, "alloc_null_mr", err);
+    int rc = SAY(pd->ctx, "");
 
-    note(pd->ctx, "alloc_null_mr\n");
     return rc ? rc : mr_new(pd, NULL, UINT64_MAX, NULL, mr);
 }
 
 static int rec_rereg_mr(struct rnic_mr *mr, uint32_t flags, struct rnic_pd *pd, void *addr, uint64_t length,
                         uint32_t access, struct rnic_err *err) {
-    int rc = fails(mr->ctx, "rereg_mr", err);
+    int rc = SAY(mr->ctx, " lkey=%u flags=%u length=%lu access=%u", mr->lkey, flags, length, access);
 
-    note(mr->ctx, "rereg_mr lkey=%u flags=%u length=%lu access=%u\n", mr->lkey, flags, length, access);
     if (rc)
         return rc;
     if (flags & RNIC_REREG_MR_CHANGE_PD)
@@ -1113,119 +913,66 @@ static int rec_rereg_mr(struct rnic_mr *mr, uint32_t flags, struct rnic_pd *pd, 
 
 static int rec_advise_mr(struct rnic_pd *pd, int advice, uint32_t flags, const struct rnic_sge *sge, int n,
                          struct rnic_err *err) {
-    note(pd->ctx, "advise_mr %d flags=%u n=%d first=%lu,%u,%u\n", advice, flags, n, sge->addr, sge->length, sge->lkey);
-    return fails(pd->ctx, "advise_mr", err);
-}
-
-static int dm_new(struct rnic_context *ctx, uint64_t length, uint32_t handle, struct rnic_dm **dm) {
-    *dm = make(ctx, sizeof(**dm));
-    **dm = (struct rnic_dm){ctx, length, handle};
-    return 0;
+    return SAY(pd->ctx, " %d flags=%u n=%d first=%lu,%u,%u", advice, flags, n, sge->addr, sge->length, sge->lkey);
 }
 
 static int rec_alloc_dm(struct rnic_context *ctx, uint64_t length, uint32_t log_align, struct rnic_dm **dm,
                         struct rnic_err *err) {
-    int rc = fails(ctx, "alloc_dm", err);
+    int rc = SAY(ctx, " %lu align=%u", length, log_align);
 
-    note(ctx, "alloc_dm %lu align=%u\n", length, log_align);
-    return rc ? rc : dm_new(ctx, length, 77, dm);
+    return rc ? rc : MAKE(ctx, dm, struct rnic_dm, ctx, length, 77);
 }
 
-static int dm_gone(struct rnic_dm *dm, const char *verb, struct rnic_err *err) {
-    int rc = fails(dm->ctx, verb, err);
-
-    note(dm->ctx, "%s\n", verb);
-    if (!rc)
-        unmake(dm->ctx, dm);
-    return rc;
-}
-
-static int rec_free_dm(struct rnic_dm *dm, struct rnic_err *err) { return dm_gone(dm, "free_dm", err); }
+static int rec_free_dm(struct rnic_dm *dm, struct rnic_err *err) { return gone(dm->ctx, dm, SAY(dm->ctx, "")); }
 
 static int rec_memcpy_to_dm(struct rnic_dm *dm, uint64_t offset, const void *src, uint64_t n, struct rnic_err *err) {
-    note(dm->ctx, "memcpy_to_dm %lu %.*s\n", offset, (int)n, (const char *)src);
-    return fails(dm->ctx, "memcpy_to_dm", err);
+    return SAY(dm->ctx, " %lu %.*s", offset, (int)n, (const char *)src);
 }
 
 static int rec_memcpy_from_dm(void *dst, struct rnic_dm *dm, uint64_t offset, uint64_t n, struct rnic_err *err) {
-    note(dm->ctx, "memcpy_from_dm %lu %lu\n", offset, n);
     memset(dst, 'd', n);
-    return fails(dm->ctx, "memcpy_from_dm", err);
+    return SAY(dm->ctx, " %lu %lu", offset, n);
 }
 
 static int rec_alloc_td(struct rnic_context *ctx, struct rnic_td **td, struct rnic_err *err) {
-    int rc = fails(ctx, "alloc_td", err);
+    int rc = SAY(ctx, "");
 
-    note(ctx, "alloc_td\n");
-    if (rc)
-        return rc;
-    *td = make(ctx, sizeof(**td));
-    (*td)->ctx = ctx;
-    return 0;
+    return rc ? rc : MAKE(ctx, td, struct rnic_td, .ctx = ctx);
 }
 
-static int rec_dealloc_td(struct rnic_td *td, struct rnic_err *err) {
-    int rc = fails(td->ctx, "dealloc_td", err);
-
-    note(td->ctx, "dealloc_td\n");
-    if (!rc)
-        unmake(td->ctx, td);
-    return rc;
-}
-
-static int pd_new(struct rnic_context *ctx, struct rnic_pd *parent, uint32_t handle, struct rnic_pd **pd) {
-    *pd = make(ctx, sizeof(**pd));
-    **pd = (struct rnic_pd){ctx, parent, handle};
-    return 0;
-}
+static int rec_dealloc_td(struct rnic_td *td, struct rnic_err *err) { return gone(td->ctx, td, SAY(td->ctx, "")); }
 
 static int rec_alloc_parent_domain(struct rnic_pd *pd, struct rnic_td *td, struct rnic_pd **out, struct rnic_err *err) {
-    int rc = fails(pd->ctx, "alloc_parent_domain", err);
+    int rc = SAY(pd->ctx, " td=%d", td != NULL);
 
-    note(pd->ctx, "alloc_parent_domain td=%d\n", td != NULL);
-    return rc ? rc : pd_new(pd->ctx, pd, 0, out);
+    return rc ? rc : MAKE(pd->ctx, out, struct rnic_pd, pd->ctx, pd, 0);
 }
 
 static int rec_import_pd(struct rnic_context *ctx, uint32_t handle, struct rnic_pd **pd, struct rnic_err *err) {
-    int rc = fails(ctx, "import_pd", err);
+    int rc = SAY(ctx, " %u", handle);
 
-    note(ctx, "import_pd %u\n", handle);
-    return rc ? rc : pd_new(ctx, NULL, handle, pd);
+    return rc ? rc : MAKE(ctx, pd, struct rnic_pd, ctx, NULL, handle);
 }
 
-static int rec_unimport_pd(struct rnic_pd *pd, struct rnic_err *err) {
-    int rc = fails(pd->ctx, "unimport_pd", err);
-
-    note(pd->ctx, "unimport_pd\n");
-    if (!rc)
-        unmake(pd->ctx, pd);
-    return rc;
-}
+static int rec_unimport_pd(struct rnic_pd *pd, struct rnic_err *err) { return gone(pd->ctx, pd, SAY(pd->ctx, "")); }
 
 static int rec_import_mr(struct rnic_pd *pd, uint32_t handle, struct rnic_mr **mr, struct rnic_err *err) {
-    int rc = fails(pd->ctx, "import_mr", err);
+    int rc = SAY(pd->ctx, " %u", handle);
 
-    note(pd->ctx, "import_mr %u\n", handle);
     return rc ? rc : mr_new(pd, NULL, 16, NULL, mr);
 }
 
 static int rec_unimport_mr(struct rnic_mr *mr, struct rnic_err *err) {
-    int rc = fails(mr->ctx, "unimport_mr", err);
-
-    note(mr->ctx, "unimport_mr lkey=%u\n", mr->lkey);
-    if (!rc)
-        unmake(mr->ctx, mr);
-    return rc;
+    return gone(mr->ctx, mr, SAY(mr->ctx, " lkey=%u", mr->lkey));
 }
 
 static int rec_import_dm(struct rnic_context *ctx, uint32_t handle, struct rnic_dm **dm, struct rnic_err *err) {
-    int rc = fails(ctx, "import_dm", err);
+    int rc = SAY(ctx, " %u", handle);
 
-    note(ctx, "import_dm %u\n", handle);
-    return rc ? rc : dm_new(ctx, 64, handle, dm);
+    return rc ? rc : MAKE(ctx, dm, struct rnic_dm, ctx, 64, handle);
 }
 
-static int rec_unimport_dm(struct rnic_dm *dm, struct rnic_err *err) { return dm_gone(dm, "unimport_dm", err); }
+static int rec_unimport_dm(struct rnic_dm *dm, struct rnic_err *err) { return gone(dm->ctx, dm, SAY(dm->ctx, "")); }
 
 static const struct rnic_ops recorder_ops = {
     .name = "recorder",

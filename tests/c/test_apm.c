@@ -231,15 +231,17 @@ static void unreliable_connections_migrate_with_the_peer(void) {
 
 /* ---------------------------------------------------------------- what the peer may not do */
 
-static void inject(struct flow *flow, uint8_t m, uint32_t psn) {
-    uint8_t packet[BTH_BYTES] = {ROCE_RC_SEND_ONLY};
+static void inject_opcode(struct flow *flow, uint8_t opcode, uint8_t m, uint32_t psn) {
+    uint8_t packet[64] = {opcode};
     bth_set_m(packet, m);
     bth_set_pkey(packet, 0xFFFF);
     bth_set_dqpn(packet, p.b.qp->pub.qp_num);
     bth_set_psn(packet, psn);
-    fabric_inject(p.a.node, flow, packet, sizeof packet);
+    fabric_inject(p.a.node, flow, packet, roce_opcode(opcode)->header);
     fabric_settle(&p.f);
 }
+
+static void inject(struct flow *flow, uint8_t m, uint32_t psn) { inject_opcode(flow, ROCE_RC_SEND_ONLY, m, psn); }
 
 static void a_migration_that_cannot_be_followed_is_told_once(void) {
     pair_open(&p, 0);
@@ -283,6 +285,78 @@ static void a_late_packet_of_before_is_no_request(void) {
     CHECK_EQ(COUNTER(&p.b, duplicate_requests), 1);
     CHECK_EQ(mig_state(&p.b), RNIC_MIG_ARMED);
     CHECK_EQ(take_event(&p.b), -1);
+    closes();
+}
+
+/* The addresses and the number can be known to who is not the peer, the PSN hardly. */
+static void a_packet_that_the_service_would_not_take_moves_nothing(void) {
+    static const int32_t far[] = {1, 1000, PSN_HALF - 1, -20000, -PSN_HALF};
+    pair_open(&p, 0);
+    arm_both();
+    struct flow alt = p.a.qp->alt, cross = alt;
+    cross.dst = p.a.qp->flow.dst;
+    for (size_t i = 0; i < sizeof far / sizeof *far; i++) {
+        check_note("%d from the expected PSN", far[i]);
+        inject(&alt, 1, psn_add(0x123457, far[i]));
+        inject(&cross, 1, psn_add(0x123457, far[i]));
+        CHECK_EQ(mig_state(&p.b), RNIC_MIG_ARMED);
+        CHECK_EQ(take_event(&p.b), -1);
+    }
+    CHECK_EQ(COUNTER(&p.b, drop_bad_source), 2 * sizeof far / sizeof *far);
+    inject_opcode(&alt, ROCE_RC_ACK, 1, 0x654321);       /* nothing has been asked */
+    inject_opcode(&alt, ROCE_RC_SEND_LAST, 1, 0x123457); /* of no message */
+    CHECK_EQ(mig_state(&p.b), RNIC_MIG_ARMED);
+    inject(&alt, 1, 0x123457);
+    CHECK_EQ(take_event(&p.b), RNIC_EVENT_PATH_MIG);
+    closes();
+}
+
+static void nor_does_it_arm(void) {
+    pair_open(&p, 0);
+    rearm(&p.b);
+    inject(&p.a.qp->flow, 0, 0x123457);
+    CHECK_EQ(COUNTER(&p.b, out_of_sequence), 1);
+    inject_opcode(&p.a.qp->flow, ROCE_CNP, 0, 0); /* CNPs have MigReq 0 whatever the peer's state (A17.9.3) */
+    CHECK_EQ(COUNTER(&p.b, cnp_handled), 1);
+    CHECK_EQ(mig_state(&p.b), RNIC_MIG_REARM);
+    inject(&p.a.qp->flow, 0, 0x123456);
+    CHECK_EQ(mig_state(&p.b), RNIC_MIG_ARMED);
+    closes();
+}
+
+static enum verdict lose_answers(void *arg, const struct node *from, uint32_t nth, const uint8_t *bth) {
+    (void)arg;
+    (void)nth;
+    (void)bth;
+    return from == p.b.node && !on_second(&p.b) ? LOSE : PASS;
+}
+
+/* One direction of the path is broken: the peer repeats what has been done. */
+static void a_repeated_request_is_a_migration_request(void) {
+    pair_open(&p, .retry_cnt = 1);
+    arm_both();
+    post_recv(&p.b, 5, 0, 100);
+    post_send(&p.a, 5, 0, 100);
+    p.f.judge = lose_answers;
+    fabric_settle(&p.f);
+    WANT(p.a.send_cq, 5, SUCCESS);
+    WANT(p.b.recv_cq, 5, SUCCESS);
+    CHECK(COUNTER(&p.b, duplicate_requests) >= 1);
+    check_migrated();
+    closes();
+}
+
+/* A packet that begins a message has whatever PSN it likes there (IBA 9.8.2.2). */
+static void of_unreliable_connections_what_goes_on_with_nothing_moves_nothing(void) {
+    pair_open(&p, .type = RNIC_QPT_UC);
+    rearm(&p.a);
+    rearm(&p.b);
+    send_one(&p.a, 1, 100);
+    struct flow alt = p.a.qp->alt;
+    inject_opcode(&alt, ROCE_RC_SEND_LAST | ROCE_SERVICE_UC, 1, 0x123457);
+    CHECK_EQ(mig_state(&p.b), RNIC_MIG_ARMED);
+    inject_opcode(&alt, ROCE_RC_SEND_ONLY | ROCE_SERVICE_UC, 1, 0x345678);
+    CHECK_EQ(take_event(&p.b), RNIC_EVENT_PATH_MIG);
     closes();
 }
 
@@ -412,6 +486,10 @@ int main(void) {
     RUN(a_migration_that_cannot_be_followed_is_told_once);
     RUN(packets_on_the_alternate_path_need_a_migration_request);
     RUN(a_late_packet_of_before_is_no_request);
+    RUN(a_packet_that_the_service_would_not_take_moves_nothing);
+    RUN(nor_does_it_arm);
+    RUN(a_repeated_request_is_a_migration_request);
+    RUN(of_unreliable_connections_what_goes_on_with_nothing_moves_nothing);
     RUN(the_states_that_a_program_can_set);
     RUN(only_members_of_one_partition_of_which_one_is_full_talk);
     RUN(a_queue_pair_is_of_the_partition_at_its_index);

@@ -201,6 +201,35 @@ static void marks_and_losses_at_once_lose_nothing(void) {
     }
 }
 
+/* ---------------------------------------------------------------- beside a rate that the program has set */
+
+static uint64_t paced_write(int type, uint32_t kbit, uint32_t marks, uint64_t seed) {
+    struct rnic_qp_rate_limit_attr attr = {.rate_limit = kbit};
+    OPEN(.type = type);
+    mark(&p.a, marks);
+    pace_set(&p.a.qp->pace, &attr, 1024);
+    fill(p.a.mem, BYTES, seed);
+    uint64_t took = write_all();
+    CHECK(!marks || COUNTER(&p.a, cnp_handled) > 0);
+    CHECK_EQ(COUNTER(&p.a, requests_resent), 0);
+    CHECK_EQ(COUNTER(&p.a, timeouts), 0);
+    close_verified(seed);
+    return took;
+}
+
+static void the_lower_of_the_two_rates_holds(void) {
+    static const int types[] = {RNIC_QPT_RC, RNIC_QPT_UC};
+    for (int i = 0; i < 2; i++) {
+        uint64_t slow = paced_write(types[i], 80000, 0, 1); /* 10 bytes a microsecond */
+        CHECK(slow >= (BYTES - PACE_BURST) * 100ull && slow <= BYTES * 120ull);
+        uint64_t slow_marked = paced_write(types[i], 80000, 1000000, 2);
+        CHECK(slow_marked >= (BYTES - PACE_BURST) * 100ull);
+        uint64_t marked = paced_write(types[i], 0, 1000000, 3), both = paced_write(types[i], 8000000, 1000000, 4);
+        CHECK(both > paced_write(types[i], 8000000, 0, 5));
+        CHECK(both >= marked / 2);
+    }
+}
+
 /* ---------------------------------------------------------------- hostile */
 
 static void notifications_out_of_nowhere_do_no_harm(void) {
@@ -229,6 +258,7 @@ int main(void) {
     RUN(whoever_answers_a_read_is_limited_too);
     RUN(an_unreliable_connection_is_limited_too);
     RUN(marks_and_losses_at_once_lose_nothing);
+    RUN(the_lower_of_the_two_rates_holds);
     RUN(notifications_out_of_nowhere_do_no_harm);
     return check_done();
 }

@@ -74,13 +74,6 @@ static void write_through(uint64_t id, uint64_t va, uint32_t n) {
 
 static uint64_t va_of(uint64_t at) { return (uintptr_t)p.b.mem + at; }
 
-static void want_failure(struct cq *cq, uint64_t id, int status, int vendor, int line) {
-    struct rnic_wc wc = want_wc(cq, id, status, __FILE__, line);
-    if ((int)wc.vendor_err != vendor)
-        check_fail(__FILE__, line, "vendor_err is %u, expected %d", wc.vendor_err, vendor);
-}
-#define WANT_FAILURE(cq, id, status, vendor) want_failure(cq, id, RNIC_WC_##status, RNIC_VE_##vendor, __LINE__)
-
 /* ---------------------------------------------------------------- what a window lets through */
 
 static void every_operation_reaches_its_bytes_and_no_others(void) {
@@ -128,7 +121,7 @@ static void a_zero_based_window_is_named_from_0_on(void) {
     CHECK(filled(p.b.mem + AT, LONG, 3));
     write_through(2, 1, LONG); /* one byte beyond */
     fabric_settle(&p.f);
-    WANT_FAILURE(p.a.send_cq, 2, REM_ACCESS_ERR, NAK_ACCESS);
+    WANT_ERR(p.a.send_cq, 2, REM_ACCESS_ERR, NAK_ACCESS);
     scene_close();
 }
 
@@ -167,9 +160,9 @@ static void what_the_window_does_not_grant_is_an_access_error(void) {
         }
         fabric_settle(&p.f);
         if (i == LKEY)
-            WANT_FAILURE(p.b.send_cq, 1, LOC_PROT_ERR, SGE_BAD_LKEY);
+            WANT_ERR(p.b.send_cq, 1, LOC_PROT_ERR, SGE_BAD_LKEY);
         else
-            WANT_FAILURE(p.a.send_cq, 1, REM_ACCESS_ERR, NAK_ACCESS);
+            WANT_ERR(p.a.send_cq, 1, REM_ACCESS_ERR, NAK_ACCESS);
         CHECK(p.b.mem[AT] == 0xEE && p.b.mem[AT - 1] == 0xEE && p.b.mem[AT + LONG] == 0xEE);
         scene_close();
     }
@@ -257,8 +250,8 @@ static void a_bind_that_the_region_does_not_take_is_MW_BIND_ERR(void) {
         WANT(p.b.send_cq, 1, SUCCESS);
         if (i == TWICE_BOUND)
             WANT(p.b.send_cq, 4, SUCCESS);
-        want_failure(p.b.send_cq, 2, RNIC_WC_MW_BIND_ERR, cases[i].vendor, __LINE__);
-        WANT_FAILURE(p.b.send_cq, 3, WR_FLUSH_ERR, FLUSHED);
+        want_err(p.b.send_cq, 2, RNIC_WC_MW_BIND_ERR, cases[i].vendor, __FILE__, __LINE__);
+        WANT_ERR(p.b.send_cq, 3, WR_FLUSH_ERR, FLUSHED);
         CHECK_EQ(p.b.qp->state, RNIC_QPS_ERR);
         CHECK(window.mr == (i == TWICE_BOUND ? region : NULL));
         CHECK(!mr->windows);
@@ -312,7 +305,7 @@ static void local_invalidate_frees_the_window_for_the_next_bind(void) {
     }
     write_through(2, va_of(AT), 8);
     fabric_settle(&p.f);
-    WANT_FAILURE(p.a.send_cq, 2, REM_ACCESS_ERR, NAK_ACCESS);
+    WANT_ERR(p.a.send_cq, 2, REM_ACCESS_ERR, NAK_ACCESS);
     CHECK_EQ(take_event(&p.b), RNIC_EVENT_QP_ACCESS_ERR);
     scene_close();
 }
@@ -342,7 +335,7 @@ static void local_invalidate_of_another_key_is_LOC_QP_OP_ERR(void) {
         scene_open(i == TYPE_1_WINDOWS ? RNIC_MW_TYPE_1 : RNIC_MW_TYPE_2, &(struct options){0});
         post(&p.b, invalidate_wr(1, RNIC_WR_LOCAL_INV, bad_key(i)));
         fabric_settle(&p.f);
-        want_failure(p.b.send_cq, 1, RNIC_WC_LOC_QP_OP_ERR, bad_vendor[i], __LINE__);
+        want_err(p.b.send_cq, 1, RNIC_WC_LOC_QP_OP_ERR, bad_vendor[i], __FILE__, __LINE__);
         CHECK_EQ(p.b.qp->state, RNIC_QPS_ERR);
         CHECK(window.mr == region);
         window.pub.pd = &p.b.node->pd.pub;
@@ -390,8 +383,8 @@ static void a_send_that_may_not_invalidate_is_an_access_error(void) {
         post_recv(&p.b, 1, 8192, 4096);
         post_send_inv(2, 100, key);
         fabric_settle(&p.f);
-        WANT_FAILURE(p.a.send_cq, 2, REM_ACCESS_ERR, NAK_ACCESS);
-        want_failure(p.b.recv_cq, 1, RNIC_WC_REM_INV_REQ_ERR, bad_vendor[i], __LINE__);
+        WANT_ERR(p.a.send_cq, 2, REM_ACCESS_ERR, NAK_ACCESS);
+        want_err(p.b.recv_cq, 1, RNIC_WC_REM_INV_REQ_ERR, bad_vendor[i], __FILE__, __LINE__);
         CHECK_EQ(take_event(&p.b), RNIC_EVENT_QP_ACCESS_ERR);
         CHECK_EQ(p.b.mem[8192], 0xEE); /* checked before anything takes effect */
         CHECK(window.mr == region);
@@ -460,7 +453,7 @@ static void everything_has_its_turn(void) {
     fabric_settle(&p.f);
     WANT(p.a.send_cq, 2, SUCCESS);
     WANT(p.a.send_cq, 3, SUCCESS);
-    WANT_FAILURE(p.a.send_cq, 4, REM_ACCESS_ERR, NAK_ACCESS);
+    WANT_ERR(p.a.send_cq, 4, REM_ACCESS_ERR, NAK_ACCESS);
     CHECK(filled(p.b.mem + AT, LONG, 5));
     WANT(p.b.recv_cq, 1, SUCCESS);
     scene_close();
@@ -502,7 +495,7 @@ static void a_read_through_a_window_that_goes_is_refused(void) {
         fabric_run(&p.f, p.f.now + US);
     mw_unbind(&window);
     fabric_settle(&p.f);
-    WANT_FAILURE(p.a.send_cq, 1, REM_ACCESS_ERR, NAK_ACCESS);
+    WANT_ERR(p.a.send_cq, 1, REM_ACCESS_ERR, NAK_ACCESS);
     CHECK_EQ(take_event(&p.b), RNIC_EVENT_QP_ACCESS_ERR);
     scene_close();
 }
@@ -566,7 +559,7 @@ static void unreliable_connections_bind_too(void) {
     CHECK(try_post(&p.b, invalidate_wr(6, RNIC_WR_SEND_WITH_INV, 1)) == -22);
     post(&p.b, invalidate_wr(7, RNIC_WR_LOCAL_INV, 1));
     fabric_settle(&p.f);
-    WANT_FAILURE(p.b.send_cq, 7, LOC_QP_OP_ERR, WINDOW_GONE);
+    WANT_ERR(p.b.send_cq, 7, LOC_QP_OP_ERR, WINDOW_GONE);
     CHECK_EQ(p.b.qp->state, RNIC_QPS_SQE);
     scene_close();
 }

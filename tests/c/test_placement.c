@@ -25,14 +25,6 @@ static void open_pair(const struct options *o) {
     p.a.mr->access = p.b.mr->access = FLUSHABLE;
 }
 
-static void close_quietly(void) {
-    fabric_settle(&p.f);
-    WANT_NONE(p.a.send_cq);
-    CHECK_EQ(p.a.qp->state, RNIC_QPS_RTS);
-    CHECK_EQ(p.b.qp->state, RNIC_QPS_RTS);
-    pair_close(&p);
-}
-
 static struct rnic_send_wr flush_of(uint64_t id, uint64_t at, uint32_t n, uint8_t type, uint8_t level) {
     return (struct rnic_send_wr){
         .wr_id = id,
@@ -75,7 +67,7 @@ static void an_atomic_write_stores_eight_bytes(void) {
     CHECK_EQ(fabric_count(&p.f, p.a.node, 1, ROCE_RC_ATOMIC_WRITE), 2);
     CHECK_EQ(fabric_count(&p.f, p.b.node, 1, ROCE_RC_READ_RESP_ONLY), 2);
     CHECK_EQ(fabric_count(&p.f, p.b.node, 1, -1), 2); /* and no ACK */
-    close_quietly();
+    pair_close_quietly(&p);
 }
 
 static void a_flush_completes_behind_the_writes_before_it(void) {
@@ -90,7 +82,7 @@ static void a_flush_completes_behind_the_writes_before_it(void) {
     CHECK_EQ(wc.opcode, RNIC_WCO_FLUSH);
     WANT(p.a.send_cq, 3, SUCCESS);
     CHECK(filled(p.b.mem + 100, 3000, 2));
-    close_quietly();
+    pair_close_quietly(&p);
 }
 
 static void a_flush_says_what_on_the_wire(void) {
@@ -112,7 +104,7 @@ static void a_flush_says_what_on_the_wire(void) {
         seen++;
     }
     CHECK_EQ(seen, 3);
-    close_quietly();
+    pair_close_quietly(&p);
 }
 
 /* The file has the bytes when the FLUSH completes; that msync has asked the disk cannot be seen from here. */
@@ -196,7 +188,7 @@ static void what_cannot_be_is_refused_when_posted(void) {
     bad[4].sg_list = &(struct rnic_sge)SGE(&p.a, 0, 8);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         CHECK(try_post(&p.a, bad[i]) < 0);
-    close_quietly();
+    pair_close_quietly(&p);
 }
 
 static void an_atomic_write_has_eight_bytes(void) {
@@ -359,7 +351,7 @@ static void a_duplicate_is_answered_and_not_executed_again(void) {
     CHECK_EQ(fabric_count(&p.f, p.b.node, 0, ROCE_RC_READ_RESP_ONLY), 2);
     inject(ROCE_RC_FLUSH, 8, 0x01, 0); /* of another kind: nothing that was saved */
     CHECK_EQ(COUNTER(&p.b, drop_duplicate), 1);
-    close_quietly();
+    pair_close_quietly(&p);
 }
 
 static enum verdict lose_nth(void *arg, const struct node *from, uint32_t nth, const uint8_t *bth) {
@@ -406,7 +398,7 @@ static void any_packet_may_be_lost(void) {
         post_all();
         fabric_settle(&p.f);
         check_all();
-        close_quietly();
+        pair_close_quietly(&p);
     }
 }
 
@@ -423,7 +415,7 @@ static void loss_duplication_and_reordering_change_nothing(void) {
         post_all();
         fabric_settle(&p.f);
         check_all();
-        close_quietly();
+        pair_close_quietly(&p);
     }
 }
 

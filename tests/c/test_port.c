@@ -715,7 +715,7 @@ static void test_hostile_messages(void) {
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     uint32_t seed = 1;
     for (int i = 0; i < 20000; i++) {
-        struct slotmsg msg = {.magic = SLOTMSG_MAGIC, .version = 1, .type = (uint16_t)(i % 6), .dst = w.addr};
+        struct slotmsg msg = {.magic = SLOTMSG_MAGIC, .version = 1, .type = (uint16_t)(i % 7), .dst = w.addr};
         uint8_t data[sizeof msg + 64];
         for (size_t k = 0; k < sizeof data; k++) {
             seed = seed * 1664525u + 1013904223u;

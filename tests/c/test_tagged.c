@@ -39,13 +39,7 @@ static void close_tagged(void) {
 }
 
 static void close_quietly(void) {
-    fabric_settle(&p.f);
-    WANT_NONE(p.a.send_cq);
-    WANT_NONE(p.a.recv_cq);
-    WANT_NONE(p.b.recv_cq);
-    WANT_NONE(p.b.send_cq);
-    CHECK_EQ(p.a.qp->state, RNIC_QPS_RTS);
-    CHECK_EQ(p.b.qp->state, RNIC_QPS_RTS);
+    pair_quiet(&p);
     close_tagged();
 }
 
@@ -330,6 +324,39 @@ static void an_unexpected_rendezvous_goes_whole_to_the_program(void) {
 }
 
 /* More of them than its send queue holds: the others wait. */
+static uint32_t send_invalidating(uint64_t id, uint64_t at, uint32_t n, const struct mw *mw) {
+    post(&p.a, (struct rnic_send_wr){.wr_id = id,
+                                     .opcode = RNIC_WR_SEND_WITH_INV,
+                                     .send_flags = RNIC_SEND_SIGNALED,
+                                     .invalidate_rkey = mw->entry.pub.rkey,
+                                     SGL(SGE(&p.a, at, n))});
+    fabric_settle(&p.f);
+    WANT(p.a.send_cq, id, SUCCESS);
+    return mw->entry.pub.rkey;
+}
+
+/* The completion of what a request brings is the READ's, which tells of no key: such a request is one for the program. */
+static void a_message_that_invalidates_matches_but_a_request_that_does_so_is_delivered_whole(void) {
+    OPEN(0);
+    struct mw mw = {.pub = {.pd = &p.b.node->pd.pub, .type = RNIC_MW_TYPE_2}};
+    CHECK_EQ(mw_insert(&p.b.node->nic.mrs, &mw), 0);
+    add(7, 42, 1000, 100);
+    put_header(p.a.mem, TMH_EAGER, 42);
+    uint32_t key = send_invalidating(1, 0, TMH_BYTES + 10, &mw);
+    CHECK_EQ(want(7, RNIC_WCO_TM_RECV, MATCH | DATA | RNIC_WCF_WITH_INV, 10).invalidated_rkey, key);
+    add(8, 43, 1000, 100);
+    post_shared(9, 2000, 200);
+    put_header(p.a.mem, TMH_RNDV, 43);
+    put_be32(p.a.mem + 28, 50);
+    key = send_invalidating(2, 0, TMH_BYTES + RVH_BYTES, &mw);
+    CHECK_EQ(want(9, RNIC_WCO_TM_NO_TAG, RNIC_WCF_WITH_INV, 32).invalidated_rkey, key);
+    CHECK(!memcmp(p.b.mem + 2000, p.a.mem, 32));
+    CHECK_EQ(list.used, 1);
+    CHECK_EQ(list.unexpected, 0);
+    mw_remove(&p.b.node->nic.mrs, &mw);
+    close_quietly();
+}
+
 static void many_rendezvous_take_turns(void) {
     OPEN(.wr = 4, .rd_atomic = 1, .dest_rd_atomic = 1);
     fill(p.a.mem + 8192, TAGS * 2000, 5);
@@ -531,6 +558,7 @@ int main(void) {
     RUN(a_rendezvous_of_nothing_is_finished_too);
     RUN(a_rendezvous_that_does_not_fit_is_left_to_the_program);
     RUN(an_unexpected_rendezvous_goes_whole_to_the_program);
+    RUN(a_message_that_invalidates_matches_but_a_request_that_does_so_is_delivered_whole);
     RUN(many_rendezvous_take_turns);
     RUN(what_is_deleted_matches_nothing);
     RUN(a_full_list_takes_no_more);

@@ -8,6 +8,7 @@
 #include "check.h"
 #include "load.h"
 #include "roce/roce.h"
+#include "transitions.h"
 #include "wire/bth.h"
 
 #define MTU 256u
@@ -15,16 +16,6 @@
 static struct pair p;
 
 #define OPEN(...) pair_open(&p, .type = RNIC_QPT_XRC_SEND, .mtu = RNIC_MTU_256, __VA_ARGS__)
-
-static void close_quietly(void) {
-    fabric_settle(&p.f);
-    WANT_NONE(p.a.send_cq);
-    WANT_NONE(p.b.recv_cq);
-    CHECK_EQ(p.a.qp->state, RNIC_QPS_RTS);
-    CHECK_EQ(p.b.qp->state, RNIC_QPS_RTS);
-    CHECK_EQ(take_event(&p.b), -1);
-    pair_close(&p);
-}
 
 /* One more shared receive queue of b, with a protection domain and a completion queue of its own. */
 static struct {
@@ -98,7 +89,7 @@ static void messages_of_every_length_arrive(void) {
     CHECK_EQ(fabric_count(&p.f, p.a.node, 1, ROCE_XRC_SEND_ONLY), 4);
     CHECK_EQ(fabric_count(&p.f, p.b.node, 0, ROCE_RC_ACK), 0);
     CHECK(fabric_count(&p.f, p.b.node, 0, ROCE_XRC_ACK) > 0);
-    close_quietly();
+    pair_close_quietly(&p);
 }
 
 static void requests_name_the_queue_that_they_are_for(void) {
@@ -118,7 +109,7 @@ static void requests_name_the_queue_that_they_are_for(void) {
         CHECK(filled(p.b.mem, 700, i) && filled(p.b.mem + 2000, 700, i));
     }
     close_other();
-    close_quietly();
+    pair_close_quietly(&p);
 }
 
 static void a_queue_without_receives_delays_its_messages_alone(void) {
@@ -137,7 +128,7 @@ static void a_queue_without_receives_delays_its_messages_alone(void) {
     WANT(p.a.send_cq, 2, SUCCESS);
     WANT(other.cq, 2, SUCCESS);
     close_other();
-    close_quietly();
+    pair_close_quietly(&p);
 }
 
 static void no_receive_in_time_is_an_error_of_the_sender(void) {
@@ -161,7 +152,7 @@ static void the_limit_is_told_once(void) {
         WANT(p.b.recv_cq, i, SUCCESS);
         CHECK_EQ(take_event(&p.b), i == 1 ? RNIC_EVENT_SRQ_LIMIT_REACHED : -1);
     }
-    close_quietly();
+    pair_close_quietly(&p);
 }
 
 /* ---------------------------------------------------------------- whose memory */
@@ -203,6 +194,84 @@ static void memory_is_of_the_queues_protection_domain(void) {
     }
 }
 
+/* Windows have no other queue pair than that through which they were bound, and an XRC_RECV one cannot bind. */
+static void a_window_of_type_1_lets_requests_through_and_one_of_type_2_none(void) {
+    static const int opcodes[] = {RNIC_WR_RDMA_WRITE, RNIC_WR_RDMA_READ};
+    for (int i = 0; i < 4; i++) {
+        int type = i < 2 ? RNIC_MW_TYPE_1 : RNIC_MW_TYPE_2, opcode = opcodes[i % 2];
+        check_note("type %d, opcode %d", type, opcode);
+        OPEN(0);
+        struct mr_table *mrs = &p.b.node->nic.mrs;
+        struct qp *binder = fabric_qp(p.b.node, &(struct rnic_qp_cap){1, 1, 1, 1, 0}, p.b.send_cq, p.b.recv_cq);
+        struct mr *mr = fabric_mr(p.b.node, &p.b.node->pd, p.b.mem, p.b.bytes, ALL_ACCESS | RNIC_ACCESS_MW_BIND);
+        struct mw mw = {.pub = {.pd = &p.b.node->pd.pub, .type = type}};
+        CHECK_EQ(mw_insert(mrs, &mw), 0);
+        struct mw_binding to = {.window = mw.pub.rkey,
+                                .new_key = 1,
+                                .region = mr->pub.lkey,
+                                .access = RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_READ,
+                                .addr = (uintptr_t)p.b.mem + 32768,
+                                .length = 512};
+        CHECK_EQ(mw_bind(mrs, &binder->pub, &binder->windows, &to), 0);
+        fill(p.a.mem, 600, 1);
+        memset(p.b.mem + 32768, 0xEE, 600);
+        post_to(p.b.srq->pub.srq_num, 1, opcode, 512, mw.entry.pub.rkey);
+        fabric_settle(&p.f);
+        if (type == RNIC_MW_TYPE_1) {
+            WANT(p.a.send_cq, 1, SUCCESS);
+            CHECK(!memcmp(p.a.mem, p.b.mem + 32768, 512));
+            post_to(p.b.srq->pub.srq_num, 2, opcode, 513, mw.entry.pub.rkey);
+            fabric_settle(&p.f);
+        }
+        WANT(p.a.send_cq, type == RNIC_MW_TYPE_1 ? 2 : 1, REM_ACCESS_ERR);
+        CHECK_EQ(p.b.mem[32768 + 512], 0xEE);
+        mw_remove(mrs, &mw);
+        fabric_drop_mr(p.b.node, mr);
+        pair_close(&p);
+    }
+}
+
+/* Of the shared queue's protection domain, a window that is free or serves this queue pair. */
+static void a_send_can_invalidate_what_no_other_queue_pair_has_bound(void) {
+    for (int taken = 0; taken < 2; taken++) {
+        OPEN(0);
+        struct mr_table *mrs = &p.b.node->nic.mrs;
+        struct qp *binder = fabric_qp(p.b.node, &(struct rnic_qp_cap){1, 1, 1, 1, 0}, p.b.send_cq, p.b.recv_cq);
+        struct mr *mr = fabric_mr(p.b.node, &p.b.node->pd, p.b.mem, p.b.bytes, ALL_ACCESS | RNIC_ACCESS_MW_BIND);
+        struct mw mw = {.pub = {.pd = &p.b.node->pd.pub, .type = RNIC_MW_TYPE_2}};
+        CHECK_EQ(mw_insert(mrs, &mw), 0);
+        struct mw_binding to = {.window = mw.pub.rkey,
+                                .new_key = 1,
+                                .region = mr->pub.lkey,
+                                .access = RNIC_ACCESS_REMOTE_READ,
+                                .addr = (uintptr_t)p.b.mem,
+                                .length = 512};
+        if (taken)
+            CHECK_EQ(mw_bind(mrs, &binder->pub, &binder->windows, &to), 0);
+        post_recv(&p.b, 7, 0, 100);
+        post(&p.a, (struct rnic_send_wr){.wr_id = 1,
+                                         .opcode = RNIC_WR_SEND_WITH_INV,
+                                         .send_flags = RNIC_SEND_SIGNALED,
+                                         .invalidate_rkey = mw.entry.pub.rkey,
+                                         .qp_type.xrc.remote_srqn = p.b.srq->pub.srq_num,
+                                         SGL(SGE(&p.a, 0, 10))});
+        fabric_settle(&p.f);
+        if (taken) {
+            WANT(p.a.send_cq, 1, REM_ACCESS_ERR);
+            WANT(p.b.recv_cq, 7, REM_INV_REQ_ERR);
+            CHECK(mw.mr == mr);
+        } else {
+            WANT(p.a.send_cq, 1, SUCCESS);
+            struct rnic_wc wc = WANT(p.b.recv_cq, 7, SUCCESS);
+            CHECK_EQ(wc.wc_flags, RNIC_WCF_WITH_INV);
+            CHECK_EQ(wc.invalidated_rkey, mw.entry.pub.rkey);
+        }
+        mw_remove(mrs, &mw);
+        fabric_drop_mr(p.b.node, mr);
+        pair_close(&p);
+    }
+}
+
 /* Two READs at once of two queues: their answers read under the right protection domain, whichever request came last. */
 static void reads_of_two_queues_at_once(void) {
     OPEN(.window = 4000);
@@ -216,7 +285,7 @@ static void reads_of_two_queues_at_once(void) {
         WANT(p.a.send_cq, i, SUCCESS);
     CHECK(filled(p.a.mem, 8000, 5));
     close_other();
-    close_quietly();
+    pair_close_quietly(&p);
 }
 
 /* ---------------------------------------------------------------- errors */
@@ -330,14 +399,14 @@ static void packets_of_the_other_direction_are_not_its_own(void) {
     inject(ROCE_UC_SEND_ONLY, 0x123456, 0, 8);
     CHECK_EQ(COUNTER(&p.b, drop_bad_opcode), before + 3);
     CHECK_EQ(p.b.qp->state, RNIC_QPS_RTS);
-    close_quietly();
+    pair_close_quietly(&p);
 }
 
 static void a_number_of_more_than_24_bits_is_refused(void) {
     OPEN(0);
     struct rnic_send_wr wr = {.opcode = RNIC_WR_SEND, .qp_type.xrc.remote_srqn = 0x1000000};
     CHECK_EQ(try_post(&p.a, wr), -EINVAL);
-    close_quietly();
+    pair_close_quietly(&p);
 }
 
 /* ---------------------------------------------------------------- loss */
@@ -375,16 +444,10 @@ static void any_work_survives_any_weather(void) {
 /* ---------------------------------------------------------------- states */
 
 /* man ibv_modify_qp: which attributes the transitions of the two types take. */
-#define IN(name) RNIC_QP_##name
-enum { RESET, INIT, RTR, RTS, SQD, SQE, ERR, STATES };
-struct row {
-    int from, to;
-    uint32_t required, optional;
-};
 #define BASE (IN(PKEY_INDEX) | IN(PORT) | IN(ACCESS_FLAGS))
 #define PATH (IN(AV) | IN(PATH_MTU) | IN(DEST_QPN) | IN(RQ_PSN))
 #define LIVE (IN(CUR_STATE) | IN(ACCESS_FLAGS))
-static const struct row send_rows[] = {
+static const struct transition send_rows[] = {
     {RESET, INIT, BASE, 0},
     {INIT, INIT, 0, BASE},
     {INIT, RTR, PATH, IN(ACCESS_FLAGS) | IN(PKEY_INDEX)},
@@ -395,9 +458,8 @@ static const struct row send_rows[] = {
     {SQD, SQD, 0,
      IN(PORT) | IN(AV) | IN(TIMEOUT) | IN(RETRY_CNT) | IN(RNR_RETRY) | IN(MAX_QP_RD_ATOMIC) | IN(ACCESS_FLAGS) |
          IN(PKEY_INDEX)},
-    {-1, -1, 0, 0},
 };
-static const struct row recv_rows[] = {
+static const struct transition recv_rows[] = {
     {RESET, INIT, BASE, 0},
     {INIT, INIT, 0, BASE},
     {INIT, RTR, PATH | IN(MAX_DEST_RD_ATOMIC) | IN(MIN_RNR_TIMER), IN(ACCESS_FLAGS) | IN(PKEY_INDEX)},
@@ -407,63 +469,29 @@ static const struct row recv_rows[] = {
     {SQD, RTS, 0, LIVE | IN(MIN_RNR_TIMER)},
     {SQD, SQD, 0,
      IN(PORT) | IN(AV) | IN(TIMEOUT) | IN(MAX_DEST_RD_ATOMIC) | IN(ACCESS_FLAGS) | IN(PKEY_INDEX) | IN(MIN_RNR_TIMER)},
-    {-1, -1, 0, 0},
 };
 #define KNOWN                                                                                                          \
     (BASE | PATH | LIVE | IN(SQ_PSN) | IN(EN_SQD_ASYNC_NOTIFY) | IN(TIMEOUT) | IN(RETRY_CNT) | IN(RNR_RETRY) |         \
      IN(MAX_QP_RD_ATOMIC) | IN(MAX_DEST_RD_ATOMIC) | IN(MIN_RNR_TIMER) | IN(QKEY))
 
-static const struct row *row_of(const struct row *rows, int from, int to) {
-    while (rows->from >= 0 && (rows->from != from || rows->to != to))
-        rows++;
-    return rows->from < 0 ? NULL : rows;
+static int attempt(struct end *e, int from, int to, uint32_t mask) {
+    return try_transition(e->qp, pair_attr(e, &(struct options){.mtu = RNIC_MTU_256}), from, to, mask);
 }
-
-static bool allowed(const struct row *row, int to, uint32_t mask) {
-    if (to == RESET || to == ERR)
-        return !(mask & ~(uint32_t)IN(STATE));
-    return row && !(row->required & ~mask) && !(mask & ~(row->required | row->optional | IN(STATE)));
-}
-
-static void try_transitions(struct end *e, const struct row *rows) {
-    struct options o = {.type = RNIC_QPT_XRC_SEND, .mtu = RNIC_MTU_256};
-    for (int from = RESET; from < STATES; from++) {
-        for (int to = RESET; to < STATES; to++) {
-            const struct row *row = row_of(rows, from, to);
-            uint32_t base = IN(STATE) | (row ? row->required : 0);
-            for (uint32_t bit = 1; bit && bit <= KNOWN; bit <<= 1) {
-                if (!(bit & KNOWN))
-                    continue;
-                struct rnic_qp_attr attr = pair_attr(e, &o);
-                attr.qp_state = to;
-                attr.cur_qp_state = from;
-                e->qp->state = from;
-                e->qp->sq_draining = false;
-                check_note("%s -> %s with 0x%x", qp_state_name(from), qp_state_name(to), base ^ bit);
-                CHECK_EQ(qp_attr_check(e->qp, &attr, base ^ bit, NULL) == 0, allowed(row, to, base ^ bit));
-            }
-        }
-    }
-}
+static int attempt_to_send(int from, int to, uint32_t mask) { return attempt(&p.a, from, to, mask); }
+static int attempt_to_receive(int from, int to, uint32_t mask) { return attempt(&p.b, from, to, mask); }
 
 static void every_transition_takes_its_attributes_and_no_others(void) {
     OPEN(0);
-    try_transitions(&p.a, send_rows);
-    try_transitions(&p.b, recv_rows);
+    CHECK_TRANSITIONS(send_rows, KNOWN, attempt_to_send);
+    CHECK_TRANSITIONS(recv_rows, KNOWN, attempt_to_receive);
     pair_close(&p);
 }
 
 static void a_message_before_rts_tells_of_it_and_begins_anew_after_reset(void) {
     OPEN(0);
     for (int round = 0; round < 2; round++) {
-        struct options o = {.type = RNIC_QPT_XRC_SEND, .mtu = RNIC_MTU_256};
-        CHECK_EQ(move(p.a.qp, RNIC_QPS_RESET), 0);
-        CHECK_EQ(move(p.b.qp, RNIC_QPS_RESET), 0);
-        struct rnic_qp_attr attr = pair_attr(&p.b, &o);
-        attr.qp_state = RNIC_QPS_INIT;
-        CHECK_EQ(fabric_modify(p.b.qp, &attr, mask_init, NULL), 0);
-        attr.qp_state = RNIC_QPS_RTR;
-        CHECK_EQ(fabric_modify(p.b.qp, &attr, mask_rtr, NULL), 0);
+        struct options o = {.mtu = RNIC_MTU_256};
+        pair_respond(&p.b, &o);
         pair_connect(&p.a, &o);
         post_recv(&p.b, 1, 0, 10);
         post_send(&p.a, 2, 0, 10);
@@ -483,6 +511,8 @@ int main(void) {
     RUN(no_receive_in_time_is_an_error_of_the_sender);
     RUN(the_limit_is_told_once);
     RUN(memory_is_of_the_queues_protection_domain);
+    RUN(a_window_of_type_1_lets_requests_through_and_one_of_type_2_none);
+    RUN(a_send_can_invalidate_what_no_other_queue_pair_has_bound);
     RUN(reads_of_two_queues_at_once);
     RUN(a_number_that_no_queue_has_is_an_invalid_request);
     RUN(a_queue_of_another_domain_is_an_invalid_request);

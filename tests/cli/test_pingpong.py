@@ -11,7 +11,8 @@ import pytest
 
 from cli.commands import Result, Start
 from rnic.cli.exchange import DONE, MESSAGE_BYTES, PeerAddress
-from rnic.cli.pingpong import bad_pages, report
+from rnic.cli.pingpong import report
+from rnic.cli.pingpong_end import bad_pages
 from rnic.cli.pingpong_xrc import Address
 
 LOOPBACK = bytes(10) + b"\xff\xff\x7f\x00\x00\x01"

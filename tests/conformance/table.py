@@ -33,6 +33,8 @@ class Function:
     """What calls it by that name."""
     via: str = ""
     """A helper, named like a test, that calls it, and that the tests call."""
+    refused: str = ""
+    """What of it is refused all the same, and why."""
     unneeded: str = ""
     """Why Python has no use for it."""
     missing: str = ""
@@ -140,7 +142,8 @@ def _areas(rows: list[Function]) -> Iterator[str]:
             elif row.unneeded:
                 yield f"| {name} | not needed | {row.unneeded} |"
             else:
-                yield f"| {name} | `{row.rnic.removeprefix('rnic.')}` | {_links(row.tests)} |"
+                refused = f"; **refused**: {row.refused}" if row.refused else ""
+                yield f"| {name} | `{row.rnic.removeprefix('rnic.')}` | {_links(row.tests)}{refused} |"
 
 
 def _services(rows: list[Statement]) -> Iterator[str]:

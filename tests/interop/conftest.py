@@ -14,10 +14,13 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for every import mode of pytest
 
 from ends import End, Path, connect
+from lab import cache
 from lab.host import NOT_RUN, missing
 from link import Link, Wire
 from program import LENGTH, MakePair, Pair
 from sampling import combinations
+
+import namespaces
 
 HERE = pathlib.Path(__file__).parent
 MTUS = (1500, 9000)  # of the network device; a guest is booted for each
@@ -82,15 +85,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Say in one line why there is no lab here; among other tests, skip those that need it."""
+    """Say in one line why there is no lab here; among other tests, skip those that need it.
+
+    Where there is one, what it lacks is fetched, and then the tap devices get a network namespace of their
+    own: another process that opens them would be a member of their ports.
+    """
     need = [item for item in session.items if "link" in getattr(item, "fixturenames", ())]
     if not need or session.config.option.collectonly:
         return
     if why := missing():
-        if len(need) == len(session.items):
+        if len(need) == len(session.items) and not hasattr(session.config, "workerinput"):
             pytest.exit(f"interop tests not run: this machine lacks {why}", returncode=NOT_RUN)
         for item in need:
             item.add_marker(pytest.mark.skip(reason=f"this machine lacks {why}"))
+        return
+    cache.prepare()
+    namespaces.network_of_our_own()
 
 
 @pytest.fixture(scope="session")

@@ -34,3 +34,12 @@ def balanced() -> Iterator[None]:
     yield
     gc.collect()
     assert (open_files(), native_threads(), threading.active_count()) == before
+
+
+@pytest.fixture
+def small_heap() -> Iterator[None]:
+    """What other tests have left is not looked at by the collections here, of which there are thousands."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()

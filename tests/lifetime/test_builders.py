@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import rnic
-from lifetime.test_order import NAMES, no_warnings, open_objects
+from lifetime.model import no_warnings
+from lifetime.test_order import NAMES, open_objects
 from rnic import SGE, QPInitAttrEx, SendFlags, SendOpsFlags
 from rnic.testing import Options, connect
 

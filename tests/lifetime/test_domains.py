@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import random
 import warnings
@@ -12,9 +11,9 @@ from typing import Any
 import pytest
 
 import rnic
+from lifetime.model import close_all, no_warnings, users_by, warnings_of
 from lifetime.scripts import run
-from lifetime.test_order import no_warnings, warnings_of
-from rnic import AccessFlags, AllocDMAttr, ParentDomainInitAttr, VerbsError
+from rnic import AccessFlags, AllocDMAttr, ParentDomainInitAttr
 from rnic.testing import ALL_ACCESS
 
 pytestmark = pytest.mark.usefixtures("balanced")
@@ -56,21 +55,12 @@ def orders(soak: bool, seed: int) -> list[list[str]]:
 
 def test_close_is_refused_exactly_while_something_needs_the_object(soak: bool) -> None:
     for order in orders(soak, 1):
-        objects, living = open_objects(), set(NEEDS)
-        while living:
-            for name in [name for name in order if name in living]:
-                if not any(name in NEEDS[user] for user in living):
-                    objects[name].close()
-                    living.remove(name)
-                    continue
-                with pytest.raises(VerbsError, match="is in use by") as caught:
-                    objects[name].close()
-                assert caught.value.errno == errno.EBUSY
+        close_all(open_objects(), order, users_by(NEEDS))
 
 
 def test_dropped_in_every_order_all_go(soak: bool) -> None:
     for order in orders(soak, 2):
-        kinds = sorted(text.split()[1] for text in warnings_of(open_objects(), tuple(order)))
+        kinds = sorted(text.split()[1] for text in warnings_of(open_objects(), order))
         assert kinds == ["Context"] * 2 + ["DM"] * 2 + ["MR"] * 3 + ["PD"] * 3 + ["TD"], order
 
 

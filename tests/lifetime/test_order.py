@@ -7,18 +7,17 @@ import errno
 import gc
 import itertools
 import random
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import rnic
+from lifetime.model import close_all, leave, no_warnings, users_by, warnings_of
 from rnic import SGE, Faults, QPInitAttr, RecvWR, SendFlags, SendWR, VerbsError, WROpcode
 from rnic.testing import ALL_ACCESS, Options, connect
 
-pytestmark = pytest.mark.usefixtures("balanced")
+pytestmark = pytest.mark.usefixtures("balanced", "small_heap")
 
 # Who needs whom, directly: an object is in use while one that needs it is open.
 NEEDS = {
@@ -31,7 +30,6 @@ NEEDS = {
     "b": ("ctx", "pd", "cq"),
 }
 NAMES = tuple(NEEDS)
-LABELS = {"pd": "PD", "channel": "CompChannel", "cq": "CQ", "mr": "MR", "a": "QP", "b": "QP"}
 ORDERS = list(itertools.permutations(NAMES))
 SAMPLE = 60
 CLOSED_CALLS: dict[str, Callable[[Any], object]] = {
@@ -43,15 +41,6 @@ CLOSED_CALLS: dict[str, Callable[[Any], object]] = {
     "a": lambda qp: qp.post_send(SendWR()),
     "b": lambda qp: qp.post_recv(RecvWR()),
 }
-
-
-@pytest.fixture(autouse=True)
-def small_heap() -> Iterator[None]:
-    """What other tests have left is not looked at by the collections here, of which there are thousands."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def orders(soak: bool, seed: int) -> list[tuple[str, ...]]:
@@ -78,60 +67,20 @@ def begin_work(objects: dict[str, Any]) -> None:
     objects["cq"].req_notify()
 
 
-@contextmanager
-def no_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        yield
-        gc.collect()
-
-
-def users_of(name: str, living: set[str]) -> set[str]:
-    return {user for user in living if name in NEEDS[user]}
-
-
 @pytest.mark.parametrize("working", [False, True], ids=["idle", "with work under way"])
 def test_close_in_every_order_is_refused_exactly_while_something_needs_the_object(
     soak: bool, working: bool
 ) -> None:
     for order in orders(soak, 1):
-        objects, living = open_objects(), set(NAMES)
+        objects = open_objects()
         if working:
             begin_work(objects)
-        while living:
-            for name in [name for name in order if name in living]:
-                close_as_the_model_says(objects, living, name)
+        close_all(objects, order, users_by(NEEDS))
         for name, thing in objects.items():
             thing.close()  # the second time does nothing
             with pytest.raises(VerbsError, match="is closed") as caught:
                 CLOSED_CALLS[name](thing)
             assert caught.value.errno == errno.EINVAL
-
-
-def close_as_the_model_says(objects: dict[str, Any], living: set[str], name: str) -> None:
-    users = users_of(name, living)
-    if not users:
-        objects[name].close()
-        living.remove(name)
-        return
-    with pytest.raises(VerbsError, match="is in use by") as caught:
-        objects[name].close()
-    assert caught.value.errno == errno.EBUSY
-    assert any(LABELS[user] in str(caught.value) for user in users)
-    assert not objects[name].closed
-
-
-def warnings_of(objects: dict[str, Any], order: tuple[str, ...]) -> list[str]:
-    """Drops the objects in that order; the texts of the warnings that this makes."""
-    texts: list[str] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", ResourceWarning)
-        # A recorded warning would hold its object, and with it all that the object needs.
-        warnings.showwarning = lambda message, *_, **__: texts.append(str(message))
-        for name in order:
-            del objects[name]
-        gc.collect()
-    return texts
 
 
 @pytest.mark.parametrize("working", [False, True], ids=["idle", "with work under way"])
@@ -200,14 +149,6 @@ def test_a_with_block_that_an_exception_leaves_passes_it_on_and_closes(soak: boo
         with pytest.raises(ZeroDivisionError):
             leave(objects, list(order))
         assert all(thing.closed for thing in objects.values())
-
-
-def leave(objects: dict[str, Any], names: list[str]) -> None:
-    """Nested with blocks, left by an exception: the order is not the one in which they can close."""
-    if not names:
-        raise ZeroDivisionError
-    with objects[names[0]]:
-        leave(objects, names[1:])
 
 
 def test_a_queue_pair_keeps_the_memory_of_posted_work() -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gc
 import random
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import rnic
+from lifetime.model import close_all, users_by, warnings_of
 from rnic import (
     SGE,
     FlowAttr,
@@ -29,7 +28,7 @@ from rnic import (
 )
 from rnic.testing import ALL_ACCESS
 
-pytestmark = pytest.mark.usefixtures("balanced")
+pytestmark = pytest.mark.usefixtures("balanced", "small_heap")
 
 # Who needs whom, directly.
 NEEDS = {
@@ -44,26 +43,7 @@ NEEDS = {
     "flow": ("ctx", "qp", "counters"),
     "sender": ("ctx", "pd", "cq"),
 }
-LABELS = {
-    "pd": "PD",
-    "cq": "CQ",
-    "mr": "MR",
-    "wq": "WQ",
-    "table": "RwqIndTable",
-    "counters": "FlowCounters",
-    "qp": "QP",
-    "flow": "Flow",
-    "sender": "QP",
-}
 KEY = bytes(range(40))
-
-
-@pytest.fixture(autouse=True)
-def small_heap() -> Iterator[None]:
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def orders(soak: bool, seed: int) -> Iterator[list[str]]:
@@ -97,40 +77,19 @@ def to_rts(qp: rnic.QP) -> None:
         qp.modify(rnic.QPAttr(qp_state=state, port_num=port))
 
 
-def users_of(name: str, living: set[str]) -> set[str]:
-    return {user for user in living if name in NEEDS[user]}
-
-
 def test_close_in_every_order_is_refused_exactly_while_something_needs_the_object(soak: bool) -> None:
     for order in orders(soak, 1):
-        objects, living = open_objects(), set(NEEDS)
-        while living:
-            for name in [name for name in order if name in living]:
-                users = users_of(name, living)
-                if not users:
-                    objects[name].close()
-                    living.remove(name)
-                    continue
-                with pytest.raises(VerbsError, match="is in use by") as caught:
-                    objects[name].close()
-                assert caught.value.errno == errno.EBUSY
-                assert any(LABELS[user] in str(caught.value) for user in users)
+        objects = open_objects()
+        close_all(objects, order, users_by(NEEDS))
         for thing in objects.values():
             thing.close()
 
 
 def test_dropped_in_every_order_all_go_and_each_says_that_it_was_not_closed(soak: bool) -> None:
     for order in orders(soak, 2):
-        texts: list[str] = []
         objects = open_objects()
-        with warnings.catch_warnings():
-            warnings.simplefilter("always", ResourceWarning)
-            warnings.showwarning = lambda message, *_, texts=texts, **__: texts.append(str(message))
-            for name in order:
-                del objects[name]
-            gc.collect()
-        kinds = sorted(text.split()[1] for text in texts)
-        assert kinds == sorted(["Context", *LABELS.values()]), order
+        names = [type(thing).__name__ for thing in objects.values()]
+        assert sorted(text.split()[1] for text in warnings_of(objects, order)) == sorted(names), order
 
 
 def send(objects: dict[str, Any]) -> None:

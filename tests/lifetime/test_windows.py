@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import errno
-import gc
 import itertools
 import random
 import threading
-import warnings
 from typing import Any
 
 import pytest
 
 import rnic
+from lifetime.model import close_all, leave, no_warnings, users_by, warnings_of
 from rnic import MWBind, MWBindInfo, MWType, QPInitAttr, SendFlags, SendWR, VerbsError, WROpcode, inc_rkey
 from rnic.enums import AccessFlags
 from rnic.testing import ALL_ACCESS, Options, connect
@@ -61,26 +59,17 @@ def open_objects(kind: MWType) -> dict[str, Any]:
     return {"ctx": ctx, "pd": pd, "cq": cq, "mr": mr, "mw": mw, "a": a, "b": b}
 
 
-def users_of(name: str, living: set[str], kind: MWType) -> set[str]:
-    found = {user for user in living if name in NEEDS[user]}
-    if name == "mr" and kind is MWType.TYPE_2 and "b" not in living:
-        found.discard("mw")  # unbound with its queue pair
-    return found
+def users_of_type_2(name: str, living: set[str]) -> set[str]:
+    """Such a window is unbound with its queue pair."""
+    unbound = {"mw"} if name == "mr" and "b" not in living else set()
+    return users_by(NEEDS)(name, living) - unbound
 
 
 @KINDS
 def test_close_is_refused_exactly_while_something_needs_the_object(soak: bool, kind: MWType) -> None:
     for order in orders(soak, 1):
-        objects, living = open_objects(kind), set(NEEDS)
-        while living:
-            for name in [name for name in order if name in living]:
-                if not users_of(name, living, kind):
-                    objects[name].close()
-                    living.remove(name)
-                    continue
-                with pytest.raises(VerbsError, match="is in use by") as caught:
-                    objects[name].close()
-                assert caught.value.errno == errno.EBUSY
+        objects = open_objects(kind)
+        close_all(objects, order, users_of_type_2 if kind is MWType.TYPE_2 else users_by(NEEDS))
         for thing in objects.values():
             thing.close()
 
@@ -88,13 +77,7 @@ def test_close_is_refused_exactly_while_something_needs_the_object(soak: bool, k
 @KINDS
 def test_dropped_in_every_order_all_go_and_each_says_that_it_was_not_closed(soak: bool, kind: MWType) -> None:
     for order in orders(soak, 2):
-        objects, texts = open_objects(kind), list[str]()
-        with warnings.catch_warnings():
-            warnings.simplefilter("always", ResourceWarning)
-            warnings.showwarning = lambda message, *_, texts=texts, **__: texts.append(str(message))
-            for name in order:
-                del objects[name]
-            gc.collect()
+        texts = warnings_of(open_objects(kind), order)
         assert sorted(text.split()[1] for text in texts) == ["CQ", "Context", "MR", "MW", "PD", "QP", "QP"]
         assert not [text for text in texts if "did not take it back" in text]
 
@@ -104,10 +87,8 @@ def test_a_cycle_of_everything_is_collected(kind: MWType) -> None:
     for _ in range(20):
         objects = open_objects(kind)
         objects["self"] = objects
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
+        with no_warnings():
             del objects
-            gc.collect()
 
 
 @KINDS
@@ -117,14 +98,6 @@ def test_a_with_block_that_an_exception_leaves_closes_all(soak: bool, kind: MWTy
         with pytest.raises(ZeroDivisionError):
             leave(objects, list(order))
         assert all(thing.closed for thing in objects.values())
-
-
-def leave(objects: dict[str, Any], names: list[str]) -> None:
-    """Nested with blocks, left by an exception: the order is not the one in which they can close."""
-    if not names:
-        raise ZeroDivisionError
-    with objects[names[0]]:
-        leave(objects, names[1:])
 
 
 def test_a_window_that_moves_on_lets_the_region_go() -> None:

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -70,6 +70,17 @@ def resolve(cm_id: CmId, to: tuple[str, int]) -> None:
     expect(cm_id.channel, EventType.ROUTE_RESOLVED)
 
 
+@contextmanager
+def resolved(
+    ps: PortSpace = PortSpace.TCP, timing: Timing = FAST, address: str = "127.0.0.1"
+) -> Iterator[tuple[EventChannel, EventChannel, CmId]]:
+    """An id that knows its way to a listener; its channel, the listener's, and the id."""
+    with EventChannel() as ours, EventChannel() as theirs, listening(theirs, address, ps) as listener:
+        with create_id(ours, ps, timing=timing) as one:
+            resolve(one, (address, listener.get_src_port()))
+            yield ours, theirs, one
+
+
 @dataclass
 class Joined:
     """Both ends of a connection in this process."""
@@ -88,20 +99,17 @@ def joined(
     asked: ConnParam | None = None,
     agreed: ConnParam | None = None,
 ) -> Iterator[Joined]:
-    with ExitStack() as stack:
-        channels = [stack.enter_context(EventChannel()) for _ in range(2)]
-        listener = stack.enter_context(listening(channels[0], address))
-        client = stack.enter_context(create_id(channels[1], timing=timing))
-        resolve(client, (address, listener.get_src_port()))
+    with resolved(timing=timing, address=address) as (ours, theirs, client):
         client.create_qp()
         client.connect(asked)
-        request = expect(channels[0], EventType.CONNECT_REQUEST)
-        server = stack.enter_context(request.id)
-        server.create_qp()
-        server.accept(agreed)
-        accepted = expect(channels[1], EventType.ESTABLISHED)
-        expect(channels[0], EventType.ESTABLISHED)
-        yield Joined(client, server, request, accepted, listener)
+        request = expect(theirs, EventType.CONNECT_REQUEST)
+        assert request.listen_id
+        with request.id as server:
+            server.create_qp()
+            server.accept(agreed)
+            accepted = expect(ours, EventType.ESTABLISHED)
+            expect(theirs, EventType.ESTABLISHED)
+            yield Joined(client, server, request, accepted, request.listen_id)
 
 
 def part(pair: Joined) -> None:

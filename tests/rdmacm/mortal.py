@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection as Way
 from typing import Any
 
+import namespaces
 import rnic
 from rdmacm.ends import FAST, WAIT, until
 from rnic import MR, SGE, AccessFlags, RecvWR, SendFlags, SendWR, WROpcode
@@ -23,7 +23,6 @@ from rnic.cm import Connection
 from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType, PortSpace, Timing, create_id
 from rnic.verbs.qp import QPCap
 
-CLONE_NEWNET = 0x40000000
 DEPTH = 64  # pieces of a transfer
 PIECE = 1 << 20
 _ALL = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ
@@ -170,8 +169,7 @@ def _echo(server: rnic.Listener) -> None:
 
 def _serve(way: Way, timing: Timing, netns: str | None, uid: int) -> None:
     if netns:
-        fd = os.open(netns, os.O_RDONLY)
-        assert ctypes.CDLL(None).setns(fd, CLONE_NEWNET) == 0
+        namespaces.enter(os.open(netns, os.O_RDONLY))
     if uid != os.getuid():
         os.setuid(uid)
     end = End(timing)

@@ -18,7 +18,7 @@ from rdmacm.ends import (
     listening,
     other,
     part,
-    resolve,
+    resolved,
     serve,
 )
 from rnic import SGE, Faults, QPState, VerbsError
@@ -169,78 +169,70 @@ def test_reads_and_writes_go_through_short_words() -> None:
 
 def test_a_queue_pair_of_ones_own() -> None:
     """CONNECT_RESPONSE, init_qp_attr and establish() instead of what the id does alone."""
-    with EventChannel() as ours, EventChannel() as theirs, listening(theirs) as listener:
-        with create_id(ours, timing=FAST) as one:
-            resolve(one, ("127.0.0.1", listener.get_src_port()))
-            one.create_qp()
-            own, one.qp = one.qp, None
-            assert own
-            one.connect(ConnParam(qp_num=own.qp_num))
-            with expect(theirs, EventType.CONNECT_REQUEST).id as server:
-                server.create_qp()
-                server.accept()
-                expect(ours, EventType.CONNECT_RESPONSE)
-                for state in (QPState.RTR, QPState.RTS):
-                    own.modify(one.init_qp_attr(state))
-                one.establish()
-                expect(theirs, EventType.ESTABLISHED)
-                one.qp = own
-                exchange(one, server)
+    with resolved() as (ours, theirs, one):
+        one.create_qp()
+        own, one.qp = one.qp, None
+        assert own
+        one.connect(ConnParam(qp_num=own.qp_num))
+        with expect(theirs, EventType.CONNECT_REQUEST).id as server:
+            server.create_qp()
+            server.accept()
+            expect(ours, EventType.CONNECT_RESPONSE)
+            for state in (QPState.RTR, QPState.RTS):
+                own.modify(one.init_qp_attr(state))
+            one.establish()
+            expect(theirs, EventType.ESTABLISHED)
+            one.qp = own
+            exchange(one, server)
 
 
 def test_vendor_options_are_handed_over() -> None:
-    with EventChannel() as ours, EventChannel() as theirs, listening(theirs) as listener:
-        with create_id(ours, timing=FAST) as one:
-            resolve(one, ("127.0.0.1", listener.get_src_port()))
-            one.create_qp()
-            one.set_local_ece(ECE(0x1234, 0xABCD0001))
-            one.connect()
-            with expect(theirs, EventType.CONNECT_REQUEST).id as server:
-                assert server.get_remote_ece() == ECE(0x1234, 0xABCD0001)
-                server.set_local_ece(ECE(0x1234, 1))
-                server.create_qp()
-                server.accept()
-                expect(ours, EventType.ESTABLISHED)
-                assert one.get_remote_ece() == ECE(0x1234, 1)
+    with resolved() as (ours, theirs, one):
+        one.create_qp()
+        one.set_local_ece(ECE(0x1234, 0xABCD0001))
+        one.connect()
+        with expect(theirs, EventType.CONNECT_REQUEST).id as server:
+            assert server.get_remote_ece() == ECE(0x1234, 0xABCD0001)
+            server.set_local_ece(ECE(0x1234, 1))
+            server.create_qp()
+            server.accept()
+            expect(ours, EventType.ESTABLISHED)
+            assert one.get_remote_ece() == ECE(0x1234, 1)
 
 
 def test_an_id_can_have_a_queue_pair_with_builders() -> None:
-    with EventChannel() as ours, EventChannel() as theirs, listening(theirs) as listener:
-        with create_id(ours, timing=FAST) as one:
-            resolve(one, ("127.0.0.1", listener.get_src_port()))
-            assert one.verbs
-            with one.verbs.create_cq(16) as cq:
-                init = rnic.QPInitAttrEx(cq, cq, send_ops_flags=rnic.SendOpsFlags.SEND)
-                qp = one.create_qp_ex(init)
-                one.connect()
-                with expect(theirs, EventType.CONNECT_REQUEST).id as server:
-                    server.create_qp()
-                    data = bytearray(64)
-                    with server.reg_msgs(data) as mr:
-                        server.post_recv(mr)
-                        server.accept()
-                        expect(ours, EventType.ESTABLISHED)
-                        with qp.wr_start():
-                            qp.wr_send()
-                            qp.wr_set_inline_data(b"built")
-                        assert server.get_recv_comp(WAIT).byte_len == 5
-                        assert data[:5] == b"built"
-                one.destroy_qp()
-
-
-def test_a_queue_pair_answers_for_options_that_the_program_does_not_speak_of() -> None:
-    with EventChannel() as ours, EventChannel() as theirs, listening(theirs) as listener:
-        with create_id(ours, timing=FAST) as one:
-            resolve(one, ("127.0.0.1", listener.get_src_port()))
-            assert one.create_qp().query_ece() == ECE()
-            one.set_local_ece(ECE(0x1234, 3))
+    with resolved() as (ours, theirs, one):
+        assert one.verbs
+        with one.verbs.create_cq(16) as cq:
+            init = rnic.QPInitAttrEx(cq, cq, send_ops_flags=rnic.SendOpsFlags.SEND)
+            qp = one.create_qp_ex(init)
             one.connect()
             with expect(theirs, EventType.CONNECT_REQUEST).id as server:
                 server.create_qp()
-                server.accept()
-                expect(ours, EventType.ESTABLISHED)
-                assert server.get_remote_ece() == ECE(0x1234, 3)
-                assert one.get_remote_ece() == ECE()  # the software RNIC accepts none
+                data = bytearray(64)
+                with server.reg_msgs(data) as mr:
+                    server.post_recv(mr)
+                    server.accept()
+                    expect(ours, EventType.ESTABLISHED)
+                    with qp.wr_start():
+                        qp.wr_send()
+                        qp.wr_set_inline_data(b"built")
+                    assert server.get_recv_comp(WAIT).byte_len == 5
+                    assert data[:5] == b"built"
+            one.destroy_qp()
+
+
+def test_a_queue_pair_answers_for_options_that_the_program_does_not_speak_of() -> None:
+    with resolved() as (ours, theirs, one):
+        assert one.create_qp().query_ece() == ECE()
+        one.set_local_ece(ECE(0x1234, 3))
+        one.connect()
+        with expect(theirs, EventType.CONNECT_REQUEST).id as server:
+            server.create_qp()
+            server.accept()
+            expect(ours, EventType.ESTABLISHED)
+            assert server.get_remote_ece() == ECE(0x1234, 3)
+            assert one.get_remote_ece() == ECE()  # the software RNIC accepts none
 
 
 def test_options() -> None:

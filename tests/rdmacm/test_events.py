@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rdmacm.ends import FAST, HASTY, all_quiet, expect, joined, listening, resolve, until
+from rdmacm.ends import FAST, HASTY, all_quiet, expect, joined, listening, resolve, resolved, until
 from rnic import EventType as AsyncEventType
 from rnic import Faults, QPAttr, QPState, VerbsError
 from rnic.rdmacm import ConnParam, EventChannel, EventType, IdState, create_id, resolve_addrinfo
@@ -50,19 +50,17 @@ def test_rejected_by_nobody() -> None:
 
 
 def test_rejected_by_the_application_with_its_words() -> None:
-    with EventChannel() as ours, EventChannel() as theirs, listening(theirs) as listener:
-        with create_id(ours, timing=FAST) as one:
-            resolve(one, ("127.0.0.1", listener.get_src_port()))
-            one.create_qp()
-            one.connect()
-            with expect(theirs, EventType.CONNECT_REQUEST).id as server:
-                with pytest.raises(VerbsError, match="can carry 148"):
-                    server.reject(b"x" * 149)
-                server.reject(b"not today")
-                event = expect(ours, EventType.REJECTED)
-                assert event.status == 28
-                assert event.param
-                assert event.param.private_data.startswith(b"not today")
+    with resolved() as (ours, theirs, one):
+        one.create_qp()
+        one.connect()
+        with expect(theirs, EventType.CONNECT_REQUEST).id as server:
+            with pytest.raises(VerbsError, match="can carry 148"):
+                server.reject(b"x" * 149)
+            server.reject(b"not today")
+            event = expect(ours, EventType.REJECTED)
+            assert event.status == 28
+            assert event.param
+            assert event.param.private_data.startswith(b"not today")
 
 
 def test_rejected_when_the_backlog_is_full_or_the_listener_goes() -> None:
@@ -92,31 +90,27 @@ def test_unreachable() -> None:
 
 
 def test_unreachable_for_the_one_that_accepts() -> None:
-    with EventChannel() as ours, EventChannel() as theirs, listening(theirs) as listener:
-        with create_id(ours, timing=HASTY) as one:
-            resolve(one, ("127.0.0.1", listener.get_src_port()))
-            one.create_qp()
-            one.connect()
-            with expect(theirs, EventType.CONNECT_REQUEST).id as server:
-                server.create_qp()
-                assert server.verbs
-                server.verbs.set_faults(Faults(loss=1.0))
-                server.accept()
-                assert expect(theirs, EventType.UNREACHABLE).status == -ETIMEDOUT
-                assert expect(ours, EventType.UNREACHABLE).status == -ETIMEDOUT
+    with resolved(timing=HASTY) as (ours, theirs, one):
+        one.create_qp()
+        one.connect()
+        with expect(theirs, EventType.CONNECT_REQUEST).id as server:
+            server.create_qp()
+            assert server.verbs
+            server.verbs.set_faults(Faults(loss=1.0))
+            server.accept()
+            assert expect(theirs, EventType.UNREACHABLE).status == -ETIMEDOUT
+            assert expect(ours, EventType.UNREACHABLE).status == -ETIMEDOUT
 
 
 def test_connect_error() -> None:
-    with EventChannel() as ours, EventChannel() as theirs, listening(theirs) as listener:
-        with create_id(ours, timing=FAST) as one:
-            resolve(one, ("127.0.0.1", listener.get_src_port()))
-            one.create_qp().modify(QPAttr(qp_state=QPState.ERR))
-            one.connect()
-            with expect(theirs, EventType.CONNECT_REQUEST).id as server:
-                server.create_qp()
-                server.accept()
-                assert expect(ours, EventType.CONNECT_ERROR).status < 0
-                assert expect(theirs, EventType.REJECTED).status == 28
+    with resolved() as (ours, theirs, one):
+        one.create_qp().modify(QPAttr(qp_state=QPState.ERR))
+        one.connect()
+        with expect(theirs, EventType.CONNECT_REQUEST).id as server:
+            server.create_qp()
+            server.accept()
+            assert expect(ours, EventType.CONNECT_ERROR).status < 0
+            assert expect(theirs, EventType.REJECTED).status == 28
 
 
 def test_disconnected_when_the_peer_destroys() -> None:
@@ -147,20 +141,18 @@ def test_disconnected_by_an_error_of_the_queue_pair() -> None:
 
 
 def test_established_by_word_of_the_queue_pair() -> None:
-    with EventChannel() as ours, EventChannel() as theirs, listening(theirs) as listener:
-        with create_id(ours, timing=FAST) as one:
-            resolve(one, ("127.0.0.1", listener.get_src_port()))
-            one.create_qp()
-            one.qp, own = None, one.qp
-            assert own
-            one.connect(ConnParam(qp_num=own.qp_num))
-            with expect(theirs, EventType.CONNECT_REQUEST).id as server:
-                server.create_qp()
-                server.accept()
-                expect(ours, EventType.CONNECT_RESPONSE)
-                server.notify(AsyncEventType.COMM_EST)
-                expect(theirs, EventType.ESTABLISHED)
-            one.qp = own
+    with resolved() as (ours, theirs, one):
+        one.create_qp()
+        one.qp, own = None, one.qp
+        assert own
+        one.connect(ConnParam(qp_num=own.qp_num))
+        with expect(theirs, EventType.CONNECT_REQUEST).id as server:
+            server.create_qp()
+            server.accept()
+            expect(ours, EventType.CONNECT_RESPONSE)
+            server.notify(AsyncEventType.COMM_EST)
+            expect(theirs, EventType.ESTABLISHED)
+        one.qp = own
 
 
 @needs_root

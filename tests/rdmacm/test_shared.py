@@ -7,51 +7,47 @@ from errno import EBUSY, EINVAL
 
 import pytest
 
-from rdmacm.ends import FAST, WAIT, expect, listening, resolve
+from rdmacm.ends import WAIT, expect, resolved
 from rnic import QPInitAttr, SRQAttr, SRQInitAttr, VerbsError
 from rnic.rdmacm import ECE, ConnParam, EventChannel, EventType, PortSpace, create_id
 
 
 def test_an_ids_shared_queue_serves_its_queue_pair_and_its_peer_is_told() -> None:
-    with EventChannel() as ours, EventChannel() as theirs, listening(theirs) as listener:
-        with create_id(ours, timing=FAST) as one:
-            resolve(one, ("127.0.0.1", listener.get_src_port()))
-            one.create_qp()
-            one.connect()
-            with expect(theirs, EventType.CONNECT_REQUEST).id as server:
-                shared = server.create_srq(init_attr=SRQInitAttr(SRQAttr(max_wr=8, max_sge=1)))
-                room, text = bytearray(64), bytearray(b"by way of the shared queue")
-                with server.reg_msgs(room) as room_mr, one.reg_msgs(text) as mr:
-                    server.post_recv(room_mr, wr_id=9)  # before there is a queue pair
-                    assert server.create_qp().srq is shared
-                    server.accept()
-                    param = expect(ours, EventType.ESTABLISHED).param
-                    assert isinstance(param, ConnParam)
-                    assert param.srq
-                    one.post_send(mr)
-                    got = server.get_recv_comp(WAIT)
-                    assert (got.ok, got.wr_id) == (True, 9)
-                    assert room[: len(text)] == text
-                with pytest.raises(VerbsError, match="in use by QP") as caught:
-                    server.destroy_srq()
-                assert caught.value.errno == EBUSY
-                server.destroy_qp()
+    with resolved() as (ours, theirs, one):
+        one.create_qp()
+        one.connect()
+        with expect(theirs, EventType.CONNECT_REQUEST).id as server:
+            shared = server.create_srq(init_attr=SRQInitAttr(SRQAttr(max_wr=8, max_sge=1)))
+            room, text = bytearray(64), bytearray(b"by way of the shared queue")
+            with server.reg_msgs(room) as room_mr, one.reg_msgs(text) as mr:
+                server.post_recv(room_mr, wr_id=9)  # before there is a queue pair
+                assert server.create_qp().srq is shared
+                server.accept()
+                param = expect(ours, EventType.ESTABLISHED).param
+                assert isinstance(param, ConnParam)
+                assert param.srq
+                one.post_send(mr)
+                got = server.get_recv_comp(WAIT)
+                assert (got.ok, got.wr_id) == (True, 9)
+                assert room[: len(text)] == text
+            with pytest.raises(VerbsError, match="in use by QP") as caught:
                 server.destroy_srq()
-                assert shared.closed
-                server.destroy_srq()
+            assert caught.value.errno == EBUSY
+            server.destroy_qp()
+            server.destroy_srq()
+            assert shared.closed
+            server.destroy_srq()
 
 
 def test_a_request_says_that_its_queue_pair_shares_receives() -> None:
-    with EventChannel() as ours, EventChannel() as theirs, listening(theirs) as listener:
-        with create_id(ours, timing=FAST) as one:
-            resolve(one, ("127.0.0.1", listener.get_src_port()))
-            one.create_srq()
-            one.create_qp()
-            one.connect(ConnParam(srq=False))  # the id's own queue pair decides
-            request = expect(theirs, EventType.CONNECT_REQUEST)
-            assert isinstance(request.param, ConnParam)
-            assert request.param.srq
-            request.id.destroy()
+    with resolved() as (_, theirs, one):
+        one.create_srq()
+        one.create_qp()
+        one.connect(ConnParam(srq=False))  # the id's own queue pair decides
+        request = expect(theirs, EventType.CONNECT_REQUEST)
+        assert isinstance(request.param, ConnParam)
+        assert request.param.srq
+        request.id.destroy()
 
 
 def test_queue_pairs_of_other_ids_may_share_it() -> None:
@@ -84,28 +80,24 @@ def test_what_cannot_have_a_shared_queue_says_so() -> None:
 
 
 def test_vendor_options_are_a_reason_to_refuse() -> None:
-    with EventChannel() as ours, EventChannel() as theirs, listening(theirs) as listener:
-        with create_id(ours, timing=FAST) as one:
-            resolve(one, ("127.0.0.1", listener.get_src_port()))
-            one.create_qp()
-            one.set_local_ece(ECE(0x1234, 1))
-            one.connect()
-            with expect(theirs, EventType.CONNECT_REQUEST).id as server:
-                server.reject_ece(b"none of these")
-                event = expect(ours, EventType.REJECTED)
-                assert event.status == 35
-                assert event.param
-                assert event.param.private_data.startswith(b"none of these")
-                assert "vendor option not supported" in event.explain()
+    with resolved() as (ours, theirs, one):
+        one.create_qp()
+        one.set_local_ece(ECE(0x1234, 1))
+        one.connect()
+        with expect(theirs, EventType.CONNECT_REQUEST).id as server:
+            server.reject_ece(b"none of these")
+            event = expect(ours, EventType.REJECTED)
+            assert event.status == 35
+            assert event.param
+            assert event.param.private_data.startswith(b"none of these")
+            assert "vendor option not supported" in event.explain()
 
 
 def test_a_datagram_service_refuses_without_a_reason() -> None:
-    with EventChannel() as ours, EventChannel() as theirs, listening(theirs, ps=PortSpace.UDP) as listener:
-        with create_id(ours, PortSpace.UDP, timing=FAST) as one:
-            resolve(one, ("127.0.0.1", listener.get_src_port()))
-            one.connect()
-            with expect(theirs, EventType.CONNECT_REQUEST).id as server:
-                with pytest.raises(VerbsError, match=r"use reject\(\)"):
-                    server.reject_ece()
-                server.reject()
-                expect(ours, EventType.UNREACHABLE)
+    with resolved(PortSpace.UDP) as (ours, theirs, one):
+        one.connect()
+        with expect(theirs, EventType.CONNECT_REQUEST).id as server:
+            with pytest.raises(VerbsError, match=r"use reject\(\)"):
+                server.reject_ece()
+            server.reject()
+            expect(ours, EventType.UNREACHABLE)

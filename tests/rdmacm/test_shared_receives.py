@@ -8,7 +8,7 @@ import errno
 import pytest
 
 import rnic
-from rdmacm.ends import FAST, WAIT, expect, joined, listening, resolve
+from rdmacm.ends import FAST, WAIT, expect, joined, listening, resolve, resolved
 from rnic import SRQAttr, SRQInitAttr, SRQInitAttrEx, SRQType, VerbsError
 from rnic.rdmacm import EventChannel, EventType, create_id
 
@@ -56,30 +56,28 @@ def wait(cq: rnic.CQ) -> list[rnic.WC]:
 
 
 def test_the_ids_own_queue_pair_takes_from_it_and_the_peer_is_told() -> None:
-    with EventChannel() as ours, EventChannel() as theirs, listening(theirs) as listener:
-        with create_id(ours, timing=FAST) as one:
-            resolve(one, ("127.0.0.1", listener.get_src_port()))
-            srq = one.create_srq(init_attr=SMALL)
-            qp = one.create_qp()
-            assert qp.srq is srq
-            memory = bytearray(64)
-            with one.reg_msgs(memory) as mr:
-                one.post_recv(mr, wr_id=5)
-                one.connect()
-                request = expect(theirs, EventType.CONNECT_REQUEST)
-                assert request.param is not None
-                assert request.param.srq is True  # type: ignore[union-attr]
-                with request.id as server:
-                    server.create_qp()
-                    server.accept()
-                    accepted = expect(ours, EventType.ESTABLISHED)
-                    assert accepted.param.srq is False  # type: ignore[union-attr]
-                    expect(theirs, EventType.ESTABLISHED)
-                    with server.reg_msgs(bytearray(b"through the shared queue")) as message:
-                        server.post_send(message)
-                        assert server.get_send_comp(WAIT).ok
-                    wc = one.get_recv_comp(WAIT)
-                    assert (wc.wr_id, bytes(memory[:24])) == (5, b"through the shared queue")
+    with resolved() as (ours, theirs, one):
+        srq = one.create_srq(init_attr=SMALL)
+        qp = one.create_qp()
+        assert qp.srq is srq
+        memory = bytearray(64)
+        with one.reg_msgs(memory) as mr:
+            one.post_recv(mr, wr_id=5)
+            one.connect()
+            request = expect(theirs, EventType.CONNECT_REQUEST)
+            assert request.param is not None
+            assert request.param.srq is True  # type: ignore[union-attr]
+            with request.id as server:
+                server.create_qp()
+                server.accept()
+                accepted = expect(ours, EventType.ESTABLISHED)
+                assert accepted.param.srq is False  # type: ignore[union-attr]
+                expect(theirs, EventType.ESTABLISHED)
+                with server.reg_msgs(bytearray(b"through the shared queue")) as message:
+                    server.post_send(message)
+                    assert server.get_send_comp(WAIT).ok
+                wc = one.get_recv_comp(WAIT)
+                assert (wc.wr_id, bytes(memory[:24])) == (5, b"through the shared queue")
 
 
 def test_an_id_has_one_and_needs_a_device() -> None:

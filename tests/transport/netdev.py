@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import subprocess
@@ -14,10 +13,10 @@ from typing import Self
 
 import pytest
 
+import namespaces
 import rnic
 from rnic import EventType
 
-CLONE_NEWNET = 0x40000000
 PATIENCE = 20.0  # seconds for the kernel to tell, on a machine that has other things to do
 
 
@@ -34,13 +33,14 @@ class Netdevs:
 
     def __init__(self) -> None:
         self.a, self.b = "rnica", "rnicb"
-        self._libc = ctypes.CDLL(None, use_errno=True)
         if os.geteuid() != 0 or shutil.which("ip") is None:
             pytest.skip("making network devices needs root, and the ip command (iproute2)")
         self._before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-        if self._libc.unshare(CLONE_NEWNET) != 0:
+        try:
+            namespaces.unshare()
+        except OSError as error:
             os.close(self._before)
-            pytest.skip(f"no network namespace: {os.strerror(ctypes.get_errno())}")
+            pytest.skip(f"no network namespace: {error}")
         try:
             self._make()
         except BaseException:
@@ -55,7 +55,7 @@ class Netdevs:
             ip("link", "set", name, "up")
 
     def _leave(self) -> None:
-        self._libc.setns(self._before, CLONE_NEWNET)
+        namespaces.enter(self._before)
         os.close(self._before)
 
     def __enter__(self) -> Self:

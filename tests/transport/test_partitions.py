@@ -74,7 +74,7 @@ def connect(a: End, b: End, index_a: int, index_b: int) -> None:
             )
         )
         end.qp.modify(
-            QPAttr(qp_state=QPState.RTS, sq_psn=7, timeout=10, retry_cnt=1, rnr_retry=7, max_rd_atomic=1)
+            QPAttr(qp_state=QPState.RTS, sq_psn=7, timeout=14, retry_cnt=3, rnr_retry=7, max_rd_atomic=1)
         )
 
 
@@ -99,6 +99,7 @@ def test_a_connection_is_within_one_partition(key_a: int, key_b: int, talk: bool
         connect(a, b, 1, 2)
         assert send(a, b) is (WCStatus.SUCCESS if talk else WCStatus.RETRY_EXC_ERR)
         assert a.qp.query()[0].pkey_index == 1
+        wait_until(lambda: talk or b.ctx.query_port().bad_pkey_cntr > 0, "the violation is not counted")
         violations = b.ctx.query_port().bad_pkey_cntr
         assert violations == b.ctx.counters().drop_bad_pkey
         assert (violations == 0) == talk
@@ -127,7 +128,7 @@ def test_queue_pairs_follow_the_table() -> None:
         assert send(a, b) is WCStatus.SUCCESS
         b.ctx.set_pkeys([0, 0x8005])
         assert send(a, b) is WCStatus.RETRY_EXC_ERR
-        assert b.ctx.query_port().bad_pkey_cntr > 0
+        wait_until(lambda: b.ctx.query_port().bad_pkey_cntr > 0, "the violation is not counted")
         with pytest.raises(rnic.VerbsError, match="port 2 does not exist"):
             b.ctx.set_pkeys([0xFFFF], 2)
         with pytest.raises(rnic.VerbsError, match="1 to 32"):

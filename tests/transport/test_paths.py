@@ -92,6 +92,21 @@ def test_a_connection_survives_the_loss_of_its_address(devs: Netdevs, ends: tupl
     exchange(b, a, b"the other way")
 
 
+def test_a_migration_that_the_peer_cannot_follow_is_told_there_and_fails_here(ends: tuple[End, End]) -> None:
+    a, b = ends
+    arm(a, b)
+    b.qp.modify(alternate(b, B[1], A[1]))  # anew, so that it waits for a packet of a peer that has done so
+    assert mig_state(b) is MigState.REARM
+    a.qp.modify(QPAttr(path_mig_state=MigState.MIGRATED))
+    a.qp.post_send(rnic.SendWR(7, send_flags=rnic.SendFlags.SIGNALED))
+    assert wait_event(b.ctx, EventType.PATH_MIG_ERR).element is b.qp
+    (wc,) = a.wait()
+    assert wc.status is rnic.WCStatus.RETRY_EXC_ERR
+    assert no_event(b.ctx)
+    assert mig_state(b) is MigState.REARM
+    assert b.qp.statistics().counters.drop_bad_source > 1
+
+
 def test_without_an_alternate_path_nothing_is_armed(ends: tuple[End, End]) -> None:
     a, _ = ends
     with pytest.raises(rnic.VerbsError, match="alternate path") as caught:

@@ -28,12 +28,14 @@ from rnic import (
     SelectivityLevel,
     SendFlags,
     SendWR,
+    SpecEth,
     VerbsError,
     WCOpcode,
     WCStatus,
     WROpcode,
 )
 from rnic.testing import ALL_ACCESS, End, Options, Pair, connect
+from transport.frames import MAC_B, Frames, ethernet
 
 FLUSHES = AccessFlags.FLUSH_GLOBAL | AccessFlags.FLUSH_PERSISTENT
 OPTIONS = Options(timeout=10, access=Options().access | FLUSHES)
@@ -211,6 +213,22 @@ def test_a_rate_is_kept(qp_type: QPType) -> None:
             qp.post_send(write)
         a.wait_ok(4)
         assert qp.query()[0].rate_limit == 0
+
+
+def test_a_rate_is_kept_of_frames_too() -> None:
+    with Frames() as frames:
+        a, b = frames.queue(), frames.queue(64)
+        b.flow(SpecEth(dst_mac=MAC_B))
+        a.qp.modify_rate_limit(
+            RateLimitAttr(8000, max_burst_sz=2000, typical_pkt_sz=1000)
+        )  # a byte a microsecond
+        assert a.qp.query()[0].rate_limit == 8000
+        sent = [ethernet(bytes([i]) * 986) for i in range(64)]
+        start = monotonic()
+        for frame in sent:
+            assert a.send(frame).ok
+        assert monotonic() - start >= 0.062
+        assert b.take(64) == sent
 
 
 def test_rates_that_cannot_be_are_refused() -> None:

@@ -84,6 +84,7 @@ def index_of(ctx: rnic.Context, address: str) -> int:
     [
         (LOOPBACK, {"traffic_class": 0x48}, (0x48, 0, 2)),
         (LOOPBACK, {"sl": 5}, (0xA0, 0, 5)),
+        (LOOPBACK, {"flow_label": 0xABCDE}, (0, 0, 0)),
         ("::1", {"sl": 1, "flow_label": 0xABCDE}, (0x20, 0xABCDE, 1)),
         ("::1", {"traffic_class": 0xFC, "flow_label": 1, "hop_limit": 9}, (0xFC, 1, 7)),
         ("::1", {"flow_label": 0xFFFFF}, (0, 0xFFFFF, 0)),
@@ -123,7 +124,7 @@ def test_what_cannot_go_into_the_header_is_refused() -> None:
         for attr, number, words in (
             (AHAttr(GID(LOOPBACK), sl=8), errno.EINVAL, "priorities 0 to 7"),
             (AHAttr(GID(LOOPBACK), sl=1, traffic_class=0x40), errno.EINVAL, "is of priority 2"),
-            (AHAttr(GID(LOOPBACK), flow_label=1), errno.EOPNOTSUPP, "IPv4 has none"),
+            (AHAttr(GID(LOOPBACK), flow_label=1 << 20), errno.EINVAL, "20 bits"),
             (AHAttr(GID("::1"), index_of(a.ctx, "::1"), flow_label=1 << 20), errno.EINVAL, "20 bits"),
             (AHAttr(GID(LOOPBACK), static_rate=1), errno.EOPNOTSUPP, "static_rate"),
         ):

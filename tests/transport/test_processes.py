@@ -10,7 +10,7 @@ from time import monotonic
 
 import pytest
 
-from rnic import WROpcode
+from rnic import Faults, WROpcode
 from rnic.testing import Options
 from transport.conftest import Record, Start
 from transport.joining import join, move
@@ -136,6 +136,36 @@ def test_a_second_user_works_on_the_same_address_by_forwarding(start: Start, opc
         assert target.call("digest", "main") == content
     assert owner.call("counters", "main")["forwarded_out"] > 0
     assert other.call("counters", "main")["forwarded_in"] > 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_mark_of_congestion_arrives_by_forwarding_though_the_owner_takes_none(start: Start) -> None:
+    owner, a, b = start(), start(uid=NOBODY), start(uid=NOBODY)
+    owner.call("open", "main", 4096, congestion_control=False)
+    _, at_b = join(a, b, HALF, LASTING, congestion_control=True)
+    a.call("faults", "main", Faults(mark=1.0))
+    move(a, WROpcode.RDMA_WRITE, at_b, 64 * KIB)
+    sender, receiver = a.call("counters", "main"), b.call("counters", "main")
+    assert receiver["forwarded_in"] > 0
+    assert 0 < receiver["ecn_marked"] <= sender["fault_marked"]
+    assert sender["cnp_handled"] > 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_the_header_of_a_datagram_arrives_by_forwarding(start: Start, address: str) -> None:
+    owner, a, b = start(), start(uid=NOBODY), start(uid=NOBODY)
+    owner.call("open", "main", 4096)
+    qpn = b.call("dg_open", address=address)
+    a.call("dg_open", address=address)
+    grh = {"traffic_class": 0x60, "hop_limit": 33}
+    until = monotonic() + 20
+    while monotonic() < until:
+        assert a.call("dg_send", address, qpn, b"seen?", **grh) == "SUCCESS"
+        (found,) = b.call("dg_take")
+        if (found.route.hop_limit, found.route.traffic_class) == (33, 0x60):
+            return
+    raise AssertionError(found)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

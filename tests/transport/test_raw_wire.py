@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import socket
@@ -14,11 +13,10 @@ from time import monotonic
 
 import pytest
 
+import namespaces
 from rnic import Faults, FlowAttrType, Lose, SendFlags, SpecEth, SpecIPv4, SpecUDP, WCFlags
 from transport.frames import GROUP, MAC_A, MAC_B, UDP, Frames, ethernet, ip
 
-CLONE_NEWNET = 0x40000000
-LIBC = ctypes.CDLL(None, use_errno=True)
 STRANGER = "10.98.0.9"
 
 
@@ -32,9 +30,11 @@ def cable() -> Iterator[None]:
     if os.geteuid() != 0:
         pytest.skip("a network namespace needs root")
     home = os.open("/proc/self/ns/net", os.O_RDONLY)
-    if LIBC.unshare(CLONE_NEWNET):
+    try:
+        namespaces.unshare()
+    except OSError as error:
         os.close(home)
-        pytest.skip(f"no network namespace: {os.strerror(ctypes.get_errno())}")
+        pytest.skip(f"no network namespace: {error}")
     try:
         run("ip", "link", "add", "raw0", "type", "veth", "peer", "name", "raw1")
         for i in range(2):
@@ -44,7 +44,7 @@ def cable() -> Iterator[None]:
         until_up("raw0", "raw1")
         yield
     finally:
-        assert LIBC.setns(home, CLONE_NEWNET) == 0
+        namespaces.enter(home)
         os.close(home)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import hashlib
 import os
 import random
@@ -20,13 +19,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import namespaces
 from rnic import SGE, Faults, QPAttr, QPState, RecvWR, SendFlags, SendWR, WROpcode
 from rnic._nic.nic import MR, WC
 from rnic.testing import Address, End, Options, complete, prepare
 from transport.datagrams import DatagramWorker
 
-CLONE_NEWNET = 0x40000000
-SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 ROCE_PORT = 4791
 WORD = 8
 
@@ -54,13 +52,12 @@ class Worker(DatagramWorker):
     # -- the process itself
 
     def setup(self, netns: str | None, uid: int | None) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
         if netns == "new":
-            check(libc.unshare(CLONE_NEWNET), "unshare")
-            loopback_up()
+            namespaces.unshare()
+            namespaces.loopback_up()
         elif netns:
             fd = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
-            check(libc.setns(fd, CLONE_NEWNET), "setns")
+            namespaces.enter(fd)
             os.close(fd)
         if uid is not None:
             os.setgroups([])
@@ -338,19 +335,6 @@ PATIENCE = 120.0
 
 def word_at(memory: MR, offset: int) -> int:
     return int(struct.unpack_from("=Q", memory.buf, offset)[0])
-
-
-def check(rc: int, what: str) -> None:
-    if rc < 0:
-        raise OSError(ctypes.get_errno(), what)
-
-
-def loopback_up() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        name = b"lo".ljust(16, b"\0")
-        request = fcntl.ioctl(sock, SIOCGIFFLAGS, name + bytes(24))
-        (flags,) = struct.unpack_from("=H", request, 16)
-        fcntl.ioctl(sock, SIOCSIFFLAGS, name + struct.pack("=H", flags | IFF_UP).ljust(24, b"\0"))
 
 
 def serve(way: Connection) -> None:

@@ -23,7 +23,7 @@ int ah_resolve(struct dev *dev, const struct rnic_ah_attr *av, struct flow *to, 
                         .port = port,
                         .traffic_class =
                             (uint8_t)(qp_av_traffic_class(av) & ~ECN_MASK), /* the rest is routers' (CA17-5) */
-                        .flow_label = av->grh.flow_label,
+                        .flow_label = address_is_v4(&port->addr) ? 0 : av->grh.flow_label,
                         .hop_limit = av->grh.hop_limit,
                         .dst = {.sin6_family = AF_INET6, .sin6_port = htons(ROCE_UDP_PORT)}};
     memcpy(&to->dst.sin6_addr, av->grh.dgid.raw, sizeof to->dst.sin6_addr);

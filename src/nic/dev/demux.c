@@ -143,7 +143,7 @@ static bool from_either(struct dev *dev, struct qp *qp, const struct incoming *i
     struct flow *way = from ? reverse_flow(from, &d->src) : source_flow(dev, &d->src, in->dst);
     if (icrc_id(way, in->pkt.bth, n, in->guess) < 0)
         return COUNT(qp, drop_bad_icrc), false;
-    if (!path_input(qp, from, bth_m(in->pkt.bth), bth_pkey(in->pkt.bth)))
+    if (!path_input(qp, from, &in->pkt))
         return COUNT(qp, drop_bad_source), false;
     return true;
 }

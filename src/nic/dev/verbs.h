@@ -160,7 +160,7 @@ int soft_query_qp_stats(struct rnic_qp *pub, struct rnic_qp_stats *out, struct r
 void verbs_leave_paths(struct dev *dev, struct qp *qp); /* its packets take no way any more */
 
 /* verbs_qp_ex.c */
-#define PACED_TYPES (1u << RNIC_QPT_RC | 1u << RNIC_QPT_UC | 1u << RNIC_QPT_UD)
+#define PACED_TYPES (1u << RNIC_QPT_RC | 1u << RNIC_QPT_UC | 1u << RNIC_QPT_UD | 1u << RNIC_QPT_RAW_PACKET)
 int soft_create_qp_ex(struct rnic_pd *pd, struct rnic_qp_init_attr_ex *attr, struct rnic_qp **out,
                       struct rnic_err *err);
 int soft_modify_qp_rate_limit(struct rnic_qp *pub, const struct rnic_qp_rate_limit_attr *attr, struct rnic_err *err);

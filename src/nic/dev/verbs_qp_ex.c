@@ -58,12 +58,15 @@ int soft_create_qp_ex(struct rnic_pd *pd, struct rnic_qp_init_attr_ex *attr, str
 /* ---------------------------------------------------------------- pacing */
 
 static uint32_t packet_bytes(const struct dev *dev, const struct qp *qp) {
+    if (qp->pub.qp_type == RNIC_QPT_RAW_PACKET)
+        return (uint32_t)dev->net.mtu;
     return mtu_bytes(qp->service == OPC_UD ? dev_active_mtu(dev) : qp->attr.path_mtu);
 }
 
 static int check_rate(const struct qp *qp, const struct rnic_qp_rate_limit_attr *attr, struct rnic_err *err) {
     if (!(PACED_TYPES >> qp->pub.qp_type & 1))
-        return fail(err, -EOPNOTSUPP, "a queue pair of type %d cannot be paced: RC, UC and UD can", qp->pub.qp_type);
+        return fail(err, -EOPNOTSUPP, "a queue pair of type %d cannot be paced: RC, UC, UD and RAW_PACKET can",
+                    qp->pub.qp_type);
     if (attr->comp_mask)
         return fail(err, -EINVAL, "comp_mask is 0x%x: there are no more fields", attr->comp_mask);
     if (attr->rate_limit > PACE_MAX_RATE)

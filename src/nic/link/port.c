@@ -45,11 +45,15 @@ static int open_shared(const struct sockaddr_in6 *addr, uint32_t rcvbuf) {
 
 /* ---------------------------------------------------------------- opening */
 
+static uint16_t shown(const struct port *p) {
+    return p->asked | (p->headers ? SLOTMSG_HOPS | SLOTMSG_TCLASS : p->marks ? SLOTMSG_TCLASS : 0);
+}
+
 static void show_headers(const struct port *p) {
     if (p->rx_fd < 0)
         return;
-    udpsock_show_hops(p->rx_fd, address_is_v4(&p->addr), p->headers);
-    udpsock_show_tclass(p->rx_fd, address_is_v4(&p->addr), p->headers || p->marks);
+    udpsock_show_hops(p->rx_fd, address_is_v4(&p->addr), shown(p) & SLOTMSG_HOPS);
+    udpsock_show_tclass(p->rx_fd, address_is_v4(&p->addr), shown(p) & SLOTMSG_TCLASS);
 }
 
 static void send_marked(struct port *p) {
@@ -223,6 +227,7 @@ int port_hand_on(struct port *p, const struct abstract_name *to, const struct sl
                           .segment = packet->segment,
                           .hops = packet->hops,
                           .tclass = packet->tclass,
+                          .shown = shown(p),
                           .flow_label = packet->flow_label,
                           .src = packet->src,
                           .dst = p->addr};
@@ -268,13 +273,30 @@ static bool may_forward(struct port *p, uid_t uid) {
     return false;
 }
 
-static int take_forward(struct port **ports, int nports, const struct slotmsg *msg, uid_t uid, uint32_t bytes,
-                        struct slot_packet *out) {
+/* A socket is told to show headers only where somebody needs them, since it costs time with every datagram. */
+static void ask_to_show(const struct port *p, uint16_t missing, const struct abstract_name *from) {
+    struct slotmsg msg = {
+        .magic = SLOTMSG_MAGIC, .version = SLOTMSG_VERSION, .type = SLOTMSG_SHOW, .shown = missing, .dst = p->addr};
+    struct iovec iov = {&msg, sizeof msg};
+    if (missing && from->length > sizeof(sa_family_t))
+        (void)abstract_send(from, &iov, 1); /* the next packet asks again */
+}
+
+static void show_others(struct port *p, uint16_t wanted) {
+    if (p == NULL || (wanted & ~shown(p) & (SLOTMSG_TCLASS | SLOTMSG_HOPS)) == 0)
+        return;
+    p->asked |= wanted & (SLOTMSG_TCLASS | SLOTMSG_HOPS);
+    show_headers(p);
+}
+
+static int take_forward(struct port **ports, int nports, const struct slotmsg *msg, uid_t uid,
+                        const struct abstract_name *from, uint32_t bytes, struct slot_packet *out) {
     struct port *p = find_port(ports, nports, &msg->dst);
     if (p == NULL || msg->length != bytes || bytes == 0 || msg->dst.sin6_port != htons(ROCE_UDP_PORT) ||
         msg->src.sin6_family != AF_INET6 || !may_forward(p, uid)) {
         return 0;
     }
+    ask_to_show(p, shown(p) & (uint16_t)~msg->shown, from);
     uint32_t segment = msg->segment < bytes ? msg->segment : 0;
     *out = (struct slot_packet){.src = msg->src,
                                 .dst = msg->dst,
@@ -325,8 +347,13 @@ int port_slot_input(const struct slot *s, struct port **ports, int nports, uint8
     if (msg.type == SLOTMSG_OWNER_QUERY) {
         answer_query(ports, nports, &msg, &from);
     }
-    return msg.type == SLOTMSG_FORWARD ? take_forward(ports, nports, &msg, uid, (uint32_t)((size_t)n - sizeof msg), out)
-                                       : 0;
+    if (msg.type == SLOTMSG_SHOW) {
+        show_others(find_port(ports, nports, &msg.dst), msg.shown);
+    }
+    if (msg.type != SLOTMSG_FORWARD) {
+        return 0;
+    }
+    return take_forward(ports, nports, &msg, uid, &from, (uint32_t)((size_t)n - sizeof msg), out);
 }
 
 /* ---------------------------------------------------------------- timers */

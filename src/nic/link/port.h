@@ -35,6 +35,7 @@ struct port {
     bool gso, gro;            /* the socket takes UDP_SEGMENT / UDP_GRO */
     bool headers;             /* it shows hops and traffic class of what comes in */
     bool marks;               /* the latter in any case, for its marks of congestion */
+    uint16_t asked;           /* enum slotmsg_shown: so do those need it to whom this process forwards */
     uint8_t tclass;           /* of what goes out and does not say otherwise */
     const struct slot *slot;  /* first slot of the context; where answers to probes go */
     /* the steering and ownership machinery's own fields follow */

@@ -17,6 +17,13 @@ enum slotmsg_type {
     SLOTMSG_OWNER_QUERY,  /* is dst's address yours? (nonce) */
     SLOTMSG_OWNER_ANSWER, /* it is (nonce, dst) */
     SLOTMSG_PROBE_ANSWER, /* that probe reached me: nonce, index; the answerer's slots follow as uint32_t[length / 4] */
+    SLOTMSG_SHOW,         /* what you forward to dst lacks what I need to know: have your socket show it */
+};
+
+/* What is known of a packet's IP header. */
+enum slotmsg_shown {
+    SLOTMSG_TCLASS = 1,
+    SLOTMSG_HOPS = 2, /* and flow label */
 };
 
 struct slotmsg {
@@ -30,7 +37,7 @@ struct slotmsg {
         uint32_t flow_label; /* FORWARD: of its IPv6 header; 0: not known */
     };
     uint8_t hops, tclass; /* FORWARD: of its IP header; 0: not known */
-    uint16_t reserved;
+    uint16_t shown;       /* FORWARD, SHOW: enum slotmsg_shown */
     struct sockaddr_in6 src, dst;
 };
 

@@ -240,14 +240,13 @@ static int check_limits(const struct rnic_qp_attr *a, uint32_t mask, struct rnic
     return 0;
 }
 
-/* Address vectors of RoCE are global (IBA A16.4.2, A17.4); what Ethernet has no field for is refused, not ignored. */
+/* Address vectors of RoCE are global (IBA A16.4.2, A17.4); what Ethernet has no field for is refused, not ignored.  Not so a
+ * flow label over IPv4: it only advises routers, and Linux's RDMA-CM puts one into every route. */
 int qp_av_check(const struct rnic_ah_attr *av, struct rnic_err *err) {
     if (!av->is_global)
         return fail(err, -EINVAL, "ah_attr.is_global is 0, but RoCE addresses are GIDs: give a GRH with dgid");
     if (av->port_num != 1)
         return fail(err, -EINVAL, "ah_attr.port_num is %u; this device has port 1", av->port_num);
-    static const uint8_t mapped[12] = {[10] = 0xFF, [11] = 0xFF};
-    bool ipv4 = !memcmp(av->grh.dgid.raw, mapped, sizeof mapped);
     uint8_t tclass = av->grh.traffic_class;
     if (av->sl > 7)
         return fail(err, -EINVAL, "ah_attr.sl is %u; Ethernet has priorities 0 to 7", av->sl);
@@ -256,9 +255,6 @@ int qp_av_check(const struct rnic_ah_attr *av, struct rnic_err *err) {
                     av->sl, tclass, tclass >> 5);
     if (av->grh.flow_label > 0xFFFFF)
         return fail(err, -EINVAL, "ah_attr.grh.flow_label is 0x%x; it has 20 bits", av->grh.flow_label);
-    if (av->grh.flow_label && ipv4)
-        return fail(err, -EOPNOTSUPP,
-                    "ah_attr.grh.flow_label: IPv4 has none, and the UDP source port is one for all: use 0");
     if (av->static_rate)
         return fail(err, -EOPNOTSUPP, "ah_attr.static_rate is not supported: use 0");
     return 0;

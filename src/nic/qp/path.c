@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/fail.h"
+#include "wire/bth.h"
 
 #define STATE(qp) ((qp)->attr.path_mig_state)
 
@@ -95,23 +96,25 @@ struct flow *path_of(struct qp *qp, const struct sockaddr_in6 *src, const struct
     return qp->alt_loaded && is_from(&qp->alt_from, src, dst) ? &qp->alt_from : NULL;
 }
 
-/* The peer has migrated to where this end cannot follow: told once, as anybody may send such packets. */
+/* The peer has migrated to where this end cannot follow: told once. */
 static void refuse(struct qp *qp) {
     if (!qp->mig_refused && STATE(qp) != RNIC_MIG_MIGRATED)
         qp_event(qp, RNIC_EVENT_PATH_MIG_ERR);
     qp->mig_refused = true;
 }
 
-/* On the primary path, MigReq 1 in ARMED is a packet from before the peer rearmed, which was under way for long. */
-bool path_input(struct qp *qp, const struct flow *from, bool mig_req, uint16_t pkey) {
-    bool primary = from == &qp->from;
-    if (from && !pkey_match(primary ? qp->pkey : qp->nic->pkeys[qp->attr.alt_pkey_index], pkey))
+/* On the primary path, MigReq 1 in ARMED is a packet from before the peer rearmed, which was under way for long.  Anybody
+ * can send from the peer's addresses: MigReq counts in packets that the engine expects. */
+bool path_input(struct qp *qp, const struct flow *from, const struct packet *pkt) {
+    bool primary = from == &qp->from, mig_req = bth_m(pkt->bth);
+    if (from && !pkey_match(primary ? qp->pkey : qp->nic->pkeys[qp->attr.alt_pkey_index], bth_pkey(pkt->bth)))
         return false;
-    if (primary && !mig_req && STATE(qp) == RNIC_MIG_REARM)
-        STATE(qp) = RNIC_MIG_ARMED;
-    if (primary)
+    if (primary) {
+        if (!mig_req && STATE(qp) == RNIC_MIG_REARM && qp->engine->expects(qp, pkt))
+            STATE(qp) = RNIC_MIG_ARMED;
         return true;
-    if (!mig_req)
+    }
+    if (!mig_req || !qp->engine->expects(qp, pkt))
         return false;
     if (!from || STATE(qp) != RNIC_MIG_ARMED) {
         refuse(qp);

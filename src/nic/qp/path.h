@@ -26,6 +26,6 @@ bool path_fail_over(struct qp *qp);
 struct flow *path_of(struct qp *qp, const struct sockaddr_in6 *src, const struct sockaddr_in6 *dst);
 /* A packet whose ICRC is right has come on a way of a queue pair that has an alternate path; NULL: from elsewhere. False:
  * it is to be dropped. */
-bool path_input(struct qp *qp, const struct flow *from, bool mig_req, uint16_t pkey);
+bool path_input(struct qp *qp, const struct flow *from, const struct packet *pkt);
 
 #endif

@@ -33,6 +33,8 @@ struct engine_ops {
     int (*rtr)(struct qp *qp);                                            /* attributes of RTR are in force */
     void (*rts)(struct qp *qp);                                           /* attributes of RTS are in force */
     void (*input)(struct qp *qp, const struct packet *pkt, uint64_t now); /* a packet for this QP, from its peer */
+    /* Is it one that the peer could have sent now, by its PSN and opcode? Of connected services; changes nothing. */
+    bool (*expects)(const struct qp *qp, const struct packet *pkt);
     bool (*next)(struct qp *qp, struct tx *tx, uint64_t now); /* write some packets; true: there is more to write now */
     void (*timer)(struct qp *qp, struct tx *tx, uint64_t now); /* deadline() may have passed; call next() after it */
     uint64_t (*deadline)(const struct qp *qp);                 /* when timer() wants to be called; NEVER */

@@ -44,6 +44,8 @@ static bool send_one(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint64_
     COUNT(qp, requests_sent);
     net->send(net, qp, f.bytes, f.length,
               now); /* first: what stays in the device has arrived when the send is complete */
+    qp->counters.value[RNIC_CNT_tx_packets]++; /* the device counts what goes to its wire */
+    qp->counters.value[RNIC_CNT_tx_bytes] += f.length;
     qp_complete_send(qp, wqe);
     return true;
 }

@@ -360,10 +360,15 @@ static void response(struct qp *qp, const struct packet *pkt, uint64_t now) {
         fail_oldest(qp, RNIC_WC_BAD_RESP_ERR, RNIC_VE_BAD_RESPONSE); /* a READ's or atomic's answer to something else */
 }
 
+bool comp_expects(const struct qp *qp, const struct packet *pkt) {
+    const struct requester *req = &rc_of(qp)->req;
+    return psn_diff(pkt->psn, req->max_psn) < 0 && psn_diff(pkt->psn, req->una) >= 0;
+}
+
 void comp_input(struct qp *qp, const struct packet *pkt, uint64_t now) {
     struct requester *req = &rc_of(qp)->req;
-    bool sent = psn_diff(pkt->psn, req->max_psn) < 0, old = psn_diff(pkt->psn, req->una) < 0;
-    if (!sent || old) { /* ghosts of earlier attempts are usual, answers to nothing are not; both are dropped (9.7.6) */
+    if (!comp_expects(
+            qp, pkt)) { /* ghosts of earlier attempts are usual, answers to nothing are not; both are dropped (9.7.6) */
         COUNT(qp, drop_bad_psn);
         return;
     }

@@ -45,6 +45,12 @@ static void input(struct qp *qp, const struct packet *pkt, uint64_t now) {
         COUNT(qp, drop_bad_state);
 }
 
+static bool expects(const struct qp *qp, const struct packet *pkt) {
+    if (qp->state == RNIC_QPS_ERR || pkt->row->mask & OPC_CNP)
+        return false;
+    return pkt->row->mask & OPC_REQUEST ? resp_expects(qp, pkt) : comp_expects(qp, pkt);
+}
+
 static void flush(struct qp *qp) {
     qp_flush(qp);
     rc_of(qp)->req = (struct requester){.next = wq_tail(&qp->sq)};
@@ -143,6 +149,7 @@ const struct engine_ops roce_rc_ops = {
     .rtr = rtr,
     .rts = rts,
     .input = input,
+    .expects = expects,
     .next = next,
     .timer = timer,
     .deadline = deadline,

@@ -281,7 +281,7 @@ static void expected(struct qp *qp, const struct packet *pkt, uint64_t now) {
 
 /* ---------------------------------------------------------------- requests that are not expected */
 
-static struct resource *saved(struct responder *resp, uint32_t psn) {
+static struct resource *saved(const struct responder *resp, uint32_t psn) {
     for (uint32_t i = 0; i < resp->res_size; i++) {
         struct resource *res = &resp->res[i];
         if (res->valid && psn_mask(psn - res->first_psn) < res->packets)
@@ -305,21 +305,28 @@ static bool repeat_read(const struct rc *rc, struct resource *res, const struct 
     return true;
 }
 
+/* The answer to the same READ, atomic or their like; NULL: there was none. */
+static struct resource *answer_of(const struct rc *rc, const struct packet *pkt, uint32_t *from, uint32_t *end) {
+    struct resource *res = saved(&rc->resp, pkt->psn);
+    if (!res || res->opcode != pkt->opcode)
+        return NULL;
+    *from = 0;
+    *end = 1;
+    return !(pkt->row->mask & OPC_READ) || repeat_read(rc, res, pkt, from, end) ? res : NULL;
+}
+
 /* What has been done is not done again: SENDs and WRITEs are acknowledged (IBA C9-105), the others answered. */
 static void duplicate(struct qp *qp, const struct packet *pkt, uint64_t now) {
     struct rc *rc = rc_of(qp);
     struct responder *resp = &rc->resp;
-    uint32_t from = 0, end = 1;
+    uint32_t from, end;
     COUNT(qp, duplicate_requests);
     if (!(pkt->row->mask & OPC_WAITS)) {
         resp_want_ack(resp, ACK_NOW, now);
         return;
     }
-    struct resource *res = saved(resp, pkt->psn);
-    bool same = res && res->opcode == pkt->opcode;
-    if (same && (pkt->row->mask & OPC_READ))
-        same = repeat_read(rc, res, pkt, &from, &end);
-    if (same)
+    struct resource *res = answer_of(rc, pkt, &from, &end);
+    if (res)
         resp_enqueue(resp, res, from, end);
     else
         COUNT(qp, drop_duplicate);
@@ -335,6 +342,16 @@ static void out_of_sequence(struct qp *qp, const struct packet *pkt) {
     if (!resp->nak_sent || (again && !rnr))
         resp_want_nak(resp, AETH_NAK_PSN_SEQ);
     resp->nak_high = pkt->psn;
+}
+
+/* The next request, or one that the requester may repeat. */
+bool resp_expects(const struct qp *qp, const struct packet *pkt) {
+    const struct rc *rc = rc_of(qp);
+    int32_t ahead = psn_diff(pkt->psn, rc->resp.psn);
+    uint32_t from, end;
+    if (ahead >= 0)
+        return ahead == 0 && inbound_sequence(&rc->resp.in, pkt) == OK;
+    return pkt->row->mask & OPC_WAITS ? answer_of(rc, pkt, &from, &end) != NULL : ahead >= -MAX_REPEATED;
 }
 
 void resp_input(struct qp *qp, const struct packet *pkt, uint64_t now) {

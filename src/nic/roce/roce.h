@@ -33,6 +33,7 @@
 #define UNASKED_NS 100000 /* an ACK of messages whose sender has not asked for one waits so long for more of them */
 #define PROBES 8          /* at most, then the transport timer alone */
 #define MAX_REWINDS 10    /* that double the time until the next one */
+#define MAX_REPEATED 16384 /* packets that a requester repeats: no more are under way */
 
 struct requester {
     uint32_t psn;     /* of the next packet to send; goes back for a retry */
@@ -191,6 +192,7 @@ void req_drained(struct qp *qp);            /* raises SQ_DRAINED when SQD has co
 
 /* comp.c */
 void comp_input(struct qp *qp, const struct packet *pkt, uint64_t now);
+bool comp_expects(const struct qp *qp, const struct packet *pkt);
 void comp_timeout(struct qp *qp, uint64_t now);
 void comp_halted(struct qp *qp);   /* completes the failed element when it is the oldest */
 void comp_locals(struct qp *qp);   /* completes local elements that are the oldest, and done */
@@ -200,6 +202,7 @@ uint64_t rnr_delay(unsigned code); /* ns that the peer asks for */
 int resp_init(struct qp *qp);
 void resp_free(struct qp *qp);
 void resp_input(struct qp *qp, const struct packet *pkt, uint64_t now);
+bool resp_expects(const struct qp *qp, const struct packet *pkt);
 bool resp_next(struct qp *qp, struct tx *tx, uint64_t now);              /* READ and atomic responses */
 bool resp_ack(struct qp *qp, struct tx *tx, uint64_t now, bool company); /* then a NAK or ACK that is due */
 uint64_t resp_due(const struct qp *qp);                                  /* when the ACK that waits is due by itself */

@@ -169,6 +169,13 @@ static void input(struct qp *qp, const struct packet *pkt, uint64_t now) {
         execute(qp, pkt);
 }
 
+static bool expects(const struct qp *qp, const struct packet *pkt) {
+    const struct uc *uc = uc_of(qp);
+    if (qp->state == RNIC_QPS_ERR || pkt->row->mask & OPC_CNP)
+        return false;
+    return pkt->row->mask & OPC_FIRST || (pkt->psn == uc->rcv_psn && inbound_sequence(&uc->in, pkt) == OK);
+}
+
 /* ---------------------------------------------------------------- the engine */
 
 static int create(struct qp *qp) {
@@ -208,6 +215,7 @@ const struct engine_ops roce_uc_ops = {
     .rtr = rtr,
     .rts = rts,
     .input = input,
+    .expects = expects,
     .next = next,
     .timer = engine_pace_timer,
     .deadline = deadline,

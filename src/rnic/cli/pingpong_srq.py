@@ -18,8 +18,8 @@ import click
 import rnic
 from rnic.cli import endpoint, exchange
 from rnic.cli.params import Failure
+from rnic.cli.pingpong_end import RECV_WRID, SEND_WRID
 
-RECV_WRID, SEND_WRID = 1, 2
 ADDRESSES = 256  # that each end tells, whatever the number of its queue pairs
 NOBODY = exchange.PeerAddress(0, 0, 0, bytes(16))
 

@@ -3,19 +3,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import warnings
-from collections.abc import Sequence
 from dataclasses import replace
 from errno import (
-    EADDRINUSE,
     EADDRNOTAVAIL,
     EBUSY,
     ECONNREFUSED,
     EINVAL,
-    ENODEV,
-    ETIMEDOUT,
 )
 from ipaddress import IPv4Address
 from time import monotonic_ns
@@ -27,11 +22,10 @@ from rnic.cm import Connection, Exchange, State, Statistics
 from rnic.enums import EventType as AsyncEventType
 from rnic.enums import QPState, QPType
 from rnic.errors import VerbsError
+from rnic.rdmacm import addresses, multicast, rc, routes, ud
 from rnic.rdmacm import link as link_
-from rnic.rdmacm import multicast, rc, routes, ud
 from rnic.rdmacm.agent import Agent
 from rnic.rdmacm.channel import Event, EventChannel, check_timeout
-from rnic.rdmacm.gsi import Peer
 from rnic.rdmacm.link import Link
 from rnic.rdmacm.messages import Messages
 from rnic.rdmacm.names import (
@@ -44,7 +38,6 @@ from rnic.rdmacm.names import (
     Timing,
     UDParam,
 )
-from rnic.rdmacm.ports import ephemeral
 from rnic.rdmacm.registry import registry
 from rnic.rdmacm.shared import SharedReceives
 from rnic.rdmacm.sockaddr import Inet, SockAddr, parse
@@ -60,9 +53,6 @@ from rnic.wire import PortSpace, RejReason, service_id
 DEFAULT_BACKLOG = 1024
 _NOWHERE = Inet(IPv4Address(0), 0)
 _QP_TYPES = {PortSpace.TCP: QPType.RC, PortSpace.UDP: QPType.UD, PortSpace.IPOIB: QPType.UD}
-_POLL_NS = 2 * 10**6  # how often the neighbour table is looked into, at first
-_POLL_MAX_NS = 64 * 10**6
-_PROVOKE_NS = 10**9
 
 
 class CmId(Messages, SharedReceives):
@@ -118,10 +108,10 @@ class CmId(Messages, SharedReceives):
         self.groups: dict[GID, Any] = {}
         self._qkey = UDP_QKEY
         self._agents: list[Agent] = []
-        self._claims: list[nic.Listener] = []
-        self._calls_from: Agent | None = None  # whose port it has, which it did not bind
+        self.claims: list[nic.Listener] = []
+        self.calls_from: Agent | None = None  # whose port it has, which it did not bind
         self._own_cqs: list[nic.CQ | nic.CompChannel] = []
-        self._options: dict[Option, int] = {}
+        self.options: dict[Option, int] = {}
         self._pid = os.getpid()
         self.channel.ids.add(self)
 
@@ -141,7 +131,7 @@ class CmId(Messages, SharedReceives):
     @property
     def packet_life_time(self) -> int:
         """n of 4.096 us * 2**n that a packet can be under way; half the ACK timeout, if that was set."""
-        timeout = self._options.get(Option.ACK_TIMEOUT)
+        timeout = self.options.get(Option.ACK_TIMEOUT)
         return self.timing.packet_life_time if timeout is None else max(timeout - 1, 0)
 
     @property
@@ -156,12 +146,13 @@ class CmId(Messages, SharedReceives):
     def spawn(self, agent: Agent) -> CmId:
         """The id of a request to this one."""
         child = CmId(self.channel, self.ps, self.qp_type, self.context, self.timing)
-        child._options = dict(self._options)
+        child.options = dict(self.options)
         child._qkey = self._qkey
-        child._use(agent)
+        child.use(agent)
         return child
 
-    def _use(self, agent: Agent) -> None:
+    def use(self, agent: Agent) -> None:
+        """This agent is one of its own."""
         self.agent = agent
         if agent not in self._agents:
             self._agents.append(agent)
@@ -174,7 +165,8 @@ class CmId(Messages, SharedReceives):
             wanted = " or ".join(state.name for state in states)
             raise VerbsError(EINVAL, f"{self!r}: {verb}() needs {wanted}", verb)
 
-    def _put(self, kind: EventType, status: int = 0, **more: Any) -> None:
+    def put(self, kind: EventType, status: int = 0, **more: Any) -> None:
+        """An event of its own, into its channel."""
         self.channel.put(Event(kind, self, status, **more))
 
     # ------------------------------------------------------------------ waiting, without a channel
@@ -204,60 +196,7 @@ class CmId(Messages, SharedReceives):
         local = parse(addr, "bind_addr")
         with registry.lock:
             self._expect("bind_addr", IdState.IDLE)
-            self._bind(local, "bind_addr")
-
-    def _bind(self, local: Inet, verb: str) -> None:
-        if local.ip.is_unspecified:
-            agents = registry.every_agent(verb)
-        else:
-            agents = [registry.agent_of_address(local.ip, local.scope, verb)]
-        for agent in agents:
-            agent.check(verb)
-        self._claim(local, agents, verb)
-        for agent in agents:
-            self._use(agent)
-        self.agent = None if local.ip.is_unspecified else agents[0]
-        self.state = IdState.ADDR_BOUND
-
-    def _claim(self, local: Inet, agents: Sequence[Agent], verb: str) -> None:
-        ports = [local.port] if local.port else ephemeral()
-        for port in ports:
-            try:
-                self._claims = self._claim_port(local, port, agents)
-            except VerbsError as error:
-                self._tidy(agents)
-                if error.errno != EADDRINUSE or port == ports[-1]:
-                    raise VerbsError(error.errno or EINVAL, error.strerror or "", verb) from None
-            else:
-                self.local = Inet(local.ip, port, local.scope)
-                return
-
-    def _claim_port(self, local: Inet, port: int, agents: Sequence[Agent]) -> list[nic.Listener]:
-        claims: list[nic.Listener] = []
-        reuse = bool(self._options.get(Option.REUSEADDR))
-        with contextlib.ExitStack() as undo:
-            for agent in agents:
-                claim = agent.context.cm_listen(
-                    service_id(self.ps, port),
-                    GID(local.ip),
-                    afonly=bool(self._options.get(Option.AFONLY)),
-                    reuse=reuse,
-                )
-                undo.callback(claim.close)
-                claims.append(claim)
-                if not reuse and not all(
-                    agent.ports.may_bind(self.ps, ip, port) for ip in agent.ips_of(local)
-                ):
-                    text = f"somebody on this host calls from port {port}, or from its neighbours"
-                    raise VerbsError(EADDRINUSE, text, "bind_addr")
-            undo.pop_all()
-        return claims
-
-    def _tidy(self, agents: Sequence[Agent]) -> None:
-        """An agent that was begun for this id and is of no use."""
-        for agent in agents:
-            if not agent.ids:
-                agent.leave(self)
+            addresses.bind(self, local, "bind_addr")
 
     def resolve_addr(self, src: SockAddr | None, dst: SockAddr, timeout_ms: int = 2000) -> None:
         """Find the device, the local address and the next hop to an address (rdma_resolve_addr(3)).
@@ -272,77 +211,11 @@ class CmId(Messages, SharedReceives):
             self._expect("resolve_addr", IdState.IDLE, IdState.ADDR_BOUND)
             told = local is not None and (local.port or not local.ip.is_unspecified)
             if local is not None and told and self.state is IdState.IDLE:
-                self._bind(local, "resolve_addr")
+                addresses.bind(self, local, "resolve_addr")
             self.remote = remote
             self.state = IdState.ADDR_QUERY
-            try:
-                self._find_way(remote, timeout_ms)
-            except OSError as error:
-                self._unresolved(-(error.errno or ENODEV))
+            addresses.resolve(self, remote, timeout_ms)
         self._complete("resolve_addr")
-
-    def _unresolved(self, status: int) -> None:
-        self.state = IdState.ADDR_BOUND if self._claims else IdState.IDLE
-        self._put(EventType.ADDR_ERROR, status)
-
-    def _find_way(self, remote: Inet, timeout_ms: int) -> None:
-        bound = None if self.local.ip.is_unspecified else self.local
-        way = routes.way_to(remote.ip, bound.ip if bound else None, remote.scope)
-        if way.source is None:
-            raise VerbsError(EADDRNOTAVAIL, "the route has no source address", "resolve_addr")
-        scope = way.ifindex if way.source.is_link_local else 0
-        if bound is None:
-            agent = registry.agent_of_address(way.source, scope, "resolve_addr")
-            self._use(agent)
-            self.local = Inet(way.source, self.local.port or self._own_port(agent, way.source), scope)
-        agent = self.need_agent("resolve_addr")
-        index = agent.gsi.index_of(GID(way.source))
-        if index is None:
-            text = f"{agent.context.name} was opened before it had the address {way.source}"
-            raise VerbsError(EADDRNOTAVAIL, text, "resolve_addr")
-        self.link = Link(
-            Peer(GID(remote.ip), index),
-            agent.context.query_port(1).active_mtu,
-        )
-        if way.direct or routes.is_neighbour_known(way.next_hop, way.ifindex):
-            self._resolved()
-        else:
-            routes.provoke(remote.ip, way.source, way.ifindex)
-            self._wait_for_neighbour(agent, way, timeout_ms)
-
-    def _own_port(self, agent: Agent, ip: routes.IP) -> int:
-        """A port to call from, which nobody else on this host has."""
-        port = agent.ports.take(self.ps, ip, "resolve_addr")
-        self._calls_from = agent
-        return port
-
-    def _resolved(self) -> None:
-        self.state = IdState.ADDR_RESOLVED
-        self._put(EventType.ADDR_RESOLVED)
-
-    def _wait_for_neighbour(self, agent: Agent, way: routes.Way, timeout_ms: int) -> None:
-        """Look into the neighbour table until the next hop is there, ever less often."""
-        start = monotonic_ns()
-        until, step, said = start + timeout_ms * 10**6, _POLL_NS, start
-
-        def look(now: int) -> int | None:
-            nonlocal step, said
-            if self.state is not IdState.ADDR_QUERY:
-                return None
-            if routes.is_neighbour_known(way.next_hop, way.ifindex):
-                self._resolved()
-            elif now >= until:
-                self._unresolved(-ETIMEDOUT)
-            else:
-                if now - said >= _PROVOKE_NS and self.remote and way.source:
-                    routes.provoke(self.remote.ip, way.source, way.ifindex)
-                    said = now
-                step = min(2 * step, _POLL_MAX_NS)
-                return min(now + step, until)
-            return None
-
-        agent.at(start + step, look)
-        agent.flush()
 
     def resolve_route(self, timeout_ms: int = 2000) -> None:
         """Find the path to the address (rdma_resolve_route(3)): over RoCE the device knows it already.
@@ -352,19 +225,7 @@ class CmId(Messages, SharedReceives):
         check_timeout(timeout_ms, "resolve_route")
         with registry.lock:
             self._expect("resolve_route", IdState.ADDR_RESOLVED)
-            agent = self.need_agent("resolve_route")
-            assert self.remote is not None
-            try:
-                routes.way_to(self.remote.ip, self.local.ip, self.remote.scope)
-                if agent.ifindex not in routes.interfaces_of(self.local.ip):
-                    raise VerbsError(ENODEV, f"{self.local.ip} has gone", "resolve_route")
-            except OSError as error:
-                self._put(EventType.ROUTE_ERROR, -(error.errno or ENODEV))
-            else:
-                assert self.link is not None
-                self.link.traffic_class = self._options.get(Option.TOS, 0)
-                self.state = IdState.ROUTE_RESOLVED
-                self._put(EventType.ROUTE_RESOLVED)
+            addresses.resolve_route(self)
         self._complete("resolve_route")
 
     def get_local_addr(self) -> SockAddr:
@@ -404,8 +265,8 @@ class CmId(Messages, SharedReceives):
         with registry.lock:
             self._expect("listen", IdState.IDLE, IdState.ADDR_BOUND)
             if self.state is IdState.IDLE:
-                self._bind(_NOWHERE, "listen")
-            if not self._claims:
+                addresses.bind(self, _NOWHERE, "listen")
+            if not self.claims:
                 raise VerbsError(EINVAL, "resolve_addr() has begun something else", "listen")
             self.backlog = backlog if backlog > 0 else DEFAULT_BACKLOG
             for agent in self._agents:
@@ -502,7 +363,7 @@ class CmId(Messages, SharedReceives):
         """Its queue pair is in the error state: the peer is told, and so is the application."""
         if isinstance(self.exchange, Connection):
             self.state = IdState.DISCONNECT
-            self._put(EventType.DISCONNECTED, param=ConnParam())
+            self.put(EventType.DISCONNECTED, param=ConnParam())
             rc.disconnect(self)
 
     def disconnect(self, private_data: bytes = b"") -> None:
@@ -556,7 +417,7 @@ class CmId(Messages, SharedReceives):
         with registry.lock:
             if option in (Option.REUSEADDR, Option.AFONLY):
                 self._expect("set_option", IdState.IDLE)
-            self._options[option] = value
+            self.options[option] = value
 
     def set_local_ece(self, ece: ECE) -> None:
         """Offer a vendor's options to the peer (rdma_set_local_ece(3)): before connect() or accept().
@@ -594,7 +455,7 @@ class CmId(Messages, SharedReceives):
         """Put an event of one's own into the channel (rdma_write_cm_event(3)); USER alone."""
         if event is not EventType.USER:
             raise VerbsError(EINVAL, f"{event.name} is not yours to write, USER is", "write_cm_event")
-        self._put(event, status, arg=arg)
+        self.put(event, status, arg=arg)
 
     # ------------------------------------------------------------------ queue pairs
 
@@ -736,8 +597,8 @@ class CmId(Messages, SharedReceives):
         if self.exchange is not None:
             self.exchange.close(now)
             self.exchange.context = None
-        claims, self._claims = self._claims, []
-        caller, self._calls_from = self._calls_from, None
+        claims, self.claims = self.claims, []
+        caller, self.calls_from = self.calls_from, None
         if caller is not None and not caller.ended:
             caller.ports.give(self.ps, self.local.ip, self.local.port)
         for claim in claims:
@@ -755,11 +616,11 @@ class CmId(Messages, SharedReceives):
             agent.leave(self)
             return
         self.state = IdState.DEVICE_REMOVAL
-        self._put(EventType.DEVICE_REMOVAL, status)
+        self.put(EventType.DEVICE_REMOVAL, status)
 
     def address_changed(self) -> None:
         """Its local address is not the device's any more."""
-        self._put(EventType.ADDR_CHANGE)
+        self.put(EventType.ADDR_CHANGE)
 
     def __enter__(self) -> Self:
         return self

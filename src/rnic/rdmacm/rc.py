@@ -268,17 +268,22 @@ def request(listener: CmId, agent: Agent, event: cm.Event) -> None:
     )
     child.state = IdState.CONNECT
     conn.send_mra(_MRA_TIMEOUT, now, held=True)
-    param = ConnParam(
-        private_data=req.private_data[IpCmHeader.SIZE :],
-        responder_resources=req.initiator_depth,
-        initiator_depth=req.responder_resources,
-        flow_control=req.flow_control,
-        retry_count=req.retry_count,
-        rnr_retry_count=req.rnr_retry_count,
-        srq=req.srq,
-        qp_num=req.local_qpn,
-    )
+    param = _offer(req, req.private_data[IpCmHeader.SIZE :], req.retry_count)
     listener.channel.put(Event(EventType.CONNECT_REQUEST, child, param=param, listen_id=listener))
+
+
+def _offer(said: Req | Rep, private_data: bytes, retry_count: int) -> ConnParam:
+    """What a peer says of its end, as the application here is told it: what the one asks the other serves."""
+    return ConnParam(
+        private_data=private_data,
+        responder_resources=said.initiator_depth,
+        initiator_depth=said.responder_resources,
+        flow_control=said.flow_control,
+        retry_count=retry_count,
+        rnr_retry_count=said.rnr_retry_count,
+        srq=said.srq,
+        qp_num=said.local_qpn,
+    )
 
 
 def _objection(agent: Agent, req: Req, sgid_index: int) -> tuple[RejReason, bytes] | None:
@@ -323,16 +328,7 @@ def _replied(one: CmId, event: cm.Event) -> None:
     link.initiator_depth = min(link.initiator_depth, rep.responder_resources)
     link.rnr_retry_count = rep.rnr_retry_count
     link.timeout = ack_timeout(rep.target_ack_delay, one.packet_life_time)
-    param = ConnParam(
-        private_data=rep.private_data,
-        responder_resources=rep.initiator_depth,
-        initiator_depth=rep.responder_resources,
-        flow_control=rep.flow_control,
-        retry_count=link.retry_count,
-        rnr_retry_count=rep.rnr_retry_count,
-        srq=rep.srq,
-        qp_num=rep.local_qpn,
-    )
+    param = _offer(rep, rep.private_data, link.retry_count)
     if one.qp is None:
         one.channel.put(Event(EventType.CONNECT_RESPONSE, one, param=param))
         return

@@ -105,7 +105,7 @@ class AHAttr:
     traffic_class: int = 0
     """IP DSCP and ECN, 8 bits."""
     flow_label: int = 0
-    """20 bits, of IPv6; IPv4 has no place for it, and refuses all but 0."""
+    """20 bits, of IPv6.  Over IPv4 it says nothing: there is no place for it, and one source port for all."""
     sl: int = 0
     """Priority, 0 to 7.  Without a traffic class it becomes the DSCP class selector of that number
     (RFC 2474); with one it has to be that one's first three bits."""

@@ -303,9 +303,10 @@ class QP(nic.QP):
     def modify_rate_limit(self, attr: RateLimitAttr) -> None:
         """Limit the rate at which the send queue sends (ibv_modify_qp_rate_limit(3)); a rate of 0 ends that.
 
-        Of RC, UC and UD, from RTR on; RESET forgets it.  All bytes from the BTH to the ICRC count, those that
-        are sent again included; responses to the peer's requests do not.  Raises VerbsError: EINVAL for a
-        rate beyond DeviceAttrEx.packet_pacing_caps, or in another state.
+        Of RC, UC, UD and RAW_PACKET, from RTR on; RESET forgets it.  All bytes from the BTH to the ICRC
+        count, of RAW_PACKET all of a frame, those that are sent again included; responses to the peer's
+        requests do not.  Raises VerbsError: EINVAL for a rate beyond DeviceAttrEx.packet_pacing_caps, or in
+        another state.
         """
         self.raw_modify_rate_limit(attr.as_struct())
 

@@ -15,7 +15,7 @@ class RateLimitAttr:
     max_burst_sz: int = 0
     """Bytes that may go without a pause, a packet at least; 0: the device's choice."""
     typical_pkt_sz: int = 0
-    """Bytes of a packet, 0: the path MTU."""
+    """Bytes of a packet, 0: the path MTU (RAW_PACKET: the netdev's)."""
     comp_mask: int = 0
     """0: there are no more fields."""
 

@@ -49,6 +49,19 @@ class CmMessage(BitStruct):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CmReply(CmMessage):
+    """Those that carry the communication ids of both ends."""
+
+    local_comm_id: int = at(0, 32)  # the sender's; of a REJ 0, when it made none
+    remote_comm_id: int = at(4, 32)
+
+    @property
+    def ids(self) -> str:
+        """Both, in words."""
+        return f"{self.local_comm_id:#010x} to {self.remote_comm_id:#010x}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CmPath(BitStruct):
     """A path as a REQ describes it, twice: the primary one and an alternate (IBA 12.6.5)."""
 
@@ -111,33 +124,29 @@ class Req(CmMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mra(CmMessage):
+class Mra(CmReply):
     """Message receipt acknowledgement: wait longer (IBA 12.6.6)."""
 
     ATTR: ClassVar[CmAttr] = CmAttr.MRA
     PRIVATE_BYTES: ClassVar[int] = 222
 
-    local_comm_id: int = at(0, 32)
-    remote_comm_id: int = at(4, 32)
     message: int = at(8, 2)  # `Answered`
     service_timeout: int = at(9, 5)  # the answer comes within 4.096 us * 2^n
     private_data: bytes = bytes_at(10, PRIVATE_BYTES)
 
     def __str__(self) -> str:
         wait = 4.096e-6 * 2**self.service_timeout
-        return f"CM MRA {_ids(self)} of the {name_of(Answered, self.message).upper()}, wait {wait:.3g} s"
+        return f"CM MRA {self.ids} of the {name_of(Answered, self.message).upper()}, wait {wait:.3g} s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rej(CmMessage):
+class Rej(CmReply):
     """Rejection, with additional information by its reason (IBA 12.6.7)."""
 
     ATTR: ClassVar[CmAttr] = CmAttr.REJ
     PRIVATE_BYTES: ClassVar[int] = 148
     ARI_BYTES: ClassVar[int] = 72
 
-    local_comm_id: int = at(0, 32)  # 0 when the sender made none
-    remote_comm_id: int = at(4, 32)
     message: int = at(8, 2)  # `Answered`
     ari_length: int = at(9, 7)
     reason: int = at(10, 16)  # `RejReason`
@@ -151,20 +160,18 @@ class Rej(CmMessage):
 
     def __str__(self) -> str:
         return (
-            f"CM REJ {_ids(self)} of the {name_of(Answered, self.message).upper()},"
+            f"CM REJ {self.ids} of the {name_of(Answered, self.message).upper()},"
             f" reason {self.reason}: {name_of(RejReason, self.reason)}"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rep(CmMessage):
+class Rep(CmReply):
     """Connection reply (IBA 12.6.8)."""
 
     ATTR: ClassVar[CmAttr] = CmAttr.REP
     PRIVATE_BYTES: ClassVar[int] = 196
 
-    local_comm_id: int = at(0, 32)
-    remote_comm_id: int = at(4, 32)
     local_qkey: int = at(8, 32)
     local_qpn: int = at(12, 24)
     vendor_id: int = split_at((15, 8), (19, 8), (23, 8))  # of the ECE options, in three places
@@ -181,64 +188,56 @@ class Rep(CmMessage):
     private_data: bytes = bytes_at(36, PRIVATE_BYTES)
 
     def __str__(self) -> str:
-        return f"CM REP {_ids(self)} QP {self.local_qpn:#08x} PSN {self.starting_psn}"
+        return f"CM REP {self.ids} QP {self.local_qpn:#08x} PSN {self.starting_psn}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rtu(CmMessage):
+class Rtu(CmReply):
     """Ready to use (IBA 12.6.9)."""
 
     ATTR: ClassVar[CmAttr] = CmAttr.RTU
     PRIVATE_BYTES: ClassVar[int] = 224
 
-    local_comm_id: int = at(0, 32)
-    remote_comm_id: int = at(4, 32)
     private_data: bytes = bytes_at(8, PRIVATE_BYTES)
 
     def __str__(self) -> str:
-        return f"CM RTU {_ids(self)}"
+        return f"CM RTU {self.ids}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dreq(CmMessage):
+class Dreq(CmReply):
     """Request for communication release (IBA 12.6.10)."""
 
     ATTR: ClassVar[CmAttr] = CmAttr.DREQ
     PRIVATE_BYTES: ClassVar[int] = 220
 
-    local_comm_id: int = at(0, 32)
-    remote_comm_id: int = at(4, 32)
     remote_qpn: int = at(8, 24)  # the receiver's queue pair
     private_data: bytes = bytes_at(12, PRIVATE_BYTES)
 
     def __str__(self) -> str:
-        return f"CM DREQ {_ids(self)} of QP {self.remote_qpn:#08x}"
+        return f"CM DREQ {self.ids} of QP {self.remote_qpn:#08x}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drep(CmMessage):
+class Drep(CmReply):
     """Reply to a request for communication release (IBA 12.6.11)."""
 
     ATTR: ClassVar[CmAttr] = CmAttr.DREP
     PRIVATE_BYTES: ClassVar[int] = 224
 
-    local_comm_id: int = at(0, 32)
-    remote_comm_id: int = at(4, 32)
     private_data: bytes = bytes_at(8, PRIVATE_BYTES)
 
     def __str__(self) -> str:
-        return f"CM DREP {_ids(self)}"
+        return f"CM DREP {self.ids}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lap(CmMessage):
+class Lap(CmReply):
     """Load alternate path (IBA 12.8.1)."""
 
     ATTR: ClassVar[CmAttr] = CmAttr.LAP
     PRIVATE_BYTES: ClassVar[int] = 168
 
-    local_comm_id: int = at(0, 32)
-    remote_comm_id: int = at(4, 32)
     remote_qpn: int = at(12, 24)
     remote_cm_timeout: int = at(15, 5)
     local_lid: int = at(20, 16)
@@ -256,19 +255,17 @@ class Lap(CmMessage):
 
     def __str__(self) -> str:
         ends = f"{_gid_text(self.local_gid)} to {_gid_text(self.remote_gid)}"
-        return f"CM LAP {_ids(self)} of QP {self.remote_qpn:#08x} {ends}"
+        return f"CM LAP {self.ids} of QP {self.remote_qpn:#08x} {ends}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Apr(CmMessage):
+class Apr(CmReply):
     """Alternate path response (IBA 12.8.2)."""
 
     ATTR: ClassVar[CmAttr] = CmAttr.APR
     PRIVATE_BYTES: ClassVar[int] = 148
     INFO_BYTES: ClassVar[int] = 72
 
-    local_comm_id: int = at(0, 32)
-    remote_comm_id: int = at(4, 32)
     info_length: int = at(8, 8)
     status: int = at(9, 8)  # `AprStatus`
     additional: bytes = bytes_at(12, INFO_BYTES)
@@ -280,7 +277,7 @@ class Apr(CmMessage):
         return self.additional[: self.info_length]
 
     def __str__(self) -> str:
-        return f"CM APR {_ids(self)} status {self.status}: {name_of(AprStatus, self.status)}"
+        return f"CM APR {self.ids} status {self.status}: {name_of(AprStatus, self.status)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,8 +325,6 @@ class SidrRep(CmMessage):
             return f"CM SIDR_REP {self.request_id:#010x} status {self.status}: {words}"
         return f"CM SIDR_REP {self.request_id:#010x} QP {self.qpn:#08x} Q_Key {self.qkey:#010x}"
 
-
-CmReply = Mra | Rej | Rep | Rtu | Dreq | Drep | Lap | Apr  # those that carry both communication ids
 
 MESSAGES: dict[int, type[CmMessage]] = {
     cls.ATTR: cls for cls in (Req, Mra, Rej, Rep, Rtu, Dreq, Drep, SidrReq, SidrRep, Lap, Apr)
@@ -417,10 +412,6 @@ class IpCmHeader(BitStruct):
 
 IP_REQ_PRIVATE_BYTES = Req.PRIVATE_BYTES - IpCmHeader.SIZE  # 56: what RDMA-CM leaves to its user
 IP_SIDR_REQ_PRIVATE_BYTES = SidrReq.PRIVATE_BYTES - IpCmHeader.SIZE  # 180
-
-
-def _ids(message: CmReply) -> str:
-    return f"{message.local_comm_id:#010x} to {message.remote_comm_id:#010x}"
 
 
 def _gid_text(gid: IPv6Address) -> str:

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where an id is, and where it calls: addresses and ports of this host, and the way to the peer's."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from errno import EADDRINUSE, EADDRNOTAVAIL, EINVAL, ENODEV, ETIMEDOUT
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from rnic._nic import nic
+from rnic.errors import VerbsError
+from rnic.rdmacm import routes
+from rnic.rdmacm.gsi import Peer
+from rnic.rdmacm.link import Link
+from rnic.rdmacm.names import EventType, IdState, Option
+from rnic.rdmacm.ports import ephemeral
+from rnic.rdmacm.registry import registry
+from rnic.rdmacm.sockaddr import Inet
+from rnic.verbs.ah import GID
+from rnic.wire import service_id
+
+if TYPE_CHECKING:
+    from rnic.rdmacm.agent import Agent
+    from rnic.rdmacm.cm_id import CmId
+
+_POLL_NS = 2 * 10**6  # how often the neighbour table is looked into, at first
+_POLL_MAX_NS = 64 * 10**6
+_PROVOKE_NS = 10**9
+
+
+def bind(one: CmId, local: Inet, verb: str) -> None:
+    """Take an address and port of this host, or of every device."""
+    if local.ip.is_unspecified:
+        agents = registry.every_agent(verb)
+    else:
+        agents = [registry.agent_of_address(local.ip, local.scope, verb)]
+    for agent in agents:
+        agent.check(verb)
+    _claim(one, local, agents, verb)
+    for agent in agents:
+        one.use(agent)
+    one.agent = None if local.ip.is_unspecified else agents[0]
+    one.state = IdState.ADDR_BOUND
+
+
+def _claim(one: CmId, local: Inet, agents: Sequence[Agent], verb: str) -> None:
+    ports = [local.port] if local.port else ephemeral()
+    for port in ports:
+        try:
+            one.claims = _claim_port(one, local, port, agents)
+        except VerbsError as error:
+            _tidy(one, agents)
+            if error.errno != EADDRINUSE or port == ports[-1]:
+                raise VerbsError(error.errno or EINVAL, error.strerror or "", verb) from None
+        else:
+            one.local = Inet(local.ip, port, local.scope)
+            return
+
+
+def _claim_port(one: CmId, local: Inet, port: int, agents: Sequence[Agent]) -> list[nic.Listener]:
+    claims: list[nic.Listener] = []
+    reuse = bool(one.options.get(Option.REUSEADDR))
+    with contextlib.ExitStack() as undo:
+        for agent in agents:
+            claim = agent.context.cm_listen(
+                service_id(one.ps, port),
+                GID(local.ip),
+                afonly=bool(one.options.get(Option.AFONLY)),
+                reuse=reuse,
+            )
+            undo.callback(claim.close)
+            claims.append(claim)
+            if not reuse and not all(agent.ports.may_bind(one.ps, ip, port) for ip in agent.ips_of(local)):
+                text = f"somebody on this host calls from port {port}, or from its neighbours"
+                raise VerbsError(EADDRINUSE, text, "bind_addr")
+        undo.pop_all()
+    return claims
+
+
+def _tidy(one: CmId, agents: Sequence[Agent]) -> None:
+    """An agent that was begun for this id and is of no use."""
+    for agent in agents:
+        if not agent.ids:
+            agent.leave(one)
+
+
+def resolve(one: CmId, remote: Inet, timeout_ms: int) -> None:
+    """Look for the device, the local address and the next hop; an event tells what was found."""
+    try:
+        _find_way(one, remote, timeout_ms)
+    except OSError as error:
+        _unresolved(one, -(error.errno or ENODEV))
+
+
+def _unresolved(one: CmId, status: int) -> None:
+    one.state = IdState.ADDR_BOUND if one.claims else IdState.IDLE
+    one.put(EventType.ADDR_ERROR, status)
+
+
+def _find_way(one: CmId, remote: Inet, timeout_ms: int) -> None:
+    bound = None if one.local.ip.is_unspecified else one.local
+    way = routes.way_to(remote.ip, bound.ip if bound else None, remote.scope)
+    if way.source is None:
+        raise VerbsError(EADDRNOTAVAIL, "the route has no source address", "resolve_addr")
+    scope = way.ifindex if way.source.is_link_local else 0
+    if bound is None:
+        agent = registry.agent_of_address(way.source, scope, "resolve_addr")
+        one.use(agent)
+        one.local = Inet(way.source, one.local.port or _own_port(one, agent, way.source), scope)
+    agent = one.need_agent("resolve_addr")
+    index = agent.gsi.index_of(GID(way.source))
+    if index is None:
+        text = f"{agent.context.name} was opened before it had the address {way.source}"
+        raise VerbsError(EADDRNOTAVAIL, text, "resolve_addr")
+    one.link = Link(
+        Peer(GID(remote.ip), index),
+        agent.context.query_port(1).active_mtu,
+    )
+    if way.direct or routes.is_neighbour_known(way.next_hop, way.ifindex):
+        _resolved(one)
+    else:
+        routes.provoke(remote.ip, way.source, way.ifindex)
+        _wait_for_neighbour(one, agent, way, timeout_ms)
+
+
+def _own_port(one: CmId, agent: Agent, ip: routes.IP) -> int:
+    """A port to call from, which nobody else on this host has."""
+    port = agent.ports.take(one.ps, ip, "resolve_addr")
+    one.calls_from = agent
+    return port
+
+
+def _resolved(one: CmId) -> None:
+    one.state = IdState.ADDR_RESOLVED
+    one.put(EventType.ADDR_RESOLVED)
+
+
+def _wait_for_neighbour(one: CmId, agent: Agent, way: routes.Way, timeout_ms: int) -> None:
+    """Look into the neighbour table until the next hop is there, ever less often."""
+    start = monotonic_ns()
+    until, step, said = start + timeout_ms * 10**6, _POLL_NS, start
+
+    def look(now: int) -> int | None:
+        nonlocal step, said
+        if one.state is not IdState.ADDR_QUERY:
+            return None
+        if routes.is_neighbour_known(way.next_hop, way.ifindex):
+            _resolved(one)
+        elif now >= until:
+            _unresolved(one, -ETIMEDOUT)
+        else:
+            if now - said >= _PROVOKE_NS and one.remote and way.source:
+                routes.provoke(one.remote.ip, way.source, way.ifindex)
+                said = now
+            step = min(2 * step, _POLL_MAX_NS)
+            return min(now + step, until)
+        return None
+
+    agent.at(start + step, look)
+    agent.flush()
+
+
+def resolve_route(one: CmId) -> None:
+    """Look whether route and address are still there; an event tells."""
+    agent = one.need_agent("resolve_route")
+    assert one.remote is not None
+    try:
+        routes.way_to(one.remote.ip, one.local.ip, one.remote.scope)
+        if agent.ifindex not in routes.interfaces_of(one.local.ip):
+            raise VerbsError(ENODEV, f"{one.local.ip} has gone", "resolve_route")
+    except OSError as error:
+        one.put(EventType.ROUTE_ERROR, -(error.errno or ENODEV))
+    else:
+        assert one.link is not None
+        one.link.traffic_class = one.options.get(Option.TOS, 0)
+        one.state = IdState.ROUTE_RESOLVED
+        one.put(EventType.ROUTE_RESOLVED)

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A packet of a reliable connection by hand, from one end to the other: the expected PSN plus a distance.
+ */
+#ifndef RNIC_TESTS_HAND_H
+#define RNIC_TESTS_HAND_H
+
+#include "fabric.h"
+
+struct hand {
+    uint8_t opcode;
+    uint32_t length; /* of the payload */
+    uint32_t dma;    /* reth_len */
+    uint8_t syndrome;
+    int psn;
+};
+
+void inject(struct end *from, const struct hand *h);
+
+#endif

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How often and when retries go out, and what may happen before what is repeated: memory goes, answers come late.
+ */
+#include "check.h"
+#include "hand.h"
+#include "roce/roce.h"
+#include "wire/bth.h"
+
+static struct pair p;
+
+#define SIGNALED .send_flags = RNIC_SEND_SIGNALED
+
+/* ---------------------------------------------------------------- retries, exactly */
+
+static void a_silent_peer_is_RETRY_EXC_ERR_after_retry_cnt_retries(void) {
+    for (uint8_t count = 0; count <= 7; count++) {
+        for (uint8_t timeout = 8; timeout <= 20; timeout += 4) {
+            check_note("retry_cnt %u, timeout %u", count, timeout);
+            pair_open(&p, .retry_cnt = count ? count : NONE, .timeout = timeout);
+            CHECK_EQ(move(p.b.qp, RNIC_QPS_RESET), 0);
+            uint64_t start = p.f.now;
+            post_write(&p.a, 1, 0, 0, 10);
+            post_recv(&p.a, 2, 0, 10);
+            post_write(&p.a, 3, 0, 0, 10);
+            fabric_settle(&p.f);
+            WANT_ERR(p.a.send_cq, 1, RETRY_EXC_ERR, TIMEOUT);
+            WANT_ERR(p.a.send_cq, 3, WR_FLUSH_ERR, FLUSHED);
+            WANT_ERR(p.a.recv_cq, 2, WR_FLUSH_ERR, FLUSHED);
+            CHECK_EQ(p.f.now - start, (count + 1) * (4096ull << timeout));
+            CHECK_EQ(COUNTER(&p.a, timeouts), count + 1);
+            CHECK_EQ(COUNTER(&p.b, drop_bad_state) > count, 1);
+            pair_close(&p);
+        }
+    }
+}
+
+/* The IBA allows a timer to be off: then only probes go out, and the queue pair waits. */
+static void timeout_0_waits_forever(void) {
+    pair_open(&p, .timeout = NONE);
+    fabric_silence(p.a.node);
+    post_write(&p.a, 1, 0, 0, 10);
+    fabric_settle(&p.f);
+    WANT_NONE(p.a.send_cq);
+    CHECK_EQ(p.a.qp->state, RNIC_QPS_RTS);
+    CHECK(fabric_count(&p.f, p.a.node, 0, -1) <= 1 + PROBES);
+    pair_close(&p);
+}
+
+static enum verdict lose_middle(void *arg, const struct node *from, uint32_t nth, const uint8_t *bth) {
+    (void)arg;
+    (void)from;
+    (void)nth;
+    return bth[0] == ROCE_RC_WRITE_MIDDLE ? LOSE : PASS;
+}
+
+static void a_packet_that_never_passes_is_RETRY_EXC_ERR(void) {
+    for (uint8_t count = 0; count <= 7; count++) {
+        check_note("retry_cnt %u", count);
+        pair_open(&p, .retry_cnt = count ? count : NONE, .latency = 100 * US);
+        p.f.judge = lose_middle;
+        post_write(&p.a, 1, 0, 0, 3000);
+        fabric_settle(&p.f);
+        struct rnic_wc wc = WANT(p.a.send_cq, 1, RETRY_EXC_ERR);
+        CHECK(wc.vendor_err == RNIC_VE_SEQ_RETRY || wc.vendor_err == RNIC_VE_TIMEOUT);
+        CHECK(fabric_count(&p.f, p.a.node, 0, ROCE_RC_WRITE_MIDDLE) >= count + 1u);
+        CHECK_EQ(fabric_count(&p.f, p.a.node, 0, ROCE_RC_WRITE_FIRST), 1); /* acknowledged by the first NAK */
+        pair_close(&p);
+    }
+}
+
+static const double rnr_ms[32] = {655.36, 0.01,  0.02,  0.03,  0.04,  0.06,   0.08,   0.12,   0.16,   0.24,  0.32,
+                                  0.48,   0.64,  0.96,  1.28,  1.92,  2.56,   3.84,   5.12,   7.68,   10.24, 15.36,
+                                  20.48,  30.72, 40.96, 61.44, 81.92, 122.88, 163.84, 245.76, 327.68, 491.52};
+
+static void no_receive_is_RNR_RETRY_EXC_ERR_after_rnr_retry_retries(void) {
+    for (uint8_t timer = 0; timer < 32; timer++) {
+        uint8_t count = timer % 7;
+        check_note("rnr_retry %u, min_rnr_timer %u", count, timer);
+        pair_open(&p, .rnr_retry = count ? count : NONE, .min_rnr_timer = timer ? timer : NONE);
+        uint64_t start = p.f.now;
+        if (timer & 1)
+            post_send(&p.a, 1, 0, 10);
+        else
+            post(&p.a, (struct rnic_send_wr){.wr_id = 1,
+                                             .opcode = RNIC_WR_RDMA_WRITE_WITH_IMM,
+                                             SIGNALED,
+                                             REMOTE(&p.b, 0),
+                                             SGL(SGE(&p.a, 0, 10))});
+        post_send(&p.a, 2, 0, 10);
+        fabric_settle(&p.f);
+        WANT_ERR(p.a.send_cq, 1, RNR_RETRY_EXC_ERR, RNR);
+        WANT_ERR(p.a.send_cq, 2, WR_FLUSH_ERR, FLUSHED);
+        CHECK_EQ(COUNTER(&p.b, rnr_nak_sent), count + 1);
+        CHECK_EQ(COUNTER(&p.a, rnr_nak_received), count + 1);
+        CHECK_EQ(COUNTER(&p.a, timeouts), 0);
+        uint64_t wait = (uint64_t)(rnr_ms[timer] * 1000000 + 0.5);
+        CHECK_EQ(p.f.now - start, 20 * US + count * (wait + 20 * US));
+        CHECK_EQ(p.b.qp->state, RNIC_QPS_RTS); /* the responder does not mind */
+        pair_close(&p);
+    }
+}
+
+static void rnr_retry_7_waits_for_the_receive(void) {
+    pair_open(&p, .min_rnr_timer = 1, .wr = 16);
+    for (uint64_t i = 0; i < 8; i++)
+        post_send(&p.a, i, 0, 3000);
+    fabric_run(&p.f, p.f.now + 50 * MS);
+    CHECK(COUNTER(&p.b, rnr_nak_sent) > 1000);
+    CHECK(COUNTER(&p.a, requests_resent) < 2 * 3 * COUNTER(&p.b, rnr_nak_sent)); /* one message, not eight */
+    WANT_NONE(p.a.send_cq);
+    for (uint64_t i = 0; i < 8; i++)
+        post_recv(&p.b, i, 0, 3000);
+    fabric_settle(&p.f);
+    for (uint64_t i = 0; i < 8; i++)
+        WANT(p.a.send_cq, i, SUCCESS);
+    pair_close(&p);
+}
+
+static enum verdict double_naks(void *arg, const struct node *from, uint32_t nth, const uint8_t *bth) {
+    (void)arg;
+    (void)nth;
+    return from == &from->fabric->node[1] && bth[0] == ROCE_RC_ACK ? TWICE : PASS;
+}
+
+/* One RNR NAK, however often the wire repeats it, is one retry. */
+static void a_doubled_RNR_NAK_counts_once(void) {
+    pair_open(&p, .rnr_retry = 3, .min_rnr_timer = 5);
+    p.f.judge = double_naks;
+    post_send(&p.a, 1, 0, 10);
+    fabric_run(&p.f, p.f.now + 150 * US);
+    CHECK_EQ(p.a.qp->state, RNIC_QPS_RTS);
+    CHECK_EQ(COUNTER(&p.b, rnr_nak_sent), 2);
+    post_recv(&p.b, 1, 0, 10);
+    fabric_settle(&p.f);
+    WANT(p.a.send_cq, 1, SUCCESS);
+    pair_close(&p);
+}
+
+/* Progress gives all retries back. */
+static void retries_are_counted_from_the_last_progress(void) {
+    pair_open(&p, .rnr_retry = 2, .min_rnr_timer = 5, .wr = 32);
+    for (uint64_t i = 0; i < 20; i++)
+        post_send(&p.a, i, 0, 10);
+    for (uint64_t i = 0; i < 20; i++) { /* two RNR NAKs before each */
+        uint64_t naks = COUNTER(&p.b, rnr_nak_sent);
+        while (COUNTER(&p.b, rnr_nak_sent) < naks + 2)
+            CHECK(fabric_step(&p.f, NEVER));
+        post_recv(&p.b, i, 0, 10);
+        while (!cq_take(p.b.recv_cq, 1, &(struct rnic_wc){0}))
+            CHECK(fabric_step(&p.f, NEVER));
+    }
+    fabric_settle(&p.f);
+    for (uint64_t i = 0; i < 20; i++)
+        WANT(p.a.send_cq, i, SUCCESS);
+    pair_close(&p);
+}
+
+/* ---------------------------------------------------------------- order of things */
+
+static enum verdict lose_first_ack(void *arg, const struct node *from, uint32_t nth, const uint8_t *bth) {
+    int *lost = arg;
+    (void)nth;
+    return from == &from->fabric->node[1] && bth[0] == ROCE_RC_ACK && (*lost)-- > 0 ? LOSE : PASS;
+}
+
+/* Memory may go when its message is acknowledged, not before; when it has gone a repetition cannot be made.  An
+ * acknowledge that comes late still wins. */
+static void memory_that_goes_before_the_ACK_fails_the_repetition_alone(void) {
+    for (int late = 0; late < 2; late++) {
+        check_note("late %d", late);
+        int lost = 1;
+        pair_open(&p, .lazy = 1);
+        p.f.judge = lose_first_ack;
+        p.f.judge_arg = &lost;
+        struct mr *mr = fabric_mr(p.a.node, &p.a.node->pd, p.a.mem, 4096, 0);
+        struct rnic_sge sge = {(uintptr_t)p.a.mem, 3000, mr->pub.lkey};
+        post(&p.a,
+             (struct rnic_send_wr){
+                 .wr_id = 1, .opcode = RNIC_WR_RDMA_WRITE, SIGNALED, REMOTE(&p.b, 0), .sg_list = &sge, .num_sge = 1});
+        fabric_run(&p.f, p.f.now + 100 * US);
+        fabric_drop_mr(p.a.node, mr);
+        if (late) {
+            struct hand ack = {ROCE_RC_ACK, 0, 0, 31, 2};
+            inject(&p.b, &ack);
+        }
+        post_write(&p.a, 2, 0, 4096, 10);
+        fabric_settle(&p.f);
+        WANT(p.a.send_cq, 1, SUCCESS); /* if not by that ACK, by the next WRITE's, before any timer */
+        WANT(p.a.send_cq, 2, SUCCESS);
+        pair_close(&p);
+    }
+}
+
+static void a_probe_of_memory_that_has_gone_fails_the_message(void) {
+    pair_open(&p);
+    fabric_silence(p.a.node);
+    struct mr *mr = fabric_mr(p.a.node, &p.a.node->pd, p.a.mem, 4096, 0);
+    struct rnic_sge sge = {(uintptr_t)p.a.mem, 3000, mr->pub.lkey};
+    post(&p.a, (struct rnic_send_wr){
+                   .wr_id = 1, .opcode = RNIC_WR_RDMA_WRITE, SIGNALED, REMOTE(&p.b, 0), .sg_list = &sge, .num_sge = 1});
+    post_write(&p.a, 2, 0, 0, 10);
+    fabric_drop_mr(p.a.node, mr);
+    fabric_settle(&p.f);
+    WANT_ERR(p.a.send_cq, 1, LOC_PROT_ERR, SGE_BAD_LKEY);
+    WANT_ERR(p.a.send_cq, 2, WR_FLUSH_ERR, FLUSHED);
+    CHECK_EQ(p.a.qp->state, RNIC_QPS_ERR);
+    pair_close(&p);
+}
+
+/* The failed element stands behind others that are only acknowledged later, by answers to their first sending. */
+static void an_ACK_for_what_could_not_be_repeated_is_success(void) {
+    pair_open(&p, .latency = 2 * MS, .timeout = 8, .lazy = 1);
+    struct mr *mr = fabric_mr(p.a.node, &p.a.node->pd, p.a.mem, 4096, 0);
+    struct rnic_sge sge = {(uintptr_t)p.a.mem, 3000, mr->pub.lkey};
+    post_write(&p.a, 1, 0, 0, 10);
+    post(&p.a, (struct rnic_send_wr){
+                   .wr_id = 2, .opcode = RNIC_WR_RDMA_WRITE, SIGNALED, REMOTE(&p.b, 0), .sg_list = &sge, .num_sge = 1});
+    post_write(&p.a, 3, 0, 0, 10);
+    fabric_run(&p.f, p.f.now + US);
+    fabric_drop_mr(p.a.node, mr);
+    fabric_settle(&p.f); /* the timer goes off before the first answer */
+    CHECK(COUNTER(&p.a, timeouts) >= 1);
+    WANT(p.a.send_cq, 1, SUCCESS);
+    WANT(p.a.send_cq, 2, SUCCESS);
+    WANT(p.a.send_cq, 3, SUCCESS);
+    CHECK_EQ(p.a.qp->state, RNIC_QPS_RTS);
+    pair_close(&p);
+}
+
+/* A READ whose answer has arrived may come again from the wire, when its region has gone: nobody waits for that. */
+static void a_late_duplicate_of_a_READ_whose_region_has_gone_is_dropped(void) {
+    pair_open(&p);
+    struct mr *mr = fabric_mr(p.b.node, &p.b.node->pd, p.b.mem, 4096, ALL_ACCESS);
+    post(&p.a, (struct rnic_send_wr){.wr_id = 1,
+                                     .opcode = RNIC_WR_RDMA_READ,
+                                     SIGNALED,
+                                     .wr.rdma = {(uintptr_t)p.b.mem, mr->pub.rkey},
+                                     SGL(SGE(&p.a, 0, 100))});
+    fabric_settle(&p.f);
+    WANT(p.a.send_cq, 1, SUCCESS);
+    uint8_t again[BTH_BYTES + RETH_BYTES] = {0};
+    bth_set_opcode(again, ROCE_RC_READ_REQUEST);
+    bth_set_pkey(again, 0xFFFF);
+    bth_set_dqpn(again, p.b.qp->pub.qp_num);
+    bth_set_psn(again, 0x123456);
+    reth_set_va(again + BTH_BYTES, (uintptr_t)p.b.mem);
+    reth_set_rkey(again + BTH_BYTES, mr->pub.rkey);
+    reth_set_len(again + BTH_BYTES, 100);
+    fabric_inject(p.a.node, &p.a.qp->flow, again, sizeof again);
+    fabric_settle(&p.f);
+    CHECK_EQ(COUNTER(&p.b, responses_sent), 2);
+    fabric_drop_mr(p.b.node, mr);
+    fabric_inject(p.a.node, &p.a.qp->flow, again, sizeof again);
+    fabric_settle(&p.f);
+    CHECK_EQ(p.b.qp->state, RNIC_QPS_RTS);
+    CHECK_EQ(COUNTER(&p.b, drop_duplicate), 1);
+    post_write(&p.a, 2, 0, 0, 10);
+    fabric_settle(&p.f);
+    WANT(p.a.send_cq, 2, SUCCESS);
+    pair_close(&p);
+}
+
+static uint32_t psn_of_last(const struct node *from, int opcode) {
+    uint32_t psn = UINT32_MAX;
+    for (uint32_t i = 0; i < p.f.logged; i++) {
+        const struct record *r = &p.f.log[i];
+        if (!r->arrived && r->from == from - p.f.node && r->opcode == opcode)
+            psn = r->psn;
+    }
+    return psn;
+}
+
+/* A READ or an atomic is acknowledged by its response alone.  There are requesters that take an ACK with its PSN for its
+ * end, and complete it without the data. */
+static void the_ACK_of_a_duplicate_names_no_READ_or_atomic(void) {
+    for (int atomic = 0; atomic <= 1; atomic++) {
+        pair_open(&p);
+        uint32_t psn = rc_of(p.b.qp)->resp.psn;
+        post_write(&p.a, 1, 0, 0, 2000); /* two packets */
+        if (atomic)
+            post_add(&p.a, 2, 0, 0, 1);
+        else
+            post_read(&p.a, 2, 0, 0, 100);
+        fabric_settle(&p.f);
+        WANT(p.a.send_cq, 1, SUCCESS);
+        WANT(p.a.send_cq, 2, SUCCESS);
+        const struct hand again = {ROCE_RC_WRITE_FIRST, 1024, 2000, 0, -3};
+        inject(&p.a, &again);
+        fabric_settle(&p.f);
+        CHECK_EQ(COUNTER(&p.b, duplicate_requests), 1);
+        CHECK_EQ(psn_of_last(p.b.node, ROCE_RC_ACK), psn_add(psn, 1));
+        pair_close(&p);
+    }
+}
+
+/* A NAK that waits for its turn while the expected packet comes has nothing to say any more, but the ACK has. */
+static void a_NAK_that_was_overtaken_is_not_sent(void) {
+    pair_open(&p, .lazy = 1);
+    struct rc *rc = rc_of(p.b.qp);
+    p.b.node->lazy = 50 * US; /* the next packets come in one batch */
+    const struct hand batch[] = {{ROCE_RC_WRITE_ONLY, 4, 4, 0, 1}, {ROCE_RC_WRITE_ONLY, 4, 4, 0, 0}};
+    uint32_t psn = rc->resp.psn;
+    inject(&p.a, &batch[0]);
+    inject(&p.a, &batch[1]);
+    fabric_run(&p.f, p.f.now + 20 * US);
+    const struct hand repeated = {ROCE_RC_WRITE_ONLY, 4, 4, 0, 0};
+    CHECK_EQ(rc->resp.psn, psn_add(psn, 1));
+    inject(&p.a, &repeated);
+    fabric_settle(&p.f);
+    CHECK_EQ(rc->resp.psn, psn_add(psn, 2));
+    CHECK_EQ(COUNTER(&p.b, nak_seq_sent), 0);
+    CHECK_EQ(COUNTER(&p.b, acks_sent), 1);
+    /* the same with a receive that comes in time */
+    const struct hand send = {ROCE_RC_SEND_ONLY, 4, 0, 0, 0};
+    inject(&p.a, &send);
+    fabric_run(&p.f, p.f.now + 15 * US);
+    post_recv(&p.b, 1, 0, 4);
+    inject(&p.a, &send);
+    fabric_settle(&p.f);
+    WANT(p.b.recv_cq, 1, SUCCESS);
+    CHECK_EQ(COUNTER(&p.b, rnr_nak_sent), 0);
+    CHECK_EQ(COUNTER(&p.b, acks_sent), 2);
+    pair_close(&p);
+}
+
+int main(void) {
+    RUN(a_silent_peer_is_RETRY_EXC_ERR_after_retry_cnt_retries);
+    RUN(timeout_0_waits_forever);
+    RUN(a_packet_that_never_passes_is_RETRY_EXC_ERR);
+    RUN(no_receive_is_RNR_RETRY_EXC_ERR_after_rnr_retry_retries);
+    RUN(rnr_retry_7_waits_for_the_receive);
+    RUN(a_doubled_RNR_NAK_counts_once);
+    RUN(retries_are_counted_from_the_last_progress);
+    RUN(memory_that_goes_before_the_ACK_fails_the_repetition_alone);
+    RUN(a_probe_of_memory_that_has_gone_fails_the_message);
+    RUN(an_ACK_for_what_could_not_be_repeated_is_success);
+    RUN(a_late_duplicate_of_a_READ_whose_region_has_gone_is_dropped);
+    RUN(the_ACK_of_a_duplicate_names_no_READ_or_atomic);
+    RUN(a_NAK_that_was_overtaken_is_not_sent);
+    return check_done();
+}
