@@ -60,6 +60,7 @@ static int make(struct dev *dev, const struct rnic_ah_attr *attr, struct ah *ah,
     int rc = qp_av_check(attr, err);
     if (!rc)
         rc = ah_resolve(dev, attr, &ah->flow, err);
+    ah->flow.datagrams = true;
     if (rc || !group_is_multicast(&ah->flow.dst.sin6_addr))
         return rc;
     port = ah->flow.port;

@@ -17,7 +17,8 @@
 #include "wire/bth.h"
 #include "wire/grh.h"
 
-#define PACKETS 64 /* of a lane, at a time */
+#define PACKETS 64           /* of a lane, at a time */
+#define AGAIN_NS 1000000000ull
 #define DROP(dev, reason) ((dev)->nic.counters.value[RNIC_CNT_drop_##reason]++)
 
 static void know_self(const struct dev *dev, struct lane_self *self) {
@@ -30,7 +31,8 @@ static void know_self(const struct dev *dev, struct lane_self *self) {
     }
 }
 
-static void discard(struct lane *l) {
+static void discard(struct dev *dev, struct lane *l) {
+    fault_forget(&dev->fault, &l->tx);
     if (l->remote)
         remote_close(l->remote);
     free(l->remote);
@@ -46,7 +48,12 @@ static void reach(struct lane *l) {
     l->remote = NULL;
 }
 
+static struct tx *way_of(void *arg, uint32_t qpn, const struct in6_addr *to);
+
 void lanes_open(struct dev *dev, int slot) {
+    dev->nic.local_way = dev->local ? way_of : NULL;
+    dev->nic.local_arg = dev;
+    dev->lane_link = (struct lane_link){&dev->fault, &dev->nic.counters, &dev->tx.now};
     dev->doors[slot] = dev->local ? lane_listen(dev->slots[slot].number) : -1;
 }
 
@@ -60,7 +67,7 @@ static void forget(struct dev *dev, const struct lane *l) {
 void lanes_close(struct dev *dev) {
     for (struct lane *l = dev->lanes, *next; l; l = next) {
         next = l->next;
-        discard(l);
+        discard(dev, l);
     }
     dev->lanes = NULL;
     for (int i = 0; i < dev->nslots; i++) {
@@ -88,19 +95,24 @@ static void enter(struct dev *dev, struct lane *l) {
     engine_watch(dev, l->fd);
 }
 
+/* A slot that nobody of this host has is asked for again after a while: it may be another host's. */
 static struct lane *ask(struct dev *dev, uint32_t slot, uint64_t now) {
     struct lane_self self;
     struct lane *l;
-    know_self(dev, &self);
-    if (lane_ask(&l, slot, &self, now))
+    if (now < dev->ask_again[slot])
         return NULL;
+    know_self(dev, &self);
+    if (lane_ask(&l, slot, &self, &dev->lane_link, now)) {
+        dev->ask_again[slot] = now + AGAIN_NS;
+        return NULL;
+    }
     enter(dev, l);
     return dev->lane_to[slot] = l;
 }
 
 static void answer(struct dev *dev, int door, uint64_t now) {
     struct lane *l;
-    while ((l = lane_answer(door, now)))
+    while ((l = lane_answer(door, &dev->lane_link, now)))
         enter(dev, l);
 }
 
@@ -140,7 +152,7 @@ static void reap(struct dev *dev) {
             continue;
         }
         *at = l->next;
-        discard(l);
+        discard(dev, l);
     }
 }
 
@@ -205,6 +217,14 @@ static struct lane *find(struct dev *dev, struct qp *qp, uint64_t now, bool *wai
     return l && l->state == LANE_UP && lane_is_to(l, &qp->flow.dst.sin6_addr) ? l : NULL;
 }
 
+/* For a datagram, which does not wait. */
+static struct tx *way_of(void *arg, uint32_t qpn, const struct in6_addr *to) {
+    struct dev *dev = arg;
+    uint32_t slot = qpn_slot(qpn);
+    struct lane *l = dev->lane_to[slot] ? dev->lane_to[slot] : ask(dev, slot, dev->tx.now);
+    return l && l->state == LANE_UP && !l->stuck && lane_is_trusted(l) && lane_is_to(l, to) ? &l->tx : NULL;
+}
+
 static bool has_work(struct qp *qp) {
     return (qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD) && !wq_empty(&qp->sq);
 }
@@ -242,22 +262,35 @@ static bool from_peer(struct dev *dev, struct qp *qp, struct lane *l) {
     return true;
 }
 
+/* Datagrams may come from any queue pair of the lane's process, if we believe it that they do. */
+static bool takes_datagram(const struct lane *l, const struct ring_packet *p, struct packet *pkt, uint8_t *grh) {
+    if (!(p->kind & LANE_DATAGRAM) || !lane_is_trusted(l) || !is_peer(l, deth_source(pkt)))
+        return false;
+    memcpy(grh, p->bytes + p->length - GRH_BYTES, GRH_BYTES);
+    pkt->grh = grh;
+    pkt->sl = (uint8_t)(p->kind >> LANE_CLASS_SHIFT) >> 5;
+    return true;
+}
+
 static void input(struct dev *dev, struct lane *l, const struct ring_packet *p, uint64_t now) {
     struct packet pkt = {0};
-    if (!demux_parse(dev, &pkt, p->head, p->length, 0))
+    uint8_t grh[GRH_BYTES];
+    if (!demux_parse(dev, &pkt, p->head, p->length, p->kind & LANE_DATAGRAM ? GRH_BYTES : 0))
         return;
     pkt.payload = p->bytes + pkt.row->header;
-    struct qp *qp = qpn_find(dev, bth_dqpn(pkt.bth));
+    pkt.marked = p->kind & LANE_MARKED;
+    struct qp *qp = bth_dqpn(pkt.bth) == QPN_GSI ? NULL : qpn_find(dev, bth_dqpn(pkt.bth));
     int index = qp ? qp_pkey_index(qp, bth_pkey(pkt.bth)) : -1;
+    pkt.pkey_index = (uint16_t)index;
     if (!qp)
         DROP(dev, bad_qpn);
-    else if (!(pkt.row->mask & qp->takes) || pkt.row->mask & OPC_UD)
+    else if (!(pkt.row->mask & qp->takes))
         COUNT(qp, drop_bad_opcode);
     else if (qp->state < RNIC_QPS_RTR)
         COUNT(qp, drop_bad_state);
     else if (index < 0)
         COUNT(qp, drop_bad_pkey);
-    else if (!from_peer(dev, qp, l))
+    else if (pkt.row->mask & OPC_UD ? !takes_datagram(l, p, &pkt, grh) : !from_peer(dev, qp, l))
         COUNT(qp, drop_bad_source);
     else
         demux_deliver(dev, qp, &pkt, p->length, now);
@@ -298,11 +331,8 @@ bool lanes_receive(struct dev *dev, uint64_t now) {
 
 void lanes_flush(struct dev *dev) {
     for (struct lane *l = dev->lanes; l; l = l->next) {
-        if (!l->dirty)
-            continue;
-        dev->nic.counters.value[RNIC_CNT_local_sent] += l->out.next - l->counted;
-        l->counted = l->out.next;
-        lane_flush(l);
+        if (l->dirty)
+            lane_flush(l);
     }
 }
 

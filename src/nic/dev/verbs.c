@@ -230,6 +230,7 @@ static int soft_set_fault(struct rnic_context *ctx, const struct rnic_fault *fau
     dev_lock(dev);
     udp_tx_flush(&dev->tx);
     fault_set(&dev->fault, fault);
+    dev->nic.faulty = fault != NULL;
     raw_set_fault(dev, fault);
     dev_unlock(dev);
     engine_wake(dev); /* it may have to wait for what the injector holds */

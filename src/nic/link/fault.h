@@ -37,7 +37,7 @@ void fault_send(struct fault *f, struct rnic_counters *cnt, const struct flow *f
 /* Lets go what is due. */
 void fault_release(struct fault *f, uint64_t now, fault_emit *emit, void *arg);
 uint64_t fault_deadline(const struct fault *f);
-/* Forgets what is held for a flow's port that is being closed. */
-void fault_forget(struct fault *f, const void *port);
+/* Forgets what is held for a flow's port, or its local way, that is being closed. */
+void fault_forget(struct fault *f, const void *way);
 
 #endif

@@ -13,10 +13,14 @@
 
 #include "link/abstract.h"
 #include "link/slotmsg.h"
+#include "wire/bth.h"
+#include "wire/grh.h"
+#include "wire/icrc.h"
 
 #define BACKLOG 1024
 #define MEMORY (2 * sizeof(struct ring_shared)) /* the asker's direction first */
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+#define DEFAULT_HOPS 64 /* as of packets whose IP header the kernel makes */
 #define MESSAGES 16 /* read at a time: wake-ups, mostly */
 
 enum lane_message_type { LANE_HELLO = 1, LANE_WELCOME, LANE_READY, LANE_WAKE };
@@ -33,21 +37,55 @@ struct lane_message {
 
 static uint8_t *reserve(struct tx *tx, struct flow *flow, uint32_t n, uint32_t *crc) {
     struct lane *l = lane_of(tx);
-    (void)flow;
     (void)crc;
-    if (l->state != LANE_UP)
-        return n <= sizeof l->waste ? l->waste : NULL;
-    uint8_t *at = ring_reserve(&l->out, n);
-    l->stuck = !at;
-    return at;
+    l->flow = flow;
+    l->reserved = n += flow->datagrams ? GRH_BYTES : 0;
+    if (l->state != LANE_UP || l->link->fault->on)
+        return n <= sizeof l->aside ? l->aside : NULL;
+    l->at = ring_reserve(&l->out, n);
+    l->stuck = !l->at;
+    return l->at;
+}
+
+static void put_grh(const struct flow *flow, uint8_t *packet, uint32_t n) {
+    uint8_t hops = flow->hop_limit ? flow->hop_limit : DEFAULT_HOPS;
+    grh_build(packet + n, &flow->src, &flow->dst, flow->traffic_class, hops, flow->flow_label, 0, n + ICRC_BYTES);
+}
+
+static uint32_t kind_of(const struct flow *flow) {
+    uint32_t kind = (flow->traffic_class & ECN_MASK) == ECN_MARKED ? LANE_MARKED : 0;
+    return flow->datagrams ? kind | LANE_DATAGRAM | (uint32_t)flow->traffic_class << LANE_CLASS_SHIFT : kind;
+}
+
+static void enter(struct lane *l, const struct flow *flow) {
+    ring_commit(&l->out, kind_of(flow));
+    l->dirty = true;
+    l->link->counters->value[RNIC_CNT_local_sent]++;
+}
+
+void lane_put(struct lane *l, const struct flow *flow, const uint8_t *bytes, uint32_t length) {
+    uint8_t *at = l->state == LANE_UP ? ring_reserve(&l->out, length) : NULL;
+    if (!at) {
+        l->link->counters->value[RNIC_CNT_tx_errors]++;
+        return;
+    }
+    memcpy(at, bytes, length);
+    enter(l, flow);
+}
+
+static void emit(void *arg, const struct flow *flow, const uint8_t *bytes, uint32_t length) {
+    lane_put(arg, flow, bytes, length);
 }
 
 static void commit(struct tx *tx) {
     struct lane *l = lane_of(tx);
-    if (l->state != LANE_UP)
-        return;
-    ring_commit(&l->out, 0);
-    l->dirty = true;
+    bool aside = l->state != LANE_UP || l->link->fault->on;
+    if (l->flow->datagrams)
+        put_grh(l->flow, aside ? l->aside : l->at, l->reserved - GRH_BYTES);
+    if (l->state == LANE_UP && l->link->fault->on)
+        fault_send(l->link->fault, l->link->counters, l->flow, l->aside, l->reserved, *l->link->now, emit, l);
+    else if (l->state == LANE_UP)
+        enter(l, l->flow);
 }
 
 /* ---------------------------------------------------------------- memory */
@@ -107,8 +145,7 @@ static int speak(const struct lane *l, uint16_t type, const struct lane_party *p
 
 static int say(const struct lane *l, uint16_t type) { return speak(l, type, NULL, NULL, 0); }
 
-/* A mapping cannot be revoked: memory is for processes of our own user alone. */
-static bool is_trusted(const struct lane *l) { return l->uid == getuid(); }
+bool lane_is_trusted(const struct lane *l) { return l->uid == getuid(); }
 
 static void name_of(struct abstract_name *name, uint32_t slot) { abstract_name(name, "rnic/1/lane/%u", slot); }
 
@@ -141,12 +178,13 @@ static void know_peer(struct lane *l) {
     }
 }
 
-static struct lane *new_lane(int fd, enum lane_state state, uint64_t now) {
+static struct lane *new_lane(int fd, enum lane_state state, const struct lane_link *link, uint64_t now) {
     struct lane *l = calloc(1, sizeof *l);
     if (!l)
         return NULL;
     l->tx = (struct tx){reserve, commit};
     l->state = state;
+    l->link = link;
     l->fd = fd;
     l->file = -1;
     l->since = now;
@@ -158,19 +196,19 @@ static int offer(struct lane *l, const struct lane_self *self) {
     int pass[PASSED] = {make_memory(), self->file};
     if (pass[0] < 0)
         return pass[0];
-    int rc = map_memory(l, pass[0], true) ? speak(l, LANE_HELLO, &self->party, pass, is_trusted(l) ? 2 : 1) : -ENOMEM;
+    int rc = map_memory(l, pass[0], true) ? speak(l, LANE_HELLO, &self->party, pass, lane_is_trusted(l) ? 2 : 1) : -ENOMEM;
     close(pass[0]);
     return rc;
 }
 
-int lane_ask(struct lane **out, uint32_t slot, const struct lane_self *self, uint64_t now) {
+int lane_ask(struct lane **out, uint32_t slot, const struct lane_self *self, const struct lane_link *link, uint64_t now) {
     struct abstract_name name;
     int fd = open_socket();
     if (fd < 0)
         return fd;
     name_of(&name, slot);
     int rc = connect(fd, (const struct sockaddr *)&name.un, name.length) ? -errno : 0;
-    struct lane *l = rc ? NULL : new_lane(fd, LANE_ASKING, now);
+    struct lane *l = rc ? NULL : new_lane(fd, LANE_ASKING, link, now);
     if (!l) {
         close(fd);
         return rc ? rc : -ENOMEM;
@@ -183,9 +221,9 @@ int lane_ask(struct lane **out, uint32_t slot, const struct lane_self *self, uin
     return rc;
 }
 
-struct lane *lane_answer(int listener, uint64_t now) {
+struct lane *lane_answer(int listener, const struct lane_link *link, uint64_t now) {
     int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    struct lane *l = fd < 0 ? NULL : new_lane(fd, LANE_CALLED, now);
+    struct lane *l = fd < 0 ? NULL : new_lane(fd, LANE_CALLED, link, now);
     if (fd >= 0 && !l)
         close(fd);
     return l;
@@ -201,7 +239,7 @@ static bool knows(struct lane *l, const struct lane_party *party) {
 }
 
 static void keep_file(struct lane *l, int *fd) {
-    if (!is_trusted(l))
+    if (!lane_is_trusted(l))
         return;
     l->file = *fd;
     *fd = -1;
@@ -209,7 +247,7 @@ static void keep_file(struct lane *l, int *fd) {
 
 static bool hello(struct lane *l, const struct lane_message *m, const struct lane_self *self, int pass[PASSED]) {
     if (l->state != LANE_CALLED || pass[0] < 0 || !is_sound(pass[0]) || !knows(l, &m->party) ||
-        !map_memory(l, pass[0], false) || speak(l, LANE_WELCOME, &self->party, &self->file, is_trusted(l) ? 1 : 0))
+        !map_memory(l, pass[0], false) || speak(l, LANE_WELCOME, &self->party, &self->file, lane_is_trusted(l) ? 1 : 0))
         return false;
     keep_file(l, &pass[1]);
     l->state = LANE_ANSWERED;

@@ -18,6 +18,7 @@
 #include <netinet/in.h>
 #include <sys/types.h>
 
+#include "link/fault.h"
 #include "link/ring.h"
 #include "nic.h"
 #include "wire/packet.h"
@@ -26,6 +27,10 @@
 #define LANE_SLOTS 16
 #define LANE_ADDRESSES 32
 #define LANE_PATIENCE 100000000ull /* ns that an asker waits; who cannot answer by then is stopped */
+
+/* Of a packet: the injector has marked it; it is a datagram, behind which stands what a receive gets ahead of its
+ * payload, and whose traffic class is in the upper bits. */
+enum lane_kind { LANE_MARKED = 1, LANE_DATAGRAM = 2, LANE_CLASS_SHIFT = 8 };
 
 enum lane_state { LANE_ASKING, LANE_CALLED /* somebody has connected */, LANE_ANSWERED, LANE_UP, LANE_DOWN };
 
@@ -41,9 +46,20 @@ struct lane_self {
     int file; /* our memory file: whoever is of our user gets it */
 };
 
+/* What the lanes of a device share with its link. */
+struct lane_link {
+    struct fault *fault;
+    struct rnic_counters *counters;
+    const uint64_t *now; /* of the pass */
+};
+
 struct lane {
     struct tx tx; /* first: engines write packets here */
     enum lane_state state;
+    const struct lane_link *link;
+    const struct flow *flow; /* of the packet reserved, */
+    uint8_t *at;             /* where it lies in the ring, */
+    uint32_t reserved;       /* and its bytes */
     int fd;
     uint64_t since; /* asked or called */
     struct lane_party peer;
@@ -55,31 +71,34 @@ struct lane {
     struct ring_reader in;
     bool dirty; /* something was written since the last lane_flush() */
     bool stuck; /* the ring was full; who writes waits */
-    uint32_t counted; /* packets sent, as counted last */
     int users;  /* queue pairs that go this way; with users it stays in memory after its end */
     void *remote; /* the device's: what of the peer's memory is reached directly */
     struct lane *next;
-    uint8_t waste[LANE_MTU + 128]; /* what is sent to one that has gone */
+    uint8_t aside[LANE_MTU + 128]; /* a packet for the injector, or for one that has gone */
 };
 
 /* A listening socket for a slot, or -errno. */
 int lane_listen(uint32_t slot);
 
 /* 0 and a lane that is LANE_ASKING, or -errno: nobody listens there. */
-int lane_ask(struct lane **out, uint32_t slot, const struct lane_self *self, uint64_t now);
+int lane_ask(struct lane **out, uint32_t slot, const struct lane_self *self, const struct lane_link *link, uint64_t now);
 /* Somebody who has connected; NULL: nobody. */
-struct lane *lane_answer(int listener, uint64_t now);
+struct lane *lane_answer(int listener, const struct lane_link *link, uint64_t now);
 /* Takes what the other end says. True: the state has changed. */
 bool lane_listen_to(struct lane *l, const struct lane_self *self);
 /* Hangs up: LANE_DOWN. */
 void lane_hang_up(struct lane *l);
 void lane_free(struct lane *l);
 
+/* A packet into the ring, or lost if it has no room. */
+void lane_put(struct lane *l, const struct flow *flow, const uint8_t *bytes, uint32_t length);
 void lane_flush(struct lane *l);       /* wakes the other end if it sleeps */
 bool lane_unstick(struct lane *l);     /* one that was stuck has room again */
 /* A number of packets has been taken from l->in: lets a writer that waits for room know. */
 void lane_taken(struct lane *l);
 
+/* Of our user: a mapping cannot be revoked, nor can an address be believed. */
+bool lane_is_trusted(const struct lane *l);
 bool lane_is_to(const struct lane *l, const struct in6_addr *address);
 static inline struct lane *lane_of(struct tx *tx) { return (struct lane *)tx; }
 

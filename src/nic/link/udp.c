@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "link/lane.h"
 #include "wire/icrc.h"
 
 #ifndef UDP_SEGMENT
@@ -103,7 +104,10 @@ static void send_datagram(struct udp_tx *u, const struct flow *flow, const uint8
 }
 
 static void emit_single(void *arg, const struct flow *flow, const uint8_t *bytes, uint32_t length) {
-    send_datagram(arg, flow, bytes, length, (uint16_t)length);
+    if (flow->local)
+        lane_put(lane_of(flow->local), flow, bytes, length);
+    else
+        send_datagram(arg, flow, bytes, length, (uint16_t)length);
 }
 
 void udp_tx_flush(struct udp_tx *u) {

@@ -71,6 +71,9 @@ struct nic {
     uint32_t max_window;   /* bytes in flight a QP */
     uint32_t slow_window;  /* the same where round trips are long; at least max_window */
     bool congestion;       /* it is controlled */
+    bool faulty;           /* the injector is on: all goes by packets, that can be lost */
+    struct tx *(*local_way)(void *arg, uint32_t qpn, const struct in6_addr *to); /* of a datagram; NULL: by the wire */
+    void *local_arg;
     struct store *store;   /* where processes of this host find what their peers allow; NULL: nowhere */
     struct srq **xrc_srqs; /* see qp/xrc.h; NULL: there has been none */
     struct raw_net *raw;   /* of RAW_PACKET queue pairs; NULL: there is none */

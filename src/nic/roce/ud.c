@@ -58,6 +58,10 @@ static bool send_one(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint64_
         qp_refuse_send(qp, wqe, RNIC_WC_LOC_PROT_ERR, ve);
         return true;
     }
+    bool alone = wqe->remote_qpn == QPN_GSI || wqe->remote_qpn == QPN_MULTICAST;
+    ah->flow.local = qp->nic->local_way && !alone
+                         ? qp->nic->local_way(qp->nic->local_arg, wqe->remote_qpn, &ah->flow.dst.sin6_addr)
+                         : NULL;
     ah->flow.dst_slot = wqe->remote_qpn; /* finer than a slot: batches are for one queue pair */
     if (!out_open_to(tx, &ah->flow, &out, imm ? ROCE_UD_SEND_ONLY_WITH_IMM : ROCE_UD_SEND_ONLY, wqe->length,
                      wqe->remote_qpn, ud->psn, qp->pkey))

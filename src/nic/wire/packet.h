@@ -32,6 +32,7 @@ struct tx;
 struct flow {
     struct sockaddr_in6 src, dst; /* IPv4 mapped, ports in network order */
     void *port;                   /* the link's: the socket to send from */
+    bool datagrams;               /* they tell where they come from, each for itself */
     struct tx *local;             /* NULL, or where packets for a peer on this host go: without padding and ICRC */
     uint32_t dst_slot; /* process of the peer's host that owns the QPN: packets of two are never in one batch */
     uint8_t traffic_class, hop_limit;
