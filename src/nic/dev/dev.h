@@ -243,6 +243,7 @@ void lanes_close(struct dev *dev);
 void lanes_abandon(struct dev *dev); /* in a forked child */
 void lanes_listen(struct dev *dev, uint64_t now);
 uint64_t lanes_deadline(const struct dev *dev);
+void lanes_prepare(struct dev *dev, struct qp *qp); /* asks, and waits a moment for an answer; without the lock */
 bool lanes_decide(struct dev *dev, struct qp *qp, uint64_t now);
 void lanes_leave(struct qp *qp);
 bool lanes_receive(struct dev *dev, uint64_t now); /* true: there was something */

@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "dev/dev.h"
@@ -18,6 +19,8 @@
 #include "wire/grh.h"
 
 #define PACKETS 64           /* of a lane, at a time */
+#define SLOT_BUFFER 65536u
+#define PREPARE_LOOKS 200 /* of 50 us */
 #define AGAIN_NS 1000000000ull
 #define DROP(dev, reason) ((dev)->nic.counters.value[RNIC_CNT_drop_##reason]++)
 
@@ -229,6 +232,21 @@ static bool has_work(struct qp *qp) {
     return (qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD) && !wq_empty(&qp->sq);
 }
 
+/* Whoever is there answers at once; who does not is asked for longer while nobody waits for it. */
+void lanes_prepare(struct dev *dev, struct qp *qp) {
+    const struct timespec look = {.tv_nsec = 50000};
+    bool wait = true;
+    for (int i = 0; i < PREPARE_LOOKS && wait; i++) {
+        if (i)
+            nanosleep(&look, NULL);
+        dev_lock(dev);
+        wait = false;
+        if (qp->way == WAY_OPEN)
+            find(dev, qp, dev_clock(), &wait);
+        dev_unlock(dev);
+    }
+}
+
 bool lanes_decide(struct dev *dev, struct qp *qp, uint64_t now) {
     bool wait = false;
     if (!has_work(qp))
@@ -272,16 +290,34 @@ static bool takes_datagram(const struct lane *l, const struct ring_packet *p, st
     return true;
 }
 
+/* Its payload is in the sender's memory: there until it has an answer, or has gone; the mark keeps it from going meanwhile. */
+static bool find_payload(struct lane *l, const struct ring_packet *p, struct packet *pkt) {
+    struct rnic_sge at;
+    if (!l->remote || p->length != LANE_REFERRING)
+        return false;
+    memcpy(&at, p->head + pkt->row->header, sizeof at);
+    pkt->length = at.length;
+    pkt->payload = at.length <= LANE_MTU ? remote_look(l->remote, at.lkey, at.addr, at.length) : NULL;
+    return pkt->payload;
+}
+
 static void input(struct dev *dev, struct lane *l, const struct ring_packet *p, uint64_t now) {
     struct packet pkt = {0};
     uint8_t grh[GRH_BYTES];
     if (!demux_parse(dev, &pkt, p->head, p->length, p->kind & LANE_DATAGRAM ? GRH_BYTES : 0))
         return;
     pkt.payload = p->bytes + pkt.row->header;
+    bool refers = p->kind & LANE_REFERS;
+    if (refers && !find_payload(l, p, &pkt)) {
+        DROP(dev, malformed);
+        return;
+    }
     pkt.marked = p->kind & LANE_MARKED;
     struct qp *qp = bth_dqpn(pkt.bth) == QPN_GSI ? NULL : qpn_find(dev, bth_dqpn(pkt.bth));
     int index = qp ? qp_pkey_index(qp, bth_pkey(pkt.bth)) : -1;
     pkt.pkey_index = (uint16_t)index;
+    if (qp && qp->tagged && pkt.length <= SLOT_BUFFER) /* whose headers are in the payload: nobody is to change them */
+        pkt.payload = memcpy(dev->slot_buffer, pkt.payload, pkt.length);
     if (!qp)
         DROP(dev, bad_qpn);
     else if (!(pkt.row->mask & qp->takes))
@@ -294,6 +330,8 @@ static void input(struct dev *dev, struct lane *l, const struct ring_packet *p, 
         COUNT(qp, drop_bad_source);
     else
         demux_deliver(dev, qp, &pkt, p->length, now);
+    if (refers)
+        remote_leave(l->remote);
 }
 
 static bool receive(struct dev *dev, struct lane *l, uint64_t now) {

@@ -127,6 +127,8 @@ int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_
         sched_run(dev, dev_clock());
     dev_unlock(dev);
     engine_wake(dev); /* new sockets to watch, new deadlines */
+    if (!rc && (mask & RNIC_QP_AV))
+        lanes_prepare(dev, qp_of(pub));
     return rc;
 }
 

@@ -40,8 +40,11 @@ static uint8_t *reserve(struct tx *tx, struct flow *flow, uint32_t n, uint32_t *
     (void)crc;
     l->flow = flow;
     l->reserved = n += flow->datagrams ? GRH_BYTES : 0;
+    l->stuck = l->state == LANE_UP && l->link->fault->on && !ring_has_room(&l->out); /* for duplicates, too */
+    if (l->stuck || n > sizeof l->aside)
+        return NULL;
     if (l->state != LANE_UP || l->link->fault->on)
-        return n <= sizeof l->aside ? l->aside : NULL;
+        return l->aside;
     l->at = ring_reserve(&l->out, n);
     l->stuck = !l->at;
     return l->at;
@@ -86,6 +89,18 @@ static void commit(struct tx *tx) {
         fault_send(l->link->fault, l->link->counters, l->flow, l->aside, l->reserved, *l->link->now, emit, l);
     else if (l->state == LANE_UP)
         enter(l, l->flow);
+}
+
+/* As long as no packet in a cell is. */
+static void refer(struct tx *tx, uint32_t n, const struct rnic_sge *payload) {
+    struct lane *l = lane_of(tx);
+    if (l->state != LANE_UP)
+        return;
+    memcpy(l->at + n, payload, sizeof *payload);
+    l->out.length = LANE_REFERRING;
+    ring_commit(&l->out, LANE_REFERS | kind_of(l->flow));
+    l->dirty = true;
+    l->link->counters->value[RNIC_CNT_local_sent]++;
 }
 
 /* ---------------------------------------------------------------- memory */
@@ -182,7 +197,7 @@ static struct lane *new_lane(int fd, enum lane_state state, const struct lane_li
     struct lane *l = calloc(1, sizeof *l);
     if (!l)
         return NULL;
-    l->tx = (struct tx){reserve, commit};
+    l->tx = (struct tx){.reserve = reserve, .commit = commit, .refer = refer};
     l->state = state;
     l->link = link;
     l->fd = fd;

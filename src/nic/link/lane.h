@@ -24,13 +24,14 @@
 #include "wire/packet.h"
 
 #define LANE_MTU 65536u /* payload bytes of a packet: few, so that little is to be done for each, but several to a ring */
+#define LANE_REFERRING 64 /* bytes of a packet whose payload is elsewhere: headers, and the place */
 #define LANE_SLOTS 16
 #define LANE_ADDRESSES 32
 #define LANE_PATIENCE 100000000ull /* ns that an asker waits; who cannot answer by then is stopped */
 
 /* Of a packet: the injector has marked it; it is a datagram, behind which stands what a receive gets ahead of its
- * payload, and whose traffic class is in the upper bits. */
-enum lane_kind { LANE_MARKED = 1, LANE_DATAGRAM = 2, LANE_CLASS_SHIFT = 8 };
+ * payload, and whose traffic class is in the upper bits; it is but headers, and where its payload is (struct rnic_sge). */
+enum lane_kind { LANE_MARKED = 1, LANE_DATAGRAM = 2, LANE_REFERS = 4, LANE_CLASS_SHIFT = 8 };
 
 enum lane_state { LANE_ASKING, LANE_CALLED /* somebody has connected */, LANE_ANSWERED, LANE_UP, LANE_DOWN };
 

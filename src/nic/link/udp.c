@@ -160,7 +160,7 @@ static void commit(struct tx *tx) {
 }
 
 void udp_tx_init(struct udp_tx *u, struct fault *fault, struct rnic_counters *counters) {
-    u->tx = (struct tx){reserve, commit};
+    u->tx = (struct tx){.reserve = reserve, .commit = commit};
     u->fault = fault;
     u->counters = counters;
     u->max_packets = UDP_BATCH_PACKETS;

@@ -54,23 +54,45 @@ static void learn_qp(const struct remote *r, struct remote_qp *qp, uint32_t qpn,
     *qp = (struct remote_qp){qp->is, record.serial, record.pd, record.access, 0};
 }
 
-static bool allows(const struct store_record *m, const struct remote_qp *qp, uint64_t addr, uint64_t length,
-                   uint32_t access) {
-    return m->pd == qp->pd && !(access & ~m->access) && !(access & ~qp->access) && addr >= m->iova &&
-           length <= m->length && addr - m->iova <= m->length - length;
+static bool in_range(const struct store_record *m, uint64_t addr, uint64_t length) {
+    return addr >= m->iova && length <= m->length && addr - m->iova <= m->length - length;
 }
 
-uint8_t *remote_enter(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint32_t ours, uint32_t key, uint64_t addr,
-                      uint64_t length, uint32_t access) {
+static bool allows(const struct store_record *m, const struct remote_qp *qp, uint32_t access) {
+    return m->pd == qp->pd && !(access & ~m->access) && !(access & ~qp->access);
+}
+
+static struct remote_region *know(struct remote *r, uint32_t key) {
     struct remote_region *g = &r->region[(key >> 8) % REMOTE_REGIONS];
     if (g->record.key != key || !stands(g->is, g->was))
         learn_region(r, g, key);
-    if (!stands(qp->is, qp->was))
-        learn_qp(r, qp, qpn, ours);
-    if (!g->at || !qp->is || !allows(&g->record, qp, addr, length, access))
-        return NULL;
+    return g;
+}
+
+static void enter(struct remote *r) {
     atomic_store_explicit(r->mark, atomic_load_explicit(r->mark, memory_order_relaxed) + 1, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst);
+}
+
+const uint8_t *remote_look(struct remote *r, uint32_t key, uint64_t addr, uint64_t length) {
+    const struct remote_region *g = know(r, key);
+    if (!g->at || !in_range(&g->record, addr, length))
+        return NULL;
+    enter(r);
+    if (stands(g->is, g->was))
+        return g->at + (addr - g->record.iova);
+    remote_leave(r);
+    return NULL;
+}
+
+uint8_t *remote_enter(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint32_t ours, uint32_t key,
+                      uint64_t addr, uint64_t length, uint32_t access) {
+    const struct remote_region *g = know(r, key);
+    if (!stands(qp->is, qp->was))
+        learn_qp(r, qp, qpn, ours);
+    if (!g->at || !qp->is || !in_range(&g->record, addr, length) || !allows(&g->record, qp, access))
+        return NULL;
+    enter(r);
     if (stands(g->is, g->was) && stands(qp->is, qp->was))
         return g->at + (addr - g->record.iova);
     remote_leave(r);

@@ -46,6 +46,8 @@ void remote_close(struct remote *r);
  * at once.  NULL: not this way: whoever answers for the other process decides. */
 uint8_t *remote_enter(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint32_t ours, uint32_t key, uint64_t addr,
                       uint64_t length, uint32_t access);
+/* The same for bytes that their owner itself has asked us to read. */
+const uint8_t *remote_look(struct remote *r, uint32_t key, uint64_t addr, uint64_t length);
 static inline void remote_leave(struct remote *r) {
     atomic_store_explicit(r->mark, atomic_load_explicit(r->mark, memory_order_relaxed) + 1, memory_order_release);
 }

@@ -10,6 +10,7 @@ bool out_open_to(struct tx *tx, struct flow *flow, struct out *out, uint8_t opco
     out->row = roce_opcode(opcode);
     out->payload = payload;
     out->local = flow->local;
+    out->elsewhere.length = 0;
     out->pad = out->local ? 0 : -payload & 3;
     if (out->local)
         tx = out->local;
@@ -55,7 +56,10 @@ uint32_t out_close_to(struct tx *tx, struct out *out) {
     static const uint8_t zeros[4];
     uint8_t *end = out_payload(out) + out->payload;
     if (out->local) {
-        out->local->commit(out->local);
+        if (out->elsewhere.length)
+            out->local->refer(out->local, out->row->header, &out->elsewhere);
+        else
+            out->local->commit(out->local);
         return (uint32_t)(end - out->bth);
     }
     out->crc = crc32_copy(out->crc, end, zeros, out->pad);

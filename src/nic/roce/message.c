@@ -6,6 +6,8 @@
 #include "wire/bth.h"
 #include "wire/icrc.h"
 
+#define REFER_MIN 4096 /* bytes of a packet: fewer are copied twice as fast as they are looked up */
+
 /* First, middle, last, only; the last two also with immediate or, of SENDs of RC, with invalidate. */
 static uint8_t send_opcode(const struct send_wqe *wqe, uint32_t i) {
     bool write = wqe->opcode == RNIC_WR_RDMA_WRITE || wqe->opcode == RNIC_WR_RDMA_WRITE_WITH_IMM;
@@ -34,11 +36,27 @@ static void put_extended(const struct out *out, const struct send_wqe *wqe) {
         ieth_set_rkey(out->bth + out->row->ieth, wqe->imm);
 }
 
+/* A peer on this host that can reach the bytes where they are copies them itself, once: is it so, and are they in one
+ * piece?  They stay there until it has answered. */
+static bool stays(const struct qp *qp, const struct send_wqe *wqe, uint64_t offset, struct out *out) {
+    uint8_t *ptr;
+    const struct rnic_sge *sge = wqe->sge;
+    if (wqe->num_sge != 1 || qp->nic->faulty || qp->service == OPC_UC)
+        return false;
+    const struct mr *mr = mr_find(&qp->nic->mrs, sge->lkey);
+    if (!mr || mr->record < 0 || mr_local(&qp->nic->mrs, qp->pub.pd, sge, 0, &ptr))
+        return false;
+    out->elsewhere = (struct rnic_sge){sge->addr + offset, out->payload, sge->lkey};
+    return true;
+}
+
 int message_payload(struct qp *qp, struct out *out, const struct send_wqe *wqe, uint64_t offset) {
     if (wqe->flags & RNIC_SEND_INLINE) {
         out_put(out, (const uint8_t *)wqe->sge + offset);
         return 0;
     }
+    if (out->local && out->payload >= REFER_MIN && qp->remote && stays(qp, wqe, offset, out))
+        return 0;
     return sge_gather(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, offset, out_payload(out), out->payload,
                       out_crc(out));
 }

@@ -110,7 +110,7 @@ static uint32_t read_chunk(const struct qp *qp, const struct rc *rc) {
  * is there. */
 static bool may_be_direct(struct qp *qp, struct send_wqe *wqe) {
     const struct requester *req = &rc_of(qp)->req;
-    return qp->remote && !qp->nic->faulty && req->una == req->max_psn && req->una != qp->attr.sq_psn && direct_execute(qp, wqe);
+    return qp->remote && !qp->nic->faulty && !qp->pace.rate && req->una == req->max_psn && req->una != qp->attr.sq_psn && direct_execute(qp, wqe);
 }
 
 static bool start(struct qp *qp, struct send_wqe *wqe) {

@@ -148,6 +148,7 @@ struct out {
     const struct roce_opcode *row;
     struct tx *local; /* NULL: it goes over the wire, with padding and ICRC */
     uint32_t crc, payload, pad;
+    struct rnic_sge elsewhere; /* of a local one: where the payload is, if length is not 0 */
 };
 
 extern const struct engine_ops roce_ud_ops;

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "nic.h"
 #include "wire/opcode.h"
 
 /* What the sender of a flow does with the IPv4 identification field (design: the ICRC covers it, no socket shows it). */
@@ -63,6 +64,8 @@ struct tx {
     uint8_t *(*reserve)(struct tx *tx, struct flow *flow, uint32_t n, uint32_t *crc);
     /* The packet last reserved is written. */
     void (*commit)(struct tx *tx);
+    /* Or of a local one: its first n bytes are, and the element behind them says where the peer finds the payload. */
+    void (*refer)(struct tx *tx, uint32_t n, const struct rnic_sge *payload);
 };
 
 #endif
