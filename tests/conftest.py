@@ -15,6 +15,9 @@ import pytest
 
 import namespaces
 
+# Most tests look at the protocols; RNIC_LOCAL=on makes all but those marked "wire" go by shared memory.
+os.environ.setdefault("RNIC_LOCAL", "off")
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(specs: list[Any]) -> None:
@@ -24,6 +27,18 @@ def pytest_xdist_setupnodes(specs: list[Any]) -> None:
         return
     python = shlex.join([*begin, sys.executable])
     specs[:] = [type(spec)(f"{spec}//python={python}") for spec in specs]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "wire: looks at what goes over the wire, or comes from there")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if os.environ["RNIC_LOCAL"] == "off":
+        return
+    wire = [item for item in items if item.get_closest_marker("wire")]
+    config.hook.pytest_deselected(items=wire)
+    items[:] = [item for item in items if item not in wire]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

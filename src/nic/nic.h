@@ -514,7 +514,7 @@ struct rnic_open_attr {
     const uint16_t *pkeys; /* the P_Key table, num_pkeys entries; 0 of them: the default partition alone, 0xFFFF */
     uint32_t num_pkeys;
     int congestion; /* 1: control it, -1: not; 0: unless the netdev is the loopback, where nothing marks */
-    int local;      /* 1: peers on this host are reached by shared memory, -1, 0: by the wire */
+    int local;      /* -1: peers on this host are reached by the wire, 1, 0: by shared memory */
 };
 
 struct rnic_ops {

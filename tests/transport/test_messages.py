@@ -135,6 +135,7 @@ def test_atomics_return_what_was_there_and_store_what_was_asked(scene: Scene) ->
     assert WORD.unpack_from(scene.target.buf)[0] == 0x010203040506070A
 
 
+@pytest.mark.wire
 @pytest.mark.parametrize("mtu", list(MTU))
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_every_path_mtu_carries_all_operations(mtu: MTU, address: str) -> None:

@@ -163,6 +163,7 @@ def test_a_new_address_carries_traffic(devs: Netdevs) -> None:
                 a.qp, b.qp = kept
 
 
+@pytest.mark.wire
 def test_without_its_address_a_connection_fails_in_time(devs: Netdevs) -> None:
     devs.address(devs.a, f"{TWO}/24")
     with End(f"roce_{devs.a}") as a, End(f"roce_{devs.a}") as b:
@@ -178,6 +179,7 @@ def test_without_its_address_a_connection_fails_in_time(devs: Netdevs) -> None:
         assert a.ctx.counters().tx_errors >= 3
 
 
+@pytest.mark.wire
 def test_a_connection_goes_on_when_its_address_is_back_in_time(devs: Netdevs) -> None:
     devs.address(devs.a, f"{TWO}/24")
     with End(f"roce_{devs.a}") as a, End(f"roce_{devs.a}") as b:

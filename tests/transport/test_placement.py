@@ -187,6 +187,7 @@ def test_a_send_queue_drains_and_goes_on(loss: float) -> None:
 # -------------------------------------------------------------------------------- rates
 
 
+@pytest.mark.wire
 @pytest.mark.parametrize("qp_type", [QPType.RC, QPType.UC])
 def test_a_rate_is_kept(qp_type: QPType) -> None:
     with (

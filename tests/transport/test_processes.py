@@ -47,6 +47,7 @@ class Couple:
         return found
 
 
+@pytest.mark.wire
 def test_eight_processes_of_one_address_survive_that_one_is_killed_and_one_is_stopped(
     start: Start, record: Record
 ) -> None:
@@ -123,6 +124,7 @@ def test_the_other_members_go_on_within_a_moment_when_one_is_killed(start: Start
     record(longest_write_and_read=round(max(pauses), 3), seconds=round(monotonic() - began, 3))
 
 
+@pytest.mark.wire
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("opcode", [WROpcode.RDMA_WRITE, WROpcode.RDMA_READ])
 def test_a_second_user_works_on_the_same_address_by_forwarding(start: Start, opcode: WROpcode) -> None:
@@ -138,6 +140,7 @@ def test_a_second_user_works_on_the_same_address_by_forwarding(start: Start, opc
     assert other.call("counters", "main")["forwarded_in"] > 0
 
 
+@pytest.mark.wire
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_mark_of_congestion_arrives_by_forwarding_though_the_owner_takes_none(start: Start) -> None:
     owner, a, b = start(), start(uid=NOBODY), start(uid=NOBODY)

@@ -321,6 +321,7 @@ def test_a_receive_that_comes_late_is_waited_for_without_end_when_rnr_retry_is_7
     assert scene.b.wait_ok()[0].wr_id == 7
 
 
+@pytest.mark.wire
 @pytest.mark.parametrize("reply", ["atomic answer to a READ", "READ answer of another length", "unknown NAK"])
 def test_bad_resp_err_for_an_answer_that_fits_no_request(reply: str) -> None:
     with Pair(options=Options(timeout=20)) as pair:
@@ -337,6 +338,7 @@ def test_bad_resp_err_for_an_answer_that_fits_no_request(reply: str) -> None:
         assert_says(scene.answer(), WCStatus.BAD_RESP_ERR, "remote side", "suspect the peer's implementation")
 
 
+@pytest.mark.wire
 @pytest.mark.parametrize(
     ("code", "status"),
     [

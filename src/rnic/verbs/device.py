@@ -101,7 +101,7 @@ def open_device(
     packets they mark limits its rate (IBA Annex A17.9; DCQCN); None: unless the device is the loopback's.
 
     With `local` peers on this host are reached by shared memory, unless they do not want to; None: as
-    $RNIC_LOCAL says, "on" or "off".
+    $RNIC_LOCAL says, "on" (the default) or "off".
 
     Raises VerbsError: ENODEV when there is no such device; EADDRINUSE when something else holds UDP port
     4791.
@@ -121,7 +121,7 @@ def open_device(
 
 def _local() -> bool:
     """Whether the environment lets peers on this host be reached by shared memory."""
-    text = os.environ.get("RNIC_LOCAL", "off")
+    text = os.environ.get("RNIC_LOCAL", "on")
     if text not in ("on", "off"):
         raise VerbsError(errno.EINVAL, f"RNIC_LOCAL is {text!r}, neither on nor off", "open_device")
     return text == "on"

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peers on one host: by shared memory, and one-sided operations without the other process."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rnic
+from rnic import SGE, AccessFlags, QPAttr, QPState, RecvWR, SendFlags, SendWR, WCStatus, WROpcode
+from rnic.testing import End, Options, Pair, connect
+from transport.conftest import Start
+from transport.joining import join
+from transport.node import Node
+
+SIZE = 1 << 18
+LOCAL = {"env": {"RNIC_LOCAL": "on"}}
+READ_ONLY = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_READ
+HASTY = Options(timeout=13, retry_cnt=2)  # 34 ms, three times
+NOBODY = 65534
+
+
+@dataclass
+class Scene:
+    """Two ends in contexts of their own; source is a's memory, target b's."""
+
+    a: End
+    b: End
+    source: rnic.MR
+    target: rnic.MR
+
+    def post(self, opcode: WROpcode, length: int, *, at: int = 0, to: int = 0, **fields: Any) -> None:
+        wr = SendWR(
+            opcode=opcode, send_flags=SendFlags.SIGNALED, sg_list=[SGE(self.source, at, length)], **fields
+        )
+        if opcode not in (WROpcode.SEND, WROpcode.SEND_WITH_IMM):
+            wr.remote_addr, wr.rkey = self.target.addr + to, self.target.rkey
+        self.a.qp.post_send(wr)
+
+    def do(self, opcode: WROpcode, length: int, **fields: Any) -> rnic.WC:
+        self.post(opcode, length, **fields)
+        (wc,) = self.a.wait()
+        return wc
+
+    def counted(self, name: str) -> int:
+        return int(self.a.ctx.counters()[name])
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    with Pair(local=True, options=HASTY) as pair:
+        made = Scene(pair.a, pair.b, pair.a.memory(SIZE), pair.b.memory(SIZE))
+        made.source.buf[:] = os.urandom(SIZE)
+        assert made.do(WROpcode.RDMA_WRITE, 0).ok  # the first of all goes as a packet, to see who is there
+        yield made
+
+
+def test_nothing_goes_over_the_wire(scene: Scene) -> None:
+    before = scene.counted("tx_syscalls")
+    for _ in range(100):
+        scene.b.qp.post_recv(RecvWR(1, [SGE(scene.target, 0, 1000)]))
+        assert scene.do(WROpcode.SEND, 1000).ok
+        scene.b.wait_ok()
+    assert bytes(scene.target.buf[:1000]) == bytes(scene.source.buf[:1000])
+    assert scene.counted("tx_syscalls") == before
+    assert scene.counted("local_sent") >= 100
+    assert scene.b.ctx.counters().local_received >= 100
+
+
+@pytest.mark.parametrize("way", [(True, False), (False, True), (False, False)])
+def test_who_does_not_want_it_is_reached_by_the_wire(way: tuple[bool, bool]) -> None:
+    with End(local=way[0]) as a, End(local=way[1]) as b:
+        connect(a.qp, b.qp)
+        one = Scene(a, b, a.memory(64), b.memory(64))
+        assert one.do(WROpcode.RDMA_WRITE, 64).ok
+        assert one.counted("local_sent") == one.counted("local_direct") == 0
+        assert one.counted("tx_syscalls") > 0
+
+
+@pytest.mark.parametrize("length", [1, 8, 4095, SIZE])
+def test_memory_of_the_device_is_reached_without_its_process(scene: Scene, length: int) -> None:
+    sent, before = scene.counted("local_sent"), scene.counted("local_direct")
+    assert scene.do(WROpcode.RDMA_WRITE, length).ok
+    assert bytes(scene.target.buf[:length]) == bytes(scene.source.buf[:length])
+    scene.target.buf[:length] = os.urandom(length)
+    assert scene.do(WROpcode.RDMA_READ, length).ok
+    assert bytes(scene.source.buf[:length]) == bytes(scene.target.buf[:length])
+    assert scene.counted("local_direct") == before + 2
+    assert scene.counted("local_sent") == sent
+
+
+def test_atomics_are_atomic_whichever_way_they_come(scene: Scene) -> None:
+    """The same word, by shared memory, as packets of the same queue pair, and over the wire."""
+    with End(local=False) as c, End(ctx=scene.b.ctx) as d:
+        connect(c.qp, d.qp)
+        through = d.register(scene.target.buf)
+        words = Scene(c, d, c.memory(4096), through)
+        scene.target.buf[:8] = bytes(8)
+        for _ in range(200):
+            scene.post(WROpcode.ATOMIC_FETCH_AND_ADD, 8, compare_add=1)
+            words.post(WROpcode.ATOMIC_FETCH_AND_ADD, 8, compare_add=1)
+            scene.a.wait_ok()
+            words.a.wait_ok()
+        assert struct.unpack("=Q", scene.target.buf[:8]) == (400,)
+        assert scene.counted("local_direct") >= 200
+        assert words.counted("local_direct") == 0
+    found = scene.do(WROpcode.ATOMIC_CMP_AND_SWP, 8, compare_add=400, swap=7)
+    assert found.ok
+    assert struct.unpack("=Q", scene.source.buf[:8]) == (400,)
+    assert struct.unpack("=Q", scene.target.buf[:8]) == (7,)
+
+
+def test_order_is_kept_between_messages_and_what_goes_without_them(scene: Scene) -> None:
+    for i in range(300):
+        scene.b.qp.post_recv(RecvWR(i, [SGE(scene.target, 8, 8)]))
+        struct.pack_into("=Q", scene.source.buf, 0, i)
+        scene.post(WROpcode.RDMA_WRITE, 8)
+        scene.post(WROpcode.SEND, 8)
+        (wc,) = scene.b.wait_ok()
+        assert wc.wr_id == i
+        assert struct.unpack("=2Q", scene.target.buf[:16]) == (i, i), "the WRITE was posted first"
+        scene.a.wait_ok(2)
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def wrong_key(scene: Scene) -> None:
+    scene.post(WROpcode.RDMA_WRITE, 8)
+    scene.a.wait_ok()
+    scene.a.qp.post_send(
+        SendWR(
+            opcode=WROpcode.RDMA_WRITE,
+            sg_list=[SGE(scene.source, 0, 8)],
+            remote_addr=scene.target.addr,
+            rkey=scene.target.rkey ^ 1,
+        )
+    )
+
+
+def deregistered(scene: Scene) -> None:
+    assert scene.do(WROpcode.RDMA_WRITE, 8).ok
+    addr, rkey = scene.target.addr, scene.target.rkey
+    scene.target.close()
+    scene.a.qp.post_send(
+        SendWR(opcode=WROpcode.RDMA_WRITE, sg_list=[SGE(scene.source, 0, 8)], remote_addr=addr, rkey=rkey)
+    )
+
+
+def out_of_bounds(scene: Scene) -> None:
+    scene.post(WROpcode.RDMA_WRITE, 8, to=SIZE - 7)
+
+
+def read_only(scene: Scene) -> None:
+    assert scene.do(WROpcode.RDMA_WRITE, 8).ok
+    scene.target.rereg(rnic.ReregMRFlags.CHANGE_ACCESS, access=READ_ONLY)
+    assert scene.do(WROpcode.RDMA_READ, 8).ok
+    scene.post(WROpcode.RDMA_WRITE, 8)
+
+
+def of_another_domain(scene: Scene) -> None:
+    with scene.b.ctx.alloc_pd() as other, other.alloc_mr(64, rnic.testing.ALL_ACCESS) as mr:
+        scene.a.qp.post_send(
+            SendWR(
+                opcode=WROpcode.RDMA_WRITE,
+                sg_list=[SGE(scene.source, 0, 8)],
+                remote_addr=mr.addr,
+                rkey=mr.rkey,
+            )
+        )
+        (wc,) = scene.a.wait()
+        assert wc.status is WCStatus.REM_ACCESS_ERR
+        assert bytes(mr.buf[:8]) == bytes(8)
+
+
+def without_the_queue_pairs_consent(scene: Scene) -> None:
+    scene.b.qp.modify(QPAttr(qp_access_flags=AccessFlags.REMOTE_READ))
+    scene.post(WROpcode.RDMA_WRITE, 8)
+
+
+@pytest.mark.parametrize(
+    "misdeed",
+    [wrong_key, deregistered, out_of_bounds, read_only, of_another_domain, without_the_queue_pairs_consent],
+)
+def test_keys_are_checked_as_on_the_wire(scene: Scene, misdeed: Callable[[Scene], None]) -> None:
+    misdeed(scene)
+    if misdeed is not of_another_domain:
+        (wc,) = scene.a.wait()
+        assert wc.status is WCStatus.REM_ACCESS_ERR
+    assert scene.a.qp.state is QPState.ERR
+    assert scene.b.qp.state is QPState.ERR
+
+
+def test_a_misaligned_atomic_is_refused(scene: Scene) -> None:
+    assert scene.do(WROpcode.ATOMIC_FETCH_AND_ADD, 8, to=4, compare_add=1).status is WCStatus.REM_INV_REQ_ERR
+
+
+def test_a_queue_pair_in_error_lets_nobody_in(scene: Scene) -> None:
+    assert scene.do(WROpcode.RDMA_WRITE, 8).ok
+    scene.b.qp.modify(QPAttr(qp_state=QPState.ERR))
+    before = scene.counted("local_direct")
+    assert scene.do(WROpcode.RDMA_WRITE, 8).status is WCStatus.RETRY_EXC_ERR
+    assert scene.counted("local_direct") == before
+
+
+def test_who_was_reset_and_connected_again_goes_local_again(scene: Scene) -> None:
+    for qp in (scene.a.qp, scene.b.qp):
+        qp.modify(QPAttr(qp_state=QPState.RESET))
+    connect(scene.a.qp, scene.b.qp, HASTY)
+    sent, direct = scene.counted("local_sent"), scene.counted("local_direct")
+    assert scene.do(WROpcode.RDMA_WRITE, 8).ok
+    assert scene.do(WROpcode.RDMA_WRITE, 8).ok
+    assert scene.counted("local_sent") > sent
+    assert scene.counted("local_direct") > direct
+
+
+def test_no_receive_is_no_loss(scene: Scene) -> None:
+    """RNR: the message waits for its receive, as on the wire."""
+    scene.post(WROpcode.SEND, 8)
+    time.sleep(0.05)
+    scene.b.qp.post_recv(RecvWR(1, [SGE(scene.target, 0, 8)]))
+    scene.a.wait_ok()
+    scene.b.wait_ok()
+    assert scene.b.ctx.counters().rnr_nak_sent > 0
+
+
+def test_a_message_larger_than_the_ring_arrives(scene: Scene) -> None:
+    """Of ordinary memory, which is copied through the ring."""
+    size = 5 << 20
+    source, target = bytearray(os.urandom(size)), bytearray(size)
+    at_a, at_b = scene.a.register(source), scene.b.register(target)
+    scene.b.qp.post_recv(RecvWR(1, [SGE(at_b)]))
+    scene.a.qp.post_send(SendWR(send_flags=SendFlags.SIGNALED, sg_list=[SGE(at_a)]))
+    scene.a.wait_ok()
+    scene.b.wait_ok()
+    assert target == source
+    wr = SendWR(opcode=WROpcode.RDMA_READ, send_flags=SendFlags.SIGNALED, sg_list=[SGE(at_a)])
+    wr.remote_addr, wr.rkey = at_b.addr, at_b.rkey
+    target[:] = os.urandom(size)
+    scene.a.qp.post_send(wr)
+    scene.a.wait_ok()
+    assert target == source
+
+
+@pytest.mark.parametrize("loss", [0.05, 0.2])
+def test_the_injector_is_between_them_too(loss: float) -> None:
+    with Pair(local=True, options=Options(timeout=14, retry_cnt=7)) as pair:
+        scene = Scene(pair.a, pair.b, pair.a.memory(SIZE), pair.b.memory(SIZE))
+        for end in (pair.a, pair.b):
+            end.ctx.set_faults(rnic.Faults(seed=3, loss=loss, duplicate=loss, reorder=loss))
+        scene.target.buf[:8] = bytes(8)
+        for i in range(200):
+            scene.source.buf[8:4104] = os.urandom(4096)
+            assert scene.do(WROpcode.RDMA_WRITE, 4096, at=8, to=8).ok
+            assert bytes(scene.target.buf[8:4104]) == bytes(scene.source.buf[8:4104])
+            assert scene.do(WROpcode.ATOMIC_FETCH_AND_ADD, 8, compare_add=1).ok
+            assert struct.unpack("=Q", scene.target.buf[:8]) == (i + 1,), "each is executed once"
+        assert scene.counted("fault_lost") > 0
+        assert scene.counted("local_direct") == 0
+
+
+# ---------------------------------------------------------------- processes
+
+
+def pair_of(start: Start, **setting: Any) -> tuple[Node, Node, Any]:
+    a, b = start(**LOCAL), start(**{**LOCAL, **setting})
+    _, at_b = join(a, b, SIZE, HASTY)
+    return a, b, at_b
+
+
+def test_a_stopped_process_is_still_read_and_written(start: Start) -> None:
+    """As by a network card: one-sided operations are no matter of the process."""
+    a, b, at_b = pair_of(start)
+    assert a.call("one", "main", WROpcode.RDMA_WRITE, at_b)[0] == "SUCCESS"
+    b.signal(signal.SIGSTOP)
+    before = a.call("counters", "main")["local_direct"]
+    assert a.call("one", "main", WROpcode.RDMA_WRITE, at_b)[0] == "SUCCESS"
+    assert a.call("one", "main", WROpcode.RDMA_READ, at_b)[0] == "SUCCESS"
+    assert a.call("counters", "main")["local_direct"] == before + 2
+    b.signal(signal.SIGCONT)
+    assert b.call("state", "main") == "RTS"
+
+
+def test_a_killed_process_is_not_written_any_more(start: Start) -> None:
+    a, b, at_b = pair_of(start)
+    assert a.call("one", "main", WROpcode.RDMA_WRITE, at_b)[0] == "SUCCESS"
+    assert a.call("one", "main", WROpcode.RDMA_WRITE, at_b)[0] == "SUCCESS"
+    b.kill()
+    deadline = time.monotonic() + 20
+    while (status := a.call("one", "main", WROpcode.RDMA_WRITE, at_b)[0]) == "SUCCESS":
+        assert time.monotonic() < deadline
+    assert status == "RETRY_EXC_ERR"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_has_the_ring_but_no_memory(start: Start) -> None:
+    a, _b, at_b = pair_of(start, uid=NOBODY)
+    for _ in range(3):
+        assert a.call("one", "main", WROpcode.RDMA_WRITE, at_b)[0] == "SUCCESS"
+    counters = a.call("counters", "main")
+    assert counters["local_sent"] > 0
+    assert counters["local_direct"] == 0
+
+
+def test_who_is_idle_needs_no_processor(start: Start) -> None:
+    a, b, at_b = pair_of(start)
+    for _ in range(10):
+        assert a.call("one", "main", WROpcode.RDMA_WRITE, at_b)[0] == "SUCCESS"
+    time.sleep(0.2)
+    before = [cpu_seconds(node) for node in (a, b)]
+    time.sleep(1.0)
+    used = [cpu_seconds(node) - was for node, was in zip((a, b), before, strict=True)]
+    assert max(used) < 0.2, used
+
+
+def cpu_seconds(node: Node) -> float:
+    fields = Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_many_contexts_of_one_process_reach_each_other() -> None:
+    with ExitStack() as stack:
+        ends = [stack.enter_context(End(local=True)) for _ in range(6)]
+        for a, b in itertools.pairwise(ends):
+            left, right = stack.enter_context(End(ctx=a.ctx)), stack.enter_context(End(ctx=b.ctx))
+            connect(left.qp, right.qp)
+            scene = Scene(left, right, left.memory(64), right.memory(64))
+            scene.source.buf[:] = os.urandom(64)
+            assert scene.do(WROpcode.RDMA_WRITE, 64).ok
+            assert scene.do(WROpcode.RDMA_READ, 64).ok
+            assert bytes(scene.target.buf) == bytes(scene.source.buf)
+        assert all(end.ctx.counters().tx_packets == end.ctx.counters().local_sent for end in ends)
