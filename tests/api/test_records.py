@@ -156,9 +156,10 @@ def test_a_device_is_found(two_devices: list[str], monkeypatch: pytest.MonkeyPat
         rnic.open_device(which)
     monkeypatch.setenv("RNIC_DEVICE", "roce_eth0")
     rnic.open_device()
-    lo.open(rcvbuf=1, max_window=2, gso=False, congestion_control=True)
+    lo.open(rcvbuf=1, max_window=2, gso=False, congestion_control=True, local=False)
     assert [line.split()[0] for line in two_devices] == ["lo", *["eth0"] * 5, "lo"]
     options = {"rcvbuf": 1, "max_window": 2, "gso": False, "pkeys": (), "congestion_control": True}
+    options["local"] = False
     assert two_devices[-1] == f"lo {options}"
 
 

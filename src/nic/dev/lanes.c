@@ -128,8 +128,10 @@ static void wake_waiting(struct dev *dev, struct qp *qp) {
 /* What the process of a dead peer has left is nobody's. */
 static void stay_outside(struct dev *dev, struct qp *qp) {
     (void)dev;
-    if (qp->way == WAY_LOCAL && lane_of(qp->flow.local)->state == LANE_DOWN)
+    if (qp->way == WAY_LOCAL && lane_of(qp->flow.local)->state == LANE_DOWN) {
         qp->remote = NULL;
+        atomic_store(&qp->reaches, false);
+    }
 }
 
 static void changed(struct dev *dev, struct lane *l) {
@@ -196,6 +198,7 @@ static void go_local(struct dev *dev, struct qp *qp, struct lane *l) {
     ports_leave(dev, &qp->flow);
     qp->flow.local = &l->tx;
     qp->remote = l->remote;
+    atomic_store(&qp->reaches, qp->remote != NULL);
     qp->remote_qp = (struct remote_qp){0};
     qp->way = WAY_LOCAL;
     qp->engine->set_mtu(qp, LANE_MTU);
@@ -210,6 +213,7 @@ void lanes_leave(struct qp *qp) {
     qp->way = WAY_WIRE;
     qp->flow.local = NULL;
     qp->remote = NULL;
+    atomic_store(&qp->reaches, false);
 }
 
 /* The lane to the queue pair's peer; *wait: it is not known yet whether there is one. */

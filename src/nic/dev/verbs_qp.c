@@ -9,6 +9,7 @@
 #include "dev/verbs.h"
 #include "qp/tagged.h"
 #include "raw/raw.h"
+#include "roce/direct.h"
 #include "roce/roce.h"
 
 static int check_cap(const struct rnic_qp_cap *cap, struct rnic_err *err) {
@@ -337,8 +338,21 @@ static int post_with(sq_poster *poster, struct rnic_qp *pub, const struct rnic_s
     return rc;
 }
 
+/* What its peer need not hear of is done while it is posted. */
+static bool post_direct(struct qp *qp, const struct rnic_send_wr *wr) {
+    struct dev *dev = dev_of(qp->pub.ctx);
+    if (!atomic_load_explicit(&qp->reaches, memory_order_relaxed) || !wr || wr->next || atomic_load(&dev->dead) ||
+        !dev_trylock(dev))
+        return false;
+    bool done = qp->state == RNIC_QPS_RTS && !atomic_load(&dev->fatal) && direct_post(qp, wr);
+    dev_unlock(dev);
+    return done;
+}
+
 int soft_post_send(struct rnic_qp *pub, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
                    struct rnic_err *err) {
+    if (post_direct((struct qp *)pub, wr))
+        return 0;
     return post_with(sq_post, pub, wr, bad, err);
 }
 

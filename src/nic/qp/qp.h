@@ -106,6 +106,7 @@ struct qp {
     enum way way;              /* to the peer; WAY_LOCAL: by flow.local */
     struct flow flow;          /* to the peer */
     struct remote *remote;     /* memory that it can reach itself, or NULL */
+    _Atomic bool reaches;      /* there is such memory; for who posts */
     struct remote_qp remote_qp; /* what its peer allows there */
     struct flow from;          /* and from it: the source port is that of its last packet */
     uint16_t pkey;             /* what attr.pkey_index stands for now; 0: nothing that anybody matches */

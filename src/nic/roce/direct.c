@@ -6,13 +6,13 @@
 #include "mem/remote.h"
 
 /* What an operation needs at the peer's; 0: it needs the peer. */
-static uint32_t right_of(const struct send_wqe *wqe) {
+static uint32_t right_of(int opcode) {
     static const uint32_t table[] = {
         [RNIC_WR_RDMA_WRITE] = RNIC_ACCESS_REMOTE_WRITE,         [RNIC_WR_RDMA_READ] = RNIC_ACCESS_REMOTE_READ,
         [RNIC_WR_ATOMIC_WRITE] = RNIC_ACCESS_REMOTE_WRITE,       [RNIC_WR_ATOMIC_CMP_AND_SWP] = RNIC_ACCESS_REMOTE_ATOMIC,
         [RNIC_WR_ATOMIC_FETCH_AND_ADD] = RNIC_ACCESS_REMOTE_ATOMIC,
     };
-    return wqe->opcode < sizeof table / sizeof *table ? table[wqe->opcode] : 0;
+    return opcode >= 0 && opcode < (int)(sizeof table / sizeof *table) ? table[opcode] : 0;
 }
 
 static int gather(struct qp *qp, const struct send_wqe *wqe, uint8_t *to) {
@@ -27,13 +27,17 @@ static int scatter(struct qp *qp, const struct send_wqe *wqe, const void *from) 
     return sge_scatter(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, 0, from, wqe->length);
 }
 
+/* What the word was. */
+static uint64_t apply_atomic(int opcode, uint64_t compare_add, uint64_t swap, uint64_t *word) {
+    if (opcode == RNIC_WR_ATOMIC_FETCH_AND_ADD)
+        return __atomic_fetch_add(word, compare_add, __ATOMIC_SEQ_CST);
+    __atomic_compare_exchange_n(word, &compare_add, swap, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    return compare_add;
+}
+
 static int atomic(struct qp *qp, const struct send_wqe *wqe, uint64_t *word) {
-    uint64_t value = wqe->compare_add;
-    if (wqe->opcode == RNIC_WR_ATOMIC_FETCH_AND_ADD)
-        value = __atomic_fetch_add(word, value, __ATOMIC_SEQ_CST);
-    else
-        __atomic_compare_exchange_n(word, &value, wqe->swap, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-    return scatter(qp, wqe, &value);
+    uint64_t was = apply_atomic(wqe->opcode, wqe->compare_add, wqe->swap, word);
+    return scatter(qp, wqe, &was);
 }
 
 static int atomic_write(struct qp *qp, const struct send_wqe *wqe, uint64_t *word) {
@@ -59,7 +63,7 @@ static int carry_out(struct qp *qp, const struct send_wqe *wqe, uint8_t *at) {
 
 /* The memory of this end was found good, but of pages that may be missing only a copy tells; then the request does, too. */
 bool direct_execute(struct qp *qp, struct send_wqe *wqe) {
-    uint32_t right = right_of(wqe);
+    uint32_t right = right_of(wqe->opcode);
     bool words = right == RNIC_ACCESS_REMOTE_ATOMIC || wqe->opcode == RNIC_WR_ATOMIC_WRITE;
     if (!right || !wqe->length)
         return false;
@@ -73,5 +77,88 @@ bool direct_execute(struct qp *qp, struct send_wqe *wqe) {
     if (ve)
         return false;
     COUNT(qp, local_direct);
+    return true;
+}
+
+bool direct_is_next(struct qp *qp) {
+    const struct requester *req = &rc_of(qp)->req;
+    return qp->remote && !qp->nic->faulty && !qp->pace.rate && req->una == req->max_psn && req->una != qp->attr.sq_psn;
+}
+
+/* ---------------------------------------------------------------- at once */
+
+struct ask { /* of a work request with one element that this way is for */
+    uint32_t right, rkey;
+    uint64_t addr;
+    uint8_t *ours;
+};
+
+static bool is_atomic(const struct rnic_send_wr *wr) {
+    return wr->opcode == RNIC_WR_ATOMIC_FETCH_AND_ADD || wr->opcode == RNIC_WR_ATOMIC_CMP_AND_SWP;
+}
+
+/* Whatever is not quite usual, or wrong, takes the long way. */
+static bool understand(struct qp *qp, const struct rnic_send_wr *wr, struct ask *ask) {
+    bool fetches = wr->opcode != RNIC_WR_RDMA_WRITE, atomics = is_atomic(wr);
+    const struct rnic_sge *sge = wr->sg_list;
+    ask->right = right_of(wr->opcode);
+    if (!ask->right || wr->opcode == RNIC_WR_ATOMIC_WRITE || wr->num_sge != 1 ||
+        wr->send_flags & ~(uint32_t)(RNIC_SEND_SIGNALED | RNIC_SEND_FENCE))
+        return false;
+    if (!sge->length || (atomics && sge->length != sizeof(uint64_t)) || (fetches && !qp->attr.max_rd_atomic))
+        return false;
+    ask->addr = atomics ? wr->wr.atomic.remote_addr : wr->wr.rdma.remote_addr;
+    ask->rkey = atomics ? wr->wr.atomic.rkey : wr->wr.rdma.rkey;
+    return !mr_local(&qp->nic->mrs, qp->pub.pd, sge, fetches ? RNIC_ACCESS_LOCAL_WRITE : 0, &ask->ours) && ask->ours;
+}
+
+static void move(const struct rnic_send_wr *wr, const struct ask *ask, uint8_t *theirs) {
+    uint32_t n = wr->sg_list->length;
+    if (wr->opcode == RNIC_WR_RDMA_WRITE) {
+        memcpy(theirs, ask->ours, n);
+    } else if (wr->opcode == RNIC_WR_RDMA_READ) {
+        memcpy(ask->ours, theirs, n);
+    } else {
+        uint64_t was = apply_atomic(wr->opcode, wr->wr.atomic.compare_add, wr->wr.atomic.swap,
+                                    (uint64_t *)(void *)theirs);
+        memcpy(ask->ours, &was, sizeof was);
+    }
+}
+
+static bool reach(struct qp *qp, const struct rnic_send_wr *wr, const struct ask *ask) {
+    uint8_t *theirs = remote_enter(qp->remote, &qp->remote_qp, qp->attr.dest_qp_num, qp->pub.qp_num, ask->rkey,
+                                   ask->addr, wr->sg_list->length, ask->right);
+    if (!theirs)
+        return false;
+    bool good = !is_atomic(wr) || !(((uintptr_t)theirs | ask->addr) % sizeof(uint64_t));
+    if (good)
+        move(wr, ask, theirs);
+    remote_leave(qp->remote);
+    return good;
+}
+
+/* It has an element like all others, so that the queue is full when it would be, and polling frees it. */
+bool direct_post(struct qp *qp, const struct rnic_send_wr *wr) {
+    struct ask ask;
+    struct wq *q = &qp->sq;
+    if (!direct_is_next(qp) || !understand(qp, wr, &ask))
+        return false;
+    pthread_mutex_lock(&q->lock);
+    uint32_t head = wq_head(q);
+    bool done = head == wq_tail(q) && head - atomic_load(&q->freed) < q->max_wr && reach(qp, wr, &ask);
+    struct send_wqe *wqe = sq_wqe(q, head);
+    if (done) {
+        *wqe = (struct send_wqe){.wr_id = wr->wr_id,
+                                 .length = wr->sg_list->length,
+                                 .opcode = (uint8_t)wr->opcode,
+                                 .flags = (uint8_t)wr->send_flags};
+        atomic_store_explicit(&q->head, head + 1, memory_order_release);
+        rc_of(qp)->req.next = head + 1;
+    }
+    pthread_mutex_unlock(&q->lock);
+    if (!done)
+        return false;
+    COUNT(qp, local_direct);
+    qp_complete_send(qp, wqe);
     return true;
 }

@@ -11,4 +11,9 @@
  * a request: it is none of these operations, or the peer's memory cannot be reached, or not so, which the peer is to say. */
 bool direct_execute(struct qp *qp, struct send_wqe *wqe);
 
+/* Is nothing under way, so that order holds, and is it not the first of all, which finds out whether the peer is there? */
+bool direct_is_next(struct qp *qp);
+/* The same for a single work request, at once: it never waits in the queue.  Under the device's lock; false: post it. */
+bool direct_post(struct qp *qp, const struct rnic_send_wr *wr);
+
 #endif

@@ -106,13 +106,6 @@ static uint32_t read_chunk(const struct qp *qp, const struct rc *rc) {
     return n ? n : 1;
 }
 
-/* Not beside what is under way before it, so that order holds; and not the first of all, which finds out whether the peer
- * is there. */
-static bool may_be_direct(struct qp *qp, struct send_wqe *wqe) {
-    const struct requester *req = &rc_of(qp)->req;
-    return qp->remote && !qp->nic->faulty && !qp->pace.rate && req->una == req->max_psn && req->una != qp->attr.sq_psn && direct_execute(qp, wqe);
-}
-
 static bool start(struct qp *qp, struct send_wqe *wqe) {
     struct rc *rc = rc_of(qp);
     struct requester *req = &rc->req;
@@ -124,7 +117,7 @@ static bool start(struct qp *qp, struct send_wqe *wqe) {
     wqe->started = true;
     wqe->first_psn = req->psn;
     wqe->cost = req->cost;
-    if (wqe_is_local(wqe) || may_be_direct(qp, wqe)) { /* done: it takes no PSN, and is no message */
+    if (wqe_is_local(wqe) || (direct_is_next(qp) && direct_execute(qp, wqe))) { /* done: it takes no PSN, and is no message */
         wqe->packets = 0;
         req->locals++;
         return true;
