@@ -67,7 +67,7 @@ struct figures {
 
 static struct rnic_err err;
 static uint32_t buffer_max;
-static bool by_lane; /* both ends are on this host: by shared memory */
+static bool by_lane;        /* both ends are on this host: by shared memory */
 static _Atomic bool parked; /* engine threads stay asleep: all work is the main thread's, and can be counted */
 
 static void die(const char *what) {

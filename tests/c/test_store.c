@@ -47,7 +47,7 @@ static void what_is_published_is_found(void) {
     CHECK_EQ(find(STORE_MR, 8, &found, &is), -ENOENT);
     CHECK_EQ(find(STORE_MR, 9, &found, &is), 0);
     CHECK(*is == found.serial && found.serial);
-    CHECK_EQ(peer_map(&peer, &found, &far, &err), 0);
+    CHECK_EQ(peer_map(&peer, &found, true, &far, &err), 0);
     here[4999] = 7;
     CHECK_EQ(far[4999], 7);
     munmap(far, 5000);
@@ -118,7 +118,7 @@ static void a_table_that_lies_gives_nothing_that_cannot_be_touched(void) {
             *fields[r % 3] = r >> 40 & 1 ? value : r >> 41 & 1 ? rng_next(&rng) : offset + rng_next(&rng) % 30000;
         }
         uint8_t *mapped;
-        if (find((int)record->kind, 7, &found, &is) || peer_map(&peer, &found, &mapped, &err))
+        if (find((int)record->kind, 7, &found, &is) || peer_map(&peer, &found, true, &mapped, &err))
             continue;
         accepted++;
         volatile uint8_t sum = mapped[0];

@@ -23,7 +23,7 @@ struct grounds {
 
 struct forged {
     uint32_t n;           /* from the BTH to the pad, without ICRC */
-    uint8_t bytes[16384]; /* longer than any packet */
+    uint8_t bytes[(64 << 10) + 16384]; /* longer than any packet */
 };
 
 /* A packet that the queue pair has reason to accept: the next request, one that it knows, or an answer. */

@@ -236,7 +236,8 @@ static struct rnic_qp *make_qp(int type) {
 static void open_device(void) {
     struct rnic_err err = {{0}};
     localhost(&w.here, ROCE_UDP_PORT);
-    if (rnic_soft_open("lo", NULL, &w.ctx, &err))
+    const struct rnic_open_attr by_wire = {.local = -1};
+    if (rnic_soft_open("lo", &by_wire, &w.ctx, &err))
         check_fail(__FILE__, __LINE__, "%s", err.text);
     w.gid = find_gid();
     CHECK_EQ(w.ctx->ops->alloc_pd(w.ctx, &w.pd, NULL), 0);

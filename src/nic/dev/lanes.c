@@ -405,7 +405,8 @@ static bool has_left(const struct lane *l, uint32_t mark) {
 
 bool lanes_await(struct dev *dev) {
     uint64_t until = dev_clock() + COPY_NS;
-    atomic_thread_fence(memory_order_seq_cst); /* what was withdrawn first, then the look: a peer does it the other way round */
+    atomic_thread_fence(
+        memory_order_seq_cst); /* what was withdrawn first, then the look: a peer does it the other way round */
     for (struct lane *l = dev->lanes; l; l = l->next) {
         uint32_t mark = l->state == LANE_UP ? atomic_load(&l->in.mem->mark) : 0;
         while (!has_left(l, mark)) {

@@ -211,12 +211,14 @@ static int offer(struct lane *l, const struct lane_self *self) {
     int pass[PASSED] = {make_memory(), self->file};
     if (pass[0] < 0)
         return pass[0];
-    int rc = map_memory(l, pass[0], true) ? speak(l, LANE_HELLO, &self->party, pass, lane_is_trusted(l) ? 2 : 1) : -ENOMEM;
+    int rc =
+        map_memory(l, pass[0], true) ? speak(l, LANE_HELLO, &self->party, pass, lane_is_trusted(l) ? 2 : 1) : -ENOMEM;
     close(pass[0]);
     return rc;
 }
 
-int lane_ask(struct lane **out, uint32_t slot, const struct lane_self *self, const struct lane_link *link, uint64_t now) {
+int lane_ask(struct lane **out, uint32_t slot, const struct lane_self *self, const struct lane_link *link,
+             uint64_t now) {
     struct abstract_name name;
     int fd = open_socket();
     if (fd < 0)

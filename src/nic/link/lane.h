@@ -67,12 +67,12 @@ struct lane {
     pid_t pid; /* the peer's; 0: not of this pid namespace */
     uid_t uid;
     void *mem; /* NULL: there is none yet */
-    int file; /* the peer's memory file, or -1 */
+    int file;  /* the peer's memory file, or -1 */
     struct ring_writer out;
     struct ring_reader in;
-    bool dirty; /* something was written since the last lane_flush() */
-    bool stuck; /* the ring was full; who writes waits */
-    int users;  /* queue pairs that go this way; with users it stays in memory after its end */
+    bool dirty;   /* something was written since the last lane_flush() */
+    bool stuck;   /* the ring was full; who writes waits */
+    int users;    /* queue pairs that go this way; with users it stays in memory after its end */
     void *remote; /* the device's: what of the peer's memory is reached directly */
     struct lane *next;
     uint8_t aside[LANE_MTU + 128]; /* a packet for the injector, or for one that has gone */
@@ -82,7 +82,8 @@ struct lane {
 int lane_listen(uint32_t slot);
 
 /* 0 and a lane that is LANE_ASKING, or -errno: nobody listens there. */
-int lane_ask(struct lane **out, uint32_t slot, const struct lane_self *self, const struct lane_link *link, uint64_t now);
+int lane_ask(struct lane **out, uint32_t slot, const struct lane_self *self, const struct lane_link *link,
+             uint64_t now);
 /* Somebody who has connected; NULL: nobody. */
 struct lane *lane_answer(int listener, const struct lane_link *link, uint64_t now);
 /* Takes what the other end says. True: the state has changed. */
@@ -93,8 +94,8 @@ void lane_free(struct lane *l);
 
 /* A packet into the ring, or lost if it has no room. */
 void lane_put(struct lane *l, const struct flow *flow, const uint8_t *bytes, uint32_t length);
-void lane_flush(struct lane *l);       /* wakes the other end if it sleeps */
-bool lane_unstick(struct lane *l);     /* one that was stuck has room again */
+void lane_flush(struct lane *l);   /* wakes the other end if it sleeps */
+bool lane_unstick(struct lane *l); /* one that was stuck has room again */
 /* A number of packets has been taken from l->in: lets a writer that waits for room know. */
 void lane_taken(struct lane *l);
 

@@ -83,7 +83,8 @@ bool ring_has_room(struct ring_writer *w) {
 }
 
 bool ring_must_wake(struct ring_writer *w) {
-    atomic_thread_fence(memory_order_seq_cst); /* the packet first, then the look: the reader does it the other way round */
+    atomic_thread_fence(
+        memory_order_seq_cst); /* the packet first, then the look: the reader does it the other way round */
     return atomic_load_explicit(&w->mem->asleep, memory_order_relaxed) && atomic_exchange(&w->mem->asleep, 0);
 }
 
@@ -116,9 +117,7 @@ int ring_peek(struct ring_reader *r, struct ring_packet *out) {
     return 1;
 }
 
-void ring_take(struct ring_reader *r) {
-    atomic_store_explicit(&r->mem->taken, ++r->next, memory_order_release);
-}
+void ring_take(struct ring_reader *r) { atomic_store_explicit(&r->mem->taken, ++r->next, memory_order_release); }
 
 bool ring_must_tell(struct ring_reader *r) {
     atomic_thread_fence(memory_order_seq_cst);

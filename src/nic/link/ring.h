@@ -68,7 +68,7 @@ struct ring_packet {
 
 /* The oldest packet. 1; 0: there is none; -1: what is there cannot be: the writer is broken, or hostile. */
 int ring_peek(struct ring_reader *r, struct ring_packet *out);
-void ring_take(struct ring_reader *r); /* it is done with */
+void ring_take(struct ring_reader *r);      /* it is done with */
 bool ring_must_tell(struct ring_reader *r); /* the writer waits for room, and is to be woken; once */
 /* The reader is going to sleep. False: a packet is there. */
 bool ring_may_sleep(struct ring_reader *r);

@@ -85,8 +85,8 @@ const uint8_t *remote_look(struct remote *r, uint32_t key, uint64_t addr, uint64
     return NULL;
 }
 
-uint8_t *remote_enter(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint32_t ours, uint32_t key,
-                      uint64_t addr, uint64_t length, uint32_t access) {
+uint8_t *remote_enter(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint32_t ours, uint32_t key, uint64_t addr,
+                      uint64_t length, uint32_t access) {
     const struct remote_region *g = know(r, key);
     if (!stands(qp->is, qp->was))
         learn_qp(r, qp, qpn, ours);

@@ -203,9 +203,9 @@ static uint64_t before(const struct store_record *record) { return record->offse
 int peer_map(const struct peer *p, const struct store_record *record, bool writable, uint8_t **addr,
              struct rnic_err *err) {
     uint64_t skip = before(record);
-    void *at = mmap(NULL, skip + record->length, PROT_READ | (writable ? PROT_WRITE : 0),
-                    MAP_SHARED | (record->length <= POPULATED ? MAP_POPULATE : 0), p->fd,
-                    (off_t)(record->offset - skip));
+    void *at =
+        mmap(NULL, skip + record->length, PROT_READ | (writable ? PROT_WRITE : 0),
+             MAP_SHARED | (record->length <= POPULATED ? MAP_POPULATE : 0), p->fd, (off_t)(record->offset - skip));
     if (at == MAP_FAILED)
         return fail(err, -errno, "the other process' memory cannot be mapped: %s", strerror(errno));
     *addr = (uint8_t *)at + skip;

@@ -68,10 +68,10 @@ struct nic {
     struct cq_timing cq_timing;
     struct rnic_counters counters;
     struct rng rng;
-    uint32_t max_window;   /* bytes in flight a QP */
-    uint32_t slow_window;  /* the same where round trips are long; at least max_window */
-    bool congestion;       /* it is controlled */
-    bool faulty;           /* the injector is on: all goes by packets, that can be lost */
+    uint32_t max_window;  /* bytes in flight a QP */
+    uint32_t slow_window; /* the same where round trips are long; at least max_window */
+    bool congestion;      /* it is controlled */
+    bool faulty;          /* the injector is on: all goes by packets, that can be lost */
     struct tx *(*local_way)(void *arg, uint32_t qpn, const struct in6_addr *to); /* of a datagram; NULL: by the wire */
     void *local_arg;
     struct store *store;   /* where processes of this host find what their peers allow; NULL: nowhere */
@@ -101,18 +101,18 @@ struct qp {
     struct mw *windows;    /* of type 2, bound through it */
     struct tagged *tagged; /* where that matches tags, or NULL */
     bool no_receives;      /* none are posted to rq: they come from shared queues, or there are none */
-    struct comp_cntrs *cntrs;  /* NULL: no completion counter is attached */
-    struct pace pace;          /* of what the send queue sends */
-    enum way way;              /* to the peer; WAY_LOCAL: by flow.local */
-    struct flow flow;          /* to the peer */
-    struct remote *remote;     /* memory that it can reach itself, or NULL */
-    _Atomic bool reaches;      /* there is such memory; for who posts */
+    struct comp_cntrs *cntrs;   /* NULL: no completion counter is attached */
+    struct pace pace;           /* of what the send queue sends */
+    enum way way;               /* to the peer; WAY_LOCAL: by flow.local */
+    struct flow flow;           /* to the peer */
+    struct remote *remote;      /* memory that it can reach itself, or NULL */
+    _Atomic bool reaches;       /* there is such memory; for who posts */
     struct remote_qp remote_qp; /* what its peer allows there */
-    struct flow from;          /* and from it: the source port is that of its last packet */
-    uint16_t pkey;             /* what attr.pkey_index stands for now; 0: nothing that anybody matches */
-    bool alt_loaded;           /* the alternate path is of use: both of its ways are known, see path.h */
-    bool mig_refused;          /* PATH_MIG_ERR has been raised since the last REARM */
-    struct flow alt, alt_from; /* the alternate path; after a migration the one that was left */
+    struct flow from;           /* and from it: the source port is that of its last packet */
+    uint16_t pkey;              /* what attr.pkey_index stands for now; 0: nothing that anybody matches */
+    bool alt_loaded;            /* the alternate path is of use: both of its ways are known, see path.h */
+    bool mig_refused;           /* PATH_MIG_ERR has been raised since the last REARM */
+    struct flow alt, alt_from;  /* the alternate path; after a migration the one that was left */
     struct rnic_counters counters;
     int record; /* in nic->store; -1: none */
 

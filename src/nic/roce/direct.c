@@ -8,8 +8,10 @@
 /* What an operation needs at the peer's; 0: it needs the peer. */
 static uint32_t right_of(int opcode) {
     static const uint32_t table[] = {
-        [RNIC_WR_RDMA_WRITE] = RNIC_ACCESS_REMOTE_WRITE,         [RNIC_WR_RDMA_READ] = RNIC_ACCESS_REMOTE_READ,
-        [RNIC_WR_ATOMIC_WRITE] = RNIC_ACCESS_REMOTE_WRITE,       [RNIC_WR_ATOMIC_CMP_AND_SWP] = RNIC_ACCESS_REMOTE_ATOMIC,
+        [RNIC_WR_RDMA_WRITE] = RNIC_ACCESS_REMOTE_WRITE,
+        [RNIC_WR_RDMA_READ] = RNIC_ACCESS_REMOTE_READ,
+        [RNIC_WR_ATOMIC_WRITE] = RNIC_ACCESS_REMOTE_WRITE,
+        [RNIC_WR_ATOMIC_CMP_AND_SWP] = RNIC_ACCESS_REMOTE_ATOMIC,
         [RNIC_WR_ATOMIC_FETCH_AND_ADD] = RNIC_ACCESS_REMOTE_ATOMIC,
     };
     return opcode >= 0 && opcode < (int)(sizeof table / sizeof *table) ? table[opcode] : 0;
@@ -67,8 +69,8 @@ bool direct_execute(struct qp *qp, struct send_wqe *wqe) {
     bool words = right == RNIC_ACCESS_REMOTE_ATOMIC || wqe->opcode == RNIC_WR_ATOMIC_WRITE;
     if (!right || !wqe->length)
         return false;
-    uint8_t *at = remote_enter(qp->remote, &qp->remote_qp, qp->attr.dest_qp_num, qp->pub.qp_num, wqe->rkey, wqe->remote_addr,
-                               wqe->length, right);
+    uint8_t *at = remote_enter(qp->remote, &qp->remote_qp, qp->attr.dest_qp_num, qp->pub.qp_num, wqe->rkey,
+                               wqe->remote_addr, wqe->length, right);
     if (!at)
         return false;
     bool aligned = !words || !(((uintptr_t)at | wqe->remote_addr) % sizeof(uint64_t));
@@ -119,8 +121,8 @@ static void move(const struct rnic_send_wr *wr, const struct ask *ask, uint8_t *
     } else if (wr->opcode == RNIC_WR_RDMA_READ) {
         memcpy(ask->ours, theirs, n);
     } else {
-        uint64_t was = apply_atomic(wr->opcode, wr->wr.atomic.compare_add, wr->wr.atomic.swap,
-                                    (uint64_t *)(void *)theirs);
+        uint64_t was =
+            apply_atomic(wr->opcode, wr->wr.atomic.compare_add, wr->wr.atomic.swap, (uint64_t *)(void *)theirs);
         memcpy(ask->ours, &was, sizeof was);
     }
 }

@@ -117,7 +117,8 @@ static bool start(struct qp *qp, struct send_wqe *wqe) {
     wqe->started = true;
     wqe->first_psn = req->psn;
     wqe->cost = req->cost;
-    if (wqe_is_local(wqe) || (direct_is_next(qp) && direct_execute(qp, wqe))) { /* done: it takes no PSN, and is no message */
+    if (wqe_is_local(wqe) ||
+        (direct_is_next(qp) && direct_execute(qp, wqe))) { /* done: it takes no PSN, and is no message */
         wqe->packets = 0;
         req->locals++;
         return true;
