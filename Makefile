@@ -11,6 +11,10 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= $(shell $(BIN)/python tests/namespaces.py echo --dist loadfile -n 2 || \
              echo "so the tests take turns: some 8 minutes instead of 4" >&2)
 
+# What is tested over the wire, and by shared memory once more.
+LOCAL     := $(addprefix tests/,transport conn endpoint)
+LOCAL_ALL := $(LOCAL) $(addprefix tests/,lifetime rdmacm cli lab3)
+
 # What a build depends on; C files twice: `make ctest` compiles them itself.
 SOURCES := $(shell find src -type f ! -name '*.py[co]' 2>/dev/null) $(wildcard meson.build meson.options)
 C_CORE  := $(shell find src/nic -name '*.c' 2>/dev/null)
@@ -62,6 +66,7 @@ demo: build ## a file by RDMA WRITE between two processes, then latency and band
 
 test: build $(VENV)/.dev ## everything that needs neither root nor a peer
 	$(PYTEST) tests --ignore=tests/interop --ignore=tests/fuzz $(WORKERS) $(ARGS)
+	RNIC_LOCAL=on $(PYTEST) $(LOCAL) $(WORKERS) $(ARGS)
 
 interop: build $(VENV)/.dev ## against the Linux kernel's rdma_rxe in a virtual machine (root, /dev/net/tun)
 	@$(BIN)/python -m tests.interop.lab >/dev/null
@@ -72,6 +77,7 @@ soak: build $(VENV)/.dev ## all of what .ci/run takes a sample of
 	run $(MAKE) --no-print-directory ctest SEEDS=$(or $(SEEDS),2000) LIMIT=7200; \
 	run $(MAKE) --no-print-directory tsan SECONDS_EACH=300 LIMIT=7200; \
 	run env RNIC_SOAK=1 $(PYTEST) tests --ignore=tests/interop --ignore=tests/fuzz -ra $(WORKERS) $(ARGS); \
+	run env RNIC_SOAK=1 RNIC_LOCAL=on $(PYTEST) $(LOCAL_ALL) -ra $(WORKERS) $(ARGS); \
 	run env RNIC_SOAK=1 $(MAKE) --no-print-directory interop; \
 	run $(MAKE) --no-print-directory fuzz CASES=$(or $(CASES),2000000); \
 	[ -z "$$failed" ] || { echo "failed: $${failed#, }"; exit 1; }

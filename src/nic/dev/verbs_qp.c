@@ -341,8 +341,8 @@ static int post_with(sq_poster *poster, struct rnic_qp *pub, const struct rnic_s
 /* What its peer need not hear of is done while it is posted. */
 static bool post_direct(struct qp *qp, const struct rnic_send_wr *wr) {
     struct dev *dev = dev_of(qp->pub.ctx);
-    if (!atomic_load_explicit(&qp->reaches, memory_order_relaxed) || !wr || wr->next || atomic_load(&dev->dead) ||
-        !dev_trylock(dev))
+    if (!atomic_load_explicit(&qp->reaches, memory_order_relaxed) || !wr || wr->next || !direct_suits(wr) ||
+        atomic_load(&dev->dead) || !dev_trylock(dev))
         return false;
     bool done = qp->state == RNIC_QPS_RTS && !atomic_load(&dev->fatal) && direct_post(qp, wr);
     dev_unlock(dev);

@@ -104,13 +104,15 @@ static bool understand(struct qp *qp, const struct rnic_send_wr *wr, struct ask 
     bool fetches = wr->opcode != RNIC_WR_RDMA_WRITE, atomics = is_atomic(wr);
     const struct rnic_sge *sge = wr->sg_list;
     ask->right = right_of(wr->opcode);
-    if (!ask->right || wr->opcode == RNIC_WR_ATOMIC_WRITE || wr->num_sge != 1 ||
-        wr->send_flags & ~(uint32_t)(RNIC_SEND_SIGNALED | RNIC_SEND_FENCE))
+    if (wr->send_flags & ~(uint32_t)(RNIC_SEND_SIGNALED | RNIC_SEND_FENCE | RNIC_SEND_INLINE))
         return false;
     if (!sge->length || (atomics && sge->length != sizeof(uint64_t)) || (fetches && !qp->attr.max_rd_atomic))
         return false;
     ask->addr = atomics ? wr->wr.atomic.remote_addr : wr->wr.rdma.remote_addr;
     ask->rkey = atomics ? wr->wr.atomic.rkey : wr->wr.rdma.rkey;
+    ask->ours = (uint8_t *)(uintptr_t)sge->addr;
+    if (wr->send_flags & RNIC_SEND_INLINE) /* of any memory */
+        return !fetches && sge->length <= qp->sq.max_inline;
     return !mr_local(&qp->nic->mrs, qp->pub.pd, sge, fetches ? RNIC_ACCESS_LOCAL_WRITE : 0, &ask->ours) && ask->ours;
 }
 
