@@ -45,7 +45,7 @@ static void discard(struct dev *dev, struct lane *l) {
 /* The peer has given its memory file. */
 static void reach(struct lane *l) {
     l->remote = calloc(1, sizeof(struct remote));
-    if (!l->remote || !remote_open(l->remote, l->file, &l->out.mem->mark))
+    if (!l->remote || !remote_open(l->remote, l->file, l->pid, &l->out.mem->mark))
         return;
     free(l->remote);
     l->remote = NULL;

@@ -150,16 +150,18 @@ void free_mr(struct mr *mr) {
 }
 
 void publish_mr(struct dev *dev, struct mr *mr) {
-    if (!mr->stored && (!mr->dm || mr->dm->foreign))
+    bool in_file = mr->stored || (mr->dm && !mr->dm->foreign), ordinary = mr->kind == MR_PLAIN && !mr->dm && !mr->map;
+    if (!in_file && !(ordinary && dev->local))
         return;
-    mr->record = store_publish(&dev->store, &(struct store_record){.kind = STORE_MR,
-                                                                   .handle = mr->pub.handle,
-                                                                   .pd = rnic_pd_root(mr->pub.pd)->handle,
-                                                                   .key = mr->pub.lkey,
-                                                                   .access = mr->access,
-                                                                   .iova = mr->pub.iova,
-                                                                   .offset = mr->stored_at,
-                                                                   .length = mr->pub.length});
+    mr->record =
+        store_publish(&dev->store, &(struct store_record){.kind = in_file ? STORE_MR : STORE_ORDINARY,
+                                                          .handle = mr->pub.handle,
+                                                          .pd = rnic_pd_root(mr->pub.pd)->handle,
+                                                          .key = mr->pub.lkey,
+                                                          .access = mr->access,
+                                                          .iova = mr->pub.iova,
+                                                          .offset = in_file ? mr->stored_at : mr->pub.iova + mr->shift,
+                                                          .length = mr->pub.length});
 }
 
 int withdraw_mr(struct dev *dev, struct mr *mr, struct rnic_err *err) {

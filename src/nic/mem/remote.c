@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mem/remote.h"
 
+#include <errno.h>
+
 #define CHANGES (RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_ATOMIC) /* what needs a writable mapping */
 
-int remote_open(struct remote *r, int fd, _Atomic uint32_t *mark) {
+int remote_open(struct remote *r, int fd, pid_t pid, _Atomic uint32_t *mark) {
     r->mark = mark;
+    r->pid = pid;
+    r->no_process = pid <= 0; /* of another pid namespace */
     return peer_open(&r->file, fd, NULL);
 }
 
@@ -31,7 +35,7 @@ static void learn_region(struct remote *r, struct remote_region *g, uint32_t key
     g->record.key = key;
     g->absent = changes;
     if (peer_find_key(&r->file, key, &g->record, &g->is) ||
-        peer_map(&r->file, &g->record, g->record.access & CHANGES, &g->at, NULL)) {
+        (g->record.kind == STORE_MR && peer_map(&r->file, &g->record, g->record.access & CHANGES, &g->at, NULL))) {
         g->is = NULL;
         g->at = NULL;
         g->record.key = key;
@@ -85,16 +89,44 @@ const uint8_t *remote_look(struct remote *r, uint32_t key, uint64_t addr, uint64
     return NULL;
 }
 
-uint8_t *remote_enter(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint32_t ours, uint32_t key, uint64_t addr,
-                      uint64_t length, uint32_t access) {
+/* The region, if the other's queue pair lets this be done to it: then we are inside. */
+static const struct remote_region *enter_region(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint32_t ours,
+                                                uint32_t key, uint64_t addr, uint64_t length, uint32_t access) {
     const struct remote_region *g = know(r, key);
     if (!stands(qp->is, qp->was))
         learn_qp(r, qp, qpn, ours);
-    if (!g->at || !qp->is || !in_range(&g->record, addr, length) || !allows(&g->record, qp, access))
+    if (!g->is || !qp->is || !in_range(&g->record, addr, length) || !allows(&g->record, qp, access))
         return NULL;
     enter(r);
     if (stands(g->is, g->was) && stands(qp->is, qp->was))
+        return g;
+    remote_leave(r);
+    return NULL;
+}
+
+uint8_t *remote_enter(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint32_t ours, uint32_t key, uint64_t addr,
+                      uint64_t length, uint32_t access) {
+    const struct remote_region *g = enter_region(r, qp, qpn, ours, key, addr, length, access);
+    if (!g)
+        return NULL;
+    if (g->at)
         return g->at + (addr - g->record.iova);
     remote_leave(r);
     return NULL;
+}
+
+bool remote_copy(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint32_t ours, uint32_t key, uint64_t addr,
+                 uint64_t length, uint32_t access, const struct iovec *pieces, int n) {
+    const struct remote_region *g = r->no_process ? NULL : enter_region(r, qp, qpn, ours, key, addr, length, access);
+    if (!g)
+        return false;
+    struct iovec there = {(void *)(uintptr_t)(g->record.offset + (addr - g->record.iova)), length};
+    ssize_t moved = -1;
+    if (g->record.kind == STORE_ORDINARY)
+        moved = access == RNIC_ACCESS_REMOTE_READ ? process_vm_readv(r->pid, pieces, (unsigned long)n, &there, 1, 0)
+                                                  : process_vm_writev(r->pid, pieces, (unsigned long)n, &there, 1, 0);
+    if (moved < 0 && g->record.kind == STORE_ORDINARY)
+        r->no_process = errno == EPERM || errno == ENOSYS;
+    remote_leave(r);
+    return moved == (ssize_t)length;
 }

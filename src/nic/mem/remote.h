@@ -11,6 +11,8 @@
 #define RNIC_MEM_REMOTE_H
 
 #include <stdatomic.h>
+#include <sys/types.h>
+#include <sys/uio.h>
 
 #include "mem/store.h"
 
@@ -20,12 +22,14 @@ struct remote_region {
     const uint64_t *is; /* registered while *is == was; NULL: nothing is known */
     uint64_t was;
     struct store_record record;
-    uint8_t *at;     /* mapped, or NULL */
+    uint8_t *at;     /* mapped, or NULL: in its process, if it is STORE_ORDINARY */
     uint64_t absent; /* peer_changes() when the key was not found */
 };
 
 struct remote {
     struct peer file;
+    pid_t pid;
+    bool no_process;        /* we may not read and write its process (ptrace(2)) */
     _Atomic uint32_t *mark; /* odd: this process is inside a copy */
     struct remote_region region[REMOTE_REGIONS];
 };
@@ -39,13 +43,17 @@ struct remote_qp {
 };
 
 /* fd: the other's memory file, which is duplicated. 0 or -errno */
-int remote_open(struct remote *r, int fd, _Atomic uint32_t *mark);
+int remote_open(struct remote *r, int fd, pid_t pid, _Atomic uint32_t *mark);
 void remote_close(struct remote *r);
 
 /* Where the bytes are, if the other's queue pair qpn, whose peer is ours, may have this access to them: then the mark is set, and remote_leave() is to follow
  * at once.  NULL: not this way: whoever answers for the other process decides. */
 uint8_t *remote_enter(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint32_t ours, uint32_t key, uint64_t addr,
                       uint64_t length, uint32_t access);
+/* The same for memory that is not in the file, by way of the kernel: copies, between there and n pieces of ours.  False:
+ * not this way, or not all of it. */
+bool remote_copy(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint32_t ours, uint32_t key, uint64_t addr,
+                 uint64_t length, uint32_t access, const struct iovec *pieces, int n);
 /* The same for bytes that their owner itself has asked us to read. */
 const uint8_t *remote_look(struct remote *r, uint32_t key, uint64_t addr, uint64_t length);
 static inline void remote_leave(struct remote *r) {

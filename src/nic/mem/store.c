@@ -153,7 +153,11 @@ static bool is_sound(const struct peer *p, const struct store_record *r) {
     struct stat st;
     if (r->kind == STORE_PD || r->kind == STORE_QP)
         return true;
-    if (fstat(p->fd, &st) || r->length == 0 || r->length > LONGEST)
+    if (r->length == 0 || r->length > LONGEST)
+        return false;
+    if (r->kind == STORE_ORDINARY)
+        return r->offset <= LONGEST;
+    if (fstat(p->fd, &st))
         return false;
     uint64_t size = (uint64_t)st.st_size;
     return r->offset >= STORE_TABLE && r->offset <= size && r->length <= size - r->offset;
@@ -190,7 +194,8 @@ int peer_find(const struct peer *p, int kind, uint32_t handle, struct store_reco
 }
 
 int peer_find_key(const struct peer *p, uint32_t key, struct store_record *out, const uint64_t **is) {
-    return find(p, STORE_MR, offsetof(struct store_record, key), key, out, is);
+    int rc = find(p, STORE_MR, offsetof(struct store_record, key), key, out, is);
+    return rc == -ENOENT ? find(p, STORE_ORDINARY, offsetof(struct store_record, key), key, out, is) : rc;
 }
 
 uint64_t peer_changes(const struct peer *p) {

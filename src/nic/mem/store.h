@@ -12,7 +12,7 @@
 
 #include "nic.h"
 
-enum store_kind { STORE_PD = 1, STORE_MR, STORE_DM, STORE_QP };
+enum store_kind { STORE_PD = 1, STORE_MR, STORE_DM, STORE_QP, STORE_ORDINARY /* a region that is not in the file */ };
 
 #define STORE_RECORDS 65536u
 #define STORE_TABLE (STORE_RECORDS * 64ull) /* bytes, at the beginning of the file; record 0 is the head */
@@ -26,7 +26,7 @@ struct store_record {
     uint32_t access;
     uint32_t reserved;
     uint64_t iova;           /* of a region */
-    uint64_t offset, length; /* in the file */
+    uint64_t offset, length; /* in the file; of STORE_ORDINARY in the owner's process */
     uint64_t reserved2;
 };
 

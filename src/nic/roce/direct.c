@@ -5,6 +5,8 @@
 
 #include "mem/remote.h"
 
+#define PROCESS_MIN 16384 /* bytes */
+
 /* What an operation needs at the peer's; 0: it needs the peer. */
 static uint32_t right_of(int opcode) {
     static const uint32_t table[] = {
@@ -63,6 +65,22 @@ static int carry_out(struct qp *qp, const struct send_wqe *wqe, uint8_t *at) {
     }
 }
 
+/* By the kernel, which takes longer to ask than a short message takes to send. */
+static bool by_process(struct qp *qp, const struct send_wqe *wqe, uint32_t right) {
+    struct iovec pieces[SGE_MAX];
+    bool moves = wqe->opcode == RNIC_WR_RDMA_WRITE || wqe->opcode == RNIC_WR_RDMA_READ;
+    if (!moves || wqe->length < PROCESS_MIN || wqe->flags & RNIC_SEND_INLINE)
+        return false;
+    for (int i = 0; i < wqe->num_sge; i++) {
+        uint8_t *ptr;
+        if (mr_local(&qp->nic->mrs, qp->pub.pd, &wqe->sge[i], 0, &ptr) || !ptr)
+            return false;
+        pieces[i] = (struct iovec){ptr, wqe->sge[i].length};
+    }
+    return remote_copy(qp->remote, &qp->remote_qp, qp->attr.dest_qp_num, qp->pub.qp_num, wqe->rkey, wqe->remote_addr,
+                       wqe->length, right, pieces, wqe->num_sge);
+}
+
 /* The memory of this end was found good, but of pages that may be missing only a copy tells; then the request does, too. */
 bool direct_execute(struct qp *qp, struct send_wqe *wqe) {
     uint32_t right = right_of(wqe->opcode);
@@ -71,8 +89,12 @@ bool direct_execute(struct qp *qp, struct send_wqe *wqe) {
         return false;
     uint8_t *at = remote_enter(qp->remote, &qp->remote_qp, qp->attr.dest_qp_num, qp->pub.qp_num, wqe->rkey,
                                wqe->remote_addr, wqe->length, right);
-    if (!at)
-        return false;
+    if (!at) {
+        bool copied = by_process(qp, wqe, right);
+        if (copied)
+            COUNT(qp, local_direct);
+        return copied;
+    }
     bool aligned = !words || !(((uintptr_t)at | wqe->remote_addr) % sizeof(uint64_t));
     int ve = aligned ? carry_out(qp, wqe, at) : RNIC_VE_ATOMIC_ALIGN;
     remote_leave(qp->remote);
