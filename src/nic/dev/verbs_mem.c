@@ -150,7 +150,7 @@ void free_mr(struct mr *mr) {
 }
 
 void publish_mr(struct dev *dev, struct mr *mr) {
-    bool in_file = mr->stored || (mr->dm && !mr->dm->foreign), ordinary = mr->kind == MR_PLAIN && !mr->dm && !mr->map;
+    bool in_file = mr_in_file(mr), ordinary = mr->kind == MR_PLAIN && !mr->dm && !mr->map;
     if (!in_file && !(ordinary && dev->local))
         return;
     mr->record =

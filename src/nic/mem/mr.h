@@ -74,6 +74,9 @@ struct mr {
     struct lock lock; /* what of memory it keeps from being swapped */
 };
 
+/* Its bytes lie in the device's own memory file. */
+static inline bool mr_in_file(const struct mr *mr) { return mr->stored || (mr->dm && !mr->dm->foreign); }
+
 struct mr_table {
     struct mr **bucket;
     uint32_t mask, count;
