@@ -22,7 +22,7 @@ struct grounds {
 };
 
 struct forged {
-    uint32_t n;           /* from the BTH to the pad, without ICRC */
+    uint32_t n;                        /* from the BTH to the pad, without ICRC */
     uint8_t bytes[(64 << 10) + 16384]; /* longer than any packet */
 };
 
