@@ -87,6 +87,7 @@ struct dev {
     bool local; /* peers on this host go by lanes, see lanes.c */
     struct lane_link lane_link;
     struct lane *lanes;
+    uint32_t nlanes;
     struct lane *lane_to[SLOT_COUNT]; /* asked for, or up; NULL: not asked */
     uint64_t ask_again[SLOT_COUNT];   /* not before */
     int doors[DEV_MAX_SLOTS];         /* where others ask; -1: closed */

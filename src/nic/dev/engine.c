@@ -247,6 +247,7 @@ void engine_stop(struct dev *dev) {
     }
     if (dev->epoll_fd >= 0)
         close(dev->epoll_fd);
+    dev->epoll_fd = -1; /* what still comes while the device closes is watched no more */
     if (dev->wake_fd >= 0)
         close(dev->wake_fd);
 }

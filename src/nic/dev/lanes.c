@@ -20,6 +20,7 @@
 
 #define PACKETS 64           /* of a lane, at a time */
 #define SLOT_BUFFER 65536u
+#define LANES (SLOT_COUNT + 64) /* more than there are contexts: the rest are not what they say */
 #define PREPARE_LOOKS 200 /* of 50 us */
 #define AGAIN_NS 1000000000ull
 #define DROP(dev, reason) ((dev)->nic.counters.value[RNIC_CNT_drop_##reason]++)
@@ -95,6 +96,7 @@ void lanes_abandon(struct dev *dev) {
 static void enter(struct dev *dev, struct lane *l) {
     l->next = dev->lanes;
     dev->lanes = l;
+    dev->nlanes++;
     engine_watch(dev, l->fd);
 }
 
@@ -116,7 +118,7 @@ static struct lane *ask(struct dev *dev, uint32_t slot, uint64_t now) {
 static void answer(struct dev *dev, int door, uint64_t now) {
     struct lane *l;
     while ((l = lane_answer(door, &dev->lane_link, now)))
-        enter(dev, l);
+        dev->nlanes < LANES ? enter(dev, l) : lane_free(l);
 }
 
 /* Those that wait for it find out; whoever went by one that has gone stays there, and is not heard. */
@@ -144,6 +146,7 @@ static void changed(struct dev *dev, struct lane *l) {
     }
     if (l->state == LANE_DOWN) {
         forget(dev, l);
+        sched_unpark(dev);
         qpn_each(dev, stay_outside);
     }
     if (l->state == LANE_UP || l->state == LANE_DOWN)
@@ -157,6 +160,7 @@ static void reap(struct dev *dev) {
             continue;
         }
         *at = l->next;
+        dev->nlanes--;
         discard(dev, l);
     }
 }
@@ -216,12 +220,22 @@ void lanes_leave(struct qp *qp) {
     atomic_store(&qp->reaches, false);
 }
 
+/* The peer's slot is the lane's, so it is the peer: whoever may be behind another lane is not. */
+static bool is_peer(const struct lane *l, uint32_t qpn) {
+    for (uint32_t i = 0; i < l->peer.nslots; i++) {
+        if (l->peer.slots[i] == qpn_slot(qpn))
+            return true;
+    }
+    return false;
+}
+
 /* The lane to the queue pair's peer; *wait: it is not known yet whether there is one. */
 static struct lane *find(struct dev *dev, struct qp *qp, uint64_t now, bool *wait) {
     uint32_t slot = qpn_slot(qp->attr.dest_qp_num);
     struct lane *l = dev->lane_to[slot] ? dev->lane_to[slot] : ask(dev, slot, now);
     *wait = l && l->state != LANE_UP && l->state != LANE_DOWN;
-    return l && l->state == LANE_UP && lane_is_to(l, &qp->flow.dst.sin6_addr) ? l : NULL;
+    bool peer = l && l->state == LANE_UP && is_peer(l, qp->attr.dest_qp_num);
+    return peer && lane_is_to(l, &qp->flow.dst.sin6_addr) ? l : NULL;
 }
 
 /* For a datagram, which does not wait. */
@@ -229,7 +243,8 @@ static struct tx *way_of(void *arg, uint32_t qpn, const struct in6_addr *to) {
     struct dev *dev = arg;
     uint32_t slot = qpn_slot(qpn);
     struct lane *l = dev->lane_to[slot] ? dev->lane_to[slot] : ask(dev, slot, dev->tx.now);
-    return l && l->state == LANE_UP && !l->stuck && lane_is_trusted(l) && lane_is_to(l, to) ? &l->tx : NULL;
+    return l && l->state == LANE_UP && !l->stuck && lane_is_trusted(l) && is_peer(l, qpn) && lane_is_to(l, to) ? &l->tx
+                                                                                                               : NULL;
 }
 
 static bool has_work(struct qp *qp) {
@@ -266,15 +281,6 @@ bool lanes_decide(struct dev *dev, struct qp *qp, uint64_t now) {
 }
 
 /* ---------------------------------------------------------------- in */
-
-/* The peer's slot is the lane's, so it is the peer: whoever may be behind another lane is not. */
-static bool is_peer(const struct lane *l, uint32_t qpn) {
-    for (uint32_t i = 0; i < l->peer.nslots; i++) {
-        if (l->peer.slots[i] == qpn_slot(qpn))
-            return true;
-    }
-    return false;
-}
 
 static bool from_peer(struct dev *dev, struct qp *qp, struct lane *l) {
     if (!is_peer(l, qp->attr.dest_qp_num) || qp->way == WAY_WIRE)

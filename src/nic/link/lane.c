@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "link/abstract.h"
+#include "link/slot.h"
 #include "link/slotmsg.h"
 #include "wire/bth.h"
 #include "wire/grh.h"
@@ -183,14 +184,27 @@ int lane_listen(uint32_t slot) {
 }
 
 /* Of a connection: who listens there, or who has connected. */
+static bool peer_of(int fd, struct ucred *cred) {
+    socklen_t n = sizeof *cred;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, cred, &n) == 0;
+}
+
 static void know_peer(struct lane *l) {
+    struct ucred cred = {.uid = (uid_t)-1};
+    (void)peer_of(l->fd, &cred);
+    l->pid = cred.pid;
+    l->uid = cred.uid;
+}
+
+/* Anybody can bind our names of a slot whose owner does not, or say that a slot is his.  But a slot is claimed together
+ * with its lifeline, and the kernel tells whose that is. */
+static bool owns(const struct lane *l, uint32_t slot) {
     struct ucred cred;
-    socklen_t n = sizeof cred;
-    l->uid = (uid_t)-1;
-    if (getsockopt(l->fd, SOL_SOCKET, SO_PEERCRED, &cred, &n) == 0) {
-        l->pid = cred.pid;
-        l->uid = cred.uid;
-    }
+    int fd = slot < SLOT_COUNT ? slot_watch(slot) : -1;
+    bool same = fd >= 0 && peer_of(fd, &cred) && cred.pid == l->pid && cred.uid == l->uid;
+    if (fd >= 0)
+        close(fd);
+    return same;
 }
 
 static struct lane *new_lane(int fd, enum lane_state state, const struct lane_link *link, uint64_t now) {
@@ -251,6 +265,10 @@ struct lane *lane_answer(int listener, const struct lane_link *link, uint64_t no
 static bool knows(struct lane *l, const struct lane_party *party) {
     if (party->nslots > LANE_SLOTS || party->naddresses > LANE_ADDRESSES)
         return false;
+    for (uint32_t i = 0; i < party->nslots; i++) {
+        if (!owns(l, party->slots[i]))
+            return false;
+    }
     l->peer = *party;
     return true;
 }
