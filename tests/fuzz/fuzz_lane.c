@@ -412,7 +412,7 @@ int main(int argc, char **argv) {
     isolate();
     CHECK_EQ(slot_claim(&w.slot, NULL), 0);
     w.self = (struct lane_self){.party = {.nslots = 1, .naddresses = 1, .slots = {w.slot.number}}, .file = -1};
-    w.link = (struct lane_link){&w.fault, &w.counters, &w.now};
+    w.link = (struct lane_link){&w.fault, &w.counters, &w.now, NULL, NULL};
     open_device();
     memcpy(&w.self.party.addresses[0], &w.here, 16);
     w.self.file = dev_of(w.ctx)->store.fd; /* the attacker's memory file, for what it refers to */

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -291,6 +292,67 @@ def test_the_injector_is_between_them_too(loss: float) -> None:
             assert struct.unpack("=Q", scene.target.buf[:8]) == (i + 1,), "each is executed once"
         assert scene.counted("fault_lost") > 0
         assert scene.counted("local_direct") == 0
+
+
+def test_who_posts_more_than_the_ring_holds_and_sleeps_is_served() -> None:
+    """Of an unreliable connection nothing comes back that would stir the engine."""
+    with ExitStack() as stack:
+        a, b = (stack.enter_context(rnic.open_device("roce_lo", local=True)) for _ in range(2))
+        ends = [unreliable(ctx, stack) for ctx in (a, b)]
+        (qp, channel, source), (peer, _, target) = ends
+        connect(qp, peer)
+        for _ in range(20):
+            qp.send_cq.req_notify()
+            wr = SendWR(opcode=WROpcode.RDMA_WRITE, send_flags=SendFlags.SIGNALED, sg_list=[SGE(source)])
+            wr.remote_addr, wr.rkey = target.addr, target.rkey
+            qp.post_send(wr)
+            channel.get_cq_event(20.0)
+            qp.send_cq.ack_events()
+            (wc,) = qp.send_cq.poll(2)
+            assert wc.ok
+
+
+def unreliable(ctx: rnic.Context, stack: ExitStack) -> tuple[rnic.QP, rnic.CompChannel, rnic.MR]:
+    pd, channel = stack.enter_context(ctx.alloc_pd()), stack.enter_context(ctx.create_comp_channel())
+    cq = stack.enter_context(ctx.create_cq(16, channel))
+    init = rnic.QPInitAttr(send_cq=cq, recv_cq=cq, qp_type=rnic.QPType.UC)
+    qp = stack.enter_context(pd.create_qp(init))
+    return qp, channel, stack.enter_context(pd.alloc_mr(2 << 20, rnic.testing.ALL_ACCESS))
+
+
+def test_who_does_not_answer_is_tried_by_the_wire() -> None:
+    """Somebody has the name of a slot that nobody owns, and says nothing."""
+    with End(local=True) as a, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        slot = next(n for n in range(1024) if listens(silent, n))
+        a.qp.modify(QPAttr(qp_state=QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=AccessFlags(0)))
+        a.qp.modify(
+            QPAttr(
+                qp_state=QPState.RTR,
+                path_mtu=rnic.MTU.MTU_1024,
+                dest_qp_num=slot << 14 | 77,
+                rq_psn=0,
+                max_dest_rd_atomic=1,
+                min_rnr_timer=1,
+                ah_attr=rnic.AHAttr(a.ctx.query_gid(1, 0)),
+            )
+        )
+        a.qp.modify(
+            QPAttr(qp_state=QPState.RTS, sq_psn=0, timeout=10, retry_cnt=1, rnr_retry=0, max_rd_atomic=1)
+        )
+        source = a.memory(64)
+        a.qp.post_send(SendWR(send_flags=SendFlags.SIGNALED, sg_list=[SGE(source)]))
+        (wc,) = a.wait(timeout=20.0)
+        assert wc.status is WCStatus.RETRY_EXC_ERR
+        assert a.ctx.counters().tx_syscalls > 0
+
+
+def listens(end: socket.socket, slot: int) -> bool:
+    try:
+        end.bind(f"\0rnic/1/lane/{slot}")
+    except OSError:
+        return False
+    end.listen(8)
+    return True
 
 
 # ---------------------------------------------------------------- processes

@@ -242,6 +242,7 @@ bool demux_parse(struct dev *dev, struct packet *pkt, const uint8_t *bth, uint32
 void lanes_open(struct dev *dev, int slot);
 void lanes_close(struct dev *dev);
 void lanes_abandon(struct dev *dev); /* in a forked child */
+void lanes_tell(struct dev *dev);    /* we have one more slot */
 void lanes_listen(struct dev *dev, uint64_t now);
 uint64_t lanes_deadline(const struct dev *dev);
 void lanes_prepare(struct dev *dev, struct qp *qp); /* asks, and waits a moment for an answer; without the lock */
@@ -280,6 +281,7 @@ void progress_finish(struct dev *dev, uint64_t now);
 /* engine.c */
 int engine_start(struct dev *dev, struct rnic_err *err);
 void engine_stop(struct dev *dev);
+void engine_unwatch(struct dev *dev, int fd);           /* what waits there is looked at in passing */
 void engine_watch(struct dev *dev, int fd);             /* from now on, until it is closed */
 void engine_watchers(struct dev *dev, struct slot *of); /* takes in who watches the owner of a name */
 void engine_wake(struct dev *dev);

@@ -32,10 +32,12 @@ static void epoll_set(struct dev *dev, int fd, uint32_t events) {
 
 void engine_watch(struct dev *dev, int fd) { epoll_set(dev, fd, EPOLLIN); }
 
+void engine_unwatch(struct dev *dev, int fd) { epoll_ctl(dev->epoll_fd, EPOLL_CTL_DEL, fd, NULL); }
+
 /* What cannot be taken in would wake the engine for ever. */
 void engine_watchers(struct dev *dev, struct slot *of) {
     if (!lifeline_accept(&of->life))
-        epoll_ctl(dev->epoll_fd, EPOLL_CTL_DEL, of->life.fd, NULL);
+        engine_unwatch(dev, of->life.fd);
 }
 
 static void watch(struct dev *dev, struct watched *w, int fd, uint32_t events) {

@@ -46,7 +46,7 @@ static void discard(struct dev *dev, struct lane *l) {
 /* The peer has given its memory file. */
 static void reach(struct lane *l) {
     l->remote = calloc(1, sizeof(struct remote));
-    if (!l->remote || !remote_open(l->remote, l->file, l->pid, &l->out.mem->mark))
+    if (!l->remote || !remote_open(l->remote, l->file, l->pid, l->fd, &l->out.mem->mark))
         return;
     free(l->remote);
     l->remote = NULL;
@@ -57,14 +57,18 @@ static struct tx *way_of(void *arg, uint32_t qpn, const struct in6_addr *to);
 void lanes_open(struct dev *dev, int slot) {
     dev->nic.local_way = dev->local ? way_of : NULL;
     dev->nic.local_arg = dev;
-    dev->lane_link = (struct lane_link){&dev->fault, &dev->nic.counters, &dev->tx.now};
+    dev->lane_link = (struct lane_link){&dev->fault, &dev->nic.counters, &dev->tx.now, udp_tx_emit, &dev->tx};
     dev->doors[slot] = dev->local ? lane_listen(dev->slots[slot].number) : -1;
 }
 
+/* Who does not answer, or hangs up, is not asked again at once. */
 static void forget(struct dev *dev, const struct lane *l) {
+    uint64_t again = dev_clock() + AGAIN_NS;
     for (uint32_t i = 0; i < SLOT_COUNT; i++) {
-        if (dev->lane_to[i] == l)
-            dev->lane_to[i] = NULL;
+        if (dev->lane_to[i] != l)
+            continue;
+        dev->lane_to[i] = NULL;
+        dev->ask_again[i] = again;
     }
 }
 
@@ -119,6 +123,15 @@ static void answer(struct dev *dev, int door, uint64_t now) {
     struct lane *l;
     while ((l = lane_answer(door, &dev->lane_link, now)))
         dev->nlanes < LANES ? enter(dev, l) : lane_free(l);
+    if (errno == EMFILE || errno == ENFILE) /* whoever waits there would wake the engine for ever */
+        engine_unwatch(dev, door);
+}
+
+void lanes_tell(struct dev *dev) {
+    struct lane_self self;
+    know_self(dev, &self);
+    for (struct lane *l = dev->lanes; l; l = l->next)
+        lane_tell(l, &self);
 }
 
 /* Those that wait for it find out; whoever went by one that has gone stays there, and is not heard. */
@@ -176,7 +189,7 @@ void lanes_listen(struct dev *dev, uint64_t now) {
             answer(dev, dev->doors[i], now);
     }
     for (struct lane *l = dev->lanes; l; l = l->next) {
-        bool late = (l->state == LANE_ASKING || l->state == LANE_CALLED) && now - l->since > LANE_PATIENCE;
+        bool late = l->state < LANE_UP && now - l->since > LANE_PATIENCE;
         if (l->fd < 0)
             continue;
         if (late)
@@ -190,7 +203,7 @@ void lanes_listen(struct dev *dev, uint64_t now) {
 uint64_t lanes_deadline(const struct dev *dev) {
     uint64_t first = NEVER;
     for (const struct lane *l = dev->lanes; l; l = l->next) {
-        if ((l->state == LANE_ASKING || l->state == LANE_CALLED) && l->since + LANE_PATIENCE < first)
+        if (l->state < LANE_UP && l->since + LANE_PATIENCE < first)
             first = l->since + LANE_PATIENCE;
     }
     return first;
@@ -201,7 +214,7 @@ uint64_t lanes_deadline(const struct dev *dev) {
 static void go_local(struct dev *dev, struct qp *qp, struct lane *l) {
     ports_leave(dev, &qp->flow);
     qp->flow.local = &l->tx;
-    qp->remote = l->remote;
+    qp->remote = qp->service == OPC_UC ? NULL : l->remote;
     atomic_store(&qp->reaches, qp->remote != NULL);
     qp->remote_qp = (struct remote_qp){0};
     qp->way = WAY_LOCAL;
@@ -283,7 +296,7 @@ bool lanes_decide(struct dev *dev, struct qp *qp, uint64_t now) {
 /* ---------------------------------------------------------------- in */
 
 static bool from_peer(struct dev *dev, struct qp *qp, struct lane *l) {
-    if (!is_peer(l, qp->attr.dest_qp_num) || qp->way == WAY_WIRE)
+    if (qp->way == WAY_WIRE || !is_peer(l, qp->attr.dest_qp_num) || !lane_is_to(l, &qp->flow.dst.sin6_addr))
         return false;
     if (qp->way == WAY_OPEN)
         go_local(dev, qp, l);
@@ -414,7 +427,8 @@ bool lanes_await(struct dev *dev) {
     atomic_thread_fence(
         memory_order_seq_cst); /* what was withdrawn first, then the look: a peer does it the other way round */
     for (struct lane *l = dev->lanes; l; l = l->next) {
-        uint32_t mark = l->state == LANE_UP ? atomic_load(&l->in.mem->mark) : 0;
+        bool has_it = l->state == LANE_UP && lane_is_trusted(l); /* the memory file */
+        uint32_t mark = has_it ? atomic_load(&l->in.mem->mark) : 0;
         while (!has_left(l, mark)) {
             if (dev_clock() > until)
                 return false;

@@ -83,6 +83,7 @@ int qpn_add(struct dev *dev, struct qp *qp, struct rnic_err *err) {
             if (rc)
                 return rc;
             engine_wake(dev); /* it watches one more socket */
+            lanes_tell(dev);
         }
         if (take(dev, slot, qp, now))
             return 0;

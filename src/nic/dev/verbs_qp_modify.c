@@ -105,13 +105,16 @@ static int modify(struct dev *dev, struct qp *qp, const struct rnic_qp_attr *att
 
 /* Processes of this host may reach memory by it, without us: where nobody counts what they do. */
 static void publish(struct dev *dev, struct qp *qp) {
+    uint32_t answers =
+        RNIC_ACCESS_REMOTE_READ | RNIC_ACCESS_REMOTE_ATOMIC; /* which take resources that it may not have */
+    uint32_t access = qp->attr.qp_access_flags & ~(qp->attr.max_dest_rd_atomic ? 0 : answers);
     bool connected = qp->state >= RNIC_QPS_RTR && qp->state <= RNIC_QPS_SQD && qp->pub.qp_type == RNIC_QPT_RC;
     if (dev->local && connected && !qp->cntrs)
         qp->record = store_publish(&dev->store, &(struct store_record){.kind = STORE_QP,
                                                                        .handle = qp->pub.qp_num,
                                                                        .pd = rnic_pd_root(qp->pub.pd)->handle,
                                                                        .key = qp->attr.dest_qp_num,
-                                                                       .access = qp->attr.qp_access_flags});
+                                                                       .access = access});
 }
 
 int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err) {

@@ -14,6 +14,7 @@
 #include "link/abstract.h"
 #include "link/slot.h"
 #include "link/slotmsg.h"
+#include "link/udpsock.h"
 #include "wire/bth.h"
 #include "wire/grh.h"
 #include "wire/icrc.h"
@@ -24,7 +25,7 @@
 #define DEFAULT_HOPS 64 /* as of packets whose IP header the kernel makes */
 #define MESSAGES 16 /* read at a time: wake-ups, mostly */
 
-enum lane_message_type { LANE_HELLO = 1, LANE_WELCOME, LANE_READY, LANE_WAKE };
+enum lane_message_type { LANE_HELLO = 1, LANE_WELCOME, LANE_READY, LANE_WAKE, LANE_PARTY };
 
 struct lane_message {
     uint32_t magic;
@@ -41,13 +42,19 @@ static uint8_t *reserve(struct tx *tx, struct flow *flow, uint32_t n, uint32_t *
     (void)crc;
     l->flow = flow;
     l->reserved = n += flow->datagrams ? GRH_BYTES : 0;
-    l->stuck = l->state == LANE_UP && l->link->fault->on && !ring_has_room(&l->out); /* for duplicates, too */
-    if (l->stuck || n > sizeof l->aside)
+    if (n > sizeof l->aside)
         return NULL;
+    if (l->state == LANE_UP && l->link->fault->on && !ring_has_room(&l->out)) { /* for duplicates, too */
+        l->stuck = true;
+        return NULL;
+    }
     if (l->state != LANE_UP || l->link->fault->on)
         return l->aside;
     l->at = ring_reserve(&l->out, n);
-    l->stuck = !l->at;
+    if (!l->at && ring_has_room(&l->out)) /* from now on the reader tells when there is some */
+        l->at = ring_reserve(&l->out, n);
+    if (!l->at)
+        l->stuck = true; /* until lane_unstick(): a shorter packet may well have room */
     return l->at;
 }
 
@@ -77,17 +84,14 @@ void lane_put(struct lane *l, const struct flow *flow, const uint8_t *bytes, uin
     enter(l, flow);
 }
 
-static void emit(void *arg, const struct flow *flow, const uint8_t *bytes, uint32_t length) {
-    lane_put(arg, flow, bytes, length);
-}
-
 static void commit(struct tx *tx) {
     struct lane *l = lane_of(tx);
     bool aside = l->state != LANE_UP || l->link->fault->on;
     if (l->flow->datagrams)
         put_grh(l->flow, aside ? l->aside : l->at, l->reserved - GRH_BYTES);
     if (l->state == LANE_UP && l->link->fault->on)
-        fault_send(l->link->fault, l->link->counters, l->flow, l->aside, l->reserved, *l->link->now, emit, l);
+        fault_send(l->link->fault, l->link->counters, l->flow, l->aside, l->reserved, *l->link->now, l->link->emit,
+                   l->link->arg);
     else if (l->state == LANE_UP)
         enter(l, l->flow);
 }
@@ -161,7 +165,7 @@ static int speak(const struct lane *l, uint16_t type, const struct lane_party *p
 
 static int say(const struct lane *l, uint16_t type) { return speak(l, type, NULL, NULL, 0); }
 
-bool lane_is_trusted(const struct lane *l) { return l->uid == getuid(); }
+bool lane_is_trusted(const struct lane *l) { return l->uid == geteuid() && getuid() == geteuid(); }
 
 static void name_of(struct abstract_name *name, uint32_t slot) { abstract_name(name, "rnic/1/lane/%u", slot); }
 
@@ -231,6 +235,11 @@ static int offer(struct lane *l, const struct lane_self *self) {
     return rc;
 }
 
+void lane_tell(struct lane *l, const struct lane_self *self) {
+    if (l->state == LANE_UP)
+        (void)speak(l, LANE_PARTY, &self->party, NULL, 0);
+}
+
 int lane_ask(struct lane **out, uint32_t slot, const struct lane_self *self, const struct lane_link *link,
              uint64_t now) {
     struct abstract_name name;
@@ -262,6 +271,26 @@ struct lane *lane_answer(int listener, const struct lane_link *link, uint64_t no
 
 /* ---------------------------------------------------------------- what is said */
 
+/* An address that is not this host's is another host's process' with the same slot. */
+static bool is_ours(const struct in6_addr *addr) {
+    struct sockaddr_in6 at = {.sin6_family = AF_INET6, .sin6_addr = *addr};
+    int fd = udpsock_open(&at);
+    bool ours = fd >= 0 && udpsock_bind(fd, &at, 0) == 0;
+    if (fd >= 0)
+        close(fd);
+    return ours;
+}
+
+static void keep_addresses(struct lane *l) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < l->peer.naddresses; i++) {
+        const struct in6_addr *addr = &l->peer.addresses[i];
+        if (IN6_IS_ADDR_LINKLOCAL(addr) ? lane_is_trusted(l) : is_ours(addr))
+            l->peer.addresses[kept++] = *addr;
+    }
+    l->peer.naddresses = kept;
+}
+
 static bool knows(struct lane *l, const struct lane_party *party) {
     if (party->nslots > LANE_SLOTS || party->naddresses > LANE_ADDRESSES)
         return false;
@@ -270,6 +299,7 @@ static bool knows(struct lane *l, const struct lane_party *party) {
             return false;
     }
     l->peer = *party;
+    keep_addresses(l);
     return true;
 }
 
@@ -313,6 +343,8 @@ static bool take(struct lane *l, const struct lane_message *m, const struct lane
         return welcome(l, m, pass);
     case LANE_READY:
         return ready(l);
+    case LANE_PARTY:
+        return l->state == LANE_UP && knows(l, &m->party);
     case LANE_WAKE:
         return true;
     default:
@@ -339,7 +371,8 @@ static int hear(struct lane *l, const struct lane_self *self) {
         return errno == EAGAIN || errno == EINTR ? 0 : -1;
     int pass[PASSED] = {-1, -1};
     passed_with(&mh, pass);
-    bool whole = n == (ssize_t)(m.type == LANE_HELLO || m.type == LANE_WELCOME ? sizeof m : HEAD);
+    bool party = m.type == LANE_HELLO || m.type == LANE_WELCOME || m.type == LANE_PARTY;
+    bool whole = n == (ssize_t)(party ? sizeof m : HEAD);
     bool good = n >= (ssize_t)HEAD && whole && m.magic == SLOTMSG_MAGIC && m.version == SLOTMSG_VERSION &&
                 take(l, &m, self, pass);
     for (int i = 0; i < PASSED; i++) {

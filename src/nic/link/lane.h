@@ -52,6 +52,8 @@ struct lane_link {
     struct fault *fault;
     struct rnic_counters *counters;
     const uint64_t *now; /* of the pass */
+    fault_emit *emit;    /* what the injector lets go, whichever way it is to go */
+    void *arg;
 };
 
 struct lane {
@@ -82,6 +84,8 @@ struct lane {
 int lane_listen(uint32_t slot);
 
 /* 0 and a lane that is LANE_ASKING, or -errno: nobody listens there. */
+/* We are more than we were: what the peers know of us. */
+void lane_tell(struct lane *l, const struct lane_self *self);
 int lane_ask(struct lane **out, uint32_t slot, const struct lane_self *self, const struct lane_link *link,
              uint64_t now);
 /* Somebody who has connected; NULL: nobody. */

@@ -103,7 +103,7 @@ static void send_datagram(struct udp_tx *u, const struct flow *flow, const uint8
         u->counters->value[RNIC_CNT_tx_errors] += (length + segment - 1u) / segment;
 }
 
-static void emit_single(void *arg, const struct flow *flow, const uint8_t *bytes, uint32_t length) {
+void udp_tx_emit(void *arg, const struct flow *flow, const uint8_t *bytes, uint32_t length) {
     if (flow->local)
         lane_put(lane_of(flow->local), flow, bytes, length);
     else
@@ -114,14 +114,14 @@ void udp_tx_flush(struct udp_tx *u) {
     if (!u->count)
         return;
     if (u->fault->on)
-        fault_send(u->fault, u->counters, u->flow, u->bytes, u->length, u->now, emit_single, u);
+        fault_send(u->fault, u->counters, u->flow, u->bytes, u->length, u->now, udp_tx_emit, u);
     else
         send_datagram(u, u->flow, u->bytes, u->length, (uint16_t)u->segment);
     u->count = u->length = 0;
     u->closed = false;
 }
 
-void udp_tx_release(struct udp_tx *u, uint64_t now) { fault_release(u->fault, now, emit_single, u); }
+void udp_tx_release(struct udp_tx *u, uint64_t now) { fault_release(u->fault, now, udp_tx_emit, u); }
 
 static bool same_way(const struct flow *a, const struct flow *b) {
     return a == b || (a->port == b->port && a->dst_slot == b->dst_slot && a->traffic_class == b->traffic_class &&

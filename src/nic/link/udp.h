@@ -36,6 +36,8 @@ struct udp_tx {
 
 void udp_tx_init(struct udp_tx *u, struct fault *fault, struct rnic_counters *counters);
 void udp_tx_flush(struct udp_tx *u);
+/* For the injector: a single packet, by its flow's way; arg: struct udp_tx. */
+void udp_tx_emit(void *arg, const struct flow *flow, const uint8_t *bytes, uint32_t length);
 void udp_tx_release(struct udp_tx *u, uint64_t now); /* what the injector holds and is due */
 
 struct udp_datagram {

@@ -2,12 +2,14 @@
 #include "mem/remote.h"
 
 #include <errno.h>
+#include <poll.h>
 
 #define CHANGES (RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_ATOMIC) /* what needs a writable mapping */
 
-int remote_open(struct remote *r, int fd, pid_t pid, _Atomic uint32_t *mark) {
+int remote_open(struct remote *r, int fd, pid_t pid, int line, _Atomic uint32_t *mark) {
     r->mark = mark;
     r->pid = pid;
+    r->line = line;
     r->no_process = pid <= 0; /* of another pid namespace */
     return peer_open(&r->file, fd, NULL);
 }
@@ -115,9 +117,16 @@ uint8_t *remote_enter(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint
     return NULL;
 }
 
+/* Else its number may be another's by now. */
+static bool lives(const struct remote *r) {
+    struct pollfd p = {.fd = r->line};
+    return poll(&p, 1, 0) == 0;
+}
+
 bool remote_copy(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint32_t ours, uint32_t key, uint64_t addr,
                  uint64_t length, uint32_t access, const struct iovec *pieces, int n) {
-    const struct remote_region *g = r->no_process ? NULL : enter_region(r, qp, qpn, ours, key, addr, length, access);
+    const struct remote_region *g =
+        r->no_process || !lives(r) ? NULL : enter_region(r, qp, qpn, ours, key, addr, length, access);
     if (!g)
         return false;
     struct iovec there = {(void *)(uintptr_t)(g->record.offset + (addr - g->record.iova)), length};

@@ -29,6 +29,7 @@ struct remote_region {
 struct remote {
     struct peer file;
     pid_t pid;
+    int line;               /* hangs up when it ends */
     bool no_process;        /* we may not read and write its process (ptrace(2)) */
     _Atomic uint32_t *mark; /* odd: this process is inside a copy */
     struct remote_region region[REMOTE_REGIONS];
@@ -42,8 +43,8 @@ struct remote_qp {
     uint64_t absent;
 };
 
-/* fd: the other's memory file, which is duplicated. 0 or -errno */
-int remote_open(struct remote *r, int fd, pid_t pid, _Atomic uint32_t *mark);
+/* fd: the other's memory file, which is duplicated; line: a connection to it. 0 or -errno */
+int remote_open(struct remote *r, int fd, pid_t pid, int line, _Atomic uint32_t *mark);
 void remote_close(struct remote *r);
 
 /* Where the bytes are, if the other's queue pair qpn, whose peer is ours, may have this access to them: then the mark is set, and remote_leave() is to follow

@@ -5,7 +5,8 @@
 
 #include "mem/remote.h"
 
-#define PROCESS_MIN 16384 /* bytes */
+#define PROCESS_MIN 16384      /* bytes */
+#define DIRECT_MAX (16u << 20) /* more would keep the device for long, and whoever wants the region back */
 
 /* What an operation needs at the peer's; 0: it needs the peer. */
 static uint32_t right_of(int opcode) {
@@ -85,7 +86,7 @@ static bool by_process(struct qp *qp, const struct send_wqe *wqe, uint32_t right
 bool direct_execute(struct qp *qp, struct send_wqe *wqe) {
     uint32_t right = right_of(wqe->opcode);
     bool words = right == RNIC_ACCESS_REMOTE_ATOMIC || wqe->opcode == RNIC_WR_ATOMIC_WRITE;
-    if (!right || !wqe->length)
+    if (!right || !wqe->length || wqe->length > DIRECT_MAX)
         return false;
     uint8_t *at = remote_enter(qp->remote, &qp->remote_qp, qp->attr.dest_qp_num, qp->pub.qp_num, wqe->rkey,
                                wqe->remote_addr, wqe->length, right);
@@ -106,7 +107,8 @@ bool direct_execute(struct qp *qp, struct send_wqe *wqe) {
 
 bool direct_is_next(struct qp *qp) {
     const struct requester *req = &rc_of(qp)->req;
-    return qp->remote && !qp->nic->faulty && !qp->pace.rate && req->una == req->max_psn && req->una != qp->attr.sq_psn;
+    return qp->remote && qp->service != OPC_UC && !qp->nic->faulty && !qp->pace.rate && req->una == req->max_psn &&
+           req->una != qp->attr.sq_psn;
 }
 
 /* ---------------------------------------------------------------- at once */
@@ -128,7 +130,8 @@ static bool understand(struct qp *qp, const struct rnic_send_wr *wr, struct ask 
     ask->right = right_of(wr->opcode);
     if (wr->send_flags & ~(uint32_t)(RNIC_SEND_SIGNALED | RNIC_SEND_FENCE | RNIC_SEND_INLINE))
         return false;
-    if (!sge->length || (atomics && sge->length != sizeof(uint64_t)) || (fetches && !qp->attr.max_rd_atomic))
+    if (!sge->length || sge->length > DIRECT_MAX || (atomics && sge->length != sizeof(uint64_t)) ||
+        (fetches && !qp->attr.max_rd_atomic))
         return false;
     ask->addr = atomics ? wr->wr.atomic.remote_addr : wr->wr.rdma.remote_addr;
     ask->rkey = atomics ? wr->wr.atomic.rkey : wr->wr.rdma.rkey;

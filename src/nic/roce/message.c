@@ -41,8 +41,8 @@ static void put_extended(const struct out *out, const struct send_wqe *wqe) {
 static bool stays(const struct qp *qp, const struct send_wqe *wqe, uint64_t offset, struct out *out) {
     uint8_t *ptr;
     const struct rnic_sge *sge = wqe->sge;
-    if (wqe->num_sge != 1 || qp->nic->faulty || qp->service == OPC_UC)
-        return false;
+    if (wqe->num_sge != 1 || qp->nic->faulty || qp->service == OPC_UC || rc_of(qp)->req.rewound)
+        return false; /* the last: the peer may have said nothing because it cannot reach them */
     const struct mr *mr = mr_find(&qp->nic->mrs, sge->lkey);
     if (!mr || !mr_in_file(mr) || mr->record < 0 || mr_local(&qp->nic->mrs, qp->pub.pd, sge, 0, &ptr))
         return false;
