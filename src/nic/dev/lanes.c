@@ -178,6 +178,13 @@ static void reap(struct dev *dev) {
     }
 }
 
+/* Whoever has been answered may be using the lane already: only one that never meant to is given up. */
+static uint64_t patience(const struct lane *l) {
+    if (l->state >= LANE_UP)
+        return NEVER;
+    return l->since + (l->state == LANE_ANSWERED ? 100 * LANE_PATIENCE : LANE_PATIENCE);
+}
+
 /* Whatever is said on the lanes' sockets, and asked at our doors. */
 void lanes_listen(struct dev *dev, uint64_t now) {
     struct lane_self self;
@@ -189,12 +196,12 @@ void lanes_listen(struct dev *dev, uint64_t now) {
             answer(dev, dev->doors[i], now);
     }
     for (struct lane *l = dev->lanes; l; l = l->next) {
-        bool late = l->state < LANE_UP && now - l->since > LANE_PATIENCE;
-        if (l->fd < 0)
-            continue;
-        if (late)
+        bool news = l->fd >= 0 && lane_listen_to(l, &self);
+        if (l->fd >= 0 && now >= patience(l)) {
             lane_hang_up(l);
-        if (late || lane_listen_to(l, &self))
+            news = true;
+        }
+        if (news)
             changed(dev, l);
     }
     reap(dev);
@@ -203,8 +210,8 @@ void lanes_listen(struct dev *dev, uint64_t now) {
 uint64_t lanes_deadline(const struct dev *dev) {
     uint64_t first = NEVER;
     for (const struct lane *l = dev->lanes; l; l = l->next) {
-        if (l->state < LANE_UP && l->since + LANE_PATIENCE < first)
-            first = l->since + LANE_PATIENCE;
+        uint64_t at = patience(l);
+        first = at < first ? at : first;
     }
     return first;
 }
