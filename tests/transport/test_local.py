@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import errno
 import os
 import signal
 import socket
@@ -247,6 +248,21 @@ def test_who_was_reset_and_connected_again_goes_local_again(scene: Scene) -> Non
     assert scene.do(WROpcode.RDMA_WRITE, 8).ok
     assert scene.counted("local_sent") > sent
     assert scene.counted("local_direct") > direct
+
+
+def test_an_alternate_path_is_refused_where_there_is_no_wire(scene: Scene) -> None:
+    with pytest.raises(rnic.VerbsError, match="before the first message") as caught:
+        scene.a.qp.modify(
+            QPAttr(
+                alt_ah_attr=rnic.AHAttr(scene.b.ctx.query_gid(1, 0)),
+                alt_pkey_index=0,
+                alt_port_num=1,
+                alt_timeout=14,
+                path_mig_state=rnic.MigState.REARM,
+            )
+        )
+    assert caught.value.errno == errno.EOPNOTSUPP
+    assert scene.do(WROpcode.RDMA_WRITE, 8).ok
 
 
 def test_no_receive_is_no_loss(scene: Scene) -> None:

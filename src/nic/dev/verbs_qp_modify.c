@@ -76,6 +76,16 @@ static int check_mtu(const struct dev *dev, const struct rnic_qp_attr *attr, uin
                 mtu_bytes(attr->path_mtu), mtu_bytes(dev_active_mtu(dev)), dev->net.mtu);
 }
 
+/* A path that is not a wire's cannot fail, and no packet of it could tell the peer of another one. */
+static int check_local(const struct qp *qp, uint32_t mask, struct rnic_err *err) {
+    if (!(mask & RNIC_QP_ALT_PATH) || qp->way != WAY_LOCAL)
+        return 0;
+    return fail(
+        err, -EOPNOTSUPP,
+        "the queue pair's peer is on this host and reached by shared memory, which has no alternate path: load it "
+        "before the first message, or open the device with local=False (RNIC_LOCAL=off)");
+}
+
 static int modify(struct dev *dev, struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask,
                   struct rnic_err *err) {
     struct ways path, alt;
@@ -84,6 +94,8 @@ static int modify(struct dev *dev, struct qp *qp, const struct rnic_qp_attr *att
     uint32_t dest = mask & RNIC_QP_DEST_QPN ? attr->dest_qp_num : qp->attr.dest_qp_num;
     if (!rc)
         rc = check_mtu(dev, attr, mask, err);
+    if (!rc)
+        rc = check_local(qp, mask, err);
     if (!rc && (mask & RNIC_QP_AV))
         rc = resolve(dev, &attr->ah_attr, dest, &path, err);
     if (!rc && (mask & RNIC_QP_ALT_PATH))
