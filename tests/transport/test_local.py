@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import itertools
 import errno
+import itertools
 import os
 import signal
 import socket
