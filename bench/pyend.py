@@ -35,7 +35,7 @@ class End:
     def __init__(self, stack: ExitStack, fd: int) -> None:
         self.line = stack.enter_context(socket.socket(fileno=fd))
         self.heard = self.line.makefile("r")
-        ctx = stack.enter_context(rnic.open_device("roce_lo"))
+        ctx = stack.enter_context(rnic.open_device("roce_lo", local=False))
         pd = stack.enter_context(ctx.alloc_pd())
         self.mr = stack.enter_context(pd.alloc_mr(SIZE, ACCESS))
         self.cq = stack.enter_context(ctx.create_cq(4096))

@@ -431,8 +431,8 @@ static bool has_left(const struct lane *l, uint32_t mark) {
 
 bool lanes_await(struct dev *dev) {
     uint64_t until = dev_clock() + COPY_NS;
-    atomic_thread_fence(
-        memory_order_seq_cst); /* what was withdrawn first, then the look: a peer does it the other way round */
+    /* What was withdrawn first, then the look: a peer does it the other way round. */
+    atomic_thread_fence(memory_order_seq_cst);
     for (struct lane *l = dev->lanes; l; l = l->next) {
         bool has_it = l->state == LANE_UP && lane_is_trusted(l); /* the memory file */
         uint32_t mark = has_it ? atomic_load(&l->in.mem->mark) : 0;

@@ -30,7 +30,7 @@ enum lane_message_type { LANE_HELLO = 1, LANE_WELCOME, LANE_READY, LANE_WAKE, LA
 struct lane_message {
     uint32_t magic;
     uint16_t version, type;
-    struct lane_party party; /* of HELLO and WELCOME */
+    struct lane_party party; /* of HELLO, WELCOME and PARTY */
 };
 
 #define HEAD offsetof(struct lane_message, party)
