@@ -161,7 +161,8 @@ static void a_writer_believes_no_count_of_what_was_taken(void) {
             uint8_t *at = ring_reserve(&writer, n);
             if (!at)
                 continue;
-            CHECK(at >= (uint8_t *)mem->cell && at + n <= (uint8_t *)mem + sizeof *mem);
+            const uint8_t *from = n <= RING_SHORT ? writer.brief.bytes : mem->data;
+            CHECK(at >= from && at + n <= from + (n <= RING_SHORT ? RING_SHORT : RING_DATA));
             memset(at, 1, n);
             ring_commit(&writer, 0);
             CHECK(writer.next - writer.taken <= RING_CELLS);

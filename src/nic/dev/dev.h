@@ -113,6 +113,7 @@ struct dev {
     } watched[NETDEV_MAX_GIDS + 3 * DEV_MAX_SLOTS];
     _Atomic bool stop;
     _Atomic uint32_t in_vain;   /* polls since one found something */
+    uint32_t calm;              /* polls that need look at the lanes alone */
     _Atomic uint64_t last_poll; /* when an application last looked for progress itself */
     _Atomic uint64_t wakes_at;  /* the engine thread sleeps until then at most; 0: it is awake */
     _Atomic bool disarmed;      /* the engine thread leaves the busy sockets to the polling application */
@@ -248,6 +249,7 @@ uint64_t lanes_deadline(const struct dev *dev);
 void lanes_prepare(struct dev *dev, struct qp *qp); /* asks, and waits a moment for an answer; without the lock */
 bool lanes_decide(struct dev *dev, struct qp *qp, uint64_t now);
 void lanes_leave(struct qp *qp);
+bool lanes_want(const struct dev *dev);            /* something is to be received, or there may be room */
 bool lanes_receive(struct dev *dev, uint64_t now); /* true: there was something */
 void lanes_flush(struct dev *dev);                 /* whoever sleeps and has got something is woken */
 bool lanes_may_sleep(struct dev *dev);             /* from now on whoever sends wakes us; false: something is there */
@@ -256,8 +258,8 @@ bool lanes_await(struct dev *dev); /* until no peer is inside a copy that began 
 
 /* sched.c */
 void sched_ready(struct dev *dev, struct qp *qp);
-void sched_input(struct dev *dev, struct qp *qp); /* a packet has changed the QP: it may have answers or timers */
-void sched_ring(struct dev *dev, struct qp *qp);  /* any thread, without the lock */
+void sched_input(struct dev *dev, struct qp *qp, uint64_t now); /* a packet has changed it: answers, timers */
+void sched_ring(struct dev *dev, struct qp *qp);                /* any thread, without the lock */
 void sched_bells(struct dev *dev);
 void sched_unpark(struct dev *dev); /* a ring that was full has room */
 void sched_timers(struct dev *dev, uint64_t now);
@@ -274,6 +276,7 @@ bool progress_forwarded(struct dev *dev, const struct slot *from, uint64_t now);
 void progress_poll(struct dev *dev, bool will_wait);
 void progress_polled(struct dev *dev, bool found); /* after a poll */
 void progress_post(struct dev *dev, struct qp *qp);
+void progress_sent(struct dev *dev, struct qp *qp, uint64_t now); /* the same of what has gone out; under the lock */
 void progress_leave(struct dev *dev); /* the device closes: what came here for other processes goes to them */
 /* Sends what doorbells and ready queue pairs ask for, and wakes the engine for the rest. */
 void progress_finish(struct dev *dev, uint64_t now);

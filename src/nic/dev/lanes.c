@@ -15,6 +15,7 @@
 
 #include "dev/dev.h"
 #include "qp/path.h"
+#include "roce/direct.h"
 #include "wire/bth.h"
 #include "wire/grh.h"
 
@@ -145,7 +146,7 @@ static void stay_outside(struct dev *dev, struct qp *qp) {
     (void)dev;
     if (qp->way == WAY_LOCAL && lane_of(qp->flow.local)->state == LANE_DOWN) {
         qp->remote = NULL;
-        atomic_store(&qp->reaches, false);
+        atomic_store(&qp->at_once, 0);
     }
 }
 
@@ -222,7 +223,7 @@ static void go_local(struct dev *dev, struct qp *qp, struct lane *l) {
     ports_leave(dev, &qp->flow);
     qp->flow.local = &l->tx;
     qp->remote = qp->service == OPC_UC ? NULL : l->remote;
-    atomic_store(&qp->reaches, qp->remote != NULL);
+    atomic_store(&qp->at_once, direct_operations(qp));
     qp->remote_qp = (struct remote_qp){0};
     qp->way = WAY_LOCAL;
     qp->engine->set_mtu(qp, LANE_MTU);
@@ -237,7 +238,7 @@ void lanes_leave(struct qp *qp) {
     qp->way = WAY_WIRE;
     qp->flow.local = NULL;
     qp->remote = NULL;
-    atomic_store(&qp->reaches, false);
+    atomic_store(&qp->at_once, 0);
 }
 
 /* The peer's slot is the lane's, so it is the peer: whoever may be behind another lane is not. */
@@ -303,6 +304,8 @@ bool lanes_decide(struct dev *dev, struct qp *qp, uint64_t now) {
 /* ---------------------------------------------------------------- in */
 
 static bool from_peer(struct dev *dev, struct qp *qp, struct lane *l) {
+    if (qp->flow.local == &l->tx) /* found to be */
+        return true;
     if (qp->way == WAY_WIRE || !is_peer(l, qp->attr.dest_qp_num) || !lane_is_to(l, &qp->flow.dst.sin6_addr))
         return false;
     if (qp->way == WAY_OPEN)
@@ -383,6 +386,14 @@ static bool receive(struct dev *dev, struct lane *l, uint64_t now) {
     lane_hang_up(l);
     changed(dev, l);
     return true;
+}
+
+bool lanes_want(const struct dev *dev) {
+    for (const struct lane *l = dev->lanes; l; l = l->next) {
+        if (l->state == LANE_UP && (l->stuck || ring_has_packet(&l->in)))
+            return true;
+    }
+    return false;
 }
 
 bool lanes_receive(struct dev *dev, uint64_t now) {

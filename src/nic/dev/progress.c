@@ -14,6 +14,7 @@
 #define LEAVING 64         /* looks at the sockets before they close */
 #define ROUNDS 8           /* of sending, for a thread that posts or polls */
 #define POLLING_NS 20000   /* which is one that polled so shortly before */
+#define CALM_POLLS 15      /* of such a one look at the lanes alone, then one at the time and the sockets, too */
 
 static bool receive_port(struct dev *dev, struct port *port, uint64_t now) {
     int n = udp_receive(&dev->rx, port);
@@ -92,26 +93,56 @@ bool progress(struct dev *dev, uint64_t now, bool everything) {
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
+static uint64_t deadline(const struct dev *dev) {
+    uint64_t kept = dev->fault.held ? fault_deadline(&dev->fault) : NEVER, raw = dev->raw ? raw_deadline(dev) : NEVER;
+    return least(least(sched_deadline(dev), outbox_deadline(dev)), least(kept, raw));
+}
+
 /* What is left for want of time is the engine's, unless the application comes again anyway. */
 void progress_finish(struct dev *dev, uint64_t now) {
     sched_bells(dev);
     for (int i = 0; i < ROUNDS && dev->ready_first; i++)
         sched_run(dev, now);
-    uint64_t due = sched_deadline(dev), held = outbox_deadline(dev);
-    uint64_t kept = dev->fault.held ? fault_deadline(&dev->fault) : NEVER, raw = dev->raw ? raw_deadline(dev) : NEVER;
-    due = least(least(due, held), least(kept, raw));
     if (!atomic_load(&dev->disarmed))
-        engine_wake_for(dev, dev->ready_first ? now : due);
+        engine_wake_for(dev, dev->ready_first ? now : deadline(dev));
+}
+
+static bool has_sockets(const struct dev *dev) {
+    bool any = dev->fault.held;
+    for (int i = 0; i < dev->net.ngids; i++)
+        any |= dev->port_users[i] > 0;
+    return any;
+}
+
+static void poll_all(struct dev *dev, uint64_t now, bool again) {
+    dev->nic.ack_hold = again ? ACK_HOLD_NS : 0;
+    dev->calm = again && !has_sockets(dev) ? CALM_POLLS : 0;
+    progress(dev, now, false);
+    progress_finish(dev, now);
+}
+
+static void poll_lanes(struct dev *dev) {
+    dev->calm--;
+    if (!lanes_want(dev))
+        return;
+    uint64_t now = dev_clock();
+    lanes_receive(dev, now);
+    if (dev->ready_first)
+        progress_finish(dev, now);
 }
 
 void progress_poll(struct dev *dev, bool will_wait) {
-    uint64_t now = dev_clock(), last = atomic_exchange(&dev->last_poll, now); /* the engine that has the lock sees it */
-    if (dev_trylock(dev)) {
-        dev->nic.ack_hold = !will_wait && now - last < POLLING_NS ? ACK_HOLD_NS : 0;
-        progress(dev, now, false);
-        progress_finish(dev, now);
-        dev_unlock(dev);
+    bool mine = dev_trylock(dev);
+    if (mine && dev->calm && !will_wait && !dev->ready_first) {
+        poll_lanes(dev);
+    } else {
+        uint64_t now = dev_clock(),
+                 last = atomic_exchange(&dev->last_poll, now); /* the engine that has the lock sees it */
+        if (mine)
+            poll_all(dev, now, !will_wait && now - last < POLLING_NS);
     }
+    if (mine)
+        dev_unlock(dev);
     if (will_wait)
         engine_take_over(dev);
 }
@@ -126,11 +157,22 @@ void progress_polled(struct dev *dev, bool found) {
 }
 
 void progress_post(struct dev *dev, struct qp *qp) {
-    sched_ring(dev, qp);
-    if (!dev_trylock(dev))
-        return; /* who holds the lock looks at the doorbells when it lets go */
+    if (dev_trylock(dev)) {
+        sched_ready(dev, qp);
+    } else {
+        sched_ring(dev, qp);
+        if (!dev_trylock(dev))
+            return; /* who holds the lock looks at the doorbells when it lets go */
+    }
     progress_finish(dev, dev_clock());
     dev_unlock(dev);
+}
+
+void progress_sent(struct dev *dev, struct qp *qp, uint64_t now) {
+    lanes_flush(dev);
+    sched_input(dev, qp, now);
+    if (dev->ready_first || !atomic_load(&dev->disarmed))
+        progress_finish(dev, now);
 }
 
 void progress_leave(struct dev *dev) {

@@ -91,8 +91,6 @@ static struct qp *pop_ready(struct dev *dev) {
     return qp;
 }
 
-void sched_input(struct dev *dev, struct qp *qp) { sched_ready(dev, qp); }
-
 void sched_ring(struct dev *dev, struct qp *qp) {
     if (atomic_exchange(&qp->rung, true))
         return;
@@ -183,6 +181,15 @@ static void hold(struct dev *dev, struct qp *qp) {
     qp->in_held = true;
     qp->held_next = dev->held;
     dev->held = qp;
+}
+
+void sched_input(struct dev *dev, struct qp *qp, uint64_t now) {
+    if (qp->ready || !qp->engine->owes || qp->engine->owes(qp, now)) {
+        sched_ready(dev, qp);
+        return;
+    }
+    hold(dev, qp);
+    refresh_timer(dev, qp);
 }
 
 static bool is_stuck(const struct qp *qp) { return qp->flow.local && lane_of(qp->flow.local)->stuck; }

@@ -338,13 +338,18 @@ static int post_with(sq_poster *poster, struct rnic_qp *pub, const struct rnic_s
     return rc;
 }
 
-/* What its peer need not hear of is done while it is posted. */
+/* One-sided operations and short SENDs to a peer on this host are done while they are posted. */
 static bool post_direct(struct qp *qp, const struct rnic_send_wr *wr) {
     struct dev *dev = dev_of(qp->pub.ctx);
-    if (!atomic_load_explicit(&qp->reaches, memory_order_relaxed) || !wr || wr->next || !direct_suits(wr) ||
-        atomic_load(&dev->dead) || !dev_trylock(dev))
+    uint32_t operations = atomic_load_explicit(&qp->at_once, memory_order_relaxed);
+    uint64_t now;
+    if (!operations || !wr || wr->next || !direct_suits(operations, wr) || atomic_load(&dev->dead) || !dev_trylock(dev))
         return false;
-    bool done = qp->state == RNIC_QPS_RTS && !atomic_load(&dev->fatal) && direct_post(qp, wr);
+    bool done = qp->state == RNIC_QPS_RTS && !atomic_load(&dev->fatal) && qp->at_once;
+    if (done && 1u << wr->opcode & DIRECT_ACCESS)
+        done = direct_post(qp, wr);
+    else if (done && (done = direct_send(qp, wr, &now)))
+        progress_sent(dev, qp, now);
     dev_unlock(dev);
     return done;
 }

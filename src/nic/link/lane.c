@@ -74,6 +74,18 @@ static void enter(struct lane *l, const struct flow *flow) {
     l->link->counters->value[RNIC_CNT_local_sent]++;
 }
 
+static bool put(struct tx *tx, const struct flow *flow, const uint8_t *bytes, uint32_t n) {
+    struct lane *l = lane_of(tx);
+    if (l->state != LANE_UP) /* it is lost, as all that goes there is */
+        return true;
+    uint8_t *at = ring_reserve(&l->out, n);
+    if (!at)
+        return false;
+    memcpy(at, bytes, n);
+    enter(l, flow);
+    return true;
+}
+
 void lane_put(struct lane *l, const struct flow *flow, const uint8_t *bytes, uint32_t length) {
     uint8_t *at = l->state == LANE_UP ? ring_reserve(&l->out, length) : NULL;
     if (!at) {
@@ -215,7 +227,7 @@ static struct lane *new_lane(int fd, enum lane_state state, const struct lane_li
     struct lane *l = calloc(1, sizeof *l);
     if (!l)
         return NULL;
-    l->tx = (struct tx){.reserve = reserve, .commit = commit, .refer = refer};
+    l->tx = (struct tx){.reserve = reserve, .commit = commit, .refer = refer, .put = put};
     l->state = state;
     l->link = link;
     l->fd = fd;

@@ -37,7 +37,7 @@ uint8_t *ring_reserve(struct ring_writer *w, uint32_t n) {
         return NULL;
     w->length = n;
     if (n <= RING_SHORT)
-        return w->mem->cell[w->next % RING_CELLS].bytes;
+        return w->brief.bytes;
     uint32_t lines = (n + 63) & ~63u, skipped;
     if (n > RING_LONGEST)
         return NULL;
@@ -55,13 +55,15 @@ uint8_t *ring_reserve(struct ring_writer *w, uint32_t n) {
 void ring_commit(struct ring_writer *w, uint32_t kind) {
     uint32_t i = w->next % RING_CELLS;
     struct ring_cell *cell = &w->mem->cell[i];
-    cell->length = w->length;
-    cell->kind = kind;
     if (w->length > RING_SHORT) {
         uint32_t lines = (w->length + 63) & ~63u, at = w->filled % RING_DATA;
         cell->at = w->at;
         w->filled += lines + (w->at == at ? 0 : RING_DATA - at);
+    } else {
+        memcpy(cell->bytes, w->brief.bytes, RING_SHORT);
     }
+    cell->length = w->length;
+    cell->kind = kind;
     w->filled_by[i] = w->filled;
     atomic_store_explicit(&cell->turn, ++w->next, memory_order_release);
 }
@@ -90,16 +92,11 @@ bool ring_must_wake(struct ring_writer *w) {
 
 /* ---------------------------------------------------------------- reader */
 
-static bool is_there(const struct ring_reader *r) {
-    const struct ring_cell *cell = &r->mem->cell[r->next % RING_CELLS];
-    return atomic_load_explicit(&cell->turn, memory_order_acquire) == r->next + 1;
-}
-
 static uint32_t read_once(const uint32_t *at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
 
 int ring_peek(struct ring_reader *r, struct ring_packet *out) {
     const struct ring_cell *cell = &r->mem->cell[r->next % RING_CELLS];
-    if (!is_there(r))
+    if (!ring_has_packet(r))
         return 0;
     out->length = read_once(&cell->length);
     out->kind = read_once(&cell->kind);
@@ -127,7 +124,7 @@ bool ring_must_tell(struct ring_reader *r) {
 bool ring_may_sleep(struct ring_reader *r) {
     atomic_store(&r->mem->asleep, 1);
     atomic_thread_fence(memory_order_seq_cst);
-    return !is_there(r);
+    return !ring_has_packet(r);
 }
 
 void ring_awake(struct ring_reader *r) { atomic_store_explicit(&r->mem->asleep, 0, memory_order_relaxed); }

@@ -42,6 +42,7 @@ struct ring_writer {
     uint32_t filled, freed;         /* bytes of the data area, counted on and on */
     uint32_t filled_by[RING_CELLS]; /* `filled` after each cell's packet */
     uint32_t length, at;            /* of the packet reserved */
+    struct ring_cell brief; /* a short one, until it is complete: a reader that looks takes the line each time */
 };
 
 /* Room for a packet in one piece, or NULL: the ring is full, or n is more than RING_LONGEST. */
@@ -66,6 +67,10 @@ struct ring_packet {
     uint32_t length, kind;
 };
 
+static inline bool ring_has_packet(const struct ring_reader *r) {
+    const struct ring_cell *cell = &r->mem->cell[r->next % RING_CELLS];
+    return atomic_load_explicit(&cell->turn, memory_order_acquire) == r->next + 1;
+}
 /* The oldest packet. 1; 0: there is none; -1: what is there cannot be: the writer is broken, or hostile. */
 int ring_peek(struct ring_reader *r, struct ring_packet *out);
 void ring_take(struct ring_reader *r);      /* it is done with */

@@ -234,22 +234,43 @@ static int scatter_by_region(const struct mr_table *t, struct sge_walk w, const 
     return 0;
 }
 
+/* Most lists have one element, and most copies lie in it: where, NULL with *ve = 0: it takes a walk. */
+static uint8_t *in_one(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,
+                       uint64_t offset, uint32_t n, uint32_t access, int *ve) {
+    uint8_t *ptr;
+    *ve = 0;
+    if (num_sge != 1 || !n || offset + n > sge->length)
+        return NULL;
+    *ve = mr_local(t, pd, sge, access, &ptr);
+    return !*ve && (uintptr_t)ptr == sge->addr ? ptr + offset : NULL;
+}
+
+static void copy(uint8_t *dst, const void *src, uint32_t n, uint32_t *crc) {
+    if (crc)
+        *crc = crc32_copy(*crc, dst, src, n);
+    else
+        memcpy(dst, src, n);
+}
+
 int sge_gather(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,
                uint64_t offset, uint8_t *dst, uint32_t n, uint32_t *crc) {
     struct sge_walk w;
     bool direct;
+    int ve;
+    const uint8_t *from = in_one(t, pd, sge, num_sge, offset, n, 0, &ve);
+    if (from)
+        copy(dst, from, n, crc);
+    if (from || ve)
+        return ve;
     walk_start(&w, sge, num_sge, offset);
-    int ve = walk_check(t, pd, w, n, 0, &direct);
+    ve = walk_check(t, pd, w, n, 0, &direct);
     if (ve)
         return ve;
     if (!direct)
         return gather_by_region(t, w, dst, n, crc);
     while (n) {
         struct rnic_sge part = walk_step(&w, n);
-        if (crc)
-            *crc = crc32_copy(*crc, dst, (const void *)(uintptr_t)part.addr, part.length);
-        else
-            memcpy(dst, (const void *)(uintptr_t)part.addr, part.length);
+        copy(dst, (const void *)(uintptr_t)part.addr, part.length, crc);
         dst += part.length;
         n -= part.length;
     }
@@ -260,8 +281,14 @@ int sge_scatter(const struct mr_table *t, const struct rnic_pd *pd, const struct
                 uint64_t offset, const uint8_t *src, uint32_t n) {
     struct sge_walk w;
     bool direct;
+    int ve;
+    uint8_t *to = in_one(t, pd, sge, num_sge, offset, n, RNIC_ACCESS_LOCAL_WRITE, &ve);
+    if (to)
+        memcpy(to, src, n);
+    if (to || ve)
+        return ve;
     walk_start(&w, sge, num_sge, offset);
-    int ve = walk_check(t, pd, w, n, RNIC_ACCESS_LOCAL_WRITE, &direct);
+    ve = walk_check(t, pd, w, n, RNIC_ACCESS_LOCAL_WRITE, &direct);
     if (ve)
         return ve;
     if (!direct)

@@ -35,6 +35,8 @@ struct engine_ops {
     void (*input)(struct qp *qp, const struct packet *pkt, uint64_t now); /* a packet for this QP, from its peer */
     /* Is it one that the peer could have sent now, by its PSN and opcode? Of connected services; changes nothing. */
     bool (*expects)(const struct qp *qp, const struct packet *pkt);
+    /* After input(): has next() anything to do? NULL: it may. */
+    bool (*owes)(struct qp *qp, uint64_t now);
     bool (*next)(struct qp *qp, struct tx *tx, uint64_t now); /* write some packets; true: there is more to write now */
     void (*timer)(struct qp *qp, struct tx *tx, uint64_t now); /* deadline() may have passed; call next() after it */
     uint64_t (*deadline)(const struct qp *qp);                 /* when timer() wants to be called; NEVER */
@@ -106,7 +108,7 @@ struct qp {
     enum way way;               /* to the peer; WAY_LOCAL: by flow.local */
     struct flow flow;           /* to the peer */
     struct remote *remote;      /* memory that it can reach itself, or NULL */
-    _Atomic bool reaches;       /* there is such memory; for who posts */
+    _Atomic uint32_t at_once;   /* operations (1 << enum rnic_wr_opcode) that may be done while they are posted */
     struct remote_qp remote_qp; /* what its peer allows there */
     struct flow from;           /* and from it: the source port is that of its last packet */
     uint16_t pkey;              /* what attr.pkey_index stands for now; 0: nothing that anybody matches */

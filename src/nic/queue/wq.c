@@ -270,6 +270,12 @@ int sq_post(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_
     return rc;
 }
 
+void sq_append(struct wq *q, const struct rnic_send_wr *wr, uint32_t length) {
+    uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed);
+    fill_send(q, sq_wqe(q, head), wr, length);
+    atomic_store_explicit(&q->head, head + 1, memory_order_release);
+}
+
 static const struct rnic_send_wr *nth(const struct rnic_send_wr *wr, uint32_t n) {
     while (n--)
         wr = wr->next;

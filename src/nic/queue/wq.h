@@ -103,6 +103,8 @@ static inline void wq_pop(struct wq *q) { atomic_store_explicit(&q->tail, wq_tai
 
 /* Append a chain. All before *bad are in, none from it on. */
 int sq_post(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad, struct rnic_err *err);
+/* One that is known to be good and to have room; the caller holds the lock. length: of its elements */
+void sq_append(struct wq *q, const struct rnic_send_wr *wr, uint32_t length);
 /* The same, but all of it or nothing. */
 int sq_post_whole(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad, struct rnic_err *err);
 /* 0, or why a queue pair of that type (enum rnic_qp_type) cannot be asked for that operation. */

@@ -191,3 +191,36 @@ bool direct_post(struct qp *qp, const struct rnic_send_wr *wr) {
     qp_complete_send(qp, wqe);
     return true;
 }
+
+/* ---------------------------------------------------------------- short SENDs */
+
+static bool is_brief(struct qp *qp, const struct rnic_send_wr *wr) {
+    const struct requester *req = &rc_of(qp)->req;
+    const struct rnic_sge *sge = wr->sg_list;
+    if (sge->length > REQ_BRIEF ||
+        wr->send_flags & ~(uint32_t)(RNIC_SEND_SIGNALED | RNIC_SEND_SOLICITED | RNIC_SEND_INLINE))
+        return false;
+    if (wr->send_flags & RNIC_SEND_INLINE && sge->length > qp->sq.max_inline)
+        return false;
+    return !qp->nic->faulty && !qp->pace.rate && !rc_of(qp)->way.limiting && !req->halted && !req->rnr_until &&
+           req->psn == req->max_psn;
+}
+
+/* As an element like all others, which is sent again as they are; it is its turn if all before it have been sent. */
+bool direct_send(struct qp *qp, const struct rnic_send_wr *wr, uint64_t *now) {
+    struct wq *q = &qp->sq;
+    if (!is_brief(qp, wr))
+        return false;
+    pthread_mutex_lock(&q->lock);
+    uint32_t head = wq_head(q);
+    bool posts = head == rc_of(qp)->req.next && head - atomic_load(&q->freed) < q->max_wr;
+    if (posts)
+        sq_append(q, wr, wr->sg_list->length);
+    pthread_mutex_unlock(&q->lock);
+    if (!posts)
+        return false;
+    *now = req_send_brief(qp, sq_wqe(q, head));
+    if (rc_of(qp)->resp.ack == ACK_ASKED) /* it goes along */
+        resp_ack(qp, qp->flow.local, *now, true);
+    return true;
+}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One-sided operations on the memory of a process of this host, without that process.
+ * What a queue pair whose peer is on this host does without waiting for its turn: one-sided operations on the peer's
+ * memory, without that process, and short SENDs.
  */
 #ifndef RNIC_ROCE_DIRECT_H
 #define RNIC_ROCE_DIRECT_H
@@ -11,16 +12,22 @@
  * a request: it is none of these operations, or the peer's memory cannot be reached, or not so, which the peer is to say. */
 bool direct_execute(struct qp *qp, struct send_wqe *wqe);
 
-static inline bool direct_suits(const struct rnic_send_wr *wr) {
-    const uint32_t those = 1u << RNIC_WR_RDMA_WRITE | 1u << RNIC_WR_RDMA_READ | 1u << RNIC_WR_ATOMIC_CMP_AND_SWP |
-                           1u << RNIC_WR_ATOMIC_FETCH_AND_ADD;
-    return wr->num_sge == 1 && wr->opcode >= 0 && wr->opcode < 32 && those >> wr->opcode & 1;
-}
-
 /* Is nothing under way, so that order holds, and is it not the first of all, which finds out whether the peer is there? */
 bool direct_is_next(struct qp *qp);
-/* The same for a single work request that suits, at once: it never waits in the queue.  Under the device's lock; false:
- * post it. */
+
+/* Operations that may be done while they are posted, as 1 << enum rnic_wr_opcode: one-sided ones, and SENDs. */
+#define DIRECT_ACCESS                                                                                                      (1u << RNIC_WR_RDMA_WRITE | 1u << RNIC_WR_RDMA_READ | 1u << RNIC_WR_ATOMIC_CMP_AND_SWP |                                1u << RNIC_WR_ATOMIC_FETCH_AND_ADD)
+#define DIRECT_SEND (1u << RNIC_WR_SEND | 1u << RNIC_WR_SEND_WITH_IMM)
+static inline uint32_t direct_operations(const struct qp *qp) {
+    return (qp->remote ? DIRECT_ACCESS : 0) | (qp->service == OPC_RC ? DIRECT_SEND : 0);
+}
+static inline bool direct_suits(uint32_t operations, const struct rnic_send_wr *wr) {
+    return wr->num_sge == 1 && wr->opcode >= 0 && wr->opcode < 32 && operations >> wr->opcode & 1;
+}
+
+/* A single work request that suits.  Under the device's lock; false: post it.  A one-sided operation is complete then; a
+ * SEND is posted and has gone out, or waits for its turn: *now is the time. */
 bool direct_post(struct qp *qp, const struct rnic_send_wr *wr);
+bool direct_send(struct qp *qp, const struct rnic_send_wr *wr, uint64_t *now);
 
 #endif

@@ -17,13 +17,7 @@ bool out_open_to(struct tx *tx, struct flow *flow, struct out *out, uint8_t opco
     out->bth = tx->reserve(tx, flow, out->row->header + payload + (out->local ? 0 : out->pad + ICRC_BYTES), &out->crc);
     if (!out->bth)
         return false;
-    bth_clear(out->bth);
-    bth_set_opcode(out->bth, opcode);
-    bth_set_m(out->bth, 1);
-    bth_set_pad(out->bth, (uint8_t)out->pad);
-    bth_set_pkey(out->bth, pkey);
-    bth_set_dqpn(out->bth, dqpn);
-    bth_set_psn(out->bth, psn);
+    bth_build(out->bth, opcode, (uint8_t)out->pad, pkey, dqpn, psn);
     return true;
 }
 
@@ -33,8 +27,10 @@ bool out_open(struct qp *qp, struct tx *tx, struct out *out, uint8_t opcode, uin
         return false;
     if (qp->attr.path_mig_state != RNIC_MIG_MIGRATED) /* IBA 17.2.8 */
         bth_set_m(out->bth, 0);
-    bth_set_se(out->bth, solicited);
-    bth_set_ackreq(out->bth, ackreq);
+    if (solicited)
+        bth_set_se(out->bth, 1);
+    if (ackreq)
+        bth_set_ackreq(out->bth, 1);
     return true;
 }
 

@@ -56,6 +56,21 @@ static void flush(struct qp *qp) {
     rc_of(qp)->req = (struct requester){.next = wq_tail(&qp->sq)};
 }
 
+static bool resp_owes(const struct qp *qp, uint64_t now) {
+    const struct responder *resp = &rc_of(qp)->resp;
+    return resp->queue_count || resp->nak_pending || (resp->ack != ACK_NONE && now >= resp_due(qp));
+}
+
+static bool req_owes(struct qp *qp) {
+    const struct requester *req = &rc_of(qp)->req;
+    return req->halted || req->next != wq_head(&qp->sq);
+}
+
+static bool owes(struct qp *qp, uint64_t now) {
+    return qp->state > RNIC_QPS_RTS || congestion_owes(&rc_of(qp)->way) || resp_owes(qp, now) ||
+           (qp->state == RNIC_QPS_RTS && req_owes(qp));
+}
+
 /* Responses first, since the peer waits for them; an ACK last, so that it can ride in the batch of an answer. */
 static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
     bool more, sent = false;
@@ -150,6 +165,7 @@ const struct engine_ops roce_rc_ops = {
     .rts = rts,
     .input = input,
     .expects = expects,
+    .owes = owes,
     .next = next,
     .timer = timer,
     .deadline = deadline,

@@ -298,6 +298,51 @@ bool req_next(struct qp *qp, struct tx *tx, uint64_t now, bool *sent) {
     return true;
 }
 
+/* ---------------------------------------------------------------- short messages, while they are posted */
+
+/* Bytes of the packet; 0: its memory is bad. */
+static uint32_t write_brief(struct qp *qp, const struct send_wqe *wqe, bool ackreq, uint8_t *packet) {
+    bool imm = wqe->opcode == RNIC_WR_SEND_WITH_IMM;
+    uint8_t *payload = packet + BTH_BYTES + (imm ? IMMDT_BYTES : 0);
+    bth_build(packet, imm ? ROCE_RC_SEND_ONLY_WITH_IMM : ROCE_RC_SEND_ONLY, 0, qp->pkey, qp->attr.dest_qp_num,
+              wqe->first_psn);
+    bth_set_se(packet, (wqe->flags & RNIC_SEND_SOLICITED) != 0);
+    bth_set_ackreq(packet, ackreq);
+    if (imm)
+        memcpy(packet + BTH_BYTES, &wqe->imm, IMMDT_BYTES);
+    if (wqe->flags & RNIC_SEND_INLINE)
+        memcpy(payload, wqe->sge, wqe->length);
+    else if (sge_gather(&qp->nic->mrs, qp->pub.pd, wqe->sge, 1, 0, payload, wqe->length, NULL))
+        return 0;
+    return (uint32_t)(payload - packet) + wqe->length;
+}
+
+static bool send_brief(struct qp *qp, struct send_wqe *wqe, bool *ackreq) {
+    struct requester *req = &rc_of(qp)->req;
+    uint8_t packet[BTH_BYTES + IMMDT_BYTES + REQ_BRIEF];
+    uint64_t flight = req_flight(qp), after = flight + wqe->length + PACKET_COST;
+    if ((flight && after > req->window) || !may_begin(qp, wqe) || !start(qp, wqe))
+        return false;
+    *ackreq = wants_ack(qp, wqe, after);
+    uint32_t n = write_brief(qp, wqe, *ackreq, packet);
+    if (!n || !qp->flow.local->put(qp->flow.local, &qp->flow, packet, n))
+        return false;
+    COUNT(qp, tx_packets);
+    COUNT_N(qp, tx_bytes, n);
+    return true;
+}
+
+uint64_t req_send_brief(struct qp *qp, struct send_wqe *wqe) {
+    bool ackreq, sent = send_brief(qp, wqe, &ackreq);
+    const struct cq_timing *timing = &qp->nic->cq_timing;
+    uint64_t now = timing->clock(timing->arg); /* the peer is at work already */
+    if (sent) {
+        congestion_sent(qp, &rc_of(qp)->way, rc_of(qp)->mtu, now);
+        note_sent(qp, 1, ackreq, now);
+    }
+    return now;
+}
+
 void req_rewind(struct qp *qp) {
     struct requester *req = &rc_of(qp)->req;
     req->psn = req->una;

@@ -166,6 +166,14 @@ bool resp_ack(struct qp *qp, struct tx *tx, uint64_t now, bool company) {
 
 uint64_t resp_due(const struct qp *qp) {
     const struct responder *resp = &rc_of(qp)->resp;
-    uint64_t delay[] = {[ACK_UNASKED] = UNASKED_NS, [ACK_ASKED] = qp->nic->ack_hold, [ACK_NOW] = 0};
-    return resp->ack == ACK_NONE ? NEVER : resp->ack_since + delay[resp->ack];
+    switch (resp->ack) {
+    case ACK_UNASKED:
+        return resp->ack_since + UNASKED_NS;
+    case ACK_ASKED:
+        return resp->ack_since + qp->nic->ack_hold;
+    case ACK_NOW:
+        return resp->ack_since;
+    default:
+        return NEVER;
+    }
 }

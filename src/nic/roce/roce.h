@@ -184,6 +184,10 @@ static inline uint32_t packet_length(uint32_t length, uint32_t mtu, uint32_t i) 
 /* req.c */
 void req_init(struct qp *qp);
 bool req_next(struct qp *qp, struct tx *tx, uint64_t now, bool *sent);
+/* A SEND of up to REQ_BRIEF bytes to a peer on this host, all before which has been sent, if it may go: what req_next()
+ * finds out about every packet is known of it.  The time. */
+#define REQ_BRIEF 32u
+uint64_t req_send_brief(struct qp *qp, struct send_wqe *wqe);
 bool req_outstanding(const struct requester *req);
 uint32_t req_flight(struct qp *qp);
 void req_rewind(struct qp *qp);                             /* the next packet is una again */

@@ -91,6 +91,12 @@ FIELD(feth, type, 32, 0, 0, 4)  /* enum rnic_placement_type */
 #define QKEY_PRIVILEGED 0x80000000u /* a work request with this bit asks for the queue pair's own Q_Key (IBA 10.2.5) */
 
 static inline void bth_clear(uint8_t *p) { memset(p, 0, BTH_BYTES); }
+/* The fields that most packets have, with MigReq as it usually is; of each packet, so the words are stored at once. */
+static inline void bth_build(uint8_t *p, uint8_t opcode, uint8_t pad, uint16_t pkey, uint32_t dqpn, uint32_t psn) {
+    put_be32(p, (uint32_t)opcode << 24 | 1u << 22 | (uint32_t)pad << 20 | pkey);
+    put_be32(p + 4, dqpn);
+    put_be32(p + 8, psn);
+}
 
 /* AETH syndrome (IBA 9.7.5.1.1 and tables there): bit 7 is reserved, bits 6:5 the type, bits 4:0 its value. */
 enum aeth_syndrome {

@@ -66,6 +66,8 @@ struct tx {
     void (*commit)(struct tx *tx);
     /* Or of a local one: its first n bytes are, and the element behind them says where the peer finds the payload. */
     void (*refer)(struct tx *tx, uint32_t n, const struct rnic_sge *payload);
+    /* Or of a local one that is short: all of it at once. False: not now. */
+    bool (*put)(struct tx *tx, const struct flow *flow, const uint8_t *bytes, uint32_t n);
 };
 
 #endif
