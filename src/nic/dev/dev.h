@@ -88,6 +88,7 @@ struct dev {
     struct lane_link lane_link;
     struct lane *lanes;
     uint32_t nlanes;
+    uint64_t lane_numbers;            /* given out */
     struct lane *lane_to[SLOT_COUNT]; /* asked for, or up; NULL: not asked */
     uint64_t ask_again[SLOT_COUNT];   /* not before */
     int doors[DEV_MAX_SLOTS];         /* where others ask; -1: closed */
@@ -257,7 +258,8 @@ bool lanes_receive(struct dev *dev, uint64_t now); /* true: there was something 
 void lanes_flush(struct dev *dev);                 /* whoever sleeps and has got something is woken */
 bool lanes_may_sleep(struct dev *dev);             /* from now on whoever sends wakes us; false: something is there */
 void lanes_awake(struct dev *dev);
-bool lanes_await(struct dev *dev); /* until no peer is inside a copy that began before; false: one stands still */
+/* Until no peer is inside a copy that began before; false: one stands still.  Lets go of the lock while it waits. */
+bool lanes_await(struct dev *dev);
 
 /* sched.c */
 void sched_ready(struct dev *dev, struct qp *qp);

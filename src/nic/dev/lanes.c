@@ -100,6 +100,7 @@ void lanes_abandon(struct dev *dev) {
 /* ---------------------------------------------------------------- lanes come and go */
 
 static void enter(struct dev *dev, struct lane *l) {
+    l->number = ++dev->lane_numbers;
     l->next = dev->lanes;
     dev->lanes = l;
     dev->nlanes++;
@@ -498,24 +499,55 @@ void lanes_awake(struct dev *dev) {
 /* ---------------------------------------------------------------- copies of peers */
 
 #define COPY_NS 1000000000ull /* a copy takes less, unless who makes it has been stopped */
+#define SHORT_LOOKS 32        /* in which a copy usually ends; after these the lock is not kept any longer */
 
 /* The mark is odd while its owner is inside a copy, and never the same again. */
-static bool has_left(const struct lane *l, uint32_t mark) {
-    return !(mark & 1) || atomic_load_explicit(&l->in.mem->mark, memory_order_acquire) != mark;
+static bool is_inside(const struct lane *l, uint32_t mark) {
+    return l->state == LANE_UP && (mark & 1) && atomic_load_explicit(&l->in.mem->mark, memory_order_acquire) == mark;
+}
+
+/* They are in the list by number, the latest first. */
+static struct lane *lane_before(const struct dev *dev, uint64_t number) {
+    struct lane *l = dev->lanes;
+    while (l && l->number >= number)
+        l = l->next;
+    return l;
+}
+
+static void let_others(struct dev *dev) {
+    const struct timespec pause = {.tv_nsec = 50000};
+    dev_unlock(dev);
+    nanosleep(&pause, NULL);
+    dev_lock(dev);
+}
+
+/* Until who has that lane has left the copy that it is in, or has gone; the lane may be freed meanwhile. */
+static bool await_one(struct dev *dev, struct lane *l, uint64_t until) {
+    uint64_t number = l->number;
+    uint32_t mark = atomic_load(&l->in.mem->mark);
+    for (int looks = 0; l && l->number == number && is_inside(l, mark); looks++) {
+        if (dev_clock() > until)
+            return false;
+        if (looks < SHORT_LOOKS) {
+            sched_yield();
+            continue;
+        }
+        let_others(dev);
+        l = lane_before(dev, number + 1);
+    }
+    return true;
 }
 
 bool lanes_await(struct dev *dev) {
     uint64_t until = dev_clock() + COPY_NS;
     /* What was withdrawn first, then the look: a peer does it the other way round. */
     atomic_thread_fence(memory_order_seq_cst);
-    for (struct lane *l = dev->lanes; l; l = l->next) {
+    for (struct lane *l = dev->lanes; l;) {
+        uint64_t number = l->number;
         bool has_it = l->state == LANE_UP && lane_is_trusted(l); /* the memory file */
-        uint32_t mark = has_it ? atomic_load(&l->in.mem->mark) : 0;
-        while (!has_left(l, mark)) {
-            if (dev_clock() > until)
-                return false;
-            sched_yield();
-        }
+        if (has_it && !await_one(dev, l, until))
+            return false;
+        l = lane_before(dev, number);
     }
     return true;
 }

@@ -431,6 +431,7 @@ void lane_hang_up(struct lane *l) {
         close(l->fd);
     l->fd = -1;
     l->state = LANE_DOWN;
+    l->stuck = false; /* there is room for all that goes nowhere */
 }
 
 void lane_free(struct lane *l) {
