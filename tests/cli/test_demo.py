@@ -46,6 +46,15 @@ def test_file_arrives_and_operations_are_measured(rnic: Start, tmp_path: Path, l
     assert "\x1b" not in result.out
 
 
+@pytest.mark.parametrize(("switch", "way"), [("on", "by shared memory"), ("off", "over UDP")])
+def test_the_way_of_the_data_is_told(
+    rnic: Start, monkeypatch: pytest.MonkeyPatch, switch: str, way: str
+) -> None:
+    monkeypatch.setenv("RNIC_LOCAL", switch)
+    (line,) = (line for line in rnic("demo", "--size", "1M").wait().out.splitlines() if "sent in" in line)
+    assert line.endswith(f"1 RDMA WRITE {way}")
+
+
 def test_generated_file_is_gone_afterwards(rnic: Start) -> None:
     result = rnic("demo", "--size", "4M").wait()
     assert result.status == 0

@@ -31,7 +31,7 @@ static void set_payload(struct forged *f, uint32_t length) {
 static bool is_uc(const struct qp *qp) { return qp->service == OPC_UC; }
 
 static uint32_t path_mtu(const struct qp *qp) {
-    uint32_t mtu = is_uc(qp) ? uc_of(qp)->mtu : rc_of(qp)->mtu;
+    uint32_t mtu = is_uc(qp) ? uc_of(qp)->mtu_in : rc_of(qp)->resp.mtu; /* of what it gets */
     return mtu ? mtu : 1024;
 }
 
@@ -162,7 +162,7 @@ static void read_response(struct forged *f, const struct qp *qp, const struct se
     uint8_t opcode = i == 0 ? (last ? ROCE_RC_READ_RESP_ONLY : ROCE_RC_READ_RESP_FIRST)
                             : (last ? ROCE_RC_READ_RESP_LAST : ROCE_RC_READ_RESP_MIDDLE);
     begin(f, qp, opcode, req->una);
-    set_payload(f, packet_length(wqe->length, path_mtu(qp), i));
+    set_payload(f, packet_length(wqe->length, rc_of(qp)->mtu, i));
     if (row_of(f)->aeth)
         set_aeth(f, (uint8_t)dice_below(d, 32), req->ssn);
 }

@@ -11,7 +11,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from rnic import SGE, AccessFlags, QPAttr, QPState, RecvWR, SendFlags, SendWR, W
 from rnic.testing import End, Options, Pair, connect
 from transport.conftest import Start
 from transport.joining import join
+from transport.netdev import Netdevs, wait_event
 from transport.node import Node
 
 SIZE = 1 << 18
@@ -369,6 +370,130 @@ def listens(end: socket.socket, slot: int) -> bool:
         return False
     end.listen(8)
     return True
+
+
+# ---------------------------------------------------------------- two ends, two opinions
+
+
+@contextmanager
+def of_two_minds(options: Options = HASTY) -> Iterator[tuple[Scene, Scene]]:
+    """a, which has an alternate path, takes the wire, b the lane; neither has heard of the other."""
+    with Pair(local=True, options=options) as pair:
+        there = Scene(pair.a, pair.b, pair.a.memory(SIZE), pair.b.memory(SIZE))
+        back = Scene(pair.b, pair.a, there.target, there.source)
+        alternate = QPAttr(
+            alt_ah_attr=rnic.AHAttr(pair.b.ctx.query_gid(1, 0)),
+            alt_pkey_index=0,
+            alt_port_num=1,
+            alt_timeout=14,
+        )
+        pair.a.qp.modify(alternate)
+        yield there, back
+
+
+def both_first(there: Scene, back: Scene, post: Callable[[Scene], None]) -> None:
+    """Neither gets the other's first packet before it has sent its own."""
+    there.a.ctx.set_faults(rnic.Faults(seed=1, loss=1.0))
+    post(there)
+    while not there.counted("fault_lost"):
+        time.sleep(0.001)
+    post(back)
+    while not back.counted("local_sent"):
+        time.sleep(0.001)
+    there.a.ctx.set_faults(None)
+
+
+def test_peers_that_choose_different_ways_understand_each_other() -> None:
+    """Requests go the way that their sender has chosen, answers the way that the requests came."""
+    with of_two_minds() as (there, back):
+        half = SIZE // 2
+        there.source.buf[:half], back.source.buf[half:] = os.urandom(half), os.urandom(half)
+        both_first(there, back, lambda one: one.post(WROpcode.RDMA_WRITE, 8, at=0 if one is there else half))
+        there.a.wait_ok()
+        back.a.wait_ok()
+        for one, at in ((there, 0), (back, half)):
+            for i in range(20):
+                end = one.b
+                end.qp.post_recv(RecvWR(i, [SGE(one.target, at, half)]))
+                assert one.do(WROpcode.SEND, half, at=at).ok
+                end.wait_ok()
+                assert bytes(one.target.buf[at : at + half]) == bytes(one.source.buf[at : at + half])
+                one.source.buf[at : at + half] = os.urandom(half)
+                assert one.do(WROpcode.RDMA_WRITE, half, at=at, to=at).ok
+                assert bytes(one.target.buf[at : at + half]) == bytes(one.source.buf[at : at + half])
+                one.target.buf[at : at + half] = os.urandom(half)
+                assert one.do(WROpcode.RDMA_READ, half, at=at, to=at).ok
+                assert bytes(one.target.buf[at : at + half]) == bytes(one.source.buf[at : at + half])
+            one.target.buf[at : at + 8] = bytes(8)
+            for i in range(20):
+                assert one.do(WROpcode.ATOMIC_FETCH_AND_ADD, 8, at=at, to=at, compare_add=1).ok
+                assert struct.unpack("=Q", one.source.buf[at : at + 8]) == (i,)
+        assert there.counted("local_direct") == 0, "a has chosen the wire"
+        assert back.counted("local_direct") > 0
+
+
+@pytest.mark.parametrize("loss", [0.05, 0.2])
+def test_two_ways_lose_packets_like_one(loss: float) -> None:
+    with of_two_minds() as (there, back):
+        both_first(there, back, lambda one: one.post(WROpcode.RDMA_WRITE, 8))
+        there.a.wait_ok()
+        back.a.wait_ok()
+        for end in (there.a, back.a):
+            end.ctx.set_faults(rnic.Faults(seed=5, loss=loss, duplicate=loss, reorder=loss))
+        for _ in range(50):
+            for one, at in ((there, 0), (back, SIZE // 2)):
+                one.source.buf[at : at + 70000] = os.urandom(70000)
+                assert one.do(WROpcode.RDMA_WRITE, 70000, at=at, to=at).ok
+                assert bytes(one.target.buf[at : at + 70000]) == bytes(one.source.buf[at : at + 70000])
+                assert one.do(WROpcode.RDMA_READ, 70000, at=at, to=at).ok
+
+
+def test_an_unreliable_connection_hears_both_ways() -> None:
+    with ExitStack() as stack:
+        a, b = (stack.enter_context(rnic.open_device("roce_lo", local=True)) for _ in range(2))
+        (qp, _, source), (peer, _, target) = (unreliable(ctx, stack) for ctx in (a, b))
+        connect(qp, peer)
+        qp.modify(
+            QPAttr(
+                alt_ah_attr=rnic.AHAttr(b.query_gid(1, 0)), alt_pkey_index=0, alt_port_num=1, alt_timeout=14
+            )
+        )
+        a.set_faults(rnic.Faults(seed=1, loss=1.0))
+        for one, mr in ((qp, source), (peer, target)):
+            one.post_send(SendWR(send_flags=SendFlags.SIGNALED, sg_list=[SGE(mr, 0, 8)]))
+        for one in (qp, peer):
+            while not one.send_cq.poll(1):
+                pass
+        a.set_faults(None)
+        assert b.counters().local_sent == 1
+        for one, mr, other, to in ((qp, source, peer, target), (peer, target, qp, source)):
+            mr.buf[:100000] = os.urandom(100000)
+            other.post_recv(RecvWR(1, [SGE(to, 1 << 20, 100000)]))
+            one.post_send(SendWR(sg_list=[SGE(mr, 0, 100000)]))
+            while not (found := other.recv_cq.poll(1)):
+                pass
+            assert found[0].ok
+            assert bytes(to.buf[1 << 20 : (1 << 20) + 100000]) == bytes(mr.buf[:100000])
+        assert b.counters().local_sent == 3
+        assert a.counters().tx_syscalls > 0
+
+
+def test_an_address_that_comes_later_is_this_hosts_too() -> None:
+    with Netdevs() as devs:
+        devs.address(devs.a, "10.99.0.1/24")
+        with Pair(f"roce_{devs.a}", local=True, options=HASTY) as pair:
+            first = Scene(pair.a, pair.b, pair.a.memory(64), pair.b.memory(64))
+            assert first.do(WROpcode.RDMA_WRITE, 8).ok
+            devs.address(devs.a, "10.99.0.2/24")
+            for ctx in (pair.a.ctx, pair.b.ctx):
+                wait_event(ctx, rnic.EventType.GID_CHANGE)
+            with End(ctx=pair.a.ctx) as a, End(ctx=pair.b.ctx) as b:
+                connect(a.qp, b.qp, Options(address="10.99.0.2"))
+                later = Scene(a, b, a.memory(64), b.memory(64))
+                sent, wire = later.counted("local_sent"), later.counted("tx_syscalls")
+                assert later.do(WROpcode.RDMA_WRITE, 8).ok
+                assert later.counted("local_sent") > sent
+                assert later.counted("tx_syscalls") == wire
 
 
 # ---------------------------------------------------------------- processes

@@ -24,6 +24,7 @@ from rnic import SGE, Faults, QPAttr, QPState, RecvWR, SendFlags, SendWR, WROpco
 from rnic._nic.nic import MR, WC
 from rnic.testing import Address, End, Options, complete, prepare
 from transport.datagrams import DatagramWorker
+from transport.stranger import Stranger
 
 ROCE_PORT = 4791
 WORD = 8
@@ -93,6 +94,14 @@ class Worker(DatagramWorker):
         with Path("/proc/self/net/snmp").open() as table:
             names, values = (line.split() for line in table if line.startswith("Udp:"))
         return int(dict(zip(names, values, strict=True))["RcvbufErrors"])
+
+    def stranger_open(self, to: int, more: tuple[int, ...] = ()) -> bool:
+        """A lane to the owner of a slot, with a claim to `more` slots: is it welcome?"""
+        self.stranger = Stranger(to, more=more)
+        return self.stranger.welcome
+
+    def stranger_mark(self, value: int) -> None:
+        self.stranger.mark(value)
 
     # -- ends
 

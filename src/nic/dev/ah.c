@@ -34,6 +34,19 @@ int ah_resolve(struct dev *dev, const struct rnic_ah_attr *av, struct flow *to, 
     return 0;
 }
 
+int ah_resolve_peer(struct dev *dev, const struct rnic_ah_attr *av, uint32_t qpn, struct flow *to,
+                    struct rnic_err *err) {
+    int rc = ah_resolve(dev, av, to, err);
+    if (rc)
+        return rc;
+    if (group_is_multicast(&to->dst.sin6_addr))
+        return fail(err, -EINVAL, "ah_attr: dgid is a multicast address, which a connected queue pair cannot have");
+    to->dst_slot = qpn_slot(qpn);
+    if (dev->nic.congestion)
+        to->traffic_class = (uint8_t)((to->traffic_class & ~ECN_MASK) | ECN_CAPABLE);
+    return 0;
+}
+
 /* ---------------------------------------------------------------- handles */
 
 void ah_reap(struct dev *dev) {

@@ -151,16 +151,20 @@ static bool from_either(struct dev *dev, struct qp *qp, const struct incoming *i
 /* Is it from the queue pair's peer, unharmed? */
 static bool from_peer(struct dev *dev, struct qp *qp, const struct incoming *in, uint32_t n,
                       const struct udp_datagram *d) {
-    if (qp->way == WAY_LOCAL)
-        return COUNT(qp, drop_bad_source), false;
     if (qp->alt_loaded)
         return from_either(dev, qp, in, n, d);
     if (memcmp(&qp->flow.dst.sin6_addr, &d->src.sin6_addr, sizeof d->src.sin6_addr)) /* IBA 9.6.1.2.3 */
         return COUNT(qp, drop_bad_source), false;
     if (icrc_id(reverse_flow(&qp->from, &d->src), in->pkt.bth, n, in->guess) < 0)
         return COUNT(qp, drop_bad_icrc), false;
-    qp->way = WAY_WIRE;
     return true;
+}
+
+/* Does it come the way that it should? */
+static bool by_this_way(struct dev *dev, struct qp *qp, const struct incoming *in) {
+    if ((qp->way == WAY_WIRE && qp->way_in == WAY_WIRE) || lanes_hear_wire(dev, qp, &in->pkt))
+        return true;
+    return COUNT(qp, drop_bad_source), false;
 }
 
 /* IBA 9.6.1.2, 10.9.3 */
@@ -197,7 +201,7 @@ static void input(struct dev *dev, struct port *port, const struct udp_datagram 
         COUNT(qp, drop_bad_pkey);
         return;
     }
-    if (ud ? !demux_icrc(dev, &in, d, n) : !from_peer(dev, qp, &in, n, d))
+    if (ud ? !demux_icrc(dev, &in, d, n) : !from_peer(dev, qp, &in, n, d) || !by_this_way(dev, qp, &in))
         return;
     if (ud)
         show_header(&in, d, n);

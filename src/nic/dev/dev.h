@@ -88,6 +88,7 @@ struct dev {
     struct lane_link lane_link;
     struct lane *lanes;
     uint32_t nlanes;
+    uint64_t lane_numbers;            /* given out */
     struct lane *lane_to[SLOT_COUNT]; /* asked for, or up; NULL: not asked */
     uint64_t ask_again[SLOT_COUNT];   /* not before */
     int doors[DEV_MAX_SLOTS];         /* where others ask; -1: closed */
@@ -164,6 +165,9 @@ int dev_active_mtu(
 
 /* ah.c */
 int ah_resolve(struct dev *dev, const struct rnic_ah_attr *av, struct flow *to, struct rnic_err *err);
+/* The same to a connected queue pair. */
+int ah_resolve_peer(struct dev *dev, const struct rnic_ah_attr *av, uint32_t qpn, struct flow *to,
+                    struct rnic_err *err);
 void ah_reap(struct dev *dev); /* frees those that nothing names any more; when nothing lies in the sending batch */
 void ah_free_all(struct dev *dev);
 
@@ -243,18 +247,21 @@ bool demux_parse(struct dev *dev, struct packet *pkt, const uint8_t *bth, uint32
 void lanes_open(struct dev *dev, int slot);
 void lanes_close(struct dev *dev);
 void lanes_abandon(struct dev *dev); /* in a forked child */
-void lanes_tell(struct dev *dev);    /* we have one more slot */
+void lanes_tell(struct dev *dev);    /* our slots or addresses have changed */
 void lanes_listen(struct dev *dev, uint64_t now);
 uint64_t lanes_deadline(const struct dev *dev);
 void lanes_prepare(struct dev *dev, struct qp *qp); /* asks, and waits a moment for an answer; without the lock */
 bool lanes_decide(struct dev *dev, struct qp *qp, uint64_t now);
-void lanes_leave(struct qp *qp);
+void lanes_leave(struct dev *dev, struct qp *qp);
+/* A packet of the peer has come by the wire: may it? */
+bool lanes_hear_wire(struct dev *dev, struct qp *qp, const struct packet *pkt);
 bool lanes_want(const struct dev *dev);            /* something is to be received, or there may be room */
 bool lanes_receive(struct dev *dev, uint64_t now); /* true: there was something */
 void lanes_flush(struct dev *dev);                 /* whoever sleeps and has got something is woken */
 bool lanes_may_sleep(struct dev *dev);             /* from now on whoever sends wakes us; false: something is there */
 void lanes_awake(struct dev *dev);
-bool lanes_await(struct dev *dev); /* until no peer is inside a copy that began before; false: one stands still */
+/* Until no peer is inside a copy that began before; false: one stands still.  Lets go of the lock while it waits. */
+bool lanes_await(struct dev *dev);
 
 /* sched.c */
 void sched_ready(struct dev *dev, struct qp *qp);

@@ -69,8 +69,10 @@ void follow_apply(struct dev *dev, const struct netdev *fresh, uint64_t now) {
     pthread_mutex_unlock(&dev->net_lock);
     if (changed)
         port_event(dev, fresh->up ? RNIC_EVENT_PORT_ACTIVE : RNIC_EVENT_PORT_ERR);
-    if (ports_follow(dev, fresh, now))
+    if (ports_follow(dev, fresh, now)) {
+        lanes_tell(dev);
         port_event(dev, RNIC_EVENT_GID_CHANGE);
+    }
     ports_measure(dev);
     raw_measure(dev);
 }

@@ -2,9 +2,11 @@
  *
  * Peers on this host: which queue pairs go by shared memory, and what comes from there.
  *
- * A connected queue pair takes one way for as long as it is connected.  It is decided when it first has something to
- * send, or when the first packet of its peer comes: by the lane if there is one, or whoever has the peer's slot opens one
- * and says that the peer's address is its own; else by the wire.  Datagrams go by the lane that is there, each for itself.
+ * A connected queue pair's requests take one way for as long as it is connected.  It is decided when it first has
+ * something to send, or when the first packet of its peer comes: by the lane if there is one, or whoever has the peer's
+ * slot opens one and says that the peer's address is its own; else by the wire.  What it answers goes the way that the
+ * peer's requests come.  So two ends that decide differently, since one asked when the other could not answer, or has an
+ * alternate path, understand each other.  Datagrams go by the lane that is there, each for itself.
  */
 #include <errno.h>
 #include <sched.h>
@@ -99,6 +101,7 @@ void lanes_abandon(struct dev *dev) {
 /* ---------------------------------------------------------------- lanes come and go */
 
 static void enter(struct dev *dev, struct lane *l) {
+    l->number = ++dev->lane_numbers;
     l->next = dev->lanes;
     dev->lanes = l;
     dev->nlanes++;
@@ -230,12 +233,74 @@ static void go_local(struct dev *dev, struct qp *qp, struct lane *l) {
     l->users++;
 }
 
-void lanes_leave(struct qp *qp) {
+/* Answers go the way that requests do. */
+static void join(struct dev *dev, struct qp *qp) {
+    if (!qp->apart)
+        return;
+    if (qp->answers.local)
+        lane_of(qp->answers.local)->users--;
+    ports_leave(dev, &qp->answers);
+    qp->apart = false;
+}
+
+/* Answers go another way, l, or NULL: the wire. */
+static bool part(struct dev *dev, struct qp *qp, struct lane *l) {
+    struct flow to;
+    if (!l && ah_resolve_peer(dev, &qp->attr.ah_attr, qp->attr.dest_qp_num, &to, NULL))
+        return false; /* the address has gone */
+    if (l) {
+        to = qp->flow;
+        to.port = NULL;
+        to.local = &l->tx;
+        l->users++;
+    } else {
+        ports_use(dev, &to);
+    }
+    qp->answers = to;
+    return qp->apart = true;
+}
+
+/* The way of the peer's requests is known by the first that was expected: what came before it may be older than the
+ * connection. */
+static bool hear(struct dev *dev, struct qp *qp, struct lane *l) {
+    enum way way = l ? WAY_LOCAL : WAY_WIRE;
+    if (qp->way_in == way)
+        return true;
+    if (qp->way_in != WAY_OPEN && qp->engine->has_begun(qp))
+        return false;
+    join(dev, qp);
+    if (qp->way != way && !part(dev, qp, l))
+        return false;
+    qp->way_in = way;
+    qp->engine->set_mtu_in(qp, l ? LANE_MTU : mtu_bytes(qp->attr.path_mtu));
+    return true;
+}
+
+/* Which way requests go is decided at the latest when the peer's come. */
+static bool takes(struct dev *dev, struct qp *qp, const struct packet *pkt, struct lane *l) {
+    enum way way = l ? WAY_LOCAL : WAY_WIRE;
+    if (pkt->row->mask & OPC_CNP) /* which is for either */
+        return qp->way == way || qp->way_in == way;
+    if (!(pkt->row->mask & OPC_REQUEST))
+        return qp->way == way;
+    if (qp->way == WAY_OPEN && l && !qp->alt_loaded)
+        go_local(dev, qp, l);
+    else if (qp->way == WAY_OPEN)
+        qp->way = WAY_WIRE;
+    return hear(dev, qp, l);
+}
+
+bool lanes_hear_wire(struct dev *dev, struct qp *qp, const struct packet *pkt) { return takes(dev, qp, pkt, NULL); }
+
+void lanes_leave(struct dev *dev, struct qp *qp) {
+    join(dev, qp);
+    if (qp->way_in == WAY_LOCAL)
+        qp->engine->set_mtu_in(qp, mtu_bytes(qp->attr.path_mtu));
     if (qp->way == WAY_LOCAL) {
         lane_of(qp->flow.local)->users--;
         qp->engine->set_mtu(qp, mtu_bytes(qp->attr.path_mtu));
     }
-    qp->way = WAY_WIRE;
+    qp->way = qp->way_in = WAY_WIRE;
     qp->flow.local = NULL;
     qp->remote = NULL;
     atomic_store(&qp->at_once, 0);
@@ -250,13 +315,28 @@ static bool is_peer(const struct lane *l, uint32_t qpn) {
     return false;
 }
 
+static bool is_to(const struct lane *l, uint32_t qpn, const struct in6_addr *addr) {
+    return is_peer(l, qpn) && lane_is_to(l, addr);
+}
+
+/* The same after a look at what it has said last: it speaks of a slot or address that is new before it sends from there. */
+static bool leads_to(struct dev *dev, struct lane *l, uint32_t qpn, const struct in6_addr *addr) {
+    struct lane_self self;
+    if (is_to(l, qpn, addr))
+        return true;
+    know_self(dev, &self);
+    if (lane_listen_to(l, &self))
+        changed(dev, l);
+    return l->state == LANE_UP && is_to(l, qpn, addr);
+}
+
 /* The lane to the queue pair's peer; *wait: it is not known yet whether there is one. */
 static struct lane *find(struct dev *dev, struct qp *qp, uint64_t now, bool *wait) {
     uint32_t slot = qpn_slot(qp->attr.dest_qp_num);
     struct lane *l = dev->lane_to[slot] ? dev->lane_to[slot] : ask(dev, slot, now);
     *wait = l && l->state != LANE_UP && l->state != LANE_DOWN;
-    bool peer = l && l->state == LANE_UP && is_peer(l, qp->attr.dest_qp_num);
-    return peer && lane_is_to(l, &qp->flow.dst.sin6_addr) ? l : NULL;
+    bool up = l && l->state == LANE_UP;
+    return up && leads_to(dev, l, qp->attr.dest_qp_num, &qp->flow.dst.sin6_addr) ? l : NULL;
 }
 
 /* For a datagram, which does not wait. */
@@ -303,14 +383,11 @@ bool lanes_decide(struct dev *dev, struct qp *qp, uint64_t now) {
 
 /* ---------------------------------------------------------------- in */
 
-static bool from_peer(struct dev *dev, struct qp *qp, struct lane *l) {
-    if (qp->flow.local == &l->tx) /* found to be */
+/* The usual case first: this lane is its way in both directions. */
+static bool from_peer(struct dev *dev, struct qp *qp, const struct packet *pkt, struct lane *l) {
+    if (qp->flow.local == &l->tx && qp->way_in == WAY_LOCAL && !qp->apart)
         return true;
-    if (qp->way == WAY_WIRE || !is_peer(l, qp->attr.dest_qp_num) || !lane_is_to(l, &qp->flow.dst.sin6_addr))
-        return false;
-    if (qp->way == WAY_OPEN)
-        go_local(dev, qp, l);
-    return true;
+    return leads_to(dev, l, qp->attr.dest_qp_num, &qp->flow.dst.sin6_addr) && takes(dev, qp, pkt, l);
 }
 
 /* Datagrams may come from any queue pair of the lane's process, if we believe it that they do. */
@@ -359,7 +436,7 @@ static void input(struct dev *dev, struct lane *l, const struct ring_packet *p, 
         COUNT(qp, drop_bad_state);
     else if (index < 0)
         COUNT(qp, drop_bad_pkey);
-    else if (pkt.row->mask & OPC_UD ? !takes_datagram(l, p, &pkt, grh) : !from_peer(dev, qp, l))
+    else if (pkt.row->mask & OPC_UD ? !takes_datagram(l, p, &pkt, grh) : !from_peer(dev, qp, &pkt, l))
         COUNT(qp, drop_bad_source);
     else
         demux_deliver(dev, qp, &pkt, p->length, now);
@@ -434,24 +511,55 @@ void lanes_awake(struct dev *dev) {
 /* ---------------------------------------------------------------- copies of peers */
 
 #define COPY_NS 1000000000ull /* a copy takes less, unless who makes it has been stopped */
+#define SHORT_LOOKS 32        /* in which a copy usually ends; after these the lock is not kept any longer */
 
 /* The mark is odd while its owner is inside a copy, and never the same again. */
-static bool has_left(const struct lane *l, uint32_t mark) {
-    return !(mark & 1) || atomic_load_explicit(&l->in.mem->mark, memory_order_acquire) != mark;
+static bool is_inside(const struct lane *l, uint32_t mark) {
+    return l->state == LANE_UP && (mark & 1) && atomic_load_explicit(&l->in.mem->mark, memory_order_acquire) == mark;
+}
+
+/* They are in the list by number, the latest first. */
+static struct lane *lane_before(const struct dev *dev, uint64_t number) {
+    struct lane *l = dev->lanes;
+    while (l && l->number >= number)
+        l = l->next;
+    return l;
+}
+
+static void let_others(struct dev *dev) {
+    const struct timespec pause = {.tv_nsec = 50000};
+    dev_unlock(dev);
+    nanosleep(&pause, NULL);
+    dev_lock(dev);
+}
+
+/* Until who has that lane has left the copy that it is in, or has gone; the lane may be freed meanwhile. */
+static bool await_one(struct dev *dev, struct lane *l, uint64_t until) {
+    uint64_t number = l->number;
+    uint32_t mark = atomic_load(&l->in.mem->mark);
+    for (int looks = 0; l && l->number == number && is_inside(l, mark); looks++) {
+        if (dev_clock() > until)
+            return false;
+        if (looks < SHORT_LOOKS) {
+            sched_yield();
+            continue;
+        }
+        let_others(dev);
+        l = lane_before(dev, number + 1);
+    }
+    return true;
 }
 
 bool lanes_await(struct dev *dev) {
     uint64_t until = dev_clock() + COPY_NS;
     /* What was withdrawn first, then the look: a peer does it the other way round. */
     atomic_thread_fence(memory_order_seq_cst);
-    for (struct lane *l = dev->lanes; l; l = l->next) {
+    for (struct lane *l = dev->lanes; l;) {
+        uint64_t number = l->number;
         bool has_it = l->state == LANE_UP && lane_is_trusted(l); /* the memory file */
-        uint32_t mark = has_it ? atomic_load(&l->in.mem->mark) : 0;
-        while (!has_left(l, mark)) {
-            if (dev_clock() > until)
-                return false;
-            sched_yield();
-        }
+        if (has_it && !await_one(dev, l, until))
+            return false;
+        l = lane_before(dev, number);
     }
     return true;
 }

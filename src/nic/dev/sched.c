@@ -192,7 +192,11 @@ void sched_input(struct dev *dev, struct qp *qp, uint64_t now) {
     refresh_timer(dev, qp);
 }
 
-static bool is_stuck(const struct qp *qp) { return qp->flow.local && lane_of(qp->flow.local)->stuck; }
+static bool leads_to_stuck(const struct flow *flow) { return flow->local && lane_of(flow->local)->stuck; }
+
+static bool is_stuck(const struct qp *qp) {
+    return leads_to_stuck(&qp->flow) || (qp->apart && leads_to_stuck(&qp->answers));
+}
 
 bool sched_run(struct dev *dev, uint64_t now) {
     struct qp *last = dev->ready_last, *qp;

@@ -48,7 +48,8 @@ int leave_mr(struct mr *mr, struct rnic_err *err);
 int check_windows(const struct mr *mr, struct rnic_err *err); /* under the lock: 0, or -EBUSY */
 void free_mr(struct mr *mr);
 static inline bool is_import(const struct mr *mr) { return mr->kind == MR_FOREIGN && !mr->dm; }
-/* Under the lock: other processes find it, or not any more, and none is inside a copy; -EBUSY: one stands still there. */
+/* Under the lock: other processes find it, or not any more, and none is inside a copy; -EBUSY: one stands still there, or
+ * the region came into use meanwhile, since waiting lets go of the lock. */
 void publish_mr(struct dev *dev, struct mr *mr);
 int withdraw_mr(struct dev *dev, struct mr *mr, struct rnic_err *err);
 /* access: what the kind of memory can have. 0, -EINVAL, -EOPNOTSUPP */

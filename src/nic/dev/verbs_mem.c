@@ -164,14 +164,31 @@ void publish_mr(struct dev *dev, struct mr *mr) {
                                                           .length = mr->pub.length});
 }
 
+/* What other threads may have made of it in the meantime. */
+static int check_unused(const struct mr *mr, struct rnic_err *err) {
+    int rc = check_windows(mr, err);
+    return rc || !mr->imports
+               ? rc
+               : fail(err, -EBUSY, "the memory region is imported %d times in this process", mr->imports);
+}
+
 int withdraw_mr(struct dev *dev, struct mr *mr, struct rnic_err *err) {
     int record = mr->record;
+    if (mr->leaving)
+        return fail(err, -EBUSY, "another thread is closing or re-registering the region");
     store_withdraw(&dev->store, record);
     mr->record = -1;
-    if (record < 0 || lanes_await(dev))
+    if (record < 0)
         return 0;
-    publish_mr(dev, mr);
-    return fail(err, -EBUSY, "a process that has been stopped is in the middle of reading or writing the region");
+    mr->leaving = true;
+    int rc =
+        lanes_await(dev)
+            ? check_unused(mr, err)
+            : fail(err, -EBUSY, "a process that has been stopped is in the middle of reading or writing the region");
+    mr->leaving = false;
+    if (rc)
+        publish_mr(dev, mr);
+    return rc;
 }
 
 static int no_key(int rc, struct rnic_err *err) {

@@ -6,7 +6,6 @@
 
 #include "base/fail.h"
 #include "dev/verbs.h"
-#include "link/group.h"
 #include "qp/path.h"
 
 struct ways { /* that an address vector stands for (IBA A17.4): to the peer, and from it */
@@ -16,14 +15,9 @@ struct ways { /* that an address vector stands for (IBA A17.4): to the peer, and
 static int resolve(struct dev *dev, const struct rnic_ah_attr *av, uint32_t dest_qpn, struct ways *ways,
                    struct rnic_err *err) {
     struct flow *to = &ways->to;
-    int rc = ah_resolve(dev, av, to, err);
+    int rc = ah_resolve_peer(dev, av, dest_qpn, to, err);
     if (rc)
         return rc;
-    if (group_is_multicast(&to->dst.sin6_addr))
-        return fail(err, -EINVAL, "ah_attr: dgid is a multicast address, which a connected queue pair cannot have");
-    to->dst_slot = qpn_slot(dest_qpn);
-    if (dev->nic.congestion)
-        to->traffic_class = (uint8_t)((to->traffic_class & ~ECN_MASK) | ECN_CAPABLE);
     ways->from = (struct flow){.src = to->dst, .dst = to->src};
     ways->from.dst.sin6_port = htons(ROCE_UDP_PORT);
     return 0;
@@ -36,11 +30,11 @@ static void take_port(struct dev *dev, struct flow *old, const struct flow *to) 
 
 static void take_paths(struct dev *dev, struct qp *qp, uint32_t mask, const struct ways *path, const struct ways *alt) {
     if (mask & RNIC_QP_AV) {
-        lanes_leave(qp);
+        lanes_leave(dev, qp);
         take_port(dev, &qp->flow, &path->to);
         qp->flow = path->to;
         qp->from = path->from;
-        qp->way = dev->local ? WAY_OPEN : WAY_WIRE;
+        qp->way = qp->way_in = dev->local ? WAY_OPEN : WAY_WIRE;
     }
     if (mask & RNIC_QP_ALT_PATH) {
         take_port(dev, &qp->alt, &alt->to);
@@ -52,7 +46,7 @@ static void take_paths(struct dev *dev, struct qp *qp, uint32_t mask, const stru
 void verbs_leave_paths(struct dev *dev, struct qp *qp) {
     ports_leave(dev, &qp->flow);
     ports_leave(dev, &qp->alt);
-    lanes_leave(qp);
+    lanes_leave(dev, qp);
 }
 
 /* What a transition means to the device's scheduling; the rest is qp_transition(). */

@@ -248,7 +248,7 @@ static int offer(struct lane *l, const struct lane_self *self) {
 }
 
 void lane_tell(struct lane *l, const struct lane_self *self) {
-    if (l->state == LANE_UP)
+    if (l->state != LANE_CALLED && l->state != LANE_DOWN) /* who has called is told anyway */
         (void)speak(l, LANE_PARTY, &self->party, NULL, 0);
 }
 
@@ -283,35 +283,49 @@ struct lane *lane_answer(int listener, const struct lane_link *link, uint64_t no
 
 /* ---------------------------------------------------------------- what is said */
 
-/* An address that is not this host's is another host's process' with the same slot. */
-static bool is_ours(const struct in6_addr *addr) {
+/* An address that is not this host's is another host's process' with the same slot. 1, 0; -1: it cannot be told now. */
+static int is_ours(const struct in6_addr *addr) {
     struct sockaddr_in6 at = {.sin6_family = AF_INET6, .sin6_addr = *addr};
-    int fd = udpsock_open(&at);
-    bool ours = fd >= 0 && udpsock_bind(fd, &at, 0) == 0;
+    int fd = udpsock_open(&at), rc = fd < 0 ? fd : udpsock_bind(fd, &at, 0);
     if (fd >= 0)
         close(fd);
-    return ours;
+    return rc == 0 ? 1 : rc == -EMFILE || rc == -ENFILE || rc == -ENOBUFS || rc == -ENOMEM ? -1 : 0;
 }
 
-static void keep_addresses(struct lane *l) {
+/* Of what it says the addresses that may be believed; false: it cannot be told now. */
+static bool sift(const struct lane *l, struct lane_party *party) {
     uint32_t kept = 0;
-    for (uint32_t i = 0; i < l->peer.naddresses; i++) {
-        const struct in6_addr *addr = &l->peer.addresses[i];
-        if (IN6_IS_ADDR_LINKLOCAL(addr) ? lane_is_trusted(l) : is_ours(addr))
-            l->peer.addresses[kept++] = *addr;
+    for (uint32_t i = 0; i < party->naddresses; i++) {
+        const struct in6_addr *addr = &party->addresses[i];
+        int ours = IN6_IS_ADDR_LINKLOCAL(addr) ? lane_is_trusted(l) : is_ours(addr);
+        if (ours < 0)
+            return false;
+        if (ours)
+            party->addresses[kept++] = *addr;
     }
-    l->peer.naddresses = kept;
+    party->naddresses = kept;
+    return true;
+}
+
+static bool has_slot(const struct lane_party *party, uint32_t slot) {
+    for (uint32_t i = 0; i < party->nslots; i++) {
+        if (party->slots[i] == slot)
+            return true;
+    }
+    return false;
 }
 
 static bool knows(struct lane *l, const struct lane_party *party) {
     if (party->nslots > LANE_SLOTS || party->naddresses > LANE_ADDRESSES)
         return false;
     for (uint32_t i = 0; i < party->nslots; i++) {
-        if (!owns(l, party->slots[i]))
+        if (!has_slot(&l->peer, party->slots[i]) && !owns(l, party->slots[i]))
             return false;
     }
-    l->peer = *party;
-    keep_addresses(l);
+    struct lane_party believed = *party;
+    if (!sift(l, &believed)) /* what is known of who is here already stays true */
+        return l->state == LANE_UP;
+    l->peer = believed;
     return true;
 }
 
@@ -356,7 +370,7 @@ static bool take(struct lane *l, const struct lane_message *m, const struct lane
     case LANE_READY:
         return ready(l);
     case LANE_PARTY:
-        return l->state == LANE_UP && knows(l, &m->party);
+        return l->state >= LANE_ANSWERED && knows(l, &m->party);
     case LANE_WAKE:
         return true;
     default:
@@ -429,6 +443,7 @@ void lane_hang_up(struct lane *l) {
         close(l->fd);
     l->fd = -1;
     l->state = LANE_DOWN;
+    l->stuck = false; /* there is room for all that goes nowhere */
 }
 
 void lane_free(struct lane *l) {

@@ -72,10 +72,11 @@ struct lane {
     int file;  /* the peer's memory file, or -1 */
     struct ring_writer out;
     struct ring_reader in;
-    bool dirty;   /* something was written since the last lane_flush() */
-    bool stuck;   /* the ring was full; who writes waits */
-    int users;    /* queue pairs that go this way; with users it stays in memory after its end */
-    void *remote; /* the device's: what of the peer's memory is reached directly */
+    bool dirty;      /* something was written since the last lane_flush() */
+    bool stuck;      /* the ring was full; who writes waits */
+    int users;       /* queue pairs that go this way; with users it stays in memory after its end */
+    void *remote;    /* the device's: what of the peer's memory is reached directly */
+    uint64_t number; /* the device's: later ones have higher */
     struct lane *next;
     uint8_t aside[LANE_MTU + 128]; /* a packet for the injector, or for one that has gone */
 };

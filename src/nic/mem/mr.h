@@ -68,6 +68,7 @@ struct mr {
     struct dm *dm;      /* or NULL */
     int fd;             /* of MR_DMABUF */
     int record;         /* where other processes find it (mem/store.h), -1: nowhere */
+    bool leaving;       /* a thread waits for peers that are inside it, to close or change it */
     int imports;        /* within this process */
     const uint64_t *is; /* of MR_FOREIGN: registered while *is == was */
     uint64_t was;

@@ -44,10 +44,15 @@ struct engine_ops {
     bool (*settle)(struct qp *qp);         /* whatever ACK waits is due now; false: none does */
     void (*flush)(struct qp *qp);          /* the QP is in error: complete everything, WR_FLUSH_ERR */
     void (*stats)(struct qp *qp, struct rnic_qp_stats *out);
-    void (*set_mtu)(struct qp *qp, uint32_t bytes); /* of all packets, before the first; NULL: it has no peer */
+    /* Payload bytes of full packets: of our requests, before the first; of the peer's.  NULL: it has no peer */
+    void (*set_mtu)(struct qp *qp, uint32_t bytes);
+    void (*set_mtu_in)(struct qp *qp, uint32_t bytes);
+    /* A request was the one that was expected, and so the peer's. */
+    bool (*has_begun)(const struct qp *qp);
 };
 
-/* How a queue pair's packets go. */
+/* How packets of a connected queue pair go: requests the way that their sender has chosen, answers the way that the
+ * requests have come, so that the two ends need not agree. */
 enum way {
     WAY_WIRE,
     WAY_OPEN, /* its peer may be on this host: not decided yet */
@@ -105,8 +110,11 @@ struct qp {
     bool no_receives;      /* none are posted to rq: they come from shared queues, or there are none */
     struct comp_cntrs *cntrs;   /* NULL: no completion counter is attached */
     struct pace pace;           /* of what the send queue sends */
-    enum way way;               /* to the peer; WAY_LOCAL: by flow.local */
+    enum way way;               /* of our requests; WAY_LOCAL: by flow.local */
+    enum way way_in;            /* of the peer's, and our answers; WAY_OPEN: there was none */
     struct flow flow;           /* to the peer */
+    bool apart;                 /* answers go another way than requests do: */
+    struct flow answers;        /* that one */
     struct remote *remote;      /* memory that it can reach itself, or NULL */
     _Atomic uint32_t at_once;   /* operations (1 << enum rnic_wr_opcode) that may be done while they are posted */
     struct remote_qp remote_qp; /* what its peer allows there */

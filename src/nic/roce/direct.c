@@ -220,7 +220,7 @@ bool direct_send(struct qp *qp, const struct rnic_send_wr *wr, uint64_t *now) {
     if (!posts)
         return false;
     *now = req_send_brief(qp, sq_wqe(q, head));
-    if (rc_of(qp)->resp.ack == ACK_ASKED) /* it goes along */
+    if (rc_of(qp)->resp.ack == ACK_ASKED && !qp->apart) /* it goes along */
         resp_ack(qp, qp->flow.local, *now, true);
     return true;
 }

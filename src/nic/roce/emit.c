@@ -23,7 +23,9 @@ bool out_open_to(struct tx *tx, struct flow *flow, struct out *out, uint8_t opco
 
 bool out_open(struct qp *qp, struct tx *tx, struct out *out, uint8_t opcode, uint32_t payload, uint32_t psn,
               bool ackreq, bool solicited) {
-    if (!out_open_to(tx, &qp->flow, out, qp->opcodes | opcode, payload, qp->attr.dest_qp_num, psn, qp->pkey))
+    bool answers = qp->apart && !(roce_opcode(opcode)->mask & OPC_REQUEST);
+    if (!out_open_to(tx, answers ? &qp->answers : &qp->flow, out, qp->opcodes | opcode, payload, qp->attr.dest_qp_num,
+                     psn, qp->pkey))
         return false;
     if (qp->attr.path_mig_state != RNIC_MIG_MIGRATED) /* IBA 17.2.8 */
         bth_set_m(out->bth, 0);

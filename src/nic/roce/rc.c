@@ -157,6 +157,10 @@ static void stats(struct qp *qp, struct rnic_qp_stats *out) {
 
 static void set_mtu(struct qp *qp, uint32_t bytes) { rc_of(qp)->mtu = bytes; }
 
+static void set_mtu_in(struct qp *qp, uint32_t bytes) { rc_of(qp)->resp.mtu = bytes; }
+
+static bool has_begun(const struct qp *qp) { return rc_of(qp)->resp.begun; }
+
 const struct engine_ops roce_rc_ops = {
     .create = create,
     .destroy = destroy,
@@ -174,4 +178,6 @@ const struct engine_ops roce_rc_ops = {
     .flush = flush,
     .stats = stats,
     .set_mtu = set_mtu,
+    .set_mtu_in = set_mtu_in,
+    .has_begun = has_begun,
 };

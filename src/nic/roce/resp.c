@@ -34,7 +34,10 @@ int resp_init(struct qp *qp) {
     struct responder *resp = &rc_of(qp)->resp;
     uint32_t size = qp->attr.max_dest_rd_atomic;
     resp_free(qp);
-    *resp = (struct responder){.psn = qp->attr.rq_psn, .acked = psn_add(qp->attr.rq_psn, -1), .res_size = size};
+    *resp = (struct responder){.mtu = mtu_bytes(qp->attr.path_mtu),
+                               .psn = qp->attr.rq_psn,
+                               .acked = psn_add(qp->attr.rq_psn, -1),
+                               .res_size = size};
     if (!size)
         return 0;
     resp->res = calloc(size, sizeof *resp->res);
@@ -183,7 +186,7 @@ static void execute_read(struct qp *qp, const struct packet *pkt, uint64_t now) 
     res->rkey = reth_rkey(reth);
     res->length = reth_len(reth);
     res->srqn = qp->xrc ? qp->srq->pub.srq_num : 0;
-    res->packets = packets_of(res->length, rc->mtu);
+    res->packets = packets_of(res->length, rc->resp.mtu);
     resp_enqueue(&rc->resp, res, 0, res->packets);
     executed(qp, pkt, res->packets, now);
 }
@@ -240,7 +243,7 @@ static void expected(struct qp *qp, const struct packet *pkt, uint64_t now) {
     uint8_t *ptr = NULL;
     enum fault fault = inbound_sequence(&rc->resp.in, pkt);
     if (!fault)
-        fault = inbound_length(&rc->resp.in, pkt, rc->mtu);
+        fault = inbound_length(&rc->resp.in, pkt, rc->resp.mtu);
     if (fault) {
         refuse(qp, pkt, fault, fault == FAULT_SEQUENCE ? RNIC_VE_BAD_SEQUENCE : RNIC_VE_BAD_LENGTH);
         return;
@@ -296,12 +299,12 @@ static bool repeat_read(const struct rc *rc, struct resource *res, const struct 
     const uint8_t *reth = pkt->bth + pkt->row->reth;
     uint32_t length = reth_len(reth);
     *from = psn_mask(pkt->psn - res->first_psn);
-    uint64_t offset = (uint64_t)*from * rc->mtu;
+    uint64_t offset = (uint64_t)*from * rc->resp.mtu;
     if (reth_rkey(reth) != res->rkey || reth_va(reth) != res->va + offset || offset + length > res->length)
         return false;
-    if (offset + length < res->length && length % rc->mtu)
+    if (offset + length < res->length && length % rc->resp.mtu)
         return false;
-    *end = *from + packets_of(length, rc->mtu);
+    *end = *from + packets_of(length, rc->resp.mtu);
     return true;
 }
 
@@ -370,6 +373,8 @@ void resp_input(struct qp *qp, const struct packet *pkt, uint64_t now) {
         out_of_sequence(qp, pkt);
     else if (ahead < 0)
         duplicate(qp, pkt, now);
-    else
+    else {
+        resp->begun = true;
         expected(qp, pkt, now);
+    }
 }

@@ -44,9 +44,8 @@ static const struct rnic_pd *domain_of(const struct qp *qp, const struct resourc
 
 /* The region may have gone since the request came: keys are checked for every packet. */
 static enum result write_read(struct qp *qp, struct tx *tx, struct resource *res) {
-    struct rc *rc = rc_of(qp);
-    uint32_t n = packet_length(res->length, rc->mtu, res->cur);
-    uint64_t va = res->va + (uint64_t)res->cur * rc->mtu;
+    uint32_t mtu = rc_of(qp)->resp.mtu, n = packet_length(res->length, mtu, res->cur);
+    uint64_t va = res->va + (uint64_t)res->cur * mtu;
     const struct rnic_pd *pd = domain_of(qp, res);
     uint8_t *ptr;
     struct out out;
@@ -112,7 +111,7 @@ bool resp_next(struct qp *qp, struct tx *tx, uint64_t now) {
             continue;
         }
         COUNT(qp, responses_sent);
-        congestion_sent(qp, way, asked & OPC_READ ? rc_of(qp)->mtu : 0, now);
+        congestion_sent(qp, way, asked & OPC_READ ? resp->mtu : 0, now);
         if (++res->cur < res->end)
             continue;
         if ((asked & OPC_READ) && !res->answered)

@@ -100,7 +100,9 @@ enum ack_urgency { ACK_NONE, ACK_UNASKED, ACK_ASKED, ACK_NOW };
 struct responder {
     uint32_t psn;     /* expected */
     uint32_t msn;     /* messages executed */
-    bool established; /* a packet has been accepted */
+    uint32_t mtu;     /* payload bytes of a full packet, of the peer's requests and what answers them */
+    bool established; /* a packet has been accepted, */
+    bool begun;       /* one that was expected */
     bool dead;        /* a fatal NAK is sent or about to be */
     struct inbound in;
 
@@ -120,7 +122,7 @@ struct responder {
 };
 
 struct rc {
-    uint32_t mtu; /* payload bytes of a full packet */
+    uint32_t mtu; /* payload bytes of a full packet, of requests and their answers */
     struct requester req;
     struct responder resp;
     struct congestion way;
@@ -130,6 +132,7 @@ static inline struct rc *rc_of(const struct qp *qp) { return (struct rc *)qp->en
 
 struct uc {
     uint32_t mtu;     /* payload bytes of a full packet */
+    uint32_t mtu_in;  /* of the peer's */
     uint32_t psn;     /* of the next packet to send */
     uint32_t pkt;     /* packets of the oldest send element that have gone out */
     uint32_t rcv_psn; /* expected */
@@ -159,8 +162,9 @@ struct datagram {
     uint32_t dqpn, sqpn, qkey, psn;
 };
 
-/* emit.c. open: room and the BTH, whose opcode is RC's, made that of the queue pair's service; the caller then fills the extended headers, calls out_headers, places the payload
- * (continuing out->crc) and closes.  False: the sink is full. An opened packet that is not closed is not sent. */
+/* emit.c. open: room and the BTH, whose opcode is RC's, made that of the queue pair's service, of a request, or, by its
+ * row, of an answer, which may go another way; the caller then fills the extended headers, calls out_headers, places the
+ * payload (continuing out->crc) and closes.  False: the sink is full. An opened packet that is not closed is not sent. */
 bool out_open(struct qp *qp, struct tx *tx, struct out *out, uint8_t opcode, uint32_t payload, uint32_t psn,
               bool ackreq, bool solicited);
 void out_headers(struct out *out);

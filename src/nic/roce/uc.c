@@ -122,7 +122,7 @@ static void execute(struct qp *qp, const struct packet *pkt) {
     static const int reasons[] = {[FAULT_RNR] = RNIC_CNT_drop_no_receive,
                                   [FAULT_LENGTH] = RNIC_CNT_drop_malformed,
                                   [FAULT_TOO_LONG] = RNIC_CNT_drop_too_long};
-    enum fault fault = inbound_length(&uc->in, pkt, uc->mtu);
+    enum fault fault = inbound_length(&uc->in, pkt, uc->mtu_in);
     if (!fault)
         fault = inbound_receive(qp, &uc->in, pkt);
     if (fault) {
@@ -188,7 +188,7 @@ static void reset(struct qp *qp) { *uc_of(qp) = (struct uc){0}; }
 static void destroy(struct qp *qp) { free(qp->engine_state); }
 
 static int rtr(struct qp *qp) {
-    uc_of(qp)->mtu = mtu_bytes(qp->attr.path_mtu);
+    uc_of(qp)->mtu = uc_of(qp)->mtu_in = mtu_bytes(qp->attr.path_mtu);
     uc_of(qp)->rcv_psn = qp->attr.rq_psn;
     return 0;
 }
@@ -208,6 +208,14 @@ static void stats(struct qp *qp, struct rnic_qp_stats *out) {
 
 static void set_mtu(struct qp *qp, uint32_t bytes) { uc_of(qp)->mtu = bytes; }
 
+static void set_mtu_in(struct qp *qp, uint32_t bytes) { uc_of(qp)->mtu_in = bytes; }
+
+/* Nothing shows that a packet is the peer's, and nothing is answered: each may come as it likes. */
+static bool has_begun(const struct qp *qp) {
+    (void)qp;
+    return false;
+}
+
 const struct engine_ops roce_uc_ops = {
     .create = create,
     .destroy = destroy,
@@ -224,4 +232,6 @@ const struct engine_ops roce_uc_ops = {
     .flush = flush,
     .stats = stats,
     .set_mtu = set_mtu,
+    .set_mtu_in = set_mtu_in,
+    .has_begun = has_begun,
 };

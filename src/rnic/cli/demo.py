@@ -191,12 +191,19 @@ def send_file(link: Link, path: Path, console: Console) -> None:
         with progress(console, "RDMA WRITE", length) as advance:
             write_chunks(link, file, length, region["addr"], region["rkey"], advance)
         seconds = max(time.perf_counter() - began, 1e-9)
-    say(console, f"sent in {show_time(seconds)}: {show_rate(length / seconds)}, {describe(length)}")
+    rate = show_rate(length / seconds)
+    say(console, f"sent in {show_time(seconds)}: {rate}, {describe(length)} {way(link.port.ctx)}")
     link.control.send("written")
     verdict = link.control.receive("verdict", quiet=QUIET + length / 50e6)
     if not verdict["good"]:
         raise Failure(f"the receiver has other bytes: SHA-256 {verdict['sha256']} instead of {digest}")
     say(console, f"verified by the receiver: SHA-256 {digest}")
+
+
+def way(ctx: rnic.Context) -> str:
+    """How packets went so far: a queue pair takes one way, and the file's is the first to send."""
+    counters = ctx.counters()
+    return "by shared memory" if counters.local_sent or counters.local_direct else "over UDP"
 
 
 def sha256(file: BinaryIO, advance: Advance) -> str:

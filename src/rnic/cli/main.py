@@ -16,6 +16,7 @@ import click
 from rnic.cli.cm import mckey, rdma_client, rdma_server, rping, ucmatose, udaddy
 from rnic.cli.demo import demo, demo_receiver
 from rnic.cli.devices import devices, info
+from rnic.cli.doctor import doctor, doctor_peer
 from rnic.cli.lab3 import lab3
 from rnic.cli.pingpong import pingpong
 from rnic.errors import VerbsError
@@ -36,6 +37,7 @@ def cli() -> None:
     \b
     rnic devices                    the devices of this machine
     rnic info roce_lo -v            all about one, as ibv_devinfo prints it
+    rnic doctor                     what works on this machine, and the cure for what does not
     rnic pingpong rc                a server; `rnic pingpong rc HOST` is its client
     rnic pingpong uc                the same over an unreliable connection; ud: with datagrams; srq: over many
     rnic rping -s                   RDMA-CM's examples: rping, ucmatose, udaddy, mckey ...
@@ -46,7 +48,7 @@ def cli() -> None:
 
 RDMA_CM = (rping, ucmatose, udaddy, mckey, rdma_server, rdma_client)
 
-for command in (devices, info, pingpong, demo, demo_receiver, *RDMA_CM, lab3):
+for command in (devices, info, doctor, doctor_peer, pingpong, demo, demo_receiver, *RDMA_CM, lab3):
     cli.add_command(command)
 
 

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of `rnic doctor`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import click
+
+from rnic.cli import params
+from rnic.cli.doctor import machine, network, pair, tools
+from rnic.cli.doctor.finding import Finding, State
+
+WIDTH = 22
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def doctor(as_json: bool) -> int:
+    """Say what works on this machine for this user, and what to do about the rest.
+
+    Everything is tried: devices are opened, packets sent, a second process started.  A line has what was
+    looked at, ok, degraded (it works, not as well as it could) or missing, what was found, and the cure.  The
+    exit code is 0 unless rnic cannot work at all.
+
+    \b
+    rnic doctor
+    rnic doctor --json | jq '.[] | select(.state != "ok")'
+    """
+    found = []
+    for finding in findings():
+        found.append(finding)
+        if not as_json:
+            click.echo(line(finding))
+    if as_json:
+        click.echo(json.dumps([finding.record() for finding in found], indent=2))
+    return int(any(finding.needed and finding.state is State.MISSING for finding in found))
+
+
+@click.command(hidden=True)
+@click.argument("fd", type=params.number(0))
+def doctor_peer(fd: int) -> None:
+    """The second process of `rnic doctor`, which starts it."""
+    pair.serve(fd)
+
+
+def findings() -> Iterator[Finding]:
+    """In the order in which one needs the other."""
+    yield from machine.look()
+    yield from network.look()
+    yield from pair.look(doctor_peer.name or "")
+    yield from tools.look()
+
+
+def line(finding: Finding) -> str:
+    cure = f"; cure: {finding.cure}" if finding.cure else ""
+    return f"{finding.what:<{WIDTH}}{finding.state.value:<10}{finding.found}{cure}"

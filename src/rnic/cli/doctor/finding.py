@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a check says."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class State(enum.Enum):
+    """How well it works."""
+
+    OK = "ok"
+    DEGRADED = "degraded"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    what: str
+    state: State
+    found: str
+    cure: str = ""
+    needed: bool = False
+    """Without it rnic does not work at all."""
+
+    def record(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "what": self.what,
+            "state": self.state.value,
+            "found": self.found,
+            "cure": self.cure,
+            "needed": self.needed,
+        }
+
+
+def good(what: str, found: str) -> Finding:
+    return Finding(what, State.OK, found)
+
+
+def degraded(what: str, found: str, cure: str) -> Finding:
+    return Finding(what, State.DEGRADED, found, cure)
+
+
+def missing(what: str, found: str, cure: str, *, needed: bool = False) -> Finding:
+    return Finding(what, State.MISSING, found, cure, needed)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The local transport, tried between this process and one that it starts."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+from rnic import SGE, SendFlags, SendWR, WROpcode, get_device_list
+from rnic.cli.doctor.finding import Finding, degraded, good, missing
+from rnic.cli.doctor.machine import text_of
+from rnic.testing import End, connect_through
+
+SHARED = "shared memory"
+PATIENCE = 20.0  # seconds for the other process to answer
+TOLD = struct.Struct("=QIi")  # memory, and how process_vm_readv went: 0 or errno
+HELLO = struct.Struct("=iQ")  # the asker's process, and an address in it
+
+PTRACE_CURES = {
+    "1": "sysctl kernel.yama.ptrace_scope=0, or memory of alloc_mr",
+    "2": "sysctl kernel.yama.ptrace_scope=0 or CAP_SYS_PTRACE, or memory of alloc_mr",
+    "3": "memory of alloc_mr (kernel.yama.ptrace_scope is 3 until the next boot)",
+}
+
+
+def look(name: str) -> Iterator[Finding]:
+    """name: of the command that is the other process."""
+    if os.environ.get("RNIC_LOCAL", "on") == "off":
+        yield degraded(SHARED, "switched off: peers on this host are reached over UDP", "unset RNIC_LOCAL")
+    try:
+        moved, traced = attempt(name)
+    except (OSError, RuntimeError, TimeoutError) as error:
+        why = str(error) or type(error).__name__
+        yield missing(SHARED, f"two processes did not reach each other: {why}", "see the lines above")
+        return
+    if os.environ.get("RNIC_LOCAL", "on") != "off":
+        yield shared(moved)
+    yield copies(traced)
+
+
+def shared(moved: tuple[int, int]) -> Finding:
+    """moved: packets by it, operations without packets."""
+    what, (packets, direct) = SHARED, moved
+    if not packets:
+        return degraded(
+            what,
+            "two processes of this user reach each other over UDP alone",
+            "RNIC_LOCAL=on for both; a sandbox may forbid abstract unix sockets, or passing descriptors",
+        )
+    if not direct:
+        return degraded(
+            what,
+            "packets go by it, and WRITE, READ and atomics take two copies",
+            "a set-user-id program, whose memory nobody else gets: run it as the user itself",
+        )
+    return good(what, "packets, and WRITE, READ and atomics straight on the other's memory")
+
+
+def copies(refused: int) -> Finding:
+    """refused: 0, or the errno of process_vm_readv(2)."""
+    what = "process_vm_readv"
+    if not refused:
+        return good(
+            what, "between two processes of this user: long messages of ordinary memory are copied once"
+        )
+    scope = text_of("/proc/sys/kernel/yama/ptrace_scope")
+    why = os.strerror(refused) + (f" (kernel.yama.ptrace_scope is {scope})" if scope else "")
+    cure = PTRACE_CURES.get(scope, "a sandbox (seccomp) forbids it: allow it, or use memory of alloc_mr")
+    return degraded(what, f"{why}: ordinary memory goes through the ring, in staged copies", cure)
+
+
+# ---------------------------------------------------------------- two processes
+
+
+def device() -> str:
+    """The one that both take: the loopback interface's, where there is one."""
+    names = [device.name for device in get_device_list()]
+    if not names:
+        raise RuntimeError("there is no device")
+    return "roce_lo" if "roce_lo" in names else names[0]
+
+
+def attempt(name: str) -> tuple[tuple[int, int], int]:
+    """Two WRITEs to the other process: (packets by shared memory, operations without packets), and whether it
+    could read this process' memory: 0 or errno."""
+    ours, theirs = socket.socketpair()
+    with ExitStack() as stack:
+        stack.enter_context(ours)
+        with theirs:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "rnic", name, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        stack.callback(child.wait)
+        stack.callback(child.kill)
+        ours.settimeout(PATIENCE)
+        end = stack.enter_context(End(device()))
+        source = end.memory(64)
+        seen = ctypes.create_string_buffer(b"rnic", 8)
+        ours.sendall(HELLO.pack(os.getpid(), ctypes.addressof(seen)))
+        connect_through(end.qp, ours)
+        addr, rkey, traced = TOLD.unpack(_exactly(ours, TOLD.size))
+        for _ in range(2):  # the first of a connection is a packet always
+            wr = SendWR(
+                opcode=WROpcode.RDMA_WRITE, send_flags=SendFlags.SIGNALED, sg_list=[SGE(source, 0, 8)]
+            )
+            wr.remote_addr, wr.rkey = addr, rkey
+            end.qp.post_send(wr)
+            end.wait_ok(timeout=PATIENCE)
+        counters = end.ctx.counters()
+        return (counters.local_sent, counters.local_direct), traced
+
+
+def serve(fd: int) -> None:
+    """The other process: ends when the first one has gone."""
+    with socket.socket(fileno=fd) as way, End(device()) as end:
+        way.settimeout(PATIENCE)
+        memory = end.memory(64)
+        pid, address = HELLO.unpack(_exactly(way, HELLO.size))
+        connect_through(end.qp, way)
+        way.sendall(TOLD.pack(memory.addr, memory.rkey, read_process(pid, address)))
+        way.recv(1)
+
+
+def _exactly(way: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        part = way.recv(count - len(data))
+        if not part:
+            raise ConnectionError("the other process ended")
+        data += part
+    return data
+
+
+class _Iovec(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+def read_process(pid: int, address: int) -> int:
+    """process_vm_readv(2) of four bytes of a process that is not a child: 0 or errno."""
+    libc, into = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(4)
+    here = _Iovec(ctypes.addressof(into), 4)
+    there = _Iovec(address, 4)
+    zero, one = ctypes.c_ulong(0), ctypes.c_ulong(1)
+    got = libc.process_vm_readv(ctypes.c_int(pid), ctypes.byref(here), one, ctypes.byref(there), one, zero)
+    return 0 if got == 4 and into.raw == b"rnic" else ctypes.get_errno()

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process of this host with manners of its own: a slot, and a lane to a device (src/nic/link/lane.h)."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import mmap
+import os
+import socket
+import struct
+import time
+from types import TracebackType
+from typing import Self
+
+from rnic import GID
+
+HEAD = struct.Struct("=IHH")
+MAGIC, VERSION = 0x524E4943, 1
+HELLO, WELCOME, READY, WAKE, PARTY = 1, 2, 3, 4, 5
+SLOTS, ADDRESSES = 16, 32
+
+RING = 590016  # bytes of one direction, and where in it:
+MARK, TAKEN, ASLEEP, STUCK, CELLS = 0, 64, 128, 132, 192
+CELL, COUNT = 64, 1024
+
+
+def slot_of(qp_num: int) -> int:
+    return qp_num >> 14
+
+
+def party(slots: list[int], addresses: list[str]) -> bytes:
+    """Who one says that one is."""
+    own = struct.pack(f"={SLOTS}I", *slots, *[0] * (SLOTS - len(slots)))
+    here = b"".join(GID(address).raw for address in addresses).ljust(16 * ADDRESSES, b"\0")
+    return struct.pack("=II", len(slots), len(addresses)) + own + here
+
+
+def message(kind: int, body: bytes = b"") -> bytes:
+    return HEAD.pack(MAGIC, VERSION, kind) + body
+
+
+class Stranger:
+    """Asks for a lane to the owner of a slot, and says that `addresses` and `more` slots are its own."""
+
+    def __init__(
+        self, to: int, addresses: tuple[str, ...] = ("127.0.0.1",), more: tuple[int, ...] = ()
+    ) -> None:
+        self.sockets: list[socket.socket] = []
+        self.slot = next(number for number in range(1023, -1, -1) if self._claim(number))
+        fd = os.memfd_create("stranger", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, 2 * RING)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        self.memory = mmap.mmap(fd, 2 * RING)
+        self.way = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.way.settimeout(20.0)
+        self.way.connect(f"\0rnic/1/lane/{to}")
+        greeting = message(HELLO, party([self.slot, *more], list(addresses)))
+        self.way.sendmsg([greeting], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+        os.close(fd)
+        answer, fds, _, _ = socket.recv_fds(self.way, 4096, 2)
+        for one in fds:
+            os.close(one)
+        self.welcome = bool(answer) and HEAD.unpack_from(answer)[2] == WELCOME
+        if self.welcome:
+            self.way.send(message(READY))
+            self._until_up()
+
+    def _until_up(self) -> None:
+        """The device says in a ring that it sleeps, once it reads that ring."""
+        limit = time.monotonic() + 20
+        while not struct.unpack_from("=I", self.memory, ASLEEP)[0]:
+            assert time.monotonic() < limit, "the device does not take up the lane"
+            time.sleep(0.001)
+
+    def _claim(self, number: int) -> bool:
+        """A slot is its two names."""
+        mail = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        life = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            mail.bind(f"\0rnic/1/slot/{number}")
+            life.bind(f"\0life/rnic/1/slot/{number}")
+        except OSError:
+            mail.close()
+            life.close()
+            return False
+        life.listen(64)
+        self.sockets = [mail, life]
+        return True
+
+    def qp_num(self, index: int = 77) -> int:
+        """One that would be its own."""
+        return self.slot << 14 | index
+
+    def mark(self, value: int) -> None:
+        """Says that it is inside a copy (odd), or not."""
+        struct.pack_into("=I", self.memory, MARK, value)
+
+    def got(self) -> int:
+        """Packets that the device has put into the ring, up to one lap."""
+        at = RING + CELLS
+        turns = [struct.unpack_from("=I", self.memory, at + i * CELL)[0] for i in range(COUNT)]
+        return max(turns)
+
+    def take(self, count: int) -> None:
+        """Is done with so many packets in all, and tells nobody."""
+        struct.pack_into("=I", self.memory, RING + TAKEN, count)
+
+    def stuck(self, value: int | None = None) -> int:
+        """Whether the device says that it waits for room; a value is written over that."""
+        if value is not None:
+            struct.pack_into("=I", self.memory, RING + STUCK, value)
+        return int(struct.unpack_from("=I", self.memory, RING + STUCK)[0])
+
+    def wake(self) -> None:
+        self.way.send(message(WAKE))
+
+    def close(self) -> None:
+        """Goes, and leaves the memory as it is."""
+        self.way.close()
+        for one in self.sockets:
+            one.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

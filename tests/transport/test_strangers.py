@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes of this host that do not keep to the rules of a lane, or cannot."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+
+import rnic
+from rnic import MTU, SGE, AccessFlags, QPAttr, QPState, QPType, SendFlags, SendWR, WCStatus, WROpcode
+from rnic.testing import End, Pair
+from transport.node import Node, Setting
+from transport.stranger import COUNT, PARTY, Stranger, message, party, slot_of
+
+NOBODY = 65534
+ELSEWHERE = "192.0.2.77"  # RFC 5737: nobody's
+WAIT = 1.0  # seconds that a deregistration has patience with a copy
+
+
+def until(true: Callable[[], bool], what: str = "") -> None:
+    limit = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < limit, what
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def end() -> Iterator[End]:
+    with End(local=True) as made:
+        yield made
+
+
+def stranger_of(end: End, *addresses: str, more: tuple[int, ...] = ()) -> Stranger:
+    return Stranger(slot_of(end.qp.qp_num), addresses or ("127.0.0.1",), more)
+
+
+def connect_to(qp: rnic.QP, qp_num: int, address: str) -> None:
+    """Towards somebody who does no more than be there."""
+    reliable = qp.qp_type is QPType.RC
+    qp.modify(QPAttr(qp_state=QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=AccessFlags(0)))
+    answers = {"max_dest_rd_atomic": 1, "min_rnr_timer": 1} if reliable else {}
+    asks = {"timeout": 10, "retry_cnt": 1, "rnr_retry": 0, "max_rd_atomic": 1} if reliable else {}
+    path = rnic.AHAttr(rnic.GID(address), sgid_index=0, port_num=1)
+    qp.modify(
+        QPAttr(
+            qp_state=QPState.RTR,
+            path_mtu=MTU.MTU_1024,
+            dest_qp_num=qp_num,
+            rq_psn=0,
+            ah_attr=path,
+            **answers,
+        )
+    )
+    qp.modify(QPAttr(qp_state=QPState.RTS, sq_psn=0, **asks))
+
+
+# ---------------------------------------------------------------- marks
+
+
+def close_in(mr: rnic.MR) -> float:
+    began = time.monotonic()
+    mr.close()
+    return time.monotonic() - began
+
+
+def test_a_mark_that_stands_still_is_waited_for_a_second(end: End) -> None:
+    """A process of the same user, which might be inside a copy: the region is not given back to be used."""
+    with stranger_of(end) as stranger:
+        mr = end.pd.alloc_mr(4096, rnic.testing.ALL_ACCESS)
+        stranger.mark(7)
+        for _ in range(2):
+            began = time.monotonic()
+            with pytest.raises(rnic.VerbsError, match="stopped") as caught:
+                mr.close()
+            assert caught.value.errno == errno.EBUSY
+            assert WAIT <= time.monotonic() - began < WAIT + 1
+        stranger.mark(8)
+        assert close_in(mr) < WAIT / 2
+
+
+def test_what_may_not_be_closed_yet_serves_as_before(end: End) -> None:
+    with stranger_of(end) as stranger, End(local=True) as other:
+        rnic.testing.connect(end.qp, other.qp)
+        mr, source = end.pd.alloc_mr(4096, rnic.testing.ALL_ACCESS), other.memory(64)
+        stranger.mark(1)
+        with pytest.raises(rnic.VerbsError, match="stopped"):
+            mr.close()
+        for _ in range(3):
+            wr = SendWR(opcode=WROpcode.RDMA_WRITE, send_flags=SendFlags.SIGNALED, sg_list=[SGE(source)])
+            wr.remote_addr, wr.rkey = mr.addr, mr.rkey
+            other.qp.post_send(wr)
+            other.wait_ok()
+        stranger.mark(2)
+        mr.close()
+
+
+def test_a_mark_that_moves_is_another_copy(end: End) -> None:
+    """Who is always inside some copy, but never for long, keeps nobody waiting."""
+    with stranger_of(end) as stranger:
+        mr = end.pd.alloc_mr(4096, rnic.testing.ALL_ACCESS)
+        stop = threading.Event()
+
+        def copy() -> None:
+            mark = 1
+            while not stop.wait(0.01):
+                mark += 2
+                stranger.mark(mark)
+
+        stranger.mark(1)
+        thread = threading.Thread(target=copy)
+        thread.start()
+        try:
+            assert close_in(mr) < WAIT / 2
+        finally:
+            stop.set()
+            thread.join()
+
+
+def test_the_mark_of_the_dead_means_nothing(end: End) -> None:
+    mr = end.pd.alloc_mr(4096, rnic.testing.ALL_ACCESS)
+    with stranger_of(end) as stranger:
+        stranger.mark(7)
+    time.sleep(0.1)
+    assert close_in(mr) < WAIT / 2
+
+
+def test_who_dies_inside_a_copy_is_not_waited_for_any_longer(end: End) -> None:
+    mr = end.pd.alloc_mr(4096, rnic.testing.ALL_ACCESS)
+    with stranger_of(end) as stranger:
+        stranger.mark(7)
+        timer = threading.Timer(0.2, stranger.close)
+        timer.start()
+        assert 0.15 < close_in(mr) < WAIT * 0.8
+        timer.join()
+
+
+def test_nobody_else_waits_for_a_copy(end: End) -> None:
+    """While one thread waits for a peer that stands still, others of the device go on."""
+    with stranger_of(end) as stranger, Pair(ctx=end.ctx) as pair:
+        source, target = pair.a.memory(64), pair.b.memory(64)
+        mr = end.pd.alloc_mr(4096, rnic.testing.ALL_ACCESS)
+        stranger.mark(7)
+        thread = threading.Thread(target=lambda: suppress_busy(mr.close))
+        thread.start()
+        longest, done = 0.0, 0
+        while thread.is_alive():
+            began = time.monotonic()
+            wr = SendWR(opcode=WROpcode.RDMA_WRITE, send_flags=SendFlags.SIGNALED, sg_list=[SGE(source)])
+            wr.remote_addr, wr.rkey = target.addr, target.rkey
+            pair.a.qp.post_send(wr)
+            pair.a.wait_ok()
+            longest, done = max(longest, time.monotonic() - began), done + 1
+        thread.join()
+        assert longest < WAIT / 2, f"{done} WRITEs, one of {longest:.2f} s"
+        assert done > 10
+        stranger.mark(8)
+        mr.close()
+
+
+def suppress_busy(call: Callable[[], None]) -> None:
+    with suppress(rnic.VerbsError):
+        call()
+
+
+def test_a_region_that_is_being_closed_is_closed_once(end: End) -> None:
+    with stranger_of(end) as stranger:
+        mr = end.pd.alloc_mr(4096, rnic.testing.ALL_ACCESS)
+        stranger.mark(7)
+        failures: list[int | None] = []
+
+        def close() -> None:
+            try:
+                mr.close()
+            except rnic.VerbsError as error:
+                failures.append(error.errno)
+
+        threads = [threading.Thread(target=close) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.1)
+        stranger.mark(8)
+        for thread in threads:
+            thread.join()
+        assert set(failures) <= {errno.EBUSY}
+        mr.close()
+
+
+def test_reregistration_waits_too(end: End) -> None:
+    with stranger_of(end) as stranger:
+        mr = end.pd.alloc_mr(4096, rnic.testing.ALL_ACCESS)
+        stranger.mark(7)
+        with pytest.raises(rnic.VerbsError, match="stopped"):
+            mr.rereg(rnic.ReregMRFlags.CHANGE_ACCESS, access=AccessFlags.LOCAL_WRITE)
+        threading.Timer(0.2, stranger.mark, [8]).start()
+        mr.rereg(rnic.ReregMRFlags.CHANGE_ACCESS, access=AccessFlags.LOCAL_WRITE)
+        mr.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_users_mark_means_nothing(end: End) -> None:
+    """Nobody gave it the memory, so there is nothing that it could be copying."""
+    with Node(Setting(uid=NOBODY)) as node:
+        assert node.call("stranger_open", slot_of(end.qp.qp_num))
+        mr = end.pd.alloc_mr(4096, rnic.testing.ALL_ACCESS)
+        node.call("stranger_mark", 7)
+        assert close_in(mr) < WAIT / 2
+
+
+# ---------------------------------------------------------------- claims
+
+
+def test_an_address_that_is_not_this_hosts_is_not_believed(end: End) -> None:
+    """Else whoever has the slot here would be taken for the process with that slot of another host."""
+    with stranger_of(end, "127.0.0.1", ELSEWHERE) as stranger:
+        assert stranger.welcome
+        connect_to(end.qp, stranger.qp_num(), ELSEWHERE)
+        before = end.ctx.counters().tx_packets
+        end.qp.post_send(SendWR(send_flags=SendFlags.SIGNALED, sg_list=[SGE(end.memory(64))]))
+        (wc,) = end.wait()
+        assert wc.status is WCStatus.RETRY_EXC_ERR
+        assert stranger.got() == 0
+        assert end.ctx.counters().local_sent == 0
+        assert end.ctx.counters().tx_packets > before or end.ctx.counters().tx_errors > 0
+
+
+def test_the_address_that_is_believed_is_gone_to(end: End) -> None:
+    """So that the test before this one says something."""
+    with stranger_of(end, "127.0.0.1", ELSEWHERE) as stranger:
+        connect_to(end.qp, stranger.qp_num(), "127.0.0.1")
+        end.qp.post_send(SendWR(send_flags=SendFlags.SIGNALED, sg_list=[SGE(end.memory(64))]))
+        (wc,) = end.wait()
+        assert wc.status is WCStatus.RETRY_EXC_ERR
+        assert stranger.got() > 0
+
+
+def test_what_is_claimed_later_is_not_believed_either(end: End) -> None:
+    with stranger_of(end) as stranger:
+        stranger.way.send(message(PARTY, party([stranger.slot], ["127.0.0.1", ELSEWHERE])))
+        connect_to(end.qp, stranger.qp_num(), ELSEWHERE)
+        end.qp.post_send(SendWR(send_flags=SendFlags.SIGNALED, sg_list=[SGE(end.memory(64))]))
+        (wc,) = end.wait()
+        assert wc.status is WCStatus.RETRY_EXC_ERR
+        assert stranger.got() == 0
+
+
+def test_who_claims_the_slot_of_another_is_not_welcome(end: End) -> None:
+    with End(local=True) as other:
+        victim = slot_of(other.qp.qp_num)
+        # Same process, same user: only the kernel's word for who owns the slot tells them apart.
+        with Node(Setting()) as node:
+            assert not node.call("stranger_open", slot_of(end.qp.qp_num), (victim,))
+            assert node.call("stranger_open", slot_of(end.qp.qp_num))
+
+
+# ---------------------------------------------------------------- rings
+
+
+def unreliable(end: End, stranger: Stranger) -> tuple[rnic.QP, rnic.CQ]:
+    cq = end.ctx.create_cq(4096)
+    init = rnic.QPInitAttr(
+        send_cq=cq, recv_cq=cq, qp_type=QPType.UC, cap=rnic.QPCap(max_send_wr=4000), sq_sig_all=True
+    )
+    qp = end.pd.create_qp(init)
+    connect_to(qp, stranger.qp_num(), "127.0.0.1")
+    return qp, cq
+
+
+def fill(end: End, stranger: Stranger, qp: rnic.QP, cq: rnic.CQ) -> int:
+    """Posts more than a ring holds; how much has gone out."""
+    source = end.memory(64)
+    qp.post_send([SendWR(i, sg_list=[SGE(source, 0, 8)]) for i in range(2 * COUNT)])
+    until(lambda: stranger.got() == COUNT, "the ring is not full")
+    until(lambda: bool(stranger.stuck()), "the writer does not say that it waits")
+    return poll_all(cq)
+
+
+def poll_all(cq: rnic.CQ) -> int:
+    count = 0
+    while found := cq.poll(256):
+        assert all(wc.ok for wc in found)
+        count += len(found)
+    return count
+
+
+def settled(cq: rnic.CQ, count: int, more: int) -> int:
+    limit = time.monotonic() + 20
+    while count < more and time.monotonic() < limit:
+        count += poll_all(cq)
+        time.sleep(0.001)
+    return count
+
+
+def test_a_full_ring_goes_on_when_its_reader_tells(end: End) -> None:
+    with stranger_of(end) as stranger:
+        qp, cq = unreliable(end, stranger)
+        with cq, qp:
+            done = fill(end, stranger, qp, cq)
+            time.sleep(0.05)
+            assert done + poll_all(cq) == COUNT
+            stranger.take(COUNT)
+            stranger.stuck(0)
+            stranger.wake()
+            until(lambda: stranger.got() == 2 * COUNT)
+            assert settled(cq, COUNT, 2 * COUNT) == 2 * COUNT
+
+
+def test_a_reader_that_clears_the_writers_flag_harms_itself_alone(end: End) -> None:
+    """It makes room and tells nobody: what waits goes on with whatever else the device does."""
+    with stranger_of(end) as stranger, Pair(ctx=end.ctx) as pair:
+        source, target = pair.a.memory(64), pair.b.memory(64)
+        qp, cq = unreliable(end, stranger)
+        with cq, qp:
+            fill(end, stranger, qp, cq)
+            time.sleep(0.1)
+            stranger.stuck(0)
+            stranger.take(COUNT)
+            for i in range(50):
+                struct.pack_into("=Q", source.buf, 0, i)
+                wr = SendWR(opcode=WROpcode.RDMA_WRITE, send_flags=SendFlags.SIGNALED, sg_list=[SGE(source)])
+                wr.remote_addr, wr.rkey = target.addr, target.rkey
+                pair.a.qp.post_send(wr)
+                pair.a.wait_ok()
+                assert struct.unpack_from("=Q", target.buf) == (i,)
+            until(lambda: stranger.got() == 2 * COUNT)
+
+
+def test_a_full_ring_keeps_no_queue_pair_from_ending(end: End) -> None:
+    with stranger_of(end) as stranger:
+        qp, cq = unreliable(end, stranger)
+        fill(end, stranger, qp, cq)
+        stranger.stuck(0)
+        qp.modify(QPAttr(qp_state=QPState.ERR))
+        limit = time.monotonic() + 20
+        flushed = 0
+        while flushed < COUNT and time.monotonic() < limit:
+            flushed += sum(wc.status is WCStatus.WR_FLUSH_ERR for wc in cq.poll(256))
+        assert flushed == COUNT
+        qp.close()
+        cq.close()
+
+
+def test_who_waits_for_room_goes_on_when_the_reader_dies(end: End) -> None:
+    """Of an unreliable connection, whose sends are complete when they have gone out."""
+    with stranger_of(end) as stranger:
+        qp, cq = unreliable(end, stranger)
+        with cq, qp:
+            done = fill(end, stranger, qp, cq)
+            stranger.close()
+            assert settled(cq, done, 2 * COUNT) == 2 * COUNT
