@@ -9,7 +9,7 @@
 #include "dev/dev.h"
 
 #define ACK_HOLD_NS 15000  /* an ACK waits so long for the answer of an application that polls all the time */
-#define YIELD_POLLS 64     /* polls in vain, some 20 us */
+#define YIELD_POLLS 64     /* polls in vain, some 20 us, with the short looks in between */
 #define FORWARDED_AT_ONCE 16
 #define LEAVING 64         /* looks at the sockets before they close */
 #define ROUNDS 8           /* of sending, for a thread that posts or polls */
@@ -122,18 +122,20 @@ static void poll_all(struct dev *dev, uint64_t now, bool again) {
 }
 
 static void poll_lanes(struct dev *dev) {
+    uint64_t now = dev_clock(); /* before the look, which waits for the other's cache if there is something */
     dev->calm--;
     if (!lanes_want(dev))
         return;
-    uint64_t now = dev_clock();
     lanes_receive(dev, now);
+    if (dev->held) /* an ACK, whose time may have come meanwhile: a message can take long to copy */
+        sched_timers(dev, now);
     if (dev->ready_first)
         progress_finish(dev, now);
 }
 
-void progress_poll(struct dev *dev, bool will_wait) {
-    bool mine = dev_trylock(dev);
-    if (mine && dev->calm && !will_wait && !dev->ready_first) {
+bool progress_poll(struct dev *dev, bool will_wait) {
+    bool mine = dev_trylock(dev), lanes = mine && dev->calm && !will_wait && !dev->ready_first;
+    if (lanes) {
         poll_lanes(dev);
     } else {
         uint64_t now = dev_clock(),
@@ -145,6 +147,7 @@ void progress_poll(struct dev *dev, bool will_wait) {
         dev_unlock(dev);
     if (will_wait)
         engine_take_over(dev);
+    return !lanes;
 }
 
 /* An application that polls in vain lets others have the processor now and then: its peer may be waiting for it, where

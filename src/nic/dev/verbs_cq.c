@@ -223,10 +223,12 @@ static void end_poll(struct cq *cq) {
 }
 
 static int poll_cq(struct dev *dev, struct cq *cq, int n, struct rnic_wc *wc, struct rnic_wc_ex *times) {
+    bool looked = true;
     if (cq_empty(cq)) /* and armed: whoever polls is about to wait for the event */
-        progress_poll(dev, atomic_load_explicit(&cq->armed, memory_order_relaxed) != CQ_NOT_ARMED);
+        looked = progress_poll(dev, atomic_load_explicit(&cq->armed, memory_order_relaxed) != CQ_NOT_ARMED);
     int got = cq_empty(cq) ? 0 : cq_take_ex(cq, n, wc, times);
-    progress_polled(dev, got > 0);
+    if (looked || got)
+        progress_polled(dev, got > 0);
     return got == 0 && atomic_load_explicit(&cq->overrun, memory_order_relaxed) ? -EOVERFLOW : got;
 }
 

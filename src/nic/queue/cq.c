@@ -135,6 +135,10 @@ bool cq_push_ex(struct cq *cq, const struct cqe *cqe, const struct rnic_wc_ex *k
     cq->ring[head & cq->mask] = *cqe;
     if (cq->beside)
         cq->beside[head & cq->mask] = beside_now(cq, known);
+    if (!cq->pub.channel) {
+        atomic_store_explicit(&cq->head, head + 1, memory_order_release);
+        return true;
+    }
     /* Sequentially consistent with req_notify: either it sees the completion or we see it armed. */
     atomic_store(&cq->head, head + 1);
     notify(cq, solicited || cqe->wc.status != RNIC_WC_SUCCESS);
