@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`rnic perf`: every test and metric measures, what does not fit is refused, and an end never waits for nobody."""
+"""`rnic perf`: every test and metric measures, what does not fit is refused, and no end waits for nobody."""
 
 from __future__ import annotations
 
