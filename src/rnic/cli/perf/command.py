@@ -100,8 +100,8 @@ def perf(context: click.Context, /, **given: Any) -> None:
     A server that is given options insists on them; -d, -x, -p and --json are each end's own.
 
     Latency of send, write and write-imm is half of a round trip, the answer being the same operation; of
-    read and atomics it is the time from the post to the completion. The target of write polls its memory for
-    the last byte, as in ib_write_lat, and the completion queue now and then, which makes progress on the wire.
+    read and atomics it is the time from the post to the completion. The target of write polls
+    its memory for the last byte, as in ib_write_lat, and the completion queue now and then, which makes progress on the wire.
 
     bw posts operations one by one, rate in chains of 32; one in 16 or 32 is signaled. A tenth of what
     is measured runs before as a warm-up. MB are 2^20 bytes; a peak is the best 10 ms. Latencies are in
