@@ -18,6 +18,9 @@ from rnic.enums import (
     WROpcode,
 )
 
+class _HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
 class Handle:
     @property
     def closed(self) -> bool: ...
@@ -631,3 +634,32 @@ def counter_names() -> list[str]: ...
 def counter_texts() -> list[str]: ...
 def vendor_err_texts() -> list[tuple[str, str]]: ...
 def enum_rows() -> list[tuple[str, str, int]]: ...
+
+@final
+class PerfEnd:
+    STREAM: int
+    SINK: int
+    LATENCY: int
+    PINGPONG: int
+    MEMORY: int
+    GROUP_MAX: int
+    def __init__(
+        self,
+        qps: Iterable[QP],
+        cq: CQ,
+        channel: CompChannel | None,
+        mr: MR,
+        line: _HasFileno,
+        room: int,
+        remote: tuple[int, int],
+        *,
+        depth: int,
+        rx_depth: int,
+        yield_polls: int,
+        quiet: float,
+    ) -> None: ...
+    def fill(self) -> None: ...
+    def settle(self) -> None: ...
+    def run(self, plan: dict[str, int]) -> bool: ...
+    def result(self) -> tuple[int, int, float]: ...
+    def histogram(self) -> dict[str, Any]: ...

@@ -134,6 +134,7 @@ def connect(
     mtu: rnic.MTU,
     sl: int = 0,
     rd_atomic: int = 1,
+    min_rnr_timer: int = 12,
 ) -> None:
     """INIT -> RTR -> RTS; 7 retries, as ibv_rc_pingpong, but a timeout of 4.096 us * 2**16 = 268 ms.
 
@@ -148,7 +149,7 @@ def connect(
             dest_qp_num=remote.qp_num,
             rq_psn=remote.psn,
             max_dest_rd_atomic=rd_atomic,
-            min_rnr_timer=12,
+            min_rnr_timer=min_rnr_timer,
             ah_attr=path,
         )
     )

@@ -17,6 +17,7 @@ from rnic.cli.cm import mckey, rdma_client, rdma_server, rping, ucmatose, udaddy
 from rnic.cli.demo import demo, demo_receiver
 from rnic.cli.devices import devices, info
 from rnic.cli.lab3 import lab3
+from rnic.cli.perf import perf
 from rnic.cli.pingpong import pingpong
 from rnic.errors import VerbsError
 
@@ -38,6 +39,7 @@ def cli() -> None:
     rnic info roce_lo -v            all about one, as ibv_devinfo prints it
     rnic pingpong rc                a server; `rnic pingpong rc HOST` is its client
     rnic pingpong uc                the same over an unreliable connection; ud: with datagrams; srq: over many
+    rnic perf write lat --local     bandwidth, latency and message rate, as perftest; send bw HOST ...
     rnic rping -s                   RDMA-CM's examples: rping, ucmatose, udaddy, mckey ...
     rnic demo                       a file by RDMA WRITE between two processes
     rnic lab3                       the same as an exercise, with a grader
@@ -46,7 +48,7 @@ def cli() -> None:
 
 RDMA_CM = (rping, ucmatose, udaddy, mckey, rdma_server, rdma_client)
 
-for command in (devices, info, pingpong, demo, demo_receiver, *RDMA_CM, lab3):
+for command in (devices, info, pingpong, perf, demo, demo_receiver, *RDMA_CM, lab3):
     cli.add_command(command)
 
 
