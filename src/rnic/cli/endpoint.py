@@ -15,6 +15,14 @@ import rnic
 from rnic.cli.exchange import PeerAddress
 from rnic.cli.params import Failure
 
+MTUS = {
+    256: rnic.MTU.MTU_256,
+    512: rnic.MTU.MTU_512,
+    1024: rnic.MTU.MTU_1024,
+    2048: rnic.MTU.MTU_2048,
+    4096: rnic.MTU.MTU_4096,
+}
+"""By their bytes."""
 YIELD_POLLS = 32  # empty polls until others may have the processor: some 20 us
 EMPTY_POLLS = 1024  # polls that find nothing before a waiting loop looks at the clock
 
