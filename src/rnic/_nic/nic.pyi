@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # What nic.pyx offers, for type checkers.
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, final, overload
 
@@ -643,6 +643,7 @@ class PerfEnd:
     PINGPONG: int
     MEMORY: int
     GROUP_MAX: int
+    tick: Callable[[int], None] | None
     def __init__(
         self,
         qps: Iterable[QP],
@@ -657,7 +658,10 @@ class PerfEnd:
         rx_depth: int,
         yield_polls: int,
         quiet: float,
+        tsc: bool,
     ) -> None: ...
+    @property
+    def stamp_ns(self) -> float: ...
     def fill(self) -> None: ...
     def settle(self) -> None: ...
     def run(self, plan: dict[str, int]) -> bool: ...

@@ -5,24 +5,69 @@
 #include <poll.h>
 #include <sched.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
+#ifdef __x86_64__
+#include <x86intrin.h>
+#endif
 
 #define SECOND 1000000000ull
 #define WINDOW (SECOND / 100)  /* over which a peak is taken: shorter ones show how completions are batched */
 #define LOOK_POLLS 4096        /* empty polls between looks at the clock, the line and signals */
-#define LOOK_OPERATIONS 1024   /* operations likewise, where no poll is empty */
+#define LOOK_OPERATIONS 1024   /* operations likewise, where no poll is empty, */
+#define LOOK_NS (SECOND / 50)  /* and time: a look of the serving end falls into a sample of the other's */
 #define SLEEP_MS 250           /* a signal's handler waits no longer */
 #define SIGNAL_EVERY 32        /* of a ping-pong */
 #define MEMORY_LOOKS 16        /* at the target's byte for each poll, which makes progress on the wire */
 #define RECEIVE (1ull << 63)   /* in wr_id; otherwise the operations that the completion stands for, above the */
 #define COUNT_SHIFT 32         /* index of the queue pair */
 #define BATCH 32
+#define TICK_SHIFT 32            /* of perf_end.tick */
+#define CALIBRATION (SECOND / 50) /* ns that the TSC is held against the clock: to some 1e-6 */
+#define STAMPS 1000
 
 static uint64_t now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * SECOND + (uint64_t)t.tv_nsec;
+}
+
+/* The time of a sample, in ticks. */
+static uint64_t stamp(const struct perf_end *e) {
+#ifdef __x86_64__
+    if (e->tsc)
+        return __rdtsc();
+#endif
+    (void)e;
+    return now_ns();
+}
+
+static uint64_t ns_of(const struct perf_end *e, uint64_t ticks) {
+    return e->tsc ? (uint64_t)((unsigned __int128)ticks * e->tick >> TICK_SHIFT) : ticks;
+}
+
+/* What stamp() and now_ns() say at one moment: of some tries the one that nothing came between. */
+static void read_both(const struct perf_end *e, uint64_t *ticks, uint64_t *ns) {
+    uint64_t least = UINT64_MAX;
+    for (int i = 0; i < 8; i++) {
+        uint64_t before = stamp(e), now = now_ns(), took = stamp(e) - before;
+        if (took >= least)
+            continue;
+        least = took;
+        *ticks = before + took / 2;
+        *ns = now;
+    }
+}
+
+void perf_calibrate(struct perf_end *e) {
+    uint64_t ticks[2] = {0}, ns[2] = {0};
+    read_both(e, &ticks[0], &ns[0]);
+    nanosleep(&(struct timespec){.tv_nsec = CALIBRATION}, NULL);
+    read_both(e, &ticks[1], &ns[1]);
+    e->tick = (uint64_t)((double)(1ull << TICK_SHIFT) * (double)(ns[1] - ns[0]) / (double)(ticks[1] - ticks[0]));
+    uint64_t start = stamp(e), end = start;
+    for (int i = 0; i < STAMPS; i++)
+        end = stamp(e);
+    e->stamp_ns = (double)ns_of(e, end - start) / STAMPS;
 }
 
 static int failed(struct perf_end *e, int rc, const char *verb) {
@@ -56,13 +101,17 @@ struct wait {
     uint64_t since; /* ns; 0: not looked at yet */
 };
 
-/* 0, PERF_HEARD or -ECONNRESET. */
+/* What the other end says is for later: it has streamed all of its own while this one has not. */
+static bool defers(const struct perf_end *e) { return e->plan->both_ways && e->plan->serving; }
+
+/* 0, PERF_HEARD (it spoke, or closed the line: who reads it will see) or -ECONNRESET. */
 static int listen_to(const struct perf_end *e) {
-    char byte;
-    ssize_t n = recv(e->line, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    if (n < 0)
-        return errno == EAGAIN || errno == EINTR ? 0 : -ECONNRESET;
-    return n == 0 ? -ECONNRESET : e->plan->both_ways ? 0 : PERF_HEARD;
+    struct pollfd line = {.fd = e->line, .events = POLLIN | POLLRDHUP};
+    if (poll(&line, 1, 0) <= 0)
+        return 0;
+    if (!defers(e))
+        return PERF_HEARD;
+    return line.revents & ~POLLIN ? -ECONNRESET : 0;
 }
 
 static int look(struct perf_end *e, struct wait *w) {
@@ -77,6 +126,18 @@ static int look(struct perf_end *e, struct wait *w) {
     return now - w->since > e->quiet_ns ? -ETIMEDOUT : 0;
 }
 
+/* A look from where no poll is empty, after operation or round `i`. */
+static int glance(struct perf_end *e, uint64_t i) {
+    struct wait w = {0};
+    if (i % LOOK_OPERATIONS)
+        return 0;
+    uint64_t now = now_ns();
+    if (now - e->looked < LOOK_NS)
+        return 0;
+    e->looked = now;
+    return look(e, &w);
+}
+
 /* Arms the queue the first time, so that it is polled once more before anybody sleeps. */
 static int sleep_on_channel(struct perf_end *e, struct wait *w) {
     struct rnic_cq *cq;
@@ -86,7 +147,7 @@ static int sleep_on_channel(struct perf_end *e, struct wait *w) {
         return rc < 0 ? failed(e, rc, "req_notify_cq") : 0;
     }
     struct pollfd fds[2] = {{.fd = e->channel->fd, .events = POLLIN}, {.fd = e->line, .events = POLLIN}};
-    poll(fds, e->plan->both_ways ? 1 : 2, SLEEP_MS);
+    poll(fds, defers(e) ? 1 : 2, SLEEP_MS);
     int rc = e->ops->get_cq_event(e->channel, &cq, &e->err);
     if (rc == 0) {
         e->armed = false;
@@ -260,6 +321,7 @@ struct stream {
     uint64_t posted;
     uint64_t last;               /* when something last completed, ns */
     uint64_t mark_ns, mark_done; /* of the window */
+    bool measured;               /* not the warm-up */
 };
 
 static int post_all(struct perf_end *e, struct requests *r, struct stream *s) {
@@ -278,6 +340,7 @@ static int post_all(struct perf_end *e, struct requests *r, struct stream *s) {
 
 static void completed(struct perf_end *e, struct stream *s, uint64_t done) {
     s->last = now_ns();
+    e->operations = s->measured ? done : 0;
     if (s->until && s->last >= s->until)
         s->left = 0;
     if (s->last - s->mark_ns < WINDOW)
@@ -288,22 +351,30 @@ static void completed(struct perf_end *e, struct stream *s, uint64_t done) {
     s->mark_done = done;
 }
 
-static int stream_once(struct perf_end *e, struct requests *r, uint64_t iterations, uint64_t ns) {
+/* Posts, takes completions, waits if there is nothing to do; 0 or what ends the stream. */
+static int stream_round(struct perf_end *e, struct requests *r, struct stream *s, struct wait *w, uint64_t before) {
+    int rc = post_all(e, r, s);
+    int n = rc < 0 ? rc : take(e);
+    if (n <= 0)
+        return n < 0 ? n : idle(e, w);
+    *w = (struct wait){0};
+    completed(e, s, e->completed - before);
+    return e->plan->both_ways ? refill(e, BATCH / 2) : 0;
+}
+
+static int stream_once(struct perf_end *e, struct requests *r, uint64_t iterations, uint64_t ns, bool measured) {
     uint64_t start = now_ns(), before = e->completed;
-    struct stream s = {
-        iterations ? iterations * e->num_qps : UINT64_MAX, iterations ? 0 : start + ns, 0, start, start, 0};
+    struct stream s = {.left = iterations ? iterations * e->num_qps : UINT64_MAX,
+                       .until = iterations ? 0 : start + ns,
+                       .last = start,
+                       .mark_ns = start,
+                       .measured = measured};
     struct wait w = {0};
     e->peak = 0;
-    for (uint32_t i = 1; s.left || e->completed - before < s.posted; i++) {
-        int rc = post_all(e, r, &s);
-        int n = rc < 0 ? rc : take(e);
-        if (n > 0) {
-            w = (struct wait){0};
-            completed(e, &s, e->completed - before);
-        }
-        rc = n < 0 ? n : n == 0 ? idle(e, &w) : i % LOOK_OPERATIONS ? 0 : look(e, &w);
-        if (rc == 0 && e->plan->both_ways && n)
-            rc = refill(e, BATCH / 2);
+    for (uint64_t i = 1; s.left || e->completed - before < s.posted; i++) {
+        int rc = stream_round(e, r, &s, &w, before);
+        if (!rc)
+            rc = glance(e, i);
         if (rc)
             return rc;
     }
@@ -316,48 +387,64 @@ static int stream(struct perf_end *e) {
     const struct perf_plan *plan = e->plan;
     struct requests r;
     build(e, &r, plan->group, plan->chained);
-    int rc = plan->warmup || plan->warmup_ns ? stream_once(e, &r, plan->warmup, plan->warmup_ns) : PERF_DONE;
-    return rc == PERF_DONE ? stream_once(e, &r, plan->iterations, plan->ns) : rc;
+    int rc = stream_once(e, &r, 0, plan->warmup_ns, false);
+    return rc == PERF_DONE ? stream_once(e, &r, plan->iterations, plan->ns, true) : rc;
 }
 
 static int sink(struct perf_end *e) {
-    uint64_t start = now_ns(), before = e->received;
     struct wait w = {0};
     int rc = 0;
-    for (uint32_t i = 1; rc == 0; i++) {
+    for (uint64_t i = 1; rc == 0; i++) {
         int n = take(e);
         if (n > 0) {
             w = (struct wait){0};
             rc = refill(e, BATCH / 2);
         }
         if (rc == 0)
-            rc = n < 0 ? n : n == 0 ? idle(e, &w) : i % LOOK_OPERATIONS ? 0 : look(e, &w);
+            rc = n < 0 ? n : n == 0 ? idle(e, &w) : glance(e, i);
     }
-    e->operations = e->received - before;
-    e->ns = now_ns() - start;
     return rc;
 }
 
 /* ---------------------------------------------------------------- latencies */
 
-/* Which of the operations are measured, and when there are enough. */
+/* Which of the operations are measured, and when there are enough.  A sample is the time between two timestamps, one
+ * of which ends an operation and begins the next: one an operation, so that measuring costs little.  Ticks. */
 struct course {
-    uint64_t begun, count; /* ns when it began; operations so far, with those before measuring */
-    uint64_t start;        /* ns when measuring began; 0: not yet */
+    uint64_t begun, last; /* the first timestamp and the latest */
+    uint64_t start;       /* when measuring began; 0: not yet */
+    uint64_t count;       /* operations so far, with those before measuring */
 };
 
-static bool enough(struct perf_end *e, struct course *c, uint64_t before, uint64_t after) {
+static struct course begin(const struct perf_end *e) {
+    uint64_t now = stamp(e);
+    return (struct course){.begun = now, .last = now};
+}
+
+/* An operation has ended. */
+static bool enough(struct perf_end *e, struct course *c) {
     const struct perf_plan *plan = e->plan;
+    uint64_t now = stamp(e), before = c->last;
+    c->last = now;
     c->count++;
     if (!c->start) {
-        if (plan->warmup ? c->count >= plan->warmup : after - c->begun >= plan->warmup_ns)
-            c->start = after;
+        if (ns_of(e, now - c->begun) >= plan->warmup_ns)
+            c->start = now;
         return false;
     }
-    sample(&e->histogram, after - before);
+    sample(&e->histogram, ns_of(e, now - before));
     e->operations = e->histogram.count;
-    e->ns = after - c->start;
+    e->ns = ns_of(e, now - c->start);
     return plan->iterations ? e->operations >= plan->iterations : e->ns >= plan->ns;
+}
+
+/* A glance is in no sample. */
+static int glance_between(struct perf_end *e, struct course *c) {
+    if (c->count % LOOK_OPERATIONS)
+        return 0;
+    int rc = glance(e, c->count);
+    c->last = stamp(e);
+    return rc;
 }
 
 static int wait_until(struct perf_end *e, const uint64_t *counter, uint64_t value) {
@@ -371,22 +458,20 @@ static int wait_until(struct perf_end *e, const uint64_t *counter, uint64_t valu
 }
 
 static int latency(struct perf_end *e) {
-    struct course c = {.begun = now_ns()};
+    struct course c = begin(e);
     struct requests r;
     build(e, &r, 1, true);
-    for (bool end = false; !end;) {
-        struct wait w = {0};
-        uint64_t before = now_ns(), target = e->completed + 1;
-        int rc = post_group(e, &e->qps[0], &r, 1);
+    int rc = 0;
+    for (; rc == 0; rc = glance_between(e, &c)) {
+        uint64_t target = e->completed + 1;
+        rc = post_group(e, &e->qps[0], &r, 1);
         rc = rc < 0 ? rc : wait_until(e, &e->completed, target);
         if (rc)
             return rc;
-        end = enough(e, &c, before, now_ns());
-        rc = c.count % LOOK_OPERATIONS ? 0 : look(e, &w);
-        if (rc)
-            return rc;
+        if (enough(e, &c))
+            return PERF_DONE;
     }
-    return PERF_DONE;
+    return rc;
 }
 
 /* Waits for message `i` (from 1) of this run. */
@@ -414,32 +499,41 @@ static int wait_mark(struct perf_end *e, uint64_t i, uint64_t before) {
     return 0;
 }
 
-static int pingpong(struct perf_end *e, wait_message *arrived) {
-    struct course c = {.begun = now_ns()};
-    bool serving = e->plan->serving;
-    uint64_t before = e->received;
+/* Message `i` goes out; receives are posted while it is on its way. */
+static int send_message(struct perf_end *e, struct requests *r, uint64_t i) {
     uint8_t *value = (uint8_t *)(uintptr_t)(e->source + e->plan->size - 1);
+    *value = (uint8_t)i;
+    int rc = post_message(e, &r->wr[0]);
+    return rc || !e->rx_depth ? rc : refill(e, 1);
+}
+
+static int pingpong(struct perf_end *e, wait_message *arrived) {
+    uint64_t before = e->received;
+    struct requests r;
+    build(e, &r, 1, true);
+    struct course c = begin(e);
+    int rc = 0;
+    for (uint64_t i = 1; rc == 0; i++) {
+        rc = send_message(e, &r, i);
+        rc = rc ? rc : arrived(e, i, before);
+        if (rc)
+            return rc;
+        if (enough(e, &c))
+            return PERF_DONE;
+        rc = glance_between(e, &c);
+    }
+    return rc;
+}
+
+static int answer(struct perf_end *e, wait_message *arrived) {
+    uint64_t before = e->received;
     struct requests r;
     int rc = 0;
     build(e, &r, 1, true);
     for (uint64_t i = 1; rc == 0; i++) {
-        struct wait w = {0};
-        uint64_t began = now_ns();
-        if (serving)
-            rc = arrived(e, i, before);
-        if (rc == 0) {
-            *value = (uint8_t)i;
-            rc = post_message(e, &r.wr[0]);
-        }
-        if (rc == 0 && !serving) {
-            rc = arrived(e, i, before);
-            if (rc == 0 && enough(e, &c, began, now_ns()))
-                return PERF_DONE;
-        }
-        if (rc == 0 && arrived == wait_receive)
-            rc = refill(e, e->rx_depth / 2);
-        if (rc == 0 && i % LOOK_OPERATIONS == 0)
-            rc = look(e, &w);
+        rc = arrived(e, i, before);
+        rc = rc ? rc : send_message(e, &r, i);
+        rc = rc ? rc : glance(e, i);
     }
     return rc;
 }
@@ -460,9 +554,9 @@ int perf_run(struct perf_end *e, const struct perf_plan *plan) {
     case PERF_LATENCY:
         return latency(e);
     case PERF_PINGPONG:
-        return pingpong(e, wait_receive);
+        return plan->serving ? answer(e, wait_receive) : pingpong(e, wait_receive);
     default:
-        return pingpong(e, wait_mark);
+        return plan->serving ? answer(e, wait_mark) : pingpong(e, wait_mark);
     }
 }
 

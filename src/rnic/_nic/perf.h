@@ -13,11 +13,12 @@
 
 #include "nic.h"
 
-/* Log-linear buckets: 64 for each power of two, so that a value is known to 1.6 %; ns below 128 are exact. */
-#define PERF_SUB_BITS 6
+/* An HDR histogram of three significant digits: 1024 buckets for each power of two, so that a value is known to 0.1 %;
+ * ns below 2048 are exact.  216 KiB, however many samples there are. */
+#define PERF_SUB_BITS 10
 #define PERF_TOP_BIT 36 /* 69 s; what is longer counts as that */
 #define PERF_BUCKETS ((PERF_TOP_BIT - PERF_SUB_BITS + 1) << PERF_SUB_BITS)
-#define PERF_GROUP_MAX 64
+#define PERF_GROUP_MAX 256
 
 enum perf_loop {
     PERF_STREAM,   /* as many operations on their way as fit */
@@ -38,8 +39,7 @@ struct perf_plan {
     bool both_ways;      /* the peer streams too: receives are refilled, and what it says on the line waits */
     uint32_t group;      /* operations of which the last is signaled, at most depth */
     bool chained;        /* a group is posted by one call */
-    uint64_t warmup;     /* operations before measuring, of each queue pair, or 0: */
-    uint64_t warmup_ns;  /* for so long */
+    uint64_t warmup_ns;  /* nothing is measured before */
     uint64_t iterations; /* operations that are measured, of each queue pair, or 0: */
     uint64_t ns;         /* for so long */
 };
@@ -73,17 +73,23 @@ struct perf_end {
     uint32_t depth, rx_depth;        /* of each queue pair */
     uint32_t yield_polls;            /* empty polls until others may have the processor */
     uint64_t quiet_ns;               /* a wait in which nothing completes ends after so long */
-    int (*interrupted)(void *owner); /* whether a signal asks for the end */
+    int (*interrupted)(void *owner); /* whether a signal asks for the end; asked now and then */
     void *owner;
+    bool tsc; /* timestamps are the processor's, which the kernel trusts */
+
+    /* Set by perf_calibrate(). */
+    uint64_t tick;   /* 2^-32 ns for each of the TSC */
+    double stamp_ns; /* what a timestamp costs: it is part of each sample */
 
     /* The loops' own. */
     uint64_t completed, received; /* operations and messages, ever */
+    uint64_t looked;              /* ns: glance() */
     bool armed;
     uint32_t events; /* of the channel, not acknowledged */
     const struct perf_plan *plan;
 
     /* What a loop leaves. */
-    uint64_t operations, ns; /* measured */
+    uint64_t operations, ns; /* measured; of operations, so far */
     double peak;             /* operations a second in the best window; 0: none was long enough */
     struct perf_histogram histogram;
     struct rnic_wc bad; /* with -EIO: the completion that failed */
@@ -91,8 +97,11 @@ struct perf_end {
     struct rnic_err err;
 };
 
-/* PERF_DONE; PERF_HEARD: the line spoke; or -errno (-EINTR: interrupted, -ETIMEDOUT: quiet for too long, -ECONNRESET: the
- * line is closed, -EIO: a completion failed).  Receives that a loop posted stay for the next one. */
+/* Once, before the first run; takes 20 ms. */
+void perf_calibrate(struct perf_end *e);
+
+/* PERF_DONE; PERF_HEARD: the line spoke, or is closed; or -errno (-EINTR: interrupted, -ETIMEDOUT: quiet for too long, -ECONNRESET: the
+ * line is closed and cannot be read yet, -EIO: a completion failed).  Receives that a loop posted stay for the next one. */
 int perf_run(struct perf_end *e, const struct perf_plan *plan);
 
 /* Posts all the receives that fit. */

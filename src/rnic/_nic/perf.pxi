@@ -17,7 +17,7 @@ cdef extern from "perf.h" nogil:
         bint inlined, serving, both_ways
         uint32_t group
         bint chained
-        uint64_t warmup, warmup_ns, iterations, ns
+        uint64_t warmup_ns, iterations, ns
 
     struct perf_histogram:
         uint64_t count, min, max
@@ -41,6 +41,8 @@ cdef extern from "perf.h" nogil:
         uint64_t quiet_ns
         int (*interrupted)(void *) noexcept nogil
         void *owner
+        bint tsc
+        double stamp_ns
         uint64_t operations, ns
         double peak
         perf_histogram histogram
@@ -48,16 +50,20 @@ cdef extern from "perf.h" nogil:
         const char *verb
         rnic_err err
 
+    void perf_calibrate(perf_end *)
     int perf_run(perf_end *, const perf_plan *)
     int perf_fill(perf_end *)
     void perf_settle(perf_end *)
 
 
 cdef int perf_interrupted(void *owner) noexcept with gil:
+    cdef PerfEnd end = <PerfEnd>owner
     try:
         PyErr_CheckSignals()
+        if end.tick is not None:
+            end.tick(end.end.operations)
     except BaseException as error:
-        (<PerfEnd>owner).signal = error
+        end.signal = error
         return -1
     return 0
 
@@ -68,7 +74,8 @@ cdef class PerfEnd:
 
     `mr` holds what is sent in its first `room` bytes and what is received in the next; `remote` is (address, R_Key) of
     the peer's, which is laid out likewise.  `line` is a stream socket to the peer.  Nothing else may post to the
-    queue pairs or poll the queue.
+    queue pairs or poll the queue.  `quiet` is in seconds; with `tsc` the times of samples are read from the processor's
+    own counter.
     """
 
     STREAM = PERF_STREAM
@@ -81,9 +88,10 @@ cdef class PerfEnd:
     cdef perf_end end
     cdef tuple handles
     cdef object signal
+    cdef public object tick              #: Called now and then with the operations measured so far, or None.
 
     def __cinit__(self, qps, CQ cq not None, CompChannel channel, MR mr not None, line, uint32_t room, remote, *,
-                  uint32_t depth, uint32_t rx_depth, uint32_t yield_polls, double quiet):
+                  uint32_t depth, uint32_t rx_depth, uint32_t yield_polls, double quiet, bint tsc):
         cdef Py_ssize_t i
         cdef tuple queues = tuple(qps)
         cdef QP qp
@@ -108,6 +116,9 @@ cdef class PerfEnd:
         self.end.depth, self.end.rx_depth, self.end.yield_polls = depth, rx_depth, yield_polls
         self.end.quiet_ns = <uint64_t>(quiet * 1e9)
         self.end.interrupted, self.end.owner = perf_interrupted, <void *>self
+        self.end.tsc = tsc
+        with nogil:
+            perf_calibrate(&self.end)
 
     def __dealloc__(self):
         PyMem_Free(self.end.qps)
@@ -147,8 +158,13 @@ cdef class PerfEnd:
         """Acknowledge completion events, so that the queue can be closed."""
         perf_settle(&self.end)
 
+    @property
+    def stamp_ns(self):
+        """Nanoseconds that a timestamp takes, which are part of each sample."""
+        return self.end.stamp_ns
+
     def run(self, plan):
-        """Run a loop; whether the line spoke.  `plan` is a dict of struct perf_plan.
+        """Run a loop; whether the line spoke, or was closed.  `plan` is a dict of struct perf_plan.
 
         Raises TimeoutError when nothing completed for `quiet` seconds, ConnectionResetError when the line is closed,
         VerbsError when a completion or a call failed; signals' handlers come through.

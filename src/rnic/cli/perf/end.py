@@ -8,6 +8,7 @@ import mmap
 import os
 import secrets
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import rnic
@@ -23,6 +24,8 @@ from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType, create_id
 RD_ATOMIC = 16  # READs and atomics on their way at a time, of a queue pair
 RECEIVES = 512  # posted by an end that takes messages, or twice the depth
 SHORTEST_RNR = 1  # 0.01 ms: how long a sender waits that met no receive
+GOODBYE = 0.2  # seconds that the news of an end's death may take after the death of its queue pairs
+CLOCKSOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 REMOTE_ALL = rnic.AccessFlags.REMOTE_WRITE | rnic.AccessFlags.REMOTE_READ | rnic.AccessFlags.REMOTE_ATOMIC
 Loops = PerfEnd | PythonEnd
 
@@ -45,8 +48,9 @@ class End:
             self._call() if client else self._answer()
         else:
             self._connect(device, gid_index)
-        line.say("linked", addr=self.mr.addr, rkey=self.mr.rkey)
+        line.say("linked", addr=self.mr.addr, rkey=self.mr.rkey, device=self.ctx.name)
         peer = line.hear("linked", 2 * QUIET)
+        self.peer_device = str(peer["device"])
         self.loops = self._loops((int(peer["addr"]), int(peer["rkey"])))
         stack.callback(self.loops.settle)
 
@@ -92,20 +96,18 @@ class End:
 
     def _loops(self, remote: tuple[int, int]) -> Loops:
         alone = len(os.sched_getaffinity(0)) == 1
-        kind = PythonEnd if self.plan.loop == "python" else PerfEnd
-        return kind(
-            self.qps,
-            self.cq,
-            self.channel,
-            self.mr,
-            self.line,
-            self.room,
-            remote,
-            depth=self.plan.depth,
-            rx_depth=self.rx_depth,
-            yield_polls=1 if alone else endpoint.YIELD_POLLS,
-            quiet=QUIET,
-        )
+        what = (self.qps, self.cq, self.channel, self.mr, self.line, self.room, remote)
+        limits: dict[str, Any] = {
+            "depth": self.plan.depth,
+            "rx_depth": self.rx_depth,
+            "yield_polls": 1 if alone else endpoint.YIELD_POLLS,
+            "quiet": QUIET,
+        }
+        if self.plan.loop == "python":
+            self.clock = "clock_gettime"
+            return PythonEnd(*what, **limits)
+        self.clock = "tsc" if kernel_trusts_tsc() else "clock_gettime"
+        return PerfEnd(*what, **limits, tsc=self.clock == "tsc")
 
     # ------------------------------------------------------------------ by the line
 
@@ -132,7 +134,7 @@ class End:
                 port,
                 local,
                 PeerAddress.parse(text.encode()),
-                mtu=rnic.MTU((self.mtu // 128).bit_length() - 1),
+                mtu=endpoint.MTUS[self.mtu],
                 rd_atomic=self.rd_atomic,
                 min_rnr_timer=SHORTEST_RNR,
             )
@@ -206,6 +208,10 @@ class End:
     def _guarded(self, plan: dict[str, int]) -> bool:
         try:
             return self.loops.run(plan)
+        except rnic.VerbsError:
+            if self.line.has_news(GOODBYE):
+                self.line.hear("over")  # what the other end says of it, or that it is gone
+            raise
         except TimeoutError:
             text = f"nothing happened for {QUIET:g} s: is the {self.line.peer} still there?"
             raise Failure(text) from None
@@ -215,6 +221,14 @@ class End:
     def counters(self) -> dict[str, int]:
         """The device's."""
         return self.ctx.counters().as_dict()
+
+
+def kernel_trusts_tsc() -> bool:
+    """Whether the processors' counters run evenly and together: else the kernel takes another clock."""
+    try:
+        return CLOCKSOURCE.read_text(encoding="ascii").strip() == "tsc"
+    except OSError:
+        return False
 
 
 def plain(sockaddr: tuple[Any, ...]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from time import perf_counter_ns
@@ -28,12 +27,15 @@ WINDOW = 10_000_000  # ns over which a peak is taken
 MEMORY_LOOKS = 16  # at the target's byte for each poll
 LOOK_OPERATIONS = 1024
 SLEEP = 0.25
+STAMPS = 1000
 FETCHES = (
     rnic.WROpcode.RDMA_READ,
     rnic.WROpcode.ATOMIC_FETCH_AND_ADD,
     rnic.WROpcode.ATOMIC_CMP_AND_SWP,
 )
+FOR_EVER = 1 << 62  # operations
 Plan = dict[str, int]
+Chain = tuple[rnic.SendWR, ...]
 
 
 class HeardError(Exception):
@@ -61,7 +63,7 @@ class Wait:
 
     def look(self) -> None:
         """Whether it is time to end."""
-        self.loops.listen()
+        self.loops.glance()
         now = perf_counter_ns()
         self.since = self.since or now
         if now - self.since > self.loops.quiet * 1e9:
@@ -73,7 +75,7 @@ class Wait:
             loops.cq.req_notify()
             loops.armed = True  # and poll once more
             return
-        fds = [channel.fileno()] if loops.both_ways else [channel.fileno(), loops.line.fileno()]
+        fds = [channel.fileno()] if loops.defers else [channel.fileno(), loops.line.fileno()]
         select.select(fds, [], [], SLEEP)
         try:
             channel.get_cq_event(timeout=0)
@@ -112,12 +114,14 @@ class PythonEnd:
         self.silent = 0  # messages of a ping-pong since one was signaled
         self.completed = self.received = 0
         self.armed = False
-        self.both_ways = False
+        self.both_ways = self.defers = False
+        self.tick: Callable[[int], None] | None = None
+        self.stamp_ns = cost_of_timestamp()
         self.samples = Samples()
         self.measured = (0, 0, 0.0)
         sge = [rnic.SGE(mr, offset=room, length=room)]
         self.recv_wrs = [
-            [rnic.RecvWR(wr_id=RECEIVE | index, sg_list=sge) for _ in range(BATCH)]
+            tuple(rnic.RecvWR(wr_id=RECEIVE | index, sg_list=sge) for _ in range(BATCH))
             for index in range(len(self.qps))
         ]
 
@@ -125,7 +129,7 @@ class PythonEnd:
 
     def fill(self) -> None:
         """Post all the receives that fit."""
-        self._refill(1)
+        self.refill(1)
 
     def settle(self) -> None:
         """Events are acknowledged as they come."""
@@ -141,6 +145,7 @@ class PythonEnd:
     def run(self, plan: Plan) -> bool:
         """Run a loop; whether the line spoke."""
         self.both_ways = bool(plan["both_ways"])
+        self.defers = self.both_ways and bool(plan["serving"])
         self.samples, self.measured = Samples(), (0, 0, 0.0)
         loops: list[Callable[[Plan], None]] = [
             self._stream,
@@ -157,18 +162,19 @@ class PythonEnd:
 
     # ------------------------------------------------------------------ waiting, completions, receives
 
-    def listen(self) -> None:
-        """HeardError when the line spoke, ConnectionResetError when it is closed."""
-        try:
-            byte = self.line.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
+    def glance(self) -> None:
+        """HeardError when the line spoke or ended; ConnectionResetError where it must not be read yet."""
+        if self.tick is not None:
+            self.tick(self.measured[0])
+        if not self.line.has_news():
             return
-        if not byte:
-            raise ConnectionResetError("the peer closed the line")
-        if not self.both_ways:
+        if not self.defers:
             raise HeardError
+        if self.line.has_ended():
+            raise ConnectionResetError("the peer closed the line")
 
-    def _take(self) -> int:
+    def take(self) -> int:
+        """How many completions there were."""
         found = self.cq.poll(BATCH)
         for wc in found:
             if not wc.ok:
@@ -183,20 +189,21 @@ class PythonEnd:
                 self.completed += count
         return len(found)
 
-    def _refill(self, missing: int) -> None:
+    def refill(self, missing: int) -> None:
+        """Post receives where `missing` or more have been taken."""
         for index, qp in enumerate(self.qps):
             lacks = self.rx_depth - self.receives[index]
             if lacks < missing:
                 continue
             while lacks:
                 count = min(lacks, BATCH)
-                qp.post_recv(self.recv_wrs[index][:count])
+                qp.post_recv(self.recv_wrs[index][:count])  # of a whole tuple that is the tuple
                 self.receives[index] += count
                 lacks -= count
 
     # ------------------------------------------------------------------ requests
 
-    def _requests(self, plan: Plan, index: int, count: int) -> list[rnic.SendWR]:
+    def _requests(self, plan: Plan, index: int, count: int) -> tuple[rnic.SendWR, ...]:
         """A chain whose last request is signaled."""
         opcode = rnic.WROpcode(plan["opcode"])
         fetches = opcode in FETCHES
@@ -217,50 +224,19 @@ class PythonEnd:
         ]
         wrs[-1].send_flags = flags | rnic.SendFlags.SIGNALED
         wrs[-1].wr_id = count << COUNT_SHIFT | index
-        return wrs
+        return tuple(wrs)
 
     # ------------------------------------------------------------------ streams
 
     def _stream(self, plan: Plan) -> None:
         chains = [self._requests(plan, index, plan["group"]) for index in range(len(self.qps))]
-        self._stream_once(plan, chains, plan["warmup"], plan["warmup_ns"])
-        self._stream_once(plan, chains, plan["iterations"], plan["ns"])
+        Stream(self, plan, chains).run(0, plan["warmup_ns"])
+        self.measured = (0, 0, 0.0)
+        Stream(self, plan, chains).run(plan["iterations"], plan["ns"])
 
-    def _stream_once(self, plan: Plan, chains: list[list[rnic.SendWR]], iterations: int, ns: int) -> None:
-        before, wait, rounds = self.completed, Wait(self), 0
-        start = last = mark = perf_counter_ns()
-        left = iterations * len(self.qps) if iterations else 1 << 62
-        posted = mark_done = 0
-        peak = 0.0
-        while left or self.completed - before < posted:
-            rounds += 1
-            for index in range(len(self.qps)):
-                while left and self.out[index] + plan["group"] <= self.depth:
-                    count = min(left, plan["group"])
-                    self._post_group(plan, index, chains[index], count)
-                    posted += count
-                    left -= count
-            if not self._take():
-                wait.idle()
-                continue
-            if wait.empty or wait.since:
-                wait = Wait(self)
-            elif rounds % LOOK_OPERATIONS == 0:
-                self.listen()
-            last = perf_counter_ns()
-            if not iterations and last - start >= ns:
-                left = 0
-            if last - mark >= WINDOW:
-                done = self.completed - before
-                peak = max(peak, (done - mark_done) * 1e9 / (last - mark))
-                mark, mark_done = last, done
-            if self.both_ways:
-                self._refill(BATCH // 2)
-        self.measured = posted, last - start, peak
-
-    def _post_group(self, plan: Plan, index: int, chain: list[rnic.SendWR], count: int) -> None:
+    def post_group(self, plan: Plan, index: int, chain: Chain, count: int) -> None:
         """The last `count` of the chain: at once, or one by one."""
-        part = chain if count == len(chain) else chain[-count:]
+        part = chain[-count:]
         chain[-1].wr_id = count << COUNT_SHIFT | index
         self.out[index] += count
         if plan["chained"]:
@@ -275,50 +251,29 @@ class PythonEnd:
         wait, rounds = Wait(self), 0
         while True:
             rounds += 1
-            if not self._take():
+            if not self.take():
                 wait.idle()
                 continue
             wait = Wait(self)
-            self._refill(BATCH // 2)
+            self.refill(BATCH // 2)
             if rounds % LOOK_OPERATIONS == 0:
-                self.listen()
+                self.glance()
 
     # ------------------------------------------------------------------ latencies
 
-    def _course(self, plan: Plan) -> Callable[[int, int], bool]:
-        """What is told (before, after) of each operation, and says when there are enough."""
-        begun, count, start = perf_counter_ns(), 0, 0
-
-        def enough(before: int, after: int) -> bool:
-            nonlocal count, start
-            count += 1
-            if count % LOOK_OPERATIONS == 0:
-                self.listen()
-            if not start:
-                if count >= plan["warmup"] if plan["warmup"] else after - begun >= plan["warmup_ns"]:
-                    start = after
-                return False
-            self.samples.add(after - before)
-            self.measured = self.samples.count, after - start, 0.0
-            if plan["iterations"]:
-                return self.samples.count >= plan["iterations"]
-            return after - start >= plan["ns"]
-
-        return enough
-
     def _latency(self, plan: Plan) -> None:
         (wr,) = self._requests(plan, 0, 1)
-        enough, post = self._course(plan), self.qps[0].post_send
+        course, post = Course(self, plan), self.qps[0].post_send
         over = False
         while not over:
-            target, before = self.completed + 1, perf_counter_ns()
+            target = self.completed + 1
             self.out[0] += 1
             post(wr)
             wait = Wait(self)
             while self.completed < target:
-                if not self._take():
+                if not self.take():
                     wait.idle()
-            over = enough(before, perf_counter_ns())
+            over = course.is_over()
 
     def _pingpong(self, plan: Plan) -> None:
         before = self.received
@@ -326,7 +281,7 @@ class PythonEnd:
         def arrived(number: int) -> None:
             wait = Wait(self)
             while self.received < before + number:
-                if not self._take():
+                if not self.take():
                     wait.idle()
 
         self._bounce(plan, arrived)
@@ -336,40 +291,54 @@ class PythonEnd:
             place = self.room + plan["size"] - 1
 
             def arrived(number: int) -> None:
-                wait, looks = Wait(self), 0
-                while view[place] != number & 0xFF:
+                wait, looks, value = Wait(self), 0, number & 0xFF
+                while view[place] != value:
                     looks += 1
                     if looks % MEMORY_LOOKS == 0:
-                        self._take()
+                        self.take()
                         wait.idle()
 
             self._bounce(plan, arrived)
 
     def _bounce(self, plan: Plan, arrived: Callable[[int], None]) -> None:
-        (wr,) = self._requests(plan, 0, 1)
-        signaled = wr.send_flags
-        silent = signaled & ~rnic.SendFlags.SIGNALED
-        enough, post, number = self._course(plan), self.qps[0].post_send, 0
+        """As the client: a message, then the answer; as the server the other way round."""
+        number = 0
         with memoryview(self.mr.buf) as view:
-            while True:
+            send = self._sender(plan, view)
+            if plan["serving"]:
+                while True:
+                    number += 1
+                    arrived(number)
+                    send(number)
+                    if number % LOOK_OPERATIONS == 0:
+                        self.glance()
+            course, over = Course(self, plan), False
+            while not over:
                 number += 1
-                began = perf_counter_ns()
-                if plan["serving"]:
-                    arrived(number)
-                view[plan["size"] - 1] = number & 0xFF
-                self._count_message(wr, signaled, silent)
-                post(wr)
-                if not plan["serving"]:
-                    arrived(number)
-                    if enough(began, perf_counter_ns()):
-                        return
-                self._refill(max(1, self.rx_depth // 2))
+                send(number)
+                arrived(number)
+                over = course.is_over()
+
+    def _sender(self, plan: Plan, view: memoryview) -> Callable[[int], None]:
+        """What sends message `number`, and posts receives while it is on its way."""
+        (wr,) = self._requests(plan, 0, 1)
+        signaled, place, post = wr.send_flags, plan["size"] - 1, self.qps[0].post_send
+        silent = signaled & ~rnic.SendFlags.SIGNALED
+
+        def send(number: int) -> None:
+            view[place] = number & 0xFF
+            self._count_message(wr, signaled, silent)
+            post(wr)
+            if self.rx_depth:
+                self.refill(1)
+
+        return send
 
     def _count_message(self, wr: rnic.SendWR, signaled: rnic.SendFlags, silent: rnic.SendFlags) -> None:
         """Now and then a message is signaled, for the send queue's sake."""
         wait = Wait(self)
         while self.out[0] >= self.depth:
-            if not self._take():
+            if not self.take():
                 wait.idle()
         self.out[0] += 1
         self.silent += 1
@@ -378,3 +347,94 @@ class PythonEnd:
             self.silent = 0
         elif self.silent == 1:
             wr.send_flags = silent
+
+
+class Stream:
+    """As many operations on their way as fit, on all queue pairs."""
+
+    def __init__(self, loops: PythonEnd, plan: Plan, chains: list[Chain]) -> None:
+        self.loops, self.plan, self.chains = loops, plan, chains
+        self.before = loops.completed
+        self.posted = 0
+        self.start = self.last = self.mark = perf_counter_ns()
+        self.mark_done = 0
+        self.peak = 0.0
+
+    def run(self, iterations: int, ns: int) -> None:
+        """For so many operations of each queue pair, or so long."""
+        loops, wait, rounds = self.loops, Wait(self.loops), 0
+        self.left = iterations * len(self.chains) if iterations else FOR_EVER
+        while self.left or loops.completed - self.before < self.posted:
+            rounds += 1
+            self._post()
+            if not loops.take():
+                wait.idle()
+                continue
+            if wait.empty or wait.since:
+                wait = Wait(loops)
+            if rounds % LOOK_OPERATIONS == 0:
+                loops.glance()
+            self._completed()
+            if not iterations and self.last - self.start >= ns:
+                self.left = 0
+            if loops.both_ways:
+                loops.refill(BATCH // 2)
+        loops.measured = self.posted, self.last - self.start, self.peak
+
+    def _post(self) -> None:
+        loops, group = self.loops, self.plan["group"]
+        for index, chain in enumerate(self.chains):
+            while self.left and loops.out[index] + group <= loops.depth:
+                count = min(self.left, group)
+                loops.post_group(self.plan, index, chain, count)
+                self.posted += count
+                self.left -= count
+
+    def _completed(self) -> None:
+        self.last = perf_counter_ns()
+        done = self.loops.completed - self.before
+        self.loops.measured = done, self.last - self.start, self.peak
+        if self.last - self.mark >= WINDOW:
+            self.peak = max(self.peak, (done - self.mark_done) * 1e9 / (self.last - self.mark))
+            self.mark, self.mark_done = self.last, done
+
+
+class Course:
+    """Which operations of a latency are measured, and when there are enough; see struct course of perf.c."""
+
+    def __init__(self, loops: PythonEnd, plan: Plan) -> None:
+        self.loops, self.plan = loops, plan
+        self.count = self.start = 0
+        self.begun = self.last = perf_counter_ns()
+
+    def is_over(self) -> bool:
+        """An operation has ended: that was the last?"""
+        now = perf_counter_ns()
+        self.count += 1
+        over = self._measure(self.last, now)
+        self.last = now
+        if self.count % LOOK_OPERATIONS == 0:
+            self.loops.glance()
+            self.last = perf_counter_ns()  # a glance is in no sample
+        return over
+
+    def _measure(self, before: int, now: int) -> bool:
+        loops, plan = self.loops, self.plan
+        if not self.start:
+            if now - self.begun >= plan["warmup_ns"]:
+                self.start = now
+            return False
+        samples = loops.samples
+        samples.add(now - before)
+        loops.measured = samples.count, now - self.start, 0.0
+        if plan["iterations"]:
+            return samples.count >= plan["iterations"]
+        return now - self.start >= plan["ns"]
+
+
+def cost_of_timestamp() -> float:
+    """In ns."""
+    start = perf_counter_ns()
+    for _ in range(STAMPS):
+        end = perf_counter_ns()
+    return (end - start) / STAMPS

@@ -15,6 +15,7 @@ Either end says `error`, with a text, before it goes.
 from __future__ import annotations
 
 import json
+import select
 import socket
 from typing import Any
 
@@ -38,6 +39,17 @@ class Line:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in ((socket.TCP_KEEPIDLE, 2), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 3)):
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        self._news, self._end = select.poll(), select.poll()
+        self._news.register(sock, select.POLLIN)
+        self._end.register(sock, select.POLLRDHUP)
+
+    def has_news(self, seconds: float = 0) -> bool:
+        """Whether there is something to hear, be it that the connection has ended."""
+        return bool(self._news.poll(seconds * 1000))
+
+    def has_ended(self) -> bool:
+        """Whether the other end has closed it; what it said before may wait to be heard."""
+        return bool(self._end.poll(0))
 
     def fileno(self) -> int:
         """Of the socket."""

@@ -11,35 +11,49 @@ import rnic
 Op = rnic.WROpcode
 ALL_SIZES = tuple(1 << power for power in range(1, 24))
 MAX_SIZE = 1 << 30
+MAX_DEPTH = 16384
+MAX_QPS = 1024
+MAX_GROUP = 256  # operations of which the last is signaled: the compiled loops have room for so many
 ATOMIC_SIZE = 8
-WARM_UP = 10  # before measuring, a tenth of what is measured
+WARM_UP = 0.05  # seconds before measuring, or a tenth of --duration: the scheduler finds each end a processor
 
 
 @dataclass(frozen=True, slots=True)
 class Test:
     """An operation, and what the peer has to do for it."""
 
+    title: str
     opcode: rnic.WROpcode
     receives: bool
     """It takes a receive of the peer."""
     bounces: bool
     """Latency is half of a round trip: the peer answers with the same operation."""
 
+    @property
+    def inlines(self) -> bool:
+        """Its request carries the message, and so can carry it INLINE."""
+        return self.opcode in (Op.SEND, Op.RDMA_WRITE, Op.RDMA_WRITE_WITH_IMM)
+
 
 TESTS = {
-    "send": Test(Op.SEND, receives=True, bounces=True),
-    "write": Test(Op.RDMA_WRITE, receives=False, bounces=True),
-    "write-imm": Test(Op.RDMA_WRITE_WITH_IMM, receives=True, bounces=True),
-    "read": Test(Op.RDMA_READ, receives=False, bounces=False),
-    "atomic-fadd": Test(Op.ATOMIC_FETCH_AND_ADD, receives=False, bounces=False),
-    "atomic-cas": Test(Op.ATOMIC_CMP_AND_SWP, receives=False, bounces=False),
+    "send": Test("SEND", Op.SEND, receives=True, bounces=True),
+    "write": Test("RDMA WRITE", Op.RDMA_WRITE, receives=False, bounces=True),
+    "write-imm": Test("RDMA WRITE with immediate", Op.RDMA_WRITE_WITH_IMM, receives=True, bounces=True),
+    "read": Test("RDMA READ", Op.RDMA_READ, receives=False, bounces=False),
+    "atomic-fadd": Test("FETCH_AND_ADD", Op.ATOMIC_FETCH_AND_ADD, receives=False, bounces=False),
+    "atomic-cas": Test("CMP_AND_SWP", Op.ATOMIC_CMP_AND_SWP, receives=False, bounces=False),
 }
-METRICS = ("bw", "lat", "rate")
+METRICS = {"bw": "bandwidth", "lat": "latency", "rate": "message rate"}
+LOOPS = ("native", "python")
 ATOMICS = ("atomic-fadd", "atomic-cas")
 DEFAULT_SIZES = {"bw": 65536, "lat": 2, "rate": 8}
 DEFAULT_ITERATIONS = {"bw": 5000, "lat": 10000, "rate": 100000}
+DEFAULT_BYTES = 4 << 30  # no size moves more by default, but for
+LEAST_ITERATIONS = 100
 DEFAULT_INLINE = {"bw": 0, "lat": 64, "rate": 64}
 DEFAULT_DEPTH = 128
+DEFAULT_POST_LIST = {"bw": 1, "lat": 1, "rate": 32}
+DEFAULT_CQ_MOD = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +63,24 @@ class Plan:
     test: str
     metric: str
     sizes: tuple[int, ...]
+    """Bytes."""
     iterations: int
-    """Of each queue pair; 0: by time."""
+    """Of each queue pair; 0: by time, or as many as the size asks for."""
     duration: float
     """Seconds; 0: by iterations."""
     qps: int
     depth: int
+    post_list: int
+    """Operations that are posted by one call, of which the last is signaled."""
+    cq_mod: int
+    """Where they are posted one by one: one of so many is signaled."""
     mtu: int
     """Bytes; 0: what both ports have."""
     events: bool
     bidirectional: bool
     cm: bool
     inline: int
+    """Bytes that are sent INLINE at most."""
     loop: str
 
     def to_json(self) -> dict[str, Any]:
@@ -84,12 +104,13 @@ class Plan:
         return (
             self.test in TESTS
             and self.metric in METRICS
-            and self.loop in ("native", "python")
+            and self.loop in LOOPS
             and bool(self.sizes)
             and all(1 <= size <= MAX_SIZE for size in self.sizes)
-            and 1 <= self.qps <= 1024
-            and 1 <= self.depth <= 16384
-            and (self.iterations > 0) != (self.duration > 0)
+            and 1 <= self.qps <= MAX_QPS
+            and 1 <= self.group <= min(self.depth, MAX_GROUP)
+            and self.depth <= MAX_DEPTH
+            and min(self.iterations, self.duration) == 0
         )
 
     @property
@@ -111,8 +132,18 @@ class Plan:
 
     @property
     def group(self) -> int:
-        """Operations of which the last is signaled; for rate they are also posted at once."""
-        return max(1, min(32, self.depth // 2) if self.metric == "rate" else min(16, self.depth // 4))
+        """Operations of which the last is signaled."""
+        return self.post_list if self.post_list > 1 else self.cq_mod
+
+    def count(self, size: int) -> int:
+        """Operations of each queue pair that are measured; 0: by time."""
+        if self.duration:
+            return 0
+        few = max(LEAST_ITERATIONS, DEFAULT_BYTES // size)
+        return self.iterations or min(DEFAULT_ITERATIONS[self.metric], few)
+
+    def is_inline(self, size: int) -> bool:
+        return self.what.inlines and size <= self.inline
 
     def loop_name(self, client: bool) -> str | None:
         """The loop that an end runs; None: it sleeps while the other one works on its memory."""
@@ -126,18 +157,17 @@ class Plan:
 
     def run(self, loop: int, size: int, client: bool) -> dict[str, int]:
         """The fields of struct perf_plan for a message size."""
-        inlined = size <= self.inline and self.what.opcode in (Op.SEND, Op.RDMA_WRITE, Op.RDMA_WRITE_WITH_IMM)
+        count = self.count(size)
         return {
             "loop": loop,
             "opcode": int(self.what.opcode),
             "size": size,
-            "inlined": inlined,
+            "inlined": self.is_inline(size),
             "serving": not client,
             "both_ways": self.bidirectional,
             "group": self.group,
-            "chained": self.metric == "rate",
-            "warmup": max(1, self.iterations // WARM_UP) if self.iterations else 0,
-            "warmup_ns": int(self.duration * 1e9 / WARM_UP),
-            "iterations": self.iterations,
+            "chained": self.post_list > 1,
+            "warmup_ns": int(max(WARM_UP, self.duration / 10) * 1e9),
+            "iterations": count,
             "ns": int(self.duration * 1e9),
         }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples of time in buckets: 64 for each power of two of nanoseconds, as perf.h has them."""
+"""Samples of time in an HDR histogram of three significant digits: the buckets of perf.h, in nanoseconds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from array import array
 from dataclasses import dataclass, field
 
-SUB_BITS = 6
+SUB_BITS = 10
 TOP_BIT = 36
 BUCKETS = (TOP_BIT - SUB_BITS + 1) << SUB_BITS
 
@@ -49,7 +49,7 @@ class Samples:
         self.squares += ns * ns
 
     def percentile(self, percent: float) -> float:
-        """The time in ns that so many of a hundred samples do not exceed, to a bucket's width."""
+        """The time in ns that so many of a hundred samples do not exceed, to 0.1 %."""
         wanted = max(1, math.ceil(self.count * percent / 100))
         seen = 0
         for bucket, count in enumerate(self.bucket):

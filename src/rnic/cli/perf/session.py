@@ -15,9 +15,14 @@ from rnic.cli.perf import report
 from rnic.cli.perf.end import End
 from rnic.cli.perf.line import QUIET, Line
 from rnic.cli.perf.plan import Plan
+from rnic.cli.perf.progress import Progress
 from rnic.cli.perf.samples import Samples
 
-VERSION = 1
+VERSION = 2  # of what the ends say to each other
+CLEARING = 30.0  # seconds in which the other end fills its memory with zeros
+SLOWER = 10  # times that the other direction may take
+Result = tuple[int, int, float]
+"""Operations, ns, operations a second at the peak."""
 Show = Callable[[report.Record], None]
 
 
@@ -31,20 +36,31 @@ class Where:
     """Seconds for a server to begin: one that is started now needs more."""
 
 
-class Cpu:
-    """CPU time of this process since it was made."""
+class Usage:
+    """CPU time of this process, and what its device counted, since this was made."""
 
-    def __init__(self) -> None:
-        self.began, self.used = time.perf_counter(), self._used()
+    def __init__(self, end: End) -> None:
+        self.end, self.counters = end, end.counters()
+        self.began, self.all, self.own = self._read()
 
     @staticmethod
-    def _used() -> float:
+    def _read() -> tuple[float, float, float]:
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        return usage.ru_utime + usage.ru_stime
+        return time.perf_counter(), usage.ru_utime + usage.ru_stime, time.thread_time()
 
-    def busy(self) -> float:
-        """CPUs that it kept busy; the engine's thread counts, too."""
-        return round((self._used() - self.used) / max(time.perf_counter() - self.began, 1e-9), 3)
+    def cpu(self) -> dict[str, float]:
+        """Percent of one processor; the process has the device's thread, too."""
+        now, everything, own = self._read()
+        seconds = max(now - self.began, 1e-9)
+        return {
+            "percent": round(100 * (everything - self.all) / seconds, 1),
+            "main_thread_percent": round(100 * (own - self.own) / seconds, 1),
+        }
+
+    def counted(self) -> dict[str, int]:
+        """What has grown."""
+        now = self.end.counters()
+        return {name: now[name] - before for name, before in self.counters.items() if now[name] != before}
 
 
 @contextmanager
@@ -71,25 +87,23 @@ def _tell(line: Line, text: str) -> None:
 # ---------------------------------------------------------------------- client
 
 
-def client(line: Line, plan: Plan, where: Where, show: Show) -> None:
+def client(line: Line, plan: Plan, where: Where, show: Show, progress: Progress) -> None:
     """Measure each size, show each row, tell the server."""
     with telling(line), ExitStack() as stack:
+        stack.callback(progress.clear)
         line.say("hello", version=VERSION, plan=plan.to_json())
         told = line.hear("hello", where.patience)
         end = End(plan, line, stack, True, where.device, where.gid_index)
-        common = {"test": plan.test, "metric": plan.metric, "loop": plan.loop, "device": end.ctx.name}
+        end.loops.tick = progress.tick
+        ends = {
+            "client": report.machine() | {"device": end.ctx.name},
+            "server": told["machine"] | {"device": end.peer_device},
+        }
         rows = []
         for size in plan.sizes:
-            record = measure(end, size)
-            record |= common | {
-                "mtu": end.mtu,
-                "queue_pairs": plan.qps,
-                "events": plan.events,
-                "bidirectional": plan.bidirectional,
-                "connected_by": "RDMA-CM" if plan.cm else "TCP",
-                "client": report.versions(),
-                "server": told["versions"],
-            }
+            progress.begin(size)
+            record = report.setting(plan, size) | measure(end, size) | {"mtu": end.mtu} | ends
+            progress.clear()
             show(record)
             rows.append(record)
         line.say("results", rows=rows)
@@ -103,44 +117,44 @@ def measure(end: End, size: int) -> report.Record:
     if end.rx_depth:
         end.loops.fill()
     line.say("run", size=size)
-    line.hear("ready", 30.0)
-    before, cpu = end.counters(), Cpu()
+    line.hear("ready", CLEARING)
+    usage = Usage(end)
     if end.run(size):
         line.hear("over")  # too early, and so it is an error
         raise Failure("the server ended too early")
-    busy, after = cpu.busy(), end.counters()
-    operations, ns, peak = end.loops.result()
-    samples = Samples(**end.loops.histogram()) if plan.is_latency else None
+    cpu, counted = usage.cpu(), usage.counted()
+    result = end.loops.result()
     line.say("over")
     if plan.bidirectional and plan.what.receives:
         end.sink(size)
-    told = line.hear("over", None)
-    record: report.Record = {"bytes": size, "iterations": operations, "seconds": ns / 1e9}
-    if samples is not None:
-        record["latency_us"] = report.latency(plan, samples)
-        record["latency_is"] = report.meaning(plan)
-        record["messages_per_s"] = operations * (2 if plan.halves else 1) * 1e9 / max(ns, 1)
-        record["bandwidth_bytes_per_s"] = record["messages_per_s"] * size
-    else:
-        record |= report.rates(size, operations, ns, peak)
-        if plan.bidirectional:
-            record |= both(record, report.rates(size, *told["streamed"]))
-    record["way"] = report.way(before, after)
-    record["cpus_busy"] = {"client": busy, "server": told["busy"]}
-    return record
+    operations, ns, _ = result
+    slowest = SLOWER * ns / 1e9 if plan.bidirectional else 0
+    told = line.hear("over", QUIET + slowest)
+    record: report.Record = {"iterations": operations, "seconds": ns / 1e9}
+    record |= results(end, size, result, told["streamed"])
+    return record | {
+        "transport": report.transport(counted),
+        "cpu": {"client": cpu, "server": told["cpu"]},
+        "counters": {"client": counted, "server": told["counted"]},
+    }
 
 
-def both(mine: report.Record, theirs: report.Record) -> report.Record:
-    """The sum of what both ends streamed, as perftest prints it."""
-    return {name: mine[name] + value for name, value in theirs.items()}
+def results(end: End, size: int, result: Result, streamed: Result | None) -> report.Record:
+    """The figures; `streamed` is the result of the other direction."""
+    plan, (operations, ns, peak) = end.plan, result
+    if plan.is_latency:
+        timestamp = {"source": end.clock, "ns": round(end.loops.stamp_ns, 1)}
+        samples = Samples(**end.loops.histogram())
+        return report.latencies(plan, size, samples, ns) | {"timestamp": timestamp}
+    mine = report.rates(size, operations, ns, peak)
+    sum_of = report.both(mine, report.rates(size, *streamed)) if streamed else mine
+    return report.NO_LATENCY | sum_of
 
 
 # ---------------------------------------------------------------------- server
 
 
-def server(
-    line: Line, mine: dict[str, Any], where: Where, show: Callable[[Plan, list[report.Record]], None]
-) -> None:
+def server(line: Line, mine: dict[str, Any], where: Where, show: Show) -> None:
     """Serve one client; `mine` are the fields of a plan that this end was given."""
     with telling(line), ExitStack() as stack:
         told = line.hear("hello")
@@ -150,13 +164,14 @@ def server(
             )
         plan = Plan.of_json(told["plan"])
         agree(mine, plan)
-        line.say("hello", versions=report.versions())
+        line.say("hello", machine=report.machine())
         end = End(plan, line, stack, False, where.device, where.gid_index)
         for size in plan.sizes:
             serve(end, size)
         results = line.hear("results", None)
         line.say("results")
-        show(plan, results["rows"])
+        for record in results["rows"]:
+            show(record)
 
 
 def agree(mine: dict[str, Any], plan: Plan) -> None:
@@ -184,8 +199,8 @@ def serve(end: End, size: int) -> None:
     if end.rx_depth:
         end.loops.fill()
     line.say("ready")
-    cpu = Cpu()
-    streamed: tuple[int, int, float] | None = None
+    usage = Usage(end)
+    streamed: Result | None = None
     if plan.loop_name(False) is not None:
         end.run(size)
     if plan.bidirectional:
@@ -193,4 +208,4 @@ def serve(end: End, size: int) -> None:
         if plan.what.receives:
             end.sink(size)
     line.hear("over", None)
-    line.say("over", busy=cpu.busy(), streamed=streamed)
+    line.say("over", cpu=usage.cpu(), counted=usage.counted(), streamed=streamed)
