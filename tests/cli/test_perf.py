@@ -143,12 +143,11 @@ def test_all_sizes_are_powers_of_two_in_columns_with_units(rnic: Start) -> None:
     heading, _, table = result.out.partition(" #bytes")
     assert "UDP; device roce_lo; MTU 4096 bytes" in heading
     titles, *rows = table.splitlines()
-    assert re.split("  +", titles.strip()) == [
-        "#iterations",
-        "BW peak[MB/sec]",
-        "BW average[MB/sec]",
-        "MsgRate[Mpps]",
-        "CPU client[%]",
+    assert titles.strip().split("] ") == [
+        "#iterations BW peak[MB/sec",
+        "BW average[MB/sec",
+        "MsgRate[Mpps",
+        "CPU client[%",
         "CPU server[%]",
     ]
     assert [int(row.split()[0]) for row in rows] == [1 << power for power in range(1, 24)]
@@ -160,7 +159,7 @@ def test_server_and_client_print_the_same(rnic: Start) -> None:
     served = server.wait()
     assert (client.status, client.err, served.status, served.err) == (0, "", 0, "")
     assert client.out == served.out
-    for text in ("SEND latency: half of a round trip", "native, polling", "t_typical[usec]", "99.99% perc"):
+    for text in ("SEND latency: half of a round trip", "native, polling", "t_typical[usec]", "99.99%[usec]"):
         assert text in client.out
 
 

@@ -17,7 +17,6 @@
 #define LOOK_NS (SECOND / 50)  /* and time: a look of the serving end falls into a sample of the other's */
 #define SLEEP_MS 250           /* a signal's handler waits no longer */
 #define SIGNAL_EVERY 32        /* of a ping-pong */
-#define MEMORY_LOOKS 16        /* at the target's byte for each poll, which makes progress on the wire */
 #define RECEIVE (1ull << 63)   /* in wr_id; otherwise the operations that the completion stands for, above the */
 #define COUNT_SHIFT 32         /* index of the queue pair */
 #define BATCH 32
@@ -488,10 +487,8 @@ static const uint8_t *mark(const struct perf_end *e) {
 static int wait_mark(struct perf_end *e, uint64_t i, uint64_t before) {
     struct wait w = {0};
     (void)before;
-    for (uint32_t looks = 1; __atomic_load_n(mark(e), __ATOMIC_ACQUIRE) != (uint8_t)i; looks++) {
-        if (looks % MEMORY_LOOKS)
-            continue;
-        int rc = take(e);
+    while (__atomic_load_n(mark(e), __ATOMIC_ACQUIRE) != (uint8_t)i) {
+        int rc = take(e); /* on the wire that is what makes progress; nearby it leaves the peer the cache line */
         rc = rc < 0 ? rc : idle(e, &w);
         if (rc)
             return rc;

@@ -13,6 +13,7 @@ from rnic.cli.endpoint import MTUS
 from rnic.cli.perf import plan as plans
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+HOW_MUCH, HOW, WHERE, OUTPUT = "What is measured", "How it is done", "Where", "What is shown"
 
 
 class GroupedOption(click.Option):
@@ -30,8 +31,8 @@ class GroupedCommand(click.Command):
         groups: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None:
-                groups.setdefault(getattr(param, "heading", "Help"), []).append(record)
+            if record is not None and isinstance(param, click.Option):
+                groups.setdefault(getattr(param, "heading", OUTPUT), []).append(record)
         for heading, rows in groups.items():
             with formatter.section(heading):
                 formatter.write_dl(rows, col_max=28)
@@ -41,8 +42,6 @@ def option(heading: str, *names: str, **more: Any) -> Callable[[_F], _F]:
     """An option under a heading."""
     return click.option(*names, cls=GroupedOption, heading=heading, **more)
 
-
-HOW_MUCH, HOW, WHERE, OUTPUT = "What is measured", "How it is done", "Where", "What is shown"
 
 OPTIONS = (
     option(

@@ -79,11 +79,16 @@ def curve(axes: Axes, records: list[Record], label: str, value: Callable[[Record
 
 def bandwidth(axes: Axes, records: list[Record]) -> None:
     """Average and peak."""
-    over_size(axes, records, report.title(records[0]) + ": bandwidth", "10^9 bytes/s")
+    over_size(axes, records, report.title(records[0]), "10^9 bytes/s")
     curve(axes, records, "average", lambda record: record["bandwidth_bytes_per_s"] / 1e9)
-    if records[0]["peak_bandwidth_bytes_per_s"] is not None:
-        curve(axes, records, "peak", lambda record: record["peak_bandwidth_bytes_per_s"] / 1e9)
+    curve(axes, records, "peak", lambda record: record["peak_bandwidth_bytes_per_s"] / 1e9)
     axes.legend()
+
+
+def lone_bandwidth(axes: Axes, records: list[Record]) -> None:
+    """What comes through when each message waits for the one before."""
+    over_size(axes, records, "bandwidth of one message at a time", "10^9 bytes/s")
+    curve(axes, records, "average", lambda record: record["bandwidth_bytes_per_s"] / 1e9)
 
 
 def message_rate(axes: Axes, records: list[Record]) -> None:
@@ -119,8 +124,8 @@ def percentiles(axes: Axes, records: list[Record]) -> None:
     axes.set_yscale("log")
     axes.set_xticks(along, [f"{percent:g}" for percent in PERCENTILES])
     axes.minorticks_off()
-    axes.legend(title="message size")
+    axes.legend(title="message size", loc="upper left", bbox_to_anchor=(1, 1))
 
 
 STREAM_PANELS = (bandwidth, message_rate)
-LATENCY_PANELS = (latency, percentiles, bandwidth)
+LATENCY_PANELS = (latency, percentiles, lone_bandwidth)

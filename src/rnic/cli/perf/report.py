@@ -130,7 +130,7 @@ class Column:
 
     @property
     def _width(self) -> int:
-        return max(len(self.title), 10)
+        return max(len(self.title), 8)
 
 
 def of_latency(title: str, name: str) -> Column:
@@ -167,9 +167,9 @@ LATENCY_COLUMNS = (
     of_latency("t_typical[usec]", "p50"),
     of_latency("t_avg[usec]", "mean"),
     of_latency("t_stdev[usec]", "stdev"),
-    of_latency("99% percentile[usec]", "p99"),
-    of_latency("99.9% percentile[usec]", "p99.9"),
-    of_latency("99.99% percentile[usec]", "p99.99"),
+    of_latency("99%[usec]", "p99"),
+    of_latency("99.9%[usec]", "p99.9"),
+    of_latency("99.99%[usec]", "p99.99"),
     *END,
 )
 
@@ -181,12 +181,12 @@ def columns(record: Record) -> tuple[Column, ...]:
 
 def head(record: Record) -> str:
     """The line above the rows."""
-    return " " + "  ".join(column.head() for column in columns(record)).rstrip()
+    return " " + " ".join(column.head() for column in columns(record)).rstrip()
 
 
 def row(record: Record) -> str:
     """A message size's line."""
-    return " " + "  ".join(column.cell(record) for column in columns(record)).rstrip()
+    return " " + " ".join(column.cell(record) for column in columns(record)).rstrip()
 
 
 def title(record: Record) -> str:
