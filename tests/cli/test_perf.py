@@ -30,6 +30,7 @@ from rnic.cli.perf.samples import BUCKETS, Samples, bucket_of, value_of
 
 PERCENTILES = ("min", "p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99", "max")
 EVERY = [f"{test} {metric}" for test in TESTS for metric in METRICS]
+QUICK = 8  # seconds, on a machine where others have much to do; an end that nobody answers waits for 10
 PAGE = (Path(__file__).parents[2] / "docs/perf.md").read_text()
 
 
@@ -128,6 +129,13 @@ def test_record_is_what_the_page_says() -> None:
         assert record[side]["device"] == "roce_lo"
 
 
+def test_page_has_every_option() -> None:
+    options = [param for param in perf.params if isinstance(param, click.Option) and not param.hidden]
+    section = PAGE.split("## Options")[1].split("## ")[0]
+    for option in options:
+        assert f"`{', '.join(option.opts)}`" in section
+
+
 # ---------------------------------------------------------------------- as a command
 
 
@@ -137,7 +145,10 @@ def test_json_is_all_that_is_printed(rnic: Start, words: str) -> None:
     assert record["iterations"] == 100
 
 
-def test_all_sizes_are_powers_of_two_in_columns_with_units(rnic: Start) -> None:
+def test_all_sizes_are_powers_of_two_in_columns_with_units(
+    rnic: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RNIC_LOCAL", "off")
     result = rnic("perf", "write", "bw", "--local", "-a", "-n", 3).wait()
     assert (result.status, result.err) == (0, "")
     heading, _, table = result.out.partition(" #bytes")
@@ -165,15 +176,15 @@ def test_server_and_client_print_the_same(rnic: Start) -> None:
 
 def test_progress_is_for_a_terminal() -> None:
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "rnic", "perf", "write", "lat", "--local", "-D", "0.5", "--json"]
+    command = [sys.executable, "-m", "rnic", "perf", "write", "lat", "--local", "-D", "1", "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, timeout=30, check=True)
     os.close(theirs)
     shown = os.read(ours, 65536).decode()
     os.close(ours)
     assert "2 bytes: warming up" in shown
-    assert re.search(r"2 bytes: 0\.\d of 0\.5 s", shown)
+    assert re.search(r"2 bytes: [01]\.\d of 1 s", shown)
     assert shown.endswith("\r\x1b[K")
-    assert json.loads(done.stdout)["seconds"] >= 0.5
+    assert json.loads(done.stdout)["seconds"] >= 1
 
 
 def test_help_has_groups(rnic: Start) -> None:
@@ -186,7 +197,8 @@ def test_help_has_groups(rnic: Start) -> None:
 # ---------------------------------------------------------------------- pictures
 
 
-def test_plot_is_drawn_by_the_command(rnic: Start, tmp_path: Path) -> None:
+def test_plot_is_drawn_by_the_command(rnic: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RNIC_LOCAL", "off")
     picture = tmp_path / "read.svg"
     result = rnic("perf", "read", "bw", "--local", "-a", "-n", 3, "--plot", picture).wait()
     assert (result.status, result.err) == (0, "")
@@ -248,7 +260,8 @@ def test_server_insists_on_its_options(rnic: Start) -> None:
         ("send lat -Q 2 --local", "-Q is for bw and rate"),
         ("send bw -l 200 --local", "-l 200"),
         ("send bw -Q 200 --local", "-Q 200"),
-        ("send bw -l 4 -Q 2 --local", "-Q has no say"),
+        ("send bw -l 4 -Q 2 --local", "-Q goes with -l 1"),
+        ("send rate -Q 2 --local", "-Q goes with -l 1"),
         ("send bw -s 2G --local", "more than 1073741824"),
         ("send bw -t 0 --local", "not from 1"),
         ("send bw -D 0 --local", "0.01"),
@@ -311,7 +324,7 @@ def test_server_that_dies_ends_the_client(
     killed = time.monotonic()
     result = client.wait(30)
     assert (result.status, result.err) == (1, "rnic: the server is gone\n")
-    assert time.monotonic() - killed < 3
+    assert time.monotonic() - killed < QUICK
 
 
 @pytest.mark.parametrize(
@@ -323,7 +336,7 @@ def test_client_that_dies_ends_the_server(rnic: Start, words: str) -> None:
     killed = time.monotonic()
     result = server.wait(30)
     assert (result.status, result.err) == (1, "rnic: the client is gone\n")
-    assert time.monotonic() - killed < 3
+    assert time.monotonic() - killed < QUICK
 
 
 def test_client_hears_why_the_server_ends(rnic: Start) -> None:

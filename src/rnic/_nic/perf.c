@@ -12,9 +12,8 @@
 
 #define SECOND 1000000000ull
 #define WINDOW (SECOND / 100)  /* over which a peak is taken: shorter ones show how completions are batched */
-#define LOOK_POLLS 4096        /* empty polls between looks at the clock, the line and signals */
-#define LOOK_OPERATIONS 1024   /* operations likewise, where no poll is empty, */
-#define LOOK_NS (SECOND / 50)  /* and time: a look of the serving end falls into a sample of the other's */
+#define LOOK_EVERY 256         /* empty polls, or operations, between looks at the clock, */
+#define LOOK_NS (SECOND / 50)  /* and time between looks at the line and signals: one that serves looks in a sample */
 #define SLEEP_MS 250           /* a signal's handler waits no longer */
 #define SIGNAL_EVERY 32        /* of a ping-pong */
 #define RECEIVE (1ull << 63)   /* in wr_id; otherwise the operations that the completion stands for, above the */
@@ -119,22 +118,19 @@ static int look(struct perf_end *e, struct wait *w) {
         return rc;
     if (e->interrupted(e->owner) < 0)
         return -EINTR;
-    uint64_t now = now_ns();
+    e->looked = now_ns();
     if (!w->since)
-        w->since = now;
-    return now - w->since > e->quiet_ns ? -ETIMEDOUT : 0;
+        w->since = e->looked;
+    return e->looked - w->since > e->quiet_ns ? -ETIMEDOUT : 0;
 }
 
-/* A look from where no poll is empty, after operation or round `i`. */
+/* A look, if the last one is some time ago. */
+static int look_again(struct perf_end *e, struct wait *w) { return now_ns() - e->looked < LOOK_NS ? 0 : look(e, w); }
+
+/* The same where no poll is empty, after operation or round `i`. */
 static int glance(struct perf_end *e, uint64_t i) {
     struct wait w = {0};
-    if (i % LOOK_OPERATIONS)
-        return 0;
-    uint64_t now = now_ns();
-    if (now - e->looked < LOOK_NS)
-        return 0;
-    e->looked = now;
-    return look(e, &w);
+    return i % LOOK_EVERY ? 0 : look_again(e, &w);
 }
 
 /* Arms the queue the first time, so that it is polled once more before anybody sleeps. */
@@ -163,7 +159,7 @@ static int idle(struct perf_end *e, struct wait *w) {
     w->empty++;
     if (w->empty % e->yield_polls == 0)
         sched_yield();
-    return w->empty % LOOK_POLLS ? 0 : look(e, w);
+    return w->empty % LOOK_EVERY ? 0 : look_again(e, w);
 }
 
 /* ---------------------------------------------------------------- completions and receives */
@@ -439,7 +435,7 @@ static bool enough(struct perf_end *e, struct course *c) {
 
 /* A glance is in no sample. */
 static int glance_between(struct perf_end *e, struct course *c) {
-    if (c->count % LOOK_OPERATIONS)
+    if (c->count % LOOK_EVERY)
         return 0;
     int rc = glance(e, c->count);
     c->last = stamp(e);

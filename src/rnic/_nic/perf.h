@@ -83,7 +83,7 @@ struct perf_end {
 
     /* The loops' own. */
     uint64_t completed, received; /* operations and messages, ever */
-    uint64_t looked;              /* ns: glance() */
+    uint64_t looked;              /* ns: when it was last looked */
     bool armed;
     uint32_t events; /* of the channel, not acknowledged */
     const struct perf_plan *plan;

@@ -82,7 +82,7 @@ def refuse(given: dict[str, Any], explicit: set[str]) -> None:
     """Raises for what has no meaning, so that nothing is ignored."""
     lat, atomic = given["metric"] == "lat", given["test"] in plans.ATOMICS
     inlines, depth = plans.TESTS[given["test"]].inlines, given["depth"]
-    post_list, cq_mod = given["post_list"] or 1, given["cq_mod"] or 1
+    post_list, cq_mod = post_list_of(given), given["cq_mod"] or 1
     rules = [
         (given["local"] and given["host"], "--local starts the server itself: HOST does not go with it"),
         (given["local"] and "port" in explicit, "--local chooses a port itself: -p does not go with it"),
@@ -98,7 +98,10 @@ def refuse(given: dict[str, Any], explicit: set[str]) -> None:
         (lat and "cq_mod" in explicit, "a latency is of one operation at a time: -Q is for bw and rate"),
         (post_list > depth, f"-l {post_list}: a chain is longer than the {depth} operations of -t"),
         (cq_mod > depth, f"-Q {cq_mod}: so many operations are more than the {depth} of -t"),
-        (post_list > 1 and "cq_mod" in explicit, "of each chain of -l the last is signaled: -Q has no say"),
+        (
+            post_list > 1 and "cq_mod" in explicit,
+            f"in chains of {post_list} the last operation is signaled: -Q goes with -l 1",
+        ),
         (given["bidirectional"] and given["metric"] != "bw", "--bidirectional is for bw"),
         (
             given["events"] and lat and given["test"] == "write",
@@ -114,12 +117,17 @@ def refuse(given: dict[str, Any], explicit: set[str]) -> None:
             raise click.UsageError(why)
 
 
+def post_list_of(given: dict[str, Any]) -> int:
+    """-l, or what goes without saying: two chains of it are on their way."""
+    default = min(plans.DEFAULT_POST_LIST[given["metric"]], max(1, given["depth"] // 2))
+    return int(given["post_list"] or default)
+
+
 def plan_of(given: dict[str, Any]) -> Plan:
     """With what was not given filled in."""
     metric, atomic, depth = given["metric"], given["test"] in plans.ATOMICS, given["depth"]
     size = given["size"] or (plans.ATOMIC_SIZE if atomic else plans.DEFAULT_SIZES[metric])
     inline = plans.DEFAULT_INLINE[metric] if given["inline"] is None else given["inline"]
-    chain = min(plans.DEFAULT_POST_LIST[metric], max(1, depth // 2))
     return Plan(
         test=given["test"],
         metric=metric,
@@ -128,7 +136,7 @@ def plan_of(given: dict[str, Any]) -> Plan:
         duration=given["duration"] or 0.0,
         qps=given["qps"],
         depth=depth,
-        post_list=given["post_list"] or chain,
+        post_list=post_list_of(given),
         cq_mod=given["cq_mod"] or min(plans.DEFAULT_CQ_MOD, max(1, depth // 4)),
         mtu=int(given["mtu"] or 0),
         events=given["events"],

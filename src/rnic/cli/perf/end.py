@@ -24,6 +24,7 @@ from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType, create_id
 RD_ATOMIC = 16  # READs and atomics on their way at a time, of a queue pair
 RECEIVES = 512  # posted by an end that takes messages, or twice the depth
 SHORTEST_RNR = 1  # 0.01 ms: how long a sender waits that met no receive
+SLOWEST = 10_000_000  # bytes a second at which a completion is still waited for, beyond QUIET
 GOODBYE = 0.2  # seconds that the news of an end's death may take after the death of its queue pairs
 CLOCKSOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 REMOTE_ALL = rnic.AccessFlags.REMOTE_WRITE | rnic.AccessFlags.REMOTE_READ | rnic.AccessFlags.REMOTE_ATOMIC
@@ -44,6 +45,7 @@ class End:
     ) -> None:
         self.plan, self.line, self.stack, self.client = plan, line, stack, client
         self.qps: list[rnic.QP] = []
+        self.quiet = QUIET + plan.group * max(plan.sizes) // SLOWEST
         if plan.cm:
             self._call() if client else self._answer()
         else:
@@ -101,7 +103,7 @@ class End:
             "depth": self.plan.depth,
             "rx_depth": self.rx_depth,
             "yield_polls": 1 if alone else endpoint.YIELD_POLLS,
-            "quiet": QUIET,
+            "quiet": self.quiet,
         }
         if self.plan.loop == "python":
             self.clock = "clock_gettime"
@@ -213,7 +215,7 @@ class End:
                 self.line.hear("over")  # what the other end says of it, or that it is gone
             raise
         except TimeoutError:
-            text = f"nothing happened for {QUIET:g} s: is the {self.line.peer} still there?"
+            text = f"nothing happened for {self.quiet:g} s: is the {self.line.peer} still there?"
             raise Failure(text) from None
         except ConnectionResetError:
             raise self.line.gone() from None

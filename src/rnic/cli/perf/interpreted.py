@@ -14,7 +14,6 @@ from time import perf_counter_ns
 from typing import Any
 
 import rnic
-from rnic.cli.endpoint import EMPTY_POLLS
 from rnic.cli.perf.line import Line
 from rnic.cli.perf.samples import Samples
 
@@ -25,7 +24,7 @@ BATCH = 32
 SIGNAL_EVERY = 32  # of a ping-pong
 WINDOW = 10_000_000  # ns over which a peak is taken
 MEMORY_LOOKS = 4  # at the target's byte for each poll
-LOOK_OPERATIONS = 1024
+LOOK_EVERY = 256  # empty polls, or operations
 SLEEP = 0.25
 STAMPS = 1000
 FETCHES = (
@@ -58,7 +57,7 @@ class Wait:
         self.empty += 1
         if self.empty % self.loops.yield_polls == 0:
             os.sched_yield()
-        if self.empty % EMPTY_POLLS == 0:
+        if self.empty % LOOK_EVERY == 0:
             self.look()
 
     def look(self) -> None:
@@ -256,7 +255,7 @@ class PythonEnd:
                 continue
             wait = Wait(self)
             self.refill(BATCH // 2)
-            if rounds % LOOK_OPERATIONS == 0:
+            if rounds % LOOK_EVERY == 0:
                 self.glance()
 
     # ------------------------------------------------------------------ latencies
@@ -310,7 +309,7 @@ class PythonEnd:
                     number += 1
                     arrived(number)
                     send(number)
-                    if number % LOOK_OPERATIONS == 0:
+                    if number % LOOK_EVERY == 0:
                         self.glance()
             course, over = Course(self, plan), False
             while not over:
@@ -372,7 +371,7 @@ class Stream:
                 continue
             if wait.empty or wait.since:
                 wait = Wait(loops)
-            if rounds % LOOK_OPERATIONS == 0:
+            if rounds % LOOK_EVERY == 0:
                 loops.glance()
             self._completed()
             if not iterations and self.last - self.start >= ns:
@@ -413,7 +412,7 @@ class Course:
         self.count += 1
         over = self._measure(self.last, now)
         self.last = now
-        if self.count % LOOK_OPERATIONS == 0:
+        if self.count % LOOK_EVERY == 0:
             self.loops.glance()
             self.last = perf_counter_ns()  # a glance is in no sample
         return over

@@ -65,7 +65,7 @@ OPTIONS = (
         "--duration",
         metavar="SECONDS",
         type=click.FloatRange(0.01, 86400),
-        help="Measure for so long instead.",
+        help="Measure each size for so long instead.",
     ),
     option(HOW_MUCH, "--bidirectional", is_flag=True, help="bw: both ends at once; their sum is shown."),
     option(
