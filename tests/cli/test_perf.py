@@ -122,6 +122,9 @@ def test_record_is_what_the_page_says() -> None:
     (stream,) = perf_ends.measured("send bw -n 100")
     assert set(stream) == set(record)
     assert set(record["latency_us"]) == {*PERCENTILES, "mean", "stdev"}
+    spread = record["latency_distribution"]
+    assert spread[:2] == [[0, record["latency_us"]["min"]], [50, record["latency_us"]["p50"]]]
+    assert spread[-1] == [100, record["latency_us"]["max"]]
     for side in ("client", "server"):
         assert set(record["cpu"][side]) == {"percent", "main_thread_percent"}
         assert record["counters"][side]["tx_packets"] > 0
@@ -382,6 +385,7 @@ def test_percentiles_of_samples() -> None:
     samples = Samples()
     for value in range(1, 101):
         samples.add(value)
-    assert [samples.percentile(percent) for percent in (50, 99, 99.9)] == [50, 99, 100]
+    assert samples.percentiles((0, 50, 99, 99.9, 100)) == [1, 50, 99, 100, 100]
+    assert samples.steps() == [0, 50, 75, 87.5, 93.75, 96.875, 98.4375, 100]
     assert (samples.mean, samples.min, samples.max) == (50.5, 1, 100)
     assert round(samples.stdev, 2) == 28.87

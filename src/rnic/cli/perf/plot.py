@@ -13,7 +13,7 @@ import click
 
 from rnic.cli.params import Failure, show_size
 from rnic.cli.perf import report
-from rnic.cli.perf.report import PERCENTILES, Record
+from rnic.cli.perf.report import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -112,17 +112,20 @@ def latency(axes: Axes, records: list[Record]) -> None:
 
 
 def percentiles(axes: Axes, records: list[Record]) -> None:
-    """A curve for each of some sizes; each step along is a tenth of the samples before."""
-    along = [1 / (1 - percent / 100) for percent in PERCENTILES]
+    """A curve for each of some sizes; from label to label the samples beyond are a tenth."""
     for record in thinned(records):
-        values = [record["latency_us"][f"p{percent:g}"] for percent in PERCENTILES]
-        axes.plot(along, values, "o-", ms=4, label=show_size(record["bytes"]))
+        found = [
+            (1 / (1 - percent / 100), us) for percent, us in record["latency_distribution"] if percent < 100
+        ]
+        along, values = zip(*found, strict=True)
+        axes.plot(along, values, label=show_size(record["bytes"]))
+    labels = [0, 50, 90, 99, 99.9, 99.99, 99.999]
     axes.set_title("latency by percentile")
     axes.set_xlabel("percentile")
     axes.set_ylabel("microseconds")
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xticks(along, [f"{percent:g}" for percent in PERCENTILES])
+    axes.set_xticks([1 / (1 - percent / 100) for percent in labels], [f"{percent:g}" for percent in labels])
     axes.minorticks_off()
     axes.legend(title="message size", loc="upper left", bbox_to_anchor=(1, 1))
 

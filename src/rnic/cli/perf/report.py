@@ -23,25 +23,36 @@ Record = dict[str, Any]
 # ---------------------------------------------------------------------- records
 
 
-NO_LATENCY: Record = {"latency_us": None, "latency_is": None, "timestamp": None}
+NO_LATENCY: Record = dict.fromkeys(("latency_us", "latency_distribution", "latency_is", "timestamp"))
 
 
 def latencies(plan: Plan, size: int, samples: Samples, ns: int) -> Record:
     """Of single operations: with it, what rate and bandwidth come to that way."""
-    operations = samples.count * (2 if plan.halves else 1)
+    operations, unit = (2 * samples.count, 2000) if plan.halves else (samples.count, 1000)
     what = "half of a round trip" if plan.halves else "an operation to its completion"
     return rates(size, operations, ns, 0) | {
         "peak_bandwidth_bytes_per_s": None,
-        "latency_us": in_us(samples, 2000.0 if plan.halves else 1000.0),
+        "latency_us": in_us(samples, unit),
+        "latency_distribution": distribution(samples, unit),
         "latency_is": f"{what}, from post to post",
     }
 
 
-def in_us(samples: Samples, unit: float) -> dict[str, float]:
+def in_us(samples: Samples, unit: int) -> dict[str, float]:
     """Percentiles, range, mean and standard deviation, in units of so many ns."""
-    values = {f"p{percent:g}": samples.percentile(percent) for percent in PERCENTILES}
+    names = (f"p{percent:g}" for percent in PERCENTILES)
+    values = dict(zip(names, samples.percentiles(PERCENTILES), strict=True))
     values |= {"min": samples.min, "max": samples.max, "mean": samples.mean, "stdev": samples.stdev}
     return {name: round(value / unit, 4) for name, value in values.items()}
+
+
+def distribution(samples: Samples, unit: int) -> list[list[float]]:
+    """[percent, latency], as an HDR histogram is drawn."""
+    steps = samples.steps()
+    return [
+        [round(percent, 9), round(value / unit, 4)]
+        for percent, value in zip(steps, samples.percentiles(steps), strict=True)
+    ]
 
 
 def rates(size: int, operations: int, ns: int, peak: float) -> Record:

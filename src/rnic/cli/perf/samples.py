@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 SUB_BITS = 10
 TOP_BIT = 36
@@ -48,15 +51,20 @@ class Samples:
         self.sum += ns
         self.squares += ns * ns
 
-    def percentile(self, percent: float) -> float:
-        """The time in ns that so many of a hundred samples do not exceed, to 0.1 %."""
-        wanted = max(1, math.ceil(self.count * percent / 100))
-        seen = 0
-        for bucket, count in enumerate(self.bucket):
-            seen += count
-            if seen >= wanted:
-                return min(max(value_of(bucket), self.min), self.max)
-        return self.max
+    def percentiles(self, percents: Iterable[float]) -> list[float]:
+        """For each the time in ns that so many of a hundred samples do not exceed, to 0.1 %."""
+        seen = list(accumulate(self.bucket))
+        return [self._reached(seen, percent) for percent in percents]
+
+    def _reached(self, seen: list[int], percent: float) -> float:
+        if percent in (0, 100):
+            return self.max if percent else self.min
+        wanted = max(1, math.ceil(round(self.count * percent / 100, 6)))
+        return min(max(value_of(bisect_left(seen, wanted)), self.min), self.max)
+
+    def steps(self) -> list[float]:
+        """Percents, each half as far from 100 as the one before, while there are samples beyond; then 100."""
+        return [0.0, *(100 - 100 / 2**step for step in range(1, self.count.bit_length())), 100.0]
 
     @property
     def mean(self) -> float:
