@@ -100,6 +100,15 @@ def test_duration_ends_it(words: str, loop: str) -> None:
     assert record["iterations"] > 50
 
 
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("words", ["write lat", "send lat -e", "write-imm lat", "write lat -e"])
+def test_latency_to_the_completion(words: str, loop: str) -> None:
+    (record,) = perf_ends.measured(f"{words} --to-completion -n 1000 --loop {loop}")
+    assert record["latency_is"] == "an operation to its completion, from post to post"
+    assert record["iterations"] == 1000
+    assert record["signal_every"] == 1
+
+
 def test_more_messages_than_a_byte_counts_and_receives_are_posted() -> None:
     """A ping-pong posts its receives again, and its marks begin again at 0."""
     for words in ("send lat", "write-imm lat", "write lat"):
@@ -264,6 +273,8 @@ def test_server_insists_on_its_options(rnic: Start) -> None:
         ("send bw -l 200 --local", "-l 200"),
         ("send bw -Q 200 --local", "-Q 200"),
         ("send bw -l 4 -Q 2 --local", "-Q goes with -l 1"),
+        ("send bw --to-completion --local", "is for lat"),
+        ("read lat --to-completion --local", "anyway"),
         ("send rate -Q 2 --local", "-Q goes with -l 1"),
         ("send bw -s 2G --local", "more than 1073741824"),
         ("send bw -t 0 --local", "not from 1"),

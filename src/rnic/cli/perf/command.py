@@ -103,8 +103,13 @@ def refuse(given: dict[str, Any], explicit: set[str]) -> None:
             f"in chains of {post_list} the last operation is signaled: -Q goes with -l 1",
         ),
         (given["bidirectional"] and given["metric"] != "bw", "--bidirectional is for bw"),
+        (given["to_completion"] and not lat, "--to-completion is for lat"),
         (
-            given["events"] and lat and given["test"] == "write",
+            given["to_completion"] and not plans.TESTS[given["test"]].bounces,
+            f"--to-completion is what {given['test']} lat measures anyway",
+        ),
+        (
+            given["events"] and lat and given["test"] == "write" and not given["to_completion"],
             "-e: the target of write polls its memory, where no event tells of news; write-imm has events",
         ),
         ("inline" in explicit and not inlines, f"-I: {given['test']} carries nothing that could go INLINE"),
@@ -141,6 +146,7 @@ def plan_of(given: dict[str, Any]) -> Plan:
         mtu=int(given["mtu"] or 0),
         events=given["events"],
         bidirectional=given["bidirectional"],
+        to_completion=given["to_completion"],
         cm=given["cm"],
         inline=inline,
         loop=given["loop"],

@@ -354,7 +354,7 @@ class Stream:
     def __init__(self, loops: PythonEnd, plan: Plan, chains: list[Chain]) -> None:
         self.loops, self.plan, self.chains = loops, plan, chains
         self.before = loops.completed
-        self.posted = 0
+        self.left = self.posted = 0
         self.start = self.last = self.mark = perf_counter_ns()
         self.mark_done = 0
         self.peak = 0.0

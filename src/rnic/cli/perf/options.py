@@ -69,6 +69,12 @@ OPTIONS = (
     ),
     option(HOW_MUCH, "--bidirectional", is_flag=True, help="bw: both ends at once; their sum is shown."),
     option(
+        HOW_MUCH,
+        "--to-completion",
+        is_flag=True,
+        help="lat: of send, write and write-imm, too, an operation to its completion.",
+    ),
+    option(
         HOW,
         "-q",
         "--qp",

@@ -78,6 +78,8 @@ class Plan:
     """Bytes; 0: what both ports have."""
     events: bool
     bidirectional: bool
+    to_completion: bool
+    """A latency is never a round trip."""
     cm: bool
     inline: int
     """Bytes that are sent INLINE at most."""
@@ -92,7 +94,7 @@ class Plan:
         """What the other end said; KeyError, TypeError or ValueError when that is no plan."""
         types = {"sizes": tuple, "duration": float, "test": str, "metric": str, "loop": str}
         values = {one.name: types.get(one.name, int)(record[one.name]) for one in fields(cls)}
-        for name in ("events", "bidirectional", "cm"):
+        for name in ("events", "bidirectional", "to_completion", "cm"):
             values[name] = bool(values[name])
         plan = cls(**values)
         if not plan.is_sane():
@@ -124,11 +126,11 @@ class Plan:
     @property
     def halves(self) -> bool:
         """A sample is a round trip, of which half is shown."""
-        return self.is_latency and self.what.bounces
+        return self.is_latency and self.what.bounces and not self.to_completion
 
     def receives(self, client: bool) -> bool:
         """Whether that end takes messages."""
-        return self.what.receives and (not client or self.is_latency or self.bidirectional)
+        return self.what.receives and (not client or self.halves or self.bidirectional)
 
     @property
     def group(self) -> int:
@@ -147,12 +149,10 @@ class Plan:
 
     def loop_name(self, client: bool) -> str | None:
         """The loop that an end runs; None: it sleeps while the other one works on its memory."""
-        if self.is_latency:
-            if not self.what.bounces:
-                return "LATENCY" if client else None
+        if self.halves:
             return "PINGPONG" if self.what.receives else "MEMORY"
         if client or self.bidirectional:
-            return "STREAM"
+            return "LATENCY" if self.is_latency else "STREAM"
         return "SINK" if self.what.receives else None
 
     def run(self, loop: int, size: int, client: bool) -> dict[str, int]:
