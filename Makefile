@@ -18,7 +18,7 @@ LOCAL_ALL := $(LOCAL) $(addprefix tests/,lifetime rdmacm cli lab3)
 # What a build depends on; C files twice: `make ctest` compiles them itself.
 SOURCES := $(shell find src -type f ! -name '*.py[co]' 2>/dev/null) $(wildcard meson.build meson.options)
 C_CORE  := $(shell find src/nic -name '*.c' 2>/dev/null)
-C_ALL   := $(shell find src/nic tests/c tests/fuzz bench -name '*.[ch]' 2>/dev/null)
+C_ALL   := $(shell find src/nic src/rnic/_nic tests/c tests/fuzz bench -name '*.[ch]' 2>/dev/null)
 C_TESTS := $(wildcard tests/c/test_*.c)
 C_FUZZ  := $(wildcard tests/fuzz/fuzz_*.c)
 C_HELP  := $(filter-out $(C_TESTS) $(C_FUZZ),$(wildcard tests/c/*.c tests/fuzz/*.c))

@@ -39,6 +39,8 @@ PY_ROOMS = {
     "testing": {"_nic", "verbs", "enums", "errors", "rnic"},
     "cli": {"rnic", "rdmacm", "errors"},
 }
+# The measuring loops of `rnic perf` are in the extension for its sake alone, and no public name.
+MORE = {"cli/perf/native.py": {"_nic"}}
 
 
 def c_files() -> list[Path]:
@@ -75,8 +77,9 @@ def imported_rooms(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", python_files(), ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_imports_point_down(path: Path) -> None:
-    room = path.relative_to(PACKAGE).parts[0]
-    assert imported_rooms(path) <= PY_ROOMS[room] | {room}
+    name = path.relative_to(PACKAGE)
+    room = name.parts[0]
+    assert imported_rooms(path) <= PY_ROOMS[room] | {room} | MORE.get(str(name), set())
 
 
 def test_no_c_file_of_the_device_knows_python() -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # What nic.pyx offers, for type checkers.
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, final, overload
 
@@ -17,6 +17,9 @@ from rnic.enums import (
     WQState,
     WROpcode,
 )
+
+class _HasFileno(Protocol):
+    def fileno(self) -> int: ...
 
 class Handle:
     @property
@@ -631,3 +634,36 @@ def counter_names() -> list[str]: ...
 def counter_texts() -> list[str]: ...
 def vendor_err_texts() -> list[tuple[str, str]]: ...
 def enum_rows() -> list[tuple[str, str, int]]: ...
+
+@final
+class PerfEnd:
+    STREAM: int
+    SINK: int
+    LATENCY: int
+    PINGPONG: int
+    MEMORY: int
+    GROUP_MAX: int
+    tick: Callable[[int], None] | None
+    def __init__(
+        self,
+        qps: Iterable[QP],
+        cq: CQ,
+        channel: CompChannel | None,
+        mr: MR,
+        line: _HasFileno,
+        room: int,
+        remote: tuple[int, int],
+        *,
+        depth: int,
+        rx_depth: int,
+        yield_polls: int,
+        quiet: float,
+        tsc: bool,
+    ) -> None: ...
+    @property
+    def stamp_ns(self) -> float: ...
+    def fill(self) -> None: ...
+    def settle(self) -> None: ...
+    def run(self, plan: dict[str, int]) -> bool: ...
+    def result(self) -> tuple[int, int, float]: ...
+    def histogram(self) -> dict[str, Any]: ...

@@ -12,7 +12,7 @@ from cpython.buffer cimport (
 )
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from libc.errno cimport EAGAIN, EBUSY, EINTR, EINVAL, ENODEV, errno
+from libc.errno cimport EAGAIN, EBUSY, ECONNRESET, EINTR, EINVAL, EIO, ENODEV, ETIMEDOUT, errno
 from libc.stdint cimport uintptr_t
 from libc.string cimport memset
 from posix.unistd cimport getpid
@@ -72,3 +72,4 @@ include "flow.pxi"
 include "wq.pxi"
 include "qp.pxi"
 include "tables.pxi"
+include "perf.pxi"

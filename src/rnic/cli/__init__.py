@@ -5,6 +5,7 @@ main       the group, and the one place where an error becomes a line and an exi
 devices    `rnic devices`, `rnic info`          devinfo    their layout, as ibv_devinfo's
 pingpong   `rnic pingpong rc`, `ud`             exchange   its TCP exchange, as ibv_rc_pingpong's
 demo       `rnic demo`: the sender              transfer   its protocol, and the receiver
+perf/      `rnic perf`: what perftest measures
 lab3/      `rnic lab3`: the file transfer exercise
 cm         the example programs of RDMA-CM: `rnic rping`, `ucmatose`, `udaddy`, `mckey` ...
 measure    latency and bandwidth                endpoint   opening and connecting RC queue pairs

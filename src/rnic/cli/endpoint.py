@@ -15,6 +15,14 @@ import rnic
 from rnic.cli.exchange import PeerAddress
 from rnic.cli.params import Failure
 
+MTUS = {
+    256: rnic.MTU.MTU_256,
+    512: rnic.MTU.MTU_512,
+    1024: rnic.MTU.MTU_1024,
+    2048: rnic.MTU.MTU_2048,
+    4096: rnic.MTU.MTU_4096,
+}
+"""By their bytes."""
 YIELD_POLLS = 32  # empty polls until others may have the processor: some 20 us
 EMPTY_POLLS = 1024  # polls that find nothing before a waiting loop looks at the clock
 
@@ -134,6 +142,7 @@ def connect(
     mtu: rnic.MTU,
     sl: int = 0,
     rd_atomic: int = 1,
+    min_rnr_timer: int = 12,
 ) -> None:
     """INIT -> RTR -> RTS; 7 retries, as ibv_rc_pingpong, but a timeout of 4.096 us * 2**16 = 268 ms.
 
@@ -148,7 +157,7 @@ def connect(
             dest_qp_num=remote.qp_num,
             rq_psn=remote.psn,
             max_dest_rd_atomic=rd_atomic,
-            min_rnr_timer=12,
+            min_rnr_timer=min_rnr_timer,
             ah_attr=path,
         )
     )

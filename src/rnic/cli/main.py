@@ -18,6 +18,7 @@ from rnic.cli.demo import demo, demo_receiver
 from rnic.cli.devices import devices, info
 from rnic.cli.doctor import doctor, doctor_peer
 from rnic.cli.lab3 import lab3
+from rnic.cli.perf import perf
 from rnic.cli.pingpong import pingpong
 from rnic.errors import VerbsError
 
@@ -40,6 +41,7 @@ def cli() -> None:
     rnic doctor                     what works on this machine, and the cure for what does not
     rnic pingpong rc                a server; `rnic pingpong rc HOST` is its client
     rnic pingpong uc                the same over an unreliable connection; ud: with datagrams; srq: over many
+    rnic perf write lat --local     bandwidth, latency and message rate, as perftest; send bw HOST ...
     rnic rping -s                   RDMA-CM's examples: rping, ucmatose, udaddy, mckey ...
     rnic demo                       a file by RDMA WRITE between two processes
     rnic lab3                       the same as an exercise, with a grader
@@ -48,7 +50,7 @@ def cli() -> None:
 
 RDMA_CM = (rping, ucmatose, udaddy, mckey, rdma_server, rdma_client)
 
-for command in (devices, info, doctor, doctor_peer, pingpong, demo, demo_receiver, *RDMA_CM, lab3):
+for command in (devices, info, doctor, doctor_peer, pingpong, perf, demo, demo_receiver, *RDMA_CM, lab3):
     cli.add_command(command)
 
 

@@ -11,19 +11,12 @@ from typing import Any, TypeVar
 
 import click
 
-import rnic
 from rnic.cli import endpoint, exchange, params, pingpong_srq, pingpong_xrc
+from rnic.cli.endpoint import MTUS
 from rnic.cli.params import Failure
 from rnic.cli.pingpong_end import FILL, DatagramEnd, End, Options, UnreliableEnd, validate
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-MTUS = {
-    256: rnic.MTU.MTU_256,
-    512: rnic.MTU.MTU_512,
-    1024: rnic.MTU.MTU_1024,
-    2048: rnic.MTU.MTU_2048,
-    4096: rnic.MTU.MTU_4096,
-}
 
 
 @click.group()

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rnic perf`: the command line, and what of it does not fit together."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from rnic.cli import exchange
+from rnic.cli.params import Failure
+from rnic.cli.perf import plan as plans
+from rnic.cli.perf import session
+from rnic.cli.perf.line import QUIET, Line
+from rnic.cli.perf.options import GroupedCommand, add_options
+from rnic.cli.perf.output import Output
+from rnic.cli.perf.plan import Plan
+from rnic.cli.perf.progress import Progress
+
+HERE = "127.0.0.1"
+START = 30.0  # seconds for an interpreter to start, on a busy machine
+EACH_ENDS_OWN = {"host", "local", "port", "device", "gid_index", "as_json", "plot", "listener"}
+
+
+@click.command(cls=GroupedCommand)
+@click.argument("test", type=click.Choice(list(plans.TESTS)), metavar="OPERATION")
+@click.argument("metric", type=click.Choice(list(plans.METRICS)), metavar="METRIC")
+@click.argument("host", required=False)
+@add_options
+@click.pass_context
+def perf(context: click.Context, /, **given: Any) -> None:
+    """Measure bandwidth, latency or message rate of an operation, as perftest does.
+
+    \b
+    OPERATION  send, write, write-imm, read, atomic-fadd, atomic-cas
+    METRIC     bw    bandwidth: operations posted one by one
+               lat   latency: of send, write and write-imm half of a round trip,
+                     of the others an operation to its completion
+               rate  messages a second: short ones, posted in chains
+
+    \b
+    rnic perf write lat --local         both ends on this host
+    rnic perf write lat                 a server; then, on the other side,
+    rnic perf write lat HOST            its client, which decides what is measured
+    rnic perf read bw HOST -a --plot read.svg
+
+    A server that is given options insists on them; -d, -x, -p, --json and --plot are each end's own.
+    Ends on one host reach each other by shared memory, unless RNIC_LOCAL=off: the output tells the transport.
+    docs/perf.md says what exactly is measured, and what is in the JSON.
+    """
+    explicit = {name for name in given if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    refuse(given, explicit)
+    plan = plan_of(given)
+    where = session.Where(given["device"], given["gid_index"])
+    output = Output(given["as_json"], given["plot"])
+    if given["listener"] is not None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it has heard it, too
+        serve(socket.socket(fileno=given["listener"]), {}, where, output)
+    elif given["local"]:
+        measure_here(plan, where, output)
+    elif given["host"] is None:
+        with exchange.listen(given["port"]) as listener:
+            announce(listener, given["port"])
+            serve(listener, insisted(plan, explicit), where, output)
+    else:
+        with exchange.connect(given["host"], given["port"], QUIET) as sock:
+            measure(sock, plan, where, output)
+    output.finish()
+
+
+# ---------------------------------------------------------------------- the command line
+
+
+def refuse(given: dict[str, Any], explicit: set[str]) -> None:
+    """Raises for what has no meaning, so that nothing is ignored."""
+    lat, atomic = given["metric"] == "lat", given["test"] in plans.ATOMICS
+    inlines, depth = plans.TESTS[given["test"]].inlines, given["depth"]
+    post_list, cq_mod = post_list_of(given), given["cq_mod"] or 1
+    rules = [
+        (given["local"] and given["host"], "--local starts the server itself: HOST does not go with it"),
+        (given["local"] and "port" in explicit, "--local chooses a port itself: -p does not go with it"),
+        (given["host"] and given["port"] == 0, "a client needs the server's port, and 0 is none"),
+        (given["all_sizes"] and given["size"] is not None, "-a is all sizes, -s one: choose"),
+        (given["size"] == 0, "-s 0: a message without bytes is nothing to measure"),
+        (given["iters"] and given["duration"], "-n counts operations, -D seconds: choose"),
+        (atomic and given["size"] not in (None, 8), "atomics are of 8 bytes: -s can say nothing else"),
+        (atomic and given["all_sizes"], "atomics are of 8 bytes: -a does not go with them"),
+        (lat and "qps" in explicit, "a latency is one queue pair's: -q is for bw and rate"),
+        (lat and "depth" in explicit, "a latency is of one operation at a time: -t is for bw and rate"),
+        (lat and "post_list" in explicit, "a latency is of one operation at a time: -l is for bw and rate"),
+        (lat and "cq_mod" in explicit, "a latency is of one operation at a time: -Q is for bw and rate"),
+        (post_list > depth, f"-l {post_list}: a chain is longer than the {depth} operations of -t"),
+        (cq_mod > depth, f"-Q {cq_mod}: so many operations are more than the {depth} of -t"),
+        (
+            post_list > 1 and "cq_mod" in explicit,
+            f"in chains of {post_list} the last operation is signaled: -Q goes with -l 1",
+        ),
+        (given["bidirectional"] and given["metric"] != "bw", "--bidirectional is for bw"),
+        (given["to_completion"] and not lat, "--to-completion is for lat"),
+        (
+            given["to_completion"] and not plans.TESTS[given["test"]].bounces,
+            f"--to-completion is what {given['test']} lat measures anyway",
+        ),
+        (
+            given["events"] and lat and given["test"] == "write" and not given["to_completion"],
+            "-e: the target of write polls its memory, where no event tells of news; write-imm has events",
+        ),
+        ("inline" in explicit and not inlines, f"-I: {given['test']} carries nothing that could go INLINE"),
+        (given["cm"] and "mtu" in explicit, "-R: RDMA-CM agrees on the MTU, -m does not go with it"),
+        (given["cm"] and "gid_index" in explicit, "-R: RDMA-CM takes the GID of the address, not that of -x"),
+        (given["cm"] and "device" in explicit, "-R: RDMA-CM takes the device of the address, not that of -d"),
+    ]
+    for wrong, why in rules:
+        if wrong:
+            raise click.UsageError(why)
+
+
+def post_list_of(given: dict[str, Any]) -> int:
+    """-l, or what goes without saying: two chains of it are on their way."""
+    default = min(plans.DEFAULT_POST_LIST[given["metric"]], max(1, given["depth"] // 2))
+    return int(given["post_list"] or default)
+
+
+def plan_of(given: dict[str, Any]) -> Plan:
+    """With what was not given filled in."""
+    metric, atomic, depth = given["metric"], given["test"] in plans.ATOMICS, given["depth"]
+    size = given["size"] or (plans.ATOMIC_SIZE if atomic else plans.DEFAULT_SIZES[metric])
+    inline = plans.DEFAULT_INLINE[metric] if given["inline"] is None else given["inline"]
+    return Plan(
+        test=given["test"],
+        metric=metric,
+        sizes=plans.ALL_SIZES if given["all_sizes"] else (size,),
+        iterations=given["iters"] or 0,
+        duration=given["duration"] or 0.0,
+        qps=given["qps"],
+        depth=depth,
+        post_list=post_list_of(given),
+        cq_mod=given["cq_mod"] or min(plans.DEFAULT_CQ_MOD, max(1, depth // 4)),
+        mtu=int(given["mtu"] or 0),
+        events=given["events"],
+        bidirectional=given["bidirectional"],
+        to_completion=given["to_completion"],
+        cm=given["cm"],
+        inline=inline,
+        loop=given["loop"],
+    )
+
+
+def insisted(plan: Plan, explicit: set[str]) -> dict[str, Any]:
+    """The fields of the plan that a server was given."""
+    names = {"size": "sizes", "all_sizes": "sizes", "iters": "iterations"}
+    fields = {names.get(name, name) for name in explicit - EACH_ENDS_OWN}
+    record = plan.to_json()
+    return {name: record[name] for name in sorted(fields)}
+
+
+# ---------------------------------------------------------------------- the ends
+
+
+def announce(listener: socket.socket, port: int) -> None:
+    """Says where a server listens, if that is news; to a person also that it does."""
+    chosen = listener.getsockname()[1]
+    if port == 0 or sys.stderr.isatty():
+        click.echo(f"listening on port {chosen}", err=True)
+
+
+def measure(sock: socket.socket, plan: Plan, where: session.Where, output: Output) -> None:
+    """The client."""
+    session.client(Line(sock, "server"), plan, where, output.show, Progress(plan, sys.stderr))
+
+
+def serve(listener: socket.socket, mine: dict[str, Any], where: session.Where, output: Output) -> None:
+    """The server: one client, whose results it shows, too."""
+    with exchange.accept(listener, QUIET) as sock:
+        session.server(Line(sock, "client"), mine, where, output.show)
+
+
+def measure_here(plan: Plan, where: session.Where, output: Output) -> None:
+    """Both ends: the server is a process of its own, which ends with the line."""
+    with ExitStack() as stack:
+        with exchange.listen(0, HERE) as listener:
+            sock = stack.enter_context(exchange.connect(HERE, listener.getsockname()[1], QUIET))
+            words = [sys.executable, "-m", "rnic", "perf", plan.test, plan.metric]
+            words += ["--listener", str(listener.fileno())]
+            words += ["-d", where.device] if where.device is not None else []
+            words += ["-x", str(where.gid_index)] if where.gid_index is not None else []
+            child = subprocess.Popen(
+                words,
+                pass_fds=[listener.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # the line carries what goes wrong
+            )
+        stack.push(lambda kind, _error, _traceback: end(child, 3 if kind is None else 0.5))
+        patient = replace(where, patience=START)
+        measure(sock, plan, patient, output)
+        sock.close()
+        if status := child.wait(QUIET):
+            raise Failure(f"the server ended with exit code {status}")
+
+
+def end(child: subprocess.Popen[bytes], seconds: float) -> None:
+    """Waits for the server, which ends when the line does; kills it if it does not."""
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
