@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import random
 import signal
 import socket
 import struct
@@ -100,6 +101,39 @@ def test_memory_of_the_device_is_reached_without_its_process(scene: Scene, lengt
     assert bytes(scene.source.buf[:length]) == bytes(scene.target.buf[:length])
     assert scene.counted("local_direct") == before + 2
     assert scene.counted("local_sent") == sent
+
+
+def mapped() -> int:
+    """Pieces of memory files that this process has mapped."""
+    return Path("/proc/self/maps").read_text().count("/memfd:rnic (")
+
+
+def test_many_regions_stay_known(scene: Scene) -> None:
+    """Else each operation on one would look it up and map it again."""
+    count, order = 600, random.Random(1)
+    targets = [scene.b.memory(8) for _ in range(count)]
+    before, pieces = scene.counted("local_direct"), mapped()
+    for round_ in range(2):
+        for i in order.sample(range(count), count):
+            struct.pack_into("=Q", scene.source.buf, 0, i + round_)
+            wr = SendWR(opcode=WROpcode.RDMA_WRITE, sg_list=[SGE(scene.source, 0, 8)])
+            wr.send_flags, wr.remote_addr, wr.rkey = SendFlags.SIGNALED, targets[i].addr, targets[i].rkey
+            scene.a.qp.post_send(wr)
+            scene.a.wait_ok()
+            assert struct.unpack_from("=Q", targets[i].buf) == (i + round_,)
+        assert mapped() > pieces + 0.9 * count  # neighbours may be joined
+    assert scene.counted("local_direct") == before + 2 * count
+    for mr in targets:
+        mr.close()
+    again = [scene.b.memory(8) for _ in range(count)]
+    for mr in again:  # what is not registered any more makes way
+        scene.post(WROpcode.RDMA_WRITE, 8)
+        scene.a.wait_ok()
+        wr = SendWR(opcode=WROpcode.RDMA_READ, sg_list=[SGE(scene.source, 0, 8)])
+        wr.send_flags, wr.remote_addr, wr.rkey = SendFlags.SIGNALED, mr.addr, mr.rkey
+        scene.a.qp.post_send(wr)
+        scene.a.wait_ok()
+    assert mapped() < pieces + 1.5 * count
 
 
 @pytest.mark.parametrize(("length", "direct"), [(4096, 0), (1 << 16, 2)])
@@ -459,8 +493,10 @@ def test_an_unreliable_connection_hears_both_ways() -> None:
             )
         )
         a.set_faults(rnic.Faults(seed=1, loss=1.0))
-        for one, mr in ((qp, source), (peer, target)):
-            one.post_send(SendWR(send_flags=SendFlags.SIGNALED, sg_list=[SGE(mr, 0, 8)]))
+        for one, mr, to in ((qp, source, target), (peer, target, source)):  # no receives: one may be late
+            first = SendWR(opcode=WROpcode.RDMA_WRITE, send_flags=SendFlags.SIGNALED, sg_list=[SGE(mr, 0, 8)])
+            first.remote_addr, first.rkey = to.addr, to.rkey
+            one.post_send(first)
         for one in (qp, peer):
             while not one.send_cq.poll(1):
                 pass
