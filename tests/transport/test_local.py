@@ -10,6 +10,7 @@ import random
 import signal
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -404,6 +405,49 @@ def listens(end: socket.socket, slot: int) -> bool:
         return False
     end.listen(8)
     return True
+
+
+def test_nobody_writes_into_a_region_once_it_is_closed(scene: Scene, soak: bool) -> None:
+    """By a thread that does nothing else: what was under way has ended, or does not begin."""
+    length = 1 << 17
+    source = scene.a.register(bytearray(b"a" * length))
+    writes = 0
+    for _ in range(1000 if soak else 60):
+        target = bytearray(length)
+        mr = scene.b.register(target)
+        writer = Writer(scene.a, source, mr.addr, mr.rkey, length)
+        writer.start()
+        time.sleep(random.random() * 0.002)
+        mr.close()
+        target[:] = bytes(length)
+        writer.join()
+        assert target.count(0) == length
+        assert writer.status in (WCStatus.REM_ACCESS_ERR, WCStatus.RETRY_EXC_ERR)
+        writes += writer.done
+        for qp in (scene.a.qp, scene.b.qp):
+            qp.modify(QPAttr(qp_state=QPState.RESET))
+        connect(scene.a.qp, scene.b.qp, HASTY)
+        assert scene.do(WROpcode.RDMA_WRITE, 0).ok
+    assert writes > 10
+    assert scene.counted("local_direct") > 0
+
+
+class Writer(threading.Thread):
+    """WRITEs to the same place until that is refused."""
+
+    def __init__(self, end: End, source: rnic.MR, addr: int, rkey: int, length: int) -> None:
+        super().__init__()
+        self.end, self.done, self.status = end, 0, WCStatus.SUCCESS
+        self.wr = SendWR(
+            opcode=WROpcode.RDMA_WRITE, send_flags=SendFlags.SIGNALED, sg_list=[SGE(source, 0, length)]
+        )
+        self.wr.remote_addr, self.wr.rkey = addr, rkey
+
+    def run(self) -> None:
+        while self.status is WCStatus.SUCCESS:
+            self.end.qp.post_send(self.wr)
+            (wc,) = self.end.wait()
+            self.status, self.done = wc.status, self.done + wc.ok
 
 
 # ---------------------------------------------------------------- two ends, two opinions
