@@ -14,6 +14,7 @@ int remote_open(struct remote *r, int fd, pid_t pid, int line, _Atomic uint32_t 
     r->no_process = pid <= 0; /* of another pid namespace */
     r->bucket = calloc(BUCKETS, sizeof *r->bucket);
     int rc = r->bucket ? peer_open(&r->file, fd, NULL) : -ENOMEM;
+    r->file.pid = pid > 0 ? pid : 0;
     if (rc)
         remote_close(r);
     return rc;
@@ -91,6 +92,18 @@ static struct remote_region *add(struct remote *r, uint32_t key) {
     return g;
 }
 
+/* Else its number may be another's by now. */
+static bool lives(const struct remote *r) {
+    struct pollfd p = {.fd = r->line};
+    return poll(&p, 1, 0) == 0;
+}
+
+/* A file of its own is found by the process. */
+static bool map(const struct remote *r, struct remote_region *g) {
+    return !peer_map(&r->file, &g->record, g->record.access & CHANGES, &g->at, NULL) &&
+           (g->record.kind != STORE_SEALED || lives(r));
+}
+
 /* What the table says of a key now. */
 static void learn_region(const struct remote *r, struct remote_region *g) {
     uint64_t changes = peer_changes(&r->file);
@@ -99,10 +112,9 @@ static void learn_region(const struct remote *r, struct remote_region *g) {
         return;
     forget(g);
     g->absent = changes;
-    if (peer_find_key(&r->file, key, &g->record, &g->is) ||
-        (g->record.kind == STORE_MR && peer_map(&r->file, &g->record, g->record.access & CHANGES, &g->at, NULL))) {
-        g->is = NULL;
-        g->at = NULL;
+    bool found = !peer_find_key(&r->file, key, &g->record, &g->is);
+    if (!found || (g->record.kind != STORE_ORDINARY && !map(r, g))) {
+        forget(g);
         g->record.key = key;
         return;
     }
@@ -183,12 +195,6 @@ uint8_t *remote_enter(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint
         return g->at + (addr - g->record.iova);
     remote_leave(r);
     return NULL;
-}
-
-/* Else its number may be another's by now. */
-static bool lives(const struct remote *r) {
-    struct pollfd p = {.fd = r->line};
-    return poll(&p, 1, 0) == 0;
 }
 
 bool remote_copy(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint32_t ours, uint32_t key, uint64_t addr,
