@@ -152,11 +152,85 @@ static void only_a_sealed_file_with_a_table_is_believed(void) {
     store_close(&s);
 }
 
+/* ---------------------------------------------------------------- files of their own */
+
+static int map(int fd, uint64_t length, bool writable, uint8_t **addr) {
+    const struct store_record record = {.kind = STORE_SEALED, .offset = (uint64_t)fd, .length = length};
+    return peer_map(&peer, &record, writable, addr, &err);
+}
+
+static void what_others_may_only_read_cannot_be_mapped_to_write(void) {
+    const struct store_record record = {.kind = STORE_SEALED, .length = 5000};
+    uint8_t *here, *far;
+    int fd;
+    begin();
+    peer.pid = getpid();
+    CHECK_EQ(store_alloc_sealed(&s, 5000, &fd, &here), 0);
+    CHECK_EQ(map(fd, 5000, true, &far), -EACCES);
+    CHECK_EQ(map(fd, 5000, false, &far), 0);
+    here[4999] = 9;
+    CHECK_EQ(far[4999], 9);
+    CHECK_EQ(mprotect(far, 5000, PROT_READ | PROT_WRITE), -1);
+    peer_unmap(&record, far);
+    CHECK(mmap(NULL, 5000, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
+    CHECK_EQ(ftruncate(fd, 4096), -1);
+    store_free_sealed(&s, fd, 5000, here);
+    CHECK_EQ(map(fd, 5000, false, &far), -EACCES);
+    CHECK_EQ(s.nsealed, 0);
+    end();
+}
+
+static void a_descriptor_that_is_something_else_is_not_mapped(void) {
+    uint8_t *here, *far;
+    int fd, pipes[2], loose = memfd_create("rnic-sealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int other = memfd_create("rnic-sealer", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    begin();
+    peer.pid = getpid();
+    CHECK_EQ(pipe(pipes), 0);
+    CHECK_EQ(ftruncate(loose, 8192) | ftruncate(other, 8192), 0);
+    CHECK_EQ(fcntl(other, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    const int rows[] = {0, pipes[0], loose, other, s.fd, 1 << 20, -1, INT32_MAX};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        check_note("row %zu", i);
+        CHECK_EQ(map(rows[i], 4096, false, &far), -EACCES);
+    }
+    CHECK_EQ(store_alloc_sealed(&s, 4096, &fd, &here), 0);
+    CHECK_EQ(map(fd, 4097, false, &far), -EACCES);
+    peer.pid = 0; /* of another pid namespace */
+    CHECK_EQ(map(fd, 4096, false, &far), -EACCES);
+    store_free_sealed(&s, fd, 4096, here);
+    close(pipes[0]);
+    close(pipes[1]);
+    close(loose);
+    close(other);
+    end();
+}
+
+static void there_are_so_many_and_no_more(void) {
+    static uint8_t *at[STORE_SEALED_MAX];
+    int fds[STORE_SEALED_MAX], one;
+    uint8_t *more;
+    begin();
+    for (int i = 0; i < STORE_SEALED_MAX; i++)
+        CHECK_EQ(store_alloc_sealed(&s, 1, &fds[i], &at[i]), 0);
+    CHECK_EQ(store_alloc_sealed(&s, 1, &one, &more), -ENOSPC);
+    for (int i = 0; i < STORE_SEALED_MAX; i += 2)
+        store_free_sealed(&s, fds[i], 1, at[i]);
+    CHECK_EQ(store_alloc_sealed(&s, 1, &one, &more), 0);
+    store_free_sealed(&s, one, 1, more);
+    for (int i = 1; i < STORE_SEALED_MAX; i += 2)
+        store_free_sealed(&s, fds[i], 1, at[i]);
+    end();
+}
+
 int main(void) {
     RUN(what_is_published_is_found);
     RUN(a_full_table_leaves_objects_to_their_process);
     RUN(freed_memory_is_never_given_again);
     RUN(a_table_that_lies_gives_nothing_that_cannot_be_touched);
     RUN(only_a_sealed_file_with_a_table_is_believed);
+    RUN(what_others_may_only_read_cannot_be_mapped_to_write);
+    RUN(a_descriptor_that_is_something_else_is_not_mapped);
+    RUN(there_are_so_many_and_no_more);
     return check_done();
 }

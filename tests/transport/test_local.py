@@ -5,13 +5,18 @@ from __future__ import annotations
 
 import errno
 import itertools
+import mmap
 import os
+import random
 import signal
 import socket
 import struct
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +25,7 @@ import pytest
 
 import rnic
 from rnic import SGE, AccessFlags, QPAttr, QPState, RecvWR, SendFlags, SendWR, WCStatus, WROpcode
-from rnic.testing import End, Options, Pair, connect
+from rnic.testing import End, Options, Pair, connect, connect_through
 from transport.conftest import Start
 from transport.joining import join
 from transport.netdev import Netdevs, wait_event
@@ -100,6 +105,145 @@ def test_memory_of_the_device_is_reached_without_its_process(scene: Scene, lengt
     assert bytes(scene.source.buf[:length]) == bytes(scene.target.buf[:length])
     assert scene.counted("local_direct") == before + 2
     assert scene.counted("local_sent") == sent
+
+
+def sealed_files() -> list[int]:
+    """Descriptors of regions that others may only read."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if str(entry.readlink()).startswith("/memfd:rnic-sealed"):
+                found.append(int(entry.name))
+    return found
+
+
+def test_what_peers_may_only_read_is_sealed(scene: Scene) -> None:
+    """By the kernel, not by good manners: who has the descriptor, or opens it again, cannot write there."""
+    mr = scene.b.memory(5000, AccessFlags.REMOTE_READ)
+    mr.buf[:] = os.urandom(5000)
+    before = scene.counted("local_direct")
+    read = SendWR(
+        opcode=WROpcode.RDMA_READ, send_flags=SendFlags.SIGNALED, sg_list=[SGE(scene.source, 0, 5000)]
+    )
+    read.remote_addr, read.rkey = mr.addr, mr.rkey
+    for _ in range(2):
+        scene.a.qp.post_send(read)
+        scene.a.wait_ok()
+        assert bytes(scene.source.buf[:5000]) == bytes(mr.buf)
+        mr.buf[:] = os.urandom(5000)
+    assert scene.counted("local_direct") == before + 2
+    (fd,) = sealed_files()
+    for flags in (os.O_RDWR, os.O_RDONLY):
+        again = os.open(f"/proc/self/fd/{fd}", flags)
+        with pytest.raises(PermissionError):
+            mmap.mmap(again, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        with pytest.raises(OSError, match="Errno"):
+            os.pwrite(again, b"!", 0)
+        with pytest.raises(OSError, match="Errno"):
+            os.ftruncate(again, 0)
+        os.close(again)
+    write = SendWR(opcode=WROpcode.RDMA_WRITE, sg_list=[SGE(scene.source, 0, 8)])
+    write.remote_addr, write.rkey = mr.addr, mr.rkey
+    scene.a.qp.post_send(write)
+    (wc,) = scene.a.wait()
+    assert wc.status is WCStatus.REM_ACCESS_ERR
+    mr.close()
+    assert not sealed_files()
+
+
+def test_a_sealed_region_can_be_given_other_rights(scene: Scene) -> None:
+    """Then its peers go by packets: nobody but its owner can write there."""
+    mr = scene.b.memory(4096, AccessFlags.REMOTE_READ)
+    mr.rereg(rnic.ReregMRFlags.CHANGE_ACCESS, access=rnic.testing.ALL_ACCESS)
+    before = scene.counted("local_direct")
+    scene.source.buf[:4096] = os.urandom(4096)
+    wr = SendWR(
+        opcode=WROpcode.RDMA_WRITE, send_flags=SendFlags.SIGNALED, sg_list=[SGE(scene.source, 0, 4096)]
+    )
+    wr.remote_addr, wr.rkey = mr.addr, mr.rkey
+    scene.a.qp.post_send(wr)
+    scene.a.wait_ok()
+    assert bytes(mr.buf) == bytes(scene.source.buf[:4096])
+    assert scene.counted("local_direct") == before
+
+
+def test_there_are_more_such_regions_than_descriptors_for_them(scene: Scene) -> None:
+    regions = [scene.b.memory(8, AccessFlags.REMOTE_READ) for _ in range(300)]
+    assert len(sealed_files()) == 256
+    for i, mr in enumerate(regions):
+        struct.pack_into("=Q", mr.buf, 0, i)
+        wr = SendWR(
+            opcode=WROpcode.RDMA_READ, send_flags=SendFlags.SIGNALED, sg_list=[SGE(scene.source, 0, 8)]
+        )
+        wr.remote_addr, wr.rkey = mr.addr, mr.rkey
+        scene.a.qp.post_send(wr)
+        scene.a.wait_ok()
+        assert struct.unpack_from("=Q", scene.source.buf) == (i,)
+    for mr in regions:
+        mr.close()
+    assert not sealed_files()
+
+
+def test_a_message_from_sealed_memory_arrives(scene: Scene) -> None:
+    mr = scene.a.memory(SIZE, AccessFlags.REMOTE_READ)
+    mr.buf[:] = os.urandom(SIZE)
+    scene.b.qp.post_recv(RecvWR(1, [SGE(scene.target)]))
+    scene.a.qp.post_send(SendWR(send_flags=SendFlags.SIGNALED, sg_list=[SGE(mr)]))
+    scene.a.wait_ok()
+    scene.b.wait_ok()
+    assert bytes(scene.target.buf) == bytes(mr.buf)
+    assert scene.counted("timeouts") == 0
+
+
+def test_another_process_imports_no_sealed_region(scene: Scene) -> None:
+    """It would have to map it to write."""
+    mr = scene.a.memory(64, AccessFlags.REMOTE_READ)
+    script = f"""
+import rnic
+with rnic.import_device({scene.a.ctx.cmd_fd}) as ctx, ctx.import_pd({scene.a.pd.handle}) as pd:
+    try:
+        pd.import_mr({mr.handle})
+    except rnic.VerbsError as error:
+        print(error)
+"""
+    fds = [scene.a.ctx.cmd_fd]
+    done = subprocess.run(
+        [sys.executable, "-c", script], pass_fds=fds, capture_output=True, text=True, check=True
+    )
+    assert "others may only read" in done.stdout
+
+
+def mapped() -> int:
+    """Pieces of memory files that this process has mapped."""
+    return Path("/proc/self/maps").read_text().count("/memfd:rnic (")
+
+
+def test_many_regions_stay_known(scene: Scene) -> None:
+    """Else each operation on one would look it up and map it again."""
+    count, order = 600, random.Random(1)
+    targets = [scene.b.memory(8) for _ in range(count)]
+    before, pieces = scene.counted("local_direct"), mapped()
+    for round_ in range(2):
+        for i in order.sample(range(count), count):
+            struct.pack_into("=Q", scene.source.buf, 0, i + round_)
+            wr = SendWR(opcode=WROpcode.RDMA_WRITE, sg_list=[SGE(scene.source, 0, 8)])
+            wr.send_flags, wr.remote_addr, wr.rkey = SendFlags.SIGNALED, targets[i].addr, targets[i].rkey
+            scene.a.qp.post_send(wr)
+            scene.a.wait_ok()
+            assert struct.unpack_from("=Q", targets[i].buf) == (i + round_,)
+        assert mapped() > pieces + 0.9 * count  # neighbours may be joined
+    assert scene.counted("local_direct") == before + 2 * count
+    for mr in targets:
+        mr.close()
+    again = [scene.b.memory(8) for _ in range(count)]
+    for mr in again:  # what is not registered any more makes way
+        scene.post(WROpcode.RDMA_WRITE, 8)
+        scene.a.wait_ok()
+        wr = SendWR(opcode=WROpcode.RDMA_READ, sg_list=[SGE(scene.source, 0, 8)])
+        wr.send_flags, wr.remote_addr, wr.rkey = SendFlags.SIGNALED, mr.addr, mr.rkey
+        scene.a.qp.post_send(wr)
+        scene.a.wait_ok()
+    assert mapped() < pieces + 1.5 * count
 
 
 @pytest.mark.parametrize(("length", "direct"), [(4096, 0), (1 << 16, 2)])
@@ -372,6 +516,49 @@ def listens(end: socket.socket, slot: int) -> bool:
     return True
 
 
+def test_nobody_writes_into_a_region_once_it_is_closed(scene: Scene, soak: bool) -> None:
+    """By a thread that does nothing else: what was under way has ended, or does not begin."""
+    length = 1 << 17
+    source = scene.a.register(bytearray(b"a" * length))
+    writes = 0
+    for _ in range(1000 if soak else 60):
+        target = bytearray(length)
+        mr = scene.b.register(target)
+        writer = Writer(scene.a, source, mr.addr, mr.rkey, length)
+        writer.start()
+        time.sleep(random.random() * 0.002)
+        mr.close()
+        target[:] = bytes(length)
+        writer.join()
+        assert target.count(0) == length
+        assert writer.status in (WCStatus.REM_ACCESS_ERR, WCStatus.RETRY_EXC_ERR)
+        writes += writer.done
+        for qp in (scene.a.qp, scene.b.qp):
+            qp.modify(QPAttr(qp_state=QPState.RESET))
+        connect(scene.a.qp, scene.b.qp, HASTY)
+        assert scene.do(WROpcode.RDMA_WRITE, 0).ok
+    assert writes > 10
+    assert scene.counted("local_direct") > 0
+
+
+class Writer(threading.Thread):
+    """WRITEs to the same place until that is refused."""
+
+    def __init__(self, end: End, source: rnic.MR, addr: int, rkey: int, length: int) -> None:
+        super().__init__()
+        self.end, self.done, self.status = end, 0, WCStatus.SUCCESS
+        self.wr = SendWR(
+            opcode=WROpcode.RDMA_WRITE, send_flags=SendFlags.SIGNALED, sg_list=[SGE(source, 0, length)]
+        )
+        self.wr.remote_addr, self.wr.rkey = addr, rkey
+
+    def run(self) -> None:
+        while self.status is WCStatus.SUCCESS:
+            self.end.qp.post_send(self.wr)
+            (wc,) = self.end.wait()
+            self.status, self.done = wc.status, self.done + wc.ok
+
+
 # ---------------------------------------------------------------- two ends, two opinions
 
 
@@ -459,8 +646,10 @@ def test_an_unreliable_connection_hears_both_ways() -> None:
             )
         )
         a.set_faults(rnic.Faults(seed=1, loss=1.0))
-        for one, mr in ((qp, source), (peer, target)):
-            one.post_send(SendWR(send_flags=SendFlags.SIGNALED, sg_list=[SGE(mr, 0, 8)]))
+        for one, mr, to in ((qp, source, target), (peer, target, source)):  # no receives: one may be late
+            first = SendWR(opcode=WROpcode.RDMA_WRITE, send_flags=SendFlags.SIGNALED, sg_list=[SGE(mr, 0, 8)])
+            first.remote_addr, first.rkey = to.addr, to.rkey
+            one.post_send(first)
         for one in (qp, peer):
             while not one.send_cq.poll(1):
                 pass
@@ -516,6 +705,39 @@ def test_a_stopped_process_is_still_read_and_written(start: Start) -> None:
     assert a.call("counters", "main")["local_direct"] == before + 2
     b.signal(signal.SIGCONT)
     assert b.call("state", "main") == "RTS"
+
+
+OWNER = """
+import socket, struct, sys
+from rnic import AccessFlags
+from rnic.testing import End, connect_through
+with socket.socket(fileno=int(sys.argv[1])) as way, End(local=True) as end:
+    mr = end.memory(4096, AccessFlags.REMOTE_READ)
+    mr.buf[:] = bytes(range(256)) * 16
+    connect_through(end.qp, way)
+    way.sendall(struct.pack("=QI", mr.addr, mr.rkey))
+    way.recv(1)
+"""
+
+
+def test_the_sealed_memory_of_another_process_is_read_without_it() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, End(local=True) as end:
+        with theirs:
+            fds = [theirs.fileno()]
+            owner = subprocess.Popen([sys.executable, "-c", OWNER, str(fds[0])], pass_fds=fds)
+        into = end.memory(4096)
+        connect_through(end.qp, ours)
+        addr, rkey = struct.unpack("=QI", ours.recv(12, socket.MSG_WAITALL))
+        for _ in range(2):
+            into.buf[:] = bytes(4096)
+            wr = SendWR(opcode=WROpcode.RDMA_READ, send_flags=SendFlags.SIGNALED, sg_list=[SGE(into)])
+            wr.remote_addr, wr.rkey = addr, rkey
+            end.qp.post_send(wr)
+            end.wait_ok()
+            assert bytes(into.buf) == bytes(range(256)) * 16
+        assert end.ctx.counters().local_direct == 1
+    assert owner.wait(20) == 0
 
 
 def test_a_killed_process_is_not_written_any_more(start: Start) -> None:

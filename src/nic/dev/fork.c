@@ -43,7 +43,7 @@ static void abandon(struct dev *dev) {
         close(ch->pub.fd);
     close(dev->nic.events.fd);
     follow_close(dev);
-    close(dev->store.fd);
+    store_abandon(&dev->store);
     if (dev->peer.fd >= 0)
         close(dev->peer.fd);
     close(dev->epoll_fd);

@@ -383,9 +383,8 @@ bool lanes_decide(struct dev *dev, struct qp *qp, uint64_t now) {
 
 /* ---------------------------------------------------------------- in */
 
-/* The usual case first: this lane is its way in both directions. */
 static bool from_peer(struct dev *dev, struct qp *qp, const struct packet *pkt, struct lane *l) {
-    if (qp->flow.local == &l->tx && qp->way_in == WAY_LOCAL && !qp->apart)
+    if (qp->flow.local == &l->tx && qp->way_in == WAY_LOCAL) /* found to be, and all its packets come by it */
         return true;
     return leads_to(dev, l, qp->attr.dest_qp_num, &qp->flow.dst.sin6_addr) && takes(dev, qp, pkt, l);
 }

@@ -35,8 +35,8 @@ static int find_foreign(struct dev *dev, int kind, struct sought *s, struct rnic
     if (rc != -ENOENT)
         return rc;
     return fail(err, -EOPNOTSUPP,
-                "handle %u: no %s that another process could have: only memory of alloc_mr, device memory and their "
-                "protection domains can be imported between processes",
+                "handle %u: no %s that another process could have: only memory of alloc_mr (but what others may only "
+                "read), device memory and their protection domains can be imported between processes",
                 s->handle, kind_names[kind]);
 }
 

@@ -133,14 +133,18 @@ struct mr *new_mr(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t acce
         return NULL;
     mr->pub = (struct rnic_mr){.ctx = pd->ctx, .pd = pd, .addr = addr, .length = length, .iova = (uintptr_t)addr};
     mr->access = access;
-    mr->fd = mr->record = -1;
+    mr->fd = mr->record = mr->sealed = -1;
     return mr;
 }
 
 void free_mr(struct mr *mr) {
     struct dev *dev = dev_of(mr->pub.ctx);
     unlock_memory(&mr->lock);
-    if (mr->stored)
+    if (mr->sealed >= 0) {
+        dev_lock(dev);
+        store_free_sealed(&dev->store, mr->sealed, mr->map_bytes, mr->map);
+        dev_unlock(dev);
+    } else if (mr->stored)
         store_free(&dev->store, mr->stored_at, mr->map_bytes, mr->map);
     else if (mr->map)
         munmap(mr->map, mr->map_bytes);
@@ -153,15 +157,16 @@ void publish_mr(struct dev *dev, struct mr *mr) {
     bool in_file = mr_in_file(mr), ordinary = mr->kind == MR_PLAIN && !mr->dm && !mr->map;
     if (!in_file && !(ordinary && dev->local))
         return;
-    mr->record =
-        store_publish(&dev->store, &(struct store_record){.kind = in_file ? STORE_MR : STORE_ORDINARY,
-                                                          .handle = mr->pub.handle,
-                                                          .pd = rnic_pd_root(mr->pub.pd)->handle,
-                                                          .key = mr->pub.lkey,
-                                                          .access = mr->access,
-                                                          .iova = mr->pub.iova,
-                                                          .offset = in_file ? mr->stored_at : mr->pub.iova + mr->shift,
-                                                          .length = mr->pub.length});
+    uint64_t at = mr->sealed >= 0 ? (uint64_t)mr->sealed : in_file ? mr->stored_at : mr->pub.iova + mr->shift;
+    uint32_t kind = mr->sealed >= 0 ? STORE_SEALED : in_file ? STORE_MR : STORE_ORDINARY;
+    mr->record = store_publish(&dev->store, &(struct store_record){.kind = kind,
+                                                                   .handle = mr->pub.handle,
+                                                                   .pd = rnic_pd_root(mr->pub.pd)->handle,
+                                                                   .key = mr->pub.lkey,
+                                                                   .access = mr->access,
+                                                                   .iova = mr->pub.iova,
+                                                                   .offset = at,
+                                                                   .length = mr->pub.length});
 }
 
 /* What other threads may have made of it in the meantime. */

@@ -75,10 +75,17 @@ static int take_addr(struct mr *mr, const struct rnic_mr_init_attr *attr, struct
     return check_on_demand(attr->access, err);
 }
 
+/* What peers may read and no request may write; where that cannot be enforced, they keep to it all the same. */
+static bool take_sealed(struct dev *dev, struct mr *mr) {
+    const uint32_t both = RNIC_ACCESS_REMOTE_READ | RNIC_ACCESS_LOCAL_WRITE;
+    return dev->local && (mr->access & both) == RNIC_ACCESS_REMOTE_READ &&
+           !store_alloc_sealed(&dev->store, mr->pub.length, &mr->sealed, &mr->map);
+}
+
 static int take_alloc(struct mr *mr, struct rnic_err *err) {
     struct dev *dev = dev_of(mr->pub.ctx);
     dev_lock(dev);
-    int rc = store_alloc(&dev->store, mr->pub.length, &mr->stored_at, &mr->map, err);
+    int rc = take_sealed(dev, mr) ? 0 : store_alloc(&dev->store, mr->pub.length, &mr->stored_at, &mr->map, err);
     dev_unlock(dev);
     if (rc)
         return rc;

@@ -66,6 +66,7 @@ struct mr {
     uint64_t stored_at; /* its place in the device's memory file, */
     bool stored;        /* if it is there, to be freed */
     struct dm *dm;      /* or NULL */
+    int sealed;         /* or a file of its own, which others may only read; -1: it is not */
     int fd;             /* of MR_DMABUF */
     int record;         /* where other processes find it (mem/store.h), -1: nowhere */
     bool leaving;       /* a thread waits for peers that are inside it, to close or change it */

@@ -3,43 +3,118 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdlib.h>
 
 #define CHANGES (RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_ATOMIC) /* what needs a writable mapping */
 
+#define BUCKETS 256 /* to begin with */
+
 int remote_open(struct remote *r, int fd, pid_t pid, int line, _Atomic uint32_t *mark) {
-    r->mark = mark;
-    r->pid = pid;
-    r->line = line;
+    *r = (struct remote){.mark = mark, .pid = pid, .line = line, .mask = BUCKETS - 1, .file.fd = -1};
     r->no_process = pid <= 0; /* of another pid namespace */
-    return peer_open(&r->file, fd, NULL);
-}
-
-static void forget(struct remote_region *g) {
-    if (g->at)
-        peer_unmap(&g->record, g->at);
-    *g = (struct remote_region){0};
-}
-
-void remote_close(struct remote *r) {
-    for (int i = 0; i < REMOTE_REGIONS; i++)
-        forget(&r->region[i]);
-    peer_close(&r->file);
+    r->bucket = calloc(BUCKETS, sizeof *r->bucket);
+    int rc = r->bucket ? peer_open(&r->file, fd, NULL) : -ENOMEM;
+    r->file.pid = pid > 0 ? pid : 0;
+    if (rc)
+        remote_close(r);
+    return rc;
 }
 
 static bool stands(const uint64_t *is, uint64_t was) { return is && __atomic_load_n(is, __ATOMIC_ACQUIRE) == was; }
 
+/* ---------------------------------------------------------------- known regions */
+
+static struct remote_region **bucket_of(const struct remote *r, uint32_t key) { return &r->bucket[key >> 8 & r->mask]; }
+
+static void forget(struct remote_region *g) {
+    if (g->at)
+        peer_unmap(&g->record, g->at);
+    g->is = NULL;
+    g->at = NULL;
+}
+
+/* All, or those alone that are registered no more. */
+static void sweep(struct remote *r, bool all) {
+    for (uint32_t i = 0; r->bucket && i <= r->mask; i++) {
+        for (struct remote_region **at = &r->bucket[i], *g; (g = *at);) {
+            if (!all && stands(g->is, g->was)) {
+                at = &g->next;
+                continue;
+            }
+            *at = g->next;
+            forget(g);
+            free(g);
+            r->count--;
+        }
+    }
+}
+
+void remote_close(struct remote *r) {
+    sweep(r, true);
+    free(r->bucket);
+    r->bucket = NULL;
+    peer_close(&r->file);
+}
+
+/* Twice as many buckets; without memory for them there are more regions to each. */
+static void widen(struct remote *r) {
+    struct remote old = *r;
+    struct remote_region **wide = calloc(2 * (size_t)(r->mask + 1), sizeof *wide);
+    if (!wide)
+        return;
+    r->bucket = wide;
+    r->mask = 2 * r->mask + 1;
+    for (uint32_t i = 0; i <= old.mask; i++) {
+        for (struct remote_region *g = old.bucket[i], *next; g; g = next) {
+            struct remote_region **to = bucket_of(r, g->record.key);
+            next = g->next;
+            g->next = *to;
+            *to = g;
+        }
+    }
+    free(old.bucket);
+}
+
+/* A place for one more; NULL: there are too many, or there is no memory. */
+static struct remote_region *add(struct remote *r, uint32_t key) {
+    if (r->count > r->mask || r->count == REMOTE_REGIONS) {
+        sweep(r, false);
+        if (r->count > r->mask / 2 && r->mask < REMOTE_REGIONS - 1)
+            widen(r);
+    }
+    struct remote_region *g = r->count < REMOTE_REGIONS ? calloc(1, sizeof *g) : NULL, **to = bucket_of(r, key);
+    if (!g)
+        return NULL;
+    g->record.key = key;
+    g->next = *to;
+    *to = g;
+    r->count++;
+    return g;
+}
+
+/* Else its number may be another's by now. */
+static bool lives(const struct remote *r) {
+    struct pollfd p = {.fd = r->line};
+    return poll(&p, 1, 0) == 0;
+}
+
+/* A file of its own is found by the process. */
+static bool map(const struct remote *r, struct remote_region *g) {
+    return !peer_map(&r->file, &g->record, g->record.access & CHANGES, &g->at, NULL) &&
+           (g->record.kind != STORE_SEALED || lives(r));
+}
+
 /* What the table says of a key now. */
-static void learn_region(struct remote *r, struct remote_region *g, uint32_t key) {
+static void learn_region(const struct remote *r, struct remote_region *g) {
     uint64_t changes = peer_changes(&r->file);
-    if (g->record.key == key && g->absent == changes)
+    uint32_t key = g->record.key;
+    if (g->absent == changes)
         return;
     forget(g);
-    g->record.key = key;
     g->absent = changes;
-    if (peer_find_key(&r->file, key, &g->record, &g->is) ||
-        (g->record.kind == STORE_MR && peer_map(&r->file, &g->record, g->record.access & CHANGES, &g->at, NULL))) {
-        g->is = NULL;
-        g->at = NULL;
+    bool found = !peer_find_key(&r->file, key, &g->record, &g->is);
+    if (!found || (g->record.kind != STORE_ORDINARY && !map(r, g))) {
+        forget(g);
         g->record.key = key;
         return;
     }
@@ -68,10 +143,15 @@ static bool allows(const struct store_record *m, const struct remote_qp *qp, uin
     return m->pd == qp->pd && !(access & ~m->access) && !(access & ~qp->access);
 }
 
-static struct remote_region *know(struct remote *r, uint32_t key) {
-    struct remote_region *g = &r->region[(key >> 8) % REMOTE_REGIONS];
-    if (g->record.key != key || !stands(g->is, g->was))
-        learn_region(r, g, key);
+/* What is known of a key; NULL: nothing can be. */
+static const struct remote_region *know(struct remote *r, uint32_t key) {
+    struct remote_region *g = *bucket_of(r, key);
+    while (g && g->record.key != key)
+        g = g->next;
+    if (!g)
+        g = add(r, key);
+    if (g && !stands(g->is, g->was))
+        learn_region(r, g);
     return g;
 }
 
@@ -82,7 +162,7 @@ static void enter(struct remote *r) {
 
 const uint8_t *remote_look(struct remote *r, uint32_t key, uint64_t addr, uint64_t length) {
     const struct remote_region *g = know(r, key);
-    if (!g->at || !in_range(&g->record, addr, length))
+    if (!g || !g->at || !in_range(&g->record, addr, length))
         return NULL;
     enter(r);
     if (stands(g->is, g->was))
@@ -97,7 +177,7 @@ static const struct remote_region *enter_region(struct remote *r, struct remote_
     const struct remote_region *g = know(r, key);
     if (!stands(qp->is, qp->was))
         learn_qp(r, qp, qpn, ours);
-    if (!g->is || !qp->is || !in_range(&g->record, addr, length) || !allows(&g->record, qp, access))
+    if (!g || !g->is || !qp->is || !in_range(&g->record, addr, length) || !allows(&g->record, qp, access))
         return NULL;
     enter(r);
     if (stands(g->is, g->was) && stands(qp->is, qp->was))
@@ -115,12 +195,6 @@ uint8_t *remote_enter(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint
         return g->at + (addr - g->record.iova);
     remote_leave(r);
     return NULL;
-}
-
-/* Else its number may be another's by now. */
-static bool lives(const struct remote *r) {
-    struct pollfd p = {.fd = r->line};
-    return poll(&p, 1, 0) == 0;
 }
 
 bool remote_copy(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint32_t ours, uint32_t key, uint64_t addr,

@@ -16,10 +16,11 @@
 
 #include "mem/store.h"
 
-#define REMOTE_REGIONS 256 /* known at a time */
+#define REMOTE_REGIONS 16384u /* known at a time: each is a mapping, of which a process can have 65,530 */
 
 struct remote_region {
-    const uint64_t *is; /* registered while *is == was; NULL: nothing is known */
+    struct remote_region *next; /* in its bucket */
+    const uint64_t *is;         /* registered while *is == was; NULL: nothing is known */
     uint64_t was;
     struct store_record record;
     uint8_t *at;     /* mapped, or NULL: in its process, if it is STORE_ORDINARY */
@@ -32,7 +33,8 @@ struct remote {
     int line;               /* hangs up when it ends */
     bool no_process;        /* we may not read and write its process (ptrace(2)) */
     _Atomic uint32_t *mark; /* odd: this process is inside a copy */
-    struct remote_region region[REMOTE_REGIONS];
+    struct remote_region **bucket;
+    uint32_t mask, count;
 };
 
 /* A queue pair of the other process: what an operation on its regions is allowed. */

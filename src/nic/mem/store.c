@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -16,6 +17,11 @@
 #define MAGIC 0x3165726F74736E72ull /* "rnstore1", little-endian */
 #define VERSION 1
 #define SEALS (F_SEAL_SHRINK | F_SEAL_SEAL)
+#define SEALS_READING (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
+#define SEALED_NAME "rnic-sealed"
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x10
+#endif
 #define POPULATED (16u << 20) /* bytes of a piece that is mapped page by page at once: later each page is a fault */
 #define LONGEST (1ull << 47) /* bytes of one piece: a process has no more addresses */
 
@@ -81,6 +87,51 @@ void store_free(struct store *s, uint64_t offset, uint64_t length, uint8_t *addr
     munmap(addr, whole_pages(length));
     fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)whole_pages(length));
 }
+
+/* ---------------------------------------------------------------- files of their own */
+
+/* The seal leaves the mapping that is there as it is, and allows no other that can be written; nor write(2). */
+static uint8_t *map_and_seal(int fd, uint64_t bytes) {
+    void *at = MAP_FAILED;
+    if (ftruncate(fd, (off_t)bytes) == 0)
+        at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED || fcntl(fd, F_ADD_SEALS, SEALS_READING) == 0)
+        return at == MAP_FAILED ? NULL : at;
+    munmap(at, bytes);
+    return NULL;
+}
+
+int store_alloc_sealed(struct store *s, uint64_t length, int *fd, uint8_t **addr) {
+    if (s->nsealed == STORE_SEALED_MAX || length > LONGEST)
+        return -ENOSPC;
+    *fd = memfd_create(SEALED_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    *addr = *fd < 0 ? NULL : map_and_seal(*fd, whole_pages(length));
+    if (*addr) {
+        s->sealed[s->nsealed++] = *fd;
+        return 0;
+    }
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+    return -ENOSPC;
+}
+
+void store_free_sealed(struct store *s, int fd, uint64_t length, uint8_t *addr) {
+    int i = 0;
+    while (s->sealed[i] != fd)
+        i++;
+    s->sealed[i] = s->sealed[--s->nsealed];
+    munmap(addr, whole_pages(length));
+    close(fd);
+}
+
+void store_abandon(struct store *s) {
+    for (int i = 0; i < s->nsealed; i++)
+        close(s->sealed[i]);
+    close(s->fd);
+}
+
+/* ---------------------------------------------------------------- the table */
 
 int store_publish(struct store *s, const struct store_record *what) {
     while (s->next < STORE_RECORDS && s->taken[s->next])
@@ -157,6 +208,8 @@ static bool is_sound(const struct peer *p, const struct store_record *r) {
         return false;
     if (r->kind == STORE_ORDINARY)
         return r->offset <= LONGEST;
+    if (r->kind == STORE_SEALED)
+        return r->offset <= INT32_MAX;
     if (fstat(p->fd, &st))
         return false;
     uint64_t size = (uint64_t)st.st_size;
@@ -195,7 +248,9 @@ int peer_find(const struct peer *p, int kind, uint32_t handle, struct store_reco
 
 int peer_find_key(const struct peer *p, uint32_t key, struct store_record *out, const uint64_t **is) {
     int rc = find(p, STORE_MR, offsetof(struct store_record, key), key, out, is);
-    return rc == -ENOENT ? find(p, STORE_ORDINARY, offsetof(struct store_record, key), key, out, is) : rc;
+    for (int kind = STORE_ORDINARY; rc == -ENOENT && kind <= STORE_SEALED; kind++)
+        rc = find(p, kind, offsetof(struct store_record, key), key, out, is);
+    return rc;
 }
 
 uint64_t peer_changes(const struct peer *p) {
@@ -203,10 +258,47 @@ uint64_t peer_changes(const struct peer *p) {
 }
 
 /* Bytes of its first page that lie before it. */
-static uint64_t before(const struct store_record *record) { return record->offset % (uint64_t)sysconf(_SC_PAGESIZE); }
+static uint64_t before(const struct store_record *record) {
+    return record->kind == STORE_SEALED ? 0 : record->offset % (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* What another process has open by that number, to be read; -1: that is not memory of this kind.  It is looked at before
+ * it is opened: opening a device may do something. */
+static int open_sealed(pid_t pid, int fd) {
+    char path[64], name[sizeof "/memfd:" SEALED_NAME];
+    struct stat st;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)pid, fd);
+    int found = open(path, O_PATH | O_CLOEXEC), opened = -1;
+    if (found < 0)
+        return -1;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", found);
+    ssize_t n = readlink(path, name, sizeof name - 1);
+    bool named = n == (ssize_t)sizeof name - 1 && !memcmp(name, "/memfd:" SEALED_NAME, sizeof name - 1);
+    if (named && fstat(found, &st) == 0 && S_ISREG(st.st_mode))
+        opened = open(path, O_RDONLY | O_CLOEXEC);
+    close(found);
+    return opened;
+}
+
+static int map_sealed(const struct peer *p, const struct store_record *record, uint8_t **addr) {
+    struct stat st;
+    int fd = p->pid > 0 ? open_sealed(p->pid, (int)record->offset) : -1, seals = fd < 0 ? -1 : fcntl(fd, F_GET_SEALS);
+    void *at = MAP_FAILED;
+    if (seals >= 0 && seals & F_SEAL_SHRINK && fstat(fd, &st) == 0 && (uint64_t)st.st_size >= record->length)
+        at =
+            mmap(NULL, record->length, PROT_READ, MAP_SHARED | (record->length <= POPULATED ? MAP_POPULATE : 0), fd, 0);
+    if (fd >= 0)
+        close(fd);
+    if (at == MAP_FAILED)
+        return -EACCES;
+    *addr = at;
+    return 0;
+}
 
 int peer_map(const struct peer *p, const struct store_record *record, bool writable, uint8_t **addr,
              struct rnic_err *err) {
+    if (record->kind == STORE_SEALED)
+        return writable ? -EACCES : map_sealed(p, record, addr);
     uint64_t skip = before(record);
     void *at =
         mmap(NULL, skip + record->length, PROT_READ | (writable ? PROT_WRITE : 0),

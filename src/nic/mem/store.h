@@ -6,15 +6,28 @@
  * The owner writes the table and never reads it.  Whoever imports believes nothing of it: a record is copied, then
  * checked against the size of the file, which its seals forbid to shrink, so that no mapping can lose its pages.
  * A place in the file is never used twice: who still writes after the owner has freed it hurts nobody.
+ *
+ * Memory that peers may read, and nobody's requests may write, is a file of its own, sealed against writing once its owner
+ * has mapped it: a peer opens it by the owner's descriptor in /proc, and the kernel lets it read and no more.
  */
 #ifndef RNIC_MEM_STORE_H
 #define RNIC_MEM_STORE_H
 
+#include <sys/types.h>
+
 #include "nic.h"
 
-enum store_kind { STORE_PD = 1, STORE_MR, STORE_DM, STORE_QP, STORE_ORDINARY /* a region that is not in the file */ };
+enum store_kind {
+    STORE_PD = 1,
+    STORE_MR,
+    STORE_DM,
+    STORE_QP,
+    STORE_ORDINARY, /* a region that is not in the file */
+    STORE_SEALED,   /* one that is a file of its own */
+};
 
 #define STORE_RECORDS 65536u
+#define STORE_SEALED_MAX 256 /* files: more regions lie in the common one, as a process has not many descriptors */
 #define STORE_TABLE (STORE_RECORDS * 64ull) /* bytes, at the beginning of the file; record 0 is the head */
 
 struct store_record {
@@ -26,7 +39,7 @@ struct store_record {
     uint32_t access;
     uint32_t reserved;
     uint64_t iova;           /* of a region */
-    uint64_t offset, length; /* in the file; of STORE_ORDINARY in the owner's process */
+    uint64_t offset, length; /* in the file; of STORE_ORDINARY in the owner's process, of STORE_SEALED its descriptor */
     uint64_t reserved2;
 };
 
@@ -45,8 +58,10 @@ struct store {
     struct store_record *table;
     uint64_t end; /* bytes of the file */
     uint64_t serial;
-    uint32_t next;  /* no record before this one is free */
-    uint8_t *taken; /* by record */
+    uint32_t next;                /* no record before this one is free */
+    uint8_t *taken;               /* by record */
+    int sealed[STORE_SEALED_MAX]; /* descriptors, */
+    int nsealed;                  /* and how many */
 };
 
 int store_open(struct store *s, const char *netdev, uint64_t guid, struct rnic_err *err);
@@ -56,13 +71,19 @@ void store_close(struct store *s);
 int store_alloc(struct store *s, uint64_t length, uint64_t *offset, uint8_t **addr, struct rnic_err *err);
 void store_free(struct store *s, uint64_t offset, uint64_t length, uint8_t *addr);
 
+/* The same for memory that others may only read; *fd: stays the store's. -ENOSPC: not as a file of its own */
+int store_alloc_sealed(struct store *s, uint64_t length, int *fd, uint8_t **addr);
+void store_free_sealed(struct store *s, int fd, uint64_t length, uint8_t *addr);
+void store_abandon(struct store *s); /* in a forked child: its descriptors */
+
 /* The number of the record, which then says so; -1: the table is full, and the object is for this process alone. */
 int store_publish(struct store *s, const struct store_record *what);
 void store_withdraw(struct store *s, int record);
 
 /* Another process' file. */
 struct peer {
-    int fd; /* -1: none */
+    int fd;    /* -1: none */
+    pid_t pid; /* whose; 0: not known, or of another pid namespace */
     const struct store_record *table;
     struct store_head head; /* checked */
 };

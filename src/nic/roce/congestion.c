@@ -15,6 +15,7 @@
 #define RISE (40000000u / 8)
 #define FAST_RISE (400000000u / 8)
 #define RATE_MIN (10000000u / 8)
+#define RATE_MIN_LOCAL (16 * RATE_MIN) /* as packets of a lane are that much longer: one must not take a timeout */
 #define BURST_NS 20000u   /* what may leave at once: an engine does not look up for every packet */
 #define SAMPLE_NS 1000000u
 #define SEC 1000000000u
@@ -59,7 +60,10 @@ static void restart(struct congestion *c, uint64_t now) {
     c->raise_at = now + RAISE_EVERY;
 }
 
-static uint64_t at_least(uint64_t rate) { return rate > RATE_MIN ? rate : RATE_MIN; }
+static uint64_t at_least(const struct qp *qp, uint64_t rate) {
+    uint64_t least = qp->flow.local ? RATE_MIN_LOCAL : RATE_MIN;
+    return rate > least ? rate : least;
+}
 
 static void catch_up(struct congestion *c, uint64_t now);
 
@@ -71,7 +75,7 @@ void congestion_cut(struct qp *qp, struct congestion *c, uint64_t now) {
     if (c->cut && now - c->cut < CUT_EVERY)
         return;
     if (!c->limiting) {
-        c->rate = at_least(measured(c, now));
+        c->rate = at_least(qp, measured(c, now));
         c->line = 2 * c->rate;
         c->alpha = ALPHA_ONE;
         c->free_at = now;
@@ -79,7 +83,7 @@ void congestion_cut(struct qp *qp, struct congestion *c, uint64_t now) {
     }
     c->cut = now;
     c->target = c->rate;
-    c->rate = at_least(c->rate - c->rate * c->alpha / (2 * ALPHA_ONE));
+    c->rate = at_least(qp, c->rate - c->rate * c->alpha / (2 * ALPHA_ONE));
     c->alpha += (ALPHA_ONE - c->alpha) >> ALPHA_SHIFT;
     restart(c, now);
 }

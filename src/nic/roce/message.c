@@ -44,7 +44,8 @@ static bool stays(const struct qp *qp, const struct send_wqe *wqe, uint64_t offs
     if (wqe->num_sge != 1 || qp->nic->faulty || qp->service == OPC_UC || rc_of(qp)->req.rewound)
         return false; /* the last: the peer may have said nothing because it cannot reach them */
     const struct mr *mr = mr_find(&qp->nic->mrs, sge->lkey);
-    if (!mr || !mr_in_file(mr) || mr->record < 0 || mr_local(&qp->nic->mrs, qp->pub.pd, sge, 0, &ptr))
+    if (!mr || !mr_in_file(mr) || mr->sealed >= 0 || mr->record < 0 ||
+        mr_local(&qp->nic->mrs, qp->pub.pd, sge, 0, &ptr))
         return false;
     out->elsewhere = (struct rnic_sge){sge->addr + offset, out->payload, sge->lkey};
     return true;

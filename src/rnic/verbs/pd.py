@@ -73,8 +73,9 @@ class PD(RegionVerbs):
     def alloc_mr(self, nbytes: int, access: AccessFlags | int, lock: bool = False) -> nic.MR:
         """Memory of the device's own making, registered; `mr.buf` is the way to it, close() frees it.
 
-        It lies in a memory file, so that other processes can import it (Context.cmd_fd).  `lock` as in
-        reg_mr().
+        It lies in a memory file, so that other processes can import it (Context.cmd_fd).  What peers may read
+        (REMOTE_READ) and nobody's requests may write (no LOCAL_WRITE) lies in one of its own, which is sealed
+        against their writing and cannot be imported.  `lock` as in reg_mr().
         """
         return self._allocate(nbytes, access) if lock else super().alloc_mr(nbytes, access)
 
