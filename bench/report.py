@@ -9,10 +9,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from figures import TARGETS, Row, Table, Target, Unit, tables
+from figures import tables, targets
 from procs import Values
 from rich.console import Console
 from rich.table import Table as RichTable
+from tables import Row, Table, Target, Unit
+
+import wire
 
 Rounds = list[dict[str, Values]]
 LOSS = (
@@ -104,7 +107,7 @@ def judge(rounds: Rounds, target: Target) -> dict[str, Any]:
             "reached": None,
             "text": f"not known: {missing}: {why(rounds, missing)}",
         }
-    reached = found.mid >= target.bound if target.at_least else found.mid <= target.bound
+    reached = found.mid >= target.bound if target.is_floor else found.mid <= target.bound
     off = abs(found.mid / target.bound - 1)
     what = f"{found.text(2)} {'x' if target.peer else target.unit.text}"
     verdict = "reached" if reached else "NOT reached"
@@ -119,7 +122,7 @@ def judge(rounds: Rounds, target: Target) -> dict[str, Any]:
 def loss(rounds: Rounds) -> list[str]:
     """Per row of the limited buffers: what was sent again."""
     found = []
-    for row in tables()[-1].rows:
+    for row in wire.LIMITED_ROWS:
         runs = [r[row.key] for r in rounds if "client" in r.get(row.key, {})]
         if not runs:
             continue
@@ -137,7 +140,7 @@ def loss(rounds: Rounds) -> list[str]:
 def cpu(rounds: Rounds) -> list[str]:
     """Whose processor time serves READs: the server's engine, or its main thread."""
     found = []
-    for row in tables()[3].rows[1:]:
+    for row in wire.SERVED_ROWS:
         for name, key in ({"Python": row.key} | row.peers).items():
             runs = [r[key]["server"] for r in rounds if "server" in r.get(key, {})]
             if runs:
@@ -151,7 +154,7 @@ def cpu(rounds: Rounds) -> list[str]:
 def tails(rounds: Rounds) -> list[str]:
     found = []
     p99 = Unit("us", "p99_us")
-    for row in tables()[1].rows:
+    for row in wire.LATENCY_ROWS:
         for name, key in ({"rnic": row.key} | {n: k for n, k in row.peers.items() if n == "UDP"}).items():
             value = spread(rounds, key, p99)
             if value:
@@ -180,8 +183,14 @@ def notes(rounds: Rounds) -> dict[str, list[str]]:
 # ---------------------------------------------------------------- outputs
 
 
+def measured(rounds: Rounds, keys: list[str]) -> bool:
+    return any(key in r for r in rounds for key in keys)
+
+
 def show(rounds: Rounds, console: Console) -> None:
     for table in tables():
+        if not measured(rounds, [row.key for row in table.rows]):
+            continue
         grid = RichTable(title=table.title, caption=table.note, title_justify="left", caption_justify="left")
         for column in ("", "rnic", *table.columns):
             grid.add_column(column, justify="right" if column else "left", overflow="fold")
@@ -194,7 +203,9 @@ def show(rounds: Rounds, console: Console) -> None:
         for text in texts:
             console.print(f"  {text}", highlight=False)
     console.print("\n[bold]Targets[/bold]")
-    for target in TARGETS:
+    for target in targets():
+        if not measured(rounds, [target.key]):
+            continue
         verdict = judge(rounds, target)
         colour = {True: "green", False: "red", None: "yellow"}[verdict["reached"]]
         console.print(f"  {target.text}: [{colour}]{verdict['text']}[/{colour}]", highlight=False)
@@ -220,7 +231,7 @@ def markdown(rounds: Rounds, machine: dict[str, Any]) -> str:
         "| target | |",
         "|---|---|",
     ]
-    out += [f"| {target.text} | {judge(rounds, target)['text']} |" for target in TARGETS]
+    out += [f"| {target.text} | {judge(rounds, target)['text']} |" for target in targets()]
     for table in tables():
         out += ["", f"## {table.title}", "", table.note, ""]
         out.append("| | rnic | " + " | ".join(table.columns) + " |")
@@ -251,7 +262,7 @@ def write(where: Path, rounds: Rounds, machine: dict[str, Any]) -> None:
     where.mkdir(parents=True, exist_ok=True)
     everything = {
         "machine": machine,
-        "targets": [judge(rounds, target) for target in TARGETS],
+        "targets": [judge(rounds, target) for target in targets()],
         "tables": [
             {"title": t.title, "columns": ["", "rnic", *t.columns], "rows": lines(rounds, t)}
             for t in tables()

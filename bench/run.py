@@ -25,10 +25,11 @@ from typing import Any
 import peers
 import report
 from build import FLAGS, HERE, ROOT, build, compiler
-from figures import Measurements, Setting, measurements
+from figures import measurements
 from procs import AbsentError, BrokenError, Values
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from tables import Measurements, Setting
 
 IN_NAMESPACE = "RNIC_BENCH_NAMESPACE"  # in the environment of the process inside
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
@@ -152,7 +153,7 @@ def main() -> int:
     namespace = not args.here and enter_namespace()
     console = Console(width=None if sys.stdout.isatty() else 150)
     programs = build()
-    plan = measurements(Setting(programs["native"], programs["udp"], args.seconds, args.mtu))
+    plan = measurements(Setting(programs, args.seconds, args.mtu))
     facts = machine(args, namespace)
     if args.only:
         plan = {key: run for key, run in plan.items() if args.only in key}
