@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import local
+import network
+import samehost
+from stats import Rounds
 from tables import Measurements, Setting, Table, Target
 
-import wire
-
-PATHS = (local, wire)
+PATHS = (samehost, network)
 
 
 def measurements(s: Setting) -> Measurements:
@@ -22,3 +22,7 @@ def tables() -> list[Table]:
 
 def targets() -> list[Target]:
     return [target for path in PATHS for target in path.targets()]
+
+
+def notes(rounds: Rounds) -> dict[str, list[str]]:
+    return network.notes(rounds)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,6 +83,7 @@ class Setting:
     programs: dict[str, Path]  # as build() names them
     seconds: float
     mtu: int
+    closing: ExitStack  # what a section opens for all of its rounds
 
 
 Measurements = dict[str, Callable[[], Values]]

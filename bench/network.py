@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from functools import partial
+from statistics import median
 
 import peers
 from procs import Values, pair
+from stats import Rounds, spread
 from tables import (
     GBYTES,
     KIB,
@@ -23,6 +25,7 @@ from tables import (
     Setting,
     Table,
     Target,
+    Unit,
     at_least,
     at_most,
     native_pair,
@@ -37,6 +40,15 @@ CHAIN = 32
 CHAINS = (CHAIN, 2 * CHAIN)
 MESSAGES = (8, 64 * KIB, MIB)
 UCX_STREAM = {"write": "ucp_put_bw", "send": "tag_bw"}
+P99 = Unit("us", "p99_us")
+LOSS = (
+    "requests_resent",
+    "duplicate_requests",
+    "out_of_sequence",
+    "timeouts",
+    "nak_seq_received",
+    "tx_errors",
+)
 
 
 def python_target(s: Setting, how: str, **options: object) -> Values:
@@ -241,3 +253,56 @@ def targets() -> list[Target]:
         at_least(1.0, f"network: 8-byte WRITEs in chains of {CHAIN}", RATE, f"rate {CHAIN}"),
         at_most(1.0, f"network: from Python, post + poll in chains of {CHAIN}", PER_OP, "python post"),
     ]
+
+
+# ---------------------------------------------------------------- notes
+
+
+def loss(rounds: Rounds) -> list[str]:
+    """Per row of the limited buffers: what was sent again."""
+    found = []
+    for row in LIMITED_ROWS:
+        runs = [r[row.key] for r in rounds if "client" in r.get(row.key, {})]
+        if not runs:
+            continue
+        ends = [run[end] for run in runs for end in ("client", "server")]
+        counts = {name: sum(int(end.get(name, 0)) for end in ends) for name in LOSS}
+        sent = sum(int(end.get("tx_packets", 0)) for end in ends)
+        shown = ", ".join(f"{name} {count}" for name, count in counts.items())
+        found.append(
+            f"{row.title} (getsockopt: receive {runs[0]['rcvbuf']:,}, send {runs[0]['sndbuf']:,}): "
+            f"{sent} packets, {shown}"
+        )
+    return found
+
+
+def cpu(rounds: Rounds) -> list[str]:
+    """Whose processor time serves READs: the server's engine, or its main thread."""
+    found = []
+    for row in SERVED_ROWS:
+        for name, key in ({"Python": row.key} | row.peers).items():
+            runs = [r[key]["server"] for r in rounds if "server" in r.get(key, {})]
+            if runs:
+                main, engine = (
+                    median(float(run[f"{who}_cpu_s"]) for run in runs) for who in ("main", "engine")
+                )
+                found.append(f"{row.title}, {name}: main thread {main:.3f} s, engine {engine:.3f} s")
+    return found
+
+
+def tails(rounds: Rounds) -> list[str]:
+    found = []
+    for row in LATENCY_ROWS:
+        for name, key in ({"rnic": row.key} | {n: k for n, k in row.peers.items() if n == "UDP"}).items():
+            value = spread(rounds, key, P99)
+            if value:
+                found.append(f"{row.title}, {name}: {value.text(2)} us")
+    return list(dict.fromkeys(found))
+
+
+def notes(rounds: Rounds) -> dict[str, list[str]]:
+    return {
+        "99th percentiles": tails(rounds),
+        "Processor time of the process that serves READs": cpu(rounds),
+        "Loss with limited buffers, all rounds (a duplicate was a probe: not lost)": loss(rounds),
+    }
