@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs what rnic is measured beside: from Debian as root, mpi4py and MPICH from PyPI into build-bench/mpi.
+# Installs what rnic is measured beside: from Debian as root, mpi4py and MPICH from PyPI into build-bench/mpi; and what
+# draws the plots into .venv.
 # What cannot be had is said, and reported as absent by the benchmark; it is no error.
 #
 #   sh bench/peers.sh
@@ -27,5 +28,8 @@ fi
 if ! "$MPI/bin/python" -c "from mpi4py import MPI" 2>/dev/null; then
     "$PYTHON" -m venv "$MPI" && "$MPI/bin/python" -m pip install -q --disable-pip-version-check mpi4py mpich ||
         echo "absent: mpi4py over MPICH"
+fi
+if [ -x .venv/bin/python ] && ! .venv/bin/python -c "import matplotlib" 2>/dev/null; then
+    .venv/bin/python -m pip install -q --disable-pip-version-check matplotlib || echo "absent: matplotlib"
 fi
 "$PYTHON" bench/peers.py

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import figures
 import guest
 import scaling
+from procs import AbsentError
 from rich.console import Console
 from rich.table import Table as RichTable
 from stats import Rounds, failures, judge, lines, measured
@@ -84,8 +85,6 @@ def store(where: Path, name: str, rounds: Rounds, machine: dict[str, Any]) -> No
         "rounds": rounds,
     }
     (where / f"{name}.json").write_text(json.dumps(everything, indent=1) + "\n")
-    if section is scaling:
-        scaling.draw(where, rounds)
 
 
 # ---------------------------------------------------------------- the page
@@ -117,7 +116,15 @@ def verdicts(found: dict[str, dict[str, Any]]) -> list[list[str]]:
     ]
 
 
-def chapter(name: str, stored: dict[str, Any]) -> list[str]:
+def plots(where: Path, rounds: Rounds) -> str:
+    try:
+        scaling.draw(where, rounds)
+    except AbsentError as missing:
+        return f"No plots: absent: {missing}."
+    return "\n".join(f"![{file}]({file})" for file in scaling.PLOTS)
+
+
+def chapter(where: Path, name: str, stored: dict[str, Any]) -> list[str]:
     section, rounds = SECTIONS[name], stored["rounds"]
     out = []
     for table in section.tables():
@@ -125,8 +132,7 @@ def chapter(name: str, stored: dict[str, Any]) -> list[str]:
         out += ["", f"## {table.title}", "", table.note, "", *grid(head, lines(rounds, table))]
     for title, texts in ({"Failures": failures(rounds)} | section.notes(rounds)).items():
         out += ["", f"## {title}", "", *(f"- {text}" for text in texts)] if texts else []
-    if section is scaling:
-        out += ["", *(f"![{file}]({file})" for file in scaling.PLOTS)]
+    out += ["", plots(where, rounds)] if section is scaling else []
     return [*out, "", "Measured by " + "\n".join(about(stored["machine"]))]
 
 
@@ -137,7 +143,7 @@ def page(where: Path) -> Path:
     }
     out = ["# Figures", "", INTRODUCTION, "", "## Targets", "", *grid(["target", ""], verdicts(found))]
     for name, stored in found.items():
-        out += chapter(name, stored)
+        out += chapter(where, name, stored)
     if LIMITS.exists():
         out += ["", LIMITS.read_text().rstrip()]
     made = where / "README.md"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -100,15 +101,16 @@ def notes(rounds: Rounds) -> dict[str, list[str]]:  # noqa: ARG001
 
 
 def draw(where: Path, rounds: Rounds) -> None:
-    """The plots; AbsentError where there is no matplotlib."""
+    """The plots, or none: AbsentError where there is no matplotlib."""
+    for plot in PLOTS:
+        (where / plot).unlink(missing_ok=True)
     try:
-        import matplotlib
+        matplotlib = importlib.import_module("matplotlib")
     except ImportError:
-        raise AbsentError("pip install matplotlib") from None
+        raise AbsentError("sh bench/peers.sh (matplotlib from PyPI)") from None
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "rnic"
-    from matplotlib import pyplot
-
+    pyplot = importlib.import_module("matplotlib.pyplot")
     for axis, (numbers, key, file) in AXES.items():
         figure, panels = pyplot.subplots(1, len(SHAPES), figsize=(9, 3.5), layout="constrained")
         for panel, (name, (unit, _)) in zip(panels, SHAPES.items(), strict=True):
