@@ -27,7 +27,7 @@ def measure(run: Callable[[int], None], tell: Callable[[int], None], seconds: fl
     batch(FIRST)
     count = max(1, int(FIRST * BATCH_SECONDS / batch(FIRST)))
     until = time.perf_counter() + seconds
-    took = []
+    took: list[float] = []
     while time.perf_counter() < until or len(took) < 3:
         took.append(batch(count))
     tell(0)

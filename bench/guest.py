@@ -102,10 +102,12 @@ def rxe(machine: Machine, program: str, size: int, count: int) -> Values:
     command = f"{program} -d {guest.device} -x {guest.gid_index(guest.ip)} -F -s {size} -n {count}"
     server = guest.spawn(command)
     listening = f"grep -q ':{PORT:04X} .* 0A ' /proc/net/tcp /proc/net/tcp6"
-    guest.check(f"until {listening}; do sleep .05; done", 20)
-    found = outputs.perftest(guest.check(f"{command} {guest.ip}", 120))
-    server.wait(20)
-    return found
+    try:
+        guest.check(f"until {listening}; do sleep .05; done", 20)
+        return outputs.perftest(guest.check(f"{command} {guest.ip}", 120))
+    finally:
+        server.kill()
+        server.wait(20)
 
 
 def guarded(run: Callable[..., Values], *args: Any, **options: Any) -> Values:

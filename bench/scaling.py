@@ -28,7 +28,7 @@ AXES = {
     "pairs of processes": (PROCESSES, "pairs {} {} {}", "scaling-processes.svg"),
 }
 PLOTS = [plot for _, _, plot in AXES.values()]
-STARTING = 0.15  # seconds that a process may take until it measures, for each of them
+STARTING = 0.25  # seconds that a process may take until it measures, for each of them
 
 
 def together(s: Setting, count: int, local: int, shape: dict[str, int]) -> Values:

@@ -32,8 +32,8 @@ def test_megabytes_of_ucx_are_mebibytes() -> None:
 @pytest.mark.parametrize(
     ("name", "size", "told"), [("fi_shm_8.txt", 8, 9.15), ("fi_shm_1m.txt", 1 << 20, 70.77)]
 )
-def test_libfabrics_mean_is_its_size_by_its_rate(name: str, size: int, told: float) -> None:
-    """Its MB are decimal, and have more digits than the time that it prints."""
+def test_libfabric_tells_a_mean(name: str, size: int, told: float) -> None:
+    """Its MB are decimal; of rate and time the one with more digits counts."""
     assert outputs.fi_pingpong(sample(name), size)["mean_us"] == pytest.approx(told, rel=0.01)
 
 
