@@ -82,7 +82,7 @@ soak: build $(VENV)/.dev ## all of what .ci/run takes a sample of
 	run $(MAKE) --no-print-directory fuzz CASES=$(or $(CASES),2000000); \
 	[ -z "$$failed" ] || { echo "failed: $${failed#, }"; exit 1; }
 
-bench: build $(VENV)/.dev ## figures beside their peers, in one run
+bench: build $(VENV)/.dev ## figures beside their peers (sh bench/peers.sh), ARGS=--all: also plots, and a guest
 	$(BIN)/python bench $(ARGS)
 
 lint: $(VENV)/.dev build ## style, types and layout, nothing is changed

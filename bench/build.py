@@ -41,7 +41,7 @@ def older(made: Path, sources: list[Path]) -> bool:
 
 
 def build() -> dict[str, Path]:
-    """The programs "native" and "udp"; compiles only what has changed."""
+    """The programs "native", "udp" and "copy"; compiles only what has changed."""
     core = ROOT / "src" / "nic"
     headers = [*core.rglob("*.h"), HERE / "loops.h"]
     sources = sorted(core.rglob("*.c"))
@@ -55,7 +55,7 @@ def build() -> dict[str, Path]:
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(compile_one, sources, objects))
-    programs = {name: OUT / name for name in ("native", "udp")}
+    programs = {name: OUT / name for name in ("native", "udp", "copy")}
     for name, made in programs.items():
         parts = objects if name == "native" else []
         if older(made, [HERE / f"{name}.c", *headers, *parts]):

@@ -13,6 +13,9 @@
  * depth     work requests outstanding at most       polls    memory_pingpong: poll the queue too while waiting (1)
  * inline    1: INLINE                               mtu      bytes of the path MTU
  * bufmax    what net.core.rmem_max and wmem_max would be, for this process alone
+ * local     1: by shared memory, with memory that the other process reaches
+ * qps       queue pairs that take turns; for WRITEs and READs
+ * at        nanoseconds of CLOCK_MONOTONIC at which to begin
  *
  * The client prints one line of JSON; the server's half of it comes over the socket.
  */
@@ -31,6 +34,7 @@
 
 #define NETDEV "lo"
 #define QUEUE 1024
+#define MAX_QPS 1000
 #define RECEIVES 512
 #define RD_ATOMIC 16
 #define SIGNAL_EVERY 32 /* of a ping-pong */
@@ -51,7 +55,8 @@ struct end {
     struct rnic_pd *pd;
     struct rnic_cq *cq;
     struct rnic_mr *mr;
-    struct rnic_qp *qp;
+    struct rnic_qp *qp[MAX_QPS];
+    uint32_t qps, turn; /* how many, and whose turn it is */
     uint8_t *buffer;
     struct hello local, peer;
     int line;                 /* to the other process */
@@ -129,25 +134,29 @@ static void get_memory(struct end *e) {
     need(e->ops->reg_mr(e->pd, e->buffer, BUFFER_BYTES, ACCESS, &e->mr, &err), "reg_mr");
 }
 
-static void end_open(struct end *e) {
-    struct rnic_open_attr how = {.local = by_lane ? 1 : -1};
-    need(rnic_soft_open(NETDEV, &how, &e->ctx, &err), "open");
-    e->ops = e->ctx->ops;
-    need(e->ops->alloc_pd(e->ctx, &e->pd, &err), "alloc_pd");
-    need(e->ops->create_cq(e->ctx, 4 * QUEUE, NULL, 0, NULL, &e->cq, &err), "create_cq");
-    get_memory(e);
+static void open_qp(struct end *e, struct rnic_qp **qp) {
     struct rnic_qp_init_attr init = {
         .send_cq = e->cq,
         .recv_cq = e->cq,
         .qp_type = RNIC_QPT_RC,
         .cap = {QUEUE, QUEUE, 1, 1, 64},
     };
-    need(e->ops->create_qp(e->pd, &init, &e->qp, &err), "create_qp");
+    need(e->ops->create_qp(e->pd, &init, qp, &err), "create_qp");
     struct rnic_qp_attr attr = {.qp_state = RNIC_QPS_INIT, .port_num = 1, .qp_access_flags = ACCESS};
-    need(
-        e->ops->modify_qp(e->qp, &attr, RNIC_QP_STATE | RNIC_QP_PKEY_INDEX | RNIC_QP_PORT | RNIC_QP_ACCESS_FLAGS, &err),
-        "INIT");
-    e->local = (struct hello){e->qp->qp_num, 0x123456, e->mr->rkey, (uintptr_t)e->buffer};
+    need(e->ops->modify_qp(*qp, &attr, RNIC_QP_STATE | RNIC_QP_PKEY_INDEX | RNIC_QP_PORT | RNIC_QP_ACCESS_FLAGS, &err),
+         "INIT");
+}
+
+static void end_open(struct end *e, uint32_t qps) {
+    struct rnic_open_attr how = {.local = by_lane ? 1 : -1};
+    need(rnic_soft_open(NETDEV, &how, &e->ctx, &err), "open");
+    e->ops = e->ctx->ops;
+    need(e->ops->alloc_pd(e->ctx, &e->pd, &err), "alloc_pd");
+    need(e->ops->create_cq(e->ctx, 4 * QUEUE, NULL, 0, NULL, &e->cq, &err), "create_cq");
+    get_memory(e);
+    for (; e->qps < qps; e->qps++)
+        open_qp(e, &e->qp[e->qps]);
+    e->local = (struct hello){e->qp[0]->qp_num, 0x123456, e->mr->rkey, (uintptr_t)e->buffer};
 }
 
 static int mtu_code(uint32_t bytes) {
@@ -157,7 +166,8 @@ static int mtu_code(uint32_t bytes) {
     return code;
 }
 
-static void end_connect(struct end *e, uint32_t mtu) {
+/* The queue pair that is the one of the last hello. */
+static void end_connect(struct end *e, struct rnic_qp *qp, uint32_t mtu) {
     struct rnic_qp_attr attr = {.qp_state = RNIC_QPS_RTR,
                                 .path_mtu = mtu_code(mtu),
                                 .dest_qp_num = e->peer.qpn,
@@ -169,7 +179,7 @@ static void end_connect(struct end *e, uint32_t mtu) {
     need(e->ops->query_gid(e->ctx, 1, index, &entry, &err), "query_gid");
     attr.ah_attr = (struct rnic_ah_attr){.is_global = 1, .port_num = 1};
     attr.ah_attr.grh = (struct rnic_global_route){.dgid = entry.gid, .sgid_index = (uint8_t)index, .hop_limit = 64};
-    need(e->ops->modify_qp(e->qp, &attr,
+    need(e->ops->modify_qp(qp, &attr,
                            RNIC_QP_STATE | RNIC_QP_AV | RNIC_QP_PATH_MTU | RNIC_QP_DEST_QPN | RNIC_QP_RQ_PSN |
                                RNIC_QP_MAX_DEST_RD_ATOMIC | RNIC_QP_MIN_RNR_TIMER,
                            &err),
@@ -180,7 +190,7 @@ static void end_connect(struct end *e, uint32_t mtu) {
                                  .rnr_retry = 7,
                                  .sq_psn = e->local.psn,
                                  .max_rd_atomic = RD_ATOMIC};
-    need(e->ops->modify_qp(e->qp, &attr,
+    need(e->ops->modify_qp(qp, &attr,
                            RNIC_QP_STATE | RNIC_QP_TIMEOUT | RNIC_QP_RETRY_CNT | RNIC_QP_RNR_RETRY | RNIC_QP_SQ_PSN |
                                RNIC_QP_MAX_QP_RD_ATOMIC,
                            &err),
@@ -209,17 +219,17 @@ static bool heard(const struct end *e) {
     return poll(&p, 1, 0) != 0;
 }
 
-static void greet(struct end *e, uint32_t mtu) {
+static void greet(struct end *e, struct rnic_qp *qp, uint32_t mtu) {
     char text[128];
     unsigned long long addr;
-    snprintf(text, sizeof text, "%x %x %llx %x\n", e->local.qpn, e->local.psn, (unsigned long long)e->local.addr,
+    snprintf(text, sizeof text, "%x %x %llx %x\n", qp->qp_num, e->local.psn, (unsigned long long)e->local.addr,
              e->local.rkey);
     say(e, text);
     hear(e, text, sizeof text);
     if (sscanf(text, "%x %x %llx %x", &e->peer.qpn, &e->peer.psn, &addr, &e->peer.rkey) != 4)
         die("hello");
     e->peer.addr = addr;
-    end_connect(e, mtu);
+    end_connect(e, qp, mtu);
 }
 
 /* Both ends are ready to send and to receive. */
@@ -230,7 +240,8 @@ static void meet(const struct end *e) {
 }
 
 static void end_close(struct end *e) {
-    e->ops->destroy_qp(e->qp, &err);
+    while (e->qps)
+        e->ops->destroy_qp(e->qp[--e->qps], &err);
     e->ops->destroy_cq(e->cq, &err);
     e->ops->dereg_mr(e->mr, &err);
     e->ops->dealloc_pd(e->pd, &err);
@@ -290,7 +301,9 @@ static int take(struct end *e, struct rnic_wc *wc, int n) {
 
 static void post(struct end *e, const struct rnic_send_wr *wr) {
     const struct rnic_send_wr *bad;
-    need(e->ops->post_send(e->qp, wr, &bad, &err), "post_send");
+    need(e->ops->post_send(e->qp[e->turn], wr, &bad, &err), "post_send");
+    if (++e->turn == e->qps)
+        e->turn = 0;
 }
 
 static void post_receives(struct end *e, uint32_t count, uint32_t size) {
@@ -301,7 +314,7 @@ static void post_receives(struct end *e, uint32_t count, uint32_t size) {
         n = count < 64 ? count : 64;
         for (uint32_t i = 0; i < n; i++)
             wr[i] = (struct rnic_recv_wr){.next = i + 1 < n ? &wr[i + 1] : NULL, .sg_list = &sge, .num_sge = 1};
-        need(e->ops->post_recv(e->qp, wr, &bad, &err), "post_recv");
+        need(e->ops->post_recv(e->qp[0], wr, &bad, &err), "post_recv");
     }
 }
 
@@ -327,7 +340,7 @@ struct plan {
     int opcode;
     uint32_t size, chain, depth;
     bool inlined;
-    uint64_t duration;
+    uint64_t duration, at;
 };
 
 static void build_chain(struct end *e, const struct plan *plan, struct rnic_send_wr *wr, struct rnic_sge *sge) {
@@ -577,6 +590,8 @@ static void measure(struct end *e, const char *test, const struct plan *plan, bo
     if (!strcmp(test, "send_pingpong"))
         post_receives(e, RECEIVES, plan->size);
     meet(e);
+    while (now_ns() < plan->at)
+        usleep(100);
     begin(e);
     if (!strcmp(test, "send_pingpong"))
         send_pingpong(e, plan, &f);
@@ -641,17 +656,17 @@ static uint32_t run_single(struct end end[2], const struct plan *plan, uint32_t 
 static void single(char **argv) {
     struct end end[2] = {0};
     struct plan plan = {
-        RNIC_WR_RDMA_WRITE, option_number(argv, "size", 8), option_number(argv, "chain", 32), QUEUE, false, 0};
+        RNIC_WR_RDMA_WRITE, option_number(argv, "size", 8), option_number(argv, "chain", 32), QUEUE, false, 0, 0};
     bool pingpong = !strcmp(option(argv, "loop", "chain"), "pingpong");
     uint32_t count = option_number(argv, "count", 100000);
     plan.inlined = plan.size <= 64;
     if (!plan.chain || plan.chain > QUEUE / 2 || count < plan.chain || plan.size > BUFFER_BYTES)
         die("chain, count or size");
     for (int i = 0; i < 2; i++)
-        end_open(&end[i]);
+        end_open(&end[i], 1);
     for (int i = 0; i < 2; i++) {
         end[i].peer = end[!i].local;
-        end_connect(&end[i], option_number(argv, "mtu", 4096));
+        end_connect(&end[i], end[i].qp[0], option_number(argv, "mtu", 4096));
     }
     uint32_t ns = run_single(end, &plan, count, pingpong);
     printf("{\"operations\": %u, \"ns_per_operation\": %u}\n", count, ns);
@@ -676,14 +691,18 @@ int main(int argc, char **argv) {
                         .chain = option_number(argv, "chain", 1),
                         .depth = option_number(argv, "depth", 64),
                         .inlined = option_number(argv, "inline", 0),
-                        .duration = option_ns(argv, "seconds", "0.4")};
+                        .duration = option_ns(argv, "seconds", "0.4"),
+                        .at = strtoull(option(argv, "at", "0"), NULL, 0)};
     bool polls = option_number(argv, "polls", 1);
-    if (plan.size > BUFFER_BYTES || !plan.chain || plan.chain > plan.depth || plan.depth > QUEUE) {
-        fprintf(stderr, "native: size, chain or depth\n");
+    uint32_t qps = option_number(argv, "qps", 1);
+    if (!qps || qps > MAX_QPS || plan.size > BUFFER_BYTES || !plan.chain || plan.chain > plan.depth ||
+        plan.depth > QUEUE) {
+        fprintf(stderr, "native: size, chain, depth or qps\n");
         return 2;
     }
-    end_open(&e);
-    greet(&e, option_number(argv, "mtu", 4096));
+    end_open(&e, qps);
+    for (uint32_t i = 0; i < qps; i++)
+        greet(&e, e.qp[i], option_number(argv, "mtu", 4096));
     if (!strcmp(argv[2], "serve"))
         serve(&e, argv[3], &plan, polls);
     else

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that measure: started, bounded in time, ended by their own ids."""
+"""Processes that measure: started, bounded in time, ended by their own ids.
+
+python procs.py SERVER ... -- CLIENT ...  is pair(), where only the standard library is.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -117,3 +121,12 @@ def wait_listening(port: int, child: subprocess.Popen[str]) -> None:
             break
         time.sleep(0.01)
     raise BrokenError(f"nobody listens on port {port}")
+
+
+if __name__ == "__main__":
+    both = sys.argv[1:]
+    at = both.index("--")
+    try:
+        print(json.dumps(pair(both[:at], both[at + 1 :])))
+    except BrokenError as failure:
+        sys.exit(str(failure))

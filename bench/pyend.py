@@ -2,9 +2,13 @@
 """One end of a connection in a Python process: what a program on rnic does.
 
     pyend.py FD target sleep|hold      serves READs while it sleeps, or while a pure Python loop holds the GIL
-    pyend.py FD post SECONDS CHAIN DEPTH     8-byte WRITEs in chains of reusable work requests
+    pyend.py FD post                   8-byte WRITEs in chains of reusable work requests, many outstanding
+    pyend.py FD put                    WRITEs in chains, one chain at a time, to its completion
+    pyend.py FD pingpong               messages, each answered by
+    pyend.py FD echo                   the other end
 
-FD and what is said over it are those of native.c.
+and options: seconds=0.4 size=8 chain=32 depth=512 local=0.  FD and what is said over it are those of
+native.c.
 """
 
 from __future__ import annotations
@@ -14,7 +18,10 @@ import select
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
+
+import batches
 
 import rnic
 
@@ -27,20 +34,32 @@ ACCESS = (
 )
 LOOPBACK = b"\0" * 10 + b"\xff\xff\x7f\0\0\1"
 PSN = 0x654321
+INLINE = 64
+RECEIVES = 64
+SIGNAL_EVERY = 32
+DEFAULTS = {"seconds": 0.4, "size": 8, "chain": 32, "depth": 512, "local": 0}
+Options = dict[str, float]
 
 
 class End:
     """A connected queue pair with one region, and the line to the other process."""
 
-    def __init__(self, stack: ExitStack, fd: int) -> None:
+    def __init__(self, stack: ExitStack, fd: int, *, local: bool) -> None:
         self.line = stack.enter_context(socket.socket(fileno=fd))
         self.heard = self.line.makefile("r")
-        ctx = stack.enter_context(rnic.open_device("roce_lo", local=False))
+        ctx = stack.enter_context(rnic.open_device("roce_lo", local=local))
         pd = stack.enter_context(ctx.alloc_pd())
         self.mr = stack.enter_context(pd.alloc_mr(SIZE, ACCESS))
         self.cq = stack.enter_context(ctx.create_cq(4096))
-        cap = rnic.QPCap(max_send_wr=1024, max_recv_wr=64, max_send_sge=1, max_recv_sge=1, max_inline_data=64)
-        init = rnic.QPInitAttr(send_cq=self.cq, recv_cq=self.cq, qp_type=rnic.QPType.RC, cap=cap)
+        self.receives = stack.enter_context(ctx.create_cq(4096))
+        cap = rnic.QPCap(
+            max_send_wr=1024,
+            max_recv_wr=RECEIVES,
+            max_send_sge=1,
+            max_recv_sge=1,
+            max_inline_data=INLINE,
+        )
+        init = rnic.QPInitAttr(send_cq=self.cq, recv_cq=self.receives, qp_type=rnic.QPType.RC, cap=cap)
         self.qp = stack.enter_context(pd.create_qp(init))
         self.say(f"{self.qp.qp_num:x} {PSN:x} {self.mr.addr:x} {self.mr.rkey:x}")
         qpn, psn, self.addr, self.rkey = (int(word, 16) for word in self.hear().split())
@@ -120,24 +139,30 @@ def stream(end: End, chain: tuple[rnic.SendWR, ...], chains: int, seconds: float
     return posted * len(chain), last - began
 
 
-def post(end: End, seconds: float, length: int, depth: int) -> None:
-    flags = rnic.SendFlags
-    sge = [rnic.SGE(end.mr, offset=0, length=8)]
-    chain = tuple(
+def writes(end: End, size: int, length: int) -> tuple[rnic.SendWR, ...]:
+    """A chain, the last of which is signaled."""
+    flags = rnic.SendFlags.INLINE if size <= INLINE else rnic.SendFlags(0)
+    sge = [rnic.SGE(end.mr, offset=0, length=size)]
+    return tuple(
         rnic.SendWR(
             wr_id=i,
             opcode=rnic.WROpcode.RDMA_WRITE,
-            send_flags=flags.INLINE | (flags.SIGNALED if i == length - 1 else flags(0)),
+            send_flags=flags | (rnic.SendFlags.SIGNALED if i == length - 1 else flags),
             sg_list=sge,
             remote_addr=end.addr,
             rkey=end.rkey,
         )
         for i in range(length)
     )
+
+
+def post(end: End, options: Options) -> None:
+    length, seconds = options["chain"], options["seconds"]
+    chain, chains = writes(end, options["size"], int(length)), int(options["depth"] // length)
     end.meet()
-    stream(end, chain, depth // length, seconds / 8)
+    stream(end, chain, chains, seconds / 8)
     own = time.thread_time()
-    count, took = stream(end, chain, depth // length, seconds)
+    count, took = stream(end, chain, chains, seconds)
     own = time.thread_time() - own
     end.say("end")
     server = json.loads(end.hear())
@@ -154,14 +179,108 @@ def post(end: End, seconds: float, length: int, depth: int) -> None:
     )
 
 
+def take(cq: rnic.CQ) -> None:
+    """Waits for a completion, which must be good."""
+    while not (found := cq.poll(1)):
+        pass
+    if not found[0].ok:
+        raise SystemExit(found[0].explain())
+
+
+def putter(end: End, size: int, length: int) -> Callable[[int], None]:
+    chain = writes(end, size, length)
+    request = chain if length > 1 else chain[0]
+    post, poll = end.qp.post_send, end.cq.poll
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            post(request)
+            while not (found := poll(1)):
+                pass
+            if not found[0].ok:
+                raise SystemExit(found[0].explain())
+
+    return run
+
+
+def put(end: End, options: Options) -> None:
+    size, length = int(options["size"]), int(options["chain"])
+    end.meet()
+    found = batches.measure(putter(end, size, length), lambda _: None, options["seconds"])
+    end.say("end")
+    end.hear()
+    batches.show({k: v / length if k.endswith("_us") else v for k, v in found.items()}, size)
+
+
+class Talk:
+    """Messages to and fro, with a receive posted for each that comes."""
+
+    def __init__(self, end: End, size: int) -> None:
+        self.end = end
+        self.receive = rnic.RecvWR(sg_list=[rnic.SGE(end.mr, offset=SIZE // 2, length=size)])
+        sge = [rnic.SGE(end.mr, offset=0, length=size)]
+        flags = rnic.SendFlags.INLINE if size <= INLINE else rnic.SendFlags(0)
+        self.plain = rnic.SendWR(opcode=rnic.WROpcode.SEND, send_flags=flags, sg_list=sge)
+        flags |= rnic.SendFlags.SIGNALED
+        self.signaled = rnic.SendWR(opcode=rnic.WROpcode.SEND, send_flags=flags, sg_list=sge)
+        for _ in range(RECEIVES):
+            end.qp.post_recv(self.receive)
+
+    def run(self, count: int) -> None:
+        """So many times: a message there, then one back."""
+        send, poll, repost = self.end.qp.post_send, self.end.receives.poll, self.end.qp.post_recv
+        plain, receive = self.plain, self.receive
+        for i in range(count):
+            if i % SIGNAL_EVERY:
+                send(plain)
+            else:
+                self.say()
+            while not (found := poll(1)):
+                pass
+            if not found[0].ok:
+                raise SystemExit(found[0].explain())
+            repost(receive)
+
+    def say(self) -> None:
+        """A message that completes, so that those before it make room in the queue."""
+        self.end.qp.post_send(self.signaled)
+        take(self.end.cq)
+
+    def answer(self, count: int) -> None:
+        """The other end of run(count)."""
+        take(self.end.receives)
+        self.end.qp.post_recv(self.receive)
+        self.run(count - 1)
+        self.say()
+
+
+def pingpong(end: End, options: Options) -> None:
+    talk = Talk(end, int(options["size"]))
+    end.meet()
+    found = batches.measure(talk.run, lambda count: end.say(str(count)), options["seconds"])
+    batches.show(found, int(options["size"]))
+
+
+def echo(end: End, options: Options) -> None:
+    talk = Talk(end, int(options["size"]))
+    end.meet()
+    while count := int(end.hear()):
+        talk.answer(count)
+
+
+ROLES = {"post": post, "put": put, "pingpong": pingpong, "echo": echo}
+
+
 def main() -> None:
     fd, role, *rest = sys.argv[1:]
+    given = dict(word.split("=") for word in rest if "=" in word)
+    options = DEFAULTS | {name: float(value) for name, value in given.items()}
     with ExitStack() as stack:
-        end = End(stack, int(fd))
+        end = End(stack, int(fd), local=bool(options["local"]))
         if role == "target":
             serve(end, rest[0])
         else:
-            post(end, float(rest[0]), int(rest[1]), int(rest[2]))
+            ROLES[role](end, options)
 
 
 if __name__ == "__main__":

@@ -1,38 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures rnic and its peers side by side: `make bench`, or python bench/run.py.
 
-Prints the tables, and writes bench/results/latest.json and bench/results/README.md.  As root it works in a
-network namespace of its own, where no other process shares UDP 4791.
+Prints the tables, and writes bench/results: a file of JSON for each section, and README.md of all that are
+there.  As root it works in a network namespace of its own, where no other process shares UDP 4791.
 """
 
 from __future__ import annotations
 
 import argparse
 import fcntl
-import importlib.metadata
 import os
-import platform
-import shlex
 import shutil
 import socket
 import struct
 import subprocess
 import sys
-import time
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import peers
+import facts
 import report
-from build import FLAGS, HERE, ROOT, build, compiler
-from figures import Measurements, Setting, measurements
+from build import HERE, build
 from procs import AbsentError, BrokenError, Values
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from stats import Rounds
+from tables import Measurements, Setting
 
 IN_NAMESPACE = "RNIC_BENCH_NAMESPACE"  # in the environment of the process inside
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
-MOST_SECONDS = 280  # no round begins that would end later, once there are three
 
 
 def loopback_up() -> None:
@@ -69,51 +65,19 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--results", type=Path, default=HERE / "results", help="where results go")
     parser.add_argument("--here", action="store_true", help="stay in this network namespace")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--scaling", action="store_true", help="1 to 1,000 queue pairs, 1 to 8 processes")
+    what.add_argument("--guest", action="store_true", help="beside rdma_rxe in a virtual machine")
+    what.add_argument("--all", action="store_true", help="the tables, and these two")
+    what.add_argument("--page", action="store_true", help="measure nothing: README.md of the files of JSON")
     return parser.parse_args()
 
 
-def said(command: list[str]) -> str:
-    if not shutil.which(command[0]):
-        return ""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    return done.stdout.strip()
-
-
-def cpu_name() -> str:
-    rows = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
-    names = [value.strip() for name, _, value in rows if name.strip() == "model name"]
-    return f"{names[0] if names else platform.machine()}, {os.cpu_count()} processors"
-
-
-def granted() -> str:
-    """What the kernel gives a socket that asks for as much as rnic does, as getsockopt tells."""
-    found = []
-    for name in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-            s.setsockopt(socket.SOL_SOCKET, name, 4 << 20)
-            found.append(s.getsockopt(socket.SOL_SOCKET, name))
-    return f"receive {found[0]:,} bytes, send {found[1]:,} bytes"
-
-
-def machine(args: argparse.Namespace, namespace: bool) -> dict[str, Any]:
-    changed = said(["git", "status", "--porcelain", "--", "src"])
-    commit = said(["git", "rev-parse", "--short", "HEAD"]) + (" and changes to src" if changed else "")
-    words = shlex.join(sys.argv[1:])
-    cc = said([*compiler(), "--version"]).partition("\n")[0]
-    return {
-        "command": f'make bench ARGS="{words}"' if words else "make bench",
-        "date": time.strftime("%Y-%m-%d"),
-        "namespace": namespace,
-        "rnic": f"{importlib.metadata.version('rnic')}, commit {commit}",
-        "cpu": cpu_name(),
-        "kernel": platform.release(),
-        "mtu": f"loopback {Path('/sys/class/net/lo/mtu').read_text().strip()}, path MTU {args.mtu}",
-        "buffers": granted(),
-        "tools": f"{platform.python_version()}, {cc} {FLAGS[1]}",
-        "peers": ", ".join(f"{name} {version}" for name, version in peers.versions().items()),
-        "load": " ".join(f"{value:.2f}" for value in os.getloadavg()),
-        "seconds": args.seconds,
-    }
+def chosen(args: argparse.Namespace) -> list[str]:
+    """Names of sections."""
+    if args.all:
+        return list(report.SECTIONS)
+    return ["scaling" if args.scaling else "guest" if args.guest else "latest"]
 
 
 def measure_round(plan: Measurements, progress: Progress, title: str) -> dict[str, Values]:
@@ -132,35 +96,42 @@ def measure_round(plan: Measurements, progress: Progress, title: str) -> dict[st
     return found
 
 
-def measure(plan: Measurements, count: int, console: Console) -> report.Rounds:
-    began, rounds = time.monotonic(), []
+def measure(plan: Measurements, count: int, console: Console) -> tuple[Rounds, list[float]]:
+    """Rounds, and how busy others were before each; every other round goes backwards."""
+    rounds, before = [], []
     bar = Progress(
         TextColumn("{task.description:42}"), BarColumn(), TimeElapsedColumn(), console=console, transient=True
     )
     with bar as progress:
         for i in range(count):
-            rounds.append(measure_round(plan, progress, f"round {i + 1} of {count}"))
-            took = time.monotonic() - began
-            if i + 1 < count and i >= 2 and took * (i + 2) / (i + 1) > MOST_SECONDS:
-                console.print(f"{i + 1} rounds took {took:.0f} s: that is all the time there is")
-                break
-    return rounds
+            before.append(facts.busy())
+            order = reversed(plan.items()) if i % 2 else plan.items()
+            rounds.append(measure_round(dict(order), progress, f"round {i + 1} of {count}"))
+    return rounds, before
+
+
+def run_section(name: str, args: argparse.Namespace, namespace: bool, console: Console) -> None:
+    section = report.SECTIONS[name]
+    known = facts.machine(namespace, args.mtu, args.seconds)
+    with ExitStack() as closing:
+        plan = section.measurements(Setting(build(), args.seconds, args.mtu, closing))
+        plan = {key: run for key, run in plan.items() if args.only in key}
+        rounds, before = measure(plan, args.rounds, console)
+    report.show(section, rounds, console)
+    if not args.only:
+        told = known | facts.calm(before) | {"rounds": len(rounds)}
+        report.store(args.results, name, rounds, told)
 
 
 def main() -> int:
     args = options()
-    namespace = not args.here and enter_namespace()
     console = Console(width=None if sys.stdout.isatty() else 150)
-    programs = build()
-    plan = measurements(Setting(programs["native"], programs["udp"], args.seconds, args.mtu))
-    facts = machine(args, namespace)
-    if args.only:
-        plan = {key: run for key, run in plan.items() if args.only in key}
-    rounds = measure(plan, args.rounds, console)
-    report.show(rounds, console)
+    if not args.page:
+        namespace = not args.here and enter_namespace()
+        for name in chosen(args):
+            run_section(name, args, namespace, console)
     if not args.only:
-        report.write(args.results, rounds, facts | {"rounds": len(rounds)})
-        console.print(f"\nwritten: {args.results}/README.md and latest.json", highlight=False)
+        console.print(f"\nwritten: {report.page(args.results)}", highlight=False)
     return 0
 
 

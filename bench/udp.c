@@ -2,7 +2,7 @@
  *
  * Bare UDP over loopback, what rnic's packets are made of: two processes, both spinning on non-blocking sockets.
  *
- *   udp pingpong [size=8] [seconds=0.4]          half round trip of a message that comes back
+ *   udp pingpong [size=8] [tcp=0] [seconds=0.4]  half round trip of a message that comes back; tcp=1: over TCP
  *   udp stream [size=4096] [segment=4096] [gso=1] [seconds=0.4]
  *
  * A stream sends messages of `size` bytes in datagrams of `segment` bytes, as UDP_SEGMENT batches of at most 64 KiB or
@@ -10,7 +10,9 @@
  * standard output.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <netinet/udp.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -66,6 +68,22 @@ static void open_pair(int fd[2]) {
     for (int i = 0; i < 2; i++) {
         if (connect(fd[i], (struct sockaddr *)&addr[!i], sizeof addr[i]))
             die("connect");
+    }
+}
+
+/* The same over TCP, whose messages go out at once. */
+static void open_tcp(int fd[2]) {
+    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof addr;
+    int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+    fd[0] = socket(AF_INET, SOCK_STREAM, 0);
+    if (listener < 0 || bind(listener, (struct sockaddr *)&addr, n) || listen(listener, 1) ||
+        getsockname(listener, (struct sockaddr *)&addr, &n) || connect(fd[0], (struct sockaddr *)&addr, n))
+        die("TCP");
+    fd[1] = accept(listener, NULL, NULL);
+    for (int i = 0; i < 2; i++) {
+        if (setsockopt(fd[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) || fcntl(fd[i], F_SETFL, O_NONBLOCK))
+            die("TCP");
     }
 }
 
@@ -152,7 +170,10 @@ int main(int argc, char **argv) {
         die("size");
     struct shared *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     memset(buffer, 1, sizeof buffer);
-    open_pair(fd);
+    if (ping && option_number(argv, "tcp", 0))
+        open_tcp(fd);
+    else
+        open_pair(fd);
     pid_t child = fork();
     if (child < 0 || shared == MAP_FAILED)
         die("fork");

@@ -7,7 +7,8 @@
         ...
         rc, out = server.wait(timeout=20)
 
-The processor is emulated: hardware virtualisation is not everywhere, and a guest's times do not matter here.
+The processor is emulated where nothing else is asked for: hardware virtualisation is not everywhere, and a
+guest's times do not matter to tests.
 """
 
 from __future__ import annotations
@@ -83,13 +84,24 @@ class Job:
 class Guest:
     """A running guest; a context manager.
 
-    mtu   of the tap device and of the guest's eth0
-    smp   processors; two when both ends of a test poll inside the guest
+    mtu       of the tap device and of the guest's eth0
+    smp       processors; two when both ends of a test poll inside the guest
+    accel     QEMU's accelerator: tcg or kvm
+    cpu       QEMU's processor
+    patience  seconds that booting may take
     """
 
     device = "rxe0"
 
-    def __init__(self, mtu: int = 1500, smp: int = 1, memory_mb: int = 512) -> None:
+    def __init__(
+        self,
+        mtu: int = 1500,
+        smp: int = 1,
+        memory_mb: int = 512,
+        accel: str = "tcg",
+        cpu: str = "max",
+        patience: float = 120,
+    ) -> None:
         kernel, initrd = cache.prepare()
         self.news = threading.Condition()
         self.dead = False
@@ -102,7 +114,9 @@ class Guest:
         self.host_ip, self.host_ip6, self.netdev = self.tap.host_ip, self.tap.host_ip6, self.tap.name
         boot = self._new_job("boot")
         self._qemu = subprocess.Popen(
-            _qemu_command(kernel, initrd, smp, memory_mb, agent.fileno(), self.tap),
+            _qemu_command(
+                kernel, initrd, f"-accel {accel} -cpu {cpu}", smp, memory_mb, agent.fileno(), self.tap
+            ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -117,7 +131,7 @@ class Guest:
         for reader in self._readers:
             reader.start()
         try:
-            boot.wait(120)
+            boot.wait(patience)
             self.check(_NETWORK.format(mtu=mtu, ip=self.ip, ip6=self.ip6))
         except BaseException:
             self.close()
@@ -220,11 +234,11 @@ rdma link add rxe0 type rxe netdev eth0
 
 
 def _qemu_command(
-    kernel: pathlib.Path, initrd: pathlib.Path, smp: int, memory_mb: int, agent: int, tap: Tap
+    kernel: pathlib.Path, initrd: pathlib.Path, processor: str, smp: int, memory_mb: int, agent: int, tap: Tap
 ) -> list[str]:
     mac = f"52:54:00:77:00:{tap.index:02x}"
     share = "local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap"
-    words = f"""qemu-system-x86_64 -accel tcg -cpu max -m {memory_mb} -smp {smp}
+    words = f"""qemu-system-x86_64 {processor} -m {memory_mb} -smp {smp}
         -nodefaults -no-user-config -no-reboot -display none -serial stdio
         -kernel {kernel} -initrd {initrd} -virtfs {share}
         -device virtio-serial-pci -chardev socket,id=agent,fd={agent} -device virtserialport,chardev=agent
