@@ -124,10 +124,9 @@ static void poll_all(struct dev *dev, uint64_t now, bool again) {
 static void poll_lanes(struct dev *dev) {
     uint64_t now = dev_clock(); /* before the look, which waits for the other's cache if there is something */
     dev->calm--;
-    if (!lanes_want(dev))
-        return;
-    lanes_receive(dev, now);
-    if (dev->held) /* an ACK, whose time may have come meanwhile: a message can take long to copy */
+    if (lanes_want(dev))
+        lanes_receive(dev, now);
+    if (dev->held) /* an ACK, whose time may have come */
         sched_timers(dev, now);
     if (dev->ready_first)
         progress_finish(dev, now);

@@ -163,13 +163,19 @@ bool resp_ack(struct qp *qp, struct tx *tx, uint64_t now, bool company) {
     return false;
 }
 
+/* To a peer on this host it costs little: it is due with the next look. */
+static uint64_t ack_hold(const struct qp *qp) {
+    uint64_t hold = qp->nic->ack_hold;
+    return hold && qp->way_in == WAY_LOCAL ? 1 : hold;
+}
+
 uint64_t resp_due(const struct qp *qp) {
     const struct responder *resp = &rc_of(qp)->resp;
     switch (resp->ack) {
     case ACK_UNASKED:
         return resp->ack_since + UNASKED_NS;
     case ACK_ASKED:
-        return resp->ack_since + qp->nic->ack_hold;
+        return resp->ack_since + ack_hold(qp);
     case ACK_NOW:
         return resp->ack_since;
     default:
