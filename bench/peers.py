@@ -59,7 +59,7 @@ def counted(key: tuple[object, ...], seconds: float, run: Callable[[int], Values
         found = run(count)
         took = found.pop("took_s", time.monotonic() - began)
         enough = took > LEAST * seconds or count == MOST
-        count = int(min(max(count * min(seconds / max(took, 1e-6), 100), 10), MOST))
+        count = int(min(max(count * min(seconds / max(took, 1e-6), 30), 10), MOST))
         if enough:
             break
     _counts[key] = count
