@@ -12,12 +12,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from rnic import SGE, SendFlags, SendWR, WROpcode, get_device_list
+import rnic
+from rnic.cli import endpoint, exchange
 from rnic.cli.doctor.finding import Finding, degraded, good, missing
 from rnic.cli.doctor.machine import text_of
-from rnic.testing import End, connect_through
+from rnic.cli.params import Failure
 
 SHARED = "shared memory"
+BYTES = 64
+WRITTEN = rnic.AccessFlags.LOCAL_WRITE | rnic.AccessFlags.REMOTE_WRITE
 PATIENCE = 20.0  # seconds for the other process to answer
 TOLD = struct.Struct("=QIi")  # memory, and how process_vm_readv went: 0 or errno
 HELLO = struct.Struct("=iQ")  # the asker's process, and an address in it
@@ -35,8 +38,8 @@ def look(name: str) -> Iterator[Finding]:
         yield degraded(SHARED, "switched off: peers on this host are reached over UDP", "unset RNIC_LOCAL")
     try:
         moved, traced = attempt(name)
-    except (OSError, RuntimeError, TimeoutError) as error:
-        why = str(error) or type(error).__name__
+    except (OSError, Failure) as error:
+        why = error.message if isinstance(error, Failure) else str(error)
         yield missing(SHARED, f"two processes did not reach each other: {why}", "see the lines above")
         return
     if os.environ.get("RNIC_LOCAL", "on") != "off":
@@ -78,11 +81,45 @@ def copies(refused: int) -> Finding:
 # ---------------------------------------------------------------- two processes
 
 
+class End:
+    """A queue pair of this process, and memory for its peer."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.port = endpoint.open_port(device(), 1, 0, None)
+        ctx = stack.enter_context(self.port.ctx)
+        self.pd = stack.enter_context(ctx.alloc_pd())
+        self.cq = stack.enter_context(ctx.create_cq(16))
+        init = rnic.QPInitAttr(send_cq=self.cq, recv_cq=self.cq, qp_type=rnic.QPType.RC)
+        self.qp = stack.enter_context(self.pd.create_qp(init))
+        self.mr = stack.enter_context(self.pd.alloc_mr(BYTES, WRITTEN))
+
+    def connect(self, way: socket.socket) -> None:
+        """Both ends do this at once."""
+        endpoint.to_init(self.qp, self.port.port_num, WRITTEN & ~rnic.AccessFlags.LOCAL_WRITE)
+        local = self.port.address(self.qp)
+        exchange.send_address(way, local)
+        remote = exchange.receive_address(way)
+        endpoint.connect(self.qp, self.port, local, remote, mtu=rnic.MTU.MTU_1024)
+        exchange.send_done(way)
+        exchange.receive_done(way)
+
+    def write(self, addr: int, rkey: int) -> None:
+        """A WRITE, to its end."""
+        sge = rnic.SGE(self.mr, offset=0, length=BYTES)
+        wr = rnic.SendWR(opcode=rnic.WROpcode.RDMA_WRITE, sg_list=[sge], remote_addr=addr, rkey=rkey)
+        wr.send_flags = rnic.SendFlags.SIGNALED
+        self.qp.post_send(wr)
+        patience = endpoint.Patience(PATIENCE)
+        while not (found := self.cq.poll(1)):
+            patience.wait("a WRITE to the other process")
+        endpoint.check(found[0])
+
+
 def device() -> str:
     """The one that both take: the loopback interface's, where there is one."""
-    names = [device.name for device in get_device_list()]
+    names = [device.name for device in rnic.get_device_list()]
     if not names:
-        raise RuntimeError("there is no device")
+        raise Failure("there is no device")
     return "roce_lo" if "roce_lo" in names else names[0]
 
 
@@ -102,42 +139,29 @@ def attempt(name: str) -> tuple[tuple[int, int], int]:
         stack.callback(child.wait)
         stack.callback(child.kill)
         ours.settimeout(PATIENCE)
-        end = stack.enter_context(End(device()))
-        source = end.memory(64)
+        end = End(stack)
         seen = ctypes.create_string_buffer(b"rnic", 8)
-        ours.sendall(HELLO.pack(os.getpid(), ctypes.addressof(seen)))
-        connect_through(end.qp, ours)
-        addr, rkey, traced = TOLD.unpack(_exactly(ours, TOLD.size))
+        exchange.tell(ours, HELLO.pack(os.getpid(), ctypes.addressof(seen)), "greeting")
+        end.connect(ours)
+        told = exchange.hear(ours, TOLD.size, "waiting for the other process")
+        addr, rkey, traced = TOLD.unpack(told)
         for _ in range(2):  # the first of a connection is a packet always
-            wr = SendWR(
-                opcode=WROpcode.RDMA_WRITE, send_flags=SendFlags.SIGNALED, sg_list=[SGE(source, 0, 8)]
-            )
-            wr.remote_addr, wr.rkey = addr, rkey
-            end.qp.post_send(wr)
-            end.wait_ok(timeout=PATIENCE)
-        counters = end.ctx.counters()
+            end.write(addr, rkey)
+        counters = end.port.ctx.counters()
         return (counters.local_sent, counters.local_direct), traced
 
 
 def serve(fd: int) -> None:
     """The other process: ends when the first one has gone."""
-    with socket.socket(fileno=fd) as way, End(device()) as end:
+    with ExitStack() as stack:
+        way = stack.enter_context(socket.socket(fileno=fd))
         way.settimeout(PATIENCE)
-        memory = end.memory(64)
-        pid, address = HELLO.unpack(_exactly(way, HELLO.size))
-        connect_through(end.qp, way)
-        way.sendall(TOLD.pack(memory.addr, memory.rkey, read_process(pid, address)))
+        end = End(stack)
+        pid, address = HELLO.unpack(exchange.hear(way, HELLO.size, "waiting for a greeting"))
+        end.connect(way)
+        told = TOLD.pack(end.mr.addr, end.mr.rkey, read_process(pid, address))
+        exchange.tell(way, told, "answering")
         way.recv(1)
-
-
-def _exactly(way: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        part = way.recv(count - len(data))
-        if not part:
-            raise ConnectionError("the other process ended")
-        data += part
-    return data
 
 
 class _Iovec(ctypes.Structure):
