@@ -33,6 +33,7 @@ from rnic import (
     WCFlags,
     WCOpcode,
     WCStatus,
+    WROpcode,
 )
 from rnic.testing import Options, connect
 
@@ -119,6 +120,18 @@ def test_an_eager_message_finds_its_receive(ends: tuple[Sender, Receiver]) -> No
     assert (wc.wr_id, wc.opcode, wc.byte_len) == (8, WCOpcode.TM_RECV, 5)
     assert wc.wc_flags == MATCHED
     assert bytes(b.mr.buf[100:105]) == b"eight"
+
+
+def test_its_send_queue_is_the_devices_by_every_way(ends: tuple[Sender, Receiver]) -> None:
+    """Also where the peer is on this host, and a message could go at once."""
+    a, b = ends
+    b.add(8, 0, 100)
+    a.send(EAGER, 8, b"eight")
+    wait(b.cq)
+    for opcode in (WROpcode.SEND, WROpcode.RDMA_WRITE):
+        wr = SendWR(1, opcode, SendFlags.SIGNALED, [SGE(b.mr, 0, 8)], a.mr.addr, a.mr.rkey)
+        with pytest.raises(rnic.PostError, match="is the device's"):
+            b.qp.post_send(wr)
 
 
 def test_a_rendezvous_is_read_and_finished(ends: tuple[Sender, Receiver]) -> None:

@@ -19,6 +19,8 @@ bool direct_is_next(struct qp *qp);
 #define DIRECT_ACCESS                                                                                                      (1u << RNIC_WR_RDMA_WRITE | 1u << RNIC_WR_RDMA_READ | 1u << RNIC_WR_ATOMIC_CMP_AND_SWP |                                1u << RNIC_WR_ATOMIC_FETCH_AND_ADD)
 #define DIRECT_SEND (1u << RNIC_WR_SEND | 1u << RNIC_WR_SEND_WITH_IMM)
 static inline uint32_t direct_operations(const struct qp *qp) {
+    if (qp->tagged) /* its send queue is the device's */
+        return 0;
     return (qp->remote ? DIRECT_ACCESS : 0) | (qp->service == OPC_RC ? DIRECT_SEND : 0);
 }
 static inline bool direct_suits(uint32_t operations, const struct rnic_send_wr *wr) {
