@@ -789,3 +789,14 @@ def test_many_contexts_of_one_process_reach_each_other() -> None:
             assert scene.do(WROpcode.RDMA_READ, 64).ok
             assert bytes(scene.target.buf) == bytes(scene.source.buf)
         assert all(end.ctx.counters().tx_packets == end.ctx.counters().local_sent for end in ends)
+
+
+def test_a_long_write_waits_for_the_answer_before_it_rather_than_be_a_request(scene: Scene) -> None:
+    before = scene.counted("local_direct"), scene.counted("requests_sent")
+    scene.post(WROpcode.RDMA_WRITE_WITH_IMM, 8)  # which finds no receive yet
+    scene.post(WROpcode.RDMA_WRITE, 1 << 16)
+    time.sleep(0.01)
+    scene.b.qp.post_recv(RecvWR(1))
+    scene.a.wait_ok(2)
+    assert bytes(scene.target.buf[: 1 << 16]) == bytes(scene.source.buf[: 1 << 16])
+    assert (scene.counted("local_direct"), scene.counted("requests_sent")) == (before[0] + 1, before[1] + 1)

@@ -155,6 +155,11 @@ static const struct remote_region *know(struct remote *r, uint32_t key) {
     return g;
 }
 
+bool remote_maps(struct remote *r, uint32_t key) {
+    const struct remote_region *g = know(r, key);
+    return g && g->at;
+}
+
 static void enter(struct remote *r) {
     atomic_store_explicit(r->mark, atomic_load_explicit(r->mark, memory_order_relaxed) + 1, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst);

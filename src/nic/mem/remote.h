@@ -57,6 +57,8 @@ uint8_t *remote_enter(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint
  * not this way, or not all of it. */
 bool remote_copy(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint32_t ours, uint32_t key, uint64_t addr,
                  uint64_t length, uint32_t access, const struct iovec *pieces, int n);
+/* Is there a region of that key whose bytes remote_enter() could find? */
+bool remote_maps(struct remote *r, uint32_t key);
 /* The same for bytes that their owner itself has asked us to read. */
 const uint8_t *remote_look(struct remote *r, uint32_t key, uint64_t addr, uint64_t length);
 static inline void remote_leave(struct remote *r) {

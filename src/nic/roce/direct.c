@@ -105,10 +105,23 @@ bool direct_execute(struct qp *qp, struct send_wqe *wqe) {
     return true;
 }
 
+static bool has_way(const struct qp *qp) {
+    return qp->remote && qp->service != OPC_UC && !qp->nic->faulty && !qp->pace.rate;
+}
+
 bool direct_is_next(struct qp *qp) {
     const struct requester *req = &rc_of(qp)->req;
-    return qp->remote && qp->service != OPC_UC && !qp->nic->faulty && !qp->pace.rate && req->una == req->max_psn &&
-           req->una != qp->attr.sq_psn;
+    return has_way(qp) && req->una == req->max_psn && req->una != qp->attr.sq_psn;
+}
+
+/* Else a queue that is never empty would send requests for ever.  Not behind a SEND, which is often followed by more
+ * messages, unless the copy takes longer than its answer; nor when no answer was asked for. */
+bool direct_waits(struct qp *qp, const struct send_wqe *wqe) {
+    const struct requester *req = &rc_of(qp)->req;
+    if (!has_way(qp) || req->una == req->max_psn || req->unasked || !right_of(wqe->opcode) || wqe->length > DIRECT_MAX)
+        return false;
+    bool pays = wqe->length >= PROCESS_MIN || right_of(sq_wqe(&qp->sq, req->last)->opcode);
+    return pays && remote_maps(qp->remote, wqe->rkey);
 }
 
 /* ---------------------------------------------------------------- at once */

@@ -14,6 +14,8 @@ bool direct_execute(struct qp *qp, struct send_wqe *wqe);
 
 /* Is nothing under way, so that order holds, and is it not the first of all, which finds out whether the peer is there? */
 bool direct_is_next(struct qp *qp);
+/* Is there something, whose answer comes soon, and it pays to wait for that, since the element can be carried out then? */
+bool direct_waits(struct qp *qp, const struct send_wqe *wqe);
 
 /* Operations that may be done while they are posted, as 1 << enum rnic_wr_opcode: one-sided ones, and SENDs. */
 #define DIRECT_ACCESS                                                                                                      (1u << RNIC_WR_RDMA_WRITE | 1u << RNIC_WR_RDMA_READ | 1u << RNIC_WR_ATOMIC_CMP_AND_SWP |                                1u << RNIC_WR_ATOMIC_FETCH_AND_ADD)

@@ -96,7 +96,8 @@ static bool may_begin(struct qp *qp, const struct send_wqe *wqe) {
         return false;
     if (wqe->started)
         return true;
-    return qp->state == RNIC_QPS_RTS && !((wqe->flags & RNIC_SEND_FENCE) && req->rd_count); /* IBA 10.8.3.3 */
+    return qp->state == RNIC_QPS_RTS && !((wqe->flags & RNIC_SEND_FENCE) && req->rd_count) && /* IBA 10.8.3.3 */
+           !direct_waits(qp, wqe);
 }
 
 /* Packets that one READ request asks for: so many that max_rd_atomic of them fill the window. */
