@@ -559,6 +559,11 @@ struct rnic_ops {
     int (*post_recv)(struct rnic_qp *qp, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
                      struct rnic_err *err);
 
+    /* Or NULL.  For callers that hold up others meanwhile: where it takes hardly any time and waits for nothing, one work
+     * request, false: post_send() is to be called; and completions, as poll_cq(), or -EAGAIN: poll_cq() is. */
+    bool (*post_send_now)(struct rnic_qp *qp, const struct rnic_send_wr *wr);
+    int (*poll_cq_now)(struct rnic_cq *cq, int n, struct rnic_wc *wc);
+
     int (*create_qp_ex)(struct rnic_pd *pd, struct rnic_qp_init_attr_ex *attr, struct rnic_qp **qp,
                         struct rnic_err *err);
     /* What ibv_wr_complete does: the whole chain is posted, or nothing of it. */

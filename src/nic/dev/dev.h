@@ -114,7 +114,7 @@ struct dev {
     } watched[NETDEV_MAX_GIDS + 3 * DEV_MAX_SLOTS];
     _Atomic bool stop;
     _Atomic uint32_t in_vain;   /* polls since one found something, without the short looks */
-    uint32_t calm;              /* polls that need look at the lanes alone */
+    _Atomic uint32_t calm;      /* polls that need look at the lanes alone */
     _Atomic uint64_t last_poll; /* when an application last looked for progress itself */
     _Atomic uint64_t wakes_at;  /* the engine thread sleeps until then at most; 0: it is awake */
     _Atomic bool disarmed;      /* the engine thread leaves the busy sockets to the polling application */
@@ -280,7 +280,8 @@ bool progress(struct dev *dev, uint64_t now, bool receive);
 bool progress_forwarded(struct dev *dev, const struct slot *from, uint64_t now); /* what waits in such a socket */
 /* For an application's thread that polls, without the lock; does nothing when another has it. will_wait: it is going to
  * sleep until an event, so that progress is the engine thread's again. */
-bool progress_poll(struct dev *dev, bool will_wait); /* false: it was a short look */
+bool progress_look(struct dev *dev);                 /* a short look; false: there was none */
+bool progress_poll(struct dev *dev, bool will_wait); /* false: a short look was enough */
 void progress_polled(struct dev *dev, bool found);   /* after any other poll */
 void progress_post(struct dev *dev, struct qp *qp);
 void progress_sent(struct dev *dev, struct qp *qp, uint64_t now); /* the same of what has gone out; under the lock */

@@ -132,21 +132,27 @@ static void poll_lanes(struct dev *dev) {
         progress_finish(dev, now);
 }
 
-bool progress_poll(struct dev *dev, bool will_wait) {
-    bool mine = dev_trylock(dev), lanes = mine && dev->calm && !will_wait && !dev->ready_first;
-    if (lanes) {
+bool progress_look(struct dev *dev) {
+    if (!atomic_load_explicit(&dev->calm, memory_order_relaxed) || !dev_trylock(dev))
+        return false;
+    bool lanes = dev->calm && !dev->ready_first;
+    if (lanes)
         poll_lanes(dev);
-    } else {
-        uint64_t now = dev_clock(),
-                 last = atomic_exchange(&dev->last_poll, now); /* the engine that has the lock sees it */
-        if (mine)
-            poll_all(dev, now, !will_wait && now - last < POLLING_NS);
-    }
-    if (mine)
+    dev_unlock(dev);
+    return lanes;
+}
+
+bool progress_poll(struct dev *dev, bool will_wait) {
+    if (!will_wait && progress_look(dev))
+        return false;
+    uint64_t now = dev_clock(), last = atomic_exchange(&dev->last_poll, now); /* the engine that has the lock sees it */
+    if (dev_trylock(dev)) {
+        poll_all(dev, now, !will_wait && now - last < POLLING_NS);
         dev_unlock(dev);
+    }
     if (will_wait)
         engine_take_over(dev);
-    return !lanes;
+    return true;
 }
 
 /* An application that polls in vain lets others have the processor now and then: its peer may be waiting for it, where

@@ -114,6 +114,7 @@ int soft_poll_cq_ex(struct rnic_cq *pub, int n, struct rnic_wc *wc, struct rnic_
 int soft_resize_cq(struct rnic_cq *cq, int cqe, struct rnic_err *err);
 int soft_destroy_cq(struct rnic_cq *pub, struct rnic_err *err);
 int soft_poll_cq(struct rnic_cq *pub, int n, struct rnic_wc *wc);
+int soft_poll_cq_now(struct rnic_cq *pub, int n, struct rnic_wc *wc);
 int soft_req_notify_cq(struct rnic_cq *cq, int solicited_only, struct rnic_err *err);
 int soft_ack_cq_events(struct rnic_cq *cq, unsigned n, struct rnic_err *err);
 
@@ -139,6 +140,7 @@ int soft_create_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *attr, struct rn
 int soft_destroy_qp(struct rnic_qp *pub, struct rnic_err *err);
 int soft_post_send(struct rnic_qp *pub, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
                    struct rnic_err *err);
+bool soft_post_send_now(struct rnic_qp *pub, const struct rnic_send_wr *wr);
 int soft_post_send_whole(struct rnic_qp *pub, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
                          struct rnic_err *err);
 int soft_post_recv(struct rnic_qp *pub, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,

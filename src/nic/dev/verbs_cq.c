@@ -246,6 +246,27 @@ int soft_poll_cq_ex(struct rnic_cq *pub, int n, struct rnic_wc *wc, struct rnic_
     return got;
 }
 
+/* What is there, or a short look brings. */
+static int poll_cq_now(struct dev *dev, struct cq *cq, int n, struct rnic_wc *wc) {
+    bool waits = atomic_load_explicit(&cq->armed, memory_order_relaxed) != CQ_NOT_ARMED;
+    if (cq_empty(cq) && (waits || !progress_look(dev)))
+        return -EAGAIN;
+    int got = cq_empty(cq) ? 0 : cq_take_ex(cq, n, wc, NULL);
+    if (got)
+        progress_polled(dev, true);
+    return got || !atomic_load_explicit(&cq->overrun, memory_order_relaxed) ? got : -EAGAIN;
+}
+
+int soft_poll_cq_now(struct rnic_cq *pub, int n, struct rnic_wc *wc) {
+    struct dev *dev = dev_of(pub->ctx);
+    struct cq *cq = (struct cq *)pub;
+    if (n <= 0 || atomic_load_explicit(&dev->dead, memory_order_relaxed) || !begin_poll(cq))
+        return -EAGAIN;
+    int got = poll_cq_now(dev, cq, n, wc);
+    end_poll(cq);
+    return got;
+}
+
 int soft_poll_cq(struct rnic_cq *pub, int n, struct rnic_wc *wc) { return soft_poll_cq_ex(pub, n, wc, NULL); }
 
 int soft_req_notify_cq(struct rnic_cq *cq, int solicited_only, struct rnic_err *err) {

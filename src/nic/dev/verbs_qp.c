@@ -12,6 +12,8 @@
 #include "roce/direct.h"
 #include "roce/roce.h"
 
+#define NOW_BYTES 4096 /* are copied in a tenth of a microsecond */
+
 static int check_cap(const struct rnic_qp_cap *cap, struct rnic_err *err) {
     const struct {
         uint32_t value, most;
@@ -352,6 +354,10 @@ static bool post_direct(struct qp *qp, const struct rnic_send_wr *wr) {
         progress_sent(dev, qp, now);
     dev_unlock(dev);
     return done;
+}
+
+bool soft_post_send_now(struct rnic_qp *pub, const struct rnic_send_wr *wr) {
+    return wr->num_sge == 1 && wr->sg_list->length <= NOW_BYTES && post_direct((struct qp *)pub, wr);
 }
 
 int soft_post_send(struct rnic_qp *pub, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,

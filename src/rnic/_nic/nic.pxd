@@ -526,6 +526,8 @@ cdef extern from "nic.h" nogil:
         int (*post_recv)(rnic_qp *, const rnic_recv_wr *, const rnic_recv_wr **, rnic_err *) noexcept nogil
 
         int (*create_qp_ex)(rnic_pd *, rnic_qp_init_attr_ex *, rnic_qp **, rnic_err *) noexcept nogil
+        bint (*post_send_now)(rnic_qp *, const rnic_send_wr *) noexcept nogil
+        int (*poll_cq_now)(rnic_cq *, int, rnic_wc *) noexcept nogil
         int (*post_send_whole)(rnic_qp *, const rnic_send_wr *, const rnic_send_wr **, rnic_err *) noexcept nogil
         int (*modify_qp_rate_limit)(rnic_qp *, const rnic_qp_rate_limit_attr *, rnic_err *) noexcept nogil
         int (*query_qp_data_in_order)(rnic_qp *, int, uint32_t, rnic_err *) noexcept nogil

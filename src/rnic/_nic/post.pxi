@@ -55,10 +55,13 @@ cdef class Poster(Handle):
                 if wr.kept_by != self.token:
                     self.keep(wr)
             err.text[0] = 0
-            self.calls += 1
-            with nogil:
+            if work == RECEIVES:    # which are but put into a queue: letting go of the GIL would take longer
                 rc = self.submit(work, head, &bad, &err)
-            self.calls -= 1
+            else:
+                self.calls += 1
+                with nogil:
+                    rc = self.submit(work, head, &bad, &err)
+                self.calls -= 1
         finally:
             for i in range(first, len(chain)):
                 (<WorkRequest>chain[i]).leave_chain()

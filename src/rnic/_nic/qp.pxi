@@ -207,7 +207,17 @@ cdef class QP(Poster):
         Returns at once; completions come to send_cq.  Raises PostError with `bad_wr` and `index`: all before it were
         posted, none from it on.  The memory must stay untouched until the work completes, unless it is INLINE.
         """
-        self.post(wrs, SendWR, "post_send")
+        if type(wrs) is not SendWR or not self.post_now(<SendWR>wrs):
+            self.post(wrs, SendWR, "post_send")
+
+    cdef bint post_now(self, SendWR wr) except -1:
+        """Without letting go of the GIL, which would take longer; only what keeps its memory and names nothing else."""
+        if self.ops.post_send_now is NULL or wr.kept_by != self.token or wr.in_chain:
+            return False
+        if wr.c.opcode >= RNIC_WR_LOCAL_INV or wr.ah is not None:
+            return False
+        self.need("post_send")
+        return self.ops.post_send_now(self.p, <rnic_send_wr *>wr.fill(NULL))
 
     def post_recv(self, wrs):
         """Hand over a RecvWR, or a sequence of them as one chain (ibv_post_recv(3)).
@@ -215,7 +225,16 @@ cdef class QP(Poster):
         Messages take receives in the order of posting; completions come to recv_cq.  Raises as post_send() does, and
         EINVAL when the queue pair takes from a shared receive queue: receives are posted there.
         """
-        self.post(wrs, RecvWR, "post_recv")
+        if type(wrs) is not RecvWR or not self.receive_now(<RecvWR>wrs):
+            self.post(wrs, RecvWR, "post_recv")
+
+    cdef bint receive_now(self, RecvWR wr) except -1:
+        """The same for a receive alone; what is refused is asked for once more, for the words."""
+        cdef const rnic_recv_wr *bad
+        if wr.kept_by != self.token or wr.in_chain:
+            return False
+        self.need("post_recv")
+        return self.ops.post_recv(self.p, <rnic_recv_wr *>wr.fill(NULL), &bad, NULL) == 0
 
     def raw_bind_mw(self, MW mw not None, info, uint32_t send_flags, uint64_t wr_id):
         """ibv_bind_mw."""

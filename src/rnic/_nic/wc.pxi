@@ -109,9 +109,14 @@ cdef class WC:
 
 
 cdef list completions(const rnic_wc *wc, int n):
-    cdef list found = [None] * n
+    cdef list found
     cdef WC item
     cdef int i
+    if n == 1:      # mostly
+        item = WC.__new__(WC)
+        item.c = wc[0]
+        return [item]
+    found = [None] * n
     for i in range(n):
         item = WC.__new__(WC)
         item.c = wc[i]
