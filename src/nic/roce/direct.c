@@ -215,8 +215,8 @@ static bool is_brief(struct qp *qp, const struct rnic_send_wr *wr) {
         return false;
     if (wr->send_flags & RNIC_SEND_INLINE && sge->length > qp->sq.max_inline)
         return false;
-    return !qp->nic->faulty && !qp->pace.rate && !rc_of(qp)->way.limiting && !req->halted && !req->rnr_until &&
-           req->psn == req->max_psn;
+    return !qp->nic->faulty && !qp->pace.rate && qp->attr.path_mig_state == RNIC_MIG_MIGRATED &&
+           !rc_of(qp)->way.limiting && !req->halted && !req->rnr_until && req->psn == req->max_psn;
 }
 
 /* As an element like all others, which is sent again as they are; it is its turn if all before it have been sent. */
