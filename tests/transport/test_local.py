@@ -646,9 +646,9 @@ def test_an_unreliable_connection_hears_both_ways() -> None:
             )
         )
         a.set_faults(rnic.Faults(seed=1, loss=1.0))
-        for one, mr, to in ((qp, source, target), (peer, target, source)):  # no receives: one may be late
+        for one, mr, to in ((qp, source, target), (peer, target, source)):  # into no receive: one may be late
             first = SendWR(opcode=WROpcode.RDMA_WRITE, send_flags=SendFlags.SIGNALED, sg_list=[SGE(mr, 0, 8)])
-            first.remote_addr, first.rkey = to.addr, to.rkey
+            first.remote_addr, first.rkey = to.addr + (3 << 19), to.rkey
             one.post_send(first)
         for one in (qp, peer):
             while not one.send_cq.poll(1):
