@@ -110,7 +110,7 @@ def draw(where: Path, rounds: Rounds) -> None:
         raise AbsentError("sh bench/peers.sh (matplotlib from PyPI)") from None
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "rnic"
-    pyplot = importlib.import_module("matplotlib.pyplot")
+    pyplot, ticker = (importlib.import_module(f"matplotlib.{name}") for name in ("pyplot", "ticker"))
     for axis, (numbers, key, file) in AXES.items():
         figure, panels = pyplot.subplots(1, len(SHAPES), figsize=(9, 3.5), layout="constrained")
         for panel, (name, (unit, _)) in zip(panels, SHAPES.items(), strict=True):
@@ -118,6 +118,8 @@ def draw(where: Path, rounds: Rounds) -> None:
                 line(panel, rounds, numbers, [key.format(n, path, name) for n in numbers], unit, path)
             panel.set(title=name, xlabel=axis, ylabel=unit.text, xscale="log", yscale="log")
             panel.set_xticks(numbers, [str(n) for n in numbers], minor=False)
+            panel.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+            panel.yaxis.set_major_formatter("{x:g}")
             panel.minorticks_off()
             panel.grid(alpha=0.3)
             panel.legend()
