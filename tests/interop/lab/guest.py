@@ -109,23 +109,32 @@ class Guest:
         self._numbers = itertools.count()
         self._printed: collections.deque[str] = collections.deque(maxlen=200)
         self._channel, agent = socket.socketpair()
+        self._monitor, monitor = socket.socketpair()
         self.tap = Tap(mtu)
         self.ip, self.ip6 = self.tap.guest_ip, self.tap.guest_ip6
         self.host_ip, self.host_ip6, self.netdev = self.tap.host_ip, self.tap.host_ip6, self.tap.name
         boot = self._new_job("boot")
         self._qemu = subprocess.Popen(
             _qemu_command(
-                kernel, initrd, f"-accel {accel} -cpu {cpu}", smp, memory_mb, agent.fileno(), self.tap
+                kernel,
+                initrd,
+                f"-accel {accel} -cpu {cpu}",
+                smp,
+                memory_mb,
+                agent.fileno(),
+                monitor.fileno(),
+                self.tap,
             ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            pass_fds=[agent.fileno(), self.tap.fd],
+            pass_fds=[agent.fileno(), monitor.fileno(), self.tap.fd],
             start_new_session=True,  # Ctrl-C is for the tests; they close the guest
         )
         agent.close()
+        monitor.close()
         self.tap.close()
         self._readers = [threading.Thread(target=t) for t in (self._read_console, self._read_channel)]
         for reader in self._readers:
@@ -167,6 +176,23 @@ class Guest:
         """The last lines that the guest's kernel and QEMU printed."""
         return "".join(self._printed)
 
+    def lost(self, patience: float = 10) -> str:
+        """What a guest that died, or says nothing for patience seconds, printed last; of one that lives ""."""
+        with contextlib.suppress(GuestError):
+            self.check("true", patience)
+            return ""
+        if not self.dead:
+            self.interrupt()
+        return self.console() or "(it printed nothing)"
+
+    def interrupt(self) -> None:
+        """Make the guest's kernel print where its processors are, and panic, even if it hangs (an NMI)."""
+        with contextlib.suppress(OSError):
+            for command in ("qmp_capabilities", "inject-nmi"):
+                self._monitor.sendall(json.dumps({"execute": command}).encode())
+        with self.news:
+            self.news.wait_for(lambda: self.dead, 5)
+
     def send(self, **message: Any) -> None:
         try:
             self._channel.sendall(json.dumps(message).encode() + b"\n")
@@ -185,6 +211,7 @@ class Guest:
         for reader in self._readers:
             reader.join()
         self._channel.close()
+        self._monitor.close()
 
     def __enter__(self) -> Guest:
         return self
@@ -234,13 +261,25 @@ rdma link add rxe0 type rxe netdev eth0
 
 
 def _qemu_command(
-    kernel: pathlib.Path, initrd: pathlib.Path, processor: str, smp: int, memory_mb: int, agent: int, tap: Tap
+    kernel: pathlib.Path,
+    initrd: pathlib.Path,
+    processor: str,
+    smp: int,
+    memory_mb: int,
+    agent: int,
+    monitor: int,
+    tap: Tap,
 ) -> list[str]:
     mac = f"52:54:00:77:00:{tap.index:02x}"
     share = "local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap"
     words = f"""qemu-system-x86_64 {processor} -m {memory_mb} -smp {smp}
         -nodefaults -no-user-config -no-reboot -display none -serial stdio
+        -chardev socket,id=monitor,fd={monitor} -mon chardev=monitor,mode=control
         -kernel {kernel} -initrd {initrd} -virtfs {share}
         -device virtio-serial-pci -chardev socket,id=agent,fd={agent} -device virtserialport,chardev=agent
         -netdev tap,id=net,fd={tap.fd} -device virtio-net-pci,romfile=,netdev=net,mac={mac}"""
-    return [*words.split(), "-append", f'console=ttyS0 panic=-1 quiet tsc=reliable agent="{AGENT}"']
+    return [
+        *words.split(),
+        "-append",
+        f'console=ttyS0 panic=-1 unknown_nmi_panic quiet tsc=reliable agent="{AGENT}"',
+    ]
