@@ -177,7 +177,7 @@ class Guest:
         return "".join(self._printed)
 
     def lost(self, patience: float = 10) -> str:
-        """What a guest that died, or says nothing for patience seconds, printed last; of one that lives ""."""
+        """What a guest that died, or is silent for patience seconds, printed last; of one that lives ""."""
         with contextlib.suppress(GuestError):
             self.check("true", patience)
             return ""
