@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The second provider of nic.h's operations table: tests/c/recorder.c, which writes down what it is asked."""
+"""The second provider of nic.h's operations table, tests/c/recorder*.c: it writes down what it is asked."""
 
 import ctypes
 import subprocess
@@ -57,7 +57,8 @@ def build(root: Path, into: Path) -> ctypes.CDLL:
     library = into / "recorder.so"
     flags = ["-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     include = f"-I{root / 'src' / 'nic'}"
-    subprocess.run(["cc", *flags, include, "-o", str(library), str(root / "tests/c/recorder.c")], check=True)
+    sources = sorted(str(path) for path in (root / "tests/c").glob("recorder*.c"))
+    subprocess.run(["cc", *flags, include, "-o", str(library), *sources], check=True)
     loaded = ctypes.CDLL(str(library))
     loaded.recorder_new.restype = ctypes.c_void_p
     loaded.recorder_log.restype = ctypes.c_char_p
