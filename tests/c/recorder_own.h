@@ -24,7 +24,6 @@ struct recorder {
     struct rnic_wc done[QUEUE]; /* a ring */
     unsigned done_head, done_tail;
     struct rnic_async_event event;
-    struct rnic_fault fault;
     struct rnic_cq *last_cq;
     struct rnic_qp *last_qp;
     uint32_t next_number; /* of keys and queue pairs */
