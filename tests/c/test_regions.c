@@ -198,6 +198,33 @@ static void a_null_region_is_zeros_in_a_list(void) {
     end();
 }
 
+/* Its place is none, and where its name is 0, so is what lies a packet further. */
+static void a_null_region_alone_takes_and_gives_many_packets(void) {
+    begin(MR_NULL, (struct options){0});
+    there->pub.iova = 0;
+    there->pub.length = UINT64_MAX;
+    memset(p.a.mem, 1, 6000);
+    post_recv(&p.a, 1, 0, 6000);
+    struct rnic_sge all = {0, 6000, there->pub.lkey};
+    post(&p.b,
+         (struct rnic_send_wr){
+             .wr_id = 2, .opcode = RNIC_WR_SEND, .send_flags = RNIC_SEND_SIGNALED, .sg_list = &all, .num_sge = 1});
+    fabric_settle(&p.f);
+    WANT(p.b.send_cq, 2, SUCCESS);
+    CHECK_EQ(WANT(p.a.recv_cq, 1, SUCCESS).byte_len, 6000);
+    for (int i = 0; i < 6000; i++)
+        CHECK_EQ(p.a.mem[i], 0);
+    post(&p.b, (struct rnic_send_wr){.wr_id = 3,
+                                     .opcode = RNIC_WR_RDMA_READ,
+                                     .send_flags = RNIC_SEND_SIGNALED,
+                                     .wr.rdma = {(uintptr_t)p.a.mem, p.a.mr->pub.rkey},
+                                     .sg_list = &all,
+                                     .num_sge = 1});
+    fabric_settle(&p.f);
+    WANT(p.b.send_cq, 3, SUCCESS);
+    end();
+}
+
 static void a_parent_domain_protects_what_its_domain_does(void) {
     begin(MR_PLAIN, (struct options){0});
     struct pd parent = {.pub.parent = &p.b.node->pd.pub}, stranger = {.pub.parent = &p.b.node->other_pd.pub};
@@ -221,6 +248,7 @@ int main(void) {
     RUN(a_page_that_went_before_the_repetition);
     RUN(what_the_owner_takes_back_is_gone_at_once);
     RUN(a_null_region_is_zeros_in_a_list);
+    RUN(a_null_region_alone_takes_and_gives_many_packets);
     RUN(a_parent_domain_protects_what_its_domain_does);
     return check_done();
 }

@@ -242,7 +242,7 @@ static uint8_t *in_one(const struct mr_table *t, const struct rnic_pd *pd, const
     if (num_sge != 1 || !n || offset + n > sge->length)
         return NULL;
     *ve = mr_local(t, pd, sge, access, &ptr);
-    return !*ve && (uintptr_t)ptr == sge->addr ? ptr + offset : NULL;
+    return !*ve && ptr && (uintptr_t)ptr == sge->addr ? ptr + offset : NULL;
 }
 
 static void copy(uint8_t *dst, const void *src, uint32_t n, uint32_t *crc) {
