@@ -3,18 +3,19 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/memfile.h"
 #include "link/abstract.h"
+#include "link/address.h"
 #include "link/slot.h"
 #include "link/slotmsg.h"
-#include "link/udpsock.h"
 #include "wire/bth.h"
 #include "wire/grh.h"
 #include "wire/icrc.h"
@@ -23,6 +24,8 @@
 #define MEMORY (2 * sizeof(struct ring_shared)) /* the asker's direction first */
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define DEFAULT_HOPS 64 /* as of packets whose IP header the kernel makes */
+#define PARTIES 16 /* in so many ns, of somebody who is a stranger: addresses do not change so often */
+#define PARTIES_NS 16000000000ull
 #define MESSAGES 16 /* read at a time: wake-ups, mostly */
 
 enum lane_message_type { LANE_HELLO = 1, LANE_WELCOME, LANE_READY, LANE_WAKE, LANE_PARTY };
@@ -132,13 +135,6 @@ static int make_memory(void) {
     return rc;
 }
 
-/* Sealed, so that nobody can take the pages away from under a mapping. */
-static bool is_sound(int fd) {
-    struct stat st;
-    int seals = fcntl(fd, F_GET_SEALS);
-    return seals >= 0 && (seals & F_SEAL_SHRINK) && fstat(fd, &st) == 0 && (uint64_t)st.st_size >= MEMORY;
-}
-
 static bool map_memory(struct lane *l, int fd, bool asker) {
     struct ring_shared *rings = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (rings == MAP_FAILED)
@@ -177,8 +173,6 @@ static int speak(const struct lane *l, uint16_t type, const struct lane_party *p
 
 static int say(const struct lane *l, uint16_t type) { return speak(l, type, NULL, NULL, 0); }
 
-bool lane_is_trusted(const struct lane *l) { return l->uid == geteuid() && getuid() == geteuid(); }
-
 static void name_of(struct abstract_name *name, uint32_t slot) { abstract_name(name, "rnic/1/lane/%u", slot); }
 
 static int open_socket(void) {
@@ -210,17 +204,25 @@ static void know_peer(struct lane *l) {
     (void)peer_of(l->fd, &cred);
     l->pid = cred.pid;
     l->uid = cred.uid;
+    l->trusted = l->uid == geteuid() && getuid() == geteuid();
+}
+
+enum answer { NO, YES, NOT_NOW /* it cannot be told: descriptors or memory are short */ };
+
+static enum answer no_or_not_now(int rc) {
+    return rc == -EMFILE || rc == -ENFILE || rc == -ENOBUFS || rc == -ENOMEM || rc == -EAGAIN ? NOT_NOW : NO;
 }
 
 /* Anybody can bind our names of a slot whose owner does not, or say that a slot is his.  But a slot is claimed together
  * with its lifeline, and the kernel tells whose that is. */
-static bool owns(const struct lane *l, uint32_t slot) {
+static enum answer owns(const struct lane *l, uint32_t slot) {
     struct ucred cred;
-    int fd = slot < SLOT_COUNT ? slot_watch(slot) : -1;
-    bool same = fd >= 0 && peer_of(fd, &cred) && cred.pid == l->pid && cred.uid == l->uid;
-    if (fd >= 0)
-        close(fd);
-    return same;
+    int fd = slot < SLOT_COUNT ? slot_watch(slot) : -EINVAL;
+    if (fd < 0)
+        return no_or_not_now(fd);
+    bool same = peer_of(fd, &cred) && cred.pid == l->pid && cred.uid == l->uid;
+    close(fd);
+    return same ? YES : NO;
 }
 
 static struct lane *new_lane(int fd, enum lane_state state, const struct lane_link *link, uint64_t now) {
@@ -241,8 +243,7 @@ static int offer(struct lane *l, const struct lane_self *self) {
     int pass[PASSED] = {make_memory(), self->file};
     if (pass[0] < 0)
         return pass[0];
-    int rc =
-        map_memory(l, pass[0], true) ? speak(l, LANE_HELLO, &self->party, pass, lane_is_trusted(l) ? 2 : 1) : -ENOMEM;
+    int rc = map_memory(l, pass[0], true) ? speak(l, LANE_HELLO, &self->party, pass, l->trusted ? 2 : 1) : -ENOMEM;
     close(pass[0]);
     return rc;
 }
@@ -283,28 +284,33 @@ struct lane *lane_answer(int listener, const struct lane_link *link, uint64_t no
 
 /* ---------------------------------------------------------------- what is said */
 
-/* An address that is not this host's is another host's process' with the same slot. 1, 0; -1: it cannot be told now. */
-static int is_ours(const struct in6_addr *addr) {
-    struct sockaddr_in6 at = {.sin6_family = AF_INET6, .sin6_addr = *addr};
-    int fd = udpsock_open(&at), rc = fd < 0 ? fd : udpsock_bind(fd, &at, 0);
-    if (fd >= 0)
-        close(fd);
-    return rc == 0 ? 1 : rc == -EMFILE || rc == -ENFILE || rc == -ENOBUFS || rc == -ENOMEM ? -1 : 0;
+static bool has_address(const struct ifaddrs *all, const struct in6_addr *addr) {
+    for (const struct ifaddrs *at = all; at; at = at->ifa_next) {
+        struct sockaddr_in6 is;
+        if (!at->ifa_addr || (at->ifa_addr->sa_family != AF_INET && at->ifa_addr->sa_family != AF_INET6))
+            continue;
+        address_from_native((const union address_native *)(const void *)at->ifa_addr, &is);
+        if (IN6_ARE_ADDR_EQUAL(&is.sin6_addr, addr))
+            return true;
+    }
+    return false;
 }
 
-/* Of what it says the addresses that may be believed; false: it cannot be told now. */
-static bool sift(const struct lane *l, struct lane_party *party) {
+/* Of what it says the addresses that may be believed: one that is not this host's is another host's process' with the
+ * same slot.  (That an address can be bound says nothing: see ip_nonlocal_bind in ip-sysctl.) */
+static enum answer sift(const struct lane *l, struct lane_party *party) {
+    struct ifaddrs *all;
     uint32_t kept = 0;
+    if (getifaddrs(&all))
+        return NOT_NOW;
     for (uint32_t i = 0; i < party->naddresses; i++) {
         const struct in6_addr *addr = &party->addresses[i];
-        int ours = IN6_IS_ADDR_LINKLOCAL(addr) ? lane_is_trusted(l) : is_ours(addr);
-        if (ours < 0)
-            return false;
-        if (ours)
+        if ((l->trusted || !IN6_IS_ADDR_LINKLOCAL(addr)) && has_address(all, addr))
             party->addresses[kept++] = *addr;
     }
+    freeifaddrs(all);
     party->naddresses = kept;
-    return true;
+    return YES;
 }
 
 static bool has_slot(const struct lane_party *party, uint32_t slot) {
@@ -315,30 +321,48 @@ static bool has_slot(const struct lane_party *party, uint32_t slot) {
     return false;
 }
 
-static bool knows(struct lane *l, const struct lane_party *party) {
-    if (party->nslots > LANE_SLOTS || party->naddresses > LANE_ADDRESSES)
-        return false;
+static enum answer is_true(const struct lane *l, struct lane_party *party) {
+    if (!party->nslots || party->nslots > LANE_SLOTS || party->naddresses > LANE_ADDRESSES)
+        return NO;
     for (uint32_t i = 0; i < party->nslots; i++) {
-        if (!has_slot(&l->peer, party->slots[i]) && !owns(l, party->slots[i]))
-            return false;
+        enum answer own = has_slot(&l->peer, party->slots[i]) ? YES : owns(l, party->slots[i]);
+        if (own != YES)
+            return own;
     }
+    return sift(l, party);
+}
+
+/* What is known of who is here already stays true while no more can be told. */
+static bool knows(struct lane *l, const struct lane_party *party) {
     struct lane_party believed = *party;
-    if (!sift(l, &believed)) /* what is known of who is here already stays true */
-        return l->state == LANE_UP;
-    l->peer = believed;
-    return true;
+    enum answer answer = is_true(l, &believed);
+    if (answer == YES)
+        l->peer = believed;
+    return answer == YES || (answer == NOT_NOW && l->state == LANE_UP);
+}
+
+void lane_look_again(struct lane *l) { (void)sift(l, &l->peer); }
+
+/* Each takes work, and other users' are under no obligation to let us live. */
+static bool says_too_much(struct lane *l) {
+    uint64_t now = *l->link->now;
+    if (now - l->parties_since > PARTIES_NS) {
+        l->parties_since = now;
+        l->parties = 0;
+    }
+    return !l->trusted && ++l->parties > PARTIES;
 }
 
 static void keep_file(struct lane *l, int *fd) {
-    if (!lane_is_trusted(l))
+    if (!l->trusted)
         return;
     l->file = *fd;
     *fd = -1;
 }
 
 static bool hello(struct lane *l, const struct lane_message *m, const struct lane_self *self, int pass[PASSED]) {
-    if (l->state != LANE_CALLED || pass[0] < 0 || !is_sound(pass[0]) || !knows(l, &m->party) ||
-        !map_memory(l, pass[0], false) || speak(l, LANE_WELCOME, &self->party, &self->file, lane_is_trusted(l) ? 1 : 0))
+    if (l->state != LANE_CALLED || pass[0] < 0 || !memfile_is_sound(pass[0], MEMORY) || !knows(l, &m->party) ||
+        !map_memory(l, pass[0], false) || speak(l, LANE_WELCOME, &self->party, &self->file, l->trusted ? 1 : 0))
         return false;
     keep_file(l, &pass[1]);
     l->state = LANE_ANSWERED;
@@ -370,7 +394,7 @@ static bool take(struct lane *l, const struct lane_message *m, const struct lane
     case LANE_READY:
         return ready(l);
     case LANE_PARTY:
-        return l->state >= LANE_ANSWERED && knows(l, &m->party);
+        return l->state >= LANE_ANSWERED && !says_too_much(l) && knows(l, &m->party);
     case LANE_WAKE:
         return true;
     default:

@@ -68,8 +68,11 @@ struct lane {
     struct lane_party peer;
     pid_t pid; /* the peer's; 0: not of this pid namespace */
     uid_t uid;
-    void *mem; /* NULL: there is none yet */
-    int file;  /* the peer's memory file, or -1 */
+    bool trusted; /* of our user when it came: a mapping cannot be revoked, nor can an address be believed */
+    uint64_t parties_since;
+    uint32_t parties; /* heard since then */
+    void *mem;        /* NULL: there is none yet */
+    int file;         /* the peer's memory file, or -1 */
     struct ring_writer out;
     struct ring_reader in;
     bool dirty;      /* something was written since the last lane_flush() */
@@ -104,8 +107,8 @@ bool lane_unstick(struct lane *l); /* one that was stuck has room again */
 /* A number of packets has been taken from l->in: lets a writer that waits for room know. */
 void lane_taken(struct lane *l);
 
-/* Of our user: a mapping cannot be revoked, nor can an address be believed. */
-bool lane_is_trusted(const struct lane *l);
+/* This host's addresses have changed: which of the peer's are among them? */
+void lane_look_again(struct lane *l);
 bool lane_is_to(const struct lane *l, const struct in6_addr *address);
 static inline struct lane *lane_of(struct tx *tx) { return (struct lane *)tx; }
 

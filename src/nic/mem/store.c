@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/fail.h"
+#include "base/memfile.h"
 #include "base/rng.h"
 
 #define MAGIC 0x3165726F74736E72ull /* "rnstore1", little-endian */
@@ -141,6 +142,8 @@ int store_publish(struct store *s, const struct store_record *what) {
     uint32_t at = s->next++;
     s->taken[at] = 1;
     struct store_record *record = &s->table[at];
+    __atomic_thread_fence(
+        __ATOMIC_RELEASE); /* whoever had it is seen to be withdrawn before anything of this is seen */
     *record = *what;
     record->serial = 0;
     if (head_of(s)->used <= at)
@@ -170,12 +173,10 @@ static void copy_head(struct store_head *out, const struct store_record *table) 
 }
 
 int peer_open(struct peer *p, int fd, struct rnic_err *err) {
-    struct stat st;
-    int seals = fcntl(fd, F_GET_SEALS);
     *p = (struct peer){.fd = -1};
-    if (seals < 0 && errno == EBADF)
+    if (fcntl(fd, F_GETFD) < 0)
         return fail(err, -EBADF, "descriptor %d is not open", fd);
-    if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) || (uint64_t)st.st_size < STORE_TABLE)
+    if (!memfile_is_sound(fd, STORE_TABLE))
         return fail(err, -EINVAL, "descriptor %d is not the cmd_fd of a context, nor a copy of one", fd);
     p->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
     if (p->fd < 0)
@@ -281,10 +282,9 @@ static int open_sealed(pid_t pid, int fd) {
 }
 
 static int map_sealed(const struct peer *p, const struct store_record *record, uint8_t **addr) {
-    struct stat st;
-    int fd = p->pid > 0 ? open_sealed(p->pid, (int)record->offset) : -1, seals = fd < 0 ? -1 : fcntl(fd, F_GET_SEALS);
+    int fd = p->pid > 0 ? open_sealed(p->pid, (int)record->offset) : -1;
     void *at = MAP_FAILED;
-    if (seals >= 0 && seals & F_SEAL_SHRINK && fstat(fd, &st) == 0 && (uint64_t)st.st_size >= record->length)
+    if (fd >= 0 && memfile_is_sound(fd, record->length))
         at =
             mmap(NULL, record->length, PROT_READ, MAP_SHARED | (record->length <= POPULATED ? MAP_POPULATE : 0), fd, 0);
     if (fd >= 0)
