@@ -92,6 +92,7 @@ struct dev {
     struct lane *lane_to[SLOT_COUNT]; /* asked for, or up; NULL: not asked */
     uint64_t ask_again[SLOT_COUNT];   /* not before */
     int doors[DEV_MAX_SLOTS];         /* where others ask; -1: closed */
+    uint64_t doors_again;             /* watched again then; NEVER: they are watched */
 
     struct fault fault;
     struct udp_tx tx;

@@ -24,6 +24,7 @@
 #define PACKETS 64           /* of a lane, at a time */
 #define SLOT_BUFFER 65536u
 #define LANES (SLOT_COUNT + 64) /* more than there are contexts: the rest are not what they say */
+#define STRANGERS 64      /* of them other users' */
 #define PREPARE_LOOKS 200 /* of 50 us */
 #define AGAIN_NS 1000000000ull
 #define DROP(dev, reason) ((dev)->nic.counters.value[RNIC_CNT_drop_##reason]++)
@@ -91,6 +92,10 @@ void lanes_abandon(struct dev *dev) {
     for (const struct lane *l = dev->lanes; l; l = l->next) {
         if (l->fd >= 0)
             close(l->fd);
+        if (l->file >= 0)
+            close(l->file);
+        if (l->remote)
+            remote_abandon(l->remote);
     }
     for (int i = 0; i < dev->nslots; i++) {
         if (dev->doors[i] >= 0)
@@ -123,19 +128,39 @@ static struct lane *ask(struct dev *dev, uint32_t slot, uint64_t now) {
     return dev->lane_to[slot] = l;
 }
 
+static bool has_room_for(const struct dev *dev, const struct lane *l) {
+    uint32_t strangers = 0;
+    for (const struct lane *other = dev->lanes; other && !l->trusted; other = other->next)
+        strangers += !other->trusted;
+    return dev->nlanes < LANES && strangers < STRANGERS;
+}
+
+/* Without descriptors for it, whoever waits there would wake the engine for ever. */
 static void answer(struct dev *dev, int door, uint64_t now) {
     struct lane *l;
     while ((l = lane_answer(door, &dev->lane_link, now)))
-        dev->nlanes < LANES ? enter(dev, l) : lane_free(l);
-    if (errno == EMFILE || errno == ENFILE) /* whoever waits there would wake the engine for ever */
+        has_room_for(dev, l) ? enter(dev, l) : lane_free(l);
+    if (errno == EMFILE || errno == ENFILE) {
         engine_unwatch(dev, door);
+        dev->doors_again = now + AGAIN_NS;
+    }
+}
+
+static void watch_doors(struct dev *dev) {
+    for (int i = 0; i < dev->nslots; i++) {
+        if (dev->doors[i] >= 0)
+            engine_watch(dev, dev->doors[i]);
+    }
+    dev->doors_again = NEVER;
 }
 
 void lanes_tell(struct dev *dev) {
     struct lane_self self;
     know_self(dev, &self);
-    for (struct lane *l = dev->lanes; l; l = l->next)
+    for (struct lane *l = dev->lanes; l; l = l->next) {
+        lane_look_again(l);
         lane_tell(l, &self);
+    }
 }
 
 /* Those that wait for it find out; whoever went by one that has gone stays there, and is not heard. */
@@ -195,6 +220,8 @@ void lanes_listen(struct dev *dev, uint64_t now) {
     if (!dev->local)
         return;
     know_self(dev, &self);
+    if (now >= dev->doors_again)
+        watch_doors(dev);
     for (int i = 0; i < dev->nslots; i++) {
         if (dev->doors[i] >= 0)
             answer(dev, dev->doors[i], now);
@@ -212,7 +239,7 @@ void lanes_listen(struct dev *dev, uint64_t now) {
 }
 
 uint64_t lanes_deadline(const struct dev *dev) {
-    uint64_t first = NEVER;
+    uint64_t first = dev->doors_again;
     for (const struct lane *l = dev->lanes; l; l = l->next) {
         uint64_t at = patience(l);
         first = at < first ? at : first;
@@ -344,8 +371,7 @@ static struct tx *way_of(void *arg, uint32_t qpn, const struct in6_addr *to) {
     struct dev *dev = arg;
     uint32_t slot = qpn_slot(qpn);
     struct lane *l = dev->lane_to[slot] ? dev->lane_to[slot] : ask(dev, slot, dev->tx.now);
-    return l && l->state == LANE_UP && !l->stuck && lane_is_trusted(l) && is_peer(l, qpn) && lane_is_to(l, to) ? &l->tx
-                                                                                                               : NULL;
+    return l && l->state == LANE_UP && !l->stuck && l->trusted && is_peer(l, qpn) && lane_is_to(l, to) ? &l->tx : NULL;
 }
 
 static bool has_work(struct qp *qp) {
@@ -369,8 +395,8 @@ void lanes_prepare(struct dev *dev, struct qp *qp) {
 
 bool lanes_decide(struct dev *dev, struct qp *qp, uint64_t now) {
     bool wait = false;
-    if (!has_work(qp))
-        return true;
+    if (!has_work(qp)) /* what is posted in this moment is not to be sent before it is decided */
+        return qp->state != RNIC_QPS_RTS;
     struct lane *l = qp->alt_loaded ? NULL : find(dev, qp, now, &wait);
     if (wait)
         return false;
@@ -391,7 +417,7 @@ static bool from_peer(struct dev *dev, struct qp *qp, const struct packet *pkt, 
 
 /* Datagrams may come from any queue pair of the lane's process, if we believe it that they do. */
 static bool takes_datagram(const struct lane *l, const struct ring_packet *p, struct packet *pkt, uint8_t *grh) {
-    if (!(p->kind & LANE_DATAGRAM) || !lane_is_trusted(l) || !is_peer(l, deth_source(pkt)))
+    if (!(p->kind & LANE_DATAGRAM) || !l->trusted || !is_peer(l, deth_source(pkt)))
         return false;
     memcpy(grh, p->bytes + p->length - GRH_BYTES, GRH_BYTES);
     pkt->grh = grh;
@@ -555,7 +581,7 @@ bool lanes_await(struct dev *dev) {
     atomic_thread_fence(memory_order_seq_cst);
     for (struct lane *l = dev->lanes; l;) {
         uint64_t number = l->number;
-        bool has_it = l->state == LANE_UP && lane_is_trusted(l); /* the memory file */
+        bool has_it = l->state == LANE_UP && l->trusted; /* the memory file */
         if (has_it && !await_one(dev, l, until))
             return false;
         l = lane_before(dev, number);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define CHANGES (RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_ATOMIC) /* what needs a writable mapping */
 
@@ -55,6 +56,8 @@ void remote_close(struct remote *r) {
     r->bucket = NULL;
     peer_close(&r->file);
 }
+
+void remote_abandon(struct remote *r) { close(r->file.fd); }
 
 /* Twice as many buckets; without memory for them there are more regions to each. */
 static void widen(struct remote *r) {

@@ -48,6 +48,7 @@ struct remote_qp {
 /* fd: the other's memory file, which is duplicated; line: a connection to it. 0 or -errno */
 int remote_open(struct remote *r, int fd, pid_t pid, int line, _Atomic uint32_t *mark);
 void remote_close(struct remote *r);
+void remote_abandon(struct remote *r); /* in a forked child: its descriptor */
 
 /* Where the bytes are, if the other's queue pair qpn, whose peer is ours, may have this access to them: then the mark is set, and remote_leave() is to follow
  * at once.  NULL: not this way: whoever answers for the other process decides. */
