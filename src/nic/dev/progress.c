@@ -7,6 +7,7 @@
 #include <sched.h>
 
 #include "dev/dev.h"
+#include "roce/direct.h"
 
 #define ACK_HOLD_NS 15000  /* an ACK waits so long for the answer of an application that polls all the time */
 #define YIELD_POLLS 64     /* polls in vain, some 20 us, with the short looks in between */
@@ -100,8 +101,9 @@ static uint64_t deadline(const struct dev *dev) {
 
 /* What is left for want of time is the engine's, unless the application comes again anyway. */
 void progress_finish(struct dev *dev, uint64_t now) {
+    uint64_t copied = dev->nic.copied;
     sched_bells(dev);
-    for (int i = 0; i < ROUNDS && dev->ready_first; i++)
+    for (int i = 0; i < ROUNDS && dev->ready_first && dev->nic.copied - copied < DIRECT_TURN; i++)
         sched_run(dev, now);
     if (!atomic_load(&dev->disarmed))
         engine_wake_for(dev, dev->ready_first ? now : deadline(dev));
@@ -124,11 +126,10 @@ static void poll_all(struct dev *dev, uint64_t now, bool again) {
 static void poll_lanes(struct dev *dev) {
     uint64_t now = dev_clock(); /* before the look, which waits for the other's cache if there is something */
     dev->calm--;
-    if (lanes_want(dev))
-        lanes_receive(dev, now);
+    bool news = lanes_want(dev) && lanes_receive(dev, now);
     if (dev->held) /* an ACK, whose time may have come */
         sched_timers(dev, now);
-    if (dev->ready_first)
+    if (dev->ready_first || (news && !atomic_load(&dev->disarmed)))
         progress_finish(dev, now);
 }
 

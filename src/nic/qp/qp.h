@@ -81,6 +81,7 @@ struct nic {
     bool faulty;          /* the injector is on: all goes by packets, that can be lost */
     struct tx *(*local_way)(void *arg, uint32_t qpn, const struct in6_addr *to); /* of a datagram; NULL: by the wire */
     void *local_arg;
+    uint64_t copied;       /* bytes, by direct operations (roce/direct.h) of what was posted before */
     struct store *store;   /* where processes of this host find what their peers allow; NULL: nowhere */
     struct srq **xrc_srqs; /* see qp/xrc.h; NULL: there has been none */
     struct raw_net *raw;   /* of RAW_PACKET queue pairs; NULL: there is none */

@@ -82,6 +82,11 @@ static bool by_process(struct qp *qp, const struct send_wqe *wqe, uint32_t right
                        wqe->length, right, pieces, wqe->num_sge);
 }
 
+static void note_copied(struct qp *qp, const struct send_wqe *wqe) {
+    COUNT(qp, local_direct);
+    qp->nic->copied += wqe->length;
+}
+
 /* The memory of this end was found good, but of pages that may be missing only a copy tells; then the request does, too. */
 bool direct_execute(struct qp *qp, struct send_wqe *wqe) {
     uint32_t right = right_of(wqe->opcode);
@@ -93,7 +98,7 @@ bool direct_execute(struct qp *qp, struct send_wqe *wqe) {
     if (!at) {
         bool copied = by_process(qp, wqe, right);
         if (copied)
-            COUNT(qp, local_direct);
+            note_copied(qp, wqe);
         return copied;
     }
     bool aligned = !words || !(((uintptr_t)at | wqe->remote_addr) % sizeof(uint64_t));
@@ -101,7 +106,7 @@ bool direct_execute(struct qp *qp, struct send_wqe *wqe) {
     remote_leave(qp->remote);
     if (ve)
         return false;
-    COUNT(qp, local_direct);
+    note_copied(qp, wqe);
     return true;
 }
 

@@ -289,7 +289,8 @@ static enum result step(struct qp *qp, struct tx *tx, uint64_t now) {
 }
 
 bool req_next(struct qp *qp, struct tx *tx, uint64_t now, bool *sent) {
-    for (int i = 0; i < BURST; i++) {
+    uint64_t copied = qp->nic->copied;
+    for (int i = 0; i < BURST && qp->nic->copied - copied < DIRECT_TURN; i++) {
         enum result r = step(qp, tx, now);
         if (r == SENT)
             *sent = true;
