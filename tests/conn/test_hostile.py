@@ -17,11 +17,12 @@ import rnic
 from conn.peers import HOST, SMALL, WAIT, descriptors, quiet
 from conn.test_servers import connect, echo, served
 from endpoint.test_hostile import TRAFFIC, message
-from rdmacm.ends import FAST, until
+from rdmacm.ends import FAST
 from rnic import MR, SGE, QPCap, SendFlags, SendWR, VerbsError, WCStatus, WROpcode
 from rnic.endpoint import RefusedError, VersionError, parse_refusal
 from rnic.endpoint.hello import Hello
 from rnic.rdmacm import CmId, ConnParam, EventType, create_id
+from waiting import until
 
 CASES = 1500 if os.environ.get("RNIC_SOAK") else 60
 HELLO = Hello(1, 1, SMALL.access, SMALL.receive_size, SMALL.receives, 4, 1 << 16).emit()

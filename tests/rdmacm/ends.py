@@ -6,7 +6,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 from rnic import SGE, Faults
 from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, PortSpace, Timing, create_id
+from waiting import until
 
 WAIT = 30.0
 FAST = Timing(response_timeout=14, max_cm_retries=15, packet_life_time=10)  # 67 ms and 4 ms
@@ -29,14 +29,6 @@ def expect(channel: EventChannel, *kinds: EventType) -> Event:
     with channel.get_cm_event(WAIT) as event:
         assert event.event in kinds, event
         return event
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for something that no event tells."""
-    end = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < end, f"in vain: {what}"
-        time.sleep(0.005)
 
 
 def cm_threads() -> list[threading.Thread]:

@@ -23,11 +23,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from rdmacm.ends import WAIT, Other, descriptors, other, until
+from rdmacm.ends import WAIT, Other, descriptors, other
 from rnic import CQ, MR, PD, SGE, AccessFlags, Faults, QPInitAttr, QPType, RecvWR, SendFlags, SendWR, WROpcode
 from rnic.rdmacm import CmId, Event, EventChannel, EventType, Timing, create_id
 from rnic.rdmacm.registry import registry
 from rnic.verbs.qp import QPCap
+from waiting import until
 
 HOST = "127.0.0.1"
 SHORT = Timing(response_timeout=20, max_cm_retries=15, packet_life_time=10)  # TIMEWAIT is over after 8 ms

@@ -17,11 +17,12 @@ from typing import Any
 
 import namespaces
 import rnic
-from rdmacm.ends import FAST, WAIT, until
+from rdmacm.ends import FAST, WAIT
 from rnic import MR, SGE, AccessFlags, RecvWR, SendFlags, SendWR, WROpcode
 from rnic.cm import Connection
 from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType, PortSpace, Timing, create_id
 from rnic.verbs.qp import QPCap
+from waiting import until
 
 DEPTH = 64  # pieces of a transfer
 PIECE = 1 << 20

@@ -12,12 +12,13 @@ from errno import ECONNRESET, ETIMEDOUT
 
 import pytest
 
-from rdmacm.ends import FAST, HASTY, Other, all_quiet, descriptors, other, serve, until
+from rdmacm.ends import FAST, HASTY, Other, all_quiet, descriptors, other, serve
 from rdmacm.mortal import End, Mortal, Wire, cable, end, mortal
 from rnic import WROpcode
 from rnic.rdmacm import EventType, PortSpace, Timing, create_id
 from rnic.rdmacm.registry import registry
 from rnic.wire import RejReason, SidrStatus
+from waiting import until
 
 AT_ONCE = 1.0  # seconds; 0.1 of them are for the last words of the dead
 PATIENT = Timing()  # the kernel's: nothing is said again within 4.8 s

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from rdmacm.ends import FAST, HASTY, all_quiet, expect, joined, listening, resolve, resolved, until
+from rdmacm.ends import FAST, HASTY, all_quiet, expect, joined, listening, resolve, resolved
 from rnic import EventType as AsyncEventType
 from rnic import Faults, QPAttr, QPState, VerbsError
 from rnic.rdmacm import ConnParam, EventChannel, EventType, IdState, create_id, resolve_addrinfo
 from rnic.rdmacm.registry import registry
+from waiting import until
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes the network")
 

@@ -29,7 +29,6 @@ from rdmacm.ends import (
     part,
     resolve,
     serve,
-    until,
 )
 from rdmacm.mortal import end, mortal
 from rnic import VerbsError
@@ -37,6 +36,7 @@ from rnic.rdmacm import EventChannel, EventType, IdState, Option, PortSpace, cre
 from rnic.rdmacm.ports import BLOCK
 from rnic.rdmacm.registry import registry
 from rnic.wire import RejReason
+from waiting import until
 
 
 def test_a_channel_is_readable_while_events_wait() -> None:

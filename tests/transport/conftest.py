@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures: processes, a network namespace of their own, and a place for figures."""
+"""Fixtures: processes, a network namespace of their own, two ends, and a place for figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from rnic import WROpcode
 from transport.node import Node, Setting
+from transport.scene import Scene, by_lane
 
 Start = Callable[..., Node]
 Record = Callable[..., None]
@@ -52,6 +54,14 @@ def start(namespace: str | None) -> Iterator[Start]:
             return stack.enter_context(Node(Setting(**{"netns": namespace, **setting})))
 
         yield start_node
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    """Two ends that reach each other by shared memory."""
+    with by_lane() as made:
+        assert made.do(WROpcode.RDMA_WRITE, 0).ok  # the first of all goes as a packet, to see who is there
+        yield made
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -33,8 +32,10 @@ class Netdevs:
 
     def __init__(self) -> None:
         self.a, self.b = "rnica", "rnicb"
-        if os.geteuid() != 0 or shutil.which("ip") is None:
-            pytest.skip("making network devices needs root, and the ip command (iproute2)")
+        if os.geteuid() != 0:
+            pytest.skip("not root, which making network devices needs")
+        if shutil.which("ip") is None:
+            pytest.skip("no ip command to make network devices: apt-get install iproute2")
         self._before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         try:
             namespaces.unshare()
@@ -93,14 +94,6 @@ def wait_event(ctx: rnic.Context, kind: EventType) -> rnic.AsyncEvent:
             return event
 
 
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    """Looks until it is so."""
-    until = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < until, what
-        time.sleep(0.005)
-
-
 def no_event(ctx: rnic.Context) -> bool:
     """Is none waiting?"""
     try:
@@ -110,4 +103,4 @@ def no_event(ctx: rnic.Context) -> bool:
     return False
 
 
-__all__ = ["PATIENCE", "Netdevs", "ip", "no_event", "wait_event", "wait_until"]
+__all__ = ["PATIENCE", "Netdevs", "ip", "no_event", "wait_event"]

@@ -9,11 +9,11 @@ import mmap
 import os
 import socket
 import struct
-import time
 from types import TracebackType
 from typing import Self
 
-from rnic import GID
+from rnic import GID, MTU, QP, AccessFlags, AHAttr, QPAttr, QPState, QPType
+from waiting import until
 
 HEAD = struct.Struct("=IHH")
 MAGIC, VERSION = 0x524E4943, 1
@@ -29,6 +29,11 @@ def slot_of(qp_num: int) -> int:
     return qp_num >> 14
 
 
+def qp_num_in(slot: int, index: int = 77) -> int:
+    """One that the owner of the slot could have."""
+    return slot << 14 | index
+
+
 def party(slots: list[int], addresses: list[str]) -> bytes:
     """Who one says that one is."""
     own = struct.pack(f"={SLOTS}I", *slots, *[0] * (SLOTS - len(slots)))
@@ -38,6 +43,26 @@ def party(slots: list[int], addresses: list[str]) -> bytes:
 
 def message(kind: int, body: bytes = b"") -> bytes:
     return HEAD.pack(MAGIC, VERSION, kind) + body
+
+
+def connect_to(qp: QP, qp_num: int, address: str) -> None:
+    """Towards somebody who does no more than be there."""
+    reliable = qp.qp_type is QPType.RC
+    answers = {"max_dest_rd_atomic": 1, "min_rnr_timer": 1} if reliable else {}
+    asks = {"timeout": 10, "retry_cnt": 1, "rnr_retry": 0, "max_rd_atomic": 1} if reliable else {}
+    path = AHAttr(GID(address), sgid_index=0, port_num=1)
+    qp.modify(QPAttr(qp_state=QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=AccessFlags(0)))
+    qp.modify(
+        QPAttr(
+            qp_state=QPState.RTR,
+            path_mtu=MTU.MTU_1024,
+            dest_qp_num=qp_num,
+            rq_psn=0,
+            ah_attr=path,
+            **answers,
+        )
+    )
+    qp.modify(QPAttr(qp_state=QPState.RTS, sq_psn=0, **asks))
 
 
 class Stranger:
@@ -64,14 +89,11 @@ class Stranger:
         self.welcome = bool(answer) and HEAD.unpack_from(answer)[2] == WELCOME
         if self.welcome:
             self.way.send(message(READY))
-            self._until_up()
+            until(self.asleep, "the device takes up the lane")
 
-    def _until_up(self) -> None:
-        """The device says in a ring that it sleeps, once it reads that ring."""
-        limit = time.monotonic() + 20
-        while not struct.unpack_from("=I", self.memory, ASLEEP)[0]:
-            assert time.monotonic() < limit, "the device does not take up the lane"
-            time.sleep(0.001)
+    def asleep(self) -> bool:
+        """Whether the device says that it sleeps until it is woken, in the ring that it reads."""
+        return bool(struct.unpack_from("=I", self.memory, ASLEEP)[0])
 
     def _claim(self, number: int) -> bool:
         """A slot is its two names."""
@@ -90,7 +112,7 @@ class Stranger:
 
     def qp_num(self, index: int = 77) -> int:
         """One that would be its own."""
-        return self.slot << 14 | index
+        return qp_num_in(self.slot, index)
 
     def mark(self, value: int) -> None:
         """Says that it is inside a copy (odd), or not."""

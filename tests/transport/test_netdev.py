@@ -11,7 +11,8 @@ import pytest
 import rnic
 from rnic import GID, MTU, SGE, AHAttr, EventType, PortState, QPState, RecvWR, SendFlags, SendWR, WCStatus
 from rnic.testing import End, Options, connect
-from transport.netdev import Netdevs, no_event, wait_event, wait_until
+from transport.netdev import Netdevs, no_event, wait_event
+from waiting import until
 
 ONE, TWO, THREE = "10.99.0.1", "10.99.0.2", "10.99.0.3"
 
@@ -51,7 +52,7 @@ def test_events_come_while_a_program_polls(devs: Netdevs) -> None:
             cq.poll()
             return ctx.query_port().state is PortState.DOWN
 
-        wait_until(polled, "the port is still active")
+        until(polled, "the port goes down")
         assert wait_event(ctx, EventType.PORT_ERR).element == 1
 
 
@@ -59,7 +60,7 @@ def test_the_active_mtu_follows_the_netdevs(devs: Netdevs) -> None:
     with rnic.open_device(f"roce_{devs.a}") as ctx:
         for mtu, active in ((9000, MTU.MTU_4096), (1500, MTU.MTU_1024), (600, MTU.MTU_512)):
             devs.link(devs.a, "mtu", str(mtu))
-            wait_until(lambda active=active: ctx.query_port().active_mtu is active, f"MTU {mtu}")
+            until(lambda active=active: ctx.query_port().active_mtu is active, f"MTU {mtu}")
         assert no_event(ctx)
 
 
@@ -133,7 +134,7 @@ def test_an_address_whose_duplicate_check_runs_comes_when_it_is_over(devs: Netde
         devs.link(devs.a, "addrgenmode", "eui64")
         devs.link(devs.a, "down")
         devs.link(devs.a, "up")
-        wait_until(lambda: any(one.startswith("fe80::") for one in gids(ctx)), "no link-local address")
+        until(lambda: any(one.startswith("fe80::") for one in gids(ctx)), "a link-local address")
 
 
 def exchange(a: End, b: End, payload: bytes) -> None:
@@ -151,7 +152,7 @@ def test_a_new_address_carries_traffic(devs: Netdevs) -> None:
     with End(f"roce_{devs.a}") as a, End(f"roce_{devs.a}") as b:
         devs.address(devs.a, f"{TWO}/24", "fd00:99::2/64")
         for end in (a, b):
-            wait_until(lambda end=end: len(gids(end.ctx)) == 3, "the addresses have not come")
+            until(lambda end=end: len(gids(end.ctx)) == 3, "the addresses come")
         for address in (TWO, "fd00:99::2"):
             with (
                 a.pd.create_qp(rnic.QPInitAttr(a.cq, a.cq)) as qp_a,
@@ -192,7 +193,7 @@ def test_a_connection_goes_on_when_its_address_is_back_in_time(devs: Netdevs) ->
         out.buf[:] = b"after"
         b.qp.post_recv(RecvWR(1, [SGE(into)]))
         a.qp.post_send(SendWR(2, send_flags=SendFlags.SIGNALED, sg_list=[SGE(out)]))
-        wait_until(lambda: a.ctx.counters().tx_errors > 0, "nothing was sent")
+        until(lambda: a.ctx.counters().tx_errors > 0, "a packet is tried")
         devs.address(devs.a, f"{TWO}/24")
         a.wait_ok()
         b.wait_ok()

@@ -24,7 +24,8 @@ from rnic import (
     WCStatus,
 )
 from rnic.testing import End
-from transport.netdev import wait_event, wait_until
+from transport.netdev import wait_event
+from waiting import until
 
 QKEY = 9
 
@@ -99,7 +100,7 @@ def test_a_connection_is_within_one_partition(key_a: int, key_b: int, talk: bool
         connect(a, b, 1, 2)
         assert send(a, b) is (WCStatus.SUCCESS if talk else WCStatus.RETRY_EXC_ERR)
         assert a.qp.query()[0].pkey_index == 1
-        wait_until(lambda: talk or b.ctx.query_port().bad_pkey_cntr > 0, "the violation is not counted")
+        until(lambda: talk or b.ctx.query_port().bad_pkey_cntr > 0, "the violation is counted")
         violations = b.ctx.query_port().bad_pkey_cntr
         assert violations == b.ctx.counters().drop_bad_pkey
         assert (violations == 0) == talk
@@ -128,7 +129,7 @@ def test_queue_pairs_follow_the_table() -> None:
         assert send(a, b) is WCStatus.SUCCESS
         b.ctx.set_pkeys([0, 0x8005])
         assert send(a, b) is WCStatus.RETRY_EXC_ERR
-        wait_until(lambda: b.ctx.query_port().bad_pkey_cntr > 0, "the violation is not counted")
+        until(lambda: b.ctx.query_port().bad_pkey_cntr > 0, "the violation is counted")
         with pytest.raises(rnic.VerbsError, match="port 2 does not exist"):
             b.ctx.set_pkeys([0xFFFF], 2)
         with pytest.raises(rnic.VerbsError, match="1 to 32"):
@@ -161,5 +162,5 @@ def test_a_datagram_tells_the_index_of_its_partition() -> None:
             a.wait_ok()
         (wc,) = b.wait_ok()
         assert (wc.qp_num, wc.pkey_index) == (member.qp_num, 3)
-        wait_until(lambda: b.ctx.query_port().bad_pkey_cntr == 1, "the stranger's datagram is not counted")
+        until(lambda: b.ctx.query_port().bad_pkey_cntr == 1, "the stranger's datagram is counted")
         assert b.cq.poll() == []

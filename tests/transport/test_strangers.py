@@ -14,21 +14,15 @@ from contextlib import suppress
 import pytest
 
 import rnic
-from rnic import MTU, SGE, AccessFlags, QPAttr, QPState, QPType, SendFlags, SendWR, WCStatus, WROpcode
+from rnic import SGE, AccessFlags, QPAttr, QPState, QPType, SendWR, WCStatus, WROpcode
 from rnic.testing import End, Pair
 from transport.node import Node, Setting
-from transport.stranger import COUNT, PARTY, Stranger, message, party, slot_of
+from transport.scene import NOBODY, perform, send
+from transport.stranger import COUNT, PARTY, Stranger, connect_to, message, party, slot_of
+from waiting import until
 
-NOBODY = 65534
 ELSEWHERE = "192.0.2.77"  # RFC 5737: nobody's
 WAIT = 1.0  # seconds that a deregistration has patience with a copy
-
-
-def until(true: Callable[[], bool], what: str = "") -> None:
-    limit = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < limit, what
-        time.sleep(0.001)
 
 
 @pytest.fixture
@@ -39,26 +33,6 @@ def end() -> Iterator[End]:
 
 def stranger_of(end: End, *addresses: str, more: tuple[int, ...] = ()) -> Stranger:
     return Stranger(slot_of(end.qp.qp_num), addresses or ("127.0.0.1",), more)
-
-
-def connect_to(qp: rnic.QP, qp_num: int, address: str) -> None:
-    """Towards somebody who does no more than be there."""
-    reliable = qp.qp_type is QPType.RC
-    qp.modify(QPAttr(qp_state=QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=AccessFlags(0)))
-    answers = {"max_dest_rd_atomic": 1, "min_rnr_timer": 1} if reliable else {}
-    asks = {"timeout": 10, "retry_cnt": 1, "rnr_retry": 0, "max_rd_atomic": 1} if reliable else {}
-    path = rnic.AHAttr(rnic.GID(address), sgid_index=0, port_num=1)
-    qp.modify(
-        QPAttr(
-            qp_state=QPState.RTR,
-            path_mtu=MTU.MTU_1024,
-            dest_qp_num=qp_num,
-            rq_psn=0,
-            ah_attr=path,
-            **answers,
-        )
-    )
-    qp.modify(QPAttr(qp_state=QPState.RTS, sq_psn=0, **asks))
 
 
 # ---------------------------------------------------------------- marks
@@ -93,10 +67,7 @@ def test_what_may_not_be_closed_yet_serves_as_before(end: End) -> None:
         with pytest.raises(rnic.VerbsError, match="stopped"):
             mr.close()
         for _ in range(3):
-            wr = SendWR(opcode=WROpcode.RDMA_WRITE, send_flags=SendFlags.SIGNALED, sg_list=[SGE(source)])
-            wr.remote_addr, wr.rkey = mr.addr, mr.rkey
-            other.qp.post_send(wr)
-            other.wait_ok()
+            assert perform(other, WROpcode.RDMA_WRITE, [SGE(source)], mr).ok
         stranger.mark(2)
         mr.close()
 
@@ -127,7 +98,6 @@ def test_the_mark_of_the_dead_means_nothing(end: End) -> None:
     mr = end.pd.alloc_mr(4096, rnic.testing.ALL_ACCESS)
     with stranger_of(end) as stranger:
         stranger.mark(7)
-    time.sleep(0.1)
     assert close_in(mr) < WAIT / 2
 
 
@@ -152,10 +122,7 @@ def test_nobody_else_waits_for_a_copy(end: End) -> None:
         longest, done = 0.0, 0
         while thread.is_alive():
             began = time.monotonic()
-            wr = SendWR(opcode=WROpcode.RDMA_WRITE, send_flags=SendFlags.SIGNALED, sg_list=[SGE(source)])
-            wr.remote_addr, wr.rkey = target.addr, target.rkey
-            pair.a.qp.post_send(wr)
-            pair.a.wait_ok()
+            assert perform(pair.a, WROpcode.RDMA_WRITE, [SGE(source)], target).ok
             longest, done = max(longest, time.monotonic() - began), done + 1
         thread.join()
         assert longest < WAIT / 2, f"{done} WRITEs, one of {longest:.2f} s"
@@ -184,7 +151,7 @@ def test_a_region_that_is_being_closed_is_closed_once(end: End) -> None:
         threads = [threading.Thread(target=close) for _ in range(4)]
         for thread in threads:
             thread.start()
-        time.sleep(0.1)
+        until(lambda: sum(thread.is_alive() for thread in threads) == 1, "the others leave it to one")
         stranger.mark(8)
         for thread in threads:
             thread.join()
@@ -222,9 +189,7 @@ def test_an_address_that_is_not_this_hosts_is_not_believed(end: End) -> None:
         assert stranger.welcome
         connect_to(end.qp, stranger.qp_num(), ELSEWHERE)
         before = end.ctx.counters().tx_packets
-        end.qp.post_send(SendWR(send_flags=SendFlags.SIGNALED, sg_list=[SGE(end.memory(64))]))
-        (wc,) = end.wait()
-        assert wc.status is WCStatus.RETRY_EXC_ERR
+        assert send(end, [SGE(end.memory(64))]).status is WCStatus.RETRY_EXC_ERR
         assert stranger.got() == 0
         assert end.ctx.counters().local_sent == 0
         assert end.ctx.counters().tx_packets > before or end.ctx.counters().tx_errors > 0
@@ -234,9 +199,7 @@ def test_the_address_that_is_believed_is_gone_to(end: End) -> None:
     """So that the test before this one says something."""
     with stranger_of(end, "127.0.0.1", ELSEWHERE) as stranger:
         connect_to(end.qp, stranger.qp_num(), "127.0.0.1")
-        end.qp.post_send(SendWR(send_flags=SendFlags.SIGNALED, sg_list=[SGE(end.memory(64))]))
-        (wc,) = end.wait()
-        assert wc.status is WCStatus.RETRY_EXC_ERR
+        assert send(end, [SGE(end.memory(64))]).status is WCStatus.RETRY_EXC_ERR
         assert stranger.got() > 0
 
 
@@ -244,9 +207,7 @@ def test_what_is_claimed_later_is_not_believed_either(end: End) -> None:
     with stranger_of(end) as stranger:
         stranger.way.send(message(PARTY, party([stranger.slot], ["127.0.0.1", ELSEWHERE])))
         connect_to(end.qp, stranger.qp_num(), ELSEWHERE)
-        end.qp.post_send(SendWR(send_flags=SendFlags.SIGNALED, sg_list=[SGE(end.memory(64))]))
-        (wc,) = end.wait()
-        assert wc.status is WCStatus.RETRY_EXC_ERR
+        assert send(end, [SGE(end.memory(64))]).status is WCStatus.RETRY_EXC_ERR
         assert stranger.got() == 0
 
 
@@ -272,13 +233,16 @@ def unreliable(end: End, stranger: Stranger) -> tuple[rnic.QP, rnic.CQ]:
     return qp, cq
 
 
-def fill(end: End, stranger: Stranger, qp: rnic.QP, cq: rnic.CQ) -> int:
-    """Posts more than a ring holds; how much has gone out."""
+def fill(end: End, stranger: Stranger, qp: rnic.QP, cq: rnic.CQ) -> None:
+    """Posts twice what a ring holds; half of it goes out, and no more."""
     source = end.memory(64)
     qp.post_send([SendWR(i, sg_list=[SGE(source, 0, 8)]) for i in range(2 * COUNT)])
-    until(lambda: stranger.got() == COUNT, "the ring is not full")
-    until(lambda: bool(stranger.stuck()), "the writer does not say that it waits")
-    return poll_all(cq)
+    until(lambda: stranger.got() == COUNT, "the ring is full")
+    until(stranger.stuck, "the writer says that it waits")
+    assert settled(cq, 0, COUNT) == COUNT
+    until(stranger.asleep, "and sleeps")
+    assert poll_all(cq) == 0
+    assert stranger.got() == COUNT
 
 
 def poll_all(cq: rnic.CQ) -> int:
@@ -290,24 +254,25 @@ def poll_all(cq: rnic.CQ) -> int:
 
 
 def settled(cq: rnic.CQ, count: int, more: int) -> int:
-    limit = time.monotonic() + 20
-    while count < more and time.monotonic() < limit:
+    """How many have completed in all, once they are so many."""
+
+    def all_told() -> int:
+        nonlocal count
         count += poll_all(cq)
-        time.sleep(0.001)
-    return count
+        return count if count >= more else 0
+
+    return until(all_told, f"{more} completions")
 
 
 def test_a_full_ring_goes_on_when_its_reader_tells(end: End) -> None:
     with stranger_of(end) as stranger:
         qp, cq = unreliable(end, stranger)
         with cq, qp:
-            done = fill(end, stranger, qp, cq)
-            time.sleep(0.05)
-            assert done + poll_all(cq) == COUNT
+            fill(end, stranger, qp, cq)
             stranger.take(COUNT)
             stranger.stuck(0)
             stranger.wake()
-            until(lambda: stranger.got() == 2 * COUNT)
+            until(lambda: stranger.got() == 2 * COUNT, "what waited goes on")
             assert settled(cq, COUNT, 2 * COUNT) == 2 * COUNT
 
 
@@ -318,17 +283,13 @@ def test_a_reader_that_clears_the_writers_flag_harms_itself_alone(end: End) -> N
         qp, cq = unreliable(end, stranger)
         with cq, qp:
             fill(end, stranger, qp, cq)
-            time.sleep(0.1)
             stranger.stuck(0)
             stranger.take(COUNT)
             for i in range(50):
                 struct.pack_into("=Q", source.buf, 0, i)
-                wr = SendWR(opcode=WROpcode.RDMA_WRITE, send_flags=SendFlags.SIGNALED, sg_list=[SGE(source)])
-                wr.remote_addr, wr.rkey = target.addr, target.rkey
-                pair.a.qp.post_send(wr)
-                pair.a.wait_ok()
+                assert perform(pair.a, WROpcode.RDMA_WRITE, [SGE(source)], target).ok
                 assert struct.unpack_from("=Q", target.buf) == (i,)
-            until(lambda: stranger.got() == 2 * COUNT)
+            until(lambda: stranger.got() == 2 * COUNT, "what waited goes on")
 
 
 def test_a_full_ring_keeps_no_queue_pair_from_ending(end: End) -> None:
@@ -351,6 +312,6 @@ def test_who_waits_for_room_goes_on_when_the_reader_dies(end: End) -> None:
     with stranger_of(end) as stranger:
         qp, cq = unreliable(end, stranger)
         with cq, qp:
-            done = fill(end, stranger, qp, cq)
+            fill(end, stranger, qp, cq)
             stranger.close()
-            assert settled(cq, done, 2 * COUNT) == 2 * COUNT
+            assert settled(cq, COUNT, 2 * COUNT) == 2 * COUNT
