@@ -17,6 +17,7 @@ from pathlib import Path
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
+OURS = False  # whether this process is in one
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -51,6 +52,8 @@ def network_of_our_own() -> None:
         for name, text in ("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1"):
             Path("/proc/self", name).write_text(text)
     loopback_up()
+    global OURS
+    OURS = True
 
 
 def main() -> None:

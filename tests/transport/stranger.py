@@ -7,8 +7,10 @@ import array
 import fcntl
 import mmap
 import os
+import select
 import socket
 import struct
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -23,6 +25,7 @@ SLOTS, ADDRESSES = 16, 32
 RING = 590016  # bytes of one direction, and where in it:
 MARK, TAKEN, ASLEEP, STUCK, CELLS = 0, 64, 128, 132, 192
 CELL, COUNT = 64, 1024
+HUGE = 1 << 30  # bytes of the largest pages
 
 
 def slot_of(qp_num: int) -> int:
@@ -66,24 +69,37 @@ def connect_to(qp: QP, qp_num: int, address: str) -> None:
 
 
 class Stranger:
-    """Asks for a lane to the owner of a slot, and says that `addresses` and `more` slots are its own."""
+    """Asks for a lane to the owner of a slot, and says that `addresses` and `more` slots are its own.
+
+    silent: it says nothing of its slot.  flags: of memfd_create, for the rings.
+    """
 
     def __init__(
-        self, to: int, addresses: tuple[str, ...] = ("127.0.0.1",), more: tuple[int, ...] = ()
+        self,
+        to: int,
+        addresses: tuple[str, ...] = ("127.0.0.1",),
+        more: tuple[int, ...] = (),
+        *,
+        silent: bool = False,
+        flags: int = 0,
     ) -> None:
         self.sockets: list[socket.socket] = []
         self.slot = next(number for number in range(1023, -1, -1) if self._claim(number))
-        fd = os.memfd_create("stranger", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(fd, 2 * RING)
+        fd = os.memfd_create("stranger", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | flags)
+        os.ftruncate(fd, HUGE if flags & os.MFD_HUGETLB else 2 * RING)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        self.memory = mmap.mmap(fd, 2 * RING)
+        if not flags:
+            self.memory = mmap.mmap(fd, 2 * RING)
         self.way = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.way.settimeout(20.0)
         self.way.connect(f"\0rnic/1/lane/{to}")
-        greeting = message(HELLO, party([self.slot, *more], list(addresses)))
-        self.way.sendmsg([greeting], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+        self.slots = [*([] if silent else [self.slot]), *more]
+        greeting = message(HELLO, party(self.slots, list(addresses)))
+        answer, fds = b"", list[int]()
+        with suppress(ConnectionError):  # it has hung up
+            self.way.sendmsg([greeting], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+            answer, fds, _, _ = socket.recv_fds(self.way, 4096, 2)
         os.close(fd)
-        answer, fds, _, _ = socket.recv_fds(self.way, 4096, 2)
         for one in fds:
             os.close(one)
         self.welcome = bool(answer) and HEAD.unpack_from(answer)[2] == WELCOME
@@ -133,6 +149,22 @@ class Stranger:
         if value is not None:
             struct.pack_into("=I", self.memory, RING + STUCK, value)
         return int(struct.unpack_from("=I", self.memory, RING + STUCK)[0])
+
+    def say_who(self, times: int) -> None:
+        """Over and over; ConnectionError when the device has hung up."""
+        for _ in range(times):
+            self.way.send(message(PARTY, party(self.slots, ["127.0.0.1"])))
+
+    def hung_up(self) -> bool:
+        """Whether the device has."""
+        while select.select([self.way], [], [], 0)[0]:
+            try:
+                heard = self.way.recv(4096)
+            except ConnectionError:
+                return True
+            if not heard:
+                return True
+        return False
 
     def wake(self) -> None:
         self.way.send(message(WAKE))

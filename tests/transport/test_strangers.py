@@ -10,9 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+import namespaces
 import rnic
 from rnic import SGE, AccessFlags, QPAttr, QPState, QPType, SendWR, WCStatus, WROpcode
 from rnic.testing import End, Pair
@@ -218,6 +220,62 @@ def test_who_claims_the_slot_of_another_is_not_welcome(end: End) -> None:
         with Node(Setting()) as node:
             assert not node.call("stranger_open", slot_of(end.qp.qp_num), (victim,))
             assert node.call("stranger_open", slot_of(end.qp.qp_num))
+
+
+def test_what_can_be_bound_is_not_this_hosts_for_that(end: End) -> None:
+    """With ip_nonlocal_bind every address can be."""
+    if os.geteuid() != 0 or not namespaces.OURS:
+        pytest.skip("needs root, and a network namespace of its own")
+    Path("/proc/sys/net/ipv4/ip_nonlocal_bind").write_text("1")
+    try:
+        with stranger_of(end, "127.0.0.1", ELSEWHERE) as stranger:
+            connect_to(end.qp, stranger.qp_num(), ELSEWHERE)
+            assert send(end, [SGE(end.memory(64))]).status is WCStatus.RETRY_EXC_ERR
+            assert stranger.got() == 0
+    finally:
+        Path("/proc/sys/net/ipv4/ip_nonlocal_bind").write_text("0")
+
+
+def test_who_has_no_slot_is_not_welcome(end: End) -> None:
+    """It could not be anybody's peer."""
+    with Stranger(slot_of(end.qp.qp_num), silent=True) as stranger:
+        assert not stranger.welcome
+    with stranger_of(end) as stranger:
+        assert stranger.welcome
+
+
+def test_a_ring_of_huge_pages_is_not_welcome(end: End) -> None:
+    """Its owner could take the pages away from under us, in spite of the seals."""
+    try:
+        with Stranger(slot_of(end.qp.qp_num), flags=os.MFD_HUGETLB) as stranger:
+            assert not stranger.welcome
+    except OSError as error:
+        pytest.skip(f"this kernel has no files of huge pages: {error.strerror}")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_says_who_it_is_16_times(end: End) -> None:
+    with Node(Setting(uid=NOBODY)) as node:
+        assert node.call("stranger_open", slot_of(end.qp.qp_num))
+        assert node.call("stranger_says_who", 17)
+    with stranger_of(end) as stranger:  # of ours, whoever is killing us has other means
+        stranger.say_who(100)
+        stranger.mark(7)
+        mr = end.pd.alloc_mr(4096, rnic.testing.ALL_ACCESS)
+        with pytest.raises(rnic.VerbsError, match="stopped"):  # so it is there, and believed
+            mr.close()
+        stranger.mark(8)
+        assert not stranger.hung_up()
+        mr.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_other_users_have_64_lanes(end: End) -> None:
+    with Node(Setting(uid=NOBODY)) as node:
+        welcome = [node.call("stranger_open", slot_of(end.qp.qp_num)) for _ in range(70)]
+        assert welcome == [True] * 64 + [False] * 6
+        with stranger_of(end) as stranger:
+            assert stranger.welcome
 
 
 # ---------------------------------------------------------------- rings

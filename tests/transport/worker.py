@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -25,6 +26,7 @@ from rnic._nic.nic import MR, WC
 from rnic.testing import Address, End, Options, complete, prepare
 from transport.datagrams import DatagramWorker
 from transport.stranger import Stranger
+from waiting import until
 
 ROCE_PORT = 4791
 WORD = 8
@@ -48,6 +50,7 @@ class Worker(DatagramWorker):
     def __init__(self, way: Connection) -> None:
         self.way = way
         self.ends: dict[str, Held] = {}
+        self.strangers: list[Stranger] = []
         self.datagrams = {}
 
     # -- the process itself
@@ -97,11 +100,17 @@ class Worker(DatagramWorker):
 
     def stranger_open(self, to: int, more: tuple[int, ...] = ()) -> bool:
         """A lane to the owner of a slot, with a claim to `more` slots: is it welcome?"""
-        self.stranger = Stranger(to, more=more)
-        return self.stranger.welcome
+        self.strangers.append(Stranger(to, more=more))
+        return self.strangers[-1].welcome
+
+    def stranger_says_who(self, times: int) -> bool:
+        """Whether the device has had enough of it then."""
+        with suppress(ConnectionError):
+            self.strangers[-1].say_who(times)
+        return until(self.strangers[-1].hung_up, "the device hangs up")
 
     def stranger_mark(self, value: int) -> None:
-        self.stranger.mark(value)
+        self.strangers[-1].mark(value)
 
     # -- ends
 
@@ -323,10 +332,10 @@ class Worker(DatagramWorker):
         memory = self.ends[name].memory
         buf, last = memory.buf, memory.length - 1
         self.way.send((True, "busy"))
-        turns, until = 0, monotonic() + PATIENCE
+        turns, limit = 0, monotonic() + PATIENCE
         while buf[last] == 0:
             turns += 1
-            if turns % 1_000_000 == 0 and monotonic() > until:
+            if turns % 1_000_000 == 0 and monotonic() > limit:
                 raise TimeoutError("the peer never wrote the last byte")
         return turns
 
