@@ -18,6 +18,8 @@ from typing import Any
 import peers
 from build import FLAGS, ROOT, compiler
 
+from rnic.cli.perf.report import cpu_model
+
 CALM = 0.1  # part of all processors that may be busy before the page warns
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
@@ -27,12 +29,6 @@ def said(command: list[str]) -> str:
         return ""
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     return done.stdout.strip()
-
-
-def cpu_name() -> str:
-    rows = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
-    names = [value.strip() for name, _, value in rows if name.strip() == "model name"]
-    return f"{names[0] if names else platform.machine()}, {os.cpu_count()} processors"
 
 
 def granted() -> str:
@@ -69,7 +65,7 @@ def machine(namespace: bool, mtu: int, seconds: float) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d"),
         "namespace": namespace,
         "rnic": f"{importlib.metadata.version('rnic')}, commit {commit}",
-        "cpu": cpu_name(),
+        "cpu": f"{cpu_model()}, {os.cpu_count()} processors",
         "kernel": platform.release(),
         "governor": GOVERNOR.read_text().strip() if GOVERNOR.exists() else "none that is told",
         "mtu": f"loopback {Path('/sys/class/net/lo/mtu').read_text().strip()}, path MTU {mtu}",

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import outputs
-from build import ROOT
+from build import HERE, ROOT
 from procs import AbsentError, BrokenError, Values
 from stats import Rounds
 from tables import (
     GBYTES,
-    HERE,
     KIB,
     MEDIAN,
     MIB,

@@ -12,7 +12,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#define MAX_SAMPLES (1u << 20)
+#define MAX_SAMPLES (1u << 20) /* even */
 #define SECOND 1000000000ull
 
 static inline uint64_t now_ns(void) {
@@ -27,16 +27,23 @@ static inline double cpu_seconds(int who) {
     return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
+/* Of all that are added every 2^thinned-th is kept: the whole time counts, however long it is. */
 struct samples {
-    uint64_t *ns;
-    uint32_t count;
+    uint64_t *ns, added;
+    uint32_t count, thinned;
 };
 
 static inline void samples_add(struct samples *s, uint64_t ns) {
     if (!s->ns)
         s->ns = malloc(MAX_SAMPLES * sizeof *s->ns);
-    if (s->ns && s->count < MAX_SAMPLES)
-        s->ns[s->count++] = ns;
+    if (!s->ns || s->added++ & ((1ull << s->thinned) - 1))
+        return;
+    if (s->count == MAX_SAMPLES) {
+        for (s->count = 0; s->count < MAX_SAMPLES / 2; s->count++)
+            s->ns[s->count] = s->ns[2 * s->count];
+        s->thinned++;
+    }
+    s->ns[s->count++] = ns;
 }
 
 static inline int compare_ns(const void *a, const void *b) {

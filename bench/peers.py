@@ -14,14 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import outputs
-from build import OUT
+from build import HERE, OUT
 from procs import AbsentError, Values, finish, free_port, one, process, wait_listening
 
-HERE = Path(__file__).resolve().parent
 MPI = OUT / "mpi" / "bin"
 LOG = {"UCX_LOG_LEVEL": "error", "FI_LOG_LEVEL": "warn"}
 UCX_TCP = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}
 UCX_SHM = {"UCX_TLS": "posix,cma"}
+UCX_STREAM = {"write": "ucp_put_bw", "send": "tag_bw", "read": "ucp_get"}
 LEAST = 0.3  # part of the wanted time that a count of iterations must fill to stand
 FIRST, MOST = 500, 20_000_000
 _counts: dict[tuple[object, ...], int] = {}

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 PATIENCE = 30.0  # seconds that any one measurement may take
+PARTING = 3.0  # and to end when told to
 Values = dict[str, Any]
 
 
@@ -33,7 +35,7 @@ class BrokenError(Exception):
 def process(
     command: list[str], *, env: dict[str, str] | None = None, fds: tuple[int, ...] = ()
 ) -> Iterator[subprocess.Popen[str]]:
-    """A process that is gone when the block is left."""
+    """A process that is gone when the block is left, with those that it has started."""
     child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -41,14 +43,31 @@ def process(
         stderr=subprocess.PIPE,
         text=True,
         pass_fds=fds,
+        start_new_session=True,
         env=None if env is None else os.environ | env,
     )
     try:
         yield child
     finally:
-        if child.poll() is None:
-            child.kill()
-        child.communicate()
+        stop(child)
+
+
+def stop(child: subprocess.Popen[str]) -> str:
+    """Ends its process group; what it has said on its standard error.
+
+    mpiexec, told so by SIGTERM, ends its ranks, which have sessions of their own.
+    """
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            return child.communicate(timeout=PARTING)[1]
+    for pipe in (child.stdout, child.stderr):  # somebody out of reach keeps them open
+        if pipe:
+            pipe.close()
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(PARTING)
+    return ""
 
 
 def finish(child: subprocess.Popen[str], patience: float = PATIENCE) -> str:
@@ -89,8 +108,7 @@ def pair(server: list[str], client: list[str]) -> Values:
             try:
                 found: Values = json.loads(finish(measuring))
             except BrokenError as failure:
-                serving.kill()
-                said = serving.communicate()[1].strip().splitlines()
+                said = stop(serving).strip().splitlines()
                 raise BrokenError(
                     f"{failure}; the server: {said[-1][:200] if said else 'no message'}"
                 ) from None

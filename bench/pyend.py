@@ -24,16 +24,11 @@ from contextlib import ExitStack
 import batches
 
 import rnic
+from rnic.testing import ALL_ACCESS, Address, complete, prepare
+from rnic.testing import Options as Connection
 
 SIZE = 4 << 20
-ACCESS = (
-    rnic.AccessFlags.LOCAL_WRITE
-    | rnic.AccessFlags.REMOTE_WRITE
-    | rnic.AccessFlags.REMOTE_READ
-    | rnic.AccessFlags.REMOTE_ATOMIC
-)
-LOOPBACK = b"\0" * 10 + b"\xff\xff\x7f\0\0\1"
-PSN = 0x654321
+CONNECTION = Connection(path_mtu=rnic.MTU.MTU_4096, min_rnr_timer=1, address="127.0.0.1")
 INLINE = 64
 RECEIVES = 64
 SIGNAL_EVERY = 32
@@ -49,7 +44,7 @@ class End:
         self.heard = self.line.makefile("r")
         ctx = stack.enter_context(rnic.open_device("roce_lo", local=local))
         pd = stack.enter_context(ctx.alloc_pd())
-        self.mr = stack.enter_context(pd.alloc_mr(SIZE, ACCESS))
+        self.mr = stack.enter_context(pd.alloc_mr(SIZE, ALL_ACCESS))
         self.cq = stack.enter_context(ctx.create_cq(4096))
         self.receives = stack.enter_context(ctx.create_cq(4096))
         cap = rnic.QPCap(
@@ -61,32 +56,10 @@ class End:
         )
         init = rnic.QPInitAttr(send_cq=self.cq, recv_cq=self.receives, qp_type=rnic.QPType.RC, cap=cap)
         self.qp = stack.enter_context(pd.create_qp(init))
-        self.say(f"{self.qp.qp_num:x} {PSN:x} {self.mr.addr:x} {self.mr.rkey:x}")
+        own = prepare(self.qp, CONNECTION)
+        self.say(f"{own.qp_num:x} {own.psn:x} {self.mr.addr:x} {self.mr.rkey:x}")
         qpn, psn, self.addr, self.rkey = (int(word, 16) for word in self.hear().split())
-        gid = next(entry for entry in ctx.query_gid_table() if bytes(entry.gid.raw) == LOOPBACK)
-        self.connect(gid, qpn, psn)
-
-    def connect(self, gid: rnic.GIDEntry, qpn: int, psn: int) -> None:
-        path = rnic.AHAttr(dgid=gid.gid, sgid_index=gid.gid_index, port_num=1, hop_limit=64)
-        access = ACCESS & ~rnic.AccessFlags.LOCAL_WRITE
-        state = rnic.QPState
-        self.qp.modify(rnic.QPAttr(qp_state=state.INIT, pkey_index=0, port_num=1, qp_access_flags=access))
-        self.qp.modify(
-            rnic.QPAttr(
-                qp_state=state.RTR,
-                path_mtu=rnic.MTU.MTU_4096,
-                dest_qp_num=qpn,
-                rq_psn=psn,
-                max_dest_rd_atomic=16,
-                min_rnr_timer=1,
-                ah_attr=path,
-            )
-        )
-        self.qp.modify(
-            rnic.QPAttr(
-                qp_state=state.RTS, timeout=14, retry_cnt=7, rnr_retry=7, sq_psn=PSN, max_rd_atomic=16
-            )
-        )
+        complete(self.qp, own, Address(own.gid, qpn, psn, own.mtu), CONNECTION)
 
     def say(self, text: str) -> None:
         self.line.sendall(f"{text}\n".encode())

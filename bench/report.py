@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import figures
 import guest
 import scaling
+from build import HERE
 from procs import AbsentError
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -28,7 +29,7 @@ class Section(Protocol):
 
 # file of JSON: the section; in the order of the page
 SECTIONS: dict[str, Section] = {"latest": figures, "scaling": scaling, "guest": guest}
-LIMITS = Path(__file__).resolve().parent / "limits.md"
+LIMITS = HERE / "limits.md"
 MACHINE = {
     "rnic": "rnic",
     "CPU": "cpu",

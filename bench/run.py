@@ -8,47 +8,33 @@ there.  As root it works in a network namespace of its own, where no other proce
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
-import shutil
-import socket
-import struct
-import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import facts
 import report
-from build import HERE, build
+from build import HERE, ROOT, build
 from procs import AbsentError, BrokenError, Values
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from stats import Rounds
 from tables import Measurements, Setting
 
-IN_NAMESPACE = "RNIC_BENCH_NAMESPACE"  # in the environment of the process inside
-SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
-
-
-def loopback_up() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        found = fcntl.ioctl(s, SIOCGIFFLAGS, struct.pack("16sH14x", b"lo", 0))
-        flags: int = struct.unpack("16sH14x", found)[1]
-        fcntl.ioctl(s, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | IFF_UP))
+sys.path.append(str(ROOT / "tests"))
+import namespaces
 
 
 def enter_namespace() -> bool:
-    """Starts this program again in a fresh network namespace; False: stays here."""
-    inside, unshare = bool(os.environ.get(IN_NAMESPACE)), shutil.which("unshare")
-    if inside:
-        loopback_up()
-    if inside or os.geteuid() != 0 or not unshare:
-        return inside
-    if subprocess.run([unshare, "--net", "true"], capture_output=True, check=False).returncode:
+    """This process, and those that it will start, go to a fresh network namespace; False: stays here."""
+    if os.geteuid() != 0:
         return False
-    os.environ[IN_NAMESPACE] = "1"
-    return os.execv(unshare, [unshare, "--net", "--", sys.executable, str(HERE / "run.py"), *sys.argv[1:]])
+    try:
+        namespaces.network_of_our_own()
+    except OSError:
+        return False
+    return True
 
 
 def options() -> argparse.Namespace:

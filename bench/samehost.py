@@ -30,7 +30,6 @@ from tables import (
 )
 
 SIZES = (64 * KIB, MIB)
-UCX_STREAM = {"write": "ucp_put_bw", "send": "tag_bw", "read": "ucp_get"}
 # what: (what the serving end does, rnic's test, UCX's, bytes)
 PINGPONGS = {
     "write latency": ("memory", "memory_pingpong", "ucp_put_lat", 8),
@@ -63,7 +62,7 @@ def measurements(s: Setting) -> Measurements:
         for op, server in OPS.items():
             found[f"local {op} {size}"] = partial(native_pair, s, server, op, local=1, **shape(size))
             found[f"local ucx {op} {size}"] = partial(
-                peers.ucx, peers.UCX_SHM, UCX_STREAM[op], size, s.seconds
+                peers.ucx, peers.UCX_SHM, peers.UCX_STREAM[op], size, s.seconds
             )
     for name, (server, test, ucx, size) in PINGPONGS.items():
         inlined = int(size == 8)
@@ -122,8 +121,8 @@ def tables() -> list[Table]:
         Table(
             "Same host: latency",
             "Half a round trip; both ends poll, for a WRITE the memory itself. UCX's median is of its last "
-            "2,048 round trips, rnic's of all; libfabric tells a mean alone. A mean has everything in it, "
-            "also what else the machine did.",
+            "2,048 round trips, rnic's of the whole time; libfabric tells a mean alone. A mean has all "
+            "in it, also what else the machine did.",
             ("UCX", "libfabric shm"),
             [
                 pingpong_row(name, unit, how)

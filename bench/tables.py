@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from build import HERE
 from procs import Values, pair
 
-HERE = Path(__file__).resolve().parent
 KIB, MIB = 1 << 10, 1 << 20
 SIZE_NAMES = {8: "8 B", 4 * KIB: "4 KiB", 64 * KIB: "64 KiB", MIB: "1 MiB"}
 # size: (outstanding, in one post)
