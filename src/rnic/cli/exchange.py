@@ -102,8 +102,12 @@ def hear(sock: socket.socket, length: int, doing: str) -> bytes:
 
 def connect(host: str, port: int, timeout: float | None) -> socket.socket:
     """A TCP connection to the server; Failure when there is none within timeout seconds."""
+    if not host:
+        raise Failure("could not connect: the host's name is empty")  # the resolver takes that for this host
     try:
         sock = socket.create_connection((host, port), timeout)
+    except UnicodeError:  # of the codec idna
+        raise Failure(f"could not connect to {host}:{port}: that is no name of a host") from None
     except OSError as error:
         raise Failure(f"could not connect to {host}:{port}: {error.strerror or error}") from None
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
