@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import click
@@ -27,6 +28,7 @@ from rnic.cli.perf import perf, plot
 from rnic.cli.perf.end import End
 from rnic.cli.perf.plan import LOOPS, METRICS, TESTS
 from rnic.cli.perf.samples import BUCKETS, Samples, bucket_of, value_of
+from rnic.cli.perf.interpreted import PythonEnd
 
 PERCENTILES = ("min", "p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99", "max")
 EVERY = [f"{test} {metric}" for test in TESTS for metric in METRICS]
@@ -135,6 +137,25 @@ def test_record_is_what_the_page_says() -> None:
     assert spread[:2] == [[0, record["latency_us"]["min"]], [50, record["latency_us"]["p50"]]]
     assert spread[-1] == [100, record["latency_us"]["max"]]
     for side in ("client", "server"):
+@pytest.mark.parametrize("words", ["send lat", "write lat"])
+def test_ping_pong_knows_what_is_outstanding_from_size_to_size(
+    monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """A run ends amid messages that are not signaled; the next one goes on from there."""
+    ends: list[PythonEnd] = []
+
+    def settle(end: PythonEnd) -> None:
+        until = time.monotonic() + 5
+        while end.out[0] > end.silent and time.monotonic() < until:
+            end.take()
+        ends.append(end)
+
+    monkeypatch.setattr(PythonEnd, "settle", settle)
+    plan = replace(perf_ends.plan(f"{words} -n 101 --loop python"), sizes=(2, 4, 8))
+    assert [record["iterations"] for record in perf_ends.measured(plan)] == [101] * 3
+    assert [end.out[0] - end.silent for end in ends] == [0, 0]
+
+
         assert set(record["cpu"][side]) == {"percent", "main_thread_percent"}
         assert record["counters"][side]["tx_packets"] > 0
         assert set(record[side]) == {"rnic", "python", "kernel", "cpu", "cpus", "device"}

@@ -322,7 +322,7 @@ class PythonEnd:
         """What sends message `number`, and posts receives while it is on its way."""
         (wr,) = self._requests(plan, 0, 1)
         signaled, place, post = wr.send_flags, plan["size"] - 1, self.qps[0].post_send
-        silent = signaled & ~rnic.SendFlags.SIGNALED
+        wr.send_flags = silent = signaled & ~rnic.SendFlags.SIGNALED  # the run before has left self.silent
 
         def send(number: int) -> None:
             view[place] = number & 0xFF
@@ -341,7 +341,7 @@ class PythonEnd:
                 wait.idle()
         self.out[0] += 1
         self.silent += 1
-        if self.silent >= SIGNAL_EVERY:
+        if self.silent >= SIGNAL_EVERY or self.out[0] >= self.depth:
             wr.send_flags, wr.wr_id = signaled, self.silent << COUNT_SHIFT
             self.silent = 0
         elif self.silent == 1:
