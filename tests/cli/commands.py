@@ -14,6 +14,7 @@ SECONDS = 60
 
 @dataclass
 class Result:
+ERASE = "\r\x1b[K"
     """How a command ended."""
 
     status: int

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -21,7 +22,7 @@ import click
 import pytest
 
 from cli import perf_ends
-from cli.commands import Command, Start
+from cli.commands import ERASE, Command, Start
 from rnic import VerbsError
 from rnic.cli.params import Failure
 from rnic.cli.perf import perf, plot
@@ -29,6 +30,7 @@ from rnic.cli.perf.end import End
 from rnic.cli.perf.plan import LOOPS, METRICS, TESTS
 from rnic.cli.perf.samples import BUCKETS, Samples, bucket_of, value_of
 from rnic.cli.perf.interpreted import PythonEnd
+from rnic.cli.perf.progress import Progress
 
 PERCENTILES = ("min", "p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99", "max")
 EVERY = [f"{test} {metric}" for test in TESTS for metric in METRICS]
@@ -247,6 +249,28 @@ def test_plot_of_one_size(tmp_path: Path, words: str) -> None:
     root = ElementTree.parse(tmp_path / "one.svg").getroot()
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     if "lat" in words:
+def test_progress_begins_with_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, now = io.StringIO(), iter((100.0, 105.0, 106.0, 108.5))
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setattr("rnic.cli.perf.progress.monotonic", lambda: next(now))
+    shown = Progress(perf_ends.plan("write lat -D 50"), stream)
+    shown.begin(2)
+    for operations in (0, 7, 9):
+        shown.tick(operations)
+    lines = stream.getvalue().split(ERASE)
+    assert lines[1:] == [
+        " 2 bytes: warming up",
+        " 2 bytes: warming up",
+        " 2 bytes: 0.0 of 50 s",
+        " 2 bytes: 2.5 of 50 s",
+    ]
+
+
+def test_warm_up_is_a_tenth_and_not_hours() -> None:
+    plans = [perf_ends.plan(f"write lat {words}") for words in ("", "-D 0.1", "-D 2", "-D 86400")]
+    assert [plan.run(0, 2, True)["warmup_ns"] / 1e9 for plan in plans] == [0.05, 0.05, 0.2, 1]
+
+
         text = " ".join(root.itertext())
         assert "latency by percentile" in text
         assert "99.99" in text

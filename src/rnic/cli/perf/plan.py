@@ -24,6 +24,7 @@ class Test:
 
     title: str
     opcode: rnic.WROpcode
+LONGEST_WARM_UP = 1.0
     receives: bool
     """It takes a receive of the peer."""
     bounces: bool
@@ -167,7 +168,7 @@ class Plan:
             "both_ways": self.bidirectional,
             "group": self.group,
             "chained": self.post_list > 1,
-            "warmup_ns": int(max(WARM_UP, self.duration / 10) * 1e9),
+            "warmup_ns": int(min(max(WARM_UP, self.duration / 10), LONGEST_WARM_UP) * 1e9),
             "iterations": count,
             "ns": int(self.duration * 1e9),
         }
