@@ -72,7 +72,6 @@ def perf(context: click.Context, /, **given: Any) -> None:
     else:
         with exchange.connect(given["host"], given["port"], QUIET) as sock:
             measure(sock, plan, where, output)
-    output.finish()
 
 
 # ---------------------------------------------------------------------- the command line
@@ -179,9 +178,13 @@ def measure(sock: socket.socket, plan: Plan, where: session.Where, output: Outpu
 def serve(listener: socket.socket, mine: dict[str, Any], where: session.Where, output: Output) -> None:
     """The server: one client, whose results it shows, too."""
     with exchange.accept(listener, QUIET) as sock:
-        session.server(Line(sock, "client"), mine, where, output.show)
+        line = Line(sock, "client")
+        session.server(line, mine, where, output.show)
+        with session.telling(line):  # the records are the client's
+            output.finish()
 
 
+    output.finish()
 def measure_here(plan: Plan, where: session.Where, output: Output) -> None:
     """Both ends: the server is a process of its own, which ends with the line."""
     with ExitStack() as stack:
