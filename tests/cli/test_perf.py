@@ -332,6 +332,15 @@ def test_server_insists_on_its_options(rnic: Start) -> None:
         ("send bw -s 0 --local", "nothing to measure"),
         ("read bw -I 8 --local", "INLINE"),
         ("send bw -R -m 512 --local", "-m does not go with it"),
+@pytest.mark.parametrize("words", ["-d roce_lo", "-x 0"])
+def test_server_says_which_of_its_options_rdma_cm_has_no_use_for(rnic: Start, words: str) -> None:
+    server = rnic("perf", "send", "lat", "-p", 0, *words.split())
+    client = rnic("perf", "send", "lat", "127.0.0.1", "-p", server.listening(), "-R").wait()
+    why = f"RDMA-CM takes what has the address, {words[:2]} of the server does not go with it\n"
+    assert (client.status, client.err) == (1, f"rnic: server: -R: {why}")
+    assert server.wait().err == f"rnic: -R: {why}"
+
+
         ("send bw -R -x 0 --local", "-x"),
         ("send bw -R -d roce_lo --local", "-d"),
         ("send bw HOST --local", "HOST does not go with it"),

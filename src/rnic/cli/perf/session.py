@@ -164,7 +164,7 @@ def server(line: Line, mine: dict[str, Any], where: Where, show: Show) -> None:
             theirs = printable(told["version"])
             raise Failure(f"the client speaks version {theirs}, this is {VERSION}: the releases differ")
         plan = Plan.of_json(told["plan"])
-        agree(mine, plan)
+        agree(mine, where, plan)
         line.say("hello", machine=report.machine())
         end = End(plan, line, stack, False, where.device, where.gid_index)
         for size in plan.sizes:
@@ -177,12 +177,17 @@ def server(line: Line, mine: dict[str, Any], where: Where, show: Show) -> None:
             show(record)
 
 
-def agree(mine: dict[str, Any], plan: Plan) -> None:
-    """What the server was given is what the client asks for."""
+def agree(mine: dict[str, Any], where: Where, plan: Plan) -> None:
+    """What the server was given is what the client asks for, and means something there."""
     theirs = plan.to_json()
     for name, value in mine.items():
         if theirs[name] != value:
             raise Failure(f"{name} is {shown(value)} at the server, {shown(theirs[name])} at the client")
+    for option, given in (("-d", where.device), ("-x", where.gid_index)):
+        if plan.cm and given is not None:
+            raise Failure(
+                f"-R: RDMA-CM takes what has the address, {option} of the server does not go with it"
+            )
 
 
 def shown(value: object) -> str:
