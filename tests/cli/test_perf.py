@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -225,6 +226,16 @@ def test_progress_is_for_a_terminal() -> None:
 def test_help_has_groups(rnic: Start) -> None:
     text = rnic("perf", "--help").wait().out
     for heading in ("What is measured:", "How it is done:", "Where:", "What is shown:"):
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_server_listens_where_it_is_told(rnic: Start, address: str) -> None:
+    server = rnic("perf", "send", "lat", "-p", 0, "--bind", address)
+    port = server.listening()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), QUICK)
+    client = rnic("perf", "send", "lat", address, "-p", port, "-n", 100).wait()
+    assert (client.status, client.err, server.wait().status) == (0, "", 0)
+
+
         assert f"\n{heading}\n" in text
     assert max(map(len, text.splitlines())) <= 80
 
@@ -362,6 +373,8 @@ def test_a_refusal_is_one_line_and_status_2(rnic: Start) -> None:
 
 
 # ---------------------------------------------------------------------- the end of an end
+        ("send bw HOST --bind ::1", "--bind is a server's"),
+        ("send bw --local --bind ::1", "--bind is a server's"),
 
 
 def begun(rnic: Start, words: str) -> tuple[Command, Command]:
@@ -371,6 +384,19 @@ def begun(rnic: Start, words: str) -> tuple[Command, Command]:
     time.sleep(0.7)
     assert client.process.poll() is None
     return server, client
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--bind", ""], "--bind takes an address"),
+        ([""], "HOST is empty"),
+        (["", "--local"], "HOST does not"),
+    ],
+)
+def test_an_empty_address_is_none(words: list[str], why: str) -> None:
+    with pytest.raises(click.UsageError, match=why):
+        perf.main(["send", "bw", *words], standalone_mode=False)
+
+
 
 
 @pytest.mark.parametrize(

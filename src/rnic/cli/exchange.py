@@ -125,7 +125,10 @@ def listen(port: int, host: str = "") -> socket.socket:
             except OSError as error:
                 if not _no_ipv6(error):
                     raise
-        return socket.create_server((host, port), backlog=1)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=1)
+    except UnicodeError:
+        raise Failure(f"could not listen at {host}: that is no name of a host") from None
     except OSError as error:
         raise Failure(f"could not listen on port {port}: {error.strerror or error}") from None
 

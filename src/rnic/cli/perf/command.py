@@ -26,7 +26,7 @@ from rnic.cli.perf.progress import Progress
 
 HERE = "127.0.0.1"
 START = 30.0  # seconds for an interpreter to start, on a busy machine
-EACH_ENDS_OWN = {"host", "local", "port", "device", "gid_index", "as_json", "plot", "listener"}
+EACH_ENDS_OWN = {"host", "local", "port", "device", "gid_index", "bind", "as_json", "plot", "listener"}
 
 
 @click.command(cls=GroupedCommand)
@@ -51,7 +51,7 @@ def perf(context: click.Context, /, **given: Any) -> None:
     rnic perf write lat HOST            its client, which decides what is measured
     rnic perf read bw HOST -a --plot read.svg
 
-    A server that is given options insists on them; -d, -x, -p, --json and --plot are each end's own.
+    A server that is given options insists on them; -d, -x, -p, --bind, --json and --plot are each end's own.
     Ends on one host reach each other by shared memory, unless RNIC_LOCAL=off: the output tells the transport.
     docs/perf.md says what exactly is measured, and what is in the JSON.
     """
@@ -66,7 +66,7 @@ def perf(context: click.Context, /, **given: Any) -> None:
     elif given["local"]:
         measure_here(plan, where, output)
     elif given["host"] is None:
-        with exchange.listen(given["port"]) as listener:
+        with exchange.listen(given["port"], given["bind"] or "") as listener:
             announce(listener, given["port"])
             serve(listener, insisted(plan, explicit), where, output)
     else:
@@ -83,9 +83,15 @@ def refuse(given: dict[str, Any], explicit: set[str]) -> None:
     inlines, depth = plans.TESTS[given["test"]].inlines, given["depth"]
     post_list, cq_mod = post_list_of(given), given["cq_mod"] or 1
     rules = [
-        (given["local"] and given["host"], "--local starts the server itself: HOST does not go with it"),
+        (
+            given["local"] and given["host"] is not None,
+            "--local starts the server itself: HOST does not go with it",
+        ),
         (given["local"] and "port" in explicit, "--local chooses a port itself: -p does not go with it"),
-        (given["host"] and given["port"] == 0, "a client needs the server's port, and 0 is none"),
+        (given["host"] is not None and given["port"] == 0, "a client needs the server's port, and 0 is none"),
+        (given["host"] == "", "HOST is empty: without it this is a server"),
+        (given["bind"] == "", "--bind takes an address: without it a server listens at every one"),
+        (given["bind"] and (given["local"] or given["host"]), "--bind is a server's"),
         (given["all_sizes"] and given["size"] is not None, "-a is all sizes, -s one: choose"),
         (given["size"] == 0, "-s 0: a message without bytes is nothing to measure"),
         (given["iters"] and given["duration"], "-n counts operations, -D seconds: choose"),

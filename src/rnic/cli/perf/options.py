@@ -133,6 +133,7 @@ OPTIONS = (
         default=18515,
         help="The server's TCP port  [18515]",
     ),
+    option(WHERE, "--bind", metavar="ADDRESS", help="Where a server listens  [every address]"),
     option(
         WHERE,
         "-d",
