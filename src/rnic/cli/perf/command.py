@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -15,10 +16,11 @@ import click
 from click.core import ParameterSource
 
 from rnic.cli import exchange
+from rnic.cli.child import end, last_words
 from rnic.cli.params import Failure
 from rnic.cli.perf import plan as plans
 from rnic.cli.perf import session
-from rnic.cli.perf.line import QUIET, Line
+from rnic.cli.perf.line import QUIET, Gone, Line
 from rnic.cli.perf.options import GroupedCommand, add_options
 from rnic.cli.perf.output import Output
 from rnic.cli.perf.plan import Plan
@@ -179,6 +181,7 @@ def announce(listener: socket.socket, port: int) -> None:
 def measure(sock: socket.socket, plan: Plan, where: session.Where, output: Output) -> None:
     """The client."""
     session.client(Line(sock, "server"), plan, where, output.show, Progress(plan, sys.stderr))
+    output.finish()
 
 
 def serve(listener: socket.socket, mine: dict[str, Any], where: session.Where, output: Output) -> None:
@@ -190,10 +193,9 @@ def serve(listener: socket.socket, mine: dict[str, Any], where: session.Where, o
             output.finish()
 
 
-    output.finish()
 def measure_here(plan: Plan, where: session.Where, output: Output) -> None:
     """Both ends: the server is a process of its own, which ends with the line."""
-    with ExitStack() as stack:
+    with tempfile.TemporaryFile() as stderr, ExitStack() as stack:
         with exchange.listen(0, HERE) as listener:
             sock = stack.enter_context(exchange.connect(HERE, listener.getsockname()[1], QUIET))
             words = [sys.executable, "-m", "rnic", "perf", plan.test, plan.metric]
@@ -205,20 +207,18 @@ def measure_here(plan: Plan, where: session.Where, output: Output) -> None:
                 pass_fds=[listener.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # the line carries what goes wrong
+                stderr=stderr,  # what goes wrong is said on the line, but for the start
             )
         stack.push(lambda kind, _error, _traceback: end(child, 3 if kind is None else 0.5))
         patient = replace(where, patience=START)
-        measure(sock, plan, patient, output)
-        sock.close()
-        if status := child.wait(QUIET):
-            raise Failure(f"the server ended with exit code {status}")
-
-
-def end(child: subprocess.Popen[bytes], seconds: float) -> None:
-    """Waits for the server, which ends when the line does; kills it if it does not."""
-    try:
-        child.wait(seconds)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+        try:
+            measure(sock, plan, patient, output)
+            sock.close()
+            status = child.wait(QUIET)
+        except Gone as gone:
+            end(child, 0.5)
+            raise Failure(gone.message + last_words(stderr)) from None
+        except subprocess.TimeoutExpired:
+            raise Failure(f"the server has not ended within {QUIET:g} s") from None
+        if status:
+            raise Failure(f"the server ended with exit code {status}{last_words(stderr)}")
