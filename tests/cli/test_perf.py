@@ -14,9 +14,9 @@ import struct
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from dataclasses import replace
 from xml.etree import ElementTree
 
 import click
@@ -26,15 +26,16 @@ from cli import perf_ends
 from cli.commands import ERASE, Command, Start
 from rnic import VerbsError
 from rnic.cli.params import Failure
-from rnic.cli.perf import perf, plot
+from rnic.cli.perf import perf, plot, session
 from rnic.cli.perf.end import End
-from rnic.cli.perf.plan import LOOPS, METRICS, TESTS
-from rnic.cli.perf.samples import BUCKETS, Samples, bucket_of, value_of
 from rnic.cli.perf.interpreted import PythonEnd
+from rnic.cli.perf.plan import LOOPS, METRICS, TESTS
 from rnic.cli.perf.progress import Progress
+from rnic.cli.perf.samples import BUCKETS, Samples, bucket_of, value_of
 
 PERCENTILES = ("min", "p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99", "max")
 EVERY = [f"{test} {metric}" for test in TESTS for metric in METRICS]
+MEASURING = r"\d of 60 s"  # on the client's terminal
 QUICK = 8  # seconds, on a machine where others have much to do; an end that nobody answers waits for 10
 PAGE = (Path(__file__).parents[2] / "docs/perf.md").read_text()
 
@@ -85,16 +86,31 @@ def test_each_operation_has_each_metric(
         "write rate -q 2 -l 1 -Q 4",
         "send rate -l 7",
         "write bw -l 2 -t 2",
+        "read bw",
     ],
 )
-def test_options(words: str, loop: str) -> None:
+def test_options(monkeypatch: pytest.MonkeyPatch, words: str, loop: str) -> None:
+    """What single options do to the requests of a loop is shown in test_perf_loops.py."""
+    monkeypatch.setenv("RNIC_LOCAL", "off")  # a request that takes no packet is not counted
     (record,) = perf_ends.measured(f"{words} -n 100 --loop {loop}")
     pairs = 2 if "-q 2" in words else 1
     assert record["queue_pairs"] == pairs
     assert record["iterations"] == 100 * pairs
     assert record["events"] == (" -e" in words)
-    assert record["bidirectional"] == ("--bid" in words)
     assert record["connected_by"] == ("RDMA-CM" if "-R" in words else "TCP")
+    if "-R" in words:
+        return  # ids of one process share a device, and so its counters
+    client, server = record["counters"]["client"], record["counters"]["server"]
+    payload, reads = 100 * pairs * record["bytes"], words.startswith("read")
+    assert server["requests_executed"] >= 100 * pairs
+    assert (server if reads else client)["tx_bytes"] > payload
+    if record["bidirectional"] or (record["metric"] == "lat" and not reads):
+        assert server["requests_sent"] >= 100 * pairs
+        assert server["tx_bytes"] > payload
+    else:
+        assert "requests_sent" not in server
+        assert "requests_executed" not in client
+    assert record["bidirectional"] == ("--bid" in words)
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -121,25 +137,6 @@ def test_more_messages_than_a_byte_counts_and_receives_are_posted() -> None:
         assert record["iterations"] == 1500
 
 
-def test_large_messages_are_fewer_by_default() -> None:
-    plan = perf_ends.plan("write bw -a")
-    assert [plan.count(size) for size in (2, 1 << 20, 1 << 23, 1 << 30)] == [5000, 4096, 512, 100]
-    assert perf_ends.plan("write bw -a -n 7").count(1 << 23) == 7
-
-
-def test_record_is_what_the_page_says() -> None:
-    (record,) = perf_ends.measured("send lat -s 2K -m 512 -n 100")
-    assert (record["bytes"], record["mtu"], record["schema"]) == (2048, 512, 1)
-    rows = re.findall(r"^\| (`.*?) \|", PAGE.split("## JSON")[1], re.MULTILINE)
-    keys = [key for row in rows for key in re.findall(r"`(\w+)`", row)]
-    assert sorted(keys) == sorted(record)
-    (stream,) = perf_ends.measured("send bw -n 100")
-    assert set(stream) == set(record)
-    assert set(record["latency_us"]) == {*PERCENTILES, "mean", "stdev"}
-    spread = record["latency_distribution"]
-    assert spread[:2] == [[0, record["latency_us"]["min"]], [50, record["latency_us"]["p50"]]]
-    assert spread[-1] == [100, record["latency_us"]["max"]]
-    for side in ("client", "server"):
 @pytest.mark.parametrize("words", ["send lat", "write lat"])
 def test_ping_pong_knows_what_is_outstanding_from_size_to_size(
     monkeypatch: pytest.MonkeyPatch, words: str
@@ -159,6 +156,25 @@ def test_ping_pong_knows_what_is_outstanding_from_size_to_size(
     assert [end.out[0] - end.silent for end in ends] == [0, 0]
 
 
+def test_large_messages_are_fewer_by_default() -> None:
+    plan = perf_ends.plan("write bw -a")
+    assert [plan.count(size) for size in (2, 1 << 20, 1 << 23, 1 << 30)] == [5000, 4096, 512, 100]
+    assert perf_ends.plan("write bw -a -n 7").count(1 << 23) == 7
+
+
+def test_record_is_what_the_page_says() -> None:
+    (record,) = perf_ends.measured("send lat -s 2K -m 512 -n 100")
+    assert (record["bytes"], record["mtu"], record["schema"]) == (2048, 512, 1)
+    rows = re.findall(r"^\| (`.*?) \|", PAGE.split("## JSON")[1], re.MULTILINE)
+    keys = [key for row in rows for key in re.findall(r"`(\w+)`", row)]
+    assert sorted(keys) == sorted(record)
+    (stream,) = perf_ends.measured("send bw -n 100")
+    assert set(stream) == set(record)
+    assert set(record["latency_us"]) == {*PERCENTILES, "mean", "stdev"}
+    spread = record["latency_distribution"]
+    assert spread[:2] == [[0, record["latency_us"]["min"]], [50, record["latency_us"]["p50"]]]
+    assert spread[-1] == [100, record["latency_us"]["max"]]
+    for side in ("client", "server"):
         assert set(record["cpu"][side]) == {"percent", "main_thread_percent"}
         assert record["counters"][side]["tx_packets"] > 0
         assert set(record[side]) == {"rnic", "python", "kernel", "cpu", "cpus", "device"}
@@ -210,6 +226,16 @@ def test_server_and_client_print_the_same(rnic: Start) -> None:
         assert text in client.out
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_server_listens_where_it_is_told(rnic: Start, address: str) -> None:
+    server = rnic("perf", "send", "lat", "-p", 0, "--bind", address)
+    port = server.listening()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), QUICK)
+    client = rnic("perf", "send", "lat", address, "-p", port, "-n", 100).wait()
+    assert (client.status, client.err, server.wait().status) == (0, "", 0)
+
+
 def test_progress_is_for_a_terminal() -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "rnic", "perf", "write", "lat", "--local", "-D", "1", "--json"]
@@ -223,19 +249,31 @@ def test_progress_is_for_a_terminal() -> None:
     assert json.loads(done.stdout)["seconds"] >= 1
 
 
+def test_progress_begins_with_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, now = io.StringIO(), iter((100.0, 105.0, 106.0, 108.5))
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setattr("rnic.cli.perf.progress.monotonic", lambda: next(now))
+    shown = Progress(perf_ends.plan("write lat -D 50"), stream)
+    shown.begin(2)
+    for operations in (0, 7, 9):
+        shown.tick(operations)
+    lines = stream.getvalue().split(ERASE)
+    assert lines[1:] == [
+        " 2 bytes: warming up",
+        " 2 bytes: warming up",
+        " 2 bytes: 0.0 of 50 s",
+        " 2 bytes: 2.5 of 50 s",
+    ]
+
+
+def test_warm_up_is_a_tenth_and_not_hours() -> None:
+    plans = [perf_ends.plan(f"write lat {words}") for words in ("", "-D 0.1", "-D 2", "-D 86400")]
+    assert [plan.run(0, 2, True)["warmup_ns"] / 1e9 for plan in plans] == [0.05, 0.05, 0.2, 1]
+
+
 def test_help_has_groups(rnic: Start) -> None:
     text = rnic("perf", "--help").wait().out
     for heading in ("What is measured:", "How it is done:", "Where:", "What is shown:"):
-@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-def test_server_listens_where_it_is_told(rnic: Start, address: str) -> None:
-    server = rnic("perf", "send", "lat", "-p", 0, "--bind", address)
-    port = server.listening()
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.2", port), QUICK)
-    client = rnic("perf", "send", "lat", address, "-p", port, "-n", 100).wait()
-    assert (client.status, client.err, server.wait().status) == (0, "", 0)
-
-
         assert f"\n{heading}\n" in text
     assert max(map(len, text.splitlines())) <= 80
 
@@ -260,28 +298,6 @@ def test_plot_of_one_size(tmp_path: Path, words: str) -> None:
     root = ElementTree.parse(tmp_path / "one.svg").getroot()
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     if "lat" in words:
-def test_progress_begins_with_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream, now = io.StringIO(), iter((100.0, 105.0, 106.0, 108.5))
-    monkeypatch.setattr(stream, "isatty", lambda: True)
-    monkeypatch.setattr("rnic.cli.perf.progress.monotonic", lambda: next(now))
-    shown = Progress(perf_ends.plan("write lat -D 50"), stream)
-    shown.begin(2)
-    for operations in (0, 7, 9):
-        shown.tick(operations)
-    lines = stream.getvalue().split(ERASE)
-    assert lines[1:] == [
-        " 2 bytes: warming up",
-        " 2 bytes: warming up",
-        " 2 bytes: 0.0 of 50 s",
-        " 2 bytes: 2.5 of 50 s",
-    ]
-
-
-def test_warm_up_is_a_tenth_and_not_hours() -> None:
-    plans = [perf_ends.plan(f"write lat {words}") for words in ("", "-D 0.1", "-D 2", "-D 86400")]
-    assert [plan.run(0, 2, True)["warmup_ns"] / 1e9 for plan in plans] == [0.05, 0.05, 0.2, 1]
-
-
         text = " ".join(root.itertext())
         assert "latency by percentile" in text
         assert "99.99" in text
@@ -316,6 +332,15 @@ def test_server_insists_on_its_options(rnic: Start) -> None:
     assert "sizes is 8 at the server" in server.wait().err
 
 
+@pytest.mark.parametrize("words", ["-d roce_lo", "-x 0"])
+def test_server_says_which_of_its_options_rdma_cm_has_no_use_for(rnic: Start, words: str) -> None:
+    server = rnic("perf", "send", "lat", "-p", 0, *words.split())
+    client = rnic("perf", "send", "lat", "127.0.0.1", "-p", server.listening(), "-R").wait()
+    why = f"RDMA-CM takes what has the address, {words[:2]} of the server does not go with it\n"
+    assert (client.status, client.err) == (1, f"rnic: server: -R: {why}")
+    assert server.wait().err == f"rnic: -R: {why}"
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -343,20 +368,13 @@ def test_server_insists_on_its_options(rnic: Start) -> None:
         ("send bw -s 0 --local", "nothing to measure"),
         ("read bw -I 8 --local", "INLINE"),
         ("send bw -R -m 512 --local", "-m does not go with it"),
-@pytest.mark.parametrize("words", ["-d roce_lo", "-x 0"])
-def test_server_says_which_of_its_options_rdma_cm_has_no_use_for(rnic: Start, words: str) -> None:
-    server = rnic("perf", "send", "lat", "-p", 0, *words.split())
-    client = rnic("perf", "send", "lat", "127.0.0.1", "-p", server.listening(), "-R").wait()
-    why = f"RDMA-CM takes what has the address, {words[:2]} of the server does not go with it\n"
-    assert (client.status, client.err) == (1, f"rnic: server: -R: {why}")
-    assert server.wait().err == f"rnic: -R: {why}"
-
-
         ("send bw -R -x 0 --local", "-x"),
         ("send bw -R -d roce_lo --local", "-d"),
         ("send bw HOST --local", "HOST does not go with it"),
         ("send bw --local -p 5", "-p does not go with it"),
         ("send bw HOST -p 0", "0 is none"),
+        ("send bw HOST --bind ::1", "--bind is a server's"),
+        ("send bw --local --bind ::1", "--bind is a server's"),
         ("recv bw --local", "recv"),
     ],
 )
@@ -366,24 +384,6 @@ def test_what_does_not_fit_is_refused(words: str, why: str) -> None:
     assert why in refused.value.format_message()
 
 
-def test_a_refusal_is_one_line_and_status_2(rnic: Start) -> None:
-    result = rnic("perf", "send", "bw", "-s", 0, "--local").wait()
-    assert (result.status, result.out) == (2, "")
-    assert "Error: -s 0: a message without bytes is nothing to measure\n" in result.err
-
-
-# ---------------------------------------------------------------------- the end of an end
-        ("send bw HOST --bind ::1", "--bind is a server's"),
-        ("send bw --local --bind ::1", "--bind is a server's"),
-
-
-def begun(rnic: Start, words: str) -> tuple[Command, Command]:
-    """A server and a client that have begun to measure, for a minute."""
-    server = rnic("perf", *words.split(), "-p", 0)
-    client = rnic("perf", *words.split(), "127.0.0.1", "-p", server.listening(), "-D", 60)
-    time.sleep(0.7)
-    assert client.process.poll() is None
-    return server, client
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -397,6 +397,21 @@ def test_an_empty_address_is_none(words: list[str], why: str) -> None:
         perf.main(["send", "bw", *words], standalone_mode=False)
 
 
+def test_a_refusal_is_one_line_and_status_2(rnic: Start) -> None:
+    result = rnic("perf", "send", "bw", "-s", 0, "--local").wait()
+    assert (result.status, result.out) == (2, "")
+    assert "Error: -s 0: a message without bytes is nothing to measure\n" in result.err
+
+
+# ---------------------------------------------------------------------- the end of an end
+
+
+def begun(rnic: Start, words: str) -> tuple[Command, Command]:
+    """A server and a client that have begun to measure, for a minute."""
+    server = rnic("perf", *words.split(), "-p", 0)
+    client = rnic("perf", *words.split(), "127.0.0.1", "-p", server.listening(), "-D", 60, terminal=True)
+    client.shows(MEASURING)
+    return server, client
 
 
 @pytest.mark.parametrize(
@@ -441,15 +456,34 @@ def test_client_hears_why_the_server_ends(rnic: Start) -> None:
 
 @pytest.mark.parametrize("words", ["write lat", "send bw -e", "write lat --loop python"])
 def test_interrupt_ends_both(rnic: Start, words: str) -> None:
-    command = rnic("perf", *words.split(), "--local", "-D", 60)
-    children = Path(f"/proc/{command.process.pid}/task/{command.process.pid}/children")
-    while not (found := children.read_text().split()):
-        time.sleep(0.01)
-    time.sleep(0.7)
+    command = rnic("perf", *words.split(), "--local", "-D", 60, terminal=True)
+    command.shows(MEASURING)
+    (child,) = Path(f"/proc/{command.process.pid}/task/{command.process.pid}/children").read_text().split()
     command.process.send_signal(signal.SIGINT)
     result = command.wait(30)
     assert (result.status, result.err.strip()) == (130, "rnic: interrupted")
-    assert not Path(f"/proc/{found[0]}").exists()
+    assert not Path(f"/proc/{child}").exists()
+
+
+def test_why_the_server_did_not_start_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho first >&2; echo 'rnic: boom' >&2; exit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with pytest.raises(Failure) as failed:
+        perf.main(["write", "lat", "--local"], standalone_mode=False)
+    assert failed.value.message == "the server is gone: boom"
+
+
+def test_server_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr(session, "client", lambda *_: None)
+    monkeypatch.setattr("rnic.cli.perf.command.QUIET", 0.1)
+    with pytest.raises(Failure, match=r"the server has not ended within 0\.1 s"):
+        perf.main(["write", "lat", "--local"], standalone_mode=False)
 
 
 def test_completion_that_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
