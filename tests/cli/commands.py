@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
+import select
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 SECONDS = 60
+ERASE = "\r\x1b[K"
 
 
 @dataclass
@@ -22,16 +27,20 @@ class Result:
 
 
 class Command:
-    """`rnic` with arguments, running."""
+    """`rnic` with arguments, running; stderr is a pipe, or a terminal."""
 
-    def __init__(self, *args: object) -> None:
+    def __init__(self, *args: object, terminal: bool = False) -> None:
+        self.screen = ""  # all that it has written to the terminal
+        self._terminal, stderr = pty.openpty() if terminal else (-1, subprocess.PIPE)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "rnic", *map(str, args)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
         )
+        if terminal:
+            os.close(stderr)
 
     def listening(self) -> int:
         """The TCP port that a server started with -p 0 has taken; waits for it."""
@@ -41,9 +50,39 @@ class Command:
         assert match, line + self.process.stderr.read()
         return int(match[1])
 
+    def shows(self, pattern: str, seconds: float = SECONDS) -> None:
+        """Waits until that is on its terminal."""
+        until = time.monotonic() + seconds
+        while not re.search(pattern, self.screen):
+            assert self._see(until), f"no {pattern}: {self.screen!r}"
+
+    def _see(self, until: float) -> bool:
+        """More of the screen; False when there is none to come, or it is too late."""
+        ready, _, _ = select.select([self._terminal], [], [], max(0, until - time.monotonic()))
+        try:
+            more = os.read(self._terminal, 65536) if ready else b""
+        except OSError:  # nobody has the other side any more
+            more = b""
+        self.screen += more.decode()
+        return bool(more)
+
     def wait(self, seconds: float = SECONDS) -> Result:
-        out, err = self.process.communicate(timeout=seconds)
+        """stderr of a terminal is what it still shows in the end, as lines."""
+        until = time.monotonic() + seconds
+        while self._terminal >= 0 and self._see(until):
+            pass
+        out, err = self.process.communicate(timeout=max(0, until - time.monotonic()))
+        if self._terminal >= 0:
+            err = self.screen.rpartition(ERASE)[2].replace("\r\n", "\n")
         return Result(self.process.returncode, out, err)
+
+    def close(self) -> None:
+        """Kills it, if it still runs."""
+        self.process.kill()
+        self.process.communicate()
+        if self._terminal >= 0:
+            os.close(self._terminal)
+            self._terminal = -1
 
 
 Start = Callable[..., Command]

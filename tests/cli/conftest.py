@@ -15,11 +15,10 @@ def rnic() -> Iterator[Callable[..., Command]]:
     """Starts a command; whatever still runs when the test ends is killed."""
     running: list[Command] = []
 
-    def start(*args: object) -> Command:
-        running.append(Command(*args))
+    def start(*args: object, terminal: bool = False) -> Command:
+        running.append(Command(*args, terminal=terminal))
         return running[-1]
 
     yield start
     for command in running:
-        command.process.kill()
-        command.process.communicate()
+        command.close()

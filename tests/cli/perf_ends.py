@@ -48,11 +48,11 @@ def taking_turns() -> Iterator[None]:
         sys.setswitchinterval(usual)
 
 
-def measured(words: str) -> list[Record]:
+def measured(words: str | Plan) -> list[Record]:
     """The client's records, which the server has been told of."""
     found: list[Record] = []
     served: list[Record] = []
-    asked = plan(words)
+    asked = plan(words) if isinstance(words, str) else words
     with taking_turns(), lines() as (far, near), ThreadPoolExecutor(2) as threads:
         server = threads.submit(session.server, Line(far, "client"), {}, session.Where(), served.append)
         progress = Progress(asked, io.StringIO())

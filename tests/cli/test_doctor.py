@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import platform
@@ -22,6 +23,16 @@ from rnic.cli.doctor.command import line
 from rnic.cli.doctor.finding import Finding, State, degraded, good, missing
 
 DOCTOR = [sys.executable, "-m", "rnic", "doctor", "--json"]
+NO_NAMESPACE = 77
+WITHIN = f"""
+import namespaces, os, sys
+try:
+    namespaces.{{run}}
+except OSError as error:
+    print(error, file=sys.stderr)
+    sys.exit({NO_NAMESPACE})
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 HOLDER = """
 import socket, subprocess, sys
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as held:
@@ -48,7 +59,7 @@ sys.exit(status)
 def within(*command: str, up: bool = True) -> Result:
     """A command in a network namespace of its own."""
     run = "network_of_our_own()" if up else "unshare()"
-    script = f"import namespaces, os, sys; namespaces.{run}; os.execvp(sys.argv[1], sys.argv[1:])"
+    script = WITHIN.format(run=run)
     env = {**os.environ, "PYTHONPATH": str(Path(namespaces.__file__).parent)}
     done = subprocess.run(
         [sys.executable, "-c", script, *command],
@@ -58,8 +69,8 @@ def within(*command: str, up: bool = True) -> Result:
         timeout=60,
         check=False,
     )
-    if "Operation not permitted" in done.stderr:
-        pytest.skip("no network namespace of our own")
+    if done.returncode == NO_NAMESPACE:
+        pytest.skip(f"no network namespace of our own: {done.stderr}")
     return Result(done.returncode, done.stdout, done.stderr)
 
 
@@ -151,6 +162,28 @@ def test_one_processor_is_few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
+    ("refused", "state", "needed"),
+    [
+        (0, State.OK, False),
+        (machine.F_SEAL_FUTURE_WRITE, State.DEGRADED, False),
+        (fcntl.F_SEAL_SHRINK, State.MISSING, True),
+    ],
+)
+def test_seals(monkeypatch: pytest.MonkeyPatch, refused: int, state: State, needed: bool) -> None:
+    """Without the seal of Linux 5.1 rnic keeps in one file what it would have in several."""
+    honest = fcntl.fcntl
+
+    def older(fd: int, command: int, seals: int) -> int:
+        if seals & refused:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return honest(fd, command, seals)
+
+    monkeypatch.setattr(fcntl, "fcntl", older)
+    finding = machine.memory_file()
+    assert (finding.state, finding.needed) == (state, needed)
+
+
+@pytest.mark.parametrize(
     ("scope", "words"),
     [("1", "ptrace_scope=0"), ("2", "CAP_SYS_PTRACE"), ("3", "next boot"), ("", "seccomp")],
 )
@@ -174,6 +207,18 @@ def test_own_memory_is_read_by_its_process_and_address() -> None:
     seen = ctypes.create_string_buffer(b"rnic", 8)
     assert pair.read_process(os.getpid(), ctypes.addressof(seen)) == 0
     assert pair.read_process(os.getpid(), 8) == errno.EFAULT
+    other = ctypes.create_string_buffer(b"none", 8)
+    assert pair.read_process(os.getpid(), ctypes.addressof(other)) == errno.EIO
+
+
+def test_why_the_other_process_ended_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho first >&2; echo boom >&2; exit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    *_, finding = pair.look("doctor-peer")
+    assert finding.state is State.MISSING
+    assert finding.found.endswith(": boom")
 
 
 def test_the_kernel_that_holds_the_port_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

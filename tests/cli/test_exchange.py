@@ -114,3 +114,16 @@ def test_nobody_there_is_said_in_words() -> None:
             exchange.listen(port, "127.0.0.1")
     with pytest.raises(Failure, match=f"could not connect to 127.0.0.1:{port}: Connection refused"):
         exchange.connect("127.0.0.1", port, 5)
+
+
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [
+        ("", "the host's name is empty"),
+        ("a..b", r"a\.\.b:1: that is no name of a host"),
+        ("x" * 64, "that is no name of a host"),
+    ],
+)
+def test_what_is_no_host_is_said_in_words(host: str, why: str) -> None:
+    with pytest.raises(Failure, match=f"could not connect.*{why}"):
+        exchange.connect(host, 1, 5)

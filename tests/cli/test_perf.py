@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
 import re
 import signal
+import socket
 import struct
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -20,16 +23,19 @@ import click
 import pytest
 
 from cli import perf_ends
-from cli.commands import Command, Start
+from cli.commands import ERASE, Command, Start
 from rnic import VerbsError
 from rnic.cli.params import Failure
-from rnic.cli.perf import perf, plot
+from rnic.cli.perf import perf, plot, session
 from rnic.cli.perf.end import End
+from rnic.cli.perf.interpreted import PythonEnd
 from rnic.cli.perf.plan import LOOPS, METRICS, TESTS
+from rnic.cli.perf.progress import Progress
 from rnic.cli.perf.samples import BUCKETS, Samples, bucket_of, value_of
 
 PERCENTILES = ("min", "p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99", "max")
 EVERY = [f"{test} {metric}" for test in TESTS for metric in METRICS]
+MEASURING = r"\d of 60 s"  # on the client's terminal
 QUICK = 8  # seconds, on a machine where others have much to do; an end that nobody answers waits for 10
 PAGE = (Path(__file__).parents[2] / "docs/perf.md").read_text()
 
@@ -80,16 +86,31 @@ def test_each_operation_has_each_metric(
         "write rate -q 2 -l 1 -Q 4",
         "send rate -l 7",
         "write bw -l 2 -t 2",
+        "read bw",
     ],
 )
-def test_options(words: str, loop: str) -> None:
+def test_options(monkeypatch: pytest.MonkeyPatch, words: str, loop: str) -> None:
+    """What single options do to the requests of a loop is shown in test_perf_loops.py."""
+    monkeypatch.setenv("RNIC_LOCAL", "off")  # a request that takes no packet is not counted
     (record,) = perf_ends.measured(f"{words} -n 100 --loop {loop}")
     pairs = 2 if "-q 2" in words else 1
     assert record["queue_pairs"] == pairs
     assert record["iterations"] == 100 * pairs
     assert record["events"] == (" -e" in words)
-    assert record["bidirectional"] == ("--bid" in words)
     assert record["connected_by"] == ("RDMA-CM" if "-R" in words else "TCP")
+    if "-R" in words:
+        return  # ids of one process share a device, and so its counters
+    client, server = record["counters"]["client"], record["counters"]["server"]
+    payload, reads = 100 * pairs * record["bytes"], words.startswith("read")
+    assert server["requests_executed"] >= 100 * pairs
+    assert (server if reads else client)["tx_bytes"] > payload
+    if record["bidirectional"] or (record["metric"] == "lat" and not reads):
+        assert server["requests_sent"] >= 100 * pairs
+        assert server["tx_bytes"] > payload
+    else:
+        assert "requests_sent" not in server
+        assert "requests_executed" not in client
+    assert record["bidirectional"] == ("--bid" in words)
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -114,6 +135,25 @@ def test_more_messages_than_a_byte_counts_and_receives_are_posted() -> None:
     for words in ("send lat", "write-imm lat", "write lat"):
         (record,) = perf_ends.measured(f"{words} -n 1500 --loop python")  # more than there are receives, too
         assert record["iterations"] == 1500
+
+
+@pytest.mark.parametrize("words", ["send lat", "write lat"])
+def test_ping_pong_knows_what_is_outstanding_from_size_to_size(
+    monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """A run ends amid messages that are not signaled; the next one goes on from there."""
+    ends: list[PythonEnd] = []
+
+    def settle(end: PythonEnd) -> None:
+        until = time.monotonic() + 5
+        while end.out[0] > end.silent and time.monotonic() < until:
+            end.take()
+        ends.append(end)
+
+    monkeypatch.setattr(PythonEnd, "settle", settle)
+    plan = replace(perf_ends.plan(f"{words} -n 101 --loop python"), sizes=(2, 4, 8))
+    assert [record["iterations"] for record in perf_ends.measured(plan)] == [101] * 3
+    assert [end.out[0] - end.silent for end in ends] == [0, 0]
 
 
 def test_large_messages_are_fewer_by_default() -> None:
@@ -186,6 +226,16 @@ def test_server_and_client_print_the_same(rnic: Start) -> None:
         assert text in client.out
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_server_listens_where_it_is_told(rnic: Start, address: str) -> None:
+    server = rnic("perf", "send", "lat", "-p", 0, "--bind", address)
+    port = server.listening()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), QUICK)
+    client = rnic("perf", "send", "lat", address, "-p", port, "-n", 100).wait()
+    assert (client.status, client.err, server.wait().status) == (0, "", 0)
+
+
 def test_progress_is_for_a_terminal() -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "rnic", "perf", "write", "lat", "--local", "-D", "1", "--json"]
@@ -197,6 +247,28 @@ def test_progress_is_for_a_terminal() -> None:
     assert re.search(r"2 bytes: [01]\.\d of 1 s", shown)
     assert shown.endswith("\r\x1b[K")
     assert json.loads(done.stdout)["seconds"] >= 1
+
+
+def test_progress_begins_with_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, now = io.StringIO(), iter((100.0, 105.0, 106.0, 108.5))
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setattr("rnic.cli.perf.progress.monotonic", lambda: next(now))
+    shown = Progress(perf_ends.plan("write lat -D 50"), stream)
+    shown.begin(2)
+    for operations in (0, 7, 9):
+        shown.tick(operations)
+    lines = stream.getvalue().split(ERASE)
+    assert lines[1:] == [
+        " 2 bytes: warming up",
+        " 2 bytes: warming up",
+        " 2 bytes: 0.0 of 50 s",
+        " 2 bytes: 2.5 of 50 s",
+    ]
+
+
+def test_warm_up_is_a_tenth_and_not_hours() -> None:
+    plans = [perf_ends.plan(f"write lat {words}") for words in ("", "-D 0.1", "-D 2", "-D 86400")]
+    assert [plan.run(0, 2, True)["warmup_ns"] / 1e9 for plan in plans] == [0.05, 0.05, 0.2, 1]
 
 
 def test_help_has_groups(rnic: Start) -> None:
@@ -260,6 +332,15 @@ def test_server_insists_on_its_options(rnic: Start) -> None:
     assert "sizes is 8 at the server" in server.wait().err
 
 
+@pytest.mark.parametrize("words", ["-d roce_lo", "-x 0"])
+def test_server_says_which_of_its_options_rdma_cm_has_no_use_for(rnic: Start, words: str) -> None:
+    server = rnic("perf", "send", "lat", "-p", 0, *words.split())
+    client = rnic("perf", "send", "lat", "127.0.0.1", "-p", server.listening(), "-R").wait()
+    why = f"RDMA-CM takes what has the address, {words[:2]} of the server does not go with it\n"
+    assert (client.status, client.err) == (1, f"rnic: server: -R: {why}")
+    assert server.wait().err == f"rnic: -R: {why}"
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -292,6 +373,8 @@ def test_server_insists_on_its_options(rnic: Start) -> None:
         ("send bw HOST --local", "HOST does not go with it"),
         ("send bw --local -p 5", "-p does not go with it"),
         ("send bw HOST -p 0", "0 is none"),
+        ("send bw HOST --bind ::1", "--bind is a server's"),
+        ("send bw --local --bind ::1", "--bind is a server's"),
         ("recv bw --local", "recv"),
     ],
 )
@@ -299,6 +382,19 @@ def test_what_does_not_fit_is_refused(words: str, why: str) -> None:
     with pytest.raises(click.UsageError) as refused:
         perf.main(words.split(), standalone_mode=False)
     assert why in refused.value.format_message()
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--bind", ""], "--bind takes an address"),
+        ([""], "HOST is empty"),
+        (["", "--local"], "HOST does not"),
+    ],
+)
+def test_an_empty_address_is_none(words: list[str], why: str) -> None:
+    with pytest.raises(click.UsageError, match=why):
+        perf.main(["send", "bw", *words], standalone_mode=False)
 
 
 def test_a_refusal_is_one_line_and_status_2(rnic: Start) -> None:
@@ -313,9 +409,8 @@ def test_a_refusal_is_one_line_and_status_2(rnic: Start) -> None:
 def begun(rnic: Start, words: str) -> tuple[Command, Command]:
     """A server and a client that have begun to measure, for a minute."""
     server = rnic("perf", *words.split(), "-p", 0)
-    client = rnic("perf", *words.split(), "127.0.0.1", "-p", server.listening(), "-D", 60)
-    time.sleep(0.7)
-    assert client.process.poll() is None
+    client = rnic("perf", *words.split(), "127.0.0.1", "-p", server.listening(), "-D", 60, terminal=True)
+    client.shows(MEASURING)
     return server, client
 
 
@@ -361,15 +456,34 @@ def test_client_hears_why_the_server_ends(rnic: Start) -> None:
 
 @pytest.mark.parametrize("words", ["write lat", "send bw -e", "write lat --loop python"])
 def test_interrupt_ends_both(rnic: Start, words: str) -> None:
-    command = rnic("perf", *words.split(), "--local", "-D", 60)
-    children = Path(f"/proc/{command.process.pid}/task/{command.process.pid}/children")
-    while not (found := children.read_text().split()):
-        time.sleep(0.01)
-    time.sleep(0.7)
+    command = rnic("perf", *words.split(), "--local", "-D", 60, terminal=True)
+    command.shows(MEASURING)
+    (child,) = Path(f"/proc/{command.process.pid}/task/{command.process.pid}/children").read_text().split()
     command.process.send_signal(signal.SIGINT)
     result = command.wait(30)
     assert (result.status, result.err.strip()) == (130, "rnic: interrupted")
-    assert not Path(f"/proc/{found[0]}").exists()
+    assert not Path(f"/proc/{child}").exists()
+
+
+def test_why_the_server_did_not_start_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho first >&2; echo 'rnic: boom' >&2; exit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with pytest.raises(Failure) as failed:
+        perf.main(["write", "lat", "--local"], standalone_mode=False)
+    assert failed.value.message == "the server is gone: boom"
+
+
+def test_server_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr(session, "client", lambda *_: None)
+    monkeypatch.setattr("rnic.cli.perf.command.QUIET", 0.1)
+    with pytest.raises(Failure, match=r"the server has not ended within 0\.1 s"):
+        perf.main(["write", "lat", "--local"], standalone_mode=False)
 
 
 def test_completion_that_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

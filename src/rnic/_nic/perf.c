@@ -373,7 +373,7 @@ static int stream_once(struct perf_end *e, struct requests *r, uint64_t iteratio
         if (rc)
             return rc;
     }
-    e->operations = s.posted;
+    e->operations = measured ? s.posted : 0;
     e->ns = s.last - start;
     return PERF_DONE;
 }

@@ -9,7 +9,8 @@ perf/      `rnic perf`: what perftest measures
 lab3/      `rnic lab3`: the file transfer exercise
 cm         the example programs of RDMA-CM: `rnic rping`, `ucmatose`, `udaddy`, `mckey` ...
 measure    latency and bandwidth                endpoint   opening and connecting RC queue pairs
-params     numbers and sizes on the command line and in output
+params     numbers, sizes and texts on the command line and in output
+child      ending a second process that a command has started
 """
 
 from rnic.cli.main import main

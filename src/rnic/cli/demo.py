@@ -32,6 +32,7 @@ from rich.table import Table
 
 import rnic
 from rnic.cli import exchange, measure, params
+from rnic.cli.child import end
 from rnic.cli.params import Failure, show_rate, show_size, show_time
 from rnic.cli.transfer import CHUNK, QUIET, WINDOW, WRITE_WRID, Link, describe, receiver
 
@@ -167,15 +168,6 @@ def accept(listener: socket.socket, gone: Gone) -> socket.socket:
                 raise Failure(why) from None
             if time.monotonic() > until:
                 raise Failure(f"the receiver did not connect within {QUIET:g} s") from None
-
-
-def end(child: subprocess.Popen[bytes], seconds: float) -> None:
-    """Waits for the receiver, which ends by itself when its connection closes; kills it if it does not."""
-    try:
-        child.wait(seconds)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
 
 
 def send_file(link: Link, path: Path, console: Console) -> None:

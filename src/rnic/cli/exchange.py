@@ -102,8 +102,12 @@ def hear(sock: socket.socket, length: int, doing: str) -> bytes:
 
 def connect(host: str, port: int, timeout: float | None) -> socket.socket:
     """A TCP connection to the server; Failure when there is none within timeout seconds."""
+    if not host:
+        raise Failure("could not connect: the host's name is empty")  # the resolver takes that for this host
     try:
         sock = socket.create_connection((host, port), timeout)
+    except UnicodeError:  # of the codec idna
+        raise Failure(f"could not connect to {host}:{port}: that is no name of a host") from None
     except OSError as error:
         raise Failure(f"could not connect to {host}:{port}: {error.strerror or error}") from None
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -121,7 +125,10 @@ def listen(port: int, host: str = "") -> socket.socket:
             except OSError as error:
                 if not _no_ipv6(error):
                     raise
-        return socket.create_server((host, port), backlog=1)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=1)
+    except UnicodeError:
+        raise Failure(f"could not listen at {host}: that is no name of a host") from None
     except OSError as error:
         raise Failure(f"could not listen on port {port}: {error.strerror or error}") from None
 

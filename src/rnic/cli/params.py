@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers and sizes: how they are read from the command line, and how they are shown."""
+"""Numbers, sizes and texts: how they are read from the command line, and how they are shown."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import click
 
+PRINTED = 200  # characters of a text of another program's
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -46,6 +47,11 @@ def size(high: int | None = None) -> Callable[[str], int]:
 
     convert.__name__ = "size"
     return convert
+
+
+def printable(text: object) -> str:
+    """What another program said: harmless to a terminal, and not long."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text)[:PRINTED])
 
 
 def show_size(length: int) -> str:

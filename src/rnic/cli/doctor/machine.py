@@ -71,12 +71,25 @@ def memory_file() -> Finding:
         return missing(what, f"memfd_create: {error.strerror}", "a sandbox forbids it: allow it", needed=True)
     try:
         os.ftruncate(fd, 4096)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE)
-    except OSError as error:
-        return missing(what, f"cannot be sealed: {error.strerror}", "Linux 5.1 or newer", needed=True)
+        if why := _unsealed(fd, fcntl.F_SEAL_SHRINK):
+            return missing(what, f"cannot be sealed: {why}", "a sandbox forbids it: allow it", needed=True)
+        if why := _unsealed(fd, F_SEAL_FUTURE_WRITE):
+            found = (
+                f"made, and not sealed against writing ({why}): what is for reading alone lies with the rest"
+            )
+            return degraded(what, found, "Linux 5.1 or newer")
     finally:
         os.close(fd)
     return good(what, "made and sealed")
+
+
+def _unsealed(fd: int, seal: int) -> str:
+    """Why the file does not take that seal, or nothing."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seal)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def locked_memory() -> Finding:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -197,7 +196,7 @@ def buffers() -> Finding:
 def frames() -> Finding:
     what = "Ethernet frames"
     try:
-        socket.socket(socket.AF_PACKET, socket.SOCK_RAW, struct.unpack("=H", b"\0\0")[0]).close()
+        socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0).close()
     except OSError as error:
         name = error.strerror or os.strerror(error.errno or 0)
         return missing(

@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import IO
 
 import rnic
 from rnic.cli import endpoint, exchange
+from rnic.cli.child import end, last_words
 from rnic.cli.doctor.finding import Finding, degraded, good, missing
 from rnic.cli.doctor.machine import text_of
 from rnic.cli.params import Failure
@@ -126,6 +130,15 @@ def device() -> str:
 def attempt(name: str) -> tuple[tuple[int, int], int]:
     """Two WRITEs to the other process: (packets by shared memory, operations without packets), and whether it
     could read this process' memory: 0 or errno."""
+    with tempfile.TemporaryFile() as stderr:
+        try:
+            return write_twice(name, stderr)
+        except Failure as failure:
+            raise Failure(failure.message + last_words(stderr)) from None
+
+
+def write_twice(name: str, stderr: IO[bytes]) -> tuple[tuple[int, int], int]:
+    """The same; stderr: the other process'."""
     ours, theirs = socket.socketpair()
     with ExitStack() as stack:
         stack.enter_context(ours)
@@ -134,20 +147,20 @@ def attempt(name: str) -> tuple[tuple[int, int], int]:
                 [sys.executable, "-m", "rnic", name, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                stderr=stderr,
             )
-        stack.callback(child.wait)
-        stack.callback(child.kill)
+        stack.callback(end, child, 0.5)
+        stack.callback(ours.close)  # which ends it
         ours.settimeout(PATIENCE)
-        end = End(stack)
+        here = End(stack)
         seen = ctypes.create_string_buffer(b"rnic", 8)
         exchange.tell(ours, HELLO.pack(os.getpid(), ctypes.addressof(seen)), "greeting")
-        end.connect(ours)
+        here.connect(ours)
         told = exchange.hear(ours, TOLD.size, "waiting for the other process")
         addr, rkey, traced = TOLD.unpack(told)
         for _ in range(2):  # the first of a connection is a packet always
-            end.write(addr, rkey)
-        counters = end.port.ctx.counters()
+            here.write(addr, rkey)
+        counters = here.port.ctx.counters()
         return (counters.local_sent, counters.local_direct), traced
 
 
@@ -156,10 +169,10 @@ def serve(fd: int) -> None:
     with ExitStack() as stack:
         way = stack.enter_context(socket.socket(fileno=fd))
         way.settimeout(PATIENCE)
-        end = End(stack)
+        here = End(stack)
         pid, address = HELLO.unpack(exchange.hear(way, HELLO.size, "waiting for a greeting"))
-        end.connect(way)
-        told = TOLD.pack(end.mr.addr, end.mr.rkey, read_process(pid, address))
+        here.connect(way)
+        told = TOLD.pack(here.mr.addr, here.mr.rkey, read_process(pid, address))
         exchange.tell(way, told, "answering")
         way.recv(1)
 
@@ -175,4 +188,6 @@ def read_process(pid: int, address: int) -> int:
     there = _Iovec(address, 4)
     zero, one = ctypes.c_ulong(0), ctypes.c_ulong(1)
     got = libc.process_vm_readv(ctypes.c_int(pid), ctypes.byref(here), one, ctypes.byref(there), one, zero)
-    return 0 if got == 4 and into.raw == b"rnic" else ctypes.get_errno()
+    if got < 0:
+        return ctypes.get_errno()
+    return 0 if got == 4 and into.raw == b"rnic" else errno.EIO

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -15,10 +16,11 @@ import click
 from click.core import ParameterSource
 
 from rnic.cli import exchange
+from rnic.cli.child import end, last_words
 from rnic.cli.params import Failure
 from rnic.cli.perf import plan as plans
 from rnic.cli.perf import session
-from rnic.cli.perf.line import QUIET, Line
+from rnic.cli.perf.line import QUIET, Gone, Line
 from rnic.cli.perf.options import GroupedCommand, add_options
 from rnic.cli.perf.output import Output
 from rnic.cli.perf.plan import Plan
@@ -26,7 +28,7 @@ from rnic.cli.perf.progress import Progress
 
 HERE = "127.0.0.1"
 START = 30.0  # seconds for an interpreter to start, on a busy machine
-EACH_ENDS_OWN = {"host", "local", "port", "device", "gid_index", "as_json", "plot", "listener"}
+EACH_ENDS_OWN = {"host", "local", "port", "device", "gid_index", "bind", "as_json", "plot", "listener"}
 
 
 @click.command(cls=GroupedCommand)
@@ -51,7 +53,7 @@ def perf(context: click.Context, /, **given: Any) -> None:
     rnic perf write lat HOST            its client, which decides what is measured
     rnic perf read bw HOST -a --plot read.svg
 
-    A server that is given options insists on them; -d, -x, -p, --json and --plot are each end's own.
+    A server that is given options insists on them; -d, -x, -p, --bind, --json and --plot are each end's own.
     Ends on one host reach each other by shared memory, unless RNIC_LOCAL=off: the output tells the transport.
     docs/perf.md says what exactly is measured, and what is in the JSON.
     """
@@ -66,13 +68,12 @@ def perf(context: click.Context, /, **given: Any) -> None:
     elif given["local"]:
         measure_here(plan, where, output)
     elif given["host"] is None:
-        with exchange.listen(given["port"]) as listener:
+        with exchange.listen(given["port"], given["bind"] or "") as listener:
             announce(listener, given["port"])
             serve(listener, insisted(plan, explicit), where, output)
     else:
         with exchange.connect(given["host"], given["port"], QUIET) as sock:
             measure(sock, plan, where, output)
-    output.finish()
 
 
 # ---------------------------------------------------------------------- the command line
@@ -84,9 +85,15 @@ def refuse(given: dict[str, Any], explicit: set[str]) -> None:
     inlines, depth = plans.TESTS[given["test"]].inlines, given["depth"]
     post_list, cq_mod = post_list_of(given), given["cq_mod"] or 1
     rules = [
-        (given["local"] and given["host"], "--local starts the server itself: HOST does not go with it"),
+        (
+            given["local"] and given["host"] is not None,
+            "--local starts the server itself: HOST does not go with it",
+        ),
         (given["local"] and "port" in explicit, "--local chooses a port itself: -p does not go with it"),
-        (given["host"] and given["port"] == 0, "a client needs the server's port, and 0 is none"),
+        (given["host"] is not None and given["port"] == 0, "a client needs the server's port, and 0 is none"),
+        (given["host"] == "", "HOST is empty: without it this is a server"),
+        (given["bind"] == "", "--bind takes an address: without it a server listens at every one"),
+        (given["bind"] and (given["local"] or given["host"]), "--bind is a server's"),
         (given["all_sizes"] and given["size"] is not None, "-a is all sizes, -s one: choose"),
         (given["size"] == 0, "-s 0: a message without bytes is nothing to measure"),
         (given["iters"] and given["duration"], "-n counts operations, -D seconds: choose"),
@@ -174,17 +181,21 @@ def announce(listener: socket.socket, port: int) -> None:
 def measure(sock: socket.socket, plan: Plan, where: session.Where, output: Output) -> None:
     """The client."""
     session.client(Line(sock, "server"), plan, where, output.show, Progress(plan, sys.stderr))
+    output.finish()
 
 
 def serve(listener: socket.socket, mine: dict[str, Any], where: session.Where, output: Output) -> None:
     """The server: one client, whose results it shows, too."""
     with exchange.accept(listener, QUIET) as sock:
-        session.server(Line(sock, "client"), mine, where, output.show)
+        line = Line(sock, "client")
+        session.server(line, mine, where, output.show)
+        with session.telling(line):  # the records are the client's
+            output.finish()
 
 
 def measure_here(plan: Plan, where: session.Where, output: Output) -> None:
     """Both ends: the server is a process of its own, which ends with the line."""
-    with ExitStack() as stack:
+    with tempfile.TemporaryFile() as stderr, ExitStack() as stack:
         with exchange.listen(0, HERE) as listener:
             sock = stack.enter_context(exchange.connect(HERE, listener.getsockname()[1], QUIET))
             words = [sys.executable, "-m", "rnic", "perf", plan.test, plan.metric]
@@ -196,20 +207,18 @@ def measure_here(plan: Plan, where: session.Where, output: Output) -> None:
                 pass_fds=[listener.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # the line carries what goes wrong
+                stderr=stderr,  # what goes wrong is said on the line, but for the start
             )
         stack.push(lambda kind, _error, _traceback: end(child, 3 if kind is None else 0.5))
         patient = replace(where, patience=START)
-        measure(sock, plan, patient, output)
-        sock.close()
-        if status := child.wait(QUIET):
-            raise Failure(f"the server ended with exit code {status}")
-
-
-def end(child: subprocess.Popen[bytes], seconds: float) -> None:
-    """Waits for the server, which ends when the line does; kills it if it does not."""
-    try:
-        child.wait(seconds)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+        try:
+            measure(sock, plan, patient, output)
+            sock.close()
+            status = child.wait(QUIET)
+        except Gone as gone:
+            end(child, 0.5)
+            raise Failure(gone.message + last_words(stderr)) from None
+        except subprocess.TimeoutExpired:
+            raise Failure(f"the server has not ended within {QUIET:g} s") from None
+        if status:
+            raise Failure(f"the server ended with exit code {status}{last_words(stderr)}")

@@ -126,7 +126,7 @@ class End:
         self.line.say("end", qps=[address.encode().decode() for address in mine], mtu=mtu, rd=self.rd_atomic)
         told = self.line.hear("end", 2 * QUIET)
         self.rd_atomic = min(self.rd_atomic, int(told["rd"]))
-        least = min(mtu, int(told["mtu"]))
+        least = min(mtu, endpoint.MTUS[int(told["mtu"])].nbytes)
         if self.plan.mtu > least:
             raise Failure(f"-m {self.plan.mtu}: the ports' MTU is {least}")
         self.mtu = self.plan.mtu or least

@@ -230,8 +230,7 @@ class PythonEnd:
     def _stream(self, plan: Plan) -> None:
         chains = [self._requests(plan, index, plan["group"]) for index in range(len(self.qps))]
         Stream(self, plan, chains).run(0, plan["warmup_ns"])
-        self.measured = (0, 0, 0.0)
-        Stream(self, plan, chains).run(plan["iterations"], plan["ns"])
+        self.measured = Stream(self, plan, chains, measured=True).run(plan["iterations"], plan["ns"])
 
     def post_group(self, plan: Plan, index: int, chain: Chain, count: int) -> None:
         """The last `count` of the chain: at once, or one by one."""
@@ -322,7 +321,7 @@ class PythonEnd:
         """What sends message `number`, and posts receives while it is on its way."""
         (wr,) = self._requests(plan, 0, 1)
         signaled, place, post = wr.send_flags, plan["size"] - 1, self.qps[0].post_send
-        silent = signaled & ~rnic.SendFlags.SIGNALED
+        wr.send_flags = silent = signaled & ~rnic.SendFlags.SIGNALED  # the run before has left self.silent
 
         def send(number: int) -> None:
             view[place] = number & 0xFF
@@ -341,7 +340,7 @@ class PythonEnd:
                 wait.idle()
         self.out[0] += 1
         self.silent += 1
-        if self.silent >= SIGNAL_EVERY:
+        if self.silent >= SIGNAL_EVERY or self.out[0] >= self.depth:
             wr.send_flags, wr.wr_id = signaled, self.silent << COUNT_SHIFT
             self.silent = 0
         elif self.silent == 1:
@@ -351,16 +350,16 @@ class PythonEnd:
 class Stream:
     """As many operations on their way as fit, on all queue pairs."""
 
-    def __init__(self, loops: PythonEnd, plan: Plan, chains: list[Chain]) -> None:
-        self.loops, self.plan, self.chains = loops, plan, chains
+    def __init__(self, loops: PythonEnd, plan: Plan, chains: list[Chain], *, measured: bool = False) -> None:
+        self.loops, self.plan, self.chains, self.measured = loops, plan, chains, measured
         self.before = loops.completed
         self.left = self.posted = 0
         self.start = self.last = self.mark = perf_counter_ns()
         self.mark_done = 0
         self.peak = 0.0
 
-    def run(self, iterations: int, ns: int) -> None:
-        """For so many operations of each queue pair, or so long."""
+    def run(self, iterations: int, ns: int) -> tuple[int, int, float]:
+        """For so many operations of each queue pair, or so long; what PerfEnd.result() says of it."""
         loops, wait, rounds = self.loops, Wait(self.loops), 0
         self.left = iterations * len(self.chains) if iterations else FOR_EVER
         while self.left or loops.completed - self.before < self.posted:
@@ -378,7 +377,7 @@ class Stream:
                 self.left = 0
             if loops.both_ways:
                 loops.refill(BATCH // 2)
-        loops.measured = self.posted, self.last - self.start, self.peak
+        return self.posted, self.last - self.start, self.peak
 
     def _post(self) -> None:
         loops, group = self.loops, self.plan["group"]
@@ -392,7 +391,8 @@ class Stream:
     def _completed(self) -> None:
         self.last = perf_counter_ns()
         done = self.loops.completed - self.before
-        self.loops.measured = done, self.last - self.start, self.peak
+        if self.measured:
+            self.loops.measured = done, self.last - self.start, self.peak
         if self.last - self.mark >= WINDOW:
             self.peak = max(self.peak, (done - self.mark_done) * 1e9 / (self.last - self.mark))
             self.mark, self.mark_done = self.last, done

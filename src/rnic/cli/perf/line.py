@@ -2,9 +2,9 @@
 """What the ends say to each other: JSON, one object a line, over TCP.
 
     client                              server
-    hello    plan                       hello    (or error: it was given other options)
-    end      queue pairs, memory        end      likewise
-    linked                              linked   queue pairs are ready
+    hello    plan                       hello    its machine (or error: it was given other options)
+    end      queue pairs                end      likewise; with RDMA-CM its port alone
+    linked   memory                     linked   likewise: queue pairs are ready
     run      size                       ready    receives are posted; now both are in their loops
     over                                over     CPU time, and what it streamed; then the next run
     results  all rows
@@ -17,15 +17,20 @@ from __future__ import annotations
 import json
 import select
 import socket
+from time import monotonic
 from typing import Any
 
-from rnic.cli.params import Failure
+from rnic.cli.params import Failure, printable
 
 QUIET = (
     10.0  # seconds after which an end that has to answer is taken for gone; one that dies is known at once
 )
 LONGEST = 1 << 20
 Message = dict[str, Any]
+
+
+class Gone(Failure):
+    """The other end has closed the connection, or does not answer at all."""
 
 
 class Line:
@@ -65,11 +70,13 @@ class Line:
 
     def hear(self, kind: str, seconds: float | None = QUIET) -> Message:
         """The next message, which must be of that kind; None waits as long as the other end lives."""
+        until = None if seconds is None else monotonic() + seconds
         while b"\n" not in self._pending:
             try:
-                self.sock.settimeout(seconds)
-                part = self.sock.recv(65536)
-            except TimeoutError:
+                part = self._receive(until)
+            except TimeoutError as error:
+                if error.errno or seconds is None:  # not ours: the kernel asked, and nobody answered
+                    raise self.gone() from None
                 raise Failure(f'the {self.peer} said no "{kind}" within {seconds:g} s') from None
             except OSError:
                 raise self.gone() from None
@@ -81,19 +88,27 @@ class Line:
         text, _, self._pending = self._pending.partition(b"\n")
         return self._parsed(text, kind)
 
+    def _receive(self, until: float | None) -> bytes:
+        """Some bytes, or none at the end; TimeoutError without errno when it is too late."""
+        left = None if until is None else until - monotonic()
+        if left is not None and left <= 0:
+            raise TimeoutError
+        self.sock.settimeout(left)
+        return self.sock.recv(65536)
+
     def _parsed(self, text: bytes, kind: str) -> Message:
         try:
             message = json.loads(text)
             said = message["kind"]
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise Failure(f"the {self.peer} is not rnic perf: it said {text[:40]!r}") from None
         if said == "error":
-            raise Failure(f"{self.peer}: {message.get('text')}")
+            raise Failure(f"{self.peer}: {printable(message.get('text'))}")
         if said != kind:
-            raise Failure(f'the {self.peer} said "{said}" where "{kind}" belongs')
+            raise Failure(f'the {self.peer} said "{printable(said)}" where "{kind}" belongs')
         assert isinstance(message, dict)
         return message
 
-    def gone(self) -> Failure:
+    def gone(self) -> Gone:
         """The error to raise when the connection has ended."""
-        return Failure(f"the {self.peer} is gone")
+        return Gone(f"the {self.peer} is gone")

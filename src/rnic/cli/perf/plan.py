@@ -3,19 +3,26 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import rnic
+from rnic.cli.endpoint import MTUS
+from rnic.cli.perf.native import PerfEnd
 
 Op = rnic.WROpcode
 ALL_SIZES = tuple(1 << power for power in range(1, 24))
 MAX_SIZE = 1 << 30
 MAX_DEPTH = 16384
 MAX_QPS = 1024
-MAX_GROUP = 256  # operations of which the last is signaled: the compiled loops have room for so many
+MAX_GROUP = PerfEnd.GROUP_MAX  # operations of which the last is signaled, as the compiled loops have it
+MAX_INLINE = 4096
+MAX_DURATION = 86400  # seconds
 ATOMIC_SIZE = 8
 WARM_UP = 0.05  # seconds before measuring, or a tenth of --duration: the scheduler finds each end a processor
+LONGEST_WARM_UP = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +98,14 @@ class Plan:
 
     @classmethod
     def of_json(cls, record: dict[str, Any]) -> Plan:
-        """What the other end said; KeyError, TypeError or ValueError when that is no plan."""
-        types = {"sizes": tuple, "duration": float, "test": str, "metric": str, "loop": str}
+        """What the other end said; one of session.NONSENSE when that is no plan."""
+        types: dict[str, Callable[[Any], Any]] = {
+            "sizes": lambda sizes: tuple(map(int, sizes)),
+            "duration": float,
+            "test": str,
+            "metric": str,
+            "loop": str,
+        }
         values = {one.name: types.get(one.name, int)(record[one.name]) for one in fields(cls)}
         for name in ("events", "bidirectional", "to_completion", "cm"):
             values[name] = bool(values[name])
@@ -107,12 +120,16 @@ class Plan:
             self.test in TESTS
             and self.metric in METRICS
             and self.loop in LOOPS
-            and bool(self.sizes)
+            and 1 <= len(self.sizes) <= len(ALL_SIZES)
             and all(1 <= size <= MAX_SIZE for size in self.sizes)
             and 1 <= self.qps <= MAX_QPS
             and 1 <= self.group <= min(self.depth, MAX_GROUP)
             and self.depth <= MAX_DEPTH
+            and math.isfinite(self.duration)
+            and self.duration <= MAX_DURATION
             and min(self.iterations, self.duration) == 0
+            and self.mtu in (0, *MTUS)
+            and 0 <= self.inline <= MAX_INLINE
         )
 
     @property
@@ -167,7 +184,7 @@ class Plan:
             "both_ways": self.bidirectional,
             "group": self.group,
             "chained": self.post_list > 1,
-            "warmup_ns": int(max(WARM_UP, self.duration / 10) * 1e9),
+            "warmup_ns": int(min(max(WARM_UP, self.duration / 10), LONGEST_WARM_UP) * 1e9),
             "iterations": count,
             "ns": int(self.duration * 1e9),
         }

@@ -19,21 +19,22 @@ class Progress:
         self.plan, self.stream = plan, stream
         self.shown = stream.isatty()
         self.size = 0
-        self.began = self.next = 0.0
+        self.measuring = self.next = 0.0
 
     def begin(self, size: int) -> None:
         """The next size."""
-        self.size, self.next = size, 0.0
-        self.began = monotonic()
+        self.size, self.next, self.measuring = size, 0.0, 0.0
         self.tick(0)
 
     def tick(self, operations: int) -> None:
         """So many operations of all queue pairs have been measured."""
         now = monotonic()
+        if operations and not self.measuring:
+            self.measuring = now
         if not self.shown or now < self.next:
             return
         self.next = now + EVERY
-        self._write(f"{ERASE} {self._text(operations, now - self.began)}")
+        self._write(f"{ERASE} {self._text(operations, now - self.measuring)}")
 
     def clear(self) -> None:
         """Makes room for a row."""

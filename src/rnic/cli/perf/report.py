@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rnic.cli.params import printable
 from rnic.cli.perf.plan import METRICS, TESTS, Plan
 from rnic.cli.perf.samples import Samples
 
@@ -210,7 +211,7 @@ def heading(record: Record) -> str:
     client, server = record["client"], record["server"]
     devices = dict.fromkeys((client["device"], server["device"]))
     return "\n".join(
-        f" {name:<12}{text}"
+        f" {name:<12}{printable(text)}"  # much of it is the other end's
         for name, text in (
             ("measured", f"{title(record)}: {meaning(record)}"),
             ("transport", f"{record['transport']}; device {', '.join(devices)}; MTU {record['mtu']} bytes"),

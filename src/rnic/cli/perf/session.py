@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from rnic.cli.params import Failure
+from rnic.cli.params import Failure, printable
 from rnic.cli.perf import report
 from rnic.cli.perf.end import End
 from rnic.cli.perf.line import QUIET, Line
@@ -24,6 +24,8 @@ SLOWER = 10  # times that the other direction may take
 Result = tuple[int, int, float]
 """Operations, ns, operations a second at the peak."""
 Show = Callable[[report.Record], None]
+NONSENSE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What comes of messages that have the wrong things in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +76,9 @@ def telling(line: Line) -> Iterator[None]:
     except (Failure, OSError) as error:
         _tell(line, error.message if isinstance(error, Failure) else str(error))
         raise
-    except (KeyError, TypeError, ValueError) as error:
+    except NONSENSE as error:
         _tell(line, "it said what makes no sense")
-        raise Failure(f"the {line.peer} said what makes no sense: {error!r}") from error
+        raise Failure(f"the {line.peer} said what makes no sense: {printable(repr(error))}") from error
 
 
 def _tell(line: Line, text: str) -> None:
@@ -89,7 +91,7 @@ def _tell(line: Line, text: str) -> None:
 
 def client(line: Line, plan: Plan, where: Where, show: Show, progress: Progress) -> None:
     """Measure each size, show each row, tell the server."""
-    with telling(line), ExitStack() as stack:
+    with ExitStack() as stack, telling(line):  # told first: queue pairs that go before it would be news, too
         stack.callback(progress.clear)
         line.say("hello", version=VERSION, plan=plan.to_json())
         told = line.hear("hello", where.patience)
@@ -156,30 +158,36 @@ def results(end: End, size: int, result: Result, streamed: Result | None) -> rep
 
 def server(line: Line, mine: dict[str, Any], where: Where, show: Show) -> None:
     """Serve one client; `mine` are the fields of a plan that this end was given."""
-    with telling(line), ExitStack() as stack:
+    with ExitStack() as stack, telling(line):
         told = line.hear("hello")
         if told["version"] != VERSION:
-            raise Failure(
-                f"the client speaks version {told['version']}, this is {VERSION}: the releases differ"
-            )
+            theirs = printable(told["version"])
+            raise Failure(f"the client speaks version {theirs}, this is {VERSION}: the releases differ")
         plan = Plan.of_json(told["plan"])
-        agree(mine, plan)
+        agree(mine, where, plan)
         line.say("hello", machine=report.machine())
         end = End(plan, line, stack, False, where.device, where.gid_index)
         for size in plan.sizes:
             serve(end, size)
-        results = line.hear("results", None)
+        rows = line.hear("results", None)["rows"]
+        if [type(row) for row in rows] != [dict] * len(plan.sizes):
+            raise ValueError("not a row for each size")
         line.say("results")
-        for record in results["rows"]:
+        for record in rows:
             show(record)
 
 
-def agree(mine: dict[str, Any], plan: Plan) -> None:
-    """What the server was given is what the client asks for."""
+def agree(mine: dict[str, Any], where: Where, plan: Plan) -> None:
+    """What the server was given is what the client asks for, and means something there."""
     theirs = plan.to_json()
     for name, value in mine.items():
         if theirs[name] != value:
             raise Failure(f"{name} is {shown(value)} at the server, {shown(theirs[name])} at the client")
+    for option, given in (("-d", where.device), ("-x", where.gid_index)):
+        if plan.cm and given is not None:
+            raise Failure(
+                f"-R: RDMA-CM takes what has the address, {option} of the server does not go with it"
+            )
 
 
 def shown(value: object) -> str:
@@ -194,7 +202,7 @@ def serve(end: End, size: int) -> None:
     line, plan = end.line, end.plan
     told = line.hear("run", None)
     if told["size"] != size:
-        raise Failure(f"the client runs {told['size']} bytes, {size} are next")
+        raise Failure(f"the client runs {printable(told['size'])} bytes, {size} are next")
     end.clear()
     if end.rx_depth:
         end.loops.fill()

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The second process of a command, which the first one starts."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import IO
+
+from rnic.cli.params import printable
+
+
+def end(child: subprocess.Popen[bytes], seconds: float) -> None:
+    """Waits for it, as it ends by itself when its connection closes; kills it if it does not."""
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def last_words(stderr: IO[bytes]) -> str:
+    """The last line of a file that was the stderr of one that has ended: ": line", or nothing."""
+    stderr.seek(0)
+    lines = stderr.read().decode(errors="replace").split("\n")
+    last = next((line for line in reversed(lines) if line.strip()), "").removeprefix("rnic: ")
+    return f": {printable(last)}" if last else ""
