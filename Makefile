@@ -107,14 +107,14 @@ ASAN    := build-asan
 ifeq ($(origin CC),default)
 CC      := $(firstword $(foreach c,cc gcc clang,$(shell command -v $(c))))
 endif
-A_FLAGS := -std=gnu11 -Isrc/nic -Itests/c -Itests/fuzz -g -O1 -fno-omit-frame-pointer -pthread \
+A_FLAGS := -std=gnu11 -Isrc/nic -Isrc/rnic/_nic -Itests/c -Itests/fuzz -g -O1 -fno-omit-frame-pointer -pthread \
            -D_GNU_SOURCE -DRNIC_VERSION='"asan"' -Wall -Wextra -Wshadow -Werror -fsanitize=address,undefined -fno-sanitize-recover=all
-A_CORE  := $(patsubst %.c,$(ASAN)/%.o,$(C_CORE) $(C_HELP))
+A_CORE  := $(patsubst %.c,$(ASAN)/%.o,$(C_CORE) src/rnic/_nic/perf.c $(C_HELP))
 A_HELP  := $(ASAN)/tests/c/check.o $(ASAN)/tests/c/fabric.o $(ASAN)/tests/fuzz/forge.o
 A_BINS  := $(C_TESTS:%.c=$(ASAN)/%) $(C_FUZZ:%.c=$(ASAN)/%)
 TSAN    := build-tsan
 T_FLAGS := $(filter-out -fsanitize% -fno-sanitize%,$(A_FLAGS)) -fsanitize=thread -Wno-tsan
-T_OBJS  := $(patsubst %.c,$(TSAN)/%.o,$(C_CORE) tests/c/check.c tests/c/test_threads.c)
+T_OBJS  := $(patsubst %.c,$(TSAN)/%.o,$(C_CORE) tests/c/check.c tests/c/live.c tests/c/test_threads.c)
 SEED    ?= 1
 CASES   ?= 200000
 

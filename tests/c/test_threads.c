@@ -6,19 +6,17 @@
  * SECONDS_EACH says how long a test runs; 1 by default.
  */
 #include <errno.h>
-#include <net/if.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "check.h"
+#include "live.h"
 #include "nic.h"
 
 #define DEPTH 32    /* messages of a thread under way */
@@ -57,16 +55,6 @@ static double seconds_each(void) {
 
 /* ---------------------------------------------------------------- a device */
 
-/* Without the right to a namespace the host's own lo serves as well. */
-static void isolate(void) {
-    struct ifreq ifr = {.ifr_name = "lo", .ifr_flags = IFF_UP};
-    if (unshare(CLONE_NEWNET) && unshare(CLONE_NEWUSER | CLONE_NEWNET))
-        return;
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    CHECK_EQ(ioctl(fd, SIOCSIFFLAGS, &ifr), 0);
-    close(fd);
-}
-
 static void open_device(void) {
     struct rnic_err err = {{0}};
     if (rnic_soft_open("lo", NULL, &ctx, &err))
@@ -82,34 +70,6 @@ static void close_device(void) {
     if (ops->close(ctx, &err))
         check_fail(__FILE__, __LINE__, "%s", err.text);
     CHECK_EQ(atomic_load(&failures), 0);
-}
-
-static int connect_qp(struct rnic_qp *qp, uint32_t dest) {
-    static const uint32_t masks[] = {
-        [RNIC_QPS_INIT] = RNIC_QP_STATE | RNIC_QP_PKEY_INDEX | RNIC_QP_PORT | RNIC_QP_ACCESS_FLAGS,
-        [RNIC_QPS_RTR] = RNIC_QP_STATE | RNIC_QP_AV | RNIC_QP_PATH_MTU | RNIC_QP_DEST_QPN | RNIC_QP_RQ_PSN |
-                         RNIC_QP_MAX_DEST_RD_ATOMIC | RNIC_QP_MIN_RNR_TIMER,
-        [RNIC_QPS_RTS] = RNIC_QP_STATE | RNIC_QP_TIMEOUT | RNIC_QP_RETRY_CNT | RNIC_QP_RNR_RETRY | RNIC_QP_SQ_PSN |
-                         RNIC_QP_MAX_QP_RD_ATOMIC};
-    struct rnic_qp_attr a = {.path_mtu = RNIC_MTU_1024,
-                             .port_num = 1,
-                             .qp_access_flags = 0xF,
-                             .dest_qp_num = dest,
-                             .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = here.gid, .hop_limit = 64}},
-                             .sq_psn = 0xFFFFF0,
-                             .rq_psn = 0xFFFFF0,
-                             .max_rd_atomic = 16,
-                             .max_dest_rd_atomic = 16,
-                             .timeout = 14,
-                             .retry_cnt = 7,
-                             .rnr_retry = 7,
-                             .min_rnr_timer = 1};
-    for (a.qp_state = RNIC_QPS_INIT; a.qp_state <= RNIC_QPS_RTS; a.qp_state++) {
-        int rc = ops->modify_qp(qp, &a, masks[a.qp_state], NULL);
-        if (rc)
-            return rc;
-    }
-    return 0;
 }
 
 /* ---------------------------------------------------------------- traffic */
@@ -260,8 +220,8 @@ static void open_way(struct way *way, bool shared) {
     CHECK_EQ(ops->create_qp(way->pd, &init, &way->to, NULL), 0);
     way->sent = count(way->from, RNIC_COMP_CNTR_OP_SEND);
     way->received = count(way->to, RNIC_COMP_CNTR_OP_RECV);
-    CHECK_EQ(connect_qp(way->to, way->from->qp_num), 0);
-    CHECK_EQ(connect_qp(way->from, way->to->qp_num), 0);
+    CHECK_EQ(live_connect(way->to, &here, way->from->qp_num), 0);
+    CHECK_EQ(live_connect(way->from, &here, way->to->qp_num), 0);
     for (uint64_t slot = 0; slot < POSTERS * DEPTH; slot++)
         CHECK_EQ(post_receive(way, slot), 0);
     atomic_store(&way->posters, POSTERS);
@@ -310,7 +270,7 @@ static void *come_and_go(void *arg) {
         NEED(ops->reg_mr(pd, memory, sizeof memory, 0xF, &mr, NULL) == 0);
         struct rnic_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .cap = {4, 4, 1, 1, 0}, .qp_type = RNIC_QPT_RC};
         NEED(ops->create_qp(pd, &init, &qp, NULL) == 0);
-        NEED(connect_qp(qp, qp->qp_num) == 0); /* its own peer */
+        NEED(live_connect(qp, &here, qp->qp_num) == 0); /* its own peer */
         struct rnic_sge sge = {(uintptr_t)memory, 8, mr->lkey};
         struct rnic_send_wr wr = {.opcode = RNIC_WR_RDMA_WRITE,
                                   .send_flags = RNIC_SEND_SIGNALED,
@@ -495,7 +455,7 @@ static void devices_open_and_close_beside_one_that_works(void) {
 }
 
 int main(void) {
-    isolate();
+    live_isolate();
     RUN(messages_of_threads_arrive_once_while_their_queue_is_resized_and_others_come_and_go);
     RUN(two_threads_poll_one_queue_and_none_is_taken_twice);
     RUN(devices_open_and_close_beside_one_that_works);
