@@ -117,7 +117,7 @@ def test_options(monkeypatch: pytest.MonkeyPatch, words: str, loop: str) -> None
 @pytest.mark.parametrize("words", ["send bw", "write lat", "read rate"])
 def test_duration_ends_it(words: str, loop: str) -> None:
     (record,) = perf_ends.measured(f"{words} -D 0.05 --loop {loop}")
-    assert 0.05 <= record["seconds"] < 1
+    assert 0.05 <= record["seconds"] < 10  # on whatever machine
     assert record["iterations"] > 0  # how many is the machine's affair
 
 
