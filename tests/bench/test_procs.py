@@ -27,8 +27,9 @@ def early() -> Iterator[None]:
 
 
 def lives(pid: int) -> bool:
+    """And is no zombie."""
     try:
-        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())  # a zombie's is empty
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
 
