@@ -270,8 +270,9 @@ rdma link add rxe0 type rxe netdev eth0
 """
 
 
-# Of one processor that stays alone QEMU before version 8 leaves out the barriers: then guest and device do not see in time
-# what the other one has written into a virtio ring, and once in hundreds of tests nobody tells the other of it any more.
+# For one processor that stays alone QEMU before version 8 leaves out the barriers: guest and device do not
+# see in time what the other one has written into a virtio ring, and once in hundreds of tests neither tells
+# the other of a packet any more.  So there is room for a second one.
 def _qemu_command(
     kernel: pathlib.Path,
     initrd: pathlib.Path,
