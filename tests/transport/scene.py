@@ -15,6 +15,7 @@ from rnic.testing import ALL_ACCESS, End, Options, Pair
 
 SIZE = 1 << 18
 HASTY = Options(timeout=14, retry_cnt=7)  # 67 ms, eight times
+PATIENT = Options(timeout=20)  # 4 s: what is sent again was lost, on however busy a machine
 NOBODY = 65534
 
 Place = rnic.MR | tuple[int, int]  # where a region begins, or an address and an rkey
@@ -100,9 +101,9 @@ class Scene:
 
 
 @contextmanager
-def by_lane() -> Iterator[Scene]:
+def by_lane(options: Options = HASTY) -> Iterator[Scene]:
     """Nothing has gone between them yet."""
-    with Pair(local=True, options=HASTY) as pair:
+    with Pair(local=True, options=options) as pair:
         made = Scene(pair.a, pair.b, pair.a.memory(SIZE), pair.b.memory(SIZE))
         made.source.buf[:] = os.urandom(SIZE)
         yield made

@@ -17,7 +17,7 @@ import pytest
 import rnic
 from rnic import SGE, AccessFlags, RecvWR, WCStatus, WROpcode
 from rnic.testing import End, connect_through
-from transport.scene import SIZE, Scene, perform, send
+from transport.scene import PATIENT, SIZE, Scene, by_lane, perform, send
 
 
 def sealed_files() -> list[int]:
@@ -78,14 +78,15 @@ def test_there_are_more_such_regions_than_descriptors_for_them(scene: Scene) -> 
     assert not sealed_files()
 
 
-def test_a_message_from_sealed_memory_arrives(scene: Scene) -> None:
-    mr = scene.a.memory(SIZE, AccessFlags.REMOTE_READ)
-    mr.buf[:] = os.urandom(SIZE)
-    scene.b.qp.post_recv(RecvWR(1, [SGE(scene.target)]))
-    assert send(scene.a, [SGE(mr)]).ok
-    scene.b.wait_ok()
-    assert bytes(scene.target.buf) == bytes(mr.buf)
-    assert scene.counted("timeouts") == 0
+def test_a_message_from_sealed_memory_arrives() -> None:
+    with by_lane(PATIENT) as scene:
+        mr = scene.a.memory(SIZE, AccessFlags.REMOTE_READ)
+        mr.buf[:] = os.urandom(SIZE)
+        scene.b.qp.post_recv(RecvWR(1, [SGE(scene.target)]))
+        assert send(scene.a, [SGE(mr)]).ok
+        scene.b.wait_ok()
+        assert bytes(scene.target.buf) == bytes(mr.buf)
+        assert scene.counted("timeouts") == 0
 
 
 def test_another_process_imports_no_sealed_region(scene: Scene) -> None:
