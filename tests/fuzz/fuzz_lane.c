@@ -12,13 +12,10 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <net/if.h>
-#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -29,6 +26,7 @@
 #include "forge.h"
 #include "link/abstract.h"
 #include "link/slotmsg.h"
+#include "live.h"
 #include "wire/bth.h"
 
 #define BYTES (256u << 10) /* more than a packet */
@@ -75,15 +73,6 @@ void check_fail(const char *file, int line, const char *fmt, ...) {
     va_end(ap);
     fputc('\n', stderr);
     abort();
-}
-
-static void isolate(void) {
-    struct ifreq ifr = {.ifr_name = "lo", .ifr_flags = IFF_UP};
-    if (unshare(CLONE_NEWNET) && unshare(CLONE_NEWUSER | CLONE_NEWNET))
-        return;
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    CHECK_EQ(ioctl(fd, SIOCSIFFLAGS, &ifr), 0);
-    close(fd);
 }
 
 /* ---------------------------------------------------------------- the device */
@@ -409,7 +398,7 @@ int main(int argc, char **argv) {
     seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 1;
     uint64_t cases = argc > 2 ? strtoull(argv[2], NULL, 0) : 100000;
     rng_seed(&w.dice.rng, seed);
-    isolate();
+    live_isolate();
     CHECK_EQ(slot_claim(&w.slot, NULL), 0);
     w.self = (struct lane_self){.party = {.nslots = 1, .naddresses = 1, .slots = {w.slot.number}}, .file = -1};
     w.link = (struct lane_link){&w.fault, &w.counters, &w.now, NULL, NULL};
