@@ -68,11 +68,11 @@ struct lane {
     struct lane_party peer;
     pid_t pid; /* the peer's; 0: not of this pid namespace */
     uid_t uid;
-    bool trusted; /* of our user when it came: a mapping cannot be revoked, nor can an address be believed */
-    uint64_t parties_since;
-    uint32_t parties; /* heard since then */
-    void *mem;        /* NULL: there is none yet */
-    int file;         /* the peer's memory file, or -1 */
+    bool trusted;           /* of our user when it came: a mapping cannot be revoked, nor can an address be believed */
+    uint64_t parties_since; /* ns: when counting began, */
+    uint32_t parties;       /* and how often it has said since then who it is */
+    void *mem;              /* NULL: there is none yet */
+    int file;               /* the peer's memory file, or -1 */
     struct ring_writer out;
     struct ring_reader in;
     bool dirty;      /* something was written since the last lane_flush() */
@@ -87,9 +87,9 @@ struct lane {
 /* A listening socket for a slot, or -errno. */
 int lane_listen(uint32_t slot);
 
-/* 0 and a lane that is LANE_ASKING, or -errno: nobody listens there. */
 /* We are more than we were: what the peers know of us. */
 void lane_tell(struct lane *l, const struct lane_self *self);
+/* 0 and a lane that is LANE_ASKING, or -errno: nobody listens there. */
 int lane_ask(struct lane **out, uint32_t slot, const struct lane_self *self, const struct lane_link *link,
              uint64_t now);
 /* Somebody who has connected; NULL: nobody. */

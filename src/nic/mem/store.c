@@ -142,8 +142,8 @@ int store_publish(struct store *s, const struct store_record *what) {
     uint32_t at = s->next++;
     s->taken[at] = 1;
     struct store_record *record = &s->table[at];
-    __atomic_thread_fence(
-        __ATOMIC_RELEASE); /* whoever had it is seen to be withdrawn before anything of this is seen */
+    /* Whoever had it is seen to be withdrawn before anything of this is seen. */
+    __atomic_thread_fence(__ATOMIC_RELEASE);
     *record = *what;
     record->serial = 0;
     if (head_of(s)->used <= at)
