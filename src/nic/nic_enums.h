@@ -150,6 +150,8 @@
     X(tx_bytes, "bytes handed to the link, from the BTH to the ICRC, or of whole frames")                              \
     X(tx_syscalls, "sendmsg calls")                                                                                    \
     X(tx_errors, "packets that the socket refused")                                                                    \
+    X(tx_forbidden, "packets that this host's firewall refused")                                                       \
+    X(tx_waits, "times that a full socket made packets wait for the link")                                             \
     X(rx_packets, "packets taken from the link, dropped ones included")                                                \
     X(rx_bytes, "bytes taken from the link, from the BTH to the ICRC, or of whole frames")                             \
     X(rx_syscalls, "recvmsg calls that returned data")                                                                 \
@@ -173,7 +175,7 @@
     X(forwarded_out, "packets handed to another process of this host")                                                 \
     X(forwarded_in, "packets received from another process of this host")                                              \
     X(cm_refused, "CM requests answered with a refusal because nobody on this host listens")                           \
-    X(port_remaps, "times this context rebuilt the packet steering of the shared port")                                \
+    X(port_remaps, "times this context's place in the packet steering of the shared port was learnt")                  \
     X(unfit_ip_ids, "addresses whose IP headers this kernel fills otherwise than the ICRC needs")                      \
     X(fault_lost, "packets that the fault injector lost")                                                              \
     X(fault_duplicated, "packets that the fault injector sent twice")                                                  \
@@ -196,6 +198,7 @@
     X(drop_bad_opcode, "opcode unknown, or not of the QP's service")                                                   \
     X(drop_bad_pkey, "partition key does not match")                                                                   \
     X(drop_bad_icrc, "ICRC wrong")                                                                                     \
+    X(drop_nat, "ICRC right for other addresses: they were changed on the way (NAT)")                                  \
     X(drop_bad_qpn, "no such queue pair here")                                                                         \
     X(drop_bad_source, "not from the queue pair's peer address")                                                       \
     X(drop_bad_state, "queue pair is not in a state that receives this")                                               \

@@ -3,11 +3,29 @@
 
 import errno as _errno
 import os
+import resource
 from typing import Any
 
 from rnic.enums import WCStatus
 
-__all__ = ["PostError", "VerbsError", "explain_completion"]
+__all__ = ["PostError", "VerbsError", "exhausted", "explain_completion"]
+
+
+def exhausted(error: BaseException | int) -> str:
+    """What an error says, with the limit of the process or the machine that was met."""
+    code = error if isinstance(error, int) else getattr(error, "errno", None)
+    text = os.strerror(error) if isinstance(error, int) else str(error) or type(error).__name__
+    if code == _errno.EMFILE:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return f"{text}: RLIMIT_NOFILE is {limit} (ulimit -n)"
+    if code == _errno.ENFILE:
+        return f"{text}: of the whole machine, /proc/sys/fs/file-max"
+    if code == _errno.ENOMEM or isinstance(error, MemoryError):
+        return f"{text}: see RLIMIT_AS (ulimit -v), the control group's memory and vm.max_map_count"
+    if isinstance(error, RuntimeError):  # threading.Thread.start()
+        limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+        return f"{text}: see RLIMIT_NPROC (ulimit -u, {limit}) and the control group's pids.max"
+    return text
 
 
 class VerbsError(OSError):

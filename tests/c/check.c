@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -52,4 +53,11 @@ int check_done(void) {
     if (failed)
         _exit(1); /* what failed tests have not freed is no news */
     return 0;
+}
+
+int check_descriptors(void) {
+    int n = 0;
+    for (int fd = 0; fd < 256; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
 }

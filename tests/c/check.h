@@ -26,5 +26,6 @@ void check_run(const char *name, void (*test)(void));
 void check_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 _Noreturn void check_fail(const char *file, int line, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int check_done(void);
+int check_descriptors(void); /* that are open, of the first 256 */
 
 #endif

@@ -291,6 +291,8 @@ static void arrive(struct fabric *f, struct in_flight *p) {
                   p->n);
         pkt.grh = grh;
         pkt.sl = p->flow.traffic_class >> 5;
+        if (f->witness)
+            f->witness(f->witness_arg, qp, &pkt);
         qp->engine->input(qp, &pkt, f->now);
         invariants(qp);
         turn_soon(node);
@@ -728,6 +730,21 @@ void pair_close(struct pair *p) {
     close_end(&p->b);
 }
 
+/* PSNs and messages: were one more or fewer counted at one end, credits would be wrong from then on. */
+static void in_step(const struct end *from) {
+    if (from->qp->engine != &roce_rc_ops || from->qp->state != RNIC_QPS_RTS || from->peer->qp->state != RNIC_QPS_RTS)
+        return;
+    const struct requester *req = &rc_of(from->qp)->req;
+    const struct responder *resp = &rc_of(from->peer->qp)->resp;
+    CHECK_EQ(req->una, resp->psn);
+    CHECK_EQ(req->ssn, resp->msn);
+}
+
+void pair_in_step(const struct pair *p) {
+    in_step(&p->a);
+    in_step(&p->b);
+}
+
 void pair_quiet(struct pair *p) {
     fabric_settle(&p->f);
     for (struct end *e = &p->a; e; e = e == &p->a ? &p->b : NULL) {
@@ -736,6 +753,7 @@ void pair_quiet(struct pair *p) {
         WANT_NO_EVENT(e);
         CHECK_EQ(e->qp->state, RNIC_QPS_RTS);
     }
+    pair_in_step(p);
 }
 
 void pair_close_quietly(struct pair *p) {

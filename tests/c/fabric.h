@@ -70,6 +70,9 @@ struct fabric {
     enum verdict (*judge)(void *arg, const struct node *from, uint32_t nth, const uint8_t *bth);
     void *judge_arg;
     uint32_t judged[NODES];
+    /* Sees each packet that a queue pair is about to take; NULL: nobody does. */
+    void (*witness)(void *arg, const struct qp *to, const struct packet *pkt);
+    void *witness_arg;
     const struct sockaddr_in6 *dead; /* nothing comes from or to that address; NULL: all are well */
 
     struct in_flight **heap; /* by time of arrival */
@@ -152,6 +155,7 @@ void pair_open_options(struct pair *p, const struct options *o);
 void pair_close(struct pair *p);
 void pair_close_quietly(struct pair *p);                   /* when pair_quiet() */
 void pair_quiet(struct pair *p);                           /* all is done: no completion, no event, both in RTS */
+void pair_in_step(const struct pair *p);                   /* both ends count alike, if nothing is under way */
 void pair_connect(struct end *e, const struct options *o); /* RESET to RTS */
 void pair_respond(struct end *e, const struct options *o); /* any state to RTR */
 struct rnic_qp_attr pair_attr(const struct end *e, const struct options *o);

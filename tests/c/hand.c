@@ -17,7 +17,7 @@ void inject(struct end *from, const struct hand *h) {
     bth_set_ackreq(bytes, 1);
     bth_set_psn(bytes, psn_add(base, h->psn));
     if (row->reth) {
-        reth_set_va(bytes + row->reth, (uintptr_t)from->peer->mem);
+        reth_set_va(bytes + row->reth, (uintptr_t)from->peer->mem + h->at);
         reth_set_rkey(bytes + row->reth, from->peer->mr->pub.rkey);
         reth_set_len(bytes + row->reth, h->dma);
     }
@@ -25,7 +25,9 @@ void inject(struct end *from, const struct hand *h) {
         atmeth_set_va(bytes + row->atomic_eth, (uintptr_t)from->peer->mem);
         atmeth_set_rkey(bytes + row->atomic_eth, from->peer->mr->pub.rkey);
     }
-    if (row->aeth)
+    if (row->aeth) {
         aeth_set_syndrome(bytes + row->aeth, h->syndrome);
+        aeth_set_msn(bytes + row->aeth, rc_of(from->qp)->resp.msn);
+    }
     fabric_inject(from->node, &from->qp->flow, bytes, row->header + h->length + pad);
 }

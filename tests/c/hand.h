@@ -13,6 +13,7 @@ struct hand {
     uint32_t dma;    /* reth_len */
     uint8_t syndrome;
     int psn;
+    uint64_t at; /* of the peer's memory */
 };
 
 void inject(struct end *from, const struct hand *h);

@@ -261,6 +261,7 @@ static void verify(const struct load *l) {
 void loads_verify(const struct loads *l, struct pair *p) {
     verify(&l->ab);
     verify(&l->ba);
+    pair_in_step(p);
     struct end *ends[] = {&p->a, &p->b};
     for (int k = 0; k < 2; k++) {
         CHECK_EQ(take_event(ends[k]), -1);

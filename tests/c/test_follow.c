@@ -10,6 +10,7 @@
 #include <net/if.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -46,6 +47,20 @@ static void a_notice_concerns_the_netdev_that_it_names(void) {
     CHECK(!follow_concerns(notices, length, 7));
     notice(RTM_DELADDR, &address, sizeof address); /* behind another one */
     CHECK(follow_concerns(notices, length, 7));
+}
+
+/* The last one's length need not be a multiple of 4: rounded up, it reaches beyond what was received. */
+static void the_last_notice_may_end_within_a_word(void) {
+    struct rtmsg route = {.rtm_family = AF_INET};
+    for (uint32_t odd = 1; odd < 4; odd++) {
+        uint8_t *exact = malloc(NLMSG_LENGTH(sizeof route) + odd);
+        struct nlmsghdr h = {.nlmsg_len = (uint32_t)NLMSG_LENGTH(sizeof route) + odd, .nlmsg_type = RTM_NEWROUTE};
+        CHECK(exact != NULL);
+        memset(exact, 0, h.nlmsg_len);
+        memcpy(exact, &h, sizeof h);
+        CHECK(!follow_concerns(exact, h.nlmsg_len, 7));
+        free(exact);
+    }
 }
 
 static void notices_that_are_cut_off_are_not_read(void) {
@@ -245,6 +260,7 @@ static void isolate(void) {
 int main(void) {
     isolate();
     RUN(a_notice_concerns_the_netdev_that_it_names);
+    RUN(the_last_notice_may_end_within_a_word);
     RUN(notices_that_are_cut_off_are_not_read);
     RUN(a_port_goes_down_and_up);
     RUN(addresses_take_and_leave_entries);

@@ -154,6 +154,51 @@ static void without_descriptors_the_kernel_keeps_who_watches(void) {
     close(fd);
 }
 
+/* Another user's process that watches as often as it can. */
+static void watch_as_nobody(uint32_t slot, int in, int out) {
+    int fds[MANY];
+    CHECK_EQ(setuid(65534), 0);
+    for (int i = 0; i < MANY; i++)
+        fds[i] = slot_watch(slot);
+    char c = 0;
+    CHECK_EQ(write(out, &c, 1), 1);
+    CHECK_EQ(read(in, &c, 1), 1);
+    for (int i = 0; i < MANY; i++)
+        c += fds[i] >= 0 && hangs_up(fds[i], 0);
+    CHECK_EQ(write(out, &c, 1), 1);
+    _exit(0);
+}
+
+static void other_users_take_a_bounded_share_of_descriptors(void) {
+    if (geteuid() != 0) {
+        printf("# not root: there is no other user to be\n");
+        return;
+    }
+    struct slot s;
+    int to[2], from[2];
+    CHECK_EQ(slot_claim(&s, NULL), 0);
+    CHECK(pipe(to) == 0 && pipe(from) == 0);
+    pid_t pid = fork();
+    if (pid == 0)
+        watch_as_nobody(s.number, to[0], from[1]);
+    char c = 0;
+    CHECK_EQ(read(from[0], &c, 1), 1);
+    CHECK(!lifeline_accept(&s.life));
+    CHECK(!lifeline_accept(&s.life));
+    CHECK_EQ(s.life.count, LIFELINE_STRANGERS);
+    int ours = slot_watch(s.number);
+    CHECK(ours >= 0 && !hangs_up(ours, 0));
+    CHECK_EQ(write(to[1], &c, 1), 1);
+    CHECK_EQ(read(from[0], &c, 1), 1);
+    CHECK_EQ(c, 0); /* nobody was told that we have died */
+    CHECK_EQ(waitpid(pid, NULL, 0), pid);
+    CHECK(lifeline_accept(&s.life));
+    CHECK_EQ(s.life.count, 1);
+    slot_release(&s);
+    CHECK(hangs_up(ours, 0));
+    close(ours);
+}
+
 int main(void) {
     if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0)
         printf("# no network namespace to be had: in this one\n");
@@ -163,6 +208,7 @@ int main(void) {
     RUN(the_next_owner_of_a_slot_is_another);
     RUN(a_slot_whose_lifeline_is_somebody_elses_is_left_alone);
     RUN(who_stops_watching_is_let_go);
+    RUN(other_users_take_a_bounded_share_of_descriptors);
     RUN(without_descriptors_the_kernel_keeps_who_watches);
     return check_done();
 }

@@ -31,7 +31,8 @@
 
 #define MS 1000000ull
 #define OTHER_UID 65534
-#define MAX_PROCS 24
+#define MAX_PROCS 200
+#define MANY 150
 #define PACKET 64 /* bytes of a test packet; its serial number stands at 16 */
 
 static uint64_t clock_ns(void) {
@@ -77,11 +78,11 @@ struct proc {
     volatile bool bound;
     volatile uint16_t source_port, peer_port; /* of what it sends; of what came last; network order */
     volatile uint64_t direct, handed_on, got_handed,
-        lost;                     /* packets: from the kernel; forwarded; by forwarding; neither */
-    volatile uint64_t last_wrong; /* when one was handed on, ns */
-    volatile uint64_t bound_at;   /* when the port was taken over, ns */
-    volatile uint64_t remaps;
-    volatile uint32_t big, segment; /* the largest datagram, and its GRO segment */
+        lost;                         /* packets: from the kernel; forwarded; by forwarding; neither */
+    volatile uint64_t last_wrong;     /* when one was handed on, ns */
+    volatile uint64_t bound_at;       /* when the port was taken over, ns */
+    volatile uint64_t remaps, probes; /* probes: messages of the steering */
+    volatile uint32_t big, segment;   /* the largest datagram, and its GRO segment */
     char text[256];
     pid_t pid; /* the test's */
 };
@@ -112,7 +113,8 @@ static int send_to_port(int fd, const struct sockaddr_in6 *addr, const void *dat
 static void udp_packet(struct proc *me, struct port *p, const uint8_t *data, uint32_t length, uint32_t segment,
                        const struct sockaddr_in6 *src) {
     if (data[0] == PORT_PROBE_OPCODE) {
-        port_probe_input(p, data, length, src);
+        me->probes++;
+        port_probe_input(p, data, length, src, clock_ns());
         return;
     }
     uint32_t slot = (uint32_t)(data[5] << 8 | data[6]) >> 6;
@@ -487,6 +489,39 @@ static void test_members(int n) {
     printf("ok - each of %d members gets its packets from the kernel\n", n);
 }
 
+/* An arrival costs the same however many are there: those that requests are spread over are looked at now and then, the
+ * others never. */
+static void test_many_members(void) {
+    struct world w;
+    struct proc *p[MANY];
+    world_open(&w);
+    for (int i = 0; i < MANY; i++) {
+        p[i] = start(&w, 0);
+        if (i % 16 == 15) {
+            WAIT_FOR(p[i]->ready && p[i]->remaps > 0);
+        }
+    }
+    for (int i = 0; i < MANY; i++) {
+        WAIT_FOR(p[i]->remaps > 0);
+    }
+    settle(&w, p, MANY);
+    uint64_t bystanders = 0;
+    for (int i = MANY / 2; i < MANY; i++) {
+        bystanders += p[i]->probes;
+    }
+    printf("# %d members: %llu messages to each of the later half\n", MANY,
+           (unsigned long long)(bystanders / (MANY - MANY / 2)));
+    CHECK(bystanders / (MANY - MANY / 2) < MANY / 4);
+    struct proc *rest[8];
+    for (int i = 0; i < 8; i++) {
+        end(p[i * 10], i % 2 ? SIGKILL : 0);
+        rest[i] = p[MANY - 1 - i];
+    }
+    settle(&w, rest, 8);
+    world_close(&w);
+    printf("ok - an arrival does not cost each of many members\n");
+}
+
 /* The sender does not wait for anybody: packets flow while members come. */
 static void test_all_at_once(void) {
     struct world w;
@@ -602,6 +637,25 @@ static void test_stopped_around(void) {
     check_direct(&w, p + STOPPED + 1, 1, 100);
     world_close(&w);
     printf("ok - a kill is noticed with nobody but stopped members around\n");
+}
+
+/* None of those that a newcomer asks answers. */
+static void test_stopped_first(void) {
+    enum { STOPPED = 9, ALL = 12 };
+    struct world w;
+    struct proc *p[ALL + 1];
+    world_open(&w);
+    for (int i = 0; i < ALL; i++) {
+        p[i] = spawn(&w, 0);
+    }
+    settle(&w, p, ALL);
+    for (int i = 0; i < STOPPED; i++) {
+        kill(p[i]->pid, SIGSTOP);
+    }
+    p[ALL] = spawn(&w, 0);
+    check_direct(&w, p + STOPPED, ALL + 1 - STOPPED, 100);
+    world_close(&w);
+    printf("ok - a newcomer gets its packets though nine are stopped ahead of it\n");
 }
 
 static void test_join(void) {
@@ -798,6 +852,24 @@ static void test_foreign_holder(void) {
     printf("ok - the error names a foreign program that holds the port\n");
 }
 
+/* It would answer as rnic does, if it could. */
+static void test_stopped_owner(uid_t owner, uid_t other, bool can_look) {
+    struct world w;
+    char cure[64];
+    world_open(&w);
+    struct proc *p = spawn(&w, owner);
+    CHECK(p->open_rc == 0 && p->bound);
+    kill(p->pid, SIGSTOP);
+    struct proc *q = spawn(&w, other);
+    printf("# %s\n", q->text);
+    snprintf(cure, sizeof cure, can_look ? "kill -CONT %d" : "stopped", (int)p->pid);
+    CHECK(q->open_rc == -EADDRINUSE && strstr(q->text, cure) != NULL);
+    CHECK(waitpid(q->pid, NULL, 0) == q->pid);
+    q->pid = 0;
+    world_close(&w);
+    printf("ok - the error says what to do with an owner that is stopped\n");
+}
+
 static void test_bad_address(void) {
     struct slot s;
     struct port p;
@@ -873,12 +945,14 @@ int main(void) {
     test_one_member();
     test_members(4);
     test_members(12);
+    test_many_members();
     test_join();
     test_all_at_once();
     test_kill();
     test_close_of_last_mapper();
     test_stopped();
     test_stopped_around();
+    test_stopped_first();
     test_gso();
     test_ids();
     test_ipv6();
@@ -886,6 +960,8 @@ int main(void) {
     test_foreign_holder();
     if (getuid() == 0) {
         test_second_user();
+        test_stopped_owner(OTHER_UID, 0, true);
+        test_stopped_owner(0, OTHER_UID, false);
     }
     return 0;
 }

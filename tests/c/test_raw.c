@@ -216,7 +216,7 @@ static uint32_t late_bytes;
 
 static void give(struct qp *from, const uint8_t *frame, uint32_t n) { left += !raw_input(&net, from, frame, n); }
 
-static void sink(struct raw_net *of, struct qp *from, const uint8_t *frame, uint32_t n, uint64_t now) {
+static bool sink(struct raw_net *of, struct qp *from, const uint8_t *frame, uint32_t n, uint64_t now) {
     enum verdict verdict = wire ? wire(nth) : PASS;
     (void)now;
     CHECK(of == &net);
@@ -224,7 +224,7 @@ static void sink(struct raw_net *of, struct qp *from, const uint8_t *frame, uint
     if (verdict == LATE) {
         memcpy(late, frame, n);
         late_bytes = n;
-        return;
+        return true;
     }
     for (int i = 0; i < (verdict == LOSE ? 0 : verdict == TWICE ? 2 : 1); i++)
         give(from, frame, n);
@@ -232,6 +232,7 @@ static void sink(struct raw_net *of, struct qp *from, const uint8_t *frame, uint
         give(from, late, late_bytes);
         late_bytes = 0;
     }
+    return true;
 }
 
 static void open_end(struct end_of_raw *e) {

@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "fabric.h"
+#include "roce/roce.h"
 
 static struct pair p;
 
@@ -196,16 +197,16 @@ static const uint32_t rights[] = {RNIC_ACCESS_REMOTE_WRITE, RNIC_ACCESS_REMOTE_W
                                   RNIC_ACCESS_REMOTE_ATOMIC, RNIC_ACCESS_REMOTE_ATOMIC};
 
 static void what_a_key_does_not_cover_is_REM_ACCESS_ERR(void) {
-    enum { BAD_RKEY, BAD_TAG, BEYOND, WHOLLY_BEYOND, BEFORE, WRAPS, OTHER_PD, MR_RIGHT, QP_RIGHT, GONE, CASES };
-    static const int vendors[] = {RNIC_VE_RKEY_BAD,    RNIC_VE_RKEY_BAD,    RNIC_VE_RKEY_BOUNDS, RNIC_VE_RKEY_BOUNDS,
-                                  RNIC_VE_RKEY_BOUNDS, RNIC_VE_RKEY_BOUNDS, RNIC_VE_RKEY_PD,     RNIC_VE_RKEY_ACCESS,
-                                  RNIC_VE_RKEY_ACCESS, RNIC_VE_RKEY_BAD};
+    enum { BAD_RKEY, BAD_TAG, BEYOND, WHOLLY_BEYOND, BEFORE, WRAPS, OTHER_PD, MR_RIGHT, GONE, CASES };
+    static const int vendors[] = {RNIC_VE_RKEY_BAD,    RNIC_VE_RKEY_BAD,    RNIC_VE_RKEY_BOUNDS,
+                                  RNIC_VE_RKEY_BOUNDS, RNIC_VE_RKEY_BOUNDS, RNIC_VE_RKEY_BOUNDS,
+                                  RNIC_VE_RKEY_PD,     RNIC_VE_RKEY_ACCESS, RNIC_VE_RKEY_BAD};
     for (int i = 0; i < CASES; i++) {
         for (int op = 0; op < 5; op++) {
             check_note("case %d, opcode %d", i, remote_ops[op]);
             /* an immediate is known of only with its packet */
             uint32_t others = ALL_ACCESS & ~rights[op], n = op == 1 ? 1000 : op < 3 ? 2500 : 8;
-            pair_open(&p, .access = i == QP_RIGHT ? others : ALL_ACCESS);
+            pair_open(&p);
             struct pd *pd = i == OTHER_PD ? &p.b.node->other_pd : &p.b.node->pd;
             struct mr *mr = fabric_mr(p.b.node, pd, p.b.mem + 4096, 4096, i == MR_RIGHT ? others : ALL_ACCESS);
             uint64_t start = (uintptr_t)p.b.mem + 4096, addr = start;
@@ -220,6 +221,83 @@ static void what_a_key_does_not_cover_is_REM_ACCESS_ERR(void) {
                 free(mr);
             else
                 fabric_drop_mr(p.b.node, mr);
+            pair_close(&p);
+        }
+    }
+}
+
+/* As packets of a lane are, which are larger than the path MTU. */
+static void larger_packets(uint32_t bytes) {
+    p.a.qp->engine->set_mtu(p.a.qp, bytes);
+    p.b.qp->engine->set_mtu_in(p.b.qp, bytes);
+}
+
+/* What a queue pair takes no requests of is an invalid request whatever the key (IBA 11.6.2): no receive is told. */
+static void what_the_queue_pair_does_not_allow_is_REM_INV_REQ_ERR(void) {
+    static const uint32_t sizes[] = {0, 8, 1024, 1025, 4000};
+    for (int op = 0; op < 5; op++) {
+        for (int size = 0; size < 5; size++) {
+            for (int key = 0; key < 2; key++) {
+                for (int large = 0; large < 2; large++) {
+                    uint32_t n = op < 3 ? sizes[size] : 8;
+                    check_note("opcode %d of %u bytes, key %d, large %d", remote_ops[op], n, key, large);
+                    pair_open(&p, .access = ALL_ACCESS & ~rights[op]);
+                    if (large)
+                        larger_packets(4096);
+                    for (uint64_t i = 7; i < 9 && !(key && size & 1); i++) /* without one it is no RNR either */
+                        post_recv(&p.b, i, 0, 64);
+                    struct rnic_send_wr wr = {.wr_id = 1, .opcode = remote_ops[op], SIGNALED, SGL(SGE(&p.a, 0, n))};
+                    uint32_t rkey = p.b.mr->pub.rkey ^ (key ? 0x10000 : 0);
+                    if (op < 3) {
+                        wr.wr.rdma.remote_addr = (uintptr_t)p.b.mem;
+                        wr.wr.rdma.rkey = rkey;
+                    } else {
+                        wr.wr.atomic.remote_addr = (uintptr_t)p.b.mem;
+                        wr.wr.atomic.rkey = rkey;
+                        wr.wr.atomic.compare_add = 1;
+                    }
+                    memset(p.a.mem, 0x55, 4096);
+                    post(&p.a, wr);
+                    fabric_settle(&p.f);
+                    WANT_ERR(p.a.send_cq, 1, REM_INV_REQ_ERR, NAK_INVALID);
+                    struct rnic_wc wc;
+                    while (cq_take(p.b.recv_cq, 1, &wc))
+                        CHECK_EQ(wc.status, RNIC_WC_WR_FLUSH_ERR);
+                    WANT_EVENT(&p.b, QP_REQ_ERR);
+                    WANT_NO_EVENT(&p.b);
+                    CHECK_EQ(p.b.mem[0], 0);
+                    CHECK_EQ(p.a.mem[0], 0x55);
+                    pair_close(&p);
+                }
+            }
+        }
+    }
+}
+
+/* One that fits a packet of the path MTU; a longer one is refused at its beginning, and so it is in one packet, too. */
+static void a_refused_WRITE_with_immediate_tells_its_receive_if_it_is_one_packet_of_the_path_MTU(void) {
+    static const uint32_t sizes[] = {1, 1000, 1024, 1025, 2048, 4000};
+    for (int size = 0; size < 6; size++) {
+        for (int large = 0; large < 2; large++) {
+            check_note("%u bytes, large %d", sizes[size], large);
+            pair_open(&p);
+            if (large)
+                larger_packets(4096);
+            post_recv(&p.b, 7, 0, 64);
+            struct rnic_send_wr wr = {.wr_id = 1,
+                                      .opcode = RNIC_WR_RDMA_WRITE_WITH_IMM,
+                                      SIGNALED,
+                                      SGL(SGE(&p.a, 0, sizes[size])),
+                                      .wr.rdma = {(uintptr_t)p.b.mem, p.b.mr->pub.rkey ^ 0x10000}};
+            post(&p.a, wr);
+            fabric_settle(&p.f);
+            CHECK_EQ(fabric_count(&p.f, p.a.node, 0, ROCE_RC_WRITE_ONLY_WITH_IMM), large || sizes[size] <= 1024);
+            WANT_ERR(p.a.send_cq, 1, REM_ACCESS_ERR, NAK_ACCESS);
+            if (sizes[size] <= 1024)
+                WANT_ERR(p.b.recv_cq, 7, LOC_ACCESS_ERR, RKEY_BAD);
+            else
+                WANT_ERR(p.b.recv_cq, 7, WR_FLUSH_ERR, FLUSHED);
+            WANT_EVENT(&p.b, QP_ACCESS_ERR);
             pair_close(&p);
         }
     }
@@ -269,6 +347,8 @@ int main(void) {
     RUN(a_receive_into_bad_memory_is_LOC_PROT_ERR_and_REM_OP_ERR);
     RUN(an_answer_into_memory_that_has_gone_is_LOC_PROT_ERR);
     RUN(what_a_key_does_not_cover_is_REM_ACCESS_ERR);
+    RUN(what_the_queue_pair_does_not_allow_is_REM_INV_REQ_ERR);
+    RUN(a_refused_WRITE_with_immediate_tells_its_receive_if_it_is_one_packet_of_the_path_MTU);
     RUN(the_first_and_last_byte_of_a_region_are_in_it);
     RUN(a_region_may_go_in_the_middle_of_a_message);
     return check_done();

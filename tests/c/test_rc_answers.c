@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "fabric.h"
+#include "hand.h"
 #include "roce/roce.h"
 #include "wire/bth.h"
 
@@ -74,6 +75,17 @@ static void an_answer_tells_the_receives_that_are_left(void) {
         CHECK_EQ(said, cases[i].left);
         pair_close(&p);
     }
+}
+
+struct lost {
+    int node;
+    uint32_t nth;
+};
+
+static enum verdict lose_one(void *arg, const struct node *from, uint32_t nth, const uint8_t *bth) {
+    const struct lost *lost = arg;
+    (void)bth;
+    return from == &from->fabric->node[lost->node] && nth == lost->nth ? LOSE : PASS;
 }
 
 static enum verdict lose_third(void *arg, const struct node *from, uint32_t nth, const uint8_t *bth) {
@@ -167,6 +179,120 @@ static void a_read_of_no_bytes_needs_no_key_and_takes_a_psn(void) {
     pair_close(&p);
 }
 
+/* ---------------------------------------------------------------- credits */
+
+static uint32_t sends_at_once(uint32_t want) {
+    uint32_t before = fabric_count(&p.f, p.a.node, 0, ROCE_RC_SEND_ONLY);
+    for (uint32_t i = 0; i < want; i++)
+        post_send(&p.a, 100 + i, 0, 10);
+    fabric_run(&p.f, p.f.now + 5 * US); /* no answer has come yet */
+    return fabric_count(&p.f, p.a.node, 0, ROCE_RC_SEND_ONLY) - before;
+}
+
+static void finish_sends(uint32_t n, uint32_t posted) {
+    while (posted++ < n)
+        post_recv(&p.b, 1, 0, 10);
+    fabric_settle(&p.f);
+    for (uint32_t i = 0; i < n; i++) {
+        WANT(p.a.send_cq, 100 + i, SUCCESS);
+        WANT(p.b.recv_cq, 1, SUCCESS);
+    }
+    pair_close_quietly(&p);
+}
+
+/* Exactly as many as the peer has receives for, after every kind of message, also of those that the peer counts several
+ * times; and one when there are none. */
+static void as_many_messages_go_out_as_there_are_receives(void) {
+    static const struct rnic_send_wr before[] = {
+        {.opcode = RNIC_WR_RDMA_WRITE}, {.opcode = RNIC_WR_RDMA_READ}, {.opcode = RNIC_WR_ATOMIC_FETCH_AND_ADD}};
+    static const uint32_t lengths[] = {0, 8, 100000};
+    for (uint32_t k = 0; k < 9; k++) {
+        for (uint32_t receives = 0; receives <= 4; receives++) {
+            for (uint32_t start = 0; start < 2; start++) {
+                uint32_t n = lengths[k / 3];
+                struct rnic_send_wr wr = before[k % 3];
+                bool adds = wr.opcode == RNIC_WR_ATOMIC_FETCH_AND_ADD;
+                check_note("opcode %d of %u bytes, %u receives, MSN %u", wr.opcode, n, receives, start);
+                pair_open(&p, .mtu = RNIC_MTU_256, .bytes = 1 << 17, .window = 1 << 15);
+                rc_of(p.a.qp)->req.ssn = rc_of(p.b.qp)->resp.msn = start ? PSN_MASK - 2 : 0;
+                for (uint32_t i = 0; i < receives; i++)
+                    post_recv(&p.b, 1, 0, 10);
+                for (uint32_t i = 0; i < 3; i++) {
+                    struct rnic_sge sge = SGE(&p.a, 0, adds ? 8 : n);
+                    wr.wr_id = i;
+                    wr.send_flags = RNIC_SEND_SIGNALED;
+                    wr.sg_list = &sge;
+                    wr.num_sge = 1;
+                    if (adds) {
+                        wr.wr.atomic.remote_addr = (uintptr_t)p.b.mem;
+                        wr.wr.atomic.rkey = p.b.mr->pub.rkey;
+                    } else {
+                        wr.wr.rdma.remote_addr = (uintptr_t)p.b.mem;
+                        wr.wr.rdma.rkey = p.b.mr->pub.rkey;
+                    }
+                    post(&p.a, wr);
+                    fabric_settle(&p.f);
+                    WANT(p.a.send_cq, i, SUCCESS);
+                }
+                pair_in_step(&p);
+                CHECK_EQ(sends_at_once(10), receives ? receives : 1);
+                finish_sends(10, receives);
+            }
+        }
+    }
+}
+
+/* Parts of a READ are requests of their own; what is lost and asked for again, in part too, is none. */
+static void reads_in_parts_are_counted_alike_whatever_is_lost(void) {
+    for (int node = 0; node < 2; node++) {
+        for (uint32_t nth = 0; nth < 60; nth++) {
+            check_note("packet %u of node %d lost", nth, node);
+            struct lost lost = {node, nth};
+            pair_open(&p, .mtu = RNIC_MTU_256, .bytes = 1 << 14, .window = 1 << 13, .lazy = 1);
+            rc_of(p.a.qp)->req.ssn = rc_of(p.b.qp)->resp.msn = PSN_MASK - 3;
+            p.f.judge = lose_one;
+            p.f.judge_arg = &lost;
+            fill(p.b.mem, 1 << 14, 4);
+            post_recv(&p.b, 7, 0, 100);
+            post_read(&p.a, 1, 0, 0, 10000);
+            post_read(&p.a, 2, 10000, 10000, 6000);
+            post_send(&p.a, 3, 0, 100);
+            fabric_settle(&p.f);
+            for (uint64_t i = 1; i <= 3; i++)
+                WANT(p.a.send_cq, i, SUCCESS);
+            WANT(p.b.recv_cq, 7, SUCCESS);
+            CHECK(!memcmp(p.a.mem + 100, p.b.mem + 100, 15900));
+            CHECK(rc_of(p.b.qp)->resp.msn < 20); /* it wrapped */
+            pair_close_quietly(&p);
+        }
+    }
+}
+
+/* A responder may say unasked that there are more receives, by repeating its last ACK (IBA 9.7.7.2). */
+static void an_ack_that_nobody_asked_for_tells_of_more_receives(void) {
+    static const struct {
+        int psn;
+        uint8_t code; /* of the credits: 6 is 8 receives */
+        uint32_t sends;
+    } cases[] = {{-1, 6, 8}, {-1, 0, 2}, {-1, AETH_CREDIT_INVALID, 10}, {-2, 6, 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        check_note("case %zu", i);
+        pair_open(&p);
+        for (int k = 0; k < 3; k++)
+            post_recv(&p.b, 1, 0, 10);
+        post_send(&p.a, 1, 0, 10);
+        fabric_settle(&p.f);
+        WANT(p.a.send_cq, 1, SUCCESS);
+        WANT(p.b.recv_cq, 1, SUCCESS); /* two are left, which its ACK has told */
+        struct hand ack = {.opcode = ROCE_RC_ACK, .syndrome = cases[i].code, .psn = cases[i].psn};
+        inject(&p.b, &ack);
+        fabric_settle(&p.f);
+        CHECK_EQ(COUNTER(&p.a, drop_bad_psn), cases[i].psn != -1);
+        CHECK_EQ(sends_at_once(10), cases[i].sends);
+        finish_sends(10, 2);
+    }
+}
+
 int main(void) {
     RUN(every_answer_says_how_many_messages_are_complete);
     RUN(a_write_that_has_not_ended_counts_as_no_message);
@@ -175,5 +301,8 @@ int main(void) {
     RUN(what_comes_again_is_answered_and_not_done_again);
     RUN(an_rnr_nak_says_how_long_to_wait_and_that_is_waited);
     RUN(a_read_of_no_bytes_needs_no_key_and_takes_a_psn);
+    RUN(as_many_messages_go_out_as_there_are_receives);
+    RUN(reads_in_parts_are_counted_alike_whatever_is_lost);
+    RUN(an_ack_that_nobody_asked_for_tells_of_more_receives);
     return check_done();
 }

@@ -50,39 +50,39 @@ static void more_reads_than_the_responder_grants_is_REM_INV_REQ_ERR(void) {
 static void requests_that_contradict_are_NAK_invalid_request(void) {
     static const struct hand cases[][2] = {
         /* a first packet, or none, and one that does not follow from it */
-        {{0}, {ROCE_RC_SEND_MIDDLE, 1024, 0, 0, 0}},
-        {{0}, {ROCE_RC_SEND_LAST, 8, 0, 0, 0}},
-        {{0}, {ROCE_RC_SEND_LAST_WITH_IMM, 8, 0, 0, 0}},
-        {{0}, {ROCE_RC_WRITE_MIDDLE, 1024, 0, 0, 0}},
-        {{0}, {ROCE_RC_WRITE_LAST, 8, 0, 0, 0}},
-        {{0}, {ROCE_RC_WRITE_LAST_WITH_IMM, 8, 0, 0, 0}},
-        {{ROCE_RC_SEND_FIRST, 1024, 0, 0, 0}, {ROCE_RC_SEND_FIRST, 1024, 0, 0, 0}},
-        {{ROCE_RC_SEND_FIRST, 1024, 0, 0, 0}, {ROCE_RC_SEND_ONLY, 8, 0, 0, 0}},
-        {{ROCE_RC_SEND_FIRST, 1024, 0, 0, 0}, {ROCE_RC_WRITE_MIDDLE, 1024, 0, 0, 0}},
-        {{ROCE_RC_SEND_FIRST, 1024, 0, 0, 0}, {ROCE_RC_WRITE_ONLY, 8, 8, 0, 0}},
-        {{ROCE_RC_SEND_FIRST, 1024, 0, 0, 0}, {ROCE_RC_READ_REQUEST, 0, 8, 0, 0}},
-        {{ROCE_RC_SEND_FIRST, 1024, 0, 0, 0}, {ROCE_RC_FETCH_ADD, 0, 0, 0, 0}},
-        {{ROCE_RC_WRITE_FIRST, 1024, 2048, 0, 0}, {ROCE_RC_SEND_LAST, 1024, 0, 0, 0}},
-        {{ROCE_RC_WRITE_FIRST, 1024, 2048, 0, 0}, {ROCE_RC_WRITE_FIRST, 1024, 2048, 0, 0}},
-        {{ROCE_RC_WRITE_FIRST, 1024, 2048, 0, 0}, {ROCE_RC_READ_REQUEST, 0, 8, 0, 0}},
+        {{0}, {ROCE_RC_SEND_MIDDLE, 1024, 0, 0, 0, 0}},
+        {{0}, {ROCE_RC_SEND_LAST, 8, 0, 0, 0, 0}},
+        {{0}, {ROCE_RC_SEND_LAST_WITH_IMM, 8, 0, 0, 0, 0}},
+        {{0}, {ROCE_RC_WRITE_MIDDLE, 1024, 0, 0, 0, 0}},
+        {{0}, {ROCE_RC_WRITE_LAST, 8, 0, 0, 0, 0}},
+        {{0}, {ROCE_RC_WRITE_LAST_WITH_IMM, 8, 0, 0, 0, 0}},
+        {{ROCE_RC_SEND_FIRST, 1024, 0, 0, 0, 0}, {ROCE_RC_SEND_FIRST, 1024, 0, 0, 0, 0}},
+        {{ROCE_RC_SEND_FIRST, 1024, 0, 0, 0, 0}, {ROCE_RC_SEND_ONLY, 8, 0, 0, 0, 0}},
+        {{ROCE_RC_SEND_FIRST, 1024, 0, 0, 0, 0}, {ROCE_RC_WRITE_MIDDLE, 1024, 0, 0, 0, 0}},
+        {{ROCE_RC_SEND_FIRST, 1024, 0, 0, 0, 0}, {ROCE_RC_WRITE_ONLY, 8, 8, 0, 0, 0}},
+        {{ROCE_RC_SEND_FIRST, 1024, 0, 0, 0, 0}, {ROCE_RC_READ_REQUEST, 0, 8, 0, 0, 0}},
+        {{ROCE_RC_SEND_FIRST, 1024, 0, 0, 0, 0}, {ROCE_RC_FETCH_ADD, 0, 0, 0, 0, 0}},
+        {{ROCE_RC_WRITE_FIRST, 1024, 2048, 0, 0, 0}, {ROCE_RC_SEND_LAST, 1024, 0, 0, 0, 0}},
+        {{ROCE_RC_WRITE_FIRST, 1024, 2048, 0, 0, 0}, {ROCE_RC_WRITE_FIRST, 1024, 2048, 0, 0, 0}},
+        {{ROCE_RC_WRITE_FIRST, 1024, 2048, 0, 0, 0}, {ROCE_RC_READ_REQUEST, 0, 8, 0, 0, 0}},
         /* lengths */
-        {{0}, {ROCE_RC_SEND_FIRST, 1023, 0, 0, 0}},
-        {{0}, {ROCE_RC_SEND_FIRST, 0, 0, 0, 0}},
-        {{0}, {ROCE_RC_SEND_ONLY, 1025, 0, 0, 0}},
-        {{ROCE_RC_SEND_FIRST, 1024, 0, 0, 0}, {ROCE_RC_SEND_MIDDLE, 1000, 0, 0, 0}},
-        {{ROCE_RC_SEND_FIRST, 1024, 0, 0, 0}, {ROCE_RC_SEND_LAST, 0, 0, 0, 0}},
-        {{ROCE_RC_SEND_FIRST, 1024, 0, 0, 0}, {ROCE_RC_SEND_LAST, 1025, 0, 0, 0}},
-        {{0}, {ROCE_RC_WRITE_FIRST, 1024, 1024, 0, 0}},
-        {{0}, {ROCE_RC_WRITE_FIRST, 1024, 8, 0, 0}},
-        {{0}, {ROCE_RC_WRITE_ONLY, 8, 9, 0, 0}},
-        {{0}, {ROCE_RC_WRITE_ONLY, 8, 7, 0, 0}},
-        {{0}, {ROCE_RC_WRITE_ONLY_WITH_IMM, 8, 0, 0, 0}},
-        {{ROCE_RC_WRITE_FIRST, 1024, 2000, 0, 0}, {ROCE_RC_WRITE_MIDDLE, 1024, 0, 0, 0}},
-        {{ROCE_RC_WRITE_FIRST, 1024, 2000, 0, 0}, {ROCE_RC_WRITE_LAST, 975, 0, 0, 0}},
-        {{ROCE_RC_WRITE_FIRST, 1024, 2000, 0, 0}, {ROCE_RC_WRITE_LAST, 977, 0, 0, 0}},
-        {{0}, {ROCE_RC_READ_REQUEST, 4, 8, 0, 0}},
-        {{0}, {ROCE_RC_READ_REQUEST, 0, 0x80000001, 0, 0}},
-        {{0}, {ROCE_RC_FETCH_ADD, 4, 0, 0, 0}},
+        {{0}, {ROCE_RC_SEND_FIRST, 1023, 0, 0, 0, 0}},
+        {{0}, {ROCE_RC_SEND_FIRST, 0, 0, 0, 0, 0}},
+        {{0}, {ROCE_RC_SEND_ONLY, 1025, 0, 0, 0, 0}},
+        {{ROCE_RC_SEND_FIRST, 1024, 0, 0, 0, 0}, {ROCE_RC_SEND_MIDDLE, 1000, 0, 0, 0, 0}},
+        {{ROCE_RC_SEND_FIRST, 1024, 0, 0, 0, 0}, {ROCE_RC_SEND_LAST, 0, 0, 0, 0, 0}},
+        {{ROCE_RC_SEND_FIRST, 1024, 0, 0, 0, 0}, {ROCE_RC_SEND_LAST, 1025, 0, 0, 0, 0}},
+        {{0}, {ROCE_RC_WRITE_FIRST, 1024, 1024, 0, 0, 0}},
+        {{0}, {ROCE_RC_WRITE_FIRST, 1024, 8, 0, 0, 0}},
+        {{0}, {ROCE_RC_WRITE_ONLY, 8, 9, 0, 0, 0}},
+        {{0}, {ROCE_RC_WRITE_ONLY, 8, 7, 0, 0, 0}},
+        {{0}, {ROCE_RC_WRITE_ONLY_WITH_IMM, 8, 0, 0, 0, 0}},
+        {{ROCE_RC_WRITE_FIRST, 1024, 2000, 0, 0, 0}, {ROCE_RC_WRITE_MIDDLE, 1024, 0, 0, 0, 0}},
+        {{ROCE_RC_WRITE_FIRST, 1024, 2000, 0, 0, 0}, {ROCE_RC_WRITE_LAST, 975, 0, 0, 0, 0}},
+        {{ROCE_RC_WRITE_FIRST, 1024, 2000, 0, 0, 0}, {ROCE_RC_WRITE_LAST, 977, 0, 0, 0, 0}},
+        {{0}, {ROCE_RC_READ_REQUEST, 4, 8, 0, 0, 0}},
+        {{0}, {ROCE_RC_READ_REQUEST, 0, 0x80000001, 0, 0, 0}},
+        {{0}, {ROCE_RC_FETCH_ADD, 4, 0, 0, 0, 0}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct hand *first = &cases[i][0], *second = &cases[i][1];
@@ -117,15 +117,15 @@ static void responses_that_contradict_are_BAD_RESP_ERR(void) {
         int op; /* outstanding */
         struct hand hand;
     } cases[] = {
-        {RNIC_WR_RDMA_READ, {ROCE_RC_READ_RESP_ONLY, 99, 0, 0, 0}},
-        {RNIC_WR_RDMA_READ, {ROCE_RC_READ_RESP_ONLY, 101, 0, 0, 0}},
-        {RNIC_WR_RDMA_READ, {ROCE_RC_READ_RESP_FIRST, 1024, 0, 0, 0}},
-        {RNIC_WR_RDMA_READ, {ROCE_RC_ATOMIC_ACK, 0, 0, 0, 0}},
-        {RNIC_WR_ATOMIC_FETCH_AND_ADD, {ROCE_RC_READ_RESP_ONLY, 8, 0, 0, 0}},
-        {RNIC_WR_RDMA_WRITE, {ROCE_RC_READ_RESP_ONLY, 100, 0, 0, 0}},
-        {RNIC_WR_RDMA_WRITE, {ROCE_RC_ATOMIC_ACK, 0, 0, 0, 0}},
-        {RNIC_WR_RDMA_WRITE, {ROCE_RC_ACK, 0, 0, AETH_NAK | 4, 0}}, /* of reliable datagrams */
-        {RNIC_WR_RDMA_WRITE, {ROCE_RC_ACK, 0, 0, AETH_NAK | 31, 0}},
+        {RNIC_WR_RDMA_READ, {ROCE_RC_READ_RESP_ONLY, 99, 0, 0, 0, 0}},
+        {RNIC_WR_RDMA_READ, {ROCE_RC_READ_RESP_ONLY, 101, 0, 0, 0, 0}},
+        {RNIC_WR_RDMA_READ, {ROCE_RC_READ_RESP_FIRST, 1024, 0, 0, 0, 0}},
+        {RNIC_WR_RDMA_READ, {ROCE_RC_ATOMIC_ACK, 0, 0, 0, 0, 0}},
+        {RNIC_WR_ATOMIC_FETCH_AND_ADD, {ROCE_RC_READ_RESP_ONLY, 8, 0, 0, 0, 0}},
+        {RNIC_WR_RDMA_WRITE, {ROCE_RC_READ_RESP_ONLY, 100, 0, 0, 0, 0}},
+        {RNIC_WR_RDMA_WRITE, {ROCE_RC_ATOMIC_ACK, 0, 0, 0, 0, 0}},
+        {RNIC_WR_RDMA_WRITE, {ROCE_RC_ACK, 0, 0, AETH_NAK | 4, 0, 0}}, /* of reliable datagrams */
+        {RNIC_WR_RDMA_WRITE, {ROCE_RC_ACK, 0, 0, AETH_NAK | 31, 0, 0}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         check_note("case %zu", i);
@@ -148,16 +148,16 @@ static void responses_that_contradict_are_BAD_RESP_ERR(void) {
 
 /* Ghosts, and answers to what was never sent, are counted and change nothing. */
 static void responses_to_nothing_are_dropped(void) {
-    static const struct hand ghosts[] = {{ROCE_RC_ACK, 0, 0, 0, -1},
-                                         {ROCE_RC_ACK, 0, 0, 0, -1000},
-                                         {ROCE_RC_ACK, 0, 0, 0, 1},
-                                         {ROCE_RC_ACK, 0, 0, 0, 0x7FFFFF},
-                                         {ROCE_RC_ACK, 0, 0, AETH_NAK_PSN_SEQ, 5},
-                                         {ROCE_RC_ACK, 0, 0, AETH_NAK_REMOTE_ACCESS, -1},
-                                         {ROCE_RC_ACK, 0, 0, AETH_RNR | 3, 1},
-                                         {ROCE_RC_READ_RESP_ONLY, 9, 0, 0, -1},
-                                         {ROCE_RC_READ_RESP_MIDDLE, 1024, 0, 0, 2},
-                                         {ROCE_RC_ATOMIC_ACK, 0, 0, 0, 3}};
+    static const struct hand ghosts[] = {{ROCE_RC_ACK, 0, 0, 0, -1, 0},
+                                         {ROCE_RC_ACK, 0, 0, 0, -1000, 0},
+                                         {ROCE_RC_ACK, 0, 0, 0, 1, 0},
+                                         {ROCE_RC_ACK, 0, 0, 0, 0x7FFFFF, 0},
+                                         {ROCE_RC_ACK, 0, 0, AETH_NAK_PSN_SEQ, 5, 0},
+                                         {ROCE_RC_ACK, 0, 0, AETH_NAK_REMOTE_ACCESS, -1, 0},
+                                         {ROCE_RC_ACK, 0, 0, AETH_RNR | 3, 1, 0},
+                                         {ROCE_RC_READ_RESP_ONLY, 9, 0, 0, -1, 0},
+                                         {ROCE_RC_READ_RESP_MIDDLE, 1024, 0, 0, 2, 0},
+                                         {ROCE_RC_ATOMIC_ACK, 0, 0, 0, 3, 0}};
     const uint32_t n = sizeof ghosts / sizeof *ghosts;
     for (int outstanding = 0; outstanding < 2; outstanding++) {
         pair_open(&p, .latency = MS);

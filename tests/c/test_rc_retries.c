@@ -156,6 +156,181 @@ static void retries_are_counted_from_the_last_progress(void) {
     pair_close(&p);
 }
 
+/* ---------------------------------------------------------------- a receive that comes late */
+
+/* rdma_rxe answers the first packet that comes behind one without a receive with a sequence error NAK, and again each time
+ * when the expected one has come in between.  rnic is silent then; so this adds rxe's NAK to what rnic answers. */
+struct rxe {
+    bool told; /* since the expected packet came last */
+    uint32_t naks;
+};
+
+static void answer_as_rxe(void *arg, const struct qp *to, const struct packet *pkt) {
+    struct rxe *rxe = arg;
+    const struct responder *resp = &rc_of(to)->resp;
+    if (to != p.b.qp || !(pkt->row->mask & OPC_REQUEST))
+        return;
+    int32_t ahead = psn_diff(pkt->psn, resp->psn);
+    if (ahead == 0)
+        rxe->told = false;
+    if (ahead <= 0 || rxe->told)
+        return;
+    const struct hand nak = {
+        .opcode = ROCE_RC_ACK, .syndrome = AETH_NAK_PSN_SEQ, .psn = psn_diff(resp->psn, rc_of(p.a.qp)->req.una)};
+    rxe->told = true;
+    rxe->naks++;
+    inject(&p.b, &nak);
+}
+
+#define LATE_IMM(n) {.opcode = RNIC_WR_RDMA_WRITE_WITH_IMM, SIGNALED, REMOTE(&p.b, 0), SGL(SGE(&p.a, 0, n))}
+
+/* What is refused, and then one of each that takes no receive, which the peer would answer with a NAK of their own. */
+static void post_refused(int kind) {
+    switch (kind) {
+    case 0:
+        post_send(&p.a, 0, 0, 5000);
+        break;
+    case 1:
+        post_send(&p.a, 0, 0, 10);
+        break;
+    case 2:
+        post(&p.a, (struct rnic_send_wr)LATE_IMM(10));
+        break;
+    default:
+        post(&p.a, (struct rnic_send_wr)LATE_IMM(5000));
+    }
+    post_write(&p.a, 1, 0, 0, 3000);
+    post_read(&p.a, 2, 0, 0, 3000);
+    post_add(&p.a, 3, 0, 0, 1);
+    post_send(&p.a, 4, 0, 10);
+}
+
+static void a_receive_may_come_late_at_a_peer_that_answers_what_is_behind(void) {
+    for (int kind = 0; kind < 4; kind++) {
+        for (uint8_t timer = 1; timer < 32; timer += 6) {
+            check_note("kind %d, min_rnr_timer %u", kind, timer);
+            struct rxe rxe = {0};
+            pair_open(&p, .min_rnr_timer = timer, .retry_cnt = NONE, .latency = 500 * US);
+            p.f.witness = answer_as_rxe;
+            p.f.witness_arg = &rxe;
+            post_refused(kind);
+            fabric_run(&p.f, p.f.now + 20 * SEC);
+            WANT_NONE(p.a.send_cq);
+            CHECK_EQ(p.a.qp->state, RNIC_QPS_RTS);
+            uint64_t rnrs = COUNTER(&p.b, rnr_nak_sent), sent = COUNTER(&p.a, tx_packets);
+            CHECK(rnrs > 10);
+            CHECK_EQ(rxe.naks, 1);               /* for what was on its way when the first packet was refused, */
+            CHECK(sent <= rnrs + 5 + 3 + 2 + 1); /* and from then on one packet asks */
+            CHECK_EQ(COUNTER(&p.a, timeouts), 0);
+            uint64_t probes = COUNTER(&p.a, probes_sent);
+            post_recv(&p.b, 10, 0, 5000);
+            post_recv(&p.b, 11, 0, 5000);
+            fabric_settle(&p.f);
+            CHECK_EQ(COUNTER(&p.a, probes_sent), probes); /* it has asked for the ACK that lets the others go */
+            for (uint64_t i = 0; i < 5; i++)
+                WANT(p.a.send_cq, i, SUCCESS);
+            WANT(p.b.recv_cq, 10, SUCCESS);
+            WANT(p.b.recv_cq, 11, SUCCESS);
+            pair_close(&p);
+        }
+    }
+}
+
+/* Retries count what is not answered, and a refusal is an answer: on a wire that loses a packet now and then, the losses
+ * before it do not add up. */
+static enum verdict lose_some(void *arg, const struct node *from, uint32_t nth, const uint8_t *bth) {
+    struct rng *rng = arg;
+    (void)from;
+    (void)nth;
+    (void)bth;
+    return rng_next(rng) >> 60 ? PASS : LOSE; /* one of sixteen */
+}
+
+static void a_refusal_gives_the_retries_back(void) {
+    for (uint64_t seed = 0; seed < 5; seed++) {
+        struct rng rng;
+        struct rxe rxe = {0};
+        rng_seed(&rng, seed);
+        check_note("seed %u", (unsigned)seed);
+        pair_open(&p, .min_rnr_timer = 13, .retry_cnt = 5, .timeout = 8);
+        p.f.judge = lose_some;
+        p.f.judge_arg = &rng;
+        p.f.witness = answer_as_rxe;
+        p.f.witness_arg = &rxe;
+        post_refused((int)seed % 4);
+        fabric_run(&p.f, p.f.now + 2 * SEC);
+        WANT_NONE(p.a.send_cq);
+        CHECK(COUNTER(&p.a, timeouts) > 5);
+        p.f.judge = NULL;
+        post_recv(&p.b, 10, 0, 5000);
+        post_recv(&p.b, 11, 0, 5000);
+        fabric_settle(&p.f);
+        for (uint64_t i = 0; i < 5; i++)
+            WANT(p.a.send_cq, i, SUCCESS);
+        pair_close(&p);
+    }
+}
+
+/* ---------------------------------------------------------------- answers that take long */
+
+/* Nothing is lost, but a packet takes 4 ms on that wire, and what is under way a second: each packet that is asked for
+ * twice makes all others wait longer.  Some are asked for again before it is known how slow it is. */
+static void on_a_slow_wire_hardly_anything_is_asked_for_twice(void) {
+    static const struct {
+        int reads;
+        uint32_t bytes;
+    } loads[] = {{8, 1 << 20}, {32, 100000}, {32, 4096}, {1, 1 << 20}};
+    for (size_t i = 0; i < sizeof loads / sizeof *loads; i++) {
+        for (uint64_t bandwidth = 1000000; bandwidth <= 25000000; bandwidth *= 5) {
+            check_note("%d READs of %u bytes at %u bytes/s", loads[i].reads, loads[i].bytes, (unsigned)bandwidth);
+            pair_open(&p, .bandwidth = bandwidth, .mtu = RNIC_MTU_4096, .bytes = 1 << 20, .timeout = 18, .quiet = true);
+            for (int n = 0; n < loads[i].reads; n++)
+                post_read(&p.a, 1, 0, 0, loads[i].bytes);
+            fabric_settle(&p.f);
+            for (int n = 0; n < loads[i].reads; n++)
+                WANT(p.a.send_cq, 1, SUCCESS);
+            uint64_t needed = (uint64_t)loads[i].reads * packets_of(loads[i].bytes, 4096);
+            CHECK(COUNTER(&p.b, responses_sent) <= needed + 3 * 60); /* a request asks for 60 */
+            CHECK(COUNTER(&p.a, probes_sent) <= 16);
+            CHECK_EQ(COUNTER(&p.a, timeouts), 0);
+            pair_close(&p);
+        }
+    }
+}
+
+struct burst { /* that many of b's READ responses from the nth on are lost */
+    uint32_t nth, count, seen;
+};
+
+static enum verdict lose_burst(void *arg, const struct node *from, uint32_t nth, const uint8_t *bth) {
+    struct burst *burst = arg;
+    (void)nth;
+    if (from != &from->fabric->node[1] || !(roce_opcode(bth_opcode(bth))->mask & OPC_READ_RESP))
+        return PASS;
+    uint32_t n = burst->seen++;
+    return n >= burst->nth && n < burst->nth + burst->count ? LOSE : PASS;
+}
+
+/* A probe asks for one packet, whose answer shows that those behind it are lost, too: all come again at once. */
+static void the_lost_end_of_a_read_comes_again_after_one_probe(void) {
+    for (uint32_t nth = 1; nth < 60; nth += 7) {
+        struct burst burst = {nth, 60 - nth, 0};
+        check_note("%u of 60 come", nth);
+        pair_open(&p);
+        p.f.judge = lose_burst;
+        p.f.judge_arg = &burst;
+        fill(p.b.mem, 60 * 1024, nth);
+        post_read(&p.a, 1, 0, 0, 60 * 1024);
+        fabric_settle(&p.f);
+        WANT(p.a.send_cq, 1, SUCCESS);
+        CHECK(filled(p.a.mem, 60 * 1024, nth));
+        CHECK_EQ(COUNTER(&p.a, probes_sent), 1);
+        CHECK_EQ(COUNTER(&p.a, timeouts), 0);
+        CHECK_EQ(COUNTER(&p.b, responses_sent), 60 + 60 - nth); /* nothing twice but what was lost */
+        pair_close_quietly(&p);
+    }
+}
+
 /* ---------------------------------------------------------------- order of things */
 
 static enum verdict lose_first_ack(void *arg, const struct node *from, uint32_t nth, const uint8_t *bth) {
@@ -181,7 +356,7 @@ static void memory_that_goes_before_the_ACK_fails_the_repetition_alone(void) {
         fabric_run(&p.f, p.f.now + 100 * US);
         fabric_drop_mr(p.a.node, mr);
         if (late) {
-            struct hand ack = {ROCE_RC_ACK, 0, 0, 31, 2};
+            struct hand ack = {ROCE_RC_ACK, 0, 0, 31, 2, 0};
             inject(&p.b, &ack);
         }
         post_write(&p.a, 2, 0, 4096, 10);
@@ -285,7 +460,7 @@ static void the_ACK_of_a_duplicate_names_no_READ_or_atomic(void) {
         fabric_settle(&p.f);
         WANT(p.a.send_cq, 1, SUCCESS);
         WANT(p.a.send_cq, 2, SUCCESS);
-        const struct hand again = {ROCE_RC_WRITE_FIRST, 1024, 2000, 0, -3};
+        const struct hand again = {ROCE_RC_WRITE_FIRST, 1024, 2000, 0, -3, 0};
         inject(&p.a, &again);
         fabric_settle(&p.f);
         CHECK_EQ(COUNTER(&p.b, duplicate_requests), 1);
@@ -299,12 +474,12 @@ static void a_NAK_that_was_overtaken_is_not_sent(void) {
     pair_open(&p, .lazy = 1);
     struct rc *rc = rc_of(p.b.qp);
     p.b.node->lazy = 50 * US; /* the next packets come in one batch */
-    const struct hand batch[] = {{ROCE_RC_WRITE_ONLY, 4, 4, 0, 1}, {ROCE_RC_WRITE_ONLY, 4, 4, 0, 0}};
+    const struct hand batch[] = {{ROCE_RC_WRITE_ONLY, 4, 4, 0, 1, 0}, {ROCE_RC_WRITE_ONLY, 4, 4, 0, 0, 0}};
     uint32_t psn = rc->resp.psn;
     inject(&p.a, &batch[0]);
     inject(&p.a, &batch[1]);
     fabric_run(&p.f, p.f.now + 20 * US);
-    const struct hand repeated = {ROCE_RC_WRITE_ONLY, 4, 4, 0, 0};
+    const struct hand repeated = {ROCE_RC_WRITE_ONLY, 4, 4, 0, 0, 0};
     CHECK_EQ(rc->resp.psn, psn_add(psn, 1));
     inject(&p.a, &repeated);
     fabric_settle(&p.f);
@@ -312,7 +487,7 @@ static void a_NAK_that_was_overtaken_is_not_sent(void) {
     CHECK_EQ(COUNTER(&p.b, nak_seq_sent), 0);
     CHECK_EQ(COUNTER(&p.b, acks_sent), 1);
     /* the same with a receive that comes in time */
-    const struct hand send = {ROCE_RC_SEND_ONLY, 4, 0, 0, 0};
+    const struct hand send = {ROCE_RC_SEND_ONLY, 4, 0, 0, 0, 0};
     inject(&p.a, &send);
     fabric_run(&p.f, p.f.now + 15 * US);
     post_recv(&p.b, 1, 0, 4);
@@ -324,6 +499,54 @@ static void a_NAK_that_was_overtaken_is_not_sent(void) {
     pair_close(&p);
 }
 
+static enum verdict lose_all(void *arg, const struct node *from, uint32_t nth, const uint8_t *bth) {
+    (void)arg;
+    (void)nth;
+    (void)bth;
+    return from == p.a.node ? LOSE : PASS;
+}
+
+/* As when a packet is taken back, and its queue pair does not end after all. */
+static void what_was_taken_back_goes_out_again_without_a_retry(void) {
+    pair_open(&p, .retry_cnt = NONE, .timeout = NONE);
+    for (uint64_t i = 0; i < 3; i++)
+        post_recv(&p.b, i, 0, 2000);
+    p.f.judge = lose_all;
+    for (uint64_t i = 0; i < 2; i++)
+        post_send(&p.a, i, 0, 2000);
+    fabric_run(&p.f, p.f.now + 100 * US);
+    p.f.judge = NULL;
+    post_send(&p.a, 2, 0, 2000); /* which is refused, as what is ahead of it is missing */
+    p.a.qp->engine->again(p.a.qp);
+    fabric_turn(p.a.qp);
+    fabric_settle(&p.f);
+    for (uint64_t i = 0; i < 3; i++) {
+        WANT(p.a.send_cq, i, SUCCESS);
+        WANT(p.b.recv_cq, i, SUCCESS);
+    }
+    CHECK_EQ(COUNTER(&p.b, nak_seq_sent), 1);
+    pair_close_quietly(&p);
+}
+
+/* An answer that comes again says that others are on their way, but none that could keep the timer from counting. */
+static void a_probe_goes_out_before_a_retry_is_counted(void) {
+    struct hand again = {.opcode = ROCE_RC_ACK, .syndrome = AETH_CREDIT_INVALID, .psn = -1};
+    pair_open(&p, .timeout = 8); /* 1.05 ms; a probe waits for 1 ms */
+    post_write(&p.a, 1, 0, 0, 10);
+    fabric_settle(&p.f);
+    WANT(p.a.send_cq, 1, SUCCESS);
+    p.f.judge = lose_all;
+    post_write(&p.a, 2, 0, 0, 10);
+    fabric_run(&p.f, p.f.now + 500 * US);
+    p.f.judge = NULL;
+    inject(&p.b, &again);
+    fabric_settle(&p.f);
+    WANT(p.a.send_cq, 2, SUCCESS);
+    CHECK_EQ(COUNTER(&p.a, timeouts), 0);
+    CHECK_EQ(COUNTER(&p.a, probes_sent), 1);
+    pair_close_quietly(&p);
+}
+
 int main(void) {
     RUN(a_silent_peer_is_RETRY_EXC_ERR_after_retry_cnt_retries);
     RUN(timeout_0_waits_forever);
@@ -332,11 +555,17 @@ int main(void) {
     RUN(rnr_retry_7_waits_for_the_receive);
     RUN(a_doubled_RNR_NAK_counts_once);
     RUN(retries_are_counted_from_the_last_progress);
+    RUN(a_receive_may_come_late_at_a_peer_that_answers_what_is_behind);
+    RUN(a_refusal_gives_the_retries_back);
+    RUN(on_a_slow_wire_hardly_anything_is_asked_for_twice);
+    RUN(the_lost_end_of_a_read_comes_again_after_one_probe);
     RUN(memory_that_goes_before_the_ACK_fails_the_repetition_alone);
     RUN(a_probe_of_memory_that_has_gone_fails_the_message);
     RUN(an_ACK_for_what_could_not_be_repeated_is_success);
     RUN(a_late_duplicate_of_a_READ_whose_region_has_gone_is_dropped);
     RUN(the_ACK_of_a_duplicate_names_no_READ_or_atomic);
     RUN(a_NAK_that_was_overtaken_is_not_sent);
+    RUN(what_was_taken_back_goes_out_again_without_a_retry);
+    RUN(a_probe_goes_out_before_a_retry_is_counted);
     return check_done();
 }

@@ -43,6 +43,41 @@ static void get(uint32_t n, uint8_t first) {
     ring_take(&reader);
 }
 
+static void put_for(uint8_t first, uint32_t whose) {
+    uint8_t *at = ring_reserve(&writer, 64);
+    for (uint32_t i = 0; i < 64; i++)
+        at[i] = (uint8_t)(first + i);
+    ring_commit_for(&writer, first, whose);
+}
+
+/* Of what one has committed, and the reader has not taken, nothing stands; all else does. */
+static void what_is_taken_back_is_void(void) {
+    struct ring_packet p;
+    fresh();
+    for (uint32_t round = 0; round < 3 * RING_CELLS; round++) {
+        put_for(1, 7);
+        put_for(2, 8);
+        CHECK(put(16, 3));
+        put_for(4, 7);
+        get(64, 1);
+        ring_take_back(&writer, 7);
+        for (uint8_t kind = 2; kind <= 4; kind++) {
+            CHECK_EQ(ring_peek(&reader, &p), 1);
+            CHECK_EQ(ring_is_void(&reader), kind == 4);
+            CHECK_EQ(p.kind, kind == 4 ? RING_VOID : kind);
+            ring_take(&reader);
+        }
+        ring_take_back(&writer, 8); /* nothing is there any more: the cells may be others' by now */
+        put_for(5, 8);
+        CHECK_EQ(ring_peek(&reader, &p), 1);
+        CHECK(!ring_is_void(&reader));
+        ring_take_back(&writer, 8); /* it is in the reader's hand, which finds out when it looks again */
+        CHECK_EQ(p.kind, 5);
+        CHECK(ring_is_void(&reader));
+        ring_take(&reader);
+    }
+}
+
 static void packets_of_every_size_come_in_order(void) {
     static const uint32_t sizes[] = {0, 1, 12, 47, 48, 49, 63, 64, 65, 1000, 4096, 65536 + 60, RING_LONGEST};
     struct ring_packet p;
@@ -210,6 +245,7 @@ static void two_threads_pass_everything_in_order(void) {
 
 int main(void) {
     RUN(packets_of_every_size_come_in_order);
+    RUN(what_is_taken_back_is_void);
     RUN(any_mix_of_writing_and_reading_is_a_queue);
     RUN(a_full_ring_says_so_and_tells_when_there_is_room);
     RUN(who_sleeps_is_woken_once);

@@ -6,6 +6,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -25,6 +27,11 @@ static void begin(void) {
 static void end(void) {
     peer_close(&peer);
     store_close(&s);
+}
+
+static void give_back(uint64_t offset, uint64_t length, uint8_t *addr) {
+    struct store_range range = store_free(&s, offset, length, addr);
+    store_discard(&s, &range);
 }
 
 static int find(int kind, uint32_t handle, struct store_record *out, const uint64_t **is) {
@@ -57,7 +64,7 @@ static void what_is_published_is_found(void) {
     /* a record's next use is another object */
     CHECK_EQ(store_publish(&s, &(struct store_record){.kind = STORE_PD, .handle = 9}), record);
     CHECK(*is != found.serial);
-    store_free(&s, offset, 5000, here);
+    give_back(offset, 5000, here);
     end();
 }
 
@@ -79,14 +86,14 @@ static void freed_memory_is_never_given_again(void) {
     begin();
     CHECK_EQ(store_alloc(&s, 100, &first, &a, &err), 0);
     memset(a, 1, 100);
-    store_free(&s, first, 100, a);
+    give_back(first, 100, a);
     CHECK_EQ(store_alloc(&s, 100, &second, &b, &err), 0);
     CHECK(second > first);
     CHECK_EQ(b[0], 0);
-    store_free(&s, second, 100, b);
+    give_back(second, 100, b);
     CHECK_EQ(ftruncate(peer.fd, 64 << 20), 0); /* an importer's doing */
     CHECK_EQ(store_alloc(&s, 100, &first, &a, &err), 0);
-    store_free(&s, first, 100, a);
+    give_back(first, 100, a);
     CHECK_EQ(store_alloc(&s, 1ull << 62, &second, &b, &err), -ENOMEM);
     CHECK_EQ(store_alloc(&s, UINT64_MAX, &second, &b, &err), -ENOMEM);
     end();
@@ -129,7 +136,7 @@ static void a_table_that_lies_gives_nothing_that_cannot_be_touched(void) {
     CHECK(accepted > 100);
     ((struct store_head *)(void *)s.table)->used = UINT32_MAX;
     CHECK_EQ(find(STORE_PD, 12345, &found, &is), -ENOENT);
-    store_free(&s, offset, 20000, memory);
+    give_back(offset, 20000, memory);
     end();
 }
 
@@ -223,8 +230,43 @@ static void there_are_so_many_and_no_more(void) {
     end();
 }
 
+static int mappings(void) {
+    char line[512];
+    int n = 0;
+    FILE *f = fopen("/proc/self/maps", "re");
+    while (fgets(line, sizeof line, f))
+        n += strstr(line, "/memfd:rnic ") != NULL;
+    fclose(f);
+    return n;
+}
+
+/* Else a process would have 65,000 regions at most; and a place is none that another one has had. */
+static void many_short_ones_share_a_mapping(void) {
+    enum { MANY = 100000 };
+    uint64_t *offset = calloc(MANY, sizeof *offset);
+    uint8_t **at = calloc(MANY, sizeof *at);
+    begin();
+    int before = mappings();
+    for (int i = 0; i < MANY; i++) {
+        CHECK_EQ(store_alloc(&s, 1 + (uint64_t)(i % 2) * 4096, &offset[i], &at[i], &err), 0);
+        CHECK(!i || offset[i] > offset[i - 1]);
+        if (i % 1000 == 0)
+            memset(at[i], i / 1000, 1);
+    }
+    CHECK(mappings() < before + 40);
+    for (int i = 0; i < MANY; i += 1000)
+        CHECK_EQ(*at[i], i / 1000);
+    for (int i = 0; i < MANY; i++)
+        give_back(offset[i], 1 + (uint64_t)(i % 2) * 4096, at[i]);
+    CHECK(mappings() <= before + 1);
+    free(offset);
+    free(at);
+    end();
+}
+
 int main(void) {
     RUN(what_is_published_is_found);
+    RUN(many_short_ones_share_a_mapping);
     RUN(a_full_table_leaves_objects_to_their_process);
     RUN(freed_memory_is_never_given_again);
     RUN(a_table_that_lies_gives_nothing_that_cannot_be_touched);

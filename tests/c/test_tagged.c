@@ -313,6 +313,25 @@ static void a_rendezvous_that_does_not_fit_is_left_to_the_program(void) {
     close_quietly();
 }
 
+/* A READ brings 2 GiB - 1 at most, a receive of several elements may be longer. */
+static void a_rendezvous_of_more_than_a_READ_brings_is_left_to_the_program(void) {
+    static const uint32_t lengths[] = {0x80000000, 0xFFFFFFFF};
+    for (int i = 0; i < 2; i++) {
+        OPEN(0);
+        struct rnic_sge room[] = {SGE(&p.b, 1000, 100), SGE(&p.b, 2000, 0xFFFFFFFF)};
+        struct rnic_ops_wr wr = {.tm.add = {.recv_wr_id = 7, .sg_list = room, .num_sge = 2, .tag = 42, .mask = ~0ull}};
+        CHECK(tag_add(&list, &wr) != NULL);
+        send_request(1, 42, 0, 4096, lengths[i], p.a.mr->pub.rkey);
+        fabric_settle(&p.f);
+        WANT(p.a.send_cq, 1, SUCCESS);
+        struct rnic_wc wc = WANT(p.b.recv_cq, 7, TM_RNDV_INCOMPLETE);
+        CHECK_EQ(wc.byte_len, 32);
+        CHECK(!memcmp(p.b.mem + 1000, p.a.mem, 32));
+        CHECK_EQ(list.used, 0);
+        close_quietly();
+    }
+}
+
 static void an_unexpected_rendezvous_goes_whole_to_the_program(void) {
     OPEN(0);
     post_shared(9, 2000, 200);
@@ -544,6 +563,21 @@ static void every_message_arrives_once_over_a_bad_wire(void) {
     }
 }
 
+/* As long as 32 bits allow: four entries, and each handle is one of 2^32. */
+static void a_handle_does_not_come_again(void) {
+    OPEN();
+    uint32_t first = add(1, 1, 0, 8);
+    CHECK(tag_delete(&list, first) && !tag_delete(&list, first));
+    for (int i = 0; i < 200000; i++) {
+        uint32_t handle = add(2, 2, 0, 8);
+        CHECK(handle != first && tag_delete(&list, handle));
+    }
+    uint32_t kept = add(3, 3, 0, 8);
+    CHECK(!tag_delete(&list, first));
+    CHECK(tag_delete(&list, kept));
+    close_quietly();
+}
+
 int main(void) {
     RUN(a_short_message_goes_into_the_receive_with_its_tag);
     RUN(a_long_message_tells_of_its_match_first);
@@ -557,11 +591,13 @@ int main(void) {
     RUN(a_rendezvous_is_read_and_then_finished);
     RUN(a_rendezvous_of_nothing_is_finished_too);
     RUN(a_rendezvous_that_does_not_fit_is_left_to_the_program);
+    RUN(a_rendezvous_of_more_than_a_READ_brings_is_left_to_the_program);
     RUN(an_unexpected_rendezvous_goes_whole_to_the_program);
     RUN(a_message_that_invalidates_matches_but_a_request_that_does_so_is_delivered_whole);
     RUN(many_rendezvous_take_turns);
     RUN(what_is_deleted_matches_nothing);
     RUN(a_full_list_takes_no_more);
+    RUN(a_handle_does_not_come_again);
     RUN(an_eager_message_that_is_too_long_is_refused);
     RUN(a_rendezvous_with_a_wrong_key_fails_as_a_read_does);
     RUN(what_is_under_way_is_flushed);

@@ -11,6 +11,7 @@
 #include "wire/bth.h"
 #include "wire/grh.h"
 #include "wire/icrc.h"
+#include "wire/mad.h"
 
 #define DROP(dev, reason) ((dev)->nic.counters.value[RNIC_CNT_drop_##reason]++)
 #define DEFAULT_HOPS 64 /* told of a packet whose IP header nobody saw */
@@ -93,9 +94,27 @@ static struct flow *source_flow(struct dev *dev, const struct sockaddr_in6 *src,
     return flow;
 }
 
+/* A request of the CM says from where to where it was sent: was that what its ICRC was computed for? */
+static bool is_translated(const struct incoming *in, const struct udp_datagram *d, uint32_t n) {
+    const struct packet *pkt = &in->pkt;
+    if (bth_dqpn(pkt->bth) != QPN_GSI || pkt->length != MAD_BYTES || get_be16(pkt->payload + MAD_ATTRIBUTE) != CM_REQ)
+        return false;
+    struct flow sent = {.src = d->src, .dst = *in->dst};
+    memcpy(&sent.src.sin6_addr, pkt->payload + MAD_REQ_LOCAL_GID, sizeof sent.src.sin6_addr);
+    memcpy(&sent.dst.sin6_addr, pkt->payload + MAD_REQ_REMOTE_GID, sizeof sent.dst.sin6_addr);
+    sent.dst.sin6_port = htons(ROCE_UDP_PORT);
+    if (icrc_id(&sent, pkt->bth, n, in->guess) >= 0)
+        return true;
+    sent.src.sin6_port = htons(ROCE_UDP_PORT); /* its port was changed, too */
+    memset(sent.seed_n, 0, sizeof sent.seed_n);
+    return icrc_id(&sent, pkt->bth, n, in->guess) >= 0;
+}
+
 /* What fits nothing is dropped in silence (IBA CA17-24). */
 bool demux_icrc(struct dev *dev, struct incoming *in, const struct udp_datagram *d, uint32_t n) {
     int id = icrc_id(source_flow(dev, &d->src, in->dst), in->pkt.bth, n, in->guess);
+    if (id < 0 && is_translated(in, d, n))
+        return DROP(dev, nat), false;
     if (id < 0)
         return DROP(dev, bad_icrc), false;
     in->id = (uint16_t)id;
@@ -242,7 +261,7 @@ void demux_datagram(struct dev *dev, struct port *port, const struct udp_datagra
     uint16_t index = 0;
     if (d->length && d->bytes[0] == PORT_PROBE_OPCODE) {
         if (!forwarded)
-            port_probe_input(port, d->bytes, d->length, &d->src);
+            port_probe_input(port, d->bytes, d->length, &d->src, now);
         return;
     }
     for (uint32_t at = 0; at < d->length;) {

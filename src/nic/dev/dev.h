@@ -55,9 +55,10 @@ struct dev {
     struct netdev net;        /* up, mtu and gids change: under both locks, so that one is enough to read them */
     pthread_mutex_t net_lock; /* held for no longer than a copy takes */
     pthread_mutex_t lock;
-    _Atomic int waiting; /* threads that wait for the lock for a verb; the engine makes way */
-    _Atomic bool dead;   /* this process is a fork of the one that opened the device */
-    _Atomic bool fatal;  /* the netdev has gone: nothing is left to do but to close */
+    _Atomic int waiting;      /* threads that wait for the lock for a verb; whoever makes progress makes way */
+    _Atomic uint32_t refused; /* polls since the last one that got the lock */
+    _Atomic bool dead;        /* this process is a fork of the one that opened the device */
+    _Atomic bool fatal;       /* the netdev has gone: nothing is left to do but to close */
     bool no_gso;
 
     struct slot slots[DEV_MAX_SLOTS];
@@ -101,7 +102,7 @@ struct dev {
 
     struct qp *ready_first, *ready_last;
     struct qp *held;
-    struct qp *parked;
+    struct qp *parked, *parked_last;
     struct timer_heap timers;
     _Atomic(struct qp *) bells;
 
@@ -112,11 +113,12 @@ struct dev {
     struct watched { /* what the engine's epoll set has: the ports' sockets, the slots', their lifelines and doors */
         int fd;
         uint32_t events;
-    } watched[NETDEV_MAX_GIDS + 3 * DEV_MAX_SLOTS];
+    } watched[2 * NETDEV_MAX_GIDS + 3 * DEV_MAX_SLOTS];
     _Atomic bool stop;
     _Atomic uint32_t in_vain;   /* polls since one found something, without the short looks */
     _Atomic uint32_t calm;      /* polls that need look at the lanes alone */
-    _Atomic uint64_t last_poll; /* when an application last looked for progress itself */
+    _Atomic uint64_t last_poll; /* when an application last looked for progress itself; 0: it has gone to sleep */
+    _Atomic uint64_t polls_at;  /* the same of one that looks all the time: the engine leaves it to that one */
     _Atomic uint64_t wakes_at;  /* the engine thread sleeps until then at most; 0: it is awake */
     _Atomic bool disarmed;      /* the engine thread leaves the busy sockets to the polling application */
 
@@ -142,8 +144,9 @@ uint64_t dev_clock(void); /* CLOCK_MONOTONIC, ns */
 /* device.c: the lock.  Unlocking serves the doorbells that rang meanwhile, so that no post is left lying. */
 int device_close(struct rnic_context *ctx);
 void dev_lock(struct dev *dev);
-bool dev_trylock(struct dev *dev);
+bool dev_trylock(struct dev *dev); /* false, too, while a thread waits for it */
 void dev_unlock(struct dev *dev);
+void dev_let_others(struct dev *dev); /* have the lock for a moment */
 
 /* qpn.c. add: gives the QP a number. 0, -ENOMEM, -EUSERS */
 int qpn_init(struct dev *dev, struct rnic_err *err);
@@ -159,7 +162,9 @@ int dev_check_alive(const struct dev *dev, struct rnic_err *err);
 /* The same, or -EIO: for all that makes, changes or asks; what gives back and what is left to be read goes on. */
 int dev_check_usable(const struct dev *dev, struct rnic_err *err);
 int dev_check_port(int port, struct rnic_err *err);
-/* An object is to be destroyed: -EBUSY while events of it are not acknowledged; else those that wait are forgotten. */
+/* An object is to be destroyed: -EBUSY while events of it are not acknowledged; leave: else those that wait are
+ * forgotten. */
+int dev_check_events(struct dev *dev, const void *context, struct rnic_err *err);
 int dev_leave_events(struct dev *dev, const void *context, struct rnic_err *err);
 int dev_active_mtu(
     const struct dev *dev); /* the largest IBA MTU that fits the netdev's with all headers; 0: none does */
@@ -175,6 +180,7 @@ void ah_free_all(struct dev *dev);
 /* ports.c */
 int ports_open(struct dev *dev, struct rnic_err *err);
 void ports_settle(struct dev *dev); /* waits until packets come to us, or a moment; the engine runs, without the lock */
+uint64_t ports_remaps(const struct dev *dev); /* times that places in groups were learnt, for the counter */
 void ports_close(struct dev *dev);
 void ports_measure(struct dev *dev);                                          /* what follows from buffers and MTU */
 bool ports_follow(struct dev *dev, const struct netdev *fresh, uint64_t now); /* true: the GID table has changed */
@@ -231,8 +237,10 @@ bool raw_receive(struct dev *dev);
 void raw_release(struct dev *dev, uint64_t now); /* what the injector held; dev->raw is there */
 uint64_t raw_deadline(const struct dev *dev);    /* likewise */
 void raw_set_fault(struct dev *dev, const struct rnic_fault *fault);
-void raw_measure(struct dev *dev); /* the MTU may have changed */
-void raw_fail(struct dev *dev);    /* the netdev has gone */
+bool raw_waits(const struct dev *dev);          /* the packet socket is full */
+void raw_resume(struct dev *dev, uint64_t now); /* is it still? dev->raw is there */
+void raw_measure(struct dev *dev);              /* the MTU may have changed */
+void raw_fail(struct dev *dev);                 /* the netdev has gone */
 void raw_abandon(struct dev *dev);
 
 /* demux.c. check, icrc: false: dropped */
@@ -261,19 +269,22 @@ bool lanes_receive(struct dev *dev, uint64_t now); /* true: there was something 
 void lanes_flush(struct dev *dev);                 /* whoever sleeps and has got something is woken */
 bool lanes_may_sleep(struct dev *dev);             /* from now on whoever sends wakes us; false: something is there */
 void lanes_awake(struct dev *dev);
-/* Until no peer is inside a copy that began before; false: one stands still.  Lets go of the lock while it waits. */
-bool lanes_await(struct dev *dev);
+/* Until no process is inside a copy that began before, or not the one with that queue pair; false: it stands still.  Lets
+ * go of the lock while it waits. */
+bool lanes_await(struct dev *dev, uint32_t peer);
 
 /* sched.c */
 void sched_ready(struct dev *dev, struct qp *qp);
 void sched_input(struct dev *dev, struct qp *qp, uint64_t now); /* a packet has changed it: answers, timers */
 void sched_ring(struct dev *dev, struct qp *qp);                /* any thread, without the lock */
 void sched_bells(struct dev *dev);
-void sched_unpark(struct dev *dev); /* a ring that was full has room */
+uint32_t sched_unpark(struct dev *dev);               /* a ring that was full has room; how many have waited */
+void sched_link_free(struct dev *dev, uint32_t room); /* the link's socket has: bytes */
 void sched_timers(struct dev *dev, uint64_t now);
 bool sched_run(struct dev *dev, uint64_t now); /* lets QPs send; true: some did */
 uint64_t sched_deadline(const struct dev *dev);
-void sched_settle(struct dev *dev, struct qp *qp); /* sends the ACK that waits: the peer's work is done */
+/* Sends the ACK that waits, as the peer's work is done.  False: there is no room for it now */
+bool sched_settle(struct dev *dev, struct qp *qp);
 void sched_forget(struct dev *dev, struct qp *qp);
 
 /* progress.c. receive: also takes packets from the links. True: there was work, so there may be more. */
@@ -286,7 +297,8 @@ bool progress_poll(struct dev *dev, bool will_wait); /* false: a short look was 
 void progress_polled(struct dev *dev, bool found);   /* after any other poll */
 void progress_post(struct dev *dev, struct qp *qp);
 void progress_sent(struct dev *dev, struct qp *qp, uint64_t now); /* the same of what has gone out; under the lock */
-void progress_leave(struct dev *dev); /* the device closes: what came here for other processes goes to them */
+void progress_leave(struct dev *dev);        /* the device closes: what came here for other processes goes to them */
+uint64_t tx_deadline(const struct dev *dev); /* what waits for the link, or for the injector's time */
 /* Sends what doorbells and ready queue pairs ask for, and wakes the engine for the rest. */
 void progress_finish(struct dev *dev, uint64_t now);
 
@@ -295,6 +307,7 @@ int engine_start(struct dev *dev, struct rnic_err *err);
 void engine_stop(struct dev *dev);
 void engine_unwatch(struct dev *dev, int fd);           /* what waits there is looked at in passing */
 void engine_watch(struct dev *dev, int fd);             /* from now on, until it is closed */
+void engine_watch_room(struct dev *dev);                /* dev->tx waits for room in a socket, or no longer */
 void engine_watchers(struct dev *dev, struct slot *of); /* takes in who watches the owner of a name */
 void engine_wake(struct dev *dev);
 void engine_wake_for(struct dev *dev, uint64_t deadline); /* when it would sleep past it */
@@ -303,6 +316,10 @@ void engine_take_over(struct dev *dev); /* the application is going to wait: soc
 /* fork.c: the process' devices. adopt: the one that has this memory file, with one owner more, or NULL.
  * unregister: false: it has other owners, and stays; with a device that is busy, disown is asked first. */
 void fork_register(struct dev *dev);
+/* From here on, and until let_in, this thread makes or closes descriptors that no lock of a registered device covers: no
+ * fork comes in between.  Not while such a lock is held, and not twice. */
+void fork_keep_out(void);
+void fork_let_in(void);
 struct dev *fork_adopt(int cmd_fd);
 bool fork_disown(struct dev *dev);
 bool fork_unregister(struct dev *dev);

@@ -30,6 +30,7 @@ static uint64_t completion_wallclock(void *arg) {
 
 /* ---------------------------------------------------------------- the lock */
 
+/* For a verb: whoever works meanwhile makes way, see dev_trylock() and engine.c. */
 void dev_lock(struct dev *dev) {
     if (pthread_mutex_trylock(&dev->lock) == 0)
         return;
@@ -48,7 +49,9 @@ static inline void barrier_after_unlock(void) {
 #endif
 }
 
-bool dev_trylock(struct dev *dev) { return pthread_mutex_trylock(&dev->lock) == 0; }
+/* Whoever posts or polls all the time would have the lock again before one that sleeps is awake. So it is left to that
+ * one, who looks at the bells when it unlocks. */
+bool dev_trylock(struct dev *dev) { return !atomic_load(&dev->waiting) && pthread_mutex_trylock(&dev->lock) == 0; }
 
 void dev_unlock(struct dev *dev) {
     for (;;) {
@@ -58,6 +61,13 @@ void dev_unlock(struct dev *dev) {
             return;
         progress_finish(dev, dev_clock());
     }
+}
+
+void dev_let_others(struct dev *dev) {
+    const struct timespec pause = {.tv_nsec = 50000};
+    dev_unlock(dev);
+    nanosleep(&pause, NULL);
+    dev_lock(dev);
 }
 
 /* ---------------------------------------------------------------- list */
@@ -74,7 +84,9 @@ int rnic_soft_list(struct rnic_device_info *list, int max, struct rnic_err *err)
     struct netdev *nets = calloc((size_t)(max > 0 ? max : 1), sizeof *nets);
     if (!nets)
         return fail(err, -ENOMEM, "no memory for a list of %d devices", max);
+    fork_keep_out();
     int n = netdev_list(nets, max, err);
+    fork_let_in();
     for (int i = 0; i < n && i < max; i++)
         describe(&nets[i], &list[i]);
     free(nets);
@@ -122,6 +134,7 @@ static int open_parts(struct dev *dev, const struct rnic_open_attr *attr, struct
 static void close_parts(struct dev *dev) {
     engine_stop(dev);
     progress_leave(dev);
+    udp_tx_finish(&dev->tx);
     fault_set(&dev->fault, NULL);
     follow_close(dev);
     ports_close(dev);
@@ -143,8 +156,8 @@ static void close_parts(struct dev *dev) {
     free(dev);
 }
 
-int rnic_soft_open(const char *netdev, const struct rnic_open_attr *attr, struct rnic_context **ctx,
-                   struct rnic_err *err) {
+/* No fork comes in between: what is made here is not known to the process' list yet. */
+static int open_device(const char *netdev, const struct rnic_open_attr *attr, struct dev **out, struct rnic_err *err) {
     static const struct rnic_open_attr defaults;
     struct dev *dev = aligned_alloc(64, (sizeof *dev + 63) & ~(size_t)63);
     if (!dev)
@@ -164,47 +177,81 @@ int rnic_soft_open(const char *netdev, const struct rnic_open_attr *attr, struct
         dev->net.ngids = 0; /* no port is open */
     else
         rc = open_parts(dev, attr ? attr : &defaults, err);
-    if (rc) {
+    if (rc)
         close_parts(dev);
+    else
+        *out = dev;
+    return rc;
+}
+
+int rnic_soft_open(const char *netdev, const struct rnic_open_attr *attr, struct rnic_context **ctx,
+                   struct rnic_err *err) {
+    struct dev *dev = NULL;
+    fork_keep_out();
+    int rc = open_device(netdev, attr, &dev, err);
+    if (!rc)
+        fork_register(dev);
+    fork_let_in();
+    if (rc)
         return rc;
-    }
-    fork_register(dev);
     ports_settle(dev);
     *ctx = &dev->pub;
     return 0;
 }
 
-static int open_beside(const struct peer *peer, struct rnic_context **ctx, struct rnic_err *err) {
-    int rc = rnic_soft_open(peer->head.netdev, NULL, ctx, err);
-    if (rc || dev_of(*ctx)->net.guid == peer->head.guid)
+/* A device beside that of the other process, with the other's memory file. */
+static int open_beside(int cmd_fd, struct dev **out, struct rnic_err *err) {
+    struct peer peer;
+    struct dev *dev = NULL;
+    int rc = peer_open(&peer, cmd_fd, err);
+    if (rc)
         return rc;
-    device_close(*ctx);
-    return fail(err, -ENODEV, "the context is of another device %s, in another network namespace or on another host",
-                peer->head.netdev);
+    rc = open_device(peer.head.netdev, NULL, &dev, err);
+    if (!rc && dev->net.guid != peer.head.guid) {
+        close_parts(dev);
+        rc = fail(err, -ENODEV, "the context is of another device %s, in another network namespace or on another host",
+                  peer.head.netdev);
+    }
+    if (rc) {
+        peer_close(&peer);
+        return rc;
+    }
+    dev->peer = peer;
+    fork_register(dev);
+    *out = dev;
+    return 0;
 }
 
 int rnic_soft_import(int cmd_fd, struct rnic_context **ctx, struct rnic_device_info *info, struct rnic_err *err) {
     struct dev *dev = fork_adopt(cmd_fd);
-    struct peer peer;
-    int rc = dev ? 0 : peer_open(&peer, cmd_fd, err);
-    if (!rc && !dev) {
-        rc = open_beside(&peer, ctx, err);
+    if (!dev) {
+        fork_keep_out();
+        int rc = open_beside(cmd_fd, &dev, err);
+        fork_let_in();
         if (rc)
-            peer_close(&peer);
-        else
-            (dev = dev_of(*ctx))->peer = peer;
+            return rc;
+        ports_settle(dev);
     }
-    if (rc)
-        return rc;
     *ctx = &dev->pub;
     describe(&dev->net, info);
     return 0;
 }
 
+static void wait_for_room(struct dev *dev) {
+    dev_lock(dev);
+    int fd = udp_tx_full(&dev->tx);
+    dev_unlock(dev);
+    if (fd >= 0)
+        udp_wait_for_room(fd);
+}
+
 /* soft_close() has checked that nothing is left in it. */
 int device_close(struct rnic_context *ctx) {
     struct dev *dev = dev_of(ctx);
+    wait_for_room(dev); /* while forks need not wait for us */
+    fork_keep_out();
     if (fork_unregister(dev))
         close_parts(dev);
+    fork_let_in();
     return 0;
 }

@@ -47,11 +47,22 @@ static void watch(struct dev *dev, struct watched *w, int fd, uint32_t events) {
     epoll_set(dev, fd, events);
 }
 
+/* What a port sends from is, as a rule, what it receives from. */
+static void arm_port(struct dev *dev, int i, bool armed) {
+    const struct port *port = &dev->ports[i];
+    uint32_t in = armed || !dev->port_users[i] ? EPOLLIN : 0,
+             out = dev->tx.waits && dev->tx.flow->port == port ? EPOLLOUT : 0;
+    bool one = port->rx_fd == port->tx_fd;
+    watch(dev, &dev->watched[i], port->rx_fd, in | (one ? out : 0));
+    if (!one)
+        watch(dev, &dev->watched[NETDEV_MAX_GIDS + i], port->tx_fd, out);
+}
+
 /* Sockets that no queue pair uses stay the engine's: nobody polls them. */
 static void arm(struct dev *dev, bool armed) {
     for (int i = 0; i < dev->net.ngids; i++)
-        watch(dev, &dev->watched[i], dev->ports[i].rx_fd, armed || !dev->port_users[i] ? EPOLLIN : 0);
-    struct watched *slots = dev->watched + NETDEV_MAX_GIDS, *lives = slots + DEV_MAX_SLOTS,
+        arm_port(dev, i, armed);
+    struct watched *slots = dev->watched + 2 * NETDEV_MAX_GIDS, *lives = slots + DEV_MAX_SLOTS,
                    *doors = lives + DEV_MAX_SLOTS;
     for (int i = 0; i < dev->nslots; i++) {
         watch(dev, &slots[i], dev->slots[i].fd, EPOLLIN);
@@ -59,6 +70,12 @@ static void arm(struct dev *dev, bool armed) {
         watch(dev, &doors[i], dev->doors[i], EPOLLIN);
     }
     atomic_store(&dev->disarmed, !armed);
+}
+
+void engine_watch_room(struct dev *dev) {
+    bool armed = !atomic_load(&dev->disarmed);
+    for (int i = 0; i < dev->net.ngids; i++)
+        arm_port(dev, i, armed);
 }
 
 void engine_wake(struct dev *dev) {
@@ -75,15 +92,17 @@ void engine_wake_for(struct dev *dev, uint64_t deadline) {
 }
 
 void engine_take_over(struct dev *dev) {
-    atomic_store(&dev->last_poll, 0);
+    atomic_store(&dev->polls_at, 0);
     if (atomic_load(&dev->disarmed))
         engine_wake(dev);
 }
 
 /* ---------------------------------------------------------------- the thread */
 
+/* The engine has time: nobody makes way for it. */
+static void engine_lock(struct dev *dev) { pthread_mutex_lock(&dev->lock); }
+
 static void links_timer(struct dev *dev, uint64_t now) {
-    uint64_t remaps = 0;
     outbox_timer(dev, now);
     for (int i = 0; i < dev->net.ngids; i++) {
         struct port *port = &dev->ports[i];
@@ -91,14 +110,12 @@ static void links_timer(struct dev *dev, uint64_t now) {
             continue;
         if (port_deadline(port) <= now && port_timer(port, now))
             arm(dev, !atomic_load(&dev->disarmed));
-        remaps += port->remaps;
     }
-    dev->nic.counters.value[RNIC_CNT_port_remaps] = remaps;
 }
 
 static uint64_t earliest(const struct dev *dev) {
-    uint64_t first = sched_deadline(dev), fault = fault_deadline(&dev->fault), held = outbox_deadline(dev);
-    first = fault < first ? fault : first;
+    uint64_t first = sched_deadline(dev), out = tx_deadline(dev), held = outbox_deadline(dev);
+    first = out < first ? out : first;
     first = held < first ? held : first;
     held = lanes_deadline(dev);
     first = held < first ? held : first;
@@ -111,21 +128,23 @@ static uint64_t earliest(const struct dev *dev) {
     return first;
 }
 
-/* Does the application look for progress itself? */
+/* Does the application look for progress itself, all the time?  One that looks once, as threads that wait for events do
+ * between two, leaves packets lying for as long as it does something else. */
 static bool in_use(const struct dev *dev, uint64_t now) {
-    uint64_t last = atomic_load(&dev->last_poll);
+    uint64_t last = atomic_load(&dev->polls_at);
     return last && (now < last || now - last <= IN_USE_NS);
 }
 
-/* Works until there is nothing to do or the application does it, making way for verbs now and then. */
+/* Works until there is nothing to do or the application does it, making way for verbs after each pass: one is made whenever
+ * the lock has been won, or verbs that follow on each other would keep everything else waiting. */
 static uint64_t work(struct dev *dev) {
     bool more = true;
     uint64_t until = NEVER, busy = 0;
     while (more && !atomic_load(&dev->stop)) {
-        dev_lock(dev);
+        engine_lock(dev);
         uint64_t began = dev_clock();
         dev->nic.ack_hold = 0;
-        for (int i = 0; more && i < PASSES && !atomic_load(&dev->waiting); i++) {
+        for (int i = 0; more && i < PASSES && (i == 0 || !atomic_load(&dev->waiting)); i++) {
             uint64_t now = dev_clock();
             links_timer(dev, now);
             if (progress(dev, now, i == 0))
@@ -154,7 +173,7 @@ static bool sleep_until(struct dev *dev, uint64_t until) {
 }
 
 static void set_armed(struct dev *dev, bool armed) {
-    dev_lock(dev);
+    engine_lock(dev);
     arm(dev, armed);
     dev_unlock(dev);
 }
@@ -162,7 +181,7 @@ static void set_armed(struct dev *dev, bool armed) {
 /* What the polling application leaves to the engine: sockets without queue pairs, and the ports' timers. */
 static void look_up(struct dev *dev, bool input) {
     uint64_t now = dev_clock();
-    dev_lock(dev);
+    engine_lock(dev);
     arm(dev, false); /* a socket may have got its first queue pair, or lost its last */
     links_timer(dev, now);
     if (input)
@@ -173,7 +192,7 @@ static void look_up(struct dev *dev, bool input) {
 /* From now on whoever sends by a lane wakes us, or not any more; false: something has come. */
 static bool lanes_asleep(struct dev *dev, bool asleep) {
     bool may = true;
-    dev_lock(dev);
+    engine_lock(dev);
     if (asleep)
         may = lanes_may_sleep(dev);
     else

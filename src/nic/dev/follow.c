@@ -14,6 +14,7 @@
 #include "dev/dev.h"
 
 #define NOTICES 16384 /* bytes of one datagram of them */
+#define AT_ONCE 16    /* datagrams: more of them wait for the next pass */
 
 int follow_open(struct dev *dev, struct rnic_err *err) {
     struct sockaddr_nl groups = {.nl_family = AF_NETLINK,
@@ -105,10 +106,17 @@ static int ifindex_of(const struct nlmsghdr *h) {
     }
 }
 
+/* Lengths are rounded up from one notice to the next, but for the last one's. */
 bool follow_concerns(const void *notices, uint32_t n, int ifindex) {
-    for (const struct nlmsghdr *h = notices; NLMSG_OK(h, n); h = NLMSG_NEXT(h, n)) {
+    const struct nlmsghdr *h = notices;
+    while (NLMSG_OK(h, n)) {
+        uint32_t whole = NLMSG_ALIGN(h->nlmsg_len);
         if (ifindex_of(h) == ifindex)
             return true;
+        if (whole >= n)
+            break;
+        n -= whole;
+        h = (const struct nlmsghdr *)(const void *)((const uint8_t *)h + whole);
     }
     return false;
 }
@@ -116,7 +124,7 @@ bool follow_concerns(const void *notices, uint32_t n, int ifindex) {
 bool follow_receive(struct dev *dev, uint64_t now) {
     _Alignas(struct nlmsghdr) uint8_t notices[NOTICES];
     bool any = false, concerned = false;
-    while (dev->follow_fd >= 0) {
+    for (int i = 0; dev->follow_fd >= 0 && i < AT_ONCE; i++) {
         struct sockaddr_nl from = {0};
         socklen_t size = sizeof from;
         ssize_t n = recvfrom(dev->follow_fd, notices, sizeof notices, MSG_DONTWAIT, (struct sockaddr *)&from, &size);

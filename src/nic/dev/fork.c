@@ -13,11 +13,36 @@
 static struct dev *devices;
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* of the two: */
+static int keeping_out;                                   /* threads that fork waits for */
+static int forking; /* threads that wait for them, or fork: nobody keeps out anew */
 
-/* Descriptors are copied first and memory later: an engine that closed one in between would leave the child with a
- * descriptor that its memory does not know.  So the engines stand still meanwhile. */
+static void install(void);
+
+void fork_keep_out(void) {
+    pthread_once(&once, install);
+    pthread_mutex_lock(&devices_lock);
+    while (forking)
+        pthread_cond_wait(&changed, &devices_lock);
+    keeping_out++;
+    pthread_mutex_unlock(&devices_lock);
+}
+
+void fork_let_in(void) {
+    pthread_mutex_lock(&devices_lock);
+    keeping_out--;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&devices_lock);
+}
+
+/* Descriptors are copied first and memory later: a thread that made or closed one in between would leave the child with a
+ * descriptor that its memory does not know.  So who has a device's lock stands still meanwhile, and who opens or closes a
+ * device is done. */
 static void before(void) {
     pthread_mutex_lock(&devices_lock);
+    forking++;
+    while (keeping_out)
+        pthread_cond_wait(&changed, &devices_lock);
     for (struct dev *dev = devices; dev; dev = dev->next)
         dev_lock(dev);
 }
@@ -25,6 +50,8 @@ static void before(void) {
 static void in_parent(void) {
     for (struct dev *dev = devices; dev; dev = dev->next)
         dev_unlock(dev);
+    forking--;
+    pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&devices_lock);
 }
 
@@ -54,14 +81,15 @@ static void in_child(void) {
     for (struct dev *dev = devices; dev; dev = dev->next)
         abandon(dev);
     devices = NULL;
+    forking = 0;
     pthread_mutex_init(&devices_lock, NULL);
+    pthread_cond_init(&changed, NULL);
     lock_forget_all();
 }
 
 static void install(void) { pthread_atfork(before, in_parent, in_child); }
 
 void fork_register(struct dev *dev) {
-    pthread_once(&once, install);
     pthread_mutex_lock(&devices_lock);
     dev->next = devices;
     devices = dev;

@@ -304,8 +304,10 @@ static void send_mad(struct dev *dev, struct flow *to, uint32_t dqpn, uint16_t p
     struct datagram d = {.dqpn = dqpn, .sqpn = QPN_GSI, .qkey = GSI_QKEY, .psn = dev->gsi_psn};
     struct out out;
     udp_tx_flush(&dev->tx);
-    if (!out_open_to(&dev->tx.tx, to, &out, ROCE_UD_SEND_ONLY, MAD_BYTES, d.dqpn, d.psn, pkey))
+    if (!out_open_to(&dev->tx.tx, to, &out, ROCE_UD_SEND_ONLY, MAD_BYTES, d.dqpn, d.psn, pkey)) {
+        dev->nic.counters.value[RNIC_CNT_tx_errors]++; /* the link is busy; its sender asks again */
         return;
+    }
     out_deth(&out, &d);
     out_headers(&out);
     out.crc = crc32_copy(out.crc, out_payload(&out), mad, MAD_BYTES);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "dev/dev.h"
+#include "link/user.h"
 #include "qp/path.h"
 #include "roce/direct.h"
 #include "wire/bth.h"
@@ -30,7 +31,7 @@
 #define DROP(dev, reason) ((dev)->nic.counters.value[RNIC_CNT_drop_##reason]++)
 
 static void know_self(const struct dev *dev, struct lane_self *self) {
-    *self = (struct lane_self){.party.nslots = (uint32_t)dev->nslots, .file = dev->store.fd};
+    *self = (struct lane_self){.party.nslots = (uint32_t)dev->nslots, .file = user_may_look() ? dev->store.fd : -1};
     for (int i = 0; i < dev->nslots; i++)
         self->party.slots[i] = dev->slots[i].number;
     for (int i = 0; i < dev->net.ngids; i++) {
@@ -57,10 +58,12 @@ static void reach(struct lane *l) {
 }
 
 static struct tx *way_of(void *arg, uint32_t qpn, const struct in6_addr *to);
+static bool have_left(void *arg, struct farewell *f);
 
 void lanes_open(struct dev *dev, int slot) {
     dev->nic.local_way = dev->local ? way_of : NULL;
     dev->nic.local_arg = dev;
+    dev->nic.have_left = dev->local ? have_left : NULL;
     dev->lane_link = (struct lane_link){&dev->fault, &dev->nic.counters, &dev->tx.now, udp_tx_emit, &dev->tx};
     dev->doors[slot] = dev->local ? lane_listen(dev->slots[slot].number) : -1;
 }
@@ -330,6 +333,7 @@ void lanes_leave(struct dev *dev, struct qp *qp) {
     qp->way = qp->way_in = WAY_WIRE;
     qp->flow.local = NULL;
     qp->remote = NULL;
+    qp->known_lane = 0;
     atomic_store(&qp->at_once, 0);
 }
 
@@ -357,13 +361,31 @@ static bool leads_to(struct dev *dev, struct lane *l, uint32_t qpn, const struct
     return l->state == LANE_UP && is_to(l, qpn, addr);
 }
 
+/* Does it still own the slot?  A process of our user gives up its slots with the lane; another user's may have given them
+ * to somebody else, and is then nobody that we know. */
+static bool still_owns(struct dev *dev, struct lane *l, uint32_t slot) {
+    enum lane_answer owns = l->trusted ? LANE_YES : lane_owns(l, slot);
+    if (owns == LANE_NO) {
+        lane_hang_up(l);
+        changed(dev, l);
+        dev->ask_again[slot] = 0; /* whoever has it now was not asked */
+    }
+    return owns == LANE_YES;
+}
+
 /* The lane to the queue pair's peer; *wait: it is not known yet whether there is one. */
 static struct lane *find(struct dev *dev, struct qp *qp, uint64_t now, bool *wait) {
     uint32_t slot = qpn_slot(qp->attr.dest_qp_num);
-    struct lane *l = dev->lane_to[slot] ? dev->lane_to[slot] : ask(dev, slot, now);
-    *wait = l && l->state != LANE_UP && l->state != LANE_DOWN;
+    struct lane *l = dev->lane_to[slot];
     bool up = l && l->state == LANE_UP;
-    return up && leads_to(dev, l, qp->attr.dest_qp_num, &qp->flow.dst.sin6_addr) ? l : NULL;
+    if (up && !leads_to(dev, l, qp->attr.dest_qp_num, &qp->flow.dst.sin6_addr))
+        return NULL;
+    if (up && still_owns(dev, l, slot))
+        return l;
+    if (!dev->lane_to[slot])
+        l = ask(dev, slot, now);
+    *wait = l && l->state != LANE_UP && l->state != LANE_DOWN;
+    return NULL;
 }
 
 /* For a datagram, which does not wait. */
@@ -409,10 +431,21 @@ bool lanes_decide(struct dev *dev, struct qp *qp, uint64_t now) {
 
 /* ---------------------------------------------------------------- in */
 
+/* Of two ends that have asked at once each may send by a lane of its own: another user's process is looked at once, and
+ * there is no third. */
+static bool is_known(struct dev *dev, struct qp *qp, struct lane *l) {
+    if (l->trusted || qp->known_lane)
+        return l->trusted || qp->known_lane == l->number;
+    bool known = still_owns(dev, l, qpn_slot(qp->attr.dest_qp_num));
+    qp->known_lane = known ? l->number : 0;
+    return known;
+}
+
 static bool from_peer(struct dev *dev, struct qp *qp, const struct packet *pkt, struct lane *l) {
     if (qp->flow.local == &l->tx && qp->way_in == WAY_LOCAL) /* found to be, and all its packets come by it */
         return true;
-    return leads_to(dev, l, qp->attr.dest_qp_num, &qp->flow.dst.sin6_addr) && takes(dev, qp, pkt, l);
+    return leads_to(dev, l, qp->attr.dest_qp_num, &qp->flow.dst.sin6_addr) && is_known(dev, qp, l) &&
+           takes(dev, qp, pkt, l);
 }
 
 /* Datagrams may come from any queue pair of the lane's process, if we believe it that they do. */
@@ -425,7 +458,8 @@ static bool takes_datagram(const struct lane *l, const struct ring_packet *p, st
     return true;
 }
 
-/* Its payload is in the sender's memory: there until it has an answer, or has gone; the mark keeps it from going meanwhile. */
+/* Its payload is in the sender's memory: there until it has an answer, takes the packet back, or has gone; the mark keeps it
+ * from going meanwhile. */
 static bool find_payload(struct lane *l, const struct ring_packet *p, struct packet *pkt) {
     struct rnic_sge at;
     if (!l->remote || p->length != LANE_REFERRING)
@@ -433,18 +467,25 @@ static bool find_payload(struct lane *l, const struct ring_packet *p, struct pac
     memcpy(&at, p->head + pkt->row->header, sizeof at);
     pkt->length = at.length;
     pkt->payload = at.length <= LANE_MTU ? remote_look(l->remote, at.lkey, at.addr, at.length) : NULL;
+    if (pkt->payload && ring_is_void(&l->in)) {
+        remote_leave(l->remote);
+        pkt->payload = NULL;
+    }
     return pkt->payload;
 }
 
 static void input(struct dev *dev, struct lane *l, const struct ring_packet *p, uint64_t now) {
     struct packet pkt = {0};
     uint8_t grh[GRH_BYTES];
+    if (p->kind & RING_VOID) /* of a queue pair that is no more */
+        return;
     if (!demux_parse(dev, &pkt, p->head, p->length, p->kind & LANE_DATAGRAM ? GRH_BYTES : 0))
         return;
     pkt.payload = p->bytes + pkt.row->header;
     bool refers = p->kind & LANE_REFERS;
     if (refers && !find_payload(l, p, &pkt)) {
-        DROP(dev, malformed);
+        if (!ring_is_void(&l->in))
+            DROP(dev, malformed);
         return;
     }
     pkt.marked = p->kind & LANE_MARKED;
@@ -551,40 +592,52 @@ static struct lane *lane_before(const struct dev *dev, uint64_t number) {
     return l;
 }
 
-static void let_others(struct dev *dev) {
-    const struct timespec pause = {.tv_nsec = 50000};
-    dev_unlock(dev);
-    nanosleep(&pause, NULL);
-    dev_lock(dev);
+/* A slot is spoken of before anything is done from there. */
+static void hear_of_slots(struct dev *dev) {
+    struct lane_self self;
+    know_self(dev, &self);
+    for (struct lane *l = dev->lanes; l; l = l->next) {
+        if (l->state == LANE_UP && lane_listen_to(l, &self))
+            changed(dev, l);
+    }
 }
 
-/* Until who has that lane has left the copy that it is in, or has gone; the lane may be freed meanwhile. */
-static bool await_one(struct dev *dev, struct lane *l, uint64_t until) {
-    uint64_t number = l->number;
-    uint32_t mark = atomic_load(&l->in.mem->mark);
-    for (int looks = 0; l && l->number == number && is_inside(l, mark); looks++) {
-        if (dev_clock() > until)
+/* The next whose owner is meant, and has been given the memory file. */
+static void look_at_next(const struct dev *dev, struct farewell *f) {
+    struct lane *l = lane_before(dev, f->begun ? f->lane : UINT64_MAX);
+    while (l && !(l->state == LANE_UP && l->trusted && (!f->peer || is_peer(l, f->peer))))
+        l = l->next;
+    f->lane = l ? l->number : 0;
+    f->mark = l ? atomic_load(&l->in.mem->mark) : 0;
+}
+
+/* A lane may be freed between two calls. */
+static bool have_left(void *arg, struct farewell *f) {
+    struct dev *dev = arg;
+    if (!f->begun) {
+        if (f->peer)
+            hear_of_slots(dev);
+        /* What was withdrawn first, then the look: a peer does it the other way round. */
+        atomic_thread_fence(memory_order_seq_cst);
+        look_at_next(dev, f);
+        f->begun = true;
+    }
+    while (f->lane) {
+        const struct lane *l = lane_before(dev, f->lane + 1);
+        if (l && l->number == f->lane && is_inside(l, f->mark))
             return false;
-        if (looks < SHORT_LOOKS) {
-            sched_yield();
-            continue;
-        }
-        let_others(dev);
-        l = lane_before(dev, number + 1);
+        look_at_next(dev, f);
     }
     return true;
 }
 
-bool lanes_await(struct dev *dev) {
+bool lanes_await(struct dev *dev, uint32_t peer) {
     uint64_t until = dev_clock() + COPY_NS;
-    /* What was withdrawn first, then the look: a peer does it the other way round. */
-    atomic_thread_fence(memory_order_seq_cst);
-    for (struct lane *l = dev->lanes; l;) {
-        uint64_t number = l->number;
-        bool has_it = l->state == LANE_UP && l->trusted; /* the memory file */
-        if (has_it && !await_one(dev, l, until))
+    struct farewell f = {.peer = peer};
+    for (int looks = 0; !have_left(dev, &f); looks++) {
+        if (dev_clock() > until)
             return false;
-        l = lane_before(dev, number);
+        looks < SHORT_LOOKS ? (void)sched_yield() : dev_let_others(dev);
     }
     return true;
 }

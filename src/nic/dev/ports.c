@@ -10,9 +10,10 @@
 #include <string.h>
 
 #include "dev/dev.h"
+#include "link/steerprog.h"
 
 #define WINDOW_MAX (512u << 10) /* bytes in flight where the peer answers at once: as much as a cache holds */
-#define SETTLE_LOOKS 250        /* of 0.1 ms: a remap takes a few ms, unless members are stopped */
+#define SETTLE_LOOKS 10000      /* of 0.1 ms: a place is learnt in a few ms, unless members are stopped */
 #define WINDOW_SHARE 3          /* a QP's part of a socket buffer like ours, in which packets take more than their bytes */
 
 static const union rnic_gid none;
@@ -45,7 +46,8 @@ static int open_port(struct dev *dev, int index, union rnic_gid gid, uint64_t no
     set_gid(dev, index, gid);
     dev->had[index] = gid;
     dev->port_list[index] = port;
-    dev->watched[index].fd = -1; /* of an earlier one, which may have had the same number */
+    dev->watched[index].fd = dev->watched[NETDEV_MAX_GIDS + index].fd =
+        -1; /* an earlier one may have had the same number */
     if (index >= dev->net.ngids)
         dev->net.ngids = index + 1;
     return 0;
@@ -71,12 +73,30 @@ static bool settled(struct dev *dev) {
     return all;
 }
 
+/* By lo the processes of an address tell each other which packets are whose.  A fork meets no socket that asks for it:
+ * it waits for the lock. */
+static bool can_settle(struct dev *dev) {
+    struct netdev lo;
+    dev_lock(dev);
+    bool up = netdev_read(STEERPROG_LOOPBACK, &lo) == 0 && lo.up;
+    dev_unlock(dev);
+    return up;
+}
+
 /* Until then packets fall to other processes, and come by a queue of ten: too few for a message of a service that
  * repeats nothing. */
 void ports_settle(struct dev *dev) {
     const struct timespec look = {.tv_nsec = 100000};
-    for (int i = 0; i < SETTLE_LOOKS && !settled(dev); i++)
+    int looks = can_settle(dev) ? SETTLE_LOOKS : 0;
+    for (int i = 0; i < looks && !settled(dev); i++)
         nanosleep(&look, NULL);
+}
+
+uint64_t ports_remaps(const struct dev *dev) {
+    uint64_t remaps = 0;
+    for (int i = 0; i < dev->net.ngids; i++)
+        remaps += dev->ports[i].steering ? dev->ports[i].remaps : 0;
+    return remaps;
 }
 
 void ports_measure(struct dev *dev) {
@@ -105,11 +125,13 @@ void ports_leave(struct dev *dev, struct flow *flow) {
 static void vacate(struct dev *dev, int index) {
     struct port *port = &dev->ports[index];
     udp_tx_flush(&dev->tx);
+    if (udp_tx_forget(&dev->tx, port))
+        sched_link_free(dev, port->sndbuf / 2);
     fault_forget(&dev->fault, port);
     port_close(port);
     port->addr = (struct sockaddr_in6){0};
     set_gid(dev, index, none);
-    dev->watched[index].fd = -1;
+    dev->watched[index].fd = dev->watched[NETDEV_MAX_GIDS + index].fd = -1;
 }
 
 void ports_close(struct dev *dev) {

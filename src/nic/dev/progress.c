@@ -12,9 +12,11 @@
 #define ACK_HOLD_NS 15000  /* an ACK waits so long for the answer of an application that polls all the time */
 #define YIELD_POLLS 64     /* polls in vain, some 20 us, with the short looks in between */
 #define FORWARDED_AT_ONCE 16
+#define FULL_NS 2000000    /* a socket that is full and does not say that it has room is tried again */
 #define LEAVING 64         /* looks at the sockets before they close */
 #define ROUNDS 8           /* of sending, for a thread that posts or polls */
 #define POLLING_NS 20000   /* which is one that polled so shortly before */
+#define REFUSALS 64        /* polls in a row that leave the lock to others; the next one waits for it */
 #define CALM_POLLS 15      /* of such a one look at the lanes alone, then one at the time and the sockets, too */
 
 static bool receive_port(struct dev *dev, struct port *port, uint64_t now) {
@@ -81,8 +83,23 @@ static bool receive(struct dev *dev, uint64_t now, bool everything) {
     return any;
 }
 
+/* The engine is called when there is room; a thread that polls tries now and then. */
+static void resume(struct dev *dev, uint64_t now, bool called) {
+    if (!called && now < dev->tx.retry_at)
+        return;
+    const struct port *port = dev->tx.flow->port;
+    if (!udp_tx_resume(&dev->tx, now))
+        return;
+    sched_link_free(dev, port->sndbuf / 2);
+    engine_watch_room(dev);
+}
+
 bool progress(struct dev *dev, uint64_t now, bool everything) {
     bool any = receive(dev, now, everything);
+    if (dev->tx.waits)
+        resume(dev, now, everything);
+    if (raw_waits(dev))
+        raw_resume(dev, now);
     sched_bells(dev);
     sched_timers(dev, now);
     if (dev->fault.held)
@@ -94,9 +111,16 @@ bool progress(struct dev *dev, uint64_t now, bool everything) {
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
+/* A full socket tells when half of it is free; should one neighbour that nobody finds hold as much, it never does. */
+uint64_t tx_deadline(const struct dev *dev) {
+    if (dev->tx.waits)
+        return dev->tx.retry_at + FULL_NS;
+    return dev->fault.held ? fault_deadline(&dev->fault) : NEVER;
+}
+
 static uint64_t deadline(const struct dev *dev) {
-    uint64_t kept = dev->fault.held ? fault_deadline(&dev->fault) : NEVER, raw = dev->raw ? raw_deadline(dev) : NEVER;
-    return least(least(sched_deadline(dev), outbox_deadline(dev)), least(kept, raw));
+    uint64_t raw = dev->raw ? raw_deadline(dev) : NEVER;
+    return least(least(sched_deadline(dev), outbox_deadline(dev)), least(tx_deadline(dev), raw));
 }
 
 /* What is left for want of time is the engine's, unless the application comes again anyway. */
@@ -143,12 +167,26 @@ bool progress_look(struct dev *dev) {
     return lanes;
 }
 
+/* Who has the lock makes progress, as a rule; but it may be verbs without end. */
+static bool lock_to_poll(struct dev *dev) {
+    bool locked = dev_trylock(dev);
+    if (!locked && atomic_fetch_add_explicit(&dev->refused, 1, memory_order_relaxed) < REFUSALS)
+        return false;
+    if (!locked)
+        dev_lock(dev);
+    atomic_store_explicit(&dev->refused, 0, memory_order_relaxed);
+    return true;
+}
+
 bool progress_poll(struct dev *dev, bool will_wait) {
     if (!will_wait && progress_look(dev))
         return false;
-    uint64_t now = dev_clock(), last = atomic_exchange(&dev->last_poll, now); /* the engine that has the lock sees it */
-    if (dev_trylock(dev)) {
-        poll_all(dev, now, !will_wait && now - last < POLLING_NS);
+    uint64_t now = dev_clock(), last = atomic_exchange(&dev->last_poll, will_wait ? 0 : now);
+    bool again = !will_wait && now - last < POLLING_NS;
+    if (again)
+        atomic_store(&dev->polls_at, now); /* the engine that has the lock sees it */
+    if (lock_to_poll(dev)) {
+        poll_all(dev, now, again);
         dev_unlock(dev);
     }
     if (will_wait)

@@ -16,6 +16,7 @@
 #include "raw/raw.h"
 
 #define AT_ONCE 64 /* frames taken from the socket before others have their turn */
+#define RETRY_NS 200000 /* a full socket is tried again so much later */
 
 struct raw_link {
     struct raw_net net;
@@ -23,6 +24,7 @@ struct raw_link {
     int fd; /* packet socket; -1: none */
     bool listens;
     struct fault fault; /* its own, as what it holds is no packet of a port */
+    uint64_t retry_at;  /* the socket was full; 0: it is not */
     int qps;
     uint32_t room;   /* of buffer */
     uint8_t *buffer; /* a frame that comes */
@@ -30,31 +32,59 @@ struct raw_link {
 
 /* ---------------------------------------------------------------- out */
 
-static void to_wire(struct raw_link *link, const uint8_t *frame, uint32_t n) {
+/* False: the socket, or the queue behind it, is full. */
+static bool to_wire(struct raw_link *link, const uint8_t *frame, uint32_t n) {
     struct rnic_counters *cnt = &link->dev->nic.counters;
     int rc = packet_send(link->fd, link->dev->net.ifindex, frame, n);
     cnt->value[RNIC_CNT_tx_syscalls]++;
+    if (rc == -EAGAIN || rc == -ENOBUFS)
+        return false;
     cnt->value[rc ? RNIC_CNT_tx_errors : RNIC_CNT_tx_packets]++;
     if (!rc)
         cnt->value[RNIC_CNT_tx_bytes] += n;
+    return true;
 }
 
+/* To the wire first: what that does not take now comes again, and the device's own queue pairs would have it twice. */
+static bool send_now(struct raw_link *link, const struct qp *from, const uint8_t *frame, uint32_t n) {
+    if (link->fd >= 0 && !to_wire(link, frame, n))
+        return false;
+    bool wanted = raw_input(&link->net, from, frame, n);
+    if (link->fd < 0 && !wanted)
+        link->dev->nic.counters.value[RNIC_CNT_drop_no_flow]++;
+    return true;
+}
+
+/* What the injector lets go cannot wait: it is lost. */
 static void emit(void *arg, const struct flow *flow, const uint8_t *frame, uint32_t n) {
     struct raw_link *link = arg;
-    bool wanted = raw_input(&link->net, flow->port, frame, n);
-    if (link->fd >= 0)
-        to_wire(link, frame, n);
-    else if (!wanted)
-        link->dev->nic.counters.value[RNIC_CNT_drop_no_flow]++;
+    if (!send_now(link, flow->port, frame, n))
+        link->dev->nic.counters.value[RNIC_CNT_tx_errors]++;
 }
 
-static void send_frame(struct raw_net *net, struct qp *from, const uint8_t *frame, uint32_t n, uint64_t now) {
+static bool send_frame(struct raw_net *net, struct qp *from, const uint8_t *frame, uint32_t n, uint64_t now) {
     struct raw_link *link = (struct raw_link *)net;
     const struct flow flow = {.port = from};
-    if (link->fault.on)
+    if (link->fault.on) {
         fault_send(&link->fault, &link->dev->nic.counters, &flow, frame, n, now, emit, link);
-    else
-        emit(link, &flow, frame, n);
+        return true;
+    }
+    if (send_now(link, from, frame, n))
+        return true;
+    if (!link->retry_at)
+        link->dev->nic.counters.value[RNIC_CNT_tx_waits]++;
+    link->retry_at = now + RETRY_NS;
+    return false;
+}
+
+bool raw_waits(const struct dev *dev) { return dev->raw && dev->raw->retry_at; }
+
+/* A queue behind the socket does not tell when it has room: the frame is tried again after a while. */
+void raw_resume(struct dev *dev, uint64_t now) {
+    if (now < dev->raw->retry_at)
+        return;
+    dev->raw->retry_at = 0;
+    (void)sched_unpark(dev);
 }
 
 /* ---------------------------------------------------------------- in */
@@ -99,7 +129,10 @@ void raw_release(struct dev *dev, uint64_t now) {
         fault_release(&dev->raw->fault, now, emit, dev->raw);
 }
 
-uint64_t raw_deadline(const struct dev *dev) { return fault_deadline(&dev->raw->fault); }
+uint64_t raw_deadline(const struct dev *dev) {
+    uint64_t fault = fault_deadline(&dev->raw->fault), retry = dev->raw->retry_at ? dev->raw->retry_at : NEVER;
+    return retry < fault ? retry : fault;
+}
 
 void raw_set_fault(struct dev *dev, const struct rnic_fault *fault) {
     if (dev->raw)

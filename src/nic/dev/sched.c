@@ -9,6 +9,13 @@
 
 #include "dev/dev.h"
 #include "queue/moderation.h"
+#include "roce/roce.h"
+
+/* In a pass, which nobody else gets the lock in; the next one goes on where this one has ended. */
+#define TURNS 64   /* of queue pairs: each writes some packets, or copies DIRECT_TURN and one element more */
+#define TIMERS 256 /* that are due */
+
+#define STANDSTILL_NS 1000000000ull /* a slow link sends 64 KiB meanwhile, the longest that counts as a whole */
 
 /* ---------------------------------------------------------------- timer heap */
 
@@ -110,22 +117,39 @@ void sched_bells(struct dev *dev) {
     }
 }
 
-/* Until there is room: who tries again at once would try all the time. */
+/* Until there is room: who tries again at once would try all the time.  In the order in which they will be served. */
 static void park(struct dev *dev, struct qp *qp) {
     if (qp->parked)
         return;
     qp->parked = true;
-    qp->parked_next = dev->parked;
-    dev->parked = qp;
+    qp->parked_next = NULL;
+    *(dev->parked ? &dev->parked_last->parked_next : &dev->parked) = qp;
+    dev->parked_last = qp;
 }
 
-void sched_unpark(struct dev *dev) {
+uint32_t sched_unpark(struct dev *dev) {
     struct qp *qp;
-    while ((qp = dev->parked)) {
+    uint32_t n = 0;
+    for (; (qp = dev->parked); n++) {
         dev->parked = qp->parked_next;
         qp->parked = false;
         sched_ready(dev, qp);
     }
+    return n;
+}
+
+/* Half of the socket's buffer is free when it says that it has room: shared by those that wait for it, so that a round of
+ * all of them is short, and who has but an ACK to send waits no longer than that. */
+void sched_link_free(struct dev *dev, uint32_t room) {
+    uint32_t n = sched_unpark(dev), packet = dev->nic.mtu + PACKET_COST;
+    dev->nic.turn = n && room / packet > n ? room / packet / n : 1;
+}
+
+/* A pass that the link has taken without a pause. */
+static void link_keeps_up(struct dev *dev) {
+    dev->nic.turn *= 2;
+    if (dev->nic.turn >= BURST)
+        dev->nic.turn = 0;
 }
 
 static void unlink_from(struct qp **list, struct qp *qp, size_t link) {
@@ -147,20 +171,57 @@ void sched_forget(struct dev *dev, struct qp *qp) {
     }
     if (qp->in_held)
         unlink_from(&dev->held, qp, offsetof(struct qp, held_next));
-    if (qp->parked)
+    if (qp->parked) {
         unlink_from(&dev->parked, qp, offsetof(struct qp, parked_next));
+        dev->parked_last = dev->parked;
+        while (dev->parked_last && dev->parked_last->parked_next)
+            dev->parked_last = dev->parked_last->parked_next;
+    }
     qp->ready = qp->in_held = qp->parked = false;
+    qp_forget_written(qp);
     heap_remove(&dev->timers, qp);
 }
 
 /* ---------------------------------------------------------------- a pass */
 
+/* Does what its port has been given move?  Packets for a neighbour that nobody can find do not, though the socket has room:
+ * they count for one timer only.  A socket that is full may wait for the end of a long datagram. */
+static bool moves(const struct dev *dev, struct qp *qp, uint64_t left, uint64_t now) {
+    bool moved = left != qp->left_seen;
+    qp->left_at = moved ? now : qp->left_at;
+    qp->left_seen = left;
+    return moved || (dev->tx.waits && now - qp->left_at < STANDSTILL_NS);
+}
+
+/* Is the request that a timer runs for still on its way out of this host, or to be written now?  What else the queue pair
+ * sends, answers and new requests, puts nothing off. */
+static bool still_here(const struct dev *dev, struct qp *qp, uint64_t now) {
+    const struct port *port = qp->flow.port;
+    if (qp->flow.local || !port)
+        return false;
+    bool again = qp->engine->begins_again(qp);
+    if (again && qp->ready) /* its turn comes now */
+        return true;
+    uint64_t left = port_left(port);
+    return moves(dev, qp, left, now) && ((again && qp->parked) || qp->written > left);
+}
+
+/* before: qp_requests() then. */
+static void note_written(const struct dev *dev, struct qp *qp, uint64_t before) {
+    if (qp_requests(qp) != before && !qp->flow.local && qp->flow.port)
+        qp->written = udp_tx_written(&dev->tx, qp->flow.port);
+}
+
 void sched_timers(struct dev *dev, uint64_t now) {
     moderation_timer(&dev->nic.cq_timing, now);
-    while (dev->timers.count && dev->timers.at[0]->timer_at <= now) {
+    for (int n = 0; n < TIMERS && dev->timers.count && dev->timers.at[0]->timer_at <= now; n++) {
         struct qp *qp = dev->timers.at[0];
         heap_remove(&dev->timers, qp);
+        if (qp->engine->not_left && qp->engine->deadline(qp) <= now && still_here(dev, qp, now))
+            qp->engine->not_left(qp, now);
+        uint64_t before = qp_requests(qp);
         qp->engine->timer(qp, &dev->tx.tx, now);
+        note_written(dev, qp, before);
         sched_ready(dev, qp); /* its run looks at the deadline again */
     }
     for (struct qp **at = &dev->held; *at;) {
@@ -192,38 +253,65 @@ void sched_input(struct dev *dev, struct qp *qp, uint64_t now) {
     refresh_timer(dev, qp);
 }
 
-static bool leads_to_stuck(const struct flow *flow) { return flow->local && lane_of(flow->local)->stuck; }
+static bool leads_to_stuck(const struct dev *dev, const struct flow *flow) {
+    return flow->local ? lane_of(flow->local)->stuck : dev->tx.waits;
+}
 
-static bool is_stuck(const struct qp *qp) {
-    return leads_to_stuck(&qp->flow) || (qp->apart && leads_to_stuck(&qp->answers));
+/* Does what is left wait for room?  Of datagrams, each of which goes its own way, the oldest has met a full link if the turn
+ * has sent none. */
+static bool is_stuck(const struct dev *dev, const struct qp *qp, bool sent) {
+    if (qp->pub.qp_type == RNIC_QPT_RAW_PACKET)
+        return raw_waits(dev);
+    if (qp_is_datagram(qp))
+        return dev->tx.waits && !sent;
+    return leads_to_stuck(dev, &qp->flow) || (qp->apart && leads_to_stuck(dev, &qp->answers));
+}
+
+/* One turn of a queue pair, which then waits for room, for the next turn, or for nothing but its deadlines. */
+static void turn(struct dev *dev, struct qp *qp, uint64_t now) {
+    uint64_t requests = qp_requests(qp), bytes = qp_sent(qp);
+    bool more = qp->engine->next(qp, &dev->tx.tx, now);
+    note_written(dev, qp, requests);
+    if (!more)
+        hold(dev, qp);
+    else
+        is_stuck(dev, qp, qp_sent(qp) != bytes) ? park(dev, qp) : sched_ready(dev, qp);
 }
 
 bool sched_run(struct dev *dev, uint64_t now) {
     struct qp *last = dev->ready_last, *qp;
     bool any = last != NULL;
     dev->tx.now = now;
-    while ((qp = pop_ready(dev))) {
+    for (int turns = 0; turns < TURNS && (qp = pop_ready(dev)); turns++) {
         if (qp->way == WAY_OPEN && !lanes_decide(dev, qp, now))
             ; /* a packet of its peer, or the lane, makes it ready */
-        else if (qp->engine->next(qp, &dev->tx.tx, now))
-            is_stuck(qp) ? park(dev, qp) : sched_ready(dev, qp);
         else
-            hold(dev, qp);
+            turn(dev, qp, now);
         refresh_timer(dev, qp);
         if (qp == last) /* one turn for each: those that want more go to the end */
             break;
     }
     udp_tx_flush(&dev->tx);
     lanes_flush(dev);
+    if (dev->tx.waits)
+        engine_watch_room(dev);
+    else if (dev->nic.turn && any)
+        link_keeps_up(dev);
     return any;
 }
 
-void sched_settle(struct dev *dev, struct qp *qp) {
+bool sched_settle(struct dev *dev, struct qp *qp) {
     if (!qp->engine->settle(qp))
-        return;
-    qp->engine->next(qp, &dev->tx.tx, dev_clock());
+        return true;
+    dev->tx.now = dev_clock();
+    turn(dev, qp, dev->tx.now);
     udp_tx_flush(&dev->tx);
     lanes_flush(dev);
+    if (dev->tx.waits) {
+        engine_watch_room(dev);
+        engine_wake_for(dev, tx_deadline(dev));
+    }
+    return !qp->engine->settle(qp);
 }
 
 uint64_t sched_deadline(const struct dev *dev) {

@@ -218,6 +218,7 @@ static int soft_query_counters(struct rnic_context *ctx, struct rnic_counters *o
         return rc;
     dev_lock(dev);
     *out = dev->nic.counters;
+    out->value[RNIC_CNT_port_remaps] = ports_remaps(dev);
     dev_unlock(dev);
     return 0;
 }
@@ -245,9 +246,16 @@ static int soft_get_async_event(struct rnic_context *ctx, struct rnic_async_even
     return event_take(&dev->nic.events, event) ? 0 : -EAGAIN;
 }
 
+static int not_acknowledged(uint32_t events, struct rnic_err *err) {
+    return events ? fail(err, -EBUSY, "%u asynchronous events are not acknowledged: ack() them", events) : 0;
+}
+
+int dev_check_events(struct dev *dev, const void *context, struct rnic_err *err) {
+    return not_acknowledged(event_unacked(&dev->nic.events, context), err);
+}
+
 int dev_leave_events(struct dev *dev, const void *context, struct rnic_err *err) {
-    uint32_t n = event_leave(&dev->nic.events, context);
-    return n ? fail(err, -EBUSY, "%u asynchronous events are not acknowledged: ack() them", n) : 0;
+    return not_acknowledged(event_leave(&dev->nic.events, context), err);
 }
 
 static int soft_ack_async_event(struct rnic_context *ctx, const struct rnic_async_event *event, struct rnic_err *err) {

@@ -38,6 +38,7 @@ int soft_dereg_mr(struct rnic_mr *pub, struct rnic_err *err);
 struct pd *new_pd(struct rnic_context *ctx);
 struct pd *find_pd(const struct dev *dev, uint32_t handle);
 void enter_pd(struct pd *pd);
+void link_pd(struct dev *dev, struct pd *pd); /* the same under the lock */
 int release_pd(struct pd *pd, struct rnic_err *err);
 
 /* For what makes regions: new_mr, what it needs, enter_mr; whatever fails takes everything back with free_mr. */
@@ -47,11 +48,15 @@ int enter_mr(struct mr *mr, uint32_t key /* 0: a new one */, struct rnic_mr **ou
 int leave_mr(struct mr *mr, struct rnic_err *err);
 int check_windows(const struct mr *mr, struct rnic_err *err); /* under the lock: 0, or -EBUSY */
 void free_mr(struct mr *mr);
+void free_stored(struct dev *dev, uint64_t offset, uint64_t length,
+                 uint8_t *addr); /* of the memory file; not under the lock */
 static inline bool is_import(const struct mr *mr) { return mr->kind == MR_FOREIGN && !mr->dm; }
 /* Under the lock: other processes find it, or not any more, and none is inside a copy; -EBUSY: one stands still there, or
  * the region came into use meanwhile, since waiting lets go of the lock. */
 void publish_mr(struct dev *dev, struct mr *mr);
-int withdraw_mr(struct dev *dev, struct mr *mr, struct rnic_err *err);
+/* Takes the lock itself: no other thread closes or changes the region until mr->leaving is false again; -EBUSY: one does */
+int claim_mr(struct dev *dev, struct mr *mr, struct rnic_err *err);
+int withdraw_mr(struct dev *dev, struct mr *mr, struct rnic_err *err); /* one that this thread has claimed */
 /* access: what the kind of memory can have. 0, -EINVAL, -EOPNOTSUPP */
 int check_access(uint32_t access, uint32_t allowed, struct rnic_err *err);
 int check_mapped(void *addr, uint64_t length, uint32_t access, struct rnic_err *err);
@@ -161,6 +166,14 @@ int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_
 int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct rnic_qp_init_attr *init, struct rnic_err *err);
 int soft_query_qp_stats(struct rnic_qp *pub, struct rnic_qp_stats *out, struct rnic_err *err);
 void verbs_leave_paths(struct dev *dev, struct qp *qp); /* its packets take no way any more */
+void verbs_publish_qp(struct dev *dev, struct qp *qp);  /* to peers on this host */
+/* Sends the last ACK, since nobody could tell the peer later that its work has been done.  Lets go of the lock while the link
+ * is full. */
+void verbs_settle(struct dev *dev, struct qp *qp);
+/* From now on none of them reads or writes memory by it, nor, if it ends, what it has sent by reference; its peer has been
+ * told what it has done. -EBUSY: one stands still in the middle; nothing has changed.  Lets go of the lock while it waits. */
+int verbs_close_off(struct dev *dev, struct qp *qp, bool ends, struct rnic_err *err);
+void verbs_carry_on(struct dev *dev, struct qp *qp); /* after that: it does not end */
 
 /* verbs_qp_ex.c */
 #define PACED_TYPES (1u << RNIC_QPT_RC | 1u << RNIC_QPT_UC | 1u << RNIC_QPT_UD | 1u << RNIC_QPT_RAW_PACKET)

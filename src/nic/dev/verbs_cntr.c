@@ -39,10 +39,13 @@ static bool enter(struct dev *dev) {
     return room;
 }
 
-static void leave(struct dev *dev) {
+/* One less, unless it is used; how often it is. Whoever attaches it looks under the lock, too. */
+static int leave(struct dev *dev, const int *users) {
     dev_lock(dev);
-    dev->cntrs--;
+    int n = *users;
+    dev->cntrs -= !n;
     dev_unlock(dev);
+    return n;
 }
 
 int soft_create_comp_cntr(struct rnic_context *ctx, const struct rnic_comp_cntr_init_attr *attr,
@@ -69,12 +72,9 @@ int soft_destroy_comp_cntr(struct rnic_comp_cntr *pub, struct rnic_err *err) {
     int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
-    dev_lock(dev);
-    int ops = cntr->qps;
-    dev_unlock(dev);
+    int ops = leave(dev, &cntr->qps);
     if (ops)
         return fail(err, -EBUSY, "it counts %d operations of queue pairs, until they are destroyed", ops);
-    leave(dev);
     free(cntr);
     return 0;
 }
@@ -111,6 +111,8 @@ int soft_read_comp_cntr(struct rnic_comp_cntr *pub, bool failed, uint64_t *value
 static uint32_t ops_of(const struct qp *qp) {
     if (raw_table(qp)) /* it receives by work queues */
         return RNIC_COMP_CNTR_OP_SEND;
+    if (qp->pub.qp_type == RNIC_QPT_XRC_RECV)
+        return RNIC_COMP_CNTR_OP_RECV | RNIC_COMP_CNTR_OP_REMOTE_RDMA_WRITE | RNIC_COMP_CNTR_OP_REMOTE_RDMA_READ;
     if (qp_is_datagram(qp) || qp->pub.qp_type == RNIC_QPT_RAW_PACKET)
         return LOCAL_MESSAGES;
     return qp->service == OPC_UC ? LOCAL_MESSAGES | WRITES : LOCAL_MESSAGES | WRITES | READS;
@@ -144,7 +146,7 @@ static int attach(struct qp *qp, struct comp_cntr *cntr, uint32_t op_mask, struc
 
 int soft_attach_comp_cntr(struct rnic_qp *pub, struct rnic_comp_cntr *cntr, uint32_t op_mask, struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
-    struct qp *qp = (struct qp *)pub;
+    struct qp *qp = qp_of(pub);
     uint32_t unknown = op_mask & ~ops_of(qp);
     int rc = dev_check_alive(dev, err);
     if (rc)
@@ -190,12 +192,9 @@ int soft_destroy_counters(struct rnic_flow_counters *pub, struct rnic_err *err) 
     int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
-    dev_lock(dev);
-    int rules = counters->rules;
-    dev_unlock(dev);
+    int rules = leave(dev, &counters->rules);
     if (rules)
         return fail(err, -EBUSY, "%d flow rules count with them", rules);
-    leave(dev);
     free(counters);
     return 0;
 }

@@ -16,17 +16,21 @@ int soft_create_comp_channel(struct rnic_context *ctx, struct rnic_comp_channel 
     if (rc)
         return rc;
     struct channel *ch = calloc(1, sizeof *ch);
-    rc = ch ? channel_init(ch) : -ENOMEM;
+    if (!ch)
+        return fail(err, -ENOMEM, "no memory");
+    ch->pub.ctx = ctx;
+    dev_lock(dev);
+    rc = channel_init(ch);
+    if (!rc) {
+        dev->channels++;
+        ch->next = dev->channel_list;
+        dev->channel_list = ch;
+    }
+    dev_unlock(dev);
     if (rc) {
         free(ch);
         return fail(err, rc, "eventfd: %s", strerror(-rc));
     }
-    ch->pub.ctx = ctx;
-    dev_lock(dev);
-    dev->channels++;
-    ch->next = dev->channel_list;
-    dev->channel_list = ch;
-    dev_unlock(dev);
     *out = &ch->pub;
     return 0;
 }
@@ -47,12 +51,13 @@ int soft_destroy_comp_channel(struct rnic_comp_channel *pub, struct rnic_err *er
         return rc;
     dev_lock(dev);
     int cqs = ch->cqs;
-    if (!cqs)
+    if (!cqs) {
         unlink_channel(dev, ch);
+        channel_free(ch);
+    }
     dev_unlock(dev);
     if (cqs)
         return fail(err, -EBUSY, "%d completion queues report to the channel", cqs);
-    channel_free(ch);
     free(ch);
     return 0;
 }

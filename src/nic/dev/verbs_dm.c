@@ -102,7 +102,7 @@ int release_dm(struct dm *dm, struct rnic_err *err) {
     if (dm->foreign)
         munmap(dm->mem, dm->pub.length);
     else
-        store_free(&dev->store, dm->stored_at, dm->pub.length, dm->mem);
+        free_stored(dev, dm->stored_at, dm->pub.length, dm->mem);
     free(dm);
     return 0;
 }

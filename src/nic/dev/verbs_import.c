@@ -50,7 +50,8 @@ static int find(struct dev *dev, int kind, struct sought *s, adopter *adopt, str
     return rc || s->ours ? rc : find_foreign(dev, kind, s, err);
 }
 
-/* One import less. 0, -EINVAL; 1: it is the last of another process' object, which goes with it */
+/* One import less. 0, -EINVAL; 1: that was the last of another process' object, which goes with it: until it has, nobody
+ * else imports it or gives it back. */
 static int give_back(struct dev *dev, int kind, int *imports, bool foreign, struct rnic_err *err) {
     int rc = dev_check_alive(dev, err);
     if (rc)
@@ -58,52 +59,71 @@ static int give_back(struct dev *dev, int kind, int *imports, bool foreign, stru
     dev_lock(dev);
     if (!*imports)
         rc = fail(err, -EINVAL, "the %s was not imported", kind_names[kind]);
-    else if (foreign && *imports == 1)
+    else if (--*imports == 0 && foreign)
         rc = 1;
-    else
-        --*imports;
     dev_unlock(dev);
     return rc;
+}
+
+/* It could not go. */
+static int keep(struct dev *dev, int *imports, int rc) {
+    dev_lock(dev);
+    *imports = 1;
+    dev_unlock(dev);
+    return rc;
+}
+
+/* One import more. */
+static int adopt(int kind, int *imports, bool foreign, struct rnic_err *err) {
+    if (foreign && !*imports)
+        return fail(err, -EBUSY, "another thread gives the %s back", kind_names[kind]);
+    ++*imports;
+    return 0;
 }
 
 /* ---------------------------------------------------------------- protection domains */
 
 static int adopt_pd(struct dev *dev, struct sought *s, struct rnic_err *err) {
     struct pd *pd = find_pd(dev, s->handle);
-    (void)err;
-    if (pd)
-        pd->imports++;
     s->ours = pd;
-    return 0;
+    return pd ? adopt(STORE_PD, &pd->imports, pd->foreign, err) : 0;
 }
 
-static struct pd *foreign_pd(struct rnic_context *ctx, uint32_t handle) {
-    struct pd *pd = new_pd(ctx);
+/* Another thread may have been faster. */
+static int foreign_pd(struct dev *dev, struct sought *s, struct rnic_err *err) {
+    struct pd *pd = new_pd(&dev->pub);
     if (!pd)
-        return NULL;
-    pd->pub.handle = handle;
+        return fail(err, -ENOMEM, "no memory");
+    pd->pub.handle = s->handle;
     pd->foreign = true;
     pd->imports = 1;
-    enter_pd(pd);
-    return pd;
+    dev_lock(dev);
+    int rc = adopt_pd(dev, s, err);
+    if (!rc && !s->ours)
+        link_pd(dev, s->ours = pd);
+    dev_unlock(dev);
+    if (s->ours != pd)
+        free(pd);
+    return rc;
 }
 
 int soft_import_pd(struct rnic_context *ctx, uint32_t handle, struct rnic_pd **out, struct rnic_err *err) {
     struct sought s = {.handle = handle};
     int rc = find(dev_of(ctx), STORE_PD, &s, adopt_pd, err);
-    if (rc)
-        return rc;
-    struct pd *pd = s.ours ? s.ours : foreign_pd(ctx, handle);
-    if (!pd)
-        return fail(err, -ENOMEM, "no memory");
-    *out = &pd->pub;
-    return 0;
+    if (!rc && !s.ours)
+        rc = foreign_pd(dev_of(ctx), &s, err);
+    if (!rc)
+        *out = &((struct pd *)s.ours)->pub;
+    return rc;
 }
 
 int soft_unimport_pd(struct rnic_pd *pub, struct rnic_err *err) {
     struct pd *pd = (struct pd *)pub;
-    int rc = give_back(dev_of(pub->ctx), STORE_PD, &pd->imports, pd->foreign, err);
-    return rc > 0 ? release_pd(pd, err) : rc;
+    struct dev *dev = dev_of(pub->ctx);
+    int rc = give_back(dev, STORE_PD, &pd->imports, pd->foreign, err);
+    if (rc > 0 && (rc = release_pd(pd, err)))
+        return keep(dev, &pd->imports, rc);
+    return rc;
 }
 
 /* ---------------------------------------------------------------- memory regions */
@@ -114,9 +134,8 @@ static int adopt_mr(struct dev *dev, struct sought *s, struct rnic_err *err) {
         return 0;
     if (rnic_pd_root(mr->pub.pd) != rnic_pd_root(s->pd))
         return fail(err, -EINVAL, "handle %u: the memory region belongs to another protection domain", s->handle);
-    mr->imports++;
     s->ours = mr;
-    return 0;
+    return adopt(STORE_MR, &mr->imports, is_import(mr), err);
 }
 
 static struct mr *foreign_mr(struct dev *dev, struct rnic_pd *pd, const struct store_record *record, const uint64_t *is,
@@ -151,7 +170,7 @@ static int check_record(const struct store_record *record, const struct rnic_pd 
     return 0;
 }
 
-int soft_import_mr(struct rnic_pd *pd, uint32_t handle, struct rnic_mr **out, struct rnic_err *err) {
+static int import_mr(struct rnic_pd *pd, uint32_t handle, struct rnic_mr **out, struct rnic_err *err) {
     struct dev *dev = dev_of(pd->ctx);
     struct sought s = {.handle = handle, .pd = pd};
     int rc = find(dev, STORE_MR, &s, adopt_mr, err);
@@ -168,40 +187,52 @@ int soft_import_mr(struct rnic_pd *pd, uint32_t handle, struct rnic_mr **out, st
     return mr ? enter_mr(mr, s.record.key, out, err) : -ENOMEM;
 }
 
+/* When another thread has been faster, its import is there to be adopted. */
+int soft_import_mr(struct rnic_pd *pd, uint32_t handle, struct rnic_mr **out, struct rnic_err *err) {
+    int rc = import_mr(pd, handle, out, err);
+    return rc == -EEXIST ? import_mr(pd, handle, out, err) : rc;
+}
+
 int soft_unimport_mr(struct rnic_mr *pub, struct rnic_err *err) {
     struct mr *mr = (struct mr *)pub;
-    int rc = give_back(dev_of(pub->ctx), STORE_MR, &mr->imports, is_import(mr), err);
-    return rc > 0 ? leave_mr(mr, err) : rc;
+    struct dev *dev = dev_of(pub->ctx);
+    int rc = give_back(dev, STORE_MR, &mr->imports, is_import(mr), err);
+    if (rc > 0 && (rc = leave_mr(mr, err)))
+        return keep(dev, &mr->imports, rc);
+    return rc;
 }
 
 /* ---------------------------------------------------------------- device memory */
 
 static int adopt_dm(struct dev *dev, struct sought *s, struct rnic_err *err) {
     struct dm *dm = find_dm(dev, s->handle);
-    (void)err;
-    if (dm)
-        dm->imports++;
     s->ours = dm;
-    return 0;
+    return dm ? adopt(STORE_DM, &dm->imports, dm->foreign, err) : 0;
 }
 
-static struct dm *foreign_dm(struct dev *dev, const struct store_record *record, const uint64_t *is,
-                             struct rnic_err *err) {
+/* Another thread may have been faster. */
+static int foreign_dm(struct dev *dev, struct sought *s, struct rnic_err *err) {
     struct dm *dm = calloc(1, sizeof *dm);
-    if (!dm || peer_map(&dev->peer, record, true, &dm->mem, err)) {
+    if (!dm || peer_map(&dev->peer, &s->record, true, &dm->mem, err)) {
         free(dm);
-        return NULL;
+        return -ENOMEM;
     }
-    dm->pub = (struct rnic_dm){&dev->pub, record->length, record->handle};
+    dm->pub = (struct rnic_dm){&dev->pub, s->record.length, s->record.handle};
     dm->record = -1;
     dm->foreign = true;
     dm->imports = 1;
-    dm->is = is;
-    dm->was = record->serial;
+    dm->is = s->is;
+    dm->was = s->record.serial;
     dev_lock(dev);
-    enter_dm(dm);
+    int rc = adopt_dm(dev, s, err);
+    if (!rc && !s->ours)
+        enter_dm(s->ours = dm);
     dev_unlock(dev);
-    return dm;
+    if (s->ours == dm)
+        return rc;
+    peer_unmap(&s->record, dm->mem);
+    free(dm);
+    return rc;
 }
 
 int soft_import_dm(struct rnic_context *ctx, uint32_t handle, struct rnic_dm **out, struct rnic_err *err) {
@@ -212,15 +243,18 @@ int soft_import_dm(struct rnic_context *ctx, uint32_t handle, struct rnic_dm **o
         return rc;
     if (!s.ours && s.record.offset % (uint64_t)sysconf(_SC_PAGESIZE))
         return fail(err, -EINVAL, "handle %u: what the other process says of it cannot be", handle);
-    struct dm *dm = s.ours ? s.ours : foreign_dm(dev, &s.record, s.is, err);
-    if (!dm)
-        return -ENOMEM;
-    *out = &dm->pub;
-    return 0;
+    if (!s.ours)
+        rc = foreign_dm(dev, &s, err);
+    if (!rc)
+        *out = &((struct dm *)s.ours)->pub;
+    return rc;
 }
 
 int soft_unimport_dm(struct rnic_dm *pub, struct rnic_err *err) {
     struct dm *dm = (struct dm *)pub;
-    int rc = give_back(dev_of(pub->ctx), STORE_DM, &dm->imports, dm->foreign, err);
-    return rc > 0 ? release_dm(dm, err) : rc;
+    struct dev *dev = dev_of(pub->ctx);
+    int rc = give_back(dev, STORE_DM, &dm->imports, dm->foreign, err);
+    if (rc > 0 && (rc = release_dm(dm, err)))
+        return keep(dev, &dm->imports, rc);
+    return rc;
 }

@@ -30,9 +30,8 @@ struct pd *find_pd(const struct dev *dev, uint32_t handle) {
     return pd;
 }
 
-void enter_pd(struct pd *pd) {
-    struct dev *dev = dev_of(pd->pub.ctx);
-    dev_lock(dev);
+/* Under the lock. */
+void link_pd(struct dev *dev, struct pd *pd) {
     while (!pd->pub.handle || (!pd->foreign && !pd->pub.parent && find_pd(dev, pd->pub.handle)))
         pd->pub.handle = rng_secret();
     pd->next = dev->pd_list;
@@ -40,6 +39,12 @@ void enter_pd(struct pd *pd) {
     dev->pds++;
     if (!pd->foreign && !pd->pub.parent)
         pd->record = store_publish(&dev->store, &(struct store_record){.kind = STORE_PD, .handle = pd->pub.handle});
+}
+
+void enter_pd(struct pd *pd) {
+    struct dev *dev = dev_of(pd->pub.ctx);
+    dev_lock(dev);
+    link_pd(dev, pd);
     dev_unlock(dev);
 }
 
@@ -137,6 +142,13 @@ struct mr *new_mr(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t acce
     return mr;
 }
 
+void free_stored(struct dev *dev, uint64_t offset, uint64_t length, uint8_t *addr) {
+    dev_lock(dev);
+    struct store_range range = store_free(&dev->store, offset, length, addr);
+    dev_unlock(dev);
+    store_discard(&dev->store, &range);
+}
+
 void free_mr(struct mr *mr) {
     struct dev *dev = dev_of(mr->pub.ctx);
     unlock_memory(&mr->lock);
@@ -145,7 +157,7 @@ void free_mr(struct mr *mr) {
         store_free_sealed(&dev->store, mr->sealed, mr->map_bytes, mr->map);
         dev_unlock(dev);
     } else if (mr->stored)
-        store_free(&dev->store, mr->stored_at, mr->map_bytes, mr->map);
+        free_stored(dev, mr->stored_at, mr->map_bytes, mr->map);
     else if (mr->map)
         munmap(mr->map, mr->map_bytes);
     if (mr->fd >= 0)
@@ -169,7 +181,7 @@ void publish_mr(struct dev *dev, struct mr *mr) {
                                                                    .length = mr->pub.length});
 }
 
-/* What other threads may have made of it in the meantime. */
+/* Other threads may make something of it until the lock is held, and while it is let go. */
 static int check_unused(const struct mr *mr, struct rnic_err *err) {
     int rc = check_windows(mr, err);
     return rc || !mr->imports
@@ -177,20 +189,31 @@ static int check_unused(const struct mr *mr, struct rnic_err *err) {
                : fail(err, -EBUSY, "the memory region is imported %d times in this process", mr->imports);
 }
 
-int withdraw_mr(struct dev *dev, struct mr *mr, struct rnic_err *err) {
-    int record = mr->record;
+static int claim(struct mr *mr, struct rnic_err *err) {
     if (mr->leaving)
         return fail(err, -EBUSY, "another thread is closing or re-registering the region");
+    mr->leaving = true;
+    return 0;
+}
+
+int claim_mr(struct dev *dev, struct mr *mr, struct rnic_err *err) {
+    dev_lock(dev);
+    int rc = claim(mr, err);
+    dev_unlock(dev);
+    return rc;
+}
+
+int withdraw_mr(struct dev *dev, struct mr *mr, struct rnic_err *err) {
+    int record = mr->record, rc = check_unused(mr, err);
+    if (rc)
+        return rc;
     store_withdraw(&dev->store, record);
     mr->record = -1;
     if (record < 0)
         return 0;
-    mr->leaving = true;
-    int rc =
-        lanes_await(dev)
-            ? check_unused(mr, err)
-            : fail(err, -EBUSY, "a process that has been stopped is in the middle of reading or writing the region");
-    mr->leaving = false;
+    rc = lanes_await(dev, 0)
+             ? check_unused(mr, err)
+             : fail(err, -EBUSY, "a process that has been stopped is in the middle of reading or writing the region");
     if (rc)
         publish_mr(dev, mr);
     return rc;
@@ -229,13 +252,20 @@ int check_windows(const struct mr *mr, struct rnic_err *err) {
                        : 0;
 }
 
+static int close_off(struct dev *dev, struct mr *mr, struct rnic_err *err) {
+    int rc = claim(mr, err);
+    if (rc)
+        return rc;
+    rc = withdraw_mr(dev, mr, err);
+    mr->leaving = rc == 0;
+    return rc;
+}
+
 /* The engine touches bytes only under the lock, so after it nobody does. */
 int leave_mr(struct mr *mr, struct rnic_err *err) {
     struct dev *dev = dev_of(mr->pub.ctx);
     dev_lock(dev);
-    int rc = check_windows(mr, err);
-    if (!rc)
-        rc = withdraw_mr(dev, mr, err);
+    int rc = close_off(dev, mr, err);
     if (rc) {
         dev_unlock(dev);
         return rc;
@@ -266,7 +296,5 @@ int soft_dereg_mr(struct rnic_mr *pub, struct rnic_err *err) {
         return rc;
     if (is_import(mr))
         return fail(err, -EINVAL, "the memory region is another process': give it back with unimport_mr");
-    if (mr->imports)
-        return fail(err, -EBUSY, "the memory region is imported %d times in this process", mr->imports);
     return leave_mr(mr, err);
 }

@@ -135,6 +135,9 @@ struct qp *verbs_make_qp(struct dev *dev, struct rnic_pd *pd, struct rnic_qp_ini
     qp_set_service(qp, engine.service);
     qp->opcodes = engine.opcodes;
     qp->sq.qp_type = attr->qp_type;
+    qp->sq.state = qp->rq.state = &qp->state;
+    qp->sq.from = RNIC_QPS_RTS;
+    qp->rq.from = RNIC_QPS_INIT;
     qp->srq = (struct srq *)attr->srq;
     qp->no_receives = !receives_of_its_own(attr);
     bool tagged = qp->srq && qp->srq->tags;
@@ -142,6 +145,7 @@ struct qp *verbs_make_qp(struct dev *dev, struct rnic_pd *pd, struct rnic_qp_ini
     qp->rq.pd = attr->srq ? attr->srq->pd : pd;
     qp->sq_sig_all = attr->sq_sig_all;
     qp->timer_at = NEVER;
+    qp_forget_written(qp);
     if (tagged)
         verbs_tagged_cap(qp->srq, &attr->cap);
     if (make_queues(qp, &attr->cap) || (tagged && verbs_make_tagged(qp)) || qp->engine->create(qp)) {
@@ -282,9 +286,13 @@ int soft_destroy_qp(struct rnic_qp *pub, struct rnic_err *err) {
     dev_lock(dev);
     rc = still_steered(qp, err);
     if (!rc)
-        rc = dev_leave_events(dev, pub->qp_context, err);
+        rc = dev_check_events(dev, pub->qp_context, err);
     if (!rc)
-        verbs_leave_qp(dev, qp);
+        rc = verbs_close_off(dev, qp, true, err);
+    if (!rc) {
+        rc = dev_leave_events(dev, pub->qp_context, err); /* one may have been taken meanwhile */
+        rc ? verbs_carry_on(dev, qp) : verbs_leave_qp(dev, qp);
+    }
     dev_unlock(dev);
     if (rc)
         return rc;
@@ -340,29 +348,31 @@ static int post_with(sq_poster *poster, struct rnic_qp *pub, const struct rnic_s
     return rc;
 }
 
-/* One-sided operations and short SENDs to a peer on this host are done while they are posted. */
-static bool post_direct(struct qp *qp, const struct rnic_send_wr *wr) {
+/* One-sided operations and short SENDs to a peer on this host are done while they are posted. most: bytes */
+static bool post_direct(struct qp *qp, const struct rnic_send_wr *wr, uint32_t most) {
     struct dev *dev = dev_of(qp->pub.ctx);
     uint32_t operations = atomic_load_explicit(&qp->at_once, memory_order_relaxed);
+    struct direct d;
     uint64_t now;
-    if (!operations || !wr || wr->next || !direct_suits(operations, wr) || atomic_load(&dev->dead) || !dev_trylock(dev))
+    if (!operations || !wr || !direct_read(&d, operations, wr) || d.sge.length > most || atomic_load(&dev->dead) ||
+        !dev_trylock(dev))
         return false;
     bool done = qp->state == RNIC_QPS_RTS && !atomic_load(&dev->fatal) && qp->at_once;
-    if (done && 1u << wr->opcode & DIRECT_ACCESS)
-        done = direct_post(qp, wr);
-    else if (done && (done = direct_send(qp, wr, &now)))
+    if (done && 1u << d.wr.opcode & DIRECT_ACCESS)
+        done = direct_post(qp, &d.wr);
+    else if (done && (done = direct_send(qp, &d.wr, &now)))
         progress_sent(dev, qp, now);
     dev_unlock(dev);
     return done;
 }
 
 bool soft_post_send_now(struct rnic_qp *pub, const struct rnic_send_wr *wr) {
-    return wr->num_sge == 1 && wr->sg_list->length <= NOW_BYTES && post_direct((struct qp *)pub, wr);
+    return post_direct((struct qp *)pub, wr, NOW_BYTES);
 }
 
 int soft_post_send(struct rnic_qp *pub, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
                    struct rnic_err *err) {
-    if (post_direct((struct qp *)pub, wr))
+    if (post_direct((struct qp *)pub, wr, UINT32_MAX))
         return 0;
     return post_with(sq_post, pub, wr, bad, err);
 }

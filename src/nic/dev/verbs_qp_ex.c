@@ -99,8 +99,9 @@ int soft_modify_qp_rate_limit(struct rnic_qp *pub, const struct rnic_qp_rate_lim
 
 /* ---------------------------------------------------------------- order of data */
 
-/* Packets are placed in order, but the bytes of one in whatever order memcpy copies them: the last may be there first.
- * So no message is in order as ibv_query_qp_data_in_order(3) means it, nor any 128 bytes of one; ATOMIC WRITE is. */
+/* Packets are placed in order, and the last line of each behind the rest of it (base/ordered.h); but what is ahead of that
+ * in whatever order memcpy, or the kernel, copies it.  So no message is in order as ibv_query_qp_data_in_order(3) means
+ * it, nor any 128 bytes of one; ATOMIC WRITE is. */
 int soft_query_qp_data_in_order(struct rnic_qp *pub, int opcode, uint32_t flags, struct rnic_err *err) {
     int rc = dev_check_alive(dev_of(pub->ctx), err);
     if (rc)
@@ -116,7 +117,7 @@ int soft_query_qp_data_in_order(struct rnic_qp *pub, int opcode, uint32_t flags,
 
 /* The device has no vendor and no options: whatever is asked for, none are accepted, and the answer says so. */
 int soft_set_ece(struct rnic_qp *pub, struct rnic_ece *ece, struct rnic_err *err) {
-    struct qp *qp = (struct qp *)pub;
+    const struct qp *qp = qp_of(pub);
     int rc = dev_check_alive(dev_of(pub->ctx), err);
     if (rc)
         return rc;

@@ -8,6 +8,8 @@
 #include "dev/verbs.h"
 #include "qp/path.h"
 
+#define SETTLE_NS 1000000000ull /* the last ACK waits for room so long */
+
 struct ways { /* that an address vector stands for (IBA A17.4): to the peer, and from it */
     struct flow to, from;
 };
@@ -110,17 +112,86 @@ static int modify(struct dev *dev, struct qp *qp, const struct rnic_qp_attr *att
 }
 
 /* Processes of this host may reach memory by it, without us: where nobody counts what they do. */
-static void publish(struct dev *dev, struct qp *qp) {
-    uint32_t answers =
-        RNIC_ACCESS_REMOTE_READ | RNIC_ACCESS_REMOTE_ATOMIC; /* which take resources that it may not have */
-    uint32_t access = qp->attr.qp_access_flags & ~(qp->attr.max_dest_rd_atomic ? 0 : answers);
+void verbs_publish_qp(struct dev *dev, struct qp *qp) {
+    uint32_t access = qp->attr.qp_access_flags | (qp->attr.max_dest_rd_atomic ? STORE_ANSWERS : 0);
     bool connected = qp->state >= RNIC_QPS_RTR && qp->state <= RNIC_QPS_SQD && qp->pub.qp_type == RNIC_QPT_RC;
-    if (dev->local && connected && !qp->cntrs)
-        qp->record = store_publish(&dev->store, &(struct store_record){.kind = STORE_QP,
-                                                                       .handle = qp->pub.qp_num,
-                                                                       .pd = rnic_pd_root(qp->pub.pd)->handle,
-                                                                       .key = qp->attr.dest_qp_num,
-                                                                       .access = access});
+    if (!dev->local || !connected || qp->cntrs)
+        return;
+    qp->exposed = true;
+    qp->record = store_publish(&dev->store, &(struct store_record){.kind = STORE_QP,
+                                                                   .handle = qp->pub.qp_num,
+                                                                   .pd = rnic_pd_root(qp->pub.pd)->handle,
+                                                                   .key = qp->attr.dest_qp_num,
+                                                                   .access = access});
+}
+
+static int busy(struct rnic_err *err) {
+    return fail(err, -EBUSY, "another thread is destroying or modifying the queue pair");
+}
+
+void verbs_settle(struct dev *dev, struct qp *qp) {
+    uint64_t until = dev_clock() + SETTLE_NS;
+    while (!sched_settle(dev, qp) && dev_clock() < until)
+        dev_let_others(dev);
+}
+
+/* What it has sent by reference is taken back only when nobody stands still inside a copy: what is taken back is lost. */
+static bool end_copies(struct dev *dev, struct qp *qp, bool ends) {
+    uint32_t peer = qp->attr.dest_qp_num;
+    if (!qp->exposed)
+        return true;
+    if (!lanes_await(dev, peer))
+        return false;
+    if (ends)
+        qp_close_off(qp);
+    return !ends || lanes_await(dev, peer);
+}
+
+/* The same as for regions (withdraw_mr). */
+int verbs_close_off(struct dev *dev, struct qp *qp, bool ends, struct rnic_err *err) {
+    if (qp->leaving)
+        return busy(err);
+    qp->leaving = true;
+    if (ends)
+        verbs_settle(dev, qp);
+    qp_withdraw(qp);
+    bool left = end_copies(dev, qp, ends);
+    qp->leaving = false;
+    if (left)
+        qp->exposed = false;
+    else
+        verbs_carry_on(dev, qp);
+    return left ? 0
+                : fail(err, -EBUSY,
+                       "a process that has been stopped is in the middle of reading or writing memory by the queue "
+                       "pair; try again when it goes on or has ended");
+}
+
+void verbs_carry_on(struct dev *dev, struct qp *qp) {
+    verbs_publish_qp(dev, qp);
+    if (qp->engine->again)
+        qp->engine->again(qp);
+    sched_ready(dev, qp);
+    progress_finish(dev, dev_clock());
+}
+
+static bool is_end(const struct rnic_qp_attr *attr, uint32_t mask) {
+    return mask & RNIC_QP_STATE && (attr->qp_state == RNIC_QPS_ERR || attr->qp_state == RNIC_QPS_RESET);
+}
+
+/* Does a change take away what peers may do by it? */
+static bool takes_away(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask) {
+    return is_end(attr, mask) || (mask & RNIC_QP_ACCESS_FLAGS && qp->attr.qp_access_flags & ~attr->qp_access_flags);
+}
+
+static int make_way(struct dev *dev, struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask,
+                    struct rnic_err *err) {
+    if (qp->leaving)
+        return busy(err);
+    if (!takes_away(qp, attr, mask))
+        return 0;
+    int rc = qp_attr_check(qp, attr, mask, err); /* what is refused changes nothing */
+    return rc ? rc : verbs_close_off(dev, qp, is_end(attr, mask), err);
 }
 
 int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err) {
@@ -129,11 +200,14 @@ int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_
     if (rc)
         return rc;
     dev_lock(dev);
-    qp_withdraw(qp_of(pub));
-    rc = modify(dev, qp_of(pub), attr, mask, err);
-    publish(dev, qp_of(pub));
-    while (!rc && dev->ready_first) /* flushes, or an SQ that was drained already */
-        sched_run(dev, dev_clock());
+    rc = make_way(dev, qp_of(pub), attr, mask, err);
+    if (!rc) {
+        qp_withdraw(qp_of(pub));
+        rc = modify(dev, qp_of(pub), attr, mask, err);
+        verbs_publish_qp(dev, qp_of(pub));
+    }
+    if (!rc)
+        progress_finish(dev, dev_clock()); /* flushes, or an SQ that was drained already */
     dev_unlock(dev);
     engine_wake(dev); /* new sockets to watch, new deadlines */
     if (!rc && (mask & RNIC_QP_AV))

@@ -4,6 +4,7 @@
  * ibv_advise_mr).
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -129,7 +130,7 @@ static int take_file(struct mr *mr, const struct rnic_mr_init_attr *attr, struct
                     prot & PROT_WRITE ? " for LOCAL_WRITE" : "", strerror(errno));
     mr->map = at;
     mr->map_bytes = before + attr->length;
-    mr->fd = dup(attr->fd);
+    mr->fd = fcntl(attr->fd, F_DUPFD_CLOEXEC, 0);
     if (mr->fd < 0)
         return fail(err, -errno, "descriptor %d: %s", attr->fd, strerror(errno));
     mr->kind = kind_of_file(attr->fd);
@@ -308,24 +309,25 @@ int soft_rereg_mr(struct rnic_mr *pub, uint32_t flags, struct rnic_pd *pd, void 
     struct dev *dev = dev_of(pub->ctx);
     struct mr *mr = (struct mr *)pub;
     bool moves = flags & RNIC_REREG_MR_CHANGE_TRANSLATION;
+    int rc = dev_check_alive(dev, err);
+    if (!rc)
+        rc = claim_mr(dev, mr, err);
+    if (rc)
+        return rc;
     struct rnic_mr_init_attr then = {.addr = moves ? addr : pub->addr,
                                      .length = moves ? length : pub->length,
                                      .access = flags & RNIC_REREG_MR_CHANGE_ACCESS ? access : mr->access};
-    int rc = dev_check_alive(dev, err);
-    if (!rc)
-        rc = check_change(mr, flags, pd, err);
+    rc = check_change(mr, flags, pd, err);
     if (!rc)
         rc = check_result(mr, flags, &then, err);
-    if (rc)
-        return rc;
     dev_lock(dev);
-    rc = check_windows(mr, err); /* IBA 11.2.8.7 */
     if (!rc)
-        rc = withdraw_mr(dev, mr, err);
+        rc = withdraw_mr(dev, mr, err); /* IBA 11.2.8.7: not while windows are bound to it */
     if (!rc) {
         apply(mr, flags, pd, &then);
         publish_mr(dev, mr);
     }
+    mr->leaving = false;
     dev_unlock(dev);
     return rc;
 }

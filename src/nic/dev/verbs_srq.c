@@ -7,7 +7,7 @@
 
 #include "base/fail.h"
 #include "dev/verbs.h"
-#include "queue/srq.h"
+#include "qp/qp.h"
 #include "queue/tag.h"
 
 static int check_srq(const struct rnic_srq_attr *attr, struct rnic_err *err) {
@@ -123,15 +123,18 @@ int soft_create_srq_ex(struct rnic_context *ctx, struct rnic_srq_init_attr_ex *a
 
 /* ---------------------------------------------------------------- what all can do */
 
-static int modify(struct srq *srq, const struct rnic_srq_attr *attr, uint32_t mask, struct rnic_err *err) {
+static int modify(struct dev *dev, struct srq *srq, const struct rnic_srq_attr *attr, uint32_t mask,
+                  struct rnic_err *err) {
     uint32_t max_wr = mask & RNIC_SRQ_MAX_WR ? attr->max_wr : srq->q.max_wr;
-    if ((mask & RNIC_SRQ_LIMIT) && attr->srq_limit > max_wr)
-        return fail(err, -EINVAL, "srq_limit is %u; the queue has room for %u", attr->srq_limit, max_wr);
+    uint32_t limit = mask & RNIC_SRQ_LIMIT ? attr->srq_limit : srq->limit;
+    if (limit > max_wr)
+        return fail(err, -EINVAL, "srq_limit is %u; the queue has room for %u", limit, max_wr);
     int rc = mask & RNIC_SRQ_MAX_WR ? srq_resize(srq, max_wr) : 0;
     if (rc)
         return fail(err, rc, rc == -EINVAL ? "more than %u receives are posted" : "no memory for %u receives", max_wr);
+    srq->limit = limit;
     if (mask & RNIC_SRQ_LIMIT)
-        srq->limit = attr->srq_limit;
+        srq_look_at_limit(&dev->nic, srq); /* it may be below already, and no message come that takes another one */
     return 0;
 }
 
@@ -143,7 +146,7 @@ int soft_modify_srq(struct rnic_srq *pub, const struct rnic_srq_attr *attr, uint
     if ((mask & RNIC_SRQ_MAX_WR) && (attr->max_wr < 1 || attr->max_wr > MAX_SRQ_WR))
         return fail(err, -EINVAL, "max_wr is %u; allowed are 1 to %d", attr->max_wr, MAX_SRQ_WR);
     dev_lock(dev);
-    rc = modify((struct srq *)pub, attr, mask, err);
+    rc = modify(dev, (struct srq *)pub, attr, mask, err);
     dev_unlock(dev);
     return rc;
 }

@@ -54,7 +54,8 @@ int verbs_make_tagged(struct qp *qp) {
     if (!qp->tagged)
         return -ENOMEM;
     qp->tagged->list = qp->srq->tags;
-    qp->sq.pd = qp->srq->pub.pd; /* its READs write into the SRQ's receives */
+    qp->sq.pd = qp->srq->pub.pd; /* its READs write into the SRQ's receives, */
+    qp->sq.from = RNIC_QPS_RTR;  /* and may be asked for before it sends */
     qp->pub.recv_cq = qp->srq->cq;
     return 0;
 }

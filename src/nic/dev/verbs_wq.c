@@ -64,6 +64,8 @@ int soft_create_wq(struct rnic_context *ctx, struct rnic_wq_init_attr *attr, str
     wq->pub = (struct rnic_wq){ctx, attr->pd, attr->cq, attr->wq_context, 0, attr->wq_type};
     wq->nic = &dev->nic;
     wq->q.pd = attr->pd;
+    wq->q.state = &wq->state;
+    wq->q.from = RNIC_WQS_RDY;
     attr->max_wr = wq->q.max_wr;
     attr->max_sge = wq->q.max_sge;
     if (!enter_wq(dev, wq)) {

@@ -291,6 +291,8 @@ int soft_close_qp(struct rnic_qp *pub, struct rnic_err *err) {
     struct qp *qp = h->qp.real;
     (void)err;
     dev_lock(dev);
+    if (qp->handles == h && !h->next)
+        verbs_settle(dev, qp);
     remove_handle(h);
     event_forget(&dev->nic.events, pub->qp_context);
     bool last = !qp->handles;

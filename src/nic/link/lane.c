@@ -16,6 +16,7 @@
 #include "link/address.h"
 #include "link/slot.h"
 #include "link/slotmsg.h"
+#include "link/user.h"
 #include "wire/bth.h"
 #include "wire/grh.h"
 #include "wire/icrc.h"
@@ -112,15 +113,21 @@ static void commit(struct tx *tx) {
 }
 
 /* As long as no packet in a cell is. */
-static void refer(struct tx *tx, uint32_t n, const struct rnic_sge *payload) {
+static void refer(struct tx *tx, uint32_t n, const struct rnic_sge *payload, uint32_t qpn) {
     struct lane *l = lane_of(tx);
     if (l->state != LANE_UP)
         return;
     memcpy(l->at + n, payload, sizeof *payload);
     l->out.length = LANE_REFERRING;
-    ring_commit(&l->out, LANE_REFERS | kind_of(l->flow));
+    ring_commit_for(&l->out, LANE_REFERS | kind_of(l->flow), qpn);
     l->dirty = true;
     l->link->counters->value[RNIC_CNT_local_sent]++;
+}
+
+static void take_back(struct tx *tx, uint32_t qpn) {
+    struct lane *l = lane_of(tx);
+    if (l->state == LANE_UP)
+        ring_take_back(&l->out, qpn);
 }
 
 /* ---------------------------------------------------------------- memory */
@@ -204,32 +211,36 @@ static void know_peer(struct lane *l) {
     (void)peer_of(l->fd, &cred);
     l->pid = cred.pid;
     l->uid = cred.uid;
-    l->trusted = l->uid == geteuid() && getuid() == geteuid();
+    l->trusted = user_is_ours(l->uid);
 }
 
-enum answer { NO, YES, NOT_NOW /* it cannot be told: descriptors or memory are short */ };
+static enum lane_answer no_or_not_now(int rc) {
+    bool short_of = rc == -EMFILE || rc == -ENFILE || rc == -ENOBUFS || rc == -ENOMEM || rc == -EAGAIN;
+    return short_of ? LANE_CANNOT_TELL : LANE_NO;
+}
 
-static enum answer no_or_not_now(int rc) {
-    return rc == -EMFILE || rc == -ENFILE || rc == -ENOBUFS || rc == -ENOMEM || rc == -EAGAIN ? NOT_NOW : NO;
+/* Processes of other pid namespaces all have the number 0. */
+static bool is_same(const struct lane *l, const struct ucred *cred) {
+    return cred->pid == l->pid && cred->uid == l->uid && (l->pid > 0 || user_is_one(l->uid));
 }
 
 /* Anybody can bind our names of a slot whose owner does not, or say that a slot is his.  But a slot is claimed together
  * with its lifeline, and the kernel tells whose that is. */
-static enum answer owns(const struct lane *l, uint32_t slot) {
+enum lane_answer lane_owns(const struct lane *l, uint32_t slot) {
     struct ucred cred;
     int fd = slot < SLOT_COUNT ? slot_watch(slot) : -EINVAL;
     if (fd < 0)
         return no_or_not_now(fd);
-    bool same = peer_of(fd, &cred) && cred.pid == l->pid && cred.uid == l->uid;
+    bool same = peer_of(fd, &cred) && is_same(l, &cred);
     close(fd);
-    return same ? YES : NO;
+    return same ? LANE_YES : LANE_NO;
 }
 
 static struct lane *new_lane(int fd, enum lane_state state, const struct lane_link *link, uint64_t now) {
     struct lane *l = calloc(1, sizeof *l);
     if (!l)
         return NULL;
-    l->tx = (struct tx){.reserve = reserve, .commit = commit, .refer = refer, .put = put};
+    l->tx = (struct tx){.reserve = reserve, .commit = commit, .refer = refer, .take_back = take_back, .put = put};
     l->state = state;
     l->link = link;
     l->fd = fd;
@@ -243,7 +254,8 @@ static int offer(struct lane *l, const struct lane_self *self) {
     int pass[PASSED] = {make_memory(), self->file};
     if (pass[0] < 0)
         return pass[0];
-    int rc = map_memory(l, pass[0], true) ? speak(l, LANE_HELLO, &self->party, pass, l->trusted ? 2 : 1) : -ENOMEM;
+    size_t n = l->trusted && self->file >= 0 ? 2 : 1;
+    int rc = map_memory(l, pass[0], true) ? speak(l, LANE_HELLO, &self->party, pass, n) : -ENOMEM;
     close(pass[0]);
     return rc;
 }
@@ -298,11 +310,11 @@ static bool has_address(const struct ifaddrs *all, const struct in6_addr *addr) 
 
 /* Of what it says the addresses that may be believed: one that is not this host's is another host's process' with the
  * same slot.  (That an address can be bound says nothing: see ip_nonlocal_bind in ip-sysctl.) */
-static enum answer sift(const struct lane *l, struct lane_party *party) {
+static enum lane_answer sift(const struct lane *l, struct lane_party *party) {
     struct ifaddrs *all;
     uint32_t kept = 0;
     if (getifaddrs(&all))
-        return NOT_NOW;
+        return LANE_CANNOT_TELL;
     for (uint32_t i = 0; i < party->naddresses; i++) {
         const struct in6_addr *addr = &party->addresses[i];
         if ((l->trusted || !IN6_IS_ADDR_LINKLOCAL(addr)) && has_address(all, addr))
@@ -310,7 +322,7 @@ static enum answer sift(const struct lane *l, struct lane_party *party) {
     }
     freeifaddrs(all);
     party->naddresses = kept;
-    return YES;
+    return LANE_YES;
 }
 
 static bool has_slot(const struct lane_party *party, uint32_t slot) {
@@ -321,12 +333,12 @@ static bool has_slot(const struct lane_party *party, uint32_t slot) {
     return false;
 }
 
-static enum answer is_true(const struct lane *l, struct lane_party *party) {
+static enum lane_answer is_true(const struct lane *l, struct lane_party *party) {
     if (!party->nslots || party->nslots > LANE_SLOTS || party->naddresses > LANE_ADDRESSES)
-        return NO;
+        return LANE_NO;
     for (uint32_t i = 0; i < party->nslots; i++) {
-        enum answer own = has_slot(&l->peer, party->slots[i]) ? YES : owns(l, party->slots[i]);
-        if (own != YES)
+        enum lane_answer own = has_slot(&l->peer, party->slots[i]) ? LANE_YES : lane_owns(l, party->slots[i]);
+        if (own != LANE_YES)
             return own;
     }
     return sift(l, party);
@@ -335,10 +347,10 @@ static enum answer is_true(const struct lane *l, struct lane_party *party) {
 /* What is known of who is here already stays true while no more can be told. */
 static bool knows(struct lane *l, const struct lane_party *party) {
     struct lane_party believed = *party;
-    enum answer answer = is_true(l, &believed);
-    if (answer == YES)
+    enum lane_answer answer = is_true(l, &believed);
+    if (answer == LANE_YES)
         l->peer = believed;
-    return answer == YES || (answer == NOT_NOW && l->state == LANE_UP);
+    return answer == LANE_YES || (answer == LANE_CANNOT_TELL && l->state == LANE_UP);
 }
 
 void lane_look_again(struct lane *l) { (void)sift(l, &l->peer); }
@@ -362,7 +374,8 @@ static void keep_file(struct lane *l, int *fd) {
 
 static bool hello(struct lane *l, const struct lane_message *m, const struct lane_self *self, int pass[PASSED]) {
     if (l->state != LANE_CALLED || pass[0] < 0 || !memfile_is_sound(pass[0], MEMORY) || !knows(l, &m->party) ||
-        !map_memory(l, pass[0], false) || speak(l, LANE_WELCOME, &self->party, &self->file, l->trusted ? 1 : 0))
+        !map_memory(l, pass[0], false) ||
+        speak(l, LANE_WELCOME, &self->party, &self->file, l->trusted && self->file >= 0))
         return false;
     keep_file(l, &pass[1]);
     l->state = LANE_ANSWERED;

@@ -44,7 +44,7 @@ struct lane_party {
 
 struct lane_self {
     struct lane_party party;
-    int file; /* our memory file: whoever is of our user gets it */
+    int file; /* our memory file: whoever is of our user gets it; -1: nobody does */
 };
 
 /* What the lanes of a device share with its link. */
@@ -106,6 +106,10 @@ void lane_flush(struct lane *l);   /* wakes the other end if it sleeps */
 bool lane_unstick(struct lane *l); /* one that was stuck has room again */
 /* A number of packets has been taken from l->in: lets a writer that waits for room know. */
 void lane_taken(struct lane *l);
+
+/* Is it at this moment the owner of a slot?  What it has said it may have given up since. */
+enum lane_answer { LANE_NO, LANE_YES, LANE_CANNOT_TELL /* descriptors or memory are short */ };
+enum lane_answer lane_owns(const struct lane *l, uint32_t slot);
 
 /* This host's addresses have changed: which of the peer's are among them? */
 void lane_look_again(struct lane *l);

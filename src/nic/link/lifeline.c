@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "link/user.h"
+
 #define BACKLOG 4096
 #define ROOM 16
 
@@ -42,7 +44,7 @@ void lifeline_close(struct lifeline *l) {
         close(l->fd);
     }
     for (uint32_t i = 0; i < l->count; i++) {
-        close(l->held[i]);
+        close(l->held[i].fd);
     }
     free(l->held);
     *l = (struct lifeline){.fd = -1};
@@ -56,10 +58,12 @@ static bool has_gone(int fd) {
 
 static void sweep(struct lifeline *l) {
     uint32_t kept = 0;
+    l->strangers = 0;
     for (uint32_t i = 0; i < l->count; i++) {
-        if (has_gone(l->held[i])) {
-            close(l->held[i]);
+        if (has_gone(l->held[i].fd)) {
+            close(l->held[i].fd);
         } else {
+            l->strangers += l->held[i].stranger;
             l->held[kept++] = l->held[i];
         }
     }
@@ -71,7 +75,7 @@ static bool make_room(struct lifeline *l) {
         return true;
     }
     uint32_t room = 2 * l->room + ROOM;
-    int *held = realloc(l->held, room * sizeof *held);
+    struct watcher *held = realloc(l->held, room * sizeof *held);
     if (held == NULL) {
         return false;
     }
@@ -80,14 +84,27 @@ static bool make_room(struct lifeline *l) {
     return true;
 }
 
+/* To hang up would tell it that we have died: who is one too many is left to the kernel's queue. */
+static bool is_stranger(int fd) {
+    struct ucred cred;
+    socklen_t n = sizeof cred;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &n) != 0 || !user_is_ours(cred.uid);
+}
+
 bool lifeline_accept(struct lifeline *l) {
     sweep(l);
-    while (l->fd >= 0 && make_room(l)) {
+    while (l->fd >= 0 && l->strangers < LIFELINE_STRANGERS && make_room(l)) {
         int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) {
             return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
         }
-        l->held[l->count++] = fd;
+        if (has_gone(fd)) {
+            close(fd);
+            continue;
+        }
+        bool stranger = is_stranger(fd);
+        l->strangers += stranger;
+        l->held[l->count++] = (struct watcher){.fd = fd, .stranger = stranger};
     }
     return l->fd < 0;
 }

@@ -13,18 +13,26 @@
 
 #include "link/abstract.h"
 
+#define LIFELINE_STRANGERS 64 /* watchers of other users that are taken in, a descriptor each; the others wait outside */
+
+struct watcher {
+    int fd; /* our end of its connection */
+    bool stranger;
+};
+
 struct lifeline {
-    int fd;    /* listens; -1: there is none */
-    int *held; /* our ends of connections */
+    int fd; /* listens; -1: there is none */
+    struct watcher *held;
     uint32_t count, room;
+    uint32_t strangers; /* of them other users' */
 };
 
 /* 0 or -errno: -EADDRINUSE when somebody has it. */
 int lifeline_open(struct lifeline *l, const struct abstract_name *of);
 void lifeline_close(struct lifeline *l);
 
-/* Takes in those who watch, and lets go of those who have gone.  False when no more can be taken in (no descriptors):
- * the kernel's queue holds the next ones just as well, and to look again at once would be in vain. */
+/* Takes in those who watch, and lets go of those who have gone.  False when no more are taken in (no descriptors, or
+ * too many of other users): the kernel's queue holds the next ones just as well, and to look again at once would be in vain. */
 bool lifeline_accept(struct lifeline *l);
 
 /* A descriptor that hangs up (POLLHUP) when the owner of the name goes, or -errno: -ECONNREFUSED when there is none. */

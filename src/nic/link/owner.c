@@ -136,7 +136,7 @@ bool owner_is_rnic(const struct sockaddr_in6 *addr, const struct owner *owner) {
         return false;
     }
     struct abstract_name name;
-    abstract_name(&name, "rnic/1/query/%016" PRIx64, nonce);
+    abstract_name(&name, "rnic/1/query/%08" PRIx32, (uint32_t)(nonce >> 32)); /* half of it: names are public */
     int fd = abstract_open(&name), on = 1;
     if (fd < 0) {
         return false;
@@ -204,6 +204,18 @@ static void program_name(int pid, char *out, size_t size) {
     }
 }
 
+static bool is_stopped(int pid) {
+    char path[64], line[128] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *f = fopen(path, "re");
+    bool got = f != NULL && fgets(line, sizeof line, f) != NULL;
+    if (f != NULL) {
+        fclose(f);
+    }
+    const char *name_end = strrchr(line, ')'); /* 1234 (a name) T ... */
+    return got && name_end != NULL && (name_end[2] == 'T' || name_end[2] == 't');
+}
+
 /* rdma_rxe binds the wildcard from inside the kernel: a socket of uid 0 (seen: with an inode) that no process holds. */
 static bool is_rxe(const struct owner *owner, int pid) {
     return pid == 0 && owner->uid == 0 && owner->wildcard && access("/sys/module/rdma_rxe", F_OK) == 0;
@@ -222,10 +234,16 @@ int owner_fail(const struct sockaddr_in6 *addr, const struct owner *owner, struc
     if (pid == 0) {
         return fail(err, -EADDRINUSE,
                     "UDP port %d of %s is held by the kernel, or by a process of uid %u that cannot be looked into, "
-                    "and that does not answer as rnic does",
+                    "and that does not answer as rnic does (if it is rnic's and stopped: let it go on, or end it)",
                     ROCE_UDP_PORT, text, (unsigned)owner->uid);
     }
     program_name(pid, program, sizeof program);
+    if (is_stopped(pid)) {
+        return fail(err, -EADDRINUSE,
+                    "UDP port %d of %s is held by %s (pid %d, uid %u), which is stopped: let it go on (kill -CONT %d), "
+                    "or end it",
+                    ROCE_UDP_PORT, text, program, pid, (unsigned)owner->uid, pid);
+    }
     return fail(err, -EADDRINUSE,
                 "UDP port %d of %s is held by %s (pid %d, uid %u), which does not answer as rnic does", ROCE_UDP_PORT,
                 text, program, pid, (unsigned)owner->uid);

@@ -2,9 +2,11 @@
 #include "link/port.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <netinet/udp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "base/fail.h"
@@ -13,12 +15,16 @@
 #include "link/owner.h"
 #include "link/slotmsg.h"
 #include "link/steering.h"
+#include "link/steerprog.h"
 #include "link/udpsock.h"
 #include "wire/packet.h"
 
 #define MS 1000000ull
 #define TAKEOVER_PERIOD (50 * MS)
-#define BUFFER_ASKED (4u << 20)
+#define RECEIVE_ASKED (4u << 20)
+/* What every process gets (net.core.wmem_max), which the kernel doubles.  More is no use: it lies in a slow link's queue,
+ * where ACKs wait behind it for longer than peers wait for ACKs, or is dropped there without a word. */
+#define SEND_ASKED 212992u
 #define FORWARD_HOLDS (11u * 4096u) /* a slot's queue at the usual max_dgram_qlen, a full packet in each datagram */
 
 /* ---------------------------------------------------------------- sockets */
@@ -34,7 +40,10 @@ static int open_shared(const struct sockaddr_in6 *addr, uint32_t rcvbuf) {
     if (fd < 0) {
         return fd;
     }
-    udpsock_set(fd, SOL_SOCKET, SO_RCVBUF, (int)(rcvbuf != 0 && rcvbuf <= INT32_MAX ? rcvbuf : BUFFER_ASKED));
+    if (!address_is_v4(addr)) {
+        steerprog_guard(fd);
+    }
+    udpsock_set(fd, SOL_SOCKET, SO_RCVBUF, (int)(rcvbuf != 0 && rcvbuf <= INT32_MAX ? rcvbuf : RECEIVE_ASKED));
     if (!udpsock_set(fd, SOL_SOCKET, SO_REUSEPORT, 1)) {
         int rc = -errno;
         close(fd);
@@ -73,7 +82,7 @@ static void receive_from(struct port *p, int fd, uint64_t now) {
 static void send_from(struct port *p, int fd) {
     p->tx_fd = fd;
     p->gso = udpsock_set(fd, SOL_UDP, UDP_SEGMENT, 0);
-    udpsock_set(fd, SOL_SOCKET, SO_SNDBUF, (int)BUFFER_ASKED);
+    udpsock_set(fd, SOL_SOCKET, SO_SNDBUF, (int)SEND_ASKED);
     p->sndbuf = get_buffer(fd, SO_SNDBUF);
     send_marked(p);
     p->addr.sin6_port = udpsock_port(fd);
@@ -127,8 +136,8 @@ static int bind_or_follow(struct port *p, int fd, uint64_t now, struct rnic_err 
 static struct port_steering *new_steering(const struct slot *slot) {
     struct port_steering *st = calloc(1, sizeof *st);
     if (st != NULL) {
-        st->lock_fd = st->reply_fd = st->claim_fd = -1;
-        st->wake = UINT64_MAX;
+        st->claim_fd = -1;
+        st->wake = st->ask_at = UINT64_MAX;
         st->nslots = 1;
         st->slots[0] = slot->number;
     }
@@ -158,8 +167,7 @@ int port_open(struct port *p, const struct sockaddr_in6 *addr, int ifindex, cons
 
 void port_abandon(struct port *p) {
     struct port_steering *st = p->steering;
-    int fds[] = {p->rx_fd, p->tx_fd != p->rx_fd ? p->tx_fd : -1, st != NULL ? st->lock_fd : -1,
-                 st != NULL ? st->reply_fd : -1, st != NULL ? st->claim_fd : -1};
+    int fds[] = {p->rx_fd, p->tx_fd != p->rx_fd ? p->tx_fd : -1, st != NULL ? st->claim_fd : -1};
     for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++) {
         if (fds[i] >= 0) {
             close(fds[i]);
@@ -167,7 +175,7 @@ void port_abandon(struct port *p) {
     }
     p->rx_fd = p->tx_fd = -1;
     if (st != NULL) {
-        st->lock_fd = st->reply_fd = st->claim_fd = -1;
+        st->claim_fd = -1;
     }
 }
 
@@ -199,13 +207,15 @@ int port_add_slot(struct port *p, uint32_t slot) {
         return -ENOSPC;
     }
     st->slots[st->nslots++] = slot;
+    steering_join(st);
     return 0;
 }
 
 /* ---------------------------------------------------------------- forwarding */
 
-void port_probe_input(struct port *p, const uint8_t *data, uint32_t length, const struct sockaddr_in6 *src) {
-    steering_probe_input(p, data, length, src);
+void port_probe_input(struct port *p, const uint8_t *data, uint32_t length, const struct sockaddr_in6 *src,
+                      uint64_t now) {
+    steering_probe_input(p, data, length, src, now);
 }
 
 /* Was it the kernel's choice of the socket that was wrong?  A packet for QP1, or the first of a GRO batch of several
@@ -334,7 +344,6 @@ int port_slot_input(const struct slot *s, struct port **ports, int nports, uint8
                         .msg_control = &control,
                         .msg_controllen = sizeof control};
     uid_t uid;
-    (void)now;
     ssize_t n = recvmsg(s->fd, &mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n < 0) {
         return errno == EINTR ? 0 : -errno;
@@ -351,9 +360,21 @@ int port_slot_input(const struct slot *s, struct port **ports, int nports, uint8
         show_others(find_port(ports, nports, &msg.dst), msg.shown);
     }
     if (msg.type != SLOTMSG_FORWARD) {
+        struct port *p = find_port(ports, nports, &msg.dst);
+        if (p != NULL && uid == getuid() && msg.length == (size_t)n - sizeof msg) {
+            steering_message(p, &msg, data, now);
+        }
         return 0;
     }
     return take_forward(ports, nports, &msg, uid, &from, (uint32_t)((size_t)n - sizeof msg), out);
+}
+
+uint64_t port_left(const struct port *p) {
+    int queued = 0;
+    if (ioctl(p->tx_fd, SIOCOUTQ, &queued) != 0 || queued < 0) {
+        return p->handed;
+    }
+    return p->handed > (uint64_t)queued ? p->handed - (uint64_t)queued : 0;
 }
 
 /* ---------------------------------------------------------------- timers */

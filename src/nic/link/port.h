@@ -3,13 +3,12 @@
  * A port: UDP 4791 on one local address, shared with every other process of the host.
  *
  * Processes of one user share the address by SO_REUSEPORT; a classic BPF program picks the socket by the slot bits of
- * the destination QPN.  The order of the sockets in the kernel's group is learnt by probes (UDP datagrams with opcode
- * PORT_PROBE_OPCODE, which the program steers to the index that they name), answered over the slot sockets.  Whatever
- * still reaches the wrong process is forwarded over the right one's slot socket, and makes the receiver learn the order
- * again.  Another user's process cannot bind: it sends from an ephemeral port and receives by forwarding, and takes
+ * the destination QPN.  One of them, the steward, learns the order of the sockets in the kernel's group (steering.h).
+ * Whatever still reaches the wrong process is forwarded over the right one's slot socket, and the steward is told.
+ * Another user's process cannot bind: it sends from an ephemeral port and receives by forwarding, and takes
  * the port when its owner goes.
  *
- * While a remap runs, port_deadline() is 200 us away for a few ms: wait with ppoll or epoll_pwait2, not in whole ms.
+ * While the order is learnt, port_deadline() is 1 ms away: wait with ppoll or epoll_pwait2, not in whole ms.
  *
  * All functions: the caller holds the device's lock (or has one thread).  None blocks, but port_open() for up to 100 ms
  * when the address is taken.
@@ -25,13 +24,14 @@
 
 #define ROCE_UDP_PORT 4791
 #define PORT_PROBE_OPCODE 0xFF
-#define PORT_MAX_MEMBERS 64
+#define PORT_DATAGRAM_COST 512u /* bytes that a datagram takes in its socket beside its own, at least */
 
 struct port {
     struct sockaddr_in6 addr; /* local address, IPv4 mapped; sin6_port, network order: source of what we send */
     int rx_fd;                /* bound to 4791; -1 while another user's process owns the address */
     int tx_fd;                /* equals rx_fd, or an ephemeral socket */
     uint32_t rcvbuf, sndbuf;  /* as granted (getsockopt); rcvbuf while rx_fd is -1: what forwarding holds at least */
+    uint64_t handed;          /* bytes that tx_fd has taken, PORT_DATAGRAM_COST for each datagram included */
     bool gso, gro;            /* the socket takes UDP_SEGMENT / UDP_GRO */
     bool headers;             /* it shows hops and traffic class of what comes in */
     bool marks;               /* the latter in any case, for its marks of congestion */
@@ -40,7 +40,7 @@ struct port {
     const struct slot *slot;  /* first slot of the context; where answers to probes go */
     /* the steering and ownership machinery's own fields follow */
     struct port_steering *steering;
-    uint64_t remaps; /* completed ones, for the counter */
+    uint64_t remaps; /* times that our place was learnt, for the counter */
 };
 
 /* Opens the address. rcvbuf 0: as much as is granted. -EADDRINUSE names who holds the port when it is not rnic.
@@ -64,10 +64,11 @@ int port_add_slot(struct port *p, uint32_t slot);
 int port_check_ids(const struct port *p, struct rnic_err *err);
 
 /* A datagram with opcode PORT_PROBE_OPCODE came in on this port. */
-void port_probe_input(struct port *p, const uint8_t *data, uint32_t length, const struct sockaddr_in6 *src);
+void port_probe_input(struct port *p, const uint8_t *data, uint32_t length, const struct sockaddr_in6 *src,
+                      uint64_t now);
 
-/* Hands a datagram that is for another slot to that slot's socket; schedules a remap when its destination QPN is of
- * that slot, too: the kernel should have given it to that process. 0, or -errno: nobody has the slot (-ECONNREFUSED) or
+/* Hands a datagram that is for another slot to that slot's socket; tells the steward when its destination QPN is
+ * of that slot, too: the kernel should have given it to that process. 0, or -errno: nobody has the slot (-ECONNREFUSED) or
  * its queue is full (-EAGAIN; net.unix.max_dgram_qlen, as a rule 10 datagrams), the latter a loss like any other. */
 int port_forward(struct port *p, uint32_t slot, const struct slot_packet *packet, const uint8_t *data, uint64_t now);
 /* The same to any socket that is read with port_slot_input().  dst is the port's address, whatever the packet says. */
@@ -83,6 +84,10 @@ void port_take_marks(struct port *p);
  * there. ports: all open ports of the context. size: 65536 holds every datagram; a longer one is dropped. */
 int port_slot_input(const struct slot *s, struct port **ports, int nports, uint8_t *data, uint32_t size,
                     struct slot_packet *out, uint64_t now);
+
+/* Of the bytes handed to the socket, those that have left this host: not in the socket's queue, the queueing discipline's
+ * or the network device's. */
+uint64_t port_left(const struct port *p);
 
 /* Timers: what is due (probing, attaching, trying to take the port over).  True when rx_fd or tx_fd changed. */
 bool port_timer(struct port *p, uint64_t now);

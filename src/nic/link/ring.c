@@ -52,7 +52,7 @@ uint8_t *ring_reserve(struct ring_writer *w, uint32_t n) {
     return w->mem->data + at;
 }
 
-void ring_commit(struct ring_writer *w, uint32_t kind) {
+void ring_commit_for(struct ring_writer *w, uint32_t kind, uint32_t whose) {
     uint32_t i = w->next % RING_CELLS;
     struct ring_cell *cell = &w->mem->cell[i];
     if (w->length > RING_SHORT) {
@@ -65,7 +65,18 @@ void ring_commit(struct ring_writer *w, uint32_t kind) {
     cell->length = w->length;
     cell->kind = kind;
     w->filled_by[i] = w->filled;
+    w->whose[i] = whose;
     atomic_store_explicit(&cell->turn, ++w->next, memory_order_release);
+}
+
+void ring_commit(struct ring_writer *w, uint32_t kind) { ring_commit_for(w, kind, 0); }
+
+void ring_take_back(struct ring_writer *w, uint32_t whose) {
+    look_taken(w);
+    for (uint32_t at = w->taken; at != w->next; at++) {
+        if (w->whose[at % RING_CELLS] == whose)
+            __atomic_store_n(&w->mem->cell[at % RING_CELLS].kind, RING_VOID, __ATOMIC_SEQ_CST);
+    }
 }
 
 bool ring_is_empty(struct ring_writer *w) {
@@ -112,6 +123,10 @@ int ring_peek(struct ring_reader *r, struct ring_packet *out) {
     out->bytes = r->mem->data + at;
     memcpy(r->head, out->bytes, out->length < sizeof r->head ? out->length : sizeof r->head);
     return 1;
+}
+
+bool ring_is_void(const struct ring_reader *r) {
+    return read_once(&r->mem->cell[r->next % RING_CELLS].kind) & RING_VOID;
 }
 
 void ring_take(struct ring_reader *r) { atomic_store_explicit(&r->mem->taken, ++r->next, memory_order_release); }

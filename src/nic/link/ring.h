@@ -18,6 +18,7 @@
 #define RING_SHORT 48u          /* bytes of a packet in a cell */
 #define RING_DATA (512u << 10)
 #define RING_LONGEST (RING_DATA / 2) /* so that one always fits an empty ring */
+#define RING_VOID 0x80000000u        /* of a packet's kind: its writer has taken it back */
 
 struct ring_cell {
     _Atomic uint32_t turn; /* counts cells from 1: the packet is there */
@@ -41,6 +42,7 @@ struct ring_writer {
     uint32_t next, taken;           /* cells written; of these, taken as known last */
     uint32_t filled, freed;         /* bytes of the data area, counted on and on */
     uint32_t filled_by[RING_CELLS]; /* `filled` after each cell's packet */
+    uint32_t whose[RING_CELLS];     /* of packets that can be taken back: who may do so; 0: of others */
     uint32_t length, at;            /* of the packet reserved */
     struct ring_cell brief; /* a short one, until it is complete: a reader that looks takes the line each time */
 };
@@ -48,6 +50,10 @@ struct ring_writer {
 /* Room for a packet in one piece, or NULL: the ring is full, or n is more than RING_LONGEST. */
 uint8_t *ring_reserve(struct ring_writer *w, uint32_t n);
 void ring_commit(struct ring_writer *w, uint32_t kind);
+/* The same of one that can be taken back until it has been taken. whose: not 0 */
+void ring_commit_for(struct ring_writer *w, uint32_t kind, uint32_t whose);
+/* Takes back what has been committed for one.  The reader may be in the middle of such a packet. */
+void ring_take_back(struct ring_writer *w, uint32_t whose);
 /* All packets have been taken. */
 bool ring_is_empty(struct ring_writer *w);
 /* A packet had no room: is there any now?  If not, ring_must_tell() will be true at the other end when there is. */
@@ -73,8 +79,9 @@ static inline bool ring_has_packet(const struct ring_reader *r) {
 }
 /* The oldest packet. 1; 0: there is none; -1: what is there cannot be: the writer is broken, or hostile. */
 int ring_peek(struct ring_reader *r, struct ring_packet *out);
-void ring_take(struct ring_reader *r);      /* it is done with */
-bool ring_must_tell(struct ring_reader *r); /* the writer waits for room, and is to be woken; once */
+bool ring_is_void(const struct ring_reader *r); /* the packet has been taken back */
+void ring_take(struct ring_reader *r);          /* it is done with */
+bool ring_must_tell(struct ring_reader *r);     /* the writer waits for room, and is to be woken; once */
 /* The reader is going to sleep. False: a packet is there. */
 bool ring_may_sleep(struct ring_reader *r);
 void ring_awake(struct ring_reader *r);

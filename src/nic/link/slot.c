@@ -50,7 +50,10 @@ int slot_claim(struct slot *s, struct rnic_err *err) {
             return fail(err, rc, "no unix socket for a slot: %s", strerror(-rc));
         }
     }
-    return fail(err, -EUSERS, "all %u slots of this network namespace are taken by other rnic contexts", SLOT_COUNT);
+    return fail(err, -EUSERS,
+                "all %u slots of this network namespace are taken by other rnic contexts (ss -xlp shows whose sockets "
+                "@rnic/1/slot/... are): close some, or use a network namespace of your own",
+                SLOT_COUNT);
 }
 
 void slot_release(struct slot *s) {

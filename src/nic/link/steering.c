@@ -2,7 +2,6 @@
 #include "link/steering.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <linux/filter.h>
 #include <string.h>
 #include <sys/random.h>
@@ -11,434 +10,645 @@
 #include "link/abstract.h"
 #include "link/address.h"
 #include "link/slotmsg.h"
-#include "wire/bth.h"
-#include "wire/mad.h"
+#include "link/steerprog.h"
 
 #define NEVER UINT64_MAX
-#define US 1000ull
+#define NOBODY STEERING_NOBODY
 #define MS 1000000ull
 
-#define LOCK_RETRY (1 * MS)
-#define LOCK_PATIENCE (50 * MS) /* a remap takes a few ms: whoever holds the lock longer is stopped */
-#define POLL_REPLIES (200 * US)
-#define TRY_FIRST (1 * MS) /* then twice that, and so on: a member may have to wait for a processor */
+#define ASK_AGAIN (30 * MS)     /* a datagram may be lost */
+#define ASK_PATIENCE (300 * MS) /* a steward that has said nothing by then is stopped: the next index is asked */
+#define ASK_AROUND 8            /* indices that are asked in turn; then we see to it ourselves */
+#define WELCOME_WITHIN (1000 * MS)
+#define WATCH_PERIOD (1000 * MS) /* of the steward, for those that were silent */
+#define WATCH_FIRST (250 * MS)   /* of a member, which asks whether all is well; twice as long each time */
+#define WATCH_LONGEST (4000 * MS)
+#define GATHER (3 * MS)         /* members that arrive within are looked for together */
+#define CHECK_PERIOD (100 * MS) /* between two looks at those that requests of the CM are spread over */
+#define TRY_FIRST (1 * MS)      /* then twice that, and so on: a member may have to wait for a processor */
 #define TRIES 5
-#define TRIES_BEYOND 2 /* of a later window that is all silent: most likely the end, falling to a stopped member */
+#define TRIES_BEYOND 2          /* of a later window that is all silent: most likely the end, falling to a stopped member */
+#define BEYOND (SLOT_COUNT - 1) /* an index that nobody has, but where all slots are taken */
 #define WINDOW 8                /* probes in flight: net.unix.max_dgram_qlen is 10, and answers must fit */
-#define INTERVAL_MIN (20 * MS)  /* between remaps */
+#define INTERVAL_MIN (20 * MS)  /* between looks at every index, and messages about one slot */
 #define INTERVAL_MAX (1000 * MS)
-#define MAX_ROWS 512 /* of a program: stays below net.core.optmem_max where that is 20 KiB */
-#define SPREAD 16    /* members that requests of the CM are spread over */
-#define MAD_AT (BTH_BYTES + DETH_BYTES)
-#define HEAD 18 /* instructions ahead of the spreading */
 #define CREDITS 256
 #define CREDIT_PERIOD (20 * MS)
 
+enum probe_kind { PROBE, JOIN, MISSED, LEAVE };
+
+/* Longer than the BTH and the ICRC, what the shortest RoCE packet has. */
 struct probe {
-    uint8_t opcode, index, version, reserved;
+    uint8_t opcode, kind, index[2]; /* index: big-endian, where the program reads it */
     uint32_t magic;
-    uint64_t nonce;
+    uint16_t version, slot; /* slot: of the sender */
+    uint32_t about;         /* MISSED: the slot */
+    uint64_t nonce;         /* which the answer repeats */
 };
-_Static_assert(sizeof(struct probe) == 16, "the BTH and the ICRC: what the shortest RoCE packet has");
-_Static_assert(PORT_MAX_MEMBERS % WINDOW == 0, "the last window is a whole one");
+_Static_assert(sizeof(struct probe) == 24, "no padding");
+_Static_assert(SLOT_COUNT % WINDOW == 0, "the last window is a whole one");
 
 /* ---------------------------------------------------------------- small sets */
 
-static bool set_has(const struct slot_set *s, uint32_t slot) { return s->bits[slot / 64] >> (slot % 64) & 1; }
+static bool bit(const uint64_t *bits, uint32_t i) { return bits[i / 64] >> (i % 64) & 1; }
 
-static void set_add(struct slot_set *s, uint32_t slot) { s->bits[slot / 64] |= 1ull << (slot % 64); }
+static void set_bit(uint64_t *bits, uint32_t i) { bits[i / 64] |= 1ull << (i % 64); }
 
-static void set_merge(struct slot_set *s, const struct slot_set *other) {
+static void clear_bit(uint64_t *bits, uint32_t i) { bits[i / 64] &= ~(1ull << (i % 64)); }
+
+static uint32_t first_bit(const uint64_t *bits) {
     for (uint32_t i = 0; i < SLOT_COUNT / 64; i++) {
-        s->bits[i] |= other->bits[i];
+        if (bits[i] != 0) {
+            return i * 64 + (uint32_t)__builtin_ctzll(bits[i]);
+        }
     }
+    return SLOT_COUNT;
 }
+
+static bool any_bit(const uint64_t *bits) { return first_bit(bits) < SLOT_COUNT; }
 
 /* ---------------------------------------------------------------- maps */
 
-static struct steering_member *map_by_slot(struct steering_map *map, uint32_t first_slot) {
-    for (uint32_t i = 0; i < map->nmembers; i++) {
-        if (map->members[i].slots[0] == first_slot) {
-            return &map->members[i];
+static void map_clear(struct steering_map *map) {
+    memset(map, 0, sizeof *map);
+    memset(map->index_of, 0xFF, sizeof map->index_of);
+    memset(map->first_slot, 0xFF, sizeof map->first_slot);
+}
+
+/* Nobody is known to be at the index any more. */
+static void map_vacate(struct steering_map *map, uint32_t index) {
+    for (uint32_t slot = 0; map->first_slot[index] != NOBODY && slot < SLOT_COUNT; slot++) {
+        if (map->index_of[slot] == index) {
+            map->index_of[slot] = NOBODY;
         }
     }
-    return NULL;
+    map->first_slot[index] = NOBODY;
+    clear_bit(map->silent, index);
 }
 
-static const struct steering_member *map_by_index(const struct steering_map *map, uint32_t index) {
-    for (uint32_t i = 0; i < map->nmembers; i++) {
-        if (map->members[i].index == index) {
-            return &map->members[i];
+static void map_put(struct steering_map *map, uint32_t index, const uint32_t *slots, uint32_t nslots) {
+    map_vacate(map, index);
+    map->first_slot[index] = (uint16_t)slots[0];
+    for (uint32_t i = 0; i < nslots; i++) {
+        map->index_of[slots[i]] = (uint16_t)index;
+    }
+}
+
+/* As it will be when the member at an index leaves: the last one takes its place. */
+static void map_leave(struct steering_map *map, uint32_t index) {
+    uint32_t last = map->count - 1;
+    map_vacate(map, index);
+    for (uint32_t slot = 0; last != index && slot < SLOT_COUNT; slot++) {
+        if (map->index_of[slot] == last) {
+            map->index_of[slot] = (uint16_t)index;
         }
     }
-    return NULL;
-}
-
-static void map_add(struct steering_map *map, const struct steering_member *m) {
-    if (map->nmembers < PORT_MAX_MEMBERS) {
-        map->members[map->nmembers++] = *m;
-    }
-}
-
-static bool map_has(const struct steering_map *map, const struct steering_member *m) {
-    const struct steering_member *other = map_by_index(map, m->index);
-    return other != NULL && other->nslots == m->nslots &&
-           memcmp(other->slots, m->slots, m->nslots * sizeof m->slots[0]) == 0;
-}
-
-static bool map_equal(const struct steering_map *a, const struct steering_map *b) {
-    if (a->valid != b->valid || a->nmembers != b->nmembers) {
-        return false;
-    }
-    for (uint32_t i = 0; i < a->nmembers; i++) {
-        if (!map_has(b, &a->members[i])) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* ---------------------------------------------------------------- the program */
-
-/* A request of the CM names a service, and who offers that is not known here: any member can hand it on.  A different one
- * each time, so that a repeated request does not meet a stopped member again. */
-static uint32_t spread_build(const struct steering_map *map, struct sock_filter *f) {
-    uint32_t live[SPREAD], count = 0, n = 0;
-    for (uint32_t i = 0; i < map->nmembers && count < SPREAD; i++) {
-        if (!map->members[i].silent) {
-            live[count++] = map->members[i].index;
-        }
-    }
-    if (count > 0) {
-        f[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)(SKF_AD_OFF + SKF_AD_RANDOM));
-        f[n++] = (struct sock_filter)BPF_STMT(BPF_ALU | BPF_MOD | BPF_K, count);
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        f[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, i, 0, 1);
-        f[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, live[i]);
-    }
-    f[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, UINT32_MAX); /* nobody is known: by hash */
-    return n;
-}
-
-/* The kernel runs it on the UDP payload.  A load beyond a packet's end returns 0: short packets go to index 0.  Other
- * messages of the CM have the slot in the communication id, as packets have it in the QPN. */
-static uint32_t program_build(const struct steering_map *map, struct sock_filter *f) {
-    uint32_t spread = spread_build(map, f + HEAD);
-    const struct sock_filter head[HEAD] = {
-        BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 0), /* the opcode */
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PORT_PROBE_OPCODE, 0, 2),
-        BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 1), /* a probe names the index */
-        BPF_STMT(BPF_RET | BPF_A, 0),
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 4), /* the destination QPN, and 8 bits ahead of it */
-        BPF_STMT(BPF_ALU | BPF_AND | BPF_K, 0xFFFFFF),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, QPN_GSI, 2, 0),
-        BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, QPN_INDEX_BITS),
-        BPF_STMT(BPF_JMP | BPF_JA, HEAD - 9 + spread), /* to the rows */
-        BPF_STMT(BPF_LD | BPF_H | BPF_ABS, MAD_AT + MAD_ATTRIBUTE),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, CM_REQ, HEAD - 11, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, CM_SIDR_REQ, HEAD - 12, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, CM_SIDR_REP, 0, 2),
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, MAD_AT + MAD_LOCAL_ID),
-        BPF_STMT(BPF_JMP | BPF_JA, 1),
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, MAD_AT + MAD_REMOTE_ID),
-        BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, 32 - SLOT_BITS),
-        BPF_STMT(BPF_JMP | BPF_JA, spread),
-    };
-    uint32_t n = HEAD + spread, rows = 0;
-    memcpy(f, head, sizeof head);
-    for (uint32_t i = 0; i < map->nmembers; i++) {
-        const struct steering_member *m = &map->members[i];
-        for (uint32_t s = 0; s < m->nslots && rows < MAX_ROWS; s++, rows++) {
-            f[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, m->slots[s], 0, 1);
-            f[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, m->index);
-        }
-    }
-    f[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, UINT32_MAX); /* no such member: by hash */
-    return n;
+    map->first_slot[index] = map->first_slot[last];
+    map->first_slot[last] = NOBODY;
+    bit(map->silent, last) ? set_bit(map->silent, index) : clear_bit(map->silent, index);
+    clear_bit(map->silent, last);
+    map->count = last;
 }
 
 static void attach(struct port *p, const struct steering_map *map) {
-    struct sock_filter filter[HEAD + 2 * SPREAD + 3 + 2 * MAX_ROWS + 1];
-    struct sock_fprog prog = {.len = (unsigned short)program_build(map, filter), .filter = filter};
-    /* Refused (no memory): the hash spreads packets and forwarding carries them. */
-    (void)setsockopt(p->rx_fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &prog, sizeof prog);
+    steerprog_attach(p->rx_fd, map->index_of, map->first_slot, map->silent);
 }
 
-/* ---------------------------------------------------------------- probing */
+/* ---------------------------------------------------------------- what is said */
 
-static void close_fd(int *fd) {
-    if (*fd >= 0) {
-        close(*fd);
-    }
-    *fd = -1;
-}
-
-static void reply_name(struct abstract_name *name, uint64_t nonce) {
-    abstract_name(name, "rnic/1/map/%016" PRIx64, nonce);
-}
-
-static void send_probe(struct port *p, uint32_t index) {
-    struct probe probe = {.opcode = PORT_PROBE_OPCODE,
-                          .index = (uint8_t)index,
-                          .version = SLOTMSG_VERSION,
+static struct probe make_probe(const struct port *p, enum probe_kind kind, uint32_t index, uint32_t about) {
+    return (struct probe){.opcode = PORT_PROBE_OPCODE,
+                          .kind = (uint8_t)kind,
+                          .index = {(uint8_t)(index >> 8), (uint8_t)index},
                           .magic = SLOTMSG_MAGIC,
-                          .nonce = p->steering->nonce};
+                          .version = SLOTMSG_VERSION,
+                          .slot = (uint16_t)p->steering->slots[0],
+                          .about = about,
+                          .nonce = kind == PROBE ? p->steering->nonce : p->steering->token};
+}
+
+static void say(struct port *p, const struct probe *probe) {
     struct sockaddr_in6 to = p->addr;
     union address_native native;
     to.sin6_port = htons(ROCE_UDP_PORT);
     socklen_t length = address_to_native(&to, &native);
-    (void)sendto(p->tx_fd, &probe, sizeof probe, 0, &native.any, length); /* a lost one is sent again */
+    (void)sendto(p->rx_fd, probe, sizeof *probe, MSG_DONTWAIT, &native.any, length); /* a lost one is sent again */
 }
 
-static void send_window(struct port *p, uint64_t now) {
+/* To a slot's socket; what finds it full, or nobody there, is asked for again, or not. */
+static void tell(const struct port *p, uint32_t slot, struct slotmsg *msg) {
+    const struct port_steering *st = p->steering;
+    struct abstract_name name;
+    uint32_t bytes = msg->type == SLOTMSG_PROBE_ANSWER ? st->nslots * (uint32_t)sizeof st->slots[0] : 0;
+    struct iovec iov[2] = {{msg, sizeof *msg}, {(void *)(uintptr_t)st->slots, bytes}};
+    msg->magic = SLOTMSG_MAGIC;
+    msg->version = SLOTMSG_VERSION;
+    msg->length = bytes;
+    msg->dst = p->addr;
+    abstract_name(&name, SLOT_NAME, slot);
+    (void)abstract_send(&name, iov, 2);
+}
+
+/* ---------------------------------------------------------------- a member */
+
+static void member_next(struct port_steering *st, uint64_t now) {
+    bool telling = any_bit(st->missed.bits);
+    uint64_t at = st->joining ? now + WELCOME_WITHIN : st->watching ? now + st->watch_period : NEVER;
+    st->asks = 0;
+    st->ask_at = telling && st->tell_at < at ? st->tell_at : at;
+}
+
+static void steward_input(struct port *p, const struct probe *probe, uint64_t now);
+
+/* Index 0 twice; then those behind it, as it may be stopped.  When they all are, we are the steward. */
+static void ask(struct port *p, uint64_t now) {
     struct port_steering *st = p->steering;
-    for (uint32_t k = st->window; k < st->window + WINDOW; k++) {
-        if (st->answered[k] < 0) {
-            send_probe(p, k);
+    uint32_t index = st->asks < 2 ? 0 : st->asks - 1, slot = first_bit(st->missed.bits);
+    bool missed = !st->joining && slot < SLOT_COUNT;
+    struct probe probe = make_probe(p, missed ? MISSED : JOIN, index, missed ? slot : 0);
+    st->ask_at = now + (st->asks == 0 ? ASK_AGAIN : ASK_PATIENCE);
+    st->asks++;
+    if (index < ASK_AROUND) {
+        say(p, &probe);
+    } else {
+        steward_input(p, &probe, now);
+    }
+}
+
+static void heard(struct port_steering *st, uint64_t now) {
+    uint32_t slot = first_bit(st->missed.bits);
+    if (!st->joining && slot < SLOT_COUNT) {
+        clear_bit(st->missed.bits, slot);
+        st->interval = bit(st->told.bits, slot) && st->interval * 2 < INTERVAL_MAX ? st->interval * 2 : st->interval;
+        set_bit(st->told.bits, slot);
+        st->tell_at = now + st->interval;
+    }
+    member_next(st, now);
+}
+
+static void welcomed(struct port *p, bool watch, uint64_t now) {
+    struct port_steering *st = p->steering;
+    p->remaps += st->joining;
+    st->watching = watch || st->joining; /* whether a member is stopped is known when those have been looked at, too */
+    st->watch_period = st->joining ? WATCH_FIRST : st->watch_period * 2;
+    st->watch_period = st->watch_period < WATCH_LONGEST ? st->watch_period : WATCH_LONGEST;
+    st->joining = false;
+    member_next(st, now);
+}
+
+void steering_forwarded(struct port *p, uint32_t slot, uint64_t now) {
+    struct port_steering *st = p->steering;
+    if (!bit(st->told.bits, slot) && st->interval > INTERVAL_MIN) {
+        st->interval = INTERVAL_MIN; /* something new */
+        memset(&st->told, 0, sizeof st->told);
+    }
+    set_bit(st->missed.bits, slot);
+    if (st->joining || st->asks > 0) {
+        return;
+    }
+    uint64_t due = st->tell_at > now ? st->tell_at : now;
+    st->ask_at = due < st->ask_at ? due : st->ask_at;
+}
+
+void steering_join(struct port_steering *st) {
+    st->joining = true;
+    st->asks = 0;
+    st->ask_at = 0;
+}
+
+/* ---------------------------------------------------------------- the steward asks */
+
+static uint32_t window_end(const struct port_steering *st) {
+    return st->window + WINDOW < SLOT_COUNT ? st->window + WINDOW : SLOT_COUNT;
+}
+
+static bool is_asked(const struct port_steering *st, uint32_t index) {
+    if (st->phase == STEERING_CHECK) {
+        return bit(st->doubts.bits, index);
+    }
+    return index >= st->window && index < window_end(st);
+}
+
+/* Sends to those that have not answered, eight at most, one after the other in turn. */
+static void send_probes(struct port *p, uint64_t now) {
+    struct port_steering *st = p->steering;
+    for (uint32_t i = 0, n = 0, from = st->cursor; i < SLOT_COUNT && n < WINDOW; i++) {
+        uint32_t k = (from + i) % SLOT_COUNT;
+        if (is_asked(st, k) && st->answered[k] == NOBODY) {
+            struct probe probe = make_probe(p, PROBE, k, 0);
+            say(p, &probe);
+            st->cursor = k + 1;
+            n++;
         }
     }
     st->try_until = now + (TRY_FIRST << st->tries++);
-    st->wake = now + POLL_REPLIES;
+    st->wake = st->try_until;
 }
 
-static void go_idle(struct port_steering *st) {
-    close_fd(&st->lock_fd);
-    close_fd(&st->reply_fd);
-    st->phase = STEERING_IDLE;
-    st->wake = NEVER;
+static uint64_t draw_nonce(uint64_t last) {
+    uint64_t nonce;
+    return getrandom(&nonce, sizeof nonce, GRND_NONBLOCK) == sizeof nonce ? nonce : last + 1;
 }
 
-static void start_pass(struct port *p, int pass, uint64_t now) {
+static void begin(struct port *p, enum steering_phase phase, uint32_t from, uint64_t now) {
     struct port_steering *st = p->steering;
-    struct abstract_name name;
-    close_fd(&st->reply_fd);
-    if (getrandom(&st->nonce, sizeof st->nonce, GRND_NONBLOCK) != sizeof st->nonce) {
-        go_idle(st); /* forwards will ask again */
-        return;
-    }
-    reply_name(&name, st->nonce);
-    st->reply_fd = abstract_open(&name);
-    if (st->reply_fd < 0) {
-        go_idle(st);
-        return;
-    }
-    st->phase = STEERING_PROBE;
-    st->pass = pass;
-    st->window = 0;
+    st->nonce = draw_nonce(st->nonce);
+    st->phase = phase;
+    st->from = st->window = from;
     st->tries = 0;
     memset(st->answered, 0xFF, sizeof st->answered);
-    st->found = (struct steering_map){.valid = true};
-    send_window(p, now);
+    st->found = st->map;
+    for (uint32_t k = from; phase == STEERING_LEARN && k < st->map.count; k++) {
+        map_vacate(&st->found, k);
+    }
+    st->found.count = from;
+    send_probes(p, now);
 }
 
-/* An index was answered.  The lowest one that a member answers is its own; the others fell to it by hash. */
-static void record(struct port_steering *st, uint32_t index, const uint32_t *slots, uint32_t nslots) {
-    if (index >= PORT_MAX_MEMBERS || st->answered[index] >= 0) {
-        return;
-    }
-    st->answered[index] = (int32_t)slots[0];
-    struct steering_member *known = map_by_slot(&st->found, slots[0]);
-    if (known != NULL) {
-        known->index = index < known->index ? index : known->index;
-        return;
-    }
-    struct steering_member m = {.index = index, .nslots = nslots};
-    memcpy(m.slots, slots, nslots * sizeof slots[0]);
-    map_add(&st->found, &m);
-}
+static bool any_program_is_ours(const struct port_steering *st) { return st->own_program || st->map.count > 0; }
 
-static bool answer_ok(const struct slotmsg *msg, const uint32_t *slots, size_t bytes, uint64_t nonce) {
-    if (msg->magic != SLOTMSG_MAGIC || msg->version != SLOTMSG_VERSION || msg->type != SLOTMSG_PROBE_ANSWER ||
-        msg->nonce != nonce || msg->length != bytes || bytes == 0 || bytes % sizeof slots[0] != 0) {
-        return false;
-    }
-    for (size_t i = 0; i < bytes / sizeof slots[0]; i++) {
-        if (slots[i] >= SLOT_COUNT) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Only members see a nonce, and members are of one user: that is what makes an answer credible. */
-static void read_replies(struct port_steering *st) {
-    for (int i = 0; i < 4 * WINDOW; i++) {
-        struct slotmsg msg;
-        uint32_t slots[STEERING_SLOTS];
-        struct iovec iov[2] = {{&msg, sizeof msg}, {slots, sizeof slots}};
-        struct msghdr mh = {.msg_iov = iov, .msg_iovlen = 2};
-        ssize_t n = recvmsg(st->reply_fd, &mh, MSG_DONTWAIT);
-        if (n < 0) {
-            return;
-        }
-        size_t bytes = (size_t)n < sizeof msg ? 0 : (size_t)n - sizeof msg;
-        if (bytes > 0 && (mh.msg_flags & MSG_TRUNC) == 0 && answer_ok(&msg, slots, bytes, st->nonce)) {
-            record(st, msg.index, slots, (uint32_t)(bytes / sizeof slots[0]));
-        }
-    }
-}
-
-/* ---------------------------------------------------------------- judging */
+/* ---------------------------------------------------------------- and judges */
 
 static uint32_t window_answers(const struct port_steering *st) {
     uint32_t n = 0;
-    for (uint32_t k = st->window; k < st->window + WINDOW; k++) {
-        n += st->answered[k] >= 0;
+    for (uint32_t k = st->window; k < window_end(st); k++) {
+        n += st->answered[k] != NOBODY;
     }
     return n;
 }
 
+/* An index was answered.  The lowest one that a member answers is its own; the others fell to it by hash. */
+static void record(struct port_steering *st, uint32_t index, const uint32_t *slots, uint32_t nslots) {
+    if (st->phase == STEERING_IDLE || index >= SLOT_COUNT || !is_asked(st, index) || st->answered[index] != NOBODY) {
+        return;
+    }
+    st->answered[index] = (uint16_t)slots[0];
+    if (st->phase == STEERING_CHECK && st->map.first_slot[index] == slots[0]) {
+        map_put(&st->map, index, slots, nslots); /* it may have more than it had */
+    }
+    uint32_t known = st->found.index_of[slots[0]];
+    if (st->phase == STEERING_LEARN && (known == NOBODY || index < known)) {
+        if (known != NOBODY) {
+            map_vacate(&st->found, known);
+        }
+        map_put(&st->found, index, slots, nslots);
+    }
+}
+
 /* The member that answered index k has a lower index: k is beyond the end. */
-static bool beyond_end(struct port_steering *st, uint32_t k) {
-    if (st->answered[k] < 0) {
-        return false;
-    }
-    const struct steering_member *m = map_by_slot(&st->found, (uint32_t)st->answered[k]);
-    return m != NULL && m->index < k;
+static bool beyond_end(const struct port_steering *st, uint32_t k) {
+    return st->answered[k] != NOBODY && st->found.index_of[st->answered[k]] < k;
 }
 
-/* Was an index that we asked for silent?  Then a member is stopped: what falls to it is lost without a word, a forward
- * that would tell of a change included. */
-static bool any_silent(const struct port_steering *st) {
-    for (uint32_t k = 0; k < st->window + WINDOW; k++) {
-        if (st->answered[k] < 0) {
-            return true;
+static void idle(struct port *p, uint64_t now);
+
+/* Whoever is silent at an index where we knew somebody is most likely the same one, stopped: it keeps its place, unless
+ * it has answered at another. */
+static void keep_silent(struct port_steering *st) {
+    for (uint32_t k = st->from; k < window_end(st); k++) {
+        uint16_t slot = st->map.first_slot[k];
+        if (st->answered[k] != NOBODY || k >= st->found.count) {
+            continue;
         }
-    }
-    return false;
-}
-
-/* How many members there are, when no index below the end was silent; else 0. */
-static uint32_t exact_count(struct port_steering *st) {
-    uint32_t k = 0;
-    while (k < PORT_MAX_MEMBERS && st->answered[k] >= 0 && !beyond_end(st, k)) {
-        k++;
-    }
-    return k < PORT_MAX_MEMBERS && beyond_end(st, k) ? k : 0;
-}
-
-/* Whoever is silent at an index where we knew somebody is most likely the same one, stopped: keep its row. */
-static void keep_silent(const struct port_steering *st, struct steering_map *found) {
-    for (uint32_t i = 0; !st->stale && i < st->map.nmembers; i++) {
-        const struct steering_member *m = &st->map.members[i];
-        if (st->answered[m->index] < 0 && map_by_slot(found, m->slots[0]) == NULL) {
-            struct steering_member kept = *m;
-            kept.silent = true;
-            map_add(found, &kept);
+        set_bit(st->found.silent, k);
+        if (slot == NOBODY || st->map.index_of[slot] != k || st->found.index_of[slot] != NOBODY) {
+            continue;
+        }
+        st->found.first_slot[k] = slot;
+        for (uint32_t s = 0; s < SLOT_COUNT; s++) {
+            if (st->map.index_of[s] == k && st->found.index_of[s] == NOBODY) {
+                st->found.index_of[s] = (uint16_t)k;
+            }
         }
     }
 }
 
-/* Those who answered need not wait for those who may not. */
-static void attach_so_far(struct port *p) {
-    struct steering_map map = p->steering->found;
-    keep_silent(p->steering, &map);
-    attach(p, &map);
+/* Members: as far as somebody has answered who is where he says, or was before, and is silent. */
+static uint32_t count_found(const struct port_steering *st) {
+    uint32_t count = st->from;
+    for (uint32_t k = st->from; k < window_end(st); k++) {
+        bool own = st->answered[k] != NOBODY && st->found.index_of[st->answered[k]] == k;
+        bool kept = st->answered[k] == NOBODY && k < st->map.count;
+        if (beyond_end(st, k)) {
+            break;
+        }
+        count = own || kept ? k + 1 : count;
+    }
+    return count;
 }
 
-static void finish(struct port *p, uint64_t now) {
+static void welcome(struct port *p, uint64_t now) {
     struct port_steering *st = p->steering;
-    st->found.count = exact_count(st);
-    keep_silent(st, &st->found);
-    bool changed = !map_equal(&st->found, &st->map);
-    if (st->found.nmembers > 0) {
-        attach(p, &st->found);
+    bool watch = any_bit(st->map.silent);
+    for (uint32_t slot = 0; slot < SLOT_COUNT; slot++) {
+        struct slotmsg msg = {.type = SLOTMSG_WELCOME, .index = watch, .nonce = st->token_of[slot]};
+        if (!bit(st->joins.bits, slot) || st->map.index_of[slot] == NOBODY) {
+            continue;
+        }
+        clear_bit(st->joins.bits, slot);
+        if (slot == st->slots[0]) {
+            welcomed(p, watch, now);
+        } else {
+            tell(p, slot, &msg);
+        }
+    }
+}
+
+/* Without a program in place all probes go to the same member, whoever that is: so it is doubtful when nobody but one has
+ * answered, or when we, who were asked, have not. */
+static bool doubtful(const struct port_steering *st) {
+    return !any_program_is_ours(st) && (st->found.index_of[st->slots[0]] == NOBODY || count_found(st) < 2);
+}
+
+static void learnt(struct port *p, uint64_t now) {
+    struct port_steering *st = p->steering;
+    if (doubtful(st)) {
+        map_clear(&st->map);
+        attach(p, &st->map);
+        st->own_program = true;
+        begin(p, STEERING_LEARN, 0, now);
+        return;
+    }
+    st->found.count = count_found(st);
+    keep_silent(st);
+    bool whole = st->from == 0;
+    if (st->found.count > 0) {
         st->map = st->found;
-        st->stale = false;
+        attach(p, &st->map);
     }
-    if (changed) {
-        st->offenders = (struct slot_set){0};
-        st->interval = INTERVAL_MIN;
-    } else {
-        st->interval = st->interval * 2 < INTERVAL_MAX ? st->interval * 2 : INTERVAL_MAX;
+    welcome(p, now);
+    st->all = !whole && any_bit(st->joins.bits); /* not behind the last one: who else is not where we think? */
+    memset(&st->suspects, 0, sizeof st->suspects);
+    if (whole) {
+        memset(&st->joins, 0, sizeof st->joins); /* who was not found asks again */
+        st->looked = now;
+        st->look_interval = st->look_interval * 2 < INTERVAL_MAX ? st->look_interval * 2 : INTERVAL_MAX;
+    } else if (!st->all) {
+        st->look_interval = INTERVAL_MIN;
     }
-    set_merge(&st->offenders, &st->pending);
-    st->pending = (struct slot_set){0};
-    st->last = now;
-    st->watch = map_by_slot(&st->found, st->slots[0]) == NULL || any_silent(st);
-    p->remaps++;
-    go_idle(st);
-    if (st->watch) {
-        st->wake = now + st->interval;
-    }
+    idle(p, now);
 }
 
-/* Without a program in place all probes go to the same member, whoever that is: so it is doubtful when we did not
- * answer, or when nobody else did and no index was silent. */
-static bool doubtful(struct port_steering *st) {
-    return map_by_slot(&st->found, st->slots[0]) == NULL || (st->found.nmembers < 2 && window_answers(st) == WINDOW);
-}
-
-static void pass_done(struct port *p, uint64_t now) {
-    struct port_steering *st = p->steering;
-    if (st->pass > 0 || !doubtful(st)) {
-        finish(p, now);
-        return;
-    }
-    const struct steering_map none = {0};
-    attach(p, st->stale ? &none : &st->map);
-    start_pass(p, 1, now);
-}
-
-static void next_window(struct port *p, uint64_t now) {
-    p->steering->window += WINDOW;
-    p->steering->tries = 0;
-    send_window(p, now);
-}
-
-static void probe_step(struct port *p, uint64_t now) {
-    struct port_steering *st = p->steering;
-    read_replies(st);
-    uint32_t answers = window_answers(st);
-    int tries = answers == 0 && st->window > 0 ? TRIES_BEYOND : TRIES;
-    if (answers < WINDOW && now < st->try_until) {
-        st->wake = now + POLL_REPLIES;
-    } else if (answers < WINDOW && st->tries < tries) {
-        if (!doubtful(st)) {
-            attach_so_far(p);
+/* Has an index that we asked for another member than we thought?  When the last one is answered by whoever has what is
+ * beyond the end, that may be the last one, or the group is shorter and it is anywhere. */
+static bool differs(struct port_steering *st) {
+    uint32_t last = st->map.count - 1;
+    bool wrong = st->answered[last] != NOBODY && st->answered[last] == st->answered[BEYOND] && last != BEYOND &&
+                 any_bit(st->suspects.bits);
+    for (uint32_t k = 0; k < st->map.count; k++) {
+        if (!bit(st->doubts.bits, k)) {
+            continue;
         }
-        send_window(p, now);
-    } else if (answers == 0 || beyond_end(st, st->window + WINDOW - 1) || st->window + WINDOW == PORT_MAX_MEMBERS) {
-        pass_done(p, now);
+        wrong |= st->answered[k] != NOBODY && st->answered[k] != st->map.first_slot[k];
+        st->answered[k] == NOBODY ? set_bit(st->map.silent, k) : clear_bit(st->map.silent, k);
+    }
+    return wrong;
+}
+
+/* All as we thought: then the program says it once more, as somebody else's may be in place. */
+static void checked(struct port *p, uint64_t now) {
+    struct port_steering *st = p->steering;
+    bool wrong = differs(st);
+    st->checked = now;
+    memset(&st->doubts, 0, sizeof st->doubts);
+    attach(p, &st->map);
+    st->all |= wrong;
+    for (uint32_t slot = 0; slot < SLOT_COUNT; slot++) {
+        if (st->map.index_of[slot] != NOBODY) {
+            clear_bit(st->suspects.bits, slot);
+        }
+    }
+    if (!wrong) {
+        welcome(p, now);
+    }
+    idle(p, now);
+}
+
+/* Are we, or others that have come, still to be found?  Then a window of silence is one of stopped members. */
+static bool some_are_missing(const struct port_steering *st) {
+    bool missing = st->found.index_of[st->slots[0]] == NOBODY;
+    for (uint32_t slot = 0; slot < SLOT_COUNT && !missing; slot++) {
+        missing = bit(st->joins.bits, slot) && st->found.index_of[slot] == NOBODY;
+    }
+    return missing && any_program_is_ours(st);
+}
+
+static bool is_end(const struct port_steering *st) {
+    uint32_t end = window_end(st);
+    return end == SLOT_COUNT || beyond_end(st, end - 1) || (window_answers(st) == 0 && !some_are_missing(st));
+}
+
+static void learn_step(struct port *p, uint64_t now) {
+    struct port_steering *st = p->steering;
+    uint32_t answers = window_answers(st);
+    int tries = answers == 0 && st->window > st->from ? TRIES_BEYOND : TRIES;
+    bool silent = answers < window_end(st) - st->window;
+    if (silent && now < st->try_until) {
+        st->wake = st->try_until;
+    } else if (silent && st->tries < tries) {
+        send_probes(p, now);
+    } else if (is_end(st)) {
+        learnt(p, now);
     } else {
-        next_window(p, now);
+        st->window += WINDOW;
+        st->tries = 0;
+        send_probes(p, now);
     }
 }
 
-/* ---------------------------------------------------------------- the lock */
-
-/* One member remaps at a time: it saves work, correctness does not rest on it. */
-static void lock_step(struct port *p, uint64_t now) {
+static void check_step(struct port *p, uint64_t now) {
     struct port_steering *st = p->steering;
-    struct abstract_name name;
-    char text[ADDRESS_TEXT];
-    abstract_name(&name, "rnic/1/lock/%u/%s", (unsigned)getuid(), address_text(&p->addr, text));
-    if (st->phase == STEERING_IDLE) {
-        st->phase = STEERING_LOCK;
-        st->since = now;
+    bool waits = false;
+    for (uint32_t k = 0; k < SLOT_COUNT; k++) {
+        waits |= bit(st->doubts.bits, k) && st->answered[k] == NOBODY;
     }
-    st->lock_fd = abstract_open(&name);
-    if (st->lock_fd >= 0 || now - st->since >= LOCK_PATIENCE) {
-        start_pass(p, 0, now);
+    if (waits && now < st->try_until) {
+        st->wake = st->try_until;
+    } else if (waits && st->tries < TRIES) {
+        send_probes(p, now);
     } else {
-        st->wake = now + LOCK_RETRY;
+        checked(p, now);
     }
 }
 
-/* Somebody else's remap counts like one of ours.  Its probe came without a time: the timer's next call is near, as
- * answering it has spent a credit. */
-static void note_others(struct port *p, uint64_t now) {
+/* ---------------------------------------------------------------- what is to be looked at */
+
+/* The last member has moved when another has gone. */
+static void doubt_end(struct port_steering *st) {
+    set_bit(st->doubts.bits, st->map.count - 1);
+    set_bit(st->doubts.bits, BEYOND);
+}
+
+/* Those that requests of the CM are spread over, and those that were silent. */
+static void doubt_some(struct port_steering *st) {
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < st->map.count && n < STEERPROG_SPREAD; k++) {
+        bool silent = bit(st->map.silent, k);
+        if (silent || st->map.first_slot[k] != NOBODY) {
+            set_bit(st->doubts.bits, k);
+            n += !silent;
+        }
+    }
+    doubt_end(st);
+}
+
+/* Is there a slot of which packets go astray though we know where it is? */
+static bool doubt_suspects(struct port_steering *st) {
+    bool any = false;
+    for (uint32_t slot = 0; slot < SLOT_COUNT; slot++) {
+        if (bit(st->suspects.bits, slot) && st->map.index_of[slot] != NOBODY) {
+            set_bit(st->doubts.bits, st->map.index_of[slot]);
+            any = true;
+        }
+    }
+    if (any) {
+        doubt_end(st);
+    }
+    return any;
+}
+
+static void look(struct port *p, uint64_t now) {
     struct port_steering *st = p->steering;
-    if (!st->others_remap) {
+    if (st->map.count == 0 || (st->all && now >= st->looked + st->look_interval)) {
+        st->all = false;
+        begin(p, STEERING_LEARN, 0, now);
+    } else if (st->all) {
+        idle(p, now);
+    } else if (doubt_suspects(st)) {
+        begin(p, STEERING_CHECK, 0, now);
+    } else if ((any_bit(st->joins.bits) || any_bit(st->suspects.bits)) && st->map.count < SLOT_COUNT) {
+        begin(p, STEERING_LEARN, st->map.count, now);
+    } else {
+        doubt_some(st);
+        begin(p, STEERING_CHECK, 0, now);
+    }
+}
+
+static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* When to look next: at all, when the order is not as we thought; at what is asked for; at those that were silent. */
+static void idle(struct port *p, uint64_t now) {
+    struct port_steering *st = p->steering;
+    st->phase = STEERING_IDLE;
+    st->wake = NEVER;
+    if (st->all) {
+        st->wake = later(now, st->looked + st->look_interval);
+    } else if (any_bit(st->joins.bits) || any_bit(st->suspects.bits)) {
+        st->wake = now + GATHER;
+    } else if (st->checked < st->spread_at) {
+        st->wake = later(now, st->checked + CHECK_PERIOD);
+    } else if (any_bit(st->map.silent)) {
+        st->wake = now + WATCH_PERIOD;
+    }
+}
+
+static void look_soon(struct port_steering *st, uint64_t at) {
+    if (st->phase == STEERING_IDLE && at < st->wake) {
+        st->wake = at;
+    }
+}
+
+/* ---------------------------------------------------------------- what comes */
+
+static void take_leave(struct port *p, uint32_t slot, uint64_t now) {
+    struct port_steering *st = p->steering;
+    uint32_t index = st->map.index_of[slot];
+    if (index == NOBODY || st->map.count < 2 || st->map.first_slot[index] != slot) {
         return;
     }
-    st->others_remap = false;
-    st->last = now;
-    if ((p->remaps == 0 || st->watch) && st->phase == STEERING_IDLE && st->wake == NEVER) {
-        st->wake = now + st->interval; /* should it die before it is done */
+    map_leave(&st->map, index);
+    attach(p, &st->map);
+    idle(p, now); /* a look under way saw what is no more */
+}
+
+static void answer(struct port *p, const struct probe *probe, uint32_t index, uint64_t now) {
+    struct port_steering *st = p->steering;
+    struct slotmsg msg = {.type = SLOTMSG_PROBE_ANSWER, .nonce = probe->nonce, .index = index};
+    if (probe->slot == st->slots[0] && probe->nonce == st->nonce) {
+        record(st, index, st->slots, st->nslots);
+        st->wake = st->phase == STEERING_IDLE ? st->wake : now;
+    } else {
+        tell(p, probe->slot, &msg);
     }
 }
+
+/* A member asks for the steward: that is us. */
+static void steward_input(struct port *p, const struct probe *probe, uint64_t now) {
+    struct port_steering *st = p->steering;
+    struct slotmsg msg = {.type = SLOTMSG_HEARD, .nonce = probe->nonce};
+    if (probe->kind == JOIN) {
+        st->token_of[probe->slot] = probe->nonce;
+        set_bit(st->joins.bits, probe->slot);
+        if (st->map.index_of[probe->slot] != NOBODY) { /* it may have more slots now, or asks whether all is well */
+            set_bit(st->suspects.bits, probe->slot);
+        }
+        st->spread_at = now;
+    } else if (probe->about < SLOT_COUNT) {
+        set_bit(st->suspects.bits, probe->about);
+    }
+    st->all |= probe->index[0] || probe->index[1]; /* in the place of one that is stopped */
+    look_soon(st, now + (st->map.count > 0 ? GATHER : 0));
+    if (probe->slot == st->slots[0]) {
+        heard(st, now);
+    } else {
+        tell(p, probe->slot, &msg);
+    }
+}
+
+void steering_probe_input(struct port *p, const uint8_t *data, uint32_t length, const struct sockaddr_in6 *src,
+                          uint64_t now) {
+    struct port_steering *st = p->steering;
+    struct probe probe;
+    if (length != sizeof probe || p->rx_fd < 0 || !address_same(src, &p->addr) ||
+        src->sin6_port != htons(ROCE_UDP_PORT)) {
+        return;
+    }
+    memcpy(&probe, data, sizeof probe);
+    if (probe.magic != SLOTMSG_MAGIC || probe.version != SLOTMSG_VERSION || probe.slot >= SLOT_COUNT ||
+        probe.kind > LEAVE || st->credits == 0) {
+        return;
+    }
+    st->credits--;
+    if (probe.kind == PROBE) {
+        answer(p, &probe, (uint32_t)probe.index[0] << 8 | probe.index[1], now);
+    } else if (probe.kind == LEAVE) {
+        take_leave(p, probe.slot, now);
+    } else {
+        steward_input(p, &probe, now);
+    }
+}
+
+static void take_answer(struct port *p, const struct slotmsg *msg, const uint8_t *data, uint64_t now) {
+    struct port_steering *st = p->steering;
+    uint32_t slots[STEERING_SLOTS], n = msg->length / (uint32_t)sizeof slots[0];
+    if (msg->nonce != st->nonce || n == 0 || n > STEERING_SLOTS || msg->length % sizeof slots[0] != 0) {
+        return;
+    }
+    memcpy(slots, data, msg->length);
+    for (uint32_t i = 0; i < n; i++) {
+        if (slots[i] >= SLOT_COUNT) {
+            return;
+        }
+    }
+    record(st, msg->index, slots, n);
+    st->wake = st->phase == STEERING_IDLE ? st->wake : now;
+}
+
+void steering_message(struct port *p, const struct slotmsg *msg, const uint8_t *data, uint64_t now) {
+    bool asked = msg->nonce == p->steering->token;
+    if (p->rx_fd < 0) {
+        return;
+    }
+    if (msg->type == SLOTMSG_PROBE_ANSWER) {
+        take_answer(p, msg, data, now);
+    } else if (msg->type == SLOTMSG_HEARD && asked) {
+        heard(p->steering, now);
+    } else if (msg->type == SLOTMSG_WELCOME && asked) {
+        welcomed(p, msg->index != 0, now);
+    }
+}
+
+/* ---------------------------------------------------------------- time, beginning and end */
 
 void steering_timer(struct port *p, uint64_t now) {
     struct port_steering *st = p->steering;
@@ -446,111 +656,52 @@ void steering_timer(struct port *p, uint64_t now) {
         st->credits = CREDITS;
         st->refill = now + CREDIT_PERIOD;
     }
-    note_others(p, now);
+    if (now >= st->ask_at) {
+        ask(p, now);
+    }
     if (now < st->wake) {
         return;
     }
-    if (st->phase == STEERING_PROBE) {
-        probe_step(p, now);
+    if (st->phase == STEERING_LEARN) {
+        learn_step(p, now);
+    } else if (st->phase == STEERING_CHECK) {
+        check_step(p, now);
     } else {
-        lock_step(p, now);
+        look(p, now);
     }
 }
 
 uint64_t steering_deadline(const struct port_steering *st) {
-    uint64_t refill = st->credits < CREDITS ? st->refill : NEVER;
-    return st->wake < refill ? st->wake : refill;
-}
-
-/* ---------------------------------------------------------------- events */
-
-static void answer_probe(const struct port *p, const struct probe *probe) {
-    const struct port_steering *st = p->steering;
-    struct slotmsg msg = {.magic = SLOTMSG_MAGIC,
-                          .version = SLOTMSG_VERSION,
-                          .type = SLOTMSG_PROBE_ANSWER,
-                          .length = st->nslots * (uint32_t)sizeof st->slots[0],
-                          .nonce = probe->nonce,
-                          .index = probe->index};
-    struct abstract_name name;
-    reply_name(&name, probe->nonce);
-    struct iovec iov[2] = {{&msg, sizeof msg}, {(void *)(uintptr_t)st->slots, msg.length}};
-    /* A full queue or a prober that is gone: it will ask again, or not. */
-    (void)abstract_send(&name, iov, 2);
-}
-
-/* Somebody else is learning the order: what we know is old, and what we wanted is being done. */
-static void yield_remap(struct port_steering *st) {
-    st->stale = true;
-    st->others_remap = true;
-    if (st->phase != STEERING_PROBE) {
-        go_idle(st);
-    }
-}
-
-void steering_probe_input(struct port *p, const uint8_t *data, uint32_t length, const struct sockaddr_in6 *src) {
-    struct port_steering *st = p->steering;
-    struct probe probe;
-    if (length != sizeof probe || p->rx_fd < 0 || !address_same(src, &p->addr)) {
-        return;
-    }
-    memcpy(&probe, data, sizeof probe);
-    if (probe.opcode != PORT_PROBE_OPCODE || probe.magic != SLOTMSG_MAGIC || probe.version != SLOTMSG_VERSION) {
-        return;
-    }
-    if (st->phase == STEERING_PROBE && probe.nonce == st->nonce) {
-        record(st, probe.index, st->slots, st->nslots);
-    } else if (st->credits > 0) {
-        st->credits--;
-        answer_probe(p, &probe);
-        yield_remap(st);
-    }
-}
-
-void steering_forwarded(struct port *p, uint32_t slot, uint64_t now) {
-    struct port_steering *st = p->steering;
-    note_others(p, now);
-    set_add(&st->pending, slot);
-    if (st->phase != STEERING_IDLE) {
-        return;
-    }
-    uint64_t due = st->last + (set_has(&st->offenders, slot) ? st->interval : INTERVAL_MIN);
-    due = due > now ? due : now;
-    st->wake = due < st->wake ? due : st->wake;
+    uint64_t refill = st->credits < CREDITS ? st->refill : NEVER, first = st->wake < st->ask_at ? st->wake : st->ask_at;
+    return first < refill ? first : refill;
 }
 
 void steering_start(struct port *p, uint64_t now) {
     struct port_steering *st = p->steering;
     st->phase = STEERING_IDLE;
-    st->interval = INTERVAL_MIN;
+    st->interval = st->look_interval = INTERVAL_MIN;
     st->credits = CREDITS;
-    st->wake = now;
-}
-
-/* The map as it will be when the member at index leaves: the last one takes its place. */
-static void map_without(const struct steering_map *map, uint32_t slot, struct steering_map *out) {
-    *out = (struct steering_map){.valid = true, .count = map->count - 1};
-    uint32_t gone = 0;
-    for (uint32_t i = 0; i < map->nmembers; i++) {
-        if (map->members[i].slots[0] == slot) {
-            gone = map->members[i].index;
-        } else {
-            map_add(out, &map->members[i]);
-        }
-    }
-    for (uint32_t i = 0; i < out->nmembers; i++) {
-        if (out->members[i].index == map->count - 1) {
-            out->members[i].index = gone;
-        }
-    }
+    st->wake = NEVER;
+    st->token = draw_nonce(now);
+    map_clear(&st->map);
+    st->joining = true;
+    st->ask_at = now;
 }
 
 void steering_stop(struct port *p) {
     struct port_steering *st = p->steering;
-    if (p->rx_fd >= 0 && !st->stale && st->map.count > 1 && map_by_slot(&st->map, st->slots[0]) != NULL) {
-        map_without(&st->map, st->slots[0], &st->found);
-        attach(p, &st->found);
-        st->map.count = 0; /* once */
+    if (p->rx_fd < 0 || st->left) {
+        return;
     }
-    go_idle(st);
+    st->left = true;
+    st->joining = st->watching = false;
+    st->wake = st->ask_at = NEVER;
+    if (st->map.count < 2 || st->map.index_of[st->slots[0]] != 0) {
+        struct probe probe = make_probe(p, LEAVE, 0, 0);
+        say(p, &probe);
+        return;
+    }
+    map_leave(&st->map, 0);
+    attach(p, &st->map);
+    st->map.count = 0;
 }

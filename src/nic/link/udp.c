@@ -3,10 +3,12 @@
 
 #include <errno.h>
 #include <netinet/udp.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "link/lane.h"
@@ -29,6 +31,8 @@
 #define LONG 16384 /* bytes of a datagram from which on it is taken alone */
 #define DEFAULT_HOPS 64 /* of Linux: net.ipv4.ip_default_ttl, net.ipv6.conf.*.hop_limit */
 #define LABEL_MASK 0xFFFFFu
+#define RETRY_NS 50000  /* a thread that polls looks so often whether a full socket has room */
+#define FINISH_MS 1000
 
 uint32_t flow_seed(struct flow *flow, uint32_t n) {
     for (int i = 0; i < FLOW_SEEDS; i++) {
@@ -95,36 +99,108 @@ static ssize_t send_to(const struct flow *flow, const union udp_address *to, soc
     return syscall(SYS_sendmsg, fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-static void send_datagram(struct udp_tx *u, const struct flow *flow, const uint8_t *bytes, uint32_t length,
+/* False: the socket is full.  What it refuses for another reason is lost; the transport recovers it as any loss. */
+static bool send_datagram(struct udp_tx *u, const struct flow *flow, const uint8_t *bytes, uint32_t length,
                           uint16_t segment) {
     union udp_address to;
     socklen_t n = address_of(flow, &to);
     struct iovec iov = {(void *)(uintptr_t)bytes, length};
     u->counters->value[RNIC_CNT_tx_syscalls]++;
-    /* What the socket refuses is lost; the transport recovers it as any loss. */
-    if (send_to(flow, &to, n, &iov, segment) < 0)
-        u->counters->value[RNIC_CNT_tx_errors] += (length + segment - 1u) / segment;
+    if (send_to(flow, &to, n, &iov, segment) >= 0)
+        ((struct port *)flow->port)->handed += length + PORT_DATAGRAM_COST;
+    else if (errno == EAGAIN)
+        return false;
+    else
+        u->counters->value[errno == EPERM ? RNIC_CNT_tx_forbidden : RNIC_CNT_tx_errors] +=
+            (length + segment - 1u) / segment;
+    return true;
+}
+
+static void begin_to_wait(struct udp_tx *u, const struct flow *flow) {
+    u->kept = *flow;
+    u->flow = &u->kept;
+    u->waits = u->closed = true;
+    u->retry_at = u->now + RETRY_NS;
+    u->counters->value[RNIC_CNT_tx_waits]++;
+}
+
+static void batch_is_gone(struct udp_tx *u) {
+    u->count = u->length = 0;
+    u->waits = u->closed = false;
+}
+
+/* One packet can wait.  What the injector makes of it beside, and what it lets go later, is lost in the meantime. */
+static void keep(struct udp_tx *u, const struct flow *flow, const uint8_t *bytes, uint32_t length) {
+    if (u->waits || (u->count && bytes != u->bytes)) {
+        u->counters->value[RNIC_CNT_tx_errors]++;
+        return;
+    }
+    memmove(u->bytes, bytes, length);
+    u->count = 1;
+    u->length = u->segment = length;
+    begin_to_wait(u, flow);
 }
 
 void udp_tx_emit(void *arg, const struct flow *flow, const uint8_t *bytes, uint32_t length) {
     if (flow->local)
         lane_put(lane_of(flow->local), flow, bytes, length);
-    else
-        send_datagram(arg, flow, bytes, length, (uint16_t)length);
+    else if (!send_datagram(arg, flow, bytes, length, (uint16_t)length))
+        keep(arg, flow, bytes, length);
 }
 
 void udp_tx_flush(struct udp_tx *u) {
-    if (!u->count)
+    if (!u->count || u->waits)
         return;
     if (u->fault->on)
         fault_send(u->fault, u->counters, u->flow, u->bytes, u->length, u->now, udp_tx_emit, u);
-    else
-        send_datagram(u, u->flow, u->bytes, u->length, (uint16_t)u->segment);
-    u->count = u->length = 0;
-    u->closed = false;
+    else if (!send_datagram(u, u->flow, u->bytes, u->length, (uint16_t)u->segment))
+        begin_to_wait(u, u->flow);
+    if (!u->waits)
+        batch_is_gone(u);
 }
 
-void udp_tx_release(struct udp_tx *u, uint64_t now) { fault_release(u->fault, now, udp_tx_emit, u); }
+void udp_tx_release(struct udp_tx *u, uint64_t now) {
+    if (!u->waits)
+        fault_release(u->fault, now, udp_tx_emit, u);
+}
+
+bool udp_tx_resume(struct udp_tx *u, uint64_t now) {
+    if (send_datagram(u, u->flow, u->bytes, u->length, (uint16_t)u->segment)) {
+        batch_is_gone(u);
+        return true;
+    }
+    u->retry_at = now + RETRY_NS;
+    return false;
+}
+
+bool udp_tx_forget(struct udp_tx *u, const struct port *port) {
+    if (!u->waits || u->flow->port != port)
+        return false;
+    u->counters->value[RNIC_CNT_tx_errors] += u->count;
+    batch_is_gone(u);
+    return true;
+}
+
+int udp_tx_full(const struct udp_tx *u) { return u->waits ? ((const struct port *)u->flow->port)->tx_fd : -1; }
+
+static int64_t clock_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+void udp_wait_for_room(int fd) {
+    struct pollfd room = {.fd = fd, .events = POLLOUT};
+    int64_t until = clock_ms() + FINISH_MS, left = FINISH_MS;
+    while (left > 0 && poll(&room, 1, (int)left) < 0 && errno == EINTR)
+        left = until - clock_ms();
+}
+
+void udp_tx_finish(struct udp_tx *u) {
+    udp_tx_flush(u);
+    if (u->waits)
+        (void)udp_tx_resume(u, u->now);
+}
 
 static bool same_way(const struct flow *a, const struct flow *b) {
     return a == b || (a->port == b->port && a->dst_slot == b->dst_slot && a->traffic_class == b->traffic_class &&
@@ -141,8 +217,11 @@ static uint32_t batch_limit(const struct udp_tx *u, const struct flow *flow) {
 static uint8_t *reserve(struct tx *tx, struct flow *flow, uint32_t n, uint32_t *crc) {
     struct udp_tx *u = (struct udp_tx *)tx;
     if (u->count && (u->closed || n > u->segment || u->count >= batch_limit(u, flow) ||
-                     u->length + n > UDP_MAX_PAYLOAD || u->dst_slot != flow->dst_slot || !same_way(u->flow, flow)))
+                     u->length + n > UDP_MAX_PAYLOAD || u->dst_slot != flow->dst_slot || !same_way(u->flow, flow))) {
         udp_tx_flush(u);
+        if (u->waits)
+            return NULL;
+    }
     if (!u->count) {
         u->flow = flow;
         u->dst_slot = flow->dst_slot;
@@ -167,8 +246,7 @@ void udp_tx_init(struct udp_tx *u, struct fault *fault, struct rnic_counters *co
     u->fault = fault;
     u->counters = counters;
     u->max_packets = UDP_BATCH_PACKETS;
-    u->count = u->length = 0;
-    u->closed = false;
+    batch_is_gone(u);
 }
 
 /* ---------------------------------------------------------------- in */

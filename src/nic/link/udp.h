@@ -5,6 +5,9 @@
  * The position of a packet in its batch is the IPv4 identification that the kernel will give it, and the ICRC covers
  * that; so a batch hands out the CRC state to start from packet by packet.  A batch has one flow, packets of equal
  * size but a shorter last one, at most 64 of them, and fits one datagram of 64 KiB.
+ *
+ * A socket that is full takes no batch.  The batch then waits in here until the socket has room (EPOLLOUT), and so does
+ * everything behind it: the sink has no room for packets meanwhile.
  */
 #ifndef RNIC_LINK_UDP_H
 #define RNIC_LINK_UDP_H
@@ -30,7 +33,11 @@ struct udp_tx {
     uint32_t dst_slot; /* of the batch: the way of a datagram changes it between two packets */
     uint32_t segment;  /* size of its packets but the last */
     uint32_t count, length, reserved;
-    bool closed; /* a shorter packet is in: it was the last */
+    bool closed; /* a shorter packet is in: it was the last; or the batch waits */
+
+    bool waits;        /* the batch is for a socket that is full */
+    uint64_t retry_at; /* when a thread that polls tries it again */
+    struct flow kept;  /* the batch's, whose owner may go meanwhile */
     uint8_t bytes[UDP_MAX_PAYLOAD + 1];
 };
 
@@ -39,6 +46,19 @@ void udp_tx_flush(struct udp_tx *u);
 /* For the injector: a single packet, by its flow's way; arg: struct udp_tx. */
 void udp_tx_emit(void *arg, const struct flow *flow, const uint8_t *bytes, uint32_t length);
 void udp_tx_release(struct udp_tx *u, uint64_t now); /* what the injector holds and is due */
+/* Tries the batch that waits again: true: it has gone, and there is room. */
+bool udp_tx_resume(struct udp_tx *u, uint64_t now);
+/* The port closes: what waits for it is lost.  True: something did. */
+bool udp_tx_forget(struct udp_tx *u, const struct port *port);
+/* The device closes: what is in here goes, or is lost, though its sends may be complete.  So who closes waits before that:
+ * udp_tx_full: the socket of the batch that waits, -1: none does; udp_wait_for_room: up to a second. */
+int udp_tx_full(const struct udp_tx *u);
+void udp_wait_for_room(int fd);
+void udp_tx_finish(struct udp_tx *u);
+/* Bytes written along a port up to now, for port_left(). */
+static inline uint64_t udp_tx_written(const struct udp_tx *u, const struct port *port) {
+    return port->handed + (u->count && u->flow->port == port ? u->length : 0);
+}
 
 struct udp_datagram {
     uint8_t *bytes;

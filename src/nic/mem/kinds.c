@@ -11,21 +11,33 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "base/ordered.h"
 #include "mem/mr.h"
 
 typedef ssize_t transfer(pid_t pid, const struct iovec *, unsigned long, const struct iovec *, unsigned long,
                          unsigned long);
 
-/* Between the process and itself. A range of which a part is missing is copied up to there. */
-static bool guarded(transfer *copy, const void *ours, uint64_t addr, uint32_t n) {
-    struct iovec here = {(void *)(uintptr_t)ours, n}, there = {(void *)(uintptr_t)addr, n};
-    return copy(getpid(), &here, 1, &there, 1, 0) == (ssize_t)n;
+/* Between the process and itself, to one of the two; the last word last. A range of which a part is missing is copied up
+ * to there. */
+static bool guarded(transfer *copy, const void *ours, uint64_t addr, uint32_t n, const void *to) {
+    uint8_t *here = (uint8_t *)(uintptr_t)ours, *there = (uint8_t *)(uintptr_t)addr;
+    size_t first = n ? ordered_words(to, n) : 0;
+    struct iovec from[] = {{here, first}, {here + first, n - first}},
+                 at[] = {{there, first}, {there + first, n - first}};
+    return copy(getpid(), from, 2, at, 2, 0) == (ssize_t)n;
+}
+
+static bool guarded_load(uint8_t *dst, uint64_t addr, uint32_t n) {
+    return guarded(process_vm_readv, dst, addr, n, dst);
+}
+
+static bool guarded_store(const uint8_t *src, uint64_t addr, uint32_t n) {
+    return guarded(process_vm_writev, src, addr, n, (const void *)(uintptr_t)addr);
 }
 
 bool kind_guard_works(void) {
     uint8_t byte = 1, copy = 0;
-    return guarded(process_vm_readv, &copy, (uintptr_t)&byte, 1) &&
-           guarded(process_vm_writev, &copy, (uintptr_t)&byte, 1);
+    return guarded_load(&copy, (uintptr_t)&byte, 1) && guarded_store(&copy, (uintptr_t)&byte, 1);
 }
 
 static void sync_dmabuf(const struct mr *mr, uint64_t flags) {
@@ -55,17 +67,17 @@ bool kind_load(const struct mr *mr, uint64_t addr, uint8_t *dst, uint32_t n) {
     const void *at = (const void *)(uintptr_t)(addr + mr->shift);
     switch (mr->kind) {
     case MR_GUARDED:
-        return guarded(process_vm_readv, dst, addr + mr->shift, n);
+        return guarded_load(dst, addr + mr->shift, n);
     case MR_NULL:
         memset(dst, 0, n);
         return true;
     case MR_DMABUF:
         sync_dmabuf(mr, DMA_BUF_SYNC_START | DMA_BUF_SYNC_READ);
-        memcpy(dst, at, n);
+        ordered_copy(dst, at, n);
         sync_dmabuf(mr, DMA_BUF_SYNC_END | DMA_BUF_SYNC_READ);
         return true;
     default:
-        memcpy(dst, at, n);
+        ordered_copy(dst, at, n);
         return true;
     }
 }
@@ -74,16 +86,16 @@ bool kind_store(const struct mr *mr, uint64_t addr, const uint8_t *src, uint32_t
     void *at = (void *)(uintptr_t)(addr + mr->shift);
     switch (mr->kind) {
     case MR_GUARDED:
-        return guarded(process_vm_writev, src, addr + mr->shift, n);
+        return guarded_store(src, addr + mr->shift, n);
     case MR_NULL:
         return true;
     case MR_DMABUF:
         sync_dmabuf(mr, DMA_BUF_SYNC_START | DMA_BUF_SYNC_WRITE);
-        memcpy(at, src, n);
+        ordered_copy(at, src, n);
         sync_dmabuf(mr, DMA_BUF_SYNC_END | DMA_BUF_SYNC_WRITE);
         return true;
     default:
-        memcpy(at, src, n);
+        ordered_copy(at, src, n);
         return true;
     }
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/ordered.h"
 #include "wire/icrc.h"
 
 int mr_table_init(struct mr_table *t) {
@@ -58,7 +59,7 @@ static int grow(struct mr_table *t) {
 
 int mr_insert(struct mr_table *t, struct mr *mr) {
     uint32_t key;
-    if (t->count - t->windows >= 1u << 22)
+    if (t->count >= (1u << 22) + t->windows)
         return -ENOMEM;
     if (t->count > t->mask && grow(t))
         return -ENOMEM;
@@ -249,7 +250,7 @@ static void copy(uint8_t *dst, const void *src, uint32_t n, uint32_t *crc) {
     if (crc)
         *crc = crc32_copy(*crc, dst, src, n);
     else
-        memcpy(dst, src, n);
+        ordered_copy(dst, src, n); /* it may be a peer's memory, by direct operations */
 }
 
 int sge_gather(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,
@@ -284,7 +285,7 @@ int sge_scatter(const struct mr_table *t, const struct rnic_pd *pd, const struct
     int ve;
     uint8_t *to = in_one(t, pd, sge, num_sge, offset, n, RNIC_ACCESS_LOCAL_WRITE, &ve);
     if (to)
-        memcpy(to, src, n);
+        ordered_copy(to, src, n);
     if (to || ve)
         return ve;
     walk_start(&w, sge, num_sge, offset);
@@ -295,7 +296,7 @@ int sge_scatter(const struct mr_table *t, const struct rnic_pd *pd, const struct
         return scatter_by_region(t, w, src, n);
     while (n) {
         struct rnic_sge part = walk_step(&w, n);
-        memcpy((void *)(uintptr_t)part.addr, src, part.length);
+        ordered_copy((void *)(uintptr_t)part.addr, src, part.length);
         src += part.length;
         n -= part.length;
     }

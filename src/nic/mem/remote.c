@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/ordered.h"
+
 #define CHANGES (RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_ATOMIC) /* what needs a writable mapping */
 
 #define BUCKETS 256 /* to begin with */
@@ -143,7 +145,7 @@ static bool in_range(const struct store_record *m, uint64_t addr, uint64_t lengt
 }
 
 static bool allows(const struct store_record *m, const struct remote_qp *qp, uint32_t access) {
-    return m->pd == qp->pd && !(access & ~m->access) && !(access & ~qp->access);
+    return m->pd == qp->pd && !(access & ~(m->access | STORE_ANSWERS)) && !(access & ~qp->access);
 }
 
 /* What is known of a key; NULL: nothing can be. */
@@ -211,11 +213,13 @@ bool remote_copy(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint32_t 
         r->no_process || !lives(r) ? NULL : enter_region(r, qp, qpn, ours, key, addr, length, access);
     if (!g)
         return false;
-    struct iovec there = {(void *)(uintptr_t)(g->record.offset + (addr - g->record.iova)), length};
+    uint8_t *at = (uint8_t *)(uintptr_t)(g->record.offset + (addr - g->record.iova));
+    uint64_t first = ordered_words(at, length);
+    struct iovec there[] = {{at, first}, {at + first, length - first}}; /* the last word is to be seen last */
     ssize_t moved = -1;
     if (g->record.kind == STORE_ORDINARY)
-        moved = access == RNIC_ACCESS_REMOTE_READ ? process_vm_readv(r->pid, pieces, (unsigned long)n, &there, 1, 0)
-                                                  : process_vm_writev(r->pid, pieces, (unsigned long)n, &there, 1, 0);
+        moved = access & RNIC_ACCESS_REMOTE_READ ? process_vm_readv(r->pid, pieces, (unsigned long)n, there, 2, 0)
+                                                 : process_vm_writev(r->pid, pieces, (unsigned long)n, there, 2, 0);
     if (moved < 0 && g->record.kind == STORE_ORDINARY)
         r->no_process = errno == EPERM || errno == ENOSYS;
     remote_leave(r);

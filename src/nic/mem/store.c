@@ -24,6 +24,9 @@
 #define F_SEAL_FUTURE_WRITE 0x10
 #endif
 #define POPULATED (16u << 20) /* bytes of a piece that is mapped page by page at once: later each page is a fault */
+#define SHORT (1u << 20)      /* bytes of a piece that shares a mapping with others, */
+#define BLOCK_MIN (4u << 20)  /* whose size doubles from here */
+#define BLOCK_MAX (64u << 20) /* to here */
 #define LONGEST (1ull << 47) /* bytes of one piece: a process has no more addresses */
 
 static uint64_t whole_pages(uint64_t n) {
@@ -59,6 +62,11 @@ void store_close(struct store *s) {
         munmap(s->table, STORE_TABLE);
     if (s->fd >= 0)
         close(s->fd);
+    for (struct store_block *b = s->blocks, *next; b; b = next) {
+        next = b->next;
+        munmap(b->at, b->bytes);
+        free(b);
+    }
     free(s->taken);
     *s = (struct store){.fd = -1};
 }
@@ -69,24 +77,89 @@ static bool grow(const struct store *s, uint64_t size) {
     return ftruncate(s->fd, (off_t)size) == 0 || (errno == EPERM && !fstat(s->fd, &st) && (uint64_t)st.st_size >= size);
 }
 
-int store_alloc(struct store *s, uint64_t length, uint64_t *offset, uint8_t **addr, struct rnic_err *err) {
-    if (length > LONGEST)
-        return fail(err, -ENOMEM, "%llu bytes: a process has no room for them", (unsigned long long)length);
-    uint64_t bytes = whole_pages(length);
+/* More of the file, mapped for itself; NULL: errno says why not. */
+static uint8_t *extend(struct store *s, uint64_t bytes, uint64_t *offset) {
     void *at = MAP_FAILED;
     if (grow(s, s->end + bytes))
         at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, (off_t)s->end);
     if (at == MAP_FAILED)
-        return fail(err, -errno, "a memory file of %llu bytes: %s", (unsigned long long)length, strerror(errno));
+        return NULL;
     *offset = s->end;
-    *addr = at;
     s->end += bytes;
-    return 0;
+    return at;
 }
 
-void store_free(struct store *s, uint64_t offset, uint64_t length, uint8_t *addr) {
-    munmap(addr, whole_pages(length));
-    fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)whole_pages(length));
+/* Those in which nothing lives go, but the one that has room. */
+static void sweep_blocks(struct store *s) {
+    for (struct store_block **at = &s->blocks, *b; (b = *at);) {
+        if (b->live) {
+            at = &b->next;
+            continue;
+        }
+        *at = b->next;
+        store_discard(s, &(struct store_range){b->offset, b->bytes, b->at, true});
+        free(b);
+    }
+}
+
+static struct store_block *new_block(struct store *s) {
+    uint64_t bytes = s->blocks ? 2 * s->blocks->bytes : BLOCK_MIN;
+    struct store_block *b = calloc(1, sizeof *b);
+    if (!b)
+        return NULL;
+    b->bytes = bytes < BLOCK_MAX ? bytes : BLOCK_MAX;
+    b->at = extend(s, b->bytes, &b->offset);
+    if (!b->at) {
+        free(b);
+        return NULL;
+    }
+    sweep_blocks(s);
+    b->next = s->blocks;
+    return s->blocks = b;
+}
+
+/* A part of the newest block; NULL: there is no memory, or no room in this process. */
+static uint8_t *share(struct store *s, uint64_t bytes, uint64_t *offset) {
+    struct store_block *b = s->blocks;
+    if (!b || b->bytes - b->used < bytes)
+        b = new_block(s);
+    if (!b)
+        return NULL;
+    uint8_t *at = b->at + b->used;
+    *offset = b->offset + b->used;
+    b->used += bytes;
+    b->live++;
+    return at;
+}
+
+int store_alloc(struct store *s, uint64_t length, uint64_t *offset, uint8_t **addr, struct rnic_err *err) {
+    if (length > LONGEST)
+        return fail(err, -ENOMEM, "%llu bytes: a process has no room for them", (unsigned long long)length);
+    uint64_t bytes = whole_pages(length);
+    *addr = bytes <= SHORT ? share(s, bytes, offset) : extend(s, bytes, offset);
+    if (*addr)
+        return 0;
+    return fail(err, -errno, "a memory file of %llu bytes: %s%s", (unsigned long long)length, strerror(errno),
+                errno == ENOMEM ? "; or the process has too many mappings (sysctl vm.max_map_count)" : "");
+}
+
+struct store_range store_free(struct store *s, uint64_t offset, uint64_t length, uint8_t *addr) {
+    uint64_t bytes = whole_pages(length);
+    struct store_block **at = &s->blocks, *b;
+    while ((b = *at) && !(addr >= b->at && addr < b->at + b->bytes))
+        at = &b->next;
+    if (!b || --b->live || b == s->blocks)
+        return (struct store_range){offset, bytes, addr, !b};
+    struct store_range all = {b->offset, b->bytes, b->at, true};
+    *at = b->next;
+    free(b);
+    return all;
+}
+
+void store_discard(const struct store *s, const struct store_range *r) {
+    if (r->unmaps)
+        munmap(r->at, r->bytes);
+    fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)r->offset, (off_t)r->bytes);
 }
 
 /* ---------------------------------------------------------------- files of their own */

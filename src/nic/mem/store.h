@@ -28,6 +28,7 @@ enum store_kind {
 
 #define STORE_RECORDS 65536u
 #define STORE_SEALED_MAX 256 /* files: more regions lie in the common one, as a process has not many descriptors */
+#define STORE_ANSWERS (1u << 31) /* in a queue pair's access: it has responder resources, which some operations take */
 #define STORE_TABLE (STORE_RECORDS * 64ull) /* bytes, at the beginning of the file; record 0 is the head */
 
 struct store_record {
@@ -53,8 +54,24 @@ struct store_head {
     uint64_t reserved[2];
 };
 
+/* Many short pieces of memory are parts of one mapping, of which a process has 65,530 (vm.max_map_count). */
+struct store_block {
+    struct store_block *next;
+    uint8_t *at;
+    uint64_t offset, bytes; /* in the file */
+    uint64_t used;          /* of bytes, so far */
+    uint32_t live;          /* pieces that are not freed */
+};
+
+struct store_range { /* of the file, and where it is mapped; unmaps: it is mapped for itself, or nothing lives there */
+    uint64_t offset, bytes;
+    uint8_t *at;
+    bool unmaps;
+};
+
 struct store {
-    int fd; /* -1: not open */
+    int fd;                     /* -1: not open */
+    struct store_block *blocks; /* the newest first: that one may have room */
     struct store_record *table;
     uint64_t end; /* bytes of the file */
     uint64_t serial;
@@ -69,7 +86,9 @@ void store_close(struct store *s);
 
 /* Zeroed memory: its place in the file and where it is mapped. */
 int store_alloc(struct store *s, uint64_t length, uint64_t *offset, uint8_t **addr, struct rnic_err *err);
-void store_free(struct store *s, uint64_t offset, uint64_t length, uint8_t *addr);
+/* It is nobody's any more; store_discard() then gives the pages back, which may take long and needs no lock. */
+struct store_range store_free(struct store *s, uint64_t offset, uint64_t length, uint8_t *addr);
+void store_discard(const struct store *s, const struct store_range *range);
 
 /* The same for memory that others may only read; *fd: stays the store's. -ENOSPC: not as a file of its own */
 int store_alloc_sealed(struct store *s, uint64_t length, int *fd, uint8_t **addr);

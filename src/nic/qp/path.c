@@ -54,6 +54,7 @@ static void migrate(struct qp *qp) {
     struct rnic_qp_attr *a = &qp->attr;
     swap(&qp->flow, &qp->alt);
     swap(&qp->from, &qp->alt_from);
+    qp_forget_written(qp);
     qp->alt_loaded = false;
     a->ah_attr = a->alt_ah_attr;
     a->pkey_index = a->alt_pkey_index;

@@ -116,14 +116,17 @@ void qp_complete_recv(struct qp *qp, struct rnic_wc *wc, bool solicited) {
     push(qp, qp->pub.recv_cq, wc, qp->no_receives ? NULL : &qp->rq.freed, wq_tail(&qp->rq), solicited);
 }
 
+void srq_look_at_limit(struct nic *nic, struct srq *srq) {
+    struct rnic_async_event e = {.event_type = RNIC_EVENT_SRQ_LIMIT_REACHED, .context = srq->pub.srq_context};
+    if (srq_below_limit(srq))
+        event_push(&nic->events, &e);
+}
+
 bool qp_takes_shared(struct qp *qp) {
     struct srq *srq = qp->srq;
     if (!srq_take(srq, &qp->rq))
         return false;
-    if (srq_below_limit(srq)) {
-        struct rnic_async_event e = {.event_type = RNIC_EVENT_SRQ_LIMIT_REACHED, .context = srq->pub.srq_context};
-        event_push(&qp->nic->events, &e);
-    }
+    srq_look_at_limit(qp->nic, srq);
     return true;
 }
 
@@ -134,8 +137,11 @@ bool qp_takes(struct qp *qp, const struct packet *pkt) {
 void qp_flush_sends(struct qp *qp) {
     while (!wq_empty(&qp->sq)) {
         struct send_wqe *wqe = sq_wqe(&qp->sq, wq_tail(&qp->sq));
-        wqe->status = RNIC_WC_WR_FLUSH_ERR;
-        wqe->vendor_err = RNIC_VE_FLUSHED;
+        if (!qp->failed) {
+            wqe->status = RNIC_WC_WR_FLUSH_ERR;
+            wqe->vendor_err = RNIC_VE_FLUSHED;
+        }
+        qp->failed = false;
         qp_complete_send(qp, wqe);
     }
 }
@@ -150,6 +156,9 @@ void qp_flush_receives(struct qp *qp) {
 void qp_flush(struct qp *qp) {
     qp_flush_sends(qp);
     qp_flush_receives(qp);
+    if (qp->last_due)
+        qp_event(qp, RNIC_EVENT_QP_LAST_WQE_REACHED);
+    qp->last_due = false;
 }
 
 void qp_drained(struct qp *qp) {
@@ -170,13 +179,14 @@ void qp_refuse_send(struct qp *qp, struct send_wqe *wqe, int status, int vendor_
     qp_flush_sends(qp);
 }
 
-bool qp_send_some(struct qp *qp, struct tx *tx, uint64_t now, int most,
+bool qp_send_some(struct qp *qp, struct tx *tx, uint64_t now, uint32_t most,
                   bool (*send)(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint64_t now)) {
     if (qp->state == RNIC_QPS_ERR)
         qp_flush(qp);
     if (qp->state == RNIC_QPS_SQE)
         qp_flush_sends(qp);
-    for (int i = 0; i < most && qp->state == RNIC_QPS_RTS && !wq_empty(&qp->sq); i++) {
+    uint32_t turn = qp_turn(qp, most);
+    for (uint32_t i = 0; i < turn && qp->state == RNIC_QPS_RTS && !wq_empty(&qp->sq); i++) {
         if (qp->pace.rate && !pace_allows(&qp->pace, now))
             return false;
         uint64_t before = qp_sent(qp);
@@ -195,20 +205,36 @@ void qp_forget_completions(struct qp *qp) {
         cq_forget((struct cq *)qp->pub.recv_cq, &qp->rq.freed);
 }
 
-/* All that is posted is flushed (IBA 10.3.1.7). */
+void qp_close_off(struct qp *qp) {
+    qp_withdraw(qp);
+    if (qp->exposed && qp->flow.local)
+        qp->flow.local->take_back(qp->flow.local, qp->pub.qp_num);
+    qp->farewell = (struct farewell){.peer = qp->attr.dest_qp_num};
+}
+
+bool qp_is_left(struct qp *qp) {
+    if (qp->exposed)
+        qp->exposed = qp->nic->have_left && !qp->nic->have_left(qp->nic->local_arg, &qp->farewell);
+    return !qp->exposed;
+}
+
+/* All that is posted is flushed (IBA 10.3.1.7), which says that its memory is the program's again. */
 void qp_error(struct qp *qp, int event) {
     qp->state = RNIC_QPS_ERR;
-    qp_withdraw(qp);
+    qp_close_off(qp);
     if (event >= 0 && !qp->last_wqe) {
         qp->last_wqe = true;
         qp_event(qp, event);
     }
+    qp->last_due = qp->srq || qp->xrc; /* it takes no more of the shared receives (IBA 11.6.3.2) */
     qp->engine->flush(qp);
-    if (qp->srq || qp->xrc) /* it takes no more of the shared receives (IBA 11.6.3.2) */
-        qp_event(qp, RNIC_EVENT_QP_LAST_WQE_REACHED);
 }
 
+/* Posts need no device's lock: whoever is inside one has seen the state that was, so it is left first. */
 static void to_reset(struct qp *qp) {
+    qp->state = RNIC_QPS_RESET;
+    wq_await_posters(&qp->sq);
+    wq_await_posters(&qp->rq);
     qp->engine->reset(qp);
     qp_forget_completions(qp);
     mw_unbind_all(&qp->windows); /* they were for the peer that it had */
@@ -219,7 +245,7 @@ static void to_reset(struct qp *qp) {
     qp->attr = (struct rnic_qp_attr){0};
     qp->attr_set = 0;
     qp->pace = (struct pace){0};
-    qp->sq_draining = qp->last_wqe = qp->alt_loaded = qp->mig_refused = false;
+    qp->sq_draining = qp->last_wqe = qp->last_due = qp->alt_loaded = qp->mig_refused = qp->failed = qp->exposed = false;
     qp->pkey = 0;
 }
 

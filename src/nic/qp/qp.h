@@ -39,10 +39,15 @@ struct engine_ops {
     bool (*owes)(struct qp *qp, uint64_t now);
     bool (*next)(struct qp *qp, struct tx *tx, uint64_t now); /* write some packets; true: there is more to write now */
     void (*timer)(struct qp *qp, struct tx *tx, uint64_t now); /* deadline() may have passed; call next() after it */
-    uint64_t (*deadline)(const struct qp *qp);                 /* when timer() wants to be called; NEVER */
-    uint64_t (*held)(const struct qp *qp); /* until when an ACK waits for company; NEVER: none does */
-    bool (*settle)(struct qp *qp);         /* whatever ACK waits is due now; false: none does */
-    void (*flush)(struct qp *qp);          /* the QP is in error: complete everything, WR_FLUSH_ERR */
+    /* Before that: what was sent had not left this host yet; time begins now.  NULL: there is no answer to wait for, */
+    void (*not_left)(struct qp *qp, uint64_t now);
+    bool (*begins_again)(const struct qp *qp); /* or: all that waits for one is to be sent again, and nothing has been */
+    uint64_t (*deadline)(const struct qp *qp); /* when timer() wants to be called; NEVER */
+    uint64_t (*held)(const struct qp *qp);     /* until when an ACK waits for company; NEVER: none does */
+    /* What has gone out may have been taken back: it goes out again, and costs no retry. NULL: there is nothing to do */
+    void (*again)(struct qp *qp);
+    bool (*settle)(struct qp *qp); /* whatever ACK waits is due now; false: none does */
+    void (*flush)(struct qp *qp);  /* the QP is in error: complete everything, WR_FLUSH_ERR */
     void (*stats)(struct qp *qp, struct rnic_qp_stats *out);
     /* Payload bytes of full packets: of our requests, before the first; of the peer's.  NULL: it has no peer */
     void (*set_mtu)(struct qp *qp, uint32_t bytes);
@@ -67,6 +72,14 @@ bool engine_never_settles(struct qp *qp);
 
 #define PKEYS 32 /* entries of the P_Key table */
 
+/* Where a look stands at who of this host is inside a copy that began before it. */
+struct farewell {
+    uint32_t peer; /* number of a queue pair of the process that is meant; 0: all are */
+    bool begun;
+    uint64_t lane; /* the one that is looked at; 0: all have been, and nobody is inside */
+    uint32_t mark; /* which it had */
+};
+
 /* What the QPs of one device share; the device owns it. */
 struct nic {
     uint32_t mtu; /* payload bytes that a packet of the port can have */
@@ -77,10 +90,12 @@ struct nic {
     struct rng rng;
     uint32_t max_window;  /* bytes in flight a QP */
     uint32_t slow_window; /* the same where round trips are long; at least max_window */
+    uint32_t turn;        /* packets that a QP sends a turn, where a slow link is shared; 0: as many as it likes */
     bool congestion;      /* it is controlled */
     bool faulty;          /* the injector is on: all goes by packets, that can be lost */
     struct tx *(*local_way)(void *arg, uint32_t qpn, const struct in6_addr *to); /* of a datagram; NULL: by the wire */
     void *local_arg;
+    bool (*have_left)(void *arg, struct farewell *f); /* nobody is inside any more; NULL: nobody ever is */
     uint64_t copied;       /* bytes, by direct operations (roce/direct.h) of what was posted before */
     struct store *store;   /* where processes of this host find what their peers allow; NULL: nowhere */
     struct srq **xrc_srqs; /* see qp/xrc.h; NULL: there has been none */
@@ -103,6 +118,7 @@ struct qp {
     bool sq_sig_all;
     bool sq_draining;      /* SQD: messages under way are not finished yet */
     int groups;            /* multicast groups that it is attached to */
+    bool last_due;         /* QP_LAST_WQE_REACHED is to be raised when it has been flushed */
     bool last_wqe;         /* QP_REQ_ERR, QP_ACCESS_ERR or QP_FATAL has been raised */
     struct wq sq, rq;      /* with a shared receive queue, rq holds the one receive that a message has taken from it */
     struct srq *srq;       /* or NULL; of XRC_RECV: of the request under way, or the last one */
@@ -114,6 +130,7 @@ struct qp {
     enum way way;               /* of our requests; WAY_LOCAL: by flow.local */
     enum way way_in;            /* of the peer's, and our answers; WAY_OPEN: there was none */
     struct flow flow;           /* to the peer */
+    uint64_t known_lane;        /* one more by which its peer was found to send, see lanes.c; 0: none */
     bool apart;                 /* answers go another way than requests do: */
     struct flow answers;        /* that one */
     struct remote *remote;      /* memory that it can reach itself, or NULL */
@@ -125,7 +142,11 @@ struct qp {
     bool mig_refused;           /* PATH_MIG_ERR has been raised since the last REARM */
     struct flow alt, alt_from;  /* the alternate path; after a migration the one that was left */
     struct rnic_counters counters;
-    int record; /* in nic->store; -1: none */
+    int record;   /* in nic->store; -1: none */
+    bool exposed; /* a peer of this host may be inside a copy that it makes by this queue pair */
+    bool leaving; /* a thread waits for such, to destroy or change it */
+    bool failed;  /* the oldest send element ends with its own status when the queue is flushed */
+    struct farewell farewell;
 
     struct xrc_domain *xrc;     /* of XRC_RECV, or NULL */
     struct qp *xrc_next;        /* in the domain's list */
@@ -137,9 +158,12 @@ struct qp {
     struct qp *ready_next;
     bool in_held;
     struct qp *held_next;
-    bool parked; /* the ring that it writes to is full */
+    bool parked; /* the ring that it writes to is full, or the link's socket */
     struct qp *parked_next;
-    _Atomic bool rung; /* in the doorbell stack */
+    uint64_t written;   /* by its port, with its last request (udp_tx_written) */
+    uint64_t left_seen; /* port_left() when a timer was last looked at; NEVER: none was */
+    uint64_t left_at;   /* and when that had changed */
+    _Atomic bool rung;  /* in the doorbell stack */
     struct qp *rung_next;
     uint64_t timer_at; /* key in the timer heap; NEVER: not in it */
     uint32_t timer_pos;
@@ -162,6 +186,16 @@ static inline void qp_charge(struct qp *qp, uint64_t before, uint64_t now) {
         pace_sent(&qp->pace, qp_sent(qp) - before, now);
 }
 
+/* Packets of requests so far, repeated ones and probes included. */
+static inline uint64_t qp_requests(const struct qp *qp) {
+    return qp->counters.value[RNIC_CNT_requests_sent] + qp->counters.value[RNIC_CNT_requests_resent];
+}
+/* It has another port now, or another connection: nothing of this one is on its way. */
+static inline void qp_forget_written(struct qp *qp) {
+    qp->written = 0;
+    qp->left_seen = NEVER;
+}
+
 /* For completion counters: an operation has ended (enum rnic_comp_cntr_op). */
 static inline void qp_count(const struct qp *qp, uint32_t op, bool success, uint64_t bytes) {
     if (qp->cntrs)
@@ -180,6 +214,11 @@ int qp_pkey_other(const struct qp *qp, uint16_t pkey);
 /* The index of the entry by which a queue pair takes a packet of that P_Key; -1: it does not. */
 static inline int qp_pkey_index(const struct qp *qp, uint16_t pkey) {
     return pkey_match(qp->pkey, pkey) ? qp->attr.pkey_index : qp_pkey_other(qp, pkey);
+}
+
+/* Packets of a turn, of the most that an engine sends in one. */
+static inline uint32_t qp_turn(const struct qp *qp, uint32_t most) {
+    return qp->nic->turn && qp->nic->turn < most ? qp->nic->turn : most;
 }
 
 static inline uint32_t mtu_bytes(int mtu) { return 128u << mtu; }
@@ -214,6 +253,7 @@ static inline int qp_remote(const struct qp *qp, uint32_t key, uint64_t addr, ui
 /* Is there a receive, at rq's tail, for the message that the packet belongs to? With a shared receive queue a message takes
  * one when it begins: its oldest, or, where tags are matched, that with its tag. */
 bool qp_takes_shared(struct qp *qp);
+void srq_look_at_limit(struct nic *nic, struct srq *srq); /* raises its event when fewer are left; that disarms it */
 bool qp_takes(struct qp *qp, const struct packet *pkt);
 static inline bool qp_has_receive(struct qp *qp, const struct packet *pkt) {
     return !wq_empty(&qp->rq) || (qp->srq && qp_takes(qp, pkt));
@@ -230,7 +270,7 @@ void qp_tell(struct qp *qp, const struct rnic_wc *wc, bool solicited);
 void qp_refuse_send(struct qp *qp, struct send_wqe *wqe, int status, int vendor_err);
 /* next() of transports whose messages are one packet, complete when it has gone out: send() for so many of the oldest
  * elements at most, as the pace allows. send: completes or refuses the element; false: the sink is full */
-bool qp_send_some(struct qp *qp, struct tx *tx, uint64_t now, int most,
+bool qp_send_some(struct qp *qp, struct tx *tx, uint64_t now, uint32_t most,
                   bool (*send)(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint64_t now));
 void qp_flush_sends(struct qp *qp); /* all of a queue, WR_FLUSH_ERR */
 void qp_flush_receives(struct qp *qp);
@@ -239,13 +279,17 @@ void qp_flush(struct qp *qp); /* both */
 void qp_drained(struct qp *qp);
 /* The queues go, or start anew: completions that are not polled yet free nothing in them any more. */
 void qp_forget_completions(struct qp *qp);
-/* No process of this host reaches memory by it any more. */
+/* No process of this host begins to reach memory by it any more. */
 static inline void qp_withdraw(struct qp *qp) {
     if (qp->nic->store)
         store_withdraw(qp->nic->store, qp->record);
     qp->record = -1;
 }
-/* Moves to ERR, raises event (or none: -1), flushes. */
+/* The same, nor to read what it has sent by reference: that is lost, as the queue pair ends. */
+void qp_close_off(struct qp *qp);
+/* And whoever had begun has left it; to be asked again until it is so. */
+bool qp_is_left(struct qp *qp);
+/* Moves to ERR, raises event (or none: -1), flushes, at once or when it is left. */
 void qp_error(struct qp *qp, int event);
 void qp_event(struct qp *qp, int event);
 

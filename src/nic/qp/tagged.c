@@ -6,9 +6,10 @@
 
 static const uint8_t *rvh(const struct tagged *t) { return t->header + TMH_BYTES; }
 
-/* Has it matched a receive that is too short for what the request announces? */
+/* Has it matched a receive that is too short for what the request announces, or is that more than one READ brings? */
 static bool incomplete(const struct tagged *t) {
-    return t->entry && t->opcode == TMH_RNDV && rvh_len(rvh(t)) > t->entry->length;
+    return t->entry && t->opcode == TMH_RNDV &&
+           (rvh_len(rvh(t)) > t->entry->length || rvh_len(rvh(t)) > SQ_MAX_MESSAGE);
 }
 
 /* ---------------------------------------------------------------- the beginning of a message */

@@ -104,12 +104,23 @@ static void forget(struct event_queue *q, const void *context) {
     q->head = to;
 }
 
+static uint32_t unacked(const struct event_queue *q, const void *context) {
+    const struct unacked *u = find(q, context);
+    return u ? u->n : 0;
+}
+
+uint32_t event_unacked(struct event_queue *q, const void *context) {
+    pthread_mutex_lock(&q->lock);
+    uint32_t n = unacked(q, context);
+    pthread_mutex_unlock(&q->lock);
+    return n;
+}
+
 uint32_t event_leave(struct event_queue *q, const void *context) {
     if (!context)
         return 0;
     pthread_mutex_lock(&q->lock);
-    const struct unacked *u = find(q, context);
-    uint32_t n = u ? u->n : 0;
+    uint32_t n = unacked(q, context);
     if (!n)
         forget(q, context);
     pthread_mutex_unlock(&q->lock);

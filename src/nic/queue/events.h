@@ -27,6 +27,7 @@ void event_push(struct event_queue *q, const struct rnic_async_event *event);
 bool event_take(struct event_queue *q, struct rnic_async_event *event);
 /* Those of ports and of the device, whose context is NULL, hold nothing and need no acknowledgement. 0, -EINVAL */
 int event_ack(struct event_queue *q, const void *context);
+uint32_t event_unacked(struct event_queue *q, const void *context); /* how many are not acknowledged */
 /* An object is to be destroyed: how many of its events are not acknowledged; when none is, those that wait are forgotten. */
 uint32_t event_leave(struct event_queue *q, const void *context);
 void event_forget(struct event_queue *q, const void *context); /* the same, without a question */

@@ -5,14 +5,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define INDEX_BITS 16 /* of a handle; the rest is the generation */
+static void set_free(struct tag_list *list, uint32_t i) {
+    list->entry[i].state = TAG_FREE;
+    list->entry[i].next = list->max_tags; /* the end */
+    if (list->first == list->max_tags)
+        list->first = i;
+    else
+        list->entry[list->last].next = i;
+    list->last = i;
+}
 
 int tag_list_init(struct tag_list *list, uint32_t max_tags, uint32_t max_sge, uint32_t max_ops) {
     *list = (struct tag_list){.max_tags = max_tags, .max_sge = max_sge, .max_ops = max_ops};
     list->entry = calloc(max_tags, sizeof *list->entry);
     list->sges = calloc((size_t)max_tags * max_sge, sizeof *list->sges);
-    for (uint32_t i = 0; list->entry && i < max_tags; i++)
+    while (1u << list->index_bits < max_tags)
+        list->index_bits++;
+    list->first = max_tags;
+    for (uint32_t i = 0; list->entry && i < max_tags; i++) {
         list->entry[i].sge = list->sges + (size_t)i * max_sge;
+        list->entry[i].handle = i;
+        set_free(list, i);
+    }
     if (list->entry && list->sges)
         return 0;
     tag_list_free(list);
@@ -25,22 +39,15 @@ void tag_list_free(struct tag_list *list) {
     *list = (struct tag_list){0};
 }
 
-static struct tag_entry *unused(struct tag_list *list) {
-    uint32_t i = 0;
-    while (i < list->max_tags && list->entry[i].state != TAG_FREE)
-        i++;
-    return i < list->max_tags ? &list->entry[i] : NULL;
-}
-
 struct tag_entry *tag_add(struct tag_list *list, const struct rnic_ops_wr *wr) {
-    struct tag_entry *e = unused(list);
+    struct tag_entry *e = list->first < list->max_tags ? &list->entry[list->first] : NULL;
     if (!e)
         return NULL;
-    list->generation++;
+    list->first = e->next;
     *e = (struct tag_entry){.tag = wr->tm.add.tag,
                             .mask = wr->tm.add.mask,
                             .wr_id = wr->tm.add.recv_wr_id,
-                            .handle = list->generation << INDEX_BITS | (uint32_t)(e - list->entry),
+                            .handle = e->handle + (1u << list->index_bits),
                             .order = list->added++,
                             .state = tag_in_step(list) ? TAG_LIVE : TAG_WAITING,
                             .num_sge = wr->tm.add.num_sge,
@@ -54,7 +61,7 @@ struct tag_entry *tag_add(struct tag_list *list, const struct rnic_ops_wr *wr) {
 }
 
 bool tag_delete(struct tag_list *list, uint32_t handle) {
-    uint32_t i = handle & ((1u << INDEX_BITS) - 1);
+    uint32_t i = handle & ((1u << list->index_bits) - 1);
     struct tag_entry *e = i < list->max_tags ? &list->entry[i] : NULL;
     if (!e || e->handle != handle || (e->state != TAG_LIVE && e->state != TAG_WAITING))
         return false;
@@ -91,9 +98,9 @@ void tag_take(struct tag_entry *entry, const void *of, uint64_t tag, uint32_t ap
 }
 
 void tag_release(struct tag_list *list, struct tag_entry *entry) {
-    entry->state = TAG_FREE;
     entry->of = NULL;
     list->used--;
+    set_free(list, (uint32_t)(entry - list->entry));
 }
 
 void tag_forget(struct tag_list *list, const void *of) {

@@ -22,11 +22,11 @@ enum tag_state {
 };
 
 struct tag_entry {
-    uint64_t tag, mask; /* a message matches if its tag & mask is tag */
-    uint64_t wr_id;     /* of the receive */
-    uint64_t length;    /* of all elements */
-    uint32_t handle, order;
-    int state; /* enum tag_state */
+    uint64_t tag, mask;           /* a message matches if its tag & mask is tag */
+    uint64_t wr_id;               /* of the receive */
+    uint64_t length;              /* of all elements */
+    uint32_t handle, order, next; /* next: of the free ones */
+    int state;                    /* enum tag_state */
     int num_sge;
     struct rnic_sge *sge;
     const void *of;       /* taken: the queue pair that took it, */
@@ -40,7 +40,9 @@ struct tag_list {
     uint32_t max_tags, max_sge, max_ops;
     uint32_t used;       /* entries that are not free */
     uint32_t added;      /* so far: the order */
-    uint32_t generation; /* of handles: one that has been used means nothing for a long time */
+    uint32_t index_bits; /* of a handle; the rest counts how often the entry has been used */
+    uint32_t first,
+        last;            /* free entries, the longest free one first: no handle comes again before all 2^32 have been */
     uint32_t unexpected; /* messages that matched nothing */
     uint32_t reported;   /* how many of them the program has seen */
 };

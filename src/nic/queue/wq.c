@@ -7,7 +7,6 @@
 
 #include "base/fail.h"
 
-#define MAX_MESSAGE 0x7FFFFFFFu /* 2 GiB - 1; IBA C9-5 allows 2^31, length fields of verbs are 32 bits */
 #define WINDOW_ACCESS                                                                                                  \
     (RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_READ | RNIC_ACCESS_REMOTE_ATOMIC | RNIC_ACCESS_ZERO_BASED)
 #define ALL_SEND_FLAGS (RNIC_SEND_FENCE | RNIC_SEND_SIGNALED | RNIC_SEND_SOLICITED | RNIC_SEND_INLINE)
@@ -37,10 +36,18 @@ void wq_free(struct wq *q) {
     free(q->slots);
 }
 
+/* A post that is refused meanwhile stores the head that it has read: under the lock both are of one moment. */
 void wq_reset(struct wq *q) {
+    pthread_mutex_lock(&q->lock);
     atomic_store(&q->head, 0);
     atomic_store(&q->tail, 0);
     atomic_store(&q->freed, 0);
+    pthread_mutex_unlock(&q->lock);
+}
+
+void wq_await_posters(struct wq *q) {
+    pthread_mutex_lock(&q->lock);
+    pthread_mutex_unlock(&q->lock);
 }
 
 void wq_adopt(struct wq *q, struct wq *other, uint32_t elements) {
@@ -72,6 +79,15 @@ static uint64_t total_length(const struct rnic_sge *sge, int n) {
     for (int i = 0; i < n; i++)
         sum += sge[i].length;
     return sum;
+}
+
+/* Does its owner's state allow posts? It may change at any time, but the owner waits for posters before it resets. */
+static bool takes_posts(const struct wq *q) {
+    return !q->state || atomic_load_explicit(q->state, memory_order_acquire) >= q->from;
+}
+
+static int no_posts(struct rnic_err *err) {
+    return fail(err, -EINVAL, "another thread has reset the queue: nothing can be posted in this state");
 }
 
 int sq_check_opcode(int qp_type, int opcode, struct rnic_err *err) {
@@ -146,12 +162,12 @@ static int check_flush(const struct rnic_send_wr *wr, struct rnic_err *err) {
         return fail(err, -EINVAL, "flush type 0x%x: GLOBAL (1), PERSISTENT (2) or both", wr->wr.flush.type);
     if (wr->wr.flush.level > RNIC_FLUSH_MR)
         return fail(err, -EINVAL, "flush level %u: RANGE (0) or MR (1)", wr->wr.flush.level);
-    if (wr->wr.flush.length > MAX_MESSAGE)
+    if (wr->wr.flush.length > SQ_MAX_MESSAGE)
         return fail(err, -EINVAL, "a FLUSH of %u bytes; the longest is 2 GiB - 1, or level MR", wr->wr.flush.length);
     return 0;
 }
 
-static int check_send(const struct wq *q, const struct rnic_send_wr *wr, uint64_t length, struct rnic_err *err) {
+static int check_send(const struct wq *q, const struct rnic_send_wr *wr, struct rnic_err *err) {
     if (wr->num_sge < 0 || (uint32_t)wr->num_sge > q->max_sge)
         return fail(err, -EINVAL, "%d scatter/gather elements, max_send_sge is %u", wr->num_sge, q->max_sge);
     int rc = sq_check_opcode(q->qp_type, wr->opcode, err);
@@ -168,29 +184,43 @@ static int check_send(const struct wq *q, const struct rnic_send_wr *wr, uint64_
         rc = check_local(q, wr, err);
     if (rc)
         return rc;
-    if (length > MAX_MESSAGE)
-        return fail(err, -EINVAL, "message of %llu bytes; the longest is 2 GiB - 1", (unsigned long long)length);
-    if (!(wr->send_flags & RNIC_SEND_INLINE))
-        return 0;
-    if (!is_inline_opcode(wr->opcode))
+    if ((wr->send_flags & RNIC_SEND_INLINE) && !is_inline_opcode(wr->opcode))
         return fail(err, -EINVAL, "INLINE is for SEND, RDMA_WRITE and ATOMIC_WRITE only");
-    if (length > q->max_inline)
-        return fail(err, -EINVAL, "%llu bytes inline, max_inline_data is %u", (unsigned long long)length,
-                    q->max_inline);
     return 0;
 }
 
-static void copy_inline(uint8_t *dst, const struct rnic_sge *sge, int n) {
-    for (int i = 0; i < n; i++) {
-        if (sge[i].length)
-            memcpy(dst, (const void *)(uintptr_t)sge[i].addr, sge[i].length);
-        dst += sge[i].length;
+/* ---------------------------------------------------------------- send */
+
+/* The bytes themselves, into an element that nobody sees yet. */
+static int fill_inline(const struct wq *q, struct send_wqe *wqe, const struct rnic_send_wr *wr, struct rnic_err *err) {
+    uint8_t *to = (uint8_t *)wqe->sge;
+    for (int i = 0; i < wr->num_sge; i++) {
+        struct rnic_sge sge;
+        read_once(&sge, &wr->sg_list[i], sizeof sge);
+        if (sge.length > q->max_inline - wqe->length)
+            return fail(err, -EINVAL, "%llu bytes inline, max_inline_data is %u",
+                        (unsigned long long)total_length(wr->sg_list, wr->num_sge), q->max_inline);
+        if (sge.length)
+            memcpy(to + wqe->length, (const void *)(uintptr_t)sge.addr, sge.length);
+        wqe->length += sge.length;
     }
+    return 0;
+}
+
+static int fill_list(struct send_wqe *wqe, const struct rnic_send_wr *wr, struct rnic_err *err) {
+    if (wr->num_sge)
+        read_once(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof *wr->sg_list);
+    uint64_t length = total_length(wqe->sge, wr->num_sge);
+    if (length > SQ_MAX_MESSAGE)
+        return fail(err, -EINVAL, "message of %llu bytes; the longest is 2 GiB - 1", (unsigned long long)length);
+    wqe->length = (uint32_t)length;
+    return 0;
 }
 
 /* From now on the window's key is the new one, for whoever posts (man ibv_bind_mw). */
 static void fill_bind(struct send_wqe *wqe, const struct rnic_send_wr *wr) {
     const struct rnic_mw_bind_info *info = &wr->bind_mw.bind_info;
+    wqe->binding = wr->bind_mw.mw;
     wqe->window = wr->bind_mw.mw->rkey;
     wqe->new_key = wr->bind_mw.mw->rkey = wr->bind_mw.rkey;
     wqe->region = info->mr ? info->mr->lkey : 0;
@@ -199,13 +229,16 @@ static void fill_bind(struct send_wqe *wqe, const struct rnic_send_wr *wr) {
     wqe->bind_length = info->length;
 }
 
-static void fill_send(const struct wq *q, struct send_wqe *wqe, const struct rnic_send_wr *wr, uint32_t length) {
+/* Of a request that was read and checked. Nothing is held if it fails. */
+static int fill_send(const struct wq *q, struct send_wqe *wqe, const struct rnic_send_wr *wr, struct rnic_err *err) {
     *wqe = (struct send_wqe){.wr_id = wr->wr_id,
                              .imm = wr->imm_data,
-                             .length = length,
                              .num_sge = (uint16_t)wr->num_sge,
                              .opcode = (uint8_t)wr->opcode,
                              .flags = (uint8_t)wr->send_flags};
+    int rc = wr->send_flags & RNIC_SEND_INLINE ? fill_inline(q, wqe, wr, err) : fill_list(wqe, wr, err);
+    if (rc)
+        return rc;
     if (is_datagram(q)) {
         wqe->ah = (struct ah_head *)wr->wr.ud.ah;
         wqe->remote_qpn = wr->wr.ud.remote_qpn;
@@ -230,35 +263,37 @@ static void fill_send(const struct wq *q, struct send_wqe *wqe, const struct rni
     }
     if (q->qp_type == RNIC_QPT_XRC_SEND)
         wqe->remote_srqn = wr->qp_type.xrc.remote_srqn;
-    if (wr->send_flags & RNIC_SEND_INLINE)
-        copy_inline((uint8_t *)wqe->sge, wr->sg_list, wr->num_sge);
-    else if (wr->num_sge)
-        memcpy(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof *wr->sg_list);
+    return 0;
+}
+
+/* Checks one and fills the element at head. */
+static int put_send(struct wq *q, uint32_t head, uint32_t freed, const struct rnic_send_wr *wr, struct rnic_err *err) {
+    int rc = takes_posts(q) ? check_send(q, wr, err) : no_posts(err);
+    if (rc)
+        return rc;
+    if (head - freed >= q->max_wr)
+        return fail(err, -ENOMEM,
+                    "the send queue is full (max_send_wr %u): poll for completions first; unsignaled requests become "
+                    "free with a later signaled one",
+                    q->max_wr);
+    return fill_send(q, sq_wqe(q, head), wr, err);
 }
 
 /* Fills elements from *next on, up to the first request that is refused; the queue is locked. */
 static int fill_chain(struct wq *q, uint32_t *next, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
                       struct rnic_err *err) {
-    int rc = 0;
-    uint32_t head = *next;
     uint32_t freed = atomic_load_explicit(&q->freed, memory_order_acquire);
-    for (; wr; wr = wr->next) {
-        uint64_t length = total_length(wr->sg_list, wr->num_sge > 0 ? wr->num_sge : 0);
-        rc = check_send(q, wr, length, err);
-        if (!rc && head - freed >= q->max_wr)
-            rc = fail(err, -ENOMEM,
-                      "the send queue is full (max_send_wr %u): poll for completions first; unsignaled requests become "
-                      "free with a later signaled one",
-                      q->max_wr);
+    struct rnic_send_wr one;
+    for (; wr; wr = one.next) {
+        wr_read(&one, wr);
+        int rc = put_send(q, *next, freed, &one, err);
         if (rc) {
             *bad = wr;
-            break;
+            return rc;
         }
-        fill_send(q, sq_wqe(q, head), wr, (uint32_t)length);
-        head++;
+        ++*next;
     }
-    *next = head;
-    return rc;
+    return 0;
 }
 
 int sq_post(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad, struct rnic_err *err) {
@@ -270,24 +305,20 @@ int sq_post(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_
     return rc;
 }
 
-void sq_append(struct wq *q, const struct rnic_send_wr *wr, uint32_t length) {
+int sq_append(struct wq *q, const struct rnic_send_wr *wr) {
     uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed);
-    fill_send(q, sq_wqe(q, head), wr, length);
-    atomic_store_explicit(&q->head, head + 1, memory_order_release);
-}
-
-static const struct rnic_send_wr *nth(const struct rnic_send_wr *wr, uint32_t n) {
-    while (n--)
-        wr = wr->next;
-    return wr;
+    int rc = fill_send(q, sq_wqe(q, head), wr, NULL);
+    if (!rc)
+        atomic_store_explicit(&q->head, head + 1, memory_order_release);
+    return rc;
 }
 
 /* Takes back what fill_send() has done beside the element. */
-static void unfill_send(const struct wq *q, const struct send_wqe *wqe, const struct rnic_send_wr *wr) {
+static void unfill_send(const struct wq *q, const struct send_wqe *wqe) {
     if (is_datagram(q))
         ah_drop(wqe->ah);
-    if (wr->opcode == RNIC_WR_BIND_MW)
-        wr->bind_mw.mw->rkey = wqe->window;
+    if (wqe->opcode == RNIC_WR_BIND_MW)
+        wqe->binding->rkey = wqe->window;
 }
 
 /* Nobody has seen the elements of a chain that fails. */
@@ -298,9 +329,27 @@ int sq_post_whole(struct wq *q, const struct rnic_send_wr *wr, const struct rnic
     if (!rc)
         atomic_store(&q->head, head);
     while (rc && head-- != first) /* backwards: a window may be bound more than once */
-        unfill_send(q, sq_wqe(q, head), nth(wr, head - first));
+        unfill_send(q, sq_wqe(q, head));
     pthread_mutex_unlock(&q->lock);
     return rc;
+}
+
+/* ---------------------------------------------------------------- receive */
+
+static int put_recv(struct wq *q, uint32_t head, uint32_t freed, const struct rnic_recv_wr *wr, struct rnic_err *err) {
+    if (!takes_posts(q))
+        return no_posts(err);
+    if (wr->num_sge < 0 || (uint32_t)wr->num_sge > q->max_sge)
+        return fail(err, -EINVAL, "%d scatter/gather elements, max_recv_sge is %u", wr->num_sge, q->max_sge);
+    if (head - freed >= q->max_wr)
+        return fail(err, -ENOMEM, "the receive queue is full (max_recv_wr %u): poll for completions first", q->max_wr);
+    struct recv_wqe *wqe = rq_wqe(q, head);
+    wqe->wr_id = wr->wr_id;
+    wqe->num_sge = wr->num_sge;
+    if (wr->num_sge)
+        read_once(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof *wr->sg_list);
+    wqe->length = total_length(wqe->sge, wr->num_sge);
+    return 0;
 }
 
 int rq_post(struct wq *q, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad, struct rnic_err *err) {
@@ -308,23 +357,14 @@ int rq_post(struct wq *q, const struct rnic_recv_wr *wr, const struct rnic_recv_
     pthread_mutex_lock(&q->lock);
     uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed);
     uint32_t freed = atomic_load_explicit(&q->freed, memory_order_acquire);
-    for (; wr; wr = wr->next) {
-        if (wr->num_sge < 0 || (uint32_t)wr->num_sge > q->max_sge)
-            rc = fail(err, -EINVAL, "%d scatter/gather elements, max_recv_sge is %u", wr->num_sge, q->max_sge);
-        else if (head - freed >= q->max_wr)
-            rc =
-                fail(err, -ENOMEM, "the receive queue is full (max_recv_wr %u): poll for completions first", q->max_wr);
+    struct rnic_recv_wr one;
+    for (; wr; wr = one.next, head++) {
+        read_once(&one, wr, sizeof one);
+        rc = put_recv(q, head, freed, &one, err);
         if (rc) {
             *bad = wr;
             break;
         }
-        struct recv_wqe *wqe = rq_wqe(q, head);
-        wqe->wr_id = wr->wr_id;
-        wqe->num_sge = wr->num_sge;
-        wqe->length = total_length(wr->sg_list, wr->num_sge);
-        if (wr->num_sge)
-            memcpy(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof *wr->sg_list);
-        head++;
     }
     atomic_store(&q->head, head);
     pthread_mutex_unlock(&q->lock);

@@ -10,8 +10,12 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
 
 #include "nic.h"
+
+#define SQ_MAX_MESSAGE 0x7FFFFFFFu /* 2 GiB - 1; IBA C9-5 allows 2^31, length fields of verbs are 32 bits */
 
 /* The head of an address handle: a send element that names one keeps it alive until it completes. */
 struct ah_head {
@@ -59,8 +63,11 @@ struct send_wqe {
     uint8_t vendor_err;          /* enum rnic_vendor_err */
     uint32_t first_psn, packets; /* PSNs that the message takes: first_psn .. first_psn + packets - 1 */
     uint32_t chunk;              /* READ: packets a request asks for at most */
-    uint32_t ssn;                /* send sequence number (IBA 9.7.7.2) */
-    uint64_t cost;               /* link bytes of everything before it on this QP, see roce/req.c */
+    uint32_t ssn;                /* send sequence number (IBA 9.7.7.2), of a READ in parts that of the last */
+    union {
+        uint64_t cost;           /* link bytes of everything before it on this QP, see roce/req.c */
+        struct rnic_mw *binding; /* BIND_MW, while it is posted: the window, should the chain be taken back */
+    };
 
     struct rnic_sge sge[]; /* num_sge of them, or the inline bytes */
 };
@@ -73,7 +80,9 @@ struct recv_wqe {
 };
 
 struct wq {
-    pthread_mutex_t lock; /* of those who post */
+    pthread_mutex_t lock;     /* of those who post */
+    const _Atomic int *state; /* its owner's, which decides whether posts are taken; NULL: they always are */
+    int from;                 /* the first state that takes them */
     uint8_t *slots;
     uint32_t mask, stride;
     uint32_t max_wr, max_sge, max_inline;
@@ -88,6 +97,9 @@ struct wq {
 
 int wq_init(struct wq *q, uint32_t max_wr, uint32_t max_sge, uint32_t max_inline, uint32_t wqe_bytes);
 void wq_free(struct wq *q);
+/* The owner has left the states that take posts: until nobody is inside one any more, which takes as long as one element
+ * does. Then the queue is its alone. */
+void wq_await_posters(struct wq *q);
 void wq_reset(struct wq *q);
 /* Exchanges the ring for another one that holds so many elements from 0 on; the caller has kept all others out. */
 void wq_adopt(struct wq *q, struct wq *other, uint32_t elements);
@@ -101,10 +113,24 @@ static inline uint32_t wq_tail(struct wq *q) { return atomic_load_explicit(&q->t
 static inline bool wq_empty(struct wq *q) { return wq_head(q) == wq_tail(q); }
 static inline void wq_pop(struct wq *q) { atomic_store_explicit(&q->tail, wq_tail(q) + 1, memory_order_release); }
 
+/* Another thread may change a request while it is posted, and what was checked must be what is done.  So it is read once,
+ * into private memory; the compiler may not look at the original again, either. */
+static inline void read_once(void *to, const void *from, size_t bytes) {
+    memcpy(to, from, bytes);
+    atomic_signal_fence(memory_order_seq_cst);
+}
+
+static inline void wr_read(struct rnic_send_wr *to, const struct rnic_send_wr *from) {
+    read_once(to, from, offsetof(struct rnic_send_wr, bind_mw)); /* which is a third of it, and rarely there */
+    if (to->opcode == RNIC_WR_BIND_MW)
+        read_once(&to->bind_mw, &from->bind_mw, sizeof to->bind_mw);
+}
+
 /* Append a chain. All before *bad are in, none from it on. */
 int sq_post(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad, struct rnic_err *err);
-/* One that is known to be good and to have room; the caller holds the lock. length: of its elements */
-void sq_append(struct wq *q, const struct rnic_send_wr *wr, uint32_t length);
+/* One that is known to be good and to have room, of wr_read(); the caller holds the lock. -EINVAL: its elements are too
+ * long */
+int sq_append(struct wq *q, const struct rnic_send_wr *wr);
 /* The same, but all of it or nothing. */
 int sq_post_whole(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad, struct rnic_err *err);
 /* 0, or why a queue pair of that type (enum rnic_qp_type) cannot be asked for that operation. */

@@ -41,9 +41,10 @@ static bool send_one(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint64_
     }
     if (wqe->flags & RNIC_SEND_IP_CSUM)
         frame_put_csums(&f, net->frame);
+    if (!net->send(net, qp, f.bytes, f.length,
+                   now)) /* first: what stays in the device has arrived when the send is complete */
+        return false;
     COUNT(qp, requests_sent);
-    net->send(net, qp, f.bytes, f.length,
-              now); /* first: what stays in the device has arrived when the send is complete */
     qp->counters.value[RNIC_CNT_tx_packets]++; /* the device counts what goes to its wire */
     qp->counters.value[RNIC_CNT_tx_bytes] += f.length;
     qp_complete_send(qp, wqe);

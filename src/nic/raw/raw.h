@@ -21,8 +21,8 @@ struct raw_net {
     struct flow_rule *rules;
     uint32_t mtu;   /* bytes behind the Ethernet header and its VLAN tags */
     uint8_t *frame; /* RAW_FRAME_ROOM(mtu) bytes, in which one is put together */
-    /* A frame leaves. It goes to the other queue pairs of the device by raw_input(), now or later. */
-    void (*send)(struct raw_net *net, struct qp *from, const uint8_t *frame, uint32_t n, uint64_t now);
+    /* A frame leaves. It goes to the other queue pairs of the device by raw_input(), now or later. False: not now */
+    bool (*send)(struct raw_net *net, struct qp *from, const uint8_t *frame, uint32_t n, uint64_t now);
 };
 #define RAW_FRAME_ROOM(mtu) ((mtu) + ETH_BYTES + MAX_VLANS * VLAN_BYTES)
 

@@ -82,7 +82,9 @@ static const char *state_name(int state) {
     return state >= 0 && state <= RNIC_WQS_UNKNOWN ? names[state] : "?";
 }
 
+/* It is in RESET already, so that nobody posts any more. */
 static void reset(struct rwq *wq) {
+    wq_await_posters(&wq->q);
     cq_forget((struct cq *)wq->pub.cq, &wq->q.freed);
     wq_reset(&wq->q);
 }

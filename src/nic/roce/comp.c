@@ -11,11 +11,15 @@
 #include "roce/placement.h"
 #include "wire/bth.h"
 
+/* The element completes now, or, while a peer may be reading its memory, with those that are flushed. */
 static void fail_oldest(struct qp *qp, int status, int vendor_err) {
     struct send_wqe *wqe = sq_wqe(&qp->sq, wq_tail(&qp->sq));
     wqe->status = (uint8_t)status;
     wqe->vendor_err = (uint8_t)vendor_err;
-    qp_complete_send(qp, wqe);
+    qp_close_off(qp);
+    qp->failed = !qp_is_left(qp);
+    if (!qp->failed)
+        qp_complete_send(qp, wqe);
     if (qp->state != RNIC_QPS_ERR)
         qp_error(qp, -1); /* the completion tells; IBA 11.6.3.2 has no event for requester errors */
 }
@@ -49,7 +53,9 @@ static void measure(struct requester *req, uint32_t psn, uint64_t now) {
     if (!req->timing || psn_diff(psn, req->timed_psn) < 0)
         return;
     uint64_t sample = now - req->timed_at;
-    req->srtt = req->srtt ? req->srtt - req->srtt / 8 + sample / 8 : sample;
+    bool first = !req->srtt;
+    req->srtt = first || req->guessed ? sample : req->srtt - req->srtt / 8 + sample / 8;
+    req->guessed = first && req->probes;
     req->timing = false;
 }
 
@@ -80,16 +86,24 @@ static void narrow(struct qp *qp, uint32_t divisor) {
     req->window = req->window / divisor > least ? req->window / divisor : least;
 }
 
+/* The peer has answered una itself: it is there, and what was counted on the way to this answer is over. */
+static void heard(struct qp *qp, uint64_t now) {
+    struct requester *req = &rc_of(qp)->req;
+    req->retries = qp->attr.retry_cnt;
+    req->progress = now;
+    req->probed_part = false;
+    req->rewound = 0;
+    req->rewinds = 0;
+    req->probes = 0;
+}
+
 static void progressed(struct qp *qp, uint32_t packets, uint64_t now) {
     struct requester *req = &rc_of(qp)->req;
     if (qp->state == RNIC_QPS_ERR) /* a completion found its queue full: flushed, there is no window any more */
         return;
-    req->retries = qp->attr.retry_cnt;
+    heard(qp, now);
     req->rnr_retries = qp->attr.rnr_retry;
-    req->progress = now;
-    req->rewound = 0;
-    req->rewinds = 0;
-    req->probes = 0;
+    req->refused = false;
     widen(qp, packets);
 }
 
@@ -231,15 +245,13 @@ uint64_t rnr_delay(unsigned code) {
     return (uint64_t)hundredths_ms[code & 31] * 10000;
 }
 
-/* Says too that there is no credit: after the wait one message goes out alone and asks, not all that were under way.  A
- * second one during the wait is the first one's duplicate. */
-static void rnr(struct qp *qp, uint8_t syndrome, uint32_t msn, uint64_t now) {
+/* After the wait the refused packet goes out alone and asks, not all that was under way: there are responders that answer
+ * what comes behind it with a NAK of its own.  While nothing is under way, this is a copy of an earlier one. */
+static void rnr(struct qp *qp, uint8_t syndrome, uint64_t now) {
     struct requester *req = &rc_of(qp)->req;
     COUNT(qp, rnr_nak_received);
-    if (now < req->rnr_until)
+    if (req->psn == req->una)
         return;
-    req->limited = true;
-    req->lsn = msn;
     if (qp->attr.rnr_retry != RNR_INFINITE) {
         if (req->rnr_retries == 0) {
             fail_oldest(qp, RNIC_WC_RNR_RETRY_EXC_ERR, RNIC_VE_RNR);
@@ -247,8 +259,9 @@ static void rnr(struct qp *qp, uint8_t syndrome, uint32_t msn, uint64_t now) {
         }
         req->rnr_retries--;
     }
+    heard(qp, now);
+    req->refused = true;
     req->rnr_until = now + rnr_delay(syndrome & AETH_VALUE);
-    req->progress = now;
     req_rewind(qp);
 }
 
@@ -268,7 +281,7 @@ static void remote_error(struct qp *qp, uint8_t syndrome) {
         fail_oldest(qp, table[code].status, table[code].vendor_err);
 }
 
-static void nak(struct qp *qp, const struct packet *pkt, uint8_t syndrome, uint32_t msn, uint64_t now) {
+static void nak(struct qp *qp, const struct packet *pkt, uint8_t syndrome, uint64_t now) {
     struct requester *req = &rc_of(qp)->req;
     bool clear = advance(qp, pkt->psn, now);
     if (qp->state == RNIC_QPS_ERR)
@@ -279,10 +292,10 @@ static void nak(struct qp *qp, const struct packet *pkt, uint8_t syndrome, uint3
     if (!clear) { /* the NAK acknowledges what came before it: the responses to that are lost */
         implied_nak(qp, pkt->psn, now);
     } else if (sequence) {
-        if (!just_rewound(req, now))
+        if (!req->refused && !just_rewound(req, now)) /* refused: it is what was sent behind that packet */
             retry(qp, now, RNIC_VE_SEQ_RETRY);
     } else if ((syndrome & AETH_TYPE) == AETH_RNR) {
-        rnr(qp, syndrome, msn, now);
+        rnr(qp, syndrome, now);
     } else {
         remote_error(qp, syndrome);
     }
@@ -296,7 +309,7 @@ static void ack(struct qp *qp, const struct packet *pkt, uint64_t now) {
         return;
     }
     if ((syndrome & AETH_TYPE) != AETH_ACK) {
-        nak(qp, pkt, syndrome, aeth_msn(aeth), now);
+        nak(qp, pkt, syndrome, now);
         return;
     }
     COUNT(qp, acks_received);
@@ -327,10 +340,19 @@ static int place_atomic(struct qp *qp, const struct send_wqe *wqe, const struct 
     return place(qp, wqe, 0, (const uint8_t *)&original, sizeof original);
 }
 
+/* Is it the answer to a probe for una's packet alone?  The one that the request itself has brought would have come before
+ * it: that is lost, and with it what came behind. */
+static bool answers_probe(const struct requester *req, const struct send_wqe *wqe, const struct packet *pkt,
+                          uint32_t i) {
+    return req->probed_part && (pkt->opcode & ROCE_OPERATION) == ROCE_RC_READ_RESP_ONLY && (i + 1) % wqe->chunk &&
+           i + 1 < wqe->packets;
+}
+
 /* The response that una waits for. */
 static void expected_response(struct qp *qp, const struct packet *pkt, uint64_t now) {
     struct requester *req = &rc_of(qp)->req;
     struct send_wqe *wqe = sq_wqe(&qp->sq, wq_tail(&qp->sq));
+    bool lost = answers_probe(req, wqe, pkt, psn_mask(req->una - wqe->first_psn));
     int ve = pkt->row->mask & OPC_READ_RESP ? place_read(qp, wqe, pkt, psn_mask(req->una - wqe->first_psn))
                                             : place_atomic(qp, wqe, pkt);
     if (ve < 0) {
@@ -342,6 +364,8 @@ static void expected_response(struct qp *qp, const struct packet *pkt, uint64_t 
         drop_passed_reads(req);
         progressed(qp, 1, now);
         catch_up(qp);
+        if (lost)
+            go_back(qp, now, 2);
     }
 }
 
@@ -365,11 +389,27 @@ bool comp_expects(const struct qp *qp, const struct packet *pkt) {
     return psn_diff(pkt->psn, req->max_psn) < 0 && psn_diff(pkt->psn, req->una) >= 0;
 }
 
+/* An ACK may come again only to say that there are more receives (IBA 9.7.7.2): one that says less is an old one. */
+static bool tells_credits(struct qp *qp, const struct packet *pkt) {
+    struct requester *req = &rc_of(qp)->req;
+    const uint8_t *aeth = pkt->bth + pkt->row->aeth;
+    uint32_t lsn = req->lsn;
+    bool plain = (pkt->row->mask & (OPC_ACK | OPC_ATMACK)) == OPC_ACK;
+    if (!plain || psn_add(pkt->psn, 1) != req->una || !req->limited || (aeth_syndrome(aeth) & AETH_TYPE) != AETH_ACK)
+        return false;
+    credits(req, aeth_syndrome(aeth), aeth_msn(aeth));
+    if (req->limited && psn_diff(req->lsn, lsn) < 0)
+        req->lsn = lsn;
+    return true;
+}
+
 void comp_input(struct qp *qp, const struct packet *pkt, uint64_t now) {
     struct requester *req = &rc_of(qp)->req;
-    if (!comp_expects(
-            qp, pkt)) { /* ghosts of earlier attempts are usual, answers to nothing are not; both are dropped (9.7.6) */
-        COUNT(qp, drop_bad_psn);
+    if (!comp_expects(qp, pkt)) { /* ghosts of earlier attempts are usual, answers to nothing are not (9.7.6) */
+        if (!tells_credits(qp, pkt))
+            COUNT(qp, drop_bad_psn);
+        if (psn_mask(req->una - pkt->psn) <= MAX_REPEATED)
+            req->echo = now;
         return;
     }
     measure(req, pkt->psn, now);

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/ordered.h"
 #include "mem/remote.h"
 
 #define PROCESS_MIN 16384      /* bytes */
@@ -12,17 +13,17 @@
 static uint32_t right_of(int opcode) {
     static const uint32_t table[] = {
         [RNIC_WR_RDMA_WRITE] = RNIC_ACCESS_REMOTE_WRITE,
-        [RNIC_WR_RDMA_READ] = RNIC_ACCESS_REMOTE_READ,
-        [RNIC_WR_ATOMIC_WRITE] = RNIC_ACCESS_REMOTE_WRITE,
-        [RNIC_WR_ATOMIC_CMP_AND_SWP] = RNIC_ACCESS_REMOTE_ATOMIC,
-        [RNIC_WR_ATOMIC_FETCH_AND_ADD] = RNIC_ACCESS_REMOTE_ATOMIC,
+        [RNIC_WR_RDMA_READ] = RNIC_ACCESS_REMOTE_READ | STORE_ANSWERS,
+        [RNIC_WR_ATOMIC_WRITE] = RNIC_ACCESS_REMOTE_WRITE | STORE_ANSWERS,
+        [RNIC_WR_ATOMIC_CMP_AND_SWP] = RNIC_ACCESS_REMOTE_ATOMIC | STORE_ANSWERS,
+        [RNIC_WR_ATOMIC_FETCH_AND_ADD] = RNIC_ACCESS_REMOTE_ATOMIC | STORE_ANSWERS,
     };
     return opcode >= 0 && opcode < (int)(sizeof table / sizeof *table) ? table[opcode] : 0;
 }
 
 static int gather(struct qp *qp, const struct send_wqe *wqe, uint8_t *to) {
     if (wqe->flags & RNIC_SEND_INLINE) {
-        memcpy(to, wqe->sge, wqe->length);
+        ordered_copy(to, wqe->sge, wqe->length);
         return 0;
     }
     return sge_gather(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, 0, to, wqe->length, NULL);
@@ -66,9 +67,21 @@ static int carry_out(struct qp *qp, const struct send_wqe *wqe, uint8_t *at) {
     }
 }
 
+/* Of what is read the last word is to be seen last: it is a piece of its own. */
+static int set_apart_last_word(struct iovec *pieces, int n) {
+    while (n > 1 && !pieces[n - 1].iov_len)
+        n--;
+    struct iovec *last = &pieces[n - 1];
+    size_t first = last->iov_len ? ordered_words(last->iov_base, last->iov_len) : 0;
+    pieces[n] = (struct iovec){(uint8_t *)last->iov_base + first, last->iov_len - first};
+    last->iov_len = first;
+    return n + 1;
+}
+
 /* By the kernel, which takes longer to ask than a short message takes to send. */
 static bool by_process(struct qp *qp, const struct send_wqe *wqe, uint32_t right) {
-    struct iovec pieces[SGE_MAX];
+    struct iovec pieces[SGE_MAX + 1];
+    int n = wqe->num_sge;
     bool moves = wqe->opcode == RNIC_WR_RDMA_WRITE || wqe->opcode == RNIC_WR_RDMA_READ;
     if (!moves || wqe->length < PROCESS_MIN || wqe->flags & RNIC_SEND_INLINE)
         return false;
@@ -78,8 +91,10 @@ static bool by_process(struct qp *qp, const struct send_wqe *wqe, uint32_t right
             return false;
         pieces[i] = (struct iovec){ptr, wqe->sge[i].length};
     }
+    if (wqe->opcode == RNIC_WR_RDMA_READ)
+        n = set_apart_last_word(pieces, n);
     return remote_copy(qp->remote, &qp->remote_qp, qp->attr.dest_qp_num, qp->pub.qp_num, wqe->rkey, wqe->remote_addr,
-                       wqe->length, right, pieces, wqe->num_sge);
+                       wqe->length, right, pieces, n);
 }
 
 static void note_copied(struct qp *qp, const struct send_wqe *wqe) {
@@ -90,7 +105,7 @@ static void note_copied(struct qp *qp, const struct send_wqe *wqe) {
 /* The memory of this end was found good, but of pages that may be missing only a copy tells; then the request does, too. */
 bool direct_execute(struct qp *qp, struct send_wqe *wqe) {
     uint32_t right = right_of(wqe->opcode);
-    bool words = right == RNIC_ACCESS_REMOTE_ATOMIC || wqe->opcode == RNIC_WR_ATOMIC_WRITE;
+    bool words = right & RNIC_ACCESS_REMOTE_ATOMIC || wqe->opcode == RNIC_WR_ATOMIC_WRITE;
     if (!right || !wqe->length || wqe->length > DIRECT_MAX)
         return false;
     uint8_t *at = remote_enter(qp->remote, &qp->remote_qp, qp->attr.dest_qp_num, qp->pub.qp_num, wqe->rkey,
@@ -131,6 +146,8 @@ bool direct_waits(struct qp *qp, const struct send_wqe *wqe) {
 
 /* ---------------------------------------------------------------- at once */
 
+/* A queue that somebody else posts to is left to him: a chain may take long, and others wait for the device's lock. */
+
 struct ask { /* of a work request with one element that this way is for */
     uint32_t right, rkey;
     uint64_t addr;
@@ -162,9 +179,9 @@ static bool understand(struct qp *qp, const struct rnic_send_wr *wr, struct ask 
 static void move(const struct rnic_send_wr *wr, const struct ask *ask, uint8_t *theirs) {
     uint32_t n = wr->sg_list->length;
     if (wr->opcode == RNIC_WR_RDMA_WRITE) {
-        memcpy(theirs, ask->ours, n);
+        ordered_copy(theirs, ask->ours, n);
     } else if (wr->opcode == RNIC_WR_RDMA_READ) {
-        memcpy(ask->ours, theirs, n);
+        ordered_copy(ask->ours, theirs, n);
     } else {
         uint64_t was =
             apply_atomic(wr->opcode, wr->wr.atomic.compare_add, wr->wr.atomic.swap, (uint64_t *)(void *)theirs);
@@ -188,9 +205,8 @@ static bool reach(struct qp *qp, const struct rnic_send_wr *wr, const struct ask
 bool direct_post(struct qp *qp, const struct rnic_send_wr *wr) {
     struct ask ask;
     struct wq *q = &qp->sq;
-    if (!direct_is_next(qp) || !understand(qp, wr, &ask))
+    if (!direct_is_next(qp) || !understand(qp, wr, &ask) || pthread_mutex_trylock(&q->lock))
         return false;
-    pthread_mutex_lock(&q->lock);
     uint32_t head = wq_head(q);
     bool done = head == wq_tail(q) && head - atomic_load(&q->freed) < q->max_wr && reach(qp, wr, &ask);
     struct send_wqe *wqe = sq_wqe(q, head);
@@ -221,19 +237,16 @@ static bool is_brief(struct qp *qp, const struct rnic_send_wr *wr) {
     if (wr->send_flags & RNIC_SEND_INLINE && sge->length > qp->sq.max_inline)
         return false;
     return !qp->nic->faulty && !qp->pace.rate && qp->attr.path_mig_state == RNIC_MIG_MIGRATED &&
-           !rc_of(qp)->way.limiting && !req->halted && !req->rnr_until && req->psn == req->max_psn;
+           !rc_of(qp)->way.limiting && !req->halted && !req->refused && req->psn == req->max_psn;
 }
 
 /* As an element like all others, which is sent again as they are; it is its turn if all before it have been sent. */
 bool direct_send(struct qp *qp, const struct rnic_send_wr *wr, uint64_t *now) {
     struct wq *q = &qp->sq;
-    if (!is_brief(qp, wr))
+    if (!is_brief(qp, wr) || pthread_mutex_trylock(&q->lock))
         return false;
-    pthread_mutex_lock(&q->lock);
     uint32_t head = wq_head(q);
-    bool posts = head == rc_of(qp)->req.next && head - atomic_load(&q->freed) < q->max_wr;
-    if (posts)
-        sq_append(q, wr, wr->sg_list->length);
+    bool posts = head == rc_of(qp)->req.next && head - atomic_load(&q->freed) < q->max_wr && !sq_append(q, wr);
     pthread_mutex_unlock(&q->lock);
     if (!posts)
         return false;

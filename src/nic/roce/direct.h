@@ -26,12 +26,23 @@ static inline uint32_t direct_operations(const struct qp *qp) {
         return 0;
     return (qp->remote ? DIRECT_ACCESS : 0) | (qp->service == OPC_RC ? DIRECT_SEND : 0);
 }
-static inline bool direct_suits(uint32_t operations, const struct rnic_send_wr *wr) {
-    return wr->num_sge == 1 && wr->opcode >= 0 && wr->opcode < 32 && operations >> wr->opcode & 1;
+/* A work request of these, as it was when it was read. */
+struct direct {
+    struct rnic_send_wr wr;
+    struct rnic_sge sge;
+};
+/* False: it is none of these, or not alone, or has more than one element. */
+static inline bool direct_read(struct direct *d, uint32_t operations, const struct rnic_send_wr *wr) {
+    wr_read(&d->wr, wr);
+    if (d->wr.next || d->wr.num_sge != 1 || d->wr.opcode < 0 || d->wr.opcode > 31 || !(operations >> d->wr.opcode & 1))
+        return false;
+    read_once(&d->sge, d->wr.sg_list, sizeof d->sge);
+    d->wr.sg_list = &d->sge;
+    return true;
 }
 
-/* A single work request that suits.  Under the device's lock; false: post it.  A one-sided operation is complete then; a
- * SEND is posted and has gone out, or waits for its turn: *now is the time. */
+/* A single work request of direct_read().  Under the device's lock; false: post it.  A one-sided operation is complete
+ * then; a SEND is posted and has gone out, or waits for its turn: *now is the time. */
 bool direct_post(struct qp *qp, const struct rnic_send_wr *wr);
 bool direct_send(struct qp *qp, const struct rnic_send_wr *wr, uint64_t *now);
 

@@ -55,7 +55,7 @@ uint32_t out_close_to(struct tx *tx, struct out *out) {
     uint8_t *end = out_payload(out) + out->payload;
     if (out->local) {
         if (out->elsewhere.length)
-            out->local->refer(out->local, out->row->header, &out->elsewhere);
+            out->local->refer(out->local, out->row->header, &out->elsewhere, out->owner);
         else
             out->local->commit(out->local);
         return (uint32_t)(end - out->bth);

@@ -9,6 +9,7 @@
 
 #include <string.h>
 
+#include "base/ordered.h"
 #include "qp/tagged.h"
 #include "roce/roce.h"
 #include "wire/bth.h"
@@ -23,6 +24,7 @@ enum fault {
     FAULT_LENGTH,     /* the length contradicts the headers or the path MTU */
     FAULT_RESOURCES,  /* more READs and atomics than max_dest_rd_atomic, or misaligned atomic */
     FAULT_TOO_LONG,   /* longer than the receive */
+    FAULT_DENIED,     /* the queue pair's access flags do not allow the operation */
     FAULT_ACCESS,     /* key, bounds or rights of the memory */
     FAULT_LOCAL,      /* the receive's own memory is bad */
     FAULT_XRC,        /* no such shared receive queue */
@@ -56,6 +58,19 @@ static inline enum fault inbound_length(const struct inbound *in, const struct p
     return fits ? OK : FAULT_LENGTH;
 }
 
+/* What the memory, and the queue pair, must allow; 0: a SEND, or a FLUSH, whose types are rights (roce/placement.c). */
+static inline uint32_t inbound_right(uint32_t mask) {
+    return mask & (OPC_WRITE | OPC_ATOMIC_WRITE) ? RNIC_ACCESS_REMOTE_WRITE
+           : mask & (OPC_SEND | OPC_FLUSH)       ? 0
+           : mask & OPC_READ                     ? RNIC_ACCESS_REMOTE_READ
+                                                 : RNIC_ACCESS_REMOTE_ATOMIC;
+}
+
+/* Does the queue pair take such requests at all?  For every packet, as the flags may change (IBA 9.7.4.1.3). */
+static inline enum fault inbound_allowed(const struct qp *qp, const struct packet *pkt) {
+    return inbound_right(pkt->row->mask) & ~qp->attr.qp_access_flags ? FAULT_DENIED : OK;
+}
+
 /* Is there a receive, and room in it? */
 static inline enum fault inbound_receive(struct qp *qp, const struct inbound *in, const struct packet *pkt) {
     uint32_t mask = pkt->row->mask;
@@ -73,7 +88,7 @@ static inline enum fault inbound_receive(struct qp *qp, const struct inbound *in
 /* Keys, bounds and rights of the whole message at its start, and again of each later packet. */
 static inline int inbound_access(struct qp *qp, const struct inbound *in, const struct packet *pkt, uint8_t **ptr) {
     uint64_t va = in->va, length = pkt->length;
-    uint32_t rkey = in->rkey, mask = pkt->row->mask, want;
+    uint32_t rkey = in->rkey;
     if (pkt->row->reth) {
         const uint8_t *reth = pkt->bth + pkt->row->reth;
         va = reth_va(reth);
@@ -84,12 +99,7 @@ static inline int inbound_access(struct qp *qp, const struct inbound *in, const 
         rkey = atmeth_rkey(pkt->bth + pkt->row->atomic_eth);
         length = sizeof(uint64_t);
     }
-    want = mask & (OPC_WRITE | OPC_ATOMIC_WRITE) ? RNIC_ACCESS_REMOTE_WRITE
-           : mask & OPC_READ                     ? RNIC_ACCESS_REMOTE_READ
-                                                 : RNIC_ACCESS_REMOTE_ATOMIC;
-    if (!(qp->attr.qp_access_flags & want))
-        return RNIC_VE_RKEY_ACCESS;
-    return qp_remote(qp, rkey, va, length, want, ptr);
+    return qp_remote(qp, rkey, va, length, inbound_right(pkt->row->mask), ptr);
 }
 
 /* ---------------------------------------------------------------- execution */
@@ -116,7 +126,7 @@ static inline int inbound_store_write(struct qp *qp, struct inbound *in, const s
         in->received = 0;
     }
     if (ptr && pkt->length)
-        memcpy(ptr, pkt->payload, pkt->length);
+        ordered_copy(ptr, pkt->payload, pkt->length);
     else if (pkt->length && mr_remote_store(&qp->nic->mrs, in->rkey, in->va, pkt->payload, pkt->length))
         return RNIC_VE_RKEY_UNMAPPED;
     in->va += pkt->length;

@@ -37,18 +37,22 @@ static void put_extended(const struct out *out, const struct send_wqe *wqe) {
 }
 
 /* A peer on this host that can reach the bytes where they are copies them itself, once: is it so, and are they in one
- * piece?  They stay there until it has answered. */
-static bool stays(const struct qp *qp, const struct send_wqe *wqe, uint64_t offset, struct out *out) {
+ * piece?  They stay there until it has answered, or the packet is taken back (qp_close_off).  A repetition is a copy: the
+ * peer may have said nothing because it cannot reach them; and so what is acknowledged is in no packet that it has yet to
+ * read. */
+static bool stays(struct qp *qp, const struct send_wqe *wqe, uint64_t offset, struct out *out) {
     uint8_t *ptr;
     const struct rnic_sge *sge = wqe->sge;
-    if (wqe->num_sge != 1 || qp->nic->faulty || qp->service == OPC_UC || rc_of(qp)->req.rewound)
-        return false; /* the last: the peer may have said nothing because it cannot reach them */
+    if (wqe->num_sge != 1 || qp->nic->faulty || qp->service == OPC_UC || qp->leaving ||
+        psn_diff(bth_psn(out->bth), rc_of(qp)->req.max_psn) < 0)
+        return false;
     const struct mr *mr = mr_find(&qp->nic->mrs, sge->lkey);
     if (!mr || !mr_in_file(mr) || mr->sealed >= 0 || mr->record < 0 ||
         mr_local(&qp->nic->mrs, qp->pub.pd, sge, 0, &ptr))
         return false;
     out->elsewhere = (struct rnic_sge){sge->addr + offset, out->payload, sge->lkey};
-    return true;
+    out->owner = qp->pub.qp_num;
+    return qp->exposed = true;
 }
 
 int message_payload(struct qp *qp, struct out *out, const struct send_wqe *wqe, uint64_t offset) {

@@ -45,6 +45,10 @@ static uint32_t rights(uint32_t type) {
            (type & RNIC_FLUSH_PERSISTENT ? (uint32_t)RNIC_ACCESS_FLUSH_PERSISTENT : 0);
 }
 
+bool flush_allowed(const struct qp *qp, const struct packet *pkt) {
+    return !(rights(feth_type(pkt->bth + pkt->row->feth)) & ~qp->attr.qp_access_flags);
+}
+
 /* Of level MR the key alone counts, address and length do not. */
 int flush_access(struct qp *qp, const struct packet *pkt, struct flush *f) {
     const uint8_t *feth = pkt->bth + pkt->row->feth, *reth = pkt->bth + pkt->row->reth;
@@ -56,10 +60,7 @@ int flush_access(struct qp *qp, const struct packet *pkt, struct flush *f) {
         return RNIC_VE_WINDOW_FREE;
     uint64_t va = whole ? mr->pub.iova : reth_va(reth);
     *f = (struct flush){.length = whole ? mr->pub.length : reth_len(reth), .type = feth_type(feth)};
-    uint32_t want = rights(f->type);
-    if (want & ~qp->attr.qp_access_flags)
-        return RNIC_VE_RKEY_ACCESS;
-    return qp_remote(qp, reth_rkey(reth), va, f->length, want, &f->at);
+    return qp_remote(qp, reth_rkey(reth), va, f->length, rights(f->type), &f->at);
 }
 
 /* The bytes as they came: what they mean is the program's affair. */

@@ -27,6 +27,8 @@ struct flush {
     uint64_t length;
     uint32_t type; /* enum rnic_placement_type */
 };
+/* Do the queue pair's access flags allow what it asks for? */
+bool flush_allowed(const struct qp *qp, const struct packet *pkt);
 /* 0, or the RKEY_ family of enum rnic_vendor_err */
 int flush_access(struct qp *qp, const struct packet *pkt, struct flush *f);
 

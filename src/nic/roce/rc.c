@@ -7,6 +7,10 @@
 
 #include "roce/roce.h"
 
+/* Between two looks at a peer that is inside a copy: twice as long each time. */
+#define LINGER_NS 50000
+#define LINGER_MOST_NS 10000000
+
 static int create(struct qp *qp) {
     qp->engine_state = calloc(1, sizeof(struct rc));
     return qp->engine_state ? 0 : -ENOMEM;
@@ -51,9 +55,17 @@ static bool expects(const struct qp *qp, const struct packet *pkt) {
     return pkt->row->mask & OPC_REQUEST ? resp_expects(qp, pkt) : comp_expects(qp, pkt);
 }
 
+/* What completes gives its memory back, so nobody may be reading or writing it any more. */
 static void flush(struct qp *qp) {
-    qp_flush(qp);
-    rc_of(qp)->req = (struct requester){.next = wq_tail(&qp->sq)};
+    struct rc *rc = rc_of(qp);
+    if (!rc->lingers) {
+        rc->look_at = 0;
+        rc->pause = LINGER_NS;
+    }
+    rc->lingers = !qp_is_left(qp);
+    if (!rc->lingers)
+        qp_flush(qp);
+    rc->req = (struct requester){.next = wq_tail(&qp->sq)};
 }
 
 static bool resp_owes(const struct qp *qp, uint64_t now) {
@@ -71,11 +83,20 @@ static bool owes(struct qp *qp, uint64_t now) {
            (qp->state == RNIC_QPS_RTS && req_owes(qp));
 }
 
+static void look_later(struct rc *rc, uint64_t now) {
+    if (rc->look_at > now)
+        return;
+    rc->look_at = now + rc->pause;
+    rc->pause = rc->pause < LINGER_MOST_NS / 2 ? 2 * rc->pause : LINGER_MOST_NS;
+}
+
 /* Responses first, since the peer waits for them; an ACK last, so that it can ride in the batch of an answer. */
 static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
     bool more, sent = false;
     if (qp->state == RNIC_QPS_ERR)
         flush(qp);
+    if (rc_of(qp)->lingers)
+        look_later(rc_of(qp), now);
     more = congestion_owes(&rc_of(qp)->way) && !congestion_notify(qp, &rc_of(qp)->way, tx, now);
     more |= resp_next(qp, tx, now);
     if (qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD) {
@@ -91,11 +112,14 @@ static uint64_t ack_timeout(const struct qp *qp) { return qp->attr.timeout ? 409
 
 static uint64_t later(uint64_t t, uint64_t delay) { return delay == NEVER ? NEVER : t + delay; }
 
-static uint64_t probe_time(const struct requester *req) {
+/* Answers that come again are a sign that others are on their way behind them; but the probe goes out before the timer would
+ * count a retry. */
+static uint64_t probe_time(const struct requester *req, uint64_t timeout) {
     uint64_t delay = 4 * req->srtt, since = req->rewound > req->progress ? req->rewound : req->progress;
     if (req->probes == PROBES)
         return NEVER;
-    return since + ((delay > PROBE_MIN ? delay : PROBE_MIN) << req->probes);
+    delay = (delay > PROBE_MIN ? delay : PROBE_MIN) << req->probes;
+    return req->echo > since && req->echo + delay < timeout ? req->echo + delay : since + delay;
 }
 
 static uint64_t req_deadline(const struct requester *req, const struct qp *qp) {
@@ -103,7 +127,7 @@ static uint64_t req_deadline(const struct requester *req, const struct qp *qp) {
         return req->rnr_until;
     if (!req_outstanding(req))
         return NEVER;
-    uint64_t timeout = later(req->progress, ack_timeout(qp)), probe = probe_time(req);
+    uint64_t timeout = later(req->progress, ack_timeout(qp)), probe = probe_time(req, timeout);
     return probe < timeout ? probe : timeout;
 }
 
@@ -111,6 +135,7 @@ static uint64_t deadline(const struct qp *qp) {
     const struct rc *rc = rc_of(qp);
     uint64_t first = req_deadline(&rc->req, qp), ack = rc->resp.ack == ACK_UNASKED ? resp_due(qp) : NEVER;
     uint64_t free = congestion_deadline(&rc->way), pace = engine_pace_deadline(qp);
+    first = rc->lingers && rc->look_at < first ? rc->look_at : first;
     first = ack < first ? ack : first;
     first = free < first ? free : first;
     return pace < first ? pace : first;
@@ -133,12 +158,28 @@ static void timer(struct qp *qp, struct tx *tx, uint64_t now) {
     }
 }
 
+static void not_left(struct qp *qp, uint64_t now) { rc_of(qp)->req.progress = now; }
+
+static bool begins_again(const struct qp *qp) {
+    const struct requester *req = &rc_of(qp)->req;
+    return req->psn == req->una && req_outstanding(req);
+}
+
 static uint64_t held(const struct qp *qp) { return rc_of(qp)->resp.ack == ACK_ASKED ? resp_due(qp) : NEVER; }
 
 static bool settle(struct qp *qp) {
     struct responder *resp = &rc_of(qp)->resp;
     resp->ack = resp->ack == ACK_NONE ? ACK_NONE : ACK_NOW;
     return resp->ack == ACK_NOW;
+}
+
+/* As after an RNR NAK: answers to what was sent behind it say nothing. */
+static void again(struct qp *qp) {
+    struct requester *req = &rc_of(qp)->req;
+    if (qp->state != RNIC_QPS_RTS && qp->state != RNIC_QPS_SQD)
+        return;
+    req->refused = req_outstanding(req);
+    req_rewind(qp);
 }
 
 static void stats(struct qp *qp, struct rnic_qp_stats *out) {
@@ -172,8 +213,11 @@ const struct engine_ops roce_rc_ops = {
     .owes = owes,
     .next = next,
     .timer = timer,
+    .not_left = not_left,
+    .begins_again = begins_again,
     .deadline = deadline,
     .held = held,
+    .again = again,
     .settle = settle,
     .flush = flush,
     .stats = stats,

@@ -107,6 +107,12 @@ static uint32_t read_chunk(const struct qp *qp, const struct rc *rc) {
     return n ? n : 1;
 }
 
+/* Request messages that an element becomes: each part of a READ is one to the responder, which counts it (IBA 9.7.7.1).
+ * What is asked for again begins in a part that has been answered, or is a whole one, so it counts for nothing. */
+static uint32_t messages_of(const struct send_wqe *wqe) {
+    return is_read(wqe) ? (wqe->packets - 1) / wqe->chunk + 1 : 1;
+}
+
 static bool start(struct qp *qp, struct send_wqe *wqe) {
     struct rc *rc = rc_of(qp);
     struct requester *req = &rc->req;
@@ -126,7 +132,7 @@ static bool start(struct qp *qp, struct send_wqe *wqe) {
     }
     wqe->packets = is_atomic(wqe) ? 1 : packets_of(wqe->length, rc->mtu);
     wqe->chunk = is_read(wqe) ? read_chunk(qp, rc) : 0;
-    wqe->ssn = req->ssn = psn_add(req->ssn, 1);
+    wqe->ssn = req->ssn = psn_add(req->ssn, (int32_t)messages_of(wqe));
     req->cost = cost_at(wqe, wqe->packets, rc->mtu);
     return true;
 }
@@ -256,7 +262,7 @@ static enum result pass_local(struct qp *qp) {
 static enum result step(struct qp *qp, struct tx *tx, uint64_t now) {
     struct rc *rc = rc_of(qp);
     struct requester *req = &rc->req;
-    if (req->halted || now < req->rnr_until || req->next == wq_head(&qp->sq))
+    if (req->halted || now < req->rnr_until || req->next == wq_head(&qp->sq) || (req->refused && req->psn != req->una))
         return IDLE;
     struct send_wqe *wqe = sq_wqe(&qp->sq, req->next);
     if (req->pkt == 0 && !may_begin(qp, wqe))
@@ -290,7 +296,8 @@ static enum result step(struct qp *qp, struct tx *tx, uint64_t now) {
 
 bool req_next(struct qp *qp, struct tx *tx, uint64_t now, bool *sent) {
     uint64_t copied = qp->nic->copied;
-    for (int i = 0; i < BURST && qp->nic->copied - copied < DIRECT_TURN; i++) {
+    uint32_t turn = qp_turn(qp, BURST);
+    for (uint32_t i = 0; i < turn && qp->nic->copied - copied < DIRECT_TURN; i++) {
         enum result r = step(qp, tx, now);
         if (r == SENT)
             *sent = true;
@@ -351,7 +358,8 @@ void req_rewind(struct qp *qp) {
     req->next = wq_tail(&qp->sq);
     req->pkt = 0;
     req->halted = false; /* found out again when its turn comes */
-    req->unasked = 0;
+    req->unasked = req->refused ? ACK_EVERY : 0;
+    req->probed_part = false;
     if (req->srtt)
         req->timing = false; /* Karn: an answer to a repeated packet times nothing; the first one is better than none */
     if (req->next != wq_head(&qp->sq) && sq_wqe(&qp->sq, req->next)->started)
@@ -360,24 +368,31 @@ void req_rewind(struct qp *qp) {
         req->rd_count--;
 }
 
+/* A part of a READ of which some packets have come, and the next one has not: its request has been executed. */
+static bool answered_in_part(const struct send_wqe *wqe, uint32_t done) { return is_read(wqe) && done % wqe->chunk; }
+
 /* The last packet asks best, since its answer covers all; while a repetition waits for the window, the oldest does.  Of a
- * READ that has been answered in part only the rest is asked for: that is shorter, and there are responders that, once
- * asked for a rest, have forgotten what came before it. */
+ * READ that has been answered in part the next packet alone is asked for: the rest may be on its way, and if it is lost,
+ * that answer shows it (answers_probe() in comp.c).  Not for a later one: there are responders that have forgotten then
+ * what came before it.  A request that may not have arrived goes out as it was, as it may become the first to arrive. */
 void req_probe(struct qp *qp, struct tx *tx, uint64_t now) {
     struct requester *req = &rc_of(qp)->req;
     if (req->psn == req->una)
         return;
-    bool all = req->psn == req->max_psn;
-    uint32_t oldest = wq_tail(&qp->sq), element = all ? req->last : oldest, i = all ? req->last_pkt : 0;
-    struct send_wqe *wqe = sq_wqe(&qp->sq, element);
-    uint32_t done = element == oldest ? psn_mask(req->una - wqe->first_psn) : 0;
-    if (i < done)
-        i = done;
+    uint32_t oldest = wq_tail(&qp->sq), done = psn_mask(req->una - sq_wqe(&qp->sq, oldest)->first_psn);
+    bool part = answered_in_part(sq_wqe(&qp->sq, oldest), done), last = !part && req->psn == req->max_psn;
+    uint32_t i = last ? req->last_pkt : done;
+    struct send_wqe *wqe = sq_wqe(&qp->sq, last ? req->last : oldest);
+    uint32_t span = part ? 1 : span_at(wqe, i);
     uint64_t before = qp_sent(qp);
-    if (write_packet(qp, tx, wqe, i, span_at(wqe, i), true) != SENT) /* a retry will find out */
+    if (write_packet(qp, tx, wqe, i, span, true) != SENT) /* a retry will find out */
         return;
     qp_charge(qp, before, now);
-    req->timed_at = now; /* were the wait for a lost answer a round trip, each loss would make the next wait longer */
+    req->probed_part = part;
+    /* Were the wait for a lost answer a round trip, each loss would make the next one longer.  But what brings many packets
+     * must not be asked for again and again, as long as it is not known how slow the wire is. */
+    if (req->srtt || span == 1)
+        req->timed_at = now;
     COUNT(qp, requests_resent);
     COUNT(qp, probes_sent);
 }

@@ -24,6 +24,7 @@ static const struct {
     [FAULT_LENGTH] = {AETH_NAK_INVALID_REQUEST, RNIC_WC_REM_INV_REQ_ERR, RNIC_EVENT_QP_REQ_ERR},
     [FAULT_RESOURCES] = {AETH_NAK_INVALID_REQUEST, 0, RNIC_EVENT_QP_REQ_ERR},
     [FAULT_TOO_LONG] = {AETH_NAK_INVALID_REQUEST, RNIC_WC_LOC_LEN_ERR, -1},
+    [FAULT_DENIED] = {AETH_NAK_INVALID_REQUEST, 0, RNIC_EVENT_QP_REQ_ERR}, /* it is no access error (IBA 11.6.2) */
     [FAULT_ACCESS] = {AETH_NAK_REMOTE_ACCESS, RNIC_WC_LOC_ACCESS_ERR, RNIC_EVENT_QP_ACCESS_ERR},
     [FAULT_LOCAL] = {AETH_NAK_REMOTE_OPERATIONAL, RNIC_WC_LOC_PROT_ERR, -1},
     [FAULT_XRC] = {AETH_NAK_INVALID_REQUEST, RNIC_WC_REM_INV_REQ_ERR, RNIC_EVENT_QP_REQ_ERR}, /* A14.5.1 */
@@ -57,12 +58,20 @@ void resp_free(struct qp *qp) {
 
 /* ---------------------------------------------------------------- faults */
 
+/* A WRITE whose memory is refused takes a receive where it has an immediate (IBA 11.6.2), which its last packet alone tells.
+ * On the wire a message of several is refused before that; one that came in a packet larger than the path MTU ends as
+ * it would there. */
+static bool refused_with_receive(const struct qp *qp, const struct packet *pkt) {
+    bool several = pkt->row->mask & OPC_FIRST && pkt->length > mtu_bytes(qp->attr.path_mtu);
+    return pkt->row->mask & OPC_USES_RQ && !several;
+}
+
 /* Completes the receive under way, or that this packet would have taken, with the status of the fault. */
 static void fail_receive(struct qp *qp, const struct packet *pkt, enum fault fault, int vendor_err) {
     const struct responder *resp = &rc_of(qp)->resp;
-    bool begun = resp->in.message == OPC_SEND, wants = pkt->row->mask & (OPC_SEND | OPC_USES_RQ);
-    bool access = fault == FAULT_ACCESS; /* of a WRITE: told only where a receive goes with it (IBA 11.6.2) */
-    if (!faults[fault].status || wq_empty(&qp->rq) || !(access ? wants : begun || wants))
+    bool takes = fault == FAULT_ACCESS ? refused_with_receive(qp, pkt)
+                                       : resp->in.message == OPC_SEND || pkt->row->mask & (OPC_SEND | OPC_USES_RQ);
+    if (!faults[fault].status || wq_empty(&qp->rq) || !takes)
         return;
     struct rnic_wc wc = {.status = faults[fault].status,
                          .opcode = pkt->row->mask & OPC_WRITE ? RNIC_WCO_RECV_RDMA_WITH_IMM : RNIC_WCO_RECV,
@@ -107,11 +116,18 @@ static enum fault check_resources(struct qp *qp, const struct packet *pkt) {
 
 /* ---------------------------------------------------------------- execution */
 
+/* READs alone may go on for a whole lap of PSNs; then what was acknowledged last would be ahead again. */
+static void keep_behind(struct responder *resp) {
+    if (psn_mask(resp->psn - resp->acked) > PSN_HALF / 2)
+        resp->acked = psn_add(resp->psn, -PSN_HALF / 2);
+}
+
 static void executed(struct qp *qp, const struct packet *pkt, uint32_t psns, uint64_t now) {
     struct responder *resp = &rc_of(qp)->resp;
     bool ends = pkt->row->mask & OPC_LAST, receive = pkt->row->mask & OPC_USES_RQ;
     COUNT(qp, requests_executed);
     resp->psn = psn_add(resp->psn, (int32_t)psns);
+    resp->count += psns;
     if (resp->nak_pending) { /* overtaken: of interest only if packets beyond this one were dropped */
         resp->nak_pending = psn_diff(resp->psn, resp->nak_high) <= 0;
         resp->syndrome = AETH_NAK_PSN_SEQ;
@@ -122,6 +138,7 @@ static void executed(struct qp *qp, const struct packet *pkt, uint32_t psns, uin
         resp->msn = psn_add(resp->msn, 1);
     if (pkt->row->mask & OPC_WAITS) {
         resp->ack = ACK_NONE; /* the response acknowledges this and all before (9.7.5.1.1) */
+        keep_behind(resp);
         return;
     }
     resp->acked = pkt->psn;
@@ -174,7 +191,8 @@ static struct resource *new_resource(struct responder *resp, const struct packet
     if (res->queued)
         resp_unqueue(resp, res);
     resp->res_next = (resp->res_next + 1) % resp->res_size;
-    *res = (struct resource){.valid = true, .opcode = pkt->opcode, .first_psn = resp->psn, .packets = 1};
+    *res = (struct resource){
+        .valid = true, .opcode = pkt->opcode, .first_psn = resp->psn, .at = resp->count, .packets = 1};
     return res;
 }
 
@@ -218,6 +236,10 @@ static void execute_placement(struct qp *qp, const struct packet *pkt, uint64_t 
 
 static void execute_flush(struct qp *qp, const struct packet *pkt, uint64_t now) {
     struct flush f;
+    if (!flush_allowed(qp, pkt)) {
+        refuse(qp, pkt, FAULT_DENIED, 0);
+        return;
+    }
     int ve = flush_access(qp, pkt, &f);
     if (ve)
         refuse(qp, pkt, FAULT_ACCESS, ve);
@@ -244,6 +266,8 @@ static void expected(struct qp *qp, const struct packet *pkt, uint64_t now) {
     enum fault fault = inbound_sequence(&rc->resp.in, pkt);
     if (!fault)
         fault = inbound_length(&rc->resp.in, pkt, rc->resp.mtu);
+    if (!fault)
+        fault = inbound_allowed(qp, pkt);
     if (fault) {
         refuse(qp, pkt, fault, fault == FAULT_SEQUENCE ? RNIC_VE_BAD_SEQUENCE : RNIC_VE_BAD_LENGTH);
         return;
@@ -284,10 +308,12 @@ static void expected(struct qp *qp, const struct packet *pkt, uint64_t now) {
 
 /* ---------------------------------------------------------------- requests that are not expected */
 
+/* By when it was, not by its PSN alone, which comes again after 2^24 packets. */
 static struct resource *saved(const struct responder *resp, uint32_t psn) {
+    uint64_t at = resp->count - psn_mask(resp->psn - psn);
     for (uint32_t i = 0; i < resp->res_size; i++) {
         struct resource *res = &resp->res[i];
-        if (res->valid && psn_mask(psn - res->first_psn) < res->packets)
+        if (res->valid && at - res->at < res->packets)
             return res;
     }
     return NULL;

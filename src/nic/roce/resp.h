@@ -23,7 +23,10 @@ static inline void resp_want_nak(struct responder *resp, uint8_t syndrome) {
 }
 
 static inline void resp_enqueue(struct responder *resp, struct resource *res, uint32_t from, uint32_t end) {
-    if (res->queued) { /* asked again while it is being answered: go back, or just go on to there */
+    if (res->queued) { /* asked again while it is being answered: go back, or just go on to there; what is still to come
+                        * says as much as a part that has been sent */
+        if (end <= res->cur)
+            return;
         if (from < res->cur)
             res->start = res->cur = from;
         res->end = res->end > end ? res->end : end;

@@ -98,7 +98,8 @@ static void refuse_response(struct qp *qp, struct resource *res) {
 bool resp_next(struct qp *qp, struct tx *tx, uint64_t now) {
     struct responder *resp = &rc_of(qp)->resp;
     struct congestion *way = &rc_of(qp)->way;
-    for (int i = 0; i < BURST && resp->queue_count; i++) {
+    uint32_t turn = qp_turn(qp, BURST);
+    for (uint32_t i = 0; i < turn && resp->queue_count; i++) {
         struct resource *res = &resp->res[resp->queue[resp->queue_head]];
         uint32_t asked = roce_opcode(res->opcode)->mask;
         if (!congestion_free(way, now))

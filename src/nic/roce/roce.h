@@ -41,9 +41,9 @@ struct requester {
     uint32_t una;     /* oldest unacknowledged */
     uint32_t next;    /* send element (ring counter) of the next packet */
     uint32_t pkt;     /* and which of its packets */
-    uint32_t ssn;     /* messages started */
+    uint32_t ssn;     /* request messages started, parts of READs each for itself: what the peer's MSN counts up to */
     uint64_t cost;    /* link bytes of all elements started */
-    uint32_t unasked; /* request packets since the last AckReq */
+    uint32_t unasked; /* request packets since the last AckReq; ACK_EVERY: the next one asks */
 
     uint32_t last, last_pkt; /* what was sent at max_psn's end: element and packet, for probes */
     bool halted;             /* element `next` failed locally; its turn comes when all before it are complete */
@@ -62,14 +62,18 @@ struct requester {
     uint8_t probes;               /* since the last progress or retry */
     uint64_t progress;            /* time of the last acknowledged packet, retry, or first packet of a flight */
     uint64_t rnr_until;           /* not before; 0: no wait */
-    uint64_t rewound;             /* time of the last return to una; 0: none since the last progress */
-    uint8_t rewinds;              /* since then */
-    uint32_t ghost;               /* PSN of the last answer since then that jumped over una */
+    bool refused;     /* una, by an RNR NAK, or taken back: nothing goes out behind it until it is acknowledged */
+    uint64_t echo;    /* time of the last answer that came again */
+    bool probed_part; /* the last probe has asked for one packet of a READ's answer, una's */
+    uint64_t rewound; /* time of the last return to una; 0: none since the last progress */
+    uint8_t rewinds;  /* since then */
+    uint32_t ghost;   /* PSN of the last answer since then that jumped over una */
 
     bool timing; /* a round trip is being measured, */
     uint32_t timed_psn;
     uint64_t timed_at;
     uint64_t srtt; /* ns; 0: none yet */
+    bool guessed;  /* from the first packet, though the answer may be that of a probe: the next one replaces it */
 };
 
 /* A READ, atomic, ATOMIC WRITE or FLUSH that may come again (IBA 9.4.4, 9.7.5.2: responder resources). */
@@ -80,6 +84,7 @@ struct resource {
     bool answered;  /* all of it has been sent once: what is queued is a repetition */
     uint32_t start, cur, end;
     uint32_t first_psn, packets;
+    uint64_t at; /* of first_psn, in the count of struct responder */
     uint64_t va;
     uint32_t rkey, length;
     uint32_t srqn;   /* XRC: of the queue whose protection domain counts */
@@ -99,6 +104,7 @@ enum ack_urgency { ACK_NONE, ACK_UNASKED, ACK_ASKED, ACK_NOW };
 
 struct responder {
     uint32_t psn;     /* expected */
+    uint64_t count;   /* PSNs executed since the beginning: tells a PSN from the same one of a lap ago */
     uint32_t msn;     /* messages executed */
     uint32_t mtu;     /* payload bytes of a full packet, of the peer's requests and what answers them */
     bool established; /* a packet has been accepted, */
@@ -113,7 +119,7 @@ struct responder {
 
     enum ack_urgency ack; /* of what waits to be acknowledged */
     uint64_t ack_since;
-    uint32_t acked; /* PSN that an ACK carries: of the last SEND or WRITE packet executed */
+    uint32_t acked; /* PSN that an ACK carries: of the last SEND or WRITE packet executed, or one that is long past */
 
     struct resource *res; /* ring of max_dest_rd_atomic */
     uint32_t res_size, res_next;
@@ -122,7 +128,10 @@ struct responder {
 };
 
 struct rc {
-    uint32_t mtu; /* payload bytes of a full packet, of requests and their answers */
+    uint32_t mtu;     /* payload bytes of a full packet, of requests and their answers */
+    bool lingers;     /* in ERR, but not flushed yet: a peer is inside a copy; */
+    uint64_t look_at; /* then we look again, */
+    uint64_t pause;   /* and so long after that once more */
     struct requester req;
     struct responder resp;
     struct congestion way;
@@ -151,7 +160,8 @@ struct out {
     const struct roce_opcode *row;
     struct tx *local; /* NULL: it goes over the wire, with padding and ICRC */
     uint32_t crc, payload, pad;
-    struct rnic_sge elsewhere; /* of a local one: where the payload is, if length is not 0 */
+    struct rnic_sge elsewhere; /* of a local one: where the payload is, if length is not 0, */
+    uint32_t owner;            /* and whose queue pair's */
 };
 
 extern const struct engine_ops roce_ud_ops;

@@ -85,7 +85,8 @@ static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
         flush(qp);
     if (qp->state == RNIC_QPS_SQE)
         qp_flush_sends(qp);
-    for (int i = 0; i < BURST && (result == SENT || result == PASSED); i++)
+    uint32_t turn = qp_turn(qp, BURST);
+    for (uint32_t i = 0; i < turn && (result == SENT || result == PASSED); i++)
         result = qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD ? send_one(qp, tx, now) : IDLE;
     if (!uc_of(qp)->pkt) /* what has been begun is finished in SQD too (IBA 10.3.1.5) */
         qp_drained(qp);
@@ -121,8 +122,11 @@ static void execute(struct qp *qp, const struct packet *pkt) {
     uint8_t *ptr;
     static const int reasons[] = {[FAULT_RNR] = RNIC_CNT_drop_no_receive,
                                   [FAULT_LENGTH] = RNIC_CNT_drop_malformed,
-                                  [FAULT_TOO_LONG] = RNIC_CNT_drop_too_long};
+                                  [FAULT_TOO_LONG] = RNIC_CNT_drop_too_long,
+                                  [FAULT_DENIED] = RNIC_CNT_drop_access};
     enum fault fault = inbound_length(&uc->in, pkt, uc->mtu_in);
+    if (!fault)
+        fault = inbound_allowed(qp, pkt);
     if (!fault)
         fault = inbound_receive(qp, &uc->in, pkt);
     if (fault) {

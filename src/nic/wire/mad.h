@@ -20,6 +20,8 @@ enum {
     MAD_ATTRIBUTE = 16,
     MAD_LOCAL_ID = 24, /* the sender's communication id; of SIDR messages the request id */
     MAD_REMOTE_ID = 28,
+    MAD_REQ_LOCAL_GID = 80, /* of the primary path, as the sender of a REQ knows it, */
+    MAD_REQ_REMOTE_GID = 96,
 };
 
 enum cm_attribute {

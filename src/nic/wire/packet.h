@@ -64,8 +64,10 @@ struct tx {
     uint8_t *(*reserve)(struct tx *tx, struct flow *flow, uint32_t n, uint32_t *crc);
     /* The packet last reserved is written. */
     void (*commit)(struct tx *tx);
-    /* Or of a local one: its first n bytes are, and the element behind them says where the peer finds the payload. */
-    void (*refer)(struct tx *tx, uint32_t n, const struct rnic_sge *payload);
+    /* Or of a local one: its first n bytes are, and the element behind them says where the peer finds the payload.
+     * take_back: from now on it is to find it no more, in any such packet of that queue pair. */
+    void (*refer)(struct tx *tx, uint32_t n, const struct rnic_sge *payload, uint32_t qpn);
+    void (*take_back)(struct tx *tx, uint32_t qpn);
     /* Or of a local one that is short: all of it at once. False: not now. */
     bool (*put)(struct tx *tx, const struct flow *flow, const uint8_t *bytes, uint32_t n);
 };

@@ -88,6 +88,9 @@ cdef class Context(Handle):
 
     cdef object user(self, void *key):
         """The object of this context that was given to the provider as key; None when it has gone."""
+        # First without Python's code, in which the handler of a signal could raise: what has been taken would be lost.
+        if self.live and <uintptr_t>key in self.users:
+            return self.users[<uintptr_t>key]()
         for one in (self, *contexts):  # an imported context is the same one to the provider
             if (<Context>one).live and (<Context>one).p == self.p and <uintptr_t>key in (<Context>one).users:
                 return (<Context>one).users[<uintptr_t>key]()

@@ -51,5 +51,19 @@ cdef class CompChannel(Handle):
                 continue
             wait_readable(self, self.p.fd, deadline, "get_cq_event")
 
+    def wake(self):
+        """Make the descriptor readable once more, though no queue has an event: get_cq_event(0) then finds nothing.
+
+        What else a program waits for can be told by the same descriptor.  A channel that is closed is left alone.
+        """
+        if self.live and self.pid == getpid():
+            eventfd_write(self.p.fd, 1)
+
+    def unwake(self):
+        """Take one wake() back.  A channel that is closed, or was not woken, is left alone."""
+        cdef eventfd_t one
+        if self.live and self.pid == getpid():
+            eventfd_read(self.p.fd, &one)
+
     cdef str label(self):
         return f"CompChannel fd {self.p.fd}" if self.live else "CompChannel"

@@ -23,7 +23,8 @@ cdef class Handle:
     cdef str closer       # the verb that destroys this
     cdef long pid         # the process that made this
     cdef int calls        # calls into the provider that run now without the GIL
-    cdef bint live        # the native object is there
+    cdef bint live        # the native object is there, and nobody is giving it back
+    cdef bint leaving     # a thread is giving it back, which may take a while
     cdef bint closing     # close when the last user has gone
     cdef unsigned async_taken   # asynchronous events of it that are not acknowledged
 
@@ -84,9 +85,10 @@ cdef class Handle:
     cdef int finish(self, rnic_err *err):
         """Destroys the native object and lets the owners go; on failure nothing has changed."""
         cdef int rc = 0
-        self.live = False
+        self.live, self.leaving = False, True
         if self.pid == getpid():
             rc = self.destroy(err)
+        self.leaving = False
         if rc < 0:
             self.live = True
             return rc
@@ -130,6 +132,8 @@ cdef class Handle:
         Raises VerbsError: EBUSY while other objects, or a call in another thread, use this one.
         """
         cdef rnic_err err
+        if self.leaving and self.pid == getpid():
+            raise VerbsError(EBUSY, f"another thread is closing {self.label()}", self.closer)
         if not self.live:
             return
         if self.pid == getpid():
@@ -144,7 +148,7 @@ cdef class Handle:
     @property
     def closed(self):
         """Whether close() has been done."""
-        return not self.live
+        return not self.live and not self.leaving
 
     @property
     def context(self):

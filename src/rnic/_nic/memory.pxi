@@ -40,14 +40,15 @@ cdef class DM(Handle):
     def copy_to(self, uint64_t dm_offset, data):
         """Copy the bytes of a buffer to `dm_offset` (ibv_memcpy_to_dm(3)).
 
-        Raises VerbsError: EINVAL unless offset and length are multiples of 4 and lie in the memory.
+        Raises VerbsError: EINVAL unless offset and length are multiples of 4 and lie in the memory.  BufferError for
+        an array that is not contiguous in C order.
         """
         cdef Py_buffer view
         cdef rnic_err err
         cdef int rc
         self.need("memcpy_to_dm")
         err.text[0] = 0
-        PyObject_GetBuffer(data, &view, PyBUF_ANY_CONTIGUOUS)
+        PyObject_GetBuffer(data, &view, PyBUF_C_CONTIGUOUS)
         self.calls += 1
         try:
             with nogil:

@@ -15,6 +15,7 @@ cdef class MR(Handle):
     cdef bint readonly
     cdef bint own               # the device's memory: gone after close()
     cdef int views              # memoryviews of this MR
+    cdef bint moving            # rereg() is at it, and its memory may be another one when that returns
     cdef object last_buf        # weak reference to the memoryview that .buf gave out
     cdef readonly PD pd         #: The protection domain.
     cdef readonly uint64_t addr    #: Where this process has the first byte; 0: nowhere, or not for its own use.
@@ -127,27 +128,41 @@ cdef class MR(Handle):
         CHANGE_PD: to the protection domain `pd`.  CHANGE_TRANSLATION: to the memory of a buffer, or `length` bytes
         at `addr`; the old buffer is let go.  CHANGE_ACCESS: to the rights `access`.  The keys stay; SGEs made of the
         region before a change of translation name the old addresses.  Work that is under way meets the region as
-        it then is, and fails if that does not fit it.
+        it then is, and fails if that does not fit it.  Until it returns, .buf and other calls that change the region
+        or copy from it raise EBUSY.
 
         Raises VerbsError: a call that fails has changed nothing, the region is as it was (libibverbs'
         IBV_REREG_MR_ERR_INPUT; its other codes do not occur).  EINVAL for what cannot be (no flag, an access that
         reg_mr() would refuse, memory that is not given by an address), EOPNOTSUPP for a locked region that would
-        move, EFAULT for memory that is not mapped, EBUSY while the region is imported or its .buf is used.
+        move, EFAULT for memory that is not mapped, EBUSY while the region is imported, its .buf is used or another
+        thread's call uses it.
         """
-        cdef MR fresh = MR.__new__(MR)  # holds the new buffer until the old one is let go
         cdef bint moves = flags & RNIC_REREG_MR_CHANGE_TRANSLATION
-        cdef uintptr_t at = addr or 0
-        cdef uint64_t nbytes = length or 0
-        cdef rnic_pd *domain = NULL if pd is None else pd.p
-        cdef rnic_err err
-        cdef int rc
         self.need("rereg_mr")
         if pd is not None:
             pd.need("rereg_mr")
         if moves != (buffer is not None or (addr is not None and length is not None)):
             raise TypeError("rereg takes a buffer, or addr and length, with CHANGE_TRANSLATION and only with it")
+        if self.calls:
+            raise VerbsError(EBUSY, f"a call in another thread uses {self.label()}", "rereg_mr")
+        busy = (self,) if pd is None else (self, pd)
+        for one in busy:
+            (<Handle>one).calls += 1
+        self.moving = moves
+        try:
+            self.change(flags, pd, buffer, access, addr or 0, length or 0)
+        finally:
+            self.moving = False
+            for one in busy:
+                (<Handle>one).calls -= 1
+
+    cdef int change(self, uint32_t flags, PD pd, buffer, uint32_t access, uintptr_t at, uint64_t nbytes) except -1:
+        cdef MR fresh = MR.__new__(MR)  # holds the new buffer until the old one is let go
+        cdef rnic_pd *domain = NULL if pd is None else pd.p
+        cdef rnic_err err
+        cdef int rc
         self.release_buf()
-        if moves and self.views:
+        if self.moving and self.views:
             raise VerbsError(EBUSY, "its .buf is still used: release the memoryviews, arrays and slices made of it",
                              "rereg_mr")
         if buffer is not None:
@@ -155,18 +170,13 @@ cdef class MR(Handle):
             fresh.export(buffer, access if flags & RNIC_REREG_MR_CHANGE_ACCESS else
                          0 if self.readonly else RNIC_ACCESS_LOCAL_WRITE)
             at, nbytes = <uintptr_t>fresh.view.buf, fresh.view.len
-        elif not moves and self.exported and self.readonly and access & RNIC_ACCESS_LOCAL_WRITE:
+        elif not self.moving and self.exported and self.readonly and access & RNIC_ACCESS_LOCAL_WRITE:
             raise VerbsError(EINVAL, "the memory is read-only: LOCAL_WRITE cannot be granted", "rereg_mr")
         err.text[0] = 0
-        busy = (self,) if pd is None else (self, pd)
-        for one in busy:
-            (<Handle>one).calls += 1
         with nogil:
             rc = self.ops.rereg_mr(self.p, flags, domain, <void *>at, nbytes, access, &err)
-        for one in busy:
-            (<Handle>one).calls -= 1
         check(rc, "rereg_mr", &err)
-        if moves:
+        if self.moving:
             self.view, fresh.view = fresh.view, self.view
             self.exported, fresh.exported = fresh.exported, self.exported
             self.readonly = fresh.readonly
@@ -174,6 +184,23 @@ cdef class MR(Handle):
             self.swap_owner(self.pd, pd)
             self.pd = pd
         self.describe()
+        return 0
+
+    cdef int need_still(self, str verb) except -1:
+        """Refuses to be looked into while its memory changes."""
+        if self.moving:
+            raise VerbsError(EBUSY, f"another thread re-registers {self.label()}", verb)
+        return 0
+
+    cdef uint64_t locate(self, rnic_sge *sge, str verb) except? 0:
+        """Where this process has the bytes of an SGE that was made of this region."""
+        self.need(verb)
+        self.need_still(verb)
+        if self.p.addr == NULL:
+            raise VerbsError(EINVAL, f"INLINE copies bytes that this process can reach, and {self.label()} has none", verb)
+        if sge.addr < self.iova or sge.addr - self.iova > self.length or sge.length > self.length - (sge.addr - self.iova):
+            raise VerbsError(EINVAL, f"the SGE names bytes that {self.label()} has no more: make it anew after rereg()", verb)
+        return <uint64_t><uintptr_t>self.p.addr + (sge.addr - self.iova)
 
     cdef void prune(self):
         for ref in list(self.users.values()):
@@ -202,9 +229,10 @@ cdef class MR(Handle):
         """A memoryview of the registered bytes, read-only if they are.
 
         close() releases it.  Of memory of alloc_mr() no slice or array may then be left (EBUSY); other memory just
-        stays exported until the last has gone.
+        stays exported until the last has gone.  Raises VerbsError: EBUSY while another thread re-registers the region.
         """
         self.need("buf")
+        self.need_still("buf")
         view = None if self.last_buf is None else self.last_buf()
         if view is None or not is_valid(view):
             view = memoryview(self)
@@ -214,6 +242,8 @@ cdef class MR(Handle):
     def __getbuffer__(self, Py_buffer *view, int flags):
         if not self.live:
             raise BufferError(f"{self.label()} is closed")
+        if self.moving:
+            raise BufferError(f"another thread re-registers {self.label()}")
         if self.p.addr == NULL or self.p.length >> 63:
             raise BufferError(f"{self.label()} is not this process' memory to look into")
         PyBuffer_FillInfo(view, self, self.p.addr, self.p.length, self.readonly, flags)

@@ -8,10 +8,11 @@ structs, as dicts; rnic.verbs makes records of them.
 """
 cimport cython
 from cpython.buffer cimport (
-    PyBUF_ANY_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
+    PyBUF_ANY_CONTIGUOUS, PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.object cimport PyObject_GenericSetAttr
 from libc.errno cimport EAGAIN, EBUSY, ECONNRESET, EINTR, EINVAL, EIO, ENODEV, ETIMEDOUT, errno
 from libc.stdint cimport uintptr_t
 from libc.string cimport memset
@@ -39,6 +40,11 @@ cdef extern from "<time.h>" nogil:
     struct timespec:
         long tv_sec
         long tv_nsec
+
+cdef extern from "<sys/eventfd.h>" nogil:
+    ctypedef uint64_t eventfd_t
+    int eventfd_read(int, eventfd_t *)
+    int eventfd_write(int, eventfd_t)
 
 cdef extern from "<poll.h>" nogil:
     struct pollfd:

@@ -41,7 +41,8 @@ cdef class OpsWR(WorkRequest):
         return as_member(OpsWROpcode, self.c.opcode)
 
     @opcode.setter
-    def opcode(self, value):
+    def opcode(self, int value):
+        self.need_unposted()
         self.c.opcode = value
 
     @property
@@ -50,7 +51,8 @@ cdef class OpsWR(WorkRequest):
         return OpsFlags(self.c.flags)
 
     @flags.setter
-    def flags(self, value):
+    def flags(self, int value):
+        self.need_unposted()
         self.c.flags = value
 
     @property
@@ -60,6 +62,7 @@ cdef class OpsWR(WorkRequest):
 
     @handle.setter
     def handle(self, uint32_t value):
+        self.need_unposted()
         self.c.tm.handle = value
 
     cdef void *fill(self, void *next) noexcept:

@@ -44,6 +44,9 @@ cdef class Poster(Handle):
         self.need(verb)
         if first == 0:
             return 0
+        if len(self.kept) > self.kept_limit:
+            self.let_go()
+        self.calls += 1
         try:
             while first > 0:
                 wr = <WorkRequest>chain[first - 1]
@@ -58,11 +61,10 @@ cdef class Poster(Handle):
             if work == RECEIVES:    # which are but put into a queue: letting go of the GIL would take longer
                 rc = self.submit(work, head, &bad, &err)
             else:
-                self.calls += 1
                 with nogil:
                     rc = self.submit(work, head, &bad, &err)
-                self.calls -= 1
         finally:
+            self.calls -= 1
             for i in range(first, len(chain)):
                 (<WorkRequest>chain[i]).leave_chain()
         if rc < 0:
@@ -81,8 +83,6 @@ cdef class Poster(Handle):
 
     cdef int keep(self, WorkRequest wr) except -1:
         """Holds the request's memory regions from now on; marks the request, so that it is asked once only."""
-        if len(self.kept) > self.kept_limit:
-            self.let_go()
         for sge in wr.sg:
             if (<SGE>sge).mr is not None:
                 self.kept.add((<SGE>sge).mr)
@@ -90,13 +90,15 @@ cdef class Poster(Handle):
         return 0
 
     cdef int let_go(self) except -1:
-        """Lets go of regions that are closed and, when no work is outstanding, of all."""
-        if self.idle():
-            self.kept = set()
-        else:
-            self.kept = {mr for mr in self.kept if not mr.closed}
-        self.kept_limit = max(KEPT_AT_FIRST, 2 * len(self.kept))
+        """Lets go of regions that are closed and, when no work is outstanding or being posted, of all.
+
+        Finalisers may run here, and with them other threads: what these keep meanwhile stays kept.
+        """
+        kept, self.kept = self.kept, set()
         self.new_token()
+        if self.calls or not self.idle():
+            self.kept.update([mr for mr in kept if not (<MR>mr).closed])
+        self.kept_limit = max(KEPT_AT_FIRST, 2 * len(self.kept))
         return 0
 
 

@@ -217,6 +217,8 @@ cdef class QP(Poster):
         if wr.c.opcode >= RNIC_WR_LOCAL_INV or wr.ah is not None:
             return False
         self.need("post_send")
+        if wr.c.send_flags & RNIC_SEND_INLINE:
+            wr.locate("post_send")
         return self.ops.post_send_now(self.p, <rnic_send_wr *>wr.fill(NULL))
 
     def post_recv(self, wrs):

@@ -64,7 +64,7 @@ cdef class SGE:
 
 
 cdef class WorkRequest:
-    """What SendWR and RecvWR share: the memory they name."""
+    """What SendWR, RecvWR and OpsWR share: the memory they name, and that nobody changes them while they are posted."""
 
     cdef rnic_sge *sges
     cdef tuple sg           # the SGEs, which hold their MRs
@@ -82,12 +82,20 @@ cdef class WorkRequest:
     def __dealloc__(self):
         PyMem_Free(self.sges)
 
+    def __setattr__(self, name, value):
+        self.need_unposted()
+        PyObject_GenericSetAttr(self, name, value)
+
+    cdef int need_unposted(self) except -1:
+        if self.in_chain:
+            raise ValueError(f"{self!r} is being posted by another thread: change it when post has returned")
+        return 0
+
     cdef int set_sg(self, value) except -1:
         cdef tuple sg = tuple(value)
         cdef Py_ssize_t i, n = len(sg)
         cdef rnic_sge *sges = NULL
-        if self.in_chain:
-            raise ValueError(f"{self!r} is being posted by another thread")
+        self.need_unposted()  # by a thread that ran while the tuple was made
         for sge in sg:
             if type(sge) is not SGE:
                 raise TypeError(f"sg_list holds SGEs, not {type(sge).__name__}")
@@ -146,6 +154,8 @@ cdef class SendWR(WorkRequest):
     cdef public uint32_t invalidate_rkey  #: The key that stops to be valid.
     cdef public AH ah                     #: Datagrams: the way to the peer, or None.
     cdef AH posted                        # the one that is being posted now
+    cdef bint copied                      # sges are addresses to copy from, not names of bytes
+    cdef bint holds                       # it is being posted, and nobody closes the regions that it copies from
     cdef public uint32_t remote_qpn       #: Datagrams: the peer's queue pair, 0xFFFFFF of a multicast group.
     cdef public uint32_t remote_qkey      #: Datagrams: its Q_Key.
     cdef public uint32_t remote_srqn      #: XRC: the peer's shared receive queue.
@@ -180,7 +190,8 @@ cdef class SendWR(WorkRequest):
         return as_member(WROpcode, self.c.opcode)
 
     @opcode.setter
-    def opcode(self, value):
+    def opcode(self, int value):
+        self.need_unposted()
         self.c.opcode = value
 
     @property
@@ -189,13 +200,21 @@ cdef class SendWR(WorkRequest):
         return SendFlags(self.c.send_flags)
 
     @send_flags.setter
-    def send_flags(self, value):
+    def send_flags(self, uint32_t value):
+        self.need_unposted()
         self.c.send_flags = value
 
     cdef int hold(self, str verb) except -1:
         """Nobody closes what the work names while it is being posted; when it is posted, it needs it no more."""
+        cdef SGE sge
         if self.c.opcode == RNIC_WR_BIND_MW:
             self.hold_window(verb)
+        if self.c.send_flags & RNIC_SEND_INLINE:
+            self.locate(verb)
+            self.holds = True
+            for sge in self.sg:
+                if sge.mr is not None:
+                    sge.mr.calls += 1
         if self.ah is not None:
             self.ah.need(verb)
             self.posted = self.ah
@@ -211,8 +230,25 @@ cdef class SendWR(WorkRequest):
         self.binding.begin_bind(self.shown)
         return 0
 
+    cdef int locate(self, str verb) except -1:
+        """INLINE copies the bytes while it is posted: from where this process has them, whatever their key calls them."""
+        cdef Py_ssize_t i
+        cdef SGE sge
+        for i in range(len(self.sg)):
+            sge = <SGE>self.sg[i]
+            if sge.mr is not None and sge.c.length:
+                self.sges[i].addr = sge.mr.locate(&sge.c, verb)
+                self.copied = True
+        return 0
+
     cdef void leave_chain(self):
+        cdef SGE sge
         self.in_chain = False
+        if self.holds:
+            self.holds = False
+            for sge in self.sg:
+                if sge.mr is not None:
+                    sge.mr.calls -= 1
         if self.posted is not None:
             self.posted.calls -= 1
             self.posted = None
@@ -223,6 +259,11 @@ cdef class SendWR(WorkRequest):
     cdef void *fill(self, void *next) noexcept:
         # Of the unions only the opcode's member: they share bytes.
         cdef int opcode = self.c.opcode
+        cdef Py_ssize_t i
+        if self.copied and not self.c.send_flags & RNIC_SEND_INLINE:
+            self.copied = False
+            for i in range(len(self.sg)):
+                self.sges[i].addr = (<SGE>self.sg[i]).c.addr
         self.c.wr_id, self.c.next = self.wr_id, <rnic_send_wr *>next
         self.c.sg_list, self.c.num_sge = self.sges, <int>len(self.sg)
         if opcode == RNIC_WR_SEND_WITH_INV or opcode == RNIC_WR_LOCAL_INV:

@@ -7,13 +7,15 @@ import asyncio
 import socket
 import warnings
 from collections.abc import AsyncIterator
+from functools import partial
 from ipaddress import ip_address
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rnic._nic.nic import MR
-from rnic.aio.pump import Pump, readable
+from rnic.aio.pump import Pump
+from rnic.aio.readable import Readable
 from rnic.conn.core import GRACE, Core
 from rnic.conn.face import Face
 from rnic.conn.handshake import Dial
@@ -43,37 +45,75 @@ class Connection(Face):
         It waits while the peer takes no messages.  Cancelled, nothing was sent, or the message is still being
         sent, from a copy.
         """
-        handle = self._core.send(message)
+        core = self._core
+        await self._pump.turn.take()
+        handle = core.next_handle
         try:
-            await self._pump.wait(lambda: self._core.is_sent(handle))
+            core.send(message)
+            await self._pump.wait(self._pump.sends, lambda: core.is_sent(handle))
         except BaseException:
-            self._core.give_up(handle)
+            core.take_back(handle)
             raise
-        self._core.raise_unsent(handle)
+        core.raise_unsent(handle)
 
     async def recv(self) -> bytes:
-        """The next message; EOFError after the peer's goodbye.  Cancelled, it takes none."""
-        while (message := self._core.take()) is None:
-            await self._pump.wait(self._core.has_news)
-        self._pump.run()
-        return message
+        """The next message; EOFError after the peer's goodbye.  What raises, or is cancelled, takes none."""
+        core, pump = self._core, self._pump
+        await pump.turn.take()
+        again = False
+        try:
+            while (message := core.next_message()) is None:
+                await pump.wait(pump.messages, core.has_news, again)
+                again = True
+        except BaseException:
+            pump.messages.wake()  # the end concerns the others, too
+            raise
+        pump.run()
+        core.hand = None  # no call from here on, behind which an exception could come
+        return message.data
 
     async def share(self, buffer: Buffer, access: AccessFlags | None = None) -> Region:
         """Let the peer read, write and add in a buffer; it gets a Region from its next_region()."""
+        await self._pump.turn.take()
         region = self._core.share(buffer, access)
-        self._pump.run()
+        try:
+            self._pump.run()
+        except BaseException:  # the caller does not get it
+            self._core.withdraw(region)
+            raise
         return region
 
     async def withdraw(self, region: Region) -> None:
-        """End that; returns when the peer can no longer touch the buffer."""
-        self._core.withdraw(region)
-        await self._pump.wait(lambda: self._core.is_withdrawn(region))
+        """End that; returns when the peer can no longer touch the buffer.
+
+        Cancelled, it goes on: the buffer is closed to the peer as soon as it confirms.  A peer that never
+        does: revoke().
+        """
+        await self._pump.turn.take()
+        core, is_withdrawn = self._core, partial(self._core.is_withdrawn, region)
+        core.withdraw(region)
+        await self._pump.wait(self._pump.withdrawals, is_withdrawn)
+        if not is_withdrawn():
+            core.check()
+
+    async def revoke(self, region: Region) -> None:
+        """End that at once, without the peer's consent; when it returns, the peer cannot touch the buffer.
+
+        A peer that still tries loses the connection.  VerbsError, EBUSY, after a second, while a process of
+        this host is stopped in the middle of a copy: then it can be tried again.
+        """
+        self._core.revoke(region)
+        self._pump.run()
 
     async def next_region(self) -> Region:
         """Wait for a region of the peer that was not returned here before."""
-        while (region := self._core.next_region()) is None:
-            await self._pump.wait(self._core.has_region)
-        return region
+        await self._pump.turn.take()
+        try:
+            while (region := self._core.next_region()) is None:
+                await self._pump.wait(self._pump.regions, self._core.has_region)
+            return region
+        finally:
+            self._pump.regions.wake()  # another one may be there, or the end
 
     async def write(self, local: Buffer | MR, remote: Region, offset: int = 0) -> None:
         """Write a buffer into the peer's region, at an offset; returns when it is there.
@@ -96,8 +136,11 @@ class Connection(Face):
         return await self._run(self._swap_op(remote, compare, swap, offset))
 
     async def _run(self, op: Op) -> int:
+        await self._pump.turn.take()
         self._core.start(op)
-        await self._pump.wait(lambda: op.done)
+        await self._pump.wait(self._pump.ops, lambda: op.done)
+        if not op.done:  # nor will it be
+            self._core.check()
         return op.result()
 
     async def close(self, timeout: float | None = 5.0) -> None:
@@ -107,9 +150,9 @@ class Connection(Face):
         any case, also when this is cancelled, everything is given back.
         """
         core = self._core
-        if core.released:
+        if core.given_back:
             return
-        known = core.error is not None
+        known = core.released or core.error is not None
         core.close(monotonic(), timeout)
         await self._finish(None if timeout is None else timeout + GRACE)
         if core.error is not None and not known:
@@ -117,14 +160,14 @@ class Connection(Face):
 
     async def abort(self, text: str = "the program aborted the connection") -> None:
         """End the connection at once, and tell the peer why; what is on its way may be lost."""
-        if not self._core.released:
+        if not self._core.given_back:
             self._core.abort(text)
             await self._finish(GRACE)
 
     async def _finish(self, timeout: float | None) -> None:
         try:
             async with asyncio.timeout(timeout):
-                await self._pump.wait(lambda: self._core.finished)
+                await self._pump.wait(self._pump.end, lambda: self._core.finished)
         except TimeoutError:
             pass
         finally:
@@ -152,7 +195,7 @@ class Connection(Face):
 
     def __del__(self) -> None:
         pump: Pump | None = getattr(self, "_pump", None)
-        if pump is not None and not pump.core.released:
+        if pump is not None and not pump.core.given_back:
             warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
             pump.forget()
 
@@ -161,14 +204,22 @@ async def connect(
     host: str, port: int, *, timeout: float | None = 10.0, config: Config | None = None
 ) -> Connection:
     """Connect to an endpoint that listens; raises what rnic.connect() raises."""
-    async with asyncio.timeout(timeout):
-        dial = Dial(await _address(host), port, config or Config())
-        try:
-            while not dial.step(monotonic()):
-                await readable(dial.fileno())
-        except BaseException:
-            dial.abandon()
+    dial = None
+    try:
+        async with asyncio.timeout(timeout):
+            dial = Dial(await _address(host), port, config or Config())
+            try:
+                descriptor = Readable(dial.fileno)
+                while not dial.step(monotonic()):
+                    await descriptor.wait()
+            except BaseException:
+                dial.abandon()
+                raise
+    except TimeoutError:
+        if dial is None:
             raise
+        why = await asyncio.to_thread(dial.silence)
+        raise TimeoutError(f"connect: no answer from {dial.name} within {timeout} s: {why}") from None
     assert dial.core is not None
     return Connection(dial.core)
 

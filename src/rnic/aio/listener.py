@@ -10,9 +10,11 @@ from time import monotonic
 from typing import Self
 
 from rnic.aio.connection import Connection
-from rnic.aio.pump import readable
+from rnic.aio.readable import Readable
+from rnic.aio.waiting import turn_of
+from rnic.conn.core import Core
 from rnic.conn.face import ListenerFace
-from rnic.conn.handshake import Desk
+from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Desk, Limits
 from rnic.endpoint import Config
 from rnic.errors import VerbsError
 
@@ -20,17 +22,41 @@ _log = logging.getLogger("rnic.aio")
 
 
 class Listener(ListenerFace):
-    """Takes connections at an address and port; one task at a time waits for them."""
+    """Takes connections at an address and port; tasks that wait for them get one each, in their order."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk)
+        self._requests = Readable(desk.fileno)
 
     async def accept(self) -> Connection:
         """Wait for the next connection.  Who is no endpoint is refused, in words, and not seen here.
 
         VerbsError, EBADF, when the listener is closed, also by another task meanwhile.
         """
+        await turn_of(asyncio.get_running_loop()).take()
         with self._desk.waiting():
-            while (core := self._desk.take(monotonic())) is None:
-                await readable(self._desk.fileno())
-        return Connection(core)
+            again = False
+            try:
+                while True:
+                    if (core := self._desk.take(monotonic())) is None:
+                        await self._requests.wait(again)
+                        again = True
+                    elif (conn := self._begin(core)) is not None:
+                        return conn
+                    else:
+                        await asyncio.sleep(0)
+            except BaseException:
+                self._requests.wake()  # the end concerns the others, too
+                raise
+
+    def _begin(self, core: Core) -> Connection | None:
+        """A connection in this loop; None: the loop cannot watch one more, which costs this one alone."""
+        try:
+            return Connection(core)
+        except (OSError, MemoryError) as error:
+            self._desk.not_served(core.cm_id.get_peer_addr(), error)
+            core.release()
+            return None
 
     async def __aiter__(self) -> AsyncIterator[Connection]:
         """Connections, one after the other, until close()."""
@@ -49,13 +75,21 @@ class Listener(ListenerFace):
         finish, and then are cancelled.
         """
         tasks: set[asyncio.Task[None]] = set()
+
+        def begin(conn: Connection) -> None:
+            task = asyncio.create_task(_attend(agent, conn))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+        self._desk.serves_to_the_end = True
         try:
             async for conn in self:
-                task = asyncio.create_task(_attend(agent, conn))
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
+                begin(conn)
         finally:
             self.close()
+            for core in self._desk.take_left():
+                if (last := self._begin(core)) is not None:
+                    begin(last)
             await _dismiss(tasks, grace)
 
     async def __aenter__(self) -> Self:
@@ -87,6 +121,24 @@ async def _dismiss(tasks: set[asyncio.Task[None]], grace: float) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def listen(host: str, port: int, *, backlog: int = 0, config: Config | None = None) -> Listener:
-    """Take connections at an address, "0.0.0.0" or "::" for all; port 0: one that is free."""
-    return Listener(Desk(host, port, config or Config(), backlog))
+def listen(
+    host: str,
+    port: int,
+    *,
+    backlog: int = 0,
+    config: Config | None = None,
+    max_connections: int | None = None,
+    max_half_open: int = MAX_HALF_OPEN,
+    handshake_timeout: float = HANDSHAKE_TIMEOUT,
+) -> Listener:
+    """Take connections at an address, "0.0.0.0" or "::" for all; port 0: one that is free.
+
+    The limits are those of rnic.listen():
+    `backlog` is how many requests may wait to be seen, 0: 1024. `max_connections`: so many at a time, None:
+    as many as the process has descriptors, memory and threads for. What is more is refused (RefusedError at
+    the peer, reason 3); the others go on. A connection that was accepted and whose peer does not finish the
+    handshake within `handshake_timeout` seconds is given up; of those there are `max_half_open` at a time,
+    and the oldest gives way.
+    """
+    limits = Limits(backlog, max_connections, max_half_open, handshake_timeout)
+    return Listener(Desk(host, port, config or Config(), limits))

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from time import monotonic
 
+from rnic.aio.waiting import OrderedQueue, Queue, SharedQueue, turn_of
 from rnic.conn.core import Core
+
+_FAILURES = 3
+"""Pumps in a row that may raise; then the connection is given up."""
 
 
 class Pump:
@@ -17,32 +20,44 @@ class Pump:
     def __init__(self, core: Core) -> None:
         self.core = core
         self._loop = asyncio.get_running_loop()
-        self._waiters: dict[asyncio.Future[None], Callable[[], bool]] = {}
+        self.turn = turn_of(self._loop)
+        self.messages, self.regions = SharedQueue(), SharedQueue()
+        self.sends, self.ops = OrderedQueue(), OrderedQueue()
+        self.withdrawals, self.end = Queue(), Queue()
+        self._queues = (self.messages, self.regions, self.sends, self.ops, self.withdrawals, self.end)
         self._timer: asyncio.TimerHandle | None = None
         self._again: asyncio.Handle | None = None
-        self._filenos: tuple[int, ...] = core.filenos()
+        self._failures = 0
+        self._filenos: tuple[int, ...] = (core.fileno(),)
         for fd in self._filenos:
             self._loop.add_reader(fd, self.run)
         self.run()
 
-    def run(self) -> None:
-        """Pump, and wake whom it concerns."""
-        try:
-            self.core.pump(monotonic())
-        except BaseException as error:
-            self._break(error)
-            raise
-        for future, is_so in list(self._waiters.items()):
-            if not future.done() and is_so():
-                future.set_result(None)
-        self._plan()
+    def run(self, waiting: bool = False) -> None:
+        """Pump, and wake whom it concerns; `waiting`: somebody is about to wait for a message to come or go.
 
-    def _break(self, error: BaseException) -> None:
-        """A mistake of this package: nobody hangs because of it."""
-        self._unwatch()
-        for future in self._waiters:
-            if not future.done():
-                future.set_exception(error)
+        What an exception interrupts is gone on with in the loop's next turn: nobody hangs because of it.
+        """
+        try:
+            self.core.waiting = waiting or bool(self.messages or self.sends)
+            self.core.pump(monotonic())
+            for queue in self._queues:
+                if queue:
+                    queue.wake()
+            self._failures = 0
+        except BaseException as error:
+            self._failed(error)
+            raise
+        finally:
+            self._plan()
+
+    def _failed(self, error: BaseException) -> None:
+        self._failures += 1
+        if self._failures > _FAILURES:
+            self._unwatch()
+            self.core.give_up(error)
+            for queue in self._queues:
+                queue.wake_all()
 
     def _plan(self) -> None:
         for handle in (self._timer, self._again):
@@ -51,30 +66,27 @@ class Pump:
         self._timer = self._again = None
         if self.core.released or not self._filenos:
             return
-        if self.core.busy:
+        if self.core.busy or self._failures:
             self._again = self._loop.call_soon(self.run)
         elif (due := self.core.deadline()) is not None:
             self._timer = self._loop.call_later(max(0.0, due - monotonic()), self.run)
 
-    async def wait(self, is_so: Callable[[], bool]) -> None:
-        """Until something is so, which a pump may have made so."""
-        self.run()
-        if is_so():
-            return
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._waiters[future] = is_so
-        try:
-            await future
-        finally:
-            del self._waiters[future]
+    async def wait(self, queue: Queue, is_so: Callable[[], bool], again: bool = False) -> None:
+        """Until something is so, which a pump may have made so; `again`: it was, and another one took it."""
+        self.run(queue is self.messages or queue is self.sends)
+        if not is_so():
+            await queue.wait(is_so, again)
 
     def release(self) -> None:
         """Leave the loop and give everything back; who still waits hears that it is closed."""
-        self._unwatch()
-        self.core.release()
-        for future in self._waiters:
-            if not future.done():
-                future.set_result(None)
+        try:
+            self._unwatch()
+        finally:
+            try:
+                self.core.release()
+            finally:
+                for queue in self._queues:
+                    queue.wake_all()
 
     def _unwatch(self) -> None:
         filenos, self._filenos = self._filenos, ()
@@ -83,23 +95,8 @@ class Pump:
         self._plan()
 
     def forget(self) -> None:
-        """Nobody holds the connection any more, and the loop may be closed."""
-        with contextlib.suppress(RuntimeError, ValueError):
-            self._unwatch()
-        self.core.release()
-
-
-async def readable(fd: int) -> None:
-    """Until a descriptor is readable."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
-
-    def wake() -> None:
-        if not future.done():
-            future.set_result(None)
-
-    loop.add_reader(fd, wake)
-    try:
-        await future
-    finally:
-        loop.remove_reader(fd)
+        """Nobody holds the connection any more, which any thread may find out; the loop may be closed."""
+        try:
+            self._loop.call_soon_threadsafe(self.release)
+        except RuntimeError:
+            self.core.forget()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from typing import IO
 
@@ -16,6 +17,11 @@ def end(child: subprocess.Popen[bytes], seconds: float) -> None:
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()
+
+
+def scratch() -> IO[bytes]:
+    """A file without a name, which needs no directory that can be written."""
+    return os.fdopen(os.memfd_create("rnic"), "w+b")
 
 
 def last_words(stderr: IO[bytes]) -> str:

@@ -32,7 +32,7 @@ from rich.table import Table
 
 import rnic
 from rnic.cli import exchange, measure, params
-from rnic.cli.child import end
+from rnic.cli.child import end, scratch
 from rnic.cli.params import Failure, show_rate, show_size, show_time
 from rnic.cli.transfer import CHUNK, QUIET, WINDOW, WRITE_WRID, Link, describe, receiver
 
@@ -103,8 +103,8 @@ def say(console: Console, text: str) -> None:
 
 def make_file(stack: ExitStack, size: int, console: Console) -> Path:
     """A file of random bytes that is gone when the stack unwinds."""
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="rnic-demo-"))
-    path = Path(folder) / "random.bin"
+    folder = directory(stack)
+    path = Path(folder) / "random.bin" if folder else Path("/proc/self/fd", str(memory(stack)))
     try:
         with path.open("wb") as file, progress(console, "making a file", size) as advance:
             for offset in range(0, size, CHUNK):
@@ -112,8 +112,23 @@ def make_file(stack: ExitStack, size: int, console: Console) -> Path:
                 file.write(os.urandom(part))
                 advance(part)
     except OSError as error:
-        raise Failure(f"could not make a file of {size} bytes in {folder}: {error.strerror}") from None
+        raise Failure(
+            f"could not make a file of {size} bytes in {folder or 'memory'}: {error.strerror}"
+        ) from None
     return path
+
+
+def directory(stack: ExitStack) -> str | None:
+    """One that is gone when the stack unwinds; None: nowhere can files be written."""
+    try:
+        return stack.enter_context(tempfile.TemporaryDirectory(prefix="rnic-demo-"))
+    except OSError:
+        return None
+
+
+def memory(stack: ExitStack) -> int:
+    """The descriptor of a file in memory."""
+    return stack.enter_context(scratch()).fileno()
 
 
 def bars(console: Console) -> Progress:

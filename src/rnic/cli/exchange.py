@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rnic.cli.params import Failure
+from rnic.times import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +106,7 @@ def connect(host: str, port: int, timeout: float | None) -> socket.socket:
     if not host:
         raise Failure("could not connect: the host's name is empty")  # the resolver takes that for this host
     try:
-        sock = socket.create_connection((host, port), timeout)
+        sock = socket.create_connection((host, port), bounded(timeout))
     except UnicodeError:  # of the codec idna
         raise Failure(f"could not connect to {host}:{port}: that is no name of a host") from None
     except OSError as error:
@@ -141,7 +142,7 @@ def _no_ipv6(error: OSError) -> bool:
 def accept(listener: socket.socket, timeout: float | None) -> socket.socket:
     """The first client; the timeout is that of later sends and receives, the wait itself has none."""
     sock, _ = listener.accept()
-    sock.settimeout(timeout)
+    sock.settimeout(bounded(timeout))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 

@@ -7,12 +7,23 @@ from rnic.cm.events import Address, Event, EventType, Send, Statistics
 from rnic.cm.exchange import Exchange
 from rnic.cm.ib_cm import IbCm
 from rnic.cm.sidr import Listener, Resolution
-from rnic.cm.states import TABLE, Action, Input, Row, State, markdown
-from rnic.cm.timing import LONGEST, MAX_CM_RETRIES, PACKET_LIFE_TIME, RESPONSE_TIMEOUT, ack_timeout, iba_ns
+from rnic.cm.states import HALF_OPEN, TABLE, Action, Input, Row, State, markdown
+from rnic.cm.timing import (
+    LONGEST,
+    LONGEST_ACK,
+    MAX_CM_RETRIES,
+    PACKET_LIFE_TIME,
+    RESPONSE_TIMEOUT,
+    ack_timeout,
+    iba_ns,
+    peer_ack_timeout,
+)
 
 __all__ = [
+    "HALF_OPEN",
     "INDEX_BITS",
     "LONGEST",
+    "LONGEST_ACK",
     "MAX_CM_RETRIES",
     "PACKET_LIFE_TIME",
     "RESPONSE_TIMEOUT",
@@ -36,6 +47,7 @@ __all__ = [
     "ack_timeout",
     "iba_ns",
     "markdown",
+    "peer_ack_timeout",
     "receiver_id",
     "slot_of",
 ]

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from rnic.cm.events import Address, EventType
 from rnic.cm.exchange import Exchange, Owner, Signal, telling
-from rnic.cm.states import Action, Input, State
-from rnic.cm.timing import PACKET_LIFE_TIME, iba_ns
+from rnic.cm.states import HALF_OPEN, Action, Input, State
+from rnic.cm.timing import LONGEST_ACK, PACKET_LIFE_TIME, iba_ns, retries_within
 from rnic.wire import (
     MAD,
     Answered,
@@ -117,6 +117,19 @@ class Connection(Exchange):
         rej = self._make_rej(reason, ari, private_data)
         self._step(Input.SEND_REJ, Signal(now, rej, rej.to_mad(self._tid)))
 
+    def expire_at(self, until: int) -> None:
+        """Give the handshake up at a time if it is not over by then, however long the peer wants to take.
+
+        For the passive end, until it is established; later calls do nothing.
+        """
+        if self.state in HALF_OPEN:
+            self._until = until
+            self._arm(self._deadline)
+
+    def give_up(self, now: int) -> None:
+        """Give a handshake of the passive end up before its time: others need the room."""
+        self._step(Input.TIMEOUT, Signal(now))
+
     def establish(self, now: int) -> None:
         """Data arrived before the RTU, which says as much (IBA 12.9.7, "communication established")."""
         self._step(Input.ESTABLISH, Signal(now))
@@ -183,7 +196,7 @@ class Connection(Exchange):
         self.remote_qpn = req.local_qpn
         self.packet_life_time = max(req.primary.ack_timeout - 1, 0)
         self._cm_wait = iba_ns(req.local_cm_timeout)  # the way is in it
-        self._cm_retries = req.max_cm_retries
+        self._cm_retries = retries_within(self._cm_wait, req.max_cm_retries)
         self._tell(EventType.REQ_RECEIVED, signal)
 
     def _send_mra(self, signal: Signal) -> None:
@@ -263,6 +276,10 @@ class Connection(Exchange):
         self._send_timeout(signal)
         self._tell(EventType.REP_ERROR, signal)
 
+    def _expire_req(self, signal: Signal) -> None:
+        self._last_word(self._make_rej(RejReason.NO_RESOURCES).to_mad(self._tid), signal.now)
+        self._tell(EventType.REQ_ERROR, signal)
+
     # ------------------------------------------------------------------ actions: releasing
 
     def _send_dreq(self, signal: Signal) -> None:
@@ -305,8 +322,8 @@ class Connection(Exchange):
         """Twice the life time, and the peer's ACK delay (IBA 12.9.8.4)."""
         passive = self.asked is not None
         if passive and self.req is not None:
-            return iba_ns(self.req.primary.ack_timeout)  # stands for the same sum
-        return self._round_trip_ns() + iba_ns(self.rep.target_ack_delay if self.rep else 0)
+            return iba_ns(min(self.req.primary.ack_timeout, LONGEST_ACK))  # stands for the same sum
+        return self._round_trip_ns() + iba_ns(min(self.rep.target_ack_delay, LONGEST_ACK) if self.rep else 0)
 
     actions: ClassVar[dict[Action, Callable[..., None]]] = {
         Action.SEND_REQ: _send_req,
@@ -328,6 +345,7 @@ class Connection(Exchange):
         Action.GIVE_UP_REQ: _give_up_req,
         Action.GIVE_UP_REP: _give_up_rep,
         Action.GIVE_UP_DREQ: telling(EventType.DREQ_ERROR),
+        Action.EXPIRE_REQ: _expire_req,
         Action.LOSE_REQ: telling(EventType.REQ_ERROR),
         Action.LOSE_REP: telling(EventType.REP_ERROR),
         Action.SEND_DREQ: _send_dreq,

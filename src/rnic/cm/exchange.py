@@ -10,7 +10,7 @@ from errno import EINVAL
 from typing import ClassVar, Protocol
 
 from rnic.cm.events import Address, Event, EventType
-from rnic.cm.states import TABLE, WAITING, Action, Input, State
+from rnic.cm.states import HALF_OPEN, TABLE, WAITING, Action, Input, State
 from rnic.errors import VerbsError
 from rnic.wire import MAD, CmMessage
 
@@ -78,6 +78,7 @@ class Exchange:
         self.process: object = None  # likewise: the process that the peer is, where its death can be known
         self.peer_id = 0  # an id that the peer gave out: it says which process of its host the peer is
         self._deadline: int | None = None
+        self._until: int | None = None  # when a handshake that is half-open is given up, whatever else runs
         self._request: MAD | None = None  # what is sent again until it is answered
         self._wait = 0  # ns between two of them
         self._left = 0  # how often yet
@@ -96,7 +97,8 @@ class Exchange:
         """Do what is due."""
         if self._deadline is None or now < self._deadline:
             return
-        waiting = self.state in WAITING and self._left > 0
+        late = self._until is not None and now >= self._until
+        waiting = self.state in WAITING and self._left > 0 and not late
         self._step(Input.RETRY if waiting else Input.TIMEOUT, Signal(now))
 
     def close(self, now: int) -> None:
@@ -141,6 +143,8 @@ class Exchange:
         if before is following and following is not State.IDLE:
             return
         _log.debug("[cm %08x] %s -> %s", self.local_comm_id, before.name, following.name)
+        if following not in HALF_OPEN:
+            self._until = None
         if following is State.TIMEWAIT:
             self._arm(now + self._timewait_ns())
         elif following not in WAITING:
@@ -154,6 +158,8 @@ class Exchange:
     # ------------------------------------------------------------------ what actions are made of
 
     def _arm(self, deadline: int | None) -> None:
+        if self._until is not None:
+            deadline = self._until if deadline is None else min(deadline, self._until)
         if deadline != self._deadline:
             self._deadline = deadline
             self.owner.timed(self)

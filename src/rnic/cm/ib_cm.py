@@ -214,6 +214,7 @@ class IbCm:
             self.table.add_question(exchange, exchange.req.request_id)
         if exchange.over:
             self.table.remove(exchange)
+            self._pass_over_stale()
 
     def _connection_moved(self, conn: Connection, before: State, now: int) -> None:
         if conn.state in (State.REQ_RCVD, State.REP_RCVD):
@@ -233,6 +234,10 @@ class IbCm:
         if deadline is not None:
             self._serial += 1
             heapq.heappush(self._timers, (deadline, self._serial, exchange))
+        self._pass_over_stale()
+
+    def _pass_over_stale(self) -> None:
+        """What is in the heap is bounded by what is alive."""
         if len(self._timers) > 64 + 4 * len(self.table):  # mostly stale ones
             self._timers = [one for one in self._timers if one[2].deadline() == one[0]]
             heapq.heapify(self._timers)

@@ -67,7 +67,7 @@ class Input(Enum):
     STALE = "the peer's queue pair asks for another connection"
     GONE = "the peer's process has died"
     RETRY = "no answer in time, retries left"
-    TIMEOUT = "no answer in time, none left; or TIMEWAIT is over"
+    TIMEOUT = "no answer in time, none left; the handshake took too long, or gives way; or TIMEWAIT is over"
 
     @property
     def is_call(self) -> bool:
@@ -105,6 +105,7 @@ class Action(Enum):
     GIVE_UP_DREQ = "report DREQ_ERROR"
     LOSE_REQ = "report REQ_ERROR"
     LOSE_REP = "report REP_ERROR"
+    EXPIRE_REQ = "send REJ, no resources; report REQ_ERROR"
     GIVE_UP_SIDR = "report SIDR_REQ_ERROR"
     SEND_DREQ = "send DREQ, start the timer"
     TAKE_DREQ = "report DREQ_RECEIVED"
@@ -140,6 +141,9 @@ WAITING = frozenset(
         State.SIDR_REQ_SENT,
     }
 )
+
+# A peer has asked for a connection, which is not established yet: the time that this may take is limited.
+HALF_OPEN = frozenset({State.REQ_RCVD, State.MRA_REQ_SENT, State.REP_SENT, State.MRA_REP_RCVD})
 
 _S, _I, _A = State, Input, Action
 _STAY = None
@@ -183,6 +187,7 @@ _DONE: tuple[tuple[tuple[State, ...], tuple[Input, ...], Action, State | None], 
     ((_S.REQ_RCVD, _S.MRA_REQ_SENT), (_I.REJ,), _A.TAKE_REJ, _S.IDLE),
     ((_S.REQ_RCVD, _S.MRA_REQ_SENT), (_I.REJ_STALE,), _A.TAKE_REJ, _S.TIMEWAIT),
     ((_S.REQ_RCVD, _S.MRA_REQ_SENT), (_I.GONE,), _A.LOSE_REQ, _S.IDLE),
+    ((_S.REQ_RCVD, _S.MRA_REQ_SENT), (_I.TIMEOUT,), _A.EXPIRE_REQ, _S.IDLE),
     ((_S.MRA_REQ_SENT, _S.REP_SENT), (_I.REQ,), _A.ANSWER_AGAIN, _STAY),
     #
     ((_S.REP_SENT,), (_I.MRA_REP,), _A.EXTEND, _S.MRA_REP_RCVD),

@@ -8,6 +8,10 @@ RESPONSE_TIMEOUT = 20  # n of the time that an answer may take, 4.3 s: the kerne
 MAX_CM_RETRIES = 15  # how often a message is sent again: the kernel's
 LONGEST = 24  # n of the longest time that is waited for a peer's sake, 69 s: a peer may write 31, 2.4 hours
 
+LONGEST_ACK = (
+    21  # n of the longest time without an ACK that a peer can ask for, 8.6 s; older kernels ask for 20
+)
+
 
 def iba_ns(code: int) -> int:
     """Nanoseconds of a 5-bit code, those of `LONGEST` at most."""
@@ -22,3 +26,17 @@ def ack_timeout(ack_delay: int, packet_life_time: int) -> int:
     """
     way, delay = packet_life_time + 1, ack_delay
     return min(31, max(way, delay) + (abs(way - delay) <= 1))
+
+
+def peer_ack_timeout(asked: int, own: int) -> int:
+    """The code of a queue pair's timeout when the peer has a say in it (IBA 12.7.34).
+
+    0 stands for no timeout at all (IBA 9.9.2.1.2), and so for a peer whose death is never noticed: then it is
+    our own sum. What is longer than `LONGEST_ACK` is cut.
+    """
+    return min(asked or own, LONGEST_ACK)
+
+
+def retries_within(wait: int, retries: int) -> int:
+    """How often a message is sent again, every `wait` ns, for a peer's sake: `LONGEST` bounds the sum."""
+    return min(retries, max(0, iba_ns(LONGEST) // wait - 1))

@@ -3,16 +3,25 @@
 
 pump() moves everything that can be moved; what the user asked for is then seen by looking.  Between two pumps
 a face waits for the two descriptors, or until deadline().
+
+An exception may come between any two lines, from the handler of a signal (Ctrl-C) or for want of memory.
+So what the device or the connection manager has said is kept until it was handled, and handled once: a number
+tells what was (`receives_seen`, `completed`).  What was posted is known by a mark that the posting itself
+leaves (at_once()).  The next pump goes on from there.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Callable
 from errno import ECONNRESET
+from functools import partial
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from rnic._nic.nic import MR, SGE, WC, SendWR
+from rnic.conn.device import at_once, later, let_go, let_go_memory, run_all
 from rnic.conn.memory import MAX_OPS, Memory
 from rnic.conn.ops import Op, explain
 from rnic.conn.raw import Raw
@@ -21,8 +30,6 @@ from rnic.endpoint import (
     ClosedError,
     Config,
     EndpointError,
-    Event,
-    Failed,
     LostError,
     MessageReceived,
     Outgoing,
@@ -32,11 +39,14 @@ from rnic.endpoint import (
     Role,
     State,
 )
+from rnic.endpoint.buffers import flat
 from rnic.enums import AccessFlags, QPState, SendFlags, WCOpcode, WCStatus, WROpcode
 from rnic.enums import EventType as AsyncEventType
 from rnic.errors import VerbsError
 from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType
 from rnic.rdmacm import Event as CmEvent
+from rnic.rdmacm.again import again
+from rnic.rdmacm.link import is_flushed
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
 
 if TYPE_CHECKING:
@@ -45,19 +55,20 @@ if TYPE_CHECKING:
 _RECEIVE, _SEND, _OP = range(3)  # the lower bits of a wr_id
 _KINDS = 4
 _POLL = 64
-_ROUNDS = 16  # how often one pump looks again, so that a busy peer does not keep a loop from other work
+_ROUNDS = 4  # how often one pump looks again, so that a busy peer does not keep a loop from other work
 _ENDED = frozenset({State.ABORTING, State.CLOSED, State.FAILED})
 _DISCONNECTS = (EventType.DISCONNECTED, EventType.DEVICE_REMOVAL, EventType.UNREACHABLE)
 _CONFUSED = (EventType.CONNECT_ERROR, EventType.REJECTED)
 GRACE = 1.0
 """Seconds for the ABORT of a close() that came to its limit."""
+_LOOK_AGAIN = 0.25  # seconds until the next look whether what a stopped process holds has been given back
 
 
 class Core:
     """A queue pair, a completion queue, an id, and the protocol that rules them."""
 
-    def __init__(self, cm_id: CmId, channel: EventChannel, config: Config, role: Role) -> None:
-        self.cm_id, self.channel, self.config = cm_id, channel, config
+    def __init__(self, cm_id: CmId, config: Config, role: Role) -> None:
+        self.cm_id, self.config = cm_id, config
         self.protocol: Protocol | Raw = Protocol(config, role)
         self.established = False
         """The peer is known to be ready."""
@@ -67,7 +78,14 @@ class Core:
         """With `error`: messages of which it is not known that the peer has them."""
         self.eof = False
         """The peer has said goodbye, and all that it sent was taken."""
+        self.hand: MessageReceived | None = None
+        """The next message; who gives it to the user sets None."""
+        self.waiting = False
+        """Somebody waits for a message, or for one of his own to leave: a long one may come in meanwhile."""
+        self.broken: EndpointError | None = None
+        """A mistake of this package that kept it from going on."""
         self.released = False
+        """release() has begun; `given_back`: it is done."""
         self.busy = False
         """There is more to do at once: the last pump stopped to let others work."""
         context = cm_id.verbs
@@ -79,20 +97,34 @@ class Core:
             self.comp = undo.enter_context(context.create_comp_channel())
             sends = self.memory.bounces + MAX_OPS + 2
             self.cq = undo.enter_context(context.create_cq(config.receives + sends, self.comp))
+            undo.callback(cm_id.destroy_qp)
             self.qp = self._create_qp(sends)
+            # One descriptor for both: completions, and what the connection manager says.
+            self.channel = undo.enter_context(EventChannel(beside=self.comp))
+            cm_id.migrate_id(self.channel)
             undo.pop_all()
         self._armed = False
         self._disconnected: CmEvent | None = None
         self._said_disconnect = False
         self._closing: tuple[float | None] | None = None  # close() waits for the operations
-        self._messages: deque[bytes] = deque()
+        self._polled: deque[list[WC]] = deque()  # completions that were not all handled
         self._waiting: dict[int, bool] = {}  # handles of messages that were not handed out whole
-        self._bounced: deque[tuple[int, int]] = deque()  # numbers of SENDs, and their bounce buffers
+        self._outgoing: deque[Outgoing] = deque()  # handed out, not posted
         self._queued_ops: deque[Op] = deque()
         self._posted_ops: dict[int, Op] = {}
         self._op_numbers = 0
+        # What the device has taken, and nobody has noted yet; with it, how many receives are posted then.
+        self._took_sends: deque[None] = deque()
+        self._took_op: deque[None] = deque()
+        self._took_receives: deque[None] = deque()
+        self._receives_then = 0
         self._given: dict[int, Region] = {}
-        self._shared: dict[int, MR] = {}
+        self._shared: dict[int, MR] = {}  # also those that were withdrawn and not released
+        self._ours: WeakValueDictionary[int, Region] = WeakValueDictionary()  # all that were shared
+        self._released_seen = 0
+        self._again_at: float | None = None  # when to look again at memory that a stopped process holds
+        self._flushed_by: float | None = None  # and at the queue pair
+        self._end_steps: deque[Callable[[], object]] | None = None  # what release() has to do yet
 
     def _create_qp(self, sends: int) -> QP:
         cap = QPCap(sends, self.config.receives, 1, 1, 0)
@@ -123,19 +155,24 @@ class Core:
 
     # ------------------------------------------------------------ pumping
 
-    def filenos(self) -> tuple[int, int]:
-        """What becomes readable when there is something to pump."""
-        return self.comp.fileno(), self.channel.fileno()
+    def fileno(self) -> int:
+        """A descriptor that is readable when there is something to pump."""
+        return self.comp.fileno()
 
     def pump(self, now: float) -> None:
         """Everything that can be done now.  Afterwards the descriptors tell of news, unless `busy`."""
-        if self.released:
+        if self.released or self.broken is not None:
             return
+        self.protocol.settle()
+        if self._took_receives or self._took_sends or self._took_op:
+            self._note_posted()
+        self._want()
         self._cm_events()
         self._quiet()
         for _ in range(_ROUNDS):
             worked = self._poll(now)
             self._lost_peer()
+            self._note_events()
             self._close_when_idle(now)
             self._timer(now)
             self._post()
@@ -148,13 +185,22 @@ class Core:
             self.busy = True
             return
         self.busy = False
-        self._wind_up()
+        self._wind_up(now)
+        if self._again_at is not None or self.ended or self.protocol.released != self._released_seen:
+            self._close_released(now)
+
+    def _note_posted(self) -> None:
+        """Note what an exception kept from being noted."""
+        self._note_receives()
+        self._note_sends()
+        self._note_op()
 
     def deadline(self) -> float | None:
         """When to pump at the latest."""
         due = self.protocol.deadline()
         close_by = self._closing[0] if self._closing is not None and not self.ended else None
-        return min((at for at in (due, close_by) if at is not None), default=None)
+        times = (due, close_by, self._again_at, self._flushed_by)
+        return min((at for at in times if at is not None), default=None)
 
     def _timer(self, now: float) -> None:
         due = self.protocol.deadline()
@@ -163,18 +209,18 @@ class Core:
 
     def _quiet(self) -> None:
         if self._armed:
-            with contextlib.suppress(TimeoutError):
+            self._armed = False
+            try:
                 self.comp.get_cq_event(0).ack_events()
-                self._armed = False
+            except TimeoutError:
+                # What made the descriptor readable may have been an event that came since: it is not now.
+                self._armed = True
+                self._cm_events()
 
     def _cm_events(self) -> None:
-        while True:
-            try:
-                event = self.channel.get_cm_event(0)
-            except TimeoutError:
-                return
-            with event:
-                self._cm_event(event)
+        while (event := self.channel.peek()) is not None:
+            self._cm_event(event)
+            self.channel.drop(event)
 
     def _cm_event(self, event: CmEvent) -> None:
         if event.event is EventType.ESTABLISHED:
@@ -186,7 +232,7 @@ class Core:
 
     def _lost_peer(self) -> bool:
         """What the connection manager says, if anything, comes after all that has completed."""
-        event, self._disconnected = self._disconnected, None
+        event = self._disconnected
         if event is None or self.finished:
             return False
         if event.status == -ECONNRESET:
@@ -199,39 +245,40 @@ class Core:
         return True
 
     def _poll(self, now: float) -> bool:
-        found = self.cq.poll(_POLL)
-        failed = [wc for wc in found if not wc.ok]
+        if not self._polled:
+            at_once(self.cq.poll, _POLL, self._polled)
+        found = self._polled[0]
+        failed = []
         for wc in found:
             if wc.ok:
                 self._completed(wc, now)
+            else:
+                failed.append(wc)
         if failed:
             self._failed(failed)
+        self._polled.popleft()
         return bool(found)
 
     def _completed(self, wc: WC, now: float) -> None:
         kind, number = wc.wr_id % _KINDS, wc.wr_id // _KINDS
         if kind == _RECEIVE:
-            # A WRITE with immediate takes a receive and leaves nothing in it.
-            self._received(number, wc.byte_len if wc.opcode is WCOpcode.RECV else 0, now)
+            if number >= self.protocol.receives_seen:
+                # A WRITE with immediate takes a receive and leaves nothing in it.
+                self._received(number, wc.byte_len if wc.opcode is WCOpcode.RECV else 0, now)
         elif kind == _SEND:
-            self.protocol.sent(number, now)
-            self._free_bounces(number)
-        else:
+            if number > self.protocol.completed:
+                self.protocol.sent(number, now)
+        elif (op := self._posted_ops.get(number)) is not None:
             self.protocol.heard(now)
-            self._op_done(self._posted_ops.pop(number), None)
+            self._op_done(op, None)
 
-    def _received(self, slot: int, length: int, now: float) -> None:
+    def _received(self, number: int, length: int, now: float) -> None:
         if not self.established:  # data overtook the last message of the handshake
-            self.established = True
             with contextlib.suppress(VerbsError):
                 self.cm_id.notify(AsyncEventType.COMM_EST)
-        with self.memory.received(slot, length) as data:
+            self.established = True
+        with self.memory.received(number, length) as data:
             self.protocol.receive(data, now)
-        self.memory.free_receives.append(slot)
-
-    def _free_bounces(self, number: int) -> None:
-        while self._bounced and self._bounced[0][0] <= number:
-            self.memory.free_sends.append(self._bounced.popleft()[1])
 
     def _failed(self, failed: list[WC]) -> None:
         """The first that was not merely flushed tells what went wrong, else the connection manager."""
@@ -241,14 +288,10 @@ class Core:
         if first is not None or not self._lost_peer():
             self.protocol.lost(explain(first or failed[0], None))
         for wc in failed:
-            if wc.wr_id % _KINDS == _OP:
-                self._op_failed(self._posted_ops.pop(wc.wr_id // _KINDS, None), wc)
-
-    def _op_failed(self, op: Op | None, wc: WC) -> None:
-        self._note_all()
-        flushed = wc.status is WCStatus.WR_FLUSH_ERR
-        if op is not None:
-            self._op_done(op, LostError(explain(wc, self.error if flushed else None)))
+            op = self._posted_ops.get(wc.wr_id // _KINDS) if wc.wr_id % _KINDS == _OP else None
+            if op is not None:
+                flushed = wc.status is WCStatus.WR_FLUSH_ERR
+                self._op_done(op, LostError(explain(wc, self.protocol.error if flushed else None)))
 
     # ------------------------------------------------------------ posting
 
@@ -267,73 +310,118 @@ class Core:
     def _post_receives(self) -> None:
         number = self.protocol.receives_to_post()
         if number:
-            slots = [self.memory.free_receives.popleft() for _ in range(number)]
-            self.qp.post_recv([self.memory.receive_wr(slot * _KINDS + _RECEIVE, slot) for slot in slots])
-            self.protocol.receives_posted(number)
+            first = self.protocol.posted_receives
+            then = self._receives_then = first + number
+            wrs = [self.memory.receive_wr(one * _KINDS + _RECEIVE, one) for one in range(first, then)]
+            at_once(self.qp.post_recv, wrs, self._took_receives)
+            self._note_receives()
+
+    def _note_receives(self) -> None:
+        if self._took_receives:
+            self.protocol.receives_posted(self._receives_then - self.protocol.posted_receives)
+            self._took_receives.clear()
 
     def _post_sends(self) -> None:
         """A row of SENDs, of which the last tells when all are done."""
         # What must not come after the RELEASE of a region goes before it.
         self._post_ops()
-        wrs: list[SendWR] = []
-        while self.memory.free_sends and (out := self.protocol.next_send()) is not None:
-            wrs.append(self._send_wr(out))
-            if out.ends is not None:
-                self._waiting.pop(out.ends, None)
-        if wrs:
+        while self.protocol.outstanding < self.memory.bounces:
+            if self.protocol.next_send(self._outgoing) is None:
+                break
+        if self._outgoing:
+            wrs = [self._send_wr(out) for out in self._outgoing]
             wrs[-1].send_flags = wrs[-1].send_flags | SendFlags.SIGNALED
-            self.qp.post_send(wrs)
+            at_once(self.qp.post_send, wrs, self._took_sends)
+            self._note_sends()
+
+    def _note_sends(self) -> None:
+        if self._took_sends:
+            for out in self._outgoing:
+                if out.ends is not None:
+                    self._waiting.pop(out.ends, None)
+            self._outgoing.clear()
+            self._took_sends.clear()
 
     def _send_wr(self, out: Outgoing) -> SendWR:
         wr_id = out.number * _KINDS + _SEND
         if out.probe:
             return SendWR(wr_id, WROpcode.RDMA_WRITE)
-        slot = self.memory.free_sends.popleft()
-        self._bounced.append((out.number, slot))
         flags = SendFlags.FENCE if out.fence else SendFlags(0)
-        return SendWR(wr_id, WROpcode.SEND, flags, [self.memory.fill(slot, out.header, out.payload)])
+        return SendWR(wr_id, WROpcode.SEND, flags, [self.memory.fill(out.number, out.header, out.payload)])
 
     def _post_ops(self) -> None:
-        while self._queued_ops and len(self._posted_ops) < MAX_OPS:
-            op = self._queued_ops.popleft()
-            if not self.raw and self.protocol.regions.get(op.remote.id) != op.remote:
-                op.finish(ValueError(f"region {op.remote.id} is not shared any more"))
-                continue
-            try:
+        while self._queued_ops and len(self._posted_ops) < MAX_OPS and not self.ended:
+            op = self._queued_ops[0]
+            if not op.posted and not op.done:
                 self._post_op(op)
-            except VerbsError as error:
-                self._op_done(op, error)
+            self._queued_ops.popleft()
 
     def _post_op(self, op: Op) -> None:
-        sge = self._local_sge(op)
-        self._op_numbers += 1
-        self.qp.post_send(op.wr(self._op_numbers * _KINDS + _OP, sge))
-        self._posted_ops[self._op_numbers] = op
+        if not self.raw and self.protocol.regions.get(op.remote.id) != op.remote:
+            self._op_done(op, ValueError(f"region {op.remote.id} is not shared any more"))
+            return
+        try:
+            op.number = self._op_numbers + 1
+            at_once(self.qp.post_send, op.wr(op.number * _KINDS + _OP, self._local_side(op)), self._took_op)
+        except VerbsError as error:
+            self._op_done(op, error)
+        else:
+            self._note_op()
 
-    def _local_sge(self, op: Op) -> SGE:
+    def _note_op(self) -> None:
+        if self._took_op:
+            op = self._queued_ops[0]
+            self._posted_ops[op.number] = op
+            self._op_numbers, op.posted = op.number, True
+            self._took_op.clear()
+
+    def _local_side(self, op: Op) -> list[SGE]:
         if op.local is None:
-            op.slot = self.memory.free_results.popleft()
-            return self.memory.result_sge(op.slot)
+            return [self.memory.result_sge(op.number)]
         if isinstance(op.local, MR):
-            return SGE(op.local)
-        access = AccessFlags.LOCAL_WRITE if op.opcode is WROpcode.RDMA_READ else AccessFlags(0)
-        op.own_mr = self.pd.reg_mr(op.local, access)
-        return SGE(op.own_mr)
+            return [SGE(op.local)]
+        if not op.local:  # no region is empty
+            return []
+        if op.own_mr is None:
+            access = AccessFlags.LOCAL_WRITE if op.opcode is WROpcode.RDMA_READ else AccessFlags(0)
+            op.own_mr = self.pd.reg_mr(op.local, access)
+        return [SGE(op.own_mr)]
 
     def _op_done(self, op: Op, error: Exception | None) -> None:
-        if op.slot >= 0:
-            op.value = self.memory.result(op.slot)
-            self.memory.free_results.append(op.slot)
+        if op.own_mr is not None:
+            let_go_memory(op.own_mr)
+            op.own_mr = None
+        if op.posted and op.local is None and not op.done and error is None:
+            op.value = self.memory.result(op.number)
         op.finish(error)
+        self._posted_ops.pop(op.number if op.posted else 0, None)
+
+    def _close_released(self, now: float) -> None:
+        """Memory that no request of the peer's can reach any more."""
+        due = self._again_at is not None and now >= self._again_at
+        released = self.protocol.released
+        if not due and released == self._released_seen and not (self.ended and self.protocol.unreleased):
+            return
+        kept = set(self.protocol.shared).union(() if self.ended else self.protocol.unreleased)
+        gone = [key for key in self._shared if key not in kept]
+        for key in gone:
+            if let_go_memory(self._shared[key]):
+                del self._shared[key]
+        self._again_at = now + _LOOK_AGAIN if any(key in self._shared for key in gone) else None
+        self._released_seen = released
 
     # ------------------------------------------------------------ the user
+
+    @property
+    def next_handle(self) -> int:
+        """What send() will return."""
+        return self.protocol.next_handle
 
     def send(self, message: Buffer) -> int:
         """Queue a message; is_sent() tells when its buffer is free."""
         self.check()
-        handle = self.protocol.send(message)
-        self._waiting[handle] = True
-        return handle
+        self._waiting[self.next_handle] = True
+        return self.protocol.send(message)
 
     def is_sent(self, handle: int) -> bool:
         """All of it was copied out; or the connection has ended, which check() tells."""
@@ -344,57 +432,92 @@ class Core:
         if self._waiting.pop(handle, None) is not None:
             self.check()
 
-    def give_up(self, handle: int) -> None:
+    def take_back(self, handle: int) -> None:
         """Nobody waits for a message any more: it is taken back, or goes on with a copy of what is left."""
-        if self.protocol.cancel(handle):
+        if self.protocol.cancel(handle) or handle >= self.next_handle:
             self._waiting.pop(handle, None)
-        else:
-            self.protocol.detach(handle)
+            return
+        self.protocol.detach(handle)
+        for out in self._outgoing:  # of this message, perhaps
+            out.payload = memoryview(bytes(out.payload))
 
-    def take(self) -> bytes | None:
-        """The next message; None: there is none yet.  EOFError after the peer's goodbye; what `error` is."""
-        self._note_next()
-        if self._messages:
-            return self._messages.popleft()
+    def next_message(self) -> MessageReceived | None:
+        """The next message; None: there is none yet.  EOFError after the peer's goodbye; what `error` is.
+
+        It stays in `hand`.
+        """
+        if self.broken is None:
+            self._note_events()
+        if self.hand is not None:
+            return self.hand
         if self.eof:
             raise EOFError("the peer has said goodbye: no message follows")
         self.check()
         return None
 
     def has_news(self) -> bool:
-        """take() has something to say."""
-        self._note_next()
-        return bool(self._messages) or self.eof or self.ended
+        """next_message() has something to say."""
+        return self.hand is not None or self.eof or self.ended
 
     def share(self, buffer: Buffer, access: AccessFlags | None) -> Region:
         """Register memory and tell the peer."""
         self.check()
+        data = flat(buffer, "share()")
         if access is None:
             access = self.config.access
-            if memoryview(buffer).readonly:
+            if data.readonly:
                 access &= AccessFlags.REMOTE_READ
         writes = access & (AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_ATOMIC)
-        mr = self.pd.reg_mr(buffer, access | (AccessFlags.LOCAL_WRITE if writes else AccessFlags(0)))
+        mr = self.pd.reg_mr(data, access | (AccessFlags.LOCAL_WRITE if writes else AccessFlags(0)))
+        before = set(self.protocol.shared)
         try:
             region = self.protocol.share(mr.addr, mr.length, mr.rkey, access)
+            self._shared[region.id] = mr
+            self._ours[region.id] = region
         except BaseException:
-            mr.close()
+            self._unshare(mr, before)
             raise
-        self._shared[region.id] = mr
         return region
 
+    def _unshare(self, mr: MR, before: set[int]) -> None:
+        """The caller does not get it; the peer may be told of it already, and is told that it goes."""
+        self.protocol.settle()
+        for key in set(self.protocol.shared) - before:
+            self._shared[key] = mr
+            self.protocol.withdraw(key)
+            return
+        mr.close()
+
     def withdraw(self, region: Region) -> None:
-        """Tell the peer that it may no longer use a region."""
+        """Tell the peer that it may no longer use a region, which pump() closes then; again does nothing."""
         self.check()
-        self.protocol.withdraw(region.id)
+        self._check_ours(region, "withdraw")
+        if region.id in self.protocol.shared:
+            self.protocol.withdraw(region.id)
+
+    def _check_ours(self, region: Region, what: str) -> None:
+        if self._ours.get(region.id) is not region:
+            raise ValueError(
+                f"{what}(): no region {region.id} is shared here: give what share() has returned"
+            )
 
     def is_withdrawn(self, region: Region) -> bool:
         """The peer has confirmed it, and the memory is deregistered."""
-        if region.id in self.protocol.unreleased and not self.ended:
-            return False
-        if (mr := self._shared.pop(region.id, None)) is not None:
+        mr = self._shared.get(region.id)
+        return mr is None or mr.closed
+
+    def revoke(self, region: Region) -> None:
+        """Deregister a region at once, whatever the peer does, and tell it so."""
+        self._check_ours(region, "revoke")
+        if (mr := self._shared.get(region.id)) is None:
+            return
+        try:
             mr.close()
-        return True
+        finally:
+            if not self.ended and region.id in self.protocol.shared:
+                with contextlib.suppress(ClosedError):  # the goodbye is queued
+                    self.protocol.withdraw(region.id)
+        self._shared.pop(region.id, None)
 
     def next_region(self) -> Region | None:
         """A region of the peer that was not told of yet."""
@@ -424,6 +547,7 @@ class Core:
         """Say goodbye after all that is queued and all operations; is_closed() tells when that is done."""
         if self._closing is None and not self.ended:
             self._closing = (None if timeout is None else now + timeout,)
+            self.protocol.discard()
 
     def abort(self, text: str) -> None:
         """End at once, and tell the peer why."""
@@ -431,11 +555,23 @@ class Core:
 
     def check(self) -> None:
         """Raise what ended the connection."""
-        self._note_ended()
+        if self.broken is None:
+            self.protocol.settle()
+        self._note_error()
         if self.error is not None:
-            raise type(self.error)(str(self.error), self.error.reason)
+            raise type(self.error)(str(self.error), self.error.reason) from self.error.__cause__
         if self.released or self.protocol.finished:
             raise ClosedError("the connection is closed")
+
+    def _note_error(self) -> None:
+        self.error = self.broken or self.protocol.error
+        self.undelivered = self.protocol.undelivered
+
+    def give_up(self, mistake: BaseException) -> None:
+        """It cannot go on: it is lost, and the peer hears so."""
+        self.broken = LostError(f"a mistake in rnic ended the connection, please report it: {mistake!r}")
+        self.broken.__cause__ = mistake
+        self.hang_up()
 
     def hang_up(self) -> None:
         """Any thread: the queue pair goes to the error state, which the next pump finds out."""
@@ -445,36 +581,32 @@ class Core:
     @property
     def ended(self) -> bool:
         """Nothing that was not sent will be."""
-        return self.released or self.protocol.state in _ENDED
+        return self.released or self.broken is not None or self.protocol.state in _ENDED
 
     @property
     def finished(self) -> bool:
         """Nothing is left to do but to release it."""
-        return self.released or self.protocol.finished
+        return self.released or self.broken is not None or self.protocol.finished
 
     # ------------------------------------------------------------ events of the protocol
 
-    def _note_next(self) -> None:
+    def _note_events(self) -> None:
         """Take events up to a message: what is left lets the peer wait."""
-        while not self._messages and (event := self.protocol.next_event()) is not None:
-            self._note(event)
-        self._note_ended()
+        while (event := self.protocol.peek_event()) is not None:
+            if isinstance(event, MessageReceived):
+                if self.hand is None:
+                    self.hand = event
+                elif self.hand is not event:
+                    break
+            elif isinstance(event, PeerClosed | Closed):
+                self.eof = True
+            self.protocol.next_event()
+        self._want()
 
-    def _note_ended(self) -> None:
-        if self.ended:
-            self._note_all()
-
-    def _note_all(self) -> None:
-        for event in self.protocol.events():
-            self._note(event)
-
-    def _note(self, event: Event) -> None:
-        if isinstance(event, MessageReceived):
-            self._messages.append(event.data)
-        elif isinstance(event, PeerClosed | Closed):
-            self.eof = True
-        elif isinstance(event, Failed):
-            self.error, self.undelivered = event.error, event.undelivered
+    def _want(self) -> None:
+        wanted = self.waiting and self.hand is None
+        if wanted is not self.protocol.wanted:
+            self.protocol.want(wanted)
 
     # ------------------------------------------------------------ the end
 
@@ -486,42 +618,88 @@ class Core:
         late = close_by is not None and now >= close_by
         if late or not (self._queued_ops or self._posted_ops):
             self.protocol.close(now, None if close_by is None else max(0.0, close_by - now))
-        self._note_all()
-        self._messages.clear()
+        while self.protocol.next_event() is not None:
+            pass
+        self.hand = None
 
-    def _wind_up(self) -> None:
+    def _wind_up(self, now: float) -> None:
         """The protocol has finished: the peer is told by a DREQ, and nobody waits any more."""
         if not self.protocol.finished:
             return
-        self._note_all()
+        self._note_error()
         self._disconnect()
-        self._fail_ops()
+        self._last_completions()
+        if is_flushed(self.qp) or not self._posted_ops:
+            self._fail_ops()
+            self._flushed_by = None
+        else:  # a READ may still be carried out, into a buffer that would be the user's again
+            self._flushed_by = now + _LOOK_AGAIN
 
     def _disconnect(self) -> None:
         if self.established and not self._said_disconnect:
-            self._said_disconnect = True
             with contextlib.suppress(VerbsError):
                 self.cm_id.disconnect(self.protocol.farewell)
+            self._said_disconnect = True
+
+    def _last_completions(self) -> None:
+        """Operations that were over before the end: each has its own outcome."""
+        while self._posted_ops and self._poll(0.0):
+            pass
 
     def _fail_ops(self) -> None:
         error = self.error or ClosedError("the connection is closed")
         for op in (*self._posted_ops.values(), *self._queued_ops):
-            op.finish(error)
-        self._posted_ops.clear()
+            self._op_done(op, error)
         self._queued_ops.clear()
 
+    def forget(self) -> None:
+        """Nobody holds it any more: another thread releases it.  For finalisers, which may take no lock."""
+        agent = self.cm_id.agent
+        if agent is not None and not self.given_back:
+            agent.later(self.release)
+
+    @property
+    def given_back(self) -> bool:
+        """release() has done all."""
+        return self._end_steps is not None and not self._end_steps
+
     def release(self) -> None:
-        """Give everything back, however it stands; the second time does nothing."""
-        if self.released:
-            return
-        self._disconnect()
-        self._note_all()
+        """Give everything back, however it stands; the second time does nothing.
+
+        All of it is done, also when an exception comes meanwhile: that is raised at the end. What the device
+        does not take back yet goes later (let_go()).
+        """
+        if self._end_steps is None:
+            self._end_steps = deque(
+                [
+                    self._say_the_last,
+                    self._destroy_qp,
+                    self._fail_ops,
+                    self._let_go_memory,
+                    self.cm_id.destroy,
+                    self.channel.close,
+                    self.channel.drop_fd,  # before the descriptor that it shares
+                    partial(let_go_memory, self.memory.mr),
+                    *(partial(let_go, one) for one in (self.cq, self.comp, self.pd)),
+                ]
+            )
         self.released = True
-        self.cm_id.destroy_qp()
-        self._fail_ops()
+        run_all(self._end_steps)
+
+    def _say_the_last(self) -> None:
+        self._disconnect()
+        self._note_error()
+
+    def _destroy_qp(self) -> None:
+        """One that a stopped process uses goes later, and takes the memory with it."""
+        if is_flushed(self.qp) or not (self._said_disconnect and again.is_held_up):
+            with contextlib.suppress(VerbsError):
+                self.cm_id.destroy_qp()
+        if not self.qp.closed:
+            self.cm_id.qp = None
+            later(self.qp)
+
+    def _let_go_memory(self) -> None:
+        self._outgoing.clear()
         for mr in self._shared.values():
-            mr.close()
-        for handle in (self.cq, self.comp, self.memory.mr, self.pd):
-            handle.close()
-        self.cm_id.destroy()
-        self.channel.close()
+            let_go_memory(mr)

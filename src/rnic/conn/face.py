@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from rnic._nic.nic import MR
 from rnic.conn.core import Core
 from rnic.conn.handshake import Desk
-from rnic.conn.ops import Op, size_of
+from rnic.conn.ops import Op, local_side
 from rnic.endpoint import Region, Statistics
 from rnic.enums import WROpcode
 from rnic.rdmacm.sockaddr import SockAddr
+from rnic.verbs.pd import PD
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -53,6 +54,11 @@ class Face:
         return self._core.raw
 
     @property
+    def pd(self) -> PD:
+        """The protection domain: what its reg_mr() and alloc_mr() make can be given to read() and write()."""
+        return self._core.pd
+
+    @property
     def regions(self) -> Mapping[int, Region]:
         """The regions that the peer shares now, by id."""
         return self._core.protocol.regions
@@ -67,10 +73,14 @@ class Face:
         return self._core.protocol.statistics()
 
     def _write_op(self, local: Buffer | MR, remote: Region, offset: int) -> Op:
-        return Op(WROpcode.RDMA_WRITE, remote, offset, size_of(local), local=local)
+        return self._op(WROpcode.RDMA_WRITE, local, remote, offset)
 
     def _read_op(self, local: Buffer | MR, remote: Region, offset: int) -> Op:
-        return Op(WROpcode.RDMA_READ, remote, offset, size_of(local), local=local)
+        return self._op(WROpcode.RDMA_READ, local, remote, offset)
+
+    def _op(self, opcode: WROpcode, local: Buffer | MR, remote: Region, offset: int) -> Op:
+        side = local_side(local, self.pd, opcode)
+        return Op(opcode, remote, offset, len(side), local=side)
 
     def _add_op(self, remote: Region, n: int, offset: int) -> Op:
         return Op(WROpcode.ATOMIC_FETCH_AND_ADD, remote, offset, 8, compare_add=n)

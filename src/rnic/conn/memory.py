@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from rnic._nic.nic import MR, SGE, RecvWR
 from rnic.endpoint import Config
 from rnic.enums import AccessFlags
@@ -17,7 +15,10 @@ MAX_OPS = 64
 
 
 class Memory:
-    """Where everything lies.  A slot is a number; its bytes are found by it.
+    """Where everything lies.
+
+    Receives, SENDs and atomics complete in the order in which they were posted, and no more are posted at a
+    time than there are places: so the place of each is its number, modulo the number of places.
 
     What is sent is copied into a bounce buffer, not registered as it comes: to register costs more than to
     copy 16 KiB, and the caller's buffer is free at once.
@@ -25,39 +26,40 @@ class Memory:
 
     def __init__(self, pd: PD, config: Config) -> None:
         self.receive_size, self.send_size = config.receive_size, config.send_size
+        self.receives = config.receives
         self.bounces = min(config.receives, MAX_BOUNCE)
         self._sends_at = config.receives * self.receive_size
         self._results_at = -(-(self._sends_at + self.bounces * self.send_size) // RESULT_SIZE) * RESULT_SIZE
         total = self._results_at + MAX_OPS * RESULT_SIZE
         self.mr: MR = pd.alloc_mr(total, AccessFlags.LOCAL_WRITE)
-        self.free_receives = deque(range(config.receives))
-        self.free_sends = deque(range(self.bounces))
-        self.free_results = deque(range(MAX_OPS))
 
-    def receive_wr(self, wr_id: int, slot: int) -> RecvWR:
-        """The work request that receives into a slot."""
-        return RecvWR(wr_id, [SGE(self.mr, slot * self.receive_size, self.receive_size)])
+    def receive_wr(self, wr_id: int, number: int) -> RecvWR:
+        """The work request of a receive."""
+        return RecvWR(wr_id, [SGE(self.mr, number % self.receives * self.receive_size, self.receive_size)])
 
-    def received(self, slot: int, length: int) -> memoryview:
+    def received(self, number: int, length: int) -> memoryview:
         """What has arrived there."""
-        start = slot * self.receive_size
+        start = number % self.receives * self.receive_size
         return self.mr.buf[start : start + length]
 
-    def fill(self, slot: int, header: bytes, payload: memoryview) -> SGE:
+    def fill(self, number: int, header: bytes, payload: memoryview) -> SGE:
         """Copy a SEND into a bounce buffer."""
-        start, middle = self._sends_at + slot * self.send_size, len(header)
+        start, middle = self._sends_at + number % self.bounces * self.send_size, len(header)
         length = middle + len(payload)
         with self.mr.buf[start : start + length] as view:
             view[:middle] = header
             view[middle:] = payload
         return SGE(self.mr, start, length)
 
-    def result_sge(self, slot: int) -> SGE:
+    def result_sge(self, number: int) -> SGE:
         """Where an atomic leaves what was there before."""
-        return SGE(self.mr, self._results_at + slot * RESULT_SIZE, RESULT_SIZE)
+        return SGE(self.mr, self._result_at(number), RESULT_SIZE)
 
-    def result(self, slot: int) -> int:
+    def result(self, number: int) -> int:
         """What it left."""
-        start = self._results_at + slot * RESULT_SIZE
+        start = self._result_at(number)
         with self.mr.buf[start : start + RESULT_SIZE] as view:
             return int.from_bytes(view, "little")
+
+    def _result_at(self, number: int) -> int:
+        return self._results_at + number % MAX_OPS * RESULT_SIZE

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from rnic._nic.nic import MR, SGE, WC, SendWR
 from rnic.endpoint import Region
+from rnic.endpoint.buffers import flat
 from rnic.enums import AccessFlags, SendFlags, WROpcode
+from rnic.verbs.pd import PD
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -19,6 +21,7 @@ _NEEDS = {
     WROpcode.ATOMIC_CMP_AND_SWP: AccessFlags.REMOTE_ATOMIC,
 }
 _MASK = (1 << 64) - 1
+_LONGEST = 1 << 31  # bytes in one READ or WRITE (IBA 9.7.2)
 
 
 class Op:
@@ -31,7 +34,7 @@ class Op:
         offset: int,
         length: int,
         *,
-        local: Buffer | MR | None = None,
+        local: memoryview | MR | None = None,
         compare_add: int = 0,
         swap: int = 0,
     ) -> None:
@@ -43,16 +46,19 @@ class Op:
         self.error: Exception | None = None
         self.value = 0
         """What was there before an atomic."""
-        self.slot = -1  # of an atomic's result
-        self.own_mr: MR | None = None  # registered for this alone
+        self.number = 0
+        """Counts those that are posted, from 1."""
+        self.posted = False
+        self.own_mr: MR | None = None
+        """Registered for this alone; who finishes it closes that first."""
 
-    def wr(self, wr_id: int, sge: SGE) -> SendWR:
+    def wr(self, wr_id: int, pieces: list[SGE]) -> SendWR:
         """The work request."""
         return SendWR(
             wr_id,
             self.opcode,
             SendFlags.SIGNALED,
-            [sge],
+            pieces,
             self.remote.addr + self.offset,
             self.remote.rkey,
             compare_add=self.compare_add,
@@ -60,10 +66,9 @@ class Op:
         )
 
     def finish(self, error: Exception | None = None) -> None:
-        """It is over; the buffer is the caller's again."""
-        if self.own_mr is not None:
-            self.own_mr.close()
-            self.own_mr = None
+        """It is over; the buffer is the caller's again.  What came first counts."""
+        if self.done:
+            return
         self.local = None
         self.error, self.done = error, True
 
@@ -76,6 +81,8 @@ class Op:
 
 def check(opcode: WROpcode, remote: Region, offset: int, length: int) -> None:
     """ValueError for what the peer would refuse, which would end the connection."""
+    if length > _LONGEST:
+        raise ValueError(f"{length} bytes are more than {_LONGEST}, the most of one operation: use several")
     if not 0 <= offset <= offset + length <= remote.length:
         raise ValueError(f"{length} bytes at {offset} are beyond region {remote.id} of {remote.length} bytes")
     if not remote.access & _NEEDS[opcode]:
@@ -84,9 +91,19 @@ def check(opcode: WROpcode, remote: Region, offset: int, length: int) -> None:
         raise ValueError(f"{opcode.name} needs an address that is a multiple of 8, not offset {offset}")
 
 
-def size_of(local: Buffer | MR) -> int:
-    """Bytes of a buffer, or of a memory region."""
-    return local.length if isinstance(local, MR) else memoryview(local).nbytes
+def local_side(local: Buffer | MR, pd: PD, opcode: WROpcode) -> memoryview | MR:
+    """What a READ fills and a WRITE takes; ValueError for a buffer or a region that it cannot be."""
+    if isinstance(local, MR):
+        if local.pd is not pd:
+            raise ValueError(
+                f"{local!r} is of another protection domain: register it with the connection's, pd"
+            )
+        return local
+    reads = opcode is WROpcode.RDMA_READ
+    data = flat(local, "read()" if reads else "write()")
+    if reads and data.readonly and len(data):
+        raise ValueError("read() needs a buffer that can be written to, and this one is read-only")
+    return data
 
 
 def explain(wc: WC, error: Exception | None) -> str:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Self
 from rnic._nic.nic import MR
 from rnic.conn.core import GRACE, Core
 from rnic.conn.face import Face, ListenerFace
-from rnic.conn.handshake import Desk, Dial
+from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Desk, Dial, Limits
 from rnic.conn.ops import Op
 from rnic.endpoint import Config, Region
 from rnic.enums import AccessFlags
-from rnic.errors import VerbsError
+from rnic.errors import VerbsError, exhausted
+from rnic.times import bounded, milliseconds
 
 _log = logging.getLogger("rnic.conn")
 
@@ -33,7 +34,7 @@ def sleep(filenos: tuple[int, ...], until: float | None) -> None:
     for fd in filenos:
         poll.register(fd, select.POLLIN)
     left = None if until is None else max(0.0, until - monotonic())
-    poll.poll(None if left is None else -(-left * 1000 // 1))
+    poll.poll(milliseconds(left))
 
 
 def earliest(*times: float | None) -> float | None:
@@ -49,21 +50,41 @@ def after(timeout: float | None) -> float | None:
 class Connection(Face):
     """One end of a connection between two programs; connect() and a Listener make it; a context manager.
 
-    It makes progress while one of its methods runs, in one thread at a time; what the peer reads, writes or
-    adds in shared memory needs none.  A call that comes to its time limit raises TimeoutError, and the
-    connection stays usable.  When it has ended, calls raise an EndpointError that says why.
+    It makes progress while one of its methods runs; what the peer reads, writes or adds in shared memory
+    needs none.  It serves one thread at a time: a call while another one runs raises RuntimeError, but for
+    hang_up().  A call that comes to its time limit raises TimeoutError, and the connection stays usable, as
+    after any exception from the handler of a signal, Ctrl-C for one.  When it has ended, calls raise an
+    EndpointError that says why.
     """
 
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        self._inside: str | None = None  # the call that runs
+
+    def _enter(self, what: str) -> None:
+        """The caller sets _inside back in a `finally` that follows at once: no exception comes in between."""
+        if self._inside is not None:
+            raise RuntimeError(
+                f"{what}() while {self._inside}() of this connection runs, in another thread or below the "
+                "handler of a signal: use a connection for each thread, or rnic.aio, where tasks share one; "
+                "hang_up() ends it from anywhere"
+            )
+        self._inside = what
+
     def _wait(self, is_so: Callable[[], bool], timeout: float | None, what: str) -> None:
-        until = after(timeout)
-        while True:
-            self._core.pump(monotonic())
-            if is_so():
-                return
-            if until is not None and monotonic() >= until:
-                raise TimeoutError(f"{what}: not within {timeout} s")
-            if not self._core.busy:
-                sleep(self._core.filenos(), earliest(until, self._core.deadline()))
+        core, until = self._core, after(timeout)
+        core.waiting = True
+        try:
+            while True:
+                core.pump(monotonic())
+                if is_so():
+                    return
+                if until is not None and monotonic() >= until:
+                    raise TimeoutError(f"{what}: not within {timeout} s")
+                if not core.busy:
+                    sleep((core.fileno(),), earliest(until, core.deadline()))
+        finally:
+            core.waiting = False
 
     def send(self, message: Buffer, timeout: float | None = None) -> None:
         """Send a message of any size; returns when all of it is on its way and the buffer is free.
@@ -71,37 +92,82 @@ class Connection(Face):
         It waits while the peer takes no messages.  After TimeoutError nothing was sent, or the message is
         still being sent, from a copy.  close() tells whether all has arrived.
         """
-        handle = self._core.send(message)
+        core = self._core
+        self._enter("send")
         try:
-            self._wait(lambda: self._core.is_sent(handle), timeout, "send")
-        except BaseException:
-            self._core.give_up(handle)
-            raise
-        self._core.raise_unsent(handle)
+            handle = core.next_handle
+            try:
+                core.send(message)
+                self._wait(lambda: core.is_sent(handle), timeout, "send")
+            except BaseException:
+                core.take_back(handle)
+                raise
+            core.raise_unsent(handle)
+        finally:
+            self._inside = None
 
     def recv(self, timeout: float | None = None) -> bytes:
-        """The next message; EOFError after the peer's goodbye."""
-        while (message := self._core.take()) is None:
-            self._wait(self._core.has_news, timeout, "recv")
-        self._core.pump(monotonic())
-        return message
+        """The next message; EOFError after the peer's goodbye.  What raises takes no message."""
+        core = self._core
+        self._enter("recv")
+        try:
+            while (message := core.next_message()) is None:
+                self._wait(core.has_news, timeout, "recv")
+            core.pump(monotonic())
+            core.hand = None  # no call from here on, behind which an exception could come
+            return message.data
+        finally:
+            self._inside = None
 
     def share(self, buffer: Buffer, access: AccessFlags | None = None) -> Region:
         """Let the peer read, write and add in a buffer; it gets a Region from its next_region()."""
-        region = self._core.share(buffer, access)
-        self._core.pump(monotonic())
-        return region
+        self._enter("share")
+        try:
+            region = self._core.share(buffer, access)
+            try:
+                self._core.pump(monotonic())
+            except BaseException:  # the caller does not get it
+                self._core.withdraw(region)
+                raise
+            return region
+        finally:
+            self._inside = None
 
     def withdraw(self, region: Region, timeout: float | None = None) -> None:
-        """End that; returns when the peer can no longer touch the buffer."""
-        self._core.withdraw(region)
-        self._wait(lambda: self._core.is_withdrawn(region), timeout, "withdraw")
+        """End that; returns when the peer can no longer touch the buffer.
+
+        After TimeoutError it goes on: the buffer is closed to the peer as soon as it confirms.  A peer that
+        never does: revoke().
+        """
+        self._enter("withdraw")
+        try:
+            self._core.withdraw(region)
+            self._wait(lambda: self._core.is_withdrawn(region), timeout, "withdraw")
+        finally:
+            self._inside = None
+
+    def revoke(self, region: Region) -> None:
+        """End that at once, without the peer's consent; when it returns, the peer cannot touch the buffer.
+
+        A peer that still tries loses the connection.  VerbsError, EBUSY, after a second, while a process of
+        this host is stopped in the middle of a copy: then it can be tried again.
+        """
+        self._enter("revoke")
+        try:
+            self._core.revoke(region)
+            self._core.pump(monotonic())
+        finally:
+            self._inside = None
 
     def next_region(self, timeout: float | None = None) -> Region:
         """Wait for a region of the peer that was not returned here before."""
-        while (region := self._core.next_region()) is None:
-            self._wait(self._core.has_region, timeout, "next_region")
-        return region
+        self._enter("next_region")
+        try:
+            while (region := self._core.next_region()) is None:
+                self._wait(self._core.has_region, timeout, "next_region")
+            return region
+        finally:
+            self._inside = None
 
     def write(
         self, local: Buffer | MR, remote: Region, offset: int = 0, *, timeout: float | None = None
@@ -126,9 +192,13 @@ class Connection(Face):
         return self._run(self._swap_op(remote, compare, swap, offset), timeout, "compare_swap")
 
     def _run(self, op: Op, timeout: float | None, what: str) -> int:
-        self._core.start(op)
-        self._wait(lambda: op.done, timeout, what)
-        return op.result()
+        self._enter(what)
+        try:
+            self._core.start(op)
+            self._wait(lambda: op.done, timeout, what)
+            return op.result()
+        finally:
+            self._inside = None
 
     def close(self, timeout: float | None = 5.0) -> None:
         """Say goodbye after all that was sent, and wait for the peer's goodbye: then all has arrived.
@@ -137,29 +207,44 @@ class Connection(Face):
         any case everything is given back.
         """
         core = self._core
-        if core.released:
+        if core.given_back:
             return
-        known = core.error is not None
-        core.close(monotonic(), timeout)
+        self._enter("close")
         try:
-            self._wait(lambda: core.finished, None if timeout is None else timeout + GRACE, "close")
-        except TimeoutError:
-            pass
+            known = core.released or core.error is not None
+            core.close(monotonic(), timeout)
+            self._end(None if timeout is None else timeout + GRACE, "close")
         finally:
-            core.release()
+            self._inside = None
         if core.error is not None and not known:
             raise core.error
 
     def abort(self, text: str = "the program aborted the connection") -> None:
         """End the connection at once, and tell the peer why; what is on its way may be lost."""
-        if not self._core.released:
+        if self._core.given_back:
+            return
+        self._enter("abort")
+        try:
             self._core.abort(text)
-            try:
-                self._wait(lambda: self._core.finished, GRACE, "abort")
-            except TimeoutError:
-                pass
-            finally:
-                self._core.release()
+            self._end(GRACE, "abort")
+        finally:
+            self._inside = None
+
+    def _drop(self, text: str) -> None:
+        """As abort(), without waiting: what the peer does not hear by a message, the disconnect tells it."""
+        try:
+            self._core.abort(text)
+            self._core.pump(monotonic())
+        finally:
+            self._core.release()
+
+    def _end(self, timeout: float | None, what: str) -> None:
+        try:
+            self._wait(lambda: self._core.finished, timeout, what)
+        except TimeoutError:
+            pass
+        finally:
+            self._core.release()
 
     def hang_up(self) -> None:
         """From another thread: end the connection at once; its calls, also one that runs, raise LostError."""
@@ -187,9 +272,9 @@ class Connection(Face):
 
     def __del__(self) -> None:
         core: Core | None = getattr(self, "_core", None)
-        if core is not None and not core.released:
+        if core is not None and not core.given_back:
             warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
-            core.release()
+            core.forget()
 
 
 class Listener(ListenerFace):
@@ -200,13 +285,18 @@ class Listener(ListenerFace):
 
         VerbsError, EBADF, when the listener is closed, also by another thread meanwhile.
         """
-        until = after(timeout)
-        with self._desk.waiting():
-            while (core := self._desk.take(monotonic())) is None:
-                if until is not None and monotonic() >= until:
-                    raise TimeoutError(f"accept: no connection within {timeout} s")
-                sleep((self._desk.fileno(),), until)
-        return Connection(core)
+        until, core = after(timeout), None
+        try:
+            with self._desk.waiting():
+                while (core := self._desk.take(monotonic())) is None:
+                    if until is not None and monotonic() >= until:
+                        raise TimeoutError(f"accept: no connection within {timeout} s")
+                    sleep((self._desk.fileno(),), until)
+            return Connection(core)
+        except BaseException:
+            if core is not None:  # an exception from outside
+                core.release()
+            raise
 
     def __iter__(self) -> Iterator[Connection]:
         """Connections, until close()."""
@@ -226,11 +316,14 @@ class Listener(ListenerFace):
         their connections.
         """
         agents = Agents(agent)
+        self._desk.serves_to_the_end = True
         try:
             for conn in self:
                 agents.begin(conn)
         finally:
             self.close()
+            for core in self._desk.take_left():
+                agents.begin(Connection(core))
             agents.dismiss(grace)
 
     def __enter__(self) -> Self:
@@ -252,7 +345,13 @@ class Agents:
         self._at_work = {thread: of for thread, of in self._at_work.items() if thread.is_alive()}
         thread = threading.Thread(target=self._attend, args=(conn,), name="rnic-agent", daemon=True)
         self._at_work[thread] = conn
-        thread.start()
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as error:
+            # There is no thread for it: this connection ends, the others go on.
+            del self._at_work[thread]
+            _log.warning("%r is not served: %s", conn, exhausted(error))
+            conn._drop("there is no thread to serve the connection")
 
     def _attend(self, conn: Connection) -> None:
         try:
@@ -277,7 +376,7 @@ class Agents:
     def _join(self, timeout: float) -> bool:
         until = monotonic() + timeout
         for thread in self._at_work:
-            thread.join(max(0.0, until - monotonic()))
+            thread.join(bounded(max(0.0, until - monotonic())))
         return not any(thread.is_alive() for thread in self._at_work)
 
 
@@ -294,7 +393,9 @@ def connect(
     try:
         while not dial.step(monotonic()):
             if until is not None and monotonic() >= until:
-                raise TimeoutError(f"connect: no answer from {dial.name} within {timeout} s")
+                raise TimeoutError(
+                    f"connect: no answer from {dial.name} within {timeout} s: {dial.silence()}"
+                )
             sleep((dial.fileno(),), until)
     except BaseException:
         dial.abandon()
@@ -303,6 +404,23 @@ def connect(
     return Connection(dial.core)
 
 
-def listen(host: str, port: int, *, backlog: int = 0, config: Config | None = None) -> Listener:
-    """Take connections at an address, "0.0.0.0" or "::" for all; port 0: one that is free."""
-    return Listener(Desk(host, port, config or Config(), backlog))
+def listen(
+    host: str,
+    port: int,
+    *,
+    backlog: int = 0,
+    config: Config | None = None,
+    max_connections: int | None = None,
+    max_half_open: int = MAX_HALF_OPEN,
+    handshake_timeout: float = HANDSHAKE_TIMEOUT,
+) -> Listener:
+    """Take connections at an address, "0.0.0.0" or "::" for all; port 0: one that is free.
+
+    `backlog` is how many requests may wait to be seen, 0: 1024. `max_connections`: so many at a time, None:
+    as many as the process has descriptors, memory and threads for. What is more is refused (RefusedError at
+    the peer, reason 3); the others go on. A connection that was accepted and whose peer does not finish the
+    handshake within `handshake_timeout` seconds is given up; of those there are `max_half_open` at a time,
+    and the oldest gives way.
+    """
+    limits = Limits(backlog, max_connections, max_half_open, handshake_timeout)
+    return Listener(Desk(host, port, config or Config(), limits))

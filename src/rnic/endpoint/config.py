@@ -31,7 +31,10 @@ class Config:
     max_message: int = 1 << 30
     """The longest message that is taken, in bytes; it is in memory once, while it comes in."""
     max_backlog: int = 1 << 20
-    """Bytes of events that may wait for the user before receives are held back, which makes the peer wait."""
+    """Bytes that may wait for the user before receives are held back, which makes the peer wait.
+
+    An unfinished message counts, unless somebody waits in recv() or send().
+    """
     max_regions: int = 1024
     """Regions that the peer may have shared at a time."""
     access: AccessFlags = REMOTE_ACCESS
@@ -50,7 +53,7 @@ class Config:
         self._between("max_regions", 0, MAX_REGIONS)
         if self.access & ~REMOTE_ACCESS:
             raise ValueError(f"access {self.access!r} is more than {REMOTE_ACCESS!r}")
-        if self.idle_interval is not None and self.idle_interval <= 0:
+        if self.idle_interval is not None and not self.idle_interval > 0:  # nan is neither
             raise ValueError(f"idle_interval {self.idle_interval}, it must be above 0, or None")
 
     def _between(self, name: str, least: int, most: int | None) -> None:

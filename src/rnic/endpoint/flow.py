@@ -21,71 +21,84 @@ class SendCredits:
     def __init__(self, receives: int) -> None:
         self.total = receives
         """Receives that the peer has."""
-        self.available = receives
+        self.spent = 0
+        """SENDs that were handed out, in all."""
+        self.returned = 0
+        """Credits that the peer has returned, in all."""
+
+    @property
+    def available(self) -> int:
+        """Credits that may be spent now."""
+        return self.total + self.returned - self.spent
 
     def allow(self, reserve: bool = False) -> bool:
         """Whether a SEND may be posted; with `reserve`, one that may use the last credit."""
-        return self.available > (0 if reserve else RESERVED)
+        return self.total + self.returned - self.spent > (0 if reserve else RESERVED)
 
-    def spend(self) -> None:
-        """One SEND was handed out, which allow() allowed."""
-        self.available -= 1
-
-    def refill(self, number: int) -> None:
-        """The peer returned credits; ProtocolError when it cannot have so many receives."""
+    def refilled(self, number: int) -> int:
+        """What `returned` is when the peer returns credits; ProtocolError when it cannot have so many."""
         if self.available + number > self.total:
             raise ProtocolError(
                 f"{number} credits returned where {self.total - self.available} of {self.total} were in use",
                 Reason.CREDIT,
             )
-        self.available += number
+        return self.returned + number
 
 
 class ReceiveWindow:
-    """The receives of this end, 65535 at most, each in one of five places; the numbers add up to `total`.
+    """The receives of this end, 65535 at most; each goes round: posted, told to the peer, taken, free again.
 
-    granted: the peer may use it.  held: free, but not to be posted before the user has taken some events.
-    to_post: the driver has to post it.  owed: posted, and the peer does not know yet.  (The fifth is the one
-    that receive() is looking at.)
+    Each counter is of all receives since the beginning, so that a change is a number that is stored, and to
+    store it once more changes nothing.
     """
 
     def __init__(self, receives: int) -> None:
         self.total = receives
-        self.to_post = receives
-        self.granted = self.held = self.owed = 0
+        self.posted = 0
+        """Receives that the driver has posted."""
+        self.told = 0
+        """Those of which the peer knows."""
+        self.arrived = 0
+        """SENDs that have come in."""
+        self.freed = 0
+        """Of these receives, those that may be posted again; the others are held back."""
         self.threshold = max(MIN_REFILL, receives // 2)
         """Credits owed at which they are worth a SEND of their own."""
 
-    def posted(self, number: int) -> None:
+    @property
+    def to_post(self) -> int:
+        """Receives that the driver has to post."""
+        return self.total + self.freed - self.posted
+
+    @property
+    def owed(self) -> int:
+        """Receives that are posted, and the peer does not know yet."""
+        return self.posted - self.told
+
+    @property
+    def granted(self) -> int:
+        """Receives that the peer may use."""
+        return self.told - self.arrived
+
+    @property
+    def held(self) -> int:
+        """Receives that are free, but not to be posted before the user has taken some events."""
+        return self.arrived - self.freed
+
+    def post(self, number: int) -> None:
         """The driver has posted receives."""
         if not 0 <= number <= self.to_post:
             raise ValueError(f"{number} receives posted where {self.to_post} were asked for")
-        self.to_post -= number
-        self.owed += number
+        self.posted += number
 
-    def grant(self) -> int:
-        """Credits to return with the SEND that is about to go out: all that are owed, 16 bits hold them."""
-        number, self.owed = self.owed, 0
-        self.granted += number
-        return number
-
-    def arrived(self, reserve: bool) -> None:
-        """A SEND came in; ProtocolError when the peer had no credit for one, or only the reserved one."""
-        if self.granted <= (0 if reserve else RESERVED):
+    def check_arrival(self, reserve: bool) -> None:
+        """A SEND comes in; ProtocolError when the peer has no credit for one, or only the reserved one."""
+        if self.told - self.arrived <= (0 if reserve else RESERVED):
             raise ProtocolError(
                 f"a SEND without a credit: {self.granted} left, the last of which is for CREDIT alone",
                 Reason.CREDIT,
             )
-        self.granted -= 1
-
-    def recycle(self, hold: bool) -> None:
-        """The SEND was looked at: its buffer is free; with `hold` it is not posted before resume()."""
-        if hold:
-            self.held += 1
-        else:
-            self.to_post += 1
 
     def resume(self) -> None:
         """The user has taken enough: what was held back can be posted."""
-        self.to_post += self.held
-        self.held = 0
+        self.freed = self.arrived

@@ -74,6 +74,7 @@ _BODY: dict[FrameType, int | None] = {
     FrameType.GOODBYE: 0,
     FrameType.ABORT: None,
 }
+_TYPES = {int(kind): kind for kind in FrameType}
 _FLAGS = {FrameType.MESSAGE: LAST, FrameType.MORE: LAST}
 
 
@@ -97,12 +98,11 @@ def parse(data: memoryview) -> Frame:
     if len(data) < HEADER_SIZE:
         raise ProtocolError(f"a SEND of {len(data)} bytes has no room for the header of {HEADER_SIZE}")
     number, flags, refill, ident = _HEADER.unpack_from(data)
-    try:
-        kind = FrameType(number)
-    except ValueError:
-        raise ProtocolError(f"there is no SEND of type {number}") from None
+    kind = _TYPES.get(number)
+    if kind is None:
+        raise ProtocolError(f"there is no SEND of type {number}")
     body = data[HEADER_SIZE:]
-    if flags & ~_FLAGS.get(kind, 0):
+    if flags and flags & ~_FLAGS.get(kind, 0):
         raise ProtocolError(f"{kind.name} has the flags {flags:#04x}")
     size = _BODY[kind]
     if size is not None and len(body) != size:

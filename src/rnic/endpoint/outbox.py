@@ -2,8 +2,10 @@
 """What waits to be sent, in order, and how a message is cut into SENDs."""
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rnic.endpoint.buffers import EMPTY
 from rnic.endpoint.events import Region
 from rnic.endpoint.frame import (
     HEADER_SIZE,
@@ -15,9 +17,7 @@ from rnic.endpoint.frame import (
     share_frame,
 )
 
-__all__ = ["EMPTY", "Outbox", "Outgoing"]
-
-EMPTY = memoryview(b"")
+__all__ = ["Cut", "Message", "Outbox", "Outgoing"]
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Outgoing:
 
 
 @dataclass(slots=True)
-class _Message:
+class Message:
     """A message that waits, or is being cut."""
 
     handle: int
@@ -50,87 +50,101 @@ class _Message:
     offset: int = 0  # bytes that were handed out
 
 
+Item = Message | Region | int | None
+"""What waits: an int is the region to WITHDRAW, None the GOODBYE."""
+
+
+Cut = tuple[Item, int, bool]
+"""What the next SEND is of, bytes of a message that have gone with it, and whether nothing of it is left."""
+
+
 class Outbox:
-    """Messages, shares, withdrawals and the goodbye, in the order of the calls that put them here."""
+    """Messages, shares, withdrawals and the goodbye, in the order of the calls that put them here.
+
+    look() says what comes next; go() makes it so.
+    """
 
     def __init__(self) -> None:
-        self._queue: deque[_Message | Region | int | None] = deque()  # int: WITHDRAW that; None: GOODBYE
+        self._queue: deque[Item] = deque()
         self.begun = 0
         """Messages of which at least one piece was handed out."""
-        self.queued = 0
-        """Bytes of messages that were not handed out yet."""
-        self.messages = 0
-        """Messages that were not handed out whole."""
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def add_message(self, handle: int, data: memoryview) -> None:
-        """Queue a message."""
-        self._queue.append(_Message(handle, data))
-        self.queued += len(data)
-        self.messages += 1
+    @property
+    def queued(self) -> int:
+        """Bytes of messages that were not handed out yet."""
+        return sum(len(item.data) - item.offset for item in self._messages())
 
-    def add_share(self, region: Region) -> None:
-        """Queue a SHARE."""
-        self._queue.append(region)
+    @property
+    def messages(self) -> int:
+        """Messages that were not handed out whole."""
+        return sum(1 for _ in self._messages())
 
-    def add_withdraw(self, region_id: int) -> None:
-        """Queue a WITHDRAW."""
-        self._queue.append(region_id)
+    def _messages(self) -> Iterator[Message]:
+        return (item for item in self._queue if isinstance(item, Message))
 
-    def add_goodbye(self) -> None:
-        """Queue the GOODBYE."""
-        self._queue.append(None)
+    def add(self, item: Item) -> None:
+        """Queue something; the second time changes nothing."""
+        if not (self._queue and self._queue[-1] is item):
+            self._queue.append(item)
 
     def cancel(self, handle: int) -> bool:
         """Take a message out again, unless a piece of it was handed out."""
         for index, item in enumerate(self._queue):
-            if isinstance(item, _Message) and item.handle == handle and item.number is None:
+            if isinstance(item, Message) and item.handle == handle and item.number is None:
                 del self._queue[index]
-                self.queued -= len(item.data)
-                self.messages -= 1
                 return True
         return False
 
     def detach(self, handle: int) -> None:
         """Let go of a message's buffer: what was not handed out of it is copied."""
-        for item in self._queue:
-            if isinstance(item, _Message) and item.handle == handle:
+        for item in self._messages():
+            if item.handle == handle:
                 item.data = memoryview(bytes(item.data))
 
     def clear(self) -> None:
         """The connection has ended: let go of all buffers."""
         self._queue.clear()
-        self.queued = self.messages = 0
 
-    def take(self, number: int, refill: int, size: int) -> tuple[Outgoing, FrameType]:
+    def look(self, number: int, refill: int, size: int) -> tuple[Outgoing, FrameType, Cut]:
         """The next SEND, of at most `size` bytes, which returns `refill` credits; the queue is not empty."""
         item = self._queue[0]
-        if isinstance(item, _Message):
+        if isinstance(item, Message):
             return self._cut(item, number, refill, size)
-        self._queue.popleft()
         if isinstance(item, Region):
-            return Outgoing(number, share_frame(refill, item)), FrameType.SHARE
+            return Outgoing(number, share_frame(refill, item)), FrameType.SHARE, (item, 0, True)
         if item is not None:
-            return Outgoing(number, emit(FrameType.WITHDRAW, refill, item)), FrameType.WITHDRAW
-        return Outgoing(number, emit(FrameType.GOODBYE, refill, self.begun)), FrameType.GOODBYE
+            return (
+                Outgoing(number, emit(FrameType.WITHDRAW, refill, item)),
+                FrameType.WITHDRAW,
+                (item, 0, True),
+            )
+        return (
+            Outgoing(number, emit(FrameType.GOODBYE, refill, self.begun)),
+            FrameType.GOODBYE,
+            (item, 0, True),
+        )
 
-    def _cut(self, item: _Message, number: int, refill: int, size: int) -> tuple[Outgoing, FrameType]:
+    def _cut(self, item: Message, number: int, refill: int, size: int) -> tuple[Outgoing, FrameType, Cut]:
         total, start, first = len(item.data), item.offset, item.number is None
         end = min(total, start + size - (MESSAGE_SIZE if first else HEADER_SIZE))
         last = end == total
         if item.number is None:
-            item.number = self.begun
-            self.begun += 1
-            header = message_header(refill, item.number, total, last)
+            header = message_header(refill, self.begun, total, last)
         else:
             header = more_header(refill, item.number, last)
-        item.offset = end
-        self.queued -= end - start
-        if last:
+        out = Outgoing(number, header, item.data[start:end], ends=item.handle if last else None)
+        return out, FrameType.MESSAGE if first else FrameType.MORE, (item, end, last)
+
+    def go(self, cut: Cut) -> None:
+        """It was handed out; the second time changes nothing."""
+        item, offset, last = cut
+        if isinstance(item, Message):
+            item.offset = offset
+            if item.number is None:
+                item.number = self.begun
+            self.begun = item.number + 1
+        if last and self._queue and self._queue[0] is item:
             self._queue.popleft()
-            self.messages -= 1
-        ends = item.handle if last else None
-        kind = FrameType.MESSAGE if first else FrameType.MORE
-        return Outgoing(number, header, item.data[start:end], ends=ends), kind

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from rnic.endpoint.buffers import flat
 from rnic.endpoint.config import Config
 from rnic.endpoint.errors import (
     AbortedError,
@@ -32,9 +33,10 @@ from rnic.endpoint.events import (
 from rnic.endpoint.flow import MIN_REFILL, ReceiveWindow, SendCredits
 from rnic.endpoint.frame import Frame, FrameType, abort_frame, emit, parse, parse_region
 from rnic.endpoint.hello import Hello, agree
-from rnic.endpoint.outbox import EMPTY, Outbox, Outgoing
-from rnic.endpoint.reassembly import Assembler
-from rnic.endpoint.state import Input, State, step
+from rnic.endpoint.outbox import Message, Outbox, Outgoing
+from rnic.endpoint.reassembly import Assembler, Progress
+from rnic.endpoint.state import Input, State
+from rnic.endpoint.state import step as next_state
 from rnic.endpoint.text import printable
 from rnic.enums import AccessFlags
 
@@ -93,6 +95,19 @@ class _Posted(NamedTuple):
     ends: int | None
 
 
+_Change = tuple[Callable[[Any], None], Any]
+"""What changes: a method that may be called again, and then changes nothing more; and its argument."""
+
+
+def _nothing(_: object) -> None:
+    """No change."""
+
+
+_NOTHING: _Change = (_nothing, None)
+_Effect = tuple[_Change, tuple[Event, ...]]
+"""With what the user hears of it."""
+
+
 class Protocol:
     """One end of a connection.
 
@@ -104,6 +119,11 @@ class Protocol:
 
     Mistakes of the driver raise RuntimeError or ValueError.  What a peer does never raises, but for
     accept_hello(): it ends the connection, and Failed is the last event.
+
+    An exception from outside, such as KeyboardInterrupt, may come between any two lines.  So a change is
+    first looked at, then written down as one step, then carried out; a step that was interrupted is carried
+    out again before anything else.  It says what shall be, not what is added.  Whoever called finds out
+    whether that was done by `receives_seen`, `completed`, and the container given to next_send().
     """
 
     def __init__(self, config: Config, role: Role) -> None:
@@ -114,6 +134,15 @@ class Protocol:
         """The peer's hello, after accept_hello()."""
         self.version = 0
         """The version that both speak, after accept_hello()."""
+        self.error: EndpointError | None = None
+        """What ended the connection, unless goodbyes did."""
+        self.undelivered = 0
+        """With `error`: messages of which it is not known that the peer has them."""
+        self.receives_seen = 0
+        """SENDs that receive() was given."""
+        self.completed = 0
+        """The number up to which sent() was told."""
+        self._step: tuple[Callable[..., None], tuple[Any, ...]] | None = None  # what was begun
         self._greeted = False  # hello() was called
         self._closing = False  # close() was called
         self._close_by: float | None = None  # when the goodbyes must have been said
@@ -126,17 +155,57 @@ class Protocol:
         self._posted: deque[_Posted] = deque()
         self._abort = b""  # the ABORT frame, when this end aborted
         self._events: deque[Event] = deque()
+        self._taken = 0  # events that the user has taken
         self._backlog = 0
+        self.wanted = False
+        """Somebody waits for a message: want()."""
+        self._discards = False
         self._regions: dict[int, Region] = {}  # the peer's
         self._shared: dict[int, Region] = {}  # ours
-        self._unreleased: deque[int] = deque()  # ours, withdrawn, the peer may still use them
+        self._unreleased: tuple[int, ...] = ()  # ours, withdrawn, the peer may still use them
         self._released = 0  # ours, that the peer has released
         self._withdrawals = 0  # of the peer that we saw
         self._release_sent = 0  # of these, confirmed
         self._numbers = 0  # work requests handed out
         self._handles = 0  # messages that send() took
         self._region_ids = 0
-        self._messages_sent = self._sends = self._receives = self._credit_sends = self._probes = 0
+        self._messages_sent = self._credit_sends = self._probes = 0
+
+    # ------------------------------------------------------------ changes
+
+    def settle(self) -> None:
+        """Finish what an exception has interrupted; every call does so first."""
+        if self._step is not None:
+            step, args = self._step
+            step(*args)
+            self._step = None
+
+    def _do(self, step: Callable[..., None], *args: Any) -> None:
+        self._step = (step, args)
+        step(*args)
+        self._step = None
+
+    def _change(self, change: _Change, *events: Event) -> None:
+        self._do(self._carry_out, change, events, *self._told(events))
+
+    def _carry_out(self, change: _Change, events: tuple[Event, ...], first: int, backlog: int) -> None:
+        carry_out, argument = change
+        carry_out(argument)
+        self._tell(events, first, backlog)
+
+    def _told(self, events: tuple[Event, ...]) -> tuple[int, int]:
+        """How many events there were before these, and the backlog with them."""
+        backlog = self._backlog
+        for event in events:
+            backlog += _weight(event)
+        return self._taken + len(self._events), backlog
+
+    def _tell(self, events: tuple[Event, ...], first: int, backlog: int) -> None:
+        for event in events:
+            if self._taken + len(self._events) == first:
+                self._events.append(event)
+            first += 1
+        self._backlog = backlog
 
     # ------------------------------------------------------------ opening
 
@@ -145,12 +214,14 @@ class Protocol:
 
         The acceptor has accepted the peer's hello before, or else answers with refusal().
         """
+        if self._step is not None:
+            self.settle()
         if self._window.to_post:
             raise RuntimeError(f"hello() promises receives: {self._window.to_post} are not posted")
         if self.role is Role.ACCEPTOR and self.state is not State.OPEN:
             raise RuntimeError("hello(): an acceptor has to accept the peer's hello first")
         if not self._greeted:
-            self._window.grant()
+            self._window.told = self._window.posted
         self._greeted = True
         return self.config.hello().emit()
 
@@ -167,17 +238,17 @@ class Protocol:
             peer = Hello.parse(private_data)
             self.version = agree(self.config.hello(), peer)
         except NoHelloError:
-            self._move(Input.NO_HELLO if self.config.raw else Input.LOST)
+            self._change(self._mover(Input.NO_HELLO if self.config.raw else Input.LOST))
             if self.config.raw:
                 return None
             raise
         except ProtocolError:
-            self._move(Input.LOST)
+            self._change(self._mover(Input.LOST))
             raise
         self.peer = peer
         self._credits = SendCredits(peer.receives)
         self._heard_at = now
-        self._move(Input.HELLO_ACCEPTED)
+        self._change(self._mover(Input.HELLO_ACCEPTED))
         return peer
 
     # ------------------------------------------------------------ the user
@@ -187,22 +258,31 @@ class Protocol:
 
         The bytes are not copied: they must stay as they are until then.  MessageTooLongError when the peer
         does not take so many, ClosedError when nothing can be sent any more, ValueError when the buffer is
-        not contiguous.
+        not contiguous in C order.
         """
         peer = self._may_send("send")
-        view = memoryview(message)
-        if not view.c_contiguous:
-            raise ValueError("send() needs a contiguous buffer")
-        if view.nbytes > peer.max_message:
+        data = flat(message, "send()")
+        if len(data) > peer.max_message:
             raise MessageTooLongError(
-                f"a message of {view.nbytes} bytes is longer than {peer.max_message}, the most the peer takes"
+                f"a message of {len(data)} bytes is longer than {peer.max_message}, the most the peer takes"
             )
-        self._handles += 1
-        self._outbox.add_message(self._handles, view.cast("B") if view.nbytes else EMPTY)
-        return self._handles
+        handle = self._handles + 1
+        self._do(self._queue_message, Message(handle, data))
+        return handle
+
+    def _queue_message(self, message: Message) -> None:
+        self._outbox.add(message)
+        self._handles = message.handle
+
+    @property
+    def next_handle(self) -> int:
+        """What send() will return: for whoever wants to cancel() also when an exception hides it."""
+        return self._handles + 1
 
     def cancel(self, handle: int) -> bool:
         """Take back a message of which nothing was handed out yet; False when it is too late for that."""
+        if self._step is not None:
+            self.settle()
         return self._outbox.cancel(handle)
 
     def detach(self, handle: int) -> None:
@@ -210,6 +290,8 @@ class Protocol:
 
         That is so for a driver that copies what next_send() gives.
         """
+        if self._step is not None:
+            self.settle()
         self._outbox.detach(handle)
 
     def share(self, addr: int, length: int, rkey: int, access: AccessFlags) -> Region:
@@ -225,11 +307,15 @@ class Protocol:
             raise ValueError(f"share(): access {access!r}, the queue pair allows {self.config.access!r}")
         if addr < 0 or length < 0 or addr + length > 1 << 64 or not 0 <= rkey < 1 << 32:
             raise ValueError(f"share(): {length} bytes at {addr:#x} with rkey {rkey:#x} cannot be a region")
-        self._region_ids += 1
-        region = Region(self._region_ids & 0xFFFFFFFF, addr, length, rkey, access)
-        self._shared[region.id] = region
-        self._outbox.add_share(region)
+        number = self._region_ids + 1
+        region = Region(number & 0xFFFFFFFF, addr, length, rkey, access)
+        self._do(self._queue_share, region, number)
         return region
+
+    def _queue_share(self, region: Region, number: int) -> None:
+        self._shared[region.id] = region
+        self._outbox.add(region)
+        self._region_ids = number
 
     def withdraw(self, region_id: int) -> None:
         """Tell the peer, after the messages before, that it may no longer use a region.
@@ -238,10 +324,14 @@ class Protocol:
         requests on their way.  ValueError when no such region is shared.
         """
         self._may_send("withdraw")
-        if self._shared.pop(region_id, None) is None:
+        if region_id not in self._shared:
             raise ValueError(f"withdraw(): no region {region_id} is shared")
-        self._unreleased.append(region_id)
-        self._outbox.add_withdraw(region_id)
+        self._do(self._queue_withdraw, region_id, (*self._unreleased, region_id))
+
+    def _queue_withdraw(self, region_id: int, unreleased: tuple[int, ...]) -> None:
+        self._shared.pop(region_id, None)
+        self._unreleased = unreleased
+        self._outbox.add(region_id)
 
     def close(self, now: float, timeout: float | None = None) -> None:
         """Say goodbye after all that is queued; messages of the peer still come until it says goodbye too.
@@ -249,28 +339,77 @@ class Protocol:
         When `timeout` seconds pass before both have, the connection is aborted.  Once is enough; a further
         call only sets the time limit anew.
         """
+        if self._step is not None:
+            self.settle()
         if self.state in (State.HELLO, State.RAW):
             self._end(AbortedError("closed before the handshake was over", Reason.APPLICATION))
         if self.state not in _LIVE:
             return
         if not self._closing:
-            self._closing = True
-            self._outbox.add_goodbye()
+            self._do(self._begin_close)
         self._close_by = None if timeout is None else now + timeout
+
+    def _begin_close(self) -> None:
+        self._outbox.add(None)
+        self._closing = True
 
     def abort(self, text: str = "the program aborted the connection") -> None:
         """End the connection at once, and tell the peer the reason.  What is on its way may be lost."""
+        if self._step is not None:
+            self.settle()
         self._fail(AbortedError(text, Reason.APPLICATION))
 
     def next_event(self) -> Event | None:
-        """Take the next event.  As long as too many lie here untaken, the peer has to wait."""
-        if not self._events:
-            return None
-        event = self._events.popleft()
-        self._backlog -= _weight(event)
-        if self._backlog < self.config.max_backlog:
-            self._window.resume()
+        """Take the next event.  As long as too many lie here untaken, the peer has to wait.
+
+        None: there is none, and the user waits for one: a message that is longer than max_backlog may come.
+        """
+        event = self.peek_event()
+        if event is None:
+            self.want(True)
+        else:
+            self._do(self._take_event, event, self._taken + 1, self._backlog - _weight(event))
         return event
+
+    def _take_event(self, event: Event, taken: int, backlog: int) -> None:
+        if self._events and self._events[0] is event:
+            self._events.popleft()
+        self._taken, self._backlog = taken, backlog
+        self._resume()
+
+    def peek_event(self) -> Event | None:
+        """What next_event() would return; it stays."""
+        if self._step is not None:
+            self.settle()
+        return self._events[0] if self._events else None
+
+    def want(self, wanted: bool) -> None:
+        """Whether somebody waits now, so that an unfinished message may come while no event waits here.
+
+        If not, it counts in the backlog, too.
+        """
+        if self._step is not None:
+            self.settle()
+        self.wanted = wanted
+        self._resume()
+
+    def discard(self) -> None:
+        """Nobody takes messages any more: what comes is checked, and not kept."""
+        if self._step is not None:
+            self.settle()
+        self._discards = True
+        self._assembler.discard()
+        self._resume()
+
+    def _is_full(self) -> bool:
+        """More than max_backlog waits here: the peer has to wait, too."""
+        if self._discards or (self.wanted and not self._events):
+            return False
+        return self._backlog + self._assembler.buffered >= self.config.max_backlog
+
+    def _resume(self) -> None:
+        if self._window.freed != self._window.arrived and not self._is_full():
+            self._window.resume()
 
     def events(self) -> Iterator[Event]:
         """The events, each taken when the loop comes to it."""
@@ -284,68 +423,109 @@ class Protocol:
 
         As many buffers are free: receive() keeps none.
         """
+        if self._step is not None:
+            self.settle()
         return self._window.to_post
 
     def receives_posted(self, number: int) -> None:
         """So many of them are posted; only now may the peer learn of them."""
-        self._window.posted(number)
+        self._window.post(number)
 
-    def next_send(self) -> Outgoing | None:
+    @property
+    def posted_receives(self) -> int:
+        """How many were posted, in all."""
+        return self._window.posted
+
+    def next_send(self, kept: deque[Outgoing] | None = None) -> Outgoing | None:
         """The next work request to post, in this order on one queue pair; None when there is none.
 
         Do not call it when the send queue is full.  RuntimeError while receives are to be posted: each SEND
-        has to return all credits that there are, or the two ends might come to wait for each other.
+        has to return all credits that there are, or the two ends might come to wait for each other.  What was
+        handed out is put into `kept`, too, where it is also when an exception hides the result.
         """
+        if self._step is not None:
+            self.settle()
         if not self._greeted:
             return None
         if self.state is State.ABORTING:
-            return self._next_abort()
+            return self._next_abort(kept)
         if self.state not in _LIVE:
             return None
         if self._window.to_post:
             raise RuntimeError(f"next_send(): {self._window.to_post} receives have to be posted first")
-        return self._next_frame() or self._next_credit() or self._next_probe()
+        return self._next_frame(kept) or self._next_credit(kept) or self._next_probe(kept)
 
-    def _next_abort(self) -> Outgoing | None:
+    def _next_abort(self, kept: deque[Outgoing] | None) -> Outgoing | None:
         if any(posted.kind is FrameType.ABORT for posted in self._posted):
             return None
-        return self._hand_out(Outgoing(self._numbers + 1, self._abort), FrameType.ABORT)
+        return self._hand_out(Outgoing(self._numbers + 1, self._abort), FrameType.ABORT, kept)
 
-    def _next_frame(self) -> Outgoing | None:
+    def _next_frame(self, kept: deque[Outgoing] | None) -> Outgoing | None:
         """A SEND that says something.  A RELEASE overtakes messages, else two ends might wait for one."""
         if self.peer is None or not self._credits.allow():
             return None
-        number = self._numbers + 1
+        number, refill = self._numbers + 1, self._window.owed
         if self._release_sent != self._withdrawals:
-            self._release_sent = self._withdrawals
-            header = emit(FrameType.RELEASE, self._window.grant(), self._withdrawals)
-            return self._hand_out(Outgoing(number, header, fence=True), FrameType.RELEASE)
+            out = Outgoing(number, emit(FrameType.RELEASE, refill, self._withdrawals), fence=True)
+            return self._hand_out(out, FrameType.RELEASE, kept, (self._note_release, self._withdrawals))
         if self._outbox:
             size = min(self.peer.receive_size, self.config.send_size)
-            return self._hand_out(*self._outbox.take(number, self._window.grant(), size))
+            out, kind, cut = self._outbox.look(number, refill, size)
+            return self._hand_out(out, kind, kept, (self._outbox.go, cut))
         return None
 
-    def _next_credit(self) -> Outgoing | None:
+    def _note_release(self, number: int) -> None:
+        self._release_sent = number
+
+    def _next_credit(self, kept: deque[Outgoing] | None) -> Outgoing | None:
         if self._window.owed < self._window.threshold or not self._credits.allow(reserve=True):
             return None
-        self._credit_sends += 1
-        header = emit(FrameType.CREDIT, self._window.grant())
-        return self._hand_out(Outgoing(self._numbers + 1, header), FrameType.CREDIT)
+        out = Outgoing(self._numbers + 1, emit(FrameType.CREDIT, self._window.owed))
+        return self._hand_out(out, FrameType.CREDIT, kept, (self._note_credit, self._credit_sends + 1))
 
-    def _next_probe(self) -> Outgoing | None:
+    def _note_credit(self, number: int) -> None:
+        self._credit_sends = number
+
+    def _next_probe(self, kept: deque[Outgoing] | None) -> Outgoing | None:
         if not self._probe_due:
             return None
-        self._probe_due = False
-        self._probes += 1
-        return self._hand_out(Outgoing(self._numbers + 1, b"", probe=True), None)
+        out = Outgoing(self._numbers + 1, b"", probe=True)
+        return self._hand_out(out, None, kept, (self._note_probe, self._probes + 1))
 
-    def _hand_out(self, out: Outgoing, kind: FrameType | None) -> Outgoing:
-        self._numbers += 1
-        if kind is not None:
-            self._credits.spend()
-            self._sends += 1
-        self._posted.append(_Posted(out.number, kind, out.ends))
+    def _note_probe(self, number: int) -> None:
+        self._probes, self._probe_due = number, False
+
+    def _hand_out(
+        self,
+        out: Outgoing,
+        kind: FrameType | None,
+        kept: deque[Outgoing] | None,
+        change: _Change = _NOTHING,
+    ) -> Outgoing:
+        window, spending = self._window, self._credits
+        told = window.told if kind in (None, FrameType.ABORT) else window.posted
+        spent = spending.spent + (kind is not None)
+        posted = _Posted(out.number, kind, out.ends)
+        self._do(self._note_handed_out, out, kept, change, posted, told, spent)
         return out
+
+    def _note_handed_out(
+        self,
+        out: Outgoing,
+        kept: deque[Outgoing] | None,
+        change: _Change,
+        posted: _Posted,
+        told: int,
+        spent: int,
+    ) -> None:
+        carry_out, argument = change
+        carry_out(argument)
+        self._window.told, self._credits.spent = told, spent
+        if not (self._posted and self._posted[-1] is posted):
+            self._posted.append(posted)
+        if kept is not None and not (kept and kept[-1] is out):
+            kept.append(out)
+        self._numbers = out.number
 
     # ------------------------------------------------------------ completions
 
@@ -354,51 +534,105 @@ class Protocol:
 
         Nothing that a peer sends raises; what it may not send ends the connection.
         """
+        if self._step is not None:
+            self.settle()
         if self.state in (State.HELLO, State.RAW):
             raise RuntimeError(f"receive() in the state {self.state.value!r}")
-        self._receives += 1
         self._heard_at = now
-        if self.state not in _LIVE:
-            return
-        try:
-            self._take(memoryview(data).cast("B"))
-        except ProtocolError as error:  # which is kept: not with its frames, which hold the receive buffer
-            self._fail(type(error)(str(error), error.reason))
+        if self.state in _LIVE:
+            try:
+                self._take(memoryview(data).cast("B"))
+                return
+            except (
+                ProtocolError
+            ) as error:  # which is kept: not with its frames, which hold the receive buffer
+                self._fail(type(error)(str(error), error.reason))
+        self.receives_seen += 1
 
     def _take(self, data: memoryview) -> None:
         if len(data) > self.config.receive_size:
             raise ProtocolError(f"a SEND of {len(data)} bytes into {self.config.receive_size}")
         frame = parse(data)
-        rule = self._RULES[frame.type]
-        self._window.arrived(rule.reserve)
-        if rule.talk and self.state not in _PEER_TALKS:
+        handler, talk, reserve = self._RULES[frame.type]
+        self._window.check_arrival(reserve)
+        if talk and self.state not in _PEER_TALKS:
             raise ProtocolError(f"{frame.type.name} after GOODBYE")
-        self._credits.refill(frame.credits)
-        rule.handler(self, frame)
-        self._window.recycle(rule.talk and self._backlog >= self.config.max_backlog)
+        returned = self._credits.refilled(frame.credits) if frame.credits else self._credits.returned
+        change, events = handler(self, frame)
+        number, freed = self.receives_seen + 1, self._window.freed + 1
+        self._do(self._arrive, change, events, *self._told(events), returned, number, freed, talk)
+
+    def _arrive(
+        self,
+        change: _Change,
+        events: tuple[Event, ...],
+        first: int,
+        backlog: int,
+        returned: int,
+        number: int,
+        freed: int,
+        talk: bool,
+    ) -> None:
+        carry_out, argument = change
+        carry_out(argument)
+        if events:
+            self._tell(events, first, backlog)
+        self._credits.returned = returned
+        window = self._window
+        if not (talk and self._is_full()):
+            window.freed = freed
+        window.arrived = self.receives_seen = number
 
     def sent(self, number: int, now: float) -> tuple[int, ...]:
         """The work requests up to `number` have completed with success: the peer has them.
 
         Returns the handles of the messages that are thereby delivered whole: their buffers are free.
         """
-        if not self._posted or not self._posted[0].number <= number <= self._posted[-1].number:
+        if self._step is not None:
+            self.settle()
+        if not self.completed < number <= self._numbers:
             raise ValueError(f"sent({number}): no such work request is outstanding")
         self._heard_at = now
         delivered: list[int] = []
-        while self._posted and self._posted[0].number <= number:
-            posted = self._posted.popleft()
+        change: _Change = _NOTHING
+        events: tuple[Event, ...] = ()
+        for posted in self._posted:
+            if posted.number > number:
+                break
             if posted.ends is not None:
                 delivered.append(posted.ends)
-            elif posted.kind is FrameType.GOODBYE and self.state in _LIVE:
-                self._said_goodbye(Input.GOODBYE_DELIVERED)
-            elif posted.kind is FrameType.ABORT and self.state is State.ABORTING:
-                self._move(Input.ABORT_DELIVERED)
-        self._messages_sent += len(delivered)
+            elif posted.kind is FrameType.GOODBYE or posted.kind is FrameType.ABORT:
+                change, events = self._last_word_arrived(posted.kind)
+        sent = self._messages_sent + len(delivered)
+        self._do(self._note_completed, change, events, *self._told(events), number, sent)
         return tuple(delivered)
+
+    def _last_word_arrived(self, kind: FrameType) -> tuple[_Change, tuple[Event, ...]]:
+        if kind is FrameType.GOODBYE and self.state in _LIVE:
+            return self._said_goodbye(Input.GOODBYE_DELIVERED)
+        if kind is FrameType.ABORT and self.state is State.ABORTING:
+            return self._mover(Input.ABORT_DELIVERED), ()
+        return _NOTHING, ()
+
+    def _note_completed(
+        self,
+        change: _Change,
+        events: tuple[Event, ...],
+        first: int,
+        backlog: int,
+        number: int,
+        messages_sent: int,
+    ) -> None:
+        self._carry_out(change, events, first, backlog)
+        while self._posted and self._posted[0].number <= number:
+            self._posted.popleft()
+        self._messages_sent = messages_sent
+        self.completed = number
 
     def lost(self, text: str) -> None:
         """A work request failed, or the device did: the text says which and how."""
+        if self._step is not None:
+            self.settle()
         self._end(LostError(text))
 
     def disconnected(self, private_data: bytes = b"") -> None:
@@ -407,6 +641,8 @@ class Protocol:
         Call it after receive() and sent() for all that has completed, and before the queue pair is moved to
         the error state.
         """
+        if self._step is not None:
+            self.settle()
         if self.state not in _LIVE:
             self._end(LostError("disconnected"))
             return
@@ -417,7 +653,8 @@ class Protocol:
         if frame is not None and frame.type is FrameType.ABORT:
             self._end(_aborted(frame.id, bytes(private_data[8:])))
         elif frame is not None and frame.type is FrameType.GOODBYE and self._is_last_word(frame):
-            self._said_goodbye(Input.GOODBYE_DELIVERED)
+            change, events = self._said_goodbye(Input.GOODBYE_DELIVERED)
+            self._change(change, *events)
         else:
             self._end(LostError("the peer disconnected without a goodbye"))
 
@@ -442,6 +679,8 @@ class Protocol:
 
     def timer(self, now: float) -> None:
         """A deadline has come: next_send() has a probe now, or the connection is aborted."""
+        if self._step is not None:
+            self.settle()
         if self.state not in _LIVE:
             return
         if self._close_by is not None and now >= self._close_by:
@@ -487,9 +726,24 @@ class Protocol:
         return self._outbox.queued
 
     @property
+    def outstanding(self) -> int:
+        """Work requests that were handed out and have not completed."""
+        return self._numbers - self.completed
+
+    @property
+    def released(self) -> int:
+        """How many regions of ours the peer has released; modulo 2**32."""
+        return self._released
+
+    @property
+    def shared(self) -> Mapping[int, Region]:
+        """Our regions that the peer may use, by id; those that were withdrawn are `unreleased` first."""
+        return MappingProxyType(self._shared)
+
+    @property
     def unreleased(self) -> tuple[int, ...]:
         """Regions of ours that were withdrawn, and that the peer has not confirmed to be done with."""
-        return tuple(self._unreleased)
+        return self._unreleased
 
     def statistics(self) -> Statistics:
         """What was done so far."""
@@ -497,8 +751,8 @@ class Protocol:
             state=self.state,
             messages_sent=self._messages_sent,
             messages_received=self._assembler.complete,
-            sends=self._sends,
-            receives=self._receives,
+            sends=self._credits.spent,
+            receives=self.receives_seen,
             credit_sends=self._credit_sends,
             probes=self._probes,
             credits=self._credits.available,
@@ -510,62 +764,71 @@ class Protocol:
 
     # ------------------------------------------------------------ what came in
 
-    def _on_message(self, frame: Frame) -> None:
-        self._deliver(self._assembler.first(frame))
+    def _on_message(self, frame: Frame) -> _Effect:
+        return self._came(*self._assembler.first(frame))
 
-    def _on_more(self, frame: Frame) -> None:
-        self._deliver(self._assembler.more(frame))
+    def _on_more(self, frame: Frame) -> _Effect:
+        return self._came(*self._assembler.more(frame))
 
-    def _deliver(self, data: bytes | None) -> None:
-        if data is not None:
-            self._tell(MessageReceived(data))
+    def _came(self, progress: Progress, data: bytes | None) -> _Effect:
+        events = () if data is None or self._discards else (MessageReceived(data),)
+        return (self._assembler.go, progress), events
 
-    def _on_credit(self, frame: Frame) -> None:
+    def _on_credit(self, frame: Frame) -> _Effect:
         if frame.credits < MIN_REFILL:
             raise ProtocolError(f"CREDIT returns {frame.credits}, it must be two or more", Reason.CREDIT)
+        return _NOTHING, ()
 
-    def _on_share(self, frame: Frame) -> None:
+    def _on_share(self, frame: Frame) -> _Effect:
         region = parse_region(frame)
         if region.id in self._regions:
             raise ProtocolError(f"region {region.id} is shared twice", Reason.REGION)
         if len(self._regions) >= self.config.max_regions:
             raise ProtocolError(f"more than {self.config.max_regions} regions are shared", Reason.REGION)
-        self._regions[region.id] = region
-        self._tell(RegionShared(region))
+        return (self._add_region, region), (RegionShared(region),)
 
-    def _on_withdraw(self, frame: Frame) -> None:
-        region = self._regions.pop(frame.id, None)
+    def _add_region(self, region: Region) -> None:
+        self._regions[region.id] = region
+
+    def _on_withdraw(self, frame: Frame) -> _Effect:
+        region = self._regions.get(frame.id)
         if region is None:
             raise ProtocolError(f"region {frame.id} is withdrawn, and was not shared", Reason.REGION)
-        self._withdrawals = self._withdrawals + 1 & 0xFFFFFFFF
-        self._tell(RegionWithdrawn(region))
+        withdrawals = self._withdrawals + 1 & 0xFFFFFFFF
+        return (self._drop_region, (region.id, withdrawals)), (RegionWithdrawn(region),)
 
-    def _on_release(self, frame: Frame) -> None:
+    def _drop_region(self, argument: tuple[int, int]) -> None:
+        region_id, withdrawals = argument
+        self._regions.pop(region_id, None)
+        self._withdrawals = withdrawals
+
+    def _on_release(self, frame: Frame) -> _Effect:
         number = frame.id - self._released & 0xFFFFFFFF
         if not 1 <= number <= len(self._unreleased):
             raise ProtocolError(
                 f"RELEASE says {frame.id}, after {self._released} and with {len(self._unreleased)} to come",
                 Reason.REGION,
             )
-        self._released = frame.id
-        for _ in range(number):
-            self._unreleased.popleft()
+        return (self._release, (frame.id, self._unreleased[number:])), ()
 
-    def _on_goodbye(self, frame: Frame) -> None:
+    def _release(self, argument: tuple[int, tuple[int, ...]]) -> None:
+        self._released, self._unreleased = argument
+
+    def _on_goodbye(self, frame: Frame) -> _Effect:
         if self._assembler.partial:
             raise ProtocolError(f"GOODBYE inside of message {self._assembler.complete}")
         if frame.id != self._assembler.complete & 0xFFFFFFFF:
             raise ProtocolError(f"GOODBYE after {frame.id} messages, {self._assembler.complete} have come")
-        self._tell(PeerClosed())
-        self._said_goodbye(Input.GOODBYE_RECEIVED)
+        change, events = self._said_goodbye(Input.GOODBYE_RECEIVED)
+        return change, (PeerClosed(), *events)
 
-    def _on_abort(self, frame: Frame) -> None:
-        self._end(_aborted(frame.id, bytes(frame.body)))
+    def _on_abort(self, frame: Frame) -> _Effect:
+        return self._finish(_aborted(frame.id, bytes(frame.body)), Input.LOST)
 
     class _Rule(NamedTuple):
         """How a SEND of some type is received."""
 
-        handler: "Callable[[Protocol, Frame], None]"
+        handler: "Callable[[Protocol, Frame], _Effect]"
         talk: bool  # not after GOODBYE; the user hears of it, so its receive may be held back
         reserve: bool = False  # it may use the last credit
 
@@ -583,23 +846,23 @@ class Protocol:
     # ------------------------------------------------------------ inside
 
     def _may_send(self, what: str) -> Hello:
+        if self._step is not None:
+            self.settle()
         if self.peer is None:
             raise RuntimeError(f"{what}() before the peer's hello was accepted")
         if self._closing or self.state not in _LIVE:
             raise ClosedError(f"{what}() after close()" if self._closing else f"{what}(): connection ended")
         return self.peer
 
-    def _tell(self, event: Event) -> None:
-        self._events.append(event)
-        self._backlog += _weight(event)
+    def _mover(self, what: Input) -> _Change:
+        return self._go_to, next_state(self.state, what)
 
-    def _move(self, what: Input) -> None:
-        self.state = step(self.state, what)
+    def _go_to(self, state: State) -> None:
+        self.state = state
 
-    def _said_goodbye(self, what: Input) -> None:
-        self._move(what)
-        if self.state is State.CLOSED:
-            self._tell(Closed())
+    def _said_goodbye(self, what: Input) -> _Effect:
+        closed = next_state(self.state, what) is State.CLOSED
+        return self._mover(what), (Closed(),) if closed else ()
 
     def _fail(self, error: EndpointError) -> None:
         """This end ends the connection: by an ABORT if there is a credit for it, and by `farewell`."""
@@ -607,26 +870,31 @@ class Protocol:
             self._end(error)
             return
         self._abort = abort_frame(error.reason, str(error), self.peer.receive_size)
-        if self._greeted and self._credits.allow(reserve=True):
-            self._finish(error, Input.FAULT)
-        else:
-            self._finish(error, Input.LOST)
+        can_say_so = self._greeted and self._credits.allow(reserve=True)
+        change, events = self._finish(error, Input.FAULT if can_say_so else Input.LOST)
+        self._change(change, *events)
 
     def _end(self, error: EndpointError) -> None:
         """The connection has ended already; after CLOSED and FAILED that is no news."""
         if self.state is State.ABORTING:
-            self._move(Input.LOST)
+            self._change(self._mover(Input.LOST))
         elif not self.finished:
-            self._finish(error, Input.LOST)
+            change, events = self._finish(error, Input.LOST)
+            self._change(change, *events)
 
-    def _finish(self, error: EndpointError, what: Input) -> None:
+    def _finish(self, error: EndpointError, what: Input) -> _Effect:
         undelivered = self._outbox.messages + sum(posted.ends is not None for posted in self._posted)
+        failed = Failed(error, undelivered)
+        return (self._let_go, (failed, next_state(self.state, what))), (failed,)
+
+    def _let_go(self, argument: tuple[Failed, State]) -> None:
+        failed, state = argument
         self._outbox.clear()
         self._assembler.drop()
         self._regions.clear()
         self._probe_due = False
-        self._move(what)
-        self._tell(Failed(error, undelivered))
+        self.error, self.undelivered = failed.error, failed.undelivered
+        self.state = state
 
 
 def _weight(event: Event) -> int:

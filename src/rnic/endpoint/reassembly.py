@@ -6,34 +6,37 @@ from io import BytesIO
 from rnic.endpoint.errors import ProtocolError, Reason
 from rnic.endpoint.frame import LAST, Frame, parse_total
 
-__all__ = ["Assembler"]
+__all__ = ["Assembler", "Progress"]
+
+
+Progress = tuple[int | None, int, int]
+"""Bytes of the message that has begun, None between messages; how many are here; complete messages."""
 
 
 class Assembler:
     """The message that is coming in, and what may come next.
 
-    Memory grows with what has arrived, never with what a header claims.
+    first() and more() look at a fragment and say how far it leads, and which message it completes; go() makes
+    that so. Memory grows with what has arrived, never with what a header claims.
     """
 
     def __init__(self, max_message: int) -> None:
         self.max_message = max_message
         self.complete = 0
         """Messages that were handed out: the number of the one that comes next."""
-        self._total: int | None = None  # bytes of the message that has begun, None between messages
+        self.buffered = 0
+        """Bytes of the unfinished one that are here."""
+        self._total: int | None = None
         self._data = BytesIO()  # its getvalue() hands out the very bytes that were written: no second copy
+        self._keeps = True
 
     @property
     def partial(self) -> bool:
         """A message has begun and is not complete."""
         return self._total is not None
 
-    @property
-    def buffered(self) -> int:
-        """Bytes of it that are here."""
-        return self._data.tell()
-
-    def first(self, frame: Frame) -> bytes | None:
-        """A MESSAGE: the message, if it is complete."""
+    def first(self, frame: Frame) -> tuple[Progress, bytes | None]:
+        """A MESSAGE."""
         total, payload = parse_total(frame)
         if self._total is not None:
             raise ProtocolError(f"MESSAGE {frame.id} came before message {self.complete} was complete")
@@ -42,42 +45,50 @@ class Assembler:
                 f"message {frame.id} of {total} bytes is longer than {self.max_message}, the most we take",
                 Reason.TOO_LONG,
             )
-        self._total = total
-        return self._add(frame, payload)
+        return self._look(frame, total, payload)
 
-    def more(self, frame: Frame) -> bytes | None:
-        """A MORE: the message, if it is complete."""
+    def more(self, frame: Frame) -> tuple[Progress, bytes | None]:
+        """A MORE."""
         if self._total is None:
             raise ProtocolError(f"MORE of message {frame.id}, which was not begun")
         if not frame.body:
             raise ProtocolError(f"MORE of message {frame.id} is empty")
-        return self._add(frame, frame.body)
+        return self._look(frame, self._total, frame.body)
 
-    def _add(self, frame: Frame, payload: memoryview) -> bytes | None:
-        number, total = self.complete & 0xFFFFFFFF, self._total or 0
+    def _look(self, frame: Frame, total: int, payload: memoryview) -> tuple[Progress, bytes | None]:
+        number = self.complete & 0xFFFFFFFF
         if frame.id != number:
             raise ProtocolError(f"{frame.type.name} of message {frame.id}, where {number} is due")
         if total and not payload:
             raise ProtocolError(f"{frame.type.name} of message {number} is empty, the message is not")
-        there = self._data.tell() + len(payload)
+        there = self.buffered + len(payload)
         if there > total:
             raise ProtocolError(f"message {number} has {total} bytes, and a fragment goes to {there}")
         if bool(frame.flags & LAST) != (there == total):
             word = "says LAST" if frame.flags & LAST else "does not say LAST"
             raise ProtocolError(f"{frame.type.name} of message {number} {word} at {there} of {total} bytes")
         if there == len(payload) == total:
-            data = bytes(payload)
-        else:
+            return (None, 0, self.complete + 1), bytes(payload)
+        if self._keeps:
+            self._data.seek(self.buffered)  # where go() has not been, the same bytes may be written again
             self._data.write(payload)
-            if there < total:
-                return None
-            data = self._data.getvalue()
+        if there < total:
+            return (total, there, self.complete), None
+        return (None, 0, self.complete + 1), self._data.getvalue()
+
+    def go(self, progress: Progress) -> None:
+        """Make it so; again, if need be."""
+        total, there, complete = progress
+        if total is None and self.buffered:
             self._data = BytesIO()
-        self._total = None
-        self.complete += 1
-        return data
+        self._total, self.buffered, self.complete = total, there, complete
+
+    def discard(self) -> None:
+        """Nobody wants messages any more: their fragments are checked and counted, and not kept."""
+        self._keeps = False
+        self._data = BytesIO()
 
     def drop(self) -> None:
         """Forget what is incomplete: the connection has ended."""
-        self._total = None
+        self._total, self.buffered = None, 0
         self._data = BytesIO()

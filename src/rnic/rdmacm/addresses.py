@@ -146,6 +146,14 @@ def _wait_for_neighbour(one: CmId, agent: Agent, way: routes.Way, timeout_ms: in
         nonlocal step, said
         if one.state is not IdState.ADDR_QUERY:
             return None
+        try:
+            return look_once(now)
+        except OSError as error:  # no descriptor is left to ask with
+            _unresolved(one, -(error.errno or ENODEV))
+            return None
+
+    def look_once(now: int) -> int | None:
+        nonlocal step, said
         if routes.is_neighbour_known(way.next_hop, way.ifindex):
             _resolved(one)
         elif now >= until:

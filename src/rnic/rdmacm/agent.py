@@ -14,6 +14,7 @@ import logging
 import os
 import select
 import threading
+from collections import deque
 from collections.abc import Callable
 from errno import ECONNREFUSED, EIO, ENODEV
 from time import monotonic_ns, sleep
@@ -26,6 +27,7 @@ from rnic.rdmacm.gsi import Gsi, Peer
 from rnic.rdmacm.ports import Ports
 from rnic.rdmacm.processes import Process, Processes
 from rnic.rdmacm.sockaddr import Inet
+from rnic.times import milliseconds
 from rnic.verbs.context import Context
 from rnic.verbs.pd import PD
 
@@ -69,12 +71,13 @@ class Agent:
         self.ids: set[CmId] = set()
         self.services: dict[int, Served] = {}
         self.failed: BaseException | None = None
-        self.mistakes = 0  # datagrams that raised an exception; each is a bug
+        self.mistakes = 0  # datagrams, timers and finalisers that raised an exception; each is a bug
         self.ended = False
         self.on_end: Callable[[Agent], None] = lambda _agent: None
         self._timers: list[tuple[int, int, Callable[[int], int | None]]] = []  # a heap: due, serial, call
         self._serial = itertools.count()
         self._watching = False
+        self._later: deque[Callable[[], object]] = deque()  # filled without lock
         self._more = False  # datagrams may wait that no event tells of
         self._linger: int | None = None
         self._sleeps_until: int | None = None
@@ -112,7 +115,10 @@ class Agent:
             if not events:
                 break
             for event in events:
-                self._dispatch(event)
+                try:
+                    self._dispatch(event)
+                except Exception as error:
+                    self._mistake(f"{event.type.name} of {event.source!r}", error)
 
     def hear(self, data: bytes, source: Peer) -> None:
         """Take a datagram, and tell what it changes before the next one changes more.
@@ -124,16 +130,29 @@ class Agent:
             self.cm.input(data, source, monotonic_ns())
             self._settle()
         except Exception as error:
-            level = logging.DEBUG if self.mistakes else logging.ERROR
-            self.mistakes += 1
             self.cm.drop("a datagram that met a mistake of rnic's own")
-            text = "%s: a datagram from %s met a mistake in rnic: %s"
-            _log.log(level, text, self.context.name, source.gid.ip, data.hex(), exc_info=error)
+            self._mistake(f"a datagram from {source.gid.ip}, {data.hex()},", error)
 
     def kick(self) -> None:
         """Wake the thread, to look again at what it waits for."""
         if self._wake >= 0 and threading.current_thread() is not self._thread:
             os.eventfd_write(self._wake, 1)
+
+    def later(self, call: Callable[[], object]) -> None:
+        """Have the thread call something soon: for finalisers, which may interrupt whoever holds a lock.
+
+        Somebody uses the agent, and so it is there, until that is done.
+        """
+        self._later.append(call)
+        self.kick()
+
+    def _finalise(self) -> None:
+        while self._later:
+            call = self._later.popleft()
+            try:
+                call()
+            except Exception as error:
+                self._mistake(f"a finaliser, {call!r},", error)
 
     def at(self, due: int, call: Callable[[int], int | None]) -> None:
         """Call at a time (of monotonic_ns()), and again when it says so; flush() has to follow."""
@@ -264,10 +283,11 @@ class Agent:
             if self._is_done():
                 self._end()
                 return False
+        self._finalise()
         if self._more:
             sleep(_BREATH)
         else:
-            poll.poll(None if due is None else max(0, -(-(due - monotonic_ns()) // 10**6)))
+            poll.poll(None if due is None else milliseconds((due - monotonic_ns()) / 1e9))
         with self.lock:
             self._sleeps_until = 0
             if self.ended:  # in a forked child
@@ -294,8 +314,19 @@ class Agent:
     def _fire(self, now: int) -> None:
         while self._timers and self._timers[0][0] <= now:
             call = heapq.heappop(self._timers)[2]
-            if (again := call(now)) is not None:
-                self.at(again, call)
+            try:
+                again = call(now)
+            except Exception as error:
+                self._mistake(f"a timer, {call!r},", error)
+            else:
+                if again is not None:
+                    self.at(again, call)
+
+    def _mistake(self, what: str, error: Exception) -> None:
+        """Of ours; or memory was short. It costs what met it, not all the ids of the device."""
+        level = logging.DEBUG if self.mistakes else logging.ERROR
+        self.mistakes += 1
+        _log.log(level, "%s: %s met a mistake in rnic", self.context.name, what, exc_info=error)
 
     def _deadline(self) -> int | None:
         first = self._timers[0][0] if self._timers else None

@@ -15,8 +15,10 @@ from errno import EBADF, EBUSY, EINVAL
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
 
-from rnic.errors import VerbsError
+from rnic._nic import nic
+from rnic.errors import VerbsError, exhausted
 from rnic.rdmacm.names import ConnParam, EventType, UDParam
+from rnic.times import milliseconds
 from rnic.wire import RejReason, SidrStatus
 from rnic.wire.cm_names import name_of
 
@@ -27,7 +29,18 @@ if TYPE_CHECKING:
 class Event:
     """Something that happened to an id (rdma_get_cm_event(3)); a context manager that acknowledges it."""
 
-    __slots__ = ("__weakref__", "_delivered", "acked", "arg", "event", "id", "listen_id", "param", "status")
+    __slots__ = (
+        "__weakref__",
+        "_delivered",
+        "_waits",
+        "acked",
+        "arg",
+        "event",
+        "id",
+        "listen_id",
+        "param",
+        "status",
+    )
 
     def __init__(
         self,
@@ -52,6 +65,7 @@ class Event:
         """Of a USER event, what write_cm_event() was given; of ADDRINFO_RESOLVED the list of results."""
         self.acked = False
         self._delivered: EventChannel | None = None
+        self._waits = False
 
     @property
     def owner(self) -> CmId:
@@ -62,6 +76,20 @@ class Event:
         """Count it, under the channel's lock: from now on it has to be acknowledged."""
         self._delivered = channel
         self.owner.unacked += 1
+
+    def wait(self) -> None:
+        """It is in a channel, where a request counts in its listener's backlog."""
+        owner = self.owner
+        if self.event is EventType.CONNECT_REQUEST and not self._waits:
+            self._waits = True
+            owner.waiting += 1
+
+    def wait_no_more(self) -> None:
+        """It is not; again does nothing."""
+        owner = self.owner
+        if self._waits:
+            self._waits = False
+            owner.waiting -= 1
 
     def ack(self) -> None:
         """Acknowledge it (rdma_ack_cm_event(3)); the second time does nothing."""
@@ -80,8 +108,10 @@ class Event:
         self.ack()
 
     def __del__(self) -> None:
-        if self._delivered is not None and not self.acked:
-            self.ack()
+        channel = self._delivered
+        if channel is not None and not self.acked:
+            self.acked = True
+            channel.dropped.append(self.owner)  # no lock here: whoever is interrupted may hold it
             warnings.warn(f"{self!r} was never acknowledged", ResourceWarning, stacklevel=2, source=self)
 
     def explain(self) -> str:
@@ -98,17 +128,34 @@ class Event:
         return f"<Event {self.event.name} of {self.id!r}{status}>"
 
 
+def _eventfd() -> int:
+    try:
+        return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    except OSError as error:
+        code = error.errno or EINVAL
+        raise VerbsError(code, f"eventfd: {exhausted(code)}", "create_event_channel") from None
+
+
 _channels: weakref.WeakSet[EventChannel] = weakref.WeakSet()
 
 
 class EventChannel:
-    """Where the events of ids arrive (rdma_create_event_channel(3)); a context manager."""
+    """Where the events of ids arrive (rdma_create_event_channel(3)); a context manager.
 
-    def __init__(self) -> None:
+    `beside`: a completion channel whose descriptor tells of events here, too, so that a program that waits
+    for both has one descriptor: CompChannel.get_cq_event(0) then finds nothing, and get_cm_event(0) does.
+    Close this one first. VerbsError, EMFILE, when the process has no descriptor left.
+    """
+
+    def __init__(self, beside: nic.CompChannel | None = None) -> None:
         self.lock = threading.RLock()
         self.ids: weakref.WeakSet[CmId] = weakref.WeakSet()
         self._events: deque[Event] = deque()
-        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._beside = beside
+        self.dropped: deque[CmId] = (
+            deque()
+        )  # whose events were dropped and not acknowledged; filled without lock
+        self._fd = _eventfd() if beside is None else beside.fileno()
         _channels.add(self)
 
     def fileno(self) -> int:
@@ -126,16 +173,21 @@ class EventChannel:
             if self._fd < 0:
                 return
             self._events.append(event)
-            if event.event is EventType.CONNECT_REQUEST:
-                event.owner.waiting += 1
+            event.wait()
             if len(self._events) == 1:
-                os.eventfd_write(self._fd, 1)
+                self._rouse()
 
     def wake(self) -> None:
         """Make the descriptor readable though there may be no event: who waits looks again."""
         with self.lock:
             if self._fd >= 0:
-                os.eventfd_write(self._fd, 1)
+                self._rouse()
+
+    def _rouse(self) -> None:
+        if self._beside is not None:
+            self._beside.wake()
+        else:
+            os.eventfd_write(self._fd, 1)
 
     def _pop(self) -> Event | None:
         with self.lock:
@@ -144,21 +196,49 @@ class EventChannel:
                 return None
             event = self._events.popleft()
             event.deliver(self)
-            if event.event is EventType.CONNECT_REQUEST:
-                event.owner.waiting -= 1
+            event.wait_no_more()
             self._quiet()
             return event
 
     def _quiet(self) -> None:
-        if not self._events:
+        if not self._events and self._fd >= 0:
+            self._drain()
+
+    def _drain(self) -> None:
+        if self._beside is not None:
+            self._beside.unwake()
+        else:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._fd)
+
+    @property
+    def has_events(self) -> bool:
+        """Whether get_cm_event(0) has something."""
+        return bool(self._events)
+
+    def peek(self) -> Event | None:
+        """The next event, which stays; drop() takes it."""
+        return self._events[0] if self._events else None
+
+    def drop(self, event: Event) -> None:
+        """Take out what peek() has shown; it was not delivered, so it needs no ack().  Again does nothing."""
+        with self.lock:
+            if self._events and self._events[0] is event:
+                if len(self._events) == 1:
+                    self._drain()
+                event.wait_no_more()
+                self._events.popleft()
 
     def get_cm_event(self, timeout: float | None = None) -> Event:
         """Wait for an event (rdma_get_cm_event(3)); it has to be acknowledged.
 
         `timeout` is in seconds, None for ever, 0 not at all; TimeoutError at its end.
         """
+        if self._beside is not None and timeout != 0:
+            text = (
+                "the channel shares the descriptor of a completion channel: wait for that, then use timeout 0"
+            )
+            raise VerbsError(EINVAL, text, "get_cm_event")
         until = None if timeout is None else monotonic() + timeout
         poll = select.poll()
         while (event := self._pop()) is None:
@@ -166,7 +246,7 @@ class EventChannel:
             if left is not None and left <= 0:
                 raise TimeoutError(f"get_cm_event: no event within {timeout} s")
             poll.register(self._fd, select.POLLIN)
-            poll.poll(None if left is None else max(1, min(round(left * 1000), 1 << 30)))
+            poll.poll(milliseconds(left))
         return event
 
     def take_request(self, cm_id: CmId) -> bool:
@@ -176,17 +256,28 @@ class EventChannel:
             if found is None:
                 return False
             self._events.remove(found)
-            found.owner.waiting -= 1
+            found.wait_no_more()
             self._quiet()
             return True
 
+    def settle_dropped(self) -> None:
+        """What was dropped counts as acknowledged; under the lock."""
+        while self.dropped:
+            self.dropped.popleft().unacked -= 1
+
     def take_of(self, cm_id: CmId) -> list[Event]:
         """The events of an id that nobody has got yet, taken out; under the lock."""
-        mine = [event for event in self._events if cm_id in (event.id, event.listen_id)]
+        mine = self.events_of(cm_id)
         if mine:
+            for event in mine:
+                event.wait_no_more()
             self._events = deque(event for event in self._events if event not in mine)
             self._quiet()
         return mine
+
+    def events_of(self, cm_id: CmId) -> list[Event]:
+        """The same, which stay."""
+        return [event for event in self._events if cm_id in (event.id, event.listen_id)]
 
     def has(self, cm_id: CmId) -> bool:
         """Whether an event of an id waits."""
@@ -207,7 +298,7 @@ class EventChannel:
     def drop_fd(self) -> None:
         """Close the descriptor, whatever reports here."""
         fd, self._fd = self._fd, -1
-        if fd >= 0:
+        if fd >= 0 and self._beside is None:
             os.close(fd)
 
     def __enter__(self) -> Self:

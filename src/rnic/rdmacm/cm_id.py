@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from dataclasses import replace
@@ -24,11 +25,13 @@ from rnic.enums import QPState, QPType
 from rnic.errors import VerbsError
 from rnic.rdmacm import addresses, multicast, rc, routes, ud
 from rnic.rdmacm import link as link_
+from rnic.rdmacm.admission import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Admission
 from rnic.rdmacm.agent import Agent
 from rnic.rdmacm.channel import Event, EventChannel, check_timeout
 from rnic.rdmacm.link import Link
 from rnic.rdmacm.messages import Messages
 from rnic.rdmacm.names import (
+    NOTHING_SAID,
     UDP_QKEY,
     ConnParam,
     EventType,
@@ -100,9 +103,12 @@ class CmId(Messages, SharedReceives):
         self.offers_ece = False  # set_local_ece() has been called
         self.remote_ece = ECE()
         self.disconnecting = False
+        self.asks_for: ConnParam | None = None  # of connect()
         self.unacked = 0  # events that were delivered; under the channel's lock
         self.waiting = 0  # requests that nobody has taken yet; likewise
         self.backlog = 0
+        self.admission = Admission()  # of one that listens
+        self.let_in_by: Admission | None = None  # of one that a request to a listener has made
         self.service: ModuleType = ud if qp_type is QPType.UD else rc
         self.ep_cap: QPCap | None = None
         self.groups: dict[GID, Any] = {}
@@ -113,6 +119,7 @@ class CmId(Messages, SharedReceives):
         self._own_cqs: list[nic.CQ | nic.CompChannel] = []
         self.options: dict[Option, int] = {}
         self._pid = os.getpid()
+        self._destroyed = False
         self.channel.ids.add(self)
 
     def __repr__(self) -> str:
@@ -164,6 +171,15 @@ class CmId(Messages, SharedReceives):
         if self.state not in states:
             wanted = " or ".join(state.name for state in states)
             raise VerbsError(EINVAL, f"{self!r}: {verb}() needs {wanted}", verb)
+
+    def _check_may_connect(self, verb: str) -> None:
+        """EINVAL when there will be no connection that a queue pair could be for."""
+        if self.state is IdState.LISTEN:
+            text = f"{self!r} listens: the queue pairs of connections are those of the ids of their requests"
+            raise VerbsError(EINVAL, text, verb)
+        if isinstance(self.exchange, Connection) and self.exchange.state in _ENDED:
+            text = f"{self!r}: the connection has ended: {self.exchange.state.name}"
+            raise VerbsError(EINVAL, text, verb)
 
     def put(self, kind: EventType, status: int = 0, **more: Any) -> None:
         """An event of its own, into its channel."""
@@ -256,18 +272,33 @@ class CmId(Messages, SharedReceives):
 
     # ------------------------------------------------------------------ connecting
 
-    def listen(self, backlog: int = 0) -> None:
+    def listen(
+        self,
+        backlog: int = 0,
+        *,
+        max_connections: int | None = None,
+        max_half_open: int = MAX_HALF_OPEN,
+        handshake_timeout: float = HANDSHAKE_TIMEOUT,
+    ) -> None:
         """Take requests (rdma_listen(3)); each makes an event CONNECT_REQUEST with an id of its own.
 
         `backlog` is how many may wait to be seen, 0: 1024; more are refused, as the kernel refuses them. An
         id that is not bound gets a free port of every device.
+
+        `max_connections` bounds the ids of requests that are not destroyed, None: no limit; more are refused
+        with reason 3, no resources. `max_half_open` bounds those of them that were accepted and wait for the
+        peer's last message: one more, and the one that waits longest is UNREACHABLE. That is also a request,
+        or a connection that was accepted, which is not established `handshake_timeout` seconds after it came
+        (status ETIMEDOUT).
         """
+        admission = Admission(max_connections, max_half_open, handshake_timeout)
         with registry.lock:
             self._expect("listen", IdState.IDLE, IdState.ADDR_BOUND)
             if self.state is IdState.IDLE:
                 addresses.bind(self, _NOWHERE, "listen")
             if not self.claims:
                 raise VerbsError(EINVAL, "resolve_addr() has begun something else", "listen")
+            self.admission = admission
             self.backlog = backlog if backlog > 0 else DEFAULT_BACKLOG
             for agent in self._agents:
                 agent.serve(service_id(self.ps, self.local.port), self)
@@ -276,7 +307,8 @@ class CmId(Messages, SharedReceives):
     def get_request(self) -> CmId:
         """Wait for a request to an id without a channel (rdma_get_request(3)); its id has none either.
 
-        The request's event, with the peer's private data, is the new id's `event`.
+        The request's event, with the peer's private data, is the new id's `event`. A request for whose id
+        there is no descriptor or memory is refused (reason 3, no resources), and VerbsError names the limit.
         """
         if not self.sync:
             raise VerbsError(EINVAL, "the id has an event channel: get_cm_event() tells", "get_request")
@@ -288,10 +320,18 @@ class CmId(Messages, SharedReceives):
             raise VerbsError(abs(event.status) or EINVAL, event.event.name, "get_request")
         event.ack()
         child = event.id
-        child.migrate_id(None)
-        child.event = event
-        if self.ep_cap is not None:
-            child.create_qp(self.pd, cap=self.ep_cap)
+        try:
+            child.migrate_id(None)
+            child.event = event
+            if self.ep_cap is not None:
+                child.create_qp(self.pd, cap=self.ep_cap)
+        except (
+            BaseException
+        ):  # no descriptors, or no memory: this request is refused, and the next one may do
+            with contextlib.suppress(VerbsError):
+                child.reject_busy()
+            child.destroy()
+            raise
         return child
 
     def connect(self, param: ConnParam | UDParam | None = None) -> None:
@@ -323,6 +363,15 @@ class CmId(Messages, SharedReceives):
             self._expect("reject", IdState.CONNECT)
             self.service.reject(self, private_data)
 
+    def reject_busy(self) -> None:
+        """Refuse a request for want of descriptors, memory or threads: reason 3, no resources.
+
+        (librdmacm's programs cannot say so; what a datagram service answers is "no queue pair".)
+        """
+        with registry.lock:
+            self._expect("reject_busy", IdState.CONNECT)
+            self.service.reject_busy(self)
+
     def reject_ece(self, private_data: bytes = b"") -> None:
         """Refuse a connection because of the peer's vendor options (rdma_reject_ece(3)): reason 35."""
         with registry.lock:
@@ -341,21 +390,29 @@ class CmId(Messages, SharedReceives):
     def notify(self, event: AsyncEventType) -> None:
         """Tell of something that happened to the queue pair (rdma_notify(3)).
 
-        COMM_EST completes a connection whose last message was lost; an error of the queue pair ends it.
+        COMM_EST completes a connection whose last message was lost, EISCONN: it is complete; an error of the
+        queue pair, which the kernel's RDMA-CM does not take, ends it. EINVAL for other events, and for a
+        connection that cannot be completed or ended.
         """
         with registry.lock:
             self._expect("notify", IdState.CONNECT, IdState.DISCONNECT)
-            if event is AsyncEventType.COMM_EST:
+            if event == AsyncEventType.COMM_EST:
                 rc.communication_established(self)
-            elif self.state is IdState.CONNECT and event in _FATAL:
+            elif event in _FATAL and self._is_connected:
                 self._broke_down()
+            else:
+                raise VerbsError(EINVAL, f"{self!r}: {event!r} changes nothing", "notify")
+
+    @property
+    def _is_connected(self) -> bool:
+        established = self.exchange is not None and self.exchange.state is State.ESTABLISHED
+        return self.state is IdState.CONNECT and established
 
     def watch(self) -> bool:
         """Look whether an error of the queue pair has ended the connection; False: nothing to look at."""
         if self.state is not IdState.CONNECT or self.qp is None or self.qp.closed:
             return False
-        connected = self.exchange is not None and self.exchange.state is State.ESTABLISHED
-        if connected and self.qp.state is QPState.ERR:
+        if self._is_connected and self.qp.state is QPState.ERR:
             self._broke_down()
         return True
 
@@ -363,20 +420,24 @@ class CmId(Messages, SharedReceives):
         """Its queue pair is in the error state: the peer is told, and so is the application."""
         if isinstance(self.exchange, Connection):
             self.state = IdState.DISCONNECT
-            self.put(EventType.DISCONNECTED, param=ConnParam())
+            self.put(EventType.DISCONNECTED, param=NOTHING_SAID)
             rc.disconnect(self)
 
     def disconnect(self, private_data: bytes = b"") -> None:
         """End a connection, or agree to its end (rdma_disconnect(3)); the queue pair goes to ERR.
 
-        DISCONNECTED follows, once, and TIMEWAIT_EXIT when the queue pair may be used again. Private data,
-        which librdmacm does not have here, goes with the DREQ: 220 bytes at most.
+        DISCONNECTED follows, once, and TIMEWAIT_EXIT when the queue pair may be used again. During the
+        handshake it follows when that is done, unless it fails, which another event tells. Of a connection
+        that has failed nothing follows, nor of an id that listens. Private data, which librdmacm does not
+        have here, goes with the DREQ: 220 bytes at most.
         """
         with registry.lock:
+            if self.state is IdState.LISTEN:
+                return
             self._expect("disconnect", IdState.CONNECT, IdState.DISCONNECT)
-            told = self.state is IdState.DISCONNECT and not self.channel.has(self)
-            rc.disconnect(self, private_data)
-        if not told:
+            follows = rc.disconnect(self, private_data)
+            follows = follows or (self.state is IdState.DISCONNECT and self.channel.has(self))
+        if follows:
             self._complete("disconnect")
 
     def join_multicast(self, addr: SockAddr, context: object = None) -> None:
@@ -445,7 +506,6 @@ class CmId(Messages, SharedReceives):
             owned, self.channel = self._owns_channel, target
             self.sync = self._owns_channel = channel is None
             target.ids.add(self)
-            self.waiting = 0
             for event in waiting:
                 target.put(event)
         if owned:
@@ -475,6 +535,7 @@ class CmId(Messages, SharedReceives):
         the id's shared receive queue, if there is one and `init_attr` names none.
         """
         with registry.lock:
+            self._check_may_connect("create_qp")
             agent = self.need_agent("create_qp")
             if self.qp is not None:
                 raise VerbsError(EINVAL, "the id has a queue pair", "create_qp")
@@ -520,19 +581,19 @@ class CmId(Messages, SharedReceives):
     def destroy_qp(self) -> None:
         """Destroy the id's queue pair, and the completion queues made with it (rdma_destroy_qp(3))."""
         with registry.lock:
-            for leave in self.groups.values():
+            for group, leave in list(self.groups.items()):
                 leave()
-            self.groups.clear()
-            qp, self.qp = self.qp, None
-            if qp is not None:
-                qp.close()
+                self.groups.pop(group, None)
+            if self.qp is not None:
+                self.qp.close()
+                self.qp = None
             self._drop_cqs()
 
     def _drop_cqs(self) -> None:
-        own, self._own_cqs = self._own_cqs, []
-        for one in own:
-            one.close()
-        if own:
+        if self._own_cqs:
+            for one in self._own_cqs:
+                one.close()
+            self._own_cqs = []
             self.send_cq = self.recv_cq = self.send_cq_channel = self.recv_cq_channel = None
 
     def qkey(self, verb: str) -> int:
@@ -543,8 +604,12 @@ class CmId(Messages, SharedReceives):
         return self._qkey
 
     def init_qp_attr(self, state: QPState) -> QPAttr:
-        """The attributes that lead a queue pair of one's own to INIT, RTR, RTS (rdma_init_qp_attr(3))."""
+        """The attributes that lead a queue pair of one's own to INIT, RTR, RTS (rdma_init_qp_attr(3)).
+
+        EINVAL when the peer has not answered yet, and when the connection has ended.
+        """
         with registry.lock:
+            self._check_may_connect("init_qp_attr")
             self.need_agent("init_qp_attr")
             if self.qp_type is QPType.UD:
                 return link_.ud_attr(state, self.qkey("init_qp_attr"))
@@ -558,6 +623,7 @@ class CmId(Messages, SharedReceives):
     # ------------------------------------------------------------------ the end
 
     def _check_acked(self, verb: str) -> None:
+        self.channel.settle_dropped()
         if self.unacked:
             text = f"{self.unacked} events of {self!r} are not acknowledged: call ack() on each first"
             raise VerbsError(EBUSY, text, verb)
@@ -567,47 +633,57 @@ class CmId(Messages, SharedReceives):
 
         EBUSY while events that were delivered are not acknowledged (librdmacm would wait, for ever when this
         thread is to acknowledge them). Events that wait in the channel go. Its own queue pair goes, too.
+        What an exception has interrupted, a signal's for one, the next call completes.
         """
         self._drop_event()
         if self._pid != os.getpid():
             self.state = IdState.DESTROYING
             return
         with registry.lock:
-            if self.state is IdState.DESTROYING:
+            if self._destroyed:
                 return
             with self.channel.lock:
                 self._check_acked("destroy_id")
                 self.destroy_qp()
                 self.destroy_srq()
                 self.state = IdState.DESTROYING
-                self.channel.ids.discard(self)
-                forgotten = self.channel.take_of(self)
-            for event in forgotten:
-                if event.event is EventType.CONNECT_REQUEST and event.listen_id is self:
-                    event.id.destroy()
+                self._drop_events()
             self.abandon()
             if self._owns_channel:
                 self.channel.drop_fd()
+            self._destroyed = True
+
+    def _drop_events(self) -> None:
+        """Those that nobody has got; requests to it are refused."""
+        for event in self.channel.events_of(self):
+            if event.event is EventType.CONNECT_REQUEST and event.listen_id is self:
+                event.id.destroy()
+        self.channel.take_of(self)
+        self.channel.ids.discard(self)
 
     def abandon(self) -> None:
-        """Let go of all that others see of it."""
+        """Let go of all that others see of it; each step can be taken again."""
         now = monotonic_ns()
+        if self.let_in_by is not None:
+            self.let_in_by.forget(self)
         for agent in self._agents:
             agent.unserve(service_id(self.ps, self.local.port), self)
         if self.exchange is not None:
-            self.exchange.close(now)
+            if not self.exchange.closed:
+                self.exchange.close(now)
             self.exchange.context = None
-        claims, self.claims = self.claims, []
-        caller, self.calls_from = self.calls_from, None
-        if caller is not None and not caller.ended:
-            caller.ports.give(self.ps, self.local.ip, self.local.port)
-        for claim in claims:
+        if self.calls_from is not None and not self.calls_from.ended:
+            self.calls_from.ports.give(self.ps, self.local.ip, self.local.port)
+        self.calls_from = None
+        for claim in self.claims:
             claim.close()
-        agents, self._agents = self._agents, []
-        for agent in agents:
+        self.claims = []
+        while self._agents:
+            agent = self._agents[-1]
             if agent.failed is None and not agent.ended:
                 agent.flush()
             agent.leave(self)
+            self._agents.pop()
 
     def device_removed(self, agent: Agent, status: int = 0) -> None:
         """A device is gone; one that listens on others, too, goes on there."""
@@ -633,7 +709,7 @@ class CmId(Messages, SharedReceives):
                 raise
 
     def __del__(self) -> None:
-        if getattr(self, "state", IdState.DESTROYING) is not IdState.DESTROYING and self._pid == os.getpid():
+        if not getattr(self, "_destroyed", True) and self._pid == os.getpid():
             # No lock here: an agent knows its ids, so this one has none, and nobody else sees it.
             warnings.warn(f"{self!r} was not destroyed", ResourceWarning, stacklevel=2, source=self)
             if self._owns_channel:
@@ -641,6 +717,7 @@ class CmId(Messages, SharedReceives):
 
 
 _CAN_JOIN = (IdState.ADDR_BOUND, IdState.ADDR_RESOLVED, IdState.ROUTE_RESOLVED, IdState.CONNECT)
+_ENDED = (State.DREQ_SENT, State.DREQ_RCVD, State.TIMEWAIT, State.IDLE)
 _FATAL = (
     AsyncEventType.QP_FATAL,
     AsyncEventType.QP_REQ_ERR,

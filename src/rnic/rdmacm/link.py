@@ -6,10 +6,12 @@ from __future__ import annotations
 import logging
 import secrets
 from dataclasses import dataclass, field
-from errno import EINVAL
+from errno import EBUSY, EINVAL
+from functools import partial
 
 from rnic.enums import MTU, AccessFlags, QPState, QPType
 from rnic.errors import VerbsError
+from rnic.rdmacm.again import again
 from rnic.rdmacm.gsi import Peer
 from rnic.verbs.ah import AHAttr
 from rnic.verbs.qp import QP, QPAttr
@@ -127,9 +129,21 @@ def to_rts(qp: QP, link: Link) -> None:
 
 
 def to_error(qp: QP | None) -> None:
-    """All work is flushed."""
+    """All work is flushed: now, or when no process is stopped any more in the middle of a copy by it."""
+    if qp is not None and not is_flushed(qp):
+        again.attempt(qp, partial(_flushed, qp))
+
+
+def _flushed(qp: QP) -> bool:
     try:
-        if qp is not None and not qp.closed and qp.state not in (QPState.RESET, QPState.ERR):
+        if not is_flushed(qp):
             qp.modify(QPAttr(qp_state=QPState.ERR))
     except VerbsError as error:  # its owner may close it at the same time
         _log.info("%r: %s", qp, error)
+        return qp.closed or error.errno != EBUSY
+    return True
+
+
+def is_flushed(qp: QP) -> bool:
+    """Nothing is done by it any more: no memory is touched for work that was posted to it."""
+    return qp.closed or qp.state in (QPState.RESET, QPState.ERR)

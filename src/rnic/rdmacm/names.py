@@ -98,6 +98,12 @@ class ConnParam:
     """Only with a queue pair that is not the id's own."""
 
 
+NOTHING_SAID = ConnParam(
+    responder_resources=0, initiator_depth=0, flow_control=False, retry_count=0, rnr_retry_count=0
+)
+"""What comes with an event whose message has no such fields: zeros, as from the kernel."""
+
+
 @dataclass(frozen=True, slots=True)
 class UDParam:
     """A datagram service as resolved, or a group as joined (rdma_get_cm_event(3))."""

@@ -9,9 +9,10 @@ sees the other.
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import dataclass, field
-from errno import EADDRINUSE, EADDRNOTAVAIL
+from errno import EADDRINUSE, EADDRNOTAVAIL, EAGAIN, ECONNREFUSED
 
 from rnic._nic import nic
 from rnic.errors import VerbsError
@@ -89,23 +90,27 @@ class Ports:
         return block
 
     def _is_free(self, service: int, ip: IP) -> bool:
-        """Nobody has the name at this moment."""
+        """Nobody has the name. A look alone: whoever took it for a moment would be in others' way."""
         try:
-            self._context.cm_listen(service, GID(ip), hold=True).close()
+            os.close(self._context.cm_watch_service(service, GID(ip)))
         except VerbsError as error:
-            if error.errno != EADDRINUSE:
+            if error.errno == ECONNREFUSED:
+                return True
+            if error.errno != EAGAIN:  # so many look that its queue is full
                 raise
-            return False
-        return True
+        return False
 
     def give(self, ps: PortSpace, ip: IP, port: int) -> None:
         """A port is not called from any more."""
-        self._blocks[ps, ip, _first_of(port)].used.discard(port)
-        self._drop_if_empty(ps, ip, _first_of(port))
+        if (block := self._blocks.get((ps, ip, _first_of(port)))) is not None:
+            block.used.discard(port)
+            self._drop_if_empty(ps, ip, _first_of(port))
 
     def _drop_if_empty(self, ps: PortSpace, ip: IP, first: int) -> None:
-        if not self._blocks[ps, ip, first].used:
-            self._blocks.pop((ps, ip, first)).claim.close()
+        block = self._blocks[ps, ip, first]
+        if not block.used:
+            block.claim.close()
+            self._blocks.pop((ps, ip, first), None)
 
     def may_bind(self, ps: PortSpace, ip: IP, port: int) -> bool:
         """No process calls from the port; of another's block it is not known which ports are in use."""

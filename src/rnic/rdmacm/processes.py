@@ -61,7 +61,11 @@ class Processes:
                 if error.errno == ECONNREFUSED:
                     raise
                 return None  # too many descriptors, or not permitted: then time decides
-            self._epoll.register(found.fd, 0)
+            try:
+                self._epoll.register(found.fd, 0)
+            except OSError:
+                os.close(found.fd)
+                return None
             self._known[name] = found
         return found
 

@@ -6,22 +6,32 @@ Messages are built as the Linux kernel builds them; an id of port space TCP, or 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
-from errno import ECONNRESET, EINVAL, EPROTO, ETIMEDOUT
+from errno import ECONNRESET, EINVAL, EISCONN, EPROTO, ETIMEDOUT
 from ipaddress import IPv4Address, IPv6Address
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 import rnic.cm as cm
-from rnic.cm import ack_timeout
+from rnic.cm import ack_timeout, peer_ack_timeout
 from rnic.enums import MTU
 from rnic.errors import VerbsError
 from rnic.rdmacm import link as link_
+from rnic.rdmacm import reach
 from rnic.rdmacm.channel import Event
 from rnic.rdmacm.gsi import Peer
 from rnic.rdmacm.link import Link
-from rnic.rdmacm.names import MAX_INIT_DEPTH, MAX_RESP_RES, ConnParam, EventType, IdState
+from rnic.rdmacm.names import (
+    MAX_INIT_DEPTH,
+    MAX_RESP_RES,
+    NOTHING_SAID,
+    ConnParam,
+    EventType,
+    IdState,
+    Option,
+)
 from rnic.rdmacm.sockaddr import Inet
 from rnic.verbs.ah import GID
 from rnic.verbs.ece import ECE
@@ -41,6 +51,8 @@ from rnic.wire import (
 if TYPE_CHECKING:
     from rnic.rdmacm.agent import Agent
     from rnic.rdmacm.cm_id import CmId
+
+_log = logging.getLogger("rnic.rdmacm")
 
 _PERMISSIVE_LID = 0xFFFF
 _MRA_TIMEOUT = 24  # n of how long an application may think about a request: the kernel's
@@ -90,15 +102,52 @@ def connect(one: CmId, param: ConnParam) -> None:
     assert one.remote is not None
     link.responder_resources, link.initiator_depth = _depths(one, param, "connect")
     link.retry_count = min(param.retry_count, _RETRIES)
-    life = one.packet_life_time
-    link.timeout = ack_timeout(agent.attr.local_ca_ack_delay, life)
-    header = IpCmHeader.build(one.local.ip, one.remote.ip, one.local.port)
-    req = _request(one, param, link, header.emit() + param.private_data)
-    one.exchange = agent.cm.connection(link.peer, packet_life_time=life)
-    one.exchange.context = one
-    one.exchange.send_req(req, monotonic_ns(), attr_mod=one.local_ece.options)
+    link.timeout = ack_timeout(agent.attr.local_ca_ack_delay, one.packet_life_time)
+    one.asks_for = param
+    _call(one, agent, link, param)
     agent.watch()
     agent.flush()
+
+
+def _call(one: CmId, agent: Agent, link: Link, param: ConnParam) -> None:
+    assert one.remote is not None
+    header = IpCmHeader.build(one.local.ip, one.remote.ip, one.local.port)
+    req = _request(one, param, link, header.emit() + param.private_data)
+    one.exchange = agent.cm.connection(link.peer, packet_life_time=one.packet_life_time)
+    one.exchange.context = one
+    one.exchange.send_req(req, monotonic_ns(), attr_mod=one.local_ece.options)
+
+
+def _call_again(one: CmId, rej: Rej) -> bool:
+    """A path MTU is too large for the peer: ask with the one that its REJ names, or the next smaller one.
+
+    IBA 12.6.7.2, reason 26: the additional information is the largest MTU that the peer can do. What it names
+    has to be smaller, so that this ends.
+    """
+    link, agent, param = one.link, one.agent, one.asks_for
+    if rej.reason != RejReason.INVALID_MTU or link is None or agent is None or param is None:
+        return False
+    if link.path_mtu <= MTU.MTU_256 or one.disconnecting:
+        return False
+    named = rej.info[0] if rej.info else 0
+    smaller = MTU(link.path_mtu - 1)
+    link.path_mtu = MTU(named) if MTU.MTU_256 <= named < link.path_mtu else smaller
+    _log.info("%r: the peer wants a smaller path MTU: %s", one, link.path_mtu.name)
+    _call(one, agent, link, param)
+    return True
+
+
+def _calls_again(one: CmId, rej: Rej) -> bool:
+    """The same; what goes wrong is for the log, and the application hears of the refusal."""
+    refused = one.exchange
+    try:
+        return _call_again(one, rej)
+    except Exception as error:
+        _log.warning("%r cannot be asked for again: %s", one, error)
+        if one.exchange is not refused and one.exchange is not None:
+            one.exchange.close(monotonic_ns())
+            one.exchange.context = None
+        return False
 
 
 def _request(one: CmId, param: ConnParam, link: Link, private_data: bytes) -> Req:
@@ -182,6 +231,9 @@ def accept(one: CmId, param: ConnParam | None) -> None:
         if one.qp is not None:
             link_.to_rts(one.qp, link)
         conn.send_rep(rep, monotonic_ns(), attr_mod=one.local_ece.options)
+        one.disconnecting = False  # whatever was said before
+        if one.let_in_by is not None:
+            one.let_in_by.accepted(one, monotonic_ns())
     except VerbsError:
         link_.to_error(one.qp)
         conn.send_rej(RejReason.CONSUMER_DEFINED, monotonic_ns())
@@ -198,6 +250,11 @@ def reject(one: CmId, private_data: bytes, reason: int = RejReason.CONSUMER_DEFI
     one.need_agent("reject").flush()
 
 
+def reject_busy(one: CmId) -> None:
+    """Answer a REQ with a REJ, no resources (IBA 12.6.7.2, reason 3)."""
+    reject(one, b"", RejReason.NO_RESOURCES)
+
+
 def establish(one: CmId) -> None:
     """Send the RTU (rdma_establish(3))."""
     _connection(one, "establish").send_rtu(monotonic_ns())
@@ -206,26 +263,30 @@ def establish(one: CmId) -> None:
 
 def communication_established(one: CmId) -> None:
     """Data came before the RTU (rdma_notify(3))."""
-    _connection(one, "notify").establish(monotonic_ns())
+    conn = _connection(one, "notify")
+    if conn.state is cm.State.ESTABLISHED:
+        raise VerbsError(EISCONN, f"{one!r} is connected already", "notify")
+    conn.establish(monotonic_ns())
     one.need_agent("notify").flush()
 
 
-_OVER = (cm.State.DREQ_SENT, cm.State.TIMEWAIT, cm.State.IDLE)
+def disconnect(one: CmId, private_data: bytes = b"") -> bool:
+    """Send a DREQ, or the DREP for the peer's (rdma_disconnect(3)); True: an event will tell of the end.
 
-
-def disconnect(one: CmId, private_data: bytes = b"") -> None:
-    """Send a DREQ, or the DREP for the peer's (rdma_disconnect(3))."""
+    As with the kernel it fails in no state of a connection. In the middle of a handshake nothing can be said
+    yet: at its end the peer hears that it is over.
+    """
     check_private(private_data, Dreq.PRIVATE_BYTES, "disconnect")
     conn = _connection(one, "disconnect")
-    if conn.over and one.state is IdState.CONNECT:
-        raise VerbsError(EINVAL, f"{one!r} was refused or never answered: destroy() it", "disconnect")
+    agent = one.need_agent("disconnect")
     link_.to_error(one.qp)
     one.disconnecting = True
     if conn.state is cm.State.DREQ_RCVD:
         conn.send_drep(monotonic_ns())
-    elif conn.state not in _OVER:
+    elif conn.state is cm.State.ESTABLISHED:
         conn.send_dreq(monotonic_ns(), private_data)
-    one.need_agent("disconnect").flush()
+    agent.flush()
+    return conn.state is cm.State.DREQ_SENT
 
 
 # ------------------------------------------------------------------ a request to a listener
@@ -243,12 +304,32 @@ def request(listener: CmId, agent: Agent, event: cm.Event) -> None:
     if listener.is_full or not header.known:
         conn.close(now)
         return
+    if listener.admission.is_full(now):
+        text = "%r: a request from %s is refused: max_connections is %s"
+        _log.info(text, listener, conn.peer.gid.ip, listener.admission.max_connections)
+        conn.send_rej(RejReason.NO_RESOURCES, now)
+        return
     if (refusal := _objection(agent, req, conn.peer.sgid_index)) is not None:
         reason, would_do = refusal
         conn.send_rej(reason, now, ari=would_do)
         return
-    source, gid, mtu = header.src, GID(req.primary.local_gid), MTU(req.path_mtu)
     child = listener.spawn(agent)
+    try:
+        _let_in(listener, child, agent, conn, event)
+    except BaseException:
+        conn.context = None
+        conn.close(monotonic_ns())
+        child.exchange = None
+        child.destroy()
+        raise
+
+
+def _let_in(listener: CmId, child: CmId, agent: Agent, conn: cm.Connection, event: cm.Event) -> None:
+    req, now = event.message, monotonic_ns()
+    assert isinstance(req, Req)
+    assert isinstance(conn.peer, Peer)
+    header = IpCmHeader.parse(req.private_data[: IpCmHeader.SIZE])
+    source, gid, mtu = header.src, GID(req.primary.local_gid), MTU(req.path_mtu)
     child.exchange, conn.context = conn, child
     child.remote = Inet(source, header.sport, listener.scope_of(agent, source))
     child.local = Inet(header.dst, listener.local.port, listener.scope_of(agent, header.dst))
@@ -262,14 +343,22 @@ def request(listener: CmId, agent: Agent, event: cm.Event) -> None:
         initiator_depth=req.responder_resources,
         retry_count=req.retry_count,
         rnr_retry_count=req.rnr_retry_count,
-        timeout=req.primary.ack_timeout,
+        timeout=_timeout(child, req.primary.ack_timeout, agent.attr.local_ca_ack_delay),
         dest_qp_num=req.local_qpn,
         sq_psn=req.starting_psn,
     )
     child.state = IdState.CONNECT
+    child.let_in_by = listener.admission
+    listener.admission.asked(child, conn, now)
     conn.send_mra(_MRA_TIMEOUT, now, held=True)
     param = _offer(req, req.private_data[IpCmHeader.SIZE :], req.retry_count)
     listener.channel.put(Event(EventType.CONNECT_REQUEST, child, param=param, listen_id=listener))
+
+
+def _timeout(one: CmId, asked: int, delay: int) -> int:
+    """The queue pair's timeout: as it was set by option, else as the peer wants it, within reason."""
+    own = ack_timeout(delay, one.packet_life_time)
+    return own if Option.ACK_TIMEOUT in one.options else peer_ack_timeout(asked, own)
 
 
 def _offer(said: Req | Rep, private_data: bytes, retry_count: int) -> ConnParam:
@@ -310,6 +399,8 @@ def _can_reach(own: GID, peer: GID) -> bool:
 
 def handle(one: CmId, event: cm.Event) -> None:
     """An event of the communication manager."""
+    if one.let_in_by is not None and event.source.state not in cm.HALF_OPEN:
+        one.let_in_by.settled(one)
     if handler := _HANDLERS.get(event.type):
         handler(one, event)
 
@@ -327,12 +418,16 @@ def _replied(one: CmId, event: cm.Event) -> None:
     link.responder_resources = min(link.responder_resources, rep.initiator_depth)
     link.initiator_depth = min(link.initiator_depth, rep.responder_resources)
     link.rnr_retry_count = rep.rnr_retry_count
-    link.timeout = ack_timeout(rep.target_ack_delay, one.packet_life_time)
-    param = _offer(rep, rep.private_data, link.retry_count)
+    link.timeout = _timeout(one, 0, rep.target_ack_delay)
+    param = _offer(rep, rep.private_data, 0)  # a REP does not say (IBA 12.6.8): 0, as from the kernel
+    conn = _connection(one, "connect")
+    if one.qp is None and one.disconnecting:
+        conn.send_rtu(monotonic_ns())
+        disconnect(one)
+        return
     if one.qp is None:
         one.channel.put(Event(EventType.CONNECT_RESPONSE, one, param=param))
         return
-    conn = _connection(one, "connect")
     try:
         link_.to_rts(one.qp, link)
         conn.send_rtu(monotonic_ns())
@@ -343,9 +438,10 @@ def _replied(one: CmId, event: cm.Event) -> None:
     one.channel.put(Event(EventType.ESTABLISHED, one, param=param))
 
 
-def _established(one: CmId, event: cm.Event) -> None:
-    data = getattr(event.message, "private_data", b"")
-    one.channel.put(Event(EventType.ESTABLISHED, one, param=replace(ConnParam(), private_data=data)))
+def _established(one: CmId, _event: cm.Event) -> None:
+    one.channel.put(Event(EventType.ESTABLISHED, one, param=NOTHING_SAID))
+    if one.disconnecting:
+        disconnect(one)
 
 
 def _broken(one: CmId, kind: EventType, status: int, param: ConnParam | None = None) -> None:
@@ -354,21 +450,43 @@ def _broken(one: CmId, kind: EventType, status: int, param: ConnParam | None = N
 
 
 def _error_of(event: cm.Event) -> int:
-    """The status of an event that tells that the peer does not answer: why."""
+    """The status of an event that tells that the peer does not answer."""
     return -ECONNRESET if event.gone else -ETIMEDOUT
 
 
 def _unreachable(one: CmId, event: cm.Event) -> None:
+    """The end that called asks the network why; strangers decide how often the other one would."""
     if one.channel.take_request(one):  # nobody has seen it, nor will
         one.destroy()
-    else:
+    elif event.gone or one.let_in_by or one.remote is None:
         _broken(one, EventType.UNREACHABLE, _error_of(event))
+    else:
+        _ask_why(one, one.remote, _error_of(event))
+
+
+def _ask_why(one: CmId, remote: Inet, otherwise: int) -> None:
+    """The answer may take a moment, in which the agent has other things to do."""
+    agent = one.agent
+    question = reach.Question(remote.ip, one.local.ip, remote.scope)
+
+    def tell(_now: int) -> None:
+        with question:
+            said = question.answer()
+        if one.state is not IdState.DESTROYING:
+            _broken(one, EventType.UNREACHABLE, -said if said else otherwise)
+
+    if question.code is None and agent is not None:
+        agent.at(monotonic_ns() + reach.WAIT_MS * 10**6, tell)
+    else:
+        tell(0)
 
 
 def _rejected(one: CmId, event: cm.Event) -> None:
     rej = event.message
     assert isinstance(rej, Rej)
-    _broken(one, EventType.REJECTED, rej.reason, ConnParam(private_data=rej.private_data))
+    if event.source.over and _calls_again(one, rej):
+        return
+    _broken(one, EventType.REJECTED, rej.reason, replace(NOTHING_SAID, private_data=rej.private_data))
 
 
 def _disconnected(one: CmId, event: cm.Event) -> None:
@@ -384,13 +502,16 @@ def _disconnected(one: CmId, event: cm.Event) -> None:
     one.state = IdState.DISCONNECT
     status = _error_of(event) if event.type is cm.EventType.DREQ_ERROR else 0
     data = getattr(event.message, "private_data", b"")
-    one.channel.put(Event(EventType.DISCONNECTED, one, status, ConnParam(private_data=data)))
+    data = data if any(data) else b""  # librdmacm's programs say nothing here, and are told of nothing
+    one.channel.put(Event(EventType.DISCONNECTED, one, status, replace(NOTHING_SAID, private_data=data)))
     if event.gone:
         link_.to_error(one.qp)
 
 
 def _timewait_exit(one: CmId, _event: cm.Event) -> None:
-    one.channel.put(Event(EventType.TIMEWAIT_EXIT, one))
+    """Of a connection that was; of one that was refused, or given up, another event has told the end."""
+    if one.state is IdState.DISCONNECT:
+        one.channel.put(Event(EventType.TIMEWAIT_EXIT, one))
 
 
 _HANDLERS: dict[cm.EventType, Callable[[CmId, cm.Event], None]] = {

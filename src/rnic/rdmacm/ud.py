@@ -74,6 +74,11 @@ def reject(one: CmId, private_data: bytes) -> None:
     _answer(one, SidrRep(status=SidrStatus.REJECT, private_data=private_data), "reject")
 
 
+def reject_busy(one: CmId) -> None:
+    """Answer that no queue pair is to be had."""
+    _answer(one, SidrRep(status=SidrStatus.NO_QP), "reject_busy")
+
+
 def _answer(one: CmId, rep: SidrRep, verb: str) -> None:
     attr_mod = one.local_ece.options
     _resolution(one, verb).send_sidr_rep(rep, monotonic_ns(), attr_mod=attr_mod)

@@ -43,7 +43,8 @@ class PD(RegionVerbs):
     ) -> nic.MR:
         """Register memory (ibv_reg_mr(3)): a buffer (bytearray, mmap, array), or `length` bytes at `addr`.
 
-        The buffer stays exported, so it cannot be resized, until the MR is closed; a read-only one can be
+        The region is the buffer's memory as it lies: of a Fortran-ordered array, column after column.  The
+        buffer stays exported, so it cannot be resized, until the MR is closed; a read-only one can be
         registered without LOCAL_WRITE, REMOTE_WRITE and REMOTE_ATOMIC.  That bytes at an address stay there
         is the caller's word.  The memory is not pinned: software needs no physical addresses.  `lock=True`
         keeps it from being swapped (mlock(2)) until no locked region has it any more.

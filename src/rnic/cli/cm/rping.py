@@ -8,6 +8,7 @@ the server says has the same 16 bytes, and they mean nothing.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import struct
 import threading
@@ -302,11 +303,31 @@ def serve(asked: Asked, persistent: bool) -> None:
         while True:
             with channel.get_cm_event() as event:
                 if event.event is not EventType.CONNECT_REQUEST:
+                    if (
+                        persistent and event.id is not listener
+                    ):  # a client that gave up before its agent began
+                        continue
                     raise Failure(event.explain())
                 if not persistent:
                     break
-                threading.Thread(target=agent, args=(event.id, asked), daemon=True).start()
+            begin(event.id, asked)
         answer(event.id, asked)
+
+
+def begin(cm_id: CmId, asked: Asked) -> None:
+    """Serve a client by an agent of its own; without a thread for it this client is refused."""
+    try:
+        threading.Thread(target=agent, args=(cm_id, asked), daemon=True).start()
+    except RuntimeError as error:
+        click.echo(f"rnic: client {cm_id.get_peer_addr()}: {error}", err=True)
+        refuse(cm_id)
+
+
+def refuse(cm_id: CmId) -> None:
+    """For want of something; a client that was accepted already loses its connection."""
+    with contextlib.suppress(OSError):
+        cm_id.reject_busy()
+    cm_id.destroy()
 
 
 def agent(cm_id: CmId, asked: Asked) -> None:
@@ -316,6 +337,7 @@ def agent(cm_id: CmId, asked: Asked) -> None:
         answer(cm_id, asked)
     except (Failure, OSError) as error:
         click.echo(f"rnic: client {peer}: {error}", err=True)
+        refuse(cm_id)
 
 
 def answer(cm_id: CmId, asked: Asked) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import rnic
 from rnic.cli.params import Failure
 from rnic.rdmacm import Event, EventChannel, EventType
+from rnic.times import bounded, milliseconds
 
 FAILURES = (
     EventType.ADDR_ERROR,
@@ -74,8 +75,10 @@ class Waiter:
         poll = select.poll()
         for fd in (self.channel.fileno(), completions.fileno()):
             poll.register(fd, select.POLLIN)
-        ready = {fd for fd, _ in poll.poll(self.seconds * 1000 or None)}
+        ready = {fd for fd, _ in poll.poll(milliseconds(self.seconds or None))}
         if not ready:
+            if bounded(self.seconds) is None:
+                return
             raise self._nothing(doing)
         if self.channel.fileno() in ready:
             self._dispatch(self.channel.get_cm_event(0))

@@ -10,14 +10,13 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import IO
 
 import rnic
 from rnic.cli import endpoint, exchange
-from rnic.cli.child import end, last_words
+from rnic.cli.child import end, last_words, scratch
 from rnic.cli.doctor.finding import Finding, degraded, good, missing
 from rnic.cli.doctor.machine import text_of
 from rnic.cli.params import Failure
@@ -130,7 +129,7 @@ def device() -> str:
 def attempt(name: str) -> tuple[tuple[int, int], int]:
     """Two WRITEs to the other process: (packets by shared memory, operations without packets), and whether it
     could read this process' memory: 0 or errno."""
-    with tempfile.TemporaryFile() as stderr:
+    with scratch() as stderr:
         try:
             return write_twice(name, stderr)
         except Failure as failure:

@@ -8,11 +8,12 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Self
+
+from rnic.cli.child import scratch
 
 ERROR_CHARACTERS = 4096
 FILE_BYTES = 16 << 20  # what it may write to a file, so that one that prints without end fills no disk
@@ -33,8 +34,8 @@ class Child:
         self.seconds = seconds
         self._deadline = time.monotonic() + seconds
         with ExitStack() as stack:
-            self._out = stack.enter_context(tempfile.TemporaryFile())
-            self._err = stack.enter_context(tempfile.TemporaryFile())
+            self._out = stack.enter_context(scratch())
+            self._err = stack.enter_context(scratch())
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

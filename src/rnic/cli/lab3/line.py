@@ -17,6 +17,7 @@ import rnic
 from rnic.cli.lab3.faults import Code, Fault
 from rnic.cli.lab3.messages import MESSAGE_BYTES, TEXT_BYTES, Error, Message, padded
 from rnic.rdmacm import CmId, Event, EventChannel, EventType, create_id
+from rnic.times import milliseconds
 
 SLICE = 0.02  # seconds between two looks at what no descriptor tells
 REFUSE_SECONDS = 0.5  # how long a peer that is refused may take to hear why
@@ -148,7 +149,7 @@ class Line:
             self._take()
 
     def _sleep(self, seconds: float) -> None:
-        for fd, _ in self._poller.poll(max(1, round(seconds * 1000))):
+        for fd, _ in self._poller.poll(milliseconds(seconds)):
             if fd == self._stop:
                 raise Fault(Code.FAILED, "the receiver was interrupted")
         for channel in (self.cm_id.send_cq_channel, self.cm_id.recv_cq_channel):
@@ -236,9 +237,9 @@ def _connect(host: str, port: int, timeout: float, where: str) -> Line:
     with ExitStack() as undo:
         undo.callback(channel.close)
         undo.callback(cm_id.destroy)
-        cm_id.resolve_addr(None, (host, port), round(timeout * 1000))
+        cm_id.resolve_addr(None, (host, port), milliseconds(timeout) or 0)
         _await(channel, EventType.ADDR_RESOLVED, where, timeout)
-        cm_id.resolve_route(round(timeout * 1000))
+        cm_id.resolve_route(milliseconds(timeout) or 0)
         _await(channel, EventType.ROUTE_RESOLVED, where, timeout)
         undo.pop_all()
     with ExitStack() as undo:
@@ -279,9 +280,13 @@ def _refusal(event: Event) -> str:
 
 def answer(cm_id: CmId, timeout: float, *, gone: Gone | None = None, stop: int | None = None) -> Line:
     """Agree to a sender's request; the receive for its first message is posted."""
-    channel = EventChannel()
     with ExitStack() as undo:
         undo.callback(cm_id.destroy)
+        try:
+            channel = EventChannel()
+        except rnic.VerbsError:  # no descriptor is left
+            cm_id.reject_busy()
+            raise
         undo.callback(channel.close)
         cm_id.migrate_id(channel)
         undo.pop_all()

@@ -184,8 +184,13 @@ class Server:
                 request.reject(b"too many senders: try again later")
             return
         thread = threading.Thread(target=self._serve, args=(request,), name="rnic-lab3")
+        try:
+            thread.start()
+        except RuntimeError:  # of threads there are no more
+            with request, suppress(OSError):
+                request.reject_busy()
+            return
         self._threads.add(thread)
-        thread.start()
 
     def _serve(self, request: CmId) -> int:
         """One sender, whatever becomes of it; the exit code that it would be."""

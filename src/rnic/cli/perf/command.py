@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -16,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from rnic.cli import exchange
-from rnic.cli.child import end, last_words
+from rnic.cli.child import end, last_words, scratch
 from rnic.cli.params import Failure
 from rnic.cli.perf import plan as plans
 from rnic.cli.perf import session
@@ -195,7 +194,7 @@ def serve(listener: socket.socket, mine: dict[str, Any], where: session.Where, o
 
 def measure_here(plan: Plan, where: session.Where, output: Output) -> None:
     """Both ends: the server is a process of its own, which ends with the line."""
-    with tempfile.TemporaryFile() as stderr, ExitStack() as stack:
+    with scratch() as stderr, ExitStack() as stack:
         with exchange.listen(0, HERE) as listener:
             sock = stack.enter_context(exchange.connect(HERE, listener.getsockname()[1], QUIET))
             words = [sys.executable, "-m", "rnic", "perf", plan.test, plan.metric]

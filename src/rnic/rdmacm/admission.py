@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whom a listener lets in: how many connections it has, how many of them are half-open, and for how long."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from errno import EINVAL
+from typing import TYPE_CHECKING
+
+from rnic.cm import LONGEST, Connection, iba_ns
+from rnic.errors import VerbsError
+
+if TYPE_CHECKING:
+    from rnic.rdmacm.cm_id import CmId
+
+MAX_HALF_OPEN = 1024
+HANDSHAKE_TIMEOUT = iba_ns(LONGEST) / 1e9
+_LONGEST = 1e9  # seconds, some 30 years
+_HANDSHAKE_NS = 10**9  # a peer that lives answers a REP in this time; who does not can give way to a newcomer
+
+
+@dataclass(slots=True)
+class Admission:
+    """What a listener has let in, and its limits; under the registry's lock.
+
+    A connection is half-open when the program has accepted it and the peer's last message, the RTU, is
+    missing: whoever can send packets can make such ones, under any address, and never answer. So they are
+    bounded, and the one that waits longest gives way to the next: a peer that lives needs its place for the
+    time of one answer.
+    """
+
+    max_connections: int | None = None
+    max_half_open: int = MAX_HALF_OPEN
+    handshake_timeout: float = HANDSHAKE_TIMEOUT  # seconds
+    _known: dict[CmId, int] = field(default_factory=dict)  # ids that are not destroyed, and when they came
+    _half_open: dict[CmId, None] = field(default_factory=dict)  # the oldest first
+
+    def __post_init__(self) -> None:
+        for name, value in ("max_connections", self.max_connections), ("max_half_open", self.max_half_open):
+            if value is not None and value < 1:
+                raise VerbsError(EINVAL, f"{name} is {value}; it is 1 at least", "listen")
+        if not (0 < self.handshake_timeout <= _LONGEST or self.handshake_timeout == math.inf):
+            text = (
+                f"handshake_timeout is {self.handshake_timeout}; it is a number of seconds above 0, "
+                f"at most {_LONGEST:g}, or math.inf for no limit"
+            )
+            raise VerbsError(EINVAL, text, "listen")
+
+    def is_full(self, now: int) -> bool:
+        """Whether one more would be too many, also when one that keeps us waiting gives way."""
+        if self.max_connections is None or len(self._known) < self.max_connections:
+            return False
+        oldest = next(iter(self._half_open), None)
+        if oldest is None or now - self._known[oldest] < _HANDSHAKE_NS:
+            return True
+        self._give_up(oldest, now)
+        return False
+
+    def asked(self, one: CmId, conn: Connection, now: int) -> None:
+        """A request that is let in: from now on its time runs."""
+        self._known[one] = now
+        if math.isfinite(self.handshake_timeout):
+            conn.expire_at(now + round(self.handshake_timeout * 1e9))
+
+    def accepted(self, one: CmId, now: int) -> None:
+        """The REP is out."""
+        if len(self._half_open) >= self.max_half_open:
+            self._give_up(next(iter(self._half_open)), now)
+        self._half_open[one] = None
+
+    def settled(self, one: CmId) -> None:
+        """The peer has answered, or the handshake has failed."""
+        self._half_open.pop(one, None)
+
+    def forget(self, one: CmId) -> None:
+        """An id is destroyed, or makes room."""
+        self._half_open.pop(one, None)
+        self._known.pop(one, None)
+
+    def _give_up(self, one: CmId, now: int) -> None:
+        self.forget(one)
+        if isinstance(one.exchange, Connection):
+            one.exchange.give_up(now)

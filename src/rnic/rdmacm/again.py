@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls that are made until they succeed, in a thread of their own.
+
+While a process of this host is stopped in the middle of a copy, the device takes nothing back, and says so
+(EBUSY) after a second each time.  A loop, an agent or whoever holds a lock makes such a call once; the rest
+is done here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic, sleep
+
+_log = logging.getLogger("rnic.rdmacm")
+
+PAUSE = 5.0  # seconds between two rounds at most, and while somebody is stopped
+_FIRST = 0.02  # seconds until the first
+LONG = 0.5  # seconds: a call that fails after these has waited for somebody who is stopped
+
+
+class Again:
+    """The calls, one for each object, and the thread, which is there while there are any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._calls: dict[object, Callable[[], bool]] = {}
+        self._thread: threading.Thread | None = None
+        self._held_up_until = 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something has not succeeded yet."""
+        return bool(self._calls)
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether somebody is stopped, so that one more call would wait in vain."""
+        return self._held_up_until > 0 and monotonic() < self._held_up_until
+
+    def attempt(self, what: object, call: Callable[[], bool]) -> bool:
+        """Call it, unless that would be in vain, and later until it succeeds; whether it has."""
+        if what not in self._calls and not self.is_held_up and self._try(call):
+            return True
+        if what not in self._calls:
+            self.add(what, call)
+        return False
+
+    def add(self, what: object, call: Callable[[], bool]) -> None:
+        """Call it now and then, until it returns True; any thread, and again after an exception."""
+        with self._lock, suppress(RuntimeError):  # no thread can be had: the next one tries to
+            self._calls[what] = call
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="rnic-again", daemon=True)
+                thread.start()
+                self._thread = thread
+
+    def _try(self, call: Callable[[], bool]) -> bool:
+        began = monotonic()
+        done = call()
+        ended = monotonic()
+        self._held_up_until = 0 if done or ended - began < LONG else ended + 2 * PAUSE
+        return done
+
+    def _run(self) -> None:
+        pause = _FIRST
+        while self._goes_on():
+            sleep(PAUSE if self.is_held_up else min(pause, PAUSE))
+            pause *= 2
+            self._round()
+
+    def _goes_on(self) -> bool:
+        with self._lock:
+            if not self._calls:
+                self._thread = None
+            return bool(self._calls)
+
+    def _round(self) -> None:
+        """To the first that waits in vain, which is the last of the next round."""
+        for what, call in list(self._calls.items()):
+            done = self._succeeds(call)
+            with self._lock:
+                if self._calls.get(what) is call:  # and no other one meanwhile
+                    del self._calls[what]
+                    if not done:
+                        self._calls[what] = call
+            if self.is_held_up:
+                return
+
+    def _succeeds(self, call: Callable[[], bool]) -> bool:
+        try:
+            return self._try(call)
+        except Exception:
+            _log.exception("%r is not tried again", call)
+            return True
+
+    def forked(self) -> None:
+        """In a forked child nothing of this is its own."""
+        self.__init__()  # type: ignore[misc]
+
+
+again = Again()
+os.register_at_fork(after_in_child=again.forked)

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a peer does not answer, as far as it can be known: what the kernel and the network say of a datagram.
+
+RoCE's packets leave from a socket that others share, which hears of no ICMP error. So one datagram without
+bytes is sent from a socket of its own that does (ip(7), IP_RECVERR).
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from errno import EACCES, ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, EPERM
+from typing import Self
+
+from rnic.rdmacm.sockaddr import IP
+
+ROCE_PORT = 4791
+WAIT_MS = 50  # for an ICMP error, of a router some hops away
+_FRESH = 1.0  # seconds for which an answer holds
+_RECVERR = {4: (socket.IPPROTO_IP, 11), 6: (socket.IPPROTO_IPV6, 25)}  # IP_RECVERR, IPV6_RECVERR
+_WORDS = {
+    EPERM: f"this host's firewall refuses packets to UDP port {ROCE_PORT} there",
+    EACCES: "this host's routes or firewall prohibit packets to it",
+    ECONNREFUSED: f"ICMP says that UDP port {ROCE_PORT} is closed there: no RDMA device is open, or a "
+    "firewall rejects its packets",
+    EHOSTUNREACH: "ICMP or the kernel says that the host is unreachable: it is down, or a router or firewall "
+    "rejects packets to it",
+    ENETUNREACH: "there is no route to its network",
+}
+_UNKNOWN = (
+    f"nothing on the way says why: it is down, UDP port {ROCE_PORT} is blocked, or addresses are changed on "
+    "the way (NAT), which RoCE's checksum does not allow"
+)
+_seen: dict[IP, tuple[float, int]] = {}
+
+
+def why(dst: IP, src: IP | None = None, scope: int = 0) -> int:
+    """What a datagram to the peer's RoCE port meets: an errno, or 0 when nothing is heard.
+
+    It takes up to 50 ms; what was found out within the last second is told at once.
+    """
+    with Question(dst, src, scope) as question:
+        if question.code is None:
+            poll = select.poll()
+            poll.register(question.fileno(), select.POLLERR)
+            poll.poll(WAIT_MS)
+        return question.answer()
+
+
+class Question:
+    """The same for who cannot wait: `code` is known at once or, after 50 ms, by answer()."""
+
+    def __init__(self, dst: IP, src: IP | None = None, scope: int = 0) -> None:
+        self.dst = dst
+        self.code: int | None = None
+        self._probe: socket.socket | None = None
+        at, code = _seen.get(dst, (0.0, 0))
+        if time.monotonic() - at < _FRESH:
+            self.code = code
+            return
+        try:
+            self._ask(src, scope)
+        except OSError as error:
+            self.code = self._note(error.errno or 0)
+
+    def fileno(self) -> int:
+        """What poll(2) tells of an error, while nothing is known."""
+        assert self._probe is not None
+        return self._probe.fileno()
+
+    def answer(self) -> int:
+        """What is known by now."""
+        if self.code is None:
+            assert self._probe is not None
+            self.code = self._note(self._probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+        return self.code
+
+    def _ask(self, src: IP | None, scope: int) -> None:
+        version = self.dst.version
+        family = socket.AF_INET if version == 4 else socket.AF_INET6
+        more = (0, scope) if family == socket.AF_INET6 else ()
+        self._probe = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._probe.setsockopt(*_RECVERR[version], 1)
+        if src is not None:
+            self._probe.bind((str(src), 0, *more))
+        self._probe.connect((str(self.dst), ROCE_PORT, *more))
+        self._probe.send(b"")
+
+    def _note(self, code: int) -> int:
+        now = time.monotonic()
+        for old in [ip for ip, (when, _) in list(_seen.items()) if now - when >= _FRESH]:
+            _seen.pop(old, None)  # another thread may have done so
+        _seen[self.dst] = now, code
+        return code
+
+    def close(self) -> None:
+        """Nobody wants to know any more."""
+        if self._probe is not None:
+            self._probe.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def words(code: int) -> str:
+    """The same for people."""
+    return _WORDS.get(code, _UNKNOWN)
+
+
+def forget() -> None:
+    """The network is another now."""
+    _seen.clear()

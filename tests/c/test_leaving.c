@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Queue pairs that end, or are kept from it: what their peers have been promised holds.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#include "check.h"
+#include "dev/dev.h"
+#include "live.h"
+
+#define LONG 16384u /* bytes that a lane carries by reference */
+#define FOREVER 0   /* a timeout */
+
+/* ---------------------------------------------------------------- a socket that is full */
+
+static _Atomic int full_fd = -1;
+
+/* In the C library's place: the link calls it to send and to receive. */
+long syscall(long number, ...) {
+    long a[6];
+    va_list ap;
+    va_start(ap, number);
+    for (int i = 0; i < 6; i++)
+        a[i] = va_arg(ap, long);
+    va_end(ap);
+    if ((number == SYS_sendto || number == SYS_sendmsg) && a[0] == atomic_load(&full_fd)) {
+        errno = EAGAIN;
+        return -1;
+    }
+    return live_syscall(number, a);
+}
+
+static struct live a, b, c;
+
+static struct dev *dev(const struct live *l) { return dev_of(l->ctx); }
+
+static int destroy(struct live *l, struct rnic_qp *qp) { return l->ops->destroy_qp(qp, NULL); }
+
+struct release {
+    struct live *of;
+    struct qp *qp;
+    _Atomic bool over;
+};
+
+/* The socket has room again when the queue pair's end waits for it, or has not waited. */
+static void *release(void *arg) {
+    struct release *r = arg;
+    bool waits = false;
+    while (!waits && !atomic_load(&r->over)) {
+        live_nap();
+        dev_lock(dev(r->of));
+        waits = !atomic_load(&r->over) && r->qp->leaving;
+        dev_unlock(dev(r->of));
+    }
+    atomic_store(&full_fd, -1);
+    return NULL;
+}
+
+/* The first ACK is the batch that waits, the second has no room. */
+static void test_the_last_ack_waits_for_room(void) {
+    live_open(&a, -1);
+    live_open(&b, -1);
+    struct rnic_qp *from[2], *to[2];
+    for (int i = 0; i < 2; i++) {
+        from[i] = live_qp(&a);
+        to[i] = live_qp(&b);
+        live_join(&a, from[i], &b, to[i], 16, 1);
+        live_post_recv(&b, to[i], 10, 0, 64);
+    }
+    atomic_store(&full_fd, dev(&b)->ports[0].tx_fd);
+    for (int i = 0; i < 2; i++) {
+        live_post(&a, from[i], RNIC_WR_SEND, (uint64_t)i, 0, 64, &b);
+        CHECK_EQ(live_wait(&b).status, RNIC_WC_SUCCESS);
+    }
+    struct release r = {.of = &b, .qp = (struct qp *)to[1]};
+    pthread_t thread;
+    CHECK_EQ(pthread_create(&thread, NULL, release, &r), 0);
+    CHECK_EQ(destroy(&b, to[1]), 0);
+    atomic_store(&r.over, true);
+    pthread_join(thread, NULL);
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(live_wait(&a).status, RNIC_WC_SUCCESS);
+    CHECK_EQ(destroy(&b, to[0]), 0);
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(destroy(&a, from[i]), 0);
+    live_close(&a);
+    live_close(&b);
+}
+
+static bool watches_room(const struct dev *d) {
+    for (size_t i = 0; i < sizeof d->watched / sizeof *d->watched; i++) {
+        if (d->watched[i].events & EPOLLOUT)
+            return true;
+    }
+    return false;
+}
+
+/* Nobody else may send anything for long. */
+static void test_somebody_looks_for_room_for_a_last_ack(void) {
+    struct rnic_sge sge;
+    const struct rnic_send_wr *bad;
+    live_open(&a, -1);
+    live_open(&b, -1);
+    struct rnic_qp *from = live_qp(&a), *to = live_qp(&b);
+    live_join(&a, from, &b, to, 16, 7);
+    live_post_recv(&b, to, 10, 0, 64);
+    struct qp *qp = (struct qp *)to;
+    ((struct qp *)from)->sq_sig_all = false; /* what completes silently is acknowledged later */
+    sge = (struct rnic_sge){(uintptr_t)a.mem, 64, a.mr->lkey};
+    struct rnic_send_wr wr = {.opcode = RNIC_WR_SEND, .sg_list = &sge, .num_sge = 1};
+    dev_lock(dev(&b));
+    CHECK_EQ(a.ops->post_send(from, &wr, &bad, NULL), 0);
+    while (!qp->counters.value[RNIC_CNT_requests_executed])
+        progress(dev(&b), dev_clock(), true);
+    atomic_store(&full_fd, dev(&b)->ports[0].tx_fd);
+    sched_settle(dev(&b), qp);
+    CHECK(!dev(&b)->tx.waits || watches_room(dev(&b)));
+    dev_unlock(dev(&b));
+    atomic_store(&full_fd, -1);
+    CHECK_EQ(live_wait(&b).status, RNIC_WC_SUCCESS);
+    CHECK_EQ(destroy(&a, from), 0);
+    CHECK_EQ(destroy(&b, to), 0);
+    live_close(&a);
+    live_close(&b);
+}
+
+/* ---------------------------------------------------------------- peers that are inside a copy */
+
+static struct lane *lane_between(const struct live *l, const struct rnic_qp *peer) {
+    for (struct lane *at = dev(l)->lanes; at; at = at->next) {
+        for (uint32_t i = 0; i < at->peer.nslots; i++) {
+            if (at->state == LANE_UP && at->peer.slots[i] == qpn_slot(peer->qp_num))
+                return at;
+        }
+    }
+    check_fail(__FILE__, __LINE__, "there is no lane");
+}
+
+/* As if the peer's process had been stopped in the middle, or went on. */
+static void move_mark(const struct live *l, const struct rnic_qp *peer) {
+    atomic_fetch_add(&lane_between(l, peer)->in.mem->mark, 1);
+}
+
+/* Two queue pairs of which each knows that the other is on this host. */
+static void join_locally(struct live *l, struct rnic_qp *qp, struct live *m, struct rnic_qp *peer) {
+    live_join(l, qp, m, peer, FOREVER, 0);
+    live_post(l, qp, RNIC_WR_RDMA_WRITE, 1, 0, 8, m);
+    CHECK_EQ(live_wait(l).status, RNIC_WC_SUCCESS);
+    live_post(m, peer, RNIC_WR_RDMA_WRITE, 1, 8, 8, l);
+    CHECK_EQ(live_wait(m).status, RNIC_WC_SUCCESS);
+    CHECK_EQ(((struct qp *)qp)->way, WAY_LOCAL);
+}
+
+static void test_a_peer_that_stands_still_keeps_up_its_own_queue_pairs_alone(void) {
+    live_open(&a, 1);
+    live_open(&b, 1);
+    live_open(&c, 1);
+    struct rnic_qp *ab = live_qp(&a), *ba = live_qp(&b), *ac = live_qp(&a), *ca = live_qp(&c);
+    join_locally(&a, ab, &b, ba);
+    join_locally(&a, ac, &c, ca);
+    move_mark(&a, ca);
+    CHECK_EQ(destroy(&a, ab), 0);
+    CHECK_EQ(destroy(&a, ac), -EBUSY);
+    move_mark(&a, ca);
+    CHECK_EQ(destroy(&a, ac), 0);
+    CHECK_EQ(destroy(&b, ba), 0);
+    CHECK_EQ(destroy(&c, ca), 0);
+    live_close(&a);
+    live_close(&b);
+    live_close(&c);
+}
+
+/* Two SENDs lie in the ring, then something becomes of their queue pair that is no end.  Neither is lost, as the second one
+ * without the first would be refused, and there are no retries. */
+static void sends_survive(int (*happens)(struct rnic_qp *qp, struct rnic_qp *peer), int rc) {
+    live_open(&a, 1);
+    live_open(&b, 1);
+    struct rnic_qp *ab = live_qp(&a), *ba = live_qp(&b);
+    join_locally(&a, ab, &b, ba);
+    memset(a.mem, 0xA5, 2 * LONG);
+    live_post_recv(&b, ba, 9, 0, 64);
+    for (uint64_t i = 0; i < 2; i++)
+        live_post_recv(&b, ba, 10 + i, LONG * i, LONG);
+    live_post(&a, ab, RNIC_WR_SEND, 9, 0, 64, &b); /* its answer tells of the receives */
+    CHECK_EQ(live_wait(&a).status, RNIC_WC_SUCCESS);
+    CHECK_EQ(live_wait(&b).status, RNIC_WC_SUCCESS);
+    dev_lock(dev(&b));
+    for (uint64_t i = 0; i < 2; i++)
+        live_post(&a, ab, RNIC_WR_SEND, i, LONG * i, LONG, &b);
+    CHECK(((struct qp *)ab)->exposed);
+    CHECK_EQ(happens(ab, ba), rc);
+    dev_unlock(dev(&b));
+    for (uint64_t i = 0; i < 2; i++) {
+        CHECK_EQ(live_wait(&b).status, RNIC_WC_SUCCESS);
+        CHECK_EQ(live_wait(&a).status, RNIC_WC_SUCCESS);
+    }
+    CHECK(!memcmp(b.mem, a.mem, 2 * LONG));
+    CHECK_EQ(destroy(&a, ab), 0);
+    CHECK_EQ(destroy(&b, ba), 0);
+    live_close(&a);
+    live_close(&b);
+}
+
+static int lose_a_right(struct rnic_qp *qp, struct rnic_qp *peer) {
+    struct rnic_qp_attr attr = {.qp_access_flags = RNIC_ACCESS_REMOTE_WRITE};
+    (void)peer;
+    return a.ops->modify_qp(qp, &attr, RNIC_QP_ACCESS_FLAGS, NULL);
+}
+
+static int destroy_with_an_event(struct rnic_qp *qp, struct rnic_qp *peer) {
+    struct rnic_async_event event;
+    (void)peer;
+    qp_event((struct qp *)qp, RNIC_EVENT_COMM_EST);
+    CHECK(event_take(&dev(&a)->nic.events, &event));
+    int rc = destroy(&a, qp);
+    CHECK_EQ(event_ack(&dev(&a)->nic.events, event.context), 0);
+    return rc;
+}
+
+static int destroy_while_the_peer_stands_still(struct rnic_qp *qp, struct rnic_qp *peer) {
+    move_mark(&a, peer);
+    int rc = destroy(&a, qp);
+    move_mark(&a, peer);
+    return rc;
+}
+
+static void test_fewer_rights_take_nothing_back(void) { sends_survive(lose_a_right, 0); }
+
+static void test_an_event_that_is_not_acknowledged_takes_nothing_back(void) {
+    sends_survive(destroy_with_an_event, -EBUSY);
+}
+
+static void test_an_end_that_fails_takes_nothing_back(void) {
+    sends_survive(destroy_while_the_peer_stands_still, -EBUSY);
+}
+
+int main(void) {
+    live_isolate();
+    RUN(test_the_last_ack_waits_for_room);
+    RUN(test_somebody_looks_for_room_for_a_last_ack);
+    RUN(test_a_peer_that_stands_still_keeps_up_its_own_queue_pairs_alone);
+    RUN(test_fewer_rights_take_nothing_back);
+    RUN(test_an_event_that_is_not_acknowledged_takes_nothing_back);
+    RUN(test_an_end_that_fails_takes_nothing_back);
+    return check_done();
+}
