@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,14 +34,27 @@ def pytest_xdist_setupnodes(specs: list[Any]) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "wire: looks at what goes over the wire, or comes from there")
+    config.addinivalue_line("markers", "one_in(n): of its cases every n-th is taken, all with RNIC_SOAK=1")
+
+
+def left_out(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    cases: Counter[str] = Counter()
+    soak, local = os.environ.get("RNIC_SOAK"), os.environ["RNIC_LOCAL"] != "off"
+    for item in items:
+        sample = item.get_closest_marker("one_in")
+        name = item.nodeid.partition("[")[0]
+        if (local and item.get_closest_marker("wire")) or (
+            sample and not soak and cases[name] % sample.args[0]
+        ):
+            yield item
+        cases[name] += 1
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if os.environ["RNIC_LOCAL"] == "off":
-        return
-    wire = [item for item in items if item.get_closest_marker("wire")]
-    config.hook.pytest_deselected(items=wire)
-    items[:] = [item for item in items if item not in wire]
+    out = set(left_out(items))
+    if out:
+        config.hook.pytest_deselected(items=list(out))
+        items[:] = [item for item in items if item not in out]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -47,6 +63,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     with suppress(OSError):
         if inside:
             namespaces.network_of_our_own()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_heap() -> Iterator[None]:
+    """What pytest and earlier modules keep is not looked at again by each of thousands of collections."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-SECONDS = 60
+SECONDS = 120  # that only a command that hangs takes
 ERASE = "\r\x1b[K"
 
 

@@ -18,7 +18,7 @@ from rnic.cli.perf.plan import Plan
 from rnic.cli.perf.progress import Progress
 from rnic.cli.perf.report import Record
 
-SECONDS = 30
+SECONDS = 120
 
 
 def plan(words: str) -> Plan:

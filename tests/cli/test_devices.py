@@ -52,4 +52,4 @@ def test_reader_that_leaves_early_sees_no_traceback(rnic: Start) -> None:
     command.process.stdout.close()
     assert command.process.stderr is not None
     assert command.process.stderr.read() == ""
-    command.process.wait(30)
+    command.process.wait(120)

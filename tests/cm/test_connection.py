@@ -23,6 +23,7 @@ from cm.fabric import (
     server_and_client,
 )
 from rnic.cm import Connection, EventType, IbCm, State, iba_ns
+from rnic.cm.ib_cm import ANSWERS_KEPT
 from rnic.wire import (
     MAD,
     Answered,
@@ -723,3 +724,220 @@ def test_a_request_goes_out_again_when_whoever_had_the_service_dies() -> None:
     (event,) = [one for one in client.events if one.source is second]
     assert isinstance(event.message, Rej)
     assert event.message.reason == RejReason.INVALID_SERVICE_ID
+
+
+# -------------------------------------------------------------------------------- what a handshake may take
+
+
+def half_open(accept: bool, limit: int, **changed: Any) -> tuple[Fabric, Node, Node]:
+    """A client that never confirms, and a server that gives a handshake so long."""
+    fabric = Fabric()
+    server, client = fabric.node("server"), fabric.node("client")
+
+    def take(event: Any, now: int) -> None:
+        conn_of(event).expire_at(now + limit)
+        conn_of(event).send_mra(24, now, held=True)
+        if accept:
+            conn_of(event).send_rep(a_rep(), now)
+
+    server.on(EventType.REQ_RECEIVED, take)
+    server.cm.listen(SERVICE, 0)
+    call(fabric, client, **changed)
+    return fabric, server, client
+
+
+@pytest.mark.parametrize("limit", [SERVER_WAIT // 2, 2 * SERVER_WAIT + 1])
+def test_a_rep_without_rtu_is_given_up_at_the_limit(limit: int) -> None:
+    fabric, server, _ = half_open(accept=True, limit=limit, max_cm_retries=15)
+    fabric.run(until=100_000 + limit - 1)
+    assert server.seen() == ["REQ_RECEIVED"]
+    fabric.run(until=100_000 + limit)
+    assert server.seen() == ["REQ_RECEIVED", "REP_ERROR"]
+    assert accepted(server).state is State.TIMEWAIT
+    assert fabric.names().count("REP") == 1 + limit // SERVER_WAIT
+    assert fabric.trace[-1][1:] == ("server", "client", "REJ")
+
+
+def test_a_request_that_nobody_accepts_is_refused_at_the_limit() -> None:
+    fabric, server, client = half_open(accept=False, limit=3 * MS)
+    fabric.run(until=100_000 + 3 * MS)
+    assert server.seen() == ["REQ_RECEIVED", "REQ_ERROR"]
+    assert accepted(server).over
+    fabric.run(until=4 * MS)
+    (rejected,) = [event.message for event in client.events if event.type is EventType.REJ_RECEIVED]
+    assert isinstance(rejected, Rej)
+    assert rejected.reason == RejReason.NO_RESOURCES
+
+
+def test_an_established_connection_has_no_limit() -> None:
+    fabric, server, client = half_open(accept=True, limit=50 * MS)
+    confirming(client)
+    fabric.run(until=1 * MS)
+    passive = accepted(server)
+    assert passive.state is State.ESTABLISHED
+    assert passive.deadline() is None
+    fabric.run(until=1000 * MS)
+    passive.expire_at(fabric.now + 1)
+    assert passive.deadline() is None
+    fabric.run(until=2000 * MS)
+    assert passive.state is State.ESTABLISHED
+
+
+def test_an_mra_of_the_rep_does_not_move_the_limit() -> None:
+    fabric, server, client = half_open(accept=True, limit=50 * MS)
+    client.on(EventType.REP_RECEIVED, lambda e, now: conn_of(e).send_mra(31, now))
+    fabric.run(until=100_000 + 50 * MS - 1)
+    assert accepted(server).state is State.MRA_REP_RCVD
+    fabric.run(until=100_000 + 50 * MS)
+    assert server.seen()[-1] == "REP_ERROR"
+
+
+def test_one_can_be_given_up_before_its_time() -> None:
+    fabric, server, client = half_open(accept=True, limit=1000 * MS)
+    client.on(EventType.REP_RECEIVED, lambda e, now: conn_of(e).send_rtu(now))
+    fabric.faults.lose = frozenset({("RTU", 0)})
+    fabric.run(until=1 * MS)
+    accepted(server).give_up(fabric.now)
+    fabric.run(until=2 * MS)
+    assert server.seen()[-1] == "REP_ERROR"
+    assert client.seen()[-1] == "REJ_RECEIVED"
+
+
+@pytest.mark.parametrize(
+    ("code", "retries", "messages"), [(20, 15, 16), (22, 15, 4), (24, 15, 1), (31, 15, 1)]
+)
+def test_a_rep_is_repeated_for_69_s_at_most(code: int, retries: int, messages: int) -> None:
+    fabric, server, client = server_and_client()
+    client.answers.clear()
+    call(fabric, client, local_cm_timeout=code, max_cm_retries=retries)
+    fabric.run()
+    assert fabric.names().count("REP") == messages
+    assert server.seen()[:2] == ["REQ_RECEIVED", "REP_ERROR"]
+    (said,) = [when for when, who, _, what in fabric.trace if (who, what) == ("server", "REJ")]
+    assert said <= iba_ns(24) + MS
+
+
+@pytest.mark.parametrize("code", [22, 31])
+def test_timewait_is_no_longer_than_a_peer_of_today_needs(code: int) -> None:
+    fabric, server, client = server_and_client()
+    primary = a_req().primary
+    _, passive = connected(fabric, server, client, primary=type(primary)(
+        local_gid=primary.local_gid, remote_gid=primary.remote_gid, ack_timeout=code))  # fmt: skip
+    begun = fabric.now
+    passive.send_dreq(begun)
+    fabric.run(until=begun + MS)
+    assert passive.state is State.TIMEWAIT
+    deadline = passive.deadline()
+    assert deadline is not None
+    assert deadline <= begun + MS + iba_ns(21)
+
+
+def test_a_peers_ack_delay_makes_timewait_no_longer_either() -> None:
+    fabric, server, client = server_and_client()
+    server.on(
+        EventType.REQ_RECEIVED,
+        lambda event, now: conn_of(event).send_rep(a_rep(target_ack_delay=31), now),
+    )
+    active, _ = connected(fabric, server, client)
+    begun = fabric.now
+    active.send_dreq(begun)
+    fabric.run(until=begun + MS)
+    assert active.state is State.TIMEWAIT
+    deadline = active.deadline()
+    assert deadline is not None
+    assert deadline <= begun + MS + 2 * iba_ns(7) + iba_ns(21)
+
+
+def test_another_address_that_names_a_connected_queue_pair_ends_nothing() -> None:
+    """It is refused as stale (IBA 12.9.8.3.1); but anybody can name a queue pair, so the connection stays."""
+    fabric, server, client = server_and_client()
+    active, passive = connected(fabric, server, client)
+    liar = fabric.node("liar", guid=client.cm.ca_guid)
+    call(fabric, liar)
+    fabric.run(until=fabric.now + 10 * MS)
+    (rejected,) = [event.message for event in liar.events if event.type is EventType.REJ_RECEIVED]
+    assert isinstance(rejected, Rej)
+    assert rejected.reason == RejReason.STALE_CONN
+    assert (active.state, passive.state) == (State.ESTABLISHED, State.ESTABLISHED)
+    assert "DREQ" not in fabric.names()
+
+
+def test_a_message_of_another_address_than_the_peers_changes_nothing() -> None:
+    fabric, server, client = server_and_client()
+    active, passive = connected(fabric, server, client)
+    dreq = (
+        Dreq(
+            local_comm_id=active.local_comm_id,
+            remote_comm_id=passive.local_comm_id,
+            remote_qpn=passive.local_qpn,
+        )
+        .to_mad(1)
+        .emit()
+    )
+    seen = server.seen()
+    server.cm.input(dreq, "liar", fabric.now)
+    fabric.settle()
+    assert (passive.state, server.seen()) == (State.ESTABLISHED, seen)
+    assert any("another address" in reason for reason in server.cm.statistics().dropped)
+    server.cm.input(dreq, "client", fabric.now)
+    fabric.settle()
+    assert server.seen()[-1] == "DREQ_RECEIVED"
+
+
+def test_a_last_word_is_kept_for_69_s() -> None:
+    fabric = Fabric()
+    server = fabric.node("server")
+    server.on(EventType.REQ_RECEIVED, lambda e, now: conn_of(e).send_rej(RejReason.CONSUMER_DEFINED, now))
+    server.cm.listen(SERVICE, 0)
+    req = a_req(local_comm_id=7, local_ca_guid=9).to_mad(5).emit()
+    for now, events in (0, 1), (1, 1), (iba_ns(24), 1), (iba_ns(24) + 1, 2):
+        server.cm.input(req, "client", now)
+        fabric.settle()
+        assert len(server.events) == events, now
+    assert fabric.names() == ["REJ"] * 4
+
+
+def test_so_many_last_words_are_kept_and_no_more() -> None:
+    """A flood of requests that are refused makes nobody hold more than that; the oldest goes."""
+    fabric = Fabric()
+    server = fabric.node("server")
+    server.on(EventType.REQ_RECEIVED, lambda e, now: conn_of(e).send_rej(RejReason.CONSUMER_DEFINED, now))
+    server.cm.listen(SERVICE, 0)
+    reqs = [
+        a_req(local_comm_id=n, local_qpn=n, local_ca_guid=9).to_mad(n) for n in range(1, ANSWERS_KEPT + 2)
+    ]
+    for req in reqs:
+        server.cm.input(req.emit(), "client", 0)
+        fabric.settle()
+    server.cm.input(reqs[1].emit(), "client", 1)
+    fabric.settle()
+    assert len(server.events) == len(reqs)
+    server.cm.input(reqs[0].emit(), "client", 1)
+    fabric.settle()
+    assert len(server.events) == len(reqs) + 1
+
+
+def forged(to: Connection, **changed: Any) -> bytes:
+    """A REP to a connection, which its peer has not sent."""
+    return a_rep(remote_comm_id=to.local_comm_id, **changed).to_mad(1).emit()
+
+
+def test_a_rep_with_the_id_of_another_connection_is_dropped() -> None:
+    fabric, server, client = server_and_client()
+    active, _ = connected(fabric, server, client)
+    calling = call(fabric, client, local_qpn=0x112)
+    ids = {"local_comm_id": active.remote_comm_id, "local_ca_guid": server.cm.ca_guid, "local_qpn": 0x999}
+    client.cm.input(forged(calling, **ids), "server", fabric.now)
+    fabric.settle()
+    assert (calling.state, active.state) == (State.REQ_SENT, State.ESTABLISHED)
+
+
+def test_a_rep_of_another_connection_than_the_one_before_is_not_answered() -> None:
+    fabric, server, client = server_and_client()
+    active, _ = connected(fabric, server, client)
+    before = fabric.names().count("RTU")
+    ids = {"local_comm_id": active.remote_comm_id + 1, "local_ca_guid": server.cm.ca_guid, "local_qpn": 0x999}
+    client.cm.input(forged(active, **ids), "server", fabric.now)
+    fabric.settle()
+    assert fabric.names().count("RTU") == before
+    assert client.cm.statistics().dropped

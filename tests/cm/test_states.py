@@ -220,6 +220,7 @@ EFFECTS: dict[Action, tuple[list[str], list[EventType]]] = {
     Action.GIVE_UP_REQ: (["REJ"], [_E.REQ_ERROR]),
     Action.GIVE_UP_REP: (["REJ"], [_E.REP_ERROR]),
     Action.GIVE_UP_DREQ: ([], [_E.DREQ_ERROR]),
+    Action.EXPIRE_REQ: (["REJ"], [_E.REQ_ERROR]),
     Action.LOSE_REQ: ([], [_E.REQ_ERROR]),
     Action.LOSE_REP: ([], [_E.REP_ERROR]),
     Action.GIVE_UP_SIDR: ([], [_E.SIDR_REQ_ERROR]),

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Coroutine
+from errno import EBADF
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ import pytest
 import rnic
 from conn.cancelling import CONNECTIONS
 from conn.peers import HOST, SMALL, descriptors, quiet
-from rnic.endpoint import RefusedError
+from rnic import VerbsError
+from rnic.endpoint import LostError, RefusedError
 
 SEEDS = 200 if os.environ.get("RNIC_SOAK") else 2
 
@@ -135,6 +137,17 @@ def test_shared_memory() -> None:
     run(main())
 
 
+async def at_rest(*conns: rnic.aio.Connection) -> None:
+    """Until nothing more moves."""
+    before: object = None
+    same = 0
+    while same < 100:
+        await asyncio.sleep(0.003)
+        seen = [one.statistics() for one in conns]
+        same = same + 1 if seen == before else 0
+        before = seen
+
+
 def test_time_limits_and_cancellation_leave_the_connection_usable() -> None:
     async def main() -> None:
         async with rnic.aio.listen(HOST, 0, config=SMALL) as server:
@@ -144,9 +157,9 @@ def test_time_limits_and_cancellation_leave_the_connection_usable() -> None:
                     with pytest.raises(TimeoutError):
                         async with asyncio.timeout(0.02):
                             await call()
-                messages = [bytearray(rng_bytes(n, 30_000)) for n in range(20)]
+                messages = [bytearray(rng_bytes(n, 5_000)) for n in range(20)]
                 tasks = [asyncio.create_task(conn.send(message)) for message in messages]
-                await asyncio.sleep(0.1)  # what nobody takes makes the sender wait
+                await at_rest(conn, other)  # what nobody takes makes the sender wait
                 kept = [bytes(message) for message, task in zip(messages, tasks, strict=True) if task.done()]
                 assert 0 < len(kept) < 20
                 for task, message in zip(tasks, messages, strict=True):
@@ -154,7 +167,7 @@ def test_time_limits_and_cancellation_leave_the_connection_usable() -> None:
                     if not task.done():
                         with pytest.raises(asyncio.CancelledError):
                             await task
-                        message[:] = bytes(30_000)
+                        message[:] = bytes(5_000)
                 following = asyncio.create_task(conn.send(b"next"))
                 got: list[bytes] = []
                 while not got or got[-1] != b"next":
@@ -163,7 +176,7 @@ def test_time_limits_and_cancellation_leave_the_connection_usable() -> None:
                 got.pop()
                 assert got[: len(kept)] == kept
                 assert len(got) in (len(kept), len(kept) + 1)  # one had begun
-                assert all(one == rng_bytes(n, 30_000) for n, one in enumerate(got))
+                assert all(one == rng_bytes(n, 5_000) for n, one in enumerate(got))
                 await asyncio.gather(conn.close(), other.close())
 
     run(main())
@@ -213,3 +226,64 @@ asyncio.run(main())
 
 def test_no_warning_at_exit() -> None:
     assert python("-c", PROGRAM) == "b'hello'\n"
+
+
+def test_a_connection_whose_pump_fails_again_and_again_is_lost_with_the_cause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        async with rnic.aio.listen(HOST, 0) as server:
+            there = asyncio.create_task(server.accept())
+            a = await rnic.aio.connect(HOST, server.port)
+            b = await there
+            await b.share(bytearray(64))
+            remote = await a.next_region()
+            waiting = [asyncio.create_task(one) for one in (a.recv(), a.next_region())]
+            while not (a._pump.messages and a._pump.regions):
+                await asyncio.sleep(0)
+
+            def fails(*_: object) -> None:
+                raise ZeroDivisionError("on purpose")
+
+            monkeypatch.setattr(a._core, "_want", fails)
+            await b.send(b"news")
+            await asyncio.wait(waiting)
+            for call in (*waiting, a.send(b"more"), a.read(bytearray(8), remote), a.recv()):
+                with pytest.raises(LostError, match=r"mistake in rnic.*on purpose") as caught:
+                    await call
+                assert isinstance(caught.value.__cause__, ZeroDivisionError)
+            await a.abort()
+            assert a.closed
+            await b.abort()
+
+    run(main())
+
+
+def test_connections_that_cannot_be_begun_let_other_tasks_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        turns = looks = 0
+
+        async def turning() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        def take(_now: float) -> object:
+            nonlocal looks
+            looks += 1
+            if looks > 1000:
+                raise VerbsError(EBADF, "enough", "accept")
+            return object()
+
+        async with rnic.aio.listen(HOST, 0) as server:
+            monkeypatch.setattr(server._desk, "take", take)
+            monkeypatch.setattr(server, "_begin", lambda _: None)
+            other = asyncio.create_task(turning())
+            with pytest.raises(VerbsError, match="enough"):
+                await server.accept()
+            assert turns > 900
+            await ended(other)
+
+    run(main())

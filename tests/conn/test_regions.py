@@ -3,16 +3,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from errno import EBUSY
+from time import monotonic
 
 import pytest
 
 import rnic
 from conn.peers import HOST, WAIT, peer
-from rnic import AccessFlags
-from rnic.endpoint import LostError, Protocol, Region
+from conn.test_ends import pair
+from rnic import SGE, AccessFlags, SendFlags, SendWR, WROpcode
+from rnic.endpoint import EndpointError, LostError, Protocol, Region
+from rnic.rdmacm.again import again
+from waiting import until
 
 SIZE = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What cannot be given back is tried again at once, and given back by the end."""
+    monkeypatch.setattr("rnic.rdmacm.again.PAUSE", 0.01)
+    yield
+    until(lambda: not again.is_busy, "nothing is left to do")
 
 
 def sharing(conn: rnic.Connection) -> None:
@@ -102,3 +119,241 @@ def test_read_only_memory_is_shared_for_reading() -> None:
 def only_reads(conn: rnic.Connection) -> None:
     conn.share(b"stable")
     assert list(conn) == []
+
+
+def reach(conn: rnic.Connection, region: Region) -> str:
+    """How an end fares that writes into a region although it was withdrawn."""
+    with conn.pd.reg_mr(bytearray(b"EVIL")) as mr:
+        wr = SendWR(2, WROpcode.RDMA_WRITE, SendFlags.SIGNALED, [SGE(mr)], region.addr, region.rkey)
+        conn._core.qp.post_send(wr)
+        with pytest.raises(LostError) as caught:
+            conn.recv(WAIT)
+    return str(caught.value)
+
+
+def test_a_region_is_closed_when_the_peer_confirms_whoever_waits() -> None:
+    memory = bytearray(64)
+    with pair() as (a, b):
+        b.send(b"ready")
+        assert a.recv(WAIT) == b"ready"
+        mine = a.share(memory)
+        theirs = b.next_region(WAIT)
+        with pytest.raises(TimeoutError):
+            a.withdraw(mine, 0)
+        with pytest.raises(BufferError):
+            memory.append(0)
+        b.send(b"released")  # with the RELEASE ahead of it
+        assert a.recv(WAIT) == b"released"
+        assert not a._core._shared
+        memory.append(0)
+        a.withdraw(mine, 0)  # once more: it is done
+        with pytest.raises(ValueError, match="no region 2 is shared"):
+            a.withdraw(Region(2, 0, 8, 1, AccessFlags.REMOTE_READ))
+        assert "REM_ACCESS_ERR" in reach(b, theirs)
+        assert memory == bytes(65)
+
+
+def test_a_cancelled_withdraw_closes_the_region_all_the_same() -> None:
+    async def main() -> None:
+        memory = bytearray(64)
+        async with rnic.aio.listen(HOST, 0) as server:
+            there = asyncio.create_task(server.accept())
+            async with await rnic.aio.connect(HOST, server.port) as a, await there as b:
+                mine = await a.share(memory)
+                await b.next_region()
+                task = asyncio.create_task(a.withdraw(mine))
+                await asyncio.sleep(0)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                async with asyncio.timeout(WAIT):
+                    while a._core._shared:
+                        await asyncio.sleep(0.001)
+                memory.append(0)
+                await a.withdraw(mine)
+                await asyncio.gather(a.close(), b.close())
+
+    asyncio.run(main())
+
+
+def test_a_peer_that_never_confirms_is_revoked() -> None:
+    memory = bytearray(64)
+    with pair() as (a, b):
+        b.send(b"ready")
+        assert a.recv(WAIT) == b"ready"
+        mine = a.share(memory)
+        theirs = b.next_region(WAIT)
+        a.revoke(mine)
+        memory.append(0)
+        a.revoke(mine)
+        with pytest.raises(ValueError, match="no region 7 is shared"):
+            a.revoke(Region(7, 0, 8, 1, AccessFlags.REMOTE_READ))
+        assert "REM_ACCESS_ERR" in reach(b, theirs)
+        assert memory == bytes(65)
+
+
+def test_a_region_that_a_stopped_process_holds_is_closed_later() -> None:
+    """EBUSY: the operation, or the withdrawal, waits for it; nobody gets an exception that is not his."""
+    with pair() as (a, b):
+        b.send(b"ready")
+        assert a.recv(WAIT) == b"ready"
+        mine = a.share(bytearray(64))
+        busy = Busy(a._core._shared[mine.id], 3)
+        a._core._shared[mine.id] = busy  # type: ignore[assignment]
+        b.next_region(WAIT)
+        with pytest.raises(TimeoutError):
+            a.withdraw(mine, 0)
+        with suppress(TimeoutError):
+            b.recv(0.1)
+        a.withdraw(mine, WAIT)
+        assert busy.left == 0
+
+
+@asynccontextmanager
+async def aio_pair() -> AsyncIterator[tuple[rnic.aio.Connection, rnic.aio.Connection]]:
+    """Both ends in one loop."""
+    async with asyncio.timeout(WAIT), rnic.aio.listen(HOST, 0) as server:
+        there = asyncio.create_task(server.accept())
+        async with await rnic.aio.connect(HOST, server.port) as a, await there as b:
+            yield a, b
+            await asyncio.gather(a.close(), b.close())
+
+
+def test_a_withdrawal_that_has_to_wait_keeps_no_other_from_its_end() -> None:
+    async def main() -> None:
+        async with aio_pair() as (a, b):
+            first, second = await a.share(bytearray(64)), await a.share(bytearray(64))
+            await b.next_region(), await b.next_region()
+            busy = Busy(a._core._shared[first.id], 1 << 30)
+            a._core._shared[first.id] = busy  # type: ignore[assignment]
+            waits = asyncio.create_task(a.withdraw(first))
+            await asyncio.sleep(0)
+            other = asyncio.create_task(a.withdraw(second))
+            await asyncio.sleep(0)
+            await a.revoke(second)
+            await asyncio.wait_for(other, 5)
+            assert not waits.done()
+            busy.left = 0
+            await a.revoke(first)
+            await waits
+
+    asyncio.run(main())
+
+
+def test_a_withdrawal_does_not_end_while_the_region_is_open() -> None:
+    """Whoever waits for it when the connection is closed is told so, unless the region was closed with it."""
+
+    async def main() -> None:
+        async with aio_pair() as (a, b):
+            mine = await a.share(bytearray(64))
+            await b.next_region()
+            busy = Busy(a._core._shared[mine.id], 1 << 30)
+            a._core._shared[mine.id] = busy  # type: ignore[assignment]
+            waits = asyncio.create_task(a.withdraw(mine))
+            await asyncio.sleep(0)
+            await a.abort()
+            with pytest.raises(EndpointError):
+                await waits
+            busy.left = 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("what", ["withdraw", "revoke"])
+def test_a_region_of_another_connection_is_none_of_this_one(what: str) -> None:
+    with pair() as (a, b), pair() as (c, d):
+        mine, other = a.share(bytearray(64)), c.share(bytearray(64))
+        assert mine.id == other.id
+        with pytest.raises(ValueError, match=f"no region {mine.id} is shared"):
+            getattr(a, what)(other)
+        assert mine.id in a._core._shared
+        c.revoke(other)
+        with pytest.raises(ValueError, match=f"no region {mine.id} is shared"):
+            getattr(a, what)(other)  # nor when it has gone
+        for one in (b, d):
+            one.abort()
+
+
+def test_a_region_is_revoked_also_beside_a_close() -> None:
+    async def main() -> None:
+        memory = bytearray(64)
+        async with aio_pair() as (a, b):
+            mine = await a.share(memory)
+            await b.next_region()
+            closing = asyncio.create_task(a.close(WAIT))
+            await asyncio.sleep(0)
+            await a.revoke(mine)
+            memory.append(0)
+            assert not closing.done()
+            await b.close()
+            await closing
+
+    asyncio.run(main())
+
+
+def test_the_end_of_a_connection_waits_once_for_a_stopped_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each try takes a second, in whose thread it is: one is enough, for this connection and for others."""
+    monkeypatch.setattr("rnic.rdmacm.again.PAUSE", 1)
+    monkeypatch.setattr("rnic.rdmacm.again.LONG", 0)
+    busy: list[Busy] = []
+    with pair() as (a, b), pair() as (c, d):
+        for end in (a, c):
+            for _ in range(5):
+                mine = end.share(bytearray(64))
+                busy.append(Busy(end._core._shared[mine.id], 1 << 30))
+                end._core._shared[mine.id] = busy[-1]  # type: ignore[assignment]
+        for end in (a, b, c, d):
+            end.abort()
+        assert [one.tried.count(threading.get_ident()) for one in busy] == [1] + 9 * [0]
+        with pair():
+            assert sum(one.tried.count(threading.get_ident()) for one in busy) == 1
+    for one in busy:
+        one.left = 0
+    until(lambda: all(one.closed for one in busy), "they are given back")
+
+
+def test_an_operation_is_not_over_while_its_queue_pair_may_carry_it_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flushed = False
+    monkeypatch.setattr("rnic.conn.core.is_flushed", lambda _: flushed)
+    with pair() as (a, b):
+        b.share(bytearray(64))
+        remote = a.next_region(WAIT)
+        core, op = a._core, a._read_op(bytearray(64), remote, 0)
+        op.number, op.posted = 99, True
+        core._posted_ops[op.number] = op
+        core.abort("on purpose")
+        while not core.finished:
+            core.pump(monotonic())
+        core.pump(monotonic())
+        assert not op.done
+        due = core.deadline()
+        assert due is not None
+        flushed = True
+        core.pump(due)
+        assert isinstance(op.error, EndpointError)
+        b.abort()
+
+
+class Busy:
+    """A region that cannot be closed so many times."""
+
+    def __init__(self, mr: rnic.MR, times: int) -> None:
+        self._mr, self.left = mr, times
+        self.tried: list[int] = []  # by which threads
+
+    @property
+    def closed(self) -> bool:
+        return self._mr.closed
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(rnic.VerbsError):
+            self.close()
+
+    def close(self) -> None:
+        self.tried.append(threading.get_ident())
+        if self.left:
+            self.left -= 1
+            raise rnic.VerbsError(EBUSY, "a process is stopped in the middle of a copy", "dereg_mr")
+        self._mr.close()

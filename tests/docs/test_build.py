@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import rnic
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -98,3 +100,11 @@ def test_old_python_is_one_line(good: Path) -> None:
     assert len(lines) == 1
     assert "Python 3.11 or newer" in lines[0]
     assert lines[0].endswith("apt-get install python3.11 python3.11-dev python3.11-venv")
+
+
+def test_every_module_is_installed() -> None:
+    """meson.build names single files, and one that is forgotten is missed by nobody who has the sources."""
+    installed = Path(rnic.__file__).parent
+    source = ROOT / "src" / "rnic"
+    modules = {path.relative_to(source) for path in source.rglob("*.py")}
+    assert not [str(one) for one in modules if not (installed / one).is_file()]

@@ -27,17 +27,18 @@ C_ROOMS = {
 PY_ROOMS = {
     "enums": set(),
     "errors": set(),
+    "times": set(),
     "wire": set(),
     "_nic": {"enums", "errors"},
     "capture": {"wire"},
     "cm": {"wire", "errors"},
     "endpoint": {"enums"},
     "verbs": {"_nic", "enums", "errors"},
-    "rdmacm": {"_nic", "cm", "verbs", "wire", "enums", "errors"},
-    "conn": {"_nic", "endpoint", "rdmacm", "verbs", "wire", "enums", "errors"},
+    "rdmacm": {"_nic", "cm", "verbs", "wire", "enums", "errors", "times"},
+    "conn": {"_nic", "endpoint", "rdmacm", "verbs", "wire", "enums", "errors", "times"},
     "aio": {"_nic", "conn", "endpoint", "rdmacm", "enums", "errors"},
     "testing": {"_nic", "verbs", "enums", "errors", "rnic"},
-    "cli": {"rnic", "rdmacm", "errors"},
+    "cli": {"rnic", "rdmacm", "errors", "times"},
 }
 # The measuring loops of `rnic perf` are in the extension for its sake alone, and no public name.
 MORE = {"cli/perf/native.py": {"_nic"}}

@@ -93,7 +93,7 @@ class Pair:
     def step(self, end: End, take: bool = True) -> bool:
         """All that can happen at one end happens once."""
         steps = [end.post_receives(), end.post_send(), self.arrive(end), end.complete(self.now)]
-        return any(steps) | (take and end.take_event())
+        return any(steps) | (take and end.take_event()) | (end.protocol.receives_to_post() > 0)
 
     def run(self, takers: tuple[End, ...] | None = None) -> None:
         """Until nothing more happens; only `takers` take their events, all ends if None."""

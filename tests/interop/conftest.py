@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import sys
 from collections.abc import Generator, Iterator
@@ -19,7 +18,7 @@ from lab import cache
 from lab.host import NOT_RUN, missing
 from link import Link, Wire
 from program import LENGTH, MakePair, Pair
-from sampling import combinations
+from sampling import combinations, soak
 
 import namespaces
 
@@ -41,11 +40,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "combinations(sample, **choices): see pytest_generate_tests in conftest.py"
     )
-
-
-def soak(config: pytest.Config) -> bool:
-    """Whether every combination was asked for."""
-    return bool(config.getoption("--all", default=False)) or os.environ.get("RNIC_SOAK", "0") not in ("", "0")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -179,9 +179,10 @@ def _completion(wc: Any) -> dict[str, Any]:
 
 class Connection(socketserver.StreamRequestHandler):
     disable_nagle_algorithm = True
+    end_type: type[Any] = End
 
     def handle(self) -> None:
-        end = End()
+        end = self.end_type()
         try:
             for line in self.rfile:
                 request = json.loads(line)
@@ -200,7 +201,11 @@ class Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
 
 
-if __name__ == "__main__":
-    with Server(("", int(sys.argv[1])), Connection) as server:
+def serve(port: int, connection: type[Connection]) -> None:
+    with Server(("", port), connection) as server:
         print("ready", flush=True)
         server.serve_forever()
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), Connection)

@@ -4,9 +4,17 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+import pytest
+
+
+def soak(config: pytest.Config) -> bool:
+    """Whether every combination was asked for."""
+    return bool(config.getoption("--all", default=False)) or os.environ.get("RNIC_SOAK", "0") not in ("", "0")
 
 
 def combinations(kinds: Iterable[Sequence[Any]], sample: int | None, seed: int) -> list[tuple[Any, ...]]:

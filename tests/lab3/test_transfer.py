@@ -204,7 +204,7 @@ def script_of(folder: Path, step: str, how: str) -> Path:
 def test_sender_that_leaves_is_noticed_at_once(step: str, rnic: Start, folder: Path, tmp_path: Path) -> None:
     command, port = receiver(rnic, folder, "--once", "--region", 64)
     with run(script_of(tmp_path, step, "leaves"), port, a_file(tmp_path, 100)) as sender:
-        result = command.wait(8)
+        result = command.wait()
         sender.communicate()
     assert result.status == Code.LOST
     assert f"failed: {RECEIVER_SAYS[step]}: the sender disconnected" in result.out
@@ -265,7 +265,7 @@ SENDER_SAYS = {
 @pytest.mark.parametrize("step", SENDER_SAYS)
 def test_receiver_that_leaves_is_noticed_at_once(step: str, rnic: Start, tmp_path: Path) -> None:
     with leaving(step, "leaves") as port:
-        result = send(rnic, port, a_file(tmp_path, 100)).wait(8)
+        result = send(rnic, port, a_file(tmp_path, 100)).wait()
     assert result.status == Code.LOST
     assert result.err == f"rnic: {SENDER_SAYS[step]}: the receiver disconnected\n"
     assert "secret key" not in result.out
@@ -273,7 +273,7 @@ def test_receiver_that_leaves_is_noticed_at_once(step: str, rnic: Start, tmp_pat
 
 def test_receiver_that_leaves_before_it_accepts_has_refused(rnic: Start, tmp_path: Path) -> None:
     with leaving("CONNECT", "leaves") as port:
-        result = send(rnic, port, a_file(tmp_path, 100)).wait(8)
+        result = send(rnic, port, a_file(tmp_path, 100)).wait()
     assert result.status == Code.CONNECT
     assert result.err.startswith(f"rnic: {HOST} port {port}: refused")
 

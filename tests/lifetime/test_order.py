@@ -17,7 +17,7 @@ from lifetime.model import close_all, leave, no_warnings, users_by, warnings_of
 from rnic import SGE, Faults, QPInitAttr, RecvWR, SendFlags, SendWR, VerbsError, WROpcode
 from rnic.testing import ALL_ACCESS, Options, connect
 
-pytestmark = pytest.mark.usefixtures("balanced", "small_heap")
+pytestmark = pytest.mark.usefixtures("balanced")
 
 # Who needs whom, directly: an object is in use while one that needs it is open.
 NEEDS = {

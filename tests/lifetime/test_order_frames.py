@@ -28,7 +28,7 @@ from rnic import (
 )
 from rnic.testing import ALL_ACCESS
 
-pytestmark = pytest.mark.usefixtures("balanced", "small_heap")
+pytestmark = pytest.mark.usefixtures("balanced")
 
 # Who needs whom, directly.
 NEEDS = {

@@ -101,6 +101,12 @@ class End:
             assert event.event is kind, event
             return event.status
 
+    def path_mtu(self) -> str:
+        assert self.id.qp
+        mtu = self.id.qp.query()[0].path_mtu
+        assert mtu
+        return mtu.name
+
     def state(self) -> str:
         assert self.id.exchange
         return self.id.exchange.state.name
@@ -246,7 +252,7 @@ class Wire:
 
 
 @contextmanager
-def cable() -> Iterator[Wire]:
+def cable(here_mtu: int = 1500, there_mtu: int = 1500) -> Iterator[Wire]:
     command = ["unshare", "--net", "sh", "-c", "echo; cat"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as keeper:
         try:
@@ -256,8 +262,8 @@ def cable() -> Iterator[Wire]:
             inside = ["nsenter", "-t", str(keeper.pid), "-n"]
             run("ip", "addr", "add", "10.76.0.1/24", "dev", "rcd0")
             run(*inside, "ip", "addr", "add", "10.76.0.2/24", "dev", "rcd1")
-            run("ip", "link", "set", "rcd0", "up")
-            run(*inside, "ip", "link", "set", "rcd1", "up")
+            run("ip", "link", "set", "rcd0", "mtu", str(here_mtu), "up")
+            run(*inside, "ip", "link", "set", "rcd1", "mtu", str(there_mtu), "up")
             yield Wire(f"/proc/{keeper.pid}/ns/net")
         finally:
             keeper.kill()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address
+from time import monotonic
 from typing import Any, Protocol, TypeVar
 
 import pytest
@@ -40,7 +41,8 @@ from rnic.wire import (
 from transport.plain import datagram, sealed
 
 US, THEM, THIRD = "127.0.0.1", "127.0.0.9", "127.0.0.8"  # rnic, the stranger, and somebody else
-_ECHO = 0xEC0EC0
+_ECHO = 0xEC0EC000  # the first id of those that only echoes have
+_AGAIN = 1.0  # seconds until an echo is asked for again: a datagram may be lost
 _IP_MTU_DISCOVER, _IP_PMTUDISC_DO = 10, 2
 _M = TypeVar("_M", bound=CmMessage)
 
@@ -69,12 +71,13 @@ class Sockets:
     def __init__(self) -> None:
         self._sockets = {source: self._open(source) for source in (THEM, THIRD)}
         self._came: deque[bytes] = deque()
+        self._echoes = 0
 
     def _open(self, source: str) -> socket.socket:
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
         sock.bind((source, 4791))
-        sock.settimeout(WAIT)
+        sock.settimeout(_AGAIN)
         return sock
 
     def send(self, data: bytes, source: str = THEM) -> None:
@@ -86,27 +89,46 @@ class Sockets:
     def take(self) -> bytes | None:
         """What has come until now, or comes in answer to what was sent; it waits no longer than for that."""
         if not self._came:
-            self._ask_for_an_echo()
-            while not _is_echo(data := self._recv()):
-                self._came.append(data)
+            self._echoes += 1
+            self._hear_the_echo(_ECHO + self._echoes)
         return self._came.popleft() if self._came else None
 
-    def _recv(self) -> bytes:
-        return self._sockets[THEM].recv(8192)[20:-4]  # BTH and DETH before, ICRC after
+    def _hear_the_echo(self, number: int) -> None:
+        """What comes before it is kept."""
+        limit = monotonic() + WAIT
+        self._ask_for_an_echo(number)
+        while True:
+            try:
+                data = self._recv()
+            except TimeoutError:
+                assert monotonic() < limit, "the agent does not answer"
+                self._ask_for_an_echo(number)
+                continue
+            if (heard := _echo(data)) == number:
+                return
+            if heard < _ECHO:  # else one that was asked for twice
+                self._came.append(data)
 
-    def _ask_for_an_echo(self) -> None:
+    def _recv(self) -> bytes:
+        """A datagram without bytes is no packet: it asks why nobody answers (rnic.rdmacm.reach)."""
+        while not (packet := self._sockets[THEM].recv(8192)):
+            pass
+        return packet[20:-4]  # BTH and DETH before, ICRC after
+
+    def _ask_for_an_echo(self, number: int) -> None:
         """A REQ of a version that nobody speaks is refused at once, after all that came before it."""
-        req = Req(local_comm_id=_ECHO)
-        self.send(replace(req.to_mad(_ECHO), class_version=1).emit())
+        req = Req(local_comm_id=number)
+        self.send(replace(req.to_mad(number), class_version=1).emit())
 
     def close(self) -> None:
         for sock in self._sockets.values():
             sock.close()
 
 
-def _is_echo(data: bytes) -> bool:
+def _echo(data: bytes) -> int:
+    """Whose answer it is; 0: no echo's."""
     message = parse_cm(MAD.parse(data))
-    return isinstance(message, Rej) and message.remote_comm_id == _ECHO
+    return message.remote_comm_id if isinstance(message, Rej) and message.remote_comm_id > _ECHO else 0
 
 
 class Calls:

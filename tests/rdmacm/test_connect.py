@@ -21,7 +21,8 @@ from rdmacm.ends import (
     resolved,
     serve,
 )
-from rnic import SGE, Faults, QPState, VerbsError
+from rdmacm.stranger import agent_of, over_sockets, run_out
+from rnic import MTU, SGE, Faults, QPState, VerbsError
 from rnic.rdmacm import (
     ECE,
     ConnParam,
@@ -34,9 +35,11 @@ from rnic.rdmacm import (
     create_id,
     get_devices,
     getaddrinfo,
+    rc,
 )
 from rnic.rdmacm.endpoint import AddrInfo
 from rnic.verbs.qp import QPCap
+from rnic.wire import Rej, RejReason, Req
 
 
 @pytest.mark.parametrize("address", LOOPBACKS)
@@ -302,3 +305,70 @@ def test_port_spaces_go_with_their_services() -> None:
         with pytest.raises(VerbsError) as caught:
             one.create_qp()
         assert caught.value.errno == EINVAL
+
+
+# ------------------------------------------------------------------ path MTUs that differ
+
+
+@pytest.mark.parametrize("named", [MTU.MTU_1024, MTU.MTU_256, None, MTU.MTU_4096])
+def test_a_path_mtu_that_is_too_large_for_the_peer_is_lowered(
+    monkeypatch: pytest.MonkeyPatch, named: MTU | None
+) -> None:
+    """A peer that names what it can do, one that names nothing, and one that names what was refused."""
+    limit = named if named is not None and named < MTU.MTU_4096 else MTU.MTU_512
+    asked: list[int] = []
+
+    def objection(_agent: object, req: Req, _index: int) -> tuple[RejReason, bytes] | None:
+        asked.append(req.path_mtu)
+        return (RejReason.INVALID_MTU, bytes([named] if named else [])) if req.path_mtu > limit else None
+
+    monkeypatch.setattr(rc, "_objection", objection)
+    with joined() as pair:
+        assert pair.client.qp
+        assert pair.server.qp
+        assert pair.client.qp.query()[0].path_mtu == pair.server.qp.query()[0].path_mtu == limit
+        assert asked[-1] == limit
+        assert asked == sorted(set(asked), reverse=True)
+        exchange(pair.client, pair.server)
+        part(pair)
+
+
+def test_a_peer_that_refuses_every_path_mtu_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rc, "_objection", lambda *_: (RejReason.INVALID_MTU, b"\x09"))
+    with resolved() as (ours, _, client):
+        client.create_qp()
+        client.connect()
+        assert expect(ours, EventType.REJECTED).status == RejReason.INVALID_MTU
+
+
+def test_a_smaller_path_mtu_that_cannot_be_asked_for_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever goes wrong, an event tells of the end."""
+
+    def fails(*_: object) -> bool:
+        raise VerbsError(EINVAL, "on purpose", "connect")
+
+    monkeypatch.setattr(rc, "_objection", lambda *_: (RejReason.INVALID_MTU, b""))
+    monkeypatch.setattr(rc, "_call_again", fails)
+    with resolved() as (ours, _, client):
+        client.create_qp()
+        client.connect()
+        assert expect(ours, EventType.REJECTED).status == RejReason.INVALID_MTU
+
+
+def test_a_request_that_a_mistake_meets_leaves_no_id(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> object:
+        raise ValueError("on purpose")
+
+    monkeypatch.setattr(rc, "_timeout", fails)
+    with EventChannel() as channel, listening(channel) as listener:
+        with over_sockets() as stranger:
+            agent = agent_of(listener)
+            stranger.say(stranger.req(listener.get_src_port()))
+            stranger.expect(Rej)
+            assert agent.ids == {listener}
+            run_out(agent)
+            assert len(agent.cm.table) == 0
+    assert "on purpose" in caplog.text
+    caplog.clear()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rdmacm.ends import FAST, HASTY, all_quiet, expect, joined, listening, resolve, resolved
+from rdmacm.ends import FAST, HASTY, QUICK, all_quiet, expect, joined, listening, resolve, resolved
 from rnic import EventType as AsyncEventType
 from rnic import Faults, QPAttr, QPState, VerbsError
 from rnic.rdmacm import ConnParam, EventChannel, EventType, IdState, create_id, resolve_addrinfo
@@ -47,8 +47,8 @@ def test_rejected_by_nobody() -> None:
         qp = one.qp
         assert qp
         until(lambda: qp.state is QPState.ERR, "the queue pair goes to ERR behind the event, which says why")
-        with pytest.raises(VerbsError, match="was refused"):
-            one.disconnect()
+        one.disconnect()
+        assert not channel.has_events
 
 
 def test_rejected_by_the_application_with_its_words() -> None:
@@ -92,7 +92,7 @@ def test_unreachable() -> None:
 
 
 def test_unreachable_for_the_one_that_accepts() -> None:
-    with resolved(timing=HASTY) as (ours, theirs, one):
+    with resolved(timing=QUICK) as (ours, theirs, one):
         one.create_qp()
         one.connect()
         with expect(theirs, EventType.CONNECT_REQUEST).id as server:
@@ -122,7 +122,7 @@ def test_disconnected_when_the_peer_destroys() -> None:
 
 
 def test_disconnected_without_an_answer() -> None:
-    with joined(timing=HASTY) as pair:
+    with joined(timing=QUICK) as pair:
         assert pair.client.verbs
         pair.client.verbs.set_faults(Faults(loss=1.0))
         pair.client.disconnect()

@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from ipaddress import IPv6Address
+from itertools import cycle
 from random import Random
 from typing import Any, TypeVar
 
@@ -374,3 +375,23 @@ def test_every_field_at_its_extremes_in_the_state_where_its_message_is_due(
 def test_the_same_through_the_device() -> None:
     with closing(Sockets()) as wire, settled(lambda _agent: wire) as town:
         attack(town, CASES // 3)
+
+
+class Lossy(Sockets):
+    """Some of its datagrams go twice, some not at all."""
+
+    copies = (1, 0, 2, 1, 2)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._copies = cycle(self.copies)
+
+    def send_packet(self, packet: bytes, source: str = THEM) -> None:
+        for _ in range(next(self._copies)):
+            super().send_packet(packet, source)
+
+
+def test_an_echo_that_is_lost_is_asked_for_again_and_one_that_comes_twice_is_heard_once() -> None:
+    with closing(Lossy()) as wire, settled(lambda _agent: wire) as town:
+        assert [wire.take() for _ in range(8)] == [None] * 8
+        assert town.agent.cm.statistics().dropped["malformed"] > 8

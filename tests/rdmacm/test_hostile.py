@@ -6,13 +6,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from ipaddress import IPv6Address
 from typing import Any
 
 import pytest
 
-from rdmacm.ends import exchange, expect, joined, listening, resolve
+from rdmacm.ends import Joined, exchange, expect, joined, listening, resolve
 from rdmacm.stranger import THEM, THIRD, US, Calls, Stranger, agent_of, gid, over_sockets, packed, run_out
 from rnic import GID, VerbsError
 from rnic.cm import IbCm
@@ -22,6 +23,8 @@ from rnic.rdmacm.gsi import AHS, Peer
 from rnic.rdmacm.registry import registry
 from rnic.wire import MAD, CmPath, IpCmHeader, Rej, RejReason, Rep, Req
 
+PATIENT = Timing(response_timeout=18)  # 1.1 s, given up after 17 s
+CALLS = 10  # minutes of them are a hang
 RESERVED_QPNS = [0, 1, 0xFFFFFF]
 
 
@@ -69,7 +72,8 @@ def test_a_request_that_is_taken_back_before_it_was_seen(stranger: Stranger, lis
         stranger.say(stranger.gives_up())
     with expect(listener.channel, EventType.CONNECT_REQUEST).id as child:
         assert expect(listener.channel, EventType.REJECTED).id is child
-        child.create_qp()
+        with pytest.raises(VerbsError, match="the connection has ended"):
+            child.create_qp()
         with pytest.raises(VerbsError, match="no request waits"):
             child.accept()
     still_serves(listener, stranger)
@@ -219,6 +223,14 @@ def test_a_flood_from_many_addresses_keeps_few_address_handles(listener: CmId) -
     assert len(agent.gsi._ahs) == AHS
 
 
+def joined_at_last(stack: ExitStack) -> Joined:
+    """Calls again when a call was not heard: a busy machine drops most of what comes."""
+    for _ in range(CALLS - 1):
+        with suppress(AssertionError):
+            return stack.enter_context(joined(timing=PATIENT))
+    return stack.enter_context(joined(timing=PATIENT))
+
+
 def test_a_flood_that_does_not_end_keeps_nobody_from_connecting(stranger: Stranger, listener: CmId) -> None:
     packets = []
     for _ in range(500):
@@ -234,7 +246,8 @@ def test_a_flood_that_does_not_end_keeps_nobody_from_connecting(stranger: Strang
     thread = threading.Thread(target=flood)
     thread.start()
     try:
-        with joined(timing=Timing(response_timeout=17)) as pair:  # 0.5 s: the flood wants the processor, too
+        with ExitStack() as stack:
+            pair = joined_at_last(stack)
             exchange(pair.client, pair.server)
     finally:
         over.set()

@@ -16,7 +16,7 @@ import pytest
 
 from rdmacm.ends import (
     FAST,
-    HASTY,
+    QUICK,
     all_quiet,
     call,
     cm_threads,
@@ -243,7 +243,7 @@ def test_two_hundred_connections_at_once() -> None:
 def test_a_listener_is_killed(stage: str) -> None:
     with other(serve, "127.0.0.1", 0.0, 1, stage) as peer, EventChannel() as channel:
         port = peer.hear()
-        with create_id(channel, timing=HASTY) as one:
+        with create_id(channel, timing=QUICK) as one:
             resolve(one, ("127.0.0.1", port))
             one.create_qp()
             one.connect()

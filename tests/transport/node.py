@@ -13,10 +13,14 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
+
+from waiting import until
 
 PATIENCE = 180.0  # seconds that a single call may take on a machine that has other things to do
 TESTS = Path(__file__).resolve().parents[1]
@@ -40,11 +44,13 @@ class Setting:
 class Node:
     """A process of its own that does what it is called for."""
 
+    WORKER = "transport.worker"
+
     def __init__(self, setting: Setting) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "transport.worker", str(theirs.fileno())],
+                [sys.executable, "-m", self.WORKER, str(theirs.fileno())],
                 env={**os.environ, "PYTHONPATH": str(TESTS), **setting.env},
                 pass_fds=[theirs.fileno()],
             )
@@ -83,6 +89,19 @@ class Node:
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """The process stands still meanwhile."""
+        self.signal(signal.SIGSTOP)
+        try:
+            until(self.is_stopped, "the process is stopped")
+            yield
+        finally:
+            self.signal(signal.SIGCONT)
+
+    def is_stopped(self) -> bool:
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
     def kill(self) -> None:
         """SIGKILL: no handler, no atexit.  Returns when the process has gone."""

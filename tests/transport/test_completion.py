@@ -38,6 +38,7 @@ from rnic import (
     WROpcode,
 )
 from rnic.testing import ALL_ACCESS, End, Options, Pair, connect
+from waiting import until
 
 STAMPS = CreateCQWCFlags.WITH_COMPLETION_TIMESTAMP | CreateCQWCFlags.WITH_COMPLETION_TIMESTAMP_WALLCLOCK
 NONE = CreateCQWCFlags(0)
@@ -241,14 +242,14 @@ def test_the_clock_of_the_device() -> None:
         attr = ctx.query_device_ex()
         assert attr.orig_attr == ctx.query_device()
         assert attr.completion_timestamp_mask == (1 << 64) - 1
-        first = ctx.query_rt_values_ex().raw_clock
         began = time.monotonic()
+        first = ctx.query_rt_values_ex().raw_clock
         time.sleep(0.02)
         second, ended = ctx.query_rt_values_ex().raw_clock, time.monotonic()
         assert first is not None
         assert second is not None
         seconds = (second - first) / (attr.hca_core_clock * 1000)
-        assert 0.02 <= seconds <= ended - began + 0.01
+        assert 0.02 <= seconds <= ended - began + 1e-6
         with pytest.raises(VerbsError, match="comp_mask is 0x2"):
             ctx.query_rt_values_ex(rnic.ValuesMask(2))
 
@@ -272,7 +273,7 @@ def test_a_single_threaded_queue_refuses_a_second_thread() -> None:
         threads = [threading.Thread(target=poll) for _ in range(3)]
         for thread in threads:
             thread.start()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not refused and time.monotonic() < deadline:
             time.sleep(0.01)
         stop.set()
@@ -306,8 +307,7 @@ def test_events_are_moderated_and_never_lost() -> None:
         assert waits(pair, 3) >= 0.049  # nobody polls: the engine comes back for it
         pair.a.wait_ok(3)
         pair.a.cq.modify(ModifyCQAttr(ModerateCQ(cq_count=3, cq_period=65_535)))
-        quick = min(waits(pair, 3) for _ in range(3))
-        assert quick < 0.06
+        until(lambda: waits(pair, 3) < 0.06, "the third completion makes the event, before the time is over")
         pair.a.cq.modify(ModifyCQAttr(ModerateCQ()))
         assert waits(pair, 1) < 20
 
@@ -320,7 +320,7 @@ def test_a_moderated_event_comes_while_the_program_polls_another_queue() -> None
             a.qp.post_recv(RecvWR(i, [SGE(target)]))
             a.cq.req_notify()
             pair.b.qp.post_send(SendWR(i, WROpcode.SEND, SendFlags.SIGNALED, [SGE(source)]))
-            end = time.monotonic() + 20
+            end = time.monotonic() + 60
             while not select.select([a.channel], [], [], 0)[0]:
                 assert time.monotonic() < end
                 assert idle.poll(4) == []
@@ -405,7 +405,7 @@ def test_with_ignore_overrun_the_newest_completions_stay() -> None:
             end.near.attach_comp_cntr(sent, count)
             end.connect()
             for i in range(300):  # more than the send queue has places: those of lost completions are free
-                deadline = time.monotonic() + 20
+                deadline = time.monotonic() + 60
                 while sent.read() < i - 50:
                     assert time.monotonic() < deadline
                     time.sleep(0.001)
@@ -460,7 +460,7 @@ def test_a_queue_cannot_become_smaller_than_what_lies_in_it() -> None:
         for i in range(9):
             end.send(i, opcode=WROpcode.RDMA_WRITE, remote_addr=end.mr.addr, rkey=end.mr.rkey)
         with end.ctx.create_comp_cntr():
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while end.near.statistics().sq_depth:
                 assert time.monotonic() < deadline
         with pytest.raises(VerbsError, match="holds 9 completions, more than 8: poll them first") as caught:

@@ -18,6 +18,7 @@ from transport.conftest import Start
 from transport.datagrams import GSI_QKEY, QKEY
 from transport.node import Node
 from transport.plain import DEVICE, PEER, datagram, icrc_right, sealed
+from waiting import until
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 NOBODY = 65534
@@ -305,6 +306,26 @@ def test_the_answer_to_the_kernels_request_is_the_kernels_rejection(start: Start
     assert replace(answer.bth, psn=0) == replace(rejection.bth, psn=0, migreq=True, ackreq=False)
     assert icrc_right(data)
     assert node.call("dg_counters")["cm_refused"] == 1
+
+
+def test_a_request_whose_addresses_were_changed_on_its_way_is_told_from_a_damaged_one(
+    start: Start, peer: Node
+) -> None:
+    request, _ = mads_of("rxe-reject.pcap")
+    sent_from, sent_to = (
+        "10.1.2.3",
+        "192.0.2.1",
+    )  # as its sender knows them; what comes is from PEER to DEVICE
+    data = bytearray(request.payload)
+    data[80:112] = GID(sent_from).raw + GID(sent_to).raw  # primary local and remote port GID (IBA 12.6.5)
+    translated = replace(request, payload=bytes(data), icrc=0)
+    node = start()
+    node.call("dg_open")
+    peer.call("plain_send", sealed(translated, sent_from, sent_to))
+    until(lambda: node.call("dg_counters")["drop_nat"] == 1, "it is known as translated")
+    peer.call("plain_send", sealed(translated, "10.9.9.9", sent_to))
+    until(lambda: node.call("dg_counters")["drop_bad_icrc"] == 1, "and this as damaged")
+    assert node.call("dg_counters")["drop_nat"] == 1
 
 
 def test_a_datagram_service_that_nobody_offers_is_denied(start: Start, peer: Node) -> None:

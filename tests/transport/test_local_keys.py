@@ -60,7 +60,8 @@ def test_keys_are_checked_as_on_the_wire(scene: Scene, misdeed: Callable[[Scene]
     misdeed(scene)
     if misdeed is not of_another_domain:
         (wc,) = scene.a.wait()
-        assert wc.status is WCStatus.REM_ACCESS_ERR
+        consents = misdeed is not without_the_queue_pairs_consent
+        assert wc.status is (WCStatus.REM_ACCESS_ERR if consents else WCStatus.REM_INV_REQ_ERR)
     assert scene.a.qp.state is QPState.ERR
     assert scene.b.qp.state is QPState.ERR
 

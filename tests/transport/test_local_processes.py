@@ -63,6 +63,20 @@ def test_another_user_has_the_ring_but_no_memory(start: Start) -> None:
     assert counters["local_direct"] == 0
 
 
+def test_who_may_not_be_looked_into_gives_no_memory(start: Start) -> None:
+    """As ptrace(2) has it; it is reached by packets."""
+    a, b = start(**LOCAL), start(**LOCAL)
+    b.call("hide")
+    at_a, at_b = join(a, b, SIZE, HASTY)
+    for _ in range(3):
+        assert a.call("one", "main", WROpcode.RDMA_WRITE, at_b)[0] == "SUCCESS"
+        assert b.call("one", "main", WROpcode.RDMA_WRITE, at_a)[0] == "SUCCESS"
+    counters = a.call("counters", "main")
+    assert counters["local_sent"] > 0
+    assert counters["local_direct"] == 0
+    assert b.call("counters", "main")["local_direct"] > 0  # the other one's is not hidden
+
+
 def test_who_is_idle_needs_no_processor(start: Start) -> None:
     a, b, at_b = pair_of(start)
     for _ in range(10):

@@ -166,6 +166,19 @@ def test_the_limit_is_told_once(sides: tuple[Sender, Shared]) -> None:
         b.shared.modify(SRQAttr(srq_limit=SLOTS + 1))
 
 
+def test_a_limit_that_is_armed_above_what_is_posted_is_told_at_once(sides: tuple[Sender, Shared]) -> None:
+    _, b = sides
+    b.post(0, 1, 2)
+    b.shared.modify(SRQAttr(srq_limit=4))
+    event = b.ctx.get_async_event(10)
+    assert (event.event_type, event.element) == (EventType.SRQ_LIMIT_REACHED, b.shared)
+    assert b.shared.query().srq_limit == 0
+    b.shared.modify(SRQAttr(srq_limit=3))
+    assert b.shared.query().srq_limit == 3
+    with pytest.raises(rnic.VerbsError, match="srq_limit is 3; the queue has room for 2"):
+        b.shared.modify(SRQAttr(max_wr=2))
+
+
 def test_it_grows_and_shrinks_with_what_is_posted() -> None:
     with Sender() as a, Shared(max_wr=4) as b:
         ours, _ = connected(a, b)

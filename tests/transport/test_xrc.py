@@ -20,6 +20,8 @@ from rnic import (
     AccessFlags,
     EventType,
     Faults,
+    QPAttachCompCntrAttr,
+    QPAttachCompCntrOp,
     QPAttr,
     QPInitAttr,
     QPOpenAttr,
@@ -253,6 +255,31 @@ def test_a_queue_pair_lives_until_all_who_opened_it_have_closed_it(sides: tuple[
     assert caught.value.errno == errno.EINVAL
 
 
+def test_a_counter_is_the_queue_pairs_and_not_the_handles(sides: tuple[Side, Side]) -> None:
+    a, b = sides
+    queue = Queue(b, b.xrcd)
+    ours, theirs = a.sender(), b.xrcd.create_qp()
+    again = b.xrcd.open_qp(theirs.qp_num)
+    counter = b.ctx.create_comp_cntr()
+    with pytest.raises(rnic.VerbsError) as caught:
+        theirs.attach_comp_cntr(counter, QPAttachCompCntrAttr(QPAttachCompCntrOp.SEND))
+    assert caught.value.errno == errno.EOPNOTSUPP
+    again.attach_comp_cntr(counter, QPAttachCompCntrAttr(QPAttachCompCntrOp.RECV))
+    with pytest.raises(rnic.VerbsError, match="have a counter already"):
+        theirs.attach_comp_cntr(counter, QPAttachCompCntrAttr(QPAttachCompCntrOp.RECV))
+    connect(ours, theirs, Options(path_mtu=MTU.MTU_1024))
+    queue.post(0)
+    send(a, ours, queue.srq, b"counted")
+    a.wait_ok()
+    b.wait_at(queue)
+    assert counter.read() == 1
+    again.close()
+    with pytest.raises(rnic.VerbsError, match="until they are destroyed"):
+        counter.close()
+    theirs.close()
+    counter.close()
+
+
 def test_what_cannot_be_opened(sides: tuple[Side, Side]) -> None:
     _, b = sides
     qp, other = b.receiver(), b.enter(b.ctx.open_xrcd())
@@ -434,4 +461,4 @@ def test_the_receiver_grants_what_its_queue_pair_does(sides: tuple[Side, Side]) 
     connect(ours, theirs, Options(), Options(access=AccessFlags(0)))
     send(a, ours, queue.srq, b"x", opcode=WROpcode.RDMA_WRITE, remote_addr=queue.mr.addr, rkey=queue.mr.rkey)
     (wc,) = a.wait()
-    assert wc.status is WCStatus.REM_ACCESS_ERR
+    assert wc.status is WCStatus.REM_INV_REQ_ERR

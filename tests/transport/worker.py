@@ -30,6 +30,7 @@ from waiting import until
 
 ROCE_PORT = 4791
 WORD = 8
+PATIENCE = 120.0
 
 Remote = tuple[int, int]  # address and rkey of the peer's memory
 
@@ -67,6 +68,10 @@ class Worker(DatagramWorker):
             os.setgroups([])
             os.setgid(uid)
             os.setuid(uid)
+
+    def hide(self) -> None:
+        """Other processes of this user may not look into it any more (PR_SET_DUMPABLE)."""
+        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
 
     def fork(self) -> int:
         """Fork; the child lives and does nothing.  Its pid, once it has run what runs first in a child."""
@@ -109,6 +114,15 @@ class Worker(DatagramWorker):
             self.strangers[-1].say_who(times)
         return until(self.strangers[-1].hung_up, "the device hangs up")
 
+    def stranger_give_up(self) -> int:
+        """It has its slot no more, and keeps the lane; which it was."""
+        for one in self.strangers[-1].sockets:
+            one.close()
+        return self.strangers[-1].slot
+
+    def stranger_got(self) -> int:
+        return self.strangers[-1].got()
+
     def stranger_mark(self, value: int) -> None:
         self.strangers[-1].mark(value)
 
@@ -140,6 +154,10 @@ class Worker(DatagramWorker):
 
     def close(self, name: str) -> None:
         self.ends.pop(name).end.close()
+
+    def close_all(self) -> None:
+        for name in list(self.ends):
+            self.close(name)
 
     def close_qp(self, name: str) -> None:
         self.ends[name].end.qp.close()
@@ -180,6 +198,28 @@ class Worker(DatagramWorker):
         held.end.qp.post_send(wr)
         (wc,) = held.end.wait()
         return wc.status.name, wc.explain(), monotonic() - began
+
+    def write_on(self, name: str, remote: Remote) -> str:
+        """All of the memory to the peer's, again and again until a WRITE fails: its status."""
+        status = "SUCCESS"
+        while status == "SUCCESS":
+            status, _, _ = self.one(name, WROpcode.RDMA_WRITE, remote, self.ends[name].memory.length)
+        return status
+
+    def post_recv(self, name: str, at: int, nbytes: int) -> None:
+        """A receive into the memory from `at` on."""
+        held = self.ends[name]
+        held.end.qp.post_recv(RecvWR(at, [SGE(held.memory, at, nbytes)]))
+
+    def completion(self, name: str, timeout: float = PATIENCE) -> tuple[str, int, bytes]:
+        """Of the oldest receive: status, length of the message, what bytes are in it; or "nothing"."""
+        held = self.ends[name]
+        try:
+            (wc,) = held.end.wait(timeout=timeout)
+        except TimeoutError:
+            return "nothing", 0, b""
+        content = held.memory.buf[wc.wr_id : wc.wr_id + wc.byte_len]
+        return wc.status.name, wc.byte_len, bytes(sorted(set(content)))
 
     def move(
         self, name: str, opcode: WROpcode, remote: Remote, chunk: int, first: int = 0, depth: int = 16
@@ -348,16 +388,12 @@ class Worker(DatagramWorker):
         self.way.recv()
 
 
-PATIENCE = 120.0
-
-
 def word_at(memory: MR, offset: int) -> int:
     return int(struct.unpack_from("=Q", memory.buf, offset)[0])
 
 
-def serve(way: Connection) -> None:
+def serve(way: Connection, worker: object) -> None:
     """Answers calls until the test is gone."""
-    worker = Worker(way)
     while True:
         try:
             method, args, kwargs = way.recv()
@@ -371,4 +407,5 @@ def serve(way: Connection) -> None:
 
 
 if __name__ == "__main__":
-    serve(Connection(int(sys.argv[1])))
+    connection = Connection(int(sys.argv[1]))
+    serve(connection, Worker(connection))

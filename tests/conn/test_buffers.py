@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a buffer may be: its bytes in C order go and come, or the call is refused and the connection lives."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rnic
+from conn.peers import HOST, WAIT
+from conn.test_ends import pair
+from rnic.endpoint import Region
+from rnic.enums import AccessFlags
+from rnic.verbs.memory import AllocDMAttr
+
+SCRAMBLED: dict[str, Callable[[], Any]] = {
+    "Fortran order": lambda: np.asfortranarray([[0, 1], [2, 3]]),
+    "transposed": lambda: np.arange(6).reshape(2, 3).T,
+    "strided": lambda: np.arange(8)[::2],
+    "backwards": lambda: np.arange(4)[::-1],
+    "columns": lambda: np.arange(16).reshape(4, 4)[:, :2],
+    "memoryview, backwards": lambda: memoryview(bytearray(8))[::-1],
+    "memoryview, strided": lambda: memoryview(bytearray(8))[::2],
+    "one column": lambda: np.arange(16).reshape(4, 4)[:, 1],
+}
+PLAIN: dict[str, Callable[[], Any]] = {
+    "C order": lambda: np.arange(6).reshape(2, 3),
+    "no dimension": lambda: np.array(7),
+    "big-endian": lambda: np.arange(3, dtype=">i4"),
+    "records": lambda: np.zeros(3, dtype=[("a", "i2"), ("b", "f8")]),
+    "nothing": lambda: np.empty((0, 3)),
+    "nothing, Fortran order": lambda: np.empty((3, 0), order="F"),
+    "one row of many": lambda: np.arange(16).reshape(4, 4)[1],
+    "array": lambda: array.array("d", [1, 2, 3]),
+    "ctypes": lambda: (ctypes.c_int * 4)(1, 2, 3, 4),
+    "memoryview": lambda: memoryview(bytearray(b"abcdefgh"))[2:5],
+}
+
+
+def shared(a: rnic.Connection, b: rnic.Connection, memory: bytearray) -> Region:
+    """Memory of b's, as a sees it."""
+    a.send(b"ready?")
+    assert b.recv(WAIT) == b"ready?"
+    b.share(memory)
+    return a.next_region(WAIT)
+
+
+def octets(buffer: Any) -> bytes:
+    return memoryview(buffer).tobytes()
+
+
+@pytest.mark.parametrize("make", SCRAMBLED.values(), ids=SCRAMBLED)
+def test_a_buffer_whose_bytes_lie_in_another_order_is_refused(make: Callable[[], Any]) -> None:
+    with pair() as (a, b):
+        remote = shared(a, b, bytearray(64))
+        for call in (
+            lambda: a.send(make()),
+            lambda: a.write(make(), remote),
+            lambda: a.read(make(), remote),
+            lambda: a.share(make()),
+        ):
+            with pytest.raises(ValueError, match="contiguous in C order"):
+                call()
+        a.send(b"still here")
+        assert b.recv(WAIT) == b"still here"
+
+
+@pytest.mark.parametrize("make", PLAIN.values(), ids=PLAIN)
+def test_any_other_buffer_moves_byte_by_byte(make: Callable[[], Any]) -> None:
+    with pair() as (a, b):
+        memory = bytearray(b"\xff" * 64)
+        remote = shared(a, b, memory)
+        source = make()
+        a.send(source)
+        assert b.recv(WAIT) == octets(source)
+        a.write(source, remote, 8, timeout=WAIT)
+        size = len(octets(source))
+        assert memory[8 : 8 + size] == octets(source)
+        assert memory[8 + size :] == b"\xff" * (56 - size)
+        target = make()
+        if size:
+            memory[:size] = bytes(range(1, size + 1))
+        a.read(target, remote, timeout=WAIT)
+        assert octets(target) == memory[:size]
+
+
+def test_the_faces_are_alike() -> None:
+    async def main() -> None:
+        async with rnic.aio.listen(HOST, 0) as server:
+            there = asyncio.create_task(server.accept())
+            async with await rnic.aio.connect(HOST, server.port) as conn, await there as other:
+                await other.share(bytearray(64))
+                remote = await conn.next_region()
+                array: Any = np.zeros((2, 2), order="F")
+                for call in (conn.write(array, remote), conn.read(array, remote), conn.share(array)):
+                    with pytest.raises(ValueError, match="contiguous in C order"):
+                        await call
+                await asyncio.gather(conn.close(), other.close())
+
+    asyncio.run(asyncio.wait_for(main(), WAIT))
+
+
+def test_a_buffer_keeps_its_size_while_an_operation_waits() -> None:
+    with pair() as (a, b):
+        remote = shared(a, b, bytearray(8))
+        local = bytearray(8)
+        op = a._write_op(local, remote, 0)
+        with pytest.raises(BufferError):
+            local.append(0)
+        del op
+        local.append(0)
+        with pytest.raises(ValueError, match="9 bytes at 0 are beyond"):
+            a.write(local, remote)
+
+
+def test_what_cannot_be_read_into_or_is_of_another_domain_is_refused() -> None:
+    with pair() as (a, b):
+        remote = shared(a, b, bytearray(8))
+        with pytest.raises(ValueError, match="read-only"):
+            a.read(bytes(8), remote)
+        with b.pd.reg_mr(bytearray(8)) as foreign, pytest.raises(ValueError, match="another protection"):
+            a.write(foreign, remote)
+        with a.pd.alloc_mr(8, AccessFlags.LOCAL_WRITE) as own:
+            own.buf[:] = b"12345678"
+            a.write(own, remote, timeout=WAIT)
+            own.buf[:] = bytes(8)
+            a.read(own, remote, timeout=WAIT)
+            assert bytes(own.buf) == b"12345678"
+        with pytest.raises(TypeError):
+            a.send("text")  # type: ignore[arg-type]
+
+
+def test_device_memory_takes_no_array_in_another_order() -> None:
+    with pair() as (a, _):
+        context: Any = a.pd.context
+        memory = context.alloc_dm(AllocDMAttr(32))
+        with pytest.raises((BufferError, ValueError), match="contiguous"):  # NumPy has the latter
+            memory.copy_to(0, np.asfortranarray([[0, 1], [2, 3]]))
+        memory.copy_to(0, np.array([[0, 1], [2, 3]]))
+        assert memory.copy_from(0, 32) == np.array([[0, 1], [2, 3]]).tobytes()
+        memory.close()

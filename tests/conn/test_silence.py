@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A peer that does not answer: the error says what the network says of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from errno import EACCES, ECONNREFUSED, EHOSTUNREACH, EPERM, ETIMEDOUT
+from ipaddress import ip_address
+
+import pytest
+
+import namespaces
+import rnic
+import rnic.aio
+from conn.peers import WAIT
+from rdmacm.ends import HASTY
+from rnic.rdmacm import EventChannel, EventType, Timing, create_id, reach
+from rnic.rdmacm.registry import registry
+from transport.netdev import Netdevs, ip
+from waiting import until
+
+HERE, THERE = "10.84.0.1", "10.84.0.2"
+WAITS = (
+    0.3,
+    3,
+    30,
+    120,
+)  # seconds: nobody answers, however long one waits; a busy machine takes longer to know why
+
+
+class Neighbour(Netdevs):
+    """Another host at the end of the cable, on which nothing runs."""
+
+    def _make(self) -> None:
+        super()._make()
+        here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        namespaces.unshare()
+        self.there = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        namespaces.enter(here)
+        ip("link", "set", self.b, "netns", f"/proc/{os.getpid()}/fd/{self.there}")
+        self.address(self.a, HERE + "/24")
+        namespaces.enter(self.there)
+        ip("link", "set", self.b, "up")
+        self.address(self.b, THERE + "/24")
+        namespaces.enter(here)
+        os.close(here)
+
+    def _leave(self) -> None:
+        os.close(self.there)
+        super()._leave()
+
+
+@pytest.fixture
+def neighbour() -> Iterator[Neighbour]:
+    reach.forget()
+    with Neighbour() as made:
+        yield made
+    reach.forget()
+
+
+def why_it_ends(connect: Callable[[float], object]) -> str:
+    """What the error says, once the network has had the time to answer."""
+    said = ""
+    for timeout in WAITS:
+        with pytest.raises(TimeoutError) as caught:
+            connect(timeout)
+        said = str(caught.value)
+        if "nothing on the way says why" not in said:
+            break
+    return said
+
+
+@pytest.mark.usefixtures("neighbour")
+def test_a_host_whose_port_is_closed_is_named_so() -> None:
+    said = why_it_ends(lambda timeout: rnic.connect(THERE, 7000, timeout=timeout))
+    assert re.search(r"no answer from 10\.84\.0\.2:7000 .* UDP port 4791 is closed there", said)
+
+
+@pytest.mark.usefixtures("neighbour")
+def test_so_it_is_for_a_task() -> None:
+    said = why_it_ends(lambda timeout: asyncio.run(rnic.aio.connect(THERE, 7000, timeout=timeout)))
+    assert "UDP port 4791 is closed there" in said
+
+
+@pytest.mark.usefixtures("neighbour")
+def test_the_event_of_an_id_has_the_error_as_its_status() -> None:
+    with (
+        EventChannel() as channel,
+        create_id(channel, timing=Timing(response_timeout=14, max_cm_retries=1)) as one,
+    ):
+        one.resolve_addr(None, (THERE, 7000))
+        channel.get_cm_event(20).ack()
+        one.resolve_route()
+        channel.get_cm_event(20).ack()
+        one.create_qp()
+        one.connect()
+        with channel.get_cm_event(20) as event:
+            assert event.event is EventType.UNREACHABLE
+            assert event.status == -ECONNREFUSED
+
+
+def test_a_route_that_prohibits_is_told(neighbour: Neighbour) -> None:
+    ip("route", "add", "prohibit", "10.85.0.0/24")
+    assert reach.why(ip_address("10.85.0.1")) == EACCES
+    ip("route", "add", "unreachable", "10.86.0.0/24")
+    assert reach.why(ip_address("10.86.0.1")) == EHOSTUNREACH
+    assert neighbour.a
+
+
+def test_each_error_has_words_of_its_own() -> None:
+    words = {reach.words(code) for code in (0, EPERM, EACCES, ECONNREFUSED, EHOSTUNREACH)}
+    assert len(words) == 5
+    assert "firewall" in reach.words(EPERM)
+    assert "NAT" in reach.words(0)
+
+
+def test_nobody_waits_while_the_network_is_asked_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent has the lock when a peer is given up: it goes on, and tells when it knows."""
+    reach.forget()
+    monkeypatch.setattr("rnic.rdmacm.reach.WAIT_MS", 60_000)
+    with EventChannel() as channel, ExitStack() as stack:
+        ids = [stack.enter_context(create_id(channel, timing=HASTY)) for _ in range(3)]
+        for number, one in enumerate(ids):
+            silent = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            silent.bind((f"127.0.3.{number + 1}", 4791))
+            one.resolve_addr(None, (f"127.0.3.{number + 1}", 7000))
+            channel.get_cm_event(WAIT).ack()
+            one.resolve_route()
+            channel.get_cm_event(WAIT).ack()
+            one.create_qp()
+            one.connect()
+        agent = ids[0].agent
+        assert agent is not None
+
+        def asked() -> list[Callable[[int], object]]:
+            return [call for _, _, call in agent._timers if "ask_why" in call.__qualname__]
+
+        until(lambda: len(asked()) == len(ids), "they are given up")
+        assert registry.lock.acquire(timeout=30), "the agent waits with the lock"
+        assert not channel.has_events
+        for tell in asked():
+            tell(0)
+        agent._timers.clear()
+        registry.lock.release()
+        for _ in ids:
+            with channel.get_cm_event(WAIT) as event:
+                assert (event.event, event.status) == (EventType.UNREACHABLE, -ETIMEDOUT)
+    reach.forget()

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finalisers run in the middle of whatever a thread does, also while it holds a lock: they take none."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import rnic
+from rdmacm.ends import WAIT
+from rnic.rdmacm import EventChannel, EventType, create_id
+from rnic.rdmacm.registry import registry
+from waiting import until
+
+HOST = "127.0.0.1"
+
+
+@contextmanager
+def held(lock: threading.RLock) -> Iterator[None]:
+    """By another thread: whoever takes it meanwhile would wait."""
+    taken, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            taken.set()
+            free.wait(WAIT)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert taken.wait(WAIT)
+    try:
+        yield
+    finally:
+        free.set()
+        thread.join()
+
+
+def in_time(call: Callable[[], object]) -> None:
+    """It returns while others hold locks."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(WAIT)
+    assert not thread.is_alive(), "it waits for a lock"
+
+
+def collect(garbage: list[object]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        cycle = [*garbage]
+        garbage.clear()
+        cycle.append(cycle)
+        del cycle
+        gc.collect()
+
+
+@contextmanager
+def pair() -> Iterator[tuple[list[object], rnic.Connection]]:
+    with rnic.listen(HOST, 0) as server:
+        taken: list[rnic.Connection] = []
+        thread = threading.Thread(target=lambda: taken.append(server.accept(WAIT)))
+        thread.start()
+        ours: list[object] = [rnic.connect(HOST, server.port)]
+        thread.join()
+        yield ours, taken[0]
+        taken[0].abort()
+
+
+def test_a_connection_that_is_collected_waits_for_no_lock() -> None:
+    with pair() as (garbage, theirs):
+        with held(registry.lock):
+            in_time(lambda: collect(garbage))
+            assert not theirs.closed
+        with pytest.raises(ConnectionError):  # it was released afterwards, and the peer hears so
+            theirs.recv(WAIT)
+
+
+def test_an_event_that_is_collected_waits_for_no_lock() -> None:
+    with EventChannel() as channel, create_id(channel) as one:
+        one.write_cm_event(EventType.USER)
+        garbage: list[object] = [channel.get_cm_event(WAIT)]
+        with held(channel.lock):
+            in_time(lambda: collect(garbage))
+        one.destroy()  # it counts as acknowledged
+
+
+def test_an_id_and_its_channel_that_are_collected_wait_for_no_lock() -> None:
+    one = create_id()
+    lock = one.channel.lock
+    garbage: list[object] = [one, EventChannel()]
+    del one
+    with held(registry.lock), held(lock):
+        in_time(lambda: collect(garbage))
+
+
+def test_a_connection_of_a_loop_that_has_ended_waits_for_no_lock() -> None:
+    async def connect(port: int) -> list[object]:
+        return [await rnic.aio.connect(HOST, port)]
+
+    with rnic.listen(HOST, 0) as server:
+        taken: list[rnic.Connection] = []
+        thread = threading.Thread(target=lambda: taken.append(server.accept(WAIT)))
+        thread.start()
+        garbage = asyncio.run(connect(server.port))
+        thread.join()
+        with held(registry.lock):
+            in_time(lambda: collect(garbage))
+        with pytest.raises(ConnectionError):
+            taken[0].recv(WAIT)
+        taken[0].abort()
+        until(
+            lambda: all(not agent.ids - {server._desk.cm_id} for agent in registry.agents()),
+            "all is released",
+        )
