@@ -26,10 +26,11 @@ PY_ALL  := src tests tools examples bench
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test build lint format ctest tsan fuzz interop soak bench conformance clean distclean
+.PHONY: help demo test build lint format ctest tsan fuzz mutants differential interop soak bench conformance chaos \
+        containers clean distclean
 
 help: ## what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # ---------------------------------------------------------------- the virtual environment
 
@@ -68,6 +69,9 @@ test: build $(VENV)/.dev ## everything that needs neither root nor a peer
 	$(PYTEST) tests --ignore=tests/interop --ignore=tests/fuzz $(WORKERS) $(ARGS)
 	RNIC_LOCAL=on $(PYTEST) $(LOCAL) $(WORKERS) $(ARGS)
 
+differential: build $(VENV)/.dev ## random programs by every way that bytes take, SEED=1 PROGRAMS=1000 WAYS='wire'
+	@$(BIN)/python tests/differential --seed $(SEED) --programs $(or $(PROGRAMS),1000) $(if $(WAYS),--ways '$(WAYS)') $(ARGS)
+
 interop: build $(VENV)/.dev ## against the Linux kernel's rdma_rxe in a virtual machine (root, /dev/net/tun)
 	@$(BIN)/python -m tests.interop.lab >/dev/null
 	$(PYTEST) tests/interop -ra $(WORKERS) $(ARGS)
@@ -78,9 +82,16 @@ soak: build $(VENV)/.dev ## all of what .ci/run takes a sample of
 	run $(MAKE) --no-print-directory tsan SECONDS_EACH=300 LIMIT=7200; \
 	run env RNIC_SOAK=1 $(PYTEST) tests --ignore=tests/interop --ignore=tests/fuzz -ra $(WORKERS) $(ARGS); \
 	run env RNIC_SOAK=1 RNIC_LOCAL=on $(PYTEST) $(LOCAL_ALL) -ra $(WORKERS) $(ARGS); \
+	run $(MAKE) --no-print-directory chaos SECONDS=$(or $(SECONDS),1800); \
 	run env RNIC_SOAK=1 $(MAKE) --no-print-directory interop; \
 	run $(MAKE) --no-print-directory fuzz CASES=$(or $(CASES),2000000); \
 	[ -z "$$failed" ] || { echo "failed: $${failed#, }"; exit 1; }
+
+chaos: build ## processes in verified traffic, killed, stopped, limited: SECONDS=60 SEED=1
+	PYTHONPATH=tests $(BIN)/python -m chaos --seconds $(or $(SECONDS),60) --seed $(SEED) $(ARGS)
+
+containers: build $(VENV)/.dev ## in every kind of container that this machine can make
+	RNIC_SOAK=1 $(PYTEST) tests/containers -ra $(WORKERS) $(ARGS)
 
 bench: build $(VENV)/.dev ## figures beside their peers (sh bench/peers.sh), ARGS=--all: also plots, and a guest
 	$(BIN)/python bench $(ARGS)
@@ -114,7 +125,8 @@ A_HELP  := $(ASAN)/tests/c/check.o $(ASAN)/tests/c/fabric.o $(ASAN)/tests/fuzz/f
 A_BINS  := $(C_TESTS:%.c=$(ASAN)/%) $(C_FUZZ:%.c=$(ASAN)/%)
 TSAN    := build-tsan
 T_FLAGS := $(filter-out -fsanitize% -fno-sanitize%,$(A_FLAGS)) -fsanitize=thread -Wno-tsan
-T_OBJS  := $(patsubst %.c,$(TSAN)/%.o,$(C_CORE) tests/c/check.c tests/c/live.c tests/c/test_threads.c)
+T_TESTS := $(wildcard tests/c/test_threads.c tests/c/test_beside.c tests/c/test_hammer.c)
+T_CORE  := $(patsubst %.c,$(TSAN)/%.o,$(C_CORE) tests/c/check.c tests/c/live.c)
 SEED    ?= 1
 CASES   ?= 200000
 
@@ -126,9 +138,11 @@ ctest: $(C_TESTS:%.c=$(ASAN)/%) ## the C tests under AddressSanitizer and UBSan
 	    if timeout $(or $(LIMIT),300) $$t; then echo "ok $$t"; else echo "FAILED $$t"; failed=1; fi; \
 	done; [ -z "$$failed" ] && echo "$(words $^) C test programs passed"
 
-tsan: $(TSAN)/test_threads ## threads on one device under ThreadSanitizer, SECONDS_EACH=5 a test
-	@SECONDS_EACH=$(or $(SECONDS_EACH),5) TSAN_OPTIONS="halt_on_error=0 exitcode=66 $(TSAN_OPTIONS)" \
-	    timeout $(or $(LIMIT),600) $<
+tsan: $(T_TESTS:%.c=$(TSAN)/%) ## threads on one device under ThreadSanitizer, SECONDS_EACH=5 a test
+	@failed=; for t in $^; do \
+	    SECONDS_EACH=$(or $(SECONDS_EACH),5) TSAN_OPTIONS="halt_on_error=0 exitcode=66 $(TSAN_OPTIONS)" \
+	        timeout $(or $(LIMIT),600) $$t || failed=1; \
+	done; [ -z "$$failed" ]
 
 fuzz: $(C_FUZZ:%.c=$(ASAN)/%) ## hostile packets to a live queue pair, SEED=1 CASES=200000
 	@[ -n "$^" ] || echo "make fuzz: tests/fuzz holds no fuzz_*.c"
@@ -149,14 +163,48 @@ $(TSAN)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC $< (tsan)";) $(CC) $(T_FLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
-$(TSAN)/test_threads: $(T_OBJS)
+$(T_TESTS:%.c=$(TSAN)/%): %: %.o $(T_CORE)
 	$(if $(V),,@echo "  LD $@";) $(CC) $(T_FLAGS) $^ -o $@
 
--include $(T_OBJS:.o=.d) $(A_CORE:.o=.d) $(A_HELP:.o=.d) $(A_BINS:=.d)
+# ---------------------------------------------------------------- mutants: the core as one library, compiled in a hurry
+
+MUTANTS := build-mutants
+M_FLAGS := -std=gnu11 -Isrc/nic -Isrc/rnic/_nic -Itests/c -Itests/fuzz -O1 -fPIC -w -pthread -D_GNU_SOURCE -DRNIC_VERSION=0
+M_CORE  := $(patsubst %.c,$(MUTANTS)/%.o,$(C_CORE) src/rnic/_nic/perf.c)
+M_HELP  := $(patsubst %.c,$(MUTANTS)/%.o,$(C_HELP))
+M_BINS  := $(C_TESTS:%.c=$(MUTANTS)/%)
+M_NIC   := $(MUTANTS)/nic.so
+
+mutants: build $(VENV)/.dev $(M_BINS) $(M_NIC) ## tests notice wrong changes, ROOM=roce SEED=1 SAMPLE=20 THOROUGH=1
+	@run=$$($(BIN)/python tests/namespaces.py echo $(BIN)/python tests/namespaces.py 2>/dev/null); \
+	$$run $(BIN)/python -m tools.mutants --flags '$(CC) $(M_FLAGS)' --seed $(SEED) --sample $(or $(SAMPLE),20) \
+	    $(if $(ROOM),--rooms $(ROOM)) $(if $(THOROUGH),--thorough) $(ARGS)
+
+$(MUTANTS)/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	@$(CC) $(M_FLAGS) -MMD -MP -c $< -o $@
+
+$(MUTANTS)/libcore.so: $(M_CORE)
+	@$(CC) -shared -o $@ -Wl,-soname,libcore.so -Wl,-Bsymbolic -pthread $^
+
+$(MUTANTS)/help.a: $(M_HELP)
+	@rm -f $@; ar rcs $@ $^
+
+$(M_BINS): %: %.o $(MUTANTS)/help.a $(MUTANTS)/libcore.so
+	@$(CC) -pthread $^ -o $@
+
+$(MUTANTS)/nic.c: src/rnic/_nic/nic.pyx $(wildcard src/rnic/_nic/*.px[id])
+	@$(BIN)/cython -3 $< -o $@
+
+$(M_NIC): $(MUTANTS)/nic.c $(MUTANTS)/libcore.so
+	@$(CC) $(M_FLAGS) -shared $$($(BIN)/python -c 'import sysconfig; print("-I" + sysconfig.get_path("include"))') $^ -o $@
+
+-include $(M_CORE:.o=.d) $(M_HELP:.o=.d) $(M_BINS:=.d)
+-include $(T_CORE:.o=.d) $(T_TESTS:%.c=$(TSAN)/%.d) $(A_CORE:.o=.d) $(A_HELP:.o=.d) $(A_BINS:=.d)
 .SECONDARY:
 
 clean: ## builds, not the virtual environment
-	rm -rf $(ASAN) $(TSAN) $(VENV)/build $(VENV)/.rnic build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(ASAN) $(TSAN) $(MUTANTS) $(VENV)/build $(VENV)/.rnic build dist .mypy_cache .pytest_cache .ruff_cache
 
 distclean: clean ## the virtual environment too
 	rm -rf $(VENV)

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trials of changed C sources.
+
+All of the device is one shared library here.  Each C test program loads it, and so does the extension of a
+second copy of the package.  A mutant costs the compilation of the objects that its file is in, one link, and
+the tests up to the first that fails: C programs, the fastest first, then pytest.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tools.mutants import c_changes
+from tools.mutants.change import Change
+from tools.mutants.outcome import Outcome, folder, run
+from tools.mutants.package import package_of_links
+
+# C test programs that look at a room.
+PROGRAMS = {
+    "roce": "hostile raw rc_edges rc_window rc_errors rc_answers rc_access rc_retries apm placement mw "
+    "pacing qp_state ud tagged xrc uc regions store congestion rc_basic rc_loss ring",
+    "link": "steering steerprog lane owner forward sockets user full outbox follow fault lifeline netdev raw "
+    "ud ring icrc threads port",
+    "mem": "regions rc_access mw placement store hostile qp_state tagged rc_basic ring threads port",
+}
+# What sees those that they miss: random programs by wire and shared memory, and then what takes long.
+IN_USE = ["tests/differential", "-k", "contexts"]
+LONG = {
+    "roce": "local local_keys local_two_ways pair messages status placement datagrams congestion",
+    "link": "local local_keys local_two_ways local_processes joining processes datagrams gsi raw_wire",
+    "mem": "local local_keys local_two_ways memory_kinds import local_sealed locked_memory windows",
+}
+COMPILE, LONGEST = 120.0, 60.0  # seconds, that a compiler takes and a C program, at most
+
+
+@dataclass
+class CTrials:
+    """Built by `make build-mutants/built`; `flags` are the compiler and what it compiles a file with."""
+
+    root: Path
+    build: Path
+    flags: list[str]
+    thorough: bool
+    seconds: dict[str, float] = field(default_factory=dict)
+    """What each program takes without a change."""
+
+    def sources(self, room: str) -> list[str]:
+        return sorted(str(p.relative_to(self.root)) for p in (self.root / "src/nic" / room).glob("*.[ch]"))
+
+    def changes(self, path: str) -> list[Change]:
+        return list(c_changes.changes(path, (self.root / path).read_text()))
+
+    def prepare(self, room: str) -> None:
+        """Everything passes as it is; how long it takes is the order."""
+        package_of_links(self.root, self.build / "package", self.build / "nic.so")
+        if not self._pytest(IN_USE, "off", self.build):
+            sys.exit(f"{IN_USE[0]} fails without any change, so it can tell nothing")
+        for name in PROGRAMS[room].split():
+            if name not in self.seconds:
+                began = time.monotonic()
+                if not self._passes(name, self.build, LONGEST):
+                    sys.exit(f"{name} fails without any change, so it can tell nothing")
+                self.seconds[name] = time.monotonic() - began
+
+    def outcome(self, change: Change, worker: int) -> Outcome:
+        place = folder(self.build / f"worker{worker}")
+        objects = self._compile(change, place)
+        if objects is None:
+            return Outcome.NONE
+        if not objects:
+            return Outcome.SAME
+        library = place / "libcore.so"
+        parts = [str(place / o) if o in objects else str(self.build / o) for o in self._objects()]
+        link = [
+            *self.flags[:1],
+            "-shared",
+            "-o",
+            str(library),
+            "-Wl,-soname,libcore.so",
+            "-Wl,-Bsymbolic",
+            "-pthread",
+            *parts,
+        ]
+        if not run(link, COMPILE):
+            return Outcome.NONE
+        room = Path(change.path).parent.name
+        for name in sorted(PROGRAMS[room].split(), key=lambda name: self.seconds[name]):
+            if not self._passes(name, place, 5 + 10 * self.seconds[name]):
+                return Outcome.KILLED
+        ways = [(IN_USE, "off")]
+        if self.thorough:
+            long = [f"tests/transport/test_{name}.py" for name in LONG[room].split()]
+            ways += [(long, "off"), (long, "on")]
+        passes = all(self._pytest(tests, way, place) for tests, way in ways)
+        return Outcome.SURVIVED if passes else Outcome.KILLED
+
+    def _objects(self) -> list[str]:
+        """Those of the library, from the build's folder."""
+        return [str(p.relative_to(self.build)) for p in sorted((self.build / "src").rglob("*.o"))]
+
+    def _compile(self, change: Change, place: Path) -> set[str] | None:
+        """The objects that differ from those without the change; None when it does not compile."""
+        changed = place / "changed" / change.path
+        folder(changed.parent).joinpath(changed.name).write_text(
+            change.apply((self.root / change.path).read_text())
+        )
+        different: set[str] = set()
+        try:
+            for obj in self._using(change.path):
+                source = self.root / obj.replace(".o", ".c")
+                out = place / obj
+                folder(out.parent)
+                what = (
+                    changed
+                    if source.name == changed.name and obj == change.path.replace(".c", ".o")
+                    else source
+                )
+                include = [f"-I{place}/changed/src/nic", *self.flags[1:]]
+                if not run(
+                    [self.flags[0], *include, "-c", str(what), "-o", str(out)], COMPILE, cwd=self.root
+                ):
+                    return None
+                if out.read_bytes() != (self.build / obj).read_bytes():
+                    different.add(obj)
+        finally:
+            changed.unlink()
+        return different
+
+    def _using(self, path: str) -> list[str]:
+        """Objects that depend on a file."""
+        if path.endswith(".c"):
+            return [path.replace(".c", ".o")]
+        needle = re.compile(rf"(^|\s){re.escape(path)}(\s|$)", re.MULTILINE)
+        return [o for o in self._objects() if needle.search((self.build / o).with_suffix(".d").read_text())]
+
+    def _passes(self, name: str, library: Path, limit: float) -> bool:
+        program = self.build / "tests/c" / f"test_{name}"
+        env = {**os.environ, "LD_LIBRARY_PATH": str(library), "SEEDS": "20", "SECONDS_EACH": "0.5"}
+        return run([str(program)], limit, env=env, cwd=folder(library / "at"))
+
+    def _pytest(self, tests: list[str], local: str, library: Path) -> bool:
+        """With a package whose extension loads the changed library."""
+        env = {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(library),
+            "PYTHONPATH": f"{self.build / 'package'}:{self.root}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "RNIC_LOCAL": local,
+            "PROGRAMS": "100",  # of tests/differential: a wrong check of the shared memory path shows in few
+        }
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+        return run(command, 300, env=env, cwd=self.root)
