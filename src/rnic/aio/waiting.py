@@ -89,11 +89,15 @@ class Turn:
 
     async def take(self) -> None:
         """At the beginning of each call: waits for the loop's next turn when this one's share is used up."""
+        self._count()
+        if self._calls > CALLS or monotonic() > self._until:
+            await asyncio.sleep(0)
+            self._count()
+
+    def _count(self) -> None:
         if self._calls == 0:
             self._begin()
         self._calls += 1
-        if self._calls > CALLS or monotonic() > self._until:
-            await asyncio.sleep(0)
 
     def _begin(self) -> None:
         loop = self._loop()
