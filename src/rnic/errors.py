@@ -24,7 +24,8 @@ def exhausted(error: BaseException | int) -> str:
         return f"{text}: see RLIMIT_AS (ulimit -v), the control group's memory and vm.max_map_count"
     if isinstance(error, RuntimeError):  # threading.Thread.start()
         limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-        return f"{text}: see RLIMIT_NPROC (ulimit -u, {limit}) and the control group's pids.max"
+        limits = f"RLIMIT_NPROC (ulimit -u, {limit}), the control group's pids.max and RLIMIT_AS (ulimit -v)"
+        return f"{text}: see {limits}"
     return text
 
 

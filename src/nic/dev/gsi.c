@@ -146,8 +146,8 @@ int soft_cm_listen(struct rnic_context *ctx, uint64_t service_id, const union rn
         if (rc)
             fail(err, rc,
                  rc == -EADDRINUSE ? "somebody on this host has service 0x%llx already"
-                                   : "no unix socket for service 0x%llx",
-                 (unsigned long long)service_id);
+                                   : "no unix socket for service 0x%llx: %s",
+                 (unsigned long long)service_id, strerror(-rc));
         else
             enter(dev, l);
     }

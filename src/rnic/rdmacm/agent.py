@@ -27,6 +27,7 @@ from rnic.rdmacm.gsi import Gsi, Peer
 from rnic.rdmacm.ports import Ports
 from rnic.rdmacm.processes import Process, Processes
 from rnic.rdmacm.sockaddr import Inet
+from rnic.rdmacm.threads import begin
 from rnic.times import milliseconds
 from rnic.verbs.context import Context
 from rnic.verbs.pd import PD
@@ -63,11 +64,6 @@ class Agent:
         self.lock = lock
         self.context = context
         self.ifindex = ifindex
-        self.attr = context.query_device()
-        self.pd: PD = context.alloc_pd()
-        self.gsi = Gsi(context, self.pd)
-        self.ports = Ports(context)
-        self.cm = cm.IbCm(context.cm_slot(), self.attr.node_guid)
         self.ids: set[CmId] = set()
         self.services: dict[int, Served] = {}
         self.failed: BaseException | None = None
@@ -81,11 +77,24 @@ class Agent:
         self._more = False  # datagrams may wait that no event tells of
         self._linger: int | None = None
         self._sleeps_until: int | None = None
+        with contextlib.ExitStack() as stack:  # what a part that fails leaves behind
+            stack.callback(context.close)
+            self._take_parts(stack)
+            self._thread = threading.Thread(target=self._run, name=f"rnic-cm-{context.name}", daemon=True)
+            begin(self._thread, "open_device")
+            stack.pop_all()
+
+    def _take_parts(self, stack: contextlib.ExitStack) -> None:
+        self.attr = self.context.query_device()
+        self.pd: PD = stack.enter_context(self.context.alloc_pd())
+        self.gsi = Gsi(self.context, self.pd)
+        stack.callback(self.gsi.close)
+        self.ports = Ports(self.context)
+        self.cm = cm.IbCm(self.context.cm_slot(), self.attr.node_guid)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._changes = routes.Changes()
-        self._processes = Processes(context)
-        self._thread = threading.Thread(target=self._run, name=f"rnic-cm-{context.name}", daemon=True)
-        self._thread.start()
+        stack.callback(os.close, self._wake)
+        self._changes = stack.enter_context(contextlib.closing(routes.Changes()))
+        self._processes = stack.enter_context(contextlib.closing(Processes(self.context)))
 
     def __repr__(self) -> str:
         return f"<Agent {self.context.name}, {len(self.ids)} ids, {len(self.cm.table)} exchanges>"

@@ -14,6 +14,7 @@ from rnic.errors import VerbsError
 from rnic.rdmacm.channel import Event
 from rnic.rdmacm.names import EventType
 from rnic.rdmacm.sockaddr import SockAddr
+from rnic.rdmacm.threads import begin
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QPCap
 from rnic.wire import PortSpace
@@ -64,7 +65,10 @@ def getaddrinfo(
 def resolve_addrinfo(
     cm_id: CmId, node: str | None, service: str | int | None, hints: AddrInfo = _HINTS
 ) -> None:
-    """Look a name up without waiting: ADDRINFO_RESOLVED, its `arg` the list, or ADDRINFO_ERROR."""
+    """Look a name up without waiting: ADDRINFO_RESOLVED, its `arg` the list, or ADDRINFO_ERROR.
+
+    EAGAIN: there is no thread that could look.
+    """
 
     def look() -> None:
         try:
@@ -74,7 +78,7 @@ def resolve_addrinfo(
         else:
             cm_id.channel.put(Event(EventType.ADDRINFO_RESOLVED, cm_id, arg=found))
 
-    threading.Thread(target=look, name="rnic-addrinfo", daemon=True).start()
+    begin(threading.Thread(target=look, name="rnic-addrinfo", daemon=True), "resolve_addrinfo")
 
 
 def create_ep(

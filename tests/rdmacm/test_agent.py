@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent of a device: what it lacks when it begins is told, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from errno import EAGAIN, EMFILE
+from pathlib import Path
+
+import pytest
+
+import rnic
+from rnic import VerbsError
+from rnic.rdmacm.agent import Agent
+from rnic.rdmacm.endpoint import resolve_addrinfo
+
+
+def descriptors() -> list[str]:
+    return sorted(path.name for path in Path("/proc/self/fd").iterdir())
+
+
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def no_descriptor(*_: object) -> int:
+    raise OSError(EMFILE, os.strerror(EMFILE))
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "fails"),
+    [
+        (threading.Thread, "start", no_thread),
+        (os, "eventfd", no_descriptor),
+        (select, "epoll", no_descriptor),
+    ],
+    ids=["thread", "eventfd", "epoll"],
+)
+def test_an_agent_that_cannot_begin_gives_everything_back(
+    monkeypatch: pytest.MonkeyPatch, where: object, name: str, fails: object
+) -> None:
+    before = descriptors()
+    context = rnic.open_device("roce_lo")
+    with monkeypatch.context() as patch:
+        patch.setattr(where, name, fails)
+        with pytest.raises(OSError, match=r"RLIMIT_NPROC|Too many open files") as caught:
+            Agent(threading.RLock(), context, 1)
+    assert caught.value.errno in (EAGAIN, EMFILE)
+    assert context.closed
+    assert descriptors() == before
+
+
+def test_a_name_is_not_looked_up_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    with rnic.rdmacm.create_id() as one:
+        monkeypatch.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(VerbsError, match=r"no thread rnic-addrinfo: .*RLIMIT_NPROC") as caught:
+            resolve_addrinfo(one, "localhost", 7471)
+        assert caught.value.errno == EAGAIN
+        monkeypatch.undo()
