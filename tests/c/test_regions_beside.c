@@ -15,6 +15,7 @@
 #include "live.h"
 
 #define ROUNDS 30
+#define IMPORTS 3 /* of a thread in a round: without an end there may always be somebody who has it, and waits for a processor */
 #define OURS (RNIC_ACCESS_LOCAL_WRITE | RNIC_ACCESS_REMOTE_READ)
 
 static struct rnic_context *ctx;
@@ -23,21 +24,34 @@ static struct rnic_pd *pd, *other_pd;
 static uint8_t memory[4096];
 static _Atomic uint32_t handle;   /* of the region that there is */
 static _Atomic uint32_t imported; /* how often it was */
+static _Atomic uint32_t rounds;   /* regions that there have been */
 static _Atomic bool over;
 
 /* ---------------------------------------------------------------- import */
 
 /* As long as it has it, nobody else may free it. */
+static bool import_once(void) {
+    struct rnic_mr *mr;
+    if (ops->import_mr(pd, atomic_load(&handle), &mr, NULL))
+        return false;
+    atomic_fetch_add(&imported, 1);
+    sched_yield();
+    CHECK_EQ(mr->length, sizeof memory);
+    CHECK_EQ(ops->unimport_mr(mr, NULL), 0);
+    return true;
+}
+
 static void *imports(void *arg) {
+    uint32_t round = 0;
     (void)arg;
-    while (!atomic_load(&over)) {
-        struct rnic_mr *mr;
-        if (ops->import_mr(pd, atomic_load(&handle), &mr, NULL))
-            continue;
-        atomic_fetch_add(&imported, 1);
-        sched_yield();
-        CHECK_EQ(mr->length, sizeof memory);
-        CHECK_EQ(ops->unimport_mr(mr, NULL), 0);
+    for (int n = 0; !atomic_load(&over);) {
+        uint32_t now = atomic_load(&rounds);
+        n = now == round ? n : 0;
+        round = now;
+        if (n < IMPORTS && import_once())
+            n++;
+        else
+            sched_yield();
     }
     return NULL;
 }
@@ -54,6 +68,7 @@ static void a_region_that_is_imported_is_not_freed(void) {
         CHECK_EQ(ops->reg_mr(pd, memory, sizeof memory, OURS, &mr, NULL), 0);
         uint32_t before = atomic_load(&imported);
         atomic_store(&handle, mr->handle);
+        atomic_fetch_add(&rounds, 1);
         while (atomic_load(&imported) == before)
             sched_yield();
         while ((rc = ops->dereg_mr(mr, NULL)) == -EBUSY) {
@@ -75,6 +90,7 @@ static void *moves_it(void *arg) {
     for (int i = 0; !atomic_load(&over); i++) {
         int rc = ops->rereg_mr(mr, RNIC_REREG_MR_CHANGE_PD, i % 2 ? pd : other_pd, NULL, 0, 0, NULL);
         CHECK(rc == 0 || rc == -EBUSY);
+        sched_yield(); /* it loses the processor here, and not in the middle of a change */
     }
     return NULL;
 }
