@@ -22,6 +22,7 @@ from waiting import until
 WAIT = 1.0  # seconds that ending has patience with a copy
 HALF = SIZE // 2  # of the receiver's memory: one message
 BRIEF = Options(timeout=10, retry_cnt=1)  # 4 ms, twice
+LASTING = Options(timeout=20)  # 4 s, eight times
 
 
 @pytest.fixture
@@ -41,6 +42,10 @@ def late(process: Node) -> Iterator[Node]:
     """A process that receives, and is stopped now and then."""
     yield process
     process.call("close_all")
+
+
+def to(state: QPState) -> QPAttr:
+    return QPAttr(qp_state=state)
 
 
 def join_with(end: End, node: Node, name: str, options: Options) -> None:
@@ -87,11 +92,20 @@ def test_what_was_flushed_is_not_read_any_more(end: End, late: Node) -> None:
     check_what_came(late, b"A")
 
 
+def lose_patience(end: End) -> None:
+    """A connection that has waited for a peer with much to do: from now on as BRIEF says."""
+    end.qp.modify(to(QPState.SQD))
+    until(lambda: not end.qp.query()[0].sq_draining, "nothing is under way")
+    end.qp.modify(QPAttr(qp_state=QPState.SQD, timeout=BRIEF.timeout, retry_cnt=BRIEF.retry_cnt))
+    end.qp.modify(to(QPState.RTS))
+
+
 def test_what_was_given_up_is_not_read_any_more(end: End, late: Node) -> None:
     """The same, when the retries are used up."""
     mr = end.memory(HALF)
-    join_with(end, late, "main", BRIEF)
+    join_with(end, late, "main", LASTING)
     say(end, mr, late, "main")
+    lose_patience(end)
     late.call("post_recv", "main", 0, HALF)
     with late.stopped():
         mr.buf[:] = b"A" * HALF
@@ -157,10 +171,6 @@ def visited(end: End, options: Options = HASTY) -> Iterator[tuple[Stranger, End,
             yield stranger, other, source
 
 
-def to(state: QPState) -> QPAttr:
-    return QPAttr(qp_state=state)
-
-
 ENDINGS = {
     "ERR": lambda end: end.qp.modify(to(QPState.ERR)),
     "RESET": lambda end: end.qp.modify(to(QPState.RESET)),
@@ -207,9 +217,9 @@ def test_a_failed_element_completes_when_nobody_is_inside_its_memory(end: End) -
     """Of its own accord, with its own status; all behind it, and receives, are flushed then."""
     with visited(end, BRIEF) as (stranger, other, _):
         mr = end.memory(64)
-        post(end, mr, 8)  # RNR waits for ever
         end.qp.post_recv(rnic.RecvWR(7, [SGE(mr, 0, 8)]))
         stranger.mark(7)
+        post(end, mr, 8)  # RNR waits for ever
         other.qp.modify(to(QPState.ERR))
         until(lambda: end.qp.state is QPState.ERR, "the retries are used up")
         time.sleep(0.1)
