@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 import rnic
-from rnic import VerbsError
+from rnic import QPAttr, QPState, VerbsError
 from rnic.rdmacm.agent import Agent
 from rnic.rdmacm.endpoint import resolve_addrinfo
+from rnic.rdmacm.gsi import RECEIVES, Gsi
 
 
 def descriptors() -> list[str]:
@@ -59,3 +60,15 @@ def test_a_name_is_not_looked_up_without_a_thread(monkeypatch: pytest.MonkeyPatc
             resolve_addrinfo(one, "localhost", 7471)
         assert caught.value.errno == EAGAIN
         monkeypatch.undo()
+
+
+def test_receives_that_are_flushed_are_not_posted_again() -> None:
+    with rnic.open_device("roce_lo") as context, context.alloc_pd() as pd:
+        gsi = Gsi(context, pd)
+        gsi._qp.modify(QPAttr(qp_state=QPState.ERR))
+        taken = 0
+        while gsi.take() is not None:
+            taken += 1
+            assert taken <= RECEIVES, "the same ones come again and again"
+        assert taken
+        gsi.close()

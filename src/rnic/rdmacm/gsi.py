@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from rnic._nic import nic
-from rnic.enums import AccessFlags, QPState, QPType, SendFlags, WROpcode
+from rnic.enums import AccessFlags, QPState, QPType, SendFlags, WCStatus, WROpcode
 from rnic.errors import VerbsError
 from rnic.verbs.ah import AH, GID, GRH_BYTES, AHAttr, Route
 from rnic.verbs.context import Context
@@ -91,12 +91,15 @@ class Gsi:
         if not done:
             return None
         found = [pair for wc in done if (pair := self._read(wc))]
-        self._qp.post_recv([self._wrs[wc.wr_id] for wc in done])
+        again = [self._wrs[wc.wr_id] for wc in done if wc.status != WCStatus.WR_FLUSH_ERR]
+        if again:  # what is flushed would be flushed again: the device has gone
+            self._qp.post_recv(again)
         return found
 
     def _read(self, wc: nic.WC) -> tuple[bytes, Peer] | None:
         if not wc.ok:
-            _log.warning("queue pair 1: %s", wc.explain())
+            level = logging.DEBUG if wc.status == WCStatus.WR_FLUSH_ERR else logging.WARNING
+            _log.log(level, "queue pair 1: %s", wc.explain())
             return None
         at = wc.wr_id * _ROOM
         raw = bytes(self._memory[at : at + wc.byte_len])
