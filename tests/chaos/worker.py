@@ -32,6 +32,7 @@ from chaos.plants import PLANTS
 from chaos.talk import Tally
 from chaos.ways import WAYS, Address, Way
 from rnic.rdmacm.registry import registry
+from rnic.threads import Thread
 
 BEAT = 0.25  # seconds from one sign of life to the next
 SCARCE = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS}
@@ -289,6 +290,7 @@ def main() -> None:
     settings = Settings(**json.loads(sys.argv[1]))
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
+    threading.Thread = Thread  # type: ignore[misc] # whose start() ends also where memory is limited
     warnings.simplefilter("ignore")  # connections are dropped, and forks have threads: both on purpose
     worker = Worker(settings)
     if settings.uid and os.geteuid() == 0:

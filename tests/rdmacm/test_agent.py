@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import threading
 from errno import EAGAIN, EMFILE
 from pathlib import Path
@@ -16,6 +17,7 @@ from rnic import QPAttr, QPState, VerbsError
 from rnic.rdmacm.agent import Agent
 from rnic.rdmacm.endpoint import resolve_addrinfo
 from rnic.rdmacm.gsi import RECEIVES, Gsi
+from rnic.threads import Thread
 
 
 def descriptors() -> list[str]:
@@ -33,7 +35,7 @@ def no_descriptor(*_: object) -> int:
 @pytest.mark.parametrize(
     ("where", "name", "fails"),
     [
-        (threading.Thread, "start", no_thread),
+        (Thread, "start", no_thread),
         (os, "eventfd", no_descriptor),
         (select, "epoll", no_descriptor),
     ],
@@ -55,7 +57,7 @@ def test_an_agent_that_cannot_begin_gives_everything_back(
 
 def test_a_name_is_not_looked_up_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     with rnic.rdmacm.create_id() as one:
-        monkeypatch.setattr(threading.Thread, "start", no_thread)
+        monkeypatch.setattr(Thread, "start", no_thread)
         with pytest.raises(VerbsError, match=r"no thread rnic-addrinfo: .*RLIMIT_NPROC") as caught:
             resolve_addrinfo(one, "localhost", 7471)
         assert caught.value.errno == EAGAIN
@@ -72,3 +74,15 @@ def test_receives_that_are_flushed_are_not_posted_again() -> None:
             assert taken <= RECEIVES, "the same ones come again and again"
         assert taken
         gsi.close()
+
+
+def test_a_thread_without_memory_to_begin_with_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(_: threading.Thread) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    monkeypatch.setattr(Thread, "_set_ident", no_memory)
+    thread = Thread(target=print, daemon=True)
+    with pytest.raises(RuntimeError, match="can't start new thread: no memory for it"):
+        thread.start()
+    assert not thread.is_alive()

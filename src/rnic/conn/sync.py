@@ -20,6 +20,7 @@ from rnic.conn.ops import Op
 from rnic.endpoint import Config, Region
 from rnic.enums import AccessFlags
 from rnic.errors import VerbsError, exhausted
+from rnic.threads import Thread
 from rnic.times import bounded, milliseconds
 
 _log = logging.getLogger("rnic.conn")
@@ -343,7 +344,7 @@ class Agents:
     def begin(self, conn: Connection) -> None:
         """Serve a connection in a new thread."""
         self._at_work = {thread: of for thread, of in self._at_work.items() if thread.is_alive()}
-        thread = threading.Thread(target=self._attend, args=(conn,), name="rnic-agent", daemon=True)
+        thread = Thread(target=self._attend, args=(conn,), name="rnic-agent", daemon=True)
         self._at_work[thread] = conn
         try:
             thread.start()

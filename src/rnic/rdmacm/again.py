@@ -15,6 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic, sleep
 
+from rnic.threads import Thread
+
 _log = logging.getLogger("rnic.rdmacm")
 
 PAUSE = 5.0  # seconds between two rounds at most, and while somebody is stopped
@@ -54,7 +56,7 @@ class Again:
         with self._lock, suppress(RuntimeError):  # no thread can be had: the next one tries to
             self._calls[what] = call
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name="rnic-again", daemon=True)
+                thread = Thread(target=self._run, name="rnic-again", daemon=True)
                 thread.start()
                 self._thread = thread
 

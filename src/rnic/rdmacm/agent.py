@@ -27,7 +27,7 @@ from rnic.rdmacm.gsi import Gsi, Peer
 from rnic.rdmacm.ports import Ports
 from rnic.rdmacm.processes import Process, Processes
 from rnic.rdmacm.sockaddr import Inet
-from rnic.rdmacm.threads import begin
+from rnic.threads import Thread, begin
 from rnic.times import milliseconds
 from rnic.verbs.context import Context
 from rnic.verbs.pd import PD
@@ -80,7 +80,7 @@ class Agent:
         with contextlib.ExitStack() as stack:  # what a part that fails leaves behind
             stack.callback(context.close)
             self._take_parts(stack)
-            self._thread = threading.Thread(target=self._run, name=f"rnic-cm-{context.name}", daemon=True)
+            self._thread = Thread(target=self._run, name=f"rnic-cm-{context.name}", daemon=True)
             begin(self._thread, "open_device")
             stack.pop_all()
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 from dataclasses import dataclass, replace
 from errno import EADDRNOTAVAIL, EINVAL
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from rnic.errors import VerbsError
 from rnic.rdmacm.channel import Event
 from rnic.rdmacm.names import EventType
 from rnic.rdmacm.sockaddr import SockAddr
-from rnic.rdmacm.threads import begin
+from rnic.threads import Thread, begin
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QPCap
 from rnic.wire import PortSpace
@@ -78,7 +77,7 @@ def resolve_addrinfo(
         else:
             cm_id.channel.put(Event(EventType.ADDRINFO_RESOLVED, cm_id, arg=found))
 
-    begin(threading.Thread(target=look, name="rnic-addrinfo", daemon=True), "resolve_addrinfo")
+    begin(Thread(target=look, name="rnic-addrinfo", daemon=True), "resolve_addrinfo")
 
 
 def create_ep(
