@@ -208,6 +208,7 @@
     X(drop_malformed, "headers contradict each other")                                                                 \
     X(drop_slot_full, "for a process whose forwarding queue is full")                                                  \
     X(drop_no_slot, "for a process that is not there (any more)")                                                      \
+    X(drop_unanswered, "CM message for nobody, beyond those that are answered in a second")                            \
     X(drop_incomplete, "part of an unreliable message that has lost another one")                                      \
     X(drop_too_long, "unreliable message that is longer than its receive")                                             \
     X(drop_access, "unreliable WRITE that the memory region or the queue pair does not grant")                         \

@@ -11,7 +11,9 @@ import pytest
 
 import rnic
 from api.recorder import Recorder, build
+from rdmacm.ends import descriptors
 from rnic import AccessFlags
+from waiting import until
 
 
 @pytest.fixture(scope="session")
@@ -21,10 +23,12 @@ def recorder_library(root: Path, tmp_path_factory: pytest.TempPathFactory) -> ct
 
 @pytest.fixture
 def recorder(recorder_library: ctypes.CDLL) -> Iterator[Recorder]:
+    before = descriptors()
     made = Recorder(recorder_library)
     yield made
     made.context = None
     gc.collect()
+    until(lambda: descriptors() <= before, "the context leaves no descriptor")
 
 
 @dataclass

@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import errno
 import pickle
+import warnings
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 import rnic
 from rnic import GID
 from rnic.errors import explain_completion
+from rnic.verbs import device
 
 MAPPED = bytes(10) + b"\xff\xff"
 
@@ -169,3 +171,29 @@ def test_an_unknown_device(which: str | int) -> None:
     with pytest.raises(rnic.VerbsError, match="there are: roce_lo, roce_eth0") as caught:
         rnic.open_device(which)
     assert caught.value.errno == errno.ENODEV
+
+
+def test_no_device_at_all_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "get_device_list", list)
+    with pytest.raises(rnic.VerbsError, match="there are: none, as no network interface has an address"):
+        rnic.open_device("roce_lo")
+
+
+def test_what_is_no_record_is_named() -> None:
+    with rnic.open_device("roce_lo") as ctx, ctx.alloc_pd() as pd, ctx.create_cq(1) as cq:
+        with pytest.raises(TypeError, match=r"create_qp\(\) takes a QPInitAttr, not str"):
+            pd.create_qp("RC")  # type: ignore[arg-type]
+        init = rnic.QPInitAttr(send_cq=cq, recv_cq=cq, qp_type=rnic.QPType.RC)
+        with pd.create_qp(init) as qp, pytest.raises(TypeError, match=r"a QPAttr.* not QPState"):
+            qp.modify(rnic.QPState.INIT)  # type: ignore[arg-type]
+
+
+def test_a_warning_of_what_was_not_closed_names_the_program() -> None:
+    def drop() -> None:
+        ctx = rnic.open_device("roce_lo")
+        assert ctx.name == "roce_lo"
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        drop()
+    assert [(str(one.message), one.filename) for one in caught] == [("unclosed Context roce_lo", __file__)]

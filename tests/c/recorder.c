@@ -55,7 +55,13 @@ void ring(int fd) {
 
 /* ---------------------------------------------------------------- context */
 
-static int rec_close(struct rnic_context *ctx, struct rnic_err *err) { return SAY(ctx, ""); }
+static int rec_close(struct rnic_context *ctx, struct rnic_err *err) {
+    int rc = SAY(ctx, "");
+
+    if (!rc)
+        close(ctx->async_fd);
+    return rc;
+}
 
 /* Every field its place in the struct, so that a field that went astray is seen. */
 static int rec_query_device(struct rnic_context *ctx, struct rnic_device_attr *a, struct rnic_err *err) {
@@ -179,10 +185,7 @@ struct rnic_context *recorder_new(void) {
     return &r->pub;
 }
 
-void recorder_free(struct rnic_context *ctx) {
-    close(ctx->async_fd);
-    free(ctx);
-}
+void recorder_free(struct rnic_context *ctx) { free(ctx); }
 
 const char *recorder_log(const struct rnic_context *ctx) { return rec(ctx)->log; }
 

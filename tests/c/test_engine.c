@@ -3,10 +3,13 @@
  * Who makes progress: the engine leaves its sockets to an application that polls all the time, and to no other.
  */
 #include <stdatomic.h>
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "dev/dev.h"
+#include "link/abstract.h"
 #include "live.h"
 
 #define LOOKS 300
@@ -109,12 +112,126 @@ static void test_the_engine_goes_on_beside_threads_inside_verbs(void) { write_be
 
 static void test_a_program_that_polls_goes_on_beside_threads_inside_verbs(void) { write_beside_verbs(true); }
 
+#define CROWD 200
+
+/* Whoever asks for lanes and hangs up all the time would keep everybody from the lock. */
+static void test_a_crowd_at_the_door_is_let_in_in_parts(void) {
+    open_device();
+    struct dev *dev = dev_of(ctx);
+    struct abstract_name name;
+    abstract_name(&name, "rnic/1/lane/%u", dev->slots[0].number);
+    dev_lock(dev);
+    for (int i = 0; i < CROWD; i++) {
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        CHECK_EQ(connect(fd, (const struct sockaddr *)&name.un, name.length), 0);
+        close(fd);
+    }
+    uint64_t before = dev->lane_numbers;
+    lanes_listen(dev, dev_clock());
+    CHECK(dev->lane_numbers > before && dev->lane_numbers < before + CROWD);
+    for (int i = 0; i < CROWD && dev->lane_numbers < before + CROWD; i++)
+        lanes_listen(dev, dev_clock());
+    CHECK_EQ(dev->lane_numbers, before + CROWD);
+    CHECK_EQ(dev->nlanes, 0);
+    dev_unlock(dev);
+    close_device();
+}
+
+/* More than a look takes in: of datagrams, which hold 64 packets each at most, and of a lane. */
+#define MANY 200
+#define PATIENT 22 /* 17 s, and no retry: only time that a test makes up is over */
+
+struct many {
+    struct live a, b;
+    struct rnic_qp *from[MANY], *to[MANY];
+};
+
+static uint64_t counted(const struct live *l, int counter) { return dev_of(l->ctx)->nic.counters.value[counter]; }
+
+static void await(const struct live *l, int counter, uint64_t value) {
+    for (double until = live_seconds() + HANG_S; counted(l, counter) < value;) {
+        CHECK(live_seconds() < until);
+        live_nap();
+    }
+    dev_lock(dev_of(l->ctx)); /* what was counted in a pass has left at its end */
+    dev_unlock(dev_of(l->ctx));
+}
+
+static void post_receives(struct many *m) {
+    for (int i = 0; i < MANY; i++)
+        live_post_recv(&m->b, m->to[i], 1, 0, 8);
+}
+
+static void post_sends(struct many *m) {
+    for (int i = 0; i < MANY; i++)
+        live_post(&m->a, m->from[i], RNIC_WR_SEND, 2, 0, 8, &m->b);
+}
+
+static void check_all_sent(struct many *m) {
+    for (int i = 0; i < MANY; i++) {
+        CHECK_EQ(live_wait(&m->a).status, RNIC_WC_SUCCESS);
+        CHECK_EQ(live_wait(&m->b).status, RNIC_WC_SUCCESS);
+    }
+}
+
+static void open_many(struct many *m, int local) {
+    live_open(&m->a, local);
+    live_open(&m->b, local);
+    for (int i = 0; i < MANY; i++) {
+        m->from[i] = live_qp(&m->a);
+        m->to[i] = live_qp(&m->b);
+        live_join(&m->a, m->from[i], &m->b, m->to[i], PATIENT, 0);
+    }
+    post_receives(m);
+    post_sends(m); /* which finds the way */
+    check_all_sent(m);
+}
+
+static void close_many(struct many *m) {
+    for (int i = 0; i < MANY; i++) {
+        CHECK_EQ(m->a.ops->destroy_qp(m->from[i], NULL), 0);
+        CHECK_EQ(m->b.ops->destroy_qp(m->to[i], NULL), 0);
+    }
+    live_close(&m->a);
+    live_close(&m->b);
+}
+
+/* The sender gets no processor until all answers are there, and all timers over. */
+static void answers_that_wait_unread(int local) {
+    static struct many m;
+    open_many(&m, local);
+    uint64_t sent = counted(&m.a, RNIC_CNT_requests_sent), acks = counted(&m.b, RNIC_CNT_acks_sent);
+    struct dev *a = dev_of(m.a.ctx), *b = dev_of(m.b.ctx);
+    CHECK((counted(&m.b, RNIC_CNT_local_sent) >= MANY) == (local > 0));
+    post_receives(&m);
+    dev_lock(b);
+    post_sends(&m);
+    await(&m.a, RNIC_CNT_requests_sent, sent + MANY);
+    dev_lock(a);
+    dev_unlock(b);
+    await(&m.b, RNIC_CNT_acks_sent, acks + MANY);
+    uint64_t late = dev_clock() + 100000000000u;
+    for (int i = 0; i < MANY; i++)
+        progress(a, late, true);
+    CHECK_EQ(counted(&m.a, RNIC_CNT_timeouts), 0);
+    dev_unlock(a);
+    check_all_sent(&m);
+    close_many(&m);
+}
+
+static void test_no_timer_counts_while_datagrams_wait_unread(void) { answers_that_wait_unread(-1); }
+
+static void test_no_timer_counts_while_packets_of_a_lane_wait_unread(void) { answers_that_wait_unread(1); }
+
 int main(void) {
     live_isolate();
+    RUN(test_no_timer_counts_while_datagrams_wait_unread);
+    RUN(test_no_timer_counts_while_packets_of_a_lane_wait_unread);
     RUN(test_an_application_that_polls_now_and_then_has_an_engine_at_work);
     RUN(test_an_application_that_waits_for_events_has_an_engine_at_work);
     RUN(test_an_application_that_polls_all_the_time_has_the_sockets_to_itself);
     RUN(test_the_engine_goes_on_beside_threads_inside_verbs);
     RUN(test_a_program_that_polls_goes_on_beside_threads_inside_verbs);
+    RUN(test_a_crowd_at_the_door_is_let_in_in_parts);
     return check_done();
 }

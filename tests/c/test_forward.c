@@ -166,6 +166,40 @@ static void what_is_handed_on_is_checked(void) {
     end();
 }
 
+/* It is no end of what there is to read. */
+static void a_message_of_no_bytes_is_passed_over(void) {
+    struct slotmsg good = forward(8);
+    struct abstract_name name;
+    begin();
+    abstract_name(&name, SLOT_NAME, slots[1].number);
+    CHECK_EQ(abstract_send(&name, NULL, 0), 0);
+    say(&good, "12345678", 8);
+    errno = EAGAIN;
+    CHECK_EQ(input(), 0);
+    CHECK_EQ(input(), 1);
+    end();
+}
+
+static int buffer_of(int fd, int name) {
+    int value = 0;
+    socklen_t n = sizeof value;
+    CHECK_EQ(getsockopt(fd, SOL_SOCKET, name, &value, &n), 0);
+    return value;
+}
+
+/* What waits is charged to its sender: without more room than usual that is three packets. */
+static void a_slot_has_as_much_room_as_there_is(void) {
+    static const int names[] = {SO_RCVBUF, SO_SNDBUF};
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), much = 4 << 20;
+    begin();
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(setsockopt(fd, SOL_SOCKET, names[i], &much, sizeof much), 0);
+        CHECK_EQ(buffer_of(slots[0].fd, names[i]), buffer_of(fd, names[i]));
+    }
+    close(fd);
+    end();
+}
+
 /* A process of another user hands a packet on. */
 static int taken_from(uid_t uid) {
     struct slotmsg msg = forward(8);
@@ -290,6 +324,36 @@ static int bind_at_port(bool shared) {
     return fd;
 }
 
+/* It asks the owner, who answers it; then it looks again in its time, not at once. */
+static int open_behind_as(uid_t uid) {
+    struct slot slot;
+    struct port p;
+    struct rnic_err err = {""};
+    if (setresuid(uid, uid, uid) || slot_claim(&slot, NULL) || port_open(&p, &addr, LO, &slot, 0, now, &err))
+        return 1;
+    if (p.rx_fd >= 0 || p.tx_fd < 0 || p.steering->claim_fd < 0 || p.steering->owner_uid != 0)
+        return 2;
+    return port_deadline(&p) == now + 50 * MS ? 0 : 3;
+}
+
+static void another_user_opens_behind_the_owner(void) {
+    int status = 0;
+    if (getuid() != 0) {
+        printf("# not root\n");
+        return;
+    }
+    begin();
+    pid_t pid = fork(), done = 0;
+    if (pid == 0)
+        _exit(open_behind_as(OTHER));
+    while (!(done = waitpid(pid, &status, WNOHANG)))
+        for (int i = 0; i < 2; i++)
+            (void)port_slot_input(&slots[i], &list[i], 1, data, sizeof data, &got, now);
+    CHECK_EQ(done, pid);
+    CHECK_EQ(WEXITSTATUS(status), 0);
+    end();
+}
+
 static void a_port_that_becomes_free_is_taken_over(void) {
     begin();
     struct port *p = &ports[1];
@@ -347,10 +411,13 @@ int main(void) {
     RUN(a_packet_that_is_handed_on_is_whole);
     RUN(the_steward_hears_of_what_was_steered_wrong_alone);
     RUN(what_is_handed_on_is_checked);
+    RUN(a_message_of_no_bytes_is_passed_over);
+    RUN(a_slot_has_as_much_room_as_there_is);
     RUN(who_owns_the_port_may_hand_on);
     RUN(headers_are_shown_where_somebody_needs_them);
     RUN(who_forwards_is_asked_to_show_what_is_missing);
     RUN(a_question_for_the_owner_is_answered_by_the_owner);
+    RUN(another_user_opens_behind_the_owner);
     RUN(a_port_that_becomes_free_is_taken_over);
     RUN(a_port_opens_and_closes_with_what_it_has);
     return check_done();

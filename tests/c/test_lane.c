@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -28,6 +29,15 @@
 
 #define SECOND 1000000000ull
 #define MEMORY (2 * sizeof(struct ring_shared))
+
+/* In the C library's place. */
+static bool without_memory;
+static void *(*volatile set)(void *, int, size_t) = memset; /* else a compiler may see a calloc in this */
+
+void *calloc(size_t n, size_t size) {
+    void *p = without_memory ? NULL : malloc(n * size);
+    return p ? set(p, 0, n * size) : NULL;
+}
 
 static struct slot slots[2], further;
 static struct lane_self self[2];
@@ -510,6 +520,27 @@ static void without_descriptors_nobody_can_tell(void) {
     end();
 }
 
+static void without_memory_there_is_no_lane_and_nothing_is_left_of_it(void) {
+    begin();
+    int before = open_descriptors();
+    without_memory = true;
+    int rc = lane_ask(&ends[0], slots[1].number, &self[0], &link_of_both, now);
+    without_memory = false;
+    CHECK_EQ(rc, -ENOMEM);
+    CHECK_EQ(open_descriptors(), before);
+    struct lane *gone = lane_answer(listener, &link_of_both, now); /* that one has called */
+    CHECK(gone);
+    lane_free(gone);
+    CHECK_EQ(lane_ask(&ends[0], slots[1].number, &self[0], &link_of_both, now), 0);
+    before = open_descriptors();
+    without_memory = true;
+    ends[1] = lane_answer(listener, &link_of_both, now);
+    without_memory = false;
+    CHECK(!ends[1]);
+    CHECK_EQ(open_descriptors(), before);
+    end();
+}
+
 /* ---------------------------------------------------------------- what is not believed */
 
 /* As in lane.c. */
@@ -675,6 +706,7 @@ int main(void) {
     RUN(a_stranger_says_who_it_is_16_times_in_16_seconds);
     RUN(a_slot_is_its_owners);
     RUN(without_descriptors_nobody_can_tell);
+    RUN(without_memory_there_is_no_lane_and_nothing_is_left_of_it);
     RUN(a_hello_that_is_wrong_is_hung_up_on);
     RUN(a_party_that_is_wrong_is_hung_up_on);
     RUN(what_comes_out_of_turn_is_hung_up_on);

@@ -125,6 +125,37 @@ static void a_zero_based_window_is_named_from_0_on(void) {
     scene_close();
 }
 
+/* Its bytes have another name, or may be missing, or are another process', which takes them back. */
+static void a_window_reaches_bytes_as_its_region_does(void) {
+    static uint64_t serial;
+    static const enum mr_kind kinds[] = {MR_PLAIN, MR_GUARDED, MR_FOREIGN, MR_NULL};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        check_note("kind %d", (int)kinds[i]);
+        OPEN(TYPE_2, 0);
+        serial = 77;
+        region->kind = kinds[i];
+        region->is = &serial;
+        region->was = 77;
+        region->shift = 16;
+        memset(p.b.mem, 0xEE, 3 * AT);
+        bound(WRITABLE);
+        fill(p.a.mem, LONG, 3);
+        write_through(1, va_of(AT), LONG);
+        fabric_settle(&p.f);
+        WANT(p.a.send_cq, 1, SUCCESS);
+        CHECK_EQ(filled(p.b.mem + AT + 16, LONG, 3), kinds[i] != MR_NULL);
+        CHECK(p.b.mem[AT + 15] == 0xEE && p.b.mem[AT + 16 + LONG] == 0xEE);
+        serial = 78;
+        write_through(2, va_of(AT), 8);
+        fabric_settle(&p.f);
+        if (kinds[i] == MR_FOREIGN)
+            WANT_ERR(p.a.send_cq, 2, REM_ACCESS_ERR, NAK_ACCESS);
+        else
+            WANT(p.a.send_cq, 2, SUCCESS);
+        scene_close();
+    }
+}
+
 static void what_the_window_does_not_grant_is_an_access_error(void) {
     enum { BEFORE, BEYOND, OLD_KEY, NO_WRITE, NO_READ, NO_ATOMIC, UNBOUND, LKEY, CASES };
     for (int i = 0; i < CASES; i++) {
@@ -658,6 +689,7 @@ static void many_windows_come_and_go(void) {
 int main(void) {
     RUN(every_operation_reaches_its_bytes_and_no_others);
     RUN(a_zero_based_window_is_named_from_0_on);
+    RUN(a_window_reaches_bytes_as_its_region_does);
     RUN(what_the_window_does_not_grant_is_an_access_error);
     RUN(a_window_of_type_2_serves_its_queue_pair_alone);
     RUN(each_bind_takes_the_place_of_the_last_with_a_new_key);

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -211,6 +212,13 @@ static void who_answers_and_is_of_the_sockets_user_is_rnic(void) {
     CHECK(!is_rnic(getuid()));
     CHECK_EQ(queries, 4);
     CHECK_EQ(check_descriptors(), before);
+    struct rlimit limit, none = {0};
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    none.rlim_max = limit.rlim_max;
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    bool asked = is_rnic(getuid()); /* without a descriptor nobody can be asked */
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    CHECK(!asked);
     slot_release(&slot);
 }
 

@@ -225,6 +225,28 @@ static void a_null_region_alone_takes_and_gives_many_packets(void) {
     end();
 }
 
+/* Of a list that has one element of another kind each is reached through its region. */
+static void a_list_of_several_kinds_is_filled_in_its_order(void) {
+    begin(MR_GUARDED, (struct options){0});
+    there->pub.iova = 16;
+    there->shift = (uintptr_t)pages - 16;
+    struct rnic_sge in[] = {
+        SGE(&p.b, 0, 700), {16 + 50, 900, there->pub.lkey}, {16 + 2000, 1, there->pub.lkey}, SGE(&p.b, 5000, 1400)};
+    struct rnic_recv_wr wr = {.wr_id = 1, .sg_list = in, .num_sge = 4};
+    const struct rnic_recv_wr *bad;
+    CHECK_EQ(rq_post(&p.b.qp->rq, &wr, &bad, NULL), 0);
+    fill(p.a.mem, 3000, 4);
+    post(&p.a, (struct rnic_send_wr){.wr_id = 2, .opcode = RNIC_WR_SEND, SGL(SGE(&p.a, 0, 3000))});
+    fabric_settle(&p.f);
+    CHECK_EQ(WANT(p.b.recv_cq, 1, SUCCESS).byte_len, 3000);
+    CHECK(!memcmp(p.b.mem, p.a.mem, 700));
+    CHECK(!memcmp(pages + 50, p.a.mem + 700, 900));
+    CHECK_EQ(pages[2000], p.a.mem[1600]);
+    CHECK(!memcmp(p.b.mem + 5000, p.a.mem + 1601, 1399));
+    CHECK(pages[49] == 0 && pages[950] == 0 && pages[2001] == 0);
+    end();
+}
+
 static void a_parent_domain_protects_what_its_domain_does(void) {
     begin(MR_PLAIN, (struct options){0});
     struct pd parent = {.pub.parent = &p.b.node->pd.pub}, stranger = {.pub.parent = &p.b.node->other_pd.pub};
@@ -249,6 +271,7 @@ int main(void) {
     RUN(what_the_owner_takes_back_is_gone_at_once);
     RUN(a_null_region_is_zeros_in_a_list);
     RUN(a_null_region_alone_takes_and_gives_many_packets);
+    RUN(a_list_of_several_kinds_is_filled_in_its_order);
     RUN(a_parent_domain_protects_what_its_domain_does);
     return check_done();
 }

@@ -130,6 +130,13 @@ static void a_full_ring_says_so_and_tells_when_there_is_room(void) {
     while (put(65536, 2))
         ;
     CHECK(put(8, 3)); /* in a cell: there are many */
+    fresh();
+    CHECK(put(RING_LONGEST, 1)); /* half of the data area */
+    CHECK(ring_has_room(&writer));
+    CHECK(put(100, 2));
+    CHECK(!ring_has_room(&writer));
+    get(RING_LONGEST, 1);
+    CHECK(ring_has_room(&writer));
 }
 
 static void who_sleeps_is_woken_once(void) {

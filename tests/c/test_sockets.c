@@ -338,6 +338,51 @@ static int open_a_group(void) {
 
 static void without_descriptors_there_is_no_group(void) { CHECK_EQ(without_descriptors(open_a_group), -EMFILE); }
 
+/* ---------------------------------------------------------------- descriptor 0 */
+
+static struct sockaddr_in6 loopback;
+
+static int reach_a_group(void) {
+    struct sockaddr_in6 group = at("::ffff:239.1.2.3");
+    return group_reach(&loopback, &group, LO);
+}
+
+static int open_a_socket(void) { return udpsock_open(&loopback); }
+
+static int take_packets(void) {
+    int fd = packet_open(NULL);
+    return fd == -EPERM ? socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0) : fd;
+}
+
+static int join_a_group(void) {
+    struct sockaddr_in6 group = at("::ffff:239.1.2.3");
+    return group_open(&group, LO);
+}
+
+/* A program that has closed its standard input gets it next. */
+static void descriptor_0_is_one_as_any_other(void) {
+    static const struct {
+        int (*call)(void);
+        int gives; /* 0: a descriptor, else what there is to say */
+    } rows[] = {{open_a_name, 0},   {send_to_a_name, -ECONNREFUSED},
+                {open_a_socket, 0}, {reach_a_group, 1},
+                {join_a_group, 0},  {take_packets, 0}};
+    int kept = fcntl(0, F_DUPFD_CLOEXEC, 3);
+    loopback = at("::ffff:127.0.0.1");
+    close(0);
+    int before = check_descriptors();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        check_note("row %zu", i);
+        CHECK_EQ(rows[i].call(), rows[i].gives < 0 ? rows[i].gives : 0);
+        CHECK_EQ(check_descriptors(), before + (rows[i].gives == 0));
+        CHECK_EQ(close(0), rows[i].gives == 0 ? 0 : -1);
+    }
+    if (kept >= 0) {
+        dup2(kept, 0);
+        close(kept);
+    }
+}
+
 /* ---------------------------------------------------------------- frames */
 
 static void frames_go_out_and_come_in(void) {
@@ -387,6 +432,7 @@ int main(void) {
     RUN(a_group_of_ipv4_gets_what_is_sent_to_it);
     RUN(a_group_of_ipv6_gets_what_is_sent_to_it);
     RUN(without_descriptors_there_is_no_group);
+    RUN(descriptor_0_is_one_as_any_other);
     RUN(frames_go_out_and_come_in);
     return check_done();
 }

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/rng.h"
@@ -19,6 +20,16 @@ static struct store s;
 static struct peer peer;
 static struct rnic_err err;
 
+static int mappings(void) {
+    char line[512];
+    int n = 0;
+    FILE *f = fopen("/proc/self/maps", "re");
+    while (fgets(line, sizeof line, f))
+        n += strstr(line, "/memfd:rnic ") != NULL;
+    fclose(f);
+    return n;
+}
+
 static void begin(void) {
     CHECK_EQ(store_open(&s, "lo", 42, &err), 0);
     CHECK_EQ(peer_open(&peer, s.fd, &err), 0);
@@ -27,6 +38,7 @@ static void begin(void) {
 static void end(void) {
     peer_close(&peer);
     store_close(&s);
+    CHECK_EQ(mappings(), 0);
 }
 
 static void give_back(uint64_t offset, uint64_t length, uint8_t *addr) {
@@ -213,6 +225,27 @@ static void a_descriptor_that_is_something_else_is_not_mapped(void) {
     end();
 }
 
+static void a_forked_child_lets_go_all_descriptors(void) {
+    uint8_t *at[3];
+    int fds[3], status = -1;
+    begin();
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ(store_alloc_sealed(&s, 1, &fds[i], &at[i]), 0);
+    int before = check_descriptors();
+    pid_t child = fork();
+    if (child == 0) {
+        store_abandon(&s);
+        _exit(before - check_descriptors());
+    }
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status));
+    CHECK_EQ(WEXITSTATUS(status), 4);
+    for (int i = 0; i < 3; i++)
+        store_free_sealed(&s, fds[i], 1, at[i]);
+    CHECK_EQ(check_descriptors(), before - 3);
+    end();
+}
+
 static void there_are_so_many_and_no_more(void) {
     static uint8_t *at[STORE_SEALED_MAX];
     int fds[STORE_SEALED_MAX], one;
@@ -228,16 +261,6 @@ static void there_are_so_many_and_no_more(void) {
     for (int i = 1; i < STORE_SEALED_MAX; i += 2)
         store_free_sealed(&s, fds[i], 1, at[i]);
     end();
-}
-
-static int mappings(void) {
-    char line[512];
-    int n = 0;
-    FILE *f = fopen("/proc/self/maps", "re");
-    while (fgets(line, sizeof line, f))
-        n += strstr(line, "/memfd:rnic ") != NULL;
-    fclose(f);
-    return n;
 }
 
 /* Else a process would have 65,000 regions at most; and a place is none that another one has had. */
@@ -264,15 +287,36 @@ static void many_short_ones_share_a_mapping(void) {
     end();
 }
 
+/* 4 MiB, to begin with. */
+static void a_mapping_is_filled_to_its_last_byte(void) {
+    enum { PIECES = 4, BYTES = 1 << 20 };
+    uint64_t offset[PIECES + 1];
+    uint8_t *at[PIECES + 1];
+    begin();
+    int before = mappings();
+    for (int i = 0; i <= PIECES; i++) {
+        CHECK_EQ(store_alloc(&s, BYTES, &offset[i], &at[i], &err), 0);
+        CHECK_EQ(mappings(), before + 1 + i / PIECES);
+        at[i][BYTES - 1] = (uint8_t)i;
+    }
+    for (int i = 0; i <= PIECES; i++) {
+        CHECK_EQ(at[i][BYTES - 1], i);
+        give_back(offset[i], BYTES, at[i]);
+    }
+    end();
+}
+
 int main(void) {
     RUN(what_is_published_is_found);
     RUN(many_short_ones_share_a_mapping);
+    RUN(a_mapping_is_filled_to_its_last_byte);
     RUN(a_full_table_leaves_objects_to_their_process);
     RUN(freed_memory_is_never_given_again);
     RUN(a_table_that_lies_gives_nothing_that_cannot_be_touched);
     RUN(only_a_sealed_file_with_a_table_is_believed);
     RUN(what_others_may_only_read_cannot_be_mapped_to_write);
     RUN(a_descriptor_that_is_something_else_is_not_mapped);
+    RUN(a_forked_child_lets_go_all_descriptors);
     RUN(there_are_so_many_and_no_more);
     return check_done();
 }

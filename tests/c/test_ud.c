@@ -125,6 +125,25 @@ static void a_datagram_arrives_behind_40_bytes_and_completes_its_send_at_once(vo
     close_both();
 }
 
+static enum verdict look_at_the_reserved_byte(void *arg, const struct node *from, uint32_t nth, const uint8_t *bth) {
+    (void)from, (void)nth;
+    *(int *)arg = bth[12 + 4]; /* of the DETH, between Q_Key and queue pair (IBA 9.3.2) */
+    return PASS;
+}
+
+static void what_is_reserved_in_the_header_is_0(void) {
+    int byte = -1;
+    open_both();
+    f.judge = look_at_the_reserved_byte;
+    f.judge_arg = &byte;
+    receive(&b, 1, BYTES);
+    SEND(4, 0);
+    fabric_settle(&f);
+    WANT(b.receives, 1, SUCCESS);
+    CHECK_EQ(byte, 0);
+    close_both();
+}
+
 static void an_immediate_and_the_solicited_bit_arrive(void) {
     open_both();
     receive(&b, 1, BYTES);
@@ -506,6 +525,7 @@ static void nothing_else_that_is_for_nobody_is_answered_but_the_end_of_a_connect
 
 int main(void) {
     RUN(a_datagram_arrives_behind_40_bytes_and_completes_its_send_at_once);
+    RUN(what_is_reserved_in_the_header_is_0);
     RUN(an_immediate_and_the_solicited_bit_arrive);
     RUN(the_header_of_ipv4_stands_in_the_last_20_bytes);
     RUN(the_header_of_ipv6_fills_all_40);

@@ -275,7 +275,7 @@ def test_failures_are_told_in_a_line(here: Here, command: list[object], words: s
         (["ucmatose", "-c", 0], "0 is not 1 or more"),
         (["udaddy", "-p", "0x106"], "for connections"),
         (["udaddy", "-p", "77"], "no port space"),
-        (["mckey"], "which group"),
+        (["mckey"], "a group is needed"),
         (["mckey", "-o", "-m", "239.1.2.3"], "goes with -s"),
         (["rdma-client", "-p", 0], "0 is none"),
     ],

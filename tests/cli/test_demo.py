@@ -6,13 +6,16 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from cli.commands import Command, Start
-from rnic.cli import transfer
+from rnic.cli import demo, transfer
 from rnic.cli.demo import read_exactly
 from rnic.cli.params import Failure
 
@@ -55,12 +58,31 @@ def test_the_way_of_the_data_is_told(
     assert line.endswith(f"1 RDMA WRITE {way}")
 
 
-def test_generated_file_is_gone_afterwards(rnic: Start) -> None:
+def test_a_generated_file_is_gone_whatever_ends_the_demo(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """SIGTERM and SIGKILL leave no time to remove a file, so it has no name."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with ExitStack() as stack:
+        file = demo.make_file(stack, 100_000, Console(quiet=True))
+        assert os.fstat(file.fileno()).st_dev == tmp_path.stat().st_dev
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_generated_file_needs_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused before the file system is full."""
+    monkeypatch.setattr(demo, "available", lambda _file: 5 << 20)
+    with (
+        ExitStack() as stack,
+        pytest.raises(Failure, match=r"--size 6 MiB: .* has room for 5 MiB; choose less"),
+    ):
+        demo.make_file(stack, 6 << 20, Console(quiet=True))
+
+
+def test_a_generated_file_is_described(rnic: Start) -> None:
     result = rnic("demo", "--size", "4M").wait()
     assert result.status == 0
-    path = Path(result.out.partition(": 4 MiB")[0])
-    assert path.name == "random.bin"
-    assert not path.parent.exists()
+    assert result.out.startswith("random bytes: 4 MiB over roce_")
 
 
 def test_receiver_that_dies_ends_the_demo(rnic: Start) -> None:

@@ -101,3 +101,13 @@ def test_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr(cli, "main", interrupted)
     assert run(["devices"]) == 130
     assert capsys.readouterr().err == "rnic: interrupted\n"
+
+
+@pytest.mark.parametrize("group", [[], ["pingpong"], ["lab3"]])
+def test_what_help_says_of_commands_is_whole_on_80_columns(
+    group: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*group, "--help"]) == 0
+    for line in capsys.readouterr().out.splitlines()[1:]:
+        assert len(line) <= 80, line
+        assert not line.endswith("..."), line

@@ -305,6 +305,29 @@ def test_what_is_not_there_is_named(rnic: Start, options: list[object], complain
         assert_failed(client.wait(), complaint)
 
 
+@pytest.mark.parametrize("command", [["pingpong", "rc"], ["pingpong", "xrc"], ["perf", "write", "lat"]])
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["-d", "mlx5_0"], "no device mlx5_0; there are: roce_"),
+        (["-d", "roce_lo", "INDEX", 99], r"query_gid: .* \[EINVAL\]"),
+    ],
+)
+def test_a_server_names_what_is_not_there_before_a_client_comes(
+    rnic: Start, command: list[object], options: list[object], complaint: str
+) -> None:
+    index = "-x" if command[0] == "perf" else "-g"
+    given = [index if option == "INDEX" else option for option in options]
+    assert_failed(rnic(*command, "-p", 0, *given).wait(), complaint)
+
+
+def test_a_port_that_is_taken_is_named_with_the_cure(rnic: Start) -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        complaint = f"could not listen on port {port}: Address already in use: choose another port with -p"
+        assert_failed(rnic("pingpong", "rc", "-p", port).wait(), complaint)
+
+
 def test_address_that_is_no_gid_is_named(rnic: Start) -> None:
     with socket.create_server(("127.0.0.2", 0)) as listener:
         port = listener.getsockname()[1]

@@ -30,7 +30,5 @@ def test_the_doctor_tries_shared_memory_all_the_same() -> None:
 
 def test_the_demo_makes_its_file_in_memory() -> None:
     with ExitStack() as stack:
-        path = demo.make_file(stack, 100_000, Console(quiet=True))
-        assert path.stat().st_size == 100_000
-        with path.open("rb") as file:
-            assert len(file.read()) == 100_000
+        file = demo.make_file(stack, 100_000, Console(quiet=True))
+        assert len(file.read()) == 100_000

@@ -930,6 +930,7 @@ def test_a_rep_with_the_id_of_another_connection_is_dropped() -> None:
     client.cm.input(forged(calling, **ids), "server", fabric.now)
     fabric.settle()
     assert (calling.state, active.state) == (State.REQ_SENT, State.ESTABLISHED)
+    assert client.cm.statistics().dropped == {"a REP with the id of another connection": 1}
 
 
 def test_a_rep_of_another_connection_than_the_one_before_is_not_answered() -> None:
@@ -941,3 +942,33 @@ def test_a_rep_of_another_connection_than_the_one_before_is_not_answered() -> No
     fabric.settle()
     assert fabric.names().count("RTU") == before
     assert client.cm.statistics().dropped
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["RTU", "data"])
+def test_a_rep_to_the_end_that_sent_one_itself_is_not_answered(early: bool) -> None:
+    fabric, server, client = lost(*(("RTU", i) for i in range(20 * early)))
+    active = call(fabric, client)
+    fabric.run(until=SERVER_WAIT // 2)
+    passive = accepted(server)
+    if early:
+        passive.establish(fabric.now)
+    assert passive.state is State.ESTABLISHED
+    said = fabric.names()
+    ids = {"local_comm_id": active.local_comm_id, "local_ca_guid": client.cm.ca_guid, "local_qpn": 0x111}
+    server.cm.input(forged(passive, **ids), "client", fabric.now)
+    fabric.settle()
+    assert fabric.names() == said
+
+
+def test_a_dreq_before_the_rep_is_dropped() -> None:
+    fabric = Fabric()
+    server, client = fabric.node("server"), fabric.node("client")
+    server.cm.listen(SERVICE, 0)
+    active = call(fabric, client)
+    fabric.run(until=MS)
+    passive = accepted(server)
+    dreq = Dreq(local_comm_id=active.local_comm_id, remote_comm_id=passive.local_comm_id, remote_qpn=0x222)
+    server.cm.input(dreq.to_mad(1).emit(), "client", fabric.now)
+    fabric.settle()
+    assert passive.state is State.REQ_RCVD
+    assert server.seen() == ["REQ_RECEIVED"]

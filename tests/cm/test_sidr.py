@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -146,3 +148,18 @@ def test_a_connection_is_no_resolution() -> None:
     client.cm.input(SidrRep(request_id=conn.local_comm_id).to_mad(1).emit(), "server", 0)
     fabric.settle()
     assert client.events == []
+
+
+def test_nothing_is_kept_of_questions_that_are_over() -> None:
+    """Though the times until which they would have waited lie ahead."""
+    _, _, client = two()
+    asked = [ask(client) for _ in range(1000)]
+    kept = [weakref.ref(one) for one in asked]
+    for one in asked:
+        one.close(0)
+    client.cm.take_sends()
+    client.cm.take_events()
+    client.cm.take_met()
+    del one, asked
+    gc.collect()
+    assert sum(one() is not None for one in kept) < 100

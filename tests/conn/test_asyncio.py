@@ -21,7 +21,11 @@ import rnic
 from conn.cancelling import CONNECTIONS
 from conn.peers import HOST, SMALL, descriptors, quiet
 from rnic import VerbsError
+from rnic.aio.pump import Pump
+from rnic.conn.core import Core
 from rnic.endpoint import LostError, RefusedError
+from rnic.rdmacm import CmId
+from rnic.rdmacm.registry import registry
 
 SEEDS = 200 if os.environ.get("RNIC_SOAK") else 2
 
@@ -285,5 +289,106 @@ def test_connections_that_cannot_be_begun_let_other_tasks_run(monkeypatch: pytes
                 await server.accept()
             assert turns > 900
             await ended(other)
+
+    run(main())
+
+
+def raises_once(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, cores: list[Core]) -> None:
+    """The next call of a method raises instead, as below the handler of a signal, and tells of which core."""
+    real = getattr(owner, name)
+
+    def call(first: Any, *args: Any) -> Any:
+        if cores:
+            return real(first, *args)
+        cores.append(getattr(first, "core", first))
+        raise ZeroDivisionError("on purpose")
+
+    monkeypatch.setattr(owner, name, call)
+
+
+def no_reader(fd: int) -> bool:
+    return not asyncio.get_running_loop().remove_reader(fd)
+
+
+def ids_but(*kept: CmId) -> set[CmId]:
+    return {one for agent in registry.agents() for one in agent.ids} - set(kept)
+
+
+async def is_hung_up_on(conn: rnic.aio.Connection) -> None:
+    with pytest.raises(LostError):
+        await conn.recv()
+    await conn.abort()
+
+
+@pytest.mark.parametrize("where", ["before it is begun", "while it is begun"])
+def test_a_connection_that_an_exception_keeps_from_accept_is_given_back(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        lost: list[Core] = []
+        async with rnic.aio.listen(HOST, 0) as server:
+            getting = asyncio.create_task(server.accept())
+            a = await rnic.aio.connect(HOST, server.port)
+            if where == "before it is begun":
+                raises_once(monkeypatch, server, "_begin", lost)
+            else:
+                raises_once(monkeypatch, Pump, "run", lost)
+            with pytest.raises(ZeroDivisionError):
+                await getting
+            assert lost[0].given_back
+            await is_hung_up_on(a)
+            assert not ids_but(server._desk.cm_id)
+            there = asyncio.create_task(server.accept())
+            b = await rnic.aio.connect(HOST, server.port)
+            await asyncio.gather(b.close(), (await there).close())
+
+    before = descriptors()
+    run(main())
+    quiet(before)
+
+
+def test_a_connection_that_an_exception_keeps_from_connect_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        lost: list[Core] = []
+        raises_once(monkeypatch, Pump, "run", lost)
+        with rnic.listen(HOST, 0) as server:
+            getting = asyncio.create_task(asyncio.to_thread(server.accept))
+            with pytest.raises(ZeroDivisionError):
+                await rnic.aio.connect(HOST, server.port)
+            assert lost[0].given_back
+            b = await getting
+            with pytest.raises(LostError):
+                await asyncio.to_thread(b.recv)
+            b.abort()
+            assert not ids_but(server._desk.cm_id)
+
+    before = descriptors()
+    run(main())
+    quiet(before)
+
+
+def test_a_connection_that_cannot_be_begun_leaves_no_reader_in_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        lost: list[Core] = []
+        raises_once(monkeypatch, Pump, "run", lost)
+        watched: list[int] = []
+        loop = asyncio.get_running_loop()
+        real = loop.add_reader
+
+        def add_reader(fd: int, *args: Any) -> None:
+            watched.append(fd)
+            real(fd, *args)
+
+        monkeypatch.setattr(loop, "add_reader", add_reader)
+        with rnic.listen(HOST, 0) as server:
+            getting = asyncio.create_task(asyncio.to_thread(server.accept))
+            with pytest.raises(ZeroDivisionError):
+                await rnic.aio.connect(HOST, server.port)
+            assert no_reader(watched[-1])
+            (await getting).abort()
 
     run(main())

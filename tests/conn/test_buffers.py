@@ -136,6 +136,27 @@ def test_what_cannot_be_read_into_or_is_of_another_domain_is_refused() -> None:
             a.send("text")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("remote", [5, None, b"region"])
+def test_what_is_no_region_is_named(remote: Any) -> None:
+    with pair() as (a, _):
+        for call in (
+            lambda: a.write(b"x", remote),
+            lambda: a.read(bytearray(1), remote),
+            lambda: a.fetch_add(remote, 1),
+            lambda: a.compare_swap(remote, 0, 1),
+        ):
+            with pytest.raises(TypeError, match=rf"next_region\(\) .* not {type(remote).__name__}"):
+                call()
+        for end in (a.withdraw, a.revoke):
+            with pytest.raises(TypeError, match=r"share\(\) .* not"):
+                end(remote)
+
+
+def test_a_text_is_no_timeout() -> None:
+    with pair() as (a, _), pytest.raises(TypeError, match="a timeout is a number of seconds, not '5'"):
+        a.recv(timeout="5")  # type: ignore[arg-type]
+
+
 def test_device_memory_takes_no_array_in_another_order() -> None:
     with pair() as (a, _):
         context: Any = a.pd.context

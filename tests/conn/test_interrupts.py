@@ -246,6 +246,30 @@ def test_an_accept_that_is_interrupted_answers_every_request() -> None:
     quiet(before)
 
 
+def test_a_connect_that_is_interrupted_says_so_and_leaves_nothing() -> None:
+    before = descriptors()
+    rng = random.Random("connect")
+    with rnic.listen(HOST, 0, config=TINY) as server:
+
+        def end_all() -> None:
+            for one in server:
+                one.abort()
+
+        with beside(end_all):
+            for _ in range(1000 if SOAK else 150):
+                raiser, call = Raiser(rng.randrange(1, 900)), partial(rnic.connect, HOST, server.port)
+                try:
+                    raiser.call(partial(call, config=TINY, timeout=WAIT)).abort()
+                except InterruptError:
+                    pass
+                except BaseException as error:
+                    raise AssertionError(raiser.at) from error
+            server.close()
+        left = {one for agent in registry.agents() for one in agent.ids} - {server._desk.cm_id}
+        assert not left
+    quiet(before)
+
+
 def test_a_share_that_is_interrupted_leaves_no_region_that_nobody_has() -> None:
     with pair(TINY) as (a, b), beside(partial(hear, b)):
         for raiser in raisers():

@@ -20,6 +20,7 @@ import pytest
 import rnic
 from conn.peers import HOST, SMALL, WAIT, descriptors, quiet
 from rnic.endpoint import AbortedError, LostError
+from waiting import until
 
 
 def echo(conn: rnic.Connection) -> None:
@@ -148,6 +149,30 @@ with rnic.listen("127.0.0.1", 0) as server:
     server.serve(echo)
 print("served")
 """
+
+
+class Left:
+    """A connection that is not established yet when the listener is closed."""
+
+    released = False
+
+    def release(self) -> None:
+        self.released = True
+
+
+def test_what_is_left_behind_a_server_beside_which_somebody_accepts_is_given_back() -> None:
+    left = Left()
+    with rnic.listen(HOST, 0, config=SMALL) as server:
+        desk = server._desk
+        with desk.waiting():  # as accept() in another thread does
+            thread = threading.Thread(target=server.serve, args=(echo,))
+            thread.start()
+            until(lambda: desk._waiters == 2, "it serves")
+            desk._half_open[-1] = left  # type: ignore[assignment]
+            server.close()
+            thread.join(WAIT)
+            assert not thread.is_alive()
+    assert left.released
 
 
 def test_a_signal_ends_a_server_gracefully() -> None:

@@ -187,10 +187,15 @@ def test_abort_between_the_hellos_is_told_by_the_farewell() -> None:
     "change",
     [
         {"receive_size": 63},
+        {"receive_size": (1 << 31) + 1},
+        {"send_size": 63},
+        {"send_size": (1 << 31) + 1},
         {"receives": 2},
         {"receives": 65536},
         {"max_message": -1},
+        {"max_message": 1 << 64},
         {"max_backlog": 0},
+        {"max_regions": -1},
         {"max_regions": 65536},
         {"access": AccessFlags.LOCAL_WRITE},
         {"idle_interval": 0},
@@ -201,6 +206,31 @@ def test_config_that_cannot_be_is_refused_by_name(change: dict[str, int]) -> Non
     (name,) = change
     with pytest.raises(ValueError, match=name):
         Config(**change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"receive_size": 64},
+        {"receive_size": 1 << 31},
+        {"send_size": 64},
+        {"send_size": 1 << 31},
+        {"receives": 3},
+        {"receives": 65535},
+        {"max_message": 0},
+        {"max_message": (1 << 64) - 1},
+        {"max_backlog": 1},
+        {"max_backlog": 1 << 64},
+        {"max_regions": 0},
+        {"max_regions": 65535},
+        {"access": AccessFlags.REMOTE_ATOMIC},
+        {"idle_interval": 1e-9},
+    ],
+    ids=str,
+)
+def test_the_ends_of_what_a_config_can_be_belong_to_it(change: dict[str, int]) -> None:
+    config = Config(**change)  # type: ignore[arg-type]
+    assert Hello.parse(config.hello().emit()) == config.hello()
 
 
 def test_every_pair_of_state_and_input_is_in_the_table_or_refused() -> None:

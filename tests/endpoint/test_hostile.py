@@ -90,6 +90,7 @@ VIOLATIONS = {
     "SHARE of too many": ([share(i) for i in range(5)], "more than 4 regions"),
     "WITHDRAW of nothing": ([send(WITHDRAW, 1)], "region 1 is withdrawn, and was not shared"),
     "RELEASE of nothing": ([send(RELEASE, 1)], "RELEASE says 1, after 0"),
+    "RELEASE of nothing new": ([send(RELEASE)], "RELEASE says 0, after 0"),
     "GOODBYE in a message": ([message(0, b"x", 2, 0), send(GOODBYE)], "GOODBYE inside of message 0"),
     "GOODBYE counts wrong": ([message(0, b"x"), send(GOODBYE)], "GOODBYE after 0 messages, 1 have come"),
     "message after GOODBYE": ([send(GOODBYE), message(0, b"")], "MESSAGE after GOODBYE"),
@@ -148,6 +149,7 @@ def test_nothing_is_looked_at_after_the_end() -> None:
     protocol.receive(b"", 0.0)
     protocol.receive(message(0, b"x"), 0.0)
     assert not any(isinstance(event, MessageReceived) for event in protocol.events())
+    assert protocol.statistics().receives == 2
 
 
 def test_hostile_text_is_made_printable() -> None:

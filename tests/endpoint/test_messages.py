@@ -274,6 +274,17 @@ def test_half_closed_end_still_receives(pair: Pair) -> None:
     assert pair.b.protocol.finished
 
 
+def test_half_closed_end_still_releases_regions(pair: Pair) -> None:
+    region = pair.a.protocol.share(0, 8, 1, READ)
+    pair.run()
+    pair.b.protocol.close(0.0)
+    pair.run()
+    pair.a.protocol.withdraw(region.id)
+    pair.run()
+    assert pair.a.events == [PeerClosed()]
+    assert not pair.a.protocol.unreleased
+
+
 def test_nothing_is_sent_after_close(pair: Pair) -> None:
     pair.a.protocol.close(0.0)
     pair.a.protocol.close(0.0)
@@ -364,6 +375,22 @@ def test_disconnect_without_a_goodbye_is_a_loss(pair: Pair, private_data: bytes)
     assert not pair.a.take_event()
 
 
+def test_disconnect_ends_an_abort_that_was_not_delivered(pair: Pair) -> None:
+    pair.a.protocol.abort("enough")
+    assert not pair.a.protocol.finished
+    pair.a.protocol.disconnected()
+    assert pair.a.protocol.finished
+    pair.a.take_event()
+    assert isinstance(failure(pair.a).error, AbortedError)
+
+
+def test_disconnect_before_the_hello_is_a_loss() -> None:
+    end = Pair(hello=False).a
+    end.protocol.disconnected()
+    end.take_event()
+    assert isinstance(failure(end).error, LostError)
+
+
 def test_messages_that_came_before_the_failure_can_be_taken(pair: Pair) -> None:
     pair.a.protocol.send(b"in time")
     pair.run(takers=())
@@ -372,6 +399,15 @@ def test_messages_that_came_before_the_failure_can_be_taken(pair: Pair) -> None:
         pass
     assert pair.b.events[0] == MessageReceived(b"in time")
     assert str(failure(pair.b).error) == "WR_FLUSH_ERR"
+
+
+def test_of_an_unfinished_message_nothing_is_kept_when_the_connection_ends(pair: Pair) -> None:
+    pair.a.protocol.send(bytes(200))
+    pair.a.post_send()
+    pair.arrive(pair.a)
+    assert 0 < pair.b.protocol.statistics().partial < 200
+    pair.b.protocol.lost("no more")
+    assert pair.b.protocol.statistics().partial == 0
 
 
 # ------------------------------------------------------------ time
@@ -386,9 +422,11 @@ def test_idle_connection_is_probed_and_the_answer_is_a_sign_of_life(pair: Pair) 
     pair.a.protocol.timer(10.0)
     assert pair.a.post_send()
     assert pair.a.wire[0][0].probe
+    assert pair.a.protocol.outstanding == 1
     assert pair.a.protocol.deadline() is None
     pair.run()
     assert pair.a.protocol.deadline() == 20.0
+    assert pair.a.protocol.statistics().probes == 1
 
 
 def test_no_probe_while_something_is_outstanding(pair: Pair) -> None:

@@ -66,6 +66,60 @@ def test_what_fails_otherwise_is_tried_no_more_and_keeps_nothing_else(
     assert "ZeroDivisionError" in caplog.text
 
 
+def test_what_memory_was_short_for_is_tried_again() -> None:
+    mine, done, short = Again(), threading.Event(), [MemoryError("on purpose")]
+
+    def call() -> bool:
+        if short:
+            raise short.pop()
+        done.set()
+        return True
+
+    mine.add(1, call)
+    until(done.is_set, "it is called again")
+
+
+def test_memory_that_is_short_between_two_calls_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, done, short = Again(), threading.Event(), [MemoryError("on purpose")]
+    real = mine._round
+
+    def round_() -> None:
+        if short:
+            raise short.pop()
+        real()
+
+    def call() -> bool:
+        done.set()
+        return True
+
+    monkeypatch.setattr(mine, "_round", round_)
+    mine.add(1, call)
+    until(done.is_set, "it is called")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_has_ended_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, done = Again(), threading.Event()
+
+    def fails() -> None:
+        raise ZeroDivisionError("on purpose")
+
+    monkeypatch.setattr(mine, "_round", fails)
+    mine.add(1, lambda: True)
+    thread = mine._thread
+    assert thread is not None
+    thread.join(60)
+    monkeypatch.undo()
+
+    def call() -> bool:
+        done.set()
+        return True
+
+    mine.add(2, call)
+    until(done.is_set, "it is called")
+    until(lambda: not mine.is_busy, "nothing is left to do")
+
+
 def test_who_has_waited_in_vain_keeps_others_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
     mine, first, second = Again(), Used(1 << 30), Used(0)
     mine.attempt(first, lambda: link._flushed(first))  # type: ignore[arg-type]

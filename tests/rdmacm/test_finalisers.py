@@ -14,6 +14,8 @@ import pytest
 
 import rnic
 from rdmacm.ends import WAIT
+from rnic.conn.face import ListenerFace
+from rnic.errors import VerbsError
 from rnic.rdmacm import EventChannel, EventType, create_id
 from rnic.rdmacm.registry import registry
 from waiting import until
@@ -117,3 +119,36 @@ def test_a_connection_of_a_loop_that_has_ended_waits_for_no_lock() -> None:
             lambda: all(not agent.ids - {server._desk.cm_id} for agent in registry.agents()),
             "all is released",
         )
+
+
+async def listen_in_a_loop(host: str) -> list[object]:
+    return [rnic.aio.listen(host, 0)]
+
+
+@pytest.mark.parametrize("kind", ["sync", "aio"])
+@pytest.mark.parametrize("host", [HOST, "0.0.0.0"])
+def test_a_listener_that_is_collected_listens_no_longer(kind: str, host: str) -> None:
+    garbage: list[object] = [rnic.listen(host, 0)] if kind == "sync" else asyncio.run(listen_in_a_loop(host))
+    assert isinstance(garbage[0], ListenerFace)
+    port = garbage[0].port
+    with held(registry.lock):
+        in_time(lambda: collect(garbage))
+
+    def is_free() -> bool:
+        try:
+            rnic.listen(HOST, port).close()
+        except VerbsError:
+            return False
+        return True
+
+    until(is_free, "the port is free")
+
+
+def test_a_listener_that_is_collected_warns() -> None:
+    garbage = [rnic.listen(HOST, 0)]
+    assert repr(garbage[0]) == f"<Listener at {garbage[0].address}>"
+    with pytest.warns(ResourceWarning, match="unclosed <Listener at"):
+        garbage.clear()
+    with rnic.listen(HOST, 0) as server:
+        pass
+    assert repr(server) == f"<Listener at {server.address}, closed>"

@@ -45,6 +45,7 @@ PAGE = mmap.PAGESIZE
 UDMABUF, UDMABUF_CREATE = Path("/dev/udmabuf"), 0x40187542
 RIGHTS = ALL_ACCESS & ~AccessFlags.REMOTE_ATOMIC
 EVERYTHING = 2**64 - 1
+SIGNALED_INLINE = SendFlags.SIGNALED | SendFlags.INLINE
 SIZES = (1, 8, PAGE, 3 * PAGE + 5)
 
 
@@ -386,6 +387,18 @@ def test_on_demand_memory_is_read_and_written(
     assert sparse.bytes(0, size) == noise(size, 2)
 
 
+def test_inline_data_lie_in_on_demand_memory(pair: Pair, sparse: Sparse, regions: Regions) -> None:
+    source, there = regions[0], pair.b.memory(32)
+    ctypes.memmove(sparse.addr + 9, noise(32), 32)
+    sges = [SGE(source, sparse.addr + 9 - source.iova, 32)]
+    wr = SendWR(1, WROpcode.RDMA_WRITE, SIGNALED_INLINE, sges, there.addr, there.rkey)
+    for _ in range(2):  # a request that was posted before may take another way
+        there.buf[:] = bytes(32)
+        pair.a.qp.post_send(wr)
+        pair.a.wait_ok()
+        assert bytes(there.buf) == noise(32)
+
+
 @pytest.mark.parametrize("opcode", [WROpcode.RDMA_WRITE, WROpcode.RDMA_READ])
 def test_a_peer_that_meets_a_missing_page_has_an_access_error(
     pair: Pair, sparse: Sparse, regions: Regions, opcode: WROpcode
@@ -425,6 +438,25 @@ def test_a_receive_into_a_missing_page(pair: Pair, sparse: Sparse, regions: Regi
     (wc,) = pair.b.wait()
     assert wc.status is WCStatus.LOC_PROT_ERR
     assert "not mapped" in wc.explain()
+
+
+def test_inline_data_lie_where_a_region_becomes_everything(pair: Pair, sparse: Sparse) -> None:
+    there = pair.b.memory(32)
+    ctypes.memmove(sparse.addr, noise(32), 32)
+    with pair.a.pd.reg_mr(addr=sparse.addr, length=PAGE, access=RIGHTS | AccessFlags.ON_DEMAND) as mr:
+        mr.rereg(ReregMRFlags.CHANGE_TRANSLATION, addr=0, length=EVERYTHING)
+        sges = [SGE(mr, sparse.addr, 32)]
+        pair.a.qp.post_send(SendWR(1, WROpcode.RDMA_WRITE, SIGNALED_INLINE, sges, there.addr, there.rkey))
+        pair.a.wait_ok()
+    assert bytes(there.buf) == noise(32)
+
+
+def test_a_null_region_has_no_inline_data(pair: Pair) -> None:
+    there = pair.b.memory(32)
+    with pair.a.pd.alloc_null_mr() as mr:
+        wr = SendWR(1, WROpcode.RDMA_WRITE, SIGNALED_INLINE, [SGE(mr, 0, 32)], there.addr, there.rkey)
+        with pytest.raises(rnic.VerbsError, match="has none"):
+            pair.a.qp.post_send(wr)
 
 
 def test_a_page_that_comes_back_is_of_use_again(pair: Pair, sparse: Sparse, regions: Regions) -> None:

@@ -22,11 +22,12 @@ from tools.mutants.package import package_of_links
 
 # C test programs that look at a room.
 PROGRAMS = {
-    "roce": "hostile raw rc_edges rc_window rc_errors rc_answers rc_access rc_retries apm placement mw "
-    "pacing qp_state ud tagged xrc uc regions store congestion rc_basic rc_loss ring",
-    "link": "steering steerprog lane owner forward sockets user full outbox follow fault lifeline netdev raw "
-    "ud ring icrc threads port",
-    "mem": "regions rc_access mw placement store hostile qp_state tagged rc_basic ring threads port",
+    "roce": "counted hostile raw rc_edges rc_window rc_errors rc_answers rc_access rc_retries apm placement "
+    "mw pacing qp_state ud tagged xrc uc regions store congestion rc_basic rc_loss ring",
+    "link": "batch ipid steering steerprog lane owner forward sockets user full outbox follow fault "
+    "lifeline netdev raw ud ring icrc threads port",
+    "mem": "remote locked regions rc_access mw placement store hostile qp_state tagged rc_basic ring "
+    "threads port",
 }
 # What sees those that they miss: random programs by wire and shared memory, and then what takes long.
 IN_USE = ["tests/differential", "-k", "contexts"]
@@ -35,6 +36,8 @@ LONG = {
     "link": "local local_keys local_two_ways local_processes joining processes datagrams gsi raw_wire",
     "mem": "local local_keys local_two_ways memory_kinds import local_sealed locked_memory windows",
 }
+# Processes and threads in real time: on a busy machine one may fail by itself, hardly two in a row.
+TIMED = {"threads", "port"}
 COMPILE, LONGEST = 120.0, 60.0  # seconds, that a compiler takes and a C program, at most
 
 
@@ -141,7 +144,8 @@ class CTrials:
     def _passes(self, name: str, library: Path, limit: float) -> bool:
         program = self.build / "tests/c" / f"test_{name}"
         env = {**os.environ, "LD_LIBRARY_PATH": str(library), "SEEDS": "20", "SECONDS_EACH": "0.5"}
-        return run([str(program)], limit, env=env, cwd=folder(library / "at"))
+        place = folder(library / "at")
+        return any(run([str(program)], limit, env=env, cwd=place) for _ in range(1 + (name in TIMED)))
 
     def _pytest(self, tests: list[str], local: str, library: Path) -> bool:
         """With a package whose extension loads the changed library."""

@@ -18,8 +18,8 @@ import rnic._nic.nic
 
 # Tests that look at a room, those that take long behind; and those that meet it in use.
 TESTS = {
-    "endpoint": "endpoint: messages handshake document hostile interleaving",
-    "cm": "cm: borders states connection sidr kernel conn_table loss",
+    "endpoint": "endpoint: messages interrupted handshake document hostile interleaving",
+    "cm": "cm: timing borders states connection sidr kernel conn_table loss",
 }
 IN_USE = {"endpoint": "conn: messages ends", "cm": "rdmacm: connect datagrams"}
 

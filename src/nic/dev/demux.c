@@ -244,8 +244,19 @@ void demux_count_forward(struct dev *dev, int rc, uint32_t packets) {
     dev->nic.counters.value[counter] += packets;
 }
 
-static void forward(struct dev *dev, struct port *port, const struct udp_datagram *d, uint32_t at, uint32_t end,
-                    uint32_t slot, uint64_t now) {
+static int hand_to_slot(struct dev *dev, struct port *port, uint32_t slot, const struct slot_packet *p,
+                        const uint8_t *bytes, uint64_t now) {
+    if (strays_no_slot(dev, slot, now))
+        return -ECONNREFUSED;
+    int rc = port_forward(port, slot, p, bytes, now);
+    if (rc == -ECONNREFUSED)
+        strays_missed_slot(dev, slot, now);
+    return rc;
+}
+
+/* Not inlined: what is ours shall not save registers for it. */
+static __attribute__((noinline)) void forward(struct dev *dev, struct port *port, const struct udp_datagram *d,
+                                              uint32_t at, uint32_t end, uint32_t slot, uint64_t now) {
     uint32_t packets = (end - at + d->segment - 1) / d->segment;
     struct slot_packet p = {.src = d->src,
                             .length = end - at,
@@ -253,7 +264,7 @@ static void forward(struct dev *dev, struct port *port, const struct udp_datagra
                             .hops = d->hops,
                             .tclass = d->tclass,
                             .flow_label = d->flow_label};
-    demux_count_forward(dev, port_forward(port, slot, &p, d->bytes + at, now), packets);
+    demux_count_forward(dev, hand_to_slot(dev, port, slot, &p, d->bytes + at, now), packets);
 }
 
 void demux_datagram(struct dev *dev, struct port *port, const struct udp_datagram *d, bool forwarded, uint64_t now) {

@@ -18,6 +18,7 @@
  *   gsi.c       queue pair 1: listeners, and whose process a CM message is for
  *   raw.c       frames of RAW_PACKET queue pairs: in and out
  *   outbox.c    CM messages that wait for room in another process' socket
+ *   strays.c    what packets may cost that are for nobody
  *   demux.c     a datagram in: which process, which QP, is its ICRC right
  *   progress.c  one pass: receive, time, doorbells, send
  *   sched.c     which QP has something to do: ready list, held ACKs, timers
@@ -42,11 +43,25 @@
 
 #define DEV_MAX_SLOTS 16
 #define DEV_SOURCES 16 /* senders of datagrams that are known at a time */
+#define STRAY_NAMES 256
 #define QPN_INDICES (1u << QPN_INDEX_BITS)
 
 struct timer_heap {
     struct qp **at;
     uint32_t count, room;
+};
+
+/* What nobody was found to have, see strays.c. */
+struct stray_name { /* of a listener: at the port's address, or at all of its family */
+    uint64_t service_id;
+    const struct port *port;
+    bool any;
+    uint64_t until;
+};
+struct strays {
+    uint64_t looks, answers;            /* those that there were are paid for until then */
+    uint64_t no_slot_until[SLOT_COUNT]; /* not looked for before that */
+    struct stray_name names[STRAY_NAMES];
 };
 
 struct dev {
@@ -77,7 +92,8 @@ struct dev {
     struct group *groups;                 /* multicast, see mcast.c */
     struct listener *listeners, *holders; /* see gsi.c */
     struct outbox *outboxes;              /* see outbox.c */
-    uint32_t held_letters;                /* in all of them */
+    struct strays strays;
+    uint32_t held_letters; /* in all of them */
     uint64_t retry_letters_at;
     struct raw_link *raw; /* see raw.c; NULL without RAW_PACKET queue pairs */
     uint32_t wq_numbers;  /* given out to work queues and their tables */
@@ -98,6 +114,8 @@ struct dev {
     struct fault fault;
     struct udp_tx tx;
     struct udp_rx rx;
+    bool more;            /* the last look at what has come may have left some of it */
+    uint64_t more_since;  /* as every look since then; 0: it has not */
     uint8_t *slot_buffer; /* 64 KiB for one forwarded datagram */
 
     struct qp *ready_first, *ready_last;
@@ -228,6 +246,13 @@ int outbox_send(struct dev *dev, struct port *port, const struct abstract_name *
 void outbox_timer(struct dev *dev, uint64_t now);
 uint64_t outbox_deadline(const struct dev *dev);
 void outbox_free(struct dev *dev);
+
+/* strays.c. no: it is not worth a look, nobody has it.  missed: a look was in vain */
+bool strays_may_answer(struct dev *dev, uint64_t now);
+bool strays_no_slot(const struct dev *dev, uint32_t slot, uint64_t now);
+void strays_missed_slot(struct dev *dev, uint32_t slot, uint64_t now);
+bool strays_no_name(const struct dev *dev, const struct stray_name *name, uint64_t now);
+void strays_missed_name(struct dev *dev, const struct stray_name *name, uint64_t now);
 
 /* raw.c. enter, leave: a RAW_PACKET queue pair comes and goes. listen: it has a rule, frames of the wire may be for it */
 int raw_enter(struct dev *dev, struct qp *qp, struct rnic_err *err);

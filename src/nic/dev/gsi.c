@@ -269,30 +269,54 @@ static enum found hand_on(struct dev *dev, struct port *port, const struct abstr
     return HANDED_ON;
 }
 
+/* To another process' listener of that address, or of all addresses. */
+static enum found hand_to_listener(struct dev *dev, struct port *port, uint64_t service_id, bool any,
+                                   const struct slot_packet *p, const uint8_t *bth, uint64_t now) {
+    const struct stray_name key = {.service_id = service_id, .port = port, .any = any};
+    struct abstract_name name;
+    if (strays_no_name(dev, &key, now))
+        return NOBODY;
+    if (any)
+        listen_any_name(&name, service_id, address_is_v4(&port->addr), dev->net.ifindex);
+    else
+        listen_name(&name, service_id, &port->addr);
+    enum found found = hand_on(dev, port, &name, p, bth, now);
+    if (found == NOBODY)
+        strays_missed_name(dev, &key, now);
+    return found;
+}
+
 /* The exact address goes before the wildcard, whoever has them. */
 static enum found find_listener(struct dev *dev, struct port *port, uint64_t service_id, const struct slot_packet *p,
                                 const uint8_t *bth, uint64_t now) {
-    struct abstract_name name;
     if (own_listener(dev, service_id, port, true))
         return OURS;
-    listen_name(&name, service_id, &port->addr);
-    enum found found = hand_on(dev, port, &name, p, bth, now);
+    enum found found = hand_to_listener(dev, port, service_id, false, p, bth, now);
     if (found != NOBODY)
         return found;
     if (own_listener(dev, service_id, port, false))
         return OURS;
-    listen_any_name(&name, service_id, address_is_v4(&port->addr), dev->net.ifindex);
-    return hand_on(dev, port, &name, p, bth, now);
+    return hand_to_listener(dev, port, service_id, true, p, bth, now);
+}
+
+static enum found hand_to_slot(struct dev *dev, struct port *port, uint32_t slot, const struct slot_packet *p,
+                               const uint8_t *bth, uint64_t now) {
+    struct abstract_name name;
+    if (strays_no_slot(dev, slot, now))
+        return NOBODY;
+    abstract_name(&name, SLOT_NAME, slot);
+    enum found found = hand_on(dev, port, &name, p, bth, now);
+    if (found == NOBODY)
+        strays_missed_slot(dev, slot, now);
+    return found;
 }
 
 static enum found find_slot(struct dev *dev, struct port *port, uint32_t comm_id, const struct slot_packet *p,
                             const uint8_t *bth, uint64_t now) {
     uint32_t slot = comm_id >> COMM_ID_INDEX_BITS;
-    struct abstract_name name;
     if (comm_id == 0 || qpn_is_ours(dev, slot)) /* 0 is nobody's: a REJ by a peer that never had an answer */
         return OURS;
-    abstract_name(&name, SLOT_NAME, slot);
-    enum found found = hand_on(dev, port, &name, p, bth, now);
+    enum found found = hand_to_slot(dev, port, slot, p, bth, now);
     if (found == NOBODY)
         demux_count_forward(dev, -ECONNREFUSED, 1);
     return found;
@@ -318,13 +342,17 @@ static void send_mad(struct dev *dev, struct flow *to, uint32_t dqpn, uint16_t p
 }
 
 static void answer(struct dev *dev, struct port *port, struct incoming *in, const struct udp_datagram *d, uint32_t n,
-                   bool refusal) {
+                   bool refusal, uint64_t now) {
     uint8_t mad[MAD_BYTES];
     int index = pkey_find(&dev->nic, bth_pkey(in->pkt.bth));
     if (index < 0)
         dev->nic.counters.value[RNIC_CNT_drop_bad_pkey]++;
     if (index < 0 || !mad_answer(mad, in->pkt.payload) || !demux_icrc(dev, in, d, n))
         return;
+    if (!strays_may_answer(dev, now)) {
+        dev->nic.counters.value[RNIC_CNT_drop_unanswered]++;
+        return;
+    }
     struct flow to = {.src = port->addr, .dst = d->src, .port = port, .hop_limit = HOPS};
     to.dst.sin6_port = htons(ROCE_UDP_PORT);
     dev->nic.counters.value[RNIC_CNT_cm_refused] += refusal;
@@ -345,6 +373,6 @@ bool gsi_elsewhere(struct dev *dev, struct port *port, struct incoming *in, cons
     else if (to.target == MAD_FOR_SERVICE)
         found = find_listener(dev, port, to.service_id, &p, pkt->bth, now);
     if (found == NOBODY)
-        answer(dev, port, in, d, n, to.target == MAD_FOR_SERVICE);
+        answer(dev, port, in, d, n, to.target == MAD_FOR_SERVICE, now);
     return found != OURS;
 }

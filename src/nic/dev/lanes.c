@@ -23,6 +23,7 @@
 #include "wire/grh.h"
 
 #define PACKETS 64           /* of a lane, at a time */
+#define CALLERS 64           /* at a door, likewise */
 #define SLOT_BUFFER 65536u
 #define LANES (SLOT_COUNT + 64) /* more than there are contexts: the rest are not what they say */
 #define STRANGERS 64      /* of them other users' */
@@ -138,12 +139,13 @@ static bool has_room_for(const struct dev *dev, const struct lane *l) {
     return dev->nlanes < LANES && strangers < STRANGERS;
 }
 
-/* Without descriptors for it, whoever waits there would wake the engine for ever. */
+/* Some at a time: who calls and hangs up all the time would keep everybody from the lock.  Without descriptors for it,
+ * whoever waits there would wake the engine for ever. */
 static void answer(struct dev *dev, int door, uint64_t now) {
-    struct lane *l;
-    while ((l = lane_answer(door, &dev->lane_link, now)))
+    struct lane *l = NULL;
+    for (int i = 0; i < CALLERS && (l = lane_answer(door, &dev->lane_link, now)); i++)
         has_room_for(dev, l) ? enter(dev, l) : lane_free(l);
-    if (errno == EMFILE || errno == ENFILE) {
+    if (!l && (errno == EMFILE || errno == ENFILE)) {
         engine_unwatch(dev, door);
         dev->doors_again = now + AGAIN_NS;
     }
@@ -522,6 +524,7 @@ static bool receive(struct dev *dev, struct lane *l, uint64_t now) {
         ring_take(&l->in);
         n++;
     }
+    dev->more |= n == PACKETS;
     if (n)
         lane_taken(l);
     if (rc >= 0)

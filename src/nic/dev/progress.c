@@ -17,6 +17,7 @@
 #define ROUNDS 8           /* of sending, for a thread that posts or polls */
 #define POLLING_NS 20000   /* which is one that polled so shortly before */
 #define REFUSALS 64        /* polls in a row that leave the lock to others; the next one waits for it */
+#define UNREAD_NS 1000000000ull /* so long a flood of packets may keep a timer from counting */
 #define CALM_POLLS 15      /* of such a one look at the lanes alone, then one at the time and the sockets, too */
 
 static bool receive_port(struct dev *dev, struct port *port, uint64_t now) {
@@ -24,6 +25,7 @@ static bool receive_port(struct dev *dev, struct port *port, uint64_t now) {
     for (int i = 0; i < n; i++)
         demux_datagram(dev, port, &dev->rx.datagram[i], false, now);
     dev->nic.counters.value[RNIC_CNT_rx_syscalls] += n > 0;
+    dev->more |= !dev->rx.all;
     return n > 0;
 }
 
@@ -66,6 +68,7 @@ bool progress_forwarded(struct dev *dev, const struct slot *slot, uint64_t now) 
 /* The slot's socket carries bulk data only while another user's process has the port. */
 static bool receive(struct dev *dev, uint64_t now, bool everything) {
     bool any = false, forwarded = false;
+    dev->more = false;
     for (int i = 0; i < dev->net.ngids; i++) {
         forwarded |= dev->ports[i].rx_fd < 0 && dev->ports[i].steering;
         if (everything || dev->port_users[i])
@@ -94,8 +97,18 @@ static void resume(struct dev *dev, uint64_t now, bool called) {
     engine_watch_room(dev);
 }
 
+/* May answers lie here unread?  Not for ever: who sends more than is read puts off no timer. */
+static void judge_unread(struct dev *dev, uint64_t now) {
+    if (!dev->more)
+        dev->more_since = 0;
+    else if (!dev->more_since)
+        dev->more_since = now;
+    dev->nic.unread = dev->more && now - dev->more_since < UNREAD_NS;
+}
+
 bool progress(struct dev *dev, uint64_t now, bool everything) {
     bool any = receive(dev, now, everything);
+    judge_unread(dev, now);
     if (dev->tx.waits)
         resume(dev, now, everything);
     if (raw_waits(dev))
@@ -150,7 +163,9 @@ static void poll_all(struct dev *dev, uint64_t now, bool again) {
 static void poll_lanes(struct dev *dev) {
     uint64_t now = dev_clock(); /* before the look, which waits for the other's cache if there is something */
     dev->calm--;
+    dev->more = false;
     bool news = lanes_want(dev) && lanes_receive(dev, now);
+    judge_unread(dev, now);
     if (dev->held) /* an ACK, whose time may have come */
         sched_timers(dev, now);
     if (dev->ready_first || (news && !atomic_load(&dev->disarmed)))

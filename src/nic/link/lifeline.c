@@ -13,6 +13,7 @@
 
 #define BACKLOG 4096
 #define ROOM 16
+#define AT_ONCE 64 /* taken in: who connects and hangs up all the time would keep us for ever */
 
 static int open_stream(const struct abstract_name *of, struct abstract_name *name) {
     abstract_name(name, "life/%s", of->un.sun_path + 1);
@@ -91,22 +92,33 @@ static bool is_stranger(int fd) {
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &n) != 0 || !user_is_ours(cred.uid);
 }
 
+/* False: there is none. */
+static bool take_in(struct lifeline *l) {
+    int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) {
+        return false;
+    }
+    if (has_gone(fd)) {
+        close(fd);
+        return true;
+    }
+    bool stranger = is_stranger(fd);
+    l->strangers += stranger;
+    l->held[l->count++] = (struct watcher){.fd = fd, .stranger = stranger};
+    return true;
+}
+
 bool lifeline_accept(struct lifeline *l) {
     sweep(l);
-    while (l->fd >= 0 && l->strangers < LIFELINE_STRANGERS && make_room(l)) {
-        int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (fd < 0) {
+    for (int i = 0; i < AT_ONCE && l->fd >= 0; i++) {
+        if (l->strangers == LIFELINE_STRANGERS || !make_room(l)) {
+            return false;
+        }
+        if (!take_in(l)) {
             return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
         }
-        if (has_gone(fd)) {
-            close(fd);
-            continue;
-        }
-        bool stranger = is_stranger(fd);
-        l->strangers += stranger;
-        l->held[l->count++] = (struct watcher){.fd = fd, .stranger = stranger};
     }
-    return l->fd < 0;
+    return l->fd < 0 || l->strangers < LIFELINE_STRANGERS;
 }
 
 int lifeline_watch(const struct abstract_name *of) {

@@ -31,7 +31,7 @@ struct lifeline {
 int lifeline_open(struct lifeline *l, const struct abstract_name *of);
 void lifeline_close(struct lifeline *l);
 
-/* Takes in those who watch, and lets go of those who have gone.  False when no more are taken in (no descriptors, or
+/* Takes in those who watch, some at a time, and lets go of those who have gone.  False when no more are taken in (no descriptors, or
  * too many of other users): the kernel's queue holds the next ones just as well, and to look again at once would be in vain. */
 bool lifeline_accept(struct lifeline *l);
 

@@ -338,6 +338,7 @@ int udp_receive(struct udp_rx *r, const struct port *port) {
         mapped(&d->src, &r->from[i]);
     }
     n = n > 0 ? n : 0;
+    r->all = n < r->burst;
     adapt(r, n);
     return n;
 }

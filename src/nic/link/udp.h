@@ -77,6 +77,7 @@ union udp_address {
 struct udp_rx {
     uint8_t *buffer; /* UDP_RX_DATAGRAMS of 64 KiB */
     int burst;       /* datagrams to ask for: a second one that is not there costs a look for nothing */
+    bool all;        /* the last look has found fewer than that */
     struct udp_datagram datagram[UDP_RX_DATAGRAMS];
 
     /* what the kernel reads and writes: set up once, but for the lengths */

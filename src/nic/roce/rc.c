@@ -151,7 +151,8 @@ static void timer(struct qp *qp, struct tx *tx, uint64_t now) {
         req->rnr_until = 0;
         req->progress = now;
     } else if (now >= later(req->progress, ack_timeout(qp))) {
-        comp_timeout(qp, now);
+        if (!qp->nic->unread) /* else it is judged when all that has come is read */
+            comp_timeout(qp, now);
     } else {
         req->probes++;
         req_probe(qp, tx, now);

@@ -174,7 +174,8 @@ cdef class Handle:
             self.detach()
         if warn:
             fate = "" if done else ", and the device did not take it back"
-            warnings.warn(f"unclosed {self.label()}{fate}", ResourceWarning, stacklevel=2, source=self)
+            # This function has no frame of Python's: the first one is the program's.
+            warnings.warn(f"unclosed {self.label()}{fate}", ResourceWarning, stacklevel=1, source=self)
 
     def __repr__(self):
         return f"<{self.label()}{'' if self.live else ' closed'}>"

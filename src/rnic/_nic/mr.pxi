@@ -14,6 +14,7 @@ cdef class MR(Handle):
     cdef bint exported          # view is held
     cdef bint readonly
     cdef bint own               # the device's memory: gone after close()
+    cdef bint from_null         # it is this process' memory from address 0 on
     cdef int views              # memoryviews of this MR
     cdef bint moving            # rereg() is at it, and its memory may be another one when that returns
     cdef object last_buf        # weak reference to the memoryview that .buf gave out
@@ -46,6 +47,7 @@ cdef class MR(Handle):
         cdef rnic_err err
         err.text[0] = 0
         check(pd.ops.reg_mr(pd.p, addr, length, access, &self.p, &err), "reg_mr", &err)
+        self.from_null = addr == NULL
         self.start(pd)
         return 0
 
@@ -177,6 +179,7 @@ cdef class MR(Handle):
             rc = self.ops.rereg_mr(self.p, flags, domain, <void *>at, nbytes, access, &err)
         check(rc, "rereg_mr", &err)
         if self.moving:
+            self.from_null = at == 0
             self.view, fresh.view = fresh.view, self.view
             self.exported, fresh.exported = fresh.exported, self.exported
             self.readonly = fresh.readonly
@@ -196,7 +199,7 @@ cdef class MR(Handle):
         """Where this process has the bytes of an SGE that was made of this region."""
         self.need(verb)
         self.need_still(verb)
-        if self.p.addr == NULL:
+        if self.p.addr == NULL and not self.from_null:
             raise VerbsError(EINVAL, f"INLINE copies bytes that this process can reach, and {self.label()} has none", verb)
         if sge.addr < self.iova or sge.addr - self.iova > self.length or sge.length > self.length - (sge.addr - self.iova):
             raise VerbsError(EINVAL, f"the SGE names bytes that {self.label()} has no more: make it anew after rereg()", verb)

@@ -212,6 +212,8 @@ async def connect(
                 descriptor = Readable(dial.fileno)
                 while not dial.step(monotonic()):
                     await descriptor.wait()
+                assert dial.core is not None
+                return Connection(dial.core)
             except BaseException:
                 dial.abandon()
                 raise
@@ -220,8 +222,6 @@ async def connect(
             raise
         why = await asyncio.to_thread(dial.silence)
         raise TimeoutError(f"connect: no answer from {dial.name} within {timeout} s: {why}") from None
-    assert dial.core is not None
-    return Connection(dial.core)
 
 
 async def _address(host: str) -> str:

@@ -34,6 +34,7 @@ class Listener(ListenerFace):
         VerbsError, EBADF, when the listener is closed, also by another task meanwhile.
         """
         await turn_of(asyncio.get_running_loop()).take()
+        core = None
         with self._desk.waiting():
             again = False
             try:
@@ -44,8 +45,11 @@ class Listener(ListenerFace):
                     elif (conn := self._begin(core)) is not None:
                         return conn
                     else:
+                        core = None
                         await asyncio.sleep(0)
             except BaseException:
+                if core is not None:  # an exception from outside
+                    core.release()
                 self._requests.wake()  # the end concerns the others, too
                 raise
 

@@ -29,9 +29,13 @@ class Pump:
         self._again: asyncio.Handle | None = None
         self._failures = 0
         self._filenos: tuple[int, ...] = (core.fileno(),)
-        for fd in self._filenos:
-            self._loop.add_reader(fd, self.run)
-        self.run()
+        try:
+            for fd in self._filenos:
+                self._loop.add_reader(fd, self.run)
+            self.run()
+        except BaseException:
+            self._unwatch()
+            raise
 
     def run(self, waiting: bool = False) -> None:
         """Pump, and wake whom it concerns; `waiting`: somebody is about to wait for a message to come or go.

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 import click
 from rich import box
@@ -34,14 +34,24 @@ import rnic
 from rnic.cli import exchange, measure, params
 from rnic.cli.child import end, scratch
 from rnic.cli.params import Failure, show_rate, show_size, show_time
-from rnic.cli.transfer import CHUNK, QUIET, WINDOW, WRITE_WRID, Link, describe, receiver
+from rnic.cli.transfer import (
+    CHUNK,
+    QUIET,
+    WINDOW,
+    WRITE_WRID,
+    Link,
+    available_memory,
+    describe,
+    receiver,
+)
 
 HOST = "127.0.0.1"
+RANDOM = "random bytes"  # what a file without a name is called
 Advance = Callable[[int], None]  # told how many bytes are done
 Gone = Callable[[], str | None]  # why the other process will never answer, or None
 
 
-@click.command()
+@click.command(short_help="Send a file by RDMA, then measure.")
 @click.argument(
     "path", required=False, type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
 )
@@ -72,10 +82,9 @@ def demo(path: Path | None, size: int, port: int) -> None:
     """
     console = Console(highlight=False)
     with ExitStack() as stack:
-        if path is None:
-            path = make_file(stack, size, console)
+        file = make_file(stack, size, console) if path is None else stack.enter_context(path.open("rb"))
         link = start_receiver(stack, port)
-        send_file(link, path, console)
+        send_file(link, file, path or Path(RANDOM), console)
         with console.status("measuring latency and bandwidth"):
             rows = measure.measure(link, stack)
         link.control.send("bye")
@@ -101,34 +110,38 @@ def say(console: Console, text: str) -> None:
     console.print(text, soft_wrap=True, markup=False)
 
 
-def make_file(stack: ExitStack, size: int, console: Console) -> Path:
-    """A file of random bytes that is gone when the stack unwinds."""
-    folder = directory(stack)
-    path = Path(folder) / "random.bin" if folder else Path("/proc/self/fd", str(memory(stack)))
+def make_file(stack: ExitStack, size: int, console: Console) -> IO[bytes]:
+    """A file of random bytes, without a name, so that not even SIGKILL leaves it behind."""
+    file, where = nameless(stack)
     try:
-        with path.open("wb") as file, progress(console, "making a file", size) as advance:
+        room = available(file)
+        if room is not None and size > room:
+            room = room >> 20 << 20  # whole MiB
+            raise Failure(f"--size {show_size(size)}: {where} has room for {show_size(room)}; choose less")
+        with progress(console, "making a file", size) as advance:
             for offset in range(0, size, CHUNK):
                 part = min(CHUNK, size - offset)
                 file.write(os.urandom(part))
                 advance(part)
+        file.seek(0)
     except OSError as error:
-        raise Failure(
-            f"could not make a file of {size} bytes in {folder or 'memory'}: {error.strerror}"
-        ) from None
-    return path
+        raise Failure(f"could not make a file of {size} bytes in {where}: {error.strerror}") from None
+    return file
 
 
-def directory(stack: ExitStack) -> str | None:
-    """One that is gone when the stack unwinds; None: nowhere can files be written."""
+def nameless(stack: ExitStack) -> tuple[IO[bytes], str]:
+    """A file that is gone when the stack unwinds, and where it lies: in memory if nowhere can be written."""
     try:
-        return stack.enter_context(tempfile.TemporaryDirectory(prefix="rnic-demo-"))
+        where = tempfile.gettempdir()
+        return stack.enter_context(tempfile.TemporaryFile(dir=where, prefix="rnic-demo-")), where
     except OSError:
-        return None
+        return stack.enter_context(scratch()), "memory"
 
 
-def memory(stack: ExitStack) -> int:
-    """The descriptor of a file in memory."""
-    return stack.enter_context(scratch()).fileno()
+def available(file: IO[bytes]) -> int | None:
+    """Bytes that the file system of a file has room for; None: it has no limit of its own."""
+    found = os.fstatvfs(file.fileno())
+    return found.f_bavail * found.f_frsize if found.f_blocks else available_memory()
 
 
 def bars(console: Console) -> Progress:
@@ -185,19 +198,18 @@ def accept(listener: socket.socket, gone: Gone) -> socket.socket:
                 raise Failure(f"the receiver did not connect within {QUIET:g} s") from None
 
 
-def send_file(link: Link, path: Path, console: Console) -> None:
+def send_file(link: Link, file: IO[bytes], path: Path, console: Console) -> None:
     """Announces the file, writes it into the receiver's memory, and hears the verdict."""
-    with path.open("rb") as file:
-        length = os.fstat(file.fileno()).st_size
-        say(console, f"{path}: {show_size(length)} over {link.port.ctx.name}")
-        with progress(console, "SHA-256", length) as advance:
-            digest = sha256(file, advance)
-        link.control.send("offer", name=path.name, length=length, sha256=digest)
-        region = link.control.receive("region")
-        began = time.perf_counter()
-        with progress(console, "RDMA WRITE", length) as advance:
-            write_chunks(link, file, length, region["addr"], region["rkey"], advance)
-        seconds = max(time.perf_counter() - began, 1e-9)
+    length = os.fstat(file.fileno()).st_size
+    say(console, f"{path}: {show_size(length)} over {link.port.ctx.name}")
+    with progress(console, "SHA-256", length) as advance:
+        digest = sha256(file, advance)
+    link.control.send("offer", name=path.name, length=length, sha256=digest)
+    region = link.control.receive("region")
+    began = time.perf_counter()
+    with progress(console, "RDMA WRITE", length) as advance:
+        write_chunks(link, file, length, region["addr"], region["rkey"], advance)
+    seconds = max(time.perf_counter() - began, 1e-9)
     rate = show_rate(length / seconds)
     say(console, f"sent in {show_time(seconds)}: {rate}, {describe(length)} {way(link.port.ctx)}")
     link.control.send("written")
@@ -213,7 +225,7 @@ def way(ctx: rnic.Context) -> str:
     return "by shared memory" if counters.local_sent or counters.local_direct else "over UDP"
 
 
-def sha256(file: BinaryIO, advance: Advance) -> str:
+def sha256(file: IO[bytes], advance: Advance) -> str:
     """Of the whole file."""
     hasher = hashlib.sha256()
     while part := file.read(CHUNK):
@@ -222,7 +234,7 @@ def sha256(file: BinaryIO, advance: Advance) -> str:
     return hasher.hexdigest()
 
 
-def write_chunks(link: Link, file: BinaryIO, length: int, addr: int, rkey: int, advance: Advance) -> None:
+def write_chunks(link: Link, file: IO[bytes], length: int, addr: int, rkey: int, advance: Advance) -> None:
     """RDMA WRITEs the file to addr: while up to WINDOW chunks are on their way the next are read."""
     file.seek(0)
     control = link.control
@@ -257,7 +269,7 @@ def write_chunks(link: Link, file: BinaryIO, length: int, addr: int, rkey: int, 
                 advance(lengths[slot])
 
 
-def read_exactly(file: BinaryIO, into: memoryview) -> None:
+def read_exactly(file: IO[bytes], into: memoryview) -> None:
     """Fills the view; Failure when the file has become shorter."""
     filled = 0
     while filled < len(into):

@@ -14,10 +14,10 @@ import rnic
 from rnic.cli import devinfo
 from rnic.cli.params import Failure
 
-NO_DEVICES = "no devices: no network interface of this machine has an address"
+NO_DEVICES = "no devices: no network interface of this machine has an address (`rnic doctor` has the cure)"
 
 
-@click.command()
+@click.command(short_help="List the RDMA devices of this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def devices(as_json: bool) -> None:
     """List the RDMA devices of this machine: one for each network interface that has an address.
@@ -50,7 +50,7 @@ def devices(as_json: bool) -> None:
     console.print(table)
 
 
-@click.command()
+@click.command(short_help="Show a device, or all, as ibv_devinfo does.")
 @click.argument("device", required=False)
 @click.option("-d", "--ib-dev", help="The device, as an option like ibv_devinfo's.", hidden=True)
 @click.option("-v", "--verbose", is_flag=True, help="All attributes, and the GID table.")

@@ -81,6 +81,19 @@ def open_port(
     )
 
 
+def look(name: str | None, port_num: int, gid_index: int | None) -> None:
+    """For a server, before it waits for its client: raises when device, port or GID index do not exist.
+
+    Without a name the client's connection tells the device.
+    """
+    if name is None:
+        return
+    with rnic.open_device(name) as ctx:
+        ctx.query_port(port_num)
+        if gid_index is not None:
+            ctx.query_gid(port_num, gid_index)
+
+
 def _choose(ctx: rnic.Context, name: str, gid_index: int | None, local: tuple[object, ...] | None) -> int:
     """The GID index given, or that of the local address."""
     if gid_index is not None:

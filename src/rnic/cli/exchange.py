@@ -12,11 +12,15 @@ close.  Thus the server can receive before the client can send.
 from __future__ import annotations
 
 import errno
+import os
 import re
 import socket
+import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import click
 
 from rnic.cli.params import Failure
 from rnic.times import bounded
@@ -131,7 +135,20 @@ def listen(port: int, host: str = "") -> socket.socket:
     except UnicodeError:
         raise Failure(f"could not listen at {host}: that is no name of a host") from None
     except OSError as error:
-        raise Failure(f"could not listen on port {port}: {error.strerror or error}") from None
+        raise Failure(f"could not listen on port {port}: {_why(error)}") from None
+
+
+def announce(listener: socket.socket, port: int) -> None:
+    """Says where a server listens, if that is news; to a person also that it does."""
+    if port == 0 or sys.stderr.isatty():
+        click.echo(f"listening on port {listener.getsockname()[1]}", err=True)
+
+
+def _why(error: OSError) -> str:
+    """Without what the socket module adds."""
+    if error.errno == errno.EADDRINUSE:
+        return "Address already in use: choose another port with -p"
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
 
 
 def _no_ipv6(error: OSError) -> bool:

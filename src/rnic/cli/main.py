@@ -38,11 +38,11 @@ def cli() -> None:
     \b
     rnic devices                    the devices of this machine
     rnic info roce_lo -v            all about one, as ibv_devinfo prints it
-    rnic doctor                     what works on this machine, and the cure for what does not
-    rnic pingpong rc                a server; `rnic pingpong rc HOST` is its client
-    rnic pingpong uc                the same over an unreliable connection; ud: with datagrams; srq: over many
-    rnic perf write lat --local     bandwidth, latency and message rate, as perftest; send bw HOST ...
-    rnic rping -s                   RDMA-CM's examples: rping, ucmatose, udaddy, mckey ...
+    rnic doctor                     what works on this machine, and what to do
+    rnic pingpong rc                a server; its client: rnic pingpong rc HOST
+    rnic pingpong uc                unreliable connections; also ud, srq, xrc
+    rnic perf write lat --local     bandwidth, latency and message rate
+    rnic rping -s                   RDMA-CM's examples; also ucmatose, udaddy
     rnic demo                       a file by RDMA WRITE between two processes
     rnic lab3                       the same as an exercise, with a grader
     """

@@ -19,9 +19,12 @@ from rnic.cli.pingpong_end import FILL, DatagramEnd, End, Options, UnreliableEnd
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-@click.group()
+@click.group(short_help="Bounce messages between two queue pairs.")
 def pingpong() -> None:
-    """Bounce messages between two queue pairs, as the ibv_*_pingpong programs do."""
+    """Bounce messages between two queue pairs, as the ibv_*_pingpong programs do.
+
+    Without HOST each command is a server, with HOST its client.
+    """
 
 
 def common(size: int, *without: str) -> Callable[[_F], _F]:
@@ -108,7 +111,7 @@ path_mtu = click.option(
 )
 
 
-@pingpong.command()
+@pingpong.command(short_help="Over a reliable connection.")
 @common(4096)
 @path_mtu
 @click.option("-o", "--odp", is_flag=True, help="On-demand paging.")
@@ -130,7 +133,7 @@ def rc(mtu: str, **given: Any) -> None:
     run(Options.of(given, MTUS[int(mtu)]), End)
 
 
-@pingpong.command()
+@pingpong.command(short_help="Over an unreliable connection.")
 @common(4096)
 @path_mtu
 def uc(mtu: str, **given: Any) -> None:
@@ -142,7 +145,7 @@ def uc(mtu: str, **given: Any) -> None:
     run(Options.of(given, MTUS[int(mtu)]), UnreliableEnd)
 
 
-@pingpong.command()
+@pingpong.command(short_help="Over many connections with one shared receive queue.")
 @common(4096)
 @path_mtu
 @click.option(
@@ -166,7 +169,7 @@ def srq(mtu: str, num_qp: int, **given: Any) -> None:
     run_shared(options, num_qp)
 
 
-@pingpong.command()
+@pingpong.command(short_help="Over extended reliable connections (XRC).")
 @common(4096, "rx_depth", "chk", "iters")
 @click.option(
     "-m",
@@ -191,16 +194,15 @@ def srq(mtu: str, num_qp: int, **given: Any) -> None:
 def xrc(mtu: str, clients: int, num_tests: int, **given: Any) -> None:
     """Bounce messages over extended reliable connections: a server, and as many clients as it waits for.
 
-    Options, TCP exchange and output are those of ibv_xsrq_pingpong; either end can be the original, but
-    one that serves many clients sends through any one's connection to all of them, as an XRC domain that the
-    processes of a host share allows: rnic's clients have a domain each.
+    Options, TCP exchange and output are those of ibv_xsrq_pingpong; either end can be the original.  But an
+    original server with many clients needs clients that share an XRC domain; rnic's have a domain each.
     """
     given.update(rx_depth=0, chk=False, iters=num_tests)
     options = Options.of(given, MTUS[int(mtu)])
     run_extended(options, 1 if options.servername is not None else clients)
 
 
-@pingpong.command()
+@pingpong.command(short_help="With datagrams.")
 @common(2048)
 def ud(**given: Any) -> None:
     """Bounce datagrams: without HOST a server, with HOST its client.
@@ -286,9 +288,9 @@ def _meet(options: Options, peers: int, stack: ExitStack) -> Iterator[socket.soc
     if options.servername is not None:
         yield stack.enter_context(exchange.connect(options.servername, options.port, timeout))
         return
+    endpoint.look(options.ib_dev, options.ib_port, options.gid_idx)
     with exchange.listen(options.port) as listener:
-        if options.port == 0:
-            click.echo(f"listening on port {listener.getsockname()[1]}", err=True)
+        exchange.announce(listener, options.port)
         for _ in range(peers):
             yield stack.enter_context(exchange.accept(listener, timeout))
 

@@ -496,6 +496,8 @@ class Core:
             self.protocol.withdraw(region.id)
 
     def _check_ours(self, region: Region, what: str) -> None:
+        if not isinstance(region, Region):
+            raise TypeError(f"{what}() takes the Region that share() returned, not {type(region).__name__}")
         if self._ours.get(region.id) is not region:
             raise ValueError(
                 f"{what}(): no region {region.id} is shared here: give what share() has returned"

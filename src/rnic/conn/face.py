@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -94,6 +95,16 @@ class ListenerFace:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self._desk.closed else ""
+        return f"<{type(self).__name__} at {self.address}{closed}>"
+
+    def __del__(self) -> None:
+        desk: Desk | None = getattr(self, "_desk", None)
+        if desk is not None and not desk.closed:
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+            desk.forget()
 
     @property
     def address(self) -> SockAddr:

@@ -77,11 +77,9 @@ class Dial:
     def step(self, now: float) -> bool:
         """Go on with what has happened; True when it is connected.  Raises when it cannot be."""
         while not self.done:
-            try:
-                event = self.channel.get_cm_event(0)
-            except TimeoutError:
+            if (event := self.channel.peek()) is None:
                 return False
-            event.ack()
+            self.channel.drop(event)  # not delivered, so that abandon() need not wait for an ack()
             self._on(event, now)
         return True
 
@@ -305,8 +303,10 @@ class Desk:
     # ------------------------------------------------------------ the end
 
     def take_left(self) -> list[Core]:
-        """What was accepted when the desk was closed, and nobody has got."""
-        left, self._left = self._left, []
+        """What was accepted when the desk was closed, and nobody has got; what is left later is let go."""
+        with self._lock:
+            left, self._left = self._left, []
+            self.serves_to_the_end = False
         return left
 
     def close(self) -> None:
@@ -321,12 +321,19 @@ class Desk:
         else:
             self._release()
 
+    def forget(self) -> None:
+        """Nobody holds it any more: another thread closes it.  For finalisers, which may take no lock."""
+        self.serves_to_the_end = False
+        self.cm_id.later(self.close)
+
     def _release(self) -> None:
         if self._event is not None and self._event.listen_id is not None:
             self._drop(self._event.id)
-        self._left = list(self._half_open.values())
-        self._half_open.clear()
-        if not self.serves_to_the_end:
+        with self._lock:
+            self._left = list(self._half_open.values())
+            self._half_open.clear()
+            somebody_comes = self.serves_to_the_end
+        if not somebody_comes:
             for core in self.take_left():
                 core.release()
         self.cm_id.destroy()

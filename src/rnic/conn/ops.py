@@ -80,7 +80,11 @@ class Op:
 
 
 def check(opcode: WROpcode, remote: Region, offset: int, length: int) -> None:
-    """ValueError for what the peer would refuse, which would end the connection."""
+    """ValueError for what the peer would refuse, which would end the connection; TypeError for no Region."""
+    if not isinstance(remote, Region):
+        raise TypeError(
+            f"{opcode.name}: remote is a Region, as next_region() returns it, not {type(remote).__name__}"
+        )
     if length > _LONGEST:
         raise ValueError(f"{length} bytes are more than {_LONGEST}, the most of one operation: use several")
     if not 0 <= offset <= offset + length <= remote.length:

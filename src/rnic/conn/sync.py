@@ -45,6 +45,8 @@ def earliest(*times: float | None) -> float | None:
 
 def after(timeout: float | None) -> float | None:
     """When so many seconds have passed."""
+    if isinstance(timeout, str):  # of a command line, for instance
+        raise TypeError(f"a timeout is a number of seconds, not {timeout!r}")
     return None if timeout is None else monotonic() + timeout
 
 
@@ -398,11 +400,11 @@ def connect(
                     f"connect: no answer from {dial.name} within {timeout} s: {dial.silence()}"
                 )
             sleep((dial.fileno(),), until)
+        assert dial.core is not None
+        return Connection(dial.core)
     except BaseException:
         dial.abandon()
         raise
-    assert dial.core is not None
-    return Connection(dial.core)
 
 
 def listen(

@@ -64,19 +64,30 @@ def _claim_port(one: CmId, local: Inet, port: int, agents: Sequence[Agent]) -> l
     reuse = bool(one.options.get(Option.REUSEADDR))
     with contextlib.ExitStack() as undo:
         for agent in agents:
-            claim = agent.context.cm_listen(
-                service_id(one.ps, port),
-                GID(local.ip),
-                afonly=bool(one.options.get(Option.AFONLY)),
-                reuse=reuse,
-            )
+            claim = _claim_at(one, agent, local, port)
             undo.callback(claim.close)
             claims.append(claim)
             if not reuse and not all(agent.ports.may_bind(one.ps, ip, port) for ip in agent.ips_of(local)):
-                text = f"somebody on this host calls from port {port}, or from its neighbours"
+                text = f"port {port} is in use: an id on this host calls from it, or from one beside it"
                 raise VerbsError(EADDRINUSE, text, "bind_addr")
         undo.pop_all()
     return claims
+
+
+def _claim_at(one: CmId, agent: Agent, local: Inet, port: int) -> nic.Listener:
+    options = one.options
+    try:
+        return agent.context.cm_listen(
+            service_id(one.ps, port),
+            GID(local.ip),
+            afonly=bool(options.get(Option.AFONLY)),
+            reuse=bool(options.get(Option.REUSEADDR)),
+        )
+    except VerbsError as error:
+        if error.errno != EADDRINUSE:
+            raise
+        text = f"port {port} of {local.ip} is in use by another id on this host: choose another port"
+        raise VerbsError(EADDRINUSE, text, "bind_addr") from None
 
 
 def _tidy(one: CmId, agents: Sequence[Agent]) -> None:

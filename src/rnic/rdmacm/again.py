@@ -55,7 +55,7 @@ class Again:
         """Call it now and then, until it returns True; any thread, and again after an exception."""
         with self._lock, suppress(RuntimeError):  # no thread can be had: the next one tries to
             self._calls[what] = call
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 thread = Thread(target=self._run, name="rnic-again", daemon=True)
                 thread.start()
                 self._thread = thread
@@ -72,7 +72,8 @@ class Again:
         while self._goes_on():
             sleep(PAUSE if self.is_held_up else min(pause, PAUSE))
             pause *= 2
-            self._round()
+            with suppress(MemoryError):  # the next round may have some
+                self._round()
 
     def _goes_on(self) -> bool:
         with self._lock:
@@ -82,7 +83,9 @@ class Again:
 
     def _round(self) -> None:
         """To the first that waits in vain, which is the last of the next round."""
-        for what, call in list(self._calls.items()):
+        with self._lock:
+            calls = self._calls.copy()  # at once: finalisers, which may add some, run before it
+        for what, call in calls.items():
             done = self._succeeds(call)
             with self._lock:
                 if self._calls.get(what) is call:  # and no other one meanwhile
@@ -95,6 +98,8 @@ class Again:
     def _succeeds(self, call: Callable[[], bool]) -> bool:
         try:
             return self._try(call)
+        except MemoryError:
+            return False
         except Exception:
             _log.exception("%r is not tried again", call)
             return True

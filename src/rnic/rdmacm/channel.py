@@ -119,9 +119,15 @@ class Event:
         if self.status > 0 or self.event is EventType.REJECTED:
             reasons = SidrStatus if self.event is EventType.UNREACHABLE else RejReason
             reason = name_of(reasons, self.status)
-            return f"{self.event.name}: refused by the peer, reason {self.status} ({reason})"
+            hint = ": nobody listens on that port there" if self._no_listener() else ""
+            return f"{self.event.name}: refused by the peer, reason {self.status} ({reason}){hint}"
         why = f": {os.strerror(-self.status)}" if self.status else ""
         return f"{self.event.name}{why}"
+
+    def _no_listener(self) -> bool:
+        if self.event is EventType.UNREACHABLE:
+            return self.status == SidrStatus.UNSUPPORTED
+        return self.status == RejReason.INVALID_SERVICE_ID
 
     def __repr__(self) -> str:
         status = f" status {self.status}" if self.status else ""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from errno import (
     EADDRNOTAVAIL,
@@ -660,6 +661,11 @@ class CmId(Messages, SharedReceives):
                 event.id.destroy()
         self.channel.take_of(self)
         self.channel.ids.discard(self)
+
+    def later(self, call: Callable[[], object]) -> None:
+        """Another thread calls something: for finalisers, which may take no lock. Not in a forked child."""
+        if self._agents and self._pid == os.getpid():
+            self._agents[0].later(call)
 
     def abandon(self) -> None:
         """Let go of all that others see of it; each step can be taken again."""

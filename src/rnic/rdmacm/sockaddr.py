@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 import socket
 from dataclasses import dataclass
 from errno import EADDRNOTAVAIL, EINVAL
@@ -33,7 +34,9 @@ class Inet:
 
 def parse(address: SockAddr, verb: str) -> Inet:
     """Read an address; a name is looked up. VerbsError, EINVAL or EADDRNOTAVAIL, for what is none."""
-    host, port = address[0], address[1]
+    host, port = _of_types(address, verb)
+    if not host:  # the resolver takes that for this host
+        raise VerbsError(EINVAL, "the host is empty: give an address or a name", verb)
     if not 0 <= port < 1 << 16:
         raise VerbsError(EINVAL, f"a port is a number from 0 to 65535, not {port!r}", verb)
     scope = address[3] if len(address) == 4 else 0
@@ -42,6 +45,19 @@ def parse(address: SockAddr, verb: str) -> Inet:
         return Inet(ip_address(plain), port, _scope(zone) if zone else scope)
     except ValueError:
         return _look_up(host, port, verb)
+
+
+def _of_types(address: object, verb: str) -> tuple[str, int]:
+    """Host and port, or a TypeError that says what an address is."""
+    if not isinstance(address, (tuple, list)) or len(address) not in (2, 4):
+        raise TypeError(f"{verb}: an address is a tuple (host, port), not {address!r}")
+    host, port = address[0], address[1]
+    if not isinstance(host, str):
+        raise TypeError(f"{verb}: a host is a str, not {type(host).__name__}")
+    try:
+        return host, operator.index(port)
+    except TypeError:
+        raise TypeError(f"{verb}: a port is an int, not {type(port).__name__}") from None
 
 
 def _scope(zone: str) -> int:

@@ -162,6 +162,6 @@ def _find(which: str | int | Device | None) -> Device:
     for device in devices:
         if which is None or which in (device.name, device.guid, device.guid_str):
             return device
-    known = ", ".join(device.name for device in devices) or "none"
+    known = ", ".join(device.name for device in devices) or "none, as no network interface has an address"
     wanted = format_guid(which) if isinstance(which, int) else which
     raise VerbsError(errno.ENODEV, f"no device {wanted or ''}; there are: {known}", "open_device")

@@ -99,6 +99,8 @@ class PD(RegionVerbs):
         Raises VerbsError: EINVAL for a capability beyond DeviceAttr's limits, EOPNOTSUPP for a type that
         the device does not have, ENOMEM when the device is full.
         """
+        if not isinstance(init_attr, QPInitAttr):
+            raise TypeError(f"create_qp() takes a QPInitAttr, not {type(init_attr).__name__}")
         if init_attr.xrcd is not None:
             text = "an XRC domain has queue pairs of its own: create_qp of the XRCD makes them"
             raise VerbsError(EINVAL, text, "create_qp")

@@ -247,6 +247,9 @@ class QP(nic.QP):
         Without a mask, what is set is what counts.  Raises VerbsError: EINVAL, with what is missing or not
         allowed between the two states (IBA 11.2.5.2); nothing has changed then.
         """
+        if not isinstance(attr, QPAttr):
+            name = type(attr).__name__
+            raise TypeError(f"modify() takes a QPAttr, such as QPAttr(qp_state=QPState.ERR), not {name}")
         if mask is None:
             mask = attr.mask()
         elif unset := mask & ~attr.mask():

@@ -16,7 +16,7 @@ from rnic.cli.cm.waiting import Waiter
 from rnic.rdmacm import Event, EventChannel, EventType, JoinFlags, PortSpace, UDParam, create_id
 
 
-@click.command()
+@click.command(short_help="Send and receive datagrams of a multicast group.")
 @click.option("-m", "group", metavar="ADDRESS", help="The group: an IPv4 or IPv6 multicast address.")
 @click.option("-M", "unmapped", metavar="GID", help="The group by its GID (not supported).")
 @click.option("-s", "sender", is_flag=True, help="Send; without it: receive.")
@@ -50,7 +50,7 @@ def mckey(
     """Join a multicast group by RDMA-CM; receive from it, or send to it.
 
     Options and what passes on the wire are those of mckey; the other members can be the original. Without -b
-    the route to the group tells the interface. A datagram that is lost ends the run of who waits for it.
+    the route to the group tells the interface. A lost datagram ends the run of its receiver.
 
     \b
     rnic mckey -m 239.1.2.3 -b ADDRESS           a receiver; then one of
@@ -63,7 +63,7 @@ def mckey(
     if no_loopback:
         raise options.not_supported("-l", "queue pairs that block multicast loopback")
     if group is None:
-        raise click.UsageError("which group? -m ADDRESS tells")
+        raise click.UsageError("a group is needed: -m ADDRESS, such as -m 239.1.2.3")
     if send_only and not sender:
         raise click.UsageError("-o joins to send only: it goes with -s")
     where = options.look_up(group, bind, 1, ps=ps)

@@ -48,7 +48,7 @@ def port(default: int, *names: str) -> Callable[[_F], _F]:
         type=params.number(0, 65535),
         default=default,
         show_default=True,
-        help="Port of the server; 0: one that is free.",
+        help="Port of the server; 0: a server takes a free one.",
     )
 
 

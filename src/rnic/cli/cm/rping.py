@@ -67,7 +67,7 @@ class Asked:
     timeout: float
 
 
-@click.command()
+@click.command(short_help="Ping-pong by RDMA READ and RDMA WRITE.")
 @click.option("-s", "is_server", is_flag=True, help="Be the server.")
 @click.option("-c", "is_client", is_flag=True, help="Be the client.")
 @click.option("-a", "address", metavar="ADDRESS", help="The server's address; a server's default is 0.0.0.0.")

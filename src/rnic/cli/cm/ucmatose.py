@@ -14,7 +14,7 @@ from rnic.rdmacm import ConnParam, EventChannel, Option, PortSpace
 SPACES = {"tcp": PortSpace.TCP, "ib": PortSpace.IB}
 
 
-@click.command()
+@click.command(short_help="Connect many times, send messages both ways.")
 @options.ends
 @click.option(
     "-P", "space", type=click.Choice(list(SPACES), case_sensitive=False), default="tcp", help="Port space."

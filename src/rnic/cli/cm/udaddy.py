@@ -28,7 +28,7 @@ def port_space(name: str | None, number: int | None) -> PortSpace:
     return ps
 
 
-@click.command()
+@click.command(short_help="Send datagrams to a service, get answers.")
 @options.ends
 @click.option(
     "-P",

@@ -15,7 +15,7 @@ from rnic.cli.doctor.finding import Finding, State
 WIDTH = 22
 
 
-@click.command()
+@click.command(short_help="Say what works on this machine, and what to do.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(as_json: bool) -> int:
     """Say what works on this machine for this user, and what to do about the rest.

@@ -117,7 +117,7 @@ def sender(host: str, path: Path, who: str, port: int, timeout: float) -> None:
     click.echo(f"secret key: {key}")
 
 
-@lab3.command()
+@lab3.command(short_help="Say which steps of a sender are right.")
 @click.argument("script", type=FILE)
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @click.option(

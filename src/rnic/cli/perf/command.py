@@ -16,6 +16,7 @@ from click.core import ParameterSource
 
 from rnic.cli import exchange
 from rnic.cli.child import end, last_words, scratch
+from rnic.cli.endpoint import look
 from rnic.cli.params import Failure
 from rnic.cli.perf import plan as plans
 from rnic.cli.perf import session
@@ -30,7 +31,7 @@ START = 30.0  # seconds for an interpreter to start, on a busy machine
 EACH_ENDS_OWN = {"host", "local", "port", "device", "gid_index", "bind", "as_json", "plot", "listener"}
 
 
-@click.command(cls=GroupedCommand)
+@click.command(short_help="Measure bandwidth, latency or message rate.", cls=GroupedCommand)
 @click.argument("test", type=click.Choice(list(plans.TESTS)), metavar="OPERATION")
 @click.argument("metric", type=click.Choice(list(plans.METRICS)), metavar="METRIC")
 @click.argument("host", required=False)
@@ -67,8 +68,9 @@ def perf(context: click.Context, /, **given: Any) -> None:
     elif given["local"]:
         measure_here(plan, where, output)
     elif given["host"] is None:
+        look(where.device, 1, where.gid_index)
         with exchange.listen(given["port"], given["bind"] or "") as listener:
-            announce(listener, given["port"])
+            exchange.announce(listener, given["port"])
             serve(listener, insisted(plan, explicit), where, output)
     else:
         with exchange.connect(given["host"], given["port"], QUIET) as sock:
@@ -116,7 +118,7 @@ def refuse(given: dict[str, Any], explicit: set[str]) -> None:
         ),
         (
             given["events"] and lat and given["test"] == "write" and not given["to_completion"],
-            "-e: the target of write polls its memory, where no event tells of news; write-imm has events",
+            "-e: the target of a WRITE gets no events: it polls its memory; choose write-imm",
         ),
         ("inline" in explicit and not inlines, f"-I: {given['test']} carries nothing that could go INLINE"),
         (given["cm"] and "mtu" in explicit, "-R: RDMA-CM agrees on the MTU, -m does not go with it"),
@@ -168,13 +170,6 @@ def insisted(plan: Plan, explicit: set[str]) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------- the ends
-
-
-def announce(listener: socket.socket, port: int) -> None:
-    """Says where a server listens, if that is news; to a person also that it does."""
-    chosen = listener.getsockname()[1]
-    if port == 0 or sys.stderr.isatty():
-        click.echo(f"listening on port {chosen}", err=True)
 
 
 def measure(sock: socket.socket, plan: Plan, where: session.Where, output: Output) -> None:

@@ -1,0 +1,452 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Regions of another process as one-sided operations reach them: here both ends are this process.
+ */
+#include "mem/remote.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+
+#define READS RNIC_ACCESS_REMOTE_READ
+#define WRITES RNIC_ACCESS_REMOTE_WRITE
+#define ATOMICS RNIC_ACCESS_REMOTE_ATOMIC
+#define ALL (READS | WRITES | ATOMICS)
+
+enum { THEIRS = 7, OURS = 8, DOMAIN = 3, LENGTH = 5000, KEY = 0x1200, IOVA = 1000 };
+
+static struct store s; /* the owner's file */
+static struct remote r;
+static struct remote_qp qp;
+static _Atomic uint32_t mark;
+static int line[2]; /* the owner's end is line[1] */
+static uint64_t offset;
+static uint8_t *memory; /* LENGTH bytes in the file */
+static struct rnic_err err;
+
+static int publish_qp(uint32_t ours, uint32_t access) {
+    return store_publish(
+        &s, &(struct store_record){.kind = STORE_QP, .handle = THEIRS, .key = ours, .pd = DOMAIN, .access = access});
+}
+
+static int publish(int kind, uint32_t key, uint32_t access, uint64_t at) {
+    return store_publish(&s, &(struct store_record){.kind = (uint32_t)kind,
+                                                    .key = key,
+                                                    .pd = DOMAIN,
+                                                    .access = access,
+                                                    .iova = IOVA,
+                                                    .offset = at,
+                                                    .length = LENGTH});
+}
+
+static void begin(pid_t pid) {
+    atomic_store(&mark, 0);
+    qp = (struct remote_qp){0};
+    CHECK_EQ(store_open(&s, "lo", 42, &err), 0);
+    CHECK_EQ(store_alloc(&s, LENGTH, &offset, &memory, &err), 0);
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, line), 0);
+    CHECK_EQ(remote_open(&r, s.fd, pid, line[0], &mark), 0);
+}
+
+static void end(void) {
+    remote_close(&r);
+    close(line[0]);
+    close(line[1]);
+    store_close(&s);
+}
+
+/* The offset in the region where an operation would be, or -1; outside of it nothing is marked. */
+static int enters(uint32_t key, uint64_t addr, uint64_t length, uint32_t access) {
+    uint8_t *at = remote_enter(&r, &qp, THEIRS, OURS, key, addr, length, access);
+    CHECK_EQ(mark % 2, at != NULL);
+    if (!at)
+        return -1;
+    remote_leave(&r);
+    CHECK_EQ(mark % 2, 0);
+    return (int)(addr - IOVA);
+}
+
+static bool looks(uint32_t key, uint64_t addr, uint64_t length) {
+    const uint8_t *at = remote_look(&r, key, addr, length);
+    CHECK_EQ(mark % 2, at != NULL);
+    if (at)
+        remote_leave(&r);
+    return at != NULL;
+}
+
+static bool copies(uint32_t key, uint64_t addr, void *ours, uint64_t n, uint32_t access) {
+    struct iovec pieces[] = {{ours, n / 3}, {(char *)ours + n / 3, n - n / 3}};
+    bool done = remote_copy(&r, &qp, THEIRS, OURS, key, addr, n, access, pieces, 2);
+    CHECK_EQ(mark % 2, 0);
+    return done;
+}
+
+/* ---------------------------------------------------------------- what is found */
+
+static void the_bytes_are_where_the_address_says(void) {
+    begin(getpid());
+    publish_qp(OURS, ALL);
+    publish(STORE_MR, KEY, ALL, offset);
+    memory[77] = 5;
+    CHECK(remote_maps(&r, KEY));
+    CHECK(!remote_maps(&r, KEY + 1));
+    uint8_t *at = remote_enter(&r, &qp, THEIRS, OURS, KEY, IOVA + 77, 2, ALL);
+    CHECK(at && at[0] == 5);
+    at[1] = 6;
+    CHECK_EQ(mark, 1);
+    remote_leave(&r);
+    CHECK_EQ(mark, 2);
+    CHECK_EQ(memory[78], 6);
+    const uint8_t *seen = remote_look(&r, KEY, IOVA + 78, 1);
+    CHECK(seen && seen[0] == 6);
+    CHECK_EQ(mark, 3);
+    remote_leave(&r);
+    end();
+}
+
+static void no_byte_beside_the_region_is_reached(void) {
+    static const struct {
+        uint64_t addr, length;
+        bool found;
+    } rows[] = {
+        {IOVA, LENGTH, true},
+        {IOVA + LENGTH - 1, 1, true},
+        {IOVA + LENGTH, 0, true},
+        {IOVA, 0, true},
+        {IOVA - 1, 1, false},
+        {IOVA - 1, 2, false},
+        {IOVA, LENGTH + 1, false},
+        {IOVA + 1, LENGTH, false},
+        {IOVA + LENGTH, 1, false},
+        {IOVA + LENGTH + 1, 0, false},
+        {0, LENGTH, false},
+        {UINT64_MAX, 1, false},
+        {UINT64_MAX, 2 * IOVA, false},
+        {IOVA, UINT64_MAX, false},
+        {IOVA + 1, UINT64_MAX, false},
+    };
+    begin(getpid());
+    publish_qp(OURS, ALL);
+    publish(STORE_MR, KEY, ALL, offset);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        check_note("row %zu", i);
+        CHECK_EQ(enters(KEY, rows[i].addr, rows[i].length, READS) >= 0, rows[i].found);
+        CHECK_EQ(looks(KEY, rows[i].addr, rows[i].length), rows[i].found);
+    }
+    end();
+}
+
+static void both_the_region_and_the_queue_pair_must_allow_it(void) {
+    begin(getpid());
+    int q = publish_qp(OURS, READS | WRITES | STORE_ANSWERS);
+    publish(STORE_MR, KEY, READS | ATOMICS, offset);
+    CHECK_EQ(enters(KEY, IOVA, 1, READS), 0);
+    CHECK_EQ(enters(KEY, IOVA, 1, READS | STORE_ANSWERS), 0);
+    CHECK_EQ(enters(KEY, IOVA, 1, WRITES), -1);
+    CHECK_EQ(enters(KEY, IOVA, 1, READS | WRITES), -1);
+    CHECK_EQ(enters(KEY, IOVA, 1, ATOMICS), -1);
+    store_withdraw(&s, q);
+    CHECK_EQ(enters(KEY, IOVA, 1, READS), -1);
+    q = publish_qp(OURS, ALL);
+    CHECK_EQ(enters(KEY, IOVA, 1, ATOMICS), 0);
+    CHECK_EQ(enters(KEY, IOVA, 1, READS | STORE_ANSWERS), -1);
+    store_withdraw(&s, q);
+    publish_qp(OURS + 1, ALL); /* connected with another one */
+    CHECK_EQ(enters(KEY, IOVA, 1, READS), -1);
+    CHECK(looks(KEY, IOVA, 1)); /* which its owner asked for */
+    end();
+}
+
+static void a_region_of_another_domain_is_none(void) {
+    begin(getpid());
+    publish_qp(OURS, ALL);
+    store_publish(&s,
+                  &(struct store_record){
+                      .kind = STORE_MR, .key = KEY, .pd = DOMAIN + 1, .access = ALL, .offset = offset, .length = 9});
+    CHECK_EQ(enters(KEY, 0, 1, READS), -1);
+    end();
+}
+
+/* ---------------------------------------------------------------- what changes */
+
+static int mappings(void) {
+    char text[512];
+    int n = 0;
+    FILE *f = fopen("/proc/self/maps", "re");
+    while (fgets(text, sizeof text, f))
+        n += strstr(text, "/memfd:rnic ") != NULL;
+    fclose(f);
+    return n;
+}
+
+static void what_is_withdrawn_is_gone_at_once_and_may_come_back(void) {
+    begin(getpid());
+    publish_qp(OURS, ALL);
+    int before = mappings();
+    for (int round = 0; round < 3; round++) {
+        check_note("round %d", round);
+        CHECK_EQ(enters(KEY, IOVA, 1, READS), -1);
+        int record = publish(STORE_MR, KEY, ALL, offset);
+        CHECK_EQ(enters(KEY, IOVA, 1, READS), 0);
+        CHECK_EQ(enters(KEY, IOVA, 1, WRITES), 0);
+        CHECK_EQ(mappings(), before + 1);
+        store_withdraw(&s, record);
+        CHECK_EQ(enters(KEY, IOVA, 1, READS), -1);
+        CHECK(!looks(KEY, IOVA, 1));
+        CHECK(!remote_maps(&r, KEY));
+    }
+    publish(STORE_PD, 1, 0, 0); /* the table has changed: what is not there is looked for again */
+    CHECK(!remote_maps(&r, KEY));
+    CHECK_EQ(mappings(), before);
+    end();
+}
+
+/* The mark lies in the record here, so that who sets it takes the object away: between the two times that it is looked at. */
+static void what_goes_while_one_enters_is_left_again(void) {
+    for (int of_qp = 0; of_qp < 2; of_qp++) {
+        begin(getpid());
+        int q = publish_qp(OURS, ALL), record = publish(STORE_MR, KEY, ALL, offset);
+        uint64_t *serial = &s.table[of_qp ? q : record].serial, was = *serial;
+        r.mark = (_Atomic uint32_t *)(void *)serial;
+        CHECK(!remote_enter(&r, &qp, THEIRS, OURS, KEY, IOVA, 1, READS));
+        CHECK_EQ(*serial, was + 2);
+        if (!of_qp) {
+            *serial = was;
+            CHECK(!remote_look(&r, KEY, IOVA, 1));
+            CHECK_EQ(*serial, was + 2);
+        }
+        end();
+    }
+}
+
+/* The other process says nothing more often than its table changes, so neither do we look. */
+static void what_is_not_there_is_not_looked_for_before_the_table_changes(void) {
+    begin(getpid());
+    int q = publish_qp(OURS + 1, ALL), record = publish(STORE_MR, KEY + 1, ALL, offset);
+    CHECK(!remote_maps(&r, KEY));
+    CHECK_EQ(enters(KEY + 1, IOVA, 1, READS), -1);
+    s.table[record].key = KEY;
+    s.table[q].key = OURS;
+    CHECK(!remote_maps(&r, KEY));
+    CHECK_EQ(enters(KEY + 1, IOVA, 1, READS), -1);
+    publish(STORE_PD, 1, 0, 0);
+    CHECK_EQ(enters(KEY, IOVA, 1, READS), 0);
+    end();
+}
+
+/* What could not be mapped is nothing that is known: another region of the key is looked for. */
+static void a_region_that_cannot_be_mapped_does_not_hide_the_next(void) {
+    begin(getpid());
+    publish_qp(OURS, ALL);
+    int free_one = publish(STORE_PD, 1, 0, 0), bad = publish(STORE_SEALED, KEY, READS, 1 << 20);
+    CHECK(!remote_maps(&r, KEY));
+    store_withdraw(&s, bad);
+    store_withdraw(&s, free_one);
+    CHECK_EQ(publish(STORE_MR, KEY, READS, offset), free_one);
+    CHECK_EQ(enters(KEY, IOVA, 1, READS), 0);
+    end();
+}
+
+static void each_of_many_regions_is_mapped_once(void) {
+    enum { MANY = 1500 };
+    static int records[MANY];
+    begin(getpid());
+    publish_qp(OURS, ALL);
+    int before = mappings();
+    for (uint32_t round = 0; round < 2; round++) {
+        for (uint32_t i = 0; i < MANY; i++)
+            records[i] = publish(STORE_MR, (i + 1) << 8 | round, i % 2 ? ALL : READS, offset);
+        for (uint32_t again = 0; again < 2; again++)
+            for (uint32_t i = 0; i < MANY; i++) {
+                check_note("region %u", i);
+                CHECK_EQ(enters((i + 1) << 8 | round, IOVA, LENGTH, WRITES) >= 0, i % 2);
+            }
+        CHECK(mappings() <= before + MANY + MANY / 2); /* some that are gone may wait until there are as many again */
+        CHECK(mappings() >= before + MANY);
+        for (uint32_t i = 0; i < MANY; i++)
+            store_withdraw(&s, records[i]);
+    }
+    remote_close(&r);
+    CHECK_EQ(mappings(), before - 1); /* the table's */
+    end();
+}
+
+/* It says that one record is region after region, so that this costs it nothing. */
+static void a_process_that_lies_has_so_many_regions_and_no_more(void) {
+    uint8_t byte = 0;
+    begin(getpid());
+    publish_qp(OURS, ALL);
+    int record = publish(STORE_ORDINARY, 0, ALL, (uintptr_t)memory);
+    for (uint32_t i = 0; i <= REMOTE_REGIONS; i++) {
+        check_note("region %u", i);
+        s.table[record].key = (i + 1) << 8;
+        CHECK_EQ(copies((i + 1) << 8, IOVA, &byte, 1, READS), i < REMOTE_REGIONS);
+    }
+    store_withdraw(&s, record);
+    publish(STORE_ORDINARY, KEY << 8, ALL, (uintptr_t)memory);
+    CHECK(copies(KEY << 8, IOVA, &byte, 1, READS));
+    end();
+}
+
+/* ---------------------------------------------------------------- memory that is not in the file */
+
+static void ordinary_memory_is_copied_by_the_kernel(void) {
+    static uint8_t theirs[LENGTH], here[LENGTH];
+    begin(getpid());
+    publish_qp(OURS, ALL);
+    publish(STORE_ORDINARY, KEY, READS | WRITES, (uintptr_t)theirs);
+    publish(STORE_MR, KEY + 1, ALL, offset);
+    for (uint32_t n = 0; n < 40; n++) {
+        check_note("%u bytes", n);
+        for (uint32_t i = 0; i < LENGTH; i++)
+            theirs[i] = (uint8_t)(i * 7);
+        memset(here, 1, sizeof here);
+        CHECK(copies(KEY, IOVA + 100 + n, here, n, READS));
+        CHECK(!memcmp(here, theirs + 100 + n, n) && here[n] == 1);
+        memset(here, 255, sizeof here);
+        CHECK(copies(KEY, IOVA + 3, here, n, WRITES));
+        for (uint32_t i = 0; i < 100; i++)
+            CHECK_EQ(theirs[i], i >= 3 && i < 3 + n ? 255 : (uint8_t)(i * 7));
+    }
+    CHECK(!copies(KEY, IOVA + 1, here, LENGTH, READS));
+    CHECK(!copies(KEY, IOVA, here, 8, ATOMICS));
+    CHECK(!copies(KEY + 1, IOVA, here, 8, READS)); /* it lies in the file */
+    CHECK_EQ(enters(KEY, IOVA, 1, READS), -1);
+    CHECK(!remote_maps(&r, KEY));
+    CHECK(!looks(KEY, IOVA, 1));
+    end();
+}
+
+static void a_missing_page_fails_one_copy_and_no_other(void) {
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint8_t *theirs = mmap(NULL, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    static uint8_t here[LENGTH];
+    begin(getpid());
+    publish_qp(OURS, ALL);
+    publish(STORE_ORDINARY, KEY, ALL, (uintptr_t)theirs + page - 2000);
+    munmap(theirs + page, page);
+    CHECK(!copies(KEY, IOVA + 1000, here, 1001, READS));
+    CHECK(!copies(KEY, IOVA + 2000, here, 1, WRITES));
+    theirs[page - 1] = 3;
+    CHECK(copies(KEY, IOVA + 1000, here, 1000, READS));
+    CHECK_EQ(here[999], 3);
+    munmap(theirs, page);
+    munmap(theirs + 2 * page, 2 * page);
+    end();
+}
+
+static void a_process_of_no_known_number_is_not_touched(void) {
+    uint8_t byte = 0;
+    static const pid_t rows[] = {0, -1};
+    for (size_t i = 0; i < 2; i++) {
+        begin(rows[i]);
+        publish_qp(OURS, ALL);
+        publish(STORE_ORDINARY, KEY, ALL, (uintptr_t)memory);
+        publish(STORE_MR, KEY + 1, ALL, offset);
+        CHECK(!copies(KEY, IOVA, &byte, 1, READS));
+        CHECK_EQ(enters(KEY + 1, IOVA, 1, READS), 0); /* the file is there */
+        end();
+    }
+}
+
+/* Its number may be another process' by now. */
+static void a_process_that_has_hung_up_is_not_touched(void) {
+    uint8_t byte = 0, *sealed;
+    int fd;
+    begin(getpid());
+    publish_qp(OURS, ALL);
+    CHECK_EQ(store_alloc_sealed(&s, LENGTH, &fd, &sealed), 0);
+    publish(STORE_ORDINARY, KEY, ALL, (uintptr_t)memory);
+    CHECK(copies(KEY, IOVA, &byte, 1, READS));
+    close(line[1]);
+    CHECK(!copies(KEY, IOVA, &byte, 1, READS));
+    publish(STORE_SEALED, KEY + 1, READS, (uint64_t)fd);
+    CHECK(!remote_maps(&r, KEY + 1));
+    store_free_sealed(&s, fd, LENGTH, sealed);
+    line[1] = -1;
+    end();
+}
+
+static void a_sealed_file_can_be_read_alone(void) {
+    uint8_t *sealed, byte = 0;
+    int fd;
+    begin(getpid());
+    publish_qp(OURS, ALL);
+    CHECK_EQ(store_alloc_sealed(&s, LENGTH, &fd, &sealed), 0);
+    sealed[4] = 9;
+    publish(STORE_SEALED, KEY, READS, (uint64_t)fd);
+    uint8_t *at = remote_enter(&r, &qp, THEIRS, OURS, KEY, IOVA + 4, 1, READS);
+    CHECK(at && *at == 9);
+    remote_leave(&r);
+    CHECK(looks(KEY, IOVA, LENGTH));
+    CHECK_EQ(enters(KEY, IOVA, 1, WRITES), -1);
+    CHECK(!copies(KEY, IOVA, &byte, 1, READS));
+    static const uint32_t changing[] = {WRITES, ATOMICS}; /* a lie */
+    for (uint32_t i = 0; i < 2; i++) {
+        publish(STORE_SEALED, KEY + 1 + i, READS | changing[i], (uint64_t)fd);
+        CHECK(!remote_maps(&r, KEY + 1 + i));
+    }
+    store_free_sealed(&s, fd, LENGTH, sealed);
+    end();
+}
+
+/* ---------------------------------------------------------------- the end */
+
+static void a_file_that_is_none_leaves_nothing_behind(void) {
+    int before = check_descriptors(), pipes[2];
+    CHECK_EQ(pipe(pipes), 0);
+    CHECK_EQ(remote_open(&r, pipes[0], getpid(), -1, &mark), -EINVAL);
+    CHECK_EQ(remote_open(&r, -1, getpid(), -1, &mark), -EBADF);
+    remote_close(&r);
+    close(pipes[0]);
+    close(pipes[1]);
+    CHECK_EQ(check_descriptors(), before);
+}
+
+static void a_forked_child_lets_go_its_descriptor_alone(void) {
+    int status = -1;
+    begin(getpid());
+    publish_qp(OURS, ALL);
+    publish(STORE_MR, KEY, ALL, offset);
+    int before = check_descriptors();
+    pid_t child = fork();
+    if (child == 0) {
+        remote_abandon(&r);
+        _exit(before - check_descriptors());
+    }
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status));
+    CHECK_EQ(WEXITSTATUS(status), 1);
+    CHECK_EQ(enters(KEY, IOVA, 1, READS), 0);
+    remote_close(&r);
+    CHECK_EQ(check_descriptors(), before - 1);
+    end();
+}
+
+int main(void) {
+    RUN(the_bytes_are_where_the_address_says);
+    RUN(no_byte_beside_the_region_is_reached);
+    RUN(both_the_region_and_the_queue_pair_must_allow_it);
+    RUN(a_region_of_another_domain_is_none);
+    RUN(what_is_withdrawn_is_gone_at_once_and_may_come_back);
+    RUN(what_goes_while_one_enters_is_left_again);
+    RUN(what_is_not_there_is_not_looked_for_before_the_table_changes);
+    RUN(a_region_that_cannot_be_mapped_does_not_hide_the_next);
+    RUN(each_of_many_regions_is_mapped_once);
+    RUN(a_process_that_lies_has_so_many_regions_and_no_more);
+    RUN(ordinary_memory_is_copied_by_the_kernel);
+    RUN(a_missing_page_fails_one_copy_and_no_other);
+    RUN(a_process_of_no_known_number_is_not_touched);
+    RUN(a_process_that_has_hung_up_is_not_touched);
+    RUN(a_sealed_file_can_be_read_alone);
+    RUN(a_file_that_is_none_leaves_nothing_behind);
+    RUN(a_forked_child_lets_go_its_descriptor_alone);
+    return check_done();
+}
