@@ -4,9 +4,39 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from errno import EAGAIN
+from typing import TYPE_CHECKING
 
 from rnic.errors import VerbsError, exhausted
+
+_LOOK = 0.05  # seconds, after which start() looks whether the new thread lives
+
+
+class _Boot:
+    """What a new thread runs; when it has gone, so has the thread, whether a line of it ran or not."""
+
+    __slots__ = ("__weakref__", "_thread")
+
+    def __init__(self, thread: threading.Thread) -> None:
+        self._thread = thread
+
+    def __call__(self) -> None:
+        threading.Thread._bootstrap(self._thread)  # type: ignore[attr-defined] # in every CPython
+
+
+class _Started(threading.Event):
+    """Set by the new thread; who waits for it does not wait for one that has ended."""
+
+    boot: weakref.ref[_Boot] | None = None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if timeout is not None or self.boot is None:
+            return super().wait(timeout)
+        while not super().wait(_LOOK):
+            if self.boot() is None and not self.is_set():
+                raise RuntimeError("can't start new thread: no memory for it")
+        return True
 
 
 class Thread(threading.Thread):
@@ -15,22 +45,24 @@ class Thread(threading.Thread):
     CPython's waits for ever where memory runs out in the new thread before run(): nobody tells it.
     """
 
-    _began = True
+    if TYPE_CHECKING:
+        _started: _Started
 
     def start(self) -> None:
         """Begin. RuntimeError when there is no thread, or no memory for one."""
-        super().start()
-        if not self._began:
-            raise RuntimeError("can't start new thread: no memory for it")
-
-    def _bootstrap(self) -> None:
+        if not self._started.is_set():
+            self._started = _Started()
         try:
-            super()._bootstrap()  # type: ignore[misc] # what the new thread does, in every CPython
-        finally:
-            started: threading.Event = self._started  # type: ignore[attr-defined]
-            if not started.is_set():
-                self._began, self._is_stopped = False, True
-                started.set()
+            super().start()
+        except RuntimeError:
+            threading._limbo.pop(self, None)  # type: ignore[attr-defined] # those that begin
+            raise
+
+    @property
+    def _bootstrap(self) -> _Boot:
+        boot = _Boot(self)
+        self._started.boot = weakref.ref(boot)
+        return boot
 
 
 def begin(thread: Thread, verb: str) -> None:

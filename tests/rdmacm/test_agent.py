@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import select
 import sys
@@ -86,3 +87,20 @@ def test_a_thread_without_memory_to_begin_with_is_not_waited_for(monkeypatch: py
     with pytest.raises(RuntimeError, match="can't start new thread: no memory for it"):
         thread.start()
     assert not thread.is_alive()
+
+
+def test_a_thread_that_ends_before_its_first_line_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where memory lacks for the first frame, nothing of Python runs in the new thread."""
+
+    def starts_nothing(_function: object, args: tuple[()]) -> int:
+        return _thread.start_new_thread(int, args)
+
+    before = threading.enumerate()
+    with monkeypatch.context() as patch:
+        for name in ("_start_new_thread", "_start_joinable_thread"):
+            patch.setattr(threading, name, starts_nothing, raising=False)
+        thread = Thread(target=print, daemon=True)
+        with pytest.raises(RuntimeError, match="can't start new thread: no memory for it"):
+            thread.start()
+    assert not thread.is_alive()
+    assert threading.enumerate() == before
