@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from errno import EAGAIN
 from typing import TYPE_CHECKING
 
 from rnic.errors import VerbsError, exhausted
 
+_run: Callable[[threading.Thread], None] = threading.Thread._bootstrap  # type: ignore[attr-defined] # CPython's
 _LOOK = 0.05  # seconds, after which start() looks whether the new thread lives
 
 
@@ -22,7 +24,7 @@ class _Boot:
         self._thread = thread
 
     def __call__(self) -> None:
-        threading.Thread._bootstrap(self._thread)  # type: ignore[attr-defined] # in every CPython
+        _run(self._thread)
 
 
 class _Started(threading.Event):
