@@ -127,11 +127,16 @@ class Director:
             await asyncio.sleep(0.02)
 
     def fault(self, text: str) -> None:
+        if not self.faults:
+            for member in self.members:
+                member.tell("look")
         self.faults.append(text)
         self.failed.set()
 
     async def finish(self) -> None:
         """All go on, without limits, and end in order."""
+        if self.faults:
+            await asyncio.sleep(1.0)  # until all have looked
         for member in self.members:
             self.relieve(member)
             if member.where and not member.ending:

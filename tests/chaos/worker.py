@@ -237,8 +237,23 @@ class Worker:
             self.exec()
         elif what == "collect":
             gc.collect()
+        elif what == "look":
+            self.look()
         elif what == "end":
             self.ending.set()
+
+    def look(self) -> None:
+        """Into the log, for whoever wants to know why something hangs: what connection management knows."""
+        now = time.monotonic_ns()
+        for agent in registry.agents():
+            print(f"{agent!r}, failed: {agent.failed}, {agent.cm.statistics()}", file=sys.stderr)
+            for exchange in agent.cm.table.exchanges():
+                due = (exchange.deadline() or now) - now
+                more = f"peer {exchange.peer_id:#010x} {exchange.peer}, due in {due / 1e9:.1f} s"
+                print(f"  {exchange!r} {more}, {exchange.context!r}", file=sys.stderr)
+            counted = {name: n for name, n in agent.context.counters().items() if n}
+            print(f"  {counted}", file=sys.stderr)
+        sys.stderr.flush()
 
     def fork(self, seconds: float) -> None:
         """A child that has nothing of the device, and goes in its time."""
