@@ -37,7 +37,7 @@ def test_what_is_due_is_done_in_its_order_however_often_it_was_put_off() -> None
     for _ in range(5):
         for one in timed:
             one.at = rng.randrange(1 << 40)
-            cm.timed(cast(Exchange, one))
+            cm.timed(cast(Exchange, one), one.at)
     due = sorted(one.at for one in timed if one.at is not None)
     assert cm.deadline() == due[0]
     cm.timer(due[99])

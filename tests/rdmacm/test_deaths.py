@@ -8,14 +8,15 @@ import select
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from errno import ECONNREFUSED, ECONNRESET, ETIMEDOUT
+from errno import EAGAIN, ECONNREFUSED, ECONNRESET, EMFILE, ENOMEM, ETIMEDOUT
 
 import pytest
 
 from rdmacm.ends import FAST, HASTY, QUICK, Other, all_quiet, descriptors, other, serve
 from rdmacm.mortal import End, Mortal, Wire, cable, end, mortal
-from rnic import WROpcode
+from rnic import VerbsError, WROpcode
 from rnic.rdmacm import EventType, PortSpace, Timing, create_id
+from rnic.rdmacm.processes import Name, Processes
 from rnic.rdmacm.registry import registry
 from rnic.wire import RejReason, SidrStatus
 from waiting import until
@@ -50,6 +51,26 @@ def goes_on(healthy: tuple[Other, int]) -> None:
             assert one.get_recv_comp(20).ok
             assert back == out
         one.disconnect()
+
+
+def test_a_peer_that_could_not_be_watched_at_once_is_watched_when_it_can_be(
+    monkeypatch: pytest.MonkeyPatch, healthy: tuple[Other, int]
+) -> None:
+    """Both ends lack descriptors when they meet; then one dies, and the other has nothing to send."""
+    watch, refusals = Processes._watch, [EMFILE, EAGAIN, ENOMEM]
+
+    def reluctant(self: Processes, name: Name) -> int:
+        if refusals:
+            raise VerbsError(refusals.pop(), "none can be had now", "cm_watch")
+        return watch(self, name)
+
+    monkeypatch.setattr(Processes, "_watch", reluctant)
+    with mortal() as peer, end(PATIENT) as me:
+        joined_to(me, peer)
+        until(lambda: not refusals, what="it is tried again")
+        peer.kill()
+        assert me.expect(E_.DISCONNECTED) == -ECONNRESET
+    goes_on(healthy)
 
 
 def say(what: str, died: float) -> None:

@@ -34,11 +34,17 @@ class Owner(Protocol):
     def moved(self, exchange: Exchange, before: State, now: int) -> None:
         """Note that an exchange has changed its state."""
 
-    def timed(self, exchange: Exchange) -> None:
-        """Note that the deadline of an exchange is another one."""
+    def timed(self, exchange: Exchange, deadline: int | None) -> None:
+        """Note that the deadline of an exchange will be another one."""
 
     def remember(self, source: Address, asked: MAD, answer: MAD, now: int) -> None:
         """Keep the last word to a request, for the case that it was lost."""
+
+    def said(self) -> tuple[int, ...]:
+        """How much is queued, for unsay()."""
+
+    def unsay(self, said: tuple[int, ...]) -> None:
+        """Take back what was queued since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +135,15 @@ class Exchange:
         if row.action is Action.IGNORE:
             self.owner.drop(f"{event.value} in {self.state.name}: {row.reason}")
             return
-        if row.action is not Action.NOTHING:
-            self.actions[row.action](self, signal)
-        self._set_state(row.next, signal.now)
+        before, said = self.state, self.owner.said()
+        try:
+            if row.action is not Action.NOTHING:
+                self.actions[row.action](self, signal)
+            self._set_state(row.next, signal.now)
+        except BaseException:  # MemoryError, for one: as if the message, or the time, had not come yet
+            self.owner.unsay(said)
+            self.state, self.over = before, False
+            raise
         if self.closed and self.state is State.DREQ_RCVD:  # nobody else will answer it
             self._step(Input.CLOSE, Signal(signal.now))
 
@@ -161,8 +173,8 @@ class Exchange:
         if self._until is not None:
             deadline = self._until if deadline is None else min(deadline, self._until)
         if deadline != self._deadline:
+            self.owner.timed(self, deadline)
             self._deadline = deadline
-            self.owner.timed(self)
 
     def _ask(self, mad: MAD, wait: int, retries: int, now: int) -> None:
         """Send a request and start its timer."""

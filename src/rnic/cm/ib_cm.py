@@ -18,10 +18,10 @@ from __future__ import annotations
 import heapq
 import logging
 import random
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from rnic.cm.conn_table import ConnTable
 from rnic.cm.connection import Connection
@@ -90,9 +90,9 @@ class IbCm:
         self.ca_guid = ca_guid
         self.table = ConnTable(slot, rng)
         self._tid_high = rng.getrandbits(32) << 32
-        self._sends: list[Send] = []
-        self._events: list[Event] = []
-        self._met: list[Exchange] = []
+        self._sends: deque[Send] = deque()
+        self._events: deque[Event] = deque()
+        self._met: deque[Exchange] = deque()
         self._timers: list[tuple[int, int, Exchange]] = []  # a heap; stale entries are passed over
         self._serial = 0
         self._answers: OrderedDict[tuple[Address, MAD], tuple[int, MAD]] = OrderedDict()
@@ -143,34 +143,58 @@ class IbCm:
         return self._timers[0][0] if self._timers else None
 
     def timer(self, now: int) -> None:
-        """Do what is due."""
+        """Do what is due. What an exception keeps from being done is done by the next call."""
         while (due := self.deadline()) is not None and due <= now:
-            heapq.heappop(self._timers)[2].timer(now)
+            self._timers[0][2].timer(now)  # it has another deadline then, and this one is passed over
 
-    def take_sends(self) -> list[Send]:
-        """The datagrams to send since the last call, in their order."""
-        taken, self._sends = self._sends, []
-        return taken
+    def next_send(self) -> Send | None:
+        """The next datagram to send, in their order."""
+        return self._sends.popleft() if self._sends else None
 
-    def take_events(self) -> list[Event]:
-        """The events since the last call, in their order; none of what was closed in the meantime."""
-        taken, self._events = self._events, []
-        return [event for event in taken if not event.source.closed]
+    def next_event(self) -> Event | None:
+        """The next event, in their order; none of what was closed in the meantime."""
+        while self._events:
+            event = self._events.popleft()
+            if not event.source.closed:
+                return event
+        return None
 
-    def take_met(self) -> list[Exchange]:
-        """Exchanges that know more of their peer since the last call: a request is out, or its id has come.
+    def next_met(self) -> Exchange | None:
+        """The next exchange that knows more of its peer: a request is out, or its id has come.
 
         The caller may find out which process that is, and note it in `process`.
         """
-        taken, self._met = self._met, []
-        return [exchange for exchange in taken if not exchange.over]
+        while self._met:
+            exchange = self._met.popleft()
+            if not exchange.over:
+                return exchange
+        return None
+
+    def put_back(self, one: Event | Exchange) -> None:
+        """What was taken could not be handled now: it is the next one again."""
+        if isinstance(one, Event):
+            self._events.appendleft(one)
+        else:
+            self._met.appendleft(one)
+
+    def take_sends(self) -> list[Send]:
+        """All that next_send() has."""
+        return list(iter(self.next_send, None))
+
+    def take_events(self) -> list[Event]:
+        """All that next_event() has."""
+        return list(iter(self.next_event, None))
+
+    def take_met(self) -> list[Exchange]:
+        """All that next_met() has."""
+        return list(iter(self.next_met, None))
 
     def died(self, process: object, now: int) -> None:
         """A process that the caller has noted in exchanges is no more."""
         for exchange in self.table.exchanges():
             if exchange.process is process:
-                exchange.process = None
                 exchange.gone(now)
+                exchange.process = None
 
     def statistics(self) -> Statistics:
         """What has happened so far."""
@@ -228,13 +252,12 @@ class IbCm:
         if calls and conn.req is not None:
             self.table.calling(conn.req.service_id, conn.peer, calls)
 
-    def timed(self, exchange: Exchange) -> None:
-        """Put the deadline of an exchange into the heap."""
-        deadline = exchange.deadline()
+    def timed(self, exchange: Exchange, deadline: int | None) -> None:
+        """Put a deadline of an exchange into the heap."""
+        self._pass_over_stale()
         if deadline is not None:
             self._serial += 1
             heapq.heappush(self._timers, (deadline, self._serial, exchange))
-        self._pass_over_stale()
 
     def _pass_over_stale(self) -> None:
         """What is in the heap is bounded by what is alive."""
@@ -247,6 +270,17 @@ class IbCm:
         self._answers[source, asked] = (now + ANSWER_KEPT_NS, answer)
         while len(self._answers) > ANSWERS_KEPT:
             self._answers.popitem(last=False)
+
+    def said(self) -> tuple[int, ...]:
+        """How much is queued, for unsay()."""
+        return len(self._sends), len(self._events), len(self._met)
+
+    def unsay(self, said: tuple[int, ...]) -> None:
+        """Take back what was queued since."""
+        queues: tuple[deque[Any], ...] = (self._sends, self._events, self._met)
+        for queue, length in zip(queues, said, strict=True):
+            while len(queue) > length:
+                queue.pop()
 
     # ------------------------------------------------------------------ new exchanges
 
@@ -263,7 +297,11 @@ class IbCm:
         tid = self._tid(comm_id)
         new = (Connection if event is Input.REQ else Resolution)(self, comm_id, peer, tid=tid)
         self._add(new)
-        new.input(event, Signal(signal.now, signal.message, signal.mad, listener=listener))
+        try:
+            new.input(event, Signal(signal.now, signal.message, signal.mad, listener=listener))
+        except BaseException:
+            self.table.remove(new)
+            raise
 
     def _answered_before(self, at: _Received) -> bool:
         """Whether it is a request that has had our last word; it gets it again."""

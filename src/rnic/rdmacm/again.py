@@ -68,12 +68,13 @@ class Again:
         return done
 
     def _run(self) -> None:
-        pause = _FIRST
-        while self._goes_on():
+        pause, goes_on = _FIRST, True
+        while goes_on:
             sleep(PAUSE if self.is_held_up else min(pause, PAUSE))
             pause *= 2
             with suppress(MemoryError):  # the next round may have some
                 self._round()
+                goes_on = self._goes_on()
 
     def _goes_on(self) -> bool:
         with self._lock:

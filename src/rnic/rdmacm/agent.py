@@ -16,7 +16,7 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable
-from errno import ECONNREFUSED, EIO, ENODEV
+from errno import EAGAIN, ECONNREFUSED, EIO, EMFILE, ENFILE, ENOBUFS, ENODEV, ENOMEM, ENOSPC
 from time import monotonic_ns, sleep
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("rnic.rdmacm")
 
 _WATCH_NS = 250 * 10**6
+_SCARCE = (EMFILE, ENFILE, ENOMEM, ENOBUFS, ENOSPC, EAGAIN)  # what may be there the next time
 _BREATH = 1e-4  # seconds between two batches of a flood, in which others get the lock
+_SHORT = 0.01  # seconds to wait where memory was short
 _LAST_WORDS_NS = 10**8  # what a process sent before it died may be in the queues of others, who hand it on
 _LINGER_NS = 2 * 10**9  # how long the last disconnect requests are repeated after the last id has gone
 
@@ -68,13 +70,15 @@ class Agent:
         self.services: dict[int, Served] = {}
         self.failed: BaseException | None = None
         self.mistakes = 0  # datagrams, timers and finalisers that raised an exception; each is a bug
-        self.ended = False
+        self.ended = self._given_back = False
         self.on_end: Callable[[Agent], None] = lambda _agent: None
         self._timers: list[tuple[int, int, Callable[[int], int | None]]] = []  # a heap: due, serial, call
         self._serial = itertools.count()
         self._watching = False
+        self._unmet: set[cm.Exchange] = set()
         self._later: deque[Callable[[], object]] = deque()  # filled without lock
         self._more = False  # datagrams may wait that no event tells of
+        self._short = False  # of memory, just now
         self._linger: int | None = None
         self._sleeps_until: int | None = None
         with contextlib.ExitStack() as stack:  # what a part that fails leaves behind
@@ -95,6 +99,9 @@ class Agent:
         stack.callback(os.close, self._wake)
         self._changes = stack.enter_context(contextlib.closing(routes.Changes()))
         self._processes = stack.enter_context(contextlib.closing(Processes(self.context)))
+        self._poll = select.poll()
+        for fd in (self.gsi.channel.fileno(), self._wake, self._changes.fileno(), self._processes.fileno()):
+            self._poll.register(fd, select.POLLIN)
 
     def __repr__(self) -> str:
         return f"<Agent {self.context.name}, {len(self.ids)} ids, {len(self.cm.table)} exchanges>"
@@ -107,27 +114,43 @@ class Agent:
             raise VerbsError(ENODEV, f"the agent of {self.context.name} has failed: {self.failed!r}", verb)
 
     def flush(self) -> None:
-        """Send what is to be sent, tell what is to be told, and see to the timers."""
-        self._settle()
+        """Send what is to be sent, tell what is to be told, and see to the timers.
+
+        What there is no memory for is left to the thread: the call that has led here has been made.
+        """
+        try:
+            self._settle()
+        except MemoryError:
+            self._short = True
+            self.kick()
         due = self._deadline()
         if due is not None and (self._sleeps_until is None or due < self._sleeps_until):
             self.kick()
 
     def _settle(self) -> None:
+        """What lacks memory stays, in its place, for the next call; a datagram is lost, as on the wire."""
         while True:
-            for exchange in self.cm.take_met():
-                self._meet(exchange)
-            for send in self.cm.take_sends():
+            self._meet_all()
+            while (send := self.cm.next_send()) is not None:
                 assert isinstance(send.dest, Peer)
                 self.gsi.send(send.dest, send.mad.emit())
-            events = self.cm.take_events()
-            if not events:
+            if (event := self.cm.next_event()) is None:
                 break
-            for event in events:
-                try:
-                    self._dispatch(event)
-                except Exception as error:
-                    self._mistake(f"{event.type.name} of {event.source!r}", error)
+            try:
+                self._dispatch(event)
+            except MemoryError:
+                self.cm.put_back(event)
+                raise
+            except Exception as error:
+                self._mistake(f"{event.type.name} of {event.source!r}", error)
+
+    def _meet_all(self) -> None:
+        while (exchange := self.cm.next_met()) is not None:
+            try:
+                self._meet(exchange)
+            except MemoryError:
+                self.cm.put_back(exchange)
+                raise
 
     def hear(self, data: bytes, source: Peer) -> None:
         """Take a datagram, and tell what it changes before the next one changes more.
@@ -138,6 +161,8 @@ class Agent:
         try:
             self.cm.input(data, source, monotonic_ns())
             self._settle()
+        except MemoryError:
+            self.cm.drop("a datagram, or an answer, for which memory was short")
         except Exception as error:
             self.cm.drop("a datagram that met a mistake of rnic's own")
             self._mistake(f"a datagram from {source.gid.ip}, {data.hex()},", error)
@@ -157,11 +182,14 @@ class Agent:
 
     def _finalise(self) -> None:
         while self._later:
-            call = self._later.popleft()
+            call = self._later[0]  # others only append
             try:
                 call()
+            except MemoryError:
+                raise
             except Exception as error:
                 self._mistake(f"a finaliser, {call!r},", error)
+            self._later.popleft()
 
     def at(self, due: int, call: Callable[[int], int | None]) -> None:
         """Call at a time (of monotonic_ns()), and again when it says so; flush() has to follow."""
@@ -240,10 +268,27 @@ class Agent:
         self._bury()
         try:
             exchange.process = self._process_of(exchange, exchange.peer)
-        except VerbsError as error:
-            if error.errno == ECONNREFUSED and exchange.peer_id:
-                exchange.process = Process()
+            self._unmet.discard(exchange)
+        except OSError as error:
+            if error.errno in _SCARCE:
+                self._meet_later(exchange)
+            elif error.errno == ECONNREFUSED and exchange.peer_id:
+                exchange.process = Process(cm.slot_of(exchange.peer_id))
                 self._died(exchange.process)
+
+    def _meet_later(self, exchange: cm.Exchange) -> None:
+        """A peer that cannot be watched now, for want of a descriptor for one, may die unseen."""
+        if not self._unmet:
+            self.at(monotonic_ns() + _WATCH_NS, self._meet_unmet)
+        self._unmet.add(exchange)
+
+    def _meet_unmet(self, now: int) -> int | None:
+        for exchange in list(self._unmet):
+            if exchange.over:
+                self._unmet.discard(exchange)
+            else:
+                self._meet(exchange)
+        return now + _WATCH_NS if self._unmet else None
 
     def _process_of(self, exchange: cm.Exchange, peer: Peer) -> Process | None:
         if exchange.peer_id:
@@ -253,8 +298,9 @@ class Agent:
         return self._processes.of_service(exchange.req.service_id, peer.gid)
 
     def _bury(self) -> None:
-        for process in self._processes.take_dead():
+        for process in self._processes.dead():
             self._died(process)
+            self._processes.forget(process)
 
     def _died(self, process: object) -> None:
         """Its last words are heard first: a process that ends in good order says so, and does not wait."""
@@ -276,17 +322,21 @@ class Agent:
     # ------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        poll = select.poll()
-        for fd in (self.gsi.channel.fileno(), self._wake, self._changes.fileno(), self._processes.fileno()):
-            poll.register(fd, select.POLLIN)
-        try:
-            while self._round(poll):
-                pass
-        except BaseException as error:
-            with self.lock:
-                self._fail(error)
+        while True:
+            try:
+                if not self._round():
+                    return
+            except MemoryError:  # what is under way stays where it is
+                self._short = True
+            except BaseException as error:
+                with self.lock:
+                    self._fail(error)
+                return
 
-    def _round(self, poll: select.poll) -> bool:
+    def _round(self) -> bool:
+        if self._short:
+            sleep(_SHORT)
+            self._short, self._more = False, True
         with self.lock:
             due = self._sleeps_until = self._deadline()
             if self._is_done():
@@ -296,7 +346,7 @@ class Agent:
         if self._more:
             sleep(_BREATH)
         else:
-            poll.poll(None if due is None else milliseconds((due - monotonic_ns()) / 1e9))
+            self._poll.poll(None if due is None else milliseconds((due - monotonic_ns()) / 1e9))
         with self.lock:
             self._sleeps_until = 0
             if self.ended:  # in a forked child
@@ -322,9 +372,13 @@ class Agent:
 
     def _fire(self, now: int) -> None:
         while self._timers and self._timers[0][0] <= now:
-            call = heapq.heappop(self._timers)[2]
+            timer = heapq.heappop(self._timers)
+            call = timer[2]
             try:
                 again = call(now)
+            except MemoryError:
+                heapq.heappush(self._timers, timer)
+                raise
             except Exception as error:
                 self._mistake(f"a timer, {call!r},", error)
             else:
@@ -363,14 +417,16 @@ class Agent:
 
     def _fail(self, error: BaseException) -> None:
         """Nothing hangs: every id hears that its device is gone."""
-        _log.error("the agent of %s has failed", self.context.name, exc_info=error)
         self.failed = error
+        with contextlib.suppress(MemoryError):
+            _log.error("the agent of %s has failed", self.context.name, exc_info=error)
         for one in list(self.ids):
             one.device_removed(self, -EIO)
         self.on_end(self)
 
     def _end(self) -> None:
-        if self.ended:
+        """Give everything back; what an exception has interrupted, the next call completes."""
+        if self._given_back:
             return
         self.ended = True
         self.on_end(self)
@@ -383,6 +439,7 @@ class Agent:
             _log.info("%s stays open: %s", self.context.name, error)
             with contextlib.suppress(VerbsError):
                 self._let_go()
+        self._given_back = True
 
     def _let_go(self) -> None:
         """Both close with what uses them."""

@@ -178,10 +178,14 @@ class EventChannel:
         with self.lock:
             if self._fd < 0:
                 return
-            self._events.append(event)
             event.wait()
-            if len(self._events) == 1:
-                self._rouse()
+            try:
+                if not self._events:
+                    self._rouse()
+                self._events.append(event)
+            except BaseException:  # it is not queued
+                event.wait_no_more()
+                raise
 
     def wake(self) -> None:
         """Make the descriptor readable though there may be no event: who waits looks again."""

@@ -154,9 +154,13 @@ class CmId(Messages, SharedReceives):
     def spawn(self, agent: Agent) -> CmId:
         """The id of a request to this one."""
         child = CmId(self.channel, self.ps, self.qp_type, self.context, self.timing)
-        child.options = dict(self.options)
-        child._qkey = self._qkey
-        child.use(agent)
+        try:
+            child.options = dict(self.options)
+            child._qkey = self._qkey
+            child.use(agent)
+        except BaseException:
+            child.destroy()
+            raise
         return child
 
     def use(self, agent: Agent) -> None:

@@ -44,6 +44,7 @@ class Gsi:
         self._indices: dict[GID, int] = {}
         self._ahs: OrderedDict[Peer, AH] = OrderedDict()
         self._unpolled = 0
+        self._taken: list[nic.WC] = []  # not read yet
         with ExitStack() as stack:
             self.channel = stack.enter_context(context.create_comp_channel())
             self._send_cq = stack.enter_context(context.create_cq(SENDS))
@@ -87,13 +88,14 @@ class Gsi:
 
     def take(self) -> list[tuple[bytes, Peer]] | None:
         """Datagrams that have come, and from where; None when the queue is empty."""
-        done = self._recv_cq.poll(64)
-        if not done:
+        self._taken = self._taken or self._recv_cq.poll(64)
+        if not self._taken:
             return None
-        found = [pair for wc in done if (pair := self._read(wc))]
-        again = [self._wrs[wc.wr_id] for wc in done if wc.status != WCStatus.WR_FLUSH_ERR]
+        found = [pair for wc in self._taken if (pair := self._read(wc))]
+        again = [self._wrs[wc.wr_id] for wc in self._taken if wc.status != WCStatus.WR_FLUSH_ERR]
         if again:  # what is flushed would be flushed again: the device has gone
             self._qp.post_recv(again)
+        self._taken = []
         return found
 
     def _read(self, wc: nic.WC) -> tuple[bytes, Peer] | None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import os
 import select
-from errno import ECONNREFUSED
 
-from rnic.errors import VerbsError
 from rnic.verbs.ah import GID
 from rnic.verbs.context import Context
+
+Name = int | tuple[int, GID]
+"""A slot; or a service at an address."""
 
 
 class Process:
     """Whoever had a slot, or a service, when we looked: not who has it afterwards."""
 
-    def __init__(self, fd: int = -1) -> None:
+    def __init__(self, name: Name, fd: int = -1) -> None:
+        self.name = name
         self.fd = fd  # -1: it was dead when we looked
 
 
@@ -26,50 +28,46 @@ class Processes:
         self._context = context
         self._own = context.cm_slot()
         self._epoll = select.epoll()
-        self._known: dict[int | tuple[int, GID], Process] = {}
+        self._known: dict[Name, Process] = {}
 
     def fileno(self) -> int:
-        """Readable when take_dead() has something."""
+        """Readable when dead() has something."""
         return self._epoll.fileno()
 
-    def take_dead(self) -> list[Process]:
-        """Those that have died since the last call."""
+    def dead(self) -> list[Process]:
+        """Those that have died, until forget() is called for them."""
         gone = {fd for fd, _ in self._epoll.poll(0)} if self._known else set()
-        dead = [(name, one) for name, one in self._known.items() if one.fd in gone]
-        for name, one in dead:
-            del self._known[name]
-            os.close(one.fd)
-        return [one for _, one in dead]
+        return [one for one in self._known.values() if one.fd in gone]
+
+    def forget(self, one: Process) -> None:
+        """Watch it no more."""
+        del self._known[one.name]
+        os.close(one.fd)
 
     def of_slot(self, slot: int) -> Process | None:
-        """The owner of a slot, as of now; None: ourselves, or it cannot be watched. ECONNREFUSED: it is dead.
+        """The owner of a slot, as of now; None: ourselves. OSError: ECONNREFUSED when it is dead.
 
-        take_dead() goes before, or the owner may be the one that has just died.
+        dead() goes before, or the owner may be the one that has just died.
         """
         return None if slot == self._own else self._find(slot)
 
-    def of_service(self, service_id: int, gid: GID) -> Process | None:
-        """Whoever would get a request for a service, likewise."""
+    def of_service(self, service_id: int, gid: GID) -> Process:
+        """Whoever would get a request for a service, likewise. EMFILE: it cannot be watched now."""
         return self._find((service_id, gid))
 
-    def _find(self, name: int | tuple[int, GID]) -> Process | None:
+    def _find(self, name: Name) -> Process:
         found = self._known.get(name)
         if found is None:
-            try:
-                found = Process(self._watch(name))
-            except VerbsError as error:
-                if error.errno == ECONNREFUSED:
-                    raise
-                return None  # too many descriptors, or not permitted: then time decides
+            found = Process(name, self._watch(name))
             try:
                 self._epoll.register(found.fd, 0)
-            except OSError:
+                self._known[name] = found
+            except BaseException:
                 os.close(found.fd)
-                return None
-            self._known[name] = found
+                raise
         return found
 
-    def _watch(self, name: int | tuple[int, GID]) -> int:
+    def _watch(self, name: Name) -> int:
         if isinstance(name, int):
             return self._context.cm_watch(name)
         return self._context.cm_watch_service(*name)

@@ -398,7 +398,7 @@ def _can_reach(own: GID, peer: GID) -> bool:
 
 
 def handle(one: CmId, event: cm.Event) -> None:
-    """An event of the communication manager."""
+    """An event of the communication manager; it comes again when memory was short."""
     if one.let_in_by is not None and event.source.state not in cm.HALF_OPEN:
         one.let_in_by.settled(one)
     if handler := _HANDLERS.get(event.type):
@@ -422,20 +422,27 @@ def _replied(one: CmId, event: cm.Event) -> None:
     param = _offer(rep, rep.private_data, 0)  # a REP does not say (IBA 12.6.8): 0, as from the kernel
     conn = _connection(one, "connect")
     if one.qp is None and one.disconnecting:
-        conn.send_rtu(monotonic_ns())
+        _confirm(conn)
         disconnect(one)
         return
     if one.qp is None:
         one.channel.put(Event(EventType.CONNECT_RESPONSE, one, param=param))
         return
     try:
-        link_.to_rts(one.qp, link)
-        conn.send_rtu(monotonic_ns())
+        if conn.state is not cm.State.ESTABLISHED:
+            link_.to_rts(one.qp, link)
+        _confirm(conn)
     except VerbsError as error:
         conn.send_rej(RejReason.CONSUMER_DEFINED, monotonic_ns())
         _broken(one, EventType.CONNECT_ERROR, -(error.errno or EINVAL))
         return
     one.channel.put(Event(EventType.ESTABLISHED, one, param=param))
+
+
+def _confirm(conn: cm.Connection) -> None:
+    """The reply has come; again does nothing."""
+    if conn.state is not cm.State.ESTABLISHED:
+        conn.send_rtu(monotonic_ns())
 
 
 def _established(one: CmId, _event: cm.Event) -> None:
@@ -499,11 +506,11 @@ def _disconnected(one: CmId, event: cm.Event) -> None:
         conn.send_drep(monotonic_ns())
     if one.state is not IdState.CONNECT:
         return
-    one.state = IdState.DISCONNECT
     status = _error_of(event) if event.type is cm.EventType.DREQ_ERROR else 0
     data = getattr(event.message, "private_data", b"")
     data = data if any(data) else b""  # librdmacm's programs say nothing here, and are told of nothing
     one.channel.put(Event(EventType.DISCONNECTED, one, status, replace(NOTHING_SAID, private_data=data)))
+    one.state = IdState.DISCONNECT  # when it is told: what lacks memory is done again
     if event.gone:
         link_.to_error(one.qp)
 
