@@ -16,9 +16,10 @@ from rdmacm.ends import FAST, HASTY, QUICK, Other, all_quiet, descriptors, other
 from rdmacm.mortal import End, Mortal, Wire, cable, end, mortal
 from rnic import VerbsError, WROpcode
 from rnic.rdmacm import EventType, PortSpace, Timing, create_id
+from rnic.rdmacm.gsi import Gsi, Peer
 from rnic.rdmacm.processes import Name, Processes
 from rnic.rdmacm.registry import registry
-from rnic.wire import RejReason, SidrStatus
+from rnic.wire import CmAttr, RejReason, SidrStatus
 from waiting import until
 
 STEADY = Timing(response_timeout=18, packet_life_time=8)  # 1.1 s, and the timeout of the queue pair is short
@@ -71,6 +72,29 @@ def test_a_peer_that_could_not_be_watched_at_once_is_watched_when_it_can_be(
         peer.kill()
         assert me.expect(E_.DISCONNECTED) == -ECONNRESET
     goes_on(healthy)
+
+
+def test_who_ends_says_so_more_than_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last id has gone: nobody repeats the farewell when the agent has gone, too."""
+    said: list[bytes] = []
+    send = Gsi.send
+
+    def heard(self: Gsi, peer: Peer, data: bytes) -> None:
+        said.append(data[16:18])
+        send(self, peer, data)
+
+    monkeypatch.setattr(Gsi, "send", heard)
+    with mortal() as peer:
+        with end(PATIENT) as me:
+            joined_to(me, peer)
+            peer.stop()
+            me.disconnect()
+        until(lambda: not registry.agents(), what="the agent ends")
+        dreq = CmAttr.DREQ.to_bytes(2, "big")
+        assert said.count(dreq) > 2
+        peer.go_on()
 
 
 def say(what: str, died: float) -> None:

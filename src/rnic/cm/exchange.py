@@ -107,6 +107,12 @@ class Exchange:
         waiting = self.state in WAITING and self._left > 0 and not late
         self._step(Input.RETRY if waiting else Input.TIMEOUT, Signal(now))
 
+    def hurry(self, now: int, wait: int) -> None:
+        """Repeat what is out after `wait` ns, if that is sooner than it would be."""
+        if self.state in WAITING and self._deadline is not None and wait < self._wait:
+            self._wait = wait
+            self._arm(min(self._deadline, now + wait))
+
     def close(self, now: int) -> None:
         """Let go: what is under way is refused or released as the state asks; no events follow.
 

@@ -244,7 +244,11 @@ class Agent:
         if self.failed is not None:  # there is no thread any more
             self._end()
             return
-        self._linger = monotonic_ns() + _LINGER_NS
+        now = monotonic_ns()
+        self._linger = now + _LINGER_NS
+        for exchange in self.cm.table.exchanges():
+            if exchange.state is cm.State.DREQ_SENT:
+                exchange.hurry(now, _LINGER_NS // 8)
         self.kick()
 
     def _dispatch(self, event: cm.Event) -> None:
