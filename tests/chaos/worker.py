@@ -195,7 +195,11 @@ class Worker:
 
     def listen(self, loop: asyncio.AbstractEventLoop, commands: asyncio.Queue[dict[str, Any]]) -> None:
         for line in sys.stdin:
-            loop.call_soon_threadsafe(commands.put_nowait, json.loads(line))
+            command = json.loads(line)
+            if "look" in command:
+                self.look()  # here: the loop may be what hangs
+            else:
+                loop.call_soon_threadsafe(commands.put_nowait, command)
         os._exit(0)  # the director has gone
 
     def in_loop(self, _loop: object, context: dict[str, Any]) -> None:
@@ -237,8 +241,6 @@ class Worker:
             self.exec()
         elif what == "collect":
             gc.collect()
-        elif what == "look":
-            self.look()
         elif what == "end":
             self.ending.set()
 
