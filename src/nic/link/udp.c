@@ -323,6 +323,7 @@ static int take_one(struct udp_rx *r, int fd) {
 }
 
 int udp_receive(struct udp_rx *r, const struct port *port) {
+    r->all = true;
     if (port->rx_fd < 0)
         return 0;
     for (int i = 0; i < r->burst; i++) {
