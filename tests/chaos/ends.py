@@ -158,6 +158,7 @@ class VerbsEnd:
         self.dice, self.stack = dice, stack
         self.received: deque[tuple[int, int]] = deque()  # slots of receives, and lengths
         self.completed = 0
+        self.has_gone = False
         self.memory: bytearray | memoryview = bytearray()
 
     def equip(self, context: rnic.Context) -> None:
@@ -209,6 +210,8 @@ class VerbsEnd:
         self.cq.req_notify()
         if self.polled():
             return
+        if self.has_gone:
+            raise BrokenEnd("peer gone")
         poll = select.poll()
         for fd in (self.comp.fileno(), *self.others()):
             poll.register(fd, select.POLLIN)
@@ -217,8 +220,8 @@ class VerbsEnd:
             raise Hangs(f"verbs: {what}: not within {LIMIT} s")
         if self.comp.fileno() in found:
             self.comp.get_cq_event(0).ack_events()
-        elif self.gone() and not self.polled():
-            raise BrokenEnd("peer gone")
+        else:  # what came before is polled first
+            self.has_gone = self.gone()
 
     def polled(self) -> bool:
         found = self.cq.poll(16)

@@ -287,7 +287,8 @@ class CmWay(VerbsWay):
             self.caller(end, dice)
             if dice.random() < 0.5:
                 one.disconnect()
-                next_event(channel, EventType.DISCONNECTED)
+                if not end.has_gone:
+                    next_event(channel, EventType.DISCONNECTED)
 
 
 class BareWay(VerbsWay):
