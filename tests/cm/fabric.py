@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address
 from random import Random
+from typing import Any
 
-from rnic.cm import Connection, Event, EventType, IbCm, Listener, Send
+from rnic.cm import Connection, Event, EventType, IbCm, Listener, Send, State, iba_ns
 from rnic.wire import CmAttr, CmPath, PortSpace, Rep, Req, service_id
 
 MS = 1_000_000
 SERVICE = service_id(PortSpace.TCP, 7471)
 ACK_TIMEOUT = 8  # 1 ms: short times, so that TIMEWAIT is not what a test waits for
+WAIT = 2 * iba_ns(7) + iba_ns(12)  # what the client waits for an answer
+SERVER_WAIT = iba_ns(12)
 
 
 def a_req(**changed: object) -> Req:
@@ -191,3 +194,15 @@ def accepted(server: Node, number: int = 0) -> Connection:
     """The server's end of a connection, in the order of their REQs."""
     requests = [event for event in server.events if event.type is EventType.REQ_RECEIVED]
     return conn_of(requests[number])
+
+
+def lost(*what: tuple[str, int]) -> tuple[Fabric, Node, Node]:
+    return server_and_client(Faults(lose=frozenset(what)))
+
+
+def connected(fabric: Fabric, server: Node, client: Node, **changed: Any) -> tuple[Connection, Connection]:
+    """Both ends, the active one first."""
+    conn = call(fabric, client, **changed)
+    fabric.run(until=fabric.now + 1000 * MS)
+    assert conn.state is State.ESTABLISHED
+    return conn, accepted(server, server.seen().count("REQ_RECEIVED") - 1)

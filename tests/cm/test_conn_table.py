@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from cm.fabric import MS, call, server_and_client
+from cm.fabric import MS, SERVICE, a_rep, a_req, call, server_and_client
 from rnic.cm import INDEX_BITS, SLOT_BITS, ConnTable, IbCm, Resolution, State, receiver_id, slot_of
 from rnic.errors import VerbsError
 from rnic.wire import MESSAGES, Drep, Rej, Req, SidrRep, SidrReq, WireError
@@ -36,6 +36,54 @@ def test_a_slot_has_ten_bits() -> None:
 
 def test_ids_of_two_managers_with_one_slot_differ_in_their_order() -> None:
     assert IbCm(1, 1).resolution("x").local_comm_id != IbCm(1, 1).resolution("x").local_comm_id
+
+
+class Ones(Random):
+    """Where every bit is drawn as 1."""
+
+    def getrandbits(self, k: int, /) -> int:
+        return (1 << k) - 1
+
+
+def test_a_transaction_id_is_a_number_of_the_manager_and_the_id_of_the_exchange() -> None:
+    cm = IbCm(5, 1, rng=Ones())
+    calls = [cm.connection("peer"), cm.connection("peer")]
+    for conn in calls:
+        conn.send_req(a_req(), 0)
+    one = cm.resolution("peer")
+    one.send_sidr_req(SidrReq(), 0, timeout_ns=1)
+    ids = [exchange.local_comm_id for exchange in (*calls, one)]
+    assert [send.mad.tid for send in cm.take_sends()] == [0xFFFFFFFF << 32 | number for number in ids]
+
+
+def test_the_index_of_an_id_is_all_of_its_bits() -> None:
+    """The counter is at its end, and goes on from there; the mask is all ones."""
+    table = IbCm(5, 1, rng=Ones()).table
+    index = (1 << INDEX_BITS) - 1
+    assert [table.allocate() for _ in range(3)] == [5 << INDEX_BITS | index ^ n for n in range(3)]
+
+
+def test_an_id_of_no_bits_is_passed_over() -> None:
+    table = IbCm(0, 1, rng=Ones()).table
+    table._counter = (1 << INDEX_BITS) - 2
+    assert table.allocate() == (1 << INDEX_BITS) - 1
+
+
+def test_who_calls_a_service_is_known_until_the_last_of_them_has_an_answer() -> None:
+    cm = IbCm(5, 1)
+    first, second, third = (cm.connection("peer") for _ in range(3))
+    for conn in (first, second, third):
+        conn.send_req(a_req(), 0)
+    assert cm.table.is_calling(SERVICE, "peer")
+    assert not cm.table.is_calling(SERVICE, "another")
+    assert not cm.table.is_calling(SERVICE + 1, "peer")
+    for conn in (second, first):
+        conn.close(0)
+        assert cm.table.is_calling(SERVICE, "peer")
+    rep = a_rep(local_comm_id=7, remote_comm_id=third.local_comm_id)
+    cm.input(rep.to_mad(1).emit(), "peer", 0)
+    assert third.state is State.REP_RCVD
+    assert not cm.table.is_calling(SERVICE, "peer")
 
 
 def test_an_id_comes_back_after_all_others() -> None:

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from cm.fabric import (
     MS,
+    SERVER_WAIT,
     SERVICE,
+    WAIT,
     Fabric,
     Faults,
     Node,
@@ -27,13 +29,12 @@ from cm.fabric import (
     conn_of,
     server_and_client,
 )
-from rnic.cm import Connection, EventType, IbCm, State, iba_ns
+from rnic.cm import Connection, EventType, IbCm, State
 from rnic.errors import VerbsError
 from rnic.wire import MESSAGES
 
 SEEDS = 20_000 if os.environ.get("RNIC_SOAK") else 300
-WAIT = 2 * iba_ns(7) + iba_ns(12)
-IN_TIME = 8 * WAIT + 8 * iba_ns(12) + 100 * MS  # both ends' repetitions, and the way
+IN_TIME = 8 * WAIT + 8 * SERVER_WAIT + 100 * MS  # both ends' repetitions, and the way
 
 # What a client can hear of a connection, in this order, and a server.
 CLIENT: dict[tuple[str, ...], str] = {

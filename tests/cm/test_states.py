@@ -283,7 +283,9 @@ def test_every_pair_does_what_the_table_says(state: State, event: Input) -> None
     assert target.state is row.next
     assert (target.deadline() is not None) == (row.next in WAITING or row.next is State.TIMEWAIT)
     sent = [CmAttr(send.mad.attr_id).name for send in bench.cm.take_sends()]
-    told = [one.type for one in bench.cm.take_events()]
+    events = bench.cm.take_events()
+    told = [one.type for one in events]
+    assert [one.attr_mod for one in events] == [0] * len(events)
     if row.action is Action.REFUSE:
         assert (sent, told) == ([], [])
     elif row.action is Action.IGNORE:
@@ -304,6 +306,9 @@ def test_the_table_has_every_pair_and_says_why_nothing_is_done() -> None:
         if idle:
             assert row.next is state
             assert event.is_call == (row.action is Action.REFUSE)
+        if row.action is Action.REFUSE:
+            fits = {one.name for one in State if TABLE[one, event].action is not Action.REFUSE}
+            assert set(row.reason.removeprefix("only in ").split(", ")) == fits
 
 
 def test_every_action_is_used_and_every_state_is_reached() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from errno import EADDRINUSE, ENOMEM
 from random import Random
-from typing import TypeVar
+from typing import Any
 
 from rnic.cm.connection import Connection
 from rnic.cm.events import Address
@@ -20,8 +20,8 @@ from rnic.errors import VerbsError
 from rnic.wire import CmMessage, Req, SidrRep, SidrReq
 from rnic.wire.header import fit
 
-_K = TypeVar("_K")
-_V = TypeVar("_V")
+_Entry = tuple[dict[Any, Any], Any, object]
+"""A table, a key, and what is to be there."""
 
 SLOT_BITS = 10
 INDEX_BITS = 32 - SLOT_BITS
@@ -55,7 +55,8 @@ class ConnTable:
         self._by_remote: dict[tuple[int, int], Connection] = {}  # by the peer's CA GUID and comm id
         self._by_qpn: dict[tuple[int, int], Connection] = {}  # by the peer's CA GUID and queue pair
         self._asked: dict[tuple[int, Address], Resolution] = {}  # by the peer's request id and address
-        self._calling: dict[tuple[int, Address], int] = {}  # REQs that are out, by service id and address
+        # Those whose REQs are out, by service id and address, and by our id.
+        self._calling: dict[tuple[int, Address], dict[int, Connection]] = {}
         # A counter, so that an id comes back as late as can be, behind a mask, so that it says little.
         self._counter = rng.getrandbits(INDEX_BITS)
         self._mask = rng.getrandbits(INDEX_BITS)
@@ -85,27 +86,40 @@ class ConnTable:
         """Know an exchange by its own id."""
         self._by_local[exchange.local_comm_id] = exchange
 
+    def add_call(self, conn: Connection) -> None:
+        """Know that its REQ is out."""
+        self._calling.setdefault(_called(conn), {})[conn.local_comm_id] = conn
+
     def add_remote(self, conn: Connection) -> None:
-        """Know a connection by what its peer has told."""
-        self._by_remote.setdefault((conn.remote_ca_guid, conn.remote_comm_id), conn)
-        self._by_qpn.setdefault((conn.remote_ca_guid, conn.remote_qpn), conn)
+        """Know a connection by what its peer has told; it calls no more."""
+        theirs = self._theirs(conn)
+        try:
+            for known, key, _ in theirs:
+                known.setdefault(key, conn)
+            _take_out(self._call(conn))
+        except BaseException:
+            _take_out(theirs)
+            raise
 
-    def release_qpn(self, conn: Connection) -> None:
-        """TIMEWAIT: the peer's queue pair may be used for another connection."""
-        _remove(self._by_qpn, (conn.remote_ca_guid, conn.remote_qpn), conn)
+    def release(self, conn: Connection) -> None:
+        """TIMEWAIT: it calls no more, and the peer's queue pair may be used for another connection."""
+        _take_out([*self._call(conn), self._qpn(conn)])
 
-    def add_question(self, one: Resolution, request_id: int) -> None:
+    def add_question(self, one: Resolution) -> None:
         """Know a resolution by what its peer calls it."""
-        self._asked[request_id, one.peer] = one
+        known, key, _ = self._question(one)
+        known[key] = one
 
     def remove(self, exchange: Exchange) -> None:
-        """Forget an exchange; its id may be given out again."""
-        _remove(self._by_local, exchange.local_comm_id, exchange)
+        """Forget an exchange or a listener; its id may be given out again."""
+        found: list[_Entry] = [(self._by_local, exchange.local_comm_id, exchange)]
         if isinstance(exchange, Connection):
-            self.release_qpn(exchange)
-            _remove(self._by_remote, (exchange.remote_ca_guid, exchange.remote_comm_id), exchange)
-        elif isinstance(exchange, Resolution) and exchange.req is not None:
-            _remove(self._asked, (exchange.req.request_id, exchange.peer), exchange)
+            found += [*self._call(exchange), *self._theirs(exchange)]
+        elif isinstance(exchange, Resolution):
+            found.append(self._question(exchange))
+        elif isinstance(exchange, Listener):
+            found.append((self.listeners, exchange.service_id, exchange))
+        _take_out(found)
 
     def listen(self, listener: Listener) -> None:
         """Register a service id; EADDRINUSE when another listener has it."""
@@ -113,18 +127,24 @@ class ConnTable:
             raise VerbsError(EADDRINUSE, f"service id {listener.service_id:#018x} has a listener", "listen")
         self.listeners[listener.service_id] = listener
 
-    def unlisten(self, listener: Listener) -> None:
-        """Give up a service id."""
-        _remove(self.listeners, listener.service_id, listener)
+    # ------------------------------------------------------------------ where an exchange is known
 
-    def calling(self, service_id: int, peer: Address, by: int) -> None:
-        """Count the REQs that are out to a service of a peer."""
-        key = (service_id, peer)
-        count = self._calling.get(key, 0) + by
-        if count > 0:
-            self._calling[key] = count
-        else:
-            self._calling.pop(key, None)
+    def _qpn(self, conn: Connection) -> _Entry:
+        return self._by_qpn, (conn.remote_ca_guid, conn.remote_qpn), conn
+
+    def _theirs(self, conn: Connection) -> list[_Entry]:
+        return [(self._by_remote, (conn.remote_ca_guid, conn.remote_comm_id), conn), self._qpn(conn)]
+
+    def _call(self, conn: Connection) -> list[_Entry]:
+        """Among the calls to that service, which are nothing without it if it is the only one."""
+        calls = self._calling.get(_called(conn), {})
+        found: list[_Entry] = [(calls, conn.local_comm_id, conn)]
+        if list(calls) == [conn.local_comm_id]:
+            found.append((self._calling, _called(conn), calls))
+        return found
+
+    def _question(self, one: Resolution) -> _Entry:
+        return self._asked, (one.req.request_id if one.req else 0, one.peer), one
 
     # ------------------------------------------------------------------ finding
 
@@ -153,10 +173,15 @@ class ConnTable:
 
     def is_calling(self, service_id: int, peer: Address) -> bool:
         """Whether a REQ to that service of that peer is out: peers that call each other."""
-        return (service_id, peer) in self._calling
+        return bool(self._calling.get((service_id, peer)))
 
 
-def _remove(table: dict[_K, _V], key: _K, value: object) -> None:
-    """Take an entry out, if it is that one."""
-    if table.get(key) is value:
-        del table[key]
+def _called(conn: Connection) -> tuple[int, Address]:
+    return conn.req.service_id if conn.req else 0, conn.peer
+
+
+def _take_out(entries: list[_Entry]) -> None:
+    """Those that are still so; all of them or none, as what may fail comes first."""
+    found = [(known, key) for known, key, one in entries if known.get(key) is one]
+    for known, key in found:
+        del known[key]

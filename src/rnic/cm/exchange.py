@@ -31,8 +31,8 @@ class Owner(Protocol):
     def drop(self, reason: str) -> None:
         """Count a datagram that changed nothing."""
 
-    def moved(self, exchange: Exchange, before: State, now: int) -> None:
-        """Note that an exchange has changed its state."""
+    def moved(self, exchange: Exchange, now: int) -> None:
+        """Note that an exchange has changed its state; all of it, or an exception and nothing."""
 
     def timed(self, exchange: Exchange, deadline: int | None) -> None:
         """Note that the deadline of an exchange will be another one."""
@@ -141,25 +141,24 @@ class Exchange:
         if row.action is Action.IGNORE:
             self.owner.drop(f"{event.value} in {self.state.name}: {row.reason}")
             return
-        before, said = self.state, self.owner.said()
+        before, said = dict(vars(self)), self.owner.said()
         try:
             if row.action is not Action.NOTHING:
                 self.actions[row.action](self, signal)
-            self._set_state(row.next, signal.now)
+            if row.next is not self.state or row.next is State.IDLE:
+                self._set_state(row.next, signal.now)
+            if self.closed and self.state is State.DREQ_RCVD:  # nobody else will answer it
+                self._step(Input.CLOSE, Signal(signal.now))
         except BaseException:  # MemoryError, for one: as if the message, or the time, had not come yet
             self.owner.unsay(said)
-            self.state, self.over = before, False
+            vars(self).update(before)
             raise
-        if self.closed and self.state is State.DREQ_RCVD:  # nobody else will answer it
-            self._step(Input.CLOSE, Signal(signal.now))
 
     def _refuse(self, event: Input, reason: str) -> None:
         raise VerbsError(EINVAL, f"{event.value} in {self.state.name}: {reason}", event.name.lower())
 
     def _set_state(self, following: State, now: int) -> None:
         before, self.state = self.state, following
-        if before is following and following is not State.IDLE:
-            return
         _log.debug("[cm %08x] %s -> %s", self.local_comm_id, before.name, following.name)
         if following not in HALF_OPEN:
             self._until = None
@@ -168,7 +167,7 @@ class Exchange:
         elif following not in WAITING:
             self._arm(None)
         self.over = following is State.IDLE
-        self.owner.moved(self, before, now)
+        self.owner.moved(self, now)
 
     def _timewait_ns(self) -> int:
         return 0

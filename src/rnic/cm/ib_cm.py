@@ -121,7 +121,6 @@ class IbCm:
     def listen(self, service_id: int, now: int) -> Listener:
         """Serve a service id until the listener is closed. EADDRINUSE when it is served already."""
         listener = Listener(self, service_id, self._spawn)
-        self.table.listen(listener)
         listener.listen(now)
         return listener
 
@@ -223,34 +222,36 @@ class IbCm:
         """Count a datagram that changed nothing."""
         self._dropped[reason] += 1
 
-    def moved(self, exchange: Exchange, before: State, now: int) -> None:
-        """Keep the table in step with an exchange."""
-        if isinstance(exchange, Listener):
-            if exchange.over:
-                self.table.unlisten(exchange)
-            return
+    def moved(self, exchange: Exchange, now: int) -> None:
+        """Keep the table in step with an exchange: the last that is done, once, of what may fail."""
         if exchange.state in _MEETING:
             self._met.append(exchange)
-        if isinstance(exchange, Connection):
-            self._connection_moved(exchange, before, now)
-        elif isinstance(exchange, Resolution) and exchange.state is State.SIDR_REQ_RCVD:
-            assert exchange.req is not None
-            self.table.add_question(exchange, exchange.req.request_id)
         if exchange.over:
+            self._keep_last_word(exchange, now)
             self.table.remove(exchange)
-            self._pass_over_stale()
+        elif isinstance(exchange, Listener):
+            self.table.listen(exchange)
+        elif isinstance(exchange, Connection):
+            self._connection_moved(exchange)
+        elif isinstance(exchange, Resolution) and exchange.state is State.SIDR_REQ_RCVD:
+            self.table.add_question(exchange)
 
-    def _connection_moved(self, conn: Connection, before: State, now: int) -> None:
-        if conn.state in (State.REQ_RCVD, State.REP_RCVD):
+    def _connection_moved(self, conn: Connection) -> None:
+        if conn.state is State.REQ_SENT:
+            self.table.add_call(conn)
+        elif conn.state in (State.REQ_RCVD, State.REP_RCVD):
             self.table.add_remote(conn)
         elif conn.state is State.TIMEWAIT:
-            self.table.release_qpn(conn)
-        if conn.over and conn.asked is not None and (conn.peer, conn.asked) not in self._answers:
-            # A copy of its REQ may be under way yet, and would begin a connection that nobody wants.
-            self.remember(conn.peer, conn.asked, conn.stale().to_mad(conn.asked.tid), now)
-        calls = (conn.state in _CALLING) - (before in _CALLING)
-        if calls and conn.req is not None:
-            self.table.calling(conn.req.service_id, conn.peer, calls)
+            self.table.release(conn)
+
+    def _keep_last_word(self, one: Exchange, now: int) -> None:
+        """A copy of its REQ may be under way yet, and would begin a connection that nobody wants."""
+        if (
+            isinstance(one, Connection)
+            and one.asked is not None
+            and (one.peer, one.asked) not in self._answers
+        ):
+            self.remember(one.peer, one.asked, one.stale().to_mad(one.asked.tid), now)
 
     def timed(self, exchange: Exchange, deadline: int | None) -> None:
         """Put a deadline of an exchange into the heap."""

@@ -90,7 +90,7 @@ class Listener(Exchange):
         return f"<Listener {self.service_id:#018x} {self.state.name}>"
 
     def listen(self, now: int) -> None:
-        """Serve; EADDRINUSE is its maker's affair."""
+        """Serve; EADDRINUSE when another listener does."""
         self._step(Input.LISTEN, Signal(now))
 
     def _nothing(self, _signal: Signal) -> None:
