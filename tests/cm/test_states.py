@@ -12,7 +12,20 @@ from typing import Any
 import pytest
 
 from cm.fabric import SERVICE, a_rep, a_req
-from rnic.cm import TABLE, Action, Connection, EventType, Exchange, IbCm, Input, Listener, Resolution, State
+from rnic.cm import (
+    TABLE,
+    Action,
+    Connection,
+    EventType,
+    Exchange,
+    IbCm,
+    Input,
+    Listener,
+    Resolution,
+    Send,
+    State,
+    receiver_id,
+)
 from rnic.cm.exchange import Signal
 from rnic.cm.states import WAITING, markdown
 from rnic.errors import VerbsError
@@ -28,9 +41,11 @@ from rnic.wire import (
     PortSpace,
     Rej,
     RejReason,
+    Req,
     Rtu,
     SidrRep,
     SidrReq,
+    parse_cm,
     service_id,
 )
 
@@ -258,8 +273,31 @@ def apply(bench: Bench, target: Exchange, event: Input) -> None:
     elif event in MESSAGES:
         message = MESSAGES[event]
         target.input(event, Signal(bench.now, message, message.to_mad(0x99), source="peer"))
+    elif event is Input.GONE:
+        target.gone(bench.now)
     else:
         target.input(event, Signal(bench.now))
+
+
+def check_numbers(bench: Bench, target: Exchange, state: State, send: Send) -> None:
+    """Whom it goes to, both ids, and the transaction: that of the REQ, of the DREQ, or of the question."""
+    kind, message = CmAttr(send.mad.attr_id), parse_cm(send.mad)
+    assert (send.dest, send.mad.attr_mod) == ("peer", 0)
+    asked = isinstance(target, Connection) and target.asked is not None
+    answers = (CmAttr.REP, CmAttr.DREP, CmAttr.APR, CmAttr.SIDR_REP)
+    theirs = kind in answers or (asked and kind in (CmAttr.MRA, CmAttr.REJ))
+    assert send.mad.tid == (0x99 if theirs else bench.cm._tid(target.local_comm_id))
+    if isinstance(message, SidrReq | SidrRep):
+        asks = isinstance(message, SidrReq)
+        assert message.request_id == (target.local_comm_id if asks else PEER_ID)
+        return
+    unseen = isinstance(message, Rej) and state is State.REQ_RCVD
+    assert getattr(message, "local_comm_id") == (0 if unseen else target.local_comm_id)  # noqa: B009
+    if not isinstance(message, Req):
+        heard = state not in (State.IDLE, State.REQ_SENT)
+        assert receiver_id(message) == (PEER_ID if heard else 0)
+    if isinstance(message, Dreq):
+        assert message.remote_qpn == (0x111 if asked else 0x222)
 
 
 PAIRS = [pytest.param(state, event, id=f"{state.name}-{event.name}") for state in State for event in Input]
@@ -282,10 +320,13 @@ def test_every_pair_does_what_the_table_says(state: State, event: Input) -> None
         apply(bench, target, event)
     assert target.state is row.next
     assert (target.deadline() is not None) == (row.next in WAITING or row.next is State.TIMEWAIT)
-    sent = [CmAttr(send.mad.attr_id).name for send in bench.cm.take_sends()]
+    sends = bench.cm.take_sends()
+    for send in sends:
+        check_numbers(bench, target, state, send)
+    sent = [CmAttr(send.mad.attr_id).name for send in sends]
     events = bench.cm.take_events()
     told = [one.type for one in events]
-    assert [one.attr_mod for one in events] == [0] * len(events)
+    assert [(one.attr_mod, one.gone) for one in events] == [(0, event is Input.GONE)] * len(events)
     if row.action is Action.REFUSE:
         assert (sent, told) == ([], [])
     elif row.action is Action.IGNORE:

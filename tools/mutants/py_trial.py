@@ -19,8 +19,8 @@ import rnic._nic.nic
 # Tests that look at a room, those that take long behind; and those that meet it in use.
 TESTS = {
     "endpoint": "endpoint: messages interrupted handshake document hostile interleaving",
-    "cm": "cm: timing borders states steps connection refusing releasing half_open forged sidr kernel "
-    "conn_table loss",
+    "cm": "cm: timing borders states steps connection refusing releasing half_open forged answers sidr "
+    "kernel conn_table loss",
 }
 IN_USE = {"endpoint": "conn: messages ends", "cm": "rdmacm: connect datagrams"}
 
