@@ -34,6 +34,7 @@ def test_a_handshake_is_three_messages() -> None:
     assert fabric.names() == ["REQ", "REP", "RTU"]
     assert (client.seen(), server.seen()) == (["REP_RECEIVED"], ["REQ_RECEIVED", "RTU_RECEIVED"])
     assert (active.remote_comm_id, passive.remote_comm_id) == (passive.local_comm_id, active.local_comm_id)
+    assert (active.peer_id, passive.peer_id) == (passive.local_comm_id, active.local_comm_id)
     assert (active.remote_qpn, passive.remote_qpn) == (0x222, 0x111)
     assert (active.remote_ca_guid, passive.remote_ca_guid) == (server.cm.ca_guid, client.cm.ca_guid)
     assert passive.peer == "client"

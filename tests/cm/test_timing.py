@@ -176,3 +176,30 @@ def test_what_is_due_at_the_same_time_is_done_in_the_order_of_the_requests() -> 
     assert due is not None
     cm.timer(due)
     assert [event.source for event in cm.take_events()] == conns
+
+
+@pytest.mark.parametrize(
+    ("after", "wait", "due"),
+    [
+        (0, TRIP + iba_ns(12), TRIP + iba_ns(12)),  # not sooner than it is
+        (0, TRIP + iba_ns(12) - 1, TRIP + iba_ns(12) - 1),
+        (10, 5000, 5010),
+        (TRIP + iba_ns(12) - 100, 5000, TRIP + iba_ns(12)),  # the next one is nearer than that
+    ],
+)
+def test_who_hurries_repeats_sooner_and_never_later(after: int, wait: int, due: int) -> None:
+    bench = Bench()
+    conn = bench.active()
+    conn.hurry(bench.now + after, wait)
+    assert conn.deadline() == bench.cm.deadline() == bench.now + due
+    bench.cm.timer(bench.now + due)
+    assert conn.deadline() == bench.now + due + wait
+
+
+@pytest.mark.parametrize("make", [Bench.passive, Bench.established, Bench.in_timewait])
+def test_who_waits_for_no_answer_does_not_hurry(make: Any) -> None:
+    bench = Bench()
+    conn = make(bench)
+    due = conn.deadline()
+    conn.hurry(bench.now, 1)
+    assert conn.deadline() == due

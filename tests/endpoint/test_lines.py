@@ -53,12 +53,12 @@ def interrupted(nth: int, call: Callable[[], object]) -> bool:
 
 
 def stand(one: Protocol) -> dict[str, Any]:
-    """All that a call changes, but what a call that was not finished may leave: the time, the ABORT to come."""
+    """All that a call changes, but what an unfinished one may leave: the time, the ABORT to come."""
     found = {name: value for name, value in vars(one).items() if name not in ("_heard_at", "_abort", "_step")}
     for name in ("_window", "_credits"):
         found[name] = dict(vars(found[name]))
     found["_posted"] = list(found["_posted"])
-    found["_events"] = [replace(i, error=str(i.error)) if isinstance(i, Failed) else i for i in one._events]
+    found["_events"] = [(str(i.error), i.undelivered) if isinstance(i, Failed) else i for i in one._events]
     for name in ("_regions", "_shared"):
         found[name] = dict(found[name])
     found["error"] = str(one.error)
@@ -144,9 +144,9 @@ def released() -> Pair:
     return pair
 
 
-def arrival(pair: Pair) -> object:
+def arrival(pair: Pair) -> None:
     out, payload = pair.b.wire[0]
-    return pair.a.protocol.receive(out.header + payload, 1.0)
+    pair.a.protocol.receive(out.header + payload, 1.0)
 
 
 def completion(pair: Pair) -> object:

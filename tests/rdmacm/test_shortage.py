@@ -38,7 +38,9 @@ class Shortage:
     def profile(self, frame: FrameType, event: str, called: object) -> None:
         if event not in ("call", "c_call") or not frame.f_code.co_filename.startswith(ROOMS):
             return
-        if getattr(called, "__name__", "") == "__exit__":  # a lock is let go of without memory, or never again
+        if (
+            getattr(called, "__name__", "") == "__exit__"
+        ):  # a lock is let go of without memory, or never again
             return
         if not threading.current_thread().name.startswith("rnic-cm-"):
             return
