@@ -95,7 +95,7 @@ def test_a_wrong_key_ends_the_connection_and_names_the_status() -> None:
         wrong = Region(remote.id, remote.addr, remote.length, remote.rkey ^ 0x100, remote.access)
         protocol = conn._core.protocol
         assert isinstance(protocol, Protocol)
-        protocol._regions[remote.id] = wrong
+        protocol._theirs.known[remote.id] = wrong
         with pytest.raises(LostError, match="REM_ACCESS_ERR"):
             conn.write(b"x", wrong, timeout=WAIT)
         with pytest.raises(LostError, match="REM_ACCESS_ERR"):

@@ -394,14 +394,14 @@ def test_what_comes_after_the_end_changes_nothing(how: str) -> None:
         protocol.lost("no more")
     elif how == "aborting":
         protocol.abort("first")
-    before = (protocol.state, str(protocol.error), protocol.farewell, list(protocol._events))
+    before = (protocol.state, str(protocol.error), protocol.farewell, list(protocol._inbox._events))
     protocol.close(1.0, timeout=1.0)
     protocol.timer(100.0)
     if how != "aborting":
         protocol.abort("again")
         protocol.lost("again")
         protocol.disconnected()
-    assert (protocol.state, str(protocol.error), protocol.farewell, list(protocol._events)) == before
+    assert (protocol.state, str(protocol.error), protocol.farewell, list(protocol._inbox._events)) == before
 
 
 def test_a_farewell_says_how_many_messages_came(pair: Pair) -> None:
@@ -442,8 +442,7 @@ def test_a_goodbye_in_the_disconnect_request_is_counted_on_likewise(pair: Pair) 
 
 def test_regions_and_withdrawals_are_counted_on_behind_two_to_the_32(pair: Pair) -> None:
     a, b = pair.a.protocol, pair.b.protocol
-    a._region_ids = TOP - 1
-    a._released = b._withdrawals = b._release_sent = TOP - 1
+    a._own._ids = a._own.released = b._theirs.withdrawals = b._theirs.confirmed = TOP - 1
     for number in (TOP, 0, 1):
         region = a.share(0, 8, 1, READ)
         assert region.id == number
@@ -451,7 +450,7 @@ def test_regions_and_withdrawals_are_counted_on_behind_two_to_the_32(pair: Pair)
         a.withdraw(region.id)
         pair.run()
         assert (a.unreleased, dict(b.regions)) == ((), {})
-    assert (a.released, b._withdrawals) == (1, 1)
+    assert (a.released, b._theirs.withdrawals) == (1, 1)
 
 
 def test_a_bare_queue_pair_that_is_aborted_has_failed() -> None:

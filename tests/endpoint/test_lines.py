@@ -55,12 +55,12 @@ def interrupted(nth: int, call: Callable[[], object]) -> bool:
 def stand(one: Protocol) -> dict[str, Any]:
     """All that a call changes, but what an unfinished one may leave: the time, the ABORT to come."""
     found = {name: value for name, value in vars(one).items() if name not in ("_heard_at", "_abort", "_step")}
-    for name in ("_window", "_credits"):
+    for name in ("_window", "_credits", "_inbox", "_own", "_theirs"):
         found[name] = dict(vars(found[name]))
+    found["_own"]["shared"], found["_theirs"]["known"] = dict(one.shared), dict(one.regions)
     found["_posted"] = list(found["_posted"])
-    found["_events"] = [(str(i.error), i.undelivered) if isinstance(i, Failed) else i for i in one._events]
-    for name in ("_regions", "_shared"):
-        found[name] = dict(found[name])
+    events = one._inbox._events
+    found["_inbox"]["_events"] = [(str(i.error), 0) if isinstance(i, Failed) else i for i in events]
     found["error"] = str(one.error)
     assembler = found["_assembler"]
     here = assembler._data.getvalue()[: assembler.buffered] if assembler._keeps else b""

@@ -31,10 +31,12 @@ from rnic.endpoint.events import (
     RegionWithdrawn,
 )
 from rnic.endpoint.flow import MIN_REFILL, ReceiveWindow, SendCredits
-from rnic.endpoint.frame import Frame, FrameType, abort_frame, emit, parse, parse_region
+from rnic.endpoint.frame import Frame, FrameType, abort_frame, emit, parse
 from rnic.endpoint.hello import Hello, agree
+from rnic.endpoint.inbox import Inbox
 from rnic.endpoint.outbox import Message, Outbox, Outgoing
 from rnic.endpoint.reassembly import Assembler, Progress
+from rnic.endpoint.regions import OwnRegions, PeerRegions
 from rnic.endpoint.state import Input, State
 from rnic.endpoint.state import step as next_state
 from rnic.endpoint.text import printable
@@ -47,8 +49,6 @@ __all__ = ["Protocol", "Role", "Statistics"]
 
 _LIVE = frozenset({State.OPEN, State.HALF_CLOSED_LOCAL, State.HALF_CLOSED_REMOTE})
 _PEER_TALKS = frozenset({State.OPEN, State.HALF_CLOSED_LOCAL})
-_EVENT_WEIGHT = 64
-"""Bytes that an event counts in the backlog beside its data, so that empty messages are bounded too."""
 
 
 class Role(Enum):
@@ -147,28 +147,21 @@ class Protocol:
         self._closing = False  # close() was called
         self._close_by: float | None = None  # when the goodbyes must have been said
         self._heard_at = 0.0  # the last sign of life
-        self._probe_due = False
+        self._probe_due = False  # the peer has been silent for too long
         self._window = ReceiveWindow(config.receives)
         self._credits = SendCredits(0)
         self._assembler = Assembler(config.max_message)
         self._outbox = Outbox()
         self._posted: deque[_Posted] = deque()
         self._abort = b""  # the ABORT frame, when this end aborted
-        self._events: deque[Event] = deque()
-        self._taken = 0  # events that the user has taken
-        self._backlog = 0
+        self._inbox = Inbox()
         self.wanted = False
         """Somebody waits for a message: want()."""
         self._discards = False
-        self._regions: dict[int, Region] = {}  # the peer's
-        self._shared: dict[int, Region] = {}  # ours
-        self._unreleased: tuple[int, ...] = ()  # ours, withdrawn, the peer may still use them
-        self._released = 0  # ours, that the peer has released
-        self._withdrawals = 0  # of the peer that we saw
-        self._release_sent = 0  # of these, confirmed
+        self._own = OwnRegions(config.access)
+        self._theirs = PeerRegions(config.max_regions)
         self._numbers = 0  # work requests handed out
         self._handles = 0  # messages that send() took
-        self._region_ids = 0
         self._messages_sent = self._credit_sends = self._probes = 0
 
     # ------------------------------------------------------------ changes
@@ -186,26 +179,12 @@ class Protocol:
         self._step = None
 
     def _change(self, change: _Change, *events: Event) -> None:
-        self._do(self._carry_out, change, events, *self._told(events))
+        self._do(self._carry_out, change, events, *self._inbox.look(events))
 
     def _carry_out(self, change: _Change, events: tuple[Event, ...], first: int, backlog: int) -> None:
         carry_out, argument = change
         carry_out(argument)
-        self._tell(events, first, backlog)
-
-    def _told(self, events: tuple[Event, ...]) -> tuple[int, int]:
-        """How many events there were before these, and the backlog with them."""
-        backlog = self._backlog
-        for event in events:
-            backlog += _weight(event)
-        return self._taken + len(self._events), backlog
-
-    def _tell(self, events: tuple[Event, ...], first: int, backlog: int) -> None:
-        for event in events:
-            if self._taken + len(self._events) == first:
-                self._events.append(event)
-            first += 1
-        self._backlog = backlog
+        self._inbox.put(events, first, backlog)
 
     # ------------------------------------------------------------ opening
 
@@ -301,21 +280,13 @@ class Protocol:
         queue pair; ClosedError as send().
         """
         peer = self._may_send("share")
-        if len(self._shared) >= peer.max_regions:
-            raise ValueError(f"share(): the peer takes {peer.max_regions} regions at a time")
-        if not access or access & ~self.config.access:
-            raise ValueError(f"share(): access {access!r}, the queue pair allows {self.config.access!r}")
-        if addr < 0 or length < 0 or addr + length > 1 << 64 or not 0 <= rkey < 1 << 32:
-            raise ValueError(f"share(): {length} bytes at {addr:#x} with rkey {rkey:#x} cannot be a region")
-        number = self._region_ids + 1
-        region = Region(number & 0xFFFFFFFF, addr, length, rkey, access)
+        region, number = self._own.look(addr, length, rkey, access, peer.max_regions)
         self._do(self._queue_share, region, number)
         return region
 
     def _queue_share(self, region: Region, number: int) -> None:
-        self._shared[region.id] = region
         self._outbox.add(region)
-        self._region_ids = number
+        self._own.add(region, number)
 
     def withdraw(self, region_id: int) -> None:
         """Tell the peer, after the messages before, that it may no longer use a region.
@@ -324,13 +295,10 @@ class Protocol:
         requests on their way.  ValueError when no such region is shared.
         """
         self._may_send("withdraw")
-        if region_id not in self._shared:
-            raise ValueError(f"withdraw(): no region {region_id} is shared")
-        self._do(self._queue_withdraw, region_id, (*self._unreleased, region_id))
+        self._do(self._queue_withdraw, region_id, self._own.look_withdrawn(region_id))
 
     def _queue_withdraw(self, region_id: int, unreleased: tuple[int, ...]) -> None:
-        self._shared.pop(region_id, None)
-        self._unreleased = unreleased
+        self._own.withdraw(region_id, unreleased)
         self._outbox.add(region_id)
 
     def close(self, now: float, timeout: float | None = None) -> None:
@@ -368,20 +336,18 @@ class Protocol:
         if event is None:
             self.want(True)
         else:
-            self._do(self._take_event, event, self._taken + 1, self._backlog - _weight(event))
+            self._do(self._take_event, event, *self._inbox.look_taken(event))
         return event
 
     def _take_event(self, event: Event, taken: int, backlog: int) -> None:
-        if self._events and self._events[0] is event:
-            self._events.popleft()
-        self._taken, self._backlog = taken, backlog
+        self._inbox.take(event, taken, backlog)
         self._resume()
 
     def peek_event(self) -> Event | None:
         """What next_event() would return; it stays."""
         if self._step is not None:
             self.settle()
-        return self._events[0] if self._events else None
+        return self._inbox.first
 
     def want(self, wanted: bool) -> None:
         """Whether somebody waits now, so that an unfinished message may come while no event waits here.
@@ -403,9 +369,9 @@ class Protocol:
 
     def _is_full(self) -> bool:
         """More than max_backlog waits here: the peer has to wait, too."""
-        if self._discards or (self.wanted and not self._events):
+        if self._discards or (self.wanted and not self._inbox):
             return False
-        return self._backlog + self._assembler.buffered >= self.config.max_backlog
+        return self._inbox.weight + self._assembler.buffered >= self.config.max_backlog
 
     def _resume(self) -> None:
         if self._window.freed != self._window.arrived and not self._is_full():
@@ -465,17 +431,15 @@ class Protocol:
         if self.peer is None or not self._credits.allow():
             return None
         number, refill = self._numbers + 1, self._window.owed
-        if self._release_sent != self._withdrawals:
-            out = Outgoing(number, emit(FrameType.RELEASE, refill, self._withdrawals), fence=True)
-            return self._hand_out(out, FrameType.RELEASE, kept, (self._note_release, self._withdrawals))
+        seen = self._theirs.withdrawals
+        if self._theirs.confirmed != seen:
+            out = Outgoing(number, emit(FrameType.RELEASE, refill, seen), fence=True)
+            return self._hand_out(out, FrameType.RELEASE, kept, (self._theirs.confirm, seen))
         if self._outbox:
             size = min(self.peer.receive_size, self.config.send_size)
             out, kind, cut = self._outbox.look(number, refill, size)
             return self._hand_out(out, kind, kept, (self._outbox.go, cut))
         return None
-
-    def _note_release(self, number: int) -> None:
-        self._release_sent = number
 
     def _next_credit(self, kept: deque[Outgoing] | None) -> Outgoing | None:
         if self._window.owed < self._window.threshold or not self._credits.allow(reserve=True):
@@ -560,7 +524,7 @@ class Protocol:
         returned = self._credits.refilled(frame.credits) if frame.credits else self._credits.returned
         change, events = handler(self, frame)
         number, freed = self.receives_seen + 1, self._window.freed + 1
-        self._do(self._arrive, change, events, *self._told(events), returned, number, freed, talk)
+        self._do(self._arrive, change, events, *self._inbox.look(events), returned, number, freed, talk)
 
     def _arrive(
         self,
@@ -576,7 +540,7 @@ class Protocol:
         carry_out, argument = change
         carry_out(argument)
         if events:
-            self._tell(events, first, backlog)
+            self._inbox.put(events, first, backlog)
         self._credits.returned = returned
         window = self._window
         if not (talk and self._is_full()):
@@ -604,7 +568,7 @@ class Protocol:
             elif posted.kind is FrameType.GOODBYE or posted.kind is FrameType.ABORT:
                 change, events = self._last_word_arrived(posted.kind)
         sent = self._messages_sent + len(delivered)
-        self._do(self._note_completed, change, events, *self._told(events), number, sent)
+        self._do(self._note_completed, change, events, *self._inbox.look(events), number, sent)
         return tuple(delivered)
 
     def _last_word_arrived(self, kind: FrameType) -> tuple[_Change, tuple[Event, ...]]:
@@ -718,7 +682,7 @@ class Protocol:
         Look here before each READ, WRITE or atomic is posted: a withdrawal counts from when it came in, and
         the SEND that confirms it must come after all of them.
         """
-        return MappingProxyType(self._regions)
+        return MappingProxyType(self._theirs.known)
 
     @property
     def queued(self) -> int:
@@ -733,17 +697,17 @@ class Protocol:
     @property
     def released(self) -> int:
         """How many regions of ours the peer has released; modulo 2**32."""
-        return self._released
+        return self._own.released
 
     @property
     def shared(self) -> Mapping[int, Region]:
         """Our regions that the peer may use, by id; those that were withdrawn are `unreleased` first."""
-        return MappingProxyType(self._shared)
+        return MappingProxyType(self._own.shared)
 
     @property
     def unreleased(self) -> tuple[int, ...]:
         """Regions of ours that were withdrawn, and that the peer has not confirmed to be done with."""
-        return self._unreleased
+        return self._own.unreleased
 
     def statistics(self) -> Statistics:
         """What was done so far."""
@@ -757,7 +721,7 @@ class Protocol:
             probes=self._probes,
             credits=self._credits.available,
             queued=self.queued,
-            backlog=self._backlog,
+            backlog=self._inbox.weight,
             held=self._window.held,
             partial=self._assembler.buffered,
         )
@@ -780,39 +744,15 @@ class Protocol:
         return _NOTHING, ()
 
     def _on_share(self, frame: Frame) -> _Effect:
-        region = parse_region(frame)
-        if region.id in self._regions:
-            raise ProtocolError(f"region {region.id} is shared twice", Reason.REGION)
-        if len(self._regions) >= self.config.max_regions:
-            raise ProtocolError(f"more than {self.config.max_regions} regions are shared", Reason.REGION)
-        return (self._add_region, region), (RegionShared(region),)
-
-    def _add_region(self, region: Region) -> None:
-        self._regions[region.id] = region
+        region = self._theirs.look(frame)
+        return (self._theirs.add, region), (RegionShared(region),)
 
     def _on_withdraw(self, frame: Frame) -> _Effect:
-        region = self._regions.get(frame.id)
-        if region is None:
-            raise ProtocolError(f"region {frame.id} is withdrawn, and was not shared", Reason.REGION)
-        withdrawals = self._withdrawals + 1 & 0xFFFFFFFF
-        return (self._drop_region, (region.id, withdrawals)), (RegionWithdrawn(region),)
-
-    def _drop_region(self, argument: tuple[int, int]) -> None:
-        region_id, withdrawals = argument
-        self._regions.pop(region_id, None)
-        self._withdrawals = withdrawals
+        withdrawn = self._theirs.look_withdrawn(frame)
+        return (self._theirs.drop, withdrawn), (RegionWithdrawn(withdrawn[0]),)
 
     def _on_release(self, frame: Frame) -> _Effect:
-        number = frame.id - self._released & 0xFFFFFFFF
-        if not 1 <= number <= len(self._unreleased):
-            raise ProtocolError(
-                f"RELEASE says {frame.id}, after {self._released} and with {len(self._unreleased)} to come",
-                Reason.REGION,
-            )
-        return (self._release, (frame.id, self._unreleased[number:])), ()
-
-    def _release(self, argument: tuple[int, tuple[int, ...]]) -> None:
-        self._released, self._unreleased = argument
+        return (self._own.release, self._own.look_released(frame)), ()
 
     def _on_goodbye(self, frame: Frame) -> _Effect:
         if self._assembler.partial:
@@ -891,14 +831,10 @@ class Protocol:
         failed, state = argument
         self._outbox.clear()
         self._assembler.drop()
-        self._regions.clear()
+        self._theirs.known.clear()
         self._probe_due = False
         self.error, self.undelivered = failed.error, failed.undelivered
         self.state = state
-
-
-def _weight(event: Event) -> int:
-    return _EVENT_WEIGHT + (len(event.data) if isinstance(event, MessageReceived) else 0)
 
 
 def _aborted(reason: int, text: bytes) -> AbortedError:
