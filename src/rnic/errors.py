@@ -8,18 +8,27 @@ from typing import Any
 
 from rnic.enums import WCStatus
 
-__all__ = ["PostError", "VerbsError", "exhausted", "explain_completion"]
+__all__ = ["PostError", "VerbsError", "exhausted", "explain_completion", "with_limit"]
+
+
+def with_limit(code: int, text: str) -> str:
+    """What an error says and, when descriptors are used up, the limit that was met."""
+    if code == _errno.EMFILE:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        cure = f"RLIMIT_NOFILE is {limit} (ulimit -n)"
+    elif code == _errno.ENFILE:
+        cure = "of the whole machine, /proc/sys/fs/file-max"
+    else:
+        return text
+    return text if cure in text else f"{text or os.strerror(code)}: {cure}"
 
 
 def exhausted(error: BaseException | int) -> str:
     """What an error says, with the limit of the process or the machine that was met."""
     code = error if isinstance(error, int) else getattr(error, "errno", None)
     text = os.strerror(error) if isinstance(error, int) else str(error) or type(error).__name__
-    if code == _errno.EMFILE:
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return f"{text}: RLIMIT_NOFILE is {limit} (ulimit -n)"
-    if code == _errno.ENFILE:
-        return f"{text}: of the whole machine, /proc/sys/fs/file-max"
+    if code in (_errno.EMFILE, _errno.ENFILE):
+        return with_limit(code, text)
     if code == _errno.ENOMEM or isinstance(error, MemoryError):
         return f"{text}: see RLIMIT_AS (ulimit -v), the control group's memory and vm.max_map_count"
     if isinstance(error, RuntimeError):  # threading.Thread.start()

@@ -46,6 +46,7 @@ def test_all_is_what_there_is() -> None:
         "capture",
         "endpoint",
         "testing",
+        "sizes",
         "threads",
         "times",
         "wording",

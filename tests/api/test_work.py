@@ -53,7 +53,7 @@ def test_values_that_do_not_fit_are_refused() -> None:
     for form in forms:
         with pytest.raises(OverflowError):
             SendWR(**form)
-    with pytest.raises(OverflowError):
+    with pytest.raises(ValueError, match="shorter than 4 GiB"):
         SGE(addr=0, length=2**32, lkey=0)
 
 

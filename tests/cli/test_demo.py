@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from cli.commands import Command, Start
+from cli.test_doctor import within
 from rnic.cli import demo, transfer
 from rnic.cli.demo import read_exactly
 from rnic.cli.params import Failure
@@ -47,6 +49,13 @@ def test_file_arrives_and_operations_are_measured(rnic: Start, tmp_path: Path, l
         assert any(unit in table[operation] for unit in (" ns ", " us ", " ms "))
     assert {"FETCH_AND_ADD", "CMP_AND_SWP"} < set(table)
     assert "\x1b" not in result.out
+
+
+def test_a_loopback_that_is_down_is_named_before_anything_is_made() -> None:
+    result = within(sys.executable, "-m", "rnic", "demo", "--size", "1M", up=False)
+    cure = "`ip link set lo up` brings it up, and `rnic doctor` looks for more"
+    text = f"rnic: the network interface lo is down, by which the two processes meet: {cure}\n"
+    assert (result.status, result.out, result.err) == (1, "", text)
 
 
 @pytest.mark.parametrize(("switch", "way"), [("on", "by shared memory"), ("off", "over UDP")])

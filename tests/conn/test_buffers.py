@@ -153,7 +153,7 @@ def test_what_is_no_region_is_named(remote: Any) -> None:
 
 
 def test_a_text_is_no_timeout() -> None:
-    with pair() as (a, _), pytest.raises(TypeError, match="a timeout is a number of seconds, not '5'"):
+    with pair() as (a, _), pytest.raises(TypeError, match="timeout is '5': give a number of seconds"):
         a.recv(timeout="5")  # type: ignore[arg-type]
 
 

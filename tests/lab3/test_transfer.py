@@ -88,6 +88,12 @@ def test_many_senders_one_after_another_and_side_by_side(rnic: Start, folder: Pa
     assert kept(folder) == {name(file): file.read_bytes() for file in files}
 
 
+def test_receiver_says_before_it_listens_that_files_cannot_be_written(rnic: Start) -> None:
+    result = rnic("lab3", "receiver", "--dir", "/proc", "--port", 0, "--bind", HOST).wait()
+    assert (result.status, result.out) == (1, "")
+    assert re.fullmatch(r"rnic: /proc cannot be written to: .+: choose another --dir\n", result.err)
+
+
 def test_key_goes_with_the_secret_of_the_receiver(rnic: Start, folder: Path, tmp_path: Path) -> None:
     file = a_file(tmp_path, 5)
     outs = []

@@ -136,10 +136,16 @@ def test_what_is_agreed_reaches_the_queue_pairs() -> None:
 
 def test_what_cannot_be_asked_for_is_refused_in_words() -> None:
     with EventChannel() as channel, listening(channel) as listener, create_id(timing=FAST) as one:
-        with pytest.raises(VerbsError, match="needs ROUTE_RESOLVED"):
+        with pytest.raises(VerbsError, match=r"needs ROUTE_RESOLVED: call .*_addr\(\), then .*_route\(\) "):
             one.connect()
+        with pytest.raises(VerbsError, match=r"needs ADDR_RESOLVED: call resolve_addr\(\) "):
+            one.resolve_route()
         one.resolve_addr(None, ("127.0.0.1", listener.get_src_port()))
+        with pytest.raises(VerbsError, match=r"needs ROUTE_RESOLVED: call resolve_route\(\) "):
+            one.connect()
         one.resolve_route()
+        with pytest.raises(VerbsError, match=r"accept\(\) needs CONNECT \["):
+            one.accept()
         with pytest.raises(VerbsError, match="no queue pair"):
             one.connect()
         one.create_qp()

@@ -207,7 +207,7 @@ def test_places_are_free_as_soon_as_a_completion_is_the_current_one(looped: Loop
     ("init", "number", "words"),
     [
         ({"cqe": 0}, errno.EINVAL, "0 entries"),
-        ({"cqe": (1 << 32) - 1}, errno.EINVAL, "4294967295 entries"),
+        ({"cqe": (1 << 32) - 1}, errno.EINVAL, "cqe is 4294967295; allowed are 1 to"),
         ({"comp_vector": 1}, errno.EINVAL, "comp_vector is 1; the device has 1"),
         ({"wc_flags": CreateCQWCFlags.WITH_CVLAN}, errno.EOPNOTSUPP, "no fields 0x100"),
         ({"flags": CreateCQAttrFlags(4)}, errno.EOPNOTSUPP, "flags: 0x4"),
@@ -233,7 +233,7 @@ def test_there_is_one_completion_vector() -> None:
         with pytest.raises(VerbsError, match="comp_vector is 1") as caught:
             ctx.create_cq(4, comp_vector=1)
         assert caught.value.errno == errno.EINVAL
-        with pytest.raises(OverflowError):
+        with pytest.raises(VerbsError, match="comp_vector is -1"):
             ctx.create_cq(4, comp_vector=-1)
 
 
@@ -359,7 +359,7 @@ def test_moderation_that_cannot_be_is_refused() -> None:
                 other.modify(ModifyCQAttr(attr_mask=rnic.CQAttrMask(2)))
             caps = ctx.query_device_ex().cq_mod_caps
             other.modify(ModifyCQAttr(ModerateCQ(caps.max_cq_count, caps.max_cq_period)))
-            with pytest.raises(OverflowError):
+            with pytest.raises(VerbsError, match=f"cq_count is .* allowed are 0 to {caps.max_cq_count}"):
                 other.modify(ModifyCQAttr(ModerateCQ(caps.max_cq_count + 1, 0)))
 
 

@@ -642,7 +642,7 @@ def test_a_change_that_fails_changes_nothing(pair: Pair, sparse: Sparse) -> None
             (mr, flags.CHANGE_PD, {}, errno.EINVAL, "needs a protection domain"),
             (mr, 5, {"buffer": new, "access": AccessFlags.REMOTE_WRITE}, errno.EINVAL, "need LOCAL_WRITE"),
             (mr, 4, {"access": 1 << 30}, errno.EOPNOTSUPP, "not supported"),
-            (mr, flags.CHANGE_TRANSLATION, {"buffer": b"const"}, errno.EINVAL, "writable"),
+            (mr, flags.CHANGE_TRANSLATION, {"buffer": b"const"}, errno.EINVAL, "is read-only"),
             (readonly, flags.CHANGE_ACCESS, {"access": ALL_ACCESS}, errno.EINVAL, "read-only"),
             (own, flags.CHANGE_TRANSLATION, {"buffer": new}, errno.EINVAL, "not given by an address"),
         ):

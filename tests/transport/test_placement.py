@@ -172,7 +172,7 @@ def test_a_send_queue_drains_and_goes_on(loss: float) -> None:
         begun = pair.a.cq.poll(2)
         assert all(wc.ok for wc in begun)
         pair.a.qp.modify(QPAttr(timeout=12, retry_cnt=5))  # of what may be changed now
-        with pytest.raises(VerbsError, match="does not take PATH_MTU"):
+        with pytest.raises(VerbsError, match="does not take path_mtu"):
             pair.a.qp.modify(QPAttr(path_mtu=rnic.MTU.MTU_256))
         pair.a.qp.post_send(SendWR(2, WROpcode.RDMA_WRITE, SendFlags.SIGNALED, [], target.addr, target.rkey))
         pair.b.register(bytearray(8))
@@ -246,7 +246,7 @@ def test_rates_that_cannot_be_are_refused() -> None:
             assert caught.value.errno == errno.EINVAL
         with pytest.raises(VerbsError, match="is in RESET; a rate is set from RTR on"):
             idle.qp.modify_rate_limit(RateLimitAttr(1))
-        with pytest.raises(VerbsError, match="does not take RATE_LIMIT"):
+        with pytest.raises(VerbsError, match="does not take rate_limit"):
             pair.a.qp.modify(QPAttr(rate_limit=5))
         pair.a.qp.modify(QPAttr(qp_state=QPState.RESET))
         assert pair.a.qp.query()[0].rate_limit == 0

@@ -187,22 +187,44 @@ static struct transition transition_of(const struct qp *qp, int from, int to) {
     return t;
 }
 
-/* Names of the bits of a mask, for people. */
-static const char *mask_names(uint32_t mask, char *out, size_t size) {
+/* The attributes that a mask names, as struct rnic_qp_attr and a Python program call them; bits that name none as a number. */
+static const char *attr_names(uint32_t mask, char *out, size_t size) {
     static const struct {
         uint32_t bit;
         const char *name;
     } rows[] = {
-#define ROW(n, v) {v, #n},
-        RNIC_ATTR_MASKS(ROW)
-#undef ROW
+        {M(STATE), "qp_state"},
+        {M(CUR_STATE), "cur_qp_state"},
+        {M(EN_SQD_ASYNC_NOTIFY), "en_sqd_async_notify"},
+        {M(ACCESS_FLAGS), "qp_access_flags"},
+        {M(PKEY_INDEX), "pkey_index"},
+        {M(PORT), "port_num"},
+        {M(QKEY), "qkey"},
+        {M(AV), "ah_attr"},
+        {M(PATH_MTU), "path_mtu"},
+        {M(TIMEOUT), "timeout"},
+        {M(RETRY_CNT), "retry_cnt"},
+        {M(RNR_RETRY), "rnr_retry"},
+        {M(RQ_PSN), "rq_psn"},
+        {M(MAX_QP_RD_ATOMIC), "max_rd_atomic"},
+        {M(ALT_PATH), "alt_ah_attr"},
+        {M(MIN_RNR_TIMER), "min_rnr_timer"},
+        {M(SQ_PSN), "sq_psn"},
+        {M(MAX_DEST_RD_ATOMIC), "max_dest_rd_atomic"},
+        {M(PATH_MIG_STATE), "path_mig_state"},
+        {M(CAP), "cap"},
+        {M(DEST_QPN), "dest_qp_num"},
+        {M(RATE_LIMIT), "rate_limit"},
     };
     size_t n = 0;
     out[0] = 0;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows && n < size; i++) {
-        if (mask & rows[i].bit)
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if ((mask & rows[i].bit) && n < size)
             n += (size_t)snprintf(out + n, size - n, "%s%s", n ? ", " : "", rows[i].name);
+        mask &= ~rows[i].bit;
     }
+    if (mask && n < size)
+        snprintf(out + n, size - n, "%sthe mask's 0x%x, which is no attribute", n ? ", " : "", mask);
     return out;
 }
 
@@ -265,17 +287,17 @@ static int check_pkey(const struct qp *qp, int index, struct rnic_err *err) {
 }
 
 static int check_mask(const struct qp *qp, int from, int to, uint32_t mask, struct rnic_err *err) {
-    char names[160];
+    char names[200];
     struct transition t = transition_of(qp, from, to);
     if (!t.allowed)
         return fail(err, -EINVAL, "%s -> %s is not allowed", qp_state_name(from), qp_state_name(to));
     uint32_t missing = t.required & ~mask, extra = mask & ~(t.required | t.optional | M(STATE));
     if (missing)
         return fail(err, -EINVAL, "%s -> %s needs %s", qp_state_name(from), qp_state_name(to),
-                    mask_names(missing, names, sizeof names));
+                    attr_names(missing, names, sizeof names));
     if (extra)
         return fail(err, -EINVAL, "%s -> %s does not take %s", qp_state_name(from), qp_state_name(to),
-                    mask_names(extra, names, sizeof names));
+                    attr_names(extra, names, sizeof names));
     return 0;
 }
 

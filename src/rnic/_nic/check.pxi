@@ -7,15 +7,16 @@ cdef object text_of(rnic_err *err):
 
 
 cdef int check(int rc, str verb, rnic_err *err) except -1:
-    """rc as it is when it is no error; else VerbsError with the provider's words."""
+    """rc as it is when it is no error; else VerbsError with the provider's words, and the limit that was met."""
     if rc < 0:
-        raise VerbsError(-rc, text_of(err), verb)
+        raise VerbsError(-rc, with_limit(-rc, text_of(err)), verb)
     return rc
 
 
 cdef double deadline_of(timeout) except? -1:
     """The time of monotonic() at which a wait ends; infinity for None."""
-    return float("inf") if timeout is None else monotonic() + <double>timeout
+    ends = after(timeout)
+    return float("inf") if ends is None else ends
 
 
 # A signal that comes between the look for signals and the sleep does not end the sleep, which therefore is short.

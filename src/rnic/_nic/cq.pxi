@@ -4,6 +4,14 @@ cdef enum:
     POLL_STACK = 64     # completions that are polled into the stack; more go through the heap
 
 
+cdef int clipped(n) except? -1:
+    """n as an int, the largest that there is for what is larger."""
+    try:
+        return n
+    except OverflowError:
+        return INT_MAX if n > 0 else -1
+
+
 cdef class CQ(Handle):
     """A completion queue: where finished work requests are reported (IBA 10.8; ibv_create_cq(3))."""
 
@@ -26,6 +34,8 @@ cdef class CQ(Handle):
         if channel is not None:
             channel.need(verb)
             ch = channel.p
+        limited(verb, "cqe", cqe, context, "max_cqe", least=1)
+        whole(verb, "comp_vector", comp_vector, 31)
         err.text[0] = 0
         if extensions is None:
             check(
@@ -58,32 +68,32 @@ cdef class CQ(Handle):
         self.need("cqe")
         return self.p.cqe
 
-    def poll(self, int n=1):
-        """Take up to n completions, oldest first, without waiting (ibv_poll_cq(3)).
+    def poll(self, n=1):
+        """Take up to n completions, oldest first, without waiting (ibv_poll_cq(3)); any n from 1 on.
 
         Raises VerbsError when the queue has overrun: completions were lost.
         """
         cdef rnic_wc stack[POLL_STACK]
         cdef rnic_wc *wc = stack
-        cdef int got
-        if n < 1:
+        cdef int got, most = clipped(n)
+        if most < 1:
             raise ValueError(f"poll({n}): at least one completion has to be asked for")
         self.need("poll_cq")
         if self.in_batch:
             raise VerbsError(EBUSY, f"a batch of {self.label()} is being polled: end_poll() first", "poll_cq")
-        if n > POLL_STACK:
-            n = min(n, max(self.p.cqe, POLL_STACK))
-            wc = <rnic_wc *>PyMem_Malloc(n * sizeof(rnic_wc))
+        if most > POLL_STACK:
+            most = min(most, max(self.p.cqe, POLL_STACK))
+            wc = <rnic_wc *>PyMem_Malloc(most * sizeof(rnic_wc))
             if wc is NULL:
                 raise MemoryError
         try:
             got = -EAGAIN
             if self.ops.poll_cq_now is not NULL:
-                got = self.ops.poll_cq_now(self.p, n, wc)   # in less time than it takes to let go of the GIL
+                got = self.ops.poll_cq_now(self.p, most, wc)   # in less time than it takes to let go of the GIL
             if got == -EAGAIN:
                 self.calls += 1
                 with nogil:
-                    got = self.ops.poll_cq(self.p, n, wc)
+                    got = self.ops.poll_cq(self.p, most, wc)
                 self.calls -= 1
             if got < 0:
                 self.raise_poll_error(got, "poll_cq")
@@ -108,9 +118,13 @@ cdef class CQ(Handle):
         or `cq_period` microseconds after the first of them; a period of 0 ends moderation.  An event that waits
         when the limits change comes at once.  Raises VerbsError: EINVAL when the queue has no channel.
         """
-        cdef rnic_modify_cq_attr c = attr.as_struct()
+        cdef rnic_modify_cq_attr c
         cdef rnic_err err
+        fields = attr.as_struct()
         self.need("modify_cq")
+        for name, value in fields["moderate"].items():
+            limited("modify_cq", name, value, self.ctx, f"cq_mod_caps.max_{name}", bits=16)
+        c = fields
         err.text[0] = 0
         check(self.ops.modify_cq(self.p, &c, &err), "modify_cq", &err)
 
@@ -124,18 +138,20 @@ cdef class CQ(Handle):
         err.text[0] = 0
         check(self.ops.req_notify_cq(self.p, solicited_only, &err), "req_notify_cq", &err)
 
-    def ack_events(self, unsigned n=1):
+    def ack_events(self, n=1):
         """Acknowledge n events that get_cq_event() returned for this queue (ibv_ack_cq_events(3))."""
         cdef rnic_err err
         self.need("ack_cq_events")
+        whole("ack_cq_events", "n", n)
         err.text[0] = 0
         check(self.ops.ack_cq_events(self.p, n, &err), "ack_cq_events", &err)
         self.unacked -= min(n, self.unacked)
 
-    def resize(self, int cqe):
+    def resize(self, cqe):
         """Make room for cqe completions; those in the queue stay (ibv_resize_cq(3))."""
         cdef rnic_err err
         self.need("resize_cq")
+        limited("resize_cq", "cqe", cqe, self.ctx, "max_cqe", least=1)
         err.text[0] = 0
         check(self.ops.resize_cq(self.p, cqe, &err), "resize_cq", &err)
 

@@ -13,12 +13,14 @@ cdef class DM(Handle):
     cdef readonly uint64_t length  #: Bytes.
     cdef readonly bint imported    #: Another object's memory, or another process': close() leaves it to its owner.
 
-    def __cinit__(self, Context context not None, uint64_t length=0, uint32_t log_align_req=0, handle=None):
+    def __cinit__(self, Context context not None, length=0, log_align_req=0, handle=None):
         cdef rnic_err err
         cdef DM original = None
         context.need("alloc_dm")
         err.text[0] = 0
         if handle is None:
+            limited("alloc_dm", "length", length, context, "max_dm_size", least=4, bits=64)
+            whole("alloc_dm", "log_align_req", log_align_req)
             check(context.ops.alloc_dm(context.p, length, log_align_req, &self.p, &err), "alloc_dm", &err)
         else:
             original = original_of(context, DM, handle)
@@ -37,7 +39,7 @@ cdef class DM(Handle):
         self.need("handle")
         return self.p.handle
 
-    def copy_to(self, uint64_t dm_offset, data):
+    def copy_to(self, dm_offset, data):
         """Copy the bytes of a buffer to `dm_offset` (ibv_memcpy_to_dm(3)).
 
         Raises VerbsError: EINVAL unless offset and length are multiples of 4 and lie in the memory.  BufferError for
@@ -46,26 +48,28 @@ cdef class DM(Handle):
         cdef Py_buffer view
         cdef rnic_err err
         cdef int rc
+        cdef uint64_t offset = whole("memcpy_to_dm", "dm_offset", dm_offset, 64)
         self.need("memcpy_to_dm")
         err.text[0] = 0
         PyObject_GetBuffer(data, &view, PyBUF_C_CONTIGUOUS)
         self.calls += 1
         try:
             with nogil:
-                rc = self.ops.memcpy_to_dm(self.p, dm_offset, view.buf, view.len, &err)
+                rc = self.ops.memcpy_to_dm(self.p, offset, view.buf, view.len, &err)
             check(rc, "memcpy_to_dm", &err)
         finally:
             self.calls -= 1
             PyBuffer_Release(&view)
 
-    def copy_from(self, uint64_t dm_offset, length):
+    def copy_from(self, dm_offset, length):
         """`length` bytes from `dm_offset` on (ibv_memcpy_from_dm(3)).
 
         Raises VerbsError: EINVAL unless offset and length are multiples of 4 and lie in the memory.
         """
         cdef rnic_err err
         cdef int rc
-        cdef uint64_t n = length
+        cdef uint64_t n = whole("memcpy_from_dm", "length", length, 64)
+        cdef uint64_t offset = whole("memcpy_from_dm", "dm_offset", dm_offset, 64)
         cdef uint8_t *at
         self.need("memcpy_from_dm")
         err.text[0] = 0
@@ -74,7 +78,7 @@ cdef class DM(Handle):
         self.calls += 1
         try:
             with nogil:
-                rc = self.ops.memcpy_from_dm(at, self.p, dm_offset, n, &err)
+                rc = self.ops.memcpy_from_dm(at, self.p, offset, n, &err)
         finally:
             self.calls -= 1
         check(rc, "memcpy_from_dm", &err)

@@ -30,17 +30,23 @@ cdef class MR(Handle):
     def __init__(self):
         raise TypeError("use PD.reg_mr() or PD.alloc_mr()")
 
-    cdef int export(self, buffer, uint32_t access) except -1:
+    cdef int export(self, buffer, uint32_t access, str verb) except -1:
         cdef int flags = PyBUF_ANY_CONTIGUOUS
         if access & (RNIC_ACCESS_LOCAL_WRITE | RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_ATOMIC):
             flags |= PyBUF_WRITABLE
         try:
             PyObject_GetBuffer(buffer, &self.view, flags)
         except BufferError as error:
-            raise VerbsError(EINVAL, f"{error}: the memory must be in one piece and, with LOCAL_WRITE, REMOTE_WRITE or "
-                                     "REMOTE_ATOMIC, writable", "reg_mr") from None
+            why = f"{error}: the memory must be in one piece"
+            if flags & PyBUF_WRITABLE and memoryview(buffer).readonly:
+                why = (f"the buffer, of type {type(buffer).__name__}, is read-only: give memory that can be written, such as a bytearray, "
+                       "or leave LOCAL_WRITE, REMOTE_WRITE and REMOTE_ATOMIC out")
+            raise VerbsError(EINVAL, why, verb) from None
         self.exported = True
         self.readonly = self.view.readonly
+        if self.view.len == 0:
+            raise VerbsError(EINVAL, "the buffer is empty, and a memory region has at least 1 byte: "
+                                     "give one of the size that is wanted, such as bytearray(4096)", verb)
         return 0
 
     cdef int register(self, PD pd, void *addr, uint64_t length, uint32_t access) except -1:
@@ -145,6 +151,8 @@ cdef class MR(Handle):
             pd.need("rereg_mr")
         if moves != (buffer is not None or (addr is not None and length is not None)):
             raise TypeError("rereg takes a buffer, or addr and length, with CHANGE_TRANSLATION and only with it")
+        whole("rereg_mr", "addr", addr or 0, 64)
+        limited("rereg_mr", "length", length or 0, self.ctx, "max_mr_size", least=1, bits=64)
         if self.calls:
             raise VerbsError(EBUSY, f"a call in another thread uses {self.label()}", "rereg_mr")
         busy = (self,) if pd is None else (self, pd)
@@ -170,7 +178,7 @@ cdef class MR(Handle):
         if buffer is not None:
             # Without CHANGE_ACCESS the region has the rights that it had: memory to be written if that was.
             fresh.export(buffer, access if flags & RNIC_REREG_MR_CHANGE_ACCESS else
-                         0 if self.readonly else RNIC_ACCESS_LOCAL_WRITE)
+                         0 if self.readonly else RNIC_ACCESS_LOCAL_WRITE, "rereg_mr")
             at, nbytes = <uintptr_t>fresh.view.buf, fresh.view.len
         elif not self.moving and self.exported and self.readonly and access & RNIC_ACCESS_LOCAL_WRITE:
             raise VerbsError(EINVAL, "the memory is read-only: LOCAL_WRITE cannot be granted", "rereg_mr")

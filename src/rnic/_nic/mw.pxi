@@ -100,5 +100,7 @@ cdef MR bind_info_of(info, rnic_mw_bind_info *c, str verb):
     if mr is not None:
         mr.need(verb)
         c.mr = mr.p
+    whole(verb, "bind_info.addr", info.addr, 64)
+    whole(verb, "bind_info.length", info.length, 64)
     c.addr, c.length, c.mw_access_flags = info.addr, info.length, info.mw_access_flags
     return mr

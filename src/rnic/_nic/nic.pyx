@@ -14,6 +14,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject_GenericSetAttr
 from libc.errno cimport EAGAIN, EBUSY, ECONNRESET, EINTR, EINVAL, EIO, ENODEV, ETIMEDOUT, errno
+from libc.limits cimport INT_MAX
 from libc.stdint cimport uintptr_t
 from libc.string cimport memset
 from posix.unistd cimport getpid
@@ -30,7 +31,9 @@ from rnic.enums import (
     CreateCQWCFlags, MWType, OpsFlags, OpsWROpcode, QPState, QPType, SendFlags, WCFlags, WCOpcode, WCStatus, WQState,
     WROpcode,
 )
-from rnic.errors import PostError, VerbsError, explain_completion
+from rnic.errors import PostError, VerbsError, explain_completion, with_limit
+from rnic.sizes import limited, whole
+from rnic.times import after
 
 cdef extern from "<arpa/inet.h>" nogil:
     uint32_t htonl(uint32_t)

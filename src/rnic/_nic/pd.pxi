@@ -49,17 +49,20 @@ cdef class PD(Handle):
         need_imported(self, self.imported, "unimport_pd")
         self.close()
 
-    def raw_reg_mr_ex(self, str verb, uint32_t comp_mask, uint32_t access, uintptr_t addr, uint64_t length,
-                      uint64_t iova, int fd, uint64_t offset, DM dm, buffer):
+    def raw_reg_mr_ex(self, str verb, uint32_t comp_mask, uint32_t access, addr, length, iova, int fd, offset, DM dm,
+                      buffer):
         """Register what struct rnic_mr_init_attr says; a buffer stays exported until the MR is closed."""
         cdef rnic_mr_init_attr attr
         cdef MR mr = MR.__new__(MR)
         self.need(verb)
+        limited(verb, "nbytes" if verb == "alloc_mr" else "length", length, self.ctx, "max_mr_size", least=1, bits=64)
+        for name, value in (("addr", addr), ("iova", iova), ("offset", offset)):
+            whole(verb, name, value, 64)
         memset(&attr, 0, sizeof(attr))
         attr.comp_mask, attr.access, attr.iova, attr.fd, attr.fd_offset = comp_mask, access, iova, fd, offset
-        attr.addr, attr.length = <void *>addr, length
+        attr.addr, attr.length = <void *><uintptr_t>addr, length
         if buffer is not None:
-            mr.export(buffer, access)
+            mr.export(buffer, access, verb)
             attr.addr, attr.length = mr.view.buf, mr.view.len
         if dm is not None:
             dm.need(verb)
@@ -109,20 +112,23 @@ cdef class PD(Handle):
         """Register the bytes of an object that exports them; they stay exported until the MR is closed."""
         cdef MR mr = MR.__new__(MR)
         self.need("reg_mr")
-        mr.export(buffer, access)
+        mr.export(buffer, access, "reg_mr")
         mr.register(self, mr.view.buf, mr.view.len, access)
         return mr
 
-    def reg_addr(self, uintptr_t addr, uint64_t length, uint32_t access):
+    def reg_addr(self, addr, length, uint32_t access):
         """Register bytes at an address: that they stay there is the caller's word."""
         cdef MR mr = MR.__new__(MR)
         self.need("reg_mr")
-        mr.register(self, <void *>addr, length, access)
+        limited("reg_mr", "length", length, self.ctx, "max_mr_size", least=1, bits=64)
+        whole("reg_mr", "addr", addr, 64)
+        mr.register(self, <void *><uintptr_t>addr, length, access)
         return mr
 
-    def alloc_mr(self, uint64_t nbytes, uint32_t access):
+    def alloc_mr(self, nbytes, uint32_t access):
         """Memory of the device's own making, registered; `mr.buf` is the way to it, close() frees it."""
         cdef MR mr = MR.__new__(MR)
         self.need("alloc_mr")
+        limited("alloc_mr", "nbytes", nbytes, self.ctx, "max_mr_size", least=1, bits=64)
         mr.allocate(self, nbytes, access)
         return mr

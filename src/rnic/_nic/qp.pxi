@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
+# What bounds each field of struct rnic_qp_cap, in struct rnic_device_attr.
+cdef dict CAP_LIMITS = {
+    "max_send_wr": "max_qp_wr", "max_recv_wr": "max_qp_wr", "max_send_sge": "max_sge", "max_recv_sge": "max_sge",
+    "max_inline_data": "max_inline_data",
+}
+
 
 cdef class QP(Poster):
     """A queue pair: one end of a connection (IBA 10.2.4; ibv_create_qp(3)); PD.create_qp() makes it.
@@ -35,6 +41,9 @@ cdef class QP(Poster):
         owners = tuple(one for one in (send_cq, recv_cq, srq, table, pd) if one is not None)
         for needed in owners:
             (<Handle?>needed).need("create_qp")
+        cap = init.cap.as_struct()
+        for name, value in cap.items():
+            limited("create_qp" if extension is None else "create_qp_ex", f"cap.{name}", value, pd.ctx, CAP_LIMITS[name])
         memset(&more, 0, sizeof(more))
         attr.qp_context = <void *>self
         attr.send_cq = NULL if send_cq is None else send_cq.p
@@ -48,7 +57,7 @@ cdef class QP(Poster):
             attr.rx_hash_conf.rx_hash_key, attr.rx_hash_conf.rx_hash_key_len = hash_key, min(len(hash_key), 255)
         attr.srq = NULL if srq is None else srq.p
         attr.qp_type, attr.sq_sig_all = init.qp_type, init.sq_sig_all
-        attr.cap = init.cap.as_struct()
+        attr.cap = cap
         err.text[0] = 0
         if extension is None:
             check(pd.ops.create_qp(pd.p, attr, &self.p, &err), "create_qp", &err)

@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
+cdef rnic_srq_attr srq_attr_of(fields, Context ctx, str verb) except *:
+    """The C struct of its fields."""
+    for name, limit in (("max_wr", "max_srq_wr"), ("max_sge", "max_srq_sge"), ("srq_limit", "max_srq_wr")):
+        limited(verb, name, fields[name], ctx, limit)
+    return fields
+
 
 cdef class SRQ(Poster):
     """A shared receive queue: receives for the messages of many queue pairs (IBA 10.2.9; ibv_create_srq(3))."""
@@ -16,8 +22,8 @@ cdef class SRQ(Poster):
         if pd is None:
             self.create_ex(init)
             return
-        attr = init.attr.as_struct()
         pd.need("create_srq")
+        attr = srq_attr_of(init.attr.as_struct(), pd.ctx, "create_srq")
         err.text[0] = 0
         check(pd.ops.create_srq(pd.p, <void *>self, &attr, &self.p, &err), "create_srq", &err)
         self.pd, self.srq_context = pd, init.srq_context
@@ -38,11 +44,14 @@ cdef class SRQ(Poster):
             (<Handle>needed).need("create_srq_ex")
         ctx = pd.ctx
         memset(&attr, 0, sizeof(attr))
-        attr.srq_context, attr.attr, attr.srq_type = <void *>self, init.attr.as_struct(), init.srq_type
+        attr.srq_context, attr.attr, attr.srq_type = <void *>self, srq_attr_of(init.attr.as_struct(), ctx, "create_srq_ex"), init.srq_type
         attr.pd = pd.p
         attr.xrcd = NULL if xrcd is None else xrcd.p
         attr.cq = NULL if cq is None else cq.p
-        attr.tm_cap = init.tm_cap.as_struct()
+        tags = init.tm_cap.as_struct()
+        for name, value in tags.items():
+            limited("create_srq_ex", f"tm_cap.{name}", value, ctx, f"tm_caps.{name}")
+        attr.tm_cap = tags
         err.text[0] = 0
         check(ctx.ops.create_srq_ex(ctx.p, &attr, &self.p, &err), "create_srq_ex", &err)
         self.pd, self.xrcd, self.cq, self.srq_context = pd, xrcd, cq, init.srq_context
@@ -65,9 +74,10 @@ cdef class SRQ(Poster):
 
     def raw_modify(self, attr, uint32_t mask):
         """ibv_modify_srq with all fields of struct rnic_srq_attr."""
-        cdef rnic_srq_attr c = attr
+        cdef rnic_srq_attr c
         cdef rnic_err err
         self.need("modify_srq")
+        c = srq_attr_of(attr, self.ctx, "modify_srq")
         err.text[0] = 0
         check(self.ops.modify_srq(self.p, &c, mask, &err), "modify_srq", &err)
 

@@ -19,6 +19,8 @@ cdef class WQ(Poster):
         cdef CQ cq = init.cq
         for needed in (context, pd, cq):
             (<Handle?>needed).need("create_wq")
+        for name, value, limit in (("max_wr", init.max_wr, "max_qp_wr"), ("max_sge", init.max_sge, "max_sge")):
+            limited("create_wq", name, value, context, limit)
         memset(&attr, 0, sizeof(attr))
         attr.wq_context, attr.wq_type, attr.create_flags = <void *>self, init.wq_type, init.create_flags
         attr.max_wr, attr.max_sge, attr.pd, attr.cq = init.max_wr, init.max_sge, pd.p, cq.p
@@ -88,10 +90,10 @@ cdef class RwqIndTable(Handle):
         context.need("create_rwq_ind_table")
         for wq in wqs:
             (<WQ?>wq).need("create_rwq_ind_table")
-        attr.log_ind_tbl_size = init.log_ind_tbl_size
-        if attr.log_ind_tbl_size > 31 or len(wqs) != 1 << attr.log_ind_tbl_size:
-            size = f"2**{attr.log_ind_tbl_size}"
+        if init.log_ind_tbl_size > 31 or init.log_ind_tbl_size < 0 or len(wqs) != 1 << init.log_ind_tbl_size:
+            size = f"2**{init.log_ind_tbl_size}"
             raise VerbsError(EINVAL, f"ind_tbl has {len(wqs)} work queues, not {size}", "create_rwq_ind_table")
+        attr.log_ind_tbl_size = init.log_ind_tbl_size
         attr.ind_tbl = <rnic_wq **>PyMem_Malloc(len(wqs) * sizeof(rnic_wq *))
         if attr.ind_tbl is NULL:
             raise MemoryError

@@ -22,6 +22,8 @@ cdef class SGE:
         else:
             if addr is None or length is None or lkey is None or offset:
                 raise TypeError("SGE without an MR takes addr, length and lkey")
+            if not 0 <= length <= 0xFFFFFFFF:
+                raise ValueError(f"{length} bytes: an SGE has 0 or more, and is shorter than 4 GiB")
             self.c.addr, self.c.length, self.c.lkey = addr, length, lkey
 
     @staticmethod

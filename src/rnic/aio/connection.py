@@ -22,6 +22,7 @@ from rnic.conn.handshake import Dial
 from rnic.conn.ops import Op
 from rnic.endpoint import Config, Region
 from rnic.enums import AccessFlags
+from rnic.times import seconds
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -150,6 +151,7 @@ class Connection(Face):
         any case, also when this is cancelled, everything is given back.
         """
         core = self._core
+        seconds(timeout)
         if core.given_back:
             return
         known = core.released or core.error is not None
@@ -206,7 +208,7 @@ async def connect(
     """Connect to an endpoint that listens; raises what rnic.connect() raises."""
     dial = None
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(seconds(timeout)):
             dial = Dial(await _address(host), port, config or Config())
             try:
                 descriptor = Readable(dial.fileno)

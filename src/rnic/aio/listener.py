@@ -17,6 +17,7 @@ from rnic.conn.face import ListenerFace
 from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Desk, Limits
 from rnic.endpoint import Config
 from rnic.errors import VerbsError
+from rnic.times import seconds
 
 _log = logging.getLogger("rnic.aio")
 
@@ -71,13 +72,16 @@ class Listener(ListenerFace):
                 if not self._desk.closed:
                     raise
 
-    async def serve(self, agent: Callable[[Connection], Awaitable[object]], *, grace: float = 5.0) -> None:
+    async def serve(
+        self, agent: Callable[[Connection], Awaitable[object]], *, grace: float | None = 5.0
+    ) -> None:
         """Run an agent, in a task of its own, for each connection, until close() or cancellation.
 
         A connection is closed when its agent returns; what an agent raises goes to the loop's exception
         handler, and its peer hears of it.  At the end nobody new is served, agents have `grace` seconds to
         finish, and then are cancelled.
         """
+        seconds(grace, "grace")
         tasks: set[asyncio.Task[None]] = set()
 
         def begin(conn: Connection) -> None:
@@ -114,7 +118,7 @@ async def _attend(agent: Callable[[Connection], Awaitable[object]], conn: Connec
         asyncio.get_running_loop().call_exception_handler({"message": text, "exception": error})
 
 
-async def _dismiss(tasks: set[asyncio.Task[None]], grace: float) -> None:
+async def _dismiss(tasks: set[asyncio.Task[None]], grace: float | None) -> None:
     """Wait for all; those that take longer are cancelled, and all are when this is."""
     try:
         if tasks:

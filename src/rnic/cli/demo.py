@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -46,6 +48,8 @@ from rnic.cli.transfer import (
 )
 
 HOST = "127.0.0.1"
+LOOPBACK = b"lo"
+SIOCGIFFLAGS, IFF_UP = 0x8913, 1  # netdevice(7)
 RANDOM = "random bytes"  # what a file without a name is called
 Advance = Callable[[int], None]  # told how many bytes are done
 Gone = Callable[[], str | None]  # why the other process will never answer, or None
@@ -81,6 +85,7 @@ def demo(path: Path | None, size: int, port: int) -> None:
     rnic demo /usr/bin/python3
     """
     console = Console(highlight=False)
+    need_loopback()
     with ExitStack() as stack:
         file = make_file(stack, size, console) if path is None else stack.enter_context(path.open("rb"))
         link = start_receiver(stack, port)
@@ -108,6 +113,17 @@ def demo_receiver(port: int) -> None:
 def say(console: Console, text: str) -> None:
     """One line, however long, and as it is: a file's name may look like markup."""
     console.print(text, soft_wrap=True, markup=False)
+
+
+def need_loopback() -> None:
+    """Failure when the network interface is down by which the two processes meet."""
+    asked = struct.pack("16sH14x", LOOPBACK, 0)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket, suppress(OSError):
+        (flags,) = struct.unpack("16xH14x", fcntl.ioctl(any_socket, SIOCGIFFLAGS, asked))
+        if not flags & IFF_UP:
+            name = LOOPBACK.decode()
+            cure = f"`ip link set {name} up` brings it up, and `rnic doctor` looks for more"
+            raise Failure(f"the network interface {name} is down, by which the two processes meet: {cure}")
 
 
 def make_file(stack: ExitStack, size: int, console: Console) -> IO[bytes]:

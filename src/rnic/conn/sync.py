@@ -21,7 +21,7 @@ from rnic.endpoint import Config, Region
 from rnic.enums import AccessFlags
 from rnic.errors import VerbsError, exhausted
 from rnic.threads import Thread
-from rnic.times import bounded, milliseconds
+from rnic.times import after, bounded, milliseconds, seconds
 
 _log = logging.getLogger("rnic.conn")
 
@@ -43,13 +43,6 @@ def earliest(*times: float | None) -> float | None:
     return min((one for one in times if one is not None), default=None)
 
 
-def after(timeout: float | None) -> float | None:
-    """When so many seconds have passed."""
-    if isinstance(timeout, str):  # of a command line, for instance
-        raise TypeError(f"a timeout is a number of seconds, not {timeout!r}")
-    return None if timeout is None else monotonic() + timeout
-
-
 class Connection(Face):
     """One end of a connection between two programs; connect() and a Listener make it; a context manager.
 
@@ -64,7 +57,7 @@ class Connection(Face):
         super().__init__(core)
         self._inside: str | None = None  # the call that runs
 
-    def _enter(self, what: str) -> None:
+    def _enter(self, what: str, timeout: float | None = None) -> None:
         """The caller sets _inside back in a `finally` that follows at once: no exception comes in between."""
         if self._inside is not None:
             raise RuntimeError(
@@ -72,6 +65,7 @@ class Connection(Face):
                 "handler of a signal: use a connection for each thread, or rnic.aio, where tasks share one; "
                 "hang_up() ends it from anywhere"
             )
+        seconds(timeout)
         self._inside = what
 
     def _wait(self, is_so: Callable[[], bool], timeout: float | None, what: str) -> None:
@@ -96,7 +90,7 @@ class Connection(Face):
         still being sent, from a copy.  close() tells whether all has arrived.
         """
         core = self._core
-        self._enter("send")
+        self._enter("send", timeout)
         try:
             handle = core.next_handle
             try:
@@ -112,7 +106,7 @@ class Connection(Face):
     def recv(self, timeout: float | None = None) -> bytes:
         """The next message; EOFError after the peer's goodbye.  What raises takes no message."""
         core = self._core
-        self._enter("recv")
+        self._enter("recv", timeout)
         try:
             while (message := core.next_message()) is None:
                 self._wait(core.has_news, timeout, "recv")
@@ -142,7 +136,7 @@ class Connection(Face):
         After TimeoutError it goes on: the buffer is closed to the peer as soon as it confirms.  A peer that
         never does: revoke().
         """
-        self._enter("withdraw")
+        self._enter("withdraw", timeout)
         try:
             self._core.withdraw(region)
             self._wait(lambda: self._core.is_withdrawn(region), timeout, "withdraw")
@@ -164,7 +158,7 @@ class Connection(Face):
 
     def next_region(self, timeout: float | None = None) -> Region:
         """Wait for a region of the peer that was not returned here before."""
-        self._enter("next_region")
+        self._enter("next_region", timeout)
         try:
             while (region := self._core.next_region()) is None:
                 self._wait(self._core.has_region, timeout, "next_region")
@@ -195,7 +189,7 @@ class Connection(Face):
         return self._run(self._swap_op(remote, compare, swap, offset), timeout, "compare_swap")
 
     def _run(self, op: Op, timeout: float | None, what: str) -> int:
-        self._enter(what)
+        self._enter(what, timeout)
         try:
             self._core.start(op)
             self._wait(lambda: op.done, timeout, what)
@@ -212,7 +206,7 @@ class Connection(Face):
         core = self._core
         if core.given_back:
             return
-        self._enter("close")
+        self._enter("close", timeout)
         try:
             known = core.released or core.error is not None
             core.close(monotonic(), timeout)
@@ -310,7 +304,7 @@ class Listener(ListenerFace):
                 if not self._desk.closed:
                     raise
 
-    def serve(self, agent: Callable[[Connection], object], *, grace: float = 5.0) -> None:
+    def serve(self, agent: Callable[[Connection], object], *, grace: float | None = 5.0) -> None:
         """Run an agent, in a thread of its own, for each connection, until close().
 
         A connection is closed when its agent returns; what an agent raises is logged, and its peer hears of
@@ -318,6 +312,7 @@ class Listener(ListenerFace):
         KeyboardInterrupt, end it: nobody new is served, agents have `grace` seconds to finish, and then lose
         their connections.
         """
+        seconds(grace, "grace")
         agents = Agents(agent)
         self._desk.serves_to_the_end = True
         try:
@@ -365,7 +360,7 @@ class Agents:
         except Exception:
             _log.exception("the agent of %r has failed", conn)
 
-    def dismiss(self, grace: float) -> None:
+    def dismiss(self, grace: float | None) -> None:
         """Wait for all; those that take longer lose their connections, which ends their waiting."""
         if self._join(grace):
             return
@@ -376,10 +371,10 @@ class Agents:
             names = [repr(conn) for thread, conn in self._at_work.items() if thread.is_alive()]
             _log.warning("agents that do not end: %s", ", ".join(names))
 
-    def _join(self, timeout: float) -> bool:
-        until = monotonic() + timeout
+    def _join(self, timeout: float | None) -> bool:
+        until = after(timeout)
         for thread in self._at_work:
-            thread.join(bounded(max(0.0, until - monotonic())))
+            thread.join(None if until is None else bounded(max(0.0, until - monotonic())))
         return not any(thread.is_alive() for thread in self._at_work)
 
 

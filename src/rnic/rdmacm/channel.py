@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rnic._nic import nic
 from rnic.errors import VerbsError, exhausted
 from rnic.rdmacm.names import ConnParam, EventType, UDParam
-from rnic.times import milliseconds
+from rnic.times import after, milliseconds
 from rnic.wire import RejReason, SidrStatus
 from rnic.wire.cm_names import name_of
 
@@ -249,7 +249,7 @@ class EventChannel:
                 "the channel shares the descriptor of a completion channel: wait for that, then use timeout 0"
             )
             raise VerbsError(EINVAL, text, "get_cm_event")
-        until = None if timeout is None else monotonic() + timeout
+        until = after(timeout)
         poll = select.poll()
         while (event := self._pop()) is None:
             left = None if until is None else until - monotonic()
@@ -336,4 +336,4 @@ def channels() -> Iterator[EventChannel]:
 def check_timeout(timeout_ms: int, verb: str) -> None:
     """EINVAL for a time that is none."""
     if timeout_ms < 0:
-        raise VerbsError(EINVAL, f"timeout_ms is {timeout_ms}", verb)
+        raise VerbsError(EINVAL, f"timeout_ms is {timeout_ms}: give milliseconds from 0 on", verb)

@@ -175,7 +175,16 @@ class CmId(Messages, SharedReceives):
             raise VerbsError(EINVAL, f"{self!r} is the parent's: this process was forked", verb)
         if self.state not in states:
             wanted = " or ".join(state.name for state in states)
-            raise VerbsError(EINVAL, f"{self!r}: {verb}() needs {wanted}", verb)
+            raise VerbsError(EINVAL, f"{self!r}: {verb}() needs {wanted}{self._way(states)}", verb)
+
+    def _way(self, wanted: tuple[IdState, ...]) -> str:
+        """The calls that lead from its state to one that is wanted, for people; "" when none do."""
+        state, calls = self.state, []
+        while state not in wanted and state in _NEXT:
+            call, state = _NEXT[state]
+            if not (self.sync and call == _WAIT):  # its calls wait by themselves
+                calls.append(call)
+        return f": {', then '.join(calls)}" if calls and state in wanted else ""
 
     def _check_may_connect(self, verb: str) -> None:
         """EINVAL when there will be no connection that a queue pair could be for."""
@@ -726,6 +735,13 @@ class CmId(Messages, SharedReceives):
                 self.channel.drop_fd()
 
 
+_WAIT = "wait for ADDR_RESOLVED"
+_NEXT = {  # what a caller does in a state that is on the way to a connection, and the state that follows
+    IdState.IDLE: ("call resolve_addr()", IdState.ADDR_QUERY),
+    IdState.ADDR_BOUND: ("call resolve_addr()", IdState.ADDR_QUERY),
+    IdState.ADDR_QUERY: (_WAIT, IdState.ADDR_RESOLVED),
+    IdState.ADDR_RESOLVED: ("call resolve_route()", IdState.ROUTE_RESOLVED),
+}
 _CAN_JOIN = (IdState.ADDR_BOUND, IdState.ADDR_RESOLVED, IdState.ROUTE_RESOLVED, IdState.CONNECT)
 _ENDED = (State.DREQ_SENT, State.DREQ_RCVD, State.TIMEWAIT, State.IDLE)
 _FATAL = (

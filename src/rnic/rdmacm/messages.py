@@ -10,6 +10,7 @@ from typing import Any
 from rnic._nic import nic
 from rnic.enums import AccessFlags, SendFlags, WROpcode
 from rnic.errors import VerbsError
+from rnic.times import seconds
 from rnic.verbs.ah import AH
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP
@@ -133,6 +134,7 @@ def _sge(piece: Bytes) -> nic.SGE:
 
 def _next(cq: nic.CQ | None, verb: str, timeout: float | None) -> nic.WC:
     """The next completion; the queue is armed before it is looked into the last time."""
+    seconds(timeout)  # whether or not it is waited
     if cq is None:
         raise VerbsError(EINVAL, "the id has no completion queue: create_qp() first", verb)
     if done := cq.poll(1):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 from time import monotonic
 from types import TracebackType
@@ -11,6 +12,7 @@ from typing import Any, Self
 from rnic._nic.nic import MR, WC
 from rnic.enums import AccessFlags
 from rnic.testing.connection import Options, connect
+from rnic.times import after
 from rnic.verbs.context import Context
 from rnic.verbs.device import Device, open_device
 from rnic.verbs.qp import QPCap, QPInitAttr
@@ -79,13 +81,14 @@ class End(_Closes):
         """The memory of a buffer, registered; it is let go with this end."""
         return self._stack.enter_context(self.pd.reg_mr(buffer, access))
 
-    def wait(self, n: int = 1, timeout: float = 60.0) -> list[WC]:
+    def wait(self, n: int = 1, timeout: float | None = 60.0) -> list[WC]:
         """Exactly n completions, whatever their status; sleeps until they are there.
 
         `timeout` is in seconds; at its end TimeoutError, with what had come as its `completions`.
         """
         found = self.cq.poll(n)
-        deadline = monotonic() + timeout
+        ends = after(timeout)
+        deadline = math.inf if ends is None else ends
         while len(found) < n:
             self.cq.req_notify()
             more = self.cq.poll(n - len(found))
@@ -103,7 +106,7 @@ class End(_Closes):
             raise error from None
         self.cq.ack_events()
 
-    def wait_ok(self, n: int = 1, timeout: float = 60.0) -> list[WC]:
+    def wait_ok(self, n: int = 1, timeout: float | None = 60.0) -> list[WC]:
         """As wait(), but a completion that failed is raised as RuntimeError, in its own words."""
         found = self.wait(n, timeout)
         for wc in found:

@@ -9,6 +9,7 @@ from typing import Any
 from rnic._nic import nic
 from rnic.enums import MTU, AccessFlags, MigState, QPAttrMask, QPState, QPType, WROpcode
 from rnic.errors import VerbsError
+from rnic.sizes import whole
 from rnic.verbs.ah import GID, AHAttr
 from rnic.verbs.counters import Counters
 from rnic.verbs.ece import ECE
@@ -133,6 +134,18 @@ class QPAttr:
                 found |= bit
         return found
 
+    def check(self) -> None:
+        """Raise for what no queue pair can have: EINVAL, or TypeError."""
+        if self.path_mtu is not None and self.path_mtu not in tuple(MTU):
+            codes = ", ".join(f"MTU.{one.name}" for one in MTU)
+            raise VerbsError(
+                errno.EINVAL, f"path_mtu is {self.path_mtu!r}: it is one of {codes}", "modify_qp"
+            )
+        for name in _MASKS:
+            value = getattr(self, name)
+            if value is not None and name not in _RECORDS:
+                whole("modify_qp", name, value, _BITS.get(name, 32))
+
     def as_struct(self) -> dict[str, Any]:
         """The fields of struct rnic_qp_attr, those that are not set as 0."""
         values = {field.name: getattr(self, field.name) or 0 for field in fields(self)}
@@ -189,6 +202,26 @@ _MASKS = {
     "alt_timeout": QPAttrMask.ALT_PATH,
     "rate_limit": QPAttrMask.RATE_LIMIT,
 }
+
+_RECORDS = {"cap", "ah_attr", "alt_ah_attr"}
+
+# The bits of the fields of struct rnic_qp_attr, where they are fewer than 32.
+_BITS = dict.fromkeys(("pkey_index", "alt_pkey_index"), 16) | dict.fromkeys(
+    (
+        "en_sqd_async_notify",
+        "max_rd_atomic",
+        "max_dest_rd_atomic",
+        "min_rnr_timer",
+        "port_num",
+        "timeout",
+        "retry_cnt",
+        "rnr_retry",
+        "alt_port_num",
+        "alt_timeout",
+    ),
+    8,
+)
+_BITS |= dict.fromkeys(("qp_state", "cur_qp_state", "path_mig_state"), 31)
 
 
 def _mtu(value: int) -> MTU | None:
@@ -250,10 +283,13 @@ class QP(nic.QP):
         if not isinstance(attr, QPAttr):
             name = type(attr).__name__
             raise TypeError(f"modify() takes a QPAttr, such as QPAttr(qp_state=QPState.ERR), not {name}")
+        attr.check()
         if mask is None:
             mask = attr.mask()
         elif unset := mask & ~attr.mask():
-            raise VerbsError(errno.EINVAL, f"the mask says {unset!r}, but attr does not set it", "modify_qp")
+            names = ", ".join(name for name, bit in _MASKS.items() if bit & unset)
+            text = f"the mask names {names}, which attr does not set: set it, or leave out the mask"
+            raise VerbsError(errno.EINVAL, text, "modify_qp")
         self.raw_modify(attr.as_struct(), mask)
 
     def bind_mw(self, mw: nic.MW, mw_bind: MWBind) -> None:

@@ -7,6 +7,7 @@ from time import monotonic
 
 from rnic._nic.nic import SendWR
 from rnic.errors import VerbsError
+from rnic.times import after
 
 __all__ = ["Section"]
 
@@ -36,7 +37,8 @@ class Section:
         if self.is_mine:
             cure = "end it with wr_complete() or wr_abort(), or use `with qp.wr_start():`, which does so"
             raise VerbsError(errno.EINVAL, f"this thread has begun already: {cure}", "wr_start")
-        deadline = float("inf") if timeout is None else monotonic() + timeout
+        ends = after(timeout)
+        deadline = float("inf") if ends is None else ends
         while not self._lock.acquire(timeout=max(0.0, min(_LOOK, deadline - monotonic()))):
             owner = self._owner
             if owner is not None and not owner.is_alive():

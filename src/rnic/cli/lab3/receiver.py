@@ -22,7 +22,7 @@ from rnic.cli.lab3.line import Line, answer
 from rnic.cli.lab3.messages import Region
 from rnic.cli.lab3.protocol import Action, Receiver, ReceiverState, Send, Store, key_of
 from rnic.cli.lab3.storage import Incoming, room_in
-from rnic.cli.params import show_size
+from rnic.cli.params import Failure, show_size
 from rnic.rdmacm import CmId, EventChannel, EventType, create_id
 
 MAX_SENDERS = 64  # side by side
@@ -238,5 +238,11 @@ def describe(failure: Fault | OSError | MemoryError) -> str:
 
 
 def serve(host: str, port: int, settings: Settings, once: bool, console: Console) -> int:
-    """Listen and serve; the exit code."""
+    """Listen and serve; the exit code.  Failure, before it listens, when files cannot be written."""
+    try:
+        with Incoming(settings.folder):
+            pass
+    except OSError as error:
+        where = settings.folder.resolve()
+        raise Failure(f"{where} cannot be written to: {error.strerror}: choose another --dir") from None
     return Server(host, port, settings, console).run(once)
