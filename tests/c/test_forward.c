@@ -167,6 +167,31 @@ static void what_is_handed_on_is_checked(void) {
 }
 
 /* It is no end of what there is to read. */
+/* Of an address that is nobody's here, of another user, or cut short: none of these changes anything. */
+static void a_word_of_the_steering_is_checked_before_it_counts(void) {
+    begin();
+    struct port_steering *st = ports[1].steering;
+    struct slotmsg m = forward(8);
+    m.type = SLOTMSG_WELCOME;
+    m.nonce = st->token;
+    st->joining = true;
+    m.dst = peer;
+    CHECK_EQ(is_taken(m), 0);
+    m.dst = addr;
+    m.length = 7;
+    CHECK_EQ(is_taken(m), 0);
+    m.length = 9;
+    CHECK_EQ(is_taken(m), 0);
+    m.length = 8;
+    m.nonce++;
+    CHECK_EQ(is_taken(m), 0);
+    m.nonce--;
+    CHECK(st->joining);
+    CHECK_EQ(is_taken(m), 0);
+    CHECK(!st->joining);
+    end();
+}
+
 static void a_message_of_no_bytes_is_passed_over(void) {
     struct slotmsg good = forward(8);
     struct abstract_name name;
@@ -411,6 +436,7 @@ int main(void) {
     RUN(a_packet_that_is_handed_on_is_whole);
     RUN(the_steward_hears_of_what_was_steered_wrong_alone);
     RUN(what_is_handed_on_is_checked);
+    RUN(a_word_of_the_steering_is_checked_before_it_counts);
     RUN(a_message_of_no_bytes_is_passed_over);
     RUN(a_slot_has_as_much_room_as_there_is);
     RUN(who_owns_the_port_may_hand_on);

@@ -25,19 +25,11 @@
 #include "link/slotmsg.h"
 #include "link/user.h"
 #include "live.h"
+#include "scarce.h"
 #include "wire/grh.h"
 
 #define SECOND 1000000000ull
 #define MEMORY (2 * sizeof(struct ring_shared))
-
-/* In the C library's place. */
-static bool without_memory;
-static void *(*volatile set)(void *, int, size_t) = memset; /* else a compiler may see a calloc in this */
-
-void *calloc(size_t n, size_t size) {
-    void *p = without_memory ? NULL : malloc(n * size);
-    return p ? set(p, 0, n * size) : NULL;
-}
 
 static struct slot slots[2], further;
 static struct lane_self self[2];

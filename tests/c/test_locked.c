@@ -17,7 +17,11 @@
 #define PAGES 8
 
 /* AddressSanitizer's own do nothing. */
-int mlock(const void *addr, size_t n) { return (int)syscall(SYS_mlock, addr, n); }
+static int refuses; /* errno, 0: as the kernel says */
+int mlock(const void *addr, size_t n) {
+    errno = refuses;
+    return refuses ? -1 : (int)syscall(SYS_mlock, addr, n);
+}
 int munlock(const void *addr, size_t n) { return (int)syscall(SYS_munlock, addr, n); }
 
 static uint8_t *memory;
@@ -65,6 +69,8 @@ static void whole_pages_are_locked(void) {
         take(&lock, (uint64_t)rows[i].page * page + (uint64_t)rows[i].more,
              (uint64_t)rows[i].to * page + (uint64_t)rows[i].and);
         CHECK_EQ(locked(), rows[i].locked);
+        CHECK(lock.from % page == 0 && lock.to % page == 0);
+        CHECK_EQ(lock.to - lock.from, (uint64_t)rows[i].locked * page);
         unlock_memory(&lock);
         CHECK_EQ(locked(), 0);
         unlock_memory(&lock); /* of nothing */
@@ -128,6 +134,27 @@ static void what_cannot_be_locked_is_not_locked_in_part(void) {
     end();
 }
 
+static void what_the_limit_forbids_is_told_with_its_cure(void) {
+    static const struct {
+        int error, rc;
+        const char *text;
+    } rows[] = {{ENOMEM, -ENOMEM, "ulimit -l"},
+                {EPERM, -ENOMEM, "ulimit -l"},
+                {EAGAIN, -ENOMEM, "ulimit -l"},
+                {EINVAL, -EINVAL, "the memory cannot be locked: Invalid argument"}};
+    struct lock lock;
+    begin();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        check_note("row %zu", i);
+        refuses = rows[i].error;
+        CHECK_EQ(lock_memory(&lock, memory, page, &err), rows[i].rc);
+        refuses = 0;
+        CHECK(strstr(err.text, rows[i].text));
+        CHECK_EQ(locked(), 0);
+    }
+    end();
+}
+
 static void a_forked_child_has_no_locks(void) {
     struct lock lock, childs;
     int status = -1;
@@ -155,6 +182,7 @@ int main(void) {
     RUN(a_page_stays_locked_while_one_asks_for_it);
     RUN(what_lies_between_two_is_let_go);
     RUN(what_cannot_be_locked_is_not_locked_in_part);
+    RUN(what_the_limit_forbids_is_told_with_its_cure);
     RUN(a_forked_child_has_no_locks);
     return check_done();
 }

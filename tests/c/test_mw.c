@@ -296,6 +296,60 @@ static void a_bind_that_the_region_does_not_take_is_MW_BIND_ERR(void) {
     }
 }
 
+/* All that a request needs to reach the bytes; and nothing of it stays when the window is free again. */
+static void a_window_says_where_its_bytes_are_while_it_is_bound(void) {
+    static uint64_t serial;
+    OPEN(TYPE_2, 0);
+    for (int kind = MR_PLAIN; kind <= MR_NULL; kind++) {
+        struct mw_binding b = {window.pub.rkey, 9, region->pub.lkey, WRITABLE, va_of(AT), LONG};
+        const struct mr *entry = &window.entry;
+        check_note("kind %d", kind);
+        region->kind = (enum mr_kind)kind;
+        region->fd = 77;
+        region->is = &serial;
+        region->was = 5;
+        region->shift = 16;
+        CHECK_EQ(mw_bind(&p.b.node->nic.mrs, &p.b.qp->pub, &p.b.qp->windows, &b), 0);
+        CHECK(entry->kind == region->kind && entry->access == WRITABLE);
+        CHECK(entry->pub.iova == va_of(AT) && entry->pub.length == LONG && entry->shift == 16);
+        CHECK(entry->fd == 77 && entry->is == &serial && entry->was == 5);
+        CHECK(window.qp == &p.b.qp->pub && p.b.qp->windows == &window && region->windows == &window);
+        mw_unbind(&window);
+        CHECK(entry->kind == MR_PLAIN && !entry->access);
+        CHECK(!entry->pub.iova && !entry->pub.length && !entry->shift);
+        CHECK(!window.mr && !window.qp && !p.b.qp->windows && !region->windows);
+        mw_unbind(&window); /* again */
+        /* an atomic operation needs an address */
+        b.access |= RNIC_ACCESS_REMOTE_ATOMIC;
+        CHECK_EQ(mw_bind(&p.b.node->nic.mrs, &p.b.qp->pub, &p.b.qp->windows, &b),
+                 kind == MR_PLAIN || kind == MR_FOREIGN ? 0 : RNIC_VE_BIND_ACCESS);
+        mw_unbind(&window);
+    }
+    scene_close();
+}
+
+static void there_are_so_many_windows_and_no_more(void) {
+    struct mw one = {.pub = {.pd = &p.b.node->pd.pub, .type = RNIC_MW_TYPE_1}};
+    struct mr_table *t = &p.b.node->nic.mrs;
+    OPEN(TYPE_2, 0);
+    uint32_t windows = t->windows, count = t->count;
+    t->windows = MW_MAX;
+    CHECK_EQ(mw_insert(t, &one), -12);
+    CHECK_EQ(t->windows, MW_MAX);
+    t->windows = MW_MAX - 1;
+    CHECK_EQ(mw_insert(t, &one), 0);
+    CHECK_EQ(t->windows, MW_MAX);
+    mw_remove(t, &one);
+    CHECK_EQ(t->windows, MW_MAX - 1);
+    t->windows = 0;
+    t->count = (1u << 22) + 1; /* regions, as many as there may be */
+    CHECK_EQ(mw_insert(t, &one), -12);
+    CHECK_EQ(t->windows, 0);
+    t->windows = windows;
+    t->count = count;
+    scene_close();
+}
+
 static void a_bind_that_cannot_be_meant_is_not_posted(void) {
     OPEN(TYPE_2, 0);
     struct rnic_sge sge = SGE(&p.b, 0, 8);
@@ -694,6 +748,8 @@ int main(void) {
     RUN(a_window_of_type_2_serves_its_queue_pair_alone);
     RUN(each_bind_takes_the_place_of_the_last_with_a_new_key);
     RUN(a_bind_that_the_region_does_not_take_is_MW_BIND_ERR);
+    RUN(a_window_says_where_its_bytes_are_while_it_is_bound);
+    RUN(there_are_so_many_windows_and_no_more);
     RUN(a_bind_that_cannot_be_meant_is_not_posted);
     RUN(local_invalidate_frees_the_window_for_the_next_bind);
     RUN(local_invalidate_of_another_key_is_LOC_QP_OP_ERR);

@@ -2,9 +2,14 @@
  *
  * ATOMIC WRITE and FLUSH on virtual time (IBA annex A19): what they do, what they refuse, that they are done once.
  */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -44,6 +49,29 @@ static void post_atomic_write(uint64_t id, uint64_t at, uint64_t to, uint32_t fl
                                      .send_flags = RNIC_SEND_SIGNALED | flags,
                                      REMOTE(&p.b, to),
                                      SGL(SGE(&p.a, at, 8))});
+}
+
+/* ---------------------------------------------------------------- a kernel that takes notes */
+
+static struct {
+    int calls, flags, fails; /* fails: errno of its answer */
+    uintptr_t from, to;
+} synced;
+
+int msync(void *at, size_t n, int flags) {
+    synced.calls++;
+    synced.flags = flags;
+    synced.from = (uintptr_t)at;
+    synced.to = (uintptr_t)at + n;
+    errno = synced.fails;
+    return errno ? -1 : (int)syscall(SYS_msync, at, n, flags);
+}
+
+static const char *maps; /* what /proc/self/maps is to say; NULL: what it says */
+
+FILE *fopen(const char *path, const char *mode) {
+    CHECK(!strcmp(path, "/proc/self/maps") && !strcmp(mode, "re"));
+    return maps ? fmemopen((void *)(uintptr_t)maps, strlen(maps), "r") : fdopen(open(path, O_RDONLY | O_CLOEXEC), "r");
 }
 
 /* ---------------------------------------------------------------- what they do */
@@ -172,6 +200,86 @@ static void only_files_of_disks_are_persistent(void) {
     munmap(mem, 4096);
     close(fd);
     close(memory);
+}
+
+/* All pages that the range touches, and no others. */
+static void a_persistent_flush_is_of_whole_pages(void) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uint8_t *at = mmap(NULL, 4 * page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    const struct {
+        uint64_t from, length;
+        uint32_t type;
+        int calls;
+    } rows[] = {{0, 1, RNIC_FLUSH_PERSISTENT, 1}, {page - 1, 2, BOTH, 1}, {page, page, RNIC_FLUSH_PERSISTENT, 1},
+                {page + 5, 2 * page, BOTH, 1},    {page, 0, BOTH, 0},     {page, 10, RNIC_FLUSH_GLOBAL, 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        check_note("row %zu", i);
+        memset(&synced, 0, sizeof synced);
+        CHECK_EQ(mem_flush(at + rows[i].from, rows[i].length, rows[i].type), 0);
+        CHECK_EQ(synced.calls, rows[i].calls);
+        if (!synced.calls)
+            continue;
+        CHECK_EQ(synced.flags, MS_SYNC);
+        CHECK_EQ(synced.from, (uintptr_t)at + rows[i].from / page * page);
+        CHECK_EQ(synced.to, (uintptr_t)at + rows[i].from + rows[i].length);
+    }
+    synced.fails = EIO;
+    CHECK_EQ(mem_flush(at, 1, RNIC_FLUSH_PERSISTENT), -EIO);
+    synced.fails = 0;
+    munmap(at, 4 * page);
+}
+
+/* Of a range that several mappings cover each must be a file's; one that is not tells where it is. */
+static void every_mapping_of_a_range_counts(void) {
+    char name[] = "flush-XXXXXX", path[PATH_MAX], text[8 * PATH_MAX], want[64];
+    struct rnic_err err;
+    int fd = mkstemp(name);
+    CHECK(fd >= 0 && realpath(name, path));
+    snprintf(text, sizeof text,
+             "no such line\n"
+             "1000-2000 rw-s 00000000 fe:01 11 %s\n" /* too low */
+             "10000-20000 r--s 00000000 fe:01 11                         %s\n"
+             "20000-30000 rw-s 00000000 fe:01 11 %s\n"
+             "20000-30000\n"
+             "30000-40000 rw-p 00000000 fe:01 11 %s\n"
+             "50000-60000 rw-s 00000000 fe:01 11 %s\n"
+             "60000-70000 rw-s 00000000 00:00 0 \n"
+             "70000-80000 rw-s 00000000 fe:01 11 /nowhere/at/all\n"
+             "80000-90000 rw-s 00000000 fe:01 11 /tmp\n"
+             "90000-a0000 rw-s\n",
+             path, path, path, path, path);
+    const struct {
+        uintptr_t at;
+        uint64_t length;
+        uint64_t fault; /* its place; 0: there is none */
+        const char *why;
+    } rows[] = {
+        {0x10000, 0x10000, 0, NULL},
+        {0x10000, 0x20000, 0, NULL},
+        {0x1FFFF, 2, 0, NULL},
+        {0x2FFFF, 1, 0, NULL},
+        {0x10000, 0, 0, NULL},
+        {0x10000, 0x20001, 0x30000, "is private memory"},
+        {0x30000, 1, 0x30000, "is private memory"},
+        {0x40000, 1, 0x40000, "is not mapped"},
+        {0x4FFFF, 2, 0x4FFFF, "is not mapped"},
+        {0x0FFFF, 1, 0x0FFFF, "is not mapped"},
+        {0x50000, 0x10001, 0x60000, "is not a file's"},
+        {0x70000, 1, 0x70000, "is not a file's"},
+        {0x80000, 1, 0x80000, "is not a file's"},
+        {0x90000, 1, 0x90000, "is not mapped"},
+    };
+    maps = text;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        check_note("row %zu", i);
+        err.text[0] = 0;
+        CHECK_EQ(mem_can_persist((void *)rows[i].at, rows[i].length, &err), rows[i].why ? -EOPNOTSUPP : 0);
+        snprintf(want, sizeof want, "0x%llx %s", (unsigned long long)rows[i].fault, rows[i].why ? rows[i].why : "");
+        CHECK(!rows[i].why || strstr(err.text, want));
+    }
+    maps = NULL;
+    close(fd);
+    unlink(name);
 }
 
 /* ---------------------------------------------------------------- what is refused */
@@ -425,6 +533,8 @@ int main(void) {
     RUN(a_flush_says_what_on_the_wire);
     RUN(a_persistent_flush_writes_the_file);
     RUN(only_files_of_disks_are_persistent);
+    RUN(a_persistent_flush_is_of_whole_pages);
+    RUN(every_mapping_of_a_range_counts);
     RUN(what_cannot_be_is_refused_when_posted);
     RUN(an_atomic_write_has_eight_bytes);
     RUN(they_are_not_sent_without_responder_resources);

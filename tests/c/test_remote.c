@@ -10,10 +10,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
+#include "scarce.h"
 
 #define READS RNIC_ACCESS_REMOTE_READ
 #define WRITES RNIC_ACCESS_REMOTE_WRITE
@@ -30,6 +32,28 @@ static int line[2]; /* the owner's end is line[1] */
 static uint64_t offset;
 static uint8_t *memory; /* LENGTH bytes in the file */
 static struct rnic_err err;
+
+/* The kernel's answer to a copy, if one is given: -1 and errno. */
+static int refuses, tried;
+
+static ssize_t transfer(long call, pid_t pid, const struct iovec *here, unsigned long n, const struct iovec *there,
+                        unsigned long m) {
+    tried++;
+    errno = refuses;
+    return refuses ? -1 : syscall(call, pid, here, n, there, m, 0);
+}
+
+ssize_t process_vm_readv(pid_t pid, const struct iovec *here, unsigned long n, const struct iovec *there,
+                         unsigned long m, unsigned long flags) {
+    CHECK_EQ(flags, 0);
+    return transfer(SYS_process_vm_readv, pid, here, n, there, m);
+}
+
+ssize_t process_vm_writev(pid_t pid, const struct iovec *here, unsigned long n, const struct iovec *there,
+                          unsigned long m, unsigned long flags) {
+    CHECK_EQ(flags, 0);
+    return transfer(SYS_process_vm_writev, pid, here, n, there, m);
+}
 
 static int publish_qp(uint32_t ours, uint32_t access) {
     return store_publish(
@@ -53,6 +77,7 @@ static void begin(pid_t pid) {
     CHECK_EQ(store_alloc(&s, LENGTH, &offset, &memory, &err), 0);
     CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, line), 0);
     CHECK_EQ(remote_open(&r, s.fd, pid, line[0], &mark), 0);
+    CHECK_EQ(r.mask & (r.mask + 1), 0); /* keys are spread over all buckets */
 }
 
 static void end(void) {
@@ -270,6 +295,7 @@ static void each_of_many_regions_is_mapped_once(void) {
             }
         CHECK(mappings() <= before + MANY + MANY / 2); /* some that are gone may wait until there are as many again */
         CHECK(mappings() >= before + MANY);
+        CHECK(r.count <= r.mask + 1); /* a bucket has few */
         for (uint32_t i = 0; i < MANY; i++)
             store_withdraw(&s, records[i]);
     }
@@ -289,6 +315,7 @@ static void a_process_that_lies_has_so_many_regions_and_no_more(void) {
         s.table[record].key = (i + 1) << 8;
         CHECK_EQ(copies((i + 1) << 8, IOVA, &byte, 1, READS), i < REMOTE_REGIONS);
     }
+    CHECK_EQ(r.mask, REMOTE_REGIONS - 1);
     store_withdraw(&s, record);
     publish(STORE_ORDINARY, KEY << 8, ALL, (uintptr_t)memory);
     CHECK(copies(KEY << 8, IOVA, &byte, 1, READS));
@@ -342,15 +369,46 @@ static void a_missing_page_fails_one_copy_and_no_other(void) {
     end();
 }
 
+/* Once the kernel has said that we may not, it is not asked again; what fails otherwise may succeed the next time. */
+static void a_process_that_may_not_be_touched_is_asked_about_once(void) {
+    static const struct {
+        int error;
+        bool for_good;
+    } rows[] = {{EPERM, true}, {ENOSYS, true}, {EFAULT, false}, {ESRCH, false}, {ENOMEM, false}};
+    uint8_t byte = 0;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int write = 0; write < 2; write++) {
+            check_note("row %zu, write %d", i, write);
+            begin(getpid());
+            publish_qp(OURS, ALL);
+            publish(STORE_ORDINARY, KEY, ALL, (uintptr_t)memory);
+            tried = 0;
+            refuses = rows[i].error;
+            CHECK(!copies(KEY, IOVA, &byte, 1, write ? WRITES : READS));
+            CHECK_EQ(tried, 1);
+            refuses = 0;
+            errno = EPERM; /* of something else, before */
+            CHECK_EQ(copies(KEY, IOVA, &byte, 1, READS), !rows[i].for_good);
+            CHECK_EQ(copies(KEY, IOVA, &byte, 1, READS), !rows[i].for_good);
+            CHECK_EQ(tried, rows[i].for_good ? 1 : 3);
+            end();
+        }
+}
+
 static void a_process_of_no_known_number_is_not_touched(void) {
     uint8_t byte = 0;
     static const pid_t rows[] = {0, -1};
+    begin(1);
+    CHECK(!r.no_process && r.file.pid == 1);
+    end();
     for (size_t i = 0; i < 2; i++) {
         begin(rows[i]);
         publish_qp(OURS, ALL);
         publish(STORE_ORDINARY, KEY, ALL, (uintptr_t)memory);
         publish(STORE_MR, KEY + 1, ALL, offset);
+        tried = 0;
         CHECK(!copies(KEY, IOVA, &byte, 1, READS));
+        CHECK_EQ(tried, 0);
         CHECK_EQ(enters(KEY + 1, IOVA, 1, READS), 0); /* the file is there */
         end();
     }
@@ -403,11 +461,33 @@ static void a_file_that_is_none_leaves_nothing_behind(void) {
     int before = check_descriptors(), pipes[2];
     CHECK_EQ(pipe(pipes), 0);
     CHECK_EQ(remote_open(&r, pipes[0], getpid(), -1, &mark), -EINVAL);
+    CHECK(!r.bucket);
     CHECK_EQ(remote_open(&r, -1, getpid(), -1, &mark), -EBADF);
+    CHECK(!r.bucket);
     remote_close(&r);
     close(pipes[0]);
     close(pipes[1]);
     CHECK_EQ(check_descriptors(), before);
+}
+
+static void without_memory_there_is_nothing_to_know(void) {
+    struct remote none;
+    begin(getpid());
+    int before = check_descriptors();
+    publish_qp(OURS, ALL);
+    publish(STORE_MR, KEY, ALL, offset);
+    without_memory = true;
+    int rc = remote_open(&none, s.fd, getpid(), line[0], &mark);
+    bool maps = remote_maps(&r, KEY), seen = looks(KEY, IOVA, 1);
+    int where = enters(KEY, IOVA, 1, READS);
+    without_memory = false;
+    CHECK_EQ(rc, -ENOMEM);
+    CHECK(none.file.fd == -1 && !none.bucket);
+    CHECK(!maps && !seen && where == -1);
+    CHECK_EQ(check_descriptors(), before);
+    CHECK_EQ(r.count, 0);
+    CHECK(remote_maps(&r, KEY));
+    end();
 }
 
 static void a_forked_child_lets_go_its_descriptor_alone(void) {
@@ -443,10 +523,12 @@ int main(void) {
     RUN(a_process_that_lies_has_so_many_regions_and_no_more);
     RUN(ordinary_memory_is_copied_by_the_kernel);
     RUN(a_missing_page_fails_one_copy_and_no_other);
+    RUN(a_process_that_may_not_be_touched_is_asked_about_once);
     RUN(a_process_of_no_known_number_is_not_touched);
     RUN(a_process_that_has_hung_up_is_not_touched);
     RUN(a_sealed_file_can_be_read_alone);
     RUN(a_file_that_is_none_leaves_nothing_behind);
+    RUN(without_memory_there_is_nothing_to_know);
     RUN(a_forked_child_lets_go_its_descriptor_alone);
     return check_done();
 }

@@ -112,6 +112,24 @@ static void any_mix_of_writing_and_reading_is_a_queue(void) {
     CHECK(head > 1000);
 }
 
+/* Packets take whole cache lines, and there is room to the last one. */
+static void a_ring_is_filled_to_its_last_line(void) {
+    static const uint32_t sizes[] = {1024, 1023, 961, 4096, 65536, 65535};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        uint32_t lines = (sizes[i] + 63) / 64, fit = RING_DATA / 64 / lines;
+        fresh();
+        for (uint32_t n = 0; n < 3 * fit; n++) {
+            check_note("%u bytes, packet %u", sizes[i], n);
+            CHECK(put(sizes[i], (uint8_t)n));
+            if (n + 1 < fit)
+                continue;
+            CHECK(!put(sizes[i], 0));
+            CHECK(!put(RING_SHORT + 1, 0));
+            get(sizes[i], (uint8_t)(n + 1 - fit));
+        }
+    }
+}
+
 static void a_full_ring_says_so_and_tells_when_there_is_room(void) {
     fresh();
     uint32_t n = 0;
@@ -254,6 +272,7 @@ int main(void) {
     RUN(packets_of_every_size_come_in_order);
     RUN(what_is_taken_back_is_void);
     RUN(any_mix_of_writing_and_reading_is_a_queue);
+    RUN(a_ring_is_filled_to_its_last_line);
     RUN(a_full_ring_says_so_and_tells_when_there_is_room);
     RUN(who_sleeps_is_woken_once);
     RUN(a_reader_believes_no_length_and_no_place);

@@ -296,6 +296,7 @@ static void group_of(const char *source, const char *text, int level, int loop, 
     group.sin6_scope_id = address_is_v4(&group) ? 0 : LO;
     int a = group_open(&group, LO), b = group_open(&group, LO), c = group_open(&other, LO), fd = udpsock_open(&from);
     CHECK(a >= 0 && b >= 0 && c >= 0 && fd >= 0);
+    CHECK_EQ(value_of(a, level, level == IPPROTO_IP ? IP_MULTICAST_ALL : IPV6_MULTICAST_ALL), 0);
     CHECK_EQ(udpsock_bind(fd, &from, 0), 0);
     CHECK_EQ(group_send_by(fd, address_is_v4(&from), LO), 0);
     CHECK_EQ(value_of(fd, level, loop), 1);

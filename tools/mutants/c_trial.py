@@ -26,8 +26,8 @@ PROGRAMS = {
     "mw pacing qp_state ud tagged xrc uc regions store congestion rc_basic rc_loss ring",
     "link": "batch ipid steering steerprog lane owner forward sockets user full outbox follow fault "
     "lifeline netdev raw ud ring icrc threads port",
-    "mem": "remote locked regions rc_access mw placement store hostile qp_state tagged rc_basic ring "
-    "threads port",
+    "mem": "keys kinds remote locked regions rc_access mw placement store hostile qp_state tagged rc_basic "
+    "ring threads port",
 }
 # What sees those that they miss: random programs by wire and shared memory, and then what takes long.
 IN_USE = ["tests/differential", "-k", "contexts"]
