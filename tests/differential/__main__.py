@@ -17,8 +17,8 @@ from differential.shrink import shrink
 from differential.ways import Ways
 
 
-def report(ways: Ways, name: str, seed: int, program: Program, shorter: bool) -> None:
-    print(f"FAILED: seed {seed}, {name}: {ways.explain(name, program, seed)}")
+def report(ways: Ways, name: str, seed: int, program: Program, said: str, shorter: bool) -> None:
+    print(f"FAILED: seed {seed}, {name}: {said}")
     if shorter:
         least = shrink(program, lambda candidate: bool(ways.explain(name, candidate, seed)))
         print(f"the least of it that fails:\n{least}\n{ways.explain(name, least, seed)}")
@@ -43,9 +43,10 @@ def main() -> int:
                 print(f"# seed {seed}\n{program}")
                 continue
             for name in options.ways:
-                if ways.suits(name, program) and ways.explain(name, program, seed):
+                said = ways.explain(name, program, seed) if ways.suits(name, program) else ""
+                if said:
                     failed += 1
-                    report(ways, name, seed, program, not options.no_shrink)
+                    report(ways, name, seed, program, said, not options.no_shrink)
     seconds = time.monotonic() - began
     print(f"{options.programs} programs by {len(options.ways)} ways in {seconds:.0f} s: {failed} failed")
     return int(failed > 0)

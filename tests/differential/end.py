@@ -21,6 +21,7 @@ from rnic import (
     MTU,
     QP,
     SGE,
+    WC,
     AccessFlags,
     AHAttr,
     Context,
@@ -95,6 +96,7 @@ class RnicEnd:
                 mr = self.pd.reg_mr(addr=self.mr.addr, length=SIZE, access=ACCESS[name])
                 self.keys[name] = stack.enter_context(mr).rkey
             self.qp = stack.enter_context(self._create_qp(sig_all))
+            self.window = 0
             self.stack = stack.pop_all()
 
     def address(self) -> Address:
@@ -138,6 +140,7 @@ class RnicEnd:
         self.qp.post_send(wr)
         (done,), _ = self.collect(1, 0)
         assert done.status == "SUCCESS", done
+        self.window = mw.rkey
         return mw.rkey
 
     def post_recv(self, receives: Iterable[tuple[int, Pieces, bool]]) -> None:
@@ -161,7 +164,7 @@ class RnicEnd:
         limit = time.monotonic() + timeout
         while True:
             for queue, cq in zip(found, self.cqs, strict=True):
-                queue += _completions(cq)
+                queue += self._completions(cq)
             if (len(found[0]) >= sent and len(found[1]) >= received) or time.monotonic() > limit:
                 return found[0], found[1]
             time.sleep(0)
@@ -216,6 +219,8 @@ class RnicEnd:
             kind |= {"compare_add": request.compare, "swap": request.swap}
         if request.opcode.endswith("WITH_IMM"):
             kind["imm_data"] = request.imm
+        if request.opcode.endswith("WITH_INV"):
+            kind["invalidate_rkey"] = request.rkey
         if self.service == "UD":
             qkey = QKEY + (request.fault == "qkey")
             kind |= {"ah": self.ah, "remote_qpn": self.peer.qp_num, "remote_qkey": qkey}
@@ -223,14 +228,13 @@ class RnicEnd:
         sges = self._sges(request.sg, request.fault == "local")
         return SendWR(request.wr_id, WROpcode[request.opcode], flags, sges, **kind)
 
+    def _completions(self, cq: CQ) -> list[Completion]:
+        return [self._completion(wc) for wc in cq.poll(DEPTH)]
 
-def _completions(cq: CQ) -> list[Completion]:
-    made = []
-    for wc in cq.poll(DEPTH):
+    def _completion(self, wc: WC) -> Completion:
         if not wc.ok:
-            made.append(Completion(wc.wr_id, wc.status.name))
-            continue
-        received = wc.opcode.name.startswith("RECV")
+            return Completion(wc.wr_id, wc.status.name)
+        length = wc.byte_len if wc.opcode.name.startswith("RECV") else None
         imm = wc.imm_data if wc.wc_flags & WCFlags.WITH_IMM else None
-        made.append(Completion(wc.wr_id, "SUCCESS", wc.opcode.name, wc.byte_len if received else None, imm))
-    return made
+        invalidated = bool(wc.wc_flags & WCFlags.WITH_INV) and wc.invalidated_rkey == self.window
+        return Completion(wc.wr_id, "SUCCESS", wc.opcode.name, length, imm, invalidated)

@@ -57,6 +57,9 @@ FAULTS: dict[tuple[str, str], Fault] = {
     ("RC", "long"): Fault("REM_INV_REQ_ERR", receive="LOC_LEN_ERR"),
     ("RC", "rnr"): Fault("RNR_RETRY_EXC_ERR", peer="RTS"),
     ("RC", "receive"): Fault("REM_OP_ERR", receive="LOC_PROT_ERR"),
+    # A key that may not be invalidated is refused as a wrong key is (IBA 9.4.1.1).
+    ("RC", "invalidate"): Fault("REM_ACCESS_ERR", receive="REM_INV_REQ_ERR"),
+    ("RC", "stale"): Fault("REM_ACCESS_ERR"),
     ("RC", "local"): Fault("LOC_PROT_ERR", peer="RTS"),
     ("RC", "gone"): Fault("RETRY_EXC_ERR", peer="as it is"),
     ("UC", "key"): Fault("", "RTS", peer="RTS"),
@@ -90,6 +93,7 @@ OURS: Mapping[str, Rules] = dict.fromkeys(ENDS, RNIC)
 SEND_OPCODES = {
     "SEND": "SEND",
     "SEND_WITH_IMM": "SEND",
+    "SEND_WITH_INV": "SEND",
     "RDMA_WRITE": "RDMA_WRITE",
     "RDMA_WRITE_WITH_IMM": "RDMA_WRITE",
     "RDMA_READ": "RDMA_READ",
@@ -108,6 +112,8 @@ class Completion:
     opcode: str = ""
     byte_len: int | None = None
     imm_data: int | None = None
+    invalidated: bool = False
+    """Whether it names the key of this end's window as invalid."""
 
 
 @dataclass
@@ -243,10 +249,11 @@ class Model:
             self._succeed(end, number, work)
         else:
             mine.sent.append(Completion(number, fault.status))
-        if work.fault == "long":
+        if work.fault in ("long", "invalidate"):
             theirs.undefine(theirs.receives[0][1])
         receive = fault.receive
-        if fault.status == "REM_ACCESS_ERR" and takes_receive(work) and work.length <= self.mtu:
+        refused = fault.status == "REM_ACCESS_ERR" and work.length <= self.mtu
+        if refused and work.opcode == "RDMA_WRITE_WITH_IMM":
             receive = self.rules[peer].refused_receive
         if receive:
             theirs.received.append(Completion(theirs.receives.popleft()[0], receive))
@@ -299,7 +306,9 @@ class Model:
             theirs.scatter(sg[1:] if datagram else sg, data)
         opcode = "RECV_RDMA_WITH_IMM" if written else "RECV"
         imm = work.imm if work.opcode.endswith("WITH_IMM") else None
-        theirs.received.append(Completion(number, "SUCCESS", opcode, len(data) + datagram, imm))
+        invalidated = work.opcode == "SEND_WITH_INV"
+        done = Completion(number, "SUCCESS", opcode, len(data) + datagram, imm, invalidated)
+        theirs.received.append(done)
 
 
 def _too_short(theirs: EndModel, status: str, state: str) -> None:

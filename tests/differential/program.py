@@ -14,7 +14,7 @@ That asks for some order, which `Maker` sees to:
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 SIZE = 1 << 18
@@ -51,7 +51,10 @@ class Work(Brief):
     at: int = 0
     """Offset in the peer's memory, or in what `to` names."""
     to: str = "memory"
-    """Which of the peer's keys: "memory" has all rights, "readable" and "writable" one; or a "window"."""
+    """Which of the peer's keys: "memory" has all rights, "readable" and "writable" one; or a "window".
+
+    Of SEND_WITH_INV, the key that is to be invalidated.
+    """
     imm: int = 0
     compare: int = 0
     swap: int = 0
@@ -142,11 +145,12 @@ class Program:
 
 WRITES = ("RDMA_WRITE", "RDMA_WRITE_WITH_IMM")
 ATOMICS = ("ATOMIC_FETCH_AND_ADD", "ATOMIC_CMP_AND_SWP")
-SENDS = ("SEND", "SEND_WITH_IMM")
+PLAIN_SENDS = ("SEND", "SEND_WITH_IMM")
+SENDS = (*PLAIN_SENDS, "SEND_WITH_INV")
 OPCODES = {
-    "RC": (*SENDS, *SENDS, *WRITES, *WRITES, "RDMA_READ", "RDMA_READ", *ATOMICS),
-    "UC": (*SENDS, *WRITES),
-    "UD": SENDS,
+    "RC": (*PLAIN_SENDS, *PLAIN_SENDS, *WRITES, *WRITES, "RDMA_READ", "RDMA_READ", *ATOMICS),
+    "UC": (*PLAIN_SENDS, *WRITES),
+    "UD": PLAIN_SENDS,
 }
 BRINGS = ("RDMA_READ", *ATOMICS)
 RIGHT = {"RDMA_WRITE": "WRITE", "RDMA_WRITE_WITH_IMM": "WRITE", "RDMA_READ": "READ"} | dict.fromkeys(
@@ -168,6 +172,7 @@ class Maker:
         self.service = self.rng.choice(services)
         self.mtu, self.mtus = 1024, [mtu for mtu in (256, 512, 1024, 2048, 4096) if mtu <= largest_mtu]
         self.windows: dict[str, Bind] = {}
+        self.at_wrap = False
 
     def program(self) -> Program:
         rng = self.rng
@@ -184,13 +189,24 @@ class Maker:
         rng = self.rng
         self.mtu = rng.choice(self.mtus) if self.service != "UD" else 1024
         self.windows = {}
-        psns = [rng.choice([0, 0xFFFFFF, 0xFFFFFF - rng.randrange(64), rng.randrange(1 << 24)]) for _ in ENDS]
+        psns = [self.psn() for _ in ENDS]
+        self.at_wrap = not self.at_wrap
         made = Connect(
             mtu=self.mtu,
             psns=(psns[0], psns[1]),
             rd_atomic=rng.choice([1, 2, 4, 16]),
         )
         return replace(made, **more)  # type: ignore[arg-type]
+
+    def psn(self) -> int:
+        """Those of two connections never meet: a late packet of the last one would be a packet of this one.
+
+        Nothing here waits in TimeWait (IBA 12.9.8.4); in every second connection a PSN may be near its wrap.
+        """
+        rng = self.rng
+        if self.at_wrap or rng.random() < 0.25:
+            return rng.randrange(1 << 20, 1 << 23)
+        return rng.choice([0, 0xFFFFFF, 0xFFFFFF - rng.randrange(64)])
 
     def steps(self) -> list[Step]:
         """A round, and what it needs before."""
@@ -233,7 +249,18 @@ class Maker:
         if self.service != "RC":
             works[-1] = self.marker()
         works[-1] = replace(works[-1], flags=tuple(sorted({*works[-1].flags, "SIGNALED"})))
-        return fenced(works)
+        return fenced(self.closing(end, works))
+
+    def closing(self, end: str, works: list[Work]) -> list[Work]:
+        """Often a SEND among them invalidates the peer's window; what is behind it does without."""
+        peer = "b" if end == "a" else "a"
+        sends = [i for i, work in enumerate(works) if work.opcode in PLAIN_SENDS]
+        if peer not in self.windows or not sends or self.rng.random() < 0.4:
+            return works
+        at = self.rng.choice(sends)
+        del self.windows[peer]
+        behind = [replace(work, to="memory") if work.to == "window" else work for work in works[at + 1 :]]
+        return [*works[:at], invalidating(works[at], "window"), *behind]
 
     def marker(self) -> Work:
         return self.with_receive(Work("SEND_WITH_IMM", self.pieces(OUT, 8), imm=self.rng.getrandbits(32)))
@@ -328,6 +355,8 @@ class Maker:
         fault = rng.choice(FAULTS_OF[self.service])
         more: dict[str, object] = {}
         steps: list[Step] = []
+        if fault == "stale":
+            steps.append(self.bind("b" if end == "a" else "a"))
         bad = self.bad(end, fault)
         if fault == "rnr":
             more = {"rnr_retry": rng.randint(0, 2)}
@@ -338,7 +367,10 @@ class Maker:
             more = {"rights": pair}
         if more:
             steps.append(replace(self.connect(**more), mtu=self.mtu))
-        works = [*self.good(end, fault, bad), bad, *self.good(end, fault, bad)]
+        ahead = self.good(end, fault, bad)
+        if fault == "stale":
+            ahead.append(invalidating(self.send(), "window"))
+        works = [*ahead, bad, *self.good(end, fault, bad)]
         if self.service != "RC":
             works.append(replace(self.marker(), flags=("SIGNALED",)))
         works[-1] = replace(works[-1], flags=tuple(sorted({*works[-1].flags, "SIGNALED"})))
@@ -352,6 +384,8 @@ class Maker:
         made = [self.work(end) for _ in range(self.rng.randint(0, 4))]
         if fault == "qp":
             made = [work for work in made if RIGHT.get(work.opcode) != RIGHT[bad.opcode]]
+        if fault == "stale":  # those behind it
+            made = [replace(work, to="memory") if work.to == "window" else work for work in made]
         if fault == "rnr":  # else its receive would go to the one that has none
             made = [work for work in made if not takes_receive(work)]
         return made
@@ -371,7 +405,14 @@ class Maker:
             return replace(self.with_receive(work, -rng.randint(1, work.length)), fault=fault)
         if fault == "rnr":
             return replace(work, receive=None)
+        if fault == "invalidate":  # no region may be
+            return invalidating(work, rng.choice(["memory", "readable", "writable"]))
+        if fault == "stale":
+            return replace(work, to="window")
         return work
+
+    def send(self) -> Work:
+        return self.with_receive(Work("SEND", self.pieces(OUT, self.length())))
 
     def bind(self, end: str) -> Bind:
         length = self.rng.choice([64, 1000, 8192, QUARTER // 2])
@@ -381,7 +422,7 @@ class Maker:
 
 
 FAULTS_OF = {
-    "RC": ("key", "range", "right", "qp", "align", "long", "rnr", "receive", "local"),
+    "RC": ("key", "range", "right", "qp", "align", "long", "rnr", "receive", "local", "invalidate", "stale"),
     "UC": ("key", "range", "right", "long", "local"),
     "UD": ("qkey", "local"),
 }
@@ -390,7 +431,9 @@ FAULTS_OF = {
 def can_fail(work: Work, fault: str) -> bool:
     """Whether that can be wrong about it, so that nothing else is in doubt."""
     remote = work.opcode in RIGHT and work.to == "memory"
-    if fault in ("key", "range", "right", "qp"):
+    if fault == "invalidate":
+        return work.opcode in SENDS
+    if fault in ("key", "range", "right", "qp", "stale"):
         return remote and work.length > 0
     if fault in ("long", "receive"):
         return work.opcode in SENDS and work.length > 0
@@ -403,27 +446,40 @@ def can_fail(work: Work, fault: str) -> bool:
     return fault == "qkey" or (remote and work.opcode in ATOMICS)
 
 
+def invalidating(work: Work, to: str) -> Work:
+    """A SEND, with invalidate."""
+    return replace(work, opcode="SEND_WITH_INV", to=to, imm=0)
+
+
 def overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
     return one[0] < other[0] + other[1] and other[0] < one[0] + one[1]
 
 
+def meet(some: Iterable[tuple[int, int]], others: Sequence[tuple[int, int]]) -> bool:
+    return any(overlap(one, other) for one in some for other in others)
+
+
 def fenced(works: Sequence[Work]) -> tuple[Work, ...]:
-    """With the fence where a request would change what an earlier READ reads, or use what it brings."""
+    """With the fence where a request would change what an earlier READ reads, or its key, or use what it brings."""
     made: list[Work] = []
     read: list[tuple[int, int]] = []  # at the peer
     brought: list[tuple[int, int]] = []
+    ever: list[tuple[int, int]] = []
     for work in works:
         there = (work.at, work.length)
-        changes = work.opcode in (*WRITES, *ATOMICS) and any(overlap(there, other) for other in read)
-        uses = work.opcode not in BRINGS and any(
-            overlap(mine, other) for mine in work.sg for other in brought
-        )
-        if changes or uses:
-            work = replace(work, flags=tuple(sorted({*work.flags, "FENCE"})))
+        changes = work.opcode in (*WRITES, *ATOMICS) and meet([there], read)
+        changes = changes or (work.opcode == "SEND_WITH_INV" and bool(read))
+        flags = set(work.flags)
+        if work.opcode not in BRINGS and meet(work.sg, ever):  # inline data is read when it is posted
+            flags -= {"INLINE"}
+        if changes or (work.opcode not in BRINGS and meet(work.sg, brought)):
+            flags |= {"FENCE"}
+        work = replace(work, flags=tuple(sorted(flags)))
         if "FENCE" in work.flags:
             read, brought = [], []
         if work.opcode in BRINGS:
             read.append(there)
             brought += work.sg
+            ever += work.sg
         made.append(work)
     return tuple(made)

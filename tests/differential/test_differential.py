@@ -54,8 +54,8 @@ def test_programs_have_all_that_they_are_to_have() -> None:
     assert {program.service for program in programs} == {"RC", "UC", "UD"}
     assert {flag for work in found for flag in work.flags} == {"SIGNALED", "FENCE", "INLINE", "SOLICITED"}
     assert {work.to for work in found} == {"memory", "readable", "writable", "window"}
-    assert len({work.opcode for work in found}) == 7
-    assert len({work.fault for work in found}) == 11
+    assert len({work.opcode for work in found}) == 8
+    assert len({work.fault for work in found}) == 13
     assert any(work.late for work in found)
     assert any(work.length > 4 * 4096 for work in found)
     assert all(work.length <= INLINE for work in found if "INLINE" in work.flags)

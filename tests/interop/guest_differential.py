@@ -20,7 +20,17 @@ from typing import Any
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 import pyverbs.enums as e
-from guest_verbs import DEVICE, PORT_NUM, QP_STATE, WC_OPCODE, WC_STATUS, Connection, flags, serve
+from guest_verbs import (
+    DEVICE,
+    PORT_NUM,
+    QP_STATE,
+    WC_OPCODE,
+    WC_STATUS,
+    Connection,
+    flags,
+    invalidates,
+    serve,
+)
 from pyverbs.addr import AH, GID, AHAttr, GlobalRoute
 from pyverbs.cq import CQ
 from pyverbs.device import Context
@@ -50,6 +60,7 @@ class End:
         self.cqs = [CQ(self.context, 4 * DEPTH) for _ in range(2)]
         self.qp: QP | None = None
         self.windows: list[MW] = []
+        self.window = 0
         self.handles: list[AH] = []
 
     def open(self, gid: str, service: str, sig_all: bool, seed: int) -> None:
@@ -127,7 +138,8 @@ class End:
         self.qp.post_send(wr)
         (done,), _ = self.collect(1, 0, 20)
         assert done[1] == "SUCCESS", done
-        return int(wr.rkey)
+        self.window = int(wr.rkey)
+        return self.window
 
     def post_recv(self, receives: list[tuple[int, list[list[int]], bool]]) -> None:
         if self.qp and self.state() != "RESET":
@@ -146,7 +158,7 @@ class End:
         while True:
             for queue, cq in zip(found, self.cqs, strict=True):
                 _, wcs = cq.poll(DEPTH)
-                queue += [_completion(wc) for wc in wcs]
+                queue += [self._completion(wc) for wc in wcs]
             if (len(found[0]) >= sent and len(found[1]) >= received) or time.monotonic() > limit:
                 return found
             time.sleep(0.0005)
@@ -215,7 +227,7 @@ class End:
             num_sge=len(sges),
             sg=sges,
             opcode=getattr(e, f"IBV_WR_{opcode}"),
-            imm_data=socket.htonl(imm),
+            imm_data=rkey if opcode.endswith("_INV") else socket.htonl(imm),  # a union
             send_flags=sum(int(getattr(e, f"IBV_SEND_{name}")) for name in flags),
         )
         if opcode.startswith("RDMA"):
@@ -226,22 +238,23 @@ class End:
             wr.set_wr_ud(self.ah, self.peer["qp_num"], QKEY + (fault == "qkey"))
         return wr
 
-
-def _completion(wc: Any) -> list[Any]:
-    """The fields of differential.model.Completion."""
-    status = WC_STATUS[int(wc.status)]
-    if status != "SUCCESS":
-        return [wc.wr_id, status]
-    opcode = WC_OPCODE.get(int(wc.opcode), str(wc.opcode))
-    received = opcode.startswith("RECV")
-    with_imm = received and bool(int(wc.wc_flags) & e.IBV_WC_WITH_IMM)
-    return [
-        wc.wr_id,
-        status,
-        opcode,
-        wc.byte_len if received else None,
-        socket.ntohl(wc.imm_data) if with_imm else None,
-    ]
+    def _completion(self, wc: Any) -> list[Any]:
+        """The fields of differential.model.Completion."""
+        status = WC_STATUS[int(wc.status)]
+        if status != "SUCCESS":
+            return [wc.wr_id, status]
+        opcode = WC_OPCODE.get(int(wc.opcode), str(wc.opcode))
+        received = opcode.startswith("RECV")
+        with_imm = received and bool(int(wc.wc_flags) & e.IBV_WC_WITH_IMM)
+        with_inv = received and invalidates(wc)
+        return [
+            wc.wr_id,
+            status,
+            opcode,
+            wc.byte_len if received else None,
+            socket.ntohl(wc.imm_data) if with_imm else None,
+            with_inv and wc.imm_data == self.window,  # a union
+        ]
 
 
 class Differential(Connection):

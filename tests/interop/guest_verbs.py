@@ -39,6 +39,11 @@ def flags(prefix: str, names: list[str]) -> int:
     return sum(int(getattr(e, prefix + name)) for name in names)
 
 
+def invalidates(wc: Any) -> bool:
+    """rdma_rxe hands out the kernel's own flag, IB_WC_WITH_INVALIDATE, which is IP_CSUM_OK to libibverbs."""
+    return bool(int(wc.wc_flags) & (e.IBV_WC_WITH_INV | e.IBV_WC_IP_CSUM_OK))
+
+
 class End:
     def __init__(self) -> None:
         self.context = Context(name=DEVICE)
@@ -165,8 +170,7 @@ def _completion(wc: Any) -> dict[str, Any]:
     opcode = WC_OPCODE.get(int(wc.opcode), str(wc.opcode))
     received = opcode.startswith("RECV")
     with_imm = received and bool(int(wc.wc_flags) & e.IBV_WC_WITH_IMM)
-    # rdma_rxe hands out the kernel's own flag, IB_WC_WITH_INVALIDATE, which is IP_CSUM_OK to libibverbs.
-    with_inv = received and bool(int(wc.wc_flags) & (e.IBV_WC_WITH_INV | e.IBV_WC_IP_CSUM_OK))
+    with_inv = received and invalidates(wc)
     return {
         "wr_id": wc.wr_id,
         "status": WC_STATUS[int(wc.status)],

@@ -36,6 +36,8 @@ ASKS_KERNEL = FAULTS | {
     ("RC", "receive"): Fault("REM_OP_ERR", receive="LOC_QP_OP_ERR"),
     # Longer than the receive: an invalid request and a local length error are right (IBA 9.7.4.1).
     ("RC", "long"): Fault("REM_OP_ERR", receive="LOC_QP_OP_ERR"),
+    # A key that may not be invalidated: the kernel fails, and answers nothing.
+    ("RC", "invalidate"): Fault("RETRY_EXC_ERR", receive="REM_INV_REQ_ERR"),
 }
 RNIC = Rules(faults=ASKS_KERNEL)
 KERNEL = Rules(
