@@ -15,6 +15,7 @@ from typing import Any
 
 from differential.model import Completion, known, noise
 from differential.program import DEPTH, INLINE, QUARTER, SGES, SIZE, Connect, Pieces
+from differential.refused import refuse
 from rnic import (
     CQ,
     GID,
@@ -108,7 +109,7 @@ class RnicEnd:
         access = functools.reduce(
             operator.or_, (AccessFlags[f"REMOTE_{right}"] for right in rights.split()), AccessFlags(0)
         )
-        init = {"qp_access_flags": access} if self.service != "UD" else {"qkey": QKEY}
+        self.access = access
         rtr: dict[str, Any] = {}
         rts: dict[str, Any] = {"sq_psn": own_psn}
         if self.service != "UD":
@@ -119,13 +120,21 @@ class RnicEnd:
             rts |= {"timeout": how.timeout, "retry_cnt": how.retry_cnt, "rnr_retry": how.rnr_retry}
             rts |= {"max_rd_atomic": how.rd_atomic}
         if self.qp.state != QPState.RESET:
-            self.qp.modify(QPAttr(qp_state=QPState.RESET))
-        self.qp.modify(QPAttr(qp_state=QPState.INIT, pkey_index=0, port_num=1, **init))
+            self.lead("RESET")
+        self.lead("INIT")
         self.qp.modify(QPAttr(qp_state=QPState.RTR, **rtr))
         self.qp.modify(QPAttr(qp_state=QPState.RTS, **rts))
         self.peer = peer
         if self.service == "UD":
             self.ah = self.stack.enter_context(self.pd.create_ah(path))
+
+    def lead(self, state: str) -> None:
+        """To RESET or INIT."""
+        attr = QPAttr(qp_state=QPState.RESET)
+        if state == "INIT":
+            init = {"qp_access_flags": self.access} if self.service != "UD" else {"qkey": QKEY}
+            attr = QPAttr(qp_state=QPState.INIT, pkey_index=0, port_num=1, **init)
+        self.qp.modify(attr)
 
     def bind(self, at: int, length: int) -> int:
         """The key of a new window."""
@@ -155,6 +164,19 @@ class RnicEnd:
         else:
             for wr in wrs:
                 self.qp.post_send(wr)
+
+    def refuse(self, what: str) -> str:
+        return refuse(self, what)
+
+    def caps(self) -> tuple[int, int, int, int, int]:
+        cap = self.qp.cap
+        return cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data
+
+    def send_one(self, opcode: str, sg: Pieces, flags: tuple[str, ...]) -> None:
+        self.qp.post_send(self._send_wr(Request(0, opcode, sg, flags)))
+
+    def receive_one(self, sg: Pieces) -> None:
+        self.qp.post_recv(RecvWR(0, self._sges(sg)))
 
     def collect(
         self, sent: int, received: int, timeout: float = 60.0

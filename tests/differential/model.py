@@ -19,6 +19,7 @@ from differential.program import (
     ATOMICS,
     ENDS,
     GRH,
+    LEAVES,
     SENDS,
     SIZE,
     Break,
@@ -26,6 +27,7 @@ from differential.program import (
     Cut,
     Pieces,
     Program,
+    Refused,
     Round,
     Step,
     Work,
@@ -68,6 +70,18 @@ FAULTS: dict[tuple[str, str], Fault] = {
     ("UC", "local"): Fault("LOC_PROT_ERR", "SQE", peer="RTS"),
     ("UD", "qkey"): Fault("", "RTS", peer="RTS"),
     ("UD", "local"): Fault("LOC_PROT_ERR", "SQE", peer="RTS"),
+}
+
+
+# A post that is refused -> what post_send or post_recv says, of each (ibv_post_send(3), ibv_post_recv(3)).
+REFUSED = {
+    "elements": "EINVAL",
+    "receive elements": "EINVAL",
+    "inline": "EINVAL",
+    "opcode": "EINVAL",
+    "sends": "ENOMEM",
+    "receives": "ENOMEM",
+    "unconnected": "EINVAL EINVAL EINVAL",
 }
 
 
@@ -155,6 +169,8 @@ class Outcome:
     states: dict[str, str]
     memories: dict[str, bytes]
     holes: dict[str, tuple[tuple[int, int], ...]]
+    refused: str
+    """What a post says."""
 
 
 @lru_cache
@@ -198,6 +214,9 @@ class Model:
                 self.ends[end].fail(how)
                 if how != "ERR":
                     self.ends[end].receives.clear()
+            case Refused(end=end, what=what) if what in LEAVES:
+                self.ends[end].state = "RESET"
+                self.ends[end].receives.clear()
             case Round():
                 self._round(step)
         return Outcome(
@@ -206,6 +225,7 @@ class Model:
             states={end: model.state for end, model in self.ends.items()},
             memories={end: bytes(model.memory) for end, model in self.ends.items()},
             holes={end: tuple(model.holes) for end, model in self.ends.items()},
+            refused=REFUSED[step.what] if isinstance(step, Refused) else "",
         )
 
     def _round(self, step: Round) -> None:
@@ -249,7 +269,7 @@ class Model:
             self._succeed(end, number, work)
         else:
             mine.sent.append(Completion(number, fault.status))
-        if work.fault in ("long", "invalidate"):
+        if fault.receive and work.fault in ("long", "invalidate"):
             theirs.undefine(theirs.receives[0][1])
         receive = fault.receive
         refused = fault.status == "REM_ACCESS_ERR" and work.length <= self.mtu

@@ -115,6 +115,17 @@ class Break(Brief):
 
 
 @dataclass(frozen=True, repr=False)
+class Refused(Brief):
+    """An end posts what is refused, and nothing else comes of it; see model.REFUSED.
+
+    Of some, which find a queue full or a queue pair that is not connected, it is in RESET afterwards.
+    """
+
+    end: str
+    what: str
+
+
+@dataclass(frozen=True, repr=False)
 class Cut(Brief):
     """One end posts work, and at once an end, itself or the other, is led to RESET or ERR, or destroyed.
 
@@ -127,7 +138,7 @@ class Cut(Brief):
     how: str
 
 
-Step = Connect | Round | Bind | Break | Cut
+Step = Connect | Round | Bind | Break | Refused | Cut
 
 
 @dataclass(frozen=True)
@@ -211,6 +222,8 @@ class Maker:
     def steps(self) -> list[Step]:
         """A round, and what it needs before."""
         rng, steps = self.rng, list[Step]()
+        if rng.random() < 0.2:
+            steps += self.refused()
         if self.service == "RC" and rng.random() < 0.3:
             steps.append(self.bind(rng.choice(ENDS)))
         kind = rng.random()
@@ -229,6 +242,10 @@ class Maker:
             steps.append(self.round(other, late=False))
             steps.append(self.connect())
         return steps
+
+    def refused(self) -> list[Step]:
+        step = Refused(self.rng.choice(ENDS), self.rng.choice(REFUSED_OF[self.service]))
+        return [step, self.connect()] if step.what in LEAVES else [step]
 
     def cut(self) -> list[Step]:
         rng = self.rng
@@ -428,6 +445,16 @@ FAULTS_OF = {
 }
 
 
+LEAVES = ("sends", "receives", "unconnected")
+"""Posts that are refused, and leave their end in RESET."""
+
+REFUSED_OF = {
+    "RC": ("elements", "receive elements", "inline", *LEAVES),
+    "UC": ("elements", "receive elements", "inline", "opcode", "receives", "unconnected"),
+    "UD": ("elements", "receive elements", "inline", "opcode", "receives", "unconnected"),
+}
+
+
 def can_fail(work: Work, fault: str) -> bool:
     """Whether that can be wrong about it, so that nothing else is in doubt."""
     remote = work.opcode in RIGHT and work.to == "memory"
@@ -460,7 +487,7 @@ def meet(some: Iterable[tuple[int, int]], others: Sequence[tuple[int, int]]) -> 
 
 
 def fenced(works: Sequence[Work]) -> tuple[Work, ...]:
-    """With the fence where a request would change what an earlier READ reads, or its key, or use what it brings."""
+    """With the fence where a request would change what a READ reads, or its key, or use what it brings."""
     made: list[Work] = []
     read: list[tuple[int, int]] = []  # at the peer
     brought: list[tuple[int, int]] = []

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from differential.end import BAD_KEY, Address, Request
 from differential.model import OURS, Completion, Model, Outcome, Rules, known
-from differential.program import ENDS, QUARTER, Bind, Break, Connect, Cut, Program, Round, Step, Work
+from differential.program import ENDS, QUARTER, Bind, Break, Connect, Cut, Program, Refused, Round, Step, Work
 
 PATIENCE = 60.0  # seconds for what has to come
 UNRELIABLE = 10.0  # for the last bytes of what nobody acknowledges
@@ -35,6 +35,7 @@ class End(Protocol):
     def break_(self, how: str) -> None: ...
     def renew(self, sig_all: bool) -> Address: ...
     def refill(self) -> None: ...
+    def refuse(self, what: str) -> str: ...
     def close(self) -> None: ...
 
 
@@ -68,6 +69,7 @@ class Runner:
         yield from self._problems(outcome)
 
     def _do(self, step: Step, outcome: Outcome) -> None:
+        self.refused = ""
         match step:
             case Connect():
                 self.addresses = {end: self.ends[end].renew(self.program.sig_all) for end in ENDS}
@@ -78,6 +80,8 @@ class Runner:
                 self.windows[end] = self.ends[end].bind(at, length)
             case Break(end=end, how=how):
                 self.ends[end].break_(how)
+            case Refused(end=end, what=what):
+                self.refused = self.ends[end].refuse(what)
             case Round():
                 self._round(step)
         self.got = {
@@ -155,6 +159,8 @@ class Runner:
     # -- what is not as it should be
 
     def _problems(self, outcome: Outcome) -> Iterator[str]:
+        if self.refused != outcome.refused:
+            yield f"the post says {self.refused!r}, not {outcome.refused!r}"
         for end in ENDS:
             sent, received = self.got[end]
             yield from _differences(f"{end}: sent", sent, outcome.sent[end])

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from differential.model import Model
-from differential.program import INLINE, Maker, Program, Round, Work
+from differential.model import REFUSED, Model
+from differential.program import INLINE, Maker, Program, Refused, Round, Work
 from differential.shrink import shrink, smaller
 from differential.ways import Ways
 
@@ -56,6 +56,8 @@ def test_programs_have_all_that_they_are_to_have() -> None:
     assert {work.to for work in found} == {"memory", "readable", "writable", "window"}
     assert len({work.opcode for work in found}) == 8
     assert len({work.fault for work in found}) == 13
+    refused = {step.what for program in programs for step in program.steps if isinstance(step, Refused)}
+    assert refused == set(REFUSED)
     assert any(work.late for work in found)
     assert any(work.length > 4 * 4096 for work in found)
     assert all(work.length <= INLINE for work in found if "INLINE" in work.flags)

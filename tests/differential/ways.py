@@ -66,6 +66,9 @@ class FarEnd:
     def renew(self, sig_all: bool) -> Address:
         return cast(Address, self._do("renew", sig_all))
 
+    def refuse(self, what: str) -> str:
+        return str(self._do("refuse", what))
+
     def refill(self) -> None:
         self._do("refill")
 

@@ -63,6 +63,9 @@ class KernelEnd:
     def break_(self, how: str) -> None:
         self._do("break_", how=how)
 
+    def refuse(self, what: str) -> str:
+        return str(self._do("refuse", what=what))
+
     def refill(self) -> None:
         self._do("refill")
 

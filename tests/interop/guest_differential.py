@@ -40,7 +40,8 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 from differential.model import known, noise
-from differential.program import DEPTH, INLINE, QUARTER, SGES, SIZE
+from differential.program import DEPTH, INLINE, QUARTER, SGES, SIZE, Pieces
+from differential.refused import refuse
 
 QKEY, BAD_KEY = 0x11111111, 0x5A00  # as in differential.end
 RIGHTS = "REMOTE_WRITE", "REMOTE_READ", "REMOTE_ATOMIC"
@@ -94,13 +95,10 @@ class End:
         self.peer = peer
         route = GlobalRoute(dgid=GID(peer["gid"]), sgid_index=self.gid_index, hop_limit=64)
         path = AHAttr(gr=route, is_global=1, port_num=PORT_NUM)
-        self._drop_windows()
-        self._to("RESET", e.IBV_QP_STATE, QPAttr())
-        attr = QPAttr(port_num=PORT_NUM)
-        mask = e.IBV_QP_STATE | e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT
+        self.access = flags("IBV_ACCESS_REMOTE_", rights.split())
+        self.lead("RESET")
+        self.lead("INIT")
         if self.service == "UD":
-            attr.qkey = QKEY
-            self._to("INIT", mask | e.IBV_QP_QKEY, attr)
             self._to("RTR", e.IBV_QP_STATE, QPAttr())
             attr = QPAttr()
             attr.sq_psn = own_psn
@@ -108,8 +106,6 @@ class End:
             self.ah = AH(self.pd, attr=path)
             self.handles.append(self.ah)
             return
-        attr.qp_access_flags = flags("IBV_ACCESS_REMOTE_", rights.split())
-        self._to("INIT", mask | e.IBV_QP_ACCESS_FLAGS, attr)
         attr = QPAttr()
         attr.ah_attr, attr.path_mtu = path, getattr(e, f"IBV_MTU_{how['mtu']}")
         attr.dest_qp_num, attr.rq_psn = peer["qp_num"], peer_psn
@@ -126,6 +122,22 @@ class End:
             attr.max_rd_atomic = how["rd_atomic"]
             mask |= e.IBV_QP_TIMEOUT | e.IBV_QP_RETRY_CNT | e.IBV_QP_RNR_RETRY | e.IBV_QP_MAX_QP_RD_ATOMIC
         self._to("RTS", mask, attr)
+
+    def lead(self, state: str) -> None:
+        """To RESET or INIT."""
+        if state == "RESET":
+            self._drop_windows()
+            self._to("RESET", e.IBV_QP_STATE, QPAttr())
+            return
+        attr = QPAttr(port_num=PORT_NUM)
+        mask = e.IBV_QP_STATE | e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT
+        if self.service == "UD":
+            attr.qkey = QKEY
+            mask |= e.IBV_QP_QKEY
+        else:
+            attr.qp_access_flags = self.access
+            mask |= e.IBV_QP_ACCESS_FLAGS
+        self._to("INIT", mask, attr)
 
     def bind(self, at: int, length: int) -> int:
         """A new window each time: pyverbs does not note the new key in the window."""
@@ -151,6 +163,23 @@ class End:
         assert self.qp
         for request in requests:
             self.qp.post_send(self._send_wr(**request))
+
+    def refuse(self, what: str) -> str:
+        return refuse(self, what)
+
+    def caps(self) -> tuple[int, int, int, int, int]:
+        assert self.qp
+        attr, _ = self.qp.query(e.IBV_QP_CAP)
+        cap = attr.cap
+        return cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data
+
+    def send_one(self, opcode: str, sg: Pieces, names: tuple[str, ...]) -> None:
+        assert self.qp
+        self.qp.post_send(self._send_wr(0, opcode, sg, names, 0, 0, 0, 0, 0, ""))
+
+    def receive_one(self, sg: Pieces) -> None:
+        assert self.qp
+        self.qp.post_recv(RecvWR(wr_id=0, num_sge=len(sg), sg=self._sges(sg, False)))
 
     def collect(self, sent: int, received: int, timeout: float) -> list[list[list[Any]]]:
         found: list[list[list[Any]]] = [[], []]
@@ -204,7 +233,7 @@ class End:
         attr.qp_state = getattr(e, f"IBV_QPS_{state}")
         self.qp.modify(attr, int(mask))
 
-    def _sges(self, sg: list[list[int]], wrong: bool) -> list[SGE]:
+    def _sges(self, sg: Any, wrong: bool) -> list[SGE]:
         lkey = self.mr.lkey ^ (BAD_KEY if wrong else 0)
         return [SGE(self.mr.buf + at, length, lkey) for at, length in sg]
 
@@ -212,8 +241,8 @@ class End:
         self,
         wr_id: int,
         opcode: str,
-        sg: list[list[int]],
-        flags: list[str],
+        sg: Any,
+        flags: Any,
         addr: int,
         rkey: int,
         imm: int,
