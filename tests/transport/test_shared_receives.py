@@ -36,8 +36,8 @@ SLOT, SLOTS, QKEY = 8192, 64, 7
 class Shared(End):
     """A side whose queue pairs take from one shared queue; slot i of its memory is receive i's."""
 
-    def __init__(self, max_wr: int = SLOTS) -> None:
-        super().__init__(cqe=4096)
+    def __init__(self, max_wr: int = SLOTS, local: bool | None = None) -> None:
+        super().__init__(cqe=4096, local=local)
         self.mr = self.memory(SLOT * SLOTS)
         init = SRQInitAttr(SRQAttr(max_wr=max_wr, max_sge=2))
         self.shared = self._stack.enter_context(self.pd.create_srq(init))
@@ -56,8 +56,8 @@ class Shared(End):
 class Sender(End):
     """A side with ordinary queue pairs."""
 
-    def __init__(self) -> None:
-        super().__init__(cqe=4096)
+    def __init__(self, local: bool | None = None) -> None:
+        super().__init__(cqe=4096, local=local)
         self.mr = self.memory(SLOT)
 
     def queue_pair(self, kind: QPType = QPType.RC) -> rnic.QP:
@@ -67,7 +67,8 @@ class Sender(End):
     def send(self, qp: rnic.QP, payload: bytes, **more: object) -> None:
         self.mr.buf[: len(payload)] = payload
         sges = [SGE(self.mr, 0, len(payload))]
-        qp.post_send(SendWR(opcode=WROpcode.SEND, sg_list=sges, **more))  # type: ignore[arg-type]
+        more = {"opcode": WROpcode.SEND, **more}
+        qp.post_send(SendWR(sg_list=sges, **more))  # type: ignore[arg-type]
         self.wait(1)
 
 
@@ -232,6 +233,20 @@ def test_what_a_failed_queue_pair_has_not_taken_is_left_to_others(sides: tuple[S
     a.send(good, b"to the other one")
     (wc,) = b.wait_ok()
     assert wc.wr_id == 1
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_a_long_write_that_is_refused_takes_no_receive(local: bool) -> None:
+    """Its last packet tells of its immediate, and its first is refused; a ring's packet is both."""
+    with Sender(local=local) as a, Shared(local=local) as b:
+        good, _ = connected(a, b)
+        bad, _ = connected(a, b)
+        b.post(0)
+        where = {"remote_addr": b.mr.addr, "rkey": b.mr.rkey ^ 0x100}
+        a.send(bad, bytes(3000), opcode=WROpcode.RDMA_WRITE_WITH_IMM, **where)
+        a.send(good, b"to the other one")
+        (wc,) = b.wait_ok()
+        assert (wc.wr_id, wc.byte_len) == (0, 16)
 
 
 def test_receives_are_posted_to_the_shared_queue_alone(sides: tuple[Sender, Shared]) -> None:

@@ -58,12 +58,16 @@ void resp_free(struct qp *qp) {
 
 /* ---------------------------------------------------------------- faults */
 
+/* A packet that is larger than the path MTU: on the wire the message would be several. */
+static bool is_several(const struct qp *qp, const struct packet *pkt) {
+    return pkt->row->mask & OPC_FIRST && pkt->length > mtu_bytes(qp->attr.path_mtu);
+}
+
 /* A WRITE whose memory is refused takes a receive where it has an immediate (IBA 11.6.2), which its last packet alone tells.
  * On the wire a message of several is refused before that; one that came in a packet larger than the path MTU ends as
  * it would there. */
 static bool refused_with_receive(const struct qp *qp, const struct packet *pkt) {
-    bool several = pkt->row->mask & OPC_FIRST && pkt->length > mtu_bytes(qp->attr.path_mtu);
-    return pkt->row->mask & OPC_USES_RQ && !several;
+    return pkt->row->mask & OPC_USES_RQ && !is_several(qp, pkt);
 }
 
 /* Completes the receive under way, or that this packet would have taken, with the status of the fault. */
@@ -276,6 +280,11 @@ static void expected(struct qp *qp, const struct packet *pkt, uint64_t now) {
         refuse(qp, pkt, FAULT_XRC, RNIC_VE_XRC_SRQ);
         return;
     }
+    int ve = mask & OPC_WRITE && is_several(qp, pkt) ? inbound_access(qp, &rc->resp.in, pkt, &ptr) : 0;
+    if (ve) { /* before it takes a receive, which a shared queue would not have back */
+        refuse(qp, pkt, FAULT_ACCESS, ve);
+        return;
+    }
     fault = check_resources(qp, pkt);
     if (fault) {
         refuse(qp, pkt, fault, fault == FAULT_TOO_LONG ? RNIC_VE_RECV_TOO_SMALL : RNIC_VE_NO_RD_ATOMIC);
@@ -289,7 +298,7 @@ static void expected(struct qp *qp, const struct packet *pkt, uint64_t now) {
         execute_flush(qp, pkt, now);
         return;
     }
-    int ve = inbound_access(qp, &rc->resp.in, pkt, &ptr);
+    ve = inbound_access(qp, &rc->resp.in, pkt, &ptr);
     if (ve)
         refuse(qp, pkt, FAULT_ACCESS, ve);
     else if (mask & OPC_WRITE)
