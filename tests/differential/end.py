@@ -7,11 +7,12 @@ import functools
 import hashlib
 import operator
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from ipaddress import IPv6Address
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from differential.model import Completion, known, noise
 from differential.program import DEPTH, INLINE, QUARTER, SGES, SIZE, Connect, Pieces
@@ -22,10 +23,12 @@ from rnic import (
     MTU,
     QP,
     SGE,
+    SRQ,
     WC,
     AccessFlags,
     AHAttr,
     Context,
+    EventType,
     MWBindInfo,
     MWType,
     QPAttr,
@@ -36,12 +39,13 @@ from rnic import (
     RecvWR,
     SendFlags,
     SendWR,
+    SRQAttr,
+    SRQInitAttr,
     WCFlags,
     WROpcode,
     inc_rkey,
 )
 
-QKEY = 0x11111111
 BAD_KEY = 0x5A00  # what a wrong key differs by
 RIGHTS = AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_ATOMIC
 ACCESS = {
@@ -49,6 +53,10 @@ ACCESS = {
     "readable": AccessFlags.REMOTE_READ,
     "writable": AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE,
 }
+
+
+EVENTS: WeakKeyDictionary[Context, list[tuple[str, Any]]] = WeakKeyDictionary()
+"""Name and object of what a context has told, and its ends have not asked for yet."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +87,17 @@ class Request:
 
 class RnicEnd:
     def __init__(
-        self, ctx: Context, service: str, own_memory: bool, sig_all: bool, seed: int, gid_index: int = 0
+        self,
+        ctx: Context,
+        service: str,
+        own_memory: bool,
+        sig_all: bool,
+        shared: bool,
+        seed: int,
+        gid_index: int = 0,
     ) -> None:
         self.ctx, self.service, self.gid_index = ctx, service, gid_index
+        self.srq: SRQ | None = None
         with ExitStack() as stack:
             self.pd = stack.enter_context(ctx.alloc_pd())
             self.cqs = [stack.enter_context(ctx.create_cq(4 * DEPTH)) for _ in range(2)]
@@ -96,6 +112,8 @@ class RnicEnd:
             for name in ("readable", "writable"):
                 mr = self.pd.reg_mr(addr=self.mr.addr, length=SIZE, access=ACCESS[name])
                 self.keys[name] = stack.enter_context(mr).rkey
+            if shared:
+                self.srq = stack.enter_context(self._create_srq())
             self.qp = stack.enter_context(self._create_qp(sig_all))
             self.window = 0
             self.stack = stack.pop_all()
@@ -109,7 +127,7 @@ class RnicEnd:
         access = functools.reduce(
             operator.or_, (AccessFlags[f"REMOTE_{right}"] for right in rights.split()), AccessFlags(0)
         )
-        self.access = access
+        self.access, self.qkey = access, how.psns[0]
         rtr: dict[str, Any] = {}
         rts: dict[str, Any] = {"sq_psn": own_psn}
         if self.service != "UD":
@@ -132,7 +150,7 @@ class RnicEnd:
         """To RESET or INIT."""
         attr = QPAttr(qp_state=QPState.RESET)
         if state == "INIT":
-            init = {"qp_access_flags": self.access} if self.service != "UD" else {"qkey": QKEY}
+            init = {"qp_access_flags": self.access} if self.service != "UD" else {"qkey": self.qkey}
             attr = QPAttr(qp_state=QPState.INIT, pkey_index=0, port_num=1, **init)
         self.qp.modify(attr)
 
@@ -154,8 +172,11 @@ class RnicEnd:
 
     def post_recv(self, receives: Iterable[tuple[int, Pieces, bool]]) -> None:
         """(number, where to, whether that is wrong); a queue pair in RESET takes none."""
-        if not self.qp.closed and self.qp.state != QPState.RESET:
-            self.qp.post_recv([RecvWR(n, self._sges(sg, wrong)) for n, sg, wrong in receives])
+        wrs = [RecvWR(n, self._sges(sg, wrong)) for n, sg, wrong in receives]
+        if self.srq:
+            self.srq.post_recv(wrs)
+        elif not self.qp.closed and self.qp.state != QPState.RESET:
+            self.qp.post_recv(wrs)
 
     def post_send(self, requests: Iterable[Request], chained: bool) -> None:
         wrs = [self._send_wr(request) for request in requests]
@@ -170,13 +191,37 @@ class RnicEnd:
 
     def caps(self) -> tuple[int, int, int, int, int]:
         cap = self.qp.cap
-        return cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data
+        receives, sges = cap.max_recv_wr, cap.max_recv_sge
+        if self.srq:
+            attr = self.srq.query()
+            receives, sges = attr.max_wr or 0, attr.max_sge or 0
+        return cap.max_send_wr, receives, cap.max_send_sge, sges, cap.max_inline_data
 
     def send_one(self, opcode: str, sg: Pieces, flags: tuple[str, ...]) -> None:
         self.qp.post_send(self._send_wr(Request(0, opcode, sg, flags)))
 
-    def receive_one(self, sg: Pieces) -> None:
-        self.qp.post_recv(RecvWR(0, self._sges(sg)))
+    def receive_one(self, sg: Pieces, own: bool = False) -> None:
+        queue = self.qp if own or not self.srq else self.srq
+        queue.post_recv(RecvWR(0, self._sges(sg)))
+
+    def arm(self, limit: int) -> None:
+        """The limit of the shared receive queue."""
+        assert self.srq
+        self.srq.modify(SRQAttr(srq_limit=limit))
+
+    def events(self, number: int, timeout: float) -> list[str]:
+        """So many of the shared receive queue and its queue pair, and what else is there."""
+        found: list[str] = []
+        limit = time.monotonic() + timeout
+        while True:
+            told = EVENTS.setdefault(self.ctx, [])
+            told += _events(self.ctx)
+            mine = [event for event in told if event[1] in (self.srq, self.qp)]
+            told[:] = [event for event in told if event not in mine]
+            found += [name for name, _ in mine]
+            if len(found) >= number or time.monotonic() > limit:
+                return found
+            time.sleep(0.001)
 
     def collect(
         self, sent: int, received: int, timeout: float = 60.0
@@ -216,7 +261,11 @@ class RnicEnd:
             self.qp.modify(QPAttr(qp_state=QPState[how]))
 
     def renew(self, sig_all: bool) -> Address:
-        """A new queue pair where the old one was destroyed."""
+        """A new queue pair where the old one was destroyed; new ones of a queue pair that shares receives."""
+        if self.srq:
+            self.qp.close()
+            self.srq.close()
+            self.srq = self.stack.enter_context(self._create_srq())
         if self.qp.closed:
             self.qp = self.stack.enter_context(self._create_qp(sig_all))
         return self.address()
@@ -224,7 +273,11 @@ class RnicEnd:
     def _create_qp(self, sig_all: bool) -> QP:
         send_cq, recv_cq = self.cqs
         cap = QPCap(DEPTH, DEPTH, SGES, SGES, INLINE)
-        return self.pd.create_qp(QPInitAttr(send_cq, recv_cq, QPType[self.service], sig_all, cap))
+        init = QPInitAttr(send_cq, recv_cq, QPType[self.service], sig_all, cap, srq=self.srq)
+        return self.pd.create_qp(init)
+
+    def _create_srq(self) -> SRQ:
+        return self.pd.create_srq(SRQInitAttr(SRQAttr(DEPTH, SGES)))
 
     def close(self) -> None:
         self.stack.close()
@@ -244,7 +297,7 @@ class RnicEnd:
         if request.opcode.endswith("WITH_INV"):
             kind["invalidate_rkey"] = request.rkey
         if self.service == "UD":
-            qkey = QKEY + (request.fault == "qkey")
+            qkey = self.qkey + (request.fault == "qkey")
             kind |= {"ah": self.ah, "remote_qpn": self.peer.qp_num, "remote_qkey": qkey}
         flags = functools.reduce(operator.or_, (SendFlags[name] for name in request.flags), SendFlags(0))
         sges = self._sges(request.sg, request.fault == "local")
@@ -260,3 +313,15 @@ class RnicEnd:
         imm = wc.imm_data if wc.wc_flags & WCFlags.WITH_IMM else None
         invalidated = bool(wc.wc_flags & WCFlags.WITH_INV) and wc.invalidated_rkey == self.window
         return Completion(wc.wr_id, "SUCCESS", wc.opcode.name, length, imm, invalidated)
+
+
+def _events(ctx: Context) -> Iterator[tuple[str, Any]]:
+    """Those of shared receive queues, and what each is about."""
+    while True:
+        try:
+            event = ctx.get_async_event(0)
+        except TimeoutError:
+            return
+        event.ack()
+        if event.event_type in (EventType.SRQ_LIMIT_REACHED, EventType.QP_LAST_WQE_REACHED):
+            yield event.event_type.name, event.element

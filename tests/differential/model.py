@@ -99,6 +99,8 @@ class Rules:
     """Of UC, a receive that is too short: its status, and the state then (IBA 9.8.2.2.6: dropped)."""
     short_datagram: tuple[str, str] = ("LOC_LEN_ERR", "ERR")
     """The same of UD."""
+    last_receive: bool = True
+    """Whether it tells that a queue pair in ERR takes no more of a shared receive queue (IBA 11.6.3)."""
 
 
 RNIC = Rules()
@@ -140,16 +142,30 @@ class EndModel:
     received: list[Completion] = field(default_factory=list)
     holes: list[tuple[int, int]] = field(default_factory=list)
     """Bytes that nobody can know, (first, behind the last)."""
+    shared: bool = False
+    """Whether the receives are of a shared receive queue."""
+    limit: int = 0
+    events: list[str] = field(default_factory=list)
 
     def undefine(self, sg: Pieces) -> None:
         self.holes += [(at, at + n) for at, n in sg if n]
 
     def fail(self, state: str) -> None:
-        """Into an error state; ERR flushes what is posted."""
+        """Into an error state; ERR flushes what is posted, but for what others may take."""
         self.state = state
-        if state == "ERR":
+        if state == "ERR" and self.shared:
+            self.events.append("QP_LAST_WQE_REACHED")
+        elif state == "ERR":
             self.received += [Completion(wr_id, FLUSHED) for wr_id, _, _ in self.receives]
             self.receives.clear()
+
+    def take(self) -> tuple[int, Pieces, str]:
+        """The oldest receive."""
+        taken = self.receives.popleft()
+        if len(self.receives) < self.limit:
+            self.limit = 0
+            self.events.append("SRQ_LIMIT_REACHED")
+        return taken
 
     def gather(self, sg: Pieces) -> bytes:
         return b"".join(self.memory[at : at + n] for at, n in sg)
@@ -171,6 +187,8 @@ class Outcome:
     holes: dict[str, tuple[tuple[int, int], ...]]
     refused: str
     """What a post says."""
+    events: dict[str, tuple[str, ...]]
+    """Of shared receive queues, and of the queue pairs that take from them."""
 
 
 @lru_cache
@@ -182,7 +200,9 @@ def noise(seed: int) -> bytes:
 class Model:
     def __init__(self, program: Program, rules: Mapping[str, Rules] = OURS) -> None:
         self.program, self.rules, self.mtu = program, rules, 0
-        self.ends = {end: EndModel(bytearray(noise(i))) for i, end in enumerate(ENDS)}
+        self.ends = {
+            end: EndModel(bytearray(noise(i)), shared=program.shared[i]) for i, end in enumerate(ENDS)
+        }
 
     def run(self) -> list[Outcome]:
         """What each step leads to."""
@@ -203,13 +223,14 @@ class Model:
     def _outcome(self, step: Step | None, fresh: bool = True) -> Outcome:
         if fresh:
             for model in self.ends.values():
-                model.sent, model.received = [], []
+                model.sent, model.received, model.events = [], [], []
         match step:
             case Connect(mtu=mtu):
                 self.mtu = mtu
                 for model in self.ends.values():
                     model.state = "RTS"
                     model.receives.clear()
+                    model.limit = 0
             case Break(end=end, how=how):
                 self.ends[end].fail(how)
                 if how != "ERR":
@@ -226,23 +247,30 @@ class Model:
             memories={end: bytes(model.memory) for end, model in self.ends.items()},
             holes={end: tuple(model.holes) for end, model in self.ends.items()},
             refused=REFUSED[step.what] if isinstance(step, Refused) else "",
+            events={end: self._told(end) for end in ENDS},
         )
+
+    def _told(self, end: str) -> tuple[str, ...]:
+        silent = () if self.rules[end].last_receive else ("QP_LAST_WQE_REACHED",)
+        return tuple(sorted(event for event in self.ends[end].events if event not in silent))
 
     def _round(self, step: Round) -> None:
         for end, peer in (("a", "b"), ("b", "a")):
             for number, work in enumerate(step.work(end)):
                 if work.receive is not None:
                     self._post_receive(peer, number, work)
+        for end, limit in zip(ENDS, step.limits, strict=True):
+            self.ends[end].limit = limit or self.ends[end].limit
         for end, peer in (("a", "b"), ("b", "a")):
             for number, work in enumerate(step.work(end)):
                 self._send(end, peer, number, work)
 
     def _post_receive(self, end: str, number: int, work: Work) -> None:
         model = self.ends[end]
-        if model.state == "ERR":
+        if model.state == "ERR" and not model.shared:
             if self.rules[end].flushes:
                 model.received.append(Completion(number, FLUSHED))
-        elif model.state in ("RTS", "SQE"):
+        elif model.shared or model.state in ("RTS", "SQE"):
             assert work.receive is not None
             model.receives.append((number, work.receive, work.fault))
 
@@ -276,7 +304,7 @@ class Model:
         if refused and work.opcode == "RDMA_WRITE_WITH_IMM":
             receive = self.rules[peer].refused_receive
         if receive:
-            theirs.received.append(Completion(theirs.receives.popleft()[0], receive))
+            theirs.received.append(Completion(theirs.take()[0], receive))
         if fault.peer != "as it is" and fault.peer != theirs.state:
             theirs.fail(fault.peer)
         if fault.state != mine.state:
@@ -321,7 +349,7 @@ class Model:
             rules = self.rules[peer]
             _too_short(theirs, *(rules.short_datagram if datagram else rules.short))
             return
-        number, sg, _ = theirs.receives.popleft()
+        number, sg, _ = theirs.take()
         if not written:
             theirs.scatter(sg[1:] if datagram else sg, data)
         opcode = "RECV_RDMA_WITH_IMM" if written else "RECV"
@@ -334,7 +362,7 @@ class Model:
 def _too_short(theirs: EndModel, status: str, state: str) -> None:
     """Of an unreliable service: without a status the receive is left to the next message."""
     if status:
-        theirs.received.append(Completion(theirs.receives.popleft()[0], status))
+        theirs.received.append(Completion(theirs.take()[0], status))
     if state != "RTS":
         theirs.fail(state)
 

@@ -76,7 +76,7 @@ class Connect(Brief):
 
     mtu: int = 1024
     psns: tuple[int, int] = (1, 2)
-    """The first PSN that a sends, and b."""
+    """The first PSN that a sends, and b; of UD, both use the first as their Q_Key."""
     timeout: int = 17
     retry_cnt: int = 7
     rnr_retry: int = 7
@@ -92,6 +92,8 @@ class Round(Brief):
     a: tuple[Work, ...] = ()
     b: tuple[Work, ...] = ()
     chained: bool = True
+    limits: tuple[int, int] = (0, 0)
+    """Of the shared receive queues of a and b, armed when the receives have been posted; 0: none."""
 
     def work(self, end: str) -> tuple[Work, ...]:
         return self.a if end == "a" else self.b
@@ -148,10 +150,12 @@ class Program:
     """Whether the memory of a and b is the program's own (reg_mr) or the device's (alloc_mr)."""
     sig_all: bool
     steps: tuple[Step, ...] = field(default=())
+    shared: tuple[bool, bool] = (False, False)
+    """Whether a and b take their receives from a shared receive queue."""
 
     def __str__(self) -> str:
         head = f"Program({self.service!r}, {self.own_memory!r}, sig_all={self.sig_all}, steps=("
-        return "\n".join([head, *(f"    {step}," for step in self.steps), "))"])
+        return "\n".join([head, *(f"    {step}," for step in self.steps), f"), shared={self.shared})"])
 
 
 WRITES = ("RDMA_WRITE", "RDMA_WRITE_WITH_IMM")
@@ -184,6 +188,8 @@ class Maker:
         self.mtu, self.mtus = 1024, [mtu for mtu in (256, 512, 1024, 2048, 4096) if mtu <= largest_mtu]
         self.windows: dict[str, Bind] = {}
         self.at_wrap = False
+        share = 0.25 if self.service != "UC" else 0.0
+        self.shared = (self.rng.random() < share, self.rng.random() < share)
 
     def program(self) -> Program:
         rng = self.rng
@@ -193,7 +199,11 @@ class Maker:
         if self.service == "RC" and rng.random() < 0.3:
             steps += self.cut()
         return Program(
-            self.service, (rng.random() < 0.5, rng.random() < 0.5), rng.random() < 0.2, tuple(steps)
+            self.service,
+            (rng.random() < 0.5, rng.random() < 0.5),
+            rng.random() < 0.2,
+            tuple(steps),
+            self.shared,
         )
 
     def connect(self, **more: object) -> Connect:
@@ -258,7 +268,12 @@ class Maker:
     def round(self, ends: str, *, late: bool = True, flushed: bool = False) -> Round:
         late = late and not flushed and self.service == "RC" and self.rng.random() < 0.3
         work = {end: self.chain(end, late) if end in ends else () for end in ENDS}
-        return Round(work["a"], work["b"], self.rng.random() < 0.5)
+        limits = (0, 0) if late or flushed else (self.limit(0, work["b"]), self.limit(1, work["a"]))
+        return Round(work["a"], work["b"], self.rng.random() < 0.5, limits)
+
+    def limit(self, end: int, asked: Sequence[Work]) -> int:
+        posted = sum(work.receive is not None for work in asked)
+        return self.rng.randint(1, posted) if self.shared[end] and posted and self.rng.random() < 0.5 else 0
 
     def chain(self, end: str, late: bool = False) -> tuple[Work, ...]:
         """Requests of which the last is signaled, and, of an unreliable service, takes a receive."""

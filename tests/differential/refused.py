@@ -13,7 +13,7 @@ from differential.program import IN, OUT, Pieces
 class Refusing(Protocol):
     def caps(self) -> tuple[int, int, int, int, int]: ...  # sends, receives, elements of each, inline bytes
     def send_one(self, opcode: str, sg: Pieces, flags: tuple[str, ...]) -> None: ...
-    def receive_one(self, sg: Pieces) -> None: ...
+    def receive_one(self, sg: Pieces, own: bool = ...) -> None: ...
     def lead(self, state: str) -> None: ...
 
 
@@ -41,7 +41,7 @@ def refuse(end: Refusing, what: str) -> str:
 
 def unconnected(end: Refusing) -> str:
     end.lead("RESET")
-    said = [told(lambda: end.receive_one(((IN, 8),)))]
+    said = [told(lambda: end.receive_one(((IN, 8),), own=True))]
     for state in ("RESET", "INIT"):
         end.lead(state)
         said.append(told(lambda: end.send_one("SEND", ((OUT, 8),), ("SIGNALED",))))

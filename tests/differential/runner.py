@@ -36,6 +36,8 @@ class End(Protocol):
     def renew(self, sig_all: bool) -> Address: ...
     def refill(self) -> None: ...
     def refuse(self, what: str) -> str: ...
+    def arm(self, limit: int) -> None: ...
+    def events(self, number: int, timeout: float) -> list[str]: ...
     def close(self) -> None: ...
 
 
@@ -88,6 +90,10 @@ class Runner:
             end: self.ends[end].collect(len(outcome.sent[end]), len(outcome.received[end]), PATIENCE)
             for end in ENDS
         }
+        self.events = {
+            end: self.ends[end].events(len(outcome.events[end]), PATIENCE) if shared else []
+            for end, shared in zip(ENDS, self.program.shared, strict=True)
+        }
 
     def _round(self, step: Round) -> None:
         late: dict[str, list[tuple[int, Any, bool]]] = {end: [] for end in ENDS}
@@ -99,6 +105,9 @@ class Runner:
             first = next((i for i, wr in enumerate(work) if wr.late), len(work))
             self.ends[peer].post_recv([receive for receive in receives if receive[0] < first])
             late[peer] = [receive for receive in receives if receive[0] >= first]
+        for end, limit in zip(ENDS, step.limits, strict=True):
+            if limit:
+                self.ends[end].arm(limit)
         for end, peer in ("ab", "ba"):
             requests = [self._request(peer, i, wr) for i, wr in enumerate(step.work(end))]
             if requests:
@@ -162,6 +171,8 @@ class Runner:
         if self.refused != outcome.refused:
             yield f"the post says {self.refused!r}, not {outcome.refused!r}"
         for end in ENDS:
+            if sorted(self.events[end]) != list(outcome.events[end]):
+                yield f"{end}: events {self.events[end]}, not {outcome.events[end]}"
             sent, received = self.got[end]
             yield from _differences(f"{end}: sent", sent, outcome.sent[end])
             yield from _differences(f"{end}: received", received, outcome.received[end])

@@ -69,6 +69,12 @@ class FarEnd:
     def refuse(self, what: str) -> str:
         return str(self._do("refuse", what))
 
+    def arm(self, limit: int) -> None:
+        self._do("arm", limit)
+
+    def events(self, number: int, timeout: float) -> list[str]:
+        return list(self._do("events", number, timeout))
+
     def refill(self) -> None:
         self._do("refill")
 
@@ -136,7 +142,7 @@ class Ways:
         local, bad = name.endswith("shared memory"), name.startswith("bad")
         for i, own_memory in enumerate(program.own_memory):
             faults = Faults(seed=seed * 2 + i, **BAD_WIRE) if bad else None
-            args = (program.service, own_memory, program.sig_all, i)
+            args = (program.service, own_memory, program.sig_all, program.shared[i], i)
             if "context" in name:
                 context = self._context(local, 0 if name.startswith("one") else i)
                 yield _closing(RnicEnd(context, *args))

@@ -23,7 +23,8 @@ class KernelEnd:
         self._socket = socket.create_connection(server, timeout=120)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._file = self._socket.makefile("rwb")
-        self._do("open", gid=gid, service=program.service, sig_all=program.sig_all, seed=seed)
+        kind = {"service": program.service, "sig_all": program.sig_all, "shared": program.shared[seed]}
+        self._do("open", gid=gid, seed=seed, **kind)
 
     def renew(self, sig_all: bool) -> Address:  # noqa: ARG002 - it knows
         return Address(**self._do("renew"))
@@ -65,6 +66,12 @@ class KernelEnd:
 
     def refuse(self, what: str) -> str:
         return str(self._do("refuse", what=what))
+
+    def arm(self, limit: int) -> None:
+        self._do("arm", limit=limit)
+
+    def events(self, number: int, timeout: float) -> list[str]:
+        return list(self._do("events", number=number, timeout=timeout))
 
     def refill(self) -> None:
         self._do("refill")

@@ -10,7 +10,9 @@ differential_ends.py.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
+import os
 import pathlib
 import socket
 import sys
@@ -36,14 +38,16 @@ from pyverbs.cq import CQ
 from pyverbs.device import Context
 from pyverbs.mr import MR, MW, MWBindInfo
 from pyverbs.pd import PD
+from pyverbs.pyverbs_error import PyverbsError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 from differential.model import known, noise
 from differential.program import DEPTH, INLINE, QUARTER, SGES, SIZE, Pieces
 from differential.refused import refuse
 
-QKEY, BAD_KEY = 0x11111111, 0x5A00  # as in differential.end
+BAD_KEY = 0x5A00  # as in differential.end
 RIGHTS = "REMOTE_WRITE", "REMOTE_READ", "REMOTE_ATOMIC"
 ACCESS = {
     "memory": ("LOCAL_WRITE", "MW_BIND", *RIGHTS),
@@ -60,11 +64,13 @@ class End:
         self.pd = PD(self.context)
         self.cqs = [CQ(self.context, 4 * DEPTH) for _ in range(2)]
         self.qp: QP | None = None
+        self.srq: SRQ | None = None
         self.windows: list[MW] = []
         self.window = 0
         self.handles: list[AH] = []
 
-    def open(self, gid: str, service: str, sig_all: bool, seed: int) -> None:
+    def open(self, gid: str, service: str, sig_all: bool, shared: bool, seed: int) -> None:
+        self.shared = shared
         self.service, self.sig_all, self.gid = service, sig_all, gid
         self.mr = MR(self.pd, SIZE, flags("IBV_ACCESS_", list(ACCESS["memory"])))
         self.mr.write(noise(seed), SIZE)
@@ -77,12 +83,23 @@ class End:
         )
 
     def renew(self) -> dict[str, Any]:
-        """A queue pair in RESET, and what the peer must know."""
+        """A queue pair in RESET, new if it shares receives, and what the peer must know."""
+        if self.shared:
+            self._drop_windows()
+            for old in (self.qp, self.srq):
+                if old:
+                    old.close()
+            self.qp, self.srq = None, SRQ(self.pd, SrqInitAttr(SrqAttr(max_wr=DEPTH, max_sge=SGES)))
         if self.qp is None:
             cap = QPCap(DEPTH, DEPTH, SGES, SGES, INLINE)
             kind = getattr(e, f"IBV_QPT_{self.service}")
             init = QPInitAttr(
-                qp_type=kind, scq=self.cqs[0], rcq=self.cqs[1], cap=cap, sq_sig_all=self.sig_all
+                qp_type=kind,
+                scq=self.cqs[0],
+                rcq=self.cqs[1],
+                srq=self.srq,
+                cap=cap,
+                sq_sig_all=self.sig_all,
             )
             self.qp = QP(self.pd, init)
         keys = {name: mr.rkey for name, mr in self.mrs.items()}
@@ -95,7 +112,7 @@ class End:
         self.peer = peer
         route = GlobalRoute(dgid=GID(peer["gid"]), sgid_index=self.gid_index, hop_limit=64)
         path = AHAttr(gr=route, is_global=1, port_num=PORT_NUM)
-        self.access = flags("IBV_ACCESS_REMOTE_", rights.split())
+        self.access, self.qkey = flags("IBV_ACCESS_REMOTE_", rights.split()), how["psns"][0]
         self.lead("RESET")
         self.lead("INIT")
         if self.service == "UD":
@@ -132,7 +149,7 @@ class End:
         attr = QPAttr(port_num=PORT_NUM)
         mask = e.IBV_QP_STATE | e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT
         if self.service == "UD":
-            attr.qkey = QKEY
+            attr.qkey = self.qkey
             mask |= e.IBV_QP_QKEY
         else:
             attr.qp_access_flags = self.access
@@ -154,10 +171,11 @@ class End:
         return self.window
 
     def post_recv(self, receives: list[tuple[int, list[list[int]], bool]]) -> None:
-        if self.qp and self.state() != "RESET":
+        queue = self.srq or self.qp
+        if self.srq or (self.qp and self.state() != "RESET"):
             for number, sg, wrong in receives:
                 sges = self._sges(sg or [[0, 0]], wrong)  # pyverbs wants at least one
-                self.qp.post_recv(RecvWR(wr_id=number, num_sge=len(sges), sg=sges))
+                queue.post_recv(RecvWR(wr_id=number, num_sge=len(sges), sg=sges))
 
     def post_send(self, requests: list[dict[str, Any]]) -> None:
         assert self.qp
@@ -171,15 +189,39 @@ class End:
         assert self.qp
         attr, _ = self.qp.query(e.IBV_QP_CAP)
         cap = attr.cap
-        return cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data
+        receives, sges = cap.max_recv_wr, cap.max_recv_sge
+        if self.srq:
+            shared = self.srq.query()
+            receives, sges = shared.max_wr, shared.max_sge
+        return cap.max_send_wr, receives, cap.max_send_sge, sges, cap.max_inline_data
 
     def send_one(self, opcode: str, sg: Pieces, names: tuple[str, ...]) -> None:
         assert self.qp
         self.qp.post_send(self._send_wr(0, opcode, sg, names, 0, 0, 0, 0, 0, ""))
 
-    def receive_one(self, sg: Pieces) -> None:
-        assert self.qp
-        self.qp.post_recv(RecvWR(wr_id=0, num_sge=len(sg), sg=self._sges(sg, False)))
+    def arm(self, limit: int) -> None:
+        assert self.srq
+        self.srq.modify(SrqAttr(srq_limit=limit), int(e.IBV_SRQ_LIMIT))
+
+    def events(self, number: int, timeout: float) -> list[str]:
+        """So many, and what else is there; pyverbs waits with the interpreter in its hands."""
+        found: list[str] = []
+        limit = time.monotonic() + timeout
+        dont_wait_for_events()
+        while True:
+            with contextlib.suppress(PyverbsError):
+                while True:
+                    event = self.context.get_async_event()
+                    found.append(e.ibv_event_type(int(event.event_type)).name.removeprefix("IBV_EVENT_"))
+                    event.ack()
+            if len(found) >= number or time.monotonic() > limit:
+                return [name for name in found if name in ("SRQ_LIMIT_REACHED", "QP_LAST_WQE_REACHED")]
+            time.sleep(0.0005)
+
+    def receive_one(self, sg: Pieces, own: bool = False) -> None:
+        queue = self.qp if own or not self.srq else self.srq
+        assert queue
+        queue.post_recv(RecvWR(wr_id=0, num_sge=len(sg), sg=self._sges(sg, False)))
 
     def collect(self, sent: int, received: int, timeout: float) -> list[list[list[Any]]]:
         found: list[list[list[Any]]] = [[], []]
@@ -264,7 +306,7 @@ class End:
         elif opcode.startswith("ATOMIC"):
             wr.set_wr_atomic(rkey, addr, compare, swap)
         if self.service == "UD":
-            wr.set_wr_ud(self.ah, self.peer["qp_num"], QKEY + (fault == "qkey"))
+            wr.set_wr_ud(self.ah, self.peer["qp_num"], self.qkey + (fault == "qkey"))
         return wr
 
     def _completion(self, wc: Any) -> list[Any]:
@@ -284,6 +326,14 @@ class End:
             socket.ntohl(wc.imm_data) if with_imm else None,
             with_inv and wc.imm_data == self.window,  # a union
         ]
+
+
+def dont_wait_for_events() -> None:
+    """Every context's get_async_event() says at once that there is none."""
+    for fd in pathlib.Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if "infinibandevent" in str(fd.readlink()):
+                os.set_blocking(int(fd.name), False)
 
 
 class Differential(Connection):

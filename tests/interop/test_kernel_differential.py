@@ -7,8 +7,10 @@ A failure names its seed; `SEED=... PROGRAMS=1 make interop ARGS='-k differentia
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from differential_ends import PORT, KernelEnd
@@ -18,6 +20,9 @@ from link import Link
 from differential.model import FAULTS, Fault, Rules
 from differential.program import BRINGS, Break, Cut, Maker, Program, Refused, Round
 from differential.runner import DifferentError, Runner
+
+if TYPE_CHECKING:
+    from differential.end import RnicEnd
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("wire")]
 PROGRAMS = int(os.environ.get("PROGRAMS") or (400 if os.environ.get("RNIC_SOAK") else 12))
@@ -45,6 +50,7 @@ KERNEL = Rules(
     flushes=False,  # a receive posted in ERR stays there; IBA 10.3.1.5 wants it flushed
     refused_receive="REM_ACCESS_ERR",  # the peer's status at this end; LOC_ACCESS_ERR is right (IBA 11.6.2)
     short=("LOC_QP_OP_ERR", "ERR"),  # UC: it fails where a message is to be dropped (IBA 9.8.2.2.6)
+    last_receive=False,  # IBA 11.6.3 wants it told; later kernels do
     short_datagram=("LOC_QP_OP_ERR", "ERR"),  # a local length error is right (IBA 11.6.2)
 )
 
@@ -87,20 +93,26 @@ def server(link: Link) -> tuple[str, int]:
     return link.guest.ip, PORT
 
 
-def run(link: Link, server: tuple[str, int], family: str, seed: int) -> str:
+@contextmanager
+def ends(
+    link: Link, server: tuple[str, int], family: str, program: Program
+) -> Iterator[tuple[RnicEnd, KernelEnd]]:
     from differential.end import RnicEnd
 
+    kind = program.service, program.own_memory[0], program.sig_all, program.shared[0]
+    with ExitStack() as stack:
+        kernel = stack.enter_context(closing(KernelEnd(server, gid_of(link.guest_ip[family]), program, 1)))
+        own = RnicEnd(link.context, *kind, 0, link.rnic_gid_index(family))
+        yield stack.enter_context(closing(own)), kernel
+
+
+def run(link: Link, server: tuple[str, int], family: str, seed: int) -> str:
     program = Maker(seed, largest_mtu=link.path_mtus[-1]).program()
     if not suits(program):
         return ""
-    with ExitStack() as stack:
-        kernel = stack.enter_context(closing(KernelEnd(server, gid_of(link.guest_ip[family]), program, 1)))
-        gid_index = link.rnic_gid_index(family)
-        own = RnicEnd(link.context, program.service, program.own_memory[0], program.sig_all, 0, gid_index)
-        stack.enter_context(closing(own))
-        rules = {"a": RNIC, "b": KERNEL}
+    with ends(link, server, family, program) as (own, kernel):
         try:
-            Runner(program, own, kernel, rules).run()
+            Runner(program, own, kernel, {"a": RNIC, "b": KERNEL}).run()
         except DifferentError as error:
             return str(error)
     return ""
