@@ -428,6 +428,56 @@ static void a_port_opens_and_closes_with_what_it_has(void) {
     CHECK_EQ(port_left(p), 5000);
     port_close(p);
     CHECK(p->steering == NULL);
+    struct rnic_err err = {""};
+    const struct sockaddr_in6 bare = {.sin6_addr = addr.sin6_addr, .sin6_port = 99}; /* the address alone counts */
+    CHECK_EQ(port_open(p, &bare, LO, &slots[0], 0, now, &err), 0);
+    CHECK(p->addr.sin6_family == AF_INET6 && p->addr.sin6_port == htons(ROCE_UDP_PORT));
+    end();
+}
+
+static void descriptor_0_is_one_as_any_other(void) {
+    struct rnic_err err = {""};
+    int kept = fcntl(0, F_DUPFD_CLOEXEC, 3);
+    begin();
+    port_close(&ports[1]);
+    close(0);
+    int before = check_descriptors();
+    CHECK_EQ(port_open(&ports[1], &addr, LO, &slots[1], 0, now, &err), 0);
+    CHECK(ports[1].rx_fd == 0 && ports[1].tx_fd == 0 && port_deadline(&ports[1]) == now);
+    CHECK(!port_settled(&ports[1]));
+    ports[1].steering->owner_uid = OTHER;
+    CHECK_EQ(is_taken(forward(8)), 1);
+    CHECK(is_told(slots[1].number << QPN_INDEX_BITS | 2, 64)); /* its own port is the other one */
+    struct slotmsg m = forward(8);
+    m.type = SLOTMSG_WELCOME;
+    m.nonce = ports[1].steering->token;
+    CHECK_EQ(is_taken(m), 0);
+    CHECK(!ports[1].steering->joining);
+    port_close(&ports[1]);
+    CHECK_EQ(check_descriptors(), before);
+    if (kept >= 0) {
+        CHECK_EQ(dup2(kept, 0), 0);
+        close(kept);
+    }
+    CHECK_EQ(port_open(&ports[1], &addr, LO, &slots[1], 0, now, &err), 0);
+    end();
+}
+
+/* Queue pairs 0 and 1 belong to no slot, though by their bits to the first. */
+static void a_packet_for_queue_pair_1_was_not_steered_wrong(void) {
+    struct abstract_name name;
+    struct slot_packet p = {.src = peer, .length = 64};
+    begin();
+    abstract_name(&name, SLOT_NAME, 0);
+    int fd = slots[0].number && slots[1].number ? abstract_open(&name) : -1; /* of nobody else here */
+    for (uint32_t qpn = 0; qpn < 3; qpn++) {
+        const uint8_t bytes[64] = {4, [7] = (uint8_t)qpn};
+        memset(&ports[0].steering->missed, 0, sizeof ports[0].steering->missed);
+        CHECK_EQ(port_forward(&ports[0], 0, &p, bytes, now), 0);
+        CHECK_EQ(ports[0].steering->missed.bits[0] & 1, qpn > 1);
+    }
+    if (fd >= 0)
+        close(fd);
     end();
 }
 
@@ -446,5 +496,7 @@ int main(void) {
     RUN(another_user_opens_behind_the_owner);
     RUN(a_port_that_becomes_free_is_taken_over);
     RUN(a_port_opens_and_closes_with_what_it_has);
+    RUN(a_packet_for_queue_pair_1_was_not_steered_wrong);
+    RUN(descriptor_0_is_one_as_any_other);
     return check_done();
 }

@@ -20,12 +20,14 @@
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "check.h"
 #include "link/abstract.h"
 #include "link/address.h"
 #include "link/group.h"
+#include "link/lane.h"
 #include "link/listen.h"
 #include "link/packet.h"
 #include "link/port.h"
@@ -360,14 +362,53 @@ static int join_a_group(void) {
     return group_open(&group, LO);
 }
 
+static int open_a_lifeline(void) {
+    struct abstract_name name;
+    struct lifeline life;
+    abstract_name(&name, "rnic/test/none");
+    int rc = lifeline_open(&life, &name);
+    return rc ? rc : life.fd;
+}
+
+static int watch_nobody(void) {
+    struct abstract_name name;
+    abstract_name(&name, "rnic/test/nobody");
+    return lifeline_watch(&name);
+}
+
+/* Somebody listens: then the descriptor of the look is closed again. */
+static int look_at_a_listener(void) {
+    struct abstract_name name;
+    struct lifeline life;
+    abstract_name(&name, "rnic/test/none");
+    int filler = dup(1), rc = lifeline_open(&life, &name);
+    close(filler);
+    rc = rc ? rc : !listen_taken(&name);
+    lifeline_close(&life);
+    return rc;
+}
+
+static int claim_a_slot(void) {
+    struct slot slot;
+    int rc = slot_claim(&slot, NULL);
+    if (rc == 0)
+        slot_release(&slot);
+    return rc;
+}
+
+static int listen_for_lanes(void) { return lane_listen(SLOT_COUNT + 7); }
+
 /* A program that has closed its standard input gets it next. */
 static void descriptor_0_is_one_as_any_other(void) {
     static const struct {
         int (*call)(void);
         int gives; /* 0: a descriptor, else what there is to say */
-    } rows[] = {{open_a_name, 0},   {send_to_a_name, -ECONNREFUSED},
-                {open_a_socket, 0}, {reach_a_group, 1},
-                {join_a_group, 0},  {take_packets, 0}};
+    } rows[] = {{open_a_name, 0},     {send_to_a_name, -ECONNREFUSED},
+                {open_a_socket, 0},   {reach_a_group, 1},
+                {join_a_group, 0},    {take_packets, 0},
+                {open_a_lifeline, 0}, {watch_nobody, -ECONNREFUSED},
+                {open_a_listener, 0}, {look_at_a_listener, 1},
+                {claim_a_slot, 1},    {listen_for_lanes, 0}};
     int kept = fcntl(0, F_DUPFD_CLOEXEC, 3);
     loopback = at("::ffff:127.0.0.1");
     close(0);
@@ -385,6 +426,78 @@ static void descriptor_0_is_one_as_any_other(void) {
 }
 
 /* ---------------------------------------------------------------- frames */
+
+/* What the kernel tells of a frame, if a test says it. */
+static const struct tpacket_auxdata *tells;
+static struct cmsghdr tells_as;
+static int tells_error;
+
+ssize_t recvmsg(int fd, struct msghdr *msg, int flags) {
+    size_t room = msg->msg_controllen;
+    ssize_t n = syscall(SYS_recvmsg, fd, msg, flags);
+    if (tells) {
+        msg->msg_controllen = room;
+        *CMSG_FIRSTHDR(msg) = tells_as;
+        memcpy(CMSG_DATA(CMSG_FIRSTHDR(msg)), tells, sizeof *tells);
+    }
+    errno = tells_error ? tells_error : errno;
+    return tells_error ? -1 : n;
+}
+
+/* The kernel takes a tag out, and says which; it is put back. */
+static void a_frame_is_as_it_was_on_the_wire(void) {
+    enum { TAGGED = TP_STATUS_VLAN_VALID, KIND_KNOWN = TP_STATUS_VLAN_TPID_VALID, PARTIAL = TP_STATUS_CSUMNOTREADY };
+    static const struct {
+        uint32_t status;
+        size_t less; /* bytes that its message is too short */
+        int level, type;
+        bool tag, partial;
+        uint16_t ethertype;
+    } rows[] = {{TAGGED, 0, SOL_PACKET, PACKET_AUXDATA, true, false, 0x8100},
+                {TAGGED | KIND_KNOWN | PARTIAL, 0, SOL_PACKET, PACKET_AUXDATA, true, true, 0x88A8},
+                {KIND_KNOWN | PARTIAL, 0, SOL_PACKET, PACKET_AUXDATA, false, true, 0},
+                {0, 0, SOL_PACKET, PACKET_AUXDATA, false, false, 0},
+                {TAGGED | PARTIAL, 1, SOL_PACKET, PACKET_AUXDATA, false, false, 0},
+                {TAGGED | PARTIAL, 0, SOL_SOCKET, PACKET_AUXDATA, false, false, 0},
+                {TAGGED | PARTIAL, 0, SOL_PACKET, PACKET_AUXDATA + 1, false, false, 0}};
+    uint8_t frame[20], want[24], buffer[64], *at_;
+    bool partial;
+    int fds[2];
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
+    for (uint8_t i = 0; i < sizeof frame; i++)
+        frame[i] = (uint8_t)(i + 1);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (size_t n = 11; n <= 20; n++) {
+            const struct tpacket_auxdata aux = {
+                .tp_status = rows[i].status, .tp_vlan_tci = 0x2345, .tp_vlan_tpid = 0x88A8};
+            bool tag = rows[i].tag && n >= 12; /* else there are no addresses for it to stand behind */
+            check_note("row %zu, %zu bytes", i, n);
+            tells = &aux;
+            tells_as = (struct cmsghdr){CMSG_LEN(sizeof aux) - rows[i].less, rows[i].level, rows[i].type};
+            memcpy(want, frame, n);
+            if (tag) {
+                memcpy(want + 12,
+                       (uint8_t[]){(uint8_t)(rows[i].ethertype >> 8), (uint8_t)rows[i].ethertype, 0x23, 0x45}, 4);
+                memcpy(want + 16, frame + 12, n - 12);
+            }
+            CHECK_EQ(send(fds[0], frame, n, 0), (ssize_t)n);
+            int got = packet_receive(fds[1], buffer, sizeof buffer, &at_, &partial);
+            tells = NULL;
+            CHECK_EQ(got, (int)n + 4 * tag);
+            CHECK(!memcmp(at_, want, (size_t)got));
+            CHECK(at_ == buffer + (tag ? 0 : PACKET_ROOM));
+            CHECK_EQ(partial, rows[i].partial);
+        }
+    static const int errors[][2] = {{EINTR, EAGAIN}, {ENETDOWN, EAGAIN}, {EAGAIN, EAGAIN}, {EBADF, EBADF}};
+    for (size_t i = 0; i < 4; i++) {
+        tells_error = errors[i][0];
+        int got = packet_receive(fds[1], buffer, sizeof buffer, &at_, &partial);
+        tells_error = 0;
+        CHECK_EQ(got, -errors[i][1]);
+    }
+    close(fds[0]);
+    close(fds[1]);
+}
 
 static void frames_go_out_and_come_in(void) {
     struct rnic_err err = {""};
@@ -434,6 +547,7 @@ int main(void) {
     RUN(a_group_of_ipv6_gets_what_is_sent_to_it);
     RUN(without_descriptors_there_is_no_group);
     RUN(descriptor_0_is_one_as_any_other);
+    RUN(a_frame_is_as_it_was_on_the_wire);
     RUN(frames_go_out_and_come_in);
     return check_done();
 }
