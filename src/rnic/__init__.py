@@ -7,8 +7,7 @@ Layers, top down: this facade; `rnic.verbs`, the objects and records; `rnic._nic
 device in C.  `rnic.enums` and `rnic.errors` are leaves that all of them use.
 """
 
-import importlib as _importlib
-import typing as _typing
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from rnic._nic.nic import (
     CQ,
@@ -85,6 +84,7 @@ from rnic.enums import (
     WROpcode,
 )
 from rnic.errors import PostError, VerbsError
+from rnic.later import later as _later
 from rnic.verbs.ah import AH, GID, AHAttr, Route
 from rnic.verbs.cntr import CompCntrCaps, CompCntrInitAttr, CounterAttachAttr, QPAttachCompCntrAttr
 from rnic.verbs.context import (
@@ -141,19 +141,10 @@ from rnic.verbs.wq import (
 )
 from rnic.verbs.xrcd import XRCD
 
-if _typing.TYPE_CHECKING:
+if _TYPE_CHECKING:
     from rnic import aio
 else:
-
-    def __getattr__(name: str) -> object:
-        """`rnic.aio` is imported when it is first asked for: asyncio takes as long as half of the rest."""
-        if name == "aio":
-            return _importlib.import_module("rnic.aio")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
-
+    __getattr__, __dir__ = _later(__name__, "aio")  # asyncio takes as long as half of the rest
 
 __all__ = [
     # devices

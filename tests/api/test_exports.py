@@ -46,6 +46,8 @@ def test_all_is_what_there_is() -> None:
         "capture",
         "endpoint",
         "testing",
+        "later",
+        "records",
         "sizes",
         "threads",
         "times",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from rnic.records import Record
 from rnic.wire import MAD, CmMessage
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ class EventType(Enum):
     SIDR_REP_RECEIVED = "SidrRep: the queue pair of the service, or why not; it is over"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Event(Record):
     """Something that the layer above must know."""
 
     type: EventType
@@ -49,16 +50,16 @@ class Event:
     gone: bool = False  # with an ERROR: the peer's process has died, no time has run out
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Send(Record):
     """A datagram to send."""
 
     dest: Address
     mad: MAD
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Statistics(Record):
     """What has happened so far."""
 
     exchanges: int  # connections and resolutions that exist, TIMEWAIT included

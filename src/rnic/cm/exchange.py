@@ -12,6 +12,7 @@ from typing import ClassVar, Protocol
 from rnic.cm.events import Address, Event, EventType
 from rnic.cm.states import HALF_OPEN, TABLE, WAITING, Action, Input, State
 from rnic.errors import VerbsError
+from rnic.records import Record
 from rnic.wire import MAD, CmMessage
 
 _log = logging.getLogger("rnic.cm")
@@ -47,8 +48,8 @@ class Owner(Protocol):
         """Take back what was queued since."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signal:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Signal(Record):
     """What comes with an input: a message that was received, or that is to be sent."""
 
     now: int

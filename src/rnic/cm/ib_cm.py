@@ -30,6 +30,7 @@ from rnic.cm.exchange import Exchange, Signal
 from rnic.cm.sidr import Listener, Resolution, refusal
 from rnic.cm.states import Input, State
 from rnic.cm.timing import LONGEST, PACKET_LIFE_TIME, iba_ns
+from rnic.records import Record
 from rnic.wire import (
     MAD,
     Answered,
@@ -70,8 +71,8 @@ _CALLING = (State.REQ_SENT, State.MRA_REQ_RCVD)
 _MEETING = (State.REQ_SENT, State.MRA_REQ_RCVD, State.REQ_RCVD, State.REP_RCVD, State.SIDR_REQ_SENT)
 
 
-@dataclass(frozen=True, slots=True)
-class _Received:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _Received(Record):
     """A datagram and where it is from."""
 
     mad: MAD

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from rnic.records import Record
+
 
 class State(Enum):
     """IBA 12.9.7, with the kernel's names."""
@@ -121,8 +123,8 @@ class Action(Enum):
     TAKE_SIDR_REP = "report SIDR_REP_RECEIVED"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Row(Record):
     """One pair of the table."""
 
     action: Action

@@ -26,6 +26,7 @@ from rnic.endpoint import (
 from rnic.errors import VerbsError, exhausted
 from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, Timing, create_id, reach
 from rnic.rdmacm.sockaddr import SockAddr
+from rnic.records import Record
 from rnic.wire import RejReason
 
 _log = logging.getLogger("rnic.conn")
@@ -39,8 +40,8 @@ MAX_HALF_OPEN = 128
 HANDSHAKE_TIMEOUT = 10.0  # seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Limits(Record):
     """How much a listener takes on; what each is, listen() says."""
 
     backlog: int = 0

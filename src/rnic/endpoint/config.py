@@ -14,12 +14,13 @@ from rnic.endpoint.hello import (
     Hello,
 )
 from rnic.enums import AccessFlags
+from rnic.records import Record
 
 __all__ = ["Config"]
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Config(Record):
     """The options of one end; the two ends need not have the same."""
 
     receive_size: int = 16384

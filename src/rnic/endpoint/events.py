@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from rnic.endpoint.errors import EndpointError
 from rnic.enums import AccessFlags
+from rnic.records import Record
 
 __all__ = [
     "Closed",
@@ -18,8 +19,8 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
-class Region:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
+class Region(Record):
     """Memory of one end that the other may reach by RDMA."""
 
     id: int
@@ -34,40 +35,40 @@ class Region:
     """REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC: what may be done."""
 
 
-@dataclass(frozen=True, slots=True)
-class MessageReceived:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class MessageReceived(Record):
     """A message, whole."""
 
     data: bytes
     """A copy of its own: no receive buffer is held by it."""
 
 
-@dataclass(frozen=True, slots=True)
-class RegionShared:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RegionShared(Record):
     """The peer has shared memory."""
 
     region: Region
 
 
-@dataclass(frozen=True, slots=True)
-class RegionWithdrawn:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RegionWithdrawn(Record):
     """The peer has withdrawn a region.  Since the SEND that said so came in, it is not among `regions`."""
 
     region: Region
 
 
-@dataclass(frozen=True, slots=True)
-class PeerClosed:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PeerClosed(Record):
     """The peer will send no more messages.  This end still can."""
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Closed(Record):
     """Both ends have said goodbye and all that was sent has arrived.  The last event."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Failed(Record):
     """The connection ended otherwise.  The last event; what came before it whole was delivered."""
 
     error: EndpointError

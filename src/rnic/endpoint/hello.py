@@ -15,6 +15,7 @@ from rnic.endpoint.errors import (
 )
 from rnic.endpoint.text import clip, printable
 from rnic.enums import AccessFlags
+from rnic.records import Record
 
 __all__ = [
     "MAGIC",
@@ -53,8 +54,8 @@ REFUSAL_SIZE = 148
 _REFUSAL = Struct(">4sBBH")
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Hello(Record):
     """What an end says about itself before anything else; parse() has checked every field."""
 
     version_min: int

@@ -41,6 +41,7 @@ from rnic.endpoint.state import Input, State
 from rnic.endpoint.state import step as next_state
 from rnic.endpoint.text import printable
 from rnic.enums import AccessFlags
+from rnic.records import Record
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -60,8 +61,8 @@ class Role(Enum):
     """It reads that one first; its own rides in the REP."""
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Statistics(Record):
     """What a connection has done so far, and where it stands."""
 
     state: State

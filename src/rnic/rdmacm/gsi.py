@@ -12,6 +12,7 @@ from time import monotonic
 from rnic._nic import nic
 from rnic.enums import AccessFlags, QPState, QPType, SendFlags, WCStatus, WROpcode
 from rnic.errors import VerbsError
+from rnic.records import Record
 from rnic.verbs.ah import AH, GID, GRH_BYTES, AHAttr, Route
 from rnic.verbs.context import Context
 from rnic.verbs.pd import PD
@@ -27,8 +28,8 @@ _PATIENCE = 1.0  # seconds for sends to go out: more is a device that has failed
 _ROOM = GRH_BYTES + MAD_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Peer(Record):
     """Where datagrams go and come from: the communication manager's `Address`."""
 
     gid: GID

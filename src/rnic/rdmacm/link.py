@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-import secrets
+import os
 from dataclasses import dataclass, field
 from errno import EBUSY, EINVAL
 from functools import partial
@@ -25,7 +25,7 @@ _ACCESS = AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOT
 
 def random_psn() -> int:
     """A first PSN, 24 bits."""
-    return secrets.randbits(24)
+    return int.from_bytes(os.urandom(3))
 
 
 @dataclass(slots=True)

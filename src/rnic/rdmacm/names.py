@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 
 from rnic.cm import MAX_CM_RETRIES, PACKET_LIFE_TIME, RESPONSE_TIMEOUT
+from rnic.records import Record
 from rnic.verbs.ah import AHAttr
 
 MAX_RESP_RES = 0xFF
@@ -77,8 +78,8 @@ class JoinFlags(IntEnum):
     SENDONLY_FULLMEMBER = 1
 
 
-@dataclass(frozen=True, slots=True)
-class ConnParam:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ConnParam(Record):
     """What a connection is made with, or what the peer asked for (rdma_connect(3), rdma_accept(3))."""
 
     private_data: bytes = b""
@@ -104,8 +105,8 @@ NOTHING_SAID = ConnParam(
 """What comes with an event whose message has no such fields: zeros, as from the kernel."""
 
 
-@dataclass(frozen=True, slots=True)
-class UDParam:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class UDParam(Record):
     """A datagram service as resolved, or a group as joined (rdma_get_cm_event(3))."""
 
     private_data: bytes = b""
@@ -114,8 +115,8 @@ class UDParam:
     qkey: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Timing(Record):
     """How long the peer's answers are waited for; the defaults are the kernel's."""
 
     response_timeout: int = RESPONSE_TIMEOUT

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from errno import EINVAL, ENETUNREACH, ENOENT
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
+from rnic.records import Record
+
 IP = IPv4Address | IPv6Address
 
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port
@@ -31,8 +33,8 @@ _GROUPS = 0x1 | 0x10 | 0x100  # links, IPv4 and IPv6 addresses
 DISCARD = 9  # the port of RFC 863
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Way(Record):
     """How the kernel would send to an address."""
 
     source: IP | None  # the local address that it would use
@@ -41,8 +43,8 @@ class Way:
     direct: bool  # no neighbour has to be known: our own address, or a group
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Change(Record):
     """An address or a network interface that went away."""
 
     kind: int  # DELADDR or DELLINK

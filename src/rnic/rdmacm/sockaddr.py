@@ -10,14 +10,15 @@ from errno import EADDRNOTAVAIL, EINVAL
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from rnic.errors import VerbsError
+from rnic.records import Record
 
 IP = IPv4Address | IPv6Address
 SockAddr = tuple[str, int] | tuple[str, int, int, int]
 """(host, port), or for IPv6 (host, port, flow info, scope id): what socket.getsockname() returns."""
 
 
-@dataclass(frozen=True, slots=True)
-class Inet:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Inet(Record):
     """An address, a port, and the interface that a link-local address belongs to."""
 
     ip: IP

@@ -9,6 +9,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
 from rnic._nic import nic
+from rnic.records import Record
 
 __all__ = ["AH", "GID", "AHAttr", "Route"]
 
@@ -87,8 +88,8 @@ def _raw_gid(value: object) -> bytes:
     raise ValueError(f"not a GID: {value!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class AHAttr:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class AHAttr(Record):
     """The path to a peer, an address vector (IBA 11.2.2.1; ibv_modify_qp(3), ibv_create_ah(3)).
 
     `dgid` may be given in any form that GID() takes.  RoCE uses the global part and `sl` only: dlid,
@@ -163,8 +164,8 @@ _IPV4 = 20
 _WORDS = struct.Struct("!10H")
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Route(Record):
     """Where a datagram came from, out of the 40 bytes ahead of its payload (IBA 8.3; annex A17.4.5)."""
 
     sgid: GID

@@ -4,12 +4,13 @@
 from dataclasses import dataclass
 
 from rnic.enums import CompCntrType, CounterDescription, QPAttachCompCntrOp
+from rnic.records import Record
 
 __all__ = ["CompCntrCaps", "CompCntrInitAttr", "CounterAttachAttr", "QPAttachCompCntrAttr"]
 
 
-@dataclass(frozen=True, slots=True)
-class CompCntrInitAttr:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CompCntrInitAttr(Record):
     """What a completion counter is created with (rdma-core 64: ibv_create_comp_cntr(3))."""
 
     comp_mask: int = 0
@@ -23,8 +24,8 @@ class CompCntrInitAttr:
         return {"comp_mask": self.comp_mask, "type": int(self.type), "flags": self.flags}
 
 
-@dataclass(frozen=True, slots=True)
-class CompCntrCaps:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CompCntrCaps(Record):
     """What completion counters of a device can do (rdma-core 64: ibv_query_comp_cntr_caps(3))."""
 
     max_value: int
@@ -33,15 +34,15 @@ class CompCntrCaps:
     supported_qp_attach_ops: QPAttachCompCntrOp
 
 
-@dataclass(frozen=True, slots=True)
-class QPAttachCompCntrAttr:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class QPAttachCompCntrAttr(Record):
     """What of a queue pair is counted (rdma-core 64: ibv_qp_attach_comp_cntr(3))."""
 
     op_mask: QPAttachCompCntrOp
 
 
-@dataclass(frozen=True, slots=True)
-class CounterAttachAttr:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CounterAttachAttr(Record):
     """What of a flow is counted, and where (ibv_attach_counters_point_flow(3))."""
 
     counter_desc: CounterDescription

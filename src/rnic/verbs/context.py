@@ -24,6 +24,7 @@ from rnic.enums import (
     WCFlags,
 )
 from rnic.errors import VerbsError
+from rnic.records import Record
 from rnic.verbs.ah import GID, AHAttr, Route
 from rnic.verbs.cntr import CompCntrCaps, CompCntrInitAttr
 from rnic.verbs.counters import Counters
@@ -48,8 +49,8 @@ from rnic.verbs.xrcd import XRCD
 __all__ = ["AsyncEvent", "Context", "DeviceAttr", "GIDEntry", "PortAttr", "ValuesEx"]
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceAttr:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DeviceAttr(Record):
     """What a device can do: libibverbs' fields, limits as numbers of objects (ibv_query_device(3))."""
 
     fw_ver: str
@@ -87,8 +88,8 @@ class DeviceAttr:
     """Bytes; not among libibverbs' fields."""
 
 
-@dataclass(frozen=True, slots=True)
-class ValuesEx:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ValuesEx(Record):
     """Values of a device that change all the time (ibv_query_rt_values_ex(3)); None was not asked for."""
 
     comp_mask: ValuesMask
@@ -96,8 +97,8 @@ class ValuesEx:
     """What the timestamp of a completion would be now; the software RNIC counts ns of CLOCK_MONOTONIC."""
 
 
-@dataclass(frozen=True, slots=True)
-class PortAttr:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PortAttr(Record):
     """The state and the limits of a port: libibverbs' fields (ibv_query_port(3))."""
 
     state: PortState
@@ -124,8 +125,8 @@ class PortAttr:
     flags: int
 
 
-@dataclass(frozen=True, slots=True)
-class GIDEntry:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class GIDEntry(Record):
     """One of a port's addresses (ibv_query_gid_ex(3))."""
 
     gid: GID
@@ -136,8 +137,8 @@ class GIDEntry:
     """The netdev that has the address."""
 
 
-@dataclass(frozen=True, slots=True)
-class AsyncEvent:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class AsyncEvent(Record):
     """Something happened that no completion reports (ibv_get_async_event(3)).
 
     While an event of a QP, CQ, SRQ or WQ is not acknowledged, its object cannot be closed: EBUSY, where

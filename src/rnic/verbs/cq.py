@@ -7,6 +7,7 @@ from typing import Any
 
 from rnic._nic import nic
 from rnic.enums import CQAttrMask, CQInitAttrMask, CreateCQAttrFlags, CreateCQWCFlags
+from rnic.records import Record
 
 __all__ = [
     "WC_STANDARD_FLAGS",
@@ -28,8 +29,8 @@ WC_STANDARD_FLAGS = (
 """The fields that a WC has, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class CQInitAttrEx:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CQInitAttrEx(Record):
     """What an extended completion queue is created with (ibv_create_cq_ex(3))."""
 
     cqe: int
@@ -61,8 +62,8 @@ class CQInitAttrEx:
         return {"wc_flags": int(self.wc_flags), "comp_mask": int(self.mask()), "flags": int(self.flags)}
 
 
-@dataclass(frozen=True, slots=True)
-class ModerateCQ:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ModerateCQ(Record):
     """When a completion event that was asked for comes (ibv_modify_cq(3))."""
 
     cq_count: int = 0
@@ -71,8 +72,8 @@ class ModerateCQ:
     """At the latest so many microseconds after the first of them, 0 to 65535; 0: at once, not moderated."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModifyCQAttr:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ModifyCQAttr(Record):
     """What CQ.modify() changes (ibv_modify_cq(3)); None is: not set."""
 
     moderate: ModerateCQ | None = None
@@ -90,8 +91,8 @@ class ModifyCQAttr:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class CQModerationCaps:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CQModerationCaps(Record):
     """The largest ModerateCQ (ibv_query_device_ex(3))."""
 
     max_cq_count: int

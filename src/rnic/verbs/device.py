@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rnic._nic import nic
 from rnic.enums import NodeType, Transport
 from rnic.errors import VerbsError
+from rnic.records import Record
 
 if TYPE_CHECKING:
     from rnic.verbs.context import Context
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["Device", "format_guid", "get_device_list", "import_device", "open_device"]
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Device(Record):
     """A device as listed, before it is opened (ibv_get_device_list(3)): a software RNIC on one netdev."""
 
     name: str

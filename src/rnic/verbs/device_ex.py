@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rnic.enums import ODPGeneralCap, ODPTransportCap, QPType, RawPacketCaps, TMCapFlags
+from rnic.records import Record
 from rnic.verbs.cq import CQModerationCaps
 from rnic.verbs.wq import RSSCaps, TSOCaps
 
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["DeviceAttrEx", "ODPCaps", "PacketPacingCaps", "TMCaps"]
 
 
-@dataclass(frozen=True, slots=True)
-class TMCaps:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TMCaps(Record):
     """What a device can do for tag matching (ibv_query_device_ex(3))."""
 
     max_rndv_hdr_size: int
@@ -38,8 +39,8 @@ class TMCaps:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ODPCaps:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ODPCaps(Record):
     """What may be done to memory that is registered ON_DEMAND (ibv_query_device_ex(3))."""
 
     general_caps: ODPGeneralCap
@@ -57,8 +58,8 @@ class ODPCaps:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PacketPacingCaps:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PacketPacingCaps(Record):
     """What QP.modify_rate_limit() takes (ibv_query_device_ex(3)); a rate of 0, no limit, goes always."""
 
     qp_rate_limit_min: int
@@ -73,8 +74,8 @@ class PacketPacingCaps:
         return bool(self.supported_qpts >> qp_type & 1)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceAttrEx:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DeviceAttrEx(Record):
     """What a device can do beyond DeviceAttr: libibverbs' fields (ibv_query_device_ex(3))."""
 
     orig_attr: "DeviceAttr"

@@ -3,11 +3,13 @@
 
 from dataclasses import asdict, dataclass
 
+from rnic.records import Record
+
 __all__ = ["ECE"]
 
 
-@dataclass(frozen=True, slots=True)
-class ECE:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ECE(Record):
     """Options of a vendor's enhanced connections (ibv_set_ece(3), rdma_get_remote_ece(3))."""
 
     vendor_id: int = 0

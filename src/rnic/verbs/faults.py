@@ -4,11 +4,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rnic.records import Record
+
 __all__ = ["Faults", "Lose"]
 
 
-@dataclass(frozen=True, slots=True)
-class Lose:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Lose(Record):
     """Lose particular packets: of this opcode, the nth from now on and count - 1 after it."""
 
     opcode: int | None = None
@@ -22,8 +24,8 @@ class Lose:
             raise ValueError("nth and count begin at 1")
 
 
-@dataclass(frozen=True, slots=True)
-class Faults:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Faults(Record):
     """What happens to packets on their way out; probabilities between 0 and 1, drawn from the seed.
 
     Context.set_faults() puts it in force; Context.counters() counts what it did (fault_lost ...).

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from rnic._nic import nic
 from rnic.enums import FlowAttrType, FlowFlags, FlowSpecType
+from rnic.records import Record
 
 __all__ = [
     "Flow",
@@ -69,7 +70,7 @@ def _layout(kind: FlowSpecType, align: int, *parts: bytes) -> bytes:
     return _HEADER.pack(kind, _HEADER.size + len(body)) + body
 
 
-class _Filter:
+class _Filter(Record):
     """A specification with a value and a mask for each of its fields."""
 
     __slots__ = ()
@@ -98,7 +99,7 @@ class _Filter:
         return _layout(self.kind, self.align, value, mask)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SpecEth(_Filter):
     """The Ethernet header (struct ibv_flow_spec_eth); addresses as "02:00:00:00:00:01" or 6 bytes."""
 
@@ -123,7 +124,7 @@ class SpecEth(_Filter):
     }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SpecIPv4(_Filter):
     """The IPv4 header's addresses (struct ibv_flow_spec_ipv4); without any, every IPv4 packet."""
 
@@ -137,7 +138,7 @@ class SpecIPv4(_Filter):
     fields: ClassVar[Fields] = {"src_ip": (4, _ipv4), "dst_ip": (4, _ipv4)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SpecIPv4Ext(_Filter):
     """More of the IPv4 header (struct ibv_flow_spec_ipv4_ext)."""
 
@@ -167,7 +168,7 @@ class SpecIPv4Ext(_Filter):
     }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SpecIPv6(_Filter):
     """The IPv6 header (struct ibv_flow_spec_ipv6); without any field, every IPv6 packet."""
 
@@ -207,7 +208,7 @@ class _Ports(_Filter):
     fields: ClassVar[Fields] = {"dst_port": (2, _U16), "src_port": (2, _U16)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SpecTCP(_Ports):
     """The TCP header's ports (struct ibv_flow_spec_tcp_udp); without any, every TCP segment."""
 
@@ -219,7 +220,7 @@ class SpecTCP(_Ports):
     kind = FlowSpecType.TCP
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SpecUDP(_Ports):
     """The UDP header's ports (struct ibv_flow_spec_tcp_udp); without any, every UDP datagram."""
 
@@ -231,8 +232,8 @@ class SpecUDP(_Ports):
     kind = FlowSpecType.UDP
 
 
-@dataclass(frozen=True, slots=True)
-class SpecActionTag:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SpecActionTag(Record):
     """Completions of the frames carry tag_id, 24 bits, as WC.flow_tag (struct ibv_flow_spec_action_tag)."""
 
     tag_id: int
@@ -242,8 +243,8 @@ class SpecActionTag:
         return _layout(FlowSpecType.ACTION_TAG, 4, struct.pack("=I", self.tag_id))
 
 
-@dataclass(frozen=True, slots=True)
-class SpecActionDrop:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SpecActionDrop(Record):
     """The frames go nowhere (struct ibv_flow_spec_action_drop); drop_flow_rule counts them."""
 
     def as_bytes(self) -> bytes:
@@ -251,8 +252,8 @@ class SpecActionDrop:
         return _layout(FlowSpecType.ACTION_DROP, 4)
 
 
-@dataclass(frozen=True, slots=True)
-class SpecActionCount:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SpecActionCount(Record):
     """The frames are counted (struct ibv_flow_spec_counter_action)."""
 
     counters: nic.FlowCounters
@@ -276,8 +277,8 @@ Spec = (
 _ATTR = struct.Struct("=IiHHBBxxI")
 
 
-@dataclass(frozen=True, slots=True)
-class FlowAttr:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class FlowAttr(Record):
     """A rule (struct ibv_flow_attr, ibv_create_flow(3)): all specifications have to match."""
 
     type: FlowAttrType = FlowAttrType.NORMAL

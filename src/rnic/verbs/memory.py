@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rnic._nic import nic
 from rnic.enums import AccessFlags, AdviseMRAdvice, AdviseMRFlags
 from rnic.errors import VerbsError
+from rnic.records import Record
 
 if TYPE_CHECKING:
     pass
@@ -19,8 +20,8 @@ __all__ = ["AllocDMAttr", "ParentDomainInitAttr", "RegionVerbs"]
 IOVA, FD, DM, ALLOC, LOCK = (1 << i for i in range(5))
 
 
-@dataclass(frozen=True, slots=True)
-class AllocDMAttr:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class AllocDMAttr(Record):
     """What device memory is made with (ibv_alloc_dm(3))."""
 
     length: int
@@ -29,8 +30,8 @@ class AllocDMAttr:
     """Its first byte lies at a multiple of 2 to the power of this; a page's is what there is."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParentDomainInitAttr:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ParentDomainInitAttr(Record):
     """What a parent domain is made of (ibv_alloc_parent_domain(3))."""
 
     pd: nic.PD

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rnic._nic import nic
 from rnic.enums import AccessFlags, SendFlags
+from rnic.records import Record
 
 if TYPE_CHECKING:
     from rnic.verbs.qp import QP
@@ -18,8 +19,8 @@ def inc_rkey(rkey: int) -> int:
     return rkey & 0xFFFFFF00 | (rkey + 1) & 0xFF
 
 
-@dataclass(frozen=True, slots=True)
-class MWBindInfo:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class MWBindInfo(Record):
     """What a window shows (ibv_bind_mw(3))."""
 
     mr: nic.MR | None = None
@@ -33,8 +34,8 @@ class MWBindInfo:
     its bytes from 0 on."""
 
 
-@dataclass(frozen=True, slots=True)
-class MWBind:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class MWBind(Record):
     """What QP.bind_mw() posts (ibv_bind_mw(3))."""
 
     bind_info: MWBindInfo

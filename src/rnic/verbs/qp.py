@@ -9,6 +9,7 @@ from typing import Any
 from rnic._nic import nic
 from rnic.enums import MTU, AccessFlags, MigState, QPAttrMask, QPState, QPType, WROpcode
 from rnic.errors import VerbsError
+from rnic.records import Record
 from rnic.sizes import whole
 from rnic.verbs.ah import GID, AHAttr
 from rnic.verbs.counters import Counters
@@ -21,8 +22,8 @@ from rnic.verbs.wq import RxHashConf
 __all__ = ["QP", "QPAttr", "QPCap", "QPInitAttr", "QPOpenAttr", "QPStats"]
 
 
-@dataclass(frozen=True, slots=True)
-class QPCap:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class QPCap(Record):
     """How much a queue pair holds (ibv_create_qp(3))."""
 
     max_send_wr: int = 128
@@ -41,8 +42,8 @@ class QPCap:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-@dataclass(frozen=True, slots=True)
-class QPInitAttr:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class QPInitAttr(Record):
     """What a queue pair is created with (ibv_create_qp(3))."""
 
     send_cq: nic.CQ | None = None
@@ -65,8 +66,8 @@ class QPInitAttr:
     """How it spreads them."""
 
 
-@dataclass(frozen=True, slots=True)
-class QPOpenAttr:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class QPOpenAttr(Record):
     """Which queue pair Context.open_qp() opens (ibv_open_qp(3))."""
 
     xrcd: nic.XRCD
@@ -76,8 +77,8 @@ class QPOpenAttr:
     """The caller's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class QPAttr:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class QPAttr(Record):
     """Attributes of a queue pair (ibv_modify_qp(3), ibv_query_qp(3)); None is: not set.
 
     Which of them a transition needs or allows is the table of IBA 11.2.5.2; QP.modify() says what is missing.
@@ -229,8 +230,8 @@ def _mtu(value: int) -> MTU | None:
     return MTU(value) if value else None
 
 
-@dataclass(frozen=True, slots=True)
-class QPStats:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class QPStats(Record):
     """Where a queue pair stands: for people who debug."""
 
     counters: Counters

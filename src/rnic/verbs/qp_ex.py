@@ -28,7 +28,7 @@ __all__ = ["QPEx", "QPInitAttrEx"]
 _ATOMIC_WRITE_BYTES = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class QPInitAttrEx(QPInitAttr):
     """What an extended queue pair is created with (ibv_create_qp_ex(3)); None is: not set."""
 

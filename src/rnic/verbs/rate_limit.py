@@ -3,11 +3,13 @@
 
 from dataclasses import asdict, dataclass
 
+from rnic.records import Record
+
 __all__ = ["RateLimitAttr"]
 
 
-@dataclass(frozen=True, slots=True)
-class RateLimitAttr:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RateLimitAttr(Record):
     """A rate, and how evenly it is kept (ibv_modify_qp_rate_limit(3))."""
 
     rate_limit: int = 0

@@ -8,12 +8,13 @@ from dataclasses import dataclass, fields
 from rnic._nic import nic
 from rnic.enums import SRQAttrMask, SRQType
 from rnic.errors import VerbsError
+from rnic.records import Record
 
 __all__ = ["TMCap", "SRQ", "SRQAttr", "SRQInitAttr", "SRQInitAttrEx"]
 
 
-@dataclass(frozen=True, slots=True)
-class SRQAttr:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SRQAttr(Record):
     """Attributes of a shared receive queue (ibv_create_srq(3), ibv_modify_srq(3)); None is: not set."""
 
     max_wr: int | None = None
@@ -42,8 +43,8 @@ class SRQAttr:
         return cls(**values)
 
 
-@dataclass(frozen=True, slots=True)
-class SRQInitAttr:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SRQInitAttr(Record):
     """What a shared receive queue is created with (ibv_create_srq(3))."""
 
     attr: SRQAttr = SRQAttr(max_wr=128, max_sge=4)
@@ -51,8 +52,8 @@ class SRQInitAttr:
     """The caller's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class TMCap:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TMCap(Record):
     """How much a tag matching SRQ holds (ibv_create_srq_ex(3))."""
 
     max_num_tags: int = 0
@@ -65,8 +66,8 @@ class TMCap:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-@dataclass(frozen=True, slots=True)
-class SRQInitAttrEx:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SRQInitAttrEx(Record):
     """What Context.create_srq_ex() makes (ibv_create_srq_ex(3))."""
 
     pd: nic.PD | None = None

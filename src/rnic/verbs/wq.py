@@ -6,6 +6,7 @@ from typing import Self
 
 from rnic._nic import nic
 from rnic.enums import RxHashFields, RxHashFunction, WQAttrMask, WQFlags, WQState, WQType
+from rnic.records import Record
 
 __all__ = [
     "RSSCaps",
@@ -20,8 +21,8 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class WQInitAttr:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class WQInitAttr(Record):
     """What a work queue is created with (ibv_create_wq(3))."""
 
     pd: nic.PD
@@ -39,8 +40,8 @@ class WQInitAttr:
     """The caller's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class WQAttr:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class WQAttr(Record):
     """Attributes of a work queue (ibv_modify_wq(3)); None is: not set."""
 
     wq_state: WQState | None = None
@@ -91,8 +92,8 @@ class WQ(nic.WQ):
         self.raw_modify(attr.as_struct())
 
 
-@dataclass(frozen=True, slots=True)
-class RwqIndTableInitAttr:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RwqIndTableInitAttr(Record):
     """What an indirection table is created with (ibv_create_rwq_ind_table(3))."""
 
     log_ind_tbl_size: int
@@ -114,8 +115,8 @@ class RwqIndTable(nic.RwqIndTable):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RxHashConf:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RxHashConf(Record):
     """How a queue pair spreads what it receives (ibv_create_qp_ex(3)).
 
     The hash runs over the fields in the order of RxHashFields.  A field that a frame does not have is left
@@ -129,8 +130,8 @@ class RxHashConf:
     rx_hash_function: RxHashFunction = RxHashFunction.TOEPLITZ
 
 
-@dataclass(frozen=True, slots=True)
-class RSSCaps:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RSSCaps(Record):
     """What a device can spread (struct ibv_rss_caps)."""
 
     supported_qpts: int
@@ -152,16 +153,16 @@ class RSSCaps:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TSOCaps:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TSOCaps(Record):
     """What a device can cut up when it sends (struct ibv_tso_caps); 0: nothing."""
 
     max_tso: int
     supported_qpts: int
 
 
-@dataclass(frozen=True, slots=True)
-class RawPacketAttr:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RawPacketAttr(Record):
     """Where the frames of RAW_PACKET queue pairs go; not in libibverbs."""
 
     max_frame: int

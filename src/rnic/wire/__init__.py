@@ -12,7 +12,9 @@ Any bytes may be given to `parse`: it raises `WireError` (a ValueError), or its 
 it is just another protocol, and nothing else.
 """
 
-from rnic.wire.bth import BTH
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from rnic.later import later as _later
 from rnic.wire.cm_msg import (
     IP_REQ_PRIVATE_BYTES,
     IP_SIDR_REQ_PRIVATE_BYTES,
@@ -46,31 +48,37 @@ from rnic.wire.cm_names import (
     split_service_id,
 )
 from rnic.wire.error import NotRoCEError, WireError
-from rnic.wire.ext import (
-    AETH,
-    CREDIT_INVALID,
-    DETH,
-    FETH,
-    IETH,
-    RETH,
-    RNR_TIMER_US,
-    XRCETH,
-    AethKind,
-    AtomicAckETH,
-    AtomicETH,
-    CNPReserved,
-    Ext,
-    ImmDt,
-    NakCode,
-    credit_count,
-    ext_classes,
-)
 from rnic.wire.icrc import ICRC_BYTES, icrc
-from rnic.wire.ip import ROCE_PORT, UDP, IPv4, IPv6
-from rnic.wire.link import LinkType
 from rnic.wire.mad import GSI_QKEY, GSI_QPN, MAD, MAD_BYTES, MadMethod, MgmtClass
-from rnic.wire.opcode import BTH_BYTES, TABLE, Mask, Opcode, OpcodeInfo, opcode_info
-from rnic.wire.packet import Packet, Transport
+
+if _TYPE_CHECKING:
+    from rnic.wire.bth import BTH
+    from rnic.wire.ext import (
+        AETH,
+        CREDIT_INVALID,
+        DETH,
+        FETH,
+        IETH,
+        RETH,
+        RNR_TIMER_US,
+        XRCETH,
+        AethKind,
+        AtomicAckETH,
+        AtomicETH,
+        CNPReserved,
+        Ext,
+        ImmDt,
+        NakCode,
+        credit_count,
+        ext_classes,
+    )
+    from rnic.wire.ip import ROCE_PORT, UDP, IPv4, IPv6
+    from rnic.wire.link import LinkType
+    from rnic.wire.opcode import BTH_BYTES, TABLE, Mask, Opcode, OpcodeInfo, opcode_info
+    from rnic.wire.packet import Packet, Transport
+else:
+    # Packets are for captures and tests: the device in C makes and reads those of a connection.
+    __getattr__, __dir__ = _later(__name__, "bth", "ext", "ip", "link", "opcode", "packet")
 
 __all__ = [
     "AETH",

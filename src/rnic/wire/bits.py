@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A base class for structures of many fields that are not whole bytes: each field is described once.
 
-    @dataclass(frozen=True, slots=True, kw_only=True)
+    @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
     class Thing(BitStruct):
         SIZE: ClassVar[int] = 4
         number: int = at(0, 24)             # bytes 0..2
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, fields
 from ipaddress import IPv6Address
 from typing import Any, ClassVar, Self
 
+from rnic.records import Record
 from rnic.wire.error import WireError
 from rnic.wire.header import fit, need
 
@@ -55,8 +56,8 @@ def struct_at(byte: int, cls: type[BitStruct]) -> Any:
     return _described(((byte * 8, cls.SIZE * 8),), _Nested(cls), None, default_factory=cls)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BitStruct:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class BitStruct(Record):
     """Parse and emit by the fields' descriptions."""
 
     SIZE: ClassVar[int] = 0
@@ -138,8 +139,8 @@ class _Nested(_Number):
         return int(value.to_word())
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _Place(Record):
     """Where a field of a structure lies."""
 
     name: str
@@ -161,8 +162,8 @@ class _Place:
         return word
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _Layout(Record):
     """The fields of a structure, and the bits that they cover."""
 
     places: tuple[_Place, ...]

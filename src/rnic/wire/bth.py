@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import ClassVar
 
+from rnic.records import Record
 from rnic.wire.header import fit, need
 
 
-@dataclass(frozen=True, slots=True)
-class BTH:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class BTH(Record):
     """The fields of IBA 9.2; reserved bits are kept, so that what was parsed is emitted again."""
 
     opcode: int  # 8 bits; any value: `opcode_info()` judges

@@ -33,7 +33,7 @@ from rnic.wire.mad import CM_CLASS_VERSION, MAD, MadMethod, MgmtClass
 CM_DATA_BYTES = 232
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class CmMessage(BitStruct):
     """What the messages share: 232 bytes after the MAD header, and the attribute id that names them."""
 
@@ -48,7 +48,7 @@ class CmMessage(BitStruct):
         return MAD(tid=tid, attr_id=self.ATTR, attr_mod=attr_mod, data=self.emit())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class CmReply(CmMessage):
     """Those that carry the communication ids of both ends."""
 
@@ -61,7 +61,7 @@ class CmReply(CmMessage):
         return f"{self.local_comm_id:#010x} to {self.remote_comm_id:#010x}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class CmPath(BitStruct):
     """A path as a REQ describes it, twice: the primary one and an alternate (IBA 12.6.5)."""
 
@@ -80,7 +80,7 @@ class CmPath(BitStruct):
     ack_timeout: int = at(43, 5)  # local ACK timeout, 4.096 us * 2^n: twice the life time and the ACK delay
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Req(CmMessage):
     """Connection request (IBA 12.6.5)."""
 
@@ -123,7 +123,7 @@ class Req(CmMessage):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Mra(CmReply):
     """Message receipt acknowledgement: wait longer (IBA 12.6.6)."""
 
@@ -139,7 +139,7 @@ class Mra(CmReply):
         return f"CM MRA {self.ids} of the {name_of(Answered, self.message).upper()}, wait {wait:.3g} s"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Rej(CmReply):
     """Rejection, with additional information by its reason (IBA 12.6.7)."""
 
@@ -165,7 +165,7 @@ class Rej(CmReply):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Rep(CmReply):
     """Connection reply (IBA 12.6.8)."""
 
@@ -191,7 +191,7 @@ class Rep(CmReply):
         return f"CM REP {self.ids} QP {self.local_qpn:#08x} PSN {self.starting_psn}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Rtu(CmReply):
     """Ready to use (IBA 12.6.9)."""
 
@@ -204,7 +204,7 @@ class Rtu(CmReply):
         return f"CM RTU {self.ids}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Dreq(CmReply):
     """Request for communication release (IBA 12.6.10)."""
 
@@ -218,7 +218,7 @@ class Dreq(CmReply):
         return f"CM DREQ {self.ids} of QP {self.remote_qpn:#08x}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Drep(CmReply):
     """Reply to a request for communication release (IBA 12.6.11)."""
 
@@ -231,7 +231,7 @@ class Drep(CmReply):
         return f"CM DREP {self.ids}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Lap(CmReply):
     """Load alternate path (IBA 12.8.1)."""
 
@@ -258,7 +258,7 @@ class Lap(CmReply):
         return f"CM LAP {self.ids} of QP {self.remote_qpn:#08x} {ends}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Apr(CmReply):
     """Alternate path response (IBA 12.8.2)."""
 
@@ -280,7 +280,7 @@ class Apr(CmReply):
         return f"CM APR {self.ids} status {self.status}: {name_of(AprStatus, self.status)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class SidrReq(CmMessage):
     """Service id resolution request (IBA 12.11.1)."""
 
@@ -296,7 +296,7 @@ class SidrReq(CmMessage):
         return f"CM SIDR_REQ {self.request_id:#010x} {service_text(self.service_id)}{_ip_text(self)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class SidrRep(CmMessage):
     """Service id resolution response (IBA 12.11.2)."""
 
@@ -360,7 +360,7 @@ def describe_mad(data: bytes) -> str:
 # -------------------------------------------------------------------------------- IP addressing annex
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class IpCmHeader(BitStruct):
     """What RDMA-CM puts ahead of the user's private data in a REQ and a SIDR_REQ (annex A11): who calls whom.
 

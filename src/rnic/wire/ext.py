@@ -8,12 +8,13 @@ from enum import IntEnum
 from struct import Struct
 from typing import ClassVar
 
+from rnic.records import Record
 from rnic.wire.error import WireError
 from rnic.wire.header import FlatHeader, fit, need
 from rnic.wire.opcode import CNP_RESERVED_BYTES, Mask, OpcodeInfo
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RETH(FlatHeader):
     """RDMA extended transport header (IBA 9.3.3): the remote buffer of a WRITE or READ."""
 
@@ -76,8 +77,8 @@ def credit_count(code: int) -> int | None:
     return (2 + code % 2) << (code // 2 - 1)  # 2 3 4 6 8 12 16 24 ...
 
 
-@dataclass(frozen=True, slots=True)
-class AETH:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class AETH(Record):
     """ACK extended transport header (IBA 9.3.5): the verdict on a request."""
 
     syndrome: int
@@ -134,7 +135,7 @@ class AETH:
         return f"reserved syndrome {self.syndrome:#04x}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AtomicETH(FlatHeader):
     """Atomic extended transport header (IBA 9.3.4)."""
 
@@ -147,7 +148,7 @@ class AtomicETH(FlatHeader):
     LAYOUT: ClassVar[Struct] = Struct(">QIQQ")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AtomicAckETH(FlatHeader):
     """Atomic ACK extended transport header (IBA 9.3.5.3): the remote value before the operation."""
 
@@ -157,7 +158,7 @@ class AtomicAckETH(FlatHeader):
     LAYOUT: ClassVar[Struct] = Struct(">Q")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ImmDt(FlatHeader):
     """Immediate data (IBA 9.3.6), as the number that the four bytes are in network order."""
 
@@ -167,7 +168,7 @@ class ImmDt(FlatHeader):
     LAYOUT: ClassVar[Struct] = Struct(">I")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class IETH(FlatHeader):
     """Invalidate extended transport header (IBA 9.3.7): the R_Key that the receiver invalidates."""
 
@@ -177,8 +178,8 @@ class IETH(FlatHeader):
     LAYOUT: ClassVar[Struct] = Struct(">I")
 
 
-@dataclass(frozen=True, slots=True)
-class DETH:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DETH(Record):
     """Datagram extended transport header (IBA 9.3.2)."""
 
     qkey: int
@@ -202,8 +203,8 @@ class DETH:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class XRCETH:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class XRCETH(Record):
     """XRC extended transport header (IBA A14.3.1): the shared receive queue that a request is for."""
 
     srqn: int  # its number, 24 bits
@@ -224,8 +225,8 @@ class XRCETH:
         return self._LAYOUT.pack(fit("resv", self.resv, 8) << 24 | fit("srqn", self.srqn, 24))
 
 
-@dataclass(frozen=True, slots=True)
-class FETH:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class FETH(Record):
     """Flush extended transport header (IBA A19.4.3): what a FLUSH makes sure of, and of which bytes."""
 
     type: int  # placement type, 4 bits: 1 global visibility, 2 persistence
@@ -254,8 +255,8 @@ class FETH:
         return f"flush {', '.join(types) or f'type {self.type}'} of {what}"
 
 
-@dataclass(frozen=True, slots=True)
-class CNPReserved:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CNPReserved(Record):
     """The 16 bytes that follow the BTH of a congestion notification packet (A17.9.3); zero when sent."""
 
     data: bytes = bytes(CNP_RESERVED_BYTES)

@@ -7,6 +7,7 @@ from dataclasses import fields
 from struct import Struct
 from typing import Any, ClassVar, Self
 
+from rnic.records import Record
 from rnic.wire.error import WireError
 
 
@@ -23,7 +24,7 @@ def need(name: str, data: bytes, size: int) -> None:
         raise WireError(f"{name} needs {size} bytes, there are {len(data)}")
 
 
-class FlatHeader:
+class FlatHeader(Record):
     """A dataclass whose fields lie one after the other, as `LAYOUT` has them."""
 
     __slots__ = ()
@@ -43,6 +44,6 @@ class FlatHeader:
         """The bytes. `WireError` naming the field that does not fit."""
         codes = self.LAYOUT.format.lstrip(">")
         widths = (8 * Struct(code).size for code in (">" + code for code in codes))
-        names = (field.name for field in fields(self))  # type: ignore[arg-type]
+        names = (field.name for field in fields(self))
         values = [fit(name, getattr(self, name), width) for name, width in zip(names, widths, strict=True)]
         return self.LAYOUT.pack(*values)

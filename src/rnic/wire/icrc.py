@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rnic.wire.header import need
-from rnic.wire.ip import UDP, IPv4, IPv6
+
+if TYPE_CHECKING:
+    from rnic.wire.ip import UDP, IPv4, IPv6
 
 ICRC_BYTES = 4
 _LRH_AS_ONES = b"\xff" * 8
@@ -25,11 +28,7 @@ def icrc(ip: IPv4 | IPv6, udp: UDP, transport: bytes) -> int:
     the ICRC. `WireError` when there is no BTH.
     """
     need("BTH", transport, 12)
-    if isinstance(ip, IPv4):
-        ip_bytes = replace(ip, tos=0xFF, ttl=0xFF, checksum=0xFFFF).emit()
-    else:
-        ip_bytes = replace(ip, traffic_class=0xFF, flow_label=0xFFFFF, hop_limit=0xFF).emit()
-    state = zlib.crc32(_LRH_AS_ONES + ip_bytes + replace(udp, checksum=0xFFFF).emit())
+    state = zlib.crc32(_LRH_AS_ONES + ip.invariant().emit() + replace(udp, checksum=0xFFFF).emit())
     # FECN, BECN and the reserved bits beside them change on the way: byte 4 as ones.
     state = zlib.crc32(transport[:4] + b"\xff", state)
     return zlib.crc32(memoryview(transport)[5:], state)

@@ -12,6 +12,7 @@ from ipaddress import IPv4Address, IPv6Address
 from struct import Struct
 from typing import ClassVar
 
+from rnic.records import Record
 from rnic.wire.error import NotRoCEError, WireError
 from rnic.wire.header import FlatHeader, fit, need
 
@@ -19,8 +20,8 @@ UDP_PROTOCOL = 17
 ROCE_PORT = 4791
 
 
-@dataclass(frozen=True, slots=True)
-class IPv4:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class IPv4(Record):
     """The 20 bytes of RFC 791, of a UDP datagram."""
 
     src: IPv4Address
@@ -76,14 +77,18 @@ class IPv4:
             self.dst.packed,
         )
 
+    def invariant(self) -> IPv4:
+        """The header as the ICRC covers it: all ones where routers change it."""
+        return replace(self, tos=0xFF, ttl=0xFF, checksum=0xFFFF)
+
     @property
     def length(self) -> int:
         """Bytes of header and contents."""
         return self.total_length
 
 
-@dataclass(frozen=True, slots=True)
-class IPv6:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class IPv6(Record):
     """The 40 bytes of RFC 8200, of a UDP datagram."""
 
     src: IPv6Address
@@ -129,13 +134,17 @@ class IPv6:
             self.dst.packed,
         )
 
+    def invariant(self) -> IPv6:
+        """The header as the ICRC covers it: all ones where routers change it."""
+        return replace(self, traffic_class=0xFF, flow_label=0xFFFFF, hop_limit=0xFF)
+
     @property
     def length(self) -> int:
         """Bytes of header and contents."""
         return self.SIZE + self.payload_length
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class UDP(FlatHeader):
     """The 8 bytes of RFC 768."""
 

@@ -42,7 +42,7 @@ class MadMethod(IntEnum):
 CM_CLASS_VERSION = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class MAD(BitStruct):
     """The common header of IBA 13.4.3 and the 232 bytes after it; the defaults are the CM's."""
 

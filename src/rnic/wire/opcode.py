@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
+from rnic.records import Record
 from rnic.wire.error import WireError
 
 
@@ -137,8 +138,8 @@ EXT_BYTES: dict[Mask, int] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class OpcodeInfo:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class OpcodeInfo(Record):
     """One row of the table."""
 
     opcode: Opcode

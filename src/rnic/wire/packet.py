@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TypeVar
 
+from rnic.records import Record
 from rnic.wire.bth import BTH
 from rnic.wire.error import NotRoCEError, WireError
 from rnic.wire.ext import (
@@ -36,8 +37,8 @@ from rnic.wire.opcode import BTH_BYTES, OpcodeInfo, opcode_info
 _E = TypeVar("_E", bound=Ext)
 
 
-@dataclass(frozen=True, slots=True)
-class Transport:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Transport(Record):
     """BTH, extended headers, payload, padding and ICRC."""
 
     bth: BTH
@@ -141,8 +142,8 @@ def _describe(header: Ext) -> str:
             return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Packet:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Packet(Record):
     """A RoCEv2 packet with the headers around it, as it was captured or as it shall be."""
 
     ip: IPv4 | IPv6
