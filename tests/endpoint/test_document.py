@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
@@ -114,3 +116,9 @@ def test_example_is_what_two_ends_say() -> None:
     talk()
     assert pair.a.protocol.state is pair.b.protocol.state is State.CLOSED
     assert list(example()) == said, "\n".join(f"{who} {how:4} {data.hex(' ')}" for who, how, data in said)
+
+
+def test_nothing_is_needed_but_the_standard_library() -> None:
+    """typing_extensions is for type checkers alone; where it is not installed, it is not missed."""
+    program = "import sys; sys.modules['typing_extensions'] = None; import rnic.endpoint"
+    subprocess.run([sys.executable, "-c", program], check=True)
