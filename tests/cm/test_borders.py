@@ -7,7 +7,7 @@ from random import Random
 from typing import cast
 
 from cm.fabric import Fabric, a_req, call, confirming, conn_of
-from rnic.cm import RESPONSE_TIMEOUT, EventType, IbCm
+from rnic.cm import MAX_CM_RETRIES, RESPONSE_TIMEOUT, EventType, IbCm
 from rnic.cm.exchange import Exchange
 from rnic.cm.ib_cm import ANSWERS_KEPT
 from rnic.wire import CmAttr
@@ -83,3 +83,4 @@ def test_as_many_answers_are_kept_as_it_is_said() -> None:
 
 def test_an_answer_may_take_as_long_as_the_kernel_lets_it() -> None:
     assert RESPONSE_TIMEOUT == 20  # CMA_CM_RESPONSE_TIMEOUT: 4.096 us * 2**20
+    assert MAX_CM_RETRIES == 15  # CMA_MAX_CM_RETRIES
