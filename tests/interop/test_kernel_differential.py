@@ -41,8 +41,6 @@ ASKS_KERNEL = FAULTS | {
     ("RC", "receive"): Fault("REM_OP_ERR", receive="LOC_QP_OP_ERR"),
     # Longer than the receive: an invalid request and a local length error are right (IBA 9.7.4.1).
     ("RC", "long"): Fault("REM_OP_ERR", receive="LOC_QP_OP_ERR"),
-    # A key that may not be invalidated: the kernel fails, and answers nothing.
-    ("RC", "invalidate"): Fault("RETRY_EXC_ERR", receive="REM_INV_REQ_ERR"),
 }
 RNIC = Rules(faults=ASKS_KERNEL)
 KERNEL = Rules(
@@ -60,7 +58,9 @@ def suits(program: Program) -> bool:
 
     Its library posts no atomic at an address that is not aligned, and any opcode: only its kernel then says
     LOC_QP_OP_ERR, where the post is to be refused (IBA 11.4.1.1).  Its requester, in 6.1, waits for ever with
-    bad memory behind a READ or atomic that is under way, and with a fence when something is repeated.
+    bad memory behind a READ or atomic that is under way, or behind a fence, and with a fence when something
+    is repeated.  A key that may not be invalidated ends its responder, which yet acknowledges the SEND if it
+    asks for that: what the requester is told depends on it.
     """
     broken = False
     for step in program.steps:
@@ -77,7 +77,9 @@ def suits(program: Program) -> bool:
             brings = any(work.opcode in BRINGS for work in step.b)
             repeats = broken or "rnr" in faults or any(work.late for work in step.b)
             fence = any("FENCE" in work.flags for work in step.b)
-            if "align" in faults or ("local" in faults and brings) or (fence and repeats):
+            if "align" in faults or ("local" in faults and (brings or fence)) or (fence and repeats):
+                return False
+            if any(work.fault == "invalidate" for work in step.a):
                 return False
     return True
 
