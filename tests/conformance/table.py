@@ -97,8 +97,8 @@ _HEAD = """\
 # What rnic conforms to
 
 Every function of libibverbs and librdmacm, by the headers of Debian's {versions},
-without the drivers' own and without rsockets; and what the InfiniBand Architecture (IBA) demands of the
-transports that rnic has. What is supported has a test that shows it. The page is printed from
+without the drivers' own and without rsockets. With them is what the InfiniBand Architecture (IBA) demands
+of the transports that rnic has. What is supported has a test that shows it. The page is printed from
 `tests/conformance/` by `make conformance`; tests hold both to the code.
 
 | | supported | not needed | not supported |

@@ -125,7 +125,9 @@ class End:
         mtu = port.ctx.query_port(port.port_num).active_mtu.nbytes
         self.line.say("end", qps=[address.encode().decode() for address in mine], mtu=mtu, rd=self.rd_atomic)
         told = self.line.hear("end", 2 * QUIET)
-        self.rd_atomic = min(self.rd_atomic, int(told["rd"]))
+        if (rd := int(told["rd"])) < 0:
+            raise ValueError(f"rd is {rd}")
+        self.rd_atomic = min(self.rd_atomic, rd)
         least = min(mtu, endpoint.MTUS[int(told["mtu"])].nbytes)
         if self.plan.mtu > least:
             raise Failure(f"-m {self.plan.mtu}: the ports' MTU is {least}")
