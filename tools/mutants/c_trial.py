@@ -24,8 +24,8 @@ from tools.mutants.package import package_of_links
 PROGRAMS = {
     "roce": "direct counted hostile raw rc_edges rc_window rc_errors rc_answers rc_access rc_retries apm "
     "placement mw pacing qp_state ud tagged xrc uc regions store congestion rc_basic rc_loss ring",
-    "link": "batch ipid steering steerprog lane owner forward sockets user full outbox follow fault "
-    "lifeline netdev raw ud ring icrc threads port",
+    "link": "batch ipid steering steering_hostile steerprog lane owner forward sockets user full outbox follow "
+    "fault lifeline netdev raw ud ring icrc threads port port_users",
     "mem": "keys kinds remote locked regions rc_access mw placement store hostile qp_state tagged rc_basic "
     "ring threads port",
 }
@@ -37,7 +37,7 @@ LONG = {
     "mem": "local local_keys local_two_ways memory_kinds import local_sealed locked_memory windows",
 }
 # Processes and threads in real time: on a busy machine one may fail by itself, hardly two in a row.
-TIMED = {"threads", "port"}
+TIMED = {"threads", "port", "port_users"}
 COMPILE, LONGEST = 120.0, 60.0  # seconds, that a compiler takes and a C program, at most
 
 
