@@ -8,7 +8,6 @@ PYTHONPATH=tests python -m conn.load cycles --count 10000 --window 32      (asyn
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from multiprocessing.connection import Connection as Pipe
 import rnic
 from conn.peers import HOST, WAIT
 from rdmacm.ends import Other, all_quiet, other
-from rdmacm.load import Figures, held
+from rdmacm.load import Figures, held, main
 from rnic.rdmacm import create_id
 
 BACKLOG = 4096
@@ -148,18 +147,5 @@ def cycles(parts: list[int], window: int) -> list[Figures]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["alive", "cycles"])
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--window", type=int, default=1)
-    args = parser.parse_args()
-    tenth = args.count // 10
-    for one in (
-        alive(args.count) if args.what == "alive" else cycles([tenth, args.count - tenth], args.window)
-    ):
-        print(one)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, alive, cycles, 1)

@@ -358,11 +358,17 @@ def cycles(parts: Sequence[int], window: int) -> list[Figures]:
         return [*found, stop(caller, peer)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(
+    text: str | None,
+    alive: Callable[[int], list[Figures]],
+    cycles: Callable[[list[int], int], list[Figures]],
+    window: int,
+) -> None:
+    """The command line of such a program, with its own `window`."""
+    parser = argparse.ArgumentParser(description=text)
     parser.add_argument("what", choices=["alive", "cycles"])
     parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--window", type=int, default=32)
+    parser.add_argument("--window", type=int, default=window)
     args = parser.parse_args()
     tenth = args.count // 10
     for one in (
@@ -372,4 +378,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, alive, cycles, 32)
