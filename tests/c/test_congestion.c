@@ -230,6 +230,169 @@ static void the_lower_of_the_two_rates_holds(void) {
     }
 }
 
+/* ---------------------------------------------------------------- the arithmetic, to the byte a second */
+
+enum { ONE = 1 << 16, G = 256, N = 50000, K = 55000, T = 300000, B = 10 << 20 };
+
+static struct congestion c;
+static uint64_t start;
+
+/* A sender that meets congestion at 1000 bytes in each of so many microseconds. */
+static void meet(uint64_t each_us) {
+    c = (struct congestion){0};
+    start = p.f.now + SEC;
+    uint64_t step = each_us * US, now = start;
+    for (; now < start + 2 * MS; now += step)
+        congestion_count(&c, 1000, now);
+    start = now;
+    CHECK_EQ(congestion_rate(&c), 0);
+    CHECK(congestion_free(&c, now));
+    congestion_cut(p.a.qp, &c, now);
+}
+
+/* Alpha is 1 at first, so a cut halves the rate; what follows is DCQCN with g = 1/256. */
+static void a_cut_takes_alpha_halves_of_the_rate(void) {
+    OPEN(0);
+    meet(10); /* 100 MB/s */
+    uint64_t rate = c.rate, target = c.target, alpha = ONE;
+    CHECK(target > 98000000 && target < 102000000);
+    CHECK_EQ(c.line, 2 * target);
+    CHECK_EQ(rate, target - target / 2);
+    CHECK_EQ(c.alpha, ONE);
+    for (uint64_t i = 1; i <= 5; i++) { /* without a CNP it falls, never below 0 */
+        CHECK_EQ(c.decay_at, start + i * K);
+        congestion_look(&c, start + i * K - 1);
+        CHECK_EQ(c.alpha, alpha);
+        congestion_look(&c, start + i * K);
+        alpha -= (alpha + G - 1) / G;
+        CHECK_EQ(c.alpha, alpha);
+    }
+    CHECK_EQ(c.rate, rate);
+    CHECK_EQ(c.timed, 0);
+    congestion_cut(p.a.qp, &c, start + 5 * K + 7);
+    CHECK_EQ(c.target, rate);
+    CHECK_EQ(c.rate, rate - rate * alpha / (2 * ONE));
+    alpha += (ONE - alpha) / G;
+    CHECK_EQ(c.alpha, alpha);
+    CHECK(c.decay_at == start + 5 * K + 7 + K && c.raise_at == start + 5 * K + 7 + T);
+    rate = c.rate;
+    congestion_cut(p.a.qp, &c, start + 5 * K + 7 + N - 1); /* about the same congestion */
+    CHECK_EQ(c.rate, rate);
+    congestion_cut(p.a.qp, &c, start + 5 * K + 7 + N);
+    CHECK_EQ(c.rate, rate - rate * alpha / (2 * ONE));
+    CHECK_EQ(COUNTER(&p.a, cnp_handled), 4);
+    pair_close(&p);
+}
+
+static void alpha_falls_to_nothing(void) {
+    OPEN(0);
+    meet(10);
+    c.raise_at = NEVER; /* that alone */
+    uint32_t turns = 0;
+    for (uint64_t now = start; c.alpha; now += K, turns++)
+        congestion_look(&c, now);
+    CHECK(turns > 1500 && turns < 2000);
+    uint64_t now = start + 10 * SEC;
+    congestion_look(&c, now);
+    CHECK(c.decay_at == now + K && c.alpha == 0);
+    pair_close(&p);
+}
+
+/* Half the way back five times, then the target rises by 5 MB/s a step, with both clocks past five by 50 MB/s. */
+static void the_rate_rises_by_time_and_by_bytes(void) {
+    for (int both = 0; both < 2; both++) {
+        OPEN(0);
+        meet(1); /* 1 GB/s */
+        uint64_t rate = c.rate, target = c.target;
+        for (uint32_t i = 1; i <= 9 && c.limiting; i++) {
+            check_note("both %d, step %u", both, i);
+            CHECK_EQ(c.raise_at, start + i * T);
+            congestion_look(&c, start + i * T - 1);
+            CHECK_EQ(c.rate, rate);
+            congestion_look(&c, start + i * T);
+            uint32_t counted = both ? i - 1 : 0;
+            target += counted > 5 ? 50000000ull * (counted - 5) : i > 5 ? 5000000ull * (i - 5) : 0;
+            rate = (rate + target) / 2;
+            CHECK_EQ(c.timed, i);
+            CHECK_EQ(c.target, target);
+            CHECK_EQ(c.rate, rate);
+            if (!both)
+                continue;
+            congestion_count(&c, B - 1, start + i * T);
+            CHECK_EQ(c.counted, i - 1);
+            congestion_count(&c, 1, start + i * T);
+            CHECK_EQ(c.counted, i);
+            CHECK_EQ(c.bytes, 0);
+            target += i > 5 ? 50000000ull * (i - 5) : 0;
+            rate = (rate + target) / 2;
+            CHECK_EQ(c.rate, rate);
+        }
+        CHECK(both || c.limiting);
+        pair_close(&p);
+    }
+}
+
+/* At its rate, but for 20 us of it at once after a rest. */
+static void bytes_leave_at_the_rate(void) {
+    OPEN(0);
+    meet(10);
+    uint64_t rate = c.rate, now = start + MS / 10;
+    c.raise_at = NEVER;
+    congestion_count(&c, 3000, now);
+    CHECK_EQ(c.free_at, now - 20000 + 3000ull * SEC / rate);
+    CHECK(!congestion_free(&c, now) && c.waits && congestion_deadline(&c) == c.free_at);
+    uint64_t free_at = c.free_at;
+    congestion_count(&c, 5000, now);
+    CHECK_EQ(c.free_at, free_at + 5000ull * SEC / rate);
+    CHECK(!congestion_free(&c, c.free_at - 1));
+    CHECK(congestion_free(&c, c.free_at) && congestion_deadline(&c) == NEVER);
+    pair_close(&p);
+}
+
+/* What was sent in the last whole millisecond or since then, whichever was more. */
+static void the_rate_is_what_was_sent_lately(void) {
+    OPEN(0);
+    for (int i = 0; i < 4; i++) {
+        uint64_t at = 5 * SEC;
+        check_note("case %d", i);
+        c = (struct congestion){0};
+        congestion_count(&c, 100000, at);
+        congestion_count(&c, 100000, at + MS); /* the same millisecond yet */
+        CHECK(c.sampled == at && c.sample == 200000 && c.known == 0);
+        congestion_count(&c, i < 2 ? 50 : 100000, at + MS + 1);
+        CHECK(c.sampled == at + MS + 1 && c.sample == (i < 2 ? 50 : 100000));
+        CHECK_EQ(c.known, 200000ull * SEC / (MS + 1));
+        congestion_cut(p.a.qp, &c, at + MS + 1 + (i % 2 ? 2 * N : N / 2));
+        uint64_t lately = (i < 2 ? 50ull : 100000ull) * SEC / (i % 2 ? 2 * N : N);
+        CHECK_EQ(c.target, lately > c.known ? lately : c.known);
+    }
+    c = (struct congestion){0};
+    congestion_cut(p.a.qp, &c, SEC); /* which has sent nothing */
+    CHECK(c.rate == 10000000 / 8 && c.target == 10000000 / 8 && c.free_at == SEC);
+    struct tx lane = {0};
+    p.a.qp->flow.local = &lane;
+    c = (struct congestion){0};
+    congestion_cut(p.a.qp, &c, SEC);
+    CHECK_EQ(c.rate, 160000000 / 8);
+    p.a.qp->flow.local = NULL;
+    pair_close(&p);
+}
+
+static void a_notification_is_owed_each_50_us(void) {
+    OPEN(0);
+    c = (struct congestion){0};
+    congestion_marked(p.a.qp, &c, 5);
+    CHECK(congestion_owes(&c));
+    c.owes = false;
+    c.notified = 1000;
+    congestion_marked(p.a.qp, &c, 1000 + N - 1);
+    CHECK(!congestion_owes(&c));
+    congestion_marked(p.a.qp, &c, 1000 + N);
+    CHECK(congestion_owes(&c));
+    CHECK_EQ(COUNTER(&p.a, ecn_marked), 3);
+    pair_close(&p);
+}
+
 /* ---------------------------------------------------------------- hostile */
 
 static void notifications_out_of_nowhere_do_no_harm(void) {
@@ -259,6 +422,12 @@ int main(void) {
     RUN(an_unreliable_connection_is_limited_too);
     RUN(marks_and_losses_at_once_lose_nothing);
     RUN(the_lower_of_the_two_rates_holds);
+    RUN(a_cut_takes_alpha_halves_of_the_rate);
+    RUN(alpha_falls_to_nothing);
+    RUN(the_rate_rises_by_time_and_by_bytes);
+    RUN(bytes_leave_at_the_rate);
+    RUN(the_rate_is_what_was_sent_lately);
+    RUN(a_notification_is_owed_each_50_us);
     RUN(notifications_out_of_nowhere_do_no_harm);
     return check_done();
 }
