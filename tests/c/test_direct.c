@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -16,6 +18,14 @@
 enum { DOMAIN = 3, KEY = 0x1200, FAR = 0x1300, IOVA = 1000, LENGTH = 100000, MOST = 16 << 20 };
 
 static struct pair p;
+static size_t last_piece; /* bytes of the last one of ours that the kernel was given */
+
+ssize_t process_vm_readv(pid_t pid, const struct iovec *here, unsigned long n, const struct iovec *there,
+                         unsigned long m, unsigned long flags) {
+    last_piece = here[n - 1].iov_len;
+    return syscall(SYS_process_vm_readv, pid, here, n, there, m, flags);
+}
+
 static struct store file; /* the peer's */
 static struct remote remote;
 static _Atomic uint32_t mark;
@@ -106,6 +116,7 @@ static void is_done(const struct rnic_send_wr *wr, int opcode, uint32_t bytes) {
     CHECK_EQ(wc.byte_len, bytes);
     CHECK_EQ(COUNTER(&p.a, local_direct), before + 1);
     CHECK_EQ(rc_of(p.a.qp)->req.psn, psn);
+    CHECK_EQ(rc_of(p.a.qp)->req.next, wq_head(&p.a.qp->sq));
     CHECK_EQ(mark % 2, 0);
 }
 
@@ -138,6 +149,10 @@ static void one_request_of_one_element_is_read(void) {
         wr.opcode = others[i];
         CHECK(!direct_read(&d, reads_and_sends, &wr));
     }
+    wr.opcode = 32; /* no bit of any */
+    CHECK(!direct_read(&d, reads_and_sends | 1u, &wr));
+    wr.opcode = RNIC_WR_RDMA_WRITE;
+    CHECK(direct_read(&d, 1u << RNIC_WR_RDMA_WRITE, &wr));
     wr.opcode = 31;
     CHECK(direct_read(&d, reads_and_sends, &wr));
     wr.opcode = RNIC_WR_RDMA_READ;
@@ -159,6 +174,10 @@ static void what_is_done_at_once_depends_on_the_queue_pair(void) {
         p.a.qp->remote = &remote;
         CHECK_EQ(direct_operations(p.a.qp), sends | DIRECT_ACCESS);
         CHECK_EQ(DIRECT_SEND & DIRECT_ACCESS, 0);
+        struct tagged *was = p.a.qp->tagged;
+        p.a.qp->tagged = (struct tagged *)(void *)&p; /* whatever it has there */
+        CHECK_EQ(direct_operations(p.a.qp), 0);
+        p.a.qp->tagged = was;
         p.a.qp->remote = NULL;
         pair_close(&p);
     }
@@ -425,6 +444,7 @@ static void long_pieces_of_ordinary_memory_are_copied(void) {
         wr.opcode = RNIC_WR_RDMA_READ;
         wr.wr.rdma.remote_addr = IOVA + 40000 + (uint64_t)lists;
         run(wr, true);
+        CHECK(last_piece > 0 && last_piece <= sizeof(uint64_t)); /* its reader may poll that */
         CHECK(!memcmp(far + 40000 + lists, ours + list[0].addr - (uintptr_t)ours, list[0].length));
         CHECK(!memcmp(far + 40000 + lists + list[0].length, ours + 6000, list[2].length));
         list[0].length = 90, list[2].length = LONG - 90;

@@ -143,6 +143,25 @@ static void a_receive_into_bad_memory_is_LOC_PROT_ERR_and_REM_OP_ERR(void) {
     }
 }
 
+static void a_receive_that_fails_says_what_it_was_for(void) {
+    for (int imm = 0; imm < 2; imm++) {
+        pair_open(&p);
+        post_recv(&p.b, 7, 0, 64);
+        cq_arm(p.b.recv_cq, true);
+        post(&p.a, (struct rnic_send_wr){.wr_id = 1,
+                                         .opcode = imm ? RNIC_WR_RDMA_WRITE_WITH_IMM : RNIC_WR_SEND,
+                                         SIGNALED,
+                                         SGL(SGE(&p.a, 0, 100)),
+                                         .wr.rdma = {(uintptr_t)p.b.mem, p.b.mr->pub.rkey ^ 0x10000}});
+        fabric_settle(&p.f);
+        struct rnic_wc wc = TAKE(p.b.recv_cq);
+        CHECK_EQ(wc.status, imm ? RNIC_WC_LOC_ACCESS_ERR : RNIC_WC_LOC_LEN_ERR);
+        CHECK_EQ(wc.opcode, imm ? RNIC_WCO_RECV_RDMA_WITH_IMM : RNIC_WCO_RECV);
+        CHECK(channel_take(&p.b.channel) == p.b.recv_cq); /* whoever waits for solicited ones alone */
+        pair_close(&p);
+    }
+}
+
 /* A READ's answer for memory that has gone meanwhile. */
 static void an_answer_into_memory_that_has_gone_is_LOC_PROT_ERR(void) {
     pair_open(&p);
@@ -345,6 +364,7 @@ int main(void) {
     RUN(a_read_without_initiator_depth_is_LOC_QP_OP_ERR);
     RUN(a_message_longer_than_its_receive_is_LOC_LEN_ERR);
     RUN(a_receive_into_bad_memory_is_LOC_PROT_ERR_and_REM_OP_ERR);
+    RUN(a_receive_that_fails_says_what_it_was_for);
     RUN(an_answer_into_memory_that_has_gone_is_LOC_PROT_ERR);
     RUN(what_a_key_does_not_cover_is_REM_ACCESS_ERR);
     RUN(what_the_queue_pair_does_not_allow_is_REM_INV_REQ_ERR);

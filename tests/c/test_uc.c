@@ -320,6 +320,23 @@ static void bad_memory_of_a_receive_takes_the_queue_pair_down(void) {
     pair_close(&p);
 }
 
+/* A completion with an error wakes who waits for solicited ones alone. */
+static void a_receive_that_fails_counts_as_solicited(void) {
+    OPEN(0);
+    struct rnic_sge sge = {(uintptr_t)p.b.mem, 100, p.b.mr->pub.lkey ^ 0x100};
+    struct rnic_recv_wr wr = {.wr_id = 1, .sg_list = &sge, .num_sge = 1};
+    const struct rnic_recv_wr *bad;
+    CHECK_EQ(rq_post(&p.b.qp->rq, &wr, &bad, NULL), 0);
+    cq_arm(p.b.recv_cq, true);
+    post_send(&p.a, 3, 0, 10);
+    fabric_settle(&p.f);
+    CHECK(channel_take(&p.b.channel) == p.b.recv_cq);
+    CHECK(!channel_take(&p.b.channel));
+    WANT(p.a.send_cq, 3, SUCCESS);
+    WANT(p.b.recv_cq, 1, LOC_PROT_ERR);
+    pair_close(&p);
+}
+
 static void data_before_rts_tells_of_it_once(void) {
     OPEN(0);
     pair_respond(&p.b, &(struct options){.mtu = RNIC_MTU_256});
@@ -393,6 +410,7 @@ int main(void) {
     RUN(hostile_packets_write_nowhere_else);
     RUN(bad_memory_of_a_send_stops_the_send_queue_alone);
     RUN(bad_memory_of_a_receive_takes_the_queue_pair_down);
+    RUN(a_receive_that_fails_counts_as_solicited);
     RUN(data_before_rts_tells_of_it_once);
     RUN(a_send_queue_drains);
     RUN(every_transition_takes_its_attributes_and_no_others);
