@@ -285,6 +285,8 @@ static void receive(bool v4, bool hops, bool tclass) {
     udpsock_show_hops(receiver, v4, hops);
     udpsock_show_tclass(receiver, v4, tclass);
     CHECK_EQ(udp_receive(&rx, &p), 0);
+    for (int i = 0; i < UDP_RX_DATAGRAMS; i++) /* of those that were there before */
+        rx.datagram[i].hops = rx.datagram[i].tclass = rx.datagram[i].flow_label = 99;
     for (int i = 0; i < 5; i++) { /* one, or several at a time */
         socklen_t n = address_to_native(&to, &native);
         CHECK_EQ(sendto(sender, "abcdefgh", (size_t)(3 + i), 0, &native.any, n), 3 + i);

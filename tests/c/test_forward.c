@@ -320,6 +320,7 @@ static void a_question_for_the_owner_is_answered_by_the_owner(void) {
     CHECK(fd >= 0);
     m.type = SLOTMSG_OWNER_QUERY;
     m.nonce = 1234567890123456789u;
+    m.length = 7;
     abstract_name(&name, SLOT_NAME, slots[1].number);
     for (int owns = 1; owns >= 0; owns--) {
         ports[1].rx_fd = owns ? rx_fd : -1;

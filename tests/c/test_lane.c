@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -126,6 +127,15 @@ static int mappings(void) {
     return n;
 }
 
+/* A program may have closed its standard input, or does it meanwhile. */
+static bool closes_0;
+
+int memfd_create(const char *name, unsigned flags) {
+    if (closes_0)
+        close(0);
+    return (int)syscall(SYS_memfd_create, name, flags);
+}
+
 /* ---------------------------------------------------------------- two that mean well */
 
 static void two_of_one_user_know_each_other(void) {
@@ -145,6 +155,34 @@ static void two_of_one_user_know_each_other(void) {
     }
     CHECK(lane_answer(listener, &link_of_both, now) == NULL);
     end();
+}
+
+static void descriptor_0_is_one_as_any_other(void) {
+    int kept = fcntl(0, F_DUPFD_CLOEXEC, 3);
+    for (int of_memory = 0; of_memory < 2; of_memory++) {
+        check_note("of memory %d", of_memory);
+        if (fcntl(0, F_GETFD) < 0)
+            CHECK_EQ(open("/dev/null", O_RDONLY), 0);
+        begin();
+        if (!of_memory)
+            close(0);
+        closes_0 = of_memory;
+        int rc = lane_ask(&ends[0], slots[1].number, &self[0], &link_of_both, now);
+        closes_0 = false;
+        CHECK_EQ(rc, 0);
+        CHECK((ends[1] = lane_answer(listener, &link_of_both, now)) != NULL);
+        CHECK_EQ(ends[of_memory]->fd, 0); /* what the memory had is free again, and the answer's */
+        lane_free(ends[of_memory]);
+        CHECK(fcntl(0, F_GETFD) < 0);
+        CHECK(lane_owns(ends[!of_memory], slots[1].number) == LANE_YES);
+        CHECK(fcntl(0, F_GETFD) < 0);
+        ends[of_memory] = NULL;
+        end();
+    }
+    if (kept >= 0) {
+        CHECK_EQ(dup2(kept, 0), 0);
+        close(kept);
+    }
 }
 
 static void who_has_no_file_gives_none(void) {
@@ -679,6 +717,7 @@ static void sixteen_messages_are_read_at_a_time(void) {
 int main(void) {
     live_isolate();
     RUN(two_of_one_user_know_each_other);
+    RUN(descriptor_0_is_one_as_any_other);
     RUN(who_has_no_file_gives_none);
     RUN(a_lane_gives_back_all_that_it_has);
     RUN(a_name_is_taken_once);

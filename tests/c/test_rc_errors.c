@@ -122,6 +122,11 @@ static void responses_that_contradict_are_BAD_RESP_ERR(void) {
         {RNIC_WR_RDMA_READ, {ROCE_RC_READ_RESP_FIRST, 1024, 0, 0, 0, 0}},
         {RNIC_WR_RDMA_READ, {ROCE_RC_ATOMIC_ACK, 0, 0, 0, 0, 0}},
         {RNIC_WR_ATOMIC_FETCH_AND_ADD, {ROCE_RC_READ_RESP_ONLY, 8, 0, 0, 0, 0}},
+        {RNIC_WR_FLUSH, {ROCE_RC_READ_RESP_ONLY, 8, 0, 0, 0, 0}},
+        {RNIC_WR_FLUSH, {ROCE_RC_READ_RESP_LAST, 0, 0, 0, 0, 0}},
+        {RNIC_WR_FLUSH, {ROCE_RC_READ_RESP_FIRST, 1024, 0, 0, 0, 0}},
+        {RNIC_WR_FLUSH, {ROCE_RC_ATOMIC_ACK, 0, 0, 0, 0, 0}},
+        {RNIC_WR_ATOMIC_WRITE, {ROCE_RC_READ_RESP_ONLY, 8, 0, 0, 0, 0}},
         {RNIC_WR_RDMA_WRITE, {ROCE_RC_READ_RESP_ONLY, 100, 0, 0, 0, 0}},
         {RNIC_WR_RDMA_WRITE, {ROCE_RC_ATOMIC_ACK, 0, 0, 0, 0, 0}},
         {RNIC_WR_RDMA_WRITE, {ROCE_RC_ACK, 0, 0, AETH_NAK | 4, 0, 0}}, /* of reliable datagrams */
@@ -132,6 +137,13 @@ static void responses_that_contradict_are_BAD_RESP_ERR(void) {
         pair_open(&p, .latency = MS);
         memset(p.a.mem, 0x55, 200);
         struct rnic_send_wr wr = {.wr_id = 1, .opcode = cases[i].op, SIGNALED, REMOTE(&p.b, 0), SGL(SGE(&p.a, 0, 100))};
+        wr.sg_list[0].length = cases[i].op == RNIC_WR_ATOMIC_WRITE ? 8 : 100;
+        if (cases[i].op == RNIC_WR_FLUSH)
+            wr = (struct rnic_send_wr){
+                .wr_id = 1,
+                .opcode = RNIC_WR_FLUSH,
+                .send_flags = RNIC_SEND_SIGNALED,
+                .wr.flush = {(uintptr_t)p.b.mem, 100, p.b.mr->pub.rkey, RNIC_FLUSH_GLOBAL, RNIC_FLUSH_RANGE}};
         if (cases[i].op == RNIC_WR_ATOMIC_FETCH_AND_ADD)
             post_add(&p.a, 1, 0, 0, 0);
         else
