@@ -115,6 +115,28 @@ static void the_steward_hears_of_what_was_steered_wrong_alone(void) {
     end();
 }
 
+static void a_miss_is_told_when_nothing_else_is_being_asked(void) {
+    static const struct {
+        bool joining;
+        int asks;
+        uint64_t tell_at, told_at; /* from now on; told_at: 50 when it waits */
+    } rows[] = {{false, 0, 0, 0},  {false, 0, 20, 20}, {false, 0, 60, 50},
+                {false, 1, 0, 50}, {false, 2, 0, 50},  {true, 0, 0, 50}};
+    begin();
+    struct port_steering *st = ports[0].steering;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        check_note("row %zu", i);
+        st->joining = rows[i].joining;
+        st->asks = rows[i].asks;
+        st->tell_at = now + rows[i].tell_at;
+        st->ask_at = now + 50;
+        steering_forwarded(&ports[0], 5, now);
+        CHECK_EQ(st->ask_at, now + rows[i].told_at);
+        CHECK(st->missed.bits[0] & 1u << 5);
+    }
+    end();
+}
+
 static void say(const struct slotmsg *msg, const void *more, size_t n) {
     struct abstract_name name;
     struct iovec iov[2] = {{(void *)(uintptr_t)msg, sizeof *msg}, {(void *)(uintptr_t)more, n}};
@@ -486,6 +508,7 @@ int main(void) {
     live_isolate();
     RUN(a_packet_that_is_handed_on_is_whole);
     RUN(the_steward_hears_of_what_was_steered_wrong_alone);
+    RUN(a_miss_is_told_when_nothing_else_is_being_asked);
     RUN(what_is_handed_on_is_checked);
     RUN(a_word_of_the_steering_is_checked_before_it_counts);
     RUN(a_message_of_no_bytes_is_passed_over);

@@ -160,6 +160,15 @@ static struct mr region(enum mr_kind kind, uint64_t iova) {
                        .shift = (uintptr_t)bytes - iova};
 }
 
+/* In the device's own: what it made itself, or device memory of its own. */
+static void bytes_lie_in_the_memory_file_or_elsewhere(void) {
+    struct dm here = {.foreign = false}, there = {.foreign = true};
+    CHECK(!mr_in_file(&(struct mr){0}));
+    CHECK(mr_in_file(&(struct mr){.stored = true}));
+    CHECK(mr_in_file(&(struct mr){.dm = &here}));
+    CHECK(!mr_in_file(&(struct mr){.dm = &there}));
+}
+
 static void a_range_lies_in_a_region_or_not(void) {
     static const struct {
         uint64_t addr, length;
@@ -390,6 +399,7 @@ int main(void) {
     RUN(windows_do_not_count_for_the_most_regions);
     RUN(without_memory_a_table_stays_as_it_is);
     RUN(a_table_grows_with_what_is_in_it);
+    RUN(bytes_lie_in_the_memory_file_or_elsewhere);
     RUN(a_range_lies_in_a_region_or_not);
     RUN(what_is_wrong_with_an_access_is_told_in_one_order);
     RUN(bytes_without_an_address_are_reached_by_their_key);

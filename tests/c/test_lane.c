@@ -157,6 +157,26 @@ static void two_of_one_user_know_each_other(void) {
     end();
 }
 
+/* Whatever he says of himself. */
+static void another_user_is_known_by_his_number(void) {
+    enum { OTHER = 65534 };
+    int status = -1;
+    if (getuid() != 0) {
+        printf("# not root\n");
+        return;
+    }
+    begin();
+    pid_t child = fork();
+    if (child == 0)
+        _exit(setresuid(OTHER, OTHER, OTHER) || lane_ask(&ends[0], slots[1].number, &self[0], &link_of_both, now));
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK_EQ(status, 0);
+    CHECK((ends[1] = lane_answer(listener, &link_of_both, now)) != NULL);
+    CHECK(ends[1]->uid == OTHER && ends[1]->pid == child && !ends[1]->trusted);
+    CHECK(lane_owns(ends[1], slots[0].number) == LANE_NO);
+    end();
+}
+
 static void descriptor_0_is_one_as_any_other(void) {
     int kept = fcntl(0, F_DUPFD_CLOEXEC, 3);
     for (int of_memory = 0; of_memory < 2; of_memory++) {
@@ -717,6 +737,7 @@ static void sixteen_messages_are_read_at_a_time(void) {
 int main(void) {
     live_isolate();
     RUN(two_of_one_user_know_each_other);
+    RUN(another_user_is_known_by_his_number);
     RUN(descriptor_0_is_one_as_any_other);
     RUN(who_has_no_file_gives_none);
     RUN(a_lane_gives_back_all_that_it_has);

@@ -243,6 +243,7 @@ static void descriptor_0_is_one_as_any_other(void) {
     begin();
     CHECK_EQ(s.fd, 0);
     end();
+    CHECK(fcntl(0, F_GETFD) < 0);
     CHECK_EQ(dup2(kept, 0), 0);
     begin();
     close(0);
