@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import math
+import os
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -185,22 +187,28 @@ def test_a_handshake_may_take_for_ever(limit: float) -> None:
                 expect(channel, EventType.ESTABLISHED)
 
 
-def test_a_request_without_a_descriptor_for_its_channel_is_refused_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def lacking(*_: object) -> int:
-        raise OSError(EMFILE, "on purpose")
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """All numbers below the limit are in use."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
+
+def test_a_request_without_a_descriptor_for_its_channel_is_refused_alone() -> None:
     with create_id(timing=FAST) as listener, EventChannel() as ours, create_id(ours, timing=FAST) as one:
         listener.bind_addr(("127.0.0.1", 0))
         listener.listen()
         resolve(one, ("127.0.0.1", listener.get_src_port()))
         one.create_qp()
         one.connect()
-        with monkeypatch.context() as patch:
-            patch.setattr("os.eventfd", lacking)
-            with pytest.raises(VerbsError, match="RLIMIT_NOFILE is ") as caught:
-                listener.get_request()
+        with no_descriptors(), pytest.raises(VerbsError, match=r"RLIMIT_NOFILE is \d+ \(ulimit -n") as caught:
+            listener.get_request()
         assert caught.value.errno == EMFILE
         assert expect(ours, EventType.REJECTED).status == RejReason.NO_RESOURCES
         assert agent_of(listener).ids == {listener, one}

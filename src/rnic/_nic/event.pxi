@@ -2,6 +2,33 @@
 
 
 @cython.final
+cdef class EventFd:
+    """An eventfd(2), not blocking, that is closed with this object.
+
+    As a number it would be lost when the handler of a signal raises between the call that makes it and the store.
+    """
+
+    cdef readonly int fd    #: -1 when it is closed.
+
+    def __cinit__(self, str verb):
+        """Raises VerbsError, of that verb, when there is no descriptor."""
+        self.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+        if self.fd < 0:
+            raise VerbsError(errno, f"eventfd: {exhausted(errno)}", verb)
+
+    def close(self):
+        """Close it; the second time does nothing."""
+        cdef int fd = self.fd
+        self.fd = -1
+        if fd >= 0:
+            close(fd)
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            close(self.fd)
+
+
+@cython.final
 cdef class CompChannel(Handle):
     """Tells when completion queues have news, through a file descriptor (ibv_create_comp_channel(3)).
 

@@ -17,7 +17,7 @@ from libc.errno cimport EAGAIN, EBUSY, ECONNRESET, EINTR, EINVAL, EIO, ENODEV, E
 from libc.limits cimport INT_MAX
 from libc.stdint cimport uintptr_t
 from libc.string cimport memset
-from posix.unistd cimport getpid
+from posix.unistd cimport close, getpid
 
 import atexit
 import os
@@ -31,7 +31,7 @@ from rnic.enums import (
     CreateCQWCFlags, MWType, OpsFlags, OpsWROpcode, QPState, QPType, SendFlags, WCFlags, WCOpcode, WCStatus, WQState,
     WROpcode,
 )
-from rnic.errors import PostError, VerbsError, explain_completion, with_limit
+from rnic.errors import PostError, VerbsError, exhausted, explain_completion, with_limit
 from rnic.sizes import limited, whole
 from rnic.times import after
 
@@ -46,6 +46,8 @@ cdef extern from "<time.h>" nogil:
 
 cdef extern from "<sys/eventfd.h>" nogil:
     ctypedef uint64_t eventfd_t
+    int EFD_NONBLOCK, EFD_CLOEXEC
+    int eventfd(unsigned int, int)
     int eventfd_read(int, eventfd_t *)
     int eventfd_write(int, eventfd_t)
 

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
 
 from rnic._nic import nic
-from rnic.errors import VerbsError, exhausted
+from rnic.errors import VerbsError
 from rnic.rdmacm.names import ConnParam, EventType, UDParam
 from rnic.times import after, milliseconds
 from rnic.wire import RejReason, SidrStatus
@@ -134,14 +134,6 @@ class Event:
         return f"<Event {self.event.name} of {self.id!r}{status}>"
 
 
-def _eventfd() -> int:
-    try:
-        return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-    except OSError as error:
-        code = error.errno or EINVAL
-        raise VerbsError(code, f"eventfd: {exhausted(code)}", "create_event_channel") from None
-
-
 _channels: weakref.WeakSet[EventChannel] = weakref.WeakSet()
 
 
@@ -161,7 +153,12 @@ class EventChannel:
         self.dropped: deque[CmId] = (
             deque()
         )  # whose events were dropped and not acknowledged; filled without lock
-        self._fd = _eventfd() if beside is None else beside.fileno()
+        self._own: nic.EventFd | None = None
+        if beside is not None:
+            self._fd = beside.fileno()
+        else:
+            self._own = nic.EventFd("create_event_channel")
+            self._fd = self._own.fd
         _channels.add(self)
 
     def fileno(self) -> int:
@@ -307,9 +304,9 @@ class EventChannel:
 
     def drop_fd(self) -> None:
         """Close the descriptor, whatever reports here."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0 and self._beside is None:
-            os.close(fd)
+        self._fd = -1
+        if self._own is not None:
+            self._own.close()
 
     def __enter__(self) -> Self:
         self._need("__enter__")

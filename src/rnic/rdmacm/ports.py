@@ -59,9 +59,13 @@ class Ports:
             block = self._block(ps, ip, _first_of(port))
             if block is None:
                 continue
-            if port not in block.used and self._is_free(service_id(ps, port), ip):
-                block.used.add(port)
-                return port
+            try:
+                if port not in block.used and self._is_free(service_id(ps, port), ip):
+                    block.used.add(port)
+                    return port
+            except BaseException:  # from the handler of a signal, for instance
+                self._drop_if_empty(ps, ip, _first_of(port))
+                raise
             self._drop_if_empty(ps, ip, _first_of(port))
         raise VerbsError(EADDRNOTAVAIL, f"{_TRIES} ports of {ip} are all in use", verb)
 
