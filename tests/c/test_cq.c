@@ -11,6 +11,7 @@
 #include "check.h"
 #include "fabric.h"
 #include "queue/moderation.h"
+#include "queue/semaphore.h"
 #include "roce/roce.h"
 #include "wire/bth.h"
 
@@ -228,6 +229,20 @@ static void no_event_is_ever_lost(void) {
 
 /* ---------------------------------------------------------------- timestamps, overrun, resize */
 
+/* What somebody else counts there, who tells of his own news by the same descriptor, is his to take back. */
+static void a_wake_up_of_somebody_else_costs_no_event(void) {
+    open_cq(8, 0, 0);
+    cq_arm(&cq, false);
+    semaphore_raise(channel.pub.fd);
+    CHECK(!event());
+    push(1, false);
+    CHECK(semaphore_lower(channel.pub.fd));
+    CHECK(event());
+    CHECK(!event());
+    CHECK(!semaphore_lower(channel.pub.fd));
+    close_cq();
+}
+
 static void timestamps_are_of_the_moment_of_the_completion(void) {
     struct rnic_wc wc[4];
     struct rnic_wc_ex times[4];
@@ -441,6 +456,7 @@ int main(void) {
     RUN(an_event_that_waits_comes_when_the_limits_change);
     RUN(a_queue_that_goes_takes_its_waiting_event_along);
     RUN(no_event_is_ever_lost);
+    RUN(a_wake_up_of_somebody_else_costs_no_event);
     RUN(timestamps_are_of_the_moment_of_the_completion);
     RUN(the_clock_is_read_only_for_the_timestamp_that_was_asked_for);
     RUN(a_queue_that_has_overrun_takes_nothing_any_more);

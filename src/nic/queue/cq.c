@@ -73,8 +73,8 @@ static void channel_push(struct channel *ch, struct cq *cq) {
             ch->first = cq;
         ch->last = cq;
     }
+    semaphore_raise(ch->pub.fd); /* under the lock: what counts there is pending, or somebody else's wake-up */
     pthread_mutex_unlock(&ch->lock);
-    semaphore_raise(ch->pub.fd);
 }
 
 void cq_raise(struct cq *cq) {
@@ -224,11 +224,10 @@ static void unlink_first(struct channel *ch) {
 }
 
 struct cq *channel_take(struct channel *ch) {
-    if (!semaphore_lower(ch->pub.fd))
-        return NULL;
     pthread_mutex_lock(&ch->lock);
     struct cq *cq = ch->first;
     if (cq) {
+        semaphore_lower(ch->pub.fd);
         cq->taken++;
         if (--cq->pending == 0)
             unlink_first(ch);

@@ -24,7 +24,7 @@ struct cq_timing {
 enum cq_arm { CQ_NOT_ARMED, CQ_ARMED_SOLICITED, CQ_ARMED_ANY };
 
 struct channel {
-    struct rnic_comp_channel pub; /* fd: eventfd semaphore, one count an event */
+    struct rnic_comp_channel pub; /* fd: eventfd semaphore, one count an event, and those of who shares it */
     pthread_mutex_t lock;         /* of the list and of the pending counts of its CQs */
     struct cq *first, *last;      /* CQs with pending events */
     int cqs;                      /* that report here; device's lock */

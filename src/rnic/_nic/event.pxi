@@ -79,7 +79,7 @@ cdef class CompChannel(Handle):
             wait_readable(self, self.p.fd, deadline, "get_cq_event")
 
     def wake(self):
-        """Make the descriptor readable once more, though no queue has an event: get_cq_event(0) then finds nothing.
+        """Make the descriptor readable, though no queue has an event, until unwake(): get_cq_event(0) finds nothing.
 
         What else a program waits for can be told by the same descriptor.  A channel that is closed is left alone.
         """

@@ -176,11 +176,15 @@ class EventChannel:
             if self._fd < 0:
                 return
             event.wait()
+            roused = False
             try:
                 if not self._events:
                     self._rouse()
+                    roused = True
                 self._events.append(event)
             except BaseException:  # it is not queued
+                if roused:
+                    self._drain()
                 event.wait_no_more()
                 raise
 
