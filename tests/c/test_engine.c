@@ -210,6 +210,7 @@ static void answers_that_wait_unread(int local) {
     dev_lock(a);
     dev_unlock(b);
     await(&m.b, RNIC_CNT_acks_sent, acks + MANY);
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL); /* what was sent is in the socket a moment later */
     uint64_t late = dev_clock() + 100000000000u;
     for (int i = 0; i < MANY; i++)
         progress(a, late, true);
