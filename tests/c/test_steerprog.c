@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * link/steerprog.c: the programs as the kernel gets them, run here on packets by the rules of classic BPF, each of whose
+ * link/steerprog.c, and the guard of link/sieve.c: the programs as the kernel gets them, run here on packets by the rules of classic BPF, each of whose
  * instructions is checked as the kernel would.
  */
 #include "link/steerprog.h"
@@ -14,6 +14,7 @@
 
 #include "check.h"
 #include "link/port.h"
+#include "link/sieve.h"
 #include "wire/bth.h"
 #include "wire/mad.h"
 
@@ -288,8 +289,9 @@ static void what_finds_no_memory_has_fewer_rows(void) {
 
 static void only_this_host_speaks_to_the_steering(void) {
     attached = refuse = 0;
+    static const struct sieve nobody;
     bound_to_device = false;
-    steerprog_guard(-1);
+    sieve_attach(&nobody, -1, false);
     CHECK(attached == 1 && level_asked == SOL_SOCKET && option_asked == SO_ATTACH_FILTER);
     is_closed();
     for (int opcode = 0; opcode < 256; opcode++) {
@@ -304,7 +306,7 @@ static void only_this_host_speaks_to_the_steering(void) {
     nbytes = 8;
     CHECK_EQ(run(), UINT32_MAX);
     bound_to_device = true;
-    steerprog_guard(-1);
+    sieve_attach(&nobody, -1, false);
     CHECK_EQ(attached, 1);
 }
 

@@ -13,7 +13,7 @@
 #include "wire/icrc.h"
 #include "wire/mad.h"
 
-#define DROP(dev, reason) ((dev)->nic.counters.value[RNIC_CNT_drop_##reason]++)
+#define DROP(dev, reason) ((dev)->nic.counters.value[RNIC_CNT_drop_##reason]++, (dev)->nic.useless++)
 #define DEFAULT_HOPS 64 /* told of a packet whose IP header nobody saw */
 #define STRANGERS 3 /* packets in a row with identifications that rnic does not send make the source a counting one */
 #define ID_STRIDE 1024 /* so does one that follows the last: others of that host count too, and a pause jumps */
@@ -161,9 +161,9 @@ static bool from_either(struct dev *dev, struct qp *qp, const struct incoming *i
     struct flow *from = path_of(qp, &d->src, in->dst);
     struct flow *way = from ? reverse_flow(from, &d->src) : source_flow(dev, &d->src, in->dst);
     if (icrc_id(way, in->pkt.bth, n, in->guess) < 0)
-        return COUNT(qp, drop_bad_icrc), false;
+        return COUNT_USELESS(qp, drop_bad_icrc), false;
     if (!path_input(qp, from, &in->pkt))
-        return COUNT(qp, drop_bad_source), false;
+        return COUNT_USELESS(qp, drop_bad_source), false;
     return true;
 }
 
@@ -173,9 +173,9 @@ static bool from_peer(struct dev *dev, struct qp *qp, const struct incoming *in,
     if (qp->alt_loaded)
         return from_either(dev, qp, in, n, d);
     if (memcmp(&qp->flow.dst.sin6_addr, &d->src.sin6_addr, sizeof d->src.sin6_addr)) /* IBA 9.6.1.2.3 */
-        return COUNT(qp, drop_bad_source), false;
+        return COUNT_USELESS(qp, drop_bad_source), false;
     if (icrc_id(reverse_flow(&qp->from, &d->src), in->pkt.bth, n, in->guess) < 0)
-        return COUNT(qp, drop_bad_icrc), false;
+        return COUNT_USELESS(qp, drop_bad_icrc), false;
     return true;
 }
 
@@ -183,7 +183,7 @@ static bool from_peer(struct dev *dev, struct qp *qp, const struct incoming *in,
 static bool by_this_way(struct dev *dev, struct qp *qp, const struct incoming *in) {
     if ((qp->way == WAY_WIRE && qp->way_in == WAY_WIRE) || lanes_hear_wire(dev, qp, &in->pkt))
         return true;
-    return COUNT(qp, drop_bad_source), false;
+    return COUNT_USELESS(qp, drop_bad_source), false;
 }
 
 /* IBA 9.6.1.2, 10.9.3 */
@@ -191,6 +191,30 @@ static bool same_partition(struct qp *qp, struct packet *pkt) {
     int index = qp_pkey_index(qp, bth_pkey(pkt->bth));
     pkt->pkey_index = (uint16_t)index;
     return index >= 0;
+}
+
+/* May a packet from a port that the peer does not send from be the peer's all the same?  If it could have sent it now: a
+ * NAK for anything else would have the peer repeat what is not lost.  Notifications of congestion come from any port. */
+static bool may_be_peers(const struct port *port, const struct qp *qp, const struct packet *pkt,
+                         const struct udp_datagram *d) {
+    if (pkt->row->mask & OPC_CNP)
+        return !sieve_find(&port->sieve, &d->src.sin6_addr, d->src.sin6_port);
+    return !qp->heard_port || qp->engine->expects(qp, pkt);
+}
+
+/* From another port than before: the peer's from now on, if it moves the queue pair on. */
+static void hear(struct dev *dev, const struct port *port, struct qp *qp, const struct packet *pkt, uint32_t n,
+                 const struct udp_datagram *d, uint64_t now) {
+    const uint64_t *executed = &qp->counters.value[RNIC_CNT_requests_executed];
+    uint64_t before = *executed;
+    bool answer = pkt->row->mask & OPC_RESPONSE && qp->engine->expects(qp, pkt);
+    if (!may_be_peers(port, qp, pkt, d)) {
+        COUNT_USELESS(qp, drop_bad_source);
+        return;
+    }
+    demux_deliver(dev, qp, pkt, n, now);
+    if (answer || *executed != before)
+        qp->heard_port = d->src.sin6_port;
 }
 
 static void input(struct dev *dev, struct port *port, const struct udp_datagram *d, const uint8_t *bth, uint32_t n,
@@ -201,15 +225,22 @@ static void input(struct dev *dev, struct port *port, const struct udp_datagram 
     if (!demux_parse(dev, &in.pkt, bth, n, ICRC_BYTES))
         return;
     bool ud = in.pkt.row->mask & OPC_UD;
-    if (ud && bth_dqpn(bth) == QPN_GSI && !forwarded && gsi_elsewhere(dev, port, &in, d, n, now))
+    bool mad = ud && bth_dqpn(bth) == QPN_GSI;
+    dev->nic.useless += mad; /* few are needed */
+    if (mad && gsi_is_request(&in.pkt) && !floods_admit(dev, port, &d->src, now)) {
+        dev->nic.counters.value[RNIC_CNT_drop_request]++;
+        return;
+    }
+    if (mad && !forwarded && gsi_elsewhere(dev, port, &in, d, n, now))
         return;
     struct qp *qp = find_qp(dev, bth_dqpn(bth));
     if (!qp) {
-        DROP(dev, bad_qpn);
+        dev->nic.counters.value[RNIC_CNT_drop_bad_qpn]++;
+        dev->nic.useless += !qpn_rests(dev, bth_dqpn(bth), now);
         return;
     }
     if (!(in.pkt.row->mask & qp->takes)) { /* C9-13 */
-        COUNT(qp, drop_bad_opcode);
+        COUNT_USELESS(qp, drop_bad_opcode);
         return;
     }
     if (qp->state < RNIC_QPS_RTR) {
@@ -217,7 +248,7 @@ static void input(struct dev *dev, struct port *port, const struct udp_datagram 
         return;
     }
     if (!same_partition(qp, &in.pkt)) {
-        COUNT(qp, drop_bad_pkey);
+        COUNT_USELESS(qp, drop_bad_pkey);
         return;
     }
     if (ud ? !demux_icrc(dev, &in, d, n) : !from_peer(dev, qp, &in, n, d) || !by_this_way(dev, qp, &in))
@@ -225,7 +256,10 @@ static void input(struct dev *dev, struct port *port, const struct udp_datagram 
     if (ud)
         show_header(&in, d, n);
     in.pkt.marked = (d->tclass & ECN_MASK) == ECN_MARKED;
-    demux_deliver(dev, qp, &in.pkt, n, now);
+    if (ud || qp->heard_port == d->src.sin6_port)
+        demux_deliver(dev, qp, &in.pkt, n, now);
+    else
+        hear(dev, port, qp, &in.pkt, n, d, now);
 }
 
 /* ---------------------------------------------------------------- one datagram */
@@ -242,6 +276,8 @@ static uint32_t slot_at(const struct udp_datagram *d, uint32_t at) {
 void demux_count_forward(struct dev *dev, int rc, uint32_t packets) {
     int counter = rc == 0 ? RNIC_CNT_forwarded_out : rc == -EAGAIN ? RNIC_CNT_drop_slot_full : RNIC_CNT_drop_no_slot;
     dev->nic.counters.value[counter] += packets;
+    if (counter == RNIC_CNT_drop_no_slot)
+        dev->nic.useless += packets;
 }
 
 static int hand_to_slot(struct dev *dev, struct port *port, uint32_t slot, const struct slot_packet *p,
@@ -267,7 +303,7 @@ static __attribute__((noinline)) void forward(struct dev *dev, struct port *port
     demux_count_forward(dev, hand_to_slot(dev, port, slot, &p, d->bytes + at, now), packets);
 }
 
-void demux_datagram(struct dev *dev, struct port *port, const struct udp_datagram *d, bool forwarded, uint64_t now) {
+static void sort(struct dev *dev, struct port *port, const struct udp_datagram *d, bool forwarded, uint64_t now) {
     uint64_t *count = dev->nic.counters.value;
     uint16_t index = 0;
     if (d->length && d->bytes[0] == PORT_PROBE_OPCODE) {
@@ -291,4 +327,11 @@ void demux_datagram(struct dev *dev, struct port *port, const struct udp_datagra
         forward(dev, port, d, at, end, slot, now);
         at = end;
     }
+}
+
+void demux_datagram(struct dev *dev, struct port *port, const struct udp_datagram *d, bool forwarded, uint64_t now) {
+    uint64_t before = dev->nic.useless;
+    sort(dev, port, d, forwarded, now);
+    if (dev->nic.useless != before && !forwarded)
+        floods_note(dev, port, &d->src, (uint32_t)(dev->nic.useless - before), now);
 }

@@ -19,6 +19,7 @@
  *   raw.c       frames of RAW_PACKET queue pairs: in and out
  *   outbox.c    CM messages that wait for room in another process' socket
  *   strays.c    what packets may cost that are for nobody
+ *   floods.c    who sends so much that nobody needs that it is not heard any more
  *   demux.c     a datagram in: which process, which QP, is its ICRC right
  *   progress.c  one pass: receive, time, doorbells, send
  *   sched.c     which QP has something to do: ready list, held ACKs, timers
@@ -44,6 +45,7 @@
 #define DEV_MAX_SLOTS 16
 #define DEV_SOURCES 16 /* senders of datagrams that are known at a time */
 #define STRAY_NAMES 256
+#define FLOOD_SOURCES 64
 #define QPN_INDICES (1u << QPN_INDEX_BITS)
 
 struct timer_heap {
@@ -62,6 +64,29 @@ struct strays {
     uint64_t looks, answers;            /* those that there were are paid for until then */
     uint64_t no_slot_until[SLOT_COUNT]; /* not looked for before that */
     struct stray_name names[STRAY_NAMES];
+};
+
+/* Who sends what nobody needs, see floods.c. */
+struct flood_source {
+    struct in6_addr from;
+    uint16_t port;    /* 0: all of that address */
+    uint32_t count;   /* packets in this window */
+    uint32_t windows; /* that it has flooded before this one, without a pause */
+};
+struct flood_asker {
+    struct in6_addr from;
+    uint16_t port;       /* rnic's, or 0: all others of that address */
+    uint64_t paid_until; /* for the requests that there were */
+    uint64_t looked_at;  /* whether it is a peer; 0: not yet */
+    bool strange;        /* it was none */
+};
+struct floods {
+    uint64_t since; /* the window's begin */
+    bool judged;    /* in this window: there is one judgement in each */
+    struct flood_source sources[FLOOD_SOURCES];
+    struct flood_asker askers[FLOOD_SOURCES];
+    struct sieve_source suspect; /* who is judged, and what the look at the queue pairs has found: */
+    bool is_peer, many;          /* it is a peer; its address has more peers than can be spared */
 };
 
 struct dev {
@@ -93,6 +118,7 @@ struct dev {
     struct listener *listeners, *holders; /* see gsi.c */
     struct outbox *outboxes;              /* see outbox.c */
     struct strays strays;
+    struct floods floods;
     uint32_t held_letters; /* in all of them */
     uint64_t retry_letters_at;
     struct raw_link *raw; /* see raw.c; NULL without RAW_PACKET queue pairs */
@@ -116,6 +142,7 @@ struct dev {
     struct udp_rx rx;
     bool more;            /* the last look at what has come may have left some of it */
     uint64_t more_since;  /* as every look since then; 0: it has not */
+    uint64_t looked_at;   /* when that last look was */
     uint8_t *slot_buffer; /* 64 KiB for one forwarded datagram */
 
     struct qp *ready_first, *ready_last;
@@ -173,6 +200,7 @@ int qpn_add(struct dev *dev, struct qp *qp, struct rnic_err *err);
 void qpn_remove(struct dev *dev, struct qp *qp);
 struct qp *qpn_find(const struct dev *dev, uint32_t qpn);
 void qpn_each(struct dev *dev, void (*visit)(struct dev *dev, struct qp *qp)); /* the GSI queue pair, too */
+bool qpn_rests(const struct dev *dev, uint32_t qpn, uint64_t now); /* its queue pair has gone a moment ago */
 bool qpn_is_ours(const struct dev *dev, uint32_t slot);
 
 /* verbs.c. 0, or -EINVAL that names fork */
@@ -236,6 +264,7 @@ int gsi_listeners(const struct dev *dev);
 bool gsi_receive(struct dev *dev, uint64_t now);
 bool gsi_elsewhere(struct dev *dev, struct port *port, struct incoming *in, const struct udp_datagram *d, uint32_t n,
                    uint64_t now);
+bool gsi_is_request(const struct packet *pkt); /* for a connection, or for the queue pair of a service */
 void gsi_abandon(struct dev *dev);
 
 void xrc_abandon(struct dev *dev); /* verbs_xrc.c: in a forked child */
@@ -253,6 +282,10 @@ bool strays_no_slot(const struct dev *dev, uint32_t slot, uint64_t now);
 void strays_missed_slot(struct dev *dev, uint32_t slot, uint64_t now);
 bool strays_no_name(const struct dev *dev, const struct stray_name *name, uint64_t now);
 void strays_missed_name(struct dev *dev, const struct stray_name *name, uint64_t now);
+
+/* floods.c. note: nobody needed n packets from there. admit: false: it has asked for connections too often */
+bool floods_admit(struct dev *dev, const struct port *port, const struct sockaddr_in6 *src, uint64_t now);
+void floods_note(struct dev *dev, struct port *port, const struct sockaddr_in6 *from, uint32_t n, uint64_t now);
 
 /* raw.c. enter, leave: a RAW_PACKET queue pair comes and goes. listen: it has a rule, frames of the wire may be for it */
 int raw_enter(struct dev *dev, struct qp *qp, struct rnic_err *err);

@@ -359,6 +359,10 @@ static void answer(struct dev *dev, struct port *port, struct incoming *in, cons
     send_mad(dev, &to, deth_source(&in->pkt), dev->nic.pkeys[index], mad);
 }
 
+bool gsi_is_request(const struct packet *pkt) {
+    return pkt->length == MAD_BYTES && mad_address(pkt->payload).target == MAD_FOR_SERVICE;
+}
+
 bool gsi_elsewhere(struct dev *dev, struct port *port, struct incoming *in, const struct udp_datagram *d, uint32_t n,
                    uint64_t now) {
     const struct packet *pkt = &in->pkt;

@@ -18,6 +18,7 @@
 #define POLLING_NS 20000   /* which is one that polled so shortly before */
 #define REFUSALS 64        /* polls in a row that leave the lock to others; the next one waits for it */
 #define UNREAD_NS 1000000000ull /* so long a flood of packets may keep a timer from counting */
+#define STOPPED_NS 500000000ull /* between two looks: nobody had a processor to look again */
 #define CALM_POLLS 15      /* of such a one look at the lanes alone, then one at the time and the sockets, too */
 
 static bool receive_port(struct dev *dev, struct port *port, uint64_t now) {
@@ -97,12 +98,14 @@ static void resume(struct dev *dev, uint64_t now, bool called) {
     engine_watch_room(dev);
 }
 
-/* May answers lie here unread?  Not for ever: who sends more than is read puts off no timer. */
+/* May answers lie here unread?  Not for ever: who sends more than is read puts off no timer.  Time in which nobody looked,
+ * as of a process that was stopped, does not count. */
 static void judge_unread(struct dev *dev, uint64_t now) {
     if (!dev->more)
         dev->more_since = 0;
-    else if (!dev->more_since)
+    else if (!dev->more_since || now - dev->looked_at > STOPPED_NS)
         dev->more_since = now;
+    dev->looked_at = now;
     dev->nic.unread = dev->more && now - dev->more_since < UNREAD_NS;
 }
 

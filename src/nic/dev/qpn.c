@@ -54,6 +54,15 @@ struct qp *qpn_find(const struct dev *dev, uint32_t qpn) {
     return NULL;
 }
 
+bool qpn_rests(const struct dev *dev, uint32_t qpn, uint64_t now) {
+    for (int i = 0; i < dev->nslots; i++) {
+        uint64_t freed = dev->freed[i][qpn & (QPN_INDICES - 1)];
+        if (dev->slots[i].number == qpn_slot(qpn))
+            return freed && now - freed <= REST_NS;
+    }
+    return false;
+}
+
 /* 0 and 1 are the management QPs, 0xFFFFFF is multicast (IBA 10.2.4.1 and 9.3.1.. of the BTH). */
 static bool usable(const struct dev *dev, int slot, uint32_t index, uint64_t now) {
     uint32_t qpn = dev->slots[slot].number << QPN_INDEX_BITS | index;

@@ -15,7 +15,6 @@
 #include "link/owner.h"
 #include "link/slotmsg.h"
 #include "link/steering.h"
-#include "link/steerprog.h"
 #include "link/udpsock.h"
 #include "wire/packet.h"
 
@@ -40,9 +39,8 @@ static int open_shared(const struct sockaddr_in6 *addr, uint32_t rcvbuf) {
     if (fd < 0) {
         return fd;
     }
-    if (!address_is_v4(addr)) {
-        steerprog_guard(fd);
-    }
+    static const struct sieve nobody;
+    sieve_attach(&nobody, fd, address_is_v4(addr));
     udpsock_set(fd, SOL_SOCKET, SO_RCVBUF, (int)(rcvbuf != 0 && rcvbuf <= INT32_MAX ? rcvbuf : RECEIVE_ASKED));
     if (!udpsock_set(fd, SOL_SOCKET, SO_REUSEPORT, 1)) {
         int rc = -errno;
@@ -209,6 +207,11 @@ int port_add_slot(struct port *p, uint32_t slot) {
     st->slots[st->nslots++] = slot;
     steering_join(st);
     return 0;
+}
+
+void port_mute(struct port *p, const struct sieve_source *source) {
+    sieve_mute(&p->sieve, source);
+    sieve_attach(&p->sieve, p->rx_fd, address_is_v4(&p->addr));
 }
 
 /* ---------------------------------------------------------------- forwarding */
@@ -398,6 +401,9 @@ static bool take_over(struct port *p, uint64_t now) {
 
 bool port_timer(struct port *p, uint64_t now) {
     if (p->rx_fd >= 0) {
+        if (sieve_expire(&p->sieve, now)) {
+            sieve_attach(&p->sieve, p->rx_fd, address_is_v4(&p->addr));
+        }
         steering_timer(p, now);
         return false;
     }
@@ -409,7 +415,8 @@ uint64_t port_deadline(const struct port *p) {
     if (p->rx_fd < 0) {
         return st->claim_at;
     }
-    return steering_deadline(st);
+    uint64_t steering = steering_deadline(st), heard = sieve_deadline(&p->sieve);
+    return steering < heard ? steering : heard;
 }
 
 bool port_settled(const struct port *p) { return p->rx_fd < 0 || p->remaps > 0; }

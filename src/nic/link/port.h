@@ -20,6 +20,7 @@
 #include <stdbool.h>
 
 #include "link/abstract.h"
+#include "link/sieve.h"
 #include "link/slot.h"
 
 #define ROCE_UDP_PORT 4791
@@ -37,6 +38,7 @@ struct port {
     bool marks;               /* the latter in any case, for its marks of congestion */
     uint16_t asked;           /* enum slotmsg_shown: so do those need it to whom this process forwards */
     uint8_t tclass;           /* of what goes out and does not say otherwise */
+    struct sieve sieve;       /* whom rx_fd does not hear */
     const struct slot *slot;  /* first slot of the context; where answers to probes go */
     /* the steering and ownership machinery's own fields follow */
     struct port_steering *steering;
@@ -66,6 +68,9 @@ int port_check_ids(const struct port *p, struct rnic_err *err);
 /* A datagram with opcode PORT_PROBE_OPCODE came in on this port. */
 void port_probe_input(struct port *p, const uint8_t *data, uint32_t length, const struct sockaddr_in6 *src,
                       uint64_t now);
+
+/* rx_fd, which there is, does not hear that source until its time is up. */
+void port_mute(struct port *p, const struct sieve_source *source);
 
 /* Hands a datagram that is for another slot to that slot's socket; tells the steward when its destination QPN is
  * of that slot, too: the kernel should have given it to that process. 0, or -errno: nobody has the slot (-ECONNREFUSED) or

@@ -2,8 +2,6 @@
 #include "link/steerprog.h"
 
 #include <linux/filter.h>
-#include <net/if.h>
-#include <netinet/udp.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -103,31 +101,5 @@ void steerprog_attach(int fd, const uint16_t *index_of, const uint16_t *first_sl
         if (!setsockopt(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof program) || count < LEAST_ROWS) {
             return;
         }
-    }
-}
-
-/* In a VRF (ip-vrf(8)) nothing comes by way of lo. */
-static bool is_bound_to_device(int fd) {
-    char name[IFNAMSIZ];
-    socklen_t n = sizeof name;
-    return getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, &n) == 0 && n > 0;
-}
-
-/* The kernel runs it on the UDP header and what follows. */
-void steerprog_guard(int fd) {
-    struct sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)(SKF_AD_OFF + SKF_AD_IFINDEX)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, STEERPROG_LOOPBACK, 4, 0),
-        BPF_STMT(BPF_LD | BPF_W | BPF_LEN, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, sizeof(struct udphdr), 2, 0), /* a load beyond the end would drop it */
-        BPF_STMT(BPF_LD | BPF_B | BPF_ABS, sizeof(struct udphdr)),        /* the opcode */
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PORT_PROBE_OPCODE, 1, 0),
-        BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
-        BPF_STMT(BPF_RET | BPF_K, 0),
-    };
-    struct sock_fprog program = {.len = sizeof filter / sizeof filter[0], .filter = filter};
-    if (!is_bound_to_device(fd)) {
-        (void)setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program,
-                         sizeof program); /* without: nor is there steering */
     }
 }

@@ -16,8 +16,4 @@ void steerprog_attach(int fd, const uint16_t *index_of, const uint16_t *first_sl
 
 #define STEERPROG_LOOPBACK 1 /* the index of lo, in every network namespace: the way of what members tell each other */
 
-/* Messages of the steering come to the socket only from this host, whatever source address they have: IPv4 refuses packets
- * from the wire with an own address (unless accept_local is set), IPv6 does not. */
-void steerprog_guard(int fd);
-
 #endif

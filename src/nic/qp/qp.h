@@ -87,6 +87,7 @@ struct nic {
     struct event_queue events;
     struct cq_timing cq_timing;
     struct rnic_counters counters;
+    uint64_t useless; /* packets that nobody needed: by them a flood is known */
     struct rng rng;
     uint32_t max_window;  /* bytes in flight a QP */
     uint32_t slow_window; /* the same where round trips are long; at least max_window */
@@ -138,6 +139,7 @@ struct qp {
     _Atomic uint32_t at_once;   /* operations (1 << enum rnic_wr_opcode) that may be done while they are posted */
     struct remote_qp remote_qp; /* what its peer allows there */
     struct flow from;           /* and from it: the source port is that of its last packet */
+    uint16_t heard_port;        /* of the last one that it could have sent; 0: there was none (demux.c) */
     uint16_t pkey;              /* what attr.pkey_index stands for now; 0: nothing that anybody matches */
     bool alt_loaded;            /* the alternate path is of use: both of its ways are known, see path.h */
     bool mig_refused;           /* PATH_MIG_ERR has been raised since the last REARM */
@@ -173,6 +175,8 @@ struct qp {
 #define COUNT_N(qp, name, n)                                                                                           \
     ((qp)->counters.value[RNIC_CNT_##name] += (n), (qp)->nic->counters.value[RNIC_CNT_##name] += (n))
 #define COUNT(qp, name) COUNT_N(qp, name, 1)
+/* A packet that nobody needed, and that a peer as it should be does not send often. */
+#define COUNT_USELESS(qp, name) (COUNT(qp, name), (qp)->nic->useless++)
 
 /* Of the transport service, and the packets that go with it. */
 static inline void qp_set_service(struct qp *qp, uint32_t service) {

@@ -407,7 +407,7 @@ void comp_input(struct qp *qp, const struct packet *pkt, uint64_t now) {
     struct requester *req = &rc_of(qp)->req;
     if (!comp_expects(qp, pkt)) { /* ghosts of earlier attempts are usual, answers to nothing are not (9.7.6) */
         if (!tells_credits(qp, pkt))
-            COUNT(qp, drop_bad_psn);
+            COUNT_USELESS(qp, drop_bad_psn);
         if (psn_mask(req->una - pkt->psn) <= MAX_REPEATED)
             req->echo = now;
         return;

@@ -72,8 +72,10 @@ void congestion_cut(struct qp *qp, struct congestion *c, uint64_t now) {
     COUNT(qp, cnp_handled);
     if (c->limiting)
         catch_up(c, now);
-    if (c->cut && now - c->cut < CUT_EVERY)
+    if (c->cut && now - c->cut < CUT_EVERY) {
+        qp->nic->useless++;
         return;
+    }
     if (!c->limiting) {
         c->rate = at_least(qp, measured(c, now));
         c->line = 2 * c->rate;

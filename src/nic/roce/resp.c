@@ -395,6 +395,7 @@ bool resp_expects(const struct qp *qp, const struct packet *pkt) {
 void resp_input(struct qp *qp, const struct packet *pkt, uint64_t now) {
     struct responder *resp = &rc_of(qp)->resp;
     int32_t ahead = psn_diff(pkt->psn, resp->psn);
+    qp->nic->useless += ahead > MAX_REPEATED || ahead < -MAX_REPEATED;
     if (resp->dead) {
         COUNT(qp, drop_bad_state);
         return;

@@ -126,6 +126,7 @@ static void input(struct qp *qp, const struct packet *pkt, uint64_t now) {
     if (reason >= 0) {
         qp->counters.value[reason]++;
         qp->nic->counters.value[reason]++;
+        qp->nic->useless += reason == RNIC_CNT_drop_bad_qkey;
         return;
     }
     const struct recv_wqe *wqe = rq_wqe(&qp->rq, wq_tail(&qp->rq));
