@@ -20,6 +20,9 @@ cdef class CQ(Handle):
     cdef readonly CompChannel channel    #: Where this queue reports events, or None.
     cdef readonly object cq_context      #: The caller's own.
     cdef bint in_batch                   # between start_poll() and end_poll(), see CQEX
+    cdef rnic_wc *kept                   # taken from the queue when there was no memory to tell of them: told first
+    cdef int nkept
+    cdef rnic_wc spare[POLL_STACK]       # where they are, if they fit
 
     def __cinit__(
         self, Context context not None, cqe, CompChannel channel=None, cq_context=None, comp_vector=0,
@@ -52,6 +55,14 @@ cdef class CQ(Handle):
         self.cq_context = cq_context
         self.attach(context, (context,) if channel is None else (channel, context), "destroy_cq")
 
+    def __dealloc__(self):
+        self.drop_kept()
+
+    cdef void drop_kept(self):
+        if self.kept is not &self.spare[0]:
+            PyMem_Free(self.kept)
+        self.kept, self.nkept = NULL, 0
+
     cdef int destroy(self, rnic_err *err):
         # With the GIL: see CompChannel.get_cq_event().
         return self.ops.destroy_cq(self.p, err)
@@ -81,6 +92,8 @@ cdef class CQ(Handle):
         self.need("poll_cq")
         if self.in_batch:
             raise VerbsError(EBUSY, f"a batch of {self.label()} is being polled: end_poll() first", "poll_cq")
+        if self.nkept:
+            return self.tell_kept(most)
         if most > POLL_STACK:
             most = min(most, max(self.p.cqe, POLL_STACK))
             wc = <rnic_wc *>PyMem_Malloc(most * sizeof(rnic_wc))
@@ -97,10 +110,31 @@ cdef class CQ(Handle):
                 self.calls -= 1
             if got < 0:
                 self.raise_poll_error(got, "poll_cq")
-            return completions(wc, got)
+            try:
+                return completions(wc, got)
+            except MemoryError:
+                self.keep(wc, got, wc is stack)
+                wc = stack
+                raise
         finally:
             if wc is not stack:
                 PyMem_Free(wc)
+
+    cdef void keep(self, rnic_wc *wc, int n, bint on_stack):
+        """Who polls next is told of them.  The heap's memory is ours from here on."""
+        self.kept, self.nkept = wc, n
+        if on_stack:
+            self.kept = &self.spare[0]
+            memcpy(self.kept, wc, n * sizeof(rnic_wc))
+
+    cdef list tell_kept(self, int most):
+        cdef list found = completions(self.kept, min(most, self.nkept))
+        cdef int told = <int>len(found)
+        self.nkept -= told
+        memmove(self.kept, self.kept + told, self.nkept * sizeof(rnic_wc))
+        if not self.nkept:
+            self.drop_kept()
+        return found
 
     cdef int raise_poll_error(self, int rc, str verb) except -1:
         if self.pid != getpid():

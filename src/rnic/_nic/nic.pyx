@@ -16,7 +16,7 @@ from cpython.object cimport PyObject_GenericSetAttr
 from libc.errno cimport EAGAIN, EBUSY, ECONNRESET, EINTR, EINVAL, EIO, ENODEV, ETIMEDOUT, errno
 from libc.limits cimport INT_MAX
 from libc.stdint cimport uintptr_t
-from libc.string cimport memset
+from libc.string cimport memcpy, memmove, memset
 from posix.unistd cimport close, getpid
 
 import atexit
