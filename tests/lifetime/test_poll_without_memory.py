@@ -21,7 +21,7 @@ def scarcity() -> ModuleType:
 
 
 def taken(cq: rnic.CQ, n: int, scarcity: ModuleType) -> tuple[list[int], int]:
-    """Polls until nothing is left; each allocation of a poll fails once.  What came, and how many polls failed."""
+    """Polls until nothing is left; each allocation fails once. What came, and how many polls failed."""
     found: list[int] = []
     failed = 0
     for attempt in range(ATTEMPTS):
