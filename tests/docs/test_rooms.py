@@ -34,15 +34,15 @@ PY_ROOMS = {
     "threads": {"errors"},
     "wire": {"later", "records"},
     "_nic": {"enums", "errors", "sizes", "times"},
-    "capture": {"wire"},
+    "capture": {"wire", "records"},
     "cm": {"wire", "errors", "records"},
     "endpoint": {"enums", "records"},
     "verbs": {"_nic", "enums", "errors", "sizes", "times", "records"},
     "rdmacm": {"_nic", "cm", "verbs", "wire", "enums", "errors", "threads", "times", "records"},
     "conn": {"_nic", "endpoint", "rdmacm", "verbs", "wire", "enums", "errors", "threads", "times", "records"},
     "aio": {"_nic", "conn", "endpoint", "rdmacm", "enums", "errors", "times"},
-    "testing": {"_nic", "verbs", "enums", "errors", "rnic", "times"},
-    "cli": {"rnic", "rdmacm", "errors", "times"},
+    "testing": {"_nic", "verbs", "enums", "errors", "rnic", "times", "records"},
+    "cli": {"rnic", "rdmacm", "errors", "times", "records"},
 }
 # The measuring loops of `rnic perf` are in the extension for its sake alone, and no public name.
 MORE = {"cli/perf/native.py": {"_nic"}}

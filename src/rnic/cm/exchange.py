@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from errno import EINVAL
 from typing import ClassVar, Protocol
 
@@ -48,7 +47,6 @@ class Owner(Protocol):
         """Take back what was queued since."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Signal(Record):
     """What comes with an input: a message that was received, or that is to be sent."""
 

@@ -20,7 +20,6 @@ import logging
 import random
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from rnic.cm.conn_table import ConnTable
@@ -71,7 +70,6 @@ _CALLING = (State.REQ_SENT, State.MRA_REQ_RCVD)
 _MEETING = (State.REQ_SENT, State.MRA_REQ_RCVD, State.REQ_RCVD, State.REP_RCVD, State.SIDR_REQ_SENT)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Received(Record):
     """A datagram and where it is from."""
 

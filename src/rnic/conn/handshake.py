@@ -9,7 +9,6 @@ import os
 import select
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from errno import EAGAIN, EBADF, EINVAL, EMFILE, ENFILE, ENODEV, ENOMEM, ENOSPC
 
 from rnic.conn.core import Core
@@ -40,7 +39,6 @@ MAX_HALF_OPEN = 128
 HANDSHAKE_TIMEOUT = 10.0  # seconds
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Limits(Record):
     """How much a listener takes on; what each is, listen() says."""
 

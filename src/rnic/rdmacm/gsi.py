@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from contextlib import ExitStack
-from dataclasses import dataclass
 from time import monotonic
 
 from rnic._nic import nic
@@ -28,7 +27,6 @@ _PATIENCE = 1.0  # seconds for sends to go out: more is a device that has failed
 _ROOM = GRH_BYTES + MAD_BYTES
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Peer(Record):
     """Where datagrams go and come from: the communication manager's `Address`."""
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import dataclass, field
 from errno import EADDRINUSE, EADDRNOTAVAIL, EAGAIN, ECONNREFUSED
 
 from rnic._nic import nic
 from rnic.errors import VerbsError
 from rnic.rdmacm.sockaddr import IP
+from rnic.records import MutableRecord, field
 from rnic.verbs.ah import GID
 from rnic.verbs.context import Context
 from rnic.wire import PortSpace, service_id
@@ -40,8 +40,7 @@ def _first_of(port: int) -> int:
     return port - port % BLOCK
 
 
-@dataclass(slots=True)
-class _Block:
+class _Block(MutableRecord):
     claim: nic.Listener
     used: set[int] = field(default_factory=set)
 

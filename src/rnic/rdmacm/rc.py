@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from errno import ECONNRESET, EINVAL, EISCONN, EPROTO, ETIMEDOUT
 from ipaddress import IPv4Address, IPv6Address
 from time import monotonic_ns
@@ -33,6 +32,7 @@ from rnic.rdmacm.names import (
     Option,
 )
 from rnic.rdmacm.sockaddr import Inet
+from rnic.records import replace
 from rnic.verbs.ah import GID
 from rnic.verbs.ece import ECE
 from rnic.wire import (
