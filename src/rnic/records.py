@@ -83,7 +83,7 @@ class RecordType(type):
         if space.get("__module__", "").partition(".")[0] == _PACKAGE:
             types = {one: kind for one, kind in _annotations(space).items() if not _of_the_class(kind)}
             space["__record__"] = types, {one: space.pop(one) for one in types if one in space}, kw_only
-            space["__slots__"] = _new(types, bases) + ["__weakref__"] * weakref_slot
+            space["__slots__"] = (*_new(types, bases), *["__weakref__"] * weakref_slot)
             space.setdefault("__init__", _Unwritten())
         return super().__new__(mcs, name, bases, space)
 
@@ -235,14 +235,16 @@ class _Told:
         return self._work(cls)
 
 
+_the_fields = _Told(lambda cls: _twin(cls).__dataclass_fields__)
+_the_params = _Told(lambda cls: _twin(cls).__dataclass_params__)
+_match_args = _Told(lambda cls: tuple(one.name for one in fields(cls) if not one.kw_only))
+
+
 # ------------------------------------------------------------------------------- what all have
 
 
-class _Base(metaclass=RecordType):
-    if not TYPE_CHECKING:  # type checkers know these of every dataclass
-        __dataclass_fields__ = _Told(lambda cls: _twin(cls).__dataclass_fields__)
-        __dataclass_params__ = _Told(lambda cls: _twin(cls).__dataclass_params__)
-        __match_args__ = _Told(lambda cls: tuple(one.name for one in fields(cls) if not one.kw_only))
+class _Common:
+    __slots__ = ()
 
     @recursive_repr()
     def __repr__(self) -> str:
@@ -266,8 +268,11 @@ class _Base(metaclass=RecordType):
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-class Record(_Base):
+class Record(_Common, metaclass=RecordType):
     """A frozen dataclass with slots, to all who use it."""
+
+    if not TYPE_CHECKING:  # they know these of every dataclass
+        __dataclass_fields__, __dataclass_params__, __match_args__ = _the_fields, _the_params, _match_args
 
     def __hash__(self) -> int:
         return hash(_values(self))
@@ -290,8 +295,11 @@ def _refuse(record: Record, deed: str, name: str) -> None:
 
 
 @dataclass_transform(field_specifiers=(field,))
-class MutableRecord(_Base):
+class MutableRecord(_Common, metaclass=RecordType):
     """A dataclass with slots, to all who use it."""
+
+    if not TYPE_CHECKING:
+        __dataclass_fields__, __dataclass_params__, __match_args__ = _the_fields, _the_params, _match_args
 
 
 if not TYPE_CHECKING:
