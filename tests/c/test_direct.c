@@ -18,10 +18,12 @@
 enum { DOMAIN = 3, KEY = 0x1200, FAR = 0x1300, IOVA = 1000, LENGTH = 100000, MOST = 16 << 20 };
 
 static struct pair p;
-static size_t last_piece; /* bytes of the last one of ours that the kernel was given */
+static unsigned long npieces; /* of ours, that the kernel was given, */
+static size_t last_piece;     /* and the bytes of the last one */
 
 ssize_t process_vm_readv(pid_t pid, const struct iovec *here, unsigned long n, const struct iovec *there,
                          unsigned long m, unsigned long flags) {
+    npieces = n;
     last_piece = here[n - 1].iov_len;
     return syscall(SYS_process_vm_readv, pid, here, n, there, m, flags);
 }
@@ -444,6 +446,7 @@ static void long_pieces_of_ordinary_memory_are_copied(void) {
         wr.opcode = RNIC_WR_RDMA_READ;
         wr.wr.rdma.remote_addr = IOVA + 40000 + (uint64_t)lists;
         run(wr, true);
+        CHECK_EQ(npieces, 4);                                    /* the last word is apart, and nothing is behind it */
         CHECK(last_piece > 0 && last_piece <= sizeof(uint64_t)); /* its reader may poll that */
         CHECK(!memcmp(far + 40000 + lists, ours + list[0].addr - (uintptr_t)ours, list[0].length));
         CHECK(!memcmp(far + 40000 + lists + list[0].length, ours + 6000, list[2].length));
@@ -559,7 +562,23 @@ static uint64_t read_clock(void *arg) {
     return p.f.now;
 }
 
-static struct tx way = {.put = hand_over};
+static struct {
+    uint8_t bytes[256];
+    struct flow *flow;
+    uint32_t n;
+} reserved; /* and one that is written there */
+
+static uint8_t *make_room(struct tx *tx, struct flow *flow, uint32_t n, uint32_t *crc) {
+    (void)tx;
+    (void)crc;
+    reserved.flow = flow;
+    reserved.n = n;
+    return n <= sizeof reserved.bytes ? reserved.bytes : NULL;
+}
+
+static void written(struct tx *tx) { hand_over(tx, reserved.flow, reserved.bytes, reserved.n); }
+
+static struct tx way = {.reserve = make_room, .commit = written, .put = hand_over};
 
 static void begin_on_this_host(void) {
     BEGIN(0);
@@ -669,6 +688,44 @@ static void a_short_send_that_finds_no_room_goes_later(void) {
     end();
 }
 
+static void a_short_send_counts_for_the_rate(void) {
+    uint64_t now;
+    begin_on_this_host();
+    p.a.node->nic.congestion = true;
+    struct rnic_send_wr wr = one_sided(RNIC_WR_SEND, 0, 0, 8);
+    CHECK(direct_send(p.a.qp, &wr, &now));
+    CHECK_EQ(rc_of(p.a.qp)->way.sample, rc_of(p.a.qp)->mtu);
+    arrived(8);
+    end();
+}
+
+/* The peer has asked for an ACK, which is held for company: a SEND is that, if answers go the way that requests do. */
+static void an_ack_that_is_held_goes_along_with_a_short_send(void) {
+    for (int apart = 0; apart < 2; apart++) {
+        check_note("apart %d", apart);
+        begin_on_this_host();
+        struct rc *rc = rc_of(p.a.qp);
+        uint64_t now, acks = COUNTER(&p.a, acks_sent);
+        p.a.node->nic.ack_hold = MS;
+        p.b.node->nic.ack_hold = MS;
+        post_recv(&p.a, 6, 4096, 64);
+        post_send(&p.b, 8, 1024, 16);
+        while (rc->resp.ack != ACK_ASKED)
+            CHECK(fabric_step(&p.f, p.f.now + MS));
+        p.a.qp->apart = apart;
+        struct rnic_send_wr wr = one_sided(RNIC_WR_SEND, 0, 0, 8);
+        CHECK(direct_send(p.a.qp, &wr, &now));
+        p.a.qp->apart = false;
+        CHECK_EQ(handed, apart ? 1 : 2);
+        CHECK_EQ(COUNTER(&p.a, acks_sent), acks + !apart);
+        CHECK_EQ(rc->resp.ack, apart ? ACK_ASKED : ACK_NONE);
+        arrived(8);
+        WANT(p.b.send_cq, 8, SUCCESS);
+        WANT(p.a.recv_cq, 6, SUCCESS);
+        end();
+    }
+}
+
 int main(void) {
     RUN(one_request_of_one_element_is_read);
     RUN(what_is_done_at_once_depends_on_the_queue_pair);
@@ -685,5 +742,7 @@ int main(void) {
     RUN(a_short_send_goes_at_once_if_it_is_its_turn);
     RUN(a_short_send_may_have_an_immediate_or_no_bytes);
     RUN(a_short_send_that_finds_no_room_goes_later);
+    RUN(a_short_send_counts_for_the_rate);
+    RUN(an_ack_that_is_held_goes_along_with_a_short_send);
     return check_done();
 }

@@ -268,7 +268,8 @@ static unsigned long inode_of(int fd) {
 }
 
 static void a_process_is_named(void) {
-    char want[256];
+    char want[256], name[200] = {0};
+    int long_name = memfd_create(memset(name, 'n', sizeof name - 1), MFD_CLOEXEC); /* longer than that of any socket */
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     struct owner o = {.uid = 12, .inode = inode_of(fd)};
     int before = check_descriptors();
@@ -279,6 +280,7 @@ static void a_process_is_named(void) {
                    (int)getpid());
     said_of(&o, want);
     CHECK_EQ(check_descriptors(), before);
+    close(long_name);
     close(fd);
 }
 

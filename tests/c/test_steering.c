@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "group.h"
@@ -14,6 +15,8 @@
 ssize_t sendto(int fd, const void *data, size_t length, int flags, const struct sockaddr *to, socklen_t n) {
     return group_sendto(fd, data, length, flags, to, n);
 }
+
+ssize_t getrandom(void *to, size_t n, unsigned flags) { return group_getrandom(to, n, flags); }
 
 /* ---------------------------------------------------------------- who comes, goes, and stops */
 
@@ -125,6 +128,43 @@ static void who_leaves_says_so_and_the_last_takes_the_place(void) {
     group_map_is_whole(&group_members[0]);
     group_all_are_reached();
     CHECK_EQ(group_strays(), 0);
+    group_end();
+}
+
+/* A program that has closed what it reads from may get that as its port's descriptor. */
+static void who_has_descriptor_0_is_one_as_any_other(void) {
+    group_of(3);
+    int input = dup(0);
+    struct member *m = group_join();
+    CHECK_EQ(dup2(m->port.rx_fd, 0), 0);
+    close(m->port.rx_fd);
+    m->port.rx_fd = 0;
+    group_run(1000 * MS);
+    group_order(&group_members[0], "0 1 2 3");
+    CHECK(port_settled(&m->port));
+    group_close(&group_members[0]); /* it is the first now */
+    group_falls_to = 3;
+    group_run(1000 * MS);
+    group_join();
+    group_run(1000 * MS);
+    group_order(m, "3 1 2 4");
+    group_listen_in(false);
+    group_close(m);
+    group_run(1000 * MS);
+    group_has_said("");
+    group_falls_to = 1;
+    group_all_are_reached();
+    m = group_join();
+    CHECK_EQ(dup2(m->port.rx_fd, 0), 0);
+    close(m->port.rx_fd);
+    m->port.rx_fd = 0;
+    group_run(1000 * MS);
+    group_listen_in(false);
+    group_close(m);
+    group_run(1000 * MS);
+    group_has_said("0 L0");
+    dup2(input, 0);
+    close(input);
     group_end();
 }
 
@@ -377,6 +417,7 @@ int main(void) {
     RUN(arrivals_together_cost_one_look);
     RUN(a_second_slot_is_asked_for_where_its_member_is);
     RUN(who_leaves_says_so_and_the_last_takes_the_place);
+    RUN(who_has_descriptor_0_is_one_as_any_other);
     RUN(a_steward_that_leaves_attaches_what_will_be);
     RUN(a_packet_that_went_astray_is_told_of_and_looked_into);
     RUN(a_stopped_steward_is_replaced_by_the_next);

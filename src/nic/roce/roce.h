@@ -222,8 +222,9 @@ int resp_init(struct qp *qp);
 void resp_free(struct qp *qp);
 void resp_input(struct qp *qp, const struct packet *pkt, uint64_t now);
 bool resp_expects(const struct qp *qp, const struct packet *pkt);
-bool resp_next(struct qp *qp, struct tx *tx, uint64_t now);              /* READ and atomic responses */
-bool resp_ack(struct qp *qp, struct tx *tx, uint64_t now, bool company); /* then a NAK or ACK that is due */
-uint64_t resp_due(const struct qp *qp);                                  /* when the ACK that waits is due by itself */
+void resp_next(struct qp *qp, struct tx *tx, uint64_t now); /* READ and atomic responses */
+/* Then a NAK or ACK that is due.  True: there is more to write now, of either. */
+bool resp_ack(struct qp *qp, struct tx *tx, uint64_t now, bool company);
+uint64_t resp_due(const struct qp *qp); /* when the ACK that waits is due by itself */
 
 #endif
