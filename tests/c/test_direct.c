@@ -588,6 +588,14 @@ static void begin_on_this_host(void) {
     post_recv(&p.b, 5, 0, 64);
 }
 
+/* The SEND that has arrived last. */
+static const struct record *last_send(void) {
+    const struct record *r = &p.f.log[p.f.logged - 1];
+    while (!r->arrived || !(roce_opcode(r->opcode)->mask & OPC_SEND))
+        r--;
+    return r;
+}
+
 /* Both ends know of it; its receive's completion. */
 static struct rnic_wc arrived(uint32_t n) {
     p.a.qp->flow.local = NULL; /* its other packets go by the fabric's wire */
@@ -651,6 +659,8 @@ static void a_short_send_goes_at_once_if_it_is_its_turn(void) {
         if (!done)
             post(&p.a, wr);
         arrived(n);
+        CHECK_EQ(last_send()->solicited, i == SOLICITED);
+        CHECK(last_send()->ackreq); /* its completion is waited for */
         end();
     }
 }

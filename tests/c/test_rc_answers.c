@@ -42,6 +42,7 @@ static void every_answer_says_how_many_messages_are_complete(void) {
         while (last->from == 0 || last->arrived)
             last--;
         CHECK_EQ(last->msn, i);
+        CHECK(!last->ackreq && !last->solicited); /* of requests alone */
     }
     CHECK_EQ(answer(ROCE_RC_READ_RESP_FIRST, 0)->msn, 5);
     pair_close(&p);

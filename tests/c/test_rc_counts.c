@@ -6,8 +6,9 @@
  */
 #include "check.h"
 #include "hand.h"
-#include "roce/roce.h"
+#include "roce/message.h"
 #include "wire/bth.h"
+#include "wire/icrc.h"
 
 #define ALL UINT32_MAX
 #define LATENCY (10 * US)
@@ -15,7 +16,7 @@
 #define LEAST (2 * FULL)
 
 static struct pair p;
-static struct requester *req; /* a's */
+static struct requester *req; /* a's, of an RC */
 
 /* No end has a turn but by turn(). */
 static void begin_with(struct options o) {
@@ -372,6 +373,143 @@ static void the_answer_to_a_probe_shows_the_loss_of_a_rest(void) {
     }
 }
 
+/* ---------------------------------------------------------------- packets */
+
+static void packets_and_their_bytes_are_counted(void) {
+    static const struct {
+        int type;
+        uint32_t header; /* of a WRITE of one packet */
+    } rows[] = {{RNIC_QPT_RC, 12 + 16}, {RNIC_QPT_UC, 12 + 16}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        BEGIN(.type = rows[i].type);
+        const uint64_t *value = p.a.qp->counters.value, *all = p.a.node->nic.counters.value;
+        for (uint32_t n = 5; n <= 8; n++)
+            post_write(&p.a, 1, 0, 0, n);
+        turn(ALL);
+        CHECK_EQ(value[RNIC_CNT_tx_packets], 4);
+        CHECK_EQ(value[RNIC_CNT_tx_bytes], 4 * (rows[i].header + 8 + ICRC_BYTES)); /* padded to 8 */
+        CHECK_EQ(value[RNIC_CNT_requests_sent], 4);
+        CHECK_EQ(all[RNIC_CNT_tx_packets], 4);
+        CHECK_EQ(all[RNIC_CNT_tx_bytes], value[RNIC_CNT_tx_bytes]);
+        CHECK_EQ(all[RNIC_CNT_requests_sent], 4);
+        pair_close(&p);
+    }
+}
+
+/* An answer counts for what it is; one of a kind that is reserved is none. */
+static void answers_are_counted_by_their_kind(void) {
+    BEGIN_SENT(3);
+    answer(AETH_RESERVED | 1, 0);
+    CHECK_EQ(COUNTER(&p.a, drop_malformed), 1);
+    CHECK_EQ(req->una, 0x123456);
+    ACK(0);
+    CHECK_EQ(COUNTER(&p.a, acks_received), 1);
+    answer(AETH_RNR | 1, 0);
+    CHECK_EQ(COUNTER(&p.a, rnr_nak_received), 1);
+    NAK(0);
+    CHECK_EQ(COUNTER(&p.a, nak_seq_received), 1);
+    CHECK_EQ(COUNTER(&p.a, acks_received), 1);
+    answer(AETH_NAK_REMOTE_ACCESS, 0);
+    CHECK_EQ(COUNTER(&p.a, nak_remote_received), 1);
+    CHECK_EQ(COUNTER(&p.a, drop_malformed), 1);
+    WANT_ERR(p.a.send_cq, 1, REM_ACCESS_ERR, NAK_ACCESS);
+    ACK(0);
+    CHECK_EQ(COUNTER(&p.a, drop_bad_state), 1); /* it is in error now */
+    pair_close(&p);
+}
+
+/* Requests and answers that come when the queue pair takes none. */
+static void packets_out_of_season_are_counted(void) {
+    static const struct {
+        int type, state;
+        uint8_t opcode;
+        bool dropped;
+    } rows[] = {
+        {RNIC_QPT_RC, RNIC_QPS_RTR, ROCE_RC_ACK, true},         {RNIC_QPT_RC, RNIC_QPS_RTR, ROCE_RC_WRITE_ONLY, false},
+        {RNIC_QPT_RC, RNIC_QPS_RTS, ROCE_RC_WRITE_ONLY, false}, {RNIC_QPT_RC, RNIC_QPS_SQD, ROCE_RC_WRITE_ONLY, false},
+        {RNIC_QPT_RC, RNIC_QPS_ERR, ROCE_RC_WRITE_ONLY, true},  {RNIC_QPT_RC, RNIC_QPS_ERR, ROCE_RC_ACK, true},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        check_note("row %zu", i);
+        BEGIN(.type = rows[i].type);
+        p.b.qp->state = rows[i].state;
+        inject(&p.a,
+               &(struct hand){.opcode = rows[i].opcode, .length = rows[i].opcode == ROCE_RC_ACK ? 0 : 4, .dma = 4});
+        fabric_run(&p.f, p.f.now + LATENCY);
+        CHECK_EQ(COUNTER(&p.b, drop_bad_state), rows[i].dropped);
+        CHECK_EQ(p.b.qp->counters.value[RNIC_CNT_drop_bad_state], rows[i].dropped);
+        CHECK_EQ(COUNTER(&p.b, requests_executed), !rows[i].dropped);
+        pair_close(&p);
+    }
+    BEGIN(.type = RNIC_QPT_UC);
+    p.b.qp->state = RNIC_QPS_ERR;
+    post_write(&p.a, 1, 0, 0, 10);
+    turn(ALL);
+    fabric_run(&p.f, p.f.now + LATENCY);
+    CHECK_EQ(COUNTER(&p.b, drop_bad_state), 1);
+    CHECK_EQ(COUNTER(&p.b, requests_executed), 0);
+    pair_close(&p);
+}
+
+/* ---------------------------------------------------------------- receives of the peer */
+
+/* Of responses to a READ the first and the last tell of receives, if they say that they do. */
+static void an_answer_tells_of_receives_if_it_says_so(void) {
+    static const struct {
+        uint8_t opcode, syndrome;
+        uint32_t want; /* lsn: 9, and 8 more by code 6 */
+        bool limited;
+    } rows[] = {
+        {ROCE_RC_READ_RESP_FIRST, AETH_ACK | 6, 8, true},
+        {ROCE_RC_READ_RESP_FIRST, AETH_RNR | 6, 9, true},
+        {ROCE_RC_READ_RESP_FIRST, AETH_NAK_REMOTE_ACCESS, 9, true},
+        {ROCE_RC_READ_RESP_MIDDLE, AETH_ACK | 6, 9, true},
+        {ROCE_RC_READ_RESP_FIRST, AETH_ACK | AETH_CREDIT_INVALID, 9, false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        check_note("row %zu", i);
+        BEGIN(0);
+        post_read(&p.a, 1, 0, 0, 3 * 256);
+        turn(ALL);
+        req->lsn = 9;
+        req->limited = true;
+        inject(&p.b, &(struct hand){.opcode = rows[i].opcode, .syndrome = rows[i].syndrome, .length = 256});
+        fabric_run(&p.f, p.f.now + LATENCY);
+        CHECK_EQ(req->una, 0x123456 + 1);
+        CHECK_EQ(req->lsn, rows[i].want);
+        CHECK_EQ(req->limited, rows[i].limited);
+        pair_close(&p);
+    }
+}
+
+/* ---------------------------------------------------------------- kinds of operations */
+
+static void some_take_a_receive_and_some_wait_for_their_own_answer(void) {
+    static const struct {
+        int opcode;
+        bool receive, waits;
+    } rows[] = {
+        {RNIC_WR_RDMA_WRITE, false, false},
+        {RNIC_WR_RDMA_WRITE_WITH_IMM, true, false},
+        {RNIC_WR_SEND, true, false},
+        {RNIC_WR_SEND_WITH_IMM, true, false},
+        {RNIC_WR_SEND_WITH_INV, true, false},
+        {RNIC_WR_RDMA_READ, false, true},
+        {RNIC_WR_ATOMIC_CMP_AND_SWP, false, true},
+        {RNIC_WR_ATOMIC_FETCH_AND_ADD, false, true},
+        {RNIC_WR_ATOMIC_WRITE, false, true},
+        {RNIC_WR_FLUSH, false, true},
+        {RNIC_WR_LOCAL_INV, false, false},
+        {RNIC_WR_BIND_MW, false, false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct send_wqe wqe = {.opcode = (uint8_t)rows[i].opcode};
+        check_note("opcode %d", rows[i].opcode);
+        CHECK_EQ(wqe_takes_receive(&wqe), rows[i].receive);
+        CHECK_EQ(wqe_waits(&wqe), rows[i].waits);
+    }
+}
+
 /* ---------------------------------------------------------------- what is under way */
 
 static uint32_t flight(void) { return req_flight(p.a.qp); }
@@ -630,6 +768,19 @@ static void a_probe_asks_by_the_last_packet_or_by_the_oldest(void) {
     pair_close(&p);
 }
 
+/* A probe is paid for as any other packet. */
+static void a_probe_counts_for_the_pace(void) {
+    BEGIN(0);
+    write_silently(10);
+    turn(ALL);
+    p.a.qp->pace = (struct pace){.rate = 1000, .slack = SEC};
+    uint64_t bytes = p.a.qp->counters.value[RNIC_CNT_tx_bytes];
+    probe();
+    CHECK_EQ(p.a.qp->counters.value[RNIC_CNT_tx_bytes], 2 * bytes);
+    CHECK_EQ(p.a.qp->pace.paid_at, p.f.now + bytes * 8000);
+    pair_close(&p);
+}
+
 /* Of a READ whose answer has begun, the next packet; of others, all that their request asked for. */
 static void a_probe_of_a_read_asks_for_a_packet_or_for_all(void) {
     static const struct {
@@ -680,6 +831,11 @@ int main(void) {
     RUN(behind_a_repetition_every_answer_may_be_of_the_old_flight);
     RUN(an_answer_that_comes_again_is_noted);
     RUN(the_answer_to_a_probe_shows_the_loss_of_a_rest);
+    RUN(packets_and_their_bytes_are_counted);
+    RUN(answers_are_counted_by_their_kind);
+    RUN(packets_out_of_season_are_counted);
+    RUN(an_answer_tells_of_receives_if_it_says_so);
+    RUN(some_take_a_receive_and_some_wait_for_their_own_answer);
     RUN(bytes_under_way_are_those_of_packets_and_answers);
     RUN(a_packet_goes_out_if_it_fits_the_window);
     RUN(a_read_goes_out_in_parts_of_the_window);
@@ -689,6 +845,7 @@ int main(void) {
     RUN(the_last_one_asks_if_its_completion_is_waited_for);
     RUN(a_send_asks_when_receives_are_short);
     RUN(a_probe_asks_by_the_last_packet_or_by_the_oldest);
+    RUN(a_probe_counts_for_the_pace);
     RUN(a_probe_of_a_read_asks_for_a_packet_or_for_all);
     RUN(a_probe_for_many_packets_does_not_begin_a_round_trip);
     return check_done();

@@ -90,7 +90,6 @@ static void refuse_response(struct qp *qp, struct resource *res) {
     resp->queue_count = 0;
     qp_count(qp, RNIC_COMP_CNTR_OP_REMOTE_RDMA_READ, false, 0);
     resp_want_nak(resp, AETH_NAK_REMOTE_ACCESS);
-    resp->dead = true;
     if (qp->state != RNIC_QPS_ERR)
         qp_error(qp, RNIC_EVENT_QP_ACCESS_ERR);
 }

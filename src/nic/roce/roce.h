@@ -109,7 +109,6 @@ struct responder {
     uint32_t mtu;     /* payload bytes of a full packet, of the peer's requests and what answers them */
     bool established; /* a packet has been accepted, */
     bool begun;       /* one that was expected */
-    bool dead;        /* a fatal NAK is sent or about to be */
     struct inbound in;
 
     bool nak_sent;     /* for the expected PSN; silent until it comes */
