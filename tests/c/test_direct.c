@@ -14,6 +14,8 @@
 
 #include "check.h"
 #include "fabric.h"
+#include "roce/message.h"
+#include "wire/bth.h"
 
 enum { DOMAIN = 3, KEY = 0x1200, FAR = 0x1300, IOVA = 1000, LENGTH = 100000, MOST = 16 << 20 };
 
@@ -543,6 +545,73 @@ static void a_copy_waits_behind_what_is_soon_answered_if_it_pays(void) {
     }
 }
 
+/* ---------------------------------------------------------------- what stays where it is */
+
+/* Instead of its bytes a packet may say where they are: if they are in one piece in the file that the peer has. */
+static void a_long_packet_says_where_its_bytes_are_if_the_peer_can_reach_them(void) {
+    enum {
+        USUAL,
+        RECORD_0,
+        SHORT,
+        NO_WAY,
+        BY_WIRE,
+        LIST,
+        FAULTY,
+        UNRELIABLE,
+        LEAVING,
+        AGAIN,
+        ORDINARY,
+        SEALED,
+        SEALED_0,
+        UNSAID,
+        NO_REGION,
+        BEYOND,
+        CASES
+    };
+    enum { LONG = 4096, AT = 100 };
+    for (int i = 0; i < CASES; i++) {
+        static uint8_t packet[LONG + 64];
+        struct tx lane = {0};
+        union {
+            struct send_wqe wqe;
+            uint8_t room[sizeof(struct send_wqe) + 2 * sizeof(struct rnic_sge)];
+        } one = {.wqe = {.opcode = RNIC_WR_RDMA_WRITE, .num_sge = i == LIST ? 2 : 1}};
+        check_note("case %d", i);
+        BEGIN(0);
+        struct qp *qp = p.a.qp;
+        struct mr *mr = p.a.mr;
+        uint32_t n = i == SHORT ? LONG - 1 : LONG, service = qp->service;
+        struct out out = {
+            .bth = packet, .row = roce_opcode(ROCE_RC_WRITE_ONLY), .local = i == BY_WIRE ? NULL : &lane, .payload = n};
+        memset(packet, 0, sizeof packet);
+        bth_set_psn(packet, psn_add(rc_of(qp)->req.max_psn, i == AGAIN ? -1 : 0));
+        one.wqe.sge[0] = (struct rnic_sge)SGE(&p.a, 0, LONG + 2 * AT);
+        one.wqe.sge[1] = (struct rnic_sge)SGE(&p.a, LONG + 2 * AT, LONG);
+        one.wqe.sge[0].addr += i == BEYOND ? p.a.bytes : 0;
+        one.wqe.sge[0].lkey ^= i == NO_REGION;
+        mr->stored = i != ORDINARY;
+        mr->sealed = i == SEALED ? 7 : i == SEALED_0 ? 0 : -1;
+        mr->record = i == UNSAID ? -1 : i == RECORD_0 ? 0 : 3;
+        qp->remote = i == NO_WAY ? NULL : &remote;
+        qp->nic->faulty = i == FAULTY;
+        qp->service = i == UNRELIABLE ? OPC_UC : service;
+        qp->leaving = i == LEAVING;
+        int ve = message_payload(qp, &out, &one.wqe, AT);
+        bool stays = i <= RECORD_0, exposed = qp->exposed;
+        qp->nic->faulty = qp->leaving = qp->exposed = mr->stored = false;
+        qp->service = service;
+        CHECK_EQ(ve, i == NO_REGION ? RNIC_VE_SGE_BAD_LKEY : i == BEYOND ? RNIC_VE_SGE_BOUNDS : 0);
+        CHECK_EQ(exposed, stays);
+        CHECK_EQ(out.elsewhere.length, stays ? n : 0);
+        if (stays) {
+            CHECK(out.elsewhere.addr == (uintptr_t)ours + AT && out.elsewhere.lkey == mr->pub.lkey);
+            CHECK_EQ(out.owner, qp->pub.qp_num);
+        }
+        CHECK_EQ(memcmp(out_payload(&out), ours + AT, n) == 0, !stays && !ve);
+        end();
+    }
+}
+
 /* ---------------------------------------------------------------- short SENDs */
 
 static bool no_room;
@@ -749,6 +818,7 @@ int main(void) {
     RUN(long_pieces_of_ordinary_memory_are_copied);
     RUN(what_the_peer_is_to_say_is_not_done);
     RUN(a_copy_waits_behind_what_is_soon_answered_if_it_pays);
+    RUN(a_long_packet_says_where_its_bytes_are_if_the_peer_can_reach_them);
     RUN(a_short_send_goes_at_once_if_it_is_its_turn);
     RUN(a_short_send_may_have_an_immediate_or_no_bytes);
     RUN(a_short_send_that_finds_no_room_goes_later);

@@ -222,6 +222,12 @@ static void test_a_packet_of_the_injectors_waits_too(void) {
     CHECK(udp_tx_resume(&tx, 1));
     CHECK_EQ(ntaken, 200);
     CHECK_EQ(counters.value[RNIC_CNT_tx_errors], 0);
+    atomic_store(&full, true);
+    CHECK(put(8, 200));
+    udp_tx_flush(&tx);
+    CHECK(udp_tx_forget(&tx, &port));
+    CHECK_EQ(counters.value[RNIC_CNT_tx_errors], 1);
+    atomic_store(&full, false);
 }
 
 /* ---------------------------------------------------------------- a device */

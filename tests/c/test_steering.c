@@ -5,6 +5,7 @@
 #include "link/steering.h"
 
 #include <errno.h>
+#include <netinet/in.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -131,14 +132,34 @@ static void who_leaves_says_so_and_the_last_takes_the_place(void) {
     group_end();
 }
 
-/* A program that has closed what it reads from may get that as its port's descriptor. */
+/* A packet for one comes to another. */
+static void stray(struct member *at, const struct member *to) {
+    uint8_t data[64] = {4};
+    uint32_t qpn = to->slot.number << QPN_INDEX_BITS | 5;
+    data[5] = (uint8_t)(qpn >> 16), data[6] = (uint8_t)(qpn >> 8), data[7] = (uint8_t)qpn;
+    CHECK_EQ(port_forward(&at->port, to->slot.number, &(struct slot_packet){.src = group_addr, .length = 64}, data,
+                          group_now),
+             0);
+}
+
+/* As the port of a program that has closed what it reads from may have it. */
+static void take_descriptor_0(struct member *m) {
+    int old = m->port.rx_fd;
+    CHECK_EQ(m->port.tx_fd, old);
+    CHECK_EQ(dup2(old, 0), 0);
+    close(old);
+    m->port.rx_fd = m->port.tx_fd = 0;
+}
+
 static void who_has_descriptor_0_is_one_as_any_other(void) {
+    int input = dup(0), shown = 0;
+    socklen_t n = sizeof shown;
     group_of(3);
-    int input = dup(0);
     struct member *m = group_join();
-    CHECK_EQ(dup2(m->port.rx_fd, 0), 0);
-    close(m->port.rx_fd);
-    m->port.rx_fd = 0;
+    take_descriptor_0(m);
+    port_show_headers(&m->port, true);
+    CHECK_EQ(getsockopt(0, IPPROTO_IP, IP_RECVTTL, &shown, &n), 0);
+    CHECK_EQ(shown, 1);
     group_run(1000 * MS);
     group_order(&group_members[0], "0 1 2 3");
     CHECK(port_settled(&m->port));
@@ -154,11 +175,14 @@ static void who_has_descriptor_0_is_one_as_any_other(void) {
     group_has_said("");
     group_falls_to = 1;
     group_all_are_reached();
+    CHECK_EQ(dup2(input, 0), 0);
     m = group_join();
-    CHECK_EQ(dup2(m->port.rx_fd, 0), 0);
-    close(m->port.rx_fd);
-    m->port.rx_fd = 0;
+    take_descriptor_0(m);
     group_run(1000 * MS);
+    group_listen_in(false);
+    stray(m, &group_members[1]);
+    group_run(1000 * MS);
+    CHECK(group_has_asked("0 M0"));
     group_listen_in(false);
     group_close(m);
     group_run(1000 * MS);
@@ -183,16 +207,6 @@ static void a_steward_that_leaves_attaches_what_will_be(void) {
     group_order(&group_members[3], "3 1 2 4");
     group_map_is_whole(&group_members[3]);
     group_end();
-}
-
-/* A packet for one comes to another. */
-static void stray(struct member *at, const struct member *to) {
-    uint8_t data[64] = {4};
-    uint32_t qpn = to->slot.number << QPN_INDEX_BITS | 5;
-    data[5] = (uint8_t)(qpn >> 16), data[6] = (uint8_t)(qpn >> 8), data[7] = (uint8_t)qpn;
-    CHECK_EQ(port_forward(&at->port, to->slot.number, &(struct slot_packet){.src = group_addr, .length = 64}, data,
-                          group_now),
-             0);
 }
 
 static void a_packet_that_went_astray_is_told_of_and_looked_into(void) {
