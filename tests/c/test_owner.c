@@ -126,8 +126,8 @@ static void the_first_table_goes_first_and_one_may_be_missing(void) {
 }
 
 static void lines_that_make_no_sense_are_passed_over(void) {
-    udp = "\n" ROW("1", "0100007:12B7", "5", "50") ROW("1", "0100007F0100007F:12B7", "5", "50")
-        ROW("1", "0100007F", "5", "50")
+    udp = "\n" ROW("1", "0100007:12B7", "5", "50") ROW("1", "100007F:12B7", "5", "50")
+        ROW("1", "0100007F0100007F:12B7", "5", "50") ROW("1", "0100007F", "5", "50")
             ROW("x", "0100007F:12B7", "5", "50") "  1: 0100007F:12B7 1 2 3\n" ROW("2", "0100007F:12B7", "9", "90");
     udp6 = "";
     holder_is("::ffff:127.0.0.1", "9 90");

@@ -366,6 +366,20 @@ static void a_new_steward_looks_at_every_index(void) {
     group_end();
 }
 
+/* Two are enough to see that somebody's program is in place. */
+static void a_new_steward_of_two_looks_once(void) {
+    group_of(2);
+    group_kill(&group_members[0]);
+    group_falls_to = 1;
+    group_listen_in(false);
+    group_join();
+    group_run(2000 * MS);
+    group_has_said("0 J0 P0-7 P1023 P0-1 250 J0 253 P1023 P1");
+    group_order(&group_members[1], "1 2");
+    group_map_is_whole(&group_members[1]);
+    group_end();
+}
+
 static void the_same_miss_is_told_of_ever_more_rarely(void) {
     group_of(2);
     struct member *m = &group_members[1];
@@ -443,6 +457,7 @@ int main(void) {
     RUN(the_end_may_fall_to_a_stopped_member);
     RUN(a_joiner_that_dies_is_looked_for_once);
     RUN(a_new_steward_looks_at_every_index);
+    RUN(a_new_steward_of_two_looks_once);
     RUN(the_same_miss_is_told_of_ever_more_rarely);
     RUN(several_misses_are_told_of_one_after_the_other);
     RUN(misses_wait_for_the_welcome);
