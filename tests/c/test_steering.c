@@ -5,12 +5,15 @@
 #include "link/steering.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "check.h"
 #include "group.h"
+#include "link/abstract.h"
+#include "link/slotmsg.h"
 
 /* In the C library's place. */
 ssize_t sendto(int fd, const void *data, size_t length, int flags, const struct sockaddr *to, socklen_t n) {
@@ -151,12 +154,37 @@ static void take_descriptor_0(struct member *m) {
     m->port.rx_fd = m->port.tx_fd = 0;
 }
 
+/* Another user's process asks whether rnic has the port. */
+static bool answers_as_owner(struct member *m) {
+    struct slotmsg query = {
+        .magic = SLOTMSG_MAGIC, .version = SLOTMSG_VERSION, .type = SLOTMSG_OWNER_QUERY, .dst = m->port.addr};
+    struct abstract_name asker, to;
+    abstract_name(&asker, "rnic/test/query/%d", (int)getpid());
+    abstract_name(&to, SLOT_NAME, m->slot.number);
+    int fd = abstract_open(&asker);
+    CHECK(fd >= 0);
+    CHECK_EQ(sendto(fd, &query, sizeof query, 0, (const struct sockaddr *)&to.un, to.length), (ssize_t)sizeof query);
+    group_read();
+    bool answered =
+        recv(fd, &query, sizeof query, MSG_DONTWAIT) == (ssize_t)sizeof query && query.type == SLOTMSG_OWNER_ANSWER;
+    close(fd);
+    return answered;
+}
+
 static void who_has_descriptor_0_is_one_as_any_other(void) {
     int input = dup(0), shown = 0;
     socklen_t n = sizeof shown;
     group_of(3);
+    struct sockaddr_in6 elsewhere = group_addr; /* 192.0.0.1, which is nobody's */
+    struct port none;
+    elsewhere.sin6_addr.s6_addr[12] = 192;
+    close(0);
+    CHECK_EQ(port_open(&none, &elsewhere, group_device, &group_members[0].slot, 0, group_now, NULL), -EADDRNOTAVAIL);
+    CHECK(fcntl(0, F_GETFD) < 0);
+    CHECK_EQ(dup2(input, 0), 0);
     struct member *m = group_join();
     take_descriptor_0(m);
+    CHECK(answers_as_owner(m));
     port_show_headers(&m->port, true);
     CHECK_EQ(getsockopt(0, IPPROTO_IP, IP_RECVTTL, &shown, &n), 0);
     CHECK_EQ(shown, 1);
