@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "check.h"
 #include "link/fault.h"
+#include "scarce.h"
 
 #define MANY 100000
 
@@ -163,6 +164,21 @@ static void a_delayed_packet_leaves_after_its_time(void) {
     end();
 }
 
+/* What cannot be held back passes. */
+static void without_memory_nothing_is_delayed_or_reordered(void) {
+    for (int delays = 0; delays < 2; delays++) {
+        struct rnic_fault cfg = {.seed = 1, .delay_ns = 5};
+        *(delays ? &cfg.delay : &cfg.reorder) = 1000000;
+        start(&cfg);
+        without_memory = true;
+        stream(10);
+        without_memory = false;
+        CHECK_EQ(out.n, 10);
+        CHECK_EQ(COUNT_OF(fault_delayed) + COUNT_OF(fault_reordered), 0);
+        end();
+    }
+}
+
 static void a_flip_is_one_bit(void) {
     start(&(struct rnic_fault){.seed = 6, .flip = 100000});
     stream(MANY);
@@ -231,6 +247,7 @@ int main(void) {
     RUN(duplicates_come_at_once);
     RUN(a_reordered_packet_leaves_behind_so_many_others);
     RUN(a_delayed_packet_leaves_after_its_time);
+    RUN(without_memory_nothing_is_delayed_or_reordered);
     RUN(a_flip_is_one_bit);
     RUN(a_mark_is_put_where_it_may_be);
     RUN(rules_lose_the_nth_of_an_opcode);
