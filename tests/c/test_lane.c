@@ -206,6 +206,36 @@ static void descriptor_0_is_one_as_any_other(void) {
     }
 }
 
+/* Both those that come and those that go. */
+static void descriptors_that_are_passed_may_be_0(void) {
+    int kept = fcntl(0, F_DUPFD_CLOEXEC, 3);
+    bool trusted = user_is_ours(getuid());
+    begin();
+    CHECK_EQ(lane_ask(&ends[0], slots[1].number, &self[0], &link_of_both, now), 0);
+    CHECK((ends[1] = lane_answer(listener, &link_of_both, now)) != NULL);
+    close(0);
+    CHECK(lane_listen_to(ends[1], &self[1])); /* the memory, which is mapped and closed */
+    CHECK(fcntl(0, F_GETFD) < 0);
+    CHECK(lane_listen_to(ends[0], &self[0])); /* the file, which stays */
+    CHECK(!trusted || (ends[0]->file == 0 && same_file(0, self[1].file)));
+    lane_free(ends[0]);
+    ends[0] = NULL;
+    CHECK(fcntl(0, F_GETFD) < 0);
+    end();
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(dup2(kept, 0), 0);
+        begin();
+        CHECK_EQ(dup2(self[i].file, 0), 0);
+        close(self[i].file);
+        self[i].file = 0;
+        connect_both();
+        CHECK(!trusted || same_file(ends[!i]->file, 0));
+        end();
+    }
+    CHECK_EQ(dup2(kept, 0), 0);
+    close(kept);
+}
+
 static void who_has_no_file_gives_none(void) {
     begin();
     for (int i = 0; i < 2; i++) {
@@ -755,6 +785,7 @@ int main(void) {
     RUN(two_of_one_user_know_each_other);
     RUN(another_user_is_known_by_his_number);
     RUN(descriptor_0_is_one_as_any_other);
+    RUN(descriptors_that_are_passed_may_be_0);
     RUN(who_has_no_file_gives_none);
     RUN(a_lane_gives_back_all_that_it_has);
     RUN(a_file_that_cannot_be_sealed_is_given_back);

@@ -205,6 +205,11 @@ static void who_answers_and_is_of_the_sockets_user_is_rnic(void) {
     CHECK(is_rnic(getuid()));
     CHECK_EQ(polls, 1);
     CHECK(!is_rnic(getuid() + 1));
+    int input = dup(0);
+    close(0); /* which is the asker's then */
+    CHECK(is_rnic(getuid()));
+    CHECK_EQ(dup2(input, 0), 0);
+    close(input);
     answer_at = 3; /* it was busy */
     CHECK(is_rnic(getuid()));
     CHECK_EQ(polls, 4);
