@@ -590,6 +590,7 @@ static void a_long_packet_says_where_its_bytes_are_if_the_peer_can_reach_them(vo
         one.wqe.sge[0].addr += i == BEYOND ? p.a.bytes : 0;
         one.wqe.sge[0].lkey ^= i == NO_REGION;
         mr->stored = i != ORDINARY;
+        mr->access = i == USUAL ? 0 : ALL_ACCESS; /* to be read by its own queue pair takes no right */
         mr->sealed = i == SEALED ? 7 : i == SEALED_0 ? 0 : -1;
         mr->record = i == UNSAID ? -1 : i == RECORD_0 ? 0 : 3;
         qp->remote = i == NO_WAY ? NULL : &remote;
