@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from errno import EINVAL
 from typing import ClassVar, Protocol
@@ -11,10 +10,11 @@ from typing import ClassVar, Protocol
 from rnic.cm.events import Address, Event, EventType
 from rnic.cm.states import HALF_OPEN, TABLE, WAITING, Action, Input, State
 from rnic.errors import VerbsError
+from rnic.log import Log
 from rnic.records import Record
 from rnic.wire import MAD, CmMessage
 
-_log = logging.getLogger("rnic.cm")
+_log = Log("rnic.cm")
 
 
 class Owner(Protocol):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from contextlib import ExitStack
 from time import monotonic
@@ -11,6 +10,7 @@ from time import monotonic
 from rnic._nic import nic
 from rnic.enums import AccessFlags, QPState, QPType, SendFlags, WCStatus, WROpcode
 from rnic.errors import VerbsError
+from rnic.log import DEBUG, WARNING, Log
 from rnic.records import Record
 from rnic.verbs.ah import AH, GID, GRH_BYTES, AHAttr, Route
 from rnic.verbs.context import Context
@@ -18,7 +18,7 @@ from rnic.verbs.pd import PD
 from rnic.verbs.qp import QPAttr, QPCap, QPInitAttr
 from rnic.wire import GSI_QKEY, GSI_QPN, MAD_BYTES
 
-_log = logging.getLogger("rnic.rdmacm")
+_log = Log("rnic.rdmacm")
 
 RECEIVES = 2048  # datagrams that can come while the agent is busy
 SENDS = 256
@@ -99,7 +99,7 @@ class Gsi:
 
     def _read(self, wc: nic.WC) -> tuple[bytes, Peer] | None:
         if not wc.ok:
-            level = logging.DEBUG if wc.status == WCStatus.WR_FLUSH_ERR else logging.WARNING
+            level = DEBUG if wc.status == WCStatus.WR_FLUSH_ERR else WARNING
             _log.log(level, "queue pair 1: %s", wc.explain())
             return None
         at = wc.wr_id * _ROOM

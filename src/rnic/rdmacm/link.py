@@ -3,20 +3,20 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from errno import EBUSY, EINVAL
 from functools import partial
 
 from rnic.enums import MTU, AccessFlags, QPState, QPType
 from rnic.errors import VerbsError
+from rnic.log import Log
 from rnic.rdmacm.again import again
 from rnic.rdmacm.gsi import Peer
 from rnic.records import MutableRecord, field
 from rnic.verbs.ah import AHAttr
 from rnic.verbs.qp import QP, QPAttr
 
-_log = logging.getLogger("rnic.rdmacm")
+_log = Log("rnic.rdmacm")
 
 HOP_LIMIT = 64
 MIN_RNR_TIMER = 12  # 0.64 ms; the kernel leaves it at 0, which is 655 ms
