@@ -67,9 +67,9 @@ def field(**described: Any) -> Any:
 
 
 class RecordType(type):
-    """Gives a class slots for its fields, and sets in `__record__` aside how they were written.
+    """Gives a class slots for its fields, and keeps in `__record__` what the class statement says of them.
 
-    What a program derives from a record is an ordinary class, for `dataclass` to decorate.
+    What a program derives from a record is an ordinary class, which `dataclass` may decorate.
     """
 
     def __new__(

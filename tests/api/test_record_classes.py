@@ -343,8 +343,9 @@ def test_a_record_in_itself_has_a_text() -> None:
 # -------------------------------------------------------------------- what programs derive
 
 
-def test_a_program_may_derive_a_dataclass() -> None:
-    @dataclasses.dataclass(frozen=True)
+@pytest.mark.parametrize("slots", [False, True])
+def test_a_program_may_derive_a_dataclass(slots: bool) -> None:
+    @dataclasses.dataclass(frozen=True, slots=slots)  # type: ignore[literal-required]
     class Mine(rnic.QPCap):
         more: int = 0
         hidden: int = dataclasses.field(default=5, repr=False)
