@@ -15,11 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import namespaces
 
 # Most tests look at the protocols; RNIC_LOCAL=on makes all but those marked "wire" go by shared memory.
 os.environ.setdefault("RNIC_LOCAL", "off")
+
+# An example may take any time: the machine may be busy with something else.
+settings.register_profile("rnic", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("rnic")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -47,6 +47,7 @@ def test_all_is_what_there_is() -> None:
         "endpoint",
         "testing",
         "later",
+        "log",
         "records",
         "sizes",
         "threads",

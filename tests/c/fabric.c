@@ -177,11 +177,20 @@ static void check_responses(struct sink *sink) {
     sink->response_psn = psn;
 }
 
+/* What may say "solicited", and what asks for an answer. */
+static void check_bits(const uint8_t *bth) {
+    const struct roce_opcode *row = roce_opcode(bth_opcode(bth));
+    CHECK(!bth_se(bth) || row->mask & OPC_USES_RQ);
+    CHECK(!bth_ackreq(bth) || row->mask & OPC_REQUEST);
+    CHECK(bth_ackreq(bth) || !(row->mask & OPC_WAITS));
+}
+
 static void commit(struct tx *tx) {
     struct sink *sink = (struct sink *)tx;
     const struct roce_opcode *row = roce_opcode(bth_opcode(sink->bytes));
     sink->budget--;
     check_responses(sink);
+    check_bits(sink->bytes);
     note_packet(sink->node, 0, sink->bytes, sink->n - row->header - ICRC_BYTES - bth_pad(sink->bytes));
     send_packet(sink->node, sink->flow, sink->bytes, sink->n);
 }

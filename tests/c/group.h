@@ -61,6 +61,8 @@ void group_all_are_reached(void);
 
 /* The test program's sendto() is this: by it the steering speaks. */
 ssize_t group_sendto(int fd, const void *data, size_t length, int flags, const struct sockaddr *to, socklen_t n);
+/* Likewise getrandom(): the first member has slot 0, the second the last one there is. */
+ssize_t group_getrandom(void *to, size_t n, unsigned flags);
 /* From now on what is said is written down; `only`: of the steward's looks, which wait for stopped members, nothing. */
 void group_listen_in(bool only);
 /* "250 J0": after 250 ms a JOIN to index 0; P: PROBE, M: MISSED, L: LEAVE; P0-7: eight of them, in this order. */

@@ -172,6 +172,24 @@ static void a_broken_path_is_left_when_the_retries_are_used_up(void) {
     }
 }
 
+/* Whatever was used up, or known, is of the path that has been left. */
+static void another_path_has_all_retries_and_a_round_trip_of_its_own(void) {
+    pair_open(&p, .retry_cnt = 2);
+    arm_both();
+    struct requester *req = &rc_of(p.a.qp)->req;
+    CHECK(req->srtt != 0);
+    p.f.dead = &p.b.node->addr;
+    post_write(&p.a, 1, 0, 0, 10);
+    while (take_event(&p.a) != RNIC_EVENT_PATH_MIG)
+        CHECK(fabric_step(&p.f, NEVER));
+    CHECK_EQ(COUNTER(&p.a, timeouts), 3);
+    CHECK_EQ(req->retries, 2);
+    CHECK_EQ(req->srtt, 0);
+    fabric_settle(&p.f);
+    WANT(p.a.send_cq, 1, SUCCESS);
+    closes();
+}
+
 static void reads_and_atomics_migrate_too(void) {
     pair_open(&p, .retry_cnt = 1);
     arm_both();
@@ -479,6 +497,7 @@ int main(void) {
     RUN(a_program_migrates_and_the_peer_follows);
     RUN(a_migrated_pair_can_go_back);
     RUN(a_broken_path_is_left_when_the_retries_are_used_up);
+    RUN(another_path_has_all_retries_and_a_round_trip_of_its_own);
     RUN(reads_and_atomics_migrate_too);
     RUN(when_both_paths_are_broken_the_request_fails);
     RUN(without_the_peers_consent_a_broken_path_fails_the_request);

@@ -303,6 +303,7 @@ static void receive(bool v4, bool hops, bool tclass) {
             CHECK_EQ(d->hops, hops ? 7 : 0);
             CHECK_EQ(d->tclass, tclass ? 0x28 : 0);
             CHECK(!d->flow_label || (!v4 && hops)); /* Linux makes one up */
+            CHECK(d->flow_label <= 0xFFFFF);
         }
     }
     p.rx_fd = -1; /* another process has the port */

@@ -58,10 +58,17 @@ static enum verdict see_cnp(void *arg, const struct node *from, uint32_t nth, co
     return PASS;
 }
 
+static void measure_cnp(void *arg, const struct qp *to, const struct packet *pkt) {
+    (void)arg;
+    if (to == p.a.qp && pkt->opcode == ROCE_CNP)
+        cnp_length = pkt->length;
+}
+
 static void a_mark_is_answered_with_a_notification(void) {
     OPEN(0);
     p.f.judge = see_cnp;
-    cnps = cnp_length = 0;
+    p.f.witness = measure_cnp;
+    cnps = 0, cnp_length = 1;
     mark(&p.a, 1000000);
     fill(p.a.mem, BYTES, 1);
     post_write(&p.a, 1, 0, 0, 100);
@@ -71,6 +78,9 @@ static void a_mark_is_answered_with_a_notification(void) {
     CHECK_EQ(bth_becn(cnp_bytes), 1);
     CHECK_EQ(bth_fecn(cnp_bytes), 0);
     CHECK_EQ(bth_dqpn(cnp_bytes), p.a.qp->pub.qp_num);
+    CHECK_EQ(bth_psn(cnp_bytes), 0);
+    CHECK_EQ(bth_ackreq(cnp_bytes), 0);
+    CHECK_EQ(cnp_length, 0);
     CHECK_EQ(bth_pad(cnp_bytes), 0);
     CHECK_EQ(bth_m(cnp_bytes), 0);
     for (int i = 0; i < CNP_RESERVED_BYTES; i++)

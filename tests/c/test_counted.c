@@ -85,8 +85,29 @@ static void what_is_refused_is_counted_as_failed(void) {
     }
 }
 
+/* Its memory has gone between the request and the answer. */
+static void a_read_that_cannot_be_answered_is_counted_as_failed(void) {
+    static const uint64_t none[COMP_CNTR_OPS] = {0};
+    begin(false);
+    struct mr *mr = fabric_mr(p.b.node, &p.b.node->pd, p.b.mem, 4096, ALL_ACCESS);
+    p.b.node->lazy = 100 * US;
+    post(&p.a, (struct rnic_send_wr){.wr_id = 1,
+                                     .opcode = RNIC_WR_RDMA_READ,
+                                     .send_flags = RNIC_SEND_SIGNALED,
+                                     .wr.rdma = {(uintptr_t)p.b.mem, mr->pub.rkey},
+                                     SGL(SGE(&p.a, 0, 8))});
+    fabric_run(&p.f, p.f.now + 50 * US);
+    fabric_drop_mr(p.b.node, mr);
+    fabric_settle(&p.f);
+    WANT_ERR(p.a.send_cq, 1, REM_ACCESS_ERR, NAK_ACCESS);
+    counted(0, none, (uint64_t[]){0, 0, 1, 0, 0, 0});
+    counted(1, none, (uint64_t[]){0, 0, 0, 1, 0, 0});
+    end();
+}
+
 int main(void) {
     RUN(each_operation_is_counted_once_at_either_end);
     RUN(what_is_refused_is_counted_as_failed);
+    RUN(a_read_that_cannot_be_answered_is_counted_as_failed);
     return check_done();
 }

@@ -14,14 +14,18 @@
 
 #include "check.h"
 #include "fabric.h"
+#include "roce/message.h"
+#include "wire/bth.h"
 
 enum { DOMAIN = 3, KEY = 0x1200, FAR = 0x1300, IOVA = 1000, LENGTH = 100000, MOST = 16 << 20 };
 
 static struct pair p;
-static size_t last_piece; /* bytes of the last one of ours that the kernel was given */
+static unsigned long npieces; /* of ours, that the kernel was given, */
+static size_t last_piece;     /* and the bytes of the last one */
 
 ssize_t process_vm_readv(pid_t pid, const struct iovec *here, unsigned long n, const struct iovec *there,
                          unsigned long m, unsigned long flags) {
+    npieces = n;
     last_piece = here[n - 1].iov_len;
     return syscall(SYS_process_vm_readv, pid, here, n, there, m, flags);
 }
@@ -444,6 +448,7 @@ static void long_pieces_of_ordinary_memory_are_copied(void) {
         wr.opcode = RNIC_WR_RDMA_READ;
         wr.wr.rdma.remote_addr = IOVA + 40000 + (uint64_t)lists;
         run(wr, true);
+        CHECK_EQ(npieces, 4);                                    /* the last word is apart, and nothing is behind it */
         CHECK(last_piece > 0 && last_piece <= sizeof(uint64_t)); /* its reader may poll that */
         CHECK(!memcmp(far + 40000 + lists, ours + list[0].addr - (uintptr_t)ours, list[0].length));
         CHECK(!memcmp(far + 40000 + lists + list[0].length, ours + 6000, list[2].length));
@@ -540,6 +545,74 @@ static void a_copy_waits_behind_what_is_soon_answered_if_it_pays(void) {
     }
 }
 
+/* ---------------------------------------------------------------- what stays where it is */
+
+/* Instead of its bytes a packet may say where they are: if they are in one piece in the file that the peer has. */
+static void a_long_packet_says_where_its_bytes_are_if_the_peer_can_reach_them(void) {
+    enum {
+        USUAL,
+        RECORD_0,
+        SHORT,
+        NO_WAY,
+        BY_WIRE,
+        LIST,
+        FAULTY,
+        UNRELIABLE,
+        LEAVING,
+        AGAIN,
+        ORDINARY,
+        SEALED,
+        SEALED_0,
+        UNSAID,
+        NO_REGION,
+        BEYOND,
+        CASES
+    };
+    enum { LONG = 4096, AT = 100 };
+    for (int i = 0; i < CASES; i++) {
+        static uint8_t packet[LONG + 64];
+        struct tx lane = {0};
+        union {
+            struct send_wqe wqe;
+            uint8_t room[sizeof(struct send_wqe) + 2 * sizeof(struct rnic_sge)];
+        } one = {.wqe = {.opcode = RNIC_WR_RDMA_WRITE, .num_sge = i == LIST ? 2 : 1}};
+        check_note("case %d", i);
+        BEGIN(0);
+        struct qp *qp = p.a.qp;
+        struct mr *mr = p.a.mr;
+        uint32_t n = i == SHORT ? LONG - 1 : LONG, service = qp->service;
+        struct out out = {
+            .bth = packet, .row = roce_opcode(ROCE_RC_WRITE_ONLY), .local = i == BY_WIRE ? NULL : &lane, .payload = n};
+        memset(packet, 0, sizeof packet);
+        bth_set_psn(packet, psn_add(rc_of(qp)->req.max_psn, i == AGAIN ? -1 : 0));
+        one.wqe.sge[0] = (struct rnic_sge)SGE(&p.a, 0, LONG + 2 * AT);
+        one.wqe.sge[1] = (struct rnic_sge)SGE(&p.a, LONG + 2 * AT, LONG);
+        one.wqe.sge[0].addr += i == BEYOND ? p.a.bytes : 0;
+        one.wqe.sge[0].lkey ^= i == NO_REGION;
+        mr->stored = i != ORDINARY;
+        mr->access = i == USUAL ? 0 : ALL_ACCESS; /* to be read by its own queue pair takes no right */
+        mr->sealed = i == SEALED ? 7 : i == SEALED_0 ? 0 : -1;
+        mr->record = i == UNSAID ? -1 : i == RECORD_0 ? 0 : 3;
+        qp->remote = i == NO_WAY ? NULL : &remote;
+        qp->nic->faulty = i == FAULTY;
+        qp->service = i == UNRELIABLE ? OPC_UC : service;
+        qp->leaving = i == LEAVING;
+        int ve = message_payload(qp, &out, &one.wqe, AT);
+        bool stays = i <= RECORD_0, exposed = qp->exposed;
+        qp->nic->faulty = qp->leaving = qp->exposed = mr->stored = false;
+        qp->service = service;
+        CHECK_EQ(ve, i == NO_REGION ? RNIC_VE_SGE_BAD_LKEY : i == BEYOND ? RNIC_VE_SGE_BOUNDS : 0);
+        CHECK_EQ(exposed, stays);
+        CHECK_EQ(out.elsewhere.length, stays ? n : 0);
+        if (stays) {
+            CHECK(out.elsewhere.addr == (uintptr_t)ours + AT && out.elsewhere.lkey == mr->pub.lkey);
+            CHECK_EQ(out.owner, qp->pub.qp_num);
+        }
+        CHECK_EQ(memcmp(out_payload(&out), ours + AT, n) == 0, !stays && !ve);
+        end();
+    }
+}
+
 /* ---------------------------------------------------------------- short SENDs */
 
 static bool no_room;
@@ -559,7 +632,23 @@ static uint64_t read_clock(void *arg) {
     return p.f.now;
 }
 
-static struct tx way = {.put = hand_over};
+static struct {
+    uint8_t bytes[256];
+    struct flow *flow;
+    uint32_t n;
+} reserved; /* and one that is written there */
+
+static uint8_t *make_room(struct tx *tx, struct flow *flow, uint32_t n, uint32_t *crc) {
+    (void)tx;
+    (void)crc;
+    reserved.flow = flow;
+    reserved.n = n;
+    return n <= sizeof reserved.bytes ? reserved.bytes : NULL;
+}
+
+static void written(struct tx *tx) { hand_over(tx, reserved.flow, reserved.bytes, reserved.n); }
+
+static struct tx way = {.reserve = make_room, .commit = written, .put = hand_over};
 
 static void begin_on_this_host(void) {
     BEGIN(0);
@@ -567,6 +656,14 @@ static void begin_on_this_host(void) {
     p.a.node->nic.cq_timing.clock = read_clock;
     p.a.qp->flow.local = &way;
     post_recv(&p.b, 5, 0, 64);
+}
+
+/* The SEND that has arrived last. */
+static const struct record *last_send(void) {
+    const struct record *r = &p.f.log[p.f.logged - 1];
+    while (!r->arrived || !(roce_opcode(r->opcode)->mask & OPC_SEND))
+        r--;
+    return r;
 }
 
 /* Both ends know of it; its receive's completion. */
@@ -632,6 +729,8 @@ static void a_short_send_goes_at_once_if_it_is_its_turn(void) {
         if (!done)
             post(&p.a, wr);
         arrived(n);
+        CHECK_EQ(last_send()->solicited, i == SOLICITED);
+        CHECK(last_send()->ackreq); /* its completion is waited for */
         end();
     }
 }
@@ -669,6 +768,44 @@ static void a_short_send_that_finds_no_room_goes_later(void) {
     end();
 }
 
+static void a_short_send_counts_for_the_rate(void) {
+    uint64_t now;
+    begin_on_this_host();
+    p.a.node->nic.congestion = true;
+    struct rnic_send_wr wr = one_sided(RNIC_WR_SEND, 0, 0, 8);
+    CHECK(direct_send(p.a.qp, &wr, &now));
+    CHECK_EQ(rc_of(p.a.qp)->way.sample, rc_of(p.a.qp)->mtu);
+    arrived(8);
+    end();
+}
+
+/* The peer has asked for an ACK, which is held for company: a SEND is that, if answers go the way that requests do. */
+static void an_ack_that_is_held_goes_along_with_a_short_send(void) {
+    for (int apart = 0; apart < 2; apart++) {
+        check_note("apart %d", apart);
+        begin_on_this_host();
+        struct rc *rc = rc_of(p.a.qp);
+        uint64_t now, acks = COUNTER(&p.a, acks_sent);
+        p.a.node->nic.ack_hold = MS;
+        p.b.node->nic.ack_hold = MS;
+        post_recv(&p.a, 6, 4096, 64);
+        post_send(&p.b, 8, 1024, 16);
+        while (rc->resp.ack != ACK_ASKED)
+            CHECK(fabric_step(&p.f, p.f.now + MS));
+        p.a.qp->apart = apart;
+        struct rnic_send_wr wr = one_sided(RNIC_WR_SEND, 0, 0, 8);
+        CHECK(direct_send(p.a.qp, &wr, &now));
+        p.a.qp->apart = false;
+        CHECK_EQ(handed, apart ? 1 : 2);
+        CHECK_EQ(COUNTER(&p.a, acks_sent), acks + !apart);
+        CHECK_EQ(rc->resp.ack, apart ? ACK_ASKED : ACK_NONE);
+        arrived(8);
+        WANT(p.b.send_cq, 8, SUCCESS);
+        WANT(p.a.recv_cq, 6, SUCCESS);
+        end();
+    }
+}
+
 int main(void) {
     RUN(one_request_of_one_element_is_read);
     RUN(what_is_done_at_once_depends_on_the_queue_pair);
@@ -682,8 +819,11 @@ int main(void) {
     RUN(long_pieces_of_ordinary_memory_are_copied);
     RUN(what_the_peer_is_to_say_is_not_done);
     RUN(a_copy_waits_behind_what_is_soon_answered_if_it_pays);
+    RUN(a_long_packet_says_where_its_bytes_are_if_the_peer_can_reach_them);
     RUN(a_short_send_goes_at_once_if_it_is_its_turn);
     RUN(a_short_send_may_have_an_immediate_or_no_bytes);
     RUN(a_short_send_that_finds_no_room_goes_later);
+    RUN(a_short_send_counts_for_the_rate);
+    RUN(an_ack_that_is_held_goes_along_with_a_short_send);
     return check_done();
 }

@@ -8,12 +8,13 @@
 #include "base/bytes.h"
 #include "check.h"
 #include "link/fault.h"
+#include "scarce.h"
 
 #define MANY 100000
 
 static struct fault fault;
 static struct rnic_counters counters;
-static struct flow flow;
+static struct flow flow, leaves; /* as it leaves */
 
 static struct { /* what has come out */
     uint32_t number[4 * MANY];
@@ -22,7 +23,7 @@ static struct { /* what has come out */
 } out;
 
 static void emit(void *arg, const struct flow *to, const uint8_t *bytes, uint32_t length) {
-    CHECK(arg == &out && !memcmp(to, &flow, sizeof flow));
+    CHECK(arg == &out && !memcmp(to, &leaves, sizeof leaves));
     CHECK_EQ(length, 20);
     uint32_t bits = 0;
     for (int i = 8; i < 20; i++)
@@ -36,6 +37,7 @@ static void start(const struct rnic_fault *cfg) {
     memset(&counters, 0, sizeof counters);
     out.n = out.flipped = 0;
     out.now = 1000;
+    leaves = flow;
     fault_set(&fault, cfg);
 }
 
@@ -162,6 +164,21 @@ static void a_delayed_packet_leaves_after_its_time(void) {
     end();
 }
 
+/* What cannot be held back passes. */
+static void without_memory_nothing_is_delayed_or_reordered(void) {
+    for (int delays = 0; delays < 2; delays++) {
+        struct rnic_fault cfg = {.seed = 1, .delay_ns = 5};
+        *(delays ? &cfg.delay : &cfg.reorder) = 1000000;
+        start(&cfg);
+        without_memory = true;
+        stream(10);
+        without_memory = false;
+        CHECK_EQ(out.n, 10);
+        CHECK_EQ(COUNT_OF(fault_delayed) + COUNT_OF(fault_reordered), 0);
+        end();
+    }
+}
+
 static void a_flip_is_one_bit(void) {
     start(&(struct rnic_fault){.seed = 6, .flip = 100000});
     stream(MANY);
@@ -169,6 +186,23 @@ static void a_flip_is_one_bit(void) {
     CHECK_EQ(out.n, MANY);
     near(out.flipped, MANY / 10 * 12 / 20); /* those in the 12 bytes that emit() looks at */
     end();
+}
+
+/* As a congested router does it, to packets that say that their sender would slow down. */
+static void a_mark_is_put_where_it_may_be(void) {
+    static const uint8_t classes[][2] = {{0, 0}, {1, 1}, {2, 3}, {3, 3}, {0x68, 0x68}, {0x6A, 0x6B}, {0x6B, 0x6B}};
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
+        for (uint32_t marks = 0; marks < 2; marks++) {
+            flow.traffic_class = classes[i][0];
+            start(&(struct rnic_fault){.seed = 1, .loss = 1, .mark = marks * 1000000});
+            leaves.traffic_class = classes[i][marks];
+            stream(10);
+            CHECK_EQ(out.n, 10);
+            CHECK_EQ(COUNT_OF(fault_marked), leaves.traffic_class != flow.traffic_class ? 10 : 0);
+            end();
+        }
+    }
+    flow.traffic_class = 0;
 }
 
 static void rules_lose_the_nth_of_an_opcode(void) {
@@ -197,6 +231,7 @@ static void what_is_held_goes_with_its_port(void) {
     }
     fault_forget(&fault, &port);
     flow.port = &other;
+    leaves = flow;
     fault_release(&fault, out.now + 5, emit, &out);
     CHECK_EQ(out.n, 5);
     for (uint32_t i = 0; i < 5; i++)
@@ -212,7 +247,9 @@ int main(void) {
     RUN(duplicates_come_at_once);
     RUN(a_reordered_packet_leaves_behind_so_many_others);
     RUN(a_delayed_packet_leaves_after_its_time);
+    RUN(without_memory_nothing_is_delayed_or_reordered);
     RUN(a_flip_is_one_bit);
+    RUN(a_mark_is_put_where_it_may_be);
     RUN(rules_lose_the_nth_of_an_opcode);
     RUN(what_is_held_goes_with_its_port);
     return check_done();

@@ -2,6 +2,7 @@
  *
  * A socket that is full: what is for it waits, in order and whole, and nothing takes the wait for a loss.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <netinet/udp.h>
 #include <poll.h>
@@ -60,6 +61,18 @@ long syscall(long number, ...) {
 static int said[4];
 static uint32_t nsaid, asked;
 static void (*_Atomic meanwhile)(void);
+static int patience[4];          /* that each of them was given, ms */
+static _Atomic int64_t clock_ms; /* 0: the clock is the kernel's; each poll(2) takes NAP of it */
+enum { NAP = 400 };
+
+/* Likewise. */
+int clock_gettime(clockid_t id, struct timespec *t) {
+    int64_t ms = atomic_load(&clock_ms);
+    if (!ms)
+        return ((int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime"))(id, t);
+    *t = (struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
+    return 0;
+}
 
 /* Likewise. */
 int poll(struct pollfd *fds, nfds_t n, int ms) {
@@ -69,6 +82,9 @@ int poll(struct pollfd *fds, nfds_t n, int ms) {
         first();
     if (asked == nsaid)
         return ppoll(fds, n, ms < 0 ? NULL : &limit, NULL);
+    CHECK(n == 1 && fds->events == POLLOUT);
+    patience[asked] = ms;
+    clock_ms += clock_ms ? NAP : 0;
     int rc = said[asked++];
     errno = rc < 0 ? EINTR : 0;
     if (asked == nsaid)
@@ -182,6 +198,18 @@ static void test_signals_do_not_end_the_wait_for_room(void) {
     CHECK_EQ(ntaken, 100);
 }
 
+static void test_signals_do_not_make_the_wait_longer(void) {
+    open_sink();
+    memcpy(said, (int[]){-1, -1, -1, 1}, sizeof(int[4]));
+    asked = 0, nsaid = 4;
+    atomic_store(&clock_ms, 5999);
+    udp_wait_for_room(0);
+    atomic_store(&clock_ms, 0);
+    CHECK_EQ(asked, 3);
+    CHECK(patience[0] == 1000 && patience[1] == 1000 - NAP && patience[2] == 1000 - 2 * NAP);
+    asked = nsaid;
+}
+
 static void test_a_packet_of_the_injectors_waits_too(void) {
     struct rnic_fault cfg = {.seed = 1};
     open_sink();
@@ -194,6 +222,12 @@ static void test_a_packet_of_the_injectors_waits_too(void) {
     CHECK(udp_tx_resume(&tx, 1));
     CHECK_EQ(ntaken, 200);
     CHECK_EQ(counters.value[RNIC_CNT_tx_errors], 0);
+    atomic_store(&full, true);
+    CHECK(put(8, 200));
+    udp_tx_flush(&tx);
+    CHECK(udp_tx_forget(&tx, &port));
+    CHECK_EQ(counters.value[RNIC_CNT_tx_errors], 1);
+    atomic_store(&full, false);
 }
 
 /* ---------------------------------------------------------------- a device */
@@ -456,6 +490,7 @@ int main(void) {
     RUN(test_a_batch_waits_though_its_sender_has_gone);
     RUN(test_what_waits_for_a_port_that_closes_is_counted_as_lost);
     RUN(test_signals_do_not_end_the_wait_for_room);
+    RUN(test_signals_do_not_make_the_wait_longer);
     RUN(test_a_packet_of_the_injectors_waits_too);
     RUN(test_reliable_writes_wait_without_a_timeout);
     RUN(test_reliable_writes_wait_while_the_program_polls);

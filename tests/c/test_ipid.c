@@ -15,12 +15,14 @@
 #include "live.h"
 
 #define IP 14u /* behind the Ethernet header */
+#define HEADERS (IP + 20 + 8)
 
 /* ---------------------------------------------------------------- a kernel that writes other headers */
 
 static int looks, lies_at; /* which look is answered with other bytes, from 1 on */
 static uint8_t lie_at, lie;
 static bool shows_nothing;
+static ssize_t shown[3]; /* bytes of the frame at each look */
 
 /* In the C library's place: the link looks at what it has sent by it. */
 ssize_t recvmsg(int fd, struct msghdr *msg, int flags) {
@@ -28,7 +30,8 @@ ssize_t recvmsg(int fd, struct msghdr *msg, int flags) {
     if (!(flags & MSG_ERRQUEUE))
         return n;
     uint8_t *frame = msg->msg_iov->iov_base;
-    if (++looks == lies_at && n > (ssize_t)(IP + lie_at))
+    shown[++looks] = n;
+    if (looks == lies_at && n > (ssize_t)(IP + lie_at))
         frame[IP + lie_at] ^= lie;
     errno = shows_nothing ? EAGAIN : errno;
     return shows_nothing ? -1 : n;
@@ -66,6 +69,7 @@ static void this_kernel_is_as_others(void) {
     begin(true);
     CHECK_EQ(check(0, 0, 0), 0);
     CHECK_EQ(looks, 2);
+    CHECK_EQ(shown[2], 2 * shown[1] - (ssize_t)HEADERS); /* one datagram, then a batch of two */
     CHECK_EQ(err.text[0], 0);
 }
 

@@ -129,11 +129,12 @@ static int mappings(void) {
 
 /* A program may have closed its standard input, or does it meanwhile. */
 static bool closes_0;
+static unsigned without; /* flags that a file is made without */
 
 int memfd_create(const char *name, unsigned flags) {
     if (closes_0)
         close(0);
-    return (int)syscall(SYS_memfd_create, name, flags);
+    return (int)syscall(SYS_memfd_create, name, flags & ~without);
 }
 
 /* ---------------------------------------------------------------- two that mean well */
@@ -205,6 +206,36 @@ static void descriptor_0_is_one_as_any_other(void) {
     }
 }
 
+/* Both those that come and those that go. */
+static void descriptors_that_are_passed_may_be_0(void) {
+    int kept = fcntl(0, F_DUPFD_CLOEXEC, 3);
+    bool trusted = user_is_ours(getuid());
+    begin();
+    CHECK_EQ(lane_ask(&ends[0], slots[1].number, &self[0], &link_of_both, now), 0);
+    CHECK((ends[1] = lane_answer(listener, &link_of_both, now)) != NULL);
+    close(0);
+    CHECK(lane_listen_to(ends[1], &self[1])); /* the memory, which is mapped and closed */
+    CHECK(fcntl(0, F_GETFD) < 0);
+    CHECK(lane_listen_to(ends[0], &self[0])); /* the file, which stays */
+    CHECK(!trusted || (ends[0]->file == 0 && same_file(0, self[1].file)));
+    lane_free(ends[0]);
+    ends[0] = NULL;
+    CHECK(fcntl(0, F_GETFD) < 0);
+    end();
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(dup2(kept, 0), 0);
+        begin();
+        CHECK_EQ(dup2(self[i].file, 0), 0);
+        close(self[i].file);
+        self[i].file = 0;
+        connect_both();
+        CHECK(!trusted || same_file(ends[!i]->file, 0));
+        end();
+    }
+    CHECK_EQ(dup2(kept, 0), 0);
+    close(kept);
+}
+
 static void who_has_no_file_gives_none(void) {
     begin();
     for (int i = 0; i < 2; i++) {
@@ -228,6 +259,19 @@ static void a_lane_gives_back_all_that_it_has(void) {
     }
     CHECK_EQ(open_descriptors(), before);
     CHECK_EQ(mappings(), mapped);
+    end();
+}
+
+/* Memory that could be cut off under the peer is not offered. */
+static void a_file_that_cannot_be_sealed_is_given_back(void) {
+    begin();
+    int before = open_descriptors();
+    without = MFD_ALLOW_SEALING;
+    int rc = lane_ask(&ends[0], slots[1].number, &self[0], &link_of_both, now);
+    without = 0;
+    CHECK_EQ(rc, -EPERM);
+    CHECK_EQ(open_descriptors(), before);
+    ends[0] = NULL;
     end();
 }
 
@@ -276,6 +320,7 @@ static void packets_go_both_ways(void) {
 }
 
 static void kinds_tell_of_marks_and_datagrams(void) {
+    CHECK(LANE_MARKED == 1 && LANE_DATAGRAM == 2 && LANE_REFERS == 4 && LANE_CLASS_SHIFT == 8); /* between processes */
     open_both();
     way.traffic_class = 0xA0 | ECN_MARKED;
     put_byte(ends[0], 1, 20);
@@ -502,6 +547,7 @@ static void an_address_that_this_host_has_not_is_left_out(void) {
     CHECK(lane_is_to(ends[1], &first) && lane_is_to(ends[1], &six));
     CHECK(!lane_is_to(ends[1], &other) && !lane_is_to(ends[1], &strange));
     ends[1]->peer.addresses[0] = strange; /* as if it had gone since */
+    ends[1]->peer.addresses[2] = first;   /* behind those that it says it has */
     lane_look_again(ends[1]);
     CHECK_EQ(ends[1]->peer.naddresses, 1);
     CHECK(lane_is_to(ends[1], &six) && !lane_is_to(ends[1], &strange));
@@ -739,8 +785,10 @@ int main(void) {
     RUN(two_of_one_user_know_each_other);
     RUN(another_user_is_known_by_his_number);
     RUN(descriptor_0_is_one_as_any_other);
+    RUN(descriptors_that_are_passed_may_be_0);
     RUN(who_has_no_file_gives_none);
     RUN(a_lane_gives_back_all_that_it_has);
+    RUN(a_file_that_cannot_be_sealed_is_given_back);
     RUN(a_name_is_taken_once);
     RUN(packets_go_both_ways);
     RUN(kinds_tell_of_marks_and_datagrams);

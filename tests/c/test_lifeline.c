@@ -17,6 +17,7 @@
 #include "check.h"
 #include "link/lifeline.h"
 #include "link/slot.h"
+#include "link/user.h"
 
 #define SOON_MS 5000
 #define MANY 200
@@ -138,6 +139,24 @@ static void who_stops_watching_is_let_go(void) {
     close(stays);
 }
 
+static void all_who_watch_see_the_end(void) {
+    enum { FEW = 3 };
+    struct slot s;
+    int before = check_descriptors(), fds[FEW];
+    CHECK_EQ(slot_claim(&s, NULL), 0);
+    for (int i = 0; i < FEW; i++)
+        CHECK((fds[i] = slot_watch(s.number)) >= 0);
+    CHECK(lifeline_accept(&s.life));
+    CHECK_EQ(s.life.count, FEW);
+    CHECK_EQ(s.life.strangers, user_is_ours(getuid()) ? 0 : FEW);
+    slot_release(&s);
+    for (int i = 0; i < FEW; i++) {
+        CHECK(hangs_up(fds[i], 0));
+        close(fds[i]);
+    }
+    CHECK_EQ(check_descriptors(), before);
+}
+
 /* Whoever connects and hangs up all the time would keep the owner, who has a lock then, for ever. */
 static void a_crowd_is_looked_at_in_parts(void) {
     struct slot s;
@@ -228,6 +247,7 @@ int main(void) {
     RUN(the_next_owner_of_a_slot_is_another);
     RUN(a_slot_whose_lifeline_is_somebody_elses_is_left_alone);
     RUN(who_stops_watching_is_let_go);
+    RUN(all_who_watch_see_the_end);
     RUN(a_crowd_is_looked_at_in_parts);
     RUN(other_users_take_a_bounded_share_of_descriptors);
     RUN(without_descriptors_the_kernel_keeps_who_watches);

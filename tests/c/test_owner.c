@@ -126,8 +126,8 @@ static void the_first_table_goes_first_and_one_may_be_missing(void) {
 }
 
 static void lines_that_make_no_sense_are_passed_over(void) {
-    udp = "\n" ROW("1", "0100007:12B7", "5", "50") ROW("1", "0100007F0100007F:12B7", "5", "50")
-        ROW("1", "0100007F", "5", "50")
+    udp = "\n" ROW("1", "0100007:12B7", "5", "50") ROW("1", "100007F:12B7", "5", "50")
+        ROW("1", "0100007F0100007F:12B7", "5", "50") ROW("1", "0100007F", "5", "50")
             ROW("x", "0100007F:12B7", "5", "50") "  1: 0100007F:12B7 1 2 3\n" ROW("2", "0100007F:12B7", "9", "90");
     udp6 = "";
     holder_is("::ffff:127.0.0.1", "9 90");
@@ -205,6 +205,11 @@ static void who_answers_and_is_of_the_sockets_user_is_rnic(void) {
     CHECK(is_rnic(getuid()));
     CHECK_EQ(polls, 1);
     CHECK(!is_rnic(getuid() + 1));
+    int input = dup(0);
+    close(0); /* which is the asker's then */
+    CHECK(is_rnic(getuid()));
+    CHECK_EQ(dup2(input, 0), 0);
+    close(input);
     answer_at = 3; /* it was busy */
     CHECK(is_rnic(getuid()));
     CHECK_EQ(polls, 4);
@@ -268,7 +273,8 @@ static unsigned long inode_of(int fd) {
 }
 
 static void a_process_is_named(void) {
-    char want[256];
+    char want[256], name[200] = {0};
+    int long_name = memfd_create(memset(name, 'n', sizeof name - 1), MFD_CLOEXEC); /* longer than that of any socket */
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     struct owner o = {.uid = 12, .inode = inode_of(fd)};
     int before = check_descriptors();
@@ -279,6 +285,7 @@ static void a_process_is_named(void) {
                    (int)getpid());
     said_of(&o, want);
     CHECK_EQ(check_descriptors(), before);
+    close(long_name);
     close(fd);
 }
 

@@ -42,6 +42,7 @@ static void every_answer_says_how_many_messages_are_complete(void) {
         while (last->from == 0 || last->arrived)
             last--;
         CHECK_EQ(last->msn, i);
+        CHECK(!last->ackreq && !last->solicited); /* of requests alone */
     }
     CHECK_EQ(answer(ROCE_RC_READ_RESP_FIRST, 0)->msn, 5);
     pair_close(&p);
@@ -73,6 +74,24 @@ static void an_answer_tells_the_receives_that_are_left(void) {
         uint32_t code = ack->syndrome & AETH_VALUE, said = code < 2 ? code : (code & 1 ? 3u : 2u) << (code / 2 - 1);
         CHECK_EQ(ack->syndrome & AETH_TYPE, AETH_ACK);
         CHECK_EQ(said, cases[i].left);
+        pair_close(&p);
+    }
+}
+
+/* So many that 5 bits cannot say them exactly, or at all: the largest number that they can is 32768. */
+static void an_answer_tells_of_many_receives_as_well_as_it_can(void) {
+    static const uint32_t cases[][2] = {{24575, 16384}, {24576, 24576}, {32767, 24576},  {32768, 32768},
+                                        {49151, 32768}, {49152, 32768}, {1 << 20, 32768}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        check_note("%u posted", cases[i][0]);
+        pair_open(&p);
+        _Atomic uint32_t *head = &p.b.qp->rq.head;
+        atomic_fetch_add(head, cases[i][0]); /* a WRITE takes none of them */
+        post_write(&p.a, 1, 0, 0, 10);
+        fabric_settle(&p.f);
+        WANT(p.a.send_cq, 1, SUCCESS);
+        atomic_fetch_sub(head, cases[i][0]);
+        CHECK_EQ(rc_of(p.a.qp)->req.lsn, 1 + cases[i][1]);
         pair_close(&p);
     }
 }
@@ -297,6 +316,7 @@ int main(void) {
     RUN(every_answer_says_how_many_messages_are_complete);
     RUN(a_write_that_has_not_ended_counts_as_no_message);
     RUN(an_answer_tells_the_receives_that_are_left);
+    RUN(an_answer_tells_of_many_receives_as_well_as_it_can);
     RUN(a_gap_is_told_once_with_the_psn_that_is_missing);
     RUN(what_comes_again_is_answered_and_not_done_again);
     RUN(an_rnr_nak_says_how_long_to_wait_and_that_is_waited);

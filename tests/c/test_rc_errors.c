@@ -262,6 +262,30 @@ static void the_first_packet_in_RTR_is_COMM_EST(void) {
     pair_close(&p);
 }
 
+/* With what was wrong, and for whoever waits for solicited completions alone, too. */
+static void a_refused_message_ends_its_receive_with_the_reason(void) {
+    static const struct {
+        struct hand packet;
+        int status, vendor;
+    } rows[] = {
+        {{ROCE_RC_SEND_MIDDLE, 1024, 0, 0, 0, 0}, RNIC_WC_REM_INV_REQ_ERR, RNIC_VE_BAD_SEQUENCE},
+        {{ROCE_RC_SEND_FIRST, 8, 0, 0, 0, 0}, RNIC_WC_REM_INV_REQ_ERR, RNIC_VE_BAD_LENGTH},
+        {{ROCE_RC_SEND_ONLY, 1028, 0, 0, 0, 0}, RNIC_WC_REM_INV_REQ_ERR, RNIC_VE_BAD_LENGTH},
+        {{ROCE_RC_SEND_ONLY, 104, 0, 0, 0, 0}, RNIC_WC_LOC_LEN_ERR, RNIC_VE_RECV_TOO_SMALL},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        check_note("row %zu", i);
+        pair_open(&p);
+        post_recv(&p.b, 1, 0, 100);
+        cq_arm(p.b.recv_cq, true);
+        inject(&p.a, &rows[i].packet);
+        fabric_settle(&p.f);
+        want_err(p.b.recv_cq, 1, rows[i].status, rows[i].vendor, __FILE__, __LINE__);
+        CHECK_EQ(p.b.recv_cq->armed, CQ_NOT_ARMED); /* the event has been raised */
+        pair_close(&p);
+    }
+}
+
 int main(void) {
     RUN(a_misaligned_atomic_is_REM_INV_REQ_ERR);
     RUN(more_reads_than_the_responder_grants_is_REM_INV_REQ_ERR);
@@ -272,5 +296,6 @@ int main(void) {
     RUN(a_queue_pair_in_error_executes_nothing);
     RUN(a_full_completion_queue_is_an_error_of_its_own);
     RUN(the_first_packet_in_RTR_is_COMM_EST);
+    RUN(a_refused_message_ends_its_receive_with_the_reason);
     return check_done();
 }

@@ -8,6 +8,7 @@
 #include "check.h"
 #include "fabric.h"
 #include "hand.h"
+#include "roce/resp.h"
 #include "roce/roce.h"
 #include "wire/bth.h"
 
@@ -279,6 +280,49 @@ static void a_gap_is_told_again_when_its_repetition_is_lost(void) {
     pair_close(&p);
 }
 
+/* ---------------------------------------------------------------- answers that wait */
+
+/* The others keep their order, wherever the queue begins in its ring. */
+static void an_answer_that_is_not_needed_any_more_leaves_the_queue(void) {
+    enum { PLACES = 6, WAIT = 5 };
+    for (uint32_t head = 0; head < PLACES; head++) {
+        for (uint32_t out = 0; out <= WAIT; out++) {
+            struct resource res[PLACES] = {0};
+            uint32_t queue[PLACES];
+            struct responder resp = {.res = res, .res_size = PLACES, .queue = queue, .queue_head = head};
+            check_note("head %u, out %u", head, out);
+            for (uint32_t i = 0; i < WAIT; i++)
+                resp_enqueue(&resp, &res[i], 0, 1);
+            resp_unqueue(&resp, &res[out]); /* the last one waits for nothing */
+            CHECK_EQ(resp.queue_count, out < WAIT ? WAIT - 1 : WAIT);
+            for (uint32_t i = 0; i < resp.queue_count; i++)
+                CHECK_EQ(queue[(head + i) % PLACES], i + (i >= out));
+        }
+    }
+}
+
+/* What is asked for again while it is being given: it goes back if it must, and as far as either asked for. */
+static void an_answer_under_way_goes_on_to_the_farther_end(void) {
+    static const struct {
+        uint32_t from, end, start_after, cur_after, end_after;
+    } rows[] = {{0, 8, 0, 0, 8}, {2, 8, 2, 2, 8}, {3, 6, 3, 3, 8}, {4, 9, 0, 4, 9},  {5, 7, 0, 4, 8},
+                {3, 9, 3, 3, 9}, {0, 4, 0, 4, 8}, {0, 5, 0, 0, 8}, {6, 10, 0, 4, 10}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        uint32_t queue[2];
+        struct resource res[2] = {0};
+        struct responder resp = {.res = res, .res_size = 2, .queue = queue, .queue_head = 1};
+        check_note("row %zu", i);
+        resp_enqueue(&resp, &res[1], 0, 8);
+        CHECK(res[1].queued && queue[1] == 1 && res[1].start == 0 && res[1].cur == 0 && res[1].end == 8);
+        res[1].cur = 4;
+        resp_enqueue(&resp, &res[1], rows[i].from, rows[i].end);
+        CHECK_EQ(resp.queue_count, 1);
+        CHECK_EQ(res[1].start, rows[i].start_after);
+        CHECK_EQ(res[1].cur, rows[i].cur_after);
+        CHECK_EQ(res[1].end, rows[i].end_after);
+    }
+}
+
 int main(void) {
     RUN(an_answer_of_a_lap_ago_answers_nothing);
     RUN(an_answer_of_before_the_connection_began_is_none);
@@ -287,5 +331,7 @@ int main(void) {
     RUN(a_read_that_is_asked_for_again_meanwhile_is_answered_from_there_on);
     RUN(of_two_repetitions_the_longer_one_counts);
     RUN(a_gap_is_told_again_when_its_repetition_is_lost);
+    RUN(an_answer_that_is_not_needed_any_more_leaves_the_queue);
+    RUN(an_answer_under_way_goes_on_to_the_farther_end);
     return check_done();
 }

@@ -130,6 +130,24 @@ static void a_ring_is_filled_to_its_last_line(void) {
     }
 }
 
+/* What is left out at the end of the data area is free again with the packet that did not fit there. */
+static void behind_a_gap_there_is_room_to_the_last_line(void) {
+    fresh();
+    for (int round = 0; round < 5; round++) {
+        for (uint8_t i = 0; i < 2; i++) {
+            CHECK(put(RING_DATA / 8 * 3, i));
+            get(RING_DATA / 8 * 3, i);
+        }
+        CHECK(put(RING_DATA / 2, 2)); /* a quarter is left: it begins at the beginning */
+        CHECK(put(RING_DATA / 4, 3));
+        CHECK(!put(RING_SHORT + 1, 4));
+        get(RING_DATA / 2, 2);
+        get(RING_DATA / 4, 3);
+        CHECK(put(RING_DATA / 4, 5)); /* and to the end */
+        get(RING_DATA / 4, 5);
+    }
+}
+
 static void a_full_ring_says_so_and_tells_when_there_is_room(void) {
     fresh();
     uint32_t n = 0;
@@ -273,6 +291,7 @@ int main(void) {
     RUN(what_is_taken_back_is_void);
     RUN(any_mix_of_writing_and_reading_is_a_queue);
     RUN(a_ring_is_filled_to_its_last_line);
+    RUN(behind_a_gap_there_is_room_to_the_last_line);
     RUN(a_full_ring_says_so_and_tells_when_there_is_room);
     RUN(who_sleeps_is_woken_once);
     RUN(a_reader_believes_no_length_and_no_place);

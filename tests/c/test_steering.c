@@ -5,15 +5,22 @@
 #include "link/steering.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "group.h"
+#include "link/abstract.h"
+#include "link/slotmsg.h"
 
 /* In the C library's place. */
 ssize_t sendto(int fd, const void *data, size_t length, int flags, const struct sockaddr *to, socklen_t n) {
     return group_sendto(fd, data, length, flags, to, n);
 }
+
+ssize_t getrandom(void *to, size_t n, unsigned flags) { return group_getrandom(to, n, flags); }
 
 /* ---------------------------------------------------------------- who comes, goes, and stops */
 
@@ -128,6 +135,91 @@ static void who_leaves_says_so_and_the_last_takes_the_place(void) {
     group_end();
 }
 
+/* A packet for one comes to another. */
+static void stray(struct member *at, const struct member *to) {
+    uint8_t data[64] = {4};
+    uint32_t qpn = to->slot.number << QPN_INDEX_BITS | 5;
+    data[5] = (uint8_t)(qpn >> 16), data[6] = (uint8_t)(qpn >> 8), data[7] = (uint8_t)qpn;
+    CHECK_EQ(port_forward(&at->port, to->slot.number, &(struct slot_packet){.src = group_addr, .length = 64}, data,
+                          group_now),
+             0);
+}
+
+/* As the port of a program that has closed what it reads from may have it. */
+static void take_descriptor_0(struct member *m) {
+    int old = m->port.rx_fd;
+    CHECK_EQ(m->port.tx_fd, old);
+    CHECK_EQ(dup2(old, 0), 0);
+    close(old);
+    m->port.rx_fd = m->port.tx_fd = 0;
+}
+
+/* Another user's process asks whether rnic has the port. */
+static bool answers_as_owner(struct member *m) {
+    struct slotmsg query = {
+        .magic = SLOTMSG_MAGIC, .version = SLOTMSG_VERSION, .type = SLOTMSG_OWNER_QUERY, .dst = m->port.addr};
+    struct abstract_name asker, to;
+    abstract_name(&asker, "rnic/test/query/%d", (int)getpid());
+    abstract_name(&to, SLOT_NAME, m->slot.number);
+    int fd = abstract_open(&asker);
+    CHECK(fd >= 0);
+    CHECK_EQ(sendto(fd, &query, sizeof query, 0, (const struct sockaddr *)&to.un, to.length), (ssize_t)sizeof query);
+    group_read();
+    bool answered =
+        recv(fd, &query, sizeof query, MSG_DONTWAIT) == (ssize_t)sizeof query && query.type == SLOTMSG_OWNER_ANSWER;
+    close(fd);
+    return answered;
+}
+
+static void who_has_descriptor_0_is_one_as_any_other(void) {
+    int input = dup(0), shown = 0;
+    socklen_t n = sizeof shown;
+    group_of(3);
+    struct sockaddr_in6 elsewhere = group_addr; /* 192.0.0.1, which is nobody's */
+    struct port none;
+    elsewhere.sin6_addr.s6_addr[12] = 192;
+    close(0);
+    CHECK_EQ(port_open(&none, &elsewhere, group_device, &group_members[0].slot, 0, group_now, NULL), -EADDRNOTAVAIL);
+    CHECK(fcntl(0, F_GETFD) < 0);
+    CHECK_EQ(dup2(input, 0), 0);
+    struct member *m = group_join();
+    take_descriptor_0(m);
+    CHECK(answers_as_owner(m));
+    port_show_headers(&m->port, true);
+    CHECK_EQ(getsockopt(0, IPPROTO_IP, IP_RECVTTL, &shown, &n), 0);
+    CHECK_EQ(shown, 1);
+    group_run(1000 * MS);
+    group_order(&group_members[0], "0 1 2 3");
+    CHECK(port_settled(&m->port));
+    group_close(&group_members[0]); /* it is the first now */
+    group_falls_to = 3;
+    group_run(1000 * MS);
+    group_join();
+    group_run(1000 * MS);
+    group_order(m, "3 1 2 4");
+    group_listen_in(false);
+    group_close(m);
+    group_run(1000 * MS);
+    group_has_said("");
+    group_falls_to = 1;
+    group_all_are_reached();
+    CHECK_EQ(dup2(input, 0), 0);
+    m = group_join();
+    take_descriptor_0(m);
+    group_run(1000 * MS);
+    group_listen_in(false);
+    stray(m, &group_members[1]);
+    group_run(1000 * MS);
+    CHECK(group_has_asked("0 M0"));
+    group_listen_in(false);
+    group_close(m);
+    group_run(1000 * MS);
+    group_has_said("0 L0");
+    dup2(input, 0);
+    close(input);
+    group_end();
+}
+
 static void a_steward_that_leaves_attaches_what_will_be(void) {
     group_of(4);
     group_listen_in(false);
@@ -143,16 +235,6 @@ static void a_steward_that_leaves_attaches_what_will_be(void) {
     group_order(&group_members[3], "3 1 2 4");
     group_map_is_whole(&group_members[3]);
     group_end();
-}
-
-/* A packet for one comes to another. */
-static void stray(struct member *at, const struct member *to) {
-    uint8_t data[64] = {4};
-    uint32_t qpn = to->slot.number << QPN_INDEX_BITS | 5;
-    data[5] = (uint8_t)(qpn >> 16), data[6] = (uint8_t)(qpn >> 8), data[7] = (uint8_t)qpn;
-    CHECK_EQ(port_forward(&at->port, to->slot.number, &(struct slot_packet){.src = group_addr, .length = 64}, data,
-                          group_now),
-             0);
 }
 
 static void a_packet_that_went_astray_is_told_of_and_looked_into(void) {
@@ -312,6 +394,20 @@ static void a_new_steward_looks_at_every_index(void) {
     group_end();
 }
 
+/* Two are enough to see that somebody's program is in place. */
+static void a_new_steward_of_two_looks_once(void) {
+    group_of(2);
+    group_kill(&group_members[0]);
+    group_falls_to = 1;
+    group_listen_in(false);
+    group_join();
+    group_run(2000 * MS);
+    group_has_said("0 J0 P0-7 P1023 P0-1 250 J0 253 P1023 P1");
+    group_order(&group_members[1], "1 2");
+    group_map_is_whole(&group_members[1]);
+    group_end();
+}
+
 static void the_same_miss_is_told_of_ever_more_rarely(void) {
     group_of(2);
     struct member *m = &group_members[1];
@@ -377,6 +473,7 @@ int main(void) {
     RUN(arrivals_together_cost_one_look);
     RUN(a_second_slot_is_asked_for_where_its_member_is);
     RUN(who_leaves_says_so_and_the_last_takes_the_place);
+    RUN(who_has_descriptor_0_is_one_as_any_other);
     RUN(a_steward_that_leaves_attaches_what_will_be);
     RUN(a_packet_that_went_astray_is_told_of_and_looked_into);
     RUN(a_stopped_steward_is_replaced_by_the_next);
@@ -388,6 +485,7 @@ int main(void) {
     RUN(the_end_may_fall_to_a_stopped_member);
     RUN(a_joiner_that_dies_is_looked_for_once);
     RUN(a_new_steward_looks_at_every_index);
+    RUN(a_new_steward_of_two_looks_once);
     RUN(the_same_miss_is_told_of_ever_more_rarely);
     RUN(several_misses_are_told_of_one_after_the_other);
     RUN(misses_wait_for_the_welcome);

@@ -77,6 +77,31 @@ static void a_malformed_probe_counts_for_nothing(void) {
     group_end();
 }
 
+/* By one who is not there, by the second slot of a member, and by the last one who is left. */
+static void a_leave_that_means_nobody_changes_nothing(void) {
+    for (int n = 1; n <= 3; n += 2) {
+        group_of(n);
+        struct member *m = &group_members[n - 1];
+        CHECK_EQ(slot_claim(&m->second, NULL), 0);
+        CHECK_EQ(port_add_slot(&m->port, m->second.number), 0);
+        group_run(1000 * MS);
+        struct sockaddr_in6 own = group_addr;
+        own.sin6_port = htons(ROCE_UDP_PORT);
+        uint32_t nobody = 0;
+        while (group_members[0].port.steering->map.index_of[nobody] != STEERING_NOBODY)
+            nobody++;
+        const uint32_t slots[] = {nobody, m->second.number, m->slot.number};
+        for (int i = 0; i < (n == 1 ? 3 : 2); i++) {
+            const struct probe leave = {PORT_PROBE_OPCODE,  3, {0, 0}, SLOTMSG_MAGIC, SLOTMSG_VERSION,
+                                        (uint16_t)slots[i], 0, 1};
+            CHECK(counts(&group_members[0], &leave, sizeof leave, &own));
+            group_order(&group_members[0], n == 1 ? "0" : "0 1 2");
+            group_map_is_whole(&group_members[0]);
+        }
+        group_end();
+    }
+}
+
 static void so_many_probes_are_answered_in_20_ms(void) {
     group_of(1);
     struct member *m = &group_members[0];
@@ -263,6 +288,7 @@ static void members_at_a_link_local_address_hear_each_other(void) {
 int main(void) {
     group_isolate();
     RUN(a_malformed_probe_counts_for_nothing);
+    RUN(a_leave_that_means_nobody_changes_nothing);
     RUN(so_many_probes_are_answered_in_20_ms);
     RUN(looks_at_all_are_ever_further_apart);
     RUN(a_malformed_answer_counts_for_nothing);

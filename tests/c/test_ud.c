@@ -101,6 +101,13 @@ static void receive(struct side *s, uint64_t id, uint32_t n) {
 static uint64_t counted(const struct side *s, int counter) { return s->node->nic.counters.value[counter]; }
 #define COUNTED(s, name) counted(s, RNIC_CNT_##name)
 
+/* As the queue pair and the device both count it. */
+static uint64_t dropped(const struct side *s, int counter) {
+    CHECK_EQ(s->qp->counters.value[counter], counted(s, counter));
+    return counted(s, counter);
+}
+#define DROPPED(s, name) dropped(s, RNIC_CNT_##name)
+
 /* ---------------------------------------------------------------- what arrives */
 
 static void a_datagram_arrives_behind_40_bytes_and_completes_its_send_at_once(void) {
@@ -119,8 +126,10 @@ static void a_datagram_arrives_behind_40_bytes_and_completes_its_send_at_once(vo
     CHECK(filled(b.mem + GRH_BYTES, 1000, 1));
     CHECK_EQ(fabric_count(&f, a.node, 1, -1), 1);
     CHECK_EQ(fabric_count(&f, b.node, 0, -1), 0); /* nobody answers */
+    CHECK(COUNTED(&a, requests_sent) == 1 && COUNTED(&b, requests_executed) == 1);
     CHECK_EQ(f.log[0].psn, 0xFFFFFF);
-    SEND(0, 0);
+    a.mr->access = 0; /* what is sent need not be written */
+    SEND(1, 0);
     CHECK_EQ(f.log[f.logged - 1].psn, 0);
     close_both();
 }
@@ -288,7 +297,7 @@ static void another_q_key_is_dropped_and_counted(void) {
     SEND(3, .wr.ud.remote_qkey = QKEY + 1);
     fabric_settle(&f);
     WANT_NONE(b.receives);
-    CHECK_EQ(COUNTED(&b, drop_bad_qkey), 1);
+    CHECK_EQ(DROPPED(&b, drop_bad_qkey), 1);
     CHECK_EQ(b.qp->state, RNIC_QPS_RTS);
     close_both();
 }
@@ -297,7 +306,7 @@ static void without_a_receive_it_is_dropped_and_counted(void) {
     open_both();
     SEND(3, 0);
     fabric_settle(&f);
-    CHECK_EQ(COUNTED(&b, drop_no_receive), 1);
+    CHECK_EQ(DROPPED(&b, drop_no_receive), 1);
     receive(&b, 1, BYTES);
     SEND(3, 0);
     fabric_settle(&f);
@@ -368,7 +377,7 @@ static void more_than_4096_bytes_are_no_packet(void) {
     fabric_inject(a.node, &to_b->flow, packet, sizeof packet);
     fabric_inject(a.node, &to_b->flow, packet, sizeof packet - 4);
     fabric_settle(&f);
-    CHECK_EQ(COUNTED(&b, drop_malformed), 1);
+    CHECK_EQ(DROPPED(&b, drop_malformed), 1);
     CHECK_EQ(WANT(b.receives, 1, SUCCESS).byte_len, GRH_BYTES + 4096);
     close_both();
 }
@@ -381,8 +390,8 @@ static void queue_pair_1_takes_mads_with_its_own_q_key_and_nothing_else(void) {
     SEND(MAD_BYTES + 1, .wr.ud = {.remote_qpn = QPN_GSI, .remote_qkey = 0x80000000});
     SEND(MAD_BYTES - 1, .wr.ud = {.remote_qpn = QPN_GSI, .remote_qkey = 0x80000000});
     fabric_settle(&f);
-    CHECK_EQ(COUNTED(&b, drop_bad_qkey), 1);
-    CHECK_EQ(COUNTED(&b, drop_malformed), 2);
+    CHECK_EQ(DROPPED(&b, drop_bad_qkey), 1);
+    CHECK_EQ(DROPPED(&b, drop_malformed), 2);
     WANT_NONE(b.receives);
     SEND(MAD_BYTES, .wr.ud = {.remote_qpn = QPN_GSI, .remote_qkey = GSI_QKEY});
     fabric_settle(&f);

@@ -99,7 +99,7 @@ def test_an_id_comes_back_after_all_others() -> None:
 
 def test_ids_in_use_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rnic.cm.conn_table.INDEX_BITS", 2)
-    table = ConnTable(0, Random(0))
+    table = ConnTable(0, Random(0).getrandbits)
     table._counter %= 4
     table._mask %= 4
     cm = IbCm(0, 1)

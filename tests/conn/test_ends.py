@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 
 import pytest
 
@@ -206,7 +207,7 @@ def test_a_listener_that_says_no_hello_is_refused_here() -> None:
 def test_another_version_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     with rnic.listen(HOST, 0) as server:
         hello = Config().hello()
-        new = type(hello)(9, 9, *[getattr(hello, name) for name in hello.__slots__[2:]])
+        new = type(hello)(9, 9, *[getattr(hello, one.name) for one in fields(hello)[2:]])
         monkeypatch.setattr(Config, "hello", lambda _self: new)
 
         def serve() -> None:

@@ -222,7 +222,8 @@ class Liar:
         elif pick < 6:
             self.say(rng.choice([one.rep(), one.rtu()]))
         else:
-            kind = rng.choice([Mra, Rej, Rej, Drep, Lap, Apr])
+            kinds: list[type[CmMessage]] = [Mra, Rej, Rej, Drep, Lap, Apr]
+            kind = rng.choice(kinds)
             more = {"message": rng.randrange(4)} if kind in (Mra, Rej) else {}
             self.say(rng.choice([one.dreq(), one.reply(kind, **more)]))
 

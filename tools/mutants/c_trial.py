@@ -23,7 +23,8 @@ from tools.mutants.package import package_of_links
 # C test programs that look at a room.
 PROGRAMS = {
     "roce": "direct counted hostile raw rc_edges rc_window rc_errors rc_answers rc_access rc_retries apm "
-    "placement mw pacing qp_state ud tagged xrc uc regions store congestion rc_basic rc_loss ring",
+    "rc_turns rc_counts rc_repeats linger cq placement mw pacing qp_state ud tagged xrc uc regions store "
+    "congestion rc_basic rc_loss ring",
     "link": "batch ipid steering steering_hostile steerprog lane owner forward sockets user full outbox "
     "follow fault lifeline netdev raw ud ring icrc threads port port_users",
     "mem": "keys kinds remote locked regions rc_access mw placement store hostile qp_state tagged rc_basic "

@@ -41,7 +41,7 @@ static bool lose(struct fault *f, uint8_t opcode) {
 
 static bool hold(struct fault *f, const struct flow *flow, const uint8_t *bytes, uint32_t length, uint64_t until,
                  uint32_t gap) {
-    struct held_packet *h = malloc(sizeof *h + length), **at = &f->held;
+    struct held_packet *h = calloc(1, sizeof *h + length), **at = &f->held;
     if (!h)
         return false;
     *h = (struct held_packet){.flow = *flow, .until = until, .gap = gap, .length = length};

@@ -182,8 +182,9 @@ static int find_process(unsigned long inode) {
         return 0;
     }
     for (struct dirent *e; pid == 0 && (e = readdir(dir)) != NULL;) {
-        if (e->d_name[0] >= '1' && e->d_name[0] <= '9' && process_holds(e->d_name, inode)) {
-            pid = atoi(e->d_name);
+        int number = atoi(e->d_name); /* 0: it is no process */
+        if (number != 0 && process_holds(e->d_name, inode)) {
+            pid = number;
         }
     }
     closedir(dir);

@@ -9,7 +9,7 @@
 #define PROCESS_MIN 16384      /* bytes */
 #define DIRECT_MAX (16u << 20) /* more would keep the device for long, and whoever wants the region back */
 
-/* What an operation needs at the peer's; 0: it needs the peer. */
+/* What an operation, of those that can be posted, needs at the peer's; 0: it needs the peer. */
 static uint32_t right_of(int opcode) {
     static const uint32_t table[] = {
         [RNIC_WR_RDMA_WRITE] = RNIC_ACCESS_REMOTE_WRITE,
@@ -18,7 +18,7 @@ static uint32_t right_of(int opcode) {
         [RNIC_WR_ATOMIC_CMP_AND_SWP] = RNIC_ACCESS_REMOTE_ATOMIC | STORE_ANSWERS,
         [RNIC_WR_ATOMIC_FETCH_AND_ADD] = RNIC_ACCESS_REMOTE_ATOMIC | STORE_ANSWERS,
     };
-    return opcode >= 0 && opcode < (int)(sizeof table / sizeof *table) ? table[opcode] : 0;
+    return table[opcode];
 }
 
 static int gather(struct qp *qp, const struct send_wqe *wqe, uint8_t *to) {
@@ -162,15 +162,15 @@ static bool is_atomic(const struct rnic_send_wr *wr) {
 static bool understand(struct qp *qp, const struct rnic_send_wr *wr, struct ask *ask) {
     bool fetches = wr->opcode != RNIC_WR_RDMA_WRITE, atomics = is_atomic(wr);
     const struct rnic_sge *sge = wr->sg_list;
-    ask->right = right_of(wr->opcode);
+    *ask = (struct ask){.right = right_of(wr->opcode),
+                        .rkey = atomics ? wr->wr.atomic.rkey : wr->wr.rdma.rkey,
+                        .addr = atomics ? wr->wr.atomic.remote_addr : wr->wr.rdma.remote_addr,
+                        .ours = (uint8_t *)(uintptr_t)sge->addr};
     if (wr->send_flags & ~(uint32_t)(RNIC_SEND_SIGNALED | RNIC_SEND_FENCE | RNIC_SEND_INLINE))
         return false;
     if (!sge->length || sge->length > DIRECT_MAX || (atomics && sge->length != sizeof(uint64_t)) ||
         (fetches && !qp->attr.max_rd_atomic))
         return false;
-    ask->addr = atomics ? wr->wr.atomic.remote_addr : wr->wr.rdma.remote_addr;
-    ask->rkey = atomics ? wr->wr.atomic.rkey : wr->wr.rdma.rkey;
-    ask->ours = (uint8_t *)(uintptr_t)sge->addr;
     if (wr->send_flags & RNIC_SEND_INLINE) /* of any memory */
         return !fetches && sge->length <= qp->sq.max_inline;
     return !mr_local(&qp->nic->mrs, qp->pub.pd, sge, fetches ? RNIC_ACCESS_LOCAL_WRITE : 0, &ask->ours) && ask->ours;

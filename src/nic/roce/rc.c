@@ -58,10 +58,8 @@ static bool expects(const struct qp *qp, const struct packet *pkt) {
 /* What completes gives its memory back, so nobody may be reading or writing it any more. */
 static void flush(struct qp *qp) {
     struct rc *rc = rc_of(qp);
-    if (!rc->lingers) {
-        rc->look_at = 0;
+    if (!rc->lingers)
         rc->pause = LINGER_NS;
-    }
     rc->lingers = !qp_is_left(qp);
     if (!rc->lingers)
         qp_flush(qp);
@@ -92,13 +90,13 @@ static void look_later(struct rc *rc, uint64_t now) {
 
 /* Responses first, since the peer waits for them; an ACK last, so that it can ride in the batch of an answer. */
 static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
-    bool more, sent = false;
+    bool sent = false;
     if (qp->state == RNIC_QPS_ERR)
         flush(qp);
     if (rc_of(qp)->lingers)
         look_later(rc_of(qp), now);
-    more = congestion_owes(&rc_of(qp)->way) && !congestion_notify(qp, &rc_of(qp)->way, tx, now);
-    more |= resp_next(qp, tx, now);
+    bool more = congestion_owes(&rc_of(qp)->way) && !congestion_notify(qp, &rc_of(qp)->way, tx, now);
+    resp_next(qp, tx, now);
     if (qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD) {
         more |= req_next(qp, tx, now, &sent);
         comp_halted(qp);

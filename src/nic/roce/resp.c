@@ -97,7 +97,6 @@ static void refuse(struct qp *qp, const struct packet *pkt, enum fault fault, in
         return;
     }
     resp_want_nak(resp, faults[fault].syndrome);
-    resp->dead = true;
     if (qp->cntrs)
         qp_count(qp, remote_op(pkt), false, 0);
     fail_receive(qp, pkt, fault, vendor_err);
@@ -396,10 +395,6 @@ void resp_input(struct qp *qp, const struct packet *pkt, uint64_t now) {
     struct responder *resp = &rc_of(qp)->resp;
     int32_t ahead = psn_diff(pkt->psn, resp->psn);
     qp->nic->useless += ahead > MAX_REPEATED || ahead < -MAX_REPEATED;
-    if (resp->dead) {
-        COUNT(qp, drop_bad_state);
-        return;
-    }
     if (!resp->established) {
         resp->established = true;
         if (qp->state == RNIC_QPS_RTR)

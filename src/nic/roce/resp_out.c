@@ -90,12 +90,11 @@ static void refuse_response(struct qp *qp, struct resource *res) {
     resp->queue_count = 0;
     qp_count(qp, RNIC_COMP_CNTR_OP_REMOTE_RDMA_READ, false, 0);
     resp_want_nak(resp, AETH_NAK_REMOTE_ACCESS);
-    resp->dead = true;
     if (qp->state != RNIC_QPS_ERR)
         qp_error(qp, RNIC_EVENT_QP_ACCESS_ERR);
 }
 
-bool resp_next(struct qp *qp, struct tx *tx, uint64_t now) {
+void resp_next(struct qp *qp, struct tx *tx, uint64_t now) {
     struct responder *resp = &rc_of(qp)->resp;
     struct congestion *way = &rc_of(qp)->way;
     uint32_t turn = qp_turn(qp, BURST);
@@ -103,10 +102,10 @@ bool resp_next(struct qp *qp, struct tx *tx, uint64_t now) {
         struct resource *res = &resp->res[resp->queue[resp->queue_head]];
         uint32_t asked = roce_opcode(res->opcode)->mask;
         if (!congestion_free(way, now))
-            return false;
+            return;
         enum result sent = asked & OPC_ATOMIC ? write_atomic(qp, tx, res) : write_read(qp, tx, res);
         if (sent == SINK_FULL)
-            return true;
+            return;
         if (sent == FAILED) {
             refuse_response(qp, res);
             continue;
@@ -122,7 +121,6 @@ bool resp_next(struct qp *qp, struct tx *tx, uint64_t now) {
         resp->queue_head = (resp->queue_head + 1) % resp->res_size;
         resp->queue_count--;
     }
-    return resp->queue_count > 0;
 }
 
 static bool write_ack(struct qp *qp, struct tx *tx, uint8_t syndrome, uint32_t psn) {

@@ -109,7 +109,6 @@ struct responder {
     uint32_t mtu;     /* payload bytes of a full packet, of the peer's requests and what answers them */
     bool established; /* a packet has been accepted, */
     bool begun;       /* one that was expected */
-    bool dead;        /* a fatal NAK is sent or about to be */
     struct inbound in;
 
     bool nak_sent;     /* for the expected PSN; silent until it comes */
@@ -222,8 +221,9 @@ int resp_init(struct qp *qp);
 void resp_free(struct qp *qp);
 void resp_input(struct qp *qp, const struct packet *pkt, uint64_t now);
 bool resp_expects(const struct qp *qp, const struct packet *pkt);
-bool resp_next(struct qp *qp, struct tx *tx, uint64_t now);              /* READ and atomic responses */
-bool resp_ack(struct qp *qp, struct tx *tx, uint64_t now, bool company); /* then a NAK or ACK that is due */
-uint64_t resp_due(const struct qp *qp);                                  /* when the ACK that waits is due by itself */
+void resp_next(struct qp *qp, struct tx *tx, uint64_t now); /* READ and atomic responses */
+/* Then a NAK or ACK that is due.  True: there is more to write now, of either. */
+bool resp_ack(struct qp *qp, struct tx *tx, uint64_t now, bool company);
+uint64_t resp_due(const struct qp *qp); /* when the ACK that waits is due by itself */
 
 #endif

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from time import monotonic
 from typing import Self
@@ -17,9 +16,10 @@ from rnic.conn.face import ListenerFace
 from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Desk, Limits
 from rnic.endpoint import Config
 from rnic.errors import VerbsError
+from rnic.log import Log
 from rnic.times import seconds
 
-_log = logging.getLogger("rnic.aio")
+_log = Log("rnic.aio")
 
 
 class Listener(ListenerFace):

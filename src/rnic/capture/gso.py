@@ -10,9 +10,9 @@ the first plus i.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from rnic.capture.pcap import Record
+from rnic.records import replace
 from rnic.wire import ICRC_BYTES, ROCE_PORT, UDP, IPv4, IPv6, WireError, icrc
 from rnic.wire.ip import internet_checksum, parse_ip, udp_checksum
 from rnic.wire.link import link_bytes

@@ -10,12 +10,12 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from types import TracebackType
 from typing import BinaryIO, Self
 
+import rnic.records
 from rnic.wire import LinkType, WireError
 
 _MAGIC_US = 0xA1B2C3D4  # timestamps in microseconds
@@ -37,8 +37,7 @@ class PcapError(WireError):
     """The file is not a capture, or it ends in the middle of something."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(rnic.records.Record):
     """One captured frame."""
 
     time_ns: int  # since the epoch

@@ -9,11 +9,11 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import rnic
 from rnic.cli.exchange import PeerAddress
 from rnic.cli.params import Failure
+from rnic.records import MutableRecord
 
 MTUS = {
     256: rnic.MTU.MTU_256,
@@ -27,8 +27,7 @@ YIELD_POLLS = 32  # empty polls until others may have the processor: some 20 us
 EMPTY_POLLS = 1024  # polls that find nothing before a waiting loop looks at the clock
 
 
-@dataclass(slots=True)
-class LocalPort:
+class LocalPort(MutableRecord):
     """An open device, and the row of its GID table that a connection uses."""
 
     ctx: rnic.Context

@@ -17,12 +17,12 @@ import re
 import socket
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from rnic.cli.params import Failure
+from rnic.records import Record
 from rnic.times import bounded
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ MESSAGE_BYTES = len("0000:000000:000000:") + 32 + 1
 DONE = b"done\0"
 
 
-@dataclass(frozen=True, slots=True)
-class PeerAddress:
+class PeerAddress(Record):
     """What a queue pair's peer must know to connect to it."""
 
     lid: int  # local identifier of InfiniBand's port; 0 on Ethernet

@@ -12,12 +12,12 @@ import statistics
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from time import perf_counter
 
 import rnic
 from rnic.cli.params import Failure
 from rnic.cli.transfer import BENCH_DEPTH, REMOTE_ALL, Link
+from rnic.records import Record
 
 SIZES = (64 << 10, 1 << 20)
 ROUNDS = 1000  # of a latency
@@ -34,8 +34,7 @@ OPERATIONS = {
 ATOMICS = (Op.ATOMIC_FETCH_AND_ADD, Op.ATOMIC_CMP_AND_SWP)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Record):
     """One operation's figures."""
 
     operation: str

@@ -11,7 +11,6 @@ import mmap
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields
 from typing import Any
 
 import click
@@ -19,14 +18,14 @@ import click
 import rnic
 from rnic.cli import endpoint, exchange, pingpong_rc
 from rnic.cli.params import Failure
+from rnic.records import Record, field, fields, values
 
 RECV_WRID, SEND_WRID = 1, 2
 QKEY = 0x11111111  # of both ends of ibv_ud_pingpong
 FILL = 0x7B  # what ibv_rc_pingpong fills its buffer with
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Record):
     """The command line of one end."""
 
     servername: str | None
@@ -132,7 +131,7 @@ class End:
         """The queue pair: with the ibv_wr_* interface an extended one."""
         if not self.options.features.new_send:
             return self.pd.create_qp(init)
-        given = {one.name: getattr(init, one.name) for one in fields(init)}
+        given = values(init)
         ops = rnic.SendOpsFlags.SEND
         return self.port.ctx.create_qp_ex(rnic.QPInitAttrEx(**given, pd=self.pd, send_ops_flags=ops))
 

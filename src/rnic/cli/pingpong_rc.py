@@ -7,16 +7,15 @@ import ctypes
 import mmap
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 
 import rnic
 from rnic.cli.params import Failure
+from rnic.records import MutableRecord, Record, field
 
 EVERYTHING = (1 << 64) - 1  # bytes of an implicit on-demand region
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
+class Features(Record):
     """Options of the command line, by the original's names."""
 
     odp: bool = False
@@ -103,8 +102,7 @@ def post(qp: rnic.QP, wr: rnic.SendWR) -> None:
         qp.wr_complete()
 
 
-@dataclass(slots=True)
-class Timed:
+class Timed(MutableRecord):
     """A completion of an extended queue, as far as the loop looks at it."""
 
     wr_id: int
@@ -116,8 +114,7 @@ class Timed:
         return self.words
 
 
-@dataclass(slots=True)
-class Clock:
+class Clock(MutableRecord):
     """How far apart receive completions are, in cycles of the device's clock."""
 
     wanted: int

@@ -19,13 +19,13 @@ import re
 import secrets
 import socket
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 
 import click
 
 import rnic
 from rnic.cli import endpoint, exchange
 from rnic.cli.params import Failure
+from rnic.records import MutableRecord, Record, replace
 
 RECV_WRID, SEND_WRID = 1, 2
 MESSAGE = re.compile(rb"([0-9a-f]{4}):" + rb"([0-9a-f]{6}):" * 4 + rb"([0-9a-f]{32})\0", re.IGNORECASE)
@@ -33,8 +33,7 @@ MESSAGE_BYTES = 66
 END = b"END\0"
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Record):
     """What an end tells of one of its pairs of queue pairs."""
 
     lid: int
@@ -70,8 +69,7 @@ class Address:
         return exchange.PeerAddress(self.lid, qp_num, self.psn, self.gid)
 
 
-@dataclass(slots=True)
-class Couple:
+class Couple(MutableRecord):
     """The queue pairs of one connection, and how far it has come."""
 
     recv: rnic.QP

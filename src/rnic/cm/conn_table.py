@@ -8,8 +8,9 @@ is the receiver's: `receiver_id()` knows.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from errno import EADDRINUSE, ENOMEM
-from random import Random
 from typing import Any
 
 from rnic.cm.connection import Connection
@@ -45,10 +46,15 @@ def receiver_id(message: CmMessage) -> int | None:
     return found
 
 
+def random_bits(count: int) -> int:
+    """A number of so many bits that nobody can foresee."""
+    return int.from_bytes(os.urandom(-(-count // 8))) >> -count % 8
+
+
 class ConnTable:
     """Exchanges and listeners of one owner."""
 
-    def __init__(self, slot: int, rng: Random) -> None:
+    def __init__(self, slot: int, draw: Callable[[int], int]) -> None:
         self.slot = fit("slot", slot, SLOT_BITS)
         self.listeners: dict[int, Listener] = {}  # by service id
         self._by_local: dict[int, Exchange] = {}
@@ -58,8 +64,8 @@ class ConnTable:
         # Those whose REQs are out, by service id and address, and by our id.
         self._calling: dict[tuple[int, Address], dict[int, Connection]] = {}
         # A counter, so that an id comes back as late as can be, behind a mask, so that it says little.
-        self._counter = rng.getrandbits(INDEX_BITS)
-        self._mask = rng.getrandbits(INDEX_BITS)
+        self._counter = draw(INDEX_BITS)
+        self._mask = draw(INDEX_BITS)
 
     def __len__(self) -> int:
         return len(self._by_local)

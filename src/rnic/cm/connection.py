@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import ClassVar
 
 from rnic.cm.events import Address, EventType
 from rnic.cm.exchange import Exchange, Owner, Signal, telling
 from rnic.cm.states import HALF_OPEN, Action, Input, State
 from rnic.cm.timing import LONGEST_ACK, PACKET_LIFE_TIME, iba_ns, retries_within
+from rnic.records import replace
 from rnic.wire import (
     MAD,
     Answered,

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -38,7 +37,6 @@ class EventType(Enum):
     SIDR_REP_RECEIVED = "SidrRep: the queue pair of the service, or why not; it is over"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Event(Record):
     """Something that the layer above must know."""
 
@@ -50,7 +48,6 @@ class Event(Record):
     gone: bool = False  # with an ERROR: the peer's process has died, no time has run out
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Send(Record):
     """A datagram to send."""
 
@@ -58,7 +55,6 @@ class Send(Record):
     mad: MAD
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Statistics(Record):
     """What has happened so far."""
 

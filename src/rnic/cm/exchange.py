@@ -3,19 +3,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from errno import EINVAL
 from typing import ClassVar, Protocol
 
 from rnic.cm.events import Address, Event, EventType
 from rnic.cm.states import HALF_OPEN, TABLE, WAITING, Action, Input, State
 from rnic.errors import VerbsError
+from rnic.log import Log
 from rnic.records import Record
 from rnic.wire import MAD, CmMessage
 
-_log = logging.getLogger("rnic.cm")
+_log = Log("rnic.cm")
 
 
 class Owner(Protocol):
@@ -48,7 +47,6 @@ class Owner(Protocol):
         """Take back what was queued since."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Signal(Record):
     """What comes with an input: a message that was received, or that is to be sent."""
 

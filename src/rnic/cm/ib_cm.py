@@ -16,20 +16,18 @@ back. Bytes from the wire never raise: what is malformed or fits nothing is drop
 from __future__ import annotations
 
 import heapq
-import logging
-import random
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from rnic.cm.conn_table import ConnTable
+from rnic.cm.conn_table import ConnTable, random_bits
 from rnic.cm.connection import Connection
 from rnic.cm.events import Address, Event, Send, Statistics
 from rnic.cm.exchange import Exchange, Signal
 from rnic.cm.sidr import Listener, Resolution, refusal
 from rnic.cm.states import Input, State
 from rnic.cm.timing import LONGEST, PACKET_LIFE_TIME, iba_ns
+from rnic.log import Log
 from rnic.records import Record
 from rnic.wire import (
     MAD,
@@ -55,7 +53,10 @@ from rnic.wire import (
     parse_cm,
 )
 
-_log = logging.getLogger("rnic.cm")
+if TYPE_CHECKING:
+    from random import Random
+
+_log = Log("rnic.cm")
 
 ANSWERS_KEPT = 1024  # last words, against repeated requests
 ANSWER_KEPT_NS = iba_ns(LONGEST)  # as long as the kernel repeats a REQ: 16 times 4.3 s
@@ -71,7 +72,6 @@ _CALLING = (State.REQ_SENT, State.MRA_REQ_RCVD)
 _MEETING = (State.REQ_SENT, State.MRA_REQ_RCVD, State.REQ_RCVD, State.REP_RCVD, State.SIDR_REQ_SENT)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Received(Record):
     """A datagram and where it is from."""
 
@@ -86,11 +86,11 @@ class IbCm:
     One thread at a time: the caller has the lock, if there are several.
     """
 
-    def __init__(self, slot: int, ca_guid: int, *, rng: random.Random | None = None) -> None:
-        rng = rng or random.SystemRandom()
+    def __init__(self, slot: int, ca_guid: int, *, rng: Random | None = None) -> None:
+        draw = rng.getrandbits if rng else random_bits
         self.ca_guid = ca_guid
-        self.table = ConnTable(slot, rng)
-        self._tid_high = rng.getrandbits(32) << 32
+        self.table = ConnTable(slot, draw)
+        self._tid_high = draw(32) << 32
         self._sends: deque[Send] = deque()
         self._events: deque[Event] = deque()
         self._met: deque[Exchange] = deque()

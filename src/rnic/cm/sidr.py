@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import ClassVar
 
 from rnic.cm.events import Address, EventType
 from rnic.cm.exchange import Exchange, Owner, Signal, telling
 from rnic.cm.states import Action, Input
 from rnic.cm.timing import MAX_CM_RETRIES
+from rnic.records import replace
 from rnic.wire import MAD, SidrRep, SidrReq, SidrStatus
 
 

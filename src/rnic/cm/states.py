@@ -8,7 +8,6 @@ why. docs/cm-states.md is printed from it (`markdown()`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 
 from rnic.records import Record
@@ -123,7 +122,6 @@ class Action(Enum):
     TAKE_SIDR_REP = "report SIDR_REP_RECEIVED"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Row(Record):
     """One pair of the table."""
 
@@ -299,17 +297,18 @@ def _allowed(call: Input) -> str:
 def _build() -> dict[tuple[State, Input], Row]:
     table: dict[tuple[State, Input], Row] = {}
     for pair, action, following in _done():
-        assert pair not in table, f"two rows for {pair}"
-        table[pair] = Row(action, following)
+        row = Row(action, following)
+        assert table.setdefault(pair, row) is row, f"two rows for {pair}"
     for states, inputs, reason in _IGNORED:
         for state in states:
+            row = Row(Action.IGNORE, state, reason)
             for one in inputs:
-                table.setdefault((state, one), Row(Action.IGNORE, state, reason))
-    for state in State:
-        for one in Input:
-            if one.is_call:
-                table.setdefault((state, one), Row(Action.REFUSE, state, _allowed(one)))
-            assert (state, one) in table, f"no row for {state.name}, {one.name}"
+                table.setdefault((state, one), row)
+    for call in (one for one in Input if one.is_call):
+        reason = _allowed(call)
+        for state in State:
+            table.setdefault((state, call), Row(Action.REFUSE, state, reason))
+    assert len(table) == len(State) * len(Input), "a pair without a row"
     return table
 
 

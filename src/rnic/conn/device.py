@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol, TypeVar
 
 from rnic.errors import VerbsError
+from rnic.log import Log
 from rnic.rdmacm.again import again
 
-_log = logging.getLogger("rnic.conn")
+_log = Log("rnic.conn")
 _TRIES = 3
 A = TypeVar("A")
 R = TypeVar("R")

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import select
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from errno import EAGAIN, EBADF, EINVAL, EMFILE, ENFILE, ENODEV, ENOMEM, ENOSPC
 
 from rnic.conn.core import Core
@@ -24,12 +22,13 @@ from rnic.endpoint import (
     refusal,
 )
 from rnic.errors import VerbsError, exhausted
+from rnic.log import INFO, WARNING, Log
 from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, Timing, create_id, reach
 from rnic.rdmacm.sockaddr import SockAddr
 from rnic.records import Record
 from rnic.wire import RejReason
 
-_log = logging.getLogger("rnic.conn")
+_log = Log("rnic.conn")
 _LACKING = (EMFILE, ENFILE, ENOMEM, ENOSPC, EAGAIN)
 _FAILED = (EventType.ADDR_ERROR, EventType.ROUTE_ERROR, EventType.CONNECT_ERROR)
 # A lost message comes again after a second, not after five as the kernel has it: connect() waits for ten.  A
@@ -40,7 +39,6 @@ MAX_HALF_OPEN = 128
 HANDSHAKE_TIMEOUT = 10.0  # seconds
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Limits(Record):
     """How much a listener takes on; what each is, listen() says."""
 
@@ -243,7 +241,7 @@ class Desk:
         lacks = lacking(error) and not self._warned
         self._warned = self._warned or lacks
         text = "a request from %s was not served: %s"
-        _log.log(logging.WARNING if lacks else logging.INFO, text, peer, exhausted(error))
+        _log.log(WARNING if lacks else INFO, text, peer, exhausted(error))
 
     def _answer(self, one: CmId, param: ConnParam, now: float) -> None:
         try:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import select
 import threading
 import warnings
@@ -20,10 +19,11 @@ from rnic.conn.ops import Op
 from rnic.endpoint import Config, Region
 from rnic.enums import AccessFlags
 from rnic.errors import VerbsError, exhausted
+from rnic.log import Log
 from rnic.threads import Thread
 from rnic.times import after, bounded, milliseconds, seconds
 
-_log = logging.getLogger("rnic.conn")
+_log = Log("rnic.conn")
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -357,8 +357,8 @@ class Agents:
                 self._agent(conn)
         except ConnectionError as error:
             _log.info("%r: %s", conn, error)
-        except Exception:
-            _log.exception("the agent of %r has failed", conn)
+        except Exception as error:
+            _log.error("the agent of %r has failed", conn, error=error)
 
     def dismiss(self, grace: float | None) -> None:
         """Wait for all; those that take longer lose their connections, which ends their waiting."""

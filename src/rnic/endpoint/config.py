@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an end decides before it says hello."""
 
-from dataclasses import dataclass
-
 from rnic.endpoint.hello import (
     MAX_RECEIVE_SIZE,
     MAX_RECEIVES,
@@ -19,7 +17,6 @@ from rnic.records import Record
 __all__ = ["Config"]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Config(Record):
     """The options of one end; the two ends need not have the same."""
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a connection tells its user, in the order in which the peer did it."""
 
-from dataclasses import dataclass
-
 from rnic.endpoint.errors import EndpointError
 from rnic.enums import AccessFlags
 from rnic.records import Record
@@ -19,8 +17,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
-class Region(Record):
+class Region(Record, weakref_slot=True):
     """Memory of one end that the other may reach by RDMA."""
 
     id: int
@@ -35,7 +32,6 @@ class Region(Record):
     """REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC: what may be done."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class MessageReceived(Record):
     """A message, whole."""
 
@@ -43,31 +39,26 @@ class MessageReceived(Record):
     """A copy of its own: no receive buffer is held by it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RegionShared(Record):
     """The peer has shared memory."""
 
     region: Region
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RegionWithdrawn(Record):
     """The peer has withdrawn a region.  Since the SEND that said so came in, it is not among `regions`."""
 
     region: Region
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PeerClosed(Record):
     """The peer will send no more messages.  This end still can."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Closed(Record):
     """Both ends have said goodbye and all that was sent has arrived.  The last event."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Failed(Record):
     """The connection ended otherwise.  The last event; what came before it whole was delivered."""
 

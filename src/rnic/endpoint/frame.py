@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What stands in one SEND: a header of 8 bytes, and a body after it (docs/endpoint-protocol.md)."""
 
-from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 
@@ -10,6 +9,7 @@ from rnic.endpoint.events import Region
 from rnic.endpoint.hello import REMOTE_ACCESS
 from rnic.endpoint.text import clip
 from rnic.enums import AccessFlags
+from rnic.records import MutableRecord
 
 __all__ = [
     "HEADER_SIZE",
@@ -78,8 +78,7 @@ _TYPES = {int(kind): kind for kind in FrameType}
 _FLAGS = {FrameType.MESSAGE: LAST, FrameType.MORE: LAST}
 
 
-@dataclass(slots=True)
-class Frame:
+class Frame(MutableRecord):
     """One SEND, taken apart."""
 
     type: FrameType

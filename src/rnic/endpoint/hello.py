@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hello in the private data of REQ and REP, and the refusal in that of REJ: docs/endpoint-protocol.md."""
 
-from dataclasses import dataclass
 from struct import Struct
 from typing import ClassVar
 
@@ -54,7 +53,6 @@ REFUSAL_SIZE = 148
 _REFUSAL = Struct(">4sBBH")
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Hello(Record):
     """What an end says about itself before anything else; parse() has checked every field."""
 

@@ -3,7 +3,6 @@
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from rnic.endpoint.buffers import EMPTY
 from rnic.endpoint.events import Region
@@ -16,12 +15,12 @@ from rnic.endpoint.frame import (
     more_header,
     share_frame,
 )
+from rnic.records import MutableRecord
 
 __all__ = ["Cut", "Message", "Outbox", "Outgoing"]
 
 
-@dataclass(slots=True)
-class Outgoing:
+class Outgoing(MutableRecord):
     """One work request for the driver to post, in the order in which they were handed out.
 
     A SEND of `header` and `payload`, one after the other; or, with `probe`, a zero-length RDMA WRITE, whose
@@ -40,8 +39,7 @@ class Outgoing:
     """The handle of the message of which this is the last piece."""
 
 
-@dataclass(slots=True)
-class Message:
+class Message(MutableRecord):
     """A message that waits, or is being cut."""
 
     handle: int

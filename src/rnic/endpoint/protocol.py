@@ -3,7 +3,6 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -61,7 +60,6 @@ class Role(Enum):
     """It reads that one first; its own rides in the REP."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Statistics(Record):
     """What a connection has done so far, and where it stands."""
 

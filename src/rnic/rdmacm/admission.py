@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from errno import EINVAL
 from typing import TYPE_CHECKING
 
 from rnic.cm import LONGEST, Connection, iba_ns
 from rnic.errors import VerbsError
+from rnic.records import MutableRecord, field
 
 if TYPE_CHECKING:
     from rnic.rdmacm.cm_id import CmId
@@ -20,8 +20,7 @@ _LONGEST = 1e9  # seconds, some 30 years
 _HANDSHAKE_NS = 10**9  # a peer that lives answers a REP in this time; who does not can give way to a newcomer
 
 
-@dataclass(slots=True)
-class Admission:
+class Admission(MutableRecord):
     """What a listener has let in, and its limits; under the registry's lock.
 
     A connection is half-open when the program has accepted it and the peer's last message, the RTU, is

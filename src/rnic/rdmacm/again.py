@@ -8,16 +8,16 @@ is done here.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic, sleep
 
+from rnic.log import Log
 from rnic.threads import Thread
 
-_log = logging.getLogger("rnic.rdmacm")
+_log = Log("rnic.rdmacm")
 
 PAUSE = 5.0  # seconds between two rounds at most, and while somebody is stopped
 _FIRST = 0.02  # seconds until the first
@@ -101,8 +101,8 @@ class Again:
             return self._try(call)
         except MemoryError:
             return False
-        except Exception:
-            _log.exception("%r is not tried again", call)
+        except Exception as error:
+            _log.error("%r is not tried again", call, error=error)
             return True
 
     def forked(self) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
-import logging
 import os
 import select
 import threading
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import rnic.cm as cm
 from rnic.errors import VerbsError
+from rnic.log import DEBUG, ERROR, Log
 from rnic.rdmacm import routes
 from rnic.rdmacm.gsi import Gsi, Peer
 from rnic.rdmacm.ports import Ports
@@ -35,7 +35,7 @@ from rnic.verbs.pd import PD
 if TYPE_CHECKING:
     from rnic.rdmacm.cm_id import CmId
 
-_log = logging.getLogger("rnic.rdmacm")
+_log = Log("rnic.rdmacm")
 
 _WATCH_NS = 250 * 10**6
 _SCARCE = (EMFILE, ENFILE, ENOMEM, ENOBUFS, ENOSPC, EAGAIN)  # what may be there the next time
@@ -391,9 +391,9 @@ class Agent:
 
     def _mistake(self, what: str, error: Exception) -> None:
         """Of ours; or memory was short. It costs what met it, not all the ids of the device."""
-        level = logging.DEBUG if self.mistakes else logging.ERROR
+        level = DEBUG if self.mistakes else ERROR
         self.mistakes += 1
-        _log.log(level, "%s: %s met a mistake in rnic", self.context.name, what, exc_info=error)
+        _log.log(level, "%s: %s met a mistake in rnic", self.context.name, what, error=error)
 
     def _deadline(self) -> int | None:
         first = self._timers[0][0] if self._timers else None
@@ -423,7 +423,7 @@ class Agent:
         """Nothing hangs: every id hears that its device is gone."""
         self.failed = error
         with contextlib.suppress(MemoryError):
-            _log.error("the agent of %s has failed", self.context.name, exc_info=error)
+            _log.error("the agent of %s has failed", self.context.name, error=error)
         for one in list(self.ids):
             one.device_removed(self, -EIO)
         self.on_end(self)

@@ -7,7 +7,6 @@ import contextlib
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from errno import (
     EADDRNOTAVAIL,
     EBUSY,
@@ -45,6 +44,7 @@ from rnic.rdmacm.names import (
 from rnic.rdmacm.registry import registry
 from rnic.rdmacm.shared import SharedReceives
 from rnic.rdmacm.sockaddr import Inet, SockAddr, parse
+from rnic.records import replace
 from rnic.verbs.ah import GID
 from rnic.verbs.context import Context
 from rnic.verbs.ece import ECE

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass, replace
 from errno import EADDRNOTAVAIL, EINVAL
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from rnic.errors import VerbsError
 from rnic.rdmacm.channel import Event
 from rnic.rdmacm.names import EventType
 from rnic.rdmacm.sockaddr import SockAddr
-from rnic.records import Record
+from rnic.records import Record, replace
 from rnic.threads import Thread, begin
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QPCap
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from rnic.rdmacm.cm_id import CmId
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AddrInfo(Record):
     """Where to bind or connect to: hints for getaddrinfo(), and what it finds (rdma_getaddrinfo(3))."""
 

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from contextlib import ExitStack
-from dataclasses import dataclass
 from time import monotonic
 
 from rnic._nic import nic
 from rnic.enums import AccessFlags, QPState, QPType, SendFlags, WCStatus, WROpcode
 from rnic.errors import VerbsError
+from rnic.log import DEBUG, WARNING, Log
 from rnic.records import Record
 from rnic.verbs.ah import AH, GID, GRH_BYTES, AHAttr, Route
 from rnic.verbs.context import Context
@@ -19,7 +18,7 @@ from rnic.verbs.pd import PD
 from rnic.verbs.qp import QPAttr, QPCap, QPInitAttr
 from rnic.wire import GSI_QKEY, GSI_QPN, MAD_BYTES
 
-_log = logging.getLogger("rnic.rdmacm")
+_log = Log("rnic.rdmacm")
 
 RECEIVES = 2048  # datagrams that can come while the agent is busy
 SENDS = 256
@@ -28,7 +27,6 @@ _PATIENCE = 1.0  # seconds for sends to go out: more is a device that has failed
 _ROOM = GRH_BYTES + MAD_BYTES
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Peer(Record):
     """Where datagrams go and come from: the communication manager's `Address`."""
 
@@ -101,7 +99,7 @@ class Gsi:
 
     def _read(self, wc: nic.WC) -> tuple[bytes, Peer] | None:
         if not wc.ok:
-            level = logging.DEBUG if wc.status == WCStatus.WR_FLUSH_ERR else logging.WARNING
+            level = DEBUG if wc.status == WCStatus.WR_FLUSH_ERR else WARNING
             _log.log(level, "queue pair 1: %s", wc.explain())
             return None
         at = wc.wr_id * _ROOM

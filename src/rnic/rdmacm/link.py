@@ -3,20 +3,20 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from dataclasses import dataclass, field
 from errno import EBUSY, EINVAL
 from functools import partial
 
 from rnic.enums import MTU, AccessFlags, QPState, QPType
 from rnic.errors import VerbsError
+from rnic.log import Log
 from rnic.rdmacm.again import again
 from rnic.rdmacm.gsi import Peer
+from rnic.records import MutableRecord, field
 from rnic.verbs.ah import AHAttr
 from rnic.verbs.qp import QP, QPAttr
 
-_log = logging.getLogger("rnic.rdmacm")
+_log = Log("rnic.rdmacm")
 
 HOP_LIMIT = 64
 MIN_RNR_TIMER = 12  # 0.64 ms; the kernel leaves it at 0, which is 655 ms
@@ -28,8 +28,7 @@ def random_psn() -> int:
     return int.from_bytes(os.urandom(3))
 
 
-@dataclass(slots=True)
-class Link:
+class Link(MutableRecord):
     """The agreement; it grows with the handshake.
 
     The flow label that a REQ names is not kept: the kernel makes one up for its UDP source port, IPv4 has

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 
 from rnic.cm import MAX_CM_RETRIES, PACKET_LIFE_TIME, RESPONSE_TIMEOUT
@@ -78,7 +77,6 @@ class JoinFlags(IntEnum):
     SENDONLY_FULLMEMBER = 1
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ConnParam(Record):
     """What a connection is made with, or what the peer asked for (rdma_connect(3), rdma_accept(3))."""
 
@@ -105,7 +103,6 @@ NOTHING_SAID = ConnParam(
 """What comes with an event whose message has no such fields: zeros, as from the kernel."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class UDParam(Record):
     """A datagram service as resolved, or a group as joined (rdma_get_cm_event(3))."""
 
@@ -115,7 +112,6 @@ class UDParam(Record):
     qkey: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Timing(Record):
     """How long the peer's answers are waited for; the defaults are the kernel's."""
 

@@ -10,13 +10,13 @@ sees the other.
 from __future__ import annotations
 
 import os
-import random
-from dataclasses import dataclass, field
 from errno import EADDRINUSE, EADDRNOTAVAIL, EAGAIN, ECONNREFUSED
+from struct import unpack
 
 from rnic._nic import nic
 from rnic.errors import VerbsError
 from rnic.rdmacm.sockaddr import IP
+from rnic.records import MutableRecord, field
 from rnic.verbs.ah import GID
 from rnic.verbs.context import Context
 from rnic.wire import PortSpace, service_id
@@ -33,15 +33,14 @@ def ephemeral() -> list[int]:
             low, high = map(int, f.read().split())
     except (OSError, ValueError):
         low, high = 32768, 60999
-    return [random.randint(low, high) for _ in range(_TRIES)]
+    return [low + one % (high - low + 1) for one in unpack(f"{_TRIES}I", os.urandom(4 * _TRIES))]
 
 
 def _first_of(port: int) -> int:
     return port - port % BLOCK
 
 
-@dataclass(slots=True)
-class _Block:
+class _Block(MutableRecord):
     claim: nic.Listener
     used: set[int] = field(default_factory=set)
 
@@ -78,7 +77,7 @@ class Ports:
             for port in range(max(first, 1), first + BLOCK)
             if port not in block.used
         ]
-        random.shuffle(ours)
+        ours.sort(key=lambda _: os.urandom(4))
         return ours[:BLOCK] + ephemeral()
 
     def _block(self, ps: PortSpace, ip: IP, first: int) -> _Block | None:

@@ -6,9 +6,7 @@ Messages are built as the Linux kernel builds them; an id of port space TCP, or 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from dataclasses import replace
 from errno import ECONNRESET, EINVAL, EISCONN, EPROTO, ETIMEDOUT
 from ipaddress import IPv4Address, IPv6Address
 from time import monotonic_ns
@@ -18,6 +16,7 @@ import rnic.cm as cm
 from rnic.cm import ack_timeout, peer_ack_timeout
 from rnic.enums import MTU
 from rnic.errors import VerbsError
+from rnic.log import Log
 from rnic.rdmacm import link as link_
 from rnic.rdmacm import reach
 from rnic.rdmacm.channel import Event
@@ -33,6 +32,7 @@ from rnic.rdmacm.names import (
     Option,
 )
 from rnic.rdmacm.sockaddr import Inet
+from rnic.records import replace
 from rnic.verbs.ah import GID
 from rnic.verbs.ece import ECE
 from rnic.wire import (
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from rnic.rdmacm.agent import Agent
     from rnic.rdmacm.cm_id import CmId
 
-_log = logging.getLogger("rnic.rdmacm")
+_log = Log("rnic.rdmacm")
 
 _PERMISSIVE_LID = 0xFFFF
 _MRA_TIMEOUT = 24  # n of how long an application may think about a request: the kernel's

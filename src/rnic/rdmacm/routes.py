@@ -7,7 +7,6 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from errno import EINVAL, ENETUNREACH, ENOENT
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
@@ -33,7 +32,6 @@ _GROUPS = 0x1 | 0x10 | 0x100  # links, IPv4 and IPv6 addresses
 DISCARD = 9  # the port of RFC 863
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Way(Record):
     """How the kernel would send to an address."""
 
@@ -43,7 +41,6 @@ class Way(Record):
     direct: bool  # no neighbour has to be known: our own address, or a group
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Change(Record):
     """An address or a network interface that went away."""
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from errno import EINVAL
 from typing import TYPE_CHECKING, cast
 
@@ -11,6 +10,7 @@ from rnic._nic import nic
 from rnic.enums import SRQType
 from rnic.errors import VerbsError
 from rnic.rdmacm.registry import registry
+from rnic.records import replace
 from rnic.verbs.context import Context
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP

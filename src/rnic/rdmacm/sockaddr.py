@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import operator
 import socket
-from dataclasses import dataclass
 from errno import EADDRNOTAVAIL, EINVAL
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
@@ -17,7 +16,6 @@ SockAddr = tuple[str, int] | tuple[str, int, int, int]
 """(host, port), or for IPv6 (host, port, flow info, scope id): what socket.getsockname() returns."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Inet(Record):
     """An address, a port, and the interface that a link-local address belongs to."""
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import secrets
 import socket
 import struct
-from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
 from rnic.enums import MTU, AccessFlags, QPState, QPType
+from rnic.records import Record, replace
 from rnic.verbs.ah import GID, AHAttr
 from rnic.verbs.context import Context
 from rnic.verbs.qp import QP, QPAttr
@@ -19,8 +19,7 @@ __all__ = ["Address", "Options", "complete", "connect", "connect_through", "prep
 _WIRE = struct.Struct("!16sIIB")
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Record):
     """What a connection is made with; the names are QPAttr's."""
 
     path_mtu: MTU | None = None
@@ -39,8 +38,7 @@ class Options:
     """The local IP address to use, None: the first of the GID table."""
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Record):
     """What the peer has to know of a queue pair."""
 
     gid: GID

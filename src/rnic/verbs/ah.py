@@ -3,7 +3,6 @@
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import total_ordering
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
@@ -88,7 +87,6 @@ def _raw_gid(value: object) -> bytes:
     raise ValueError(f"not a GID: {value!r}")
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AHAttr(Record):
     """The path to a peer, an address vector (IBA 11.2.2.1; ibv_modify_qp(3), ibv_create_ah(3)).
 
@@ -164,7 +162,6 @@ _IPV4 = 20
 _WORDS = struct.Struct("!10H")
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Route(Record):
     """Where a datagram came from, out of the 40 bytes ahead of its payload (IBA 8.3; annex A17.4.5)."""
 

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What counters of completions and of flows are created with."""
 
-from dataclasses import dataclass
-
 from rnic.enums import CompCntrType, CounterDescription, QPAttachCompCntrOp
 from rnic.records import Record
 
 __all__ = ["CompCntrCaps", "CompCntrInitAttr", "CounterAttachAttr", "QPAttachCompCntrAttr"]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CompCntrInitAttr(Record):
     """What a completion counter is created with (rdma-core 64: ibv_create_comp_cntr(3))."""
 
@@ -24,7 +21,6 @@ class CompCntrInitAttr(Record):
         return {"comp_mask": self.comp_mask, "type": int(self.type), "flags": self.flags}
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CompCntrCaps(Record):
     """What completion counters of a device can do (rdma-core 64: ibv_query_comp_cntr_caps(3))."""
 
@@ -34,14 +30,12 @@ class CompCntrCaps(Record):
     supported_qp_attach_ops: QPAttachCompCntrOp
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class QPAttachCompCntrAttr(Record):
     """What of a queue pair is counted (rdma-core 64: ibv_qp_attach_comp_cntr(3))."""
 
     op_mask: QPAttachCompCntrOp
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CounterAttachAttr(Record):
     """What of a flow is counted, and where (ibv_attach_counters_point_flow(3))."""
 

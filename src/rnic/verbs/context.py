@@ -5,7 +5,6 @@ import errno
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Self
 
 from rnic._nic import nic
@@ -24,7 +23,7 @@ from rnic.enums import (
     WCFlags,
 )
 from rnic.errors import VerbsError
-from rnic.records import Record
+from rnic.records import Record, field
 from rnic.verbs.ah import GID, AHAttr, Route
 from rnic.verbs.cntr import CompCntrCaps, CompCntrInitAttr
 from rnic.verbs.counters import Counters
@@ -49,7 +48,6 @@ from rnic.verbs.xrcd import XRCD
 __all__ = ["AsyncEvent", "Context", "DeviceAttr", "GIDEntry", "PortAttr", "ValuesEx"]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DeviceAttr(Record):
     """What a device can do: libibverbs' fields, limits as numbers of objects (ibv_query_device(3))."""
 
@@ -88,7 +86,6 @@ class DeviceAttr(Record):
     """Bytes; not among libibverbs' fields."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ValuesEx(Record):
     """Values of a device that change all the time (ibv_query_rt_values_ex(3)); None was not asked for."""
 
@@ -97,7 +94,6 @@ class ValuesEx(Record):
     """What the timestamp of a completion would be now; the software RNIC counts ns of CLOCK_MONOTONIC."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PortAttr(Record):
     """The state and the limits of a port: libibverbs' fields (ibv_query_port(3))."""
 
@@ -125,7 +121,6 @@ class PortAttr(Record):
     flags: int
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class GIDEntry(Record):
     """One of a port's addresses (ibv_query_gid_ex(3))."""
 
@@ -137,7 +132,6 @@ class GIDEntry(Record):
     """The netdev that has the address."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AsyncEvent(Record):
     """Something happened that no completion reports (ibv_get_async_event(3)).
 

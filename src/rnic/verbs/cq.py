@@ -2,7 +2,6 @@
 """What completion queues are created with and changed to."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from rnic._nic import nic
@@ -29,7 +28,6 @@ WC_STANDARD_FLAGS = (
 """The fields that a WC has, too."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CQInitAttrEx(Record):
     """What an extended completion queue is created with (ibv_create_cq_ex(3))."""
 
@@ -44,7 +42,7 @@ class CQInitAttrEx(Record):
     """Which fields of a completion can be read; timestamps are taken for those who ask for them."""
     comp_mask: CQInitAttrMask | None = None
     """None: what is set is what counts."""
-    flags: CreateCQAttrFlags = CreateCQAttrFlags(0)  # noqa: RUF009 - a number
+    flags: CreateCQAttrFlags = CreateCQAttrFlags(0)
     """SINGLE_THREADED: a promise that no two threads poll at a time; one that does gets EBUSY.
     IGNORE_OVERRUN: when the queue is full, the oldest completion is lost, and nothing tells."""
     parent_domain: "nic.PD | None" = None
@@ -62,7 +60,6 @@ class CQInitAttrEx(Record):
         return {"wc_flags": int(self.wc_flags), "comp_mask": int(self.mask()), "flags": int(self.flags)}
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ModerateCQ(Record):
     """When a completion event that was asked for comes (ibv_modify_cq(3))."""
 
@@ -72,7 +69,6 @@ class ModerateCQ(Record):
     """At the latest so many microseconds after the first of them, 0 to 65535; 0: at once, not moderated."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ModifyCQAttr(Record):
     """What CQ.modify() changes (ibv_modify_cq(3)); None is: not set."""
 
@@ -91,7 +87,6 @@ class ModifyCQAttr(Record):
         }
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CQModerationCaps(Record):
     """The largest ModerateCQ (ibv_query_device_ex(3))."""
 

@@ -4,7 +4,6 @@
 import errno
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rnic._nic import nic
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["Device", "format_guid", "get_device_list", "import_device", "open_device"]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Device(Record):
     """A device as listed, before it is opened (ibv_get_device_list(3)): a software RNIC on one netdev."""
 

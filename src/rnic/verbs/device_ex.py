@@ -2,7 +2,6 @@
 """What a device can do, beyond what ibv_query_device tells."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rnic.enums import ODPGeneralCap, ODPTransportCap, QPType, RawPacketCaps, TMCapFlags
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 __all__ = ["DeviceAttrEx", "ODPCaps", "PacketPacingCaps", "TMCaps"]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TMCaps(Record):
     """What a device can do for tag matching (ibv_query_device_ex(3))."""
 
@@ -39,7 +37,6 @@ class TMCaps(Record):
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ODPCaps(Record):
     """What may be done to memory that is registered ON_DEMAND (ibv_query_device_ex(3))."""
 
@@ -58,7 +55,6 @@ class ODPCaps(Record):
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PacketPacingCaps(Record):
     """What QP.modify_rate_limit() takes (ibv_query_device_ex(3)); a rate of 0, no limit, goes always."""
 
@@ -74,7 +70,6 @@ class PacketPacingCaps(Record):
         return bool(self.supported_qpts >> qp_type & 1)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DeviceAttrEx(Record):
     """What a device can do beyond DeviceAttr: libibverbs' fields (ibv_query_device_ex(3))."""
 

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Enhanced connection establishment: options that two devices of one vendor agree on."""
 
-from dataclasses import asdict, dataclass
-
-from rnic.records import Record
+from rnic.records import Record, values
 
 __all__ = ["ECE"]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ECE(Record):
     """Options of a vendor's enhanced connections (ibv_set_ece(3), rdma_get_remote_ece(3))."""
 
@@ -20,4 +17,4 @@ class ECE(Record):
 
     def as_struct(self) -> dict[str, int]:
         """The fields of struct rnic_ece."""
-        return asdict(self)
+        return values(self)

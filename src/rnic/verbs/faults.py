@@ -2,14 +2,12 @@
 """The fault injector of a software RNIC: what its link does to the packets that it sends."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rnic.records import Record
 
 __all__ = ["Faults", "Lose"]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Lose(Record):
     """Lose particular packets: of this opcode, the nth from now on and count - 1 after it."""
 
@@ -24,7 +22,6 @@ class Lose(Record):
             raise ValueError("nth and count begin at 1")
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Faults(Record):
     """What happens to packets on their way out; probabilities between 0 and 1, drawn from the seed.
 

@@ -7,7 +7,6 @@ with all its bits, or with those of its mask.
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import ClassVar
 
@@ -99,7 +98,6 @@ class _Filter(Record):
         return _layout(self.kind, self.align, value, mask)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SpecEth(_Filter):
     """The Ethernet header (struct ibv_flow_spec_eth); addresses as "02:00:00:00:00:01" or 6 bytes."""
 
@@ -124,7 +122,6 @@ class SpecEth(_Filter):
     }
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SpecIPv4(_Filter):
     """The IPv4 header's addresses (struct ibv_flow_spec_ipv4); without any, every IPv4 packet."""
 
@@ -138,7 +135,6 @@ class SpecIPv4(_Filter):
     fields: ClassVar[Fields] = {"src_ip": (4, _ipv4), "dst_ip": (4, _ipv4)}
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SpecIPv4Ext(_Filter):
     """More of the IPv4 header (struct ibv_flow_spec_ipv4_ext)."""
 
@@ -168,7 +164,6 @@ class SpecIPv4Ext(_Filter):
     }
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SpecIPv6(_Filter):
     """The IPv6 header (struct ibv_flow_spec_ipv6); without any field, every IPv6 packet."""
 
@@ -208,7 +203,6 @@ class _Ports(_Filter):
     fields: ClassVar[Fields] = {"dst_port": (2, _U16), "src_port": (2, _U16)}
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SpecTCP(_Ports):
     """The TCP header's ports (struct ibv_flow_spec_tcp_udp); without any, every TCP segment."""
 
@@ -220,7 +214,6 @@ class SpecTCP(_Ports):
     kind = FlowSpecType.TCP
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SpecUDP(_Ports):
     """The UDP header's ports (struct ibv_flow_spec_tcp_udp); without any, every UDP datagram."""
 
@@ -232,7 +225,6 @@ class SpecUDP(_Ports):
     kind = FlowSpecType.UDP
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SpecActionTag(Record):
     """Completions of the frames carry tag_id, 24 bits, as WC.flow_tag (struct ibv_flow_spec_action_tag)."""
 
@@ -243,7 +235,6 @@ class SpecActionTag(Record):
         return _layout(FlowSpecType.ACTION_TAG, 4, struct.pack("=I", self.tag_id))
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SpecActionDrop(Record):
     """The frames go nowhere (struct ibv_flow_spec_action_drop); drop_flow_rule counts them."""
 
@@ -252,7 +243,6 @@ class SpecActionDrop(Record):
         return _layout(FlowSpecType.ACTION_DROP, 4)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SpecActionCount(Record):
     """The frames are counted (struct ibv_flow_spec_counter_action)."""
 
@@ -277,7 +267,6 @@ Spec = (
 _ATTR = struct.Struct("=IiHHBBxxI")
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class FlowAttr(Record):
     """A rule (struct ibv_flow_attr, ibv_create_flow(3)): all specifications have to match."""
 

@@ -3,7 +3,6 @@
 
 import errno
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rnic._nic import nic
@@ -20,7 +19,6 @@ __all__ = ["AllocDMAttr", "ParentDomainInitAttr", "RegionVerbs"]
 IOVA, FD, DM, ALLOC, LOCK = (1 << i for i in range(5))
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AllocDMAttr(Record):
     """What device memory is made with (ibv_alloc_dm(3))."""
 
@@ -30,7 +28,6 @@ class AllocDMAttr(Record):
     """Its first byte lies at a multiple of 2 to the power of this; a page's is what there is."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ParentDomainInitAttr(Record):
     """What a parent domain is made of (ibv_alloc_parent_domain(3))."""
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory windows: keys for parts of memory regions, given and taken by work requests."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rnic._nic import nic
@@ -19,7 +18,6 @@ def inc_rkey(rkey: int) -> int:
     return rkey & 0xFFFFFF00 | (rkey + 1) & 0xFF
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class MWBindInfo(Record):
     """What a window shows (ibv_bind_mw(3))."""
 
@@ -34,7 +32,6 @@ class MWBindInfo(Record):
     its bytes from 0 on."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class MWBind(Record):
     """What QP.bind_mw() posts (ibv_bind_mw(3))."""
 

@@ -3,13 +3,12 @@
 
 import errno
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
 from typing import Any
 
 from rnic._nic import nic
 from rnic.enums import MTU, AccessFlags, MigState, QPAttrMask, QPState, QPType, WROpcode
 from rnic.errors import VerbsError
-from rnic.records import Record
+from rnic.records import Record, values
 from rnic.sizes import whole
 from rnic.verbs.ah import GID, AHAttr
 from rnic.verbs.counters import Counters
@@ -22,7 +21,6 @@ from rnic.verbs.wq import RxHashConf
 __all__ = ["QP", "QPAttr", "QPCap", "QPInitAttr", "QPOpenAttr", "QPStats"]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class QPCap(Record):
     """How much a queue pair holds (ibv_create_qp(3))."""
 
@@ -39,10 +37,9 @@ class QPCap(Record):
 
     def as_struct(self) -> dict[str, int]:
         """The fields of struct rnic_qp_cap."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return values(self)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class QPInitAttr(Record):
     """What a queue pair is created with (ibv_create_qp(3))."""
 
@@ -66,7 +63,6 @@ class QPInitAttr(Record):
     """How it spreads them."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class QPOpenAttr(Record):
     """Which queue pair Context.open_qp() opens (ibv_open_qp(3))."""
 
@@ -77,7 +73,6 @@ class QPOpenAttr(Record):
     """The caller's own."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class QPAttr(Record):
     """Attributes of a queue pair (ibv_modify_qp(3), ibv_query_qp(3)); None is: not set.
 
@@ -149,11 +144,11 @@ class QPAttr(Record):
 
     def as_struct(self) -> dict[str, Any]:
         """The fields of struct rnic_qp_attr, those that are not set as 0."""
-        values = {field.name: getattr(self, field.name) or 0 for field in fields(self)}
-        values["cap"] = (self.cap or QPCap()).as_struct()
-        values["ah_attr"] = (self.ah_attr or _NOWHERE).as_struct()
-        values["alt_ah_attr"] = (self.alt_ah_attr or _NOWHERE).as_struct()
-        return values
+        known = {name: value or 0 for name, value in values(self).items()}
+        known["cap"] = (self.cap or QPCap()).as_struct()
+        known["ah_attr"] = (self.ah_attr or _NOWHERE).as_struct()
+        known["alt_ah_attr"] = (self.alt_ah_attr or _NOWHERE).as_struct()
+        return known
 
     @classmethod
     def from_struct(cls, values: Mapping[str, Any]) -> "QPAttr":
@@ -230,7 +225,6 @@ def _mtu(value: int) -> MTU | None:
     return MTU(value) if value else None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class QPStats(Record):
     """Where a queue pair stands: for people who debug."""
 

@@ -3,7 +3,6 @@
 
 import errno
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,6 +19,7 @@ from rnic.enums import (
     WROpcode,
 )
 from rnic.errors import VerbsError
+from rnic.records import field
 from rnic.verbs.qp import QP, QPInitAttr
 from rnic.verbs.section import Section
 
@@ -28,7 +28,6 @@ __all__ = ["QPEx", "QPInitAttrEx"]
 _ATOMIC_WRITE_BYTES = 8
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class QPInitAttrEx(QPInitAttr):
     """What an extended queue pair is created with (ibv_create_qp_ex(3)); None is: not set."""
 

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast a queue pair may send."""
 
-from dataclasses import asdict, dataclass
-
-from rnic.records import Record
+from rnic.records import Record, values
 
 __all__ = ["RateLimitAttr"]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RateLimitAttr(Record):
     """A rate, and how evenly it is kept (ibv_modify_qp_rate_limit(3))."""
 
@@ -23,4 +20,4 @@ class RateLimitAttr(Record):
 
     def as_struct(self) -> dict[str, int]:
         """The fields of struct rnic_qp_rate_limit_attr."""
-        return asdict(self)
+        return values(self)

@@ -3,17 +3,15 @@
 
 import errno
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 
 from rnic._nic import nic
 from rnic.enums import SRQAttrMask, SRQType
 from rnic.errors import VerbsError
-from rnic.records import Record
+from rnic.records import Record, values
 
 __all__ = ["TMCap", "SRQ", "SRQAttr", "SRQInitAttr", "SRQInitAttrEx"]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SRQAttr(Record):
     """Attributes of a shared receive queue (ibv_create_srq(3), ibv_modify_srq(3)); None is: not set."""
 
@@ -35,7 +33,7 @@ class SRQAttr(Record):
 
     def as_struct(self) -> dict[str, int]:
         """The fields of struct rnic_srq_attr, those that are not set as 0."""
-        return {field.name: getattr(self, field.name) or 0 for field in fields(self)}
+        return {name: value or 0 for name, value in values(self).items()}
 
     @classmethod
     def from_struct(cls, values: Mapping[str, int]) -> "SRQAttr":
@@ -43,7 +41,6 @@ class SRQAttr(Record):
         return cls(**values)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SRQInitAttr(Record):
     """What a shared receive queue is created with (ibv_create_srq(3))."""
 
@@ -52,7 +49,6 @@ class SRQInitAttr(Record):
     """The caller's own."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TMCap(Record):
     """How much a tag matching SRQ holds (ibv_create_srq_ex(3))."""
 
@@ -63,10 +59,9 @@ class TMCap(Record):
 
     def as_struct(self) -> dict[str, int]:
         """The fields of struct rnic_tm_cap."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return values(self)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SRQInitAttrEx(Record):
     """What Context.create_srq_ex() makes (ibv_create_srq_ex(3))."""
 

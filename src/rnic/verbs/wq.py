@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Receive side scaling: work queues, tables of them, and how frames are spread by a hash."""
 
-from dataclasses import dataclass
 from typing import Self
 
 from rnic._nic import nic
@@ -21,7 +20,6 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class WQInitAttr(Record):
     """What a work queue is created with (ibv_create_wq(3))."""
 
@@ -40,7 +38,6 @@ class WQInitAttr(Record):
     """The caller's own."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class WQAttr(Record):
     """Attributes of a work queue (ibv_modify_wq(3)); None is: not set."""
 
@@ -92,7 +89,6 @@ class WQ(nic.WQ):
         self.raw_modify(attr.as_struct())
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RwqIndTableInitAttr(Record):
     """What an indirection table is created with (ibv_create_rwq_ind_table(3))."""
 
@@ -115,7 +111,6 @@ class RwqIndTable(nic.RwqIndTable):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RxHashConf(Record):
     """How a queue pair spreads what it receives (ibv_create_qp_ex(3)).
 
@@ -130,7 +125,6 @@ class RxHashConf(Record):
     rx_hash_function: RxHashFunction = RxHashFunction.TOEPLITZ
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RSSCaps(Record):
     """What a device can spread (struct ibv_rss_caps)."""
 
@@ -153,7 +147,6 @@ class RSSCaps(Record):
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TSOCaps(Record):
     """What a device can cut up when it sends (struct ibv_tso_caps); 0: nothing."""
 
@@ -161,7 +154,6 @@ class TSOCaps(Record):
     supported_qpts: int
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RawPacketAttr(Record):
     """Where the frames of RAW_PACKET queue pairs go; not in libibverbs."""
 

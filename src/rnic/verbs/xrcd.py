@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """XRC domains: one connection for all the shared receive queues of a host's processes, or of one's parts."""
 
-from dataclasses import replace
-
 from rnic._nic import nic
 from rnic.enums import QPType
+from rnic.records import replace
 from rnic.verbs.qp import QP, QPInitAttr, QPOpenAttr
 
 __all__ = ["XRCD"]

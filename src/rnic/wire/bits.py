@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A base class for structures of many fields that are not whole bytes: each field is described once.
 
-    @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-    class Thing(BitStruct):
+    class Thing(BitStruct, kw_only=True):
         SIZE: ClassVar[int] = 4
         number: int = at(0, 24)             # bytes 0..2
         kind: int = at(3, 2, bit=5)         # the last bits but one of byte 3
@@ -15,11 +14,10 @@ kept in `resv`, so that any bytes of the right number come out as they went in.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
 from ipaddress import IPv6Address
 from typing import Any, ClassVar, Self
 
-from rnic.records import Record
+from rnic.records import Record, field, fields
 from rnic.wire.error import WireError
 from rnic.wire.header import fit, need
 
@@ -56,8 +54,7 @@ def struct_at(byte: int, cls: type[BitStruct]) -> Any:
     return _described(((byte * 8, cls.SIZE * 8),), _Nested(cls), None, default_factory=cls)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class BitStruct(Record):
+class BitStruct(Record, kw_only=True):
     """Parse and emit by the fields' descriptions."""
 
     SIZE: ClassVar[int] = 0
@@ -139,7 +136,6 @@ class _Nested(_Number):
         return int(value.to_word())
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Place(Record):
     """Where a field of a structure lies."""
 
@@ -162,7 +158,6 @@ class _Place(Record):
         return word
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Layout(Record):
     """The fields of a structure, and the bits that they cover."""
 

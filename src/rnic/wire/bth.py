@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from struct import Struct
 from typing import ClassVar
 
@@ -11,7 +10,6 @@ from rnic.records import Record
 from rnic.wire.header import fit, need
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class BTH(Record):
     """The fields of IBA 9.2; reserved bits are kept, so that what was parsed is emitted again."""
 

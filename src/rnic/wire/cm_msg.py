@@ -10,7 +10,6 @@ Private data is parsed whole, with the zeros that follow what was sent: its leng
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import ClassVar
 
@@ -33,8 +32,7 @@ from rnic.wire.mad import CM_CLASS_VERSION, MAD, MadMethod, MgmtClass
 CM_DATA_BYTES = 232
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class CmMessage(BitStruct):
+class CmMessage(BitStruct, kw_only=True):
     """What the messages share: 232 bytes after the MAD header, and the attribute id that names them."""
 
     SIZE: ClassVar[int] = CM_DATA_BYTES
@@ -48,8 +46,7 @@ class CmMessage(BitStruct):
         return MAD(tid=tid, attr_id=self.ATTR, attr_mod=attr_mod, data=self.emit())
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class CmReply(CmMessage):
+class CmReply(CmMessage, kw_only=True):
     """Those that carry the communication ids of both ends."""
 
     local_comm_id: int = at(0, 32)  # the sender's; of a REJ 0, when it made none
@@ -61,8 +58,7 @@ class CmReply(CmMessage):
         return f"{self.local_comm_id:#010x} to {self.remote_comm_id:#010x}"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class CmPath(BitStruct):
+class CmPath(BitStruct, kw_only=True):
     """A path as a REQ describes it, twice: the primary one and an alternate (IBA 12.6.5)."""
 
     SIZE: ClassVar[int] = 44
@@ -80,8 +76,7 @@ class CmPath(BitStruct):
     ack_timeout: int = at(43, 5)  # local ACK timeout, 4.096 us * 2^n: twice the life time and the ACK delay
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class Req(CmMessage):
+class Req(CmMessage, kw_only=True):
     """Connection request (IBA 12.6.5)."""
 
     ATTR: ClassVar[CmAttr] = CmAttr.REQ
@@ -123,8 +118,7 @@ class Req(CmMessage):
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class Mra(CmReply):
+class Mra(CmReply, kw_only=True):
     """Message receipt acknowledgement: wait longer (IBA 12.6.6)."""
 
     ATTR: ClassVar[CmAttr] = CmAttr.MRA
@@ -139,8 +133,7 @@ class Mra(CmReply):
         return f"CM MRA {self.ids} of the {name_of(Answered, self.message).upper()}, wait {wait:.3g} s"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class Rej(CmReply):
+class Rej(CmReply, kw_only=True):
     """Rejection, with additional information by its reason (IBA 12.6.7)."""
 
     ATTR: ClassVar[CmAttr] = CmAttr.REJ
@@ -165,8 +158,7 @@ class Rej(CmReply):
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class Rep(CmReply):
+class Rep(CmReply, kw_only=True):
     """Connection reply (IBA 12.6.8)."""
 
     ATTR: ClassVar[CmAttr] = CmAttr.REP
@@ -191,8 +183,7 @@ class Rep(CmReply):
         return f"CM REP {self.ids} QP {self.local_qpn:#08x} PSN {self.starting_psn}"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class Rtu(CmReply):
+class Rtu(CmReply, kw_only=True):
     """Ready to use (IBA 12.6.9)."""
 
     ATTR: ClassVar[CmAttr] = CmAttr.RTU
@@ -204,8 +195,7 @@ class Rtu(CmReply):
         return f"CM RTU {self.ids}"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class Dreq(CmReply):
+class Dreq(CmReply, kw_only=True):
     """Request for communication release (IBA 12.6.10)."""
 
     ATTR: ClassVar[CmAttr] = CmAttr.DREQ
@@ -218,8 +208,7 @@ class Dreq(CmReply):
         return f"CM DREQ {self.ids} of QP {self.remote_qpn:#08x}"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class Drep(CmReply):
+class Drep(CmReply, kw_only=True):
     """Reply to a request for communication release (IBA 12.6.11)."""
 
     ATTR: ClassVar[CmAttr] = CmAttr.DREP
@@ -231,8 +220,7 @@ class Drep(CmReply):
         return f"CM DREP {self.ids}"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class Lap(CmReply):
+class Lap(CmReply, kw_only=True):
     """Load alternate path (IBA 12.8.1)."""
 
     ATTR: ClassVar[CmAttr] = CmAttr.LAP
@@ -258,8 +246,7 @@ class Lap(CmReply):
         return f"CM LAP {self.ids} of QP {self.remote_qpn:#08x} {ends}"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class Apr(CmReply):
+class Apr(CmReply, kw_only=True):
     """Alternate path response (IBA 12.8.2)."""
 
     ATTR: ClassVar[CmAttr] = CmAttr.APR
@@ -280,8 +267,7 @@ class Apr(CmReply):
         return f"CM APR {self.ids} status {self.status}: {name_of(AprStatus, self.status)}"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class SidrReq(CmMessage):
+class SidrReq(CmMessage, kw_only=True):
     """Service id resolution request (IBA 12.11.1)."""
 
     ATTR: ClassVar[CmAttr] = CmAttr.SIDR_REQ
@@ -296,8 +282,7 @@ class SidrReq(CmMessage):
         return f"CM SIDR_REQ {self.request_id:#010x} {service_text(self.service_id)}{_ip_text(self)}"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class SidrRep(CmMessage):
+class SidrRep(CmMessage, kw_only=True):
     """Service id resolution response (IBA 12.11.2)."""
 
     ATTR: ClassVar[CmAttr] = CmAttr.SIDR_REP
@@ -360,8 +345,7 @@ def describe_mad(data: bytes) -> str:
 # -------------------------------------------------------------------------------- IP addressing annex
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class IpCmHeader(BitStruct):
+class IpCmHeader(BitStruct, kw_only=True):
     """What RDMA-CM puts ahead of the user's private data in a REQ and a SIDR_REQ (annex A11): who calls whom.
 
     An IPv4 address is the last four bytes of its field. Over a REQ 56 bytes are left to the user, over a

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 from typing import ClassVar
@@ -14,7 +13,6 @@ from rnic.wire.header import FlatHeader, fit, need
 from rnic.wire.opcode import CNP_RESERVED_BYTES, Mask, OpcodeInfo
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RETH(FlatHeader):
     """RDMA extended transport header (IBA 9.3.3): the remote buffer of a WRITE or READ."""
 
@@ -77,7 +75,6 @@ def credit_count(code: int) -> int | None:
     return (2 + code % 2) << (code // 2 - 1)  # 2 3 4 6 8 12 16 24 ...
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AETH(Record):
     """ACK extended transport header (IBA 9.3.5): the verdict on a request."""
 
@@ -135,7 +132,6 @@ class AETH(Record):
         return f"reserved syndrome {self.syndrome:#04x}"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AtomicETH(FlatHeader):
     """Atomic extended transport header (IBA 9.3.4)."""
 
@@ -148,7 +144,6 @@ class AtomicETH(FlatHeader):
     LAYOUT: ClassVar[Struct] = Struct(">QIQQ")
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AtomicAckETH(FlatHeader):
     """Atomic ACK extended transport header (IBA 9.3.5.3): the remote value before the operation."""
 
@@ -158,7 +153,6 @@ class AtomicAckETH(FlatHeader):
     LAYOUT: ClassVar[Struct] = Struct(">Q")
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ImmDt(FlatHeader):
     """Immediate data (IBA 9.3.6), as the number that the four bytes are in network order."""
 
@@ -168,7 +162,6 @@ class ImmDt(FlatHeader):
     LAYOUT: ClassVar[Struct] = Struct(">I")
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class IETH(FlatHeader):
     """Invalidate extended transport header (IBA 9.3.7): the R_Key that the receiver invalidates."""
 
@@ -178,7 +171,6 @@ class IETH(FlatHeader):
     LAYOUT: ClassVar[Struct] = Struct(">I")
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DETH(Record):
     """Datagram extended transport header (IBA 9.3.2)."""
 
@@ -203,7 +195,6 @@ class DETH(Record):
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class XRCETH(Record):
     """XRC extended transport header (IBA A14.3.1): the shared receive queue that a request is for."""
 
@@ -225,7 +216,6 @@ class XRCETH(Record):
         return self._LAYOUT.pack(fit("resv", self.resv, 8) << 24 | fit("srqn", self.srqn, 24))
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class FETH(Record):
     """Flush extended transport header (IBA A19.4.3): what a FLUSH makes sure of, and of which bytes."""
 
@@ -255,7 +245,6 @@ class FETH(Record):
         return f"flush {', '.join(types) or f'type {self.type}'} of {what}"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CNPReserved(Record):
     """The 16 bytes that follow the BTH of a congestion notification packet (A17.9.3); zero when sent."""
 

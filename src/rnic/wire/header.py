@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from struct import Struct
 from typing import Any, ClassVar, Self
 
-from rnic.records import Record
+from rnic.records import Record, fields
 from rnic.wire.error import WireError
 
 
@@ -25,14 +24,13 @@ def need(name: str, data: bytes, size: int) -> None:
 
 
 class FlatHeader(Record):
-    """A dataclass whose fields lie one after the other, as `LAYOUT` has them."""
+    """A record whose fields lie one after the other, as `LAYOUT` has them."""
 
-    __slots__ = ()
     SIZE: ClassVar[int]
     LAYOUT: ClassVar[Struct]
 
     def __init__(self, *values: Any) -> None:
-        raise NotImplementedError  # a dataclass brings its own
+        raise NotImplementedError  # those that derive from it have their own
 
     @classmethod
     def parse(cls, data: bytes) -> Self:

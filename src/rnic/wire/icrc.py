@@ -9,9 +9,9 @@ stored little-endian.
 from __future__ import annotations
 
 import zlib
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from rnic.records import replace
 from rnic.wire.header import need
 
 if TYPE_CHECKING:

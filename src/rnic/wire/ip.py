@@ -7,12 +7,11 @@ in lengths and checksums.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address
 from struct import Struct
 from typing import ClassVar
 
-from rnic.records import Record
+from rnic.records import Record, replace
 from rnic.wire.error import NotRoCEError, WireError
 from rnic.wire.header import FlatHeader, fit, need
 
@@ -20,7 +19,6 @@ UDP_PROTOCOL = 17
 ROCE_PORT = 4791
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class IPv4(Record):
     """The 20 bytes of RFC 791, of a UDP datagram."""
 
@@ -87,7 +85,6 @@ class IPv4(Record):
         return self.total_length
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class IPv6(Record):
     """The 40 bytes of RFC 8200, of a UDP datagram."""
 
@@ -144,7 +141,6 @@ class IPv6(Record):
         return self.SIZE + self.payload_length
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class UDP(FlatHeader):
     """The 8 bytes of RFC 768."""
 

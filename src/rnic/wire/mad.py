@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import ClassVar, Self
 
@@ -42,8 +41,7 @@ class MadMethod(IntEnum):
 CM_CLASS_VERSION = 2
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class MAD(BitStruct):
+class MAD(BitStruct, kw_only=True):
     """The common header of IBA 13.4.3 and the 232 bytes after it; the defaults are the CM's."""
 
     SIZE: ClassVar[int] = MAD_BYTES

@@ -6,7 +6,6 @@ The values, masks and offsets equal `src/nic/wire/opcode.h`: a test compiles the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
 from rnic.records import Record
@@ -138,7 +137,6 @@ EXT_BYTES: dict[Mask, int] = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class OpcodeInfo(Record):
     """One row of the table."""
 

@@ -7,11 +7,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TypeVar
 
-from rnic.records import Record
+from rnic.records import Record, replace
 from rnic.wire.bth import BTH
 from rnic.wire.error import NotRoCEError, WireError
 from rnic.wire.ext import (
@@ -37,7 +36,6 @@ from rnic.wire.opcode import BTH_BYTES, OpcodeInfo, opcode_info
 _E = TypeVar("_E", bound=Ext)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Transport(Record):
     """BTH, extended headers, payload, padding and ICRC."""
 
@@ -142,7 +140,6 @@ def _describe(header: Ext) -> str:
             return ""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Packet(Record):
     """A RoCEv2 packet with the headers around it, as it was captured or as it shall be."""
 

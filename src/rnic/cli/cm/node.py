@@ -5,19 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import rnic
 from rnic.cli.cm.waiting import Waiter
 from rnic.cli.endpoint import check
 from rnic.cli.params import Failure
 from rnic.rdmacm import CmId
+from rnic.records import Record
 
 GRH_BYTES = 40  # ahead of a datagram that was received
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Record):
     """What passes over each connection, each way."""
 
     count: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
@@ -13,6 +12,7 @@ import click
 from rnic.cli import params
 from rnic.cli.params import Failure
 from rnic.rdmacm import AddrInfo, CmId, PortSpace, getaddrinfo
+from rnic.records import Record
 
 SockAddr = tuple[str, int] | tuple[str, int, int, int]
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -84,8 +84,7 @@ def not_supported(option: str, words: str) -> Failure:
     return Failure(f"{option}: {words}: operation not supported (EOPNOTSUPP)")
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
+class Where(Record):
     """The two addresses of a command line, looked up."""
 
     source: SockAddr | None

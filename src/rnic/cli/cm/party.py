@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any, Self
 
 import click
@@ -14,10 +13,10 @@ from rnic.cli.cm import options
 from rnic.cli.cm.node import Load, Node
 from rnic.cli.cm.waiting import Waiter
 from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, Option, PortSpace, UDParam, create_id
+from rnic.records import Record
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Record):
     """The command line."""
 
     where: options.Where

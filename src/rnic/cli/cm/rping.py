@@ -13,7 +13,6 @@ import itertools
 import struct
 import threading
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 
 import click
 
@@ -24,6 +23,7 @@ from rnic.cli.cm.waiting import Waiter
 from rnic.cli.endpoint import check
 from rnic.cli.params import Failure
 from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, PortSpace, create_id
+from rnic.records import Record, replace
 
 ADVERT = struct.Struct("!QII")  # address, rkey, length
 MIN_SIZE, MAX_SIZE = 23, 65535  # the original's
@@ -53,8 +53,7 @@ class Gone(Failure):
     """The peer has disconnected, and nothing more has come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Record):
     """The command line."""
 
     where: options.Where

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+from rnic.records import Record
 
 
 class State(enum.Enum):
@@ -15,8 +16,7 @@ class State(enum.Enum):
     MISSING = "missing"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Record):
     """One line of the report."""
 
     what: str

@@ -7,7 +7,6 @@ import os
 import secrets
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from rich.table import Table
 from rnic.cli.demo import say
 from rnic.cli.lab3.child import END_SECONDS, Child, command_of
 from rnic.cli.lab3.judge import HOST, Judge, Step
+from rnic.records import Record
 
 REGION = 64 << 10  # bytes
 CASES = {
@@ -29,8 +29,7 @@ CASES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Record):
     """How a sender did with one file."""
 
     case: str

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import astuple, dataclass
 from enum import IntEnum
 from typing import ClassVar, Self
 
 from rnic.cli.lab3.faults import Code, Fault
+from rnic.records import Record, values
 
 VERSION = 1
 ID_BYTES, TEXT_BYTES = 64, 120
@@ -28,8 +28,7 @@ class Type(IntEnum):
     ERROR = 7
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Record):
     """What all have in common: 32 bits of type, then fields in the order in which they are listed."""
 
     type: ClassVar[Type]
@@ -37,7 +36,7 @@ class Message:
 
     def emit(self) -> bytes:
         """The bytes to send."""
-        return self.fields.pack(self.type, *astuple(self))
+        return self.fields.pack(self.type, *values(self).values())
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
@@ -45,7 +44,6 @@ class Message:
         return cls(*cls.fields.unpack(data)[1:])
 
 
-@dataclass(frozen=True, slots=True)
 class Announce(Message):
     """Sender: this many bytes will come, and they have this SHA-256."""
 
@@ -56,7 +54,6 @@ class Announce(Message):
     sha256: bytes
 
 
-@dataclass(frozen=True, slots=True)
 class Region(Message):
     """Receiver: write the next bytes here."""
 
@@ -67,7 +64,6 @@ class Region(Message):
     length: int
 
 
-@dataclass(frozen=True, slots=True)
 class Done(Message):
     """Sender: so many bytes are in the region."""
 
@@ -76,7 +72,6 @@ class Done(Message):
     length: int
 
 
-@dataclass(frozen=True, slots=True)
 class Verdict(Message):
     """Receiver: 1, the file has the hash that was announced, or 0, it has not."""
 
@@ -102,7 +97,6 @@ def unpadded(data: bytes, name: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True)
 class Id(Message):
     """Sender: whose file it is; UTF-8, filled up with zeros."""
 
@@ -111,7 +105,6 @@ class Id(Message):
     id: bytes
 
 
-@dataclass(frozen=True, slots=True)
 class Key(Message):
     """Receiver: the secret key of that id; UTF-8, filled up with zeros."""
 
@@ -120,7 +113,6 @@ class Key(Message):
     key: bytes
 
 
-@dataclass(frozen=True, slots=True)
 class Error(Message):
     """Receiver: why it will disconnect; UTF-8, filled up with zeros."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
@@ -29,6 +28,7 @@ from rnic.cli.lab3.messages import (
     padded,
     unpadded,
 )
+from rnic.records import Record
 
 
 class Input(Enum):
@@ -80,16 +80,14 @@ class ReceiverState(Enum):
     FAILED = "giving up"
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Record):
     """Send the message; if `answer`, the peer will answer it: post the receive first."""
 
     message: Message
     answer: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(Record):
     """RDMA WRITE these bytes of the file into the region, then tell Sender.written()."""
 
     region: Region
@@ -97,15 +95,13 @@ class Write:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
+class Store(Record):
     """Store the first bytes of the region, then tell Receiver.stored() the SHA-256 of all so far."""
 
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(Record):
     """Disconnect; the transfer was good."""
 
     key: str

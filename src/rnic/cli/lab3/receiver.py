@@ -9,7 +9,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -24,14 +23,14 @@ from rnic.cli.lab3.protocol import Action, Receiver, ReceiverState, Send, Store,
 from rnic.cli.lab3.storage import Incoming, room_in
 from rnic.cli.params import Failure, show_size
 from rnic.rdmacm import CmId, EventChannel, EventType, create_id
+from rnic.records import Record
 
 MAX_SENDERS = 64  # side by side
 INTERRUPTED = 130
 REGION_ACCESS = rnic.AccessFlags.LOCAL_WRITE | rnic.AccessFlags.REMOTE_WRITE
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Record):
     """What the command line says."""
 
     folder: Path

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -25,6 +24,7 @@ from rnic.cli.perf.options import GroupedCommand, add_options
 from rnic.cli.perf.output import Output
 from rnic.cli.perf.plan import Plan
 from rnic.cli.perf.progress import Progress
+from rnic.records import replace
 
 HERE = "127.0.0.1"
 START = 30.0  # seconds for an interpreter to start, on a busy machine

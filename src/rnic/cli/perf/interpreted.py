@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from time import perf_counter_ns
 from typing import Any
 
 import rnic
 from rnic.cli.perf.line import Line
 from rnic.cli.perf.samples import Samples
+from rnic.records import values
 
 RECEIVE = 1 << 63  # in wr_id; otherwise the operations that the completion stands for, above the
 COUNT_SHIFT = 32  # index of the queue pair
@@ -139,7 +139,7 @@ class PythonEnd:
 
     def histogram(self) -> dict[str, Any]:
         """The samples' fields."""
-        return asdict(self.samples)
+        return values(self.samples)
 
     def run(self, plan: Plan) -> bool:
         """Run a loop; whether the line spoke."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import rnic
 from rnic.cli.endpoint import MTUS
 from rnic.cli.perf.native import PerfEnd
+from rnic.records import Record, fields, values
 
 Op = rnic.WROpcode
 ALL_SIZES = tuple(1 << power for power in range(1, 24))
@@ -25,8 +25,7 @@ WARM_UP = 0.05  # seconds before measuring, or a tenth of --duration: the schedu
 LONGEST_WARM_UP = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Test:
+class Test(Record):
     """An operation, and what the peer has to do for it."""
 
     title: str
@@ -63,8 +62,7 @@ DEFAULT_POST_LIST = {"bw": 1, "lat": 1, "rate": 32}
 DEFAULT_CQ_MOD = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Record):
     """A command line, complete."""
 
     test: str
@@ -94,7 +92,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """For the other end."""
-        return asdict(self)
+        return values(self)
 
     @classmethod
     def of_json(cls, record: dict[str, Any]) -> Plan:
@@ -106,10 +104,10 @@ class Plan:
             "metric": str,
             "loop": str,
         }
-        values = {one.name: types.get(one.name, int)(record[one.name]) for one in fields(cls)}
+        given = {one.name: types.get(one.name, int)(record[one.name]) for one in fields(cls)}
         for name in ("events", "bidirectional", "to_completion", "cm"):
-            values[name] = bool(values[name])
-        plan = cls(**values)
+            given[name] = bool(given[name])
+        plan = cls(**given)
         if not plan.is_sane():
             raise ValueError("it asks for what no client asks for")
         return plan

@@ -6,11 +6,11 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import rnic.records
 from rnic.cli.params import printable
 from rnic.cli.perf.plan import METRICS, TESTS, Plan
 from rnic.cli.perf.samples import Samples
@@ -126,8 +126,7 @@ def cpu_model() -> str:
 # ---------------------------------------------------------------------- for people
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(rnic.records.Record):
     """A column of perftest's tables, or one more behind them."""
 
     title: str

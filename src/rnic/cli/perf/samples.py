@@ -7,8 +7,9 @@ import math
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import accumulate
+
+from rnic.records import MutableRecord, field
 
 SUB_BITS = 10
 TOP_BIT = 36
@@ -31,8 +32,7 @@ def value_of(bucket: int) -> float:
     return low + ((1 << shift) - 1) / 2
 
 
-@dataclass(slots=True)
-class Samples:
+class Samples(MutableRecord):
     """Times in ns: all of them in buckets, and exact sums."""
 
     count: int = 0

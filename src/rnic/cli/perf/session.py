@@ -7,7 +7,6 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 from rnic.cli.params import Failure, printable
@@ -17,6 +16,7 @@ from rnic.cli.perf.line import QUIET, Line
 from rnic.cli.perf.plan import Plan
 from rnic.cli.perf.progress import Progress
 from rnic.cli.perf.samples import Samples
+from rnic.records import Record
 
 VERSION = 2  # of what the ends say to each other
 CLEARING = 30.0  # seconds in which the other end fills its memory with zeros
@@ -28,8 +28,7 @@ NONSENSE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeEr
 """What comes of messages that have the wrong things in them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
+class Where(Record):
     """What an end decides for itself."""
 
     device: str | None = None
