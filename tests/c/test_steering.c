@@ -394,6 +394,32 @@ static void a_new_steward_looks_at_every_index(void) {
     group_end();
 }
 
+static void later_arrivals_do_not_put_off_the_look(void) {
+    group_of(1);
+    group_listen_in(false);
+    group_join();
+    group_run(2 * MS);
+    group_join();
+    group_run(100 * MS);
+    group_has_said("0 J0 2 J0 3 P1-8 P1023 P0-2");
+    group_order(&group_members[0], "0 1 2");
+    group_end();
+}
+
+/* Others may come meanwhile, so it waits for them as for the first. */
+static void who_comes_during_a_look_is_looked_for_after_it(void) {
+    group_of(4);
+    group_stop(2, 3);
+    group_listen_in(false);
+    stray(&group_members[3], &group_members[2]);
+    group_run(12 * MS);
+    group_join();
+    group_run(100 * MS);
+    group_has_said("0 M0 3 P1023 P2-3 4 P2 6 P2 10 P2 12 J0 18 P2 37 P4-11");
+    group_order(&group_members[0], "0 1 -2 3 4");
+    group_end();
+}
+
 /* Two are enough to see that somebody's program is in place. */
 static void a_new_steward_of_two_looks_once(void) {
     group_of(2);
@@ -485,6 +511,8 @@ int main(void) {
     RUN(the_end_may_fall_to_a_stopped_member);
     RUN(a_joiner_that_dies_is_looked_for_once);
     RUN(a_new_steward_looks_at_every_index);
+    RUN(later_arrivals_do_not_put_off_the_look);
+    RUN(who_comes_during_a_look_is_looked_for_after_it);
     RUN(a_new_steward_of_two_looks_once);
     RUN(the_same_miss_is_told_of_ever_more_rarely);
     RUN(several_misses_are_told_of_one_after_the_other);
