@@ -227,6 +227,14 @@ static void test_a_packet_of_the_injectors_waits_too(void) {
     udp_tx_flush(&tx);
     CHECK(udp_tx_forget(&tx, &port));
     CHECK_EQ(counters.value[RNIC_CNT_tx_errors], 1);
+    cfg.duplicate = 1000000; /* for which there is no place beside the first */
+    fault_set(&fault, &cfg);
+    CHECK(put(9, 200));
+    udp_tx_flush(&tx);
+    CHECK(tx.waits);
+    CHECK_EQ(counters.value[RNIC_CNT_tx_errors], 2);
+    CHECK(udp_tx_forget(&tx, &port));
+    CHECK_EQ(counters.value[RNIC_CNT_tx_errors], 3);
     atomic_store(&full, false);
 }
 
