@@ -374,8 +374,11 @@ static void a_list_is_checked_from_its_first_element_to_its_last(void) {
     /* to be read it needs no right, to be written it does */
     CHECK_EQ(sge_scatter(&t, &pd, list + 1, 2, LENGTH, &byte, 1), RNIC_VE_SGE_ACCESS);
     CHECK_EQ(sge_scatter(&t, &pd, list + 2, 1, 0, &byte, 1), RNIC_VE_SGE_ACCESS);
-    CHECK_EQ(sge_gather(&t, &pd, list + 1, 2, LENGTH, &byte, 1, NULL), 0);
-    CHECK_EQ(byte, memory[2][0]);
+    for (int n = 1; n <= 2; n++) { /* the last of two, or one alone */
+        byte = (uint8_t)~memory[2][0];
+        CHECK_EQ(sge_gather(&t, &pd, list + 3 - n, n, n == 2 ? LENGTH : 0, &byte, 1, NULL), 0);
+        CHECK_EQ(byte, memory[2][0]);
+    }
     end();
 }
 

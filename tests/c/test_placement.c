@@ -5,11 +5,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -65,6 +67,15 @@ int msync(void *at, size_t n, int flags) {
     synced.to = (uintptr_t)at + n;
     errno = synced.fails;
     return errno ? -1 : (int)syscall(SYS_msync, at, n, flags);
+}
+
+static long file_system; /* that a file lies on; 0: as it is */
+
+int statfs(const char *path, struct statfs *fs) {
+    int rc = (int)syscall(SYS_statfs, path, fs);
+    if (file_system)
+        fs->f_type = file_system;
+    return rc;
 }
 
 static const char *maps; /* what /proc/self/maps is to say; NULL: what it says */
@@ -185,6 +196,15 @@ static void only_files_of_disks_are_persistent(void) {
     uint8_t *mem = mmap(NULL, 4096, PROT_READ, MAP_SHARED, memory, 0);
     CHECK(file != MAP_FAILED && copy != MAP_FAILED && mem != MAP_FAILED);
     CHECK_EQ(mem_can_persist(file + 100, 8000, &err), 0);
+    static const long of_memory[] = {TMPFS_MAGIC, RAMFS_MAGIC, HUGETLBFS_MAGIC};
+    for (int i = 0; i < 3; i++) {
+        file_system = of_memory[i];
+        CHECK(mem_can_persist(file, 8192, &err) < 0);
+        CHECK(strstr(err.text, "not a file's on a disk"));
+    }
+    file_system = EXT4_SUPER_MAGIC;
+    CHECK_EQ(mem_can_persist(file, 8192, &err), 0);
+    file_system = 0;
     CHECK(mem_can_persist(copy, 8192, &err) < 0);
     CHECK(strstr(err.text, "is private memory"));
     CHECK(mem_can_persist(mem, 10, &err) < 0);

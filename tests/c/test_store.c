@@ -486,14 +486,16 @@ static void a_descriptor_that_is_something_else_is_not_mapped(void) {
     CHECK_EQ(pipe(pipes), 0);
     CHECK_EQ(ftruncate(loose, 8192) | ftruncate(other, 8192), 0);
     CHECK_EQ(fcntl(other, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    int kept = copy_of_descriptor_0();
+    CHECK_EQ(dup2(pipes[0], 0), 0);
     const int rows[] = {0, pipes[0], loose, other, s.fd, 1 << 20, -1, INT32_MAX};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         check_note("row %zu", i);
         CHECK_EQ(map(rows[i], 4096, false, &far), -EACCES);
+        CHECK(fcntl(0, F_GETFD) >= 0); /* nothing was opened, so nothing is closed */
     }
     CHECK_EQ(store_alloc_sealed(&s, 4096, &fd, &here), 0);
     CHECK_EQ(map(fd, 4097, false, &far), -EACCES);
-    int kept = copy_of_descriptor_0();
     CHECK_EQ(dup2(fd, 0), 0); /* one that could be mapped */
     peer.pid = 0;             /* of another pid namespace */
     CHECK_EQ(map(fd, 4096, false, &far), -EACCES);
