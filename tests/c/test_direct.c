@@ -83,16 +83,18 @@ static void begin_with(const struct options *o) {
 }
 #define BEGIN(...) begin_with(&(struct options){__VA_ARGS__})
 
-static void end(void) {
+static void end_with(void (*close_pair)(struct pair *)) {
     CHECK_EQ(mark % 2, 0);
     p.a.qp->remote = NULL;
-    pair_close_quietly(&p);
+    close_pair(&p);
     remote_close(&remote);
     store_close(&file);
     close(line[0]);
     close(line[1]);
     free(far);
 }
+
+static void end(void) { end_with(pair_close_quietly); }
 
 static struct rnic_sge sge;
 
@@ -768,6 +770,24 @@ static void a_short_send_that_finds_no_room_goes_later(void) {
     end();
 }
 
+/* Its page is not there, of which only the copy tells. */
+static void a_short_send_that_cannot_be_read_ends_in_an_error(void) {
+    uint64_t now;
+    begin_on_this_host();
+    struct mr *mr = p.a.mr;
+    mr->kind = MR_GUARDED;
+    mr->shift = -mr->pub.iova; /* at address 0 */
+    struct rnic_send_wr wr = one_sided(RNIC_WR_SEND, 0, 0, 8);
+    CHECK(direct_send(p.a.qp, &wr, &now));
+    CHECK_EQ(handed, 0);
+    p.a.qp->flow.local = NULL;
+    fabric_turn(p.a.qp);
+    fabric_settle(&p.f);
+    WANT_ERR(p.a.send_cq, 7, LOC_PROT_ERR, SGE_UNMAPPED);
+    CHECK_EQ(p.a.qp->state, RNIC_QPS_ERR);
+    end_with(pair_close);
+}
+
 static void a_short_send_counts_for_the_rate(void) {
     uint64_t now;
     begin_on_this_host();
@@ -823,6 +843,7 @@ int main(void) {
     RUN(a_short_send_goes_at_once_if_it_is_its_turn);
     RUN(a_short_send_may_have_an_immediate_or_no_bytes);
     RUN(a_short_send_that_finds_no_room_goes_later);
+    RUN(a_short_send_that_cannot_be_read_ends_in_an_error);
     RUN(a_short_send_counts_for_the_rate);
     RUN(an_ack_that_is_held_goes_along_with_a_short_send);
     return check_done();

@@ -323,6 +323,17 @@ static void an_answer_under_way_goes_on_to_the_farther_end(void) {
     }
 }
 
+/* Such a WRITE was acknowledged by whoever had the connection; so it is once more, up to before the first PSN. */
+static void an_ack_before_the_first_request_names_the_one_before_it(void) {
+    pair_open(&p, .sq_psn = 5);
+    const struct hand early = {ROCE_RC_WRITE_ONLY, 4, 4, 0, -3, 0};
+    inject(&p.a, &early);
+    fabric_settle(&p.f);
+    CHECK_EQ(COUNTER(&p.b, requests_executed), 0);
+    CHECK_EQ(psn_of_last_ack(), 4);
+    pair_close_quietly(&p);
+}
+
 int main(void) {
     RUN(an_answer_of_a_lap_ago_answers_nothing);
     RUN(an_answer_of_before_the_connection_began_is_none);
@@ -333,5 +344,6 @@ int main(void) {
     RUN(a_gap_is_told_again_when_its_repetition_is_lost);
     RUN(an_answer_that_is_not_needed_any_more_leaves_the_queue);
     RUN(an_answer_under_way_goes_on_to_the_farther_end);
+    RUN(an_ack_before_the_first_request_names_the_one_before_it);
     return check_done();
 }

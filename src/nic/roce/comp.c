@@ -116,18 +116,17 @@ static void drop_passed_reads(struct requester *req) {
     }
 }
 
-/* An answer to packets sent before a rewind may overtake the repetition. */
+/* An answer to packets sent before a rewind may overtake the repetition, whose cursor then stands before una. */
 static void catch_up(struct qp *qp) {
     struct requester *req = &rc_of(qp)->req;
     if (psn_diff(req->una, req->psn) > 0)
         req_rewind(qp);
 }
 
-/* Moves una n packets on within the oldest element, and completes it at its end. */
+/* Moves una n packets on within the oldest element, and completes it at its end.  catch_up() is to follow. */
 static void take(struct qp *qp, struct send_wqe *wqe, uint32_t n) {
     struct requester *req = &rc_of(qp)->req;
     bool complete = psn_mask(req->una - wqe->first_psn) + n == wqe->packets;
-    bool ahead = complete && req->next == wq_tail(&qp->sq); /* the cursor stood in it after a rewind */
     req->una = psn_add(req->una, (int32_t)n);
     if (complete) {
         wqe->status = wqe->vendor_err = 0; /* of a repetition that failed, but was not needed */
@@ -135,8 +134,6 @@ static void take(struct qp *qp, struct send_wqe *wqe, uint32_t n) {
         if (req->locals)
             comp_locals(qp);
     }
-    if (ahead && qp->state != RNIC_QPS_ERR)
-        req_rewind(qp);
 }
 
 /* Acknowledges all packets before psn.  False: a READ or atomic before psn has not been answered. */
