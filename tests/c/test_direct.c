@@ -34,8 +34,9 @@ static struct store file; /* the peer's */
 static struct remote remote;
 static _Atomic uint32_t mark;
 static int line[2], of_qp;
-static uint8_t *theirs; /* in the file */
-static uint8_t *far;    /* in the process alone */
+static uint8_t *theirs;  /* in the file, */
+static uint64_t lies_at; /* and where there */
+static uint8_t *far;     /* in the process alone */
 static uint8_t *ours;
 
 #define READS (RNIC_ACCESS_REMOTE_READ | STORE_ANSWERS)
@@ -61,13 +62,12 @@ static void allow(uint32_t access) {
 }
 
 static void begin_with(const struct options *o) {
-    uint64_t offset;
     pair_open_options(&p, o);
     post_write(&p.a, 99, 0, 0, 8); /* the first goes by the wire, always */
     fabric_settle(&p.f);
     WANT(p.a.send_cq, 99, SUCCESS);
     CHECK_EQ(store_open(&file, "lo", 42, NULL), 0);
-    CHECK_EQ(store_alloc(&file, LENGTH, &offset, &theirs, NULL), 0);
+    CHECK_EQ(store_alloc(&file, LENGTH, &lies_at, &theirs, NULL), 0);
     CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, line), 0);
     CHECK_EQ(remote_open(&remote, file.fd, getpid(), line[0], &mark), 0);
     far = malloc(LENGTH);
@@ -77,7 +77,7 @@ static void begin_with(const struct options *o) {
     fill(ours, p.a.bytes, 3);
     of_qp = -1;
     allow(ALLOWED);
-    publish(STORE_MR, KEY, offset);
+    publish(STORE_MR, KEY, lies_at);
     publish(STORE_ORDINARY, FAR, (uintptr_t)far);
     p.a.qp->remote = &remote;
 }
@@ -502,6 +502,29 @@ static void what_the_peer_is_to_say_is_not_done(void) {
     end();
 }
 
+/* The address that is named and the one where the bytes lie: a region may begin at any. */
+static void both_addresses_of_a_word_are_aligned(void) {
+    enum { ODD = 0x1400 };
+    BEGIN(0);
+    store_publish(&file, &(struct store_record){.kind = STORE_MR,
+                                                .key = ODD,
+                                                .pd = DOMAIN,
+                                                .access = ALL_ACCESS,
+                                                .iova = IOVA + 4,
+                                                .offset = lies_at,
+                                                .length = LENGTH});
+    for (uint64_t off = 4; off <= 8; off += 4) {
+        check_note("%u behind IOVA", (unsigned)off);
+        struct rnic_send_wr wr = one_sided(RNIC_WR_ATOMIC_FETCH_AND_ADD, 0, off, 8);
+        wr.wr.atomic.rkey = ODD;
+        is_left(&wr);
+        CHECK(!direct_execute(p.a.qp, element(RNIC_WR_ATOMIC_FETCH_AND_ADD, off, 8, ODD)));
+        CHECK(!direct_execute(p.a.qp, element(RNIC_WR_ATOMIC_WRITE, off, 8, ODD)));
+        CHECK(direct_execute(p.a.qp, element(RNIC_WR_RDMA_WRITE, off, 8, ODD)));
+    }
+    end();
+}
+
 /* ---------------------------------------------------------------- when it pays to wait */
 
 static void a_copy_waits_behind_what_is_soon_answered_if_it_pays(void) {
@@ -838,6 +861,7 @@ int main(void) {
     RUN(what_is_posted_is_done_in_its_turn);
     RUN(long_pieces_of_ordinary_memory_are_copied);
     RUN(what_the_peer_is_to_say_is_not_done);
+    RUN(both_addresses_of_a_word_are_aligned);
     RUN(a_copy_waits_behind_what_is_soon_answered_if_it_pays);
     RUN(a_long_packet_says_where_its_bytes_are_if_the_peer_can_reach_them);
     RUN(a_short_send_goes_at_once_if_it_is_its_turn);

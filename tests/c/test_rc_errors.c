@@ -28,6 +28,23 @@ static void a_misaligned_atomic_is_REM_INV_REQ_ERR(void) {
     }
 }
 
+/* The address that the request names and the one where the bytes lie: a region may begin at any. */
+static void both_addresses_of_an_atomic_are_aligned(void) {
+    for (uint64_t off = 0; off < 8; off += 4) {
+        check_note("%u behind the region's beginning", (unsigned)off);
+        pair_open(&p);
+        p.b.mr->pub.iova += 4;
+        p.b.mr->shift = (uint64_t)-4;
+        post_add(&p.a, 1, 0, 4 + off, 1);
+        fabric_settle(&p.f);
+        WANT_ERR(p.a.send_cq, 1, REM_INV_REQ_ERR, NAK_INVALID);
+        WANT_EVENT(&p.b, QP_REQ_ERR);
+        for (int i = 0; i < 16; i++)
+            CHECK_EQ(p.b.mem[i], 0);
+        pair_close(&p);
+    }
+}
+
 static void more_reads_than_the_responder_grants_is_REM_INV_REQ_ERR(void) {
     pair_open(&p, .dest_rd_atomic = NONE);
     post_read(&p.a, 1, 0, 0, 8);
@@ -288,6 +305,7 @@ static void a_refused_message_ends_its_receive_with_the_reason(void) {
 
 int main(void) {
     RUN(a_misaligned_atomic_is_REM_INV_REQ_ERR);
+    RUN(both_addresses_of_an_atomic_are_aligned);
     RUN(more_reads_than_the_responder_grants_is_REM_INV_REQ_ERR);
     RUN(requests_that_contradict_are_NAK_invalid_request);
     RUN(responses_that_contradict_are_BAD_RESP_ERR);
