@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "check.h"
 #include "dev/dev.h"
+#include "link/steering.h"
 #include "link/udpsock.h"
 #include "wire/icrc.h"
 #include "wire/mad.h"
@@ -26,6 +27,7 @@ static struct dev *dev;
 static struct port port;
 static struct slot own;
 static uint64_t now;
+static struct port_steering steering; /* at rest */
 
 /* The peer's queue pair's end here. */
 static struct qp qp;
@@ -121,42 +123,70 @@ static void mad(const struct sockaddr_in6 *from, uint16_t attribute) {
     arrive(from, bytes, sizeof bytes);
 }
 
-/* So many packets for nobody, in each of so many windows; each from a port of its own, where the port is 0. */
-static void flood(const struct sockaddr_in6 *from, uint32_t packets, uint32_t windows) {
+static void datagram(const struct sockaddr_in6 *from, uint8_t *bytes, uint32_t n) {
+    struct udp_datagram d = {.bytes = bytes, .length = n, .segment = n ? n : 1, .src = *from};
+    demux_datagram(dev, &port, &d, false, now);
+}
+
+/* So many packets in each of so many windows: to a queue pair, or each to another one where that is 0, of which there are
+ * none; each from a port of its own, where the port is 0. */
+static void flood(const struct sockaddr_in6 *from, uint32_t qpn, uint32_t packets, uint32_t windows) {
     for (uint32_t w = 0; w < windows; w++, now += WINDOW) {
         for (uint32_t i = 0; i < packets; i++) {
             struct sockaddr_in6 one = *from;
             if (!from->sin6_port)
                 one.sin6_port = htons((uint16_t)(20000 + i));
-            write_to(&one, number(5));
+            write_to(&one, qpn ? qpn : number(1000 + i));
         }
     }
 }
 
-static bool hears(const struct sockaddr_in6 *from) {
-    return !sieve_find(&port.sieve, &from->sin6_addr, from->sin6_port);
+static void flood_management(const struct sockaddr_in6 *from, uint32_t windows) {
+    for (uint32_t w = 0; w < windows; w++, now += WINDOW) {
+        for (uint32_t i = 0; i < MANY; i++) {
+            struct sockaddr_in6 one = *from;
+            if (!from->sin6_port)
+                one.sin6_port = htons((uint16_t)(20000 + i));
+            mad(&one, CM_RTU);
+        }
+    }
+}
+
+static bool hears(const struct sockaddr_in6 *from, uint32_t qpn) {
+    return !sieve_find(&port.sieve, &from->sin6_addr, from->sin6_port, qpn);
+}
+
+static void enter(struct qp *q, uint32_t index) {
+    q->nic = &dev->nic;
+    q->engine = &engine;
+    q->state = RNIC_QPS_RTS;
+    q->pkey = 0xFFFF;
+    q->pub.qp_num = number(index);
+    q->timer_at = NEVER;
+    dev->table[0][index] = q;
 }
 
 static void connect_to(const struct sockaddr_in6 *peer) {
-    qp = (struct qp){.nic = &dev->nic, .engine = &engine, .state = RNIC_QPS_RTS, .takes = OPC_RC, .pkey = 0xFFFF};
-    qp.pub.qp_num = number(6);
+    qp = (struct qp){.service = OPC_RC, .takes = OPC_RC | OPC_CNP};
     qp.flow = (struct flow){.src = port.addr, .dst = *peer};
     qp.from = (struct flow){.src = *peer, .dst = port.addr};
     qp.from.dst.sin6_port = htons(ROCE_UDP_PORT);
-    qp.timer_at = NEVER;
-    dev->table[0][6] = &qp;
+    enter(&qp, 6);
 }
 
-/* ---------------------------------------------------------------- who is muted */
+#define DEAD number(5)
+#define LIVE number(6)
 
-static void whoever_goes_on_and_on_with_what_nobody_needs_is_muted(void) {
+/* ---------------------------------------------------------------- what is muted */
+
+static void what_nobody_needs_and_does_not_end_is_muted(void) {
     begin();
-    struct sockaddr_in6 loud = mapped("::ffff:10.0.0.1", 20000), other = mapped("::ffff:10.0.0.1", 20001);
-    flood(&loud, MANY, LONG - 1);
-    CHECK(hears(&loud));
-    flood(&loud, MANY, 1);
-    CHECK(!hears(&loud));
-    CHECK(hears(&other));
+    struct sockaddr_in6 loud = mapped("::ffff:10.0.0.1", 20000), other = mapped("::ffff:10.0.0.2", 20000);
+    flood(&loud, DEAD, MANY, LONG - 1);
+    CHECK(hears(&loud, DEAD));
+    flood(&loud, DEAD, MANY, 1);
+    CHECK(!hears(&loud, DEAD));
+    CHECK(hears(&other, DEAD));
     CHECK_EQ(dev->nic.counters.value[RNIC_CNT_sources_muted], 1);
     end();
 }
@@ -164,8 +194,11 @@ static void whoever_goes_on_and_on_with_what_nobody_needs_is_muted(void) {
 static void fewer_are_heard_for_as_long_as_they_like(void) {
     begin();
     struct sockaddr_in6 busy = mapped("::ffff:10.0.0.1", 20000);
-    flood(&busy, FEW, 100);
-    CHECK(hears(&busy));
+    flood(&busy, DEAD, FEW, 100);
+    for (int i = 0; i < 20; i++, now += 45 * MS) /* no more than that, in bursts */
+        for (int j = 0; j < 1500; j++)
+            write_to(&busy, DEAD);
+    CHECK(hears(&busy, DEAD));
     end();
 }
 
@@ -174,17 +207,17 @@ static void what_ends_soon_is_no_flood(void) {
     begin();
     struct sockaddr_in6 busy = mapped("::ffff:10.0.0.1", 20000);
     for (int i = 0; i < 10; i++) {
-        flood(&busy, 10 * MANY, LONG - 2);
+        flood(&busy, DEAD, 10 * MANY, LONG - 2);
         now += 2 * WINDOW;
     }
-    CHECK(hears(&busy));
+    CHECK(hears(&busy, DEAD));
     end();
 }
 
-static void whoever_ends_is_heard_again_after_a_second(void) {
+static void what_ends_is_heard_again_after_a_second(void) {
     begin();
     struct sockaddr_in6 loud = mapped("::ffff:10.0.0.1", 20000);
-    flood(&loud, MANY, LONG);
+    flood(&loud, DEAD, MANY, LONG);
     uint64_t until = sieve_deadline(&port.sieve);
     CHECK(until > now && until <= now + 1000 * MS);
     CHECK(!sieve_expire(&port.sieve, until - 1));
@@ -193,53 +226,17 @@ static void whoever_ends_is_heard_again_after_a_second(void) {
 }
 
 /* Of a flood one packet in 128 comes through. */
-static void whoever_does_not_end_stays_muted(void) {
+static void what_does_not_end_stays_muted(void) {
     begin();
     struct sockaddr_in6 loud = mapped("::ffff:10.0.0.1", 20000);
-    flood(&loud, MANY, LONG);
+    flood(&loud, DEAD, MANY, LONG);
     for (int i = 0; i < 100; i++) {
-        flood(&loud, MANY / SIEVE_PASSES, 1);
+        flood(&loud, DEAD, MANY / SIEVE_PASSES, 1);
         CHECK(sieve_deadline(&port.sieve) > now);
     }
     CHECK(dev->nic.counters.value[RNIC_CNT_sources_muted] < 8); /* the kernel is asked twice a second */
-    flood(&loud, MANY / SIEVE_PASSES - 1, 41);
+    flood(&loud, DEAD, MANY / SIEVE_PASSES - 1, 41);
     CHECK(sieve_deadline(&port.sieve) <= now);
-    end();
-}
-
-static void whoever_uses_many_ports_is_muted_by_its_address(void) {
-    begin();
-    struct sockaddr_in6 loud = mapped("::ffff:10.0.0.1", 0), rnic = mapped("::ffff:10.0.0.1", ROCE_UDP_PORT),
-                        peer = mapped("::ffff:10.0.0.1", 50000), other = mapped("::ffff:10.0.0.2", 20000);
-    connect_to(&peer);
-    write_to(&peer, number(6));
-    CHECK_EQ(taken, 1);
-    flood(&loud, MANY, LONG);
-    loud.sin6_port = htons(33333);
-    CHECK(!hears(&loud));
-    CHECK(hears(&rnic));
-    CHECK(hears(&peer));
-    CHECK(hears(&other));
-    end();
-}
-
-static void an_address_with_more_peers_than_can_be_spared_is_not_muted(void) {
-    begin();
-    struct sockaddr_in6 loud = mapped("::ffff:10.0.0.1", 0);
-    static struct qp qps[SIEVE_SPARED];
-    for (uint32_t i = 0; i < SIEVE_SPARED; i++) {
-        struct sockaddr_in6 peer = mapped("::ffff:10.0.0.1", (uint16_t)(50000 + i));
-        connect_to(&peer);
-        write_to(&peer, number(6));
-        qps[i] = qp;
-        dev->table[0][100 + i] = &qps[i];
-    }
-    flood(&loud, MANY, LONG);
-    CHECK_EQ(port.sieve.count, 0);
-    dev->table[0][100] = NULL;
-    flood(&loud, MANY, 1);
-    CHECK_EQ(port.sieve.count, 1);
-    CHECK_EQ(port.sieve.muted[0].nspared, SIEVE_SPARED);
     end();
 }
 
@@ -248,48 +245,220 @@ static void several_are_muted_one_after_the_other(void) {
     struct sockaddr_in6 a = mapped("::ffff:10.0.0.1", 20000), b = mapped("::ffff:10.0.0.2", 20000);
     for (int w = 0; w < LONG + 1; w++, now += WINDOW) {
         for (int i = 0; i < MANY; i++) {
-            write_to(&a, number(5));
-            write_to(&b, number(5));
+            write_to(&a, DEAD);
+            write_to(&b, DEAD);
         }
     }
-    CHECK(!hears(&a));
-    CHECK(!hears(&b));
+    CHECK(!hears(&a, DEAD));
+    CHECK(!hears(&b, DEAD));
     end();
 }
 
-static void messages_to_queue_pair_1_are_a_flood_too(void) {
+/* Who polls may have read the clock before the lock was had. */
+static void an_old_time_hides_no_flood(void) {
     begin();
     struct sockaddr_in6 loud = mapped("::ffff:10.0.0.1", 20000);
     for (int w = 0; w < LONG; w++, now += WINDOW) {
-        for (int i = 0; i < MANY; i++)
-            mad(&loud, CM_RTU);
+        for (int i = 0; i < MANY; i++) {
+            now -= i == 1 ? 1000 : 0;
+            write_to(&loud, DEAD);
+            now += i == 1 ? 1000 : 0;
+        }
     }
-    CHECK(!hears(&loud));
+    CHECK(!hears(&loud, DEAD));
     end();
 }
 
-/* ---------------------------------------------------------------- who is not */
+static void what_is_no_packet_is_a_flood_too(void) {
+    uint8_t probe[64] = {PORT_PROBE_OPCODE}, garbage[64] = {0x3F};
+    const struct {
+        uint8_t *bytes;
+        uint32_t n;
+    } kinds[] = {{probe, 0}, {garbage, 1}, {garbage, 64}, {probe, 8}, {probe, 64}};
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        begin();
+        struct sockaddr_in6 loud = mapped("::ffff:10.0.0.1", 20000);
+        port.steering = &steering;
+        check_note("%u bytes, first 0x%02x", kinds[k].n, kinds[k].bytes[0]);
+        for (int w = 0; w < LONG; w++, now += WINDOW) {
+            for (int i = 0; i < MANY; i++)
+                datagram(&loud, kinds[k].bytes, kinds[k].n);
+        }
+        CHECK(!hears(&loud, DEAD));
+        CHECK(hears(&loud, QPN_GSI));
+        end();
+    }
+}
 
-static void a_peer_is_not_muted(void) {
+/* ---------------------------------------------------------------- what is left alone */
+
+/* A server has been started anew, and the old streams go on: from the port from which that host connects. */
+static void of_a_flood_to_one_queue_pair_nothing_else_is_muted(void) {
     begin();
-    struct sockaddr_in6 peer = mapped("::ffff:10.0.0.1", 20000);
+    struct sockaddr_in6 host = mapped("::ffff:10.0.0.1", ROCE_UDP_PORT);
+    flood(&host, DEAD, MANY, LONG);
+    CHECK(!hears(&host, DEAD));
+    CHECK(hears(&host, QPN_GSI));
+    CHECK(hears(&host, LIVE));
+    end();
+}
+
+static void of_a_flood_to_many_the_living_are_left_alone(void) {
+    begin();
+    static struct qp datagrams, others, dead;
+    struct sockaddr_in6 peer = mapped("::ffff:10.0.0.1", 50000), other = mapped("::ffff:10.0.0.2", 50000),
+                        loud = mapped("::ffff:10.0.0.1", 0);
     connect_to(&peer);
-    write_to(&peer, number(6));
-    flood(&peer, MANY, 2 * LONG);
-    CHECK(hears(&peer));
-    qp.state = RNIC_QPS_ERR;
-    flood(&peer, MANY, 1);
-    CHECK(!hears(&peer));
+    datagrams = (struct qp){.service = OPC_UD, .takes = OPC_UD};
+    enter(&datagrams, 7);
+    others = qp;
+    others.flow.dst = other;
+    enter(&others, 8);
+    dead = qp;
+    enter(&dead, 9);
+    dead.state = RNIC_QPS_ERR;
+    floods_handed_on(dev, 17, now); /* a living process has that slot */
+    flood(&loud, 0, MANY, LONG);
+    CHECK(!hears(&loud, DEAD));
+    CHECK(hears(&loud, LIVE));
+    CHECK(hears(&loud, number(7)));
+    CHECK(!hears(&loud, number(8))); /* which that address has nothing to say to */
+    CHECK(!hears(&loud, number(9)));
+    CHECK(hears(&loud, QPN_GSI));
+    CHECK(hears(&loud, 17u << QPN_INDEX_BITS | 3));
+    CHECK(!hears(&loud, 18u << QPN_INDEX_BITS | 3));
     end();
 }
 
-static void processes_of_this_host_that_share_the_port_are_not_muted(void) {
+static void with_more_living_than_can_be_spared_nothing_is_muted(void) {
     begin();
-    struct sockaddr_in6 shared = mapped("::ffff:127.0.0.1", ROCE_UDP_PORT), other = mapped("::ffff:127.0.0.1", 20000);
-    flood(&shared, MANY, 2 * LONG);
-    CHECK(hears(&shared));
-    flood(&other, MANY, LONG);
-    CHECK(!hears(&other));
+    static struct qp qps[SIEVE_SPARED + 1];
+    struct sockaddr_in6 loud = mapped("::ffff:10.0.0.1", 0);
+    for (uint32_t i = 0; i < SIEVE_SPARED + 1; i++) {
+        connect_to(&loud);
+        qps[i] = qp;
+        enter(&qps[i], 100 + i);
+    }
+    dev->table[0][6] = NULL;
+    flood(&loud, 0, MANY, LONG);
+    CHECK_EQ(port.sieve.count, 0);
+    dev->table[0][100] = NULL;
+    flood(&loud, 0, MANY, 1);
+    CHECK_EQ(port.sieve.count, 1);
+    CHECK_EQ(port.sieve.rules[0].nspared, SIEVE_SPARED);
+    end();
+}
+
+static void a_new_peer_is_heard_at_once(void) {
+    begin();
+    struct sockaddr_in6 loud = mapped("::ffff:10.0.0.1", 0);
+    dev->ports[0] = port;
+    dev->net.ngids = 1;
+    dev->ports[0].steering = &steering;
+    struct sieve_rule many = {.from = loud.sin6_addr, .until = NEVER}, one = {.from = loud.sin6_addr, .qpn = DEAD};
+    sieve_mute(&dev->ports[0].sieve, &many);
+    sieve_mute(&dev->ports[0].sieve, &one);
+    floods_new_peer(dev, &(struct flow){.src = mapped("::ffff:10.0.0.2", 0)});
+    CHECK_EQ(dev->ports[0].sieve.count, 2);
+    floods_new_peer(dev, &(struct flow){.src = loud});
+    CHECK_EQ(dev->ports[0].sieve.count, 1);
+    CHECK_EQ(dev->ports[0].sieve.rules[0].qpn, DEAD);
+    end();
+}
+
+static void of_messages_to_queue_pair_1_one_ports_are_muted(void) {
+    begin();
+    struct sockaddr_in6 loud = mapped("::ffff:10.0.0.1", 20000), cm = mapped("::ffff:10.0.0.1", 20001);
+    flood_management(&loud, LONG);
+    CHECK(!hears(&loud, QPN_GSI));
+    CHECK(hears(&loud, LIVE));
+    CHECK(hears(&cm, QPN_GSI));
+    end();
+}
+
+static void or_those_of_all_ports_but_rnics(void) {
+    begin();
+    struct sockaddr_in6 loud = mapped("::ffff:10.0.0.1", 0), rnic = mapped("::ffff:10.0.0.1", ROCE_UDP_PORT);
+    flood_management(&loud, LONG);
+    CHECK(!hears(&loud, QPN_GSI));
+    CHECK(hears(&rnic, QPN_GSI));
+    end();
+}
+
+/* A port that is left as soon as it is muted. */
+static void whoever_goes_from_port_to_port_is_muted_at_all_ports(void) {
+    begin();
+    struct sockaddr_in6 first = mapped("::ffff:10.0.0.1", 20000), then = mapped("::ffff:10.0.0.1", 20001),
+                        another = mapped("::ffff:10.0.0.1", 20002);
+    flood_management(&first, LONG);
+    CHECK(!hears(&first, QPN_GSI));
+    flood_management(&then, LONG);
+    CHECK(!hears(&another, QPN_GSI));
+    end();
+}
+
+static void rnics_port_is_muted_unless_it_is_a_peers_or_this_hosts(void) {
+    struct sockaddr_in6 rnic = mapped("::ffff:10.0.0.1", ROCE_UDP_PORT),
+                        self = mapped("::ffff:127.0.0.1", ROCE_UDP_PORT), user = mapped("::ffff:127.0.0.1", 45000),
+                        users = mapped("::ffff:127.0.0.1", 0);
+    begin();
+    connect_to(&rnic);
+    flood_management(&rnic, LONG);
+    CHECK(hears(&rnic, QPN_GSI));
+    qp.state = RNIC_QPS_ERR;
+    flood_management(&rnic, 1);
+    CHECK(!hears(&rnic, QPN_GSI));
+    flood_management(&self, LONG);
+    CHECK(hears(&self, QPN_GSI));
+    flood_management(&users, LONG); /* any of the other users of this host */
+    CHECK(hears(&user, QPN_GSI));
+    flood_management(&user, LONG);
+    CHECK(!hears(&user, QPN_GSI));
+    end();
+}
+
+/* ---------------------------------------------------------------- live queue pairs, and who is their peer */
+
+static void of_a_flood_to_a_live_queue_pair_its_peers_are_left_alone(void) {
+    begin();
+    struct sockaddr_in6 peer = mapped("::ffff:10.0.0.1", 50000), again = mapped("::ffff:10.0.0.1", 50001),
+                        forger = mapped("::ffff:10.0.0.1", 20000), stranger = mapped("::ffff:10.0.0.2", 20000);
+    connect_to(&peer);
+    write_to(&peer, LIVE);
+    write_to(&again, LIVE);
+    expected = false;
+    flood(&forger, LIVE, MANY, LONG);
+    CHECK(!hears(&forger, LIVE));
+    CHECK(hears(&peer, LIVE));
+    CHECK(hears(&again, LIVE));
+    flood(&stranger, LIVE, MANY, LONG);
+    CHECK(!hears(&stranger, LIVE));
+    CHECK(hears(&peer, LIVE));
+    end();
+}
+
+static void whose_peer_has_said_nothing_yet_hears_all(void) {
+    begin();
+    struct sockaddr_in6 peer = mapped("::ffff:10.0.0.1", 50000);
+    connect_to(&peer);
+    qp.takes = OPC_UC; /* so that none of it is of use */
+    flood(&peer, LIVE, MANY, LONG);
+    CHECK(hears(&peer, LIVE));
+    end();
+}
+
+static void of_a_flood_to_a_datagram_queue_pair_one_ports_are_muted(void) {
+    begin();
+    static struct qp datagrams;
+    struct sockaddr_in6 loud = mapped("::ffff:10.0.0.1", 20000), other = mapped("::ffff:10.0.0.1", 20001),
+                        many = mapped("::ffff:10.0.0.2", 0);
+    datagrams = (struct qp){.service = OPC_UD, .takes = OPC_UD};
+    enter(&datagrams, 7);
+    flood(&loud, number(7), MANY, LONG);
+    CHECK(!hears(&loud, number(7)));
+    CHECK(hears(&other, number(7)));
+    flood(&many, number(7), MANY, LONG);
+    CHECK(hears(&many, number(7)));
     end();
 }
 
@@ -297,10 +466,10 @@ static void the_peers_of_a_queue_pair_that_has_gone_a_moment_ago_make_no_flood(v
     begin();
     struct sockaddr_in6 busy = mapped("::ffff:10.0.0.1", 20000);
     dev->freed[0][5] = now;
-    flood(&busy, MANY, 39);
-    CHECK(hears(&busy));
-    flood(&busy, MANY, LONG + 2);
-    CHECK(!hears(&busy));
+    flood(&busy, DEAD, MANY, 39);
+    CHECK(hears(&busy, DEAD));
+    flood(&busy, DEAD, MANY, LONG + 2);
+    CHECK(!hears(&busy, DEAD));
     end();
 }
 
@@ -309,35 +478,39 @@ static void only_what_moves_the_queue_pair_on_makes_its_sender_the_peer(void) {
     begin();
     struct sockaddr_in6 peer = mapped("::ffff:10.0.0.1", 50000), forger = mapped("::ffff:10.0.0.1", 20000);
     connect_to(&peer);
-    write_to(&peer, number(6));
-    CHECK_EQ(qp.heard_port, peer.sin6_port);
+    write_to(&peer, LIVE);
+    CHECK_EQ(qp.heard[0], peer.sin6_port);
     expected = false;
     taken = 0;
-    write_to(&forger, number(6));
-    CHECK_EQ(qp.heard_port, peer.sin6_port);
+    write_to(&forger, LIVE);
+    CHECK_EQ(qp.heard[0], peer.sin6_port);
+    CHECK_EQ(qp.heard[1], 0);
     CHECK_EQ(taken, 0); /* a NAK would have the peer go back */
     CHECK_EQ(qp.counters.value[RNIC_CNT_drop_bad_source], 1);
-    write_to(&peer, number(6));
+    write_to(&peer, LIVE);
     CHECK_EQ(taken, 1); /* the peer's own is the transport's to judge */
     expected = true;
-    write_to(&forger, number(6)); /* its port has changed */
+    write_to(&forger, LIVE); /* its port has changed */
     CHECK_EQ(taken, 2);
-    CHECK_EQ(qp.heard_port, forger.sin6_port);
+    CHECK_EQ(qp.heard[0], forger.sin6_port);
+    expected = false;
+    write_to(&peer, LIVE); /* or it has two */
+    CHECK_EQ(taken, 3);
     end();
 }
 
-static void a_forged_flood_to_a_live_queue_pair_is_muted(void) {
+static void notifications_of_congestion_come_from_any_port(void) {
     begin();
-    struct sockaddr_in6 peer = mapped("::ffff:10.0.0.1", 50000), forger = mapped("::ffff:10.0.0.1", 20000);
+    struct sockaddr_in6 peer = mapped("::ffff:10.0.0.1", 50000), notifier = mapped("::ffff:10.0.0.1", 50001);
+    uint8_t cnp[BTH_BYTES + CNP_RESERVED_BYTES + ICRC_BYTES] = {[0] = ROCE_CNP, [2] = 0xFF, [3] = 0xFF};
+    put_be32(cnp + 4, LIVE);
     connect_to(&peer);
-    write_to(&peer, number(6));
+    write_to(&peer, LIVE);
     expected = false;
-    for (int w = 0; w < LONG; w++, now += WINDOW) {
-        for (int i = 0; i < MANY; i++)
-            write_to(&forger, number(6));
-    }
-    CHECK(!hears(&forger));
-    CHECK(hears(&peer));
+    taken = 0;
+    arrive(&notifier, cnp, sizeof cnp);
+    CHECK_EQ(taken, 1);
+    CHECK_EQ(qp.heard[0], peer.sin6_port);
     end();
 }
 
@@ -345,15 +518,13 @@ static void a_forged_flood_to_a_live_queue_pair_is_muted(void) {
 
 static uint64_t refused(void) { return dev->nic.counters.value[RNIC_CNT_drop_request]; }
 
-static void a_host_may_ask_for_1024_connections_at_once_and_250_a_second(void) {
+static void a_source_may_make_1024_requests_at_once_and_250_a_second(void) {
     begin();
-    struct sockaddr_in6 eager = mapped("::ffff:10.0.0.1", 20000), other = mapped("::ffff:10.0.0.2", 20000),
-                        rnic = mapped("::ffff:10.0.0.1", ROCE_UDP_PORT);
+    struct sockaddr_in6 eager = mapped("::ffff:10.0.0.1", 20000), other = mapped("::ffff:10.0.0.1", 20001);
     for (int i = 0; i < 2000; i++)
         mad(&eager, CM_REQ);
     CHECK_EQ(refused(), 2000 - 1024);
     mad(&other, CM_REQ);
-    mad(&rnic, CM_REQ);
     CHECK_EQ(refused(), 2000 - 1024);
     now += 1000 * MS;
     for (int i = 0; i < 300; i++)
@@ -362,33 +533,85 @@ static void a_host_may_ask_for_1024_connections_at_once_and_250_a_second(void) {
     end();
 }
 
-static void a_peer_may_ask_for_as_many_as_it_likes(void) {
+static void many_sources_have_a_count_each(void) {
     begin();
-    struct sockaddr_in6 peer = mapped("::ffff:10.0.0.1", 20000);
-    connect_to(&peer);
-    write_to(&peer, number(6));
-    for (int i = 0; i < 5000; i++, now += MS)
-        mad(&peer, CM_REQ);
+    for (int i = 0; i < 40; i++) { /* of a table of 64 */
+        struct sockaddr_in6 one = mapped("::ffff:10.0.0.1", (uint16_t)(20000 + i));
+        mad(&one, CM_REQ);
+    }
+    struct sockaddr_in6 eager = mapped("::ffff:10.0.0.2", 20000);
+    for (int i = 0; i < 1024; i++)
+        mad(&eager, CM_REQ);
+    for (int i = 0; i < 40; i++) {
+        struct sockaddr_in6 one = mapped("::ffff:10.0.0.1", (uint16_t)(30000 + i));
+        mad(&one, CM_REQ);
+    }
+    CHECK_EQ(refused(), 0);
+    mad(&eager, CM_REQ);
+    CHECK_EQ(refused(), 1);
+    end();
+}
+
+static void rnics_port_of_a_peer_or_of_this_host_may_ask_on(void) {
+    struct sockaddr_in6 hosts[] = {mapped("::ffff:10.0.0.1", ROCE_UDP_PORT), mapped("::ffff:127.0.0.1", ROCE_UDP_PORT),
+                                   mapped("::ffff:10.0.0.2", ROCE_UDP_PORT)};
+    begin();
+    connect_to(&hosts[0]); /* which has said nothing yet */
+    for (int h = 0; h < 2; h++) {
+        for (int i = 0; i < 5000; i++, now += MS)
+            mad(&hosts[h], CM_REQ);
+        CHECK_EQ(refused(), 0);
+    }
+    for (int i = 0; i < 5000; i++)
+        mad(&hosts[2], CM_REQ);
+    CHECK_EQ(refused(), 5000 - 1024);
+    end();
+}
+
+static void damaged_requests_use_up_no_requests(void) {
+    begin();
+    struct sockaddr_in6 host = mapped("::ffff:10.0.0.1", 20000);
+    uint8_t bytes[MAD_PACKET] = {[0] = 0x64, [2] = 0xFF, [3] = 0xFF, [7] = QPN_GSI};
+    uint8_t *m = bytes + BTH_BYTES + DETH_BYTES;
+    m[0] = 1, m[1] = CM_CLASS, m[2] = CM_CLASS_VERSION, m[3] = 3;
+    put_be16(m + MAD_ATTRIBUTE, CM_REQ);
+    for (int i = 0; i < 2000; i++)
+        arrive(&host, bytes, sizeof bytes); /* no Q_Key */
+    put_be32(bytes + BTH_BYTES, GSI_QKEY);
+    for (int i = 0; i < 2000; i++)
+        datagram(&host, bytes, sizeof bytes); /* another ICRC */
+    CHECK_EQ(refused(), 0);
+    mad(&host, CM_REQ);
     CHECK_EQ(refused(), 0);
     end();
 }
 
 int main(void) {
-    RUN(whoever_goes_on_and_on_with_what_nobody_needs_is_muted);
+    RUN(what_nobody_needs_and_does_not_end_is_muted);
     RUN(fewer_are_heard_for_as_long_as_they_like);
     RUN(what_ends_soon_is_no_flood);
-    RUN(whoever_ends_is_heard_again_after_a_second);
-    RUN(whoever_does_not_end_stays_muted);
-    RUN(whoever_uses_many_ports_is_muted_by_its_address);
-    RUN(an_address_with_more_peers_than_can_be_spared_is_not_muted);
+    RUN(what_ends_is_heard_again_after_a_second);
+    RUN(what_does_not_end_stays_muted);
     RUN(several_are_muted_one_after_the_other);
-    RUN(messages_to_queue_pair_1_are_a_flood_too);
-    RUN(a_peer_is_not_muted);
-    RUN(processes_of_this_host_that_share_the_port_are_not_muted);
+    RUN(an_old_time_hides_no_flood);
+    RUN(what_is_no_packet_is_a_flood_too);
+    RUN(of_a_flood_to_one_queue_pair_nothing_else_is_muted);
+    RUN(of_a_flood_to_many_the_living_are_left_alone);
+    RUN(with_more_living_than_can_be_spared_nothing_is_muted);
+    RUN(a_new_peer_is_heard_at_once);
+    RUN(of_messages_to_queue_pair_1_one_ports_are_muted);
+    RUN(or_those_of_all_ports_but_rnics);
+    RUN(whoever_goes_from_port_to_port_is_muted_at_all_ports);
+    RUN(rnics_port_is_muted_unless_it_is_a_peers_or_this_hosts);
+    RUN(of_a_flood_to_a_live_queue_pair_its_peers_are_left_alone);
+    RUN(whose_peer_has_said_nothing_yet_hears_all);
+    RUN(of_a_flood_to_a_datagram_queue_pair_one_ports_are_muted);
     RUN(the_peers_of_a_queue_pair_that_has_gone_a_moment_ago_make_no_flood);
     RUN(only_what_moves_the_queue_pair_on_makes_its_sender_the_peer);
-    RUN(a_forged_flood_to_a_live_queue_pair_is_muted);
-    RUN(a_host_may_ask_for_1024_connections_at_once_and_250_a_second);
-    RUN(a_peer_may_ask_for_as_many_as_it_likes);
+    RUN(notifications_of_congestion_come_from_any_port);
+    RUN(a_source_may_make_1024_requests_at_once_and_250_a_second);
+    RUN(many_sources_have_a_count_each);
+    RUN(rnics_port_of_a_peer_or_of_this_host_may_ask_on);
+    RUN(damaged_requests_use_up_no_requests);
     return check_done();
 }

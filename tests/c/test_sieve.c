@@ -9,6 +9,8 @@
 
 #include "check.h"
 #include "link/sieve.h"
+#include "link/slot.h"
+#include "wire/bth.h"
 
 #define MANY 4096
 #define BATCH 64 /* that a socket's buffer holds, at any rate */
@@ -42,66 +44,103 @@ static uint16_t port_of(int fd) { /* in the same place in both families */
     return a.sin6_port;
 }
 
-/* Of so many datagrams, how many arrive? */
-static uint32_t heard(int from, int to, uint32_t count) {
+/* Of so many datagrams of some bytes for a queue pair, how many arrive? */
+static uint32_t heard_of(int from, int to, uint32_t qpn, uint32_t length, uint32_t count) {
     uint32_t arrived = 0;
     struct sockaddr_storage a;
     socklen_t n = sizeof a;
-    char byte = 'x';
+    uint8_t bytes[64] = {[5] = (uint8_t)(qpn >> 16), [6] = (uint8_t)(qpn >> 8), [7] = (uint8_t)qpn};
+    bytes[4] = 0xFF; /* of the BTH, but not of the queue pair's number */
     CHECK_EQ(getsockname(to, (struct sockaddr *)&a, &n), 0);
     for (uint32_t sent = 0; sent < count; sent++) {
-        CHECK_EQ(sendto(from, &byte, 1, 0, (struct sockaddr *)&a, n), 1);
+        CHECK_EQ(sendto(from, bytes, length, 0, (struct sockaddr *)&a, n), length);
         if (sent % BATCH == BATCH - 1 || sent == count - 1)
-            while (recv(to, &byte, 1, MSG_DONTWAIT) == 1) /* by loopback it is there when it has been sent */
+            while (recv(to, bytes + 32, 32, MSG_DONTWAIT) >= 0) /* by loopback it is there when it has been sent */
                 arrived++;
     }
     return arrived;
 }
 
-static struct sieve_source source_of(uint16_t port, uint64_t until) {
-    struct sieve_source s = {.port = port, .until = until};
+static uint32_t heard(int from, int to, uint32_t qpn, uint32_t count) { return heard_of(from, to, qpn, 12, count); }
+
+static struct sieve_rule rule_of(uint16_t port, uint32_t qpn, uint64_t until) {
+    struct sieve_rule r = {.port = port, .qpn = qpn, .until = until};
     if (v4)
-        CHECK_EQ(inet_pton(AF_INET6, "::ffff:127.0.0.1", &s.from), 1);
+        CHECK_EQ(inet_pton(AF_INET6, "::ffff:127.0.0.1", &r.from), 1);
     else
-        s.from = in6addr_loopback;
-    return s;
+        r.from = in6addr_loopback;
+    return r;
+}
+
+static void put(struct sieve_rule rule, int to) {
+    sieve_mute(&sieve, &rule);
+    sieve_attach(&sieve, to, v4);
 }
 
 static bool is_muted(uint32_t arrived) { return arrived < MANY / 16; }
+
+#define QPN 0x123456u
+#define SLOT (QPN >> QPN_INDEX_BITS)
 
 static void one_port_is_muted_and_no_other(void) {
     int to = bound(), loud = bound(), other = bound();
     sieve = (struct sieve){.count = 0};
     sieve_attach(&sieve, to, v4);
-    CHECK_EQ(heard(loud, to, BATCH), BATCH);
-    struct sieve_source s = source_of(port_of(loud), 5);
-    sieve_mute(&sieve, &s);
-    sieve_attach(&sieve, to, v4);
-    uint32_t arrived = heard(loud, to, MANY);
+    CHECK_EQ(heard(loud, to, QPN, BATCH), BATCH);
+    put(rule_of(port_of(loud), QPN, 5), to);
+    uint32_t arrived = heard(loud, to, QPN, MANY);
     CHECK(is_muted(arrived));
     CHECK(arrived > 0); /* one of 128: that none of 4,096 comes has a chance of 1 in 10^13 */
-    CHECK_EQ(heard(other, to, MANY), MANY);
+    CHECK_EQ(heard(other, to, QPN, MANY), MANY);
+    CHECK_EQ(heard(loud, to, QPN ^ 1, MANY), MANY);
+    CHECK_EQ(heard(loud, to, QPN ^ 0x800000, MANY), MANY);
+    CHECK_EQ(heard_of(loud, to, QPN, 4, MANY), MANY);
     CHECK(!sieve_expire(&sieve, 4));
     CHECK(sieve_expire(&sieve, 5));
     sieve_attach(&sieve, to, v4);
-    CHECK_EQ(heard(loud, to, MANY), MANY);
+    CHECK_EQ(heard(loud, to, QPN, MANY), MANY);
     close(to), close(loud), close(other);
 }
 
-static void of_an_address_those_who_are_spared_are_heard(void) {
-    int to = bound(), loud = bound(), spared[SIEVE_SPARED];
-    sieve = (struct sieve){.count = 0};
-    struct sieve_source s = source_of(0, 5);
-    for (int i = 0; i < SIEVE_SPARED; i++) {
-        spared[i] = bound();
-        s.spared[s.nspared++] = port_of(spared[i]);
+static void all_ports_are_muted_but_those_that_are_heard(void) {
+    int to = bound(), loud = bound(), peer = bound(), again = bound();
+    for (int n = 0; n <= SIEVE_HEARD; n++) {
+        sieve = (struct sieve){.count = 0};
+        struct sieve_rule r = rule_of(0, QPN, 5);
+        r.heard[0] = n > 0 ? port_of(peer) : 0;
+        r.heard[1] = n > 1 ? port_of(again) : 0;
+        put(r, to);
+        CHECK(is_muted(heard(loud, to, QPN, MANY)));
+        CHECK_EQ(is_muted(heard(peer, to, QPN, MANY)), n < 1);
+        CHECK_EQ(is_muted(heard(again, to, QPN, MANY)), n < 2);
+        CHECK_EQ(heard(loud, to, QPN + 1, MANY), MANY);
+        CHECK_EQ(sieve_find(&sieve, &r.from, port_of(again), QPN) != NULL, n < 2);
     }
-    sieve_mute(&sieve, &s);
-    sieve_attach(&sieve, to, v4);
-    CHECK(is_muted(heard(loud, to, MANY)));
-    for (int i = 0; i < SIEVE_SPARED; i++) {
-        CHECK_EQ(heard(spared[i], to, BATCH), BATCH);
-        close(spared[i]);
+    close(to), close(loud), close(peer), close(again);
+}
+
+/* With queue pairs and slots among them, as many as there may be. */
+static void all_queue_pairs_are_muted_but_those_that_are_spared(void) {
+    int to = bound(), loud = bound();
+    for (uint32_t n = 0; n <= SIEVE_SPARED; n += 4) {
+        sieve = (struct sieve){.count = 0};
+        struct sieve_rule r = rule_of(0, 0, 5);
+        while (r.nspared < n)
+            r.spared[r.nspared] = r.nspared % 3 ? QPN + r.nspared : SIEVE_SLOT | (SLOT + 1 + r.nspared), r.nspared++;
+        put(r, to);
+        check_note("%u spared", n);
+        CHECK(is_muted(heard(loud, to, QPN, MANY)));
+        CHECK(is_muted(heard_of(loud, to, QPN, 4, MANY)));
+        CHECK(is_muted(heard_of(loud, to, QPN, 0, MANY)));
+        CHECK(is_muted(heard(loud, to, (SLOT + 100) << QPN_INDEX_BITS, MANY)));
+        CHECK_EQ(heard(loud, to, QPN_GSI, BATCH), BATCH);
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t qpn = i % 3 ? QPN + i : (SLOT + 1 + i) << QPN_INDEX_BITS | 5;
+            CHECK_EQ(heard(loud, to, qpn, BATCH), BATCH);
+            CHECK(!sieve_find(&sieve, &r.from, 9, qpn));
+        }
+        CHECK(sieve_find(&sieve, &r.from, 9, QPN) != NULL);
+        CHECK(!sieve_find(&sieve, &r.from, 9, QPN_GSI));
     }
     close(to), close(loud);
 }
@@ -110,76 +149,84 @@ static void an_address_that_differs_in_any_byte_is_another(void) {
     int to = bound(), loud = bound();
     for (int i = v4 ? 12 : 0; i < 16; i++) {
         sieve = (struct sieve){.count = 0};
-        struct sieve_source s = source_of(0, 5);
-        s.from.s6_addr[i] ^= 0x10;
-        sieve_mute(&sieve, &s);
-        sieve_attach(&sieve, to, v4);
-        CHECK_EQ(heard(loud, to, MANY / 16), MANY / 16);
+        struct sieve_rule r = rule_of(0, 0, 5);
+        r.from.s6_addr[i] ^= 0x10;
+        put(r, to);
+        CHECK_EQ(heard(loud, to, QPN, MANY / 16), MANY / 16);
     }
     close(to), close(loud);
 }
 
-static void many_are_muted_together(void) {
-    int to = bound(), loud[SIEVE_SOURCES], other = bound();
-    sieve = (struct sieve){.count = 0};
-    for (int i = 0; i < SIEVE_SOURCES; i++) {
-        loud[i] = bound();
-        struct sieve_source s = source_of(port_of(loud[i]), 5);
-        sieve_mute(&sieve, &s);
+/* A filter as long as there may be, and another in its place: both lie in the socket's memory for options. */
+static void many_are_muted_together_and_heard_together(void) {
+    int to = bound(), loud[SIEVE_RULES], other = bound();
+    for (int round = 0; round < 2; round++) {
+        sieve = (struct sieve){.count = 0};
+        for (int i = 0; i < SIEVE_RULES; i++) {
+            loud[i] = round ? loud[i] : bound();
+            struct sieve_rule r = rule_of(port_of(loud[i]), 0, 5);
+            for (uint32_t k = 0; k < SIEVE_SPARED; k++)
+                r.spared[r.nspared++] = QPN + 1 + k;
+            sieve_mute(&sieve, &r);
+        }
+        sieve_attach(&sieve, to, v4);
+        for (int i = 0; i < SIEVE_RULES; i++)
+            CHECK(is_muted(heard(loud[i], to, QPN, MANY)));
+        CHECK_EQ(heard(other, to, QPN, MANY), MANY);
     }
-    sieve_attach(&sieve, to, v4);
-    for (int i = 0; i < SIEVE_SOURCES; i++) {
-        CHECK(is_muted(heard(loud[i], to, MANY)));
+    for (int i = 0; i < SIEVE_RULES; i++)
         close(loud[i]);
-    }
-    CHECK_EQ(heard(other, to, MANY), MANY);
     close(to), close(other);
 }
 
 static void the_one_whose_time_is_up_first_makes_room(void) {
     sieve = (struct sieve){.count = 0};
-    for (uint16_t port = 1; port <= SIEVE_SOURCES; port++) {
-        struct sieve_source s = source_of(port, port == 7 ? 10 : 20);
-        sieve_mute(&sieve, &s);
+    for (uint16_t port = 1; port <= SIEVE_RULES; port++) {
+        struct sieve_rule r = rule_of(port, QPN, port == 7 ? 10 : 20);
+        sieve_mute(&sieve, &r);
     }
-    struct sieve_source again = source_of(3, 30), newcomer = source_of(100, 20);
+    struct sieve_rule again = rule_of(3, QPN, 30), newcomer = rule_of(100, QPN, 20);
     sieve_mute(&sieve, &again);
-    CHECK_EQ(sieve.count, SIEVE_SOURCES);
-    CHECK(sieve_find(&sieve, &again.from, 7) != NULL);
+    CHECK_EQ(sieve.count, SIEVE_RULES);
+    CHECK(sieve_find(&sieve, &again.from, 7, QPN) != NULL);
     CHECK_EQ(sieve_deadline(&sieve), 10);
     sieve_mute(&sieve, &newcomer);
-    CHECK_EQ(sieve.count, SIEVE_SOURCES);
-    CHECK(sieve_find(&sieve, &again.from, 7) == NULL);
-    CHECK(sieve_find(&sieve, &again.from, 100) != NULL);
+    CHECK_EQ(sieve.count, SIEVE_RULES);
+    CHECK(sieve_find(&sieve, &again.from, 7, QPN) == NULL);
+    CHECK(sieve_find(&sieve, &again.from, 100, QPN) != NULL);
     CHECK_EQ(sieve_deadline(&sieve), 20);
     CHECK(sieve_expire(&sieve, 20));
     CHECK_EQ(sieve.count, 1);
-    CHECK(sieve_find(&sieve, &again.from, 3) != NULL);
+    CHECK(sieve_find(&sieve, &again.from, 3, QPN) != NULL);
     CHECK_EQ(sieve_deadline(&sieve), 30);
     CHECK(sieve_expire(&sieve, 30));
     CHECK_EQ(sieve_deadline(&sieve), UINT64_MAX);
 }
 
-static void whoever_is_spared_is_not_found(void) {
+static void of_an_address_that_is_to_be_heard_what_goes_to_one_queue_pair_stays_muted(void) {
     sieve = (struct sieve){.count = 0};
-    struct sieve_source s = source_of(0, 5), other = source_of(0, 5);
-    s.spared[s.nspared++] = 8;
-    sieve_mute(&sieve, &s);
-    CHECK(sieve_find(&sieve, &s.from, 8) == NULL);
-    CHECK(sieve_find(&sieve, &s.from, 9) != NULL);
-    other.from.s6_addr[15] ^= 1;
-    CHECK(sieve_find(&sieve, &other.from, 9) == NULL);
+    struct sieve_rule many = rule_of(0, 0, 5), one = rule_of(0, QPN, 5), others = rule_of(0, 0, 5);
+    others.from.s6_addr[15] ^= 1;
+    sieve_mute(&sieve, &many);
+    sieve_mute(&sieve, &one);
+    sieve_mute(&sieve, &others);
+    CHECK(sieve_forget(&sieve, &many.from));
+    CHECK(!sieve_forget(&sieve, &many.from));
+    CHECK(!sieve_find(&sieve, &many.from, 9, QPN + 1));
+    CHECK(sieve_find(&sieve, &many.from, 9, QPN) != NULL);
+    CHECK(sieve_find(&sieve, &others.from, 9, QPN + 1) != NULL);
 }
 
 int main(void) {
     for (int family = 0; family < 2; family++) {
         v4 = family;
         RUN(one_port_is_muted_and_no_other);
-        RUN(of_an_address_those_who_are_spared_are_heard);
+        RUN(all_ports_are_muted_but_those_that_are_heard);
+        RUN(all_queue_pairs_are_muted_but_those_that_are_spared);
         RUN(an_address_that_differs_in_any_byte_is_another);
-        RUN(many_are_muted_together);
+        RUN(many_are_muted_together_and_heard_together);
         RUN(the_one_whose_time_is_up_first_makes_room);
-        RUN(whoever_is_spared_is_not_found);
+        RUN(of_an_address_that_is_to_be_heard_what_goes_to_one_queue_pair_stays_muted);
     }
     return check_done();
 }

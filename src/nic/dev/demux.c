@@ -193,28 +193,35 @@ static bool same_partition(struct qp *qp, struct packet *pkt) {
     return index >= 0;
 }
 
-/* May a packet from a port that the peer does not send from be the peer's all the same?  If it could have sent it now: a
- * NAK for anything else would have the peer repeat what is not lost.  Notifications of congestion come from any port. */
-static bool may_be_peers(const struct port *port, const struct qp *qp, const struct packet *pkt,
-                         const struct udp_datagram *d) {
-    if (pkt->row->mask & OPC_CNP)
-        return !sieve_find(&port->sieve, &d->src.sin6_addr, d->src.sin6_port);
-    return !qp->heard_port || qp->engine->expects(qp, pkt);
-}
+/* Has the peer been heard from that port? */
+static bool is_heard(const struct qp *qp, uint16_t port) { return qp->heard[0] == port || qp->heard[1] == port; }
 
-/* From another port than before: the peer's from now on, if it moves the queue pair on. */
-static void hear(struct dev *dev, const struct port *port, struct qp *qp, const struct packet *pkt, uint32_t n,
-                 const struct udp_datagram *d, uint64_t now) {
+/* From another port than before: the peer's from now on, if it moves the queue pair on.  What the peer could not send now
+ * is dropped, as a NAK would have the peer repeat what is not lost.  Notifications of congestion come from any port. */
+static void hear(struct dev *dev, struct qp *qp, const struct packet *pkt, uint32_t n, uint16_t port, uint64_t now) {
     const uint64_t *executed = &qp->counters.value[RNIC_CNT_requests_executed];
     uint64_t before = *executed;
-    bool answer = pkt->row->mask & OPC_RESPONSE && qp->engine->expects(qp, pkt);
-    if (!may_be_peers(port, qp, pkt, d)) {
+    bool notice = pkt->row->mask & OPC_CNP, expected = !notice && qp->engine->expects(qp, pkt);
+    if (qp->heard[0] && !expected && !notice) {
         COUNT_USELESS(qp, drop_bad_source);
         return;
     }
     demux_deliver(dev, qp, pkt, n, now);
-    if (answer || *executed != before)
-        qp->heard_port = d->src.sin6_port;
+    if (*executed == before && !(expected && pkt->row->mask & OPC_RESPONSE))
+        return;
+    qp->heard[1] = qp->heard[0];
+    qp->heard[0] = port;
+}
+
+/* What is damaged uses up nobody's requests. */
+static bool may_ask(struct dev *dev, const struct port *port, struct incoming *in, const struct udp_datagram *d,
+                    uint32_t n, uint64_t now) {
+    if (!demux_icrc(dev, in, d, n))
+        return false;
+    if (floods_admit(dev, port, &d->src, now))
+        return true;
+    dev->nic.counters.value[RNIC_CNT_drop_request]++;
+    return false;
 }
 
 static void input(struct dev *dev, struct port *port, const struct udp_datagram *d, const uint8_t *bth, uint32_t n,
@@ -227,10 +234,8 @@ static void input(struct dev *dev, struct port *port, const struct udp_datagram 
     bool ud = in.pkt.row->mask & OPC_UD;
     bool mad = ud && bth_dqpn(bth) == QPN_GSI;
     dev->nic.useless += mad; /* few are needed */
-    if (mad && gsi_is_request(&in.pkt) && !floods_admit(dev, port, &d->src, now)) {
-        dev->nic.counters.value[RNIC_CNT_drop_request]++;
+    if (mad && gsi_is_request(&in.pkt) && !may_ask(dev, port, &in, d, n, now))
         return;
-    }
     if (mad && !forwarded && gsi_elsewhere(dev, port, &in, d, n, now))
         return;
     struct qp *qp = find_qp(dev, bth_dqpn(bth));
@@ -256,10 +261,10 @@ static void input(struct dev *dev, struct port *port, const struct udp_datagram 
     if (ud)
         show_header(&in, d, n);
     in.pkt.marked = (d->tclass & ECN_MASK) == ECN_MARKED;
-    if (ud || qp->heard_port == d->src.sin6_port)
+    if (ud || is_heard(qp, d->src.sin6_port))
         demux_deliver(dev, qp, &in.pkt, n, now);
     else
-        hear(dev, port, qp, &in.pkt, n, d, now);
+        hear(dev, qp, &in.pkt, n, d->src.sin6_port, now);
 }
 
 /* ---------------------------------------------------------------- one datagram */
@@ -287,6 +292,8 @@ static int hand_to_slot(struct dev *dev, struct port *port, uint32_t slot, const
     int rc = port_forward(port, slot, p, bytes, now);
     if (rc == -ECONNREFUSED)
         strays_missed_slot(dev, slot, now);
+    else
+        floods_handed_on(dev, slot, now);
     return rc;
 }
 
@@ -306,7 +313,10 @@ static __attribute__((noinline)) void forward(struct dev *dev, struct port *port
 static void sort(struct dev *dev, struct port *port, const struct udp_datagram *d, bool forwarded, uint64_t now) {
     uint64_t *count = dev->nic.counters.value;
     uint16_t index = 0;
+    dev->nic.useless += !d->length;
     if (d->length && d->bytes[0] == PORT_PROBE_OPCODE) {
+        bool own = address_same(&d->src, &port->addr) && d->src.sin6_port == htons(ROCE_UDP_PORT);
+        dev->nic.useless += !own;
         if (!forwarded)
             port_probe_input(port, d->bytes, d->length, &d->src, now);
         return;
@@ -333,5 +343,5 @@ void demux_datagram(struct dev *dev, struct port *port, const struct udp_datagra
     uint64_t before = dev->nic.useless;
     sort(dev, port, d, forwarded, now);
     if (dev->nic.useless != before && !forwarded)
-        floods_note(dev, port, &d->src, (uint32_t)(dev->nic.useless - before), now);
+        floods_note(dev, port, d, (uint32_t)(dev->nic.useless - before), now);
 }

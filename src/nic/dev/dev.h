@@ -69,24 +69,27 @@ struct strays {
 /* Who sends what nobody needs, see floods.c. */
 struct flood_source {
     struct in6_addr from;
-    uint16_t port;    /* 0: all of that address */
+    uint32_t qpn;     /* where to; 0: anywhere */
     uint32_t count;   /* packets in this window */
     uint32_t windows; /* that it has flooded before this one, without a pause */
+    uint16_t port;    /* that most of them come from, if most come from one */
+    uint32_t votes;
 };
 struct flood_asker {
     struct in6_addr from;
-    uint16_t port;       /* rnic's, or 0: all others of that address */
+    uint16_t port;
     uint64_t paid_until; /* for the requests that there were */
-    uint64_t looked_at;  /* whether it is a peer; 0: not yet */
-    bool strange;        /* it was none */
+    bool known;          /* when last looked at: it is a peer */
 };
 struct floods {
     uint64_t since; /* the window's begin */
     bool judged;    /* in this window: there is one judgement in each */
     struct flood_source sources[FLOOD_SOURCES];
     struct flood_asker askers[FLOOD_SOURCES];
-    struct sieve_source suspect; /* who is judged, and what the look at the queue pairs has found: */
-    bool is_peer, many;          /* it is a peer; its address has more peers than can be spared */
+    uint64_t looked_at;             /* the queue pairs, for an asker */
+    uint64_t handed_on[SLOT_COUNT]; /* when a packet last was, to a living process */
+    struct sieve_rule rule;         /* in the making, and what the look at the queue pairs has found: */
+    bool is_peer, many;             /* one is connected to that address; more are than can be spared */
 };
 
 struct dev {
@@ -283,9 +286,11 @@ void strays_missed_slot(struct dev *dev, uint32_t slot, uint64_t now);
 bool strays_no_name(const struct dev *dev, const struct stray_name *name, uint64_t now);
 void strays_missed_name(struct dev *dev, const struct stray_name *name, uint64_t now);
 
-/* floods.c. note: nobody needed n packets from there. admit: false: it has asked for connections too often */
+/* floods.c. note: nobody needed n packets of a datagram. admit: false: it has asked for connections too often */
+void floods_note(struct dev *dev, struct port *port, const struct udp_datagram *d, uint32_t n, uint64_t now);
+void floods_handed_on(struct dev *dev, uint32_t slot, uint64_t now); /* a packet, to a living process */
+void floods_new_peer(struct dev *dev, const struct flow *from);      /* a queue pair is connected to that address */
 bool floods_admit(struct dev *dev, const struct port *port, const struct sockaddr_in6 *src, uint64_t now);
-void floods_note(struct dev *dev, struct port *port, const struct sockaddr_in6 *from, uint32_t n, uint64_t now);
 
 /* raw.c. enter, leave: a RAW_PACKET queue pair comes and goes. listen: it has a rule, frames of the wire may be for it */
 int raw_enter(struct dev *dev, struct qp *qp, struct rnic_err *err);

@@ -1,161 +1,283 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Floods: somebody sends so much that nobody needs that the device would do little but throw it away, and the socket would
- * drop what live queue pairs are sent.  Whoever goes on with that is muted: the kernel drops it (link/sieve.h).  The few
- * packets that come through tell whether it still goes on.
+ * drop what live queue pairs are sent.  What goes on so is muted: the kernel drops it (link/sieve.h).  The few packets that
+ * come through tell whether it still goes on.
  *
  * What nobody needs is counted in nic->useless: packets that are malformed, strange or for nobody, PSNs far from what a
- * peer can send, notifications of congestion that change nothing; and messages to queue pair 1, of which no source has to
- * send so many.  A peer of a live queue pair is not muted, whatever else it sends, nor are processes of this host that
- * share the port.
+ * peer can send, notifications of congestion that change nothing; and messages to queue pair 1, of which no host has to
+ * send so many.  It is counted by address and by queue pair, and muted so as to leave alone whatever somebody may need:
  *
- * A request for a connection makes the most work, so a host that no queue pair is connected to may make so many a second.
+ *   most of it goes to                  muted is, of that address
+ *   queue pair 1                        what goes there from that port; or from all ports but rnic's
+ *   a queue pair that nobody has        what goes there
+ *   a connected one, from the peer's    what goes there from other ports than the peer's
+ *   a connected one, else               what goes there
+ *   one of service UD                   what goes there from that port
+ *   many                                what goes to none that lives, and not to queue pair 1
  *
- * One that sends from many ports is muted by its address: there, its ports that are known to be peers', and rnic's own port,
- * are heard all the same.
+ * A request for a connection makes the most work, so those that a source may make in a second are limited.
  */
 #include "dev/dev.h"
 #include "link/address.h"
 
 #define WINDOW_NS 25000000ull
-#define WAYS 4 /* places that a source may have in the table */
+#define WAYS 4     /* places that a source may have in a table */
 #define LIMIT 1024 /* packets of a window: 40,000 a second, which take a tenth of a processor */
 #define PATIENCE 4 /* windows: what was under way to a process that has gone ends by then */
 #define MUTE_NS 1000000000ull
-#define REQUESTS 1024u /* that may come together */
+#define ALIVE_NS 2000000000ull
+#define REQUESTS 1024u        /* that may come together */
 #define REQUEST_NS 4000000ull /* 250 a second in the long run: each takes half a millisecond */
+#define ANY 0u
+#define RNIC_PORT htons(ROCE_UDP_PORT) /* of one user, on each address */
 
-static uint32_t hash(const struct in6_addr *from, uint16_t port) {
-    return ((get_be32(from->s6_addr + 12) ^ get_be32(from->s6_addr + 4) ^ port) * 0x9E3779B1u) >> 16;
+static uint32_t set_of(const struct in6_addr *from, uint32_t more) {
+    uint64_t key = get_be64(from->s6_addr) * 31 + get_be64(from->s6_addr + 8) + more;
+    return (uint32_t)(key * 0x9E3779B97F4A7C15ull >> 32) % (FLOOD_SOURCES / WAYS) * WAYS;
 }
 
-static bool is_it(const struct flood_source *s, const struct in6_addr *from, uint16_t port) {
-    return s->port == port && IN6_ARE_ADDR_EQUAL(&s->from, from);
+/* ---------------------------------------------------------------- who sends how much to whom */
+
+static bool is_it(const struct flood_source *s, const struct in6_addr *from, uint32_t qpn) {
+    return s->qpn == qpn && IN6_ARE_ADDR_EQUAL(&s->from, from);
 }
 
 /* Its place in the table, or that of whoever sends least of those that may be there. */
-static struct flood_source *place_of(struct floods *f, const struct in6_addr *from, uint16_t port) {
-    struct flood_source *set = &f->sources[hash(from, port) % (FLOOD_SOURCES / WAYS) * WAYS], *least = set;
+static struct flood_source *place_of(struct floods *f, const struct in6_addr *from, uint32_t qpn) {
+    struct flood_source *set = &f->sources[set_of(from, qpn)], *least = set;
     for (uint32_t i = 0; i < WAYS; i++) {
-        if (is_it(&set[i], from, port))
+        if (is_it(&set[i], from, qpn))
             return &set[i];
         least = set[i].count < least->count ? &set[i] : least;
     }
     return least;
 }
 
+/* If one port sends more than all others together, it is the one that is left. */
+static void count_port(struct flood_source *s, uint16_t port, uint32_t n) {
+    if (s->port == port) {
+        s->votes += n;
+    } else if (s->votes > n) {
+        s->votes -= n;
+    } else {
+        s->port = port;
+        s->votes = n - s->votes;
+    }
+}
+
 /* Those that send most stay in the table; NULL: it has not come in yet. */
-static const struct flood_source *count(struct floods *f, const struct in6_addr *from, uint16_t port, uint32_t n) {
-    struct flood_source *s = place_of(f, from, port);
-    if (!is_it(s, from, port)) {
+static const struct flood_source *count(struct floods *f, const struct in6_addr *from, uint32_t qpn, uint16_t port,
+                                        uint32_t n) {
+    struct flood_source *s = place_of(f, from, qpn);
+    if (!is_it(s, from, qpn)) {
         if (s->count > n) {
             s->count -= n;
             return NULL;
         }
-        *s = (struct flood_source){.from = *from, .port = port};
+        *s = (struct flood_source){.from = *from, .qpn = qpn};
     }
     s->count += n;
+    count_port(s, port, n);
     return s;
 }
 
 static void begin_window(struct floods *f, uint64_t now) {
-    bool next = now - f->since < 2 * WINDOW_NS;
+    uint64_t took = now - f->since, least = took < 2 * WINDOW_NS ? LIMIT * took / WINDOW_NS : UINT64_MAX;
     for (uint32_t i = 0; i < FLOOD_SOURCES; i++) {
         struct flood_source *s = &f->sources[i];
-        s->windows = next && s->count >= LIMIT ? s->windows + 1 : 0;
-        s->count = 0;
+        s->windows = s->count >= least ? s->windows + 1 : 0;
+        s->count = s->votes = 0;
     }
     f->since = now;
     f->judged = false;
 }
 
-/* ---------------------------------------------------------------- whose peers they are */
+/* ---------------------------------------------------------------- who is to be left alone */
 
-static bool is_connected(const struct qp *qp) {
-    return qp->heard_port && qp->state >= RNIC_QPS_RTR && qp->state != RNIC_QPS_ERR;
+static bool is_connected(const struct qp *qp, const struct in6_addr *to) {
+    bool has_peer = !(qp->service & OPC_UD) && qp->state >= RNIC_QPS_RTR && qp->state != RNIC_QPS_ERR;
+    return has_peer && !memcmp(&qp->flow.dst.sin6_addr, to, sizeof *to);
+}
+
+static void spare(struct floods *f, uint32_t place) {
+    if (f->rule.nspared < SIEVE_SPARED)
+        f->rule.spared[f->rule.nspared++] = place;
+    else
+        f->many = true;
 }
 
 static void look_at(struct dev *dev, struct qp *qp) {
-    struct sieve_source *s = &dev->floods.suspect;
-    if (!is_connected(qp) || memcmp(&qp->flow.dst.sin6_addr, &s->from, sizeof s->from))
-        return;
-    dev->floods.is_peer |= qp->heard_port == s->port;
-    for (uint32_t i = 0; i < s->nspared; i++) {
-        if (s->spared[i] == qp->heard_port)
-            return;
-    }
-    if (s->nspared < SIEVE_SPARED)
-        s->spared[s->nspared++] = qp->heard_port;
-    else
-        dev->floods.many = true;
+    struct floods *f = &dev->floods;
+    bool peer = is_connected(qp, &f->rule.from);
+    f->is_peer |= peer;
+    if (peer || qp->service & OPC_UD)
+        spare(f, qp->pub.qp_num);
 }
 
-/* False: not without harm to others. */
-static bool may_be_muted(struct dev *dev, const struct port *port) {
-    const struct sieve_source *s = &dev->floods.suspect;
-    if (s->port == htons(ROCE_UDP_PORT) && IN6_ARE_ADDR_EQUAL(&s->from, &port->addr.sin6_addr))
-        return false;
+static void look_at_all(struct dev *dev) {
     dev->floods.is_peer = dev->floods.many = false;
+    dev->floods.rule.nspared = 0;
     qpn_each(dev, look_at);
-    return s->port ? !dev->floods.is_peer : !dev->floods.many;
 }
 
-/* ---------------------------------------------------------------- judgement */
+static bool is_own(const struct dev *dev, const struct in6_addr *from) {
+    for (int i = 0; i < dev->net.ngids; i++) {
+        if (IN6_ARE_ADDR_EQUAL(&dev->ports[i].addr.sin6_addr, from))
+            return true;
+    }
+    return false;
+}
 
-static void judge(struct dev *dev, struct port *port, const struct in6_addr *from, uint16_t number, uint64_t now) {
+/* ---------------------------------------------------------------- judgement: false: it is not muted */
+
+/* The communication managers of one host's users have a port each. */
+static bool mute_management(struct dev *dev, const struct port *port, uint16_t number) {
+    struct sieve_rule *rule = &dev->floods.rule;
+    bool own = is_own(dev, &rule->from) || IN6_ARE_ADDR_EQUAL(&rule->from, &port->addr.sin6_addr);
+    rule->port = number;
+    rule->heard[0] = number ? 0 : RNIC_PORT;
+    if (own)
+        return number && number != RNIC_PORT;
+    if (number == RNIC_PORT)
+        look_at_all(dev);
+    return number != RNIC_PORT || !dev->floods.is_peer;
+}
+
+static bool mute_forgers(struct floods *f, const struct qp *qp) {
+    memcpy(f->rule.heard, qp->heard, sizeof f->rule.heard);
+    return f->rule.heard[0] != 0;
+}
+
+static bool mute_one(struct dev *dev, const struct qp *qp, uint16_t number) {
+    struct sieve_rule *rule = &dev->floods.rule;
+    if (qp && qp->service & OPC_UD) {
+        rule->port = number;
+        return number != 0;
+    }
+    return !qp || !is_connected(qp, &rule->from) || mute_forgers(&dev->floods, qp);
+}
+
+static bool mute_many(struct dev *dev, uint64_t now) {
+    look_at_all(dev);
+    for (uint32_t slot = 0; slot < SLOT_COUNT; slot++) {
+        uint64_t at = dev->floods.handed_on[slot];
+        if (at && now < at + ALIVE_NS)
+            spare(&dev->floods, SIEVE_SLOT | slot);
+    }
+    return !dev->floods.many;
+}
+
+/* number: the port that most of it comes from; 0: there is none. */
+static void judge(struct dev *dev, struct port *port, const struct in6_addr *from, uint32_t qpn, uint16_t number,
+                  uint64_t now) {
     struct floods *f = &dev->floods;
     f->judged = true;
-    f->suspect = (struct sieve_source){
-        .from = *from, .port = number, .spared = {htons(ROCE_UDP_PORT)}, .nspared = 1, .until = now + MUTE_NS};
-    if (!may_be_muted(dev, port))
+    f->rule = (struct sieve_rule){.from = *from, .qpn = qpn, .until = now + MUTE_NS, .since = now};
+    bool may = qpn == ANY       ? mute_many(dev, now)
+               : qpn == QPN_GSI ? mute_management(dev, port, number)
+                                : mute_one(dev, qpn_find(dev, qpn), number);
+    if (!may)
         return;
-    port_mute(port, &f->suspect);
-    engine_wake_for(dev, f->suspect.until);
+    port_mute(port, &f->rule);
+    engine_wake_for(dev, f->rule.until);
     dev->nic.counters.value[RNIC_CNT_sources_muted]++;
 }
 
-/* ---------------------------------------------------------------- requests for connections */
-
-static bool is_strange(struct dev *dev, const struct port *port, const struct sockaddr_in6 *src) {
-    dev->floods.suspect = (struct sieve_source){.from = src->sin6_addr, .port = src->sin6_port};
-    return may_be_muted(dev, port);
+/* Its time is short, and what comes through says that it goes on. */
+static void judge_again(struct dev *dev, struct port *port, struct sieve_rule *rule, uint32_t n, uint64_t now) {
+    if (now >= rule->since + WINDOW_NS) {
+        rule->since = now;
+        rule->passed = 0;
+    }
+    rule->passed += n;
+    if (rule->passed >= LIMIT / SIEVE_PASSES && rule->until < now + MUTE_NS / 2 && !dev->floods.judged) {
+        struct in6_addr from = rule->from;
+        judge(dev, port, &from, rule->qpn, rule->port, now);
+    }
 }
 
-bool floods_admit(struct dev *dev, const struct port *port, const struct sockaddr_in6 *src, uint64_t now) {
-    uint16_t number = src->sin6_port == htons(ROCE_UDP_PORT) ? src->sin6_port : 0; /* nobody else there can have it */
-    struct flood_asker *a = &dev->floods.askers[hash(&src->sin6_addr, number) % FLOOD_SOURCES];
-    if (a->port != number || !IN6_ARE_ADDR_EQUAL(&a->from, &src->sin6_addr))
-        *a = (struct flood_asker){.from = src->sin6_addr, .port = number};
-    if (a->paid_until < now + REQUESTS * REQUEST_NS) {
-        a->paid_until = (a->paid_until > now ? a->paid_until : now) + REQUEST_NS;
-        return true;
+static uint32_t place(const struct udp_datagram *d) { return d->length < BTH_BYTES ? ANY : bth_dqpn(d->bytes); }
+
+static bool most(const struct flood_source *s, uint32_t all) { return s && s->count >= all / 2; }
+
+/* Ports that change as soon as they are muted are many ports. */
+static uint16_t port_of(const struct port *port, const struct flood_source *s) {
+    bool one = s->votes >= s->count / 2;
+    for (uint32_t i = 0; one && i < port->sieve.count; i++) {
+        const struct sieve_rule *r = &port->sieve.rules[i];
+        one = !r->port || r->port == s->port || r->qpn != s->qpn || !IN6_ARE_ADDR_EQUAL(&r->from, &s->from);
     }
-    if (a->looked_at == 0 || now - a->looked_at >= WINDOW_NS) {
-        a->looked_at = now;
-        a->strange = is_strange(dev, port, src);
-    }
-    return !a->strange;
+    return one ? s->port : 0;
 }
 
-/* ---------------------------------------------------------------- what nobody needs */
-
-static uint32_t counted(const struct flood_source *s) { return s ? s->count : 0; }
-
-void floods_note(struct dev *dev, struct port *port, const struct sockaddr_in6 *src, uint32_t n, uint64_t now) {
+void floods_note(struct dev *dev, struct port *port, const struct udp_datagram *d, uint32_t n, uint64_t now) {
     struct floods *f = &dev->floods;
-    const struct in6_addr *from = &src->sin6_addr;
+    const struct in6_addr *from = &d->src.sin6_addr;
+    now = now > f->since ? now : f->since; /* it may have been read before the lock was had */
     if (now - f->since >= WINDOW_NS)
         begin_window(f, now);
     if (port->rx_fd < 0)
         return;
-    const struct flood_source *here = count(f, from, src->sin6_port, n), *all = count(f, from, 0, n);
-    const struct sieve_source *muted = sieve_find(&port->sieve, from, src->sin6_port);
-    if (f->judged)
+    struct sieve_rule *rule = sieve_find(&port->sieve, from, d->src.sin6_port, place(d));
+    if (rule) {
+        judge_again(dev, port, rule, n, now);
         return;
-    if (muted) { /* its time is short, and what comes through says that it goes on */
-        if (muted->until < now + MUTE_NS / 2 && counted(muted->port ? here : all) >= LIMIT / SIEVE_PASSES)
-            judge(dev, port, from, muted->port, now);
-    } else if (counted(all) >= LIMIT && all->windows >= PATIENCE) {
-        judge(dev, port, from, counted(here) >= counted(all) / 2 ? src->sin6_port : 0, now);
     }
+    const struct flood_source *here = place(d) == ANY ? NULL : count(f, from, place(d), d->src.sin6_port, n),
+                              *all = count(f, from, ANY, d->src.sin6_port, n);
+    if (f->judged || !all || all->count < LIMIT || all->windows < PATIENCE)
+        return;
+    if (most(here, all->count))
+        judge(dev, port, from, here->qpn, port_of(port, here), now);
+    else
+        judge(dev, port, from, ANY, 0, now);
+}
+
+void floods_handed_on(struct dev *dev, uint32_t slot, uint64_t now) { dev->floods.handed_on[slot % SLOT_COUNT] = now; }
+
+void floods_new_peer(struct dev *dev, const struct flow *from) {
+    for (int i = 0; i < dev->net.ngids; i++) {
+        if (dev->ports[i].steering && dev->ports[i].rx_fd >= 0)
+            port_unmute(&dev->ports[i], &from->src.sin6_addr);
+    }
+}
+
+/* ---------------------------------------------------------------- requests for connections */
+
+/* The one that has asked longest ago makes room. */
+static struct flood_asker *asker_of(struct floods *f, const struct sockaddr_in6 *src) {
+    struct flood_asker *set = &f->askers[set_of(&src->sin6_addr, src->sin6_port)], *least = set;
+    for (uint32_t i = 0; i < WAYS; i++) {
+        if (set[i].port == src->sin6_port && IN6_ARE_ADDR_EQUAL(&set[i].from, &src->sin6_addr))
+            return &set[i];
+        least = set[i].paid_until < least->paid_until ? &set[i] : least;
+    }
+    *least = (struct flood_asker){.from = src->sin6_addr, .port = src->sin6_port};
+    return least;
+}
+
+/* Processes of this host, or of a peer's, that share a user's port. */
+static bool is_known(struct dev *dev, const struct port *port, const struct sockaddr_in6 *src) {
+    if (src->sin6_port != RNIC_PORT)
+        return false;
+    if (is_own(dev, &src->sin6_addr) || IN6_ARE_ADDR_EQUAL(&src->sin6_addr, &port->addr.sin6_addr))
+        return true;
+    dev->floods.rule = (struct sieve_rule){.from = src->sin6_addr};
+    look_at_all(dev);
+    return dev->floods.is_peer;
+}
+
+bool floods_admit(struct dev *dev, const struct port *port, const struct sockaddr_in6 *src, uint64_t now) {
+    struct floods *f = &dev->floods;
+    struct flood_asker *a = asker_of(f, src);
+    if (a->paid_until < now + REQUESTS * REQUEST_NS) {
+        a->paid_until = (a->paid_until > now ? a->paid_until : now) + REQUEST_NS;
+        return true;
+    }
+    if (now >= f->looked_at + WINDOW_NS / FLOOD_SOURCES) { /* a look at all queue pairs takes long */
+        f->looked_at = now;
+        a->known = is_known(dev, port, src);
+    }
+    return a->known;
 }

@@ -360,7 +360,8 @@ static void answer(struct dev *dev, struct port *port, struct incoming *in, cons
 }
 
 bool gsi_is_request(const struct packet *pkt) {
-    return pkt->length == MAD_BYTES && mad_address(pkt->payload).target == MAD_FOR_SERVICE;
+    return pkt->length == MAD_BYTES && deth_qkey(pkt->bth + pkt->row->deth) == GSI_QKEY &&
+           mad_address(pkt->payload).target == MAD_FOR_SERVICE;
 }
 
 bool gsi_elsewhere(struct dev *dev, struct port *port, struct incoming *in, const struct udp_datagram *d, uint32_t n,

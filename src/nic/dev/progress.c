@@ -103,10 +103,11 @@ static void resume(struct dev *dev, uint64_t now, bool called) {
 static void judge_unread(struct dev *dev, uint64_t now) {
     if (!dev->more)
         dev->more_since = 0;
-    else if (!dev->more_since || now - dev->looked_at > STOPPED_NS)
+    else if (!dev->more_since || now > dev->looked_at + STOPPED_NS)
         dev->more_since = now;
-    dev->looked_at = now;
-    dev->nic.unread = dev->more && now - dev->more_since < UNREAD_NS;
+    if (now > dev->looked_at) /* it may have been read before the lock was had */
+        dev->looked_at = now;
+    dev->nic.unread = dev->more && now < dev->more_since + UNREAD_NS;
 }
 
 bool progress(struct dev *dev, uint64_t now, bool everything) {

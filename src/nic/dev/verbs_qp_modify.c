@@ -36,7 +36,8 @@ static void take_paths(struct dev *dev, struct qp *qp, uint32_t mask, const stru
         take_port(dev, &qp->flow, &path->to);
         qp->flow = path->to;
         qp->from = path->from;
-        qp->heard_port = 0;
+        memset(qp->heard, 0, sizeof qp->heard);
+        floods_new_peer(dev, &qp->from);
         qp->way = qp->way_in = dev->local ? WAY_OPEN : WAY_WIRE;
     }
     if (mask & RNIC_QP_ALT_PATH) {

@@ -209,9 +209,15 @@ int port_add_slot(struct port *p, uint32_t slot) {
     return 0;
 }
 
-void port_mute(struct port *p, const struct sieve_source *source) {
-    sieve_mute(&p->sieve, source);
+void port_mute(struct port *p, const struct sieve_rule *rule) {
+    sieve_mute(&p->sieve, rule);
     sieve_attach(&p->sieve, p->rx_fd, address_is_v4(&p->addr));
+}
+
+void port_unmute(struct port *p, const struct in6_addr *from) {
+    if (sieve_forget(&p->sieve, from)) {
+        sieve_attach(&p->sieve, p->rx_fd, address_is_v4(&p->addr));
+    }
 }
 
 /* ---------------------------------------------------------------- forwarding */

@@ -38,7 +38,7 @@ struct port {
     bool marks;               /* the latter in any case, for its marks of congestion */
     uint16_t asked;           /* enum slotmsg_shown: so do those need it to whom this process forwards */
     uint8_t tclass;           /* of what goes out and does not say otherwise */
-    struct sieve sieve;       /* whom rx_fd does not hear */
+    struct sieve sieve;       /* what rx_fd does not hear */
     const struct slot *slot;  /* first slot of the context; where answers to probes go */
     /* the steering and ownership machinery's own fields follow */
     struct port_steering *steering;
@@ -69,8 +69,10 @@ int port_check_ids(const struct port *p, struct rnic_err *err);
 void port_probe_input(struct port *p, const uint8_t *data, uint32_t length, const struct sockaddr_in6 *src,
                       uint64_t now);
 
-/* rx_fd, which there is, does not hear that source until its time is up. */
-void port_mute(struct port *p, const struct sieve_source *source);
+/* rx_fd, which there is, does not hear what the rule covers until its time is up. */
+void port_mute(struct port *p, const struct sieve_rule *rule);
+/* That address has a new peer here: it is heard again, but where it sent to one queue pair. */
+void port_unmute(struct port *p, const struct in6_addr *from);
 
 /* Hands a datagram that is for another slot to that slot's socket; tells the steward when its destination QPN is
  * of that slot, too: the kernel should have given it to that process. 0, or -errno: nobody has the slot (-ECONNREFUSED) or

@@ -9,62 +9,85 @@
 
 #include "base/bytes.h"
 #include "link/port.h"
+#include "link/slot.h"
 #include "link/steerprog.h"
+#include "wire/bth.h"
 
 #define GUARD 7
 #define ADDRESS_V6 8 /* instructions */
+#define PORTS (1 + SIEVE_HEARD)
+#define LENGTH 2
+#define PLACE (2 + 1 + SIEVE_SPARED + 1)
 #define FATE 4
-#define MOST (GUARD + SIEVE_SOURCES * (ADDRESS_V6 + 1 + SIEVE_SPARED + FATE) + 1)
+#define MOST (GUARD + SIEVE_RULES * (ADDRESS_V6 + PORTS + LENGTH + PLACE + FATE) + 1)
 #define IPV4_SOURCE 12 /* in the IP header */
 #define IPV6_SOURCE 8
+#define QPN_AT (sizeof(struct udphdr) + 4) /* with 8 other bits ahead of it */
 
 struct program {
     struct sock_filter f[MOST];
     unsigned short n;
 };
 
-/* ---------------------------------------------------------------- who is muted */
+/* ---------------------------------------------------------------- what is muted */
 
-void sieve_mute(struct sieve *s, const struct sieve_source *source) {
+void sieve_mute(struct sieve *s, const struct sieve_rule *rule) {
     uint32_t at = 0;
     for (uint32_t i = 0; i < s->count; i++) {
-        if (s->muted[i].port == source->port && IN6_ARE_ADDR_EQUAL(&s->muted[i].from, &source->from)) {
-            s->muted[i] = *source;
+        const struct sieve_rule *r = &s->rules[i];
+        if (r->port == rule->port && r->qpn == rule->qpn && IN6_ARE_ADDR_EQUAL(&r->from, &rule->from)) {
+            s->rules[i] = *rule;
             return;
         }
-        at = s->muted[i].until < s->muted[at].until ? i : at;
+        at = r->until < s->rules[at].until ? i : at;
     }
-    if (s->count < SIEVE_SOURCES) {
+    if (s->count < SIEVE_RULES) {
         at = s->count++;
     }
-    s->muted[at] = *source;
+    s->rules[at] = *rule;
 }
 
-static bool is_spared(const struct sieve_source *source, uint16_t port) {
-    for (uint32_t i = 0; i < source->nspared; i++) {
-        if (source->spared[i] == port) {
+static bool is_spared(const struct sieve_rule *rule, uint32_t qpn) {
+    for (uint32_t i = 0; i < rule->nspared; i++) {
+        if (rule->spared[i] == qpn || rule->spared[i] == (SIEVE_SLOT | qpn >> QPN_INDEX_BITS)) {
             return true;
         }
     }
-    return false;
+    return qpn == QPN_GSI;
 }
 
-const struct sieve_source *sieve_find(const struct sieve *s, const struct in6_addr *from, uint16_t port) {
+static uint32_t heard_of(const struct sieve_rule *rule) {
+    uint32_t n = 0;
+    while (n < SIEVE_HEARD && rule->heard[n]) {
+        n++;
+    }
+    return n;
+}
+
+static bool covers(const struct sieve_rule *rule, uint16_t port, uint32_t qpn) {
+    for (uint32_t i = 0; i < heard_of(rule); i++) {
+        if (rule->heard[i] == port) {
+            return false;
+        }
+    }
+    return (!rule->port || rule->port == port) && (rule->qpn ? rule->qpn == qpn : !is_spared(rule, qpn));
+}
+
+struct sieve_rule *sieve_find(struct sieve *s, const struct in6_addr *from, uint16_t port, uint32_t qpn) {
     for (uint32_t i = 0; i < s->count; i++) {
-        const struct sieve_source *source = &s->muted[i];
-        bool it = source->port ? source->port == port : !is_spared(source, port);
-        if (it && IN6_ARE_ADDR_EQUAL(&source->from, from)) {
-            return source;
+        if (IN6_ARE_ADDR_EQUAL(&s->rules[i].from, from) && covers(&s->rules[i], port, qpn)) {
+            return &s->rules[i];
         }
     }
     return NULL;
 }
 
-bool sieve_expire(struct sieve *s, uint64_t now) {
+/* Leaves those that a question says to keep. */
+static bool keep(struct sieve *s, bool (*stays)(const struct sieve_rule *rule, const void *arg), const void *arg) {
     uint32_t left = 0;
     for (uint32_t i = 0; i < s->count; i++) {
-        if (s->muted[i].until > now) {
-            s->muted[left++] = s->muted[i];
+        if (stays(&s->rules[i], arg)) {
+            s->rules[left++] = s->rules[i];
         }
     }
     bool changed = left < s->count;
@@ -72,10 +95,20 @@ bool sieve_expire(struct sieve *s, uint64_t now) {
     return changed;
 }
 
+static bool lasts(const struct sieve_rule *rule, const void *now) { return rule->until > *(const uint64_t *)now; }
+
+bool sieve_expire(struct sieve *s, uint64_t now) { return keep(s, lasts, &now); }
+
+static bool is_other(const struct sieve_rule *rule, const void *from) {
+    return rule->qpn || !IN6_ARE_ADDR_EQUAL(&rule->from, (const struct in6_addr *)from);
+}
+
+bool sieve_forget(struct sieve *s, const struct in6_addr *from) { return keep(s, is_other, from); }
+
 uint64_t sieve_deadline(const struct sieve *s) {
     uint64_t first = UINT64_MAX;
     for (uint32_t i = 0; i < s->count; i++) {
-        first = s->muted[i].until < first ? s->muted[i].until : first;
+        first = s->rules[i].until < first ? s->rules[i].until : first;
     }
     return first;
 }
@@ -111,7 +144,7 @@ static void add_guard(struct program *p) {
     end(p, 0);
 }
 
-/* Behind the source's other instructions: one packet in so many passes. */
+/* One packet in so many passes. */
 static void add_fate(struct program *p) {
     load(p, BPF_W, (uint32_t)(SKF_AD_OFF + SKF_AD_RANDOM));
     add(p, (struct sock_filter)BPF_STMT(BPF_ALU | BPF_AND | BPF_K, SIEVE_PASSES - 1));
@@ -119,22 +152,62 @@ static void add_fate(struct program *p) {
     end(p, 0);
 }
 
-static void add_source(struct program *p, const struct sieve_source *source, bool v4) {
-    uint32_t words = v4 ? 1 : 4, ports = source->port ? 1 : source->nspared;
-    uint32_t at = (uint32_t)(SKF_NET_OFF + (v4 ? IPV4_SOURCE : IPV6_SOURCE)), rest = 2 * words + 1 + ports + FATE;
-    const uint8_t *address = source->from.s6_addr + 16 - 4 * words;
+/* Instructions that a rule still has, with its fate. */
+static uint32_t ports_of(const struct sieve_rule *rule) { return 1 + (rule->port ? 1 : heard_of(rule)); }
+
+static uint32_t place_of(const struct sieve_rule *rule) { return 2 + (rule->qpn ? 1 : 1 + rule->nspared + 1); }
+
+static void add_address(struct program *p, const struct sieve_rule *rule, bool v4) {
+    uint32_t words = v4 ? 1 : 4, at = (uint32_t)(SKF_NET_OFF + (v4 ? IPV4_SOURCE : IPV6_SOURCE));
+    uint32_t behind = ports_of(rule) + LENGTH + place_of(rule) + FATE;
+    const uint8_t *address = rule->from.s6_addr + 16 - 4 * words;
     for (uint32_t i = 0; i < words; i++) {
         load(p, BPF_W, at + 4 * i);
-        skip_unless(p, get_be32(address + 4 * i), rest -= 2);
+        skip_unless(p, get_be32(address + 4 * i), 2 * (words - i - 1) + behind);
     }
+}
+
+static void add_ports(struct program *p, const struct sieve_rule *rule) {
+    uint32_t behind = LENGTH + place_of(rule) + FATE;
     load(p, BPF_H, 0);
-    if (source->port) {
-        skip_unless(p, ntohs(source->port), FATE);
+    if (rule->port) {
+        skip_unless(p, ntohs(rule->port), behind);
+        return;
     }
-    for (uint32_t i = 0; i < ports && !source->port; i++) {
-        skip_if(p, ntohs(source->spared[i]), ports - i - 1 + FATE);
+    for (uint32_t i = 0; i < heard_of(rule); i++) {
+        skip_if(p, ntohs(rule->heard[i]), heard_of(rule) - i - 1 + behind);
     }
-    add_fate(p);
+}
+
+/* What is too short to name a queue pair is for none. */
+static void add_length(struct program *p, const struct sieve_rule *rule) {
+    uint32_t otherwise = place_of(rule) + (rule->qpn ? FATE : 0);
+    add(p, (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_LEN, 0));
+    add(p, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, QPN_AT + 4, 0, (uint8_t)otherwise));
+}
+
+/* First the spared queue pairs, then, of what is left, the spared slots. */
+static void add_place(struct program *p, const struct sieve_rule *rule) {
+    uint32_t left = rule->nspared + 1;
+    load(p, BPF_W, QPN_AT);
+    add(p, (struct sock_filter)BPF_STMT(BPF_ALU | BPF_AND | BPF_K, 0xFFFFFF));
+    if (rule->qpn) {
+        skip_unless(p, rule->qpn, FATE);
+        return;
+    }
+    skip_if(p, QPN_GSI, left + FATE);
+    for (uint32_t i = 0; i < rule->nspared; i++) {
+        if (!(rule->spared[i] & SIEVE_SLOT)) {
+            skip_if(p, rule->spared[i], --left + FATE);
+        }
+    }
+    add(p, (struct sock_filter)BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, QPN_INDEX_BITS));
+    left--;
+    for (uint32_t i = 0; i < rule->nspared; i++) {
+        if (rule->spared[i] & SIEVE_SLOT) {
+            skip_if(p, rule->spared[i] & ~SIEVE_SLOT, --left + FATE);
+        }
+    }
 }
 
 /* In a VRF (ip-vrf(8)) nothing comes by way of lo. */
@@ -144,20 +217,33 @@ static bool is_bound_to_device(int fd) {
     return getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, &n) == 0 && n > 0;
 }
 
-void sieve_attach(const struct sieve *s, int fd, bool v4) {
+static bool attach(const struct sieve *s, int fd, bool guard, bool v4) {
     struct program p = {.n = 0};
-    if (!v4 && !is_bound_to_device(fd)) {
+    if (guard) {
         add_guard(&p);
     }
     for (uint32_t i = 0; i < s->count; i++) {
-        add_source(&p, &s->muted[i], v4);
-    }
-    int nothing = 0;
-    if (p.n == 0) {
-        (void)setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &nothing, sizeof nothing);
-        return;
+        add_address(&p, &s->rules[i], v4);
+        add_ports(&p, &s->rules[i]);
+        add_length(&p, &s->rules[i]);
+        add_place(&p, &s->rules[i]);
+        add_fate(&p);
     }
     end(&p, UINT32_MAX);
     struct sock_fprog program = {.len = p.n, .filter = p.f};
-    (void)setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
+    return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0;
+}
+
+void sieve_attach(const struct sieve *s, int fd, bool v4) {
+    static const struct sieve nothing;
+    bool guard = !v4 && !is_bound_to_device(fd);
+    int none = 0;
+    if (s->count && attach(s, fd, guard, v4)) {
+        return;
+    }
+    if (guard) {
+        (void)attach(&nothing, fd, guard, v4); /* without: nor is there steering */
+    } else {
+        (void)setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof none);
+    }
 }

@@ -3,8 +3,8 @@
  * What a port's socket does not even take in: the kernel drops it (a classic BPF program, SO_ATTACH_FILTER) before it has
  * room in the socket that live queue pairs need, and wakes nobody for it.
  *
- * Two kinds: messages of the steering that come from the wire, and what comes from sources that are muted for a while.
- * A muted source is still heard now and then: of its packets one in SIEVE_PASSES comes through.
+ * Two kinds: messages of the steering that come from the wire, and what is muted for a while: packets from an address to a
+ * queue pair, or to all that are not spared.  Of these one in SIEVE_PASSES comes through.
  */
 #ifndef RNIC_LINK_SIEVE_H
 #define RNIC_LINK_SIEVE_H
@@ -13,31 +13,39 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SIEVE_SOURCES 16
+#define SIEVE_RULES 8
+#define SIEVE_HEARD 2
 #define SIEVE_SPARED 16
 #define SIEVE_PASSES 128
+#define SIEVE_SLOT 0x80000000u /* | a slot: all of its queue pairs are spared */
 
-struct sieve_source {
-    struct in6_addr from; /* IPv4 mapped */
-    uint16_t port;        /* UDP source port, network order; 0: all of that address but those that are spared */
-    uint16_t spared[SIEVE_SPARED]; /* network order */
+struct sieve_rule {
+    struct in6_addr from;          /* IPv4 mapped */
+    uint16_t port;                 /* UDP source port, network order, like all ports here; 0: any */
+    uint16_t heard[SIEVE_HEARD];   /* but these; 0: none */
+    uint32_t qpn;                  /* where it goes; 0: any queue pair but 1 */
+    uint32_t spared[SIEVE_SPARED]; /* and but these */
     uint32_t nspared;
-    uint64_t until; /* muted until then */
+    uint64_t until;  /* muted until then */
+    uint64_t since;  /* for whoever counts what comes through: the begin of its window, */
+    uint32_t passed; /* and how many did in it */
 };
 
 struct sieve {
-    struct sieve_source muted[SIEVE_SOURCES];
+    struct sieve_rule rules[SIEVE_RULES];
     uint32_t count;
 };
 
-/* A source that is known already is muted anew; where there is no room, the one goes whose time is up first. */
-void sieve_mute(struct sieve *s, const struct sieve_source *source);
-/* What is the reason that a packet from there is seldom heard? NULL: it is heard. */
-const struct sieve_source *sieve_find(const struct sieve *s, const struct in6_addr *from, uint16_t port);
-bool sieve_expire(struct sieve *s, uint64_t now); /* true: somebody is heard again */
-uint64_t sieve_deadline(const struct sieve *s);   /* UINT64_MAX: nobody is muted */
+/* A rule for the same address, port and queue pair is replaced; where there is no room, the one whose time is up first. */
+void sieve_mute(struct sieve *s, const struct sieve_rule *rule);
+/* The rule that such a packet falls under; NULL: it is heard. */
+struct sieve_rule *sieve_find(struct sieve *s, const struct in6_addr *from, uint16_t port, uint32_t qpn);
+bool sieve_forget(struct sieve *s,
+                  const struct in6_addr *from);   /* true: there was a rule for more than one queue pair */
+bool sieve_expire(struct sieve *s, uint64_t now); /* true: something is heard again */
+uint64_t sieve_deadline(const struct sieve *s);   /* UINT64_MAX: nothing is muted */
 
-/* Has the kernel do so from now on. A kernel that refuses takes everything in. */
+/* Has the kernel do so from now on.  A kernel that refuses takes everything in, but for what comes to the steering. */
 void sieve_attach(const struct sieve *s, int fd, bool v4);
 
 #endif

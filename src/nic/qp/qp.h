@@ -139,7 +139,7 @@ struct qp {
     _Atomic uint32_t at_once;   /* operations (1 << enum rnic_wr_opcode) that may be done while they are posted */
     struct remote_qp remote_qp; /* what its peer allows there */
     struct flow from;           /* and from it: the source port is that of its last packet */
-    uint16_t heard_port;        /* of the last one that it could have sent; 0: there was none (demux.c) */
+    uint16_t heard[2];          /* ports of those that it could have sent, the last one first; 0: none (demux.c) */
     uint16_t pkey;              /* what attr.pkey_index stands for now; 0: nothing that anybody matches */
     bool alt_loaded;            /* the alternate path is of use: both of its ways are known, see path.h */
     bool mig_refused;           /* PATH_MIG_ERR has been raised since the last REARM */

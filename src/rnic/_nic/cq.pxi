@@ -4,6 +4,12 @@ cdef enum:
     POLL_STACK = 64     # completions that are polled into the stack; more go through the heap
 
 
+cdef struct Kept:       # completions that were taken from the queue when there was no memory to tell of them
+    Kept *next
+    int n
+    rnic_wc wc[POLL_STACK]      # of one from the heap: as many as were asked for
+
+
 cdef int clipped(n) except? -1:
     """n as an int, the largest that there is for what is larger."""
     try:
@@ -20,9 +26,9 @@ cdef class CQ(Handle):
     cdef readonly CompChannel channel    #: Where this queue reports events, or None.
     cdef readonly object cq_context      #: The caller's own.
     cdef bint in_batch                   # between start_poll() and end_poll(), see CQEX
-    cdef rnic_wc *kept                   # taken from the queue when there was no memory to tell of them: told first
-    cdef int nkept
-    cdef rnic_wc spare[POLL_STACK]       # where they are, if they fit
+    cdef Kept *kept                      # who polls next is told of them
+    cdef Kept spare
+    cdef bint spare_used
 
     def __cinit__(
         self, Context context not None, cqe, CompChannel channel=None, cq_context=None, comp_vector=0,
@@ -56,12 +62,9 @@ cdef class CQ(Handle):
         self.attach(context, (context,) if channel is None else (channel, context), "destroy_cq")
 
     def __dealloc__(self):
-        self.drop_kept()
-
-    cdef void drop_kept(self):
-        if self.kept is not &self.spare[0]:
-            PyMem_Free(self.kept)
-        self.kept, self.nkept = NULL, 0
+        while self.kept is not NULL:
+            block, self.kept = self.kept, self.kept.next
+            self.give_back(block)
 
     cdef int destroy(self, rnic_err *err):
         # With the GIL: see CompChannel.get_cq_event().
@@ -86,19 +89,21 @@ cdef class CQ(Handle):
         """
         cdef rnic_wc stack[POLL_STACK]
         cdef rnic_wc *wc = stack
+        cdef Kept *block = NULL
         cdef int got, most = clipped(n)
         if most < 1:
             raise ValueError(f"poll({n}): at least one completion has to be asked for")
         self.need("poll_cq")
         if self.in_batch:
             raise VerbsError(EBUSY, f"a batch of {self.label()} is being polled: end_poll() first", "poll_cq")
-        if self.nkept:
+        if self.kept is not NULL:
             return self.tell_kept(most)
         if most > POLL_STACK:
             most = min(most, max(self.p.cqe, POLL_STACK))
-            wc = <rnic_wc *>PyMem_Malloc(most * sizeof(rnic_wc))
-            if wc is NULL:
+            block = <Kept *>PyMem_Malloc(sizeof(Kept) + (most - POLL_STACK) * sizeof(rnic_wc))
+            if block is NULL:
                 raise MemoryError
+            wc = block.wc
         try:
             got = -EAGAIN
             if self.ops.poll_cq_now is not NULL:
@@ -113,27 +118,48 @@ cdef class CQ(Handle):
             try:
                 return completions(wc, got)
             except MemoryError:
-                self.keep(wc, got, wc is stack)
-                wc = stack
+                self.keep(block, stack, got)
+                block = NULL
                 raise
         finally:
-            if wc is not stack:
-                PyMem_Free(wc)
+            self.give_back(block)
 
-    cdef void keep(self, rnic_wc *wc, int n, bint on_stack):
-        """Who polls next is told of them.  The heap's memory is ours from here on."""
-        self.kept, self.nkept = wc, n
-        if on_stack:
-            self.kept = &self.spare[0]
-            memcpy(self.kept, wc, n * sizeof(rnic_wc))
+    cdef void give_back(self, Kept *block):
+        if block is &self.spare:
+            self.spare_used = False
+        else:
+            PyMem_Free(block)
+
+    cdef void keep(self, Kept *block, rnic_wc *stack, int n):
+        """Behind those that are kept already.  Should a second thread come here at once, there may be no room for its own."""
+        cdef Kept **at = &self.kept
+        if block is NULL:
+            block = <Kept *>PyMem_Malloc(sizeof(Kept)) if self.spare_used else &self.spare
+            if block is NULL:
+                return
+            self.spare_used |= block is &self.spare
+            memcpy(block.wc, stack, n * sizeof(rnic_wc))
+        while at[0] is not NULL:
+            at = &at[0].next
+        block.n, block.next = n, NULL
+        at[0] = block
 
     cdef list tell_kept(self, int most):
-        cdef list found = completions(self.kept, min(most, self.nkept))
-        cdef int told = <int>len(found)
-        self.nkept -= told
-        memmove(self.kept, self.kept + told, self.nkept * sizeof(rnic_wc))
-        if not self.nkept:
-            self.drop_kept()
+        # Out of everybody's reach meanwhile: a finaliser that runs in here may poll, too.
+        cdef Kept *block = self.kept
+        cdef list found = None
+        cdef int told = 0
+        self.kept = block.next
+        try:
+            found = completions(block.wc, min(most, block.n))
+            told = <int>len(found)
+        finally:
+            block.n -= told
+            memmove(block.wc, block.wc + told, block.n * sizeof(rnic_wc))
+            if block.n:
+                block.next, self.kept = self.kept, block
+            else:
+                self.give_back(block)
         return found
 
     cdef int raise_poll_error(self, int rc, str verb) except -1:

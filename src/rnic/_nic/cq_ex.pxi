@@ -50,7 +50,7 @@ cdef class CQEX(CQ):
         self.need("start_poll")
         if self.in_batch:
             raise VerbsError(EBUSY, f"a batch of {self.label()} is being polled: end_poll() first", "start_poll")
-        if self.nkept:
+        if self.kept is not NULL:
             raise VerbsError(EBUSY, f"poll() had no memory for completions of {self.label()}: poll() first", "start_poll")
         self.in_batch = True
         try:
