@@ -467,6 +467,15 @@ static void what_others_may_only_read_cannot_be_mapped_to_write(void) {
     CHECK_EQ(map(fd, 5000, false, &far), 0);
     here[4999] = 9;
     CHECK_EQ(far[4999], 9);
+    int kept = copy_of_descriptor_0(); /* a program that has closed what it reads from */
+    uint8_t *again;
+    close(0);
+    CHECK_EQ(map(fd, 5000, false, &again), 0);
+    CHECK_EQ(again[4999], 9);
+    CHECK(fcntl(0, F_GETFD) < 0);
+    peer_unmap(&record, again);
+    CHECK_EQ(dup2(kept, 0), 0);
+    close(kept);
     CHECK_EQ(mprotect(far, 5000, PROT_READ | PROT_WRITE), -1);
     peer_unmap(&record, far);
     CHECK(mmap(NULL, 5000, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
