@@ -601,6 +601,21 @@ static void a_mapping_is_filled_to_its_last_byte(void) {
     end();
 }
 
+/* Of blocks that are used up and empty nothing stays. */
+static void what_comes_and_goes_takes_one_block(void) {
+    uint64_t offset;
+    uint8_t *at;
+    begin();
+    int before = mappings();
+    for (int i = 0; i < 5000; i++) {
+        CHECK_EQ(store_alloc(&s, 4096, &offset, &at, NULL), 0);
+        struct store_range range = store_free(&s, offset, 4096, at);
+        store_discard(&s, &range);
+    }
+    CHECK_EQ(mappings(), before + 1);
+    end();
+}
+
 int main(void) {
     RUN(what_is_published_is_found);
     RUN(many_short_ones_share_a_mapping);
@@ -623,5 +638,6 @@ int main(void) {
     RUN(a_descriptor_that_is_something_else_is_not_mapped);
     RUN(a_forked_child_lets_go_all_descriptors);
     RUN(there_are_so_many_and_no_more);
+    RUN(what_comes_and_goes_takes_one_block);
     return check_done();
 }
