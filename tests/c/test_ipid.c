@@ -22,6 +22,7 @@
 static int looks, lies_at; /* which look is answered with other bytes, from 1 on */
 static uint8_t lie_at, lie;
 static bool shows_nothing;
+static ssize_t cut;      /* bytes that are shown of a frame; 0: all */
 static ssize_t shown[3]; /* bytes of the frame at each look */
 
 /* In the C library's place: the link looks at what it has sent by it. */
@@ -31,6 +32,7 @@ ssize_t recvmsg(int fd, struct msghdr *msg, int flags) {
         return n;
     uint8_t *frame = msg->msg_iov->iov_base;
     shown[++looks] = n;
+    n = cut && n > 0 ? cut : n;
     if (looks == lies_at && n > (ssize_t)(IP + lie_at))
         frame[IP + lie_at] ^= lie;
     errno = shows_nothing ? EAGAIN : errno;
@@ -100,6 +102,17 @@ static void without_offload_nothing_is_sent_in_batches(void) {
     CHECK_EQ(looks, 1);
 }
 
+static void the_header_of_ip_is_enough(void) {
+    begin(true);
+    cut = HEADERS - 8;
+    int whole = check(0, 0, 0);
+    cut--;
+    int short_ = check(0, 0, 0);
+    cut = 0;
+    CHECK_EQ(whole, 0);
+    CHECK_EQ(short_, -ENODATA);
+}
+
 static void what_is_not_shown_is_not_judged(void) {
     begin(true);
     shows_nothing = true;
@@ -125,6 +138,7 @@ int main(void) {
         RUN(another_identification_is_told);
         RUN(other_flags_are_told);
         RUN(without_offload_nothing_is_sent_in_batches);
+        RUN(the_header_of_ip_is_enough);
     }
     RUN(what_is_not_shown_is_not_judged);
     RUN(ipv6_has_no_identification);

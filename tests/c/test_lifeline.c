@@ -5,6 +5,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* unshare */
 #endif
+#include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
@@ -21,6 +22,16 @@
 
 #define SOON_MS 5000
 #define MANY 200
+
+static bool without_memory;
+
+/* In the C library's place. */
+void *realloc(void *p, size_t n) {
+    static void *(*real)(void *, size_t);
+    if (!real)
+        real = (void *(*)(void *, size_t))dlsym(RTLD_NEXT, "realloc");
+    return without_memory ? NULL : real(p, n);
+}
 
 static bool hangs_up(int fd, int ms) {
     struct pollfd p = {.fd = fd};
@@ -139,6 +150,21 @@ static void who_stops_watching_is_let_go(void) {
     close(stays);
 }
 
+static void without_memory_the_kernel_keeps_who_watches(void) {
+    struct slot s;
+    CHECK_EQ(slot_claim(&s, NULL), 0);
+    int fd = slot_watch(s.number);
+    without_memory = true;
+    bool taken = lifeline_accept(&s.life);
+    without_memory = false;
+    CHECK(!taken && s.life.count == 0);
+    CHECK(!hangs_up(fd, 0));
+    CHECK(lifeline_accept(&s.life) && s.life.count == 1);
+    slot_release(&s);
+    CHECK(hangs_up(fd, 0));
+    close(fd);
+}
+
 static void all_who_watch_see_the_end(void) {
     enum { FEW = 3 };
     struct slot s;
@@ -247,6 +273,7 @@ int main(void) {
     RUN(the_next_owner_of_a_slot_is_another);
     RUN(a_slot_whose_lifeline_is_somebody_elses_is_left_alone);
     RUN(who_stops_watching_is_let_go);
+    RUN(without_memory_the_kernel_keeps_who_watches);
     RUN(all_who_watch_see_the_end);
     RUN(a_crowd_is_looked_at_in_parts);
     RUN(other_users_take_a_bounded_share_of_descriptors);

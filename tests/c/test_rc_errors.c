@@ -289,6 +289,7 @@ static void a_refused_message_ends_its_receive_with_the_reason(void) {
         {{ROCE_RC_SEND_FIRST, 8, 0, 0, 0, 0}, RNIC_WC_REM_INV_REQ_ERR, RNIC_VE_BAD_LENGTH},
         {{ROCE_RC_SEND_ONLY, 1028, 0, 0, 0, 0}, RNIC_WC_REM_INV_REQ_ERR, RNIC_VE_BAD_LENGTH},
         {{ROCE_RC_SEND_ONLY, 104, 0, 0, 0, 0}, RNIC_WC_LOC_LEN_ERR, RNIC_VE_RECV_TOO_SMALL},
+        {{ROCE_RC_WRITE_ONLY, 8, 4, 0, 0, 0}, RNIC_WC_WR_FLUSH_ERR, RNIC_VE_FLUSHED}, /* which takes none */
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         check_note("row %zu", i);

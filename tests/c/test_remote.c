@@ -82,6 +82,7 @@ static void begin(pid_t pid) {
 
 static void end(void) {
     remote_close(&r);
+    CHECK_EQ(r.count, 0); /* nothing is left of any key */
     close(line[0]);
     close(line[1]);
     store_close(&s);

@@ -467,6 +467,15 @@ static void what_others_may_only_read_cannot_be_mapped_to_write(void) {
     CHECK_EQ(map(fd, 5000, false, &far), 0);
     here[4999] = 9;
     CHECK_EQ(far[4999], 9);
+    int kept = copy_of_descriptor_0(); /* a program that has closed what it reads from */
+    uint8_t *again;
+    close(0);
+    CHECK_EQ(map(fd, 5000, false, &again), 0);
+    CHECK_EQ(again[4999], 9);
+    CHECK(fcntl(0, F_GETFD) < 0);
+    peer_unmap(&record, again);
+    CHECK_EQ(dup2(kept, 0), 0);
+    close(kept);
     CHECK_EQ(mprotect(far, 5000, PROT_READ | PROT_WRITE), -1);
     peer_unmap(&record, far);
     CHECK(mmap(NULL, 5000, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
@@ -592,6 +601,21 @@ static void a_mapping_is_filled_to_its_last_byte(void) {
     end();
 }
 
+/* Of blocks that are used up and empty nothing stays. */
+static void what_comes_and_goes_takes_one_block(void) {
+    uint64_t offset;
+    uint8_t *at;
+    begin();
+    int before = mappings();
+    for (int i = 0; i < 5000; i++) {
+        CHECK_EQ(store_alloc(&s, 4096, &offset, &at, NULL), 0);
+        struct store_range range = store_free(&s, offset, 4096, at);
+        store_discard(&s, &range);
+    }
+    CHECK_EQ(mappings(), before + 1);
+    end();
+}
+
 int main(void) {
     RUN(what_is_published_is_found);
     RUN(many_short_ones_share_a_mapping);
@@ -614,5 +638,6 @@ int main(void) {
     RUN(a_descriptor_that_is_something_else_is_not_mapped);
     RUN(a_forked_child_lets_go_all_descriptors);
     RUN(there_are_so_many_and_no_more);
+    RUN(what_comes_and_goes_takes_one_block);
     return check_done();
 }

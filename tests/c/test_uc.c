@@ -327,6 +327,16 @@ static void bad_memory_of_a_receive_takes_the_queue_pair_down(void) {
     pair_close(&p);
 }
 
+static void what_is_posted_in_error_is_flushed(void) {
+    OPEN(0);
+    CHECK_EQ(move(p.a.qp, RNIC_QPS_ERR), 0);
+    post_recv(&p.a, 1, 0, 10);
+    WANT(p.a.recv_cq, 1, WR_FLUSH_ERR);
+    post_send(&p.a, 2, 0, 10);
+    WANT(p.a.send_cq, 2, WR_FLUSH_ERR);
+    pair_close(&p);
+}
+
 /* A completion with an error wakes who waits for solicited ones alone. */
 static void a_receive_that_fails_counts_as_solicited(void) {
     OPEN(0);
@@ -417,6 +427,7 @@ int main(void) {
     RUN(hostile_packets_write_nowhere_else);
     RUN(bad_memory_of_a_send_stops_the_send_queue_alone);
     RUN(bad_memory_of_a_receive_takes_the_queue_pair_down);
+    RUN(what_is_posted_in_error_is_flushed);
     RUN(a_receive_that_fails_counts_as_solicited);
     RUN(data_before_rts_tells_of_it_once);
     RUN(a_send_queue_drains);

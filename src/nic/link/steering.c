@@ -261,7 +261,6 @@ static void begin(struct port *p, enum steering_phase phase, uint32_t from, uint
     for (uint32_t k = from; phase == STEERING_LEARN && k < st->map.count; k++) {
         map_vacate(&st->found, k);
     }
-    st->found.count = from;
     send_probes(p, now);
 }
 
