@@ -176,7 +176,7 @@
     X(forwarded_in, "packets received from another process of this host")                                              \
     X(cm_refused, "CM requests answered with a refusal because nobody on this host listens")                           \
     X(port_remaps, "times this context's place in the packet steering of the shared port was learnt")                  \
-    X(sources_muted, "times that a source which flooded the port was muted for a second")                                  \
+    X(sources_muted, "times that a flood of what nobody needs was muted for a second, or longer")                           \
     X(unfit_ip_ids, "addresses whose IP headers this kernel fills otherwise than the ICRC needs")                      \
     X(fault_lost, "packets that the fault injector lost")                                                              \
     X(fault_duplicated, "packets that the fault injector sent twice")                                                  \
@@ -210,7 +210,7 @@
     X(drop_slot_full, "for a process whose forwarding queue is full")                                                  \
     X(drop_no_slot, "for a process that is not there (any more)")                                                      \
     X(drop_unanswered, "CM message for nobody, beyond those that are answered in a second")                            \
-    X(drop_request, "CM request of a host that has made too many, and that no queue pair is connected to")              \
+    X(drop_request, "CM request of a source that has made too many in a second")                                          \
     X(drop_incomplete, "part of an unreliable message that has lost another one")                                      \
     X(drop_too_long, "unreliable message that is longer than its receive")                                             \
     X(drop_access, "unreliable WRITE that the memory region or the queue pair does not grant")                         \
