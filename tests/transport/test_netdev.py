@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -62,6 +63,32 @@ def test_the_active_mtu_follows_the_netdevs(devs: Netdevs) -> None:
             devs.link(devs.a, "mtu", str(mtu))
             until(lambda active=active: ctx.query_port().active_mtu is active, f"MTU {mtu}")
         assert no_event(ctx)
+
+
+def test_a_netdev_whose_mtu_is_too_small_has_a_port_that_is_down(devs: Netdevs) -> None:
+    """And harms nobody else: a listener at all addresses is there at the others."""
+    devs.address(devs.a, ONE)
+    devs.link(devs.a, "mtu", "300")
+    with End(f"roce_{devs.a}") as end:
+        port = end.ctx.query_port()
+        assert (port.state, port.active_mtu) == (PortState.DOWN, MTU.MTU_256)
+        attr = end.qp.query()[0]
+        assert attr.qp_state is QPState.RESET
+        with pytest.raises(rnic.VerbsError, match=f"MTU of {devs.a} is 300, too small for RoCE: at least"):
+            connect(end.qp, end.qp, Options(path_mtu=MTU.MTU_256))
+        with rnic.listen("0.0.0.0", 0) as listener:
+
+            def answer() -> None:
+                with listener.accept(60) as conn:
+                    conn.send(b"there")
+
+            server = threading.Thread(target=answer)
+            server.start()
+            with rnic.connect("127.0.0.1", listener.port, timeout=60) as conn:
+                assert conn.recv(60) == b"there"
+            server.join()
+        devs.link(devs.a, "mtu", "1500")
+        until(lambda: end.ctx.query_port().state is PortState.ACTIVE, "the port is up")
 
 
 def test_another_netdevs_changes_are_no_concern(devs: Netdevs) -> None:

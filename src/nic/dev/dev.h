@@ -43,6 +43,7 @@
 #include "wire/bth.h"
 
 #define DEV_MAX_SLOTS 16
+#define DEV_HEADERS_MAX 88 /* IPv6, UDP, BTH, XRCETH, RETH, ImmDt, ICRC: what the netdev's MTU must leave room for */
 #define DEV_SOURCES 16 /* senders of datagrams that are known at a time */
 #define STRAY_NAMES 256
 #define FLOOD_SOURCES 64

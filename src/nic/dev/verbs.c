@@ -10,8 +10,6 @@
 #include "dev/verbs.h"
 #include "roce/roce.h"
 
-#define HEADERS_MAX 88 /* IPv6, UDP, BTH, XRCETH, RETH, ImmDt, ICRC: what the netdev's MTU must leave room for */
-
 int dev_check_alive(const struct dev *dev, struct rnic_err *err) {
     return atomic_load(&dev->dead)
                ? fail(err, -EINVAL,
@@ -136,7 +134,7 @@ static int soft_query_rt_values(struct rnic_context *ctx, struct rnic_values_ex 
 
 static int active_mtu(int netdev_mtu) {
     int mtu = RNIC_MTU_4096;
-    while (mtu && (int)mtu_bytes(mtu) + HEADERS_MAX > netdev_mtu)
+    while (mtu && (int)mtu_bytes(mtu) + DEV_HEADERS_MAX > netdev_mtu)
         mtu--;
     return mtu;
 }
@@ -174,10 +172,12 @@ static int soft_query_port(struct rnic_context *ctx, int port, struct rnic_port_
         return rc;
     struct netdev net = netdev_now(dev_of(ctx));
     struct rnic_counters counters = counters_now(dev_of(ctx));
+    int mtu = active_mtu(net.mtu);
+    bool up = net.up && mtu;
     *attr = (struct rnic_port_attr){
-        .state = net.up ? RNIC_PORT_ACTIVE : RNIC_PORT_DOWN,
+        .state = up ? RNIC_PORT_ACTIVE : RNIC_PORT_DOWN,
         .max_mtu = RNIC_MTU_4096,
-        .active_mtu = active_mtu(net.mtu),
+        .active_mtu = mtu ? mtu : RNIC_MTU_256,
         .gid_tbl_len = NETDEV_MAX_GIDS,
         .port_cap_flags = 0x00010000, /* CM is supported: IB_PORT_CM_SUP */
         .max_msg_sz = 0x7FFFFFFF,
@@ -187,7 +187,7 @@ static int soft_query_port(struct rnic_context *ctx, int port, struct rnic_port_
         .max_vl_num = 1,
         .active_width = 1,
         .active_speed = 1,
-        .phys_state = net.up ? 5 : 3, /* LinkUp, Disabled */
+        .phys_state = up ? 5 : 3, /* LinkUp, Disabled */
         .link_layer = RNIC_LINK_LAYER_ETHERNET,
     };
     return 0;

@@ -70,6 +70,9 @@ static int enter_state(struct dev *dev, struct qp *qp, int to) {
 static int check_mtu(const struct dev *dev, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err) {
     if (!(mask & RNIC_QP_PATH_MTU) || attr->path_mtu <= dev_active_mtu(dev))
         return 0;
+    if (!dev_active_mtu(dev))
+        return fail(err, -EINVAL, "the MTU of %s is %d, too small for RoCE: at least %u", dev->net.name, dev->net.mtu,
+                    mtu_bytes(RNIC_MTU_256) + DEV_HEADERS_MAX);
     return fail(err, -EINVAL, "path_mtu is %u bytes; the port's active MTU is %u (the netdev's is %d)",
                 mtu_bytes(attr->path_mtu), mtu_bytes(dev_active_mtu(dev)), dev->net.mtu);
 }
