@@ -339,7 +339,7 @@ static void check_responder(struct qp *qp) {
         CHECK(res->valid && res->cur < res->end && res->end <= res->packets);
         queued++;
     }
-    CHECK(resp->queue_count == queued || resp->dead);
+    CHECK(resp->queue_count == queued || qp->state == RNIC_QPS_ERR);
     CHECK(!resp->in.message || resp->in.message == OPC_SEND || resp->in.message == OPC_WRITE);
     CHECK(resp->in.message != OPC_SEND || qp->state == RNIC_QPS_ERR || !wq_empty(&qp->rq));
     CHECK(resp->in.message != OPC_WRITE || resp->in.left > 0);

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from lab.guest import Guest
+from waiting import until
 
 pytestmark = pytest.mark.interop
 
@@ -20,7 +21,7 @@ def guest() -> Iterator[Guest]:
 def test_one_that_dies_says_why(guest: Guest) -> None:
     assert not guest.lost()
     guest.spawn("echo c >/proc/sysrq-trigger")
-    assert "sysrq triggered crash" in guest.lost()
+    assert "sysrq triggered crash" in until(guest.lost, "the guest's end")
 
 
 def test_one_that_hangs_says_where(guest: Guest) -> None:
