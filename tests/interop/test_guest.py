@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from lab.guest import Guest
+
 from waiting import until
 
 pytestmark = pytest.mark.interop
