@@ -2,12 +2,10 @@
  *
  * dev/floods.c: who sends so much that nobody needs that it is muted, on a clock of the test's.
  */
-#include <arpa/inet.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
+#include "bare.h"
 #include "base/bytes.h"
 #include "check.h"
 #include "dev/dev.h"
@@ -25,7 +23,6 @@
 
 static struct dev *dev;
 static struct port port;
-static struct slot own;
 static uint64_t now;
 static struct port_steering steering; /* at rest */
 
@@ -59,26 +56,9 @@ static uint64_t never(const struct qp *q) {
 static const struct engine_ops engine = {
     .input = input, .expects = expects, .owes = owes, .deadline = never, .held = never};
 
-static struct sockaddr_in6 mapped(const char *text, uint16_t number) {
-    struct sockaddr_in6 a = {.sin6_family = AF_INET6, .sin6_port = htons(number)};
-    CHECK_EQ(inet_pton(AF_INET6, text, &a.sin6_addr), 1);
-    return a;
-}
-
 static void begin(void) {
-    struct rnic_err err;
-    dev = aligned_alloc(64, (sizeof *dev + 63) & ~(size_t)63);
-    CHECK(dev != NULL);
-    memset(dev, 0, sizeof *dev);
-    udp_tx_init(&dev->tx, &dev->fault, &dev->nic.counters);
-    CHECK_EQ(slot_claim(&own, &err), 0);
-    dev->slots[0] = own;
-    dev->nslots = 1;
-    dev->table[0] = calloc(QPN_INDICES, sizeof *dev->table[0]);
-    dev->freed[0] = calloc(QPN_INDICES, sizeof *dev->freed[0]);
-    CHECK(dev->table[0] && dev->freed[0]);
-    dev->nic.pkeys[0] = 0xFFFF;
-    port = (struct port){.slot = &own, .addr = mapped("::ffff:127.0.0.1", 0)};
+    dev = bare_open();
+    port = (struct port){.slot = &dev->slots[0], .addr = dev->ports[0].addr};
     port.rx_fd = port.tx_fd = udpsock_open(&port.addr);
     CHECK(port.rx_fd >= 0);
     now = 1000 * MS;
@@ -88,10 +68,7 @@ static void begin(void) {
 
 static void end(void) {
     close(port.rx_fd);
-    slot_release(&own);
-    free(dev->table[0]);
-    free(dev->freed[0]);
-    free(dev);
+    bare_close(dev);
 }
 
 static void arrive(const struct sockaddr_in6 *from, uint8_t *bytes, uint32_t n) {
@@ -109,7 +86,7 @@ static void write_to(const struct sockaddr_in6 *from, uint32_t qpn) {
     arrive(from, bytes, sizeof bytes);
 }
 
-static uint32_t number(uint32_t index) { return own.number << QPN_INDEX_BITS | index; }
+static uint32_t number(uint32_t index) { return dev->slots[0].number << QPN_INDEX_BITS | index; }
 
 static void mad(const struct sockaddr_in6 *from, uint16_t attribute) {
     uint8_t bytes[MAD_PACKET] = {[0] = 0x64, [2] = 0xFF, [3] = 0xFF, [7] = QPN_GSI};
@@ -181,7 +158,7 @@ static void connect_to(const struct sockaddr_in6 *peer) {
 
 static void what_nobody_needs_and_does_not_end_is_muted(void) {
     begin();
-    struct sockaddr_in6 loud = mapped("::ffff:10.0.0.1", 20000), other = mapped("::ffff:10.0.0.2", 20000);
+    struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000), other = bare_address("::ffff:10.0.0.2", 20000);
     flood(&loud, DEAD, MANY, LONG - 1);
     CHECK(hears(&loud, DEAD));
     flood(&loud, DEAD, MANY, 1);
@@ -193,7 +170,7 @@ static void what_nobody_needs_and_does_not_end_is_muted(void) {
 
 static void fewer_are_heard_for_as_long_as_they_like(void) {
     begin();
-    struct sockaddr_in6 busy = mapped("::ffff:10.0.0.1", 20000);
+    struct sockaddr_in6 busy = bare_address("::ffff:10.0.0.1", 20000);
     flood(&busy, DEAD, FEW, 100);
     for (int i = 0; i < 20; i++, now += 45 * MS) /* no more than that, in bursts */
         for (int j = 0; j < 1500; j++)
@@ -205,7 +182,7 @@ static void fewer_are_heard_for_as_long_as_they_like(void) {
 /* As when a process has died that somebody was sending to. */
 static void what_ends_soon_is_no_flood(void) {
     begin();
-    struct sockaddr_in6 busy = mapped("::ffff:10.0.0.1", 20000);
+    struct sockaddr_in6 busy = bare_address("::ffff:10.0.0.1", 20000);
     for (int i = 0; i < 10; i++) {
         flood(&busy, DEAD, 10 * MANY, LONG - 2);
         now += 2 * WINDOW;
@@ -216,7 +193,7 @@ static void what_ends_soon_is_no_flood(void) {
 
 static void what_ends_is_heard_again_after_a_second(void) {
     begin();
-    struct sockaddr_in6 loud = mapped("::ffff:10.0.0.1", 20000);
+    struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000);
     flood(&loud, DEAD, MANY, LONG);
     uint64_t until = sieve_deadline(&port.sieve);
     CHECK(until > now && until <= now + 1000 * MS);
@@ -228,7 +205,7 @@ static void what_ends_is_heard_again_after_a_second(void) {
 /* Of a flood one packet in 128 comes through. */
 static void what_does_not_end_stays_muted(void) {
     begin();
-    struct sockaddr_in6 loud = mapped("::ffff:10.0.0.1", 20000);
+    struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000);
     flood(&loud, DEAD, MANY, LONG);
     for (int i = 0; i < 100; i++) {
         flood(&loud, DEAD, MANY / SIEVE_PASSES, 1);
@@ -242,7 +219,7 @@ static void what_does_not_end_stays_muted(void) {
 
 static void several_are_muted_one_after_the_other(void) {
     begin();
-    struct sockaddr_in6 a = mapped("::ffff:10.0.0.1", 20000), b = mapped("::ffff:10.0.0.2", 20000);
+    struct sockaddr_in6 a = bare_address("::ffff:10.0.0.1", 20000), b = bare_address("::ffff:10.0.0.2", 20000);
     for (int w = 0; w < LONG + 1; w++, now += WINDOW) {
         for (int i = 0; i < MANY; i++) {
             write_to(&a, DEAD);
@@ -257,7 +234,7 @@ static void several_are_muted_one_after_the_other(void) {
 /* Who polls may have read the clock before the lock was had. */
 static void an_old_time_hides_no_flood(void) {
     begin();
-    struct sockaddr_in6 loud = mapped("::ffff:10.0.0.1", 20000);
+    struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000);
     for (int w = 0; w < LONG; w++, now += WINDOW) {
         for (int i = 0; i < MANY; i++) {
             now -= i == 1 ? 1000 : 0;
@@ -277,7 +254,7 @@ static void what_is_no_packet_is_a_flood_too(void) {
     } kinds[] = {{probe, 0}, {garbage, 1}, {garbage, 64}, {probe, 8}, {probe, 64}};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         begin();
-        struct sockaddr_in6 loud = mapped("::ffff:10.0.0.1", 20000);
+        struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000);
         port.steering = &steering;
         check_note("%u bytes, first 0x%02x", kinds[k].n, kinds[k].bytes[0]);
         for (int w = 0; w < LONG; w++, now += WINDOW) {
@@ -295,7 +272,7 @@ static void what_is_no_packet_is_a_flood_too(void) {
 /* A server has been started anew, and the old streams go on: from the port from which that host connects. */
 static void of_a_flood_to_one_queue_pair_nothing_else_is_muted(void) {
     begin();
-    struct sockaddr_in6 host = mapped("::ffff:10.0.0.1", ROCE_UDP_PORT);
+    struct sockaddr_in6 host = bare_address("::ffff:10.0.0.1", ROCE_UDP_PORT);
     flood(&host, DEAD, MANY, LONG);
     CHECK(!hears(&host, DEAD));
     CHECK(hears(&host, QPN_GSI));
@@ -306,8 +283,8 @@ static void of_a_flood_to_one_queue_pair_nothing_else_is_muted(void) {
 static void of_a_flood_to_many_the_living_are_left_alone(void) {
     begin();
     static struct qp datagrams, others, dead;
-    struct sockaddr_in6 peer = mapped("::ffff:10.0.0.1", 50000), other = mapped("::ffff:10.0.0.2", 50000),
-                        loud = mapped("::ffff:10.0.0.1", 0);
+    struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), other = bare_address("::ffff:10.0.0.2", 50000),
+                        loud = bare_address("::ffff:10.0.0.1", 0);
     connect_to(&peer);
     datagrams = (struct qp){.service = OPC_UD, .takes = OPC_UD};
     enter(&datagrams, 7);
@@ -333,7 +310,7 @@ static void of_a_flood_to_many_the_living_are_left_alone(void) {
 static void with_more_living_than_can_be_spared_nothing_is_muted(void) {
     begin();
     static struct qp qps[SIEVE_SPARED + 1];
-    struct sockaddr_in6 loud = mapped("::ffff:10.0.0.1", 0);
+    struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 0);
     for (uint32_t i = 0; i < SIEVE_SPARED + 1; i++) {
         connect_to(&loud);
         qps[i] = qp;
@@ -351,14 +328,13 @@ static void with_more_living_than_can_be_spared_nothing_is_muted(void) {
 
 static void a_new_peer_is_heard_at_once(void) {
     begin();
-    struct sockaddr_in6 loud = mapped("::ffff:10.0.0.1", 0);
+    struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 0);
     dev->ports[0] = port;
-    dev->net.ngids = 1;
     dev->ports[0].steering = &steering;
     struct sieve_rule many = {.from = loud.sin6_addr, .until = NEVER}, one = {.from = loud.sin6_addr, .qpn = DEAD};
     sieve_mute(&dev->ports[0].sieve, &many);
     sieve_mute(&dev->ports[0].sieve, &one);
-    floods_new_peer(dev, &(struct flow){.src = mapped("::ffff:10.0.0.2", 0)});
+    floods_new_peer(dev, &(struct flow){.src = bare_address("::ffff:10.0.0.2", 0)});
     CHECK_EQ(dev->ports[0].sieve.count, 2);
     floods_new_peer(dev, &(struct flow){.src = loud});
     CHECK_EQ(dev->ports[0].sieve.count, 1);
@@ -368,7 +344,7 @@ static void a_new_peer_is_heard_at_once(void) {
 
 static void of_messages_to_queue_pair_1_one_ports_are_muted(void) {
     begin();
-    struct sockaddr_in6 loud = mapped("::ffff:10.0.0.1", 20000), cm = mapped("::ffff:10.0.0.1", 20001);
+    struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000), cm = bare_address("::ffff:10.0.0.1", 20001);
     flood_management(&loud, LONG);
     CHECK(!hears(&loud, QPN_GSI));
     CHECK(hears(&loud, LIVE));
@@ -378,7 +354,8 @@ static void of_messages_to_queue_pair_1_one_ports_are_muted(void) {
 
 static void or_those_of_all_ports_but_rnics(void) {
     begin();
-    struct sockaddr_in6 loud = mapped("::ffff:10.0.0.1", 0), rnic = mapped("::ffff:10.0.0.1", ROCE_UDP_PORT);
+    struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 0),
+                        rnic = bare_address("::ffff:10.0.0.1", ROCE_UDP_PORT);
     flood_management(&loud, LONG);
     CHECK(!hears(&loud, QPN_GSI));
     CHECK(hears(&rnic, QPN_GSI));
@@ -388,8 +365,8 @@ static void or_those_of_all_ports_but_rnics(void) {
 /* A port that is left as soon as it is muted. */
 static void whoever_goes_from_port_to_port_is_muted_at_all_ports(void) {
     begin();
-    struct sockaddr_in6 first = mapped("::ffff:10.0.0.1", 20000), then = mapped("::ffff:10.0.0.1", 20001),
-                        another = mapped("::ffff:10.0.0.1", 20002);
+    struct sockaddr_in6 first = bare_address("::ffff:10.0.0.1", 20000), then = bare_address("::ffff:10.0.0.1", 20001),
+                        another = bare_address("::ffff:10.0.0.1", 20002);
     flood_management(&first, LONG);
     CHECK(!hears(&first, QPN_GSI));
     flood_management(&then, LONG);
@@ -398,9 +375,9 @@ static void whoever_goes_from_port_to_port_is_muted_at_all_ports(void) {
 }
 
 static void rnics_port_is_muted_unless_it_is_a_peers_or_this_hosts(void) {
-    struct sockaddr_in6 rnic = mapped("::ffff:10.0.0.1", ROCE_UDP_PORT),
-                        self = mapped("::ffff:127.0.0.1", ROCE_UDP_PORT), user = mapped("::ffff:127.0.0.1", 45000),
-                        users = mapped("::ffff:127.0.0.1", 0);
+    struct sockaddr_in6 rnic = bare_address("::ffff:10.0.0.1", ROCE_UDP_PORT),
+                        self = bare_address("::ffff:127.0.0.1", ROCE_UDP_PORT),
+                        user = bare_address("::ffff:127.0.0.1", 45000), users = bare_address("::ffff:127.0.0.1", 0);
     begin();
     connect_to(&rnic);
     flood_management(&rnic, LONG);
@@ -421,8 +398,9 @@ static void rnics_port_is_muted_unless_it_is_a_peers_or_this_hosts(void) {
 
 static void of_a_flood_to_a_live_queue_pair_its_peers_are_left_alone(void) {
     begin();
-    struct sockaddr_in6 peer = mapped("::ffff:10.0.0.1", 50000), again = mapped("::ffff:10.0.0.1", 50001),
-                        forger = mapped("::ffff:10.0.0.1", 20000), stranger = mapped("::ffff:10.0.0.2", 20000);
+    struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), again = bare_address("::ffff:10.0.0.1", 50001),
+                        forger = bare_address("::ffff:10.0.0.1", 20000),
+                        stranger = bare_address("::ffff:10.0.0.2", 20000);
     connect_to(&peer);
     write_to(&peer, LIVE);
     write_to(&again, LIVE);
@@ -439,7 +417,7 @@ static void of_a_flood_to_a_live_queue_pair_its_peers_are_left_alone(void) {
 
 static void whose_peer_has_said_nothing_yet_hears_all(void) {
     begin();
-    struct sockaddr_in6 peer = mapped("::ffff:10.0.0.1", 50000);
+    struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000);
     connect_to(&peer);
     qp.takes = OPC_UC; /* so that none of it is of use */
     flood(&peer, LIVE, MANY, LONG);
@@ -450,8 +428,8 @@ static void whose_peer_has_said_nothing_yet_hears_all(void) {
 static void of_a_flood_to_a_datagram_queue_pair_one_ports_are_muted(void) {
     begin();
     static struct qp datagrams;
-    struct sockaddr_in6 loud = mapped("::ffff:10.0.0.1", 20000), other = mapped("::ffff:10.0.0.1", 20001),
-                        many = mapped("::ffff:10.0.0.2", 0);
+    struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000), other = bare_address("::ffff:10.0.0.1", 20001),
+                        many = bare_address("::ffff:10.0.0.2", 0);
     datagrams = (struct qp){.service = OPC_UD, .takes = OPC_UD};
     enter(&datagrams, 7);
     flood(&loud, number(7), MANY, LONG);
@@ -464,7 +442,7 @@ static void of_a_flood_to_a_datagram_queue_pair_one_ports_are_muted(void) {
 
 static void the_peers_of_a_queue_pair_that_has_gone_a_moment_ago_make_no_flood(void) {
     begin();
-    struct sockaddr_in6 busy = mapped("::ffff:10.0.0.1", 20000);
+    struct sockaddr_in6 busy = bare_address("::ffff:10.0.0.1", 20000);
     dev->freed[0][5] = now;
     flood(&busy, DEAD, MANY, 39);
     CHECK(hears(&busy, DEAD));
@@ -476,7 +454,7 @@ static void the_peers_of_a_queue_pair_that_has_gone_a_moment_ago_make_no_flood(v
 /* Anybody can send from the peer's address, from another port. */
 static void only_what_moves_the_queue_pair_on_makes_its_sender_the_peer(void) {
     begin();
-    struct sockaddr_in6 peer = mapped("::ffff:10.0.0.1", 50000), forger = mapped("::ffff:10.0.0.1", 20000);
+    struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), forger = bare_address("::ffff:10.0.0.1", 20000);
     connect_to(&peer);
     write_to(&peer, LIVE);
     CHECK_EQ(qp.heard[0], peer.sin6_port);
@@ -499,9 +477,25 @@ static void only_what_moves_the_queue_pair_on_makes_its_sender_the_peer(void) {
     end();
 }
 
+static void port_0_is_nobodys(void) {
+    begin();
+    struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), forger = bare_address("::ffff:10.0.0.1", 0);
+    connect_to(&peer);
+    write_to(&peer, LIVE);
+    write_to(&forger, LIVE);
+    CHECK_EQ(qp.heard[0], peer.sin6_port);
+    expected = false;
+    taken = 0;
+    write_to(&forger, LIVE);
+    CHECK_EQ(taken, 0);
+    CHECK_EQ(qp.counters.value[RNIC_CNT_drop_bad_source], 1);
+    end();
+}
+
 static void notifications_of_congestion_come_from_any_port(void) {
     begin();
-    struct sockaddr_in6 peer = mapped("::ffff:10.0.0.1", 50000), notifier = mapped("::ffff:10.0.0.1", 50001);
+    struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000),
+                        notifier = bare_address("::ffff:10.0.0.1", 50001);
     uint8_t cnp[BTH_BYTES + CNP_RESERVED_BYTES + ICRC_BYTES] = {[0] = ROCE_CNP, [2] = 0xFF, [3] = 0xFF};
     put_be32(cnp + 4, LIVE);
     connect_to(&peer);
@@ -520,7 +514,7 @@ static uint64_t refused(void) { return dev->nic.counters.value[RNIC_CNT_drop_req
 
 static void a_source_may_make_1024_requests_at_once_and_250_a_second(void) {
     begin();
-    struct sockaddr_in6 eager = mapped("::ffff:10.0.0.1", 20000), other = mapped("::ffff:10.0.0.1", 20001);
+    struct sockaddr_in6 eager = bare_address("::ffff:10.0.0.1", 20000), other = bare_address("::ffff:10.0.0.1", 20001);
     for (int i = 0; i < 2000; i++)
         mad(&eager, CM_REQ);
     CHECK_EQ(refused(), 2000 - 1024);
@@ -536,14 +530,14 @@ static void a_source_may_make_1024_requests_at_once_and_250_a_second(void) {
 static void many_sources_have_a_count_each(void) {
     begin();
     for (int i = 0; i < 40; i++) { /* of a table of 64 */
-        struct sockaddr_in6 one = mapped("::ffff:10.0.0.1", (uint16_t)(20000 + i));
+        struct sockaddr_in6 one = bare_address("::ffff:10.0.0.1", (uint16_t)(20000 + i));
         mad(&one, CM_REQ);
     }
-    struct sockaddr_in6 eager = mapped("::ffff:10.0.0.2", 20000);
+    struct sockaddr_in6 eager = bare_address("::ffff:10.0.0.2", 20000);
     for (int i = 0; i < 1024; i++)
         mad(&eager, CM_REQ);
     for (int i = 0; i < 40; i++) {
-        struct sockaddr_in6 one = mapped("::ffff:10.0.0.1", (uint16_t)(30000 + i));
+        struct sockaddr_in6 one = bare_address("::ffff:10.0.0.1", (uint16_t)(30000 + i));
         mad(&one, CM_REQ);
     }
     CHECK_EQ(refused(), 0);
@@ -553,8 +547,9 @@ static void many_sources_have_a_count_each(void) {
 }
 
 static void rnics_port_of_a_peer_or_of_this_host_may_ask_on(void) {
-    struct sockaddr_in6 hosts[] = {mapped("::ffff:10.0.0.1", ROCE_UDP_PORT), mapped("::ffff:127.0.0.1", ROCE_UDP_PORT),
-                                   mapped("::ffff:10.0.0.2", ROCE_UDP_PORT)};
+    struct sockaddr_in6 hosts[] = {bare_address("::ffff:10.0.0.1", ROCE_UDP_PORT),
+                                   bare_address("::ffff:127.0.0.1", ROCE_UDP_PORT),
+                                   bare_address("::ffff:10.0.0.2", ROCE_UDP_PORT)};
     begin();
     connect_to(&hosts[0]); /* which has said nothing yet */
     for (int h = 0; h < 2; h++) {
@@ -570,7 +565,7 @@ static void rnics_port_of_a_peer_or_of_this_host_may_ask_on(void) {
 
 static void damaged_requests_use_up_no_requests(void) {
     begin();
-    struct sockaddr_in6 host = mapped("::ffff:10.0.0.1", 20000);
+    struct sockaddr_in6 host = bare_address("::ffff:10.0.0.1", 20000);
     uint8_t bytes[MAD_PACKET] = {[0] = 0x64, [2] = 0xFF, [3] = 0xFF, [7] = QPN_GSI};
     uint8_t *m = bytes + BTH_BYTES + DETH_BYTES;
     m[0] = 1, m[1] = CM_CLASS, m[2] = CM_CLASS_VERSION, m[3] = 3;
@@ -608,6 +603,7 @@ int main(void) {
     RUN(of_a_flood_to_a_datagram_queue_pair_one_ports_are_muted);
     RUN(the_peers_of_a_queue_pair_that_has_gone_a_moment_ago_make_no_flood);
     RUN(only_what_moves_the_queue_pair_on_makes_its_sender_the_peer);
+    RUN(port_0_is_nobodys);
     RUN(notifications_of_congestion_come_from_any_port);
     RUN(a_source_may_make_1024_requests_at_once_and_250_a_second);
     RUN(many_sources_have_a_count_each);

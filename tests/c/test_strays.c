@@ -3,11 +3,11 @@
  * dev/strays.c: packets for processes and services that nobody has, on a clock of the test's.
  */
 #include <arpa/inet.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "bare.h"
 #include "base/bytes.h"
 #include "check.h"
 #include "dev/dev.h"
@@ -24,7 +24,7 @@
 
 static struct dev *dev;
 static struct port port;
-static struct slot own, others;
+static struct slot others;
 static struct sockaddr_in6 source;
 static uint8_t mad[MAD_BYTES];
 
@@ -36,12 +36,6 @@ static int bound(uint16_t number) {
     return fd;
 }
 
-static struct sockaddr_in6 mapped(const char *text, uint16_t number) {
-    struct sockaddr_in6 a = {.sin6_family = AF_INET6, .sin6_port = htons(number)};
-    CHECK_EQ(inet_pton(AF_INET6, text, &a.sin6_addr), 1);
-    return a;
-}
-
 /* Each packet of a flood is of another host: what one host sends is the business of dev/floods.c. */
 static void from_another_host(void) {
     source.sin6_addr.s6_addr[14]++;
@@ -50,30 +44,17 @@ static void from_another_host(void) {
 
 static void begin(void) {
     struct rnic_err err;
-    dev = aligned_alloc(64, (sizeof *dev + 63) & ~(size_t)63);
-    CHECK(dev != NULL);
-    memset(dev, 0, sizeof *dev);
-    udp_tx_init(&dev->tx, &dev->fault, &dev->nic.counters);
-    CHECK_EQ(slot_claim(&own, &err), 0);
+    dev = bare_open();
     CHECK_EQ(slot_claim(&others, &err), 0);
-    dev->slots[0] = own;
-    dev->nslots = 1;
-    dev->table[0] = calloc(QPN_INDICES, sizeof *dev->table[0]);
-    dev->freed[0] = calloc(QPN_INDICES, sizeof *dev->freed[0]);
-    CHECK(dev->table[0] && dev->freed[0]);
-    dev->nic.pkeys[0] = 0xFFFF;
-    port = (struct port){.slot = &own, .rx_fd = -1, .tx_fd = bound(0), .addr = mapped("::ffff:127.0.0.1", 0)};
-    source = mapped("::ffff:127.0.0.1", 9); /* nobody reads the answers */
+    port = (struct port){.slot = &dev->slots[0], .rx_fd = -1, .tx_fd = bound(0), .addr = dev->ports[0].addr};
+    source = bare_address("::ffff:127.0.0.1", 9); /* nobody reads the answers */
     memset(mad, 0, sizeof mad);
 }
 
 static void end(void) {
     close(port.tx_fd);
-    slot_release(&own);
     slot_release(&others);
-    free(dev->table[0]);
-    free(dev->freed[0]);
-    free(dev);
+    bare_close(dev);
 }
 
 static uint64_t count(enum rnic_counter counter) { return dev->nic.counters.value[counter]; }

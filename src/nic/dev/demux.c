@@ -193,8 +193,10 @@ static bool same_partition(struct qp *qp, struct packet *pkt) {
     return index >= 0;
 }
 
-/* Has the peer been heard from that port? */
-static bool is_heard(const struct qp *qp, uint16_t port) { return qp->heard[0] == port || qp->heard[1] == port; }
+/* Has the peer been heard from that port?  Nobody is heard from port 0, which a forger can write. */
+static bool is_heard(const struct qp *qp, uint16_t port) {
+    return port && (qp->heard[0] == port || qp->heard[1] == port);
+}
 
 /* From another port than before: the peer's from now on, if it moves the queue pair on.  What the peer could not send now
  * is dropped, as a NAK would have the peer repeat what is not lost.  Notifications of congestion come from any port. */
@@ -207,18 +209,17 @@ static void hear(struct dev *dev, struct qp *qp, const struct packet *pkt, uint3
         return;
     }
     demux_deliver(dev, qp, pkt, n, now);
-    if (*executed == before && !(expected && pkt->row->mask & OPC_RESPONSE))
+    if (!port || (*executed == before && !(expected && pkt->row->mask & OPC_RESPONSE)))
         return;
     qp->heard[1] = qp->heard[0];
     qp->heard[0] = port;
 }
 
 /* What is damaged uses up nobody's requests. */
-static bool may_ask(struct dev *dev, const struct port *port, struct incoming *in, const struct udp_datagram *d,
-                    uint32_t n, uint64_t now) {
+static bool may_ask(struct dev *dev, struct incoming *in, const struct udp_datagram *d, uint32_t n, uint64_t now) {
     if (!demux_icrc(dev, in, d, n))
         return false;
-    if (floods_admit(dev, port, &d->src, now))
+    if (floods_admit(dev, &d->src, now))
         return true;
     dev->nic.counters.value[RNIC_CNT_drop_request]++;
     return false;
@@ -232,9 +233,9 @@ static void input(struct dev *dev, struct port *port, const struct udp_datagram 
     if (!demux_parse(dev, &in.pkt, bth, n, ICRC_BYTES))
         return;
     bool ud = in.pkt.row->mask & OPC_UD;
-    bool mad = ud && bth_dqpn(bth) == QPN_GSI;
+    bool mad = ud && bth_dqpn(bth) == QPN_GSI, asks = mad && gsi_is_request(&in.pkt);
     dev->nic.useless += mad; /* few are needed */
-    if (mad && gsi_is_request(&in.pkt) && !may_ask(dev, port, &in, d, n, now))
+    if (asks && !may_ask(dev, &in, d, n, now))
         return;
     if (mad && !forwarded && gsi_elsewhere(dev, port, &in, d, n, now))
         return;
@@ -256,7 +257,7 @@ static void input(struct dev *dev, struct port *port, const struct udp_datagram 
         COUNT_USELESS(qp, drop_bad_pkey);
         return;
     }
-    if (ud ? !demux_icrc(dev, &in, d, n) : !from_peer(dev, qp, &in, n, d) || !by_this_way(dev, qp, &in))
+    if (ud ? !asks && !demux_icrc(dev, &in, d, n) : !from_peer(dev, qp, &in, n, d) || !by_this_way(dev, qp, &in))
         return;
     if (ud)
         show_header(&in, d, n);

@@ -19,7 +19,7 @@
  *   raw.c       frames of RAW_PACKET queue pairs: in and out
  *   outbox.c    CM messages that wait for room in another process' socket
  *   strays.c    what packets may cost that are for nobody
- *   floods.c    who sends so much that nobody needs that it is not heard any more
+ *   floods.c    floods: what nobody needs is muted, requests for connections are counted
  *   demux.c     a datagram in: which process, which QP, is its ICRC right
  *   progress.c  one pass: receive, time, doorbells, send
  *   sched.c     which QP has something to do: ready list, held ACKs, timers
@@ -291,7 +291,7 @@ void strays_missed_name(struct dev *dev, const struct stray_name *name, uint64_t
 void floods_note(struct dev *dev, struct port *port, const struct udp_datagram *d, uint32_t n, uint64_t now);
 void floods_handed_on(struct dev *dev, uint32_t slot, uint64_t now); /* a packet, to a living process */
 void floods_new_peer(struct dev *dev, const struct flow *from);      /* a queue pair is connected to that address */
-bool floods_admit(struct dev *dev, const struct port *port, const struct sockaddr_in6 *src, uint64_t now);
+bool floods_admit(struct dev *dev, const struct sockaddr_in6 *src, uint64_t now);
 
 /* raw.c. enter, leave: a RAW_PACKET queue pair comes and goes. listen: it has a rule, frames of the wire may be for it */
 int raw_enter(struct dev *dev, struct qp *qp, struct rnic_err *err);

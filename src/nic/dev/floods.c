@@ -132,12 +132,11 @@ static bool is_own(const struct dev *dev, const struct in6_addr *from) {
 /* ---------------------------------------------------------------- judgement: false: it is not muted */
 
 /* The communication managers of one host's users have a port each. */
-static bool mute_management(struct dev *dev, const struct port *port, uint16_t number) {
+static bool mute_management(struct dev *dev, uint16_t number) {
     struct sieve_rule *rule = &dev->floods.rule;
-    bool own = is_own(dev, &rule->from) || IN6_ARE_ADDR_EQUAL(&rule->from, &port->addr.sin6_addr);
     rule->port = number;
     rule->heard[0] = number ? 0 : RNIC_PORT;
-    if (own)
+    if (is_own(dev, &rule->from))
         return number && number != RNIC_PORT;
     if (number == RNIC_PORT)
         look_at_all(dev);
@@ -175,7 +174,7 @@ static void judge(struct dev *dev, struct port *port, const struct in6_addr *fro
     f->judged = true;
     f->rule = (struct sieve_rule){.from = *from, .qpn = qpn, .until = now + MUTE_NS, .since = now};
     bool may = qpn == ANY       ? mute_many(dev, now)
-               : qpn == QPN_GSI ? mute_management(dev, port, number)
+               : qpn == QPN_GSI ? mute_management(dev, number)
                                 : mute_one(dev, qpn_find(dev, qpn), number);
     if (!may)
         return;
@@ -258,17 +257,17 @@ static struct flood_asker *asker_of(struct floods *f, const struct sockaddr_in6 
 }
 
 /* Processes of this host, or of a peer's, that share a user's port. */
-static bool is_known(struct dev *dev, const struct port *port, const struct sockaddr_in6 *src) {
+static bool is_known(struct dev *dev, const struct sockaddr_in6 *src) {
     if (src->sin6_port != RNIC_PORT)
         return false;
-    if (is_own(dev, &src->sin6_addr) || IN6_ARE_ADDR_EQUAL(&src->sin6_addr, &port->addr.sin6_addr))
+    if (is_own(dev, &src->sin6_addr))
         return true;
     dev->floods.rule = (struct sieve_rule){.from = src->sin6_addr};
     look_at_all(dev);
     return dev->floods.is_peer;
 }
 
-bool floods_admit(struct dev *dev, const struct port *port, const struct sockaddr_in6 *src, uint64_t now) {
+bool floods_admit(struct dev *dev, const struct sockaddr_in6 *src, uint64_t now) {
     struct floods *f = &dev->floods;
     struct flood_asker *a = asker_of(f, src);
     if (a->paid_until < now + REQUESTS * REQUEST_NS) {
@@ -277,7 +276,7 @@ bool floods_admit(struct dev *dev, const struct port *port, const struct sockadd
     }
     if (now >= f->looked_at + WINDOW_NS / FLOOD_SOURCES) { /* a look at all queue pairs takes long */
         f->looked_at = now;
-        a->known = is_known(dev, port, src);
+        a->known = is_known(dev, src);
     }
     return a->known;
 }

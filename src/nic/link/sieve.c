@@ -152,7 +152,7 @@ static void add_fate(struct program *p) {
     end(p, 0);
 }
 
-/* Instructions that a rule still has, with its fate. */
+/* How many instructions the parts of a rule take. */
 static uint32_t ports_of(const struct sieve_rule *rule) { return 1 + (rule->port ? 1 : heard_of(rule)); }
 
 static uint32_t place_of(const struct sieve_rule *rule) { return 2 + (rule->qpn ? 1 : 1 + rule->nspared + 1); }

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bare.h"
+
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+
+struct sockaddr_in6 bare_address(const char *text, uint16_t port) {
+    struct sockaddr_in6 a = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
+    CHECK_EQ(inet_pton(AF_INET6, text, &a.sin6_addr), 1);
+    return a;
+}
+
+struct dev *bare_open(void) {
+    struct rnic_err err;
+    struct dev *dev = aligned_alloc(64, (sizeof *dev + 63) & ~(size_t)63);
+    CHECK(dev != NULL);
+    memset(dev, 0, sizeof *dev);
+    udp_tx_init(&dev->tx, &dev->fault, &dev->nic.counters);
+    CHECK_EQ(slot_claim(&dev->slots[0], &err), 0);
+    dev->nslots = 1;
+    dev->table[0] = calloc(QPN_INDICES, sizeof *dev->table[0]);
+    dev->freed[0] = calloc(QPN_INDICES, sizeof *dev->freed[0]);
+    CHECK(dev->table[0] && dev->freed[0]);
+    dev->nic.pkeys[0] = 0xFFFF;
+    dev->ports[0].addr = bare_address("::ffff:127.0.0.1", 0);
+    dev->net.ngids = 1;
+    return dev;
+}
+
+void bare_close(struct dev *dev) {
+    slot_release(&dev->slots[0]);
+    free(dev->table[0]);
+    free(dev->freed[0]);
+    free(dev);
+}
