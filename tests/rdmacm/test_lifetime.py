@@ -253,8 +253,9 @@ def test_a_listener_is_killed(stage: str) -> None:
                 expect(channel, EventType.UNREACHABLE, EventType.REJECTED)
                 return
             expect(channel, EventType.ESTABLISHED)
-            peer.kill()
-            one.disconnect()
+            with registry.lock:  # else the agent may see the death first
+                peer.kill()
+                one.disconnect()
             assert expect(channel, EventType.DISCONNECTED).status == 0  # the host answers for it
             expect(channel, EventType.TIMEWAIT_EXIT)
 
@@ -275,8 +276,9 @@ def test_a_client_is_killed(stage: str) -> None:
                     return
                 expect(channel, EventType.ESTABLISHED)
                 assert peer.hear() == stage
-                peer.kill()
-                server.disconnect()
+                with registry.lock:  # else the agent may see the death first
+                    peer.kill()
+                    server.disconnect()
                 assert expect(channel, EventType.DISCONNECTED).status == 0  # the host answers for it
         with joined() as pair:
             exchange(pair.client, pair.server)
