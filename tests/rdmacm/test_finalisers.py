@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 import rnic
-from rdmacm.ends import WAIT
+from rdmacm.ends import WAIT, all_quiet
 from rnic.conn.face import ListenerFace
 from rnic.errors import VerbsError
 from rnic.rdmacm import EventChannel, EventType, create_id
@@ -152,3 +152,9 @@ def test_a_listener_that_is_collected_warns() -> None:
     with rnic.listen(HOST, 0) as server:
         pass
     assert repr(server) == f"<Listener at {server.address}, closed>"
+
+
+def test_an_agent_whose_last_id_is_collected_ends() -> None:
+    garbage: list[object] = [rnic.listen(HOST, 0)]
+    collect(garbage)  # nobody else wakes the agent: it has to look again at what its finaliser has left
+    all_quiet()

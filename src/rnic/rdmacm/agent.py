@@ -341,12 +341,12 @@ class Agent:
         if self._short:
             sleep(_SHORT)
             self._short, self._more = False, True
+        self._finalise()  # before it looks how long to wait: the last id may go there
         with self.lock:
             due = self._sleeps_until = self._deadline()
             if self._is_done():
                 self._end()
                 return False
-        self._finalise()
         if self._more:
             sleep(_BREATH)
         else:
