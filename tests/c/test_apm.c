@@ -122,6 +122,18 @@ static void a_program_migrates_and_the_peer_follows(void) {
     }
 }
 
+/* On the other way the peer may have another one: what comes from there is no forger's (dev/floods.c). */
+static void the_ports_of_the_way_that_was_left_are_forgotten(void) {
+    pair_open(&p, 0);
+    arm_both();
+    p.a.qp->heard[0] = p.a.qp->heard[1] = 1;
+    CHECK_EQ(modify(&p.a, RNIC_MIG_MIGRATED, mask_mig), 0);
+    CHECK(p.a.qp->heard[0] == 0 && p.a.qp->heard[1] == 0);
+    send_one(&p.a, 2, 100);
+    check_migrated();
+    closes();
+}
+
 static void a_migrated_pair_can_go_back(void) {
     pair_open(&p, 0);
     arm_both();
@@ -495,6 +507,7 @@ static void the_alternate_path_has_a_partition_of_its_own(void) {
 int main(void) {
     RUN(both_ends_arm_with_the_next_packets_after_both_have_rearmed);
     RUN(a_program_migrates_and_the_peer_follows);
+    RUN(the_ports_of_the_way_that_was_left_are_forgotten);
     RUN(a_migrated_pair_can_go_back);
     RUN(a_broken_path_is_left_when_the_retries_are_used_up);
     RUN(another_path_has_all_retries_and_a_round_trip_of_its_own);

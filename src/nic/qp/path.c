@@ -55,6 +55,7 @@ static void migrate(struct qp *qp) {
     swap(&qp->flow, &qp->alt);
     swap(&qp->from, &qp->alt_from);
     qp_forget_written(qp);
+    memset(qp->heard, 0, sizeof qp->heard);
     qp->alt_loaded = false;
     a->ah_attr = a->alt_ah_attr;
     a->pkey_index = a->alt_pkey_index;
