@@ -22,7 +22,7 @@
 #define MAD_PACKET (BTH_BYTES + DETH_BYTES + MAD_BYTES + ICRC_BYTES)
 
 static struct dev *dev;
-static struct port port;
+static struct port *port;
 static uint64_t now;
 static struct port_steering steering; /* at rest */
 
@@ -58,24 +58,26 @@ static const struct engine_ops engine = {
 
 static void begin(void) {
     dev = bare_open();
-    port = (struct port){.slot = &dev->slots[0], .addr = dev->ports[0].addr};
-    port.rx_fd = port.tx_fd = udpsock_open(&port.addr);
-    CHECK(port.rx_fd >= 0);
+    port = &dev->ports[0];
+    port->slot = &dev->slots[0];
+    port->steering = &steering;
+    port->rx_fd = port->tx_fd = udpsock_open(&port->addr);
+    CHECK(port->rx_fd >= 0);
     now = 1000 * MS;
     expected = true;
     taken = 0;
 }
 
 static void end(void) {
-    close(port.rx_fd);
+    close(port->rx_fd);
     bare_close(dev);
 }
 
 static void arrive(const struct sockaddr_in6 *from, uint8_t *bytes, uint32_t n) {
-    struct sockaddr_in6 to = port.addr;
+    struct sockaddr_in6 to = port->addr;
     to.sin6_port = htons(ROCE_UDP_PORT);
     put_le32(bytes + n - ICRC_BYTES, icrc_compute(from, &to, 0, bytes, n - ICRC_BYTES));
-    demux_datagram(dev, &port, &(struct udp_datagram){.bytes = bytes, .length = n, .segment = n, .src = *from}, false,
+    demux_datagram(dev, port, &(struct udp_datagram){.bytes = bytes, .length = n, .segment = n, .src = *from}, false,
                    now);
 }
 
@@ -102,7 +104,19 @@ static void mad(const struct sockaddr_in6 *from, uint16_t attribute) {
 
 static void datagram(const struct sockaddr_in6 *from, uint8_t *bytes, uint32_t n) {
     struct udp_datagram d = {.bytes = bytes, .length = n, .segment = n ? n : 1, .src = *from};
-    demux_datagram(dev, &port, &d, false, now);
+    demux_datagram(dev, port, &d, false, now);
+}
+
+/* Two packets of one size, which the kernel gives as one datagram: a message to a datagram queue pair, and a WRITE. */
+static void together(const struct sockaddr_in6 *from, uint32_t first, uint32_t second) {
+    uint8_t bytes[128] = {[0] = ROCE_UD_SEND_ONLY, [2] = 0xFF, [3] = 0xFF, [64] = 0x0A};
+    struct sockaddr_in6 to = port->addr;
+    to.sin6_port = htons(ROCE_UDP_PORT);
+    put_be32(bytes + 4, first);
+    put_be32(bytes + 64 + 4, second);
+    put_le32(bytes + 64 - ICRC_BYTES, icrc_compute(from, &to, 0, bytes, 64 - ICRC_BYTES));
+    demux_datagram(dev, port, &(struct udp_datagram){.bytes = bytes, .length = 128, .segment = 64, .src = *from}, false,
+                   now);
 }
 
 /* So many packets in each of so many windows: to a queue pair, or each to another one where that is 0, of which there are
@@ -130,7 +144,7 @@ static void flood_management(const struct sockaddr_in6 *from, uint32_t windows) 
 }
 
 static bool hears(const struct sockaddr_in6 *from, uint32_t qpn) {
-    return !sieve_find(&port.sieve, &from->sin6_addr, from->sin6_port, qpn);
+    return !sieve_find(&port->sieve, &from->sin6_addr, from->sin6_port, qpn);
 }
 
 static void enter(struct qp *q, uint32_t index) {
@@ -145,8 +159,8 @@ static void enter(struct qp *q, uint32_t index) {
 
 static void connect_to(const struct sockaddr_in6 *peer) {
     qp = (struct qp){.service = OPC_RC, .takes = OPC_RC | OPC_CNP};
-    qp.flow = (struct flow){.src = port.addr, .dst = *peer};
-    qp.from = (struct flow){.src = *peer, .dst = port.addr};
+    qp.flow = (struct flow){.src = port->addr, .dst = *peer};
+    qp.from = (struct flow){.src = *peer, .dst = port->addr};
     qp.from.dst.sin6_port = htons(ROCE_UDP_PORT);
     enter(&qp, 6);
 }
@@ -195,10 +209,10 @@ static void what_ends_is_heard_again_after_a_second(void) {
     begin();
     struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000);
     flood(&loud, DEAD, MANY, LONG);
-    uint64_t until = sieve_deadline(&port.sieve);
+    uint64_t until = sieve_deadline(&port->sieve);
     CHECK(until > now && until <= now + 1000 * MS);
-    CHECK(!sieve_expire(&port.sieve, until - 1));
-    CHECK(sieve_expire(&port.sieve, until));
+    CHECK(!sieve_expire(&port->sieve, until - 1));
+    CHECK(sieve_expire(&port->sieve, until));
     end();
 }
 
@@ -209,11 +223,11 @@ static void what_does_not_end_stays_muted(void) {
     flood(&loud, DEAD, MANY, LONG);
     for (int i = 0; i < 100; i++) {
         flood(&loud, DEAD, MANY / SIEVE_PASSES, 1);
-        CHECK(sieve_deadline(&port.sieve) > now);
+        CHECK(sieve_deadline(&port->sieve) > now);
     }
     CHECK(dev->nic.counters.value[RNIC_CNT_sources_muted] < 8); /* the kernel is asked twice a second */
     flood(&loud, DEAD, MANY / SIEVE_PASSES - 1, 41);
-    CHECK(sieve_deadline(&port.sieve) <= now);
+    CHECK(sieve_deadline(&port->sieve) <= now);
     end();
 }
 
@@ -255,7 +269,6 @@ static void what_is_no_packet_is_a_flood_too(void) {
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         begin();
         struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000);
-        port.steering = &steering;
         check_note("%u bytes, first 0x%02x", kinds[k].n, kinds[k].bytes[0]);
         for (int w = 0; w < LONG; w++, now += WINDOW) {
             for (int i = 0; i < MANY; i++)
@@ -318,27 +331,169 @@ static void with_more_living_than_can_be_spared_nothing_is_muted(void) {
     }
     dev->table[0][6] = NULL;
     flood(&loud, 0, MANY, LONG);
-    CHECK_EQ(port.sieve.count, 0);
+    CHECK_EQ(port->sieve.count, 0);
     dev->table[0][100] = NULL;
     flood(&loud, 0, MANY, 1);
-    CHECK_EQ(port.sieve.count, 1);
-    CHECK_EQ(port.sieve.rules[0].nspared, SIEVE_SPARED);
+    CHECK_EQ(port->sieve.count, 1);
+    CHECK_EQ(port->sieve.rules[0].nspared, SIEVE_SPARED);
+    end();
+}
+
+static void of_packets_that_come_together_the_first_is_not_taken_for_all(void) {
+    begin();
+    static struct qp datagrams;
+    struct sockaddr_in6 host = bare_address("::ffff:10.0.0.1", ROCE_UDP_PORT);
+    datagrams = (struct qp){.service = OPC_UD, .takes = OPC_UD};
+    enter(&datagrams, 7);
+    for (int w = 0; w < LONG; w++, now += WINDOW) {
+        for (int i = 0; i < MANY; i++)
+            together(&host, number(7), DEAD);
+    }
+    CHECK_EQ(datagrams.counters.value[RNIC_CNT_drop_bad_icrc], 0);
+    CHECK(hears(&host, number(7)));
+    CHECK(!hears(&host, DEAD));
+    end();
+}
+
+/* Over the alternate path, too (IBA 17.2.8), from a port that is not known yet. */
+static void the_peers_other_address_is_a_peers(void) {
+    begin();
+    struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), other = bare_address("::ffff:10.0.0.2", 50001),
+                        loud = bare_address("::ffff:10.0.0.2", 0);
+    connect_to(&peer);
+    write_to(&peer, LIVE);
+    qp.alt = (struct flow){.src = port->addr, .dst = other};
+    qp.alt_from = (struct flow){.src = other, .dst = port->addr};
+    qp.alt_loaded = true;
+    expected = false;
+    flood(&loud, LIVE, MANY, LONG);
+    CHECK(hears(&other, LIVE));
+    flood(&loud, 0, MANY, LONG);
+    CHECK(!hears(&other, DEAD));
+    CHECK(hears(&other, LIVE));
+    end();
+}
+
+/* By queue pair numbers that live, each of which has less than half of it. */
+static void a_flood_to_some_that_live_is_muted_one_after_the_other(void) {
+    begin();
+    static struct qp others[2];
+    struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), loud = bare_address("::ffff:10.0.0.1", 20000);
+    connect_to(&peer);
+    for (uint32_t i = 0; i < 2; i++) {
+        others[i] = qp;
+        enter(&others[i], 7 + i);
+    }
+    for (uint32_t i = 0; i < 3; i++)
+        write_to(&peer, number(6 + i));
+    expected = false;
+    for (int w = 0; w < LONG + 4; w++, now += WINDOW) {
+        for (int i = 0; i < 3 * MANY; i++)
+            write_to(&loud, number(6 + (uint32_t)i % 3));
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        CHECK(!hears(&loud, number(6 + i)));
+        CHECK(hears(&peer, number(6 + i)));
+    }
+    end();
+}
+
+/* What members of this host's group say to each other comes from its own address, and has no queue pair number. */
+static void of_this_hosts_own_address_rnics_port_is_heard(void) {
+    begin();
+    struct sockaddr_in6 member = bare_address("::ffff:127.0.0.1", ROCE_UDP_PORT),
+                        user = bare_address("::ffff:127.0.0.1", 45000), users = bare_address("::ffff:127.0.0.1", 0);
+    flood(&users, 0, MANY, LONG);
+    CHECK(!hears(&user, DEAD));
+    CHECK(hears(&member, DEAD));
+    port->sieve.count = 0;
+    flood(&user, DEAD, MANY, LONG);
+    CHECK(!hears(&user, DEAD));
+    CHECK(hears(&member, DEAD));
+    end();
+}
+
+static void a_process_that_was_silent_for_long_is_left_alone_and_one_that_has_gone_is_not(void) {
+    begin();
+    struct slot other, gone;
+    struct rnic_err err;
+    struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 0);
+    CHECK_EQ(slot_claim(&other, &err), 0);
+    CHECK_EQ(slot_claim(&gone, &err), 0);
+    write_to(&loud, other.number << QPN_INDEX_BITS);
+    write_to(&loud, gone.number << QPN_INDEX_BITS);
+    slot_release(&gone);
+    now += 60000 * MS;
+    flood(&loud, 0, MANY, LONG);
+    CHECK(!hears(&loud, DEAD));
+    CHECK(hears(&loud, other.number << QPN_INDEX_BITS | 3));
+    CHECK(!hears(&loud, gone.number << QPN_INDEX_BITS | 3));
+    slot_release(&other);
     end();
 }
 
 static void a_new_peer_is_heard_at_once(void) {
     begin();
+    struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), loud = bare_address("::ffff:10.0.0.1", 0),
+                        other = bare_address("::ffff:10.0.0.2", 0);
+    flood(&loud, 0, MANY, LONG);
+    flood(&other, 0, MANY, LONG);
+    connect_to(&peer);
+    floods_new_peer(dev, &qp, &peer.sin6_addr);
+    CHECK(hears(&peer, LIVE));
+    CHECK(!hears(&peer, DEAD));
+    CHECK(!hears(&other, LIVE));
+    floods_new_peer(dev, &qp, NULL);
+    CHECK(hears(&other, LIVE));
+    CHECK(!hears(&other, DEAD));
+    end();
+}
+
+static void and_so_is_a_new_process(void) {
+    begin();
     struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 0);
-    dev->ports[0] = port;
-    dev->ports[0].steering = &steering;
-    struct sieve_rule many = {.from = loud.sin6_addr, .until = NEVER}, one = {.from = loud.sin6_addr, .qpn = DEAD};
-    sieve_mute(&dev->ports[0].sieve, &many);
-    sieve_mute(&dev->ports[0].sieve, &one);
-    floods_new_peer(dev, &(struct flow){.src = bare_address("::ffff:10.0.0.2", 0)});
-    CHECK_EQ(dev->ports[0].sieve.count, 2);
-    floods_new_peer(dev, &(struct flow){.src = loud});
-    CHECK_EQ(dev->ports[0].sieve.count, 1);
-    CHECK_EQ(dev->ports[0].sieve.rules[0].qpn, DEAD);
+    uint32_t qpn = 17u << QPN_INDEX_BITS | 3;
+    flood(&loud, 0, MANY, LONG);
+    CHECK(!hears(&loud, qpn));
+    floods_handed_on(dev, 17, now);
+    CHECK(hears(&loud, qpn));
+    CHECK(!hears(&loud, DEAD));
+    end();
+}
+
+/* Else the kernel would drop what comes in one batch with it. */
+static void batches_are_taken_apart_where_somebody_is_heard(void) {
+    begin();
+    struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), loud = bare_address("::ffff:10.0.0.1", 0),
+                        other = bare_address("::ffff:10.0.0.2", 0);
+    connect_to(&peer);
+    flood(&other, DEAD, MANY, LONG);
+    CHECK(!port->sieve.rules[0].apart);
+    for (int i = 0; i < LONG * MANY; i++, now += WINDOW / MANY)
+        together(&other, DEAD, number(4));
+    CHECK_EQ(port->sieve.count, 2);
+    CHECK(port->sieve.rules[1].apart); /* where a batch goes its first packet does not say */
+    port->sieve.count = 0;
+    flood(&loud, DEAD, MANY, LONG + 1); /* its first window is shared */
+    CHECK(port->sieve.rules[0].apart);
+    end();
+}
+
+/* What was muted because the queue pair was not connected yet. */
+static void whose_queue_pair_becomes_ready_is_heard_at_once(void) {
+    begin();
+    struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), other = bare_address("::ffff:10.0.0.2", 50000);
+    connect_to(&peer);
+    qp.state = RNIC_QPS_INIT;
+    qp.takes = OPC_UC;
+    flood(&peer, LIVE, MANY, LONG);
+    flood(&other, LIVE, MANY, LONG);
+    CHECK(!hears(&peer, LIVE));
+    CHECK(!hears(&other, LIVE));
+    qp.state = RNIC_QPS_RTR;
+    floods_new_peer(dev, &qp, &peer.sin6_addr);
+    CHECK(hears(&peer, LIVE));
+    CHECK(!hears(&other, LIVE));
     end();
 }
 
@@ -437,6 +592,37 @@ static void of_a_flood_to_a_datagram_queue_pair_one_ports_are_muted(void) {
     CHECK(hears(&other, number(7)));
     flood(&many, number(7), MANY, LONG);
     CHECK(hears(&many, number(7)));
+    end();
+}
+
+/* The processes of a host that share it. */
+static void rnics_port_of_a_peer_may_send_datagrams(void) {
+    begin();
+    static struct qp datagrams;
+    struct sockaddr_in6 rnic = bare_address("::ffff:10.0.0.1", ROCE_UDP_PORT),
+                        self = bare_address("::ffff:127.0.0.1", ROCE_UDP_PORT),
+                        stranger = bare_address("::ffff:10.0.0.2", ROCE_UDP_PORT);
+    connect_to(&rnic);
+    datagrams = (struct qp){.service = OPC_UD, .takes = OPC_UD};
+    enter(&datagrams, 7);
+    flood(&rnic, number(7), MANY, LONG);
+    CHECK(hears(&rnic, number(7)));
+    flood(&self, number(7), MANY, LONG);
+    CHECK(hears(&self, number(7)));
+    flood(&stranger, number(7), MANY, LONG);
+    CHECK(!hears(&stranger, number(7)));
+    end();
+}
+
+static void a_packet_counts_once(void) {
+    begin();
+    struct sockaddr_in6 busy = bare_address("::ffff:10.0.0.1", 20000);
+    uint8_t bytes[MAD_PACKET] = {[0] = ROCE_UD_SEND_ONLY, [2] = 0xFF, [3] = 0xFF, [7] = QPN_GSI};
+    for (int w = 0; w < 100; w++, now += WINDOW) {
+        for (int i = 0; i < FEW; i++)
+            datagram(&busy, bytes, sizeof bytes); /* to a queue pair 1 that is not there */
+    }
+    CHECK(hears(&busy, QPN_GSI));
     end();
 }
 
@@ -593,7 +779,15 @@ int main(void) {
     RUN(of_a_flood_to_one_queue_pair_nothing_else_is_muted);
     RUN(of_a_flood_to_many_the_living_are_left_alone);
     RUN(with_more_living_than_can_be_spared_nothing_is_muted);
+    RUN(of_packets_that_come_together_the_first_is_not_taken_for_all);
+    RUN(the_peers_other_address_is_a_peers);
+    RUN(a_flood_to_some_that_live_is_muted_one_after_the_other);
+    RUN(of_this_hosts_own_address_rnics_port_is_heard);
+    RUN(a_process_that_was_silent_for_long_is_left_alone_and_one_that_has_gone_is_not);
     RUN(a_new_peer_is_heard_at_once);
+    RUN(and_so_is_a_new_process);
+    RUN(batches_are_taken_apart_where_somebody_is_heard);
+    RUN(whose_queue_pair_becomes_ready_is_heard_at_once);
     RUN(of_messages_to_queue_pair_1_one_ports_are_muted);
     RUN(or_those_of_all_ports_but_rnics);
     RUN(whoever_goes_from_port_to_port_is_muted_at_all_ports);
@@ -601,6 +795,8 @@ int main(void) {
     RUN(of_a_flood_to_a_live_queue_pair_its_peers_are_left_alone);
     RUN(whose_peer_has_said_nothing_yet_hears_all);
     RUN(of_a_flood_to_a_datagram_queue_pair_one_ports_are_muted);
+    RUN(rnics_port_of_a_peer_may_send_datagrams);
+    RUN(a_packet_counts_once);
     RUN(the_peers_of_a_queue_pair_that_has_gone_a_moment_ago_make_no_flood);
     RUN(only_what_moves_the_queue_pair_on_makes_its_sender_the_peer);
     RUN(port_0_is_nobodys);

@@ -3,13 +3,16 @@
  * link/sieve.c: whom a socket does not hear, by the kernel's own filter on loopback.
  */
 #include <arpa/inet.h>
+#include <netinet/udp.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "check.h"
 #include "link/sieve.h"
 #include "link/slot.h"
+#include "link/udpsock.h"
 #include "wire/bth.h"
 
 #define MANY 4096
@@ -94,7 +97,7 @@ static void one_port_is_muted_and_no_other(void) {
     CHECK_EQ(heard(other, to, QPN, MANY), MANY);
     CHECK_EQ(heard(loud, to, QPN ^ 1, MANY), MANY);
     CHECK_EQ(heard(loud, to, QPN ^ 0x800000, MANY), MANY);
-    CHECK_EQ(heard_of(loud, to, QPN, 4, MANY), MANY);
+    CHECK_EQ(heard_of(loud, to, QPN, BTH_BYTES - 1, MANY), MANY);
     CHECK(!sieve_expire(&sieve, 4));
     CHECK(sieve_expire(&sieve, 5));
     sieve_attach(&sieve, to, v4);
@@ -130,8 +133,8 @@ static void all_queue_pairs_are_muted_but_those_that_are_spared(void) {
         put(r, to);
         check_note("%u spared", n);
         CHECK(is_muted(heard(loud, to, QPN, MANY)));
-        CHECK(is_muted(heard_of(loud, to, QPN, 4, MANY)));
         CHECK(is_muted(heard_of(loud, to, QPN, 0, MANY)));
+        CHECK(is_muted(heard_of(loud, to, QPN_GSI, BTH_BYTES - 1, MANY))); /* too short to be for it */
         CHECK(is_muted(heard(loud, to, (SLOT + 100) << QPN_INDEX_BITS, MANY)));
         CHECK_EQ(heard(loud, to, QPN_GSI, BATCH), BATCH);
         for (uint32_t i = 0; i < n; i++) {
@@ -154,6 +157,48 @@ static void an_address_that_differs_in_any_byte_is_another(void) {
         put(r, to);
         CHECK_EQ(heard(loud, to, QPN, MANY / 16), MANY / 16);
     }
+    close(to), close(loud);
+}
+
+/* Batches, by UDP_SEGMENT, of two packets: how many of the second ones arrive? */
+static uint32_t heard_behind(int from, int to, uint32_t first, uint32_t second, uint32_t batches) {
+    uint32_t arrived = 0;
+    struct sockaddr_storage a;
+    socklen_t n = sizeof a;
+    uint8_t bytes[2 * BTH_BYTES] = {0}, got[2 * BTH_BYTES];
+    put_be32(bytes + 4, first);
+    put_be32(bytes + BTH_BYTES + 4, second);
+    CHECK_EQ(getsockname(to, (struct sockaddr *)&a, &n), 0);
+    CHECK(udpsock_set(from, SOL_UDP, UDP_SEGMENT, BTH_BYTES));
+    for (uint32_t i = 0; i < batches; i++) {
+        CHECK_EQ(sendto(from, bytes, sizeof bytes, 0, (struct sockaddr *)&a, n), (ssize_t)sizeof bytes);
+        for (ssize_t length; (length = recv(to, got, sizeof got, MSG_DONTWAIT)) > 0;)
+            arrived += bth_dqpn(got + length - BTH_BYTES) == second;
+    }
+    CHECK(udpsock_set(from, SOL_UDP, UDP_SEGMENT, 0));
+    return arrived;
+}
+
+static bool takes_batches(int fd) {
+    int on = 0;
+    socklen_t n = sizeof on;
+    return getsockopt(fd, SOL_UDP, UDP_GRO, &on, &n) == 0 && on;
+}
+
+/* The kernel shows a filter the first one alone. */
+static void of_packets_that_come_together_each_is_judged(void) {
+    int to = bound(), loud = bound();
+    CHECK(udpsock_set(to, SOL_UDP, UDP_GRO, 1));
+    sieve = (struct sieve){.count = 0};
+    struct sieve_rule r = rule_of(0, QPN, 5);
+    r.apart = true;
+    put(r, to);
+    CHECK_EQ(heard_behind(loud, to, QPN, QPN + 1, MANY), MANY);
+    CHECK(is_muted(heard_behind(loud, to, QPN + 1, QPN, MANY)));
+    CHECK(sieve_expire(&sieve, 5));
+    sieve_attach(&sieve, to, v4);
+    CHECK_EQ(heard_behind(loud, to, QPN + 1, QPN, MANY), MANY);
+    CHECK(takes_batches(to));
     close(to), close(loud);
 }
 
@@ -203,18 +248,29 @@ static void the_one_whose_time_is_up_first_makes_room(void) {
     CHECK_EQ(sieve_deadline(&sieve), UINT64_MAX);
 }
 
-static void of_an_address_that_is_to_be_heard_what_goes_to_one_queue_pair_stays_muted(void) {
+static void a_newcomer_is_spared_and_where_there_is_no_room_nothing_is_muted(void) {
     sieve = (struct sieve){.count = 0};
     struct sieve_rule many = rule_of(0, 0, 5), one = rule_of(0, QPN, 5), others = rule_of(0, 0, 5);
     others.from.s6_addr[15] ^= 1;
     sieve_mute(&sieve, &many);
     sieve_mute(&sieve, &one);
     sieve_mute(&sieve, &others);
-    CHECK(sieve_forget(&sieve, &many.from));
-    CHECK(!sieve_forget(&sieve, &many.from));
-    CHECK(!sieve_find(&sieve, &many.from, 9, QPN + 1));
-    CHECK(sieve_find(&sieve, &many.from, 9, QPN) != NULL);
-    CHECK(sieve_find(&sieve, &others.from, 9, QPN + 1) != NULL);
+    CHECK(sieve_spare(&sieve, &many.from, QPN));
+    CHECK(!sieve_spare(&sieve, &many.from, QPN));
+    CHECK_EQ(sieve.count, 2);
+    CHECK(sieve.rules[0].apart && !sieve.rules[1].apart);
+    CHECK(!sieve_find(&sieve, &many.from, 9, QPN));
+    CHECK(sieve_find(&sieve, &many.from, 9, QPN + 1) != NULL);
+    CHECK(sieve_find(&sieve, &others.from, 9, QPN) != NULL);
+    CHECK(sieve_spare(&sieve, NULL, SIEVE_SLOT | (SLOT + 1)));
+    CHECK(!sieve_find(&sieve, &many.from, 9, (SLOT + 1) << QPN_INDEX_BITS | 5));
+    CHECK(!sieve_find(&sieve, &others.from, 9, (SLOT + 1) << QPN_INDEX_BITS | 5));
+    for (uint32_t i = 2; i < SIEVE_SPARED; i++)
+        CHECK(sieve_spare(&sieve, &many.from, QPN + i));
+    CHECK_EQ(sieve.count, 2);
+    CHECK(sieve_spare(&sieve, &many.from, QPN + SIEVE_SPARED));
+    CHECK_EQ(sieve.count, 1);
+    CHECK(sieve_find(&sieve, &others.from, 9, QPN) != NULL);
 }
 
 int main(void) {
@@ -224,9 +280,10 @@ int main(void) {
         RUN(all_ports_are_muted_but_those_that_are_heard);
         RUN(all_queue_pairs_are_muted_but_those_that_are_spared);
         RUN(an_address_that_differs_in_any_byte_is_another);
+        RUN(of_packets_that_come_together_each_is_judged);
         RUN(many_are_muted_together_and_heard_together);
         RUN(the_one_whose_time_is_up_first_makes_room);
-        RUN(of_an_address_that_is_to_be_heard_what_goes_to_one_queue_pair_stays_muted);
+        RUN(a_newcomer_is_spared_and_where_there_is_no_room_nothing_is_muted);
     }
     return check_done();
 }

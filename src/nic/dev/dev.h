@@ -88,7 +88,7 @@ struct floods {
     struct flood_source sources[FLOOD_SOURCES];
     struct flood_asker askers[FLOOD_SOURCES];
     uint64_t looked_at;             /* the queue pairs, for an asker */
-    uint64_t handed_on[SLOT_COUNT]; /* when a packet last was, to a living process */
+    uint64_t handed_on[SLOT_COUNT]; /* when a packet last was, to a living process; 0: never, or it has died */
     struct sieve_rule rule;         /* in the making, and what the look at the queue pairs has found: */
     bool is_peer, many;             /* one is connected to that address; more are than can be spared */
 };
@@ -290,7 +290,8 @@ void strays_missed_name(struct dev *dev, const struct stray_name *name, uint64_t
 /* floods.c. note: nobody needed n packets of a datagram. admit: false: it has asked for connections too often */
 void floods_note(struct dev *dev, struct port *port, const struct udp_datagram *d, uint32_t n, uint64_t now);
 void floods_handed_on(struct dev *dev, uint32_t slot, uint64_t now); /* a packet, to a living process */
-void floods_new_peer(struct dev *dev, const struct flow *from);      /* a queue pair is connected to that address */
+/* A queue pair hears that address from now on; NULL: all. */
+void floods_new_peer(struct dev *dev, const struct qp *qp, const struct in6_addr *from);
 bool floods_admit(struct dev *dev, const struct sockaddr_in6 *src, uint64_t now);
 
 /* raw.c. enter, leave: a RAW_PACKET queue pair comes and goes. listen: it has a rule, frames of the wire may be for it */

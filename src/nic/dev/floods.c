@@ -16,6 +16,9 @@
  *   one of service UD                   what goes there from that port
  *   many                                what goes to none that lives, and not to queue pair 1
  *
+ * Processes of one user share rnic's port: it is not the one that is muted where it is this host's or a peer's.  With an
+ * alternate path the peer's ports are not known.
+ *
  * A request for a connection makes the most work, so those that a source may make in a second are limited.
  */
 #include "dev/dev.h"
@@ -95,9 +98,18 @@ static void begin_window(struct floods *f, uint64_t now) {
 
 /* ---------------------------------------------------------------- who is to be left alone */
 
+static bool lives(const struct qp *qp) { return qp->state >= RNIC_QPS_RTR && qp->state != RNIC_QPS_ERR; }
+
+static bool leads(const struct flow *flow, const struct in6_addr *to) {
+    return IN6_ARE_ADDR_EQUAL(&flow->dst.sin6_addr, to);
+}
+
+static bool leads_by_alternate(const struct qp *qp, const struct in6_addr *to) {
+    return qp->alt_loaded && leads(&qp->alt, to);
+}
+
 static bool is_connected(const struct qp *qp, const struct in6_addr *to) {
-    bool has_peer = !(qp->service & OPC_UD) && qp->state >= RNIC_QPS_RTR && qp->state != RNIC_QPS_ERR;
-    return has_peer && !memcmp(&qp->flow.dst.sin6_addr, to, sizeof *to);
+    return !(qp->service & OPC_UD) && lives(qp) && (leads(&qp->flow, to) || leads_by_alternate(qp, to));
 }
 
 static void spare(struct floods *f, uint32_t place) {
@@ -111,7 +123,7 @@ static void look_at(struct dev *dev, struct qp *qp) {
     struct floods *f = &dev->floods;
     bool peer = is_connected(qp, &f->rule.from);
     f->is_peer |= peer;
-    if (peer || qp->service & OPC_UD)
+    if (peer || (qp->service & OPC_UD && lives(qp) && qp->pub.qp_num != QPN_GSI))
         spare(f, qp->pub.qp_num);
 }
 
@@ -119,6 +131,23 @@ static void look_at_all(struct dev *dev) {
     dev->floods.is_peer = dev->floods.many = false;
     dev->floods.rule.nspared = 0;
     qpn_each(dev, look_at);
+}
+
+/* Those that somebody has sent to before, through this process.  One that was silent for long may have gone. */
+static void look_at_slots(struct dev *dev, uint64_t now) {
+    struct floods *f = &dev->floods;
+    for (uint32_t slot = 0; slot < SLOT_COUNT; slot++) {
+        if (f->handed_on[slot] && now < f->handed_on[slot] + ALIVE_NS)
+            spare(f, SIEVE_SLOT | slot);
+    }
+    for (uint32_t slot = 0; slot < SLOT_COUNT && f->rule.nspared < SIEVE_SPARED; slot++) {
+        if (!f->handed_on[slot] || now < f->handed_on[slot] + ALIVE_NS)
+            continue;
+        if (slot_taken(slot))
+            spare(f, SIEVE_SLOT | slot);
+        else
+            f->handed_on[slot] = 0;
+    }
 }
 
 static bool is_own(const struct dev *dev, const struct in6_addr *from) {
@@ -131,49 +160,61 @@ static bool is_own(const struct dev *dev, const struct in6_addr *from) {
 
 /* ---------------------------------------------------------------- judgement: false: it is not muted */
 
+/* Processes of one user share rnic's port: those of this host, or of a peer's, are left alone. */
+static bool mute_port(struct dev *dev, uint16_t number) {
+    struct floods *f = &dev->floods;
+    f->rule.port = number;
+    return number && (number != RNIC_PORT || !(f->is_peer || is_own(dev, &f->rule.from)));
+}
+
 /* The communication managers of one host's users have a port each. */
 static bool mute_management(struct dev *dev, uint16_t number) {
     struct sieve_rule *rule = &dev->floods.rule;
-    rule->port = number;
-    rule->heard[0] = number ? 0 : RNIC_PORT;
-    if (is_own(dev, &rule->from))
-        return number && number != RNIC_PORT;
-    if (number == RNIC_PORT)
-        look_at_all(dev);
-    return number != RNIC_PORT || !dev->floods.is_peer;
+    if (number)
+        return mute_port(dev, number);
+    rule->heard[0] = RNIC_PORT;
+    return !is_own(dev, &rule->from);
 }
 
+/* By the alternate path the peer may come from a port that is not known yet. */
 static bool mute_forgers(struct floods *f, const struct qp *qp) {
     memcpy(f->rule.heard, qp->heard, sizeof f->rule.heard);
-    return f->rule.heard[0] != 0;
+    return f->rule.heard[0] && !leads_by_alternate(qp, &f->rule.from);
+}
+
+/* Those who share the port with us speak to each other from there, and name no queue pair (link/steering.h). */
+static void leave_members(struct dev *dev) {
+    struct sieve_rule *rule = &dev->floods.rule;
+    rule->heard[0] = is_own(dev, &rule->from) ? RNIC_PORT : 0;
 }
 
 static bool mute_one(struct dev *dev, const struct qp *qp, uint16_t number) {
-    struct sieve_rule *rule = &dev->floods.rule;
-    if (qp && qp->service & OPC_UD) {
-        rule->port = number;
-        return number != 0;
-    }
-    return !qp || !is_connected(qp, &rule->from) || mute_forgers(&dev->floods, qp);
+    struct floods *f = &dev->floods;
+    if (qp && qp->service & OPC_UD)
+        return mute_port(dev, number);
+    if (qp && is_connected(qp, &f->rule.from))
+        return mute_forgers(f, qp);
+    leave_members(dev);
+    return true;
 }
 
-static bool mute_many(struct dev *dev, uint64_t now) {
-    look_at_all(dev);
-    for (uint32_t slot = 0; slot < SLOT_COUNT; slot++) {
-        uint64_t at = dev->floods.handed_on[slot];
-        if (at && now < at + ALIVE_NS)
-            spare(&dev->floods, SIEVE_SLOT | slot);
-    }
+static bool mute_many(struct dev *dev) {
+    leave_members(dev);
     return !dev->floods.many;
 }
 
-/* number: the port that most of it comes from; 0: there is none. */
-static void judge(struct dev *dev, struct port *port, const struct in6_addr *from, uint32_t qpn, uint16_t number,
-                  uint64_t now) {
+/* what: the address, the place, and the port that most of it comes from; 0: there is none. */
+static void judge(struct dev *dev, struct port *port, const struct sieve_rule *what, uint64_t now) {
     struct floods *f = &dev->floods;
+    uint16_t number = what->port;
+    uint32_t qpn = what->qpn;
     f->judged = true;
-    f->rule = (struct sieve_rule){.from = *from, .qpn = qpn, .until = now + MUTE_NS, .since = now};
-    bool may = qpn == ANY       ? mute_many(dev, now)
+    f->rule =
+        (struct sieve_rule){.from = what->from, .qpn = qpn, .apart = what->apart, .until = now + MUTE_NS, .since = now};
+    look_at_all(dev);
+    look_at_slots(dev, now);
+    f->rule.apart |= f->rule.nspared > 0;
+    bool may = qpn == ANY       ? mute_many(dev)
                : qpn == QPN_GSI ? mute_management(dev, number)
                                 : mute_one(dev, qpn_find(dev, qpn), number);
     if (!may)
@@ -191,14 +232,24 @@ static void judge_again(struct dev *dev, struct port *port, struct sieve_rule *r
     }
     rule->passed += n;
     if (rule->passed >= LIMIT / SIEVE_PASSES && rule->until < now + MUTE_NS / 2 && !dev->floods.judged) {
-        struct in6_addr from = rule->from;
-        judge(dev, port, &from, rule->qpn, rule->port, now);
+        struct sieve_rule what = *rule;
+        judge(dev, port, &what, now);
     }
 }
 
-static uint32_t place(const struct udp_datagram *d) { return d->length < BTH_BYTES ? ANY : bth_dqpn(d->bytes); }
+static uint32_t packets(const struct udp_datagram *d) { return (d->length + d->segment - 1) / d->segment; }
 
-static bool most(const struct flood_source *s, uint32_t all) { return s && s->count >= all / 2; }
+/* Where all of its packets go; ANY: not to one place. */
+static uint32_t place(const struct udp_datagram *d) {
+    if (d->length < BTH_BYTES)
+        return ANY;
+    uint32_t qpn = bth_dqpn(d->bytes);
+    for (uint32_t at = d->segment; at + BTH_BYTES <= d->length; at += d->segment) {
+        if (bth_dqpn(d->bytes + at) != qpn)
+            return ANY;
+    }
+    return qpn;
+}
 
 /* Ports that change as soon as they are muted are many ports. */
 static uint16_t port_of(const struct port *port, const struct flood_source *s) {
@@ -213,33 +264,47 @@ static uint16_t port_of(const struct port *port, const struct flood_source *s) {
 void floods_note(struct dev *dev, struct port *port, const struct udp_datagram *d, uint32_t n, uint64_t now) {
     struct floods *f = &dev->floods;
     const struct in6_addr *from = &d->src.sin6_addr;
+    uint32_t qpn = place(d), most = d->length ? packets(d) : 1;
+    n = n < most ? n : most;               /* a packet may have been found useless twice */
     now = now > f->since ? now : f->since; /* it may have been read before the lock was had */
     if (now - f->since >= WINDOW_NS)
         begin_window(f, now);
     if (port->rx_fd < 0)
         return;
-    struct sieve_rule *rule = sieve_find(&port->sieve, from, d->src.sin6_port, place(d));
+    struct sieve_rule *rule = sieve_find(&port->sieve, from, d->src.sin6_port, qpn);
     if (rule) {
         judge_again(dev, port, rule, n, now);
         return;
     }
-    const struct flood_source *here = place(d) == ANY ? NULL : count(f, from, place(d), d->src.sin6_port, n),
+    const struct flood_source *here = qpn == ANY ? NULL : count(f, from, qpn, d->src.sin6_port, n),
                               *all = count(f, from, ANY, d->src.sin6_port, n);
     if (f->judged || !all || all->count < LIMIT || all->windows < PATIENCE)
         return;
-    if (most(here, all->count))
-        judge(dev, port, from, here->qpn, port_of(port, here), now);
-    else
-        judge(dev, port, from, ANY, 0, now);
+    bool one = here && (here->count >= all->count / 2 || here->windows >= PATIENCE);
+    judge(dev, port,
+          &(struct sieve_rule){.from = *from,
+                               .qpn = one ? qpn : ANY,
+                               .port = one ? port_of(port, here) : 0,
+                               .apart = qpn == ANY && d->segment < d->length},
+          now);
 }
 
-void floods_handed_on(struct dev *dev, uint32_t slot, uint64_t now) { dev->floods.handed_on[slot % SLOT_COUNT] = now; }
-
-void floods_new_peer(struct dev *dev, const struct flow *from) {
+static void spare_newcomer(struct dev *dev, const struct in6_addr *from, uint32_t place) {
     for (int i = 0; i < dev->net.ngids; i++) {
         if (dev->ports[i].steering && dev->ports[i].rx_fd >= 0)
-            port_unmute(&dev->ports[i], &from->src.sin6_addr);
+            port_spare(&dev->ports[i], from, place);
     }
+}
+
+void floods_new_peer(struct dev *dev, const struct qp *qp, const struct in6_addr *from) {
+    spare_newcomer(dev, from, qp->pub.qp_num);
+}
+
+void floods_handed_on(struct dev *dev, uint32_t slot, uint64_t now) {
+    bool known = dev->floods.handed_on[slot % SLOT_COUNT];
+    dev->floods.handed_on[slot % SLOT_COUNT] = now;
+    if (!known)
+        spare_newcomer(dev, NULL, SIEVE_SLOT | slot % SLOT_COUNT);
 }
 
 /* ---------------------------------------------------------------- requests for connections */

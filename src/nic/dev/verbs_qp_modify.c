@@ -37,12 +37,13 @@ static void take_paths(struct dev *dev, struct qp *qp, uint32_t mask, const stru
         qp->flow = path->to;
         qp->from = path->from;
         memset(qp->heard, 0, sizeof qp->heard);
-        floods_new_peer(dev, &qp->from);
+        floods_new_peer(dev, qp, &qp->from.src.sin6_addr);
         qp->way = qp->way_in = dev->local ? WAY_OPEN : WAY_WIRE;
     }
     if (mask & RNIC_QP_ALT_PATH) {
         take_port(dev, &qp->alt, &alt->to);
         path_load(qp, &alt->to, &alt->from);
+        floods_new_peer(dev, qp, &alt->from.src.sin6_addr);
     }
 }
 
@@ -62,6 +63,8 @@ static int enter_state(struct dev *dev, struct qp *qp, int to) {
         verbs_leave_paths(dev, qp);
     }
     int rc = qp_transition(qp, to);
+    if (!rc && to == RNIC_QPS_RTR && qp->service & OPC_UD)
+        floods_new_peer(dev, qp, NULL);
     if (!rc && to >= RNIC_QPS_RTS)
         sched_ready(dev, qp);
     return rc;

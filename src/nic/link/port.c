@@ -214,8 +214,8 @@ void port_mute(struct port *p, const struct sieve_rule *rule) {
     sieve_attach(&p->sieve, p->rx_fd, address_is_v4(&p->addr));
 }
 
-void port_unmute(struct port *p, const struct in6_addr *from) {
-    if (sieve_forget(&p->sieve, from)) {
+void port_spare(struct port *p, const struct in6_addr *from, uint32_t place) {
+    if (sieve_spare(&p->sieve, from, place)) {
         sieve_attach(&p->sieve, p->rx_fd, address_is_v4(&p->addr));
     }
 }

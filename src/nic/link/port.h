@@ -71,8 +71,8 @@ void port_probe_input(struct port *p, const uint8_t *data, uint32_t length, cons
 
 /* rx_fd, which there is, does not hear what the rule covers until its time is up. */
 void port_mute(struct port *p, const struct sieve_rule *rule);
-/* That address has a new peer here: it is heard again, but where it sent to one queue pair. */
-void port_unmute(struct port *p, const struct in6_addr *from);
+/* But for what goes to a newcomer (sieve_spare). */
+void port_spare(struct port *p, const struct in6_addr *from, uint32_t place);
 
 /* Hands a datagram that is for another slot to that slot's socket; tells the steward when its destination QPN is
  * of that slot, too: the kernel should have given it to that process. 0, or -errno: nobody has the slot (-ECONNREFUSED) or

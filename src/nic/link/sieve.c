@@ -11,6 +11,7 @@
 #include "link/port.h"
 #include "link/slot.h"
 #include "link/steerprog.h"
+#include "link/udpsock.h"
 #include "wire/bth.h"
 
 #define GUARD 7
@@ -23,6 +24,7 @@
 #define IPV4_SOURCE 12 /* in the IP header */
 #define IPV6_SOURCE 8
 #define QPN_AT (sizeof(struct udphdr) + 4) /* with 8 other bits ahead of it */
+#define SHORTEST (sizeof(struct udphdr) + BTH_BYTES)
 
 struct program {
     struct sock_filter f[MOST];
@@ -99,11 +101,33 @@ static bool lasts(const struct sieve_rule *rule, const void *now) { return rule-
 
 bool sieve_expire(struct sieve *s, uint64_t now) { return keep(s, lasts, &now); }
 
-static bool is_other(const struct sieve_rule *rule, const void *from) {
-    return rule->qpn || !IN6_ARE_ADDR_EQUAL(&rule->from, (const struct in6_addr *)from);
+struct newcomer {
+    const struct in6_addr *from;
+    uint32_t place;
+};
+
+static bool concerns(const struct sieve_rule *rule, const struct newcomer *new) {
+    bool muted = rule->qpn ? rule->qpn == new->place : !is_spared(rule, new->place);
+    return muted && (!new->from || IN6_ARE_ADDR_EQUAL(&rule->from, new->from));
 }
 
-bool sieve_forget(struct sieve *s, const struct in6_addr *from) { return keep(s, is_other, from); }
+/* Where there is no room for it the rule goes. */
+static bool leaves_alone(const struct sieve_rule *rule, const void *new) {
+    return !concerns(rule, new) || (!rule->qpn && rule->nspared < SIEVE_SPARED);
+}
+
+bool sieve_spare(struct sieve *s, const struct in6_addr *from, uint32_t place) {
+    const struct newcomer new = {.from = from, .place = place};
+    bool changed = keep(s, leaves_alone, &new);
+    for (uint32_t i = 0; i < s->count; i++) {
+        struct sieve_rule *r = &s->rules[i];
+        if (concerns(r, &new)) {
+            r->spared[r->nspared++] = place;
+            r->apart = changed = true;
+        }
+    }
+    return changed;
+}
 
 uint64_t sieve_deadline(const struct sieve *s) {
     uint64_t first = UINT64_MAX;
@@ -183,7 +207,7 @@ static void add_ports(struct program *p, const struct sieve_rule *rule) {
 static void add_length(struct program *p, const struct sieve_rule *rule) {
     uint32_t otherwise = place_of(rule) + (rule->qpn ? FATE : 0);
     add(p, (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_LEN, 0));
-    add(p, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, QPN_AT + 4, 0, (uint8_t)otherwise));
+    add(p, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, SHORTEST, 0, (uint8_t)otherwise));
 }
 
 /* First the spared queue pairs, then, of what is left, the spared slots. */
@@ -234,8 +258,17 @@ static bool attach(const struct sieve *s, int fd, bool guard, bool v4) {
     return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0;
 }
 
+static bool is_apart(const struct sieve *s) {
+    bool apart = false;
+    for (uint32_t i = 0; i < s->count; i++) {
+        apart |= s->rules[i].apart;
+    }
+    return apart;
+}
+
 void sieve_attach(const struct sieve *s, int fd, bool v4) {
     static const struct sieve nothing;
+    (void)udpsock_set(fd, SOL_UDP, UDP_GRO, !is_apart(s)); /* a kernel without it has no batches */
     bool guard = !v4 && !is_bound_to_device(fd);
     int none = 0;
     if (s->count && attach(s, fd, guard, v4)) {

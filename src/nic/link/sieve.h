@@ -5,6 +5,8 @@
  *
  * Two kinds: messages of the steering that come from the wire, and what is muted for a while: packets from an address to a
  * queue pair, or to all that are not spared.  Of these one in SIEVE_PASSES comes through.
+ *
+ * Of packets that come together (UDP_GRO) the kernel shows a filter the first one, and drops all or none.
  */
 #ifndef RNIC_LINK_SIEVE_H
 #define RNIC_LINK_SIEVE_H
@@ -26,6 +28,7 @@ struct sieve_rule {
     uint32_t qpn;                  /* where it goes; 0: any queue pair but 1 */
     uint32_t spared[SIEVE_SPARED]; /* and but these */
     uint32_t nspared;
+    bool apart; /* somebody may be heard among them: packets that come together are taken apart, and each is judged */
     uint64_t until;  /* muted until then */
     uint64_t since;  /* for whoever counts what comes through: the begin of its window, */
     uint32_t passed; /* and how many did in it */
@@ -40,12 +43,13 @@ struct sieve {
 void sieve_mute(struct sieve *s, const struct sieve_rule *rule);
 /* The rule that such a packet falls under; NULL: it is heard. */
 struct sieve_rule *sieve_find(struct sieve *s, const struct in6_addr *from, uint16_t port, uint32_t qpn);
-bool sieve_forget(struct sieve *s,
-                  const struct in6_addr *from);   /* true: there was a rule for more than one queue pair */
+/* That queue pair, or slot (SIEVE_SLOT |), is heard from that address from now on; NULL: from all. True: it was not. */
+bool sieve_spare(struct sieve *s, const struct in6_addr *from, uint32_t place);
 bool sieve_expire(struct sieve *s, uint64_t now); /* true: something is heard again */
 uint64_t sieve_deadline(const struct sieve *s);   /* UINT64_MAX: nothing is muted */
 
-/* Has the kernel do so from now on.  A kernel that refuses takes everything in, but for what comes to the steering. */
+/* Has the kernel do so from now on, and sets UDP_GRO.  A kernel that refuses takes everything in, but for what comes to the
+ * steering. */
 void sieve_attach(const struct sieve *s, int fd, bool v4);
 
 #endif

@@ -69,3 +69,13 @@ int slot_watch(uint32_t number) {
     abstract_name(&name, SLOT_NAME, number);
     return lifeline_watch(&name);
 }
+
+bool slot_taken(uint32_t number) {
+    struct abstract_name name;
+    abstract_name(&name, SLOT_NAME, number);
+    int fd = lifeline_watch(&name);
+    if (fd >= 0) {
+        close(fd);
+    }
+    return fd != -ECONNREFUSED;
+}

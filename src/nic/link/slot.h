@@ -43,5 +43,6 @@ void slot_release(struct slot *s);
 
 /* A descriptor that hangs up when the slot's owner dies or gives it up, or -errno: -ECONNREFUSED when it has none. */
 int slot_watch(uint32_t number);
+bool slot_taken(uint32_t number); /* false: it has none; true, too, where that cannot be found out */
 
 #endif
