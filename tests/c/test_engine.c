@@ -225,8 +225,34 @@ static void test_no_timer_counts_while_datagrams_wait_unread(void) { answers_tha
 
 static void test_no_timer_counts_while_packets_of_a_lane_wait_unread(void) { answers_that_wait_unread(1); }
 
+#define HELD_NS 20000000
+
+/* How late it is, it finds out by waiting for the lock, as behind a thread that has no processor. */
+static void test_an_engine_that_is_kept_waiting_remembers_it_for_a_while(void) {
+    open_device();
+    struct dev *dev = dev_of(ctx);
+    uint64_t late = 0, until = 0;
+    for (uint64_t limit = dev_clock() + 60000000000u; late < HELD_NS / 2; late = engine_late(dev, dev_clock())) {
+        CHECK(dev_clock() < limit);
+        dev_lock(dev);
+        engine_wake(dev);
+        nap(HELD_NS);
+        dev_unlock(dev);
+        nap(HELD_NS / 10);
+    }
+    until = atomic_load(&dev->late_until);
+    CHECK(engine_late(dev, until - 1) >= HELD_NS / 2);
+    CHECK_EQ(engine_late(dev, until), 0);
+    dev_lock(dev);
+    progress(dev, until - 1, false);
+    CHECK(dev->nic.late >= HELD_NS / 2);
+    dev_unlock(dev);
+    close_device();
+}
+
 int main(void) {
     live_isolate();
+    RUN(test_an_engine_that_is_kept_waiting_remembers_it_for_a_while);
     RUN(test_no_timer_counts_while_datagrams_wait_unread);
     RUN(test_no_timer_counts_while_packets_of_a_lane_wait_unread);
     RUN(test_an_application_that_polls_now_and_then_has_an_engine_at_work);

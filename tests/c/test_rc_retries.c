@@ -35,6 +35,29 @@ static void a_silent_peer_is_RETRY_EXC_ERR_after_retry_cnt_retries(void) {
     }
 }
 
+/* The IBA lets a timer run between one and four times its time: what a crowded host needs is taken out of that. */
+static void a_host_that_is_late_waits_longer(void) {
+    const uint64_t timeout = 4096ull << 16;
+    const struct {
+        uint64_t late, wait;
+    } table[] = {{timeout / 400, timeout + timeout / 400 * 4},
+                 {timeout / 2, 3 * timeout},
+                 {timeout / 4 * 3, 4 * timeout},
+                 {100 * timeout, 4 * timeout}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        check_note("case %zu", i);
+        pair_open(&p, .timeout = 16);
+        fabric_silence(p.a.node);
+        p.a.node->nic.late = table[i].late;
+        uint64_t start = p.f.now;
+        post_write(&p.a, 1, 0, 0, 10);
+        fabric_settle(&p.f);
+        WANT_ERR(p.a.send_cq, 1, RETRY_EXC_ERR, TIMEOUT);
+        CHECK_EQ(p.f.now - start, 8 * table[i].wait);
+        pair_close(&p);
+    }
+}
+
 /* The IBA allows a timer to be off: then only probes go out, and the queue pair waits. */
 static void timeout_0_waits_forever(void) {
     pair_open(&p, .timeout = NONE);
@@ -549,6 +572,7 @@ static void a_probe_goes_out_before_a_retry_is_counted(void) {
 
 int main(void) {
     RUN(a_silent_peer_is_RETRY_EXC_ERR_after_retry_cnt_retries);
+    RUN(a_host_that_is_late_waits_longer);
     RUN(timeout_0_waits_forever);
     RUN(a_packet_that_never_passes_is_RETRY_EXC_ERR);
     RUN(no_receive_is_RNR_RETRY_EXC_ERR_after_rnr_retry_retries);

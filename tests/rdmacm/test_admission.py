@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from errno import EINVAL, EMFILE, ETIMEDOUT
+from time import monotonic_ns
 
 import pytest
 
 from rdmacm.ends import FAST, WAIT, expect, resolve
 from rdmacm.stranger import Calls, Stranger, agent_of, run_out
 from rnic import VerbsError
+from rnic.cm import Connection
 from rnic.rdmacm import CmId, Event, EventChannel, EventType, create_id
 from rnic.wire import Rej, RejReason, Rep
 
@@ -123,6 +125,20 @@ def test_a_handshake_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyP
         assert told(listener, one, EventType.UNREACHABLE).status == -ETIMEDOUT
         reason = stranger.expect(Rej).reason
         assert reason == (RejReason.TIMEOUT if accept else RejReason.NO_RESOURCES)
+
+
+def test_a_program_that_accepts_late_takes_no_time_from_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with asked(monkeypatch, handshake_timeout=60, max_connections=1) as (stranger, listener):
+        one = ask(stranger, listener)
+        assert isinstance(one.exchange, Connection)
+        one.exchange.expire_at(monotonic_ns() + 10**9)  # 59 seconds pass
+        listener.admission._known[one] -= 59 * 10**9
+        accepted = monotonic_ns()
+        one.create_qp()
+        one.accept()
+        assert one.exchange._until is not None
+        assert one.exchange._until >= accepted + 60 * 10**9
+        refused(stranger, listener)  # it has kept nobody waiting
 
 
 def test_a_request_that_nobody_takes_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:

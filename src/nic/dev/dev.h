@@ -164,12 +164,14 @@ struct dev {
         uint32_t events;
     } watched[2 * NETDEV_MAX_GIDS + 3 * DEV_MAX_SLOTS];
     _Atomic bool stop;
-    _Atomic uint32_t in_vain;   /* polls since one found something, without the short looks */
-    _Atomic uint32_t calm;      /* polls that need look at the lanes alone */
-    _Atomic uint64_t last_poll; /* when an application last looked for progress itself; 0: it has gone to sleep */
-    _Atomic uint64_t polls_at;  /* the same of one that looks all the time: the engine leaves it to that one */
-    _Atomic uint64_t wakes_at;  /* the engine thread sleeps until then at most; 0: it is awake */
-    _Atomic bool disarmed;      /* the engine thread leaves the busy sockets to the polling application */
+    _Atomic uint32_t in_vain;    /* polls since one found something, without the short looks */
+    _Atomic uint32_t calm;       /* polls that need look at the lanes alone */
+    _Atomic uint64_t last_poll;  /* when an application last looked for progress itself; 0: it has gone to sleep */
+    _Atomic uint64_t polls_at;   /* the same of one that looks all the time: the engine leaves it to that one */
+    _Atomic uint64_t wakes_at;   /* the engine thread sleeps until then at most; 0: it is awake */
+    _Atomic uint64_t late;       /* the longest that the engine thread has lately waited for a processor or the lock */
+    _Atomic uint64_t late_until; /* when that is forgotten */
+    _Atomic bool disarmed;       /* the engine thread leaves the busy sockets to the polling application */
 
     struct store store; /* memory of its own making, and what of it other processes may import */
     struct peer peer;   /* the other process' context that this one has imported, if it has */
@@ -376,6 +378,8 @@ void engine_watch_room(struct dev *dev);                /* dev->tx waits for roo
 void engine_watchers(struct dev *dev, struct slot *of); /* takes in who watches the owner of a name */
 void engine_wake(struct dev *dev);
 void engine_wake_for(struct dev *dev, uint64_t deadline); /* when it would sleep past it */
+uint64_t engine_late(const struct dev *dev,
+                     uint64_t now);     /* ns that it has lately waited for a processor, or the lock */
 void engine_take_over(struct dev *dev); /* the application is going to wait: sockets are the engine's again */
 
 /* fork.c: the process' devices. adopt: the one that has this memory file, with one owner more, or NULL.

@@ -22,7 +22,9 @@
 #define LOOK_UP_NS 500000   /* how long a disarmed engine sleeps */
 #define IN_USE_NS 200000    /* an application that polled within this time is still at it */
 #define PASSES 16           /* between two looks at who waits for the lock, and at sockets without queue pairs */
-#define LINGER_NS 50000      /* after the last packet: falling asleep and being woken would take as long */
+#define LATE_MOST_NS 1000000000ull /* a delay that is longer counts as that: the process was stopped */
+#define LATE_MEMORY 16      /* a delay is remembered so many times as long as it was */
+#define LINGER_NS 50000     /* after the last packet: falling asleep and being woken would take as long */
 
 static void epoll_set(struct dev *dev, int fd, uint32_t events) {
     struct epoll_event e = {.events = events, .data = {.fd = fd}};
@@ -99,8 +101,28 @@ void engine_take_over(struct dev *dev) {
 
 /* ---------------------------------------------------------------- the thread */
 
+/* This thread could have worked since then: more want a processor than there are, or who has the lock has none.  Its peers
+ * on this host fare no better. */
+static void note_late(struct dev *dev, uint64_t since) {
+    uint64_t now = dev_clock(), late = now - since < LATE_MOST_NS ? now - since : LATE_MOST_NS;
+    if (late < engine_late(dev, now))
+        return;
+    atomic_store(&dev->late, late);
+    atomic_store(&dev->late_until, now + LATE_MEMORY * late);
+}
+
+uint64_t engine_late(const struct dev *dev, uint64_t now) {
+    return now < atomic_load(&dev->late_until) ? atomic_load(&dev->late) : 0;
+}
+
 /* The engine has time: nobody makes way for it. */
-static void engine_lock(struct dev *dev) { pthread_mutex_lock(&dev->lock); }
+static void engine_lock(struct dev *dev) {
+    if (pthread_mutex_trylock(&dev->lock) == 0)
+        return;
+    uint64_t since = dev_clock();
+    pthread_mutex_lock(&dev->lock);
+    note_late(dev, since);
+}
 
 static void links_timer(struct dev *dev, uint64_t now) {
     outbox_timer(dev, now);
@@ -135,6 +157,13 @@ static bool in_use(const struct dev *dev, uint64_t now) {
     return last && (now < last || now - last <= IN_USE_NS);
 }
 
+/* To who waits for the lock, or for a processor to send us something. */
+static void give_way(struct dev *dev) {
+    uint64_t since = dev_clock();
+    sched_yield();
+    note_late(dev, since);
+}
+
 /* Works until there is nothing to do or the application does it, making way for verbs after each pass: one is made whenever
  * the lock has been won, or verbs that follow on each other would keep everything else waiting. */
 static uint64_t work(struct dev *dev) {
@@ -155,7 +184,7 @@ static uint64_t work(struct dev *dev) {
         atomic_store(&dev->wakes_at, until);
         dev_unlock(dev);
         if (atomic_load(&dev->waiting) || !busy || busy < began)
-            sched_yield(); /* to who waits for the lock, or for a processor to send us something */
+            give_way(dev);
     }
     return until;
 }
@@ -165,7 +194,10 @@ static bool sleep_until(struct dev *dev, uint64_t until) {
     struct pollfd fds[] = {{.fd = dev->epoll_fd, .events = POLLIN}, {.fd = dev->wake_fd, .events = POLLIN}};
     uint64_t now = dev_clock(), count, ns = until > now ? until - now : 0;
     struct timespec ts = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
-    if (ppoll(fds, 2, until == NEVER ? NULL : &ts, NULL) <= 0)
+    int n = ppoll(fds, 2, until == NEVER ? NULL : &ts, NULL);
+    if (n == 0 && ns)
+        note_late(dev, until);
+    if (n <= 0)
         return false;
     if (fds[1].revents && read(dev->wake_fd, &count, sizeof count) < 0)
         return false; /* cannot be: nobody else reads it */

@@ -113,6 +113,7 @@ static void judge_unread(struct dev *dev, uint64_t now) {
 bool progress(struct dev *dev, uint64_t now, bool everything) {
     bool any = receive(dev, now, everything);
     judge_unread(dev, now);
+    dev->nic.late = engine_late(dev, now);
     if (dev->tx.waits)
         resume(dev, now, everything);
     if (raw_waits(dev))

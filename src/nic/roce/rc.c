@@ -105,8 +105,12 @@ static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
     return resp_ack(qp, tx, now, sent) || more;
 }
 
-/* IBA 9.7.6.1.3, C9-140. */
-static uint64_t ack_timeout(const struct qp *qp) { return qp->attr.timeout ? 4096ull << qp->attr.timeout : NEVER; }
+/* At least so long, and at most four times as long (IBA 9.7.6.1.3, C9-140): a host that is late keeps its own peers waiting,
+ * too, for each of the steps that an answer takes. */
+static uint64_t ack_timeout(const struct qp *qp) {
+    uint64_t least = 4096ull << qp->attr.timeout, more = 4 * qp->nic->late;
+    return qp->attr.timeout ? least + (more < 3 * least ? more : 3 * least) : NEVER;
+}
 
 static uint64_t later(uint64_t t, uint64_t delay) { return delay == NEVER ? NEVER : t + delay; }
 

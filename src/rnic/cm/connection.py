@@ -120,7 +120,7 @@ class Connection(Exchange):
     def expire_at(self, until: int) -> None:
         """Give the handshake up at a time if it is not over by then, however long the peer wants to take.
 
-        For the passive end, until it is established; later calls do nothing.
+        For the passive end, until it is established: the last call counts, and one after that does nothing.
         """
         if self.state in HALF_OPEN:
             self._until = until

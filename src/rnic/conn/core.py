@@ -48,6 +48,7 @@ from rnic.rdmacm import Event as CmEvent
 from rnic.rdmacm.again import again
 from rnic.rdmacm.link import is_flushed
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from rnic.wire import rej_reason
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -228,7 +229,8 @@ class Core:
         elif event.event in _DISCONNECTS:
             self._disconnected = self._disconnected or event
         elif event.event in _CONFUSED:
-            self.protocol.lost(f"the handshake failed: {event.event.name}")
+            why = f", reason {rej_reason(event.status)}" if event.event is EventType.REJECTED else ""
+            self.protocol.lost(f"the handshake failed: {event.event.name}{why}")
 
     def _lost_peer(self) -> bool:
         """What the connection manager says, if anything, comes after all that has completed."""

@@ -26,7 +26,7 @@ from rnic.log import INFO, WARNING, Log
 from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, Timing, create_id, reach
 from rnic.rdmacm.sockaddr import SockAddr
 from rnic.records import Record
-from rnic.wire import RejReason
+from rnic.wire import RejReason, rej_reason
 
 _log = Log("rnic.conn")
 _LACKING = (EMFILE, ENFILE, ENOMEM, ENOSPC, EAGAIN)
@@ -120,8 +120,7 @@ class Dial:
             return RefusedError(text, reason)
         if reason == RejReason.INVALID_SERVICE_ID:
             return RefusedError(f"{self.name}: nobody listens there", reason)
-        names = {int(one): one.name for one in RejReason}
-        return RefusedError(f"{self.name} rejected the request: {names.get(reason, reason)}", reason)
+        return RefusedError(f"{self.name} rejected the request: reason {rej_reason(reason)}", reason)
 
     def abandon(self) -> None:
         """It is not wanted, or has failed."""

@@ -32,7 +32,8 @@ class Admission(MutableRecord):
     max_connections: int | None = None
     max_half_open: int = MAX_HALF_OPEN
     handshake_timeout: float = HANDSHAKE_TIMEOUT  # seconds
-    _known: dict[CmId, int] = field(default_factory=dict)  # ids that are not destroyed, and when they came
+    # Ids that are not destroyed, and when they came or were accepted.
+    _known: dict[CmId, int] = field(default_factory=dict)
     _half_open: dict[CmId, None] = field(default_factory=dict)  # the oldest first
 
     def __post_init__(self) -> None:
@@ -57,16 +58,15 @@ class Admission(MutableRecord):
         return False
 
     def asked(self, one: CmId, conn: Connection, now: int) -> None:
-        """A request that is let in: from now on its time runs."""
-        self._known[one] = now
-        if math.isfinite(self.handshake_timeout):
-            conn.expire_at(now + round(self.handshake_timeout * 1e9))
+        """A request that is let in: from now on the program's time runs."""
+        self._begin(one, conn, now)
 
-    def accepted(self, one: CmId, now: int) -> None:
-        """The REP is out."""
+    def accepted(self, one: CmId, conn: Connection, now: int) -> None:
+        """The REP is out: the peer has all its time yet, however long the program has taken to accept it."""
         if len(self._half_open) >= self.max_half_open:
             self._give_up(next(iter(self._half_open)), now)
         self._half_open[one] = None
+        self._begin(one, conn, now)
 
     def settled(self, one: CmId) -> None:
         """The peer has answered, or the handshake has failed."""
@@ -76,6 +76,11 @@ class Admission(MutableRecord):
         """An id is destroyed, or makes room."""
         self._half_open.pop(one, None)
         self._known.pop(one, None)
+
+    def _begin(self, one: CmId, conn: Connection, now: int) -> None:
+        self._known[one] = now
+        if math.isfinite(self.handshake_timeout):
+            conn.expire_at(now + round(self.handshake_timeout * 1e9))
 
     def _give_up(self, one: CmId, now: int) -> None:
         self.forget(one)

@@ -301,9 +301,9 @@ class CmId(Messages, SharedReceives):
 
         `max_connections` bounds the ids of requests that are not destroyed, None: no limit; more are refused
         with reason 3, no resources. `max_half_open` bounds those of them that were accepted and wait for the
-        peer's last message: one more, and the one that waits longest is UNREACHABLE. That is also a request,
-        or a connection that was accepted, which is not established `handshake_timeout` seconds after it came
-        (status ETIMEDOUT).
+        peer's last message: one more, and the one that waits longest is UNREACHABLE. That is also a request
+        that is not accepted `handshake_timeout` seconds after it came, and a connection that is not
+        established so long after that (status ETIMEDOUT).
         """
         admission = Admission(max_connections, max_half_open, handshake_timeout)
         with registry.lock:

@@ -233,7 +233,7 @@ def accept(one: CmId, param: ConnParam | None) -> None:
         conn.send_rep(rep, monotonic_ns(), attr_mod=one.local_ece.options)
         one.disconnecting = False  # whatever was said before
         if one.let_in_by is not None:
-            one.let_in_by.accepted(one, monotonic_ns())
+            one.let_in_by.accepted(one, conn, monotonic_ns())
     except VerbsError:
         link_.to_error(one.qp)
         conn.send_rej(RejReason.CONSUMER_DEFINED, monotonic_ns())

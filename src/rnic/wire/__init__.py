@@ -44,6 +44,7 @@ from rnic.wire.cm_names import (
     RejReason,
     SidrStatus,
     TransportType,
+    rej_reason,
     service_id,
     split_service_id,
 )
@@ -147,6 +148,7 @@ __all__ = [
     "ext_classes",
     "icrc",
     "opcode_info",
+    "rej_reason",
     "parse_cm",
     "service_id",
     "split_service_id",

@@ -74,6 +74,12 @@ class RejReason(IntEnum):
     VENDOR_OPTION_NOT_SUPPORTED = 35
 
 
+def rej_reason(code: int) -> str:
+    """A reason for people: `4 (TIMEOUT)`, or the number alone."""
+    names = {int(one): one.name for one in RejReason}
+    return f"{code} ({names[code]})" if code in names else str(code)
+
+
 class SidrStatus(IntEnum):
     """The verdict of a SIDR_REP (IBA 12.11.2)."""
 
