@@ -132,15 +132,19 @@ static void flood(const struct sockaddr_in6 *from, uint32_t qpn, uint32_t packet
     }
 }
 
-static void flood_management(const struct sockaddr_in6 *from, uint32_t windows) {
+static void flood_management_by(const struct sockaddr_in6 *from, uint32_t packets, uint32_t windows) {
     for (uint32_t w = 0; w < windows; w++, now += WINDOW) {
-        for (uint32_t i = 0; i < MANY; i++) {
+        for (uint32_t i = 0; i < packets; i++) {
             struct sockaddr_in6 one = *from;
             if (!from->sin6_port)
                 one.sin6_port = htons((uint16_t)(20000 + i));
             mad(&one, CM_RTU);
         }
     }
+}
+
+static void flood_management(const struct sockaddr_in6 *from, uint32_t windows) {
+    flood_management_by(from, MANY, windows);
 }
 
 static bool hears(const struct sockaddr_in6 *from, uint32_t qpn) {
@@ -507,6 +511,17 @@ static void of_messages_to_queue_pair_1_one_ports_are_muted(void) {
     end();
 }
 
+/* A program has to read them: 10,000 a second are as much work as 40,000 others. */
+static void of_messages_to_queue_pair_1_a_quarter_is_a_flood(void) {
+    begin();
+    struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000), busy = bare_address("::ffff:10.0.0.1", 20001);
+    flood_management_by(&busy, FEW / 4, 100);
+    CHECK(hears(&busy, QPN_GSI));
+    flood_management_by(&loud, MANY / 4, LONG);
+    CHECK(!hears(&loud, QPN_GSI));
+    end();
+}
+
 static void or_those_of_all_ports_but_rnics(void) {
     begin();
     struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 0),
@@ -619,7 +634,7 @@ static void a_packet_counts_once(void) {
     struct sockaddr_in6 busy = bare_address("::ffff:10.0.0.1", 20000);
     uint8_t bytes[MAD_PACKET] = {[0] = ROCE_UD_SEND_ONLY, [2] = 0xFF, [3] = 0xFF, [7] = QPN_GSI};
     for (int w = 0; w < 100; w++, now += WINDOW) {
-        for (int i = 0; i < FEW; i++)
+        for (int i = 0; i < FEW / 4; i++)
             datagram(&busy, bytes, sizeof bytes); /* to a queue pair 1 that is not there */
     }
     CHECK(hears(&busy, QPN_GSI));
@@ -789,6 +804,7 @@ int main(void) {
     RUN(batches_are_taken_apart_where_somebody_is_heard);
     RUN(whose_queue_pair_becomes_ready_is_heard_at_once);
     RUN(of_messages_to_queue_pair_1_one_ports_are_muted);
+    RUN(of_messages_to_queue_pair_1_a_quarter_is_a_flood);
     RUN(or_those_of_all_ports_but_rnics);
     RUN(whoever_goes_from_port_to_port_is_muted_at_all_ports);
     RUN(rnics_port_is_muted_unless_it_is_a_peers_or_this_hosts);

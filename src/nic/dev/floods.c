@@ -27,6 +27,7 @@
 #define WINDOW_NS 25000000ull
 #define WAYS 4     /* places that a source may have in a table */
 #define LIMIT 1024 /* packets of a window: 40,000 a second, which take a tenth of a processor */
+#define MANAGED 4  /* packets that a message to queue pair 1, which a program has to read, is worth */
 #define PATIENCE 4 /* windows: what was under way to a process that has gone ends by then */
 #define MUTE_NS 1000000000ull
 #define ALIVE_NS 2000000000ull
@@ -266,6 +267,7 @@ void floods_note(struct dev *dev, struct port *port, const struct udp_datagram *
     const struct in6_addr *from = &d->src.sin6_addr;
     uint32_t qpn = place(d), most = d->length ? packets(d) : 1;
     n = n < most ? n : most;               /* a packet may have been found useless twice */
+    n = qpn == QPN_GSI ? n * MANAGED : n;
     now = now > f->since ? now : f->since; /* it may have been read before the lock was had */
     if (now - f->since >= WINDOW_NS)
         begin_window(f, now);
