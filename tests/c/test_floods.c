@@ -2,6 +2,7 @@
  *
  * dev/floods.c: who sends so much that nobody needs that it is muted, on a clock of the test's.
  */
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -90,7 +91,7 @@ static void write_to(const struct sockaddr_in6 *from, uint32_t qpn) {
 
 static uint32_t number(uint32_t index) { return dev->slots[0].number << QPN_INDEX_BITS | index; }
 
-static void mad(const struct sockaddr_in6 *from, uint16_t attribute) {
+static void mad_for(const struct sockaddr_in6 *from, uint16_t attribute, uint32_t comm_id) {
     uint8_t bytes[MAD_PACKET] = {[0] = 0x64, [2] = 0xFF, [3] = 0xFF, [7] = QPN_GSI};
     uint8_t *m = bytes + BTH_BYTES + DETH_BYTES;
     put_be32(bytes + BTH_BYTES, GSI_QKEY);
@@ -99,8 +100,11 @@ static void mad(const struct sockaddr_in6 *from, uint16_t attribute) {
     m[2] = CM_CLASS_VERSION;
     m[3] = 3;
     put_be16(m + MAD_ATTRIBUTE, attribute);
+    put_be32(m + MAD_REMOTE_ID, comm_id);
     arrive(from, bytes, sizeof bytes);
 }
+
+static void mad(const struct sockaddr_in6 *from, uint16_t attribute) { mad_for(from, attribute, 0); }
 
 static void datagram(const struct sockaddr_in6 *from, uint8_t *bytes, uint32_t n) {
     struct udp_datagram d = {.bytes = bytes, .length = n, .segment = n ? n : 1, .src = *from};
@@ -465,6 +469,30 @@ static void and_so_is_a_new_process(void) {
     end();
 }
 
+/* Of whom it is known by a message of the communication manager for it, ahead of the first packet. */
+static void and_so_is_one_that_connects(void) {
+    begin();
+    struct slot other;
+    struct rnic_err err;
+    struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), loud = bare_address("::ffff:10.0.0.1", 0);
+    CHECK_EQ(slot_claim(&other, &err), 0);
+    flood(&loud, 0, MANY, LONG);
+    CHECK(!hears(&peer, other.number << QPN_INDEX_BITS | 3));
+    mad_for(&peer, CM_RTU, other.number << (32 - SLOT_BITS) | 1);
+    CHECK(hears(&peer, other.number << QPN_INDEX_BITS | 3));
+    slot_release(&other);
+    end();
+}
+
+static void what_cannot_be_handed_on_for_want_of_memory_is_not_useless(void) {
+    begin();
+    demux_count_forward(dev, -ENOBUFS, 1);
+    CHECK_EQ(dev->nic.useless, 0);
+    demux_count_forward(dev, -ECONNREFUSED, 1);
+    CHECK_EQ(dev->nic.useless, 1);
+    end();
+}
+
 /* Else the kernel would drop what comes in one batch with it. */
 static void batches_are_taken_apart_where_somebody_is_heard(void) {
     begin();
@@ -801,6 +829,8 @@ int main(void) {
     RUN(a_process_that_was_silent_for_long_is_left_alone_and_one_that_has_gone_is_not);
     RUN(a_new_peer_is_heard_at_once);
     RUN(and_so_is_a_new_process);
+    RUN(and_so_is_one_that_connects);
+    RUN(what_cannot_be_handed_on_for_want_of_memory_is_not_useless);
     RUN(batches_are_taken_apart_where_somebody_is_heard);
     RUN(whose_queue_pair_becomes_ready_is_heard_at_once);
     RUN(of_messages_to_queue_pair_1_one_ports_are_muted);

@@ -282,7 +282,7 @@ static uint32_t slot_at(const struct udp_datagram *d, uint32_t at) {
 void demux_count_forward(struct dev *dev, int rc, uint32_t packets) {
     int counter = rc == 0 ? RNIC_CNT_forwarded_out : rc == -EAGAIN ? RNIC_CNT_drop_slot_full : RNIC_CNT_drop_no_slot;
     dev->nic.counters.value[counter] += packets;
-    if (counter == RNIC_CNT_drop_no_slot)
+    if (rc == -ECONNREFUSED)
         dev->nic.useless += packets;
 }
 

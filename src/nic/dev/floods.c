@@ -266,7 +266,7 @@ void floods_note(struct dev *dev, struct port *port, const struct udp_datagram *
     struct floods *f = &dev->floods;
     const struct in6_addr *from = &d->src.sin6_addr;
     uint32_t qpn = place(d), most = d->length ? packets(d) : 1;
-    n = n < most ? n : most;               /* a packet may have been found useless twice */
+    n = n < most ? n : most; /* a packet may have been found useless twice */
     n = qpn == QPN_GSI ? n * MANAGED : n;
     now = now > f->since ? now : f->since; /* it may have been read before the lock was had */
     if (now - f->since >= WINDOW_NS)

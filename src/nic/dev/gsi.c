@@ -308,6 +308,8 @@ static enum found hand_to_slot(struct dev *dev, struct port *port, uint32_t slot
     enum found found = hand_on(dev, port, &name, p, bth, now);
     if (found == NOBODY)
         strays_missed_slot(dev, slot, now);
+    else
+        floods_handed_on(dev, slot, now);
     return found;
 }
 
