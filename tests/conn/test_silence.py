@@ -6,11 +6,14 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import select
 import socket
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from errno import EACCES, ECONNREFUSED, EHOSTUNREACH, EPERM, ETIMEDOUT
 from ipaddress import ip_address
+from time import monotonic, monotonic_ns
 
 import pytest
 
@@ -19,7 +22,10 @@ import rnic
 import rnic.aio
 from conn.peers import WAIT
 from rdmacm.ends import HASTY
-from rnic.rdmacm import EventChannel, EventType, Timing, create_id, reach
+from rnic.conn.handshake import Dial
+from rnic.conn.sync import sleep
+from rnic.endpoint import Config
+from rnic.rdmacm import CmId, EventChannel, EventType, Timing, create_id, reach
 from rnic.rdmacm.registry import registry
 from transport.netdev import Netdevs, ip
 from waiting import until
@@ -49,6 +55,17 @@ class Neighbour(Netdevs):
         self.address(self.b, THERE + "/24")
         namespaces.enter(here)
         os.close(here)
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """On the other host."""
+        here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        namespaces.enter(self.there)
+        try:
+            yield
+        finally:
+            namespaces.enter(here)
+            os.close(here)
 
     def _leave(self) -> None:
         os.close(self.there)
@@ -102,6 +119,67 @@ def test_the_event_of_an_id_has_the_error_as_its_status() -> None:
         with channel.get_cm_event(20) as event:
             assert event.event is EventType.UNREACHABLE
             assert event.status == -ECONNREFUSED
+
+
+def falls_silent(neighbour: Neighbour, one: CmId) -> None:
+    """The network says why there is no answer, once, and then no more: routers have a limit for that."""
+    question = until(lambda: one.question, "the network is asked")
+    assert question is not None
+    heard = select.poll()
+    heard.register(question.fileno(), select.POLLERR)
+    assert heard.poll(WAIT * 1000)
+    with neighbour.inside():
+        ip("address", "flush", "dev", neighbour.b)
+    reach.forget()
+
+
+def test_what_the_network_said_in_the_beginning_is_told_in_the_end(neighbour: Neighbour) -> None:
+    timing = Timing(response_timeout=17, max_cm_retries=4)
+    with EventChannel() as channel, create_id(channel, timing=timing) as one:
+        one.resolve_addr(None, (THERE, 7000))
+        channel.get_cm_event(20).ack()
+        one.resolve_route()
+        channel.get_cm_event(20).ack()
+        one.create_qp()
+        one.connect()
+        falls_silent(neighbour, one)
+        with channel.get_cm_event(WAIT) as event:
+            assert (event.event, event.status) == (EventType.UNREACHABLE, -ECONNREFUSED)
+
+
+@pytest.mark.parametrize("abandoned", [False, True])
+def test_so_it_is_when_connect_comes_to_its_limit(neighbour: Neighbour, abandoned: bool) -> None:
+    dial = Dial(THERE, 7000, Config())
+    limit = monotonic() + WAIT
+    while dial.cm_id.question is None:
+        assert monotonic() < limit
+        sleep((dial.fileno(),), monotonic() + 0.1)
+        dial.step(monotonic())
+    falls_silent(neighbour, dial.cm_id)
+    if abandoned:
+        dial.abandon()
+    assert "UDP port 4791 is closed there" in dial.silence()
+    dial.abandon()
+
+
+def test_a_peer_that_answers_late_costs_no_descriptor() -> None:
+    """The question to the network is taken back."""
+    with rnic.listen("127.0.0.1", 0) as server:
+        dial = Dial("127.0.0.1", server.port, Config())
+        try:
+            until(lambda: dial.step(monotonic()) or dial.cm_id.exchange, "it asks")
+            with registry.lock:
+                dial.cm_id.asked_at -= 10**10
+                dial.cm_id.watch(monotonic_ns())
+                question = dial.cm_id.question
+            assert question is not None
+            thread = threading.Thread(target=lambda: server.accept(WAIT).abort())
+            thread.start()
+            until(lambda: dial.step(monotonic()), "it is connected")
+            thread.join()
+            assert dial.cm_id.question is None
+        finally:
+            dial.abandon()
 
 
 def test_a_route_that_prohibits_is_told(neighbour: Neighbour) -> None:

@@ -70,8 +70,7 @@ class Dial:
 
     def silence(self) -> str:
         """Why there is no answer, as far as it can be known; takes up to 50 ms."""
-        remote = self.cm_id.remote
-        return reach.words(reach.why(remote.ip, None, remote.scope) if remote else 0)
+        return reach.words(self.cm_id.silence())
 
     def step(self, now: float) -> bool:
         """Go on with what has happened; True when it is connected.  Raises when it cannot be."""

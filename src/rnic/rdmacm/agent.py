@@ -202,7 +202,7 @@ class Agent:
             self.at(monotonic_ns() + _WATCH_NS, self._look)
 
     def _look(self, now: int) -> int | None:
-        looked = [one.watch() for one in list(self.ids)]
+        looked = [one.watch(now) for one in list(self.ids)]
         self._watching = any(looked)
         return now + _WATCH_NS if self._watching else None
 

@@ -23,7 +23,7 @@ from rnic.cm import Connection, Exchange, State, Statistics
 from rnic.enums import EventType as AsyncEventType
 from rnic.enums import QPState, QPType
 from rnic.errors import VerbsError
-from rnic.rdmacm import addresses, multicast, rc, routes, ud
+from rnic.rdmacm import addresses, multicast, rc, reach, routes, ud
 from rnic.rdmacm import link as link_
 from rnic.rdmacm.admission import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Admission
 from rnic.rdmacm.agent import Agent
@@ -105,6 +105,8 @@ class CmId(Messages, SharedReceives):
         self.remote_ece = ECE()
         self.disconnecting = False
         self.asks_for: ConnParam | None = None  # of connect()
+        self.asked_at = 0  # ns
+        self.question: reach.Question | None = None  # to the network, while the peer does not answer
         self.unacked = 0  # events that were delivered; under the channel's lock
         self.waiting = 0  # requests that nobody has taken yet; likewise
         self.backlog = 0
@@ -422,12 +424,13 @@ class CmId(Messages, SharedReceives):
         established = self.exchange is not None and self.exchange.state is State.ESTABLISHED
         return self.state is IdState.CONNECT and established
 
-    def watch(self) -> bool:
+    def watch(self, now: int) -> bool:
         """Look whether an error of the queue pair has ended the connection; False: nothing to look at."""
         if self.state is not IdState.CONNECT or self.qp is None or self.qp.closed:
             return False
         if self._is_connected and self.qp.state is QPState.ERR:
             self._broke_down()
+        rc.wonder(self, now)
         return True
 
     def _broke_down(self) -> None:
@@ -675,6 +678,11 @@ class CmId(Messages, SharedReceives):
         self.channel.take_of(self)
         self.channel.ids.discard(self)
 
+    def silence(self) -> int:
+        """Why the peer does not answer, as far as the network says it: an errno, or 0; takes up to 50 ms."""
+        said = self.question.answer() if self.question else 0
+        return said or (reach.why(self.remote.ip, None, self.remote.scope) if self.remote else 0)
+
     def later(self, call: Callable[[], object]) -> None:
         """Another thread calls something: for finalisers, which may take no lock. Not in a forked child."""
         if self._agents and self._pid == os.getpid():
@@ -691,6 +699,9 @@ class CmId(Messages, SharedReceives):
             if not self.exchange.closed:
                 self.exchange.close(now)
             self.exchange.context = None
+        if self.question is not None:
+            self.question.answer()  # while it can be heard: who gives up may want to know
+            self.question.close()
         if self.calls_from is not None and not self.calls_from.ended:
             self.calls_from.ports.give(self.ps, self.local.ip, self.local.port)
         self.calls_from = None

@@ -57,6 +57,7 @@ _log = Log("rnic.rdmacm")
 _PERMISSIVE_LID = 0xFFFF
 _MRA_TIMEOUT = 24  # n of how long an application may think about a request: the kernel's
 _RETRIES = 7
+_WONDER_NS = 10**9  # without an answer to a request
 _RESERVED_QPNS = (0, 1, 0xFFFFFF)  # of management and of multicast: no connection has them (IBA 3.5.3)
 _BROADCAST = IPv4Address(0xFFFFFFFF)
 
@@ -115,6 +116,7 @@ def _call(one: CmId, agent: Agent, link: Link, param: ConnParam) -> None:
     req = _request(one, param, link, header.emit() + param.private_data)
     one.exchange = agent.cm.connection(link.peer, packet_life_time=one.packet_life_time)
     one.exchange.context = one
+    one.asked_at = monotonic_ns()
     one.exchange.send_req(req, monotonic_ns(), attr_mod=one.local_ece.options)
 
 
@@ -401,6 +403,9 @@ def handle(one: CmId, event: cm.Event) -> None:
     """An event of the communication manager; it comes again when memory was short."""
     if one.let_in_by is not None and event.source.state not in cm.HALF_OPEN:
         one.let_in_by.settled(one)
+    if one.question is not None and event.type is not cm.EventType.REQ_ERROR:
+        one.question.close()
+        one.question = None
     if handler := _HANDLERS.get(event.type):
         handler(one, event)
 
@@ -471,9 +476,22 @@ def _unreachable(one: CmId, event: cm.Event) -> None:
         _ask_why(one, one.remote, _error_of(event))
 
 
+def wonder(one: CmId, now: int) -> None:
+    """A peer has not answered yet: ask the network why, and hear it when that is asked for.
+
+    Routers say it a few times only (RFC 1812, 4.3.2.8), which the repetitions of the request would use up.
+    """
+    waits = one.exchange is not None and one.exchange.state is cm.State.REQ_SENT
+    if waits and one.question is None and one.remote is not None and now - one.asked_at >= _WONDER_NS:
+        one.question = reach.Question(one.remote.ip, one.local.ip, one.remote.scope)
+
+
 def _ask_why(one: CmId, remote: Inet, otherwise: int) -> None:
     """The answer may take a moment, in which the agent has other things to do."""
     agent = one.agent
+    if one.question is not None and (said := one.question.answer()):
+        _broken(one, EventType.UNREACHABLE, -said)
+        return
     question = reach.Question(remote.ip, one.local.ip, remote.scope)
 
     def tell(_now: int) -> None:
