@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "check.h"
 #include "dev/dev.h"
+#include "link/listen.h"
 #include "link/steering.h"
 #include "link/udpsock.h"
 #include "wire/icrc.h"
@@ -31,6 +32,7 @@ static struct port_steering steering; /* at rest */
 static struct qp qp;
 static bool expected; /* by the transport: any packet is, or none */
 static uint32_t taken;
+static bool handed; /* what arrives has come to another process, which has found whose it is */
 
 static bool expects(const struct qp *q, const struct packet *pkt) {
     (void)q, (void)pkt;
@@ -78,7 +80,7 @@ static void arrive(const struct sockaddr_in6 *from, uint8_t *bytes, uint32_t n) 
     struct sockaddr_in6 to = port->addr;
     to.sin6_port = htons(ROCE_UDP_PORT);
     put_le32(bytes + n - ICRC_BYTES, icrc_compute(from, &to, 0, bytes, n - ICRC_BYTES));
-    demux_datagram(dev, port, &(struct udp_datagram){.bytes = bytes, .length = n, .segment = n, .src = *from}, false,
+    demux_datagram(dev, port, &(struct udp_datagram){.bytes = bytes, .length = n, .segment = n, .src = *from}, handed,
                    now);
 }
 
@@ -741,18 +743,33 @@ static void notifications_of_congestion_come_from_any_port(void) {
 
 static uint64_t refused(void) { return dev->nic.counters.value[RNIC_CNT_drop_request]; }
 
+static void ask(const struct sockaddr_in6 *from) {
+    handed = true;
+    mad(from, CM_REQ);
+    handed = false;
+}
+
 static void a_source_may_make_1024_requests_at_once_and_250_a_second(void) {
     begin();
     struct sockaddr_in6 eager = bare_address("::ffff:10.0.0.1", 20000), other = bare_address("::ffff:10.0.0.1", 20001);
     for (int i = 0; i < 2000; i++)
-        mad(&eager, CM_REQ);
+        ask(&eager);
     CHECK_EQ(refused(), 2000 - 1024);
-    mad(&other, CM_REQ);
+    ask(&other);
     CHECK_EQ(refused(), 2000 - 1024);
     now += 1000 * MS;
     for (int i = 0; i < 300; i++)
-        mad(&eager, CM_REQ);
+        ask(&eager);
     CHECK_EQ(refused(), 2000 - 1024 + 50);
+    end();
+}
+
+static void nor_are_more_answered_for_nobody(void) {
+    begin();
+    struct sockaddr_in6 eager = bare_address("::ffff:10.0.0.1", 20000);
+    for (int i = 0; i < 2000; i++)
+        mad(&eager, CM_REQ);
+    CHECK_EQ(refused(), 2000 - 1024);
     end();
 }
 
@@ -760,17 +777,17 @@ static void many_sources_have_a_count_each(void) {
     begin();
     for (int i = 0; i < 40; i++) { /* of a table of 64 */
         struct sockaddr_in6 one = bare_address("::ffff:10.0.0.1", (uint16_t)(20000 + i));
-        mad(&one, CM_REQ);
+        ask(&one);
     }
     struct sockaddr_in6 eager = bare_address("::ffff:10.0.0.2", 20000);
     for (int i = 0; i < 1024; i++)
-        mad(&eager, CM_REQ);
+        ask(&eager);
     for (int i = 0; i < 40; i++) {
         struct sockaddr_in6 one = bare_address("::ffff:10.0.0.1", (uint16_t)(30000 + i));
-        mad(&one, CM_REQ);
+        ask(&one);
     }
     CHECK_EQ(refused(), 0);
-    mad(&eager, CM_REQ);
+    ask(&eager);
     CHECK_EQ(refused(), 1);
     end();
 }
@@ -783,11 +800,11 @@ static void rnics_port_of_a_peer_or_of_this_host_may_ask_on(void) {
     connect_to(&hosts[0]); /* which has said nothing yet */
     for (int h = 0; h < 2; h++) {
         for (int i = 0; i < 5000; i++, now += MS)
-            mad(&hosts[h], CM_REQ);
+            ask(&hosts[h]);
         CHECK_EQ(refused(), 0);
     }
     for (int i = 0; i < 5000; i++)
-        mad(&hosts[2], CM_REQ);
+        ask(&hosts[2]);
     CHECK_EQ(refused(), 5000 - 1024);
     end();
 }
@@ -805,8 +822,27 @@ static void damaged_requests_use_up_no_requests(void) {
     for (int i = 0; i < 2000; i++)
         datagram(&host, bytes, sizeof bytes); /* another ICRC */
     CHECK_EQ(refused(), 0);
-    mad(&host, CM_REQ);
+    ask(&host);
     CHECK_EQ(refused(), 0);
+    end();
+}
+
+/* They take little: whoever listens counts them. */
+static void requests_for_other_processes_are_not_limited(void) {
+    begin();
+    struct sockaddr_in6 eager = bare_address("::ffff:10.0.0.1", 20000);
+    struct abstract_name name;
+    listen_name(&name, 0, &port->addr);
+    int listener = listen_open(&name);
+    CHECK(listener >= 0);
+    for (int i = 0; i < 2000; i++)
+        mad(&eager, CM_REQ);
+    CHECK_EQ(refused(), 0);
+    CHECK(dev->held_letters > 1900);
+    ask(&eager);
+    CHECK_EQ(refused(), 0);
+    outbox_free(dev);
+    close(listener);
     end();
 }
 
@@ -848,8 +884,10 @@ int main(void) {
     RUN(port_0_is_nobodys);
     RUN(notifications_of_congestion_come_from_any_port);
     RUN(a_source_may_make_1024_requests_at_once_and_250_a_second);
+    RUN(nor_are_more_answered_for_nobody);
     RUN(many_sources_have_a_count_each);
     RUN(rnics_port_of_a_peer_or_of_this_host_may_ask_on);
     RUN(damaged_requests_use_up_no_requests);
+    RUN(requests_for_other_processes_are_not_limited);
     return check_done();
 }

@@ -215,10 +215,7 @@ static void hear(struct dev *dev, struct qp *qp, const struct packet *pkt, uint3
     qp->heard[0] = port;
 }
 
-/* What is damaged uses up nobody's requests. */
-static bool may_ask(struct dev *dev, struct incoming *in, const struct udp_datagram *d, uint32_t n, uint64_t now) {
-    if (!demux_icrc(dev, in, d, n))
-        return false;
+bool demux_may_ask(struct dev *dev, const struct udp_datagram *d, uint64_t now) {
     if (floods_admit(dev, &d->src, now))
         return true;
     dev->nic.counters.value[RNIC_CNT_drop_request]++;
@@ -234,10 +231,12 @@ static void input(struct dev *dev, struct port *port, const struct udp_datagram 
         return;
     bool ud = in.pkt.row->mask & OPC_UD;
     bool mad = ud && bth_dqpn(bth) == QPN_GSI, asks = mad && gsi_is_request(&in.pkt);
-    dev->nic.useless += mad; /* few are needed */
-    if (asks && !may_ask(dev, &in, d, n, now))
+    dev->nic.useless += mad;                 /* few are needed */
+    if (asks && !demux_icrc(dev, &in, d, n)) /* what is damaged uses up nobody's requests */
         return;
     if (mad && !forwarded && gsi_elsewhere(dev, port, &in, d, n, now))
+        return;
+    if (asks && !demux_may_ask(dev, d, now))
         return;
     struct qp *qp = find_qp(dev, bth_dqpn(bth));
     if (!qp) {

@@ -310,9 +310,10 @@ void raw_measure(struct dev *dev);              /* the MTU may have changed */
 void raw_fail(struct dev *dev);                 /* the netdev has gone */
 void raw_abandon(struct dev *dev);
 
-/* demux.c. check, icrc: false: dropped */
+/* demux.c. check, icrc, may_ask: false: dropped */
 bool demux_icrc(struct dev *dev, struct incoming *in, const struct udp_datagram *d, uint32_t n);
 bool demux_check(struct dev *dev, struct incoming *in, const struct sockaddr_in6 *dst, const struct udp_datagram *d);
+bool demux_may_ask(struct dev *dev, const struct udp_datagram *d, uint64_t now); /* this process to be connected to */
 void demux_count_forward(struct dev *dev, int rc, uint32_t packets); /* rc of port_forward(), port_hand_on() */
 void demux_deliver(struct dev *dev, struct qp *qp, const struct packet *pkt, uint32_t n, uint64_t now);
 void demux_datagram(struct dev *dev, struct port *port, const struct udp_datagram *d, bool forwarded, uint64_t now);

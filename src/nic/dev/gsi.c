@@ -351,6 +351,8 @@ static void answer(struct dev *dev, struct port *port, struct incoming *in, cons
         dev->nic.counters.value[RNIC_CNT_drop_bad_pkey]++;
     if (index < 0 || !mad_answer(mad, in->pkt.payload) || !demux_icrc(dev, in, d, n))
         return;
+    if (refusal && !demux_may_ask(dev, d, now))
+        return;
     if (!strays_may_answer(dev, now)) {
         dev->nic.counters.value[RNIC_CNT_drop_unanswered]++;
         return;
