@@ -13,6 +13,7 @@
 #include "link/listen.h"
 #include "link/steering.h"
 #include "link/udpsock.h"
+#include "live.h"
 #include "wire/icrc.h"
 #include "wire/mad.h"
 
@@ -332,7 +333,7 @@ static void of_a_flood_to_many_the_living_are_left_alone(void) {
 
 static void with_more_living_than_can_be_spared_nothing_is_muted(void) {
     begin();
-    static struct qp qps[SIEVE_SPARED + 1];
+    static struct qp qps[SIEVE_SPARED + 1], idle, gsi = {.service = OPC_UD, .state = RNIC_QPS_RTS};
     struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 0);
     for (uint32_t i = 0; i < SIEVE_SPARED + 1; i++) {
         connect_to(&loud);
@@ -340,6 +341,11 @@ static void with_more_living_than_can_be_spared_nothing_is_muted(void) {
         enter(&qps[i], 100 + i);
     }
     dev->table[0][6] = NULL;
+    idle = (struct qp){.service = OPC_UD}; /* these two take no place */
+    enter(&idle, 99);
+    idle.state = RNIC_QPS_INIT;
+    gsi.pub.qp_num = QPN_GSI;
+    dev->gsi = &gsi;
     flood(&loud, 0, MANY, LONG);
     CHECK_EQ(port->sieve.count, 0);
     dev->table[0][100] = NULL;
@@ -529,6 +535,77 @@ static void whose_queue_pair_becomes_ready_is_heard_at_once(void) {
     CHECK(hears(&peer, LIVE));
     CHECK(!hears(&other, LIVE));
     end();
+}
+
+/* ---------------------------------------------------------------- the same by modify_qp */
+
+static struct live live;
+
+static struct port *live_port(struct dev *of) {
+    for (int i = 0; i < of->net.ngids; i++) {
+        if (!memcmp(&of->ports[i].addr.sin6_addr, &live.gid.gid, sizeof live.gid.gid))
+            return &of->ports[i];
+    }
+    return NULL;
+}
+
+/* What that address sends to queue pairs is muted; is it to this one? */
+static void mute_address(struct in6_addr from) {
+    struct dev *of = dev_of(live.ctx);
+    struct sieve_rule rule = {.from = from, .until = NEVER};
+    dev_lock(of);
+    port_mute(live_port(of), &rule);
+    dev_unlock(of);
+}
+
+static bool live_hears(struct in6_addr from, uint32_t qpn) {
+    struct dev *of = dev_of(live.ctx);
+    dev_lock(of);
+    bool heard = !sieve_find(&live_port(of)->sieve, &from, htons(50000), qpn);
+    dev_unlock(of);
+    return heard;
+}
+
+static struct rnic_qp *datagram_qp(void) {
+    struct rnic_qp_init_attr init = {
+        .send_cq = live.cq, .recv_cq = live.cq, .cap = {4, 4, 1, 1, 0}, .qp_type = RNIC_QPT_UD};
+    struct rnic_qp_attr a = {.qp_state = RNIC_QPS_INIT, .port_num = 1};
+    struct rnic_qp *ud;
+    CHECK_EQ(live.ops->create_qp(live.pd, &init, &ud, NULL), 0);
+    uint32_t mask = RNIC_QP_STATE | RNIC_QP_PKEY_INDEX | RNIC_QP_PORT | RNIC_QP_QKEY;
+    CHECK_EQ(live.ops->modify_qp(ud, &a, mask, NULL), 0);
+    return ud;
+}
+
+static void load_alternate(struct rnic_qp *rc, struct in6_addr to) {
+    struct rnic_qp_attr a = {.alt_port_num = 1, .path_mig_state = RNIC_MIG_REARM};
+    a.alt_ah_attr = (struct rnic_ah_attr){.is_global = 1, .port_num = 1, .grh.hop_limit = 64};
+    memcpy(&a.alt_ah_attr.grh.dgid, &to, sizeof to);
+    CHECK_EQ(live.ops->modify_qp(rc, &a, RNIC_QP_ALT_PATH | RNIC_QP_PATH_MIG_STATE, NULL), 0);
+}
+
+static void what_becomes_ready_is_heard(void) {
+    live_open(&live, 0);
+    struct rnic_qp *rc = live_qp(&live), *ud = datagram_qp();
+    struct rnic_qp_attr a = {.qp_state = RNIC_QPS_RTR};
+    struct in6_addr peer, other = bare_address("::ffff:127.0.0.77", 0).sin6_addr;
+    memcpy(&peer, &live.gid.gid, sizeof peer);
+    mute_address(peer);
+    mute_address(other);
+    CHECK(!live_hears(peer, rc->qp_num));
+    CHECK_EQ(live_connect(rc, &live.gid, rc->qp_num), 0);
+    CHECK(live_hears(peer, rc->qp_num));
+    CHECK(!live_hears(other, rc->qp_num));
+    load_alternate(rc, other);
+    CHECK(live_hears(other, rc->qp_num));
+    CHECK(!live_hears(other, ud->qp_num));
+    CHECK_EQ(live.ops->modify_qp(ud, &a, RNIC_QP_STATE, NULL), 0);
+    CHECK(live_hears(other, ud->qp_num));
+    CHECK(live_hears(peer, ud->qp_num));
+    CHECK(!live_hears(peer, ud->qp_num ^ 1));
+    CHECK_EQ(live.ops->destroy_qp(rc, NULL), 0);
+    CHECK_EQ(live.ops->destroy_qp(ud, NULL), 0);
+    live_close(&live);
 }
 
 static void of_messages_to_queue_pair_1_one_ports_are_muted(void) {
@@ -847,6 +924,7 @@ static void requests_for_other_processes_are_not_limited(void) {
 }
 
 int main(void) {
+    live_isolate();
     RUN(what_nobody_needs_and_does_not_end_is_muted);
     RUN(fewer_are_heard_for_as_long_as_they_like);
     RUN(what_ends_soon_is_no_flood);
@@ -869,6 +947,7 @@ int main(void) {
     RUN(what_cannot_be_handed_on_for_want_of_memory_is_not_useless);
     RUN(batches_are_taken_apart_where_somebody_is_heard);
     RUN(whose_queue_pair_becomes_ready_is_heard_at_once);
+    RUN(what_becomes_ready_is_heard);
     RUN(of_messages_to_queue_pair_1_one_ports_are_muted);
     RUN(of_messages_to_queue_pair_1_a_quarter_is_a_flood);
     RUN(or_those_of_all_ports_but_rnics);
