@@ -26,7 +26,7 @@ PROGRAMS = {
     "rc_turns rc_counts rc_repeats linger cq placement mw pacing qp_state ud tagged xrc uc regions store "
     "congestion rc_basic rc_loss ring",
     "link": "batch ipid steering steering_hostile steerprog lane owner forward sockets user full outbox "
-    "follow fault lifeline netdev raw ud ring icrc threads port port_users",
+    "follow fault lifeline netdev raw ud ring icrc sieve floods strays threads port port_users",
     "mem": "keys kinds remote locked regions rc_access mw placement store hostile qp_state tagged rc_basic "
     "ring threads port",
 }
