@@ -59,6 +59,11 @@ static void end(void) {
     CHECK(!fault.held && !fault.on);
 }
 
+static void count_packets(void *arg, const struct flow *to, const uint8_t *bytes, uint32_t length) {
+    (void)to, (void)bytes, (void)length;
+    ++*(int *)arg;
+}
+
 static void near(uint64_t got, uint64_t want) { CHECK(got > want - want / 10 && got < want + want / 10); }
 
 #define COUNT_OF(name) counters.value[RNIC_CNT_##name]
@@ -188,6 +193,31 @@ static void a_flip_is_one_bit(void) {
     end();
 }
 
+/* No ICRC would tell of it there: so the packet is lost, whatever its length, and those that wait for one go. */
+static void what_is_flipped_in_shared_memory_is_lost(void) {
+    static uint8_t longest[8193] = {4};
+    int lane, packets = 0;
+    start(&(struct rnic_fault){.reorder = 1000000});
+    push(4, 1);
+    fault.cfg = (struct rnic_fault){.flip = 1000000};
+    flow.local = (struct tx *)&lane;
+    push(4, 2);
+    CHECK_EQ(COUNT_OF(fault_flipped), 1);
+    CHECK_EQ(out.n, 1);
+    CHECK_EQ(out.number[0], 1);
+    fault_send(&fault, &counters, &flow, longest, sizeof longest, out.now, count_packets, &packets);
+    CHECK_EQ(COUNT_OF(fault_flipped), 2);
+    CHECK_EQ(packets, 0);
+    flow.local = NULL; /* on a wire this is more than any packet has */
+    fault_send(&fault, &counters, &flow, longest, sizeof longest, out.now, count_packets, &packets);
+    CHECK_EQ(COUNT_OF(fault_flipped), 2);
+    CHECK_EQ(packets, 1);
+    fault_send(&fault, &counters, &flow, longest, sizeof longest - 1, out.now, count_packets, &packets);
+    CHECK_EQ(COUNT_OF(fault_flipped), 3);
+    CHECK_EQ(packets, 2);
+    end();
+}
+
 /* As a congested router does it, to packets that say that their sender would slow down. */
 static void a_mark_is_put_where_it_may_be(void) {
     static const uint8_t classes[][2] = {{0, 0}, {1, 1}, {2, 3}, {3, 3}, {0x68, 0x68}, {0x6A, 0x6B}, {0x6B, 0x6B}};
@@ -240,6 +270,23 @@ static void what_is_held_goes_with_its_port(void) {
     end();
 }
 
+static void and_with_its_way_in_shared_memory(void) {
+    int ways[2];
+    start(&(struct rnic_fault){.delay = 1000000, .delay_ns = 5});
+    for (uint32_t i = 0; i < 10; i++) {
+        flow.local = (struct tx *)&ways[i % 2];
+        push(4, i);
+    }
+    fault_forget(&fault, &ways[0]);
+    leaves = flow;
+    fault_release(&fault, out.now + 5, emit, &out);
+    CHECK_EQ(out.n, 5);
+    for (uint32_t i = 0; i < 5; i++)
+        CHECK_EQ(out.number[i], 2 * i + 1);
+    flow.local = NULL;
+    end();
+}
+
 int main(void) {
     RUN(without_faults_everything_passes);
     RUN(loss_has_its_rate);
@@ -249,8 +296,10 @@ int main(void) {
     RUN(a_delayed_packet_leaves_after_its_time);
     RUN(without_memory_nothing_is_delayed_or_reordered);
     RUN(a_flip_is_one_bit);
+    RUN(what_is_flipped_in_shared_memory_is_lost);
     RUN(a_mark_is_put_where_it_may_be);
     RUN(rules_lose_the_nth_of_an_opcode);
     RUN(what_is_held_goes_with_its_port);
+    RUN(and_with_its_way_in_shared_memory);
     return check_done();
 }

@@ -238,6 +238,31 @@ static void test_a_packet_of_the_injectors_waits_too(void) {
     atomic_store(&full, false);
 }
 
+static void test_what_the_injector_holds_waits_behind_what_waits(void) {
+    struct rnic_fault cfg = {.delay = 1000000, .delay_ns = 50};
+    open_sink();
+    fault_set(&fault, &cfg);
+    CHECK(put(7, 200));
+    udp_tx_flush(&tx);
+    CHECK(!tx.waits && ntaken == 0);
+    fault.cfg.delay = 0;
+    atomic_store(&full, true);
+    CHECK(put(8, 100));
+    udp_tx_flush(&tx);
+    CHECK(tx.waits);
+    udp_tx_release(&tx, 1000);
+    CHECK(fault_deadline(&fault) != UINT64_MAX); /* it is there yet */
+    atomic_store(&full, false);
+    CHECK(udp_tx_resume(&tx, 1000));
+    CHECK_EQ(ntaken, 100);
+    udp_tx_release(&tx, 49);
+    CHECK_EQ(ntaken, 100);
+    udp_tx_release(&tx, 50);
+    CHECK_EQ(ntaken, 300);
+    CHECK_EQ(counters.value[RNIC_CNT_tx_errors], 0);
+    fault_set(&fault, NULL);
+}
+
 /* ---------------------------------------------------------------- a device */
 
 #define QPS 8
@@ -500,6 +525,7 @@ int main(void) {
     RUN(test_signals_do_not_end_the_wait_for_room);
     RUN(test_signals_do_not_make_the_wait_longer);
     RUN(test_a_packet_of_the_injectors_waits_too);
+    RUN(test_what_the_injector_holds_waits_behind_what_waits);
     RUN(test_reliable_writes_wait_without_a_timeout);
     RUN(test_reliable_writes_wait_while_the_program_polls);
     RUN(test_unreliable_writes_are_not_thrown_away);

@@ -24,6 +24,7 @@
 #include "check.h"
 #include "link/slot.h"
 #include "link/slotmsg.h"
+#include "link/udp.h"
 #include "link/user.h"
 #include "live.h"
 #include "scarce.h"
@@ -460,6 +461,19 @@ static void the_injector_gets_packets_that_lie_aside(void) {
     end();
 }
 
+static void what_the_injector_lets_go_is_in_the_ring(void) {
+    static const uint8_t bytes[3] = {7, 8, 9};
+    open_both();
+    way.local = &ends[0]->tx;
+    udp_tx_emit(NULL, &way, bytes, sizeof bytes);
+    struct ring_packet got;
+    CHECK_EQ(ring_peek(&ends[1]->in, &got), 1);
+    CHECK_EQ(got.length, sizeof bytes);
+    CHECK(!memcmp(got.bytes, bytes, sizeof bytes));
+    CHECK(ends[0]->dirty);
+    end();
+}
+
 /* ---------------------------------------------------------------- the end */
 
 static void what_goes_to_one_that_has_gone_is_lost(void) {
@@ -798,6 +812,7 @@ int main(void) {
     RUN(a_full_ring_holds_its_writer_until_there_is_room);
     RUN(a_reader_that_sleeps_is_woken_once);
     RUN(the_injector_gets_packets_that_lie_aside);
+    RUN(what_the_injector_lets_go_is_in_the_ring);
     RUN(what_goes_to_one_that_has_gone_is_lost);
     RUN(who_goes_without_having_read_has_gone_as_well);
     RUN(who_has_called_is_told_by_the_welcome);

@@ -11,7 +11,9 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,6 +33,19 @@ void *realloc(void *p, size_t n) {
     if (!real)
         real = (void *(*)(void *, size_t))dlsym(RTLD_NEXT, "realloc");
     return without_memory ? NULL : real(p, n);
+}
+
+/* What is drawn next; without: nothing is. */
+static enum { AS_EVER, GIVEN, WITHOUT } random_numbers;
+static uint32_t drawn;
+
+ssize_t getrandom(void *to, size_t n, unsigned flags) {
+    if (random_numbers == AS_EVER)
+        return syscall(SYS_getrandom, to, n, flags);
+    CHECK_EQ(n, sizeof drawn);
+    *(uint32_t *)to = drawn;
+    errno = EAGAIN;
+    return random_numbers == GIVEN ? (ssize_t)n : -1;
 }
 
 static bool hangs_up(int fd, int ms) {
@@ -114,6 +129,24 @@ static void the_next_owner_of_a_slot_is_another(void) {
     CHECK(hangs_up(after, 0));
     close(before);
     close(after);
+}
+
+/* From a number on that is drawn; early at boot the process' stands for it. */
+static void a_slot_is_the_first_one_that_is_free(void) {
+    struct slot s[3], early;
+    random_numbers = GIVEN;
+    drawn = 7 * SLOT_COUNT - 2;
+    for (uint32_t i = 0; i < 3; i++) {
+        CHECK_EQ(slot_claim(&s[i], NULL), 0);
+        CHECK_EQ(s[i].number, (SLOT_COUNT - 2 + i) % SLOT_COUNT);
+    }
+    for (uint32_t i = 0; i < 3; i++)
+        slot_release(&s[i]);
+    random_numbers = WITHOUT;
+    CHECK_EQ(slot_claim(&early, NULL), 0);
+    CHECK_EQ(early.number, (uint32_t)getpid() % SLOT_COUNT);
+    slot_release(&early);
+    random_numbers = AS_EVER;
 }
 
 static void a_slot_whose_lifeline_is_somebody_elses_is_left_alone(void) {
@@ -201,6 +234,22 @@ static void a_crowd_is_looked_at_in_parts(void) {
     slot_release(&s);
 }
 
+static void of_those_who_stay_so_many_are_taken_in_at_once(void) {
+    enum { AT_ONCE = 64 };
+    struct slot s;
+    int fds[AT_ONCE + 1];
+    CHECK_EQ(slot_claim(&s, NULL), 0);
+    for (int i = 0; i <= AT_ONCE; i++)
+        CHECK((fds[i] = slot_watch(s.number)) >= 0);
+    struct pollfd crowd = {.fd = s.life.fd, .events = POLLIN};
+    (void)lifeline_accept(&s.life);
+    CHECK_EQ(s.life.count, AT_ONCE);
+    CHECK_EQ(poll(&crowd, 1, 0), 1);
+    slot_release(&s);
+    for (int i = 0; i <= AT_ONCE; i++)
+        close(fds[i]);
+}
+
 static void without_descriptors_the_kernel_keeps_who_watches(void) {
     struct slot s;
     struct rlimit before, none;
@@ -267,6 +316,8 @@ static void other_users_take_a_bounded_share_of_descriptors(void) {
 int main(void) {
     if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0)
         printf("# no network namespace to be had: in this one\n");
+    else
+        RUN(a_slot_is_the_first_one_that_is_free);
     RUN(a_death_is_seen);
     RUN(also_by_who_was_never_taken_in);
     RUN(a_stopped_process_is_not_dead);
@@ -276,6 +327,7 @@ int main(void) {
     RUN(without_memory_the_kernel_keeps_who_watches);
     RUN(all_who_watch_see_the_end);
     RUN(a_crowd_is_looked_at_in_parts);
+    RUN(of_those_who_stay_so_many_are_taken_in_at_once);
     RUN(other_users_take_a_bounded_share_of_descriptors);
     RUN(without_descriptors_the_kernel_keeps_who_watches);
     return check_done();

@@ -8,6 +8,8 @@
 #include "link/owner.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -30,6 +32,8 @@
 /* ---------------------------------------------------------------- what the kernel shows */
 
 static const char *udp, *udp6, *unix_names; /* instead of /proc/net's; NULL: as it is */
+static const char *comm, *stat_of;          /* likewise, of any process */
+static const char *no_folder;               /* whose name has this at its end cannot be looked into */
 static bool rxe;
 
 static FILE *file_of(const char *text) {
@@ -38,10 +42,24 @@ static FILE *file_of(const char *text) {
     return fdopen(fd, "r");
 }
 
+static bool ends_in(const char *path, const char *with) {
+    size_t n = strlen(path), m = strlen(with);
+    return n >= m && !strcmp(path + n - m, with);
+}
+
+DIR *opendir(const char *path) {
+    static DIR *(*real)(const char *);
+    if (!real)
+        real = (DIR * (*)(const char *)) dlsym(RTLD_NEXT, "opendir");
+    return no_folder && ends_in(path, no_folder) ? NULL : real(path);
+}
+
 FILE *fopen(const char *path, const char *mode) {
     const char *text = !strcmp(path, "/proc/net/udp")    ? udp
                        : !strcmp(path, "/proc/net/udp6") ? udp6
                        : !strcmp(path, "/proc/net/unix") ? unix_names
+                       : ends_in(path, "/comm")          ? comm
+                       : ends_in(path, "/stat")          ? stat_of
                                                          : NULL;
     if (text)
         return *text ? file_of(text) : NULL;
@@ -317,6 +335,35 @@ static void a_stopped_process_is_to_go_on(void) {
     " that cannot be looked into, and that does not answer as rnic does (if it is rnic's and stopped: let it go on, "  \
     "or end it)"
 
+/* It may end while it is looked at. */
+static void what_cannot_be_read_of_a_process_is_left_out(void) {
+    static const struct {
+        const char *comm, *stat;
+        const char *name, *state;
+    } rows[] = {
+        {"", "", "a program", ""},      {"\n", "1 (a) S 1", "", ""},      {"a\n", "1 (a) T 1", "a", "T"},
+        {"a\n", "1 (a) t 1", "a", "t"}, {"a\n", "1 (a) T) S 1", "a", ""}, {"a\n", "1 a T 1", "a", ""},
+    };
+    char want[256];
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    struct owner o = {.uid = 12, .inode = inode_of(fd)};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int pid = (int)getpid(), n;
+        check_note("row %zu", i);
+        comm = rows[i].comm, stat_of = rows[i].stat;
+        n = snprintf(want, sizeof want, "UDP port 4791 of 127.0.0.1 is held by %s (pid %d, uid 12), ", rows[i].name,
+                     pid);
+        if (*rows[i].state)
+            (void)snprintf(want + n, sizeof want - (size_t)n,
+                           "which is stopped: let it go on (kill -CONT %d), or end it", pid);
+        else
+            (void)snprintf(want + n, sizeof want - (size_t)n, "which does not answer as rnic does");
+        said_of(&o, want);
+    }
+    comm = stat_of = NULL;
+    close(fd);
+}
+
 static void what_nobody_holds_is_the_kernels_perhaps(void) {
     struct owner o = {.uid = 0, .inode = 4000000000ul, .wildcard = true};
     said_of(&o, NOT_SEEN("0"));
@@ -331,6 +378,18 @@ static void what_nobody_holds_is_the_kernels_perhaps(void) {
     rxe = false;
 }
 
+static void processes_that_hide_hold_nothing_that_is_seen(void) {
+    static const char *const hidden[] = {"/fd", "/proc"};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    struct owner o = {.uid = 7, .inode = inode_of(fd)};
+    for (int i = 0; i < 2; i++) {
+        no_folder = hidden[i];
+        said_of(&o, NOT_SEEN("7"));
+    }
+    no_folder = NULL;
+    close(fd);
+}
+
 int main(void) {
     live_isolate();
     RUN(an_address_has_the_socket_that_is_bound_to_it);
@@ -342,6 +401,8 @@ int main(void) {
     RUN(nobody_keeps_us_by_answering_nonsense);
     RUN(a_process_is_named);
     RUN(a_stopped_process_is_to_go_on);
+    RUN(what_cannot_be_read_of_a_process_is_left_out);
     RUN(what_nobody_holds_is_the_kernels_perhaps);
+    RUN(processes_that_hide_hold_nothing_that_is_seen);
     return check_done();
 }

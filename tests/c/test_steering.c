@@ -122,6 +122,21 @@ static void a_second_slot_is_asked_for_where_its_member_is(void) {
     group_end();
 }
 
+/* From index 0 on, however far it had come, and again soon: a datagram may be lost. */
+static void whoever_claims_another_slot_while_it_asks_begins_again(void) {
+    group_of(3);
+    struct member *m = &group_members[2];
+    CHECK_EQ(slot_claim(&m->second, NULL), 0);
+    CHECK_EQ(port_add_slot(&m->port, m->second.number), 0);
+    group_stop(0, 2);
+    group_listen_in(true);
+    group_run(400 * MS);
+    CHECK_EQ(port_add_slot(&m->port, m->second.number), 0);
+    group_run(400 * MS);
+    group_has_said("0 J0 30 J0 330 J1 400 J0 430 J0 730 J1");
+    group_end();
+}
+
 static void who_leaves_says_so_and_the_last_takes_the_place(void) {
     group_of(4);
     group_listen_in(false);
@@ -329,6 +344,22 @@ static void a_stopped_member_keeps_all_its_slots(void) {
     group_end();
 }
 
+static void a_stopped_member_that_takes_the_place_of_another_stays_a_stopped_one(void) {
+    group_of(3);
+    group_stop(2, 3);
+    stray(&group_members[1], &group_members[2]);
+    group_run(200 * MS);
+    group_order(&group_members[0], "0 1 -2");
+    group_close(&group_members[1]);
+    group_read();
+    group_order(&group_members[0], "0 -2");
+    group_map_is_whole(&group_members[0]);
+    group_join();
+    group_run(200 * MS);
+    group_order(&group_members[0], "0 -2 3");
+    group_end();
+}
+
 static void a_stopped_member_that_has_moved_is_found_again(void) {
     group_of(5);
     group_stop(4, 5);
@@ -498,6 +529,7 @@ int main(void) {
     RUN(an_arrival_costs_one_look_behind_the_last);
     RUN(arrivals_together_cost_one_look);
     RUN(a_second_slot_is_asked_for_where_its_member_is);
+    RUN(whoever_claims_another_slot_while_it_asks_begins_again);
     RUN(who_leaves_says_so_and_the_last_takes_the_place);
     RUN(who_has_descriptor_0_is_one_as_any_other);
     RUN(a_steward_that_leaves_attaches_what_will_be);
@@ -507,6 +539,7 @@ int main(void) {
     RUN(who_is_not_heard_asks_eight_and_then_sees_to_it);
     RUN(what_is_beyond_the_end_may_fall_to_the_last);
     RUN(a_stopped_member_keeps_all_its_slots);
+    RUN(a_stopped_member_that_takes_the_place_of_another_stays_a_stopped_one);
     RUN(a_stopped_member_that_has_moved_is_found_again);
     RUN(the_end_may_fall_to_a_stopped_member);
     RUN(a_joiner_that_dies_is_looked_for_once);
