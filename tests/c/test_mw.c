@@ -328,6 +328,21 @@ static void a_window_says_where_its_bytes_are_while_it_is_bound(void) {
     scene_close();
 }
 
+/* Whoever posts is told at once; here the domains are looked at when it is done. */
+static void a_window_of_another_domain_is_not_bound(void) {
+    struct mw *of_qp = NULL;
+    OPEN(TYPE_2, 0);
+    const struct mw_binding b = {window.pub.rkey, 1, region->pub.lkey, WRITABLE, va_of(AT), LONG};
+    window.pub.pd = &p.b.node->other_pd.pub;
+    CHECK_EQ(mw_bind(&p.b.node->nic.mrs, &p.b.qp->pub, &of_qp, &b), RNIC_VE_BIND_PD);
+    CHECK(!window.mr && !of_qp);
+    window.pub.pd = &p.b.node->pd.pub;
+    CHECK_EQ(mw_bind(&p.b.node->nic.mrs, &p.b.qp->pub, &of_qp, &b), 0);
+    CHECK(window.mr == region && of_qp == &window);
+    mw_unbind(&window);
+    scene_close();
+}
+
 static void there_are_so_many_windows_and_no_more(void) {
     struct mw one = {.pub = {.pd = &p.b.node->pd.pub, .type = RNIC_MW_TYPE_1}};
     struct mr_table *t = &p.b.node->nic.mrs;
@@ -749,6 +764,7 @@ int main(void) {
     RUN(each_bind_takes_the_place_of_the_last_with_a_new_key);
     RUN(a_bind_that_the_region_does_not_take_is_MW_BIND_ERR);
     RUN(a_window_says_where_its_bytes_are_while_it_is_bound);
+    RUN(a_window_of_another_domain_is_not_bound);
     RUN(there_are_so_many_windows_and_no_more);
     RUN(a_bind_that_cannot_be_meant_is_not_posted);
     RUN(local_invalidate_frees_the_window_for_the_next_bind);

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,15 +25,29 @@ static struct store s;
 static struct peer peer;
 static struct rnic_err err;
 
-static int mappings(void) {
+/* A kernel that has no seals, or no room. */
+static bool without_seals, without_room;
+
+int memfd_create(const char *name, unsigned flags) {
+    return (int)syscall(SYS_memfd_create, name, without_seals ? flags & ~(unsigned)MFD_ALLOW_SEALING : flags);
+}
+
+int ftruncate(int fd, off_t n) {
+    errno = ENOSPC;
+    return without_room ? -1 : (int)syscall(SYS_ftruncate, fd, n);
+}
+
+static int mappings_of(const char *file) {
     char line[512];
     int n = 0;
     FILE *f = fopen("/proc/self/maps", "re");
     while (fgets(line, sizeof line, f))
-        n += strstr(line, "/memfd:rnic ") != NULL;
+        n += strstr(line, file) != NULL;
     fclose(f);
     return n;
 }
+
+static int mappings(void) { return mappings_of("/memfd:rnic "); }
 
 /* To be given back; also where a test is run without standard input. */
 static int copy_of_descriptor_0(void) {
@@ -285,6 +300,33 @@ static void without_memory_nothing_is_half_made_either(void) {
     CHECK(strstr(err.text, "140737488355329 bytes: a process has no room for them"));
     CHECK_EQ(store_alloc(&s, 1ull << 47, &offset, &at, &err), -ENOMEM);
     CHECK(strstr(err.text, "vm.max_map_count"));
+    end();
+}
+
+static void without_seals_or_room_neither(void) {
+    uint64_t offset;
+    struct store none;
+    uint8_t *at;
+    int fd, before;
+    begin();
+    before = check_descriptors();
+    without_seals = true;
+    CHECK_EQ(store_open(&none, "lo", 1, &err), -EPERM);
+    CHECK_EQ(store_alloc_sealed(&s, 1, &fd, &at), -ENOSPC);
+    without_seals = false;
+    CHECK(fd == -1 && !at && s.nsealed == 0);
+    without_room = true;
+    CHECK_EQ(store_open(&none, "lo", 1, &err), -ENOSPC);
+    CHECK_EQ(store_alloc_sealed(&s, 1, &fd, &at), -ENOSPC);
+    CHECK_EQ(store_alloc(&s, 1, &offset, &at, &err), -ENOSPC);
+    CHECK(!s.blocks && s.end == STORE_TABLE);
+    CHECK(strstr(err.text, "a memory file of 1 bytes: ") && !strstr(err.text, "vm.max_map_count"));
+    CHECK_EQ(store_alloc(&s, 2 << 20, &offset, &at, &err), -ENOSPC);
+    without_room = false;
+    CHECK_EQ(check_descriptors(), before);
+    CHECK_EQ(mappings_of("/memfd:rnic-sealed "), 0);
+    CHECK_EQ(store_alloc(&s, 1, &offset, &at, &err), 0);
+    CHECK_EQ(offset, STORE_TABLE);
     end();
 }
 
@@ -629,6 +671,7 @@ int main(void) {
     RUN(without_a_descriptor_nothing_is_half_made);
     RUN(descriptor_0_is_one_as_any_other);
     RUN(without_memory_nothing_is_half_made_either);
+    RUN(without_seals_or_room_neither);
     RUN(what_a_record_names_lies_in_the_file);
     RUN(a_piece_is_mapped_to_write_only_if_that_is_asked_for);
     RUN(a_head_of_another_version_or_none_is_refused);
