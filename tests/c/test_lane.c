@@ -8,8 +8,10 @@
 #endif
 #include "link/lane.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -136,6 +138,30 @@ int memfd_create(const char *name, unsigned flags) {
     if (closes_0)
         close(0);
     return (int)syscall(SYS_memfd_create, name, flags & ~without);
+}
+
+/* What the system lacks: errno of socket(2); and addresses, of which one interface has none at all. */
+static int refuses;
+static bool no_addresses;
+static struct ifaddrs bare;
+
+int socket(int family, int type, int protocol) {
+    if (!refuses)
+        return (int)syscall(SYS_socket, family, type, protocol);
+    errno = refuses;
+    return -1;
+}
+
+int getifaddrs(struct ifaddrs **all) {
+    if (no_addresses || ((int (*)(struct ifaddrs **))dlsym(RTLD_NEXT, "getifaddrs"))(&bare.ifa_next))
+        return -1;
+    *all = &bare;
+    return 0;
+}
+
+void freeifaddrs(struct ifaddrs *all) {
+    CHECK(all == &bare);
+    ((void (*)(struct ifaddrs *))dlsym(RTLD_NEXT, "freeifaddrs"))(bare.ifa_next);
 }
 
 /* ---------------------------------------------------------------- two that mean well */
@@ -613,6 +639,24 @@ static void a_slot_is_its_owners(void) {
     end();
 }
 
+static void what_the_system_lacks_is_no_answer(void) {
+    static const struct {
+        int error;
+        enum lane_answer answer;
+    } rows[] = {{EMFILE, LANE_CANNOT_TELL}, {ENFILE, LANE_CANNOT_TELL}, {ENOBUFS, LANE_CANNOT_TELL},
+                {ENOMEM, LANE_CANNOT_TELL}, {EAGAIN, LANE_CANNOT_TELL}, {ECONNREFUSED, LANE_NO},
+                {EACCES, LANE_NO}};
+    open_both();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        check_note("row %zu", i);
+        refuses = rows[i].error;
+        enum lane_answer answer = lane_owns(ends[0], slots[0].number);
+        refuses = 0;
+        CHECK_EQ(answer, rows[i].answer);
+    }
+    end();
+}
+
 static void without_descriptors_nobody_can_tell(void) {
     struct rlimit before, none = {0};
     open_both();
@@ -709,6 +753,25 @@ static enum lane_state answer_to(const struct message *m, size_t n, int pass) {
 #define SOUND memory(MEMORY, F_SEAL_SHRINK)
 #define ALL sizeof(struct message)
 #define HEAD offsetof(struct message, party)
+
+/* Who is here already stays; who comes is not believed. */
+static void without_a_list_of_addresses_nobody_can_tell(void) {
+    struct lane_party was;
+    open_both();
+    was = ends[1]->peer;
+    self[0].party.naddresses = 0;
+    no_addresses = true;
+    lane_tell(ends[0], &self[0]);
+    bool changed = lane_listen_to(ends[1], &self[1]);
+    lane_look_again(ends[1]);
+    struct message m = saying(HELLO);
+    enum lane_state state = answer_to(&m, ALL, SOUND);
+    no_addresses = false;
+    CHECK(!changed && ends[1]->state == LANE_UP);
+    CHECK(!memcmp(&ends[1]->peer, &was, sizeof was));
+    CHECK_EQ(state, LANE_DOWN);
+    end();
+}
 
 static void a_hello_that_is_wrong_is_hung_up_on(void) {
     begin();
@@ -820,8 +883,10 @@ int main(void) {
     RUN(an_address_that_this_host_has_not_is_left_out);
     RUN(a_stranger_says_who_it_is_16_times_in_16_seconds);
     RUN(a_slot_is_its_owners);
+    RUN(what_the_system_lacks_is_no_answer);
     RUN(without_descriptors_nobody_can_tell);
     RUN(without_memory_there_is_no_lane_and_nothing_is_left_of_it);
+    RUN(without_a_list_of_addresses_nobody_can_tell);
     RUN(a_hello_that_is_wrong_is_hung_up_on);
     RUN(a_party_that_is_wrong_is_hung_up_on);
     RUN(what_comes_out_of_turn_is_hung_up_on);

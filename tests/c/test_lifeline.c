@@ -250,6 +250,27 @@ static void of_those_who_stay_so_many_are_taken_in_at_once(void) {
         close(fds[i]);
 }
 
+/* A slot has two names: one descriptor is not enough for it. */
+static void without_descriptors_there_is_no_slot(void) {
+    struct rlimit before, few;
+    struct slot s;
+    struct rnic_err err;
+    int lowest = dup(0), open = check_descriptors() - 1, rc[2];
+    close(lowest);
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = before;
+    for (int left = 0; left < 2; left++) {
+        few.rlim_cur = (rlim_t)(lowest + left);
+        CHECK_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+        rc[left] = slot_claim(&s, &err);
+        CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+        CHECK_EQ(rc[left], -EMFILE);
+        CHECK(strstr(err.text, "no unix socket for a slot"));
+        CHECK(s.fd < 0 && s.life.fd < 0);
+        CHECK_EQ(check_descriptors(), open);
+    }
+}
+
 static void without_descriptors_the_kernel_keeps_who_watches(void) {
     struct slot s;
     struct rlimit before, none;
@@ -330,5 +351,6 @@ int main(void) {
     RUN(of_those_who_stay_so_many_are_taken_in_at_once);
     RUN(other_users_take_a_bounded_share_of_descriptors);
     RUN(without_descriptors_the_kernel_keeps_who_watches);
+    RUN(without_descriptors_there_is_no_slot);
     return check_done();
 }

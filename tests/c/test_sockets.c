@@ -31,10 +31,21 @@
 #include "link/listen.h"
 #include "link/packet.h"
 #include "link/port.h"
+#include "link/slot.h"
 #include "link/udpsock.h"
 #include "live.h"
 
 #define LO 1
+
+/* An option that this kernel has not; in the C library's place. */
+static struct {
+    int level, name;
+} lacks = {-1, -1};
+
+int setsockopt(int fd, int level, int name, const void *value, socklen_t n) {
+    errno = ENOPROTOOPT;
+    return level == lacks.level && name == lacks.name ? -1 : (int)syscall(SYS_setsockopt, fd, level, name, value, n);
+}
 
 static struct sockaddr_in6 at(const char *text) {
     struct sockaddr_in6 a = {.sin6_family = AF_INET6, .sin6_port = htons(1234)};
@@ -351,6 +362,98 @@ static int open_a_group(void) {
 
 static void without_descriptors_there_is_no_group(void) { CHECK_EQ(without_descriptors(open_a_group), -EMFILE); }
 
+/* ---------------------------------------------------------------- a kernel that lacks something */
+
+static int open_udp_of_ipv4(void) {
+    struct sockaddr_in6 a = at("::ffff:127.0.0.1");
+    return udpsock_open(&a);
+}
+
+static int open_a_group_of_ipv4(void) {
+    struct sockaddr_in6 group = at("::ffff:239.1.2.4");
+    return group_open(&group, LO);
+}
+
+static int open_a_group_of_ipv6(void) {
+    struct sockaddr_in6 group = at("ff02::1:4");
+    return group_open(&group, LO);
+}
+
+static int reach_one_of_ipv4(void) {
+    struct sockaddr_in6 from = at("::ffff:127.0.0.1"), group = at("::ffff:239.1.2.4");
+    return group_reach(&from, &group, LO);
+}
+
+static int reach_one_of_ipv6(void) {
+    struct sockaddr_in6 from = at("::1"), group = at("ff02::1:4");
+    group.sin6_scope_id = LO;
+    return group_reach(&from, &group, LO);
+}
+
+static int open_one_port(void) {
+    struct sockaddr_in6 a = at("::ffff:127.0.0.1");
+    struct slot slot = {.fd = -1, .number = 2};
+    struct port port;
+    int rc = port_open(&port, &a, LO, &slot, 0, 0, NULL);
+    if (rc == 0)
+        port_close(&port);
+    return rc;
+}
+
+static int listen_for_packets(void) {
+    struct rnic_err err;
+    int fd = packet_open(&err);
+    if (fd < 0)
+        return fd;
+    int rc = packet_listen(fd, LO, &err);
+    CHECK(rc == 0 || strstr(err.text, "cannot receive frames"));
+    close(fd);
+    return rc;
+}
+
+/* What works without says what it lacks, and leaves nothing behind. */
+static void an_option_that_the_kernel_lacks_is_told(void) {
+    static const struct {
+        int (*call)(void);
+        int level, name;
+    } rows[] = {
+        {open_udp_of_ipv4, IPPROTO_IP, IP_MTU_DISCOVER},
+        {open_udp, IPPROTO_IPV6, IPV6_MTU_DISCOVER},
+        {open_udp, IPPROTO_IPV6, IPV6_V6ONLY},
+        {open_udp, IPPROTO_UDP, UDP_NO_CHECK6_RX},
+        {open_a_listener, SOL_SOCKET, SO_PASSCRED},
+        {open_a_group_of_ipv4, SOL_SOCKET, SO_REUSEADDR},
+        {open_a_group_of_ipv4, IPPROTO_IP, IP_MULTICAST_ALL},
+        {open_a_group_of_ipv4, IPPROTO_IP, IP_ADD_MEMBERSHIP},
+        {open_a_group_of_ipv6, SOL_SOCKET, SO_REUSEADDR},
+        {open_a_group_of_ipv6, IPPROTO_IPV6, 29 /* IPV6_MULTICAST_ALL */},
+        {open_a_group_of_ipv6, IPPROTO_IPV6, IPV6_JOIN_GROUP},
+        {reach_one_of_ipv4, IPPROTO_IP, IP_MULTICAST_IF},
+        {reach_one_of_ipv4, IPPROTO_IP, IP_MULTICAST_LOOP},
+        {reach_one_of_ipv4, IPPROTO_IP, IP_MULTICAST_TTL},
+        {reach_one_of_ipv6, IPPROTO_IPV6, IPV6_MULTICAST_IF},
+        {reach_one_of_ipv6, IPPROTO_IPV6, IPV6_MULTICAST_LOOP},
+        {reach_one_of_ipv6, IPPROTO_IPV6, IPV6_MULTICAST_HOPS},
+        {open_one_port, SOL_SOCKET, SO_REUSEPORT},
+        {listen_for_packets, SOL_PACKET, PACKET_AUXDATA},
+        {listen_for_packets, SOL_PACKET, PACKET_IGNORE_OUTGOING},
+        {listen_for_packets, SOL_PACKET, PACKET_ADD_MEMBERSHIP},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int before = check_descriptors();
+        check_note("row %zu", i);
+        lacks.level = rows[i].level, lacks.name = rows[i].name;
+        int rc = rows[i].call();
+        lacks.level = lacks.name = -1;
+        if (rc == -EAFNOSUPPORT || rc == -EADDRNOTAVAIL || rc == -EPERM) {
+            printf("# row %zu: not to be had here\n", i);
+            continue;
+        }
+        CHECK_EQ(rc, -ENOPROTOOPT);
+        CHECK_EQ(check_descriptors(), before);
+    }
+}
+
 /* ---------------------------------------------------------------- descriptor 0 */
 
 static struct sockaddr_in6 loopback;
@@ -577,6 +680,7 @@ int main(void) {
     RUN(a_group_of_ipv4_gets_what_is_sent_to_it);
     RUN(a_group_of_ipv6_gets_what_is_sent_to_it);
     RUN(without_descriptors_there_is_no_group);
+    RUN(an_option_that_the_kernel_lacks_is_told);
     RUN(descriptor_0_is_one_as_any_other);
     RUN(a_frame_is_as_it_was_on_the_wire);
     RUN(frames_go_out_and_come_in);
