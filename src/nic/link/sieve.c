@@ -18,7 +18,7 @@
 #define ADDRESS_V6 8 /* instructions */
 #define PORTS (1 + SIEVE_HEARD)
 #define LENGTH 2
-#define PLACE (2 + 1 + SIEVE_SPARED + 1)
+#define PLACE (2 + 2 + SIEVE_SPARED + 1)
 #define FATE 4
 #define MOST (GUARD + SIEVE_RULES * (ADDRESS_V6 + PORTS + LENGTH + PLACE + FATE) + 1)
 #define IPV4_SOURCE 12 /* in the IP header */
@@ -49,8 +49,9 @@ void sieve_mute(struct sieve *s, const struct sieve_rule *rule) {
     s->rules[at] = *rule;
 }
 
+/* Queue pair 0 is nobody's, whoever has slot 0. */
 static bool is_spared(const struct sieve_rule *rule, uint32_t qpn) {
-    for (uint32_t i = 0; i < rule->nspared; i++) {
+    for (uint32_t i = 0; qpn && i < rule->nspared; i++) {
         if (rule->spared[i] == qpn || rule->spared[i] == (SIEVE_SLOT | qpn >> QPN_INDEX_BITS)) {
             return true;
         }
@@ -179,7 +180,7 @@ static void add_fate(struct program *p) {
 /* How many instructions the parts of a rule take. */
 static uint32_t ports_of(const struct sieve_rule *rule) { return 1 + (rule->port ? 1 : heard_of(rule)); }
 
-static uint32_t place_of(const struct sieve_rule *rule) { return 2 + (rule->qpn ? 1 : 1 + rule->nspared + 1); }
+static uint32_t place_of(const struct sieve_rule *rule) { return 2 + (rule->qpn ? 1 : 2 + rule->nspared + 1); }
 
 static void add_address(struct program *p, const struct sieve_rule *rule, bool v4) {
     uint32_t words = v4 ? 1 : 4, at = (uint32_t)(SKF_NET_OFF + (v4 ? IPV4_SOURCE : IPV6_SOURCE));
@@ -219,6 +220,7 @@ static void add_place(struct program *p, const struct sieve_rule *rule) {
         skip_unless(p, rule->qpn, FATE);
         return;
     }
+    skip_if(p, QPN_SMI, 1 + left);
     skip_if(p, QPN_GSI, left + FATE);
     for (uint32_t i = 0; i < rule->nspared; i++) {
         if (!(rule->spared[i] & SIEVE_SLOT)) {
