@@ -39,6 +39,7 @@ static int refuses, tried;
 static ssize_t transfer(long call, pid_t pid, const struct iovec *here, unsigned long n, const struct iovec *there,
                         unsigned long m) {
     tried++;
+    CHECK_EQ(m, 2);
     errno = refuses;
     return refuses ? -1 : syscall(call, pid, here, n, there, m, 0);
 }

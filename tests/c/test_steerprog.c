@@ -15,6 +15,7 @@
 #include "check.h"
 #include "link/port.h"
 #include "link/sieve.h"
+#include "link/steering.h"
 #include "wire/bth.h"
 #include "wire/mad.h"
 
@@ -129,13 +130,17 @@ static void is_closed(void) {
 
 /* ---------------------------------------------------------------- a group */
 
-static uint16_t index_of[SLOT_COUNT], first_slot[SLOT_COUNT];
-static uint64_t silent[SLOT_COUNT / 64];
+static struct {
+    struct steering_map map;
+    uint64_t behind; /* 0: nobody at an index that is none would be silent */
+} of;
+static uint16_t *const index_of = of.map.index_of, *const first_slot = of.map.first_slot;
+static uint64_t *const silent = of.map.silent;
 
 static void fresh(void) {
-    memset(index_of, 0xFF, sizeof index_of);
-    memset(first_slot, 0xFF, sizeof first_slot);
-    memset(silent, 0, sizeof silent);
+    memset(index_of, 0xFF, sizeof of.map.index_of);
+    memset(first_slot, 0xFF, sizeof of.map.first_slot);
+    memset(silent, 0, sizeof of.map.silent);
     attached = refuse = 0;
 }
 

@@ -276,6 +276,22 @@ static void descriptor_0_is_one_as_any_other(void) {
     end();
 }
 
+/* Nor is it one of the standard streams, which a program may open again. */
+static void a_copy_of_the_descriptor_is_none_of_the_first_three(void) {
+    struct peer again;
+    begin();
+    int kept = fcntl(2, F_DUPFD_CLOEXEC, 3);
+    close(2);
+    int rc = peer_open(&again, s.fd, &err), fd = again.fd;
+    peer_close(&again);
+    if (kept >= 0)
+        CHECK_EQ(dup2(kept, 2), 2);
+    close(kept);
+    CHECK_EQ(rc, 0);
+    CHECK(fd > 2);
+    end();
+}
+
 static void without_memory_nothing_is_half_made_either(void) {
     uint64_t offset;
     struct store none;
@@ -670,6 +686,7 @@ int main(void) {
     RUN(each_piece_has_whole_pages_of_its_own);
     RUN(without_a_descriptor_nothing_is_half_made);
     RUN(descriptor_0_is_one_as_any_other);
+    RUN(a_copy_of_the_descriptor_is_none_of_the_first_three);
     RUN(without_memory_nothing_is_half_made_either);
     RUN(without_seals_or_room_neither);
     RUN(what_a_record_names_lies_in_the_file);
