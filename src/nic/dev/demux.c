@@ -222,6 +222,21 @@ bool demux_may_ask(struct dev *dev, const struct udp_datagram *d, uint64_t now) 
     return false;
 }
 
+/* A message to queue pair 1, of which few are needed.  What is damaged uses up nobody's requests.  Not inlined: what most
+ * packets are shall not save registers for it.  checked: its ICRC is right, else that is not known. */
+static __attribute__((noinline)) bool is_ours(struct dev *dev, struct port *port, struct incoming *in,
+                                              const struct udp_datagram *d, uint32_t n, bool forwarded, uint64_t now,
+                                              bool *checked) {
+    bool asks = gsi_is_request(&in->pkt);
+    dev->nic.useless++;
+    if (asks && !demux_icrc(dev, in, d, n))
+        return false;
+    if (!forwarded && gsi_elsewhere(dev, port, in, d, n, now))
+        return false;
+    *checked = asks;
+    return !asks || demux_may_ask(dev, d, now);
+}
+
 static void input(struct dev *dev, struct port *port, const struct udp_datagram *d, const uint8_t *bth, uint32_t n,
                   uint16_t guess, bool forwarded, uint64_t now) {
     struct incoming in; /* not cleared: most packets are connected ones, and need little of it */
@@ -230,13 +245,8 @@ static void input(struct dev *dev, struct port *port, const struct udp_datagram 
     if (!demux_parse(dev, &in.pkt, bth, n, ICRC_BYTES))
         return;
     bool ud = in.pkt.row->mask & OPC_UD;
-    bool mad = ud && bth_dqpn(bth) == QPN_GSI, asks = mad && gsi_is_request(&in.pkt);
-    dev->nic.useless += mad;                 /* few are needed */
-    if (asks && !demux_icrc(dev, &in, d, n)) /* what is damaged uses up nobody's requests */
-        return;
-    if (mad && !forwarded && gsi_elsewhere(dev, port, &in, d, n, now))
-        return;
-    if (asks && !demux_may_ask(dev, d, now))
+    bool checked = false;
+    if (ud && bth_dqpn(bth) == QPN_GSI && !is_ours(dev, port, &in, d, n, forwarded, now, &checked))
         return;
     struct qp *qp = find_qp(dev, bth_dqpn(bth));
     if (!qp) {
@@ -256,7 +266,7 @@ static void input(struct dev *dev, struct port *port, const struct udp_datagram 
         COUNT_USELESS(qp, drop_bad_pkey);
         return;
     }
-    if (ud ? !asks && !demux_icrc(dev, &in, d, n) : !from_peer(dev, qp, &in, n, d) || !by_this_way(dev, qp, &in))
+    if (ud ? !checked && !demux_icrc(dev, &in, d, n) : !from_peer(dev, qp, &in, n, d) || !by_this_way(dev, qp, &in))
         return;
     if (ud)
         show_header(&in, d, n);
