@@ -297,35 +297,49 @@ struct waits { /* of a requester; times are from T on */
     uint64_t srtt;
     uint8_t probes, timeout;
     uint64_t due; /* NEVER or from T on */
+    uint64_t answered;
 };
 #define T SEC
 
 static void a_probe_or_a_retry_is_due_whichever_is_first(void) {
     const uint64_t edge = TIMEOUT - PROBE_MIN; /* an echo then leaves no time for a probe before the timer */
     const struct waits rows[] = {
-        {0, 0, 0, 0, 0, 14, PROBE_MIN},
-        {5, 0, 0, 0, 0, 14, 5 + PROBE_MIN},
-        {5, 9, 0, 0, 0, 14, 9 + PROBE_MIN},
-        {9, 5, 0, 0, 0, 14, 9 + PROBE_MIN},
-        {5, 0, 7, 0, 0, 14, 7 + PROBE_MIN},
-        {5, 9, 7, 0, 0, 14, 9 + PROBE_MIN},
-        {7, 0, 5, 0, 0, 14, 7 + PROBE_MIN},
-        {5, 7, 9, 0, 0, 14, 9 + PROBE_MIN},
-        {0, 0, (int)edge - 1, 0, 0, 14, TIMEOUT - 1},
-        {0, 0, (int)edge, 0, 0, 14, PROBE_MIN},
-        {0, 0, 0, PROBE_MIN / 4 - 1, 0, 14, PROBE_MIN},
-        {0, 0, 0, PROBE_MIN / 4 + 1, 0, 14, PROBE_MIN + 4},
-        {0, 0, 0, 2 * PROBE_MIN, 0, 14, 8 * PROBE_MIN},
-        {0, 0, 0, 0, 1, 14, 2 * PROBE_MIN},
-        {0, 0, 0, 0, 3, 14, 8 * PROBE_MIN},
-        {0, 0, 0, 0, PROBES - 1, 14, TIMEOUT},
-        {0, 0, 0, 0, PROBES - 1, 20, PROBE_MIN << (PROBES - 1)},
-        {3, 0, 0, 0, PROBES, 20, 3 + (4096ull << 20)},
-        {3, 8, 9, 0, PROBES, 14, 3 + TIMEOUT},
-        {3, 0, 0, 0, 0, 8, 3 + PROBE_MIN},
-        {3, 0, 0, 0, 0, 7, 3 + (4096ull << 7)},
-        {3, 0, 0, 0, 4, 0, 3 + 16 * PROBE_MIN},
-        {3, 0, 0, 0, PROBES, 0, NEVER},
+        {0, 0, 0, 1, 0, 14, PROBE_MIN, 0},
+        {5, 0, 0, 1, 0, 14, 5 + PROBE_MIN, 0},
+        {5, 9, 0, 1, 0, 14, 9 + PROBE_MIN, 0},
+        {9, 5, 0, 1, 0, 14, 9 + PROBE_MIN, 0},
+        {5, 0, 7, 1, 0, 14, 7 + PROBE_MIN, 0},
+        {5, 9, 7, 1, 0, 14, 9 + PROBE_MIN, 0},
+        {7, 0, 5, 1, 0, 14, 7 + PROBE_MIN, 0},
+        {5, 7, 9, 1, 0, 14, 9 + PROBE_MIN, 0},
+        {0, 0, (int)edge - 1, 1, 0, 14, TIMEOUT - 1, 0},
+        {0, 0, (int)edge, 1, 0, 14, PROBE_MIN, 0},
+        {0, 0, 0, PROBE_MIN / 4 - 1, 0, 14, PROBE_MIN, 0},
+        {0, 0, 0, PROBE_MIN / 4 + 1, 0, 14, PROBE_MIN + 4, 0},
+        {0, 0, 0, 2 * PROBE_MIN, 0, 14, 8 * PROBE_MIN, 0},
+        {0, 0, 0, 1, 1, 14, 2 * PROBE_MIN, 0},
+        {0, 0, 0, 1, 3, 14, 8 * PROBE_MIN, 0},
+        {0, 0, 0, 1, PROBES - 1, 14, TIMEOUT, 0},
+        {0, 0, 0, 1, PROBES - 1, 20, PROBE_MIN << (PROBES - 1), 0},
+        {3, 0, 0, 1, PROBES, 20, 3 + (4096ull << 20), 0},
+        {3, 8, 9, 1, PROBES, 14, 3 + TIMEOUT, 0},
+        {3, 0, 0, 1, 0, 8, 3 + PROBE_MIN, 0},
+        {3, 0, 0, 1, 0, 7, 3 + (4096ull << 7), 0},
+        {3, 0, 0, 1, 4, 0, 3 + 16 * PROBE_MIN, 0},
+        {3, 0, 0, 1, PROBES, 0, NEVER, 0},
+        {3, 0, 0, 0, 0, 14, 3 + PROBE_FIRST, 0}, /* nothing has ever been answered */
+        {3, 0, 0, 0, 2, 14, 3 + 4 * PROBE_FIRST, 0},
+        {3, 0, 0, 0, 0, 14, 3 + PROBE_FIRST, 3}, /* others' answers come */
+        {3, 0, 0, 0, 0, 14, 4 + PROBE_FIRST, 4},
+        {3, 9, 0, 0, 0, 14, 9 + PROBE_FIRST, 8},
+        {3, 9, 0, 0, 0, 14, 99 + PROBE_FIRST, 99},
+        {3, 0, 0, 0, 0, 20, 2 + QUEUE_MOST_NS + PROBE_FIRST, 2 + QUEUE_MOST_NS},
+        {3, 0, 0, 0, 0, 20, 3 + QUEUE_MOST_NS + PROBE_FIRST, SEC},
+        {3, 0, 0, MS, 0, 20, 2 + 20 * MS, 2 + 16 * MS},
+        {3, 0, 0, MS, 0, 20, 3 + 20 * MS, 4 + 16 * MS},
+        {3, 0, 0, 4 * MS - 1, 0, 20, 3 + 20 * (4 * MS - 1), SEC},
+        {3, 0, 0, 5 * MS, 0, 20, 3 + QUEUE_SLOW_NS + 20 * MS, SEC},
+        {3, 0, 0, 5 * MS, 0, 14, 3 + TIMEOUT, SEC},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct waits *w = &rows[i];
@@ -337,6 +351,7 @@ static void a_probe_or_a_retry_is_due_whichever_is_first(void) {
         req->echo = w->echo ? T + (uint64_t)w->echo : 0;
         req->srtt = w->srtt;
         req->probes = w->probes;
+        p.a.node->nic.answered = w->answered ? T + w->answered : 0;
         CHECK_EQ(p.a.qp->engine->deadline(p.a.qp), NEVER); /* nothing is under way */
         req->rnr_until = 77;
         CHECK_EQ(p.a.qp->engine->deadline(p.a.qp), 77);
@@ -391,7 +406,7 @@ static void the_timer_asks_and_then_counts(void) {
     post_write(&p.a, 1, 0, 0, 10);
     turn(&p.a, ALL);
     uint64_t start = p.f.now;
-    p.f.now = start + PROBE_MIN - 1;
+    p.f.now = start + PROBE_FIRST - 1;
     timer(&p.a);
     CHECK_EQ(sent(&p.a), 1);
     p.f.now++;

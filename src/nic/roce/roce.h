@@ -29,6 +29,9 @@
 #define ACK_EVERY 32      /* request packets between two AckReq bits within a message or chain */
 #define RNR_INFINITE 7    /* value of rnr_retry */
 #define PROBE_MIN 1000000 /* ns without an answer before a packet is sent once more; twice as long for each one after */
+#define PROBE_FIRST 8000000 /* the same while no answer has ever come */
+#define QUEUE_MOST_NS 256000000 /* an answer may stand so long behind others' in a queue, if it is the first one */
+#define QUEUE_SLOW_NS 64000000  /* the same of a later one, at most */
 #define SLOW_NS 1000000   /* a round trip of a peer that is far, or waits for a processor */
 #define UNASKED_NS 100000 /* an ACK of messages whose sender has not asked for one waits so long for more of them */
 #define PROBES 8          /* at most, then the transport timer alone */
