@@ -657,6 +657,20 @@ static void what_the_system_lacks_is_no_answer(void) {
     end();
 }
 
+/* So what it says of its addresses counts, though the system lacks what a slot's owner is found by. */
+static void of_a_slot_that_is_known_nobody_is_asked_again(void) {
+    open_both();
+    CHECK_EQ(ends[1]->peer.naddresses, 1);
+    self[0].party.naddresses = 0;
+    lane_tell(ends[0], &self[0]);
+    refuses = ENOBUFS;
+    (void)lane_listen_to(ends[1], &self[1]);
+    refuses = 0;
+    CHECK_EQ(ends[1]->state, LANE_UP);
+    CHECK_EQ(ends[1]->peer.naddresses, 0);
+    end();
+}
+
 static void without_descriptors_nobody_can_tell(void) {
     struct rlimit before, none = {0};
     open_both();
@@ -884,6 +898,7 @@ int main(void) {
     RUN(a_stranger_says_who_it_is_16_times_in_16_seconds);
     RUN(a_slot_is_its_owners);
     RUN(what_the_system_lacks_is_no_answer);
+    RUN(of_a_slot_that_is_known_nobody_is_asked_again);
     RUN(without_descriptors_nobody_can_tell);
     RUN(without_memory_there_is_no_lane_and_nothing_is_left_of_it);
     RUN(without_a_list_of_addresses_nobody_can_tell);

@@ -289,6 +289,7 @@ static void every_mapping_of_a_range_counts(void) {
         {0x80000, 1, 0x80000, "is not a file's"},
         {0x90000, 1, 0x90000, "is not mapped"},
     };
+    int before = check_descriptors();
     maps = text;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         check_note("row %zu", i);
@@ -298,6 +299,7 @@ static void every_mapping_of_a_range_counts(void) {
         CHECK(!rows[i].why || strstr(err.text, want));
     }
     maps = NULL;
+    CHECK_EQ(check_descriptors(), before);
     close(fd);
     unlink(name);
 }

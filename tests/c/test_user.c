@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,6 +33,21 @@ static int in_child(int (*check)(void)) {
     if (WEXITSTATUS(status) == SKIPPED)
         printf("# no user namespace to be had, or not root\n");
     return WEXITSTATUS(status) == SKIPPED ? 0 : WEXITSTATUS(status);
+}
+
+/* What the kernel says instead, of the number of nobody and of those who are mapped; "": there is no such file. */
+static const char *overflow, *map;
+
+FILE *fopen(const char *path, const char *mode) {
+    const char *text = strstr(path, "overflowuid") ? overflow : strstr(path, "uid_map") ? map : NULL;
+    int fd = text ? memfd_create("text", MFD_CLOEXEC) : open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || (text && !*text)) {
+        close(fd);
+        return NULL;
+    }
+    if (text)
+        CHECK(write(fd, text, strlen(text)) == (ssize_t)strlen(text) && lseek(fd, 0, SEEK_SET) == 0);
+    return fdopen(fd, mode[0] == 'r' ? "r" : mode);
 }
 
 static bool put(const char *path, const char *text) {
@@ -85,6 +101,35 @@ static int that_hides(void) {
     return user_may_look() ? FAILED : 0;
 }
 
+static void nobody_has_the_number_that_the_administrator_gave(void) {
+    static const char *const some = "0 1000 2\n", *const all = "0 0 4294967295\n";
+    static const struct {
+        const char *overflow, *map;
+        bool given, usual; /* is 4321 somebody, and 65534? */
+    } rows[] = {
+        {"4321\n", some, false, false},
+        {"65534\n", some, true, false},
+        {"", some, true, false},
+        {"x\n", some, true, false},
+        {"4321\n", all, true, true},
+        {"4321\n", "0 0 4294967294\n", false, false},
+        {"4321\n", "1 0 4294967295\n", false, false},
+        {"4321\n", "0 0\n", false, false},
+        {"4321\n", "", false, false},
+    };
+    int before = check_descriptors();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        overflow = rows[i].overflow, map = rows[i].map;
+        bool given = user_is_one(4321), usual = user_is_one(OVERFLOW), other = user_is_one(5);
+        overflow = map = NULL;
+        check_note("row %zu", i);
+        CHECK_EQ(given, rows[i].given);
+        CHECK_EQ(usual, rows[i].usual);
+        CHECK(other);
+    }
+    CHECK_EQ(check_descriptors(), before);
+}
+
 static void whom_the_namespace_does_not_map_is_nobodys_equal(void) { CHECK_EQ(in_child(as_mapped_nobody), 0); }
 static void whom_it_maps_is_known(void) { CHECK_EQ(in_child(as_somebody), 0); }
 static void nobody_is_a_user_where_all_are_mapped(void) { CHECK_EQ(in_child(as_nobody_of_all), 0); }
@@ -92,6 +137,7 @@ static void who_acts_as_another_has_no_equal(void) { CHECK_EQ(in_child(as_anothe
 static void a_process_that_is_not_dumpable_is_not_looked_into(void) { CHECK_EQ(in_child(that_hides), 0); }
 
 int main(void) {
+    RUN(nobody_has_the_number_that_the_administrator_gave);
     RUN(whom_the_namespace_does_not_map_is_nobodys_equal);
     RUN(whom_it_maps_is_known);
     RUN(nobody_is_a_user_where_all_are_mapped);

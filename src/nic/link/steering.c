@@ -677,7 +677,6 @@ uint64_t steering_deadline(const struct port_steering *st) {
 
 void steering_start(struct port *p, uint64_t now) {
     struct port_steering *st = p->steering;
-    st->phase = STEERING_IDLE;
     st->interval = st->look_interval = INTERVAL_MIN;
     st->credits = CREDITS;
     st->wake = NEVER;

@@ -9,9 +9,9 @@
 #define OVERFLOW 65534u /* unless the administrator has changed it */
 
 static unsigned overflow_uid(void) {
-    unsigned uid = OVERFLOW;
+    unsigned uid;
     FILE *f = fopen("/proc/sys/kernel/overflowuid", "re");
-    if (f && fscanf(f, "%u", &uid) != 1)
+    if (!f || fscanf(f, "%u", &uid) != 1)
         uid = OVERFLOW;
     if (f)
         fclose(f);

@@ -21,7 +21,8 @@ struct mapping {
 /* A line of /proc/self/maps; false: it is none. */
 static bool parse(const char *line, struct mapping *m) {
     int at = 0;
-    if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %*s %*s %*s %n", &m->start, &m->end, m->perms, &at) < 3 || !at)
+    (void)sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %*s %*s %*s %n", &m->start, &m->end, m->perms, &at);
+    if (!at) /* not all that stands ahead of it was there */
         return false;
     snprintf(m->path, sizeof m->path, "%s", line + at);
     m->path[strcspn(m->path, "\n")] = 0;

@@ -355,7 +355,7 @@ static int open_sealed(pid_t pid, int fd) {
 }
 
 static int map_sealed(const struct peer *p, const struct store_record *record, uint8_t **addr) {
-    int fd = p->pid > 0 ? open_sealed(p->pid, (int)record->offset) : -1;
+    int fd = open_sealed(p->pid, (int)record->offset); /* of process 0 there is none */
     void *at = MAP_FAILED;
     if (fd >= 0 && memfile_is_sound(fd, record->length))
         at =
