@@ -195,7 +195,9 @@ static void only_files_of_disks_are_persistent(void) {
     uint8_t *copy = mmap(NULL, 8192, PROT_READ, MAP_PRIVATE, fd, 0);
     uint8_t *mem = mmap(NULL, 4096, PROT_READ, MAP_SHARED, memory, 0);
     CHECK(file != MAP_FAILED && copy != MAP_FAILED && mem != MAP_FAILED);
+    int before = check_descriptors();
     CHECK_EQ(mem_can_persist(file + 100, 8000, &err), 0);
+    CHECK_EQ(check_descriptors(), before);
     static const long of_memory[] = {TMPFS_MAGIC, RAMFS_MAGIC, HUGETLBFS_MAGIC};
     for (int i = 0; i < 3; i++) {
         file_system = of_memory[i];
@@ -289,7 +291,6 @@ static void every_mapping_of_a_range_counts(void) {
         {0x80000, 1, 0x80000, "is not a file's"},
         {0x90000, 1, 0x90000, "is not mapped"},
     };
-    int before = check_descriptors();
     maps = text;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         check_note("row %zu", i);
@@ -299,7 +300,6 @@ static void every_mapping_of_a_range_counts(void) {
         CHECK(!rows[i].why || strstr(err.text, want));
     }
     maps = NULL;
-    CHECK_EQ(check_descriptors(), before);
     close(fd);
     unlink(name);
 }

@@ -36,10 +36,10 @@ static int in_child(int (*check)(void)) {
 }
 
 /* What the kernel says instead, of the number of nobody and of those who are mapped; "": there is no such file. */
-static const char *overflow, *map;
+static const char *overflow, *mapped;
 
 FILE *fopen(const char *path, const char *mode) {
-    const char *text = strstr(path, "overflowuid") ? overflow : strstr(path, "uid_map") ? map : NULL;
+    const char *text = strstr(path, "overflowuid") ? overflow : strstr(path, "uid_map") ? mapped : NULL;
     int fd = text ? memfd_create("text", MFD_CLOEXEC) : open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || (text && !*text)) {
         close(fd);
@@ -104,7 +104,7 @@ static int that_hides(void) {
 static void nobody_has_the_number_that_the_administrator_gave(void) {
     static const char *const some = "0 1000 2\n", *const all = "0 0 4294967295\n";
     static const struct {
-        const char *overflow, *map;
+        const char *overflow, *mapped;
         bool given, usual; /* is 4321 somebody, and 65534? */
     } rows[] = {
         {"4321\n", some, false, false},
@@ -119,9 +119,9 @@ static void nobody_has_the_number_that_the_administrator_gave(void) {
     };
     int before = check_descriptors();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        overflow = rows[i].overflow, map = rows[i].map;
+        overflow = rows[i].overflow, mapped = rows[i].map;
         bool given = user_is_one(4321), usual = user_is_one(OVERFLOW), other = user_is_one(5);
-        overflow = map = NULL;
+        overflow = mapped = NULL;
         check_note("row %zu", i);
         CHECK_EQ(given, rows[i].given);
         CHECK_EQ(usual, rows[i].usual);
