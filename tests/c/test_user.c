@@ -119,7 +119,7 @@ static void nobody_has_the_number_that_the_administrator_gave(void) {
     };
     int before = check_descriptors();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        overflow = rows[i].overflow, mapped = rows[i].map;
+        overflow = rows[i].overflow, mapped = rows[i].mapped;
         bool given = user_is_one(4321), usual = user_is_one(OVERFLOW), other = user_is_one(5);
         overflow = mapped = NULL;
         check_note("row %zu", i);
