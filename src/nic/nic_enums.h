@@ -151,6 +151,7 @@
     X(tx_syscalls, "sendmsg calls")                                                                                    \
     X(tx_errors, "packets that the socket refused")                                                                    \
     X(tx_forbidden, "packets that this host's firewall refused")                                                       \
+    X(tx_too_long, "packets longer than the way there takes (EMSGSIZE): its MTU is smaller than path_mtu")             \
     X(tx_waits, "times that a full socket made packets wait for the link")                                             \
     X(rx_packets, "packets taken from the link, dropped ones included")                                                \
     X(rx_bytes, "bytes taken from the link, from the BTH to the ICRC, or of whole frames")                             \

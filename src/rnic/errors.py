@@ -143,7 +143,8 @@ _STATUS_TEXT: dict[WCStatus, tuple[str, str, str]] = {
         "remote side or the path",
         "the peer did not acknowledge the request, however often it was sent",
         "does the peer's process live, and is its queue pair in RTR or RTS? do dest_qp_num, the dgid and the "
-        "PSNs of both ends match? does a firewall let UDP port 4791 pass? do the drop_ counters count?",
+        "PSNs of both ends match? does a firewall let UDP port 4791 pass? do the drop_ counters count, or "
+        "tx_too_long: the way there takes only shorter packets, a smaller path_mtu helps?",
     ),
     WCStatus.RNR_RETRY_EXC_ERR: (
         "remote side",

@@ -231,16 +231,17 @@ static void the_kernel_is_told_of_hops_and_class_alone_where_it_would_not_know(v
 }
 
 static void what_the_kernel_refuses_is_counted_by_packets(void) {
-    static const int errors[] = {EPERM, ENETUNREACH};
-    for (int i = 0; i < 4; i++) {
+    static const int errors[] = {EPERM, ENETUNREACH, EMSGSIZE},
+                     counts[] = {RNIC_CNT_tx_forbidden, RNIC_CNT_tx_errors, RNIC_CNT_tx_too_long};
+    for (int i = 0; i < 6; i++) {
         begin();
-        fails = errors[i % 2];
+        fails = errors[i % 3];
         put(&four, LONG);
         put(&four, LONG);
-        put(&four, i < 2 ? 1 : LONG); /* the last one may be shorter */
+        put(&four, i < 3 ? 1 : LONG); /* the last one may be shorter */
         udp_tx_flush(&tx);
-        CHECK_EQ(counters.value[RNIC_CNT_tx_forbidden], i % 2 == 0 ? 3 : 0);
-        CHECK_EQ(counters.value[RNIC_CNT_tx_errors], i % 2 == 1 ? 3 : 0);
+        for (int k = 0; k < 3; k++)
+            CHECK_EQ(counters.value[counts[k]], i % 3 == k ? 3 : 0);
         CHECK_EQ(port.handed, 0);
         CHECK_EQ(udp_tx_full(&tx), -1);
     }

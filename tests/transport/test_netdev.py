@@ -11,8 +11,8 @@ import pytest
 
 import rnic
 from rnic import GID, MTU, SGE, AHAttr, EventType, PortState, QPState, RecvWR, SendFlags, SendWR, WCStatus
-from rnic.testing import End, Options, connect
-from transport.netdev import Netdevs, no_event, wait_event
+from rnic.testing import Address, End, Options, complete, connect, prepare
+from transport.netdev import Netdevs, ip, no_event, wait_event
 from waiting import until
 
 ONE, TWO, THREE = "10.99.0.1", "10.99.0.2", "10.99.0.3"
@@ -205,6 +205,23 @@ def test_without_its_address_a_connection_fails_in_time(devs: Netdevs) -> None:
         (wc,) = a.wait()
         assert wc.status is WCStatus.RETRY_EXC_ERR
         assert a.ctx.counters().tx_errors >= 3
+
+
+def test_a_path_with_a_smaller_mtu_is_told_by_a_counter(devs: Netdevs) -> None:
+    for name in (devs.a, devs.b):
+        devs.link(name, "mtu", "9000")
+    ip("route", "add", "10.98.0.0/24", "dev", devs.a, "mtu", "1500")
+    with End(f"roce_{devs.a}") as a:
+        options = Options(address=ONE, retry_cnt=2, timeout=12)
+        own = prepare(a.qp, options)
+        assert own.mtu is MTU.MTU_4096
+        complete(a.qp, own, Address(GID("10.98.0.2"), 17, 0, own.mtu), options)
+        memory = a.memory(4096)
+        a.qp.post_send(SendWR(3, send_flags=SendFlags.SIGNALED, sg_list=[SGE(memory)]))
+        (wc,) = a.wait()
+        assert wc.status is WCStatus.RETRY_EXC_ERR
+        assert "tx_too_long" in wc.explain()
+        assert a.ctx.counters().tx_too_long >= 3
 
 
 @pytest.mark.wire

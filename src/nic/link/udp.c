@@ -99,6 +99,11 @@ static ssize_t send_to(const struct flow *flow, const union udp_address *to, soc
     return syscall(SYS_sendmsg, fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
+/* What cannot be recovered has a counter of its own. */
+static enum rnic_counter refusal(int error) {
+    return error == EPERM ? RNIC_CNT_tx_forbidden : error == EMSGSIZE ? RNIC_CNT_tx_too_long : RNIC_CNT_tx_errors;
+}
+
 /* False: the socket is full.  What it refuses for another reason is lost; the transport recovers it as any loss. */
 static bool send_datagram(struct udp_tx *u, const struct flow *flow, const uint8_t *bytes, uint32_t length,
                           uint16_t segment) {
@@ -111,8 +116,7 @@ static bool send_datagram(struct udp_tx *u, const struct flow *flow, const uint8
     else if (errno == EAGAIN)
         return false;
     else
-        u->counters->value[errno == EPERM ? RNIC_CNT_tx_forbidden : RNIC_CNT_tx_errors] +=
-            (length + segment - 1u) / segment;
+        u->counters->value[refusal(errno)] += (length + segment - 1u) / segment;
     return true;
 }
 
