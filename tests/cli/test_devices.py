@@ -5,7 +5,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
+from click.testing import CliRunner
+
 from cli.commands import Start
+from rnic import get_device_list
+from rnic.cli.devices import info
+from rnic.records import replace
 
 
 def test_devices_lists_the_loopback_device(rnic: Start) -> None:
@@ -39,6 +45,20 @@ def test_info_of_all_devices_as_json_agrees_with_devices(rnic: Start) -> None:
     loopback = next(record for record in records if record["hca_id"] == "roce_lo")
     assert loopback["raw_packet"]["wire"] is False
     assert loopback["ports"][0]["gids"][0] == {"index": 0, "gid": "::ffff:127.0.0.1", "type": "RoCE v2"}
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_device_that_cannot_be_opened_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    """Its address may be tentative, or the interface has just gone."""
+    loopback = next(one for one in get_device_list() if one.name == "roce_lo")
+    monkeypatch.setattr("rnic.get_device_list", lambda: [replace(loopback, name="roce_gone"), loopback])
+    result = CliRunner().invoke(info, options)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("rnic: roce_gone: open_device: ")
+    assert "roce_lo" in result.stdout
+    assert "roce_gone" not in result.stdout
 
 
 def test_unknown_device_is_named(rnic: Start) -> None:

@@ -137,6 +137,13 @@ def test_the_switch_is_seen(rnic: Start, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (found.state, found.cure) == (State.DEGRADED, "unset RNIC_LOCAL")
 
 
+def test_a_switch_without_a_value_is_none(rnic: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RNIC_LOCAL", "")
+    result = rnic("doctor", "--json").wait()
+    assert result.status == 0
+    assert by_name(result.out)["shared memory"].state is State.OK
+
+
 def test_a_wrong_switch_is_told(rnic: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RNIC_LOCAL", "yes")
     result = rnic("doctor", "--json").wait()

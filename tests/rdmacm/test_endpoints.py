@@ -8,6 +8,7 @@ from errno import EADDRNOTAVAIL
 
 import pytest
 
+import rnic
 from rdmacm.ends import WAIT, joined
 from rnic import SGE, VerbsError
 from rnic.rdmacm import AddrInfo, IdState, PortSpace, create_ep, getaddrinfo
@@ -22,6 +23,13 @@ def test_a_name_is_looked_up_for_either_side() -> None:
     assert (here.src_addr[:2], here.dst_addr, here.ps) == (("::1", 7471), None, PortSpace.UDP)
     with pytest.raises(VerbsError, match=r"localhost, service 1: ") as caught:
         getaddrinfo("localhost", 1, AddrInfo(numeric_host=True))
+    assert caught.value.errno == EADDRNOTAVAIL
+
+
+@pytest.mark.parametrize("zone", ["nope", "2147483647", "9" * 30])
+def test_an_interface_that_is_not_there_is_named(zone: str) -> None:
+    with pytest.raises(VerbsError, match=f"there is no network interface '{zone}' here") as caught:
+        rnic.connect(f"fe80::1%{zone}", 7000)
     assert caught.value.errno == EADDRNOTAVAIL
 
 

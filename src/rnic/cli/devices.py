@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import click
 from rich import box
@@ -14,6 +16,7 @@ import rnic
 from rnic.cli import devinfo
 from rnic.cli.params import Failure
 
+T = TypeVar("T")
 NO_DEVICES = "no devices: no network interface of this machine has an address (`rnic doctor` has the cure)"
 
 
@@ -67,11 +70,26 @@ def info(device: str | None, ib_dev: str | None, verbose: bool, as_json: bool) -
     found = [one for one in rnic.get_device_list() if wanted in (None, one.name)]
     if not found:
         raise Failure(f"no device {wanted} (`rnic devices` lists them)" if wanted else NO_DEVICES)
+    failed: list[rnic.Device] = []
     if as_json:
-        click.echo(json.dumps([_record(one) for one in found], indent=2))
-        return
-    for one in found:
-        click.echo("\n".join(_lines(one, verbose)) + "\n")
+        click.echo(json.dumps(list(_each(found, _record, failed)), indent=2))
+    else:
+        for lines in _each(found, lambda one: _lines(one, verbose), failed):
+            click.echo("\n".join(lines) + "\n")
+    if failed:
+        raise SystemExit(1)
+
+
+def _each(found: list[rnic.Device], show: Callable[[rnic.Device], T], failed: list[rnic.Device]) -> Iterator[T]:
+    """What there is to show of each device; one that cannot be opened now is named, and the others are shown."""
+    for device in found:
+        try:
+            shown = show(device)
+        except rnic.VerbsError as error:
+            click.echo(f"rnic: {device.name}: {error}", err=True)
+            failed.append(device)
+        else:
+            yield shown
 
 
 def _lines(device: rnic.Device, verbose: bool) -> list[str]:

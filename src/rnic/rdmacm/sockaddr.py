@@ -41,9 +41,10 @@ def parse(address: SockAddr, verb: str) -> Inet:
     scope = address[3] if len(address) == 4 else 0
     plain, _, zone = host.partition("%")
     try:
-        return Inet(ip_address(plain), port, _scope(zone) if zone else scope)
+        ip = ip_address(plain)
     except ValueError:
         return _look_up(host, port, verb)
+    return Inet(ip, port, _scope(zone, verb) if zone else scope)
 
 
 def _of_types(address: object, verb: str) -> tuple[str, int]:
@@ -59,8 +60,11 @@ def _of_types(address: object, verb: str) -> tuple[str, int]:
         raise TypeError(f"{verb}: a port is an int, not {type(port).__name__}") from None
 
 
-def _scope(zone: str) -> int:
-    return int(zone) if zone.isdigit() else socket.if_nametoindex(zone)
+def _scope(zone: str, verb: str) -> int:
+    try:
+        return socket.if_nametoindex(socket.if_indextoname(int(zone)) if zone.isdecimal() else zone)
+    except (OSError, OverflowError):
+        raise VerbsError(EADDRNOTAVAIL, f"there is no network interface {zone!r} here", verb) from None
 
 
 def _look_up(host: str, port: int, verb: str) -> Inet:

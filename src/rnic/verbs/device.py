@@ -120,7 +120,7 @@ def open_device(
 
 def _local() -> bool:
     """Whether the environment lets peers on this host be reached by shared memory."""
-    text = os.environ.get("RNIC_LOCAL", "on")
+    text = os.environ.get("RNIC_LOCAL") or "on"
     if text not in ("on", "off"):
         raise VerbsError(errno.EINVAL, f"RNIC_LOCAL is {text!r}, neither on nor off", "open_device")
     return text == "on"
