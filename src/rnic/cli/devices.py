@@ -80,8 +80,10 @@ def info(device: str | None, ib_dev: str | None, verbose: bool, as_json: bool) -
         raise SystemExit(1)
 
 
-def _each(found: list[rnic.Device], show: Callable[[rnic.Device], T], failed: list[rnic.Device]) -> Iterator[T]:
-    """What there is to show of each device; one that cannot be opened now is named, and the others are shown."""
+def _each(
+    found: list[rnic.Device], show: Callable[[rnic.Device], T], failed: list[rnic.Device]
+) -> Iterator[T]:
+    """What there is to show of each device; one that cannot be opened now is named."""
     for device in found:
         try:
             shown = show(device)
