@@ -194,6 +194,7 @@ $(M_BINS): %: %.o $(MUTANTS)/help.a $(MUTANTS)/libcore.so
 	@$(CC) -pthread $^ -o $@
 
 $(MUTANTS)/nic.c: src/rnic/_nic/nic.pyx $(wildcard src/rnic/_nic/*.px[id])
+	@mkdir -p $(@D)
 	@$(BIN)/cython -3 $< -o $@
 
 $(M_NIC): $(MUTANTS)/nic.c $(MUTANTS)/libcore.so
