@@ -7,6 +7,7 @@
 #endif
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -216,6 +217,26 @@ static void all_who_watch_see_the_end(void) {
     CHECK_EQ(check_descriptors(), before);
 }
 
+static void descriptor_0_is_one_as_any_other(void) {
+    struct abstract_name name;
+    struct lifeline life;
+    int kept = fcntl(0, F_DUPFD_CLOEXEC, 3);
+    abstract_name(&name, "rnic/test/zero");
+    close(0);
+    CHECK_EQ(lifeline_open(&life, &name), 0);
+    CHECK_EQ(life.fd, 0);
+    int fd = lifeline_watch(&name);
+    CHECK(lifeline_accept(&life));
+    CHECK_EQ(life.count, 1);
+    lifeline_close(&life);
+    CHECK(fcntl(0, F_GETFD) < 0);
+    CHECK(hangs_up(fd, 0));
+    close(fd);
+    if (kept >= 0)
+        CHECK_EQ(dup2(kept, 0), 0);
+    close(kept);
+}
+
 /* Whoever connects and hangs up all the time would keep the owner, who has a lock then, for ever. */
 static void a_crowd_is_looked_at_in_parts(void) {
     struct slot s;
@@ -347,6 +368,7 @@ int main(void) {
     RUN(who_stops_watching_is_let_go);
     RUN(without_memory_the_kernel_keeps_who_watches);
     RUN(all_who_watch_see_the_end);
+    RUN(descriptor_0_is_one_as_any_other);
     RUN(a_crowd_is_looked_at_in_parts);
     RUN(of_those_who_stay_so_many_are_taken_in_at_once);
     RUN(other_users_take_a_bounded_share_of_descriptors);

@@ -199,6 +199,7 @@ static void who_has_descriptor_0_is_one_as_any_other(void) {
     CHECK_EQ(dup2(input, 0), 0);
     struct member *m = group_join();
     take_descriptor_0(m);
+    CHECK(!port_settled(&m->port));
     CHECK(answers_as_owner(m));
     port_show_headers(&m->port, true);
     CHECK_EQ(getsockopt(0, IPPROTO_IP, IP_RECVTTL, &shown, &n), 0);

@@ -20,18 +20,17 @@
 #define LINK_HEADER 14 /* what returns is an Ethernet frame: own addresses are reached over lo */
 #define DATAGRAM 16
 
-/* Sends to the socket itself, so that nobody else sees it. Returns the frame's length, or -errno. */
+/* Sends to the socket itself, so that nobody else sees it. Returns the frame's length, or -1. */
 static ssize_t send_and_look(int fd, const struct sockaddr_in6 *to, size_t length, uint8_t *frame, size_t size) {
     static const uint8_t data[2 * DATAGRAM] = {PORT_PROBE_OPCODE};
     union address_native native;
     socklen_t n = address_to_native(to, &native);
     if (sendto(fd, data, length, 0, &native.any, n) < 0) {
-        return -errno;
+        return -1;
     }
     struct iovec iov = {frame, size};
     struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
-    ssize_t got = recvmsg(fd, &mh, MSG_ERRQUEUE | MSG_DONTWAIT);
-    return got < 0 ? -errno : got;
+    return recvmsg(fd, &mh, MSG_ERRQUEUE | MSG_DONTWAIT);
 }
 
 /* DF alone in the flags, identification 0: the kernel counts segments from there. */
