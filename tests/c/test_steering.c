@@ -266,6 +266,15 @@ static void a_packet_that_went_astray_is_told_of_and_looked_into(void) {
     group_end();
 }
 
+static void a_steward_tells_itself_of_a_miss_once(void) {
+    group_of(5);
+    group_listen_in(true);
+    stray(&group_members[0], &group_members[4]);
+    group_run(10000 * MS);
+    group_has_said("0 M0");
+    group_end();
+}
+
 static void a_stopped_steward_is_replaced_by_the_next(void) {
     group_of(3);
     group_stop(0, 1);
@@ -535,6 +544,7 @@ int main(void) {
     RUN(who_has_descriptor_0_is_one_as_any_other);
     RUN(a_steward_that_leaves_attaches_what_will_be);
     RUN(a_packet_that_went_astray_is_told_of_and_looked_into);
+    RUN(a_steward_tells_itself_of_a_miss_once);
     RUN(a_stopped_steward_is_replaced_by_the_next);
     RUN(a_stopped_member_keeps_its_place_and_is_asked_after);
     RUN(who_is_not_heard_asks_eight_and_then_sees_to_it);
