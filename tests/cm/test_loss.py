@@ -221,3 +221,23 @@ def test_timers_of_exchanges_that_are_gone_do_not_pile_up() -> None:
         conn.send_req(a_req(), 0)
         conn.close(0)
     assert len(cm._timers) < 200
+
+
+def test_there_are_never_more_timers_than_what_is_alive_allows() -> None:
+    cm = IbCm(1, 0xA0)
+    conns = [cm.connection("peer") for _ in range(200)]
+
+    def look() -> None:
+        assert len(cm._timers) <= 64 + 4 * len(cm.table)
+
+    for now in range(6):  # each arms its timer anew
+        for conn in conns:
+            if now == 0:
+                conn.send_req(a_req(), now)
+            else:
+                conn.hurry(now, 10**6 - now)
+            look()
+    for conn in conns:
+        conn.close(0)
+        look()
+    assert len(cm.table) == 0

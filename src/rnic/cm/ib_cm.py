@@ -229,6 +229,7 @@ class IbCm:
             self._met.append(exchange)
         if exchange.over:
             self._keep_last_word(exchange, now)
+            self._pass_over_stale(len(self.table) - 1)
             self.table.remove(exchange)
         elif isinstance(exchange, Listener):
             self.table.listen(exchange)
@@ -256,14 +257,14 @@ class IbCm:
 
     def timed(self, exchange: Exchange, deadline: int | None) -> None:
         """Put a deadline of an exchange into the heap."""
-        self._pass_over_stale()
+        self._pass_over_stale(len(self.table))
         if deadline is not None:
             self._serial += 1
             heapq.heappush(self._timers, (deadline, self._serial, exchange))
 
-    def _pass_over_stale(self) -> None:
+    def _pass_over_stale(self, alive: int) -> None:
         """What is in the heap is bounded by what is alive."""
-        if len(self._timers) > 64 + 4 * len(self.table):  # mostly stale ones
+        if len(self._timers) >= 64 + 4 * alive:  # mostly stale ones
             self._timers = [one for one in self._timers if one[2].deadline() == one[0]]
             heapq.heapify(self._timers)
 
