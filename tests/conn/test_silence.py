@@ -182,6 +182,22 @@ def test_a_peer_that_answers_late_costs_no_descriptor() -> None:
             dial.abandon()
 
 
+def test_a_forked_child_has_no_question(neighbour: Neighbour) -> None:
+    reach.forget()
+    with reach.Question(ip_address(THERE)) as question:
+        fd = question.fileno()
+        pid = os.fork()
+        if not pid:
+            try:
+                os.fstat(fd)
+            except OSError:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0
+        os.fstat(fd)
+    assert neighbour.a
+
+
 def test_a_route_that_prohibits_is_told(neighbour: Neighbour) -> None:
     ip("route", "add", "prohibit", "10.85.0.0/24")
     assert reach.why(ip_address("10.85.0.1")) == EACCES

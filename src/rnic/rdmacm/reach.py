@@ -33,6 +33,7 @@ _UNKNOWN = (
     "the way (NAT), which RoCE's checksum does not allow"
 )
 _seen: dict[IP, tuple[float, int]] = {}
+_open: set[socket.socket] = set()  # of questions that are not closed
 
 
 def why(dst: IP, src: IP | None = None, scope: int = 0) -> int:
@@ -81,6 +82,7 @@ class Question:
         family = socket.AF_INET if version == 4 else socket.AF_INET6
         more = (0, scope) if family == socket.AF_INET6 else ()
         self._probe = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        _open.add(self._probe)
         self._probe.setsockopt(*_RECVERR[version], 1)
         if src is not None:
             self._probe.bind((str(src), 0, *more))
@@ -97,6 +99,7 @@ class Question:
     def close(self) -> None:
         """Nobody wants to know any more."""
         if self._probe is not None:
+            _open.discard(self._probe)
             self._probe.close()
 
     def __del__(self) -> None:
@@ -112,6 +115,12 @@ class Question:
 def words(code: int) -> str:
     """The same for people."""
     return _WORDS.get(code, _UNKNOWN)
+
+
+def forked() -> None:
+    """In a forked child: the questions are the parent's."""
+    while _open:
+        _open.pop().close()
 
 
 def forget() -> None:

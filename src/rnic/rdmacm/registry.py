@@ -10,7 +10,7 @@ import threading
 from errno import EADDRNOTAVAIL, ENODEV
 
 from rnic.errors import VerbsError
-from rnic.rdmacm import routes
+from rnic.rdmacm import reach, routes
 from rnic.rdmacm.agent import Agent
 from rnic.rdmacm.channel import channels
 from rnic.verbs.context import Context
@@ -92,6 +92,7 @@ class Registry:
             agent.forked()
             agent.lock = self.lock
         self._agents = {}
+        reach.forked()
         for channel in channels():
             channel.lock = threading.RLock()
             channel.drop_fd()
