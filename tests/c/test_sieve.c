@@ -203,6 +203,29 @@ static void of_packets_that_come_together_each_is_judged(void) {
     close(to), close(loud);
 }
 
+/* The kernel would not tell any more where its packets end. */
+static void a_batch_that_lies_in_the_socket_is_read_as_one(void) {
+    int to = bound(), from = bound();
+    struct sockaddr_storage a;
+    socklen_t n = sizeof a;
+    uint8_t bytes[2 * BTH_BYTES] = {0};
+    struct sieve_rule r = rule_of(0, QPN, 5);
+    CHECK(udpsock_set(to, SOL_UDP, UDP_GRO, 1));
+    CHECK_EQ(getsockname(to, (struct sockaddr *)&a, &n), 0);
+    CHECK(udpsock_set(from, SOL_UDP, UDP_SEGMENT, BTH_BYTES));
+    CHECK_EQ(sendto(from, bytes, sizeof bytes, 0, (struct sockaddr *)&a, n), (ssize_t)sizeof bytes);
+    sieve = (struct sieve){.count = 0};
+    r.apart = true;
+    sieve_mute(&sieve, &r);
+    CHECK(!sieve_attach(&sieve, to, v4));
+    CHECK(takes_batches(to));
+    CHECK_EQ(recv(to, bytes, sizeof bytes, MSG_DONTWAIT), (ssize_t)sizeof bytes);
+    CHECK(sieve_batch(&sieve, to));
+    CHECK(!takes_batches(to));
+    CHECK(is_muted(heard(from, to, QPN, MANY)));
+    close(to), close(from);
+}
+
 /* A filter as long as there may be, and another in its place: both lie in the socket's memory for options. */
 static void many_are_muted_together_and_heard_together(void) {
     int to = bound(), loud[SIEVE_RULES], other = bound();
@@ -327,6 +350,7 @@ int main(void) {
         RUN(all_queue_pairs_are_muted_but_those_that_are_spared);
         RUN(an_address_that_differs_in_any_byte_is_another);
         RUN(of_packets_that_come_together_each_is_judged);
+        RUN(a_batch_that_lies_in_the_socket_is_read_as_one);
         RUN(many_are_muted_together_and_heard_together);
         RUN(the_kernel_drops_what_is_found_here);
         RUN(the_one_whose_time_is_up_first_makes_room);

@@ -27,6 +27,8 @@ static bool receive_port(struct dev *dev, struct port *port, uint64_t now) {
         demux_datagram(dev, port, &dev->rx.datagram[i], false, now);
     dev->nic.counters.value[RNIC_CNT_rx_syscalls] += n > 0;
     dev->more |= !dev->rx.all;
+    if (dev->rx.all && port->unsettled)
+        port_settle(port);
     return n > 0;
 }
 

@@ -40,7 +40,7 @@ static int open_shared(const struct sockaddr_in6 *addr, uint32_t rcvbuf) {
         return fd;
     }
     static const struct sieve nobody;
-    sieve_attach(&nobody, fd, address_is_v4(addr));
+    (void)sieve_attach(&nobody, fd, address_is_v4(addr));
     udpsock_set(fd, SOL_SOCKET, SO_RCVBUF, (int)(rcvbuf != 0 && rcvbuf <= INT32_MAX ? rcvbuf : RECEIVE_ASKED));
     if (!udpsock_set(fd, SOL_SOCKET, SO_REUSEPORT, 1)) {
         int rc = -errno;
@@ -209,16 +209,20 @@ int port_add_slot(struct port *p, uint32_t slot) {
     return 0;
 }
 
+static void sift(struct port *p) { p->unsettled = !sieve_attach(&p->sieve, p->rx_fd, address_is_v4(&p->addr)); }
+
 void port_mute(struct port *p, const struct sieve_rule *rule) {
     sieve_mute(&p->sieve, rule);
-    sieve_attach(&p->sieve, p->rx_fd, address_is_v4(&p->addr));
+    sift(p);
 }
 
 void port_spare(struct port *p, const struct in6_addr *from, uint32_t place) {
     if (sieve_spare(&p->sieve, from, place)) {
-        sieve_attach(&p->sieve, p->rx_fd, address_is_v4(&p->addr));
+        sift(p);
     }
 }
+
+void port_settle(struct port *p) { p->unsettled = !sieve_batch(&p->sieve, p->rx_fd); }
 
 /* ---------------------------------------------------------------- forwarding */
 
@@ -408,7 +412,7 @@ static bool take_over(struct port *p, uint64_t now) {
 bool port_timer(struct port *p, uint64_t now) {
     if (p->rx_fd >= 0) {
         if (sieve_expire(&p->sieve, now)) {
-            sieve_attach(&p->sieve, p->rx_fd, address_is_v4(&p->addr));
+            sift(p);
         }
         steering_timer(p, now);
         return false;

@@ -39,6 +39,7 @@ struct port {
     uint16_t asked;           /* enum slotmsg_shown: so do those need it to whom this process forwards */
     uint8_t tclass;           /* of what goes out and does not say otherwise */
     struct sieve sieve;       /* what rx_fd does not hear */
+    bool unsettled;           /* it was not empty when batches were to end: port_settle() when it is */
     const struct slot *slot;  /* first slot of the context; where answers to probes go */
     /* the steering and ownership machinery's own fields follow */
     struct port_steering *steering;
@@ -73,6 +74,8 @@ void port_probe_input(struct port *p, const uint8_t *data, uint32_t length, cons
 void port_mute(struct port *p, const struct sieve_rule *rule);
 /* But for what goes to a newcomer (sieve_spare). */
 void port_spare(struct port *p, const struct in6_addr *from, uint32_t place);
+/* All that lay in rx_fd has been read. */
+void port_settle(struct port *p);
 
 /* Hands a datagram that is for another slot to that slot's socket; tells the steward when its destination QPN is
  * of that slot, too: the kernel should have given it to that process. 0, or -errno: nobody has the slot (-ECONNREFUSED) or

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "link/sieve.h"
 
+#include <errno.h>
 #include <linux/filter.h>
 #include <net/if.h>
 #include <netinet/udp.h>
@@ -268,9 +269,19 @@ static bool is_apart(const struct sieve *s) {
     return apart;
 }
 
-void sieve_attach(const struct sieve *s, int fd, bool v4) {
+static bool is_empty(int fd) { return recv(fd, NULL, 0, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN; }
+
+bool sieve_batch(const struct sieve *s, int fd) {
+    bool apart = is_apart(s);
+    if (apart && !is_empty(fd)) {
+        return false;
+    }
+    (void)udpsock_set(fd, SOL_UDP, UDP_GRO, !apart); /* a kernel without it has no batches */
+    return true;
+}
+
+static void filter(const struct sieve *s, int fd, bool v4) {
     static const struct sieve nothing;
-    (void)udpsock_set(fd, SOL_UDP, UDP_GRO, !is_apart(s)); /* a kernel without it has no batches */
     bool guard = !v4 && !is_bound_to_device(fd);
     int none = 0;
     if (s->count && attach(s, fd, guard, v4)) {
@@ -281,4 +292,9 @@ void sieve_attach(const struct sieve *s, int fd, bool v4) {
     } else {
         (void)setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof none);
     }
+}
+
+bool sieve_attach(const struct sieve *s, int fd, bool v4) {
+    filter(s, fd, v4); /* first: then there is less to read */
+    return sieve_batch(s, fd);
 }

@@ -48,8 +48,11 @@ bool sieve_spare(struct sieve *s, const struct in6_addr *from, uint32_t place);
 bool sieve_expire(struct sieve *s, uint64_t now); /* true: something is heard again */
 uint64_t sieve_deadline(const struct sieve *s);   /* UINT64_MAX: nothing is muted */
 
-/* Has the kernel do so from now on, and sets UDP_GRO.  A kernel that refuses takes everything in, but for what comes to the
- * steering. */
-void sieve_attach(const struct sieve *s, int fd, bool v4);
+/* Has the kernel do so from now on, and sets UDP_GRO as sieve_batch().  A kernel that refuses takes everything in, but for
+ * what comes to the steering. */
+bool sieve_attach(const struct sieve *s, int fd, bool v4);
+/* Has packets come together, or apart.  False: not yet, as something lies in the socket.  Of a batch there the kernel would
+ * not tell any more where its packets end, and they would be lost. */
+bool sieve_batch(const struct sieve *s, int fd);
 
 #endif
