@@ -3,6 +3,7 @@
  * dev/floods.c: who sends so much that nobody needs that it is muted, on a clock of the test's.
  */
 #include <errno.h>
+#include <netinet/udp.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -448,6 +449,30 @@ static void a_process_that_was_silent_for_long_is_left_alone_and_one_that_has_go
     end();
 }
 
+/* More live than can be spared, and one of them was silent. */
+static void a_process_that_was_silent_for_long_counts_among_those_that_live(void) {
+    begin();
+    static struct qp qps[SIEVE_SPARED];
+    struct slot other;
+    struct rnic_err err;
+    struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 0);
+    CHECK_EQ(slot_claim(&other, &err), 0);
+    write_to(&loud, other.number << QPN_INDEX_BITS);
+    for (uint32_t i = 0; i < SIEVE_SPARED; i++) {
+        connect_to(&loud);
+        qps[i] = qp;
+        enter(&qps[i], 100 + i);
+    }
+    dev->table[0][6] = NULL;
+    now += 60000 * MS;
+    flood(&loud, 0, MANY, LONG);
+    CHECK(hears(&loud, other.number << QPN_INDEX_BITS | 3));
+    slot_release(&other);
+    flood(&loud, 0, MANY, LONG);
+    CHECK(!hears(&loud, other.number << QPN_INDEX_BITS | 3));
+    end();
+}
+
 static void a_new_peer_is_heard_at_once(void) {
     begin();
     struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), loud = bare_address("::ffff:10.0.0.1", 0),
@@ -605,6 +630,40 @@ static void what_becomes_ready_is_heard(void) {
     CHECK(!live_hears(peer, ud->qp_num ^ 1));
     CHECK_EQ(live.ops->destroy_qp(rc, NULL), 0);
     CHECK_EQ(live.ops->destroy_qp(ud, NULL), 0);
+    live_close(&live);
+}
+
+static bool live_settled(bool *batches) {
+    struct dev *of = dev_of(live.ctx);
+    int on = 0;
+    socklen_t n = sizeof on;
+    dev_lock(of);
+    bool settled = !live_port(of)->unsettled;
+    CHECK_EQ(getsockopt(live_port(of)->rx_fd, SOL_UDP, UDP_GRO, &on, &n), 0);
+    dev_unlock(of);
+    *batches = on;
+    return settled;
+}
+
+/* What lies there in batches is read as such first. */
+static void packets_come_apart_when_the_socket_has_been_read(void) {
+    live_open(&live, 0);
+    struct dev *of = dev_of(live.ctx);
+    struct sieve_rule rule = {.from = bare_address("::ffff:127.0.0.77", 0).sin6_addr, .until = NEVER, .apart = true};
+    struct sockaddr_in6 from = bare_address("::ffff:127.0.0.1", 0);
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(ROCE_UDP_PORT)};
+    int fd = udpsock_open(&from);
+    bool batches;
+    dev_lock(of);
+    memcpy(&to.sin_addr, &live_port(of)->addr.sin6_addr.s6_addr[12], 4);
+    CHECK_EQ(sendto(fd, "", 1, 0, (struct sockaddr *)&to, sizeof to), 1);
+    port_mute(live_port(of), &rule);
+    CHECK(live_port(of)->unsettled);
+    dev_unlock(of);
+    while (!live_settled(&batches))
+        live_nap();
+    CHECK(!batches);
+    close(fd);
     live_close(&live);
 }
 
@@ -941,6 +1000,7 @@ int main(void) {
     RUN(a_flood_to_some_that_live_is_muted_one_after_the_other);
     RUN(of_this_hosts_own_address_rnics_port_is_heard);
     RUN(a_process_that_was_silent_for_long_is_left_alone_and_one_that_has_gone_is_not);
+    RUN(a_process_that_was_silent_for_long_counts_among_those_that_live);
     RUN(a_new_peer_is_heard_at_once);
     RUN(and_so_is_a_new_process);
     RUN(and_so_is_one_that_connects);
@@ -948,6 +1008,7 @@ int main(void) {
     RUN(batches_are_taken_apart_where_somebody_is_heard);
     RUN(whose_queue_pair_becomes_ready_is_heard_at_once);
     RUN(what_becomes_ready_is_heard);
+    RUN(packets_come_apart_when_the_socket_has_been_read);
     RUN(of_messages_to_queue_pair_1_one_ports_are_muted);
     RUN(of_messages_to_queue_pair_1_a_quarter_is_a_flood);
     RUN(or_those_of_all_ports_but_rnics);

@@ -141,7 +141,7 @@ static void look_at_slots(struct dev *dev, uint64_t now) {
         if (f->handed_on[slot] && now < f->handed_on[slot] + ALIVE_NS)
             spare(f, SIEVE_SLOT | slot);
     }
-    for (uint32_t slot = 0; slot < SLOT_COUNT && f->rule.nspared < SIEVE_SPARED; slot++) {
+    for (uint32_t slot = 0; slot < SLOT_COUNT && !f->many; slot++) {
         if (!f->handed_on[slot] || now < f->handed_on[slot] + ALIVE_NS)
             continue;
         if (slot_taken(slot))
