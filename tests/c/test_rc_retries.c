@@ -570,6 +570,30 @@ static void a_probe_goes_out_before_a_retry_is_counted(void) {
     pair_close_quietly(&p);
 }
 
+/* Nor do answers for other queue pairs, however many come. */
+static void a_probe_goes_out_before_that_though_others_are_answered(void) {
+    for (int first = 0; first < 2; first++) {
+        check_note("first %d", first);
+        pair_open(&p, .retry_cnt = NONE, .timeout = first ? 14 : 9, .latency = 10 * US); /* 67 ms, 2.1 ms */
+        if (!first) {
+            post_write(&p.a, 1, 0, 0, 10);
+            fabric_settle(&p.f);
+            WANT(p.a.send_cq, 1, SUCCESS);
+            rc_of(p.a.qp)->req.srtt = 250 * US;
+        }
+        p.f.judge = lose_all;
+        post_write(&p.a, 2, 0, 0, 10);
+        p.a.node->nic.answered = p.f.now + SEC;
+        fabric_run(&p.f, p.f.now + 500 * US);
+        p.f.judge = NULL;
+        fabric_settle(&p.f);
+        WANT(p.a.send_cq, 2, SUCCESS);
+        CHECK_EQ(COUNTER(&p.a, timeouts), 0);
+        CHECK_EQ(COUNTER(&p.a, probes_sent), 1);
+        pair_close_quietly(&p);
+    }
+}
+
 int main(void) {
     RUN(a_silent_peer_is_RETRY_EXC_ERR_after_retry_cnt_retries);
     RUN(a_host_that_is_late_waits_longer);
@@ -591,5 +615,6 @@ int main(void) {
     RUN(a_NAK_that_was_overtaken_is_not_sent);
     RUN(what_was_taken_back_goes_out_again_without_a_retry);
     RUN(a_probe_goes_out_before_a_retry_is_counted);
+    RUN(a_probe_goes_out_before_that_though_others_are_answered);
     return check_done();
 }

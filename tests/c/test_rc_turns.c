@@ -339,7 +339,10 @@ static void a_probe_or_a_retry_is_due_whichever_is_first(void) {
         {3, 0, 0, MS, 0, 20, 3 + 20 * MS, 4 + 16 * MS},
         {3, 0, 0, 4 * MS - 1, 0, 20, 3 + 20 * (4 * MS - 1), SEC},
         {3, 0, 0, 5 * MS, 0, 20, 3 + QUEUE_SLOW_NS + 20 * MS, SEC},
-        {3, 0, 0, 5 * MS, 0, 14, 3 + TIMEOUT, SEC},
+        {3, 0, 0, 5 * MS, 0, 14, 3 + (TIMEOUT + 20 * MS) / 2, SEC}, /* but a probe is ahead of the timer */
+        {3, 0, 0, 0, 0, 14, 3 + (TIMEOUT + PROBE_FIRST) / 2, SEC},
+        {3, 0, 0, 20 * MS, 0, 14, 3 + TIMEOUT, SEC},
+        {3, 0, 0, 5 * MS, 0, 0, 3 + QUEUE_SLOW_NS + 20 * MS, SEC},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct waits *w = &rows[i];

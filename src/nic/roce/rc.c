@@ -114,23 +114,25 @@ static uint64_t ack_timeout(const struct qp *qp) {
 
 static uint64_t later(uint64_t t, uint64_t delay) { return delay == NEVER ? NEVER : t + delay; }
 
-/* So long an answer may stand in the queue of a slow link behind those for other queue pairs, while these come. */
-static uint64_t queue_time(const struct requester *req) {
-    if (!req->srtt)
-        return QUEUE_MOST_NS;
-    return req->srtt < QUEUE_SLOW_NS / 16 ? 16 * req->srtt : QUEUE_SLOW_NS;
+/* So long an answer may stand in the queue of a slow link behind those for other queue pairs, while these come.  left: until
+ * the transport timer counts, with the probe's own delay taken off. */
+static uint64_t queue_time(const struct requester *req, uint64_t left) {
+    uint64_t most = req->srtt < QUEUE_SLOW_NS / 16 ? 16 * req->srtt : QUEUE_SLOW_NS;
+    most = req->srtt ? most : QUEUE_MOST_NS;
+    return most < left / 2 ? most : left / 2;
 }
 
 /* Answers that come again are a sign that others are on their way behind them; but the probe goes out before the timer would
  * count a retry. */
 static uint64_t probe_time(const struct requester *req, uint64_t timeout, uint64_t answered) {
-    uint64_t since = req->rewound > req->progress ? req->rewound : req->progress, queued = queue_time(req);
+    uint64_t since = req->rewound > req->progress ? req->rewound : req->progress;
     uint64_t delay = req->srtt ? 4 * req->srtt : PROBE_FIRST;
     if (req->probes == PROBES)
         return NEVER;
+    delay = (delay > PROBE_MIN ? delay : PROBE_MIN) << req->probes;
+    uint64_t queued = since + delay < timeout ? queue_time(req, timeout - since - delay) : 0;
     if (answered > since)
         since = answered - since < queued ? answered : since + queued;
-    delay = (delay > PROBE_MIN ? delay : PROBE_MIN) << req->probes;
     return req->echo > since && req->echo + delay < timeout ? req->echo + delay : since + delay;
 }
 
