@@ -21,7 +21,7 @@ import namespaces
 import rnic
 import rnic.aio
 from conn.peers import WAIT
-from rdmacm.ends import HASTY
+from rdmacm.ends import HASTY, no_descriptors
 from rnic.conn.handshake import Dial
 from rnic.conn.sync import sleep
 from rnic.endpoint import Config
@@ -196,6 +196,40 @@ def test_a_forked_child_has_no_question(neighbour: Neighbour) -> None:
         assert os.waitpid(pid, 0)[1] == 0
         os.fstat(fd)
     assert neighbour.a
+
+
+def test_what_was_not_heard_yet_is_no_answer(neighbour: Neighbour, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is what others are told, who ask now, what one did not hear who has asked long ago."""
+    monkeypatch.setattr("rnic.rdmacm.reach.WAIT_MS", 60_000)
+    ip("neighbour", "replace", THERE, "lladdr", "02:00:00:00:00:77", "dev", neighbour.a)  # nobody's
+    there = ip_address(THERE)
+    with reach.Question(there) as early:
+        assert (early.answer(), early.code) == (0, None)
+        early._asked -= 61
+        assert (early.answer(), early.code) == (0, 0)
+    with reach.Question(there) as another:
+        assert another.code is None
+
+
+def test_an_answer_that_comes_is_heard_though_it_was_asked_for_before(neighbour: Neighbour) -> None:
+    with reach.Question(ip_address(THERE)) as question:
+        assert neighbour.a
+        assert until(question.answer, "it is heard") == ECONNREFUSED
+        assert question._probe is not None
+        assert question._probe.fileno() == -1
+
+
+@pytest.mark.usefixtures("neighbour")
+def test_a_lack_of_descriptors_says_nothing_of_the_peer() -> None:
+    with no_descriptors(), reach.Question(ip_address(THERE)) as question:
+        assert question.answer() == 0
+    assert until(lambda: reach.why(ip_address(THERE)), "it is heard") == ECONNREFUSED
+
+
+def test_a_question_that_was_taken_back_has_no_answer() -> None:
+    question = reach.Question(ip_address("127.0.3.9"))
+    question.close()
+    assert question.answer() == 0
 
 
 def test_a_route_that_prohibits_is_told(neighbour: Neighbour) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,19 @@ def expect(channel: EventChannel, *kinds: EventType) -> Event:
     with channel.get_cm_event(WAIT) as event:
         assert event.event in kinds, event
         return event
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """All numbers below the limit are in use."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def cm_threads() -> list[threading.Thread]:

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import math
-import os
-import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +12,7 @@ from time import monotonic_ns
 
 import pytest
 
-from rdmacm.ends import FAST, WAIT, expect, resolve
+from rdmacm.ends import FAST, WAIT, expect, no_descriptors, resolve
 from rdmacm.stranger import Calls, Stranger, agent_of, run_out
 from rnic import VerbsError
 from rnic.cm import Connection
@@ -201,19 +199,6 @@ def test_a_handshake_may_take_for_ever(limit: float) -> None:
                 child.accept()
                 expect(ours, EventType.ESTABLISHED)
                 expect(channel, EventType.ESTABLISHED)
-
-
-@contextmanager
-def no_descriptors() -> Iterator[None]:
-    """All numbers below the limit are in use."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = os.dup(0)
-    os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_request_without_a_descriptor_for_its_channel_is_refused_alone() -> None:

@@ -680,7 +680,8 @@ class CmId(Messages, SharedReceives):
 
     def silence(self) -> int:
         """Why the peer does not answer, as far as the network says it: an errno, or 0; takes up to 50 ms."""
-        said = self.question.answer() if self.question else 0
+        with registry.lock:  # the agent takes the question back when the peer answers
+            said = self.question.answer() if self.question else 0
         return said or (reach.why(self.remote.ip, None, self.remote.scope) if self.remote else 0)
 
     def later(self, call: Callable[[], object]) -> None:

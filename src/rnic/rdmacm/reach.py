@@ -10,7 +10,7 @@ from __future__ import annotations
 import select
 import socket
 import time
-from errno import EACCES, ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, EPERM
+from errno import EACCES, ECONNREFUSED, EHOSTUNREACH, EMFILE, ENETUNREACH, ENFILE, ENOBUFS, ENOMEM, EPERM
 from typing import Self
 
 from rnic.rdmacm.sockaddr import IP
@@ -18,6 +18,7 @@ from rnic.rdmacm.sockaddr import IP
 ROCE_PORT = 4791
 WAIT_MS = 50  # for an ICMP error, of a router some hops away
 _FRESH = 1.0  # seconds for which an answer holds
+_SCARCE = (EMFILE, ENFILE, ENOBUFS, ENOMEM)  # here: they say nothing of the peer
 _RECVERR = {4: (socket.IPPROTO_IP, 11), 6: (socket.IPPROTO_IPV6, 25)}  # IP_RECVERR, IPV6_RECVERR
 _WORDS = {
     EPERM: f"this host's firewall refuses packets to UDP port {ROCE_PORT} there",
@@ -55,15 +56,19 @@ class Question:
     def __init__(self, dst: IP, src: IP | None = None, scope: int = 0) -> None:
         self.dst = dst
         self.code: int | None = None
+        self._asked = time.monotonic()
         self._probe: socket.socket | None = None
         at, code = _seen.get(dst, (0.0, 0))
-        if time.monotonic() - at < _FRESH:
+        if self._asked - at < _FRESH:
             self.code = code
             return
         try:
             self._ask(src, scope)
         except OSError as error:
-            self.code = self._note(error.errno or 0)
+            if error.errno in _SCARCE:
+                self.close()
+            else:
+                self._learn(error.errno or 0)
 
     def fileno(self) -> int:
         """What poll(2) tells of an error, while nothing is known."""
@@ -71,11 +76,13 @@ class Question:
         return self._probe.fileno()
 
     def answer(self) -> int:
-        """What is known by now."""
+        """What is known by now: an answer that has not come yet can be heard later."""
         if self.code is None:
             assert self._probe is not None
-            self.code = self._note(self._probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
-        return self.code
+            heard = self._probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if heard or time.monotonic() - self._asked >= WAIT_MS / 1e3:
+                self._learn(heard)
+        return self.code or 0
 
     def _ask(self, src: IP | None, scope: int) -> None:
         version = self.dst.version
@@ -89,15 +96,18 @@ class Question:
         self._probe.connect((str(self.dst), ROCE_PORT, *more))
         self._probe.send(b"")
 
-    def _note(self, code: int) -> int:
+    def _learn(self, code: int) -> None:
         now = time.monotonic()
         for old in [ip for ip, (when, _) in list(_seen.items()) if now - when >= _FRESH]:
             _seen.pop(old, None)  # another thread may have done so
-        _seen[self.dst] = now, code
-        return code
+        if now - self._asked < _FRESH:
+            _seen[self.dst] = self._asked, code
+        self.code = code
+        self.close()
 
     def close(self) -> None:
         """Nobody wants to know any more."""
+        self.code = self.code or 0
         if self._probe is not None:
             _open.discard(self._probe)
             self._probe.close()
