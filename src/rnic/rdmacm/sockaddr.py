@@ -63,7 +63,7 @@ def _of_types(address: object, verb: str) -> tuple[str, int]:
 def _scope(zone: str, verb: str) -> int:
     try:
         return socket.if_nametoindex(socket.if_indextoname(int(zone)) if zone.isdecimal() else zone)
-    except (OSError, OverflowError):
+    except (OSError, OverflowError, ValueError):
         raise VerbsError(EADDRNOTAVAIL, f"there is no network interface {zone!r} here", verb) from None
 
 
