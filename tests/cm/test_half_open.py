@@ -82,6 +82,20 @@ def test_an_established_connection_has_no_limit() -> None:
     assert passive.state is State.ESTABLISHED
 
 
+@pytest.mark.parametrize("retries", [0, 15])
+def test_a_limit_that_is_moved_on_leaves_a_rep_all_its_time(retries: int) -> None:
+    """It goes out just before the limit that there was for the program."""
+    fabric, server, _ = half_open(accept=False, limit=SERVER_WAIT, max_cm_retries=retries)
+    fabric.run(until=100_000 + SERVER_WAIT - 10)
+    passive = accepted(server)
+    passive.send_rep(a_rep(), fabric.now)
+    passive.expire_at(fabric.now + 1000 * SERVER_WAIT)
+    assert passive.deadline() == fabric.now + SERVER_WAIT
+    fabric.run(until=fabric.now + SERVER_WAIT - 1)
+    assert server.seen() == ["REQ_RECEIVED"]
+    assert fabric.names().count("REP") == 1
+
+
 def test_an_mra_of_the_rep_does_not_move_the_limit() -> None:
     fabric, server, client = half_open(accept=True, limit=50 * MS)
     client.on(EventType.REP_RECEIVED, lambda e, now: conn_of(e).send_mra(31, now))

@@ -124,7 +124,7 @@ class Connection(Exchange):
         """
         if self.state in HALF_OPEN:
             self._until = until
-            self._arm(self._deadline)
+            self._arm(self._due)
 
     def give_up(self, now: int) -> None:
         """Give a handshake of the passive end up before its time: others need the room."""

@@ -83,6 +83,7 @@ class Exchange:
         self.process: object = None  # likewise: the process that the peer is, where its death can be known
         self.peer_id = 0  # an id that the peer gave out: it says which process of its host the peer is
         self._deadline: int | None = None
+        self._due: int | None = None  # the same without:
         self._until: int | None = None  # when a handshake that is half-open is given up, whatever else runs
         self._request: MAD | None = None  # what is sent again until it is answered
         self._wait = 0  # ns between two of them
@@ -174,6 +175,7 @@ class Exchange:
     # ------------------------------------------------------------------ what actions are made of
 
     def _arm(self, deadline: int | None) -> None:
+        self._due = deadline
         if self._until is not None:
             deadline = self._until if deadline is None else min(deadline, self._until)
         if deadline != self._deadline:
