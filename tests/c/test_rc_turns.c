@@ -397,6 +397,24 @@ static void the_first_of_all_that_is_waited_for_counts(void) {
     }
 }
 
+/* In the queue of a link nothing stands behind answers that come by a lane. */
+static void others_wait_for_answers_of_a_link_alone(void) {
+    static struct tx lane;
+    for (int local = 0; local < 2; local++) {
+        BEGIN(0);
+        post_write(&p.a, 1, 0, 0, 10);
+        turn(&p.a, ALL);
+        arrive();
+        turn(&p.b, ALL);
+        p.a.qp->flow.local = local ? &lane : NULL;
+        arrive();
+        p.a.qp->flow.local = NULL;
+        WANT(p.a.send_cq, 1, SUCCESS);
+        CHECK_EQ(p.a.node->nic.answered != 0, !local);
+        pair_close(&p);
+    }
+}
+
 static void timer(struct end *e) {
     e->node->sink.budget = ALL;
     e->qp->engine->timer(e->qp, &e->node->sink.tx, p.f.now);
@@ -585,6 +603,7 @@ int main(void) {
     RUN(what_is_held_can_be_settled);
     RUN(a_probe_or_a_retry_is_due_whichever_is_first);
     RUN(the_first_of_all_that_is_waited_for_counts);
+    RUN(others_wait_for_answers_of_a_link_alone);
     RUN(the_timer_asks_and_then_counts);
     RUN(a_wait_that_was_asked_for_ends_with_its_time);
     RUN(what_has_not_left_is_waited_for_from_now_on);

@@ -410,7 +410,8 @@ void comp_input(struct qp *qp, const struct packet *pkt, uint64_t now) {
         return;
     }
     measure(req, pkt->psn, now);
-    qp->nic->answered = now;
+    if (!qp->flow.local)
+        qp->nic->answered = now;
     if ((pkt->row->mask & (OPC_ACK | OPC_ATMACK)) == OPC_ACK)
         ack(qp, pkt, now);
     else
