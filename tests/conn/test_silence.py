@@ -21,7 +21,7 @@ import namespaces
 import rnic
 import rnic.aio
 from conn.peers import WAIT
-from rdmacm.ends import HASTY, no_descriptors
+from rdmacm.ends import HASTY, no_descriptors, resolve
 from rnic.conn.handshake import Dial
 from rnic.conn.sync import sleep
 from rnic.endpoint import Config
@@ -104,18 +104,20 @@ def test_so_it_is_for_a_task() -> None:
     assert "UDP port 4791 is closed there" in said
 
 
+def call(one: CmId) -> None:
+    """The host on which nothing runs."""
+    resolve(one, (THERE, 7000))
+    one.create_qp()
+    one.connect()
+
+
 @pytest.mark.usefixtures("neighbour")
 def test_the_event_of_an_id_has_the_error_as_its_status() -> None:
     with (
         EventChannel() as channel,
         create_id(channel, timing=Timing(response_timeout=14, max_cm_retries=1)) as one,
     ):
-        one.resolve_addr(None, (THERE, 7000))
-        channel.get_cm_event(20).ack()
-        one.resolve_route()
-        channel.get_cm_event(20).ack()
-        one.create_qp()
-        one.connect()
+        call(one)
         with channel.get_cm_event(20) as event:
             assert event.event is EventType.UNREACHABLE
             assert event.status == -ECONNREFUSED
@@ -136,12 +138,7 @@ def falls_silent(neighbour: Neighbour, one: CmId) -> None:
 def test_what_the_network_said_in_the_beginning_is_told_in_the_end(neighbour: Neighbour) -> None:
     timing = Timing(response_timeout=17, max_cm_retries=4)
     with EventChannel() as channel, create_id(channel, timing=timing) as one:
-        one.resolve_addr(None, (THERE, 7000))
-        channel.get_cm_event(20).ack()
-        one.resolve_route()
-        channel.get_cm_event(20).ack()
-        one.create_qp()
-        one.connect()
+        call(one)
         falls_silent(neighbour, one)
         with channel.get_cm_event(WAIT) as event:
             assert (event.event, event.status) == (EventType.UNREACHABLE, -ECONNREFUSED)

@@ -101,8 +101,8 @@ void engine_take_over(struct dev *dev) {
 
 /* ---------------------------------------------------------------- the thread */
 
-/* This thread could have worked since then: more want a processor than there are, or who has the lock has none.  Its peers
- * on this host fare no better. */
+/* The engine thread could have worked since then: more threads want a processor than there are, or the thread that has the
+ * lock has none.  Peers on this host fare no better. */
 static void note_late(struct dev *dev, uint64_t since) {
     uint64_t now = dev_clock(), late = now - since < LATE_MOST_NS ? now - since : LATE_MOST_NS;
     if (late < engine_late(dev, now))
@@ -157,7 +157,7 @@ static bool in_use(const struct dev *dev, uint64_t now) {
     return last && (now < last || now - last <= IN_USE_NS);
 }
 
-/* To who waits for the lock, or for a processor to send us something. */
+/* To a thread that waits for the lock, or to a process that waits for a processor to send us something. */
 static void give_way(struct dev *dev) {
     uint64_t since = dev_clock();
     sched_yield();
