@@ -526,22 +526,117 @@ static void what_cannot_be_handed_on_for_want_of_memory_is_not_useless(void) {
     end();
 }
 
-/* Else the kernel would drop what comes in one batch with it. */
-static void batches_are_taken_apart_where_somebody_is_heard(void) {
+/* Packets of one batch come from one port. */
+static void batches_stay_where_the_flood_comes_from_a_port_that_nobody_else_uses(void) {
     begin();
-    struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), loud = bare_address("::ffff:10.0.0.1", 0),
-                        other = bare_address("::ffff:10.0.0.2", 0);
+    struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), loud = bare_address("::ffff:10.0.0.1", 20000),
+                        other = bare_address("::ffff:10.0.0.2", 50000);
     connect_to(&peer);
+    write_to(&peer, LIVE);
+    flood(&loud, DEAD, MANY, LONG);
     flood(&other, DEAD, MANY, LONG);
-    CHECK(!port->sieve.rules[0].apart);
-    for (int i = 0; i < LONG * MANY; i++, now += WINDOW / MANY)
-        together(&other, DEAD, number(4));
     CHECK_EQ(port->sieve.count, 2);
-    CHECK(port->sieve.rules[1].apart); /* where a batch goes its first packet does not say */
+    CHECK(!port->sieve.rules[0].apart);
+    CHECK(!port->sieve.rules[1].apart);
+    end();
+}
+
+/* Else the kernel would drop what comes in one batch with it. */
+static void batches_are_taken_apart_where_it_comes_from_a_peers_port(void) {
+    begin();
+    struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), moved = bare_address("::ffff:10.0.0.1", 50001),
+                        loud = bare_address("::ffff:10.0.0.1", 20000), other = bare_address("::ffff:10.0.0.2", 20000);
+    connect_to(&peer);
+    write_to(&peer, LIVE);
+    write_to(&moved, LIVE);
+    flood(&other, DEAD, MANY, LONG);
+    flood(&loud, DEAD, MANY, LONG);
+    write_to(&peer, DEAD);
+    CHECK(port->sieve.rules[1].apart);
+    flood(&loud, DEAD, MANY, 40); /* and stay so while it lasts, as its ports may change */
+    CHECK(port->sieve.rules[1].since > now - 1000 * MS);
+    CHECK(port->sieve.rules[1].apart);
+    CHECK(!port->sieve.rules[0].apart);
     port->sieve.count = 0;
-    flood(&loud, DEAD, MANY, LONG + 1); /* its first window is shared */
+    flood(&moved, DEAD, MANY, LONG);
+    CHECK_EQ(port->sieve.count, 1);
     CHECK(port->sieve.rules[0].apart);
     end();
+}
+
+/* The rule leaves what comes from the peer's port alone. */
+static void but_not_for_what_is_not_muted(void) {
+    begin();
+    struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), loud = bare_address("::ffff:10.0.0.1", 20000);
+    connect_to(&peer);
+    write_to(&peer, LIVE);
+    expected = false;
+    flood(&loud, LIVE, MANY, LONG);
+    flood_management(&loud, LONG);
+    CHECK_EQ(port->sieve.count, 2);
+    write_to(&peer, DEAD);
+    CHECK(!port->sieve.rules[0].apart);
+    CHECK(!port->sieve.rules[1].apart);
+    end();
+}
+
+/* From where processes speak that have said nothing yet. */
+static void rnics_port_is_anybodys_who_is_heard(void) {
+    begin();
+    struct sockaddr_in6 rnic = bare_address("::ffff:10.0.0.1", ROCE_UDP_PORT),
+                        other = bare_address("::ffff:10.0.0.2", ROCE_UDP_PORT);
+    flood(&other, DEAD, MANY, LONG);
+    CHECK(!port->sieve.rules[0].apart);
+    connect_to(&rnic);
+    flood(&rnic, DEAD, MANY, LONG);
+    CHECK(port->sieve.rules[1].apart);
+    port->sieve.count = 0;
+    flood(&other, 0, MANY, LONG);
+    CHECK(!port->sieve.rules[0].apart);
+    floods_new_peer(dev, &qp, &other.sin6_addr);
+    flood(&other, DEAD, 1, 1);
+    CHECK(port->sieve.rules[0].apart);
+    end();
+}
+
+#define GONE 8 /* queue pairs of this process, by their index; the others are other processes' */
+#define DATAGRAMS 7
+
+/* Are batches taken apart when packets for these two come together? */
+static bool are_taken_apart(uint32_t first, uint32_t second) {
+    static struct qp datagrams, gone;
+    struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000), other = bare_address("::ffff:10.0.0.2", 20000);
+    begin();
+    connect_to(&loud);
+    datagrams = gone = (struct qp){.service = OPC_UD, .takes = OPC_UD};
+    enter(&datagrams, DATAGRAMS);
+    enter(&gone, GONE);
+    gone.state = RNIC_QPS_ERR;
+    floods_handed_on(dev, 17, now);
+    flood(&other, DEAD, MANY, LONG);
+    flood(&loud, DEAD, MANY, LONG);
+    CHECK_EQ(port->sieve.count, 2);
+    CHECK(!port->sieve.rules[1].apart);
+    together(&loud, first == QPN_GSI || qpn_slot(first) ? first : number(first),
+             qpn_slot(second) ? second : number(second));
+    CHECK(!port->sieve.rules[0].apart);
+    bool apart = port->sieve.rules[1].apart;
+    end();
+    return apart;
+}
+
+/* Whose ports are not known: who sends datagrams, who sends to other processes, who connects. */
+static void batches_are_taken_apart_where_somebody_is_seen_in_them(void) {
+    const uint32_t others = 17u << QPN_INDEX_BITS | 3, nobodys = 18u << QPN_INDEX_BITS | 3;
+    CHECK(are_taken_apart(DATAGRAMS, 5));
+    CHECK(are_taken_apart(5, DATAGRAMS));
+    CHECK(are_taken_apart(others, 5));
+    CHECK(are_taken_apart(QPN_GSI, 5));
+    CHECK(!are_taken_apart(5, 5));
+    CHECK(!are_taken_apart(5, 4));
+    CHECK(!are_taken_apart(5, nobodys));
+    CHECK(!are_taken_apart(GONE, 5));
+    CHECK(!are_taken_apart(6, 5)); /* a connected one: its peer's ports are known */
 }
 
 /* What was muted because the queue pair was not connected yet. */
@@ -1005,7 +1100,11 @@ int main(void) {
     RUN(and_so_is_a_new_process);
     RUN(and_so_is_one_that_connects);
     RUN(what_cannot_be_handed_on_for_want_of_memory_is_not_useless);
-    RUN(batches_are_taken_apart_where_somebody_is_heard);
+    RUN(batches_stay_where_the_flood_comes_from_a_port_that_nobody_else_uses);
+    RUN(batches_are_taken_apart_where_it_comes_from_a_peers_port);
+    RUN(but_not_for_what_is_not_muted);
+    RUN(rnics_port_is_anybodys_who_is_heard);
+    RUN(batches_are_taken_apart_where_somebody_is_seen_in_them);
     RUN(whose_queue_pair_becomes_ready_is_heard_at_once);
     RUN(what_becomes_ready_is_heard);
     RUN(packets_come_apart_when_the_socket_has_been_read);

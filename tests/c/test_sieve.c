@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/rng.h"
 #include "check.h"
+#include "link/port.h"
 #include "link/sieve.h"
 #include "link/slot.h"
 #include "link/udpsock.h"
@@ -83,6 +84,7 @@ static void put(struct sieve_rule rule, int to) {
 
 static bool is_muted(uint32_t arrived) { return arrived < MANY / 16; }
 
+#define RNIC htons(ROCE_UDP_PORT)
 #define QPN 0x123456u
 #define SLOT (QPN >> QPN_INDEX_BITS)
 
@@ -317,6 +319,27 @@ static void the_one_whose_time_is_up_first_makes_room(void) {
     CHECK_EQ(sieve_deadline(&sieve), UINT64_MAX);
 }
 
+/* Ports of a flood, and of those that are left alone. */
+static void packets_are_taken_apart_where_a_port_is_anothers_or_somebody_was_seen(void) {
+    sieve = (struct sieve){.count = 0};
+    struct sieve_rule all = rule_of(0, 0, 5), one = rule_of(htons(9), QPN, 5), forgers = rule_of(0, QPN + 1, 5);
+    forgers.heard[0] = htons(8);
+    sieve_uses(&all, htons(7));
+    sieve_uses(&one, htons(7));
+    sieve_uses(&forgers, htons(8));
+    sieve_mute(&sieve, &all);
+    sieve_mute(&sieve, &one);
+    sieve_mute(&sieve, &forgers);
+    CHECK(!sieve_part(&sieve, &all.from, htons(6), false));
+    CHECK(!sieve_part(&sieve, &all.from, htons(8), false));
+    CHECK(sieve_part(&sieve, &all.from, htons(7), false));
+    CHECK(!sieve_part(&sieve, &all.from, htons(7), false)); /* it is so already */
+    CHECK(sieve.rules[0].apart && !sieve.rules[1].apart && !sieve.rules[2].apart);
+    CHECK(!sieve_part(&sieve, &all.from, htons(8), true));
+    CHECK(sieve_part(&sieve, &all.from, htons(9), true));
+    CHECK(sieve.rules[1].apart && sieve.rules[2].apart);
+}
+
 static void a_newcomer_is_spared_and_where_there_is_no_room_nothing_is_muted(void) {
     sieve = (struct sieve){.count = 0};
     struct sieve_rule many = rule_of(0, 0, 5), one = rule_of(0, QPN, 5), others = rule_of(0, 0, 5);
@@ -327,6 +350,8 @@ static void a_newcomer_is_spared_and_where_there_is_no_room_nothing_is_muted(voi
     CHECK(sieve_spare(&sieve, &many.from, QPN));
     CHECK(!sieve_spare(&sieve, &many.from, QPN));
     CHECK_EQ(sieve.count, 2);
+    CHECK(!sieve_part(&sieve, &others.from, RNIC, false));
+    CHECK(sieve_part(&sieve, &many.from, RNIC, false)); /* from where it may speak */
     CHECK(sieve.rules[0].apart && !sieve.rules[1].apart);
     CHECK(!sieve_find(&sieve, &many.from, 9, QPN));
     CHECK(sieve_find(&sieve, &many.from, 9, QPN + 1) != NULL);
@@ -354,7 +379,8 @@ int main(void) {
         RUN(many_are_muted_together_and_heard_together);
         RUN(the_kernel_drops_what_is_found_here);
         RUN(the_one_whose_time_is_up_first_makes_room);
-        RUN(a_newcomer_is_spared_and_where_there_is_no_room_nothing_is_muted);
+        RUN(packets_are_taken_apart_where_a_port_is_anothers_or_somebody_was_seen);
+    RUN(a_newcomer_is_spared_and_where_there_is_no_room_nothing_is_muted);
     }
     return check_done();
 }

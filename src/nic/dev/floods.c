@@ -120,10 +120,20 @@ static void spare(struct floods *f, uint32_t place) {
         f->many = true;
 }
 
+/* Port 0: from none yet. */
+static void use_ports(struct sieve_rule *rule, const struct qp *qp) {
+    for (size_t i = 0; i < sizeof qp->heard / sizeof *qp->heard; i++) {
+        if (qp->heard[i])
+            sieve_uses(rule, qp->heard[i]);
+    }
+}
+
 static void look_at(struct dev *dev, struct qp *qp) {
     struct floods *f = &dev->floods;
     bool peer = is_connected(qp, &f->rule.from);
     f->is_peer |= peer;
+    if (peer)
+        use_ports(&f->rule, qp);
     if (peer || (qp->service & OPC_UD && lives(qp) && qp->pub.qp_num != QPN_GSI))
         spare(f, qp->pub.qp_num);
 }
@@ -214,7 +224,8 @@ static void judge(struct dev *dev, struct port *port, const struct sieve_rule *w
         (struct sieve_rule){.from = what->from, .qpn = qpn, .apart = what->apart, .until = now + MUTE_NS, .since = now};
     look_at_all(dev);
     look_at_slots(dev, now);
-    f->rule.apart |= f->rule.nspared > 0;
+    if (f->rule.nspared > 0)
+        sieve_uses(&f->rule, RNIC_PORT);
     bool may = qpn == ANY       ? mute_many(dev)
                : qpn == QPN_GSI ? mute_management(dev, number)
                                 : mute_one(dev, qpn_find(dev, qpn), number);
@@ -252,6 +263,24 @@ static uint32_t place(const struct udp_datagram *d) {
     return qpn;
 }
 
+/* A queue pair that is sent to from ports that nobody notes. */
+static bool hears_anybody(struct dev *dev, uint32_t qpn) {
+    if (qpn == QPN_GSI)
+        return true;
+    if (!qpn_is_ours(dev, qpn_slot(qpn)))
+        return dev->floods.handed_on[qpn_slot(qpn)];
+    const struct qp *qp = qpn_find(dev, qpn);
+    return qp && qp->service & OPC_UD && lives(qp);
+}
+
+/* Is some of it for one that hears anybody, and some not for that one? */
+static bool is_mixed(struct dev *dev, const struct udp_datagram *d) {
+    bool any = false;
+    for (uint32_t at = 0; !any && at + BTH_BYTES <= d->length; at += d->segment)
+        any = hears_anybody(dev, bth_dqpn(d->bytes + at));
+    return any && place(d) == ANY;
+}
+
 /* Ports that change as soon as they are muted are many ports. */
 static uint16_t port_of(const struct port *port, const struct flood_source *s) {
     bool one = s->votes >= s->count / 2;
@@ -262,17 +291,10 @@ static uint16_t port_of(const struct port *port, const struct flood_source *s) {
     return one ? s->port : 0;
 }
 
-void floods_note(struct dev *dev, struct port *port, const struct udp_datagram *d, uint32_t n, uint64_t now) {
+static void weigh(struct dev *dev, struct port *port, const struct udp_datagram *d, uint32_t qpn, uint32_t n,
+                  uint64_t now) {
     struct floods *f = &dev->floods;
     const struct in6_addr *from = &d->src.sin6_addr;
-    uint32_t qpn = place(d), most = d->length ? packets(d) : 1;
-    n = n < most ? n : most; /* a packet may have been found useless twice */
-    n = qpn == QPN_GSI ? n * MANAGED : n;
-    now = now > f->since ? now : f->since; /* it may have been read before the lock was had */
-    if (now - f->since >= WINDOW_NS)
-        begin_window(f, now);
-    if (port->rx_fd < 0)
-        return;
     struct sieve_rule *rule = sieve_find(&port->sieve, from, d->src.sin6_port, qpn);
     if (rule) {
         judge_again(dev, port, rule, n, now);
@@ -284,11 +306,22 @@ void floods_note(struct dev *dev, struct port *port, const struct udp_datagram *
         return;
     bool one = here && (here->count >= all->count / 2 || here->windows >= PATIENCE);
     judge(dev, port,
-          &(struct sieve_rule){.from = *from,
-                               .qpn = one ? qpn : ANY,
-                               .port = one ? port_of(port, here) : 0,
-                               .apart = qpn == ANY && d->segment < d->length},
-          now);
+          &(struct sieve_rule){.from = *from, .qpn = one ? qpn : ANY, .port = one ? port_of(port, here) : 0}, now);
+}
+
+void floods_note(struct dev *dev, struct port *port, const struct udp_datagram *d, uint32_t n, uint64_t now) {
+    struct floods *f = &dev->floods;
+    uint32_t qpn = place(d), most = d->length ? packets(d) : 1;
+    n = n < most ? n : most; /* a packet may have been found useless twice */
+    n = qpn == QPN_GSI ? n * MANAGED : n;
+    now = now > f->since ? now : f->since; /* it may have been read before the lock was had */
+    if (now - f->since >= WINDOW_NS)
+        begin_window(f, now);
+    if (port->rx_fd < 0)
+        return;
+    weigh(dev, port, d, qpn, n, now);
+    if (port->sieve.count > 0)
+        port_part(port, &d->src.sin6_addr, d->src.sin6_port, is_mixed(dev, d));
 }
 
 static void spare_newcomer(struct dev *dev, const struct in6_addr *from, uint32_t place) {

@@ -222,6 +222,12 @@ void port_spare(struct port *p, const struct in6_addr *from, uint32_t place) {
     }
 }
 
+void port_part(struct port *p, const struct in6_addr *from, uint16_t source_port, bool mixed) {
+    if (sieve_part(&p->sieve, from, source_port, mixed)) {
+        port_settle(p);
+    }
+}
+
 void port_settle(struct port *p) { p->unsettled = !sieve_batch(&p->sieve, p->rx_fd); }
 
 /* ---------------------------------------------------------------- forwarding */

@@ -68,13 +68,17 @@ static uint32_t heard_of(const struct sieve_rule *rule) {
     return n;
 }
 
-static bool covers(const struct sieve_rule *rule, uint16_t port, uint32_t qpn) {
+static bool covers_port(const struct sieve_rule *rule, uint16_t port) {
     for (uint32_t i = 0; i < heard_of(rule); i++) {
         if (rule->heard[i] == port) {
             return false;
         }
     }
-    return (!rule->port || rule->port == port) && (rule->qpn ? rule->qpn == qpn : !is_spared(rule, qpn));
+    return !rule->port || rule->port == port;
+}
+
+static bool covers(const struct sieve_rule *rule, uint16_t port, uint32_t qpn) {
+    return covers_port(rule, port) && (rule->qpn ? rule->qpn == qpn : !is_spared(rule, qpn));
 }
 
 struct sieve_rule *sieve_find(struct sieve *s, const struct in6_addr *from, uint16_t port, uint32_t qpn) {
@@ -84,6 +88,27 @@ struct sieve_rule *sieve_find(struct sieve *s, const struct in6_addr *from, uint
         }
     }
     return NULL;
+}
+
+static uint32_t port_bit(uint16_t port) { return ntohs(port) % SIEVE_PORTS; }
+
+void sieve_uses(struct sieve_rule *rule, uint16_t port) {
+    rule->used[port_bit(port) / 8] |= (uint8_t)(1u << port_bit(port) % 8);
+}
+
+static bool is_used(const struct sieve_rule *rule, uint16_t port) {
+    return rule->used[port_bit(port) / 8] >> port_bit(port) % 8 & 1;
+}
+
+bool sieve_part(struct sieve *s, const struct in6_addr *from, uint16_t port, bool mixed) {
+    bool changed = false;
+    for (uint32_t i = 0; i < s->count; i++) {
+        struct sieve_rule *r = &s->rules[i];
+        if (!r->apart && IN6_ARE_ADDR_EQUAL(&r->from, from) && covers_port(r, port) && (mixed || is_used(r, port))) {
+            r->apart = changed = true;
+        }
+    }
+    return changed;
 }
 
 /* Leaves those that a question says to keep. */
@@ -125,7 +150,8 @@ bool sieve_spare(struct sieve *s, const struct in6_addr *from, uint32_t place) {
         struct sieve_rule *r = &s->rules[i];
         if (concerns(r, &new)) {
             r->spared[r->nspared++] = place;
-            r->apart = changed = true;
+            sieve_uses(r, htons(ROCE_UDP_PORT));
+            changed = true;
         }
     }
     return changed;

@@ -6,7 +6,8 @@
  * Two kinds: messages of the steering that come from the wire, and what is muted for a while: packets from an address to a
  * queue pair, or to all that are not spared.  Of these one in SIEVE_PASSES comes through.
  *
- * Of packets that come together (UDP_GRO) the kernel shows a filter the first one, and drops all or none.
+ * Of packets that come together (UDP_GRO) the kernel shows a filter the first one, and drops all or none.  They have one
+ * source port.  So they may come together as long as what is muted and what is heard come from different ports.
  */
 #ifndef RNIC_LINK_SIEVE_H
 #define RNIC_LINK_SIEVE_H
@@ -19,6 +20,7 @@
 #define SIEVE_HEARD 2
 #define SIEVE_SPARED 16
 #define SIEVE_PASSES 128
+#define SIEVE_PORTS 4096       /* that are told from each other: they have the same last bits */
 #define SIEVE_SLOT 0x80000000u /* | a slot: all of its queue pairs are spared */
 
 struct sieve_rule {
@@ -28,10 +30,11 @@ struct sieve_rule {
     uint32_t qpn;                  /* where it goes; 0: any queue pair but 1 */
     uint32_t spared[SIEVE_SPARED]; /* and but these */
     uint32_t nspared;
-    bool apart; /* somebody may be heard among them: packets that come together are taken apart, and each is judged */
-    uint64_t until;  /* muted until then */
-    uint64_t since;  /* for whoever counts what comes through: the begin of its window, */
-    uint32_t passed; /* and how many did in it */
+    uint8_t used[SIEVE_PORTS / 8]; /* the ports from which others may be heard: a bit for each */
+    bool apart;                    /* it is muted at one of these, too: packets are taken apart, and each is judged */
+    uint64_t until;                /* muted until then */
+    uint64_t since;                /* for whoever counts what comes through: the begin of its window, */
+    uint32_t passed;               /* and how many did in it */
 };
 
 struct sieve {
@@ -45,6 +48,10 @@ void sieve_mute(struct sieve *s, const struct sieve_rule *rule);
 struct sieve_rule *sieve_find(struct sieve *s, const struct in6_addr *from, uint16_t port, uint32_t qpn);
 /* That queue pair, or slot (SIEVE_SLOT |), is heard from that address from now on; NULL: from all. True: it was not. */
 bool sieve_spare(struct sieve *s, const struct in6_addr *from, uint32_t place);
+/* Somebody whom the rule leaves alone may be heard from that port. */
+void sieve_uses(struct sieve_rule *rule, uint16_t port);
+/* What is muted came from that address and port; mixed: together with what is not.  True: sieve_batch() has to be called. */
+bool sieve_part(struct sieve *s, const struct in6_addr *from, uint16_t port, bool mixed);
 bool sieve_expire(struct sieve *s, uint64_t now); /* true: something is heard again */
 uint64_t sieve_deadline(const struct sieve *s);   /* UINT64_MAX: nothing is muted */
 
