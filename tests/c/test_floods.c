@@ -11,108 +11,22 @@
 #include "base/bytes.h"
 #include "check.h"
 #include "dev/dev.h"
-#include "link/listen.h"
-#include "link/steering.h"
+#include "inlet.h"
 #include "link/udpsock.h"
 #include "live.h"
 #include "wire/icrc.h"
 #include "wire/mad.h"
 
-#define MS 1000000ull
 #define WINDOW (25 * MS)
 #define FEW 1000  /* packets of a window that nobody minds */
 #define MANY 1100 /* and so many that somebody does */
 #define LONG 5    /* windows after which it is muted */
-#define MAD_PACKET (BTH_BYTES + DETH_BYTES + MAD_BYTES + ICRC_BYTES)
-
-static struct dev *dev;
-static struct port *port;
-static uint64_t now;
-static struct port_steering steering; /* at rest */
-
-/* The peer's queue pair's end here. */
-static struct qp qp;
-static bool expected; /* by the transport: any packet is, or none */
-static uint32_t taken;
-static bool handed; /* what arrives has come to another process, which has found whose it is */
-
-static bool expects(const struct qp *q, const struct packet *pkt) {
-    (void)q, (void)pkt;
-    return expected;
-}
-
-static void input(struct qp *q, const struct packet *pkt, uint64_t at) {
-    (void)pkt, (void)at;
-    taken++;
-    if (expected)
-        COUNT(q, requests_executed);
-}
-
-static bool owes(struct qp *q, uint64_t at) {
-    (void)q, (void)at;
-    return false;
-}
-
-static uint64_t never(const struct qp *q) {
-    (void)q;
-    return NEVER;
-}
-
-static const struct engine_ops engine = {
-    .input = input, .expects = expects, .owes = owes, .deadline = never, .held = never};
-
-static void begin(void) {
-    dev = bare_open();
-    port = &dev->ports[0];
-    port->slot = &dev->slots[0];
-    port->steering = &steering;
-    port->rx_fd = port->tx_fd = udpsock_open(&port->addr);
-    CHECK(port->rx_fd >= 0);
-    now = 1000 * MS;
-    expected = true;
-    taken = 0;
-}
-
-static void end(void) {
-    close(port->rx_fd);
-    bare_close(dev);
-}
-
-static void arrive(const struct sockaddr_in6 *from, uint8_t *bytes, uint32_t n) {
-    struct sockaddr_in6 to = port->addr;
-    to.sin6_port = htons(ROCE_UDP_PORT);
-    put_le32(bytes + n - ICRC_BYTES, icrc_compute(from, &to, 0, bytes, n - ICRC_BYTES));
-    demux_datagram(dev, port, &(struct udp_datagram){.bytes = bytes, .length = n, .segment = n, .src = *from}, handed,
-                   now);
-}
 
 /* A WRITE for that queue pair. */
 static void write_to(const struct sockaddr_in6 *from, uint32_t qpn) {
     uint8_t bytes[64] = {[0] = 0x0A, [2] = 0xFF, [3] = 0xFF};
     put_be32(bytes + 4, qpn);
-    arrive(from, bytes, sizeof bytes);
-}
-
-static uint32_t number(uint32_t index) { return dev->slots[0].number << QPN_INDEX_BITS | index; }
-
-static void mad_for(const struct sockaddr_in6 *from, uint16_t attribute, uint32_t comm_id) {
-    uint8_t bytes[MAD_PACKET] = {[0] = 0x64, [2] = 0xFF, [3] = 0xFF, [7] = QPN_GSI};
-    uint8_t *m = bytes + BTH_BYTES + DETH_BYTES;
-    put_be32(bytes + BTH_BYTES, GSI_QKEY);
-    m[0] = 1;
-    m[1] = CM_CLASS;
-    m[2] = CM_CLASS_VERSION;
-    m[3] = 3;
-    put_be16(m + MAD_ATTRIBUTE, attribute);
-    put_be32(m + MAD_REMOTE_ID, comm_id);
-    arrive(from, bytes, sizeof bytes);
-}
-
-static void mad(const struct sockaddr_in6 *from, uint16_t attribute) { mad_for(from, attribute, 0); }
-
-static void datagram(const struct sockaddr_in6 *from, uint8_t *bytes, uint32_t n) {
-    struct udp_datagram d = {.bytes = bytes, .length = n, .segment = n ? n : 1, .src = *from};
-    demux_datagram(dev, port, &d, false, now);
+    inlet_arrive(from, bytes, sizeof bytes);
 }
 
 /* Two packets of one size, which the kernel gives as one datagram: a message to a datagram queue pair, and a WRITE. */
@@ -135,7 +49,7 @@ static void flood(const struct sockaddr_in6 *from, uint32_t qpn, uint32_t packet
             struct sockaddr_in6 one = *from;
             if (!from->sin6_port)
                 one.sin6_port = htons((uint16_t)(20000 + i));
-            write_to(&one, qpn ? qpn : number(1000 + i));
+            write_to(&one, qpn ? qpn : inlet_qpn(1000 + i));
         }
     }
 }
@@ -146,7 +60,7 @@ static void flood_management_by(const struct sockaddr_in6 *from, uint32_t packet
             struct sockaddr_in6 one = *from;
             if (!from->sin6_port)
                 one.sin6_port = htons((uint16_t)(20000 + i));
-            mad(&one, CM_RTU);
+            inlet_mad(&one, CM_RTU);
         }
     }
 }
@@ -159,31 +73,13 @@ static bool hears(const struct sockaddr_in6 *from, uint32_t qpn) {
     return !sieve_find(&port->sieve, &from->sin6_addr, from->sin6_port, qpn);
 }
 
-static void enter(struct qp *q, uint32_t index) {
-    q->nic = &dev->nic;
-    q->engine = &engine;
-    q->state = RNIC_QPS_RTS;
-    q->pkey = 0xFFFF;
-    q->pub.qp_num = number(index);
-    q->timer_at = NEVER;
-    dev->table[0][index] = q;
-}
-
-static void connect_to(const struct sockaddr_in6 *peer) {
-    qp = (struct qp){.service = OPC_RC, .takes = OPC_RC | OPC_CNP};
-    qp.flow = (struct flow){.src = port->addr, .dst = *peer};
-    qp.from = (struct flow){.src = *peer, .dst = port->addr};
-    qp.from.dst.sin6_port = htons(ROCE_UDP_PORT);
-    enter(&qp, 6);
-}
-
-#define DEAD number(5)
-#define LIVE number(6)
+#define DEAD inlet_qpn(5)
+#define LIVE inlet_qpn(6)
 
 /* ---------------------------------------------------------------- what is muted */
 
 static void what_nobody_needs_and_does_not_end_is_muted(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000), other = bare_address("::ffff:10.0.0.2", 20000);
     flood(&loud, DEAD, MANY, LONG - 1);
     CHECK(hears(&loud, DEAD));
@@ -191,46 +87,46 @@ static void what_nobody_needs_and_does_not_end_is_muted(void) {
     CHECK(!hears(&loud, DEAD));
     CHECK(hears(&other, DEAD));
     CHECK_EQ(dev->nic.counters.value[RNIC_CNT_sources_muted], 1);
-    end();
+    inlet_close();
 }
 
 static void fewer_are_heard_for_as_long_as_they_like(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 busy = bare_address("::ffff:10.0.0.1", 20000);
     flood(&busy, DEAD, FEW, 100);
     for (int i = 0; i < 20; i++, now += 45 * MS) /* no more than that, in bursts */
         for (int j = 0; j < 1500; j++)
             write_to(&busy, DEAD);
     CHECK(hears(&busy, DEAD));
-    end();
+    inlet_close();
 }
 
 /* As when a process has died that somebody was sending to. */
 static void what_ends_soon_is_no_flood(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 busy = bare_address("::ffff:10.0.0.1", 20000);
     for (int i = 0; i < 10; i++) {
         flood(&busy, DEAD, 10 * MANY, LONG - 2);
         now += 2 * WINDOW;
     }
     CHECK(hears(&busy, DEAD));
-    end();
+    inlet_close();
 }
 
 static void what_ends_is_heard_again_after_a_second(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000);
     flood(&loud, DEAD, MANY, LONG);
     uint64_t until = sieve_deadline(&port->sieve);
     CHECK(until > now && until <= now + 1000 * MS);
     CHECK(!sieve_expire(&port->sieve, until - 1));
     CHECK(sieve_expire(&port->sieve, until));
-    end();
+    inlet_close();
 }
 
 /* Of a flood one packet in 128 comes through. */
 static void what_does_not_end_stays_muted(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000);
     flood(&loud, DEAD, MANY, LONG);
     for (int i = 0; i < 100; i++) {
@@ -240,11 +136,11 @@ static void what_does_not_end_stays_muted(void) {
     CHECK(dev->nic.counters.value[RNIC_CNT_sources_muted] < 8); /* the kernel is asked twice a second */
     flood(&loud, DEAD, MANY / SIEVE_PASSES - 1, 41);
     CHECK(sieve_deadline(&port->sieve) <= now);
-    end();
+    inlet_close();
 }
 
 static void several_are_muted_one_after_the_other(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 a = bare_address("::ffff:10.0.0.1", 20000), b = bare_address("::ffff:10.0.0.2", 20000);
     for (int w = 0; w < LONG + 1; w++, now += WINDOW) {
         for (int i = 0; i < MANY; i++) {
@@ -254,12 +150,12 @@ static void several_are_muted_one_after_the_other(void) {
     }
     CHECK(!hears(&a, DEAD));
     CHECK(!hears(&b, DEAD));
-    end();
+    inlet_close();
 }
 
 /* Who polls may have read the clock before the lock was had. */
 static void an_old_time_hides_no_flood(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000);
     for (int w = 0; w < LONG; w++, now += WINDOW) {
         for (int i = 0; i < MANY; i++) {
@@ -269,7 +165,7 @@ static void an_old_time_hides_no_flood(void) {
         }
     }
     CHECK(!hears(&loud, DEAD));
-    end();
+    inlet_close();
 }
 
 static void what_is_no_packet_is_a_flood_too(void) {
@@ -279,16 +175,16 @@ static void what_is_no_packet_is_a_flood_too(void) {
         uint32_t n;
     } kinds[] = {{probe, 0}, {garbage, 1}, {garbage, 64}, {probe, 8}, {probe, 64}};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-        begin();
+        inlet_open();
         struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000);
         check_note("%u bytes, first 0x%02x", kinds[k].n, kinds[k].bytes[0]);
         for (int w = 0; w < LONG; w++, now += WINDOW) {
             for (int i = 0; i < MANY; i++)
-                datagram(&loud, kinds[k].bytes, kinds[k].n);
+                inlet_datagram(&loud, kinds[k].bytes, kinds[k].n);
         }
         CHECK(!hears(&loud, DEAD));
         CHECK(hears(&loud, QPN_GSI));
-        end();
+        inlet_close();
     }
 }
 
@@ -296,54 +192,54 @@ static void what_is_no_packet_is_a_flood_too(void) {
 
 /* A server has been started anew, and the old streams go on: from the port from which that host connects. */
 static void of_a_flood_to_one_queue_pair_nothing_else_is_muted(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 host = bare_address("::ffff:10.0.0.1", ROCE_UDP_PORT);
     flood(&host, DEAD, MANY, LONG);
     CHECK(!hears(&host, DEAD));
     CHECK(hears(&host, QPN_GSI));
     CHECK(hears(&host, LIVE));
-    end();
+    inlet_close();
 }
 
 static void of_a_flood_to_many_the_living_are_left_alone(void) {
-    begin();
+    inlet_open();
     static struct qp datagrams, others, dead;
     struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), other = bare_address("::ffff:10.0.0.2", 50000),
                         loud = bare_address("::ffff:10.0.0.1", 0);
-    connect_to(&peer);
+    inlet_connect(&peer);
     datagrams = (struct qp){.service = OPC_UD, .takes = OPC_UD};
-    enter(&datagrams, 7);
+    inlet_enter(&datagrams, 7);
     others = qp;
     others.flow.dst = other;
-    enter(&others, 8);
+    inlet_enter(&others, 8);
     dead = qp;
-    enter(&dead, 9);
+    inlet_enter(&dead, 9);
     dead.state = RNIC_QPS_ERR;
     floods_handed_on(dev, 17, now); /* a living process has that slot */
     flood(&loud, 0, MANY, LONG);
     CHECK(!hears(&loud, DEAD));
     CHECK(hears(&loud, LIVE));
-    CHECK(hears(&loud, number(7)));
-    CHECK(!hears(&loud, number(8))); /* which that address has nothing to say to */
-    CHECK(!hears(&loud, number(9)));
+    CHECK(hears(&loud, inlet_qpn(7)));
+    CHECK(!hears(&loud, inlet_qpn(8))); /* which that address has nothing to say to */
+    CHECK(!hears(&loud, inlet_qpn(9)));
     CHECK(hears(&loud, QPN_GSI));
     CHECK(hears(&loud, 17u << QPN_INDEX_BITS | 3));
     CHECK(!hears(&loud, 18u << QPN_INDEX_BITS | 3));
-    end();
+    inlet_close();
 }
 
 static void with_more_living_than_can_be_spared_nothing_is_muted(void) {
-    begin();
+    inlet_open();
     static struct qp qps[SIEVE_SPARED + 1], idle, gsi = {.service = OPC_UD, .state = RNIC_QPS_RTS};
     struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 0);
     for (uint32_t i = 0; i < SIEVE_SPARED + 1; i++) {
-        connect_to(&loud);
+        inlet_connect(&loud);
         qps[i] = qp;
-        enter(&qps[i], 100 + i);
+        inlet_enter(&qps[i], 100 + i);
     }
     dev->table[0][6] = NULL;
     idle = (struct qp){.service = OPC_UD}; /* these two take no place */
-    enter(&idle, 99);
+    inlet_enter(&idle, 99);
     idle.state = RNIC_QPS_INIT;
     gsi.pub.qp_num = QPN_GSI;
     dev->gsi = &gsi;
@@ -353,31 +249,31 @@ static void with_more_living_than_can_be_spared_nothing_is_muted(void) {
     flood(&loud, 0, MANY, 1);
     CHECK_EQ(port->sieve.count, 1);
     CHECK_EQ(port->sieve.rules[0].nspared, SIEVE_SPARED);
-    end();
+    inlet_close();
 }
 
 static void of_packets_that_come_together_the_first_is_not_taken_for_all(void) {
-    begin();
+    inlet_open();
     static struct qp datagrams;
     struct sockaddr_in6 host = bare_address("::ffff:10.0.0.1", ROCE_UDP_PORT);
     datagrams = (struct qp){.service = OPC_UD, .takes = OPC_UD};
-    enter(&datagrams, 7);
+    inlet_enter(&datagrams, 7);
     for (int w = 0; w < LONG; w++, now += WINDOW) {
         for (int i = 0; i < MANY; i++)
-            together(&host, number(7), DEAD);
+            together(&host, inlet_qpn(7), DEAD);
     }
     CHECK_EQ(datagrams.counters.value[RNIC_CNT_drop_bad_icrc], 0);
-    CHECK(hears(&host, number(7)));
+    CHECK(hears(&host, inlet_qpn(7)));
     CHECK(!hears(&host, DEAD));
-    end();
+    inlet_close();
 }
 
 /* Over the alternate path, too (IBA 17.2.8), from a port that is not known yet. */
 static void the_peers_other_address_is_a_peers(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), other = bare_address("::ffff:10.0.0.2", 50001),
                         loud = bare_address("::ffff:10.0.0.2", 0);
-    connect_to(&peer);
+    inlet_connect(&peer);
     write_to(&peer, LIVE);
     qp.alt = (struct flow){.src = port->addr, .dst = other};
     qp.alt_from = (struct flow){.src = other, .dst = port->addr};
@@ -388,36 +284,36 @@ static void the_peers_other_address_is_a_peers(void) {
     flood(&loud, 0, MANY, LONG);
     CHECK(!hears(&other, DEAD));
     CHECK(hears(&other, LIVE));
-    end();
+    inlet_close();
 }
 
 /* By queue pair numbers that live, each of which has less than half of it. */
 static void a_flood_to_some_that_live_is_muted_one_after_the_other(void) {
-    begin();
+    inlet_open();
     static struct qp others[2];
     struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), loud = bare_address("::ffff:10.0.0.1", 20000);
-    connect_to(&peer);
+    inlet_connect(&peer);
     for (uint32_t i = 0; i < 2; i++) {
         others[i] = qp;
-        enter(&others[i], 7 + i);
+        inlet_enter(&others[i], 7 + i);
     }
     for (uint32_t i = 0; i < 3; i++)
-        write_to(&peer, number(6 + i));
+        write_to(&peer, inlet_qpn(6 + i));
     expected = false;
     for (int w = 0; w < LONG + 4; w++, now += WINDOW) {
         for (int i = 0; i < 3 * MANY; i++)
-            write_to(&loud, number(6 + (uint32_t)i % 3));
+            write_to(&loud, inlet_qpn(6 + (uint32_t)i % 3));
     }
     for (uint32_t i = 0; i < 3; i++) {
-        CHECK(!hears(&loud, number(6 + i)));
-        CHECK(hears(&peer, number(6 + i)));
+        CHECK(!hears(&loud, inlet_qpn(6 + i)));
+        CHECK(hears(&peer, inlet_qpn(6 + i)));
     }
-    end();
+    inlet_close();
 }
 
 /* What members of this host's group say to each other comes from its own address, and has no queue pair number. */
 static void of_this_hosts_own_address_rnics_port_is_heard(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 member = bare_address("::ffff:127.0.0.1", ROCE_UDP_PORT),
                         user = bare_address("::ffff:127.0.0.1", 45000), users = bare_address("::ffff:127.0.0.1", 0);
     flood(&users, 0, MANY, LONG);
@@ -427,11 +323,11 @@ static void of_this_hosts_own_address_rnics_port_is_heard(void) {
     flood(&user, DEAD, MANY, LONG);
     CHECK(!hears(&user, DEAD));
     CHECK(hears(&member, DEAD));
-    end();
+    inlet_close();
 }
 
 static void a_process_that_was_silent_for_long_is_left_alone_and_one_that_has_gone_is_not(void) {
-    begin();
+    inlet_open();
     struct slot other, gone;
     struct rnic_err err;
     struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 0);
@@ -446,12 +342,12 @@ static void a_process_that_was_silent_for_long_is_left_alone_and_one_that_has_go
     CHECK(hears(&loud, other.number << QPN_INDEX_BITS | 3));
     CHECK(!hears(&loud, gone.number << QPN_INDEX_BITS | 3));
     slot_release(&other);
-    end();
+    inlet_close();
 }
 
 /* More live than can be spared, and one of them was silent. */
 static void a_process_that_was_silent_for_long_counts_among_those_that_live(void) {
-    begin();
+    inlet_open();
     static struct qp qps[SIEVE_SPARED];
     struct slot other;
     struct rnic_err err;
@@ -459,9 +355,9 @@ static void a_process_that_was_silent_for_long_counts_among_those_that_live(void
     CHECK_EQ(slot_claim(&other, &err), 0);
     write_to(&loud, other.number << QPN_INDEX_BITS);
     for (uint32_t i = 0; i < SIEVE_SPARED; i++) {
-        connect_to(&loud);
+        inlet_connect(&loud);
         qps[i] = qp;
-        enter(&qps[i], 100 + i);
+        inlet_enter(&qps[i], 100 + i);
     }
     dev->table[0][6] = NULL;
     now += 60000 * MS;
@@ -470,16 +366,16 @@ static void a_process_that_was_silent_for_long_counts_among_those_that_live(void
     slot_release(&other);
     flood(&loud, 0, MANY, LONG);
     CHECK(!hears(&loud, other.number << QPN_INDEX_BITS | 3));
-    end();
+    inlet_close();
 }
 
 static void a_new_peer_is_heard_at_once(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), loud = bare_address("::ffff:10.0.0.1", 0),
                         other = bare_address("::ffff:10.0.0.2", 0);
     flood(&loud, 0, MANY, LONG);
     flood(&other, 0, MANY, LONG);
-    connect_to(&peer);
+    inlet_connect(&peer);
     floods_new_peer(dev, &qp, &peer.sin6_addr);
     CHECK(hears(&peer, LIVE));
     CHECK(!hears(&peer, DEAD));
@@ -487,11 +383,11 @@ static void a_new_peer_is_heard_at_once(void) {
     floods_new_peer(dev, &qp, NULL);
     CHECK(hears(&other, LIVE));
     CHECK(!hears(&other, DEAD));
-    end();
+    inlet_close();
 }
 
 static void and_so_is_a_new_process(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 0);
     uint32_t qpn = 17u << QPN_INDEX_BITS | 3;
     flood(&loud, 0, MANY, LONG);
@@ -499,54 +395,54 @@ static void and_so_is_a_new_process(void) {
     floods_handed_on(dev, 17, now);
     CHECK(hears(&loud, qpn));
     CHECK(!hears(&loud, DEAD));
-    end();
+    inlet_close();
 }
 
 /* Of whom it is known by a message of the communication manager for it, ahead of the first packet. */
 static void and_so_is_one_that_connects(void) {
-    begin();
+    inlet_open();
     struct slot other;
     struct rnic_err err;
     struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), loud = bare_address("::ffff:10.0.0.1", 0);
     CHECK_EQ(slot_claim(&other, &err), 0);
     flood(&loud, 0, MANY, LONG);
     CHECK(!hears(&peer, other.number << QPN_INDEX_BITS | 3));
-    mad_for(&peer, CM_RTU, other.number << (32 - SLOT_BITS) | 1);
+    inlet_mad_for(&peer, CM_RTU, other.number << (32 - SLOT_BITS) | 1);
     CHECK(hears(&peer, other.number << QPN_INDEX_BITS | 3));
     slot_release(&other);
-    end();
+    inlet_close();
 }
 
 static void what_cannot_be_handed_on_for_want_of_memory_is_not_useless(void) {
-    begin();
+    inlet_open();
     demux_count_forward(dev, -ENOBUFS, 1);
     CHECK_EQ(dev->nic.useless, 0);
     demux_count_forward(dev, -ECONNREFUSED, 1);
     CHECK_EQ(dev->nic.useless, 1);
-    end();
+    inlet_close();
 }
 
 /* Packets of one batch come from one port. */
 static void batches_stay_where_the_flood_comes_from_a_port_that_nobody_else_uses(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), loud = bare_address("::ffff:10.0.0.1", 20000),
                         other = bare_address("::ffff:10.0.0.2", 50000);
-    connect_to(&peer);
+    inlet_connect(&peer);
     write_to(&peer, LIVE);
     flood(&loud, DEAD, MANY, LONG);
     flood(&other, DEAD, MANY, LONG);
     CHECK_EQ(port->sieve.count, 2);
     CHECK(!port->sieve.rules[0].apart);
     CHECK(!port->sieve.rules[1].apart);
-    end();
+    inlet_close();
 }
 
 /* Else the kernel would drop what comes in one batch with it. */
 static void batches_are_taken_apart_where_it_comes_from_a_peers_port(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), moved = bare_address("::ffff:10.0.0.1", 50001),
                         loud = bare_address("::ffff:10.0.0.1", 20000), other = bare_address("::ffff:10.0.0.2", 20000);
-    connect_to(&peer);
+    inlet_connect(&peer);
     write_to(&peer, LIVE);
     write_to(&moved, LIVE);
     flood(&other, DEAD, MANY, LONG);
@@ -561,14 +457,14 @@ static void batches_are_taken_apart_where_it_comes_from_a_peers_port(void) {
     flood(&moved, DEAD, MANY, LONG);
     CHECK_EQ(port->sieve.count, 1);
     CHECK(port->sieve.rules[0].apart);
-    end();
+    inlet_close();
 }
 
 /* The rule leaves what comes from the peer's port alone. */
 static void but_not_for_what_is_not_muted(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), loud = bare_address("::ffff:10.0.0.1", 20000);
-    connect_to(&peer);
+    inlet_connect(&peer);
     write_to(&peer, LIVE);
     expected = false;
     flood(&loud, LIVE, MANY, LONG);
@@ -577,17 +473,17 @@ static void but_not_for_what_is_not_muted(void) {
     write_to(&peer, DEAD);
     CHECK(!port->sieve.rules[0].apart);
     CHECK(!port->sieve.rules[1].apart);
-    end();
+    inlet_close();
 }
 
 /* From where processes speak that have said nothing yet. */
 static void rnics_port_is_anybodys_who_is_heard(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 rnic = bare_address("::ffff:10.0.0.1", ROCE_UDP_PORT),
                         other = bare_address("::ffff:10.0.0.2", ROCE_UDP_PORT);
     flood(&other, DEAD, MANY, LONG);
     CHECK(!port->sieve.rules[0].apart);
-    connect_to(&rnic);
+    inlet_connect(&rnic);
     flood(&rnic, DEAD, MANY, LONG);
     CHECK(port->sieve.rules[1].apart);
     port->sieve.count = 0;
@@ -596,7 +492,7 @@ static void rnics_port_is_anybodys_who_is_heard(void) {
     floods_new_peer(dev, &qp, &other.sin6_addr);
     flood(&other, DEAD, 1, 1);
     CHECK(port->sieve.rules[0].apart);
-    end();
+    inlet_close();
 }
 
 #define GONE 8 /* queue pairs of this process, by their index; the others are other processes' */
@@ -606,22 +502,22 @@ static void rnics_port_is_anybodys_who_is_heard(void) {
 static bool are_taken_apart(uint32_t first, uint32_t second) {
     static struct qp datagrams, gone;
     struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000), other = bare_address("::ffff:10.0.0.2", 20000);
-    begin();
-    connect_to(&loud);
+    inlet_open();
+    inlet_connect(&loud);
     datagrams = gone = (struct qp){.service = OPC_UD, .takes = OPC_UD};
-    enter(&datagrams, DATAGRAMS);
-    enter(&gone, GONE);
+    inlet_enter(&datagrams, DATAGRAMS);
+    inlet_enter(&gone, GONE);
     gone.state = RNIC_QPS_ERR;
     floods_handed_on(dev, 17, now);
     flood(&other, DEAD, MANY, LONG);
     flood(&loud, DEAD, MANY, LONG);
     CHECK_EQ(port->sieve.count, 2);
     CHECK(!port->sieve.rules[1].apart);
-    together(&loud, first == QPN_GSI || qpn_slot(first) ? first : number(first),
-             qpn_slot(second) ? second : number(second));
+    together(&loud, first == QPN_GSI || qpn_slot(first) ? first : inlet_qpn(first),
+             qpn_slot(second) ? second : inlet_qpn(second));
     CHECK(!port->sieve.rules[0].apart);
     bool apart = port->sieve.rules[1].apart;
-    end();
+    inlet_close();
     return apart;
 }
 
@@ -641,9 +537,9 @@ static void batches_are_taken_apart_where_somebody_is_seen_in_them(void) {
 
 /* What was muted because the queue pair was not connected yet. */
 static void whose_queue_pair_becomes_ready_is_heard_at_once(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), other = bare_address("::ffff:10.0.0.2", 50000);
-    connect_to(&peer);
+    inlet_connect(&peer);
     qp.state = RNIC_QPS_INIT;
     qp.takes = OPC_UC;
     flood(&peer, LIVE, MANY, LONG);
@@ -654,7 +550,7 @@ static void whose_queue_pair_becomes_ready_is_heard_at_once(void) {
     floods_new_peer(dev, &qp, &peer.sin6_addr);
     CHECK(hears(&peer, LIVE));
     CHECK(!hears(&other, LIVE));
-    end();
+    inlet_close();
 }
 
 /* ---------------------------------------------------------------- the same by modify_qp */
@@ -763,54 +659,54 @@ static void packets_come_apart_when_the_socket_has_been_read(void) {
 }
 
 static void of_messages_to_queue_pair_1_one_ports_are_muted(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000), cm = bare_address("::ffff:10.0.0.1", 20001);
     flood_management(&loud, LONG);
     CHECK(!hears(&loud, QPN_GSI));
     CHECK(hears(&loud, LIVE));
     CHECK(hears(&cm, QPN_GSI));
-    end();
+    inlet_close();
 }
 
 /* A program has to read them: 10,000 a second are as much work as 40,000 others. */
 static void of_messages_to_queue_pair_1_a_quarter_is_a_flood(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000), busy = bare_address("::ffff:10.0.0.1", 20001);
     flood_management_by(&busy, FEW / 4, 100);
     CHECK(hears(&busy, QPN_GSI));
     flood_management_by(&loud, MANY / 4, LONG);
     CHECK(!hears(&loud, QPN_GSI));
-    end();
+    inlet_close();
 }
 
 static void or_those_of_all_ports_but_rnics(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 0),
                         rnic = bare_address("::ffff:10.0.0.1", ROCE_UDP_PORT);
     flood_management(&loud, LONG);
     CHECK(!hears(&loud, QPN_GSI));
     CHECK(hears(&rnic, QPN_GSI));
-    end();
+    inlet_close();
 }
 
 /* A port that is left as soon as it is muted. */
 static void whoever_goes_from_port_to_port_is_muted_at_all_ports(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 first = bare_address("::ffff:10.0.0.1", 20000), then = bare_address("::ffff:10.0.0.1", 20001),
                         another = bare_address("::ffff:10.0.0.1", 20002);
     flood_management(&first, LONG);
     CHECK(!hears(&first, QPN_GSI));
     flood_management(&then, LONG);
     CHECK(!hears(&another, QPN_GSI));
-    end();
+    inlet_close();
 }
 
 static void rnics_port_is_muted_unless_it_is_a_peers_or_this_hosts(void) {
     struct sockaddr_in6 rnic = bare_address("::ffff:10.0.0.1", ROCE_UDP_PORT),
                         self = bare_address("::ffff:127.0.0.1", ROCE_UDP_PORT),
                         user = bare_address("::ffff:127.0.0.1", 45000), users = bare_address("::ffff:127.0.0.1", 0);
-    begin();
-    connect_to(&rnic);
+    inlet_open();
+    inlet_connect(&rnic);
     flood_management(&rnic, LONG);
     CHECK(hears(&rnic, QPN_GSI));
     qp.state = RNIC_QPS_ERR;
@@ -822,17 +718,17 @@ static void rnics_port_is_muted_unless_it_is_a_peers_or_this_hosts(void) {
     CHECK(hears(&user, QPN_GSI));
     flood_management(&user, LONG);
     CHECK(!hears(&user, QPN_GSI));
-    end();
+    inlet_close();
 }
 
 /* ---------------------------------------------------------------- live queue pairs, and who is their peer */
 
 static void of_a_flood_to_a_live_queue_pair_its_peers_are_left_alone(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), again = bare_address("::ffff:10.0.0.1", 50001),
                         forger = bare_address("::ffff:10.0.0.1", 20000),
                         stranger = bare_address("::ffff:10.0.0.2", 20000);
-    connect_to(&peer);
+    inlet_connect(&peer);
     write_to(&peer, LIVE);
     write_to(&again, LIVE);
     expected = false;
@@ -843,81 +739,81 @@ static void of_a_flood_to_a_live_queue_pair_its_peers_are_left_alone(void) {
     flood(&stranger, LIVE, MANY, LONG);
     CHECK(!hears(&stranger, LIVE));
     CHECK(hears(&peer, LIVE));
-    end();
+    inlet_close();
 }
 
 static void whose_peer_has_said_nothing_yet_hears_all(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000);
-    connect_to(&peer);
+    inlet_connect(&peer);
     qp.takes = OPC_UC; /* so that none of it is of use */
     flood(&peer, LIVE, MANY, LONG);
     CHECK(hears(&peer, LIVE));
-    end();
+    inlet_close();
 }
 
 static void of_a_flood_to_a_datagram_queue_pair_one_ports_are_muted(void) {
-    begin();
+    inlet_open();
     static struct qp datagrams;
     struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000), other = bare_address("::ffff:10.0.0.1", 20001),
                         many = bare_address("::ffff:10.0.0.2", 0);
     datagrams = (struct qp){.service = OPC_UD, .takes = OPC_UD};
-    enter(&datagrams, 7);
-    flood(&loud, number(7), MANY, LONG);
-    CHECK(!hears(&loud, number(7)));
-    CHECK(hears(&other, number(7)));
-    flood(&many, number(7), MANY, LONG);
-    CHECK(hears(&many, number(7)));
-    end();
+    inlet_enter(&datagrams, 7);
+    flood(&loud, inlet_qpn(7), MANY, LONG);
+    CHECK(!hears(&loud, inlet_qpn(7)));
+    CHECK(hears(&other, inlet_qpn(7)));
+    flood(&many, inlet_qpn(7), MANY, LONG);
+    CHECK(hears(&many, inlet_qpn(7)));
+    inlet_close();
 }
 
 /* The processes of a host that share it. */
 static void rnics_port_of_a_peer_may_send_datagrams(void) {
-    begin();
+    inlet_open();
     static struct qp datagrams;
     struct sockaddr_in6 rnic = bare_address("::ffff:10.0.0.1", ROCE_UDP_PORT),
                         self = bare_address("::ffff:127.0.0.1", ROCE_UDP_PORT),
                         stranger = bare_address("::ffff:10.0.0.2", ROCE_UDP_PORT);
-    connect_to(&rnic);
+    inlet_connect(&rnic);
     datagrams = (struct qp){.service = OPC_UD, .takes = OPC_UD};
-    enter(&datagrams, 7);
-    flood(&rnic, number(7), MANY, LONG);
-    CHECK(hears(&rnic, number(7)));
-    flood(&self, number(7), MANY, LONG);
-    CHECK(hears(&self, number(7)));
-    flood(&stranger, number(7), MANY, LONG);
-    CHECK(!hears(&stranger, number(7)));
-    end();
+    inlet_enter(&datagrams, 7);
+    flood(&rnic, inlet_qpn(7), MANY, LONG);
+    CHECK(hears(&rnic, inlet_qpn(7)));
+    flood(&self, inlet_qpn(7), MANY, LONG);
+    CHECK(hears(&self, inlet_qpn(7)));
+    flood(&stranger, inlet_qpn(7), MANY, LONG);
+    CHECK(!hears(&stranger, inlet_qpn(7)));
+    inlet_close();
 }
 
 static void a_packet_counts_once(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 busy = bare_address("::ffff:10.0.0.1", 20000);
     uint8_t bytes[MAD_PACKET] = {[0] = ROCE_UD_SEND_ONLY, [2] = 0xFF, [3] = 0xFF, [7] = QPN_GSI};
     for (int w = 0; w < 100; w++, now += WINDOW) {
         for (int i = 0; i < FEW / 4; i++)
-            datagram(&busy, bytes, sizeof bytes); /* to a queue pair 1 that is not there */
+            inlet_datagram(&busy, bytes, sizeof bytes); /* to a queue pair 1 that is not there */
     }
     CHECK(hears(&busy, QPN_GSI));
-    end();
+    inlet_close();
 }
 
 static void the_peers_of_a_queue_pair_that_has_gone_a_moment_ago_make_no_flood(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 busy = bare_address("::ffff:10.0.0.1", 20000);
     dev->freed[0][5] = now;
     flood(&busy, DEAD, MANY, 39);
     CHECK(hears(&busy, DEAD));
     flood(&busy, DEAD, MANY, LONG + 2);
     CHECK(!hears(&busy, DEAD));
-    end();
+    inlet_close();
 }
 
 /* Anybody can send from the peer's address, from another port. */
 static void only_what_moves_the_queue_pair_on_makes_its_sender_the_peer(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), forger = bare_address("::ffff:10.0.0.1", 20000);
-    connect_to(&peer);
+    inlet_connect(&peer);
     write_to(&peer, LIVE);
     CHECK_EQ(qp.heard[0], peer.sin6_port);
     expected = false;
@@ -936,13 +832,13 @@ static void only_what_moves_the_queue_pair_on_makes_its_sender_the_peer(void) {
     expected = false;
     write_to(&peer, LIVE); /* or it has two */
     CHECK_EQ(taken, 3);
-    end();
+    inlet_close();
 }
 
 static void port_0_is_nobodys(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), forger = bare_address("::ffff:10.0.0.1", 0);
-    connect_to(&peer);
+    inlet_connect(&peer);
     write_to(&peer, LIVE);
     write_to(&forger, LIVE);
     CHECK_EQ(qp.heard[0], peer.sin6_port);
@@ -951,130 +847,23 @@ static void port_0_is_nobodys(void) {
     write_to(&forger, LIVE);
     CHECK_EQ(taken, 0);
     CHECK_EQ(qp.counters.value[RNIC_CNT_drop_bad_source], 1);
-    end();
+    inlet_close();
 }
 
 static void notifications_of_congestion_come_from_any_port(void) {
-    begin();
+    inlet_open();
     struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000),
                         notifier = bare_address("::ffff:10.0.0.1", 50001);
     uint8_t cnp[BTH_BYTES + CNP_RESERVED_BYTES + ICRC_BYTES] = {[0] = ROCE_CNP, [2] = 0xFF, [3] = 0xFF};
     put_be32(cnp + 4, LIVE);
-    connect_to(&peer);
+    inlet_connect(&peer);
     write_to(&peer, LIVE);
     expected = false;
     taken = 0;
-    arrive(&notifier, cnp, sizeof cnp);
+    inlet_arrive(&notifier, cnp, sizeof cnp);
     CHECK_EQ(taken, 1);
     CHECK_EQ(qp.heard[0], peer.sin6_port);
-    end();
-}
-
-/* ---------------------------------------------------------------- requests for connections */
-
-static uint64_t refused(void) { return dev->nic.counters.value[RNIC_CNT_drop_request]; }
-
-static void ask(const struct sockaddr_in6 *from) {
-    handed = true;
-    mad(from, CM_REQ);
-    handed = false;
-}
-
-static void a_source_may_make_1024_requests_at_once_and_250_a_second(void) {
-    begin();
-    struct sockaddr_in6 eager = bare_address("::ffff:10.0.0.1", 20000), other = bare_address("::ffff:10.0.0.1", 20001);
-    for (int i = 0; i < 2000; i++)
-        ask(&eager);
-    CHECK_EQ(refused(), 2000 - 1024);
-    ask(&other);
-    CHECK_EQ(refused(), 2000 - 1024);
-    now += 1000 * MS;
-    for (int i = 0; i < 300; i++)
-        ask(&eager);
-    CHECK_EQ(refused(), 2000 - 1024 + 50);
-    end();
-}
-
-static void nor_are_more_answered_for_nobody(void) {
-    begin();
-    struct sockaddr_in6 eager = bare_address("::ffff:10.0.0.1", 20000);
-    for (int i = 0; i < 2000; i++)
-        mad(&eager, CM_REQ);
-    CHECK_EQ(refused(), 2000 - 1024);
-    end();
-}
-
-static void many_sources_have_a_count_each(void) {
-    begin();
-    for (int i = 0; i < 40; i++) { /* of a table of 64 */
-        struct sockaddr_in6 one = bare_address("::ffff:10.0.0.1", (uint16_t)(20000 + i));
-        ask(&one);
-    }
-    struct sockaddr_in6 eager = bare_address("::ffff:10.0.0.2", 20000);
-    for (int i = 0; i < 1024; i++)
-        ask(&eager);
-    for (int i = 0; i < 40; i++) {
-        struct sockaddr_in6 one = bare_address("::ffff:10.0.0.1", (uint16_t)(30000 + i));
-        ask(&one);
-    }
-    CHECK_EQ(refused(), 0);
-    ask(&eager);
-    CHECK_EQ(refused(), 1);
-    end();
-}
-
-static void rnics_port_of_a_peer_or_of_this_host_may_ask_on(void) {
-    struct sockaddr_in6 hosts[] = {bare_address("::ffff:10.0.0.1", ROCE_UDP_PORT),
-                                   bare_address("::ffff:127.0.0.1", ROCE_UDP_PORT),
-                                   bare_address("::ffff:10.0.0.2", ROCE_UDP_PORT)};
-    begin();
-    connect_to(&hosts[0]); /* which has said nothing yet */
-    for (int h = 0; h < 2; h++) {
-        for (int i = 0; i < 5000; i++, now += MS)
-            ask(&hosts[h]);
-        CHECK_EQ(refused(), 0);
-    }
-    for (int i = 0; i < 5000; i++)
-        ask(&hosts[2]);
-    CHECK_EQ(refused(), 5000 - 1024);
-    end();
-}
-
-static void damaged_requests_use_up_no_requests(void) {
-    begin();
-    struct sockaddr_in6 host = bare_address("::ffff:10.0.0.1", 20000);
-    uint8_t bytes[MAD_PACKET] = {[0] = 0x64, [2] = 0xFF, [3] = 0xFF, [7] = QPN_GSI};
-    uint8_t *m = bytes + BTH_BYTES + DETH_BYTES;
-    m[0] = 1, m[1] = CM_CLASS, m[2] = CM_CLASS_VERSION, m[3] = 3;
-    put_be16(m + MAD_ATTRIBUTE, CM_REQ);
-    for (int i = 0; i < 2000; i++)
-        arrive(&host, bytes, sizeof bytes); /* no Q_Key */
-    put_be32(bytes + BTH_BYTES, GSI_QKEY);
-    for (int i = 0; i < 2000; i++)
-        datagram(&host, bytes, sizeof bytes); /* another ICRC */
-    CHECK_EQ(refused(), 0);
-    ask(&host);
-    CHECK_EQ(refused(), 0);
-    end();
-}
-
-/* They take little: whoever listens counts them. */
-static void requests_for_other_processes_are_not_limited(void) {
-    begin();
-    struct sockaddr_in6 eager = bare_address("::ffff:10.0.0.1", 20000);
-    struct abstract_name name;
-    listen_name(&name, 0, &port->addr);
-    int listener = listen_open(&name);
-    CHECK(listener >= 0);
-    for (int i = 0; i < 2000; i++)
-        mad(&eager, CM_REQ);
-    CHECK_EQ(refused(), 0);
-    CHECK(dev->held_letters > 1900);
-    ask(&eager);
-    CHECK_EQ(refused(), 0);
-    outbox_free(dev);
-    close(listener);
-    end();
+    inlet_close();
 }
 
 int main(void) {
@@ -1122,11 +911,5 @@ int main(void) {
     RUN(only_what_moves_the_queue_pair_on_makes_its_sender_the_peer);
     RUN(port_0_is_nobodys);
     RUN(notifications_of_congestion_come_from_any_port);
-    RUN(a_source_may_make_1024_requests_at_once_and_250_a_second);
-    RUN(nor_are_more_answered_for_nobody);
-    RUN(many_sources_have_a_count_each);
-    RUN(rnics_port_of_a_peer_or_of_this_host_may_ask_on);
-    RUN(damaged_requests_use_up_no_requests);
-    RUN(requests_for_other_processes_are_not_limited);
     return check_done();
 }

@@ -380,7 +380,7 @@ int main(void) {
         RUN(the_kernel_drops_what_is_found_here);
         RUN(the_one_whose_time_is_up_first_makes_room);
         RUN(packets_are_taken_apart_where_a_port_is_anothers_or_somebody_was_seen);
-    RUN(a_newcomer_is_spared_and_where_there_is_no_room_nothing_is_muted);
+        RUN(a_newcomer_is_spared_and_where_there_is_no_room_nothing_is_muted);
     }
     return check_done();
 }

@@ -305,8 +305,8 @@ static void weigh(struct dev *dev, struct port *port, const struct udp_datagram 
     if (f->judged || !all || all->count < LIMIT || all->windows < PATIENCE)
         return;
     bool one = here && (here->count >= all->count / 2 || here->windows >= PATIENCE);
-    judge(dev, port,
-          &(struct sieve_rule){.from = *from, .qpn = one ? qpn : ANY, .port = one ? port_of(port, here) : 0}, now);
+    judge(dev, port, &(struct sieve_rule){.from = *from, .qpn = one ? qpn : ANY, .port = one ? port_of(port, here) : 0},
+          now);
 }
 
 void floods_note(struct dev *dev, struct port *port, const struct udp_datagram *d, uint32_t n, uint64_t now) {
