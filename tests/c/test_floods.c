@@ -29,9 +29,13 @@ static void write_to(const struct sockaddr_in6 *from, uint32_t qpn) {
     inlet_arrive(from, bytes, sizeof bytes);
 }
 
-/* Two packets of one size, which the kernel gives as one datagram: a message to a datagram queue pair, and a WRITE. */
+#define DEAD inlet_qpn(5)
+#define LIVE inlet_qpn(6)
+
+/* Two packets of one size, which the kernel gives as one datagram: a message to a datagram queue pair, or a WRITE to the
+ * connected one, and a WRITE. */
 static void together(const struct sockaddr_in6 *from, uint32_t first, uint32_t second) {
-    uint8_t bytes[128] = {[0] = ROCE_UD_SEND_ONLY, [2] = 0xFF, [3] = 0xFF, [64] = 0x0A};
+    uint8_t bytes[128] = {[0] = first == LIVE ? 0x0A : ROCE_UD_SEND_ONLY, [2] = 0xFF, [3] = 0xFF, [64] = 0x0A};
     struct sockaddr_in6 to = port->addr;
     to.sin6_port = htons(ROCE_UDP_PORT);
     put_be32(bytes + 4, first);
@@ -72,9 +76,6 @@ static void flood_management(const struct sockaddr_in6 *from, uint32_t windows) 
 static bool hears(const struct sockaddr_in6 *from, uint32_t qpn) {
     return !sieve_find(&port->sieve, &from->sin6_addr, from->sin6_port, qpn);
 }
-
-#define DEAD inlet_qpn(5)
-#define LIVE inlet_qpn(6)
 
 /* ---------------------------------------------------------------- what is muted */
 
@@ -476,6 +477,49 @@ static void but_not_for_what_is_not_muted(void) {
     inlet_close();
 }
 
+/* What is muted is what comes from the other port. */
+static void nor_for_what_a_peer_sends_elsewhere(void) {
+    inlet_open();
+    struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), loud = bare_address("::ffff:10.0.0.1", 20000),
+                        other = bare_address("::ffff:10.0.0.1", 20001);
+    inlet_connect(&peer);
+    write_to(&peer, LIVE);
+    flood(&loud, DEAD, MANY, LONG);
+    inlet_mad(&peer, CM_RTU);
+    write_to(&peer, inlet_qpn(4));
+    together(&other, QPN_GSI, inlet_qpn(4));
+    CHECK(!port->sieve.rules[0].apart);
+    write_to(&peer, DEAD);
+    CHECK(port->sieve.rules[0].apart);
+    inlet_close();
+}
+
+/* By another flood, which goes to some that live, each of which has less than half of it. */
+static void batches_stay_apart_when_a_mute_is_made_anew(void) {
+    inlet_open();
+    static struct qp others[2];
+    struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), loud = bare_address("::ffff:10.0.0.1", 20000);
+    inlet_connect(&peer);
+    for (uint32_t i = 0; i < 2; i++) {
+        others[i] = qp;
+        inlet_enter(&others[i], 7 + i);
+    }
+    for (uint32_t i = 0; i < 3; i++)
+        write_to(&peer, inlet_qpn(6 + i));
+    flood(&peer, 0, MANY, LONG);
+    uint64_t until = port->sieve.rules[0].until;
+    CHECK(port->sieve.rules[0].apart);
+    expected = false;
+    for (int w = 0; w < LONG; w++, now += WINDOW) {
+        for (int i = 0; i < 3 * 400; i++)
+            write_to(&loud, inlet_qpn(6 + (uint32_t)i % 3));
+    }
+    CHECK_EQ(port->sieve.count, 1);
+    CHECK(port->sieve.rules[0].until > until);
+    CHECK(port->sieve.rules[0].apart);
+    inlet_close();
+}
+
 /* From where processes speak that have said nothing yet. */
 static void rnics_port_is_anybodys_who_is_heard(void) {
     inlet_open();
@@ -492,15 +536,95 @@ static void rnics_port_is_anybodys_who_is_heard(void) {
     floods_new_peer(dev, &qp, &other.sin6_addr);
     flood(&other, DEAD, 1, 1);
     CHECK(port->sieve.rules[0].apart);
+    port->sieve.count = 0;
+    qp.service = OPC_UD;
+    flood(&other, DEAD, MANY, LONG);
+    CHECK(port->sieve.rules[0].apart);
     inlet_close();
 }
 
-#define GONE 8 /* queue pairs of this process, by their index; the others are other processes' */
+/* A server has been started anew, and a client connects while its old stream goes on. */
+static void and_anybodys_who_becomes_a_peer(void) {
+    inlet_open();
+    struct sockaddr_in6 rnic = bare_address("::ffff:10.0.0.1", ROCE_UDP_PORT);
+    flood(&rnic, DEAD, MANY, LONG);
+    CHECK(!port->sieve.rules[0].apart);
+    inlet_connect(&rnic);
+    floods_new_peer(dev, &qp, &rnic.sin6_addr);
+    write_to(&rnic, DEAD);
+    CHECK(port->sieve.rules[0].apart);
+    inlet_close();
+}
+
+/* Another user's processes have another port than rnic's; a peer may change its port. */
+static void so_is_the_port_of_a_peer_that_is_first_heard_while_it_is_muted(void) {
+    struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), other = bare_address("::ffff:10.0.0.2", 50000),
+                        nobody = bare_address("::ffff:10.0.0.1", 0);
+    inlet_open();
+    inlet_connect(&peer);
+    flood(&peer, DEAD, MANY, LONG);
+    flood(&other, DEAD, MANY, LONG);
+    CHECK_EQ(port->sieve.count, 2);
+    expected = false;
+    together(&peer, LIVE, DEAD);
+    together(&nobody, LIVE, DEAD);
+    CHECK(!port->sieve.rules[0].apart); /* anybody can send that */
+    expected = true;
+    together(&peer, LIVE, DEAD);
+    CHECK(port->sieve.rules[0].apart);
+    together(&other, LIVE, DEAD); /* a port of the same number, of another host */
+    CHECK(!port->sieve.rules[1].apart);
+    inlet_close();
+}
+
+/* Packets that are all 0 go to queue pair 0, which is nobody's, whoever has slot 0. */
+static void nobody_is_seen_in_packets_for_queue_pair_0(void) {
+    struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000);
+    inlet_open();
+    floods_handed_on(dev, 0, now);
+    for (int w = 0; w < LONG; w++, now += WINDOW) {
+        for (int i = 0; i < MANY; i++)
+            write_to(&loud, QPN_SMI);
+    }
+    CHECK_EQ(port->sieve.count, 1);
+    CHECK(!port->sieve.rules[0].apart);
+    inlet_close();
+}
+
+/* As a stream to two queue pairs of a process that has died. */
+static void nor_in_those_for_a_process_that_has_gone(void) {
+    struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000);
+    struct slot gone;
+    struct rnic_err err;
+    inlet_open();
+    CHECK_EQ(slot_claim(&gone, &err), 0);
+    uint32_t qpn = gone.number << QPN_INDEX_BITS | 3;
+    write_to(&loud, qpn);
+    slot_release(&gone);
+    flood(&loud, qpn, MANY, LONG);
+    CHECK_EQ(port->sieve.count, 1);
+    together(&loud, qpn, qpn + 1);
+    CHECK(!port->sieve.rules[0].apart);
+    inlet_close();
+}
+
+/* Queue pairs of this process, by their index, and of two others. */
 #define DATAGRAMS 7
+#define GONE 8
+#define OTHERS 9
+#define NOBODYS 10
+
+static struct slot others, nobodys;
+
+static uint32_t qpn_of(uint32_t index) {
+    const struct slot *slot = index == OTHERS ? &others : index == NOBODYS ? &nobodys : &dev->slots[0];
+    return index == QPN_GSI ? QPN_GSI : slot->number << QPN_INDEX_BITS | index;
+}
 
 /* Are batches taken apart when packets for these two come together? */
 static bool are_taken_apart(uint32_t first, uint32_t second) {
     static struct qp datagrams, gone;
+    struct rnic_err err;
     struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000), other = bare_address("::ffff:10.0.0.2", 20000);
     inlet_open();
     inlet_connect(&loud);
@@ -508,31 +632,33 @@ static bool are_taken_apart(uint32_t first, uint32_t second) {
     inlet_enter(&datagrams, DATAGRAMS);
     inlet_enter(&gone, GONE);
     gone.state = RNIC_QPS_ERR;
-    floods_handed_on(dev, 17, now);
+    CHECK_EQ(slot_claim(&others, &err), 0);
+    CHECK_EQ(slot_claim(&nobodys, &err), 0);
+    slot_release(&nobodys);
     flood(&other, DEAD, MANY, LONG);
     flood(&loud, DEAD, MANY, LONG);
     CHECK_EQ(port->sieve.count, 2);
     CHECK(!port->sieve.rules[1].apart);
-    together(&loud, first == QPN_GSI || qpn_slot(first) ? first : inlet_qpn(first),
-             qpn_slot(second) ? second : inlet_qpn(second));
+    expected = false;
+    together(&loud, qpn_of(first), qpn_of(second));
     CHECK(!port->sieve.rules[0].apart);
     bool apart = port->sieve.rules[1].apart;
+    slot_release(&others);
     inlet_close();
     return apart;
 }
 
 /* Whose ports are not known: who sends datagrams, who sends to other processes, who connects. */
 static void batches_are_taken_apart_where_somebody_is_seen_in_them(void) {
-    const uint32_t others = 17u << QPN_INDEX_BITS | 3, nobodys = 18u << QPN_INDEX_BITS | 3;
     CHECK(are_taken_apart(DATAGRAMS, 5));
     CHECK(are_taken_apart(5, DATAGRAMS));
-    CHECK(are_taken_apart(others, 5));
+    CHECK(are_taken_apart(OTHERS, 5));
     CHECK(are_taken_apart(QPN_GSI, 5));
     CHECK(!are_taken_apart(5, 5));
     CHECK(!are_taken_apart(5, 4));
-    CHECK(!are_taken_apart(5, nobodys));
+    CHECK(!are_taken_apart(5, NOBODYS));
     CHECK(!are_taken_apart(GONE, 5));
-    CHECK(!are_taken_apart(6, 5)); /* a connected one: its peer's ports are known */
+    CHECK(!are_taken_apart(6, 5)); /* a connected one, that has heard nothing from there */
 }
 
 /* What was muted because the queue pair was not connected yet. */
@@ -892,7 +1018,13 @@ int main(void) {
     RUN(batches_stay_where_the_flood_comes_from_a_port_that_nobody_else_uses);
     RUN(batches_are_taken_apart_where_it_comes_from_a_peers_port);
     RUN(but_not_for_what_is_not_muted);
+    RUN(nor_for_what_a_peer_sends_elsewhere);
+    RUN(batches_stay_apart_when_a_mute_is_made_anew);
     RUN(rnics_port_is_anybodys_who_is_heard);
+    RUN(and_anybodys_who_becomes_a_peer);
+    RUN(so_is_the_port_of_a_peer_that_is_first_heard_while_it_is_muted);
+    RUN(nobody_is_seen_in_packets_for_queue_pair_0);
+    RUN(nor_in_those_for_a_process_that_has_gone);
     RUN(batches_are_taken_apart_where_somebody_is_seen_in_them);
     RUN(whose_queue_pair_becomes_ready_is_heard_at_once);
     RUN(what_becomes_ready_is_heard);

@@ -330,14 +330,21 @@ static void packets_are_taken_apart_where_a_port_is_anothers_or_somebody_was_see
     sieve_mute(&sieve, &all);
     sieve_mute(&sieve, &one);
     sieve_mute(&sieve, &forgers);
-    CHECK(!sieve_part(&sieve, &all.from, htons(6), false));
-    CHECK(!sieve_part(&sieve, &all.from, htons(8), false));
-    CHECK(sieve_part(&sieve, &all.from, htons(7), false));
-    CHECK(!sieve_part(&sieve, &all.from, htons(7), false)); /* it is so already */
+    CHECK(!sieve_part(&sieve, &all.from, htons(6), QPN, false));
+    CHECK(!sieve_part(&sieve, &all.from, htons(8), QPN + 1, false));
+    CHECK(!sieve_part(&sieve, &all.from, htons(7), QPN_GSI, true)); /* which is heard */
+    CHECK(sieve_part(&sieve, &all.from, htons(7), QPN, false));
+    CHECK(!sieve_part(&sieve, &all.from, htons(7), QPN, false)); /* it is so already */
     CHECK(sieve.rules[0].apart && !sieve.rules[1].apart && !sieve.rules[2].apart);
-    CHECK(!sieve_part(&sieve, &all.from, htons(8), true));
-    CHECK(sieve_part(&sieve, &all.from, htons(9), true));
+    CHECK(!sieve_part(&sieve, &all.from, htons(8), QPN + 1, true));
+    CHECK(!sieve_part(&sieve, &all.from, htons(9), QPN + 2, true));
+    CHECK(sieve_part(&sieve, &all.from, htons(9), QPN, true));
+    CHECK(!sieve.rules[2].apart);
+    CHECK(sieve_part(&sieve, &all.from, htons(9), QPN + 1, true));
     CHECK(sieve.rules[1].apart && sieve.rules[2].apart);
+    sieve_mute(&sieve, &one); /* another one was made of it meanwhile */
+    CHECK_EQ(sieve.count, 3);
+    CHECK(sieve.rules[1].apart);
 }
 
 static void a_newcomer_is_spared_and_where_there_is_no_room_nothing_is_muted(void) {
@@ -350,8 +357,8 @@ static void a_newcomer_is_spared_and_where_there_is_no_room_nothing_is_muted(voi
     CHECK(sieve_spare(&sieve, &many.from, QPN));
     CHECK(!sieve_spare(&sieve, &many.from, QPN));
     CHECK_EQ(sieve.count, 2);
-    CHECK(!sieve_part(&sieve, &others.from, RNIC, false));
-    CHECK(sieve_part(&sieve, &many.from, RNIC, false)); /* from where it may speak */
+    CHECK(!sieve_part(&sieve, &others.from, RNIC, QPN + 1, false));
+    CHECK(sieve_part(&sieve, &many.from, RNIC, QPN + 1, false)); /* from where it may speak */
     CHECK(sieve.rules[0].apart && !sieve.rules[1].apart);
     CHECK(!sieve_find(&sieve, &many.from, 9, QPN));
     CHECK(sieve_find(&sieve, &many.from, 9, QPN + 1) != NULL);

@@ -193,11 +193,6 @@ static bool same_partition(struct qp *qp, struct packet *pkt) {
     return index >= 0;
 }
 
-/* Has the peer been heard from that port?  Nobody is heard from port 0, which a forger can write. */
-static bool is_heard(const struct qp *qp, uint16_t port) {
-    return port && (qp->heard[0] == port || qp->heard[1] == port);
-}
-
 /* From another port than before: the peer's from now on, if it moves the queue pair on.  What the peer could not send now
  * is dropped, as a NAK would have the peer repeat what is not lost.  Notifications of congestion come from any port. */
 static void hear(struct dev *dev, struct qp *qp, const struct packet *pkt, uint32_t n, uint16_t port, uint64_t now) {
@@ -271,7 +266,7 @@ static void input(struct dev *dev, struct port *port, const struct udp_datagram 
     if (ud)
         show_header(&in, d, n);
     in.pkt.marked = (d->tclass & ECN_MASK) == ECN_MARKED;
-    if (ud || is_heard(qp, d->src.sin6_port))
+    if (ud || qp_hears_port(qp, d->src.sin6_port))
         demux_deliver(dev, qp, &in.pkt, n, now);
     else
         hear(dev, qp, &in.pkt, n, d->src.sin6_port, now);

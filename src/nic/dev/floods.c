@@ -220,8 +220,7 @@ static void judge(struct dev *dev, struct port *port, const struct sieve_rule *w
     uint16_t number = what->port;
     uint32_t qpn = what->qpn;
     f->judged = true;
-    f->rule =
-        (struct sieve_rule){.from = what->from, .qpn = qpn, .apart = what->apart, .until = now + MUTE_NS, .since = now};
+    f->rule = (struct sieve_rule){.from = what->from, .qpn = qpn, .until = now + MUTE_NS, .since = now};
     look_at_all(dev);
     look_at_slots(dev, now);
     if (f->rule.nspared > 0)
@@ -263,22 +262,30 @@ static uint32_t place(const struct udp_datagram *d) {
     return qpn;
 }
 
-/* A queue pair that is sent to from ports that nobody notes. */
-static bool hears_anybody(struct dev *dev, uint32_t qpn) {
+/* Is such a packet heard?  What another process was handed has set its time just now. */
+static bool is_heard(const struct dev *dev, const struct udp_datagram *d, uint32_t qpn, uint64_t now) {
     if (qpn == QPN_GSI)
         return true;
     if (!qpn_is_ours(dev, qpn_slot(qpn)))
-        return dev->floods.handed_on[qpn_slot(qpn)];
+        return dev->floods.handed_on[qpn_slot(qpn)] == now;
     const struct qp *qp = qpn_find(dev, qpn);
-    return qp && qp->service & OPC_UD && lives(qp);
+    return qp && ((qp->service & OPC_UD && lives(qp)) ||
+                  (is_connected(qp, &d->src.sin6_addr) && qp_hears_port(qp, d->src.sin6_port)));
 }
 
-/* Is some of it for one that hears anybody, and some not for that one? */
-static bool is_mixed(struct dev *dev, const struct udp_datagram *d) {
-    bool any = false;
-    for (uint32_t at = 0; !any && at + BTH_BYTES <= d->length; at += d->segment)
-        any = hears_anybody(dev, bth_dqpn(d->bytes + at));
-    return any && place(d) == ANY;
+/* Is some of it heard, and some for another one? */
+static bool is_mixed(const struct dev *dev, const struct udp_datagram *d, uint64_t now) {
+    bool heard = false;
+    for (uint32_t at = 0; !heard && at + BTH_BYTES <= d->length; at += d->segment)
+        heard = is_heard(dev, d, bth_dqpn(d->bytes + at), now);
+    return heard && place(d) == ANY;
+}
+
+/* What is too short to name a queue pair has nothing behind it: only the last packet is shorter than the others. */
+static void part(const struct dev *dev, struct port *port, const struct udp_datagram *d, uint64_t now) {
+    bool mixed = is_mixed(dev, d, now);
+    for (uint32_t at = 0; at + BTH_BYTES <= d->length; at += d->segment)
+        port_part(port, &d->src.sin6_addr, d->src.sin6_port, bth_dqpn(d->bytes + at), mixed);
 }
 
 /* Ports that change as soon as they are muted are many ports. */
@@ -321,7 +328,7 @@ void floods_note(struct dev *dev, struct port *port, const struct udp_datagram *
         return;
     weigh(dev, port, d, qpn, n, now);
     if (port->sieve.count > 0)
-        port_part(port, &d->src.sin6_addr, d->src.sin6_port, is_mixed(dev, d));
+        part(dev, port, d, now);
 }
 
 static void spare_newcomer(struct dev *dev, const struct in6_addr *from, uint32_t place) {

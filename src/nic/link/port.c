@@ -222,8 +222,8 @@ void port_spare(struct port *p, const struct in6_addr *from, uint32_t place) {
     }
 }
 
-void port_part(struct port *p, const struct in6_addr *from, uint16_t source_port, bool mixed) {
-    if (sieve_part(&p->sieve, from, source_port, mixed)) {
+void port_part(struct port *p, const struct in6_addr *from, uint16_t source_port, uint32_t qpn, bool mixed) {
+    if (sieve_part(&p->sieve, from, source_port, qpn, mixed)) {
         port_settle(p);
     }
 }

@@ -75,7 +75,7 @@ void port_mute(struct port *p, const struct sieve_rule *rule);
 /* But for what goes to a newcomer (sieve_spare). */
 void port_spare(struct port *p, const struct in6_addr *from, uint32_t place);
 /* Nor do packets come together any more where that would take some for muted that are not (sieve_part). */
-void port_part(struct port *p, const struct in6_addr *from, uint16_t source_port, bool mixed);
+void port_part(struct port *p, const struct in6_addr *from, uint16_t source_port, uint32_t qpn, bool mixed);
 /* All that lay in rx_fd has been read. */
 void port_settle(struct port *p);
 

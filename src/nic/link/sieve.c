@@ -39,7 +39,9 @@ void sieve_mute(struct sieve *s, const struct sieve_rule *rule) {
     for (uint32_t i = 0; i < s->count; i++) {
         const struct sieve_rule *r = &s->rules[i];
         if (r->port == rule->port && r->qpn == rule->qpn && IN6_ARE_ADDR_EQUAL(&r->from, &rule->from)) {
+            bool apart = r->apart;
             s->rules[i] = *rule;
+            s->rules[i].apart |= apart;
             return;
         }
         at = r->until < s->rules[at].until ? i : at;
@@ -68,17 +70,13 @@ static uint32_t heard_of(const struct sieve_rule *rule) {
     return n;
 }
 
-static bool covers_port(const struct sieve_rule *rule, uint16_t port) {
+static bool covers(const struct sieve_rule *rule, uint16_t port, uint32_t qpn) {
     for (uint32_t i = 0; i < heard_of(rule); i++) {
         if (rule->heard[i] == port) {
             return false;
         }
     }
-    return !rule->port || rule->port == port;
-}
-
-static bool covers(const struct sieve_rule *rule, uint16_t port, uint32_t qpn) {
-    return covers_port(rule, port) && (rule->qpn ? rule->qpn == qpn : !is_spared(rule, qpn));
+    return (!rule->port || rule->port == port) && (rule->qpn ? rule->qpn == qpn : !is_spared(rule, qpn));
 }
 
 struct sieve_rule *sieve_find(struct sieve *s, const struct in6_addr *from, uint16_t port, uint32_t qpn) {
@@ -100,11 +98,11 @@ static bool is_used(const struct sieve_rule *rule, uint16_t port) {
     return rule->used[port_bit(port) / 8] >> port_bit(port) % 8 & 1;
 }
 
-bool sieve_part(struct sieve *s, const struct in6_addr *from, uint16_t port, bool mixed) {
+bool sieve_part(struct sieve *s, const struct in6_addr *from, uint16_t port, uint32_t qpn, bool mixed) {
     bool changed = false;
     for (uint32_t i = 0; i < s->count; i++) {
         struct sieve_rule *r = &s->rules[i];
-        if (!r->apart && IN6_ARE_ADDR_EQUAL(&r->from, from) && covers_port(r, port) && (mixed || is_used(r, port))) {
+        if (!r->apart && IN6_ARE_ADDR_EQUAL(&r->from, from) && covers(r, port, qpn) && (mixed || is_used(r, port))) {
             r->apart = changed = true;
         }
     }
@@ -133,9 +131,12 @@ struct newcomer {
     uint32_t place;
 };
 
+static bool is_from(const struct sieve_rule *rule, const struct newcomer *new) {
+    return !new->from || IN6_ARE_ADDR_EQUAL(&rule->from, new->from);
+}
+
 static bool concerns(const struct sieve_rule *rule, const struct newcomer *new) {
-    bool muted = rule->qpn ? rule->qpn == new->place : !is_spared(rule, new->place);
-    return muted && (!new->from || IN6_ARE_ADDR_EQUAL(&rule->from, new->from));
+    return is_from(rule, new) && (rule->qpn ? rule->qpn == new->place : !is_spared(rule, new->place));
 }
 
 /* Where there is no room for it the rule goes. */
@@ -148,9 +149,11 @@ bool sieve_spare(struct sieve *s, const struct in6_addr *from, uint32_t place) {
     bool changed = keep(s, leaves_alone, &new);
     for (uint32_t i = 0; i < s->count; i++) {
         struct sieve_rule *r = &s->rules[i];
+        if (is_from(r, &new)) {
+            sieve_uses(r, htons(ROCE_UDP_PORT)); /* also where it was not muted itself */
+        }
         if (concerns(r, &new)) {
             r->spared[r->nspared++] = place;
-            sieve_uses(r, htons(ROCE_UDP_PORT));
             changed = true;
         }
     }

@@ -42,7 +42,8 @@ struct sieve {
     uint32_t count;
 };
 
-/* A rule for the same address, port and queue pair is replaced; where there is no room, the one whose time is up first. */
+/* A rule for the same address, port and queue pair is replaced, and stays apart; where there is no room, the one whose time
+ * is up first. */
 void sieve_mute(struct sieve *s, const struct sieve_rule *rule);
 /* The rule that such a packet falls under; NULL: it is heard. */
 struct sieve_rule *sieve_find(struct sieve *s, const struct in6_addr *from, uint16_t port, uint32_t qpn);
@@ -50,8 +51,8 @@ struct sieve_rule *sieve_find(struct sieve *s, const struct in6_addr *from, uint
 bool sieve_spare(struct sieve *s, const struct in6_addr *from, uint32_t place);
 /* Somebody whom the rule leaves alone may be heard from that port. */
 void sieve_uses(struct sieve_rule *rule, uint16_t port);
-/* What is muted came from that address and port; mixed: together with what is not.  True: sieve_batch() has to be called. */
-bool sieve_part(struct sieve *s, const struct in6_addr *from, uint16_t port, bool mixed);
+/* Such a packet has come; mixed: together with one that is heard.  True: it is muted, and sieve_batch() has to be called. */
+bool sieve_part(struct sieve *s, const struct in6_addr *from, uint16_t port, uint32_t qpn, bool mixed);
 bool sieve_expire(struct sieve *s, uint64_t now); /* true: something is heard again */
 uint64_t sieve_deadline(const struct sieve *s);   /* UINT64_MAX: nothing is muted */
 

@@ -193,6 +193,11 @@ static inline void qp_charge(struct qp *qp, uint64_t before, uint64_t now) {
         pace_sent(&qp->pace, qp_sent(qp) - before, now);
 }
 
+/* Has the peer been heard from that port?  Nobody is heard from port 0, which a forger can write. */
+static inline bool qp_hears_port(const struct qp *qp, uint16_t port) {
+    return port && (qp->heard[0] == port || qp->heard[1] == port);
+}
+
 /* Packets of requests so far, repeated ones and probes included. */
 static inline uint64_t qp_requests(const struct qp *qp) {
     return qp->counters.value[RNIC_CNT_requests_sent] + qp->counters.value[RNIC_CNT_requests_resent];
