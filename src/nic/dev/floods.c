@@ -267,7 +267,7 @@ static bool is_heard(const struct dev *dev, const struct udp_datagram *d, uint32
     if (qpn == QPN_GSI)
         return true;
     if (!qpn_is_ours(dev, qpn_slot(qpn)))
-        return dev->floods.handed_on[qpn_slot(qpn)] == now;
+        return qpn != QPN_SMI && dev->floods.handed_on[qpn_slot(qpn)] == now;
     const struct qp *qp = qpn_find(dev, qpn);
     return qp && ((qp->service & OPC_UD && lives(qp)) ||
                   (is_connected(qp, &d->src.sin6_addr) && qp_hears_port(qp, d->src.sin6_port)));
