@@ -37,7 +37,7 @@ PY_ROOMS = {
     "_nic": {"enums", "errors", "sizes", "times"},
     "capture": {"wire", "records"},
     "cm": {"wire", "errors", "log", "records"},
-    "endpoint": {"enums", "records"},
+    "endpoint": {"_nic", "enums", "records"},
     "verbs": {"_nic", "enums", "errors", "sizes", "times", "records"},
     "rdmacm": {"_nic", "cm", "verbs", "wire", "enums", "errors", "log", "threads", "times", "records"},
     "conn": {

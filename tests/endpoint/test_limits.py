@@ -416,7 +416,7 @@ def test_a_farewell_says_how_many_messages_came(pair: Pair) -> None:
 
 def test_messages_are_counted_on_behind_two_to_the_32() -> None:
     pair = Pair(ROOMY, ROOMY)
-    pair.a.protocol._outbox.begun = pair.b.protocol._assembler.complete = TOP - 1
+    pair.a.protocol.flow.begun = pair.b.protocol.flow.complete = TOP - 1
     for size in (200, 100, 0, 60):
         pair.exchange(pair.a, bytes(size))
     firsts = [int.from_bytes(data[4:8], "big") for data in pair.a.log if data[0] == MESSAGE]
@@ -429,7 +429,7 @@ def test_messages_are_counted_on_behind_two_to_the_32() -> None:
 
 
 def test_a_goodbye_in_the_disconnect_request_is_counted_on_likewise(pair: Pair) -> None:
-    pair.a.protocol._outbox.begun = pair.b.protocol._assembler.complete = TOP
+    pair.a.protocol.flow.begun = pair.b.protocol.flow.complete = TOP
     pair.b.protocol.close(0.0)
     pair.run()
     pair.a.protocol.send(b"last")

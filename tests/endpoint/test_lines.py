@@ -16,12 +16,14 @@ import pytest
 
 import rnic.endpoint
 from endpoint.queues import SMALL, Pair
+from rnic._nic.nic import Ledger
 from rnic.endpoint import Failed, Outgoing, Protocol
 from rnic.endpoint.outbox import Message
 from rnic.enums import AccessFlags
 
 ROOM = str(Path(rnic.endpoint.__file__).parent)
 READ = AccessFlags.REMOTE_READ
+COUNTED = [name for name, what in vars(Ledger).items() if not name.startswith("_") and not callable(what)]
 ROOMY = replace(SMALL, receives=16, max_backlog=2000)
 
 
@@ -55,8 +57,9 @@ def interrupted(nth: int, call: Callable[[], object]) -> bool:
 def stand(one: Protocol) -> dict[str, Any]:
     """All that a call changes, but what an unfinished one may leave: the time, the ABORT to come."""
     found = {name: value for name, value in vars(one).items() if name not in ("_heard_at", "_abort", "_step")}
-    for name in ("_window", "_credits", "_inbox", "_own", "_theirs"):
+    for name in ("_inbox", "_own", "_theirs"):
         found[name] = dict(vars(found[name]))
+    found["flow"] = {name: getattr(one.flow, name) for name in COUNTED}
     found["_own"]["shared"], found["_theirs"]["known"] = dict(one.shared), dict(one.regions)
     found["_posted"] = list(found["_posted"])
     events = one._inbox._events
@@ -64,12 +67,11 @@ def stand(one: Protocol) -> dict[str, Any]:
     found["error"] = str(one.error)
     assembler = found["_assembler"]
     here = assembler._data.getvalue()[: assembler.buffered] if assembler._keeps else b""
-    found["_assembler"] = (assembler.complete, assembler.buffered, assembler._total, here)
+    found["_assembler"] = (assembler.buffered, assembler._total, here)
     queue = found["_outbox"]._queue
-    found["_outbox"] = (
-        found["_outbox"].begun,
-        [(i.handle, bytes(i.data), i.number, i.offset) if isinstance(i, Message) else i for i in queue],
-    )
+    found["_outbox"] = [
+        (i.handle, bytes(i.data), i.number, i.offset) if isinstance(i, Message) else i for i in queue
+    ]
     return found
 
 

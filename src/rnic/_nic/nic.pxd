@@ -21,6 +21,8 @@ cdef extern from "nic.h" nogil:
         RNIC_WR_ATOMIC_FETCH_AND_ADD
         RNIC_WR_LOCAL_INV
         RNIC_SEND_INLINE
+        RNIC_SEND_SIGNALED
+        RNIC_WCO_RECV
         RNIC_WR_BIND_MW
         RNIC_WR_SEND
         RNIC_WR_SEND_WITH_IMM

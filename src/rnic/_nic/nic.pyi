@@ -675,3 +675,54 @@ class PerfEnd:
     def run(self, plan: dict[str, int]) -> bool: ...
     def result(self) -> tuple[int, int, float]: ...
     def histogram(self) -> dict[str, Any]: ...
+
+class Ledger:
+    credits: int
+    spent: int
+    returned: int
+    receives: int
+    posted: int
+    told: int
+    arrived: int
+    freed: int
+    seen: int
+    threshold: int
+    handed_out: int
+    completed: int
+    signaled: int
+    begun: int
+    complete: int
+    delivered: int
+    credit_sends: int
+    heard: bool
+    def short_between(self, after: int, last: int) -> int: ...
+
+@final
+class Courier:
+    def __init__(
+        self,
+        qp: QP,
+        cq: CQ,
+        mr: MR,
+        ledger: Ledger,
+        *,
+        receive_size: int,
+        sends_at: int,
+        send_size: int,
+        bounces: int,
+        max_message: int,
+        spin: float,
+    ) -> None: ...
+    longest: int
+    armed: bool
+    hand: Any
+    @property
+    def open(self) -> bool: ...
+    @property
+    def busy(self) -> bool: ...
+    def reopen(self) -> bool: ...
+    def shut(self) -> None: ...
+    def send(self, message: object) -> bool: ...
+    def recv(self, wait: bool = True) -> bool: ...
+    def sleep(self, timeout: float | None) -> bool: ...
+    def woken(self) -> bool: ...

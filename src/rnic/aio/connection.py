@@ -46,8 +46,11 @@ class Connection(Face):
         It waits while the peer takes no messages.  Cancelled, nothing was sent, or the message is still being
         sent, from a copy.
         """
-        core = self._core
-        await self._pump.turn.take()
+        core, turn = self._core, self._pump.turn
+        if turn.is_used_up():
+            await turn.give_way()
+        if (core.courier.open or core.take_short_way()) and core.courier.send(message):
+            return
         handle = core.next_handle
         try:
             core.send(message)
@@ -60,18 +63,26 @@ class Connection(Face):
     async def recv(self) -> bytes:
         """The next message; EOFError after the peer's goodbye.  What raises, or is cancelled, takes none."""
         core, pump = self._core, self._pump
-        await pump.turn.take()
+        if pump.turn.is_used_up():
+            await pump.turn.give_way()
         again = False
         try:
+            if not pump.messages and (core.courier.open or core.take_short_way()):
+                if core.courier.recv():
+                    data, core.courier.hand = core.courier.hand, None
+                    return data
+                if core.courier.open and core.courier.armed:  # there is nothing to pump
+                    await pump.messages.wait(core.has_news)
             while (message := core.next_message()) is None:
                 await pump.wait(pump.messages, core.has_news, again)
                 again = True
         except BaseException:
             pump.messages.wake()  # the end concerns the others, too
             raise
-        pump.run()
-        core.hand = None  # no call from here on, behind which an exception could come
-        return message.data
+        if pump.messages or not core.by_courier:  # there may be one for the next task
+            pump.run()
+        core.courier.hand = None  # no call from here on, behind which an exception could come
+        return message
 
     async def share(self, buffer: Buffer, access: AccessFlags | None = None) -> Region:
         """Let the peer read, write and add in a buffer; it gets a Region from its next_region()."""

@@ -31,11 +31,18 @@ class Pump:
         self._filenos: tuple[int, ...] = (core.fileno(),)
         try:
             for fd in self._filenos:
-                self._loop.add_reader(fd, self.run)
+                self._loop.add_reader(fd, self._readable)
             self.run()
         except BaseException:
             self._unwatch()
             raise
+
+    def _readable(self) -> None:
+        """What came is a message, mostly, and somebody waits for it."""
+        if any(self._queues[1:]) or not self.messages or not self.core.woken():
+            self.run()
+        else:
+            self.messages.wake()
 
     def run(self, waiting: bool = False) -> None:
         """Pump, and wake whom it concerns; `waiting`: somebody is about to wait for a message to come or go.

@@ -89,10 +89,18 @@ class Turn:
 
     async def take(self) -> None:
         """At the beginning of each call: waits for the loop's next turn when this one's share is used up."""
+        if self.is_used_up():
+            await self.give_way()
+
+    def is_used_up(self) -> bool:
+        """Take a share of this turn; True: there was none left."""
         self._count()
-        if self._calls > CALLS or monotonic() > self._until:
-            await asyncio.sleep(0)
-            self._count()
+        return self._calls > CALLS or monotonic() > self._until
+
+    async def give_way(self) -> None:
+        """Wait for the loop's next turn, and take a share of it."""
+        await asyncio.sleep(0)
+        self._count()
 
     def _count(self) -> None:
         if self._calls == 0:

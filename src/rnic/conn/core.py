@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from rnic._nic.nic import MR, SGE, WC, SendWR
+from rnic._nic.nic import MR, SGE, WC, Courier, SendWR
 from rnic.conn.device import at_once, later, let_go, let_go_memory, run_all
 from rnic.conn.memory import MAX_OPS, Memory
 from rnic.conn.ops import Op, explain
@@ -79,8 +79,6 @@ class Core:
         """With `error`: messages of which it is not known that the peer has them."""
         self.eof = False
         """The peer has said goodbye, and all that it sent was taken."""
-        self.hand: MessageReceived | None = None
-        """The next message; who gives it to the user sets None."""
         self.waiting = False
         """Somebody waits for a message, or for one of his own to leave: a long one may come in meanwhile."""
         self.broken: EndpointError | None = None
@@ -104,7 +102,7 @@ class Core:
             self.channel = undo.enter_context(EventChannel(beside=self.comp))
             cm_id.migrate_id(self.channel)
             undo.pop_all()
-        self._armed = False
+        self.courier = self._make_courier()
         self._disconnected: CmEvent | None = None
         self._said_disconnect = False
         self._closing: tuple[float | None] | None = None  # close() waits for the operations
@@ -134,6 +132,22 @@ class Core:
         qp.modify(QPAttr(qp_state=QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=access))
         return qp
 
+    def _make_courier(self) -> Courier:
+        memory, config, protocol = self.memory, self.config, self.protocol
+        assert isinstance(protocol, Protocol)
+        return Courier(
+            self.qp,
+            self.cq,
+            memory.mr,
+            protocol.flow,
+            receive_size=config.receive_size,
+            sends_at=memory.sends_at,
+            send_size=config.send_size,
+            bounces=memory.bounces,
+            max_message=config.max_message,
+            spin=config.spin,
+        )
+
     # ------------------------------------------------------------ opening
 
     def hello(self) -> bytes:
@@ -146,13 +160,36 @@ class Core:
         if isinstance(self.protocol, Raw):
             raise RuntimeError("a peer is greeted once")
         posted = self.config.receives - self.protocol.receives_to_post()
-        if self.protocol.accept_hello(private_data, now) is None:
+        peer = self.protocol.accept_hello(private_data, now)
+        if peer is None:
             self.protocol = Raw(self.config, posted)
+        else:
+            self.courier.longest = self.protocol.longest_of_one
 
     @property
     def raw(self) -> bool:
         """The peer is no endpoint."""
         return isinstance(self.protocol, Raw)
+
+    def take_short_way(self) -> bool:
+        """Whether messages may go and come by the courier: nothing is here that they would overtake."""
+        protocol = self.protocol
+        return (
+            isinstance(protocol, Protocol)
+            and protocol.plain
+            and self.established
+            and not (self.ended or self.eof or self._closing)
+            and not (self._outgoing or self._polled or self._queued_ops or self._disconnected)
+            and not (self._took_receives or self._took_sends or self._took_op)
+            and self.courier.reopen()
+        )
+
+    def woken(self) -> bool:
+        """The descriptor is readable: True if there is nothing to pump; the courier may have a message."""
+        if not (self.courier.open or self.take_short_way()):
+            return False
+        self.courier.woken()
+        return self.courier.open
 
     # ------------------------------------------------------------ pumping
 
@@ -164,6 +201,7 @@ class Core:
         """Everything that can be done now.  Afterwards the descriptors tell of news, unless `busy`."""
         if self.released or self.broken is not None:
             return
+        self.courier.shut()
         self.protocol.settle()
         if self._took_receives or self._took_sends or self._took_op:
             self._note_posted()
@@ -177,11 +215,11 @@ class Core:
             self._close_when_idle(now)
             self._timer(now)
             self._post()
-            if not worked and self._armed:
+            if not worked and self.courier.armed:
                 break
             if not worked:
                 self.cq.req_notify()
-                self._armed = True
+                self.courier.armed = True
         else:
             self.busy = True
             return
@@ -209,13 +247,13 @@ class Core:
             self.protocol.timer(now)
 
     def _quiet(self) -> None:
-        if self._armed:
-            self._armed = False
+        if self.courier.armed:
+            self.courier.armed = False
             try:
                 self.comp.get_cq_event(0).ack_events()
             except TimeoutError:
                 # What made the descriptor readable may have been an event that came since: it is not now.
-                self._armed = True
+                self.courier.armed = True
                 self._cm_events()
 
     def _cm_events(self) -> None:
@@ -341,6 +379,8 @@ class Core:
             for out in self._outgoing:
                 if out.ends is not None:
                     self._waiting.pop(out.ends, None)
+            if self._outgoing and isinstance(self.protocol, Protocol):
+                self.protocol.flow.signaled = self._outgoing[-1].number
             self._outgoing.clear()
             self._took_sends.clear()
 
@@ -421,6 +461,7 @@ class Core:
 
     def send(self, message: Buffer) -> int:
         """Queue a message; is_sent() tells when its buffer is free."""
+        self.courier.shut()
         self.check()
         self._waiting[self.next_handle] = True
         return self.protocol.send(message)
@@ -443,26 +484,33 @@ class Core:
         for out in self._outgoing:  # of this message, perhaps
             out.payload = memoryview(bytes(out.payload))
 
-    def next_message(self) -> MessageReceived | None:
+    def next_message(self) -> bytes | None:
         """The next message; None: there is none yet.  EOFError after the peer's goodbye; what `error` is.
 
-        It stays in `hand`.
+        It stays in the courier's `hand`.
         """
         if self.broken is None:
             self._note_events()
-        if self.hand is not None:
-            return self.hand
+        hand: MessageReceived | bytes | None = self.courier.hand
+        if hand is not None:
+            return hand if isinstance(hand, bytes) else hand.data
         if self.eof:
             raise EOFError("the peer has said goodbye: no message follows")
         self.check()
         return None
 
+    @property
+    def by_courier(self) -> bool:
+        """So came the next message: all that follows from it has been done."""
+        return isinstance(self.courier.hand, bytes)
+
     def has_news(self) -> bool:
         """next_message() has something to say."""
-        return self.hand is not None or self.eof or self.ended
+        return self.courier.hand is not None or self.eof or self.ended
 
     def share(self, buffer: Buffer, access: AccessFlags | None) -> Region:
         """Register memory and tell the peer."""
+        self.courier.shut()
         self.check()
         data = flat(buffer, "share()")
         if access is None:
@@ -492,6 +540,7 @@ class Core:
 
     def withdraw(self, region: Region) -> None:
         """Tell the peer that it may no longer use a region, which pump() closes then; again does nothing."""
+        self.courier.shut()
         self.check()
         self._check_ours(region, "withdraw")
         if region.id in self.protocol.shared:
@@ -512,6 +561,7 @@ class Core:
 
     def revoke(self, region: Region) -> None:
         """Deregister a region at once, whatever the peer does, and tell it so."""
+        self.courier.shut()
         self._check_ours(region, "revoke")
         if (mr := self._shared.get(region.id)) is None:
             return
@@ -542,6 +592,7 @@ class Core:
 
     def start(self, op: Op) -> None:
         """Post a READ, WRITE or atomic, as soon as there is room."""
+        self.courier.shut()
         self.check()
         if self._closing:
             raise ClosedError("the connection is being closed")
@@ -549,12 +600,14 @@ class Core:
 
     def close(self, now: float, timeout: float | None) -> None:
         """Say goodbye after all that is queued and all operations; is_closed() tells when that is done."""
+        self.courier.shut()
         if self._closing is None and not self.ended:
             self._closing = (None if timeout is None else now + timeout,)
             self.protocol.discard()
 
     def abort(self, text: str) -> None:
         """End at once, and tell the peer why."""
+        self.courier.shut()
         self.protocol.abort(text)
 
     def check(self) -> None:
@@ -598,9 +651,9 @@ class Core:
         """Take events up to a message: what is left lets the peer wait."""
         while (event := self.protocol.peek_event()) is not None:
             if isinstance(event, MessageReceived):
-                if self.hand is None:
-                    self.hand = event
-                elif self.hand is not event:
+                if self.courier.hand is None:
+                    self.courier.hand = event
+                elif self.courier.hand is not event:
                     break
             elif isinstance(event, PeerClosed | Closed):
                 self.eof = True
@@ -608,7 +661,7 @@ class Core:
         self._want()
 
     def _want(self) -> None:
-        wanted = self.waiting and self.hand is None
+        wanted = self.waiting and self.courier.hand is None
         if wanted is not self.protocol.wanted:
             self.protocol.want(wanted)
 
@@ -624,7 +677,7 @@ class Core:
             self.protocol.close(now, None if close_by is None else max(0.0, close_by - now))
         while self.protocol.next_event() is not None:
             pass
-        self.hand = None
+        self.courier.hand = None
 
     def _wind_up(self, now: float) -> None:
         """The protocol has finished: the peer is told by a DREQ, and nobody waits any more."""
@@ -673,6 +726,7 @@ class Core:
         All of it is done, also when an exception comes meanwhile: that is raised at the end. What the device
         does not take back yet goes later (let_go()).
         """
+        self.courier.shut()
         if self._end_steps is None:
             self._end_steps = deque(
                 [

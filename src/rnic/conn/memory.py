@@ -28,8 +28,8 @@ class Memory:
         self.receive_size, self.send_size = config.receive_size, config.send_size
         self.receives = config.receives
         self.bounces = min(config.receives, MAX_BOUNCE)
-        self._sends_at = config.receives * self.receive_size
-        self._results_at = -(-(self._sends_at + self.bounces * self.send_size) // RESULT_SIZE) * RESULT_SIZE
+        self.sends_at = config.receives * self.receive_size
+        self._results_at = -(-(self.sends_at + self.bounces * self.send_size) // RESULT_SIZE) * RESULT_SIZE
         total = self._results_at + MAX_OPS * RESULT_SIZE
         self.mr: MR = pd.alloc_mr(total, AccessFlags.LOCAL_WRITE)
 
@@ -44,7 +44,7 @@ class Memory:
 
     def fill(self, number: int, header: bytes, payload: memoryview) -> SGE:
         """Copy a SEND into a bounce buffer."""
-        start, middle = self._sends_at + number % self.bounces * self.send_size, len(header)
+        start, middle = self.sends_at + number % self.bounces * self.send_size, len(header)
         length = middle + len(payload)
         with self.mr.buf[start : start + length] as view:
             view[:middle] = header

@@ -59,14 +59,22 @@ class Connection(Face):
 
     def _enter(self, what: str, timeout: float | None = None) -> None:
         """The caller sets _inside back in a `finally` that follows at once: no exception comes in between."""
-        if self._inside is not None:
+        if self._inside is not None or self._core.courier.busy:
             raise RuntimeError(
-                f"{what}() while {self._inside}() of this connection runs, in another thread or below the "
+                f"{what}() while {self._inside or 'send or recv'}() of this connection runs, in another thread or below the "
                 "handler of a signal: use a connection for each thread, or rnic.aio, where tasks share one; "
                 "hang_up() ends it from anywhere"
             )
         seconds(timeout)
         self._inside = what
+
+    def _is_short(self, timeout: float | None) -> bool:
+        """A call of which nothing is known that forbids the short way."""
+        if self._inside is not None:
+            return False
+        if timeout is not None and not (isinstance(timeout, float | int) and timeout >= 0):
+            return False  # which the long way says in words
+        return self._core.courier.open or self._core.take_short_way()
 
     def _wait(self, is_so: Callable[[], bool], timeout: float | None, what: str) -> None:
         core, until = self._core, after(timeout)
@@ -90,6 +98,8 @@ class Connection(Face):
         still being sent, from a copy.  close() tells whether all has arrived.
         """
         core = self._core
+        if self._is_short(timeout) and core.courier.send(message):
+            return
         self._enter("send", timeout)
         try:
             handle = core.next_handle
@@ -106,15 +116,29 @@ class Connection(Face):
     def recv(self, timeout: float | None = None) -> bytes:
         """The next message; EOFError after the peer's goodbye.  What raises takes no message."""
         core = self._core
+        if self._is_short(timeout) and self._recv_short(timeout):
+            data, core.courier.hand = core.courier.hand, None
+            return data
         self._enter("recv", timeout)
         try:
             while (message := core.next_message()) is None:
                 self._wait(core.has_news, timeout, "recv")
-            core.pump(monotonic())
-            core.hand = None  # no call from here on, behind which an exception could come
-            return message.data
+            if not core.by_courier:
+                core.pump(monotonic())
+            core.courier.hand = None  # no call from here on, behind which an exception could come
+            return message
         finally:
             self._inside = None
+
+    def _recv_short(self, timeout: float | None) -> bool:
+        courier = self._core.courier
+        if courier.recv(timeout != 0):
+            return True
+        if timeout == 0 or not courier.open:
+            return False
+        now = monotonic()
+        until = earliest(self._core.deadline(), None if timeout is None else now + timeout)
+        return courier.sleep(None if until is None else max(0.0, until - now))
 
     def share(self, buffer: Buffer, access: AccessFlags | None = None) -> Region:
         """Let the peer read, write and add in a buffer; it gets a Region from its next_region()."""

@@ -16,6 +16,8 @@ from rnic.records import Record
 
 __all__ = ["Config"]
 
+MAX_SPIN = 0.001
+
 
 class Config(Record):
     """The options of one end; the two ends need not have the same."""
@@ -39,6 +41,11 @@ class Config(Record):
     """What the queue pair lets the peer do, its qp_access_flags; without REMOTE_WRITE it cannot probe."""
     idle_interval: float | None = 10.0
     """Seconds without a sign of life after which the peer is probed; None: never."""
+    spin: float = 50e-6
+    """Seconds, 1 ms at most, that a call looks for what it waits for before it sleeps; 0: it sleeps at once.
+
+    Where it has looked in vain, it looks less often.
+    """
     raw: bool = False
     """A peer that says no hello is not refused: it gets a bare queue pair."""
 
@@ -51,6 +58,8 @@ class Config(Record):
         self._between("max_regions", 0, MAX_REGIONS)
         if self.access & ~REMOTE_ACCESS:
             raise ValueError(f"access {self.access!r} is more than {REMOTE_ACCESS!r}")
+        if not 0 <= self.spin <= MAX_SPIN:
+            raise ValueError(f"spin {self.spin}, it can be 0 to {MAX_SPIN} seconds")
         if self.idle_interval is not None and not self.idle_interval > 0:  # nan is neither
             raise ValueError(f"idle_interval {self.idle_interval}, it must be above 0, or None")
 

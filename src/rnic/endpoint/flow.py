@@ -5,9 +5,10 @@ A credit stands for one receive that the peer has posted.  The last one is reser
 returns two or more.  docs/endpoint-protocol.md proves that this does not stall; the tests try.
 """
 
+from rnic._nic.nic import Ledger
 from rnic.endpoint.errors import ProtocolError, Reason
 
-__all__ = ["MIN_REFILL", "ReceiveWindow", "SendCredits"]
+__all__ = ["MIN_REFILL", "Flow"]
 
 MIN_REFILL = 2
 """Credits that a CREDIT returns at least: one for the SEND that answers it, and one that stays."""
@@ -15,60 +16,43 @@ RESERVED = 1
 """Credits that only CREDIT, and the ABORT that ends all, may use."""
 
 
-class SendCredits:
-    """What this end may send: receives that the peer has posted and that no SEND has taken yet."""
+class Flow(Ledger):
+    """Both directions of one end: what it may send, and its receives, 65535 at most.
+
+    Each receive goes round: posted, told to the peer, taken, free again.  Each counter is of all since the
+    beginning, so that a change is a number that is stored, and to store it once more changes nothing.
+    """
 
     def __init__(self, receives: int) -> None:
-        self.total = receives
-        """Receives that the peer has."""
-        self.spent = 0
-        """SENDs that were handed out, in all."""
-        self.returned = 0
-        """Credits that the peer has returned, in all."""
+        self.receives = receives
+        self.threshold = max(MIN_REFILL, receives // 2)
+
+    # ------------------------------------------------------------ what this end may send
 
     @property
     def available(self) -> int:
         """Credits that may be spent now."""
-        return self.total + self.returned - self.spent
+        return self.credits + self.returned - self.spent
 
     def allow(self, reserve: bool = False) -> bool:
         """Whether a SEND may be posted; with `reserve`, one that may use the last credit."""
-        return self.total + self.returned - self.spent > (0 if reserve else RESERVED)
+        return self.credits + self.returned - self.spent > (0 if reserve else RESERVED)
 
     def refilled(self, number: int) -> int:
         """What `returned` is when the peer returns credits; ProtocolError when it cannot have so many."""
-        if self.available + number > self.total:
+        if self.available + number > self.credits:
             raise ProtocolError(
-                f"{number} credits returned where {self.total - self.available} of {self.total} were in use",
+                f"{number} credits returned where {self.credits - self.available} of {self.credits} were in use",
                 Reason.CREDIT,
             )
         return self.returned + number
 
-
-class ReceiveWindow:
-    """The receives of this end, 65535 at most; each goes round: posted, told to the peer, taken, free again.
-
-    Each counter is of all receives since the beginning, so that a change is a number that is stored, and to
-    store it once more changes nothing.
-    """
-
-    def __init__(self, receives: int) -> None:
-        self.total = receives
-        self.posted = 0
-        """Receives that the driver has posted."""
-        self.told = 0
-        """Those of which the peer knows."""
-        self.arrived = 0
-        """SENDs that have come in."""
-        self.freed = 0
-        """Of these receives, those that may be posted again; the others are held back."""
-        self.threshold = max(MIN_REFILL, receives // 2)
-        """Credits owed at which they are worth a SEND of their own."""
+    # ------------------------------------------------------------ what the peer may send
 
     @property
     def to_post(self) -> int:
         """Receives that the driver has to post."""
-        return self.total + self.freed - self.posted
+        return self.receives + self.freed - self.posted
 
     @property
     def owed(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rnic.endpoint.buffers import EMPTY
 from rnic.endpoint.events import Region
+from rnic.endpoint.flow import Flow
 from rnic.endpoint.frame import (
     HEADER_SIZE,
     MESSAGE_SIZE,
@@ -62,10 +63,9 @@ class Outbox:
     look() says what comes next; go() makes it so.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, flow: Flow) -> None:
         self._queue: deque[Item] = deque()
-        self.begun = 0
-        """Messages of which at least one piece was handed out."""
+        self._flow = flow  # counts the messages of which at least one piece was handed out
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -120,7 +120,7 @@ class Outbox:
                 (item, 0, True),
             )
         return (
-            Outgoing(number, emit(FrameType.GOODBYE, refill, self.begun)),
+            Outgoing(number, emit(FrameType.GOODBYE, refill, self._flow.begun)),
             FrameType.GOODBYE,
             (item, 0, True),
         )
@@ -130,7 +130,7 @@ class Outbox:
         end = min(total, start + size - (MESSAGE_SIZE if first else HEADER_SIZE))
         last = end == total
         if item.number is None:
-            header = message_header(refill, self.begun, total, last)
+            header = message_header(refill, self._flow.begun, total, last)
         else:
             header = more_header(refill, item.number, last)
         out = Outgoing(number, header, item.data[start:end], ends=item.handle if last else None)
@@ -142,7 +142,7 @@ class Outbox:
         if isinstance(item, Message):
             item.offset = offset
             if item.number is None:
-                item.number = self.begun
-            self.begun = item.number + 1
+                item.number = self._flow.begun
+            self._flow.begun = item.number + 1
         if last and self._queue and self._queue[0] is item:
             self._queue.popleft()

@@ -29,8 +29,8 @@ from rnic.endpoint.events import (
     RegionShared,
     RegionWithdrawn,
 )
-from rnic.endpoint.flow import MIN_REFILL, ReceiveWindow, SendCredits
-from rnic.endpoint.frame import Frame, FrameType, abort_frame, emit, parse
+from rnic.endpoint.flow import MIN_REFILL, Flow
+from rnic.endpoint.frame import MESSAGE_SIZE, Frame, FrameType, abort_frame, emit, parse
 from rnic.endpoint.hello import Hello, agree
 from rnic.endpoint.inbox import Inbox
 from rnic.endpoint.outbox import Message, Outbox, Outgoing
@@ -65,7 +65,7 @@ class Statistics(Record):
 
     state: State
     messages_sent: int
-    """Messages that the peer has whole."""
+    """Messages that the peer is known to have whole; of short ones that is found out some at a time."""
     messages_received: int
     sends: int
     """SENDs that were handed out, of whatever type."""
@@ -137,20 +137,16 @@ class Protocol:
         """What ended the connection, unless goodbyes did."""
         self.undelivered = 0
         """With `error`: messages of which it is not known that the peer has them."""
-        self.receives_seen = 0
-        """SENDs that receive() was given."""
-        self.completed = 0
-        """The number up to which sent() was told."""
+        self.flow = Flow(config.receives)
+        """What is counted; a Courier counts along."""
         self._step: tuple[Callable[..., None], tuple[Any, ...]] | None = None  # what was begun
         self._greeted = False  # hello() was called
         self._closing = False  # close() was called
         self._close_by: float | None = None  # when the goodbyes must have been said
         self._heard_at = 0.0  # the last sign of life
         self._probe_due = False  # the peer has been silent for too long
-        self._window = ReceiveWindow(config.receives)
-        self._credits = SendCredits(0)
-        self._assembler = Assembler(config.max_message)
-        self._outbox = Outbox()
+        self._assembler = Assembler(config.max_message, self.flow)
+        self._outbox = Outbox(self.flow)
         self._posted: deque[_Posted] = deque()
         self._abort = b""  # the ABORT frame, when this end aborted
         self._inbox = Inbox()
@@ -159,9 +155,8 @@ class Protocol:
         self._discards = False
         self._own = OwnRegions(config.access)
         self._theirs = PeerRegions(config.max_regions)
-        self._numbers = 0  # work requests handed out
         self._handles = 0  # messages that send() took
-        self._messages_sent = self._credit_sends = self._probes = 0
+        self._probes = 0
 
     # ------------------------------------------------------------ changes
 
@@ -194,12 +189,12 @@ class Protocol:
         """
         if self._step is not None:
             self.settle()
-        if self._window.to_post:
-            raise RuntimeError(f"hello() promises receives: {self._window.to_post} are not posted")
+        if self.flow.to_post:
+            raise RuntimeError(f"hello() promises receives: {self.flow.to_post} are not posted")
         if self.role is Role.ACCEPTOR and self.state is not State.OPEN:
             raise RuntimeError("hello(): an acceptor has to accept the peer's hello first")
         if not self._greeted:
-            self._window.told = self._window.posted
+            self.flow.told = self.flow.posted
         self._greeted = True
         return self.config.hello().emit()
 
@@ -224,7 +219,7 @@ class Protocol:
             self._change(self._mover(Input.LOST))
             raise
         self.peer = peer
-        self._credits = SendCredits(peer.receives)
+        self.flow.credits = peer.receives
         self._heard_at = now
         self._change(self._mover(Input.HELLO_ACCEPTED))
         return peer
@@ -373,8 +368,8 @@ class Protocol:
         return self._inbox.weight + self._assembler.buffered >= self.config.max_backlog
 
     def _resume(self) -> None:
-        if self._window.freed != self._window.arrived and not self._is_full():
-            self._window.resume()
+        if self.flow.freed != self.flow.arrived and not self._is_full():
+            self.flow.resume()
 
     def events(self) -> Iterator[Event]:
         """The events, each taken when the loop comes to it."""
@@ -390,16 +385,16 @@ class Protocol:
         """
         if self._step is not None:
             self.settle()
-        return self._window.to_post
+        return self.flow.to_post
 
     def receives_posted(self, number: int) -> None:
         """So many of them are posted; only now may the peer learn of them."""
-        self._window.post(number)
+        self.flow.post(number)
 
     @property
     def posted_receives(self) -> int:
         """How many were posted, in all."""
-        return self._window.posted
+        return self.flow.posted
 
     def next_send(self, kept: deque[Outgoing] | None = None) -> Outgoing | None:
         """The next work request to post, in this order on one queue pair; None when there is none.
@@ -416,20 +411,20 @@ class Protocol:
             return self._next_abort(kept)
         if self.state not in _LIVE:
             return None
-        if self._window.to_post:
-            raise RuntimeError(f"next_send(): {self._window.to_post} receives have to be posted first")
+        if self.flow.to_post:
+            raise RuntimeError(f"next_send(): {self.flow.to_post} receives have to be posted first")
         return self._next_frame(kept) or self._next_credit(kept) or self._next_probe(kept)
 
     def _next_abort(self, kept: deque[Outgoing] | None) -> Outgoing | None:
         if any(posted.kind is FrameType.ABORT for posted in self._posted):
             return None
-        return self._hand_out(Outgoing(self._numbers + 1, self._abort), FrameType.ABORT, kept)
+        return self._hand_out(Outgoing(self.flow.handed_out + 1, self._abort), FrameType.ABORT, kept)
 
     def _next_frame(self, kept: deque[Outgoing] | None) -> Outgoing | None:
         """A SEND that says something.  A RELEASE overtakes messages, else two ends might wait for one."""
-        if self.peer is None or not self._credits.allow():
+        if self.peer is None or not self.flow.allow():
             return None
-        number, refill = self._numbers + 1, self._window.owed
+        number, refill = self.flow.handed_out + 1, self.flow.owed
         seen = self._theirs.withdrawals
         if self._theirs.confirmed != seen:
             out = Outgoing(number, emit(FrameType.RELEASE, refill, seen), fence=True)
@@ -441,18 +436,18 @@ class Protocol:
         return None
 
     def _next_credit(self, kept: deque[Outgoing] | None) -> Outgoing | None:
-        if self._window.owed < self._window.threshold or not self._credits.allow(reserve=True):
+        if self.flow.owed < self.flow.threshold or not self.flow.allow(reserve=True):
             return None
-        out = Outgoing(self._numbers + 1, emit(FrameType.CREDIT, self._window.owed))
-        return self._hand_out(out, FrameType.CREDIT, kept, (self._note_credit, self._credit_sends + 1))
+        out = Outgoing(self.flow.handed_out + 1, emit(FrameType.CREDIT, self.flow.owed))
+        return self._hand_out(out, FrameType.CREDIT, kept, (self._note_credit, self.flow.credit_sends + 1))
 
     def _note_credit(self, number: int) -> None:
-        self._credit_sends = number
+        self.flow.credit_sends = number
 
     def _next_probe(self, kept: deque[Outgoing] | None) -> Outgoing | None:
         if not self._probe_due:
             return None
-        out = Outgoing(self._numbers + 1, b"", probe=True)
+        out = Outgoing(self.flow.handed_out + 1, b"", probe=True)
         return self._hand_out(out, None, kept, (self._note_probe, self._probes + 1))
 
     def _note_probe(self, number: int) -> None:
@@ -465,9 +460,9 @@ class Protocol:
         kept: deque[Outgoing] | None,
         change: _Change = _NOTHING,
     ) -> Outgoing:
-        window, spending = self._window, self._credits
-        told = window.told if kind in (None, FrameType.ABORT) else window.posted
-        spent = spending.spent + (kind is not None)
+        flow = self.flow
+        told = flow.told if kind in (None, FrameType.ABORT) else flow.posted
+        spent = flow.spent + (kind is not None)
         posted = _Posted(out.number, kind, out.ends)
         self._do(self._note_handed_out, out, kept, change, posted, told, spent)
         return out
@@ -483,12 +478,12 @@ class Protocol:
     ) -> None:
         carry_out, argument = change
         carry_out(argument)
-        self._window.told, self._credits.spent = told, spent
+        self.flow.told, self.flow.spent = told, spent
         if not (self._posted and self._posted[-1] is posted):
             self._posted.append(posted)
         if kept is not None and not (kept and kept[-1] is out):
             kept.append(out)
-        self._numbers = out.number
+        self.flow.handed_out = out.number
 
     # ------------------------------------------------------------ completions
 
@@ -510,19 +505,19 @@ class Protocol:
                 ProtocolError
             ) as error:  # which is kept: not with its frames, which hold the receive buffer
                 self._fail(type(error)(str(error), error.reason))
-        self.receives_seen += 1
+        self.flow.seen += 1
 
     def _take(self, data: memoryview) -> None:
         if len(data) > self.config.receive_size:
             raise ProtocolError(f"a SEND of {len(data)} bytes into {self.config.receive_size}")
         frame = parse(data)
         handler, talk, reserve = self._RULES[frame.type]
-        self._window.check_arrival(reserve)
+        self.flow.check_arrival(reserve)
         if talk and self.state not in _PEER_TALKS:
             raise ProtocolError(f"{frame.type.name} after GOODBYE")
-        returned = self._credits.refilled(frame.credits) if frame.credits else self._credits.returned
+        returned = self.flow.refilled(frame.credits) if frame.credits else self.flow.returned
         change, events = handler(self, frame)
-        number, freed = self.receives_seen + 1, self._window.freed + 1
+        number, freed = self.flow.seen + 1, self.flow.freed + 1
         self._do(self._arrive, change, events, *self._inbox.look(events), returned, number, freed, talk)
 
     def _arrive(
@@ -540,11 +535,11 @@ class Protocol:
         carry_out(argument)
         if events:
             self._inbox.put(events, first, backlog)
-        self._credits.returned = returned
-        window = self._window
+        self.flow.returned = returned
+        flow = self.flow
         if not (talk and self._is_full()):
-            window.freed = freed
-        window.arrived = self.receives_seen = number
+            flow.freed = freed
+        flow.arrived = flow.seen = number
 
     def sent(self, number: int, now: float) -> tuple[int, ...]:
         """The work requests up to `number` have completed with success: the peer has them.
@@ -553,7 +548,7 @@ class Protocol:
         """
         if self._step is not None:
             self.settle()
-        if not self.completed < number <= self._numbers:
+        if not self.flow.completed < number <= self.flow.handed_out:
             raise ValueError(f"sent({number}): no such work request is outstanding")
         self._heard_at = now
         delivered: list[int] = []
@@ -566,7 +561,8 @@ class Protocol:
                 delivered.append(posted.ends)
             elif posted.kind is FrameType.GOODBYE or posted.kind is FrameType.ABORT:
                 change, events = self._last_word_arrived(posted.kind)
-        sent = self._messages_sent + len(delivered)
+        short = self.flow.short_between(self.flow.completed, number)
+        sent = self.flow.delivered + len(delivered) + short
         self._do(self._note_completed, change, events, *self._inbox.look(events), number, sent)
         return tuple(delivered)
 
@@ -589,8 +585,8 @@ class Protocol:
         self._carry_out(change, events, first, backlog)
         while self._posted and self._posted[0].number <= number:
             self._posted.popleft()
-        self._messages_sent = messages_sent
-        self.completed = number
+        self.flow.delivered = messages_sent
+        self.flow.completed = number
 
     def lost(self, text: str) -> None:
         """A work request failed, or the device did: the text says which and how."""
@@ -624,7 +620,7 @@ class Protocol:
     def _is_last_word(self, frame: Frame) -> bool:
         """The peer says by its DREQ that it has all: the acknowledgement of our goodbye was lost, no more."""
         outstanding = any(posted.kind is FrameType.GOODBYE for posted in self._posted)
-        complete = frame.id == self._outbox.begun & 0xFFFFFFFF
+        complete = frame.id == self.flow.begun & 0xFFFFFFFF
         return outstanding and complete and self.state is State.HALF_CLOSED_REMOTE
 
     # ------------------------------------------------------------ time
@@ -649,18 +645,52 @@ class Protocol:
         if self._close_by is not None and now >= self._close_by:
             self._fail(AbortedError("the goodbyes were not said in time", Reason.TIMEOUT))
             return
+        if self.flow.heard:  # at some time since
+            self.flow.heard, self._heard_at = False, now
         idle = self._idle_deadline()
         if idle is not None and now >= idle:
             self._probe_due = True
 
     def _idle_deadline(self) -> float | None:
         """None also while something is outstanding: its completion will tell."""
-        interval = self.config.idle_interval
-        if interval is None or self._posted or self._probe_due or self.peer is None:
+        interval, flow = self.config.idle_interval, self.flow
+        if interval is None or self._probe_due or self.peer is None:
+            return None
+        if self._posted or flow.signaled > flow.completed:
             return None
         return self._heard_at + interval if self.peer.access & AccessFlags.REMOTE_WRITE else None
 
     # ------------------------------------------------------------ how it stands
+
+    @property
+    def receives_seen(self) -> int:
+        """SENDs that receive() was given."""
+        return self.flow.seen
+
+    @property
+    def completed(self) -> int:
+        """The number up to which sent() was told."""
+        return self.flow.completed
+
+    @property
+    def longest_of_one(self) -> int:
+        """Bytes of the longest message that is one SEND, after accept_hello()."""
+        peer = self.peer
+        assert peer is not None
+        return min(min(peer.receive_size, self.config.send_size) - MESSAGE_SIZE, peer.max_message)
+
+    @property
+    def plain(self) -> bool:
+        """Nothing waits here that has to go out, or be taken, before the next message: a Courier may go ahead."""
+        return (
+            self.state is State.OPEN
+            and self._step is None
+            and not (self._closing or self._discards or self._probe_due)
+            and not (self._outbox or self._posted or self._inbox)
+            and not self._assembler.partial
+            and self._theirs.confirmed == self._theirs.withdrawals
+            and self.flow.freed == self.flow.arrived
+        )
 
     @property
     def finished(self) -> bool:
@@ -671,7 +701,7 @@ class Protocol:
     def farewell(self) -> bytes:
         """Private data for the DREQ: our last word once more, should the SEND of it not have come through."""
         if self.state is State.CLOSED:
-            return emit(FrameType.GOODBYE, 0, self._assembler.complete)
+            return emit(FrameType.GOODBYE, 0, self.flow.complete)
         return self._abort
 
     @property
@@ -691,7 +721,7 @@ class Protocol:
     @property
     def outstanding(self) -> int:
         """Work requests that were handed out and have not completed."""
-        return self._numbers - self.completed
+        return self.flow.handed_out - self.flow.completed
 
     @property
     def released(self) -> int:
@@ -712,16 +742,16 @@ class Protocol:
         """What was done so far."""
         return Statistics(
             state=self.state,
-            messages_sent=self._messages_sent,
-            messages_received=self._assembler.complete,
-            sends=self._credits.spent,
-            receives=self.receives_seen,
-            credit_sends=self._credit_sends,
+            messages_sent=self.flow.delivered,
+            messages_received=self.flow.complete,
+            sends=self.flow.spent,
+            receives=self.flow.seen,
+            credit_sends=self.flow.credit_sends,
             probes=self._probes,
-            credits=self._credits.available,
+            credits=self.flow.available,
             queued=self.queued,
             backlog=self._inbox.weight,
-            held=self._window.held,
+            held=self.flow.held,
             partial=self._assembler.buffered,
         )
 
@@ -755,9 +785,9 @@ class Protocol:
 
     def _on_goodbye(self, frame: Frame) -> _Effect:
         if self._assembler.partial:
-            raise ProtocolError(f"GOODBYE inside of message {self._assembler.complete}")
-        if frame.id != self._assembler.complete & 0xFFFFFFFF:
-            raise ProtocolError(f"GOODBYE after {frame.id} messages, {self._assembler.complete} have come")
+            raise ProtocolError(f"GOODBYE inside of message {self.flow.complete}")
+        if frame.id != self.flow.complete & 0xFFFFFFFF:
+            raise ProtocolError(f"GOODBYE after {frame.id} messages, {self.flow.complete} have come")
         change, events = self._said_goodbye(Input.GOODBYE_RECEIVED)
         return change, (PeerClosed(), *events)
 
@@ -809,7 +839,7 @@ class Protocol:
             self._end(error)
             return
         self._abort = abort_frame(error.reason, str(error), self.peer.receive_size)
-        can_say_so = self._greeted and self._credits.allow(reserve=True)
+        can_say_so = self._greeted and self.flow.allow(reserve=True)
         change, events = self._finish(error, Input.FAULT if can_say_so else Input.LOST)
         self._change(change, *events)
 
@@ -822,7 +852,9 @@ class Protocol:
             self._change(change, *events)
 
     def _finish(self, error: EndpointError, what: Input) -> _Effect:
+        flow = self.flow
         undelivered = self._outbox.messages + sum(posted.ends is not None for posted in self._posted)
+        undelivered += flow.short_between(flow.completed, flow.handed_out)
         failed = Failed(error, undelivered)
         return (self._let_go, (failed, next_state(self.state, what))), (failed,)
 

@@ -4,6 +4,7 @@
 from io import BytesIO
 
 from rnic.endpoint.errors import ProtocolError, Reason
+from rnic.endpoint.flow import Flow
 from rnic.endpoint.frame import LAST, Frame, parse_total
 
 __all__ = ["Assembler", "Progress"]
@@ -20,10 +21,9 @@ class Assembler:
     that so. Memory grows with what has arrived, never with what a header claims.
     """
 
-    def __init__(self, max_message: int) -> None:
+    def __init__(self, max_message: int, flow: Flow) -> None:
         self.max_message = max_message
-        self.complete = 0
-        """Messages that were handed out: the number of the one that comes next."""
+        self._flow = flow  # counts messages
         self.buffered = 0
         """Bytes of the unfinished one that are here."""
         self._total: int | None = None
@@ -39,7 +39,7 @@ class Assembler:
         """A MESSAGE."""
         total, payload = parse_total(frame)
         if self._total is not None:
-            raise ProtocolError(f"MESSAGE {frame.id} came before message {self.complete} was complete")
+            raise ProtocolError(f"MESSAGE {frame.id} came before message {self._flow.complete} was complete")
         if total > self.max_message:
             raise ProtocolError(
                 f"message {frame.id} of {total} bytes is longer than {self.max_message}, the most we take",
@@ -56,7 +56,7 @@ class Assembler:
         return self._look(frame, self._total, frame.body)
 
     def _look(self, frame: Frame, total: int, payload: memoryview) -> tuple[Progress, bytes | None]:
-        number = self.complete & 0xFFFFFFFF
+        number = self._flow.complete & 0xFFFFFFFF
         if frame.id != number:
             raise ProtocolError(f"{frame.type.name} of message {frame.id}, where {number} is due")
         if total and not payload:
@@ -68,20 +68,20 @@ class Assembler:
             word = "says LAST" if frame.flags & LAST else "does not say LAST"
             raise ProtocolError(f"{frame.type.name} of message {number} {word} at {there} of {total} bytes")
         if there == len(payload) == total:
-            return (None, 0, self.complete + 1), bytes(payload)
+            return (None, 0, self._flow.complete + 1), bytes(payload)
         if self._keeps:
             self._data.seek(self.buffered)  # where go() has not been, the same bytes may be written again
             self._data.write(payload)
         if there < total:
-            return (total, there, self.complete), None
-        return (None, 0, self.complete + 1), self._data.getvalue()
+            return (total, there, self._flow.complete), None
+        return (None, 0, self._flow.complete + 1), self._data.getvalue()
 
     def go(self, progress: Progress) -> None:
         """Make it so; again, if need be."""
         total, there, complete = progress
         if total is None and self.buffered:
             self._data = BytesIO()
-        self._total, self.buffered, self.complete = total, there, complete
+        self._total, self.buffered, self._flow.complete = total, there, complete
 
     def discard(self) -> None:
         """Nobody wants messages any more: their fragments are checked and counted, and not kept."""

@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: Apache-2.0
+# The short way: a message that fits one SEND goes and comes without a step of the interpreter between the caller and the
+# device.  Whatever else there is, rnic.conn does: then nothing has changed here, and the caller goes the long way.
+#
+# The frames are those of docs/endpoint-protocol.md.
+
+cdef enum:
+    OF_RECEIVE = 0          # the lower bits of a wr_id, as conn/core.py has them
+    OF_SEND
+    WR_KINDS = 4
+    FRAME_MESSAGE = 1       # endpoint/frame.py
+    FRAME_CREDIT = 3
+    FRAME_LAST = 1
+    FRAME_HEADER = 8
+    MESSAGE_HEADER = 16
+    CREDITS_RESERVED = 1    # endpoint/flow.py
+    LEAST_REFILL = 2
+    SHORT_ONES = 64         # more than are outstanding at a time
+    RECEIVE_CHAIN = 16
+    MOST_MISSES = 64
+    WORTH = 4               # what came so soon, in times of `spin`, is worth a look the next time
+
+
+cdef extern from "<endian.h>" nogil:
+    uint16_t htobe16(uint16_t)
+    uint32_t htobe32(uint32_t)
+    uint64_t htobe64(uint64_t)
+
+cdef extern from "<time.h>" nogil:
+    int CLOCK_MONOTONIC
+    int clock_gettime(int, timespec *)
+
+
+cdef packed struct frame_header:
+    uint8_t kind, flags
+    uint16_t credits
+    uint32_t ident
+    uint64_t total          # of MESSAGE alone
+
+
+cdef inline int64_t nanoseconds() noexcept nogil:
+    cdef timespec ts
+    clock_gettime(CLOCK_MONOTONIC, &ts)
+    return <int64_t>ts.tv_sec * 1000000000 + ts.tv_nsec
+
+
+cdef class Ledger:
+    """What an end of a connection counts, all since the beginning; its protocol keeps it, and a Courier."""
+
+    cdef public int64_t credits         #: Receives that the peer has.
+    cdef public int64_t spent           #: SENDs that were handed out.
+    cdef public int64_t returned        #: Credits that the peer has returned.
+    cdef public int64_t receives        #: Receives that this end has.
+    cdef public int64_t posted          #: Receives that were posted.
+    cdef public int64_t told            #: Those of which the peer knows.
+    cdef public int64_t arrived         #: SENDs that have come in.
+    cdef public int64_t freed           #: Of these receives, those that may be posted again; the others are held back.
+    cdef public int64_t seen            #: SENDs that came in, also after the end of the connection.
+    cdef public int64_t threshold       #: Credits owed at which they are worth a SEND of their own.
+    cdef public int64_t handed_out      #: Work requests that were handed out: the number of the last one.
+    cdef public int64_t completed       #: The number up to which they have completed.
+    cdef public int64_t signaled        #: The last one that tells of it when it completes.
+    cdef public int64_t begun           #: Messages of which at least one piece was handed out.
+    cdef public int64_t complete        #: Messages that have come whole: the number of the next one.
+    cdef public int64_t delivered       #: Messages that the peer has whole.
+    cdef public int64_t credit_sends    #: SENDs that carried nothing but credits.
+    cdef public bint heard              #: A Courier has had a sign of life of the peer.
+    cdef int64_t short_ones[SHORT_ONES]     # numbers of SENDs that were a whole message, of a Courier
+
+    cpdef int64_t short_between(self, int64_t after, int64_t last):
+        """Messages that a Courier has sent, of the work requests behind `after` up to `last`."""
+        cdef int64_t number, found = 0
+        for number in range(after + 1, last + 1):
+            found += self.short_ones[number % SHORT_ONES] == number
+        return found
+
+
+@cython.final
+cdef class Courier:
+    """Sends and receives messages that fit one SEND; where it cannot, the caller goes the long way.
+
+    It is `open` while nothing is on the long way that must go first.  Nobody else polls the queue meanwhile.
+    """
+
+    cdef QP qp
+    cdef CQ cq
+    cdef MR mr
+    cdef Ledger ledger
+    cdef uint8_t *base
+    cdef int64_t receive_size, sends_at, send_size, bounces, max_message, every
+    cdef int64_t spin           # nanoseconds
+    cdef int64_t since          # when it was last looked in vain
+    cdef int misses, rest       # looks in vain, one after the other; looks that are left out because of them
+    cdef public int64_t longest    #: Bytes of the longest message that fits one SEND.
+    cdef public bint armed      #: The queue was armed: its channel has an event, or will.
+    cdef public object hand     #: The next message, until somebody takes it and puts None here; bytes: it came by here.
+    cdef readonly bint open     #: The short way may be taken.
+    cdef readonly bint busy     #: Another thread is on it.
+
+    def __cinit__(self, QP qp not None, CQ cq not None, MR mr not None, Ledger ledger not None, *, int64_t receive_size,
+                  int64_t sends_at, int64_t send_size, int64_t bounces, int64_t max_message, double spin):
+        """The memory: receives from 0 on, SENDs from `sends_at` on; `spin`: seconds to look before one sleeps."""
+        self.qp, self.cq, self.mr, self.ledger = qp, cq, mr, ledger
+        self.base = <uint8_t *><uintptr_t>mr.addr
+        self.receive_size, self.sends_at, self.send_size = receive_size, sends_at, send_size
+        self.bounces, self.max_message = bounces, max_message
+        self.every = max(1, bounces // 2)
+        self.spin = <int64_t>(spin * 1e9)
+        self.longest = -1
+
+    def reopen(self):
+        """From now on the short way may be taken; True: it may."""
+        self.open = self.hand is None and self.qp.live and self.cq.live and self.mr.live and self.cq.kept is NULL and self.longest >= 0
+        return self.open
+
+    def shut(self):
+        """Something is on the long way."""
+        self.open = False
+
+    # What goes out
+
+    def send(self, message):
+        """True: the message is on its way, and the buffer is free; False: nothing was done.
+
+        What has come is looked at first: the long way answers some of it, and ahead of the message.
+        """
+        cdef Py_buffer view
+        cdef bint done = False
+        if not self.open or self.busy:
+            return False
+        try:
+            PyObject_GetBuffer(message, &view, PyBUF_C_CONTIGUOUS)
+        except Exception:   # the long way raises what is right
+            return False
+        self.busy = True
+        try:
+            done = (view.len <= self.longest and not self.has_message(False) and self.open and self.has_room()
+                    and self.send_bytes(view.buf, view.len))
+        finally:
+            self.busy = False
+            PyBuffer_Release(&view)
+        return done
+
+    cdef bint send_bytes(self, const void *data, int64_t length):
+        cdef Ledger led = self.ledger
+        cdef frame_header *h = self.slot(led.handed_out + 1)
+        h.kind, h.flags, h.credits = FRAME_MESSAGE, FRAME_LAST, htobe16(<uint16_t>(led.posted - led.told))
+        h.ident, h.total = htobe32(<uint32_t>led.begun), htobe64(<uint64_t>length)
+        memcpy(<uint8_t *>h + MESSAGE_HEADER, data, length)
+        if not self.post(MESSAGE_HEADER + length):
+            return False
+        led.short_ones[led.handed_out % SHORT_ONES] = led.handed_out
+        led.begun += 1
+        return True
+
+    cdef frame_header *slot(self, int64_t number):
+        return <frame_header *>(self.base + self.sends_at + number % self.bounces * self.send_size)
+
+    cdef bint has_room(self):
+        """There is a place for a SEND and a credit, and all receives that are free are posted; it may look for a moment."""
+        cdef Ledger led = self.ledger
+        cdef rnic_wc wc
+        while led.handed_out - led.completed >= self.bounces or led.credits + led.returned - led.spent <= CREDITS_RESERVED:
+            if self.take(&wc, True) <= 0:
+                return False
+            if not self.is_noted(&wc):
+                self.stash(&wc)
+                return False
+        return self.post_receives()
+
+    cdef bint post(self, int64_t length):
+        cdef Ledger led = self.ledger
+        cdef int64_t number = led.handed_out + 1
+        cdef bint signaled = number - led.signaled >= self.every
+        cdef rnic_send_wr wr
+        cdef const rnic_send_wr *bad
+        cdef rnic_sge sge
+        cdef rnic_err err
+        cdef int rc = 0
+        memset(&wr, 0, sizeof(wr))
+        sge.addr, sge.length, sge.lkey = <uintptr_t>self.slot(number), <uint32_t>length, self.mr.lkey
+        wr.wr_id, wr.sg_list, wr.num_sge = <uint64_t>number * WR_KINDS + OF_SEND, &sge, 1
+        wr.opcode, wr.send_flags = RNIC_WR_SEND, RNIC_SEND_SIGNALED if signaled else 0
+        if self.qp.ops.post_send_now is NULL or not self.qp.ops.post_send_now(self.qp.p, &wr):
+            self.qp.calls += 1
+            with nogil:
+                rc = self.qp.ops.post_send(self.qp.p, &wr, &bad, &err)
+            self.qp.calls -= 1
+        if rc < 0:
+            self.open = False
+            return False
+        led.handed_out, led.told, led.spent = number, led.posted, led.spent + 1
+        if signaled:
+            led.signaled = number
+        return True
+
+    # What comes in
+
+    def recv(self, bint wait=True):
+        """True: the next message is in `hand`, also when an exception hides that; `wait`: look for it for a moment.
+
+        False: there is none yet, or it does not come the short way.
+        """
+        if not self.open or self.busy:
+            return False
+        self.busy = True
+        try:
+            return self.has_message(wait)
+        finally:
+            self.busy = False
+
+    def sleep(self, timeout):
+        """As recv(), and sleeps for `timeout` seconds at most, None: as long as it takes.
+
+        False also when something else has come, which the long way finds.
+        """
+        cdef double deadline = deadline_of(timeout)
+        if not self.open or self.busy:
+            return False
+        self.busy = True
+        try:
+            while not self.has_message(False):
+                if not self.open or not self.is_woken(deadline):
+                    return False
+            self.note_wait()
+            return True
+        finally:
+            self.busy = False
+
+    def woken(self):
+        """The channel's descriptor is readable: True if a message has come, as recv(); the queue is armed again.
+
+        When there is more, the long way has to go on with it: `open` is false.
+        """
+        cdef rnic_err err
+        if not self.open or self.busy:
+            return False
+        self.busy = True
+        try:
+            if not self.takes_event():
+                return False
+            self.armed = True
+            if self.cq.ops.req_notify_cq(self.cq.p, 0, &err) < 0:
+                self.open = False
+                return False
+            if not self.has_message(False):
+                return False
+            self.note_wait()
+            self.look_for_more()
+            return True
+        finally:
+            self.busy = False
+
+    cdef void note_wait(self):
+        """It is over: had it been worth to look on?"""
+        if nanoseconds() - self.since < WORTH * self.spin:
+            self.misses = self.rest = 0
+
+    cdef void look_for_more(self):
+        cdef rnic_wc wc
+        while self.open and self.take(&wc, False) > 0:
+            if not self.is_noted(&wc):
+                self.stash(&wc)
+
+    cdef bint takes_event(self):
+        """Takes the queue's event out of the channel; False: something else has made the descriptor readable."""
+        cdef rnic_cq *cq = NULL
+        cdef rnic_err err
+        if not self.cq.live or self.cq.ops.get_cq_event(self.cq.channel.p, &cq, &err) < 0:
+            self.open = False
+            return False
+        self.cq.ops.ack_cq_events(cq, 1, &err)
+        self.armed = False
+        return True
+
+    cdef bint is_woken(self, double deadline) except -1:
+        """Arms the queue, or sleeps until the armed one has an event; False: there is nothing to look for."""
+        cdef CompChannel channel = self.cq.channel
+        cdef rnic_err err
+        if not self.armed:
+            self.armed = True
+            self.open = self.cq.ops.req_notify_cq(self.cq.p, 0, &err) == 0
+            return self.open
+        try:
+            wait_readable(channel, channel.p.fd, deadline, "recv")
+        except TimeoutError:
+            return False
+        return self.takes_event()
+
+    cdef bint has_message(self, bint wait) except -1:
+        cdef rnic_wc wc
+        cdef bytes data
+        if self.hand is not None:
+            return True
+        while self.take(&wc, wait) > 0:
+            if self.is_noted(&wc):
+                continue
+            if not self.is_message(&wc):
+                self.stash(&wc)
+                return False
+            try:
+                data = PyBytes_FromStringAndSize(<char *>self.place(&wc) + MESSAGE_HEADER, wc.byte_len - MESSAGE_HEADER)
+            except MemoryError:
+                self.stash(&wc)
+                raise
+            self.ledger.complete += 1
+            self.arrive(&wc)
+            self.hand = data
+            self.return_credits()
+            return True
+        return False
+
+    cdef int take(self, rnic_wc *wc, bint wait):
+        """One completion: 1; 0: there is none; -1: the long way finds out."""
+        cdef int got = -EAGAIN
+        if self.cq.kept is not NULL:
+            self.open = False
+            return -1
+        if self.cq.ops.poll_cq_now is not NULL:
+            got = self.cq.ops.poll_cq_now(self.cq.p, 1, wc)
+        if got == -EAGAIN:
+            got = self.look(wc, 0)
+        if got == 0 and wait and self.looks():
+            got = self.look(wc, self.spin)
+            self.misses = 0 if got else min(2 * self.misses + 1, MOST_MISSES)
+            self.rest = self.misses
+        if got == 0 and wait:
+            self.since = nanoseconds()
+        if got < 0:
+            self.open = False
+        return got
+
+    cdef bint looks(self):
+        """After looks in vain some are left out: twice as many each time."""
+        if self.rest > 0:
+            self.rest -= 1
+            return False
+        return self.spin > 0
+
+    cdef int look(self, rnic_wc *wc, int64_t spin):
+        cdef int got
+        cdef int64_t until
+        self.cq.calls += 1
+        self.qp.calls += 1
+        with nogil:
+            got = self.cq.ops.poll_cq(self.cq.p, 1, wc)
+            if got == 0 and spin > 0:
+                until = nanoseconds() + spin
+                while got == 0 and nanoseconds() < until:
+                    got = self.cq.ops.poll_cq(self.cq.p, 1, wc)
+        self.qp.calls -= 1
+        self.cq.calls -= 1
+        return got
+
+    cdef void stash(self, rnic_wc *wc):
+        """Whoever polls next finds it."""
+        self.cq.keep(NULL, wc, 1)
+        self.open = False
+
+    cdef uint8_t *place(self, const rnic_wc *wc):
+        return self.base + <int64_t>(wc.wr_id // WR_KINDS) % self.ledger.receives * self.receive_size
+
+    cdef bint is_noted(self, const rnic_wc *wc):
+        """Of what nobody hears: a SEND that has completed, credits."""
+        cdef Ledger led = self.ledger
+        cdef int64_t number = <int64_t>(wc.wr_id // WR_KINDS)
+        cdef frame_header *h
+        if wc.status != RNIC_WC_SUCCESS:
+            return False
+        if wc.wr_id % WR_KINDS == OF_SEND:
+            if number > led.completed:
+                led.delivered += led.short_between(led.completed, number)
+                led.completed = number
+            led.heard = True
+            return True
+        if not self.is_next(wc, FRAME_CREDIT, 0, 0) or wc.byte_len != FRAME_HEADER:
+            return False
+        h = <frame_header *>self.place(wc)
+        if htobe16(h.credits) < LEAST_REFILL:
+            return False
+        self.arrive(wc)
+        return True
+
+    cdef bint is_next(self, const rnic_wc *wc, uint8_t kind, uint8_t flags, int64_t reserve):
+        """A SEND of that type, which the peer may send now, and which returns no more credits than there can be."""
+        cdef Ledger led = self.ledger
+        cdef const frame_header *h
+        if (wc.wr_id % WR_KINDS != OF_RECEIVE or wc.opcode != RNIC_WCO_RECV or wc.byte_len < FRAME_HEADER
+                or <int64_t>(wc.wr_id // WR_KINDS) != led.seen):
+            return False
+        h = <const frame_header *>self.place(wc)
+        return (h.kind == kind and h.flags == flags and led.told - led.arrived > reserve
+                and led.returned + htobe16(h.credits) <= led.spent)
+
+    cdef bint is_message(self, const rnic_wc *wc):
+        cdef const frame_header *h
+        cdef uint64_t total
+        if not self.is_next(wc, FRAME_MESSAGE, FRAME_LAST, CREDITS_RESERVED) or wc.byte_len < MESSAGE_HEADER:
+            return False
+        h = <const frame_header *>self.place(wc)
+        total = htobe64(h.total)
+        return (total == wc.byte_len - MESSAGE_HEADER and <int64_t>total <= self.max_message
+                and htobe32(h.ident) == <uint32_t>self.ledger.complete)
+
+    cdef void arrive(self, const rnic_wc *wc):
+        cdef Ledger led = self.ledger
+        led.returned += htobe16((<frame_header *>self.place(wc)).credits)
+        led.freed += 1
+        led.arrived += 1
+        led.seen += 1
+        led.heard = True
+
+    cdef bint return_credits(self):
+        """In a SEND of their own, when there are many."""
+        cdef Ledger led = self.ledger
+        cdef frame_header *h
+        if led.receives + led.freed - led.told < led.threshold:
+            return True
+        if (led.handed_out - led.completed >= self.bounces or led.credits + led.returned - led.spent <= 0
+                or not self.post_receives()):
+            return False
+        h = self.slot(led.handed_out + 1)
+        h.kind, h.flags, h.credits, h.ident = FRAME_CREDIT, 0, htobe16(<uint16_t>(led.posted - led.told)), 0
+        if not self.post(FRAME_HEADER):
+            return False
+        led.credit_sends += 1
+        return True
+
+    cdef bint post_receives(self):
+        cdef Ledger led = self.ledger
+        cdef rnic_recv_wr wr[RECEIVE_CHAIN]
+        cdef rnic_sge sge[RECEIVE_CHAIN]
+        cdef const rnic_recv_wr *bad = NULL
+        cdef rnic_err err
+        cdef int64_t i, n, number
+        while led.receives + led.freed > led.posted:
+            n = min(<int64_t>RECEIVE_CHAIN, led.receives + led.freed - led.posted)
+            for i in range(n):
+                number = led.posted + i
+                sge[i].addr = <uintptr_t>(self.base + number % led.receives * self.receive_size)
+                sge[i].length, sge[i].lkey = <uint32_t>self.receive_size, self.mr.lkey
+                wr[i].wr_id, wr[i].sg_list, wr[i].num_sge = <uint64_t>number * WR_KINDS + OF_RECEIVE, &sge[i], 1
+                wr[i].next = &wr[i + 1] if i + 1 < n else NULL
+            if self.qp.ops.post_recv(self.qp.p, wr, &bad, &err) < 0:
+                led.posted += bad - wr
+                self.open = False
+                return False
+            led.posted += n
+        return True

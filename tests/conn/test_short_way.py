@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages that fit one SEND take the short way (Courier), and nothing but their speed tells."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+
+import rnic
+import rnic.aio
+from conn.peers import HOST, SMALL, WAIT
+from conn.test_ends import pair
+from rnic.conn.core import Core
+from rnic.endpoint import Config, EndpointError
+from waiting import until
+
+SLEEPY = Config(spin=0)
+
+
+@contextmanager
+def pumps_of(conn: rnic.Connection | rnic.aio.Connection, patch: pytest.MonkeyPatch) -> Iterator[list[None]]:
+    """What grows by one with each step of the long way."""
+    pumps: list[None] = []
+    whole = Core.pump
+
+    def pump(core: Core, now: float) -> None:
+        if core is conn._core:
+            pumps.append(None)
+        whole(core, now)
+
+    patch.setattr(Core, "pump", pump)
+    yield pumps
+
+
+@asynccontextmanager
+async def ends(config: Config | None = None) -> AsyncIterator[tuple[rnic.aio.Connection, rnic.aio.Connection]]:
+    async with rnic.aio.listen(HOST, 0, config=config) as server:
+        calling = asyncio.create_task(rnic.aio.connect(HOST, server.port, config=config))
+        b = await server.accept()
+        a = await calling
+    try:
+        yield a, b
+    finally:
+        await asyncio.gather(a.abort(), b.abort())
+
+
+def closed_to(conn: rnic.Connection) -> None:
+    """This end takes the long way from now on."""
+    conn._core.courier.longest = -1
+    conn._core.courier.shut()
+
+
+def settle(a: rnic.Connection, b: rnic.Connection) -> None:
+    a.send(b"hello", WAIT)
+    assert b.recv(WAIT) == b"hello"
+    b.send(b"hello", WAIT)
+    assert a.recv(WAIT) == b"hello"
+
+
+# ---------------------------------------------------------------- it is taken
+
+
+def test_messages_go_and_come_without_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pair() as (a, b):
+        settle(a, b)
+        settle(a, b)
+        with pumps_of(a, monkeypatch) as pumps:
+            for number in range(1000):
+                a.send(b"%d" % number, WAIT)
+                assert b.recv(WAIT) == b"%d" % number
+                b.send(bytes(number), WAIT)
+                assert a.recv(WAIT) == bytes(number)
+        assert not pumps
+
+
+def test_nor_does_the_asyncio_face_take_it_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with ends() as (a, b):
+            with pumps_of(a, monkeypatch) as pumps:
+                for number in range(1000):
+                    await a.send(b"%d" % number)
+                    assert await b.recv() == b"%d" % number
+                    await b.send(bytes(number))
+                    assert await a.recv() == bytes(number)
+            assert len(pumps) < 500  # each turn of the loop may look once
+
+    asyncio.run(main())
+
+
+def test_a_row_of_messages_one_way_returns_its_credits(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pair() as (a, b):
+        settle(a, b)
+        settle(a, b)
+        with pumps_of(b, monkeypatch) as pumps:
+            for number in range(1000):
+                a.send(b"%d" % number, WAIT)
+                assert b.recv(WAIT) == b"%d" % number
+            assert not pumps
+        assert b.statistics().credit_sends > 10
+        settle(b, a)
+        assert a.statistics().messages_sent >= 1000 - 16  # the last ones are not known to be there
+        assert a.statistics().sends == b.statistics().receives
+
+
+# ---------------------------------------------------------------- nothing but its speed tells
+
+
+@pytest.mark.parametrize("long_ways", [(), (0,), (1,), (0, 1)], ids=["short", "a long", "b long", "long"])
+@pytest.mark.parametrize("config", [None, SMALL, SLEEPY], ids=["default", "small", "sleepy"])
+def test_messages_of_all_sizes_come_in_order_whichever_way_they_take(
+    config: Config | None, long_ways: tuple[int, ...]
+) -> None:
+    rng = random.Random(len(long_ways))
+    with pair(config) as ends:
+        for which in long_ways:
+            closed_to(ends[which])
+        said: list[list[bytes]] = [[], []]
+        for _ in range(400):
+            who = rng.randrange(2)
+            if len(said[who]) < (1 if config is SMALL else 3) and rng.random() < 0.6:  # send() waits for nobody
+                sizes = [0, 1, 300, 2031, 2032, 2033] if config is SMALL else [0, 8, 2000, 16368, 16369, 40000]
+                message = rng.randbytes(rng.choice(sizes))
+                ends[who].send(message, WAIT)
+                said[who].append(message)
+            elif said[who]:
+                assert ends[1 - who].recv(WAIT) == said[who].pop(0)
+        for who in (0, 1):
+            for message in said[who]:
+                assert ends[1 - who].recv(WAIT) == message
+        for one, other in (ends, ends[::-1]):
+            assert one.statistics().messages_received == one._core.protocol.flow.complete  # type: ignore[union-attr]
+            assert one.statistics().receives <= other.statistics().sends
+
+
+def test_a_region_is_released_ahead_of_what_is_sent_behind_its_end() -> None:
+    with pair() as (a, b):
+        settle(a, b)
+        mine = a.share(bytearray(64))
+        b.next_region(WAIT)
+        settle(a, b)
+        with pytest.raises(TimeoutError):
+            a.withdraw(mine, 0)
+        b.send(b"released", WAIT)
+        assert a.recv(WAIT) == b"released"
+        assert not a._core._shared
+
+
+def test_what_the_peer_has_not_confirmed_is_undelivered() -> None:
+    with pair() as (a, b):
+        settle(a, b)
+        settle(a, b)
+        for _ in range(3):
+            a.send(b"to nobody", WAIT)
+        outstanding = a._core.protocol.flow.short_between(  # type: ignore[union-attr]
+            a._core.protocol.completed, a._core.protocol.flow.handed_out  # type: ignore[union-attr]
+        )
+        assert outstanding >= 3
+        a.hang_up()
+        with pytest.raises(EndpointError):
+            a.recv(WAIT)
+        assert a.undelivered == outstanding
+
+
+def test_who_is_silent_after_a_short_message_is_probed() -> None:
+    with pair(Config(idle_interval=0.05)) as (a, b):
+        settle(a, b)
+        a.send(b"the last for long", WAIT)
+        with pytest.raises(TimeoutError):
+            a.recv(0.5)
+        assert a.statistics().probes > 0
+        assert b.recv(WAIT) == b"the last for long"
+
+
+# ---------------------------------------------------------------- waiting
+
+
+@pytest.mark.parametrize("config", [None, SLEEPY], ids=["looks", "sleeps"])
+def test_a_recv_that_sleeps_is_woken_and_comes_to_its_limit(config: Config | None) -> None:
+    with pair(config) as (a, b):
+        settle(a, b)
+        settle(a, b)
+        with pytest.raises(TimeoutError, match=r"recv: not within 0\.05 s"):
+            a.recv(0.05)
+        with pytest.raises(TimeoutError):
+            a.recv(0)
+        for _ in range(20):
+            later = threading.Timer(0.005, b.send, (b"now", WAIT))
+            later.start()
+            assert a.recv(WAIT) == b"now"
+            later.join()
+
+
+def test_a_second_thread_is_refused_while_a_recv_sleeps() -> None:
+    with pair(SLEEPY) as (a, b):
+        settle(a, b)
+        settle(a, b)
+        got: list[bytes] = []
+        thread = threading.Thread(target=lambda: got.append(a.recv(WAIT)))
+        thread.start()
+        until(lambda: a._core.courier.busy, "the thread sleeps in recv()")
+        for call in (lambda: a.send(b"x"), lambda: a.recv(0), lambda: a.share(bytearray(8)), a.close):
+            with pytest.raises(RuntimeError, match="while .* of this connection runs"):
+                call()
+        b.send(b"there", WAIT)
+        thread.join(WAIT)
+        assert got == [b"there"]
+
+
+def test_hang_up_ends_a_recv_that_sleeps() -> None:
+    with pair(SLEEPY) as (a, b):
+        settle(a, b)
+        settle(a, b)
+        raised: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                a.recv(WAIT)
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        until(lambda: a._core.courier.busy, "the thread sleeps in recv()")
+        a.hang_up()
+        thread.join(WAIT)
+        assert isinstance(raised[0], EndpointError)
+
+
+def test_a_signal_ends_a_recv_that_sleeps_and_takes_no_message() -> None:
+    def raises(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pair(SLEEPY) as (a, b):
+        settle(a, b)
+        settle(a, b)
+        before = signal.signal(signal.SIGALRM, raises)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(KeyboardInterrupt):
+                a.recv(WAIT)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        settle(a, b)
+
+
+def test_the_peers_end_is_heard_behind_its_last_message() -> None:
+    for spin in (0.0, 50e-6):
+        with pair(Config(spin=spin)) as (a, b):
+            settle(a, b)
+            b.send(b"the last", WAIT)
+            closing = threading.Thread(target=b.close)
+            closing.start()
+            assert a.recv(WAIT) == b"the last"
+            with pytest.raises(EOFError):
+                a.recv(WAIT)
+            a.close()
+            closing.join(WAIT)
+
+
+def test_tasks_get_messages_in_the_order_of_their_calls() -> None:
+    async def main() -> None:
+        async with ends() as (a, b):
+            for _ in range(20):
+                tasks = [asyncio.create_task(a.recv()) for _ in range(5)]
+                await asyncio.sleep(0)
+                tasks[1].cancel()
+                for number in range(5):
+                    await b.send(b"%d" % number)
+                done = await asyncio.gather(*tasks, return_exceptions=True)
+                assert [one for one in done if isinstance(one, bytes)] == [b"0", b"1", b"2", b"3"]
+                assert await a.recv() == b"4"
+
+    asyncio.run(main())
+
+
+def test_a_task_that_is_cancelled_when_its_message_has_come_leaves_it_to_the_next() -> None:
+    async def main() -> None:
+        async with ends(SLEEPY) as (a, b):
+            for number in range(20):
+                task = asyncio.create_task(a.recv())
+                await asyncio.sleep(0.001)
+                await b.send(b"%d" % number)
+                if number % 2:
+                    while not task.done() and a._core.courier.hand is None:
+                        await asyncio.sleep(0)
+                task.cancel()
+                (got,) = await asyncio.gather(task, return_exceptions=True)
+                assert (got if isinstance(got, bytes) else await a.recv()) == b"%d" % number
+
+    asyncio.run(main())
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize("spin", [-1e-6, 0.0011, float("nan")])
+def test_the_time_to_look_has_limits(spin: float) -> None:
+    with pytest.raises(ValueError, match=r"it can be 0 to 0\.001 seconds"):
+        Config(spin=spin)
+
+
+def test_calls_after_the_end_say_so() -> None:
+    with pair() as (a, b):
+        settle(a, b)
+        settle(a, b)
+        closing = threading.Thread(target=b.close)
+        closing.start()
+        a.close()
+        closing.join(WAIT)
+        for call in (lambda: a.send(b"x"), lambda: a.recv(0)):
+            with pytest.raises((EndpointError, EOFError)):
+                call()
