@@ -39,7 +39,9 @@ def pumps_of(conn: rnic.Connection | rnic.aio.Connection, patch: pytest.MonkeyPa
 
 
 @asynccontextmanager
-async def ends(config: Config | None = None) -> AsyncIterator[tuple[rnic.aio.Connection, rnic.aio.Connection]]:
+async def ends(
+    config: Config | None = None,
+) -> AsyncIterator[tuple[rnic.aio.Connection, rnic.aio.Connection]]:
     async with rnic.aio.listen(HOST, 0, config=config) as server:
         calling = asyncio.create_task(rnic.aio.connect(HOST, server.port, config=config))
         b = await server.accept()
@@ -123,8 +125,12 @@ def test_messages_of_all_sizes_come_in_order_whichever_way_they_take(
         said: list[list[bytes]] = [[], []]
         for _ in range(400):
             who = rng.randrange(2)
-            if len(said[who]) < (1 if config is SMALL else 3) and rng.random() < 0.6:  # send() waits for nobody
-                sizes = [0, 1, 300, 2031, 2032, 2033] if config is SMALL else [0, 8, 2000, 16368, 16369, 40000]
+            if (
+                len(said[who]) < (1 if config is SMALL else 3) and rng.random() < 0.6
+            ):  # send() waits for nobody
+                sizes = (
+                    [0, 1, 300, 2031, 2032, 2033] if config is SMALL else [0, 8, 2000, 16368, 16369, 40000]
+                )
                 message = rng.randbytes(rng.choice(sizes))
                 ends[who].send(message, WAIT)
                 said[who].append(message)
@@ -158,7 +164,8 @@ def test_what_the_peer_has_not_confirmed_is_undelivered() -> None:
         for _ in range(3):
             a.send(b"to nobody", WAIT)
         outstanding = a._core.protocol.flow.short_between(  # type: ignore[union-attr]
-            a._core.protocol.completed, a._core.protocol.flow.handed_out  # type: ignore[union-attr]
+            a._core.protocol.completed,
+            a._core.protocol.flow.handed_out,  # type: ignore[union-attr]
         )
         assert outstanding >= 3
         a.hang_up()

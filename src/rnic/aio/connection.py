@@ -69,6 +69,7 @@ class Connection(Face):
         try:
             if not pump.messages and (core.courier.open or core.take_short_way()):
                 if core.courier.recv():
+                    data: bytes
                     data, core.courier.hand = core.courier.hand, None
                     return data
                 if core.courier.open and core.courier.armed:  # there is nothing to pump

@@ -68,13 +68,11 @@ class Connection(Face):
         seconds(timeout)
         self._inside = what
 
-    def _is_short(self, timeout: float | None) -> bool:
-        """A call of which nothing is known that forbids the short way."""
-        if self._inside is not None:
-            return False
-        if timeout is not None and not (isinstance(timeout, float | int) and timeout >= 0):
-            return False  # which the long way says in words
-        return self._core.courier.open or self._core.take_short_way()
+    def _may_go_short(self, timeout: float | None) -> bool:
+        """No other call runs, and nothing is on the long way that must go first."""
+        if timeout is not None:
+            seconds(timeout)
+        return self._inside is None and (self._core.courier.open or self._core.take_short_way())
 
     def _wait(self, is_so: Callable[[], bool], timeout: float | None, what: str) -> None:
         core, until = self._core, after(timeout)
@@ -98,7 +96,7 @@ class Connection(Face):
         still being sent, from a copy.  close() tells whether all has arrived.
         """
         core = self._core
-        if self._is_short(timeout) and core.courier.send(message):
+        if self._may_go_short(timeout) and core.courier.send(message):
             return
         self._enter("send", timeout)
         try:
@@ -116,7 +114,8 @@ class Connection(Face):
     def recv(self, timeout: float | None = None) -> bytes:
         """The next message; EOFError after the peer's goodbye.  What raises takes no message."""
         core = self._core
-        if self._is_short(timeout) and self._recv_short(timeout):
+        if self._may_go_short(timeout) and self._recv_short(timeout):
+            data: bytes
             data, core.courier.hand = core.courier.hand, None
             return data
         self._enter("recv", timeout)
