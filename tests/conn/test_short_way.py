@@ -212,7 +212,7 @@ def test_a_second_thread_is_refused_while_a_recv_sleeps() -> None:
         thread.start()
         until(lambda: a._core.courier.busy, "the thread sleeps in recv()")
         for call in (lambda: a.send(b"x"), lambda: a.recv(0), lambda: a.share(bytearray(8)), a.close):
-            with pytest.raises(RuntimeError, match="while .* of this connection runs"):
+            with pytest.raises(RuntimeError, match=r"while .* of this connection runs"):
                 call()
         b.send(b"there", WAIT)
         thread.join(WAIT)

@@ -41,9 +41,9 @@ class Flow(Ledger):
     def refilled(self, number: int) -> int:
         """What `returned` is when the peer returns credits; ProtocolError when it cannot have so many."""
         if self.available + number > self.credits:
+            used = self.credits - self.available
             raise ProtocolError(
-                f"{number} credits returned where {self.credits - self.available} of {self.credits} were in use",
-                Reason.CREDIT,
+                f"{number} credits returned where {used} of {self.credits} were in use", Reason.CREDIT
             )
         return self.returned + number
 

@@ -681,7 +681,7 @@ class Protocol:
 
     @property
     def plain(self) -> bool:
-        """Nothing waits here that has to go out, or be taken, before the next message: a Courier may go ahead."""
+        """Nothing is here that has to go out, or to be taken, before the next message."""
         return (
             self.state is State.OPEN
             and self._step is None
