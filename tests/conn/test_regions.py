@@ -131,6 +131,13 @@ def reach(conn: rnic.Connection, region: Region) -> str:
     return str(caught.value)
 
 
+def until_it_is_there(one: rnic.Connection) -> None:
+    """All that this end has sent is in the peer's receives."""
+    while one._core.protocol.outstanding:
+        with pytest.raises(TimeoutError):
+            one.recv(0.001)
+
+
 def test_a_region_is_closed_when_the_peer_confirms_whoever_waits() -> None:
     memory = bytearray(64)
     with pair() as (a, b):
@@ -142,6 +149,7 @@ def test_a_region_is_closed_when_the_peer_confirms_whoever_waits() -> None:
             a.withdraw(mine, 0)
         with pytest.raises(BufferError):
             memory.append(0)
+        until_it_is_there(a)
         b.send(b"released")  # with the RELEASE ahead of it
         assert a.recv(WAIT) == b"released"
         assert not a._core._shared

@@ -16,6 +16,7 @@ import rnic
 import rnic.aio
 from conn.peers import HOST, SMALL, WAIT
 from conn.test_ends import pair
+from conn.test_regions import until_it_is_there
 from rnic.conn.core import Core
 from rnic.endpoint import Config, EndpointError
 from waiting import until
@@ -152,6 +153,7 @@ def test_a_region_is_released_ahead_of_what_is_sent_behind_its_end() -> None:
         settle(a, b)
         with pytest.raises(TimeoutError):
             a.withdraw(mine, 0)
+        until_it_is_there(a)
         b.send(b"released", WAIT)
         assert a.recv(WAIT) == b"released"
         assert not a._core._shared
@@ -324,3 +326,102 @@ def test_calls_after_the_end_say_so() -> None:
         for call in (lambda: a.send(b"x"), lambda: a.recv(0)):
             with pytest.raises((EndpointError, EOFError)):
                 call()
+
+
+# ---------------------------------------------------------------- operations
+
+
+def test_operations_go_without_the_long_way_when_they_are_over_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = bytearray(4096)
+    with pair(Config(spin=0.001)) as (a, b):
+        b.share(memory)
+        region = a.next_region(WAIT)
+        settle(a, b)
+        settle(a, b)
+        own = a.pd.reg_mr(bytearray(64), rnic.AccessFlags.LOCAL_WRITE)
+        own.buf[:5] = b"hello"
+        small = bytearray(3)
+        short = 0
+        for number in range(100):
+            with pumps_of(a, monkeypatch) as pumps:
+                assert a.fetch_add(region, 1, 8) == number
+                assert a.fetch_add(region, -1, 16) == -number % (1 << 64)
+                assert a.compare_swap(region, number, number + 1, 24) == number
+                a.write(b"abc%d" % number, region, 100)
+                a.read(small, region, 102)
+                a.write(own, region, 200)
+                a.read(own, region, 200)
+            short += not pumps
+            assert small == (b"abc%d" % number)[2:5].ljust(3, bytes(1))
+            assert memory[200:205] == b"hello"
+            small[:] = bytes(3)
+        assert short > 50
+        own.close()
+
+
+@pytest.mark.parametrize("config", [None, SLEEPY], ids=["looks", "sleeps"])
+def test_operations_and_messages_of_both_ways_do_not_mix(config: Config | None) -> None:
+    rng = random.Random(3)
+    memory, mirror = bytearray(1 << 16), bytearray(1 << 16)
+    with pair(config) as (a, b):
+        b.share(memory)
+        region = a.next_region(WAIT)
+        sent: list[bytes] = []
+        for _ in range(400):
+            match rng.randrange(5):
+                case 0:
+                    length, at = rng.choice([0, 1, 64, 16384, 16385, 30000]), rng.randrange(1 << 15)
+                    mirror[at : at + length] = data = rng.randbytes(length)
+                    a.write(data, region, at, timeout=WAIT)
+                case 1:
+                    length, at = rng.choice([0, 1, 64, 16384, 16385, 30000]), rng.randrange(1 << 15)
+                    found = bytearray(length)
+                    a.read(found, region, at, timeout=WAIT)
+                    assert found == mirror[at : at + length]
+                case 2:
+                    at, more = rng.randrange(1 << 12) * 8, rng.randrange(1 << 64)
+                    before = int.from_bytes(mirror[at : at + 8], "little")
+                    assert a.fetch_add(region, more, at, timeout=WAIT) == before
+                    mirror[at : at + 8] = ((before + more) % (1 << 64)).to_bytes(8, "little")
+                case 3 if len(sent) < 3:
+                    sent.append(rng.randbytes(rng.choice([1, 100, 20000])))
+                    b.send(sent[-1], WAIT)
+                case _ if sent:
+                    assert a.recv(WAIT) == sent.pop(0)
+        assert memory == mirror
+
+
+def test_what_the_short_way_does_not_take_is_refused_in_words() -> None:
+    with pair() as (a, b):
+        b.share(bytearray(64), rnic.AccessFlags.REMOTE_READ)
+        region = a.next_region(WAIT)
+        settle(a, b)
+        with pytest.raises(ValueError, match="is not allowed"):
+            a.write(b"x", region)
+        with pytest.raises(ValueError, match="is not allowed"):
+            a.fetch_add(region, 1)
+        with pytest.raises(ValueError, match="are beyond region"):
+            a.read(bytearray(65), region)
+        with pytest.raises(ValueError, match="are beyond region"):
+            a.read(bytearray(1), region, -1)
+        with pytest.raises(ValueError, match="are beyond region"):
+            a.read(bytearray(1), region, 1 << 70)
+        with pytest.raises(ValueError, match="read-only"):
+            a.read(b"bytes", region)
+        with pytest.raises(TypeError, match="remote is a Region"):
+            a.read(bytearray(1), "region")  # type: ignore[arg-type]
+        settle(a, b)
+
+
+def test_a_withdrawn_region_is_not_operated_on() -> None:
+    with pair() as (a, b):
+        mine = b.share(bytearray(64))
+        region = a.next_region(WAIT)
+        a.write(b"x", region)
+        with pytest.raises(TimeoutError):
+            b.withdraw(mine, 0)
+        until_it_is_there(b)
+        settle(b, a)
+        with pytest.raises(ValueError, match="not shared any more"):
+            a.write(b"x", region)
+        settle(b, a)

@@ -7,6 +7,7 @@
 cdef enum:
     OF_RECEIVE = 0          # the lower bits of a wr_id, as conn/core.py has them
     OF_SEND
+    OF_OPERATION
     WR_KINDS = 4
     FRAME_MESSAGE = 1       # endpoint/frame.py
     FRAME_CREDIT = 3
@@ -18,7 +19,12 @@ cdef enum:
     SHORT_ONES = 64         # more than are outstanding at a time
     RECEIVE_CHAIN = 16
     MOST_MISSES = 64
+    RESULT_BYTES = 8        # conn/memory.py
+    RESULTS = 64
     WORTH = 4               # what came so soon, in times of `spin`, is worth a look the next time
+
+
+cdef int64_t MOST_OF_ONE = <int64_t>1 << 31   # bytes of a READ or WRITE (IBA 9.7.2)
 
 
 cdef extern from "<endian.h>" nogil:
@@ -93,16 +99,26 @@ cdef class Courier:
     cdef int misses, rest       # looks in vain, one after the other; looks that are left out because of them
     cdef public int64_t longest    #: Bytes of the longest message that fits one SEND.
     cdef public bint armed      #: The queue was armed: its channel has an event, or will.
+    cdef dict known             # the peer's regions that may be used now, by id
+    cdef int64_t results_at, staged_at
+    cdef public int64_t operations  #: READs, WRITEs and atomics that were posted: the number of the last one.
+    cdef public int64_t pending     #: The one that was posted here, and was not over soon; who takes it puts 0 here.
+    cdef public int64_t staged      #: The one that goes through the buffer for copies; 0: none.
     cdef public object hand     #: The next message, until somebody takes it and puts None here; bytes: it came by here.
     cdef readonly bint open     #: The short way may be taken.
     cdef readonly bint busy     #: Another thread is on it.
 
-    def __cinit__(self, QP qp not None, CQ cq not None, MR mr not None, Ledger ledger not None, *, int64_t receive_size,
-                  int64_t sends_at, int64_t send_size, int64_t bounces, int64_t max_message, double spin):
-        """The memory: receives from 0 on, SENDs from `sends_at` on; `spin`: seconds to look before one sleeps."""
+    def __cinit__(self, QP qp not None, CQ cq not None, MR mr not None, Ledger ledger not None, dict known not None, *,
+                  int64_t receive_size, int64_t sends_at, int64_t send_size, int64_t results_at, int64_t staged_at,
+                  int64_t bounces, int64_t max_message, double spin):
+        """The memory: receives from 0 on, then SENDs, results of atomics, and a SEND's size for copies.
+
+        `known`: the peer's regions, by id; `spin`: seconds to look before one sleeps.
+        """
         self.qp, self.cq, self.mr, self.ledger = qp, cq, mr, ledger
         self.base = <uint8_t *><uintptr_t>mr.addr
         self.receive_size, self.sends_at, self.send_size = receive_size, sends_at, send_size
+        self.results_at, self.staged_at, self.known = results_at, staged_at, known
         self.bounces, self.max_message = bounces, max_message
         self.every = max(1, bounces // 2)
         self.spin = <int64_t>(spin * 1e9)
@@ -173,26 +189,31 @@ cdef class Courier:
         cdef int64_t number = led.handed_out + 1
         cdef bint signaled = number - led.signaled >= self.every
         cdef rnic_send_wr wr
-        cdef const rnic_send_wr *bad
         cdef rnic_sge sge
-        cdef rnic_err err
-        cdef int rc = 0
         memset(&wr, 0, sizeof(wr))
         sge.addr, sge.length, sge.lkey = <uintptr_t>self.slot(number), <uint32_t>length, self.mr.lkey
         wr.wr_id, wr.sg_list, wr.num_sge = <uint64_t>number * WR_KINDS + OF_SEND, &sge, 1
         wr.opcode, wr.send_flags = RNIC_WR_SEND, RNIC_SEND_SIGNALED if signaled else 0
-        if self.qp.ops.post_send_now is NULL or not self.qp.ops.post_send_now(self.qp.p, &wr):
-            self.qp.calls += 1
-            with nogil:
-                rc = self.qp.ops.post_send(self.qp.p, &wr, &bad, &err)
-            self.qp.calls -= 1
-        if rc < 0:
-            self.open = False
+        if not self.is_posted(&wr):
             return False
         led.handed_out, led.told, led.spent = number, led.posted, led.spent + 1
         if signaled:
             led.signaled = number
         return True
+
+    cdef bint is_posted(self, rnic_send_wr *wr):
+        """One work request; False: it could not be, and the long way finds out why."""
+        cdef const rnic_send_wr *bad
+        cdef rnic_err err
+        cdef int rc = 0
+        if self.qp.ops.post_send_now is NULL or not self.qp.ops.post_send_now(self.qp.p, wr):
+            self.qp.calls += 1
+            with nogil:
+                rc = self.qp.ops.post_send(self.qp.p, wr, &bad, &err)
+            self.qp.calls -= 1
+        if rc < 0:
+            self.open = False
+        return rc >= 0
 
     # What comes in
 
@@ -289,26 +310,30 @@ cdef class Courier:
 
     cdef bint has_message(self, bint wait) except -1:
         cdef rnic_wc wc
-        cdef bytes data
         if self.hand is not None:
             return True
         while self.take(&wc, wait) > 0:
             if self.is_noted(&wc):
                 continue
-            if not self.is_message(&wc):
-                self.stash(&wc)
-                return False
-            try:
-                data = PyBytes_FromStringAndSize(<char *>self.place(&wc) + MESSAGE_HEADER, wc.byte_len - MESSAGE_HEADER)
-            except MemoryError:
-                self.stash(&wc)
-                raise
-            self.ledger.complete += 1
-            self.arrive(&wc)
-            self.hand = data
-            self.return_credits()
-            return True
+            return self.is_taken(&wc)
         return False
+
+    cdef bint is_taken(self, rnic_wc *wc) except -1:
+        """It was a message, which is in `hand` now; False: the long way has it."""
+        cdef bytes data
+        if self.hand is not None or not self.is_message(wc):
+            self.stash(wc)
+            return False
+        try:
+            data = PyBytes_FromStringAndSize(<char *>self.place(wc) + MESSAGE_HEADER, wc.byte_len - MESSAGE_HEADER)
+        except MemoryError:
+            self.stash(wc)
+            raise
+        self.ledger.complete += 1
+        self.arrive(wc)
+        self.hand = data
+        self.return_credits()
+        return True
 
     cdef int take(self, rnic_wc *wc, bint wait):
         """One completion: 1; 0: there is none; -1: the long way finds out."""
@@ -385,7 +410,7 @@ cdef class Courier:
         """A SEND of that type, which the peer may send now, and which returns no more credits than there can be."""
         cdef Ledger led = self.ledger
         cdef const frame_header *h
-        if (wc.wr_id % WR_KINDS != OF_RECEIVE or wc.opcode != RNIC_WCO_RECV or wc.byte_len < FRAME_HEADER
+        if (wc.status != RNIC_WC_SUCCESS or wc.wr_id % WR_KINDS != OF_RECEIVE or wc.opcode != RNIC_WCO_RECV or wc.byte_len < FRAME_HEADER
                 or <int64_t>(wc.wr_id // WR_KINDS) != led.seen):
             return False
         h = <const frame_header *>self.place(wc)
@@ -447,3 +472,120 @@ cdef class Courier:
                 return False
             led.posted += n
         return True
+
+    # READs, WRITEs and atomics
+
+    def atomic(self, int opcode, remote, offset, uint64_t compare_add, uint64_t swap):
+        """What was there before; None: it is `pending`, or, where that is 0, nothing was done."""
+        cdef int64_t number = self.operations + 1, at = self.results_at + number % RESULTS * RESULT_BYTES
+        cdef rnic_send_wr wr
+        memset(&wr, 0, sizeof(wr))
+        if not self.aims(&wr, remote, offset, RESULT_BYTES, RNIC_ACCESS_REMOTE_ATOMIC):
+            return None
+        wr.wr.atomic.compare_add, wr.wr.atomic.swap = compare_add, swap
+        if wr.wr.atomic.remote_addr % RESULT_BYTES:
+            return None
+        wr.opcode = opcode
+        if not self.operate(&wr, <uintptr_t>(self.base + at), RESULT_BYTES, self.mr.lkey):
+            return None
+        return (<uint64_t *>(self.base + at))[0]
+
+    def write(self, local, remote, offset):
+        """Writes an MR, or a copy of a short buffer.  True: it is there; else as atomic()."""
+        cdef Py_buffer view
+        cdef bint done
+        cdef rnic_send_wr wr
+        memset(&wr, 0, sizeof(wr))
+        wr.opcode = RNIC_WR_RDMA_WRITE
+        if isinstance(local, MR):
+            return self.operate_on(&wr, local, remote, offset, RNIC_ACCESS_REMOTE_WRITE)
+        try:
+            PyObject_GetBuffer(local, &view, PyBUF_C_CONTIGUOUS)
+        except Exception:   # the long way raises what is right
+            return None
+        try:
+            done = (self.is_staged(view.len) and self.aims(&wr, remote, offset, view.len, RNIC_ACCESS_REMOTE_WRITE))
+            if done:
+                memcpy(self.base + self.staged_at, view.buf, view.len)
+                done = self.operate_staged(&wr, view.len)
+        finally:
+            PyBuffer_Release(&view)
+        return True if done else None
+
+    def read(self, local, remote, offset):
+        """Fills an MR, or a short buffer by way of a copy.  True: it is full; else as atomic()."""
+        cdef Py_buffer view
+        cdef bint done
+        cdef rnic_send_wr wr
+        memset(&wr, 0, sizeof(wr))
+        wr.opcode = RNIC_WR_RDMA_READ
+        if isinstance(local, MR):
+            return self.operate_on(&wr, local, remote, offset, RNIC_ACCESS_REMOTE_READ)
+        try:
+            PyObject_GetBuffer(local, &view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
+        except Exception:
+            return None
+        try:
+            done = (self.is_staged(view.len) and self.aims(&wr, remote, offset, view.len, RNIC_ACCESS_REMOTE_READ)
+                    and self.operate_staged(&wr, view.len))
+            if done:
+                memcpy(view.buf, self.base + self.staged_at, view.len)
+        finally:
+            PyBuffer_Release(&view)
+        return True if done else None
+
+    cdef operate_on(self, rnic_send_wr *wr, MR local, remote, offset, int access):
+        if local.pd is not self.mr.pd or not local.live or not self.aims(wr, remote, offset, local.length, access):
+            return None
+        return True if self.operate(wr, local.iova, local.length, local.lkey) else None
+
+    cdef bint is_staged(self, int64_t length):
+        """There is a buffer for a copy."""
+        return 0 < length <= self.send_size and self.staged == 0
+
+    cdef bint operate_staged(self, rnic_send_wr *wr, int64_t length) except -1:
+        cdef bint done = self.operate(wr, <uintptr_t>(self.base + self.staged_at), length, self.mr.lkey)
+        self.staged = self.pending
+        return done
+
+    cdef bint aims(self, rnic_send_wr *wr, remote, offset, int64_t length, int access):
+        """The bytes are the peer's region's, which allows that."""
+        cdef int64_t at
+        cdef int granted
+        if not self.open or self.busy or self.pending:
+            return False
+        try:
+            granted = remote.access
+            if self.known.get(remote.id) is not remote or not granted & access:
+                return False
+            at = offset
+            if at < 0 or length > MOST_OF_ONE or at + length > <int64_t>remote.length:
+                return False
+            wr.wr.rdma.remote_addr, wr.wr.rdma.rkey = <uint64_t>remote.addr + <uint64_t>at, remote.rkey
+            wr.wr.atomic.rkey = remote.rkey
+        except Exception:
+            return False
+        return True
+
+    cdef bint operate(self, rnic_send_wr *wr, uint64_t addr, int64_t length, uint32_t lkey) except -1:
+        """Posts it and looks for its end.  False: it is `pending`, or was not posted."""
+        cdef rnic_sge sge
+        cdef rnic_wc wc
+        cdef int64_t number = self.operations + 1
+        sge.addr, sge.length, sge.lkey = addr, <uint32_t>length, lkey
+        wr.wr_id, wr.sg_list, wr.num_sge = <uint64_t>number * WR_KINDS + OF_OPERATION, &sge, 1
+        wr.send_flags = RNIC_SEND_SIGNALED
+        self.busy = True
+        try:
+            if not self.is_posted(wr):
+                return False
+            self.operations = self.pending = number
+            while self.take(&wc, True) > 0:
+                if wc.wr_id == wr.wr_id and wc.status == RNIC_WC_SUCCESS:
+                    self.pending = 0
+                    return True
+                if not self.is_noted(&wc) and not self.is_taken(&wc):
+                    break
+        finally:
+            self.busy = False
+        return False

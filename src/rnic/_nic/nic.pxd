@@ -33,6 +33,7 @@ cdef extern from "nic.h" nogil:
         RNIC_LISTEN_HOLD
         RNIC_ACCESS_LOCAL_WRITE
         RNIC_ACCESS_REMOTE_WRITE
+        RNIC_ACCESS_REMOTE_READ
         RNIC_ACCESS_REMOTE_ATOMIC
         RNIC_QPT_XRC_RECV
         RNIC_WC_EX_WITH_BYTE_LEN

@@ -705,16 +705,22 @@ class Courier:
         cq: CQ,
         mr: MR,
         ledger: Ledger,
+        known: dict[int, Any],
         *,
         receive_size: int,
         sends_at: int,
         send_size: int,
+        results_at: int,
+        staged_at: int,
         bounces: int,
         max_message: int,
         spin: float,
     ) -> None: ...
     longest: int
     armed: bool
+    operations: int
+    pending: int
+    staged: int
     hand: Any
     @property
     def open(self) -> bool: ...
@@ -726,3 +732,6 @@ class Courier:
     def recv(self, wait: bool = True) -> bool: ...
     def sleep(self, timeout: float | None) -> bool: ...
     def woken(self) -> bool: ...
+    def atomic(self, opcode: int, remote: object, offset: int, compare_add: int, swap: int) -> int | None: ...
+    def write(self, local: object, remote: object, offset: int) -> bool | None: ...
+    def read(self, local: object, remote: object, offset: int) -> bool | None: ...

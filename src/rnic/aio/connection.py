@@ -17,9 +17,9 @@ from rnic._nic.nic import MR
 from rnic.aio.pump import Pump
 from rnic.aio.readable import Readable
 from rnic.conn.core import GRACE, Core
-from rnic.conn.face import Face
+from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face
 from rnic.conn.handshake import Dial
-from rnic.conn.ops import Op
+from rnic.conn.ops import MASK, Op
 from rnic.endpoint import Config, Region
 from rnic.enums import AccessFlags
 from rnic.times import seconds
@@ -134,23 +134,41 @@ class Connection(Face):
         Cancelled, it goes on, and so do the operations below: the buffer is in use until close(), or until a
         later operation has returned.
         """
-        await self._run(self._write_op(local, remote, offset))
+        if not await self._may_operate_short() or not self._core.courier.write(local, remote, offset):
+            await self._run(self._write_op(local, remote, offset))
 
     async def read(self, local: Buffer | MR, remote: Region, offset: int = 0) -> None:
         """Fill a buffer from the peer's region, from an offset on."""
-        await self._run(self._read_op(local, remote, offset))
+        if not await self._may_operate_short() or not self._core.courier.read(local, remote, offset):
+            await self._run(self._read_op(local, remote, offset))
 
     async def fetch_add(self, remote: Region, n: int, offset: int = 0) -> int:
         """Add to 8 bytes of the peer's region, at once; what was there before."""
+        if await self._may_operate_short():
+            found = self._core.courier.atomic(FETCH_ADD, remote, offset, n & MASK, 0)
+            if found is not None:
+                return found
         return await self._run(self._add_op(remote, n, offset))
 
     async def compare_swap(self, remote: Region, compare: int, swap: int, offset: int = 0) -> int:
         """Replace 8 bytes of the peer's region if they are `compare`; what was there before."""
+        if await self._may_operate_short():
+            found = self._core.courier.atomic(COMPARE_SWAP, remote, offset, compare & MASK, swap & MASK)
+            if found is not None:
+                return found
         return await self._run(self._swap_op(remote, compare, swap, offset))
 
-    async def _run(self, op: Op) -> int:
+    async def _may_operate_short(self) -> bool:
+        """Nothing is on the long way that must go first."""
         await self._pump.turn.take()
-        self._core.start(op)
+        self._core.courier.pending = 0  # of a call that an exception has ended
+        return self._core.may_operate_short()
+
+    async def _run(self, op: Op) -> int:
+        if self._core.courier.pending:
+            self._core.adopt(op)
+        else:
+            self._core.start(op)
         await self._pump.wait(self._pump.ops, lambda: op.done)
         if not op.done:  # nor will it be
             self._core.check()

@@ -111,7 +111,6 @@ class Core:
         self._outgoing: deque[Outgoing] = deque()  # handed out, not posted
         self._queued_ops: deque[Op] = deque()
         self._posted_ops: dict[int, Op] = {}
-        self._op_numbers = 0
         # What the device has taken, and nobody has noted yet; with it, how many receives are posted then.
         self._took_sends: deque[None] = deque()
         self._took_op: deque[None] = deque()
@@ -140,9 +139,12 @@ class Core:
             self.cq,
             memory.mr,
             protocol.flow,
+            protocol.known_regions,
             receive_size=config.receive_size,
             sends_at=memory.sends_at,
             send_size=config.send_size,
+            results_at=memory.results_at,
+            staged_at=memory.staged_at,
             bounces=memory.bounces,
             max_message=config.max_message,
             spin=config.spin,
@@ -311,6 +313,8 @@ class Core:
         elif (op := self._posted_ops.get(number)) is not None:
             self.protocol.heard(now)
             self._op_done(op, None)
+        elif number == self.courier.staged:  # an exception has kept it from being adopted
+            self.courier.staged = 0
 
     def _received(self, number: int, length: int, now: float) -> None:
         if not self.established:  # data overtook the last message of the handshake
@@ -403,7 +407,7 @@ class Core:
             self._op_done(op, ValueError(f"region {op.remote.id} is not shared any more"))
             return
         try:
-            op.number = self._op_numbers + 1
+            op.number = self.courier.operations + 1
             at_once(self.qp.post_send, op.wr(op.number * _KINDS + _OP, self._local_side(op)), self._took_op)
         except VerbsError as error:
             self._op_done(op, error)
@@ -414,7 +418,7 @@ class Core:
         if self._took_op:
             op = self._queued_ops[0]
             self._posted_ops[op.number] = op
-            self._op_numbers, op.posted = op.number, True
+            self.courier.operations, op.posted = op.number, True
             self._took_op.clear()
 
     def _local_side(self, op: Op) -> list[SGE]:
@@ -433,6 +437,10 @@ class Core:
         if op.own_mr is not None:
             let_go_memory(op.own_mr)
             op.own_mr = None
+        if op.staged:
+            if error is None and isinstance(op.local, memoryview):
+                op.fill(self.memory.staged(len(op.local)))
+            self.courier.staged, op.staged = 0, False
         if op.posted and op.local is None and not op.done and error is None:
             op.value = self.memory.result(op.number)
         op.finish(error)
@@ -597,6 +605,18 @@ class Core:
         if self._closing:
             raise ClosedError("the connection is being closed")
         self._queued_ops.append(op)
+
+    def may_operate_short(self) -> bool:
+        """Whether the courier may post a READ, WRITE or atomic."""
+        return not self._posted_ops and (self.courier.open or self.take_short_way())
+
+    def adopt(self, op: Op) -> None:
+        """The courier has posted this operation, and it was not over soon."""
+        courier = self.courier
+        op.number, op.posted, op.staged = courier.pending, True, courier.staged == courier.pending
+        self._posted_ops[op.number] = op
+        courier.pending = 0
+        courier.shut()
 
     def close(self, now: float, timeout: float | None) -> None:
         """Say goodbye after all that is queued and all operations; is_closed() tells when that is done."""

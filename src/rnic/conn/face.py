@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
+FETCH_ADD = int(WROpcode.ATOMIC_FETCH_AND_ADD)
+COMPARE_SWAP = int(WROpcode.ATOMIC_CMP_AND_SWP)
+
+
 class Face:
     """Looks at a connection, and describes operations."""
 

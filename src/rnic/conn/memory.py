@@ -29,8 +29,9 @@ class Memory:
         self.receives = config.receives
         self.bounces = min(config.receives, MAX_BOUNCE)
         self.sends_at = config.receives * self.receive_size
-        self._results_at = -(-(self.sends_at + self.bounces * self.send_size) // RESULT_SIZE) * RESULT_SIZE
-        total = self._results_at + MAX_OPS * RESULT_SIZE
+        self.results_at = -(-(self.sends_at + self.bounces * self.send_size) // RESULT_SIZE) * RESULT_SIZE
+        self.staged_at = self.results_at + MAX_OPS * RESULT_SIZE
+        total = self.staged_at + self.send_size
         self.mr: MR = pd.alloc_mr(total, AccessFlags.LOCAL_WRITE)
 
     def receive_wr(self, wr_id: int, number: int) -> RecvWR:
@@ -61,5 +62,9 @@ class Memory:
         with self.mr.buf[start : start + RESULT_SIZE] as view:
             return int.from_bytes(view, "little")
 
+    def staged(self, length: int) -> memoryview:
+        """The buffer for a copy."""
+        return self.mr.buf[self.staged_at : self.staged_at + length]
+
     def _result_at(self, number: int) -> int:
-        return self._results_at + number % MAX_OPS * RESULT_SIZE
+        return self.results_at + number % MAX_OPS * RESULT_SIZE

@@ -20,7 +20,7 @@ _NEEDS = {
     WROpcode.ATOMIC_FETCH_AND_ADD: AccessFlags.REMOTE_ATOMIC,
     WROpcode.ATOMIC_CMP_AND_SWP: AccessFlags.REMOTE_ATOMIC,
 }
-_MASK = (1 << 64) - 1
+MASK = (1 << 64) - 1
 _LONGEST = 1 << 31  # bytes in one READ or WRITE (IBA 9.7.2)
 
 
@@ -41,7 +41,7 @@ class Op:
         check(opcode, remote, offset, length)
         self.opcode, self.remote, self.offset = opcode, remote, offset
         self.local = local
-        self.compare_add, self.swap = compare_add & _MASK, swap & _MASK
+        self.compare_add, self.swap = compare_add & MASK, swap & MASK
         self.done = False
         self.error: Exception | None = None
         self.value = 0
@@ -49,6 +49,8 @@ class Op:
         self.number = 0
         """Counts those that are posted, from 1."""
         self.posted = False
+        self.staged = False
+        """It goes through the buffer for copies."""
         self.own_mr: MR | None = None
         """Registered for this alone; who finishes it closes that first."""
 
@@ -64,6 +66,11 @@ class Op:
             compare_add=self.compare_add,
             swap=self.swap,
         )
+
+    def fill(self, found: memoryview) -> None:
+        """What a READ has found."""
+        if self.opcode is WROpcode.RDMA_READ and isinstance(self.local, memoryview):
+            self.local[:] = found
 
     def finish(self, error: Exception | None = None) -> None:
         """It is over; the buffer is the caller's again.  What came first counts."""

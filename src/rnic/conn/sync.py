@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Self
 
 from rnic._nic.nic import MR
 from rnic.conn.core import GRACE, Core
-from rnic.conn.face import Face, ListenerFace
+from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, ListenerFace
 from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Desk, Dial, Limits
-from rnic.conn.ops import Op
+from rnic.conn.ops import MASK, Op
 from rnic.endpoint import Config, Region
 from rnic.enums import AccessFlags
 from rnic.errors import VerbsError, exhausted
@@ -74,6 +74,13 @@ class Connection(Face):
         if timeout is not None:
             seconds(timeout)
         return self._inside is None and (self._core.courier.open or self._core.take_short_way())
+
+    def _may_operate_short(self, timeout: float | None) -> bool:
+        """The same of a READ, WRITE or atomic."""
+        if timeout is not None:
+            seconds(timeout)
+        self._core.courier.pending = 0  # of a call that an exception has ended
+        return self._inside is None and self._core.may_operate_short()
 
     def _wait(self, is_so: Callable[[], bool], timeout: float | None, what: str) -> None:
         core, until = self._core, after(timeout)
@@ -194,28 +201,41 @@ class Connection(Face):
         self, local: Buffer | MR, remote: Region, offset: int = 0, *, timeout: float | None = None
     ) -> None:
         """Write a buffer into the peer's region, at an offset; returns when it is there."""
-        self._run(self._write_op(local, remote, offset), timeout, "write")
+        if not self._may_operate_short(timeout) or not self._core.courier.write(local, remote, offset):
+            self._run(self._write_op(local, remote, offset), timeout, "write")
 
     def read(
         self, local: Buffer | MR, remote: Region, offset: int = 0, *, timeout: float | None = None
     ) -> None:
         """Fill a buffer from the peer's region, from an offset on."""
-        self._run(self._read_op(local, remote, offset), timeout, "read")
+        if not self._may_operate_short(timeout) or not self._core.courier.read(local, remote, offset):
+            self._run(self._read_op(local, remote, offset), timeout, "read")
 
     def fetch_add(self, remote: Region, n: int, offset: int = 0, *, timeout: float | None = None) -> int:
         """Add to 8 bytes of the peer's region, at once; what was there before."""
+        if self._may_operate_short(timeout):
+            found = self._core.courier.atomic(FETCH_ADD, remote, offset, n & MASK, 0)
+            if found is not None:
+                return found
         return self._run(self._add_op(remote, n, offset), timeout, "fetch_add")
 
     def compare_swap(
         self, remote: Region, compare: int, swap: int, offset: int = 0, *, timeout: float | None = None
     ) -> int:
         """Replace 8 bytes of the peer's region if they are `compare`; what was there before."""
+        if self._may_operate_short(timeout):
+            found = self._core.courier.atomic(COMPARE_SWAP, remote, offset, compare & MASK, swap & MASK)
+            if found is not None:
+                return found
         return self._run(self._swap_op(remote, compare, swap, offset), timeout, "compare_swap")
 
     def _run(self, op: Op, timeout: float | None, what: str) -> int:
         self._enter(what, timeout)
         try:
-            self._core.start(op)
+            if self._core.courier.pending:
+                self._core.adopt(op)
+            else:
+                self._core.start(op)
             self._wait(lambda: op.done, timeout, what)
             return op.result()
         finally:

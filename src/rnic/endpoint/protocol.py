@@ -714,6 +714,11 @@ class Protocol:
         return MappingProxyType(self._theirs.known)
 
     @property
+    def known_regions(self) -> dict[int, Region]:
+        """What `regions` shows: the same dictionary for as long as the connection lasts."""
+        return self._theirs.known
+
+    @property
     def queued(self) -> int:
         """Bytes of messages that were not handed out yet."""
         return self._outbox.queued
