@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a round measures, with its tables and targets: the same host first, then the network path."""
+"""What a round measures, with its tables and targets: connections, verbs on one host, the network path."""
 
 from __future__ import annotations
 
+import connections
 import network
 import samehost
 from stats import Rounds
 from tables import Measurements, Setting, Table, Target
 
-PATHS = (samehost, network)
+PATHS = (connections, samehost, network)
 
 
 def measurements(s: Setting) -> Measurements:
