@@ -25,6 +25,13 @@ cdef double LONGEST_SLEEP = 0.25
 
 cdef int wait_readable(Handle owner, int fd, double deadline, str verb) except -1:
     """Returns when fd is readable; TimeoutError at the deadline; Ctrl-C and other signals' handlers come through."""
+    if not is_readable(owner, fd, deadline, verb):
+        raise TimeoutError(f"{verb}: nothing came in time")
+    return 0
+
+
+cdef bint is_readable(Handle owner, int fd, double deadline, str verb) except -1:
+    """As wait_readable(); False: the deadline has come."""
     cdef pollfd p
     cdef timespec ts
     cdef double left
@@ -34,7 +41,7 @@ cdef int wait_readable(Handle owner, int fd, double deadline, str verb) except -
     while True:
         left = deadline - <double>monotonic()
         if left <= 0:
-            raise TimeoutError(f"{verb}: nothing came in time")
+            return False
         ts.tv_sec, ts.tv_nsec = 0, <long>(min(left, LONGEST_SLEEP) * 1e9)
         owner.calls += 1
         with nogil:
@@ -43,6 +50,6 @@ cdef int wait_readable(Handle owner, int fd, double deadline, str verb) except -
         owner.calls -= 1
         PyErr_CheckSignals()
         if rc > 0:
-            return 0
+            return True
         if rc < 0 and why != EINTR:
             raise VerbsError(why, "", verb)

@@ -126,7 +126,7 @@ cdef class Courier:
 
     def reopen(self):
         """From now on the short way may be taken; True: it may."""
-        self.open = self.hand is None and self.qp.live and self.cq.live and self.mr.live and self.cq.kept is NULL and self.longest >= 0
+        self.open = self.hand is None and self.is_live() and self.cq.kept is NULL and self.longest >= 0
         return self.open
 
     def shut(self):
@@ -280,7 +280,9 @@ cdef class Courier:
     cdef void look_for_more(self):
         cdef rnic_wc wc
         while self.open and self.take(&wc, False) > 0:
-            if not self.is_noted(&wc):
+            if self.is_noted(&wc):
+                self.return_credits()
+            else:
                 self.stash(&wc)
 
     cdef bint takes_event(self):
@@ -302,11 +304,7 @@ cdef class Courier:
             self.armed = True
             self.open = self.cq.ops.req_notify_cq(self.cq.p, 0, &err) == 0
             return self.open
-        try:
-            wait_readable(channel, channel.p.fd, deadline, "recv")
-        except TimeoutError:
-            return False
-        return self.takes_event()
+        return is_readable(channel, channel.p.fd, deadline, "recv") and self.takes_event()
 
     cdef bint has_message(self, bint wait) except -1:
         cdef rnic_wc wc
@@ -314,6 +312,7 @@ cdef class Courier:
             return True
         while self.take(&wc, wait) > 0:
             if self.is_noted(&wc):
+                self.return_credits()   # what it brought may be worth it, or make room
                 continue
             return self.is_taken(&wc)
         return False
@@ -338,7 +337,7 @@ cdef class Courier:
     cdef int take(self, rnic_wc *wc, bint wait):
         """One completion: 1; 0: there is none; -1: the long way finds out."""
         cdef int got = -EAGAIN
-        if self.cq.kept is not NULL:
+        if self.cq.kept is not NULL or not self.is_live():
             self.open = False
             return -1
         if self.cq.ops.poll_cq_now is not NULL:
@@ -351,9 +350,14 @@ cdef class Courier:
             self.rest = self.misses
         if got == 0 and wait:
             self.since = nanoseconds()
-        if got < 0:
+        if got < 0 or not self.is_live():   # no longer, perhaps: look() lets others run
             self.open = False
+            return -1
         return got
+
+    cdef bint is_live(self):
+        """At the end of the interpreter everything is closed, and threads go on for a moment."""
+        return self.qp.live and self.cq.live and self.mr.live
 
     cdef bint looks(self):
         """After looks in vain some are left out: twice as many each time."""

@@ -74,6 +74,7 @@ class Connection(Face):
                     return data
                 if core.courier.open and core.courier.armed:  # there is nothing to pump
                     await pump.messages.wait(core.has_news)
+                    again = True
             while (message := core.next_message()) is None:
                 await pump.wait(pump.messages, core.has_news, again)
                 again = True

@@ -39,10 +39,15 @@ class Pump:
 
     def _readable(self) -> None:
         """What came is a message, mostly, and somebody waits for it."""
-        if any(self._queues[1:]) or not self.messages or not self.core.woken():
-            self.run()
-        else:
-            self.messages.wake()
+        try:
+            if any(self._queues[1:]) or not self.messages or not self.core.woken():
+                self.run()
+            else:
+                self.messages.wake()
+        except BaseException:  # the event is taken, and the descriptor may be quiet
+            self._failures = max(1, self._failures)
+            self._plan()
+            raise
 
     def run(self, waiting: bool = False) -> None:
         """Pump, and wake whom it concerns; `waiting`: somebody is about to wait for a message to come or go.

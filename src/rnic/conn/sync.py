@@ -82,8 +82,11 @@ class Connection(Face):
         self._core.courier.pending = 0  # of a call that an exception has ended
         return self._inside is None and self._core.may_operate_short()
 
-    def _wait(self, is_so: Callable[[], bool], timeout: float | None, what: str) -> None:
-        core, until = self._core, after(timeout)
+    def _wait(
+        self, is_so: Callable[[], bool], timeout: float | None, what: str, until: float | None = None
+    ) -> None:
+        """`until`: when the timeout is over, if it has begun already."""
+        core, until = self._core, after(timeout) if until is None else until
         core.waiting = True
         try:
             while True:
@@ -121,15 +124,18 @@ class Connection(Face):
 
     def recv(self, timeout: float | None = None) -> bytes:
         """The next message; EOFError after the peer's goodbye.  What raises takes no message."""
-        core = self._core
-        if self._may_go_short(timeout) and self._recv_short(timeout):
-            data: bytes
+        core, until = self._core, None
+        data: bytes | None
+        if self._may_go_short(timeout) and (
+            core.courier.recv(timeout != 0) or self._sleep_short(until := after(timeout))
+        ):
             data, core.courier.hand = core.courier.hand, None
-            return data
+            if data is not None:  # nor has the handler of a signal taken it
+                return data
         self._enter("recv", timeout)
         try:
             while (message := core.next_message()) is None:
-                self._wait(core.has_news, timeout, "recv")
+                self._wait(core.has_news, timeout, "recv", until)
             if not core.by_courier:
                 core.pump(monotonic())
             core.courier.hand = None  # no call from here on, behind which an exception could come
@@ -137,15 +143,12 @@ class Connection(Face):
         finally:
             self._inside = None
 
-    def _recv_short(self, timeout: float | None) -> bool:
-        courier = self._core.courier
-        if courier.recv(timeout != 0):
-            return True
-        if timeout == 0 or not courier.open:
+    def _sleep_short(self, until: float | None) -> bool:
+        core = self._core
+        if not core.courier.open:
             return False
-        now = monotonic()
-        until = earliest(self._core.deadline(), None if timeout is None else now + timeout)
-        return courier.sleep(None if until is None else max(0.0, until - now))
+        due = earliest(core.deadline(), until)
+        return core.courier.sleep(None if due is None else max(0.0, due - monotonic()))
 
     def share(self, buffer: Buffer, access: AccessFlags | None = None) -> Region:
         """Let the peer read, write and add in a buffer; it gets a Region from its next_region()."""

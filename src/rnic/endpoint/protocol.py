@@ -652,11 +652,9 @@ class Protocol:
             self._probe_due = True
 
     def _idle_deadline(self) -> float | None:
-        """None also while something is outstanding: its completion will tell."""
-        interval, flow = self.config.idle_interval, self.flow
-        if interval is None or self._probe_due or self.peer is None:
-            return None
-        if self._posted or flow.signaled > flow.completed:
+        """None also while something is outstanding: its completion will tell.  A Courier's tells nobody."""
+        interval = self.config.idle_interval
+        if interval is None or self._probe_due or self.peer is None or self._posted:
             return None
         return self._heard_at + interval if self.peer.access & AccessFlags.REMOTE_WRITE else None
 

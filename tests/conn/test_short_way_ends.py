@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The short way's edges: limits of time, what interrupts it, credits that nobody asks for, calls within calls."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+import pytest
+
+import rnic
+import rnic.aio
+from conn.peers import HOST, WAIT
+from conn.test_ends import pair
+from conn.test_hostile import HELLO, dialled
+from conn.test_short_way import SLEEPY, ends, settle
+from rnic._nic.nic import Courier
+from rnic.aio.pump import Pump
+from rnic.conn.core import Core
+from rnic.endpoint import Config
+from waiting import until
+
+
+def test_a_time_limit_is_not_waited_twice() -> None:
+    with pair(SLEEPY) as (a, b):
+        settle(a, b)
+        settle(a, b)
+        begun = monotonic()
+        with pytest.raises(TimeoutError):
+            a.recv(2)
+        assert monotonic() - begun < 3.5
+
+
+def test_a_handler_may_raise_timeout_error() -> None:
+    def raises(*_: object) -> None:
+        raise TimeoutError("of the handler")
+
+    with pair(SLEEPY) as (a, b):
+        settle(a, b)
+        settle(a, b)
+        before = signal.signal(signal.SIGALRM, raises)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(TimeoutError, match="of the handler"):
+                a.recv(WAIT)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        settle(a, b)
+
+
+def test_who_is_silent_is_probed_though_a_send_was_on_its_way_when_recv_began() -> None:
+    with pair(Config(idle_interval=0.05, spin=0, receives=3)) as (a, b):
+        for _ in range(20):
+            settle(a, b)
+            before = a.statistics().probes
+            a.send(b"the last for long", WAIT)
+            later = threading.Timer(0.3, b.send, (b"now", WAIT))
+            later.start()
+            assert a.recv(WAIT) == b"now"
+            later.join()
+            assert a.statistics().probes > before
+            assert b.recv(WAIT) == b"the last for long"
+
+
+def test_so_it_is_for_tasks() -> None:
+    async def main() -> None:
+        async with ends(Config(idle_interval=0.05, spin=0, receives=3)) as (a, b):
+            for _ in range(20):
+                await a.send(b"hello")
+                assert await b.recv() == b"hello"
+                await b.send(b"hello")
+                assert await a.recv() == b"hello"
+                before = a.statistics().probes
+                await a.send(b"the last for long")
+                tasks = [asyncio.create_task(a.recv()) for _ in range(2)]
+                await asyncio.sleep(0.3)
+                assert a.statistics().probes > before
+                assert await b.recv() == b"the last for long"
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_credits_that_a_credit_makes_worth_it_are_returned() -> None:
+    """Else the peer, whose last credit is for CREDIT, and who has nothing to return, waits for ever."""
+
+    def serve(server: rnic.Listener) -> None:
+        with server.accept(WAIT) as conn:
+            conn.send(b"x1", WAIT)
+            while not (conn._core.courier.open or conn._core.take_short_way()):
+                with suppress(TimeoutError):
+                    conn.recv(0.01)
+            conn.send(b"x2", WAIT)
+            got.append(conn.recv(WAIT))
+            with suppress(rnic.endpoint.EndpointError):
+                conn.recv(WAIT)
+
+    got: list[bytes] = []
+    config = Config(receive_size=2048, send_size=2048, receives=3, idle_interval=None)
+    with rnic.listen(HOST, 0, config=config) as server:
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        with dialled(server, HELLO) as peer:
+            assert peer.hear()[16:] == b"x1"
+            assert peer.hear()[16:] == b"x2"
+            peer.post(struct.pack(">BBHIQ", 1, 1, 0, 0, 2) + b"m1")
+            until(lambda: bool(got), "m1 has come")
+            peer.post(struct.pack(">BBHI", 3, 0, 2, 0))
+            assert peer.hear() == struct.pack(">BBHI", 3, 0, 2, 0)
+        thread.join(WAIT)
+        assert not thread.is_alive()
+
+
+class Within:
+    """A courier, and what a signal's handler or another thread does right behind its recv()."""
+
+    def __init__(self, courier: Courier, conn: rnic.Connection) -> None:
+        self.__dict__.update(courier=courier, conn=conn, got=[])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.courier, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self.courier, name, value)
+
+    def recv(self, wait: bool) -> bool:
+        courier, conn, got = (self.__dict__[name] for name in ("courier", "conn", "got"))
+        found: bool = courier.recv(wait)
+        if found and not got:
+            got.append(None)
+            with suppress(RuntimeError):
+                got.append(conn.recv(0))
+        return found
+
+
+def test_a_message_is_taken_once_however_calls_meet() -> None:
+    with pair() as (a, b):
+        settle(a, b)
+        settle(a, b)
+        within: Any = Within(a._core.courier, a)
+        a._core.courier = within
+        b.send(b"one", WAIT)
+        later = threading.Timer(0.2, b.send, (b"two", WAIT))
+        later.start()
+        assert [*within.got[1:], a.recv(WAIT)] == ([b"two"] if b"one" in within.got else [b"one"])
+        later.join()
+        a._core.courier = within.courier
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+@pytest.mark.parametrize("where", ["behind woken()", "at the pump's door"])
+def test_what_interrupts_the_wake_up_of_a_task_loses_nothing(
+    where: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def woken(core: Core) -> bool:
+        found = whole_woken(core)
+        if core is mine[0] and where == "behind woken()":
+            mine.clear()
+            mine.append(None)
+            raise InterruptedError
+        return found
+
+    def run(pump: Pump, waiting: bool = False) -> None:
+        if pump.core is mine[0] and where != "behind woken()" and not waiting:
+            mine.clear()
+            mine.append(None)
+            raise InterruptedError
+        whole_run(pump, waiting)
+
+    mine: list[Core | None] = [None]
+    whole_woken, whole_run = Core.woken, Pump.run
+    monkeypatch.setattr(Core, "woken", woken)
+    monkeypatch.setattr(Pump, "run", run)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        async with ends(Config(spin=0, idle_interval=None)) as (a, b):
+            for _ in range(2):
+                await a.send(b"hello")
+                assert await b.recv() == b"hello"
+                await b.send(b"hello")
+                assert await a.recv() == b"hello"
+            task = asyncio.create_task(a.recv())
+            while not a._pump.messages:
+                await asyncio.sleep(0)
+            mine[0] = a._core
+            await b.send(bytes(size))
+            assert await asyncio.wait_for(task, WAIT / 6) == bytes(size)
+            mine[0] = None
+
+    asyncio.run(main())
+
+
+def test_a_task_whose_message_another_one_takes_keeps_its_place() -> None:
+    async def take(conn: rnic.aio.Connection) -> bytes:
+        while conn._core.courier.hand is None:
+            await asyncio.sleep(0)
+        return await conn.recv()
+
+    async def main() -> None:
+        async with ends(SLEEPY) as (a, b):
+            for _ in range(2):
+                await a.send(b"hello")
+                assert await b.recv() == b"hello"
+                await b.send(b"hello")
+                assert await a.recv() == b"hello"
+            tasks = []
+            for number in (1, 2):
+                tasks.append(asyncio.create_task(a.recv()))
+                while len(a._pump.messages) < number:
+                    await asyncio.sleep(0)
+            hasty = asyncio.create_task(take(a))
+            await b.send(b"0")
+            first = await hasty
+            await asyncio.sleep(0.05)
+            await b.send(b"1")
+            await b.send(b"2")
+            assert (first, *await asyncio.gather(*tasks)) == (b"0", b"1", b"2")
+
+    asyncio.run(main())
+
+
+LEAVES = """
+import threading, time, rnic
+accepted = []
+with rnic.listen("127.0.0.1", 0) as server:
+    thread = threading.Thread(target=lambda: accepted.append(server.accept(60)))
+    thread.start()
+    a = rnic.connect("127.0.0.1", server.port)
+    thread.join()
+def say():
+    while True:
+        a.send(bytes(100))
+def hear():
+    while True:
+        accepted[0].recv()
+for one in (say, hear):
+    threading.Thread(target=one, daemon=True).start()
+time.sleep(0.1)
+"""
+
+
+def test_a_program_ends_while_its_daemon_threads_talk() -> None:
+    for _ in range(8):
+        done = subprocess.run(
+            [sys.executable, "-c", LEAVES], timeout=WAIT, stderr=subprocess.DEVNULL, check=False
+        )
+        assert done.returncode == 0
