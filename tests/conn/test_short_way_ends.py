@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import struct
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 
 import rnic
 import rnic.aio
-from conn.peers import HOST, WAIT
+from conn.peers import HOST, WAIT, peer
 from conn.test_ends import pair
 from conn.test_hostile import HELLO, dialled
 from conn.test_short_way import SLEEPY, ends, settle
@@ -256,3 +257,38 @@ def test_a_program_ends_while_its_daemon_threads_talk() -> None:
             [sys.executable, "-c", LEAVES], timeout=WAIT, stderr=subprocess.DEVNULL, check=False
         )
         assert done.returncode == 0
+
+
+def lends(conn: rnic.Connection) -> None:
+    conn.share(bytearray(8))
+    with pytest.raises(EOFError):
+        conn.recv(WAIT)
+
+
+def test_a_second_thread_that_is_refused_repeats_nothing() -> None:
+    """The call that runs, whose operation takes long, has been posted, and is not posted once more."""
+
+    def meddle() -> None:
+        while not over:
+            if a._core.courier.busy:
+                with suppress(RuntimeError):
+                    a.fetch_add(region, 0)
+
+    with peer(lends) as (port, process), rnic.connect(HOST, port, config=Config(spin=0.001)) as a:
+        assert process.pid is not None
+        region, over = a.next_region(WAIT), False
+        thread = threading.Thread(target=meddle)
+        thread.start()
+        done = 0
+        for _ in range(30):
+            os.kill(process.pid, signal.SIGSTOP)
+            later = threading.Timer(0.02, os.kill, (process.pid, signal.SIGCONT))
+            later.start()
+            while later.is_alive():
+                with suppress(RuntimeError):
+                    a.fetch_add(region, 1)
+                    done += 1
+            later.join()
+        over = True
+        thread.join(WAIT)
+        assert a.fetch_add(region, 0) == done

@@ -79,8 +79,10 @@ class Connection(Face):
         """The same of a READ, WRITE or atomic."""
         if timeout is not None:
             seconds(timeout)
+        if self._inside is not None or self._core.courier.busy:
+            return False
         self._core.courier.pending = 0  # of a call that an exception has ended
-        return self._inside is None and self._core.may_operate_short()
+        return self._core.may_operate_short()
 
     def _wait(
         self, is_so: Callable[[], bool], timeout: float | None, what: str, until: float | None = None
