@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The short way's edges: limits of time, what interrupts it, credits that nobody asks for, calls within calls."""
+"""The short way at its edges: limits of time, interrupts, credits nobody asks for, calls within calls."""
 
 from __future__ import annotations
 
