@@ -96,6 +96,7 @@ cdef class Courier:
     cdef int64_t receive_size, sends_at, send_size, bounces, max_message, every
     cdef int64_t spin           # nanoseconds
     cdef int64_t since          # when it was last looked in vain
+    cdef int64_t refill         # credits that the SEND returns that is looked at
     cdef int misses, rest       # looks in vain, one after the other; looks that are left out because of them
     cdef public int64_t longest    #: Bytes of the longest message that fits one SEND.
     cdef public bint armed      #: The queue was armed: its channel has an event, or will.
@@ -329,7 +330,7 @@ cdef class Courier:
             self.stash(wc)
             raise
         self.ledger.complete += 1
-        self.arrive(wc)
+        self.arrive()
         self.hand = data
         self.return_credits()
         return True
@@ -393,7 +394,6 @@ cdef class Courier:
         """Of what nobody hears: a SEND that has completed, credits."""
         cdef Ledger led = self.ledger
         cdef int64_t number = <int64_t>(wc.wr_id // WR_KINDS)
-        cdef frame_header *h
         if wc.status != RNIC_WC_SUCCESS:
             return False
         if wc.wr_id % WR_KINDS == OF_SEND:
@@ -404,10 +404,9 @@ cdef class Courier:
             return True
         if not self.is_next(wc, FRAME_CREDIT, 0, 0) or wc.byte_len != FRAME_HEADER:
             return False
-        h = <frame_header *>self.place(wc)
-        if htobe16(h.credits) < LEAST_REFILL:
+        if self.refill < LEAST_REFILL:
             return False
-        self.arrive(wc)
+        self.arrive()
         return True
 
     cdef bint is_next(self, const rnic_wc *wc, uint8_t kind, uint8_t flags, int64_t reserve):
@@ -418,8 +417,9 @@ cdef class Courier:
                 or <int64_t>(wc.wr_id // WR_KINDS) != led.seen):
             return False
         h = <const frame_header *>self.place(wc)
+        self.refill = htobe16(h.credits)
         return (h.kind == kind and h.flags == flags and led.told - led.arrived > reserve
-                and led.returned + htobe16(h.credits) <= led.spent)
+                and led.returned + self.refill <= led.spent)
 
     cdef bint is_message(self, const rnic_wc *wc):
         cdef const frame_header *h
@@ -431,9 +431,10 @@ cdef class Courier:
         return (total == wc.byte_len - MESSAGE_HEADER and <int64_t>total <= self.max_message
                 and htobe32(h.ident) == <uint32_t>self.ledger.complete)
 
-    cdef void arrive(self, const rnic_wc *wc):
+    cdef void arrive(self):
+        """What is_next() has found has come in."""
         cdef Ledger led = self.ledger
-        led.returned += htobe16((<frame_header *>self.place(wc)).credits)
+        led.returned += self.refill
         led.freed += 1
         led.arrived += 1
         led.seen += 1

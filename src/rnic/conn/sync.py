@@ -7,6 +7,7 @@ import select
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -74,15 +75,6 @@ class Connection(Face):
         if timeout is not None:
             seconds(timeout)
         return self._inside is None and (self._core.courier.open or self._core.take_short_way())
-
-    def _may_operate_short(self, timeout: float | None) -> bool:
-        """The same of a READ, WRITE or atomic."""
-        if timeout is not None:
-            seconds(timeout)
-        if self._inside is not None or self._core.courier.busy:
-            return False
-        self._core.courier.pending = 0  # of a call that an exception has ended
-        return self._core.may_operate_short()
 
     def _wait(
         self, is_so: Callable[[], bool], timeout: float | None, what: str, until: float | None = None
@@ -206,41 +198,45 @@ class Connection(Face):
         self, local: Buffer | MR, remote: Region, offset: int = 0, *, timeout: float | None = None
     ) -> None:
         """Write a buffer into the peer's region, at an offset; returns when it is there."""
-        if not self._may_operate_short(timeout) or not self._core.courier.write(local, remote, offset):
-            self._run(self._write_op(local, remote, offset), timeout, "write")
+        short = partial(self._core.courier.write, local, remote, offset)
+        self._operate("write", short, partial(self._write_op, local, remote, offset), timeout)
 
     def read(
         self, local: Buffer | MR, remote: Region, offset: int = 0, *, timeout: float | None = None
     ) -> None:
         """Fill a buffer from the peer's region, from an offset on."""
-        if not self._may_operate_short(timeout) or not self._core.courier.read(local, remote, offset):
-            self._run(self._read_op(local, remote, offset), timeout, "read")
+        short = partial(self._core.courier.read, local, remote, offset)
+        self._operate("read", short, partial(self._read_op, local, remote, offset), timeout)
 
     def fetch_add(self, remote: Region, n: int, offset: int = 0, *, timeout: float | None = None) -> int:
         """Add to 8 bytes of the peer's region, at once; what was there before."""
-        if self._may_operate_short(timeout):
-            found = self._core.courier.atomic(FETCH_ADD, remote, offset, n & MASK, 0)
-            if found is not None:
-                return found
-        return self._run(self._add_op(remote, n, offset), timeout, "fetch_add")
+        short = partial(self._core.courier.atomic, FETCH_ADD, remote, offset, n & MASK, 0)
+        return self._operate("fetch_add", short, partial(self._add_op, remote, n, offset), timeout)
 
     def compare_swap(
         self, remote: Region, compare: int, swap: int, offset: int = 0, *, timeout: float | None = None
     ) -> int:
         """Replace 8 bytes of the peer's region if they are `compare`; what was there before."""
-        if self._may_operate_short(timeout):
-            found = self._core.courier.atomic(COMPARE_SWAP, remote, offset, compare & MASK, swap & MASK)
-            if found is not None:
-                return found
-        return self._run(self._swap_op(remote, compare, swap, offset), timeout, "compare_swap")
+        short = partial(self._core.courier.atomic, COMPARE_SWAP, remote, offset, compare & MASK, swap & MASK)
+        return self._operate(
+            "compare_swap", short, partial(self._swap_op, remote, compare, swap, offset), timeout
+        )
 
-    def _run(self, op: Op, timeout: float | None, what: str) -> int:
+    def _operate(
+        self, what: str, short: Callable[[], int | None], make: Callable[[], Op], timeout: float | None
+    ) -> int:
+        """By the courier, or, where it cannot, as an Op."""
+        core = self._core
         self._enter(what, timeout)
         try:
-            if self._core.courier.pending:
-                self._core.adopt(op)
+            core.courier.pending = 0  # of a call that an exception has ended
+            if core.may_operate_short() and (found := short()) is not None:
+                return found
+            op = make()
+            if core.courier.pending:
+                core.adopt(op)
             else:
-                self._core.start(op)
+                core.start(op)
             self._wait(lambda: op.done, timeout, what)
             return op.result()
         finally:
