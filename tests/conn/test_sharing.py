@@ -75,7 +75,8 @@ async def others_run_beside(call: Callable[[], Coroutine[Any, Any, object]]) -> 
                 calls += 1
                 assert calls < 20 * CALLS, "nobody else has run"
     assert turns > 1
-    assert most <= CALLS + 1  # the first one may have waited
+    # The first one may have waited; and behind a wait the task has another place in the loop's turn.
+    assert most <= 2 * CALLS + 1
     task.cancel()
 
 
