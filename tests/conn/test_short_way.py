@@ -318,6 +318,11 @@ def test_the_time_to_look_has_limits(spin: float) -> None:
         Config(spin=spin)
 
 
+def test_messages_of_every_length_that_can_be_said_may_be_taken() -> None:
+    with pair(Config(max_message=(1 << 64) - 1)) as (a, b):
+        settle(a, b)
+
+
 def test_calls_after_the_end_say_so() -> None:
     with pair() as (a, b):
         settle(a, b)
@@ -407,8 +412,9 @@ def test_what_the_short_way_does_not_take_is_refused_in_words() -> None:
             a.read(bytearray(65), region)
         with pytest.raises(ValueError, match="are beyond region"):
             a.read(bytearray(1), region, -1)
-        with pytest.raises(ValueError, match="are beyond region"):
-            a.read(bytearray(1), region, 1 << 70)
+        for offset in (1 << 70, (1 << 63) - 1, (1 << 63) - 8):
+            with pytest.raises(ValueError, match="are beyond region"):
+                a.read(bytearray(8), region, offset)
         with pytest.raises(ValueError, match="read-only"):
             a.read(b"bytes", region)
         with pytest.raises(TypeError, match="remote is a Region"):

@@ -31,6 +31,9 @@ cdef extern from "<endian.h>" nogil:
     uint16_t htobe16(uint16_t)
     uint32_t htobe32(uint32_t)
     uint64_t htobe64(uint64_t)
+    uint16_t be16toh(uint16_t)
+    uint32_t be32toh(uint32_t)
+    uint64_t be64toh(uint64_t)
 
 cdef extern from "<time.h>" nogil:
     int CLOCK_MONOTONIC
@@ -93,7 +96,8 @@ cdef class Courier:
     cdef MR mr
     cdef Ledger ledger
     cdef uint8_t *base
-    cdef int64_t receive_size, sends_at, send_size, bounces, max_message, every
+    cdef int64_t receive_size, sends_at, send_size, bounces, every
+    cdef uint64_t max_message
     cdef int64_t spin           # nanoseconds
     cdef int64_t since          # when it was last looked in vain
     cdef int64_t refill         # credits that the SEND returns that is looked at
@@ -111,7 +115,7 @@ cdef class Courier:
 
     def __cinit__(self, QP qp not None, CQ cq not None, MR mr not None, Ledger ledger not None, dict known not None, *,
                   int64_t receive_size, int64_t sends_at, int64_t send_size, int64_t results_at, int64_t staged_at,
-                  int64_t bounces, int64_t max_message, double spin):
+                  int64_t bounces, uint64_t max_message, double spin):
         """The memory: receives from 0 on, then SENDs, results of atomics, and a SEND's size for copies.
 
         `known`: the peer's regions, by id; `spin`: seconds to look before one sleeps.
@@ -413,11 +417,11 @@ cdef class Courier:
         """A SEND of that type, which the peer may send now, and which returns no more credits than there can be."""
         cdef Ledger led = self.ledger
         cdef const frame_header *h
-        if (wc.status != RNIC_WC_SUCCESS or wc.wr_id % WR_KINDS != OF_RECEIVE or wc.opcode != RNIC_WCO_RECV or wc.byte_len < FRAME_HEADER
-                or <int64_t>(wc.wr_id // WR_KINDS) != led.seen):
+        if (wc.status != RNIC_WC_SUCCESS or wc.wr_id % WR_KINDS != OF_RECEIVE or wc.opcode != RNIC_WCO_RECV
+                or wc.byte_len < FRAME_HEADER or <int64_t>(wc.wr_id // WR_KINDS) != led.seen):
             return False
         h = <const frame_header *>self.place(wc)
-        self.refill = htobe16(h.credits)
+        self.refill = be16toh(h.credits)
         return (h.kind == kind and h.flags == flags and led.told - led.arrived > reserve
                 and led.returned + self.refill <= led.spent)
 
@@ -427,9 +431,9 @@ cdef class Courier:
         if not self.is_next(wc, FRAME_MESSAGE, FRAME_LAST, CREDITS_RESERVED) or wc.byte_len < MESSAGE_HEADER:
             return False
         h = <const frame_header *>self.place(wc)
-        total = htobe64(h.total)
-        return (total == wc.byte_len - MESSAGE_HEADER and <int64_t>total <= self.max_message
-                and htobe32(h.ident) == <uint32_t>self.ledger.complete)
+        total = be64toh(h.total)
+        return (total == wc.byte_len - MESSAGE_HEADER and total <= self.max_message
+                and be32toh(h.ident) == <uint32_t>self.ledger.complete)
 
     cdef void arrive(self):
         """What is_next() has found has come in."""
@@ -549,8 +553,12 @@ cdef class Courier:
         return 0 < length <= self.send_size and self.staged == 0
 
     cdef bint operate_staged(self, rnic_send_wr *wr, int64_t length) except -1:
-        cdef bint done = self.operate(wr, <uintptr_t>(self.base + self.staged_at), length, self.mr.lkey)
-        self.staged = self.pending
+        """The copy is in use until the end of the operation, also when an exception hides that it was posted."""
+        cdef bint done
+        self.staged = self.operations + 1
+        done = self.operate(wr, <uintptr_t>(self.base + self.staged_at), length, self.mr.lkey)
+        if not self.pending:
+            self.staged = 0
         return done
 
     cdef bint aims(self, rnic_send_wr *wr, remote, offset, int64_t length, int access):
@@ -564,7 +572,7 @@ cdef class Courier:
             if self.known.get(remote.id) is not remote or not granted & access:
                 return False
             at = offset
-            if at < 0 or length > MOST_OF_ONE or at + length > <int64_t>remote.length:
+            if at < 0 or length > MOST_OF_ONE or at > <int64_t>remote.length - length:
                 return False
             wr.wr.rdma.remote_addr, wr.wr.rdma.rkey = <uint64_t>remote.addr + <uint64_t>at, remote.rkey
             wr.wr.atomic.rkey = remote.rkey
