@@ -42,9 +42,9 @@ class Config(Record):
     idle_interval: float | None = 10.0
     """Seconds without a sign of life after which the peer is probed; None: never."""
     spin: float = 50e-6
-    """Seconds, 1 ms at most, that a call looks for what it waits for before it sleeps; 0: it sleeps at once.
+    """Seconds, 1 ms at most, that a waiting call polls before it sleeps; 0: it sleeps at once.
 
-    Where it has looked in vain, it looks less often.
+    After polls in vain, calls poll less often.
     """
     raw: bool = False
     """A peer that says no hello is not refused: it gets a bare queue pair."""

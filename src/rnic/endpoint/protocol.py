@@ -65,7 +65,7 @@ class Statistics(Record):
 
     state: State
     messages_sent: int
-    """Messages that the peer is known to have whole; of short ones that is found out some at a time."""
+    """Messages that the peer is known to have whole.  It may lag by 16: short messages complete in groups."""
     messages_received: int
     sends: int
     """SENDs that were handed out, of whatever type."""
