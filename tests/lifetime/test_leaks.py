@@ -36,7 +36,7 @@ def assert_steady(rounds: int, one: Callable[[], None]) -> None:
     for _ in range(rounds):
         one()
     assert open_files() <= files + FURTHER_SLOTS
-    assert native_threads() == threads
+    assert native_threads() <= threads  # those of earlier tests may end meanwhile
     assert resident() - memory < ALLOWED
 
 
