@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The short way: a message that fits one SEND goes and comes without a step of the interpreter between the caller and the
+# The short way: messages go and come, a piece in each SEND, without a step of the interpreter between the caller and the
 # device.  Whatever else there is, rnic.conn does: then nothing has changed here, and the caller goes the long way.
 #
 # The frames are those of docs/endpoint-protocol.md.
@@ -10,6 +10,7 @@ cdef enum:
     OF_OPERATION
     WR_KINDS = 4
     FRAME_MESSAGE = 1       # endpoint/frame.py
+    FRAME_MORE = 2
     FRAME_CREDIT = 3
     FRAME_LAST = 1
     FRAME_HEADER = 8
@@ -21,9 +22,14 @@ cdef enum:
     MOST_MISSES = 64
     RESULT_BYTES = 8        # conn/memory.py
     RESULTS = 64
+    PATIENCE = 8            # in the middle of a message one looks longer: so many times `spin`,
+    MOST_INSIDE = 8         # and is not told so soon that it is in vain
+    PIECES = 64             # that a call moves at most; then others have their turn
+    LARGE = 4096            # bytes that are copied without the GIL
     WORTH = 4               # what came so soon, in times of `spin`, is worth a look the next time
 
 
+cdef int64_t EAGER = 64 << 20   # a message up to here has its memory with its first piece, a longer one as it comes
 cdef int64_t MOST_OF_ONE = <int64_t>1 << 31   # bytes of a READ or WRITE (IBA 9.7.2)
 
 
@@ -86,7 +92,7 @@ cdef class Ledger:
 
 @cython.final
 cdef class Courier:
-    """Sends and receives messages that fit one SEND; where it cannot, the caller goes the long way.
+    """Sends and receives messages; where it cannot, or can no more, the caller goes on by the long way.
 
     It is `open` while nothing is on the long way that must go first.  Nobody else polls the queue meanwhile.
     """
@@ -101,8 +107,15 @@ cdef class Courier:
     cdef int64_t spin           # nanoseconds
     cdef int64_t since          # when it was last looked in vain
     cdef int64_t refill         # credits that the SEND returns that is looked at
-    cdef int misses, rest       # looks in vain, one after the other; looks that are left out because of them
-    cdef public int64_t longest    #: Bytes of the longest message that fits one SEND.
+    cdef int misses[2]          # looks in vain, one after the other: between messages, and inside of one;
+    cdef int rest_of[2]         # looks that are left out because of them
+    cdef public int64_t frame      #: Bytes in each SEND at most; 0: not known yet.
+    cdef public int64_t longest    #: The longest message that the peer takes.
+    cdef object going           # a message that was not handed out whole,
+    cdef int64_t went           # bytes of it that were,
+    cdef int64_t going_number   # and its number
+    cdef bytes coming           # a message that has not come whole,
+    cdef int64_t came           # and bytes of it that have
     cdef public bint armed      #: The queue was armed: its channel has an event, or will.
     cdef dict known             # the peer's regions that may be used now, by id
     cdef int64_t results_at, staged_at
@@ -110,6 +123,7 @@ cdef class Courier:
     cdef public int64_t pending     #: The one that was posted here, and was not over soon; who takes it puts 0 here.
     cdef public int64_t staged      #: The one that goes through the buffer for copies; 0: none.
     cdef public object hand     #: The next message, until somebody takes it and puts None here; bytes: it came by here.
+    cdef readonly bint tired    #: The last call has moved much, and there is more: call it again.
     cdef readonly bint open     #: The short way may be taken.
     cdef readonly bint busy     #: Another thread is on it.
 
@@ -127,27 +141,29 @@ cdef class Courier:
         self.bounces, self.max_message = bounces, max_message
         self.every = max(1, bounces // 2)
         self.spin = <int64_t>(spin * 1e9)
-        self.longest = -1
+        self.frame = 0
 
     def reopen(self):
         """From now on the short way may be taken; True: it may."""
-        self.open = self.hand is None and self.is_live() and self.cq.kept is NULL and self.longest >= 0
+        self.open = (self.hand is None and self.going is None and self.frame > 0 and self.cq.kept is NULL
+                     and self.is_live())
         return self.open
 
     def shut(self):
         """Something is on the long way."""
-        self.open = False
+        self.open = self.tired = False
 
     # What goes out
 
-    def send(self, message):
-        """True: the message is on its way, and the buffer is free; False: nothing was done.
+    def send(self, message, left=None, bint goes_on=False):
+        """True: the message is on its way, and the buffer is free; False: nothing was done, or there is a `rest`.
 
-        What has come is looked at first: the long way answers some of it, and ahead of the message.
+        What has come is looked at first: the long way answers some of it, and ahead of the message.  Where the peer
+        takes nothing it sleeps for left() seconds, for ever when that is None.  `goes_on`: with the rest of this message.
         """
         cdef Py_buffer view
-        cdef bint done = False
-        if not self.open or self.busy:
+        self.tired = False
+        if not self.open or self.busy or (self.going is not None) != goes_on:
             return False
         try:
             PyObject_GetBuffer(message, &view, PyBUF_C_CONTIGUOUS)
@@ -155,37 +171,86 @@ cdef class Courier:
             return False
         self.busy = True
         try:
-            done = (view.len <= self.longest and not self.has_message(False) and self.open and self.has_room()
-                    and self.send_bytes(view.buf, view.len))
+            if view.len > self.longest or self.has_message(False, False) or not self.open:
+                return False
+            return self.send_pieces(message, <const uint8_t *>view.buf, view.len, left)
         finally:
             self.busy = False
             PyBuffer_Release(&view)
-        return done
 
-    cdef bint send_bytes(self, const void *data, int64_t length):
+    @property
+    def rest(self):
+        """A message that was begun here: itself, its number, and how many bytes of it were handed out; or None."""
+        return None if self.going is None else (self.going, self.going_number, self.went)
+
+    def let_rest_go(self):
+        """The long way has it."""
+        self.going = None
+
+    cdef bint send_pieces(self, message, const uint8_t *data, int64_t length, left) except -1:
+        cdef int64_t went, n, header
+        cdef int pieces
+        if self.going is None:
+            self.went, self.going_number = 0, self.ledger.begun
+        for pieces in range(PIECES):
+            went = self.went
+            header = FRAME_HEADER if went else MESSAGE_HEADER
+            if not self.has_room(left, went > 0):
+                return False
+            n = min(length - went, self.frame - header)
+            if not self.send_piece(data + went, n, length, header, went + n == length):
+                return False
+            if went + n == length:
+                self.going = None
+                return True
+            self.going, self.went = message, went + n
+        self.tired = True
+        return False
+
+    cdef bint send_piece(self, const uint8_t *data, int64_t n, int64_t length, int64_t header, bint last):
         cdef Ledger led = self.ledger
         cdef frame_header *h = self.slot(led.handed_out + 1)
-        h.kind, h.flags, h.credits = FRAME_MESSAGE, FRAME_LAST, htobe16(<uint16_t>(led.posted - led.told))
-        h.ident, h.total = htobe32(<uint32_t>led.begun), htobe64(<uint64_t>length)
-        memcpy(<uint8_t *>h + MESSAGE_HEADER, data, length)
-        if not self.post(MESSAGE_HEADER + length):
+        h.kind, h.flags = FRAME_MESSAGE if header == MESSAGE_HEADER else FRAME_MORE, FRAME_LAST if last else 0
+        h.credits, h.ident = htobe16(<uint16_t>(led.posted - led.told)), htobe32(<uint32_t>self.going_number)
+        if header == MESSAGE_HEADER:
+            h.total = htobe64(<uint64_t>length)
+        self.copy(<uint8_t *>h + header, data, n)
+        if not self.post(header + n):
             return False
-        led.short_ones[led.handed_out % SHORT_ONES] = led.handed_out
-        led.begun += 1
+        led.begun = self.going_number + 1
+        if last:
+            led.short_ones[led.handed_out % SHORT_ONES] = led.handed_out
         return True
+
+    cdef void copy(self, uint8_t *to, const uint8_t *data, int64_t n):
+        if n < LARGE:
+            memcpy(to, data, n)
+            return
+        self.mr.calls += 1
+        with nogil:
+            memcpy(to, data, n)
+        self.mr.calls -= 1
 
     cdef frame_header *slot(self, int64_t number):
         return <frame_header *>(self.base + self.sends_at + number % self.bounces * self.send_size)
 
-    cdef bint has_room(self):
-        """There is a place for a SEND and a credit, and all receives that are free are posted; it may look for a moment."""
+    cdef bint has_room(self, left, bint inside) except -1:
+        """There is a place for a SEND and a credit, and all receives that are free are posted.
+
+        It looks for a moment, longer inside of a message, and then sleeps, where it may.
+        """
         cdef Ledger led = self.ledger
         cdef rnic_wc wc
+        cdef int got
         while led.handed_out - led.completed >= self.bounces or led.credits + led.returned - led.spent <= CREDITS_RESERVED:
-            if self.take(&wc, True) <= 0:
+            got = self.take(&wc, inside, True)
+            if got == 0 and self.open and left is not None and self.is_woken(deadline_of(left())):
+                continue
+            if got <= 0:
                 return False
-            if not self.is_noted(&wc):
-                self.stash(&wc)
+            if self.is_noted(&wc):
+                self.return_credits()
+            elif not self.is_taken(&wc, False):
                 return False
         return self.post_receives()
 
@@ -227,11 +292,12 @@ cdef class Courier:
 
         False: there is none yet, or it does not come the short way.
         """
+        self.tired = False
         if not self.open or self.busy:
             return False
         self.busy = True
         try:
-            return self.has_message(wait)
+            return self.has_message(wait, True)
         finally:
             self.busy = False
 
@@ -241,12 +307,13 @@ cdef class Courier:
         False also when something else has come, which the long way finds.
         """
         cdef double deadline = deadline_of(timeout)
+        self.tired = False
         if not self.open or self.busy:
             return False
         self.busy = True
         try:
-            while not self.has_message(False):
-                if not self.open or not self.is_woken(deadline):
+            while not self.has_message(False, True):
+                if self.tired or not self.open or not self.is_woken(deadline):
                     return False
             self.note_wait()
             return True
@@ -259,6 +326,7 @@ cdef class Courier:
         When there is more, the long way has to go on with it: `open` is false.
         """
         cdef rnic_err err
+        self.tired = False
         if not self.open or self.busy:
             return False
         self.busy = True
@@ -269,7 +337,7 @@ cdef class Courier:
             if self.cq.ops.req_notify_cq(self.cq.p, 0, &err) < 0:
                 self.open = False
                 return False
-            if not self.has_message(False):
+            if not self.has_message(False, True):
                 return False
             self.note_wait()
             self.look_for_more()
@@ -280,11 +348,11 @@ cdef class Courier:
     cdef void note_wait(self):
         """It is over: had it been worth to look on?"""
         if nanoseconds() - self.since < WORTH * self.spin:
-            self.misses = self.rest = 0
+            self.misses[0] = self.rest_of[0] = 0
 
     cdef void look_for_more(self):
         cdef rnic_wc wc
-        while self.open and self.take(&wc, False) > 0:
+        while self.open and self.take(&wc, False, False) > 0:
             if self.is_noted(&wc):
                 self.return_credits()
             else:
@@ -311,36 +379,66 @@ cdef class Courier:
             return self.open
         return is_readable(channel, channel.p.fd, deadline, "recv") and self.takes_event()
 
-    cdef bint has_message(self, bint wait) except -1:
+    cdef bint has_message(self, bint wait, bint wanted) except -1:
+        """`wanted`: somebody waits for a message, so that it may be long."""
         cdef rnic_wc wc
-        if self.hand is not None:
-            return True
-        while self.take(&wc, wait) > 0:
+        cdef bint inside
+        cdef int left = PIECES
+        self.tired = False
+        while self.hand is None:
+            inside = self.coming is not None
+            if self.take(&wc, inside, wait or (inside and wanted)) <= 0:
+                return False
             if self.is_noted(&wc):
                 self.return_credits()   # what it brought may be worth it, or make room
-                continue
-            return self.is_taken(&wc)
-        return False
+            elif not self.is_taken(&wc, wanted):
+                return False
+            left -= 1
+            if left == 0 and self.hand is None:
+                self.tired = True
+                return False
+        return True
 
-    cdef bint is_taken(self, rnic_wc *wc) except -1:
-        """It was a message, which is in `hand` now; False: the long way has it."""
-        cdef bytes data
-        if self.hand is not None or not self.is_message(wc):
+    cdef bint is_taken(self, rnic_wc *wc, bint wanted) except -1:
+        """It was a message, or a piece of one; False: the long way has it."""
+        if self.hand is not None or not self.is_piece(wc, wanted):
             self.stash(wc)
             return False
         try:
-            data = PyBytes_FromStringAndSize(<char *>self.place(wc) + MESSAGE_HEADER, wc.byte_len - MESSAGE_HEADER)
+            self.take_piece(wc)
         except MemoryError:
             self.stash(wc)
-            raise
-        self.ledger.complete += 1
+            if (<const frame_header *>self.place(wc)).flags & FRAME_LAST:
+                raise
+            return False    # the long way needs it piece by piece
         self.arrive()
-        self.hand = data
         self.return_credits()
         return True
 
-    cdef int take(self, rnic_wc *wc, bint wait):
-        """One completion: 1; 0: there is none; -1: the long way finds out."""
+    cdef int take_piece(self, const rnic_wc *wc) except -1:
+        cdef const frame_header *h = <const frame_header *>self.place(wc)
+        cdef int64_t header = MESSAGE_HEADER if h.kind == FRAME_MESSAGE else FRAME_HEADER
+        if h.kind == FRAME_MESSAGE:
+            self.coming, self.came = PyBytes_FromStringAndSize(NULL, htobe64(h.total)), 0
+        self.copy(<uint8_t *>PyBytes_AS_STRING(self.coming) + self.came, <const uint8_t *>h + header,
+                  wc.byte_len - header)
+        self.came += wc.byte_len - header
+        if h.flags & FRAME_LAST:
+            self.hand, self.coming = self.coming, None
+            self.ledger.complete += 1
+        return 0
+
+    @property
+    def part(self):
+        """A message that has not come whole: its length, and what is here; or None."""
+        return None if self.coming is None else (len(self.coming), self.coming[:self.came])
+
+    def let_part_go(self):
+        """The long way has it."""
+        self.coming = None
+
+    cdef int take(self, rnic_wc *wc, bint inside, bint wait):
+        """One completion: 1; 0: there is none; -1: the long way finds out.  `inside` of a message one looks longer."""
         cdef int got = -EAGAIN
         if self.cq.kept is not NULL or not self.is_live():
             self.open = False
@@ -349,10 +447,10 @@ cdef class Courier:
             got = self.cq.ops.poll_cq_now(self.cq.p, 1, wc)
         if got == -EAGAIN:
             got = self.look(wc, 0)
-        if got == 0 and wait and self.looks():
-            got = self.look(wc, self.spin)
-            self.misses = 0 if got else min(2 * self.misses + 1, MOST_MISSES)
-            self.rest = self.misses
+        if got == 0 and wait and self.looks(inside):
+            got = self.look(wc, PATIENCE * self.spin if inside else self.spin)
+            self.misses[inside] = 0 if got else min(2 * self.misses[inside] + 1, MOST_INSIDE if inside else MOST_MISSES)
+            self.rest_of[inside] = self.misses[inside]
         if got == 0 and wait:
             self.since = nanoseconds()
         if got < 0 or not self.is_live():   # no longer, perhaps: look() lets others run
@@ -364,10 +462,10 @@ cdef class Courier:
         """At the end of the interpreter everything is closed, and threads go on for a moment."""
         return self.qp.live and self.cq.live and self.mr.live
 
-    cdef bint looks(self):
+    cdef bint looks(self, bint inside):
         """After looks in vain some are left out: twice as many each time."""
-        if self.rest > 0:
-            self.rest -= 1
+        if self.rest_of[inside] > 0:
+            self.rest_of[inside] -= 1
             return False
         return self.spin > 0
 
@@ -406,34 +504,47 @@ cdef class Courier:
                 led.completed = number
             led.heard = True
             return True
-        if not self.is_next(wc, FRAME_CREDIT, 0, 0) or wc.byte_len != FRAME_HEADER:
+        if wc.byte_len != FRAME_HEADER or not self.is_next(wc, 0):
             return False
-        if self.refill < LEAST_REFILL:
+        h = <frame_header *>self.place(wc)
+        if h.kind != FRAME_CREDIT or h.flags or self.refill < LEAST_REFILL:
             return False
         self.arrive()
         return True
 
-    cdef bint is_next(self, const rnic_wc *wc, uint8_t kind, uint8_t flags, int64_t reserve):
-        """A SEND of that type, which the peer may send now, and which returns no more credits than there can be."""
+    cdef bint is_next(self, const rnic_wc *wc, int64_t reserve):
+        """A SEND that the peer may send now, and that returns no more credits than there can be."""
         cdef Ledger led = self.ledger
-        cdef const frame_header *h
         if (wc.status != RNIC_WC_SUCCESS or wc.wr_id % WR_KINDS != OF_RECEIVE or wc.opcode != RNIC_WCO_RECV
                 or wc.byte_len < FRAME_HEADER or <int64_t>(wc.wr_id // WR_KINDS) != led.seen):
             return False
-        h = <const frame_header *>self.place(wc)
-        self.refill = be16toh(h.credits)
-        return (h.kind == kind and h.flags == flags and led.told - led.arrived > reserve
-                and led.returned + self.refill <= led.spent)
+        self.refill = be16toh((<const frame_header *>self.place(wc)).credits)
+        return led.told - led.arrived > reserve and led.returned + self.refill <= led.spent
 
-    cdef bint is_message(self, const rnic_wc *wc):
+    cdef bint is_piece(self, const rnic_wc *wc, bint wanted):
+        """The piece of a message that is due; the first one of several only where somebody waits for it."""
         cdef const frame_header *h
-        cdef uint64_t total
-        if not self.is_next(wc, FRAME_MESSAGE, FRAME_LAST, CREDITS_RESERVED) or wc.byte_len < MESSAGE_HEADER:
+        cdef bint first, last
+        cdef uint64_t total, n, there = 0
+        if not self.is_next(wc, CREDITS_RESERVED):
             return False
         h = <const frame_header *>self.place(wc)
-        total = be64toh(h.total)
-        return (total == wc.byte_len - MESSAGE_HEADER and total <= self.max_message
-                and be32toh(h.ident) == <uint32_t>self.ledger.complete)
+        first, last = h.kind == FRAME_MESSAGE, h.flags == FRAME_LAST
+        if (h.flags and not last) or be32toh(h.ident) != <uint32_t>self.ledger.complete:
+            return False
+        if first:
+            if self.coming is not None or wc.byte_len < MESSAGE_HEADER:
+                return False
+            total, n = be64toh(h.total), wc.byte_len - MESSAGE_HEADER
+            if total > self.max_message or (total and not n):
+                return False
+            if not last and (not wanted or total > <uint64_t>EAGER):
+                return False
+        else:
+            if h.kind != FRAME_MORE or self.coming is None or wc.byte_len == FRAME_HEADER:
+                return False
+            total, n, there = len(self.coming), wc.byte_len - FRAME_HEADER, self.came
+        return there + n <= total and (there + n == total) == last
 
     cdef void arrive(self):
         """What is_next() has found has come in."""
@@ -593,11 +704,11 @@ cdef class Courier:
             if not self.is_posted(wr):
                 return False
             self.operations = self.pending = number
-            while self.take(&wc, True) > 0:
+            while self.take(&wc, False, True) > 0:
                 if wc.wr_id == wr.wr_id and wc.status == RNIC_WC_SUCCESS:
                     self.pending = 0
                     return True
-                if not self.is_noted(&wc) and not self.is_taken(&wc):
+                if not self.is_noted(&wc) and not self.is_taken(&wc, False):
                     break
         finally:
             self.busy = False

@@ -49,11 +49,22 @@ class Connection(Face):
         core, turn = self._core, self._pump.turn
         if turn.is_used_up():
             await turn.give_way()
-        if (core.courier.open or core.take_short_way()) and core.courier.send(message):
-            return
-        handle = core.next_handle
+        handle, begun = core.next_handle, False
         try:
-            core.send(message)
+            if core.courier.open or core.take_short_way():
+                while not core.courier.send(message, None, begun):
+                    begun = core.courier.rest is not None
+                    if not core.courier.tired:
+                        break
+                    await turn.give_way()
+                    if core.courier.rest is None:  # another task has put it on the long way
+                        break
+                else:
+                    return
+            if begun:
+                core.send_rest()
+            else:
+                core.send(message)
             await self._pump.wait(self._pump.sends, lambda: core.is_sent(handle))
         except BaseException:
             core.take_back(handle)
@@ -68,7 +79,9 @@ class Connection(Face):
         again = False
         try:
             if not pump.messages and (core.courier.open or core.take_short_way()):
-                if core.courier.recv():
+                while not core.courier.recv() and core.courier.tired:
+                    await pump.turn.give_way()
+                if core.by_courier and not pump.messages:
                     data: bytes
                     data, core.courier.hand = core.courier.hand, None
                     return data
@@ -79,6 +92,7 @@ class Connection(Face):
                 await pump.wait(pump.messages, core.has_news, again)
                 again = True
         except BaseException:
+            core.courier.shut()  # it may have been tired
             pump.messages.wake()  # the end concerns the others, too
             raise
         if pump.messages or not core.by_courier:  # there may be one for the next task

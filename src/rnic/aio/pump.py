@@ -39,9 +39,15 @@ class Pump:
 
     def _readable(self) -> None:
         """What came is a message, mostly, and somebody waits for it."""
+        if not self.core.courier.tired:  # else somebody goes on in this turn of the loop
+            self._look(self.core.woken)
+
+    def _look(self, look: Callable[[], bool]) -> None:
         try:
-            if any(self._queues[1:]) or not self.messages or not self.core.woken():
+            if any(self._queues[1:]) or not self.messages or not look():
                 self.run()
+            elif self.core.courier.tired:
+                self._again = self._loop.call_soon(self._look, self.core.go_on)
             else:
                 self.messages.wake()
         except BaseException:  # the event is taken, and the descriptor may be quiet

@@ -166,7 +166,7 @@ class Core:
         if peer is None:
             self.protocol = Raw(self.config, posted)
         else:
-            self.courier.longest = self.protocol.longest_of_one
+            self.courier.frame, self.courier.longest = self.protocol.frame_size, peer.max_message
 
     @property
     def raw(self) -> bool:
@@ -186,6 +186,22 @@ class Core:
             and self.courier.reopen()
         )
 
+    def _go_long(self) -> None:
+        """The long way begins with what the courier has not finished."""
+        courier, protocol = self.courier, self.protocol
+        courier.shut()
+        if isinstance(protocol, Protocol) and not self.ended:
+            if (rest := courier.rest) is not None:
+                self._waiting[protocol.next_handle] = True
+                protocol.send_rest(*rest, courier.let_rest_go)
+            if (part := courier.part) is not None:
+                protocol.receive_rest(*part, courier.let_part_go)
+
+    def go_on(self) -> bool:
+        """The courier was tired: as woken()."""
+        self.courier.recv(False)
+        return self.courier.open
+
     def woken(self) -> bool:
         """The descriptor is readable: True if there is nothing to pump; the courier may have a message."""
         if not (self.courier.open or self.take_short_way()):
@@ -203,7 +219,7 @@ class Core:
         """Everything that can be done now.  Afterwards the descriptors tell of news, unless `busy`."""
         if self.released or self.broken is not None:
             return
-        self.courier.shut()
+        self._go_long()
         self.protocol.settle()
         if self._took_receives or self._took_sends or self._took_op:
             self._note_posted()
@@ -465,14 +481,21 @@ class Core:
     @property
     def next_handle(self) -> int:
         """What send() will return."""
+        if self.courier.rest is not None:
+            self._go_long()
         return self.protocol.next_handle
 
-    def send(self, message: Buffer) -> int:
+    def send(self, message: Buffer) -> None:
         """Queue a message; is_sent() tells when its buffer is free."""
-        self.courier.shut()
+        self._go_long()
         self.check()
         self._waiting[self.next_handle] = True
-        return self.protocol.send(message)
+        self.protocol.send(message)
+
+    def send_rest(self) -> None:
+        """Queue what the courier has left of a message, which has the next handle."""
+        self._go_long()
+        self.check()
 
     def is_sent(self, handle: int) -> bool:
         """All of it was copied out; or the connection has ended, which check() tells."""
@@ -485,6 +508,7 @@ class Core:
 
     def take_back(self, handle: int) -> None:
         """Nobody waits for a message any more: it is taken back, or goes on with a copy of what is left."""
+        self._go_long()
         if self.protocol.cancel(handle) or handle >= self.next_handle:
             self._waiting.pop(handle, None)
             return
@@ -518,7 +542,7 @@ class Core:
 
     def share(self, buffer: Buffer, access: AccessFlags | None) -> Region:
         """Register memory and tell the peer."""
-        self.courier.shut()
+        self._go_long()
         self.check()
         data = flat(buffer, "share()")
         if access is None:
@@ -548,7 +572,7 @@ class Core:
 
     def withdraw(self, region: Region) -> None:
         """Tell the peer that it may no longer use a region, which pump() closes then; again does nothing."""
-        self.courier.shut()
+        self._go_long()
         self.check()
         self._check_ours(region, "withdraw")
         if region.id in self.protocol.shared:
@@ -569,7 +593,7 @@ class Core:
 
     def revoke(self, region: Region) -> None:
         """Deregister a region at once, whatever the peer does, and tell it so."""
-        self.courier.shut()
+        self._go_long()
         self._check_ours(region, "revoke")
         if (mr := self._shared.get(region.id)) is None:
             return
@@ -620,7 +644,7 @@ class Core:
 
     def close(self, now: float, timeout: float | None) -> None:
         """Say goodbye after all that is queued and all operations; is_closed() tells when that is done."""
-        self.courier.shut()
+        self._go_long()
         if self._closing is None and not self.ended:
             self._closing = (None if timeout is None else now + timeout,)
             self.protocol.discard()
@@ -779,5 +803,6 @@ class Core:
 
     def _let_go_memory(self) -> None:
         self._outgoing.clear()
+        self.courier.let_rest_go()
         for mr in self._shared.values():
             let_go_memory(mr)

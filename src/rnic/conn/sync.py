@@ -76,6 +76,11 @@ class Connection(Face):
             seconds(timeout)
         return self._inside is None and (self._core.courier.open or self._core.take_short_way())
 
+    def _left(self, until: float | None) -> float | None:
+        """Seconds for which the courier may sleep."""
+        due = earliest(until, self._core.deadline())
+        return None if due is None else max(0.0, due - monotonic())
+
     def _wait(
         self, is_so: Callable[[], bool], timeout: float | None, what: str, until: float | None = None
     ) -> None:
@@ -100,15 +105,23 @@ class Connection(Face):
         It waits while the peer takes no messages.  After TimeoutError nothing was sent, or the message is
         still being sent, from a copy.  close() tells whether all has arrived.
         """
-        core = self._core
-        if self._may_go_short(timeout) and core.courier.send(message):
-            return
+        core, begun = self._core, False
         self._enter("send", timeout)
         try:
-            handle = core.next_handle
+            until, handle = after(timeout), core.next_handle
             try:
-                core.send(message)
-                self._wait(lambda: core.is_sent(handle), timeout, "send")
+                if core.courier.open or core.take_short_way():
+                    while not core.courier.send(message, partial(self._left, until), begun):
+                        begun = core.courier.rest is not None
+                        if not core.courier.tired:
+                            break
+                    else:
+                        return
+                if begun:
+                    core.send_rest()
+                else:
+                    core.send(message)
+                self._wait(lambda: core.is_sent(handle), timeout, "send", until)
             except BaseException:
                 core.take_back(handle)
                 raise
@@ -118,11 +131,9 @@ class Connection(Face):
 
     def recv(self, timeout: float | None = None) -> bytes:
         """The next message; EOFError after the peer's goodbye.  What raises takes no message."""
-        core, until = self._core, None
+        core, until = self._core, after(timeout)
         data: bytes | None
-        if self._may_go_short(timeout) and (
-            core.courier.recv(timeout != 0) or self._sleep_short(until := after(timeout))
-        ):
+        if self._may_go_short(timeout) and (core.courier.recv(timeout != 0) or self._recv_short(until)):
             data, core.courier.hand = core.courier.hand, None
             if data is not None:  # nor has the handler of a signal taken it
                 return data
@@ -137,12 +148,15 @@ class Connection(Face):
         finally:
             self._inside = None
 
-    def _sleep_short(self, until: float | None) -> bool:
-        core = self._core
-        if not core.courier.open:
-            return False
-        due = earliest(core.deadline(), until)
-        return core.courier.sleep(None if due is None else max(0.0, due - monotonic()))
+    def _recv_short(self, until: float | None) -> bool:
+        """Sleep, and go on with a long message, until it is there."""
+        courier = self._core.courier
+        while courier.open and (until is None or monotonic() < until):
+            if courier.recv() if courier.tired else courier.sleep(self._left(until)):
+                return True
+            if not courier.tired:
+                break
+        return False
 
     def share(self, buffer: Buffer, access: AccessFlags | None = None) -> Region:
         """Let the peer read, write and add in a buffer; it gets a Region from its next_region()."""

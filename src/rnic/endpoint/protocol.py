@@ -30,7 +30,7 @@ from rnic.endpoint.events import (
     RegionWithdrawn,
 )
 from rnic.endpoint.flow import MIN_REFILL, Flow
-from rnic.endpoint.frame import MESSAGE_SIZE, Frame, FrameType, abort_frame, emit, parse
+from rnic.endpoint.frame import Frame, FrameType, abort_frame, emit, parse
 from rnic.endpoint.hello import Hello, agree
 from rnic.endpoint.inbox import Inbox
 from rnic.endpoint.outbox import Message, Outbox, Outgoing
@@ -247,6 +247,27 @@ class Protocol:
         self._outbox.add(message)
         self._handles = message.handle
 
+    def send_rest(self, message: "Buffer", number: int, offset: int, let_go: Callable[[], None]) -> None:
+        """Go on with a message that a Courier has begun; then tell it so."""
+        if self._step is not None:
+            self.settle()
+        item = Message(self._handles + 1, flat(message, "send()"), number, offset)
+        self._do(self._queue_rest, item, let_go)
+
+    def _queue_rest(self, message: Message, let_go: Callable[[], None]) -> None:
+        self._queue_message(message)
+        let_go()
+
+    def receive_rest(self, total: int, data: bytes, let_go: Callable[[], None]) -> None:
+        """The same of one that has begun to come: its length, and what is here."""
+        if self._step is not None:
+            self.settle()
+        self._do(self._take_over, total, data, let_go)
+
+    def _take_over(self, total: int, data: bytes, let_go: Callable[[], None]) -> None:
+        self._assembler.take_over(total, data)
+        let_go()
+
     @property
     def next_handle(self) -> int:
         """What send() will return: for whoever wants to cancel() also when an exception hides it."""
@@ -430,8 +451,7 @@ class Protocol:
             out = Outgoing(number, emit(FrameType.RELEASE, refill, seen), fence=True)
             return self._hand_out(out, FrameType.RELEASE, kept, (self._theirs.confirm, seen))
         if self._outbox:
-            size = min(self.peer.receive_size, self.config.send_size)
-            out, kind, cut = self._outbox.look(number, refill, size)
+            out, kind, cut = self._outbox.look(number, refill, self.frame_size)
             return self._hand_out(out, kind, kept, (self._outbox.go, cut))
         return None
 
@@ -671,11 +691,10 @@ class Protocol:
         return self.flow.completed
 
     @property
-    def longest_of_one(self) -> int:
-        """Bytes of the longest message that is one SEND, after accept_hello()."""
-        peer = self.peer
-        assert peer is not None
-        return min(min(peer.receive_size, self.config.send_size) - MESSAGE_SIZE, peer.max_message)
+    def frame_size(self) -> int:
+        """Bytes in each SEND at most, after accept_hello()."""
+        assert self.peer is not None
+        return min(self.peer.receive_size, self.config.send_size)
 
     @property
     def plain(self) -> bool:

@@ -83,6 +83,13 @@ class Assembler:
             self._data = BytesIO()
         self._total, self.buffered, self._flow.complete = total, there, complete
 
+    def take_over(self, total: int, data: bytes) -> None:
+        """A message that has begun elsewhere: its length, and what is here of it; again, if need be."""
+        self._data = BytesIO()
+        if self._keeps:
+            self._data.write(data)
+        self._total, self.buffered = total, len(data)
+
     def discard(self) -> None:
         """Nobody wants messages any more: their fragments are checked and counted, and not kept."""
         self._keeps = False
