@@ -325,17 +325,12 @@ cdef class Courier:
 
         When there is more, the long way has to go on with it: `open` is false.
         """
-        cdef rnic_err err
         self.tired = False
         if not self.open or self.busy:
             return False
         self.busy = True
         try:
-            if not self.takes_event():
-                return False
-            self.armed = True
-            if self.cq.ops.req_notify_cq(self.cq.p, 0, &err) < 0:
-                self.open = False
+            if not self.takes_event() or not self.arm():
                 return False
             if not self.has_message(False, True):
                 return False
@@ -344,6 +339,19 @@ cdef class Courier:
             return True
         finally:
             self.busy = False
+
+    def event(self):
+        """The descriptor is readable, and somebody waits to send: True if it was the queue, which is armed again."""
+        if not self.open or self.busy or not self.takes_event():
+            return False
+        return self.arm()
+
+    cdef bint arm(self):
+        cdef rnic_err err
+        self.armed = True
+        if self.cq.ops.req_notify_cq(self.cq.p, 0, &err) < 0:
+            self.open = False
+        return self.open
 
     cdef void note_wait(self):
         """It is over: had it been worth to look on?"""
@@ -372,11 +380,8 @@ cdef class Courier:
     cdef bint is_woken(self, double deadline) except -1:
         """Arms the queue, or sleeps until the armed one has an event; False: there is nothing to look for."""
         cdef CompChannel channel = self.cq.channel
-        cdef rnic_err err
         if not self.armed:
-            self.armed = True
-            self.open = self.cq.ops.req_notify_cq(self.cq.p, 0, &err) == 0
-            return self.open
+            return self.arm()
         return is_readable(channel, channel.p.fd, deadline, "recv") and self.takes_event()
 
     cdef bint has_message(self, bint wait, bint wanted) except -1:

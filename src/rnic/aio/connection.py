@@ -54,10 +54,15 @@ class Connection(Face):
             if core.courier.open or core.take_short_way():
                 while not core.courier.send(message, None, begun):
                     begun = core.courier.rest is not None
-                    if not core.courier.tired:
+                    if core.by_courier:
+                        self._pump.messages.wake()
+                    if core.courier.tired:
+                        await turn.give_way()
+                    elif begun and core.courier.open and core.courier.armed:
+                        await self._pump.room.wait(lambda: True)
+                    else:
                         break
-                    await turn.give_way()
-                    if core.courier.rest is None:  # another task has put it on the long way
+                    if core.courier.rest is None:  # the long way has it
                         break
                 else:
                     return

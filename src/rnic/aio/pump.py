@@ -24,6 +24,7 @@ class Pump:
         self.messages, self.regions = SharedQueue(), SharedQueue()
         self.sends, self.ops = OrderedQueue(), OrderedQueue()
         self.withdrawals, self.end = Queue(), Queue()
+        self.room = Queue()  # who is in the middle of a message
         self._queues = (self.messages, self.regions, self.sends, self.ops, self.withdrawals, self.end)
         self._timer: asyncio.TimerHandle | None = None
         self._again: asyncio.Handle | None = None
@@ -44,7 +45,9 @@ class Pump:
 
     def _look(self, look: Callable[[], bool]) -> None:
         try:
-            if any(self._queues[1:]) or not self.messages or not look():
+            if self.room and not any(self._queues[1:]) and self.core.courier.event():
+                self.room.wake()
+            elif any(self._queues[1:]) or not self.messages or not look():
                 self.run()
             elif self.core.courier.tired:
                 self._again = self._loop.call_soon(self._look, self.core.go_on)
@@ -63,7 +66,7 @@ class Pump:
         try:
             self.core.waiting = waiting or bool(self.messages or self.sends)
             self.core.pump(monotonic())
-            for queue in self._queues:
+            for queue in (self.room, *self._queues):
                 if queue:
                     queue.wake()
             self._failures = 0
@@ -78,7 +81,7 @@ class Pump:
         if self._failures > _FAILURES:
             self._unwatch()
             self.core.give_up(error)
-            for queue in self._queues:
+            for queue in (self.room, *self._queues):
                 queue.wake_all()
 
     def _plan(self) -> None:
@@ -107,7 +110,7 @@ class Pump:
             try:
                 self.core.release()
             finally:
-                for queue in self._queues:
+                for queue in (self.room, *self._queues):
                     queue.wake_all()
 
     def _unwatch(self) -> None:
