@@ -8,7 +8,7 @@ import random
 import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import pytest
 
@@ -56,7 +56,7 @@ async def ends(
 
 def closed_to(conn: rnic.Connection) -> None:
     """This end takes the long way from now on."""
-    conn._core.courier.longest = -1
+    conn._core.courier.frame = 0
     conn._core.courier.shut()
 
 
@@ -334,6 +334,128 @@ def test_calls_after_the_end_say_so() -> None:
         for call in (lambda: a.send(b"x"), lambda: a.recv(0)):
             with pytest.raises((EndpointError, EOFError)):
                 call()
+
+
+# ---------------------------------------------------------------- long messages, in pieces
+
+LONG = 3_000_001
+
+
+@contextmanager
+def echo_of(b: rnic.Connection, count: int) -> Iterator[None]:
+    """The other end, in a thread: it sends back so many messages."""
+
+    def answer() -> None:
+        for _ in range(count):
+            b.send(b.recv(WAIT), WAIT)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    yield
+    thread.join(WAIT)
+    assert not thread.is_alive()
+
+
+def test_long_messages_go_and_come_without_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = random.Random(5).randbytes(LONG)
+    with pair() as (a, b):
+        settle(a, b)
+        settle(a, b)
+        with pumps_of(a, monkeypatch) as pumps, echo_of(b, 5):
+            for _ in range(5):
+                a.send(message, WAIT)
+                assert a.recv(WAIT) == message
+        assert not pumps
+
+
+def test_a_long_message_leaves_the_loop_to_others() -> None:
+    message = bytes(8 << 20)
+
+    async def main() -> None:
+        async with ends() as (a, b):
+            turns = 0
+
+            async def beside() -> None:
+                nonlocal turns
+                while True:
+                    await asyncio.sleep(0)
+                    turns += 1
+
+            task = asyncio.create_task(beside())
+            coming = asyncio.create_task(b.recv())
+            await a.send(message)
+            assert await coming == message
+            task.cancel()
+            assert turns >= len(message) // (16384 * 64)  # one each 64 pieces
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("others", [b"short", bytes(50_000)], ids=["short", "long"])
+def test_tasks_that_send_at_once_do_not_mix_their_messages(others: bytes) -> None:
+    rng = random.Random(6)
+    long = [rng.randbytes(rng.randrange(1 << 20, 3 << 20)) for _ in range(3)]
+
+    async def main() -> None:
+        async with ends() as (a, b):
+            expected = [one for message in long for one in (message, others)]
+            sends = [asyncio.create_task(a.send(one)) for one in expected]
+            assert [await b.recv() for _ in expected] == expected
+            await asyncio.gather(*sends)
+
+    asyncio.run(main())
+
+
+def test_a_long_message_that_is_cancelled_in_the_middle_goes_on_from_a_copy() -> None:
+    async def main() -> None:
+        async with ends() as (a, b):
+            for _ in range(10):
+                message = bytearray(random.Random(7).randbytes(LONG))
+                wanted = bytes(message)
+                task = asyncio.create_task(a.send(message))
+                while a._core.courier.rest is None and not task.done():
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                message[:] = bytes(LONG)
+                assert await b.recv() == wanted
+                await a.send(b"behind it")
+                assert await b.recv() == b"behind it"
+
+    asyncio.run(main())
+
+
+def test_a_long_message_to_a_peer_that_takes_nothing_comes_to_its_limit_and_goes_on() -> None:
+    message = bytearray(random.Random(8).randbytes(LONG))
+    wanted = bytes(message)
+    with pair() as (a, b):
+        settle(a, b)
+        settle(a, b)
+        with pytest.raises(TimeoutError, match=r"send: not within 0\.05 s"):
+            a.send(message, 0.05)
+        message[:] = bytes(LONG)
+        with echo_of(b, 1):
+            assert a.recv(WAIT) == wanted
+
+
+def test_what_has_come_of_a_long_message_is_not_lost_with_the_limit() -> None:
+    message = random.Random(9).randbytes(LONG)
+    with pair() as (a, b):
+        settle(a, b)
+        settle(a, b)
+        sending = threading.Thread(target=b.send, args=(message, WAIT))
+        for limit in (0, 1e-6, 1e-4, 1e-3):
+            with suppress(TimeoutError):
+                assert a.recv(limit) == b"nothing yet"
+        sending.start()
+        for limit in (1e-6, 1e-5, 1e-4, 1e-4, WAIT):
+            with suppress(TimeoutError):
+                assert a.recv(limit) == message
+                break
+        else:
+            pytest.fail("the message did not come")
+        sending.join(WAIT)
+        settle(a, b)
 
 
 # ---------------------------------------------------------------- operations
