@@ -9,9 +9,11 @@
         more: int = 0
 
 To programs and to type checkers a record is `@dataclass(frozen=True, slots=True)`; a MutableRecord is not
-frozen.  But `dataclass` makes each class twice, and compiles its methods at every start of a program.  Here a
-class is made once.  What all records do alike is inherited.  `__init__` is compiled when it is first looked
-up; nothing is imported for that.
+frozen.  Attributes are mutable records that a program fills in: they answer a misspelt name.
+
+But `dataclass` makes each class twice, and compiles its methods at every start of a program.  Here a class
+is made once.  What all records do alike is inherited.  `__init__` is compiled when it is first looked up;
+nothing is imported for that.
 
 `dataclasses` itself is imported when a program asks for what is defined there.
 """
@@ -25,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 if TYPE_CHECKING:
     from dataclasses import replace  # whose arguments type checkers look at
 
-__all__ = ["Field", "MutableRecord", "Record", "field", "fields", "replace", "values"]
+__all__ = ["Attributes", "Field", "MutableRecord", "Record", "field", "fields", "replace", "values"]
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -139,7 +141,7 @@ def _statement(cls: Any, one: Field, known: dict[str, Any]) -> str:
     if one.default_factory is not _MISSING:
         known[f"__make_{one.name}"] = one.default_factory
         value = f"__make_{one.name}() if {one.name} is __missing else {one.name}"
-    if not issubclass(cls, Record):
+    if cls.__setattr__ is object.__setattr__:
         return f"self.{one.name} = {value}"
     known[f"__set_{one.name}"] = getattr(cls, one.name).__set__
     return f"__set_{one.name}(self, {value})"
@@ -240,6 +242,13 @@ _the_params = _Told(lambda cls: _twin(cls).__dataclass_params__)
 _match_args = _Told(lambda cls: tuple(one.name for one in fields(cls) if not one.kw_only))
 
 
+def _signature(cls: Any) -> Any:
+    from inspect import signature
+
+    found = signature(cls.__init__)
+    return found.replace(parameters=list(found.parameters.values())[1:])
+
+
 # ------------------------------------------------------------------------------- what all have
 
 
@@ -300,6 +309,42 @@ class MutableRecord(_Common, metaclass=RecordType):
 
     if not TYPE_CHECKING:
         __dataclass_fields__, __dataclass_params__, __match_args__ = _the_fields, _the_params, _match_args
+
+
+class _Fillable(RecordType):
+    """Its records are made by keywords that may be misspelt."""
+
+    if not TYPE_CHECKING:  # they take the arguments of `__init__`
+
+        def __call__(cls, *args, **given):
+            try:
+                return super().__call__(*args, **given)
+            except TypeError as error:
+                hints = [_hint(cls, name) for name in given if f"argument {name!r}" in str(error)]
+                if not any(hints) or "Did you mean" in str(error):  # which Python 3.13 says itself
+                    raise
+                raise TypeError(f"{error}{hints[0]}") from None
+
+
+class Attributes(MutableRecord, metaclass=_Fillable):
+    """A MutableRecord that a program fills in, attribute by attribute: it answers a misspelt name."""
+
+    if not TYPE_CHECKING:  # they would take any name
+        __signature__ = _Told(_signature)  # not that of `__call__`
+
+        def __setattr__(self, name, value):
+            try:
+                super().__setattr__(name, value)
+            except AttributeError as error:
+                raise AttributeError(f"{error}{_hint(type(self), name)}") from None
+
+
+def _hint(cls: type, name: str) -> str:
+    """The field whose name is like that one, as an end of a message; nothing if none is."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, [one.name for one in fields(cls)], 1)
+    return f". Did you mean {near[0]!r}?" if near else ""
 
 
 if not TYPE_CHECKING:

@@ -346,7 +346,7 @@ def test_a_record_in_itself_has_a_text() -> None:
 @pytest.mark.parametrize("slots", [False, True])
 def test_a_program_may_derive_a_dataclass(slots: bool) -> None:
     @dataclasses.dataclass(frozen=True, slots=slots)  # type: ignore[literal-required]
-    class Mine(rnic.QPCap):
+    class Mine(rnic.ECE):
         more: int = 0
         hidden: int = dataclasses.field(default=5, repr=False)
 
@@ -355,19 +355,19 @@ def test_a_program_may_derive_a_dataclass(slots: bool) -> None:
 
     for cls in (Mine, Further):
         assert cls(more=1) == cls(more=1) != cls(more=2)
-        assert cls() != rnic.QPCap()
-        assert repr(cls()).endswith("max_inline_data=256, more=0)")
+        assert cls() != rnic.ECE()
+        assert repr(cls()).endswith("comp_mask=0, more=0)")
         assert records.replace(cls(hidden=3), more=4) == cls(hidden=3, more=4)
         assert records.values(cls())["hidden"] == 5
-        assert len(dataclasses.fields(cls)) == len(dataclasses.fields(rnic.QPCap)) + 2
+        assert len(dataclasses.fields(cls)) == len(dataclasses.fields(rnic.ECE)) + 2
         with pytest.raises(dataclasses.FrozenInstanceError):
             cls().more = 3  # type: ignore[misc]
 
 
 def test_a_program_may_derive_any_class() -> None:
-    class Mine(rnic.QPCap):
+    class Mine(rnic.ECE):
         def __init__(self, both: int) -> None:
-            super().__init__(both, max_recv_wr=both)
+            super().__init__(both, options=both)
             self.__dict__["calls"] = 0
 
         @property
@@ -375,13 +375,26 @@ def test_a_program_may_derive_any_class() -> None:
             return int(self.__dict__["calls"])
 
     mine = Mine(3)
-    assert (mine.max_send_wr, mine.max_recv_wr, mine.max_send_sge, mine.calls) == (3, 3, 4, 0)
+    assert (mine.vendor_id, mine.options, mine.comp_mask, mine.calls) == (3, 3, 0, 0)
     assert Mine(3) == mine != Mine(4)
-    assert Mine(3) != rnic.QPCap(3, 3)
-    assert dataclasses.asdict(mine) == dataclasses.asdict(rnic.QPCap(3, 3))
+    assert Mine(3) != rnic.ECE(3, 3)
+    assert dataclasses.asdict(mine) == dataclasses.asdict(rnic.ECE(3, 3))
     mine.anything = 1
     with pytest.raises(dataclasses.FrozenInstanceError):
-        mine.max_send_wr = 1  # type: ignore[misc]
+        mine.options = 1  # type: ignore[misc]
+
+
+def test_a_program_may_derive_from_attributes() -> None:
+    @dataclasses.dataclass
+    class Mine(rnic.QPCap):
+        more: int = 0
+
+    mine = Mine(max_send_wr=1, more=2)
+    mine.max_send_wr, mine.more = 3, 4
+    assert mine == Mine(3, more=4) != rnic.QPCap(3)
+    assert repr(mine).endswith("max_inline_data=256, more=4)")
+    with pytest.raises(TypeError, match="Did you mean 'max_send_wr'"):
+        Mine(max_sendwr=1)  # type: ignore[call-arg]
 
 
 # -------------------------------------------------------------------- the first of a class
@@ -457,8 +470,9 @@ class Blind:
         raise AssertionError(name)
 sys.meta_path.insert(0, Blind())
 assert rnic.ECE(1).as_struct()
-one = records.replace(rnic.QPInitAttr(), qp_context=3)
-hash(one), repr(one), one == rnic.QPInitAttr(), records.values(one)
+for one in (records.replace(rnic.QPOpenAttr(None, 5), qp_num=3), rnic.QPInitAttr(qp_context=3)):
+    repr(one), one == rnic.QPInitAttr(), records.values(one)
+hash(rnic.QPOpenAttr(None, 5))
 """
 
 

@@ -64,10 +64,10 @@ def test_a_gid_never_changes() -> None:
 
 
 def test_records_are_frozen_and_replaceable() -> None:
-    attr = rnic.QPAttr(qp_state=rnic.QPState.INIT)
+    path = rnic.AHAttr(dgid=GID())
     with pytest.raises(dataclasses.FrozenInstanceError):
-        attr.qp_state = rnic.QPState.RTR  # type: ignore[misc]
-    assert dataclasses.replace(attr, port_num=1).mask() == rnic.QPAttrMask.STATE | rnic.QPAttrMask.PORT
+        path.port_num = 2  # type: ignore[misc]
+    assert dataclasses.replace(path, port_num=2) == rnic.AHAttr(dgid=GID(), port_num=2)
 
 
 def test_every_attribute_but_sq_draining_has_its_mask() -> None:

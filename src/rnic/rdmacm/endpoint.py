@@ -95,7 +95,7 @@ def create_ep(
             if info.src_addr is None:
                 raise VerbsError(EINVAL, "there is no address to bind to", "create_ep")
             one.bind_addr(info.src_addr)
-            one.ep_cap, one.pd = cap or (QPCap() if pd else None), pd
+            one.ep_cap, one.pd = replace(cap) if cap else QPCap() if pd else None, pd
             return one
         if info.dst_addr is None:
             raise VerbsError(EINVAL, "there is no address to connect to", "create_ep")

@@ -19,7 +19,6 @@ from rnic.verbs.srq import SRQ, SRQInitAttr, SRQInitAttrEx
 if TYPE_CHECKING:
     from rnic.rdmacm.agent import Agent
 
-_SHARED = SRQInitAttr()
 _Made = nic.CQ | nic.CompChannel | nic.XRCD
 
 
@@ -57,12 +56,13 @@ class SharedReceives:
         """The agent of the id's device."""
         raise NotImplementedError
 
-    def create_srq(self, pd: PD | None = None, init_attr: SRQInitAttr = _SHARED) -> SRQ:
+    def create_srq(self, pd: PD | None = None, init_attr: SRQInitAttr | None = None) -> SRQ:
         """Make the id's shared receive queue (rdma_create_srq(3)): create_qp() takes it, so may other ids'.
 
         Without a protection domain the device's is used.  From now on post_recv() posts to it.  Raises
         VerbsError: EINVAL when the id has no device yet, or has one or a queue pair already.
         """
+        init_attr = init_attr or SRQInitAttr()
         return self.create_srq_ex(
             SRQInitAttrEx(pd, attr=init_attr.attr, srq_context=init_attr.srq_context), "create_srq"
         )

@@ -24,7 +24,6 @@ ALL_ACCESS = (
 )
 
 _LOOPBACK = "roce_lo"
-_CAP = QPCap()
 
 
 class _Closes:
@@ -58,7 +57,7 @@ class End(_Closes):
         device: str | int | Device | None = _LOOPBACK,
         *,
         ctx: Context | None = None,
-        cap: QPCap = _CAP,
+        cap: QPCap | None = None,
         cqe: int = 1024,
         sq_sig_all: bool = False,
         **open_options: Any,
@@ -69,7 +68,7 @@ class End(_Closes):
             self.pd = stack.enter_context(self.ctx.alloc_pd())
             self.channel = stack.enter_context(self.ctx.create_comp_channel())
             self.cq = stack.enter_context(self.ctx.create_cq(cqe, self.channel))
-            init = QPInitAttr(send_cq=self.cq, recv_cq=self.cq, sq_sig_all=sq_sig_all, cap=cap)
+            init = QPInitAttr(send_cq=self.cq, recv_cq=self.cq, sq_sig_all=sq_sig_all, cap=cap or QPCap())
             self.qp = stack.enter_context(self.pd.create_qp(init))
             self._stack = stack.pop_all()
 

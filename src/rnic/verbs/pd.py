@@ -14,7 +14,6 @@ from rnic.verbs.qp import QP, QPInitAttr
 from rnic.verbs.qp_ex import QPInitAttrEx
 from rnic.verbs.srq import SRQ, SRQInitAttr
 
-_SHARED = SRQInitAttr()
 Grh = bytes | bytearray | memoryview
 
 if TYPE_CHECKING:
@@ -86,12 +85,14 @@ class PD(RegionVerbs):
         """
         return MW(self, mw_type)
 
-    def create_srq(self, init_attr: SRQInitAttr = _SHARED) -> SRQ:
-        """A new shared receive queue (ibv_create_srq(3)); SRQ.query() tells what was granted.
+    def create_srq(self, init_attr: SRQInitAttr | None = None) -> SRQ:
+        """A new shared receive queue (ibv_create_srq(3)), by default for 128 receives of 4 SGEs.
+
+        SRQ.query() tells what was granted.
 
         Raises VerbsError: EINVAL for a size beyond DeviceAttr's limits.
         """
-        return SRQ(self, init_attr)
+        return SRQ(self, init_attr or SRQInitAttr())
 
     def create_qp(self, init_attr: QPInitAttr) -> QP:
         """A new queue pair in the state RESET (ibv_create_qp(3)); QP.cap is what was granted.

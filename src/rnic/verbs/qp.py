@@ -8,7 +8,7 @@ from typing import Any
 from rnic._nic import nic
 from rnic.enums import MTU, AccessFlags, MigState, QPAttrMask, QPState, QPType, WROpcode
 from rnic.errors import VerbsError
-from rnic.records import Record, values
+from rnic.records import Attributes, Record, field, values
 from rnic.sizes import whole
 from rnic.verbs.ah import GID, AHAttr
 from rnic.verbs.counters import Counters
@@ -21,7 +21,7 @@ from rnic.verbs.wq import RxHashConf
 __all__ = ["QP", "QPAttr", "QPCap", "QPInitAttr", "QPOpenAttr", "QPStats"]
 
 
-class QPCap(Record):
+class QPCap(Attributes):
     """How much a queue pair holds (ibv_create_qp(3))."""
 
     max_send_wr: int = 128
@@ -40,8 +40,14 @@ class QPCap(Record):
         return values(self)
 
 
-class QPInitAttr(Record):
-    """What a queue pair is created with (ibv_create_qp(3))."""
+class QPInitAttr(Attributes):
+    """What a queue pair is created with (ibv_create_qp(3)).
+
+        init = rnic.QPInitAttr(send_cq=cq, recv_cq=cq)
+        init.cap.max_send_wr = 16
+
+    What is assigned after the queue pair has been created does not change it.
+    """
 
     send_cq: nic.CQ | None = None
     """Where send work requests complete; XRC_RECV has none."""
@@ -50,7 +56,7 @@ class QPInitAttr(Record):
     qp_type: QPType = QPType.RC
     sq_sig_all: bool = False
     """Every send work request makes a completion, not only those that are SIGNALED."""
-    cap: QPCap = QPCap()
+    cap: QPCap = field(default_factory=QPCap)
     qp_context: object = None
     """The caller's own."""
     srq: nic.SRQ | None = None
@@ -73,10 +79,15 @@ class QPOpenAttr(Record):
     """The caller's own."""
 
 
-class QPAttr(Record):
+class QPAttr(Attributes):
     """Attributes of a queue pair (ibv_modify_qp(3), ibv_query_qp(3)); None is: not set.
 
-    Which of them a transition needs or allows is the table of IBA 11.2.5.2; QP.modify() says what is missing.
+        attr = rnic.QPAttr(qp_state=rnic.QPState.INIT, pkey_index=0, port_num=1)
+        attr.qp_access_flags = rnic.AccessFlags.REMOTE_WRITE
+        qp.modify(attr)
+
+    They are given by keyword or assigned later; QP.modify() takes what is set then.  Which of them a
+    transition needs or allows is the table of IBA 11.2.5.2; QP.modify() says what is missing.
     """
 
     qp_state: QPState | None = None
@@ -272,8 +283,8 @@ class QP(nic.QP):
     def modify(self, attr: QPAttr, mask: QPAttrMask | None = None) -> None:
         """Set attributes, and move to attr.qp_state if that is set (ibv_modify_qp(3)).
 
-        Without a mask, what is set is what counts.  Raises VerbsError: EINVAL, with what is missing or not
-        allowed between the two states (IBA 11.2.5.2); nothing has changed then.
+        Without a mask, what is set now is what counts.  Raises VerbsError: EINVAL, with what is missing or
+        not allowed between the two states (IBA 11.2.5.2); nothing has changed then.
         """
         if not isinstance(attr, QPAttr):
             name = type(attr).__name__

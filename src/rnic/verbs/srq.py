@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from rnic._nic import nic
 from rnic.enums import SRQAttrMask, SRQType
 from rnic.errors import VerbsError
-from rnic.records import Record, values
+from rnic.records import Attributes, field, values
 
 __all__ = ["TMCap", "SRQ", "SRQAttr", "SRQInitAttr", "SRQInitAttrEx"]
 
 
-class SRQAttr(Record):
-    """Attributes of a shared receive queue (ibv_create_srq(3), ibv_modify_srq(3)); None is: not set."""
+class SRQAttr(Attributes):
+    """Attributes of a shared receive queue (ibv_create_srq(3), ibv_modify_srq(3)); None is: not set.
+
+    They are given by keyword or assigned later; SRQ.modify() takes what is set then.
+    """
 
     max_wr: int | None = None
     """Receives that can be posted and not taken yet."""
@@ -41,15 +44,16 @@ class SRQAttr(Record):
         return cls(**values)
 
 
-class SRQInitAttr(Record):
+class SRQInitAttr(Attributes):
     """What a shared receive queue is created with (ibv_create_srq(3))."""
 
-    attr: SRQAttr = SRQAttr(max_wr=128, max_sge=4)
+    attr: SRQAttr = field(default_factory=lambda: SRQAttr(max_wr=128, max_sge=4))
+    """How much it holds."""
     srq_context: object = None
     """The caller's own."""
 
 
-class TMCap(Record):
+class TMCap(Attributes):
     """How much a tag matching SRQ holds (ibv_create_srq_ex(3))."""
 
     max_num_tags: int = 0
@@ -62,7 +66,7 @@ class TMCap(Record):
         return values(self)
 
 
-class SRQInitAttrEx(Record):
+class SRQInitAttrEx(Attributes):
     """What Context.create_srq_ex() makes (ibv_create_srq_ex(3))."""
 
     pd: nic.PD | None = None
@@ -72,10 +76,11 @@ class SRQInitAttrEx(Record):
     """XRC: the domain whose queue pairs take from it."""
     cq: nic.CQ | None = None
     """XRC, TM: where its receives complete."""
-    attr: SRQAttr = SRQAttr(max_wr=128, max_sge=4)
+    attr: SRQAttr = field(default_factory=lambda: SRQAttr(max_wr=128, max_sge=4))
+    """How much it holds."""
     srq_context: object = None
     """The caller's own."""
-    tm_cap: TMCap = TMCap()
+    tm_cap: TMCap = field(default_factory=TMCap)
     """TM: how much its matching list holds."""
 
 
