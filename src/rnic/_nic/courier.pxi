@@ -17,11 +17,8 @@ cdef enum:
     MESSAGE_HEADER = 16
     CREDITS_RESERVED = 1    # endpoint/flow.py
     LEAST_REFILL = 2
-    SHORT_ONES = 64         # more than are outstanding at a time
     RECEIVE_CHAIN = 16
     MOST_MISSES = 64
-    RESULT_BYTES = 8        # conn/memory.py
-    RESULTS = 64
     PATIENCE = 8            # in the middle of a message one looks longer: so many times `spin`,
     MOST_INSIDE = 8         # and is not told so soon that it is in vain
     PIECES = 64             # that a call moves at most; then others have their turn
@@ -30,7 +27,6 @@ cdef enum:
 
 
 cdef int64_t EAGER = 64 << 20   # a message up to here has its memory with its first piece, a longer one as it comes
-cdef int64_t MOST_OF_ONE = <int64_t>1 << 31   # bytes of a READ or WRITE (IBA 9.7.2)
 
 
 cdef extern from "<endian.h>" nogil:
@@ -59,37 +55,6 @@ cdef inline int64_t nanoseconds() noexcept nogil:
     return <int64_t>ts.tv_sec * 1000000000 + ts.tv_nsec
 
 
-cdef class Ledger:
-    """What an end of a connection counts, all since the beginning; its protocol keeps it, and a Courier."""
-
-    cdef public int64_t credits         #: Receives that the peer has.
-    cdef public int64_t spent           #: SENDs that were handed out.
-    cdef public int64_t returned        #: Credits that the peer has returned.
-    cdef public int64_t receives        #: Receives that this end has.
-    cdef public int64_t posted          #: Receives that were posted.
-    cdef public int64_t told            #: Those of which the peer knows.
-    cdef public int64_t arrived         #: SENDs that have come in.
-    cdef public int64_t freed           #: Of these receives, those that may be posted again; the others are held back.
-    cdef public int64_t seen            #: SENDs that came in, also after the end of the connection.
-    cdef public int64_t threshold       #: Credits owed at which they are worth a SEND of their own.
-    cdef public int64_t handed_out      #: Work requests that were handed out: the number of the last one.
-    cdef public int64_t completed       #: The number up to which they have completed.
-    cdef public int64_t signaled        #: The last one that tells of it when it completes.
-    cdef public int64_t begun           #: Messages of which at least one piece was handed out.
-    cdef public int64_t complete        #: Messages that have come whole: the number of the next one.
-    cdef public int64_t delivered       #: Messages that the peer has whole.
-    cdef public int64_t credit_sends    #: SENDs that carried nothing but credits.
-    cdef public bint heard              #: A Courier has had a sign of life of the peer.
-    cdef int64_t short_ones[SHORT_ONES]     # numbers of SENDs that were a whole message, of a Courier
-
-    cpdef int64_t short_between(self, int64_t after, int64_t last):
-        """Messages that a Courier has sent, of the work requests behind `after` up to `last`."""
-        cdef int64_t number, found = 0
-        for number in range(after + 1, last + 1):
-            found += self.short_ones[number % SHORT_ONES] == number
-        return found
-
-
 @cython.final
 cdef class Courier:
     """Sends and receives messages; where it cannot, or can no more, the caller goes on by the long way.
@@ -110,34 +75,24 @@ cdef class Courier:
     cdef int misses[2]          # looks in vain, one after the other: between messages, and inside of one;
     cdef int rest_of[2]         # looks that are left out because of them
     cdef public int64_t frame      #: Bytes in each SEND at most; 0: not known yet.
-    cdef public int64_t longest    #: The longest message that the peer takes.
+    cdef public uint64_t longest   #: The longest message that the peer takes.
     cdef object going           # a message that was not handed out whole,
     cdef int64_t went           # bytes of it that were,
     cdef int64_t going_number   # and its number
     cdef bytes coming           # a message that has not come whole,
     cdef int64_t came           # and bytes of it that have
     cdef public bint armed      #: The queue was armed: its channel has an event, or will.
-    cdef dict known             # the peer's regions that may be used now, by id
-    cdef int64_t results_at, staged_at
-    cdef public int64_t operations  #: READs, WRITEs and atomics that were posted: the number of the last one.
-    cdef public int64_t pending     #: The one that was posted here, and was not over soon; who takes it puts 0 here.
-    cdef public int64_t staged      #: The one that goes through the buffer for copies; 0: none.
     cdef public object hand     #: The next message, until somebody takes it and puts None here; bytes: it came by here.
     cdef readonly bint tired    #: The last call has moved much, and there is more: call it again.
     cdef readonly bint open     #: The short way may be taken.
     cdef readonly bint busy     #: Another thread is on it.
 
-    def __cinit__(self, QP qp not None, CQ cq not None, MR mr not None, Ledger ledger not None, dict known not None, *,
-                  int64_t receive_size, int64_t sends_at, int64_t send_size, int64_t results_at, int64_t staged_at,
-                  int64_t bounces, uint64_t max_message, double spin):
-        """The memory: receives from 0 on, then SENDs, results of atomics, and a SEND's size for copies.
-
-        `known`: the peer's regions, by id; `spin`: seconds to look before one sleeps.
-        """
+    def __cinit__(self, QP qp not None, CQ cq not None, MR mr not None, Ledger ledger not None, *, int64_t receive_size,
+                  int64_t sends_at, int64_t send_size, int64_t bounces, uint64_t max_message, double spin):
+        """The memory: receives from 0 on, then SENDs; `spin`: seconds to look before one sleeps."""
         self.qp, self.cq, self.mr, self.ledger = qp, cq, mr, ledger
         self.base = <uint8_t *><uintptr_t>mr.addr
         self.receive_size, self.sends_at, self.send_size = receive_size, sends_at, send_size
-        self.results_at, self.staged_at, self.known = results_at, staged_at, known
         self.bounces, self.max_message = bounces, max_message
         self.every = max(1, bounces // 2)
         self.spin = <int64_t>(spin * 1e9)
@@ -171,7 +126,7 @@ cdef class Courier:
             return False
         self.busy = True
         try:
-            if view.len > self.longest or self.has_message(False, False) or not self.open:
+            if <uint64_t>view.len > self.longest or self.has_message(False, False) or not self.open:
                 return False
             return self.send_pieces(message, <const uint8_t *>view.buf, view.len, left)
         finally:
@@ -597,124 +552,3 @@ cdef class Courier:
                 return False
             led.posted += n
         return True
-
-    # READs, WRITEs and atomics
-
-    def atomic(self, int opcode, remote, offset, uint64_t compare_add, uint64_t swap):
-        """What was there before; None: it is `pending`, or, where that is 0, nothing was done."""
-        cdef int64_t number = self.operations + 1, at = self.results_at + number % RESULTS * RESULT_BYTES
-        cdef rnic_send_wr wr
-        memset(&wr, 0, sizeof(wr))
-        if not self.aims(&wr, remote, offset, RESULT_BYTES, RNIC_ACCESS_REMOTE_ATOMIC):
-            return None
-        wr.wr.atomic.compare_add, wr.wr.atomic.swap = compare_add, swap
-        if wr.wr.atomic.remote_addr % RESULT_BYTES:
-            return None
-        wr.opcode = opcode
-        if not self.operate(&wr, <uintptr_t>(self.base + at), RESULT_BYTES, self.mr.lkey):
-            return None
-        return (<uint64_t *>(self.base + at))[0]
-
-    def write(self, local, remote, offset):
-        """Writes an MR, or a copy of a short buffer.  True: it is there; else as atomic()."""
-        cdef Py_buffer view
-        cdef bint done
-        cdef rnic_send_wr wr
-        memset(&wr, 0, sizeof(wr))
-        wr.opcode = RNIC_WR_RDMA_WRITE
-        if isinstance(local, MR):
-            return self.operate_on(&wr, local, remote, offset, RNIC_ACCESS_REMOTE_WRITE)
-        try:
-            PyObject_GetBuffer(local, &view, PyBUF_C_CONTIGUOUS)
-        except Exception:   # the long way raises what is right
-            return None
-        try:
-            done = (self.is_staged(view.len) and self.aims(&wr, remote, offset, view.len, RNIC_ACCESS_REMOTE_WRITE))
-            if done:
-                memcpy(self.base + self.staged_at, view.buf, view.len)
-                done = self.operate_staged(&wr, view.len)
-        finally:
-            PyBuffer_Release(&view)
-        return True if done else None
-
-    def read(self, local, remote, offset):
-        """Fills an MR, or a short buffer by way of a copy.  True: it is full; else as atomic()."""
-        cdef Py_buffer view
-        cdef bint done
-        cdef rnic_send_wr wr
-        memset(&wr, 0, sizeof(wr))
-        wr.opcode = RNIC_WR_RDMA_READ
-        if isinstance(local, MR):
-            return self.operate_on(&wr, local, remote, offset, RNIC_ACCESS_REMOTE_READ)
-        try:
-            PyObject_GetBuffer(local, &view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
-        except Exception:
-            return None
-        try:
-            done = (self.is_staged(view.len) and self.aims(&wr, remote, offset, view.len, RNIC_ACCESS_REMOTE_READ)
-                    and self.operate_staged(&wr, view.len))
-            if done:
-                memcpy(view.buf, self.base + self.staged_at, view.len)
-        finally:
-            PyBuffer_Release(&view)
-        return True if done else None
-
-    cdef operate_on(self, rnic_send_wr *wr, MR local, remote, offset, int access):
-        if local.pd is not self.mr.pd or not local.live or not self.aims(wr, remote, offset, local.length, access):
-            return None
-        return True if self.operate(wr, local.iova, local.length, local.lkey) else None
-
-    cdef bint is_staged(self, int64_t length):
-        """There is a buffer for a copy."""
-        return 0 < length <= self.send_size and self.staged == 0
-
-    cdef bint operate_staged(self, rnic_send_wr *wr, int64_t length) except -1:
-        """The copy is in use until the end of the operation, also when an exception hides that it was posted."""
-        cdef bint done
-        self.staged = self.operations + 1
-        done = self.operate(wr, <uintptr_t>(self.base + self.staged_at), length, self.mr.lkey)
-        if not self.pending:
-            self.staged = 0
-        return done
-
-    cdef bint aims(self, rnic_send_wr *wr, remote, offset, int64_t length, int access):
-        """The bytes are the peer's region's, which allows that."""
-        cdef int64_t at
-        cdef int granted
-        if not self.open or self.busy or self.pending:
-            return False
-        try:
-            granted = remote.access
-            if self.known.get(remote.id) is not remote or not granted & access:
-                return False
-            at = offset
-            if at < 0 or length > MOST_OF_ONE or at > <int64_t>remote.length - length:
-                return False
-            wr.wr.rdma.remote_addr, wr.wr.rdma.rkey = <uint64_t>remote.addr + <uint64_t>at, remote.rkey
-            wr.wr.atomic.rkey = remote.rkey
-        except Exception:
-            return False
-        return True
-
-    cdef bint operate(self, rnic_send_wr *wr, uint64_t addr, int64_t length, uint32_t lkey) except -1:
-        """Posts it and looks for its end.  False: it is `pending`, or was not posted."""
-        cdef rnic_sge sge
-        cdef rnic_wc wc
-        cdef int64_t number = self.operations + 1
-        sge.addr, sge.length, sge.lkey = addr, <uint32_t>length, lkey
-        wr.wr_id, wr.sg_list, wr.num_sge = <uint64_t>number * WR_KINDS + OF_OPERATION, &sge, 1
-        wr.send_flags = RNIC_SEND_SIGNALED
-        self.busy = True
-        try:
-            if not self.is_posted(wr):
-                return False
-            self.operations = self.pending = number
-            while self.take(&wc, False, True) > 0:
-                if wc.wr_id == wr.wr_id and wc.status == RNIC_WC_SUCCESS:
-                    self.pending = 0
-                    return True
-                if not self.is_noted(&wc) and not self.is_taken(&wc, False):
-                    break
-        finally:
-            self.busy = False
-        return False

@@ -705,13 +705,10 @@ class Courier:
         cq: CQ,
         mr: MR,
         ledger: Ledger,
-        known: dict[int, Any],
         *,
         receive_size: int,
         sends_at: int,
         send_size: int,
-        results_at: int,
-        staged_at: int,
         bounces: int,
         max_message: int,
         spin: float,
@@ -719,9 +716,6 @@ class Courier:
     frame: int
     longest: int
     armed: bool
-    operations: int
-    pending: int
-    staged: int
     hand: Any
     @property
     def tired(self) -> bool: ...
@@ -744,6 +738,22 @@ class Courier:
     def sleep(self, timeout: float | None) -> bool: ...
     def woken(self) -> bool: ...
     def event(self) -> bool: ...
+
+@final
+class Operations:
+    def __init__(
+        self,
+        way: Courier,
+        mr: MR,
+        known: dict[int, Any],
+        *,
+        results_at: int,
+        staged_at: int,
+        staged_size: int,
+    ) -> None: ...
+    posted: int
+    pending: int
+    staged: int
     def atomic(self, opcode: int, remote: object, offset: int, compare_add: int, swap: int) -> int | None: ...
     def write(self, local: object, remote: object, offset: int) -> bool | None: ...
     def read(self, local: object, remote: object, offset: int) -> bool | None: ...

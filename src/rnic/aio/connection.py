@@ -154,18 +154,18 @@ class Connection(Face):
         Cancelled, it goes on, and so do the operations below: the buffer is in use until close(), or until a
         later operation has returned.
         """
-        if not await self._may_operate_short() or not self._core.courier.write(local, remote, offset):
+        if not await self._may_operate_short() or not self._core.operations.write(local, remote, offset):
             await self._run(self._write_op(local, remote, offset))
 
     async def read(self, local: Buffer | MR, remote: Region, offset: int = 0) -> None:
         """Fill a buffer from the peer's region, from an offset on."""
-        if not await self._may_operate_short() or not self._core.courier.read(local, remote, offset):
+        if not await self._may_operate_short() or not self._core.operations.read(local, remote, offset):
             await self._run(self._read_op(local, remote, offset))
 
     async def fetch_add(self, remote: Region, n: int, offset: int = 0) -> int:
         """Add to 8 bytes of the peer's region, at once; what was there before."""
         if await self._may_operate_short():
-            found = self._core.courier.atomic(FETCH_ADD, remote, offset, n & MASK, 0)
+            found = self._core.operations.atomic(FETCH_ADD, remote, offset, n & MASK, 0)
             if found is not None:
                 return found
         return await self._run(self._add_op(remote, n, offset))
@@ -173,7 +173,7 @@ class Connection(Face):
     async def compare_swap(self, remote: Region, compare: int, swap: int, offset: int = 0) -> int:
         """Replace 8 bytes of the peer's region if they are `compare`; what was there before."""
         if await self._may_operate_short():
-            found = self._core.courier.atomic(COMPARE_SWAP, remote, offset, compare & MASK, swap & MASK)
+            found = self._core.operations.atomic(COMPARE_SWAP, remote, offset, compare & MASK, swap & MASK)
             if found is not None:
                 return found
         return await self._run(self._swap_op(remote, compare, swap, offset))
@@ -181,11 +181,11 @@ class Connection(Face):
     async def _may_operate_short(self) -> bool:
         """Nothing is on the long way that must go first."""
         await self._pump.turn.take()
-        self._core.courier.pending = 0  # of a call that an exception has ended
+        self._core.operations.pending = 0  # of a call that an exception has ended
         return self._core.may_operate_short()
 
     async def _run(self, op: Op) -> int:
-        if self._core.courier.pending:
+        if self._core.operations.pending:
             self._core.adopt(op)
         else:
             self._core.start(op)

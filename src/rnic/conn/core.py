@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from rnic._nic.nic import MR, SGE, WC, Courier, SendWR
+from rnic._nic.nic import MR, SGE, WC, Courier, Operations, SendWR
 from rnic.conn.device import at_once, later, let_go, let_go_memory, run_all
 from rnic.conn.memory import MAX_OPS, Memory
 from rnic.conn.ops import Op, explain
@@ -103,6 +103,7 @@ class Core:
             cm_id.migrate_id(self.channel)
             undo.pop_all()
         self.courier = self._make_courier()
+        self.operations = self._make_operations()
         self._disconnected: CmEvent | None = None
         self._said_disconnect = False
         self._closing: tuple[float | None] | None = None  # close() waits for the operations
@@ -139,15 +140,24 @@ class Core:
             self.cq,
             memory.mr,
             protocol.flow,
-            protocol.known_regions,
             receive_size=config.receive_size,
             sends_at=memory.sends_at,
             send_size=config.send_size,
-            results_at=memory.results_at,
-            staged_at=memory.staged_at,
             bounces=memory.bounces,
             max_message=config.max_message,
             spin=config.spin,
+        )
+
+    def _make_operations(self) -> Operations:
+        memory, protocol = self.memory, self.protocol
+        assert isinstance(protocol, Protocol)
+        return Operations(
+            self.courier,
+            memory.mr,
+            protocol.known_regions,
+            results_at=memory.results_at,
+            staged_at=memory.staged_at,
+            staged_size=memory.send_size,
         )
 
     # ------------------------------------------------------------ opening
@@ -329,8 +339,8 @@ class Core:
         elif (op := self._posted_ops.get(number)) is not None:
             self.protocol.heard(now)
             self._op_done(op, None)
-        elif number == self.courier.staged:  # an exception has kept it from being adopted
-            self.courier.staged = 0
+        elif number == self.operations.staged:  # an exception has kept it from being adopted
+            self.operations.staged = 0
 
     def _received(self, number: int, length: int, now: float) -> None:
         if not self.established:  # data overtook the last message of the handshake
@@ -423,7 +433,7 @@ class Core:
             self._op_done(op, ValueError(f"region {op.remote.id} is not shared any more"))
             return
         try:
-            op.number = self.courier.operations + 1
+            op.number = self.operations.posted + 1
             at_once(self.qp.post_send, op.wr(op.number * _KINDS + _OP, self._local_side(op)), self._took_op)
         except VerbsError as error:
             self._op_done(op, error)
@@ -434,7 +444,7 @@ class Core:
         if self._took_op:
             op = self._queued_ops[0]
             self._posted_ops[op.number] = op
-            self.courier.operations, op.posted = op.number, True
+            self.operations.posted, op.posted = op.number, True
             self._took_op.clear()
 
     def _local_side(self, op: Op) -> list[SGE]:
@@ -456,7 +466,7 @@ class Core:
         if op.staged:
             if error is None and isinstance(op.local, memoryview):
                 op.fill(self.memory.staged(len(op.local)))
-            self.courier.staged, op.staged = 0, False
+            self.operations.staged, op.staged = 0, False
         if op.posted and op.local is None and not op.done and error is None:
             op.value = self.memory.result(op.number)
         op.finish(error)
@@ -636,11 +646,11 @@ class Core:
 
     def adopt(self, op: Op) -> None:
         """The courier has posted this operation, and it was not over soon."""
-        courier = self.courier
-        op.number, op.posted, op.staged = courier.pending, True, courier.staged == courier.pending
+        short = self.operations
+        op.number, op.posted, op.staged = short.pending, True, short.staged == short.pending
         self._posted_ops[op.number] = op
-        courier.pending = 0
-        courier.shut()
+        short.pending = 0
+        self.courier.shut()
 
     def close(self, now: float, timeout: float | None) -> None:
         """Say goodbye after all that is queued and all operations; is_closed() tells when that is done."""

@@ -212,26 +212,28 @@ class Connection(Face):
         self, local: Buffer | MR, remote: Region, offset: int = 0, *, timeout: float | None = None
     ) -> None:
         """Write a buffer into the peer's region, at an offset; returns when it is there."""
-        short = partial(self._core.courier.write, local, remote, offset)
+        short = partial(self._core.operations.write, local, remote, offset)
         self._operate("write", short, partial(self._write_op, local, remote, offset), timeout)
 
     def read(
         self, local: Buffer | MR, remote: Region, offset: int = 0, *, timeout: float | None = None
     ) -> None:
         """Fill a buffer from the peer's region, from an offset on."""
-        short = partial(self._core.courier.read, local, remote, offset)
+        short = partial(self._core.operations.read, local, remote, offset)
         self._operate("read", short, partial(self._read_op, local, remote, offset), timeout)
 
     def fetch_add(self, remote: Region, n: int, offset: int = 0, *, timeout: float | None = None) -> int:
         """Add to 8 bytes of the peer's region, at once; what was there before."""
-        short = partial(self._core.courier.atomic, FETCH_ADD, remote, offset, n & MASK, 0)
+        short = partial(self._core.operations.atomic, FETCH_ADD, remote, offset, n & MASK, 0)
         return self._operate("fetch_add", short, partial(self._add_op, remote, n, offset), timeout)
 
     def compare_swap(
         self, remote: Region, compare: int, swap: int, offset: int = 0, *, timeout: float | None = None
     ) -> int:
         """Replace 8 bytes of the peer's region if they are `compare`; what was there before."""
-        short = partial(self._core.courier.atomic, COMPARE_SWAP, remote, offset, compare & MASK, swap & MASK)
+        short = partial(
+            self._core.operations.atomic, COMPARE_SWAP, remote, offset, compare & MASK, swap & MASK
+        )
         return self._operate(
             "compare_swap", short, partial(self._swap_op, remote, compare, swap, offset), timeout
         )
@@ -243,11 +245,11 @@ class Connection(Face):
         core = self._core
         self._enter(what, timeout)
         try:
-            core.courier.pending = 0  # of a call that an exception has ended
+            core.operations.pending = 0  # of a call that an exception has ended
             if core.may_operate_short() and (found := short()) is not None:
                 return found
             op = make()
-            if core.courier.pending:
+            if core.operations.pending:
                 core.adopt(op)
             else:
                 core.start(op)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+# READs, WRITEs and atomics by the short way: posted, and over soon, without a step of the interpreter in between.
+
+cdef enum:
+    RESULT_BYTES = 8        # conn/memory.py
+    RESULTS = 64
+
+cdef int64_t MOST_OF_ONE = <int64_t>1 << 31   # bytes of a READ or WRITE (IBA 9.7.2)
+
+
+@cython.final
+cdef class Operations:
+    """Posts READs, WRITEs and atomics to a Courier's queue, and looks for their ends as it does for messages.
+
+    What it cannot do is left to the long way: then nothing was done, or the operation is `pending`.
+    """
+
+    cdef Courier way
+    cdef MR mr
+    cdef uint8_t *base
+    cdef dict known             # the peer's regions that may be used now, by id
+    cdef int64_t results_at, staged_at, staged_size
+    cdef public int64_t posted  #: How many were, here or the long way: the number of the last one.
+    cdef public int64_t pending     #: The one that was posted here, and was not over soon; who takes it puts 0 here.
+    cdef public int64_t staged      #: The one that goes through the buffer for copies; 0: none.
+
+    def __cinit__(self, Courier way not None, MR mr not None, dict known not None, *, int64_t results_at,
+                  int64_t staged_at, int64_t staged_size):
+        """`known`: the peer's regions, by id; in the memory: results of atomics, and a buffer for copies."""
+        self.way, self.mr, self.known = way, mr, known
+        self.base = <uint8_t *><uintptr_t>mr.addr
+        self.results_at, self.staged_at, self.staged_size = results_at, staged_at, staged_size
+
+    def atomic(self, int opcode, remote, offset, uint64_t compare_add, uint64_t swap):
+        """What was there before; None: it is `pending`, or, where that is 0, nothing was done."""
+        cdef int64_t number = self.posted + 1, at = self.results_at + number % RESULTS * RESULT_BYTES
+        cdef rnic_send_wr wr
+        memset(&wr, 0, sizeof(wr))
+        if not self.aims(&wr, remote, offset, RESULT_BYTES, RNIC_ACCESS_REMOTE_ATOMIC):
+            return None
+        wr.wr.atomic.compare_add, wr.wr.atomic.swap = compare_add, swap
+        if wr.wr.atomic.remote_addr % RESULT_BYTES:
+            return None
+        wr.opcode = opcode
+        if not self.operate(&wr, <uintptr_t>(self.base + at), RESULT_BYTES, self.mr.lkey):
+            return None
+        return (<uint64_t *>(self.base + at))[0]
+
+    def write(self, local, remote, offset):
+        """Writes an MR, or a copy of a short buffer.  True: it is there; else as atomic()."""
+        cdef Py_buffer view
+        cdef bint done
+        cdef rnic_send_wr wr
+        memset(&wr, 0, sizeof(wr))
+        wr.opcode = RNIC_WR_RDMA_WRITE
+        if isinstance(local, MR):
+            return self.operate_on(&wr, local, remote, offset, RNIC_ACCESS_REMOTE_WRITE)
+        try:
+            PyObject_GetBuffer(local, &view, PyBUF_C_CONTIGUOUS)
+        except Exception:   # the long way raises what is right
+            return None
+        try:
+            done = (self.is_staged(view.len) and self.aims(&wr, remote, offset, view.len, RNIC_ACCESS_REMOTE_WRITE))
+            if done:
+                memcpy(self.base + self.staged_at, view.buf, view.len)
+                done = self.operate_staged(&wr, view.len)
+        finally:
+            PyBuffer_Release(&view)
+        return True if done else None
+
+    def read(self, local, remote, offset):
+        """Fills an MR, or a short buffer by way of a copy.  True: it is full; else as atomic()."""
+        cdef Py_buffer view
+        cdef bint done
+        cdef rnic_send_wr wr
+        memset(&wr, 0, sizeof(wr))
+        wr.opcode = RNIC_WR_RDMA_READ
+        if isinstance(local, MR):
+            return self.operate_on(&wr, local, remote, offset, RNIC_ACCESS_REMOTE_READ)
+        try:
+            PyObject_GetBuffer(local, &view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
+        except Exception:
+            return None
+        try:
+            done = (self.is_staged(view.len) and self.aims(&wr, remote, offset, view.len, RNIC_ACCESS_REMOTE_READ)
+                    and self.operate_staged(&wr, view.len))
+            if done:
+                memcpy(view.buf, self.base + self.staged_at, view.len)
+        finally:
+            PyBuffer_Release(&view)
+        return True if done else None
+
+    cdef operate_on(self, rnic_send_wr *wr, MR local, remote, offset, int access):
+        if local.pd is not self.mr.pd or not local.live or not self.aims(wr, remote, offset, local.length, access):
+            return None
+        return True if self.operate(wr, local.iova, local.length, local.lkey) else None
+
+    cdef bint is_staged(self, int64_t length):
+        """There is a buffer for a copy."""
+        return 0 < length <= self.staged_size and self.staged == 0
+
+    cdef bint operate_staged(self, rnic_send_wr *wr, int64_t length) except -1:
+        """The copy is in use until the end of the operation, also when an exception hides that it was posted."""
+        cdef bint done
+        self.staged = self.posted + 1
+        done = self.operate(wr, <uintptr_t>(self.base + self.staged_at), length, self.mr.lkey)
+        if not self.pending:
+            self.staged = 0
+        return done
+
+    cdef bint aims(self, rnic_send_wr *wr, remote, offset, int64_t length, int access):
+        """The bytes are the peer's region's, which allows that."""
+        cdef int64_t at
+        cdef int granted
+        if not self.way.open or self.way.busy or self.pending:
+            return False
+        try:
+            granted = remote.access
+            if self.known.get(remote.id) is not remote or not granted & access:
+                return False
+            at = offset
+            if at < 0 or length > MOST_OF_ONE or at > <int64_t>remote.length - length:
+                return False
+            wr.wr.rdma.remote_addr, wr.wr.rdma.rkey = <uint64_t>remote.addr + <uint64_t>at, remote.rkey
+            wr.wr.atomic.rkey = remote.rkey
+        except Exception:
+            return False
+        return True
+
+    cdef bint operate(self, rnic_send_wr *wr, uint64_t addr, int64_t length, uint32_t lkey) except -1:
+        """Posts it and looks for its end.  False: it is `pending`, or was not posted."""
+        cdef rnic_sge sge
+        cdef rnic_wc wc
+        cdef int64_t number = self.posted + 1
+        sge.addr, sge.length, sge.lkey = addr, <uint32_t>length, lkey
+        wr.wr_id, wr.sg_list, wr.num_sge = <uint64_t>number * WR_KINDS + OF_OPERATION, &sge, 1
+        wr.send_flags = RNIC_SEND_SIGNALED
+        self.way.busy = True
+        try:
+            if not self.way.is_posted(wr):
+                return False
+            self.posted = self.pending = number
+            while self.way.take(&wc, False, True) > 0:
+                if wc.wr_id == wr.wr_id and wc.status == RNIC_WC_SUCCESS:
+                    self.pending = 0
+                    return True
+                if not self.way.is_noted(&wc) and not self.way.is_taken(&wc, False):
+                    break
+        finally:
+            self.way.busy = False
+        return False
