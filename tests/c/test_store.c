@@ -227,6 +227,27 @@ static void each_piece_has_whole_pages_of_its_own(void) {
     end();
 }
 
+static void bytes_of_the_program_are_found_in_the_file(void) {
+    enum { SHORT = 5000, LONG = 3 << 20 };
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t first, far, found = 7;
+    uint8_t *at, *alone;
+    begin();
+    CHECK(!store_find(&s, (uint8_t *)&first, sizeof first, &found));
+    CHECK_EQ(store_alloc(&s, SHORT, &first, &at, &err), 0);
+    CHECK_EQ(store_alloc(&s, LONG, &far, &alone, &err), 0);
+    CHECK(store_find(&s, at, SHORT, &found) && found == first);
+    CHECK(store_find(&s, at + 100, 8, &found) && found == first + 100);
+    CHECK(store_find(&s, alone, LONG, &found) && found == far);
+    CHECK(store_find(&s, alone + LONG - 1, 1, &found) && found == far + LONG - 1);
+    CHECK(!store_find(&s, alone + LONG - 1, 2, &found) && !store_find(&s, alone + 1, UINT64_MAX, &found));
+    CHECK(!store_find(&s, (uint8_t *)&first, page, &found) && found == far + LONG - 1);
+    give_back(far, LONG, alone);
+    CHECK(!store_find(&s, alone, 1, &found));
+    CHECK(store_find(&s, at, SHORT, &found) && found == first);
+    end();
+}
+
 static void refuse_descriptors(bool yes) {
     static struct rlimit was;
     struct rlimit none = {0, 0};
@@ -697,6 +718,7 @@ int main(void) {
     RUN(the_pages_of_what_is_freed_go_back_to_the_system);
     RUN(what_lives_when_the_store_closes_goes_with_it);
     RUN(each_piece_has_whole_pages_of_its_own);
+    RUN(bytes_of_the_program_are_found_in_the_file);
     RUN(without_a_descriptor_nothing_is_half_made);
     RUN(descriptor_0_is_one_as_any_other);
     RUN(a_copy_of_the_descriptor_is_none_of_the_first_three);

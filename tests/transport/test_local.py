@@ -83,6 +83,19 @@ def test_many_regions_stay_known(scene: Scene) -> None:
     assert mapped() < pieces + 1.5 * count
 
 
+def test_memory_of_the_device_may_be_registered_once_more(scene: Scene) -> None:
+    """A server shares one table with every client: each has a protection domain of its own."""
+    with scene.b.register(memoryview(scene.target.buf)[100:200]) as again:
+        before = scene.counted("local_direct")
+        for there in (again, (scene.target.addr + 100, again.rkey)):
+            scene.source.buf[:100] = os.urandom(100)
+            assert perform(scene.a, WROpcode.RDMA_WRITE, [SGE(scene.source, 0, 100)], there).ok
+            assert scene.target.buf[100:200] == scene.source.buf[:100]
+        assert scene.counted("local_direct") == before + 2
+        beyond = (again.addr + 1, again.rkey)
+        assert not perform(scene.a, WROpcode.RDMA_WRITE, [SGE(scene.source, 0, 100)], beyond).ok
+
+
 @pytest.mark.parametrize(("length", "direct"), [(4096, 0), (1 << 16, 2)])
 def test_ordinary_memory_is_reached_by_the_kernel_where_that_pays(
     scene: Scene, length: int, direct: int

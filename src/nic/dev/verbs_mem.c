@@ -165,11 +165,14 @@ void free_mr(struct mr *mr) {
     free(mr);
 }
 
+/* The program's memory may be what the device has made for another region. */
 void publish_mr(struct dev *dev, struct mr *mr) {
     bool in_file = mr_in_file(mr), ordinary = mr->kind == MR_PLAIN && !mr->dm && !mr->map;
     if (!in_file && !(ordinary && dev->local))
         return;
     uint64_t at = mr->sealed >= 0 ? (uint64_t)mr->sealed : in_file ? mr->stored_at : mr->pub.iova + mr->shift;
+    if (!in_file)
+        in_file = store_find(&dev->store, mr->pub.addr, mr->pub.length, &at);
     uint32_t kind = mr->sealed >= 0 ? STORE_SEALED : in_file ? STORE_MR : STORE_ORDINARY;
     mr->record = store_publish(&dev->store, &(struct store_record){.kind = kind,
                                                                    .handle = mr->pub.handle,

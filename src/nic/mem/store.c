@@ -57,16 +57,21 @@ int store_open(struct store *s, const char *netdev, uint64_t guid, struct rnic_e
     return 0;
 }
 
+static void close_blocks(struct store_block *b) {
+    for (struct store_block *next; b; b = next) {
+        next = b->next;
+        munmap(b->at, b->bytes);
+        free(b);
+    }
+}
+
 void store_close(struct store *s) {
     if (s->table)
         munmap(s->table, STORE_TABLE);
     if (s->fd >= 0)
         close(s->fd);
-    for (struct store_block *b = s->blocks, *next; b; b = next) {
-        next = b->next;
-        munmap(b->at, b->bytes);
-        free(b);
-    }
+    close_blocks(s->blocks);
+    close_blocks(s->alone);
     free(s->taken);
     *s = (struct store){.fd = -1};
 }
@@ -89,9 +94,9 @@ static uint8_t *extend(struct store *s, uint64_t bytes, uint64_t *offset) {
     return at;
 }
 
-/* Those in which nothing lives go, but the one that has room. */
+/* Those in which nothing lives go, but the newest, which has room. */
 static void sweep_blocks(struct store *s) {
-    for (struct store_block **at = &s->blocks, *b; (b = *at);) {
+    for (struct store_block **at = &s->blocks->next, *b; (b = *at);) {
         if (b->live) {
             at = &b->next;
             continue;
@@ -102,26 +107,32 @@ static void sweep_blocks(struct store *s) {
     }
 }
 
-static struct store_block *new_block(struct store *s) {
-    uint64_t bytes = s->blocks ? 2 * s->blocks->bytes : BLOCK_MIN;
+static struct store_block *add_block(struct store *s, struct store_block **list, uint64_t bytes) {
     struct store_block *b = calloc(1, sizeof *b);
     if (!b)
         return NULL;
-    b->bytes = bytes < BLOCK_MAX ? bytes : BLOCK_MAX;
-    b->at = extend(s, b->bytes, &b->offset);
+    b->bytes = bytes;
+    b->at = extend(s, bytes, &b->offset);
     if (!b->at) {
         free(b);
         return NULL;
     }
-    sweep_blocks(s);
-    b->next = s->blocks;
-    return s->blocks = b;
+    b->next = *list;
+    return *list = b;
 }
 
-/* A part of the newest block; NULL: there is no memory, or no room in this process. */
-static uint8_t *share(struct store *s, uint64_t bytes, uint64_t *offset) {
-    struct store_block *b = s->blocks;
-    if (!b || b->bytes - b->used < bytes)
+static struct store_block *new_block(struct store *s) {
+    uint64_t bytes = s->blocks ? 2 * s->blocks->bytes : BLOCK_MIN;
+    struct store_block *b = add_block(s, &s->blocks, bytes < BLOCK_MAX ? bytes : BLOCK_MAX);
+    if (b)
+        sweep_blocks(s);
+    return b;
+}
+
+/* A part of the newest block, or one for itself; NULL: there is no memory, or no room in this process. */
+static uint8_t *take(struct store *s, uint64_t bytes, uint64_t *offset) {
+    struct store_block *b = bytes > SHORT ? add_block(s, &s->alone, bytes) : s->blocks;
+    if (bytes <= SHORT && (!b || b->bytes - b->used < bytes))
         b = new_block(s);
     if (!b)
         return NULL;
@@ -135,21 +146,35 @@ static uint8_t *share(struct store *s, uint64_t bytes, uint64_t *offset) {
 int store_alloc(struct store *s, uint64_t length, uint64_t *offset, uint8_t **addr, struct rnic_err *err) {
     if (length > LONGEST)
         return fail(err, -ENOMEM, "%llu bytes: a process has no room for them", (unsigned long long)length);
-    uint64_t bytes = whole_pages(length);
-    *addr = bytes <= SHORT ? share(s, bytes, offset) : extend(s, bytes, offset);
+    *addr = take(s, whole_pages(length), offset);
     if (*addr)
         return 0;
     return fail(err, -errno, "a memory file of %llu bytes: %s%s", (unsigned long long)length, strerror(errno),
                 errno == ENOMEM ? "; or the process has too many mappings (sysctl vm.max_map_count)" : "");
 }
 
+/* What leads to the block of an address, or to the end of the list. */
+static struct store_block **block_of(struct store_block **at, const uint8_t *addr) {
+    while (*at && !(addr >= (*at)->at && addr < (*at)->at + (*at)->bytes))
+        at = &(*at)->next;
+    return at;
+}
+
+bool store_find(struct store *s, const uint8_t *addr, uint64_t length, uint64_t *offset) {
+    const struct store_block *b = *block_of(&s->blocks, addr);
+    if (!b)
+        b = *block_of(&s->alone, addr);
+    if (!b || length > b->bytes - (uint64_t)(addr - b->at))
+        return false;
+    *offset = b->offset + (uint64_t)(addr - b->at);
+    return true;
+}
+
 struct store_range store_free(struct store *s, uint64_t offset, uint64_t length, uint8_t *addr) {
-    uint64_t bytes = whole_pages(length);
-    struct store_block **at = &s->blocks, *b;
-    while ((b = *at) && !(addr >= b->at && addr < b->at + b->bytes))
-        at = &b->next;
-    if (!b || --b->live || b == s->blocks)
-        return (struct store_range){offset, bytes, addr, !b};
+    bool is_alone = whole_pages(length) > SHORT;
+    struct store_block **at = block_of(is_alone ? &s->alone : &s->blocks, addr), *b = *at;
+    if (--b->live || b == s->blocks)
+        return (struct store_range){offset, whole_pages(length), addr, false};
     struct store_range all = {b->offset, b->bytes, b->at, true};
     *at = b->next;
     free(b);

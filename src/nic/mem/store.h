@@ -72,6 +72,7 @@ struct store_range { /* of the file, and where it is mapped; unmaps: it is mappe
 struct store {
     int fd;                     /* -1: not open */
     struct store_block *blocks; /* the newest first: that one may have room */
+    struct store_block *alone;  /* of one long piece each */
     struct store_record *table;
     uint64_t end; /* bytes of the file */
     uint64_t serial;
@@ -90,7 +91,10 @@ int store_alloc(struct store *s, uint64_t length, uint64_t *offset, uint8_t **ad
 struct store_range store_free(struct store *s, uint64_t offset, uint64_t length, uint8_t *addr);
 void store_discard(const struct store *s, const struct store_range *range);
 
-/* The same for memory that others may only read; *fd: stays the store's. -ENOSPC: not as a file of its own */
+/* Whether bytes of this process lie in the file, and where. */
+bool store_find(struct store *s, const uint8_t *addr, uint64_t length, uint64_t *offset);
+
+/* As store_alloc(), for memory that others may only read; *fd: stays the store's. -ENOSPC: not as a file of its own */
 int store_alloc_sealed(struct store *s, uint64_t length, int *fd, uint8_t **addr);
 void store_free_sealed(struct store *s, int fd, uint64_t length, uint8_t *addr);
 void store_abandon(struct store *s); /* in a forked child: its descriptors */
