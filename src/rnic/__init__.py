@@ -26,6 +26,20 @@ from rnic._nic.nic import (
     TMInfo,
 )
 from rnic.conn import Connection, Listener, connect, listen
+from rnic.endpoint import (
+    AbortedError,
+    ClosedError,
+    Config,
+    EndpointError,
+    LostError,
+    MessageTooLongError,
+    NoHelloError,
+    ProtocolError,
+    Reason,
+    RefusedError,
+    Region,
+    VersionError,
+)
 from rnic.enums import (
     MTU,
     AccessFlags,
@@ -87,6 +101,7 @@ from rnic.errors import PostError, VerbsError
 from rnic.later import later as _later
 from rnic.verbs.ah import AH, GID, AHAttr, Route
 from rnic.verbs.cntr import CompCntrCaps, CompCntrInitAttr, CounterAttachAttr, QPAttachCompCntrAttr
+from rnic.verbs.connect import QPChange, connect_qps
 from rnic.verbs.context import (
     AsyncEvent,
     Context,
@@ -234,6 +249,9 @@ __all__ = [
     "RwqIndTable",
     "RwqIndTableInitAttr",
     "RxHashConf",
+    # queue pairs of one process
+    "connect_qps",
+    "QPChange",
     # work
     "SGE",
     "SendWR",
@@ -246,9 +264,21 @@ __all__ = [
     "listen",
     "Connection",
     "Listener",
+    "Config",
+    "Region",
     # errors
     "VerbsError",
     "PostError",
+    "EndpointError",
+    "RefusedError",
+    "NoHelloError",
+    "VersionError",
+    "ProtocolError",
+    "AbortedError",
+    "LostError",
+    "ClosedError",
+    "MessageTooLongError",
+    "Reason",
     # functions without an object
     "fork_init",
     "is_fork_initialized",

@@ -74,8 +74,11 @@ def test_a_netdev_whose_mtu_is_too_small_has_a_port_that_is_down(devs: Netdevs) 
         assert (port.state, port.active_mtu) == (PortState.DOWN, MTU.MTU_256)
         attr = end.qp.query()[0]
         assert attr.qp_state is QPState.RESET
-        with pytest.raises(rnic.VerbsError, match=f"MTU of {devs.a} is 300, too small for RoCE: at least"):
-            connect(end.qp, end.qp, Options(path_mtu=MTU.MTU_256))
+        with (
+            End(ctx=end.ctx) as other,
+            pytest.raises(rnic.VerbsError, match=f"MTU of {devs.a} is 300, too small for RoCE: at least"),
+        ):
+            connect(end.qp, other.qp, Options(path_mtu=MTU.MTU_256))
         with rnic.listen("0.0.0.0", 0) as listener:
 
             def answer() -> None:

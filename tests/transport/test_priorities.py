@@ -11,8 +11,7 @@ import pytest
 
 import rnic
 from rnic import GID, SGE, AHAttr, QPAttr, QPInitAttr, QPState, QPType, RecvWR, Route, SendFlags, SendWR
-from rnic.testing import End, Options, complete, prepare
-from rnic.testing.connection import Address
+from rnic.testing import Address, End, Options, complete, prepare
 
 QKEY, LOOPBACK = 9, "127.0.0.1"
 IP_RECVTOS, IPV6_RECVTCLASS, IPV6_FLOWINFO = 13, 66, 11

@@ -8,12 +8,15 @@
     with rnic.testing.End() as end:                          # one end here, the other where the socket leads
         rnic.testing.connect_through(end.qp, sock)
 
-connect() joins any two queue pairs of this process; prepare() and complete() are its two halves, for programs
-that have a way of their own to tell the peer an Address.
+connect() connects any two queue pairs of this process, as rnic.connect_qps() does, with Options for each end.
+prepare() and complete() are its two halves, for programs that have a way of their own to tell the peer an
+Address.
 """
 
-from rnic.testing.connection import Address, Options, complete, connect, connect_through, prepare
+from rnic.testing.connection import connect_through
 from rnic.testing.pair import ALL_ACCESS, End, Pair
+from rnic.verbs.connect import Address, Options, complete, prepare
+from rnic.verbs.connect import connect_both as connect
 
 __all__ = [
     "ALL_ACCESS",

@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from rnic._nic.nic import MR, WC
 from rnic.enums import AccessFlags
-from rnic.testing.connection import Options, connect
 from rnic.times import after
+from rnic.verbs.connect import Options, connect_both
 from rnic.verbs.context import Context
 from rnic.verbs.device import Device, open_device
 from rnic.verbs.qp import QPCap, QPInitAttr
@@ -133,5 +133,5 @@ class Pair(_Closes):
         with ExitStack() as stack:
             self.a = stack.enter_context(End(device, **end_options))
             self.b = stack.enter_context(End(device, **end_options))
-            connect(self.a.qp, self.b.qp, options or Options(), options_b)
+            connect_both(self.a.qp, self.b.qp, options or Options(), options_b)
             self._stack = stack.pop_all()
