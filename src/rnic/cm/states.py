@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The states of a connection and of a service id resolution, as data (IBA 12.9.7, 12.11).
 
-`TABLE` has a row for every pair of state and input: what is done, the next state, and where nothing is done,
-why. docs/cm-states.md is printed from it (`markdown()`).
+`TABLE` has a row for every pair of state and input. A row holds the action, the next state, and a reason if
+the input is ignored or refused. `markdown()` prints the table as docs/cm-states.md.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from rnic.records import Record
 
 
 class State(Enum):
-    """IBA 12.9.7, with the kernel's names."""
+    """The state of a connection or of a service id resolution: IBA 12.9.7, with the kernel's names."""
 
-    IDLE = "nothing yet, or all over"
-    LISTEN = "a service id is served"
+    IDLE = "not begun, or ended"
+    LISTEN = "listening for a service id"
     REQ_SENT = "active: waiting for REP, REJ or MRA"
     MRA_REQ_RCVD = "active: the peer asked for more time to answer the REQ"
     REP_RCVD = "active: the application has the REP"
-    MRA_REP_SENT = "active: more time was asked for, to answer the REP"
+    MRA_REP_SENT = "active: this end asked for more time to answer the REP"
     REQ_RCVD = "passive: the application has the REQ"
-    MRA_REQ_SENT = "passive: more time was asked for, to answer the REQ"
+    MRA_REQ_SENT = "passive: this end asked for more time to answer the REQ"
     REP_SENT = "passive: waiting for RTU, REJ, MRA or data"
     MRA_REP_RCVD = "passive: the peer asked for more time to answer the REP"
     ESTABLISHED = "connected"
     DREQ_SENT = "disconnecting: waiting for DREP"
     DREQ_RCVD = "disconnecting: the application has the DREQ"
-    TIMEWAIT = "disconnected; identifiers rest until no packet of the connection can be under way"
+    TIMEWAIT = "disconnected; identifiers are not used again while packets of the connection may be under way"
     SIDR_REQ_SENT = "waiting for SIDR_REP"
     SIDR_REQ_RCVD = "the application has the SIDR_REQ"
 
@@ -65,72 +65,72 @@ class Input(Enum):
     LAP = "LAP"
     APR = "APR"
 
-    STALE = "the peer's queue pair asks for another connection"
+    STALE = "the peer's queue pair requests another connection"
     GONE = "the peer's process has died"
-    RETRY = "no answer in time, retries left"
-    TIMEOUT = "no answer in time, none left; the handshake took too long, or gives way; or TIMEWAIT is over"
+    RETRY = "timeout, retries left"
+    TIMEOUT = "timeout, no retries left; handshake too long, or replaced by a new one; or TIMEWAIT over"
 
     @property
     def is_call(self) -> bool:
-        """Whether the application does it: then what does not fit is refused, not ignored."""
+        """Whether it is a call of the application: a call in the wrong state is refused, not ignored."""
         return self.value.endswith("()")
 
 
 class Action(Enum):
-    """What is done; the classes that run the table have a method for each."""
+    """What a row does; the classes that run the table have a method for each action."""
 
     REFUSE = "raise EINVAL"
-    IGNORE = "count it, no more"
+    IGNORE = "count it, and do nothing else"
     NOTHING = "nothing"
     LISTEN = "register the service id"
     UNLISTEN = "give up the service id"
-    SPAWN = "make an object for it, which takes it in IDLE"
+    SPAWN = "make a new object, which handles the message in IDLE"
     SEND_REQ = "send REQ, start the timer"
     TAKE_REQ = "report REQ_RECEIVED"
-    SEND_MRA = "send MRA (or keep it for a repeated message)"
-    EXTEND = "wait as long as the MRA says, report MRA_RECEIVED"
+    SEND_MRA = "send MRA (or keep it to answer a repeated message)"
+    EXTEND = "wait as long as the MRA says; report MRA_RECEIVED"
     SEND_REP = "send REP, start the timer"
     TAKE_REP = "report REP_RECEIVED"
     SEND_RTU = "send RTU"
     TAKE_RTU = "report RTU_RECEIVED"
     ESTABLISH = "report USER_ESTABLISHED"
     SEND_REJ = "send REJ"
-    SEND_TIMEOUT = "send REJ, timeout"
-    REJECT = "send REJ, consumer defined"
-    REJECT_AGAIN = "send the REJ again; where there was none, REJ, stale connection"
+    SEND_TIMEOUT = "send REJ (timeout)"
+    REJECT = "send REJ (consumer defined)"
+    REJECT_AGAIN = "send the REJ again; if there was none, send REJ (stale connection)"
     TAKE_REJ = "report REJ_RECEIVED"
     ANSWER_AGAIN = "send the last answer again"
     RESEND = "send again, start the timer"
-    GIVE_UP_REQ = "send REJ, timeout; report REQ_ERROR"
-    GIVE_UP_REP = "send REJ, timeout; report REP_ERROR"
+    GIVE_UP_REQ = "send REJ (timeout); report REQ_ERROR"
+    GIVE_UP_REP = "send REJ (timeout); report REP_ERROR"
     GIVE_UP_DREQ = "report DREQ_ERROR"
     LOSE_REQ = "report REQ_ERROR"
     LOSE_REP = "report REP_ERROR"
-    EXPIRE_REQ = "send REJ, no resources; report REQ_ERROR"
+    EXPIRE_REQ = "send REJ (no resources); report REQ_ERROR"
     GIVE_UP_SIDR = "report SIDR_REQ_ERROR"
     SEND_DREQ = "send DREQ, start the timer"
     TAKE_DREQ = "report DREQ_RECEIVED"
     SEND_DREP = "send DREP"
-    RELEASE = "send the DREP again, or at last where DREQs crossed"
+    RELEASE = "send the DREP again; if the DREQs crossed, send it for the first time"
     TAKE_DREP = "report DREP_RECEIVED"
     END_TIMEWAIT = "report TIMEWAIT_EXIT"
-    SEND_APR = "send APR, unsupported"
+    SEND_APR = "send APR (unsupported)"
     SEND_SIDR_REQ = "send SIDR_REQ, start the timer"
     TAKE_SIDR_REQ = "report SIDR_REQ_RECEIVED"
     SEND_SIDR_REP = "send SIDR_REP"
-    REFUSE_SIDR = "send SIDR_REP, reject"
+    REFUSE_SIDR = "send SIDR_REP (reject)"
     TAKE_SIDR_REP = "report SIDR_REP_RECEIVED"
 
 
 class Row(Record):
-    """One pair of the table."""
+    """What one input does in one state."""
 
     action: Action
     next: State  # the state afterwards
-    reason: str = ""  # why nothing is done
+    reason: str = ""  # why the input is ignored or refused
 
 
-# States in which a request of ours is out and the timer runs.
+# This end has sent a request, and the timer runs.
 WAITING = frozenset(
     {
         State.REQ_SENT,
@@ -142,13 +142,13 @@ WAITING = frozenset(
     }
 )
 
-# A peer has asked for a connection, which is not established yet: the time that this may take is limited.
+# A peer has requested a connection, which is not established yet: the time for this is limited.
 HALF_OPEN = frozenset({State.REQ_RCVD, State.MRA_REQ_SENT, State.REP_SENT, State.MRA_REP_RCVD})
 
 _S, _I, _A = State, Input, Action
 _STAY = None
 
-# (states, inputs, action, next state): what is done.
+# What is done: (states, inputs, action, next state).
 _DONE: tuple[tuple[tuple[State, ...], tuple[Input, ...], Action, State | None], ...] = (
     ((_S.IDLE,), (_I.LISTEN,), _A.LISTEN, _S.LISTEN),
     ((_S.IDLE,), (_I.SEND_REQ,), _A.SEND_REQ, _S.REQ_SENT),
@@ -168,7 +168,7 @@ _DONE: tuple[tuple[tuple[State, ...], tuple[Input, ...], Action, State | None], 
     ((_S.REQ_SENT, _S.MRA_REQ_RCVD), (_I.CLOSE,), _A.SEND_TIMEOUT, _S.IDLE),
     ((_S.REQ_SENT, _S.MRA_REQ_RCVD), (_I.RETRY,), _A.RESEND, _STAY),
     ((_S.REQ_SENT, _S.MRA_REQ_RCVD), (_I.TIMEOUT,), _A.GIVE_UP_REQ, _S.IDLE),
-    # Who had the service is gone; who has it now, or nobody, answers at once.
+    # The process with the service has died. The next one that has it, or a refusal, answers at once.
     ((_S.REQ_SENT,), (_I.GONE,), _A.RESEND, _STAY),
     ((_S.MRA_REQ_RCVD,), (_I.GONE,), _A.LOSE_REQ, _S.IDLE),
     #
@@ -236,7 +236,7 @@ _EVERY = tuple(State)
 _BEFORE_REP = (_S.IDLE, _S.LISTEN, _S.REQ_SENT, _S.MRA_REQ_RCVD, _S.REQ_RCVD, _S.MRA_REQ_SENT)
 _SIDR = (_S.SIDR_REQ_SENT, _S.SIDR_REQ_RCVD)
 
-# (states, inputs, reason): what is ignored. A pair that is named above is no business of these rows.
+# What is ignored: (states, inputs, reason). A pair that is named above is not ignored.
 _IGNORED: tuple[tuple[tuple[State, ...], tuple[Input, ...], str], ...] = (
     ((_S.IDLE, _S.LISTEN), (_I.MRA_REQ, _I.MRA_REP, _I.MRA_OTHER), "nothing was sent that could be answered"),
     ((_S.IDLE, _S.LISTEN), (_I.REP, _I.RTU, _I.REJ, _I.REJ_STALE), "nothing was sent that could be answered"),
@@ -250,26 +250,26 @@ _IGNORED: tuple[tuple[tuple[State, ...], tuple[Input, ...], str], ...] = (
             if not one.is_call
             and one not in (_I.SIDR_REQ, _I.SIDR_REP, _I.STALE, _I.GONE, _I.RETRY, _I.TIMEOUT)
         ),
-        "a resolution is no connection",
+        "a resolution is not a connection",
     ),
-    ((_S.SIDR_REQ_SENT,), (_I.SIDR_REQ,), "the id is that of a question of ours"),
+    ((_S.SIDR_REQ_SENT,), (_I.SIDR_REQ,), "the id belongs to a question of this end"),
     ((_S.SIDR_REQ_RCVD,), (_I.SIDR_REQ,), "repeated: the application has it already"),
-    ((_S.SIDR_REQ_RCVD,), (_I.SIDR_REP,), "nothing was asked"),
-    ((_S.SIDR_REQ_RCVD,), (_I.GONE,), "the answer costs nothing, and nobody is waited for"),
-    (_EVERY, (_I.SIDR_REQ, _I.SIDR_REP), "a connection is no resolution"),
+    ((_S.SIDR_REQ_RCVD,), (_I.SIDR_REP,), "this end asked nothing"),
+    ((_S.SIDR_REQ_RCVD,), (_I.GONE,), "the answer costs nothing, and this end waits for nothing"),
+    (_EVERY, (_I.SIDR_REQ, _I.SIDR_REP), "a connection is not a resolution"),
     (
         (_S.REQ_SENT, _S.MRA_REQ_RCVD, _S.REP_RCVD, _S.MRA_REP_SENT),
         (_I.REQ,),
-        "this end is the active one; peers that call each other are not joined to one connection",
+        "this end is the active one; two ends that call each other do not share one connection",
     ),
     ((_S.REQ_RCVD,), (_I.REQ,), "repeated: the application has it already"),
     ((_S.MRA_REP_RCVD,), (_I.REQ,), "repeated: the MRA shows that the REP arrived"),
     ((_S.ESTABLISHED, _S.DREQ_SENT, _S.DREQ_RCVD), (_I.REQ,), "repeated: it was answered long ago"),
-    ((_S.MRA_REQ_RCVD,), (_I.MRA_REQ,), "repeated: every REQ waits so long already"),
-    ((_S.MRA_REP_RCVD,), (_I.MRA_REP,), "repeated: every REP waits so long already"),
-    (_EVERY, (_I.MRA_REQ, _I.MRA_REP), "no such message of ours is waiting for an answer"),
-    (_EVERY, (_I.MRA_OTHER, _I.APR), "a LAP is never sent: RoCE has no alternate paths"),
-    (_EVERY, (_I.LAP,), "there is no connection whose path could be changed"),
+    ((_S.MRA_REQ_RCVD,), (_I.MRA_REQ,), "repeated: the first MRA is in force"),
+    ((_S.MRA_REP_RCVD,), (_I.MRA_REP,), "repeated: the first MRA is in force"),
+    (_EVERY, (_I.MRA_REQ, _I.MRA_REP), "no such message of this end waits for an answer"),
+    (_EVERY, (_I.MRA_OTHER, _I.APR), "this end never sends a LAP: RoCE has no alternate paths"),
+    (_EVERY, (_I.LAP,), "there is no connection with a path to change"),
     ((_S.REP_RCVD,), (_I.REP,), "repeated: the application has it already"),
     ((_S.REQ_RCVD, _S.MRA_REQ_SENT, _S.REP_SENT, _S.MRA_REP_RCVD), (_I.REP,), "this end is the passive one"),
     ((_S.DREQ_SENT, _S.DREQ_RCVD, _S.TIMEWAIT), (_I.REP,), "late: the DREQ tells the peer more"),
@@ -284,7 +284,7 @@ _IGNORED: tuple[tuple[tuple[State, ...], tuple[Input, ...], str], ...] = (
     (_EVERY, (_I.DREP,), "no DREQ was sent"),
     ((_S.IDLE, _S.LISTEN), (_I.GONE,), "there is no peer"),
     ((_S.DREQ_RCVD, _S.TIMEWAIT), (_I.GONE,), "the connection is being released already"),
-    (_EVERY, (_I.STALE,), "not connected: the timer of its own state ends it"),
+    (_EVERY, (_I.STALE,), "there is no connection; the timer of this state ends it"),
     (_EVERY, (_I.RETRY, _I.TIMEOUT), "no timer runs"),
 )
 
@@ -325,17 +325,17 @@ TABLE = _build()
 _HEAD = """\
 # The states of the communication manager
 
-Printed from `TABLE` in `src/rnic/cm/states.py`; a test compares the two.
+This page is printed from `TABLE` in `src/rnic/cm/states.py`; a test compares the two.
 
-Words in capitals are messages, states and events of IBA chapter 12; words with brackets are calls. How
-long an answer is waited for, and how often a message is sent again, the ends agree in the REQ. Every pair of
-state and input is here: what is ignored is counted, what is refused raises EINVAL.
+Words in capitals are messages, states and events of IBA chapter 12. Words with brackets are calls of the
+application. The two ends agree in the REQ how long they wait for an answer, and how often they send a message
+again. Every pair of state and input is here. An ignored message is counted; a refused call raises EINVAL.
 
 """
 
 
 def markdown() -> str:
-    """The table as a page for people: a section for each state, what is ignored at its end.
+    """The table as a page in Markdown: a section for each state, with the ignored inputs at its end.
 
     python -c 'import rnic.cm; print(rnic.cm.markdown(), end="")' > docs/cm-states.md
     """
