@@ -23,7 +23,7 @@ from conn.peers import HOST, SMALL, descriptors, quiet
 from rnic import VerbsError
 from rnic.aio.pump import Pump
 from rnic.conn.core import Core
-from rnic.endpoint import LostError, RefusedError
+from rnic.endpoint import Config, LostError, RefusedError
 from rnic.rdmacm import CmId
 from rnic.rdmacm.registry import registry
 
@@ -207,6 +207,49 @@ def test_connect_gives_up_and_can_be_cancelled() -> None:
     before = descriptors()
     run(main())
     quiet(before)
+
+
+def test_a_deadline_that_is_put_off_makes_no_new_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        made: list[object] = []
+        call_later = loop.call_later
+
+        def counted(*args: Any) -> asyncio.TimerHandle:
+            made.append(args)
+            return call_later(*args)
+
+        monkeypatch.setattr(loop, "call_later", counted)
+        async with rnic.aio.listen(HOST, 0) as server:
+            there = asyncio.create_task(server.accept())
+            async with await rnic.aio.connect(HOST, server.port) as conn, await there as other:
+                made.clear()
+                for _ in range(100):
+                    await other.withdraw(await other.share(bytearray(8)))
+                    await conn.send(b"there")
+                    assert await other.recv() == b"there"
+                assert len(made) < 10
+                await asyncio.gather(conn.close(), other.close())
+
+    run(main())
+
+
+def test_a_connection_is_probed_whose_deadline_was_put_off() -> None:
+    config = Config(idle_interval=0.1)
+
+    async def main() -> None:
+        async with rnic.aio.listen(HOST, 0) as server:
+            there = asyncio.create_task(server.accept())
+            async with await rnic.aio.connect(HOST, server.port, config=config) as conn, await there as other:
+                for _ in range(3):
+                    probes = conn.statistics().probes
+                    await other.share(bytearray(8))
+                    await conn.next_region()
+                    while conn.statistics().probes == probes:
+                        await asyncio.sleep(0.01)
+                await asyncio.gather(conn.close(), other.close())
+
+    run(main())
 
 
 PROGRAM = """

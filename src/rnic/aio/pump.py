@@ -27,6 +27,7 @@ class Pump:
         self.room = Queue()  # who is in the middle of a message
         self._queues = (self.messages, self.regions, self.sends, self.ops, self.withdrawals, self.end)
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0  # when it runs, by monotonic()
         self._again: asyncio.Handle | None = None
         self._failures = 0
         self._filenos: tuple[int, ...] = (core.fileno(),)
@@ -85,16 +86,31 @@ class Pump:
                 queue.wake_all()
 
     def _plan(self) -> None:
-        for handle in (self._timer, self._again):
-            if handle is not None:
-                handle.cancel()
-        self._timer = self._again = None
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
         if self.core.released or not self._filenos:
-            return
-        if self.core.busy or self._failures:
+            self._drop_timer()
+        elif self.core.busy or self._failures:
             self._again = self._loop.call_soon(self.run)
         elif (due := self.core.deadline()) is not None:
-            self._timer = self._loop.call_later(max(0.0, due - monotonic()), self.run)
+            self._set_timer(due)
+
+    def _set_timer(self, due: float) -> None:
+        """One that runs too soon is left as it is: most deadlines are put off with each message."""
+        if self._timer is None or due < self._timer_at:
+            self._drop_timer()
+            self._timer = self._loop.call_later(max(0.0, due - monotonic()), self._on_time)
+            self._timer_at = due
+
+    def _drop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self.run()
 
     async def wait(self, queue: Queue, is_so: Callable[[], bool], again: bool = False) -> None:
         """Until something is so, which a pump may have made so; `again`: it was, and another one took it."""
