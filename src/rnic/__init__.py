@@ -7,7 +7,11 @@ Layers, top down: this facade; `rnic.verbs`, the objects and records; `rnic._nic
 device in C.  `rnic.enums` and `rnic.errors` are leaves that all of them use.
 """
 
+import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+if _sys.argv[:1] == ["-m"] and _sys.orig_argv[-len(_sys.argv)] == "rnic":
+    import _rnic_command  # noqa: F401 - `python -m rnic`, which imports rnic first: Ctrl-C shows no traceback
 
 from rnic._nic.nic import (
     CQ,

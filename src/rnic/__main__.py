@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m rnic` is the command `rnic`."""
 
-from rnic.cli import main
+from _rnic_command import main
 
 main()

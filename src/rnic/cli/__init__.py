@@ -2,6 +2,8 @@
 """The command `rnic`: one module a command, over the public API alone.
 
 main       the group, and the one place where an error becomes a line and an exit code
+command    what all commands have               help       their help, as wide as the terminal
+signals    Ctrl-C and its kin                   completion `rnic completion`, for shells
 devices    `rnic devices`, `rnic info`          devinfo    their layout, as ibv_devinfo's
 pingpong   `rnic pingpong rc`, `ud`             exchange   its TCP exchange, as ibv_rc_pingpong's
 demo       `rnic demo`: the sender              transfer   its protocol, and the receiver

@@ -5,9 +5,17 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import IO
+import sys
+from typing import IO, Any
 
 from rnic.cli.params import printable
+from rnic.cli.signals import spared
+
+
+def start(*words: str, **more: Any) -> subprocess.Popen[bytes]:
+    """Starts `rnic` with these arguments; Ctrl-C is left to the process that starts it."""
+    with spared():
+        return subprocess.Popen([sys.executable, "-m", "rnic", *words], stdin=subprocess.DEVNULL, **more)
 
 
 def end(child: subprocess.Popen[bytes], seconds: float) -> None:

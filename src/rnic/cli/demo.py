@@ -6,11 +6,8 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import signal
 import socket
 import struct
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -34,7 +31,8 @@ from rich.table import Table
 
 import rnic
 from rnic.cli import exchange, measure, params
-from rnic.cli.child import end, scratch
+from rnic.cli.child import end, scratch, start
+from rnic.cli.command import command
 from rnic.cli.params import Failure, show_rate, show_size, show_time
 from rnic.cli.transfer import (
     CHUNK,
@@ -55,7 +53,7 @@ Advance = Callable[[int], None]  # told how many bytes are done
 Gone = Callable[[], str | None]  # why the other process will never answer, or None
 
 
-@click.command(short_help="Send a file by RDMA, then measure.")
+@command()
 @click.argument(
     "path", required=False, type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
 )
@@ -97,12 +95,10 @@ def demo(path: Path | None, size: int, port: int) -> None:
         say(console, "latency: half a round trip (SEND), posting to completion (others); seen from Python")
 
 
-@click.command(hidden=True)
+@command()
 @click.argument("port", type=params.number(1, 65535))
 def demo_receiver(port: int) -> None:
     """The second process of `rnic demo`, which starts it."""
-    # Ctrl-C reaches both processes; this one ends when the other closes the connection.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with exchange.connect(HOST, port, QUIET) as sock:
             receiver(sock)
@@ -187,9 +183,7 @@ def start_receiver(stack: ExitStack, port: int) -> Link:
     """Starts the second process and connects to it; the stack ends it."""
     listener = stack.enter_context(exchange.listen(port, HOST))
     port = listener.getsockname()[1]
-    child = subprocess.Popen(
-        [sys.executable, "-m", "rnic", demo_receiver.name or "", str(port)], stdin=subprocess.DEVNULL
-    )
+    child = start(demo_receiver.name or "", str(port))
     stack.push(lambda kind, _error, _traceback: end(child, 3 if kind is None else 0.5))
 
     def gone() -> str | None:

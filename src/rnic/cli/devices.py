@@ -13,14 +13,15 @@ from rich.console import Console
 from rich.table import Table
 
 import rnic
-from rnic.cli import devinfo
+from rnic.cli import completion, devinfo
+from rnic.cli.command import command
 from rnic.cli.params import Failure
 
 T = TypeVar("T")
 NO_DEVICES = "no devices: no network interface of this machine has an address (`rnic doctor` has the cure)"
 
 
-@click.command(short_help="List the RDMA devices of this machine.")
+@command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def devices(as_json: bool) -> None:
     """List the RDMA devices of this machine: one for each network interface that has an address.
@@ -53,9 +54,15 @@ def devices(as_json: bool) -> None:
     console.print(table)
 
 
-@click.command(short_help="Show a device, or all, as ibv_devinfo does.")
-@click.argument("device", required=False)
-@click.option("-d", "--ib-dev", help="The device, as an option like ibv_devinfo's.", hidden=True)
+@command()
+@click.argument("device", required=False, shell_complete=completion.devices)
+@click.option(
+    "-d",
+    "--ib-dev",
+    shell_complete=completion.devices,
+    help="The device, as an option like ibv_devinfo's.",
+    hidden=True,
+)
 @click.option("-v", "--verbose", is_flag=True, help="All attributes, and the GID table.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (always all attributes).")
 def info(device: str | None, ib_dev: str | None, verbose: bool, as_json: bool) -> None:

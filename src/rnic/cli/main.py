@@ -1,37 +1,71 @@
 # SPDX-License-Identifier: Apache-2.0
 """The group of commands, and the one place where an error becomes a line on stderr and an exit code.
 
-Exit codes: 0 good, 1 the command failed, 2 the command line is wrong, 130 interrupted.
+Exit codes: 0 good, 1 the command failed, 2 the command line is wrong, 130 interrupted,
+143 terminated.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from importlib import metadata
+from collections.abc import Callable
 from typing import NoReturn
 
 import click
 
-from rnic.cli.cm import mckey, rdma_client, rdma_server, rping, ucmatose, udaddy
-from rnic.cli.demo import demo, demo_receiver
-from rnic.cli.devices import devices, info
-from rnic.cli.doctor import doctor, doctor_peer
-from rnic.cli.lab3 import lab3
-from rnic.cli.perf import perf
-from rnic.cli.pingpong import pingpong
+from rnic.cli import signals
+from rnic.cli.command import Later, group
 from rnic.errors import VerbsError
 
+INTERRUPTED = 130
+COMMANDS = (
+    Later("devices", "rnic.cli.devices:devices", "List the RDMA devices of this machine."),
+    Later("info", "rnic.cli.devices:info", "Show a device, or all, as ibv_devinfo does."),
+    Later("doctor", "rnic.cli.doctor:doctor", "Say what works on this machine, and what to do."),
+    Later("doctor-peer", "rnic.cli.doctor:doctor_peer"),
+    Later("pingpong", "rnic.cli.pingpong:pingpong", "Bounce messages between two queue pairs."),
+    Later("perf", "rnic.cli.perf:perf", "Measure bandwidth, latency or message rate."),
+    Later("demo", "rnic.cli.demo:demo", "Send a file by RDMA, then measure."),
+    Later("demo-receiver", "rnic.cli.demo:demo_receiver"),
+    Later("rping", "rnic.cli.cm.rping:rping", "Ping-pong by RDMA READ and RDMA WRITE."),
+    Later("ucmatose", "rnic.cli.cm.ucmatose:ucmatose", "Connect many times, send messages both ways."),
+    Later("udaddy", "rnic.cli.cm.udaddy:udaddy", "Send datagrams to a service, get answers."),
+    Later("mckey", "rnic.cli.cm.mckey:mckey", "Send and receive datagrams of a multicast group."),
+    Later(
+        "rdma-server",
+        "rnic.cli.cm.simple:rdma_server",
+        "Take a connection, receive a message, send one.",
+    ),
+    Later("rdma-client", "rnic.cli.cm.simple:rdma_client", "Connect, send a message and receive one."),
+    Later("lab3", "rnic.cli.lab3:lab3", "File transfer: write the sender, get a secret key."),
+    Later("completion", "rnic.cli.completion:completion", "Print what completes commands in a shell."),
+)
 
-def version() -> str:
+
+def show_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    """Prints it, and ends."""
+    from importlib import metadata  # takes as long to import as all else that help needs
+
+    if not wanted or ctx.resilient_parsing:
+        return
     try:
-        return metadata.version("rnic")
+        version = metadata.version("rnic")
     except metadata.PackageNotFoundError:
-        return "unknown"
+        version = "unknown"
+    click.echo(f"rnic, version {version}")
+    ctx.exit()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version(), prog_name="rnic")
+@group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=show_version,
+    help="Show the version and exit.",
+)
 def cli() -> None:
     """A software RDMA NIC: verbs over RoCEv2 in a user process, without kernel module, root or hardware.
 
@@ -45,24 +79,30 @@ def cli() -> None:
     rnic rping -s                   RDMA-CM's examples; also ucmatose, udaddy
     rnic demo                       a file by RDMA WRITE between two processes
     rnic lab3                       the same as an exercise, with a grader
+    rnic completion bash            also zsh, fish: commands by the Tab key
     """
 
 
-RDMA_CM = (rping, ucmatose, udaddy, mckey, rdma_server, rdma_client)
-
-for command in (devices, info, doctor, doctor_peer, pingpong, perf, demo, demo_receiver, *RDMA_CM, lab3):
-    cli.add_command(command)
+for one in COMMANDS:
+    cli.add_command(one)
 
 
 def main(args: list[str] | None = None) -> NoReturn:
     """Runs the command line and ends the process; no error that a user can cause shows a traceback."""
-    sys.exit(run(sys.argv[1:] if args is None else args))
-
-
-def run(args: list[str]) -> int:
-    """Runs the command line; the exit code."""
     try:
-        status = cli.main(args=args, prog_name="rnic", standalone_mode=False)
+        status = run(sys.argv[1:] if args is None else args, signals.begin)
+        signals.end()
+    except signals.Ended as ended:
+        if ended.number == signals.SIGINT:  # whoever sends another signal looks at the exit code
+            _complain("interrupted", INTERRUPTED)
+        raise
+    sys.exit(status)
+
+
+def run(args: list[str], begin: Callable[[], None] | None = None) -> int:
+    """Runs the command line; the exit code.  `begin` is called when the command begins to work."""
+    try:
+        status = cli.main(args=args, prog_name="rnic", standalone_mode=False, obj=begin)
         sys.stdout.flush()
     except click.UsageError as error:
         error.show()
@@ -70,7 +110,7 @@ def run(args: list[str]) -> int:
     except click.ClickException as error:
         return _complain(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        return _complain("interrupted", 130)
+        return _complain("interrupted", INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has seen enough (rnic info | head); nobody must try to flush it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

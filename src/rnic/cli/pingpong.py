@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import click
 
-from rnic.cli import endpoint, exchange, params, pingpong_srq, pingpong_xrc
+from rnic.cli import completion, endpoint, exchange, params, pingpong_srq, pingpong_xrc
+from rnic.cli.command import group
 from rnic.cli.endpoint import MTUS
 from rnic.cli.params import Failure
 from rnic.cli.pingpong_end import FILL, DatagramEnd, End, Options, UnreliableEnd, validate
@@ -19,7 +20,7 @@ from rnic.cli.pingpong_end import FILL, DatagramEnd, End, Options, UnreliableEnd
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-@click.group(short_help="Bounce messages between two queue pairs.")
+@group()
 def pingpong() -> None:
     """Bounce messages between two queue pairs, as the ibv_*_pingpong programs do.
 
@@ -40,7 +41,10 @@ def common(size: int, *without: str) -> Callable[[_F], _F]:
             help="TCP port of the server.",
         ),
         "ib_dev": click.option(
-            "-d", "--ib-dev", help="Device; without -d and -g, that of the TCP connection's local address."
+            "-d",
+            "--ib-dev",
+            shell_complete=completion.devices,
+            help="Device; without -d and -g, that of the TCP connection's local address.",
         ),
         "ib_port": click.option(
             "-i",

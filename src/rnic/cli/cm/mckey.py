@@ -13,10 +13,11 @@ from rnic.cli.cm import options
 from rnic.cli.cm.node import Load, Node
 from rnic.cli.cm.udaddy import port_space
 from rnic.cli.cm.waiting import Waiter
+from rnic.cli.command import command
 from rnic.rdmacm import Event, EventChannel, EventType, JoinFlags, PortSpace, UDParam, create_id
 
 
-@click.command(short_help="Send and receive datagrams of a multicast group.")
+@command()
 @click.option("-m", "group", metavar="ADDRESS", help="The group: an IPv4 or IPv6 multicast address.")
 @click.option("-M", "unmapped", metavar="GID", help="The group by its GID (not supported).")
 @click.option("-s", "sender", is_flag=True, help="Send; without it: receive.")

@@ -20,6 +20,7 @@ import rnic
 from rnic.cli import params
 from rnic.cli.cm import options
 from rnic.cli.cm.waiting import Waiter
+from rnic.cli.command import command
 from rnic.cli.endpoint import check
 from rnic.cli.params import Failure
 from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, PortSpace, create_id
@@ -66,7 +67,7 @@ class Asked(Record):
     timeout: float
 
 
-@click.command(short_help="Ping-pong by RDMA READ and RDMA WRITE.")
+@command()
 @click.option("-s", "is_server", is_flag=True, help="Be the server.")
 @click.option("-c", "is_client", is_flag=True, help="Be the client.")
 @click.option("-a", "address", metavar="ADDRESS", help="The server's address; a server's default is 0.0.0.0.")

@@ -13,6 +13,7 @@ import click
 
 import rnic
 from rnic.cli.cm import options
+from rnic.cli.command import command
 from rnic.cli.endpoint import check
 from rnic.cli.params import Failure
 from rnic.rdmacm import AddrInfo, CmId, create_ep, getaddrinfo
@@ -21,7 +22,7 @@ LENGTH = 16
 CAP = rnic.QPCap(max_send_wr=1, max_recv_wr=1, max_send_sge=1, max_recv_sge=1, max_inline_data=LENGTH)
 
 
-@click.command("rdma-server")
+@command("rdma-server")
 @click.option(
     "-s", "server", metavar="ADDRESS", default="0.0.0.0", show_default=True, help="Where to listen."
 )
@@ -48,7 +49,7 @@ def rdma_server(server: str, port: int, timeout: float) -> None:
             cm_id.disconnect()
 
 
-@click.command("rdma-client")
+@command("rdma-client")
 @click.option("-s", "server", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="The server.")
 @options.port(7471, "-p", "--port")
 @options.timeout

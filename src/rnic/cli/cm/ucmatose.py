@@ -9,12 +9,13 @@ from rnic.cli import params
 from rnic.cli.cm import options
 from rnic.cli.cm.node import Load, Node
 from rnic.cli.cm.party import Asked, Party
+from rnic.cli.command import command
 from rnic.rdmacm import ConnParam, EventChannel, Option, PortSpace
 
 SPACES = {"tcp": PortSpace.TCP, "ib": PortSpace.IB}
 
 
-@click.command(short_help="Connect many times, send messages both ways.")
+@command()
 @options.ends
 @click.option(
     "-P", "space", type=click.Choice(list(SPACES), case_sensitive=False), default="tcp", help="Port space."

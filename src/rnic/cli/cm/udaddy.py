@@ -10,6 +10,7 @@ from rnic.cli import params
 from rnic.cli.cm import options
 from rnic.cli.cm.node import Load, Node
 from rnic.cli.cm.party import Asked, Party
+from rnic.cli.command import command
 from rnic.rdmacm import ConnParam, Option, PortSpace, UDParam
 
 SPACES = {"udp": PortSpace.UDP, "ipoib": PortSpace.IPOIB}
@@ -28,7 +29,7 @@ def port_space(name: str | None, number: int | None) -> PortSpace:
     return ps
 
 
-@click.command(short_help="Send datagrams to a service, get answers.")
+@command()
 @options.ends
 @click.option(
     "-P",

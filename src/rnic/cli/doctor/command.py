@@ -9,13 +9,14 @@ from collections.abc import Iterator
 import click
 
 from rnic.cli import params
+from rnic.cli.command import command
 from rnic.cli.doctor import machine, network, pair, tools
 from rnic.cli.doctor.finding import Finding, State
 
 WIDTH = 22
 
 
-@click.command(short_help="Say what works on this machine, and what to do.")
+@command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(as_json: bool) -> int:
     """Say what works on this machine for this user, and what to do about the rest.
@@ -38,7 +39,7 @@ def doctor(as_json: bool) -> int:
     return int(any(finding.needed and finding.state is State.MISSING for finding in found))
 
 
-@click.command(hidden=True)
+@command()
 @click.argument("fd", type=params.number(0))
 def doctor_peer(fd: int) -> None:
     """The second process of `rnic doctor`, which starts it."""

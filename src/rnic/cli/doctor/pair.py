@@ -8,15 +8,13 @@ import errno
 import os
 import socket
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import IO
 
 import rnic
 from rnic.cli import endpoint, exchange
-from rnic.cli.child import end, last_words, scratch
+from rnic.cli.child import end, last_words, scratch, start
 from rnic.cli.doctor.finding import Finding, degraded, good, missing
 from rnic.cli.doctor.machine import text_of
 from rnic.cli.params import Failure
@@ -142,12 +140,7 @@ def write_twice(name: str, stderr: IO[bytes]) -> tuple[tuple[int, int], int]:
     with ExitStack() as stack:
         stack.enter_context(ours)
         with theirs:
-            child = subprocess.Popen(
-                [sys.executable, "-m", "rnic", name, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stderr=stderr,
-            )
+            child = start(name, str(theirs.fileno()), pass_fds=[theirs.fileno()], stderr=stderr)
         stack.callback(end, child, 0.5)
         stack.callback(ours.close)  # which ends it
         ours.settimeout(PATIENCE)

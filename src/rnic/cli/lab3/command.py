@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from rnic.cli import params
+from rnic.cli.command import group
 from rnic.cli.lab3 import grade as grading
 from rnic.cli.lab3.protocol import check_id
 from rnic.cli.lab3.receiver import Settings, serve
@@ -24,7 +25,7 @@ FOLDER = click.Path(exists=True, file_okay=False, writable=True, path_type=Path)
 SECONDS = click.FloatRange(min=0, min_open=True, max=86400)
 
 
-@click.group(invoke_without_command=True)
+@group(invoke_without_command=True)
 @click.option("--skeleton", "wants_skeleton", is_flag=True, help="Print the exercise: a sender with TODOs.")
 @click.pass_context
 def lab3(ctx: click.Context, wants_skeleton: bool) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from rnic.cli import exchange
-from rnic.cli.child import end, last_words, scratch
+from rnic.cli.child import end, last_words, scratch, start
 from rnic.cli.endpoint import look
 from rnic.cli.params import Failure
 from rnic.cli.perf import plan as plans
@@ -31,7 +30,7 @@ START = 30.0  # seconds for an interpreter to start, on a busy machine
 EACH_ENDS_OWN = {"host", "local", "port", "device", "gid_index", "bind", "as_json", "plot", "listener"}
 
 
-@click.command(short_help="Measure bandwidth, latency or message rate.", cls=GroupedCommand)
+@click.command(cls=GroupedCommand)
 @click.argument("test", type=click.Choice(list(plans.TESTS)), metavar="OPERATION")
 @click.argument("metric", type=click.Choice(list(plans.METRICS)), metavar="METRIC")
 @click.argument("host", required=False)
@@ -63,7 +62,6 @@ def perf(context: click.Context, /, **given: Any) -> None:
     where = session.Where(given["device"], given["gid_index"])
     output = Output(given["as_json"], given["plot"])
     if given["listener"] is not None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it has heard it, too
         serve(socket.socket(fileno=given["listener"]), {}, where, output)
     elif given["local"]:
         measure_here(plan, where, output)
@@ -192,14 +190,12 @@ def measure_here(plan: Plan, where: session.Where, output: Output) -> None:
     with scratch() as stderr, ExitStack() as stack:
         with exchange.listen(0, HERE) as listener:
             sock = stack.enter_context(exchange.connect(HERE, listener.getsockname()[1], QUIET))
-            words = [sys.executable, "-m", "rnic", "perf", plan.test, plan.metric]
-            words += ["--listener", str(listener.fileno())]
+            words = ["perf", plan.test, plan.metric, "--listener", str(listener.fileno())]
             words += ["-d", where.device] if where.device is not None else []
             words += ["-x", str(where.gid_index)] if where.gid_index is not None else []
-            child = subprocess.Popen(
-                words,
+            child = start(
+                *words,
                 pass_fds=[listener.fileno()],
-                stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,  # what goes wrong is said on the line, but for the start
             )

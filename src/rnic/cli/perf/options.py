@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from rnic.cli import params
+from rnic.cli import completion, params
+from rnic.cli.command import Command
 from rnic.cli.endpoint import MTUS
 from rnic.cli.perf import plan as plans
 
@@ -24,7 +25,7 @@ class GroupedOption(click.Option):
         self.heading = heading
 
 
-class GroupedCommand(click.Command):
+class GroupedCommand(Command):
     """A command whose help has its options under headings."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -140,6 +141,7 @@ OPTIONS = (
         "--ib-dev",
         "device",
         metavar="NAME",
+        shell_complete=completion.devices,
         help="Device  [that of the address of -p's connection]",
     ),
     option(

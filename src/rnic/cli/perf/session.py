@@ -16,6 +16,7 @@ from rnic.cli.perf.line import QUIET, Line
 from rnic.cli.perf.plan import Plan
 from rnic.cli.perf.progress import Progress
 from rnic.cli.perf.samples import Samples
+from rnic.cli.signals import Ended
 from rnic.records import Record
 
 VERSION = 2  # of what the ends say to each other
@@ -69,7 +70,7 @@ def telling(line: Line) -> Iterator[None]:
     """The other end hears why this one goes."""
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Ended):
         _tell(line, "interrupted")
         raise
     except (Failure, OSError) as error:

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SIGINT, SIGTERM and SIGHUP end a command in order: files go, peers are told; the exit code is 128 + number.
+
+Before a command works, and when it has ended, they end the process at once (src/_rnic_command.py).
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+SIGINT = signal.SIGINT
+ENDING = (SIGINT, signal.SIGTERM, signal.SIGHUP)
+SOON = 0.001  # seconds
+
+
+class Ended(SystemExit):
+    """A signal has come that ends the command; wherever it is raised, nobody shows a traceback."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
+
+
+def begin() -> None:
+    """From now on they raise Ended, unless they are ignored, as nohup(1) starts programs."""
+    sys.unraisablehook = _once_more
+    for one in ENDING:
+        if signal.getsignal(one) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(one, _raise)
+
+
+def end() -> None:
+    """From now on they end the process at once."""
+    for one in ENDING:
+        if signal.getsignal(one) is _raise:
+            signal.signal(one, signal.SIG_DFL)
+
+
+@contextmanager
+def spared() -> Iterator[None]:
+    """A process that is started meanwhile never sees Ctrl-C: it ends with the one that started it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _raise(number: int, _frame: FrameType | None) -> None:
+    end()  # a second one waits for nothing
+    raise Ended(number)
+
+
+def _once_more(unraisable: Any) -> None:
+    """Where nothing can be raised, as in a finaliser, Python says so and goes on: the signal comes again."""
+    ended = unraisable.exc_value
+    if not isinstance(ended, Ended):
+        sys.__unraisablehook__(unraisable)
+        return
+    signal.signal(signal.SIGALRM, lambda _number, frame: _raise(ended.number, frame))
+    signal.setitimer(signal.ITIMER_REAL, SOON)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SIGINT, SIGTERM and SIGHUP at any step of a command: no traceback, nothing left, the right exit code."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.commands import SECONDS, Start
+from waiting import until
+
+# Counts calls from the first line of rnic's own on, and sends itself the signal with the wanted one.
+STEPPED = """
+import os, sys
+number, left, begun = int(sys.argv[1]), int(sys.argv[2]), False
+def count(frame, event, arg):
+    global left, begun
+    left -= begun and event == "call"
+    begun = begun or frame.f_code.co_filename.endswith("_rnic_command.py")
+    if not left:
+        sys.setprofile(None)
+        os.kill(os.getpid(), number)
+sys.argv = sys.argv[3:]
+with open(sys.argv[0]) as file:
+    program = compile(file.read(), sys.argv[0], "exec")
+sys.setprofile(count)
+exec(program, {"__name__": "__main__"})
+"""
+
+
+def steps(seed: int) -> list[int]:
+    """The first ones, and some between each power of two and the next."""
+    chosen = random.Random(seed)
+    return [1, 2, 3] + [chosen.randrange(1 << n, 2 << n) for n in range(2, 19) for _ in range(2)]
+
+
+def interrupted(number: int, step: int, folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    program = shutil.which("rnic", path=str(Path(sys.executable).parent))
+    assert program is not None
+    return subprocess.run(
+        [sys.executable, "-c", STEPPED, str(int(number)), str(step), program, *args],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "args", [("--help",), ("devices",), ("demo", "--size", "1M"), ("perf", "write", "lat", "--local", "-n10")]
+)
+def test_a_signal_at_any_step(number: signal.Signals, args: tuple[str, ...], tmp_path: Path) -> None:
+    for step in steps(number):
+        result = interrupted(number, step, tmp_path, *args)
+        seen = f"step {step}: {result}"
+        assert result.returncode in (0, -number, 128 + number), seen
+        said = {"", "rnic: interrupted\n"} if number == signal.SIGINT else {""}
+        assert result.stderr.replace("\r", "") in said, seen
+        assert not list(tmp_path.iterdir()), seen
+        if result.returncode == 0:
+            break  # it had ended before that step
+
+
+def test_the_exit_code_is_the_signals(rnic: Start) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        server = rnic("rping", "-s", "-p", 0)
+        server.listening()
+        server.process.send_signal(number)
+        assert server.wait().status == 128 + number
+
+
+def test_an_ignored_signal_stays_ignored(rnic: Start) -> None:
+    """As nohup(1), and shells without job control, start programs in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        server = rnic("rping", "-s", "-p", 0)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    server.listening()
+    server.process.send_signal(signal.SIGINT)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.wait().status == 128 + signal.SIGTERM
+
+
+def test_a_signal_in_a_finaliser_comes_again() -> None:
+    """Python cannot raise there: it says so, and goes on."""
+    program = """
+import os, signal, time
+from rnic.cli import signals
+class Thing:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000): pass
+signals.begin()
+try:
+    Thing()
+    time.sleep(60)
+except signals.Ended as ended:
+    os._exit(ended.code)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS)
+    assert (done.returncode, done.stderr) == (143, "")
+
+
+def test_a_started_process_does_not_see_ctrl_c(rnic: Start) -> None:
+    """Both have it from the terminal; the second process ends with the first."""
+    command = rnic("demo", "--size", "1M")
+    children = Path(f"/proc/{command.process.pid}/task/{command.process.pid}/children")
+    child = int(until(lambda: children.read_text().split(), "the second process")[0])
+    os.kill(child, signal.SIGINT)
+    result = command.wait()
+    assert (result.status, result.err) == (0, "")
