@@ -19,7 +19,7 @@ from conn.test_ends import pair
 from conn.test_regions import until_it_is_there
 from rnic.aio import waiting
 from rnic.conn.core import Core
-from rnic.endpoint import Config, EndpointError
+from rnic.endpoint import Config, EndpointError, Protocol
 from waiting import until
 
 SLEEPY = Config(spin=0)
@@ -412,10 +412,11 @@ def test_a_long_message_that_is_cancelled_in_the_middle_goes_on_from_a_copy() ->
             for _ in range(10):
                 message = bytearray(random.Random(7).randbytes(LONG))
                 wanted = bytes(message)
-                flow = a._core.protocol.flow
-                begun = flow.begun
+                protocol = a._core.protocol
+                assert isinstance(protocol, Protocol)
+                begun = protocol.flow.begun
                 task = asyncio.create_task(a.send(message))
-                while flow.begun == begun and not task.done():  # by whichever way
+                while protocol.flow.begun == begun and not task.done():  # by whichever way
                     await asyncio.sleep(0)
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)

@@ -24,6 +24,7 @@ class End:
         self.arrived: deque[Outgoing] = deque()  # arrived, not completed
         self.log: list[bytes] = []  # every SEND that arrived at the peer
         self.events: list[Event] = []
+        self.memory: dict[int, bytes] = {}  # what it has announced, by address
         self.delivered: list[int] = []
 
     def post_receives(self) -> bool:
@@ -45,6 +46,24 @@ class End:
         if not self.arrived:
             return False
         self.delivered += self.protocol.sent(self.arrived.popleft().number, now)
+        return True
+
+    def announce(self, data: bytes, tag: int = 0) -> int:
+        """Announce a message that lies here."""
+        addr = 0x1000 * (1 + len(self.memory))
+        self.memory[addr] = data
+        return self.protocol.announce(len(data), addr, 7, tag)
+
+    def fetch(self, peer: End) -> bool:
+        """READ what the peer has announced, when that is due."""
+        if not self.protocol.may_fetch:
+            return False
+        offer = self.protocol.offer
+        assert offer is not None
+        self.protocol.begin_fetch()
+        data = peer.memory[offer.addr]
+        assert len(data) == offer.total
+        self.protocol.fetched(data)
         return True
 
     def take_event(self) -> bool:
@@ -92,8 +111,19 @@ class Pair:
 
     def step(self, end: End, take: bool = True) -> bool:
         """All that can happen at one end happens once."""
-        steps = [end.post_receives(), end.post_send(), self.arrive(end), end.complete(self.now)]
-        return any(steps) | (take and end.take_event()) | (end.protocol.receives_to_post() > 0)
+        steps = [
+            end.fetch(self.peer(end)),
+            end.post_receives(),
+            end.post_send(),
+            self.arrive(end),
+            end.complete(self.now),
+        ]
+        return (
+            any(steps)
+            | (take and end.take_event())
+            | end.protocol.may_fetch
+            | (end.protocol.receives_to_post() > 0)
+        )
 
     def run(self, takers: tuple[End, ...] | None = None) -> None:
         """Until nothing more happens; only `takers` take their events, all ends if None."""

@@ -26,7 +26,14 @@ from rnic.endpoint import (
     parse_refusal,
     refusal,
 )
-from rnic.endpoint.hello import agree, common_version
+from rnic.endpoint.hello import (
+    CAPABILITIES,
+    MAX_DATA_ANSWERING,
+    MAX_DATA_ASKING,
+    Capability,
+    agree,
+    common_version,
+)
 from rnic.endpoint.state import TRANSITIONS, Input, step
 from rnic.enums import AccessFlags
 
@@ -44,9 +51,54 @@ def test_hello_says_what_was_configured_and_fits_a_request() -> None:
         receive_size=100, receives=7, max_message=9, max_regions=3, access=AccessFlags.REMOTE_READ
     )
     pair = Pair(config, SMALL)
-    assert pair.b.protocol.peer == Hello(1, 1, AccessFlags.REMOTE_READ, 100, 7, 3, 9)
-    assert pair.a.protocol.version == pair.b.protocol.version == 1
-    assert len(config.hello().emit()) <= 56
+    assert pair.b.protocol.peer == Hello(1, 2, AccessFlags.REMOTE_READ, 100, 7, 3, 9, CAPABILITIES)
+    assert pair.a.protocol.version == pair.b.protocol.version == 2
+    assert len(config.hello(bytes(MAX_DATA_ASKING)).emit()) == 56
+    assert len(config.hello(bytes(MAX_DATA_ANSWERING)).emit()) == 196
+
+
+def test_programs_say_something_with_the_hello() -> None:
+    pair = Pair(hello=False)
+    a, b = pair.a.protocol, pair.b.protocol
+    with pytest.raises(ValueError, match="the data of a hello has 25 bytes, there is room for 24"):
+        a.hello(bytes(25))
+    assert b.accept_hello(a.hello(b"token").ljust(56, b"\0"), 0.0) is b.peer
+    with pytest.raises(ValueError, match="there is room for 164"):
+        b.hello(bytes(165))
+    a.accept_hello(b.hello(b"welcome").ljust(196, b"\0"), 0.0)
+    assert (a.peer and a.peer.data, b.peer and b.peer.data) == (b"welcome", b"token")
+
+
+def test_a_peer_of_version_1_hears_and_says_no_more_than_that() -> None:
+    pair = Pair(hello=False)
+    old = replace(HELLO, version_max=1, data=b"ignored", capabilities=Capability.TAG).emit()
+    assert len(old) == Hello.SIZE
+    protocol = pair.b.protocol
+    peer = protocol.accept_hello(old.ljust(56, b"\xff"), 0.0)
+    assert peer == replace(HELLO, version_max=1, capabilities=Capability(0))
+    assert protocol.version == 1
+    assert not any(protocol.knows(one) for one in Capability)
+    assert not protocol.stop(1)
+    with pytest.raises(ValueError, match="the peer speaks version 1, which has no tags"):
+        protocol.send(b"x", tag=1)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (HELLO.emit()[:-1], "the hello has 31 bytes, not those of version 2"),
+        (HELLO.emit()[:28] + b"\x05\0\0\0" + b"four", "the hello has 4 of 5 bytes of data"),
+    ],
+)
+def test_a_hello_of_version_2_that_is_cut_is_refused(data: bytes, words: str) -> None:
+    with pytest.raises(ProtocolError, match=words):
+        acceptor().accept_hello(data, 0.0)
+
+
+def test_capabilities_that_are_not_known_do_not_matter() -> None:
+    data = bytearray(HELLO.emit())
+    data[24:28] = b"\xff" * 4
+    assert Hello.parse(data) == HELLO
 
 
 @given(st.binary(max_size=60))
@@ -94,7 +146,7 @@ def test_raw_still_refuses_a_bad_hello() -> None:
         ({"receive_size": 63}, "receives of 63 bytes"),
         ({"receive_size": (1 << 31) + 1}, "receives of 2147483649 bytes"),
         ({"receives": 2}, "2 receives"),
-        ({"version_min": 0}, "versions 0 to 1"),
+        ({"version_min": 0}, "versions 0 to 2"),
         ({"version_min": 3, "version_max": 2}, "versions 3 to 2"),
     ],
 )
@@ -105,18 +157,18 @@ def test_hello_with_values_that_cannot_be_is_refused(change: dict[str, int], wor
 
 def test_highest_common_version_is_spoken() -> None:
     assert common_version((1, 3), (2, 5)) == common_version((2, 5), (1, 3)) == 3
-    assert agree(HELLO, replace(HELLO, version_max=9)) == 1
+    assert agree(HELLO, replace(HELLO, version_max=9)) == 2
 
 
 def test_version_error_names_both_at_both_ends() -> None:
-    newer = replace(HELLO, version_min=2, version_max=3).emit()[:6]  # nothing else of it need be understood
-    with pytest.raises(VersionError, match="we speak 1, the peer 2 to 3") as caught:
+    newer = replace(HELLO, version_min=3, version_max=4).emit()[:6]  # nothing else of it need be understood
+    with pytest.raises(VersionError, match="we speak 1 to 2, the peer 3 to 4") as caught:
         acceptor().accept_hello(newer, 0.0)
     private_data = bytearray(refusal(caught.value.reason, str(caught.value)).ljust(148, b"\0"))
-    private_data[4:6] = bytes([2, 3])  # as the newer one would have refused us
+    private_data[4:6] = bytes([3, 4])  # as the newer one would have refused us
     error = parse_refusal(private_data)
     assert isinstance(error, VersionError)
-    assert "we speak 1, the peer 2 to 3" in str(error)
+    assert "we speak 1 to 2, the peer 3 to 4" in str(error)
 
 
 def test_refusal_carries_its_words() -> None:

@@ -57,8 +57,9 @@ def interrupted(nth: int, call: Callable[[], object]) -> bool:
 def stand(one: Protocol) -> dict[str, Any]:
     """All that a call changes, but what an unfinished one may leave: the time, the ABORT to come."""
     found = {name: value for name, value in vars(one).items() if name not in ("_heard_at", "_abort", "_step")}
-    for name in ("_inbox", "_own", "_theirs"):
+    for name in ("_inbox", "_own", "_theirs", "_offers"):
         found[name] = dict(vars(found[name]))
+    found["_offers"].pop("_flow")
     found["flow"] = {name: getattr(one.flow, name) for name in COUNTED}
     found["_own"]["shared"], found["_theirs"]["known"] = dict(one.shared), dict(one.regions)
     found["_posted"] = list(found["_posted"])
@@ -67,11 +68,13 @@ def stand(one: Protocol) -> dict[str, Any]:
     found["error"] = str(one.error)
     assembler = found["_assembler"]
     here = assembler._data.getvalue()[: assembler.buffered] if assembler._keeps else b""
-    found["_assembler"] = (assembler.buffered, assembler._total, here)
+    found["_assembler"] = (assembler.buffered, assembler._total, assembler._tag, here)
     queue = found["_outbox"]._queue
     found["_outbox"] = [
-        (i.handle, bytes(i.data), i.number, i.offset) if isinstance(i, Message) else i for i in queue
+        (i.handle, bytes(i.data), i.number, i.offset, i.stopped) if isinstance(i, Message) else repr(i)
+        for i in queue
     ]
+    found["taken"] = one.taken
     return found
 
 
@@ -121,6 +124,62 @@ def going(*calls: Callable[[Protocol], object], sends: int = 0) -> Callable[[], 
         return pair
 
     return make
+
+
+def announced(*calls: Callable[[Protocol], object]) -> Callable[[], Pair]:
+    """b has announced a message, and a knows it."""
+
+    def make() -> Pair:
+        pair = Pair(ROOMY, ROOMY)
+        pair.b.protocol.announce(1000, 0x1000, 7, 5)
+        pair.b.post_send()
+        pair.arrive(pair.b)
+        pair.a.post_receives()
+        for call in calls:
+            call(pair.a.protocol)
+        return pair
+
+    return make
+
+
+def stopping() -> Pair:
+    """As announced(); and b says STOP."""
+    pair = announced()()
+    pair.b.protocol.stop(1)
+    pair.b.post_send()
+    return pair
+
+
+def half() -> Pair:
+    """A piece of b's message has come; and b says STOP."""
+    pair = talk()
+    pair.b.protocol.send(bytes(200))
+    pair.b.post_send()
+    pair.arrive(pair.b)
+    pair.a.post_receives()
+    pair.b.protocol.stop(2)
+    pair.b.post_send()
+    return pair
+
+
+def stopped() -> Pair:
+    """A piece of a's message has gone; and a takes it back."""
+    pair = talk()
+    pair.a.post_send()
+    pair.a.protocol.stop(2)
+    return pair
+
+
+def taken() -> Pair:
+    """The other way round: a has announced, and b has taken it, which is on its way."""
+    pair = Pair(ROOMY, ROOMY)
+    pair.a.protocol.announce(1000, 0x1000, 7)
+    pair.a.post_send()
+    pair.arrive(pair.a)
+    pair.b.protocol.begin_fetch()
+    pair.b.protocol.fetched(bytes(1000))
+    pair.b.post_send()
+    return pair
 
 
 def owing() -> Pair:
@@ -175,6 +234,14 @@ CALLS: dict[str, tuple[Callable[[], Pair], Callable[[Pair], object]]] = {
     "a WITHDRAW comes": (coming(lambda one: one.withdraw(1)), arrival),
     "a GOODBYE comes": (coming(lambda one: one.close(0.0)), arrival),
     "an ABORT comes": (coming(lambda one: one.abort()), arrival),
+    "announce": (talk, lambda pair: pair.a.protocol.announce(1000, 0x1000, 7)),
+    "an ANNOUNCE comes": (coming(lambda one: one.announce(1000, 0x1000, 7)), arrival),
+    "stop": (going(sends=1), lambda pair: pair.a.protocol.stop(2)),
+    "a STOP of a piece comes": (half, arrival),
+    "a STOP of an offer comes": (stopping, arrival),
+    "a TAKEN comes": (taken, arrival),
+    "fetched": (announced(Protocol.begin_fetch), lambda pair: pair.a.protocol.fetched(bytes(1000))),
+    "discard an offer": (announced(), lambda pair: pair.a.protocol.discard()),
     "a first piece goes": (talk, sending),
     "a last piece goes": (going(sends=1), sending),
     "a SHARE goes": (going(lambda one: one.share(0, 8, 3, READ), sends=2), sending),
@@ -182,6 +249,9 @@ CALLS: dict[str, tuple[Callable[[], Pair], Callable[[Pair], object]]] = {
     "a GOODBYE goes": (going(lambda one: one.close(0.0), sends=2), sending),
     "an ABORT goes": (going(lambda one: one.abort()), sending),
     "a RELEASE goes": (released, sending),
+    "an ANNOUNCE goes": (going(lambda one: one.announce(1000, 0x1000, 7), sends=2), sending),
+    "a STOP goes": (stopped, sending),
+    "a TAKEN goes": (announced(lambda one: one.fetched(bytes(1000))), sending),
     "a CREDIT goes": (owing, sending),
     "a probe goes": (idle, sending),
 }
@@ -225,7 +295,9 @@ SETTLING: dict[str, Callable[[Protocol], object]] = {
     "send": lambda one: one.send(b""),
     "share": lambda one: one.share(0, 8, 3, READ),
     "withdraw": lambda one: one.withdraw(1),
+    "announce": lambda one: one.announce(1000, 0x1000, 7),
     "cancel": lambda one: one.cancel(99),
+    "stop": lambda one: one.stop(99),
     "detach": lambda one: one.detach(99),
     "close": lambda one: one.close(0.0),
     "abort": lambda one: one.abort(),

@@ -2,6 +2,7 @@
 """What an end decides before it says hello."""
 
 from rnic.endpoint.hello import (
+    CAPABILITIES,
     MAX_RECEIVE_SIZE,
     MAX_RECEIVES,
     MAX_REGIONS,
@@ -69,8 +70,15 @@ class Config(Record):
             span = f"{least} or more" if most is None else f"{least} to {most}"
             raise ValueError(f"{name} {value}, it can be {span}")
 
-    def hello(self) -> Hello:
-        """The hello that says so."""
+    def hello(self, data: bytes = b"") -> Hello:
+        """The hello that says so, and what the program says with it."""
         return Hello(
-            *VERSIONS, self.access, self.receive_size, self.receives, self.max_regions, self.max_message
+            *VERSIONS,
+            self.access,
+            self.receive_size,
+            self.receives,
+            self.max_regions,
+            self.max_message,
+            CAPABILITIES,
+            data,
         )

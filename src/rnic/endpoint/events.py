@@ -37,6 +37,8 @@ class MessageReceived(Record):
 
     data: bytes
     """A copy of its own: no receive buffer is held by it."""
+    tag: int = 0
+    """The number that its sender gave it."""
 
 
 class RegionShared(Record):

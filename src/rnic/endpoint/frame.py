@@ -9,22 +9,30 @@ from rnic.endpoint.events import Region
 from rnic.endpoint.hello import REMOTE_ACCESS
 from rnic.endpoint.text import clip
 from rnic.enums import AccessFlags
-from rnic.records import MutableRecord
+from rnic.records import MutableRecord, Record
 
 __all__ = [
     "HEADER_SIZE",
     "LAST",
     "MAX_TEXT",
     "MESSAGE_SIZE",
+    "TAGGED",
+    "TAG_SIZE",
+    "VERSION_1",
+    "VERSION_2",
+    "Dialect",
     "Frame",
     "FrameType",
+    "Offer",
     "abort_frame",
     "emit",
     "message_header",
     "more_header",
+    "offer_frame",
     "parse",
+    "parse_message",
+    "parse_offer",
     "parse_region",
-    "parse_total",
     "share_frame",
 ]
 
@@ -48,18 +56,30 @@ class FrameType(IntEnum):
     """No more messages, shares or withdrawals."""
     ABORT = 8
     """The connection is over, for the reason that the text gives."""
+    ANNOUNCE = 9
+    """A message that the receiver READs from where it lies."""
+    TAKEN = 10
+    """The message that was announced is READ, or not wanted."""
+    STOP = 11
+    """The message that has begun, or was announced, is taken back."""
 
 
 LAST = 1
 """Flag of MESSAGE and MORE: the message is complete."""
+TAGGED = 2
+"""Flag of MESSAGE and ANNOUNCE: the message has a tag."""
 
 _HEADER = Struct(">BBHI")
 _TOTAL = Struct(">Q")
+_TAG = Struct(">Q")
 _REGION = Struct(">QQII")
+_OFFER = Struct(">QQI4x")
 
 HEADER_SIZE = _HEADER.size
 MESSAGE_SIZE = _HEADER.size + _TOTAL.size
 """Bytes before the payload in a MESSAGE; in a MORE they are HEADER_SIZE."""
+TAG_SIZE = _TAG.size
+"""Bytes more in a MESSAGE with a tag."""
 MAX_TEXT = 140
 """Bytes of text in an ABORT, if the receive buffers have room for so many: a REJ has no more either."""
 
@@ -73,9 +93,28 @@ _BODY: dict[FrameType, int | None] = {
     FrameType.RELEASE: 0,
     FrameType.GOODBYE: 0,
     FrameType.ABORT: None,
+    FrameType.ANNOUNCE: None,
+    FrameType.TAKEN: 0,
+    FrameType.STOP: 0,
 }
-_TYPES = {int(kind): kind for kind in FrameType}
-_FLAGS = {FrameType.MESSAGE: LAST, FrameType.MORE: LAST}
+
+
+class Dialect(Record):
+    """What there is in a version: types, by their numbers, and the flags of each."""
+
+    types: dict[int, FrameType]
+    flags: dict[FrameType, int]
+
+
+_NEW = {FrameType.ANNOUNCE, FrameType.TAKEN, FrameType.STOP}
+VERSION_1 = Dialect(
+    {int(kind): kind for kind in FrameType if kind not in _NEW},
+    {FrameType.MESSAGE: LAST, FrameType.MORE: LAST},
+)
+VERSION_2 = Dialect(
+    {int(kind): kind for kind in FrameType},
+    {FrameType.MESSAGE: LAST | TAGGED, FrameType.MORE: LAST, FrameType.ANNOUNCE: TAGGED},
+)
 
 
 class Frame(MutableRecord):
@@ -83,7 +122,7 @@ class Frame(MutableRecord):
 
     type: FrameType
     flags: int
-    """LAST, or nothing."""
+    """LAST, TAGGED, or nothing."""
     credits: int
     """Receives that the sender has posted anew, for the other end to use."""
     id: int
@@ -92,16 +131,29 @@ class Frame(MutableRecord):
     """What follows the header, in the receive buffer itself."""
 
 
-def parse(data: memoryview) -> Frame:
+class Offer(Record):
+    """A message that was announced."""
+
+    number: int
+    """Of the message, modulo 2**32."""
+    total: int
+    """Its length in bytes."""
+    addr: int
+    """Where it lies."""
+    rkey: int
+    tag: int = 0
+
+
+def parse(data: memoryview, dialect: Dialect = VERSION_2) -> Frame:
     """Take apart one SEND; ProtocolError when header and length are not those of any."""
     if len(data) < HEADER_SIZE:
         raise ProtocolError(f"a SEND of {len(data)} bytes has no room for the header of {HEADER_SIZE}")
     number, flags, refill, ident = _HEADER.unpack_from(data)
-    kind = _TYPES.get(number)
+    kind = dialect.types.get(number)
     if kind is None:
         raise ProtocolError(f"there is no SEND of type {number}")
     body = data[HEADER_SIZE:]
-    if flags and flags & ~_FLAGS.get(kind, 0):
+    if flags and flags & ~dialect.flags.get(kind, 0):
         raise ProtocolError(f"{kind.name} has the flags {flags:#04x}")
     size = _BODY[kind]
     if size is not None and len(body) != size:
@@ -109,12 +161,27 @@ def parse(data: memoryview) -> Frame:
     return Frame(kind, flags, refill, ident, body)
 
 
-def parse_total(frame: Frame) -> tuple[int, memoryview]:
-    """Of a MESSAGE: the length of the whole, and the payload of this fragment."""
-    if len(frame.body) < _TOTAL.size:
-        raise ProtocolError(f"MESSAGE has {len(frame.body)} bytes after its header, {_TOTAL.size} are needed")
+def parse_message(frame: Frame) -> tuple[int, int, memoryview]:
+    """Of a MESSAGE: the length of the whole, the tag, and the payload of this fragment."""
+    needed = _TOTAL.size + (_TAG.size if frame.flags & TAGGED else 0)
+    if len(frame.body) < needed:
+        raise ProtocolError(f"MESSAGE has {len(frame.body)} bytes after its header, {needed} are needed")
     (total,) = _TOTAL.unpack_from(frame.body)
-    return total, frame.body[_TOTAL.size :]
+    (tag,) = _TAG.unpack_from(frame.body, _TOTAL.size) if frame.flags & TAGGED else (0,)
+    return total, tag, frame.body[needed:]
+
+
+def parse_offer(frame: Frame) -> Offer:
+    """Of an ANNOUNCE: what it announces; ProtocolError when there can be no such message."""
+    tagged = frame.flags & TAGGED
+    size = _OFFER.size + (_TAG.size if tagged else 0)
+    if len(frame.body) != size:
+        raise ProtocolError(f"ANNOUNCE has {len(frame.body)} bytes after its header, not {size}")
+    total, addr, rkey = _OFFER.unpack_from(frame.body)
+    (tag,) = _TAG.unpack_from(frame.body, _OFFER.size) if tagged else (0,)
+    if not total or addr + total > 1 << 64:
+        raise ProtocolError(f"ANNOUNCE of {total} bytes at {addr:#x}, which cannot be")
+    return Offer(frame.id, total, addr, rkey, tag)
 
 
 def parse_region(frame: Frame) -> Region:
@@ -132,9 +199,20 @@ def emit(kind: FrameType, refill: int, ident: int = 0, flags: int = 0) -> bytes:
     return _HEADER.pack(kind, flags, refill, ident & 0xFFFFFFFF)
 
 
-def message_header(refill: int, number: int, total: int, last: bool) -> bytes:
+def message_header(refill: int, number: int, total: int, last: bool, tag: int = 0) -> bytes:
     """What stands before the first payload of a message."""
-    return emit(FrameType.MESSAGE, refill, number, LAST if last else 0) + _TOTAL.pack(total)
+    flags = (LAST if last else 0) | (TAGGED if tag else 0)
+    return emit(FrameType.MESSAGE, refill, number, flags) + _TOTAL.pack(total) + _tag(tag)
+
+
+def _tag(tag: int) -> bytes:
+    return _TAG.pack(tag) if tag else b""
+
+
+def offer_frame(refill: int, offer: Offer) -> bytes:
+    """An ANNOUNCE."""
+    header = emit(FrameType.ANNOUNCE, refill, offer.number, TAGGED if offer.tag else 0)
+    return header + _OFFER.pack(offer.total, offer.addr, offer.rkey) + _tag(offer.tag)
 
 
 def more_header(refill: int, number: int, last: bool) -> bytes:

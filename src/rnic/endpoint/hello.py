@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hello in the private data of REQ and REP, and the refusal in that of REJ: docs/endpoint-protocol.md."""
 
+from enum import IntFlag
 from struct import Struct
 from typing import ClassVar
 
@@ -17,7 +18,10 @@ from rnic.enums import AccessFlags
 from rnic.records import Record
 
 __all__ = [
+    "CAPABILITIES",
     "MAGIC",
+    "MAX_DATA_ANSWERING",
+    "MAX_DATA_ASKING",
     "MAX_RECEIVES",
     "MAX_RECEIVE_SIZE",
     "MAX_REGIONS",
@@ -26,6 +30,7 @@ __all__ = [
     "REFUSAL_SIZE",
     "REMOTE_ACCESS",
     "VERSIONS",
+    "Capability",
     "Hello",
     "agree",
     "parse_refusal",
@@ -33,8 +38,25 @@ __all__ = [
 ]
 
 MAGIC = b"rnEP"
-VERSIONS = (1, 1)
+VERSIONS = (1, 2)
 """The oldest and the newest version that this code speaks."""
+
+
+class Capability(IntFlag):
+    """What an end understands beyond the version; the other end uses nothing else."""
+
+    ANNOUNCE = 1
+    """ANNOUNCE: a message that is READ from where it lies."""
+    TAG = 2
+    """TAGGED: a message with a number that its receiver can ask for."""
+    STOP = 4
+    """STOP: a message that is taken back after it was begun."""
+    DESCRIBE = 8
+    """DESCRIBED: a region with the shape and type of the array that it holds."""
+
+
+CAPABILITIES = Capability.ANNOUNCE | Capability.TAG | Capability.STOP | Capability.DESCRIBE
+"""Those of this code."""
 
 MIN_RECEIVES = 3
 """One is reserved for CREDIT, and a CREDIT returns two or more: with fewer the connection would stall."""
@@ -47,6 +69,11 @@ MAX_RECEIVE_SIZE = 1 << 31
 
 REMOTE_ACCESS = AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_ATOMIC
 """The rights of which this protocol speaks, with libibverbs' values."""
+
+MAX_DATA_ASKING = 24
+"""Bytes of a program that fit the hello in a REQ..."""
+MAX_DATA_ANSWERING = 164
+"""...and in a REP, which has 196 for its user (IBA 12.6.9)."""
 
 REFUSAL_SIZE = 148
 """Private data of a REJ (IBA 12.6.7)."""
@@ -70,9 +97,16 @@ class Hello(Record):
     """Regions that may be shared with it at a time."""
     max_message: int
     """The longest message that it takes, in bytes."""
+    capabilities: Capability = Capability(0)
+    """What it understands.  None in version 1."""
+    data: bytes = b""
+    """What its program says with the hello.  Nothing in version 1."""
 
     SIZE: ClassVar[int] = 24
+    """Bytes that every version has."""
     _LAYOUT: ClassVar[Struct] = Struct(">4sBBHIHHQ")
+    _MORE: ClassVar[Struct] = Struct(">IB3x")
+    """Of version 2, before the data."""
 
     @classmethod
     def parse(cls, private_data: bytes | bytearray) -> "Hello":
@@ -92,14 +126,28 @@ class Hello(Record):
         version_min, version_max = data[4], data[5]
         if not 1 <= version_min <= version_max:
             raise ProtocolError(f"the hello offers versions {version_min} to {version_max}", Reason.HELLO)
-        common_version(VERSIONS, (version_min, version_max))
+        version = common_version(VERSIONS, (version_min, version_max))
         if len(data) < cls.SIZE:
             raise ProtocolError(f"the hello has {len(data)} of {cls.SIZE} bytes", Reason.HELLO)
         _, _, _, flags, size, receives, regions, longest = cls._LAYOUT.unpack_from(data)
         access = AccessFlags(flags & REMOTE_ACCESS)
-        hello = cls(version_min, version_max, access, size, receives, regions, longest)
+        more = cls._parse_more(data[cls.SIZE :]) if version >= 2 else (Capability(0), b"")
+        hello = cls(version_min, version_max, access, size, receives, regions, longest, *more)
         hello._check()
         return hello
+
+    @classmethod
+    def _parse_more(cls, data: bytes) -> tuple[Capability, bytes]:
+        """What version 2 has behind the rest; bits that a later version knows are left out."""
+        there = len(data) - cls._MORE.size
+        if there < 0:
+            raise ProtocolError(
+                f"the hello has {cls.SIZE + len(data)} bytes, not those of version 2", Reason.HELLO
+            )
+        bits, size = cls._MORE.unpack_from(data)
+        if size > there:
+            raise ProtocolError(f"the hello has {there} of {size} bytes of data", Reason.HELLO)
+        return Capability(bits & CAPABILITIES), data[cls._MORE.size : cls._MORE.size + size]
 
     def _check(self) -> None:
         if not MIN_RECEIVE_SIZE <= self.receive_size <= MAX_RECEIVE_SIZE:
@@ -114,8 +162,8 @@ class Hello(Record):
             )
 
     def emit(self) -> bytes:
-        """The bytes, which fit the 56 that are the user's in a REQ with IP addressing (IBA A11)."""
-        return self._LAYOUT.pack(
+        """The bytes.  A REQ with IP addressing has 56 for its user (IBA A11), so `data` may have 24 there."""
+        start = self._LAYOUT.pack(
             MAGIC,
             self.version_min,
             self.version_max,
@@ -124,6 +172,11 @@ class Hello(Record):
             self.receives,
             self.max_regions,
             self.max_message,
+        )
+        return (
+            start
+            if self.version_max < 2
+            else start + self._MORE.pack(self.capabilities, len(self.data)) + self.data
         )
 
 

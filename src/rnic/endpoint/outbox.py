@@ -10,15 +10,18 @@ from rnic.endpoint.flow import Flow
 from rnic.endpoint.frame import (
     HEADER_SIZE,
     MESSAGE_SIZE,
+    TAG_SIZE,
     FrameType,
+    Offer,
     emit,
     message_header,
     more_header,
+    offer_frame,
     share_frame,
 )
 from rnic.records import MutableRecord
 
-__all__ = ["Cut", "Message", "Outbox", "Outgoing"]
+__all__ = ["Announcement", "Cut", "Message", "Outbox", "Outgoing"]
 
 
 class Outgoing(MutableRecord):
@@ -47,9 +50,24 @@ class Message(MutableRecord):
     data: memoryview
     number: int | None = None  # on the wire; None as long as nothing of it was sent
     offset: int = 0  # bytes that were handed out
+    tag: int = 0
+    stopped: bool = False  # what was handed out is taken back
 
 
-Item = Message | Region | int | None
+class Announcement(MutableRecord):
+    """A message that stays where it is until the peer has it; nothing goes before that but a STOP."""
+
+    handle: int
+    total: int
+    addr: int
+    rkey: int
+    tag: int
+    number: int | None = None  # as of a Message
+    stopped: bool = False
+    said: bool = False  # the STOP was handed out
+
+
+Item = Message | Announcement | Region | int | None
 """What waits: an int is the region to WITHDRAW, None the GOODBYE."""
 
 
@@ -66,22 +84,38 @@ class Outbox:
     def __init__(self, flow: Flow) -> None:
         self._queue: deque[Item] = deque()
         self._flow = flow  # counts the messages of which at least one piece was handed out
+        self.taken = 0
+        """The handle up to which announced messages were taken."""
 
     def __len__(self) -> int:
         return len(self._queue)
 
     @property
+    def ready(self) -> bool:
+        """There is something that may go now."""
+        if not self._queue:
+            return False
+        item = self._queue[0]
+        return not isinstance(item, Announcement) or item.number is None or item.stopped > item.said
+
+    @property
+    def announced(self) -> Announcement | None:
+        """What the peer has been told of, and has not taken."""
+        item = self._queue[0] if self._queue else None
+        return item if isinstance(item, Announcement) and item.number is not None else None
+
+    @property
     def queued(self) -> int:
         """Bytes of messages that were not handed out yet."""
-        return sum(len(item.data) - item.offset for item in self._messages())
+        return sum(_left(item) for item in self._messages())
 
     @property
     def messages(self) -> int:
         """Messages that were not handed out whole."""
         return sum(1 for _ in self._messages())
 
-    def _messages(self) -> Iterator[Message]:
-        return (item for item in self._queue if isinstance(item, Message))
+    def _messages(self) -> Iterator[Message | Announcement]:
+        return (item for item in self._queue if isinstance(item, Message | Announcement))
 
     def add(self, item: Item) -> None:
         """Queue something; the second time changes nothing."""
@@ -91,15 +125,23 @@ class Outbox:
     def cancel(self, handle: int) -> bool:
         """Take a message out again, unless a piece of it was handed out."""
         for index, item in enumerate(self._queue):
-            if isinstance(item, Message) and item.handle == handle and item.number is None:
+            if isinstance(item, Message | Announcement) and item.handle == handle and item.number is None:
                 del self._queue[index]
                 return True
         return False
 
+    def stop(self, handle: int) -> None:
+        """Take back a message of which a piece was handed out, or that was announced; the peer is told."""
+        for item in self._messages():
+            if item.handle == handle and item.number is not None:
+                item.stopped = True
+                if isinstance(item, Message):
+                    item.data, item.offset = EMPTY, 0
+
     def detach(self, handle: int) -> None:
         """Let go of a message's buffer: what was not handed out of it is copied."""
         for item in self._messages():
-            if item.handle == handle:
+            if isinstance(item, Message) and item.handle == handle:
                 item.data = memoryview(bytes(item.data))
 
     def clear(self) -> None:
@@ -107,10 +149,20 @@ class Outbox:
         self._queue.clear()
 
     def look(self, number: int, refill: int, size: int) -> tuple[Outgoing, FrameType, Cut]:
-        """The next SEND, of at most `size` bytes, which returns `refill` credits; the queue is not empty."""
+        """The next SEND, of at most `size` bytes, which returns `refill` credits; one is `ready`."""
         item = self._queue[0]
+        if isinstance(item, Message | Announcement) and item.stopped:
+            assert item.number is not None
+            return (
+                Outgoing(number, emit(FrameType.STOP, refill, item.number)),
+                FrameType.STOP,
+                (item, 0, True),
+            )
         if isinstance(item, Message):
             return self._cut(item, number, refill, size)
+        if isinstance(item, Announcement):
+            offer = Offer(self._flow.begun & 0xFFFFFFFF, item.total, item.addr, item.rkey, item.tag)
+            return Outgoing(number, offer_frame(refill, offer)), FrameType.ANNOUNCE, (item, 0, False)
         if isinstance(item, Region):
             return Outgoing(number, share_frame(refill, item)), FrameType.SHARE, (item, 0, True)
         if item is not None:
@@ -127,10 +179,11 @@ class Outbox:
 
     def _cut(self, item: Message, number: int, refill: int, size: int) -> tuple[Outgoing, FrameType, Cut]:
         total, start, first = len(item.data), item.offset, item.number is None
-        end = min(total, start + size - (MESSAGE_SIZE if first else HEADER_SIZE))
+        before = HEADER_SIZE if not first else MESSAGE_SIZE + (TAG_SIZE if item.tag else 0)
+        end = min(total, start + size - before)
         last = end == total
         if item.number is None:
-            header = message_header(refill, self._flow.begun, total, last)
+            header = message_header(refill, self._flow.begun, total, last, item.tag)
         else:
             header = more_header(refill, item.number, last)
         out = Outgoing(number, header, item.data[start:end], ends=item.handle if last else None)
@@ -139,10 +192,27 @@ class Outbox:
     def go(self, cut: Cut) -> None:
         """It was handed out; the second time changes nothing."""
         item, offset, last = cut
-        if isinstance(item, Message):
-            item.offset = offset
+        if isinstance(item, Message | Announcement):
             if item.number is None:
                 item.number = self._flow.begun
             self._flow.begun = item.number + 1
-        if last and self._queue and self._queue[0] is item:
+        if isinstance(item, Message):
+            item.offset = offset
+        if isinstance(item, Announcement):
+            item.said = item.stopped
+        elif last:
+            self.drop(item)
+
+    def take(self, item: Announcement) -> None:
+        """The peer has it; again changes nothing."""
+        self.taken = item.handle
+        self.drop(item)
+
+    def drop(self, item: Item) -> None:
+        """The first one is done with; again changes nothing."""
+        if self._queue and self._queue[0] is item:
             self._queue.popleft()
+
+
+def _left(item: Message | Announcement) -> int:
+    return item.total if isinstance(item, Announcement) else len(item.data) - item.offset

@@ -30,10 +30,20 @@ from rnic.endpoint.events import (
     RegionWithdrawn,
 )
 from rnic.endpoint.flow import MIN_REFILL, Flow
-from rnic.endpoint.frame import Frame, FrameType, abort_frame, emit, parse
-from rnic.endpoint.hello import Hello, agree
+from rnic.endpoint.frame import (
+    VERSION_1,
+    VERSION_2,
+    Frame,
+    FrameType,
+    Offer,
+    abort_frame,
+    emit,
+    parse,
+)
+from rnic.endpoint.hello import MAX_DATA_ANSWERING, MAX_DATA_ASKING, Capability, Hello, agree
 from rnic.endpoint.inbox import Inbox
-from rnic.endpoint.outbox import Message, Outbox, Outgoing
+from rnic.endpoint.offers import Offers
+from rnic.endpoint.outbox import Announcement, Message, Outbox, Outgoing
 from rnic.endpoint.reassembly import Assembler, Progress
 from rnic.endpoint.regions import OwnRegions, PeerRegions
 from rnic.endpoint.state import Input, State
@@ -155,7 +165,10 @@ class Protocol:
         self._discards = False
         self._own = OwnRegions(config.access)
         self._theirs = PeerRegions(config.max_regions)
+        self._offers = Offers(config.max_message, self.flow)
+        self._dialect = VERSION_1
         self._handles = 0  # messages that send() took
+        self._stopped = 0  # messages of the peer's that it has taken back
         self._probes = 0
 
     # ------------------------------------------------------------ changes
@@ -182,11 +195,16 @@ class Protocol:
 
     # ------------------------------------------------------------ opening
 
-    def hello(self) -> bytes:
+    def hello(self, data: bytes = b"") -> bytes:
         """Private data for the REQ (initiator) or the REP (acceptor); the receives must be posted by then.
 
-        The acceptor has accepted the peer's hello before, or else answers with refusal().
+        The acceptor has accepted the peer's hello before, or else answers with refusal().  `data` is what the
+        program says with it, 24 bytes at most in a REQ, 164 in a REP (ValueError); a peer of version 1 does
+        not hear it.
         """
+        most = MAX_DATA_ASKING if self.role is Role.INITIATOR else MAX_DATA_ANSWERING
+        if len(data) > most:
+            raise ValueError(f"the data of a hello has {len(data)} bytes, there is room for {most}")
         if self._step is not None:
             self.settle()
         if self.flow.to_post:
@@ -196,7 +214,7 @@ class Protocol:
         if not self._greeted:
             self.flow.told = self.flow.posted
         self._greeted = True
-        return self.config.hello().emit()
+        return self.config.hello(data).emit()
 
     def accept_hello(self, private_data: bytes, now: float) -> Hello | None:
         """Read the peer's hello, from the private data of REQ or REP; zeros after it do not matter.
@@ -219,6 +237,7 @@ class Protocol:
             self._change(self._mover(Input.LOST))
             raise
         self.peer = peer
+        self._dialect = VERSION_2 if self.version >= 2 else VERSION_1
         self.flow.credits = peer.receives
         self._heard_at = now
         self._change(self._mover(Input.HELLO_ACCEPTED))
@@ -226,24 +245,46 @@ class Protocol:
 
     # ------------------------------------------------------------ the user
 
-    def send(self, message: "Buffer") -> int:
+    def send(self, message: "Buffer", tag: int = 0) -> int:
         """Queue a message of any length; its handle, which sent() returns when the buffer is free again.
 
         The bytes are not copied: they must stay as they are until then.  MessageTooLongError when the peer
         does not take so many, ClosedError when nothing can be sent any more, ValueError when the buffer is
-        not contiguous in C order.
+        not contiguous in C order, or the peer knows no tags.
         """
-        peer = self._may_send("send")
         data = flat(message, "send()")
-        if len(data) > peer.max_message:
-            raise MessageTooLongError(
-                f"a message of {len(data)} bytes is longer than {peer.max_message}, the most the peer takes"
-            )
+        self._check_message(len(data), tag)
         handle = self._handles + 1
-        self._do(self._queue_message, Message(handle, data))
+        self._do(self._queue_message, Message(handle, data, tag=tag))
         return handle
 
-    def _queue_message(self, message: Message) -> None:
+    def announce(self, length: int, addr: int, rkey: int, tag: int = 0) -> int:
+        """As send(), of a message that the peer READs from where it lies; for a peer that `knows` ANNOUNCE.
+
+        The memory must stay registered until `taken` has come to the handle, and the queue pair must let the
+        peer READ.
+        """
+        self._check_message(length, tag)
+        handle = self._handles + 1
+        self._do(self._queue_message, Announcement(handle, length, addr, rkey, tag))
+        return handle
+
+    def _check_message(self, length: int, tag: int) -> None:
+        peer = self._may_send("send")
+        if length > peer.max_message:
+            raise MessageTooLongError(
+                f"a message of {length} bytes is longer than {peer.max_message}, the most the peer takes"
+            )
+        if not 0 <= tag < 1 << 64:
+            raise ValueError(f"send(): tag {tag}, it can be 0 to 2**64 - 1")
+        if tag and not self.knows(Capability.TAG):
+            raise ValueError(f"send(): the peer speaks version {self.version}, which has no tags")
+
+    def knows(self, what: Capability) -> bool:
+        """Whether the peer understands that; False before its hello."""
+        return self.peer is not None and what in self.peer.capabilities
+
+    def _queue_message(self, message: Message | Announcement) -> None:
         self._outbox.add(message)
         self._handles = message.handle
 
@@ -278,6 +319,19 @@ class Protocol:
         if self._step is not None:
             self.settle()
         return self._outbox.cancel(handle)
+
+    def stop(self, handle: int) -> bool:
+        """Take back a message of which something was handed out; False when the peer does not know that.
+
+        Of send() and not handed out whole, the peer drops it, and its buffer is free.  One that was announced
+        the peer may be READing: the memory must stay until `taken` has come to the handle.
+        """
+        if self._step is not None:
+            self.settle()
+        if not self.knows(Capability.STOP):
+            return False
+        self._do(self._outbox.stop, handle)
+        return True
 
     def detach(self, handle: int) -> None:
         """Go on with a copy of what was not handed out of a message, so that its buffer is free.
@@ -378,8 +432,13 @@ class Protocol:
         """Nobody takes messages any more: what comes is checked, and not kept."""
         if self._step is not None:
             self.settle()
+        self._do(self._discard, self._offers.look_unwanted())
+
+    def _discard(self, complete: int | None) -> None:
         self._discards = True
         self._assembler.discard()
+        if complete is not None:
+            self._offers.take(complete)
         self._resume()
 
     def _is_full(self) -> bool:
@@ -387,6 +446,44 @@ class Protocol:
         if self._discards or (self.wanted and not self._inbox):
             return False
         return self._inbox.weight + self._assembler.buffered >= self.config.max_backlog
+
+    @property
+    def offer(self) -> Offer | None:
+        """A message that the peer has announced, and that this end has not taken.
+
+        The driver READs it when `may_fetch`, after begin_fetch(); then it calls fetched().
+        """
+        return self._offers.first
+
+    @property
+    def may_fetch(self) -> bool:
+        """There is an offer, nobody READs it yet, and somebody waits for it, or there is room for it."""
+        offer = self._offers.first
+        if offer is None or self._offers.begun or self.state not in _LIVE:
+            return False
+        if self.wanted and not self._inbox:
+            return True
+        return self._inbox.weight + offer.total < self.config.max_backlog
+
+    def begin_fetch(self) -> None:
+        """The driver READs the offer now: a STOP comes too late."""
+        self._offers.begun = True
+
+    def give_up_fetch(self) -> None:
+        """The READ came to nothing, or went where nobody needs it: it is due again."""
+        self._offers.begun = False
+        if self._discards:
+            self.discard()
+
+    def fetched(self, data: bytes | None) -> None:
+        """The offer is here: `data`, which next_event() returns; None: the driver has put it elsewhere."""
+        if self._step is not None:
+            self.settle()
+        offer = self._offers.first
+        assert offer is not None
+        keep = data is not None and not self._discards
+        events = (MessageReceived(data, offer.tag),) if keep and data is not None else ()
+        self._change((self._offers.take, self._offers.look_taken()), *events)
 
     def _resume(self) -> None:
         if self.flow.freed != self.flow.arrived and not self._is_full():
@@ -442,7 +539,7 @@ class Protocol:
         return self._hand_out(Outgoing(self.flow.handed_out + 1, self._abort), FrameType.ABORT, kept)
 
     def _next_frame(self, kept: deque[Outgoing] | None) -> Outgoing | None:
-        """A SEND that says something.  A RELEASE overtakes messages, else two ends might wait for one."""
+        """A SEND that says something.  RELEASE and TAKEN overtake messages: two ends might wait for one."""
         if self.peer is None or not self.flow.allow():
             return None
         number, refill = self.flow.handed_out + 1, self.flow.owed
@@ -450,7 +547,10 @@ class Protocol:
         if self._theirs.confirmed != seen:
             out = Outgoing(number, emit(FrameType.RELEASE, refill, seen), fence=True)
             return self._hand_out(out, FrameType.RELEASE, kept, (self._theirs.confirm, seen))
-        if self._outbox:
+        if (taken := self._offers.unconfirmed) is not None:
+            out = Outgoing(number, emit(FrameType.TAKEN, refill, taken))
+            return self._hand_out(out, FrameType.TAKEN, kept, (self._offers.confirm, taken))
+        if self._outbox.ready:
             out, kind, cut = self._outbox.look(number, refill, self.frame_size)
             return self._hand_out(out, kind, kept, (self._outbox.go, cut))
         return None
@@ -530,7 +630,7 @@ class Protocol:
     def _take(self, data: memoryview) -> None:
         if len(data) > self.config.receive_size:
             raise ProtocolError(f"a SEND of {len(data)} bytes into {self.config.receive_size}")
-        frame = parse(data)
+        frame = parse(data, self._dialect)
         handler, talk, reserve = self._RULES[frame.type]
         self.flow.check_arrival(reserve)
         if talk and self.state not in _PEER_TALKS:
@@ -697,6 +797,11 @@ class Protocol:
         return min(self.peer.receive_size, self.config.send_size)
 
     @property
+    def taken(self) -> int:
+        """The handle up to which announced messages were taken by the peer."""
+        return self._outbox.taken
+
+    @property
     def plain(self) -> bool:
         """Nothing is here that has to go out, or to be taken, before the next message."""
         return (
@@ -705,6 +810,7 @@ class Protocol:
             and not (self._closing or self._discards or self._probe_due)
             and not (self._outbox or self._posted or self._inbox)
             and not self._assembler.partial
+            and self._offers.idle
             and self._theirs.confirmed == self._theirs.withdrawals
             and self.flow.freed == self.flow.arrived
         )
@@ -765,7 +871,7 @@ class Protocol:
         return Statistics(
             state=self.state,
             messages_sent=self.flow.delivered,
-            messages_received=self.flow.complete,
+            messages_received=self.flow.complete - self._stopped,
             sends=self.flow.spent,
             receives=self.flow.seen,
             credit_sends=self.flow.credit_sends,
@@ -780,14 +886,52 @@ class Protocol:
     # ------------------------------------------------------------ what came in
 
     def _on_message(self, frame: Frame) -> _Effect:
+        self._offers.check_none(frame)
         return self._came(*self._assembler.first(frame))
 
     def _on_more(self, frame: Frame) -> _Effect:
         return self._came(*self._assembler.more(frame))
 
     def _came(self, progress: Progress, data: bytes | None) -> _Effect:
-        events = () if data is None or self._discards else (MessageReceived(data),)
+        events = () if data is None or self._discards else (MessageReceived(data, progress.tag),)
         return (self._assembler.go, progress), events
+
+    def _on_announce(self, frame: Frame) -> _Effect:
+        self._offers.check_none(frame)
+        if self._assembler.partial:
+            raise ProtocolError(f"ANNOUNCE inside of message {self.flow.complete}")
+        offer = self._offers.look(frame)
+        if self._discards:
+            return (self._offers.take, self._offers.look_taken()), ()
+        return (self._offers.put, offer), ()
+
+    def _on_taken(self, frame: Frame) -> _Effect:
+        item = self._outbox.announced
+        if item is None or item.number is None or item.number & 0xFFFFFFFF != frame.id:
+            raise ProtocolError(f"TAKEN of message {frame.id}, which waits for none")
+        return (self._note_taken, (item, self.flow.delivered + (not item.stopped))), ()
+
+    def _note_taken(self, argument: tuple[Announcement, int]) -> None:
+        item, self.flow.delivered = argument
+        self._outbox.take(item)
+
+    def _on_stop(self, frame: Frame) -> _Effect:
+        number = self.flow.complete & 0xFFFFFFFF
+        if frame.id == number and self._assembler.partial:
+            return (self._note_stopped, (self._stopped + 1, self._assembler.look_stopped())), ()
+        if self._offers.is_late(frame.id):
+            return _NOTHING, ()
+        if self._offers.first is None or frame.id != number:
+            raise ProtocolError(f"STOP of message {frame.id}, which was not begun")
+        return (self._note_offer_stopped, (self._stopped + 1, self._offers.look_taken())), ()
+
+    def _note_stopped(self, argument: tuple[int, Progress]) -> None:
+        self._stopped, progress = argument
+        self._assembler.go(progress)
+
+    def _note_offer_stopped(self, argument: tuple[int, int]) -> None:
+        self._stopped, complete = argument
+        self._offers.take(complete)
 
     def _on_credit(self, frame: Frame) -> _Effect:
         if frame.credits < MIN_REFILL:
@@ -806,6 +950,7 @@ class Protocol:
         return (self._own.release, self._own.look_released(frame)), ()
 
     def _on_goodbye(self, frame: Frame) -> _Effect:
+        self._offers.check_none(frame)
         if self._assembler.partial:
             raise ProtocolError(f"GOODBYE inside of message {self.flow.complete}")
         if frame.id != self.flow.complete & 0xFFFFFFFF:
@@ -832,6 +977,9 @@ class Protocol:
         FrameType.RELEASE: _Rule(_on_release, talk=False),
         FrameType.GOODBYE: _Rule(_on_goodbye, talk=True),
         FrameType.ABORT: _Rule(_on_abort, talk=False, reserve=True),
+        FrameType.ANNOUNCE: _Rule(_on_announce, talk=True),
+        FrameType.TAKEN: _Rule(_on_taken, talk=False),
+        FrameType.STOP: _Rule(_on_stop, talk=True),
     }
 
     # ------------------------------------------------------------ inside
@@ -884,6 +1032,7 @@ class Protocol:
         failed, state = argument
         self._outbox.clear()
         self._assembler.drop()
+        self._offers.clear()
         self._theirs.known.clear()
         self._probe_due = False
         self.error, self.undelivered = failed.error, failed.undelivered

@@ -2,16 +2,26 @@
 """Fragments become messages again."""
 
 from io import BytesIO
+from typing import NamedTuple
 
 from rnic.endpoint.errors import ProtocolError, Reason
 from rnic.endpoint.flow import Flow
-from rnic.endpoint.frame import LAST, Frame, parse_total
+from rnic.endpoint.frame import LAST, Frame, parse_message
 
 __all__ = ["Assembler", "Progress"]
 
 
-Progress = tuple[int | None, int, int]
-"""Bytes of the message that has begun, None between messages; how many are here; complete messages."""
+class Progress(NamedTuple):
+    """How far the fragments have come."""
+
+    total: int | None
+    """Bytes of the message that has begun; None between messages."""
+    there: int
+    """How many of them are here."""
+    complete: int
+    """Messages that are complete."""
+    tag: int
+    """Of the message that has begun, or is complete now."""
 
 
 class Assembler:
@@ -27,6 +37,7 @@ class Assembler:
         self.buffered = 0
         """Bytes of the unfinished one that are here."""
         self._total: int | None = None
+        self._tag = 0
         self._data = BytesIO()  # its getvalue() hands out the very bytes that were written: no second copy
         self._keeps = True
 
@@ -37,7 +48,7 @@ class Assembler:
 
     def first(self, frame: Frame) -> tuple[Progress, bytes | None]:
         """A MESSAGE."""
-        total, payload = parse_total(frame)
+        total, tag, payload = parse_message(frame)
         if self._total is not None:
             raise ProtocolError(f"MESSAGE {frame.id} came before message {self._flow.complete} was complete")
         if total > self.max_message:
@@ -45,7 +56,7 @@ class Assembler:
                 f"message {frame.id} of {total} bytes is longer than {self.max_message}, the most we take",
                 Reason.TOO_LONG,
             )
-        return self._look(frame, total, payload)
+        return self._look(frame, total, tag, payload)
 
     def more(self, frame: Frame) -> tuple[Progress, bytes | None]:
         """A MORE."""
@@ -53,9 +64,9 @@ class Assembler:
             raise ProtocolError(f"MORE of message {frame.id}, which was not begun")
         if not frame.body:
             raise ProtocolError(f"MORE of message {frame.id} is empty")
-        return self._look(frame, self._total, frame.body)
+        return self._look(frame, self._total, self._tag, frame.body)
 
-    def _look(self, frame: Frame, total: int, payload: memoryview) -> tuple[Progress, bytes | None]:
+    def _look(self, frame: Frame, total: int, tag: int, payload: memoryview) -> tuple[Progress, bytes | None]:
         number = self._flow.complete & 0xFFFFFFFF
         if frame.id != number:
             raise ProtocolError(f"{frame.type.name} of message {frame.id}, where {number} is due")
@@ -68,27 +79,31 @@ class Assembler:
             word = "says LAST" if frame.flags & LAST else "does not say LAST"
             raise ProtocolError(f"{frame.type.name} of message {number} {word} at {there} of {total} bytes")
         if there == len(payload) == total:
-            return (None, 0, self._flow.complete + 1), bytes(payload)
+            return Progress(None, 0, self._flow.complete + 1, tag), bytes(payload)
         if self._keeps:
             self._data.seek(self.buffered)  # where go() has not been, the same bytes may be written again
             self._data.write(payload)
         if there < total:
-            return (total, there, self._flow.complete), None
-        return (None, 0, self._flow.complete + 1), self._data.getvalue()
+            return Progress(total, there, self._flow.complete, tag), None
+        return Progress(None, 0, self._flow.complete + 1, tag), self._data.getvalue()
+
+    def look_stopped(self) -> Progress:
+        """The message that has begun comes no further."""
+        return Progress(None, 0, self._flow.complete + 1, 0)
 
     def go(self, progress: Progress) -> None:
         """Make it so; again, if need be."""
-        total, there, complete = progress
-        if total is None and self.buffered:
+        if progress.total is None and self.buffered:
             self._data = BytesIO()
-        self._total, self.buffered, self._flow.complete = total, there, complete
+        self._total, self.buffered, self._tag = progress.total, progress.there, progress.tag
+        self._flow.complete = progress.complete
 
     def take_over(self, total: int, data: bytes) -> None:
         """A message that has begun elsewhere: its length, and what is here of it; again, if need be."""
         self._data = BytesIO()
         if self._keeps:
             self._data.write(data)
-        self._total, self.buffered = total, len(data)
+        self._total, self.buffered, self._tag = total, len(data), 0
 
     def discard(self) -> None:
         """Nobody wants messages any more: their fragments are checked and counted, and not kept."""
