@@ -61,9 +61,11 @@ class End:
         offer = self.protocol.offer
         assert offer is not None
         self.protocol.begin_fetch()
-        data = peer.memory[offer.addr]
-        assert len(data) == offer.total
-        self.protocol.fetched(data)
+        data = peer.memory.get(offer.addr)
+        if data is None or len(data) < offer.total:
+            self.protocol.lost("REM_ACCESS_ERR")
+        else:
+            self.protocol.fetched(data[: offer.total])
         return True
 
     def take_event(self) -> bool:

@@ -12,7 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpoint.queues import SMALL, End, Pair
-from endpoint.test_hostile import GOODBYE, MESSAGE, MORE, SHARE, message, outcome, send
+from endpoint.test_hostile import (
+    ANNOUNCE,
+    GOODBYE,
+    MESSAGE,
+    MORE,
+    SHARE,
+    STOP,
+    TAKEN,
+    announced,
+    message,
+    outcome,
+    send,
+)
 from rnic.endpoint import (
     AbortedError,
     Closed,
@@ -25,8 +37,8 @@ from rnic.endpoint import (
 )
 from rnic.endpoint.frame import FrameType
 from rnic.endpoint.outbox import Outbox
+from rnic.enums import AccessFlags
 
-ANNOUNCE, TAKEN, STOP = 9, 10, 11
 LONG = bytes(range(256)) * 15  # more than the backlog has room for
 ROOMY = replace(SMALL, receives=64, max_backlog=1 << 20)
 
@@ -40,9 +52,39 @@ def types(end: End) -> list[int]:
     return [data[0] for data in end.log if data[0] != FrameType.CREDIT]
 
 
-def announced(total: int, ident: int = 0, addr: int = 0x1000, tag: int = 0) -> bytes:
-    body = pack(">QQI4x", total, addr, 7) + (pack(">Q", tag) if tag else b"")
-    return send(ANNOUNCE, ident, body, 2 if tag else 0)
+def described(array: bytes) -> bytes:
+    return send(SHARE, 1, pack(">QQII", 0, 8, 0xABCD, 2) + array, 4)
+
+
+# ------------------------------------------------------------ arrays
+
+
+def test_a_region_says_what_array_it_holds() -> None:
+    pair = Pair()
+    region = pair.a.protocol.share(0, 48, 1, AccessFlags.REMOTE_READ, (2, 3), "<f8")
+    assert (region.shape, region.dtype) == ((2, 3), "<f8")
+    pair.run()
+    assert dict(pair.b.protocol.regions) == {region.id: region}
+
+
+@pytest.mark.parametrize("shape", [(1,) * 5, (1,) * 256], ids=["small receives", "many"])
+def test_an_array_whose_shape_does_not_fit_is_a_plain_region(shape: tuple[int, ...]) -> None:
+    large = replace(SMALL, receive_size=64 if len(shape) == 5 else 1 << 16)
+    pair = Pair(SMALL, large)
+    region = pair.a.protocol.share(0, 8, 1, AccessFlags.REMOTE_READ, shape, "<f8")
+    pair.run()
+    assert pair.b.protocol.regions[region.id] == replace(region, shape=(), dtype="")
+
+
+def test_a_peer_of_version_1_hears_of_no_array() -> None:
+    pair = Pair(hello=False)
+    pair.b.protocol.accept_hello(replace(SMALL.hello(), version_max=1).emit(), 0.0)
+    pair.b.protocol.hello()
+    pair.b.protocol.share(0, 8, 1, AccessFlags.REMOTE_READ, (1,), "<f8")
+    out = pair.b.protocol.next_send()
+    assert out is not None
+    assert len(out.header) == 32
+    assert out.header[1] == 0
 
 
 # ------------------------------------------------------------ announced
@@ -257,6 +299,11 @@ VIOLATIONS: dict[str, tuple[list[bytes], str]] = {
     ),
     "flags of TAKEN": ([send(TAKEN, flags=1)], "TAKEN has the flags 0x01"),
     "flags of SHARE": ([send(SHARE, 1, bytes(24), 2)], "SHARE has the flags 0x02"),
+    "array without a type": ([described(b"\x01\x00" + bytes(14))], "16 bytes for the array"),
+    "array is cut": ([described(b"\x01\x03" + bytes(6) + bytes(7))], "15 bytes for the array"),
+    "no array": ([described(b"")], "0 bytes for the array"),
+    "array and more": ([described(b"\x00\x01" + bytes(6) + b"ff")], "10 bytes for the array"),
+    "type is not readable": ([described(b"\x00\x01" + bytes(6) + b"\x1b")], "nobody can read"),
     "MORE of a stopped one": (
         [message(0, b"x", 2, 0), send(STOP, 0), send(MORE, 0, b"x", 1)],
         "MORE of message 0, which was not begun",

@@ -24,7 +24,7 @@ from rnic.endpoint import (
 )
 from rnic.enums import AccessFlags
 
-MESSAGE, MORE, CREDIT, SHARE, WITHDRAW, RELEASE, GOODBYE, ABORT = range(1, 9)
+MESSAGE, MORE, CREDIT, SHARE, WITHDRAW, RELEASE, GOODBYE, ABORT, ANNOUNCE, TAKEN, STOP = range(1, 12)
 ROOMY = replace(SMALL, receives=64, max_backlog=1 << 20)
 END_STATES = (State.ABORTING, State.FAILED, State.CLOSED)
 
@@ -39,6 +39,11 @@ def message(ident: int, data: bytes, total: int | None = None, last: int = 1) ->
 
 def share(ident: int = 1, addr: int = 0, length: int = 8, access: int = 2) -> bytes:
     return send(SHARE, ident, pack(">QQII", addr, length, 0xABCD, access))
+
+
+def announced(total: int, ident: int = 0, addr: int = 0x1000, tag: int = 0) -> bytes:
+    body = pack(">QQI4x", total, addr, 7) + (pack(">Q", tag) if tag else b"")
+    return send(ANNOUNCE, ident, body, 2 if tag else 0)
 
 
 def victim() -> Protocol:
@@ -238,9 +243,10 @@ def test_every_send_can_be_missing_doubled_cut_or_longer(index: int) -> None:
 NUMBERS = st.one_of(st.integers(0, 3), st.integers(0, 0xFFFF))
 SENDS = st.one_of(
     st.binary(max_size=70),
-    st.builds(send, st.integers(0, 10), NUMBERS, st.binary(max_size=60), st.integers(0, 2), NUMBERS),
+    st.builds(send, st.integers(0, 13), NUMBERS, st.binary(max_size=60), st.integers(0, 4), NUMBERS),
     st.builds(message, NUMBERS, st.binary(max_size=48), st.one_of(st.none(), NUMBERS), st.integers(0, 1)),
     st.builds(share, NUMBERS, st.integers(0, (1 << 64) - 1), st.integers(0, (1 << 64) - 1), NUMBERS),
+    st.builds(announced, st.integers(0, 5000), NUMBERS, st.integers(0, (1 << 64) - 1), st.integers(0, 1)),
     st.sampled_from(TRAFFIC),
 )
 
@@ -253,9 +259,13 @@ def test_any_sends_end_in_words_or_are_heard(sends: list[bytes], busy: bool, clo
     if busy:
         protocol.send(bytes(1000))
         protocol.withdraw(protocol.share(0, 8, 1, AccessFlags.REMOTE_READ).id)
+        protocol.announce(1000, 0x1000, 7)
     if closing:
         protocol.close(0.0, 5.0)
     for data in sends:
+        if protocol.may_fetch:
+            protocol.begin_fetch()
+            protocol.fetched(None)
         while (out := protocol.next_send()) is not None:
             protocol.sent(out.number, 0.0)
         protocol.receive(bytearray(data), 0.0)
@@ -300,6 +310,7 @@ def test_one_wrong_byte_between_two_ends_hangs_nobody(
         region = end.protocol.share(0, 8, 1, AccessFlags.REMOTE_READ)
         end.protocol.send(bytes(size))
         end.protocol.withdraw(region.id)
+        end.announce(bytes(size + 1))
         end.protocol.send(b"")
         end.protocol.close(0.0, timeout=5.0)
     pair.run()

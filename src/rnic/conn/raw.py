@@ -105,9 +105,17 @@ class Raw:
     def detach(self, handle: int) -> None:
         """Messages are copies already."""
 
-    def share(self, addr: int, length: int, rkey: int, access: AccessFlags) -> Region:
+    def share(
+        self,
+        addr: int,
+        length: int,
+        rkey: int,
+        access: AccessFlags,
+        shape: tuple[int, ...] = (),
+        dtype: str = "",
+    ) -> Region:
         """A raw peer cannot be told."""
-        del addr, length, rkey, access
+        del addr, length, rkey, access, shape, dtype
         raise ValueError("share(): a raw peer is told of no regions")
 
     def withdraw(self, region_id: int) -> None:

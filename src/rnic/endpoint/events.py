@@ -30,6 +30,10 @@ class Region(Record, weakref_slot=True):
     """The key that a request must show."""
     access: AccessFlags
     """REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC: what may be done."""
+    shape: tuple[int, ...] = ()
+    """The lengths of the array that it holds; with `dtype`."""
+    dtype: str = ""
+    """The type of an element, as NumPy writes it ("<f4").  Empty: nobody said that it holds an array."""
 
 
 class MessageReceived(Record):

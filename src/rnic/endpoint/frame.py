@@ -2,7 +2,7 @@
 """What stands in one SEND: a header of 8 bytes, and a body after it (docs/endpoint-protocol.md)."""
 
 from enum import IntEnum
-from struct import Struct
+from struct import Struct, pack, unpack_from
 
 from rnic.endpoint.errors import ProtocolError
 from rnic.endpoint.events import Region
@@ -12,6 +12,7 @@ from rnic.enums import AccessFlags
 from rnic.records import MutableRecord, Record
 
 __all__ = [
+    "DESCRIBED",
     "HEADER_SIZE",
     "LAST",
     "MAX_TEXT",
@@ -68,12 +69,15 @@ LAST = 1
 """Flag of MESSAGE and MORE: the message is complete."""
 TAGGED = 2
 """Flag of MESSAGE and ANNOUNCE: the message has a tag."""
+DESCRIBED = 4
+"""Flag of SHARE: the region holds an array."""
 
 _HEADER = Struct(">BBHI")
 _TOTAL = Struct(">Q")
 _TAG = Struct(">Q")
 _REGION = Struct(">QQII")
 _OFFER = Struct(">QQI4x")
+_ARRAY = Struct(">BB6x")
 
 HEADER_SIZE = _HEADER.size
 MESSAGE_SIZE = _HEADER.size + _TOTAL.size
@@ -88,7 +92,7 @@ _BODY: dict[FrameType, int | None] = {
     FrameType.MESSAGE: None,
     FrameType.MORE: None,
     FrameType.CREDIT: 0,
-    FrameType.SHARE: _REGION.size,
+    FrameType.SHARE: None,
     FrameType.WITHDRAW: 0,
     FrameType.RELEASE: 0,
     FrameType.GOODBYE: 0,
@@ -113,7 +117,12 @@ VERSION_1 = Dialect(
 )
 VERSION_2 = Dialect(
     {int(kind): kind for kind in FrameType},
-    {FrameType.MESSAGE: LAST | TAGGED, FrameType.MORE: LAST, FrameType.ANNOUNCE: TAGGED},
+    {
+        FrameType.MESSAGE: LAST | TAGGED,
+        FrameType.MORE: LAST,
+        FrameType.ANNOUNCE: TAGGED,
+        FrameType.SHARE: DESCRIBED,
+    },
 )
 
 
@@ -122,7 +131,7 @@ class Frame(MutableRecord):
 
     type: FrameType
     flags: int
-    """LAST, TAGGED, or nothing."""
+    """LAST, TAGGED, DESCRIBED, or nothing."""
     credits: int
     """Receives that the sender has posted anew, for the other end to use."""
     id: int
@@ -186,12 +195,28 @@ def parse_offer(frame: Frame) -> Offer:
 
 def parse_region(frame: Frame) -> Region:
     """Of a SHARE: the region; ProtocolError when there can be no such region."""
-    addr, length, rkey, access = _REGION.unpack(frame.body)
+    described = frame.flags & DESCRIBED
+    if len(frame.body) < _REGION.size or not (described or len(frame.body) == _REGION.size):
+        raise ProtocolError(f"SHARE has {len(frame.body)} bytes after its header, not {_REGION.size}")
+    addr, length, rkey, access = _REGION.unpack_from(frame.body)
     if addr + length > 1 << 64:
         raise ProtocolError(f"region {frame.id} ends beyond the address space")
     if not access or access & ~REMOTE_ACCESS:
         raise ProtocolError(f"region {frame.id} is shared with the access {access:#x}")
-    return Region(frame.id, addr, length, rkey, AccessFlags(access))
+    shape, dtype = _parse_array(frame.body[_REGION.size :]) if described else ((), "")
+    return Region(frame.id, addr, length, rkey, AccessFlags(access), shape, dtype)
+
+
+def _parse_array(body: memoryview) -> tuple[tuple[int, ...], str]:
+    """Shape and type as the peer says them: nobody has looked yet whether they fit the region."""
+    dimensions, size = _ARRAY.unpack_from(body) if len(body) >= _ARRAY.size else (0, 0)
+    at = _ARRAY.size + 8 * dimensions
+    if not size or len(body) != at + size:
+        raise ProtocolError(f"SHARE has {len(body)} bytes for the array of its region, which cannot be")
+    text = bytes(body[at:])
+    if not (text.isascii() and text.decode("ascii").isprintable()):
+        raise ProtocolError("SHARE has a type of elements that nobody can read")
+    return unpack_from(f">{dimensions}Q", body, _ARRAY.size), text.decode("ascii")
 
 
 def emit(kind: FrameType, refill: int, ident: int = 0, flags: int = 0) -> bytes:
@@ -220,10 +245,20 @@ def more_header(refill: int, number: int, last: bool) -> bytes:
     return emit(FrameType.MORE, refill, number, LAST if last else 0)
 
 
-def share_frame(refill: int, region: Region) -> bytes:
-    """A SHARE."""
+def share_frame(refill: int, region: Region, size: int) -> bytes:
+    """A SHARE of at most `size` bytes: an array whose shape does not fit is a region without one."""
     body = _REGION.pack(region.addr, region.length, region.rkey, region.access)
-    return emit(FrameType.SHARE, refill, region.id) + body
+    array = _describe(region) if region.dtype else b""
+    if HEADER_SIZE + len(body) + len(array) > size:
+        array = b""
+    return emit(FrameType.SHARE, refill, region.id, DESCRIBED if array else 0) + body + array
+
+
+def _describe(region: Region) -> bytes:
+    dtype = region.dtype.encode("ascii")
+    if len(dtype) > 255 or len(region.shape) > 255:
+        return b""
+    return _ARRAY.pack(len(region.shape), len(dtype)) + pack(f">{len(region.shape)}Q", *region.shape) + dtype
 
 
 def abort_frame(reason: int, text: str, size: int) -> bytes:

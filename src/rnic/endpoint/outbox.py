@@ -148,8 +148,11 @@ class Outbox:
         """The connection has ended: let go of all buffers."""
         self._queue.clear()
 
-    def look(self, number: int, refill: int, size: int) -> tuple[Outgoing, FrameType, Cut]:
-        """The next SEND, of at most `size` bytes, which returns `refill` credits; one is `ready`."""
+    def look(self, number: int, refill: int, size: int, describe: bool) -> tuple[Outgoing, FrameType, Cut]:
+        """The next SEND, of at most `size` bytes, which returns `refill` credits; one is `ready`.
+
+        `describe`: the peer understands what array a region holds.
+        """
         item = self._queue[0]
         if isinstance(item, Message | Announcement) and item.stopped:
             assert item.number is not None
@@ -164,7 +167,11 @@ class Outbox:
             offer = Offer(self._flow.begun & 0xFFFFFFFF, item.total, item.addr, item.rkey, item.tag)
             return Outgoing(number, offer_frame(refill, offer)), FrameType.ANNOUNCE, (item, 0, False)
         if isinstance(item, Region):
-            return Outgoing(number, share_frame(refill, item)), FrameType.SHARE, (item, 0, True)
+            return (
+                Outgoing(number, share_frame(refill, item, size if describe else 0)),
+                FrameType.SHARE,
+                (item, 0, True),
+            )
         if item is not None:
             return (
                 Outgoing(number, emit(FrameType.WITHDRAW, refill, item)),

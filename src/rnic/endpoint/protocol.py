@@ -342,14 +342,23 @@ class Protocol:
             self.settle()
         self._outbox.detach(handle)
 
-    def share(self, addr: int, length: int, rkey: int, access: AccessFlags) -> Region:
+    def share(
+        self,
+        addr: int,
+        length: int,
+        rkey: int,
+        access: AccessFlags,
+        shape: tuple[int, ...] = (),
+        dtype: str = "",
+    ) -> Region:
         """Tell the peer, after the messages before, of memory that it may use; withdraw() takes the id.
 
-        ValueError when the peer takes no more regions, or the rights are none, or more than those of the
-        queue pair; ClosedError as send().
+        `shape` and `dtype`: those of the array that it holds; a peer that does not know DESCRIBE, or whose
+        receives are too small, does not hear of them.  ValueError when the peer takes no more regions, or the
+        rights are none, or more than those of the queue pair; ClosedError as send().
         """
         peer = self._may_send("share")
-        region, number = self._own.look(addr, length, rkey, access, peer.max_regions)
+        region, number = self._own.look(addr, length, rkey, access, peer.max_regions, (shape, dtype))
         self._do(self._queue_share, region, number)
         return region
 
@@ -551,7 +560,9 @@ class Protocol:
             out = Outgoing(number, emit(FrameType.TAKEN, refill, taken))
             return self._hand_out(out, FrameType.TAKEN, kept, (self._offers.confirm, taken))
         if self._outbox.ready:
-            out, kind, cut = self._outbox.look(number, refill, self.frame_size)
+            out, kind, cut = self._outbox.look(
+                number, refill, self.frame_size, self.knows(Capability.DESCRIBE)
+            )
             return self._hand_out(out, kind, kept, (self._outbox.go, cut))
         return None
 

@@ -26,7 +26,15 @@ class OwnRegions:
         self.released = 0
         """How many the peer has released; modulo 2**32."""
 
-    def look(self, addr: int, length: int, rkey: int, access: AccessFlags, most: int) -> tuple[Region, int]:
+    def look(
+        self,
+        addr: int,
+        length: int,
+        rkey: int,
+        access: AccessFlags,
+        most: int,
+        array: tuple[tuple[int, ...], str] = ((), ""),
+    ) -> tuple[Region, int]:
         """The next region, and its number; ValueError when it cannot be, or the peer takes no more."""
         if len(self.shared) >= most:
             raise ValueError(f"share(): the peer takes {most} regions at a time")
@@ -35,7 +43,7 @@ class OwnRegions:
         if addr < 0 or length < 0 or addr + length > 1 << 64 or not 0 <= rkey < 1 << 32:
             raise ValueError(f"share(): {length} bytes at {addr:#x} with rkey {rkey:#x} cannot be a region")
         number = self._ids + 1
-        return Region(number & 0xFFFFFFFF, addr, length, rkey, access), number
+        return Region(number & 0xFFFFFFFF, addr, length, rkey, access, *array), number
 
     def add(self, region: Region, number: int) -> None:
         """Make it so that it is shared."""
