@@ -96,10 +96,11 @@ def packages() -> dict[str, str]:
 _HEAD = """\
 # What rnic conforms to
 
-Every function of libibverbs and librdmacm, by the headers of Debian's {versions},
-without the drivers' own and without rsockets. With them is what the InfiniBand Architecture (IBA) demands
-of the transports that rnic has. What is supported has a test that shows it. The page is printed from
-`tests/conformance/` by `make conformance`; tests hold both to the code.
+This page lists every function of libibverbs and librdmacm, as the headers of Debian's
+{versions} declare them, without rsockets and without functions of drivers.
+It also lists what the InfiniBand Architecture (IBA) demands of the transports that rnic has. Each supported
+line names a test that shows it. `make conformance` prints this page from `tests/conformance/`; tests compare
+both with the code.
 
 | | supported | not needed | not supported |
 |---|---|---|---|
@@ -122,7 +123,7 @@ def _lines() -> Iterator[str]:
         yield from ("", f"## {library}")
         yield from _areas([one for one in all_functions if one.file == file])
     yield from ("", "## Statements of the specification", "")
-    yield "The words are ours; the clause is where the specification has its own."
+    yield "The statements are in our own words; the clause is the place in the specification."
     yield from _services(all_statements)
 
 
