@@ -154,3 +154,20 @@ def test_a_closed_region_exports_nothing(objects: Objects) -> None:
     with pytest.raises(BufferError):
         memoryview(mr)
     assert mr.length == 8
+
+
+def test_a_region_tells_what_it_allows() -> None:
+    both = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_READ
+    with rnic.open_device("roce_lo") as ctx, ctx.alloc_pd() as pd:
+        with pd.reg_mr(bytearray(8), both) as mr:
+            assert mr.access == both
+            mr.rereg(rnic.ReregMRFlags.CHANGE_TRANSLATION, buffer=bytearray(9))
+            assert mr.access == both
+            mr.rereg(rnic.ReregMRFlags.CHANGE_ACCESS, access=AccessFlags.REMOTE_READ)
+            assert mr.access is AccessFlags.REMOTE_READ
+        with pd.alloc_mr(8, both) as mr, pd.import_mr(mr.handle) as imported:
+            assert mr.access == imported.access == both
+        with pd.alloc_null_mr() as null:
+            assert null.access is AccessFlags.LOCAL_WRITE
+            with pytest.raises(OverflowError, match=r"take its \.length"):
+                len(null)

@@ -166,3 +166,56 @@ def test_device_memory_takes_no_array_in_another_order() -> None:
         memory.copy_to(0, np.array([[0, 1], [2, 3]]))
         assert memory.copy_from(0, 32) == np.array([[0, 1], [2, 3]]).tobytes()
         memory.close()
+
+
+def test_a_region_that_an_operation_cannot_use_is_refused_and_the_connection_goes_on() -> None:
+    with pair() as (a, b), rnic.open_device("roce_lo") as other, other.alloc_pd() as elsewhere:
+        remote = shared(a, b, bytearray(b"12345678"))
+        unwritable = a.pd.reg_mr(bytearray(8), AccessFlags.REMOTE_READ)
+        was_writable = a.pd.reg_mr(bytearray(8), AccessFlags.LOCAL_WRITE)
+        was_writable.rereg(rnic.ReregMRFlags.CHANGE_ACCESS, access=0)
+        moved = a.pd.reg_mr(bytearray(8), AccessFlags.LOCAL_WRITE)
+        moved.rereg(rnic.ReregMRFlags.CHANGE_PD, pd=b.pd)
+        foreign = elsewhere.reg_mr(bytearray(8), AccessFlags.LOCAL_WRITE)
+        endless = a.pd.alloc_null_mr()
+        with unwritable, was_writable, moved, foreign, endless:
+            for mr, why in (
+                (unwritable, "LOCAL_WRITE"),
+                (was_writable, "LOCAL_WRITE"),
+                (moved, "another protection domain"),
+                (foreign, "another protection domain"),
+                (endless, "more than"),
+            ):
+                with pytest.raises(ValueError, match=why):
+                    a.read(mr, remote, timeout=WAIT)
+            for mr, why in (
+                (moved, "another protection domain"),
+                (foreign, "another protection domain"),
+                (endless, "more than"),
+            ):
+                with pytest.raises(ValueError, match=why):
+                    a.write(mr, remote, timeout=WAIT)
+            a.write(unwritable, remote, timeout=WAIT)
+            was_writable.rereg(rnic.ReregMRFlags.CHANGE_ACCESS, access=AccessFlags.LOCAL_WRITE)
+            a.read(was_writable, remote, timeout=WAIT)
+            assert bytes(was_writable.buf) == bytes(8)
+
+
+def test_asyncio_refuses_a_region_that_an_operation_cannot_use() -> None:
+    async def main() -> None:
+        async with rnic.aio.listen(HOST, 0) as server:
+            there = asyncio.create_task(server.accept())
+            async with await rnic.aio.connect(HOST, server.port) as conn, await there as other:
+                await other.share(bytearray(64))
+                remote = await conn.next_region()
+                with other.pd.reg_mr(bytearray(8), AccessFlags.LOCAL_WRITE) as foreign:
+                    for call in (conn.write(foreign, remote), conn.read(foreign, remote)):
+                        with pytest.raises(ValueError, match="another protection domain"):
+                            await call
+                with conn.pd.reg_mr(bytearray(8)) as unwritable:
+                    with pytest.raises(ValueError, match="LOCAL_WRITE"):
+                        await conn.read(unwritable, remote)
+                    await conn.write(unwritable, remote)
+                await asyncio.gather(conn.close(), other.close())
+
+    asyncio.run(asyncio.wait_for(main(), WAIT))

@@ -277,6 +277,7 @@ def test_memory_of_another_process_is_used_with_its_keys() -> None:
         pd.import_mr(who.mr) as mr,
     ):
         assert (mr.lkey, mr.rkey, mr.iova, mr.length) == (who.lkey, who.rkey, who.addr, 20000)
+        assert mr.access is None  # the owner knows
         assert bytes(mr.buf) == PATTERN
         target = far.memory(20000)
         # a peer of this process' queue pair, with the owner's key and address

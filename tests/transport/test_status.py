@@ -265,6 +265,16 @@ def test_rem_op_err_when_the_peers_receive_names_memory_that_is_gone(scene: Scen
     assert_says(wc, WCStatus.LOC_PROT_ERR, "an lkey that is not registered")
 
 
+def test_rem_op_err_when_the_peers_receive_names_memory_of_another_domain(scene: Scene) -> None:
+    pd = scene.closes.enter_context(scene.b.ctx.alloc_pd())
+    mr = scene.closes.enter_context(pd.alloc_mr(64, ALL_ACCESS))
+    scene.b.qp.post_recv(RecvWR(7, [SGE(mr)]))
+    scene.ask(WROpcode.SEND)
+    assert_says(scene.answer(), WCStatus.REM_OP_ERR, "remote side", "a reason of its own")
+    (wc,) = scene.b.wait()
+    assert_says(wc, WCStatus.LOC_PROT_ERR, "another protection domain")
+
+
 # ---------------------------------------------------------------- what the path and the peer's absence do
 
 

@@ -18,6 +18,7 @@ cdef class MR(Handle):
     cdef int views              # memoryviews of this MR
     cdef bint moving            # rereg() is at it, and its memory may be another one when that returns
     cdef object last_buf        # weak reference to the memoryview that .buf gave out
+    cdef int64_t rights         # as granted; negative: another process knows
     cdef readonly PD pd         #: The protection domain.
     cdef readonly uint64_t addr    #: Where this process has the first byte; 0: nowhere, or not for its own use.
     cdef readonly uint64_t iova    #: The first byte as work requests name it, here and at peers: addr, 0 with ZERO_BASED.
@@ -54,7 +55,7 @@ cdef class MR(Handle):
         err.text[0] = 0
         check(pd.ops.reg_mr(pd.p, addr, length, access, &self.p, &err), "reg_mr", &err)
         self.from_null = addr == NULL
-        self.start(pd)
+        self.start(pd, access)
         return 0
 
     cdef int allocate(self, PD pd, uint64_t nbytes, uint32_t access) except -1:
@@ -62,7 +63,7 @@ cdef class MR(Handle):
         err.text[0] = 0
         check(pd.ops.alloc_mr(pd.p, nbytes, access, &self.p, &err), "alloc_mr", &err)
         self.own = True
-        self.start(pd)
+        self.start(pd, access)
         return 0
 
     cdef int register_ex(self, PD pd, rnic_mr_init_attr *attr, str verb) except -1:
@@ -75,14 +76,14 @@ cdef class MR(Handle):
         pd.calls -= 1
         check(rc, verb, &err)
         self.own = bool(attr.comp_mask & RNIC_MR_INIT_ALLOC)
-        self.start(pd)
+        self.start(pd, attr.access)
         return 0
 
     cdef int allocate_null(self, PD pd) except -1:
         cdef rnic_err err
         err.text[0] = 0
         check(pd.ops.alloc_null_mr(pd.p, &self.p, &err), "alloc_null_mr", &err)
-        self.start(pd)
+        self.start(pd, RNIC_ACCESS_LOCAL_WRITE)
         return 0
 
     cdef int adopt(self, PD pd, uint32_t handle) except -1:
@@ -92,13 +93,13 @@ cdef class MR(Handle):
         check(pd.ops.import_mr(pd.p, handle, &self.p, &err), "import_mr", &err)
         self.own = self.imported = True
         self.readonly = original is not None and original.readonly
-        self.start(pd)
+        self.start(pd, -1 if original is None else original.rights)
         self.hold(original)
         self.closer = "unimport_mr"
         return 0
 
-    cdef void start(self, PD pd):
-        self.pd = pd
+    cdef void start(self, PD pd, int64_t rights):
+        self.pd, self.rights = pd, rights
         self.describe()
         self.attach(pd.ctx, (pd, pd.ctx), "dereg_mr")
 
@@ -194,6 +195,8 @@ cdef class MR(Handle):
         if flags & RNIC_REREG_MR_CHANGE_PD:
             self.swap_owner(self.pd, pd)
             self.pd = pd
+        if flags & RNIC_REREG_MR_CHANGE_ACCESS:
+            self.rights = access
         self.describe()
         return 0
 
@@ -232,6 +235,15 @@ cdef class MR(Handle):
             except BufferError:
                 pass
 
+    @property
+    def access(self):
+        """What it allows (AccessFlags), as registered or as rereg() has changed it; None if another process knows."""
+        return None if self.rights < 0 else AccessFlags(self.rights)
+
+    cdef bint can_be_filled(self):
+        """A READ or a message may be put into it, as far as is known here."""
+        return self.rights < 0 or self.rights & RNIC_ACCESS_LOCAL_WRITE
+
     cdef str label(self):
         return f"MR 0x{self.addr:x}+{self.length} lkey 0x{self.lkey:08x}"
 
@@ -266,6 +278,8 @@ cdef class MR(Handle):
             self.release_export()
 
     def __len__(self):
+        if self.length >> 63:
+            raise OverflowError(f"{self.label()} is longer than len() can tell: take its .length")
         return self.length
 
 

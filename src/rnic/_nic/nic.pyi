@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, final, overload
 
 from rnic.enums import (
+    AccessFlags,
     MWType,
     OpsFlags,
     OpsWROpcode,
@@ -145,6 +146,8 @@ class MR(Handle):
     def lkey(self) -> int: ...
     @property
     def rkey(self) -> int: ...
+    @property
+    def access(self) -> AccessFlags | None: ...
     @property
     def handle(self) -> int: ...
     @property

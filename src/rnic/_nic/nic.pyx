@@ -29,8 +29,8 @@ from time import monotonic
 from typing import NamedTuple
 
 from rnic.enums import (
-    CreateCQWCFlags, MWType, OpsFlags, OpsWROpcode, QPState, QPType, SendFlags, WCFlags, WCOpcode, WCStatus, WQState,
-    WROpcode,
+    AccessFlags, CreateCQWCFlags, MWType, OpsFlags, OpsWROpcode, QPState, QPType, SendFlags, WCFlags, WCOpcode, WCStatus,
+    WQState, WROpcode,
 )
 from rnic.errors import PostError, VerbsError, exhausted, explain_completion, with_limit
 from rnic.sizes import limited, whole

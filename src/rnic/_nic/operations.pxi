@@ -76,6 +76,8 @@ cdef class Operations:
         memset(&wr, 0, sizeof(wr))
         wr.opcode = RNIC_WR_RDMA_READ
         if isinstance(local, MR):
+            if not (<MR>local).can_be_filled():
+                return None
             return self.operate_on(&wr, local, remote, offset, RNIC_ACCESS_REMOTE_READ)
         try:
             PyObject_GetBuffer(local, &view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)

@@ -214,7 +214,8 @@ cdef class QP(Poster):
         """Hand over a SendWR, or a sequence of them as one chain (ibv_post_send(3)).
 
         Returns at once; completions come to send_cq.  Raises PostError with `bad_wr` and `index`: all before it were
-        posted, none from it on.  The memory must stay untouched until the work completes, unless it is INLINE.
+        posted, none from it on.  The memory must stay untouched until the work completes, unless it is INLINE.  Memory of
+        another protection domain is found out then: LOC_PROT_ERR, and the queue pair has failed; likewise of a receive.
         """
         if type(wrs) is not SendWR or not self.post_now(<SendWR>wrs):
             self.post(wrs, SendWR, "post_send")

@@ -85,7 +85,8 @@ class Face:
 
     def _op(self, opcode: WROpcode, local: Buffer | MR, remote: Region, offset: int) -> Op:
         side = local_side(local, self.pd, opcode)
-        return Op(opcode, remote, offset, len(side), local=side)
+        length = side.length if isinstance(side, MR) else len(side)  # len() of the longest fails
+        return Op(opcode, remote, offset, length, local=side)
 
     def _add_op(self, remote: Region, n: int, offset: int) -> Op:
         return Op(WROpcode.ATOMIC_FETCH_AND_ADD, remote, offset, 8, compare_add=n)

@@ -104,13 +104,15 @@ def check(opcode: WROpcode, remote: Region, offset: int, length: int) -> None:
 
 def local_side(local: Buffer | MR, pd: PD, opcode: WROpcode) -> memoryview | MR:
     """What a READ fills and a WRITE takes; ValueError for a buffer or a region that it cannot be."""
+    reads = opcode is WROpcode.RDMA_READ
     if isinstance(local, MR):
         if local.pd is not pd:
             raise ValueError(
                 f"{local!r} is of another protection domain: register it with the connection's, pd"
             )
+        if reads and local.access is not None and not local.access & AccessFlags.LOCAL_WRITE:
+            raise ValueError(f"read() fills {local!r}, which was registered without LOCAL_WRITE: grant it")
         return local
-    reads = opcode is WROpcode.RDMA_READ
     data = flat(local, "read()" if reads else "write()")
     if reads and data.readonly and len(data):
         raise ValueError("read() needs a buffer that can be written to, and this one is read-only")
