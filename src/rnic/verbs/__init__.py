@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs: libibverbs' objects and records, one object a file.  Import them from `rnic`."""
+"""The verbs: libibverbs' objects and records, one object in each file. Import them from `rnic`."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses: GIDs, address vectors and handles, and the header ahead of a received datagram."""
+"""Addresses: GIDs, address vectors and handles, and the header in front of a received datagram."""
 
 import struct
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ _MAPPED = bytes(10) + b"\xff\xff"
 
 @total_ordering
 class GID:
-    """A global identifier: 16 bytes in the form of an IPv6 address, never changed (IBA 4.1.1).
+    """A global identifier: 16 bytes in the form of an IPv6 address, immutable (IBA 4.1.1).
 
-    With RoCEv2 it is the IP address of a port, an IPv4 address as ::ffff:a.b.c.d (IBA annex A17).  GID()
-    takes 16 bytes, the text of an IPv4 or IPv6 address, an ipaddress object or another GID; ValueError for
-    anything else.
+    With RoCEv2 it is the IP address of a port; an IPv4 address is ::ffff:a.b.c.d (IBA annex A17). GID() takes
+    16 bytes, the text of an IPv4 or IPv6 address, an ipaddress object or another GID. It raises ValueError
+    for anything else.
     """
 
     __slots__ = ("raw",)
@@ -42,7 +42,7 @@ class GID:
 
     @property
     def ip(self) -> IPv4Address | IPv6Address:
-        """The IP address: an IPv4Address when it is a mapped one, else an IPv6Address."""
+        """The IP address: an IPv4Address if the GID is IPv4-mapped, else an IPv6Address."""
         if self.raw.startswith(_MAPPED):
             return IPv4Address(self.raw[12:])
         return IPv6Address(self.raw)
@@ -90,27 +90,28 @@ def _raw_gid(value: object) -> bytes:
 class AHAttr(Record):
     """The path to a peer, an address vector (IBA 11.2.2.1; ibv_modify_qp(3), ibv_create_ah(3)).
 
-    `dgid` may be given in any form that GID() takes.  RoCE uses the global part and `sl` only: dlid,
-    src_path_bits and static_rate are InfiniBand's.
+    `dgid` takes whatever GID() takes. RoCE uses only the global part and `sl`; dlid, src_path_bits and
+    static_rate belong to InfiniBand links.
     """
 
     dgid: GID
     """The peer's GID."""
     sgid_index: int = 0
-    """Index of our own GID in the port's table: the address that packets leave from."""
+    """Index in the port's GID table of our own address, from which packets are sent."""
     port_num: int = 1
     hop_limit: int = 64
     """IP time to live."""
     traffic_class: int = 0
     """IP DSCP and ECN, 8 bits."""
     flow_label: int = 0
-    """20 bits, of IPv6.  Over IPv4 it says nothing: there is no place for it, and one source port for all."""
+    """20 bits of the IPv6 header. Over IPv4 it has no effect."""
     sl: int = 0
-    """Priority, 0 to 7.  Without a traffic class it becomes the DSCP class selector of that number
-    (RFC 2474); with one it has to be that one's first three bits."""
+    """Service level: the priority, 0 to 7. Without a traffic class it becomes the DSCP class selector of the
+    same number (RFC 2474). With a traffic class it must equal its first three bits.
+    """
     dlid: int = 0
     is_global: bool = True
-    """Whether the packets carry a global route; RoCE asks for it."""
+    """Whether the packets carry a global route; RoCE needs True."""
     static_rate: int = 0
     src_path_bits: int = 0
 
@@ -145,15 +146,15 @@ class AHAttr(Record):
 
 
 class AH(nic.AH):
-    """The way to a peer, named by every datagram that goes there (IBA 11.2.2; ibv_create_ah(3)).
+    """An address handle: the path to a peer, named by every datagram to it (IBA 11.2.2; ibv_create_ah(3)).
 
-    PD.create_ah() makes it.  close() gives it back at once: work that is posted already still goes that way.
+    PD.create_ah() makes it. close() destroys it at once; work that is already posted still uses the path.
     """
 
     __slots__ = ()
 
     def query(self) -> AHAttr:
-        """The address vector that it was made of (IBA 11.2.2.3)."""
+        """The address vector that the handle was created with (IBA 11.2.2.3)."""
         return AHAttr.from_struct(self.raw_query())
 
 
@@ -163,19 +164,23 @@ _WORDS = struct.Struct("!10H")
 
 
 class Route(Record):
-    """Where a datagram came from, out of the 40 bytes ahead of its payload (IBA 8.3; annex A17.4.5)."""
+    """The source and destination of a datagram, from the 40 bytes in front of its payload (IBA 8.3; annex
+    A17.4.5).
+    """
 
     sgid: GID
-    """Whoever sent it."""
+    """The sender's address."""
     dgid: GID
-    """Whom it was sent to: one of our own addresses, or a multicast group."""
+    """The destination: one of our own addresses, or a multicast group."""
     hop_limit: int
     traffic_class: int
     flow_label: int
 
     @classmethod
     def from_grh(cls, grh: bytes | bytearray | memoryview) -> "Route":
-        """Read the header; ValueError when it is none: neither IPv6 nor, in its last 20 bytes, IPv4."""
+        """Read the 40 bytes in front of a datagram. Raises ValueError if they hold neither an IPv6 header
+        nor, in the last 20 bytes, an IPv4 header.
+        """
         raw = bytes(grh[:GRH_BYTES])
         if len(raw) < GRH_BYTES:
             raise ValueError(f"{len(raw)} bytes are no GRH, which has {GRH_BYTES}")

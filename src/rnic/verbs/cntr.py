@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What counters of completions and of flows are created with."""
+"""Attributes of completion counters and of counters of flows."""
 
 from rnic.enums import CompCntrType, CounterDescription, QPAttachCompCntrOp
 from rnic.records import Record
@@ -8,7 +8,7 @@ __all__ = ["CompCntrCaps", "CompCntrInitAttr", "CounterAttachAttr", "QPAttachCom
 
 
 class CompCntrInitAttr(Record):
-    """What a completion counter is created with (rdma-core 64: ibv_create_comp_cntr(3))."""
+    """Attributes of a new completion counter (rdma-core 64: ibv_create_comp_cntr(3))."""
 
     comp_mask: int = 0
     type: CompCntrType = CompCntrType.WRS
@@ -22,22 +22,24 @@ class CompCntrInitAttr(Record):
 
 
 class CompCntrCaps(Record):
-    """What completion counters of a device can do (rdma-core 64: ibv_query_comp_cntr_caps(3))."""
+    """The limits of the device's completion counters (rdma-core 64: ibv_query_comp_cntr_caps(3))."""
 
     max_value: int
-    """The increment that goes beyond it goes on from 0."""
+    """The largest value; the next increment continues from 0."""
     max_counters: int
     supported_qp_attach_ops: QPAttachCompCntrOp
 
 
 class QPAttachCompCntrAttr(Record):
-    """What of a queue pair is counted (rdma-core 64: ibv_qp_attach_comp_cntr(3))."""
+    """Which operations of a queue pair a completion counter counts (rdma-core 64:
+    ibv_qp_attach_comp_cntr(3)).
+    """
 
     op_mask: QPAttachCompCntrOp
 
 
 class CounterAttachAttr(Record):
-    """What of a flow is counted, and where (ibv_attach_counters_point_flow(3))."""
+    """What to count of a flow, and at which index (ibv_attach_counters_point_flow(3))."""
 
     counter_desc: CounterDescription
     index: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An open device, and what it tells about itself."""
+"""An open device, and the verbs of an open device."""
 
 import errno
 import os
@@ -83,15 +83,17 @@ class DeviceAttr(Record):
     local_ca_ack_delay: int
     phys_port_cnt: int
     max_inline_data: int
-    """Bytes; not among libibverbs' fields."""
+    """The most bytes of an INLINE request; libibverbs does not have this field."""
 
 
 class ValuesEx(Record):
-    """Values of a device that change all the time (ibv_query_rt_values_ex(3)); None was not asked for."""
+    """Values of a device that change all the time (ibv_query_rt_values_ex(3)); a value that was not requested
+    is None.
+    """
 
     comp_mask: ValuesMask
     raw_clock: int | None
-    """What the timestamp of a completion would be now; the software RNIC counts ns of CLOCK_MONOTONIC."""
+    """The clock of completion timestamps, now; the software RNIC counts nanoseconds of CLOCK_MONOTONIC."""
 
 
 class PortAttr(Record):
@@ -103,7 +105,7 @@ class PortAttr(Record):
     gid_tbl_len: int
     port_cap_flags: int
     max_msg_sz: int
-    """Bytes."""
+    """The longest message, in bytes."""
     bad_pkey_cntr: int
     qkey_viol_cntr: int
     pkey_tbl_len: int
@@ -122,33 +124,33 @@ class PortAttr(Record):
 
 
 class GIDEntry(Record):
-    """One of a port's addresses (ibv_query_gid_ex(3))."""
+    """An entry of a port's GID table: address, type and network interface (ibv_query_gid_ex(3))."""
 
     gid: GID
     gid_index: int
     port_num: int
     gid_type: GIDType
     ndev_ifindex: int
-    """The netdev that has the address."""
+    """Index of the network interface that has the address."""
 
 
 class AsyncEvent(Record):
-    """Something happened that no completion reports (ibv_get_async_event(3)).
+    """A report that no completion can carry, such as a failed queue pair or a port that is down
+    (ibv_get_async_event(3)).
 
-    While an event of a QP, CQ, SRQ or WQ is not acknowledged, its object cannot be closed: EBUSY, where
-    libibverbs waits, as a thread that waited for itself would wait for ever.  ack() acknowledges; so does
-    dropping it.
+    Acknowledge the event of a QP, CQ, SRQ or WQ with ack(), or drop the event. Until then close() of the
+    object raises EBUSY. (libibverbs waits instead, but a thread that waits for itself waits for ever.)
     """
 
     event_type: EventType
     element: "nic.QP | nic.CQ | nic.SRQ | nic.WQ | int | None"
-    """The QP, CQ, SRQ or WQ that it happened to, the port number, or None: the whole device."""
+    """The QP, CQ, SRQ or WQ of the event, the number of the port, or None for the whole device."""
     _token: nic.AsyncToken | None = field(default=None, compare=False, repr=False)
 
     def ack(self) -> None:
-        """Acknowledge it (ibv_ack_async_event(3)).
+        """Acknowledge the event (ibv_ack_async_event(3)).
 
-        Raises VerbsError, EINVAL, the second time.  Events of a port or of the device hold nothing.
+        Raises VerbsError: EINVAL the second time. Events of a port or of the device keep no object open.
         """
         if self._token is not None:
             self._token.ack()
@@ -160,7 +162,8 @@ _WORK_REQUESTS = CompCntrInitAttr()
 class Context(nic.Context):
     """An open device (ibv_open_device(3)); rnic.open_device() makes it.
 
-    The software RNIC works in a thread of its own until close(): peers are served whatever Python does.
+    The software RNIC runs in a thread of its own until close(). So it serves peers while the Python program
+    is busy or asleep.
     """
 
     __slots__ = ("device",)
@@ -180,7 +183,7 @@ class Context(nic.Context):
         congestion_control: bool | None,
         local: bool,
     ) -> Self:
-        """Open the device; what rnic.open_device() does once it knows which."""
+        """Open a device; rnic.open_device() calls it when the device is found."""
         congestion = 0 if congestion_control is None else 1 if congestion_control else -1
         context = cls.open_soft(
             device.name, device.netdev, rcvbuf, max_window, not gso, pkeys, congestion, 1 if local else -1
@@ -198,14 +201,14 @@ class Context(nic.Context):
 
     @classmethod
     def of_cmd_fd(cls, cmd_fd: int) -> Self:
-        """The context behind a cmd_fd; what rnic.import_device() calls."""
+        """Open the context behind a cmd_fd; rnic.import_device() calls it."""
         context, info = cls.import_soft(cmd_fd)
         context.device = Device.from_struct(info)
         return context
 
     @classmethod
     def from_pointer(cls, address: int, device: Device | None = None) -> Self:
-        """Take over a context that another provider made: the address of a struct rnic_context of nic.h.
+        """Take over a context of another provider, from the address of a struct rnic_context of nic.h.
 
         close() calls the provider's close.
         """
@@ -215,22 +218,28 @@ class Context(nic.Context):
         return context
 
     def query_device(self) -> DeviceAttr:
-        """What the device can do (ibv_query_device(3))."""
+        """The capabilities and limits of the device (ibv_query_device(3))."""
         return _device_attr(self.raw_query_device())
 
     def query_device_ex(self) -> DeviceAttrEx:
-        """What the device can do, with all that came later (ibv_query_device_ex(3))."""
+        """The capabilities of the device, including extended ones such as timestamps and pacing
+        (ibv_query_device_ex(3)).
+        """
         fields = self.raw_query_device_ex()
         return DeviceAttrEx.from_struct(fields, _device_attr(fields["orig_attr"]))
 
     def query_rt_values_ex(self, comp_mask: ValuesMask = ValuesMask.RAW_CLOCK) -> ValuesEx:
-        """The device's clock, now (ibv_query_rt_values_ex(3)); EINVAL for what it does not have."""
+        """The device's clock now (ibv_query_rt_values_ex(3)). Raises VerbsError: EINVAL for a value that the
+        device does not have.
+        """
         known, seconds, nanoseconds = self.raw_query_rt_values(int(comp_mask))
         clock = seconds * 1_000_000_000 + nanoseconds if known & ValuesMask.RAW_CLOCK else None
         return ValuesEx(ValuesMask(known), clock)
 
     def query_port(self, port_num: int = 1) -> PortAttr:
-        """The state and the limits of a port (ibv_query_port(3)); EINVAL when there is no such port."""
+        """The state and the limits of a port (ibv_query_port(3)). Raises VerbsError: EINVAL if there is no
+        such port.
+        """
         fields = self.raw_query_port(port_num)
         fields["state"] = PortState(fields["state"])
         fields["max_mtu"] = MTU(fields["max_mtu"])
@@ -239,17 +248,21 @@ class Context(nic.Context):
         return PortAttr(**fields)
 
     def query_gid(self, port_num: int, index: int) -> GID:
-        """The address at an index of a port's table (ibv_query_gid(3)); EINVAL beyond the table."""
+        """The address at an index of a port's GID table (ibv_query_gid(3)). Raises VerbsError: EINVAL beyond
+        the table.
+        """
         return self._gid_entry(port_num, index).gid
 
     def query_gid_ex(self, port_num: int, index: int) -> GIDEntry:
-        """The same with its type and netdev (ibv_query_gid_ex(3)); EINVAL beyond the table."""
+        """An entry of a port's GID table with its type and network interface (ibv_query_gid_ex(3)). Raises
+        VerbsError: EINVAL beyond the table.
+        """
         return self._gid_entry(port_num, index)
 
     def get_pkey_index(self, port_num: int, pkey: int) -> int:
-        """Where a partition key stands in a port's table (ibv_get_pkey_index(3)), all 16 bits of it.
+        """The index of a partition key in a port's table (ibv_get_pkey_index(3)); all 16 bits must match.
 
-        Raises VerbsError: ENOENT when it does not, where libibverbs returns -1.
+        Raises VerbsError: ENOENT if the key is not in the table, where libibverbs returns -1.
         """
         table = [self.query_pkey(port_num, i) for i in range(self.query_port(port_num).pkey_tbl_len)]
         if pkey in table:
@@ -259,7 +272,7 @@ class Context(nic.Context):
         raise VerbsError(errno.ENOENT, text, "get_pkey_index")
 
     def query_gid_table(self) -> list[GIDEntry]:
-        """All addresses of all ports, without the empty entries (ibv_query_gid_table(3))."""
+        """All addresses of all ports, without empty entries (ibv_query_gid_table(3))."""
         ports = range(1, self.query_device().phys_port_cnt + 1)
         entries = (
             self._gid_entry(port, index)
@@ -282,11 +295,11 @@ class Context(nic.Context):
         *,
         sgid_index: int | None = None,
     ) -> AHAttr:
-        """The address vector that leads back to a datagram's sender (ibv_init_ah_from_wc(3), IBA 11.4.2.1).
+        """The address vector of the way back to a datagram's sender (ibv_init_ah_from_wc(3), IBA 11.4.2.1).
 
-        `grh` is the beginning of the receive's memory.  Packets will leave from the address that the datagram
-        came to.  Raises VerbsError, EINVAL, when that is not in the port's table, as with a multicast group:
-        then name an address of our own with `sgid_index`.
+        `grh` is the beginning of the receive's memory. Packets to the sender will use the address that the
+        datagram came to. Raises VerbsError: EINVAL if that address is not in the port's GID table, as with a
+        multicast group. Then give the index of an address of our own as `sgid_index`.
         """
         if not wc.wc_flags & WCFlags.GRH:
             raise VerbsError(errno.EINVAL, f"{wc!r} came without a GRH", "init_ah_from_wc")
@@ -328,95 +341,104 @@ class Context(nic.Context):
         reuse: bool = False,
         hold: bool = False,
     ) -> nic.Listener:
-        """Bring the CM's requests for a service to this context's GSI queue pair until the listener closes.
+        """Deliver the CM's requests for a service to this context's GSI queue pair, until the listener
+        closes.
 
-        `addr` is one of the device's addresses; "0.0.0.0" stands for every IPv4 one, "::" (or None) for every
-        one, with `afonly` for every IPv6 one.  Whichever process gets a REQ or SIDR_REQ hands it on; one that
-        nobody listens for is refused at once (IBA 12.6.7.2, reason 8; 12.11.2, status 1).  With `hold`
-        this is so here, too: the service is only taken, so that nobody else on this host can have it.
+        `addr` is one of the device's addresses, "0.0.0.0" for every IPv4 address, "::" (or None) for every
+        address, or "::" with `afonly` for every IPv6 address. Any process of this host that receives a REQ or
+        SIDR_REQ hands it on to the listener. A request without a listener is refused at once (IBA 12.6.7.2,
+        reason 8; 12.11.2, status 1). With `hold` requests are refused here, too: the call only reserves the
+        service on this host.
 
-        Raises VerbsError: EADDRINUSE when somebody on this host has the service at that address, at all
-        addresses, or at one of all (the last two not with `reuse`); EADDRNOTAVAIL when the device does not
+        Raises VerbsError: EADDRINUSE if another listener of this host has the service at this address, at all
+        addresses, or at one of all (with `reuse` only the first counts); EADDRNOTAVAIL if the device does not
         have the address.
         """
         gid = GID("::" if addr is None else addr)
         return nic.Listener(self, service_id, gid.raw, afonly, reuse, hold)
 
     def cm_watch_service(self, service_id: int, addr: "GID | str") -> int:
-        """What cm_watch() is for a slot, for whoever has a service at an address of this device.
+        """A file descriptor that hangs up when the process that listens for a service at an address of this
+        device dies.
 
-        The file descriptor also hangs up when nobody listens there any longer.
+        It also hangs up when the process no longer listens. cm_watch() does the same for the owner of a slot.
         """
         return self.raw_cm_watch_service(service_id, GID(addr).raw)
 
     def counters(self) -> Counters:
-        """What the device has sent, received, retried and dropped since it was opened."""
+        """The counters of the device since it was opened: packets sent, received, retried and dropped, with
+        reasons.
+        """
         return Counters.from_values(self.raw_counters())
 
     def set_faults(self, faults: Faults | None) -> None:
-        """Put a fault injector behind the link, from the next packet on; None takes it away."""
+        """Inject faults into the packets that this context sends, from the next packet on; None ends it."""
         if faults is None:
             self.raw_set_fault(None)
         else:
             self.raw_set_fault(faults.as_struct(), faults.rules())
 
     def get_async_event(self, timeout: float | None = None) -> AsyncEvent:
-        """Wait for something that no completion reports (ibv_get_async_event(3)).
+        """Wait for the next asynchronous event of this context (ibv_get_async_event(3)).
 
-        `timeout` is in seconds, None for ever, 0 not at all; TimeoutError at its end.  async_fileno() tells
-        without waiting whether there is one.  docs/async-events.md says what causes which.
+        `timeout` is in seconds; None waits for ever, 0 does not wait. Raises TimeoutError at its end. The
+        file descriptor async_fileno() is readable while an event waits. docs/async-events.md lists the causes
+        of each event.
         """
         kind, port_num, element, token = self.raw_get_async_event(timeout)
         return AsyncEvent(EventType(kind), port_num or None if element is None else element, token)
 
     def ack_async_event(self, event: AsyncEvent) -> None:
-        """What event.ack() does (ibv_ack_async_event(3))."""
+        """Acknowledge an event, as event.ack() does (ibv_ack_async_event(3))."""
         event.ack()
 
     def alloc_pd(self) -> PD:
-        """A new protection domain (ibv_alloc_pd(3))."""
+        """Create a protection domain (ibv_alloc_pd(3))."""
         return PD(self)
 
     def open_xrcd(self, fd: int | None = None, oflags: int = os.O_CREAT) -> XRCD:
-        """An XRC domain (ibv_open_xrcd(3)): that of a file, by its descriptor, or a new one of nobody else.
+        """Open an XRC domain (ibv_open_xrcd(3)): the domain of a file, given by its descriptor, or a new
+        private domain.
 
-        `oflags`: with O_CREAT a file that has no domain gets one, with O_EXCL as well it must have none.  The
-        domain of a file lives in the Context that made it, and goes with the last XRCD that is open.
+        `oflags`: with O_CREAT a file without a domain gets one; with O_CREAT and O_EXCL the file must not
+        have one yet. The domain of a file belongs to the Context that made it, and ends when its last XRCD is
+        closed.
 
-        Raises VerbsError: EAGAIN when the file has none and O_CREAT is not given, EINVAL when it has one and
-        O_EXCL is (as the kernel's verbs), EOPNOTSUPP when another Context, of this process or another, has
-        it: objects are not shared between open devices.
+        Raises VerbsError: EAGAIN if the file has no domain and O_CREAT is not given; EINVAL if it has one and
+        O_EXCL is given (as the kernel's verbs); EOPNOTSUPP if another Context, of this process or another,
+        made it: open devices do not share objects.
         """
         return XRCD(self, -1 if fd is None else fd, oflags)
 
     def create_srq_ex(self, init_attr: SRQInitAttrEx) -> SRQ:
-        """A new shared receive queue, ordinary, XRC or tag matching (ibv_create_srq_ex(3)).
+        """Create a shared receive queue: ordinary, XRC or tag matching (ibv_create_srq_ex(3)).
 
-        The queue pairs of a tag matching one are RC, complete their receives at its cq, and cannot be sent
-        with: their send queues are the device's, for rendezvous.
+        Queue pairs of a tag matching SRQ must be RC. Their receives complete at the `cq` of the SRQ. They
+        cannot send: the device uses their send queues for rendezvous.
 
-        SRQ.get_srq_num() is an XRC one's number.  Raises VerbsError: EINVAL for what is missing, or beyond
-        DeviceAttr's limits, EOPNOTSUPP for other types.
+        SRQ.get_srq_num() is the number of an XRC one. Raises VerbsError: EINVAL for a missing value, or one
+        beyond DeviceAttr's limits; EOPNOTSUPP for other types.
         """
         return SRQ(None, init_attr)
 
     def open_qp(self, attr: QPOpenAttr) -> QP:
-        """An XRC_RECV queue pair that exists, once more (ibv_open_qp(3)).
+        """Open another handle of an existing XRC_RECV queue pair (ibv_open_qp(3)).
 
-        It can be modified and queried through either, its events go to all of them, and it ends with the
-        last one that is closed.  Raises VerbsError: EINVAL when the domain has none of that number and type.
+        Each handle can modify and query the queue pair, and gets its events. The queue pair ends when the
+        last handle is closed. Raises VerbsError: EINVAL if the domain has no queue pair of this number and
+        type.
         """
         return QP(None, attr)
 
     def alloc_td(self) -> nic.TD:
-        """A new thread domain (ibv_alloc_td(3)), a hint that alloc_parent_domain() takes."""
+        """Create a thread domain (ibv_alloc_td(3)), a hint for alloc_parent_domain()."""
         return nic.TD(self)
 
     def alloc_parent_domain(self, attr: ParentDomainInitAttr) -> PD:
-        """A domain that stands for attr.pd wherever one is asked for (ibv_alloc_parent_domain(3)).
+        """Create a parent domain, which can be used wherever attr.pd can (ibv_alloc_parent_domain(3)).
 
-        What is made in it can be used with what is made in attr.pd.  Its close() raises EBUSY while it has
-        objects, that of attr.pd and attr.td while it is open.
+        Objects of the parent domain and objects of attr.pd can be used together. close() raises EBUSY while
+        it has objects. While it is open, close() of attr.pd and attr.td raises EBUSY.
 
         Raises VerbsError: EOPNOTSUPP for allocators, EINVAL for a parent domain of a parent domain.
         """
@@ -424,38 +446,40 @@ class Context(nic.Context):
         return PD(self, attr.pd, attr.td)
 
     def alloc_dm(self, attr: AllocDMAttr) -> nic.DM:
-        """Memory of the device (ibv_alloc_dm(3)).
+        """Allocate memory of the device (ibv_alloc_dm(3)).
 
-        Raises VerbsError: EINVAL for a length that is no multiple of 4, or an alignment beyond a page's;
-        ENOMEM when there is less left of DeviceAttrEx.max_dm_size.
+        Raises VerbsError: EINVAL for a length that is not a multiple of 4, or an alignment larger than a
+        page; ENOMEM if less than this is left of DeviceAttrEx.max_dm_size.
         """
         return nic.DM(self, attr.length, attr.log_align_req)
 
     def import_pd(self, handle: int) -> PD:
-        """The protection domain with this handle (PD.handle) of this context (ibv_import_pd(3)).
+        """Import the protection domain with this handle (PD.handle) of this context (ibv_import_pd(3)).
 
-        close() lets it go.  Within a process it is the domain itself, which cannot be closed meanwhile
-        (EBUSY). Of another process' context it is a domain of this one's, for its queue pairs, into which
-        PD.import_mr() brings the other's memory.
+        close() ends the import. If the same process made the domain, the import is the domain itself, which
+        cannot be closed before (EBUSY). If another process made it, the import is a new domain for queue
+        pairs of this context; PD.import_mr() adds the other process' memory.
 
-        Raises VerbsError: ENOENT when there is none; EOPNOTSUPP when the other process has none to share.
+        Raises VerbsError: ENOENT if there is no such domain; EOPNOTSUPP if the other process does not share
+        it.
         """
         return PD(self, handle=handle)
 
     def import_dm(self, handle: int) -> nic.DM:
-        """The device memory with this handle (DM.handle), as import_pd() does it (ibv_import_dm(3))."""
+        """Import the device memory with this handle (DM.handle), as import_pd() does (ibv_import_dm(3))."""
         return nic.DM(self, handle=handle)
 
     def create_qp_ex(self, init_attr: QPInitAttrEx) -> QPEx:
-        """A new queue pair with builders of work requests (ibv_create_qp_ex(3)); init_attr.pd is its domain.
+        """Create a queue pair with builders of work requests in the domain init_attr.pd
+        (ibv_create_qp_ex(3)).
 
-        Raises VerbsError as PD.create_qp() does, and EOPNOTSUPP when the device does not have all of
-        send_ops_flags for that type, or a creation flag.
+        Raises VerbsError as PD.create_qp() does. Raises EOPNOTSUPP also if the device does not have all of
+        send_ops_flags for this type, or a creation flag.
         """
         return QPEx.create(init_attr)
 
     def create_comp_channel(self) -> nic.CompChannel:
-        """A new channel for completion events (ibv_create_comp_channel(3))."""
+        """Create a channel for completion events (ibv_create_comp_channel(3))."""
         return nic.CompChannel(self)
 
     def create_cq(
@@ -465,15 +489,15 @@ class Context(nic.Context):
         cq_context: object = None,
         comp_vector: int = 0,
     ) -> nic.CQ:
-        """A new completion queue for at least cqe completions (ibv_create_cq(3)).
+        """Create a completion queue for at least `cqe` completions (ibv_create_cq(3)).
 
-        With a channel, CQ.req_notify() makes it report there.  `cq_context` is the caller's own.  Raises
-        VerbsError: EINVAL for a `comp_vector` that is not below num_comp_vectors.
+        With a channel, CQ.req_notify() makes the queue report its next completion there. `cq_context` is any
+        object of the caller. Raises VerbsError: EINVAL if `comp_vector` is not below num_comp_vectors.
         """
         return nic.CQ(self, cqe, channel, cq_context, comp_vector)
 
     def create_cq_ex(self, attr: CQInitAttrEx) -> nic.CQEX:
-        """A new completion queue whose completions are looked at one by one (ibv_create_cq_ex(3)).
+        """Create an extended completion queue, whose completions are read one by one (ibv_create_cq_ex(3)).
 
         Raises VerbsError: EOPNOTSUPP for fields that the device's completions do not have.
         """
@@ -482,16 +506,18 @@ class Context(nic.Context):
         )
 
     def create_counters(self) -> nic.FlowCounters:
-        """A new object for counters of flows (ibv_create_counters(3))."""
+        """Create an object for counters of flows (ibv_create_counters(3))."""
         return nic.FlowCounters(self)
 
     def query_raw_packet(self) -> RawPacketAttr:
-        """Where the frames of RAW_PACKET queue pairs go; what else there is to know, DeviceAttrEx has."""
+        """Whether the frames of RAW_PACKET queue pairs reach the network; DeviceAttrEx has their other
+        properties.
+        """
         fields = self.raw_query_raw()
         return RawPacketAttr(fields["max_frame"], bool(fields["wire"]), fields["why"].decode())
 
     def create_wq(self, init_attr: WQInitAttr) -> WQ:
-        """A new receive work queue in the state RESET (ibv_create_wq(3)).
+        """Create a receive work queue, in the state RESET (ibv_create_wq(3)).
 
         Raises VerbsError: EINVAL for a size beyond DeviceAttr's limits, EOPNOTSUPP for flags, ENOMEM beyond
         DeviceAttrEx.max_wq_type_rq.
@@ -499,14 +525,14 @@ class Context(nic.Context):
         return WQ(self, init_attr)
 
     def create_rwq_ind_table(self, init_attr: RwqIndTableInitAttr) -> RwqIndTable:
-        """A new table of work queues (ibv_create_rwq_ind_table(3)).
+        """Create an indirection table of work queues (ibv_create_rwq_ind_table(3)).
 
-        Raises VerbsError: EINVAL when ind_tbl has another length than log_ind_tbl_size says, or is too long.
+        Raises VerbsError: EINVAL if the length of ind_tbl is not 2**log_ind_tbl_size, or is too large.
         """
         return RwqIndTable(self, init_attr)
 
     def query_comp_cntr_caps(self) -> CompCntrCaps:
-        """What completion counters can count (rdma-core 64: ibv_query_comp_cntr_caps(3))."""
+        """The limits of completion counters (rdma-core 64: ibv_query_comp_cntr_caps(3))."""
         fields = self.raw_query_comp_cntr_caps()
         fields["supported_qp_attach_ops"] = QPAttachCompCntrOp(fields["supported_qp_attach_ops"])
         return CompCntrCaps(**fields)

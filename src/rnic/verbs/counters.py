@@ -9,7 +9,7 @@ __all__ = ["Counters"]
 
 
 class Counters(Mapping[str, int]):
-    """Counters by name: a frozen mapping whose names are attributes too.  `b - a` is what came between."""
+    """Counters by name: an immutable mapping whose names are attributes, too. `b - a` is the difference."""
 
     __slots__ = ("_values",)
 
@@ -40,12 +40,12 @@ class Counters(Mapping[str, int]):
         return Counters, (self._values,)
 
     def as_dict(self) -> dict[str, int]:
-        """A dict of all, zeros included."""
+        """A dict of all counters, including zeros."""
         return dict(self._values)
 
     @staticmethod
     def texts() -> dict[str, str]:
-        """What each counter counts."""
+        """A description of each counter, by name."""
         return dict(zip(nic.counter_names(), nic.counter_texts(), strict=True))
 
     @classmethod

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What completion queues are created with and changed to."""
+"""Attributes of completion queues: for creation and for changes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,31 +25,32 @@ WC_STANDARD_FLAGS = (
     | CreateCQWCFlags.WITH_SL
     | CreateCQWCFlags.WITH_DLID_PATH_BITS
 )
-"""The fields that a WC has, too."""
+"""The fields that a WC also has."""
 
 
 class CQInitAttrEx(Record):
-    """What an extended completion queue is created with (ibv_create_cq_ex(3))."""
+    """Attributes of a new extended completion queue (ibv_create_cq_ex(3))."""
 
     cqe: int
-    """Completions that it has room for, at least."""
+    """The queue has room for at least this many completions."""
     cq_context: object = None
-    """The caller's own."""
+    """Any object of the caller."""
     channel: "nic.CompChannel | None" = None
     comp_vector: int = 0
     """Less than Context.num_comp_vectors."""
     wc_flags: CreateCQWCFlags = WC_STANDARD_FLAGS
-    """Which fields of a completion can be read; timestamps are taken for those who ask for them."""
+    """The fields of a completion that can be read; timestamps are taken only if they are among them."""
     comp_mask: CQInitAttrMask | None = None
-    """None: what is set is what counts."""
+    """Which later fields count; None: those that are set."""
     flags: CreateCQAttrFlags = CreateCQAttrFlags(0)
-    """SINGLE_THREADED: a promise that no two threads poll at a time; one that does gets EBUSY.
-    IGNORE_OVERRUN: when the queue is full, the oldest completion is lost, and nothing tells."""
+    """SINGLE_THREADED: the program promises that only one thread polls at a time; a second one gets EBUSY.
+    IGNORE_OVERRUN: if the queue is full, the oldest completion is lost without a report.
+    """
     parent_domain: "nic.PD | None" = None
-    """EOPNOTSUPP: no device makes use of it."""
+    """Not supported (EOPNOTSUPP)."""
 
     def mask(self) -> CQInitAttrMask:
-        """What of the later fields counts."""
+        """The later fields that count."""
         if self.comp_mask is not None:
             return self.comp_mask
         found = CQInitAttrMask.FLAGS if self.flags else CQInitAttrMask(0)
@@ -61,20 +62,22 @@ class CQInitAttrEx(Record):
 
 
 class ModerateCQ(Record):
-    """When a completion event that was asked for comes (ibv_modify_cq(3))."""
+    """How long a requested completion event is held back, to cover several completions (ibv_modify_cq(3))."""
 
     cq_count: int = 0
-    """After so many completions, 0 to 65535; 0: any number."""
+    """The event comes after this many completions, 0 to 65535; 0: the number does not matter."""
     cq_period: int = 0
-    """At the latest so many microseconds after the first of them, 0 to 65535; 0: at once, not moderated."""
+    """The event comes at most this many microseconds after the first completion, 0 to 65535; 0: at once,
+    without moderation.
+    """
 
 
 class ModifyCQAttr(Record):
-    """What CQ.modify() changes (ibv_modify_cq(3)); None is: not set."""
+    """Changes for CQ.modify() (ibv_modify_cq(3)); an attribute that is None is not changed."""
 
     moderate: ModerateCQ | None = None
     attr_mask: CQAttrMask | None = None
-    """None: what is set is what counts."""
+    """Which attributes count; None: those that are set."""
 
     def as_struct(self) -> dict[str, Any]:
         """The fields of struct rnic_modify_cq_attr."""
@@ -88,7 +91,7 @@ class ModifyCQAttr(Record):
 
 
 class CQModerationCaps(Record):
-    """The largest ModerateCQ (ibv_query_device_ex(3))."""
+    """The largest values of ModerateCQ (ibv_query_device_ex(3))."""
 
     max_cq_count: int
     max_cq_period: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices: which there are, and how one is opened."""
+"""Devices: list them and open them."""
 
 import errno
 import os
@@ -18,15 +18,17 @@ __all__ = ["Device", "format_guid", "get_device_list", "import_device", "open_de
 
 
 class Device(Record):
-    """A device as listed, before it is opened (ibv_get_device_list(3)): a software RNIC on one netdev."""
+    """A device in the list, not yet opened (ibv_get_device_list(3)): a software RNIC on one network
+    interface.
+    """
 
     name: str
-    """"roce_" and the netdev's name."""
+    """"roce_" and the name of the network interface."""
     netdev: str
     guid: int
-    """EUI-64 of the netdev's hardware address."""
+    """EUI-64 of the network interface's hardware address."""
     index: int
-    """The netdev's interface index."""
+    """Index of the network interface."""
     transport: Transport
     node_type: NodeType
 
@@ -44,7 +46,7 @@ class Device(Record):
 
     @property
     def guid_str(self) -> str:
-        """The GUID as ibv_devinfo writes it."""
+        """The GUID in the format of ibv_devinfo."""
         return format_guid(self.guid)
 
     def open(
@@ -57,7 +59,7 @@ class Device(Record):
         congestion_control: bool | None = None,
         local: bool | None = None,
     ) -> "Context":
-        """Open the device, as open_device() does."""
+        """Open this device; open_device() has the options."""
         return open_device(
             self,
             rcvbuf=rcvbuf,
@@ -70,13 +72,15 @@ class Device(Record):
 
 
 def format_guid(guid: int) -> str:
-    """A GUID as "xxxx:xxxx:xxxx:xxxx"."""
+    """A GUID in the format "xxxx:xxxx:xxxx:xxxx"."""
     digits = f"{guid:016x}"
     return ":".join(digits[i : i + 4] for i in range(0, 16, 4))
 
 
 def get_device_list() -> list[Device]:
-    """This network namespace's devices: one for each netdev that has an address (ibv_get_device_list(3))."""
+    """The devices of this network namespace: one for each network interface with an address
+    (ibv_get_device_list(3)).
+    """
     return [Device.from_struct(info) for info in nic.soft_list()]
 
 
@@ -92,18 +96,19 @@ def open_device(
 ) -> "Context":
     """Open a device by name, GUID (a number or its text) or Device (ibv_open_device(3)).
 
-    None: the one that $RNIC_DEVICE names, else the first of the list.  `rcvbuf` is the bytes of socket
-    buffer to ask for (0: what the system grants), `max_window` the bytes that a queue pair may have in
-    flight (0: what fits the socket buffer), `gso=False` sends one packet per system call.  `pkeys` fills the
-    port's P_Key table (IBA 10.9.1); None: what $RNIC_PKEYS says, as in "0xffff,0x8001", else 0xFFFF alone.
-    With `congestion_control` routers may mark packets of connected queue pairs (ECN), and a queue pair whose
-    packets they mark limits its rate (IBA Annex A17.9; DCQCN); None: unless the device is the loopback's.
+    None opens the device that $RNIC_DEVICE names, else the first of the list. `rcvbuf` is the size in bytes
+    of the socket buffer to request (0: what the system grants). `max_window` is the most bytes that a queue
+    pair may have in flight (0: what fits the socket buffer). `gso=False` sends one packet per system call.
+    `pkeys` fills the port's P_Key table (IBA 10.9.1); None takes $RNIC_PKEYS, for example "0xffff,0x8001",
+    else 0xFFFF alone.
 
-    With `local` peers on this host are reached by shared memory, unless they do not want to; None: as
+    With `congestion_control`, routers may mark packets of connected queue pairs (ECN), and a queue pair whose
+    packets are marked limits its rate (IBA Annex A17.9; DCQCN). None: on, except on the loopback device.
+
+    With `local`, peers on this host are reached through shared memory, unless they refuse. None: as
     $RNIC_LOCAL says, "on" (the default) or "off".
 
-    Raises VerbsError: ENODEV when there is no such device; EADDRINUSE when something else holds UDP port
-    4791.
+    Raises VerbsError: ENODEV if there is no such device; EADDRINUSE if another program has UDP port 4791.
     """
     from rnic.verbs.context import Context
 
@@ -137,15 +142,16 @@ def _pkeys() -> tuple[int, ...]:
 
 
 def import_device(cmd_fd: int) -> "Context":
-    """The context that a descriptor is the Context.cmd_fd of, or a copy (ibv_import_device(3)).
+    """Open the context that a descriptor belongs to, as its Context.cmd_fd or a copy (ibv_import_device(3)).
 
-    If it is open in this process, it is the same context to the device: each of the two is closed for
-    itself, and all that one has can be imported in the other.  Else it is a context of its own on the same
-    device, into which the other process' memory files (PD.alloc_mr(), Context.alloc_dm()) and their
-    protection domains can be imported.  `cmd_fd` stays the caller's, and can be closed at once.
+    If this process has the context open, the result is a second object for the same context of the device.
+    Each object is closed by itself, and everything of one can be imported into the other. Otherwise the
+    result is a new context on the same device. The other process' memory files (PD.alloc_mr(),
+    Context.alloc_dm()) and their protection domains can be imported into it. The caller keeps `cmd_fd`, and
+    may close it at once.
 
-    Raises VerbsError: EINVAL for a descriptor that is nothing of the kind, ENODEV when the device is not in
-    this network namespace, and what open_device() raises.
+    Raises VerbsError: EINVAL if the descriptor is not a cmd_fd; ENODEV if the device is not in this network
+    namespace; also everything that open_device() raises.
     """
     from rnic.verbs.context import Context
 

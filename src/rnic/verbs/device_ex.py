@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a device can do, beyond what ibv_query_device tells."""
+"""The capabilities of a device that ibv_query_device does not report."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,10 +16,10 @@ __all__ = ["DeviceAttrEx", "ODPCaps", "PacketPacingCaps", "TMCaps"]
 
 
 class TMCaps(Record):
-    """What a device can do for tag matching (ibv_query_device_ex(3))."""
+    """The device's capabilities for tag matching (ibv_query_device_ex(3))."""
 
     max_rndv_hdr_size: int
-    """Bytes of a rendezvous request, headers included."""
+    """The size of a rendezvous request in bytes, including headers."""
     max_num_tags: int
     flags: TMCapFlags
     max_ops: int
@@ -38,7 +38,7 @@ class TMCaps(Record):
 
 
 class ODPCaps(Record):
-    """What may be done to memory that is registered ON_DEMAND (ibv_query_device_ex(3))."""
+    """The operations on memory that is registered ON_DEMAND (ibv_query_device_ex(3))."""
 
     general_caps: ODPGeneralCap
     rc_odp_caps: ODPTransportCap
@@ -56,29 +56,29 @@ class ODPCaps(Record):
 
 
 class PacketPacingCaps(Record):
-    """What QP.modify_rate_limit() takes (ibv_query_device_ex(3)); a rate of 0, no limit, goes always."""
+    """The range of QP.modify_rate_limit() (ibv_query_device_ex(3)); 0, no limit, is always allowed."""
 
     qp_rate_limit_min: int
     """kbit/s."""
     qp_rate_limit_max: int
     """kbit/s."""
     supported_qpts: int
-    """A bit for each type, see supports()."""
+    """A bit for each type of queue pair; supports() reads it."""
 
     def supports(self, qp_type: QPType) -> bool:
-        """Whether queue pairs of that type can be paced."""
+        """Whether the device can limit the rate of queue pairs of this type."""
         return bool(self.supported_qpts >> qp_type & 1)
 
 
 class DeviceAttrEx(Record):
-    """What a device can do beyond DeviceAttr: libibverbs' fields (ibv_query_device_ex(3))."""
+    """Capabilities of a device beyond DeviceAttr: libibverbs' fields (ibv_query_device_ex(3))."""
 
     orig_attr: "DeviceAttr"
     odp_caps: ODPCaps
     completion_timestamp_mask: int
-    """The bits of a completion's timestamp that count; 0: there are no timestamps."""
+    """The valid bits of a completion's timestamp; 0: there are no timestamps."""
     hca_core_clock: int
-    """kHz: what a timestamp counts; 0: no clock can be read."""
+    """The frequency of the timestamps in kHz; 0: the clock cannot be read."""
     device_cap_flags_ex: int
     """Bits of DeviceCap and DeviceCapEx."""
     cq_mod_caps: CQModerationCaps
@@ -89,7 +89,7 @@ class DeviceAttrEx(Record):
     tso_caps: TSOCaps
     xrc_odp_caps: ODPTransportCap
     max_dm_size: int
-    """Bytes of device memory in all."""
+    """All device memory, in bytes."""
     packet_pacing_caps: PacketPacingCaps
 
     @classmethod

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Enhanced connection establishment: options that two devices of one vendor agree on."""
+"""Enhanced connection establishment: options on which two devices of one vendor agree."""
 
 from rnic.records import Record, values
 
@@ -10,10 +10,10 @@ class ECE(Record):
     """Options of a vendor's enhanced connections (ibv_set_ece(3), rdma_get_remote_ece(3))."""
 
     vendor_id: int = 0
-    """Who says what the options mean, 0: nobody."""
+    """The vendor that defines the options; 0: none."""
     options: int = 0
     comp_mask: int = 0
-    """0: there are no more fields."""
+    """Must be 0: there are no more fields."""
 
     def as_struct(self) -> dict[str, int]:
         """The fields of struct rnic_ece."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fault injector of a software RNIC: what its link does to the packets that it sends."""
+"""The fault injector of a software RNIC: it loses, delays and corrupts packets that the device sends."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ __all__ = ["Faults", "Lose"]
 
 
 class Lose(Record):
-    """Lose particular packets: of this opcode, the nth from now on and count - 1 after it."""
+    """Lose particular packets: the nth packet with this opcode from now on, and count - 1 after it."""
 
     opcode: int | None = None
-    """Opcode of the base transport header (IBA 9.2.1), None: any packet."""
+    """Opcode of the base transport header (IBA 9.2.1); None: any packet."""
     nth: int = 1
     """Counted from 1."""
     count: int = 1
@@ -23,29 +23,31 @@ class Lose(Record):
 
 
 class Faults(Record):
-    """What happens to packets on their way out; probabilities between 0 and 1, drawn from the seed.
+    """Faults in the packets that a device sends. Probabilities are between 0 and 1, drawn from the seed.
 
-    Context.set_faults() puts it in force; Context.counters() counts what it did (fault_lost ...).
+        ctx.set_faults(rnic.Faults(loss=0.01, seed=7))
+
+    Context.set_faults() starts them; Context.counters() counts them (fault_lost ...).
     """
 
     seed: int = 1
     loss: float = 0.0
-    """The packet is lost."""
+    """Probability that a packet is lost."""
     duplicate: float = 0.0
-    """It is sent twice."""
+    """Probability that a packet is sent twice."""
     reorder: float = 0.0
-    """It leaves after reorder_gap later packets, or after delay_s when there are none."""
+    """Probability that a packet is sent behind reorder_gap later ones, or after delay_s if none follow."""
     delay: float = 0.0
-    """It leaves delay_s later."""
+    """Probability that a packet is sent delay_s later."""
     flip: float = 0.0
-    """One of its bits is flipped."""
+    """Probability that one bit of a packet is flipped."""
     mark: float = 0.0
-    """It is marked as by a congested router (ECN), where congestion control lets it be."""
+    """Probability of an ECN mark, as from a congested router, if congestion control allows marks."""
     reorder_gap: int = 3
     delay_s: float = 0.001
-    """Seconds."""
+    """The delay of a delayed packet, in seconds."""
     lose: Sequence[Lose] = ()
-    """At most eight."""
+    """Particular packets to lose: at most eight."""
 
     def __post_init__(self) -> None:
         for name in ("loss", "duplicate", "reorder", "delay", "flip", "mark"):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flow steering: rules that say which frames a RAW_PACKET queue pair gets.
+"""Flow steering: rules that say which frames a RAW_PACKET queue pair receives.
 
-A specification describes one header.  A field that is None does not count; a field that has a value counts
-with all its bits, or with those of its mask.
+A specification describes one header. A field that is None matches everything. A field with a value must match
+in all its bits, or in those of its mask.
 """
 
 import struct
@@ -99,14 +99,14 @@ class _Filter(Record):
 
 
 class SpecEth(_Filter):
-    """The Ethernet header (struct ibv_flow_spec_eth); addresses as "02:00:00:00:00:01" or 6 bytes."""
+    """The Ethernet header (struct ibv_flow_spec_eth); an address is "02:00:00:00:00:01" or 6 bytes."""
 
     dst_mac: Mac | None = None
     src_mac: Mac | None = None
     ether_type: int | None = None
-    """Behind the last VLAN tag."""
+    """The type behind the last VLAN tag."""
     vlan_tag: int | None = None
-    """Of the outermost tag: 3 bits priority, 1 bit DEI, 12 bits VLAN. A frame without one does not match."""
+    """The outermost VLAN tag: 3 bits priority, 1 bit DEI, 12 bits VLAN. Untagged frames do not match."""
     dst_mac_mask: Mac | None = None
     src_mac_mask: Mac | None = None
     ether_type_mask: int | None = None
@@ -123,7 +123,7 @@ class SpecEth(_Filter):
 
 
 class SpecIPv4(_Filter):
-    """The IPv4 header's addresses (struct ibv_flow_spec_ipv4); without any, every IPv4 packet."""
+    """The addresses in the IPv4 header (struct ibv_flow_spec_ipv4); without any field, every IPv4 packet."""
 
     src_ip: str | IPv4Address | None = None
     dst_ip: str | IPv4Address | None = None
@@ -136,7 +136,7 @@ class SpecIPv4(_Filter):
 
 
 class SpecIPv4Ext(_Filter):
-    """More of the IPv4 header (struct ibv_flow_spec_ipv4_ext)."""
+    """More fields of the IPv4 header (struct ibv_flow_spec_ipv4_ext)."""
 
     src_ip: str | IPv4Address | None = None
     dst_ip: str | IPv4Address | None = None
@@ -144,7 +144,7 @@ class SpecIPv4Ext(_Filter):
     tos: int | None = None
     ttl: int | None = None
     flags: int | None = None
-    """2: do not fragment, 4: more fragments; any other mask than of these is refused."""
+    """2: do not fragment, 4: more fragments. A mask with other bits is refused."""
     src_ip_mask: str | IPv4Address | None = None
     dst_ip_mask: str | IPv4Address | None = None
     proto_mask: int | None = None
@@ -171,7 +171,7 @@ class SpecIPv6(_Filter):
     dst_ip: str | IPv6Address | None = None
     flow_label: int | None = None
     next_hdr: int | None = None
-    """What the packet carries, behind all extension headers."""
+    """The protocol behind all extension headers."""
     traffic_class: int | None = None
     hop_limit: int | None = None
     src_ip_mask: str | IPv6Address | None = None
@@ -204,7 +204,7 @@ class _Ports(_Filter):
 
 
 class SpecTCP(_Ports):
-    """The TCP header's ports (struct ibv_flow_spec_tcp_udp); without any, every TCP segment."""
+    """The ports in the TCP header (struct ibv_flow_spec_tcp_udp); without any field, every TCP segment."""
 
     dst_port: int | None = None
     src_port: int | None = None
@@ -215,7 +215,7 @@ class SpecTCP(_Ports):
 
 
 class SpecUDP(_Ports):
-    """The UDP header's ports (struct ibv_flow_spec_tcp_udp); without any, every UDP datagram."""
+    """The ports in the UDP header (struct ibv_flow_spec_tcp_udp); without any field, every UDP datagram."""
 
     dst_port: int | None = None
     src_port: int | None = None
@@ -226,7 +226,7 @@ class SpecUDP(_Ports):
 
 
 class SpecActionTag(Record):
-    """Completions of the frames carry tag_id, 24 bits, as WC.flow_tag (struct ibv_flow_spec_action_tag)."""
+    """Set WC.flow_tag of the frames' completions to tag_id, 24 bits (struct ibv_flow_spec_action_tag)."""
 
     tag_id: int
 
@@ -236,7 +236,7 @@ class SpecActionTag(Record):
 
 
 class SpecActionDrop(Record):
-    """The frames go nowhere (struct ibv_flow_spec_action_drop); drop_flow_rule counts them."""
+    """Drop the frames (struct ibv_flow_spec_action_drop); the counter drop_flow_rule counts them."""
 
     def as_bytes(self) -> bytes:
         """The struct of libibverbs."""
@@ -244,7 +244,7 @@ class SpecActionDrop(Record):
 
 
 class SpecActionCount(Record):
-    """The frames are counted (struct ibv_flow_spec_counter_action)."""
+    """Count the frames (struct ibv_flow_spec_counter_action)."""
 
     counters: nic.FlowCounters
 
@@ -268,16 +268,18 @@ _ATTR = struct.Struct("=IiHHBBxxI")
 
 
 class FlowAttr(Record):
-    """A rule (struct ibv_flow_attr, ibv_create_flow(3)): all specifications have to match."""
+    """A rule for frames (struct ibv_flow_attr, ibv_create_flow(3)): all its specifications have to match."""
 
     type: FlowAttrType = FlowAttrType.NORMAL
-    """NORMAL; SNIFFER: copies of all; ALL_DEFAULT, MC_DEFAULT: what, or what multicast, nobody takes."""
+    """NORMAL: matching frames. SNIFFER: copies of all frames. ALL_DEFAULT, MC_DEFAULT: frames, or multicast
+    frames, that no other rule takes.
+    """
     specs: tuple[Spec, ...] = ()
     priority: int = 0
-    """16 bits: the lowest number is looked at first, of equal ones the oldest rule."""
+    """16 bits. The lowest number is tried first; of equal numbers, the oldest rule."""
     port: int = 1
     flags: FlowFlags | int = 0
-    """DONT_TRAP, of NORMAL rules: the frame goes on to later rules. EGRESS is not supported."""
+    """DONT_TRAP, for NORMAL rules: the frame also goes to later rules. EGRESS is not supported."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "specs", tuple(self.specs))
@@ -295,9 +297,9 @@ class FlowAttr(Record):
 
 
 class Flow(nic.Flow):
-    """A rule in force (ibv_create_flow(3)); QP.create_flow() makes it, close() ends it.
+    """A rule in force (ibv_create_flow(3)); QP.create_flow() makes it, close() removes it.
 
-    Its queue pair, and the counters that it names, cannot be closed before it.
+    Close the flow before its queue pair and before the counters that it names.
     """
 
     __slots__ = ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of libibverbs that act on no object."""
+"""Functions of libibverbs that belong to no object."""
 
 from enum import IntEnum
 
@@ -18,23 +18,25 @@ class ForkStatus(IntEnum):
 
 
 def fork_init() -> None:
-    """Make registered memory survive fork() (ibv_fork_init(3)): it always does, so nothing is left to do.
+    """Make registered memory survive fork() (ibv_fork_init(3)). With rnic it always does, so the call does
+    nothing.
 
-    Memory that is not pinned is copied on write as any other; that of PD.alloc_mr() is a file's, which parent
-    and child share.  A context stays its opener's: in a forked child it raises EINVAL, which names fork.
+    The memory is not pinned, so fork() copies it on write as any other memory. Memory of PD.alloc_mr() is a
+    file, which parent and child share. A context belongs to the process that opened it: in a forked child it
+    raises EINVAL.
     """
 
 
 def is_fork_initialized() -> ForkStatus:
-    """UNNEEDED: memory is not pinned, so no fork() can take it away (ibv_is_fork_initialized(3))."""
+    """UNNEEDED: memory is not pinned, so fork() cannot take it away (ibv_is_fork_initialized(3))."""
     return ForkStatus.UNNEEDED
 
 
 def flow_label_to_udp_sport(flow_label: int) -> int:
-    """The UDP source port that hardware gives to a flow (ibv_flow_label_to_udp_sport(3); IBA annex A17).
+    """The UDP source port that hardware uses for a flow (ibv_flow_label_to_udp_sport(3); IBA annex A17).
 
-    20 bits become one of the ports from 49152 on, so that switches spread flows over their ways.  rnic itself
-    sends every flow from port 4791, which all processes of a host share.
+    The function maps 20 bits to a port from 49152 on, so that switches spread flows over several paths. rnic
+    itself sends every flow from port 4791, which all processes of a host share.
     """
     low = flow_label & (1 << _PORT_BITS) - 1
     high = flow_label >> _PORT_BITS & 0x3F

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory and domains beyond PD.reg_mr(): kinds of regions, device memory, parent domains, import."""
+"""Memory and domains beyond PD.reg_mr(): other kinds of regions, device memory, parent domains, import."""
 
 import errno
 from collections.abc import Iterable
@@ -20,16 +20,16 @@ IOVA, FD, DM, ALLOC, LOCK = (1 << i for i in range(5))
 
 
 class AllocDMAttr(Record):
-    """What device memory is made with (ibv_alloc_dm(3))."""
+    """Attributes of new device memory (ibv_alloc_dm(3))."""
 
     length: int
     """Bytes, a multiple of 4."""
     log_align_req: int = 0
-    """Its first byte lies at a multiple of 2 to the power of this; a page's is what there is."""
+    """The first byte is aligned to 2**log_align_req, at most to a page."""
 
 
 class ParentDomainInitAttr(Record):
-    """What a parent domain is made of (ibv_alloc_parent_domain(3))."""
+    """Attributes of a new parent domain (ibv_alloc_parent_domain(3))."""
 
     pd: nic.PD
     td: nic.TD | None = None
@@ -40,7 +40,7 @@ class ParentDomainInitAttr(Record):
     pd_context: object = None
 
     def check(self) -> None:
-        """Raise what cannot be had: EOPNOTSUPP."""
+        """Raise EOPNOTSUPP if allocators are given."""
         if self.alloc is not None or self.free is not None or self.pd_context is not None:
             raise VerbsError(
                 errno.EOPNOTSUPP,
@@ -51,7 +51,7 @@ class ParentDomainInitAttr(Record):
 
 
 class RegionVerbs(nic.PD):
-    """The verbs of a protection domain that make other regions than those of a buffer."""
+    """The verbs of a protection domain that make regions of other memory than a buffer."""
 
     __slots__ = ()
 
@@ -64,41 +64,42 @@ class RegionVerbs(nic.PD):
         addr: int | None = None,
         length: int | None = None,
     ) -> nic.MR:
-        """Register memory whose first byte work requests name as `iova` (ibv_reg_mr_iova(3)); else as
-        reg_mr().
+        """Register memory as reg_mr() does, and let work requests name its first byte as `iova`
+        (ibv_reg_mr_iova(3)).
 
-        Raises VerbsError: EINVAL also for a range of such addresses that wraps around.
+        Raises VerbsError as reg_mr() does; EINVAL also if the range of addresses from `iova` on wraps around.
         """
         return self._register("reg_mr_iova", IOVA, access, buffer, addr, length, iova)
 
     def reg_dmabuf_mr(
         self, offset: int, length: int, iova: int, fd: int, access: AccessFlags | int = 0
     ) -> nic.MR:
-        """Register `length` bytes from `offset` on of a dma-buf (ibv_reg_dmabuf_mr(3)); `fd` stays the
-        caller's.
+        """Register `length` bytes of a dma-buf, from `offset` on (ibv_reg_dmabuf_mr(3)); the caller keeps
+        `fd`.
 
-        Any descriptor that can be mapped will do.  Work requests name the first byte as `iova`.  Where the
-        file is no dma-buf and becomes shorter, access to what is gone fails like access to an unmapped page.
+        Any descriptor that can be mapped will do. Work requests name the first byte as `iova`. If a file that
+        is not a dma-buf becomes shorter, access to the lost part fails like access to an unmapped page.
 
-        Raises VerbsError: EINVAL for a range beyond its end, or an iova at another place of its page than
-        `offset`; EOPNOTSUPP for REMOTE_ATOMIC; what mmap(2) says of a descriptor that cannot be mapped.
+        Raises VerbsError: EINVAL for a range beyond the end of the file, or if `iova` and `offset` are at
+        different places of a page; EOPNOTSUPP for REMOTE_ATOMIC; the error of mmap(2) if the descriptor
+        cannot be mapped.
         """
         return self.raw_reg_mr_ex("reg_dmabuf_mr", FD, int(access), 0, length, iova, fd, offset, None, None)
 
     def reg_dm_mr(
         self, dm: nic.DM, dm_offset: int, length: int, access: AccessFlags | int = AccessFlags.ZERO_BASED
     ) -> nic.MR:
-        """Register `length` bytes from `dm_offset` on of device memory (ibv_reg_dm_mr(3)).
+        """Register `length` bytes of device memory, from `dm_offset` on (ibv_reg_dm_mr(3)).
 
-        Work requests name the first byte as 0: ZERO_BASED must be among the access flags (EINVAL).
+        Work requests name the first byte as 0, so ZERO_BASED must be among the access flags (EINVAL).
         """
         return self.raw_reg_mr_ex("reg_dm_mr", DM, int(access), 0, length, 0, -1, dm_offset, dm, None)
 
     def alloc_null_mr(self) -> nic.MR:
-        """A region that has every address and no memory (ibv_alloc_null_mr(3)).
+        """Create a region that has every address and no memory (ibv_alloc_null_mr(3)).
 
-        What is written there is dropped, what is read is zeros.  Its lkey alone is of use: it is not for
-        peers.
+        Bytes that are written to it are dropped; reading returns zeros. Only its lkey is useful: peers cannot
+        use it.
         """
         return self.raw_alloc_null_mr()
 
@@ -108,29 +109,29 @@ class RegionVerbs(nic.PD):
         flags: AdviseMRFlags | int,
         sg_list: Iterable[nic.SGE],
     ) -> None:
-        """Bring in pages of regions that are registered ON_DEMAND, before they are needed (ibv_advise_mr(3)).
+        """Bring in pages of ON_DEMAND regions before they are needed (ibv_advise_mr(3)).
 
-        PREFETCH makes them readable, PREFETCH_WRITE writable.  PREFETCH_NO_FAULT only asks for what the
-        host has in memory already, and this device needs nothing for that.  It is done when the call
-        returns; only with FLUSH does it tell when pages cannot be had.
+        PREFETCH makes pages readable, PREFETCH_WRITE writable. PREFETCH_NO_FAULT asks only for pages that are
+        in memory already, for which this device does nothing. The work is done when the call returns. Without
+        FLUSH the call does not report pages that cannot be had.
 
-        Raises VerbsError: ENOENT for an lkey that is not registered, EINVAL for a region without ON_DEMAND,
-        EPERM for one of another protection domain, or without LOCAL_WRITE for PREFETCH_WRITE, EFAULT for a
-        range beyond its region, and, with FLUSH, for one that is not mapped.
+        Raises VerbsError: ENOENT for an lkey that is not registered; EINVAL for a region without ON_DEMAND;
+        EPERM for a region of another protection domain, or without LOCAL_WRITE for PREFETCH_WRITE; EFAULT for
+        a range beyond its region and, with FLUSH, for a range that is not mapped.
         """
         self.raw_advise_mr(int(advice), int(flags), list(sg_list))
 
     def import_mr(self, handle: int) -> nic.MR:
-        """The memory region with this handle (MR.handle), of this domain (ibv_import_mr(3)); close() lets
-        it go.
+        """Import the memory region with this handle (MR.handle) of this domain (ibv_import_mr(3)); close()
+        ends the import.
 
-        Within a process it is the region itself, which cannot be closed meanwhile (EBUSY).  Of another
-        process' context, memory of alloc_mr() and device memory can be imported, with the same keys; `addr`
-        is then where this process has it, `iova` what work requests name.  When the owner closes it, work
-        that still names it fails, and the bytes are of no use.
+        If this process made the region, the import is the region itself, which cannot be closed before
+        (EBUSY). If another process made it, it must be memory of alloc_mr() or device memory, and it keeps
+        its keys. Then `addr` is its address in this process, and `iova` the address for work requests. When
+        the owner closes the region, work that still names it fails, and its bytes are invalid.
 
-        Raises VerbsError: ENOENT when there is none, EINVAL when it is of another domain, EOPNOTSUPP for what
-        cannot be shared with another process, EEXIST when this context has the key already.
+        Raises VerbsError: ENOENT if there is no such region; EINVAL if it belongs to another domain;
+        EOPNOTSUPP if processes cannot share it; EEXIST if this context has the key already.
         """
         return self.raw_import_mr(handle)
 

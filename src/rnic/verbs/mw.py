@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory windows: keys for parts of memory regions, given and taken by work requests."""
+"""Memory windows: keys for parts of memory regions, which work requests grant and withdraw."""
 
 from typing import TYPE_CHECKING
 
@@ -14,26 +14,27 @@ __all__ = ["MW", "MWBind", "MWBindInfo", "inc_rkey"]
 
 
 def inc_rkey(rkey: int) -> int:
-    """The key with its lower 8 bits, which are the window's user's, counted on (ibv_inc_rkey)."""
+    """The next key of a window: its lower 8 bits, which belong to the user, plus one (ibv_inc_rkey)."""
     return rkey & 0xFFFFFF00 | (rkey + 1) & 0xFF
 
 
 class MWBindInfo(Record):
-    """What a window shows (ibv_bind_mw(3))."""
+    """The part of a region that a window gives access to, and the rights (ibv_bind_mw(3))."""
 
     mr: nic.MR | None = None
-    """The memory region, registered with MW_BIND; None with length 0: the window is unbound."""
+    """The memory region, registered with MW_BIND; None with length 0 unbinds the window."""
     addr: int = 0
-    """Where the window begins, as the region's work requests name it: from mr.iova on."""
+    """The first byte of the window, as work requests name it: from mr.iova on."""
     length: int = 0
     """Bytes."""
     mw_access_flags: AccessFlags | int = 0
-    """REMOTE_READ; REMOTE_WRITE and REMOTE_ATOMIC, if the region has LOCAL_WRITE; with ZERO_BASED peers name
-    its bytes from 0 on."""
+    """REMOTE_READ; REMOTE_WRITE and REMOTE_ATOMIC if the region has LOCAL_WRITE; with ZERO_BASED, peers name
+    the bytes from 0 on.
+    """
 
 
 class MWBind(Record):
-    """What QP.bind_mw() posts (ibv_bind_mw(3))."""
+    """The request that QP.bind_mw() posts (ibv_bind_mw(3))."""
 
     bind_info: MWBindInfo
     send_flags: SendFlags | int = 0
@@ -44,23 +45,23 @@ class MWBind(Record):
 class MW(nic.MW):
     """A memory window: a key for a part of a memory region (IBA 10.6.7; ibv_alloc_mw(3)).
 
-    PD.alloc_mw() makes it; close() unbinds it.  Of type 1, QP.bind_mw() binds it, again and again, and every
-    queue pair of the protection domain may be asked for its bytes.  Of type 2 (2B), a BIND_MW work request
-    binds it, for the one queue pair that it was posted to; it must be invalidated, by LOCAL_INV or the peer's
-    SEND_WITH_INV, before it is bound again.  A queue pair that is reset or closed leaves its windows of type
-    2 unbound.  A SEND_WITH_INV that follows a READ through the window needs FENCE (IBA 10.8.3.3).
+    PD.alloc_mw() makes it; close() unbinds it. QP.bind_mw() binds a window of type 1, as often as you like,
+    and peers of every queue pair of the protection domain may use it. A BIND_MW work request binds a window
+    of type 2 (2B) to the queue pair that it is posted to. Invalidate it before it is bound again, by
+    LOCAL_INV or the peer's SEND_WITH_INV. A queue pair that is reset or closed unbinds its windows of type 2.
+    A SEND_WITH_INV that follows a READ through the window needs FENCE (IBA 10.8.3.3).
 
-    A region is in use while a window is bound to it.  A window holds the region of its last bind until it is
-    closed or bound elsewhere.
+    While a window is bound to a region, the region cannot be closed. The window keeps the region of its last
+    bind until the window is closed or bound to another region.
     """
 
     __slots__ = ()
 
     def bind(self, qp: "QP", mw_bind: MWBind) -> None:
-        """The same as qp.bind_mw(self, mw_bind)."""
+        """Bind the window, as qp.bind_mw(self, mw_bind) does."""
         qp.bind_mw(self, mw_bind)
 
     def query(self) -> MWBindInfo:
-        """What it is bound to now; mr is None when it is not bound (IBA 11.2.8.10; libibverbs lacks it)."""
+        """The current binding; `mr` is None if there is none (IBA 11.2.8.10; libibverbs lacks it)."""
         mr, addr, length, flags = self.raw_query()
         return MWBindInfo(mr, addr, length, AccessFlags(flags))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Protection domains: memory and queue pairs that may use each other."""
+"""Protection domains: groups of memory regions and queue pairs that may be used together."""
 
 from errno import EINVAL
 from typing import TYPE_CHECKING, Any, cast
@@ -25,8 +25,8 @@ __all__ = ["PD"]
 class PD(RegionVerbs):
     """A protection domain: only its own queue pairs reach its memory regions (IBA 10.2.3; ibv_alloc_pd(3)).
 
-    Context.alloc_pd() makes it; Context.alloc_parent_domain() and Context.import_pd() make others that can
-    stand in its place.  close() raises EBUSY while it has memory regions or queue pairs.
+    Context.alloc_pd() makes it. Domains of Context.alloc_parent_domain() and Context.import_pd() can be used
+    in its place. close() raises EBUSY while it has memory regions or queue pairs.
     """
 
     __slots__ = ()
@@ -42,23 +42,22 @@ class PD(RegionVerbs):
     ) -> nic.MR:
         """Register memory (ibv_reg_mr(3)): a buffer (bytearray, mmap, array), or `length` bytes at `addr`.
 
-        The region is the buffer's memory as it lies: of a Fortran-ordered array, column after column.  The
-        buffer stays exported, so it cannot be resized, until the MR is closed; a read-only one can be
-        registered without LOCAL_WRITE, REMOTE_WRITE and REMOTE_ATOMIC.  That bytes at an address stay there
-        is the caller's word.  The memory is not pinned: software needs no physical addresses.  `lock=True`
-        keeps it from being swapped (mlock(2)) until no locked region has it any more.
+        The region is the buffer's memory in its own order: a Fortran-ordered array is registered column after
+        column. Until the MR is closed, the buffer cannot be resized. A read-only buffer can be registered
+        without LOCAL_WRITE, REMOTE_WRITE and REMOTE_ATOMIC. If you give `addr`, you must keep that memory
+        mapped. The memory is not pinned: software needs no physical addresses. `lock=True` prevents swapping
+        (mlock(2)) until no locked region contains the memory any more.
 
-        With ON_DEMAND its pages may come and go: access to one that is not mapped fails, with
-        REM_ACCESS_ERR or LOC_PROT_ERR, and costs a system call in any case.  With addr 0 and length 2**64 -
-        1 the region is the whole address space.  RELAXED_ORDERING and HUGETLB are hints, which software has
-        no use for.
+        With ON_DEMAND, pages may be unmapped and mapped again. Access to an unmapped page fails with
+        REM_ACCESS_ERR or LOC_PROT_ERR, and each access costs a system call. With addr 0 and length 2**64 - 1
+        the region is the whole address space. RELAXED_ORDERING and HUGETLB have no effect.
 
-        With ZERO_BASED, work requests and peers name the bytes from 0 on (MR.iova); with MW_BIND, memory
-        windows can be bound to it, and while one is, close() and MR.rereg() raise EBUSY.
+        With ZERO_BASED, work requests and peers name the bytes from 0 on (MR.iova). With MW_BIND, memory
+        windows can be bound to the region; while one is bound, close() and MR.rereg() raise EBUSY.
 
-        Raises VerbsError: EINVAL for remote write or atomic access without LOCAL_WRITE (IBA 10.6.3.1),
-        EFAULT for memory that is not mapped, EOPNOTSUPP for ON_DEMAND with REMOTE_ATOMIC, ENOMEM when
-        RLIMIT_MEMLOCK forbids the lock (`ulimit -l`).
+        Raises VerbsError: EINVAL for remote write or atomic access without LOCAL_WRITE (IBA 10.6.3.1), EFAULT
+        for memory that is not mapped, EOPNOTSUPP for ON_DEMAND with REMOTE_ATOMIC, ENOMEM if RLIMIT_MEMLOCK
+        forbids the lock (`ulimit -l`).
         """
         if lock:
             return self._register("reg_mr", LOCK, access, buffer, addr, length)
@@ -71,34 +70,33 @@ class PD(RegionVerbs):
         return self.reg_addr(addr, length, access)
 
     def alloc_mr(self, nbytes: int, access: AccessFlags | int, lock: bool = False) -> nic.MR:
-        """Memory of the device's own making, registered; `mr.buf` is the way to it, close() frees it.
+        """Allocate memory and register it; `mr.buf` is the memory, close() frees it.
 
-        It lies in a memory file, so that other processes can import it (Context.cmd_fd).  What peers may read
-        (REMOTE_READ) and nobody's requests may write (no LOCAL_WRITE) lies in one of its own, which is sealed
-        against their writing and cannot be imported.  `lock` as in reg_mr().
+        The memory is in a memory file, so other processes can import it (Context.cmd_fd). Memory that peers
+        may read (REMOTE_READ) and no request may write (no LOCAL_WRITE) is in a file of its own: it is sealed
+        against writing by other processes, and cannot be imported. `lock` as in reg_mr().
         """
         return self._allocate(nbytes, access) if lock else super().alloc_mr(nbytes, access)
 
     def alloc_mw(self, mw_type: MWType | int) -> MW:
-        """A new memory window, not bound (IBA 11.2.8.9; ibv_alloc_mw(3)): TYPE_1 for QP.bind_mw(), TYPE_2 for
-        BIND_MW work requests.
+        """Create a memory window, not bound (IBA 11.2.8.9; ibv_alloc_mw(3)).
+
+        TYPE_1 is for QP.bind_mw(), TYPE_2 for BIND_MW work requests.
         """
         return MW(self, mw_type)
 
     def create_srq(self, init_attr: SRQInitAttr | None = None) -> SRQ:
-        """A new shared receive queue (ibv_create_srq(3)), by default for 128 receives of 4 SGEs.
+        """Create a shared receive queue (ibv_create_srq(3)), by default for 128 receives of 4 SGEs.
 
-        SRQ.query() tells what was granted.
-
-        Raises VerbsError: EINVAL for a size beyond DeviceAttr's limits.
+        SRQ.query() tells the granted size. Raises VerbsError: EINVAL for a size beyond DeviceAttr's limits.
         """
         return SRQ(self, init_attr or SRQInitAttr())
 
     def create_qp(self, init_attr: QPInitAttr) -> QP:
-        """A new queue pair in the state RESET (ibv_create_qp(3)); QP.cap is what was granted.
+        """Create a queue pair in the state RESET (ibv_create_qp(3)); QP.cap has the granted sizes.
 
-        Raises VerbsError: EINVAL for a capability beyond DeviceAttr's limits, EOPNOTSUPP for a type that
-        the device does not have, ENOMEM when the device is full.
+        Raises VerbsError: EINVAL for a capability beyond DeviceAttr's limits, EOPNOTSUPP for a type that the
+        device does not have, ENOMEM if the device has no room for more.
         """
         if not isinstance(init_attr, QPInitAttr):
             raise TypeError(f"create_qp() takes a QPInitAttr, not {type(init_attr).__name__}")
@@ -110,17 +108,17 @@ class PD(RegionVerbs):
         return QP(self, init_attr)
 
     def create_ah(self, attr: AHAttr) -> AH:
-        """A new address handle (ibv_create_ah(3)): what SendWR.ah of a datagram names.
+        """Create an address handle (ibv_create_ah(3)), which SendWR.ah of a datagram names.
 
-        Raises VerbsError: EINVAL for a path that cannot be (no such GID index, IPv4 to IPv6), EOPNOTSUPP for
-        what Ethernet has no field for.
+        Raises VerbsError: EINVAL for an impossible path (no such GID index, IPv4 to IPv6), EOPNOTSUPP for
+        fields that Ethernet does not have.
         """
         return AH(self, attr)
 
     def create_ah_from_wc(self, wc: nic.WC, grh: Grh, port_num: int = 1) -> AH:
-        """The address handle that leads back to a datagram's sender (ibv_create_ah_from_wc(3)).
+        """Create the address handle of the way back to a datagram's sender (ibv_create_ah_from_wc(3)).
 
-        `grh` is the beginning of the receive's memory.  Context.init_ah_from_wc() tells what is made of it.
+        `grh` is the beginning of the receive's memory. Context.init_ah_from_wc() makes the address vector.
         """
         context = cast("Context", self.context)
         return self.create_ah(context.init_ah_from_wc(port_num, wc, grh))

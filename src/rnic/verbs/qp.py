@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queue pairs, and the attributes that lead them from RESET to RTS."""
+"""Queue pairs, and the attributes that move them from RESET to RTS."""
 
 import errno
 from collections.abc import Callable, Mapping
@@ -22,18 +22,18 @@ __all__ = ["QP", "QPAttr", "QPCap", "QPInitAttr", "QPOpenAttr", "QPStats"]
 
 
 class QPCap(Attributes):
-    """How much a queue pair holds (ibv_create_qp(3))."""
+    """The sizes of a queue pair (ibv_create_qp(3))."""
 
     max_send_wr: int = 128
     """Send work requests that can be outstanding."""
     max_recv_wr: int = 128
     """Receive work requests that can be outstanding."""
     max_send_sge: int = 4
-    """SGEs in a send work request."""
+    """The most SGEs in a send work request."""
     max_recv_sge: int = 4
-    """SGEs in a receive work request."""
+    """The most SGEs in a receive work request."""
     max_inline_data: int = 256
-    """Bytes that a send work request can carry INLINE."""
+    """The most bytes that a send work request can carry INLINE."""
 
     def as_struct(self) -> dict[str, int]:
         """The fields of struct rnic_qp_cap."""
@@ -41,32 +41,34 @@ class QPCap(Attributes):
 
 
 class QPInitAttr(Attributes):
-    """What a queue pair is created with (ibv_create_qp(3)).
+    """Attributes of a new queue pair (ibv_create_qp(3)).
 
         init = rnic.QPInitAttr(send_cq=cq, recv_cq=cq)
         init.cap.max_send_wr = 16
 
-    What is assigned after the queue pair has been created does not change it.
+    A change after the queue pair has been created does not affect it.
     """
 
     send_cq: nic.CQ | None = None
-    """Where send work requests complete; XRC_RECV has none."""
+    """The completion queue of send work requests; XRC_RECV has none."""
     recv_cq: nic.CQ | None = None
-    """Where receive work requests complete; may be the same. XRC and an rwq_ind_tbl have none."""
+    """The completion queue of receives, which may be send_cq. XRC queue pairs, and those with an rwq_ind_tbl,
+    have none.
+    """
     qp_type: QPType = QPType.RC
     sq_sig_all: bool = False
-    """Every send work request makes a completion, not only those that are SIGNALED."""
+    """Every send work request makes a completion, not only those with SIGNALED."""
     cap: QPCap = field(default_factory=QPCap)
     qp_context: object = None
-    """The caller's own."""
+    """Any object of the caller."""
     srq: nic.SRQ | None = None
-    """Where it takes receives from; cap.max_recv_wr and max_recv_sge do not count then."""
+    """The shared receive queue that it uses; then cap.max_recv_wr and max_recv_sge have no effect."""
     xrcd: nic.XRCD | None = None
-    """The domain of XRC_RECV; XRCD.create_qp() fills it in."""
+    """The XRC domain of an XRC_RECV queue pair; XRCD.create_qp() fills it in."""
     rwq_ind_tbl: nic.RwqIndTable | None = None
-    """RAW_PACKET: by what received frames are spread over work queues. It has no recv_cq then."""
+    """RAW_PACKET: the table that spreads frames over work queues. Such a queue pair has no recv_cq."""
     rx_hash_conf: RxHashConf | None = None
-    """How it spreads them."""
+    """RAW_PACKET: the hash that chooses a table entry for a frame."""
 
 
 class QPOpenAttr(Record):
@@ -76,24 +78,24 @@ class QPOpenAttr(Record):
     qp_num: int
     qp_type: QPType = QPType.XRC_RECV
     qp_context: object = None
-    """The caller's own."""
+    """Any object of the caller."""
 
 
 class QPAttr(Attributes):
-    """Attributes of a queue pair (ibv_modify_qp(3), ibv_query_qp(3)); None is: not set.
+    """Attributes of a queue pair (ibv_modify_qp(3), ibv_query_qp(3)); an attribute that is None is not set.
 
         attr = rnic.QPAttr(qp_state=rnic.QPState.INIT, pkey_index=0, port_num=1)
         attr.qp_access_flags = rnic.AccessFlags.REMOTE_WRITE
         qp.modify(attr)
 
-    They are given by keyword or assigned later; QP.modify() takes what is set then.  Which of them a
-    transition needs or allows is the table of IBA 11.2.5.2; QP.modify() says what is missing.
+    Give attributes by keyword, or assign them later. The table of IBA 11.2.5.2 says which attributes a
+    transition needs or allows; QP.modify() names what is missing.
     """
 
     qp_state: QPState | None = None
     """The state to move to."""
     cur_qp_state: QPState | None = None
-    """The state that the caller takes it to be in."""
+    """The state in which the caller expects the queue pair to be."""
     path_mtu: MTU | None = None
     path_mig_state: MigState | None = None
     qkey: int | None = None
@@ -102,7 +104,7 @@ class QPAttr(Attributes):
     sq_psn: int | None = None
     """The first PSN to send, 24 bits."""
     dest_qp_num: int | None = None
-    """The peer's queue pair, 24 bits."""
+    """The number of the peer's queue pair, 24 bits."""
     qp_access_flags: AccessFlags | None = None
     """What the peer may do here: REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC, FLUSH_GLOBAL, FLUSH_PERSISTENT."""
     cap: QPCap | None = None
@@ -114,13 +116,13 @@ class QPAttr(Attributes):
     en_sqd_async_notify: bool | None = None
     """Report SQ_DRAINED when the send queue has drained."""
     sq_draining: bool | None = None
-    """Queried only: work is still outstanding in SQD."""
+    """Only queried: work is still outstanding in SQD."""
     max_rd_atomic: int | None = None
     """READs and atomics that may be outstanding to the peer."""
     max_dest_rd_atomic: int | None = None
     """READs and atomics that the peer may have outstanding here."""
     min_rnr_timer: int | None = None
-    """The peer's wait when no receive is posted here, a code: 1 (0.01 ms) to 31 (492 ms), 0 (655 ms)."""
+    """The peer's wait if no receive is posted here. A code: 1 (0.01 ms) to 31 (492 ms), 0 (655 ms)."""
     port_num: int | None = None
     timeout: int | None = None
     """How long to wait for an acknowledgement: 4.096 us * 2**timeout, 0: for ever (IBA 9.7.6.1.3)."""
@@ -142,7 +144,7 @@ class QPAttr(Attributes):
         return found
 
     def check(self) -> None:
-        """Raise for what no queue pair can have: EINVAL, or TypeError."""
+        """Raise EINVAL, or TypeError, for a value that no queue pair can have."""
         if self.path_mtu is not None and self.path_mtu not in tuple(MTU):
             codes = ", ".join(f"MTU.{one.name}" for one in MTU)
             raise VerbsError(
@@ -237,22 +239,22 @@ def _mtu(value: int) -> MTU | None:
 
 
 class QPStats(Record):
-    """Where a queue pair stands: for people who debug."""
+    """Numbers of a queue pair for debugging."""
 
     counters: Counters
-    """This queue pair's own."""
+    """The counters of this queue pair alone."""
     snd_psn: int
     """The next PSN to send."""
     snd_una: int
-    """The oldest PSN that is not acknowledged."""
+    """The oldest PSN that the peer has not acknowledged."""
     rcv_psn: int
-    """The PSN that is expected."""
+    """The next PSN that the peer should send."""
     msn: int
     """Messages completed as responder (IBA 9.7.7.1)."""
     sq_depth: int
-    """Send work requests that are not completed."""
+    """Send work requests that have not completed."""
     rq_depth: int
-    """Receive work requests that are not completed."""
+    """Receive work requests that have not completed."""
     window: int
     """Bytes that may be in flight now."""
     in_flight: int
@@ -262,29 +264,29 @@ class QPStats(Record):
     srtt: int
     """Smoothed round trip time in nanoseconds, 0: not known yet."""
     rate: int
-    """Bytes per second that congestion control allows, 0: it does not limit."""
+    """Bytes per second that congestion control allows; 0: no limit."""
 
 
 class QP(nic.QP):
     """A queue pair: one end of a connection (IBA 10.2.4; ibv_create_qp(3)); PD.create_qp() makes it.
 
-    modify() leads it from RESET over INIT (receives can be posted) and RTR (it receives) to RTS (it sends).
-     A failed request moves it to ERR, where all work is flushed; modify() to RESET begins anew.  It keeps
-    the memory regions of posted work alive.
+    modify() moves it from RESET through INIT (receives can be posted) and RTR (it receives) to RTS (it
+    sends). A failed request moves it to ERR, which flushes all work; after modify() to RESET it can be used
+    again. It keeps the memory regions of posted work alive.
     """
 
     __slots__ = ()
 
     @property
     def cap(self) -> QPCap:
-        """What was granted: at least what was asked for."""
+        """The granted sizes: at least the requested ones."""
         return QPCap(**self.raw_cap())
 
     def modify(self, attr: QPAttr, mask: QPAttrMask | None = None) -> None:
-        """Set attributes, and move to attr.qp_state if that is set (ibv_modify_qp(3)).
+        """Set attributes, and move to attr.qp_state if it is set (ibv_modify_qp(3)).
 
-        Without a mask, what is set now is what counts.  Raises VerbsError: EINVAL, with what is missing or
-        not allowed between the two states (IBA 11.2.5.2); nothing has changed then.
+        Without a mask, the attributes that are set count. Raises VerbsError: EINVAL, with the attribute that
+        is missing or not allowed between the two states (IBA 11.2.5.2); then nothing has changed.
         """
         if not isinstance(attr, QPAttr):
             name = type(attr).__name__
@@ -301,36 +303,38 @@ class QP(nic.QP):
     def bind_mw(self, mw: nic.MW, mw_bind: MWBind) -> None:
         """Post a bind of a memory window of type 1 (IBA 11.2.8.11; ibv_bind_mw(3)); length 0 unbinds it.
 
-        Returns at once: mw.rkey is the new key already, and valid when the bind has completed, at send_cq if
-        it is SIGNALED.  A region that does not take the window completes it with MW_BIND_ERR, and the queue
-        pair fails.  Raises VerbsError: EINVAL for a window of type 2, EPERM for a region of another
-        protection domain.
+        The call returns at once, and mw.rkey is the new key. The key is valid when the bind has completed; a
+        SIGNALED bind completes at send_cq. If the region does not allow the window, the bind completes with
+        MW_BIND_ERR and the queue pair fails. Raises VerbsError: EINVAL for a window of type 2, EPERM for a
+        region of another protection domain.
         """
         self.raw_bind_mw(mw, mw_bind.bind_info, int(mw_bind.send_flags), mw_bind.wr_id)
 
     def attach_mcast(self, gid: GID | str | bytes, lid: int = 0) -> None:
-        """Receive, too, what is sent to a multicast group (IBA 11.3.1; ibv_attach_mcast(3)); UD only.
+        """Receive the datagrams of a multicast group (IBA 11.3.1; ibv_attach_mcast(3)); UD only.
 
-        A group is an IP multicast address: ::ffff:239.1.2.3, ff02::1:2.  Datagrams for it carry the queue
-        pair number 0xFFFFFF and have to have this queue pair's Q_Key; every queue pair that is attached gets
-        its own copy, but for the sender.  Twice is as once.  `lid` is InfiniBand's.
+        A group is an IP multicast address: ::ffff:239.1.2.3, ff02::1:2. Datagrams to it carry the queue pair
+        number 0xFFFFFF, and must have this queue pair's Q_Key. Every attached queue pair except the sender
+        gets a copy. A second attach to the same group has no effect. `lid` is for InfiniBand links.
         """
         self.raw_attach_mcast(GID(gid).raw, lid)
 
     def detach_mcast(self, gid: GID | str | bytes, lid: int = 0) -> None:
-        """Leave a multicast group (IBA 11.3.2; ibv_detach_mcast(3)); EINVAL when it was not attached."""
+        """Leave a multicast group (IBA 11.3.2; ibv_detach_mcast(3)). Raises VerbsError: EINVAL if the queue
+        pair was not attached.
+        """
         self.raw_detach_mcast(GID(gid).raw, lid)
 
     def create_flow(self, attr: FlowAttr) -> Flow:
-        """Let frames that match a rule come here (ibv_create_flow(3)); RAW_PACKET only.
+        """Receive the frames that match a rule (ibv_create_flow(3)); RAW_PACKET only.
 
-        Frames of other queue pairs of this context match, too.  Raises VerbsError: EINVAL for a rule that
-        contradicts itself, EOPNOTSUPP for a specification, or a flag, that the device does not have.
+        Frames from other queue pairs of this context match, too. Raises VerbsError: EINVAL for a rule that
+        contradicts itself, EOPNOTSUPP for a specification or flag that the device does not have.
         """
         return Flow(self, attr.as_bytes(), attr.counters())
 
     def query(self) -> tuple[QPAttr, QPInitAttr]:
-        """All attributes as they are now, and what the queue pair was created with (ibv_query_qp(3))."""
+        """The current attributes, and the attributes of creation (ibv_query_qp(3))."""
         attr, init = self.raw_query()
         created = QPInitAttr(
             send_cq=self.send_cq,
@@ -346,33 +350,33 @@ class QP(nic.QP):
         return QPAttr.from_struct(attr), created
 
     def modify_rate_limit(self, attr: RateLimitAttr) -> None:
-        """Limit the rate at which the send queue sends (ibv_modify_qp_rate_limit(3)); a rate of 0 ends that.
+        """Limit the rate of the send queue (ibv_modify_qp_rate_limit(3)); a rate of 0 removes the limit.
 
-        Of RC, UC, UD and RAW_PACKET, from RTR on; RESET forgets it.  All bytes from the BTH to the ICRC
-        count, of RAW_PACKET all of a frame, those that are sent again included; responses to the peer's
-        requests do not.  Raises VerbsError: EINVAL for a rate beyond DeviceAttrEx.packet_pacing_caps, or in
-        another state.
+        RC, UC, UD and RAW_PACKET queue pairs can have a limit, from RTR on; RESET removes it. All bytes from
+        the BTH to the ICRC count, for RAW_PACKET the whole frame; retransmissions count, and responses to the
+        peer's requests do not. Raises VerbsError: EINVAL for a rate outside DeviceAttrEx.packet_pacing_caps,
+        or in another state.
         """
         self.raw_modify_rate_limit(attr.as_struct())
 
     def query_data_in_order(self, op: WROpcode, flags: int = 0) -> int:
-        """Whether the bytes of a message become visible in order (ibv_query_qp_data_in_order(3)); 0: no.
+        """Whether the bytes of a message become visible in order (ibv_query_qp_data_in_order(3)); 0 means no.
 
-        Then a program that watches its memory instead of completions must not take the last byte for
-        the end.  The software RNIC copies a packet as memcpy does, in no order: 0 for every operation.
-        `flags` is 0, or 1 (RETURN_CAPS) for an answer that is a mask; EINVAL for others.
+        If not, a program that watches memory instead of completions cannot take the last byte for the end.
+        The software RNIC copies a packet with memcpy, in any order, so the answer is 0 for every operation.
+        `flags` is 0, or 1 (RETURN_CAPS) for an answer that is a mask; other flags raise EINVAL.
         """
         return self.raw_query_data_in_order(op, flags)
 
     def set_ece(self, ece: ECE) -> ECE:
-        """Ask for a vendor's options for an enhanced connection, before RTR (ibv_set_ece(3)).
+        """Request a vendor's options for an enhanced connection, before RTR (ibv_set_ece(3)).
 
-        Returns what was accepted.  The software RNIC has none, and so accepts none: ECE().
+        Returns the accepted options. The software RNIC has none, so it returns ECE().
         """
         return ECE(**self.raw_set_ece(ece.as_struct()))
 
     def query_ece(self) -> ECE:
-        """The vendor's options that are in force (ibv_query_ece(3)); ECE() of the software RNIC."""
+        """The vendor's options in force (ibv_query_ece(3)); the software RNIC returns ECE()."""
         return ECE(**self.raw_query_ece())
 
     def statistics(self) -> QPStats:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extended queue pairs: work requests by builders, posted all together or not at all (ibv_wr_post(3))."""
+"""Extended queue pairs: builders make work requests, which are posted all together or not at all
+(ibv_wr_post(3)).
+"""
 
 import errno
 from collections.abc import Iterable
@@ -29,17 +31,17 @@ _ATOMIC_WRITE_BYTES = 8
 
 
 class QPInitAttrEx(QPInitAttr):
-    """What an extended queue pair is created with (ibv_create_qp_ex(3)); None is: not set."""
+    """Attributes of a new extended queue pair (ibv_create_qp_ex(3)); an attribute that is None is not set."""
 
     pd: nic.PD | None = field(default=None, kw_only=True)
-    """The protection domain, which has to be given."""
+    """The protection domain; required."""
     send_ops_flags: SendOpsFlags | None = field(default=None, kw_only=True)
-    """The operations whose builders will be used."""
+    """The operations whose builders the program will use."""
     create_flags: QPCreateFlags | None = field(default=None, kw_only=True)
     max_tso_header: int | None = field(default=None, kw_only=True)
     source_qpn: int | None = field(default=None, kw_only=True)
     comp_mask: QPInitAttrMask | None = field(default=None, kw_only=True)
-    """Which of them count; without it, those that are set."""
+    """Which attributes count; None: those that are set."""
 
     def mask(self) -> QPInitAttrMask:
         """The fields that count."""
@@ -78,13 +80,14 @@ class QPEx(QP):
             qp.wr_rdma_write(rkey, remote_addr)
             qp.wr_set_sge(SGE(mr))
 
-    Between wr_start() and wr_complete() other threads that call wr_start() wait.  A builder begins a
-    request with wr_id and wr_flags as they are then; setters belong to the last one.  What is wrong is
-    raised by wr_complete(), and nothing is posted then.  So are operations that are not in send_ops_flags.
+    Between wr_start() and wr_complete(), other threads wait in wr_start(). A builder, such as
+    wr_rdma_write(), begins a request with the current wr_id and wr_flags. A setter, such as wr_set_sge(),
+    belongs to the last request. If anything is wrong, wr_complete() raises it and posts nothing; so it does
+    for an operation that is not in send_ops_flags.
     """
 
     wr_id: int
-    """The number that the next request's completion will carry."""
+    """The number that the completion of the next request will carry."""
     wr_flags: SendFlags
     """The flags of the next request; INLINE is set by wr_set_inline_data()."""
 
@@ -113,12 +116,12 @@ class QPEx(QP):
     # ------------------------------------------------------------------ the critical section
 
     def wr_start(self, timeout: float | None = 60.0) -> "_Open":
-        """Begin to build requests (ibv_wr_start(3)); in a `with` block, whose end completes or, when an
-        exception leaves it, aborts.
+        """Begin to build requests (ibv_wr_start(3)).
 
-        Waits while another thread is between its wr_start() and wr_complete() or wr_abort(): TimeoutError
-        after so many seconds.  Raises VerbsError: EINVAL when this thread is; EOPNOTSUPP when the queue pair
-        was created without send_ops_flags.
+        In a `with` block, the end of the block completes; an exception that leaves the block aborts.
+        wr_start() waits while another thread is between its wr_start() and wr_complete() or wr_abort().
+        Raises TimeoutError after `timeout` seconds. Raises VerbsError: EINVAL if this thread has begun
+        already; EOPNOTSUPP if the queue pair was created without send_ops_flags.
         """
         if not self._ops:
             cure = "give send_ops_flags to create_qp_ex()"
@@ -130,9 +133,9 @@ class QPEx(QP):
         return _Open(self)
 
     def wr_complete(self) -> None:
-        """Post all that was built since wr_start(), or nothing (ibv_wr_complete(3)).
+        """Post all requests since wr_start(), or none (ibv_wr_complete(3)).
 
-        Raises VerbsError with the first thing that was wrong, or what post_send() would raise.
+        Raises VerbsError with the first error of a builder or setter, or the error of post_send().
         """
         self._section.need("wr_complete")
         try:
@@ -144,7 +147,7 @@ class QPEx(QP):
             self._section.leave()
 
     def wr_abort(self) -> None:
-        """Forget all that was built since wr_start() (ibv_wr_abort(3))."""
+        """Drop all requests since wr_start() (ibv_wr_abort(3))."""
         self._section.need("wr_abort")
         self._section.leave()
 
@@ -154,7 +157,7 @@ class QPEx(QP):
         return self._section.is_mine
 
     def post_send(self, wrs: SendWR | Iterable[SendWR]) -> None:
-        """As QP.post_send(), but not in the critical section (EINVAL): what is built there comes later."""
+        """Post as QP.post_send() does. Raises VerbsError: EINVAL between wr_start() and wr_complete()."""
         if self._section.is_mine:
             cure = "wr_complete() first, or build this request too"
             raise VerbsError(errno.EINVAL, f"this thread is in its critical section: {cure}", "post_send")
@@ -167,15 +170,15 @@ class QPEx(QP):
         self._begin("wr_send", WROpcode.SEND)
 
     def wr_send_imm(self, imm_data: int) -> None:
-        """SEND a message with a 32-bit number."""
+        """SEND a message with 32 bits of immediate data."""
         self._begin("wr_send_imm", WROpcode.SEND_WITH_IMM, imm_data=imm_data)
 
     def wr_send_inv(self, invalidate_rkey: int) -> None:
-        """SEND a message that makes a key of the peer invalid."""
+        """SEND a message that invalidates a key of the peer."""
         self._begin("wr_send_inv", WROpcode.SEND_WITH_INV, invalidate_rkey=invalidate_rkey)
 
     def wr_send_tso(self, hdr: Any, hdr_sz: int, mss: int) -> None:  # noqa: ARG002
-        """Send a TCP stream in segments, each behind the header: EOPNOTSUPP, this device does not segment."""
+        """Not supported, EOPNOTSUPP: send a TCP stream in segments (TSO)."""
         self._section.need("wr_send_tso")
         self._section.fail(errno.EOPNOTSUPP, "wr_send_tso: this device does not segment (TSO)")
 
@@ -184,7 +187,7 @@ class QPEx(QP):
         self._begin("wr_rdma_write", WROpcode.RDMA_WRITE, rkey=rkey, remote_addr=remote_addr)
 
     def wr_rdma_write_imm(self, rkey: int, remote_addr: int, imm_data: int) -> None:
-        """WRITE to the peer's memory, and complete a receive there with a 32-bit number."""
+        """WRITE to the peer's memory, and complete a receive there with 32 bits of immediate data."""
         self._begin(
             "wr_rdma_write_imm",
             WROpcode.RDMA_WRITE_WITH_IMM,
@@ -198,7 +201,9 @@ class QPEx(QP):
         self._begin("wr_rdma_read", WROpcode.RDMA_READ, rkey=rkey, remote_addr=remote_addr)
 
     def wr_atomic_cmp_swp(self, rkey: int, remote_addr: int, compare: int, swap: int) -> None:
-        """Store `swap` in the peer's 8 bytes if they are `compare`; what they were comes into the data's."""
+        """Replace the peer's 8 bytes by `swap` if they equal `compare`; the old value is stored in this
+        request's data.
+        """
         self._begin(
             "wr_atomic_cmp_swp",
             WROpcode.ATOMIC_CMP_AND_SWP,
@@ -209,7 +214,7 @@ class QPEx(QP):
         )
 
     def wr_atomic_fetch_add(self, rkey: int, remote_addr: int, add: int) -> None:
-        """Add to the peer's 8 bytes; what they were comes into the data's."""
+        """Add to the peer's 8 bytes; the old value is stored in this request's data."""
         self._begin(
             "wr_atomic_fetch_add",
             WROpcode.ATOMIC_FETCH_AND_ADD,
@@ -219,9 +224,10 @@ class QPEx(QP):
         )
 
     def wr_atomic_write(self, rkey: int, remote_addr: int, atomic_wr: Any) -> None:
-        """Write 8 bytes to the peer's memory at once (IBA A19.4.2); they are copied now, no setter follows.
+        """Write 8 bytes to the peer's memory in one step (IBA A19.4.2).
 
-        They go INLINE: cap.max_inline_data has to be 8 at least.
+        The bytes are copied now, so no setter follows. They are sent INLINE: cap.max_inline_data must be at
+        least 8.
         """
         piece = SGE.inline(atomic_wr)
         self._begin("wr_atomic_write", WROpcode.ATOMIC_WRITE, data=False, rkey=rkey, remote_addr=remote_addr)
@@ -237,9 +243,9 @@ class QPEx(QP):
         type: PlacementType,  # noqa: A002 - libibverbs' name
         level: SelectivityLevel = SelectivityLevel.RANGE,
     ) -> None:
-        """Make sure that the peer's bytes are seen by all there (GLOBAL), or are PERSISTENT (IBA A19.4.3).
+        """Make the peer's bytes visible to all there (GLOBAL), or PERSISTENT (IBA A19.4.3).
 
-        All that was written before is meant. Of level MR, the key's whole region, wherever it is.
+        It covers everything that was written before. With level MR it covers the whole region of the key.
         """
         self._begin(
             "wr_flush",
@@ -253,7 +259,7 @@ class QPEx(QP):
         )
 
     def wr_local_inv(self, invalidate_rkey: int) -> None:
-        """Make a key of this end invalid (ibv_wr_local_inv(3))."""
+        """Invalidate a key of this end (ibv_wr_local_inv(3))."""
         self._begin("wr_local_inv", WROpcode.LOCAL_INV, data=False, invalidate_rkey=invalidate_rkey)
 
     def wr_bind_mw(self, mw: Any, rkey: int, bind_info: Any) -> None:
@@ -264,7 +270,7 @@ class QPEx(QP):
     # ------------------------------------------------------------------ setters
 
     def wr_set_sge(self, sge: SGE | int, addr: int | None = None, length: int | None = None) -> None:
-        """The request's data in one piece of memory: an SGE, or lkey, addr and length (ibv_wr_set_sge(3))."""
+        """Set the request's data: an SGE, or lkey, addr and length (ibv_wr_set_sge(3))."""
         if not isinstance(sge, SGE):
             sge = SGE(addr=addr, length=length, lkey=sge)
         elif addr is not None or length is not None:
@@ -272,19 +278,21 @@ class QPEx(QP):
         self._set_data("wr_set_sge", [sge], SendFlags(0))
 
     def wr_set_sge_list(self, sg_list: Iterable[SGE]) -> None:
-        """The request's data in pieces of memory; of an empty list, no data."""
+        """Set the request's data: a list of SGEs; an empty list means no data."""
         self._set_data("wr_set_sge_list", sg_list, SendFlags(0))
 
     def wr_set_inline_data(self, data: Any) -> None:
-        """The request's data, copied now; of SEND and RDMA_WRITE, cap.max_inline_data bytes at most."""
+        """Set the request's data, and copy it now; for SEND and RDMA_WRITE, at most cap.max_inline_data
+        bytes.
+        """
         self._set_data("wr_set_inline_data", [SGE.inline(data)], SendFlags.INLINE)
 
     def wr_set_inline_data_list(self, data: Iterable[Any]) -> None:
-        """The same from several buffers, one behind the other."""
+        """Set the request's data from several buffers, one behind the other, and copy it now."""
         self._set_data("wr_set_inline_data_list", [SGE.inline(b"".join(data))], SendFlags.INLINE)
 
     def wr_set_ud_addr(self, ah: AH, remote_qpn: int, remote_qkey: int) -> None:
-        """Where the datagram goes; each one has to have it (ibv_wr_set_ud_addr(3))."""
+        """Set the destination of a datagram; each datagram needs one (ibv_wr_set_ud_addr(3))."""
         wr = self._last("wr_set_ud_addr")
         if self.qp_type not in (QPType.UD, QPType.GSI):
             self._section.fail(errno.EINVAL, f"wr_set_ud_addr on a queue pair of type {self.qp_type.name}")
@@ -293,7 +301,9 @@ class QPEx(QP):
             self._address = ""
 
     def wr_set_xrc_srqn(self, remote_srqn: int) -> None:
-        """The peer's shared receive queue; each request of an XRC_SEND queue pair has to have it."""
+        """Set the number of the peer's shared receive queue; each request of an XRC_SEND queue pair needs
+        one.
+        """
         if self._last("wr_set_xrc_srqn") is None:
             return
         if self.qp_type is not QPType.XRC_SEND:

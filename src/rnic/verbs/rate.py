@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Static rates: the codes of AHAttr.static_rate, and the speeds that they stand for."""
+"""Static rates: the codes of AHAttr.static_rate, and their speeds."""
 
 from enum import IntEnum
 
@@ -7,7 +7,7 @@ __all__ = ["Rate"]
 
 
 class Rate(IntEnum):
-    """How fast a path may be used at most (IBA 9.11; ibv_rate_to_mbps(3)); RATE_MAX: as the port."""
+    """The highest rate of a path (IBA 9.11; ibv_rate_to_mbps(3)); RATE_MAX: the rate of the port."""
 
     RATE_MAX = 0
     RATE_2_5_GBPS = 2
@@ -36,7 +36,9 @@ class Rate(IntEnum):
 
     @property
     def mult(self) -> int | None:
-        """The multiple of 2.5 Gbit/s (ibv_rate_to_mult(3)); None where libibverbs has -1: it is none."""
+        """The rate as a multiple of 2.5 Gbit/s (ibv_rate_to_mult(3)); None if it is not one, where libibverbs
+        has -1.
+        """
         return _MULTS.get(self)
 
     @property
@@ -46,12 +48,12 @@ class Rate(IntEnum):
 
     @classmethod
     def from_mult(cls, mult: int) -> "Rate":
-        """The rate of that multiple of 2.5 Gbit/s (mult_to_ibv_rate(3)); RATE_MAX when there is none."""
+        """The rate of this multiple of 2.5 Gbit/s (mult_to_ibv_rate(3)); RATE_MAX if there is none."""
         return next((rate for rate, known in _MULTS.items() if known == mult), cls.RATE_MAX)
 
     @classmethod
     def from_mbps(cls, mbps: int) -> "Rate":
-        """The rate of exactly so many Mbit/s (mbps_to_ibv_rate(3)); RATE_MAX when there is none."""
+        """The rate of exactly this many Mbit/s (mbps_to_ibv_rate(3)); RATE_MAX if there is none."""
         return next((rate for rate, known in _MBPS.items() if known == mbps), cls.RATE_MAX)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast a queue pair may send."""
+"""The rate limit of a queue pair."""
 
 from rnic.records import Record, values
 
@@ -7,16 +7,16 @@ __all__ = ["RateLimitAttr"]
 
 
 class RateLimitAttr(Record):
-    """A rate, and how evenly it is kept (ibv_modify_qp_rate_limit(3))."""
+    """A rate limit, and how much it may be exceeded for a moment (ibv_modify_qp_rate_limit(3))."""
 
     rate_limit: int = 0
     """kbit/s, 0: no limit."""
     max_burst_sz: int = 0
-    """Bytes that may go without a pause, a packet at least; 0: the device's choice."""
+    """The most bytes without a pause, at least one packet; 0: the device chooses."""
     typical_pkt_sz: int = 0
-    """Bytes of a packet, 0: the path MTU (RAW_PACKET: the netdev's)."""
+    """The size of a packet in bytes; 0: the path MTU (RAW_PACKET: the MTU of the network interface)."""
     comp_mask: int = 0
-    """0: there are no more fields."""
+    """Must be 0: there are no more fields."""
 
     def as_struct(self) -> dict[str, int]:
         """The fields of struct rnic_qp_rate_limit_attr."""

@@ -15,9 +15,9 @@ _LOOK = 0.25  # seconds between two looks whether the thread that is inside stil
 
 
 class Section:
-    """One thread at a time is inside; what it has built, and the first thing that was wrong with it.
+    """Lets one thread at a time build requests; holds its requests and its first error.
 
-    A thread that ends inside, without complete or abort, gives way: what it had built is dropped.
+    If a thread ends without complete or abort, its requests are dropped and the next thread may begin.
     """
 
     def __init__(self) -> None:
@@ -29,11 +29,11 @@ class Section:
 
     @property
     def is_mine(self) -> bool:
-        """Whether the calling thread is inside."""
+        """Whether the calling thread is building requests."""
         return self._owner is threading.current_thread()
 
     def enter(self, timeout: float | None) -> None:
-        """Wait until no other thread is inside. TimeoutError at the end of the time, in seconds."""
+        """Wait until no other thread is building requests. Raises TimeoutError after `timeout` seconds."""
         if self.is_mine:
             cure = "end it with wr_complete() or wr_abort(), or use `with qp.wr_start():`, which does so"
             raise VerbsError(errno.EINVAL, f"this thread has begun already: {cure}", "wr_start")
@@ -48,7 +48,7 @@ class Section:
         self._owner = threading.current_thread()
 
     def leave(self) -> None:
-        """Let the next thread in; what was built is forgotten."""
+        """Drop the requests, and let the next thread begin."""
         self.requests, self.error = [], None
         self._owner = None
         self._lock.release()
@@ -59,11 +59,11 @@ class Section:
                 self.leave()
 
     def need(self, verb: str) -> None:
-        """EINVAL unless the calling thread is inside."""
+        """Raise EINVAL unless the calling thread is building requests."""
         if not self.is_mine:
             raise VerbsError(errno.EINVAL, "call wr_start() first, in this thread", verb)
 
     def fail(self, number: int, text: str) -> None:
-        """The first failure is what wr_complete() raises."""
+        """Record an error; wr_complete() raises the first one."""
         if self.error is None:
             self.error = VerbsError(number, f"{text}; nothing is posted", "wr_complete")

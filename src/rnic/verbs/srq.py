@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared receive queues: receives for the messages of many queue pairs."""
+"""Shared receive queues: receives for messages of many queue pairs."""
 
 import errno
 from collections.abc import Mapping
@@ -13,20 +13,23 @@ __all__ = ["TMCap", "SRQ", "SRQAttr", "SRQInitAttr", "SRQInitAttrEx"]
 
 
 class SRQAttr(Attributes):
-    """Attributes of a shared receive queue (ibv_create_srq(3), ibv_modify_srq(3)); None is: not set.
+    """Attributes of a shared receive queue (ibv_create_srq(3), ibv_modify_srq(3)); an attribute that is None
+    is not set.
 
-    They are given by keyword or assigned later; SRQ.modify() takes what is set then.
+    Give attributes by keyword, or assign them later.
     """
 
     max_wr: int | None = None
-    """Receives that can be posted and not taken yet."""
+    """The most receives that can be posted and not yet taken."""
     max_sge: int | None = None
-    """SGEs in a receive; cannot be changed."""
+    """The most SGEs in a receive; it cannot be changed."""
     srq_limit: int | None = None
-    """SRQ_LIMIT_REACHED comes, once, when fewer receives are left; 0: never. Not at creation."""
+    """The event SRQ_LIMIT_REACHED comes once when fewer receives than this are left; 0: never. Not for
+    creation.
+    """
 
     def mask(self) -> SRQAttrMask:
-        """What of it modify() changes."""
+        """The attributes that modify() changes."""
         found = SRQAttrMask(0)
         if self.max_wr is not None:
             found |= SRQAttrMask.MAX_WR
@@ -45,21 +48,21 @@ class SRQAttr(Attributes):
 
 
 class SRQInitAttr(Attributes):
-    """What a shared receive queue is created with (ibv_create_srq(3))."""
+    """Attributes of a new shared receive queue (ibv_create_srq(3))."""
 
     attr: SRQAttr = field(default_factory=lambda: SRQAttr(max_wr=128, max_sge=4))
-    """How much it holds."""
+    """The size of the queue."""
     srq_context: object = None
-    """The caller's own."""
+    """Any object of the caller."""
 
 
 class TMCap(Attributes):
-    """How much a tag matching SRQ holds (ibv_create_srq_ex(3))."""
+    """The size of a tag matching SRQ (ibv_create_srq_ex(3))."""
 
     max_num_tags: int = 0
-    """Receives with a tag that can be in the list, those included whose data is still coming."""
+    """The most receives with a tag in the list, including those whose data is still coming."""
     max_ops: int = 64
-    """Operations on the list in one call."""
+    """The most operations on the list in one call."""
 
     def as_struct(self) -> dict[str, int]:
         """The fields of struct rnic_tm_cap."""
@@ -67,44 +70,45 @@ class TMCap(Attributes):
 
 
 class SRQInitAttrEx(Attributes):
-    """What Context.create_srq_ex() makes (ibv_create_srq_ex(3))."""
+    """Attributes of a new shared receive queue of Context.create_srq_ex() (ibv_create_srq_ex(3))."""
 
     pd: nic.PD | None = None
-    """The protection domain of the receives' memory; of an XRC one, also of what XRC requests reach."""
+    """The protection domain of the receives' memory; for XRC, also of the memory that XRC requests use."""
     srq_type: SRQType = SRQType.BASIC
     xrcd: nic.XRCD | None = None
-    """XRC: the domain whose queue pairs take from it."""
+    """XRC: the domain whose queue pairs take receives from the queue."""
     cq: nic.CQ | None = None
-    """XRC, TM: where its receives complete."""
+    """XRC and TM: the completion queue of its receives."""
     attr: SRQAttr = field(default_factory=lambda: SRQAttr(max_wr=128, max_sge=4))
-    """How much it holds."""
+    """The size of the queue."""
     srq_context: object = None
-    """The caller's own."""
+    """Any object of the caller."""
     tm_cap: TMCap = field(default_factory=TMCap)
-    """TM: how much its matching list holds."""
+    """TM: the size of the matching list."""
 
 
 class SRQ(nic.SRQ):
-    """A shared receive queue: receives for the messages of many queue pairs (IBA 10.2.9; ibv_create_srq(3)).
+    """A shared receive queue: receives for messages of many queue pairs (IBA 10.2.9; ibv_create_srq(3)).
 
-    PD.create_srq() makes it, and QPInitAttr.srq lets a queue pair take from it.  close() raises EBUSY while
-    queue pairs do.  Context.create_srq_ex() makes XRC ones: all XRC_RECV queue pairs of their domain take
-    from them, as senders say with SendWR.remote_srqn; closing one makes such requests invalid.
+    PD.create_srq() makes it, and QPInitAttr.srq makes a queue pair use it. close() raises EBUSY while queue
+    pairs use it. Context.create_srq_ex() makes XRC ones: all XRC_RECV queue pairs of the domain use them, and
+    the sender chooses one with SendWR.remote_srqn. Requests to a closed one are invalid.
     """
 
     __slots__ = ()
 
     def modify(self, attr: SRQAttr, mask: SRQAttrMask | int | None = None) -> None:
-        """Change its size, or arm its limit (ibv_modify_srq(3)); what is set is what counts.
+        """Change the size, or set the limit (ibv_modify_srq(3)); only attributes that are set count.
 
-        Raises VerbsError: EINVAL for a size smaller than the receives that are posted, or a limit beyond it.
+        Raises VerbsError: EINVAL for a size smaller than the number of posted receives, or a limit larger
+        than the size.
         """
         self.raw_modify(attr.as_struct(), int(attr.mask() if mask is None else mask))
 
     def get_srq_num(self) -> int:
-        """What senders name it by, in SendWR.remote_srqn (ibv_get_srq_num(3)).
+        """The number of an XRC shared receive queue, for SendWR.remote_srqn (ibv_get_srq_num(3)).
 
-        Raises VerbsError: EOPNOTSUPP unless it is an XRC one.
+        Raises VerbsError: EOPNOTSUPP for other types.
         """
         number = self.srq_num
         if number is None:
@@ -112,5 +116,5 @@ class SRQ(nic.SRQ):
         return number
 
     def query(self) -> SRQAttr:
-        """Its size as granted, and the limit that is armed, 0: none (ibv_query_srq(3))."""
+        """The granted size, and the limit in force, 0: none (ibv_query_srq(3))."""
         return SRQAttr.from_struct(self.raw_query())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Receive side scaling: work queues, tables of them, and how frames are spread by a hash."""
+"""Receive side scaling: work queues, indirection tables, and the hash that spreads frames."""
 
 from typing import Self
 
@@ -21,36 +21,36 @@ __all__ = [
 
 
 class WQInitAttr(Record):
-    """What a work queue is created with (ibv_create_wq(3))."""
+    """Attributes of a new work queue (ibv_create_wq(3))."""
 
     pd: nic.PD
-    """Of the receives' memory."""
+    """The protection domain of the receives' memory."""
     cq: nic.CQ
-    """Where receives complete."""
+    """The completion queue of its receives."""
     max_wr: int = 128
-    """Receives that can be posted."""
+    """The most receives that can be posted."""
     max_sge: int = 4
-    """SGEs in a receive."""
+    """The most SGEs in a receive."""
     wq_type: WQType = WQType.RQ
     create_flags: WQFlags | int = 0
-    """None is supported."""
+    """Must be 0: no flag is supported."""
     wq_context: object = None
-    """The caller's own."""
+    """Any object of the caller."""
 
 
 class WQAttr(Record):
-    """Attributes of a work queue (ibv_modify_wq(3)); None is: not set."""
+    """Attributes of a work queue (ibv_modify_wq(3)); an attribute that is None is not set."""
 
     wq_state: WQState | None = None
     """The state to move to."""
     curr_wq_state: WQState | None = None
-    """The state that the caller takes it to be in."""
+    """The state in which the caller expects the work queue to be."""
     flags: WQFlags | None = None
     flags_mask: WQFlags | None = None
-    """Which of the flags change; none is supported."""
+    """The flags to change; no flag is supported."""
 
     def mask(self) -> WQAttrMask:
-        """What of it is set."""
+        """The attributes that are set."""
         found = WQAttrMask(0)
         if self.wq_state is not None:
             found |= WQAttrMask.STATE
@@ -72,17 +72,17 @@ class WQAttr(Record):
 
 
 class WQ(nic.WQ):
-    """A receive work queue: receives without a queue pair of their own (ibv_create_wq(3)).
+    """A receive work queue: receives for RAW_PACKET queue pairs that spread frames (ibv_create_wq(3)).
 
-    Context.create_wq() makes it, in RESET; modify() to RDY opens it for receives.  A receive that is too
-    short for its frame fails with LOC_LEN_ERR, and the work queue is in ERR then, with the event WQ_FATAL;
-    RESET begins anew.  close() raises EBUSY while an indirection table names it.
+    Context.create_wq() makes it, in RESET; after modify() to RDY receives can be posted. If a receive is too
+    short for its frame, it fails with LOC_LEN_ERR, the work queue moves to ERR, and the event WQ_FATAL comes.
+    After RESET the work queue can be used again. close() raises EBUSY while an indirection table names it.
     """
 
     __slots__ = ()
 
     def modify(self, attr: WQAttr) -> None:
-        """Move to another state (ibv_modify_wq(3)): RESET, RDY, ERR; out of ERR only to RESET.
+        """Move to another state (ibv_modify_wq(3)): RESET, RDY or ERR; from ERR only to RESET.
 
         Raises VerbsError: EINVAL for a move that is not allowed; EOPNOTSUPP for flags.
         """
@@ -90,46 +90,46 @@ class WQ(nic.WQ):
 
 
 class RwqIndTableInitAttr(Record):
-    """What an indirection table is created with (ibv_create_rwq_ind_table(3))."""
+    """Attributes of a new indirection table (ibv_create_rwq_ind_table(3))."""
 
     log_ind_tbl_size: int
-    """Its size is 2**log_ind_tbl_size."""
+    """The table has 2**log_ind_tbl_size entries."""
     ind_tbl: tuple[nic.WQ, ...]
-    """The work queue of each entry; one may stand at several."""
+    """The work queue of each entry; a work queue may be at several entries."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ind_tbl", tuple(self.ind_tbl))
 
 
 class RwqIndTable(nic.RwqIndTable):
-    """Which work queue a hash stands for: that of the entry hash % size (ibv_create_rwq_ind_table(3)).
+    """Which work queue a frame goes to: that of the entry hash % size (ibv_create_rwq_ind_table(3)).
 
-    Context.create_rwq_ind_table() makes it, QPInitAttr.rwq_ind_tbl uses it.  close() raises EBUSY while a
-    queue pair does.
+    Context.create_rwq_ind_table() makes it, QPInitAttr.rwq_ind_tbl uses it. close() raises EBUSY while a
+    queue pair uses it.
     """
 
     __slots__ = ()
 
 
 class RxHashConf(Record):
-    """How a queue pair spreads what it receives (ibv_create_qp_ex(3)).
+    """How a queue pair spreads received frames over work queues (ibv_create_qp_ex(3)).
 
-    The hash runs over the fields in the order of RxHashFields.  A field that a frame does not have is left
-    out: of a fragment there are no ports.  Without any the hash is 0.
+    The hash runs over the fields in the order of RxHashFields. It leaves out a field that a frame does not
+    have: a fragment has no ports. Without any field the hash is 0.
     """
 
     rx_hash_key: bytes
     """40 bytes."""
     rx_hash_fields_mask: RxHashFields
-    """Not of IPv4 and IPv6 at once, nor of TCP and UDP."""
+    """The fields to hash; not IPv4 together with IPv6, nor TCP together with UDP."""
     rx_hash_function: RxHashFunction = RxHashFunction.TOEPLITZ
 
 
 class RSSCaps(Record):
-    """What a device can spread (struct ibv_rss_caps)."""
+    """The device's capabilities for receive side scaling (struct ibv_rss_caps)."""
 
     supported_qpts: int
-    """Bit n: queue pair type n."""
+    """Bit n stands for queue pair type n."""
     max_rwq_indirection_tables: int
     max_rwq_indirection_table_size: int
     rx_hash_fields_mask: RxHashFields
@@ -148,18 +148,18 @@ class RSSCaps(Record):
 
 
 class TSOCaps(Record):
-    """What a device can cut up when it sends (struct ibv_tso_caps); 0: nothing."""
+    """The device's capabilities for TCP segmentation (struct ibv_tso_caps); 0: none."""
 
     max_tso: int
     supported_qpts: int
 
 
 class RawPacketAttr(Record):
-    """Where the frames of RAW_PACKET queue pairs go; not in libibverbs."""
+    """Whether frames of RAW_PACKET queue pairs reach the network; not in libibverbs."""
 
     max_frame: int
-    """Bytes of the longest frame, from the Ethernet header on, without VLAN tags."""
+    """The longest frame in bytes, from the Ethernet header on, without VLAN tags."""
     wire: bool
-    """Frames leave and come by the network device; else they stay in this context."""
+    """Frames go to and come from the network interface; if False, they stay in this context."""
     why: str
-    """Why they stay."""
+    """Why frames stay in this context."""

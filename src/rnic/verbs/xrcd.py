@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""XRC domains: one connection for all the shared receive queues of a host's processes, or of one's parts."""
+"""XRC domains: one connection serves the shared receive queues of many parts of a program."""
 
 from rnic._nic import nic
 from rnic.enums import QPType
@@ -12,22 +12,23 @@ __all__ = ["XRCD"]
 class XRCD(nic.XRCD):
     """An XRC domain (IBA Annex A14; ibv_open_xrcd(3)); Context.open_xrcd() makes it.
 
-    XRC_RECV queue pairs are of a domain, and so are XRC shared receive queues (Context.create_srq_ex()): each
-    request that comes names the queue that it is for.  close() raises EBUSY while it has either.
+    XRC_RECV queue pairs and XRC shared receive queues (Context.create_srq_ex()) belong to a domain. Each
+    incoming request names its shared receive queue. close() raises EBUSY while the domain has queue pairs or
+    shared receive queues.
     """
 
     __slots__ = ()
 
     def create_qp(self, init_attr: QPInitAttr | None = None) -> QP:
-        """A new XRC_RECV queue pair (ibv_create_qp_ex(3) with an XRC domain): it needs nothing else.
+        """Create an XRC_RECV queue pair (ibv_create_qp_ex(3) with an XRC domain).
 
-        Nothing can be posted to it: receives are posted to shared receive queues, answers need an XRC_SEND
-        queue pair, which PD.create_qp() makes.  Raises VerbsError: EINVAL for another type, or for completion
+        No work can be posted to it. Post receives to shared receive queues, and send answers by an XRC_SEND
+        queue pair, which PD.create_qp() makes. Raises VerbsError: EINVAL for another type, or for completion
         queues.
         """
         wanted = init_attr or QPInitAttr(qp_type=QPType.XRC_RECV)
         return QP(None, replace(wanted, xrcd=self))
 
     def open_qp(self, qp_num: int, qp_context: object = None) -> QP:
-        """One of its queue pairs once more; Context.open_qp() says what that means."""
+        """Open another handle of one of the domain's queue pairs, as Context.open_qp() does."""
         return QP(None, QPOpenAttr(self, qp_num, qp_context=qp_context))
