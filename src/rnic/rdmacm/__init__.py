@@ -7,8 +7,8 @@
         with channel.get_cm_event() as event: ...    # CONNECT_REQUEST: event.id is the new one
 
 Functions of an id are its methods: rdma_resolve_addr(id, ...) is id.resolve_addr(...). A call raises
-VerbsError where the C function returns -1. What the peer and time decide comes as an event; an id without a
-channel waits for it.
+VerbsError where the C function returns -1. With an event channel, calls return at once, and an event reports
+the result. An id without an event channel is synchronous: each call waits for its event.
 """
 
 from rnic.rdmacm.channel import Event, EventChannel

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an id is, and where it calls: addresses and ports of this host, and the way to the peer's."""
+"""Addresses and ports of an id: the local one, and the path to the peer's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PROVOKE_NS = 10**9
 
 
 def bind(one: CmId, local: Inet, verb: str) -> None:
-    """Take an address and port of this host, or of every device."""
+    """Bind an id to an address and port of this host, or of every device."""
     if local.ip.is_unspecified:
         agents = registry.every_agent(verb)
     else:
@@ -91,14 +91,14 @@ def _claim_at(one: CmId, agent: Agent, local: Inet, port: int) -> nic.Listener:
 
 
 def _tidy(one: CmId, agents: Sequence[Agent]) -> None:
-    """An agent that was begun for this id and is of no use."""
+    """End an agent that was started for this id and has no other use."""
     for agent in agents:
         if not agent.ids:
             agent.leave(one)
 
 
 def resolve(one: CmId, remote: Inet, timeout_ms: int) -> None:
-    """Look for the device, the local address and the next hop; an event tells what was found."""
+    """Find the device, the local address and the next hop; an event tells the result."""
     try:
         _find_way(one, remote, timeout_ms)
     except OSError as error:
@@ -137,7 +137,7 @@ def _find_way(one: CmId, remote: Inet, timeout_ms: int) -> None:
 
 
 def _own_port(one: CmId, agent: Agent, ip: routes.IP) -> int:
-    """A port to call from, which nobody else on this host has."""
+    """Choose a port for outgoing connections that no other id of this host has."""
     port = agent.ports.take(one.ps, ip, "resolve_addr")
     one.calls_from = agent
     return port
@@ -149,7 +149,7 @@ def _resolved(one: CmId) -> None:
 
 
 def _wait_for_neighbour(one: CmId, agent: Agent, way: routes.Way, timeout_ms: int) -> None:
-    """Look into the neighbour table until the next hop is there, ever less often."""
+    """Poll the neighbour table until the next hop is there, at growing intervals."""
     start = monotonic_ns()
     until, step, said = start + timeout_ms * 10**6, _POLL_NS, start
 
@@ -182,7 +182,7 @@ def _wait_for_neighbour(one: CmId, agent: Agent, way: routes.Way, timeout_ms: in
 
 
 def resolve_route(one: CmId) -> None:
-    """Look whether route and address are still there; an event tells."""
+    """Check that route and address still exist; an event tells the result."""
     agent = one.need_agent("resolve_route")
     assert one.remote is not None
     try:

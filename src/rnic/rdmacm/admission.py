@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whom a listener lets in: how many connections it has, how many of them are half-open, and for how long."""
+"""The limits of a listener: how many connections, how many half-open ones, and for how long."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _HANDSHAKE_NS = 10**9  # a peer that lives answers a REP in this time; who does 
 
 
 class Admission(MutableRecord):
-    """What a listener has let in, and its limits; under the registry's lock.
+    """The connections that a listener has accepted, and its limits; protected by the registry's lock.
 
-    A connection is half-open when the program has accepted it and the peer's last message, the RTU, is
-    missing: whoever can send packets can make such ones, under any address, and never answer. So they are
-    bounded, and the one that waits longest gives way to the next: a peer that lives needs its place for the
-    time of one answer.
+    A connection is half-open when the program has accepted it and the peer's last message, the RTU, has not
+    come. Any host that can send packets can make half-open connections from any address, and never answer. So
+    their number is limited, and a new one replaces the one that has waited longest: a live peer needs its
+    place only for the time of one answer.
     """
 
     max_connections: int | None = None
@@ -48,7 +48,7 @@ class Admission(MutableRecord):
             raise VerbsError(EINVAL, text, "listen")
 
     def is_full(self, now: int) -> bool:
-        """Whether one more would be too many, also when one that keeps us waiting gives way."""
+        """Whether one more would exceed the limits, even if it replaced a half-open connection."""
         if self.max_connections is None or len(self._known) < self.max_connections:
             return False
         oldest = next(iter(self._half_open), None)
@@ -58,11 +58,11 @@ class Admission(MutableRecord):
         return False
 
     def asked(self, one: CmId, conn: Connection, now: int) -> None:
-        """A request that is let in: from now on the program's time runs."""
+        """Count a request; the program's time to accept begins."""
         self._begin(one, conn, now)
 
     def accepted(self, one: CmId, conn: Connection, now: int) -> None:
-        """The REP is out: the peer has all its time yet, however long the program has taken to accept it."""
+        """The REP was sent: the peer's time to answer begins, however long the program took to accept."""
         if len(self._half_open) >= self.max_half_open:
             self._give_up(next(iter(self._half_open)), now)
         self._half_open[one] = None
@@ -73,7 +73,7 @@ class Admission(MutableRecord):
         self._half_open.pop(one, None)
 
     def forget(self, one: CmId) -> None:
-        """An id is destroyed, or makes room."""
+        """An id is destroyed, or another one replaces it."""
         self._half_open.pop(one, None)
         self._known.pop(one, None)
 

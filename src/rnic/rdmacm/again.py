@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that are made until they succeed, in a thread of their own.
+"""Calls that are repeated until they succeed, in a thread of their own.
 
-While a process of this host is stopped in the middle of a copy, the device takes nothing back, and says so
-(EBUSY) after a second each time.  A loop, an agent or whoever holds a lock makes such a call once; the rest
-is done here.
+While a process of this host is stopped in the middle of a copy, the device cannot close what it uses, and
+says so (EBUSY) after a second each time. An event loop, an agent or a thread with a lock makes such a call
+once; this thread repeats it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONG = 0.5  # seconds: a call that fails after these has waited for somebody who
 
 
 class Again:
-    """The calls, one for each object, and the thread, which is there while there are any."""
+    """The calls to repeat, one for each object, and a thread that exists while there are any."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -35,16 +35,18 @@ class Again:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something has not succeeded yet."""
+        """Whether some call has not succeeded yet."""
         return bool(self._calls)
 
     @property
     def is_held_up(self) -> bool:
-        """Whether somebody is stopped, so that one more call would wait in vain."""
+        """Whether a process is stopped, so that one more call would also fail."""
         return self._held_up_until > 0 and monotonic() < self._held_up_until
 
     def attempt(self, what: object, call: Callable[[], bool]) -> bool:
-        """Call it, unless that would be in vain, and later until it succeeds; whether it has."""
+        """Make the call, unless it would fail, and repeat it later until it succeeds. Returns whether it
+        has.
+        """
         if what not in self._calls and not self.is_held_up and self._try(call):
             return True
         if what not in self._calls:
@@ -52,7 +54,7 @@ class Again:
         return False
 
     def add(self, what: object, call: Callable[[], bool]) -> None:
-        """Call it now and then, until it returns True; any thread, and again after an exception."""
+        """Repeat a call until it returns True, in any thread, also after an exception."""
         with self._lock, suppress(RuntimeError):  # no thread can be had: the next one tries to
             self._calls[what] = call
             if self._thread is None or not self._thread.is_alive():
@@ -83,7 +85,7 @@ class Again:
             return bool(self._calls)
 
     def _round(self) -> None:
-        """To the first that waits in vain, which is the last of the next round."""
+        """Make the calls up to the first that fails, which comes last in the next round."""
         with self._lock:
             calls = self._calls.copy()  # at once: finalisers, which may add some, run before it
         for what, call in calls.items():
@@ -106,7 +108,7 @@ class Again:
             return True
 
     def forked(self) -> None:
-        """In a forked child nothing of this is its own."""
+        """Forget everything: in a forked child the calls belong to the parent."""
         self.__init__()  # type: ignore[misc]
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent of a device: a thread that joins the communication manager to queue pair 1.
+"""The agent of a device: a thread that connects the communication manager with queue pair 1.
 
-It waits for datagrams, for its own wake-up and for the next deadline. Whoever calls the communication manager
-holds the registry's lock and then calls flush(), so that a call sends at once, without a change of threads.
+It waits for datagrams, for its own wake-up and for the next deadline. A caller of the communication manager
+holds the registry's lock and then calls flush(). So a call sends at once, without a change of threads.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _LINGER_NS = 2 * 10**9  # how long the last disconnect requests are repeated aft
 
 
 class Served:
-    """A service id on a device: the ids that listen for it, each at an address or at all."""
+    """A service id on a device: the ids that listen for it, each at one address or at all."""
 
     def __init__(self, listener: cm.Listener) -> None:
         self.listener = listener
         self.ids: list[CmId] = []
 
     def choose(self, ip: routes.IP) -> CmId | None:
-        """The id that takes a request that was sent to an address: the exact one goes first."""
+        """The id for a request to this address: one that listens at exactly this address goes first."""
         exact = [one for one in self.ids if one.local.ip == ip]
         every = [one for one in self.ids if one.local.ip.is_unspecified]
         return next(iter(exact + every), None)
@@ -109,14 +109,14 @@ class Agent:
     # ------------------------------------------------------------------ for ids, under the lock
 
     def check(self, verb: str) -> None:
-        """ENODEV when the agent has failed."""
+        """Raise ENODEV if the agent has failed."""
         if self.failed is not None:
             raise VerbsError(ENODEV, f"the agent of {self.context.name} has failed: {self.failed!r}", verb)
 
     def flush(self) -> None:
-        """Send what is to be sent, tell what is to be told, and see to the timers.
+        """Send pending datagrams, deliver pending events, and run the timers that are due.
 
-        What there is no memory for is left to the thread: the call that has led here has been made.
+        If memory runs out, the thread does the rest later: the call that led here has succeeded.
         """
         try:
             self._settle()
@@ -128,7 +128,7 @@ class Agent:
             self.kick()
 
     def _settle(self) -> None:
-        """What lacks memory stays, in its place, for the next call; a datagram is lost, as on the wire."""
+        """Work that lacks memory stays queued for the next call; a datagram is lost, as on the wire."""
         while True:
             self._meet_all()
             while (send := self.cm.next_send()) is not None:
@@ -153,10 +153,10 @@ class Agent:
                 raise
 
     def hear(self, data: bytes, source: Peer) -> None:
-        """Take a datagram, and tell what it changes before the next one changes more.
+        """Handle a datagram, and deliver its events before the next datagram changes more.
 
-        A mistake of ours that it meets costs this datagram, not all the ids of the device: it is counted as
-        dropped, and the first is logged.
+        A mistake of rnic costs this datagram, not all the ids of the device: it is counted as dropped, and
+        the first one is logged.
         """
         try:
             self.cm.input(data, source, monotonic_ns())
@@ -168,14 +168,15 @@ class Agent:
             self._mistake(f"a datagram from {source.gid.ip}, {data.hex()},", error)
 
     def kick(self) -> None:
-        """Wake the thread, to look again at what it waits for."""
+        """Wake the thread, so that it looks again at what it waits for."""
         if self._wake >= 0 and threading.current_thread() is not self._thread:
             os.eventfd_write(self._wake, 1)
 
     def later(self, call: Callable[[], object]) -> None:
-        """Have the thread call something soon: for finalisers, which may interrupt whoever holds a lock.
+        """Let the thread call a function soon. It is for finalisers, which may interrupt a thread that holds
+        a lock.
 
-        Somebody uses the agent, and so it is there, until that is done.
+        The agent is in use, and exists, until the call is done.
         """
         self._later.append(call)
         self.kick()
@@ -192,11 +193,15 @@ class Agent:
             self._later.popleft()
 
     def at(self, due: int, call: Callable[[int], int | None]) -> None:
-        """Call at a time (of monotonic_ns()), and again when it says so; flush() has to follow."""
+        """Call a function at a time (of monotonic_ns()), and again at the time that it returns; call flush()
+        afterwards.
+        """
         heapq.heappush(self._timers, (due, next(self._serial), call))
 
     def watch(self) -> None:
-        """Look at the ids' queue pairs now and then, while there are any: their errors end connections."""
+        """Check the ids' queue pairs regularly, while there are any: an error of a queue pair ends its
+        connection.
+        """
         if not self._watching:
             self._watching = True
             self.at(monotonic_ns() + _WATCH_NS, self._look)
@@ -207,14 +212,14 @@ class Agent:
         return now + _WATCH_NS if self._watching else None
 
     def ips_of(self, local: Inet) -> list[routes.IP]:
-        """The addresses of this device that somebody is bound to."""
+        """The addresses of this device to which ids are bound."""
         if not local.ip.is_unspecified:
             return [local.ip]
         own = [entry.gid.ip for entry in self.context.query_gid_table()]
         return [ip for ip in own if local.ip.version == 6 or ip.version == 4]
 
     def serve(self, service_id: int, cm_id: CmId) -> None:
-        """Requests for a service go to an id from now on."""
+        """Deliver requests for a service to an id from now on."""
         service = self.services.get(service_id)
         if service is None:
             listener = self.cm.listen(service_id, monotonic_ns())
@@ -222,7 +227,7 @@ class Agent:
         service.ids.append(cm_id)
 
     def unserve(self, service_id: int, cm_id: CmId) -> None:
-        """Not any more."""
+        """Deliver no more requests for a service to an id."""
         service = self.services.get(service_id)
         if service is None or cm_id not in service.ids:
             return
@@ -232,12 +237,12 @@ class Agent:
             service.listener.close(monotonic_ns())
 
     def join(self, cm_id: CmId) -> None:
-        """An id uses the device."""
+        """Count an id that uses the device."""
         self.ids.add(cm_id)
         self._linger = None
 
     def leave(self, cm_id: CmId) -> None:
-        """It does not any more; the last one ends the agent, as soon as its peers know."""
+        """An id no longer uses the device; the last one ends the agent, as soon as its peers know."""
         self.ids.discard(cm_id)
         if self.ids or self.ended:
             return
@@ -261,10 +266,11 @@ class Agent:
     # ------------------------------------------------------------------ processes of this host
 
     def _meet(self, exchange: cm.Exchange) -> None:
-        """Find out which process of this host the peer is, so as to know at once when it dies.
+        """Find out which process of this host the peer is, so that its death is noticed at once.
 
-        At an address of our device every process is rnic's: others cannot have UDP 4791 there. If it has died
-        already, somebody else may have its slot: that one's death, later, tells no lie either.
+        At an address of our device every process uses rnic: others cannot have UDP 4791 there. If the peer
+        has died already, another process may have its slot. The death of that process, later, still tells the
+        truth: the peer is dead.
         """
         assert isinstance(exchange.peer, Peer)
         if self.gsi.index_of(exchange.peer.gid) is None:
@@ -281,7 +287,9 @@ class Agent:
                 self._died(exchange.process)
 
     def _meet_later(self, exchange: cm.Exchange) -> None:
-        """A peer that cannot be watched now, for want of a descriptor for one, may die unseen."""
+        """A peer that cannot be watched now, for want of a descriptor, could die unnoticed: try again
+        later.
+        """
         if not self._unmet:
             self.at(monotonic_ns() + _WATCH_NS, self._meet_unmet)
         self._unmet.add(exchange)
@@ -307,7 +315,9 @@ class Agent:
             self._processes.forget(process)
 
     def _died(self, process: object) -> None:
-        """Its last words are heard first: a process that ends in good order says so, and does not wait."""
+        """Handle the last messages of a dead process first: a process that ends in good order says so, and
+        does not wait.
+        """
         self.at(monotonic_ns() + _LAST_WORDS_NS, lambda now: self.cm.died(process, now))
 
     # ------------------------------------------------------------------ requests
@@ -390,7 +400,9 @@ class Agent:
                     self.at(again, call)
 
     def _mistake(self, what: str, error: Exception) -> None:
-        """Of ours; or memory was short. It costs what met it, not all the ids of the device."""
+        """Log a mistake of rnic, or a lack of memory. It costs one datagram or call, not all the ids of the
+        device.
+        """
         level = DEBUG if self.mistakes else ERROR
         self.mistakes += 1
         _log.log(level, "%s: %s met a mistake in rnic", self.context.name, what, error=error)
@@ -402,7 +414,7 @@ class Agent:
         )
 
     def _changed(self, change: routes.Change) -> None:
-        """An address or the network interface went away."""
+        """An address or the network interface was removed."""
         if change.ifindex != self.ifindex:
             return
         for one in list(self.ids):
@@ -412,7 +424,7 @@ class Agent:
                 one.address_changed()
 
     def _is_done(self) -> bool:
-        """No id is left, and every peer knows, or has had time enough."""
+        """Whether no id is left, and every peer knows, or has had time enough."""
         if self._linger is None:
             return False
         leaving = (cm.State.DREQ_SENT, cm.State.DREQ_RCVD)
@@ -420,7 +432,7 @@ class Agent:
         return not open_yet or monotonic_ns() >= self._linger
 
     def _fail(self, error: BaseException) -> None:
-        """Nothing hangs: every id hears that its device is gone."""
+        """Tell every id that its device is gone, so that nothing waits for ever."""
         self.failed = error
         with contextlib.suppress(MemoryError):
             _log.error("the agent of %s has failed", self.context.name, error=error)
@@ -429,7 +441,7 @@ class Agent:
         self.on_end(self)
 
     def _end(self) -> None:
-        """Give everything back; what an exception has interrupted, the next call completes."""
+        """Close everything; the next call completes what an exception has interrupted."""
         if self._given_back:
             return
         self.ended = True
@@ -451,17 +463,17 @@ class Agent:
             handle.__exit__(VerbsError, None, None)
 
     def end(self) -> None:
-        """End the thread, which gives the device back; under the lock."""
+        """End the thread, which closes the device; call it under the lock."""
         self._linger = 0
         self.kick()
 
     def join_thread(self, timeout: float) -> None:
-        """Wait for the thread's end; without the lock."""
+        """Wait for the thread's end; call it without the lock."""
         if self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
     def forked(self) -> None:
-        """In a forked child: the thread and the device are the parent's."""
+        """In a forked child: forget the thread and the device, which belong to the parent."""
         self.ended, self.failed = True, VerbsError(ENODEV, "this process was forked", "rdmacm")
         self._close_fds()
 

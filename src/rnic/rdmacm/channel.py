@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 
 class Event:
-    """Something that happened to an id (rdma_get_cm_event(3)); a context manager that acknowledges it."""
+    """Something that happened to an id, such as CONNECT_REQUEST (rdma_get_cm_event(3)); a context manager
+    that acknowledges it.
+    """
 
     __slots__ = (
         "__weakref__",
@@ -69,30 +71,32 @@ class Event:
 
     @property
     def owner(self) -> CmId:
-        """The id that cannot be destroyed before this is acknowledged."""
+        """The id that cannot be destroyed before this event is acknowledged."""
         return self.listen_id or self.id
 
     def deliver(self, channel: EventChannel) -> None:
-        """Count it, under the channel's lock: from now on it has to be acknowledged."""
+        """Count the event as delivered: from now on it has to be acknowledged. Call it under the channel's
+        lock.
+        """
         self._delivered = channel
         self.owner.unacked += 1
 
     def wait(self) -> None:
-        """It is in a channel, where a request counts in its listener's backlog."""
+        """The event is in a channel; a request there counts in its listener's backlog."""
         owner = self.owner
         if self.event is EventType.CONNECT_REQUEST and not self._waits:
             self._waits = True
             owner.waiting += 1
 
     def wait_no_more(self) -> None:
-        """It is not; again does nothing."""
+        """The event has left the channel; a second call does nothing."""
         owner = self.owner
         if self._waits:
             self._waits = False
             owner.waiting -= 1
 
     def ack(self) -> None:
-        """Acknowledge it (rdma_ack_cm_event(3)); the second time does nothing."""
+        """Acknowledge the event (rdma_ack_cm_event(3)); a second call does nothing."""
         channel = self._delivered
         if channel is None or self.acked:
             return
@@ -115,7 +119,7 @@ class Event:
             warnings.warn(f"{self!r} was never acknowledged", ResourceWarning, stacklevel=2, source=self)
 
     def explain(self) -> str:
-        """The event in words: why it was refused, or what failed."""
+        """The event in words: why the peer refused, or what failed."""
         if self.status > 0 or self.event is EventType.REJECTED:
             reasons = SidrStatus if self.event is EventType.UNREACHABLE else RejReason
             reason = name_of(reasons, self.status)
@@ -138,11 +142,11 @@ _channels: weakref.WeakSet[EventChannel] = weakref.WeakSet()
 
 
 class EventChannel:
-    """Where the events of ids arrive (rdma_create_event_channel(3)); a context manager.
+    """A queue of events of ids (rdma_create_event_channel(3)); a context manager.
 
-    `beside`: a completion channel whose descriptor tells of events here, too, so that a program that waits
-    for both has one descriptor: CompChannel.get_cq_event(0) then finds nothing, and get_cm_event(0) does.
-    Close this one first. VerbsError, EMFILE, when the process has no descriptor left.
+    `beside`: a completion channel whose descriptor also reports the events of this channel, so that a program
+    needs one descriptor for both. If CompChannel.get_cq_event(0) finds nothing, get_cm_event(0) does. Close
+    this channel first. Raises VerbsError: EMFILE if the process has no descriptor left.
     """
 
     def __init__(self, beside: nic.CompChannel | None = None) -> None:
@@ -171,7 +175,7 @@ class EventChannel:
             raise VerbsError(EBADF, "the event channel is closed", verb)
 
     def put(self, event: Event) -> None:
-        """Queue an event."""
+        """Add an event."""
         with self.lock:
             if self._fd < 0:
                 return
@@ -189,7 +193,7 @@ class EventChannel:
                 raise
 
     def wake(self) -> None:
-        """Make the descriptor readable though there may be no event: who waits looks again."""
+        """Make the descriptor readable even without an event, so that waiting threads look again."""
         with self.lock:
             if self._fd >= 0:
                 self._rouse()
@@ -224,15 +228,17 @@ class EventChannel:
 
     @property
     def has_events(self) -> bool:
-        """Whether get_cm_event(0) has something."""
+        """Whether get_cm_event(0) would return an event."""
         return bool(self._events)
 
     def peek(self) -> Event | None:
-        """The next event, which stays; drop() takes it."""
+        """The next event, which stays in the channel until drop()."""
         return self._events[0] if self._events else None
 
     def drop(self, event: Event) -> None:
-        """Take out what peek() has shown; it was not delivered, so it needs no ack().  Again does nothing."""
+        """Remove the event that peek() returned. It was not delivered, so it needs no ack(). A second call
+        does nothing.
+        """
         with self.lock:
             if self._events and self._events[0] is event:
                 if len(self._events) == 1:
@@ -241,9 +247,10 @@ class EventChannel:
                 self._events.popleft()
 
     def get_cm_event(self, timeout: float | None = None) -> Event:
-        """Wait for an event (rdma_get_cm_event(3)); it has to be acknowledged.
+        """Wait for the next event, and return it (rdma_get_cm_event(3)); acknowledge it with ack() or a
+        `with` block.
 
-        `timeout` is in seconds, None for ever, 0 not at all; TimeoutError at its end.
+        `timeout` is in seconds; None waits for ever, 0 does not wait. Raises TimeoutError at its end.
         """
         if self._beside is not None and timeout != 0:
             text = (
@@ -261,7 +268,7 @@ class EventChannel:
         return event
 
     def take_request(self, cm_id: CmId) -> bool:
-        """Take back the request that an id was made for, if nobody has got it yet."""
+        """Remove the request that an id was made for, if it was not delivered yet."""
         with self.lock:
             found = next((one for one in self._events if one.id is cm_id and one.listen_id), None)
             if found is None:
@@ -272,12 +279,12 @@ class EventChannel:
             return True
 
     def settle_dropped(self) -> None:
-        """What was dropped counts as acknowledged; under the lock."""
+        """Count dropped events as acknowledged; call it under the lock."""
         while self.dropped:
             self.dropped.popleft().unacked -= 1
 
     def take_of(self, cm_id: CmId) -> list[Event]:
-        """The events of an id that nobody has got yet, taken out; under the lock."""
+        """Remove and return the events of an id that were not delivered; call it under the lock."""
         mine = self.events_of(cm_id)
         if mine:
             for event in mine:
@@ -287,16 +294,18 @@ class EventChannel:
         return mine
 
     def events_of(self, cm_id: CmId) -> list[Event]:
-        """The same, which stay."""
+        """The events of an id that were not delivered, which stay in the channel."""
         return [event for event in self._events if cm_id in (event.id, event.listen_id)]
 
     def has(self, cm_id: CmId) -> bool:
-        """Whether an event of an id waits."""
+        """Whether an event of this id waits."""
         with self.lock:
             return any(event.id is cm_id for event in self._events)
 
     def close(self) -> None:
-        """Give the descriptor back (rdma_destroy_event_channel(3)). EBUSY while ids report here."""
+        """Close the channel (rdma_destroy_event_channel(3)). Raises VerbsError: EBUSY while ids report
+        here.
+        """
         with self.lock:
             if self._fd < 0:
                 return
@@ -307,7 +316,7 @@ class EventChannel:
             self.drop_fd()
 
     def drop_fd(self) -> None:
-        """Close the descriptor, whatever reports here."""
+        """Close the descriptor, even if ids report here."""
         self._fd = -1
         if self._own is not None:
             self._own.close()
@@ -330,11 +339,11 @@ class EventChannel:
 
 
 def channels() -> Iterator[EventChannel]:
-    """All that are open in this process."""
+    """All open channels of this process."""
     return iter(list(_channels))
 
 
 def check_timeout(timeout_ms: int, verb: str) -> None:
-    """EINVAL for a time that is none."""
+    """Raise EINVAL for a value that is not a time."""
     if timeout_ms < 0:
         raise VerbsError(EINVAL, f"timeout_ms is {timeout_ms}: give milliseconds from 0 on", verb)

@@ -60,11 +60,12 @@ _QP_TYPES = {PortSpace.TCP: QPType.RC, PortSpace.UDP: QPType.UD, PortSpace.IPOIB
 
 
 class CmId(Messages, SharedReceives):
-    """One end of a conversation; create_id() makes it, destroy() ends it; a context manager.
+    """A communication identifier: one end of a connection or datagram service; create_id() makes it,
+    destroy() ends it.
 
-    With an event channel calls return at once, and an event tells how they ended. Without one every call
-    waits for its event, which is then `event`, and raises when it says that it failed: VerbsError with the
-    event's errno, ECONNREFUSED for REJECTED.
+    With an event channel, calls return at once, and an event reports the result. Without a channel, every
+    call waits for its event, which is then in `event`. If the event reports a failure, the call raises
+    VerbsError with the event's errno; for REJECTED that is ECONNREFUSED. An id is a context manager.
     """
 
     def __init__(
@@ -132,7 +133,9 @@ class CmId(Messages, SharedReceives):
     # ------------------------------------------------------------------ for the rooms below
 
     def need_agent(self, verb: str) -> Agent:
-        """The agent of its device. EINVAL when it has none yet, ENODEV when that has failed."""
+        """The agent of the id's device. Raises VerbsError: EINVAL if the id has no device yet, ENODEV if the
+        agent has failed.
+        """
         if self.agent is None:
             raise VerbsError(EINVAL, f"{self!r} has no device yet: bind or resolve an address first", verb)
         self.agent.check(verb)
@@ -140,21 +143,23 @@ class CmId(Messages, SharedReceives):
 
     @property
     def packet_life_time(self) -> int:
-        """n of 4.096 us * 2**n that a packet can be under way; half the ACK timeout, if that was set."""
+        """How long a packet can be under way, as n of 4.096 us * 2**n; half the ACK timeout, if that was
+        set.
+        """
         timeout = self.options.get(Option.ACK_TIMEOUT)
         return self.timing.packet_life_time if timeout is None else max(timeout - 1, 0)
 
     @property
     def is_full(self) -> bool:
-        """Whether so many requests wait as the backlog allows."""
+        """Whether as many requests wait as the backlog allows."""
         return self.waiting >= self.backlog
 
     def scope_of(self, agent: Agent, ip: routes.IP) -> int:
-        """The scope id of an address of a peer of that device."""
+        """The scope id for an address of a peer of this device."""
         return agent.ifindex if ip.version == 6 and ip.is_link_local else 0
 
     def spawn(self, agent: Agent) -> CmId:
-        """The id of a request to this one."""
+        """Make the id of a request to this listener."""
         child = CmId(self.channel, self.ps, self.qp_type, self.context, self.timing)
         try:
             child.options = dict(self.options)
@@ -166,7 +171,7 @@ class CmId(Messages, SharedReceives):
         return child
 
     def use(self, agent: Agent) -> None:
-        """This agent is one of its own."""
+        """Count this agent as one that the id uses."""
         self.agent = agent
         if agent not in self._agents:
             self._agents.append(agent)
@@ -180,7 +185,7 @@ class CmId(Messages, SharedReceives):
             raise VerbsError(EINVAL, f"{self!r}: {verb}() needs {wanted}{self._way(states)}", verb)
 
     def _way(self, wanted: tuple[IdState, ...]) -> str:
-        """The calls that lead from its state to one that is wanted, for people; "" when none do."""
+        """The calls that lead from the id's state to a wanted one, in words; "" if none do."""
         state, calls = self.state, []
         while state not in wanted and state in _NEXT:
             call, state = _NEXT[state]
@@ -189,7 +194,7 @@ class CmId(Messages, SharedReceives):
         return f": {', then '.join(calls)}" if calls and state in wanted else ""
 
     def _check_may_connect(self, verb: str) -> None:
-        """EINVAL when there will be no connection that a queue pair could be for."""
+        """Raise EINVAL if the id can have no connection for a queue pair."""
         if self.state is IdState.LISTEN:
             text = f"{self!r} listens: the queue pairs of connections are those of the ids of their requests"
             raise VerbsError(EINVAL, text, verb)
@@ -198,13 +203,13 @@ class CmId(Messages, SharedReceives):
             raise VerbsError(EINVAL, text, verb)
 
     def put(self, kind: EventType, status: int = 0, **more: Any) -> None:
-        """An event of its own, into its channel."""
+        """Add an event of this id to its channel."""
         self.channel.put(Event(kind, self, status, **more))
 
     # ------------------------------------------------------------------ waiting, without a channel
 
     def _complete(self, verb: str) -> None:
-        """Without a channel: wait for the event of a call, and raise what it says."""
+        """Without a channel: wait for the event of a call, and raise the error that it reports."""
         if not self.sync:
             return
         self._drop_event()
@@ -220,10 +225,10 @@ class CmId(Messages, SharedReceives):
     # ------------------------------------------------------------------ addresses
 
     def bind_addr(self, addr: SockAddr) -> None:
-        """Take a local address and port (rdma_bind_addr(3)); port 0: one that is free on this host.
+        """Bind the id to a local address and port (rdma_bind_addr(3)); port 0 chooses a free one.
 
-        "0.0.0.0" and "::" stand for every device. EADDRINUSE when another id of this host has the port,
-        EADDRNOTAVAIL when no device has the address.
+        "0.0.0.0" and "::" mean every device. Raises VerbsError: EADDRINUSE if another id of this host has the
+        port, EADDRNOTAVAIL if no device has the address.
         """
         local = parse(addr, "bind_addr")
         with registry.lock:
@@ -231,10 +236,10 @@ class CmId(Messages, SharedReceives):
             addresses.bind(self, local, "bind_addr")
 
     def resolve_addr(self, src: SockAddr | None, dst: SockAddr, timeout_ms: int = 2000) -> None:
-        """Find the device, the local address and the next hop to an address (rdma_resolve_addr(3)).
+        """Find the device, the local address and the next hop for an address (rdma_resolve_addr(3)).
 
-        ADDR_RESOLVED, or ADDR_ERROR with a negative errno as its status: ENETUNREACH without a route,
-        ENODEV without a device, ETIMEDOUT when the next hop does not answer ARP or neighbour discovery.
+        Event: ADDR_RESOLVED, or ADDR_ERROR with a negative errno as its status: ENETUNREACH without a route,
+        ENODEV without a device, ETIMEDOUT if the next hop does not answer ARP or neighbour discovery.
         """
         check_timeout(timeout_ms, "resolve_addr")
         remote = parse(dst, "resolve_addr")
@@ -250,9 +255,10 @@ class CmId(Messages, SharedReceives):
         self._complete("resolve_addr")
 
     def resolve_route(self, timeout_ms: int = 2000) -> None:
-        """Find the path to the address (rdma_resolve_route(3)): over RoCE the device knows it already.
+        """Find the path to the address (rdma_resolve_route(3)). Over RoCE the device knows it already.
 
-        ROUTE_RESOLVED, or ROUTE_ERROR: ENETUNREACH, ENODEV ... when route or address have gone meanwhile.
+        Event: ROUTE_RESOLVED, or ROUTE_ERROR (ENETUNREACH, ENODEV ...) if route or address were removed since
+        resolve_addr().
         """
         check_timeout(timeout_ms, "resolve_route")
         with registry.lock:
@@ -265,25 +271,25 @@ class CmId(Messages, SharedReceives):
         return self.local.sockaddr
 
     def get_peer_addr(self) -> SockAddr | None:
-        """The peer's address and port, None before there is one (rdma_get_peer_addr(3))."""
+        """The peer's address and port, None if there is none yet (rdma_get_peer_addr(3))."""
         return self.remote.sockaddr if self.remote else None
 
     def get_src_port(self) -> int:
-        """The local port, 0 before there is one (rdma_get_src_port(3))."""
+        """The local port, 0 if there is none yet (rdma_get_src_port(3))."""
         return self.local.port
 
     def get_dst_port(self) -> int:
-        """The peer's port, 0 before there is one (rdma_get_dst_port(3))."""
+        """The peer's port, 0 if there is none yet (rdma_get_dst_port(3))."""
         return self.remote.port if self.remote else 0
 
     @property
     def verbs(self) -> Context | None:
-        """The device's context, None before the id has one; ids of one device share it."""
+        """The context of the id's device, None if there is none yet; ids of one device share it."""
         return self.agent.context if self.agent else None
 
     @property
     def port_num(self) -> int:
-        """The device's port, 0 before the id has one."""
+        """The device's port, 0 if the id has no device yet."""
         return 1 if self.agent else 0
 
     # ------------------------------------------------------------------ connecting
@@ -296,16 +302,17 @@ class CmId(Messages, SharedReceives):
         max_half_open: int = MAX_HALF_OPEN,
         handshake_timeout: float = HANDSHAKE_TIMEOUT,
     ) -> None:
-        """Take requests (rdma_listen(3)); each makes an event CONNECT_REQUEST with an id of its own.
+        """Accept requests from now on (rdma_listen(3)); each one makes an event CONNECT_REQUEST with a new
+        id.
 
-        `backlog` is how many may wait to be seen, 0: 1024; more are refused, as the kernel refuses them. An
-        id that is not bound gets a free port of every device.
+        `backlog` is the number of requests that may wait for the program, 0: 1024. Further ones are refused,
+        as the kernel does. An id that is not bound gets a free port of every device.
 
-        `max_connections` bounds the ids of requests that are not destroyed, None: no limit; more are refused
-        with reason 3, no resources. `max_half_open` bounds those of them that were accepted and wait for the
-        peer's last message: one more, and the one that waits longest is UNREACHABLE. That is also a request
-        that is not accepted `handshake_timeout` seconds after it came, and a connection that is not
-        established so long after that (status ETIMEDOUT).
+        `max_connections` limits the ids of requests that are not destroyed yet, None: no limit. Further
+        requests are refused with reason 3, no resources. `max_half_open` limits the accepted ids that wait
+        for the peer's last message. One more makes the one that has waited longest UNREACHABLE.
+        `handshake_timeout` (seconds) limits the time from a request to accept(), and from accept() to
+        ESTABLISHED. After it the id is UNREACHABLE, with status ETIMEDOUT.
         """
         admission = Admission(max_connections, max_half_open, handshake_timeout)
         with registry.lock:
@@ -321,10 +328,11 @@ class CmId(Messages, SharedReceives):
             self.state = IdState.LISTEN
 
     def get_request(self) -> CmId:
-        """Wait for a request to an id without a channel (rdma_get_request(3)); its id has none either.
+        """Wait for a request to an id without a channel, and return its new id (rdma_get_request(3)).
 
-        The request's event, with the peer's private data, is the new id's `event`. A request for whose id
-        there is no descriptor or memory is refused (reason 3, no resources), and VerbsError names the limit.
+        The new id has no channel either. Its `event` is the request, with the peer's private data. If there
+        is no descriptor or memory for the new id, the request is refused (reason 3, no resources), and
+        VerbsError names the limit.
         """
         if not self.sync:
             raise VerbsError(EINVAL, "the id has an event channel: get_cm_event() tells", "get_request")
@@ -351,10 +359,10 @@ class CmId(Messages, SharedReceives):
         return child
 
     def connect(self, param: ConnParam | UDParam | None = None) -> None:
-        """Ask the peer for a connection (rdma_connect(3)), or where a datagram service is.
+        """Request a connection from the peer, or look up its datagram service (rdma_connect(3)).
 
-        ESTABLISHED; CONNECT_RESPONSE when the queue pair is not the id's own; REJECTED, UNREACHABLE or
-        CONNECT_ERROR. 56 bytes of private data at most, 180 for a datagram service.
+        Event: ESTABLISHED, or CONNECT_RESPONSE if the queue pair is not the id's own; on failure REJECTED,
+        UNREACHABLE or CONNECT_ERROR. Private data has at most 56 bytes, 180 for a datagram service.
         """
         with registry.lock:
             self._expect("connect", IdState.ROUTE_RESOLVED)
@@ -363,9 +371,10 @@ class CmId(Messages, SharedReceives):
         self._complete("connect")
 
     def accept(self, param: ConnParam | UDParam | None = None) -> None:
-        """Agree to a request (rdma_accept(3)); ESTABLISHED follows. 196 bytes of private data at most.
+        """Accept a request (rdma_accept(3)); the event ESTABLISHED follows. Private data has at most 196
+        bytes.
 
-        None: what the peer asked for, as far as the device can do it.
+        None as `param` accepts what the peer asked for, as far as the device can do it.
         """
         with registry.lock:
             self._expect("accept", IdState.CONNECT)
@@ -374,15 +383,15 @@ class CmId(Messages, SharedReceives):
             self._complete("accept")
 
     def reject(self, private_data: bytes = b"") -> None:
-        """Refuse a request, or a response (rdma_reject(3)). 148 bytes of private data at most."""
+        """Refuse a request or a response (rdma_reject(3)). Private data has at most 148 bytes."""
         with registry.lock:
             self._expect("reject", IdState.CONNECT)
             self.service.reject(self, private_data)
 
     def reject_busy(self) -> None:
-        """Refuse a request for want of descriptors, memory or threads: reason 3, no resources.
+        """Refuse a request because descriptors, memory or threads are missing: reason 3, no resources.
 
-        (librdmacm's programs cannot say so; what a datagram service answers is "no queue pair".)
+        librdmacm has no such call. A datagram service answers "no queue pair".
         """
         with registry.lock:
             self._expect("reject_busy", IdState.CONNECT)
@@ -398,17 +407,18 @@ class CmId(Messages, SharedReceives):
             rc.reject(self, private_data, RejReason.VENDOR_OPTION_NOT_SUPPORTED)
 
     def establish(self) -> None:
-        """Complete a connection after CONNECT_RESPONSE (rdma_establish(3)); no event follows here."""
+        """Complete a connection after CONNECT_RESPONSE (rdma_establish(3)); no event follows at this end."""
         with registry.lock:
             self._expect("establish", IdState.CONNECT)
             rc.establish(self)
 
     def notify(self, event: AsyncEventType) -> None:
-        """Tell of something that happened to the queue pair (rdma_notify(3)).
+        """Report an event of the queue pair to RDMA-CM (rdma_notify(3)).
 
-        COMM_EST completes a connection whose last message was lost, EISCONN: it is complete; an error of the
-        queue pair, which the kernel's RDMA-CM does not take, ends it. EINVAL for other events, and for a
-        connection that cannot be completed or ended.
+        COMM_EST completes a connection whose last message was lost; EISCONN means that it is complete
+        already. An error of the queue pair ends the connection (the kernel's RDMA-CM does not accept these
+        events). Raises VerbsError: EINVAL for other events, and for a connection that cannot be completed or
+        ended.
         """
         with registry.lock:
             self._expect("notify", IdState.CONNECT, IdState.DISCONNECT)
@@ -425,7 +435,9 @@ class CmId(Messages, SharedReceives):
         return self.state is IdState.CONNECT and established
 
     def watch(self, now: int) -> bool:
-        """Look whether an error of the queue pair has ended the connection; False: nothing to look at."""
+        """Check whether an error of the queue pair has ended the connection. Returns False if there is
+        nothing to check.
+        """
         if self.state is not IdState.CONNECT or self.qp is None or self.qp.closed:
             return False
         if self._is_connected and self.qp.state is QPState.ERR:
@@ -434,19 +446,19 @@ class CmId(Messages, SharedReceives):
         return True
 
     def _broke_down(self) -> None:
-        """Its queue pair is in the error state: the peer is told, and so is the application."""
+        """The queue pair is in the error state: tell the peer and the application."""
         if isinstance(self.exchange, Connection):
             self.state = IdState.DISCONNECT
             self.put(EventType.DISCONNECTED, param=NOTHING_SAID)
             rc.disconnect(self)
 
     def disconnect(self, private_data: bytes = b"") -> None:
-        """End a connection, or agree to its end (rdma_disconnect(3)); the queue pair goes to ERR.
+        """End a connection, or agree to its end (rdma_disconnect(3)); the queue pair moves to ERR.
 
-        DISCONNECTED follows, once, and TIMEWAIT_EXIT when the queue pair may be used again. During the
-        handshake it follows when that is done, unless it fails, which another event tells. Of a connection
-        that has failed nothing follows, nor of an id that listens. Private data, which librdmacm does not
-        have here, goes with the DREQ: 220 bytes at most.
+        The event DISCONNECTED follows once, and TIMEWAIT_EXIT when the queue pair may be used again. During
+        the handshake it follows when the handshake has succeeded; if the handshake fails, another event
+        reports that. No event follows for a connection that has failed, or for an id that listens. Private
+        data has at most 220 bytes, and goes with the DREQ; librdmacm does not have it here.
         """
         with registry.lock:
             if self.state is IdState.LISTEN:
@@ -458,14 +470,15 @@ class CmId(Messages, SharedReceives):
             self._complete("disconnect")
 
     def join_multicast(self, addr: SockAddr, context: object = None) -> None:
-        """Join a group as a full member (rdma_join_multicast(3)): the id's queue pair receives from it.
+        """Join a multicast group as a full member (rdma_join_multicast(3)): the id's queue pair receives its
+        datagrams.
 
-        MULTICAST_JOIN tells the way there, queue pair number and Q_Key; or MULTICAST_ERROR.
+        Event: MULTICAST_JOIN with the path to the group, queue pair number and Q_Key; or MULTICAST_ERROR.
         """
         self.join_multicast_ex(addr, JoinFlags.FULLMEMBER, context)
 
     def join_multicast_ex(self, addr: SockAddr, flags: JoinFlags, context: object = None) -> None:
-        """Join a group, or send to it only (rdma_join_multicast_ex(3))."""
+        """Join a multicast group, to receive and send or to send only (rdma_join_multicast_ex(3))."""
         group = multicast.group_of(addr, "join_multicast")
         with registry.lock:
             self._expect("join_multicast", *_CAN_JOIN)
@@ -475,7 +488,7 @@ class CmId(Messages, SharedReceives):
         self._complete("join_multicast")
 
     def leave_multicast(self, addr: SockAddr) -> None:
-        """Leave a group (rdma_leave_multicast(3))."""
+        """Leave a multicast group (rdma_leave_multicast(3))."""
         group = multicast.group_of(addr, "leave_multicast")
         with registry.lock:
             multicast.leave(self, group)
@@ -483,10 +496,10 @@ class CmId(Messages, SharedReceives):
     # ------------------------------------------------------------------ options
 
     def set_option(self, option: Option, value: int) -> None:
-        """Set an option (rdma_set_option(3)): TOS before the route is resolved, REUSEADDR and AFONLY before
-        binding, and ACK_TIMEOUT.
+        """Set an option (rdma_set_option(3)).
 
-        ACK_TIMEOUT is the queue pair's, 4.096 us * 2**value.
+        Set TOS before the route is resolved, REUSEADDR and AFONLY before bind_addr(). ACK_TIMEOUT is the
+        timeout of the queue pair, 4.096 us * 2**value.
         """
         option = Option(option)
         limit = {Option.TOS: 255, Option.ACK_TIMEOUT: 31}.get(option, 1)
@@ -498,21 +511,22 @@ class CmId(Messages, SharedReceives):
             self.options[option] = value
 
     def set_local_ece(self, ece: ECE) -> None:
-        """Offer a vendor's options to the peer (rdma_set_local_ece(3)): before connect() or accept().
+        """Offer a vendor's options to the peer (rdma_set_local_ece(3)); call it before connect() or accept().
 
-        Without it, those of the queue pair that create_qp() has made are offered, and of a peer's offer
-        accept() answers what that queue pair accepts (QP.set_ece()).
+        Without this call, connect() offers the options of the queue pair that create_qp() made, and accept()
+        answers with those that the queue pair accepts (QP.set_ece()).
         """
         self.local_ece, self.offers_ece = ece, True
 
     def get_remote_ece(self) -> ECE:
-        """What the peer has offered (rdma_get_remote_ece(3))."""
+        """The vendor options that the peer has offered (rdma_get_remote_ece(3))."""
         return self.remote_ece
 
     def migrate_id(self, channel: EventChannel | None) -> None:
-        """Report to another channel, None: to none, every call waits (rdma_migrate_id(3)).
+        """Report events to another channel (rdma_migrate_id(3)); None makes the id synchronous.
 
-        Events that wait go along. EBUSY while delivered ones are not acknowledged.
+        Waiting events move to the new channel. Raises VerbsError: EBUSY while delivered events are not
+        acknowledged.
         """
         target = channel or EventChannel()
         self._drop_event()
@@ -529,7 +543,7 @@ class CmId(Messages, SharedReceives):
             old.close()
 
     def write_cm_event(self, event: EventType, status: int = 0, arg: object = None) -> None:
-        """Put an event of one's own into the channel (rdma_write_cm_event(3)); USER alone."""
+        """Add an event of the program to the channel (rdma_write_cm_event(3)); only USER is allowed."""
         if event is not EventType.USER:
             raise VerbsError(EINVAL, f"{event.name} is not yours to write, USER is", "write_cm_event")
         self.put(event, status, arg=arg)
@@ -545,11 +559,11 @@ class CmId(Messages, SharedReceives):
         sq_sig_all: bool = False,
         qp_context: object = None,
     ) -> QP:
-        """Make the id's queue pair (rdma_create_qp(3)); from then on the id leads it from state to state.
+        """Create the id's queue pair (rdma_create_qp(3)); the id changes its states from then on.
 
-        Without a protection domain the device's is used, which ids share. Without `init_attr` completion
-        queues and channels are made, too: send_cq, recv_cq, send_cq_channel, recv_cq_channel.  It takes from
-        the id's shared receive queue, if there is one and `init_attr` names none.
+        Without a protection domain it uses the device's, which ids share. Without `init_attr`, completion
+        queues and channels are created, too: send_cq, recv_cq, send_cq_channel, recv_cq_channel. If the id
+        has a shared receive queue, and `init_attr` names none, the queue pair uses the id's.
         """
         with registry.lock:
             self._check_may_connect("create_qp")
@@ -580,9 +594,9 @@ class CmId(Messages, SharedReceives):
             return qp
 
     def create_qp_ex(self, init_attr: QPInitAttrEx) -> QPEx:
-        """As create_qp(), a queue pair with builders of work requests (rdma_create_qp_ex(3)).
+        """Create the id's queue pair with builders of work requests (rdma_create_qp_ex(3)).
 
-        Without init_attr.pd it is of the device's protection domain.
+        Without init_attr.pd it uses the device's protection domain.
         """
         return cast(QPEx, self.create_qp(cast("PD | None", init_attr.pd), init_attr))
 
@@ -596,7 +610,9 @@ class CmId(Messages, SharedReceives):
         return QPInitAttr(send_cq, recv_cq, self.qp_type, sq_sig_all, cap, qp_context)
 
     def destroy_qp(self) -> None:
-        """Destroy the id's queue pair, and the completion queues made with it (rdma_destroy_qp(3))."""
+        """Destroy the id's queue pair, and the completion queues that create_qp() made
+        (rdma_destroy_qp(3)).
+        """
         with registry.lock:
             for group, leave in list(self.groups.items()):
                 leave()
@@ -614,16 +630,16 @@ class CmId(Messages, SharedReceives):
             self.send_cq = self.recv_cq = self.send_cq_channel = self.recv_cq_channel = None
 
     def qkey(self, verb: str) -> int:
-        """The Q_Key of the port space; that of IPOIB is a subnet manager's to give."""
+        """The Q_Key of the port space; for IPOIB only a subnet manager can give one."""
         if self.ps is PortSpace.IPOIB:
             text = "the Q_Key of port space IPOIB is that of an InfiniBand broadcast group, which RoCE lacks"
             raise VerbsError(EADDRNOTAVAIL, text, verb)
         return self._qkey
 
     def init_qp_attr(self, state: QPState) -> QPAttr:
-        """The attributes that lead a queue pair of one's own to INIT, RTR, RTS (rdma_init_qp_attr(3)).
+        """The attributes that move a queue pair of the program to INIT, RTR or RTS (rdma_init_qp_attr(3)).
 
-        EINVAL when the peer has not answered yet, and when the connection has ended.
+        Raises VerbsError: EINVAL if the peer has not answered yet, or the connection has ended.
         """
         with registry.lock:
             self._check_may_connect("init_qp_attr")
@@ -633,7 +649,7 @@ class CmId(Messages, SharedReceives):
             return link_.conn_attr(self.link, state, "init_qp_attr")
 
     def statistics(self) -> Statistics:
-        """What the communication manager of its device has sent, received and dropped so far."""
+        """The counters of the device's communication manager: messages sent, received and dropped."""
         with registry.lock:
             return self.need_agent("statistics").cm.statistics()
 
@@ -646,11 +662,12 @@ class CmId(Messages, SharedReceives):
             raise VerbsError(EBUSY, text, verb)
 
     def destroy(self) -> None:
-        """End it (rdma_destroy_id(3)): a connection is released, requests that wait are refused.
+        """Destroy the id (rdma_destroy_id(3)): its connection is released, and waiting requests are refused.
 
-        EBUSY while events that were delivered are not acknowledged (librdmacm would wait, for ever when this
-        thread is to acknowledge them). Events that wait in the channel go. Its own queue pair goes, too.
-        What an exception has interrupted, a signal's for one, the next call completes.
+        Raises VerbsError: EBUSY while delivered events are not acknowledged. (librdmacm would wait, for ever
+        if this thread is to acknowledge them.) Events that wait in the channel are dropped. The id's own
+        queue pair is destroyed, too. If an exception interrupts the call, Ctrl-C for example, the next call
+        completes it.
         """
         self._drop_event()
         if self._pid != os.getpid():
@@ -671,7 +688,7 @@ class CmId(Messages, SharedReceives):
             self._destroyed = True
 
     def _drop_events(self) -> None:
-        """Those that nobody has got; requests to it are refused."""
+        """Drop events that were not delivered, and refuse their requests."""
         for event in self.channel.events_of(self):
             if event.event is EventType.CONNECT_REQUEST and event.listen_id is self:
                 event.id.destroy()
@@ -679,18 +696,20 @@ class CmId(Messages, SharedReceives):
         self.channel.ids.discard(self)
 
     def silence(self) -> int:
-        """Why the peer does not answer, as far as the network says it: an errno, or 0; takes up to 50 ms."""
+        """Why the peer does not answer, if the network says so: an errno, or 0; takes up to 50 ms."""
         with registry.lock:  # the agent takes the question back when the peer answers
             said = self.question.answer() if self.question else 0
         return said or (reach.why(self.remote.ip, None, self.remote.scope) if self.remote else 0)
 
     def later(self, call: Callable[[], object]) -> None:
-        """Another thread calls something: for finalisers, which may take no lock. Not in a forked child."""
+        """Let another thread call a function: for finalisers, which may take no lock. Not in a forked
+        child.
+        """
         if self._agents and self._pid == os.getpid():
             self._agents[0].later(call)
 
     def abandon(self) -> None:
-        """Let go of all that others see of it; each step can be taken again."""
+        """Give up everything that others see of the id; each step can be repeated."""
         now = monotonic_ns()
         if self.let_in_by is not None:
             self.let_in_by.forget(self)
@@ -717,7 +736,7 @@ class CmId(Messages, SharedReceives):
             self._agents.pop()
 
     def device_removed(self, agent: Agent, status: int = 0) -> None:
-        """A device is gone; one that listens on others, too, goes on there."""
+        """A device was removed; an id that also listens on others continues there."""
         if self.agent is None and len(self._agents) > 1:
             self._agents.remove(agent)
             agent.leave(self)
@@ -726,7 +745,7 @@ class CmId(Messages, SharedReceives):
         self.put(EventType.DEVICE_REMOVAL, status)
 
     def address_changed(self) -> None:
-        """Its local address is not the device's any more."""
+        """The device no longer has the id's local address."""
         self.put(EventType.ADDR_CHANGE)
 
     def __enter__(self) -> Self:
@@ -772,10 +791,10 @@ def create_id(
     context: object = None,
     timing: Timing | None = None,
 ) -> CmId:
-    """A new id (rdma_create_id(3)); without a channel its calls wait.
+    """Create an id (rdma_create_id(3)); without a channel its calls wait for their events.
 
-    TCP is for connections, UDP for datagrams; IB is for either, as `qp_type` says (RC when it does not);
-    IPOIB is for datagrams of IP over InfiniBand. `timing` is how long the peer's answers are waited for.
+    TCP is for connections, UDP for datagrams. IB is for either, as `qp_type` says (default: RC). IPOIB is for
+    datagrams of IP over InfiniBand. `timing` is how long to wait for the peer's answers.
     """
     ps = PortSpace(ps)
     kind = _QP_TYPES.get(ps) or qp_type or QPType.RC

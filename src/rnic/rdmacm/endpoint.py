@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class AddrInfo(Record):
-    """Where to bind or connect to: hints for getaddrinfo(), and what it finds (rdma_getaddrinfo(3))."""
+    """An address to bind or connect to: hints for getaddrinfo(), and its results (rdma_getaddrinfo(3))."""
 
     passive: bool = False
-    """For listening: RAI_PASSIVE."""
+    """The address is for listening: RAI_PASSIVE."""
     numeric_host: bool = False
-    """The node is no name: RAI_NUMERICHOST."""
+    """The node is an address, not a name: RAI_NUMERICHOST."""
     family: int = 0
     """AF_INET, AF_INET6, or 0 for either."""
     ps: PortSpace = PortSpace.TCP
@@ -43,9 +43,9 @@ _HINTS = AddrInfo()
 def getaddrinfo(
     node: str | None = None, service: str | int | None = None, hints: AddrInfo = _HINTS
 ) -> list[AddrInfo]:
-    """Addresses of a node and service, from the C library's resolver (rdma_getaddrinfo(3)).
+    """Look up addresses of a node and service with the C library's resolver (rdma_getaddrinfo(3)).
 
-    A service is a port, or a name of /etc/services. VerbsError, EADDRNOTAVAIL, when nothing is found.
+    A service is a port, or a name of /etc/services. Raises VerbsError: EADDRNOTAVAIL if nothing is found.
     """
     stream = hints.ps is PortSpace.TCP or hints.ps is PortSpace.IB
     flags = socket.AI_PASSIVE if hints.passive else 0
@@ -63,9 +63,9 @@ def getaddrinfo(
 def resolve_addrinfo(
     cm_id: CmId, node: str | None, service: str | int | None, hints: AddrInfo = _HINTS
 ) -> None:
-    """Look a name up without waiting: ADDRINFO_RESOLVED, its `arg` the list, or ADDRINFO_ERROR.
+    """Look up a name without waiting. Event: ADDRINFO_RESOLVED with the list as its `arg`, or ADDRINFO_ERROR.
 
-    EAGAIN: there is no thread that could look.
+    Raises VerbsError: EAGAIN if no thread can be started.
     """
 
     def look() -> None:
@@ -82,9 +82,9 @@ def resolve_addrinfo(
 def create_ep(
     info: AddrInfo, pd: PD | None = None, cap: QPCap | None = None, *, timeout_ms: int = 2000
 ) -> CmId:
-    """An id without a channel, ready to connect, or bound and ready to listen (rdma_create_ep(3)).
+    """Create an id without a channel, ready to connect, or bound and ready to listen (rdma_create_ep(3)).
 
-    With `cap` (or a protection domain) it has a queue pair; one that listens gives such a queue pair to
+    With `cap` (or a protection domain) it has a queue pair. An id that listens gives such a queue pair to
     each request that get_request() returns.
     """
     from rnic.rdmacm.cm_id import create_id

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queue pair 1 of a context: management datagrams in and out, and the address handles they go by."""
+"""Queue pair 1 of a context: it sends and receives management datagrams, with their address handles."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ROOM = GRH_BYTES + MAD_BYTES
 
 
 class Peer(Record):
-    """Where datagrams go and come from: the communication manager's `Address`."""
+    """The source or destination of datagrams: the communication manager's `Address`."""
 
     gid: GID
     sgid_index: int  # of our own address that they leave from, or came to
@@ -71,7 +71,7 @@ class Gsi:
         self._recv_cq.req_notify()
 
     def index_of(self, gid: GID) -> int | None:
-        """Where an address stands in the port's table, which may have got it since it was last read."""
+        """The index of an address in the port's GID table, which may have changed since it was last read."""
         if gid not in self._indices:
             self._indices = {entry.gid: entry.gid_index for entry in self._context.query_gid_table()}
         return self._indices.get(gid)
@@ -86,7 +86,7 @@ class Gsi:
             self._recv_cq.req_notify()
 
     def take(self) -> list[tuple[bytes, Peer]] | None:
-        """Datagrams that have come, and from where; None when the queue is empty."""
+        """The datagrams that have come, with their sources; None if the queue is empty."""
         self._taken = self._taken or self._recv_cq.poll(64)
         if not self._taken:
             return None
@@ -109,7 +109,7 @@ class Gsi:
         return None if index is None else (raw[GRH_BYTES:], Peer(route.sgid, index))
 
     def send(self, peer: Peer, data: bytes) -> None:
-        """Send a datagram; what cannot go is logged, as what is lost on its way."""
+        """Send a datagram. If it cannot be sent, that is logged, and the datagram is lost as on the wire."""
         self._reap(SENDS - 1)
         self._out[:] = data
         try:
@@ -130,7 +130,7 @@ class Gsi:
         self._unpolled += 1
 
     def _reap(self, room_for: int) -> None:
-        """Take send completions until so many are outstanding at most."""
+        """Poll send completions until at most this many sends are outstanding."""
         until = monotonic() + _PATIENCE
         while self._unpolled > room_for and monotonic() < until:
             if not (done := self._send_cq.poll(64)):
@@ -153,7 +153,7 @@ class Gsi:
         return found
 
     def close(self) -> None:
-        """Give everything back, when what was posted has gone out."""
+        """Close everything when the posted datagrams have been sent."""
         self._reap(0)
         for ah in self._ahs.values():
             ah.close()

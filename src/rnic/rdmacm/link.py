@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is agreed with the peer of a connection, and the queue pair's attributes that follow from it."""
+"""The parameters that both ends of a connection agree on, and the queue pair attributes that follow from
+them.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,10 @@ def random_psn() -> int:
 
 
 class Link(MutableRecord):
-    """The agreement; it grows with the handshake.
+    """The agreed parameters of a connection; the handshake completes them.
 
-    The flow label that a REQ names is not kept: the kernel makes one up for its UDP source port, IPv4 has
-    none, and over IPv6 each sender's is its own affair.
+    The flow label in a REQ is not kept. The kernel makes one up for its UDP source port, IPv4 has none, and
+    over IPv6 each sender chooses its own.
     """
 
     peer: Peer
@@ -50,7 +52,7 @@ class Link(MutableRecord):
 
     @property
     def ah_attr(self) -> AHAttr:
-        """The way to the peer."""
+        """The path to the peer."""
         return AHAttr(
             dgid=self.peer.gid,
             sgid_index=self.peer.sgid_index,
@@ -91,7 +93,7 @@ def rts_attr(link: Link) -> QPAttr:
 
 
 def ud_attr(state: QPState, qkey: int) -> QPAttr:
-    """The steps of a datagram queue pair."""
+    """The attributes of a datagram queue pair, from RESET to RTS."""
     if state is QPState.INIT:
         return QPAttr(qp_state=state, pkey_index=0, port_num=1, qkey=qkey)
     if state is QPState.RTR:
@@ -100,7 +102,7 @@ def ud_attr(state: QPState, qkey: int) -> QPAttr:
 
 
 def conn_attr(link: Link | None, state: QPState, verb: str) -> QPAttr:
-    """The attributes of a state of a connected queue pair (rdma_init_qp_attr(3))."""
+    """The attributes for a state of a connected queue pair (rdma_init_qp_attr(3))."""
     if state is QPState.INIT:
         return init_attr()
     if link is None or not link.dest_qp_num:
@@ -113,7 +115,7 @@ def conn_attr(link: Link | None, state: QPState, verb: str) -> QPAttr:
 
 
 def to_init(qp: QP, qkey: int) -> None:
-    """What a new queue pair of an id gets: INIT, and a datagram one all the way to RTS."""
+    """Move a new queue pair of an id to INIT; a datagram one all the way to RTS."""
     if qp.qp_type is QPType.UD:
         for state in (QPState.INIT, QPState.RTR, QPState.RTS):
             qp.modify(ud_attr(state, qkey))
@@ -122,13 +124,15 @@ def to_init(qp: QP, qkey: int) -> None:
 
 
 def to_rts(qp: QP, link: Link) -> None:
-    """The peer is known: RTR, then RTS."""
+    """Move the queue pair to RTR and then RTS: the peer is known."""
     qp.modify(rtr_attr(link))
     qp.modify(rts_attr(link))
 
 
 def to_error(qp: QP | None) -> None:
-    """All work is flushed: now, or when no process is stopped any more in the middle of a copy by it."""
+    """Flush all work: now, or when no process is stopped any more in the middle of a copy by this queue
+    pair.
+    """
     if qp is not None and not is_flushed(qp):
         again.attempt(qp, partial(_flushed, qp))
 
@@ -144,5 +148,5 @@ def _flushed(qp: QP) -> bool:
 
 
 def is_flushed(qp: QP) -> bool:
-    """Nothing is done by it any more: no memory is touched for work that was posted to it."""
+    """Whether the queue pair does nothing any more: it touches no memory for posted work."""
     return qp.closed or qp.state in (QPState.RESET, QPState.ERR)

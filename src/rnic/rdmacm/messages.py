@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory and work of an id's queue pair, in short words: rdma/rdma_verbs.h (rdma_post_send(3) and others)."""
+"""Short calls for memory and work of an id's queue pair: rdma/rdma_verbs.h (rdma_post_send(3) and others)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rnic.verbs.qp import QP
 from rnic.verbs.srq import SRQ
 
 Bytes = nic.MR | nic.SGE
-"""Memory to work on: a region whole, or a piece of one."""
+"""Memory for a work request: a whole region, or a part of one."""
 
 
 class Messages:
-    """What a CmId can do with its queue pair, its protection domain and its completion queues."""
+    """Calls of a CmId for its queue pair, its protection domain and its completion queues."""
 
     qp: QP | None
     srq: SRQ | None
@@ -62,9 +62,9 @@ class Messages:
         self._qp(verb).post_send(wr)
 
     def post_recv(self, *pieces: Bytes, wr_id: int = 0) -> None:
-        """Post a receive (rdma_post_recv(3), rdma_post_recvv(3)); may precede connect() and accept().
+        """Post a receive (rdma_post_recv(3), rdma_post_recvv(3)); it may precede connect() and accept().
 
-        With a shared receive queue of the id's, create_srq(), to that.
+        If the id has a shared receive queue (create_srq()), the receive is posted there.
         """
         to = self._qp("post_recv") if self.srq is None else self.srq
         to.post_recv(nic.RecvWR(wr_id, [_sge(piece) for piece in pieces]))
@@ -76,7 +76,9 @@ class Messages:
         flags: SendFlags = SendFlags.SIGNALED,
         imm_data: int | None = None,
     ) -> None:
-        """Post a SEND (rdma_post_send(3), rdma_post_sendv(3)); with `imm_data` one that carries it."""
+        """Post a SEND (rdma_post_send(3), rdma_post_sendv(3)), with 32 bits of immediate data if `imm_data`
+        is given.
+        """
         opcode = WROpcode.SEND if imm_data is None else WROpcode.SEND_WITH_IMM
         self._send("post_send", opcode, wr_id, pieces, flags, imm_data=imm_data or 0)
 
@@ -113,7 +115,7 @@ class Messages:
         wr_id: int = 0,
         flags: SendFlags = SendFlags.SIGNALED,
     ) -> None:
-        """Post a datagram (rdma_post_ud_send(3)); unlike the C function it asks for the Q_Key."""
+        """Post a datagram (rdma_post_ud_send(3)); unlike the C function it needs the Q_Key."""
         to = {"ah": ah, "remote_qpn": remote_qpn, "remote_qkey": remote_qkey}
         self._send("post_ud_send", WROpcode.SEND, wr_id, pieces, flags, **to)
 
@@ -133,7 +135,7 @@ def _sge(piece: Bytes) -> nic.SGE:
 
 
 def _next(cq: nic.CQ | None, verb: str, timeout: float | None) -> nic.WC:
-    """The next completion; the queue is armed before it is looked into the last time."""
+    """Wait for the next completion: arm the queue, then look into it once more, then sleep."""
     seconds(timeout)  # whether or not it is waited
     if cq is None:
         raise VerbsError(EINVAL, "the id has no completion queue: create_qp() first", verb)

@@ -21,7 +21,7 @@ MULTICAST_QPN = 0xFFFFFF
 
 
 def group_of(addr: SockAddr, verb: str) -> GID:
-    """The GID of a group. EINVAL for an address that is none."""
+    """The GID of a multicast group. Raises VerbsError: EINVAL for an address that is not multicast."""
     found = parse(addr, verb)
     if not found.ip.is_multicast:
         raise VerbsError(EINVAL, f"{found.ip} is no multicast address", verb)
@@ -29,7 +29,9 @@ def group_of(addr: SockAddr, verb: str) -> GID:
 
 
 def join(one: CmId, group: GID, flags: JoinFlags, context: object) -> None:
-    """Attach the id's queue pair, and tell the way to the group; a sender alone needs no attachment."""
+    """Attach the id's queue pair, and report the path to the group; a member that only sends needs no
+    attachment.
+    """
     agent = one.need_agent("join_multicast")
     index = agent.gsi.index_of(GID(one.local.ip))
     if index is None:
@@ -55,7 +57,7 @@ def join(one: CmId, group: GID, flags: JoinFlags, context: object) -> None:
 
 
 def leave(one: CmId, group: GID) -> None:
-    """The opposite. EINVAL when it was not joined."""
+    """Detach the id's queue pair from a group. Raises VerbsError: EINVAL if it has not joined."""
     undo = one.groups.pop(group, None)
     if undo is None:
         raise VerbsError(EINVAL, f"{group.ip} was not joined", "leave_multicast")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names and records of RDMA-CM: rdma/rdma_cma.h's, without the prefix."""
+"""The names and records of RDMA-CM, from rdma/rdma_cma.h, without the prefix."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rnic.records import Record
 from rnic.verbs.ah import AHAttr
 
 MAX_RESP_RES = 0xFF
-"""As responder_resources: what the device and the peer's request allow."""
+"""As responder_resources: the most that the device and the peer's request allow."""
 MAX_INIT_DEPTH = 0xFF
-"""As initiator_depth: what the device and the peer's request allow."""
+"""As initiator_depth: the most that the device and the peer's request allow."""
 UDP_QKEY = 0x01234567
 """The Q_Key of PortSpace.UDP."""
 
 
 class EventType(IntEnum):
-    """What an event tells (rdma_get_cm_event(3)); the values are librdmacm's."""
+    """The kind of an event (rdma_get_cm_event(3)); the values are librdmacm's."""
 
     ADDR_RESOLVED = 0
     ADDR_ERROR = 1
@@ -42,12 +42,12 @@ class EventType(IntEnum):
 
     @property
     def text(self) -> str:
-        """The name as C programs know it (rdma_event_str(3)): "RDMA_CM_EVENT_ESTABLISHED"."""
+        """The name in C programs (rdma_event_str(3)): "RDMA_CM_EVENT_ESTABLISHED"."""
         return f"RDMA_CM_EVENT_{self.name}"
 
 
 class IdState(Enum):
-    """Where an id stands; the names are the kernel's."""
+    """The state of an id; the names are the kernel's."""
 
     IDLE = "just made"
     ADDR_BOUND = "has a local address"
@@ -62,7 +62,7 @@ class IdState(Enum):
 
 
 class Option(IntEnum):
-    """What set_option() sets (rdma_set_option(3)); the values are those of level RDMA_OPTION_ID."""
+    """Options for set_option() (rdma_set_option(3)); the values are those of level RDMA_OPTION_ID."""
 
     TOS = 0
     REUSEADDR = 1
@@ -78,19 +78,23 @@ class JoinFlags(IntEnum):
 
 
 class ConnParam(Record):
-    """What a connection is made with, or what the peer asked for (rdma_connect(3), rdma_accept(3))."""
+    """Parameters of a connection, for connect() and accept(), or as the peer sent them (rdma_connect(3),
+    rdma_accept(3)).
+    """
 
     private_data: bytes = b""
-    """56 bytes at most to connect(), 196 to accept(); as received, with the zeros that fill it up."""
+    """At most 56 bytes for connect(), 196 for accept(); received data is filled up with zeros."""
     responder_resources: int = MAX_RESP_RES
-    """READs and atomics of the peer that are served at once."""
+    """READs and atomics of the peer that this end serves at the same time."""
     initiator_depth: int = MAX_INIT_DEPTH
     """READs and atomics that may be outstanding to the peer."""
     flow_control: bool = True
     retry_count: int = 7
-    """How often a request is sent again before RETRY_EXC_ERR, 0 to 7; the active end's counts for both."""
+    """How often a request is sent again before RETRY_EXC_ERR, 0 to 7; the active end's value counts for
+    both.
+    """
     rnr_retry_count: int = 7
-    """How often the peer sends again when no receive is posted here, 7: without end."""
+    """How often the peer sends again if no receive is posted here; 7: without end."""
     srq: bool = False
     """Only with a queue pair that is not the id's own."""
     qp_num: int = 0
@@ -100,11 +104,11 @@ class ConnParam(Record):
 NOTHING_SAID = ConnParam(
     responder_resources=0, initiator_depth=0, flow_control=False, retry_count=0, rnr_retry_count=0
 )
-"""What comes with an event whose message has no such fields: zeros, as from the kernel."""
+"""Parameters of an event whose message has no such fields: zeros, as from the kernel."""
 
 
 class UDParam(Record):
-    """A datagram service as resolved, or a group as joined (rdma_get_cm_event(3))."""
+    """A resolved datagram service, or a joined group (rdma_get_cm_event(3))."""
 
     private_data: bytes = b""
     ah_attr: AHAttr | None = None
@@ -113,7 +117,7 @@ class UDParam(Record):
 
 
 class Timing(Record):
-    """How long the peer's answers are waited for; the defaults are the kernel's."""
+    """How long to wait for the peer's answers; the defaults are the kernel's."""
 
     response_timeout: int = RESPONSE_TIMEOUT
     """The peer's time for an answer, 4.096 us * 2**n: 4.3 s."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports that ids call from: no two ids of a host have the same one at an address.
+"""Ports for outgoing connections: no two ids of a host have the same one at an address.
 
-A process takes them from blocks that it has to itself: a name on the host for each block, and so a
-descriptor for 32 ids instead of one for each. Whoever binds a port looks whether it is in somebody's block,
-and whoever takes one of his block looks whether somebody has bound it: of two that come at once at least one
+A process takes ports from blocks of its own. Each block has a name on the host, so 32 ids need one descriptor
+instead of 32. A process that binds a port checks whether the port is in a block of another process. A process
+that takes a port of its block checks whether another process has bound it. If two do so at once, at least one
 sees the other.
 """
 
@@ -27,7 +27,7 @@ _TRIES = 64
 
 
 def ephemeral() -> list[int]:
-    """Ports to try, of the range that the kernel takes them from."""
+    """Ports to try, from the kernel's range for outgoing connections."""
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range") as f:  # noqa: PTH123 - a name of the kernel's
             low, high = map(int, f.read().split())
@@ -46,14 +46,16 @@ class _Block(MutableRecord):
 
 
 class Ports:
-    """The ports that this process calls from at the addresses of a device; under the registry's lock."""
+    """The ports of this process for outgoing connections, at the addresses of a device; under the registry's
+    lock.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._blocks: dict[tuple[PortSpace, IP, int], _Block] = {}
 
     def take(self, ps: PortSpace, ip: IP, verb: str) -> int:
-        """A port to call from; requests to it are refused, until give()."""
+        """Take a port for outgoing connections; requests to it are refused until give()."""
         for port in self._candidates(ps, ip):
             block = self._block(ps, ip, _first_of(port))
             if block is None:
@@ -69,7 +71,7 @@ class Ports:
         raise VerbsError(EADDRNOTAVAIL, f"{_TRIES} ports of {ip} are all in use", verb)
 
     def _candidates(self, ps: PortSpace, ip: IP) -> list[int]:
-        """Those that are left of blocks that we have, and then others."""
+        """Ports that are left in our blocks, and then others."""
         ours = [
             port
             for (space, address, first), block in self._blocks.items()
@@ -93,7 +95,9 @@ class Ports:
         return block
 
     def _is_free(self, service: int, ip: IP) -> bool:
-        """Nobody has the name. A look alone: whoever took it for a moment would be in others' way."""
+        """Whether no process has the name. It only looks: taking the name for a moment would disturb
+        others.
+        """
         try:
             os.close(self._context.cm_watch_service(service, GID(ip)))
         except VerbsError as error:
@@ -104,7 +108,7 @@ class Ports:
         return False
 
     def give(self, ps: PortSpace, ip: IP, port: int) -> None:
-        """A port is not called from any more."""
+        """Return a port that take() gave out."""
         if (block := self._blocks.get((ps, ip, _first_of(port)))) is not None:
             block.used.discard(port)
             self._drop_if_empty(ps, ip, _first_of(port))
@@ -116,7 +120,9 @@ class Ports:
             self._blocks.pop((ps, ip, first), None)
 
     def may_bind(self, ps: PortSpace, ip: IP, port: int) -> bool:
-        """No process calls from the port; of another's block it is not known which ports are in use."""
+        """Whether no process uses the port for outgoing connections. All ports of another's block count as
+        used.
+        """
         block = self._blocks.get((ps, ip, _first_of(port)))
         if block is not None:
             return port not in block.used

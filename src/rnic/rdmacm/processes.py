@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of this host that an agent talks with: a descriptor for each, which hangs up when it dies."""
+"""The processes of this host that an agent talks with: one descriptor for each, which hangs up when the
+process dies.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ Name = int | tuple[int, GID]
 
 
 class Process:
-    """Whoever had a slot, or a service, when we looked: not who has it afterwards."""
+    """The process that had a slot, or a service, when we looked; not one that has it afterwards."""
 
     def __init__(self, name: Name, fd: int = -1) -> None:
         self.name = name
@@ -22,7 +24,7 @@ class Process:
 
 
 class Processes:
-    """One watch for each slot and service, however many connections there are."""
+    """One watch for each slot and service, for any number of connections."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -31,28 +33,30 @@ class Processes:
         self._known: dict[Name, Process] = {}
 
     def fileno(self) -> int:
-        """Readable when dead() has something."""
+        """A descriptor that is readable when dead() has something."""
         return self._epoll.fileno()
 
     def dead(self) -> list[Process]:
-        """Those that have died, until forget() is called for them."""
+        """The processes that have died, until forget() is called for them."""
         gone = {fd for fd, _ in self._epoll.poll(0)} if self._known else set()
         return [one for one in self._known.values() if one.fd in gone]
 
     def forget(self, one: Process) -> None:
-        """Watch it no more."""
+        """End the watch of a process."""
         del self._known[one.name]
         os.close(one.fd)
 
     def of_slot(self, slot: int) -> Process | None:
-        """The owner of a slot, as of now; None: ourselves. OSError: ECONNREFUSED when it is dead.
+        """The current owner of a slot; None: this process. Raises OSError: ECONNREFUSED if the owner is dead.
 
-        dead() goes before, or the owner may be the one that has just died.
+        Call dead() before, or the owner may be the one that has just died.
         """
         return None if slot == self._own else self._find(slot)
 
     def of_service(self, service_id: int, gid: GID) -> Process:
-        """Whoever would get a request for a service, likewise. EMFILE: it cannot be watched now."""
+        """The process that would get a request for a service, as of_slot(). EMFILE: it cannot be watched
+        now.
+        """
         return self._find((service_id, gid))
 
     def _find(self, name: Name) -> Process:
@@ -73,7 +77,7 @@ class Processes:
         return self._context.cm_watch_service(*name)
 
     def close(self) -> None:
-        """Watch nobody any more; also in a forked child, whose descriptors are copies."""
+        """End all watches; also in a forked child, whose descriptors are copies."""
         for one in self._known.values():
             os.close(one.fd)
         self._known.clear()

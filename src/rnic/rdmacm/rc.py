@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connected ids: calls become messages of the communication manager, its events become the id's.
+"""Connected ids: calls become messages of the communication manager, and its events become events of the id.
 
-Messages are built as the Linux kernel builds them; an id of port space TCP, or IB with RC, is served here.
+Messages are built as the Linux kernel builds them. This module serves ids of port space TCP, or IB with RC.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _BROADCAST = IPv4Address(0xFFFFFFFF)
 
 
 def check_private(data: bytes, limit: int, verb: str) -> None:
-    """EINVAL for private data that the message has no room for."""
+    """Raise EINVAL for private data that is too long for the message."""
     if len(data) > limit:
         raise VerbsError(EINVAL, f"private_data has {len(data)} bytes; {verb}() can carry {limit}", verb)
 
@@ -77,7 +77,7 @@ def _within(name: str, value: int, limit: int, verb: str, all_of_it: int) -> int
 
 
 def _depths(one: CmId, param: ConnParam, verb: str) -> tuple[int, int]:
-    """responder_resources and initiator_depth within what the device can do."""
+    """responder_resources and initiator_depth, limited by the device."""
     attr = one.need_agent(verb).attr
     served, asked = min(attr.max_qp_rd_atom, 254), min(attr.max_qp_init_rd_atom, 254)
     return (
@@ -121,10 +121,11 @@ def _call(one: CmId, agent: Agent, link: Link, param: ConnParam) -> None:
 
 
 def _call_again(one: CmId, rej: Rej) -> bool:
-    """A path MTU is too large for the peer: ask with the one that its REJ names, or the next smaller one.
+    """The path MTU is too large for the peer: request again with the one that its REJ names, or the next
+    smaller one.
 
-    IBA 12.6.7.2, reason 26: the additional information is the largest MTU that the peer can do. What it names
-    has to be smaller, so that this ends.
+    IBA 12.6.7.2, reason 26: the additional information is the largest MTU that the peer can use. It has to be
+    smaller than ours, so that the repetitions end.
     """
     link, agent, param = one.link, one.agent, one.asks_for
     if rej.reason != RejReason.INVALID_MTU or link is None or agent is None or param is None:
@@ -140,7 +141,7 @@ def _call_again(one: CmId, rej: Rej) -> bool:
 
 
 def _calls_again(one: CmId, rej: Rej) -> bool:
-    """The same; what goes wrong is for the log, and the application hears of the refusal."""
+    """Call _call_again(); a failure is logged, and the application gets the refusal."""
     refused = one.exchange
     try:
         return _call_again(one, rej)
@@ -191,7 +192,7 @@ def _ipv6(gid: GID) -> IPv6Address:
 
 
 def _srq(one: CmId, param: ConnParam) -> bool:
-    """Whether the queue pair takes from a shared receive queue, as the peer is told (IBA 12.7.22)."""
+    """Whether the queue pair uses a shared receive queue, which the peer is told (IBA 12.7.22)."""
     return param.srq if one.qp is None else one.qp.srq is not None
 
 
@@ -273,10 +274,11 @@ def communication_established(one: CmId) -> None:
 
 
 def disconnect(one: CmId, private_data: bytes = b"") -> bool:
-    """Send a DREQ, or the DREP for the peer's (rdma_disconnect(3)); True: an event will tell of the end.
+    """Send a DREQ, or the DREP for the peer's (rdma_disconnect(3)). Returns whether an event will report the
+    end.
 
-    As with the kernel it fails in no state of a connection. In the middle of a handshake nothing can be said
-    yet: at its end the peer hears that it is over.
+    As with the kernel, it fails in no state of a connection. In the middle of a handshake nothing can be sent
+    yet: the peer is told when the handshake ends.
     """
     check_private(private_data, Dreq.PRIVATE_BYTES, "disconnect")
     conn = _connection(one, "disconnect")
@@ -295,7 +297,9 @@ def disconnect(one: CmId, private_data: bytes = b"") -> bool:
 
 
 def request(listener: CmId, agent: Agent, event: cm.Event) -> None:
-    """A REQ: a new id, and an event for the one that listens. Beyond the backlog it is refused."""
+    """Handle a REQ: make a new id, and an event for the listener. Beyond the backlog the request is
+    refused.
+    """
     req, conn = event.message, event.source
     assert isinstance(conn.peer, Peer)
     now = monotonic_ns()
@@ -358,13 +362,15 @@ def _let_in(listener: CmId, child: CmId, agent: Agent, conn: cm.Connection, even
 
 
 def _timeout(one: CmId, asked: int, delay: int) -> int:
-    """The queue pair's timeout: as it was set by option, else as the peer wants it, within reason."""
+    """The queue pair's timeout: the option's value, else the peer's, within limits."""
     own = ack_timeout(delay, one.packet_life_time)
     return own if Option.ACK_TIMEOUT in one.options else peer_ack_timeout(asked, own)
 
 
 def _offer(said: Req | Rep, private_data: bytes, retry_count: int) -> ConnParam:
-    """What a peer says of its end, as the application here is told it: what the one asks the other serves."""
+    """The peer's parameters as this application sees them: the peer's initiator depth is what this end
+    serves.
+    """
     return ConnParam(
         private_data=private_data,
         responder_resources=said.initiator_depth,
@@ -378,7 +384,7 @@ def _offer(said: Req | Rep, private_data: bytes, retry_count: int) -> ConnParam:
 
 
 def _objection(agent: Agent, req: Req, sgid_index: int) -> tuple[RejReason, bytes] | None:
-    """Why a request cannot be served, and what could (IBA 12.6.7.2); None: it can."""
+    """Why a request cannot be served, and the value that could (IBA 12.6.7.2); None: it can be served."""
     own, port_mtu = agent.context.query_gid(1, sgid_index), agent.context.query_port(1).active_mtu
     if GID(req.primary.remote_gid) != own or not _can_reach(own, GID(req.primary.local_gid)):
         return RejReason.INVALID_GID, own.raw
@@ -390,7 +396,7 @@ def _objection(agent: Agent, req: Req, sgid_index: int) -> tuple[RejReason, byte
 
 
 def _can_reach(own: GID, peer: GID) -> bool:
-    """Whether a peer's address is one that a connection from ours can have."""
+    """Whether a connection from our address can reach the peer's address."""
     ip = peer.ip
     nowhere = ip.is_unspecified or ip.is_multicast or ip == _BROADCAST
     return ip.version == own.ip.version and not nowhere
@@ -400,7 +406,7 @@ def _can_reach(own: GID, peer: GID) -> bool:
 
 
 def handle(one: CmId, event: cm.Event) -> None:
-    """An event of the communication manager; it comes again when memory was short."""
+    """Handle an event of the communication manager; it is repeated if memory was short."""
     if one.let_in_by is not None and event.source.state not in cm.HALF_OPEN:
         one.let_in_by.settled(one)
     if one.question is not None and event.type is not cm.EventType.REQ_ERROR:
@@ -445,7 +451,7 @@ def _replied(one: CmId, event: cm.Event) -> None:
 
 
 def _confirm(conn: cm.Connection) -> None:
-    """The reply has come; again does nothing."""
+    """Handle the peer's reply; a second call does nothing."""
     if conn.state is not cm.State.ESTABLISHED:
         conn.send_rtu(monotonic_ns())
 
@@ -462,12 +468,14 @@ def _broken(one: CmId, kind: EventType, status: int, param: ConnParam | None = N
 
 
 def _error_of(event: cm.Event) -> int:
-    """The status of an event that tells that the peer does not answer."""
+    """The status of an event that reports a peer without an answer."""
     return -ECONNRESET if event.gone else -ETIMEDOUT
 
 
 def _unreachable(one: CmId, event: cm.Event) -> None:
-    """The end that called asks the network why; strangers decide how often the other one would."""
+    """The peer is unreachable: the calling end asks the network why. The other end does not, as strangers
+    could make it ask often.
+    """
     if one.channel.take_request(one):  # nobody has seen it, nor will
         one.destroy()
     elif event.gone or one.let_in_by or one.remote is None:
@@ -477,9 +485,10 @@ def _unreachable(one: CmId, event: cm.Event) -> None:
 
 
 def wonder(one: CmId, now: int) -> None:
-    """A peer has not answered yet: ask the network why, and hear it when that is asked for.
+    """A peer has not answered yet: ask the network why, and keep the answer for later.
 
-    Routers say it a few times only (RFC 1812, 4.3.2.8), which the repetitions of the request would use up.
+    Routers give the reason only a few times (RFC 1812, 4.3.2.8), and the repetitions of the request would use
+    these up.
     """
     waits = one.exchange is not None and one.exchange.state is cm.State.REQ_SENT
     if waits and one.question is None and one.remote is not None and now - one.asked_at >= _WONDER_NS:
@@ -487,7 +496,7 @@ def wonder(one: CmId, now: int) -> None:
 
 
 def _ask_why(one: CmId, remote: Inet, otherwise: int) -> None:
-    """The answer may take a moment, in which the agent has other things to do."""
+    """Ask the network why; the answer may take a moment, and the agent goes on meanwhile."""
     agent = one.agent
     if one.question is not None and (said := one.question.answer()):
         _broken(one, EventType.UNREACHABLE, -said)
@@ -515,9 +524,9 @@ def _rejected(one: CmId, event: cm.Event) -> None:
 
 
 def _disconnected(one: CmId, event: cm.Event) -> None:
-    """Once, whoever began it; a DREQ that crossed ours is answered here.
+    """Report DISCONNECTED, once, whichever end began. A DREQ that crossed ours is answered here.
 
-    Work that goes to a dead process is flushed at once, not when its retries are used up.
+    Work for a dead process is flushed at once, not when its retries are used up.
     """
     conn = _connection(one, "disconnect")
     if one.disconnecting and conn.state is cm.State.DREQ_RCVD:
@@ -534,7 +543,9 @@ def _disconnected(one: CmId, event: cm.Event) -> None:
 
 
 def _timewait_exit(one: CmId, _event: cm.Event) -> None:
-    """Of a connection that was; of one that was refused, or given up, another event has told the end."""
+    """Report TIMEWAIT_EXIT for a connection that was established; another event has reported a refused or
+    abandoned one.
+    """
     if one.state is IdState.DISCONNECT:
         one.channel.put(Event(EventType.TIMEWAIT_EXIT, one))
 

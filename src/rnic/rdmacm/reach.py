@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a peer does not answer, as far as it can be known: what the kernel and the network say of a datagram.
+"""Why a peer does not answer: what the kernel and the network report about a datagram to it.
 
-RoCE's packets leave from a socket that others share, which hears of no ICMP error. So one datagram without
-bytes is sent from a socket of its own that does (ip(7), IP_RECVERR).
+RoCE's packets are sent from a socket that others share, which hears no ICMP error. So one empty datagram is
+sent from a socket of its own, which hears them (ip(7), IP_RECVERR).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _open: set[socket.socket] = set()  # of questions that are not closed
 
 
 def why(dst: IP, src: IP | None = None, scope: int = 0) -> int:
-    """What a datagram to the peer's RoCE port meets: an errno, or 0 when nothing is heard.
+    """Send a datagram to the peer's RoCE port. Returns the errno that it meets, or 0 if nothing is heard.
 
-    It takes up to 50 ms; what was found out within the last second is told at once.
+    It takes up to 50 ms; a result of the last second is returned at once.
     """
     with Question(dst, src, scope) as question:
         if question.code is None:
@@ -51,7 +51,7 @@ def why(dst: IP, src: IP | None = None, scope: int = 0) -> int:
 
 
 class Question:
-    """The same for who cannot wait: `code` is known at once or, after 50 ms, by answer()."""
+    """why() without waiting: `code` is known at once or, after 50 ms, by answer()."""
 
     def __init__(self, dst: IP, src: IP | None = None, scope: int = 0) -> None:
         self.dst = dst
@@ -71,12 +71,12 @@ class Question:
                 self._learn(error.errno or 0)
 
     def fileno(self) -> int:
-        """What poll(2) tells of an error, while nothing is known."""
+        """A descriptor on which poll(2) reports an error, while nothing is known."""
         assert self._probe is not None
         return self._probe.fileno()
 
     def answer(self) -> int:
-        """What is known by now: an answer that has not come yet can be heard later."""
+        """The answer so far; a later answer can still be heard."""
         if self.code is None:
             assert self._probe is not None
             heard = self._probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -106,7 +106,7 @@ class Question:
         self.close()
 
     def close(self) -> None:
-        """Nobody wants to know any more."""
+        """Drop the question."""
         self.code = self.code or 0
         if self._probe is not None:
             _open.discard(self._probe)
@@ -123,16 +123,16 @@ class Question:
 
 
 def words(code: int) -> str:
-    """The same for people."""
+    """The answer in words."""
     return _WORDS.get(code, _UNKNOWN)
 
 
 def forked() -> None:
-    """In a forked child: the questions are the parent's."""
+    """In a forked child: forget the questions, which belong to the parent."""
     while _open:
         _open.pop().close()
 
 
 def forget() -> None:
-    """The network is another now."""
+    """Forget all results: the network has changed."""
     _seen.clear()

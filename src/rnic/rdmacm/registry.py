@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices that ids of this process use, opened on demand by address, shared, and given back."""
+"""The devices that ids of this process use: opened on demand by address, shared, and closed after use."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from rnic.verbs.device import Device, get_device_list, open_device
 
 
 class Registry:
-    """All of it, under one lock."""
+    """All agents of this process, under one lock."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self._agents: dict[int, Agent] = {}  # by interface index
 
     def agents(self) -> list[Agent]:
-        """Those that work now."""
+        """The agents that run now."""
         return list(self._agents.values())
 
     def agent_of_address(self, ip: routes.IP, scope: int, verb: str) -> Agent:
-        """The agent of the device that has an address. EADDRNOTAVAIL when no device of this host has it."""
+        """The agent of the device with this address. Raises VerbsError: EADDRNOTAVAIL if no device of this
+        host has it.
+        """
         indices = routes.interfaces_of(ip)
         if not indices:
             raise VerbsError(EADDRNOTAVAIL, f"{ip} is no address of this host", verb)
@@ -73,7 +75,7 @@ class Registry:
             return [agent.context for agent in self.agents()]
 
     def close(self) -> None:
-        """End everything: every connection's peer hears so, once."""
+        """End all agents; the peer of every connection is told, once."""
         with self.lock:
             agents = self.agents()
             for agent in agents:
@@ -86,7 +88,7 @@ class Registry:
             agent.join_thread(2)
 
     def forked(self) -> None:
-        """In a forked child: nothing of the parent's is touched."""
+        """In a forked child: forget everything, and touch nothing of the parent's."""
         self.lock = threading.RLock()
         for agent in self.agents():
             agent.forked()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways and neighbours, asked of the kernel (rtnetlink(7)); nothing here is changed, so no right is needed."""
+"""Routes and neighbours, as the kernel knows them (rtnetlink(7)); nothing is changed, so no right is
+needed.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ DISCARD = 9  # the port of RFC 863
 
 
 class Way(Record):
-    """How the kernel would send to an address."""
+    """The route that the kernel would use to an address."""
 
     source: IP | None  # the local address that it would use
     ifindex: int
@@ -42,7 +44,7 @@ class Way(Record):
 
 
 class Change(Record):
-    """An address or a network interface that went away."""
+    """An address or a network interface that was removed."""
 
     kind: int  # DELADDR or DELLINK
     ifindex: int
@@ -78,7 +80,7 @@ def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _ask(kind: int, flags: int, body: bytes) -> Iterator[tuple[int, bytes]]:
-    """The kernel's answer; OSError when it refuses."""
+    """The kernel's answer; OSError if it refuses."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as s:
         s.send(_HEADER.pack(_HEADER.size + len(body), kind, _REQUEST | flags, 1, 0) + body)
         while True:
@@ -110,7 +112,7 @@ def interfaces_of(ip: IP) -> list[int]:
 
 
 def way_to(dst: IP, src: IP | None = None, ifindex: int = 0) -> Way:
-    """The way to an address; OSError with the kernel's errno when there is none."""
+    """The route to an address; OSError with the kernel's errno if there is none."""
     body = _RTMSG.pack(_family(dst), 8 * len(dst.packed), 0, 0, 0, 0, 0, 0, 0)
     body += _attribute(_RTA_DST, dst.packed)
     if src is not None:
@@ -144,7 +146,7 @@ def is_neighbour_known(ip: IP, ifindex: int) -> bool:
 
 
 def provoke(dst: IP, src: IP, ifindex: int) -> None:
-    """Make the kernel look for the neighbour: an empty datagram to the discard port."""
+    """Make the kernel resolve the neighbour: send an empty datagram to the discard port."""
     scope = ifindex if dst.is_link_local else 0
     with socket.socket(_family(dst), socket.SOCK_DGRAM) as s:
         s.setblocking(False)
@@ -160,7 +162,7 @@ def provoke(dst: IP, src: IP, ifindex: int) -> None:
 
 
 class Changes:
-    """Tells when addresses or network interfaces go away: fileno() and take()."""
+    """Reports removed addresses and network interfaces: fileno() and take()."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(
@@ -173,7 +175,7 @@ class Changes:
         return self._socket.fileno()
 
     def take(self) -> list[Change]:
-        """What went away since the last call."""
+        """What was removed since the last call."""
         found: list[Change] = []
         while True:
             try:
@@ -183,7 +185,7 @@ class Changes:
             found += [change for kind, body in _messages(data) if (change := _change(kind, body))]
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         self._socket.close()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared receive queues of ids: what the id's queue pair, and those of others, take from."""
+"""Shared receive queues of ids: the id's queue pair, and those of other ids, take receives from them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _close(own: list[_Made]) -> None:
 
 
 class SharedReceives:
-    """What a CmId can do with a shared receive queue of its own."""
+    """Calls of a CmId for a shared receive queue of its own."""
 
     qp: QP | None
     srq: SRQ | None
@@ -57,10 +57,11 @@ class SharedReceives:
         raise NotImplementedError
 
     def create_srq(self, pd: PD | None = None, init_attr: SRQInitAttr | None = None) -> SRQ:
-        """Make the id's shared receive queue (rdma_create_srq(3)): create_qp() takes it, so may other ids'.
+        """Create the id's shared receive queue (rdma_create_srq(3)); create_qp() of this id uses it, and
+        other ids may.
 
-        Without a protection domain the device's is used.  From now on post_recv() posts to it.  Raises
-        VerbsError: EINVAL when the id has no device yet, or has one or a queue pair already.
+        Without a protection domain it uses the device's. From now on post_recv() posts to it. Raises
+        VerbsError: EINVAL if the id has no device yet, or already has a shared receive queue or a queue pair.
         """
         init_attr = init_attr or SRQInitAttr()
         return self.create_srq_ex(
@@ -68,10 +69,10 @@ class SharedReceives:
         )
 
     def create_srq_ex(self, init_attr: SRQInitAttrEx, verb: str = "create_srq_ex") -> SRQ:
-        """The same, of any type (rdma_create_srq_ex(3)).
+        """Create the id's shared receive queue, of any type (rdma_create_srq_ex(3)).
 
-        An XRC one without a completion queue gets one with a channel, recv_cq and recv_cq_channel; without a
-        domain it is of a domain of its own, `srq.xrcd`.
+        An XRC one without a completion queue gets one with a channel: recv_cq and recv_cq_channel. Without an
+        XRC domain it gets a new one, `srq.xrcd`.
         """
         with registry.lock:
             agent = self.need_agent(verb)
@@ -99,7 +100,7 @@ class SharedReceives:
     def destroy_srq(self) -> None:
         """Destroy the id's shared receive queue, and what was made with it (rdma_destroy_srq(3)).
 
-        Raises VerbsError: EBUSY while queue pairs take from it.
+        Raises VerbsError: EBUSY while queue pairs use it.
         """
         with registry.lock:
             if self.srq is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses as the socket module has them, (host, port), and as they are worked with."""
+"""Addresses in the form of the socket module, (host, port), and in the form that rnic uses inside."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SockAddr = tuple[str, int] | tuple[str, int, int, int]
 
 
 class Inet(Record):
-    """An address, a port, and the interface that a link-local address belongs to."""
+    """An address, a port, and the interface of a link-local address."""
 
     ip: IP
     port: int
@@ -25,14 +25,16 @@ class Inet(Record):
 
     @property
     def sockaddr(self) -> SockAddr:
-        """As the socket module has it."""
+        """The address in the form of the socket module."""
         if self.ip.version == 4:
             return (str(self.ip), self.port)
         return (str(self.ip), self.port, 0, self.scope)
 
 
 def parse(address: SockAddr, verb: str) -> Inet:
-    """Read an address; a name is looked up. VerbsError, EINVAL or EADDRNOTAVAIL, for what is none."""
+    """Read an address; a name is looked up. Raises VerbsError, EINVAL or EADDRNOTAVAIL, if it is not an
+    address.
+    """
     host, port = _of_types(address, verb)
     if not host:  # the resolver takes that for this host
         raise VerbsError(EINVAL, "the host is empty: give an address or a name", verb)

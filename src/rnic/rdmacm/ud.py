@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Datagram ids: which queue pair serves a port SIDR_REQ asks and SIDR_REP answers (IBA 12.11)."""
+"""Datagram ids: a SIDR_REQ asks which queue pair serves a port, and a SIDR_REP answers (IBA 12.11)."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def accept(one: CmId, param: ConnParam | UDParam | None) -> None:
 
 
 def reject(one: CmId, private_data: bytes) -> None:
-    """Answer that there is none (rdma_reject(3))."""
+    """Answer that there is no such service (rdma_reject(3))."""
     check_private(private_data, SidrRep.PRIVATE_BYTES, "reject")
     _answer(one, SidrRep(status=SidrStatus.REJECT, private_data=private_data), "reject")
 
 
 def reject_busy(one: CmId) -> None:
-    """Answer that no queue pair is to be had."""
+    """Answer that no queue pair is available."""
     _answer(one, SidrRep(status=SidrStatus.NO_QP), "reject_busy")
 
 
@@ -86,7 +86,9 @@ def _answer(one: CmId, rep: SidrRep, verb: str) -> None:
 
 
 def request(listener: CmId, agent: Agent, event: cm.Event) -> None:
-    """A SIDR_REQ: a new id, and an event for the one that listens. Beyond the backlog it is refused."""
+    """Handle a SIDR_REQ: make a new id, and an event for the listener. Beyond the backlog the request is
+    refused.
+    """
     req, question = event.message, event.source
     now = monotonic_ns()
     if not isinstance(req, SidrReq) or not isinstance(question.peer, Peer) or listener.is_full:
@@ -110,7 +112,7 @@ def request(listener: CmId, agent: Agent, event: cm.Event) -> None:
 
 
 def handle(one: CmId, event: cm.Event) -> None:
-    """The answer, or that none came."""
+    """Handle the answer, or its absence."""
     if event.type is cm.EventType.SIDR_REQ_ERROR:
         one.channel.put(Event(EventType.UNREACHABLE, one, -ETIMEDOUT))
         return
