@@ -26,6 +26,7 @@ cdef class Handle:
     cdef bint live        # the native object is there, and nobody is giving it back
     cdef bint leaving     # a thread is giving it back, which may take a while
     cdef bint closing     # close when the last user has gone
+    cdef bint quiet       # it may be dropped without close()
     cdef unsigned async_taken   # asynchronous events of it that are not acknowledged
 
     def __cinit__(self):
@@ -168,7 +169,7 @@ cdef class Handle:
     def __del__(self):
         if not self.live:
             return
-        warn = not self.closing and self.pid == getpid() and not sys.is_finalizing()
+        warn = not self.closing and not self.quiet and self.pid == getpid() and not sys.is_finalizing()
         done = self.finish_if_unused()
         if not done:
             self.detach()

@@ -16,6 +16,7 @@ cdef class MR(Handle):
     cdef bint own               # the device's memory: gone after close()
     cdef bint from_null         # it is this process' memory from address 0 on
     cdef int views              # memoryviews of this MR
+    cdef int held               # Holds on it
     cdef bint moving            # rereg() is at it, and its memory may be another one when that returns
     cdef object last_buf        # weak reference to the memoryview that .buf gave out
     cdef int64_t rights         # as granted; negative: another process knows
@@ -113,6 +114,9 @@ cdef class MR(Handle):
 
     cdef int destroy(self, rnic_err *err):
         cdef int rc
+        if self.held:
+            say(err, "an operation of its connection uses it, and has not ended")
+            return -EBUSY
         self.release_buf()
         if self.own and self.views:
             say(err, "its .buf is still used: release the memoryviews, arrays and slices made of it")
@@ -173,6 +177,8 @@ cdef class MR(Handle):
         cdef rnic_err err
         cdef int rc
         self.release_buf()
+        if self.moving and self.held:
+            raise VerbsError(EBUSY, "an operation of its connection uses it, and has not ended", "rereg_mr")
         if self.moving and self.views:
             raise VerbsError(EBUSY, "its .buf is still used: release the memoryviews, arrays and slices made of it",
                              "rereg_mr")
@@ -261,6 +267,11 @@ cdef class MR(Handle):
             view = memoryview(self)
             self.last_buf = weakref.ref(view)
         return view
+
+    @property
+    def awaited(self):
+        """Why it is not given back yet: it is the device's memory and .buf is used, or an operation uses it."""
+        return self.live and (self.held > 0 or (self.own and self.views > 0))
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         if not self.live:

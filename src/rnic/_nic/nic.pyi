@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, final, overload
 
+from typing_extensions import Buffer
+
 from rnic.enums import (
     AccessFlags,
     MWType,
@@ -165,6 +167,8 @@ class MR(Handle):
     ) -> None: ...
     @property
     def buf(self) -> memoryview: ...
+    @property
+    def awaited(self) -> bool: ...
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
@@ -679,6 +683,26 @@ class PerfEnd:
     def result(self) -> tuple[int, int, float]: ...
     def histogram(self) -> dict[str, Any]: ...
 
+@final
+class Hold:
+    def __init__(self, mr: MR, offset: int, length: int) -> None: ...
+    @property
+    def mr(self) -> MR: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def sge(self) -> SGE: ...
+
+@final
+class Places:
+    def add(self, mr: MR) -> None: ...
+    def regions(self) -> list[MR]: ...
+    def find(self, buffer: Buffer, written: bool) -> Hold | None: ...
+    @staticmethod
+    def address(buffer: Buffer) -> int: ...
+
 class Ledger:
     credits: int
     spent: int
@@ -749,6 +773,8 @@ class Operations:
         way: Courier,
         mr: MR,
         known: dict[int, Any],
+        places: Places,
+        find: Callable[[memoryview, bool], Hold | None],
         *,
         results_at: int,
         staged_at: int,

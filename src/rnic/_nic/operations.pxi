@@ -18,16 +18,18 @@ cdef class Operations:
     cdef Courier way
     cdef MR mr
     cdef uint8_t *base
+    cdef Places places          # memory that is registered
+    cdef object find            # a Hold on memory that is registered for this if need be; None: it has to be for the call alone
     cdef dict known             # the peer's regions that may be used now, by id
     cdef int64_t results_at, staged_at, staged_size
     cdef public int64_t posted  #: How many were, here or the long way: the number of the last one.
     cdef public int64_t pending     #: The one that was posted here, and was not over soon; who takes it puts 0 here.
     cdef public int64_t staged      #: The one that goes through the buffer for copies; 0: none.
 
-    def __cinit__(self, Courier way not None, MR mr not None, dict known not None, *, int64_t results_at,
-                  int64_t staged_at, int64_t staged_size):
+    def __cinit__(self, Courier way not None, MR mr not None, dict known not None, Places places not None, find, *,
+                  int64_t results_at, int64_t staged_at, int64_t staged_size):
         """`known`: the peer's regions, by id; in the memory: results of atomics, and a buffer for copies."""
-        self.way, self.mr, self.known = way, mr, known
+        self.way, self.mr, self.known, self.places, self.find = way, mr, known, places, find
         self.base = <uint8_t *><uintptr_t>mr.addr
         self.results_at, self.staged_at, self.staged_size = results_at, staged_at, staged_size
 
@@ -47,55 +49,64 @@ cdef class Operations:
         return (<uint64_t *>(self.base + at))[0]
 
     def write(self, local, remote, offset):
-        """Writes an MR, or a copy of a short buffer.  True: it is there; else as atomic()."""
-        cdef Py_buffer view
-        cdef bint done
+        """Writes an MR, registered memory, or a copy of a short buffer.  True: it is there; else as atomic()."""
         cdef rnic_send_wr wr
         memset(&wr, 0, sizeof(wr))
         wr.opcode = RNIC_WR_RDMA_WRITE
-        if isinstance(local, MR):
-            return self.operate_on(&wr, local, remote, offset, RNIC_ACCESS_REMOTE_WRITE)
-        try:
-            PyObject_GetBuffer(local, &view, PyBUF_C_CONTIGUOUS)
-        except Exception:   # the long way raises what is right
-            return None
-        try:
-            done = (self.is_staged(view.len) and self.aims(&wr, remote, offset, view.len, RNIC_ACCESS_REMOTE_WRITE))
-            if done:
-                memcpy(self.base + self.staged_at, view.buf, view.len)
-                done = self.operate_staged(&wr, view.len)
-        finally:
-            PyBuffer_Release(&view)
-        return True if done else None
+        return self.move(&wr, local, remote, offset, RNIC_ACCESS_REMOTE_WRITE)
 
     def read(self, local, remote, offset):
-        """Fills an MR, or a short buffer by way of a copy.  True: it is full; else as atomic()."""
-        cdef Py_buffer view
-        cdef bint done
+        """Fills an MR, registered memory, or a short buffer by way of a copy.  True: it is full; else as atomic()."""
         cdef rnic_send_wr wr
         memset(&wr, 0, sizeof(wr))
         wr.opcode = RNIC_WR_RDMA_READ
+        return self.move(&wr, local, remote, offset, RNIC_ACCESS_REMOTE_READ)
+
+    cdef move(self, rnic_send_wr *wr, local, remote, offset, int access):
+        cdef Py_buffer view
+        cdef bint reads = wr.opcode == RNIC_WR_RDMA_READ
         if isinstance(local, MR):
-            if not (<MR>local).can_be_filled():
+            if reads and not (<MR>local).can_be_filled():
                 return None
-            return self.operate_on(&wr, local, remote, offset, RNIC_ACCESS_REMOTE_READ)
+            return self.operate_on(wr, local, 0, (<MR>local).length, remote, offset, access)
         try:
-            PyObject_GetBuffer(local, &view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
-        except Exception:
+            PyObject_GetBuffer(local, &view, PyBUF_C_CONTIGUOUS | (PyBUF_WRITABLE if reads else 0))
+        except Exception:   # the long way raises what is right
             return None
         try:
-            done = (self.is_staged(view.len) and self.aims(&wr, remote, offset, view.len, RNIC_ACCESS_REMOTE_READ)
-                    and self.operate_staged(&wr, view.len))
-            if done:
-                memcpy(view.buf, self.base + self.staged_at, view.len)
+            return self.move_view(wr, local, &view, remote, offset, access, reads)
         finally:
             PyBuffer_Release(&view)
-        return True if done else None
 
-    cdef operate_on(self, rnic_send_wr *wr, MR local, remote, offset, int access):
-        if local.pd is not self.mr.pd or not local.live or not self.aims(wr, remote, offset, local.length, access):
+    cdef move_view(self, rnic_send_wr *wr, local, Py_buffer *view, remote, offset, int access, bint reads):
+        cdef MR mr = self.places.at(<uintptr_t>view.buf, view.len, reads) if view.len else None
+        cdef Hold hold = None
+        if mr is not None:
+            return self.operate_on(wr, mr, <uintptr_t>view.buf - mr.addr, view.len, remote, offset, access)
+        if view.len > self.staged_size:
+            if self.aims(wr, remote, offset, view.len, access):
+                hold = self.find(memoryview(local), reads)
+            return None if hold is None else self.operate_on(wr, hold.mr, 0, view.len, remote, offset, access)
+        if not self.is_staged(view.len) or not self.aims(wr, remote, offset, view.len, access):
             return None
-        return True if self.operate(wr, local.iova, local.length, local.lkey) else None
+        if not reads:
+            memcpy(self.base + self.staged_at, view.buf, view.len)
+        if not self.operate_staged(wr, view.len):
+            return None
+        if reads:
+            memcpy(view.buf, self.base + self.staged_at, view.len)
+        return True
+
+    cdef operate_on(self, rnic_send_wr *wr, MR mr, uint64_t at, int64_t length, remote, offset, int access):
+        cdef bint done
+        if mr.pd is not self.mr.pd or not mr.live or not self.aims(wr, remote, offset, length, access):
+            return None
+        mr.calls += 1
+        try:
+            done = self.operate(wr, mr.iova + at, length, mr.lkey)
+        finally:
+            mr.calls -= 1
+        return True if done else None
 
     cdef bint is_staged(self, int64_t length):
         """There is a buffer for a copy."""

@@ -24,6 +24,7 @@ from rnic._nic.nic import MR, SGE, WC, Courier, Operations, SendWR
 from rnic.conn.device import at_once, later, let_go, let_go_memory, run_all
 from rnic.conn.memory import MAX_OPS, Memory
 from rnic.conn.ops import Op, explain
+from rnic.conn.pool import Pool
 from rnic.conn.raw import Raw
 from rnic.endpoint import (
     Closed,
@@ -92,6 +93,7 @@ class Core:
         with contextlib.ExitStack() as undo:
             self.pd = undo.enter_context(context.alloc_pd())
             self.memory = Memory(self.pd, config)
+            self.pool = Pool(self.pd, config.send_size)
             undo.callback(self.memory.mr.close)
             self.comp = undo.enter_context(context.create_comp_channel())
             sends = self.memory.bounces + MAX_OPS + 2
@@ -155,6 +157,8 @@ class Core:
             self.courier,
             memory.mr,
             protocol.known_regions,
+            self.pool.places,
+            self.pool.find,
             results_at=memory.results_at,
             staged_at=memory.staged_at,
             staged_size=memory.send_size,
@@ -454,6 +458,9 @@ class Core:
             return [SGE(op.local)]
         if not op.local:  # no region is empty
             return []
+        op.hold = op.hold or self.pool.find(op.local, op.opcode is WROpcode.RDMA_READ)
+        if op.hold is not None:
+            return [op.hold.sge]
         if op.own_mr is None:
             access = AccessFlags.LOCAL_WRITE if op.opcode is WROpcode.RDMA_READ else AccessFlags(0)
             op.own_mr = self.pd.reg_mr(op.local, access)
@@ -651,6 +658,8 @@ class Core:
         self._posted_ops[op.number] = op
         short.pending = 0
         self.courier.shut()
+        if isinstance(op.local, memoryview) and not op.staged:
+            op.hold = self.pool.find(op.local, op.opcode is WROpcode.RDMA_READ)  # as it was found before
 
     def close(self, now: float, timeout: float | None) -> None:
         """Say goodbye after all that is queued and all operations; is_closed() tells when that is done."""
@@ -788,6 +797,7 @@ class Core:
                     self._destroy_qp,
                     self._fail_ops,
                     self._let_go_memory,
+                    self.pool.let_go,
                     self.cm_id.destroy,
                     self.channel.close,
                     self.channel.drop_fd,  # before the descriptor that it shares

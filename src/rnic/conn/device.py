@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, TypeVar
 
+from rnic._nic.nic import MR
 from rnic.errors import VerbsError
 from rnic.log import Log
 from rnic.rdmacm.again import again
@@ -46,6 +47,14 @@ def let_go(handle: Handle) -> None:
 def let_go_memory(handle: Handle) -> bool:
     """Give it back; False: later, as a process is stopped in the middle of a copy."""
     return handle.closed or again.attempt(handle, partial(_gone, handle))
+
+
+def part_with(mr: MR) -> None:
+    """As let_go_memory(); a region that operations use, or somebody looks into, goes with the last."""
+    if mr.awaited:
+        _gone(mr)
+    else:
+        let_go_memory(mr)
 
 
 def later(handle: Handle) -> None:

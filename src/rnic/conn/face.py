@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rnic._nic.nic import MR
 from rnic.conn.core import Core
@@ -17,6 +17,7 @@ from rnic.rdmacm.sockaddr import SockAddr
 from rnic.verbs.pd import PD
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
     from typing_extensions import Buffer
 
 
@@ -76,6 +77,35 @@ class Face:
     def statistics(self) -> Statistics:
         """What was done so far."""
         return self._core.protocol.statistics()
+
+    def alloc(self, nbytes: int) -> MR:
+        """Registered memory of the device's making: `nbytes` from the beginning of a page on, see `buf`.
+
+        What lies in it, any slice or array, is written, read and filled without a registration or a copy; so
+        is register()'s and empty()'s.  A peer of this host reaches it without this process once it is shared.
+        It is given back by close() or `with`, which raise EBUSY while arrays or views lie in it; else when
+        nothing refers to it any more, also after the connection's end.  VerbsError for no bytes, or too many.
+        """
+        self._core.check()
+        return self._core.pool.alloc(nbytes)
+
+    def register(self, buffer: Buffer) -> MR:
+        """Register a buffer for read() and write(): it, and any slice of it, is used as alloc()'s memory is.
+
+        close() of the MR, its `with` or the end of the connection gives the buffer back; until then it cannot
+        be resized.  close() raises EBUSY while an operation uses it.  A read-only buffer can be written from.
+        ValueError for bytes that are not in C order.
+        """
+        self._core.check()
+        return self._core.pool.register(buffer)
+
+    def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = float) -> NDArray[Any]:
+        """A NumPy array in memory as alloc() has it, not filled; it goes with the array and all views of it.
+
+        ImportError where there is no NumPy; ValueError for arrays of Python objects.
+        """
+        self._core.check()
+        return self._core.pool.empty(shape, dtype)
 
     def _write_op(self, local: Buffer | MR, remote: Region, offset: int) -> Op:
         return self._op(WROpcode.RDMA_WRITE, local, remote, offset)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rnic._nic.nic import MR, SGE, WC, SendWR
+from rnic._nic.nic import MR, SGE, WC, Hold, SendWR
 from rnic.endpoint import Region
 from rnic.endpoint.buffers import flat
 from rnic.enums import AccessFlags, SendFlags, WROpcode
@@ -53,6 +53,8 @@ class Op:
         """It goes through the buffer for copies."""
         self.own_mr: MR | None = None
         """Registered for this alone; who finishes it closes that first."""
+        self.hold: Hold | None = None
+        """Registered memory that has the buffer."""
 
     def wr(self, wr_id: int, pieces: list[SGE]) -> SendWR:
         """The work request."""
@@ -76,7 +78,7 @@ class Op:
         """It is over; the buffer is the caller's again.  What came first counts."""
         if self.done:
             return
-        self.local = None
+        self.local = self.hold = None
         self.error, self.done = error, True
 
     def result(self) -> int:

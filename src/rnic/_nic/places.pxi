@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+
+
+cdef struct place:
+    uint64_t start          # address of the first byte
+    uint64_t top            # behind the last byte of this place and of all before it
+
+
+@cython.final
+@cython.no_gc_clear
+cdef class Hold:
+    """Keeps a region from being given back while an operation uses it; `sge`: the bytes that it uses."""
+
+    cdef readonly MR mr     #: The region.
+    cdef readonly uint64_t offset   #: Of the first byte that is used,
+    cdef readonly uint64_t length   #: and how many are.
+
+    def __cinit__(self, MR mr not None, uint64_t offset, uint64_t length):
+        self.mr, self.offset, self.length = mr, offset, length
+        mr.held += 1
+
+    def __dealloc__(self):
+        self.mr.held -= 1
+        if self.mr.closing and not self.mr.held:
+            self.mr.finish_if_unused()
+
+    @property
+    def sge(self):
+        """What a work request names."""
+        return SGE(self.mr, self.offset, self.length)
+
+
+@cython.final
+cdef class Places:
+    """Registered memory that is found by address.
+
+    A region is known here by a weak reference: who adds one keeps it, or drops it, and need not close it.
+    """
+
+    cdef list refs          # to the regions, in the order of their addresses
+    cdef place *table       # likewise
+    cdef Py_ssize_t room
+    cdef Py_ssize_t alive   # how many were, when that was last looked at
+
+    def __cinit__(self):
+        self.refs = []
+
+    def __dealloc__(self):
+        PyMem_Free(self.table)
+
+    def add(self, MR mr not None):
+        """From now on memory in this region is found."""
+        if len(self.refs) > 2 * self.alive + 8:
+            self.forget_closed()
+        at = self.behind(mr.addr)
+        if len(self.refs) == self.room:
+            self.grow()
+        mr.quiet = True
+        self.refs.insert(at, weakref.ref(mr))
+        memmove(&self.table[at + 1], &self.table[at], (len(self.refs) - 1 - at) * sizeof(place))
+        self.table[at].start = mr.addr
+        self.tabulate(at)
+
+    def regions(self):
+        """Those that are not closed."""
+        found = [ref() for ref in self.refs]
+        return [mr for mr in found if is_live(mr)]
+
+    def find(self, buffer, bint written):
+        """A Hold on the region that has these bytes, `written`: and that may be written; None: there is none."""
+        cdef Py_buffer view
+        cdef MR mr
+        PyObject_GetBuffer(buffer, &view, PyBUF_C_CONTIGUOUS)
+        try:
+            mr = self.at(<uintptr_t>view.buf, view.len, written)
+            return None if mr is None else Hold(mr, <uintptr_t>view.buf - mr.addr, view.len)
+        finally:
+            PyBuffer_Release(&view)
+
+    @staticmethod
+    def address(buffer):
+        """Where the bytes of a buffer begin."""
+        cdef Py_buffer view
+        PyObject_GetBuffer(buffer, &view, PyBUF_C_CONTIGUOUS)
+        at = <uintptr_t>view.buf
+        PyBuffer_Release(&view)
+        return at
+
+    cdef MR at(self, uint64_t addr, uint64_t length, bint written):
+        """From the last one that begins before, back to where none reaches so far."""
+        cdef Py_ssize_t i
+        cdef MR mr
+        if not self.refs:
+            return None
+        i = self.behind(addr) - 1
+        while i >= 0 and self.table[i].top >= addr + length:
+            mr = (<object>self.refs[i])()
+            if (is_live(mr) and not mr.moving and mr.addr <= addr and addr + length <= mr.addr + mr.length
+                    and (not written or mr.can_be_filled())):
+                return mr
+            i -= 1
+        return None
+
+    cdef Py_ssize_t behind(self, uint64_t addr):
+        """How many begin at this address or before."""
+        cdef Py_ssize_t low = 0, high = len(self.refs), middle
+        while low < high:
+            middle = (low + high) // 2
+            if self.table[middle].start <= addr:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    cdef void forget_closed(self):
+        cdef Py_ssize_t i, kept = 0
+        for i in range(len(self.refs)):
+            if is_live(self.refs[i]()):
+                self.refs[kept], self.table[kept] = self.refs[i], self.table[i]
+                kept += 1
+        del self.refs[kept:]
+        self.alive = kept
+        self.tabulate(0)
+
+    cdef int grow(self) except -1:
+        cdef Py_ssize_t room = 2 * self.room + 8
+        cdef place *table = <place *>PyMem_Malloc(room * sizeof(place))
+        if table == NULL:
+            raise MemoryError
+        memcpy(table, self.table, self.room * sizeof(place))
+        PyMem_Free(self.table)
+        self.table, self.room = table, room
+        return 0
+
+    cdef void tabulate(self, Py_ssize_t first):
+        """The tops of a region and of those behind it."""
+        cdef Py_ssize_t i
+        cdef uint64_t top
+        cdef MR mr
+        for i in range(first, len(self.refs)):
+            mr = self.refs[i]()
+            top = self.table[i - 1].top if i else 0
+            self.table[i].top = top if mr is None else max(top, mr.addr + mr.length)
+
+
+cdef bint is_live(MR mr):
+    return mr is not None and mr.live
