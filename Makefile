@@ -53,9 +53,9 @@ $(VENV)/.dev: $(VENV)/.tools
 # The build directory stays, so that ninja compiles only what changed.  (-C is newer than Debian 12's pip.)
 $(VENV)/.rnic: $(VENV)/.tools $(SOURCES)
 	@sh tools/check-build.sh $(PYTHON)
-	@echo "building rnic"
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --no-deps --force-reinstall \
-	    --config-settings=build-dir=$(VENV)/build .
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(if $(V),,$(BIN)/python tools/progress.py "building rnic") \
+	    $(BIN)/python -m pip -v --disable-pip-version-check install --no-build-isolation --no-deps \
+	    --force-reinstall --config-settings=build-dir=$(VENV)/build .
 	@touch $@
 
 build: $(VENV)/.rnic ## rnic in .venv
@@ -65,9 +65,12 @@ demo: build ## a file by RDMA WRITE between two processes, then latency and band
 
 # ---------------------------------------------------------------- tests
 
-test: build $(VENV)/.dev ## everything that needs neither root nor a peer
-	$(PYTEST) tests --ignore=tests/interop --ignore=tests/fuzz $(WORKERS) $(ARGS)
-	RNIC_LOCAL=on $(PYTEST) $(LOCAL) $(WORKERS) $(ARGS)
+# Files and folders of tests that ARGS names; without one all tests are meant, and those of LOCAL twice.
+CHOSEN = $(filter tests tests/%,$(ARGS))
+
+test: build $(VENV)/.dev ## everything that needs neither root nor a peer; ARGS="tests/cli -k perf": that alone
+	$(PYTEST) $(if $(CHOSEN),,tests --ignore=tests/interop --ignore=tests/fuzz) $(WORKERS) $(ARGS)
+	$(if $(CHOSEN),,RNIC_LOCAL=on $(PYTEST) $(LOCAL) $(WORKERS) $(ARGS)$(if $(ARGS), || [ $$? -eq 5 ]))
 
 differential: build $(VENV)/.dev ## random programs by every way that bytes take, SEED=1 PROGRAMS=1000 WAYS='wire'
 	@$(BIN)/python tests/differential --seed $(SEED) --programs $(or $(PROGRAMS),1000) $(if $(WAYS),--ways '$(WAYS)') $(ARGS)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What make runs, and how a build shows how far it is."""
+
+from __future__ import annotations
+
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ALL = "tests --ignore=tests/interop --ignore=tests/fuzz"
+NINJA = "print('  [1/2] Compiling C object a/b.c.o'); print('[2/2] Linking target x.so')"
+
+
+def pytest_runs(args: str) -> list[str]:
+    """The runs of pytest of `make test ARGS=...`, from `-m pytest` on."""
+    make = shutil.which("make")
+    if make is None:
+        pytest.skip("this machine lacks make")
+    plan = subprocess.run(
+        [make, "-n", "test", f"ARGS={args}", "WORKERS="],
+        cwd=ROOT,
+        env={**os.environ, "MAKEFLAGS": "", "MAKELEVEL": "0"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    lines = [" ".join(line.split()) for line in plan.stdout.splitlines() if "-m pytest" in line]
+    return [line.replace(".venv/bin/python -m pytest ", "") for line in lines]
+
+
+def test_make_test_runs_everything_and_some_of_it_by_shared_memory() -> None:
+    local = "RNIC_LOCAL=on tests/transport tests/conn tests/endpoint"
+    assert [line.strip() for line in pytest_runs("")] == [ALL, local]
+
+
+@pytest.mark.parametrize(
+    "args", ["tests/cli", "tests/cli -k perf", "tests/api/test_log.py::test_x", "-x tests/cm"]
+)
+def test_make_test_with_a_path_runs_that_alone(args: str) -> None:
+    assert pytest_runs(args) == [args]
+
+
+def test_make_test_with_an_expression_asks_all_tests() -> None:
+    first, second = pytest_runs("-k pingpong -x")
+    assert first == f"{ALL} -k pingpong -x"
+    assert second.endswith("-k pingpong -x || [ $? -eq 5 ]"), (
+        "it may be that no test of the second run is meant"
+    )
+
+
+def progress(program: str) -> list[str]:
+    return [sys.executable, str(ROOT / "tools/progress.py"), "building x", sys.executable, "-c", program]
+
+
+def test_progress_without_a_terminal_is_two_lines() -> None:
+    done = subprocess.run(progress(NINJA), capture_output=True, text=True, timeout=60, check=True)
+    first, last = done.stdout.splitlines()
+    assert first == "building x"
+    assert last.startswith("building x: ")
+    assert last.endswith(" s")
+    assert done.stderr == ""
+
+
+def test_progress_on_a_terminal_is_one_line_with_the_step() -> None:
+    ours, theirs = pty.openpty()
+    command = progress(f"{NINJA}; import sys; sys.stdout.flush(); sys.stdin.read()")
+    environment = {**os.environ, "COLUMNS": "60"}
+    shown = b""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=theirs, env=environment) as process:
+        os.close(theirs)
+        while b"Linking" not in shown:
+            shown += os.read(ours, 4096)
+        assert process.stdin
+        process.stdin.close()
+        while b"\n" not in shown:
+            shown += os.read(ours, 4096)
+    os.close(ours)
+    assert process.returncode == 0
+    *drawn, last = shown.decode().replace("\r\n", "").split("\r\x1b[K")
+    assert any(line.endswith("s [2/2] Linking target x.so") for line in drawn)
+    assert last.endswith(" s")
+    assert max(map(len, drawn)) < 60
+
+
+def test_progress_of_a_failure_shows_the_reason_and_keeps_the_exit_code() -> None:
+    broken = "print('[1/2] a'); print('FAILED: b'); print('b.c:1: no such thing'); raise SystemExit(3)"
+    done = subprocess.run(progress(broken), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3
+    assert "building x: failed after" in done.stdout
+    assert done.stderr.splitlines() == ["FAILED: b", "b.c:1: no such thing"]
