@@ -5,6 +5,7 @@ class TMInfo(NamedTuple):
     """What a matched message said of itself (ibv_wc_read_tm_info)."""
 
     tag: int
+    """The tag that has matched."""
     priv: int
     """The app_ctx of its header: the sender's own number."""
 

@@ -41,9 +41,13 @@ class Record(rnic.records.Record):
     """One captured frame."""
 
     time_ns: int  # since the epoch
+    """When it was captured: nanoseconds since the epoch."""
     data: bytes  # as captured, maybe cut
+    """Its bytes, as captured, maybe cut."""
     length: int  # of the frame when it was captured
+    """Bytes of the frame when it was captured."""
     linktype: int = LinkType.ETHERNET
+    """What the bytes begin with."""
 
     @property
     def truncated(self) -> bool:

@@ -49,12 +49,14 @@ class RegionShared(Record):
     """The peer has shared memory."""
 
     region: Region
+    """The region."""
 
 
 class RegionWithdrawn(Record):
     """The peer has withdrawn a region.  Since the SEND that said so came in, it is not among `regions`."""
 
     region: Region
+    """The region."""
 
 
 class PeerClosed(Record):
@@ -75,3 +77,4 @@ class Failed(Record):
 
 
 Event = MessageReceived | RegionShared | RegionWithdrawn | PeerClosed | Closed | Failed
+"""What Protocol.events() gives."""

@@ -34,9 +34,11 @@ class Outgoing(MutableRecord):
     number: int
     """To name it to sent(); counts up."""
     header: bytes
+    """What precedes the payload."""
     payload: memoryview = EMPTY
     """A piece of the message that send() was given, not a copy."""
     probe: bool = False
+    """It is a zero-length WRITE, to learn whether the peer is there."""
     fence: bool = False
     """Post it with SendFlags.FENCE: READs and atomics before it must be over first."""
     ends: int | None = None

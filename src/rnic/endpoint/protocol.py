@@ -74,9 +74,11 @@ class Statistics(Record):
     """What a connection has done so far, and where it stands."""
 
     state: State
+    """Where it stands."""
     messages_sent: int
     """Messages that the peer is known to have whole.  It may lag by 16: short messages complete in groups."""
     messages_received: int
+    """Messages of the peer that are whole here."""
     sends: int
     """SENDs that were handed out, of whatever type."""
     receives: int
@@ -84,6 +86,7 @@ class Statistics(Record):
     credit_sends: int
     """SENDs that carried nothing but credits."""
     probes: int
+    """Probes of an idle peer."""
     credits: int
     """Receives of the peer that may be used now."""
     queued: int

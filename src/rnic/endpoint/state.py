@@ -14,6 +14,7 @@ class State(Enum):
     RAW = "raw"
     """The peer is no endpoint, and that is allowed: there is nothing here to do."""
     OPEN = "open"
+    """Both may send."""
     HALF_CLOSED_LOCAL = "half-closed (local)"
     """The peer has this end's goodbye."""
     HALF_CLOSED_REMOTE = "half-closed (remote)"
@@ -23,6 +24,7 @@ class State(Enum):
     ABORTING = "aborting"
     """An ABORT is on its way; whatever comes in is not looked at."""
     FAILED = "failed"
+    """It has ended with an error."""
 
 
 class Input(Enum):

@@ -66,6 +66,7 @@ class Event:
         self.arg = arg
         """Of a USER event, what write_cm_event() was given; of ADDRINFO_RESOLVED the list of results."""
         self.acked = False
+        """ack() was called."""
         self._delivered: EventChannel | None = None
         self._waits = False
 

@@ -32,9 +32,13 @@ class AddrInfo(Record):
     family: int = 0
     """AF_INET, AF_INET6, or 0 for either."""
     ps: PortSpace = PortSpace.TCP
+    """Connections (TCP) or datagrams (UDP)."""
     qp_type: QPType | None = None
+    """The type of its queue pair; None: as the port space has it."""
     src_addr: SockAddr | None = None
+    """The address to bind to."""
     dst_addr: SockAddr | None = None
+    """The address to connect to."""
 
 
 _HINTS = AddrInfo()

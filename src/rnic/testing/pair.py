@@ -22,6 +22,7 @@ __all__ = ["ALL_ACCESS", "End", "Pair"]
 ALL_ACCESS = (
     AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_ATOMIC
 )
+"""All that a peer can be allowed, but for windows and FLUSH."""
 
 _LOOPBACK = "roce_lo"
 

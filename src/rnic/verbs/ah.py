@@ -99,6 +99,7 @@ class AHAttr(Record):
     sgid_index: int = 0
     """Index in the port's GID table of our own address, from which packets are sent."""
     port_num: int = 1
+    """The port that packets leave by."""
     hop_limit: int = 64
     """IP time to live."""
     traffic_class: int = 0
@@ -110,10 +111,13 @@ class AHAttr(Record):
     same number (RFC 2474). With a traffic class it must equal its first three bits.
     """
     dlid: int = 0
+    """InfiniBand's: the peer's LID."""
     is_global: bool = True
     """Whether the packets carry a global route; RoCE needs True."""
     static_rate: int = 0
+    """InfiniBand's: a limit of the path's speed (Rate)."""
     src_path_bits: int = 0
+    """InfiniBand's: the low bits of our own LID."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dgid", GID(self.dgid))
@@ -173,8 +177,11 @@ class Route(Record):
     dgid: GID
     """The destination: one of our own addresses, or a multicast group."""
     hop_limit: int
+    """IP time to live, as it arrived."""
     traffic_class: int
+    """IP DSCP and ECN, 8 bits."""
     flow_label: int
+    """20 bits, of IPv6; 0 of IPv4."""
 
     @classmethod
     def from_grh(cls, grh: bytes | bytearray | memoryview) -> "Route":

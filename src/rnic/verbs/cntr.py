@@ -11,6 +11,7 @@ class CompCntrInitAttr(Record):
     """Attributes of a new completion counter (rdma-core 64: ibv_create_comp_cntr(3))."""
 
     comp_mask: int = 0
+    """Must be 0."""
     type: CompCntrType = CompCntrType.WRS
     """Whether it counts work requests or their bytes; failed ones count as one in either case."""
     flags: int = 0
@@ -27,7 +28,9 @@ class CompCntrCaps(Record):
     max_value: int
     """The largest value; the next increment continues from 0."""
     max_counters: int
+    """Counters that a device can have."""
     supported_qp_attach_ops: QPAttachCompCntrOp
+    """What can be counted."""
 
 
 class QPAttachCompCntrAttr(Record):
@@ -36,14 +39,18 @@ class QPAttachCompCntrAttr(Record):
     """
 
     op_mask: QPAttachCompCntrOp
+    """The operations that are counted."""
 
 
 class CounterAttachAttr(Record):
     """What to count of a flow, and at which index (ibv_attach_counters_point_flow(3))."""
 
     counter_desc: CounterDescription
+    """Frames or bytes."""
     index: int
+    """Which of the counters that FlowCounters.read() returns."""
     comp_mask: int = 0
+    """Must be 0."""
 
     def as_struct(self) -> dict[str, int]:
         """The fields of struct rnic_counter_attach_attr."""

@@ -52,36 +52,67 @@ class DeviceAttr(Record):
     """What a device can do: libibverbs' fields, limits as numbers of objects (ibv_query_device(3))."""
 
     fw_ver: str
+    """Version of the firmware; of a software RNIC, of rnic."""
     node_guid: int
+    """EUI-64 of the device."""
     sys_image_guid: int
+    """EUI-64 of what the device belongs to; the same as node_guid."""
     max_mr_size: int
+    """Bytes of a memory region."""
     page_size_cap: int
+    """The page sizes that it can use: a bit for each."""
     vendor_id: int
+    """Whose device it is; 0 of a software RNIC."""
     vendor_part_id: int
+    """Which of the vendor's it is."""
     hw_ver: int
+    """Version of the hardware."""
     max_qp: int
+    """Queue pairs."""
     max_qp_wr: int
+    """Work requests in a send or receive queue."""
     device_cap_flags: DeviceCap
+    """Optional features."""
     max_sge: int
+    """SGEs in a work request."""
     max_sge_rd: int
+    """SGEs in a READ."""
     max_cq: int
+    """Completion queues."""
     max_cqe: int
+    """Completions in a completion queue."""
     max_mr: int
+    """Memory regions."""
     max_pd: int
+    """Protection domains."""
     max_qp_rd_atom: int
+    """READs and atomics that a queue pair can serve at a time."""
     max_res_rd_atom: int
+    """READs and atomics that the device can serve at a time."""
     max_qp_init_rd_atom: int
+    """READs and atomics that a queue pair can have outstanding."""
     atomic_cap: AtomicCap
+    """Against whom atomics are atomic."""
     max_mw: int
+    """Memory windows."""
     max_mcast_grp: int
+    """Multicast groups."""
     max_mcast_qp_attach: int
+    """Queue pairs in a multicast group."""
     max_ah: int
+    """Address handles."""
     max_srq: int
+    """Shared receive queues."""
     max_srq_wr: int
+    """Receives in a shared receive queue."""
     max_srq_sge: int
+    """SGEs in a receive of a shared receive queue."""
     max_pkeys: int
+    """P_Keys in the table of a port."""
     local_ca_ack_delay: int
+    """How late an acknowledgement may leave: 4.096 us * 2**n."""
     phys_port_cnt: int
+    """Ports."""
     max_inline_data: int
     """The most bytes of an INLINE request; libibverbs does not have this field."""
 
@@ -92,6 +123,7 @@ class ValuesEx(Record):
     """
 
     comp_mask: ValuesMask
+    """Which values are here."""
     raw_clock: int | None
     """The clock of completion timestamps, now; the software RNIC counts nanoseconds of CLOCK_MONOTONIC."""
 
@@ -100,36 +132,60 @@ class PortAttr(Record):
     """The state and the limits of a port: libibverbs' fields (ibv_query_port(3))."""
 
     state: PortState
+    """Whether the port works."""
     max_mtu: MTU
+    """The largest path MTU that it can have."""
     active_mtu: MTU
+    """The largest path MTU that it has now."""
     gid_tbl_len: int
+    """Entries of the GID table."""
     port_cap_flags: int
+    """InfiniBand's optional features of a port: bits."""
     max_msg_sz: int
     """The longest message, in bytes."""
     bad_pkey_cntr: int
+    """Packets that had a wrong P_Key."""
     qkey_viol_cntr: int
+    """Datagrams that had a wrong Q_Key."""
     pkey_tbl_len: int
+    """Entries of the P_Key table."""
     lid: int
+    """InfiniBand's local address; 0 over Ethernet."""
     sm_lid: int
+    """InfiniBand: the subnet manager's LID."""
     lmc: int
+    """InfiniBand: how many bits of the LID are path bits."""
     max_vl_num: int
+    """InfiniBand: virtual lanes, as a code."""
     sm_sl: int
+    """InfiniBand: the subnet manager's service level."""
     subnet_timeout: int
+    """InfiniBand: how long a packet can be under way, 4.096 us * 2**n."""
     init_type_reply: int
+    """InfiniBand: what the subnet manager has kept at its last start."""
     active_width: int
+    """Lanes of the link, as a code (IBA 14.2.5.6)."""
     active_speed: int
+    """Speed of a lane, as a code (IBA 14.2.5.6)."""
     phys_state: int
+    """State of the link, as a code: 5 is up, 3 down."""
     link_layer: LinkLayer
+    """What carries its packets."""
     flags: int
+    """Bits: 1, packets need a global route (GRH)."""
 
 
 class GIDEntry(Record):
     """An entry of a port's GID table: address, type and network interface (ibv_query_gid_ex(3))."""
 
     gid: GID
+    """The address."""
     gid_index: int
+    """Its place in the table: AHAttr.sgid_index."""
     port_num: int
+    """The port."""
     gid_type: GIDType
+    """What is spoken from this address."""
     ndev_ifindex: int
     """Index of the network interface that has the address."""
 
@@ -143,6 +199,7 @@ class AsyncEvent(Record):
     """
 
     event_type: EventType
+    """What happened."""
     element: "nic.QP | nic.CQ | nic.SRQ | nic.WQ | int | None"
     """The QP, CQ, SRQ or WQ of the event, the number of the port, or None for the whole device."""
     _token: nic.AsyncToken | None = field(default=None, compare=False, repr=False)

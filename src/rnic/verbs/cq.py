@@ -36,6 +36,7 @@ class CQInitAttrEx(Record):
     cq_context: object = None
     """Any object of the caller."""
     channel: "nic.CompChannel | None" = None
+    """Where its completion events arrive, or None."""
     comp_vector: int = 0
     """Less than Context.num_comp_vectors."""
     wc_flags: CreateCQWCFlags = WC_STANDARD_FLAGS
@@ -76,6 +77,7 @@ class ModifyCQAttr(Record):
     """Changes for CQ.modify() (ibv_modify_cq(3)); an attribute that is None is not changed."""
 
     moderate: ModerateCQ | None = None
+    """When completion events come."""
     attr_mask: CQAttrMask | None = None
     """Which attributes count; None: those that are set."""
 
@@ -94,6 +96,7 @@ class CQModerationCaps(Record):
     """The largest values of ModerateCQ (ibv_query_device_ex(3))."""
 
     max_cq_count: int
+    """Completions."""
     max_cq_period: int
     """Microseconds."""
 

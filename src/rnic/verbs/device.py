@@ -25,12 +25,15 @@ class Device(Record):
     name: str
     """"roce_" and the name of the network interface."""
     netdev: str
+    """The network interface, by its name."""
     guid: int
     """EUI-64 of the network interface's hardware address."""
     index: int
     """Index of the network interface."""
     transport: Transport
+    """The protocol family."""
     node_type: NodeType
+    """What kind of node it is."""
 
     @classmethod
     def from_struct(cls, info: Mapping[str, Any]) -> "Device":

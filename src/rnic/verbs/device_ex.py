@@ -21,9 +21,13 @@ class TMCaps(Record):
     max_rndv_hdr_size: int
     """The size of a rendezvous request in bytes, including headers."""
     max_num_tags: int
+    """Receives with a tag in a list."""
     flags: TMCapFlags
+    """On what tags are matched."""
     max_ops: int
+    """Operations on a list in one call."""
     max_sge: int
+    """SGEs in a receive with a tag."""
 
     @classmethod
     def from_struct(cls, values: dict[str, int]) -> "TMCaps":
@@ -41,9 +45,13 @@ class ODPCaps(Record):
     """The operations on memory that is registered ON_DEMAND (ibv_query_device_ex(3))."""
 
     general_caps: ODPGeneralCap
+    """Whether it can be registered at all."""
     rc_odp_caps: ODPTransportCap
+    """What RC queue pairs can do to it."""
     uc_odp_caps: ODPTransportCap
+    """What UC queue pairs can do to it."""
     ud_odp_caps: ODPTransportCap
+    """What UD queue pairs can do to it."""
 
     @classmethod
     def from_struct(cls, values: Mapping[str, Any]) -> "ODPCaps":
@@ -74,7 +82,9 @@ class DeviceAttrEx(Record):
     """Capabilities of a device beyond DeviceAttr: libibverbs' fields (ibv_query_device_ex(3))."""
 
     orig_attr: "DeviceAttr"
+    """What query_device() tells."""
     odp_caps: ODPCaps
+    """What can be done to memory that is registered ON_DEMAND."""
     completion_timestamp_mask: int
     """The valid bits of a completion's timestamp; 0: there are no timestamps."""
     hca_core_clock: int
@@ -82,15 +92,23 @@ class DeviceAttrEx(Record):
     device_cap_flags_ex: int
     """Bits of DeviceCap and DeviceCapEx."""
     cq_mod_caps: CQModerationCaps
+    """How far completion events can be held back."""
     tm_caps: TMCaps
+    """What can be done for tag matching."""
     rss_caps: RSSCaps
+    """How received frames can be spread."""
     max_wq_type_rq: int
+    """Receive work queues."""
     raw_packet_caps: RawPacketCaps
+    """What can be done for RAW_PACKET queue pairs."""
     tso_caps: TSOCaps
+    """What can be cut up when it is sent."""
     xrc_odp_caps: ODPTransportCap
+    """What XRC queue pairs can do to memory that is registered ON_DEMAND."""
     max_dm_size: int
     """All device memory, in bytes."""
     packet_pacing_caps: PacketPacingCaps
+    """Which rate limits there can be."""
 
     @classmethod
     def from_struct(cls, values: Mapping[str, Any], orig_attr: "DeviceAttr") -> "DeviceAttrEx":

@@ -12,6 +12,7 @@ class ECE(Record):
     vendor_id: int = 0
     """The vendor that defines the options; 0: none."""
     options: int = 0
+    """What the vendor makes of it."""
     comp_mask: int = 0
     """Must be 0: there are no more fields."""
 

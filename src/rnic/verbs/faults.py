@@ -16,6 +16,7 @@ class Lose(Record):
     nth: int = 1
     """Counted from 1."""
     count: int = 1
+    """How many are lost."""
 
     def __post_init__(self) -> None:
         if self.nth < 1 or self.count < 1:
@@ -31,6 +32,7 @@ class Faults(Record):
     """
 
     seed: int = 1
+    """What chance is drawn from: the same seed gives the same faults."""
     loss: float = 0.0
     """Probability that a packet is lost."""
     duplicate: float = 0.0
@@ -44,6 +46,7 @@ class Faults(Record):
     mark: float = 0.0
     """Probability of an ECN mark, as from a congested router, if congestion control allows marks."""
     reorder_gap: int = 3
+    """Packets that overtake one that is reordered."""
     delay_s: float = 0.001
     """The delay of a delayed packet, in seconds."""
     lose: Sequence[Lose] = ()

@@ -75,7 +75,9 @@ class _Filter(Record):
     __slots__ = ()
 
     kind: ClassVar[FlowSpecType]
+    """The type of the struct."""
     align: ClassVar[int]
+    """The alignment of its parts, in bytes."""
     fields: ClassVar[Fields]
     """The struct's fields in its order: their bytes, and how a value becomes bytes."""
     whole: ClassVar[dict[str, bytes]] = {
@@ -102,15 +104,21 @@ class SpecEth(_Filter):
     """The Ethernet header (struct ibv_flow_spec_eth); an address is "02:00:00:00:00:01" or 6 bytes."""
 
     dst_mac: Mac | None = None
+    """The destination address."""
     src_mac: Mac | None = None
+    """The source address."""
     ether_type: int | None = None
     """The type behind the last VLAN tag."""
     vlan_tag: int | None = None
     """The outermost VLAN tag: 3 bits priority, 1 bit DEI, 12 bits VLAN. Untagged frames do not match."""
     dst_mac_mask: Mac | None = None
+    """Which bits of dst_mac count; None: all."""
     src_mac_mask: Mac | None = None
+    """Which bits of src_mac count; None: all."""
     ether_type_mask: int | None = None
+    """Which bits of ether_type count; None: all."""
     vlan_tag_mask: int | None = None
+    """Which bits of vlan_tag count; None: all."""
 
     kind = FlowSpecType.ETH
     align = 2
@@ -126,9 +134,13 @@ class SpecIPv4(_Filter):
     """The addresses in the IPv4 header (struct ibv_flow_spec_ipv4); without any field, every IPv4 packet."""
 
     src_ip: str | IPv4Address | None = None
+    """The source address."""
     dst_ip: str | IPv4Address | None = None
+    """The destination address."""
     src_ip_mask: str | IPv4Address | None = None
+    """Which bits of src_ip count; None: all."""
     dst_ip_mask: str | IPv4Address | None = None
+    """Which bits of dst_ip count; None: all."""
 
     kind = FlowSpecType.IPV4
     align = 4
@@ -139,18 +151,29 @@ class SpecIPv4Ext(_Filter):
     """More fields of the IPv4 header (struct ibv_flow_spec_ipv4_ext)."""
 
     src_ip: str | IPv4Address | None = None
+    """The source address."""
     dst_ip: str | IPv4Address | None = None
+    """The destination address."""
     proto: int | None = None
+    """What the packet carries: 6 is TCP, 17 UDP."""
     tos: int | None = None
+    """DSCP and ECN, 8 bits."""
     ttl: int | None = None
+    """Time to live."""
     flags: int | None = None
     """2: do not fragment, 4: more fragments. A mask with other bits is refused."""
     src_ip_mask: str | IPv4Address | None = None
+    """Which bits of src_ip count; None: all."""
     dst_ip_mask: str | IPv4Address | None = None
+    """Which bits of dst_ip count; None: all."""
     proto_mask: int | None = None
+    """Which bits of proto count; None: all."""
     tos_mask: int | None = None
+    """Which bits of tos count; None: all."""
     ttl_mask: int | None = None
+    """Which bits of ttl count; None: all."""
     flags_mask: int | None = None
+    """Which bits of flags count; None: both."""
 
     kind = FlowSpecType.IPV4_EXT
     align = 4
@@ -168,19 +191,29 @@ class SpecIPv6(_Filter):
     """The IPv6 header (struct ibv_flow_spec_ipv6); without any field, every IPv6 packet."""
 
     src_ip: str | IPv6Address | None = None
+    """The source address."""
     dst_ip: str | IPv6Address | None = None
+    """The destination address."""
     flow_label: int | None = None
+    """20 bits."""
     next_hdr: int | None = None
     """The protocol behind all extension headers."""
     traffic_class: int | None = None
+    """DSCP and ECN, 8 bits."""
     hop_limit: int | None = None
+    """Time to live."""
     src_ip_mask: str | IPv6Address | None = None
+    """Which bits of src_ip count; None: all."""
     dst_ip_mask: str | IPv6Address | None = None
+    """Which bits of dst_ip count; None: all."""
     flow_label_mask: int | None = None
     """20 bits."""
     next_hdr_mask: int | None = None
+    """Which bits of next_hdr count; None: all."""
     traffic_class_mask: int | None = None
+    """Which bits of traffic_class count; None: all."""
     hop_limit_mask: int | None = None
+    """Which bits of hop_limit count; None: all."""
 
     kind = FlowSpecType.IPV6
     align = 4
@@ -207,9 +240,13 @@ class SpecTCP(_Ports):
     """The ports in the TCP header (struct ibv_flow_spec_tcp_udp); without any field, every TCP segment."""
 
     dst_port: int | None = None
+    """The destination port."""
     src_port: int | None = None
+    """The source port."""
     dst_port_mask: int | None = None
+    """Which bits of dst_port count; None: all."""
     src_port_mask: int | None = None
+    """Which bits of src_port count; None: all."""
 
     kind = FlowSpecType.TCP
 
@@ -218,9 +255,13 @@ class SpecUDP(_Ports):
     """The ports in the UDP header (struct ibv_flow_spec_tcp_udp); without any field, every UDP datagram."""
 
     dst_port: int | None = None
+    """The destination port."""
     src_port: int | None = None
+    """The source port."""
     dst_port_mask: int | None = None
+    """Which bits of dst_port count; None: all."""
     src_port_mask: int | None = None
+    """Which bits of src_port count; None: all."""
 
     kind = FlowSpecType.UDP
 
@@ -229,6 +270,7 @@ class SpecActionTag(Record):
     """Set WC.flow_tag of the frames' completions to tag_id, 24 bits (struct ibv_flow_spec_action_tag)."""
 
     tag_id: int
+    """The tag, 24 bits."""
 
     def as_bytes(self) -> bytes:
         """The struct of libibverbs."""
@@ -247,6 +289,7 @@ class SpecActionCount(Record):
     """Count the frames (struct ibv_flow_spec_counter_action)."""
 
     counters: nic.FlowCounters
+    """What counts the frames."""
 
     def as_bytes(self) -> bytes:
         """The struct of libibverbs."""
@@ -275,9 +318,11 @@ class FlowAttr(Record):
     frames, that no other rule takes.
     """
     specs: tuple[Spec, ...] = ()
+    """What a frame must match, and what is done to it."""
     priority: int = 0
     """16 bits. The lowest number is tried first; of equal numbers, the oldest rule."""
     port: int = 1
+    """The port, 1."""
     flags: FlowFlags | int = 0
     """DONT_TRAP, for NORMAL rules: the frame also goes to later rules. EGRESS is not supported."""
 

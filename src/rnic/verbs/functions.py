@@ -13,8 +13,11 @@ class ForkStatus(IntEnum):
     """Whether registered memory survives fork() (ibv_is_fork_initialized(3))."""
 
     DISABLED = 0
+    """It does not."""
     ENABLED = 1
+    """It does, as fork_init() was called."""
     UNNEEDED = 2
+    """It does, whatever is called."""
 
 
 def fork_init() -> None:

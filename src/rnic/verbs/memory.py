@@ -32,12 +32,16 @@ class ParentDomainInitAttr(Record):
     """Attributes of a new parent domain (ibv_alloc_parent_domain(3))."""
 
     pd: nic.PD
+    """The protection domain in whose place it stands."""
     td: nic.TD | None = None
+    """The thread domain of what is created with it, or None."""
     alloc: object = None
     """Allocators of the caller's own are not supported: the device's queues lie in its own memory, and
     never call back."""
     free: object = None
+    """Not supported, as alloc."""
     pd_context: object = None
+    """Not supported, as alloc."""
 
     def check(self) -> None:
         """Raise EOPNOTSUPP if allocators are given."""

@@ -37,9 +37,11 @@ class MWBind(Record):
     """The request that QP.bind_mw() posts (ibv_bind_mw(3))."""
 
     bind_info: MWBindInfo
+    """What the window shows."""
     send_flags: SendFlags | int = 0
     """SIGNALED, FENCE."""
     wr_id: int = 0
+    """The caller's own number; the completion carries it."""
 
 
 class MW(nic.MW):

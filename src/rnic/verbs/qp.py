@@ -56,9 +56,11 @@ class QPInitAttr(Attributes):
     have none.
     """
     qp_type: QPType = QPType.RC
+    """The transport service."""
     sq_sig_all: bool = False
     """Every send work request makes a completion, not only those with SIGNALED."""
     cap: QPCap = field(default_factory=QPCap)
+    """How much it holds."""
     qp_context: object = None
     """Any object of the caller."""
     srq: nic.SRQ | None = None
@@ -75,8 +77,11 @@ class QPOpenAttr(Record):
     """Which queue pair Context.open_qp() opens (ibv_open_qp(3))."""
 
     xrcd: nic.XRCD
+    """The domain that the queue pair belongs to."""
     qp_num: int
+    """Its number."""
     qp_type: QPType = QPType.XRC_RECV
+    """XRC_RECV: no other can be opened."""
     qp_context: object = None
     """Any object of the caller."""
 
@@ -97,8 +102,11 @@ class QPAttr(Attributes):
     cur_qp_state: QPState | None = None
     """The state in which the caller expects the queue pair to be."""
     path_mtu: MTU | None = None
+    """The most payload bytes of a packet; the same at both ends."""
     path_mig_state: MigState | None = None
+    """Whether the queue pair may change over to its other path."""
     qkey: int | None = None
+    """UD: what datagrams to it must carry."""
     rq_psn: int | None = None
     """The first PSN that the peer will send, 24 bits."""
     sq_psn: int | None = None
@@ -108,11 +116,15 @@ class QPAttr(Attributes):
     qp_access_flags: AccessFlags | None = None
     """What the peer may do here: REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC, FLUSH_GLOBAL, FLUSH_PERSISTENT."""
     cap: QPCap | None = None
+    """Its size, as query() tells; modify() cannot change it."""
     ah_attr: AHAttr | None = None
     """The path to the peer."""
     alt_ah_attr: AHAttr | None = None
+    """The other path to the peer."""
     pkey_index: int | None = None
+    """Index of its P_Key in the port's table."""
     alt_pkey_index: int | None = None
+    """The same on the other path."""
     en_sqd_async_notify: bool | None = None
     """Report SQ_DRAINED when the send queue has drained."""
     sq_draining: bool | None = None
@@ -124,6 +136,7 @@ class QPAttr(Attributes):
     min_rnr_timer: int | None = None
     """The peer's wait if no receive is posted here. A code: 1 (0.01 ms) to 31 (492 ms), 0 (655 ms)."""
     port_num: int | None = None
+    """The port, 1."""
     timeout: int | None = None
     """How long to wait for an acknowledgement: 4.096 us * 2**timeout, 0: for ever (IBA 9.7.6.1.3)."""
     retry_cnt: int | None = None
@@ -131,7 +144,9 @@ class QPAttr(Attributes):
     rnr_retry: int | None = None
     """How often to send again when the peer has no receive posted, 0 to 6, 7: without end."""
     alt_port_num: int | None = None
+    """The same on the other path."""
     alt_timeout: int | None = None
+    """`timeout` on the other path."""
     rate_limit: int | None = None
     """kbit/s, 0: none; set by QP.modify_rate_limit()."""
 
@@ -260,7 +275,9 @@ class QPStats(Record):
     in_flight: int
     """Bytes that are in flight."""
     retries_left: int
+    """How often the oldest request can still be sent again after a timeout."""
     rnr_retries_left: int
+    """How often it can still be sent again because the peer had no receive posted."""
     srtt: int
     """Smoothed round trip time in nanoseconds, 0: not known yet."""
     rate: int

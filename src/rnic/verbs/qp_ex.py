@@ -38,8 +38,11 @@ class QPInitAttrEx(QPInitAttr):
     send_ops_flags: SendOpsFlags | None = field(default=None, kw_only=True)
     """The operations whose builders the program will use."""
     create_flags: QPCreateFlags | None = field(default=None, kw_only=True)
+    """How it is created."""
     max_tso_header: int | None = field(default=None, kw_only=True)
+    """Bytes of the header in front of a TSO request; not supported."""
     source_qpn: int | None = field(default=None, kw_only=True)
+    """The queue pair number that its packets carry; not supported."""
     comp_mask: QPInitAttrMask | None = field(default=None, kw_only=True)
     """Which attributes count; None: those that are set."""
 

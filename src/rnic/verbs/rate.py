@@ -10,29 +10,53 @@ class Rate(IntEnum):
     """The highest rate of a path (IBA 9.11; ibv_rate_to_mbps(3)); RATE_MAX: the rate of the port."""
 
     RATE_MAX = 0
+    """As fast as the port."""
     RATE_2_5_GBPS = 2
+    """2.5 Gbit/s."""
     RATE_5_GBPS = 5
+    """5 Gbit/s."""
     RATE_10_GBPS = 3
+    """10 Gbit/s."""
     RATE_20_GBPS = 6
+    """20 Gbit/s."""
     RATE_30_GBPS = 4
+    """30 Gbit/s."""
     RATE_40_GBPS = 7
+    """40 Gbit/s."""
     RATE_60_GBPS = 8
+    """60 Gbit/s."""
     RATE_80_GBPS = 9
+    """80 Gbit/s."""
     RATE_120_GBPS = 10
+    """120 Gbit/s."""
     RATE_14_GBPS = 11
+    """14 Gbit/s."""
     RATE_56_GBPS = 12
+    """56 Gbit/s."""
     RATE_112_GBPS = 13
+    """112 Gbit/s."""
     RATE_168_GBPS = 14
+    """168 Gbit/s."""
     RATE_25_GBPS = 15
+    """25 Gbit/s."""
     RATE_100_GBPS = 16
+    """100 Gbit/s."""
     RATE_200_GBPS = 17
+    """200 Gbit/s."""
     RATE_300_GBPS = 18
+    """300 Gbit/s."""
     RATE_28_GBPS = 19
+    """28 Gbit/s."""
     RATE_50_GBPS = 20
+    """50 Gbit/s."""
     RATE_400_GBPS = 21
+    """400 Gbit/s."""
     RATE_600_GBPS = 22
+    """600 Gbit/s."""
     RATE_800_GBPS = 23
+    """800 Gbit/s."""
     RATE_1200_GBPS = 24
+    """1200 Gbit/s."""
 
     @property
     def mult(self) -> int | None:

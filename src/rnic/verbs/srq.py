@@ -75,6 +75,7 @@ class SRQInitAttrEx(Attributes):
     pd: nic.PD | None = None
     """The protection domain of the receives' memory; for XRC, also of the memory that XRC requests use."""
     srq_type: SRQType = SRQType.BASIC
+    """What takes from it."""
     xrcd: nic.XRCD | None = None
     """XRC: the domain whose queue pairs take receives from the queue."""
     cq: nic.CQ | None = None

@@ -32,6 +32,7 @@ class WQInitAttr(Record):
     max_sge: int = 4
     """The most SGEs in a receive."""
     wq_type: WQType = WQType.RQ
+    """What it holds."""
     create_flags: WQFlags | int = 0
     """Must be 0: no flag is supported."""
     wq_context: object = None
@@ -46,6 +47,7 @@ class WQAttr(Record):
     curr_wq_state: WQState | None = None
     """The state in which the caller expects the work queue to be."""
     flags: WQFlags | None = None
+    """What it does beside receiving."""
     flags_mask: WQFlags | None = None
     """The flags to change; no flag is supported."""
 
@@ -123,6 +125,7 @@ class RxHashConf(Record):
     rx_hash_fields_mask: RxHashFields
     """The fields to hash; not IPv4 together with IPv6, nor TCP together with UDP."""
     rx_hash_function: RxHashFunction = RxHashFunction.TOEPLITZ
+    """How it is hashed."""
 
 
 class RSSCaps(Record):
@@ -131,9 +134,13 @@ class RSSCaps(Record):
     supported_qpts: int
     """Bit n stands for queue pair type n."""
     max_rwq_indirection_tables: int
+    """Indirection tables."""
     max_rwq_indirection_table_size: int
+    """Entries of an indirection table."""
     rx_hash_fields_mask: RxHashFields
+    """What can be hashed."""
     rx_hash_function: RxHashFunction
+    """How it can be hashed."""
 
     @classmethod
     def from_struct(cls, fields: dict[str, int]) -> Self:
@@ -151,7 +158,9 @@ class TSOCaps(Record):
     """The device's capabilities for TCP segmentation (struct ibv_tso_caps); 0: none."""
 
     max_tso: int
+    """Bytes of a request."""
     supported_qpts: int
+    """Bit n: queue pair type n."""
 
 
 class RawPacketAttr(Record):

@@ -123,9 +123,13 @@ class PortSpace(IntEnum):
     """The port spaces of RDMA-CM, the numbers that rdma_create_id(3) takes."""
 
     IPOIB = 0x0002
+    """Datagrams, as UDP; for IP over InfiniBand."""
     TCP = 0x0106
+    """Connections."""
     UDP = 0x0111
+    """Datagrams."""
     IB = 0x013F
+    """Whatever the queue pair is; ports are service ids."""
 
 
 def service_id(space: int, port: int) -> int:
