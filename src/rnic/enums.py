@@ -169,7 +169,7 @@ class LinkLayer(IntEnum):
 
 
 class GIDType(IntEnum):
-    """What an entry of the GID table speaks (ibv_query_gid_ex(3))."""
+    """The protocol of an entry in the GID table (ibv_query_gid_ex(3))."""
 
     IB = 0
     """InfiniBand."""
@@ -200,7 +200,7 @@ class NodeType(Worded):
 
 
 class AtomicCap(IntEnum):
-    """Against whom atomics are atomic: nobody, this device's users, everybody (ibv_query_device(3))."""
+    """Atomics are atomic for nobody, for users of this device, or for everybody (ibv_query_device(3))."""
 
     NONE = 0
     """Atomics are not supported."""
@@ -296,7 +296,7 @@ class SRQAttrMask(IntFlag):
 
 
 class SRQType(IntEnum):
-    """What takes from a shared receive queue, and how (ibv_create_srq_ex(3))."""
+    """The kind of a shared receive queue: ordinary, XRC or tag matching (ibv_create_srq_ex(3))."""
 
     BASIC = 0
     """Queue pairs that name it in QPInitAttr.srq."""
@@ -307,7 +307,7 @@ class SRQType(IntEnum):
 
 
 class OpsWROpcode(IntEnum):
-    """What is done to the matching list of a tag matching SRQ (ibv_post_srq_ops(3))."""
+    """Operations on the matching list of a tag matching SRQ (ibv_post_srq_ops(3))."""
 
     TAG_ADD = 0
     """Add a receive with a tag."""
@@ -318,7 +318,7 @@ class OpsWROpcode(IntEnum):
 
 
 class OpsFlags(IntFlag):
-    """How an operation on a matching list is carried out (ibv_post_srq_ops(3))."""
+    """Flags of an operation on a matching list (ibv_post_srq_ops(3))."""
 
     SIGNALED = 1 << 0
     """The operation makes a completion."""
@@ -327,14 +327,14 @@ class OpsFlags(IntFlag):
 
 
 class TMCapFlags(IntFlag):
-    """On what tags are matched (ibv_query_device_ex(3))."""
+    """The transports with tag matching (ibv_query_device_ex(3))."""
 
     RC = 1 << 0
     """Messages of reliable connections."""
 
 
 class WROpcode(IntEnum):
-    """What a send work request asks for (IBA 10.7.2; ibv_post_send(3))."""
+    """The operation of a send work request (IBA 10.7.2; ibv_post_send(3))."""
 
     RDMA_WRITE = 0
     """Write into the peer's memory; the peer's program is not told."""
@@ -365,7 +365,7 @@ class WROpcode(IntEnum):
 
 
 class SendFlags(IntFlag):
-    """How a send work request is carried out (ibv_post_send(3))."""
+    """Flags of a send work request (ibv_post_send(3))."""
 
     FENCE = 1 << 0
     """Begin when the READs and atomics before it are over."""
@@ -433,7 +433,7 @@ class WCStatus(Worded):
 
 
 class WCOpcode(IntEnum):
-    """What a completion completes (IBA 11.4.2.1; ibv_poll_cq(3))."""
+    """The operation that completed (IBA 11.4.2.1; ibv_poll_cq(3))."""
 
     SEND = 0
     """A SEND of any kind."""
@@ -491,7 +491,7 @@ class WCFlags(IntFlag):
 
 
 class EventType(Worded):
-    """What an asynchronous event reports (IBA 11.6.3; ibv_get_async_event(3))."""
+    """The kind of an asynchronous event (IBA 11.6.3; ibv_get_async_event(3))."""
 
     CQ_ERR = 0
     """A completion queue was too small and has lost completions."""
@@ -571,7 +571,7 @@ class DeviceCap(IntFlag):
 
 
 class CreateCQWCFlags(IntFlag):
-    """What an extended completion queue keeps of a completion (ibv_create_cq_ex(3))."""
+    """The fields that an extended completion queue keeps (ibv_create_cq_ex(3))."""
 
     WITH_BYTE_LEN = 1 << 0
     """read_byte_len()."""
@@ -632,7 +632,7 @@ class ValuesMask(IntFlag):
 
 
 class CounterDescription(IntEnum):
-    """What of a flow is counted (ibv_attach_counters_point_flow(3))."""
+    """What to count of a flow: packets or bytes (ibv_attach_counters_point_flow(3))."""
 
     PACKETS = 0
     """Frames."""
@@ -648,7 +648,7 @@ class ReadCountersFlags(IntFlag):
 
 
 class CompCntrType(IntEnum):
-    """What a completion counter adds up (rdma-core 64: ibv_create_comp_cntr(3))."""
+    """What a completion counter counts: work requests or bytes (rdma-core 64: ibv_create_comp_cntr(3))."""
 
     WRS = 0
     """Work requests."""
@@ -659,7 +659,8 @@ class CompCntrType(IntEnum):
 class QPAttachCompCntrOp(IntFlag):
     """Which operations a completion counter counts (rdma-core 64: ibv_qp_attach_comp_cntr(3)).
 
-    The REMOTE ones are the peer's, as they are executed here.  Atomics and local operations are not counted.
+    The REMOTE ones are operations of the peer that are executed here. Atomics and local operations are not
+    counted.
     """
 
     SEND = 1 << 0
@@ -688,7 +689,7 @@ class ReregMRFlags(IntFlag):
 
 
 class ODPGeneralCap(IntFlag):
-    """Whether memory can be registered ON_DEMAND, and the whole address space so (ibv_query_device_ex(3))."""
+    """Whether memory, and the whole address space, can be registered ON_DEMAND (ibv_query_device_ex(3))."""
 
     SUPPORT = 1 << 0
     """Memory can be registered ON_DEMAND."""
@@ -697,7 +698,7 @@ class ODPGeneralCap(IntFlag):
 
 
 class ODPTransportCap(IntFlag):
-    """What a transport can do with memory that is registered ON_DEMAND (ibv_query_device_ex(3))."""
+    """The operations of a transport on memory that is registered ON_DEMAND (ibv_query_device_ex(3))."""
 
     SEND = 1 << 0
     """SEND from it."""
@@ -714,7 +715,7 @@ class ODPTransportCap(IntFlag):
 
 
 class AdviseMRAdvice(IntEnum):
-    """What PD.advise_mr() asks for (ibv_advise_mr(3))."""
+    """The kinds of advice of PD.advise_mr() (ibv_advise_mr(3))."""
 
     PREFETCH = 0
     """Map the pages, to be read."""
@@ -725,14 +726,14 @@ class AdviseMRAdvice(IntEnum):
 
 
 class AdviseMRFlags(IntFlag):
-    """How PD.advise_mr() does it (ibv_advise_mr(3))."""
+    """Flags of PD.advise_mr() (ibv_advise_mr(3))."""
 
     FLUSH = 1 << 0
     """Return when it is done."""
 
 
 class MWType(IntEnum):
-    """Who may use a bound memory window: its protection domain, or the queue pair that it was bound through.
+    """The type of a memory window: usable by its protection domain, or by the queue pair that bound it.
 
     IBA 10.6.7; ibv_alloc_mw(3).
     """
@@ -755,7 +756,9 @@ class DeviceCapEx(IntFlag):
 
 
 class PlacementType(IntFlag):
-    """What a FLUSH makes sure of (IBA A19.4.3): that bytes are seen by all, that they outlive the power."""
+    """What a FLUSH guarantees (IBA A19.4.3): that everybody sees the bytes, or that they survive a loss of
+    power.
+    """
 
     GLOBAL = 1 << 0
     """All see the bytes."""
@@ -764,7 +767,7 @@ class PlacementType(IntFlag):
 
 
 class SelectivityLevel(IntEnum):
-    """Which bytes a FLUSH is about (IBA A19.4.3): a range, or the whole memory region."""
+    """Which bytes a FLUSH covers (IBA A19.4.3): a range, or the whole memory region."""
 
     RANGE = 0
     """The bytes that the request names."""
@@ -838,7 +841,7 @@ class SendOpsFlags(IntFlag):
 
 
 class FlowAttrType(IntEnum):
-    """What kind of frames a flow rule wants (ibv_create_flow(3))."""
+    """Which frames a flow rule takes (ibv_create_flow(3))."""
 
     NORMAL = 0
     """Frames that match its specifications."""
@@ -851,7 +854,7 @@ class FlowAttrType(IntEnum):
 
 
 class FlowFlags(IntFlag):
-    """How a flow rule is carried out (ibv_create_flow(3))."""
+    """Flags of a flow rule (ibv_create_flow(3))."""
 
     DONT_TRAP = 1 << 1
     """Other rules get the frame, too."""
@@ -860,7 +863,7 @@ class FlowFlags(IntFlag):
 
 
 class FlowSpecType(IntEnum):
-    """Headers that a flow rule matches, and what it does beside steering (ibv_create_flow(3))."""
+    """Headers that a flow rule matches, and its actions (ibv_create_flow(3))."""
 
     ETH = 0x20
     """SpecEth."""
@@ -934,7 +937,7 @@ class WQType(IntEnum):
 
 
 class WQFlags(IntFlag):
-    """What a work queue does beside receiving (ibv_create_wq(3))."""
+    """Features of a work queue (ibv_create_wq(3))."""
 
     CVLAN_STRIPPING = 1 << 0
     """Received frames lose their VLAN tag; not supported."""
@@ -971,7 +974,7 @@ class WQAttrMask(IntFlag):
 
 
 class RawPacketCaps(IntFlag):
-    """What a device can do for RAW_PACKET queue pairs (ibv_query_device_ex(3))."""
+    """The device's features for RAW_PACKET queue pairs (ibv_query_device_ex(3))."""
 
     CVLAN_STRIPPING = 1 << 0
     """VLAN tags can be left out of received frames."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong: the exceptions of verbs, and completions with an error status, in words."""
+"""The exceptions of verbs, and explanations of completions with an error status."""
 
 import errno as _errno
 import os
@@ -12,7 +12,7 @@ __all__ = ["PostError", "VerbsError", "exhausted", "explain_completion", "with_l
 
 
 def with_limit(code: int, text: str) -> str:
-    """What an error says and, when descriptors are used up, the limit that was met."""
+    """The text of an error; if descriptors are used up, with the limit that was reached."""
     if code == _errno.EMFILE:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         cure = f"RLIMIT_NOFILE is {limit} (ulimit -n)"
@@ -24,7 +24,7 @@ def with_limit(code: int, text: str) -> str:
 
 
 def exhausted(error: BaseException | int) -> str:
-    """What an error says, with the limit of the process or the machine that was met."""
+    """The text of an error, with the limit of the process or the machine that was reached."""
     code = error if isinstance(error, int) else getattr(error, "errno", None)
     text = os.strerror(error) if isinstance(error, int) else str(error) or type(error).__name__
     if code in (_errno.EMFILE, _errno.ENFILE):
@@ -39,10 +39,9 @@ def exhausted(error: BaseException | int) -> str:
 
 
 class VerbsError(OSError):
-    """A verb failed: `errno` says how, `verb` which one, `strerror` why, in words.
+    """A verb failed: `errno` says how, `verb` which one, and `strerror` why, in words.
 
-    Raised where the function of libibverbs would return an error; the errno is the one that its man page
-    gives.
+    It is raised where the function of libibverbs would return an error, with the errno of its man page.
     """
 
     verb: str
@@ -60,12 +59,14 @@ class VerbsError(OSError):
 
 
 class PostError(VerbsError):
-    """A chain was posted only in part: all before `bad_wr`, none from it on (ibv_post_send(3))."""
+    """A chain was posted only in part: the requests before `bad_wr` were posted, it and those after it were
+    not (ibv_post_send(3)).
+    """
 
     bad_wr: Any
     """The SendWR or RecvWR that was refused."""
     index: int
-    """Its place in the chain, counted from 0: so many were posted."""
+    """Its place in the chain, counted from 0, which is the number of posted requests."""
 
     def __init__(
         self, errno: int, text: str = "", verb: str = "", bad_wr: Any = None, index: int = 0
@@ -205,7 +206,7 @@ _STATUS_TEXT: dict[WCStatus, tuple[str, str, str]] = {
 
 
 def explain_completion(status: int, cause: str, qp_num: int, wr_id: int) -> str:
-    """One completion in words: what went wrong, on which side, what to look at.
+    """One completion in words: what went wrong, on which side, and what to check.
 
     `cause` is the provider's own reason (vendor_err) in words, or "".
     """

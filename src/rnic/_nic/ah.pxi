@@ -2,7 +2,7 @@
 
 
 cdef class AH(Handle):
-    """An address handle: the way to a peer, named by every datagram that goes there (IBA 11.2.2; ibv_create_ah(3))."""
+    """An address handle: the path to a peer, named by every datagram to it (IBA 11.2.2; ibv_create_ah(3))."""
 
     cdef rnic_ah *p
     cdef readonly PD pd     #: The protection domain.

@@ -3,13 +3,15 @@
 
 @cython.final
 cdef class AsyncToken:
-    """An asynchronous event of an object that was taken and is not acknowledged yet; it is, too, when this is dropped."""
+    """An asynchronous event that the program has and has not acknowledged; dropping it acknowledges it."""
 
     cdef Handle element
     cdef rnic_async_event event
 
     def ack(self):
-        """Acknowledge it (ibv_ack_async_event(3)): the object can be closed again.  Raises EINVAL the second time."""
+        """Acknowledge the event (ibv_ack_async_event(3)): its object can be closed again. Raises EINVAL the second
+        time.
+        """
         cdef rnic_err err
         if self.element is None:
             raise VerbsError(EINVAL, "the event is acknowledged already", "ack_async_event")

@@ -3,11 +3,11 @@
 
 @cython.final
 cdef class CompCntr(Handle):
-    """A completion counter: how many operations of queue pairs have completed, without a completion for each.
+    """A completion counter: it counts operations of queue pairs that have completed, without a completion for each.
 
-    It has two 64-bit values: of operations that succeeded (work requests, or their bytes) and of those that failed.
-    QP.attach_comp_cntr() says what it counts; there is no way back but to close the queue pair.  Operations count
-    whether they are signaled or not.  (rdma-core 64: ibv_create_comp_cntr(3).)  Context.create_comp_cntr() makes it.
+    It has two 64-bit values: one for operations that succeeded (work requests, or their bytes), one for those that
+    failed. QP.attach_comp_cntr() chooses the operations; they are counted until the queue pair is closed, signaled or
+    not. (rdma-core 64: ibv_create_comp_cntr(3).) Context.create_comp_cntr() makes it.
     """
 
     cdef rnic_comp_cntr *p
@@ -44,27 +44,29 @@ cdef class CompCntr(Handle):
         return found
 
     def read(self):
-        """How many operations, or bytes of them, have succeeded (ibv_read_comp_cntr(3))."""
+        """The number of operations, or bytes, that have succeeded (ibv_read_comp_cntr(3))."""
         return self.value(False)
 
     def read_err(self):
-        """How many operations have failed (ibv_read_err_comp_cntr(3))."""
+        """The number of operations that have failed (ibv_read_err_comp_cntr(3))."""
         return self.value(True)
 
     def set(self, uint64_t value):
-        """Go on from this value (ibv_set_comp_cntr(3)); what is counted at the same moment may be lost."""
+        """Set the count of successes (ibv_set_comp_cntr(3)); an operation that completes at the same moment may be
+        lost.
+        """
         self.change(False, False, value)
 
     def set_err(self, uint64_t value):
-        """As set(), of the failed ones (ibv_set_err_comp_cntr(3))."""
+        """Set the count of failures (ibv_set_err_comp_cntr(3)), as set() does."""
         self.change(False, True, value)
 
     def inc(self, uint64_t amount=1):
-        """Add so much, beside what the device counts (ibv_inc_comp_cntr(3))."""
+        """Add to the count of successes (ibv_inc_comp_cntr(3))."""
         self.change(True, False, amount)
 
     def inc_err(self, uint64_t amount=1):
-        """As inc(), of the failed ones (ibv_inc_err_comp_cntr(3))."""
+        """Add to the count of failures (ibv_inc_err_comp_cntr(3))."""
         self.change(True, True, amount)
 
 
@@ -72,8 +74,8 @@ cdef class CompCntr(Handle):
 cdef class FlowCounters(Handle):
     """Counters of flows (ibv_create_counters(3)); Context.create_counters() makes it.
 
-    libibverbs calls it ibv_counters; Counters are the device's own here.  A rule counts with them when its
-    SpecActionCount names them; several rules may.  close() raises EBUSY while one does.
+    libibverbs calls it ibv_counters; the class Counters holds the counters of a device. A rule counts with these
+    counters if its SpecActionCount names them; several rules may. close() raises EBUSY while one does.
     """
 
     cdef rnic_flow_counters *p
@@ -90,15 +92,15 @@ cdef class FlowCounters(Handle):
 
     @property
     def pointer(self):
-        """The address of the provider's object, which a specification of a rule holds."""
+        """The address of the provider's object, for a specification of a rule."""
         self.need("create_flow")
         return <uintptr_t>self.p
 
     def attach_counters_point_flow(self, attr):
-        """Let read() say at attr.index how many frames, or bytes, there were (ibv_attach_counters_point_flow(3)).
+        """Make read() return the number of frames, or bytes, at attr.index (ibv_attach_counters_point_flow(3)).
 
-        The call has no flow: rules name their counters.  Raises VerbsError: EINVAL for an index that is taken,
-        or beyond 15.
+        The call names no flow: rules name their counters. Raises VerbsError: EINVAL for an index that is in use, or
+        beyond 15.
         """
         cdef rnic_counter_attach_attr c = attr.as_struct()
         cdef rnic_err err
@@ -108,9 +110,9 @@ cdef class FlowCounters(Handle):
         check(self.ops.attach_counters_point_flow(self.p, &c, NULL, &err), verb, &err)
 
     def read(self, uint32_t ncounters, flags=0):
-        """The first values, by their index, 0 where nothing is attached (ibv_read_counters(3)).
+        """The first `ncounters` values by index, 0 where nothing is attached (ibv_read_counters(3)).
 
-        `flags` are ReadCountersFlags.  Raises VerbsError: EINVAL for more than 16.
+        `flags` are ReadCountersFlags. Raises VerbsError: EINVAL for more than 16.
         """
         cdef uint64_t *values = NULL
         cdef rnic_err err

@@ -26,14 +26,14 @@ cdef class Context(Handle):
 
     @classmethod
     def wrap(cls, name, address):
-        """Take over a provider's struct rnic_context at this address; close() gives it to the provider's close."""
+        """Take over a provider's struct rnic_context at this address; close() calls the provider's close."""
         cdef Context self = cls.__new__(cls)
         self.adopt(name, <rnic_context *><uintptr_t>address)
         return self
 
     @classmethod
     def open_soft(cls, name, netdev, rcvbuf=0, max_window=0, no_gso=False, pkeys=(), congestion=0, local=0):
-        """Open the software RNIC on a netdev (rnic_soft_open)."""
+        """Open the software RNIC on a network interface (rnic_soft_open)."""
         cdef Context self = cls.__new__(cls)
         cdef rnic_open_attr attr
         cdef rnic_context *p = NULL
@@ -98,10 +98,11 @@ cdef class Context(Handle):
 
     @property
     def cmd_fd(self):
-        """The descriptor to hand to import_device(), in this process or, by SCM_RIGHTS, in another one.
+        """The file descriptor for import_device(), in this process or, sent by SCM_RIGHTS, in another one.
 
-        It stays the context's: hand on a duplicate, or leave it open until it has been imported.  Whoever has it can
-        map all memory of alloc_mr() and alloc_dm() of this context, and use it.  -1: the provider has none.
+        The context owns it: pass on a duplicate, or leave the context open until the other process has imported it. A
+        process with this descriptor can map all memory of alloc_mr() and alloc_dm() of this context, and use it. -1:
+        the provider has no such descriptor.
         """
         self.need("cmd_fd")
         return self.p.cmd_fd
@@ -124,9 +125,9 @@ cdef class Context(Handle):
 
     @property
     def num_comp_vectors(self):
-        """How many completion vectors there are, for create_cq() to choose from.
+        """The number of completion vectors, of which create_cq() chooses one.
 
-        A vector stands for who delivers a queue's completion events.  The software RNIC has one, its engine thread.
+        A vector is a thread that delivers completion events. The software RNIC has one.
         """
         self.need("num_comp_vectors")
         return self.p.num_comp_vectors
@@ -201,11 +202,12 @@ cdef class Context(Handle):
         return pkey
 
     def set_pkeys(self, pkeys, int port_num=1):
-        """Fill a port's P_Key table, from index 0 on; what is not given is empty.  PKEY_CHANGE tells if it has changed.
+        """Fill a port's P_Key table from index 0 on; the other entries become empty. A change raises the event
+        PKEY_CHANGE.
 
-        With InfiniBand the subnet manager does this; a software device has none.  Queue pairs follow the entry that
-        their pkey_index names.  Raises VerbsError, EINVAL: more than query_port().pkey_tbl_len keys, one given twice,
-        or one that names no partition (IBA 10.9.1).
+        On InfiniBand links the subnet manager does this; a software device has none. Queue pairs follow the entry of
+        their pkey_index. Raises VerbsError: EINVAL for more than query_port().pkey_tbl_len keys, for a duplicate, or
+        for a key that names no partition (IBA 10.9.1).
         """
         cdef uint16_t table[MAX_PKEYS]
         cdef rnic_err err
@@ -247,9 +249,10 @@ cdef class Context(Handle):
         check(self.ops.set_fault(self.p, &fault, &err), "set_fault", &err)
 
     def cm_slot(self):
-        """The number that stands in the upper 10 bits of every communication id that this context may hand out.
+        """The number in the upper 10 bits of every communication id of this context.
 
-        On a host of many processes, messages of the CM find their way by it: index | cm_slot() << 22 is a good id.
+        On a host with many processes, messages of the CM find the right process by it: index | cm_slot() << 22 is a
+        valid id.
         """
         cdef uint32_t slot = 0
         cdef rnic_err err
@@ -259,10 +262,11 @@ cdef class Context(Handle):
         return slot
 
     def cm_watch(self, uint32_t slot):
-        """A file descriptor that hangs up (POLLHUP) when the process of this host that has a slot dies; close() it.
+        """A file descriptor that hangs up (POLLHUP) when the process of this host with this slot dies; the caller
+        closes it.
 
-        It also hangs up when that process closes its context; not while it is stopped, nor when another takes the
-        slot afterwards.  Raises VerbsError: ECONNREFUSED when nobody has the slot.
+        It also hangs up when that process closes its context. It does not hang up while the process is stopped, nor
+        when another process takes the slot afterwards. Raises VerbsError: ECONNREFUSED if no process has the slot.
         """
         cdef int fd = -1
         cdef rnic_err err

@@ -19,7 +19,9 @@ cdef int clipped(n) except? -1:
 
 
 cdef class CQ(Handle):
-    """A completion queue: where finished work requests are reported (IBA 10.8; ibv_create_cq(3))."""
+    """A completion queue: it holds the completions of finished work requests until poll() (IBA 10.8;
+    ibv_create_cq(3)).
+    """
 
     cdef rnic_cq *p
     cdef unsigned unacked                #: events taken from the channel, not acknowledged yet
@@ -78,14 +80,14 @@ cdef class CQ(Handle):
 
     @property
     def cqe(self):
-        """How many completions the queue can hold."""
+        """The number of completions that the queue can hold."""
         self.need("cqe")
         return self.p.cqe
 
     def poll(self, n=1):
-        """Take up to n completions, oldest first, without waiting (ibv_poll_cq(3)); any n from 1 on.
+        """Return up to `n` completions, oldest first, without waiting (ibv_poll_cq(3)); an empty list means none.
 
-        Raises VerbsError when the queue has overrun: completions were lost.
+        Any `n` from 1 on is allowed. Raises VerbsError if the queue has overrun: completions were lost.
         """
         cdef rnic_wc stack[POLL_STACK]
         cdef rnic_wc *wc = stack
@@ -172,11 +174,11 @@ cdef class CQ(Handle):
         raise VerbsError(-rc, why, verb)
 
     def modify(self, attr):
-        """Change what a ModifyCQAttr sets: moderation of completion events (ibv_modify_cq(3)).
+        """Change the moderation of completion events (ibv_modify_cq(3)); `attr` is a ModifyCQAttr.
 
-        An event that req_notify() asked for then waits until `cq_count` completions are there that would raise it,
-        or `cq_period` microseconds after the first of them; a period of 0 ends moderation.  An event that waits
-        when the limits change comes at once.  Raises VerbsError: EINVAL when the queue has no channel.
+        A moderated event comes when `cq_count` completions are there, or `cq_period` microseconds after the first of
+        them. Only completions that would raise the event count. A period of 0 ends moderation. An event that waits
+        when the limits change comes at once. Raises VerbsError: EINVAL if the queue has no channel.
         """
         cdef rnic_modify_cq_attr c
         cdef rnic_err err
@@ -189,9 +191,10 @@ cdef class CQ(Handle):
         check(self.ops.modify_cq(self.p, &c, &err), "modify_cq", &err)
 
     def req_notify(self, bint solicited_only=False):
-        """Put one event into the channel at the next completion (ibv_req_notify_cq(3)).
+        """Request one event in the channel for the next completion (ibv_req_notify_cq(3)).
 
-        With `solicited_only`, at the next that the peer sent with SOLICITED, or that failed.
+        With `solicited_only`, for the next completion of a message that the peer sent with SOLICITED, or of a failed
+        request.
         """
         cdef rnic_err err
         self.need("req_notify_cq")
@@ -208,7 +211,7 @@ cdef class CQ(Handle):
         self.unacked -= min(n, self.unacked)
 
     def resize(self, cqe):
-        """Make room for cqe completions; those in the queue stay (ibv_resize_cq(3))."""
+        """Change the size to at least `cqe` completions; those in the queue stay (ibv_resize_cq(3))."""
         cdef rnic_err err
         self.need("resize_cq")
         limited("resize_cq", "cqe", cqe, self.ctx, "max_cqe", least=1)

@@ -3,19 +3,19 @@
 
 @cython.final
 cdef class CQEX(CQ):
-    """An extended completion queue, whose completions are looked at one by one (ibv_create_cq_ex(3)).
+    """An extended completion queue, whose completions are read one by one (ibv_create_cq_ex(3)).
 
-        try:
-            cq.start_poll()
-            while True:
-                print(cq.wr_id, cq.status, cq.read_byte_len())
-                cq.next_poll()
-        ...
+            try:
+                cq.start_poll()
+                while True:
+                    print(cq.wr_id, cq.status, cq.read_byte_len())
+                    cq.next_poll()
+            ...
 
-    start_poll() and next_poll() return False when no completion is there, True when one is: then `wr_id`, `status` and
-    the read_...() methods speak of it, until the next one or end_poll().  A field that the queue was not created to
-    keep (CQInitAttrEx.wc_flags) cannot be read.  There is one current completion: threads that share the queue take
-    turns by a lock of their own.  Context.create_cq_ex() makes it.
+    start_poll() and next_poll() return True if there is a completion, else False. Then `wr_id`, `status` and the
+    read_...() methods return its fields, until the next call or end_poll(). Only fields that the queue was created to
+    keep (CQInitAttrEx.wc_flags) can be read. Threads that share the queue need a lock of their own, since there is
+    one current completion. Context.create_cq_ex() makes it.
     """
 
     cdef rnic_wc c
@@ -43,9 +43,9 @@ cdef class CQEX(CQ):
         return self.current
 
     def start_poll(self):
-        """Begin a batch with the oldest completion; False when there is none, and then no batch has begun.
+        """Begin a batch with the oldest completion. Returns False if there is none; then no batch has begun.
 
-        Raises VerbsError: EBUSY when a batch has not ended, EOVERFLOW when the queue has overrun.
+        Raises VerbsError: EBUSY if the last batch has not ended, EOVERFLOW if the queue has overrun.
         """
         self.need("start_poll")
         if self.in_batch:
@@ -60,18 +60,18 @@ cdef class CQEX(CQ):
         return self.current
 
     def next_poll(self):
-        """Go on to the next completion; False when there is none.  The batch goes on, until end_poll()."""
+        """Move to the next completion. Returns False if there is none; the batch continues until end_poll()."""
         self.need("next_poll")
         if not self.in_batch:
             raise VerbsError(EINVAL, "no batch has begun: start_poll() first", "next_poll")
         return self.take("next_poll")
 
     def end_poll(self):
-        """End the batch; after a start_poll() that found nothing there is none to end, and this does nothing."""
+        """End the batch; after a start_poll() that returned False this does nothing."""
         self.in_batch = self.current = False
 
     cdef int field(self, uint64_t flag, str name) except -1:
-        """Refuses what there is not: a current completion, or this field of it."""
+        """Raise an error if there is no current completion, or if it does not have this field."""
         if not self.current:
             raise VerbsError(EINVAL, "no completion is being looked at: start_poll() first", name)
         if flag & ~self.flags:
@@ -81,23 +81,23 @@ cdef class CQEX(CQ):
 
     @property
     def wr_id(self):
-        """The work request's own number."""
+        """The wr_id of the work request."""
         self.field(0, "wr_id")
         return self.c.wr_id
 
     @property
     def status(self):
-        """How it ended (WCStatus)."""
+        """How the work request ended (WCStatus)."""
         self.field(0, "status")
         return WC_STATUS.get(self.c.status, self.c.status)
 
     def read_opcode(self):
-        """What was done (WCOpcode)."""
+        """The operation that completed (WCOpcode)."""
         self.field(0, "read_opcode")
         return WC_OPCODE.get(self.c.opcode, self.c.opcode)
 
     def read_vendor_err(self):
-        """The provider's own reason for a failure, a number."""
+        """The provider's reason for a failure, a number; explain() says it in words."""
         self.field(0, "read_vendor_err")
         return self.c.vendor_err
 
@@ -107,37 +107,37 @@ cdef class CQEX(CQ):
         return WCFlags(self.c.wc_flags)
 
     def read_byte_len(self):
-        """Bytes received, read or fetched; of other operations it says nothing."""
+        """The number of bytes received, read or fetched; not valid for other operations."""
         self.field(RNIC_WC_EX_WITH_BYTE_LEN, "read_byte_len")
         return self.c.byte_len
 
     def read_imm_data(self):
-        """The 32-bit number that came with the message, or None when none came."""
+        """The immediate data of the message, 32 bits, or None."""
         self.field(RNIC_WC_EX_WITH_IMM, "read_imm_data")
         return ntohl(self.c.imm_data) if self.c.wc_flags & RNIC_WCF_WITH_IMM else None
 
     def read_invalidated_rkey(self):
-        """The key that the peer's SEND_WITH_INV made invalid, or None; it is kept with WITH_IMM."""
+        """The key that the peer's SEND_WITH_INV invalidated, or None; the queue keeps it with WITH_IMM."""
         self.field(RNIC_WC_EX_WITH_IMM, "read_invalidated_rkey")
         return self.c.invalidated_rkey if self.c.wc_flags & RNIC_WCF_WITH_INV else None
 
     def read_qp_num(self):
-        """The local queue pair."""
+        """The number of the local queue pair."""
         self.field(RNIC_WC_EX_WITH_QP_NUM, "read_qp_num")
         return self.c.qp_num
 
     def read_src_qp(self):
-        """The sender's queue pair, of datagrams."""
+        """The number of the sender's queue pair, for datagrams."""
         self.field(RNIC_WC_EX_WITH_SRC_QP, "read_src_qp")
         return self.c.src_qp
 
     def read_slid(self):
-        """The sender's local identifier, of InfiniBand links."""
+        """The sender's local identifier, on InfiniBand links."""
         self.field(RNIC_WC_EX_WITH_SLID, "read_slid")
         return self.c.slid
 
     def read_sl(self):
-        """The service level that a datagram came with."""
+        """The service level of a received datagram."""
         self.field(RNIC_WC_EX_WITH_SL, "read_sl")
         return self.c.sl
 
@@ -147,22 +147,24 @@ cdef class CQEX(CQ):
         return self.c.dlid_path_bits
 
     def read_flow_tag(self):
-        """The tag of the rule that gave a frame to the queue (SpecActionTag); 0: it has none."""
+        """The tag of the rule that steered the frame here (SpecActionTag); 0: none."""
         self.field(RNIC_WC_EX_WITH_FLOW_TAG, "read_flow_tag")
         return 0 if self.c.wc_flags & (RNIC_WCF_WITH_IMM | RNIC_WCF_WITH_INV) else self.c.flow_tag
 
     def read_completion_ts(self):
-        """When it came about, by the clock of Context.query_rt_values_ex(): DeviceAttrEx.hca_core_clock kHz."""
+        """The time of the completion, by the clock of Context.query_rt_values_ex(), in DeviceAttrEx.hca_core_clock
+        kHz.
+        """
         self.field(RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP, "read_completion_ts")
         return self.beside.raw
 
     def read_completion_wallclock_ns(self):
-        """When it came about, in nanoseconds since 1970."""
+        """The time of the completion, in nanoseconds since 1970."""
         self.field(RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, "read_completion_wallclock_ns")
         return self.beside.wallclock_ns
 
     def read_tm_info(self):
-        """Tag and app_ctx of the message that a tag matching SRQ has matched, as TMInfo."""
+        """Tag and app_ctx of a message that a tag matching SRQ has matched, as TMInfo."""
         self.field(RNIC_WC_EX_WITH_TM_INFO, "read_tm_info")
         return TMInfo(self.beside.tag, self.beside.tm_priv)
 

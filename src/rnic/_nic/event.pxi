@@ -30,9 +30,9 @@ cdef class EventFd:
 
 @cython.final
 cdef class CompChannel(Handle):
-    """Tells when completion queues have news, through a file descriptor (ibv_create_comp_channel(3)).
+    """A completion channel: a file descriptor that reports completions (ibv_create_comp_channel(3)).
 
-    A queue that was armed with CQ.req_notify() puts one event here at its next completion.
+    CQ.req_notify() requests one event here for the queue's next completion.
     """
 
     cdef rnic_comp_channel *p
@@ -53,11 +53,11 @@ cdef class CompChannel(Handle):
         return self.p.fd
 
     def get_cq_event(self, timeout=None):
-        """Wait for an event and return the CQ it is from (ibv_get_cq_event(3)).
+        """Wait for an event, and return the CQ that it is from (ibv_get_cq_event(3)).
 
-        `timeout` is in seconds, None for ever, 0 not at all; TimeoutError at its end.  Every event has to be
-        acknowledged with CQ.ack_events() before its queue can be closed.  Then arm the queue again, and poll it until
-        it is empty: what completed before it was armed makes no event.
+        `timeout` is in seconds; None waits for ever, 0 does not wait. Raises TimeoutError at its end. Acknowledge
+        every event with CQ.ack_events(), or the queue cannot be closed. Then call req_notify() again, and poll the
+        queue until it is empty: completions before req_notify() make no event.
         """
         cdef rnic_cq *cq = NULL
         cdef rnic_err err
@@ -79,15 +79,16 @@ cdef class CompChannel(Handle):
             wait_readable(self, self.p.fd, deadline, "get_cq_event")
 
     def wake(self):
-        """Make the descriptor readable, though no queue has an event, until unwake(): get_cq_event(0) finds nothing.
+        """Make the descriptor readable until unwake(), though no queue has an event: get_cq_event(0) finds nothing.
 
-        What else a program waits for can be told by the same descriptor.  A channel that is closed is left alone.
+        A program can so use one descriptor to wait for completions and for something else. A closed channel is left
+        alone.
         """
         if self.live and self.pid == getpid():
             eventfd_write(self.p.fd, 1)
 
     def unwake(self):
-        """Take one wake() back.  A channel that is closed, or was not woken, is left alone."""
+        """Undo one wake(). A channel that is closed, or was not woken, is left alone."""
         cdef eventfd_t one
         if self.live and self.pid == getpid():
             eventfd_read(self.p.fd, &one)

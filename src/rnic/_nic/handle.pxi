@@ -8,11 +8,11 @@
 
 
 cdef class Handle:
-    """An object of a device: a context manager that close() gives back.
+    """An object of a device. close() destroys it; so does the end of a `with` block.
 
-    close() does nothing the second time, and raises EBUSY, naming the users, while others still need the object.
-    Leaving a `with` block closes; when an exception leaves it, the object is closed as soon as nothing needs it and
-    the exception goes on.  An object that is dropped without close() is closed with a ResourceWarning.
+    A second close() does nothing. close() raises EBUSY, and names the users, while other objects need this one. If an
+    exception leaves a `with` block, the object is closed as soon as no other needs it, and the exception goes on. If
+    the program drops an object without close(), it is closed with a ResourceWarning.
     """
 
     cdef object __weakref__
@@ -128,7 +128,7 @@ cdef class Handle:
         return 0
 
     def close(self):
-        """Give the object back to the device; the second time does nothing.
+        """Destroy the object; a second call does nothing.
 
         Raises VerbsError: EBUSY while other objects, or a call in another thread, use this one.
         """
@@ -148,12 +148,12 @@ cdef class Handle:
 
     @property
     def closed(self):
-        """Whether close() has been done."""
+        """Whether the object has been closed."""
         return not self.live and not self.leaving
 
     @property
     def context(self):
-        """The Context that this belongs to; a Context belongs to itself."""
+        """The Context of this object; a Context returns itself."""
         return self if self.ctx is None else self.ctx
 
     def __enter__(self):
@@ -196,6 +196,6 @@ contexts = weakref.WeakSet()
 
 @atexit.register
 def close_contexts():
-    """Close what is still open, users before owners: the device's threads end before the interpreter does."""
+    """Close all open objects, users before owners: the device's threads end before the interpreter does."""
     for context in list(contexts):
         (<Handle>context).finish_all()

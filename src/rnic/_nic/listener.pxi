@@ -3,7 +3,7 @@
 
 @cython.final
 cdef class Listener(Handle):
-    """Brings the CM's requests for a service to this context's queue pair 1; Context.cm_listen() makes it."""
+    """Delivers the CM's requests for a service to this context's queue pair 1; Context.cm_listen() makes it."""
 
     cdef rnic_listener *p
     cdef readonly uint64_t service_id   #: What it listens for.

@@ -3,10 +3,10 @@
 
 @cython.final
 cdef class DM(Handle):
-    """Memory of the device (ibv_alloc_dm(3)): copied in and out, and registered with PD.reg_dm_mr().
+    """Memory of the device (ibv_alloc_dm(3)): copy bytes in and out, and register it with PD.reg_dm_mr().
 
-    Context.alloc_dm() makes it.  The software RNIC keeps it in its memory file.  close() raises EBUSY while regions lie
-    in it.
+    Context.alloc_dm() makes it. The software RNIC keeps it in its memory file. close() raises EBUSY while it has
+    regions.
     """
 
     cdef rnic_dm *p
@@ -35,15 +35,15 @@ cdef class DM(Handle):
 
     @property
     def handle(self):
-        """What Context.import_dm() takes, in this process or in another one."""
+        """The number for Context.import_dm(), in this process or in another one."""
         self.need("handle")
         return self.p.handle
 
     def copy_to(self, dm_offset, data):
         """Copy the bytes of a buffer to `dm_offset` (ibv_memcpy_to_dm(3)).
 
-        Raises VerbsError: EINVAL unless offset and length are multiples of 4 and lie in the memory.  BufferError for
-        an array that is not contiguous in C order.
+        Raises VerbsError: EINVAL unless offset and length are multiples of 4 and inside the memory. Raises
+        BufferError for an array that is not contiguous in C order.
         """
         cdef Py_buffer view
         cdef rnic_err err
@@ -62,9 +62,9 @@ cdef class DM(Handle):
             PyBuffer_Release(&view)
 
     def copy_from(self, dm_offset, length):
-        """`length` bytes from `dm_offset` on (ibv_memcpy_from_dm(3)).
+        """Return `length` bytes from `dm_offset` on (ibv_memcpy_from_dm(3)).
 
-        Raises VerbsError: EINVAL unless offset and length are multiples of 4 and lie in the memory.
+        Raises VerbsError: EINVAL unless offset and length are multiples of 4 and inside the memory.
         """
         cdef rnic_err err
         cdef int rc
@@ -85,9 +85,9 @@ cdef class DM(Handle):
         return bytes(data)
 
     def unimport(self):
-        """Let go of memory that Context.import_dm() made (ibv_unimport_dm(3)), as close() does.
+        """End the import of Context.import_dm() (ibv_unimport_dm(3)), as close() does.
 
-        Raises VerbsError: EINVAL when it was not imported.
+        Raises VerbsError: EINVAL if the memory was not imported.
         """
         need_imported(self, self.imported, "unimport_dm")
         self.close()
@@ -98,11 +98,10 @@ cdef class DM(Handle):
 
 @cython.final
 cdef class TD(Handle):
-    """A thread domain (ibv_alloc_td(3)): says that the objects made in it are used by one thread at a time.
+    """A thread domain (ibv_alloc_td(3)): a hint that one thread at a time uses the objects made in it.
 
-    Context.alloc_td() makes it, Context.alloc_parent_domain() puts it to use.  It is a hint: this device keeps its
-    locks, which an uncontended thread hardly notices, so that objects stay safe when it is wrong.  close() raises
-    EBUSY while parent domains use it.
+    Context.alloc_td() makes it, Context.alloc_parent_domain() uses it. This device keeps its locks, so a wrong hint
+    does no harm. close() raises EBUSY while parent domains use it.
     """
 
     cdef rnic_td *p

@@ -5,8 +5,8 @@
 cdef class MR(Handle):
     """A memory region: bytes that the device may use, as the access flags allow (IBA 10.6; ibv_reg_mr(3)).
 
-    PD.reg_mr(), PD.alloc_mr() and their like make it.  close() returns when the device no longer touches the bytes;
-    work that still names the region then completes with an error status.
+    PD.reg_mr() and PD.alloc_mr() make it, and so do other methods of PD. close() returns when the device no longer
+    touches the bytes; later work that names the region completes with an error status.
     """
 
     cdef rnic_mr *p
@@ -128,27 +128,26 @@ cdef class MR(Handle):
         return rc
 
     def unimport(self):
-        """Let go of a region that PD.import_mr() made (ibv_unimport_mr(3)), as close() does.
+        """End the import of PD.import_mr() (ibv_unimport_mr(3)), as close() does.
 
-        Raises VerbsError: EINVAL when it was not imported.
+        Raises VerbsError: EINVAL if the region was not imported.
         """
         need_imported(self, self.imported, "unimport_mr")
         self.close()
 
     def rereg(self, uint32_t flags, PD pd=None, buffer=None, uint32_t access=0, *, addr=None, length=None):
-        """Change the region in place (ibv_rereg_mr(3)): what `flags` (ReregMRFlags) name is what changes.
+        """Change the region in place (ibv_rereg_mr(3)); `flags` (ReregMRFlags) say what changes.
 
-        CHANGE_PD: to the protection domain `pd`.  CHANGE_TRANSLATION: to the memory of a buffer, or `length` bytes
-        at `addr`; the old buffer is let go.  CHANGE_ACCESS: to the rights `access`.  The keys stay; SGEs made of the
-        region before a change of translation name the old addresses.  Work that is under way meets the region as
-        it then is, and fails if that does not fit it.  Until it returns, .buf and other calls that change the region
-        or copy from it raise EBUSY.
+        CHANGE_PD moves it to the protection domain `pd`. CHANGE_TRANSLATION moves it to the memory of a buffer, or to
+        `length` bytes at `addr`; the old buffer is released. CHANGE_ACCESS changes the rights to `access`. The keys
+        stay. SGEs that were made before a change of translation name the old addresses. Work that is under way uses
+        the region as it is at that moment, and fails if it does not fit. Until the call returns, .buf and other calls
+        that change or copy the region raise EBUSY.
 
-        Raises VerbsError: a call that fails has changed nothing, the region is as it was (libibverbs'
-        IBV_REREG_MR_ERR_INPUT; its other codes do not occur).  EINVAL for what cannot be (no flag, an access that
-        reg_mr() would refuse, memory that is not given by an address), EOPNOTSUPP for a locked region that would
-        move, EFAULT for memory that is not mapped, EBUSY while the region is imported, its .buf is used or another
-        thread's call uses it.
+        Raises VerbsError; then nothing has changed (libibverbs' IBV_REREG_MR_ERR_INPUT; its other codes do not
+        occur). EINVAL for impossible values (no flag, an access that reg_mr() would refuse, memory without an
+        address); EOPNOTSUPP for a locked region that would move; EFAULT for memory that is not mapped; EBUSY while
+        the region is imported, its .buf is used, or another thread's call uses it.
         """
         cdef bint moves = flags & RNIC_REREG_MR_CHANGE_TRANSLATION
         self.need("rereg_mr")
@@ -243,7 +242,7 @@ cdef class MR(Handle):
 
     @property
     def access(self):
-        """What it allows (AccessFlags), as registered or as rereg() has changed it; None if another process knows."""
+        """The access flags (AccessFlags), as registered or changed by rereg(); None if only another process knows."""
         return None if self.rights < 0 else AccessFlags(self.rights)
 
     cdef bint can_be_filled(self):
@@ -257,8 +256,9 @@ cdef class MR(Handle):
     def buf(self):
         """A memoryview of the registered bytes, read-only if they are.
 
-        close() releases it.  Of memory of alloc_mr() no slice or array may then be left (EBUSY); other memory just
-        stays exported until the last has gone.  Raises VerbsError: EBUSY while another thread re-registers the region.
+        close() releases it. For memory of alloc_mr(), close() raises EBUSY while slices or arrays of it exist; other
+        memory stays exported until the last of them is gone. Raises VerbsError: EBUSY while another thread
+        re-registers the region.
         """
         self.need("buf")
         self.need_still("buf")

@@ -4,7 +4,7 @@
 
 
 cdef class MW(Handle):
-    """A memory window: a key for a part of a memory region, given and taken by work requests (ibv_alloc_mw(3))."""
+    """A memory window: a key for a part of a memory region, which work requests grant and withdraw (ibv_alloc_mw(3))."""
 
     cdef rnic_mw *p
     cdef MR latest              # the region of the last bind that was posted
@@ -31,7 +31,7 @@ cdef class MW(Handle):
 
     @property
     def rkey(self):
-        """The key for peers, as the last bind that was posted makes it; it is valid when that bind has completed."""
+        """The key for peers, as the last posted bind makes it; it is valid when that bind has completed."""
         self.need("rkey")
         return self.p.rkey
 
@@ -51,7 +51,7 @@ cdef class MW(Handle):
         return check(rc, "query_mw", &err)
 
     def raw_query(self):
-        """The MR that it is bound to, or None, and the other fields of struct rnic_mw_bind_info."""
+        """The MR of the current binding, or None, and the other fields of struct rnic_mw_bind_info."""
         cdef rnic_mw_bind_info info
         self.ask(&info)
         mr = next((one for one in self.owners if type(one) is MR and (<MR>one).p is info.mr), None)

@@ -2,22 +2,23 @@
 
 
 class TMInfo(NamedTuple):
-    """What a matched message said of itself (ibv_wc_read_tm_info)."""
+    """The header of a matched message (ibv_wc_read_tm_info)."""
 
     tag: int
     """The tag that has matched."""
     priv: int
-    """The app_ctx of its header: the sender's own number."""
+    """The app_ctx of the header: a number of the sender."""
 
 
 @cython.final
 cdef class OpsWR(WorkRequest):
-    """An operation on the matching list of a tag matching SRQ (ibv_post_srq_ops(3)); SRQ.post_ops() takes it.
+    """An operation on the matching list of a tag matching SRQ (ibv_post_srq_ops(3)), for SRQ.post_ops().
 
-    TAG_ADD adds a receive: `sg_list` for a message whose tag & `mask` is `tag`; its completions carry `recv_wr_id`, and
-    `handle` names it afterwards.  TAG_DEL takes the receive with that handle out again, and completes with TM_ERR when a
-    message has taken it.  TAG_SYNC, or TM_SYNC among the flags, reports `unexpected_cnt`: how many messages that matched
-    nothing have been looked at.  SIGNALED makes a completion at the SRQ's cq, with `wr_id`.
+    TAG_ADD adds a receive: `sg_list` is for a message whose tag & `mask` equals `tag`. Its completions carry
+    `recv_wr_id`, and the call sets `handle`, its name in the list. TAG_DEL removes the receive with this handle; it
+    completes with TM_ERR if a message has taken the receive. TAG_SYNC, or TM_SYNC among the flags, reports
+    `unexpected_cnt`: how many unmatched messages the program has handled. SIGNALED makes a completion with `wr_id` at
+    the SRQ's cq.
     """
 
     cdef rnic_ops_wr c
@@ -38,7 +39,7 @@ cdef class OpsWR(WorkRequest):
 
     @property
     def opcode(self):
-        """What is done."""
+        """The operation: TAG_ADD, TAG_DEL or TAG_SYNC."""
         return as_member(OpsWROpcode, self.c.opcode)
 
     @opcode.setter
@@ -58,7 +59,7 @@ cdef class OpsWR(WorkRequest):
 
     @property
     def handle(self):
-        """TAG_DEL: which receive; TAG_ADD writes it."""
+        """The receive in the list; TAG_ADD sets it, TAG_DEL needs it."""
         return self.c.tm.handle
 
     @handle.setter

@@ -37,21 +37,21 @@ cdef class PD(Handle):
 
     @property
     def handle(self):
-        """What Context.import_pd() takes, in this process or in another one."""
+        """The number for Context.import_pd(), in this process or in another one."""
         self.need("handle")
         return self.p.handle
 
     def unimport(self):
-        """Let go of a domain that Context.import_pd() made (ibv_unimport_pd(3)), as close() does.
+        """End the import of Context.import_pd() (ibv_unimport_pd(3)), as close() does.
 
-        Raises VerbsError: EINVAL when it was not imported.
+        Raises VerbsError: EINVAL if the domain was not imported.
         """
         need_imported(self, self.imported, "unimport_pd")
         self.close()
 
     def raw_reg_mr_ex(self, str verb, uint32_t comp_mask, uint32_t access, addr, length, iova, int fd, offset, DM dm,
                       buffer):
-        """Register what struct rnic_mr_init_attr says; a buffer stays exported until the MR is closed."""
+        """Register memory as struct rnic_mr_init_attr says; a buffer stays exported until the MR is closed."""
         cdef rnic_mr_init_attr attr
         cdef MR mr = MR.__new__(MR)
         self.need(verb)
@@ -117,7 +117,7 @@ cdef class PD(Handle):
         return mr
 
     def reg_addr(self, addr, length, uint32_t access):
-        """Register bytes at an address: that they stay there is the caller's word."""
+        """Register bytes at an address; the caller must keep them mapped."""
         cdef MR mr = MR.__new__(MR)
         self.need("reg_mr")
         limited("reg_mr", "length", length, self.ctx, "max_mr_size", least=1, bits=64)
@@ -126,7 +126,7 @@ cdef class PD(Handle):
         return mr
 
     def alloc_mr(self, nbytes, uint32_t access):
-        """Memory of the device's own making, registered; `mr.buf` is the way to it, close() frees it."""
+        """Allocate memory and register it; `mr.buf` is the memory, close() frees it."""
         cdef MR mr = MR.__new__(MR)
         self.need("alloc_mr")
         limited("alloc_mr", "nbytes", nbytes, self.ctx, "max_mr_size", least=1, bits=64)

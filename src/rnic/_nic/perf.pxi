@@ -72,10 +72,10 @@ cdef int perf_interrupted(void *owner) noexcept with gil:
 cdef class PerfEnd:
     """The measuring loops of `rnic perf`, compiled: one end of connections that are ready to send (perf.h).
 
-    `mr` holds what is sent in its first `room` bytes and what is received in the next; `remote` is (address, R_Key) of
-    the peer's, which is laid out likewise.  `line` is a stream socket to the peer.  Nothing else may post to the
-    queue pairs or poll the queue.  `quiet` is in seconds; with `tsc` the times of samples are read from the processor's
-    own counter.
+    The first `room` bytes of `mr` are sent, the next ones are received; `remote` is (address, R_Key) of the peer's
+    memory, which has the same layout. `line` is a stream socket to the peer. No other code may post to the queue
+    pairs or poll the queue. `quiet` is in seconds. With `tsc` the times of samples come from the processor's own
+    counter.
     """
 
     STREAM = PERF_STREAM
@@ -160,14 +160,14 @@ cdef class PerfEnd:
 
     @property
     def stamp_ns(self):
-        """Nanoseconds that a timestamp takes, which are part of each sample."""
+        """The nanoseconds that one timestamp takes; each sample includes them."""
         return self.end.stamp_ns
 
     def run(self, plan):
-        """Run a loop; whether the line spoke, or was closed.  `plan` is a dict of struct perf_plan.
+        """Run a loop. Returns whether the line sent something, or was closed. `plan` is a dict of struct perf_plan.
 
-        Raises TimeoutError when nothing completed for `quiet` seconds, ConnectionResetError when the line is closed,
-        VerbsError when a completion or a call failed; signals' handlers come through.
+        Raises TimeoutError if nothing completed for `quiet` seconds, ConnectionResetError if the line is closed,
+        VerbsError if a completion or a call failed. Handlers of signals may raise, too.
         """
         cdef perf_plan c = plan
         cdef int rc
@@ -179,7 +179,7 @@ cdef class PerfEnd:
         return self.finish(rc) == PERF_HEARD
 
     def result(self):
-        """(operations, ns, peak operations a second) that the last run measured."""
+        """(operations, ns, peak operations per second) of the last run."""
         return self.end.operations, self.end.ns, self.end.peak
 
     def histogram(self):

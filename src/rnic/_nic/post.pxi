@@ -11,7 +11,7 @@ cdef enum:
 
 
 cdef class Poster(Handle):
-    """Something that work is posted to: it keeps the work's memory regions alive."""
+    """An object to which work is posted: it keeps the work's memory regions alive."""
 
     cdef set kept               # MRs that posted work may still use
     cdef Py_ssize_t kept_limit

@@ -176,11 +176,12 @@ cdef class QP(Poster):
         self.groups.discard((raw_gid, lid))
 
     def attach_comp_cntr(self, CompCntr comp_cntr not None, attr):
-        """Count operations in a completion counter from now on, until this closes (ibv_qp_attach_comp_cntr(3)).
+        """Count operations in a completion counter from now on, until the queue pair is closed
+        (ibv_qp_attach_comp_cntr(3)).
 
-        `attr` is a QPAttachCompCntrAttr: which operations.  Each has one counter at most; a counter may serve many
-        queue pairs.  Raises VerbsError: EINVAL unless the queue pair is in RESET or INIT, EBUSY when one of the
-        operations has a counter, EOPNOTSUPP for one that the queue pair's type does not have.
+        `attr` is a QPAttachCompCntrAttr, which names the operations. Each operation can have one counter; a counter
+        may serve many queue pairs. Raises VerbsError: EINVAL unless the queue pair is in RESET or INIT, EBUSY if one
+        of the operations has a counter, EOPNOTSUPP for an operation that the type of queue pair does not have.
         """
         cdef rnic_err err
         self.need("attach_comp_cntr")
@@ -201,7 +202,7 @@ cdef class QP(Poster):
 
     @property
     def state(self):
-        """The state that the queue pair is in now (QPState)."""
+        """The current state of the queue pair (QPState)."""
         cdef rnic_qp_attr attr
         cdef rnic_qp_init_attr init
         cdef rnic_err err
@@ -211,11 +212,14 @@ cdef class QP(Poster):
         return as_member(QPState, attr.qp_state)
 
     def post_send(self, wrs):
-        """Hand over a SendWR, or a sequence of them as one chain (ibv_post_send(3)).
+        """Post a SendWR, or a sequence of them as one chain (ibv_post_send(3)).
 
-        Returns at once; completions come to send_cq.  Raises PostError with `bad_wr` and `index`: all before it were
-        posted, none from it on.  The memory must stay untouched until the work completes, unless it is INLINE.  Memory of
-        another protection domain is found out then: LOC_PROT_ERR, and the queue pair has failed; likewise of a receive.
+            qp.post_send(rnic.SendWR(1, rnic.WROpcode.SEND, rnic.SendFlags.SIGNALED, [rnic.SGE(mr)]))
+
+        The call returns at once; completions come to send_cq. The memory must not change until the work completes,
+        unless it is INLINE. Raises PostError with `bad_wr` and `index`: the requests before it were posted, it and
+        those after it were not. Memory of another protection domain is found out later: the request completes with
+        LOC_PROT_ERR, and the queue pair fails. This is also so for a receive.
         """
         if type(wrs) is not SendWR or not self.post_now(<SendWR>wrs):
             self.post(wrs, SendWR, "post_send")
@@ -232,10 +236,10 @@ cdef class QP(Poster):
         return self.ops.post_send_now(self.p, <rnic_send_wr *>wr.fill(NULL))
 
     def post_recv(self, wrs):
-        """Hand over a RecvWR, or a sequence of them as one chain (ibv_post_recv(3)).
+        """Post a RecvWR, or a sequence of them as one chain (ibv_post_recv(3)).
 
-        Messages take receives in the order of posting; completions come to recv_cq.  Raises as post_send() does, and
-        EINVAL when the queue pair takes from a shared receive queue: receives are posted there.
+        Messages take receives in the order of posting; completions come to recv_cq. Raises PostError as post_send()
+        does. Raises EINVAL if the queue pair uses a shared receive queue: post receives there.
         """
         if type(wrs) is not RecvWR or not self.receive_now(<RecvWR>wrs):
             self.post(wrs, RecvWR, "post_recv")
@@ -268,7 +272,7 @@ cdef class QP(Poster):
         check(rc, "bind_mw", &err)
 
     def raw_post_whole(self, wrs):
-        """Hand over a chain of SendWRs, all of it or nothing: what ibv_wr_complete does."""
+        """Post a chain of SendWRs, all or none, as ibv_wr_complete does."""
         self.post(wrs, SendWR, "wr_complete", True)
 
     def raw_modify_rate_limit(self, attr):

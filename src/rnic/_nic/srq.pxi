@@ -60,7 +60,9 @@ cdef class SRQ(Poster):
 
     @property
     def srq_num(self):
-        """Of an XRC one: the number that senders name it by; else None (ibv_get_srq_num(3) is get_srq_num())."""
+        """The number of an XRC shared receive queue, which senders name; None for other types (ibv_get_srq_num(3) is
+        get_srq_num()).
+        """
         self.need("get_srq_num")
         return self.p.srq_num or None
 
@@ -91,18 +93,20 @@ cdef class SRQ(Poster):
         return attr
 
     def post_recv(self, wrs):
-        """Hand over a RecvWR, or a sequence of them as one chain (ibv_post_srq_recv(3)).
+        """Post a RecvWR, or a sequence of them as one chain (ibv_post_srq_recv(3)).
 
-        The messages of all its queue pairs take them in the order of posting; each completes at the recv_cq of the
-        queue pair that took it, those of an XRC one at its own cq.  Raises PostError as QP.post_recv() does.
+        Messages of all its queue pairs take receives in the order of posting. A receive completes at the recv_cq of
+        the queue pair that took it; a receive of an XRC queue, at the `cq` of the shared receive queue. Raises
+        PostError as QP.post_recv() does.
         """
         self.post(wrs, RecvWR, "post_srq_recv")
 
     def post_ops(self, wrs):
         """Change the matching list of a tag matching SRQ by an OpsWR, or a sequence of them (ibv_post_srq_ops(3)).
 
-        Each is done when this returns.  Raises PostError: EINVAL for an SRQ of another type, ENOMEM when the list is
-        full, or for more operations in a call than tm_cap.max_ops; those before wr `index` are done.
+        All operations are done when the call returns. Raises PostError: EINVAL for an SRQ of another type; ENOMEM if
+        the list is full, or for more operations in a call than tm_cap.max_ops. The operations before `index` are
+        done.
         """
         self.post(wrs, OpsWR, "post_srq_ops")
 

@@ -7,9 +7,9 @@ cdef dict WC_OPCODE = dict(WCOpcode._value2member_map_)
 @cython.final
 @cython.freelist(64)
 cdef class WC:
-    """A work completion: how one work request ended (ibv_poll_cq(3)); CQ.poll() makes them.
+    """A work completion: how one work request ended (ibv_poll_cq(3)); CQ.poll() makes it.
 
-    When `ok` is false, only wr_id, status, qp_num and vendor_err are valid.
+    If `ok` is False, only wr_id, status, qp_num and vendor_err are valid.
     """
 
     cdef rnic_wc c
@@ -19,57 +19,57 @@ cdef class WC:
 
     @property
     def ok(self):
-        """Whether the request succeeded."""
+        """Whether the work request succeeded."""
         return self.c.status == RNIC_WC_SUCCESS
 
     @property
     def wr_id(self):
-        """The work request's own number."""
+        """The wr_id of the work request."""
         return self.c.wr_id
 
     @property
     def status(self):
-        """How it ended (WCStatus)."""
+        """How the work request ended (WCStatus)."""
         return WC_STATUS.get(self.c.status, self.c.status)
 
     @property
     def opcode(self):
-        """What was done (WCOpcode)."""
+        """The operation that completed (WCOpcode)."""
         return WC_OPCODE.get(self.c.opcode, self.c.opcode)
 
     @property
     def vendor_err(self):
-        """The provider's own reason for a failure, a number that explain() puts into words."""
+        """The provider's reason for a failure, a number; explain() says it in words."""
         return self.c.vendor_err
 
     @property
     def byte_len(self):
-        """Bytes received, read or fetched; of other operations it says nothing."""
+        """The number of bytes received, read or fetched; not valid for other operations."""
         return self.c.byte_len
 
     @property
     def imm_data(self):
-        """The 32-bit number that came with the message, or None when none came."""
+        """The immediate data of the message, 32 bits, or None."""
         return ntohl(self.c.imm_data) if self.c.wc_flags & RNIC_WCF_WITH_IMM else None
 
     @property
     def invalidated_rkey(self):
-        """The key that the peer's SEND_WITH_INV made invalid, or None."""
+        """The key that the peer's SEND_WITH_INV invalidated, or None."""
         return self.c.invalidated_rkey if self.c.wc_flags & RNIC_WCF_WITH_INV else None
 
     @property
     def flow_tag(self):
-        """The tag of the rule that gave a frame to the queue (SpecActionTag); 0: it has none."""
+        """The tag of the rule that steered the frame here (SpecActionTag); 0: none."""
         return 0 if self.c.wc_flags & (RNIC_WCF_WITH_IMM | RNIC_WCF_WITH_INV) else self.c.flow_tag
 
     @property
     def qp_num(self):
-        """The local queue pair."""
+        """The number of the local queue pair."""
         return self.c.qp_num
 
     @property
     def src_qp(self):
-        """The sender's queue pair, of datagrams."""
+        """The number of the sender's queue pair, for datagrams."""
         return self.c.src_qp
 
     @property
@@ -79,17 +79,17 @@ cdef class WC:
 
     @property
     def pkey_index(self):
-        """The partition that a datagram came in."""
+        """The index of the partition key of a received datagram."""
         return self.c.pkey_index
 
     @property
     def slid(self):
-        """The sender's local identifier, of InfiniBand links."""
+        """The sender's local identifier, on InfiniBand links."""
         return self.c.slid
 
     @property
     def sl(self):
-        """The service level that a datagram came with."""
+        """The service level of a received datagram."""
         return self.c.sl
 
     @property
@@ -98,7 +98,7 @@ cdef class WC:
         return self.c.dlid_path_bits
 
     def explain(self):
-        """The completion in words: what went wrong, on which side, what to look at."""
+        """The completion in words: what went wrong, on which side, and what to check."""
         cdef const char *cause = rnic_vendor_err_text(self.c.vendor_err)
         text = "" if cause is NULL else cause.decode()
         return explain_completion(self.c.status, text, self.c.qp_num, self.c.wr_id)

@@ -2,7 +2,7 @@
 
 
 cdef class WQ(Poster):
-    """A receive work queue: receives without a queue pair of their own (ibv_create_wq(3))."""
+    """A receive work queue: receives for RAW_PACKET queue pairs that spread frames (ibv_create_wq(3))."""
 
     cdef rnic_wq *p
     cdef readonly PD pd              #: The protection domain of the receives' memory.
@@ -51,7 +51,7 @@ cdef class WQ(Poster):
 
     @property
     def state(self):
-        """The state that the work queue is in now (WQState)."""
+        """The current state of the work queue (WQState)."""
         cdef int state = 0
         cdef uint32_t depth = 0
         cdef rnic_err err
@@ -61,7 +61,7 @@ cdef class WQ(Poster):
         return as_member(WQState, state)
 
     def post_recv(self, wrs):
-        """Hand over a RecvWR, or a sequence of them as one chain (ibv_post_wq_recv(3)); as QP.post_recv()."""
+        """Post a RecvWR, or a sequence of them as one chain (ibv_post_wq_recv(3)), as QP.post_recv() does."""
         self.post(wrs, RecvWR, "post_wq_recv")
 
     cdef int submit(self, int work, void *head, const void **bad, rnic_err *err) noexcept nogil:
@@ -75,7 +75,7 @@ cdef class WQ(Poster):
 
 
 cdef class RwqIndTable(Handle):
-    """Which work queue a hash stands for (ibv_create_rwq_ind_table(3))."""
+    """Which work queue a frame goes to, by its hash (ibv_create_rwq_ind_table(3))."""
 
     cdef rnic_rwq_ind_table *p
     cdef readonly tuple ind_tbl          #: The work queues, by hash.

@@ -6,8 +6,8 @@
 cdef class SGE:
     """A piece of registered memory (ibv_post_send(3)): SGE(mr, offset=0, length=None) or SGE(addr=, length=, lkey=).
 
-    Without a length it reaches to the region's end.  With an MR the piece is checked to lie in it (ValueError), and
-    work that is posted keeps the MR alive; the other form is handed to the device as it is.
+    Without a length the piece reaches to the end of the region. With an MR, the piece must be inside it (ValueError),
+    and posted work keeps the MR alive. The other form goes to the device unchecked.
     """
 
     cdef rnic_sge c
@@ -28,7 +28,7 @@ cdef class SGE:
 
     @staticmethod
     def inline(data):
-        """A piece that holds a copy of these bytes: for requests that are INLINE, and for no others."""
+        """An SGE with a copy of these bytes, for INLINE requests only."""
         cdef bytes copy = bytes(memoryview(data))
         cdef SGE sge = SGE.__new__(SGE, addr=<uintptr_t><const char *>copy, length=len(copy), lkey=0)
         sge.copy = copy
@@ -48,7 +48,7 @@ cdef class SGE:
 
     @property
     def addr(self):
-        """Address of the first byte, as the key names it."""
+        """The address of the first byte, as the key names it."""
         return self.c.addr
 
     @property
@@ -66,7 +66,7 @@ cdef class SGE:
 
 
 cdef class WorkRequest:
-    """What SendWR, RecvWR and OpsWR share: the memory they name, and that nobody changes them while they are posted."""
+    """The base of SendWR, RecvWR and OpsWR: a list of memory, which cannot change while the request is being posted."""
 
     cdef rnic_sge *sges
     cdef tuple sg           # the SGEs, which hold their MRs
@@ -113,7 +113,7 @@ cdef class WorkRequest:
 
     @property
     def sg_list(self):
-        """The pieces of memory, in order: gathered by sends, scattered into by receives and READs."""
+        """The pieces of memory, in order: a send gathers from them; a receive or READ scatters into them."""
         return self.sg
 
     @sg_list.setter
@@ -132,18 +132,23 @@ cdef class WorkRequest:
 
 @cython.final
 cdef class SendWR(WorkRequest):
-    """A request to send, write, read or do an atomic (ibv_post_send(3)).  It can be changed and posted again and again.
+    """A request to send, write, read or do an atomic operation (ibv_post_send(3)). It can be changed and posted
+    again.
 
-    `remote_addr` and `rkey` are the peer's memory, of RDMA and atomic operations; `compare_add` is what FETCH_AND_ADD
-    adds, and what CMP_AND_SWP compares with before it stores `swap`.  `imm_data` is a 32-bit number of the WITH_IMM
-    operations (network byte order is the binding's work), `invalidate_rkey` belongs to SEND_WITH_INV and LOCAL_INV.
-    BIND_MW binds `mw` as `bind_info` says (MWBindInfo), and gives it the key `rkey`, of which the lower 8 bits are yours:
-    inc_rkey(mw.rkey).
-    Datagrams go along `ah` to `remote_qpn`, whose Q_Key is `remote_qkey`; with that one's high bit set, the sending
-    queue pair's own is taken (IBA 10.2.5).  `remote_srqn` names the peer's shared receive queue: every request of an
-    XRC_SEND queue pair is for one, also READs, WRITEs and atomics, whose memory has to be of its protection domain.
-    A FLUSH has no sg_list: it names the peer's memory by remote_addr, rkey and `flush_length`, or the whole region
-    (`flush_level` MR), and `flush_type` says what is made sure of.
+    For RDMA and atomic operations, `remote_addr` and `rkey` name the peer's memory. `compare_add` is the number that
+    FETCH_AND_ADD adds, or that CMP_AND_SWP compares with before it stores `swap`. `imm_data` is the 32-bit number of
+    the WITH_IMM operations, in host byte order. `invalidate_rkey` is the key for SEND_WITH_INV and LOCAL_INV. BIND_MW
+    binds `mw` as `bind_info` says (MWBindInfo), and gives it the key `rkey`, for example inc_rkey(mw.rkey): its lower
+    8 bits are yours to choose.
+
+    A datagram goes along the address handle `ah` to queue pair `remote_qpn`, with the Q_Key `remote_qkey`. If the
+    high bit of `remote_qkey` is set, the Q_Key of the sending queue pair is used instead (IBA 10.2.5).
+
+    `remote_srqn` names the peer's shared receive queue. Every request of an XRC_SEND queue pair needs it, also READs,
+    WRITEs and atomics, whose memory must belong to the protection domain of that shared receive queue.
+
+    A FLUSH has no sg_list. It names the peer's memory by remote_addr, rkey and `flush_length`, or the whole region
+    (`flush_level` MR); `flush_type` says whether the bytes become visible or persistent.
     """
 
     cdef rnic_send_wr c
@@ -198,7 +203,7 @@ cdef class SendWR(WorkRequest):
 
     @property
     def send_flags(self):
-        """How it is carried out: SIGNALED, FENCE, SOLICITED, INLINE."""
+        """Flags of the request: SIGNALED, FENCE, SOLICITED, INLINE."""
         return SendFlags(self.c.send_flags)
 
     @send_flags.setter
@@ -295,7 +300,7 @@ cdef class SendWR(WorkRequest):
 
 @cython.final
 cdef class RecvWR(WorkRequest):
-    """A request to receive one message into sg_list (ibv_post_recv(3)).  It can be posted again and again."""
+    """A request to receive one message into sg_list (ibv_post_recv(3)). It can be posted again."""
 
     cdef rnic_recv_wr c
     cdef public uint64_t wr_id      #: The caller's own number; its completion carries it.

@@ -19,7 +19,7 @@ from rnic.wire import DETH, GSI_QPN, NotRoCEError, Packet, WireError, describe_m
 
 
 def describe(record: Record) -> str:
-    """What a captured frame is, in one line without the time. Never raises, whatever the bytes are."""
+    """Describe a captured frame in one line, without the time. It never raises, whatever the bytes are."""
     cut = f"  [{len(record.data)} of {record.length} bytes captured]" if record.truncated else ""
     try:
         packet = Packet.parse(record.data, record.linktype)
@@ -35,14 +35,16 @@ def describe(record: Record) -> str:
 
 
 def _management(packet: Packet) -> str:
-    """What a datagram to the general services interface says."""
+    """Describe a datagram to the general services interface."""
     if packet.bth.dqpn != GSI_QPN or packet.header(DETH) is None:
         return ""
     return f"  {describe_mad(packet.payload)}"
 
 
 def dissect(records: Iterable[Record]) -> Iterator[str]:
-    """Lines, with seconds since the first record; a UDP_SEGMENT batch is shown packet by packet."""
+    """A line for each packet, with seconds since the first record; a UDP_SEGMENT batch gives a line for each
+    of its packets.
+    """
     start: int | None = None
     for record in split_records(records):
         if start is None:
@@ -51,12 +53,12 @@ def dissect(records: Iterable[Record]) -> Iterator[str]:
 
 
 def dissect_file(source: str | os.PathLike[str] | BinaryIO) -> Iterator[str]:
-    """The lines of a pcap or pcapng file. Raises `PcapError` where the file breaks."""
+    """The lines of a pcap or pcapng file. Raises `PcapError` where the file is broken."""
     return dissect(read_pcap(source))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the files named; 1 when one of them cannot be read."""
+    """Print the files; returns 1 if one of them cannot be read."""
     failed = 0
     for path in sys.argv[1:] if argv is None else argv:
         try:

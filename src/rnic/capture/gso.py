@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Undo UDP_SEGMENT in a capture.
 
-A batch that a sender hands to the kernel with UDP_SEGMENT is captured on the loopback device as one datagram
-of up to 64 KiB, because loopback never cuts it. Nothing in the capture says where it is to be cut; the ICRC
-does: the packets of a batch are of one size but the last, and segment i carries the IPv4 identification of
-the first plus i.
+A sender can hand a batch of packets to the kernel with UDP_SEGMENT. On the loopback device the batch is
+captured as one datagram of up to 64 KiB, because loopback never cuts it. The capture does not say where to
+cut, but the ICRC does: the packets of a batch have one size, except the last. Segment i carries the IPv4
+identification of the first plus i.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _LARGEST = 4096 + 40 + ICRC_BYTES  # the largest path MTU under the longest head
 
 
 def split_record(record: Record) -> list[Record]:
-    """The packets of a captured datagram; [record] itself when it is one, is not RoCEv2, or fits no size."""
+    """The packets of a captured datagram; [record] itself if it is one packet, is not RoCEv2, or fits no
+    size.
+    """
     try:
         frames = _split(record.data, record.linktype)
     except WireError:
@@ -33,7 +35,7 @@ def split_record(record: Record) -> list[Record]:
 
 
 def split_records(records: Iterable[Record]) -> Iterator[Record]:
-    """`split_record()` of each."""
+    """Apply `split_record()` to each record."""
     for record in records:
         yield from split_record(record)
 
@@ -63,7 +65,7 @@ def _is_packet(ip: IPv4 | IPv6, udp: UDP, data: bytes) -> bool:
 
 
 def _headers(ip: IPv4 | IPv6, udp: UDP, data: bytes, index: int) -> tuple[IPv4 | IPv6, UDP]:
-    """The headers that the kernel would give to a segment."""
+    """The headers that the kernel would give to segment i."""
     had_checksum = udp.checksum != 0
     udp = replace(udp, length=UDP.SIZE + len(data), checksum=0)
     if isinstance(ip, IPv4):

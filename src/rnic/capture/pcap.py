@@ -34,7 +34,7 @@ _MAX_BLOCK = 16 << 20
 
 
 class PcapError(WireError):
-    """The file is not a capture, or it ends in the middle of something."""
+    """The file is not a capture, or it ends in the middle of a record."""
 
 
 class Record(rnic.records.Record):
@@ -51,14 +51,14 @@ class Record(rnic.records.Record):
 
     @property
     def truncated(self) -> bool:
-        """Whether the capture has less than the frame had."""
+        """Whether the capture has fewer bytes than the frame had."""
         return len(self.data) < self.length
 
 
 def read_pcap(source: str | os.PathLike[str] | BinaryIO) -> Iterator[Record]:
     """The records of a pcap or pcapng file, one by one; a file that was opened here is closed at the end.
 
-    Raises `PcapError` when the file is not a capture or is broken, at the record where it breaks.
+    Raises `PcapError` if the file is not a capture, or at the record where it is broken.
     """
     if isinstance(source, (str, os.PathLike)):
         with Path(source).open("rb") as file:
@@ -121,7 +121,7 @@ def _read_ng(file: BinaryIO) -> Iterator[Record]:
 
 
 def _ng_block(order: str, kind: int, body: bytes, interfaces: list[tuple[int, int]]) -> Record | None:
-    """The record of a packet block; an interface block is noted; others say nothing to us."""
+    """The record of a packet block. An interface block is remembered; other blocks are skipped."""
     if kind == _NG_INTERFACE:
         (linktype,) = _unpack(order + "H", body, 0)
         interfaces.append((linktype, _ng_resolution(order, body[8:])))
@@ -193,14 +193,14 @@ class PcapWriter:
         self._file.write(Struct("<IHHiIII").pack(_MAGIC_NS, 2, 4, 0, 0, snaplen, linktype))
 
     def write(self, time_ns: int, data: bytes, length: int | None = None) -> None:
-        """Append a frame; `length` is what it had when it was captured, its own by default."""
+        """Append a frame; `length` is its original length, by default the length of `data`."""
         full = len(data) if length is None else length
         data = data[: self._snaplen]
         seconds, fraction = divmod(time_ns, 1_000_000_000)
         self._file.write(Struct("<IIII").pack(seconds, fraction, len(data), full) + data)
 
     def flush(self) -> None:
-        """Hand to the operating system what was written."""
+        """Pass the written bytes to the operating system."""
         self._file.flush()
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who a message is for: exchanges by their ids, and the ids that are free.
+"""The exchange that a message belongs to: exchanges by their ids, and the free ids.
 
-A communication id carries the slot of its owner in its upper 10 bits, so that whoever receives a datagram for
-all processes of a host can tell whose it is; the other 22 bits are an index. Message types differ in which id
-is the receiver's: `receiver_id()` knows.
+A communication id carries the slot of its owner in its upper 10 bits. So a process that receives a datagram
+for all processes of a host knows whose it is. The other 22 bits are an index. The message types differ in
+which id is the receiver's: `receiver_id()` knows.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ INDEX_BITS = 32 - SLOT_BITS
 
 
 def slot_of(comm_id: int) -> int:
-    """The slot in a communication id of ours."""
+    """The slot in a communication id of this host."""
     return comm_id >> INDEX_BITS
 
 
 def receiver_id(message: CmMessage) -> int | None:
-    """The id that the receiver gave out; None where it goes by service id (REQ, SIDR_REQ).
+    """The id that the receiver gave out; None if the message goes by service id (REQ, SIDR_REQ).
 
     It may be 0 in a REJ for a timeout, whose sender never heard of one.
     """
@@ -47,7 +47,7 @@ def receiver_id(message: CmMessage) -> int | None:
 
 
 def random_bits(count: int) -> int:
-    """A number of so many bits that nobody can foresee."""
+    """An unpredictable number of this many bits."""
     return int.from_bytes(os.urandom(-(-count // 8))) >> -count % 8
 
 
@@ -71,13 +71,13 @@ class ConnTable:
         return len(self._by_local)
 
     def exchanges(self) -> list[Exchange]:
-        """All that exist, those in TIMEWAIT too."""
+        """All exchanges, including those in TIMEWAIT."""
         return list(self._by_local.values())
 
     # ------------------------------------------------------------------ ids
 
     def allocate(self) -> int:
-        """An id that nobody has, TIMEWAIT included; never 0. ENOMEM when there is none."""
+        """An id that no exchange has, not even one in TIMEWAIT; never 0. Raises ENOMEM if there is none."""
         if len(self._by_local) >= (1 << INDEX_BITS) - 1:
             raise VerbsError(ENOMEM, f"all communication ids of slot {self.slot} are in use", "create_id")
         while True:
@@ -89,15 +89,15 @@ class ConnTable:
     # ------------------------------------------------------------------ registering
 
     def add(self, exchange: Exchange) -> None:
-        """Know an exchange by its own id."""
+        """Enter an exchange under its own id."""
         self._by_local[exchange.local_comm_id] = exchange
 
     def add_call(self, conn: Connection) -> None:
-        """Know that its REQ is out."""
+        """Enter an exchange whose REQ was sent."""
         self._calling.setdefault(_called(conn), {})[conn.local_comm_id] = conn
 
     def add_remote(self, conn: Connection) -> None:
-        """Know a connection by what its peer has told; it calls no more."""
+        """Enter a connection under its peer's ids; it is no longer a call."""
         theirs = self._theirs(conn)
         try:
             for known, key, _ in theirs:
@@ -108,16 +108,16 @@ class ConnTable:
             raise
 
     def release(self, conn: Connection) -> None:
-        """TIMEWAIT: it calls no more, and the peer's queue pair may be used for another connection."""
+        """The connection is in TIMEWAIT: the peer's queue pair may be used for another connection."""
         _take_out([*self._call(conn), self._qpn(conn)])
 
     def add_question(self, one: Resolution) -> None:
-        """Know a resolution by what its peer calls it."""
+        """Enter a resolution under its peer's id."""
         known, key, _ = self._question(one)
         known[key] = one
 
     def remove(self, exchange: Exchange) -> None:
-        """Forget an exchange or a listener; its id may be given out again."""
+        """Remove an exchange or a listener; its id may be given out again."""
         found: list[_Entry] = [(self._by_local, exchange.local_comm_id, exchange)]
         if isinstance(exchange, Connection):
             found += [*self._call(exchange), *self._theirs(exchange)]
@@ -155,30 +155,32 @@ class ConnTable:
     # ------------------------------------------------------------------ finding
 
     def find(self, local_comm_id: int) -> Exchange | None:
-        """By our id."""
+        """The exchange with this id of ours."""
         return self._by_local.get(local_comm_id)
 
     def find_connection(self, local_comm_id: int, remote_comm_id: int) -> Connection | None:
-        """By our id, when the peer's is that one too; 0: it is not known yet."""
+        """The connection with this id of ours and this id of the peer; 0: the peer's is not known yet."""
         found = self._by_local.get(local_comm_id)
         if isinstance(found, Connection) and found.remote_comm_id == remote_comm_id:
             return found
         return None
 
     def find_remote(self, ca_guid: int, comm_id: int) -> Connection | None:
-        """By the peer's CA GUID and comm id."""
+        """The connection with this CA GUID and communication id of the peer."""
         return self._by_remote.get((ca_guid, comm_id))
 
     def find_qpn(self, ca_guid: int, qpn: int) -> Connection | None:
-        """By the peer's CA GUID and queue pair, which serves one connection at a time."""
+        """The connection with this CA GUID and queue pair of the peer, which serves one connection at a
+        time.
+        """
         return self._by_qpn.get((ca_guid, qpn))
 
     def find_question(self, request_id: int, peer: Address) -> Resolution | None:
-        """By what the peer calls its question."""
+        """The resolution with this id of the peer."""
         return self._asked.get((request_id, peer))
 
     def is_calling(self, service_id: int, peer: Address) -> bool:
-        """Whether a REQ to that service of that peer is out: peers that call each other."""
+        """Whether a REQ to this service of this peer was sent: two peers may call each other."""
         return bool(self._calling.get((service_id, peer)))
 
 

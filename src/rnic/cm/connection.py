@@ -71,9 +71,10 @@ class Connection(Exchange):
     # ------------------------------------------------------------------ calls
 
     def send_req(self, req: Req, now: int, *, attr_mod: int = 0) -> None:
-        """Ask the peer for a connection; ids and GUID are filled in.
+        """Request a connection from the peer; ids and GUID are filled in.
 
-        `req` says with remote_cm_timeout and max_cm_retries how long and how often an answer is waited for.
+        `req` says with remote_cm_timeout and max_cm_retries how long to wait for an answer, and how often to
+        repeat.
         """
         req = replace(req, local_comm_id=self.local_comm_id, local_ca_guid=self.owner.ca_guid)
         self._step(Input.SEND_REQ, Signal(now, req, req.to_mad(self._own_tid, attr_mod)))
@@ -83,7 +84,7 @@ class Connection(Exchange):
     ) -> None:
         """Ask for 4.096 us * 2^`service_timeout` to answer a REQ or REP.
 
-        `held`: not before the peer repeats its message.
+        `held`: send it only when the peer repeats its message.
         """
         about = Answered.REQ if self.state is State.REQ_RCVD else Answered.REP
         mra = Mra(
@@ -113,25 +114,26 @@ class Connection(Exchange):
         self._step(Input.SEND_RTU, Signal(now, rtu, rtu.to_mad(self._tid)))
 
     def send_rej(self, reason: int, now: int, *, ari: bytes = b"", private_data: bytes = b"") -> None:
-        """Refuse a REQ or REP, or give up what was begun; `ari` is 72 bytes at most."""
+        """Refuse a REQ or REP, or give up a connection; `ari` has at most 72 bytes."""
         rej = self._make_rej(reason, ari, private_data)
         self._step(Input.SEND_REJ, Signal(now, rej, rej.to_mad(self._tid)))
 
     def expire_at(self, until: int) -> None:
-        """Give the handshake up at a time if it is not over by then, however long the peer wants to take.
+        """Give the handshake up at this time if it is not over by then, however long the peer wants to take.
 
-        For the passive end, until it is established: the last call counts, and one after that does nothing.
+        It is for the passive end, until the connection is established. The last call counts; a call after
+        that does nothing.
         """
         if self.state in HALF_OPEN:
             self._until = until
             self._arm(self._due)
 
     def give_up(self, now: int) -> None:
-        """Give a handshake of the passive end up before its time: others need the room."""
+        """Give up a handshake of the passive end before its time, to make room for others."""
         self._step(Input.TIMEOUT, Signal(now))
 
     def establish(self, now: int) -> None:
-        """Data arrived before the RTU, which says as much (IBA 12.9.7, "communication established")."""
+        """Complete the connection: data arrived before the RTU (IBA 12.9.7, "communication established")."""
         self._step(Input.ESTABLISH, Signal(now))
 
     def send_dreq(self, now: int, private_data: bytes = b"") -> None:
@@ -140,7 +142,7 @@ class Connection(Exchange):
         self._step(Input.SEND_DREQ, Signal(now, dreq, dreq.to_mad(self._own_tid)))
 
     def send_drep(self, now: int, private_data: bytes = b"") -> None:
-        """Confirm a DREQ. In TIMEWAIT, where a DREP of the peer may have led, nothing is left to do."""
+        """Confirm a DREQ. In TIMEWAIT, to which a DREP of the peer may have led, it does nothing."""
         drep = self._make_drep(private_data)
         self._step(Input.SEND_DREP, Signal(now, drep, drep.to_mad(self._dreq_tid)))
 
@@ -159,7 +161,7 @@ class Connection(Exchange):
         )
 
     def stale(self) -> Rej:
-        """What a REQ is told that comes again when its connection is over (IBA 12.6.7.2, reason 10)."""
+        """The REJ for a REQ that is repeated when its connection is over (IBA 12.6.7.2, reason 10)."""
         return replace(self._make_rej(RejReason.STALE_CONN), message=Answered.REQ)
 
     def _make_dreq(self, private_data: bytes = b"") -> Dreq:
@@ -296,7 +298,7 @@ class Connection(Exchange):
         self.owner.send(self.peer, self._answer)
 
     def _release(self, signal: Signal) -> None:
-        """Another DREQ: the same DREP again, or the first where DREQs crossed."""
+        """Answer another DREQ with the same DREP, or with the first one if the DREQs crossed."""
         assert signal.mad is not None
         answer = self._answer
         if answer is None or answer.attr_id != Drep.ATTR:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the communication manager hands out: datagrams to send, and events for the layer above."""
+"""The output of the communication manager: datagrams to send, and events for the layer above."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ if TYPE_CHECKING:
     from rnic.cm.exchange import Exchange
 
 Address = Hashable
-"""Where datagrams go and come from; the owner's affair, compared and handed back, never looked into."""
+"""The source or destination of datagrams: any hashable object, which is compared and returned but never
+read.
+"""
 
 
 class EventType(Enum):
-    """The kernel's names (enum ib_cm_event_type); what `Event.message` is."""
+    """The kind of an event, with the kernel's names (enum ib_cm_event_type); it says what
+    `Event.message` is.
+    """
 
     REQ_RECEIVED = "Req: a new connection; answer with send_rep, send_mra or send_rej"
     REQ_ERROR = "nothing: the REQ was not answered in time, or who sent it is gone; it is over"
@@ -38,7 +42,7 @@ class EventType(Enum):
 
 
 class Event(Record):
-    """Something that the layer above must know."""
+    """An event for the layer above."""
 
     type: EventType
     source: Exchange  # the connection or resolution that it happened to
@@ -56,7 +60,7 @@ class Send(Record):
 
 
 class Statistics(Record):
-    """What has happened so far."""
+    """Counters of the communication manager."""
 
     exchanges: int  # connections and resolutions that exist, TIMEWAIT included
     listeners: int

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What connections, resolutions and listeners share: a state, the table that moves it, and one timer."""
+"""The common part of connections, resolutions and listeners: a state, the table that changes it, and one
+timer.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _log = Log("rnic.cm")
 
 
 class Owner(Protocol):
-    """What an exchange asks of the manager that it belongs to."""
+    """What an exchange needs from its manager."""
 
     ca_guid: int
 
@@ -32,23 +34,23 @@ class Owner(Protocol):
         """Count a datagram that changed nothing."""
 
     def moved(self, exchange: Exchange, now: int) -> None:
-        """Note that an exchange has changed its state; all of it, or an exception and nothing."""
+        """Note that an exchange has changed its state: completely, or not at all if it raises."""
 
     def timed(self, exchange: Exchange, deadline: int | None) -> None:
-        """Note that the deadline of an exchange will be another one."""
+        """Note that the deadline of an exchange has changed."""
 
     def remember(self, source: Address, asked: MAD, answer: MAD, now: int) -> None:
-        """Keep the last word to a request, for the case that it was lost."""
+        """Keep the last answer to a request, in case it was lost."""
 
     def said(self) -> tuple[int, ...]:
-        """How much is queued, for unsay()."""
+        """The length of the queue, for unsay()."""
 
     def unsay(self, said: tuple[int, ...]) -> None:
-        """Take back what was queued since."""
+        """Remove what was queued since said()."""
 
 
 class Signal(Record):
-    """What comes with an input: a message that was received, or that is to be sent."""
+    """The data of an input: a message that was received, or that is to be sent."""
 
     now: int
     message: CmMessage | None = None
@@ -64,10 +66,10 @@ class Signal(Record):
 class Exchange:
     """One conversation with one peer.
 
-    Three things move it: calls of the application, `input()` and `timer()`, each with the time in
-    nanoseconds. What it wants to be sent, and what the application must know, goes to its owner at once. A
-    call that does not fit the state raises `VerbsError` (EINVAL), one whose field does not fit its message
-    `WireError`; nothing has changed then.
+    Three things change it: calls of the application, `input()` and `timer()`, each with the time in
+    nanoseconds. Its datagrams and events go to its owner at once. A call in the wrong state raises
+    `VerbsError` (EINVAL), and a field that does not fit its message raises `WireError`; nothing has changed
+    then.
     """
 
     actions: ClassVar[dict[Action, Callable[..., None]]]
@@ -96,11 +98,11 @@ class Exchange:
     # ------------------------------------------------------------------ what moves it
 
     def deadline(self) -> int | None:
-        """When `timer()` is to be called, if at all."""
+        """When to call `timer()`, or None."""
         return self._deadline
 
     def timer(self, now: int) -> None:
-        """Do what is due."""
+        """Do what is due at this time."""
         if self._deadline is None or now < self._deadline:
             return
         late = self._until is not None and now >= self._until
@@ -108,26 +110,26 @@ class Exchange:
         self._step(Input.RETRY if waiting else Input.TIMEOUT, Signal(now))
 
     def hurry(self, now: int, wait: int) -> None:
-        """Repeat what is out after `wait` ns, if that is sooner than it would be."""
+        """Repeat the current request after `wait` ns, if that is sooner than planned."""
         if self.state in WAITING and self._deadline is not None and wait < self._wait:
             self._wait = wait
             self._arm(min(self._deadline, now + wait))
 
     def close(self, now: int) -> None:
-        """Let go: what is under way is refused or released as the state asks; no events follow.
+        """End the exchange: refuse or release what is under way, depending on the state; no events follow.
 
-        A connection is released with all the repetitions that it takes, and stays in TIMEWAIT, unseen.
+        A connection is released with all repetitions, and stays in TIMEWAIT.
         """
         if not self.over:
             self.closed = True
             self._step(Input.CLOSE, Signal(now))
 
     def input(self, event: Input, signal: Signal) -> None:
-        """Take a message that is this exchange's; its owner has found that out."""
+        """Handle a message that belongs to this exchange."""
         self._step(event, signal)
 
     def gone(self, now: int) -> None:
-        """The peer's process has died; no message says so, but whoever watches the process."""
+        """The peer's process has died, as its watcher has found out."""
         self._step(Input.GONE, Signal(now, gone=True))
 
     # ------------------------------------------------------------------ the table at work
@@ -205,7 +207,7 @@ class Exchange:
 
 
 def telling(kind: EventType) -> Callable[[Exchange, Signal], None]:
-    """An action that reports, no more."""
+    """Make an action that only reports an event."""
 
     def tell(exchange: Exchange, signal: Signal) -> None:
         exchange._tell(kind, signal)

@@ -73,7 +73,7 @@ _MEETING = (State.REQ_SENT, State.MRA_REQ_RCVD, State.REQ_RCVD, State.REP_RCVD, 
 
 
 class _Received(Record):
-    """A datagram and where it is from."""
+    """A datagram and its source."""
 
     mad: MAD
     source: Address
@@ -81,9 +81,9 @@ class _Received(Record):
 
 
 class IbCm:
-    """Connections, resolutions and listeners of one owner of a slot, on one channel adapter.
+    """Connections, resolutions and listeners of one slot, on one channel adapter.
 
-    One thread at a time: the caller has the lock, if there are several.
+    Only one thread may call it at a time.
     """
 
     def __init__(self, slot: int, ca_guid: int, *, rng: Random | None = None) -> None:
@@ -105,7 +105,7 @@ class IbCm:
     # ------------------------------------------------------------------ calls
 
     def connection(self, peer: Address, *, packet_life_time: int = PACKET_LIFE_TIME) -> Connection:
-        """The active end of a connection to come; it is known once its REQ is sent.
+        """A new connection, for the active end; it is entered in the table when its REQ is sent.
 
         `packet_life_time`: n of 4.096 us * 2^n, how long a packet can be under way.
         """
@@ -115,18 +115,20 @@ class IbCm:
         )
 
     def resolution(self, peer: Address) -> Resolution:
-        """A question to come, which queue pair serves a service id."""
+        """A new resolution: it will ask which queue pair serves a service id."""
         comm_id = self.table.allocate()
         return self._add(Resolution(self, comm_id, peer, tid=self._tid(comm_id)))
 
     def listen(self, service_id: int, now: int) -> Listener:
-        """Serve a service id until the listener is closed. EADDRINUSE when it is served already."""
+        """Listen for a service id until the listener is closed. Raises EADDRINUSE if another listener
+        has it.
+        """
         listener = Listener(self, service_id, self._spawn)
         listener.listen(now)
         return listener
 
     def input(self, data: bytes, source: Address, now: int) -> None:
-        """Take a datagram that came to queue pair 1; whatever it is, nothing is raised."""
+        """Handle a datagram that came to queue pair 1; it never raises for its contents."""
         try:
             mad = MAD.parse(data)
             message = parse_cm(mad)
@@ -137,22 +139,22 @@ class IbCm:
         self.handlers[mad.attr_id](self, message, _Received(mad, source, now))
 
     def deadline(self) -> int | None:
-        """When `timer()` is to be called, if at all."""
+        """When to call `timer()`, or None."""
         while self._timers and self._timers[0][2].deadline() != self._timers[0][0]:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
 
     def timer(self, now: int) -> None:
-        """Do what is due. What an exception keeps from being done is done by the next call."""
+        """Do what is due. If an exception interrupts it, the next call does the rest."""
         while (due := self.deadline()) is not None and due <= now:
             self._timers[0][2].timer(now)  # it has another deadline then, and this one is passed over
 
     def next_send(self) -> Send | None:
-        """The next datagram to send, in their order."""
+        """The next datagram to send, in order."""
         return self._sends.popleft() if self._sends else None
 
     def next_event(self) -> Event | None:
-        """The next event, in their order; none of what was closed in the meantime."""
+        """The next event, in order; events of closed exchanges are dropped."""
         while self._events:
             event = self._events.popleft()
             if not event.source.closed:
@@ -160,9 +162,9 @@ class IbCm:
         return None
 
     def next_met(self) -> Exchange | None:
-        """The next exchange that knows more of its peer: a request is out, or its id has come.
+        """The next exchange that knows more about its peer: a request was sent, or the peer's id has come.
 
-        The caller may find out which process that is, and note it in `process`.
+        The caller may find out which process the peer is, and note it in `process`.
         """
         while self._met:
             exchange = self._met.popleft()
@@ -171,33 +173,33 @@ class IbCm:
         return None
 
     def put_back(self, one: Event | Exchange) -> None:
-        """What was taken could not be handled now: it is the next one again."""
+        """Return an item that could not be handled now: it is the next one again."""
         if isinstance(one, Event):
             self._events.appendleft(one)
         else:
             self._met.appendleft(one)
 
     def take_sends(self) -> list[Send]:
-        """All that next_send() has."""
+        """All datagrams of next_send()."""
         return list(iter(self.next_send, None))
 
     def take_events(self) -> list[Event]:
-        """All that next_event() has."""
+        """All events of next_event()."""
         return list(iter(self.next_event, None))
 
     def take_met(self) -> list[Exchange]:
-        """All that next_met() has."""
+        """All exchanges of next_met()."""
         return list(iter(self.next_met, None))
 
     def died(self, process: object, now: int) -> None:
-        """A process that the caller has noted in exchanges is no more."""
+        """A process that the caller has noted in exchanges has died."""
         for exchange in self.table.exchanges():
             if exchange.process is process:
                 exchange.gone(now)
                 exchange.process = None
 
     def statistics(self) -> Statistics:
-        """What has happened so far."""
+        """The counters so far."""
         return Statistics(
             exchanges=len(self.table),
             listeners=len(self.table.listeners),
@@ -224,7 +226,7 @@ class IbCm:
         self._dropped[reason] += 1
 
     def moved(self, exchange: Exchange, now: int) -> None:
-        """Keep the table in step with an exchange: the last that is done, once, of what may fail."""
+        """Update the table after an exchange has changed its state; it is the last step that may fail."""
         if exchange.state in _MEETING:
             self._met.append(exchange)
         if exchange.over:
@@ -247,7 +249,9 @@ class IbCm:
             self.table.release(conn)
 
     def _keep_last_word(self, one: Exchange, now: int) -> None:
-        """A copy of its REQ may be under way yet, and would begin a connection that nobody wants."""
+        """Keep the answer: a copy of the REQ may still be under way, and would begin an unwanted
+        connection.
+        """
         if (
             isinstance(one, Connection)
             and one.asked is not None
@@ -269,17 +273,17 @@ class IbCm:
             heapq.heapify(self._timers)
 
     def remember(self, source: Address, asked: MAD, answer: MAD, now: int) -> None:
-        """Keep the last word to a request: were it lost, the request comes again, byte for byte the same."""
+        """Keep the last answer to a request: if the answer is lost, the same request comes again."""
         self._answers[source, asked] = (now + ANSWER_KEPT_NS, answer)
         while len(self._answers) > ANSWERS_KEPT:
             self._answers.popitem(last=False)
 
     def said(self) -> tuple[int, ...]:
-        """How much is queued, for unsay()."""
+        """The length of the queues, for unsay()."""
         return len(self._sends), len(self._events), len(self._met)
 
     def unsay(self, said: tuple[int, ...]) -> None:
-        """Take back what was queued since."""
+        """Remove what was queued since said()."""
         queues: tuple[deque[Any], ...] = (self._sends, self._events, self._met)
         for queue, length in zip(queues, said, strict=True):
             while len(queue) > length:
@@ -295,7 +299,7 @@ class IbCm:
         return exchange
 
     def _spawn(self, listener: Listener, event: Input, signal: Signal) -> None:
-        """An exchange for a request to a listener."""
+        """Make an exchange for a request to a listener."""
         peer, comm_id = signal.source, self.table.allocate()
         tid = self._tid(comm_id)
         new = (Connection if event is Input.REQ else Resolution)(self, comm_id, peer, tid=tid)
@@ -307,7 +311,7 @@ class IbCm:
             raise
 
     def _answered_before(self, at: _Received) -> bool:
-        """Whether it is a request that has had our last word; it gets it again."""
+        """Whether this request has had its last answer; the answer is sent again."""
         kept = self._answers.get((at.source, at.mad))
         if kept is None or kept[0] < at.now:
             return False
@@ -345,7 +349,7 @@ class IbCm:
     def _stale(
         self, old: Connection, message: Answered, remote_comm_id: int, local_comm_id: int, at: _Received
     ) -> None:
-        """A queue pair that we believe connected asks for another connection (IBA 12.9.8.3.1)."""
+        """A queue pair that counts as connected here requests another connection (IBA 12.9.8.3.1)."""
         self.drop(f"a {message.name} from a queue pair that is connected already")
         self._reject(RejReason.STALE_CONN, message, remote_comm_id, local_comm_id, at)
         if old.peer == at.source:  # anybody can name a queue pair
@@ -428,7 +432,7 @@ class IbCm:
             self._pass(conn, Input.DREQ, dreq, at)
 
     def _reply(self, message: Rtu | Drep | Lap | Apr, at: _Received) -> None:
-        """Those that must name both ids."""
+        """Handle a message that must name both ids."""
         conn = self.table.find_connection(message.remote_comm_id, message.local_comm_id)
         event = Input[message.ATTR.name]
         if conn is None:
@@ -450,7 +454,9 @@ class IbCm:
         exchange.input(event, Signal(at.now, message, at.mad, source=at.source))
 
     def _malformed(self, data: bytes, reason: str, source: Address) -> None:
-        """Nothing that we can read; a REQ of another version is told so (IBA 12.6.7.2, reason 31)."""
+        """Handle an unreadable datagram; a REQ of another version is refused with its reason (IBA 12.6.7.2,
+        reason 31).
+        """
         self.drop("malformed")
         _log.debug("from %s: %s", source, reason)
         if len(data) != MAD.SIZE:

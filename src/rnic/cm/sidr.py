@@ -15,7 +15,9 @@ from rnic.wire import MAD, SidrRep, SidrReq, SidrStatus
 
 
 class Resolution(Exchange):
-    """One question and its answer: send_sidr_req() and event SIDR_REP_RECEIVED, or the other side of it."""
+    """One question and its answer, at either end: send_sidr_req() and event SIDR_REP_RECEIVED, or the
+    opposite.
+    """
 
     def __init__(self, owner: Owner, local_comm_id: int, peer: Address, *, tid: int) -> None:
         super().__init__(owner, local_comm_id, peer)
@@ -26,13 +28,15 @@ class Resolution(Exchange):
     def send_sidr_req(
         self, req: SidrReq, now: int, *, timeout_ns: int, retries: int = MAX_CM_RETRIES
     ) -> None:
-        """Ask; the request id is filled in. The message has no room for times: they are given here."""
+        """Ask for a service; the request id is filled in. The message has no room for times, so they are
+        arguments.
+        """
         req = replace(req, request_id=self.local_comm_id)
         mad = req.to_mad(self._tid)
         self._step(Input.SEND_SIDR_REQ, Signal(now, req, mad, wait=timeout_ns, retries=retries))
 
     def send_sidr_rep(self, rep: SidrRep, now: int, *, attr_mod: int = 0) -> None:
-        """Answer; request id and service id are filled in. It is over then."""
+        """Answer, which ends the resolution; request id and service id are filled in."""
         if self.req is not None:
             rep = replace(rep, request_id=self.req.request_id, service_id=self.req.service_id)
         self._step(Input.SEND_SIDR_REP, Signal(now, rep, rep.to_mad(self._tid, attr_mod)))
@@ -72,12 +76,12 @@ class Resolution(Exchange):
 
 
 def refusal(req: SidrReq, status: SidrStatus) -> SidrRep:
-    """The answer that says no."""
+    """The answer that refuses."""
     return SidrRep(request_id=req.request_id, status=status, service_id=req.service_id)
 
 
 class Listener(Exchange):
-    """A service id that is served: REQs and SIDR_REQs for it become objects and events of their own."""
+    """A listener for a service id: each REQ and SIDR_REQ for it makes a new object and an event."""
 
     def __init__(
         self, owner: Owner, service_id: int, spawn: Callable[[Listener, Input, Signal], None]
@@ -90,7 +94,7 @@ class Listener(Exchange):
         return f"<Listener {self.service_id:#018x} {self.state.name}>"
 
     def listen(self, now: int) -> None:
-        """Serve; EADDRINUSE when another listener does."""
+        """Begin to listen. Raises EADDRINUSE if another listener has the service."""
         self._step(Input.LISTEN, Signal(now))
 
     def _nothing(self, _signal: Signal) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times as the communication manager writes them: 4.096 us * 2^n, n of five bits (IBA 12.7)."""
+"""Times in the format of the communication manager: 4.096 us * 2^n, n of five bits (IBA 12.7)."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ LONGEST_ACK = (
 
 
 def iba_ns(code: int) -> int:
-    """Nanoseconds of a 5-bit code, those of `LONGEST` at most."""
+    """The nanoseconds of a 5-bit code, at most those of `LONGEST`."""
     return 4096 << min(code, LONGEST)
 
 
 def ack_timeout(ack_delay: int, packet_life_time: int) -> int:
     """The code of the time after which a packet without ACK is lost (IBA 12.7.34).
 
-    It stands for twice the life time and the peer's delay. A code can only double, so their sum is rounded:
-    one more than the larger of the two codes when the smaller is at least half of it.
+    It covers twice the life time and the peer's delay. A code can only double, so the sum is rounded: it is
+    one more than the larger code if the smaller one is at least half of it.
     """
     way, delay = packet_life_time + 1, ack_delay
     return min(31, max(way, delay) + (abs(way - delay) <= 1))
 
 
 def peer_ack_timeout(asked: int, own: int) -> int:
-    """The code of a queue pair's timeout when the peer has a say in it (IBA 12.7.34).
+    """The code of a queue pair's timeout that the peer asks for, within our limits (IBA 12.7.34).
 
-    0 stands for no timeout at all (IBA 9.9.2.1.2), and so for a peer whose death is never noticed: then it is
-    our own sum. What is longer than `LONGEST_ACK` is cut.
+    0 would mean no timeout at all (IBA 9.9.2.1.2), and the death of the peer would never be noticed: then it
+    is our own sum. A code above `LONGEST_ACK` is reduced to it.
     """
     return min(asked or own, LONGEST_ACK)
 
 
 def retries_within(wait: int, retries: int) -> int:
-    """How often a message is sent again, every `wait` ns, for a peer's sake: `LONGEST` bounds the sum."""
+    """How often to send a message again, every `wait` ns, for a peer: `LONGEST` limits the sum."""
     return min(retries, max(0, iba_ns(LONGEST) // wait - 1))

@@ -5,12 +5,11 @@
         pair.a.qp.post_send(...)
         (wc,) = pair.a.wait()
 
-    with rnic.testing.End() as end:                          # one end here, the other where the socket leads
+    with rnic.testing.End() as end:                          # one end here, the other one behind the socket
         rnic.testing.connect_through(end.qp, sock)
 
 connect() connects any two queue pairs of this process, as rnic.connect_qps() does, with Options for each end.
-prepare() and complete() are its two halves, for programs that have a way of their own to tell the peer an
-Address.
+prepare() and complete() are its two halves, for programs that send the Address to the peer themselves.
 """
 
 from rnic.testing.connection import connect_through

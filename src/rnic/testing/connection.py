@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connection through a way that the program has: the two ends tell each other their addresses."""
+"""Connect two queue pairs over a socket or pipe of the program: the two ends exchange their addresses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEFAULT = Options()
 
 
 class BytesPipe(Protocol):
-    """What multiprocessing.Pipe() makes."""
+    """An end of multiprocessing.Pipe()."""
 
     def send_bytes(self, buf: bytes) -> None:
         """Send one message."""
@@ -27,11 +27,12 @@ class BytesPipe(Protocol):
 def connect_through(
     qp: QP, way: socket.socket | BytesPipe, options: Options = _DEFAULT, *, own: Address | None = None
 ) -> Address:
-    """Lead a queue pair from RESET to RTS, with the peer that does the same at the other end of a way.
+    """Connect a queue pair with the peer's, over a socket or pipe; the peer makes the same call at the other
+    end.
 
-    The way is a connected stream socket or an end of multiprocessing.Pipe().  Returns the peer's address,
-    when both ends can receive.  With `own`, prepare() has been called already (to post receives before the
-    peer can send).
+    `way` is a connected stream socket or an end of multiprocessing.Pipe(). The queue pair goes from RESET to
+    RTS. The call returns the peer's address, when both ends can receive. To post receives before the peer can
+    send, call prepare() first, and give its result as `own`.
     """
     own = own or prepare(qp, options)
     peer = Address.from_bytes(_swap(way, bytes(own)))
@@ -41,7 +42,7 @@ def connect_through(
 
 
 def _swap(way: socket.socket | BytesPipe, message: bytes) -> bytes:
-    """Sends a message and returns the peer's, which has the same length."""
+    """Send a message, and return the peer's, which has the same length."""
     if not isinstance(way, socket.socket):
         way.send_bytes(message)
         return way.recv_bytes()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One end of a connection with all that belongs to it, and two of them."""
+"""One end of a connection with everything that it needs, and a pair of connected ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LOOPBACK = "roce_lo"
 
 
 class _Closes:
-    """A `with` block that closes what was made in it, the last first."""
+    """Closes at the end of a `with` block what was made in it, the last first."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -47,10 +47,11 @@ class _Closes:
 
 
 class End(_Closes):
-    """A queue pair in RESET, with a context, protection domain, completion channel and queue of its own.
+    """A queue pair in RESET, with its own context, protection domain, completion channel and completion
+    queue.
 
-    `device` is whatever open_device() takes, by default the loopback interface's; `ctx` takes an open context
-    instead, which then stays open.  close(), or the end of a `with` block, closes all, memory() included.
+    `device` is whatever open_device() takes, by default the loopback device. `ctx` uses an open context
+    instead, which stays open. close(), or the end of a `with` block, closes everything, including memory().
     """
 
     def __init__(
@@ -74,17 +75,19 @@ class End(_Closes):
             self._stack = stack.pop_all()
 
     def memory(self, nbytes: int, access: AccessFlags = ALL_ACCESS) -> MR:
-        """Memory of the device's own making, registered; it goes with this end."""
+        """Allocate memory and register it; close() of this end frees it."""
         return self._stack.enter_context(self.pd.alloc_mr(nbytes, access))
 
     def register(self, buffer: Any, access: AccessFlags = ALL_ACCESS) -> MR:
-        """The memory of a buffer, registered; it is let go with this end."""
+        """Register the memory of a buffer, until close() of this end."""
         return self._stack.enter_context(self.pd.reg_mr(buffer, access))
 
     def wait(self, n: int = 1, timeout: float | None = 60.0) -> list[WC]:
-        """Exactly n completions, whatever their status; sleeps until they are there.
+        """Wait for exactly `n` completions, and return them, whatever their status; it sleeps until they are
+        there.
 
-        `timeout` is in seconds; at its end TimeoutError, with what had come as its `completions`.
+        `timeout` is in seconds. At its end it raises TimeoutError, whose `completions` are those that have
+        come.
         """
         found = self.cq.poll(n)
         ends = after(timeout)
@@ -107,7 +110,7 @@ class End(_Closes):
         self.cq.ack_events()
 
     def wait_ok(self, n: int = 1, timeout: float | None = 60.0) -> list[WC]:
-        """As wait(), but a completion that failed is raised as RuntimeError, in its own words."""
+        """Wait as wait() does, but raise RuntimeError for a completion that failed, with its explanation."""
         found = self.wait(n, timeout)
         for wc in found:
             if not wc.ok:
@@ -118,8 +121,8 @@ class End(_Closes):
 class Pair(_Closes):
     """Two connected ends, `a` and `b`, in this process.
 
-    Each is in a context of its own: the packets go from one to the other as between two processes.
-    `options` are for both connections, `options_b` for b's when it differs; everything else is End's.
+    Each end has a context of its own, so data goes from one to the other as between two processes. `options`
+    are for both connections, `options_b` for b's if it differs. Other arguments are those of End.
     """
 
     def __init__(

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pure codecs for what is on the wire: bytes in, frozen dataclasses out, and back. Standard library, no I/O.
+"""Pure codecs for packets: bytes in, frozen dataclasses out, and back. Standard library only, no I/O.
 
     packet = Packet.parse(frame)        # a captured Ethernet frame
     packet.bth.psn, packet.header(RETH), packet.icrc_ok
     packet.emit() == frame
 
-    mad = MAD.parse(packet.payload)             # what goes to queue pair 1
-    message = parse_cm(mad)                     # a Req, Rep, Rtu ...: the communication manager's
+    mad = MAD.parse(packet.payload)             # a datagram to queue pair 1
+    message = parse_cm(mad)                     # a Req, Rep, Rtu ... of the communication manager
 
-Any bytes may be given to `parse`: it raises `WireError` (a ValueError), or its subclass `NotRoCEError` where
-it is just another protocol, and nothing else.
+`parse` takes any bytes. It raises `WireError` (a ValueError) if they are malformed, or its subclass
+`NotRoCEError` if they are another protocol, and nothing else.
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING

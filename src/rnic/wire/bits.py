@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A base class for structures of many fields that are not whole bytes: each field is described once.
+"""A base class for structures whose fields are not whole bytes: each field is described once.
 
     class Thing(BitStruct, kw_only=True):
         SIZE: ClassVar[int] = 4
         number: int = at(0, 24)             # bytes 0..2
         kind: int = at(3, 2, bit=5)         # the last bits but one of byte 3
-        resv: int = 0                       # BitStruct's own: what no field covers
+        resv: int = 0                       # BitStruct's own: bits that no field covers
 
-Bits are counted as the specification draws them: bit 0 is the highest of its byte. What no field covers is
-kept in `resv`, so that any bytes of the right number come out as they went in.
+Bits are counted as the specification draws them: bit 0 is the highest of its byte. Bits that no field covers
+are kept in `resv`, so that emit() returns the parsed bytes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def gid_at(byte: int) -> Any:
 
 
 def bytes_at(byte: int, size: int) -> Any:
-    """Bytes; fewer may be given than there is room for, zeros follow then, and all of them are parsed."""
+    """Bytes. Shorter values are filled up with zeros; parsing returns all of them."""
     return _described(((byte * 8, size * 8),), _Bytes(size), b"")
 
 
@@ -69,17 +69,17 @@ class BitStruct(Record, kw_only=True):
 
     @classmethod
     def from_word(cls, word: int) -> Self:
-        """The same from the number that the bytes are."""
+        """Read the structure from a number that holds its bytes."""
         layout = _layout(cls)
         values = {place.name: place.kind.read(place.take(word)) for place in layout.places}
         return cls(resv=word & ~layout.covered, **values)
 
     def emit(self) -> bytes:
-        """The bytes. `WireError` naming the field that does not fit."""
+        """The bytes. Raises `WireError` with the name of a field that does not fit."""
         return self.to_word().to_bytes(self.SIZE, "big")
 
     def to_word(self) -> int:
-        """The same as a number."""
+        """The bytes as a number."""
         layout = _layout(type(self))
         if self.resv & layout.covered or not 0 <= self.resv < 1 << self.SIZE * 8:
             raise WireError(f"resv of {type(self).__name__} holds bits that belong to a field")
@@ -90,7 +90,7 @@ class BitStruct(Record, kw_only=True):
 
 
 class _Number:
-    """How the bits of a field become its value, and back: here they are it."""
+    """How the bits of a field become its value, and back; here the value is the number itself."""
 
     def read(self, word: int) -> Any:
         return word

@@ -33,33 +33,35 @@ CM_DATA_BYTES = 232
 
 
 class CmMessage(BitStruct, kw_only=True):
-    """What the messages share: 232 bytes after the MAD header, and the attribute id that names them."""
+    """The common part of the messages: 232 bytes after the MAD header, and the attribute id that names the
+    message.
+    """
 
     SIZE: ClassVar[int] = CM_DATA_BYTES
     ATTR: ClassVar[CmAttr]
     PRIVATE_BYTES: ClassVar[int]  # room for private data
 
     def to_mad(self, tid: int, attr_mod: int = 0) -> MAD:
-        """The datagram. `WireError` when a field does not fit, private data that is too long among them."""
+        """The datagram. Raises `WireError` if a field does not fit, or private data is too long."""
         fit("tid", tid, 64)
         fit("attr_mod", attr_mod, 32)
         return MAD(tid=tid, attr_id=self.ATTR, attr_mod=attr_mod, data=self.emit())
 
 
 class CmReply(CmMessage, kw_only=True):
-    """Those that carry the communication ids of both ends."""
+    """Messages that carry the communication ids of both ends."""
 
     local_comm_id: int = at(0, 32)  # the sender's; of a REJ 0, when it made none
     remote_comm_id: int = at(4, 32)
 
     @property
     def ids(self) -> str:
-        """Both, in words."""
+        """Both communication ids, in words."""
         return f"{self.local_comm_id:#010x} to {self.remote_comm_id:#010x}"
 
 
 class CmPath(BitStruct, kw_only=True):
-    """A path as a REQ describes it, twice: the primary one and an alternate (IBA 12.6.5)."""
+    """A path in a REQ: the primary or the alternate one (IBA 12.6.5)."""
 
     SIZE: ClassVar[int] = 44
 
@@ -134,7 +136,7 @@ class Mra(CmReply, kw_only=True):
 
 
 class Rej(CmReply, kw_only=True):
-    """Rejection, with additional information by its reason (IBA 12.6.7)."""
+    """Rejection, with additional information for its reason (IBA 12.6.7)."""
 
     ATTR: ClassVar[CmAttr] = CmAttr.REJ
     PRIVATE_BYTES: ClassVar[int] = 148
@@ -317,7 +319,7 @@ MESSAGES: dict[int, type[CmMessage]] = {
 
 
 def parse_cm(mad: MAD) -> CmMessage:
-    """The CM message in a datagram. `WireError` when it is not one that we know."""
+    """The CM message in a datagram. Raises `WireError` if it is not a known message."""
     if mad.mgmt_class != MgmtClass.CM:
         raise WireError(f"management class {mad.mgmt_class:#04x}, not the communication manager's")
     if (mad.base_version, mad.class_version) != (1, CM_CLASS_VERSION):
@@ -331,7 +333,7 @@ def parse_cm(mad: MAD) -> CmMessage:
 
 
 def describe_mad(data: bytes) -> str:
-    """A datagram to queue pair 1 in words, whatever it is; never raises."""
+    """Describe a datagram to queue pair 1 in words; it never raises."""
     try:
         mad = MAD.parse(data)
         if mad.mgmt_class == MgmtClass.CM:
@@ -346,10 +348,10 @@ def describe_mad(data: bytes) -> str:
 
 
 class IpCmHeader(BitStruct, kw_only=True):
-    """What RDMA-CM puts ahead of the user's private data in a REQ and a SIDR_REQ (annex A11): who calls whom.
+    """The header of RDMA-CM in front of the user's private data in a REQ and a SIDR_REQ (annex A11): both IP
+    addresses.
 
-    An IPv4 address is the last four bytes of its field. Over a REQ 56 bytes are left to the user, over a
-    SIDR_REQ 180.
+    An IPv4 address is the last four bytes of its field. A REQ has 56 bytes left for the user, a SIDR_REQ 180.
     """
 
     SIZE: ClassVar[int] = 36
@@ -363,7 +365,9 @@ class IpCmHeader(BitStruct, kw_only=True):
 
     @classmethod
     def build(cls, src: IPv4Address | IPv6Address, dst: IPv4Address | IPv6Address, sport: int) -> IpCmHeader:
-        """The header of a call from an address and port to an address. `WireError` for mixed families."""
+        """The header for a connection from an address and port to an address. `WireError` for mixed
+        families.
+        """
         if src.version != dst.version:
             raise WireError(f"{src} and {dst} are of two address families")
         return cls(
@@ -375,7 +379,7 @@ class IpCmHeader(BitStruct, kw_only=True):
 
     @property
     def known(self) -> bool:
-        """Whether the header is of the version that this is: other private data is not RDMA-CM's."""
+        """Whether the header has a known version. If not, the private data is not RDMA-CM's."""
         return self.major == 0 and self.ip_version in (4, 6)
 
     @property
@@ -385,7 +389,7 @@ class IpCmHeader(BitStruct, kw_only=True):
 
     @property
     def dst(self) -> IPv4Address | IPv6Address:
-        """The address that it calls. `WireError` when the header is of another version."""
+        """The destination address. `WireError` when the header is of another version."""
         return self._address(self.dst_field)
 
     def _address(self, field: IPv6Address) -> IPv4Address | IPv6Address:
@@ -403,7 +407,7 @@ def _gid_text(gid: IPv6Address) -> str:
 
 
 def _ip_text(message: Req | SidrReq) -> str:
-    """The IP annex, where the service id says that there is one."""
+    """The IP header of annex A11 in words, if the service id says that there is one."""
     if split_service_id(message.service_id) is None:
         return ""
     header = IpCmHeader.parse(message.private_data.ljust(message.PRIVATE_BYTES, b"\0"))

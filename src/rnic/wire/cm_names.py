@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers that CM messages carry, by name (IBA 12.6), and the service ids of RDMA-CM (annex A11)."""
+"""Names for the numbers in CM messages (IBA 12.6), and the service ids of RDMA-CM (annex A11)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class RejReason(IntEnum):
 
 
 def rej_reason(code: int) -> str:
-    """A reason for people: `4 (TIMEOUT)`, or the number alone."""
+    """A reason in words: `4 (TIMEOUT)`, or the number alone."""
     names = {int(one): one.name for one in RejReason}
     return f"{code} ({names[code]})" if code in names else str(code)
 
@@ -111,7 +111,7 @@ class AprStatus(IntEnum):
 
 
 class TransportType(IntEnum):
-    """Transport service type of a REQ (IBA 12.6.5); with EXTENDED the extended transport type says which."""
+    """Transport service type of a REQ (IBA 12.6.5); EXTENDED means that another field has it."""
 
     RC = 0
     UC = 1
@@ -120,7 +120,7 @@ class TransportType(IntEnum):
 
 
 class PortSpace(IntEnum):
-    """The port spaces of RDMA-CM, the numbers that rdma_create_id(3) takes."""
+    """The port spaces of RDMA-CM, with the numbers of rdma_create_id(3)."""
 
     IPOIB = 0x0002
     """Datagrams, as UDP; for IP over InfiniBand."""
@@ -138,7 +138,7 @@ def service_id(space: int, port: int) -> int:
 
 
 def split_service_id(value: int) -> tuple[PortSpace, int] | None:
-    """Port space and port of a service id of RDMA-CM; None when it is another's."""
+    """Port space and port of a service id of RDMA-CM; None for other service ids."""
     try:
         return PortSpace(value >> 16), value & 0xFFFF
     except ValueError:
@@ -146,13 +146,13 @@ def split_service_id(value: int) -> tuple[PortSpace, int] | None:
 
 
 def service_text(value: int) -> str:
-    """A service id for people: "TCP:7174", or its number."""
+    """A service id in words: "TCP:7174", or its number."""
     found = split_service_id(value)
     return f"{found[0].name}:{found[1]}" if found else f"service {value:#018x}"
 
 
 def name_of(enum: type[_N], value: int) -> str:
-    """The member's name in small letters and words; the number where there is none."""
+    """The member's name in lower case and words; the number if there is no such member."""
     try:
         return enum(value).name.lower().replace("_", " ")
     except ValueError:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What parsing and emitting raise."""
+"""Errors of parsing and emitting."""
 
 
 class WireError(ValueError):
-    """Bytes that are not what they should be, or a value that its field cannot hold; the text says which."""
+    """Malformed bytes, or a value that does not fit its field; the text says which."""
 
 
 class NotRoCEError(WireError):
-    """The bytes are sound as far as was read, but no RoCEv2 packet: another protocol, another port."""
+    """The bytes are not a RoCEv2 packet: another protocol, or another port."""

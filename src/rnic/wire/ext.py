@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The extended transport headers that follow the BTH (IBA 9.3): which ones, the opcode's row says."""
+"""The extended transport headers that follow the BTH (IBA 9.3); the opcode's row says which ones follow."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ RNR_TIMER_US: tuple[int, ...] = (
 
 
 def credit_count(code: int) -> int | None:
-    """Receive credits by their 5-bit code (IBA 9.7.7.2, table "end-to-end flow control credit").
+    """The number of receive credits for a 5-bit code (IBA 9.7.7.2, table "end-to-end flow control credit").
 
     None: the responder does not count them.
     """
@@ -154,7 +154,7 @@ class AtomicAckETH(FlatHeader):
 
 
 class ImmDt(FlatHeader):
-    """Immediate data (IBA 9.3.6), as the number that the four bytes are in network order."""
+    """Immediate data (IBA 9.3.6): four bytes in network order, as a number."""
 
     data: int
 
@@ -196,7 +196,7 @@ class DETH(Record):
 
 
 class XRCETH(Record):
-    """XRC extended transport header (IBA A14.3.1): the shared receive queue that a request is for."""
+    """XRC extended transport header (IBA A14.3.1): the number of the shared receive queue."""
 
     srqn: int  # its number, 24 bits
     resv: int = 0
@@ -217,7 +217,7 @@ class XRCETH(Record):
 
 
 class FETH(Record):
-    """Flush extended transport header (IBA A19.4.3): what a FLUSH makes sure of, and of which bytes."""
+    """Flush extended transport header (IBA A19.4.3): the kind of a FLUSH, and the bytes that it covers."""
 
     type: int  # placement type, 4 bits: 1 global visibility, 2 persistence
     level: int  # selectivity level, 2 bits: 0 the range of the RETH, 1 the whole memory region

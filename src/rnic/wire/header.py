@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the headers share: checks, and a base class for those whose fields are whole bytes."""
+"""Checks of header fields, and a base class for headers whose fields are whole bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def need(name: str, data: bytes, size: int) -> None:
 
 
 class FlatHeader(Record):
-    """A record whose fields lie one after the other, as `LAYOUT` has them."""
+    """A record whose fields lie one after the other, in the order of `LAYOUT`."""
 
     SIZE: ClassVar[int]
     LAYOUT: ClassVar[Struct]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The invariant CRC of RoCEv2 (A17.3.3): what no switch or router changes, from the IP header to the padding.
+"""The invariant CRC of RoCEv2 (A17.3.3). It covers everything from the IP header to the padding that no
+switch or router changes.
 
-CRC-32 with the Ethernet polynomial over eight bytes of ones (where InfiniBand has its local route
-header), the IP and UDP headers and the transport packet, with the fields that change on the way as ones;
-stored little-endian.
+CRC-32 with the Ethernet polynomial runs over eight bytes of ones (where InfiniBand has its local route
+header), the IP and UDP headers and the transport packet. Fields that change on the way count as ones. The
+result is stored little-endian.
 """
 
 from __future__ import annotations

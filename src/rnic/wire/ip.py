@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IPv4, IPv6 and UDP headers as RoCEv2 has them (A17.3.1): no options, no extension headers, no fragments.
+"""The IPv4, IPv6 and UDP headers of RoCEv2 (A17.3.1): no options, no extension headers, no fragments.
 
-`emit()` writes what the fields hold, so that a parsed packet comes out as it went in; `Packet.sealed()` fills
-in lengths and checksums.
+`emit()` writes the fields as they are, so that it returns the parsed bytes; `Packet.sealed()` fills in
+lengths and checksums.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROCE_PORT = 4791
 
 
 class IPv4(Record):
-    """The 20 bytes of RFC 791, of a UDP datagram."""
+    """The IPv4 header of a UDP datagram: 20 bytes (RFC 791)."""
 
     src: IPv4Address
     dst: IPv4Address
@@ -76,17 +76,17 @@ class IPv4(Record):
         )
 
     def invariant(self) -> IPv4:
-        """The header as the ICRC covers it: all ones where routers change it."""
+        """The header for the ICRC: fields that routers change are all ones."""
         return replace(self, tos=0xFF, ttl=0xFF, checksum=0xFFFF)
 
     @property
     def length(self) -> int:
-        """Bytes of header and contents."""
+        """The number of bytes of header and contents."""
         return self.total_length
 
 
 class IPv6(Record):
-    """The 40 bytes of RFC 8200, of a UDP datagram."""
+    """The IPv6 header of a UDP datagram: 40 bytes (RFC 8200)."""
 
     src: IPv6Address
     dst: IPv6Address
@@ -132,17 +132,17 @@ class IPv6(Record):
         )
 
     def invariant(self) -> IPv6:
-        """The header as the ICRC covers it: all ones where routers change it."""
+        """The header for the ICRC: fields that routers change are all ones."""
         return replace(self, traffic_class=0xFF, flow_label=0xFFFFF, hop_limit=0xFF)
 
     @property
     def length(self) -> int:
-        """Bytes of header and contents."""
+        """The number of bytes of header and contents."""
         return self.SIZE + self.payload_length
 
 
 class UDP(FlatHeader):
-    """The 8 bytes of RFC 768."""
+    """The UDP header: 8 bytes (RFC 768)."""
 
     sport: int
     dport: int = ROCE_PORT
@@ -175,7 +175,7 @@ def internet_checksum(data: bytes) -> int:
 
 
 def udp_checksum(ip: IPv4 | IPv6, udp: UDP, data: bytes) -> int:
-    """The checksum of a UDP datagram, never 0 (RFC 768; RFC 8200 s.8.1); the one in `udp` does not count."""
+    """The checksum of a UDP datagram, never 0 (RFC 768; RFC 8200 s.8.1); the checksum in `udp` is ignored."""
     if isinstance(ip, IPv4):
         pseudo = ip.src.packed + ip.dst.packed + Struct(">BBH").pack(0, UDP_PROTOCOL, udp.length)
     else:

@@ -27,7 +27,7 @@ _ETHERTYPES_VLAN = (0x8100, 0x88A8)
 
 
 def link_bytes(linktype: int, frame: bytes) -> int:
-    """How many bytes stand before the IP header.
+    """The number of bytes in front of the IP header.
 
     `NotRoCEError` when the frame carries no IP, `WireError` when it is cut short or of another link type.
     """

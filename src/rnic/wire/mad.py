@@ -15,7 +15,7 @@ MAD_BYTES = 256
 
 
 class MgmtClass(IntEnum):
-    """Management classes by number (IBA 13.4.4), those that are met on queue pair 1."""
+    """Management classes on queue pair 1, by number (IBA 13.4.4)."""
 
     SA = 0x03
     PERF = 0x04
@@ -26,7 +26,7 @@ class MgmtClass(IntEnum):
 
 
 class MadMethod(IntEnum):
-    """Methods (IBA 13.4.5); the communication manager knows Send alone."""
+    """Methods (IBA 13.4.5); the communication manager uses only Send."""
 
     GET = 0x01
     SET = 0x02

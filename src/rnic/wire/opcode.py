@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The BTH opcodes and what each of them is (IBA 9.2.1, table "OpCode field"; CNP: A17.9.3).
+"""The BTH opcodes and their properties (IBA 9.2.1, table "OpCode field"; CNP: A17.9.3).
 
 The values, masks and offsets equal `src/nic/wire/opcode.h`: a test compiles the C table and compares.
 """
@@ -85,7 +85,7 @@ class Opcode(IntEnum):
 
 
 class Mask(IntFlag):
-    """What a packet of an opcode is and carries; the bits of `enum roce_opcode_mask`."""
+    """Properties of the packets with an opcode; the bits of `enum roce_opcode_mask`."""
 
     REQUEST = 1 << 0
     RESPONSE = 1 << 1
@@ -156,7 +156,7 @@ class OpcodeInfo(Record):
 
     @property
     def name(self) -> str:
-        """As in `Opcode`."""
+        """The name in `Opcode`."""
         return self.opcode.name
 
 
@@ -234,7 +234,9 @@ TABLE: dict[int, OpcodeInfo] = {int(opcode): _row(opcode) for opcode in Opcode}
 
 
 def opcode_info(opcode: int) -> OpcodeInfo:
-    """The row of an opcode. `WireError` when it is reserved, or of a service that rnic lacks (RD)."""
+    """The row of an opcode. `WireError` if the opcode is reserved, or belongs to a service that rnic does not
+    have (RD).
+    """
     row = TABLE.get(opcode)
     if row is None:
         raise WireError(f"opcode {opcode:#04x} is reserved or of a service that is not supported")

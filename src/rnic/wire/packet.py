@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A whole RoCEv2 packet, from the link header to the ICRC (Annex A17, "RoCEv2 packet format").
 
-`Transport` is what a UDP datagram to port 4791 carries; `Packet` adds the headers around it. Both are frozen:
-`dataclasses.replace()` makes a changed copy, `sealed()` makes its lengths, checksums and ICRC right.
+`Transport` is the payload of a UDP datagram to port 4791; `Packet` adds the headers in front. Both are
+immutable: `dataclasses.replace()` makes a changed copy, and `sealed()` corrects its lengths, checksums and
+ICRC.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class Transport(Record):
 
     @classmethod
     def parse(cls, data: bytes) -> Transport:
-        """Read a UDP payload. `WireError` when the opcode is not known, or when something is cut short.
+        """Read a UDP payload. `WireError` if the opcode is not known, or something is cut short.
 
-        What the bytes mean is not judged: a payload where none belongs, or a wrong ICRC, are to be looked at.
+        The contents are not judged: a payload where none belongs, or a wrong ICRC, can be examined.
         """
         bth = BTH.parse(data)
         row = opcode_info(bth.opcode)
@@ -64,11 +65,11 @@ class Transport(Record):
         )
 
     def emit(self) -> bytes:
-        """The bytes, as the fields have them. `WireError` when they contradict one another or do not fit."""
+        """The bytes of the fields as they are. `WireError` if they contradict one another or do not fit."""
         return self.emit_covered() + fit("ICRC", self.icrc, 32).to_bytes(ICRC_BYTES, "little")
 
     def emit_covered(self) -> bytes:
-        """All but the ICRC."""
+        """All bytes except the ICRC."""
         expected = ext_classes(self.info)
         if [type(header) for header in self.ext] != expected:
             names = ", ".join(cls.__name__ for cls in expected) or "no extended headers"
@@ -80,13 +81,13 @@ class Transport(Record):
         )
 
     def padded(self) -> Transport:
-        """With the padding that makes the payload a multiple of four bytes (IBA 9.2.3)."""
+        """A copy with the padding that makes the payload a multiple of four bytes (IBA 9.2.3)."""
         pad = -len(self.payload) % 4
         return replace(self, bth=replace(self.bth, pad=pad), padding=bytes(pad))
 
     @property
     def info(self) -> OpcodeInfo:
-        """The row of the opcode. `WireError` when it is not known (a parsed packet's is)."""
+        """The row of the opcode. `WireError` if it is not known (the opcode of a parsed packet is)."""
         return opcode_info(self.bth.opcode)
 
     def header(self, cls: type[_E]) -> _E | None:
@@ -97,7 +98,7 @@ class Transport(Record):
         return None
 
     def __str__(self) -> str:
-        """One line for people, without addresses."""
+        """One line in words, without addresses."""
         words = [f"{self.info.name:<22} QP {self.bth.dqpn:#08x} PSN {self.bth.psn}"]
         words += [_describe(header) for header in self.ext]
         if self.payload:
@@ -141,7 +142,7 @@ def _describe(header: Ext) -> str:
 
 
 class Packet(Record):
-    """A RoCEv2 packet with the headers around it, as it was captured or as it shall be."""
+    """A RoCEv2 packet with the headers in front, captured or built."""
 
     ip: IPv4 | IPv6
     udp: UDP
@@ -151,7 +152,7 @@ class Packet(Record):
 
     @classmethod
     def parse(cls, frame: bytes, linktype: int = LinkType.ETHERNET) -> Packet:
-        """Read a frame. `NotRoCEError` when it is another protocol, `WireError` when it is broken."""
+        """Read a frame. `NotRoCEError` if it is another protocol, `WireError` if it is malformed."""
         start = link_bytes(linktype, frame)
         ip = parse_ip(frame[start:])
         data = frame[start : start + ip.length]
@@ -191,13 +192,13 @@ class Packet(Record):
         return cls(ip, UDP(sport), transport, link).sealed()
 
     def emit(self) -> bytes:
-        """The frame, as the fields have it: what was parsed comes out as it went in."""
+        """The frame with the fields as they are: for a parsed packet, the parsed bytes."""
         return b"".join((self.link, self.ip.emit(), self.udp.emit(), self.transport.emit(), self.trailer))
 
     def sealed(self) -> Packet:
-        """With padding, lengths, checksums and ICRC set right.
+        """A copy with correct padding, lengths, checksums and ICRC.
 
-        The UDP checksum is 0 over IPv4, which says "none"; over IPv6 it is made (RFC 8200 s.8.1).
+        The UDP checksum is 0 over IPv4, which means "none"; over IPv6 it is computed (RFC 8200 s.8.1).
         """
         transport = self.transport.padded()
         covered = transport.emit_covered()
@@ -214,12 +215,12 @@ class Packet(Record):
         return replace(self, ip=ip, udp=udp, transport=transport)
 
     def expected_icrc(self) -> int:
-        """The ICRC that the packet should carry; `packet.transport.icrc` is the one that it has."""
+        """The ICRC that the packet should carry; `packet.transport.icrc` is the ICRC that it carries."""
         return icrc(self.ip, self.udp, self.transport.emit_covered())
 
     @property
     def icrc_ok(self) -> bool:
-        """Whether the packet carries the ICRC that it should."""
+        """Whether the packet carries the correct ICRC."""
         return self.expected_icrc() == self.transport.icrc
 
     @property
@@ -234,7 +235,7 @@ class Packet(Record):
 
     @property
     def payload(self) -> bytes:
-        """What the packet carries, without padding."""
+        """The payload, without padding."""
         return self.transport.payload
 
     def header(self, cls: type[_E]) -> _E | None:
@@ -242,5 +243,5 @@ class Packet(Record):
         return self.transport.header(cls)
 
     def __str__(self) -> str:
-        """One line for people."""
+        """One line in words."""
         return f"{self.ip.src} → {self.ip.dst}  {self.transport}"
