@@ -4,20 +4,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from functools import partial
 
 from build import HERE
 from procs import Values, pair
-from tables import MEDIAN, Measurements, Row, Setting, Table, Target, at_most
+from tables import MEDIAN, WIRE, Measurements, Row, Setting, Table, Target, at_most
 
 MESSAGES = {"8 B": 8, "16 KB": 16000, "4 MB": 4_000_000}
+ENDS = ("8 B", "4 MB")
 FACES = {"sync": "rnic.connect", "aio": "rnic.aio"}
 OTHERS = {"streams": "asyncio streams", "pipes": "multiprocessing"}
 PEERS = {"sync": "pipes", "aio": "streams"}  # a face: what does the same
 
 
-def run(s: Setting, what: str, face: str, size: int) -> Values:
-    program = [sys.executable, str(HERE / "connend.py"), "FD"]
+def run(s: Setting, what: str, face: str, size: int, around: tuple[str, ...] = ()) -> Values:
+    program = [*around, sys.executable, str(HERE / "connend.py"), "FD"]
     options = [f"size={size}", f"seconds={s.seconds}"]
     return pair([*program, "serve", face], [*program, what, face, *options])
 
@@ -28,22 +30,28 @@ def measurements(s: Setting) -> Measurements:
         for face in (*FACES, *OTHERS):
             found[f"connection {face} echo {name}"] = partial(run, s, "echo", face, size)
     for face in FACES:
+        for name in ENDS:
+            found[f"wire {face} echo {name}"] = partial(run, s, "echo", face, MESSAGES[name], WIRE)
         found[f"connection {face} add"] = partial(run, s, "add", face, 8)
         found[f"connection {face} read"] = partial(run, s, "read", face, 64)
     return found
 
 
-def rows() -> list[Row]:
-    found = [
+def echo_rows(way: str, names: Iterable[str]) -> list[Row]:
+    return [
         Row(
             f"{FACES[face]}, {name} and its echo",
             MEDIAN,
-            f"connection {face} echo {name}",
+            f"{way} {face} echo {name}",
             {title: f"connection {other} echo {name}" for other, title in OTHERS.items()},
         )
         for face in FACES
-        for name in MESSAGES
+        for name in names
     ]
+
+
+def rows() -> list[Row]:
+    found = echo_rows("connection", MESSAGES)
     for face, title in FACES.items():
         found.append(Row(f"{title}, fetch_add", MEDIAN, f"connection {face} add"))
         found.append(Row(f"{title}, READ of 64 B", MEDIAN, f"connection {face} read"))
@@ -58,18 +66,24 @@ def tables() -> list[Table]:
             "has by itself; their messages have a length before them.",
             tuple(OTHERS.values()),
             rows(),
-        )
+        ),
+        Table(
+            "Network path: connections",
+            "The same with RNIC_LOCAL=off.",
+            tuple(OTHERS.values()),
+            echo_rows("wire", ENDS),
+        ),
     ]
 
 
 def targets() -> list[Target]:
     found = []
     for face, other in PEERS.items():
-        for name in ("8 B", "4 MB"):
-            key, peer = f"connection {face} echo {name}", f"connection {other} echo {name}"
-            found.append(
-                at_most(0.5, f"{FACES[face]}: {name} and its echo, {OTHERS[other]}'s", MEDIAN, key, peer)
-            )
+        for name in ENDS:
+            what, peer = f"{name} and its echo, {OTHERS[other]}'s", f"connection {other} echo {name}"
+            key = f"{face} echo {name}"
+            found.append(at_most(0.5, f"{FACES[face]}: {what}", MEDIAN, f"connection {key}", peer))
+            found.append(at_most(1.0, f"network: {FACES[face]}: {what}", MEDIAN, f"wire {key}", peer))
     return [
         *found,
         at_most(3.0, "rnic.connect: 8 B and its echo", MEDIAN, "connection sync echo 8 B"),

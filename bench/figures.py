@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a round measures, with its tables and targets: connections, verbs on one host, the network path."""
+"""What a round measures, its tables and targets: connections, programs, verbs on one host, network path."""
 
 from __future__ import annotations
 
 import connections
 import network
+import patterns
 import samehost
 from stats import Rounds
 from tables import Measurements, Setting, Table, Target
 
-PATHS = (connections, samehost, network)
+PATHS = (connections, patterns, samehost, network)
 
 
 def measurements(s: Setting) -> Measurements:

@@ -20,6 +20,7 @@ KIB, MIB = 1 << 10, 1 << 20
 SIZE_NAMES = {8: "8 B", 4 * KIB: "4 KiB", 64 * KIB: "64 KiB", MIB: "1 MiB"}
 # size: (outstanding, in one post)
 STREAMS = {4 * KIB: (128, 16), 64 * KIB: (32, 4), MIB: (8, 1)}
+WIRE = ("env", "RNIC_LOCAL=off")  # before a command: packets, also to this host
 OPS = {"write": "sleep", "send": "sink", "read": "sleep"}  # and what the target does meanwhile
 
 

@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from errno import EINVAL
 from typing import TYPE_CHECKING, Any
 
 from rnic._nic.nic import MR
 from rnic.conn.core import Core
 from rnic.conn.handshake import Desk
 from rnic.conn.ops import Op, local_side
+from rnic.conn.pool import Pool
 from rnic.endpoint import Region, Statistics
 from rnic.enums import WROpcode
+from rnic.errors import VerbsError
 from rnic.rdmacm.sockaddr import SockAddr
 from rnic.verbs.pd import PD
 
@@ -150,6 +154,32 @@ class ListenerFace:
     def port(self) -> int:
         """The port: one that was free, if 0 was asked for."""
         return self._desk.cm_id.get_src_port()
+
+    def alloc(self, nbytes: int) -> MR:
+        """Memory to share with any number of connections, as Connection.alloc() has it: `conn.share(mr.buf)`.
+
+        Clients on this host read and write it without this process.  VerbsError, EINVAL, for a listener at all
+        addresses: it has no device.
+        """
+        with self._pool("alloc") as pool:
+            return pool.alloc(nbytes)
+
+    def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = float) -> NDArray[Any]:
+        """A NumPy array, not filled, in memory as alloc() has it."""
+        with self._pool("empty") as pool:
+            return pool.empty(shape, dtype)
+
+    @contextmanager
+    def _pool(self, verb: str) -> Iterator[Pool]:
+        """Its protection domain goes with the memory."""
+        context = self._desk.cm_id.verbs
+        if context is None:
+            raise VerbsError(EINVAL, "a listener at all addresses has no device: listen at one", verb)
+        pd = context.alloc_pd()
+        try:
+            yield Pool(pd, 0)
+        finally:
+            pd.__exit__(VerbsError, None, None)  # now, or with what uses it
 
     def close(self) -> None:
         """Listen no longer; connections that were accepted stay."""
