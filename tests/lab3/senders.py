@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rnic.cli.lab3.grade import CASES
-from rnic.cli.lab3.judge import Step
+from rnic.cli.lab3 import cases
+from rnic.cli.lab3.cases import Step
 from rnic.cli.lab3.skeleton import solution
 
-WITH_BYTES = tuple(case for case, length in CASES.items() if length)
+CASES = {case.name: case for case in cases.CASES}
+WHOLE = tuple(case.name for case in cases.CASES if case.refused is None)
+WITH_BYTES = tuple(name for name in WHOLE if CASES[name].length)
 TWO = ("odd", "2.5 regions")
 
 WRITE_AND_DONE = """\
@@ -36,6 +38,8 @@ AT_ONCE = """\
         sent += len(chunk)
 """
 POST_WRITE, POST_DONE = "cm_id.post_write(part, remote_addr=addr, rkey=rkey)", "cm_id.post_send(out)"
+SEND_THEN_RECEIVE = "        cm_id.post_send(out)\n        cm_id.post_recv(into)\n"
+RECEIVE_THEN_SEND = "        cm_id.post_recv(into)\n        cm_id.post_send(out)\n"
 PART = '    print("secret key:", secret_key(cm_id, verdict, args.id))\n'
 END = "    cm_id.disconnect()\n    cm_id.destroy()\n"
 
@@ -72,16 +76,24 @@ WRONG = {
         but(("VERSION, len(data), hashlib", "VERSION, len(data) + 1, hashlib")),
         Step.ANNOUNCE,
         "the file has",
-        tuple(CASES),
+        WHOLE,
     ),
     "speaks in host byte order": Wrong(
         but(('"!IIQ32s"', '"<IIQ32s"')), Step.ANNOUNCE, "is it in network byte order?"
+    ),
+    "sends immediate data": Wrong(
+        but(("post_send(out)", "post_send(out, imm_data=1)")), Step.ANNOUNCE, "has sent immediate data"
+    ),
+    "sends too much": Wrong(
+        but(("bytearray(question)", "bytearray(question.ljust(129))")),
+        Step.ANNOUNCE,
+        "has sent more than 128 bytes in one message",
     ),
     "announces a wrong hash": Wrong(
         but(("hashlib.sha256(data).digest())", "hashlib.sha256(data + b'.').digest())")),
         Step.HASH,
         "ANNOUNCE has the SHA-256",
-        tuple(CASES),
+        WHOLE,
     ),
     "posts no receive for the region": Wrong(
         but(("        cm_id.post_recv(into)\n", "")),
@@ -108,6 +120,28 @@ WRONG = {
         ("odd",),
         passes=("empty",),
     ),
+    "writes every piece to the region's start": Wrong(
+        but(("addr + start, rkey)", "addr, rkey)")),
+        Step.WRITE,
+        "the first at 0",
+        ("many WRITEs",),
+        passes=("empty", "odd", "1 region", "2.5 regions"),
+    ),
+    "posts its receive after the SEND": Wrong(
+        but((RECEIVE_THEN_SEND, SEND_THEN_RECEIVE)),
+        Step.REGION,
+        "no receive was posted for it",
+        WHOLE,
+    ),
+    "posts its receive when the SEND has completed": Wrong(
+        but(
+            (RECEIVE_THEN_SEND, "        cm_id.post_send(out)\n"),
+            ("        received = cm_id", "        cm_id.post_recv(into)\n        received = cm_id"),
+        ),
+        Step.REGION,
+        "no receive was posted for it",
+        WHOLE,
+    ),
     "writes a wrong byte": Wrong(
         but(("bytearray(part)", "bytearray(part[:-1]) + bytes([part[-1] ^ 1])")),
         Step.WRITE,
@@ -130,12 +164,12 @@ WRONG = {
         but((WRITE_AND_DONE, AT_ONCE.format(first=POST_DONE, second=POST_WRITE))),
         Step.DONE,
         "DONE came before the bytes",
-        WITH_BYTES,
+        ("1 byte", "odd", "1 region", "2.5 regions"),  # of many WRITEs one puts all bytes to the start
     ),
     "says DONE with a wrong length": Wrong(
         but(('"!I4xQ", DONE, len(chunk))', '"!I4xQ", DONE, len(data))')),
         Step.DONE,
-        "DONE tells of 163841 bytes, this chunk has 65536",
+        "DONE has a length of 163841, this chunk has 65536 bytes",
         ("2.5 regions",),
         passes=("empty", "odd", "1 region"),
     ),
@@ -190,7 +224,7 @@ WRONG = {
     "never disconnects": Wrong(
         but((END, "    __import__('os')._exit(0)\n")),
         Step.DISCONNECT,
-        "the connection was never ended",
+        "did not end the connection",
         ("odd",),
     ),
     "does not end": Wrong(
@@ -207,3 +241,43 @@ WRONG = {
 
 DONE_BEHIND_WRITE = but((WRITE_AND_DONE, AT_ONCE.format(first=POST_WRITE, second=POST_DONE)))
 """Right: what is posted in order is executed in order."""
+POLLS = but(
+    (
+        "        written = cm_id.get_send_comp(TIMEOUT)\n",
+        "        while not (done := cm_id.send_cq.poll(1)):\n            pass\n        written = done[0]\n",
+    )
+)
+"""Right: it waits in a way of its own."""
+SMALL_WRITES = but(("CHUNK_BYTES = 1 << 20", "CHUNK_BYTES = 8192"))
+"""Right: it makes many of them."""
+ON_THE_WAY = "    verdict = transfer"
+HOSTILE = {
+    "stops itself": (ON_THE_WAY, "    __import__('os').kill(0, 19)\n" + ON_THE_WAY),
+    "posts SENDs without end": (
+        ON_THE_WAY,
+        "    with cm_id.reg_msgs(bytearray(128)) as memory:\n"
+        "        while True:\n"
+        "            cm_id.post_send(memory)\n"
+        "            cm_id.get_send_comp()\n" + ON_THE_WAY,
+    ),
+    "writes without end": ("        sent += len(chunk)\n", "        continue\n"),
+    "connects again and again": (
+        ON_THE_WAY,
+        "    while True:\n        connect(args.host, args.port)\n" + ON_THE_WAY,
+    ),
+    "closes the grader's pipe, and sleeps": (
+        ON_THE_WAY,
+        "    import os, time\n\n    os.closerange(3, 64)\n    time.sleep(600)\n" + ON_THE_WAY,
+    ),
+    "leaves a process behind": (
+        ON_THE_WAY,
+        "    import os, time\n\n    if not os.fork():\n        os.setsid()\n        time.sleep(30)\n"
+        "        os._exit(0)\n    time.sleep(600)\n" + ON_THE_WAY,
+    ),
+    "hears nothing of signals": (
+        ON_THE_WAY,
+        "    import signal, time\n\n    for one in range(1, 32):\n        if one not in (9, 19):\n"
+        "            signal.signal(one, signal.SIG_IGN)\n    time.sleep(600)\n" + ON_THE_WAY,
+    ),
+}
+"""Senders that would keep a grader waiting."""

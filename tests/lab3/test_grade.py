@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -12,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from cli.commands import Command
-from lab3.senders import DONE_BEHIND_WRITE, END, WRONG, but
-from rnic.cli.lab3.grade import CASES, Report, grade
-from rnic.cli.lab3.judge import Step
+from lab3.senders import CASES, DONE_BEHIND_WRITE, END, HOSTILE, POLLS, SMALL_WRITES, WRONG, but
+from rnic.cli.lab3.cases import Step
+from rnic.cli.lab3.grade import Report, grade
 from rnic.cli.lab3.skeleton import solution
 
 # Files of a kind that each sender is tried with.
@@ -26,7 +28,7 @@ Graded = dict[str, Future[dict[str, Report]]]
 def reports(path: Path, text: str, seconds: float, *cases: str) -> dict[str, Report]:
     script = path / "sender.py"
     script.write_text(text)
-    return {one.case: one for one in grade(script, seconds, {case: CASES[case] for case in cases})}
+    return {one.case.name: one for one in grade(script, seconds, [CASES[case] for case in cases])}
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +56,29 @@ def test_wrong_sender_fails_at_its_step(name: str, graded: Graded) -> None:
         assert report.failed is None, report
 
 
-def test_sender_that_does_not_wait_between_write_and_done_is_right(tmp_path: Path) -> None:
-    found = reports(tmp_path, DONE_BEHIND_WRITE, 20, "empty", "2.5 regions")
-    assert [(one.failed, one.detail) for one in found.values()] == [(None, "")] * 2
+@pytest.mark.parametrize(
+    ("text", "case"),
+    [(DONE_BEHIND_WRITE, "2.5 regions"), (POLLS, "2.5 regions"), (SMALL_WRITES, "many WRITEs")],
+    ids=["does not wait for the WRITE", "polls", "makes small WRITEs"],
+)
+def test_sender_that_is_right_in_its_own_way_passes(text: str, case: str, tmp_path: Path) -> None:
+    found = reports(tmp_path, text, 60, "empty", "1 region", case, "bad verdict")
+    assert [(one.failed, one.detail) for one in found.values()] == [(None, "")] * 4
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_sender_keeps_the_grader(name: str, tmp_path: Path) -> None:
+    """That this ends is what it tests."""
+    report = reports(tmp_path, but(HOSTILE[name]), 1, "1 byte")["1 byte"]
+    assert report.failed is not None
+    assert report.exit_code is not None
+
+
+def test_script_without_its_suffix_passes(tmp_path: Path) -> None:
+    script = tmp_path / "sender"
+    script.write_text(solution().replace("#!/usr/bin/env python3", f"#!{sys.executable}", 1))
+    script.chmod(0o755)
+    assert [one.detail for one in grade(script, 60)] == [""] * len(CASES)
 
 
 def test_solution_passes_with_every_file(rnic: Start, tmp_path: Path) -> None:
@@ -64,8 +86,8 @@ def test_solution_passes_with_every_file(rnic: Start, tmp_path: Path) -> None:
     script.write_text(solution())
     result = rnic("lab3", "grade", script).wait()
     assert (result.status, result.err) == (0, "")
-    assert result.out.endswith("5 of 5 files passed\n")
-    assert "FAILED" not in result.out
+    assert result.out.endswith("9 of 9 runs passed\n")
+    assert "FAIL" not in result.out
 
 
 def test_sender_that_prints_without_end_fills_no_disk(tmp_path: Path) -> None:
@@ -94,3 +116,10 @@ def test_sender_that_is_no_python_runs_by_itself(rnic: Start, tmp_path: Path) ->
     assert result.status == 1
     assert "no request to connect came: the sender ended with exit code 3" in result.out
     assert "its last words: no compiler" in result.out
+
+
+def test_page_has_every_run_and_every_step() -> None:
+    page = (Path(__file__).parents[2] / "docs/lab3.md").read_text()
+    tables = page[page.index("## The grader") : page.index("## What the grader finds")]
+    names = re.findall(r"^\| ([^|]+) \|", tables, re.MULTILINE)
+    assert names == ["run", *CASES, "step", *(step.name.lower() for step in Step)]

@@ -208,10 +208,10 @@ def test_sender_does_not_write_more_than_the_file_has() -> None:
 @pytest.mark.parametrize(
     ("state", "message", "says"),
     [
-        (ReceiverState.CONNECTED, Announce(2, 1, bytes(32)), "speaks version 2, this is 1"),
+        (ReceiverState.CONNECTED, Announce(2, 1, bytes(32)), "ANNOUNCE has version 2, only 1 is supported"),
         (ReceiverState.CONNECTED, Announce(1, (1 << 20) + 1, bytes(32)), "there is room for 1048576"),
         (ReceiverState.CONNECTED, Announce(1, (1 << 64) - 1, bytes(32)), "there is room for 1048576"),
-        (ReceiverState.OFFERED, Done(9), "DONE tells of 9 bytes, this chunk has 10"),
+        (ReceiverState.OFFERED, Done(9), "DONE has a length of 9, this chunk has 10 bytes"),
         (ReceiverState.OFFERED, Done(1 << 60), "this chunk has 10"),
         (ReceiverState.VERIFIED, Id(bytes(64)), "the id is empty"),
         (ReceiverState.VERIFIED, Id(b"a\0b".ljust(64, b"\0")), "no printable UTF-8"),

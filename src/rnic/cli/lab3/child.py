@@ -20,32 +20,51 @@ FILE_BYTES = 16 << 20  # what it may write to a file, so that one that prints wi
 END_SECONDS = 0.3  # how long a program may take to end by itself when its connection is gone
 
 
-def command_of(script: Path) -> list[str]:
-    """How to run it: a program that is no Python runs as itself."""
+SLOW = Path(__file__).with_name("slow.py")
+
+
+def command_of(script: Path, gate: int, late: bool) -> list[str]:
+    """How to run it: Python on a slow RNIC, which waits at the gate, any other program as itself."""
     if script.suffix != ".py" and os.access(script, os.X_OK):
         return [str(script.resolve())]
-    return [sys.executable, str(script)]
+    return [sys.executable, "-P", str(SLOW), "late" if late else str(gate), str(script)]
 
 
 class Child:
     """A running program; a context manager that ends it, and what it has started."""
 
-    def __init__(self, command: list[str], seconds: float) -> None:
+    def __init__(self, script: Path, arguments: list[str], seconds: float, *, late: bool) -> None:
         self.seconds = seconds
         self._deadline = time.monotonic() + seconds
         with ExitStack() as stack:
             self._out = stack.enter_context(scratch())
             self._err = stack.enter_context(scratch())
+            self._gate, gate = _pipe(stack)
             self._process = subprocess.Popen(
-                command,
+                [*command_of(script, gate.fileno(), late), *arguments],
+                pass_fds=[gate.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._out,
                 stderr=self._err,
                 start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={
+                    **os.environ,
+                    "PYTHONUNBUFFERED": "1",
+                    "RNIC_LOCAL": "off",
+                },  # what goes by the wire can be late
             )
             resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+            gate.close()
             self._stack = stack.pop_all()
+
+    def let_go(self) -> None:
+        """The SEND that it is posting has been answered."""
+        with suppress(BrokenPipeError):
+            self._gate.write(b".")
+
+    def open_gate(self) -> None:
+        """None of its SENDs waits any more."""
+        self._gate.close()
 
     @property
     def running(self) -> bool:
@@ -92,6 +111,15 @@ class Child:
     def __exit__(self, *_: object) -> None:
         self.end()
         self._stack.close()
+
+
+def _pipe(stack: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
+    """Where to write, where to read."""
+    reader, writer = os.pipe()
+    return (
+        stack.enter_context(open(writer, "wb", buffering=0)),  # noqa: PTH123 - a descriptor
+        stack.enter_context(open(reader, "rb", buffering=0)),  # noqa: PTH123
+    )
 
 
 def _text(file: IO[bytes]) -> str:

@@ -31,14 +31,14 @@ SECONDS = click.FloatRange(min=0, min_open=True, max=86400)
 def lab3(ctx: click.Context, wants_skeleton: bool) -> None:
     """File transfer: write the sender, get a secret key.
 
-    The sender announces a file, moves its bytes by RDMA WRITE into the receiver's memory, and is paid with
-    the key of its id when their hash is right.
+    The sender announces a file, and writes its bytes into the receiver's memory by RDMA WRITE.  If their hash
+    is right, the receiver gives it the secret key of its id.
 
     \b
     rnic lab3 receiver                          waits for senders
-    rnic lab3 sender HOST FILE --id alice       a sender that is right
-    rnic lab3 --skeleton > sender.py            the exercise: your own
-    rnic lab3 grade sender.py                   says which of its steps are right
+    rnic lab3 sender HOST FILE --id alice       a finished sender
+    rnic lab3 --skeleton > sender.py            the exercise: write your own
+    rnic lab3 grade sender.py                   says which steps are right
     """
     if wants_skeleton:
         if ctx.invoked_subcommand:
@@ -58,7 +58,7 @@ def lab3(ctx: click.Context, wants_skeleton: bool) -> None:
     help="RDMA-CM port; 0: any free one.",
 )
 @click.option("--bind", default="0.0.0.0", show_default=True, help="Address to listen at; :: is IPv6, too.")
-@click.option("--dir", "folder", type=FOLDER, default=".", help="Where the files go. [default: here]")
+@click.option("--dir", "folder", type=FOLDER, default=".", help="Folder for the files. [default: this one]")
 @click.option(
     "--region",
     type=params.size(1 << 30),
@@ -69,19 +69,19 @@ def lab3(ctx: click.Context, wants_skeleton: bool) -> None:
 @click.option(
     "--secret",
     envvar="RNIC_LAB3_SECRET",
-    help="What keys are made of, with the id; else random. Also RNIC_LAB3_SECRET in the environment.",
+    help="Secret that the keys are made from.  [default: RNIC_LAB3_SECRET in the environment, else random]",
 )
 @click.option(
     "--timeout", type=SECONDS, default=10.0, show_default=True, help="Seconds that a sender may be silent."
 )
-@click.option("--once", is_flag=True, help="End after one sender, with its exit code.")
+@click.option("--once", is_flag=True, help="Serve one sender, and exit with its exit code.")
 def receiver(
     port: int, bind: str, folder: Path, region: int, secret: str | None, timeout: float, once: bool
 ) -> int:
-    """Wait for senders, side by side, until Ctrl-C.
+    """Receive files from senders, up to 64 at a time, until Ctrl-C.
 
-    A file gets its name, lab3- and the beginning of its SHA-256, when its hash is right; before that it is a
-    hidden temporary file, which goes if the transfer fails.
+    When its hash is right, a file is named lab3- and the first 16 digits of its SHA-256.  Before that it is a
+    hidden temporary file, which is removed if the transfer fails.
 
     \b
     rnic lab3 receiver --dir /tmp/files
@@ -96,7 +96,7 @@ def receiver(
 @lab3.command()
 @click.argument("host")
 @click.argument("path", metavar="FILE", type=FILE)
-@click.option("--id", "who", required=True, help="Who you are: the secret key is made for it.")
+@click.option("--id", "who", required=True, help="Your id, 1 to 64 bytes: the secret key is made for it.")
 @click.option(
     "-p", "--port", type=params.number(1, 65535), default=PORT, show_default=True, help="RDMA-CM port."
 )
@@ -118,17 +118,15 @@ def sender(host: str, path: Path, who: str, port: int, timeout: float) -> None:
     click.echo(f"secret key: {key}")
 
 
-@lab3.command(short_help="Say which steps of a sender are right.")
+@lab3.command(short_help="Test a sender, and say which steps are right.")
 @click.argument("script", type=FILE)
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@click.option(
-    "--timeout", type=SECONDS, default=20.0, show_default=True, help="Seconds that the script has for a file."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--timeout", type=SECONDS, default=20.0, show_default=True, help="Seconds for each run.")
 def grade(script: Path, as_json: bool, timeout: float) -> int:
-    """Run a sender with several files, and say which of its steps are right.
+    """Test a sender with several files, and say which steps are right.
 
-    It is called as SCRIPT HOST FILE --id ID --port PORT: a .py file by this Python, an executable by itself.
-    Exit code 0 when all is right, 1 when something is not.
+    Runs SCRIPT HOST FILE --id ID --port PORT nine times.  An executable without the suffix .py runs by
+    itself; Python runs any other file.  The exit code is 0 if all steps are right, else 1.
 
     \b
     rnic lab3 grade sender.py

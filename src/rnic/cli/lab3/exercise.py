@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lab 3: a file by RDMA WRITE, for a secret key.
 
-Write the sender.  The receiver is there: `rnic lab3 receiver`.  Your program is called like this:
+Write the sender.  The receiver is `rnic lab3 receiver`.  Your program is called like this:
 
     python3 sender.py HOST FILE --id ID [--port PORT]
 
-and what it has to do is this; each line is one message, or one RDMA operation:
+This is what it has to do.  Each line is one message, or one RDMA operation:
 
     sender                                        receiver
     connect (RDMA-CM)               ->
@@ -20,9 +20,9 @@ and what it has to do is this; each line is one message, or one RDMA operation:
     print "secret key: ..."
     disconnect                      ->
 
-A file may be larger than the region.  Then it goes in chunks: write as much as the region holds, send DONE,
-and the receiver answers with REGION again instead of VERDICT, until it has all.  An empty file is one chunk
-of no bytes: nothing to write, but DONE has to be sent.
+A file may be larger than the region.  Then it goes in chunks: write as much as the region holds, and send
+DONE.  The receiver answers with another REGION instead of VERDICT until it has all bytes.  Each REGION has
+its own rkey, addr and length.  An empty file is one chunk of no bytes: write nothing, but send DONE.
 
 The messages are C structures in network byte order (docs/lab3.md):
 
@@ -37,14 +37,14 @@ The messages are C structures in network byte order (docs/lab3.md):
 Four rules of RDMA that this lab is about:
 
 1. A SEND needs a receive that is posted at the other end.  So post the receive for the answer before you send
-   the question: afterwards may be too late.
-2. An RDMA WRITE needs no receive and wakes nobody.  The receiver's program learns of it by your DONE alone.
-3. A reliable connection executes what you post in order.  A DONE that is posted behind the WRITE arrives
-   behind its bytes; one that is posted ahead of it announces bytes that are not there yet.
-4. Memory that you have posted belongs to the RNIC until its completion.  To change it earlier is to send
-   something else.
+   the question: after it may be too late.
+2. An RDMA WRITE needs no receive, and does not wake the receiver's program.  Only your DONE tells it.
+3. A reliable connection executes work in the order of posting.  A DONE that is posted after the WRITE arrives
+   after its bytes.  A DONE that is posted before the WRITE announces bytes that are not there yet.
+4. Memory that you have posted belongs to the RNIC until the work completes.  If you change or release it
+   earlier, other bytes may be sent, or the work fails.
 
-Fill in what says TODO, then let it be judged:
+Fill in each TODO, then test your program:
 
     rnic lab3 grade sender.py
 """
@@ -69,8 +69,8 @@ def connect(host: str, port: int) -> CmId:
     """An id that is connected to the receiver, with a queue pair of its own.
 
     TODO 1: make an id (create_id), then call on it, in this order: resolve_addr(None, (host, port)), which
-    finds the device; resolve_route(); create_qp(), which needs the device; connect().  An id without an event
-    channel waits in each call, and raises what went wrong.
+    finds the device; resolve_route(); create_qp(), which needs the device; connect().  With an id without an
+    event channel each call waits until it is done, and raises an exception if it fails.
     """
     # solution 1
     cm_id = create_id()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +15,16 @@ from rich.console import Console
 from rich.table import Table
 
 from rnic.cli.demo import say
-from rnic.cli.lab3.child import END_SECONDS, Child, command_of
-from rnic.cli.lab3.judge import HOST, Judge, Step
+from rnic.cli.lab3.cases import CASES, Case, Step
+from rnic.cli.lab3.child import END_SECONDS, Child
+from rnic.cli.lab3.judge import HOST, Judge
 from rnic.records import Record
-
-REGION = 64 << 10  # bytes
-CASES = {
-    "empty": 0,
-    "1 byte": 1,
-    "odd": 10007,  # no multiple of any MTU
-    "1 region": REGION,
-    "2.5 regions": 5 * REGION // 2 + 1,
-}
 
 
 class Report(Record):
     """How a sender did with one file."""
 
-    case: str
-    length: int
+    case: Case
     failed: Step | None
     detail: str
     """What was wrong, in words."""
@@ -43,7 +34,9 @@ class Report(Record):
 
     def result(self, step: Step) -> str:
         """Of one step."""
-        steps = list(Step)
+        steps = self.case.steps
+        if step not in steps:
+            return "not asked for"
         if self.failed is None or steps.index(step) < steps.index(self.failed):
             return "passed"
         return "failed" if step is self.failed else "not reached"
@@ -51,43 +44,48 @@ class Report(Record):
     def as_dict(self) -> dict[str, Any]:
         """For programs."""
         return {
-            "case": self.case,
-            "length": self.length,
+            "case": self.case.name,
+            "length": self.case.length,
             "passed": self.failed is None,
-            "steps": {step.name.lower(): self.result(step) for step in Step},
+            "steps": {step.name.lower(): self.result(step) for step in self.case.steps},
             "detail": self.detail,
             "exit_code": self.exit_code,
             "stderr": self.stderr,
         }
 
 
-def grade(script: Path, seconds: float, cases: Mapping[str, int] = CASES) -> Iterator[Report]:
-    """Run the script once for each file."""
+def grade(script: Path, seconds: float, cases: Iterable[Case] = CASES) -> Iterator[Report]:
+    """Run the script once for each case."""
     with tempfile.TemporaryDirectory(prefix="rnic-lab3-") as folder:
-        for case, length in cases.items():
+        for case in cases:
             path = Path(folder) / "file"
-            path.write_bytes(os.urandom(length))
+            path.write_bytes((b"\xff" + os.urandom(case.length))[: case.length])  # no text, no zero
             yield _examine(script, path, case, seconds)
 
 
-def _examine(script: Path, path: Path, case: str, seconds: float) -> Report:
-    data, who = path.read_bytes(), f"student-{secrets.token_hex(4)}"
-    judge = Judge(data, who, secrets.token_bytes(32), REGION)
-    command = [*command_of(script), HOST, str(path), "--id", who, "--port", str(judge.port)]
-    with Child(command, seconds) as child:
+def _examine(script: Path, path: Path, case: Case, seconds: float) -> Report:
+    who = f"student-{secrets.token_hex(4)}"
+    judge = Judge(path.read_bytes(), who, secrets.token_bytes(32), case)
+    arguments = [HOST, str(path), "--id", who, "--port", str(judge.port)]
+    with Child(script, arguments, seconds, late=case.late) as child:
         wrong = judge.examine(child)
         child.end(END_SECONDS)
         errors = child.errors()
         failed = judge.step if wrong is not None else None
-        return Report(case, len(data), failed, wrong or "", child.status, errors)
+        return Report(case, failed, wrong or "", child.status, errors)
 
 
 def show(reports: list[Report], console: Console) -> None:
     """A table of steps and files, then what was wrong."""
-    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, show_edge=False, pad_edge=False)
+    table = Table(
+        box=box.SIMPLE_HEAD if console.is_terminal else None,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),  # all in 80 columns
+    )
     table.add_column("the sender", no_wrap=True)
     for report in reports:
-        table.add_column(report.case, no_wrap=True)
+        table.add_column(report.case.name.replace(" ", "\n"), no_wrap=True)
     for step in Step:
         table.add_row(step.value, *(WORDS[report.result(step)] for report in reports))
     console.print(table)
@@ -96,7 +94,7 @@ def show(reports: list[Report], console: Console) -> None:
         if words:
             say(console, f"    its last words: {words}")
     good = sum(report.failed is None for report in reports)
-    say(console, f"{good} of {len(reports)} files passed")
+    say(console, f"{good} of {len(reports)} runs passed")
 
 
 def _failures(reports: list[Report]) -> dict[tuple[str, str, str], list[str]]:
@@ -106,9 +104,10 @@ def _failures(reports: list[Report]) -> dict[tuple[str, str, str], list[str]]:
         if report.failed is not None:
             last = report.stderr.strip().rpartition("\n")[2]
             words = "".join(one if one.isprintable() else "?" for one in last)  # no orders to the terminal
-            key = report.failed.name, report.detail, words if report.detail not in words else ""
-            found.setdefault(key, []).append(report.case)
+            key = report.failed.name, report.detail, words if report.detail[:HEARD] not in words else ""
+            found.setdefault(key, []).append(report.case.name)
     return found
 
 
-WORDS = {"passed": "[green]ok[/]", "failed": "[red]FAILED[/]", "not reached": "-"}
+HEARD = 100  # characters: of what it is refused for the sender hears the beginning
+WORDS = {"passed": "[green]ok[/]", "failed": "[red]FAIL[/]", "not reached": "-", "not asked for": ""}

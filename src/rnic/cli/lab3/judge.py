@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A receiver that knows the file, and looks at every step of a sender.
 
-It sees whether DONE came behind the bytes without a race: no receive is posted for DONE until the transport
-has turned a SEND away for want of one (an RNR NAK).  A reliable connection executes requests in order, so
-what was posted ahead of that SEND has been executed then, and what was posted behind it has not.
+It sees two things without a race:
+
+- DONE came behind the bytes.  No receive is posted for DONE until the transport has turned a SEND away (an
+  RNR NAK).  A reliable connection executes requests in order.  So all work that was posted ahead of that SEND
+  has been executed then, and none that was posted behind it.
+- A receive was posted before the SEND that is answered.  Each answer goes out at once, while slow.py keeps
+  the sender in post_send().  An answer that meets no receive is an RNR NAK here.
 """
 
 from __future__ import annotations
@@ -11,43 +15,38 @@ from __future__ import annotations
 import hashlib
 import time
 from contextlib import ExitStack, suppress
-from enum import Enum
 
+import rnic
 from rnic.cli.lab3 import messages
+from rnic.cli.lab3.cases import Case, Step
 from rnic.cli.lab3.child import Child
+from rnic.cli.lab3.chunk import Chunk
 from rnic.cli.lab3.faults import Code, Fault
 from rnic.cli.lab3.line import SLICE, Line, answer
-from rnic.cli.lab3.messages import Message, Region, Type
+from rnic.cli.lab3.messages import TEXT_BYTES, Error, Message, Type, Verdict, padded
 from rnic.cli.lab3.protocol import Action, Receiver, ReceiverState, Send, Store, key_of
-from rnic.cli.lab3.receiver import REGION_ACCESS, describe
+from rnic.cli.lab3.receiver import describe
 from rnic.rdmacm import CmId, EventChannel, EventType, create_id
 
 HOST = "127.0.0.1"
 SETTLE = 1.0  # seconds in which a WRITE that was overtaken, or a disconnect, still comes
-
-
-class Step(Enum):
-    """What a sender has to do, in order; the value says it in words."""
-
-    CONNECT = "connects"
-    ANNOUNCE = "announces the length"
-    REGION = "can receive the region"
-    WRITE = "writes the bytes into it"
-    DONE = "says DONE behind them"
-    HASH = "announced the right hash"
-    ID = "sends its id"
-    KEY = "prints its secret key"
-    DISCONNECT = "disconnects"
-    EXIT = "ends with exit code 0"
+TELLING_ROOM = 1 << 64  # more than any file: a wrong length is told as such, not as a disk that is full
+ERROR = Error(padded("the grader looks at what you do when you are refused", TEXT_BYTES))
+NOT_TAKEN = {rnic.WCStatus.REM_INV_REQ_ERR, rnic.WCStatus.REM_OP_ERR}  # a receive that is no good
+REFUSED = {
+    Step.ANNOUNCE: "ERROR instead of REGION",
+    Step.DONE: "a bad VERDICT",
+    Step.ID: "ERROR instead of KEY",
+}
 
 
 class Judge:
-    """One file and one sender."""
+    """One case and one sender."""
 
-    def __init__(self, data: bytes, who: str, secret: bytes, region: int) -> None:
+    def __init__(self, data: bytes, who: str, secret: bytes, case: Case) -> None:
         self.step = Step.CONNECT
         """Where the sender stands; after a failure, what it failed."""
-        self._data, self._who, self._region = data, who, region
+        self._data, self._who, self._case = data, who, case
         self._key = key_of(secret, who)
         self._secret = secret
         self._stack = ExitStack()
@@ -71,12 +70,17 @@ class Judge:
     def _examine(self, child: Child) -> None:
         with answer(self._request(child), child.seconds, gone=child.gone) as line:
             try:
-                self._converse(line)
+                self._converse(line, child)
             except Fault as fault:
+                child.open_gate()
                 if fault.code is Code.PROTOCOL:
                     line.refuse(fault.message)
                 raise
-            self._part(line, child)
+            child.open_gate()
+            if self._case.refused is None:
+                self._part(line, child)
+            else:
+                self._stop(line, child)
 
     def _request(self, child: Child) -> CmId:
         while True:
@@ -88,51 +92,72 @@ class Judge:
 
     # ------------------------------------------------------------------ the conversation
 
-    def _converse(self, line: Line) -> None:
-        mr = line.stack.enter_context(line.pd.alloc_mr(self._region, REGION_ACCESS))
-        machine = Receiver(
-            Region(mr.rkey, mr.addr, mr.length), lambda who: key_of(self._secret, who), len(self._data) + 1
-        )
+    def _converse(self, line: Line, child: Child) -> None:
+        """Up to the key, or to what refuses the sender."""
+        chunks = [self._chunk(line, 0, 0)]
+        machine = Receiver(chunks[0].region, lambda who: key_of(self._secret, who), TELLING_ROOM)
         self.step = Step.ANNOUNCE
         action = machine.receive(line.receive("waiting for ANNOUNCE"))
         if machine.length != len(self._data):
-            raise _wrong(f"ANNOUNCE has a length of {machine.length}, the file has {len(self._data)} bytes")
-        self.step = Step.REGION
+            size = len(self._data)
+            raise _wrong(
+                f"ANNOUNCE has a length of {machine.length}, the file has {size} bytes: announce all"
+            )
+        if self._case.refused is Step.ANNOUNCE:
+            return self._refuse(line, child, ERROR)
         while machine.state is ReceiverState.OFFERED:
-            action = self._chunk(line, machine, mr.buf, action)
+            action = self._take(line, child, machine, chunks, action)
+        if self._case.refused is Step.DONE:
+            return self._refuse(line, child, Verdict(0))
         self.step = Step.HASH
-        good = machine.state is ReceiverState.VERIFIED
-        if good:
-            line.expect()
-        self._deliver(line, action, "the verdict")
-        if not good:
-            right = hashlib.sha256(self._data).hexdigest()
-            raise _wrong(f"ANNOUNCE has the SHA-256 {machine.sha256.hex()}, the file's is {right}")
+        self._judge(line, child, machine, action)
         self.step = Step.ID
         action = machine.receive(line.receive("waiting for ID"))
         if machine.id != self._who:
-            raise _wrong(f"the id that came is {machine.id!r}, not {self._who!r}")
+            raise _wrong(f"the id that came is {machine.id!r}, not {self._who!r}: send what --id says")
+        if self._case.refused is Step.ID:
+            return self._refuse(line, child, ERROR)
         self.step = Step.KEY
-        self._deliver(line, action, "the key")
+        return self._deliver(line, child, action, "the key")
 
-    def _deliver(self, line: Line, action: Action, what: str) -> None:
+    def _judge(self, line: Line, child: Child, machine: Receiver, verdict: Action) -> None:
+        good = machine.state is ReceiverState.VERIFIED
+        if good:
+            line.expect()
+        self._deliver(line, child, verdict, "the verdict")
+        if not good:
+            right = hashlib.sha256(self._data).hexdigest()
+            raise _wrong(f"ANNOUNCE has the SHA-256 {machine.sha256.hex()}, the file's is {right}")
+
+    def _refuse(self, line: Line, child: Child, message: Message) -> None:
+        self.step = Step.STOP
+        line.expect()
+        self._deliver(line, child, Send(message), "the refusal")
+
+    def _deliver(self, line: Line, child: Child, action: Action, what: str) -> None:
         """Send it.  Whether a sender that goes before it has acknowledged it had it, its next steps show."""
         assert isinstance(action, Send)
         try:
-            line.send(action.message, f"sending {what}")
+            delivered = line.send_at_once(action.message, f"sending {what}")
         except Fault as fault:
-            if line.qp.statistics().counters.rnr_nak_received:
-                text = f"{what} could not be delivered: no receive was posted for it"
-                raise Fault(fault.code, text) from None
-            if fault.code is not Code.LOST:
+            if fault.code is not Code.LOST or line.failed in NOT_TAKEN:
                 raise
+            return
+        if not delivered:
+            raise _wrong(
+                f"{what} could not be delivered: no receive was posted for it: call post_recv() before the "
+                "post_send() of what it answers"
+            )
+        child.let_go()
 
-    def _chunk(self, line: Line, machine: Receiver, region: memoryview, offer: Action) -> Action:
+    def _take(
+        self, line: Line, child: Child, machine: Receiver, chunks: list[Chunk], offer: Action
+    ) -> Action:
         """From REGION to DONE, for what the region holds."""
-        start, size = machine.stored_bytes, machine.chunk
-        chunk = Chunk(self._data[start : start + size], region)
+        start, size, chunk = machine.stored_bytes, machine.chunk, chunks[-1]
+        self.step = Step.REGION
         turned_away = _rnr_naks(line)
-        self._deliver(line, offer, "the region")
+        self._deliver(line, child, offer, "the region")
         self.step = Step.WRITE
         doing = f"waiting for DONE of bytes {start} to {start + size}"
         try:
@@ -144,22 +169,35 @@ class Judge:
         line.expect()
         data = line.receive(doing)
         if not in_order:
-            raise self._not_written(line, chunk, messages.parse(data))
+            raise self._not_written(line, child, chunks, messages.parse(data))
         self.step = Step.DONE
         action = machine.receive(data)
         assert isinstance(action, Store)
+        chunks.append(self._chunk(line, start + size, len(chunks)))
+        machine.region = chunks[-1].region
         return machine.stored(hashlib.sha256(self._data[: start + size]).digest())
 
-    def _not_written(self, line: Line, chunk: Chunk, message: Message) -> Fault:
+    def _chunk(self, line: Line, start: int, number: int) -> Chunk:
+        """The next one, with a region of its own."""
+        room = self._case.regions[min(number, len(self._case.regions) - 1)]
+        return Chunk(line, self._data[start : start + room], room)
+
+    def _not_written(self, line: Line, child: Child, chunks: list[Chunk], message: Message) -> Fault:
         """Why a message came that should have come behind the bytes."""
+        chunk = chunks[-1]
         if message.type is not Type.DONE:
-            return _wrong(f"{message.type.name} came, but {chunk.difference()}")
+            return _wrong(f"{message.type.name} came, but {self._difference(chunks)}")
+        child.open_gate()
         with suppress(Fault):
             line.until(chunk.is_right, "waiting for the bytes", min(SETTLE, line.timeout))
         if chunk.is_right():
             self.step = Step.DONE
-            return _wrong("DONE came before the bytes: it was posted ahead of the RDMA WRITE")
-        return _wrong(f"DONE came, but {chunk.difference()}")
+            return _wrong("DONE came before the bytes: post it behind the RDMA WRITE, not ahead of it")
+        return _wrong(f"DONE came, but {self._difference(chunks)}")
+
+    def _difference(self, chunks: list[Chunk]) -> str:
+        *earlier, chunk = chunks
+        return chunk.difference(earlier, self._data)
 
     # ------------------------------------------------------------------ the end
 
@@ -168,18 +206,39 @@ class Judge:
         self._wait_for_end(line, child)
         running = child.running
         child.end()
-        printed = [text for text in child.output().splitlines() if text.startswith("secret key:")]
+        printed = _keys(child)
         if f"secret key: {self._key}" not in printed:
-            said = f"it printed {printed[0]!r}" if printed else "it printed no line 'secret key: ...'"
+            said = (
+                f"it printed {printed[0]!r}" if printed else "it printed no line 'secret key: ...' to stdout"
+            )
             raise _wrong(f"{said}; the key is {self._key!r}")
         self.step = Step.DISCONNECT
         if line.end is None or line.died:
-            raise _wrong("it has its key, but the connection was never ended")
+            raise _wrong("it has its key, but did not end the connection: call disconnect() of the id")
         self.step = Step.EXIT
         if running:
             raise _wrong(f"it was still running after {child.seconds:g} s")
         if child.status:
-            raise _wrong(f"it ended with {child.how()}")
+            raise _wrong(f"it ended with {child.how()}: a sender that has its key ends with exit code 0")
+
+    def _stop(self, line: Line, child: Child) -> None:
+        """The sender is refused: it says nothing more, has no key, and ends with another exit code than 0."""
+        with suppress(Fault):
+            line.until(lambda: line.has_message or line.end is not None, "waiting for the disconnect")
+        assert self._case.refused is not None
+        after = REFUSED[self._case.refused]
+        if line.has_message:
+            message = messages.parse(line.receive("refused"))
+            raise _wrong(f"{message.type.name} came after {after}: send nothing more, disconnect and end")
+        self._wait_for_end(line, child)
+        running = child.running
+        child.end()
+        if printed := _keys(child):
+            raise _wrong(f"after {after} it printed {printed[0]!r}: there is no key")
+        if running:
+            raise _wrong(f"after {after} it was still running after {child.seconds:g} s")
+        if not child.status or child.status < 0:
+            raise _wrong(f"after {after} it ended with {child.how()}: end with sys.exit() and a text")
 
     def _wait_for_end(self, line: Line, child: Child) -> None:
         until = None
@@ -191,24 +250,9 @@ class Judge:
                 return
 
 
-class Chunk:
-    """Bytes that should come into a region; before that, each byte there is another one."""
-
-    def __init__(self, data: bytes, region: memoryview) -> None:
-        self._data, self._region = data, region
-        region[: len(data)] = bytes(byte ^ 0xFF for byte in data)
-
-    def is_right(self) -> bool:
-        """Whether they are all there."""
-        return bytes(self._region[: len(self._data)]) == self._data
-
-    def difference(self) -> str:
-        """What is not there."""
-        came = bytes(self._region[: len(self._data)])
-        wrong = [at for at, (a, b) in enumerate(zip(came, self._data, strict=True)) if a != b]
-        if len(wrong) == len(came):
-            return f"none of the {len(came)} bytes of this chunk is in the region"
-        return f"{len(wrong)} of the {len(came)} bytes of this chunk are wrong, the first at {wrong[0]}"
+def _keys(child: Child) -> list[str]:
+    """The lines that it printed and that say they are a key."""
+    return [text for text in child.output().splitlines() if text.startswith("secret key:")]
 
 
 def _rnr_naks(line: Line) -> int:

@@ -25,7 +25,14 @@ RECEIVE_ID, SEND_ID = 1 << 32, 1 << 33  # wr_id; an RDMA WRITE has a smaller one
 FAILURES = {
     rnic.WCStatus.RETRY_EXC_ERR: "does not answer any more",
     rnic.WCStatus.REM_ACCESS_ERR: "refuses the address or the key",
+    rnic.WCStatus.REM_INV_REQ_ERR: f"has posted a receive of less than {MESSAGE_BYTES} bytes",
+    rnic.WCStatus.REM_OP_ERR: "could not take a message: is the memory of its receive still registered",
+    rnic.WCStatus.LOC_LEN_ERR: f"has sent more than {MESSAGE_BYTES} bytes in one message",
 }
+NOT_GIVEN = (
+    "used an address or a key that it was not given, or another operation than RDMA WRITE: "
+    "take both from the last REGION, and write no further than its length"
+)
 
 Gone = Callable[[], str | None]  # why the peer will never answer, or None
 
@@ -48,7 +55,9 @@ class Line:
         """The peer's process has died on this host, and said nothing."""
         self.written: deque[int] = deque()
         """The wr_ids of RDMA WRITEs that have completed."""
-        self._inbox: deque[bytes] = deque()
+        self.failed: rnic.WCStatus | None = None
+        """How the first work request that failed did."""
+        self._inbox: deque[bytes | Fault] = deque()
         self._sending = False
         with ExitStack() as stack:
             stack.callback(self._release)
@@ -105,6 +114,16 @@ class Line:
         self._post(message, doing)
         self.until(lambda: not self._sending, doing)
 
+    def send_at_once(self, message: Message, doing: str) -> bool:
+        """Send a message; False when it met no receive."""
+        self._post(message, doing)
+        self.until(lambda: not self._sending or self._met_no_receive, doing)
+        return not self._met_no_receive
+
+    @property
+    def _met_no_receive(self) -> bool:
+        return self.qp.statistics().counters.rnr_nak_received > 0
+
     def _post(self, message: Message, doing: str) -> None:
         self.until(lambda: not self._sending, doing)
         data = message.emit()
@@ -119,9 +138,12 @@ class Line:
         return self.receive(doing)
 
     def receive(self, doing: str) -> bytes:
-        """The next message."""
+        """The next message.  Fault PROTOCOL when it is none."""
         self.until(lambda: self.has_message, doing)
-        return self._inbox.popleft()
+        found = self._inbox.popleft()
+        if isinstance(found, Fault):
+            raise found
+        return found
 
     # ------------------------------------------------------------------ waiting
 
@@ -188,19 +210,31 @@ class Line:
 
     def _why_disconnected(self) -> str:
         if self.qp.statistics().counters.nak_remote_sent:
-            return f"the {self.peer} used an address or a key that it was not given"
+            return f"the {self.peer} {NOT_GIVEN}"
         return f"the {self.peer}'s process has died" if self.died else f"the {self.peer} disconnected"
 
     def _on_completion(self, wc: rnic.WC) -> None:
         if not wc.ok:
-            if wc.status is not rnic.WCStatus.WR_FLUSH_ERR:
-                self.end = self.end or self._why_failed(wc)
+            self._on_failure(wc)
         elif wc.wr_id == RECEIVE_ID:
-            self._inbox.append(bytes(self._into.buf[: wc.byte_len]))
+            self._inbox.append(self._message(wc))
         elif wc.wr_id == SEND_ID:
             self._sending = False
         else:
             self.written.append(wc.wr_id)
+
+    def _message(self, wc: rnic.WC) -> bytes | Fault:
+        if wc.wc_flags & rnic.WCFlags.WITH_IMM:
+            return Fault(Code.PROTOCOL, f"the {self.peer} has sent immediate data, which no message here has")
+        return bytes(self._into.buf[: wc.byte_len])
+
+    def _on_failure(self, wc: rnic.WC) -> None:
+        if wc.status is rnic.WCStatus.WR_FLUSH_ERR:
+            return
+        self.failed = self.failed or wc.status
+        self.end = self.end or self._why_failed(wc)
+        if wc.status is rnic.WCStatus.LOC_LEN_ERR:
+            self._inbox.append(Fault(Code.PROTOCOL, self._why_failed(wc)))
 
     def refuse(self, text: str) -> None:
         """Let the peer know why this is the end, if it listens; a stop does not interrupt that."""

@@ -135,10 +135,14 @@ class _End(Generic[S]):
         except KeyError:
             if message is None:
                 raise RuntimeError(f"{what.value!r} while {self.doing}") from None
-            raise Fault(Code.PROTOCOL, f"{what.value} came while {self.doing}") from None
+            raise Fault(Code.PROTOCOL, f"{what.value} came while {self.doing}{self._instead_of()}") from None
         result: Action = getattr(self, f"_{action}")(message)
         self.state = after
         return result
+
+    def _instead_of(self) -> str:
+        wanted = [what.value for state, what in self._table if state is self.state]
+        return f", not {' or '.join(wanted)}" if wanted else ""
 
 
 SENDER: Table[SenderState] = {
@@ -243,7 +247,9 @@ class Receiver(_End[ReceiverState]):
 
     def _begin(self, announce: Announce) -> Action:
         if announce.version != VERSION:
-            raise Fault(Code.PROTOCOL, f"the sender speaks version {announce.version}, this is {VERSION}")
+            raise Fault(
+                Code.PROTOCOL, f"ANNOUNCE has version {announce.version}, only {VERSION} is supported"
+            )
         if announce.length > self._room:
             raise Fault(Code.FAILED, f"the file has {announce.length} bytes, there is room for {self._room}")
         self.length, self.sha256 = announce.length, announce.sha256
@@ -254,7 +260,8 @@ class Receiver(_End[ReceiverState]):
 
     def _store(self, done: Done) -> Action:
         if done.length != self.chunk:
-            raise Fault(Code.PROTOCOL, f"DONE tells of {done.length} bytes, this chunk has {self.chunk}")
+            text = f"DONE has a length of {done.length}, this chunk has {self.chunk} bytes: send this length"
+            raise Fault(Code.PROTOCOL, text)
         self._chunk = done.length
         return Store(done.length)
 
