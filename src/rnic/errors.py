@@ -89,18 +89,18 @@ _STATUS_TEXT: dict[WCStatus, tuple[str, str, str]] = {
     WCStatus.LOC_QP_OP_ERR: (
         "local side",
         "the queue pair could not carry out the request",
-        "look at opcode, flags, max_rd_atomic and the attributes that the queue pair was moved to RTS with",
+        "check opcode, flags, max_rd_atomic and the other attributes of the move to RTS",
     ),
     WCStatus.LOC_EEC_OP_ERR: (
         "local side",
         "an end-to-end context could not carry out the request",
-        "this belongs to reliable datagrams, which nobody implements: suspect the provider",
+        "reliable datagrams are not supported by any device: suspect the provider",
     ),
     WCStatus.LOC_PROT_ERR: (
         "local side",
         "an SGE does not name memory that this queue pair may use for the request",
-        "check lkey, addr and length of every SGE, that its MR is still registered, is of the queue pair's "
-        "PD, and has LOCAL_WRITE when data is to be placed in it (receives, READ, atomics)",
+        "check lkey, addr and length of every SGE: is its MR still registered, in the queue pair's PD, and "
+        "with LOCAL_WRITE if data arrives there (receives, READ, atomics)?",
     ),
     WCStatus.WR_FLUSH_ERR: (
         "local side",
@@ -120,7 +120,7 @@ _STATUS_TEXT: dict[WCStatus, tuple[str, str, str]] = {
     ),
     WCStatus.LOC_ACCESS_ERR: (
         "local side",
-        "a peer's RDMA WRITE WITH IMMEDIATE hit memory that it may not write",
+        "a peer's RDMA WRITE WITH IMMEDIATE named memory that it may not write",
         "check rights and range of the MR here that the peer's rkey names",
     ),
     WCStatus.REM_INV_REQ_ERR: (
@@ -143,24 +143,24 @@ _STATUS_TEXT: dict[WCStatus, tuple[str, str, str]] = {
     WCStatus.RETRY_EXC_ERR: (
         "remote side or the path",
         "the peer did not acknowledge the request, however often it was sent",
-        "does the peer's process live, and is its queue pair in RTR or RTS? do dest_qp_num, the dgid and the "
-        "PSNs of both ends match? does a firewall let UDP port 4791 pass? do the drop_ counters count, or "
-        "tx_too_long: the way there takes only shorter packets, a smaller path_mtu helps?",
+        "is the peer's process alive, and its queue pair in RTR or RTS? do dest_qp_num, dgid and PSNs match "
+        "at both ends? does the firewall let UDP port 4791 pass? does a drop_ counter grow? does tx_too_long "
+        "grow (then set a smaller path_mtu)?",
     ),
     WCStatus.RNR_RETRY_EXC_ERR: (
         "remote side",
         "the peer had no receive posted, however often it was asked",
-        "post receives there before sending here, or raise rnr_retry (7: no end) or the peer's min_rnr_timer",
+        "post receives there before you send here, or raise rnr_retry (7: no end) or its min_rnr_timer",
     ),
     WCStatus.LOC_RDD_VIOL_ERR: (
         "local side",
         "the reliable datagram domains do not match",
-        "this belongs to reliable datagrams, which nobody implements: suspect the provider",
+        "reliable datagrams are not supported by any device: suspect the provider",
     ),
     WCStatus.REM_INV_RD_REQ_ERR: (
         "remote side",
         "the peer calls the reliable datagram invalid",
-        "this belongs to reliable datagrams, which nobody implements: suspect the provider",
+        "reliable datagrams are not supported by any device: suspect the provider",
     ),
     WCStatus.REM_ABORT_ERR: (
         "remote side",
@@ -170,12 +170,12 @@ _STATUS_TEXT: dict[WCStatus, tuple[str, str, str]] = {
     WCStatus.INV_EECN_ERR: (
         "local side",
         "there is no such end-to-end context",
-        "this belongs to reliable datagrams, which nobody implements: suspect the provider",
+        "reliable datagrams are not supported by any device: suspect the provider",
     ),
     WCStatus.INV_EEC_STATE_ERR: (
         "local side",
         "the end-to-end context is in the wrong state",
-        "this belongs to reliable datagrams, which nobody implements: suspect the provider",
+        "reliable datagrams are not supported by any device: suspect the provider",
     ),
     WCStatus.FATAL_ERR: (
         "local side",
@@ -190,7 +190,7 @@ _STATUS_TEXT: dict[WCStatus, tuple[str, str, str]] = {
     WCStatus.GENERAL_ERR: (
         "local side",
         "something failed for which there is no status of its own",
-        "vendor_err is all there is to go by",
+        "only vendor_err says more",
     ),
     WCStatus.TM_ERR: (
         "local side",
@@ -200,7 +200,7 @@ _STATUS_TEXT: dict[WCStatus, tuple[str, str, str]] = {
     WCStatus.TM_RNDV_INCOMPLETE: (
         "local side",
         "the rendezvous data has to be fetched by software",
-        "read the data from the peer yourself, then tell it",
+        "READ the data from the peer in the program, then tell the peer",
     ),
 }
 

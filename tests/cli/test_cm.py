@@ -253,7 +253,7 @@ def here(capfd: pytest.CaptureFixture[str]) -> Here:
         (["mckey", "-p", "2", "-m", "239.1.2.3"], "EOPNOTSUPP"),
         (["mckey", "-M", "ff15::1"], "EOPNOTSUPP"),
         (["mckey", "-l", "-m", "239.1.2.3"], "EOPNOTSUPP"),
-        (["mckey", "-m", "127.0.0.1"], "no multicast address"),
+        (["mckey", "-m", "127.0.0.1"], "not a multicast address"),
     ],
 )
 def test_failures_are_told_in_a_line(here: Here, command: list[object], words: str) -> None:

@@ -81,7 +81,7 @@ REFUSALS: dict[str, tuple[CmMessage, CmMessage, str]] = {
     "SIDR_REQ": (
         SidrReq(request_id=NOBODY, service_id=SERVICE + 1),
         SidrRep(request_id=NOBODY, service_id=SERVICE + 1, status=SidrStatus.UNSUPPORTED),
-        "a SIDR_REQ for a service that nobody serves",
+        "a SIDR_REQ for a service without a listener",
     ),
 }
 

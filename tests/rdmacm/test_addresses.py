@@ -63,4 +63,4 @@ def test_a_service_that_nobody_offers_is_explained(space: str, said: str) -> Non
         one.connect()
         with channel.get_cm_event(WAIT) as event:
             assert event.explain().startswith(f"{said}: ")
-            assert event.explain().endswith(": nobody listens on that port there")
+            assert event.explain().endswith(": no program listens on that port")

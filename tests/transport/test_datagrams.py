@@ -310,7 +310,7 @@ def test_a_group_that_the_host_has_no_way_to_is_told(start: Start) -> None:
 def test_only_a_group_can_be_joined_and_a_member_cannot_be_destroyed(start: Start) -> None:
     node = start()
     node.call("dg_open")
-    assert "no multicast address" in node.call("dg_words", "attach_mcast", "127.0.0.1")
+    assert "not a multicast address" in node.call("dg_words", "attach_mcast", "127.0.0.1")
     assert "not attached" in node.call("dg_words", "detach_mcast", GROUP)
     node.call("dg_attach", GROUP)
     assert "detach_mcast() first" in node.call("dg_words", "close")

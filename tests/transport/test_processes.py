@@ -64,7 +64,7 @@ def test_eight_processes_of_one_address_survive_that_one_is_killed_and_one_is_st
     ended = doomed.outcome()
     to_notice_kill = monotonic() - killed_at
     assert ended["status"] == "RETRY_EXC_ERR"
-    assert "does the peer's process live" in str(ended["why"])
+    assert "is the peer's process alive" in str(ended["why"])
     assert doomed.a.call("state", "main") == "ERR"
 
     stopped_at = monotonic()

@@ -109,7 +109,7 @@ static int check(const struct rnic_qp *qp, const union rnic_gid *gid, struct rni
     if (qp->qp_type != RNIC_QPT_UD)
         return fail(err, -EINVAL, "only UD queue pairs can be attached to a multicast group");
     if (!group_is_multicast(&addr))
-        return fail(err, -EINVAL, "the GID is no multicast address: ::ffff:224.0.0.0 and up, or ff00:: and up");
+        return fail(err, -EINVAL, "the GID is not a multicast address: ::ffff:224.0.0.0 and up, or ff00:: and up");
     return 0;
 }
 

@@ -67,7 +67,7 @@ static int check_init(const struct rnic_pd *pd, const struct rnic_qp_init_attr *
     if (attr->qp_type == RNIC_QPT_XRC_RECV)
         return fail(err, -EINVAL,
                     "an XRC_RECV queue pair is of an XRC domain, not of a protection domain: "
-                    "create_qp of the XRCD makes it");
+                    "XRCD.create_qp() makes it");
     if (!engine_of(attr->qp_type).ops)
         return fail(err, -EOPNOTSUPP,
                     "queue pair type %d: this device has RC (%d), UC (%d), UD (%d), RAW_PACKET (%d), GSI (%d) and XRC "

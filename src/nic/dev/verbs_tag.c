@@ -39,7 +39,7 @@ void verbs_free_tags(struct srq *srq) {
 
 int verbs_check_tagged(const struct rnic_qp_init_attr *attr, struct rnic_err *err) {
     if (attr->qp_type != RNIC_QPT_RC)
-        return fail(err, -EOPNOTSUPP, "tags are matched on RC queue pairs alone (tm_caps.flags)");
+        return fail(err, -EOPNOTSUPP, "tags are matched on RC queue pairs only (tm_caps.flags)");
     return 0;
 }
 

@@ -150,7 +150,7 @@ static int check_table(const struct rnic_context *ctx, const struct rnic_rwq_ind
         return fail(err, -EINVAL, "log_ind_tbl_size is %u; the largest is %d", attr->log_ind_tbl_size, RWQ_TABLE_LOG);
     for (uint32_t i = 0; i < 1u << attr->log_ind_tbl_size; i++) {
         if (!attr->ind_tbl[i] || attr->ind_tbl[i]->ctx != ctx)
-            return fail(err, -EINVAL, "entry %u of the table is no work queue of this device", i);
+            return fail(err, -EINVAL, "entry %u of the table is not a work queue of this device", i);
     }
     return 0;
 }

@@ -100,9 +100,9 @@ static void drop(struct dev *dev, struct xrc_inode *of) {
 
 static int check_open(const struct rnic_xrcd_init_attr *attr, struct stat *st, struct rnic_err *err) {
     if (attr->oflags & ~(O_CREAT | O_EXCL))
-        return fail(err, -EINVAL, "oflags 0x%x: an XRC domain knows O_CREAT and O_EXCL", (unsigned)attr->oflags);
+        return fail(err, -EINVAL, "oflags 0x%x: an XRC domain takes O_CREAT and O_EXCL only", (unsigned)attr->oflags);
     if (attr->fd == -1)
-        return attr->oflags & O_CREAT ? 0 : fail(err, -EINVAL, "a domain of no file is always new: give O_CREAT");
+        return attr->oflags & O_CREAT ? 0 : fail(err, -EINVAL, "a domain without a file is always new: give O_CREAT");
     return fstat(attr->fd, st) == 0 ? 0 : fail(err, -errno, "fd %d is not open", attr->fd);
 }
 

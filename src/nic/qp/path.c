@@ -17,7 +17,8 @@ static int check_state(const struct qp *qp, int to, bool loaded, struct rnic_err
         return fail(err, -EINVAL,
                     "path_mig_state ARMED is the device's to set, when the peer has rearmed, too: use REARM");
     if (to == RNIC_MIG_REARM && !loaded)
-        return fail(err, -EINVAL, "path_mig_state REARM needs an alternate path: set alt_ah_attr and its like");
+        return fail(err, -EINVAL,
+                    "path_mig_state REARM needs an alternate path: set alt_ah_attr and the other alt_ attributes");
     if (to == RNIC_MIG_MIGRATED && from == RNIC_MIG_REARM)
         return fail(err, -EINVAL, "path_mig_state is REARM: the peer does not know of the alternate path yet (ARMED)");
     return to == RNIC_MIG_REARM || to == RNIC_MIG_MIGRATED ? 0

@@ -205,7 +205,7 @@ static int check(const struct rnic_flow_attr *attr, struct rnic_err *err) {
     if (attr->flags & ~(uint32_t)RNIC_FLOW_ATTR_FLAGS_DONT_TRAP)
         return fail(err, -EINVAL, "flags 0x%x are unknown", attr->flags);
     if (attr->flags && attr->type != RNIC_FLOW_ATTR_NORMAL)
-        return fail(err, -EINVAL, "DONT_TRAP is for rules of type NORMAL alone");
+        return fail(err, -EINVAL, "DONT_TRAP is for rules of type NORMAL only");
     if (attr->size < sizeof *attr)
         return fail(err, -EINVAL, "size is %u; the attribute alone has %zu bytes", attr->size, sizeof *attr);
     return 0;

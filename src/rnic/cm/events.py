@@ -25,9 +25,9 @@ class EventType(Enum):
     """
 
     REQ_RECEIVED = "Req: a new connection; answer with send_rep, send_mra or send_rej"
-    REQ_ERROR = "nothing: the REQ was not answered in time, or who sent it is gone; it is over"
+    REQ_ERROR = "nothing: the REQ was not answered in time, or its sender is gone; it is over"
     REP_RECEIVED = "Rep: answer with send_rtu, send_mra or send_rej"
-    REP_ERROR = "nothing: the REP was not answered in time, or who sent it is gone; TIMEWAIT"
+    REP_ERROR = "nothing: the REP was not answered in time, or its sender is gone; TIMEWAIT"
     RTU_RECEIVED = "Rtu: connected"
     USER_ESTABLISHED = "nothing: connected by establish()"
     MRA_RECEIVED = "Mra: the peer needs more time"

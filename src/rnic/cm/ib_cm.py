@@ -367,7 +367,7 @@ class IbCm:
             return
         known = known or self.table.listeners.get(req.service_id)
         if known is None:
-            self.drop("a SIDR_REQ for a service that nobody serves")
+            self.drop("a SIDR_REQ for a service without a listener")
             self.send(at.source, refusal(req, SidrStatus.UNSUPPORTED).to_mad(at.mad.tid))
             return
         self._pass(known, Input.SIDR_REQ, req, at)

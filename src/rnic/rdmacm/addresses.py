@@ -68,7 +68,7 @@ def _claim_port(one: CmId, local: Inet, port: int, agents: Sequence[Agent]) -> l
             undo.callback(claim.close)
             claims.append(claim)
             if not reuse and not all(agent.ports.may_bind(one.ps, ip, port) for ip in agent.ips_of(local)):
-                text = f"port {port} is in use: an id on this host calls from it, or from one beside it"
+                text = f"port {port} is in use: an id of this host uses it, or one beside it, to connect"
                 raise VerbsError(EADDRINUSE, text, "bind_addr")
         undo.pop_all()
     return claims

@@ -162,7 +162,7 @@ class Agent:
             self.cm.input(data, source, monotonic_ns())
             self._settle()
         except MemoryError:
-            self.cm.drop("a datagram, or an answer, for which memory was short")
+            self.cm.drop("a datagram, or an answer, lost for want of memory")
         except Exception as error:
             self.cm.drop("a datagram that met a mistake of rnic's own")
             self._mistake(f"a datagram from {source.gid.ip}, {data.hex()},", error)

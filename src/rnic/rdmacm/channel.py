@@ -124,7 +124,7 @@ class Event:
         if self.status > 0 or self.event is EventType.REJECTED:
             reasons = SidrStatus if self.event is EventType.UNREACHABLE else RejReason
             reason = name_of(reasons, self.status)
-            hint = ": nobody listens on that port there" if self._no_listener() else ""
+            hint = ": no program listens on that port" if self._no_listener() else ""
             return f"{self.event.name}: refused by the peer, reason {self.status} ({reason}){hint}"
         why = f": {os.strerror(-self.status)}" if self.status else ""
         return f"{self.event.name}{why}"

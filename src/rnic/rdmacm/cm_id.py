@@ -335,7 +335,7 @@ class CmId(Messages, SharedReceives):
         VerbsError names the limit.
         """
         if not self.sync:
-            raise VerbsError(EINVAL, "the id has an event channel: get_cm_event() tells", "get_request")
+            raise VerbsError(EINVAL, "the id has an event channel: call get_cm_event()", "get_request")
         self._expect("get_request", IdState.LISTEN)
         self._drop_event()
         event = self.channel.get_cm_event()
@@ -402,7 +402,7 @@ class CmId(Messages, SharedReceives):
         with registry.lock:
             self._expect("reject_ece", IdState.CONNECT)
             if self.qp_type is QPType.UD:
-                text = "the answer to a datagram's question has no such reason: use reject()"
+                text = "a SIDR_REP has no such reason: use reject()"
                 raise VerbsError(EINVAL, text, "reject_ece")
             rc.reject(self, private_data, RejReason.VENDOR_OPTION_NOT_SUPPORTED)
 
@@ -545,7 +545,7 @@ class CmId(Messages, SharedReceives):
     def write_cm_event(self, event: EventType, status: int = 0, arg: object = None) -> None:
         """Add an event of the program to the channel (rdma_write_cm_event(3)); only USER is allowed."""
         if event is not EventType.USER:
-            raise VerbsError(EINVAL, f"{event.name} is not yours to write, USER is", "write_cm_event")
+            raise VerbsError(EINVAL, f"{event.name} cannot be written; only USER can", "write_cm_event")
         self.put(event, status, arg=arg)
 
     # ------------------------------------------------------------------ queue pairs

@@ -24,7 +24,7 @@ def group_of(addr: SockAddr, verb: str) -> GID:
     """The GID of a multicast group. Raises VerbsError: EINVAL for an address that is not multicast."""
     found = parse(addr, verb)
     if not found.ip.is_multicast:
-        raise VerbsError(EINVAL, f"{found.ip} is no multicast address", verb)
+        raise VerbsError(EINVAL, f"{found.ip} is not a multicast address", verb)
     return GID(found.ip)
 
 
@@ -35,7 +35,7 @@ def join(one: CmId, group: GID, flags: JoinFlags, context: object) -> None:
     agent = one.need_agent("join_multicast")
     index = agent.gsi.index_of(GID(one.local.ip))
     if index is None:
-        raise VerbsError(EINVAL, f"{one!r} has no address of its device", "join_multicast")
+        raise VerbsError(EINVAL, f"{one!r} has no address on its device", "join_multicast")
     qp, full = one.qp, flags is JoinFlags.FULLMEMBER
     attr = AHAttr(group, index, port_num=1, hop_limit=1)
     qkey = one.qkey("join_multicast") if one.ps is not PortSpace.IPOIB else 0

@@ -30,7 +30,7 @@ _WORDS = {
     ENETUNREACH: "there is no route to its network",
 }
 _UNKNOWN = (
-    f"nothing on the way says why: it is down, UDP port {ROCE_PORT} is blocked, or addresses are changed on "
+    f"no router says why: the host is down, UDP port {ROCE_PORT} is blocked, or addresses are changed on "
     "the way (NAT), which RoCE's checksum does not allow"
 )
 _seen: dict[IP, tuple[float, int]] = {}

@@ -34,7 +34,7 @@ class Registry:
         """
         indices = routes.interfaces_of(ip)
         if not indices:
-            raise VerbsError(EADDRNOTAVAIL, f"{ip} is no address of this host", verb)
+            raise VerbsError(EADDRNOTAVAIL, f"{ip} is not an address of this host", verb)
         if scope in indices:
             indices = [scope]
         if len(indices) == 1 and (known := self._agents.get(indices[0])):
@@ -54,7 +54,7 @@ class Registry:
             except VerbsError as error:
                 last = error
         if not found:
-            raise last or VerbsError(ENODEV, "there is no device", verb)
+            raise last or VerbsError(ENODEV, "this host has no device", verb)
         return found
 
     def _agent(self, device: Device) -> Agent:

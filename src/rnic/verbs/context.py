@@ -385,7 +385,7 @@ class Context(nic.Context):
         cure = "give sgid_index to choose the address to answer from"
         raise VerbsError(
             errno.EINVAL,
-            f"it was sent to {gid.ip}, which is no address of {self.name}: {cure}",
+            f"it was sent to {gid.ip}, which is not an address of {self.name}: {cure}",
             "init_ah_from_wc",
         )
 

@@ -101,7 +101,7 @@ class PD(RegionVerbs):
         if not isinstance(init_attr, QPInitAttr):
             raise TypeError(f"create_qp() takes a QPInitAttr, not {type(init_attr).__name__}")
         if init_attr.xrcd is not None:
-            text = "an XRC domain has queue pairs of its own: create_qp of the XRCD makes them"
+            text = "an XRC domain has queue pairs of its own: XRCD.create_qp() makes them"
             raise VerbsError(EINVAL, text, "create_qp")
         if isinstance(init_attr, QPInitAttrEx):
             raise VerbsError(EINVAL, "a QPInitAttrEx is for create_qp_ex() of the context", "create_qp")

@@ -103,9 +103,7 @@ class QPEx(QP):
     def create(cls, init: QPInitAttrEx) -> Self:
         """What Context.create_qp_ex() does."""
         if init.xrcd is not None:
-            text = (
-                "an XRC_RECV queue pair sends nothing, so it has no builders: create_qp of the XRCD makes it"
-            )
+            text = "an XRC_RECV queue pair sends nothing, so it has no builders: XRCD.create_qp() makes it"
             raise VerbsError(errno.EINVAL, text, "create_qp_ex")
         if init.pd is None or QPInitAttrMask.PD not in init.mask():
             raise VerbsError(errno.EINVAL, "a queue pair needs a protection domain: give pd", "create_qp_ex")
@@ -235,7 +233,7 @@ class QPEx(QP):
         piece = SGE.inline(atomic_wr)
         self._begin("wr_atomic_write", WROpcode.ATOMIC_WRITE, data=False, rkey=rkey, remote_addr=remote_addr)
         if piece.length != _ATOMIC_WRITE_BYTES:
-            self._section.fail(errno.EINVAL, f"wr_atomic_write has 8 bytes, not {piece.length}")
+            self._section.fail(errno.EINVAL, f"wr_atomic_write takes 8 bytes, not {piece.length}")
         self._put([piece], SendFlags.INLINE)
 
     def wr_flush(

@@ -120,7 +120,7 @@ def device() -> str:
     """The one that both take: the loopback interface's, where there is one."""
     names = [device.name for device in rnic.get_device_list()]
     if not names:
-        raise Failure("there is no device")
+        raise Failure("this host has no device")
     return "roce_lo" if "roce_lo" in names else names[0]
 
 
