@@ -44,7 +44,7 @@ ROOMY = replace(SMALL, receives=64, max_backlog=1 << 20)
 
 
 def received(end: End) -> list[tuple[bytes, int]]:
-    return [(event.data, event.tag) for event in end.events if isinstance(event, MessageReceived)]
+    return [(bytes(event.data), event.tag) for event in end.events if isinstance(event, MessageReceived)]
 
 
 def types(end: End) -> list[int]:

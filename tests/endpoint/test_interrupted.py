@@ -38,7 +38,7 @@ def interrupted(function: str) -> Iterator[None]:
 
 
 def received(end: End) -> list[bytes]:
-    return [event.data for event in end.events if isinstance(event, MessageReceived)]
+    return [bytes(event.data) for event in end.events if isinstance(event, MessageReceived)]
 
 
 @pytest.mark.parametrize(

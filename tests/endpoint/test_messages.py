@@ -30,7 +30,7 @@ READ, WRITE = AccessFlags.REMOTE_READ, AccessFlags.REMOTE_WRITE
 
 
 def messages(end: End) -> list[bytes]:
-    return [event.data for event in end.events if isinstance(event, MessageReceived)]
+    return [bytes(event.data) for event in end.events if isinstance(event, MessageReceived)]
 
 
 def failure(end: End) -> Failed:

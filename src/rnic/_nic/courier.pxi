@@ -379,7 +379,7 @@ cdef class Courier:
         cdef const frame_header *h = <const frame_header *>self.place(wc)
         cdef int64_t header = MESSAGE_HEADER if h.kind == FRAME_MESSAGE else FRAME_HEADER
         if h.kind == FRAME_MESSAGE:
-            self.coming, self.came = PyBytes_FromStringAndSize(NULL, htobe64(h.total)), 0
+            self.coming, self.came = PyBytes_FromStringAndSize(NULL, be64toh(h.total)), 0
         self.copy(<uint8_t *>PyBytes_AS_STRING(self.coming) + self.came, <const uint8_t *>h + header,
                   wc.byte_len - header)
         self.came += wc.byte_len - header

@@ -8,6 +8,12 @@ cdef enum:
 cdef int64_t MOST_OF_ONE = <int64_t>1 << 31   # bytes of a READ or WRITE (IBA 9.7.2)
 
 
+def blank(Py_ssize_t size):
+    """Bytes that nobody has written yet, and where they lie: for a READ to fill before anybody sees them."""
+    found = PyBytes_FromStringAndSize(NULL, size)
+    return found, <uintptr_t>PyBytes_AS_STRING(found)
+
+
 @cython.final
 cdef class Operations:
     """Posts READs, WRITEs and atomics to a Courier's queue, and looks for their ends as it does for messages.

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Self
 from rnic._nic.nic import MR
 from rnic.aio.pump import Pump
 from rnic.aio.readable import Readable
-from rnic.conn.core import GRACE, Core
-from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face
+from rnic.conn.core import GRACE, Core, check_room
+from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, room
 from rnic.conn.handshake import Dial
 from rnic.conn.ops import MASK, Op
 from rnic.endpoint import Config, Region
@@ -103,7 +103,44 @@ class Connection(Face):
         if pump.messages or not core.by_courier:  # there may be one for the next task
             pump.run()
         core.courier.hand = None  # no call from here on, behind which an exception could come
-        return message
+        return message if isinstance(message, bytes) else bytes(message)
+
+    async def recv_into(self, buffer: Buffer) -> int:
+        """As recv(), into a buffer; the number of bytes.
+
+        A message that the peer announces (Config.announce) comes straight into the buffer.  ValueError when
+        the buffer is too small: the message stays.  After any exception the buffer may have been written to;
+        after cancellation it still may be until a further message is received, or close() has returned.
+        """
+        core, pump, target = self._core, self._pump, room(buffer)
+        if pump.turn.is_used_up():
+            await pump.turn.give_way()
+        try:
+            if not pump.messages and (core.courier.open or core.take_short_way()):
+                while not core.courier.recv() and core.courier.tired:
+                    await pump.turn.give_way()
+            again = False
+            while core.is_landing or (message := core.next_message()) is None:
+                if again or not pump.messages:
+                    check_room(core.offered, target)
+                await pump.wait(
+                    pump.messages,
+                    lambda: core.offered > len(target) or (core.has_news() and not core.is_landing),
+                    again,
+                    target,
+                )
+                again = True
+            length = core.put(message, target)
+            if pump.messages or not core.by_courier:
+                pump.run()
+            core.courier.hand = None
+            return length
+        except BaseException:
+            core.courier.shut()
+            pump.messages.wake()
+            raise
+        finally:
+            core.let_target_go(target)
 
     async def share(self, buffer: Buffer, access: AccessFlags | None = None) -> Region:
         """Let the peer read, write and add in a buffer; it gets a Region from its next_region()."""

@@ -59,13 +59,15 @@ class Pump:
             self._plan()
             raise
 
-    def run(self, waiting: bool = False) -> None:
+    def run(self, waiting: bool = False, target: memoryview | None = None) -> None:
         """Pump, and wake whom it concerns; `waiting`: somebody is about to wait for a message to come or go.
 
-        What an exception interrupts is gone on with in the loop's next turn: nobody hangs because of it.
+        `target`: where he wants it, if he is the first.  What an exception interrupts is gone on with in the
+        loop's next turn: nobody hangs because of it.
         """
         try:
             self.core.waiting = waiting or bool(self.messages or self.sends)
+            self.core.target = self.messages.target if self.messages else target
             self.core.pump(monotonic())
             for queue in (self.room, *self._queues):
                 if queue:
@@ -112,11 +114,16 @@ class Pump:
         self._timer = None
         self.run()
 
-    async def wait(self, queue: Queue, is_so: Callable[[], bool], again: bool = False) -> None:
-        """Until something is so, which a pump may have made so; `again`: it was, and another one took it."""
-        self.run(queue is self.messages or queue is self.sends)
+    async def wait(
+        self, queue: Queue, is_so: Callable[[], bool], again: bool = False, target: memoryview | None = None
+    ) -> None:
+        """Until something is so, which a pump may have made so; `again`: it was, and another one took it.
+
+        `target`: the buffer for a message.
+        """
+        self.run(queue is self.messages or queue is self.sends, target)
         if not is_so():
-            await queue.wait(is_so, again)
+            await queue.wait(is_so, again, target)
 
     def release(self) -> None:
         """Leave the loop and give everything back; who still waits hears that it is closed."""

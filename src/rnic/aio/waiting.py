@@ -23,26 +23,41 @@ class Queue:
 
     def __init__(self) -> None:
         self._waiters: OrderedDict[asyncio.Future[None], Callable[[], bool]] = OrderedDict()
+        self._targets: dict[asyncio.Future[None], memoryview] = {}
 
     def __len__(self) -> int:
         return len(self._waiters)
 
-    async def wait(self, is_so: Callable[[], bool], again: bool = False) -> None:
+    @property
+    def target(self) -> memoryview | None:
+        """The buffer of the first one that waits, and was not woken."""
+        first = next((one for one in self._waiters if not one.done()), None)
+        return None if first is None else self._targets.get(first)
+
+    async def wait(
+        self, is_so: Callable[[], bool], again: bool = False, target: memoryview | None = None
+    ) -> None:
         """Until wake() finds it so; who is woken and cancelled lets the next one have it.
 
-        `again`: it was woken for nothing, and keeps its place.
+        `again`: it was woken for nothing, and keeps its place.  `target`: where it wants what it waits for.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters[future] = is_so
+        if target is not None:
+            self._targets[future] = target
         if again:
             self._waiters.move_to_end(future, last=False)
         try:
             await future
         except BaseException:
-            del self._waiters[future]
+            self._leave(future)
             self.wake()
             raise
+        self._leave(future)
+
+    def _leave(self, future: asyncio.Future[None]) -> None:
         del self._waiters[future]
+        self._targets.pop(future, None)
 
     def wake(self) -> None:
         """Wake those for whom it is so now; in order, from the first to the first for whom it is not."""

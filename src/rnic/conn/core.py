@@ -26,7 +26,9 @@ from rnic.conn.memory import MAX_OPS, Memory
 from rnic.conn.ops import Op, explain
 from rnic.conn.pool import Pool
 from rnic.conn.raw import Raw
+from rnic.conn.rendezvous import Announced, Fetch
 from rnic.endpoint import (
+    Capability,
     Closed,
     ClosedError,
     Config,
@@ -64,6 +66,15 @@ _CONFUSED = (EventType.CONNECT_ERROR, EventType.REJECTED)
 GRACE = 1.0
 """Seconds for the ABORT of a close() that came to its limit."""
 _LOOK_AGAIN = 0.25  # seconds until the next look whether what a stopped process holds has been given back
+
+
+def check_room(length: int, target: memoryview) -> None:
+    """ValueError when a message does not fit the buffer of recv_into()."""
+    if length > len(target):
+        raise ValueError(
+            f"recv_into(): the next message has {length} bytes and the buffer {len(target)}: "
+            "the message stays, give a larger buffer or call recv()"
+        )
 
 
 class Core:
@@ -111,6 +122,11 @@ class Core:
         self._closing: tuple[float | None] | None = None  # close() waits for the operations
         self._polled: deque[list[WC]] = deque()  # completions that were not all handled
         self._waiting: dict[int, bool] = {}  # handles of messages that were not handed out whole
+        self._announced = Announced(self.pd)
+        self._fetch: Fetch | None = None  # the message that the peer has announced, on its way
+        self.target: memoryview | None = None
+        """Where whoever waits for the next message wants an announced one."""
+        self._landed_in: memoryview | None = None  # such a buffer, which has the message in `hand`
         self._outgoing: deque[Outgoing] = deque()  # handed out, not posted
         self._queued_ops: deque[Op] = deque()
         self._posted_ops: dict[int, Op] = {}
@@ -181,6 +197,8 @@ class Core:
             self.protocol = Raw(self.config, posted)
         else:
             self.courier.frame, self.courier.longest = self.protocol.frame_size, peer.max_message
+            if self._announces:
+                self.courier.longest = min(self.courier.longest, (self.config.announce or 1) - 1)
 
     @property
     def raw(self) -> bool:
@@ -243,6 +261,8 @@ class Core:
         for _ in range(_ROUNDS):
             worked = self._poll(now)
             self._lost_peer()
+            self._note_taken()
+            self._fetch_offer()
             self._note_events()
             self._close_when_idle(now)
             self._timer(now)
@@ -433,7 +453,7 @@ class Core:
             self._queued_ops.popleft()
 
     def _post_op(self, op: Op) -> None:
-        if not self.raw and self.protocol.regions.get(op.remote.id) != op.remote:
+        if op.pieces is None and not self.raw and self.protocol.regions.get(op.remote.id) != op.remote:
             self._op_done(op, ValueError(f"region {op.remote.id} is not shared any more"))
             return
         try:
@@ -452,6 +472,8 @@ class Core:
             self._took_op.clear()
 
     def _local_side(self, op: Op) -> list[SGE]:
+        if op.pieces is not None:
+            return op.pieces
         if op.local is None:
             return [self.memory.result_sge(op.number)]
         if isinstance(op.local, MR):
@@ -474,7 +496,7 @@ class Core:
             if error is None and isinstance(op.local, memoryview):
                 op.fill(self.memory.staged(len(op.local)))
             self.operations.staged, op.staged = 0, False
-        if op.posted and op.local is None and not op.done and error is None:
+        if op.posted and op.local is None and op.pieces is None and not op.done and error is None:
             op.value = self.memory.result(op.number)
         op.finish(error)
         self._posted_ops.pop(op.number if op.posted else 0, None)
@@ -493,6 +515,113 @@ class Core:
         self._again_at = now + _LOOK_AGAIN if any(key in self._shared for key in gone) else None
         self._released_seen = released
 
+    # ------------------------------------------------------------ announced messages
+
+    @property
+    def _announces(self) -> bool:
+        """The peer may be told to READ a message."""
+        protocol, config = self.protocol, self.config
+        return (
+            isinstance(protocol, Protocol)
+            and config.announce is not None
+            and protocol.knows(Capability.ANNOUNCE)
+            and bool(config.access & AccessFlags.REMOTE_READ)
+        )
+
+    def _queue_message(self, data: memoryview) -> None:
+        """Announced if it is long, and its memory can be registered; else in pieces."""
+        protocol, handle = self.protocol, self.protocol.next_handle
+        if isinstance(protocol, Protocol) and self._announces and len(data) >= (self.config.announce or 0):
+            try:
+                rkey = self._announced.register(handle, data)
+            except VerbsError:  # there are no more regions
+                protocol.send(data)
+            else:
+                protocol.announce(len(data), 0, rkey)
+        else:
+            protocol.send(data)
+
+    def _note_taken(self) -> None:
+        """The peer has these."""
+        if isinstance(self.protocol, Protocol):
+            for handle in self._announced.up_to(self.protocol.taken):
+                self._announced.close(handle)
+                self._waiting.pop(handle, None)
+
+    def _fetch_offer(self) -> None:
+        """READ what the peer has announced, as soon as somebody waits for it or there is room."""
+        protocol = self.protocol
+        if isinstance(protocol, Raw) or self.ended:
+            return
+        if self._fetch is None:
+            offer = protocol.offer
+            if offer is None or not (protocol.may_fetch and self.established):
+                return
+            target = self.target
+            if target is not None and len(target) < offer.total:
+                return  # recv_into() says so
+            if target is not None and not self._is_next(protocol):
+                target = None
+            self._fetch = Fetch(self.pd, offer, target)
+        self._go_on_fetching(protocol, self._fetch)
+
+    def _go_on_fetching(self, protocol: Protocol, fetch: Fetch) -> None:
+        protocol.begin_fetch()
+        if fetch.op.done and fetch.op.error is None and not fetch.complete:
+            fetch.step()
+        if fetch.complete or (fetch.unwanted and fetch.op.done):
+            self._fetched(protocol, fetch)
+        elif not (fetch.op.posted or fetch.op.done) and fetch.op not in self._queued_ops:
+            self._queued_ops.append(fetch.op)
+
+    def _fetched(self, protocol: Protocol, fetch: Fetch) -> None:
+        """It is here, or where nobody wants it any more, and then it comes again."""
+        fetch.close()
+        if protocol.offer is fetch.offer:
+            if fetch.unwanted:
+                protocol.give_up_fetch()
+            else:
+                self._landed_in = fetch.target
+                protocol.fetched(fetch.data)
+        self._fetch = None
+
+    def _is_next(self, protocol: Protocol) -> bool:
+        """The message that was announced is the next one."""
+        return self.courier.hand is None and protocol.peek_event() is None
+
+    @property
+    def offered(self) -> int:
+        """Bytes of the message that was announced, if it is the next one and nobody fetches it; else 0."""
+        protocol = self.protocol
+        if isinstance(protocol, Raw) or self._fetch is not None or not self._is_next(protocol):
+            return 0
+        return protocol.offer.total if protocol.offer is not None else 0
+
+    @property
+    def is_landing(self) -> bool:
+        """A READ writes into a buffer of the user's."""
+        return self._fetch is not None and self._fetch.target is not None and not self._fetch.op.done
+
+    def let_target_go(self, target: memoryview) -> None:
+        """Whoever gave it does not wait any more: what is in it is copied, what is on its way comes again."""
+        self.target = None
+        if self._fetch is not None and self._fetch.target is target:
+            self._fetch.unwanted = True
+        hand = self.courier.hand
+        if (
+            isinstance(hand, MessageReceived)
+            and isinstance(hand.data, memoryview)
+            and self._landed_in is target
+        ):
+            self.courier.hand = MessageReceived(bytes(hand.data), hand.tag)
+
+    def put(self, message: bytes | memoryview, target: memoryview) -> int:
+        """A message into the buffer of recv_into(), if it is not there already; its length."""
+        check_room(len(message), target)
+        if isinstance(message, bytes) or self._landed_in is not target:
+            target[: len(message)] = message
+        return len(message)
+
     # ------------------------------------------------------------ the user
 
     @property
@@ -506,8 +635,9 @@ class Core:
         """Queue a message; is_sent() tells when its buffer is free."""
         self._go_long()
         self.check()
+        data = flat(message, "send()")
         self._waiting[self.next_handle] = True
-        self.protocol.send(message)
+        self._queue_message(data)
 
     def send_rest(self) -> None:
         """Queue what the courier has left of a message, which has the next handle."""
@@ -520,20 +650,29 @@ class Core:
 
     def raise_unsent(self, handle: int) -> None:
         """Raise what has ended the connection before a message was sent."""
+        self._announced.close(handle)
         if self._waiting.pop(handle, None) is not None:
             self.check()
 
     def take_back(self, handle: int) -> None:
-        """Nobody waits for a message any more: it is taken back, or goes on with a copy of what is left."""
+        """Nobody waits for a message any more: it is taken back, as far as the peer knows how to do that.
+
+        If it does not, or has begun to READ it, the message goes on from a copy.
+        """
         self._go_long()
-        if self.protocol.cancel(handle) or handle >= self.next_handle:
-            self._waiting.pop(handle, None)
+        protocol = self.protocol
+        self._waiting.pop(handle, None)
+        if protocol.cancel(handle) or handle >= self.next_handle:
+            self._announced.close(handle)
             return
-        self.protocol.detach(handle)
+        if handle in self._announced:
+            self._announced.copy(handle)
+        if isinstance(protocol, Raw) or not protocol.stop(handle):
+            protocol.detach(handle)
         for out in self._outgoing:  # of this message, perhaps
             out.payload = memoryview(bytes(out.payload))
 
-    def next_message(self) -> bytes | None:
+    def next_message(self) -> bytes | memoryview | None:
         """The next message; None: there is none yet.  EOFError after the peer's goodbye; what `error` is.
 
         It stays in the courier's `hand`.
@@ -824,5 +963,8 @@ class Core:
     def _let_go_memory(self) -> None:
         self._outgoing.clear()
         self.courier.let_rest_go()
+        self._announced.close_all()
+        if self._fetch is not None:
+            self._fetch.close()
         for mr in self._shared.values():
             let_go_memory(mr)

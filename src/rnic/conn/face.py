@@ -15,6 +15,7 @@ from rnic.conn.handshake import Desk
 from rnic.conn.ops import Op, local_side
 from rnic.conn.pool import Pool
 from rnic.endpoint import Region, Statistics
+from rnic.endpoint.buffers import flat
 from rnic.enums import WROpcode
 from rnic.errors import VerbsError
 from rnic.rdmacm.sockaddr import SockAddr
@@ -127,6 +128,14 @@ class Face:
 
     def _swap_op(self, remote: Region, compare: int, swap: int, offset: int) -> Op:
         return Op(WROpcode.ATOMIC_CMP_AND_SWP, remote, offset, 8, compare_add=compare, swap=swap)
+
+
+def room(buffer: Buffer) -> memoryview:
+    """The bytes of a buffer that recv_into() fills."""
+    view = flat(buffer, "recv_into()")
+    if view.readonly and len(view):
+        raise ValueError("recv_into() needs a buffer that can be written to, and this one is read-only")
+    return view
 
 
 class ListenerFace:

@@ -55,6 +55,8 @@ class Op:
         """Registered for this alone; who finishes it closes that first."""
         self.hold: Hold | None = None
         """Registered memory that has the buffer."""
+        self.pieces: list[SGE] | None = None
+        """The local side of an operation that is no user's: its memory has been registered."""
 
     def wr(self, wr_id: int, pieces: list[SGE]) -> SendWR:
         """The work request."""

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rnic._nic.nic import MR
-from rnic.conn.core import GRACE, Core
-from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, ListenerFace
+from rnic.conn.core import GRACE, Core, check_room
+from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, ListenerFace, room
 from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Desk, Dial, Limits
 from rnic.conn.ops import MASK, Op
 from rnic.endpoint import Config, Region
@@ -144,8 +144,42 @@ class Connection(Face):
             if not core.by_courier:
                 core.pump(monotonic())
             core.courier.hand = None  # no call from here on, behind which an exception could come
-            return message
+            return message if isinstance(message, bytes) else bytes(message)
         finally:
+            self._inside = None
+
+    def recv_into(self, buffer: Buffer, timeout: float | None = None) -> int:
+        """As recv(), into a buffer; the number of bytes.
+
+        A message that the peer announces (Config.announce) comes straight into the buffer.  ValueError when
+        the buffer is too small: the message stays.  After any exception the buffer may have been written to;
+        after TimeoutError it still may be until a further message is received, or close() has returned.
+        """
+        core, until, target = self._core, after(timeout), room(buffer)
+        if self._may_go_short(timeout) and (core.courier.recv(timeout != 0) or self._recv_short(until)):
+            data = core.courier.hand
+            if isinstance(data, bytes):  # nor has the handler of a signal taken it
+                length = core.put(data, target)
+                core.courier.hand = None
+                return length
+        self._enter("recv_into", timeout)
+        core.target = target
+        try:
+            while core.is_landing or (message := core.next_message()) is None:
+                check_room(core.offered, target)
+                self._wait(
+                    lambda: core.offered > len(target) or (core.has_news() and not core.is_landing),
+                    timeout,
+                    "recv_into",
+                    until,
+                )
+            length = core.put(message, target)
+            if not core.by_courier:
+                core.pump(monotonic())
+            core.courier.hand = None
+            return length
+        finally:
+            core.let_target_go(target)
             self._inside = None
 
     def _recv_short(self, until: float | None) -> bool:

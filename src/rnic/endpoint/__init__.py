@@ -28,7 +28,8 @@ from rnic.endpoint.events import (
     RegionShared,
     RegionWithdrawn,
 )
-from rnic.endpoint.hello import Hello, parse_refusal, refusal
+from rnic.endpoint.frame import Offer
+from rnic.endpoint.hello import Capability, Hello, parse_refusal, refusal
 from rnic.endpoint.outbox import Outgoing
 from rnic.endpoint.protocol import Protocol, Role, Statistics
 from rnic.endpoint.state import State
@@ -41,7 +42,9 @@ __all__ = [
     "State",
     "Statistics",
     "Outgoing",
+    "Offer",
     # the handshake
+    "Capability",
     "Hello",
     "refusal",
     "parse_refusal",

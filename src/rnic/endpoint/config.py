@@ -31,6 +31,11 @@ class Config(Record):
     """Bytes in each SEND at most, whatever the peer could take."""
     max_message: int = 1 << 30
     """The longest message that is taken, in bytes; it is in memory once, while it comes in."""
+    announce: int | None = 1 << 18
+    """From how many bytes on a message is announced, and READ by the peer from where it lies; None: never.
+
+    The peer must speak version 2 of the endpoint protocol, and `access` contain REMOTE_READ.
+    """
     max_backlog: int = 1 << 20
     """Bytes that may wait for the user before receives are held back, which makes the peer wait.
 
@@ -56,6 +61,8 @@ class Config(Record):
         self._between("receives", MIN_RECEIVES, MAX_RECEIVES)
         self._between("max_message", 0, (1 << 64) - 1)
         self._between("max_backlog", 1, None)
+        if self.announce is not None:
+            self._between("announce", 1, None)
         self._between("max_regions", 0, MAX_REGIONS)
         if self.access & ~REMOTE_ACCESS:
             raise ValueError(f"access {self.access!r} is more than {REMOTE_ACCESS!r}")

@@ -39,8 +39,8 @@ class Region(Record, weakref_slot=True):
 class MessageReceived(Record):
     """A message, whole."""
 
-    data: bytes
-    """A copy of its own: no receive buffer is held by it."""
+    data: bytes | memoryview
+    """A copy of its own: no receive buffer is held by it.  A memoryview: where the driver has READ it to."""
     tag: int = 0
     """The number that its sender gave it."""
 

@@ -487,7 +487,7 @@ class Protocol:
         if self._discards:
             self.discard()
 
-    def fetched(self, data: bytes | None) -> None:
+    def fetched(self, data: bytes | memoryview | None) -> None:
         """The offer is here: `data`, which next_event() returns; None: the driver has put it elsewhere."""
         if self._step is not None:
             self.settle()
