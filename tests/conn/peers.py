@@ -11,7 +11,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import rnic
+import rnic.endpoint.config
+import rnic.endpoint.hello
 from rnic.endpoint import Config
 from waiting import until
 
@@ -49,6 +53,12 @@ def peer(
         process.kill()
         process.join()
         ours.close()
+
+
+def speak(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process speaks no newer version of the endpoint protocol."""
+    for module in (rnic.endpoint.config, rnic.endpoint.hello):
+        monkeypatch.setattr(module, "VERSIONS", (1, version))
 
 
 def descriptors() -> int:

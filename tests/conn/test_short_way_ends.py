@@ -173,7 +173,7 @@ def test_what_interrupts_the_wake_up_of_a_task_loses_nothing(
             raise InterruptedError
         return found
 
-    def run(pump: Pump, waiting: bool = False) -> None:
+    def run(pump: Pump, waiting: bool = False, *_: object) -> None:
         if pump.core is mine[0] and where != "behind woken()" and not waiting:
             mine.clear()
             mine.append(None)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 from rnic._nic.nic import MR
 from rnic.aio.pump import Pump
 from rnic.aio.readable import Readable
-from rnic.conn.core import GRACE, Core, check_room
+from rnic.conn.core import GRACE, Core, as_bytes, check_room
 from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, room
 from rnic.conn.handshake import Dial
 from rnic.conn.ops import MASK, Op
@@ -43,8 +43,8 @@ class Connection(Face):
     async def send(self, message: Buffer) -> None:
         """Send a message of any size; returns when all of it is on its way and the buffer is free.
 
-        It waits while the peer takes no messages.  Cancelled, nothing was sent, or the message is still being
-        sent, from a copy.
+        It waits while the peer takes no messages.  When it is cancelled, the buffer is free, and the peer gets
+        the whole message or nothing of it.
         """
         core, turn = self._core, self._pump.turn
         if turn.is_used_up():
@@ -73,6 +73,7 @@ class Connection(Face):
             await self._pump.wait(self._pump.sends, lambda: core.is_sent(handle))
         except BaseException:
             core.take_back(handle)
+            self._pump.soon()
             raise
         core.raise_unsent(handle)
 
@@ -82,12 +83,12 @@ class Connection(Face):
         if pump.turn.is_used_up():
             await pump.turn.give_way()
         again = False
+        data: bytes
         try:
             if not pump.messages and (core.courier.open or core.take_short_way()):
                 while not core.courier.recv() and core.courier.tired:
                     await pump.turn.give_way()
                 if core.by_courier and not pump.messages:
-                    data: bytes
                     data, core.courier.hand = core.courier.hand, None
                     return data
                 if core.courier.open and core.courier.armed:  # there is nothing to pump
@@ -100,10 +101,11 @@ class Connection(Face):
             core.courier.shut()  # it may have been tired
             pump.messages.wake()  # the end concerns the others, too
             raise
+        data = as_bytes(message)
         if pump.messages or not core.by_courier:  # there may be one for the next task
             pump.run()
         core.courier.hand = None  # no call from here on, behind which an exception could come
-        return message if isinstance(message, bytes) else bytes(message)
+        return data
 
     async def recv_into(self, buffer: Buffer) -> int:
         """As recv(), into a buffer; the number of bytes.
@@ -136,11 +138,10 @@ class Connection(Face):
             core.courier.hand = None
             return length
         except BaseException:
+            core.let_target_go(target)
             core.courier.shut()
             pump.messages.wake()
             raise
-        finally:
-            core.let_target_go(target)
 
     async def share(self, buffer: Buffer, access: AccessFlags | None = None) -> Region:
         """Let the peer read, write and add in a buffer; it gets a Region from its next_region()."""

@@ -114,6 +114,10 @@ class Pump:
         self._timer = None
         self.run()
 
+    def soon(self) -> None:
+        """Run in the loop's next turn: there is something to tell the peer."""
+        self._loop.call_soon(self.run)
+
     async def wait(
         self, queue: Queue, is_so: Callable[[], bool], again: bool = False, target: memoryview | None = None
     ) -> None:

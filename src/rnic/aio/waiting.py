@@ -8,11 +8,20 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from time import monotonic
+from typing import NamedTuple
 
 CALLS = 64
 """Calls that return at once before one of them lets the loop run..."""
 SECONDS = 0.0005
 """...or so much time."""
+
+
+class Waiter(NamedTuple):
+    """What a task waits for."""
+
+    is_so: Callable[[], bool]
+    target: memoryview | None
+    """Where it wants the message."""
 
 
 class Queue:
@@ -22,8 +31,7 @@ class Queue:
     in_order = False  # it becomes so for one after the other
 
     def __init__(self) -> None:
-        self._waiters: OrderedDict[asyncio.Future[None], Callable[[], bool]] = OrderedDict()
-        self._targets: dict[asyncio.Future[None], memoryview] = {}
+        self._waiters: OrderedDict[asyncio.Future[None], Waiter] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -31,8 +39,7 @@ class Queue:
     @property
     def target(self) -> memoryview | None:
         """The buffer of the first one that waits, and was not woken."""
-        first = next((one for one in self._waiters if not one.done()), None)
-        return None if first is None else self._targets.get(first)
+        return next((waiter.target for one, waiter in self._waiters.items() if not one.done()), None)
 
     async def wait(
         self, is_so: Callable[[], bool], again: bool = False, target: memoryview | None = None
@@ -42,27 +49,21 @@ class Queue:
         `again`: it was woken for nothing, and keeps its place.  `target`: where it wants what it waits for.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters[future] = is_so
-        if target is not None:
-            self._targets[future] = target
+        self._waiters[future] = Waiter(is_so, target)
         if again:
             self._waiters.move_to_end(future, last=False)
         try:
             await future
         except BaseException:
-            self._leave(future)
+            del self._waiters[future]
             self.wake()
             raise
-        self._leave(future)
-
-    def _leave(self, future: asyncio.Future[None]) -> None:
         del self._waiters[future]
-        self._targets.pop(future, None)
 
     def wake(self) -> None:
         """Wake those for whom it is so now; in order, from the first to the first for whom it is not."""
-        for future, is_so in self._waiters.items():
-            now = is_so()
+        for future, waiter in self._waiters.items():
+            now = waiter.is_so()
             if now and not future.done():
                 future.set_result(None)
             if self.shared or (self.in_order and not now):

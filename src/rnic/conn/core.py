@@ -68,6 +68,11 @@ GRACE = 1.0
 _LOOK_AGAIN = 0.25  # seconds until the next look whether what a stopped process holds has been given back
 
 
+def as_bytes(message: bytes | memoryview) -> bytes:
+    """A message; a copy of one that lies in somebody's buffer."""
+    return message if isinstance(message, bytes) else bytes(message)
+
+
 def check_room(length: int, target: memoryview) -> None:
     """ValueError when a message does not fit the buffer of recv_into()."""
     if length > len(target):
@@ -259,10 +264,9 @@ class Core:
         self._cm_events()
         self._quiet()
         for _ in range(_ROUNDS):
-            worked = self._poll(now)
+            worked = self._poll(now) or self._fetch_offer()  # a STOP may stand behind the ANNOUNCE
             self._lost_peer()
             self._note_taken()
-            self._fetch_offer()
             self._note_events()
             self._close_when_idle(now)
             self._timer(now)
@@ -548,24 +552,24 @@ class Core:
                 self._announced.close(handle)
                 self._waiting.pop(handle, None)
 
-    def _fetch_offer(self) -> None:
-        """READ what the peer has announced, as soon as somebody waits for it or there is room."""
+    def _fetch_offer(self) -> bool:
+        """READ what the peer has announced, as soon as somebody waits for it or there is room; True: go on."""
         protocol = self.protocol
         if isinstance(protocol, Raw) or self.ended:
-            return
+            return False
         if self._fetch is None:
             offer = protocol.offer
             if offer is None or not (protocol.may_fetch and self.established):
-                return
+                return False
             target = self.target
             if target is not None and len(target) < offer.total:
-                return  # recv_into() says so
+                return False  # recv_into() says so
             if target is not None and not self._is_next(protocol):
                 target = None
             self._fetch = Fetch(self.pd, offer, target)
-        self._go_on_fetching(protocol, self._fetch)
+        return self._go_on_fetching(protocol, self._fetch)
 
-    def _go_on_fetching(self, protocol: Protocol, fetch: Fetch) -> None:
+    def _go_on_fetching(self, protocol: Protocol, fetch: Fetch) -> bool:
         protocol.begin_fetch()
         if fetch.op.done and fetch.op.error is None and not fetch.complete:
             fetch.step()
@@ -573,6 +577,9 @@ class Core:
             self._fetched(protocol, fetch)
         elif not (fetch.op.posted or fetch.op.done) and fetch.op not in self._queued_ops:
             self._queued_ops.append(fetch.op)
+        else:
+            return False
+        return True
 
     def _fetched(self, protocol: Protocol, fetch: Fetch) -> None:
         """It is here, or where nobody wants it any more, and then it comes again."""

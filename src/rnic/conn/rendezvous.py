@@ -34,7 +34,7 @@ class Announced:
         """From now on the peer READs a copy: the buffer is free."""
         mr = self._mrs[handle]
         with mr.buf as data:
-            copy = bytes(data)
+            copy = bytearray(data)
         mr.rereg(ReregMRFlags.CHANGE_TRANSLATION, buffer=copy)
 
     def close(self, handle: int) -> None:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rnic._nic.nic import MR
-from rnic.conn.core import GRACE, Core, check_room
+from rnic.conn.core import GRACE, Core, as_bytes, check_room
 from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, ListenerFace, room
 from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Desk, Dial, Limits
 from rnic.conn.ops import MASK, Op
@@ -102,8 +102,9 @@ class Connection(Face):
     def send(self, message: Buffer, timeout: float | None = None) -> None:
         """Send a message of any size; returns when all of it is on its way and the buffer is free.
 
-        It waits while the peer takes no messages.  After TimeoutError nothing was sent, or the message is
-        still being sent, from a copy.  close() tells whether all has arrived.
+        It waits while the peer takes no messages.  After TimeoutError, and after any exception from outside,
+        the buffer is free, and the peer gets the whole message or nothing of it.  close() tells whether all
+        has arrived.
         """
         core, begun = self._core, False
         self._enter("send", timeout)
@@ -122,8 +123,10 @@ class Connection(Face):
                 else:
                     core.send(message)
                 self._wait(lambda: core.is_sent(handle), timeout, "send", until)
-            except BaseException:
+            except BaseException as error:
                 core.take_back(handle)
+                if isinstance(error, TimeoutError):  # else the next call tells the peer
+                    core.pump(monotonic())
                 raise
             core.raise_unsent(handle)
         finally:
@@ -141,10 +144,11 @@ class Connection(Face):
         try:
             while (message := core.next_message()) is None:
                 self._wait(core.has_news, timeout, "recv", until)
+            data = as_bytes(message)
             if not core.by_courier:
                 core.pump(monotonic())
             core.courier.hand = None  # no call from here on, behind which an exception could come
-            return message if isinstance(message, bytes) else bytes(message)
+            return data
         finally:
             self._inside = None
 
@@ -176,10 +180,12 @@ class Connection(Face):
             length = core.put(message, target)
             if not core.by_courier:
                 core.pump(monotonic())
-            core.courier.hand = None
+            core.target = core.courier.hand = None
             return length
-        finally:
+        except BaseException:
             core.let_target_go(target)
+            raise
+        finally:
             self._inside = None
 
     def _recv_short(self, until: float | None) -> bool:
