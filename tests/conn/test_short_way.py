@@ -338,7 +338,7 @@ def test_calls_after_the_end_say_so() -> None:
 
 # ---------------------------------------------------------------- long messages, in pieces
 
-LONG = 3_000_001
+LONG = 200_001
 PIECES = Config(announce=None)
 
 
@@ -416,7 +416,7 @@ def test_a_long_message_that_is_cancelled_in_the_middle_comes_whole_or_not_at_al
     async def main() -> None:
         async with ends(PIECES) as (a, b):
             for _ in range(10):
-                message = bytearray(random.Random(7).randbytes(LONG))
+                message = bytearray(random.Random(7).randbytes(10 * LONG))
                 wanted = bytes(message)
                 protocol = a._core.protocol
                 assert isinstance(protocol, Protocol)
@@ -426,7 +426,7 @@ def test_a_long_message_that_is_cancelled_in_the_middle_comes_whole_or_not_at_al
                     await asyncio.sleep(0)
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-                message[:] = bytes(LONG)
+                message[:] = bytes(10 * LONG)
                 following = asyncio.create_task(a.send(b"behind it"))
                 if version == 1 or (task.done() and not task.cancelled()):
                     assert await b.recv() == wanted
@@ -441,14 +441,14 @@ def test_a_long_message_to_a_peer_that_takes_nothing_comes_to_its_limit(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     speak(version, monkeypatch)
-    message = bytearray(random.Random(8).randbytes(LONG))
+    message = bytearray(random.Random(8).randbytes(10 * LONG))
     wanted = bytes(message)
     with pair(PIECES) as (a, b):
         settle(a, b)
         settle(a, b)
         with pytest.raises(TimeoutError, match=r"send: not within 0\.05 s"):
             a.send(message, 0.05)
-        message[:] = bytes(LONG)
+        message[:] = bytes(10 * LONG)
         expected = [wanted, b"next"] if version == 1 else [b"next"]
         together(lambda: a.send(b"next", WAIT), lambda: took(b, expected))
 

@@ -19,14 +19,11 @@ cdef enum:
     LEAST_REFILL = 2
     RECEIVE_CHAIN = 16
     MOST_MISSES = 64
-    PATIENCE = 8            # in the middle of a message one looks longer: so many times `spin`,
+    PATIENCE = 8            # in the middle of a message a call looks longer: so many times `spin`,
     MOST_INSIDE = 8         # and is not told so soon that it is in vain
     PIECES = 64             # that a call moves at most; then others have their turn
     LARGE = 4096            # bytes that are copied without the GIL
     WORTH = 4               # what came so soon, in times of `spin`, is worth a look the next time
-
-
-cdef int64_t EAGER = 64 << 20   # a message up to here has its memory with its first piece, a longer one as it comes
 
 
 cdef extern from "<endian.h>" nogil:
@@ -68,22 +65,21 @@ cdef class Courier:
     cdef Ledger ledger
     cdef uint8_t *base
     cdef int64_t receive_size, sends_at, send_size, bounces, every
-    cdef uint64_t max_message
+    cdef uint64_t max_message, longest_coming
     cdef int64_t spin           # nanoseconds
+    cdef int64_t patience       # those that are left to this call in the middle of a message
     cdef int64_t since          # when it was last looked in vain
     cdef int64_t refill         # credits that the SEND returns that is looked at
     cdef int misses[2]          # looks in vain, one after the other: between messages, and inside of one;
     cdef int rest_of[2]         # looks that are left out because of them
     cdef public int64_t frame      #: Bytes in each SEND at most; 0: not known yet.
-    cdef public uint64_t longest   #: The longest message that the peer takes.
-    cdef object going           # a message that was not handed out whole,
-    cdef int64_t went           # bytes of it that were,
-    cdef int64_t going_number   # and its number
+    cdef public uint64_t longest   #: Bytes in the longest message that goes by here.
+    cdef readonly bint failed   #: A piece of a message could not be posted: the connection cannot go on.
     cdef bytes coming           # a message that has not come whole,
     cdef int64_t came           # and bytes of it that have
+    cdef int64_t total          # the length of the message whose first piece is looked at
     cdef public bint armed      #: The queue was armed: its channel has an event, or will.
     cdef public object hand     #: The next message, until somebody takes it and puts None here; bytes: it came by here.
-    cdef readonly bint tired    #: The last call has moved much, and there is more: call it again.
     cdef readonly bint open     #: The short way may be taken.
     cdef readonly bint busy     #: Another thread is on it.
 
@@ -95,30 +91,29 @@ cdef class Courier:
         self.receive_size, self.sends_at, self.send_size = receive_size, sends_at, send_size
         self.bounces, self.max_message = bounces, max_message
         self.every = max(1, bounces // 2)
+        self.longest_coming = ledger.receives * receive_size    # it has its memory with its first piece
         self.spin = <int64_t>(spin * 1e9)
         self.frame = 0
 
     def reopen(self):
         """From now on the short way may be taken; True: it may."""
-        self.open = (self.hand is None and self.going is None and self.frame > 0 and self.cq.kept is NULL
+        self.open = (self.hand is None and self.frame > 0 and self.cq.kept is NULL and not self.failed
                      and self.is_live())
         return self.open
 
     def shut(self):
         """Something is on the long way."""
-        self.open = self.tired = False
+        self.open = False
 
     # What goes out
 
-    def send(self, message, left=None, bint goes_on=False):
-        """True: the message is on its way, and the buffer is free; False: nothing was done, or there is a `rest`.
+    def send(self, message):
+        """True: the message is on its way, and the buffer is free; False: nothing was done, unless it has `failed`.
 
-        What has come is looked at first: the long way answers some of it, and ahead of the message.  Where the peer
-        takes nothing it sleeps for left() seconds, for ever when that is None.  `goes_on`: with the rest of this message.
+        What has come is looked at first: the long way answers some of it, and ahead of the message.
         """
         cdef Py_buffer view
-        self.tired = False
-        if not self.open or self.busy or (self.going is not None) != goes_on:
+        if not self.open or self.busy:
             return False
         try:
             PyObject_GetBuffer(message, &view, PyBUF_C_CONTIGUOUS)
@@ -128,51 +123,38 @@ cdef class Courier:
         try:
             if <uint64_t>view.len > self.longest or self.has_message(False, False) or not self.open:
                 return False
-            return self.send_pieces(message, <const uint8_t *>view.buf, view.len, left)
+            return self.send_pieces(<const uint8_t *>view.buf, view.len)
         finally:
             self.busy = False
             PyBuffer_Release(&view)
 
-    @property
-    def rest(self):
-        """A message that was begun here: itself, its number, and how many bytes of it were handed out; or None."""
-        return None if self.going is None else (self.going, self.going_number, self.went)
-
-    def let_rest_go(self):
-        """The long way has it."""
-        self.going = None
-
-    cdef bint send_pieces(self, message, const uint8_t *data, int64_t length, left) except -1:
-        cdef int64_t went, n, header
-        cdef int pieces
-        if self.going is None:
-            self.went, self.going_number = 0, self.ledger.begun
-        for pieces in range(PIECES):
-            went = self.went
-            header = FRAME_HEADER if went else MESSAGE_HEADER
-            if not self.has_room(left, went > 0):
-                return False
+    cdef bint send_pieces(self, const uint8_t *data, int64_t length) except -1:
+        """All of them, or none."""
+        cdef int64_t went = 0, n, header = MESSAGE_HEADER
+        if not self.has_room(1 if length <= self.frame - MESSAGE_HEADER else
+                             1 + (length - self.frame + MESSAGE_HEADER - 1) // (self.frame - FRAME_HEADER) + 1):
+            return False
+        while True:
             n = min(length - went, self.frame - header)
             if not self.send_piece(data + went, n, length, header, went + n == length):
+                self.failed = went > 0
                 return False
-            if went + n == length:
-                self.going = None
+            went += n
+            if went == length:
                 return True
-            self.going, self.went = message, went + n
-        self.tired = True
-        return False
+            header = FRAME_HEADER
 
     cdef bint send_piece(self, const uint8_t *data, int64_t n, int64_t length, int64_t header, bint last):
         cdef Ledger led = self.ledger
         cdef frame_header *h = self.slot(led.handed_out + 1)
         h.kind, h.flags = FRAME_MESSAGE if header == MESSAGE_HEADER else FRAME_MORE, FRAME_LAST if last else 0
-        h.credits, h.ident = htobe16(<uint16_t>(led.posted - led.told)), htobe32(<uint32_t>self.going_number)
+        h.credits, h.ident = htobe16(<uint16_t>(led.posted - led.told)), htobe32(<uint32_t>(led.begun - (header == FRAME_HEADER)))
         if header == MESSAGE_HEADER:
             h.total = htobe64(<uint64_t>length)
         self.copy(<uint8_t *>h + header, data, n)
         if not self.post(header + n):
             return False
-        led.begun = self.going_number + 1
+        led.begun += header == MESSAGE_HEADER
         if last:
             led.short_ones[led.handed_out % SHORT_ONES] = led.handed_out
         return True
@@ -182,32 +164,35 @@ cdef class Courier:
             memcpy(to, data, n)
             return
         self.mr.calls += 1
+        self.qp.calls += 1
+        self.cq.calls += 1
         with nogil:
             memcpy(to, data, n)
+        self.cq.calls -= 1
+        self.qp.calls -= 1
         self.mr.calls -= 1
 
     cdef frame_header *slot(self, int64_t number):
         return <frame_header *>(self.base + self.sends_at + number % self.bounces * self.send_size)
 
-    cdef bint has_room(self, left, bint inside) except -1:
-        """There is a place for a SEND and a credit, and all receives that are free are posted.
+    cdef bint has_room(self, int64_t pieces) except -1:
+        """There are places and credits for so many SENDs, and all receives that are free are posted.
 
-        It looks for a moment, longer inside of a message, and then sleeps, where it may.
+        It looks for a moment for what brings room.
         """
         cdef Ledger led = self.ledger
         cdef rnic_wc wc
-        cdef int got
-        while led.handed_out - led.completed >= self.bounces or led.credits + led.returned - led.spent <= CREDITS_RESERVED:
-            got = self.take(&wc, inside, True)
-            if got == 0 and self.open and left is not None and self.is_woken(deadline_of(left())):
-                continue
-            if got <= 0:
+        cdef int left = PIECES
+        while (led.handed_out - led.completed + pieces > self.bounces
+               or led.credits + led.returned - led.spent - pieces < CREDITS_RESERVED):
+            left -= 1
+            if left == 0 or self.take(&wc, False, True) <= 0:
                 return False
             if self.is_noted(&wc):
                 self.return_credits()
             elif not self.is_taken(&wc, False):
                 return False
-        return self.post_receives()
+        return self.post_receives() and self.is_live()
 
     cdef bint post(self, int64_t length):
         cdef Ledger led = self.ledger
@@ -247,7 +232,6 @@ cdef class Courier:
 
         False: there is none yet, or it does not come the short way.
         """
-        self.tired = False
         if not self.open or self.busy:
             return False
         self.busy = True
@@ -262,13 +246,12 @@ cdef class Courier:
         False also when something else has come, which the long way finds.
         """
         cdef double deadline = deadline_of(timeout)
-        self.tired = False
         if not self.open or self.busy:
             return False
         self.busy = True
         try:
             while not self.has_message(False, True):
-                if self.tired or not self.open or not self.is_woken(deadline):
+                if not self.open or not self.is_woken(deadline):
                     return False
             self.note_wait()
             return True
@@ -280,7 +263,6 @@ cdef class Courier:
 
         When there is more, the long way has to go on with it: `open` is false.
         """
-        self.tired = False
         if not self.open or self.busy:
             return False
         self.busy = True
@@ -294,12 +276,6 @@ cdef class Courier:
             return True
         finally:
             self.busy = False
-
-    def event(self):
-        """The descriptor is readable, and somebody waits to send: True if it was the queue, which is armed again."""
-        if not self.open or self.busy or not self.takes_event():
-            return False
-        return self.arm()
 
     cdef bint arm(self):
         cdef rnic_err err
@@ -344,7 +320,7 @@ cdef class Courier:
         cdef rnic_wc wc
         cdef bint inside
         cdef int left = PIECES
-        self.tired = False
+        self.patience = PATIENCE * self.spin
         while self.hand is None:
             inside = self.coming is not None
             if self.take(&wc, inside, wait or (inside and wanted)) <= 0:
@@ -354,8 +330,8 @@ cdef class Courier:
             elif not self.is_taken(&wc, wanted):
                 return False
             left -= 1
-            if left == 0 and self.hand is None:
-                self.tired = True
+            if left == 0 and self.hand is None:   # the long way lets others have their turn
+                self.open = False
                 return False
         return True
 
@@ -368,22 +344,19 @@ cdef class Courier:
             self.take_piece(wc)
         except MemoryError:
             self.stash(wc)
-            if (<const frame_header *>self.place(wc)).flags & FRAME_LAST:
-                raise
-            return False    # the long way needs it piece by piece
+            raise
         self.arrive()
         self.return_credits()
         return True
 
     cdef int take_piece(self, const rnic_wc *wc) except -1:
-        cdef const frame_header *h = <const frame_header *>self.place(wc)
-        cdef int64_t header = MESSAGE_HEADER if h.kind == FRAME_MESSAGE else FRAME_HEADER
-        if h.kind == FRAME_MESSAGE:
-            self.coming, self.came = PyBytes_FromStringAndSize(NULL, be64toh(h.total)), 0
-        self.copy(<uint8_t *>PyBytes_AS_STRING(self.coming) + self.came, <const uint8_t *>h + header,
-                  wc.byte_len - header)
+        cdef int64_t header = FRAME_HEADER if self.coming is not None else MESSAGE_HEADER
+        cdef const uint8_t *piece = self.place(wc)
+        if self.coming is None:
+            self.coming, self.came = PyBytes_FromStringAndSize(NULL, self.total), 0
+        self.copy(<uint8_t *>PyBytes_AS_STRING(self.coming) + self.came, piece + header, wc.byte_len - header)
         self.came += wc.byte_len - header
-        if h.flags & FRAME_LAST:
+        if self.came == len(self.coming):
             self.hand, self.coming = self.coming, None
             self.ledger.complete += 1
         return 0
@@ -408,7 +381,7 @@ cdef class Courier:
         if got == -EAGAIN:
             got = self.look(wc, 0)
         if got == 0 and wait and self.looks(inside):
-            got = self.look(wc, PATIENCE * self.spin if inside else self.spin)
+            got = self.look_on(wc) if inside else self.look(wc, self.spin)
             self.misses[inside] = 0 if got else min(2 * self.misses[inside] + 1, MOST_INSIDE if inside else MOST_MISSES)
             self.rest_of[inside] = self.misses[inside]
         if got == 0 and wait:
@@ -428,6 +401,13 @@ cdef class Courier:
             self.rest_of[inside] -= 1
             return False
         return self.spin > 0
+
+    cdef int look_on(self, rnic_wc *wc):
+        """In the middle of a message; all looks of a call together have a limit."""
+        cdef int64_t began = nanoseconds()
+        cdef int got = self.look(wc, self.patience)
+        self.patience = max(0, self.patience - (nanoseconds() - began))
+        return got
 
     cdef int look(self, rnic_wc *wc, int64_t spin):
         cdef int got
@@ -498,8 +478,9 @@ cdef class Courier:
             total, n = be64toh(h.total), wc.byte_len - MESSAGE_HEADER
             if total > self.max_message or (total and not n):
                 return False
-            if not last and (not wanted or total > <uint64_t>EAGER):
+            if not last and (not wanted or total > self.longest_coming):
                 return False
+            self.total = total
         else:
             if h.kind != FRAME_MORE or self.coming is None or wc.byte_len == FRAME_HEADER:
                 return False

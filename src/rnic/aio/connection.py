@@ -43,33 +43,19 @@ class Connection(Face):
     async def send(self, message: Buffer) -> None:
         """Send a message of any size; returns when all of it is on its way and the buffer is free.
 
-        It waits while the peer takes no messages.  When it is cancelled, the buffer is free, and the peer gets
-        the whole message or nothing of it.
+        It waits while the peer takes no messages.  When it is cancelled, the buffer is free, and the peer
+        gets the whole message or nothing of it.
         """
         core, turn = self._core, self._pump.turn
         if turn.is_used_up():
             await turn.give_way()
-        handle, begun = core.next_handle, False
+        handle = core.next_handle
         try:
-            if core.courier.open or core.take_short_way():
-                while not core.courier.send(message, None, begun):
-                    begun = core.courier.rest is not None
-                    if core.by_courier:
-                        self._pump.messages.wake()
-                    if core.courier.tired:
-                        await turn.give_way()
-                    elif begun and core.courier.open and core.courier.armed:
-                        await self._pump.room.wait(lambda: True)
-                    else:
-                        break
-                    if core.courier.rest is None:  # the long way has it
-                        break
-                else:
-                    return
-            if begun:
-                core.send_rest()
-            else:
-                core.send(message)
+            if (core.courier.open or core.take_short_way()) and core.courier.send(message):
+                return
+            if core.by_courier:
+                self._pump.messages.wake()
+            core.send(message)
             await self._pump.wait(self._pump.sends, lambda: core.is_sent(handle))
         except BaseException:
             core.take_back(handle)
@@ -86,8 +72,7 @@ class Connection(Face):
         data: bytes
         try:
             if not pump.messages and (core.courier.open or core.take_short_way()):
-                while not core.courier.recv() and core.courier.tired:
-                    await pump.turn.give_way()
+                core.courier.recv()
                 if core.by_courier and not pump.messages:
                     data, core.courier.hand = core.courier.hand, None
                     return data
@@ -98,7 +83,6 @@ class Connection(Face):
                 await pump.wait(pump.messages, core.has_news, again)
                 again = True
         except BaseException:
-            core.courier.shut()  # it may have been tired
             pump.messages.wake()  # the end concerns the others, too
             raise
         data = as_bytes(message)
@@ -119,8 +103,7 @@ class Connection(Face):
             await pump.turn.give_way()
         try:
             if not pump.messages and (core.courier.open or core.take_short_way()):
-                while not core.courier.recv() and core.courier.tired:
-                    await pump.turn.give_way()
+                core.courier.recv()
             again = False
             while core.is_landing or (message := core.next_message()) is None:
                 if again or not pump.messages:
@@ -139,7 +122,6 @@ class Connection(Face):
             return length
         except BaseException:
             core.let_target_go(target)
-            core.courier.shut()
             pump.messages.wake()
             raise
 

@@ -24,7 +24,6 @@ class Pump:
         self.messages, self.regions = SharedQueue(), SharedQueue()
         self.sends, self.ops = OrderedQueue(), OrderedQueue()
         self.withdrawals, self.end = Queue(), Queue()
-        self.room = Queue()  # who is in the middle of a message
         self._queues = (self.messages, self.regions, self.sends, self.ops, self.withdrawals, self.end)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # when it runs, by monotonic()
@@ -41,17 +40,9 @@ class Pump:
 
     def _readable(self) -> None:
         """What came is a message, mostly, and somebody waits for it."""
-        if not self.core.courier.tired:  # else somebody goes on in this turn of the loop
-            self._look(self.core.woken)
-
-    def _look(self, look: Callable[[], bool]) -> None:
         try:
-            if self.room and not any(self._queues[1:]) and self.core.courier.event():
-                self.room.wake()
-            elif any(self._queues[1:]) or not self.messages or not look():
+            if any(self._queues[1:]) or not self.messages or not self.core.woken():
                 self.run()
-            elif self.core.courier.tired:
-                self._again = self._loop.call_soon(self._look, self.core.go_on)
             else:
                 self.messages.wake()
         except BaseException:  # the event is taken, and the descriptor may be quiet
@@ -69,7 +60,7 @@ class Pump:
             self.core.waiting = waiting or bool(self.messages or self.sends)
             self.core.target = self.messages.target if self.messages else target
             self.core.pump(monotonic())
-            for queue in (self.room, *self._queues):
+            for queue in self._queues:
                 if queue:
                     queue.wake()
             self._failures = 0
@@ -84,7 +75,7 @@ class Pump:
         if self._failures > _FAILURES:
             self._unwatch()
             self.core.give_up(error)
-            for queue in (self.room, *self._queues):
+            for queue in self._queues:
                 queue.wake_all()
 
     def _plan(self) -> None:
@@ -137,7 +128,7 @@ class Pump:
             try:
                 self.core.release()
             finally:
-                for queue in (self.room, *self._queues):
+                for queue in self._queues:
                     queue.wake_all()
 
     def _unwatch(self) -> None:

@@ -41,6 +41,7 @@ from rnic.endpoint import (
     Region,
     Role,
     State,
+    Statistics,
 )
 from rnic.endpoint.buffers import flat
 from rnic.enums import AccessFlags, QPState, SendFlags, WCOpcode, WCStatus, WROpcode
@@ -201,9 +202,12 @@ class Core:
         if peer is None:
             self.protocol = Raw(self.config, posted)
         else:
-            self.courier.frame, self.courier.longest = self.protocol.frame_size, peer.max_message
+            # What goes at once: the peer gives half of its receives back before more goes.
+            pieces = max(1, min(self.memory.bounces, peer.receives) // 2)
+            longest = self.protocol.longest_of(pieces)
             if self._announces:
-                self.courier.longest = min(self.courier.longest, (self.config.announce or 1) - 1)
+                longest = min(longest, (self.config.announce or 1) - 1)
+            self.courier.frame, self.courier.longest = self.protocol.frame_size, longest
 
     @property
     def raw(self) -> bool:
@@ -227,17 +231,14 @@ class Core:
         """The long way begins with what the courier has not finished."""
         courier, protocol = self.courier, self.protocol
         courier.shut()
-        if isinstance(protocol, Protocol) and not self.ended:
-            if (rest := courier.rest) is not None:
-                self._waiting[protocol.next_handle] = True
-                protocol.send_rest(*rest, courier.let_rest_go)
-            if (part := courier.part) is not None:
-                protocol.receive_rest(*part, courier.let_part_go)
-
-    def go_on(self) -> bool:
-        """The courier was tired: as woken()."""
-        self.courier.recv(False)
-        return self.courier.open
+        if not isinstance(protocol, Protocol) or self.ended:
+            return
+        if courier.part is not None:
+            protocol.settle()  # it may have been handed over, and an exception has hidden that
+        if (part := courier.part) is not None:
+            protocol.receive_rest(*part, courier.let_part_go)
+        if courier.failed:
+            protocol.lost("a piece of a message could not be posted")
 
     def woken(self) -> bool:
         """The descriptor is readable: True if there is nothing to pump; the courier may have a message."""
@@ -553,7 +554,7 @@ class Core:
                 self._waiting.pop(handle, None)
 
     def _fetch_offer(self) -> bool:
-        """READ what the peer has announced, as soon as somebody waits for it or there is room; True: go on."""
+        """READ what the peer has announced, when somebody waits for it or there is room; True: go on."""
         protocol = self.protocol
         if isinstance(protocol, Raw) or self.ended:
             return False
@@ -634,8 +635,6 @@ class Core:
     @property
     def next_handle(self) -> int:
         """What send() will return."""
-        if self.courier.rest is not None:
-            self._go_long()
         return self.protocol.next_handle
 
     def send(self, message: Buffer) -> None:
@@ -645,11 +644,6 @@ class Core:
         data = flat(message, "send()")
         self._waiting[self.next_handle] = True
         self._queue_message(data)
-
-    def send_rest(self) -> None:
-        """Queue what the courier has left of a message, which has the next handle."""
-        self._go_long()
-        self.check()
 
     def is_sent(self, handle: int) -> bool:
         """All of it was copied out; or the connection has ended, which check() tells."""
@@ -807,6 +801,11 @@ class Core:
         if isinstance(op.local, memoryview) and not op.staged:
             op.hold = self.pool.find(op.local, op.opcode is WROpcode.RDMA_READ)  # as it was found before
 
+    def statistics(self) -> Statistics:
+        """What was done so far."""
+        self._go_long()
+        return self.protocol.statistics()
+
     def close(self, now: float, timeout: float | None) -> None:
         """Say goodbye after all that is queued and all operations; is_closed() tells when that is done."""
         self._go_long()
@@ -816,7 +815,7 @@ class Core:
 
     def abort(self, text: str) -> None:
         """End at once, and tell the peer why."""
-        self.courier.shut()
+        self._go_long()
         self.protocol.abort(text)
 
     def check(self) -> None:
@@ -969,7 +968,7 @@ class Core:
 
     def _let_go_memory(self) -> None:
         self._outgoing.clear()
-        self.courier.let_rest_go()
+        self.courier.let_part_go()
         self._announced.close_all()
         if self._fetch is not None:
             self._fetch.close()

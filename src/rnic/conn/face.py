@@ -81,7 +81,7 @@ class Face:
 
     def statistics(self) -> Statistics:
         """What was done so far."""
-        return self._core.protocol.statistics()
+        return self._core.statistics()
 
     def alloc(self, nbytes: int) -> MR:
         """Registered memory of the device's making: `nbytes` from the beginning of a page on, see `buf`.
@@ -167,8 +167,8 @@ class ListenerFace:
     def alloc(self, nbytes: int) -> MR:
         """Memory to share with any number of connections, as Connection.alloc() has it: `conn.share(mr.buf)`.
 
-        Clients on this host read and write it without this process.  VerbsError, EINVAL, for a listener at all
-        addresses: it has no device.
+        Clients on this host read and write it without this process.  VerbsError, EINVAL, for a listener at
+        all addresses: it has no device.
         """
         with self._pool("alloc") as pool:
             return pool.alloc(nbytes)

@@ -76,11 +76,6 @@ class Connection(Face):
             seconds(timeout)
         return self._inside is None and (self._core.courier.open or self._core.take_short_way())
 
-    def _left(self, until: float | None) -> float | None:
-        """Seconds for which the courier may sleep."""
-        due = earliest(until, self._core.deadline())
-        return None if due is None else max(0.0, due - monotonic())
-
     def _wait(
         self, is_so: Callable[[], bool], timeout: float | None, what: str, until: float | None = None
     ) -> None:
@@ -106,23 +101,15 @@ class Connection(Face):
         the buffer is free, and the peer gets the whole message or nothing of it.  close() tells whether all
         has arrived.
         """
-        core, begun = self._core, False
+        core = self._core
         self._enter("send", timeout)
         try:
-            until, handle = after(timeout), core.next_handle
+            handle = core.next_handle
             try:
-                if core.courier.open or core.take_short_way():
-                    while not core.courier.send(message, partial(self._left, until), begun):
-                        begun = core.courier.rest is not None
-                        if not core.courier.tired:
-                            break
-                    else:
-                        return
-                if begun:
-                    core.send_rest()
-                else:
-                    core.send(message)
-                self._wait(lambda: core.is_sent(handle), timeout, "send", until)
+                if (core.courier.open or core.take_short_way()) and core.courier.send(message):
+                    return
+                core.send(message)
+                self._wait(lambda: core.is_sent(handle), timeout, "send")
             except BaseException as error:
                 core.take_back(handle)
                 if isinstance(error, TimeoutError):  # else the next call tells the peer
@@ -189,14 +176,12 @@ class Connection(Face):
             self._inside = None
 
     def _recv_short(self, until: float | None) -> bool:
-        """Sleep, and go on with a long message, until it is there."""
-        courier = self._core.courier
-        while courier.open and (until is None or monotonic() < until):
-            if courier.recv() if courier.tired else courier.sleep(self._left(until)):
-                return True
-            if not courier.tired:
-                break
-        return False
+        """Sleep until it is there."""
+        core = self._core
+        if not core.courier.open:
+            return False
+        due = earliest(core.deadline(), until)
+        return core.courier.sleep(None if due is None else max(0.0, due - monotonic()))
 
     def share(self, buffer: Buffer, access: AccessFlags | None = None) -> Region:
         """Let the peer read, write and add in a buffer; it gets a Region from its next_region()."""

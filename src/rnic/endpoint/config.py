@@ -31,7 +31,7 @@ class Config(Record):
     """Bytes in each SEND at most, whatever the peer could take."""
     max_message: int = 1 << 30
     """The longest message that is taken, in bytes; it is in memory once, while it comes in."""
-    announce: int | None = 1 << 21
+    announce: int | None = 1 << 18
     """From how many bytes on a message is announced, and READ by the peer from where it lies; None: never.
 
     The peer must speak version 2 of the endpoint protocol, and `access` contain REMOTE_READ.

@@ -31,6 +31,8 @@ from rnic.endpoint.events import (
 )
 from rnic.endpoint.flow import MIN_REFILL, Flow
 from rnic.endpoint.frame import (
+    HEADER_SIZE,
+    MESSAGE_SIZE,
     VERSION_1,
     VERSION_2,
     Frame,
@@ -291,19 +293,8 @@ class Protocol:
         self._outbox.add(message)
         self._handles = message.handle
 
-    def send_rest(self, message: "Buffer", number: int, offset: int, let_go: Callable[[], None]) -> None:
-        """Go on with a message that a Courier has begun; then tell it so."""
-        if self._step is not None:
-            self.settle()
-        item = Message(self._handles + 1, flat(message, "send()"), number, offset)
-        self._do(self._queue_rest, item, let_go)
-
-    def _queue_rest(self, message: Message, let_go: Callable[[], None]) -> None:
-        self._queue_message(message)
-        let_go()
-
     def receive_rest(self, total: int, data: bytes, let_go: Callable[[], None]) -> None:
-        """The same of one that has begun to come: its length, and what is here."""
+        """Go on with a message that a Courier has begun: its length, and what is here; tell it so."""
         if self._step is not None:
             self.settle()
         self._do(self._take_over, total, data, let_go)
@@ -814,6 +805,12 @@ class Protocol:
     def taken(self) -> int:
         """The handle up to which announced messages were taken by the peer."""
         return self._outbox.taken
+
+    def longest_of(self, pieces: int) -> int:
+        """Bytes in the longest message that goes in so many SENDs, and that the peer takes."""
+        assert self.peer is not None
+        most = pieces * self.frame_size - MESSAGE_SIZE - (pieces - 1) * HEADER_SIZE
+        return min(most, self.peer.max_message)
 
     @property
     def plain(self) -> bool:
