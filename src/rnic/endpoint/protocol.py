@@ -55,6 +55,8 @@ from rnic.records import Record
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from rnic.endpoint.buffers import AnyBuffer
+
 __all__ = ["Protocol", "Role", "Statistics"]
 
 _LIVE = frozenset({State.OPEN, State.HALF_CLOSED_LOCAL, State.HALF_CLOSED_REMOTE})
@@ -248,7 +250,7 @@ class Protocol:
 
     # ------------------------------------------------------------ the user
 
-    def send(self, message: "Buffer", tag: int = 0) -> int:
+    def send(self, message: "AnyBuffer", tag: int = 0) -> int:
         """Queue a message of any length; its handle, which sent() returns when the buffer is free again.
 
         The bytes are not copied: they must stay as they are until then.  MessageTooLongError when the peer
@@ -291,7 +293,7 @@ class Protocol:
         self._outbox.add(message)
         self._handles = message.handle
 
-    def send_rest(self, message: "Buffer", number: int, offset: int, let_go: Callable[[], None]) -> None:
+    def send_rest(self, message: "AnyBuffer", number: int, offset: int, let_go: Callable[[], None]) -> None:
         """Go on with a message that a Courier has begun; then tell it so."""
         if self._step is not None:
             self.settle()
