@@ -270,9 +270,8 @@ class DatagramEnd(End):
         """From now on receives can be posted; refuses messages of more than one packet."""
         mtu = self.port.ctx.query_port(self.options.ib_port).active_mtu.nbytes
         if self.options.size > mtu:
-            raise Failure(
-                f"--size {self.options.size}: a datagram is one packet, and the port's MTU is {mtu}"
-            )
+            why = f"a datagram is one packet, and the port's MTU is {mtu}: choose less"
+            raise Failure(f"--size {self.options.size}: {why}")
         self.qp.modify(
             rnic.QPAttr(qp_state=rnic.QPState.INIT, pkey_index=0, port_num=self.options.ib_port, qkey=QKEY)
         )
