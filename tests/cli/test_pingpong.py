@@ -206,7 +206,7 @@ def peer(port: int) -> socket.socket:
 
 def assert_failed(result: Result, complaint: str) -> None:
     assert result.status == 1
-    assert re.fullmatch(f"rnic: .*{complaint}.*\n", result.err), result.err
+    assert re.fullmatch(f"rnic: .*{complaint}.*\n(  (queue pair|device): .*\n)*", result.err), result.err
 
 
 def test_peer_that_leaves_at_once_is_reported(rnic: Start) -> None:
@@ -280,6 +280,24 @@ def test_interrupt_ends_a_run(rnic: Start, events: list[str]) -> None:
         server.process.send_signal(signal.SIGINT)
         result = server.wait()
     assert (result.status, result.err.strip()) == (130, "rnic: interrupted")
+
+
+def test_a_killed_peer_is_named_first_and_counters_once(rnic: Start) -> None:
+    server = rnic("pingpong", "rc", "-p", 0, "-n", 1 << 30)
+    client = rnic("pingpong", "rc", "127.0.0.1", "-p", server.listening(), "-n", 1 << 30)
+    assert client.process.stdout is not None
+    for _ in range(2):
+        assert "address:" in client.process.stdout.readline()
+    server.process.kill()
+    result = client.wait()
+    assert (result.status, result.out) == (1, "")
+    cause, queue_pair, device = result.err.splitlines()
+    assert re.match(r"rnic: after \d+ of \d+ exchanges: .*RETRY_EXC_ERR", cause)
+    assert queue_pair.startswith("  queue pair:     ERR; ")
+    assert device.startswith("  device:         ")
+    names = re.findall(r"(\w+) \d+(?:;|$)", f"{queue_pair}; {device}")
+    assert "timeouts" in names
+    assert len(names) == len(set(names)), names
 
 
 # Choices that cannot be
