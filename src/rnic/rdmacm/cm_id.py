@@ -105,6 +105,8 @@ class CmId(Messages, SharedReceives):
         self.offers_ece = False  # set_local_ece() has been called
         self.remote_ece = ECE()
         self.disconnecting = False
+        self.is_settled = False
+        """It is connected, and no queue pair has failed since watch() looked at its own."""
         self.asks_for: ConnParam | None = None  # of connect()
         self.asked_at = 0  # ns
         self.question: reach.Question | None = None  # to the network, while the peer does not answer
@@ -440,9 +442,12 @@ class CmId(Messages, SharedReceives):
         """
         if self.state is not IdState.CONNECT or self.qp is None or self.qp.closed:
             return False
-        if self._is_connected and self.qp.state is QPState.ERR:
+        if not self._is_connected:
+            rc.wonder(self, now)
+        elif self.qp.state is QPState.ERR:
             self._broke_down()
-        rc.wonder(self, now)
+        else:
+            self.is_settled = True
         return True
 
     def _broke_down(self) -> None:
