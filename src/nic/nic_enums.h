@@ -173,6 +173,7 @@
     X(duplicate_requests, "requests that came again: answered, not executed again")                                    \
     X(out_of_sequence, "requests beyond the expected PSN")                                                             \
     X(implied_naks, "responses that showed that an earlier one was lost")                                              \
+    X(qp_errors, "queue pairs that went to the error state")                                                           \
     X(forwarded_out, "packets handed to another process of this host")                                                 \
     X(forwarded_in, "packets received from another process of this host")                                              \
     X(cm_refused, "CM requests answered with a refusal because nobody on this host listens")                           \

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Enumerations whose members can be said in words: what ibv_wc_status_str(3) and its like are for."""
+"""What is said in the same words everywhere: members of enumerations, and what is wrong with a port.
+
+The members are what ibv_wc_status_str(3) and its like are for.
+"""
 
 from enum import IntEnum
 
-__all__ = ["Worded"]
+__all__ = ["Worded", "nobody_listens", "place", "port_taken"]
 
 # The abbreviations in libibverbs' names; every other part of a name is a word already.
 _WORDS = {
@@ -44,6 +47,21 @@ _WORDS = {
     "WQE": "work request",
     "WR": "work request",
 }
+
+
+def place(host: str, port: int) -> str:
+    """Where a server is."""
+    return f"{host} port {port}"
+
+
+def nobody_listens(host: str, port: int) -> str:
+    """A call was refused because there is no server."""
+    return f"{place(host, port)}: nobody listens there"
+
+
+def port_taken(host: str, port: int) -> str:
+    """A server cannot listen because something else on this host has the port."""
+    return f"{place(host, port)} is in use on this host: choose another port"
 
 
 class Worded(IntEnum):

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 SECONDS = 120  # that only a command that hangs takes
 ERASE = "\r\x1b[K"
+LISTENING = r"listening on port (\d+)(?: of .+)?\n"
 
 
 @dataclass
@@ -30,6 +32,7 @@ class Command:
     """`rnic` with arguments, running; stderr is a pipe, or a terminal."""
 
     def __init__(self, *args: object, terminal: bool = False) -> None:
+        self.client: list[str] = []  # "client:", and the command that a server says is its client
         self.screen = ""  # all that it has written to the terminal
         self._terminal, stderr = pty.openpty() if terminal else (-1, subprocess.PIPE)
         self.process = subprocess.Popen(
@@ -43,11 +46,12 @@ class Command:
             os.close(stderr)
 
     def listening(self) -> int:
-        """The TCP port that a server started with -p 0 has taken; waits for it."""
+        """The port that a server has taken; waits for it, and for what it says of its client."""
         assert self.process.stderr is not None
         line = self.process.stderr.readline()
-        match = re.fullmatch(r"listening on port (\d+)\n", line)
+        match = re.fullmatch(LISTENING, line)
         assert match, line + self.process.stderr.read()
+        self.client = shlex.split(self.process.stderr.readline())
         return int(match[1])
 
     def shows(self, pattern: str, seconds: float = SECONDS) -> None:

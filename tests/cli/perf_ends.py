@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 
 from rnic.cli import exchange
 from rnic.cli.perf import perf, session
-from rnic.cli.perf.command import HERE, plan_of, refuse
+from rnic.cli.perf.command import plan_of, refuse
 from rnic.cli.perf.line import QUIET, Line
 from rnic.cli.perf.plan import Plan
 from rnic.cli.perf.progress import Progress
@@ -31,8 +31,8 @@ def plan(words: str) -> Plan:
 @contextmanager
 def lines() -> Iterator[tuple[socket.socket, socket.socket]]:
     """A TCP connection; server's end, client's."""
-    with exchange.listen(0, HERE) as listener:
-        near = exchange.connect(HERE, listener.getsockname()[1], QUIET)
+    with exchange.listen(0, "127.0.0.1") as listener:
+        near = exchange.connect("127.0.0.1", listener.getsockname()[1], QUIET)
         with closing(near), closing(exchange.accept(listener, QUIET)) as far:
             yield far, near
 

@@ -54,7 +54,7 @@ def test_file_arrives_and_operations_are_measured(rnic: Start, tmp_path: Path, l
 def test_a_loopback_that_is_down_is_named_before_anything_is_made() -> None:
     result = within(sys.executable, "-m", "rnic", "demo", "--size", "1M", up=False)
     cure = "`ip link set lo up` brings it up, and `rnic doctor` looks for more"
-    text = f"rnic: the network interface lo is down, by which the two processes meet: {cure}\n"
+    text = f"rnic: the network interface lo is down: {cure}\n"
     assert (result.status, result.out, result.err) == (1, "", text)
 
 

@@ -18,7 +18,7 @@ from rnic.cli import exchange
 from rnic.cli.exchange import PeerAddress
 from rnic.cli.params import PRINTED, Failure, printable
 from rnic.cli.perf import report, session
-from rnic.cli.perf.command import HERE, measure, serve
+from rnic.cli.perf.command import measure, serve
 from rnic.cli.perf.line import Gone, Line
 from rnic.cli.perf.output import Output
 
@@ -41,7 +41,7 @@ def hello(version: object = session.VERSION, **more: object) -> bytes:
 
 def end(**more: object) -> bytes:
     """Of an end whose queue pair is not there."""
-    address = PeerAddress(0, 0x12, 0, bytes(10) + b"\xff\xff" + socket.inet_aton(HERE))
+    address = PeerAddress(0, 0x12, 0, bytes(10) + b"\xff\xff" + socket.inet_aton("127.0.0.1"))
     return said("end", **{"qps": [address.encode().decode()], "mtu": 4096, "rd": 1, **more})
 
 
@@ -55,7 +55,10 @@ RESULTS = RUN + said("run", size=SIZE) + said("over")
 
 def served(words: bytes, output: Output) -> str:
     """How a server fails to whom a client says that, and nothing else."""
-    with exchange.listen(0, HERE) as listener, exchange.connect(HERE, listener.getsockname()[1], 5) as client:
+    with (
+        exchange.listen(0, "127.0.0.1") as listener,
+        exchange.connect("127.0.0.1", listener.getsockname()[1], 5) as client,
+    ):
         client.sendall(words)
         client.shutdown(socket.SHUT_WR)
         with pytest.raises(Failure) as failed:

@@ -206,7 +206,7 @@ def peer(port: int) -> socket.socket:
 
 def assert_failed(result: Result, complaint: str) -> None:
     assert result.status == 1
-    assert re.fullmatch(f"rnic: .*{complaint}.*\n", result.err), result.err
+    assert re.fullmatch(f"rnic: .*{complaint}.*\n(  (queue pair|device): .*\n)*", result.err), result.err
 
 
 def test_peer_that_leaves_at_once_is_reported(rnic: Start) -> None:
@@ -282,13 +282,33 @@ def test_interrupt_ends_a_run(rnic: Start, events: list[str]) -> None:
     assert (result.status, result.err.strip()) == (130, "rnic: interrupted")
 
 
+def test_a_killed_peer_is_named_first_and_counters_once(rnic: Start) -> None:
+    server = rnic("pingpong", "rc", "-p", 0, "-n", 1 << 30)
+    client = rnic("pingpong", "rc", "127.0.0.1", "-p", server.listening(), "-n", 1 << 30)
+    assert client.process.stdout is not None
+    for _ in range(2):
+        assert "address:" in client.process.stdout.readline()
+    server.process.kill()
+    result = client.wait()
+    assert (result.status, result.out) == (1, "")
+    cause, queue_pair, device = result.err.splitlines()
+    assert re.match(r"rnic: after \d+ of \d+ exchanges: .*RETRY_EXC_ERR", cause)
+    assert queue_pair.startswith("  queue pair:     ERR; ")
+    assert device.startswith("  device:         ")
+    names = re.findall(r"(\w+) \d+(?:;|$)", f"{queue_pair}; {device}")
+    assert "timeouts" in names
+    assert len(names) == len(set(names)), names
+
+
 # Choices that cannot be
 
 
 def test_nobody_listening_is_reported(rnic: Start) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    assert_failed(rnic("pingpong", "rc", "-p", port, "127.0.0.1").wait(), "could not connect.*refused")
+    assert_failed(
+        rnic("pingpong", "rc", "-p", port, "127.0.0.1").wait(), f"127.0.0.1 port {port}: nobody listens there"
+    )
 
 
 @pytest.mark.parametrize(
@@ -324,7 +344,7 @@ def test_a_server_names_what_is_not_there_before_a_client_comes(
 def test_a_port_that_is_taken_is_named_with_the_cure(rnic: Start) -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        complaint = f"could not listen on port {port}: Address already in use: choose another port with -p"
+        complaint = f"every address port {port} is in use on this host: choose another port"
         assert_failed(rnic("pingpong", "rc", "-p", port).wait(), complaint)
 
 

@@ -7,6 +7,7 @@ import array
 import asyncio
 import gc
 import mmap
+import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,7 +48,7 @@ def registrations(patch: pytest.MonkeyPatch) -> Iterator[list[None]]:
 
 
 def pattern(length: int, seed: int = 1) -> bytes:
-    return np.random.default_rng(seed).bytes(length)
+    return random.Random(seed).randbytes(length)
 
 
 @pytest.fixture(params=["short", "long"])

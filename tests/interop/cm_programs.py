@@ -42,8 +42,9 @@ def listens_here(process: subprocess.Popen[str]) -> int:
     """The port of a command that was started with port 0."""
     assert process.stdout is not None
     line = process.stdout.readline()
-    match = re.fullmatch(r"listening on port (\d+)\n", line)
+    match = re.fullmatch(r"listening on port (\d+) of .*\n", line)
     assert match, line + process.stdout.read()
+    assert process.stdout.readline().startswith("client: ")
     return int(match[1])
 
 

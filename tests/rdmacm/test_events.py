@@ -130,9 +130,12 @@ def test_disconnected_without_an_answer() -> None:
         assert event.status == -ETIMEDOUT
 
 
-def test_disconnected_by_an_error_of_the_queue_pair() -> None:
+@pytest.mark.parametrize("was_looked_at", [False, True])
+def test_disconnected_by_an_error_of_the_queue_pair(was_looked_at: bool) -> None:
     with joined() as pair:
         assert pair.client.qp
+        if was_looked_at:
+            until(lambda: pair.client.is_settled, "the agent has found it in good order")
         pair.client.qp.modify(QPAttr(qp_state=QPState.ERR))
         for end in (pair.client, pair.server):
             expect(end.channel, EventType.DISCONNECTED)

@@ -221,6 +221,7 @@ bool qp_is_left(struct qp *qp) {
 /* All that is posted is flushed (IBA 10.3.1.7), which says that its memory is the program's again. */
 void qp_error(struct qp *qp, int event) {
     qp->state = RNIC_QPS_ERR;
+    COUNT(qp, qp_errors);
     qp_close_off(qp);
     if (event >= 0 && !qp->last_wqe) {
         qp->last_wqe = true;

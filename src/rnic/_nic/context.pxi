@@ -276,6 +276,7 @@ cdef class Context(Handle):
         return fd
 
     def raw_cm_watch_service(self, uint64_t service_id, raw_gid):
+        """cm_watch() of the process that listens to a service at an address."""
         cdef int fd = -1
         cdef rnic_gid gid = gid_of(raw_gid)
         cdef rnic_err err

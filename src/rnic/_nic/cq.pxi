@@ -19,9 +19,7 @@ cdef int clipped(n) except? -1:
 
 
 cdef class CQ(Handle):
-    """A completion queue: it holds the completions of finished work requests until poll() (IBA 10.8;
-    ibv_create_cq(3)).
-    """
+    """A completion queue: completions wait here for poll() (IBA 10.8; ibv_create_cq(3))."""
 
     cdef rnic_cq *p
     cdef unsigned unacked                #: events taken from the channel, not acknowledged yet

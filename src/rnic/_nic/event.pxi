@@ -55,9 +55,9 @@ cdef class CompChannel(Handle):
     def get_cq_event(self, timeout=None):
         """Wait for an event, and return the CQ that it is from (ibv_get_cq_event(3)).
 
-        `timeout` is in seconds; None waits for ever, 0 does not wait. Raises TimeoutError at its end. Acknowledge
-        every event with CQ.ack_events(), or the queue cannot be closed. Then call req_notify() again, and poll the
-        queue until it is empty: completions before req_notify() make no event.
+        Call CQ.req_notify() before. `timeout` is in seconds; None waits for ever, 0 does not wait. Raises
+        TimeoutError at its end. Acknowledge every event with CQ.ack_events(), or the queue cannot be closed. Then
+        call req_notify() again, and poll the queue until it is empty: completions before req_notify() make no event.
         """
         cdef rnic_cq *cq = NULL
         cdef rnic_err err

@@ -8,15 +8,17 @@ structs, as dicts; rnic.verbs makes records of them.
 """
 cimport cython
 from cpython.buffer cimport (
-    PyBUF_ANY_CONTIGUOUS, PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
+    PyBUF_ANY_CONTIGUOUS, PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_CheckBuffer,
+    PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_SetName
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject_GenericSetAttr
 from libc.errno cimport EAGAIN, EBUSY, ECONNRESET, EINTR, EINVAL, EIO, ENODEV, ETIMEDOUT, errno
 from libc.limits cimport INT_MAX
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memcpy, memmove, memset
 from posix.unistd cimport close, getpid
 
@@ -52,6 +54,9 @@ cdef extern from "<sys/eventfd.h>" nogil:
     int eventfd_read(int, eventfd_t *)
     int eventfd_write(int, eventfd_t)
 
+cdef extern from *:
+    Py_ssize_t PY_SSIZE_T_MAX
+
 cdef extern from "<poll.h>" nogil:
     struct pollfd:
         int fd
@@ -75,6 +80,7 @@ include "listener.pxi"
 include "mw.pxi"
 include "wr.pxi"
 include "places.pxi"
+include "tensor.pxi"
 include "ops.pxi"
 include "wc.pxi"
 include "cq_ex.pxi"

@@ -76,6 +76,8 @@ cdef class Operations:
                 return None
             return self.operate_on(wr, local, 0, (<MR>local).length, remote, offset, access)
         try:
+            if not PyObject_CheckBuffer(local) and hasattr(local, "__dlpack__"):
+                local = Tensor(local)
             PyObject_GetBuffer(local, &view, PyBUF_C_CONTIGUOUS | (PyBUF_WRITABLE if reads else 0))
         except Exception:   # the long way raises what is right
             return None

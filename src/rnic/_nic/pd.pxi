@@ -78,18 +78,21 @@ cdef class PD(Handle):
         return mr
 
     def raw_alloc_null_mr(self):
+        """ibv_alloc_null_mr."""
         cdef MR mr = MR.__new__(MR)
         self.need("alloc_null_mr")
         mr.allocate_null(self)
         return mr
 
     def raw_import_mr(self, uint32_t handle):
+        """ibv_import_mr."""
         cdef MR mr = MR.__new__(MR)
         self.need("import_mr")
         mr.adopt(self, handle)
         return mr
 
     def raw_advise_mr(self, int advice, uint32_t flags, list sges):
+        """ibv_advise_mr."""
         cdef rnic_err err
         cdef int i, rc, n = len(sges)
         cdef rnic_sge *list_ = <rnic_sge *>PyMem_Malloc(max(n, 1) * sizeof(rnic_sge))

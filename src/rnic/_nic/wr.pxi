@@ -132,8 +132,9 @@ cdef class WorkRequest:
 
 @cython.final
 cdef class SendWR(WorkRequest):
-    """A request to send, write, read or do an atomic operation (ibv_post_send(3)). It can be changed and posted
-    again.
+    """A request to send, write, read or do an atomic operation (ibv_post_send(3)). It can be posted again.
+
+        rnic.SendWR(opcode=WROpcode.RDMA_WRITE, sg_list=[SGE(mr)], remote_addr=addr, rkey=rkey)
 
     For RDMA and atomic operations, `remote_addr` and `rkey` name the peer's memory. `compare_add` is the number that
     FETCH_AND_ADD adds, or that CMP_AND_SWP compares with before it stores `swap`. `imm_data` is the 32-bit number of

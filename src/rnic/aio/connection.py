@@ -11,11 +11,12 @@ from functools import partial
 from ipaddress import ip_address
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rnic._nic.nic import MR
 from rnic.aio.pump import Pump
 from rnic.aio.readable import Readable
+from rnic.conn.arrays import Layout
 from rnic.conn.core import GRACE, Core, as_bytes, check_room
 from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, room
 from rnic.conn.handshake import Dial
@@ -25,7 +26,9 @@ from rnic.enums import AccessFlags
 from rnic.times import seconds
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from numpy.typing import DTypeLike, NDArray
+
+    from rnic.endpoint.buffers import AnyBuffer
 
 
 class Connection(Face):
@@ -40,7 +43,7 @@ class Connection(Face):
         super().__init__(core)
         self._pump = Pump(core)
 
-    async def send(self, message: Buffer) -> None:
+    async def send(self, message: AnyBuffer) -> None:
         """Send a message of any size; returns when all of it is on its way and the buffer is free.
 
         It waits while the peer takes no messages.  When it is cancelled, the buffer is free, and the peer
@@ -91,7 +94,7 @@ class Connection(Face):
         core.courier.hand = None  # no call from here on, behind which an exception could come
         return data
 
-    async def recv_into(self, buffer: Buffer) -> int:
+    async def recv_into(self, buffer: AnyBuffer) -> int:
         """As recv(), into a buffer; the number of bytes.
 
         A message that the peer announces (Config.announce) comes straight into the buffer.  ValueError when
@@ -125,7 +128,7 @@ class Connection(Face):
             pump.messages.wake()
             raise
 
-    async def share(self, buffer: Buffer, access: AccessFlags | None = None) -> Region:
+    async def share(self, buffer: AnyBuffer, access: AccessFlags | None = None) -> Region:
         """Let the peer read, write and add in a buffer; it gets a Region from its next_region()."""
         await self._pump.turn.take()
         region = self._core.share(buffer, access)
@@ -168,7 +171,7 @@ class Connection(Face):
         finally:
             self._pump.regions.wake()  # another one may be there, or the end
 
-    async def write(self, local: Buffer | MR, remote: Region, offset: int = 0) -> None:
+    async def write(self, local: AnyBuffer | MR, remote: Region, offset: int = 0) -> None:
         """Write a buffer into the peer's region, at an offset; returns when it is there.
 
         Cancelled, it goes on, and so do the operations below: the buffer is in use until close(), or until a
@@ -177,10 +180,27 @@ class Connection(Face):
         if not await self._may_operate_short() or not self._core.operations.write(local, remote, offset):
             await self._run(self._write_op(local, remote, offset))
 
-    async def read(self, local: Buffer | MR, remote: Region, offset: int = 0) -> None:
+    async def read(self, local: AnyBuffer | MR, remote: Region, offset: int = 0) -> None:
         """Fill a buffer from the peer's region, from an offset on."""
         if not await self._may_operate_short() or not self._core.operations.read(local, remote, offset):
             await self._run(self._read_op(local, remote, offset))
+
+    async def read_array(
+        self,
+        region: Region,
+        *,
+        shape: int | tuple[int, ...] | None = None,
+        dtype: DTypeLike | None = None,
+    ) -> NDArray[Any]:
+        """A new array, filled from the peer's region by a READ: as the region says, or as you say.
+
+        ValueError when the region does not say what array it holds and `shape` and `dtype` are not given, or
+        when they do not fit its length; ImportError where there is no NumPy.
+        """
+        array = Layout(region, shape, dtype, "read_array()").empty()
+        for start, piece in self._pieces(array):
+            await self.read(piece, region, start)
+        return array
 
     async def fetch_add(self, remote: Region, n: int, offset: int = 0) -> int:
         """Add to 8 bytes of the peer's region, at once; what was there before."""

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import socket
-import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -30,7 +28,7 @@ from rich.progress import (
 from rich.table import Table
 
 import rnic
-from rnic.cli import exchange, measure, params
+from rnic.cli import exchange, measure, network, params
 from rnic.cli.child import end, scratch, start
 from rnic.cli.command import command
 from rnic.cli.params import Failure, show_rate, show_size, show_time
@@ -45,9 +43,6 @@ from rnic.cli.transfer import (
     receiver,
 )
 
-HOST = "127.0.0.1"
-LOOPBACK = b"lo"
-SIOCGIFFLAGS, IFF_UP = 0x8913, 1  # netdevice(7)
 RANDOM = "random bytes"  # what a file without a name is called
 Advance = Callable[[int], None]  # told how many bytes are done
 Gone = Callable[[], str | None]  # why the other process will never answer, or None
@@ -83,10 +78,10 @@ def demo(path: Path | None, size: int, port: int) -> None:
     rnic demo /usr/bin/python3
     """
     console = Console(highlight=False)
-    need_loopback()
+    host = network.here()
     with ExitStack() as stack:
         file = make_file(stack, size, console) if path is None else stack.enter_context(path.open("rb"))
-        link = start_receiver(stack, port)
+        link = start_receiver(stack, host, port)
         send_file(link, file, path or Path(RANDOM), console)
         with console.status("measuring latency and bandwidth"):
             rows = measure.measure(link, stack)
@@ -96,11 +91,12 @@ def demo(path: Path | None, size: int, port: int) -> None:
 
 
 @command()
+@click.argument("host")
 @click.argument("port", type=params.number(1, 65535))
-def demo_receiver(port: int) -> None:
+def demo_receiver(host: str, port: int) -> None:
     """The second process of `rnic demo`, which starts it."""
     try:
-        with exchange.connect(HOST, port, QUIET) as sock:
+        with exchange.connect(host, port, QUIET) as sock:
             receiver(sock)
     except Failure as failure:
         raise Failure(f"receiver: {failure.message}") from None
@@ -109,17 +105,6 @@ def demo_receiver(port: int) -> None:
 def say(console: Console, text: str) -> None:
     """One line, however long, and as it is: a file's name may look like markup."""
     console.print(text, soft_wrap=True, markup=False)
-
-
-def need_loopback() -> None:
-    """Failure when the network interface is down by which the two processes meet."""
-    asked = struct.pack("16sH14x", LOOPBACK, 0)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket, suppress(OSError):
-        (flags,) = struct.unpack("16xH14x", fcntl.ioctl(any_socket, SIOCGIFFLAGS, asked))
-        if not flags & IFF_UP:
-            name = LOOPBACK.decode()
-            cure = f"`ip link set {name} up` brings it up, and `rnic doctor` looks for more"
-            raise Failure(f"the network interface {name} is down, by which the two processes meet: {cure}")
 
 
 def make_file(stack: ExitStack, size: int, console: Console) -> IO[bytes]:
@@ -179,11 +164,11 @@ def progress(console: Console, title: str, total: int) -> Iterator[Advance]:
         yield lambda count: bar.advance(task, count)
 
 
-def start_receiver(stack: ExitStack, port: int) -> Link:
+def start_receiver(stack: ExitStack, host: str, port: int) -> Link:
     """Starts the second process and connects to it; the stack ends it."""
-    listener = stack.enter_context(exchange.listen(port, HOST))
+    listener = stack.enter_context(exchange.listen(port, host))
     port = listener.getsockname()[1]
-    child = start(demo_receiver.name or "", str(port))
+    child = start(demo_receiver.name or "", host, str(port))
     stack.push(lambda kind, _error, _traceback: end(child, 3 if kind is None else 0.5))
 
     def gone() -> str | None:

@@ -18,7 +18,7 @@ from rnic.cli.command import command
 from rnic.cli.params import Failure
 
 T = TypeVar("T")
-NO_DEVICES = "no devices: no network interface of this machine has an address (`rnic doctor` has the cure)"
+NO_DEVICES = "there are no devices"
 
 
 @command()

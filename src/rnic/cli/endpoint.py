@@ -13,6 +13,7 @@ from collections.abc import Callable
 import rnic
 from rnic.cli.exchange import PeerAddress
 from rnic.cli.params import Failure
+from rnic.rdmacm.routes import interfaces_of
 from rnic.records import MutableRecord
 
 MTUS = {
@@ -67,8 +68,9 @@ def open_port(
     if local is None:
         raise ValueError("neither a device nor an address")
     wanted, netdev = gid_of(str(local[0])), netdev_of(local)
+    interfaces = interfaces_of(rnic.GID(wanted).ip)
     for device in rnic.get_device_list():
-        if netdev not in (None, device.netdev):
+        if device.index not in interfaces or netdev not in (None, device.netdev):
             continue
         ctx = rnic.open_device(device.name)
         index = _index_of(ctx, wanted)
@@ -81,16 +83,23 @@ def open_port(
 
 
 def look(name: str | None, port_num: int, gid_index: int | None) -> None:
-    """For a server, before it waits for its client: raises when device, port or GID index do not exist.
+    """Before an end waits for the other: raises when device, port or GID index do not exist.
 
-    Without a name the client's connection tells the device.
+    Without a name the TCP connection tells the device: then any that has them will do.
     """
-    if name is None:
-        return
-    with rnic.open_device(name) as ctx:
-        ctx.query_port(port_num)
-        if gid_index is not None:
-            ctx.query_gid(port_num, gid_index)
+    names: list[str | None] = [name] if name is not None else [one.name for one in rnic.get_device_list()]
+    failed: rnic.VerbsError | None = None
+    for one in names or [None]:  # None says that there is no device
+        try:
+            with rnic.open_device(one) as ctx:
+                ctx.query_port(port_num)
+                if gid_index is not None:
+                    ctx.query_gid(port_num, gid_index)
+                return
+        except rnic.VerbsError as error:
+            failed = failed or error
+    assert failed is not None
+    raise failed
 
 
 def _choose(ctx: rnic.Context, name: str, gid_index: int | None, local: tuple[object, ...] | None) -> int:
@@ -120,6 +129,11 @@ def _described(ctx: rnic.Context, port_num: int, gid_index: int) -> LocalPort:
         ctx.close()
         raise
     return LocalPort(ctx, port_num, gid_index, bytes(gid.raw), attr.lid)
+
+
+def usual_mtu(port: LocalPort) -> rnic.MTU:
+    """What ibv_xsrq_pingpong takes, which is more than Ethernet has as a rule."""
+    return min(rnic.MTU.MTU_2048, rnic.MTU(port.ctx.query_port(port.port_num).active_mtu))
 
 
 def to_init(qp: rnic.QP, port_num: int, access: rnic.AccessFlags) -> None:

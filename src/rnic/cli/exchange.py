@@ -15,15 +15,13 @@ import errno
 import os
 import re
 import socket
-import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
-
-import click
 
 from rnic.cli.params import Failure
 from rnic.records import Record
 from rnic.times import bounded
+from rnic.wording import nobody_listens, place, port_taken
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,9 +109,11 @@ def connect(host: str, port: int, timeout: float | None) -> socket.socket:
     try:
         sock = socket.create_connection((host, port), bounded(timeout))
     except UnicodeError:  # of the codec idna
-        raise Failure(f"could not connect to {host}:{port}: that is no name of a host") from None
+        raise Failure(f"could not connect to {place(host, port)}: that is no name of a host") from None
+    except ConnectionRefusedError:
+        raise Failure(nobody_listens(host, port)) from None
     except OSError as error:
-        raise Failure(f"could not connect to {host}:{port}: {error.strerror or error}") from None
+        raise Failure(f"could not connect to {place(host, port)}: {error.strerror or error}") from None
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 
@@ -134,20 +134,15 @@ def listen(port: int, host: str = "") -> socket.socket:
     except UnicodeError:
         raise Failure(f"could not listen at {host}: that is no name of a host") from None
     except OSError as error:
-        raise Failure(f"could not listen on port {port}: {_why(error)}") from None
+        raise Failure(_why(host or "every address", port, error)) from None
 
 
-def announce(listener: socket.socket, port: int) -> None:
-    """Says where a server listens, if that is news; to a person also that it does."""
-    if port == 0 or sys.stderr.isatty():
-        click.echo(f"listening on port {listener.getsockname()[1]}", err=True)
-
-
-def _why(error: OSError) -> str:
+def _why(host: str, port: int, error: OSError) -> str:
     """Without what the socket module adds."""
     if error.errno == errno.EADDRINUSE:
-        return "Address already in use: choose another port with -p"
-    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        return port_taken(host, port)
+    why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+    return f"could not listen at {place(host, port)}: {why}"
 
 
 def _no_ipv6(error: OSError) -> bool:

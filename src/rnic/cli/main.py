@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import click
 
-from rnic.cli import signals
+from rnic.cli import network, signals
 from rnic.cli.command import Later, group
 from rnic.errors import VerbsError
 
@@ -108,7 +108,7 @@ def run(args: list[str], begin: Callable[[], None] | None = None) -> int:
         error.show()
         return error.exit_code
     except click.ClickException as error:
-        return _complain(error.format_message(), error.exit_code)
+        return _fail(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return _complain("interrupted", INTERRUPTED)
     except BrokenPipeError:
@@ -118,7 +118,7 @@ def run(args: list[str], begin: Callable[[], None] | None = None) -> int:
     except MemoryError:
         return _complain("not enough memory", 1)
     except OSError as error:
-        return _complain(describe(error), 1)
+        return _fail(describe(error))
     return status if isinstance(status, int) else 0
 
 
@@ -128,6 +128,12 @@ def describe(error: OSError) -> str:
         return str(error)
     text = error.strerror or str(error)
     return f"{error.filename}: {text}" if error.filename else text
+
+
+def _fail(text: str, status: int = 1) -> int:
+    """With what is wrong with the whole host, if something is."""
+    why = network.trouble()
+    return _complain(f"{text}; {why}" if why and why not in text else text, status)
 
 
 def _complain(text: str, status: int) -> int:

@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 
 import click
 
-from rnic.cli import completion, endpoint, exchange, params, pingpong_srq, pingpong_xrc
+from rnic.cli import completion, endpoint, exchange, network, params, pingpong_srq, pingpong_xrc
 from rnic.cli.command import group
 from rnic.cli.endpoint import MTUS
 from rnic.cli.params import Failure
 from rnic.cli.pingpong_end import FILL, DatagramEnd, End, Options, UnreliableEnd, validate
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+SHARED = ("size", "iters", "mtu", "sl", "chk", "num_qp", "num_tests")  # what both ends need alike
 
 
 @group()
@@ -179,8 +180,7 @@ def srq(mtu: str, num_qp: int, **given: Any) -> None:
     "-m",
     "--mtu",
     type=click.Choice(list(map(str, MTUS))),
-    default="2048",
-    show_default=True,
+    show_default="2048, or the port's if that is less",
     help="Path MTU.",
 )
 @click.option(
@@ -195,14 +195,14 @@ def srq(mtu: str, num_qp: int, **given: Any) -> None:
     show_default=True,
     help="Messages to each peer.",
 )
-def xrc(mtu: str, clients: int, num_tests: int, **given: Any) -> None:
+def xrc(mtu: str | None, clients: int, num_tests: int, **given: Any) -> None:
     """Bounce messages over extended reliable connections: a server, and as many clients as it waits for.
 
     Options, TCP exchange and output are those of ibv_xsrq_pingpong; either end can be the original.  But an
     original server with many clients needs clients that share an XRC domain; rnic's have a domain each.
     """
     given.update(rx_depth=0, chk=False, iters=num_tests)
-    options = Options.of(given, MTUS[int(mtu)])
+    options = Options.of(given, MTUS[int(mtu)] if mtu else None)
     run_extended(options, 1 if options.servername is not None else clients)
 
 
@@ -266,13 +266,12 @@ def run_shared(options: Options, num_qp: int) -> None:
 def run_extended(options: Options, peers: int) -> None:
     """The same with an XRC connection each way to each peer."""
     client = options.servername is not None
-    mtu = options.mtu
-    assert mtu is not None
     with ExitStack() as stack:
         socks = _meet(options, peers, stack)
         sock = next(socks)
         local_port = endpoint.open_port(options.ib_dev, options.ib_port, options.gid_idx, sock.getsockname())
         stack.enter_context(local_port.ctx)
+        mtu = options.mtu or endpoint.usual_mtu(local_port)
         end = pingpong_xrc.ExtendedEnd(
             local_port, stack, size=options.size, peers=peers, tests=options.iters, sleeps=options.events
         )
@@ -289,12 +288,16 @@ def run_extended(options: Options, peers: int) -> None:
 def _meet(options: Options, peers: int, stack: ExitStack) -> Iterator[socket.socket]:
     """The TCP connections, one after the other, each when it is wanted."""
     timeout = options.timeout or None
+    endpoint.look(options.ib_dev, options.ib_port, options.gid_idx)
     if options.servername is not None:
         yield stack.enter_context(exchange.connect(options.servername, options.port, timeout))
         return
-    endpoint.look(options.ib_dev, options.ib_port, options.gid_idx)
     with exchange.listen(options.port) as listener:
-        exchange.announce(listener, options.port)
+        port = listener.getsockname()[1]
+        path = click.get_current_context().command_path.split()
+        network.announce(
+            "", port, lambda host: [*path, host, *network.given(*SHARED), *network.port_words(port)]
+        )
         for _ in range(peers):
             yield stack.enter_context(exchange.accept(listener, timeout))
 

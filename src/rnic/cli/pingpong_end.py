@@ -72,9 +72,9 @@ def validate(buf: mmap.mmap | bytes, size: int, start: int = 0) -> None:
         raise Failure(f"{len(bad)} pages arrived wrong")
 
 
-def _counted(counters: rnic.Counters) -> str:
-    """The counters that have counted something."""
-    return "; ".join(f"{name} {value}" for name, value in counters.items() if value)
+def _counted(counters: rnic.Counters) -> dict[str, str]:
+    """The counters that have counted something, in words by their names."""
+    return {name: f"{name} {value}" for name, value in counters.items() if value}
 
 
 class End:
@@ -164,22 +164,23 @@ class End:
         start = time.perf_counter()
         try:
             self._loop(pending)
-        except Failure:
-            click.echo(f"  queue pair:     {self._account()}")
-            click.echo(
-                f"  device:         {_counted(rnic.Counters.from_values(self.qp.context.raw_counters()))}"
-            )
-            raise
+        except Failure as failure:
+            raise Failure(f"{failure.message}\n{self._account()}") from None
         return time.perf_counter() - start
 
     def _account(self) -> str:
-        """Where the queue pair stands, for who looks for the reason of a failure."""
+        """Where the queue pair stands, and all that was counted: each once."""
         attr, _ = self.qp.query()
         state = attr.qp_state.name if attr.qp_state is not None else "?"
         stats = self.qp.statistics()
         waiting = f"{stats.sq_depth} sends and {stats.rq_depth} receives outstanding"
         psns = f"PSN {stats.snd_psn} next, {stats.snd_una} unacknowledged, {stats.rcv_psn} expected"
-        return "; ".join([state, waiting, psns, _counted(stats.counters)])
+        own, device = _counted(stats.counters), _counted(self.qp.context.counters())
+        more = [words for name, words in device.items() if name not in own]
+        return (
+            f"  queue pair:     {'; '.join([state, waiting, psns, *own.values()])}\n"
+            f"  device:         {'; '.join(more)}"
+        )
 
     def _loop(self, pending: int) -> None:
         iters, rx_depth = self.options.iters, self.options.rx_depth
@@ -270,9 +271,8 @@ class DatagramEnd(End):
         """From now on receives can be posted; refuses messages of more than one packet."""
         mtu = self.port.ctx.query_port(self.options.ib_port).active_mtu.nbytes
         if self.options.size > mtu:
-            raise Failure(
-                f"--size {self.options.size}: a datagram is one packet, and the port's MTU is {mtu}"
-            )
+            why = f"a datagram is one packet, and the port's MTU is {mtu}: choose less"
+            raise Failure(f"--size {self.options.size}: {why}")
         self.qp.modify(
             rnic.QPAttr(qp_state=rnic.QPState.INIT, pkey_index=0, port_num=self.options.ib_port, qkey=QKEY)
         )

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from rnic._nic.nic import MR, SGE, WC, Courier, Operations, SendWR
+from rnic.conn.arrays import describe
 from rnic.conn.device import at_once, later, let_go, let_go_memory, run_all
 from rnic.conn.memory import MAX_OPS, Memory
 from rnic.conn.ops import Op, explain
@@ -43,7 +44,7 @@ from rnic.endpoint import (
     State,
     Statistics,
 )
-from rnic.endpoint.buffers import flat
+from rnic.endpoint.buffers import flat, view_of
 from rnic.enums import AccessFlags, QPState, SendFlags, WCOpcode, WCStatus, WROpcode
 from rnic.enums import EventType as AsyncEventType
 from rnic.errors import VerbsError
@@ -55,7 +56,7 @@ from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from rnic.wire import rej_reason
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from rnic.endpoint.buffers import AnyBuffer
 
 _RECEIVE, _SEND, _OP = range(3)  # the lower bits of a wr_id
 _KINDS = 4
@@ -637,7 +638,7 @@ class Core:
         """What send() will return."""
         return self.protocol.next_handle
 
-    def send(self, message: Buffer) -> None:
+    def send(self, message: AnyBuffer) -> None:
         """Queue a message; is_sent() tells when its buffer is free."""
         self._go_long()
         self.check()
@@ -697,11 +698,12 @@ class Core:
         """next_message() has something to say."""
         return self.courier.hand is not None or self.eof or self.ended
 
-    def share(self, buffer: Buffer, access: AccessFlags | None) -> Region:
+    def share(self, buffer: AnyBuffer, access: AccessFlags | None) -> Region:
         """Register memory and tell the peer."""
         self._go_long()
         self.check()
-        data = flat(buffer, "share()")
+        view = view_of(buffer)
+        data = flat(view, "share()")
         if access is None:
             access = self.config.access
             if data.readonly:
@@ -710,7 +712,7 @@ class Core:
         mr = self.pd.reg_mr(data, access | (AccessFlags.LOCAL_WRITE if writes else AccessFlags(0)))
         before = set(self.protocol.shared)
         try:
-            region = self.protocol.share(mr.addr, mr.length, mr.rkey, access)
+            region = self.protocol.share(mr.addr, mr.length, mr.rkey, access, *describe(view))
             self._shared[region.id] = mr
             self._ours[region.id] = region
         except BaseException:
@@ -742,6 +744,16 @@ class Core:
             raise ValueError(
                 f"{what}(): no region {region.id} is shared here: give what share() has returned"
             )
+
+    def shared_memory(self, region: Region) -> memoryview:
+        """What share() was given."""
+        if region in self.protocol.regions.values():
+            raise ValueError("asarray(): the memory is the peer's: read_array() reads it")
+        self._check_ours(region, "asarray")
+        mr = self._shared.get(region.id)
+        if mr is None or region.id not in self.protocol.shared:
+            raise ValueError(f"asarray(): region {region.id} was withdrawn")
+        return mr.buf
 
     def is_withdrawn(self, region: Region) -> bool:
         """The peer has confirmed it, and the memory is deregistered."""

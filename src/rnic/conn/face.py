@@ -10,9 +10,10 @@ from errno import EINVAL
 from typing import TYPE_CHECKING, Any
 
 from rnic._nic.nic import MR
+from rnic.conn.arrays import Layout
 from rnic.conn.core import Core
 from rnic.conn.handshake import Desk
-from rnic.conn.ops import Op, local_side
+from rnic.conn.ops import LONGEST, Op, local_side
 from rnic.conn.pool import Pool
 from rnic.endpoint import Region, Statistics
 from rnic.endpoint.buffers import flat
@@ -23,7 +24,8 @@ from rnic.verbs.pd import PD
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
-    from typing_extensions import Buffer
+
+    from rnic.endpoint.buffers import AnyBuffer
 
 
 FETCH_ADD = int(WROpcode.ATOMIC_FETCH_AND_ADD)
@@ -94,7 +96,7 @@ class Face:
         self._core.check()
         return self._core.pool.alloc(nbytes)
 
-    def register(self, buffer: Buffer) -> MR:
+    def register(self, buffer: AnyBuffer) -> MR:
         """Register a buffer for read() and write(): it, and any slice of it, is used as alloc()'s memory is.
 
         close() of the MR, its `with` or the end of the connection gives the buffer back; until then it cannot
@@ -112,13 +114,34 @@ class Face:
         self._core.check()
         return self._core.pool.empty(shape, dtype)
 
-    def _write_op(self, local: Buffer | MR, remote: Region, offset: int) -> Op:
+    def asarray(
+        self,
+        region: Region,
+        *,
+        shape: int | tuple[int, ...] | None = None,
+        dtype: DTypeLike | None = None,
+    ) -> NDArray[Any]:
+        """The array that share() has shared, as it lies: what a peer writes is seen in it.
+
+        It can be written to if what was shared can.  `shape` and `dtype` are those of the region, if it has
+        any.  ValueError for a region that was withdrawn, or is the peer's (read_array()).
+        """
+        memory = self._core.shared_memory(region)
+        return Layout(region, shape, dtype, "asarray()").over(memory)
+
+    def _pieces(self, array: NDArray[Any]) -> Iterator[tuple[int, memoryview]]:
+        """Parts of it that one READ can fill, and where they are."""
+        data = flat(array, "read_array()")
+        for start in range(0, len(data), LONGEST):
+            yield start, data[start : start + LONGEST]
+
+    def _write_op(self, local: AnyBuffer | MR, remote: Region, offset: int) -> Op:
         return self._op(WROpcode.RDMA_WRITE, local, remote, offset)
 
-    def _read_op(self, local: Buffer | MR, remote: Region, offset: int) -> Op:
+    def _read_op(self, local: AnyBuffer | MR, remote: Region, offset: int) -> Op:
         return self._op(WROpcode.RDMA_READ, local, remote, offset)
 
-    def _op(self, opcode: WROpcode, local: Buffer | MR, remote: Region, offset: int) -> Op:
+    def _op(self, opcode: WROpcode, local: AnyBuffer | MR, remote: Region, offset: int) -> Op:
         side = local_side(local, self.pd, opcode)
         length = side.length if isinstance(side, MR) else len(side)  # len() of the longest fails
         return Op(opcode, remote, offset, length, local=side)
@@ -130,7 +153,7 @@ class Face:
         return Op(WROpcode.ATOMIC_CMP_AND_SWP, remote, offset, 8, compare_add=compare, swap=swap)
 
 
-def room(buffer: Buffer) -> memoryview:
+def room(buffer: AnyBuffer) -> memoryview:
     """The bytes of a buffer that recv_into() fills."""
     view = flat(buffer, "recv_into()")
     if view.readonly and len(view):

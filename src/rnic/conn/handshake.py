@@ -27,6 +27,7 @@ from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, Timing,
 from rnic.rdmacm.sockaddr import SockAddr
 from rnic.records import Record
 from rnic.wire import RejReason, rej_reason
+from rnic.wording import nobody_listens, place
 
 _log = Log("rnic.conn")
 _LACKING = (EMFILE, ENFILE, ENOMEM, ENOSPC, EAGAIN)
@@ -52,7 +53,8 @@ class Dial:
     """A connection that is being made; `core` is there when it has been."""
 
     def __init__(self, host: str, port: int, config: Config) -> None:
-        self.name = f"{host}:{port}"
+        self.host, self.port = host, port
+        self.name = place(host, port)
         self.config = config
         self.core: Core | None = None
         self.done = False
@@ -118,7 +120,7 @@ class Dial:
             )
             return RefusedError(text, reason)
         if reason == RejReason.INVALID_SERVICE_ID:
-            return RefusedError(f"{self.name}: nobody listens there", reason)
+            return RefusedError(nobody_listens(self.host, self.port), reason)
         return RefusedError(f"{self.name} rejected the request: reason {rej_reason(reason)}", reason)
 
     def abandon(self) -> None:

@@ -12,7 +12,7 @@ from rnic.enums import AccessFlags, SendFlags, WROpcode
 from rnic.verbs.pd import PD
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from rnic.endpoint.buffers import AnyBuffer
 
 _NEEDS = {
     WROpcode.RDMA_WRITE: AccessFlags.REMOTE_WRITE,
@@ -21,7 +21,7 @@ _NEEDS = {
     WROpcode.ATOMIC_CMP_AND_SWP: AccessFlags.REMOTE_ATOMIC,
 }
 MASK = (1 << 64) - 1
-_LONGEST = 1 << 31  # bytes in one READ or WRITE (IBA 9.7.2)
+LONGEST = 1 << 31  # bytes in one READ or WRITE (IBA 9.7.2)
 
 
 class Op:
@@ -96,8 +96,8 @@ def check(opcode: WROpcode, remote: Region, offset: int, length: int) -> None:
         raise TypeError(
             f"{opcode.name}: remote is a Region, as next_region() returns it, not {type(remote).__name__}"
         )
-    if length > _LONGEST:
-        raise ValueError(f"{length} bytes are more than {_LONGEST}, the most of one operation: use several")
+    if length > LONGEST:
+        raise ValueError(f"{length} bytes are more than {LONGEST}, the most of one operation: use several")
     if not 0 <= offset <= offset + length <= remote.length:
         raise ValueError(f"{length} bytes at {offset} are beyond region {remote.id} of {remote.length} bytes")
     if not remote.access & _NEEDS[opcode]:
@@ -106,7 +106,7 @@ def check(opcode: WROpcode, remote: Region, offset: int, length: int) -> None:
         raise ValueError(f"{opcode.name} needs an address that is a multiple of 8, not offset {offset}")
 
 
-def local_side(local: Buffer | MR, pd: PD, opcode: WROpcode) -> memoryview | MR:
+def local_side(local: AnyBuffer | MR, pd: PD, opcode: WROpcode) -> memoryview | MR:
     """What a READ fills and a WRITE takes; ValueError for a buffer or a region that it cannot be."""
     reads = opcode is WROpcode.RDMA_READ
     if isinstance(local, MR):

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from rnic._nic.nic import MR, Hold, Places
+from rnic.conn.arrays import kind_of, numpy_for
 from rnic.conn.device import let_go_memory, part_with
 from rnic.endpoint.buffers import flat
 from rnic.enums import AccessFlags
@@ -22,7 +23,8 @@ from rnic.verbs.pd import PD
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
-    from typing_extensions import Buffer
+
+    from rnic.endpoint.buffers import AnyBuffer
 
 MAX_CACHED = 16
 """Registrations that are kept for buffers that come again."""
@@ -46,7 +48,7 @@ class Pool:
         self.places.add(mr)
         return mr
 
-    def register(self, buffer: Buffer) -> MR:
+    def register(self, buffer: AnyBuffer) -> MR:
         """A buffer of the user's."""
         data = flat(buffer, "register()")
         mr = self._pd.reg_mr(data, AccessFlags(0) if data.readonly else AccessFlags.LOCAL_WRITE)
@@ -56,10 +58,7 @@ class Pool:
 
     def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """An array in memory of the device, which goes with it."""
-        np = numpy_for("empty()")
-        kind = np.dtype(dtype)
-        if kind.hasobject:
-            raise ValueError(f"empty(): {kind} holds Python objects, which mean nothing to a peer")
+        np, kind = numpy_for("empty()"), kind_of(dtype, "empty()")
         nbytes = math.prod((shape,) if isinstance(shape, int) else shape) * kind.itemsize
         array: NDArray[Any]
         if nbytes <= 0:  # no region is empty; of a negative length NumPy says what is wrong
@@ -100,12 +99,3 @@ class Pool:
         for mr in self.places.regions():
             if not mr.awaited:
                 let_go_memory(mr)
-
-
-def numpy_for(what: str) -> Any:
-    """NumPy, which rnic can do without."""
-    try:
-        import numpy
-    except ImportError as error:
-        raise ImportError(f"{what} makes a NumPy array, and NumPy is missing: pip install numpy") from error
-    return numpy

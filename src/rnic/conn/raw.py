@@ -35,6 +35,8 @@ from rnic.enums import AccessFlags
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from rnic.endpoint.buffers import AnyBuffer
+
 _ENDED = (State.CLOSED, State.FAILED)
 
 
@@ -76,7 +78,7 @@ class Raw:
         """Nothing is left but to disconnect."""
         return self.state in _ENDED
 
-    def send(self, message: Buffer) -> int:
+    def send(self, message: AnyBuffer) -> int:
         """Queue a message, which is copied; it has to fit one SEND."""
         if self._closing or self.finished:
             raise ClosedError("send(): the connection is closed")

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rnic._nic.nic import MR
+from rnic.conn.arrays import Layout
 from rnic.conn.core import GRACE, Core, as_bytes, check_room
 from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, ListenerFace, room
 from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Desk, Dial, Limits
@@ -27,7 +28,9 @@ from rnic.times import after, bounded, milliseconds, seconds
 _log = Log("rnic.conn")
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from numpy.typing import DTypeLike, NDArray
+
+    from rnic.endpoint.buffers import AnyBuffer
 
 
 def sleep(filenos: tuple[int, ...], until: float | None) -> None:
@@ -94,7 +97,7 @@ class Connection(Face):
         finally:
             core.waiting = False
 
-    def send(self, message: Buffer, timeout: float | None = None) -> None:
+    def send(self, message: AnyBuffer, timeout: float | None = None) -> None:
         """Send a message of any size; returns when all of it is on its way and the buffer is free.
 
         It waits while the peer takes no messages.  After TimeoutError, and after any exception from outside,
@@ -139,7 +142,7 @@ class Connection(Face):
         finally:
             self._inside = None
 
-    def recv_into(self, buffer: Buffer, timeout: float | None = None) -> int:
+    def recv_into(self, buffer: AnyBuffer, timeout: float | None = None) -> int:
         """As recv(), into a buffer; the number of bytes.
 
         A message that the peer announces (Config.announce) comes straight into the buffer.  ValueError when
@@ -183,7 +186,7 @@ class Connection(Face):
         due = earliest(core.deadline(), until)
         return core.courier.sleep(None if due is None else max(0.0, due - monotonic()))
 
-    def share(self, buffer: Buffer, access: AccessFlags | None = None) -> Region:
+    def share(self, buffer: AnyBuffer, access: AccessFlags | None = None) -> Region:
         """Let the peer read, write and add in a buffer; it gets a Region from its next_region()."""
         self._enter("share")
         try:
@@ -234,18 +237,37 @@ class Connection(Face):
             self._inside = None
 
     def write(
-        self, local: Buffer | MR, remote: Region, offset: int = 0, *, timeout: float | None = None
+        self, local: AnyBuffer | MR, remote: Region, offset: int = 0, *, timeout: float | None = None
     ) -> None:
         """Write a buffer into the peer's region, at an offset; returns when it is there."""
         short = partial(self._core.operations.write, local, remote, offset)
         self._operate("write", short, partial(self._write_op, local, remote, offset), timeout)
 
     def read(
-        self, local: Buffer | MR, remote: Region, offset: int = 0, *, timeout: float | None = None
+        self, local: AnyBuffer | MR, remote: Region, offset: int = 0, *, timeout: float | None = None
     ) -> None:
         """Fill a buffer from the peer's region, from an offset on."""
         short = partial(self._core.operations.read, local, remote, offset)
         self._operate("read", short, partial(self._read_op, local, remote, offset), timeout)
+
+    def read_array(
+        self,
+        region: Region,
+        *,
+        shape: int | tuple[int, ...] | None = None,
+        dtype: DTypeLike | None = None,
+        timeout: float | None = None,
+    ) -> NDArray[Any]:
+        """A new array, filled from the peer's region by a READ: as the region says, or as you say.
+
+        ValueError when the region does not say what array it holds and `shape` and `dtype` are not given, or
+        when they do not fit its length; ImportError where there is no NumPy.  `timeout` is in seconds.
+        """
+        array = Layout(region, shape, dtype, "read_array()").empty()
+        until = after(timeout)
+        for start, piece in self._pieces(array):
+            self.read(piece, region, start, timeout=None if until is None else max(0.0, until - monotonic()))
+        return array
 
     def fetch_add(self, remote: Region, n: int, offset: int = 0, *, timeout: float | None = None) -> int:
         """Add to 8 bytes of the peer's region, at once; what was there before."""

@@ -1,23 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
 """Buffers of the user's as the bytes that they stand for."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rnic._nic.nic import Tensor
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["EMPTY", "flat"]
+__all__ = ["EMPTY", "DLPack", "flat", "view_of"]
+
+
+class DLPack(Protocol):
+    """An array of another library, a PyTorch tensor for one, that lies in memory of the host."""
+
+    def __dlpack__(self) -> Any:
+        """A capsule of DLPack."""
+
+    def __dlpack_device__(self) -> tuple[Any, Any]:
+        """Where it lies."""
+
+
+if TYPE_CHECKING:
+    AnyBuffer = Buffer | DLPack
 
 EMPTY = memoryview(b"")
 
 
-def flat(buffer: "Buffer", what: str) -> memoryview:
+def view_of(buffer: "AnyBuffer") -> memoryview:
+    """A buffer as it is, of what speaks DLPack alone by that; while it is held the buffer keeps its size."""
+    try:
+        return memoryview(buffer)  # type: ignore[arg-type]
+    except TypeError:
+        if not hasattr(buffer, "__dlpack__"):
+            raise
+    return memoryview(Tensor(buffer))
+
+
+def flat(buffer: "AnyBuffer", what: str) -> memoryview:
     """The bytes of a buffer, one after the other, without a copy; while they are held it keeps its size.
 
     ValueError when they do not lie in this order in memory, as in a NumPy array that is transposed, strided
     or Fortran-ordered: whoever takes its memory as it lies moves the wrong bytes.
     """
-    view = memoryview(buffer)
+    view = view_of(buffer)
     if not view.c_contiguous:
         cure = "copy it first: bytes(buffer), numpy.ascontiguousarray(array)"
         raise ValueError(f"{what} needs a buffer that is contiguous in C order; {cure}")

@@ -57,6 +57,8 @@ from rnic.records import Record
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from rnic.endpoint.buffers import AnyBuffer
+
 __all__ = ["Protocol", "Role", "Statistics"]
 
 _LIVE = frozenset({State.OPEN, State.HALF_CLOSED_LOCAL, State.HALF_CLOSED_REMOTE})
@@ -250,7 +252,7 @@ class Protocol:
 
     # ------------------------------------------------------------ the user
 
-    def send(self, message: "Buffer", tag: int = 0) -> int:
+    def send(self, message: "AnyBuffer", tag: int = 0) -> int:
         """Queue a message of any length; its handle, which sent() returns when the buffer is free again.
 
         The bytes are not copied: they must stay as they are until then.  MessageTooLongError when the peer

@@ -20,6 +20,7 @@ from rnic.rdmacm.registry import registry
 from rnic.rdmacm.sockaddr import Inet
 from rnic.verbs.ah import GID
 from rnic.wire import service_id
+from rnic.wording import port_taken
 
 if TYPE_CHECKING:
     from rnic.rdmacm.agent import Agent
@@ -68,8 +69,7 @@ def _claim_port(one: CmId, local: Inet, port: int, agents: Sequence[Agent]) -> l
             undo.callback(claim.close)
             claims.append(claim)
             if not reuse and not all(agent.ports.may_bind(one.ps, ip, port) for ip in agent.ips_of(local)):
-                text = f"port {port} is in use: an id of this host uses it, or one beside it, to connect"
-                raise VerbsError(EADDRINUSE, text, "bind_addr")
+                raise VerbsError(EADDRINUSE, port_taken(str(local.ip), port), "bind_addr")
         undo.pop_all()
     return claims
 
@@ -86,8 +86,7 @@ def _claim_at(one: CmId, agent: Agent, local: Inet, port: int) -> nic.Listener:
     except VerbsError as error:
         if error.errno != EADDRINUSE:
             raise
-        text = f"port {port} of {local.ip} is in use by another id on this host: choose another port"
-        raise VerbsError(EADDRINUSE, text, "bind_addr") from None
+        raise VerbsError(EADDRINUSE, port_taken(str(local.ip), port), "bind_addr") from None
 
 
 def _tidy(one: CmId, agents: Sequence[Agent]) -> None:

@@ -75,6 +75,7 @@ class Agent:
         self._timers: list[tuple[int, int, Callable[[int], int | None]]] = []  # a heap: due, serial, call
         self._serial = itertools.count()
         self._watching = False
+        self._errors = 0  # of queue pairs, that the ids know of
         self._unmet: set[cm.Exchange] = set()
         self._later: deque[Callable[[], object]] = deque()  # filled without lock
         self._more = False  # datagrams may wait that no event tells of
@@ -198,17 +199,24 @@ class Agent:
         """
         heapq.heappush(self._timers, (due, next(self._serial), call))
 
-    def watch(self) -> None:
+    def watch(self, one: CmId) -> None:
         """Check the ids' queue pairs regularly, while there are any: an error of a queue pair ends its
         connection.
         """
+        one.is_settled = False
         if not self._watching:
             self._watching = True
             self.at(monotonic_ns() + _WATCH_NS, self._look)
 
     def _look(self, now: int) -> int | None:
-        looked = [one.watch(now) for one in list(self.ids)]
-        self._watching = any(looked)
+        errors = self.context.counters().qp_errors
+        if errors != self._errors:  # of some queue pair
+            for one in self.ids:
+                one.is_settled = False
+            self._errors = errors
+        self._watching = False
+        for one in list(self.ids):
+            self._watching = one.is_settled or one.watch(now) or self._watching
         return now + _WATCH_NS if self._watching else None
 
     def ips_of(self, local: Inet) -> list[routes.IP]:

@@ -21,6 +21,7 @@ from rnic.rdmacm.names import ConnParam, EventType, UDParam
 from rnic.times import after, milliseconds
 from rnic.wire import RejReason, SidrStatus
 from rnic.wire.cm_names import name_of
+from rnic.wording import nobody_listens
 
 if TYPE_CHECKING:
     from rnic.rdmacm.cm_id import CmId
@@ -124,8 +125,11 @@ class Event:
         if self.status > 0 or self.event is EventType.REJECTED:
             reasons = SidrStatus if self.event is EventType.UNREACHABLE else RejReason
             reason = name_of(reasons, self.status)
-            hint = ": no program listens on that port" if self._no_listener() else ""
-            return f"{self.event.name}: refused by the peer, reason {self.status} ({reason}){hint}"
+            peer = self.id.get_peer_addr()
+            if self._no_listener() and peer is not None:
+                why = f"{self.event.name}, reason {self.status}: {reason}"
+                return f"{nobody_listens(peer[0], peer[1])} ({why})"
+            return f"{self.event.name}: refused by the peer, reason {self.status} ({reason})"
         why = f": {os.strerror(-self.status)}" if self.status else ""
         return f"{self.event.name}{why}"
 

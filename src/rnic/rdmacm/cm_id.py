@@ -105,6 +105,8 @@ class CmId(Messages, SharedReceives):
         self.offers_ece = False  # set_local_ece() has been called
         self.remote_ece = ECE()
         self.disconnecting = False
+        self.is_settled = False
+        """It is connected, and no queue pair has failed since watch() looked at its own."""
         self.asks_for: ConnParam | None = None  # of connect()
         self.asked_at = 0  # ns
         self.question: reach.Question | None = None  # to the network, while the peer does not answer
@@ -302,8 +304,7 @@ class CmId(Messages, SharedReceives):
         max_half_open: int = MAX_HALF_OPEN,
         handshake_timeout: float = HANDSHAKE_TIMEOUT,
     ) -> None:
-        """Accept requests from now on (rdma_listen(3)); each one makes an event CONNECT_REQUEST with a new
-        id.
+        """Listen for requests (rdma_listen(3)); each one makes an event CONNECT_REQUEST with a new id.
 
         `backlog` is the number of requests that may wait for the program, 0: 1024. Further ones are refused,
         as the kernel does. An id that is not bound gets a free port of every device.
@@ -440,9 +441,12 @@ class CmId(Messages, SharedReceives):
         """
         if self.state is not IdState.CONNECT or self.qp is None or self.qp.closed:
             return False
-        if self._is_connected and self.qp.state is QPState.ERR:
+        if not self._is_connected:
+            rc.wonder(self, now)
+        elif self.qp.state is QPState.ERR:
             self._broke_down()
-        rc.wonder(self, now)
+        else:
+            self.is_settled = True
         return True
 
     def _broke_down(self) -> None:
@@ -453,12 +457,13 @@ class CmId(Messages, SharedReceives):
             rc.disconnect(self)
 
     def disconnect(self, private_data: bytes = b"") -> None:
-        """End a connection, or agree to its end (rdma_disconnect(3)); the queue pair moves to ERR.
+        """End a connection, or confirm the peer's disconnect (rdma_disconnect(3)); the queue pair moves to
+        ERR.
 
         The event DISCONNECTED follows once, and TIMEWAIT_EXIT when the queue pair may be used again. During
-        the handshake it follows when the handshake has succeeded; if the handshake fails, another event
-        reports that. No event follows for a connection that has failed, or for an id that listens. Private
-        data has at most 220 bytes, and goes with the DREQ; librdmacm does not have it here.
+        the handshake, DISCONNECTED follows when the handshake has succeeded; if the handshake fails, another
+        event reports that. No event follows for a connection that has failed, or for an id that listens.
+        Private data has at most 220 bytes, and goes with the DREQ; librdmacm does not have it here.
         """
         with registry.lock:
             if self.state is IdState.LISTEN:

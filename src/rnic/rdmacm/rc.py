@@ -106,7 +106,7 @@ def connect(one: CmId, param: ConnParam) -> None:
     link.timeout = ack_timeout(agent.attr.local_ca_ack_delay, one.packet_life_time)
     one.asks_for = param
     _call(one, agent, link, param)
-    agent.watch()
+    agent.watch(one)
     agent.flush()
 
 
@@ -242,7 +242,7 @@ def accept(one: CmId, param: ConnParam | None) -> None:
         conn.send_rej(RejReason.CONSUMER_DEFINED, monotonic_ns())
         raise
     finally:
-        agent.watch()
+        agent.watch(one)
         agent.flush()
 
 

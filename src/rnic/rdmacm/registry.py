@@ -54,7 +54,9 @@ class Registry:
             except VerbsError as error:
                 last = error
         if not found:
-            raise last or VerbsError(ENODEV, "this host has no device", verb)
+            raise last or VerbsError(
+                ENODEV, "there is no device, as no network interface has an address", verb
+            )
         return found
 
     def _agent(self, device: Device) -> Agent:

@@ -104,11 +104,15 @@ def _address(kind: int, data: bytes) -> tuple[int, IP] | None:
     return (ifindex, ip_address(raw)) if raw else None
 
 
+def addresses(family: int = socket.AF_UNSPEC) -> list[tuple[int, IP]]:
+    """The addresses of this network namespace, each with the index of its network interface."""
+    asked = _ask(_GETADDR, _DUMP, _IFADDR.pack(family, 0, 0, 0, 0))
+    return [one for kind, data in asked if (one := _address(kind, data)) is not None]
+
+
 def interfaces_of(ip: IP) -> list[int]:
     """The indices of the network interfaces that have an address; a link-local one may be on several."""
-    asked = _ask(_GETADDR, _DUMP, _IFADDR.pack(_family(ip), 0, 0, 0, 0))
-    known = [_address(kind, data) for kind, data in asked]
-    return [one[0] for one in known if one is not None and one[1] == ip]
+    return [index for index, known in addresses(_family(ip)) if known == ip]
 
 
 def way_to(dst: IP, src: IP | None = None, ifindex: int = 0) -> Way:

@@ -42,11 +42,15 @@ class PD(RegionVerbs):
     ) -> nic.MR:
         """Register memory (ibv_reg_mr(3)): a buffer (bytearray, mmap, array), or `length` bytes at `addr`.
 
-        The region is the buffer's memory in its own order: a Fortran-ordered array is registered column after
-        column. Until the MR is closed, the buffer cannot be resized. A read-only buffer can be registered
-        without LOCAL_WRITE, REMOTE_WRITE and REMOTE_ATOMIC. If you give `addr`, you must keep that memory
-        mapped. The memory is not pinned: software needs no physical addresses. `lock=True` prevents swapping
-        (mlock(2)) until no locked region contains the memory any more.
+            mr = pd.reg_mr(bytearray(4096), AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_READ)
+
+        `access` says what requests may do with the memory. Sending needs no flag; LOCAL_WRITE is for
+        receives, READ answers and results of atomics; the REMOTE flags are for peers. The region is the
+        buffer's memory in its own order: a Fortran-ordered array is registered column after column. Until the
+        MR is closed, the buffer cannot be resized. A read-only buffer can be registered without LOCAL_WRITE,
+        REMOTE_WRITE and REMOTE_ATOMIC. If you give `addr`, you must keep that memory mapped. The memory is
+        not pinned: software needs no physical addresses. `lock=True` prevents swapping (mlock(2)) until no
+        locked region contains the memory any more.
 
         With ON_DEMAND, pages may be unmapped and mapped again. Access to an unmapped page fails with
         REM_ACCESS_ERR or LOC_PROT_ERR, and each access costs a system call. With addr 0 and length 2**64 - 1

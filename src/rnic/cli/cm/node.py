@@ -65,7 +65,9 @@ class Node:
         assert self.id.verbs is not None
         mtu = self.id.verbs.query_port(self.id.port_num).active_mtu.nbytes
         if self.load.count and self.load.size > mtu:
-            raise Failure(f"-S {self.load.size}: a datagram is one packet, and the port's MTU is {mtu}")
+            raise Failure(
+                f"-S {self.load.size}: a datagram is one packet, and the port's MTU is {mtu}: choose less"
+            )
 
     def lead_to(self, ah_attr: rnic.AHAttr, qpn: int, qkey: int) -> None:
         """Where the datagrams go; None before that."""

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from rnic.cli import params
+from rnic.cli import network, params
 from rnic.cli.params import Failure
 from rnic.rdmacm import AddrInfo, CmId, PortSpace, getaddrinfo
 from rnic.records import Record
@@ -17,6 +17,7 @@ from rnic.records import Record
 SockAddr = tuple[str, int] | tuple[str, int, int, int]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+EVERY = "::"  # all addresses, those of IPv4 too
 RESOLVE_MS = 2000  # for the neighbour to answer, as the originals give it
 
 
@@ -93,14 +94,12 @@ class Where(Record):
 
 
 def look_up(server: str | None, bind: str | None, port: int, *, form: str = "name", ps: PortSpace) -> Where:
-    """Find the addresses; a server without one listens on all of IPv4, as the originals do."""
+    """Find the addresses; a server without one listens at all of IPv4 and IPv6."""
     if form == "gid":
         raise not_supported("-f gid", "addresses of the family AF_IB")
     numeric = form != "name"
     if server is None:
-        return Where(
-            _first(bind or "0.0.0.0", port, AddrInfo(passive=True, numeric_host=numeric, ps=ps)), None
-        )
+        return Where(_first(bind or EVERY, port, AddrInfo(passive=True, numeric_host=numeric, ps=ps)), None)
     if port == 0:
         raise click.UsageError("a client needs the server's port, and 0 is none")
     target = _first(server, port, AddrInfo(numeric_host=numeric, ps=ps))
@@ -116,6 +115,11 @@ def _first(node: str, port: int, hints: AddrInfo) -> SockAddr:
     return address
 
 
-def say_port(listener: CmId) -> None:
-    """Clients may call from now on."""
-    click.echo(f"listening on port {listener.get_src_port()}", err=True)
+SHARED = ("connections", "count", "size", "space", "space_number")  # what both ends need alike
+
+
+def announce(listener: CmId, *client: str) -> None:
+    """Clients may call from now on, by these words and the address."""
+    (host, port, *_) = listener.get_local_addr()
+    shared = [*network.given(*SHARED), *network.port_words(port)]
+    network.announce(host, port, lambda address: ["rnic", *client, address, *shared])

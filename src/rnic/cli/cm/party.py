@@ -83,7 +83,7 @@ class Party:
         self._stack.callback(self.listener.destroy)
         self.listener.bind_addr(self.asked.where.source)
         self.listener.listen()
-        options.say_port(self.listener)
+        options.announce(self.listener, click.get_current_context().info_name or "", "-s")
 
     def _call(self) -> None:
         assert self.asked.where.server is not None

@@ -70,7 +70,12 @@ class Asked(Record):
 @command()
 @click.option("-s", "is_server", is_flag=True, help="Be the server.")
 @click.option("-c", "is_client", is_flag=True, help="Be the client.")
-@click.option("-a", "address", metavar="ADDRESS", help="The server's address; a server's default is 0.0.0.0.")
+@click.option(
+    "-a",
+    "address",
+    metavar="ADDRESS",
+    help="The server's address; a server's default is ::, which is IPv4, too.",
+)
 @click.option("-I", "source", metavar="ADDRESS", help="Client: the local address to use.")
 @options.port(7174, "-p", "--port")
 @click.option(
@@ -299,7 +304,7 @@ def serve(asked: Asked, persistent: bool) -> None:
     with EventChannel() as channel, create_id(channel) as listener:
         listener.bind_addr(asked.where.source)
         listener.listen(BACKLOG)
-        options.say_port(listener)
+        options.announce(listener, "rping", "-c", "-a")
         while True:
             with channel.get_cm_event() as event:
                 if event.event is not EventType.CONNECT_REQUEST:

@@ -24,14 +24,14 @@ CAP = rnic.QPCap(max_send_wr=1, max_recv_wr=1, max_send_sge=1, max_recv_sge=1, m
 
 @command("rdma-server")
 @click.option(
-    "-s", "server", metavar="ADDRESS", default="0.0.0.0", show_default=True, help="Where to listen."
+    "-s", "server", metavar="ADDRESS", default=options.EVERY, show_default=True, help="Where to listen."
 )
 @options.port(7471, "-p", "--port")
 @options.timeout
 def rdma_server(server: str, port: int, timeout: float) -> None:
     """Take one connection, receive a message and send one.
 
-    -s :: listens on IPv6, too.
+    The default, ::, is all addresses, those of IPv4 too.
 
     \b
     rnic rdma-server                 then, on the other side, one of
@@ -41,7 +41,7 @@ def rdma_server(server: str, port: int, timeout: float) -> None:
     info = getaddrinfo(server, port, AddrInfo(passive=True))[0]
     with create_ep(info, cap=CAP) as listener:
         listener.listen()
-        options.say_port(listener)
+        options.announce(listener, "rdma-client", "-s")
         with listener.get_request() as cm_id, ready(cm_id) as memory:
             cm_id.accept()
             receive(cm_id, timeout)

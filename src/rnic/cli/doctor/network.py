@@ -12,7 +12,8 @@ from pathlib import Path
 
 import rnic
 from rnic.cli.doctor.finding import Finding, degraded, good, missing
-from rnic.cli.params import show_size
+from rnic.cli.network import ADDRESS_CURE, LOOPBACK, LOOPBACK_CURE, here, loopback_is_up
+from rnic.cli.params import Failure, show_size
 from rnic.errors import VerbsError
 
 PORT = 4791
@@ -29,14 +30,10 @@ ROOMY = 1 << 20  # bytes of a socket buffer from which on it is the peer that li
 
 def look() -> Iterator[Finding]:
     """All of it."""
+    yield loopback()
     devices = rnic.get_device_list()
     if not devices:
-        yield missing(
-            "devices",
-            "no network interface has an address",
-            "ip link set lo up; ip addr add ...",
-            needed=True,
-        )
+        yield missing("devices", "no network interface has an address", ADDRESS_CURE, needed=True)
         return
     yield good("devices", ", ".join(device.name for device in devices))
     found = [port(device) for device in devices]
@@ -47,6 +44,15 @@ def look() -> Iterator[Finding]:
     yield from offload()
     yield buffers()
     yield frames()
+
+
+def loopback() -> Finding:
+    """By it processes of this host reach each other, at whichever address."""
+    what = "loopback interface"
+    if loopback_is_up():
+        return good(what, f"{LOOPBACK} is up")
+    found = f"{LOOPBACK} is down: processes of this host do not reach each other"
+    return missing(what, found, LOOPBACK_CURE)
 
 
 # ---------------------------------------------------------------- the port
@@ -130,16 +136,17 @@ def _entries(folder: str) -> list[Path]:
 
 def offload() -> Iterator[Finding]:
     """Several packets in a system call, tried over the loopback interface."""
+    try:
+        host = here()
+    except Failure:
+        yield degraded("UDP segmentation", f"not tried: {LOOPBACK} is down", LOOPBACK_CURE)
+        return
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with (
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as into,
+        socket.socket(family, socket.SOCK_DGRAM) as out,
+        socket.socket(family, socket.SOCK_DGRAM) as into,
     ):
-        try:
-            into.bind(("127.0.0.1", 0))
-        except OSError as error:
-            cure = "ip link set lo up"
-            yield degraded("UDP segmentation", f"not tried: 127.0.0.1: {error.strerror}", cure)
-            return
+        into.bind((host, 0))
         into.settimeout(2.0)
         joined = _set(into, UDP_GRO, 1)
         cut = _set(out, UDP_SEGMENT, PIECE)

@@ -7,8 +7,10 @@ line       a connection: messages, and what ends it
 sender     one end                     receiver   the other, for many senders
 storage    a file that is there whole or not at all
 exercise   the sender for students: solution and skeleton in one
-judge      a receiver that looks at every step of a sender
 grade      running a sender before the judge, and the report
+judge      a receiver that looks at every step of a sender
+chunk      the memory that it offers        cases      the files and regions that it tries
+child      the sender's process             slow       the RNIC in there, as late as may be
 command    the command line
 """
 

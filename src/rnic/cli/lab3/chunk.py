@@ -37,7 +37,7 @@ class Chunk:
         whence = _whence(came[wrong[0] :], file)
         return (
             f"{len(wrong)} of the {size} bytes of this chunk are wrong, the first at {wrong[0]}{whence}: "
-            "write byte i of the chunk to addr + i, and leave its memory alone until the WRITE has completed"
+            "write byte i of the chunk to addr + i, and leave that memory alone until the WRITE has completed"
         )
 
     def _where(self, earlier: list[Chunk]) -> str:

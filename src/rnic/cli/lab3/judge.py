@@ -127,7 +127,10 @@ class Judge:
         self._deliver(line, child, verdict, "the verdict")
         if not good:
             right = hashlib.sha256(self._data).hexdigest()
-            raise _wrong(f"ANNOUNCE has the SHA-256 {machine.sha256.hex()}, the file's is {right}")
+            raise _wrong(
+                f"ANNOUNCE has the SHA-256 {machine.sha256.hex()}, the file's is {right}: "
+                "hash all of its bytes with hashlib.sha256()"
+            )
 
     def _refuse(self, line: Line, child: Child, message: Message) -> None:
         self.step = Step.STOP
@@ -145,8 +148,8 @@ class Judge:
             return
         if not delivered:
             raise _wrong(
-                f"{what} could not be delivered: no receive was posted for it: call post_recv() before the "
-                "post_send() of what it answers"
+                f"{what} could not be delivered, because no receive was posted: call post_recv() before the "
+                "post_send() of the message that it answers"
             )
         child.let_go()
 
@@ -167,9 +170,9 @@ class Judge:
             raise
         in_order = chunk.is_right()
         line.expect()
-        data = line.receive(doing)
         if not in_order:
-            raise self._not_written(line, child, chunks, messages.parse(data))
+            raise self._not_written(line, child, chunks, doing)
+        data = line.receive(doing)
         self.step = Step.DONE
         action = machine.receive(data)
         assert isinstance(action, Store)
@@ -182,9 +185,15 @@ class Judge:
         room = self._case.regions[min(number, len(self._case.regions) - 1)]
         return Chunk(line, self._data[start : start + room], room)
 
-    def _not_written(self, line: Line, child: Child, chunks: list[Chunk], message: Message) -> Fault:
-        """Why a message came that should have come behind the bytes."""
+    def _not_written(self, line: Line, child: Child, chunks: list[Chunk], doing: str) -> Fault:
+        """Why a message comes that should have come behind the bytes."""
         chunk = chunks[-1]
+        try:
+            message = messages.parse(line.receive(doing))
+        except Fault as fault:
+            if fault.code is Code.PROTOCOL:
+                return _wrong(f"{fault.message}; the file's bytes go by RDMA WRITE, not by SEND")
+            raise
         if message.type is not Type.DONE:
             return _wrong(f"{message.type.name} came, but {self._difference(chunks)}")
         child.open_gate()
@@ -211,7 +220,7 @@ class Judge:
             said = (
                 f"it printed {printed[0]!r}" if printed else "it printed no line 'secret key: ...' to stdout"
             )
-            raise _wrong(f"{said}; the key is {self._key!r}")
+            raise _wrong(f"{said}: print 'secret key: ' and the key, which is {self._key}")
         self.step = Step.DISCONNECT
         if line.end is None or line.died:
             raise _wrong("it has its key, but did not end the connection: call disconnect() of the id")

@@ -26,7 +26,7 @@ FAILURES = {
     rnic.WCStatus.RETRY_EXC_ERR: "does not answer any more",
     rnic.WCStatus.REM_ACCESS_ERR: "refuses the address or the key",
     rnic.WCStatus.REM_INV_REQ_ERR: f"has posted a receive of less than {MESSAGE_BYTES} bytes",
-    rnic.WCStatus.REM_OP_ERR: "could not take a message: is the memory of its receive still registered",
+    rnic.WCStatus.REM_OP_ERR: "took no message: the memory of its receive is not registered any more",
     rnic.WCStatus.LOC_LEN_ERR: f"has sent more than {MESSAGE_BYTES} bytes in one message",
 }
 NOT_GIVEN = (

@@ -138,5 +138,6 @@ def parse(data: bytes) -> Message:
             f"a message has the unknown type {number} (0x{number:x}): is it in network byte order?",
         )
     if len(data) != kind.fields.size:
-        raise Fault(Code.PROTOCOL, f"{kind.type.name} has {len(data)} bytes instead of {kind.fields.size}")
+        text = f"{kind.type.name} has {len(data)} bytes instead of {kind.fields.size}: check type and fields"
+        raise Fault(Code.PROTOCOL, text)
     return kind.parse(data)

@@ -274,7 +274,7 @@ class Receiver(_End[ReceiverState]):
     def _pay(self, message: Id) -> Action:
         who = unpadded(message.id, "id")
         if not who:
-            raise Fault(Code.PROTOCOL, "the id is empty")
+            raise Fault(Code.PROTOCOL, "the id is empty: it needs 1 to 64 bytes")
         self.id = who
         return Send(Key(padded(self._key_of(who), ID_BYTES)), answer=False)
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from rnic.cli import exchange
+from rnic.cli import exchange, network
 from rnic.cli.child import end, last_words, scratch, start
 from rnic.cli.endpoint import look
 from rnic.cli.params import Failure
@@ -25,9 +25,20 @@ from rnic.cli.perf.plan import Plan
 from rnic.cli.perf.progress import Progress
 from rnic.records import replace
 
-HERE = "127.0.0.1"
 START = 30.0  # seconds for an interpreter to start, on a busy machine
-EACH_ENDS_OWN = {"host", "local", "port", "device", "gid_index", "bind", "as_json", "plot", "listener"}
+EACH_ENDS_OWN = {
+    "test",
+    "metric",
+    "host",
+    "local",
+    "port",
+    "device",
+    "gid_index",
+    "bind",
+    "as_json",
+    "plot",
+    "listener",
+}
 
 
 @click.command(cls=GroupedCommand)
@@ -63,12 +74,16 @@ def perf(context: click.Context, /, **given: Any) -> None:
     output = Output(given["as_json"], given["plot"])
     if given["listener"] is not None:
         serve(socket.socket(fileno=given["listener"]), {}, where, output)
-    elif given["local"]:
+        return
+    look(where.device, 1, where.gid_index)
+    if given["local"]:
         measure_here(plan, where, output)
     elif given["host"] is None:
-        look(where.device, 1, where.gid_index)
         with exchange.listen(given["port"], given["bind"] or "") as listener:
-            exchange.announce(listener, given["port"])
+            port = listener.getsockname()[1]
+            network.announce(
+                given["bind"] or "", port, lambda host: client_words(given, explicit, host, port)
+            )
             serve(listener, insisted(plan, explicit), where, output)
     else:
         with exchange.connect(given["host"], given["port"], QUIET) as sock:
@@ -167,6 +182,12 @@ def insisted(plan: Plan, explicit: set[str]) -> dict[str, Any]:
     return {name: record[name] for name in sorted(fields)}
 
 
+def client_words(given: dict[str, Any], explicit: set[str], host: str, port: int) -> list[str]:
+    """The command that the server is waiting for."""
+    shared = network.given(*explicit - EACH_ENDS_OWN)
+    return ["rnic", "perf", given["test"], given["metric"], host, *shared, *network.port_words(port)]
+
+
 # ---------------------------------------------------------------------- the ends
 
 
@@ -188,8 +209,9 @@ def serve(listener: socket.socket, mine: dict[str, Any], where: session.Where, o
 def measure_here(plan: Plan, where: session.Where, output: Output) -> None:
     """Both ends: the server is a process of its own, which ends with the line."""
     with scratch() as stderr, ExitStack() as stack:
-        with exchange.listen(0, HERE) as listener:
-            sock = stack.enter_context(exchange.connect(HERE, listener.getsockname()[1], QUIET))
+        host = network.here()
+        with exchange.listen(0, host) as listener:
+            sock = stack.enter_context(exchange.connect(host, listener.getsockname()[1], QUIET))
             words = ["perf", plan.test, plan.metric, "--listener", str(listener.fileno())]
             words += ["-d", where.device] if where.device is not None else []
             words += ["-x", str(where.gid_index)] if where.gid_index is not None else []

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Addresses of this host: where its processes meet, what clients of a server call, and the cure for none."""
+
+from __future__ import annotations
+
+import fcntl
+import shlex
+import socket
+import struct
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from ipaddress import IPv4Address
+
+import click
+from click.core import ParameterSource
+
+from rnic.cli.params import Failure
+from rnic.rdmacm.routes import addresses
+from rnic.rdmacm.sockaddr import IP
+
+LOOPBACK = "lo"
+LOOPBACK_CURE = f"ip link set {LOOPBACK} up"
+ADDRESS_CURE = "ip addr add ADDRESS dev NAME"
+SIOCGIFFLAGS, IFF_UP = 0x8913, 1  # netdevice(7)
+EVERY = ("", "0.0.0.0", "::")  # what listens at all addresses: the first and the last of both families
+
+
+MORE = "and `rnic doctor` looks for more"
+
+
+def trouble() -> str | None:
+    """What every command lacks on this host, and the cure; None: nothing."""
+    if not loopback_is_up():
+        return f"the network interface {LOOPBACK} is down: `{LOOPBACK_CURE}` brings it up, {MORE}"
+    if not addresses():
+        return f"no network interface has an address: `{ADDRESS_CURE}` gives one, {MORE}"
+    return None
+
+
+def loopback_is_up() -> bool:
+    """Whether processes of this host reach each other by IP; they do not by other interfaces alone."""
+    asked = struct.pack("16sH14x", LOOPBACK.encode(), 0)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket, suppress(OSError):
+        (flags,) = struct.unpack("16xH14x", fcntl.ioctl(any_socket, SIOCGIFFLAGS, asked))
+        return bool(flags & IFF_UP)
+    return True
+
+
+def here() -> str:
+    """The address at which two processes of this host meet; Failure when there is none."""
+    if why := trouble():
+        raise Failure(why)
+    known = [ip for _, ip in addresses()]
+    return str(min(known, key=lambda ip: (not ip.is_loopback, ip.is_link_local, ip.version)))
+
+
+def reached_at(host: str) -> list[str]:
+    """The addresses by which a server at `host` is called, those for other hosts first."""
+    if host not in EVERY:
+        return [host]
+    known = [ip for _, ip in addresses() if host != "0.0.0.0" or isinstance(ip, IPv4Address)]
+    wide = [ip for ip in known if not ip.is_link_local] or known
+    return [str(ip) for ip in sorted(dict.fromkeys(wide), key=_distance)] or [host]
+
+
+def _distance(ip: IP) -> tuple[bool, int]:
+    return ip.is_loopback, ip.version
+
+
+# ---------------------------------------------------------------------- what a server says
+
+
+Client = Callable[[str], Iterable[str]]
+"""From an address to the arguments of the client's command."""
+
+
+def announce(host: str, port: int, client: Client) -> None:
+    """Says where a server listens, from now on, and which command is its client."""
+    places = reached_at(host)
+    click.echo(f"listening on port {port} of {', '.join(places)}", err=True)
+    click.echo(f"client: {shlex.join(client(places[0]))}", err=True)
+
+
+def given(*names: str) -> list[str]:
+    """The words on this command line for these options, which the other end needs as well."""
+    context, words = click.get_current_context(), []
+    for param in context.command.params:
+        if param.name in names and context.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
+            words.append(param.opts[0])
+            words += [] if getattr(param, "is_flag", False) else [str(context.params[param.name])]
+    return words
+
+
+def port_words(port: int) -> list[str]:
+    """What a client says of the port of the server: nothing if it would call that one anyway."""
+    (param,) = (one for one in click.get_current_context().command.params if one.name == "port")
+    return [] if port == param.default else [param.opts[0], str(port)]

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays in shared memory: what a region says of its own, and NumPy arrays made of that.
+
+What a peer says is held against the length of the region before an array is made of it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+from rnic.endpoint import Region
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+_KINDS = {
+    **dict.fromkeys("bhilqn", "i"),
+    **dict.fromkeys("BHILQN", "u"),
+    **dict.fromkeys("efdg", "f"),
+    "?": "b",
+}
+_FORMAT = re.compile("([@=<>!]?)(Z?)([a-zA-Z?])")
+_TYPE = re.compile(r"[<>|=]?[biufcSUVmM][0-9]{1,9}(\[[0-9]*[a-zA-Z]+\])?")
+_NATIVE = "<" if sys.byteorder == "little" else ">"
+
+
+def describe(view: memoryview) -> tuple[tuple[int, ...], str]:
+    """Shape and type of a buffer; of one that has a type which NumPy has no short name for, nothing."""
+    found = _FORMAT.fullmatch(view.format)
+    kind = _KINDS.get(found[3], "") if found else ""
+    if not found or not kind or (view.ndim == 0 and view.nbytes == 0):
+        return (), ""
+    order = "|" if view.itemsize == 1 else {">": ">", "!": ">", "<": "<"}.get(found[1], _NATIVE)
+    return view.shape or (), f"{order}{'c' if found[2] else kind}{view.itemsize}"
+
+
+def numpy_for(what: str) -> Any:
+    """NumPy, which rnic can do without."""
+    try:
+        import numpy
+    except ImportError as error:
+        raise ImportError(f"{what} makes a NumPy array, and NumPy is missing: pip install numpy") from error
+    return numpy
+
+
+def kind_of(dtype: DTypeLike, what: str) -> Any:
+    """A type of NumPy's whose elements mean the same to a peer."""
+    kind = numpy_for(what).dtype(dtype)
+    if kind.hasobject:
+        raise ValueError(f"{what}: {kind} holds Python objects, which mean nothing to a peer")
+    return kind
+
+
+class Layout:
+    """Shape and type of the array in a region: as it says, or as the caller says.
+
+    ValueError when neither does, or when they do not fit the region.
+    """
+
+    def __init__(
+        self, region: Region, shape: int | tuple[int, ...] | None, dtype: DTypeLike | None, what: str
+    ) -> None:
+        if not isinstance(region, Region):
+            raise TypeError(f"{what} takes a Region, not {type(region).__name__}")
+        if (shape is None or dtype is None) and not region.dtype:
+            raise ValueError(
+                f"{what}: region {region.id} does not say what array it holds: pass shape= and dtype="
+            )
+        if dtype is None and not _TYPE.fullmatch(region.dtype):
+            raise ValueError(f"{what}: region {region.id} says that it holds {region.dtype!r}: pass dtype=")
+        self.kind = kind_of(region.dtype if dtype is None else dtype, what)
+        chosen = region.shape if shape is None else shape
+        self.shape = (chosen,) if isinstance(chosen, int) else tuple(chosen)
+        self._fit(region, what)
+
+    def _fit(self, region: Region, what: str) -> None:
+        size = self.kind.itemsize
+        if min(self.shape, default=1) < 0 or math.prod(self.shape) * size != region.length:
+            raise ValueError(
+                f"{what}: an array of shape {self.shape} with elements of {size} bytes does not fit region "
+                f"{region.id} of {region.length} bytes: pass shape= and dtype="
+            )
+
+    def empty(self) -> NDArray[Any]:
+        """A new array."""
+        array: NDArray[Any] = numpy_for("read_array()").empty(self.shape, self.kind)
+        return array
+
+    def over(self, memory: memoryview) -> NDArray[Any]:
+        """The array in memory that is there."""
+        array: NDArray[Any] = numpy_for("asarray()").frombuffer(memory, self.kind).reshape(self.shape)
+        return array
