@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that few programs use are imported when one of their names is first asked for (PEP 562).
+"""Import modules that few programs use when one of their names is first used (PEP 562).
 
     if TYPE_CHECKING:
         from package.rare import Thing
     else:
         __getattr__, __dir__ = later(__name__, "rare")
 
-The import happens where the program names Thing.  So no module is named here that connections or verbs need:
-they are called where files cannot be read, as no descriptor is left, or the user has changed.
+The import happens where the program names Thing. So do not list a module that connections or verbs need: they
+run where files cannot be read, because no descriptor is left or the user has changed.
 """
 
 import sys

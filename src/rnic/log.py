@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes to `logging`, without its import: that is a tenth of `import rnic`, and few programs set it up.
+"""Messages for `logging`, without importing it: the import is a tenth of `import rnic`, and few programs use
+it.
 
     _log = Log("rnic.conn")
     _log.info("%r: %s", conn, error)
 
-A program that has imported `logging`, before or later, finds all in its loggers.  In another nobody can have
-set anything up.  There warnings and errors go to stderr, and nothing less, as by `logging.lastResort`.
+If a program has imported `logging`, before or later, its loggers get all messages. Otherwise warnings and
+errors go to stderr, as with `logging.lastResort`.
 """
 
 import sys
@@ -21,7 +22,7 @@ DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40  # logging's
 
 
 class Log:
-    """A logger, named as `logging.getLogger()` names it."""
+    """A logger with the name that `logging.getLogger()` would take."""
 
     __slots__ = ("_logger", "_name")
 
@@ -30,23 +31,23 @@ class Log:
         self._logger: Logger | None = None
 
     def debug(self, text: str, *values: object) -> None:
-        """For those who look for a mistake."""
+        """A message for debugging."""
         self._write(DEBUG, text, values)
 
     def info(self, text: str, *values: object) -> None:
-        """What is no trouble."""
+        """A message about normal work."""
         self._write(INFO, text, values)
 
     def warning(self, text: str, *values: object) -> None:
-        """What somebody may have to look after."""
+        """A message about a problem that may need attention."""
         self._write(WARNING, text, values)
 
     def error(self, text: str, *values: object, error: BaseException | None = None) -> None:
-        """What has failed, with the traceback of an exception."""
+        """A message about a failure, with the traceback of an exception."""
         self._write(ERROR, text, values, error)
 
     def log(self, level: int, text: str, *values: object, error: BaseException | None = None) -> None:
-        """At any level."""
+        """A message at any level."""
         self._write(level, text, values, error)
 
     def _write(

@@ -278,7 +278,7 @@ class _Common:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Record(_Common, metaclass=RecordType):
-    """A frozen dataclass with slots, to all who use it."""
+    """A frozen dataclass with slots, to programs and type checkers."""
 
     if not TYPE_CHECKING:  # they know these of every dataclass
         __dataclass_fields__, __dataclass_params__, __match_args__ = _the_fields, _the_params, _match_args
@@ -305,7 +305,7 @@ def _refuse(record: Record, deed: str, name: str) -> None:
 
 @dataclass_transform(field_specifiers=(field,))
 class MutableRecord(_Common, metaclass=RecordType):
-    """A dataclass with slots, to all who use it."""
+    """A dataclass with slots, to programs and type checkers."""
 
     if not TYPE_CHECKING:
         __dataclass_fields__, __dataclass_params__, __match_args__ = _the_fields, _the_params, _match_args

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that a program gives and no field of a device can hold: refused in words, with the device's limit.
+"""Check numbers that a program gives: a number that no field of a device can hold is refused, with the
+device's limit.
 
-Smaller ones that are too large all the same the device refuses itself.
+The device itself refuses smaller numbers that are still too large.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class HasLimits(Protocol):
 
 
 def whole(verb: str, name: str, value: SupportsIndex, bits: int = 32) -> int:
-    """The value, if it is a number that so many bits hold; else TypeError, or VerbsError with EINVAL."""
+    """The value, if it is a number of this many bits; else it raises TypeError, or VerbsError with EINVAL."""
     number = _number(verb, name, value)
     if not 0 <= number < 1 << bits:
         raise VerbsError(EINVAL, f"{name} is {number}; allowed is a number of {bits} bits, 0 or more", verb)
@@ -38,7 +39,9 @@ def limited(
     least: int = 0,
     bits: int = 31,
 ) -> int:
-    """The same, in words that say the device's `limit`: "max_cqe", or "tm_caps.max_ops" of a record in it."""
+    """As whole(), with the device's `limit` in the error: "max_cqe", or "tm_caps.max_ops" of a record
+    in it.
+    """
     number = _number(verb, name, value)
     if not 0 <= number < 1 << bits:
         most, record = _limit(context, limit)

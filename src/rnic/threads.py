@@ -28,7 +28,7 @@ class _Boot:
 
 
 class _Started(threading.Event):
-    """Set by the new thread; who waits for it does not wait for one that has ended."""
+    """The event that the new thread sets; waiting for it ends also if the thread has ended."""
 
     boot: weakref.ref[_Boot] | None = None
 
@@ -42,16 +42,16 @@ class _Started(threading.Event):
 
 
 class Thread(threading.Thread):
-    """One whose start() ends in any case: RuntimeError when it has no memory to begin with.
+    """A thread whose start() always returns: it raises RuntimeError if there is no memory to begin with.
 
-    CPython's waits for ever where memory runs out in the new thread before run(): nobody tells it.
+    CPython's start() waits for ever if memory runs out in the new thread before run().
     """
 
     if TYPE_CHECKING:
         _started: _Started
 
     def start(self) -> None:
-        """Begin. RuntimeError when there is no thread, or no memory for one."""
+        """Start the thread. Raises RuntimeError if there is no thread, or no memory for one."""
         if not self._started.is_set():
             self._started = _Started()
         try:
@@ -68,7 +68,7 @@ class Thread(threading.Thread):
 
 
 def begin(thread: Thread, verb: str) -> None:
-    """Start it. EAGAIN when no thread can be had: the error names the limits."""
+    """Start a thread. Raises VerbsError: EAGAIN, with the limits, if no thread can be had."""
     try:
         thread.start()
     except (RuntimeError, MemoryError) as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times that a program may give, days and infinity too, as the system's calls take them."""
+"""Times that a program gives, including days and infinity, in the form of the system's calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ _LONGEST_MS = 1 << 30  # 12 days: poll(2) takes an int
 
 
 def seconds(timeout: float | None, name: str = "timeout") -> float | None:
-    """A time that may be waited: a number of seconds, 0 not to wait, None for ever; else why it is none."""
+    """Check a time limit: a number of seconds, 0 not to wait, None to wait for ever; the error says what is
+    wrong.
+    """
     cure = "0 not to wait, or None to wait for ever"
     if timeout is not None and not hasattr(timeout, "__float__"):  # of a command line, for instance
         raise TypeError(f"{name} is {timeout!r}: give a number of seconds, {cure}")
@@ -19,15 +21,15 @@ def seconds(timeout: float | None, name: str = "timeout") -> float | None:
 
 
 def after(timeout: float | None) -> float | None:
-    """The time of monotonic() when so many seconds have passed, None for never; raises as seconds()."""
+    """The time of monotonic() in this many seconds, None for never; raises as seconds() does."""
     checked = seconds(timeout)
     return None if checked is None else monotonic() + checked
 
 
 def milliseconds(seconds: float | None) -> int | None:
-    """A time for poll(2), rounded up; None is for ever.
+    """A time for poll(2), rounded up; None means for ever.
 
-    What is longer than 12 days is cut to that: whoever waits longer looks at the clock, and waits again.
+    A time of more than 12 days is cut to 12 days: the caller looks at the clock, and waits again.
     """
     if seconds is None:
         return None
@@ -35,5 +37,5 @@ def milliseconds(seconds: float | None) -> int | None:
 
 
 def bounded(seconds: float | None) -> float | None:
-    """A time for sockets and threads, of which those that are too long for them are for ever."""
+    """A time for sockets and threads; a time that is too long for them becomes for ever."""
     return None if seconds is None or seconds * 1000 > _LONGEST_MS else seconds

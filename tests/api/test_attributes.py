@@ -22,6 +22,12 @@ FILLED = [
     rnic.SRQInitAttrEx(tm_cap=rnic.TMCap(max_num_tags=4)),
     rnic.QPInitAttrEx(max_tso_header=3),
     rnic.TMCap(max_ops=3),
+    rnic.WQAttr(wq_state=rnic.WQState.RDY),
+    rnic.RateLimitAttr(rate_limit=5),
+    rnic.ModerateCQ(cq_count=4),
+    rnic.ModifyCQAttr(moderate=rnic.ModerateCQ()),
+    rnic.MWBindInfo(length=8),
+    rnic.CompCntrInitAttr(type=rnic.CompCntrType.BYTES),
 ]
 each = pytest.mark.parametrize("attr", FILLED, ids=lambda attr: type(attr).__name__)
 

@@ -470,9 +470,9 @@ class Blind:
         raise AssertionError(name)
 sys.meta_path.insert(0, Blind())
 assert rnic.ECE(1).as_struct()
-for one in (records.replace(rnic.QPOpenAttr(None, 5), qp_num=3), rnic.QPInitAttr(qp_context=3)):
+for one in (records.replace(rnic.Lose(5), nth=3), rnic.QPInitAttr(qp_context=3)):
     repr(one), one == rnic.QPInitAttr(), records.values(one)
-hash(rnic.QPOpenAttr(None, 5))
+hash(rnic.Lose(5))
 """
 
 

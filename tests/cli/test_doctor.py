@@ -207,7 +207,7 @@ def test_who_may_not_read_the_other_process_is_told_why(
 def test_ways_to_the_other_process() -> None:
     assert pair.shared((3, 1)).state is State.OK
     assert "two copies" in pair.shared((3, 0)).found
-    assert "UDP alone" in pair.shared((0, 0)).found
+    assert "only over UDP" in pair.shared((0, 0)).found
 
 
 def test_own_memory_is_read_by_its_process_and_address() -> None:

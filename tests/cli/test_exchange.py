@@ -122,8 +122,8 @@ def test_nobody_there_is_said_in_words() -> None:
     ("host", "why"),
     [
         ("", "the host's name is empty"),
-        ("a..b", r"a\.\.b port 1: that is no name of a host"),
-        ("x" * 64, "that is no name of a host"),
+        ("a..b", r"a\.\.b port 1: this is not the name of a host"),
+        ("x" * 64, "this is not the name of a host"),
     ],
 )
 def test_what_is_no_host_is_said_in_words(host: str, why: str) -> None:

@@ -344,7 +344,7 @@ def test_server_insists_on_its_options(rnic: Start) -> None:
 def test_server_says_which_of_its_options_rdma_cm_has_no_use_for(rnic: Start, words: str) -> None:
     server = rnic("perf", "send", "lat", "-p", 0, *words.split())
     client = rnic("perf", "send", "lat", "127.0.0.1", "-p", server.listening(), "-R").wait()
-    why = f"RDMA-CM takes what has the address, {words[:2]} of the server does not go with it\n"
+    why = f"RDMA-CM chooses by address: {words[:2]} of the server does not go with it\n"
     assert (client.status, client.err) == (1, f"rnic: server: -R: {why}")
     assert server.wait().err == f"rnic: -R: {why}"
 
@@ -352,8 +352,8 @@ def test_server_says_which_of_its_options_rdma_cm_has_no_use_for(rnic: Start, wo
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ("atomic-fadd lat -s 16 --local", "atomics are of 8 bytes"),
-        ("atomic-cas bw -a --local", "atomics are of 8 bytes"),
+        ("atomic-fadd lat -s 16 --local", "atomics have 8 bytes"),
+        ("atomic-cas bw -a --local", "atomics have 8 bytes"),
         ("write lat -e --local", "polls its memory"),
         ("send lat -q 2 --local", "-q is for bw and rate"),
         ("send lat -t 2 --local", "-t is for bw and rate"),
@@ -371,16 +371,16 @@ def test_server_says_which_of_its_options_rdma_cm_has_no_use_for(rnic: Start, wo
         ("send bw -m 1000 --local", "'4096'"),
         ("send bw --local --plot a.pdf", ".svg or .png"),
         ("send rate --bidirectional --local", "--bidirectional is for bw"),
-        ("send bw -n 5 -D 1 --local", "choose"),
-        ("send bw -a -s 8 --local", "choose"),
-        ("send bw -s 0 --local", "nothing to measure"),
+        ("send bw -n 5 -D 1 --local", "give one of them"),
+        ("send bw -a -s 8 --local", "give one of them"),
+        ("send bw -s 0 --local", "at least 1 byte"),
         ("read bw -I 8 --local", "INLINE"),
         ("send bw -R -m 512 --local", "-m does not go with it"),
         ("send bw -R -x 0 --local", "-x"),
         ("send bw -R -d roce_lo --local", "-d"),
         ("send bw HOST --local", "HOST does not go with it"),
         ("send bw --local -p 5", "-p does not go with it"),
-        ("send bw HOST -p 0", "0 is none"),
+        ("send bw HOST -p 0", "cannot be 0"),
         ("send bw HOST --bind ::1", "--bind is a server's"),
         ("send bw --local --bind ::1", "--bind is a server's"),
         ("recv bw --local", "recv"),
@@ -408,7 +408,7 @@ def test_an_empty_address_is_none(words: list[str], why: str) -> None:
 def test_a_refusal_is_one_line_and_status_2(rnic: Start) -> None:
     result = rnic("perf", "send", "bw", "-s", 0, "--local").wait()
     assert (result.status, result.out) == (2, "")
-    assert "Error: -s 0: a message without bytes is nothing to measure\n" in result.err
+    assert "Error: -s 0: a message needs at least 1 byte\n" in result.err
 
 
 # ---------------------------------------------------------------------- the end of an end

@@ -109,7 +109,7 @@ def connect(host: str, port: int, timeout: float | None) -> socket.socket:
     try:
         sock = socket.create_connection((host, port), bounded(timeout))
     except UnicodeError:  # of the codec idna
-        raise Failure(f"could not connect to {place(host, port)}: that is no name of a host") from None
+        raise Failure(f"could not connect to {place(host, port)}: this is not the name of a host") from None
     except ConnectionRefusedError:
         raise Failure(nobody_listens(host, port)) from None
     except OSError as error:
@@ -132,7 +132,7 @@ def listen(port: int, host: str = "") -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=1)
     except UnicodeError:
-        raise Failure(f"could not listen at {host}: that is no name of a host") from None
+        raise Failure(f"could not listen at {host}: this is not the name of a host") from None
     except OSError as error:
         raise Failure(_why(host or "every address", port, error)) from None
 

@@ -22,7 +22,7 @@ INTERRUPTED = 130
 COMMANDS = (
     Later("devices", "rnic.cli.devices:devices", "List the RDMA devices of this machine."),
     Later("info", "rnic.cli.devices:info", "Show a device, or all, as ibv_devinfo does."),
-    Later("doctor", "rnic.cli.doctor:doctor", "Say what works on this machine, and what to do."),
+    Later("doctor", "rnic.cli.doctor:doctor", "Tell what works on this machine, and what to do."),
     Later("doctor-peer", "rnic.cli.doctor:doctor_peer"),
     Later("pingpong", "rnic.cli.pingpong:pingpong", "Bounce messages between two queue pairs."),
     Later("perf", "rnic.cli.perf:perf", "Measure bandwidth, latency or message rate."),
@@ -39,7 +39,9 @@ COMMANDS = (
     ),
     Later("rdma-client", "rnic.cli.cm.simple:rdma_client", "Connect, send a message and receive one."),
     Later("lab3", "rnic.cli.lab3:lab3", "File transfer: write the sender, get a secret key."),
-    Later("completion", "rnic.cli.completion:completion", "Print what completes commands in a shell."),
+    Later(
+        "completion", "rnic.cli.completion:completion", "Print a script that completes commands in a shell."
+    ),
 )
 
 

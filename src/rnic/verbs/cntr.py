@@ -2,12 +2,12 @@
 """Attributes of completion counters and of counters of flows."""
 
 from rnic.enums import CompCntrType, CounterDescription, QPAttachCompCntrOp
-from rnic.records import Record
+from rnic.records import Attributes, Record
 
 __all__ = ["CompCntrCaps", "CompCntrInitAttr", "CounterAttachAttr", "QPAttachCompCntrAttr"]
 
 
-class CompCntrInitAttr(Record):
+class CompCntrInitAttr(Attributes):
     """Attributes of a new completion counter (rdma-core 64: ibv_create_comp_cntr(3))."""
 
     comp_mask: int = 0
@@ -33,7 +33,7 @@ class CompCntrCaps(Record):
     """What can be counted."""
 
 
-class QPAttachCompCntrAttr(Record):
+class QPAttachCompCntrAttr(Attributes):
     """Which operations of a queue pair a completion counter counts (rdma-core 64:
     ibv_qp_attach_comp_cntr(3)).
     """
@@ -42,7 +42,7 @@ class QPAttachCompCntrAttr(Record):
     """The operations that are counted."""
 
 
-class CounterAttachAttr(Record):
+class CounterAttachAttr(Attributes):
     """What to count of a flow, and at which index (ibv_attach_counters_point_flow(3))."""
 
     counter_desc: CounterDescription

@@ -213,9 +213,6 @@ class AsyncEvent(Record):
             self._token.ack()
 
 
-_WORK_REQUESTS = CompCntrInitAttr()
-
-
 class Context(nic.Context):
     """An open device (ibv_open_device(3)); rnic.open_device() makes it.
 
@@ -594,9 +591,12 @@ class Context(nic.Context):
         fields["supported_qp_attach_ops"] = QPAttachCompCntrOp(fields["supported_qp_attach_ops"])
         return CompCntrCaps(**fields)
 
-    def create_comp_cntr(self, attr: CompCntrInitAttr = _WORK_REQUESTS) -> nic.CompCntr:
-        """A new completion counter, at 0 (rdma-core 64: ibv_create_comp_cntr(3))."""
-        return nic.CompCntr(self, attr)
+    def create_comp_cntr(self, attr: CompCntrInitAttr | None = None) -> nic.CompCntr:
+        """A new completion counter, at 0 (rdma-core 64: ibv_create_comp_cntr(3)).
+
+        Without `attr` it counts work requests.
+        """
+        return nic.CompCntr(self, attr or CompCntrInitAttr())
 
 
 def _device_attr(fields: dict[str, Any]) -> DeviceAttr:

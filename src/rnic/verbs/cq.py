@@ -6,7 +6,7 @@ from typing import Any
 
 from rnic._nic import nic
 from rnic.enums import CQAttrMask, CQInitAttrMask, CreateCQAttrFlags, CreateCQWCFlags
-from rnic.records import Record
+from rnic.records import Attributes, Record
 
 __all__ = [
     "WC_STANDARD_FLAGS",
@@ -28,7 +28,7 @@ WC_STANDARD_FLAGS = (
 """The fields that a WC also has."""
 
 
-class CQInitAttrEx(Record):
+class CQInitAttrEx(Attributes):
     """Attributes of a new extended completion queue (ibv_create_cq_ex(3))."""
 
     cqe: int
@@ -62,7 +62,7 @@ class CQInitAttrEx(Record):
         return {"wc_flags": int(self.wc_flags), "comp_mask": int(self.mask()), "flags": int(self.flags)}
 
 
-class ModerateCQ(Record):
+class ModerateCQ(Attributes):
     """How long a requested completion event is held back, to cover several completions (ibv_modify_cq(3))."""
 
     cq_count: int = 0
@@ -73,7 +73,7 @@ class ModerateCQ(Record):
     """
 
 
-class ModifyCQAttr(Record):
+class ModifyCQAttr(Attributes):
     """Changes for CQ.modify() (ibv_modify_cq(3)); an attribute that is None is not changed."""
 
     moderate: ModerateCQ | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rnic._nic import nic
 from rnic.enums import AccessFlags, AdviseMRAdvice, AdviseMRFlags
 from rnic.errors import VerbsError
-from rnic.records import Record
+from rnic.records import Attributes
 
 if TYPE_CHECKING:
     pass
@@ -19,7 +19,7 @@ __all__ = ["AllocDMAttr", "ParentDomainInitAttr", "RegionVerbs"]
 IOVA, FD, DM, ALLOC, LOCK = (1 << i for i in range(5))
 
 
-class AllocDMAttr(Record):
+class AllocDMAttr(Attributes):
     """Attributes of new device memory (ibv_alloc_dm(3))."""
 
     length: int
@@ -28,7 +28,7 @@ class AllocDMAttr(Record):
     """The first byte is aligned to 2**log_align_req, at most to a page."""
 
 
-class ParentDomainInitAttr(Record):
+class ParentDomainInitAttr(Attributes):
     """Attributes of a new parent domain (ibv_alloc_parent_domain(3))."""
 
     pd: nic.PD

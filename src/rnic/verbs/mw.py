@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from rnic._nic import nic
 from rnic.enums import AccessFlags, SendFlags
-from rnic.records import Record
+from rnic.records import Attributes
 
 if TYPE_CHECKING:
     from rnic.verbs.qp import QP
@@ -18,7 +18,7 @@ def inc_rkey(rkey: int) -> int:
     return rkey & 0xFFFFFF00 | (rkey + 1) & 0xFF
 
 
-class MWBindInfo(Record):
+class MWBindInfo(Attributes):
     """The part of a region that a window gives access to, and the rights (ibv_bind_mw(3))."""
 
     mr: nic.MR | None = None
@@ -33,7 +33,7 @@ class MWBindInfo(Record):
     """
 
 
-class MWBind(Record):
+class MWBind(Attributes):
     """The request that QP.bind_mw() posts (ibv_bind_mw(3))."""
 
     bind_info: MWBindInfo

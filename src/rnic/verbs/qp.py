@@ -73,7 +73,7 @@ class QPInitAttr(Attributes):
     """RAW_PACKET: the hash that chooses a table entry for a frame."""
 
 
-class QPOpenAttr(Record):
+class QPOpenAttr(Attributes):
     """Which queue pair Context.open_qp() opens (ibv_open_qp(3))."""
 
     xrcd: nic.XRCD

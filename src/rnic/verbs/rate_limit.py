@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rate limit of a queue pair."""
 
-from rnic.records import Record, values
+from rnic.records import Attributes, values
 
 __all__ = ["RateLimitAttr"]
 
 
-class RateLimitAttr(Record):
+class RateLimitAttr(Attributes):
     """A rate limit, and how much it may be exceeded for a moment (ibv_modify_qp_rate_limit(3))."""
 
     rate_limit: int = 0

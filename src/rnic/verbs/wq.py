@@ -5,7 +5,7 @@ from typing import Self
 
 from rnic._nic import nic
 from rnic.enums import RxHashFields, RxHashFunction, WQAttrMask, WQFlags, WQState, WQType
-from rnic.records import Record
+from rnic.records import Attributes, Record
 
 __all__ = [
     "RSSCaps",
@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 
-class WQInitAttr(Record):
+class WQInitAttr(Attributes):
     """Attributes of a new work queue (ibv_create_wq(3))."""
 
     pd: nic.PD
@@ -39,7 +39,7 @@ class WQInitAttr(Record):
     """Any object of the caller."""
 
 
-class WQAttr(Record):
+class WQAttr(Attributes):
     """Attributes of a work queue (ibv_modify_wq(3)); an attribute that is None is not set."""
 
     wq_state: WQState | None = None

@@ -31,7 +31,7 @@ from rnic.rdmacm import Event, EventChannel, EventType, JoinFlags, PortSpace, UD
     type=click.FloatRange(0),
     default=3.0,
     show_default=True,
-    help="Seconds that a sender leaves the others, and the switches, to join.",
+    help="Seconds that a sender waits for the others, and the switches, to join.",
 )
 @options.timeout
 def mckey(

@@ -74,7 +74,7 @@ ends = all_of(
         type=click.Choice(["name", "ip", "ipv6", "gid"], case_sensitive=False),
         default="name",
         show_default=True,
-        help="What addresses are: names, or numbers (gid: not supported).",
+        help="Format of addresses: names, or numbers (gid: not supported).",
     ),
     click.option("-t", "tos", type=params.number(0, 255), help="Type of service."),
 )
@@ -101,7 +101,7 @@ def look_up(server: str | None, bind: str | None, port: int, *, form: str = "nam
     if server is None:
         return Where(_first(bind or EVERY, port, AddrInfo(passive=True, numeric_host=numeric, ps=ps)), None)
     if port == 0:
-        raise click.UsageError("a client needs the server's port, and 0 is none")
+        raise click.UsageError("a client needs the server's port, which cannot be 0")
     target = _first(server, port, AddrInfo(numeric_host=numeric, ps=ps))
     family = socket.AF_INET6 if len(target) == 4 else socket.AF_INET
     hints = AddrInfo(numeric_host=numeric, ps=ps, family=family)

@@ -74,12 +74,12 @@ class Asked(Record):
     "-a",
     "address",
     metavar="ADDRESS",
-    help="The server's address; a server's default is ::, which is IPv4, too.",
+    help="The server's address; a server's default is ::, IPv6 and IPv4.",
 )
 @click.option("-I", "source", metavar="ADDRESS", help="Client: the local address to use.")
 @options.port(7174, "-p", "--port")
 @click.option(
-    "-C", "count", type=params.number(0), default=0, help="Pings; 0: until the end. A server compares it."
+    "-C", "count", type=params.number(0), default=0, help="Pings; 0: no limit. A server checks the number."
 )
 @click.option(
     "-S",
@@ -87,13 +87,13 @@ class Asked(Record):
     type=params.number(MIN_SIZE, MAX_SIZE),
     default=64,
     show_default=True,
-    help="Bytes in a ping; of a server, at most.",
+    help="Bytes in a ping; for a server, the most.",
 )
-@click.option("-v", "verbose", is_flag=True, help="Print what was pinged.")
-@click.option("-V", "validate", is_flag=True, help="Compare it.")
+@click.option("-v", "verbose", is_flag=True, help="Print the pings.")
+@click.option("-V", "validate", is_flag=True, help="Compare each ping with what was sent.")
 @click.option("-d", "debug", is_flag=True, help="Print the events of RDMA-CM.")
 @click.option("-P", "persistent", is_flag=True, help="Server: serve many clients at once, until interrupted.")
-@click.option("-q", "own_qp", is_flag=True, help="Lead the queue pair from state to state by hand.")
+@click.option("-q", "own_qp", is_flag=True, help="Change the queue pair's states in this program.")
 @options.timeout
 def rping(
     is_server: bool,
@@ -124,7 +124,7 @@ def rping(
     if is_client and address is None:
         raise click.UsageError("a client needs the server's address: -a ADDRESS")
     if is_server and source is not None:
-        raise click.UsageError("-I is the client's: -a tells a server where to listen")
+        raise click.UsageError("-I is for the client: a server listens at -a")
     if is_client and persistent:
         raise click.UsageError("-P is the server's")
     where = (

@@ -60,7 +60,7 @@ def rdma_client(server: str, port: int, timeout: float) -> None:
     rnic rdma-client -s ADDRESS      the server is `rnic rdma-server`, or the original, rdma_server
     """
     if port == 0:
-        raise click.UsageError("a client needs the server's port, and 0 is none")
+        raise click.UsageError("a client needs the server's port, which cannot be 0")
     with create_ep(getaddrinfo(server, port)[0], cap=CAP) as cm_id, ready(cm_id) as memory:
         cm_id.connect()
         send(cm_id, memory, timeout)

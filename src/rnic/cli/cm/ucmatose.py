@@ -22,7 +22,7 @@ SPACES = {"tcp": PortSpace.TCP, "ib": PortSpace.IB}
 )
 @options.port(7471, "-p", "--port")
 @options.load
-@click.option("-m", "migrate", is_flag=True, help="Let another event channel report the end.")
+@click.option("-m", "migrate", is_flag=True, help="Move the ids to another event channel for the end.")
 @click.option("-a", "ack_timeout", type=params.number(0, 31), help="ACK timeout: 4.096 us * 2**n.")
 @options.timeout
 def ucmatose(

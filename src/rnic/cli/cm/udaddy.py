@@ -21,7 +21,7 @@ def port_space(name: str | None, number: int | None) -> PortSpace:
     try:
         ps = PortSpace(number) if number is not None else SPACES[name or "udp"]
     except ValueError:
-        raise click.BadParameter(f"{number:#x} is no port space: {PortSpace.UDP:#x} is UDP") from None
+        raise click.BadParameter(f"{number:#x} is not a port space: {PortSpace.UDP:#x} is UDP") from None
     if ps is PortSpace.IPOIB:
         raise options.not_supported("port space ipoib", "IP over InfiniBand, which RoCE lacks")
     if ps is not PortSpace.UDP:
@@ -37,7 +37,7 @@ def port_space(name: str | None, number: int | None) -> PortSpace:
     type=click.Choice(list(SPACES), case_sensitive=False),
     help="Port space; ipoib: not supported.",
 )
-@click.option("-p", "space_number", type=params.number(0), help="The same as a number, 0x111 for UDP.")
+@click.option("-p", "space_number", type=params.number(0), help="Port space as a number, 0x111 for UDP.")
 @options.port(7174, "--port")
 @options.load
 @options.timeout

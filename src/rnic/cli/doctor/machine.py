@@ -48,7 +48,7 @@ def kernel() -> Finding:
     found = f"{platform.system()} {release}"
     if number and (int(number[1]), int(number[2])) >= OLDEST:
         return good("kernel", found)
-    return degraded("kernel", found, "Linux 5.1 or newer has all that rnic makes use of")
+    return degraded("kernel", found, "Linux 5.1 or newer has everything that rnic uses")
 
 
 def processors() -> Finding:
@@ -57,7 +57,7 @@ def processors() -> Finding:
         return good("processors", f"{count} for this process")
     return degraded(
         "processors",
-        "1 for this process: who polls keeps the peer, and the engine thread, from it",
+        "1 for this process: a polling program keeps the peer and the engine thread waiting",
         "taskset, or more CPUs for the container or virtual machine",
     )
 
@@ -74,9 +74,7 @@ def memory_file() -> Finding:
         if why := _unsealed(fd, fcntl.F_SEAL_SHRINK):
             return missing(what, f"cannot be sealed: {why}", "a sandbox forbids it: allow it", needed=True)
         if why := _unsealed(fd, F_SEAL_FUTURE_WRITE):
-            found = (
-                f"made, and not sealed against writing ({why}): what is for reading alone lies with the rest"
-            )
+            found = f"made, and not sealed against writing ({why}): read-only memory is in the common file"
             return degraded(what, found, "Linux 5.1 or newer")
     finally:
         os.close(fd)
@@ -118,7 +116,7 @@ def pid_namespace() -> Finding:
         return degraded(what, f"/proc/self/ns: {error.strerror}", "mount /proc")
     if first:
         return good(what, "those of the host")
-    return good(what, "of a namespace (a container): ordinary memory of peers outside of it is copied twice")
+    return good(what, "of a namespace (a container): ordinary memory of peers outside is copied twice")
 
 
 def network_namespace() -> Finding:
@@ -126,7 +124,7 @@ def network_namespace() -> Finding:
     what = "network namespaces"
     refused = _refused(0) or _refused(CLONE_NEWNET)
     if refused and os.geteuid() != 0 and not _refused(CLONE_NEWUSER | CLONE_NEWNET):
-        return good(what, "in a user namespace of one's own (unshare -rn)")
+        return good(what, "in a new user namespace (unshare -rn)")
     if not refused:
         return good(what, "can be made")
     return missing(

@@ -70,13 +70,13 @@ def port(device: rnic.Device) -> Finding:
     if counters.unfit_ip_ids:
         return degraded(
             what,
-            "this kernel numbers packets otherwise than the ICRC needs it: peers on other hosts drop them",
+            "this kernel numbers packets in a way that breaks the ICRC: peers on other hosts drop them",
             "please report the kernel's version; RNIC_LOCAL=on serves peers on this host",
         )
     if not bound:
         return degraded(
             what,
-            "another user's rnic has it: packets come by way of that process, ten at a time",
+            "another user's rnic has it, and hands on packets, ten at a time",
             "end that process, or use a network namespace (unshare -rn)",
         )
     return good(what, f"shared with this user's processes, at {', '.join(addresses)}")
@@ -151,13 +151,13 @@ def offload() -> Iterator[Finding]:
         joined = _set(into, UDP_GRO, 1)
         cut = _set(out, UDP_SEGMENT, PIECE)
         count = _send_pieces(out, into) if cut else 0
-    cure = "Linux 4.18 or newer; without it each packet is a system call"
+    cure = "Linux 4.18 or newer; without it each packet needs a system call"
     yield (
         good("UDP segmentation", f"{PIECES} packets in one call")
         if count
         else degraded("UDP segmentation", "UDP_SEGMENT is refused", cure)
     )
-    cure = "Linux 5.0 or newer; without it each packet that comes is a system call's"
+    cure = "Linux 5.0 or newer; without it each received packet needs a system call"
     yield (
         good("UDP receive offload", "packets come joined" if count == 1 else "UDP_GRO is there")
         if joined
@@ -196,7 +196,7 @@ def buffers() -> Finding:
     if granted >= ROOMY:
         return good(what, found)
     return degraded(
-        what, f"{found}, which bounds what is in flight over UDP", "sysctl net.core.rmem_max=4194304"
+        what, f"{found}, which limits the bytes in flight over UDP", "sysctl net.core.rmem_max=4194304"
     )
 
 
@@ -208,7 +208,7 @@ def frames() -> Finding:
         name = error.strerror or os.strerror(error.errno or 0)
         return missing(
             what,
-            f"a packet socket: {name}; RAW_PACKET queue pairs reach those of the same context alone",
+            f"a packet socket: {name}; RAW_PACKET queue pairs only reach those of the same context",
             "CAP_NET_RAW (root)",
         )
-    return good(what, "a packet socket can be had")
+    return good(what, "packet sockets are allowed")

@@ -54,16 +54,16 @@ def shared(moved: tuple[int, int]) -> Finding:
     if not packets:
         return degraded(
             what,
-            "two processes of this user reach each other over UDP alone",
+            "two processes of this user reach each other only over UDP",
             "RNIC_LOCAL=on for both; a sandbox may forbid abstract unix sockets, or passing descriptors",
         )
     if not direct:
         return degraded(
             what,
-            "packets go by it, and WRITE, READ and atomics take two copies",
-            "a set-user-id program, whose memory nobody else gets: run it as the user itself",
+            "packets use it; WRITE, READ and atomics take two copies",
+            "a set-user-id program shares no memory: run it as the user itself",
         )
-    return good(what, "packets, and WRITE, READ and atomics straight on the other's memory")
+    return good(what, "packets; WRITE, READ and atomics go straight to the other's memory")
 
 
 def copies(refused: int) -> Finding:

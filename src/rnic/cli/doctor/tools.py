@@ -22,7 +22,9 @@ def look() -> Iterator[Finding]:
     yield (
         good("rdma-core", library)
         if library
-        else missing("rdma-core", "no libibverbs: rnic does without", "apt install rdma-core ibverbs-utils")
+        else missing(
+            "rdma-core", "no libibverbs, which rnic does not need", "apt install rdma-core ibverbs-utils"
+        )
     )
     for program, package, use in PROGRAMS:
         path = shutil.which(program)

@@ -217,9 +217,7 @@ class Judge:
         child.end()
         printed = _keys(child)
         if f"secret key: {self._key}" not in printed:
-            said = (
-                f"it printed {printed[0]!r}" if printed else "it printed no line 'secret key: ...' to stdout"
-            )
+            said = f"it printed {printed[0]!r}" if printed else "it printed no key to stdout"
             raise _wrong(f"{said}: print 'secret key: ' and the key, which is {self._key}")
         self.step = Step.DISCONNECT
         if line.end is None or line.died:

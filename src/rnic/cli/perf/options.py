@@ -58,7 +58,7 @@ OPTIONS = (
         "-n",
         "--iters",
         type=params.number(1),
-        help="Operations of each queue pair  [bw: 5000, lat: 10000, rate: 100000; of large messages fewer]",
+        help="Operations of each queue pair  [bw: 5000, lat: 10000, rate: 100000; fewer for large messages]",
     ),
     option(
         HOW_MUCH,
@@ -66,14 +66,14 @@ OPTIONS = (
         "--duration",
         metavar="SECONDS",
         type=click.FloatRange(0.01, plans.MAX_DURATION),
-        help="Measure each size for so long instead.",
+        help="Measure each size for this time instead.",
     ),
     option(HOW_MUCH, "--bidirectional", is_flag=True, help="bw: both ends at once; their sum is shown."),
     option(
         HOW_MUCH,
         "--to-completion",
         is_flag=True,
-        help="lat: of send, write and write-imm, too, an operation to its completion.",
+        help="lat: measure send, write and write-imm, too, from post to completion.",
     ),
     option(
         HOW,
@@ -91,7 +91,7 @@ OPTIONS = (
         "depth",
         type=params.number(1, plans.MAX_DEPTH),
         default=plans.DEFAULT_DEPTH,
-        help="bw, rate: operations on their way at most, of each queue pair  [128]",
+        help="bw, rate: most operations on their way, for each queue pair  [128]",
     ),
     option(
         HOW,
@@ -105,7 +105,7 @@ OPTIONS = (
         "-Q",
         "--cq-mod",
         type=params.number(1, plans.MAX_GROUP),
-        help="bw, rate with -l 1: one of so many operations is signaled  [16]",
+        help="bw, rate with -l 1: one operation in this many is signaled  [16]",
     ),
     option(
         HOW,
@@ -113,7 +113,7 @@ OPTIONS = (
         "--inline-size",
         "inline",
         type=params.number(0, plans.MAX_INLINE),
-        help="Messages of at most so many bytes go INLINE  [bw: 0, lat, rate: 64]",
+        help="Messages of up to this many bytes go INLINE  [bw: 0, lat, rate: 64]",
     ),
     option(HOW, "-e", "--events", is_flag=True, help="Sleep on completion events instead of polling."),
     option(
@@ -121,7 +121,7 @@ OPTIONS = (
         "--loop",
         type=click.Choice(plans.LOOPS),
         default="native",
-        help="What posts and polls: compiled code, or the Python API  [native]",
+        help="The loop that measures: compiled code, or the Python API  [native]",
     ),
     option(HOW, "-m", "--mtu", type=click.Choice([str(mtu) for mtu in MTUS]), help="Path MTU  [the ports']"),
     option(HOW, "-R", "--rdma-cm", "cm", is_flag=True, help="Connect the queue pairs by RDMA-CM."),
@@ -134,7 +134,7 @@ OPTIONS = (
         default=18515,
         help="The server's TCP port  [18515]",
     ),
-    option(WHERE, "--bind", metavar="ADDRESS", help="Where a server listens  [every address]"),
+    option(WHERE, "--bind", metavar="ADDRESS", help="Address at which a server listens  [all]"),
     option(
         WHERE,
         "-d",
@@ -142,7 +142,7 @@ OPTIONS = (
         "device",
         metavar="NAME",
         shell_complete=completion.devices,
-        help="Device  [that of the address of -p's connection]",
+        help="Device  [the one with the TCP connection's address]",
     ),
     option(
         WHERE,
@@ -151,7 +151,9 @@ OPTIONS = (
         type=params.number(0, 255),
         help="Index of the local GID  [of that address]",
     ),
-    option(OUTPUT, "--json", "as_json", is_flag=True, help="A JSON object for each size, one a line."),
+    option(
+        OUTPUT, "--json", "as_json", is_flag=True, help="Print a JSON object for each size, one in each line."
+    ),
     option(
         OUTPUT, "--plot", metavar="FILE", help="Draw a picture, too: FILE.svg or FILE.png (needs rnic[plot])."
     ),

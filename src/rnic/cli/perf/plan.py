@@ -109,7 +109,7 @@ class Plan(Record):
             given[name] = bool(given[name])
         plan = cls(**given)
         if not plan.is_sane():
-            raise ValueError("it asks for what no client asks for")
+            raise ValueError("it asks for something that no client asks for")
         return plan
 
     def is_sane(self) -> bool:

@@ -185,9 +185,7 @@ def agree(mine: dict[str, Any], where: Where, plan: Plan) -> None:
             raise Failure(f"{name} is {shown(value)} at the server, {shown(theirs[name])} at the client")
     for option, given in (("-d", where.device), ("-x", where.gid_index)):
         if plan.cm and given is not None:
-            raise Failure(
-                f"-R: RDMA-CM takes what has the address, {option} of the server does not go with it"
-            )
+            raise Failure(f"-R: RDMA-CM chooses by address: {option} of the server does not go with it")
 
 
 def shown(value: object) -> str:
