@@ -293,13 +293,18 @@ class Connection(Face):
 
 
 async def connect(
-    host: str, port: int, *, timeout: float | None = 10.0, config: Config | None = None
+    host: str,
+    port: int,
+    *,
+    timeout: float | None = 10.0,
+    config: Config | None = None,
+    data: bytes = b"",
 ) -> Connection:
     """Connect to an endpoint that listens; raises what rnic.connect() raises."""
     dial = None
     try:
         async with asyncio.timeout(seconds(timeout)):
-            dial = Dial(await _address(host), port, config or Config())
+            dial = Dial(await _address(host), port, config or Config(), data)
             try:
                 descriptor = Readable(dial.fileno)
                 while not dial.step(monotonic()):

@@ -13,7 +13,7 @@ from rnic.aio.readable import Readable
 from rnic.aio.waiting import turn_of
 from rnic.conn.core import Core
 from rnic.conn.face import ListenerFace
-from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Desk, Limits
+from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Admit, Desk, Limits
 from rnic.endpoint import Config
 from rnic.errors import VerbsError
 from rnic.log import Log
@@ -138,6 +138,7 @@ def listen(
     max_connections: int | None = None,
     max_half_open: int = MAX_HALF_OPEN,
     handshake_timeout: float = HANDSHAKE_TIMEOUT,
+    admit: Admit | None = None,
 ) -> Listener:
     """Take connections at an address, "0.0.0.0" or "::" for all; port 0: one that is free.
 
@@ -147,6 +148,10 @@ def listen(
     the peer, reason 3); the others go on. A connection that was accepted and whose peer does not finish the
     handshake within `handshake_timeout` seconds is given up; of those there are `max_half_open` at a time,
     and the oldest gives way.
+
+    `admit(data, address)` is called for each request, with what connect() said there. It returns what the
+    client finds in `peer_data`, 164 bytes at most, or None. When it raises PermissionError, the client gets
+    RefusedError with its text.
     """
     limits = Limits(backlog, max_connections, max_half_open, handshake_timeout)
-    return Listener(Desk(host, port, config or Config(), limits))
+    return Listener(Desk(host, port, config or Config(), limits, admit))

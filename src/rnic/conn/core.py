@@ -189,10 +189,10 @@ class Core:
 
     # ------------------------------------------------------------ opening
 
-    def hello(self) -> bytes:
-        """Post the receives; what says so to the peer, and nothing to a raw one."""
+    def hello(self, data: bytes) -> bytes:
+        """Post the receives; what says so to the peer, with the program's data, and nothing to a raw one."""
         self._post_receives()
-        return b"" if isinstance(self.protocol, Raw) else self.protocol.hello()
+        return b"" if isinstance(self.protocol, Raw) else self.protocol.hello(data)
 
     def greet(self, private_data: bytes, now: float) -> None:
         """The peer's REQ or REP has come.  Raises ProtocolError when the peer is no endpoint, and must be."""
@@ -209,6 +209,12 @@ class Core:
             if self._announces:
                 longest = min(longest, (self.config.announce or 1) - 1)
             self.courier.frame, self.courier.longest = self.protocol.frame_size, longest
+
+    @property
+    def peer_data(self) -> bytes:
+        """What the peer's program has said with the hello."""
+        protocol = self.protocol
+        return protocol.peer.data if isinstance(protocol, Protocol) and protocol.peer is not None else b""
 
     @property
     def raw(self) -> bool:

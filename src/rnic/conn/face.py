@@ -54,6 +54,14 @@ class Face:
         return self._core.cm_id.get_peer_addr()
 
     @property
+    def peer_data(self) -> bytes:
+        """What the other program said when the connection was made, 24 bytes of it or 164 at most.
+
+        Where it was accepted: the `data` of connect().  Where it was asked for: what admit() returned.  Empty when it said nothing, or speaks version 1 of the endpoint protocol.
+        """
+        return self._core.peer_data
+
+    @property
     def closed(self) -> bool:
         """Everything was given back."""
         return self._core.released

@@ -7,7 +7,7 @@ import contextlib
 import os
 import select
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from errno import EAGAIN, EBADF, EINVAL, EMFILE, ENFILE, ENODEV, ENOMEM, ENOSPC
 
 from rnic.conn.core import Core
@@ -16,11 +16,13 @@ from rnic.endpoint import (
     EndpointError,
     LostError,
     ProtocolError,
+    Reason,
     RefusedError,
     Role,
     parse_refusal,
     refusal,
 )
+from rnic.endpoint.hello import MAX_DATA_ANSWERING, MAX_DATA_ASKING
 from rnic.errors import VerbsError, exhausted
 from rnic.log import INFO, WARNING, Log
 from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, Timing, create_id, reach
@@ -40,6 +42,10 @@ MAX_HALF_OPEN = 128
 HANDSHAKE_TIMEOUT = 10.0  # seconds
 
 
+Admit = Callable[[bytes, SockAddr], bytes | None]
+"""Gets what connect() said there, and the address; returns the answer, or raises PermissionError."""
+
+
 class Limits(Record):
     """How much a listener takes on; what each is, listen() says."""
 
@@ -52,7 +58,10 @@ class Limits(Record):
 class Dial:
     """A connection that is being made; `core` is there when it has been."""
 
-    def __init__(self, host: str, port: int, config: Config) -> None:
+    def __init__(self, host: str, port: int, config: Config, data: bytes = b"") -> None:
+        if len(data) > MAX_DATA_ASKING:
+            raise ValueError(f"connect(): data has {len(data)} bytes, there is room for {MAX_DATA_ASKING}")
+        self._data = bytes(data)
         self.host, self.port = host, port
         self.name = place(host, port)
         self.config = config
@@ -92,7 +101,7 @@ class Dial:
                 self.core = Core(self.cm_id, self.config, Role.INITIATOR)
                 self.channel.close()
                 self.channel = self.core.channel
-                self.cm_id.connect(ConnParam(self.core.hello()))
+                self.cm_id.connect(ConnParam(self.core.hello(self._data)))
             case EventType.ESTABLISHED:
                 self._greet(data, now)
             case EventType.REJECTED:
@@ -139,8 +148,11 @@ class Desk:
     so long the desk keeps it going, and it costs nobody a thread or a task.
     """
 
-    def __init__(self, host: str, port: int, config: Config, limits: Limits) -> None:
+    def __init__(
+        self, host: str, port: int, config: Config, limits: Limits, admit: Admit | None = None
+    ) -> None:
         self.config = config
+        self._admit = admit
         self.closed = False
         self._half_open: dict[int, Core] = {}  # by descriptor
         # An exception may have interrupted its pump(): then its descriptor does not tell of what is left.
@@ -254,11 +266,27 @@ class Desk:
             self._epoll.register(core.fileno(), select.EPOLLIN)
             self._half_open[core.fileno()] = core
             core.greet(param.private_data, now)
-            one.accept(ConnParam(core.hello()))
+            one.accept(ConnParam(core.hello(self._answer_to(core))))
         except BaseException as error:
             _refuse(one, error)
             self._let_go(core)
             raise
+
+    def _answer_to(self, core: Core) -> bytes:
+        """What the program says to this peer; PermissionError when it does not want it."""
+        peer = core.cm_id.get_peer_addr()
+        if self._admit is None or peer is None:
+            return b""
+        try:
+            answer = bytes(self._admit(core.peer_data, peer) or b"")
+            if len(answer) > MAX_DATA_ANSWERING:
+                raise ValueError(f"{len(answer)} bytes, a reply has room for {MAX_DATA_ANSWERING}")
+        except PermissionError:
+            raise
+        except Exception as error:
+            _log.error("admit() has failed for a request from %s", peer, error=error)
+            raise PermissionError("the server could not decide about the request") from error
+        return answer
 
     def _look_after(self, now: float) -> Core | None:
         """The first connection that is established; those that came to nothing are given back.
@@ -357,5 +385,7 @@ def _refuse(one: CmId, error: BaseException) -> None:
     with contextlib.suppress(VerbsError):  # the peer may have given up
         if isinstance(error, ProtocolError):
             one.reject(refusal(error.reason, str(error)))
+        elif isinstance(error, PermissionError):
+            one.reject(refusal(Reason.APPLICATION, str(error)))
         elif lacking(error):
             one.reject_busy()

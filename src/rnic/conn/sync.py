@@ -16,7 +16,7 @@ from rnic._nic.nic import MR
 from rnic.conn.arrays import Layout
 from rnic.conn.core import GRACE, Core, as_bytes, check_room
 from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, ListenerFace, room
-from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Desk, Dial, Limits
+from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Admit, Desk, Dial, Limits
 from rnic.conn.ops import MASK, Op
 from rnic.endpoint import Config, Region
 from rnic.enums import AccessFlags
@@ -487,15 +487,22 @@ class Agents:
 
 
 def connect(
-    host: str, port: int, *, timeout: float | None = 10.0, config: Config | None = None
+    host: str,
+    port: int,
+    *,
+    timeout: float | None = 10.0,
+    config: Config | None = None,
+    data: bytes = b"",
 ) -> Connection:
     """Connect to an endpoint that listens.
+
+    `data` is what its admit() gets, 24 bytes at most: a token, the name of a service.
 
     RefusedError when nobody does, or when it refuses; NoHelloError or VersionError when it is something else;
     TimeoutError; VerbsError when there is no way to the host.
     """
     until = after(timeout)
-    dial = Dial(host, port, config or Config())
+    dial = Dial(host, port, config or Config(), data)
     try:
         while not dial.step(monotonic()):
             if until is not None and monotonic() >= until:
@@ -519,6 +526,7 @@ def listen(
     max_connections: int | None = None,
     max_half_open: int = MAX_HALF_OPEN,
     handshake_timeout: float = HANDSHAKE_TIMEOUT,
+    admit: Admit | None = None,
 ) -> Listener:
     """Take connections at an address, "0.0.0.0" or "::" for all; port 0: one that is free.
 
@@ -527,6 +535,10 @@ def listen(
     the peer, reason 3); the others go on. A connection that was accepted and whose peer does not finish the
     handshake within `handshake_timeout` seconds is given up; of those there are `max_half_open` at a time,
     and the oldest gives way.
+
+    `admit(data, address)` is called for each request, with what connect() said there. It returns what the
+    client finds in `peer_data`, 164 bytes at most, or None. When it raises PermissionError, the client gets
+    RefusedError with its text.
     """
     limits = Limits(backlog, max_connections, max_half_open, handshake_timeout)
-    return Listener(Desk(host, port, config or Config(), limits))
+    return Listener(Desk(host, port, config or Config(), limits, admit))
