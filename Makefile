@@ -26,8 +26,8 @@ PY_ALL  := src tests tools examples bench
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test build lint format ctest tsan fuzz mutants differential interop soak bench conformance chaos \
-        containers clean distclean
+.PHONY: help demo test build lint format ctest tsan fuzz mutants differential interop soak bench wheels conformance \
+        chaos containers clean distclean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,7 +69,7 @@ demo: build ## a file by RDMA WRITE between two processes, then latency and band
 CHOSEN = $(filter tests tests/%,$(ARGS))
 
 test: build $(VENV)/.dev ## everything that needs neither root nor a peer; ARGS="tests/cli -k perf": that alone
-	$(PYTEST) $(if $(CHOSEN),,tests --ignore=tests/interop --ignore=tests/fuzz) $(WORKERS) $(ARGS)
+	$(PYTEST) $(if $(CHOSEN),,tests $(addprefix --ignore=tests/,interop fuzz packaging)) $(WORKERS) $(ARGS)
 	$(if $(CHOSEN),,RNIC_LOCAL=on $(PYTEST) $(LOCAL) $(WORKERS) $(ARGS)$(if $(ARGS), || [ $$? -eq 5 ]))
 
 differential: build $(VENV)/.dev ## random programs by every way that bytes take, SEED=1 PROGRAMS=1000 WAYS='wire'
@@ -98,6 +98,10 @@ containers: build $(VENV)/.dev ## in every kind of container that this machine c
 
 bench: build $(VENV)/.dev ## figures beside their peers (sh bench/peers.sh), ARGS=--all: also plots, and a guest
 	$(BIN)/python bench $(ARGS)
+
+wheels: $(VENV)/.dev ## the sdist, and a manylinux wheel for each Python that this machine has, in dist/
+	@rm -rf dist
+	@$(BIN)/python -m tools.wheels $(ARGS)
 
 lint: $(VENV)/.dev build ## style, types and layout, nothing is changed
 	@failed=; run() { echo "$$1 $$2"; "$(BIN)/$$@" || failed=1; }; \

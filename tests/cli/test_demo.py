@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -56,6 +57,36 @@ def test_a_loopback_that_is_down_is_named_before_anything_is_made() -> None:
     cure = "`ip link set lo up` brings it up, and `rnic doctor` looks for more"
     text = f"rnic: the network interface lo is down: {cure}\n"
     assert (result.status, result.out, result.err) == (1, "", text)
+
+
+@pytest.mark.parametrize(
+    "command", [["demo"], ["lab3", "sender", "--id", "a", "127.0.0.1"], ["lab3", "grade"]]
+)
+def test_what_is_no_regular_file_is_refused(rnic: Start, tmp_path: Path, command: list[str]) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(tmp_path / "socket"))
+        kinds = {fifo: "a FIFO", "/dev/zero": "a character device", one.getsockname(): "a socket"}
+        for path, kind in kinds.items():
+            result = rnic(*command, path).wait()
+            assert result.status == 2
+            assert result.err.endswith(f"'{path}' is {kind}: a regular file is needed\n")
+    assert rnic(*command, tmp_path).wait().err.endswith(f"'{tmp_path}' is a directory.\n")
+
+
+def test_a_file_whose_length_is_not_told_is_refused(rnic: Start) -> None:
+    result = rnic("demo", "/proc/self/status").wait()
+    assert result.status == 1
+    assert result.err.startswith("rnic: /proc/self/status: the system says that it has 0 bytes, and gives ")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+def test_a_file_that_cannot_be_read_is_refused(rnic: Start, tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.touch(0o200)
+    result = rnic("demo", path).wait()
+    assert (result.status, "is not readable" in result.err) == (2, True)
 
 
 @pytest.mark.parametrize(("switch", "way"), [("on", "by shared memory"), ("off", "over UDP")])

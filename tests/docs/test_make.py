@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What make runs, and how a build shows how far it is."""
+"""What make runs, how a build shows how far it is, and for which Pythons wheels are built."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ALL = "tests --ignore=tests/interop --ignore=tests/fuzz"
+ALL = "tests --ignore=tests/interop --ignore=tests/fuzz --ignore=tests/packaging"
 NINJA = "print('  [1/2] Compiling C object a/b.c.o'); print('[2/2] Linking target x.so')"
 
 
@@ -95,3 +95,43 @@ def test_progress_of_a_failure_shows_the_reason_and_keeps_the_exit_code() -> Non
     assert done.returncode == 3
     assert "building x: failed after" in done.stdout
     assert done.stderr.splitlines() == ["FAILED: b", "b.c:1: no such thing"]
+
+
+def wheels(home: Path, path: Path) -> str:
+    """Which Pythons tools/wheels.py finds, and which not."""
+    code = """
+from tools.wheels import interpreters
+found, missing = interpreters(False)
+print([(one.version, one.program.parent.name) for one in found], missing)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={"HOME": str(home), "PATH": str(path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_wheels_names_the_pythons_that_are_missing(tmp_path: Path) -> None:
+    every = "['3.11', '3.12', '3.13', '3.13t', '3.14', '3.14t']"
+    assert wheels(tmp_path, tmp_path) == f"[] {every}"
+
+
+def fake_python(file: Path, answer: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    file.chmod(0o755)
+
+
+def test_wheels_takes_the_first_python_that_can_build(tmp_path: Path) -> None:
+    path, pyenv = tmp_path / "bin", tmp_path / ".pyenv/versions/3.12.9/bin"
+    fake_python(path / "python3.11", "3.11 True")
+    fake_python(path / "python3.12", "3.12 False")  # no headers
+    fake_python(pyenv / "python3.12", "3.12 True")
+    fake_python(path / "python3.13t", "3.13 True")  # not what its name says
+    found = "[('3.11', 'bin'), ('3.12', 'bin')]"
+    assert wheels(tmp_path, path) == f"{found} ['3.13', '3.13t', '3.14', '3.14t']"

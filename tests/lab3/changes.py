@@ -82,6 +82,11 @@ CHANGES: dict[str, tuple[Change, ...]] = {
         ("connects to the next port", "(host, port))", "(host, port + 1))"),
         ("returns no id", "    return cm_id\n", "    return None\n"),
         (
+            "tries its requests once only",
+            CONNECT,
+            "    from rnic.rdmacm import ConnParam\n\n    cm_id.connect(ConnParam(retry_count=0))\n",
+        ),
+        (
             "lets the receiver try its SENDs once only",
             CONNECT,
             "    from rnic.rdmacm import ConnParam\n\n    cm_id.connect(ConnParam(rnr_retry_count=0))\n",

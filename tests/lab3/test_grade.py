@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cli.commands import Command
-from lab3.senders import CASES, DONE_BEHIND_WRITE, END, HOSTILE, POLLS, SMALL_WRITES, WRONG, but
+from lab3.senders import CASES, CHAIN, DONE_BEHIND_WRITE, END, HOSTILE, POLLS, SMALL_WRITES, WRONG, but
 from rnic.cli.lab3.cases import Step
 from rnic.cli.lab3.grade import Report, grade
 from rnic.cli.lab3.skeleton import solution
@@ -58,8 +58,13 @@ def test_wrong_sender_fails_at_its_step(name: str, graded: Graded) -> None:
 
 @pytest.mark.parametrize(
     ("text", "case"),
-    [(DONE_BEHIND_WRITE, "2.5 regions"), (POLLS, "2.5 regions"), (SMALL_WRITES, "many WRITEs")],
-    ids=["does not wait for the WRITE", "polls", "makes small WRITEs"],
+    [
+        (DONE_BEHIND_WRITE, "2.5 regions"),
+        (CHAIN, "2.5 regions"),
+        (POLLS, "2.5 regions"),
+        (SMALL_WRITES, "many WRITEs"),
+    ],
+    ids=["does not wait for the WRITE", "posts a chain", "polls", "makes small WRITEs"],
 )
 def test_sender_that_is_right_in_its_own_way_passes(text: str, case: str, tmp_path: Path) -> None:
     found = reports(tmp_path, text, 60, "empty", "1 region", case, "bad verdict")

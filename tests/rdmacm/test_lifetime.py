@@ -156,7 +156,7 @@ def test_who_calls_has_a_port_that_nobody_else_on_this_host_has(monkeypatch: pyt
             one.create_qp()
             one.connect()
             assert expect(channel, EventType.REJECTED).status == RejReason.INVALID_SERVICE_ID
-            with create_id() as other, pytest.raises(VerbsError, match="an id of this host uses it"):
+            with create_id() as other, pytest.raises(VerbsError, match="is in use on this host"):
                 other.bind_addr(("127.0.0.1", free))
             with create_id() as other:
                 other.bind_addr(("127.0.0.1", free ^ 1))  # our own block: it is known which are in use

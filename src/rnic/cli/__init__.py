@@ -3,6 +3,7 @@
 
 main       the group, and the one place where an error becomes a line and an exit code
 command    what all commands have               help       their help, as wide as the terminal
+screen     lines and tables that fit a terminal   network  addresses of this host, what servers say
 signals    Ctrl-C and its kin                   completion `rnic completion`, for shells
 devices    `rnic devices`, `rnic info`          devinfo    their layout, as ibv_devinfo's
 pingpong   `rnic pingpong rc`, `ud`             exchange   its TCP exchange, as ibv_rc_pingpong's

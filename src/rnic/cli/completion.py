@@ -6,15 +6,15 @@ from __future__ import annotations
 import click
 from click import shell_completion
 
+import rnic
 from rnic.cli.command import command
-from rnic.verbs.device import get_device_list
 
 SHELLS = ("bash", "zsh", "fish")
 
 
 def devices(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
     """Of an option or argument that is the name of one."""
-    return [one.name for one in get_device_list() if one.name.startswith(begun)]
+    return [one.name for one in rnic.get_device_list() if one.name.startswith(begun)]
 
 
 @command()

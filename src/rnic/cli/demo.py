@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import IO
 
 import click
-from rich import box
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -25,10 +24,9 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
-from rich.table import Table
 
 import rnic
-from rnic.cli import exchange, measure, network, params
+from rnic.cli import exchange, measure, network, params, screen
 from rnic.cli.child import end, scratch, start
 from rnic.cli.command import command
 from rnic.cli.params import Failure, show_rate, show_size, show_time
@@ -43,15 +41,14 @@ from rnic.cli.transfer import (
     receiver,
 )
 
+ROOMY = 78  # columns that a progress bar with units needs
 RANDOM = "random bytes"  # what a file without a name is called
 Advance = Callable[[int], None]  # told how many bytes are done
 Gone = Callable[[], str | None]  # why the other process will never answer, or None
 
 
 @command()
-@click.argument(
-    "path", required=False, type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
-)
+@click.argument("path", required=False, type=params.RegularFile())
 @click.option(
     "--size",
     type=params.size(),
@@ -86,7 +83,7 @@ def demo(path: Path | None, size: int, port: int) -> None:
         with console.status("measuring latency and bandwidth"):
             rows = measure.measure(link, stack)
         link.control.send("bye")
-        console.print(table(rows, console))
+        show(rows, console)
         say(console, "latency: half a round trip (SEND), posting to completion (others); seen from Python")
 
 
@@ -103,8 +100,9 @@ def demo_receiver(host: str, port: int) -> None:
 
 
 def say(console: Console, text: str) -> None:
-    """One line, however long, and as it is: a file's name may look like markup."""
-    console.print(text, soft_wrap=True, markup=False)
+    """Text as it is: a file's name may look like markup."""
+    lines = screen.folded(text, console.width) if console.is_terminal else [text]
+    console.print("\n".join(lines), soft_wrap=True, markup=False)
 
 
 def make_file(stack: ExitStack, size: int, console: Console) -> IO[bytes]:
@@ -142,14 +140,13 @@ def available(file: IO[bytes]) -> int | None:
 
 
 def bars(console: Console) -> Progress:
-    """Where progress bars are shown, with units; disabled where there is no terminal."""
+    """Where progress bars are shown, with units where there is room; disabled where there is no terminal."""
+    units = (DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
     return Progress(
         TextColumn("{task.description}", markup=False),
-        BarColumn(),
+        BarColumn(None if console.width < ROOMY else 40),
         TaskProgressColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
+        *(units if console.width >= ROOMY else ()),
         console=console,
         disable=not console.is_terminal,
     )
@@ -199,6 +196,10 @@ def send_file(link: Link, file: IO[bytes], path: Path, console: Console) -> None
     say(console, f"{path}: {show_size(length)} over {link.port.ctx.name}")
     with progress(console, "SHA-256", length) as advance:
         digest = sha256(file, advance)
+    if file.tell() != length:  # as in /proc
+        raise Failure(
+            f"{path}: the system says that it has {length} bytes, and gives {file.tell()}: copy it first"
+        )
     link.control.send("offer", name=path.name, length=length, sha256=digest)
     region = link.control.receive("region")
     began = time.perf_counter()
@@ -274,13 +275,15 @@ def read_exactly(file: IO[bytes], into: memoryview) -> None:
         filled += count
 
 
-def table(rows: list[measure.Row], console: Console) -> Table:
+def show(rows: list[measure.Row], console: Console) -> None:
     """The figures, one operation a row."""
     headings = ["operation", "8 B latency", *(show_size(size) for size in measure.SIZES)]
-    result = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, show_edge=False, pad_edge=False)
-    for heading in headings:
-        result.add_column(heading, justify="left" if heading == "operation" else "right", no_wrap=True)
-    for row in rows:
-        rates = [show_rate(row.bandwidth[size]) if size in row.bandwidth else "-" for size in measure.SIZES]
-        result.add_row(row.operation, show_time(row.latency), *rates)
-    return result
+    table = [
+        (
+            row.operation,
+            show_time(row.latency),
+            *(show_rate(row.bandwidth[size]) if size in row.bandwidth else "-" for size in measure.SIZES),
+        )
+        for row in rows
+    ]
+    screen.table(console, headings, table, right=True)

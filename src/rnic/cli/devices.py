@@ -8,16 +8,15 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import click
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 import rnic
-from rnic.cli import completion, devinfo
+from rnic.cli import completion, devinfo, screen
 from rnic.cli.command import command
 from rnic.cli.params import Failure
 
 T = TypeVar("T")
+TAB = 8  # columns
 NO_DEVICES = "there are no devices"
 
 
@@ -45,13 +44,16 @@ def devices(as_json: bool) -> None:
         return
     if not found:
         raise Failure(NO_DEVICES)
-    console = Console(highlight=False)
-    style = box.SIMPLE_HEAD if console.is_terminal else None
-    table = Table("device", "node GUID", "transport", "interface", box=style, show_edge=False, pad_edge=False)
-    for device in found:
-        transport = devinfo.TRANSPORTS.get(int(device.transport), "invalid")
-        table.add_row(device.name, devinfo.guid(device.guid), transport, device.netdev)
-    console.print(table)
+    rows = [
+        (
+            device.name,
+            devinfo.guid(device.guid),
+            devinfo.TRANSPORTS.get(int(device.transport), "invalid"),
+            device.netdev,
+        )
+        for device in found
+    ]
+    screen.table(Console(highlight=False), ("device", "node GUID", "transport", "interface"), rows)
 
 
 @command()
@@ -82,9 +84,21 @@ def info(device: str | None, ib_dev: str | None, verbose: bool, as_json: bool) -
         click.echo(json.dumps(list(_each(found, _record, failed)), indent=2))
     else:
         for lines in _each(found, lambda one: _lines(one, verbose), failed):
-            click.echo("\n".join(lines) + "\n")
+            show(lines)
+            click.echo()
     if failed:
         raise SystemExit(1)
+
+
+def show(lines: list[str]) -> None:
+    """As ibv_devinfo does, with tabs; on a terminal that has no room for that, without them."""
+    columns = screen.width()
+    if columns is None or max(len(line.expandtabs()) for line in lines) <= columns:
+        click.echo("\n".join(lines))
+        return
+    for line in lines:
+        depth = (len(line.expandtabs()) - len(line.strip().expandtabs())) // TAB
+        screen.say("  " * depth + " ".join(line.split()), 2 * depth + 2)
 
 
 def _each(

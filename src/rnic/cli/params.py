@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -47,6 +50,29 @@ def size(high: int | None = None) -> Callable[[str], int]:
 
     convert.__name__ = "size"
     return convert
+
+
+class RegularFile(click.Path):
+    """A file that can be read, and has an end: no directory, FIFO or device."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, dir_okay=False, readable=True, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(str(super().convert(value, param, ctx)))
+        mode = path.stat().st_mode
+        kind = next((word for test, word in _KINDS if test(mode)), None)
+        if kind is not None:
+            self.fail(f"{str(path)!r} is {kind}: a regular file is needed", param, ctx)
+        return path
+
+
+_KINDS = (
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISCHR, "a character device"),
+    (stat.S_ISBLK, "a block device"),
+    (stat.S_ISSOCK, "a socket"),
+)
 
 
 def printable(text: object) -> str:

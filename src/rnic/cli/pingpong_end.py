@@ -175,7 +175,8 @@ class End:
         stats = self.qp.statistics()
         waiting = f"{stats.sq_depth} sends and {stats.rq_depth} receives outstanding"
         psns = f"PSN {stats.snd_psn} next, {stats.snd_una} unacknowledged, {stats.rcv_psn} expected"
-        own, device = _counted(stats.counters), _counted(self.qp.context.counters())
+        device = _counted(rnic.Counters.from_values(self.qp.context.raw_counters()))
+        own = _counted(stats.counters)
         more = [words for name, words in device.items() if name not in own]
         return (
             f"  queue pair:     {'; '.join([state, waiting, psns, *own.values()])}\n"

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import click
 
-from rnic.cli import params
+from rnic.cli import params, screen
 from rnic.cli.command import command
 from rnic.cli.doctor import machine, network, pair, tools
 from rnic.cli.doctor.finding import Finding, State
 
-WIDTH = 22
+WIDTH, STATE = 22, 10  # columns
 
 
 @command()
@@ -33,7 +33,7 @@ def doctor(as_json: bool) -> int:
     for finding in findings():
         found.append(finding)
         if not as_json:
-            click.echo(line(finding))
+            screen.say(line(finding), WIDTH + STATE)
     if as_json:
         click.echo(json.dumps([finding.record() for finding in found], indent=2))
     return int(any(finding.needed and finding.state is State.MISSING for finding in found))
@@ -56,4 +56,4 @@ def findings() -> Iterator[Finding]:
 
 def line(finding: Finding) -> str:
     cure = f"; cure: {finding.cure}" if finding.cure else ""
-    return f"{finding.what:<{WIDTH}}{finding.state.value:<10}{finding.found}{cure}"
+    return f"{finding.what:<{WIDTH}}{finding.state.value:<{STATE}}{finding.found}{cure}"

@@ -20,7 +20,7 @@ from rnic.cli.lab3.sender import send_file
 from rnic.cli.lab3.skeleton import skeleton
 
 PORT = 7471
-FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
+FILE = params.RegularFile()
 FOLDER = click.Path(exists=True, file_okay=False, writable=True, path_type=Path)
 SECONDS = click.FloatRange(min=0, min_open=True, max=86400)
 

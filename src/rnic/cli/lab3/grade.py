@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
+from rnic.cli import screen
 from rnic.cli.demo import say
 from rnic.cli.lab3.cases import CASES, Case, Step
 from rnic.cli.lab3.child import END_SECONDS, Child
@@ -77,18 +76,9 @@ def _examine(script: Path, path: Path, case: Case, seconds: float) -> Report:
 
 def show(reports: list[Report], console: Console) -> None:
     """A table of steps and files, then what was wrong."""
-    table = Table(
-        box=box.SIMPLE_HEAD if console.is_terminal else None,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),  # all in 80 columns
-    )
-    table.add_column("the sender", no_wrap=True)
-    for report in reports:
-        table.add_column(report.case.name.replace(" ", "\n"), no_wrap=True)
-    for step in Step:
-        table.add_row(step.value, *(WORDS[report.result(step)] for report in reports))
-    console.print(table)
+    headings = ["the sender", *(report.case.name.replace(" ", "\n") for report in reports)]
+    rows = [(step.value, *(WORDS[report.result(step)] for report in reports)) for step in Step]
+    screen.table(console, headings, rows, tight=True)
     for (failed, detail, words), cases in _failures(reports).items():
         say(console, f"{', '.join(cases)}: {failed}: {detail}")
         if words:

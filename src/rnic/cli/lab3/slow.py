@@ -26,6 +26,7 @@ from rnic.rdmacm import CmId
 SENDS = {rnic.WROpcode.SEND, rnic.WROpcode.SEND_WITH_IMM, rnic.WROpcode.SEND_WITH_INV}
 WRITES = {rnic.WROpcode.RDMA_WRITE, rnic.WROpcode.RDMA_WRITE_WITH_IMM}
 MOST_LOST = 16  # work requests: a program may have thousands
+MOST_RETRIES = 7  # of a queue pair: with fewer, a loss could end the connection
 LOST_SECONDS = 0.2  # for programs that wait in a way that is not seen here: fewer than it takes to give up
 
 
@@ -58,7 +59,7 @@ class Slow:
     def before(self, qp: rnic.QP, opcodes: set[rnic.WROpcode]) -> None:
         """The program posts work."""
         self.mend()
-        if opcodes & self._lost and self._left:
+        if opcodes & self._lost and self._left and qp.query()[0].retry_cnt == MOST_RETRIES:
             self._left -= 1
             assert isinstance(qp.context, rnic.Context)
             self._wire = Wire(qp.context)

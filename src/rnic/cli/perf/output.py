@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from rnic.cli import screen
 from rnic.cli.perf import plot, report
 
 
@@ -28,8 +29,24 @@ class Output:
             return
         if (heading := report.heading(record)) != self._heading:
             self._heading = heading
-            click.echo(f"{heading}\n{report.head(record)}")
-        click.echo(report.row(record))
+            for line in heading.splitlines():
+                screen.say(line, report.HANGING)
+            if not self._narrow(record):
+                click.echo(report.head(record))
+        click.echo(self._row(record))
+
+    @staticmethod
+    def _narrow(record: report.Record) -> bool:
+        """Has the terminal no room for a table?"""
+        columns = screen.width()
+        return columns is not None and columns < len(report.head(record))
+
+    def _row(self, record: report.Record) -> str:
+        """A line of the table, or a block of lines."""
+        if not self._narrow(record):
+            return report.row(record)
+        titles, cells = zip(*report.pairs(record), strict=True)
+        return "\n" + screen.block(titles, cells)
 
     def finish(self) -> None:
         """All sizes have been shown."""

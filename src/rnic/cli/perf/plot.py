@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import IO, TYPE_CHECKING, TypeVar
 
 import click
 
@@ -32,6 +35,8 @@ def checked(path: Path) -> Path:
         raise click.UsageError(f"--plot {path}: a picture is {' or '.join(SUFFIXES)}")
     if not path.parent.is_dir():
         raise click.UsageError(f"--plot {path}: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK) or path.is_dir():
+        raise click.UsageError(f"--plot {path}: it cannot be written")
     if importlib.util.find_spec("matplotlib") is None:
         raise Failure("--plot draws with matplotlib, which is not installed: pip install 'rnic[plot]'")
     return path
@@ -50,8 +55,27 @@ def draw(records: list[Record], path: Path) -> None:
     for axes, panel in zip(plots.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         panel(axes, records)
         axes.grid(True, which="major", alpha=0.4)
-    with rc_context({"svg.fonttype": "none"}):  # text stays text
-        figure.savefig(path)
+    with rc_context({"svg.fonttype": "none"}), whole(path) as file:  # text stays text
+        figure.savefig(file, format=path.suffix[1:])
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[IO[bytes]]:
+    """A file that has its name when it is whole; whatever comes in between, there is none else."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+        try:
+            yield file
+            Path(file.name).chmod(0o666 & ~umask())
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+
+
+def umask() -> int:
+    """What new files are not given."""
+    os.umask(mask := os.umask(0o077))
+    return mask
 
 
 def thinned(values: list[_T]) -> list[_T]:

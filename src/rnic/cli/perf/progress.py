@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 from time import monotonic
 from typing import TextIO
 
@@ -34,7 +35,8 @@ class Progress:
         if not self.shown or now < self.next:
             return
         self.next = now + EVERY
-        self._write(f"{ERASE} {self._text(operations, now - self.measuring)}")
+        room = shutil.get_terminal_size().columns - 1  # a second line would stay
+        self._write(ERASE + f" {self._text(operations, now - self.measuring)}"[:room])
 
     def clear(self) -> None:
         """Makes room for a row."""

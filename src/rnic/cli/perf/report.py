@@ -126,6 +126,9 @@ def cpu_model() -> str:
 # ---------------------------------------------------------------------- for people
 
 
+HANGING = 13  # columns of what stands before the texts of a heading
+
+
 class Column(rnic.records.Record):
     """A column of perftest's tables, or one more behind them."""
 
@@ -200,6 +203,11 @@ def row(record: Record) -> str:
     return " " + " ".join(column.cell(record) for column in columns(record)).rstrip()
 
 
+def pairs(record: Record) -> list[tuple[str, str]]:
+    """The same as titles and values, for a terminal that has no room for a line."""
+    return [(f" {column.title}", column.cell(record).rstrip()) for column in columns(record)]
+
+
 def title(record: Record) -> str:
     """What was measured, in a few words."""
     return f"{TESTS[record['test']].title} {METRICS[record['metric']]}"
@@ -210,7 +218,7 @@ def heading(record: Record) -> str:
     client, server = record["client"], record["server"]
     devices = dict.fromkeys((client["device"], server["device"]))
     return "\n".join(
-        f" {name:<12}{printable(text)}"  # much of it is the other end's
+        f" {name:<{HANGING - 1}}{printable(text)}"  # much of it is the other end's
         for name, text in (
             ("measured", f"{title(record)}: {meaning(record)}"),
             ("transport", f"{record['transport']}; device {', '.join(devices)}; MTU {record['mtu']} bytes"),
