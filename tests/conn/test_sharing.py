@@ -169,10 +169,10 @@ def test_each_of_many_tasks_gets_one_message_and_only_one_is_woken() -> None:
             looks = 0
             ask = b._core.next_message
 
-            def counted() -> Any:
+            def counted(tag: int | None = None) -> Any:
                 nonlocal looks
                 looks += 1
-                return ask()
+                return ask(tag)
 
             b._core.next_message = counted  # type: ignore[method-assign]
             got: list[bytes] = []

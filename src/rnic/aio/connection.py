@@ -43,22 +43,23 @@ class Connection(Face):
         super().__init__(core)
         self._pump = Pump(core)
 
-    async def send(self, message: AnyBuffer) -> None:
+    async def send(self, message: AnyBuffer, *, tag: int = 0) -> None:
         """Send a message of any size; returns when all of it is on its way and the buffer is free.
 
         It waits while the peer takes no messages.  When it is cancelled, the buffer is free, and the peer
-        gets the whole message or nothing of it.
+        gets the whole message or nothing of it.  `tag`: a number for recv(tag=...), 64 bits; ValueError when
+        the peer is too old for it.
         """
         core, turn = self._core, self._pump.turn
         if turn.is_used_up():
             await turn.give_way()
         handle = core.next_handle
         try:
-            if (core.courier.open or core.take_short_way()) and core.courier.send(message):
+            if (core.courier.open or core.take_short_way()) and not tag and core.courier.send(message):
                 return
             if core.by_courier:
                 self._pump.messages.wake()
-            core.send(message)
+            core.send(message, tag)
             await self._pump.wait(self._pump.sends, lambda: core.is_sent(handle))
         except BaseException:
             core.take_back(handle)
@@ -66,24 +67,29 @@ class Connection(Face):
             raise
         core.raise_unsent(handle)
 
-    async def recv(self) -> bytes:
-        """The next message; EOFError after the peer's goodbye.  What raises, or is cancelled, takes none."""
+    async def recv(self, *, tag: int | None = None) -> bytes:
+        """The next message; EOFError after the peer's goodbye.  What raises, or is cancelled, takes none.
+
+        `tag`: the next one that was sent with this tag.  Others wait meanwhile, up to Config.max_backlog;
+        then the peer waits with what it sends.
+        """
         core, pump = self._core, self._pump
         if pump.turn.is_used_up():
             await pump.turn.give_way()
         again = False
+        is_so = core.has_news if tag is None else partial(core.has_tagged, tag)
         data: bytes
         try:
             if not pump.messages and (core.courier.open or core.take_short_way()):
                 core.courier.recv()
-                if core.by_courier and not pump.messages:
+                if not tag and core.by_courier and not pump.messages:
                     data, core.courier.hand = core.courier.hand, None
                     return data
                 if core.courier.open and core.courier.armed:  # there is nothing to pump
-                    await pump.messages.wait(core.has_news)
+                    await pump.messages.wait(is_so, tag=tag)
                     again = True
-            while (message := core.next_message()) is None:
-                await pump.wait(pump.messages, core.has_news, again)
+            while (message := core.next_message(tag)) is None:
+                await pump.wait(pump.messages, is_so, again, tag=tag)
                 again = True
         except BaseException:
             pump.messages.wake()  # the end concerns the others, too

@@ -50,15 +50,16 @@ class Pump:
             self._plan()
             raise
 
-    def run(self, waiting: bool = False, target: memoryview | None = None) -> None:
+    def run(self, waiting: bool = False, target: memoryview | None = None, tag: int | None = None) -> None:
         """Pump, and wake whom it concerns; `waiting`: somebody is about to wait for a message to come or go.
 
-        `target`: where he wants it, if he is the first.  What an exception interrupts is gone on with in the
-        loop's next turn: nobody hangs because of it.
+        `target`: where that task wants it, if it is the first; `tag`: the one that it asks for.  What an
+        exception interrupts is gone on with in the loop's next turn: nobody hangs because of it.
         """
         try:
             self.core.waiting = waiting or bool(self.messages or self.sends)
             self.core.target = self.messages.target if self.messages else target
+            self.core.tags = self.messages.tags if tag is None else self.messages.tags | {tag}
             self.core.pump(monotonic())
             for queue in self._queues:
                 if queue:
@@ -110,15 +111,20 @@ class Pump:
         self._loop.call_soon(self.run)
 
     async def wait(
-        self, queue: Queue, is_so: Callable[[], bool], again: bool = False, target: memoryview | None = None
+        self,
+        queue: Queue,
+        is_so: Callable[[], bool],
+        again: bool = False,
+        target: memoryview | None = None,
+        tag: int | None = None,
     ) -> None:
         """Until something is so, which a pump may have made so; `again`: it was, and another one took it.
 
-        `target`: the buffer for a message.
+        `target`, `tag`: the buffer for a message, and the tag that it must have.
         """
-        self.run(queue is self.messages or queue is self.sends, target)
+        self.run(queue is self.messages or queue is self.sends, target, tag)
         if not is_so():
-            await queue.wait(is_so, again, target)
+            await queue.wait(is_so, again, target, tag)
 
     def release(self) -> None:
         """Leave the loop and give everything back; who still waits hears that it is closed."""

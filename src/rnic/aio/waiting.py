@@ -20,8 +20,10 @@ class Waiter(NamedTuple):
     """What a task waits for."""
 
     is_so: Callable[[], bool]
-    target: memoryview | None
+    target: memoryview | None = None
     """Where it wants the message."""
+    tag: int | None = None
+    """The one that the message must have."""
 
 
 class Queue:
@@ -41,15 +43,24 @@ class Queue:
         """The buffer of the first one that waits, and was not woken."""
         return next((waiter.target for one, waiter in self._waiters.items() if not one.done()), None)
 
+    @property
+    def tags(self) -> frozenset[int]:
+        """Those that somebody asks for."""
+        return frozenset(waiter.tag for waiter in self._waiters.values() if waiter.tag is not None)
+
     async def wait(
-        self, is_so: Callable[[], bool], again: bool = False, target: memoryview | None = None
+        self,
+        is_so: Callable[[], bool],
+        again: bool = False,
+        target: memoryview | None = None,
+        tag: int | None = None,
     ) -> None:
         """Until wake() finds it so; who is woken and cancelled lets the next one have it.
 
-        `again`: it was woken for nothing, and keeps its place.  `target`: where it wants what it waits for.
+        `again`: it was woken for nothing, and keeps its place.  `target`, `tag`: as a Waiter has them.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters[future] = Waiter(is_so, target)
+        self._waiters[future] = Waiter(is_so, target, tag)
         if again:
             self._waiters.move_to_end(future, last=False)
         try:
@@ -66,7 +77,9 @@ class Queue:
             now = waiter.is_so()
             if now and not future.done():
                 future.set_result(None)
-            if self.shared or (self.in_order and not now):
+            if self.in_order and not now:
+                return
+            if self.shared and (now or waiter.tag is None):  # who asks for a tag may be the only one without
                 return
 
     def wake_all(self, error: BaseException | None = None) -> None:

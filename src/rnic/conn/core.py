@@ -75,6 +75,11 @@ def as_bytes(message: bytes | memoryview) -> bytes:
     return message if isinstance(message, bytes) else bytes(message)
 
 
+def _tag(message: MessageReceived | bytes) -> int:
+    """By the courier come messages without one."""
+    return 0 if isinstance(message, bytes) else message.tag
+
+
 def check_room(length: int, target: memoryview) -> None:
     """ValueError when a message does not fit the buffer of recv_into()."""
     if length > len(target):
@@ -100,6 +105,8 @@ class Core:
         """The peer has said goodbye, and all that it sent was taken."""
         self.waiting = False
         """Somebody waits for a message, or for one of his own to leave: a long one may come in meanwhile."""
+        self.tags: frozenset[int] = frozenset()
+        """Those of the messages for which somebody waits."""
         self.broken: EndpointError | None = None
         """A mistake of this package that kept it from going on."""
         self.released = False
@@ -540,18 +547,18 @@ class Core:
             and bool(config.access & AccessFlags.REMOTE_READ)
         )
 
-    def _queue_message(self, data: memoryview) -> None:
+    def _queue_message(self, data: memoryview, tag: int) -> None:
         """Announced if it is long, and its memory can be registered; else in pieces."""
         protocol, handle = self.protocol, self.protocol.next_handle
         if isinstance(protocol, Protocol) and self._announces and len(data) >= (self.config.announce or 0):
             try:
                 rkey = self._announced.register(handle, data)
             except VerbsError:  # there are no more regions
-                protocol.send(data)
+                protocol.send(data, tag)
             else:
-                protocol.announce(len(data), 0, rkey)
+                protocol.announce(len(data), 0, rkey, tag)
         else:
-            protocol.send(data)
+            protocol.send(data, tag)
 
     def _note_taken(self) -> None:
         """The peer has these."""
@@ -644,13 +651,13 @@ class Core:
         """What send() will return."""
         return self.protocol.next_handle
 
-    def send(self, message: AnyBuffer) -> None:
+    def send(self, message: AnyBuffer, tag: int) -> None:
         """Queue a message; is_sent() tells when its buffer is free."""
         self._go_long()
         self.check()
         data = flat(message, "send()")
         self._waiting[self.next_handle] = True
-        self._queue_message(data)
+        self._queue_message(data, tag)
 
     def is_sent(self, handle: int) -> bool:
         """All of it was copied out; or the connection has ended, which check() tells."""
@@ -680,20 +687,48 @@ class Core:
         for out in self._outgoing:  # of this message, perhaps
             out.payload = memoryview(bytes(out.payload))
 
-    def next_message(self) -> bytes | memoryview | None:
-        """The next message; None: there is none yet.  EOFError after the peer's goodbye; what `error` is.
+    def next_message(self, tag: int | None = None) -> bytes | memoryview | None:
+        """The next message, or the next with a tag; None: there is none yet.
 
-        It stays in the courier's `hand`.
+        It stays in the courier's `hand`.  Raises EOFError after the peer's goodbye, and what `error` is.
         """
         if self.broken is None:
             self._note_events()
         hand: MessageReceived | bytes | None = self.courier.hand
+        if hand is not None and tag is not None and _tag(hand) != tag:
+            hand = self._fetch_from_behind(hand, tag)
         if hand is not None:
             return hand if isinstance(hand, bytes) else hand.data
-        if self.eof:
-            raise EOFError("the peer has said goodbye: no message follows")
+        if self.eof or (tag is not None and self._peer_is_done):
+            which = "no message" if tag is None else f"no message with tag {tag}"
+            raise EOFError(f"the peer has said goodbye: {which} follows")
         self.check()
         return None
+
+    def _fetch_from_behind(self, hand: MessageReceived | bytes, tag: int) -> MessageReceived | None:
+        """A message with this tag comes to hand, and what was there goes back."""
+        protocol = self.protocol
+        if isinstance(protocol, Raw) or (found := protocol.find_message(tag)) is None:
+            return None
+        protocol.exchange(
+            found, MessageReceived(hand) if isinstance(hand, bytes) else hand, self._take_in_hand
+        )
+        return found
+
+    def _take_in_hand(self, message: MessageReceived) -> None:
+        self.courier.hand = message
+
+    @property
+    def _peer_is_done(self) -> bool:
+        """Its goodbye has come: no message follows those that are here."""
+        return self.protocol.state in (State.HALF_CLOSED_REMOTE, State.CLOSED)
+
+    def has_tagged(self, tag: int) -> bool:
+        """next_message(tag) has something to say."""
+        hand, protocol = self.courier.hand, self.protocol
+        if (hand is not None and _tag(hand) == tag) or self.ended or self._peer_is_done:
+            return True
+        return isinstance(protocol, Protocol) and protocol.find_message(tag) is not None
 
     @property
     def by_courier(self) -> bool:
@@ -887,9 +922,12 @@ class Core:
         self._want()
 
     def _want(self) -> None:
-        wanted = self.waiting and self.courier.hand is None
-        if wanted is not self.protocol.wanted:
-            self.protocol.want(wanted)
+        protocol, wanted = self.protocol, self.waiting and self.courier.hand is None
+        if isinstance(protocol, Protocol):
+            if wanted is not protocol.wanted or self.tags != protocol.tags:
+                protocol.want(wanted, self.tags)
+        elif wanted is not protocol.wanted:
+            protocol.want(wanted)
 
     # ------------------------------------------------------------ the end
 

@@ -57,7 +57,8 @@ class Face:
     def peer_data(self) -> bytes:
         """What the other program said when the connection was made, 24 bytes of it or 164 at most.
 
-        Where it was accepted: the `data` of connect().  Where it was asked for: what admit() returned.  Empty when it said nothing, or speaks version 1 of the endpoint protocol.
+        Where it was accepted: the `data` of connect().  Where it was asked for: what admit() returned.  Empty
+        when it said nothing, or speaks version 1 of the endpoint protocol.
         """
         return self._core.peer_data
 

@@ -78,10 +78,12 @@ class Raw:
         """Nothing is left but to disconnect."""
         return self.state in _ENDED
 
-    def send(self, message: AnyBuffer) -> int:
+    def send(self, message: AnyBuffer, tag: int = 0) -> int:
         """Queue a message, which is copied; it has to fit one SEND."""
         if self._closing or self.finished:
             raise ClosedError("send(): the connection is closed")
+        if tag:
+            raise ValueError("send(): a raw peer knows no tags")
         data = bytes(flat(message, "send()"))
         if len(data) > self.config.send_size:
             raise MessageTooLongError(

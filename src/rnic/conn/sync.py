@@ -97,21 +97,21 @@ class Connection(Face):
         finally:
             core.waiting = False
 
-    def send(self, message: AnyBuffer, timeout: float | None = None) -> None:
+    def send(self, message: AnyBuffer, timeout: float | None = None, *, tag: int = 0) -> None:
         """Send a message of any size; returns when all of it is on its way and the buffer is free.
 
         It waits while the peer takes no messages.  After TimeoutError, and after any exception from outside,
         the buffer is free, and the peer gets the whole message or nothing of it.  close() tells whether all
-        has arrived.
+        has arrived.  `tag`: a number for recv(tag=...), 64 bits; ValueError when the peer is too old for it.
         """
         core = self._core
         self._enter("send", timeout)
         try:
             handle = core.next_handle
             try:
-                if (core.courier.open or core.take_short_way()) and core.courier.send(message):
+                if (core.courier.open or core.take_short_way()) and not tag and core.courier.send(message):
                     return
-                core.send(message)
+                core.send(message, tag)
                 self._wait(lambda: core.is_sent(handle), timeout, "send")
             except BaseException as error:
                 core.take_back(handle)
@@ -122,8 +122,14 @@ class Connection(Face):
         finally:
             self._inside = None
 
-    def recv(self, timeout: float | None = None) -> bytes:
-        """The next message; EOFError after the peer's goodbye.  What raises takes no message."""
+    def recv(self, timeout: float | None = None, *, tag: int | None = None) -> bytes:
+        """The next message; EOFError after the peer's goodbye.  What raises takes no message.
+
+        `tag`: the next one that was sent with this tag.  Others wait meanwhile, up to Config.max_backlog;
+        then the peer waits with what it sends.
+        """
+        if tag is not None:
+            return self._recv_tagged(timeout, tag)
         core, until = self._core, after(timeout)
         data: bytes | None
         if self._may_go_short(timeout) and (core.courier.recv(timeout != 0) or self._recv_short(until)):
@@ -176,6 +182,21 @@ class Connection(Face):
             core.let_target_go(target)
             raise
         finally:
+            self._inside = None
+
+    def _recv_tagged(self, timeout: float | None, tag: int) -> bytes:
+        core, until = self._core, after(timeout)
+        self._enter("recv", timeout)
+        core.tags = frozenset((tag,))
+        try:
+            while (message := core.next_message(tag)) is None:
+                self._wait(lambda: core.has_tagged(tag), timeout, "recv", until)
+            data = as_bytes(message)
+            core.pump(monotonic())
+            core.courier.hand = None  # no call from here on, as in recv()
+            return data
+        finally:
+            core.tags = frozenset()
             self._inside = None
 
     def _recv_short(self, until: float | None) -> bool:

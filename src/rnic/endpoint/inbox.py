@@ -33,6 +33,23 @@ class Inbox:
         """The one that is taken next."""
         return self._events[0] if self._events else None
 
+    def find(self, tag: int) -> MessageReceived | None:
+        """The first message with this tag."""
+        for event in self._events:
+            if isinstance(event, MessageReceived) and event.tag == tag:
+                return event
+        return None
+
+    def look_exchanged(self, found: MessageReceived, other: MessageReceived) -> int:
+        """The weight with the other message in place of the one that was found."""
+        return self.weight - _weight(found) + _weight(other)
+
+    def exchange(self, found: MessageReceived, other: MessageReceived, weight: int) -> None:
+        """Make it so: the other one is the first; again changes nothing."""
+        left = [event for event in self._events if event is not found and event is not other]
+        self._events = deque([other, *left])
+        self.weight = weight
+
     def look(self, events: tuple[Event, ...]) -> tuple[int, int]:
         """How many events there were before these, and the weight with them."""
         weight = self.weight

@@ -169,6 +169,8 @@ class Protocol:
         self._inbox = Inbox()
         self.wanted = False
         """Somebody waits for a message: want()."""
+        self.tags: frozenset[int] = frozenset()
+        """Those for which somebody waits."""
         self._discards = False
         self._own = OwnRegions(config.access)
         self._theirs = PeerRegions(config.max_regions)
@@ -423,14 +425,41 @@ class Protocol:
             self.settle()
         return self._inbox.first
 
-    def want(self, wanted: bool) -> None:
-        """Whether somebody waits now, so that an unfinished message may come while no event waits here.
+    def find_message(self, tag: int) -> MessageReceived | None:
+        """The first event that is a message with this tag; it stays."""
+        if self._step is not None:
+            self.settle()
+        return self._inbox.find(tag)
 
-        If not, it counts in the backlog, too.
+    def exchange(
+        self, found: MessageReceived, other: MessageReceived, done: Callable[[MessageReceived], None]
+    ) -> None:
+        """Take the message that find_message() has found, and put the one that was taken last back in front.
+
+        `done` gets what was found, perhaps more than once.
         """
         if self._step is not None:
             self.settle()
-        self.wanted = wanted
+        self._do(self._exchange, found, other, self._inbox.look_exchanged(found, other), done)
+
+    def _exchange(
+        self,
+        found: MessageReceived,
+        other: MessageReceived,
+        weight: int,
+        done: Callable[[MessageReceived], None],
+    ) -> None:
+        self._inbox.exchange(found, other, weight)
+        done(found)
+
+    def want(self, wanted: bool, tags: frozenset[int] = frozenset()) -> None:
+        """Whether somebody waits now, so that an unfinished message may come while no event waits here.
+
+        If not, it counts in the backlog, too.  One that has one of the `tags` may come at any time.
+        """
+        if self._step is not None:
+            self.settle()
+        self.wanted, self.tags = wanted, tags
         self._resume()
 
     def discard(self) -> None:
@@ -448,7 +477,7 @@ class Protocol:
 
     def _is_full(self) -> bool:
         """More than max_backlog waits here: the peer has to wait, too."""
-        if self._discards or (self.wanted and not self._inbox):
+        if self._discards or (self.wanted and not self._inbox) or self._assembler.is_of(self.tags):
             return False
         return self._inbox.weight + self._assembler.buffered >= self.config.max_backlog
 
@@ -466,7 +495,7 @@ class Protocol:
         offer = self._offers.first
         if offer is None or self._offers.begun or self.state not in _LIVE:
             return False
-        if self.wanted and not self._inbox:
+        if (self.wanted and not self._inbox) or offer.tag in self.tags:
             return True
         return self._inbox.weight + offer.total < self.config.max_backlog
 

@@ -41,6 +41,10 @@ class Assembler:
         self._data = BytesIO()  # its getvalue() hands out the very bytes that were written: no second copy
         self._keeps = True
 
+    def is_of(self, tags: frozenset[int]) -> bool:
+        """The message that has begun has one of these tags."""
+        return self._total is not None and self._tag in tags
+
     @property
     def partial(self) -> bool:
         """A message has begun and is not complete."""

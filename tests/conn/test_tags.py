@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages with tags: each comes to whoever asks for its tag, whatever else is there."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+import rnic
+from conn.peers import WAIT, speak
+from conn.test_announced import ends
+from conn.test_ends import pair, together
+from rnic.endpoint import Config
+
+TINY = Config(receive_size=64, send_size=64, receives=4, max_backlog=4096, announce=None)
+CONFIGS = [None, TINY, Config(announce=100)]
+IDS = ["default", "tiny", "announced"]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=IDS)
+def test_messages_come_by_their_tags_and_the_others_in_order(config: Config | None) -> None:
+    long = random.Random(2).randbytes(1000)
+
+    def give() -> None:
+        for number in range(4):
+            a.send(b"plain %d" % number, WAIT)
+            a.send(long + b"%d" % number, WAIT, tag=7)
+        a.send(b"last", WAIT, tag=(1 << 64) - 1)
+
+    def take() -> None:
+        assert b.recv(WAIT, tag=(1 << 64) - 1) == b"last"
+        assert b.recv(WAIT) == b"plain 0"
+        assert b.recv(WAIT, tag=7) == long + b"0"
+        assert b.recv(WAIT, tag=7) == long + b"1"
+        assert b.recv(WAIT, tag=0) == b"plain 1"
+        for expected in (b"plain 2", long + b"2", b"plain 3", long + b"3"):
+            assert b.recv(WAIT) == expected
+
+    with pair(config or Config()) as (a, b):
+        if config is TINY:  # all that waits has to fit
+            b._core.protocol.config = Config(max_backlog=1 << 16)
+        together(give, take)
+
+
+@pytest.mark.parametrize("announce", [None, 1], ids=["pieces", "announced"])
+def test_a_long_message_comes_to_who_asks_for_it_though_the_backlog_is_full(announce: int | None) -> None:
+    """Nobody has taken what is before it."""
+    config = Config(max_backlog=1000, announce=announce)
+    long = bytes(100_000)
+    with pair(config) as (a, b):
+
+        def give() -> None:
+            a.send(b"before", WAIT)
+            a.send(long, WAIT, tag=1)
+
+        def take() -> None:
+            assert b.recv(WAIT, tag=1) == long
+            assert b.recv(WAIT) == b"before"
+
+        together(give, take)
+
+
+def test_who_asks_for_a_tag_hears_of_the_end() -> None:
+    def give() -> None:
+        a.send(b"other", WAIT)
+        a.close(WAIT)
+
+    def take() -> None:
+        with pytest.raises(EOFError, match="no message with tag 3 follows"):
+            b.recv(WAIT, tag=3)
+        assert b.recv(WAIT) == b"other"
+        with pytest.raises(EOFError):
+            b.recv(WAIT)
+        b.close()
+
+    with pair() as (a, b):
+        together(give, take)
+
+
+def test_a_limit_leaves_what_is_there() -> None:
+    with pair() as (a, b):
+        a.send(b"one", WAIT)
+        a.send(b"two", WAIT, tag=2)
+        with pytest.raises(TimeoutError, match=r"recv: not within 0\.01 s"):
+            b.recv(0.01, tag=1)
+        assert [b.recv(WAIT), b.recv(WAIT)] == [b"one", b"two"]
+
+
+def test_tags_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pair() as (a, _):
+        for tag in (-1, 1 << 64):
+            with pytest.raises(ValueError, match="it can be 0 to"):
+                a.send(b"", tag=tag)
+    speak(1, monkeypatch)
+    with pair() as (a, _), pytest.raises(ValueError, match="speaks version 1, which has no tags"):
+        a.send(b"", tag=1)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=IDS)
+def test_tasks_wait_for_a_tag_each(config: Config | None) -> None:
+    rng = random.Random(5)
+    texts = {tag: [bytes([tag]) * rng.randrange(1, 300) for _ in range(10)] for tag in range(6)}
+
+    async def take(conn: rnic.aio.Connection, tag: int) -> list[bytes]:
+        return [await conn.recv(tag=tag) for _ in texts[tag]]
+
+    async def main() -> None:
+        async with ends(config or Config()) as (a, b):
+            takers = {tag: asyncio.create_task(take(b, tag)) for tag in texts}
+            order = [tag for tag, some in texts.items() for _ in some]
+            rng.shuffle(order)
+            left = {tag: iter(some) for tag, some in texts.items()}
+            async with asyncio.timeout(WAIT):
+                for tag in order:
+                    await a.send(next(left[tag]), tag=tag)
+                for tag, task in takers.items():
+                    assert await task == texts[tag]
+
+    asyncio.run(main())
+
+
+def test_a_task_that_takes_any_message_and_one_that_asks_for_a_tag() -> None:
+    async def main() -> None:
+        async with ends(Config()) as (a, b):
+            tagged = asyncio.create_task(b.recv(tag=9))
+            plain = asyncio.create_task(b.recv())
+            await asyncio.sleep(0)
+            await a.send(b"plain")
+            async with asyncio.timeout(WAIT):
+                assert await plain == b"plain"
+                await a.send(b"tagged", tag=9)
+                assert await tagged == b"tagged"
+
+    asyncio.run(main())
+
+
+def test_a_task_that_is_cancelled_leaves_its_message() -> None:
+    async def main() -> None:
+        async with ends(Config()) as (a, b):
+            for number in range(20):
+                tasks = [asyncio.create_task(b.recv(tag=tag)) for tag in (1, 1, 2)]
+                await asyncio.sleep(0)
+                await a.send(b"%d" % number, tag=1)
+                if number % 2:
+                    await asyncio.sleep(0.001)
+                tasks[0].cancel()
+                found = await asyncio.gather(tasks[0], return_exceptions=True)
+                async with asyncio.timeout(WAIT):
+                    if isinstance(found[0], bytes):
+                        await a.send(b"%d" % number, tag=1)
+                    assert await tasks[1] == b"%d" % number
+                    await a.send(b"two", tag=2)
+                    assert await tasks[2] == b"two"
+
+    asyncio.run(main())
