@@ -35,6 +35,7 @@ from rnic.enums import (
     WQState, WROpcode,
 )
 from rnic.errors import PostError, VerbsError, exhausted, explain_completion, with_limit
+from rnic.notebook import table
 from rnic.sizes import limited, whole
 from rnic.times import after
 
