@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import connections
+import idle
 import network
 import patterns
 import samehost
 from stats import Rounds
 from tables import Measurements, Setting, Table, Target
 
-PATHS = (connections, patterns, samehost, network)
+PATHS = (connections, patterns, idle, samehost, network)
 
 
 def measurements(s: Setting) -> Measurements:

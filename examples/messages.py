@@ -7,7 +7,7 @@ import rnic
 
 
 async def agent(conn: rnic.aio.Connection) -> None:
-    """Answer each message of a client, with what it has written."""
+    """Answer each message, and quote what the client has written into memory."""
     memory = bytearray(64)
     await conn.share(memory)  # the client may read and write it
     async for message in conn:  # until the client says goodbye

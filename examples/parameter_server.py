@@ -50,7 +50,7 @@ class Worker:
     def __init__(self, conn: rnic.Connection) -> None:
         self._conn = conn
         self._counter, self._params, self._step = (conn.next_region() for _ in range(3))
-        self.params, self.step = (conn.empty(self._params.length // 4, np.float32) for _ in range(2))
+        self.params, self.step = (conn.empty(self._params.shape, np.float32) for _ in range(2))
 
     def next_batch(self) -> int:
         """The number of a batch that no other worker has taken."""

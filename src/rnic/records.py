@@ -24,6 +24,8 @@ from reprlib import recursive_repr
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
+from rnic.notebook import table
+
 if TYPE_CHECKING:
     from dataclasses import replace  # whose arguments type checkers look at
 
@@ -259,6 +261,10 @@ class _Common:
     def __repr__(self) -> str:
         shown = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if one.repr)
         return f"{type(self).__qualname__}({', '.join(shown)})"
+
+    def _repr_html_(self) -> str:
+        shown = [(one.name, getattr(self, one.name)) for one in fields(self) if one.repr]
+        return table(type(self).__qualname__, shown)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):

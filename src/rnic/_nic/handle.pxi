@@ -22,7 +22,7 @@ cdef class Handle:
     cdef dict users       # id of an object that needs this: weak reference to it
     cdef str closer       # the verb that destroys this
     cdef long pid         # the process that made this
-    cdef int calls        # calls into the provider that run now without the GIL
+    cdef int calls        # calls into the provider that run now without the GIL, and Holds
     cdef bint live        # the native object is there, and nobody is giving it back
     cdef bint leaving     # a thread is giving it back, which may take a while
     cdef bint closing     # close when the last user has gone
@@ -55,6 +55,10 @@ cdef class Handle:
     cdef void prune(self):
         """Lets users go that need this no more, where that is not known before one asks."""
         pass
+
+    cdef str caller(self):
+        """Who is counted in `calls`."""
+        return "a call in another thread"
 
     cdef str label(self):
         return type(self).__name__
@@ -99,7 +103,7 @@ cdef class Handle:
     cdef void detach(self):
         """Lets the owners go, and closes those that only waited for it."""
         owners, self.owners = self.owners, ()
-        for owner in owners:
+        for owner in owners or ():  # None: it is of a cycle that is collected
             (<Handle>owner).users.pop(<uintptr_t><void *>self, None)
             if (<Handle>owner).closing:
                 (<Handle>owner).finish_if_unused()
@@ -142,7 +146,7 @@ cdef class Handle:
             if self.users:
                 raise VerbsError(EBUSY, f"{self.label()} is in use by {names_of(self.users)}", self.closer)
             if self.calls:
-                raise VerbsError(EBUSY, f"a call in another thread uses {self.label()}", self.closer)
+                raise VerbsError(EBUSY, f"{self.caller()} uses {self.label()}", self.closer)
         err.text[0] = 0
         check(self.finish(&err), self.closer, &err)
 

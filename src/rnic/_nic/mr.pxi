@@ -16,7 +16,7 @@ cdef class MR(Handle):
     cdef bint own               # the device's memory: gone after close()
     cdef bint from_null         # it is this process' memory from address 0 on
     cdef int views              # memoryviews of this MR
-    cdef int held               # Holds on it
+    cdef int held               # Holds on it, which `calls` counts, too
     cdef bint moving            # rereg() is at it, and its memory may be another one when that returns
     cdef object last_buf        # weak reference to the memoryview that .buf gave out
     cdef int64_t rights         # as granted; negative: another process knows
@@ -114,9 +114,6 @@ cdef class MR(Handle):
 
     cdef int destroy(self, rnic_err *err):
         cdef int rc
-        if self.held:
-            say(err, "an operation of its connection uses it, and has not ended")
-            return -EBUSY
         self.release_buf()
         if self.own and self.views:
             say(err, "its .buf is still used: release the memoryviews, arrays and slices made of it")
@@ -158,7 +155,7 @@ cdef class MR(Handle):
         whole("rereg_mr", "addr", addr or 0, 64)
         limited("rereg_mr", "length", length or 0, self.ctx, "max_mr_size", least=1, bits=64)
         if self.calls:
-            raise VerbsError(EBUSY, f"a call in another thread uses {self.label()}", "rereg_mr")
+            raise VerbsError(EBUSY, f"{self.caller()} uses {self.label()}", "rereg_mr")
         busy = (self,) if pd is None else (self, pd)
         for one in busy:
             (<Handle>one).calls += 1
@@ -176,8 +173,6 @@ cdef class MR(Handle):
         cdef rnic_err err
         cdef int rc
         self.release_buf()
-        if self.moving and self.held:
-            raise VerbsError(EBUSY, "an operation of its connection uses it, and has not ended", "rereg_mr")
         if self.moving and self.views:
             raise VerbsError(EBUSY, "its .buf is still used: release the memoryviews, arrays and slices made of it",
                              "rereg_mr")
@@ -204,6 +199,9 @@ cdef class MR(Handle):
             self.rights = access
         self.describe()
         return 0
+
+    cdef str caller(self):
+        return "an operation that has not ended" if self.held else Handle.caller(self)
 
     cdef int need_still(self, str verb) except -1:
         """Refuses to be looked into while its memory changes."""

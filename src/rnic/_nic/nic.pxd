@@ -20,6 +20,7 @@ cdef extern from "nic.h" nogil:
         RNIC_WR_ATOMIC_CMP_AND_SWP
         RNIC_WR_ATOMIC_FETCH_AND_ADD
         RNIC_WR_LOCAL_INV
+        RNIC_SEND_FENCE
         RNIC_SEND_INLINE
         RNIC_SEND_SIGNALED
         RNIC_WCO_RECV

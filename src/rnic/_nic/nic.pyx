@@ -35,6 +35,7 @@ from rnic.enums import (
     WQState, WROpcode,
 )
 from rnic.errors import PostError, VerbsError, exhausted, explain_completion, with_limit
+from rnic.notebook import table
 from rnic.sizes import limited, whole
 from rnic.times import after
 
@@ -94,4 +95,5 @@ include "tables.pxi"
 include "ledger.pxi"
 include "courier.pxi"
 include "operations.pxi"
+include "batch.pxi"
 include "perf.pxi"

@@ -26,22 +26,25 @@ cdef class Operations:
     cdef uint8_t *base
     cdef Places places          # memory that is registered
     cdef object find            # a Hold on memory that is registered for this if need be; None: it has to be for the call alone
+    cdef dict under_way         # those that were posted and have not ended, by number: of a batch, and of the long way
+    cdef public MR stage        #: Where the short ones of a batch are copied, in the order of their numbers.
     cdef dict known             # the peer's regions that may be used now, by id
     cdef int64_t results_at, staged_at, staged_size
     cdef public int64_t posted  #: How many were, here or the long way: the number of the last one.
     cdef public int64_t pending     #: The one that was posted here, and was not over soon; who takes it puts 0 here.
     cdef public int64_t staged      #: The one that goes through the buffer for copies; 0: none.
 
-    def __cinit__(self, Courier way not None, MR mr not None, dict known not None, Places places not None, find, *,
-                  int64_t results_at, int64_t staged_at, int64_t staged_size):
+    def __cinit__(self, Courier way not None, MR mr not None, dict known not None, Places places not None, find,
+                  dict under_way not None, *, int64_t results_at, int64_t staged_at, int64_t staged_size):
         """`known`: the peer's regions, by id; in the memory: results of atomics, and a buffer for copies."""
         self.way, self.mr, self.known, self.places, self.find = way, mr, known, places, find
+        self.under_way = under_way
         self.base = <uint8_t *><uintptr_t>mr.addr
         self.results_at, self.staged_at, self.staged_size = results_at, staged_at, staged_size
 
     def atomic(self, int opcode, remote, offset, uint64_t compare_add, uint64_t swap):
         """What was there before; None: it is `pending`, or, where that is 0, nothing was done."""
-        cdef int64_t number = self.posted + 1, at = self.results_at + number % RESULTS * RESULT_BYTES
+        cdef uint8_t *found = self.result_of(self.posted + 1)
         cdef rnic_send_wr wr
         memset(&wr, 0, sizeof(wr))
         if not self.aims(&wr, remote, offset, RESULT_BYTES, RNIC_ACCESS_REMOTE_ATOMIC):
@@ -50,9 +53,45 @@ cdef class Operations:
         if wr.wr.atomic.remote_addr % RESULT_BYTES:
             return None
         wr.opcode = opcode
-        if not self.operate(&wr, <uintptr_t>(self.base + at), RESULT_BYTES, self.mr.lkey):
+        if not self.operate(&wr, <uintptr_t>found, RESULT_BYTES, self.mr.lkey):
             return None
-        return (<uint64_t *>(self.base + at))[0]
+        return (<uint64_t *>found)[0]
+
+    cdef uint8_t *result_of(self, int64_t number):
+        return self.base + self.results_at + number % RESULTS * RESULT_BYTES
+
+    cdef uint8_t *stage_of(self, int64_t number):
+        return <uint8_t *><uintptr_t>self.stage.addr + number % RESULTS * STAGE
+
+    def end(self, Result r, error):
+        """One of a batch has ended."""
+        cdef uint8_t *found
+        self.under_way.pop(r.number, None)
+        if error is not None or r.done:
+            r.finish(error)
+        elif r.is_atomic():
+            found = self.result_of(r.number)
+            r.finish(None, (<uint64_t *>found)[0])
+        else:
+            if r.opcode == RNIC_WR_RDMA_READ and r.hold is None and r.length:
+                memcpy(r.view.buf, self.stage_of(r.number), r.length)
+            r.finish(None)
+
+    cdef int gather(self, bint wait) except -1:
+        """Take the ends that are there, of a batch; `wait`: look a moment for the first.  How many."""
+        cdef rnic_wc wc
+        cdef int found = 0
+        while self.under_way and self.way.take(&wc, False, wait and not found) > 0:
+            r = self.under_way.get(<int64_t>(wc.wr_id // WR_KINDS)) if wc.wr_id % WR_KINDS == OF_OPERATION else None
+            if wc.status == RNIC_WC_SUCCESS and isinstance(r, Result):
+                self.way.ledger.heard = True
+                self.end(r, None)
+                found += 1
+            elif self.way.is_noted(&wc):
+                self.way.return_credits()
+            elif not self.way.is_taken(&wc, False):
+                break
+        return found
 
     def write(self, local, remote, offset):
         """Writes an MR, registered memory, or a copy of a short buffer.  True: it is there; else as atomic()."""

@@ -15,14 +15,18 @@ cdef class Hold:
     cdef readonly uint64_t offset   #: Of the first byte that is used,
     cdef readonly uint64_t length   #: and how many are.
 
-    def __cinit__(self, MR mr not None, uint64_t offset, uint64_t length):
-        self.mr, self.offset, self.length = mr, offset, length
+    cdef object later       # what gives the region back that the device does not take back yet
+
+    def __cinit__(self, MR mr not None, uint64_t offset, uint64_t length, later=None):
+        self.mr, self.offset, self.length, self.later = mr, offset, length, later
         mr.held += 1
+        mr.calls += 1
 
     def __dealloc__(self):
         self.mr.held -= 1
-        if self.mr.closing and not self.mr.held:
-            self.mr.finish_if_unused()
+        self.mr.calls -= 1
+        if self.mr.closing and not self.mr.finish_if_unused() and self.later is not None:
+            self.later(self.mr)
 
     @property
     def sge(self):

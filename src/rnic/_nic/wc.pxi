@@ -107,6 +107,16 @@ cdef class WC:
         done = f"{name_of(self.opcode)} {self.c.byte_len} bytes" if self.ok else name_of(self.status)
         return f"<WC {self.c.wr_id} QP 0x{self.c.qp_num:06x} {done}>"
 
+    def _repr_html_(self):
+        rows = [("wr_id", self.wr_id), ("queue pair", f"0x{self.c.qp_num:06x}"), ("status", name_of(self.status))]
+        if self.ok:
+            rows += [("opcode", name_of(self.opcode)), ("bytes", self.byte_len)]
+            if self.imm_data is not None:
+                rows.append(("immediate data", f"0x{self.imm_data:08x}"))
+        else:
+            rows.append(("explanation", self.explain()))
+        return table("WC", rows)
+
 
 cdef list completions(const rnic_wc *wc, int n):
     cdef list found

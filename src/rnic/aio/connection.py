@@ -17,6 +17,7 @@ from rnic._nic.nic import MR
 from rnic.aio.pump import Pump
 from rnic.aio.readable import Readable
 from rnic.conn.arrays import Layout
+from rnic.conn.batch import BatchFace
 from rnic.conn.core import GRACE, Core, as_bytes, check_room
 from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, room
 from rnic.conn.handshake import Dial
@@ -240,6 +241,20 @@ class Connection(Face):
             self._core.check()
         return op.result()
 
+    def batch(self) -> Batch:
+        """Many operations and one wait: `async with conn.batch() as b: b.read(...)`."""
+        return Batch(self)
+
+    async def _end_batch(self, batch: Batch) -> None:
+        core, pump = self._core, self._pump
+        await pump.turn.take()
+        while not core.go_on_with(batch):
+            if batch.tired:
+                await pump.turn.give_way()
+            else:
+                await pump.wait(pump.ops, lambda: core.go_on_with(batch) or batch.tired)
+        batch.raise_failed()
+
     async def close(self, timeout: float | None = 5.0) -> None:
         """Say goodbye after all that was sent, and wait for the peer's goodbye: then all has arrived.
 
@@ -296,6 +311,25 @@ class Connection(Face):
         if pump is not None and not pump.core.given_back:
             warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
             pump.forget()
+
+
+class Batch(BatchFace):
+    """What batch() makes: see BatchFace for its calls.  It waits where the `async with` block ends."""
+
+    def __init__(self, conn: Connection) -> None:
+        super().__init__(conn._core, waits=False)
+        self._conn = conn
+
+    async def __aenter__(self) -> Self:
+        self._core.begin_batch()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.end()
+        if kind is None:
+            await self._conn._end_batch(self)
 
 
 async def connect(

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from rnic._nic.nic import MR, SGE, WC, Courier, Operations, SendWR
+from rnic._nic.nic import MR, SGE, WC, Chain, Courier, Operations, Result, SendWR
 from rnic.conn.arrays import describe
 from rnic.conn.device import at_once, later, let_go, let_go_memory, run_all
 from rnic.conn.memory import MAX_OPS, Memory
@@ -129,6 +129,7 @@ class Core:
             self.channel = undo.enter_context(EventChannel(beside=self.comp))
             cm_id.migrate_id(self.channel)
             undo.pop_all()
+        self._posted_ops: dict[int, Op | Result] = {}
         self.courier = self._make_courier()
         self.operations = self._make_operations()
         self._disconnected: CmEvent | None = None
@@ -143,7 +144,6 @@ class Core:
         self._landed_in: memoryview | None = None  # such a buffer, which has the message in `hand`
         self._outgoing: deque[Outgoing] = deque()  # handed out, not posted
         self._queued_ops: deque[Op] = deque()
-        self._posted_ops: dict[int, Op] = {}
         # What the device has taken, and nobody has noted yet; with it, how many receives are posted then.
         self._took_sends: deque[None] = deque()
         self._took_op: deque[None] = deque()
@@ -189,6 +189,7 @@ class Core:
             protocol.known_regions,
             self.pool.places,
             self.pool.find,
+            self._posted_ops,
             results_at=memory.results_at,
             staged_at=memory.staged_at,
             staged_size=memory.send_size,
@@ -507,7 +508,10 @@ class Core:
             op.own_mr = self.pd.reg_mr(op.local, access)
         return [SGE(op.own_mr)]
 
-    def _op_done(self, op: Op, error: Exception | None) -> None:
+    def _op_done(self, op: Op | Result, error: Exception | None) -> None:
+        if isinstance(op, Result):
+            self.operations.end(op, error)
+            return
         if op.own_mr is not None:
             let_go_memory(op.own_mr)
             op.own_mr = None
@@ -844,6 +848,23 @@ class Core:
         """Whether the courier may post a READ, WRITE or atomic."""
         return not self._posted_ops and (self.courier.open or self.take_short_way())
 
+    def begin_batch(self) -> None:
+        """There is memory for its copies, and it may go the short way."""
+        self.check()
+        self.operations.stage = self.memory.stage(self.pd)
+        self.take_short_way()
+
+    def go_on_with(self, batch: Chain) -> bool:
+        """Post what there is room for, and look for the ends; whether all have ended."""
+        if self.courier.open or self.take_short_way():
+            return batch.step()
+        for result in batch.rest():
+            try:
+                self.start(Op.of(result))
+            except EndpointError as error:
+                result.finish(error)
+        return batch.is_over()
+
     def adopt(self, op: Op) -> None:
         """The courier has posted this operation, and it was not over soon."""
         short = self.operations
@@ -1002,7 +1023,7 @@ class Core:
                     self.cm_id.destroy,
                     self.channel.close,
                     self.channel.drop_fd,  # before the descriptor that it shares
-                    partial(let_go_memory, self.memory.mr),
+                    self.memory.let_go,
                     *(partial(let_go, one) for one in (self.cq, self.comp, self.pd)),
                 ]
             )

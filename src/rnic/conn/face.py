@@ -19,7 +19,9 @@ from rnic.endpoint import Region, Statistics
 from rnic.endpoint.buffers import flat
 from rnic.enums import WROpcode
 from rnic.errors import VerbsError
+from rnic.notebook import table
 from rnic.rdmacm.sockaddr import SockAddr
+from rnic.records import values
 from rnic.verbs.pd import PD
 
 if TYPE_CHECKING:
@@ -42,6 +44,15 @@ class Face:
         core = self._core
         state = "released" if core.released else core.protocol.state.value
         return f"<{type(self).__name__} {core.cm_id.local.sockaddr} to {core.cm_id.get_peer_addr()}, {state}>"
+
+    def _repr_html_(self) -> str:
+        core = self._core
+        ends = [
+            ("local", core.cm_id.local.sockaddr),
+            ("peer", core.cm_id.get_peer_addr()),
+            ("closed", self.closed),
+        ]
+        return table(type(self).__name__, [*ends, *values(self.statistics()).items()])
 
     @property
     def local_address(self) -> SockAddr:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from rnic._nic.nic import MR, SGE, RecvWR
+from rnic.conn.device import let_go_memory
 from rnic.endpoint import Config
 from rnic.enums import AccessFlags
 from rnic.verbs.pd import PD
@@ -12,6 +13,10 @@ RESULT_SIZE = 8
 MAX_BOUNCE = 32
 MAX_OPS = 64
 """READs, WRITEs and atomics that are posted at a time; more wait."""
+
+
+STAGE = 4096
+"""Bytes of a buffer that a batch copies, and does not register, at most."""
 
 
 class Memory:
@@ -33,6 +38,7 @@ class Memory:
         self.staged_at = self.results_at + MAX_OPS * RESULT_SIZE
         total = self.staged_at + self.send_size
         self.mr: MR = pd.alloc_mr(total, AccessFlags.LOCAL_WRITE)
+        self._stage: MR | None = None
 
     def receive_wr(self, wr_id: int, number: int) -> RecvWR:
         """The work request of a receive."""
@@ -65,6 +71,18 @@ class Memory:
     def staged(self, length: int) -> memoryview:
         """The buffer for a copy."""
         return self.mr.buf[self.staged_at : self.staged_at + length]
+
+    def stage(self, pd: PD) -> MR:
+        """Memory for the copies of a batch: most connections have none."""
+        if self._stage is None:
+            self._stage = pd.alloc_mr(MAX_OPS * STAGE, AccessFlags.LOCAL_WRITE)
+        return self._stage
+
+    def let_go(self) -> None:
+        """Give all of it back."""
+        for mr in (self.mr, self._stage):
+            if mr is not None:
+                let_go_memory(mr)
 
     def _result_at(self, number: int) -> int:
         return self.results_at + number % MAX_OPS * RESULT_SIZE

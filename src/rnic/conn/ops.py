@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from rnic._nic.nic import MR, SGE, WC, Hold, SendWR
+from rnic._nic.nic import MR, SGE, WC, Hold, Result, SendWR
 from rnic.endpoint import Region
 from rnic.endpoint.buffers import flat
 from rnic.enums import AccessFlags, SendFlags, WROpcode
@@ -57,13 +57,33 @@ class Op:
         """Registered memory that has the buffer."""
         self.pieces: list[SGE] | None = None
         """The local side of an operation that is no user's: its memory has been registered."""
+        self.fenced = False
+        """It waits for READs and atomics before it."""
+        self.told: Result | None = None
+        """Whose outcome this one's is, of a batch."""
+
+    @classmethod
+    def of(cls, result: Result) -> Self:
+        """One of a batch that goes the long way."""
+        local = result.local
+        op = cls(
+            WROpcode(result.opcode),
+            result.remote,
+            result.offset,
+            result.length,
+            local=local if local is None or isinstance(local, MR) else flat(local, "batch()"),
+            compare_add=result.compare_add,
+            swap=result.swap,
+        )
+        op.told, op.fenced = result, result.fenced
+        return op
 
     def wr(self, wr_id: int, pieces: list[SGE]) -> SendWR:
         """The work request."""
         return SendWR(
             wr_id,
             self.opcode,
-            SendFlags.SIGNALED,
+            SendFlags.SIGNALED | (SendFlags.FENCE if self.fenced else SendFlags(0)),
             pieces,
             self.remote.addr + self.offset,
             self.remote.rkey,
@@ -82,6 +102,8 @@ class Op:
             return
         self.local = self.hold = None
         self.error, self.done = error, True
+        if self.told is not None:
+            self.told.finish(error, self.value)
 
     def result(self) -> int:
         """What an atomic has found; raises what went wrong."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rnic._nic.nic import MR, Hold, Places
 from rnic.conn.arrays import kind_of, numpy_for
-from rnic.conn.device import let_go_memory, part_with
+from rnic.conn.device import later, let_go_memory, part_with
 from rnic.endpoint.buffers import flat
 from rnic.enums import AccessFlags
 from rnic.verbs.pd import PD
@@ -76,6 +76,10 @@ class Pool:
             found = self._find_cached(data, reads)
         return found
 
+    def hold(self, data: memoryview, reads: bool) -> Hold:
+        """As find(), however short it is."""
+        return self.places.find(data, reads) or self._find_cached(data, reads)
+
     def _find_cached(self, data: memoryview, reads: bool) -> Hold:
         key = (Places.address(data), data.nbytes, reads)
         mr = self._cached.get(key)
@@ -85,7 +89,7 @@ class Pool:
             while len(self._cached) > MAX_CACHED:
                 self._forget(next(iter(self._cached)))
         self._cached.move_to_end(key)
-        return Hold(mr, 0, data.nbytes)
+        return Hold(mr, 0, data.nbytes, later)
 
     def _forget(self, key: _Key) -> None:
         part_with(self._cached[key])

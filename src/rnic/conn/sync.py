@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rnic._nic.nic import MR
 from rnic.conn.arrays import Layout
+from rnic.conn.batch import BatchFace
 from rnic.conn.core import GRACE, Core, as_bytes, check_room
 from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, ListenerFace, room
 from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Admit, Desk, Dial, Limits
@@ -326,6 +327,23 @@ class Connection(Face):
         finally:
             self._inside = None
 
+    def batch(self, timeout: float | None = None) -> Batch:
+        """Many operations and one wait, of up to `timeout` seconds: `with conn.batch() as b: b.read(...)`."""
+        seconds(timeout)
+        return Batch(self, timeout)
+
+    def _end_batch(self, batch: Batch, timeout: float | None) -> None:
+        core = self._core
+        self._enter("batch", timeout)
+        try:
+            until = after(timeout)
+            while not core.go_on_with(batch):
+                if not batch.tired:
+                    self._wait(lambda: core.go_on_with(batch) or batch.tired, timeout, "batch", until)
+        finally:
+            self._inside = None
+        batch.raise_failed()
+
     def close(self, timeout: float | None = 5.0) -> None:
         """Say goodbye after all that was sent, and wait for the peer's goodbye: then all has arrived.
 
@@ -401,6 +419,25 @@ class Connection(Face):
         if core is not None and not core.given_back:
             warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
             core.forget()
+
+
+class Batch(BatchFace):
+    """What batch() makes: see BatchFace for its calls.  It waits where the `with` block ends."""
+
+    def __init__(self, conn: Connection, timeout: float | None) -> None:
+        super().__init__(conn._core, waits=True)
+        self._conn, self._timeout = conn, timeout
+
+    def __enter__(self) -> Self:
+        self._core.begin_batch()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.end()
+        if kind is None:
+            self._conn._end_batch(self, self._timeout)
 
 
 class Listener(ListenerFace):

@@ -150,7 +150,9 @@ class Offer(Record):
     addr: int
     """Where it lies."""
     rkey: int
+    """The key to READ it with."""
     tag: int = 0
+    """The sender's tag of the message."""
 
 
 def parse(data: memoryview, dialect: Dialect = VERSION_2) -> Frame:

@@ -4,7 +4,7 @@
 import errno
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 from rnic._nic import nic
@@ -23,6 +23,7 @@ from rnic.enums import (
     WCFlags,
 )
 from rnic.errors import VerbsError
+from rnic.notebook import table
 from rnic.records import Record, field
 from rnic.verbs.ah import GID, AHAttr, Route
 from rnic.verbs.cntr import CompCntrCaps, CompCntrInitAttr
@@ -418,6 +419,18 @@ class Context(nic.Context):
         It also hangs up when the process no longer listens. cm_watch() does the same for the owner of a slot.
         """
         return self.raw_cm_watch_service(service_id, GID(addr).raw)
+
+    def _repr_html_(self) -> str:
+        return table("Context", [("device", self.name), *self._shown()])
+
+    def _shown(self) -> Iterator[tuple[str, object]]:
+        """What a notebook shows, as far as the device still tells."""
+        try:
+            port = self.query_port(1)
+            yield from (("state", port.state), ("active MTU", port.active_mtu.nbytes))
+            yield from ((f"GID {entry.gid_index}", entry.gid) for entry in self.query_gid_table())
+        except VerbsError as error:
+            yield "state", error
 
     def counters(self) -> Counters:
         """The counters of the device since it was opened: packets sent, received, retried and dropped, with

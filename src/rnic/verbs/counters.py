@@ -4,6 +4,7 @@
 from collections.abc import Iterator, Mapping
 
 from rnic._nic import nic
+from rnic.notebook import table
 
 __all__ = ["Counters"]
 
@@ -52,6 +53,11 @@ class Counters(Mapping[str, int]):
     def from_values(cls, values: list[int]) -> "Counters":
         """The record of struct rnic_counters' values."""
         return cls(dict(zip(nic.counter_names(), values, strict=True)))
+
+    def _repr_html_(self) -> str:
+        texts = self.texts()
+        counted = [(name, value) for name, value in self.items() if value]
+        return table("Counters", [(name, f"{value} ({texts.get(name, '')})") for name, value in counted])
 
     def __repr__(self) -> str:
         counted = ", ".join(f"{name}={value}" for name, value in self.items() if value)

@@ -1,0 +1,475 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches: many operations and one wait, in order, whatever way they take and however many they are."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import numpy
+import pytest
+
+import rnic
+from conn.peers import WAIT
+from conn.test_buffers import shared
+from conn.test_ends import pair
+from conn.test_interrupts import InterruptError, raisers
+from conn.test_regions import until_it_is_there
+from conn.test_short_way import SLEEPY, ends
+from rnic.endpoint import Config, EndpointError, LostError, Region
+from rnic.enums import AccessFlags
+from rnic.errors import VerbsError
+
+np: Any = numpy
+SIZE = 1 << 20
+MANY = 1000
+
+
+@contextmanager
+def long_way(conn: rnic.Connection | rnic.aio.Connection, is_long: bool) -> Iterator[None]:
+    """The short way is shut from now on."""
+    if is_long:
+        conn._core.courier.frame = 0
+        conn._core.courier.shut()
+    yield
+
+
+@pytest.fixture(params=[(None, False), (SLEEPY, False), (None, True)], ids=["short", "sleepy", "long"])
+def both(request: pytest.FixtureRequest) -> Iterator[tuple[rnic.Connection, bytearray, Region]]:
+    """A connection, and memory of its peer's."""
+    config, is_long = request.param
+    with pair(config) as (a, b):
+        memory = bytearray(random.Random(1).randbytes(SIZE))
+        remote = shared(a, b, memory)
+        with long_way(a, is_long):
+            yield a, memory, remote
+
+
+def test_many_reads_of_all_sizes_fill_their_buffers(both: tuple[rnic.Connection, bytearray, Region]) -> None:
+    a, memory, remote = both
+    rng = random.Random(2)
+    places = [(rng.randrange(SIZE // 2), rng.choice((0, 1, 64, 4096, 4097, 20_000))) for _ in range(MANY)]
+    buffers = [bytearray(length) for _, length in places]
+    with a.batch(WAIT) as batch:
+        results = [batch.read(one, remote, at) for one, (at, _) in zip(buffers, places, strict=True)]
+    for one, (at, length) in zip(buffers, places, strict=True):
+        assert one == memory[at : at + length]
+    assert all(one.done and one.result() is None and one.error is None for one in results)
+    assert [one.index for one in results] == list(range(MANY))
+    for one in buffers:
+        one.append(0)  # it is free
+    assert not a._core._posted_ops
+
+
+def test_operations_are_carried_out_in_their_order(both: tuple[rnic.Connection, bytearray, Region]) -> None:
+    a, memory, remote = both
+    rows = a.empty((300, 8), "u1")
+    with a.batch(WAIT) as batch:
+        buffers, olds = [], []
+        for number in range(300):
+            batch.write(number.to_bytes(8, "little"), remote, 64)
+            buffers.append(bytearray(8) if number % 3 else rows[number])
+            batch.read(buffers[-1], remote, 64)
+            batch.fence()
+            olds.append(batch.fetch_add(remote, 1, 64))
+            olds.append(batch.compare_swap(remote, number + 1, 7, 64))
+            olds.append(batch.fetch_add(remote, -7, 64))
+        with pytest.raises(RuntimeError, match="has not ended: results are there when the batch's block"):
+            batch.write(b"\0" * 8, remote, 64).result()
+        found: Any = None
+        for _ in range(2):
+            found = batch.fetch_add(remote, 0, 64)
+    for number, one in enumerate(buffers):
+        assert int.from_bytes(bytes(one), "little") == number
+    assert [one.result() for one in olds] == [value for n in range(300) for value in (n, n + 1, 7)]
+    assert found.result() == 0
+    assert memory[64:72] == bytes(8)
+
+
+def test_memory_of_every_kind_is_taken(both: tuple[rnic.Connection, bytearray, Region]) -> None:
+    a, memory, remote = both
+    mine, tensor = bytearray(SIZE), np.zeros(1000)
+    with a.register(mine), a.pd.alloc_mr(9000, AccessFlags.LOCAL_WRITE) as mr:
+        with a.batch(WAIT) as batch:
+            for start in range(0, SIZE, 1 << 14):
+                batch.read(memoryview(mine)[start : start + (1 << 14)], remote, start)
+            batch.read(mr, remote, 5)
+            batch.read(Only(tensor), remote)
+        assert mine == memory
+        assert mr.buf == memory[5:9005]
+        assert tensor.tobytes() == memory[:8000]
+        with a.batch(WAIT) as batch:
+            batch.write(mr, remote, 100)
+            batch.write(Only(tensor), remote, 10_000)
+        assert mr.buf == memory[100:9100]
+        assert tensor.tobytes() == memory[10_000:18_000]
+
+
+class Only:
+    """An array that speaks nothing but DLPack."""
+
+    def __init__(self, one: Any) -> None:
+        self.__dlpack__, self.__dlpack_device__ = one.__dlpack__, one.__dlpack_device__
+
+
+def test_what_cannot_be_is_refused_by_the_call_and_the_batch_goes_on(
+    both: tuple[rnic.Connection, bytearray, Region],
+) -> None:
+    a, memory, remote = both
+    closed = a.alloc(8)
+    closed.close()
+    fixed = a.register(bytes(8))
+    with pair() as (other, _), other.alloc(8) as foreign, a.batch(WAIT) as batch:
+        wrong: list[tuple[Callable[[], object], type[Exception], str]] = [
+            (lambda: batch.read(bytearray(8), remote, SIZE - 7), ValueError, "beyond region"),
+            (lambda: batch.read(bytearray(8), remote, -1), ValueError, "beyond region"),
+            (lambda: batch.write(np.zeros((2, 2)).T, remote), ValueError, "contiguous in C order"),
+            (lambda: batch.read(b"fixed", remote), ValueError, "read-only"),
+            (lambda: batch.read(fixed, remote), ValueError, "LOCAL_WRITE"),
+            (lambda: batch.write(foreign, remote), ValueError, "another protection domain"),
+            (lambda: batch.write(closed, remote), VerbsError, "is closed"),
+            (lambda: batch.write(b"x", 5), TypeError, "remote is a Region"),  # type: ignore[arg-type]
+            (lambda: batch.write("x", remote), TypeError, "."),  # type: ignore[arg-type]
+            (lambda: batch.fetch_add(remote, 1, 4), ValueError, "multiple of 8"),
+            (lambda: batch.fetch_add(remote, "1"), TypeError, "."),  # type: ignore[arg-type]
+            (lambda: batch.write(b"x", remote, "1"), TypeError, "."),  # type: ignore[arg-type]
+        ]
+        for call, kind, text in wrong:
+            with pytest.raises(kind, match=text):
+                call()
+        done = batch.write(b"good", remote)
+    assert done.result() is None
+    assert memory[:4] == b"good"
+    with pytest.raises(RuntimeError, match="the batch has ended: begin another one"):
+        batch.write(b"x", remote)
+
+
+def test_a_region_that_grants_less_is_refused() -> None:
+    with pair() as (a, b):
+        a.send(b"ready?")
+        assert b.recv(WAIT) == b"ready?"
+        b.share(b"stable")
+        remote = a.next_region(WAIT)
+        with a.batch(WAIT) as batch:
+            with pytest.raises(ValueError, match="RDMA_WRITE is not allowed"):
+                batch.write(b"x", remote)
+            local = bytearray(6)
+            batch.read(local, remote)
+        assert local == b"stable"
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_the_operation_that_failed_is_named_and_the_others_are_not_touched(is_long: bool) -> None:
+    with pair() as (a, b):
+        memory = bytearray(64)
+        remote = shared(a, b, memory)
+        gone = Region(99, remote.addr, remote.length, remote.rkey, remote.access)
+        with (
+            long_way(a, is_long),
+            pytest.raises(ValueError, match="region 99 is not shared any more") as caught,
+            a.batch(WAIT) as batch,
+        ):
+            first = batch.write(b"first", remote)
+            second = batch.write(b"x", gone, 7)
+            third = batch.write(b"third", remote, 8)
+        assert caught.value.__notes__ == ["operation 1 of the batch: RDMA_WRITE of 1 bytes at 7 of region 99"]
+        assert batch.failed is second
+        assert first.result() is third.result() is None
+        assert memory[:13] == b"first\0\0\0third"
+        with pytest.raises(ValueError, match="99"):
+            second.result()
+        a.write(b"on", remote, timeout=WAIT)
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_an_operation_that_ends_the_connection_fails_those_behind_it(is_long: bool) -> None:
+    with pair() as (a, b):
+        memory = bytearray(64)
+        remote = shared(a, b, memory)
+        wrong = Region(7, remote.addr, remote.length, remote.rkey ^ 0x100, remote.access)
+        a._core.protocol._theirs.known[7] = wrong  # type: ignore[union-attr]
+        with (
+            long_way(a, is_long),
+            pytest.raises(LostError, match="REM_ACCESS_ERR") as caught,
+            a.batch(WAIT) as batch,
+        ):
+            results = [batch.write(b"%03d" % n, remote) for n in range(5)]
+            results.append(batch.read(bytearray(3), wrong, 1))
+            results += [batch.write(b"%03d" % n, remote) for n in range(100)]
+        assert caught.value.__notes__ == ["operation 5 of the batch: RDMA_READ of 3 bytes at 1 of region 7"]
+        assert all(one.done for one in results)
+        assert [one.error is None for one in results[:6]] == [True] * 5 + [False]
+        for one in results[6:]:
+            with pytest.raises(LostError):
+                one.result()
+        with pytest.raises(LostError), a.batch():
+            pass
+        assert not a._core._posted_ops
+
+
+def test_an_exception_inside_leaves_the_block_at_once() -> None:
+    with pair() as (a, b):
+        memory = bytearray(SIZE)
+        remote = shared(a, b, memory)
+        with suppress(InterruptError), a.batch(WAIT) as batch:
+            results = [batch.fetch_add(remote, 1) for _ in range(MANY)]
+            raise InterruptError
+        posted = sum(one.done for one in results)
+        before = a.fetch_add(remote, 0, timeout=WAIT)
+        assert posted <= before <= MANY
+        with a.batch(WAIT) as batch:
+            last = batch.fetch_add(remote, 0)
+        assert last.result() == before  # nothing was posted since
+        assert not a._core._posted_ops
+
+
+def test_a_batch_that_is_interrupted_carries_out_each_operation_at_most_once() -> None:
+    with pair(Config(spin=0)) as (a, b):
+        memory = bytearray(SIZE)
+        remote = shared(a, b, memory)
+        total, most = 0, 0
+        for raiser in raisers():
+            local = np.zeros(5000, "u1")
+            memory[8:5008] = bytes([raiser.left % 256]) * 5000
+
+            def run(local: Any = local) -> None:
+                with a.batch(WAIT) as batch:
+                    for _ in range(20):
+                        batch.fetch_add(remote, 1)
+                    batch.read(local, remote, 8)
+
+            most += 20
+            with suppress(InterruptError):
+                raiser.call(run)
+                total += 20
+                assert local.tobytes() == memory[8:5008]
+            assert total <= a.fetch_add(remote, 0, timeout=WAIT) <= most, raiser.at
+            assert not a._core._posted_ops, raiser.at
+        assert not a._core.courier.busy
+
+
+def test_after_a_timeout_what_was_posted_goes_on() -> None:
+    with pair() as (a, b):
+        memory = bytearray(SIZE)
+        remote = shared(a, b, memory)
+        with long_way(a, True):
+            with pytest.raises(TimeoutError, match="batch: not within 0 s"), a.batch(0) as batch:
+                results = [batch.fetch_add(remote, 1) for _ in range(10)]
+            a.write(b"x", remote, 100, timeout=WAIT)
+        assert [one.result() for one in results] == list(range(10))
+
+
+def test_messages_that_come_meanwhile_are_not_lost() -> None:
+    with pair() as (a, b):
+        memory = bytearray(SIZE)
+        remote = shared(a, b, memory)
+        for number in range(20):
+            b.send(b"%d" % number)
+        until_it_is_there(b)
+        saying = threading.Thread(target=partial(b.send, bytes(200_000), WAIT))
+        saying.start()
+        with a.batch(WAIT) as batch:
+            for number in range(300):
+                batch.fetch_add(remote, 1)
+                if number % 20 == 0:
+                    assert a.recv(WAIT) == b"%d" % (number // 20)
+        for number in range(15, 20):
+            assert a.recv(WAIT) == b"%d" % number
+        assert a.recv(WAIT) == bytes(200_000)
+        saying.join(WAIT)
+        assert a.fetch_add(remote, 0, timeout=WAIT) == 300
+
+
+def test_a_second_thread_is_refused_at_the_end_and_loses_nothing() -> None:
+    with pair() as (a, b):
+        remote = shared(a, b, bytearray(SIZE))
+        waiting = threading.Thread(target=partial(a.recv, WAIT))
+        waiting.start()
+        while a._inside is None and not a._core.courier.busy:
+            pass
+        with (
+            pytest.raises(RuntimeError, match="of this connection runs, in another thread"),
+            a.batch(WAIT) as batch,
+        ):
+            batch.fetch_add(remote, 1)
+        b.send(b"go")
+        waiting.join(WAIT)
+        with a.batch(WAIT) as batch:
+            batch.fetch_add(remote, 1)
+
+
+def test_results_are_of_no_cost_to_the_memory_they_used() -> None:
+    with pair() as (a, b):
+        remote = shared(a, b, bytearray(SIZE))
+        with a.alloc(SIZE) as own:
+            with a.batch(WAIT) as batch:
+                kept = [batch.read(own.buf[n * 8 : n * 8 + 8], remote) for n in range(100)]
+                gc.collect()
+            assert kept[5].length == 8
+        assert repr(kept[5]) == "<Result 5: RDMA_READ of 8 bytes at 0 of region 1, done>"
+
+
+def test_a_buffer_in_a_batch_keeps_its_size_and_its_memory_until_the_end() -> None:
+    with pair() as (a, b):
+        remote = shared(a, b, bytearray(SIZE))
+        buffer, own = bytearray(8), a.alloc(8)
+        with a.batch(WAIT) as batch:
+            batch.read(buffer, remote)
+            batch.read(own, remote)
+            with pytest.raises(BufferError):
+                buffer.append(0)
+            with pytest.raises(VerbsError, match="an operation that has not ended uses MR"):
+                own.close()
+        buffer.append(0)
+        own.close()
+
+
+def test_an_empty_batch_and_one_on_a_closed_connection() -> None:
+    with pair() as (a, _):
+        with a.batch() as batch:
+            pass
+        assert batch.failed is None
+        with pytest.raises(ValueError, match="timeout"):
+            a.batch(-1)
+        a.abort()
+        with pytest.raises(EndpointError), a.batch():
+            pass
+
+
+# ---------------------------------------------------------------- asyncio
+
+
+def test_tasks_have_batches_of_their_own_at_the_same_time() -> None:
+    async def main() -> None:
+        async with ends() as (a, b):
+            memory = bytearray(random.Random(1).randbytes(SIZE))
+            await b.share(memory)
+            remote = await a.next_region()
+
+            async def work(seed: int) -> None:
+                rng = random.Random(seed)
+                places = [(rng.randrange(SIZE // 2), rng.choice((1, 64, 5000))) for _ in range(500)]
+                buffers = [bytearray(length) for _, length in places]
+                async with a.batch() as batch:
+                    for one, (at, _) in zip(buffers, places, strict=True):
+                        batch.read(one, remote, at)
+                        if rng.random() < 0.02:
+                            await asyncio.sleep(0)
+                        if rng.random() < 0.01:
+                            await a.read(bytearray(8), remote)
+                for one, (at, length) in zip(buffers, places, strict=True):
+                    assert one == memory[at : at + length]
+
+            async def talk() -> None:
+                for number in range(300):
+                    await b.send(b"%d" % number)
+                    assert await a.recv() == b"%d" % number
+
+            await asyncio.gather(talk(), *(work(seed) for seed in range(4)))
+            assert not a._core._posted_ops
+
+    asyncio.run(asyncio.wait_for(main(), WAIT))
+
+
+def test_a_long_batch_lets_the_loop_run() -> None:
+    async def main() -> None:
+        async with ends() as (a, b):
+            await b.share(bytearray(SIZE))
+            remote = await a.next_region()
+            ticks: list[None] = []
+
+            async def tick() -> None:
+                while True:
+                    ticks.append(None)
+                    await asyncio.sleep(0)
+
+            ticking = asyncio.create_task(tick())
+            async with a.batch() as batch:
+                for _ in range(20_000):
+                    last = batch.fetch_add(remote, 1)
+            ticking.cancel()
+            assert last.result() == 19_999
+
+    asyncio.run(asyncio.wait_for(main(), WAIT))
+
+
+def test_a_task_that_is_cancelled_leaves_the_batch_and_the_connection_goes_on() -> None:
+    async def main() -> None:
+        async with ends(SLEEPY) as (a, b):
+            await b.share(bytearray(SIZE))
+            remote = await a.next_region()
+            for pause in range(10):
+                made: list[Any] = []
+
+                async def work(made: list[Any] = made) -> None:
+                    async with a.batch() as batch:
+                        made += [batch.read(bytearray(50_000), remote) for _ in range(200)]
+
+                task = asyncio.create_task(work())
+                for _ in range(pause):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                local = bytearray(8)
+                await a.read(local, remote)
+            assert not a._core._posted_ops
+
+    asyncio.run(asyncio.wait_for(main(), WAIT))
+
+
+@pytest.mark.parametrize("how", ["close", "abort", "lost"])
+def test_a_batch_ends_with_its_connection(how: str) -> None:
+    async def main() -> None:
+        async with ends(SLEEPY) as (a, b):
+            await b.share(bytearray(SIZE))
+            remote = await a.next_region()
+            results: list[Any] = []
+
+            async def work() -> None:
+                async with a.batch() as batch:
+                    results.extend(batch.read(np.zeros(50_000, "u1"), remote) for _ in range(500))
+                    await asyncio.sleep(0)
+
+            task = asyncio.create_task(work())
+            await asyncio.sleep(0)
+            if how == "lost":
+                b._core.hang_up()
+            else:
+                with suppress(EndpointError):
+                    await getattr(a, how)()
+            (outcome,) = await asyncio.gather(task, return_exceptions=True)
+            assert outcome is None or isinstance(outcome, EndpointError)
+            assert all(one.done for one in results)
+            assert (outcome is None) is all(one.error is None for one in results)
+
+    with suppress(EndpointError):
+        asyncio.run(asyncio.wait_for(main(), WAIT))
+
+
+def test_the_asyncio_face_names_what_failed() -> None:
+    async def main() -> None:
+        async with ends() as (a, b):
+            await b.share(bytearray(64))
+            remote = await a.next_region()
+            gone = Region(99, remote.addr, remote.length, remote.rkey, remote.access)
+            with pytest.raises(ValueError, match="99 is not shared") as caught:
+                async with a.batch() as batch:
+                    batch.write(b"x", remote)
+                    batch.write(b"y", gone)
+            assert caught.value.__notes__ == [
+                "operation 1 of the batch: RDMA_WRITE of 1 bytes at 0 of region 99"
+            ]
+            assert batch.failed is not None
+            assert batch.failed.index == 1
+            with suppress(InterruptError):
+                async with a.batch() as batch:
+                    batch.write(b"x", remote)
+                    raise InterruptError
+
+    asyncio.run(asyncio.wait_for(main(), WAIT))
