@@ -365,3 +365,48 @@ class Busy:
             self.left -= 1
             raise rnic.VerbsError(EBUSY, "a process is stopped in the middle of a copy", "dereg_mr")
         self._mr.close()
+
+
+# ---------------------------------------------------------------- notice of what is withdrawn
+
+
+def test_a_region_that_the_peer_withdraws_is_told_once() -> None:
+    with pair() as (a, b):
+        ours = [b.share(bytearray(8)) for _ in range(3)]
+        b.send(b"a message that nobody takes", WAIT)
+        regions = [a.next_region(WAIT) for _ in ours]
+        with pytest.raises(TimeoutError, match=r"next_withdrawn: not within 0\.01 s"):
+            a.next_withdrawn(0.01)
+
+        def withdraw() -> None:
+            for one in ours[1:]:
+                b.withdraw(one, WAIT)
+
+        going = threading.Thread(target=withdraw)
+        going.start()
+        assert [a.next_withdrawn(WAIT), a.next_withdrawn(WAIT)] == regions[1:]
+        a.recv(WAIT)
+        going.join(WAIT)
+        with pytest.raises(TimeoutError):
+            a.next_withdrawn(0.01)
+        b.abort()
+        with pytest.raises(EndpointError):
+            a.next_withdrawn(WAIT)
+
+
+def test_a_task_is_woken_when_a_region_is_withdrawn() -> None:
+    async def main() -> None:
+        async with rnic.aio.listen(HOST, 0) as server:
+            calling = asyncio.create_task(rnic.aio.connect(HOST, server.port))
+            b = await server.accept()
+            a = await calling
+            ours = await b.share(bytearray(8))
+            region = await a.next_region()
+            waiting = asyncio.create_task(a.next_withdrawn())
+            await asyncio.sleep(0)
+            await b.withdraw(ours)
+            async with asyncio.timeout(WAIT):
+                assert await waiting is region
+            await asyncio.gather(a.close(), b.close())
+
+    asyncio.run(main())

@@ -178,6 +178,19 @@ class Connection(Face):
         finally:
             self._pump.regions.wake()  # another one may be there, or the end
 
+    async def next_withdrawn(self) -> Region:
+        """Wait until the peer has withdrawn a region that next_region() returned; each is returned once.
+
+        Regions of which the program keeps no reference are left out.
+        """
+        await self._pump.turn.take()
+        try:
+            while (region := self._core.next_withdrawn()) is None:
+                await self._pump.wait(self._pump.withdrawn, self._core.has_withdrawn)
+            return region
+        finally:
+            self._pump.withdrawn.wake()
+
     async def write(self, local: AnyBuffer | MR, remote: Region, offset: int = 0) -> None:
         """Write a buffer into the peer's region, at an offset; returns when it is there.
 

@@ -21,10 +21,18 @@ class Pump:
         self.core = core
         self._loop = asyncio.get_running_loop()
         self.turn = turn_of(self._loop)
-        self.messages, self.regions = SharedQueue(), SharedQueue()
+        self.messages, self.regions, self.withdrawn = SharedQueue(), SharedQueue(), SharedQueue()
         self.sends, self.ops = OrderedQueue(), OrderedQueue()
         self.withdrawals, self.end = Queue(), Queue()
-        self._queues = (self.messages, self.regions, self.sends, self.ops, self.withdrawals, self.end)
+        self._queues = (
+            self.messages,
+            self.regions,
+            self.withdrawn,
+            self.sends,
+            self.ops,
+            self.withdrawals,
+            self.end,
+        )
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # when it runs, by monotonic()
         self._again: asyncio.Handle | None = None

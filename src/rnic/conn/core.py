@@ -150,6 +150,7 @@ class Core:
         self._took_receives: deque[None] = deque()
         self._receives_then = 0
         self._given: dict[int, Region] = {}
+        self._withdrawn: WeakValueDictionary[int, Region] = WeakValueDictionary()  # told by nobody yet
         self._shared: dict[int, MR] = {}  # also those that were withdrawn and not released
         self._ours: WeakValueDictionary[int, Region] = WeakValueDictionary()  # all that were shared
         self._released_seen = 0
@@ -831,10 +832,32 @@ class Core:
         """next_region() has something to say."""
         return self._new_region() is not None or self.ended
 
-    def _new_region(self) -> Region | None:
+    def next_withdrawn(self) -> Region | None:
+        """A region that next_region() has returned, and that the peer has withdrawn since; each one once."""
+        self._look_at_regions()
+        for key, region in list(self._withdrawn.items()):
+            del self._withdrawn[key]
+            return region
+        self.check()
+        return None
+
+    def has_withdrawn(self) -> bool:
+        """next_withdrawn() has something to say."""
+        self._look_at_regions()
+        return bool(self._withdrawn) or self.ended
+
+    def _look_at_regions(self) -> None:
+        """Which of those that were returned have gone; the end of the connection is told otherwise."""
         regions = self.protocol.regions
-        self._given = {key: one for key, one in self._given.items() if regions.get(key) is one}
-        return next((one for key, one in regions.items() if key not in self._given), None)
+        for key, region in list(self._given.items()):
+            if regions.get(key) is not region:
+                if not self.ended:
+                    self._withdrawn[id(region)] = region
+                self._given.pop(key, None)
+
+    def _new_region(self) -> Region | None:
+        self._look_at_regions()
+        return next((one for key, one in self.protocol.regions.items() if key not in self._given), None)
 
     def start(self, op: Op) -> None:
         """Post a READ, WRITE or atomic, as soon as there is room."""

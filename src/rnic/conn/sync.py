@@ -258,6 +258,19 @@ class Connection(Face):
         finally:
             self._inside = None
 
+    def next_withdrawn(self, timeout: float | None = None) -> Region:
+        """Wait until the peer has withdrawn a region that next_region() returned; each is returned once.
+
+        Regions to which the program keeps no reference are left out.
+        """
+        self._enter("next_withdrawn", timeout)
+        try:
+            while (region := self._core.next_withdrawn()) is None:
+                self._wait(self._core.has_withdrawn, timeout, "next_withdrawn")
+            return region
+        finally:
+            self._inside = None
+
     def write(
         self, local: AnyBuffer | MR, remote: Region, offset: int = 0, *, timeout: float | None = None
     ) -> None:
