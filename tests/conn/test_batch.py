@@ -19,8 +19,7 @@ import rnic
 from conn.peers import WAIT
 from conn.test_buffers import shared
 from conn.test_ends import pair
-from conn.test_interrupts import InterruptError, raisers
-from conn.test_regions import until_it_is_there
+from conn.test_interrupts import InterruptError, Raiser, raisers
 from conn.test_short_way import SLEEPY, ends
 from rnic.endpoint import Config, EndpointError, LostError, Region
 from rnic.enums import AccessFlags
@@ -229,29 +228,33 @@ def test_an_exception_inside_leaves_the_block_at_once() -> None:
         assert not a._core._posted_ops
 
 
-def test_a_batch_that_is_interrupted_carries_out_each_operation_at_most_once() -> None:
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_batch_that_is_interrupted_carries_out_each_operation_at_most_once(is_long: bool) -> None:
     with pair(Config(spin=0)) as (a, b):
         memory = bytearray(SIZE)
         remote = shared(a, b, memory)
-        total, most = 0, 0
-        for raiser in raisers():
-            local = np.zeros(5000, "u1")
-            memory[8:5008] = bytes([raiser.left % 256]) * 5000
-
-            def run(local: Any = local) -> None:
-                with a.batch(WAIT) as batch:
-                    for _ in range(20):
-                        batch.fetch_add(remote, 1)
-                    batch.read(local, remote, 8)
-
-            most += 20
-            with suppress(InterruptError):
-                raiser.call(run)
-                total += 20
-                assert local.tobytes() == memory[8:5008]
-            assert total <= a.fetch_add(remote, 0, timeout=WAIT) <= most, raiser.at
-            assert not a._core._posted_ops, raiser.at
+        total, most, raised = 0, 0, 0
+        with long_way(a, is_long):
+            for raiser in (*map(Raiser, range(1, 60)), *raisers()):
+                local = np.zeros(5000, "u1")
+                memory[8:5008] = bytes([raiser.left % 256]) * 5000
+                most += 20
+                with suppress(InterruptError):
+                    raiser.call(partial(adds_and_a_read, a, remote, local))
+                    total += 20
+                    assert local.tobytes() == memory[8:5008]
+                raised += raiser.left == 0
+                assert total <= a.fetch_add(remote, 0, timeout=WAIT) <= most, raiser.at
+                assert not a._core._posted_ops, raiser.at
+        assert raised > 10
         assert not a._core.courier.busy
+
+
+def adds_and_a_read(conn: rnic.Connection, remote: Region, local: Any) -> None:
+    with conn.batch(WAIT) as batch:
+        for _ in range(20):
+            batch.fetch_add(remote, 1)
+        batch.read(local, remote, 8)
 
 
 def test_after_a_timeout_what_was_posted_goes_on() -> None:
@@ -271,7 +274,6 @@ def test_messages_that_come_meanwhile_are_not_lost() -> None:
         remote = shared(a, b, memory)
         for number in range(20):
             b.send(b"%d" % number)
-        until_it_is_there(b)
         saying = threading.Thread(target=partial(b.send, bytes(200_000), WAIT))
         saying.start()
         with a.batch(WAIT) as batch:
@@ -340,6 +342,85 @@ def test_an_empty_batch_and_one_on_a_closed_connection() -> None:
         a.abort()
         with pytest.raises(EndpointError), a.batch():
             pass
+
+
+LENGTHS = (0, 1, 8, 255, 256, 257, 4095, 4096, 4097, 9000)
+
+
+class Model:
+    """Random operations of a batch, and the bytes that the peer's memory must have."""
+
+    def __init__(self, conn: rnic.Connection, remote: Region, memory: bytes, rng: random.Random) -> None:
+        self.conn, self.remote, self.rng = conn, remote, rng
+        self.memory = bytearray(memory)
+        self._expected: list[tuple[Any, bytes | int]] = []
+
+    def run(self, count: int) -> None:
+        """A batch, and what it has found."""
+        self._expected.clear()
+        with self.conn.batch(WAIT) as batch:
+            for _ in range(count):
+                self.rng.choice((self._read, self._write, self._add, self._swap))(batch)
+        for found, expected in self._expected:
+            assert (found.result() if isinstance(expected, int) else bytes(found)) == expected
+
+    def _place(self) -> tuple[int, int]:
+        length = self.rng.choice(LENGTHS)
+        return length, self.rng.randrange(len(self.memory) - length)
+
+    def _read(self, batch: Any) -> None:
+        length, at = self._place()
+        make = self.rng.choice(
+            (bytearray, partial(np.zeros, dtype="u1"), partial(self.conn.empty, dtype="u1"))
+        )
+        local = make(length)
+        batch.read(local, self.remote, at)
+        batch.fence()
+        self._expected.append((local, bytes(self.memory[at : at + length])))
+
+    def _write(self, batch: Any) -> None:
+        length, at = self._place()
+        local = self.rng.choice((bytearray, partial(self.conn.empty, dtype="u1")))(length)
+        memoryview(local)[:] = self.memory[at : at + length] = self.rng.randbytes(length)
+        batch.write(local, self.remote, at)
+
+    def _add(self, batch: Any) -> None:
+        at, old = self._number()
+        added = self.rng.getrandbits(64)
+        self._atomic(batch.fetch_add(self.remote, added, at), at, old, (old + added) % (1 << 64))
+
+    def _swap(self, batch: Any) -> None:
+        at, old = self._number()
+        compare, new = self.rng.choice((old, 5)), self.rng.getrandbits(64)
+        self._atomic(
+            batch.compare_swap(self.remote, compare, new, at), at, old, new if compare == old else old
+        )
+
+    def _number(self) -> tuple[int, int]:
+        at = self.rng.randrange(len(self.memory) // 8) * 8
+        return at, int.from_bytes(self.memory[at : at + 8], "little")
+
+    def _atomic(self, result: Any, at: int, old: int, new: int) -> None:
+        self.memory[at : at + 8] = new.to_bytes(8, "little")
+        self._expected.append((result, old))
+
+
+@pytest.mark.parametrize("config", [None, SLEEPY, Config(receive_size=256, send_size=256, receives=4)])
+def test_random_batches_do_what_a_model_does(config: Config | None) -> None:
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    with pair(config) as (a, b):
+        memory = bytearray(rng.randbytes(1 << 16))
+        model = Model(a, shared(a, b, memory), memory, rng)
+        for _ in range(30):
+            if rng.random() < 0.3:
+                a._core.courier.shut()
+            model.run(rng.choice((1, 5, 63, 64, 65, 200)))
+            assert memory == model.memory
+        with long_way(a, True):
+            model.run(100)
+            assert memory == model.memory
 
 
 # ---------------------------------------------------------------- asyncio
@@ -442,7 +523,7 @@ def test_a_batch_ends_with_its_connection(how: str) -> None:
                 b._core.hang_up()
             else:
                 with suppress(EndpointError):
-                    await getattr(a, how)()
+                    await (a.close(1) if how == "close" else a.abort())
             (outcome,) = await asyncio.gather(task, return_exceptions=True)
             assert outcome is None or isinstance(outcome, EndpointError)
             assert all(one.done for one in results)

@@ -8,6 +8,7 @@ import asyncio
 import gc
 import mmap
 import random
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -216,6 +217,43 @@ def test_arrays_outlive_their_connection() -> None:
     own.close()
     del x
     gc.collect()
+
+
+OUTLIVES = """
+import sys, threading, numpy, rnic
+made = []
+with rnic.listen("127.0.0.1", 0) as server:
+    there = threading.Thread(target=lambda: made.append(server.accept()))
+    there.start()
+    a = rnic.connect("127.0.0.1", server.port)
+    there.join()
+x, own = a.empty(100_000, "u1"), a.alloc(100_000)
+y = numpy.frombuffer(own.buf, "u1")
+x[:], y[:] = 1, 2
+if "close" in sys.argv:
+    closing = threading.Thread(target=made[0].close)
+    closing.start()
+    a.close()
+    closing.join()
+    assert x.sum() == 100_000
+    assert y.sum() == 200_000
+elif "collect" in sys.argv:
+    del a, made
+    import gc, time
+    gc.collect()
+    time.sleep(0.1)
+    assert x.sum() == 100_000
+print("done", x.sum(), y.sum())
+"""
+
+
+@pytest.mark.parametrize("how", ["close", "collect", "nothing"])
+def test_a_program_may_end_with_arrays_in_the_memory_of_connections(how: str) -> None:
+    ran = subprocess.run([sys.executable, "-c", OUTLIVES, how], capture_output=True, text=True, timeout=WAIT)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "done 100000 200000\n"
+    if how == "close":
+        assert not ran.stderr
 
 
 def test_memory_that_nobody_refers_to_goes_silently() -> None:

@@ -3,7 +3,7 @@
 
 @cython.final
 cdef class AsyncToken:
-    """An asynchronous event that the program has and has not acknowledged; dropping it acknowledges it."""
+    """An asynchronous event that the program has received and not acknowledged; dropping it acknowledges it."""
 
     cdef Handle element
     cdef rnic_async_event event

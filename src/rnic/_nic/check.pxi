@@ -7,7 +7,7 @@ cdef object text_of(rnic_err *err):
 
 
 cdef int check(int rc, str verb, rnic_err *err) except -1:
-    """rc as it is when it is no error; else VerbsError with the provider's words, and the limit that was met."""
+    """Returns rc if it is no error; else raises VerbsError with the provider's text, and the limit that was reached."""
     if rc < 0:
         raise VerbsError(-rc, with_limit(-rc, text_of(err)), verb)
     return rc
@@ -24,14 +24,16 @@ cdef double LONGEST_SLEEP = 0.25
 
 
 cdef int wait_readable(Handle owner, int fd, double deadline, str verb) except -1:
-    """Returns when fd is readable; TimeoutError at the deadline; Ctrl-C and other signals' handlers come through."""
+    """Returns when fd is readable; raises TimeoutError at the deadline. Ctrl-C and other signal handlers run
+    meanwhile.
+    """
     if not is_readable(owner, fd, deadline, verb):
         raise TimeoutError(f"{verb}: nothing came in time")
     return 0
 
 
 cdef bint is_readable(Handle owner, int fd, double deadline, str verb) except -1:
-    """As wait_readable(); False: the deadline has come."""
+    """As wait_readable(), but returns False at the deadline."""
     cdef pollfd p
     cdef timespec ts
     cdef double left

@@ -43,7 +43,7 @@ cdef class Handle:
         pass
 
     cdef void ack_async(self):
-        """Acknowledges what somebody still holds."""
+        """Acknowledges the events that the program still holds."""
         cdef rnic_async_event event
         cdef rnic_err err
         memset(&event, 0, sizeof(event))
@@ -53,7 +53,7 @@ cdef class Handle:
             self.ops.ack_async_event(self.ctx.p, &event, &err)
 
     cdef void prune(self):
-        """Lets users go that need this no more, where that is not known before one asks."""
+        """Removes users that no longer need this object, if that is only found out now."""
         pass
 
     cdef str caller(self):
@@ -64,7 +64,7 @@ cdef class Handle:
         return type(self).__name__
 
     cdef void attach(self, Context ctx, tuple owners, str closer):
-        """The native object is there: from now on it is this object's to give back."""
+        """Records the new native object: from now on this object destroys it."""
         self.ctx = ctx
         self.ops = ctx.ops
         self.owners = owners
@@ -75,7 +75,7 @@ cdef class Handle:
             (<Handle>owner).users[<uintptr_t><void *>self] = me
 
     cdef void hold(self, Handle owner):
-        """This needs one more object from now on; None is none."""
+        """Records one more object that this one needs; None is ignored."""
         if owner is not None and owner not in self.owners:
             self.owners += (owner,)
             owner.users[<uintptr_t><void *>self] = weakref.ref(self)
@@ -88,7 +88,7 @@ cdef class Handle:
             old.finish_if_unused()
 
     cdef int finish(self, rnic_err *err):
-        """Destroys the native object and lets the owners go; on failure nothing has changed."""
+        """Destroys the native object and releases the owners; on failure nothing has changed."""
         cdef int rc = 0
         self.live, self.leaving = False, True
         if self.pid == getpid():
@@ -101,7 +101,7 @@ cdef class Handle:
         return 0
 
     cdef void detach(self):
-        """Lets the owners go, and closes those that only waited for it."""
+        """Releases the owners, and closes those that waited only for this object."""
         owners, self.owners = self.owners, ()
         for owner in owners or ():  # None: it is of a cycle that is collected
             (<Handle>owner).users.pop(<uintptr_t><void *>self, None)
@@ -109,7 +109,7 @@ cdef class Handle:
                 (<Handle>owner).finish_if_unused()
 
     cdef bint finish_if_unused(self):
-        """Closes now or, when something still needs this, with its last user.  Never raises; False: could not."""
+        """Closes now or, if other objects need this one, with the last of them. Never raises; False: it could not."""
         cdef rnic_err err
         self.closing = True
         if not self.live or self.users or self.calls:
@@ -119,7 +119,7 @@ cdef class Handle:
         return self.finish(&err) >= 0
 
     cdef void finish_all(self):
-        """Closes this after everything that needs it, for the end of the interpreter."""
+        """Closes this object after all that need it, at the end of the interpreter."""
         for ref in list(self.users.values()):
             user = ref()
             if user is not None:

@@ -204,13 +204,13 @@ cdef class MR(Handle):
         return "an operation that has not ended" if self.held else Handle.caller(self)
 
     cdef int need_still(self, str verb) except -1:
-        """Refuses to be looked into while its memory changes."""
+        """Raises EBUSY while the region's memory changes."""
         if self.moving:
             raise VerbsError(EBUSY, f"another thread re-registers {self.label()}", verb)
         return 0
 
     cdef uint64_t locate(self, rnic_sge *sge, str verb) except? 0:
-        """Where this process has the bytes of an SGE that was made of this region."""
+        """The address in this process of the bytes of an SGE of this region."""
         self.need(verb)
         self.need_still(verb)
         if self.p.addr == NULL and not self.from_null:
@@ -244,7 +244,7 @@ cdef class MR(Handle):
         return None if self.rights < 0 else AccessFlags(self.rights)
 
     cdef bint can_be_filled(self):
-        """A READ or a message may be put into it, as far as is known here."""
+        """Whether a READ or a message may be stored in it, as far as this process knows."""
         return self.rights < 0 or self.rights & RNIC_ACCESS_LOCAL_WRITE
 
     cdef str label(self):
@@ -293,7 +293,7 @@ cdef class MR(Handle):
 
 
 cdef object original_of(Context ctx, kind, uint32_t handle):
-    """The object of this process that a handle names in the device of ctx, or None."""
+    """The object of this process that a handle in the device of ctx names, or None."""
     for one in list(contexts):
         if not (<Context>one).live or (<Context>one).p != ctx.p:
             continue

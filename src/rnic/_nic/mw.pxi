@@ -63,9 +63,10 @@ cdef class MW(Handle):
         return self.ops.query_mw(self.p, &info, &err) < 0 or info.mr is mr.p
 
     cdef void begin_bind(self, MR mr):
-        """A bind to mr is being posted: nobody closes either now, and until the window is bound elsewhere it needs mr.
+        """A bind to mr is being posted: neither can be closed now, and the window needs mr until it is bound
+        elsewhere.
 
-        What it was bound to before is let go when it is not bound to that any more.
+        The region of the last bind is released when the window is no longer bound to it.
         """
         self.calls += 1
         if mr is not None:
@@ -84,7 +85,7 @@ cdef class MW(Handle):
             mr.calls -= 1
 
     cdef void let_go(self, MR mr):
-        """Needs the region no more, unless it is bound to it."""
+        """Releases the region, unless the window is bound to it."""
         if self.bound_to(mr):
             return
         self.owners = tuple([one for one in self.owners if one is not mr])

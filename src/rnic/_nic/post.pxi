@@ -24,15 +24,15 @@ cdef class Poster(Handle):
     # What a class fills in.
 
     cdef int submit(self, int work, void *head, const void **bad, rnic_err *err) noexcept nogil:
-        """Hands a chain to the provider."""
+        """Passes a chain to the provider."""
         return -EINVAL
 
     cdef bint idle(self):
-        """No work is outstanding."""
+        """Whether no work is outstanding."""
         return False
 
     cdef int post(self, wrs, type kind, str verb, bint whole=False) except -1:
-        """Links the C structs of the work requests into a chain and hands it over in one call."""
+        """Links the C structs of the work requests into a chain, and passes it to the provider in one call."""
         cdef tuple chain = chain_of(wrs, kind)
         cdef Py_ssize_t i, first = len(chain)
         cdef int work = OPERATIONS if kind is OpsWR else RECEIVES if kind is not SendWR else SENDS_WHOLE if whole else SENDS
@@ -82,7 +82,7 @@ cdef class Poster(Handle):
         self.token = last_token
 
     cdef int keep(self, WorkRequest wr) except -1:
-        """Holds the request's memory regions from now on; marks the request, so that it is asked once only."""
+        """Keeps the request's memory regions from now on, and marks the request, so that it is asked only once."""
         for sge in wr.sg:
             if (<SGE>sge).mr is not None:
                 self.kept.add((<SGE>sge).mr)
@@ -90,9 +90,9 @@ cdef class Poster(Handle):
         return 0
 
     cdef int let_go(self) except -1:
-        """Lets go of regions that are closed and, when no work is outstanding or being posted, of all.
+        """Releases regions that are closed and, if no work is outstanding or being posted, all regions.
 
-        Finalisers may run here, and with them other threads: what these keep meanwhile stays kept.
+        Finalisers may run here, and with them other threads; regions that these keep meanwhile stay kept.
         """
         kept, self.kept = self.kept, set()
         self.new_token()
@@ -103,7 +103,7 @@ cdef class Poster(Handle):
 
 
 cdef tuple chain_of(wrs, type kind):
-    """The work requests as a tuple, which nobody can change while it is posted."""
+    """The work requests as a tuple, which cannot change while it is posted."""
     if type(wrs) is kind:
         return (wrs,)
     cdef tuple chain = tuple(wrs)
@@ -114,7 +114,7 @@ cdef tuple chain_of(wrs, type kind):
 
 
 cdef Py_ssize_t index_of(tuple chain, const void *bad):
-    """The place of the work request with that C struct; 0 when the provider named none."""
+    """The place of the work request with that C struct; 0 if the provider named none."""
     cdef Py_ssize_t i
     for i in range(len(chain)):
         if (<WorkRequest>chain[i]).struct_at is bad:

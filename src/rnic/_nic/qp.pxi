@@ -73,7 +73,9 @@ cdef class QP(Poster):
         self.attach(pd.ctx, (*owners, pd.ctx), "destroy_qp")
 
     cdef int make_shared(self, init) except -1:
-        """An XRC_RECV queue pair of init.xrcd: a new one, or, of a record with qp_num, one that exists (ibv_open_qp)."""
+        """Makes an XRC_RECV queue pair of init.xrcd; or, for a record with qp_num, opens an existing one
+        (ibv_open_qp).
+        """
         cdef XRCD xrcd = init.xrcd
         cdef uint32_t qp_num
         cdef rnic_qp_open_attr opened
@@ -225,7 +227,9 @@ cdef class QP(Poster):
             self.post(wrs, SendWR, "post_send")
 
     cdef bint post_now(self, SendWR wr) except -1:
-        """Without letting go of the GIL, which would take longer; only what keeps its memory and names nothing else."""
+        """Posts without releasing the GIL, which would take longer; only for a request that just names its own
+        memory.
+        """
         if self.ops.post_send_now is NULL or wr.kept_by != self.token or wr.in_chain:
             return False
         if wr.c.opcode >= RNIC_WR_LOCAL_INV or wr.ah is not None:
@@ -245,7 +249,7 @@ cdef class QP(Poster):
             self.post(wrs, RecvWR, "post_recv")
 
     cdef bint receive_now(self, RecvWR wr) except -1:
-        """The same for a receive alone; what is refused is asked for once more, for the words."""
+        """Posts one receive without releasing the GIL; a refused one is posted again, for the error text."""
         cdef const rnic_recv_wr *bad
         if wr.kept_by != self.token or wr.in_chain:
             return False

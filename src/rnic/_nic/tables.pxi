@@ -27,7 +27,7 @@ def counter_names():
 
 
 def counter_texts():
-    """What each counter counts, in the same order."""
+    """A description of each counter, in the same order."""
     return [rnic_counter_text(i).decode() for i in range(RNIC_CNT_MAX)]
 
 

@@ -78,7 +78,7 @@ cdef class WorkRequest:
         self.sg = ()
 
     cdef void *fill(self, void *next) noexcept:
-        """Completes the C struct, with next behind it in the chain; returns it."""
+        """Completes the C struct, with `next` behind it in the chain; returns it."""
         return NULL
 
     def __dealloc__(self):
@@ -213,7 +213,7 @@ cdef class SendWR(WorkRequest):
         self.c.send_flags = value
 
     cdef int hold(self, str verb) except -1:
-        """Nobody closes what the work names while it is being posted; when it is posted, it needs it no more."""
+        """Keeps the objects that the work names from being closed while it is posted."""
         cdef SGE sge
         if self.c.opcode == RNIC_WR_BIND_MW:
             self.hold_window(verb)
@@ -239,7 +239,7 @@ cdef class SendWR(WorkRequest):
         return 0
 
     cdef int locate(self, str verb) except -1:
-        """INLINE copies the bytes while it is posted: from where this process has them, whatever their key calls them."""
+        """Finds the address of INLINE bytes in this process, since they are copied while the request is posted."""
         cdef Py_ssize_t i
         cdef SGE sge
         for i in range(len(self.sg)):
@@ -325,7 +325,7 @@ cdef object nbytes(tuple sg):
 
 
 cdef object as_member(enum, value):
-    """The enum's member of that value, or the number when it has none."""
+    """The member of the enumeration with this value, or the number if there is none."""
     return enum._value2member_map_.get(value, value)
 
 

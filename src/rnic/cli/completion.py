@@ -21,7 +21,7 @@ def devices(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[st
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print what completes commands, options and files of `rnic` by the Tab key.
+    """Print a script with which the Tab key completes commands, options and files of `rnic`.
 
     \b
     rnic completion bash >> ~/.bashrc

@@ -61,13 +61,13 @@ Gone = Callable[[], str | None]  # why the other process will never answer, or N
     "--port",
     type=params.number(0, 65535),
     default=0,
-    help="TCP port where the two meet; 0: any free one.",
+    help="TCP port where the two processes meet; 0: a free one.",
 )
 def demo(path: Path | None, size: int, port: int) -> None:
     """Send a file from one process to another by RDMA, and measure the connection.
 
-    This process announces the file by SEND and moves the bytes by RDMA WRITE into memory of a second process
-    that it starts; that one verifies the SHA-256.  Then a table shows what each operation achieves.
+    This process starts a second one, announces the file by SEND, and writes the bytes by RDMA WRITE into its
+    memory.  The second process verifies the SHA-256.  Then a table shows the speed of each operation.
 
     \b
     rnic demo                        a generated file of 256 MiB

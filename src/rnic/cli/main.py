@@ -73,7 +73,7 @@ def cli() -> None:
 
     \b
     rnic devices                    the devices of this machine
-    rnic info roce_lo -v            all about one, as ibv_devinfo prints it
+    rnic info roce_lo -v            everything about one, as ibv_devinfo
     rnic doctor                     what works on this machine, and what to do
     rnic pingpong rc                a server; its client: rnic pingpong rc HOST
     rnic pingpong uc                unreliable connections; also ud, srq, xrc
@@ -81,7 +81,7 @@ def cli() -> None:
     rnic rping -s                   RDMA-CM's examples; also ucmatose, udaddy
     rnic demo                       a file by RDMA WRITE between two processes
     rnic lab3                       the same as an exercise, with a grader
-    rnic completion bash            also zsh, fish: commands by the Tab key
+    rnic completion bash            also zsh, fish: the Tab key completes
     """
 
 

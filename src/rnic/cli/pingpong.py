@@ -45,7 +45,7 @@ def common(size: int, *without: str) -> Callable[[_F], _F]:
             "-d",
             "--ib-dev",
             shell_complete=completion.devices,
-            help="Device; without -d and -g, that of the TCP connection's local address.",
+            help="Device  [the one with the TCP connection's local address]",
         ),
         "ib_port": click.option(
             "-i",
@@ -145,7 +145,7 @@ def uc(mtu: str, **given: Any) -> None:
     """Bounce messages over an unreliable connection: without HOST a server, with HOST its client.
 
     Options, TCP exchange and output are those of ibv_uc_pingpong; either end can be the original.  A
-    message that loses a packet ends the run.
+    lost packet ends the run.
     """
     run(Options.of(given, MTUS[int(mtu)]), UnreliableEnd)
 
@@ -163,10 +163,10 @@ def uc(mtu: str, **given: Any) -> None:
 )
 @click.option("-o", "--odp", is_flag=True, help="On-demand paging.")
 def srq(mtu: str, num_qp: int, **given: Any) -> None:
-    """Bounce messages over many connections, whose receives are of one shared queue.
+    """Bounce messages over many connections, with one shared receive queue.
 
-    Options, TCP exchange and output are those of ibv_srq_pingpong; either end can be the original.  All
-    queue pairs together do --iters exchanges.
+    Without HOST it is a server, with HOST its client.  Options, TCP exchange and output are those of
+    ibv_srq_pingpong; either end can be the original.  All queue pairs together do --iters exchanges.
     """
     options = Options.of(given, MTUS[int(mtu)])
     if num_qp > options.rx_depth:
@@ -199,7 +199,7 @@ def xrc(mtu: str | None, clients: int, num_tests: int, **given: Any) -> None:
     """Bounce messages over extended reliable connections: a server, and as many clients as it waits for.
 
     Options, TCP exchange and output are those of ibv_xsrq_pingpong; either end can be the original.  But an
-    original server with many clients needs clients that share an XRC domain; rnic's have a domain each.
+    original server with many clients needs clients that share an XRC domain; clients of rnic do not.
     """
     given.update(rx_depth=0, chk=False, iters=num_tests)
     options = Options.of(given, MTUS[int(mtu)] if mtu else None)
@@ -212,7 +212,7 @@ def ud(**given: Any) -> None:
     """Bounce datagrams: without HOST a server, with HOST its client.
 
     Options, TCP exchange and output are those of ibv_ud_pingpong; either end can be the original.  A
-    message is one packet, so the port's MTU limits --size, and one that is lost ends the run.
+    message is one packet, so the port's MTU limits --size.  A lost datagram ends the run.
     """
     run(Options.of(given, None), DatagramEnd)
 

@@ -149,9 +149,9 @@ def import_device(cmd_fd: int) -> "Context":
 
     If this process has the context open, the result is a second object for the same context of the device.
     Each object is closed by itself, and everything of one can be imported into the other. Otherwise the
-    result is a new context on the same device. The other process' memory files (PD.alloc_mr(),
-    Context.alloc_dm()) and their protection domains can be imported into it. The caller keeps `cmd_fd`, and
-    may close it at once.
+    result is a new context on the same device. Into it import_pd() and PD.import_mr() can import the other
+    process' memory of PD.alloc_mr() and Context.alloc_dm(). The caller keeps `cmd_fd`, and may close it at
+    once.
 
     Raises VerbsError: EINVAL if the descriptor is not a cmd_fd; ENODEV if the device is not in this network
     namespace; also everything that open_device() raises.

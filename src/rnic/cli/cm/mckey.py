@@ -50,7 +50,7 @@ def mckey(
 ) -> None:
     """Join a multicast group by RDMA-CM; receive from it, or send to it.
 
-    Options and what passes on the wire are those of mckey; the other members can be the original. Without -b
+    Options and messages are those of mckey; the other members can be the original. Without -b
     the route to the group tells the interface. A lost datagram ends the run of its receiver.
 
     \b

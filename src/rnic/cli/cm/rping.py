@@ -112,7 +112,7 @@ def rping(
 ) -> None:
     """Ping-pong by RDMA READ and RDMA WRITE over a connection of RDMA-CM.
 
-    Options, output and what passes on the wire are those of rping; either end can be the original.
+    Options, output and messages are those of rping; either end can be the original.
 
     \b
     rnic rping -s -v                                a server; then, on the other side, one of

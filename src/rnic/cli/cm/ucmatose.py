@@ -41,7 +41,7 @@ def ucmatose(
 ) -> None:
     """Connect many times by RDMA-CM, send messages both ways, disconnect.
 
-    Options and what passes on the wire are those of ucmatose; either end can be the original. Both ends need
+    Options and messages are those of ucmatose; either end can be the original. Both ends need
     the same -c, -C and -S.
 
     \b

@@ -56,8 +56,8 @@ def udaddy(
 ) -> None:
     """Find a datagram service by RDMA-CM, send messages, get answers.
 
-    Options and what passes on the wire are those of udaddy; either end can be the original, which knows no
-    port but 7174. Both ends need the same -c, -C and -S. A datagram that is lost ends the run.
+    Options and messages are those of udaddy; either end can be the original, which uses only port 7174.
+    Both ends need the same -c, -C and -S. A lost datagram ends the run.
 
     \b
     rnic udaddy                      a server; then, on the other side, one of

@@ -19,11 +19,11 @@ WIDTH, STATE = 22, 10  # columns
 @command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(as_json: bool) -> int:
-    """Say what works on this machine for this user, and what to do about the rest.
+    """Tell what works on this machine for this user, and what to do about the rest.
 
-    Everything is tried: devices are opened, packets sent, a second process started.  A line has what was
-    looked at, ok, degraded (it works, not as well as it could) or missing, what was found, and the cure.  The
-    exit code is 0 unless rnic cannot work at all.
+    The command tries everything: it opens devices, sends packets and starts a second process.  Each line
+    names a feature, its state, what was found, and the cure.  The states are ok, degraded (it works, but not
+    as well as it could) and missing.  The exit code is 0 unless rnic cannot work at all.
 
     \b
     rnic doctor

@@ -53,9 +53,9 @@ def perf(context: click.Context, /, **given: Any) -> None:
     \b
     OPERATION  send, write, write-imm, read, atomic-fadd, atomic-cas
     METRIC     bw    bandwidth: operations posted one by one
-               lat   latency: of send, write and write-imm half of a round trip,
-                     of the others an operation to its completion
-               rate  messages a second: short ones, posted in chains
+               lat   latency: half of a round trip for send, write, write-imm;
+                     from post to completion for the others
+               rate  messages per second: short ones, posted in chains
 
     \b
     rnic perf write lat --local         both ends on this host
@@ -63,9 +63,9 @@ def perf(context: click.Context, /, **given: Any) -> None:
     rnic perf write lat HOST            its client, which decides what is measured
     rnic perf read bw HOST -a --plot read.svg
 
-    A server that is given options insists on them; -d, -x, -p, --bind, --json and --plot are each end's own.
-    Ends on one host reach each other by shared memory, unless RNIC_LOCAL=off: the output tells the transport.
-    docs/perf.md says what exactly is measured, and what is in the JSON.
+    A server that is given options insists on them.  Each end has -d, -x, -p, --bind, --json and --plot for
+    itself.  Two ends on one host use shared memory, unless RNIC_LOCAL=off: the output tells the transport.
+    docs/perf.md says exactly what is measured, and what the JSON contains.
     """
     explicit = {name for name in given if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     refuse(given, explicit)
