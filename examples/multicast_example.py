@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The multicast example of the RDMA-aware programming manual: what one sends, all members of a group get.
+"""The multicast example of the RDMA-aware programming manual: all members of a group get what one sends.
 
     python multicast_example.py -m GROUP -b ADDRESS        a member, as many as you like; start them first
     python multicast_example.py -m GROUP -b ADDRESS -s     the sender
 
-The address is one of this machine's, and tells the device. Each of the ten messages has 100 bytes and, in its
-immediate data, the sender's queue pair. The others can be the original in C, which is mckey of librdmacm.
+ADDRESS is an address of this machine, and chooses the device. Each of the ten messages has 100 bytes and, as
+its immediate data, the number of the sender's queue pair. The other members can be the original in C, which
+is mckey of librdmacm.
 """
 
 import argparse
@@ -32,7 +33,7 @@ def options() -> argparse.Namespace:
 
 
 def expect(channel: EventChannel, kind: EventType) -> UDParam | None:
-    """The next event, which must be this one; what it tells."""
+    """Wait for the next event, which must be of this kind; returns its parameters."""
     with channel.get_cm_event(WAIT) as event:
         if event.event is not kind:
             sys.exit(event.explain())
@@ -40,7 +41,7 @@ def expect(channel: EventChannel, kind: EventType) -> UDParam | None:
 
 
 def join(cm_id: CmId, channel: EventChannel, group: str) -> UDParam:
-    """Become a member; the way to the group, its queue pair number and its Q_Key."""
+    """Join the group; returns the path to it, its queue pair number and its Q_Key."""
     cm_id.join_multicast((group, 0))
     found = expect(channel, EventType.MULTICAST_JOIN)
     assert found
@@ -66,7 +67,7 @@ def send(cm_id: CmId, group: UDParam, memory: rnic.MR) -> None:
 
 
 def receive(cm_id: CmId, buffer: bytearray) -> None:
-    """Print what comes, and from whom."""
+    """Print the messages that come, and their senders."""
     for _ in range(COUNT):
         wc = cm_id.get_recv_comp(WAIT)
         if not wc.ok:
@@ -76,7 +77,7 @@ def receive(cm_id: CmId, buffer: bytearray) -> None:
 
 
 def main() -> None:
-    """Be a member, or the sender."""
+    """Run a member, or the sender."""
     args = options()
     with EventChannel() as channel, create_id(channel, PortSpace.UDP) as cm_id:
         cm_id.resolve_addr((args.bind, 0), (args.group, 0))  # which device leads to the group

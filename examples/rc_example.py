@@ -5,9 +5,9 @@ Without a host it is the server, with one the client:
 
     python rc_example.py [-p PORT] [-d DEVICE] [-g GID_INDEX] [HOST]
 
-The ten steps of a typical application stand in their order in main(). Either end can be the original in C:
-both exchange the same 34 bytes over TCP (address, R_Key, QP number, LID, GID; network order), and a letter at
-each step to keep in step.
+main() has the ten steps of a typical application in their order. Either end can be the original in C: both
+exchange the same 34 bytes over TCP (address, R_Key, QP number, LID, GID; network order), and one letter to
+finish each step.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def options() -> argparse.Namespace:
 
 
 def meet(host: str | None, port: int) -> socket.socket:
-    """A TCP connection to the other end, which the verbs know nothing of."""
+    """A TCP connection to the other end, for the exchange of addresses."""
     if host:
         return socket.create_connection((host, port), timeout=60)
     with socket.create_server(("", port)) as listener:
@@ -47,7 +47,7 @@ def meet(host: str | None, port: int) -> socket.socket:
 
 
 def swap(sock: socket.socket, mine: bytes) -> bytes:
-    """Both ends send as many bytes, and take as many."""
+    """Send these bytes, and return as many of the peer's."""
     sock.sendall(mine)
     theirs = b""
     while len(theirs) < len(mine):
@@ -59,7 +59,7 @@ def swap(sock: socket.socket, mine: bytes) -> bytes:
 
 
 def connect(qp: rnic.QP, gid_index: int, peer_qpn: int, peer_gid: bytes) -> None:
-    """INIT to RTR to RTS, with the attributes that each transition asks for."""
+    """Move the queue pair from INIT to RTR to RTS, with the attributes that each transition needs."""
     path = rnic.AHAttr(dgid=rnic.GID(peer_gid), sgid_index=gid_index, hop_limit=1, port_num=1)
     qp.modify(
         QPAttr(
@@ -76,7 +76,7 @@ def connect(qp: rnic.QP, gid_index: int, peer_qpn: int, peer_gid: bytes) -> None
 
 
 def complete(cq: rnic.CQ) -> rnic.WC:
-    """The next completion, which must be a good one."""
+    """Wait for the next completion, which must be a success."""
     until = time.monotonic() + POLL_SECONDS
     while not (found := cq.poll(1)):
         if time.monotonic() > until:
@@ -87,12 +87,12 @@ def complete(cq: rnic.CQ) -> rnic.WC:
 
 
 def text(mr: rnic.MR) -> str:
-    """What the buffer says."""
+    """The text in the buffer."""
     return bytes(mr.buf[: len(MESSAGE)]).split(b"\0")[0].decode(errors="replace")
 
 
 def main() -> None:
-    """Be one end."""
+    """Run one end."""
     args = options()
     is_client = args.host is not None
     sock = meet(args.host, args.port)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A connection by IP address and port: a listener and a caller, here as two threads of one process.
 
-The calls are those of librdmacm, and in its order; ids without an event channel wait for what they ask for.
+The calls are those of librdmacm, in its order. The ids have no event channel, so each call waits for its
+result.
 """
 
 import threading
@@ -10,7 +11,7 @@ from rnic.rdmacm import CmId, ConnParam, create_id
 
 
 def serve(listener: CmId) -> None:
-    """Take one connection, and send its message back in capitals."""
+    """Accept one connection, and send its message back in capitals."""
     with listener.get_request() as cm_id:
         cm_id.create_qp()
         buffer = bytearray(64)

@@ -8,12 +8,14 @@ import shutil
 import subprocess
 import sys
 from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
 
 from cli.commands import SECONDS, Start
 from cli.test_doctor import by_name, within
 from rnic.cli import network
+from rnic.cli.lab3.skeleton import solution
 
 RNIC = f"{sys.executable} -m rnic"
 IPV6_ALONE = "ip addr del 127.0.0.1/8 dev lo"
@@ -104,6 +106,20 @@ def test_a_host_without_addresses_has_a_cure(command: str, up: bool) -> None:
     assert err.splitlines()[-1].startswith("rnic: ")
     assert ("ip addr add" if up else "ip link set lo up") in err
     assert err.count("rnic doctor") == 1
+
+
+def test_grading_needs_no_ipv4(tmp_path: Path) -> None:
+    script = tmp_path / "sender.py"
+    script.write_text(solution())
+    status, out, err = on(IPV6_ALONE, f"{RNIC} lab3 grade {script}")
+    assert (status, err) == (0, ""), out
+
+
+def test_a_receiver_of_lab3_says_who_can_send(rnic: Start, tmp_path: Path) -> None:
+    server = rnic("lab3", "receiver", "--once", "-p", 0, "--dir", tmp_path)
+    server.listening()
+    words = [{"FILE": "/etc/hostname", "NAME": "alice"}.get(word, word) for word in server.client[2:]]
+    assert (rnic(*words).wait().status, server.wait().status) == (0, 0)
 
 
 def test_doctor_tries_ipv6_where_that_is_all() -> None:

@@ -350,7 +350,7 @@ LENGTHS = (0, 1, 8, 255, 256, 257, 4095, 4096, 4097, 9000)
 class Model:
     """Random operations of a batch, and the bytes that the peer's memory must have."""
 
-    def __init__(self, conn: rnic.Connection, remote: Region, memory: bytes, rng: random.Random) -> None:
+    def __init__(self, conn: rnic.Connection, remote: Region, memory: bytearray, rng: random.Random) -> None:
         self.conn, self.remote, self.rng = conn, remote, rng
         self.memory = bytearray(memory)
         self._expected: list[tuple[Any, bytes | int]] = []
@@ -380,7 +380,7 @@ class Model:
 
     def _write(self, batch: Any) -> None:
         length, at = self._place()
-        local = self.rng.choice((bytearray, partial(self.conn.empty, dtype="u1")))(length)
+        local: Any = self.rng.choice((bytearray, partial(self.conn.empty, dtype="u1")))(length)
         memoryview(local)[:] = self.memory[at : at + length] = self.rng.randbytes(length)
         batch.write(local, self.remote, at)
 

@@ -138,7 +138,7 @@ def close_at_last(mr: MR) -> None:
         try:
             mr.close()
         except VerbsError as error:
-            if "a call in another thread uses" not in str(error):
+            if "a call in another thread" not in str(error):
                 raise
 
 

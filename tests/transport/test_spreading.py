@@ -232,7 +232,7 @@ def test_what_else_a_work_queue_refuses(spread: Spread) -> None:
         spread.ctx.create_rwq_ind_table(RwqIndTableInitAttr(13, (wq,) * 8192))
     with Frames() as other, pytest.raises(VerbsError, match="belongs to another device"):
         other.ctx.create_wq(WQInitAttr(spread.pd, spread.cq))
-    with Frames() as other, pytest.raises(VerbsError, match="entry 0 of the table is no work queue"):
+    with Frames() as other, pytest.raises(VerbsError, match="entry 0 of the table is not a work queue"):
         other.ctx.create_rwq_ind_table(RwqIndTableInitAttr(0, (wq,)))
 
 

@@ -305,7 +305,7 @@ def test_retry_exc_err_when_the_peers_queue_pair_is_gone(gone: str) -> None:
             b.qp.modify(QPAttr(qp_state=QPState.ERR if gone == "error state" else QPState.RESET))
         a.qp.post_send(SendWR(1, WROpcode.SEND, SIGNALED))
         (wc,) = a.wait()
-        assert_says(wc, WCStatus.RETRY_EXC_ERR, "is its queue pair in RTR or RTS?")
+        assert_says(wc, WCStatus.RETRY_EXC_ERR, "its queue pair in RTR or RTS?")
         until = time.monotonic() + 60  # b's engine thread counts when it gets a processor
         while (dropped := b.ctx.counters()).drop_bad_state + dropped.drop_bad_qpn < 3:
             assert time.monotonic() < until, dropped

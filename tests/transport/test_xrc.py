@@ -330,7 +330,7 @@ def test_what_queue_pairs_and_queues_cannot_be_made_of(sides: tuple[Side, Side])
         (
             lambda: b.pd.create_qp(QPInitAttr(b.cq, b.cq, xrcd=b.xrcd)),
             errno.EINVAL,
-            "create_qp of the XRCD",
+            "XRCD.create_qp",
         ),
         (lambda: b.ctx.create_srq_ex(SRQInitAttrEx(b.pd, SRQType.TM)), errno.EINVAL, "needs a cq"),
         (lambda: b.ctx.create_srq_ex(SRQInitAttrEx()), errno.EINVAL, "needs a pd"),

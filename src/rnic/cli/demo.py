@@ -162,7 +162,7 @@ def progress(console: Console, title: str, total: int) -> Iterator[Advance]:
 
 
 def start_receiver(stack: ExitStack, host: str, port: int) -> Link:
-    """Starts the second process and connects to it; the stack ends it."""
+    """Start the second process and connect to it; the stack ends it."""
     listener = stack.enter_context(exchange.listen(port, host))
     port = listener.getsockname()[1]
     child = start(demo_receiver.name or "", host, str(port))
@@ -191,7 +191,7 @@ def accept(listener: socket.socket, gone: Gone) -> socket.socket:
 
 
 def send_file(link: Link, file: IO[bytes], path: Path, console: Console) -> None:
-    """Announces the file, writes it into the receiver's memory, and hears the verdict."""
+    """Announce the file, write it into the receiver's memory, and wait for the verdict."""
     length = os.fstat(file.fileno()).st_size
     say(console, f"{path}: {show_size(length)} over {link.port.ctx.name}")
     with progress(console, "SHA-256", length) as advance:
@@ -222,7 +222,7 @@ def way(ctx: rnic.Context) -> str:
 
 
 def sha256(file: IO[bytes], advance: Advance) -> str:
-    """Of the whole file."""
+    """The digest of the whole file."""
     hasher = hashlib.sha256()
     while part := file.read(CHUNK):
         hasher.update(part)
@@ -231,7 +231,7 @@ def sha256(file: IO[bytes], advance: Advance) -> str:
 
 
 def write_chunks(link: Link, file: IO[bytes], length: int, addr: int, rkey: int, advance: Advance) -> None:
-    """RDMA WRITEs the file to addr: while up to WINDOW chunks are on their way the next are read."""
+    """RDMA WRITE the file to `addr`; while up to WINDOW chunks are on their way, read the next ones."""
     file.seek(0)
     control = link.control
     with (

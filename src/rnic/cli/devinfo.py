@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layout of ibv_devinfo, and the same facts as JSON: pure functions, nothing here opens a device."""
+"""The layout of ibv_devinfo, and the same facts as JSON: pure functions, which open no device."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def mtu(value: int) -> str:
 
 
 def cap_flag_names(flags: int) -> list[str]:
-    """The names of the bits; what has none is given as a number."""
+    """The names of the bits; a bit without a name is a number."""
     names = [name for bit, name in CAP_FLAGS.items() if flags >> bit & 1]
     unknown = flags & ~sum(1 << bit for bit in CAP_FLAGS)
     return names + ([f"Unknown flags: 0x{unknown:X}"] if unknown else [])

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands share: which device and GID an address means, and a connection's three moves."""
+"""Common parts of the commands: the device and GID of an address, and the three state changes of a
+connection.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ EMPTY_POLLS = 1024  # polls that find nothing before a waiting loop looks at the
 
 
 class LocalPort(MutableRecord):
-    """An open device, and the row of its GID table that a connection uses."""
+    """An open device, and the entry of its GID table that a connection uses."""
 
     ctx: rnic.Context
     port_num: int
@@ -38,7 +40,7 @@ class LocalPort(MutableRecord):
     lid: int
 
     def address(self, qp: rnic.QP) -> PeerAddress:
-        """What the peer is told of a queue pair: its first PSN is random."""
+        """The address of a queue pair for the peer, with a random first PSN."""
         return PeerAddress(self.lid, qp.qp_num, secrets.randbits(24), self.gid)
 
 
@@ -57,10 +59,10 @@ def netdev_of(sockaddr: tuple[object, ...]) -> str | None:
 def open_port(
     name: str | None, port_num: int, gid_index: int | None, local: tuple[object, ...] | None
 ) -> LocalPort:
-    """Opens the device and finds the GID.
+    """Open the device and find the GID.
 
-    Without a name the device is the one that has the local address of the TCP connection; without an index
-    the GID is that address.  Failure says which GIDs there are when none fits.
+    Without a name, the device is the one with the local address of the TCP connection. Without an index, the
+    GID is that address. Raises Failure with the existing GIDs if none fits.
     """
     if name is not None:
         ctx = rnic.open_device(name)
@@ -137,14 +139,14 @@ def usual_mtu(port: LocalPort) -> rnic.MTU:
 
 
 def to_init(qp: rnic.QP, port_num: int, access: rnic.AccessFlags) -> None:
-    """RESET -> INIT: from now on receives can be posted."""
+    """RESET to INIT: from now on receives can be posted."""
     qp.modify(
         rnic.QPAttr(qp_state=rnic.QPState.INIT, pkey_index=0, port_num=port_num, qp_access_flags=access),
     )
 
 
 def path_to(port: LocalPort, remote: PeerAddress, sl: int = 0) -> rnic.AHAttr:
-    """The way to the peer; Failure when it has not said where it is."""
+    """The path to the peer; Failure if the peer has sent no GID."""
     if not any(remote.gid[8:]):
         raise Failure(
             "the peer sent no GID, which Ethernet needs: start it with -g (ibv_devinfo -v shows the indices)"
@@ -170,10 +172,10 @@ def connect(
     rd_atomic: int = 1,
     min_rnr_timer: int = 12,
 ) -> None:
-    """INIT -> RTR -> RTS; 7 retries, as ibv_rc_pingpong, but a timeout of 4.096 us * 2**16 = 268 ms.
+    """INIT to RTR to RTS, with 7 retries as ibv_rc_pingpong, but with a timeout of 4.096 us * 2**16 = 268 ms.
 
-    With its 67 ms an end gives up after 0.54 s.  A virtual machine on a busy host may stand still for longer,
-    and a peer that is the kernel's then waits for ever.
+    With the original's 67 ms an end gives up after 0.54 s. A virtual machine on a busy host may stand still
+    for longer, and a peer that is the kernel's then waits for ever.
     """
     path = path_to(port, remote, sl)
     qp.modify(
@@ -200,14 +202,16 @@ def connect(
 
 
 def check(wc: rnic.WC) -> rnic.WC:
-    """The completion, if it is a good one; Failure in the completion's own words if not."""
+    """Return the completion if it succeeded; else raise Failure with its explanation."""
     if not wc.ok:
         raise Failure(wc.explain())
     return wc
 
 
 class Patience:
-    """Ends a busy wait in which nothing happens: begin(), then wait() after every poll that found nothing."""
+    """Limits a busy wait in which nothing happens: call begin(), then wait() after every poll that found
+    nothing.
+    """
 
     def __init__(self, seconds: float, gone: Callable[[], str | None] | None = None) -> None:
         self.seconds = seconds  # that may pass without a completion; 0: any number
@@ -219,11 +223,11 @@ class Patience:
         self.yield_every = 1 if len(os.sched_getaffinity(0)) == 1 else YIELD_POLLS
 
     def begin(self) -> None:
-        """A new wait."""
+        """Begin a new wait."""
         self.empty = 0
 
     def wait(self, doing: str) -> None:
-        """One more empty poll; Failure when that was one too many."""
+        """Count an empty poll. Raises Failure if the wait was too long."""
         self.empty += 1
         if self.empty % self.yield_every == 0:
             os.sched_yield()
@@ -235,7 +239,7 @@ class Patience:
         self.look(now - self.since, doing)
 
     def look(self, waited: float, doing: str) -> None:
-        """Raises when the peer is gone or the wait was long enough."""
+        """Raise Failure if the peer is gone or the wait was too long."""
         why = self.gone() if self.gone else None
         if why:
             raise Failure(f"{doing}: {why}")

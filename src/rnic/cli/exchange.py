@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the two ends of a ping-pong tell each other their queue pairs: ibv_rc_pingpong's exchange over TCP.
+"""The exchange of queue pair addresses before a ping-pong: ibv_rc_pingpong's, over TCP.
 
 Client and server each send one message of 52 bytes, text with its final NUL:
 
     LID : QPN : PSN : GID        "%04x:%06x:%06x:" and 32 hexadecimal digits
 
-The client speaks first.  The server connects its queue pair, then answers; the client says "done\\0" and both
-close.  Thus the server can receive before the client can send.
+The client sends first. The server connects its queue pair, then answers. The client says "done\\0" and both
+close. So the server can receive before the client can send.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DONE = b"done\0"
 
 
 class PeerAddress(Record):
-    """What a queue pair's peer must know to connect to it."""
+    """The address of a queue pair, which its peer needs to connect to it."""
 
     lid: int  # local identifier of InfiniBand's port; 0 on Ethernet
     qp_num: int
@@ -45,7 +45,7 @@ class PeerAddress(Record):
 
     @classmethod
     def parse(cls, message: bytes) -> PeerAddress:
-        """The address in a message of the exchange; ValueError when it is none."""
+        """Read a message of the exchange. Raises ValueError if it is malformed."""
         match = MESSAGE.fullmatch(message)
         if match is None:
             raise ValueError(f"{message!r} is not the address of a queue pair")
@@ -70,7 +70,9 @@ def send_addresses(sock: socket.socket, addresses: list[PeerAddress]) -> None:
 
 
 def receive_address(sock: socket.socket) -> PeerAddress:
-    """The peer's message; Failure when it closes, is silent too long or says something else."""
+    """Receive the peer's message. Raises Failure if the peer closes, is silent too long, or sends something
+    else.
+    """
     message = _receive(sock, MESSAGE_BYTES, "waiting for the peer's address")
     try:
         return PeerAddress.parse(message)
@@ -79,26 +81,28 @@ def receive_address(sock: socket.socket) -> PeerAddress:
 
 
 def send_done(sock: socket.socket) -> None:
-    """The client's last word."""
+    """Send the client's last message."""
     with _failures("ending the exchange"):
         sock.sendall(DONE)
 
 
 def receive_done(sock: socket.socket) -> None:
-    """Waits for the client's last word: from now on it may send."""
+    """Wait for the client's last message: from now on the client may send."""
     word = _receive(sock, len(DONE), "waiting for the peer to end the exchange")
     if word != DONE:
         raise Failure(f'the peer ended the exchange with {word!r} instead of "done"')
 
 
 def tell(sock: socket.socket, data: bytes, doing: str) -> None:
-    """Sends bytes of another exchange; Failure, with what was being done, when the peer is gone."""
+    """Send bytes of another exchange. Raises Failure, with what was being done, if the peer is gone."""
     with _failures(doing):
         sock.sendall(data)
 
 
 def hear(sock: socket.socket, length: int, doing: str) -> bytes:
-    """Exactly that many bytes of another exchange; Failure when the peer closes or is silent too long."""
+    """Receive exactly this many bytes of another exchange. Raises Failure if the peer closes or is silent too
+    long.
+    """
     return _receive(sock, length, doing)
 
 
@@ -159,7 +163,7 @@ def accept(listener: socket.socket, timeout: float | None) -> socket.socket:
 
 
 def _receive(sock: socket.socket, length: int, doing: str) -> bytes:
-    """Exactly length bytes."""
+    """Receive exactly `length` bytes."""
     received = b""
     with _failures(doing):
         while len(received) < length:

@@ -52,7 +52,9 @@ def measure(link: Link, stack: ExitStack) -> list[Row]:
 
 
 def calibrated(run: Callable[[int], float], *, least: int, most: int) -> tuple[int, float]:
-    """Runs as many operations as take about SECONDS, found with a short run first; (count, seconds)."""
+    """Run as many operations as take about SECONDS, found with a short run first; returns (count,
+    seconds).
+    """
     trial = max(run(least), 1e-9)
     count = min(most, max(least, int(SECONDS / trial * least)))
     return count, run(count)
@@ -92,7 +94,7 @@ class Sender:
         return Row(name, latency, {size: self.bandwidth(opcode, size) for size in sizes})
 
     def send_latency(self) -> float:
-        """Half of the median round trip."""
+        """Half of the median round trip of a SEND."""
         lane, wr = self.lane, self.wr(Op.SEND, 8)
         receive = rnic.RecvWR(wr_id=2, sg_list=wr.sg_list)
         self.link.control.send("echo", count=ROUNDS)
@@ -111,7 +113,7 @@ class Sender:
         return statistics.median(samples) / 2
 
     def latency(self, opcode: rnic.WROpcode) -> float:
-        """Median time from posting to the completion."""
+        """The median time from posting to the completion."""
         lane, wr, samples = self.lane, self.wr(opcode, 8), []
         if opcode == Op.ATOMIC_FETCH_AND_ADD:
             self.reset_counter()
@@ -124,12 +126,12 @@ class Sender:
         return statistics.median(samples)
 
     def bandwidth(self, opcode: rnic.WROpcode, size: int) -> float:
-        """Bytes a second."""
+        """Bytes per second."""
         count, seconds = calibrated(lambda count: self.stream(opcode, size, count), least=16, most=1 << 15)
         return count * size / seconds
 
     def send_bandwidth(self, size: int) -> float:
-        """Bytes a second into receives that the other end posts."""
+        """Bytes per second into receives that the other end posts."""
 
         def run(count: int) -> float:
             self.link.control.send("sink", count=count, size=size)
@@ -140,7 +142,7 @@ class Sender:
         return count * size / seconds
 
     def stream(self, opcode: rnic.WROpcode, size: int, count: int) -> float:
-        """Runs count operations, as many on their way as fit; seconds."""
+        """Run `count` operations, as many at a time as fit; returns the seconds."""
         lane, wrs = self.lane, [self.wr(opcode, size) for _ in range(BENCH_DEPTH)]
         posted = completed = 0
         began = perf_counter()
@@ -153,7 +155,7 @@ class Sender:
         return perf_counter() - began
 
     def reset_counter(self) -> None:
-        """Writes 0 where the atomics work."""
+        """Write 0 to the counter of the atomics."""
         with memoryview(self.mr.buf) as view:
             view[:8] = bytes(8)
         self.lane.qp.post_send(self.wr(Op.RDMA_WRITE, 8))

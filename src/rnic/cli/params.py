@@ -76,7 +76,7 @@ _KINDS = (
 
 
 def printable(text: object) -> str:
-    """What another program said: harmless to a terminal, and not long."""
+    """The text of another program, short and harmless to a terminal."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text)[:PRINTED])
 
 

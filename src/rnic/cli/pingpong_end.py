@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One end of `rnic pingpong rc`, `uc`, `ud`: a queue pair that answers each message with one.
 
-Each end posts rx_depth receives, and sends one message when it has received the other's and its own last SEND
-has completed; the client begins.  An exchange is a message there and one back.
+Each end posts rx_depth receives. It sends one message when it has received the other's, and its own last SEND
+has completed; the client begins. An exchange is a message there and one back.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Options(Record):
     chk: bool
     timeout: float
     mtu: rnic.MTU | None
-    """Of the path; datagrams have none."""
+    """The path MTU; datagrams have none."""
     features: pingpong_rc.Features = field(default_factory=pingpong_rc.Features)
 
     @classmethod
@@ -64,7 +64,7 @@ def bad_pages(buffer: memoryview | mmap.mmap | bytes, size: int, start: int = 0)
 
 
 def validate(buf: mmap.mmap | bytes, size: int, start: int = 0) -> None:
-    """Says which pages arrived wrong, as the original does, and fails if there are some."""
+    """Print the wrong pages, as the original does, and fail if there are any."""
     bad = bad_pages(buf, size, start)
     for page in bad:
         click.echo(f"invalid data in page {page}")
@@ -73,7 +73,7 @@ def validate(buf: mmap.mmap | bytes, size: int, start: int = 0) -> None:
 
 
 def _counted(counters: rnic.Counters) -> dict[str, str]:
-    """The counters that have counted something, in words by their names."""
+    """The counters that are not 0, in words."""
     return {name: f"{name} {value}" for name, value in counters.items() if value}
 
 
@@ -136,7 +136,7 @@ class End:
         return self.port.ctx.create_qp_ex(rnic.QPInitAttrEx(**given, pd=self.pd, send_ops_flags=ops))
 
     def poll(self) -> Sequence[rnic.WC | pingpong_rc.Timed]:
-        """Completions that are there."""
+        """The completions that are there, without waiting."""
         return self.clock.poll(self.cq, 16) if isinstance(self.cq, rnic.CQEX) else self.cq.poll(16)
 
     def to_init(self) -> None:
@@ -169,7 +169,7 @@ class End:
         return time.perf_counter() - start
 
     def _account(self) -> str:
-        """Where the queue pair stands, and all that was counted: each once."""
+        """The state of the queue pair, and all counters that are not 0."""
         attr, _ = self.qp.query()
         state = attr.qp_state.name if attr.qp_state is not None else "?"
         stats = self.qp.statistics()
@@ -244,7 +244,7 @@ class End:
 
 
 class UnreliableEnd(End):
-    """The same over an unreliable connection: no retries, and so nothing to say of them."""
+    """An end of an unreliable connection: it has no retries."""
 
     qp_type = rnic.QPType.UC
 
@@ -263,7 +263,7 @@ class UnreliableEnd(End):
 
 
 class DatagramEnd(End):
-    """The same with datagrams: an address handle in place of a connection."""
+    """An end for datagrams: an address handle in place of a connection."""
 
     qp_type = rnic.QPType.UD
     header = 40

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`rnic pingpong srq`: ibv_srq_pingpong, many queue pairs whose receives are of one shared queue.
+"""`rnic pingpong srq`: ibv_srq_pingpong, many queue pairs with one shared receive queue.
 
-The exchange is ibv_rc_pingpong's with 256 addresses each way: those of the queue pairs come first, the
-rest are 0.  Each queue pair bounces messages as ibv_rc_pingpong does; all together do `iters` exchanges.
+The exchange is ibv_rc_pingpong's with 256 addresses each way: those of the queue pairs come first, the rest
+are 0. Each queue pair bounces messages as ibv_rc_pingpong does; all together do `iters` exchanges.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOBODY = exchange.PeerAddress(0, 0, 0, bytes(16))
 
 
 class SharedEnd:
-    """One end: a shared receive queue, and the queue pairs that take from it."""
+    """One end: a shared receive queue, and the queue pairs that use it."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class SharedEnd:
             self._events = 0
 
     def connect(self, peers: list[exchange.PeerAddress], mtu: rnic.MTU, sl: int) -> None:
-        """Each queue pair to the peer's with the same place in the list."""
+        """Connect each queue pair to the peer's with the same place in the list."""
         for qp, local, peer in zip(self.qps, self.local, peers, strict=False):
             if not peer.qp_num:
                 raise Failure("the peer has fewer queue pairs: give both ends the same -q")

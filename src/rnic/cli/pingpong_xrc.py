@@ -34,7 +34,7 @@ END = b"END\0"
 
 
 class Address(Record):
-    """What an end tells of one of its pairs of queue pairs."""
+    """The address of a pair of queue pairs."""
 
     lid: int
     recv_qpn: int
@@ -138,7 +138,7 @@ class ExtendedEnd:
         couple.send.modify(replace(ready, retry_cnt=7, rnr_retry=7, max_rd_atomic=1))
 
     def begin(self) -> None:
-        """The first message to each peer."""
+        """Send the first message to each peer."""
         for couple in self.couples:
             couple.owed += 1
             self._send(couple)
@@ -214,7 +214,7 @@ def _tell(sock: socket.socket, couple: Couple) -> None:
 
 
 def part(end: ExtendedEnd, client: bool) -> None:
-    """The last word of all, the clients' first: only then the queues may go."""
+    """Exchange the last messages, the clients' first: only then the queues may be closed."""
     socks = [couple.sock for couple in end.couples if couple.sock is not None]
     steps = (_say_end, _hear_end) if client else (_hear_end, _say_end)
     for step in steps:

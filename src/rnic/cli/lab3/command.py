@@ -57,7 +57,7 @@ def lab3(ctx: click.Context, wants_skeleton: bool) -> None:
     show_default=True,
     help="RDMA-CM port; 0: any free one.",
 )
-@click.option("--bind", default="0.0.0.0", show_default=True, help="Address to listen at; :: is IPv6, too.")
+@click.option("--bind", default="::", show_default=True, help="Address to listen at; :: is IPv4, too.")
 @click.option("--dir", "folder", type=FOLDER, default=".", help="Folder for the files. [default: this one]")
 @click.option(
     "--region",

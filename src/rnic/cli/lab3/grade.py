@@ -16,7 +16,7 @@ from rnic.cli import screen
 from rnic.cli.demo import say
 from rnic.cli.lab3.cases import CASES, Case, Step
 from rnic.cli.lab3.child import END_SECONDS, Child
-from rnic.cli.lab3.judge import HOST, Judge
+from rnic.cli.lab3.judge import Judge
 from rnic.records import Record
 
 
@@ -65,7 +65,7 @@ def grade(script: Path, seconds: float, cases: Iterable[Case] = CASES) -> Iterat
 def _examine(script: Path, path: Path, case: Case, seconds: float) -> Report:
     who = f"student-{secrets.token_hex(4)}"
     judge = Judge(path.read_bytes(), who, secrets.token_bytes(32), case)
-    arguments = [HOST, str(path), "--id", who, "--port", str(judge.port)]
+    arguments = [judge.host, str(path), "--id", who, "--port", str(judge.port)]
     with Child(script, arguments, seconds, late=case.late) as child:
         wrong = judge.examine(child)
         child.end(END_SECONDS)

@@ -17,6 +17,7 @@ import time
 from contextlib import ExitStack, suppress
 
 import rnic
+from rnic.cli import network
 from rnic.cli.lab3 import messages
 from rnic.cli.lab3.cases import Case, Step
 from rnic.cli.lab3.child import Child
@@ -28,7 +29,6 @@ from rnic.cli.lab3.protocol import Action, Receiver, ReceiverState, Send, Store,
 from rnic.cli.lab3.receiver import describe
 from rnic.rdmacm import CmId, EventChannel, EventType, create_id
 
-HOST = "127.0.0.1"
 SETTLE = 1.0  # seconds in which a WRITE that was overtaken, or a disconnect, still comes
 TELLING_ROOM = 1 << 64  # more than any file: a wrong length is told as such, not as a disk that is full
 ERROR = Error(padded("the grader looks at what you do when you are refused", TEXT_BYTES))
@@ -46,6 +46,7 @@ class Judge:
     def __init__(self, data: bytes, who: str, secret: bytes, case: Case) -> None:
         self.step = Step.CONNECT
         """Where the sender stands; after a failure, what it failed."""
+        self.host = network.here()
         self._data, self._who, self._case = data, who, case
         self._key = key_of(secret, who)
         self._secret = secret
@@ -53,7 +54,7 @@ class Judge:
         with ExitStack() as stack:
             self._channel = stack.enter_context(EventChannel())
             self._listener = stack.enter_context(create_id(self._channel))
-            self._listener.bind_addr((HOST, 0))
+            self._listener.bind_addr((self.host, 0))
             self._listener.listen()
             self._stack = stack.pop_all()
         self.port = self._listener.get_src_port()

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-import click
 from rich.console import Console
 
 import rnic
+from rnic.cli import network
 from rnic.cli.demo import bars, say
 from rnic.cli.lab3.faults import Code, Fault
 from rnic.cli.lab3.line import Line, answer
@@ -126,7 +126,8 @@ class Server:
     def run(self, once: bool) -> int:
         """Serve until a signal, or one sender; the exit code."""
         with self._stack, self._bars, self._signals():
-            click.echo(f"listening on port {self.port}", err=True)
+            host = self._listener.get_local_addr()[0]
+            network.announce(host, self.port, self._client)
             try:
                 if once:
                     return self._serve_one()
@@ -138,6 +139,9 @@ class Server:
                     thread.join()
         say(self._console, f"{self.good} files received, {self.failed} transfers failed")
         return 0
+
+    def _client(self, host: str) -> list[str]:
+        return ["rnic", "lab3", "sender", host, "FILE", "--id", "NAME", "--port", str(self.port)]
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
