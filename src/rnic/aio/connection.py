@@ -18,10 +18,11 @@ from rnic.aio.pump import Pump
 from rnic.aio.readable import Readable
 from rnic.conn.arrays import Layout
 from rnic.conn.batch import BatchFace
-from rnic.conn.core import GRACE, Core, as_bytes, check_room
+from rnic.conn.core import GRACE, Core
 from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, room
 from rnic.conn.handshake import Dial
 from rnic.conn.ops import MASK, Op
+from rnic.conn.rendezvous import as_bytes, check_room
 from rnic.endpoint import Config, Region
 from rnic.enums import AccessFlags
 from rnic.times import seconds
@@ -115,23 +116,23 @@ class Connection(Face):
             if not pump.messages and (core.courier.open or core.take_short_way()):
                 core.courier.recv()
             again = False
-            while core.is_landing or (message := core.next_message()) is None:
+            while core.fetching.is_landing or (message := core.next_message()) is None:
                 if again or not pump.messages:
                     check_room(core.offered, target)
                 await pump.wait(
                     pump.messages,
-                    lambda: core.offered > len(target) or (core.has_news() and not core.is_landing),
+                    lambda: core.offered > len(target) or (core.has_news() and not core.fetching.is_landing),
                     again,
                     target,
                 )
                 again = True
-            length = core.put(message, target)
+            length = core.fetching.put(message, target)
             if pump.messages or not core.by_courier:
                 pump.run()
             core.courier.hand = None
             return length
         except BaseException:
-            core.let_target_go(target)
+            core.fetching.let_target_go(target)
             pump.messages.wake()
             raise
 

@@ -66,7 +66,7 @@ class Pump:
         """
         try:
             self.core.waiting = waiting or bool(self.messages or self.sends)
-            self.core.target = self.messages.target if self.messages else target
+            self.core.fetching.target = self.messages.target if self.messages else target
             self.core.tags = self.messages.tags if tag is None else self.messages.tags | {tag}
             self.core.pump(monotonic())
             for queue in self._queues:

@@ -27,7 +27,7 @@ from rnic.conn.memory import MAX_OPS, Memory
 from rnic.conn.ops import Op, explain
 from rnic.conn.pool import Pool
 from rnic.conn.raw import Raw
-from rnic.conn.rendezvous import Announced, Fetch
+from rnic.conn.rendezvous import Announced, Fetching
 from rnic.endpoint import (
     Capability,
     Closed,
@@ -70,23 +70,9 @@ GRACE = 1.0
 _LOOK_AGAIN = 0.25  # seconds until the next look whether what a stopped process holds has been given back
 
 
-def as_bytes(message: bytes | memoryview) -> bytes:
-    """A message; a copy of one that lies in somebody's buffer."""
-    return message if isinstance(message, bytes) else bytes(message)
-
-
 def _tag(message: MessageReceived | bytes) -> int:
     """By the courier come messages without one."""
     return 0 if isinstance(message, bytes) else message.tag
-
-
-def check_room(length: int, target: memoryview) -> None:
-    """ValueError when a message does not fit the buffer of recv_into()."""
-    if length > len(target):
-        raise ValueError(
-            f"recv_into(): the next message has {length} bytes and the buffer {len(target)}: "
-            "the message stays, give a larger buffer or call recv()"
-        )
 
 
 class Core:
@@ -138,10 +124,7 @@ class Core:
         self._polled: deque[list[WC]] = deque()  # completions that were not all handled
         self._waiting: dict[int, bool] = {}  # handles of messages that were not handed out whole
         self._announced = Announced(self.pd)
-        self._fetch: Fetch | None = None  # the message that the peer has announced, on its way
-        self.target: memoryview | None = None
-        """Where whoever waits for the next message wants an announced one."""
-        self._landed_in: memoryview | None = None  # such a buffer, which has the message in `hand`
+        self.fetching = Fetching(self.pd, self.courier)
         self._outgoing: deque[Outgoing] = deque()  # handed out, not posted
         self._queued_ops: deque[Op] = deque()
         # What the device has taken, and nobody has noted yet; with it, how many receives are posted then.
@@ -572,82 +555,17 @@ class Core:
                 self._announced.close(handle)
                 self._waiting.pop(handle, None)
 
-    def _fetch_offer(self) -> bool:
-        """READ what the peer has announced, when somebody waits for it or there is room; True: go on."""
-        protocol = self.protocol
-        if isinstance(protocol, Raw) or self.ended:
-            return False
-        if self._fetch is None:
-            offer = protocol.offer
-            if offer is None or not (protocol.may_fetch and self.established):
-                return False
-            target = self.target
-            if target is not None and len(target) < offer.total:
-                return False  # recv_into() says so
-            if target is not None and not self._is_next(protocol):
-                target = None
-            self._fetch = Fetch(self.pd, offer, target)
-        return self._go_on_fetching(protocol, self._fetch)
-
-    def _go_on_fetching(self, protocol: Protocol, fetch: Fetch) -> bool:
-        protocol.begin_fetch()
-        if fetch.op.done and fetch.op.error is None and not fetch.complete:
-            fetch.step()
-        if fetch.complete or (fetch.unwanted and fetch.op.done):
-            self._fetched(protocol, fetch)
-        elif not (fetch.op.posted or fetch.op.done) and fetch.op not in self._queued_ops:
-            self._queued_ops.append(fetch.op)
-        else:
-            return False
-        return True
-
-    def _fetched(self, protocol: Protocol, fetch: Fetch) -> None:
-        """It is here, or where nobody wants it any more, and then it comes again."""
-        fetch.close()
-        if protocol.offer is fetch.offer:
-            if fetch.unwanted:
-                protocol.give_up_fetch()
-            else:
-                self._landed_in = fetch.target
-                protocol.fetched(fetch.data)
-        self._fetch = None
-
-    def _is_next(self, protocol: Protocol) -> bool:
-        """The message that was announced is the next one."""
-        return self.courier.hand is None and protocol.peek_event() is None
-
     @property
     def offered(self) -> int:
         """Bytes of the message that was announced, if it is the next one and nobody fetches it; else 0."""
+        return self.fetching.offered(self.protocol) if isinstance(self.protocol, Protocol) else 0
+
+    def _fetch_offer(self) -> bool:
+        """READ what the peer has announced, when somebody waits for it or there is room; True: go on."""
         protocol = self.protocol
-        if isinstance(protocol, Raw) or self._fetch is not None or not self._is_next(protocol):
-            return 0
-        return protocol.offer.total if protocol.offer is not None else 0
-
-    @property
-    def is_landing(self) -> bool:
-        """A READ writes into a buffer of the user's."""
-        return self._fetch is not None and self._fetch.target is not None and not self._fetch.op.done
-
-    def let_target_go(self, target: memoryview) -> None:
-        """Whoever gave it does not wait any more: what is in it is copied, what is on its way comes again."""
-        self.target = None
-        if self._fetch is not None and self._fetch.target is target:
-            self._fetch.unwanted = True
-        hand = self.courier.hand
-        if (
-            isinstance(hand, MessageReceived)
-            and isinstance(hand.data, memoryview)
-            and self._landed_in is target
-        ):
-            self.courier.hand = MessageReceived(bytes(hand.data), hand.tag)
-
-    def put(self, message: bytes | memoryview, target: memoryview) -> int:
-        """A message into the buffer of recv_into(), if it is not there already; its length."""
-        check_room(len(message), target)
-        if isinstance(message, bytes) or self._landed_in is not target:
-            target[: len(message)] = message
-        return len(message)
+        if isinstance(protocol, Raw) or self.ended or not self.established:
+            return False
+        return self.fetching.step(protocol, self._queued_ops)
 
     # ------------------------------------------------------------ the user
 
@@ -1070,7 +988,6 @@ class Core:
         self._outgoing.clear()
         self.courier.let_part_go()
         self._announced.close_all()
-        if self._fetch is not None:
-            self._fetch.close()
+        self.fetching.close()
         for mr in self._shared.values():
             let_go_memory(mr)

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Self
 from rnic._nic.nic import MR
 from rnic.conn.arrays import Layout
 from rnic.conn.batch import BatchFace
-from rnic.conn.core import GRACE, Core, as_bytes, check_room
+from rnic.conn.core import GRACE, Core
 from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, ListenerFace, room
 from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Admit, Desk, Dial, Limits
 from rnic.conn.ops import MASK, Op
+from rnic.conn.rendezvous import as_bytes, check_room
 from rnic.endpoint import Config, Region
 from rnic.enums import AccessFlags
 from rnic.errors import VerbsError, exhausted
@@ -160,27 +161,27 @@ class Connection(Face):
         if self._may_go_short(timeout) and (core.courier.recv(timeout != 0) or self._recv_short(until)):
             data = core.courier.hand
             if isinstance(data, bytes):  # nor has the handler of a signal taken it
-                length = core.put(data, target)
+                length = core.fetching.put(data, target)
                 core.courier.hand = None
                 return length
         self._enter("recv_into", timeout)
-        core.target = target
+        core.fetching.target = target
         try:
-            while core.is_landing or (message := core.next_message()) is None:
+            while core.fetching.is_landing or (message := core.next_message()) is None:
                 check_room(core.offered, target)
                 self._wait(
-                    lambda: core.offered > len(target) or (core.has_news() and not core.is_landing),
+                    lambda: core.offered > len(target) or (core.has_news() and not core.fetching.is_landing),
                     timeout,
                     "recv_into",
                     until,
                 )
-            length = core.put(message, target)
+            length = core.fetching.put(message, target)
             if not core.by_courier:
                 core.pump(monotonic())
-            core.target = core.courier.hand = None
+            core.fetching.target = core.courier.hand = None
             return length
         except BaseException:
-            core.let_target_go(target)
+            core.fetching.let_target_go(target)
             raise
         finally:
             self._inside = None
