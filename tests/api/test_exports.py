@@ -24,7 +24,7 @@ def stub_names() -> dict[str, set[str]]:
             inside = {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
             declared = [item.target for item in node.body if isinstance(item, ast.AnnAssign)]
             inside |= {target.id for target in declared if isinstance(target, ast.Name)}
-            names[node.name] = inside - {"__init__", "__buffer__"}
+            names[node.name] = inside - {"__init__", "__buffer__", "_repr_html_"}
     return names
 
 
@@ -36,6 +36,7 @@ def test_all_is_what_there_is() -> None:
     modules = {
         "enums",
         "errors",
+        "notebook",
         "verbs",
         "wire",
         "cm",

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from lab3.equivalent import EQUIVALENT
-from lab3.mutants import Mutant, judged, mutants, recorded, row, verdict
+from lab3.mutants import ENDLESS, Mutant, judged, mutants, recorded, row, verdict
 
 SAMPLE = 12
 SEED = int(os.environ.get("RNIC_LAB3_SEED", "1"))
@@ -38,7 +38,9 @@ def test_mutants_that_pass_have_a_reason_and_the_others_have_none() -> None:
 def test_grader_says_of_mutants_what_the_table_has(found: dict[str, Mutant]) -> None:
     lines = recorded()
     if not os.environ.get("RNIC_SOAK"):
-        lines = random.Random(SEED).sample(lines, SAMPLE)
+        endless = {row(Mutant(part, what, ""), "") for part, what in ENDLESS}
+        soon = [line for line in lines if beginning(line) not in endless]
+        lines = random.Random(SEED).sample(soon, SAMPLE)
     said = {
         row(one, verdict(one, report)) for one, report in judged(found[beginning(line)] for line in lines)
     }

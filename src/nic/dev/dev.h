@@ -171,6 +171,7 @@ struct dev {
     _Atomic uint64_t wakes_at;   /* the engine thread sleeps until then at most; 0: it is awake */
     _Atomic uint64_t late;       /* the longest that the engine thread has lately waited for a processor or the lock */
     _Atomic uint64_t late_until; /* when that is forgotten */
+    uint64_t crowded_until;      /* the engine thread shares its processor, and does not linger; its own */
     _Atomic bool disarmed;       /* the engine thread leaves the busy sockets to the polling application */
 
     struct store store; /* memory of its own making, and what of it other processes may import */

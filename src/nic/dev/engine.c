@@ -25,6 +25,8 @@
 #define LATE_MOST_NS 1000000000ull /* a delay that is longer counts as that: the process was stopped */
 #define LATE_MEMORY 16      /* a delay is remembered so many times as long as it was */
 #define LINGER_NS 50000     /* after the last packet: falling asleep and being woken would take as long */
+#define YIELDED_NS 5000     /* a yield that takes longer has let somebody else run, */
+#define CROWDED_NS 10000000 /* who is not kept waiting for so long: it may be who was just woken */
 
 static void epoll_set(struct dev *dev, int fd, uint32_t events) {
     struct epoll_event e = {.events = events, .data = {.fd = fd}};
@@ -162,7 +164,13 @@ static void give_way(struct dev *dev) {
     uint64_t since = dev_clock();
     sched_yield();
     note_late(dev, since);
+    uint64_t now = dev_clock();
+    if (now - since > YIELDED_NS)
+        dev->crowded_until = now + CROWDED_NS;
 }
+
+/* A pass that finds something is always followed by one more. */
+static uint64_t linger(const struct dev *dev, uint64_t now) { return now < dev->crowded_until ? 1 : LINGER_NS; }
 
 /* Works until there is nothing to do or the application does it, making way for verbs after each pass: one is made whenever
  * the lock has been won, or verbs that follow on each other would keep everything else waiting. */
@@ -178,7 +186,7 @@ static uint64_t work(struct dev *dev) {
             links_timer(dev, now);
             if (progress(dev, now, i == 0))
                 busy = now;
-            more = now - busy < LINGER_NS && !in_use(dev, now);
+            more = now - busy < linger(dev, now) && !in_use(dev, now);
         }
         until = earliest(dev);
         atomic_store(&dev->wakes_at, until);

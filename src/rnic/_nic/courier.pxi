@@ -19,6 +19,7 @@ cdef enum:
     LEAST_REFILL = 2
     RECEIVE_CHAIN = 16
     MOST_MISSES = 64
+    MOST_SOON = 8           # looks that are left out while messages come soon, but not soon enough
     PATIENCE = 8            # in the middle of a message a call looks longer: so many times `spin`,
     MOST_INSIDE = 8         # and is not told so soon that it is in vain
     PIECES = 64             # that a call moves at most; then others have their turn
@@ -287,7 +288,8 @@ cdef class Courier:
     cdef void note_wait(self):
         """It is over: had it been worth to look on?"""
         if nanoseconds() - self.since < WORTH * self.spin:
-            self.misses[0] = self.rest_of[0] = 0
+            self.misses[0] = min(self.misses[0], MOST_SOON)
+            self.rest_of[0] = min(self.rest_of[0], MOST_SOON)
 
     cdef void look_for_more(self):
         cdef rnic_wc wc

@@ -51,7 +51,7 @@ def mckey(
     """Join a multicast group by RDMA-CM; receive from it, or send to it.
 
     Options and messages are those of mckey; the other members can be the original. Without -b
-    the route to the group tells the interface. A lost datagram ends the run of its receiver.
+    the route to the group decides the interface. A lost datagram ends the run of its receiver.
 
     \b
     rnic mckey -m 239.1.2.3 -b ADDRESS           a receiver; then one of

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An id with a queue pair and the memory of its messages: what ucmatose, udaddy and mckey have many of."""
+"""An id with a queue pair and memory for its messages; ucmatose, udaddy and mckey have many of them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ GRH_BYTES = 40  # ahead of a datagram that was received
 
 
 class Load(Record):
-    """What passes over each connection, each way."""
+    """The messages of each connection, in each direction."""
 
     count: int
     size: int
 
     @classmethod
     def of(cls, count: int, size: int) -> Load:
-        """Messages without a byte are not sent, as by the originals."""
+        """The load of the command line; messages of 0 bytes are not sent, as by the originals."""
         return cls(count if size else 0, size)
 
 
 class Node:
-    """One of them, from the id's first state to its last; `close()` ends it."""
+    """One id, from its first state to its last; `close()` ends it."""
 
     def __init__(self, cm_id: CmId, number: int, load: Load) -> None:
         self.id, self.number, self.load = cm_id, number, load
@@ -44,11 +44,11 @@ class Node:
         self._stack.callback(cm_id.destroy)
 
     def close(self) -> None:
-        """Destroy the id and all that hangs on it."""
+        """Destroy the id and everything that belongs to it."""
         self._stack.close()
 
     def create_qp(self) -> None:
-        """A queue pair, and the memory in which each message lies over the last."""
+        """Create the queue pair, and the memory in which each message overwrites the last."""
         depth = max(self.load.count, 1)
         cap = rnic.QPCap(max_send_wr=depth, max_recv_wr=depth, max_send_sge=1, max_recv_sge=1)
         self.id.create_qp(cap=cap, sq_sig_all=True)
@@ -61,7 +61,7 @@ class Node:
         return GRH_BYTES if self.id.qp_type is rnic.QPType.UD else 0
 
     def check_size(self) -> None:
-        """Failure when the messages are longer than a datagram can be."""
+        """Raise Failure if the messages are longer than a datagram can be."""
         assert self.id.verbs is not None
         mtu = self.id.verbs.query_port(self.id.port_num).active_mtu.nbytes
         if self.load.count and self.load.size > mtu:
@@ -70,26 +70,28 @@ class Node:
             )
 
     def lead_to(self, ah_attr: rnic.AHAttr, qpn: int, qkey: int) -> None:
-        """Where the datagrams go; None before that."""
+        """The destination of the datagrams; None before it is known."""
         assert self.id.pd is not None
         self._ah = self._stack.enter_context(self.id.pd.create_ah(ah_attr))
         self._remote_qpn, self._remote_qkey = qpn, qkey
 
     @property
     def has_way(self) -> bool:
-        """Whether it is known where datagrams go."""
+        """Whether the destination of the datagrams is known."""
         return self._ah is not None
 
     # ------------------------------------------------------------------ messages
 
     def post_recvs(self) -> None:
-        """A receive for each message that is to come."""
+        """Post a receive for each expected message."""
         assert self.id.qp is not None
         if self._mr is not None:
             self.id.qp.post_recv([rnic.RecvWR(sg_list=[rnic.SGE(self._mr)]) for _ in range(self.load.count)])
 
     def post_sends(self) -> None:
-        """All messages at once; a datagram tells, in its immediate data, the queue pair to answer to."""
+        """Post all messages at once; the immediate data of a datagram is the number of the queue pair for the
+        answer.
+        """
         assert self.id.qp is not None
         if self._mr is None:
             return

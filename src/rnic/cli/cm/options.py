@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several of the commands have, and what addresses on the command line mean."""
+"""Options of several commands, and the meaning of addresses on the command line."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ timeout = click.option(
 
 
 def port(default: int, *names: str) -> Callable[[_F], _F]:
-    """The port that the server listens on."""
+    """The option for the server's port."""
     return click.option(
         *names,
         "port",
@@ -81,7 +81,7 @@ ends = all_of(
 
 
 def not_supported(option: str, words: str) -> Failure:
-    """What is said of an option whose objects do not exist here."""
+    """The error for an option that rnic does not support."""
     return Failure(f"{option}: {words}: operation not supported (EOPNOTSUPP)")
 
 
@@ -119,7 +119,7 @@ SHARED = ("connections", "count", "size", "space", "space_number")  # what both 
 
 
 def announce(listener: CmId, *client: str) -> None:
-    """Clients may call from now on, by these words and the address."""
+    """Tell, with these words and the address, that clients may connect now."""
     (host, port, *_) = listener.get_local_addr()
     shared = [*network.given(*SHARED), *network.port_words(port)]
     network.announce(host, port, lambda address: ["rnic", *client, address, *shared])

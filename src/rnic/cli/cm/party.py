@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many connections at once: how ucmatose and udaddy call a server, and how they are one."""
+"""Many connections at once: how ucmatose and udaddy call a server, and how they are the server."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Asked(Record):
     load: Load
     timeout: float
     settings: dict[Option, int]
-    """Options that every id that calls is given."""
+    """Options for every id that calls."""
 
 
 class Party:
-    """One end; what a subclass decides is how two ids become connected, and what passes then."""
+    """One end; a subclass decides how two ids connect, and which messages they exchange."""
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
@@ -48,7 +48,7 @@ class Party:
     # ------------------------------------------------------------------ what differs
 
     def prepare(self, node: Node) -> None:
-        """Before the peer can send."""
+        """Prepare the ids before the peer can send."""
         node.create_qp()
         node.post_recvs()
 
@@ -57,11 +57,11 @@ class Party:
         raise NotImplementedError
 
     def agree(self, node: Node) -> None:
-        """A request is to be accepted."""
+        """Accept a request."""
         raise NotImplementedError
 
     def found(self, node: Node, param: ConnParam | UDParam | None) -> None:
-        """The peer has agreed; the queue pair of a connection needs to be told no more."""
+        """The peer has agreed; a connected queue pair needs nothing more."""
 
     # ------------------------------------------------------------------ getting connected
 

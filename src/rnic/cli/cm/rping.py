@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`rnic rping`: rping(1).
 
-A ping: the client advertises its text (address, rkey, length; 16 bytes in network order), the server READs it
-and says so; the client advertises room of the same size, the server WRITEs the text there and says so. What
-the server says has the same 16 bytes, and they mean nothing.
+A ping has two steps. The client advertises its text (address, rkey, length; 16 bytes in network order), and
+the server READs it and answers. Then the client advertises room of the same size, and the server WRITEs the
+text there and answers. An answer has 16 bytes, too, whose contents mean nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ PARAM = ConnParam(responder_resources=1, initiator_depth=1)
 
 
 def text_of(number: int, size: int) -> bytes:
-    """The text of a ping: its number, then letters that begin one further each time; ends with a NUL."""
+    """The text of a ping: its number, then letters that begin one letter later each time; it ends with a
+    NUL.
+    """
     head = f"rdma-ping-{number}: ".encode()
     start = number % LETTERS
     letters = bytes(FIRST + (start + i) % LETTERS for i in range(LETTERS))
@@ -51,7 +53,7 @@ def shown(text: bytes | bytearray) -> str:
 
 
 class Gone(Failure):
-    """The peer has disconnected, and nothing more has come."""
+    """The peer has disconnected, and no more messages come."""
 
 
 class Asked(Record):
@@ -196,12 +198,12 @@ class End:
         return qp, pd
 
     def lead(self) -> None:
-        """With -q: to RTS, now that the peer is known."""
+        """With -q: move the queue pair to RTS, now that the peer is known."""
         for state in (rnic.QPState.RTR, rnic.QPState.RTS):
             self.qp.modify(self.id.init_qp_attr(state))
 
     def param(self) -> ConnParam:
-        """What the original asks for, and grants."""
+        """The parameters of the original for a connection."""
         return replace(PARAM, qp_num=self.qp.qp_num) if self.asked.own_qp else PARAM
 
     def region(self, buffer: bytearray, access: rnic.AccessFlags = LOCAL) -> rnic.MR:
@@ -209,7 +211,7 @@ class End:
         return self.stack.enter_context(self.pd.reg_mr(buffer, access))
 
     def disconnect(self) -> None:
-        """End the connection, or agree to its end."""
+        """End the connection, or confirm its end."""
         if self.asked.own_qp:
             self.qp.modify(rnic.QPAttr(qp_state=rnic.QPState.ERR))
         self.id.disconnect()
@@ -217,14 +219,14 @@ class End:
     # ------------------------------------------------------------------ work
 
     def say(self, advert: tuple[int, int, int] = (0, 0, 0)) -> None:
-        """Send an advert; nobody waits for its completion before the next work."""
+        """Send an advert; the next work does not wait for its completion."""
         self._finish()
         ADVERT.pack_into(self._out, 0, *advert)
         self.qp.post_send(self._out_wr)
         self._posted = True
 
     def move(self, opcode: rnic.WROpcode, memory: rnic.SGE, addr: int, rkey: int) -> None:
-        """READ or WRITE, to its completion."""
+        """READ or WRITE, and wait for the completion."""
         self._finish()
         wr = rnic.SendWR(opcode=opcode, sg_list=[memory], send_flags=SIGNALED, remote_addr=addr, rkey=rkey)
         self.qp.post_send(wr)
@@ -232,13 +234,13 @@ class End:
         self._finish()
 
     def _finish(self) -> None:
-        """Wait for what is posted."""
+        """Wait for the posted work."""
         if self._posted:
             check(self._found(self.send_cq, "waiting for a completion"))
             self._posted = False
 
     def hear(self) -> tuple[int, int, int]:
-        """The peer's next advert."""
+        """Wait for the peer's next advert."""
         wc = check(self._found(self.recv_cq, "waiting for the peer"))
         if wc.byte_len != ADVERT.size:
             raise Failure(f"the peer sent {wc.byte_len} bytes where {ADVERT.size} belong: is it rping?")
@@ -320,7 +322,7 @@ def serve(asked: Asked, persistent: bool) -> None:
 
 
 def begin(cm_id: CmId, asked: Asked) -> None:
-    """Serve a client by an agent of its own; without a thread for it this client is refused."""
+    """Serve a client by an agent of its own; if there is no thread for it, this client is refused."""
     try:
         threading.Thread(target=agent, args=(cm_id, asked), daemon=True).start()
     except RuntimeError as error:
@@ -329,14 +331,16 @@ def begin(cm_id: CmId, asked: Asked) -> None:
 
 
 def refuse(cm_id: CmId) -> None:
-    """For want of something; a client that was accepted already loses its connection."""
+    """Refuse a client because something is missing; a client that was already accepted loses its
+    connection.
+    """
     with contextlib.suppress(OSError):
         cm_id.reject_busy()
     cm_id.destroy()
 
 
 def agent(cm_id: CmId, asked: Asked) -> None:
-    """Serve a client; its failure ends nothing but its own connection."""
+    """Serve a client; a failure ends only its own connection."""
     peer = cm_id.get_peer_addr()
     try:
         answer(cm_id, asked)
@@ -366,7 +370,7 @@ def answer(cm_id: CmId, asked: Asked) -> None:
 
 
 def pong(end: End, mr: rnic.MR, memory: bytearray, number: int) -> bool:
-    """Answer a ping; False: there is none any more."""
+    """Answer a ping. Returns False if there is no more."""
     asked = end.asked
     try:
         addr, rkey, length = end.hear()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`rnic rdma-server` and `rnic rdma-client`: rdma_server(1) and rdma_client(1), with ids that wait.
+"""`rnic rdma-server` and `rnic rdma-client`: rdma_server(1) and rdma_client(1), with synchronous ids.
 
-The client sends 16 bytes, the server sends 16 bytes back and disconnects.
+The client sends 16 bytes. The server sends 16 bytes back and disconnects.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def ready(cm_id: CmId) -> Iterator[rnic.MR]:
 
 
 def send(cm_id: CmId, memory: rnic.MR, timeout: float) -> None:
-    """Send a message, and wait until it is there."""
+    """Send a message, and wait until the peer has it."""
     cm_id.post_send(memory, flags=rnic.SendFlags.SIGNALED | rnic.SendFlags.INLINE)
     try:
         check(cm_id.get_send_comp(timeout or None))

@@ -62,15 +62,15 @@ class Ucmatose(Party):
     """One end."""
 
     def ask(self, node: Node) -> None:
-        """The depths and retries of the original."""
+        """Connect with the depths and retries of the original."""
         node.id.connect(ConnParam(responder_resources=1, initiator_depth=1, retry_count=5, rnr_retry_count=0))
 
     def agree(self, node: Node) -> None:
-        """What the client asks for."""
+        """Accept what the client asks for."""
         node.id.accept()
 
     def run(self, migrate: bool) -> None:
-        """From the first event to the last."""
+        """Run from the first event to the last."""
         serving = self.asked.where.server is None
         self.meet()
         click.echo(f"{len(self.nodes)} connected")
@@ -100,7 +100,7 @@ class Ucmatose(Party):
                 pass
 
     def _migrate(self) -> None:
-        """All ids report to another channel from now on."""
+        """Move all ids to another event channel."""
         old, new = self.waiter.channel, EventChannel()
         for cm_id in [node.id for node in self.nodes] + ([self.listener] if self.listener else []):
             cm_id.migrate_id(new)

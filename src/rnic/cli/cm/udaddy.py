@@ -76,16 +76,16 @@ class Udaddy(Party):
     """One end."""
 
     def prepare(self, node: Node) -> None:
-        """A message has to fit into a packet."""
+        """Check that a message fits one packet."""
         node.check_size()
         super().prepare(node)
 
     def ask(self, node: Node) -> None:
-        """Nothing but where the service is."""
+        """Ask only where the service is."""
         node.id.connect(UDParam())
 
     def agree(self, node: Node) -> None:
-        """Tell the queue pair; nothing confirms that the client knows it."""
+        """Send the queue pair number; the client does not confirm it."""
         node.id.accept(UDParam())
         node.connected = True
 
@@ -96,7 +96,7 @@ class Udaddy(Party):
         node.lead_to(param.ah_attr, param.qp_num, param.qkey)
 
     def run(self) -> None:
-        """From the first event to the last datagram."""
+        """Run from the first event to the last datagram."""
         serving = self.asked.where.server is None
         self.meet()
         click.echo(f"{len(self.nodes)} connected")
@@ -118,7 +118,7 @@ class Udaddy(Party):
 
     @staticmethod
     def _lead_back(node: Node, wc: rnic.WC) -> None:
-        """Answers go where the first message came from."""
+        """Answer to the sender of the first message."""
         assert node.id.verbs is not None
         assert node.id.qp is not None
         if wc.imm_data is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for the events of ids and for completions of their queue pairs, whichever comes first."""
+"""Wait for the events of ids and for completions of their queue pairs, whichever comes first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXPLAINED_SECONDS = 1.0
 
 
 class Waiter:
-    """An event channel, the one who handles its events, and a limit to every wait."""
+    """An event channel, the handler of its events, and a limit for every wait."""
 
     def __init__(self, channel: EventChannel, handle: Callable[[Event], None], seconds: float) -> None:
         self.channel = channel
@@ -32,7 +32,9 @@ class Waiter:
         self.seconds = seconds  # that may pass in which nothing happens; 0: any number
 
     def events(self, done: Callable[[], bool], doing: str, *, patient: Callable[[], bool] = bool) -> None:
-        """Handle events until `done`; without a limit while `patient`, as a server that nobody has called."""
+        """Handle events until `done`; `patient` waits without a limit, as a server waits for its first
+        client.
+        """
         while not done():
             limit = None if patient() else self.seconds or None
             try:
@@ -42,7 +44,7 @@ class Waiter:
             self._dispatch(event)
 
     def completion(self, cq: rnic.CQ, doing: str, gone: Callable[[], bool]) -> rnic.WC | None:
-        """The next completion; None when there is none and `gone` says that none will come."""
+        """Wait for the next completion; None if there is none and `gone` says that none will come."""
         assert cq.channel is not None
         while not (found := self._poll(cq)):
             if gone():
@@ -54,14 +56,14 @@ class Waiter:
 
     @staticmethod
     def _poll(cq: rnic.CQ) -> list[rnic.WC]:
-        """A completion, if there is one; else the queue is armed."""
+        """A completion, if there is one; else arm the queue."""
         if found := cq.poll(1):
             return found
         cq.req_notify()
         return cq.poll(1)
 
     def _flushed(self, wc: rnic.WC, gone: Callable[[], bool]) -> rnic.WC | None:
-        """What ended the connection is an event, which comes a moment later at most."""
+        """Wait a moment for the event that says why the connection ended."""
         while not gone():
             try:
                 event = self.channel.get_cm_event(EXPLAINED_SECONDS)
@@ -71,7 +73,7 @@ class Waiter:
         return None
 
     def _sleep(self, completions: rnic.CompChannel, doing: str) -> None:
-        """Wake up when there is something to look at; events are handled here."""
+        """Sleep until there is something to check; events are handled here."""
         poll = select.poll()
         for fd in (self.channel.fileno(), completions.fileno()):
             poll.register(fd, select.POLLIN)

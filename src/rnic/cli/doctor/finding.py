@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check says."""
+"""The result of a check."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rnic.records import Record
 
 
 class State(enum.Enum):
-    """How well it works."""
+    """How well a feature works."""
 
     OK = "ok"
     DEGRADED = "degraded"
@@ -24,10 +24,10 @@ class Finding(Record):
     found: str
     cure: str = ""
     needed: bool = False
-    """Without it rnic does not work at all."""
+    """Without this feature rnic does not work at all."""
 
     def record(self) -> dict[str, object]:
-        """For JSON."""
+        """The finding for JSON."""
         return {
             "what": self.what,
             "state": self.state.value,

@@ -25,7 +25,7 @@ LOCKED = 64 << 10  # bytes that are locked to see whether that works
 
 
 def look() -> Iterator[Finding]:
-    """All of it."""
+    """All checks of the machine."""
     yield kernel()
     yield processors()
     yield memory_file()
@@ -35,7 +35,7 @@ def look() -> Iterator[Finding]:
 
 
 def text_of(path: str) -> str:
-    """A file of /proc or /sys, without the newline; empty when it is not there."""
+    """The contents of a file of /proc or /sys, without the newline; empty if there is no such file."""
     try:
         return Path(path).read_text(encoding="ascii", errors="replace").strip()
     except OSError:
@@ -63,7 +63,7 @@ def processors() -> Finding:
 
 
 def memory_file() -> Finding:
-    """memfd_create(2) with the seals that keep a peer from cutting it off."""
+    """Try memfd_create(2) with the seals that prevent a peer from shrinking the file."""
     what = "memory files"
     try:
         fd = os.memfd_create("rnic-doctor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -82,7 +82,7 @@ def memory_file() -> Finding:
 
 
 def _unsealed(fd: int, seal: int) -> str:
-    """Why the file does not take that seal, or nothing."""
+    """Why the file does not accept this seal, or nothing."""
     try:
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seal)
     except OSError as error:
@@ -91,7 +91,7 @@ def _unsealed(fd: int, seal: int) -> str:
 
 
 def locked_memory() -> Finding:
-    """As reg_mr(lock=True) does it."""
+    """Lock memory as reg_mr(lock=True) does."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     allowed = "without limit" if limit == resource.RLIM_INFINITY else f"up to {show_size(limit)}"
     what, cure = (
@@ -120,7 +120,7 @@ def pid_namespace() -> Finding:
 
 
 def network_namespace() -> Finding:
-    """Tried in a child, which then ends."""
+    """Try to make a network namespace, in a child process."""
     what = "network namespaces"
     refused = _refused(0) or _refused(CLONE_NEWNET)
     if refused and os.geteuid() != 0 and not _refused(CLONE_NEWUSER | CLONE_NEWNET):
@@ -135,7 +135,7 @@ def network_namespace() -> Finding:
 
 
 def _refused(flags: int) -> int:
-    """The errno of unshare(2) in a child; 0 when that is allowed."""
+    """The errno of unshare(2) in a child; 0 if it is allowed."""
     unshare = ctypes.CDLL(None, use_errno=True).unshare
     pid = os.fork()
     if pid == 0:  # nothing but the call: threads of this process are not in the child

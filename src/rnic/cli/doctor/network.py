@@ -29,7 +29,7 @@ ROOMY = 1 << 20  # bytes of a socket buffer from which on it is the peer that li
 
 
 def look() -> Iterator[Finding]:
-    """All of it."""
+    """All checks of the network."""
     yield loopback()
     devices = rnic.get_device_list()
     if not devices:
@@ -59,7 +59,7 @@ def loopback() -> Finding:
 
 
 def port(device: rnic.Device) -> Finding:
-    """Opens the device, as whoever uses it does."""
+    """Open the device, as a program would."""
     what = f"UDP {PORT} of {device.netdev}"
     try:
         with rnic.open_device(device.name) as ctx:
@@ -83,7 +83,7 @@ def port(device: rnic.Device) -> Finding:
 
 
 def _bound_here() -> bool:
-    """Has a socket of this process the port?"""
+    """Whether a socket of this process has the port."""
     own = set()
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
@@ -102,7 +102,7 @@ def rows(table: str) -> Iterator[list[str]]:
 
 
 def kernels_own() -> Finding:
-    """rdma_rxe holds the port of all addresses while it has a link."""
+    """Check whether rdma_rxe holds the port of all addresses, which it does while it has a link."""
     what = "rdma_rxe"
     if not Path(RXE).exists():
         return good(what, "not loaded, so the port is free of it")
@@ -135,7 +135,7 @@ def _entries(folder: str) -> list[Path]:
 
 
 def offload() -> Iterator[Finding]:
-    """Several packets in a system call, tried over the loopback interface."""
+    """Try several packets in one system call, over the loopback interface."""
     try:
         host = here()
     except Failure:
@@ -174,7 +174,7 @@ def _set(sock: socket.socket, option: int, value: int) -> bool:
 
 
 def _send_pieces(out: socket.socket, into: socket.socket) -> int:
-    """How many datagrams they came in; 0: not all came."""
+    """The number of datagrams in which the pieces came; 0: not all came."""
     left, count = PIECE * PIECES, 0
     try:
         out.sendto(bytes(left), into.getsockname())
@@ -187,7 +187,7 @@ def _send_pieces(out: socket.socket, into: socket.socket) -> int:
 
 
 def buffers() -> Finding:
-    """What a socket is granted bounds what is in flight."""
+    """Check the socket buffer that is granted, which limits the bytes in flight."""
     what = "socket buffers"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The local transport, tried between this process and one that it starts."""
+"""The local transport, tried between this process and a second one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PTRACE_CURES = {
 
 
 def look(name: str) -> Iterator[Finding]:
-    """name: of the command that is the other process."""
+    """All checks with a second process; `name` is its command."""
     if os.environ.get("RNIC_LOCAL", "on") == "off":
         yield degraded(SHARED, "switched off: peers on this host are reached over UDP", "unset RNIC_LOCAL")
     try:
@@ -95,7 +95,7 @@ class End:
         self.mr = stack.enter_context(self.pd.alloc_mr(BYTES, WRITTEN))
 
     def connect(self, way: socket.socket) -> None:
-        """Both ends do this at once."""
+        """Connect; both ends do this at once."""
         endpoint.to_init(self.qp, self.port.port_num, WRITTEN & ~rnic.AccessFlags.LOCAL_WRITE)
         local = self.port.address(self.qp)
         exchange.send_address(way, local)
@@ -105,7 +105,7 @@ class End:
         exchange.receive_done(way)
 
     def write(self, addr: int, rkey: int) -> None:
-        """A WRITE, to its end."""
+        """WRITE, and wait for the completion."""
         sge = rnic.SGE(self.mr, offset=0, length=BYTES)
         wr = rnic.SendWR(opcode=rnic.WROpcode.RDMA_WRITE, sg_list=[sge], remote_addr=addr, rkey=rkey)
         wr.send_flags = rnic.SendFlags.SIGNALED
@@ -117,7 +117,7 @@ class End:
 
 
 def device() -> str:
-    """The one that both take: the loopback interface's, where there is one."""
+    """The device for both processes: the loopback interface's, if there is one."""
     names = [device.name for device in rnic.get_device_list()]
     if not names:
         raise Failure("this host has no device")
@@ -157,7 +157,7 @@ def write_twice(name: str, stderr: IO[bytes]) -> tuple[tuple[int, int], int]:
 
 
 def serve(fd: int) -> None:
-    """The other process: ends when the first one has gone."""
+    """The second process: it ends when the first one has gone."""
     with ExitStack() as stack:
         way = stack.enter_context(socket.socket(fileno=fd))
         way.settimeout(PATIENCE)

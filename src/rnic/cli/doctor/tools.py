@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only some people need."""
+"""Tools that only some users need."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROGRAMS = (
 
 
 def look() -> Iterator[Finding]:
-    """All of it."""
+    """All checks of tools."""
     library = find_library("ibverbs")
     yield (
         good("rdma-core", library)

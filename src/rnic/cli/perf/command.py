@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`rnic perf`: the command line, and what of it does not fit together."""
+"""`rnic perf`: the command line, and the combinations of options that it refuses."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def perf(context: click.Context, /, **given: Any) -> None:
 
 
 def refuse(given: dict[str, Any], explicit: set[str]) -> None:
-    """Raises for what has no meaning, so that nothing is ignored."""
+    """Raise an error for an option that has no meaning here, so that no option is ignored."""
     lat, atomic = given["metric"] == "lat", given["test"] in plans.ATOMICS
     inlines, depth = plans.TESTS[given["test"]].inlines, given["depth"]
     post_list, cq_mod = post_list_of(given), given["cq_mod"] or 1
@@ -147,13 +147,13 @@ def refuse(given: dict[str, Any], explicit: set[str]) -> None:
 
 
 def post_list_of(given: dict[str, Any]) -> int:
-    """-l, or what goes without saying: two chains of it are on their way."""
+    """-l, or its default: two chains of this length are on their way."""
     default = min(plans.DEFAULT_POST_LIST[given["metric"]], max(1, given["depth"] // 2))
     return int(given["post_list"] or default)
 
 
 def plan_of(given: dict[str, Any]) -> Plan:
-    """With what was not given filled in."""
+    """The plan, with defaults filled in."""
     metric, atomic, depth = given["metric"], given["test"] in plans.ATOMICS, given["depth"]
     size = given["size"] or (plans.ATOMIC_SIZE if atomic else plans.DEFAULT_SIZES[metric])
     inline = plans.DEFAULT_INLINE[metric] if given["inline"] is None else given["inline"]
@@ -186,7 +186,7 @@ def insisted(plan: Plan, explicit: set[str]) -> dict[str, Any]:
 
 
 def client_words(given: dict[str, Any], explicit: set[str], host: str, port: int) -> list[str]:
-    """The command that the server is waiting for."""
+    """The command with which a client reaches this server."""
     shared = network.given(*explicit - EACH_ENDS_OWN)
     return ["rnic", "perf", given["test"], given["metric"], host, *shared, *network.port_words(port)]
 
@@ -195,13 +195,13 @@ def client_words(given: dict[str, Any], explicit: set[str], host: str, port: int
 
 
 def measure(sock: socket.socket, plan: Plan, where: session.Where, output: Output) -> None:
-    """The client."""
+    """Run the client."""
     session.client(Line(sock, "server"), plan, where, output.show, Progress(plan, sys.stderr))
     output.finish()
 
 
 def serve(listener: socket.socket, mine: dict[str, Any], where: session.Where, output: Output) -> None:
-    """The server: one client, whose results it shows, too."""
+    """Run the server: one client, whose results it also shows."""
     with exchange.accept(listener, QUIET) as sock:
         line = Line(sock, "client")
         session.server(line, mine, where, output.show)
@@ -210,7 +210,7 @@ def serve(listener: socket.socket, mine: dict[str, Any], where: session.Where, o
 
 
 def measure_here(plan: Plan, where: session.Where, output: Output) -> None:
-    """Both ends: the server is a process of its own, which ends with the line."""
+    """Run both ends: the server is a second process, which ends with the line."""
     with scratch() as stderr, ExitStack() as stack:
         host = network.here()
         with exchange.listen(0, host) as listener:

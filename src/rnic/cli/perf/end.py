@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process' end: device, memory and queue pairs, connected by what the line carries or by RDMA-CM."""
+"""One end: device, memory and queue pairs, connected over the line or by RDMA-CM."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Loops = PerfEnd | PythonEnd
 
 
 class End:
-    """Connected queue pairs, and the loops over them."""
+    """Connected queue pairs, and the loops that use them."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class End:
     # ------------------------------------------------------------------ what both ways need
 
     def _build(self, ctx: rnic.Context) -> None:
-        """Everything but the queue pairs."""
+        """Create everything except the queue pairs."""
         plan = self.plan
         self.ctx = ctx
         attr = ctx.query_device()
@@ -79,7 +79,7 @@ class End:
         self.clear()
 
     def clear(self) -> None:
-        """Zeros everywhere, which also makes the system give the pages."""
+        """Write zeros everywhere, which also makes the system provide the pages."""
         with memoryview(self.mr.buf) as view:
             zeros = bytes(min(len(view), 1 << 20))
             for start in range(0, len(view), len(zeros)):
@@ -181,7 +181,7 @@ class End:
         self._see_mtu()
 
     def _add(self, cm_id: CmId) -> None:
-        """The id's queue pair."""
+        """Add the queue pair of an id."""
         assert cm_id.verbs is not None
         if not self.qps:
             self._build(cm_id.verbs)
@@ -192,7 +192,7 @@ class End:
         return ConnParam(responder_resources=self.rd_atomic, initiator_depth=self.rd_atomic)
 
     def _see_mtu(self) -> None:
-        """What RDMA-CM has agreed on."""
+        """Note the MTU that RDMA-CM has agreed on."""
         attr, _ = self.qps[0].query()
         assert attr.path_mtu is not None
         self.mtu = rnic.MTU(attr.path_mtu).nbytes
@@ -200,13 +200,13 @@ class End:
     # ------------------------------------------------------------------ running
 
     def run(self, size: int) -> bool:
-        """This end's loop for a message size; whether the other end spoke meanwhile."""
+        """Run this end's loop for a message size. Returns whether the other end sent something meanwhile."""
         name = self.plan.loop_name(self.client)
         assert name is not None
         return self._guarded(self.plan.run(getattr(self.loops, name), size, self.client))
 
     def sink(self, size: int) -> None:
-        """Takes messages until the other end speaks."""
+        """Receive messages until the other end sends something on the line."""
         self._guarded({**self.plan.run(self.loops.SINK, size, self.client), "both_ways": False})
 
     def _guarded(self, plan: dict[str, int]) -> bool:
@@ -223,7 +223,7 @@ class End:
             raise self.line.gone() from None
 
     def counters(self) -> dict[str, int]:
-        """The device's."""
+        """The counters of the device."""
         return self.ctx.counters().as_dict()
 
 
@@ -236,7 +236,7 @@ def kernel_trusts_tsc() -> bool:
 
 
 def plain(sockaddr: tuple[Any, ...]) -> str:
-    """The host of a socket address; IPv4 mapped into IPv6 is IPv4."""
+    """The host of a socket address; an IPv4-mapped address becomes IPv4."""
     host, scope = str(sockaddr[0]), sockaddr[3] if len(sockaddr) == 4 else 0
     ip = ipaddress.ip_address(host.partition("%")[0])
     if ip.version == 6 and ip.ipv4_mapped is not None:
