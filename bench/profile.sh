@@ -6,6 +6,8 @@
 #       per WRITE in chains, both ends in one thread (callgrind); loop=pingpong: per SEND that is answered
 #   bench/profile.sh time TEST [name=value ...]      samples of both processes (perf); TEST as in bench/native.c
 #   bench/profile.sh calls TEST [name=value ...]     system calls of both processes (strace)
+#   bench/profile.sh python FILE ROLE ...            samples of a pair of Python's, and how often they were switched:
+#       connend.py echo sync, patternend.py use get rnic, idleend.py use aio
 #
 # Instructions are counted outside the kernel and do not depend on what else the machine does: a few in a thousand
 # differ from run to run, by timers.  Results stay in build-bench/.
@@ -81,6 +83,16 @@ time)
     perf report -i $OUT/perf.data --no-children --sort comm,dso,sym --stdio 2>/dev/null |
         grep -v '^#' | grep -v '^$' | grep -v python | head -"${LINES_SHOWN:-45}"
     ;;
+python)
+    needs perf linux-perf
+    end=bench/$1 role=$2
+    shift 2
+    set -- "$PYTHON" bench/procs.py "$PYTHON" "$end" FD serve "$@" -- "$PYTHON" "$end" FD "$role" "$@"
+    alone perf stat -e context-switches,task-clock "$@"
+    alone perf record -q -F 2000 -e cpu-clock -o $OUT/perf.data -- "$@"
+    perf report -i $OUT/perf.data --no-children --sort comm,dso,sym --stdio 2>/dev/null |
+        grep -v '^#' | grep -v '^$' | head -"${LINES_SHOWN:-45}"
+    ;;
 calls)
     needs strace strace
     strace -f -c -o $OUT/strace.txt sh "$0" run "$@"
@@ -88,7 +100,7 @@ calls)
     ;;
 run) pair "$@" ;;
 *)
-    sed -n '3,11s/^# \{0,1\}//p' "$0"
+    sed -n '3,13s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

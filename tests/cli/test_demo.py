@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import signal
 import socket
 import sys
@@ -134,6 +135,16 @@ def test_receiver_that_dies_ends_the_demo(rnic: Start) -> None:
     assert "the receiver ended with exit code -9" in result.err
 
 
+def test_what_the_receiver_says_is_told(rnic: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its reason stands behind what this end has seen of it, in one line."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    poor = "import sys\nif 'demo-receiver' in sys.orig_argv:\n    import rnic.cli.transfer as one\n"
+    (tmp_path / "sitecustomize.py").write_text(poor + "    one.available_memory = lambda: 5\n")
+    result = rnic("demo", "--size", "1M").wait()
+    assert result.status == 1
+    assert re.fullmatch(r"rnic: .*: receiver: .* has room for 5\n", result.err), result.err
+
+
 def test_sender_that_dies_ends_the_receiver(rnic: Start) -> None:
     command = rnic("demo", "--size", "1M")
     receiver = receiver_of(command)
@@ -151,7 +162,7 @@ def test_interrupt_ends_both(rnic: Start) -> None:
     command.process.send_signal(signal.SIGINT)
     result = command.wait()
     assert result.status == 130
-    assert "rnic: interrupted\n" in result.err  # a receiver that was still connecting says so behind it
+    assert result.err == "rnic: interrupted\n"
     until = time.monotonic() + 120
     while Path(f"/proc/{receiver}").exists():
         assert time.monotonic() < until

@@ -144,6 +144,20 @@ def test_a_servers_addresses_begin_with_those_for_others(monkeypatch: pytest.Mon
     assert network.reached_at("127.0.0.5") == ["127.0.0.5"]
 
 
+def test_an_address_of_a_link_has_its_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "addresses", lambda: [(1, ip_address("fe80::1"))])
+    assert network.reached_at("::") == ["fe80::1%lo"]
+    assert network.here() == "fe80::1%lo"
+
+
+def test_a_failure_without_descriptors_is_told() -> None:
+    """What is wrong with the host cannot be asked for then."""
+    program = "import resource; from rnic.cli.main import _fail; "
+    program += "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3)); _fail('so')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS)
+    assert done.stderr == "rnic: so\n"
+
+
 def test_what_both_ends_need_is_in_the_clients_command(rnic: Start) -> None:
     server = rnic("pingpong", "rc", "-p", 0, "-s", "8K", "--iters", 7, "-c", "-d", "roce_lo")
     port = server.listening()

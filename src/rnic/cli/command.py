@@ -15,7 +15,7 @@ WHOLE = 1000  # characters, which no short help has
 
 
 class Context(click.Context):
-    """Writes help as wide as the terminal."""
+    """Write help as wide as the terminal."""
 
     def make_formatter(self) -> click.HelpFormatter:
         return Formatter()
@@ -66,10 +66,10 @@ class Later(Command):
 
 
 def command(name: str | None = None) -> Callable[[Callable[..., Any]], Command]:
-    """Makes a function a command, as click.command does."""
+    """Make a function a command, as click.command does."""
     return click.command(name, cls=Command)
 
 
 def group(**more: Any) -> Callable[[Callable[..., Any]], Group]:
-    """Makes a function a group of commands, as click.group does."""
+    """Make a function a group of commands, as click.group does."""
     return click.group(cls=Group, **more)

@@ -27,7 +27,7 @@ from rich.progress import (
 
 import rnic
 from rnic.cli import exchange, measure, network, params, screen
-from rnic.cli.child import end, scratch, start
+from rnic.cli.child import end, last_words, scratch, start
 from rnic.cli.command import command
 from rnic.cli.params import Failure, show_rate, show_size, show_time
 from rnic.cli.transfer import (
@@ -76,9 +76,9 @@ def demo(path: Path | None, size: int, port: int) -> None:
     """
     console = Console(highlight=False)
     host = network.here()
-    with ExitStack() as stack:
+    with words_of_the_receiver() as words, ExitStack() as stack:
         file = make_file(stack, size, console) if path is None else stack.enter_context(path.open("rb"))
-        link = start_receiver(stack, host, port)
+        link = start_receiver(stack, host, port, words)
         send_file(link, file, path or Path(RANDOM), console)
         with console.status("measuring latency and bandwidth"):
             rows = measure.measure(link, stack)
@@ -161,11 +161,21 @@ def progress(console: Console, title: str, total: int) -> Iterator[Advance]:
         yield lambda count: bar.advance(task, count)
 
 
-def start_receiver(stack: ExitStack, host: str, port: int) -> Link:
+@contextmanager
+def words_of_the_receiver() -> Iterator[IO[bytes]]:
+    """Its stderr: the reason of a failure stands there, if it has seen one."""
+    with scratch() as stderr:
+        try:
+            yield stderr
+        except Failure as failure:
+            raise Failure(failure.message + last_words(stderr)) from None
+
+
+def start_receiver(stack: ExitStack, host: str, port: int, stderr: IO[bytes]) -> Link:
     """Start the second process and connect to it; the stack ends it."""
     listener = stack.enter_context(exchange.listen(port, host))
     port = listener.getsockname()[1]
-    child = start(demo_receiver.name or "", host, str(port))
+    child = start(demo_receiver.name or "", host, str(port), stderr=stderr)
     stack.push(lambda kind, _error, _traceback: end(child, 3 if kind is None else 0.5))
 
     def gone() -> str | None:

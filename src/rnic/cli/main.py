@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NoReturn
 
 import click
@@ -134,7 +135,9 @@ def describe(error: OSError) -> str:
 
 def _fail(text: str, status: int = 1) -> int:
     """With what is wrong with the whole host, if something is."""
-    why = network.trouble()
+    why = None
+    with suppress(OSError):  # no descriptor is left to ask with
+        why = network.trouble()
     return _complain(f"{text}; {why}" if why and why not in text else text, status)
 
 

@@ -23,13 +23,11 @@ LOOPBACK_CURE = f"ip link set {LOOPBACK} up"
 ADDRESS_CURE = "ip addr add ADDRESS dev NAME"
 SIOCGIFFLAGS, IFF_UP = 0x8913, 1  # netdevice(7)
 EVERY = ("", "0.0.0.0", "::")  # what listens at all addresses: the first and the last of both families
-
-
 MORE = "and `rnic doctor` looks for more"
 
 
 def trouble() -> str | None:
-    """What every command lacks on this host, and the cure; None: nothing."""
+    """Tell what every command lacks on this host, and the cure; None: nothing."""
     if not loopback_is_up():
         return f"the network interface {LOOPBACK} is down: `{LOOPBACK_CURE}` brings it up, {MORE}"
     if not addresses():
@@ -38,7 +36,7 @@ def trouble() -> str | None:
 
 
 def loopback_is_up() -> bool:
-    """Whether processes of this host reach each other by IP; they do not by other interfaces alone."""
+    """Tell whether processes of this host reach each other by IP; they do not by other interfaces alone."""
     asked = struct.pack("16sH14x", LOOPBACK.encode(), 0)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket, suppress(OSError):
         (flags,) = struct.unpack("16xH14x", fcntl.ioctl(any_socket, SIOCGIFFLAGS, asked))
@@ -47,24 +45,30 @@ def loopback_is_up() -> bool:
 
 
 def here() -> str:
-    """The address at which two processes of this host meet; Failure when there is none."""
+    """Return the address at which two processes of this host meet; Failure when there is none."""
     if why := trouble():
         raise Failure(why)
-    known = [ip for _, ip in addresses()]
-    return str(min(known, key=lambda ip: (not ip.is_loopback, ip.is_link_local, ip.version)))
+    return _text(min(addresses(), key=lambda one: (not one[1].is_loopback, *_distance(one))))
 
 
 def reached_at(host: str) -> list[str]:
-    """The addresses by which a server at `host` is called, those for other hosts first."""
+    """Return the addresses by which a server at `host` is called, those for other hosts first."""
     if host not in EVERY:
         return [host]
-    known = [ip for _, ip in addresses() if host != "0.0.0.0" or isinstance(ip, IPv4Address)]
-    wide = [ip for ip in known if not ip.is_link_local] or known
-    return [str(ip) for ip in sorted(dict.fromkeys(wide), key=_distance)] or [host]
+    known = [one for one in addresses() if host != "0.0.0.0" or isinstance(one[1], IPv4Address)]
+    wide = [one for one in known if not one[1].is_link_local] or known
+    return list(dict.fromkeys(map(_text, sorted(wide, key=_distance)))) or [host]
 
 
-def _distance(ip: IP) -> tuple[bool, int]:
-    return ip.is_loopback, ip.version
+def _distance(one: tuple[int, IP]) -> tuple[bool, bool, int]:
+    ip = one[1]
+    return ip.is_link_local, ip.is_loopback, ip.version
+
+
+def _text(one: tuple[int, IP]) -> str:
+    """An address as it is called; one of a link is one together with the network interface."""
+    index, ip = one
+    return f"{ip}%{socket.if_indextoname(index)}" if ip.is_link_local and ip.version == 6 else str(ip)
 
 
 # ---------------------------------------------------------------------- what a server says
@@ -75,14 +79,14 @@ Client = Callable[[str], Iterable[str]]
 
 
 def announce(host: str, port: int, client: Client) -> None:
-    """Says where a server listens, from now on, and which command is its client."""
+    """Say where a server listens from now on, and which command is its client."""
     places = reached_at(host)
     click.echo(f"listening on port {port} of {', '.join(places)}", err=True)
     click.echo(f"client: {shlex.join(client(places[0]))}", err=True)
 
 
 def given(*names: str) -> list[str]:
-    """The words on this command line for these options, which the other end needs as well."""
+    """Return the words on this command line for these options, which the other end needs as well."""
     context, words = click.get_current_context(), []
     for param in context.command.params:
         if param.name in names and context.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
@@ -92,6 +96,6 @@ def given(*names: str) -> list[str]:
 
 
 def port_words(port: int) -> list[str]:
-    """What a client says of the port of the server: nothing if it would call that one anyway."""
+    """Return what a client says of the server's port: nothing if it would call that one anyway."""
     (param,) = (one for one in click.get_current_context().command.params if one.name == "port")
     return [] if port == param.default else [param.opts[0], str(port)]

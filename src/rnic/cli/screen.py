@@ -18,18 +18,18 @@ ANY_WIDTH = 10_000
 
 
 def width() -> int | None:
-    """The columns of the terminal that stdout is; None: it is none."""
+    """Return the columns of the terminal that stdout is; None: it is none."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def say(text: str, hanging: int = 0) -> None:
-    """A line, broken between words where it is too long; what follows is indented by `hanging`."""
+    """Print a line, broken between words where it is too long; what follows is indented by `hanging`."""
     columns = width()
     click.echo(text if columns is None else "\n".join(folded(text, columns, hanging)))
 
 
 def folded(text: str, columns: int, hanging: int = 0) -> list[str]:
-    """Lines of at most so many columns; a word that is longer stays whole, to be copied."""
+    """Return lines of at most so many columns; a word that is longer stays whole, to be copied."""
     later = " " * (hanging if hanging <= columns // 2 else 4)
     options = {"break_long_words": False, "break_on_hyphens": False, "drop_whitespace": True}
     return textwrap.wrap(text, columns, subsequent_indent=later, **options) or [text]  # type: ignore[arg-type]
@@ -43,7 +43,7 @@ def table(
     right: bool = False,
     tight: bool = False,
 ) -> None:
-    """A table; where it has no room, a block of lines for each row.
+    """Print a table; where it has no room, a block of lines for each row.
 
     `right` aligns all columns but the first, `tight` leaves one column between them.
     """
@@ -64,7 +64,7 @@ def table(
 
 
 def block(headings: Sequence[str], row: Sequence[str]) -> str:
-    """A row as lines, each with its heading."""
+    """Return a row as lines, each with its heading."""
     headings = [heading.replace("\n", " ") for heading in headings]
     most = max(map(len, headings))
     return "\n".join(f"{heading:<{most}}  {value}" for heading, value in zip(headings, row, strict=True))

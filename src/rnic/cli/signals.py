@@ -27,7 +27,7 @@ class Ended(SystemExit):
 
 
 def begin() -> None:
-    """From now on they raise Ended, unless they are ignored, as nohup(1) starts programs."""
+    """Raise Ended when they come, from now on, unless they are ignored, as nohup(1) starts programs."""
     sys.unraisablehook = _once_more
     for one in ENDING:
         if signal.getsignal(one) in (signal.SIG_DFL, signal.default_int_handler):
@@ -35,7 +35,7 @@ def begin() -> None:
 
 
 def end() -> None:
-    """From now on they end the process at once."""
+    """Let them end the process at once, from now on."""
     for one in ENDING:
         if signal.getsignal(one) is _raise:
             signal.signal(one, signal.SIG_DFL)
@@ -43,7 +43,7 @@ def end() -> None:
 
 @contextmanager
 def spared() -> Iterator[None]:
-    """A process that is started meanwhile never sees Ctrl-C: it ends with the one that started it."""
+    """Keep Ctrl-C from a process that is started meanwhile: it ends with the one that started it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [SIGINT])
     try:
         yield
