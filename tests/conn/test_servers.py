@@ -12,13 +12,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from errno import EBADF
+from errno import EBADF, EINVAL
 from queue import Queue
 
 import pytest
 
 import rnic
 from conn.peers import HOST, SMALL, WAIT, descriptors, quiet
+from rnic import VerbsError
 from rnic.endpoint import AbortedError, LostError
 from waiting import until
 
@@ -292,3 +293,35 @@ def test_close_wakes_the_task_that_accepts() -> None:
             await task
 
     run(main)
+
+
+# ------------------------------------------------------------ memory of a listener
+
+
+def test_a_listener_shares_one_memory_with_all_connections() -> None:
+    memory: list[rnic.MR] = []
+
+    def agent(conn: rnic.Connection) -> None:
+        conn.share(memory[0].buf)
+        for _ in conn:
+            pass
+
+    with served(agent) as server:
+        memory.append(server.alloc(24))
+        array = server.empty(10, "<f4")
+        array[:] = 7
+        conns = [connect(server) for _ in range(3)]
+        for n, conn in enumerate(conns):
+            conn.write(bytes((n + 1,)) * 8, conn.next_region(WAIT), 8 * n)
+        for conn in conns:
+            conn.close()
+    assert bytes(memory[0].buf) == b"\1" * 8 + b"\2" * 8 + b"\3" * 8
+    assert array.sum() == 70  # after close(), too
+
+
+def test_a_listener_at_all_addresses_has_no_memory() -> None:
+    with rnic.listen("0.0.0.0", 0) as server:
+        for make in (server.alloc, server.empty):
+            with pytest.raises(VerbsError, match="listen at one") as caught:
+                make(8)
+            assert caught.value.errno == EINVAL
