@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The asyncio face of a connection."""
+"""Connections for asyncio."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 
 class Connection(Face):
-    """One end of a connection between two programs, in the loop that it was made in.
+    """One end of a connection between two programs, in the event loop in which it was made.
 
-    Its loop keeps it going, so that it answers also while nobody waits for it.  Tasks may use it at the same
-    time; messages go in the order of the calls.  When it has ended, calls raise an EndpointError that says
-    why.
+    The loop makes progress for it, so it answers the peer also while no task waits. Several tasks may use it
+    at the same time; messages go in the order of the calls. When the connection has ended, calls raise an
+    EndpointError with the reason.
     """
 
     def __init__(self, core: Core) -> None:
@@ -46,11 +46,11 @@ class Connection(Face):
         self._pump = Pump(core)
 
     async def send(self, message: AnyBuffer, *, tag: int = 0) -> None:
-        """Send a message of any size; returns when all of it is on its way and the buffer is free.
+        """Send a message of any size; returns when all of it is on its way, and the buffer may be changed.
 
-        It waits while the peer takes no messages.  When it is cancelled, the buffer is free, and the peer
-        gets the whole message or nothing of it.  `tag`: a number for recv(tag=...), 64 bits; ValueError when
-        the peer is too old for it.
+        It waits while the peer accepts no messages. If the call is cancelled, the buffer is free, and the
+        peer gets the whole message or nothing of it. `tag` is a number for recv(tag=...), 64 bits; ValueError
+        if the peer's version of rnic is too old for tags.
         """
         core, turn = self._core, self._pump.turn
         if turn.is_used_up():
@@ -70,10 +70,10 @@ class Connection(Face):
         core.raise_unsent(handle)
 
     async def recv(self, *, tag: int | None = None) -> bytes:
-        """The next message; EOFError after the peer's goodbye.  What raises, or is cancelled, takes none.
+        """Wait for the next message, and return it; raises EOFError after the peer has closed its end.
 
-        `tag`: the next one that was sent with this tag.  Others wait meanwhile, up to Config.max_backlog;
-        then the peer waits with what it sends.
+        A call that raises, or is cancelled, takes no message. `tag`: take the next message that was sent with
+        this tag. Other messages wait meanwhile, up to Config.max_backlog; beyond that the peer waits.
         """
         core, pump = self._core, self._pump
         if pump.turn.is_used_up():
@@ -103,11 +103,12 @@ class Connection(Face):
         return data
 
     async def recv_into(self, buffer: AnyBuffer) -> int:
-        """As recv(), into a buffer; the number of bytes.
+        """Receive the next message into a buffer, as recv() does; returns the number of bytes.
 
-        A message that the peer announces (Config.announce) comes straight into the buffer.  ValueError when
-        the buffer is too small: the message stays.  After any exception the buffer may have been written to;
-        after cancellation it still may be until a further message is received, or close() has returned.
+        A message that the peer announces (Config.announce) goes straight into the buffer. Raises ValueError
+        if the buffer is too small; the message stays. After any exception the buffer may have been changed.
+        After cancellation it may still be changed until a further message is received, or close() has
+        returned.
         """
         core, pump, target = self._core, self._pump, room(buffer)
         if pump.turn.is_used_up():
@@ -137,7 +138,11 @@ class Connection(Face):
             raise
 
     async def share(self, buffer: AnyBuffer, access: AccessFlags | None = None) -> Region:
-        """Let the peer read, write and add in a buffer; it gets a Region from its next_region()."""
+        """Let the peer read, write and add to a buffer; the peer gets the Region from next_region().
+
+        Returns the Region, for withdraw() and revoke(). `access` says what the peer may do; None: everything
+        that Config.access allows (only reading, if the buffer is read-only).
+        """
         await self._pump.turn.take()
         region = self._core.share(buffer, access)
         try:
@@ -148,10 +153,10 @@ class Connection(Face):
         return region
 
     async def withdraw(self, region: Region) -> None:
-        """End that; returns when the peer can no longer touch the buffer.
+        """Stop sharing a region; returns when the peer can no longer use the buffer.
 
-        Cancelled, it goes on: the buffer is closed to the peer as soon as it confirms.  A peer that never
-        does: revoke().
+        If the call is cancelled, the withdrawal continues: the buffer is closed to the peer as soon as it
+        confirms. If the peer never confirms, use revoke().
         """
         await self._pump.turn.take()
         core, is_withdrawn = self._core, partial(self._core.is_withdrawn, region)
@@ -161,16 +166,17 @@ class Connection(Face):
             core.check()
 
     async def revoke(self, region: Region) -> None:
-        """End that at once, without the peer's consent; when it returns, the peer cannot touch the buffer.
+        """Stop sharing a region at once, without the peer's confirmation; on return the peer cannot use the
+        buffer.
 
-        A peer that still tries loses the connection.  VerbsError, EBUSY, after a second, while a process of
-        this host is stopped in the middle of a copy: then it can be tried again.
+        A peer that still tries loses the connection. Raises VerbsError: EBUSY after a second, if a process of
+        this host is stopped in the middle of a copy; then call it again.
         """
         self._core.revoke(region)
         self._pump.run()
 
     async def next_region(self) -> Region:
-        """Wait for a region of the peer that was not returned here before."""
+        """Wait for the next region that the peer shares, and return it; each region is returned once."""
         await self._pump.turn.take()
         try:
             while (region := self._core.next_region()) is None:
@@ -180,9 +186,10 @@ class Connection(Face):
             self._pump.regions.wake()  # another one may be there, or the end
 
     async def next_withdrawn(self) -> Region:
-        """Wait until the peer has withdrawn a region that next_region() returned; each is returned once.
+        """Wait until the peer has withdrawn a region that next_region() returned, and return it; each is
+        returned once.
 
-        Regions of which the program keeps no reference are left out.
+        Regions to which the program keeps no reference are left out.
         """
         await self._pump.turn.take()
         try:
@@ -193,16 +200,16 @@ class Connection(Face):
             self._pump.withdrawn.wake()
 
     async def write(self, local: AnyBuffer | MR, remote: Region, offset: int = 0) -> None:
-        """Write a buffer into the peer's region, at an offset; returns when it is there.
+        """Write a buffer into the peer's region, at an offset; returns when the bytes are there.
 
-        Cancelled, it goes on, and so do the operations below: the buffer is in use until close(), or until a
-        later operation has returned.
+        If the call is cancelled, the operation continues, and uses the buffer until close() or a later
+        operation has returned. This is also so for read(), fetch_add() and compare_swap().
         """
         if not await self._may_operate_short() or not self._core.operations.write(local, remote, offset):
             await self._run(self._write_op(local, remote, offset))
 
     async def read(self, local: AnyBuffer | MR, remote: Region, offset: int = 0) -> None:
-        """Fill a buffer from the peer's region, from an offset on."""
+        """Fill a buffer from the peer's region, starting at an offset."""
         if not await self._may_operate_short() or not self._core.operations.read(local, remote, offset):
             await self._run(self._read_op(local, remote, offset))
 
@@ -213,10 +220,10 @@ class Connection(Face):
         shape: int | tuple[int, ...] | None = None,
         dtype: DTypeLike | None = None,
     ) -> NDArray[Any]:
-        """A new array, filled from the peer's region by a READ: as the region says, or as you say.
+        """Read the peer's region into a new array, with the region's shape and type, or with the given ones.
 
-        ValueError when the region does not say what array it holds and `shape` and `dtype` are not given, or
-        when they do not fit its length; ImportError where there is no NumPy.
+        Raises ValueError if the region does not say what array it holds and `shape` and `dtype` are not
+        given, or if they do not fit its length; ImportError if NumPy is not installed.
         """
         array = Layout(region, shape, dtype, "read_array()").empty()
         for start, piece in self._pieces(array):
@@ -224,7 +231,7 @@ class Connection(Face):
         return array
 
     async def fetch_add(self, remote: Region, n: int, offset: int = 0) -> int:
-        """Add to 8 bytes of the peer's region, at once; what was there before."""
+        """Add to 8 bytes of the peer's region in one step; returns their old value."""
         if await self._may_operate_short():
             found = self._core.operations.atomic(FETCH_ADD, remote, offset, n & MASK, 0)
             if found is not None:
@@ -232,7 +239,9 @@ class Connection(Face):
         return await self._run(self._add_op(remote, n, offset))
 
     async def compare_swap(self, remote: Region, compare: int, swap: int, offset: int = 0) -> int:
-        """Replace 8 bytes of the peer's region if they are `compare`; what was there before."""
+        """Replace 8 bytes of the peer's region by `swap` if they equal `compare`, in one step; returns their
+        old value.
+        """
         if await self._may_operate_short():
             found = self._core.operations.atomic(COMPARE_SWAP, remote, offset, compare & MASK, swap & MASK)
             if found is not None:
@@ -256,7 +265,9 @@ class Connection(Face):
         return op.result()
 
     def batch(self) -> Batch:
-        """Many operations and one wait: `async with conn.batch() as b: b.read(...)`."""
+        """Start many operations and wait for all at the end of the block: `async with conn.batch() as b:
+        b.read(...)`.
+        """
         return Batch(self)
 
     async def _end_batch(self, batch: Batch) -> None:
@@ -270,10 +281,11 @@ class Connection(Face):
         batch.raise_failed()
 
     async def close(self, timeout: float | None = 5.0) -> None:
-        """Say goodbye after all that was sent, and wait for the peer's goodbye: then all has arrived.
+        """Close the connection after everything was sent, and wait until the peer closes its end: then all
+        has arrived.
 
-        When that takes longer than `timeout`, or the connection has failed, EndpointError says so, once; in
-        any case, also when this is cancelled, everything is given back.
+        If that takes longer than `timeout` seconds, or the connection has failed, it raises EndpointError,
+        once. In any case, also if the call is cancelled, everything is closed.
         """
         core = self._core
         seconds(timeout)
@@ -286,7 +298,7 @@ class Connection(Face):
             raise core.error
 
     async def abort(self, text: str = "the program aborted the connection") -> None:
-        """End the connection at once, and tell the peer why; what is on its way may be lost."""
+        """End the connection at once, and tell the peer why; messages on their way may be lost."""
         if not self._core.given_back:
             self._core.abort(text)
             await self._finish(GRACE)
@@ -301,7 +313,7 @@ class Connection(Face):
             self._pump.release()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Messages, until the peer says goodbye."""
+        """Messages, until the peer closes its end."""
         while True:
             try:
                 message = await self.recv()
@@ -328,7 +340,9 @@ class Connection(Face):
 
 
 class Batch(BatchFace):
-    """What batch() makes: see BatchFace for its calls.  It waits where the `async with` block ends."""
+    """The operations of an `async with conn.batch()` block; BatchFace has its calls. It waits at the end of
+    the block.
+    """
 
     def __init__(self, conn: Connection) -> None:
         super().__init__(conn._core, waits=False)
@@ -354,7 +368,9 @@ async def connect(
     config: Config | None = None,
     data: bytes = b"",
 ) -> Connection:
-    """Connect to an endpoint that listens; raises what rnic.connect() raises."""
+    """Connect to a program that listens with rnic.listen() or rnic.aio.listen(); raises what rnic.connect()
+    raises.
+    """
     dial = None
     try:
         async with asyncio.timeout(seconds(timeout)):
@@ -376,7 +392,7 @@ async def connect(
 
 
 async def _address(host: str) -> str:
-    """A name is looked up as asyncio does it, so that the loop goes on meanwhile."""
+    """Look a name up as asyncio does it, so that the loop goes on meanwhile."""
     try:
         ip_address(host.partition("%")[0])
     except ValueError:

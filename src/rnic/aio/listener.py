@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The asyncio face of a listener."""
+"""Listeners for asyncio."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ _log = Log("rnic.aio")
 
 
 class Listener(ListenerFace):
-    """Takes connections at an address and port; tasks that wait for them get one each, in their order."""
+    """Accepts connections at an address and port; waiting tasks get one connection each, in their order."""
 
     def __init__(self, desk: Desk) -> None:
         super().__init__(desk)
         self._requests = Readable(desk.fileno)
 
     async def accept(self) -> Connection:
-        """Wait for the next connection.  Who is no endpoint is refused, in words, and not seen here.
+        """Wait for the next connection, and return it. A peer that is not an rnic endpoint is refused, with
+        the reason.
 
-        VerbsError, EBADF, when the listener is closed, also by another task meanwhile.
+        Raises VerbsError: EBADF if the listener is closed, also by another task during the call.
         """
         await turn_of(asyncio.get_running_loop()).take()
         core = None
@@ -75,11 +76,11 @@ class Listener(ListenerFace):
     async def serve(
         self, agent: Callable[[Connection], Awaitable[object]], *, grace: float | None = 5.0
     ) -> None:
-        """Run an agent, in a task of its own, for each connection, until close() or cancellation.
+        """Call `agent` for each connection, in a task of its own, until close() or cancellation.
 
-        A connection is closed when its agent returns; what an agent raises goes to the loop's exception
-        handler, and its peer hears of it.  At the end nobody new is served, agents have `grace` seconds to
-        finish, and then are cancelled.
+        A connection is closed when its agent returns. If an agent raises, the exception goes to the loop's
+        exception handler, and the connection is aborted. At the end no new connection is served. Agents have
+        `grace` seconds to finish, and then are cancelled.
         """
         seconds(grace, "grace")
         tasks: set[asyncio.Task[None]] = set()
@@ -119,7 +120,7 @@ async def _attend(agent: Callable[[Connection], Awaitable[object]], conn: Connec
 
 
 async def _dismiss(tasks: set[asyncio.Task[None]], grace: float | None) -> None:
-    """Wait for all; those that take longer are cancelled, and all are when this is."""
+    """Wait for all tasks; those that take longer are cancelled, and all of them if this call is cancelled."""
     try:
         if tasks:
             await asyncio.wait(tasks, timeout=grace)
@@ -140,18 +141,18 @@ def listen(
     handshake_timeout: float = HANDSHAKE_TIMEOUT,
     admit: Admit | None = None,
 ) -> Listener:
-    """Take connections at an address, "0.0.0.0" or "::" for all; port 0: one that is free.
+    """Listen for connections at an address, "0.0.0.0" or "::" for all; port 0 chooses a free one.
 
-    The limits are those of rnic.listen():
-    `backlog` is how many requests may wait to be seen, 0: 1024. `max_connections`: so many at a time, None:
-    as many as the process has descriptors, memory and threads for. What is more is refused (RefusedError at
-    the peer, reason 3); the others go on. A connection that was accepted and whose peer does not finish the
-    handshake within `handshake_timeout` seconds is given up; of those there are `max_half_open` at a time,
-    and the oldest gives way.
+    The limits are those of rnic.listen(). `backlog` is the number of requests that may wait for the program,
+    0: 1024. `max_connections` limits the connections; None: as many as descriptors, memory and threads allow.
+    Further requests are refused (RefusedError at the peer, reason 3), and the other connections go on.
+    `handshake_timeout` is in seconds: if a peer does not finish the handshake within this time, its
+    connection is given up. At most `max_half_open` connections are in this state; a new one replaces the
+    oldest.
 
-    `admit(data, address)` is called for each request, with what connect() said there. It returns what the
-    client finds in `peer_data`, 164 bytes at most, or None. When it raises PermissionError, the client gets
-    RefusedError with its text.
+    `admit(data, address)` is called for each request, with the `data` of connect() and the client's address.
+    It returns the answer, which the client finds in `peer_data`: at most 164 bytes, or None. If it raises
+    PermissionError, the client gets RefusedError with its text.
     """
     limits = Limits(backlog, max_connections, max_half_open, handshake_timeout)
     return Listener(Desk(host, port, config or Config(), limits, admit))

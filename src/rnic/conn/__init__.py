@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections as a Python programmer expects them: connect(), listen(), messages of any size, shared memory.
+"""Connections for Python programs: connect(), listen(), messages of any size, shared memory.
 
-`core` drives rnic.endpoint over RDMA-CM and a queue pair, without waiting; `sync` is a thin face of it that
-waits, rnic.aio another.
+`core` drives rnic.endpoint over RDMA-CM and a queue pair, without waiting. `sync` adds calls that wait;
+rnic.aio adds calls for asyncio.
 """
 
 from rnic.conn.sync import Connection, Listener, connect, listen

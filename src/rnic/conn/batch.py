@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch: many operations and one wait.  What both faces have; each waits in its own way."""
+"""Batches: many operations and one wait. This is the common part of synchronous and asyncio batches."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ __all__ = ["BatchFace", "Result"]
 
 
 class BatchFace(Chain):
-    """Operations that are posted as they come, up to 64 at a time, and waited for at the end of a block.
+    """Operations that are posted at once, up to 64 at a time; the end of the block waits for all.
 
-    They are posted in the order of the calls, and carried out in it, with one exception that all queue pairs
-    have: a WRITE or an atomic may overtake a READ before it, unless fence() stands in between.  Each call
-    returns a Result, whose result() is there when the block has ended.
+    They are posted and carried out in the order of the calls, with one exception: a WRITE or an atomic may
+    overtake a READ before it, unless fence() stands in between. Each call returns a Result, whose result() is
+    there when the block has ended.
 
-    A buffer of up to 4 KiB is copied; a longer one is registered, unless it is already (alloc(), register(),
-    empty()).  A buffer is in use until the block has ended: a READ fills it, and a WRITE takes it, at any
-    time until then.
+    A buffer of up to 4 KiB is copied; a longer one is registered, unless it is registered already (alloc(),
+    register(), empty()). Do not touch a buffer until the block has ended: a READ may fill it, and a WRITE may
+    read it, at any time.
 
-    What cannot be (ValueError, TypeError) is raised by the call.  What fails later is raised at the end of
-    the block, with a note that says which operation it was: the first that failed, which is also `failed`.
-    result() of each tells its own outcome.  An exception from inside the block leaves it at once: what was
-    posted goes on, and what was not is not posted any more.
+    A call raises ValueError or TypeError for an impossible operation. A later failure is raised at the end of
+    the block: the first one, which is also `failed`, with a note that names its operation. result() of each
+    operation tells its own outcome. An exception inside the block leaves it at once: posted operations go on,
+    and the others are not posted.
     """
 
     if TYPE_CHECKING:  # the same, by their types

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the synchronous and the asyncio face have in common: all that does not wait."""
+"""The common part of synchronous and asyncio connections: everything that does not wait."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COMPARE_SWAP = int(WROpcode.ATOMIC_CMP_AND_SWP)
 
 
 class Face:
-    """Looks at a connection, and describes operations."""
+    """The properties of a connection, and its memory."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -61,34 +61,36 @@ class Face:
 
     @property
     def peer_address(self) -> SockAddr | None:
-        """Host and port of the other."""
+        """Host and port of the peer."""
         return self._core.cm_id.get_peer_addr()
 
     @property
     def peer_data(self) -> bytes:
-        """What the other program said when the connection was made, 24 bytes of it or 164 at most.
+        """The bytes that the peer's program sent when the connection was made.
 
-        Where it was accepted: the `data` of connect().  Where it was asked for: what admit() returned.  Empty
-        when it said nothing, or speaks version 1 of the endpoint protocol.
+        At the listener's end: the `data` of connect(), at most 24 bytes. At the other end: the answer of
+        admit(), at most 164 bytes. Empty if the program sent none, or the peer speaks version 1 of the
+        endpoint protocol.
         """
         return self._core.peer_data
 
     @property
     def closed(self) -> bool:
-        """Everything was given back."""
+        """Whether everything of the connection was closed."""
         return self._core.released
 
     @property
     def raw(self) -> bool:
-        """The peer said no hello, and Config.raw allows it: a message is one SEND, no regions are told.
+        """Whether the peer is not an rnic endpoint, which Config.raw allows: a message is one SEND, and
+        regions are not announced.
 
-        A Region that came to be known otherwise can be read and written.
+        A Region that the program has learned otherwise can be read and written.
         """
         return self._core.raw
 
     @property
     def pd(self) -> PD:
-        """The protection domain: what its reg_mr() and alloc_mr() make can be given to read() and write()."""
+        """The protection domain: read() and write() accept regions of its reg_mr() and alloc_mr()."""
         return self._core.pd
 
     @property
@@ -98,38 +100,42 @@ class Face:
 
     @property
     def undelivered(self) -> int:
-        """When the connection has failed: messages of which it is not known that the peer has them."""
+        """When the connection has failed: the number of messages that may not have reached the peer."""
         return self._core.undelivered
 
     def statistics(self) -> Statistics:
-        """What was done so far."""
+        """The counters of the connection."""
         return self._core.statistics()
 
     def alloc(self, nbytes: int) -> MR:
-        """Registered memory of the device's making: `nbytes` from the beginning of a page on, see `buf`.
+        """Allocate `nbytes` of registered memory, from the beginning of a page on; `buf` of the MR is the
+        memory.
 
-        What lies in it, any slice or array, is written, read and filled without a registration or a copy; so
-        is register()'s and empty()'s.  A peer of this host reaches it without this process once it is shared.
-        It is given back by close() or `with`, which raise EBUSY while arrays or views lie in it; else when
-        nothing refers to it any more, also after the connection's end.  VerbsError for no bytes, or too many.
+        read() and write() use this memory, and any slice or array of it, without registration or copy; so
+        they do for register() and empty(). When the memory is shared, a peer on this host reaches it without
+        this process. close() or a `with` block frees it, and raises EBUSY while arrays or views of it exist.
+        Otherwise it is freed when nothing refers to it any more, also after the end of the connection. Raises
+        VerbsError for 0 bytes, or too many.
         """
         self._core.check()
         return self._core.pool.alloc(nbytes)
 
     def register(self, buffer: AnyBuffer) -> MR:
-        """Register a buffer for read() and write(): it, and any slice of it, is used as alloc()'s memory is.
+        """Register a buffer, so that read() and write() use it, and any slice of it, without registration or
+        copy.
 
-        close() of the MR, its `with` or the end of the connection gives the buffer back; until then it cannot
-        be resized.  close() raises EBUSY while an operation uses it.  A read-only buffer can be written from.
-        ValueError for bytes that are not in C order.
+        close() of the MR, the end of its `with` block or the end of the connection releases the buffer; until
+        then it cannot be resized. close() raises EBUSY while an operation uses it. A read-only buffer can be
+        the source of a write(). Raises ValueError if the bytes are not in C order.
         """
         self._core.check()
         return self._core.pool.register(buffer)
 
     def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = float) -> NDArray[Any]:
-        """A NumPy array in memory as alloc() has it, not filled; it goes with the array and all views of it.
+        """Make an uninitialised NumPy array in memory of alloc(); the memory is freed with the array and all
+        views of it.
 
-        ImportError where there is no NumPy; ValueError for arrays of Python objects.
+        Raises ImportError if NumPy is not installed; ValueError for arrays of Python objects.
         """
         self._core.check()
         return self._core.pool.empty(shape, dtype)
@@ -141,10 +147,10 @@ class Face:
         shape: int | tuple[int, ...] | None = None,
         dtype: DTypeLike | None = None,
     ) -> NDArray[Any]:
-        """The array that share() has shared, as it lies: what a peer writes is seen in it.
+        """The array in a buffer that share() has shared, without a copy: it shows what the peer writes.
 
-        It can be written to if what was shared can.  `shape` and `dtype` are those of the region, if it has
-        any.  ValueError for a region that was withdrawn, or is the peer's (read_array()).
+        It is writable if the shared buffer is. `shape` and `dtype` are the region's, if it has any. Raises
+        ValueError for a region that was withdrawn, or that is the peer's (use read_array()).
         """
         memory = self._core.shared_memory(region)
         return Layout(region, shape, dtype, "asarray()").over(memory)
@@ -182,7 +188,7 @@ def room(buffer: AnyBuffer) -> memoryview:
 
 
 class ListenerFace:
-    """Looks at a listener, and closes it."""
+    """The properties of a listener."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
@@ -199,25 +205,26 @@ class ListenerFace:
 
     @property
     def address(self) -> SockAddr:
-        """Host and port where it listens."""
+        """Host and port at which it listens."""
         return self._desk.cm_id.get_local_addr()
 
     @property
     def port(self) -> int:
-        """The port: one that was free, if 0 was asked for."""
+        """The port; if 0 was requested, the free port that was chosen."""
         return self._desk.cm_id.get_src_port()
 
     def alloc(self, nbytes: int) -> MR:
-        """Memory to share with any number of connections, as Connection.alloc() has it: `conn.share(mr.buf)`.
+        """Allocate memory as Connection.alloc() does, to share with any number of connections:
+        `conn.share(mr.buf)`.
 
-        Clients on this host read and write it without this process.  VerbsError, EINVAL, for a listener at
-        all addresses: it has no device.
+        Clients on this host read and write it without this process. Raises VerbsError: EINVAL for a listener
+        at all addresses, which has no device.
         """
         with self._pool("alloc") as pool:
             return pool.alloc(nbytes)
 
     def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = float) -> NDArray[Any]:
-        """A NumPy array, not filled, in memory as alloc() has it."""
+        """Make an uninitialised NumPy array in memory of alloc()."""
         with self._pool("empty") as pool:
             return pool.empty(shape, dtype)
 
@@ -234,5 +241,5 @@ class ListenerFace:
             pd.__exit__(VerbsError, None, None)  # now, or with what uses it
 
     def close(self) -> None:
-        """Listen no longer; connections that were accepted stay."""
+        """Stop listening; accepted connections stay."""
         self._desk.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The synchronous face: every call pumps the connection until what it wants is so, and sleeps in between."""
+"""Synchronous connections: every call pumps the connection until it is done, and sleeps in between."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def sleep(filenos: tuple[int, ...], until: float | None) -> None:
-    """Until one of them is readable, or a time has come."""
+    """Sleep until one of the descriptors is readable, or until a time."""
     poll = select.poll()
     for fd in filenos:
         poll.register(fd, select.POLLIN)
@@ -45,18 +45,19 @@ def sleep(filenos: tuple[int, ...], until: float | None) -> None:
 
 
 def earliest(*times: float | None) -> float | None:
-    """The first of some times."""
+    """The earliest of some times."""
     return min((one for one in times if one is not None), default=None)
 
 
 class Connection(Face):
-    """One end of a connection between two programs; connect() and a Listener make it; a context manager.
+    """One end of a connection between two programs; connect() and Listener.accept() make it; a context
+    manager.
 
-    It makes progress while one of its methods runs; what the peer reads, writes or adds in shared memory
-    needs none.  It serves one thread at a time: a call while another one runs raises RuntimeError, but for
-    hang_up().  A call that comes to its time limit raises TimeoutError, and the connection stays usable, as
-    after any exception from the handler of a signal, Ctrl-C for one.  When it has ended, calls raise an
-    EndpointError that says why.
+    It makes progress while one of its methods runs. The peer's reads, writes and atomics in shared memory
+    need no method of this end. Only one thread at a time may use a connection: a second call raises
+    RuntimeError, except hang_up(). A call that reaches its time limit raises TimeoutError, and the connection
+    stays usable. It also stays usable after an exception from a signal handler, such as Ctrl-C. When the
+    connection has ended, calls raise an EndpointError with the reason.
     """
 
     def __init__(self, core: Core) -> None:
@@ -100,11 +101,12 @@ class Connection(Face):
             core.waiting = False
 
     def send(self, message: AnyBuffer, timeout: float | None = None, *, tag: int = 0) -> None:
-        """Send a message of any size; returns when all of it is on its way and the buffer is free.
+        """Send a message of any size; returns when all of it is on its way, and the buffer may be changed.
 
-        It waits while the peer takes no messages.  After TimeoutError, and after any exception from outside,
-        the buffer is free, and the peer gets the whole message or nothing of it.  close() tells whether all
-        has arrived.  `tag`: a number for recv(tag=...), 64 bits; ValueError when the peer is too old for it.
+        It waits while the peer accepts no messages. After TimeoutError, or another exception from outside,
+        the buffer is free, and the peer gets the whole message or nothing of it. close() tells whether
+        everything has arrived. `tag` is a number for recv(tag=...), 64 bits; ValueError if the peer's version
+        of rnic is too old for tags.
         """
         core = self._core
         self._enter("send", timeout)
@@ -125,10 +127,10 @@ class Connection(Face):
             self._inside = None
 
     def recv(self, timeout: float | None = None, *, tag: int | None = None) -> bytes:
-        """The next message; EOFError after the peer's goodbye.  What raises takes no message.
+        """Wait for the next message, and return it; raises EOFError after the peer has closed its end.
 
-        `tag`: the next one that was sent with this tag.  Others wait meanwhile, up to Config.max_backlog;
-        then the peer waits with what it sends.
+        A call that raises takes no message. `tag`: take the next message that was sent with this tag. Other
+        messages wait meanwhile, up to Config.max_backlog; beyond that the peer waits.
         """
         if tag is not None:
             return self._recv_tagged(timeout, tag)
@@ -151,11 +153,12 @@ class Connection(Face):
             self._inside = None
 
     def recv_into(self, buffer: AnyBuffer, timeout: float | None = None) -> int:
-        """As recv(), into a buffer; the number of bytes.
+        """Receive the next message into a buffer, as recv() does; returns the number of bytes.
 
-        A message that the peer announces (Config.announce) comes straight into the buffer.  ValueError when
-        the buffer is too small: the message stays.  After any exception the buffer may have been written to;
-        after TimeoutError it still may be until a further message is received, or close() has returned.
+        A message that the peer announces (Config.announce) goes straight into the buffer. Raises ValueError
+        if the buffer is too small; the message stays. After any exception the buffer may have been changed.
+        After TimeoutError it may still be changed until a further message is received, or close() has
+        returned.
         """
         core, until, target = self._core, after(timeout), room(buffer)
         if self._may_go_short(timeout) and (core.courier.recv(timeout != 0) or self._recv_short(until)):
@@ -210,7 +213,11 @@ class Connection(Face):
         return core.courier.sleep(None if due is None else max(0.0, due - monotonic()))
 
     def share(self, buffer: AnyBuffer, access: AccessFlags | None = None) -> Region:
-        """Let the peer read, write and add in a buffer; it gets a Region from its next_region()."""
+        """Let the peer read, write and add to a buffer; the peer gets the Region from next_region().
+
+        Returns the Region, for withdraw() and revoke(). `access` says what the peer may do; None: everything
+        that Config.access allows (only reading, if the buffer is read-only).
+        """
         self._enter("share")
         try:
             region = self._core.share(buffer, access)
@@ -224,10 +231,10 @@ class Connection(Face):
             self._inside = None
 
     def withdraw(self, region: Region, timeout: float | None = None) -> None:
-        """End that; returns when the peer can no longer touch the buffer.
+        """Stop sharing a region; returns when the peer can no longer use the buffer.
 
-        After TimeoutError it goes on: the buffer is closed to the peer as soon as it confirms.  A peer that
-        never does: revoke().
+        After TimeoutError the withdrawal continues: the buffer is closed to the peer as soon as it confirms.
+        If the peer never confirms, use revoke().
         """
         self._enter("withdraw", timeout)
         try:
@@ -237,10 +244,11 @@ class Connection(Face):
             self._inside = None
 
     def revoke(self, region: Region) -> None:
-        """End that at once, without the peer's consent; when it returns, the peer cannot touch the buffer.
+        """Stop sharing a region at once, without the peer's confirmation; on return the peer cannot use the
+        buffer.
 
-        A peer that still tries loses the connection.  VerbsError, EBUSY, after a second, while a process of
-        this host is stopped in the middle of a copy: then it can be tried again.
+        A peer that still tries loses the connection. Raises VerbsError: EBUSY after a second, if a process of
+        this host is stopped in the middle of a copy; then call it again.
         """
         self._enter("revoke")
         try:
@@ -250,7 +258,7 @@ class Connection(Face):
             self._inside = None
 
     def next_region(self, timeout: float | None = None) -> Region:
-        """Wait for a region of the peer that was not returned here before."""
+        """Wait for the next region that the peer shares, and return it; each region is returned once."""
         self._enter("next_region", timeout)
         try:
             while (region := self._core.next_region()) is None:
@@ -260,7 +268,8 @@ class Connection(Face):
             self._inside = None
 
     def next_withdrawn(self, timeout: float | None = None) -> Region:
-        """Wait until the peer has withdrawn a region that next_region() returned; each is returned once.
+        """Wait until the peer has withdrawn a region that next_region() returned, and return it; each is
+        returned once.
 
         Regions to which the program keeps no reference are left out.
         """
@@ -275,14 +284,14 @@ class Connection(Face):
     def write(
         self, local: AnyBuffer | MR, remote: Region, offset: int = 0, *, timeout: float | None = None
     ) -> None:
-        """Write a buffer into the peer's region, at an offset; returns when it is there."""
+        """Write a buffer into the peer's region, at an offset; returns when the bytes are there."""
         short = partial(self._core.operations.write, local, remote, offset)
         self._operate("write", short, partial(self._write_op, local, remote, offset), timeout)
 
     def read(
         self, local: AnyBuffer | MR, remote: Region, offset: int = 0, *, timeout: float | None = None
     ) -> None:
-        """Fill a buffer from the peer's region, from an offset on."""
+        """Fill a buffer from the peer's region, starting at an offset."""
         short = partial(self._core.operations.read, local, remote, offset)
         self._operate("read", short, partial(self._read_op, local, remote, offset), timeout)
 
@@ -294,10 +303,11 @@ class Connection(Face):
         dtype: DTypeLike | None = None,
         timeout: float | None = None,
     ) -> NDArray[Any]:
-        """A new array, filled from the peer's region by a READ: as the region says, or as you say.
+        """Read the peer's region into a new array, with the region's shape and type, or with the given ones.
 
-        ValueError when the region does not say what array it holds and `shape` and `dtype` are not given, or
-        when they do not fit its length; ImportError where there is no NumPy.  `timeout` is in seconds.
+        Raises ValueError if the region does not say what array it holds and `shape` and `dtype` are not
+        given, or if they do not fit its length; ImportError if NumPy is not installed. `timeout` is in
+        seconds.
         """
         array = Layout(region, shape, dtype, "read_array()").empty()
         until = after(timeout)
@@ -306,14 +316,16 @@ class Connection(Face):
         return array
 
     def fetch_add(self, remote: Region, n: int, offset: int = 0, *, timeout: float | None = None) -> int:
-        """Add to 8 bytes of the peer's region, at once; what was there before."""
+        """Add to 8 bytes of the peer's region in one step; returns their old value."""
         short = partial(self._core.operations.atomic, FETCH_ADD, remote, offset, n & MASK, 0)
         return self._operate("fetch_add", short, partial(self._add_op, remote, n, offset), timeout)
 
     def compare_swap(
         self, remote: Region, compare: int, swap: int, offset: int = 0, *, timeout: float | None = None
     ) -> int:
-        """Replace 8 bytes of the peer's region if they are `compare`; what was there before."""
+        """Replace 8 bytes of the peer's region by `swap` if they equal `compare`, in one step; returns their
+        old value.
+        """
         short = partial(
             self._core.operations.atomic, COMPARE_SWAP, remote, offset, compare & MASK, swap & MASK
         )
@@ -342,7 +354,11 @@ class Connection(Face):
             self._inside = None
 
     def batch(self, timeout: float | None = None) -> Batch:
-        """Many operations and one wait, of up to `timeout` seconds: `with conn.batch() as b: b.read(...)`."""
+        """Start many operations and wait for all at the end of the block: `with conn.batch() as b:
+        b.read(...)`.
+
+        `timeout` is in seconds, for the wait at the end.
+        """
         seconds(timeout)
         return Batch(self, timeout)
 
@@ -359,10 +375,11 @@ class Connection(Face):
         batch.raise_failed()
 
     def close(self, timeout: float | None = 5.0) -> None:
-        """Say goodbye after all that was sent, and wait for the peer's goodbye: then all has arrived.
+        """Close the connection after everything was sent, and wait until the peer closes its end: then all
+        has arrived.
 
-        When that takes longer than `timeout`, or the connection has failed, EndpointError says so, once; in
-        any case everything is given back.
+        If that takes longer than `timeout` seconds, or the connection has failed, it raises EndpointError,
+        once. In any case everything is closed.
         """
         core = self._core
         if core.given_back:
@@ -378,7 +395,7 @@ class Connection(Face):
             raise core.error
 
     def abort(self, text: str = "the program aborted the connection") -> None:
-        """End the connection at once, and tell the peer why; what is on its way may be lost."""
+        """End the connection at once, and tell the peer why; messages on their way may be lost."""
         if self._core.given_back:
             return
         self._enter("abort")
@@ -389,7 +406,9 @@ class Connection(Face):
             self._inside = None
 
     def _drop(self, text: str) -> None:
-        """As abort(), without waiting: what the peer does not hear by a message, the disconnect tells it."""
+        """As abort(), without waiting: a peer that does not get the message learns of the end from the
+        disconnect.
+        """
         try:
             self._core.abort(text)
             self._core.pump(monotonic())
@@ -405,11 +424,11 @@ class Connection(Face):
             self._core.release()
 
     def hang_up(self) -> None:
-        """From another thread: end the connection at once; its calls, also one that runs, raise LostError."""
+        """End the connection at once, from another thread; its calls, also a running one, raise LostError."""
         self._core.hang_up()
 
     def __iter__(self) -> Iterator[bytes]:
-        """Messages, until the peer says goodbye."""
+        """Messages, until the peer closes its end."""
         while True:
             try:
                 message = self.recv()
@@ -436,7 +455,9 @@ class Connection(Face):
 
 
 class Batch(BatchFace):
-    """What batch() makes: see BatchFace for its calls.  It waits where the `with` block ends."""
+    """The operations of a `with conn.batch()` block; BatchFace has its calls. It waits at the end of the
+    block.
+    """
 
     def __init__(self, conn: Connection, timeout: float | None) -> None:
         super().__init__(conn._core, waits=True)
@@ -455,12 +476,14 @@ class Batch(BatchFace):
 
 
 class Listener(ListenerFace):
-    """Takes connections at an address and port; listen() makes it; a context manager and an iterator."""
+    """Accepts connections at an address and port; listen() makes it; a context manager and an iterator."""
 
     def accept(self, timeout: float | None = None) -> Connection:
-        """Wait for the next connection.  Who is no endpoint is refused, in words, and not seen here.
+        """Wait for the next connection, and return it. A peer that is not an rnic endpoint is refused, with
+        the reason.
 
-        VerbsError, EBADF, when the listener is closed, also by another thread meanwhile.
+        Raises TimeoutError after `timeout` seconds. Raises VerbsError: EBADF if the listener is closed, also
+        by another thread during the call.
         """
         until, core = after(timeout), None
         try:
@@ -485,12 +508,12 @@ class Listener(ListenerFace):
                     raise
 
     def serve(self, agent: Callable[[Connection], object], *, grace: float | None = 5.0) -> None:
-        """Run an agent, in a thread of its own, for each connection, until close().
+        """Call `agent` for each connection, in a thread of its own, until close().
 
-        A connection is closed when its agent returns; what an agent raises is logged, and its peer hears of
-        it.  close(), from an agent, another thread or a signal handler, and any exception here, such as
-        KeyboardInterrupt, end it: nobody new is served, agents have `grace` seconds to finish, and then lose
-        their connections.
+        A connection is closed when its agent returns. If an agent raises, the exception is logged, and the
+        connection is aborted. close() ends serve(), from an agent, another thread or a signal handler; so
+        does an exception here, such as KeyboardInterrupt. Then no new connection is served. Agents have
+        `grace` seconds to finish, and then lose their connections.
         """
         seconds(grace, "grace")
         agents = Agents(agent)
@@ -512,7 +535,7 @@ class Listener(ListenerFace):
 
 
 class Agents:
-    """Threads that serve a connection each."""
+    """Threads that serve one connection each."""
 
     def __init__(self, agent: Callable[[Connection], object]) -> None:
         self._agent = agent
@@ -541,7 +564,7 @@ class Agents:
             _log.error("the agent of %r has failed", conn, error=error)
 
     def dismiss(self, grace: float | None) -> None:
-        """Wait for all; those that take longer lose their connections, which ends their waiting."""
+        """Wait for all agents; those that take longer lose their connections, which ends their waiting."""
         if self._join(grace):
             return
         for thread, conn in self._at_work.items():
@@ -566,12 +589,15 @@ def connect(
     config: Config | None = None,
     data: bytes = b"",
 ) -> Connection:
-    """Connect to an endpoint that listens.
+    """Connect to a program that listens with rnic.listen() or rnic.aio.listen().
 
-    `data` is what its admit() gets, 24 bytes at most: a token, the name of a service.
+        with rnic.connect("192.0.2.1", 7471) as conn:
+            conn.send(b"hello")
 
-    RefusedError when nobody does, or when it refuses; NoHelloError or VersionError when it is something else;
-    TimeoutError; VerbsError when there is no way to the host.
+    `data` goes to the listener's admit(), at most 24 bytes: a token, or the name of a service. Raises
+    RefusedError if no program listens there, or it refuses; NoHelloError or VersionError if it is another
+    kind of program, or another version; TimeoutError after `timeout` seconds; VerbsError if there is no route
+    to the host.
     """
     until = after(timeout)
     dial = Dial(host, port, config or Config(), data)
@@ -600,17 +626,17 @@ def listen(
     handshake_timeout: float = HANDSHAKE_TIMEOUT,
     admit: Admit | None = None,
 ) -> Listener:
-    """Take connections at an address, "0.0.0.0" or "::" for all; port 0: one that is free.
+    """Listen for connections at an address, "0.0.0.0" or "::" for all; port 0 chooses a free one.
 
-    `backlog` is how many requests may wait to be seen, 0: 1024. `max_connections`: so many at a time, None:
-    as many as the process has descriptors, memory and threads for. What is more is refused (RefusedError at
-    the peer, reason 3); the others go on. A connection that was accepted and whose peer does not finish the
-    handshake within `handshake_timeout` seconds is given up; of those there are `max_half_open` at a time,
-    and the oldest gives way.
+    `backlog` is the number of requests that may wait for the program, 0: 1024. `max_connections` limits the
+    connections; None: as many as descriptors, memory and threads allow. Further requests are refused
+    (RefusedError at the peer, reason 3), and the other connections go on. `handshake_timeout` is in seconds:
+    if a peer does not finish the handshake within this time, its connection is given up. At most
+    `max_half_open` connections are in this state; a new one replaces the oldest.
 
-    `admit(data, address)` is called for each request, with what connect() said there. It returns what the
-    client finds in `peer_data`, 164 bytes at most, or None. When it raises PermissionError, the client gets
-    RefusedError with its text.
+    `admit(data, address)` is called for each request, with the `data` of connect() and the client's address.
+    It returns the answer, which the client finds in `peer_data`: at most 164 bytes, or None. If it raises
+    PermissionError, the client gets RefusedError with its text.
     """
     limits = Limits(backlog, max_connections, max_half_open, handshake_timeout)
     return Listener(Desk(host, port, config or Config(), limits, admit))

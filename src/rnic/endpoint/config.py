@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an end decides before it says hello."""
+"""The options of one end of a connection."""
 
 from rnic.endpoint.hello import (
     CAPABILITIES,
@@ -21,39 +21,44 @@ MAX_SPIN = 0.001
 
 
 class Config(Record):
-    """The options of one end; the two ends need not have the same."""
+    """The options of one end; the two ends may have different ones."""
 
     receive_size: int = 16384
-    """Bytes in each receive buffer."""
+    """Size of each receive buffer in bytes."""
     receives: int = 32
-    """Receives that are kept posted."""
+    """Number of receives that are kept posted."""
     send_size: int = 16384
-    """Bytes in each SEND at most, whatever the peer could take."""
+    """The most bytes in one SEND, even if the peer accepts more."""
     max_message: int = 1 << 30
-    """The longest message that is taken, in bytes; it is in memory once, while it comes in."""
+    """The longest message that this end accepts, in bytes; while it comes in, it is in memory once."""
     announce: int | None = 1 << 18
-    """From how many bytes on a message is announced, and READ by the peer from where it lies; None: never.
+    """A message of at least this many bytes is announced, and the peer READs it straight from its buffer;
+    None: never.
 
-    The peer must speak version 2 of the endpoint protocol, and `access` contain REMOTE_READ.
+    The peer must speak version 2 of the endpoint protocol, and `access` must contain REMOTE_READ.
     """
     max_backlog: int = 1 << 20
-    """Bytes that may wait for the user before receives are held back, which makes the peer wait.
+    """Bytes of messages that may wait for recv() before receives are held back, which makes the peer wait.
 
-    An unfinished message counts, unless somebody waits in recv() or send().
+    An unfinished message counts, unless a thread or task waits in recv() or send().
     """
     max_regions: int = 1024
-    """Regions that the peer may have shared at a time."""
+    """The most regions that the peer may share at a time."""
     access: AccessFlags = REMOTE_ACCESS
-    """What the queue pair lets the peer do, its qp_access_flags; without REMOTE_WRITE it cannot probe."""
+    """What the peer may do through the queue pair (qp_access_flags); without REMOTE_WRITE the peer cannot
+    probe.
+    """
     idle_interval: float | None = 10.0
-    """Seconds without a sign of life after which the peer is probed; None: never."""
+    """Seconds without a sign of life after which this end probes the peer; None: never."""
     spin: float = 50e-6
-    """Seconds, 1 ms at most, that a waiting call polls before it sleeps; 0: it sleeps at once.
+    """Seconds, at most 1 ms, for which a waiting call polls before it sleeps; 0: it sleeps at once.
 
-    After polls in vain, calls poll less often.
+    After polls that find nothing, calls poll less often.
     """
     raw: bool = False
-    """A peer that says no hello is not refused: it gets a bare queue pair."""
+    """Accept a peer that is not an rnic endpoint, and exchange plain SENDs with it, instead of
+    refusing it.
+    """
 
     def __post_init__(self) -> None:
         self._between("receive_size", MIN_RECEIVE_SIZE, MAX_RECEIVE_SIZE)

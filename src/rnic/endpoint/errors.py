@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong between two endpoints, and the number that each reason has on the wire."""
+"""Errors between two endpoints, and the number of each reason in messages."""
 
 from enum import IntEnum
 
@@ -18,30 +18,30 @@ __all__ = [
 
 
 class Reason(IntEnum):
-    """Why a connection was refused or aborted, as ABORT and the refusal carry it."""
+    """Why a connection was refused or aborted: the number in an ABORT or a refusal."""
 
     APPLICATION = 1
-    """The program wanted it; the text is its own."""
+    """The program aborted; the text is the program's."""
     VIOLATION = 2
-    """A SEND that this protocol does not know, or not here."""
+    """A SEND that the protocol does not know, or does not allow here."""
     TOO_LONG = 3
-    """A message longer than the hello of its receiver allows."""
+    """A message longer than its receiver's hello allows."""
     CREDIT = 4
-    """Credits that do not exist, or a SEND without one."""
+    """Credits that cannot exist, or a SEND without a credit."""
     REGION = 5
-    """A region that cannot be: too many, twice, unknown, beyond the address space."""
+    """An impossible region: too many, duplicate, unknown, or beyond the address space."""
     HELLO = 6
-    """Private data that is no hello, or a hello with values that cannot be."""
+    """Private data that is not a hello, or a hello with impossible values."""
     VERSION = 7
-    """No version that both speak."""
+    """The two ends have no protocol version in common."""
     TIMEOUT = 8
     """The goodbye did not come in time."""
 
 
 class EndpointError(ConnectionError):
-    """The connection cannot be made or has ended; the text says why, for a person.
+    """A connection cannot be made, or has ended; the text says why.
 
-    `reason` is the number that the wire carries: a Reason, or a bare int that a later version knows.
+    `reason` is the number in the message: a Reason, or an int that a later version of rnic defines.
     """
 
     reason: int
@@ -55,32 +55,34 @@ class EndpointError(ConnectionError):
 
 
 class ProtocolError(EndpointError):
-    """The peer sent what it may not send.  The connection has ended, and the peer is told why."""
+    """The peer sent something that the protocol forbids. The connection has ended, and the peer is told
+    why.
+    """
 
 
 class NoHelloError(ProtocolError):
-    """The peer's private data does not begin with a hello: it is no rnic endpoint."""
+    """The peer is not an rnic endpoint: its private data does not begin with a hello."""
 
 
 class VersionError(ProtocolError):
-    """There is no version of the protocol that both ends speak; the text names those of both."""
+    """The two ends have no protocol version in common; the text names the versions of both."""
 
 
 class RefusedError(EndpointError):
-    """The peer rejected the connection request; the text is the one that it gave."""
+    """The peer refused the connection; the text is the peer's, if it gave one."""
 
 
 class AbortedError(EndpointError):
-    """The connection was aborted, by abort() here or by the peer; what was on its way may be lost."""
+    """This end or the peer called abort(); messages on their way may be lost."""
 
 
 class LostError(EndpointError):
-    """The connection broke without a goodbye: the peer is gone, or a work request failed."""
+    """The connection broke: the peer's process or the network has gone, or a work request failed."""
 
 
 class ClosedError(EndpointError):
-    """Nothing can be sent any more: close() was called, or the connection has ended.  Nothing was sent."""
+    """This end was closed, or the connection has ended: the message was not sent."""
 
 
 class MessageTooLongError(ValueError):
-    """The message is longer than the peer takes.  It was not sent, and the connection is as it was."""
+    """The message is longer than the peer accepts. It was not sent, and the connection is unchanged."""

@@ -18,18 +18,18 @@ __all__ = [
 
 
 class Region(Record, weakref_slot=True):
-    """Memory of one end that the other may reach by RDMA."""
+    """Memory of one end that the peer may read, write or add to."""
 
     id: int
-    """Its name in this connection, unique among the regions of the end that shares it."""
+    """Its number in this connection, unique among the regions of the end that shares it."""
     addr: int
-    """Where it begins, as the owner's device sees it."""
+    """The address of its first byte, as the owner's device knows it."""
     length: int
-    """In bytes."""
+    """Its length in bytes."""
     rkey: int
-    """The key that a request must show."""
+    """The key for requests."""
     access: AccessFlags
-    """REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC: what may be done."""
+    """What the peer may do: REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC."""
     shape: tuple[int, ...] = ()
     """The lengths of the array that it holds; with `dtype`."""
     dtype: str = ""
