@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -124,6 +125,7 @@ def test_what_cannot_be_is_refused_by_the_call_and_the_batch_goes_on(
     closed = a.alloc(8)
     closed.close()
     fixed = a.register(bytes(8))
+    endless = a.pd.alloc_null_mr()
     with pair() as (other, _), other.alloc(8) as foreign, a.batch(WAIT) as batch:
         wrong: list[tuple[Callable[[], object], type[Exception], str]] = [
             (lambda: batch.read(bytearray(8), remote, SIZE - 7), ValueError, "beyond region"),
@@ -132,6 +134,7 @@ def test_what_cannot_be_is_refused_by_the_call_and_the_batch_goes_on(
             (lambda: batch.read(b"fixed", remote), ValueError, "read-only"),
             (lambda: batch.read(fixed, remote), ValueError, "LOCAL_WRITE"),
             (lambda: batch.write(foreign, remote), ValueError, "another protection domain"),
+            (lambda: batch.write(endless, remote), ValueError, "more than"),
             (lambda: batch.write(closed, remote), VerbsError, "is closed"),
             (lambda: batch.write(b"x", 5), TypeError, "remote is a Region"),  # type: ignore[arg-type]
             (lambda: batch.write("x", remote), TypeError, "."),  # type: ignore[arg-type]
@@ -143,6 +146,7 @@ def test_what_cannot_be_is_refused_by_the_call_and_the_batch_goes_on(
             with pytest.raises(kind, match=text):
                 call()
         done = batch.write(b"good", remote)
+    endless.close()
     assert done.result() is None
     assert memory[:4] == b"good"
     with pytest.raises(RuntimeError, match="the batch has ended: begin another one"):
@@ -229,7 +233,10 @@ def test_an_exception_inside_leaves_the_block_at_once() -> None:
 
 
 @pytest.mark.parametrize("is_long", [False, True])
-def test_a_batch_that_is_interrupted_carries_out_each_operation_at_most_once(is_long: bool) -> None:
+def test_a_batch_that_is_interrupted_carries_out_each_operation_at_most_once(
+    is_long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # of what finalisers say
     with pair(Config(spin=0)) as (a, b):
         memory = bytearray(SIZE)
         remote = shared(a, b, memory)

@@ -11,8 +11,9 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import EBUSY
+from functools import partial
 from typing import Any
 
 import numpy
@@ -22,6 +23,7 @@ import rnic
 from conn.peers import WAIT
 from conn.test_buffers import shared
 from conn.test_ends import pair
+from conn.test_interrupts import InterruptError, Raiser
 from conn.test_short_way import SLEEPY, ends
 from rnic.conn.pool import MAX_CACHED
 from rnic.endpoint import Config, EndpointError, Region
@@ -491,3 +493,45 @@ def test_small_buffers_are_not_kept() -> None:
         for _ in range(50):
             a.read(np.zeros(64, "u1"), remote, timeout=WAIT)
         assert not a._core.pool._cached
+
+
+# ---------------------------------------------------------------- exceptions from outside
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_memory_is_given_back_wherever_an_exception_comes(
+    is_long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # of what finalisers say
+    with pair(Config(spin=0)) as (a, b):
+        memory = bytearray(pattern(LONG))
+        remote = shared(a, b, memory)
+        if is_long:
+            a._core.courier.frame = 0
+            a._core.courier.shut()
+        raised = 0
+        for raiser in map(Raiser, [*range(1, 150)] * 2):
+            buffer, local = bytearray(LONG), np.zeros(LONG, "u1")
+            with suppress(InterruptError):
+                raiser.call(partial(use, a, remote, buffer, local))
+                assert buffer == local.tobytes() == memory
+            raised += raiser.left <= 0
+            a.read(local, remote, timeout=WAIT)
+            assert local.tobytes() == memory, raiser.at
+            for mr in a._core.pool._registered:
+                mr.close()
+            buffer.append(0)
+            gc.collect()
+            assert not a._core.pool.places.regions(), raiser.at
+            assert len(a._core.pool._cached) <= MAX_CACHED, raiser.at
+            assert not a._core._posted_ops, raiser.at
+        assert raised > 50
+
+
+def use(conn: rnic.Connection, remote: Region, buffer: bytearray, local: Any) -> None:
+    with conn.register(buffer), conn.alloc(LONG) as own:
+        conn.read(buffer, remote, timeout=WAIT)
+        conn.read(own, remote, timeout=WAIT)
+        conn.read(local, remote, timeout=WAIT)
+        conn.empty(LONG, "u1")
+        conn.read_array(remote, timeout=WAIT)

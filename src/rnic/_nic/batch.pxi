@@ -26,7 +26,7 @@ cdef class Result:
     cdef uint64_t value
     cdef Py_buffer view
     cdef bint exported
-    cdef Hold hold                  # registered memory that has the bytes; None: they are copied
+    cdef readonly Hold hold         #: Registered memory that has the bytes; None: they are copied.
 
     def __dealloc__(self):
         if self.exported:
@@ -118,7 +118,7 @@ cdef class Chain:
         if isinstance(local, MR):
             mr = local
             mr.need("post_send")
-            if mr.pd is not self.ops.mr.pd or (reads and not mr.can_be_filled()):
+            if mr.pd is not self.ops.mr.pd or mr.length > <uint64_t>MOST_OF_ONE or (reads and not mr.can_be_filled()):
                 self.check(opcode, local, remote, offset)
             r.length = mr.length
             r.hold = Hold(mr, 0, r.length)

@@ -53,7 +53,7 @@ cdef class Operations:
         if wr.wr.atomic.remote_addr % RESULT_BYTES:
             return None
         wr.opcode = opcode
-        if not self.operate(&wr, <uintptr_t>found, RESULT_BYTES, self.mr.lkey):
+        if not self.operate(&wr, <uintptr_t>found, RESULT_BYTES, self.mr.lkey, None, None):
             return None
         return (<uint64_t *>found)[0]
 
@@ -67,6 +67,8 @@ cdef class Operations:
         """One of a batch has ended."""
         cdef uint8_t *found
         self.under_way.pop(r.number, None)
+        if self.staged == r.number:     # an exception has kept it from being adopted
+            self.staged = 0
         if error is not None or r.done:
             r.finish(error)
         elif r.is_atomic():
@@ -111,9 +113,9 @@ cdef class Operations:
         cdef Py_buffer view
         cdef bint reads = wr.opcode == RNIC_WR_RDMA_READ
         if isinstance(local, MR):
-            if reads and not (<MR>local).can_be_filled():
+            if (<MR>local).length > <uint64_t>MOST_OF_ONE or (reads and not (<MR>local).can_be_filled()):
                 return None
-            return self.operate_on(wr, local, 0, (<MR>local).length, remote, offset, access)
+            return self.operate_on(wr, local, 0, (<MR>local).length, None, remote, offset, access)
         try:
             if not PyObject_CheckBuffer(local) and hasattr(local, "__dlpack__"):
                 local = Tensor(local)
@@ -129,11 +131,12 @@ cdef class Operations:
         cdef MR mr = self.places.at(<uintptr_t>view.buf, view.len, reads) if view.len else None
         cdef Hold hold = None
         if mr is not None:
-            return self.operate_on(wr, mr, <uintptr_t>view.buf - mr.addr, view.len, remote, offset, access)
+            return self.operate_on(wr, mr, <uintptr_t>view.buf - mr.addr, view.len, None, remote, offset, access)
         if view.len > self.staged_size:
+            data = memoryview(local)    # kept until the end: such a registration keeps nobody from freeing the buffer
             if self.aims(wr, remote, offset, view.len, access):
-                hold = self.find(memoryview(local), reads)
-            return None if hold is None else self.operate_on(wr, hold.mr, 0, view.len, remote, offset, access)
+                hold = self.find(data, reads)
+            return None if hold is None else self.operate_on(wr, hold.mr, 0, view.len, data, remote, offset, access)
         if not self.is_staged(view.len) or not self.aims(wr, remote, offset, view.len, access):
             return None
         if not reads:
@@ -144,16 +147,10 @@ cdef class Operations:
             memcpy(view.buf, self.base + self.staged_at, view.len)
         return True
 
-    cdef operate_on(self, rnic_send_wr *wr, MR mr, uint64_t at, int64_t length, remote, offset, int access):
-        cdef bint done
+    cdef operate_on(self, rnic_send_wr *wr, MR mr, uint64_t at, int64_t length, data, remote, offset, int access):
         if mr.pd is not self.mr.pd or not mr.live or not self.aims(wr, remote, offset, length, access):
             return None
-        mr.calls += 1
-        try:
-            done = self.operate(wr, mr.iova + at, length, mr.lkey)
-        finally:
-            mr.calls -= 1
-        return True if done else None
+        return True if self.operate(wr, mr.iova + at, length, mr.lkey, Hold(mr, at, length), data) else None
 
     cdef bint is_staged(self, int64_t length):
         """There is a buffer for a copy."""
@@ -163,7 +160,7 @@ cdef class Operations:
         """The copy is in use until the end of the operation, also when an exception hides that it was posted."""
         cdef bint done
         self.staged = self.posted + 1
-        done = self.operate(wr, <uintptr_t>(self.base + self.staged_at), length, self.mr.lkey)
+        done = self.operate(wr, <uintptr_t>(self.base + self.staged_at), length, self.mr.lkey, None, None)
         if not self.pending:
             self.staged = 0
         return done
@@ -187,8 +184,11 @@ cdef class Operations:
             return False
         return True
 
-    cdef bint operate(self, rnic_send_wr *wr, uint64_t addr, int64_t length, uint32_t lkey) except -1:
-        """Posts it and looks for its end.  False: it is `pending`, or was not posted."""
+    cdef bint operate(self, rnic_send_wr *wr, uint64_t addr, int64_t length, uint32_t lkey, Hold hold, data) except -1:
+        """Posts it and looks for its end.  False: it is `pending`, or was not posted.
+
+        One that is pending is among those under way, with what it uses, also when an exception hides it.
+        """
         cdef rnic_sge sge
         cdef rnic_wc wc
         cdef int64_t number = self.posted + 1
@@ -208,4 +208,13 @@ cdef class Operations:
                     break
         finally:
             self.way.busy = False
+            if self.pending == number:
+                self.under_way[number] = left_behind(number, hold, data)
         return False
+
+
+cdef Result left_behind(int64_t number, Hold hold, data):
+    """An operation of which only what it uses is known."""
+    cdef Result r = Result.__new__(Result)
+    r.opcode, r.number, r.hold, r.local = RNIC_WR_RDMA_WRITE, number, hold, data
+    return r

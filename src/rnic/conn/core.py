@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from rnic._nic.nic import MR, SGE, WC, Chain, Courier, Operations, Result, SendWR
+from rnic._nic.nic import MR, SGE, WC, Chain, Courier, Hold, Operations, Result, SendWR
 from rnic.conn.arrays import describe
 from rnic.conn.device import at_once, later, let_go, let_go_memory, run_all
 from rnic.conn.memory import MAX_OPS, Memory
@@ -367,8 +367,6 @@ class Core:
         elif (op := self._posted_ops.get(number)) is not None:
             self.protocol.heard(now)
             self._op_done(op, None)
-        elif number == self.operations.staged:  # an exception has kept it from being adopted
-            self.operations.staged = 0
 
     def _received(self, number: int, length: int, now: float) -> None:
         if not self.established:  # data overtook the last message of the handshake
@@ -481,7 +479,9 @@ class Core:
         if op.local is None:
             return [self.memory.result_sge(op.number)]
         if isinstance(op.local, MR):
-            return [SGE(op.local)]
+            piece = SGE(op.local)
+            op.hold = op.hold or Hold(op.local, 0, piece.length)
+            return [piece]
         if not op.local:  # no region is empty
             return []
         op.hold = op.hold or self.pool.find(op.local, op.opcode is WROpcode.RDMA_READ)
@@ -810,11 +810,11 @@ class Core:
         """The courier has posted this operation, and it was not over soon."""
         short = self.operations
         op.number, op.posted, op.staged = short.pending, True, short.staged == short.pending
+        if (left := self._posted_ops.get(op.number)) is not None:
+            op.hold = left.hold
         self._posted_ops[op.number] = op
         short.pending = 0
         self.courier.shut()
-        if isinstance(op.local, memoryview) and not op.staged:
-            op.hold = self.pool.find(op.local, op.opcode is WROpcode.RDMA_READ)  # as it was found before
 
     def statistics(self) -> Statistics:
         """What was done so far."""
