@@ -25,10 +25,12 @@ from conn.test_buffers import shared
 from conn.test_ends import pair
 from conn.test_interrupts import InterruptError, Raiser
 from conn.test_short_way import SLEEPY, ends
+from rnic._nic.nic import Hold
 from rnic.conn.pool import MAX_CACHED
 from rnic.endpoint import Config, EndpointError, Region
 from rnic.enums import AccessFlags
 from rnic.errors import VerbsError
+from rnic.rdmacm.again import again
 from rnic.verbs.pd import PD
 
 np: Any = numpy
@@ -198,7 +200,8 @@ def test_an_operation_that_has_not_ended_keeps_its_memory() -> None:
 
 
 def test_arrays_outlive_their_connection() -> None:
-    with pair() as (a, _):
+    with pair() as (a, b):
+        b.abort()
         x = a.empty(LONG, "u1")
         own = a.alloc(LONG)
         y = np.frombuffer(own.buf, "u1")[5:]
@@ -211,6 +214,9 @@ def test_arrays_outlive_their_connection() -> None:
             a.register(bytearray(8))
         with pytest.raises(EndpointError):
             a.empty(8)
+    pd = a.pd
+    assert not pd.closed
+    assert not again.is_busy  # nobody looks again and again
     assert x.sum() == LONG
     x[:] = 3
     assert y.sum() == 2 * (LONG - 5)
@@ -219,6 +225,21 @@ def test_arrays_outlive_their_connection() -> None:
     own.close()
     del x
     gc.collect()
+    assert pd.closed
+
+
+def drop_in_a_cycle(mr: Any) -> None:
+    cycle: list[Any] = [mr, Hold(mr, 0, 8)]
+    cycle.append(cycle)
+
+
+def test_a_region_that_is_collected_with_its_hold_is_given_back() -> None:
+    with pair() as (a, _):
+        drop_in_a_cycle(a.pd.reg_mr(bytearray(8), AccessFlags.LOCAL_WRITE))
+        with pytest.warns(ResourceWarning, match="unclosed MR"):
+            gc.collect()
+        a.abort()
+        assert a.pd.closed
 
 
 OUTLIVES = """

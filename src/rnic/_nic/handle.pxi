@@ -56,6 +56,10 @@ cdef class Handle:
         """Removes users that no longer need this object, if that is only found out now."""
         pass
 
+    cdef void forsake(self):
+        """Nothing refers to it any more, but garbage."""
+        pass
+
     cdef str caller(self):
         """Who is counted in `calls`."""
         return "a call in another thread"
@@ -103,7 +107,7 @@ cdef class Handle:
     cdef void detach(self):
         """Releases the owners, and closes those that waited only for this object."""
         owners, self.owners = self.owners, ()
-        for owner in owners or ():  # None: it is of a cycle that is collected
+        for owner in owners:
             (<Handle>owner).users.pop(<uintptr_t><void *>self, None)
             if (<Handle>owner).closing:
                 (<Handle>owner).finish_if_unused()
@@ -174,6 +178,7 @@ cdef class Handle:
         if not self.live:
             return
         warn = not self.closing and not self.quiet and self.pid == getpid() and not sys.is_finalizing()
+        self.forsake()
         done = self.finish_if_unused()
         if not done:
             self.detach()

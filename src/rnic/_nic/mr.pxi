@@ -17,6 +17,7 @@ cdef class MR(Handle):
     cdef bint from_null         # it is this process' memory from address 0 on
     cdef int views              # memoryviews of this MR
     cdef int held               # Holds on it, which `calls` counts, too
+    cdef bint forsaken          # and which no longer count
     cdef bint moving            # rereg() is at it, and its memory may be another one when that returns
     cdef object last_buf        # weak reference to the memoryview that .buf gave out
     cdef int64_t rights         # as granted; negative: another process knows
@@ -199,6 +200,11 @@ cdef class MR(Handle):
             self.rights = access
         self.describe()
         return 0
+
+    cdef void forsake(self):
+        """Holds that are collected with it come too late to give it back: its owners are collected, too."""
+        self.calls -= self.held
+        self.held, self.forsaken = 0, True
 
     cdef str caller(self):
         return "an operation that has not ended" if self.held else Handle.caller(self)

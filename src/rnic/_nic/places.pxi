@@ -23,6 +23,8 @@ cdef class Hold:
         mr.calls += 1
 
     def __dealloc__(self):
+        if self.mr is None or self.mr.forsaken:
+            return
         self.mr.held -= 1
         self.mr.calls -= 1
         if self.mr.closing and not self.mr.finish_if_unused() and self.later is not None:

@@ -965,7 +965,8 @@ class Core:
                     self.channel.close,
                     self.channel.drop_fd,  # before the descriptor that it shares
                     self.memory.let_go,
-                    *(partial(let_go, one) for one in (self.cq, self.comp, self.pd)),
+                    *(partial(let_go, one) for one in (self.cq, self.comp)),
+                    self._let_go_domain,
                 ]
             )
         self.released = True
@@ -983,6 +984,12 @@ class Core:
         if not self.qp.closed:
             self.cm_id.qp = None
             later(self.qp)
+
+    def _let_go_domain(self) -> None:
+        if self.pool.awaited:
+            self.pd.__exit__(VerbsError, None, None)  # now, or with the last array in its memory
+        else:
+            let_go(self.pd)
 
     def _let_go_memory(self) -> None:
         self._outgoing.clear()

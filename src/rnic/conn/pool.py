@@ -95,6 +95,11 @@ class Pool:
         part_with(self._cached[key])
         del self._cached[key]
 
+    @property
+    def awaited(self) -> bool:
+        """Arrays lie in its memory: it goes with the last of them, and its domain, too."""
+        return any(mr.awaited for mr in self.places.regions())
+
     def let_go(self) -> None:
         """Give it all back.  What arrays lie in goes with the last of them."""
         for key in list(self._cached):
