@@ -20,7 +20,8 @@ cdef class Result:
     cdef readonly object remote     #: The peer's region,
     cdef readonly int64_t offset    #: where in it,
     cdef readonly int64_t length    #: and how many bytes.
-    cdef readonly uint64_t compare_add, swap
+    cdef readonly uint64_t compare_add  #: What an atomic adds, or compares with.
+    cdef readonly uint64_t swap         #: What COMPARE_SWAP puts in its place.
     cdef readonly bint fenced       #: It waits for READs and atomics before it.
     cdef int64_t number             # as posted
     cdef uint64_t value
