@@ -285,9 +285,10 @@ def test_interrupt_ends_a_run(rnic: Start, events: list[str]) -> None:
 def test_a_killed_peer_is_named_first_and_counters_once(rnic: Start) -> None:
     server = rnic("pingpong", "rc", "-p", 0, "-n", 1 << 30)
     client = rnic("pingpong", "rc", "127.0.0.1", "-p", server.listening(), "-n", 1 << 30)
-    assert client.process.stdout is not None
-    for _ in range(2):
-        assert "address:" in client.process.stdout.readline()
+    for end in (server, client):  # each has the other's queue pair
+        assert end.process.stdout is not None
+        for _ in range(2):
+            assert "address:" in end.process.stdout.readline()
     server.process.kill()
     result = client.wait()
     assert (result.status, result.out) == (1, "")

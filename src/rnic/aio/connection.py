@@ -76,6 +76,8 @@ class Connection(Face):
         this tag. Other messages wait meanwhile, up to Config.max_backlog; beyond that the peer waits.
         """
         core, pump = self._core, self._pump
+        if tag is not None:
+            core.check_tag(tag)
         if pump.turn.is_used_up():
             await pump.turn.give_way()
         again = False
@@ -133,8 +135,9 @@ class Connection(Face):
             core.courier.hand = None
             return length
         except BaseException:
-            core.fetching.let_target_go(target)
+            core.fetching.let_target_go(target, core.protocol)
             pump.messages.wake()
+            pump.soon()  # nobody may have fetched what the next one waits for
             raise
 
     async def share(self, buffer: AnyBuffer, access: AccessFlags | None = None) -> Region:

@@ -124,7 +124,7 @@ class Core:
         self._polled: deque[list[WC]] = deque()  # completions that were not all handled
         self._waiting: dict[int, bool] = {}  # handles of messages that were not handed out whole
         self._announced = Announced(self.pd)
-        self.fetching = Fetching(self.pd, self.courier)
+        self.fetching = Fetching(self.pd, self.pool, self.courier)
         self._outgoing: deque[Outgoing] = deque()  # handed out, not posted
         self._queued_ops: deque[Op] = deque()
         # What the device has taken, and nobody has noted yet; with it, how many receives are posted then.
@@ -622,6 +622,9 @@ class Core:
             hand = self._fetch_from_behind(hand, tag)
         if hand is not None:
             return hand if isinstance(hand, bytes) else hand.data
+        if (error := self.fetching.error) is not None and not self.ended:
+            self.fetching.error = None
+            raise error
         if self.eof or (tag is not None and self._peer_is_done):
             which = "no message" if tag is None else f"no message with tag {tag}"
             raise EOFError(f"the peer has said goodbye: {which} follows")
@@ -646,10 +649,22 @@ class Core:
         """Its goodbye has come: no message follows those that are here."""
         return self.protocol.state in (State.HALF_CLOSED_REMOTE, State.CLOSED)
 
+    def check_tag(self, tag: int) -> None:
+        """Raise what is wrong with a tag that somebody asks for."""
+        if not isinstance(tag, int):
+            raise TypeError(f"recv(): a tag is a number, not {type(tag).__name__}")
+        if not 0 <= tag < 1 << 64:
+            raise ValueError(f"recv(): tag {tag}, it can be 0 to 2**64 - 1")
+        protocol = self.protocol
+        if tag and not (isinstance(protocol, Protocol) and protocol.knows(Capability.TAG)):
+            raise ValueError("recv(): the peer knows no tags")
+
     def has_tagged(self, tag: int) -> bool:
         """next_message(tag) has something to say."""
         hand, protocol = self.courier.hand, self.protocol
         if (hand is not None and _tag(hand) == tag) or self.ended or self._peer_is_done:
+            return True
+        if self.fetching.error is not None:
             return True
         return isinstance(protocol, Protocol) and protocol.find_message(tag) is not None
 
@@ -660,7 +675,7 @@ class Core:
 
     def has_news(self) -> bool:
         """next_message() has something to say."""
-        return self.courier.hand is not None or self.eof or self.ended
+        return self.courier.hand is not None or self.eof or self.ended or self.fetching.error is not None
 
     def share(self, buffer: AnyBuffer, access: AccessFlags | None) -> Region:
         """Register memory and tell the peer."""
@@ -914,6 +929,7 @@ class Core:
         self._last_completions()
         if is_flushed(self.qp) or not self._posted_ops:
             self._fail_ops()
+            self.fetching.close()
             self._flushed_by = None
         else:  # a READ may still be carried out, into a buffer that would be the user's again
             self._flushed_by = now + _LOOK_AGAIN

@@ -278,12 +278,13 @@ class Desk:
         if self._admit is None or peer is None:
             return b""
         try:
-            answer = bytes(self._admit(core.peer_data, peer) or b"")
+            said = self._admit(core.peer_data, peer)
+            answer = b"" if said is None else bytes(memoryview(said))
             if len(answer) > MAX_DATA_ANSWERING:
                 raise ValueError(f"{len(answer)} bytes, a reply has room for {MAX_DATA_ANSWERING}")
-        except PermissionError:
-            raise
         except Exception as error:
+            if isinstance(error, PermissionError) and error.errno is None:  # else it is open()'s, with a path
+                raise
             _log.error("admit() has failed for a request from %s", peer, error=error)
             raise PermissionError("the server could not decide about the request") from error
         return answer

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 from collections import deque
 
-from rnic._nic.nic import MR, SGE, Courier, blank
+from rnic._nic.nic import MR, SGE, Courier, Hold, blank
 from rnic.conn.device import let_go_memory
 from rnic.conn.ops import Op
+from rnic.conn.pool import Pool
+from rnic.conn.raw import Raw
 from rnic.endpoint import MessageReceived, Offer, Protocol, Region
+from rnic.endpoint.inbox import copied
 from rnic.enums import AccessFlags, ReregMRFlags, WROpcode
+from rnic.errors import VerbsError
 from rnic.verbs.pd import PD
 
 PIECE = 1 << 24
@@ -47,11 +51,19 @@ class Announced:
         return mr.rkey
 
     def copy(self, handle: int) -> None:
-        """From now on the peer READs a copy: the buffer is free."""
+        """From now on the peer READs a copy: the buffer is free.
+
+        Where there is no memory for a copy, a peer that READs the message loses the connection.
+        """
         mr = self._mrs[handle]
-        with mr.buf as data:
-            copy = bytearray(data)
-        mr.rereg(ReregMRFlags.CHANGE_TRANSLATION, buffer=copy)
+        if mr.closed:
+            return
+        try:
+            with mr.buf as data:
+                copy = bytearray(data)
+            mr.rereg(ReregMRFlags.CHANGE_TRANSLATION, buffer=copy)
+        except (MemoryError, VerbsError):
+            self.close(handle)
 
     def close(self, handle: int) -> None:
         """The peer has it, or does not get it."""
@@ -72,33 +84,37 @@ class Announced:
 class FetchOp(Op):
     """A READ of a piece of an announced message."""
 
-    def __init__(self, remote: Region, offset: int, mr: MR) -> None:
+    def __init__(self, remote: Region, offset: int, mr: MR, start: int) -> None:
+        """`start`: where the piece begins in the region."""
         length = min(PIECE, remote.length - offset)
         super().__init__(WROpcode.RDMA_READ, remote, offset, length)
         self.length = length
-        self.pieces = [SGE(mr, offset, length)]
+        self.pieces = [SGE(mr, start, length)]
 
 
 class Fetch:
     """READs an announced message, piece by piece."""
 
-    def __init__(self, pd: PD, offer: Offer, target: memoryview | None) -> None:
+    def __init__(self, pd: PD, pool: Pool, offer: Offer, target: memoryview | None) -> None:
         self.offer = offer
         self.target = target
         """The user's buffer; None: the message gets bytes of its own."""
         self.unwanted = False
         """Nobody waits for it in this buffer any more."""
         self.data: bytes | memoryview
+        self._pd = pd
+        self._mr: MR | None = None  # of a piece: pages are taken as they are needed, not as the peer says
+        self._addr = 0
+        self._hold: Hold | None = None  # registered memory that has the buffer
         if target is None:
-            self.data, addr = blank(offer.total)
-            self._mr = pd.reg_mr(addr=addr, length=offer.total, access=AccessFlags.LOCAL_WRITE)
+            self.data, self._addr = blank(offer.total)
         else:
             self.data = target[: offer.total]
-            self._mr = pd.reg_mr(self.data, AccessFlags.LOCAL_WRITE)
+            self._hold = pool.hold(self.data, True)
         self._remote = Region(0, offer.addr, offer.total, offer.rkey, AccessFlags.REMOTE_READ)
         self.here = 0
         """Bytes that have come."""
-        self.op = FetchOp(self._remote, 0, self._mr)
+        self.op = self._next_op()
 
     @property
     def complete(self) -> bool:
@@ -109,40 +125,71 @@ class Fetch:
         """A READ is over: the next one, unless that was the last."""
         self.here = self.op.offset + self.op.length
         if not self.complete:
-            self.op = FetchOp(self._remote, self.here, self._mr)
+            self.op = self._next_op()
+
+    def _next_op(self) -> FetchOp:
+        if self._hold is not None:
+            return FetchOp(self._remote, self.here, self._hold.mr, self._hold.offset + self.here)
+        self._let_piece_go()
+        length = min(PIECE, self.offer.total - self.here)
+        access = AccessFlags.LOCAL_WRITE
+        self._mr = self._pd.reg_mr(addr=self._addr + self.here, length=length, access=access)
+        return FetchOp(self._remote, self.here, self._mr, 0)
+
+    def _let_piece_go(self) -> None:
+        if self._mr is not None:
+            let_go_memory(self._mr)
+            self._mr = None
 
     def close(self) -> None:
         """Nothing is written into the buffer any more."""
-        let_go_memory(self._mr)
+        self._let_piece_go()
+        self._hold = None
 
 
 class Fetching:
     """The message that the peer has announced, on its way here."""
 
-    def __init__(self, pd: PD, courier: Courier) -> None:
-        self._pd, self._courier = pd, courier
+    def __init__(self, pd: PD, pool: Pool, courier: Courier) -> None:
+        self._pd, self._pool, self._courier = pd, pool, courier
         self._fetch: Fetch | None = None
         self.target: memoryview | None = None
         """Where whoever waits for the next message wants it."""
-        self._landed_in: memoryview | None = None  # such a buffer, which has the message in `hand`
+        self._landed_in: memoryview | None = (
+            None  # such a buffer, in which the one message lies that is there
+        )
+        self._own = False  # the next one goes to bytes of its own: a buffer was taken away from under it
+        self.error: Exception | None = None
+        """Why the message cannot be fetched.  It is tried again when a call for a message has raised it."""
 
     def step(self, protocol: Protocol, queue: deque[Op]) -> bool:
         """Begin to fetch a message, queue its next READ, or hand it over; False: there is nothing to do."""
-        if self._fetch is None:
-            offer = protocol.offer
-            if offer is None or not protocol.may_fetch:
+        if self._fetch is not None and protocol.offer is not self._fetch.offer:
+            self._fetch.close()  # it was handed over, or was never begun
+            self._fetch = None
+        try:
+            if self._fetch is None and not self._begin(protocol):
                 return False
-            target = self.target
-            if target is not None and len(target) < offer.total:
-                return False  # recv_into() says so
-            if target is not None and not self._is_next(protocol):
-                target = None
-            self._fetch = Fetch(self._pd, offer, target)
-        return self._go_on(protocol, self._fetch, queue)
+            assert self._fetch is not None
+            return self._go_on(protocol, self._fetch, queue)
+        except (MemoryError, VerbsError) as error:
+            self.error = error
+            return False
+
+    def _begin(self, protocol: Protocol) -> bool:
+        offer, target = protocol.offer, self.target
+        if offer is None or self.error is not None or not protocol.may_fetch:
+            return False
+        if target is not None and len(target) < offer.total:
+            return False  # recv_into() says so
+        if self._own or not self._is_next(protocol):
+            target = None
+        self._fetch = Fetch(self._pd, self._pool, offer, target)
+        return True
 
     def _go_on(self, protocol: Protocol, fetch: Fetch, queue: deque[Op]) -> bool:
-        protocol.begin_fetch()
-        if fetch.op.done and fetch.op.error is None and not fetch.complete:
+        protocol.begin_fetch(fetch.offer)
+        if fetch.op.done and fetch.op.error is None and not (fetch.complete or fetch.unwanted):
             fetch.step()
         if fetch.complete or (fetch.unwanted and fetch.op.done):
             self._hand_over(protocol, fetch)
@@ -156,10 +203,11 @@ class Fetching:
         """It is here, or where nobody wants it any more, and then it comes again."""
         fetch.close()
         if protocol.offer is fetch.offer:
+            self._own = fetch.unwanted
             if fetch.unwanted:
                 protocol.give_up_fetch()
             else:
-                self._landed_in = fetch.target
+                self._landed_in = fetch.target or self._landed_in
                 protocol.fetched(fetch.data)
         self._fetch = None
 
@@ -178,15 +226,17 @@ class Fetching:
         """A READ writes into a buffer of the user's."""
         return self._fetch is not None and self._fetch.target is not None and not self._fetch.op.done
 
-    def let_target_go(self, target: memoryview) -> None:
+    def let_target_go(self, target: memoryview, protocol: Protocol | Raw) -> None:
         """Whoever gave it waits no longer: what is in it is copied, what is on its way comes again."""
         self.target = None
         if self._fetch is not None and self._fetch.target is target:
             self._fetch.unwanted = True
+        if self._landed_in is not target or isinstance(protocol, Raw):
+            return
         hand = self._courier.hand
-        landed = isinstance(hand, MessageReceived) and isinstance(hand.data, memoryview)
-        if landed and self._landed_in is target:
-            self._courier.hand = MessageReceived(bytes(hand.data), hand.tag)
+        if isinstance(hand, MessageReceived):
+            self._courier.hand = copied(hand)
+        protocol.copy_messages()  # a message that was asked for by its tag may have taken its place
 
     def put(self, message: bytes | memoryview, target: memoryview) -> int:
         """A message into the buffer of recv_into(), if it is not there already; its length."""
@@ -199,3 +249,4 @@ class Fetching:
         """The connection has ended."""
         if self._fetch is not None:
             self._fetch.close()
+            self._fetch = None

@@ -184,13 +184,14 @@ class Connection(Face):
             core.fetching.target = core.courier.hand = None
             return length
         except BaseException:
-            core.fetching.let_target_go(target)
+            core.fetching.let_target_go(target, core.protocol)
             raise
         finally:
             self._inside = None
 
     def _recv_tagged(self, timeout: float | None, tag: int) -> bytes:
         core, until = self._core, after(timeout)
+        core.check_tag(tag)
         self._enter("recv", timeout)
         core.tags = frozenset((tag,))
         try:

@@ -5,7 +5,7 @@ from collections import deque
 
 from rnic.endpoint.events import Event, MessageReceived
 
-__all__ = ["Inbox"]
+__all__ = ["Inbox", "copied"]
 
 _EVENT_WEIGHT = 64
 """Bytes that an event counts beside its data, so that empty messages are bounded too."""
@@ -50,6 +50,10 @@ class Inbox:
         self._events = deque([other, *left])
         self.weight = weight
 
+    def copy_messages(self) -> None:
+        """Messages that lie where the driver has put them get bytes of their own; again changes nothing."""
+        self._events = deque(copied(one) if isinstance(one, MessageReceived) else one for one in self._events)
+
     def look(self, events: tuple[Event, ...]) -> tuple[int, int]:
         """How many events there were before these, and the weight with them."""
         weight = self.weight
@@ -74,6 +78,11 @@ class Inbox:
         if self._events and self._events[0] is event:
             self._events.popleft()
         self._taken, self.weight = taken, weight
+
+
+def copied(message: MessageReceived) -> MessageReceived:
+    """The same, with bytes of its own."""
+    return message if isinstance(message.data, bytes) else MessageReceived(bytes(message.data), message.tag)
 
 
 def _weight(event: Event) -> int:

@@ -499,9 +499,16 @@ class Protocol:
             return True
         return self._inbox.weight + offer.total < self.config.max_backlog
 
-    def begin_fetch(self) -> None:
-        """The driver READs the offer now: a STOP comes too late."""
-        self._offers.begun = True
+    def begin_fetch(self, offer: Offer | None = None) -> None:
+        """The driver READs the offer now, if it is still this one: a STOP comes too late."""
+        if offer is None or self._offers.first is offer:
+            self._offers.begun = True
+
+    def copy_messages(self) -> None:
+        """Events that are memoryviews get bytes of their own: the memory is somebody else's again."""
+        if self._step is not None:
+            self.settle()
+        self._inbox.copy_messages()
 
     def give_up_fetch(self) -> None:
         """The READ came to nothing, or went where nobody needs it: it is due again."""

@@ -85,11 +85,19 @@ class Assembler:
         if there == len(payload) == total:
             return Progress(None, 0, self._flow.complete + 1, tag), bytes(payload)
         if self._keeps:
-            self._data.seek(self.buffered)  # where go() has not been, the same bytes may be written again
-            self._data.write(payload)
+            self._keep(number, total, payload)
         if there < total:
             return Progress(total, there, self._flow.complete, tag), None
         return Progress(None, 0, self._flow.complete + 1, tag), self._data.getvalue()
+
+    def _keep(self, number: int, total: int, payload: memoryview) -> None:
+        self._data.seek(self.buffered)  # where go() has not been, the same bytes may be written again
+        try:
+            self._data.write(payload)
+        except MemoryError:  # what has come is gone with it
+            raise ProtocolError(
+                f"there is no memory for message {number} of {total} bytes", Reason.TOO_LONG
+            ) from None
 
     def look_stopped(self) -> Progress:
         """The message that has begun comes no further."""
