@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One end of a connection: posts, polls and feeds the protocol.  Nothing here waits: the faces do.
+"""One end of a connection: posts, polls and feeds the protocol.  Nothing here waits; sync.py and aio do.
 
 pump() moves everything that can be moved; what the user asked for is then seen by looking.  Between two pumps
 a face waits for the two descriptors, or until deadline().
@@ -71,12 +71,12 @@ _LOOK_AGAIN = 0.25  # seconds until the next look whether what a stopped process
 
 
 def _tag(message: MessageReceived | bytes) -> int:
-    """By the courier come messages without one."""
+    """The tag of a message; what comes by the courier has none."""
     return 0 if isinstance(message, bytes) else message.tag
 
 
 class Core:
-    """A queue pair, a completion queue, an id, and the protocol that rules them."""
+    """A connection's queue pair, completion queue and id, and the protocol that rules them."""
 
     def __init__(self, cm_id: CmId, config: Config, role: Role) -> None:
         self.cm_id, self.config = cm_id, config
@@ -84,21 +84,21 @@ class Core:
         self.established = False
         """The peer is known to be ready."""
         self.error: EndpointError | None = None
-        """What ended the connection, unless goodbyes did."""
+        """What ended the connection; None if it is open, or both ends said goodbye."""
         self.undelivered = 0
-        """With `error`: messages of which it is not known that the peer has them."""
+        """When `error` is set: the number of messages that the peer has perhaps not received."""
         self.eof = False
-        """The peer has said goodbye, and all that it sent was taken."""
+        """The peer has said goodbye, and the program has taken all its messages."""
         self.waiting = False
-        """Somebody waits for a message, or for one of his own to leave: a long one may come in meanwhile."""
+        """A call waits for a message to come or to go: a long message may come in meanwhile."""
         self.tags: frozenset[int] = frozenset()
-        """Those of the messages for which somebody waits."""
+        """The tags that calls ask for now."""
         self.broken: EndpointError | None = None
-        """A mistake of this package that kept it from going on."""
+        """A mistake in rnic that ended the connection."""
         self.released = False
-        """release() has begun; `given_back`: it is done."""
+        """release() has begun.  When it is done, `given_back` is true."""
         self.busy = False
-        """There is more to do at once: the last pump stopped to let others work."""
+        """The last pump stopped to let other tasks work: pump again at once."""
         context = cm_id.verbs
         assert context is not None
         with contextlib.ExitStack() as undo:
@@ -182,12 +182,12 @@ class Core:
     # ------------------------------------------------------------ opening
 
     def hello(self, data: bytes) -> bytes:
-        """Post the receives; what says so to the peer, with the program's data, and nothing to a raw one."""
+        """Post the receives; return the hello with the program's data, empty for a raw peer."""
         self._post_receives()
         return b"" if isinstance(self.protocol, Raw) else self.protocol.hello(data)
 
     def greet(self, private_data: bytes, now: float) -> None:
-        """The peer's REQ or REP has come.  Raises ProtocolError when the peer is no endpoint, and must be."""
+        """Read the hello in a REQ or REP.  ProtocolError when there is none and Config.raw is off."""
         if isinstance(self.protocol, Raw):
             raise RuntimeError("a peer is greeted once")
         posted = self.config.receives - self.protocol.receives_to_post()
@@ -204,17 +204,17 @@ class Core:
 
     @property
     def peer_data(self) -> bytes:
-        """What the peer's program has said with the hello."""
+        """The data that the peer's program put into its hello."""
         protocol = self.protocol
         return protocol.peer.data if isinstance(protocol, Protocol) and protocol.peer is not None else b""
 
     @property
     def raw(self) -> bool:
-        """The peer is no endpoint."""
+        """The peer sent no hello: it speaks no endpoint protocol."""
         return isinstance(self.protocol, Raw)
 
     def take_short_way(self) -> bool:
-        """Whether messages may go and come by the courier: nothing is here that they would overtake."""
+        """Open the courier if its messages would overtake nothing that waits here; whether it is open."""
         protocol = self.protocol
         return (
             isinstance(protocol, Protocol)
@@ -227,7 +227,7 @@ class Core:
         )
 
     def _go_long(self) -> None:
-        """The long way begins with what the courier has not finished."""
+        """Shut the courier, and take over the beginning of a message that it has received."""
         courier, protocol = self.courier, self.protocol
         courier.shut()
         if not isinstance(protocol, Protocol) or self.ended:
@@ -240,7 +240,7 @@ class Core:
             protocol.lost("a piece of a message could not be posted")
 
     def woken(self) -> bool:
-        """The descriptor is readable: True if there is nothing to pump; the courier may have a message."""
+        """Let the courier look, as the descriptor is readable; False when a pump is needed."""
         if not (self.courier.open or self.take_short_way()):
             return False
         self.courier.woken()
@@ -249,11 +249,11 @@ class Core:
     # ------------------------------------------------------------ pumping
 
     def fileno(self) -> int:
-        """A descriptor that is readable when there is something to pump."""
+        """A descriptor that becomes readable when a pump has something to do."""
         return self.comp.fileno()
 
     def pump(self, now: float) -> None:
-        """Everything that can be done now.  Afterwards the descriptors tell of news, unless `busy`."""
+        """Do all that can be done now.  Afterwards the descriptor tells of news, unless `busy`."""
         if self.released or self.broken is not None:
             return
         self._go_long()
@@ -285,13 +285,13 @@ class Core:
             self._close_released(now)
 
     def _note_posted(self) -> None:
-        """Note what an exception kept from being noted."""
+        """Note what was posted just before an exception came."""
         self._note_receives()
         self._note_sends()
         self._note_op()
 
     def deadline(self) -> float | None:
-        """When to pump at the latest."""
+        """The time at which pump() must run at the latest; None: there is none."""
         due = self.protocol.deadline()
         close_by = self._closing[0] if self._closing is not None and not self.ended else None
         times = (due, close_by, self._again_at, self._flushed_by)
@@ -327,7 +327,7 @@ class Core:
             self.protocol.lost(f"the handshake failed: {event.event.name}{why}")
 
     def _lost_peer(self) -> bool:
-        """What the connection manager says, if anything, comes after all that has completed."""
+        """Handle a disconnect, after all completions that came before it; whether there was one."""
         event = self._disconnected
         if event is None or self.finished:
             return False
@@ -377,7 +377,7 @@ class Core:
             self.protocol.receive(data, now)
 
     def _failed(self, failed: list[WC]) -> None:
-        """The first that was not merely flushed tells what went wrong, else the connection manager."""
+        """End the connection: the first status that is not WR_FLUSH_ERR says why, or else the CM does."""
         first = next((one for one in failed if one.status is not WCStatus.WR_FLUSH_ERR), None)
         if first is None:
             self._cm_events()
@@ -418,7 +418,7 @@ class Core:
             self._took_receives.clear()
 
     def _post_sends(self) -> None:
-        """A row of SENDs, of which the last tells when all are done."""
+        """Post the SENDs that may go now; the last one is signaled, and completes for all."""
         # What must not come after the RELEASE of a region goes before it.
         self._post_ops()
         while self.protocol.outstanding < self.memory.bounces:
@@ -509,7 +509,7 @@ class Core:
         self._posted_ops.pop(op.number if op.posted else 0, None)
 
     def _close_released(self, now: float) -> None:
-        """Memory that no request of the peer's can reach any more."""
+        """Deregister memory that no request of the peer can reach any more."""
         due = self._again_at is not None and now >= self._again_at
         released = self.protocol.released
         if not due and released == self._released_seen and not (self.ended and self.protocol.unreleased):
@@ -526,7 +526,7 @@ class Core:
 
     @property
     def _announces(self) -> bool:
-        """The peer may be told to READ a message."""
+        """Long messages may be announced to this peer."""
         protocol, config = self.protocol, self.config
         return (
             isinstance(protocol, Protocol)
@@ -536,7 +536,7 @@ class Core:
         )
 
     def _queue_message(self, data: memoryview, tag: int) -> None:
-        """Announced if it is long, and its memory can be registered; else in pieces."""
+        """Announce a message if it is long and can be registered; else queue it to go in pieces."""
         protocol, handle = self.protocol, self.protocol.next_handle
         if isinstance(protocol, Protocol) and self._announces and len(data) >= (self.config.announce or 0):
             try:
@@ -549,7 +549,7 @@ class Core:
             protocol.send(data, tag)
 
     def _note_taken(self) -> None:
-        """The peer has these."""
+        """Deregister the messages that the peer has taken."""
         if isinstance(self.protocol, Protocol):
             for handle in self._announced.up_to(self.protocol.taken):
                 self._announced.close(handle)
@@ -557,7 +557,7 @@ class Core:
 
     @property
     def offered(self) -> int:
-        """Bytes of the message that was announced, if it is the next one and nobody fetches it; else 0."""
+        """The length of the announced message, if it comes next and is not being fetched; else 0."""
         return self.fetching.offered(self.protocol) if isinstance(self.protocol, Protocol) else 0
 
     def _fetch_offer(self) -> bool:
@@ -571,7 +571,7 @@ class Core:
 
     @property
     def next_handle(self) -> int:
-        """What send() will return."""
+        """The handle of the next message that is queued."""
         return self.protocol.next_handle
 
     def send(self, message: AnyBuffer, tag: int) -> None:
@@ -583,17 +583,17 @@ class Core:
         self._queue_message(data, tag)
 
     def is_sent(self, handle: int) -> bool:
-        """All of it was copied out; or the connection has ended, which check() tells."""
+        """The message has left its buffer, or the connection has ended (then check() raises)."""
         return handle not in self._waiting or self.ended
 
     def raise_unsent(self, handle: int) -> None:
-        """Raise what has ended the connection before a message was sent."""
+        """Raise the connection's error if it ended before the message was sent."""
         self._announced.close(handle)
         if self._waiting.pop(handle, None) is not None:
             self.check()
 
     def take_back(self, handle: int) -> None:
-        """Nobody waits for a message any more: it is taken back, as far as the peer knows how to do that.
+        """Withdraw a message, as its call has ended: the peer drops it, if it can.
 
         If it does not, or has begun to READ it, the message goes on from a copy.
         """
@@ -632,7 +632,7 @@ class Core:
         return None
 
     def _fetch_from_behind(self, hand: MessageReceived | bytes, tag: int) -> MessageReceived | None:
-        """A message with this tag comes to hand, and what was there goes back."""
+        """Bring a message with this tag to hand, and put the one that was there back."""
         protocol = self.protocol
         if isinstance(protocol, Raw) or (found := protocol.find_message(tag)) is None:
             return None
@@ -646,11 +646,11 @@ class Core:
 
     @property
     def _peer_is_done(self) -> bool:
-        """Its goodbye has come: no message follows those that are here."""
+        """The peer's goodbye has come: no message follows those that are here."""
         return self.protocol.state in (State.HALF_CLOSED_REMOTE, State.CLOSED)
 
     def check_tag(self, tag: int) -> None:
-        """Raise what is wrong with a tag that somebody asks for."""
+        """TypeError or ValueError when no message can have this tag."""
         if not isinstance(tag, int):
             raise TypeError(f"recv(): a tag is a number, not {type(tag).__name__}")
         if not 0 <= tag < 1 << 64:
@@ -670,7 +670,7 @@ class Core:
 
     @property
     def by_courier(self) -> bool:
-        """So came the next message: all that follows from it has been done."""
+        """The next message came by the courier, so no pump is needed after it."""
         return isinstance(self.courier.hand, bytes)
 
     def has_news(self) -> bool:
@@ -700,7 +700,7 @@ class Core:
         return region
 
     def _unshare(self, mr: MR, before: set[int]) -> None:
-        """The caller does not get it; the peer may be told of it already, and is told that it goes."""
+        """Undo share() after an exception; if the peer has been told of the region, withdraw it."""
         self.protocol.settle()
         for key in set(self.protocol.shared) - before:
             self._shared[key] = mr
@@ -709,7 +709,7 @@ class Core:
         mr.close()
 
     def withdraw(self, region: Region) -> None:
-        """Tell the peer that it may no longer use a region, which pump() closes then; again does nothing."""
+        """Tell the peer that it may no longer use a region; pump() deregisters it when the peer agrees."""
         self._go_long()
         self.check()
         self._check_ours(region, "withdraw")
@@ -725,7 +725,7 @@ class Core:
             )
 
     def shared_memory(self, region: Region) -> memoryview:
-        """What share() was given."""
+        """The buffer that share() was given."""
         if region in self.protocol.regions.values():
             raise ValueError("asarray(): the memory is the peer's: read_array() reads it")
         self._check_ours(region, "asarray")
@@ -735,12 +735,12 @@ class Core:
         return mr.buf
 
     def is_withdrawn(self, region: Region) -> bool:
-        """The peer has confirmed it, and the memory is deregistered."""
+        """The peer has confirmed the withdrawal, and the memory is deregistered."""
         mr = self._shared.get(region.id)
         return mr is None or mr.closed
 
     def revoke(self, region: Region) -> None:
-        """Deregister a region at once, whatever the peer does, and tell it so."""
+        """Deregister a region at once, and tell the peer."""
         self._go_long()
         self._check_ours(region, "revoke")
         if (mr := self._shared.get(region.id)) is None:
@@ -754,7 +754,7 @@ class Core:
         self._shared.pop(region.id, None)
 
     def next_region(self) -> Region | None:
-        """A region of the peer that was not told of yet."""
+        """A region of the peer that the program has not got yet; None: there is none."""
         if (region := self._new_region()) is not None:
             self._given[region.id] = region
             return region
@@ -766,7 +766,7 @@ class Core:
         return self._new_region() is not None or self.ended
 
     def next_withdrawn(self) -> Region | None:
-        """A region that next_region() has returned, and that the peer has withdrawn since; each one once."""
+        """A region that next_region() returned and the peer has withdrawn, each once; None: there is none."""
         self._look_at_regions()
         for key, region in list(self._withdrawn.items()):
             del self._withdrawn[key]
@@ -780,7 +780,7 @@ class Core:
         return bool(self._withdrawn) or self.ended
 
     def _look_at_regions(self) -> None:
-        """Which of those that were returned have gone; the end of the connection is told otherwise."""
+        """Find the regions that the peer has withdrawn.  The end of the connection withdraws none."""
         regions = self.protocol.regions
         for key, region in list(self._given.items()):
             if regions.get(key) is not region:
@@ -822,7 +822,7 @@ class Core:
         return batch.is_over()
 
     def adopt(self, op: Op) -> None:
-        """The courier has posted this operation, and it was not over soon."""
+        """Take over an operation that the courier posted and that was not over soon."""
         short = self.operations
         op.number, op.posted, op.staged = short.pending, True, short.staged == short.pending
         if (left := self._posted_ops.get(op.number)) is not None:
@@ -832,24 +832,24 @@ class Core:
         self.courier.shut()
 
     def statistics(self) -> Statistics:
-        """What was done so far."""
+        """Counts of what the connection has done so far."""
         self._go_long()
         return self.protocol.statistics()
 
     def close(self, now: float, timeout: float | None) -> None:
-        """Say goodbye after all that is queued and all operations; is_closed() tells when that is done."""
+        """Say goodbye, after the queued messages and all operations; `finished` tells when that is done."""
         self._go_long()
         if self._closing is None and not self.ended:
             self._closing = (None if timeout is None else now + timeout,)
             self.protocol.discard()
 
     def abort(self, text: str) -> None:
-        """End at once, and tell the peer why."""
+        """End the connection at once, and tell the peer why."""
         self._go_long()
         self.protocol.abort(text)
 
     def check(self) -> None:
-        """Raise what ended the connection."""
+        """Raise the error that ended the connection, if it has ended."""
         if self.broken is None:
             self.protocol.settle()
         self._note_error()
@@ -863,30 +863,30 @@ class Core:
         self.undelivered = self.protocol.undelivered
 
     def give_up(self, mistake: BaseException) -> None:
-        """It cannot go on: it is lost, and the peer hears so."""
+        """End the connection after a mistake in rnic; the peer is told by a disconnect."""
         self.broken = LostError(f"a mistake in rnic ended the connection, please report it: {mistake!r}")
         self.broken.__cause__ = mistake
         self.hang_up()
 
     def hang_up(self) -> None:
-        """Any thread: the queue pair goes to the error state, which the next pump finds out."""
+        """From any thread: move the queue pair to ERR; the next pump finds that out."""
         with contextlib.suppress(VerbsError):  # it has ended already
             self.cm_id.disconnect()
 
     @property
     def ended(self) -> bool:
-        """Nothing that was not sent will be."""
+        """The connection has ended: what was not sent stays unsent."""
         return self.released or self.broken is not None or self.protocol.state in _ENDED
 
     @property
     def finished(self) -> bool:
-        """Nothing is left to do but to release it."""
+        """Both ends are done: only release() is left."""
         return self.released or self.broken is not None or self.protocol.finished
 
     # ------------------------------------------------------------ events of the protocol
 
     def _note_events(self) -> None:
-        """Take events up to a message: what is left lets the peer wait."""
+        """Take events up to the next message; what stays behind it makes the peer wait."""
         while (event := self.protocol.peek_event()) is not None:
             if isinstance(event, MessageReceived):
                 if self.courier.hand is None:
@@ -909,7 +909,7 @@ class Core:
     # ------------------------------------------------------------ the end
 
     def _close_when_idle(self, now: float) -> None:
-        """The goodbye comes after the last operation; what the peer says meanwhile is not kept."""
+        """Say goodbye when the last operation has ended; drop the messages that come meanwhile."""
         if self._closing is None:
             return
         (close_by,) = self._closing
@@ -921,7 +921,7 @@ class Core:
         self.courier.hand = None
 
     def _wind_up(self, now: float) -> None:
-        """The protocol has finished: the peer is told by a DREQ, and nobody waits any more."""
+        """When the protocol has finished: disconnect, and end the operations that are left."""
         if not self.protocol.finished:
             return
         self._note_error()
@@ -941,7 +941,7 @@ class Core:
             self._said_disconnect = True
 
     def _last_completions(self) -> None:
-        """Operations that were over before the end: each has its own outcome."""
+        """Poll once more: operations that ended before the connection did have outcomes of their own."""
         while self._posted_ops and self._poll(0.0):
             pass
 
@@ -952,7 +952,7 @@ class Core:
         self._queued_ops.clear()
 
     def forget(self) -> None:
-        """Nobody holds it any more: another thread releases it.  For finalisers, which may take no lock."""
+        """Have another thread release the connection.  For finalisers, which may take no lock."""
         agent = self.cm_id.agent
         if agent is not None and not self.given_back:
             agent.later(self.release)
@@ -963,7 +963,7 @@ class Core:
         return self._end_steps is not None and not self._end_steps
 
     def release(self) -> None:
-        """Give everything back, however it stands; the second time does nothing.
+        """Give everything back, in whatever state the connection is; the second time does nothing.
 
         All of it is done, also when an exception comes meanwhile: that is raised at the end. What the device
         does not take back yet goes later (let_go()).
@@ -993,7 +993,7 @@ class Core:
         self._note_error()
 
     def _destroy_qp(self) -> None:
-        """One that a stopped process uses goes later, and takes the memory with it."""
+        """Destroy the queue pair; later, with its memory, if a stopped process uses it."""
         if is_flushed(self.qp) or not (self._said_disconnect and again.is_held_up):
             with contextlib.suppress(VerbsError):
                 self.cm_id.destroy_qp()
