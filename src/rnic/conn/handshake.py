@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How two ends find each other, step by step, without waiting: Dial for who asks, Desk for who is asked."""
+"""The handshake of two ends, in steps that never wait: Dial asks for a connection, Desk answers requests."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from rnic.wording import nobody_listens, place
 _log = Log("rnic.conn")
 _LACKING = (EMFILE, ENFILE, ENOMEM, ENOSPC, EAGAIN)
 _FAILED = (EventType.ADDR_ERROR, EventType.ROUTE_ERROR, EventType.CONNECT_ERROR)
-# A lost message comes again after a second, not after five as the kernel has it: connect() waits for ten.  A
-# peer that needs longer to accept says so with an MRA.
+# A lost message is sent again after one second, not five as in the kernel, because connect() waits for ten.
+# A peer that needs longer to accept sends an MRA.
 _TIMING = Timing(response_timeout=17)
 
 MAX_HALF_OPEN = 128
@@ -43,11 +43,11 @@ HANDSHAKE_TIMEOUT = 10.0  # seconds
 
 
 Admit = Callable[[bytes, SockAddr], bytes | None]
-"""Gets what connect() said there, and the address; returns the answer, or raises PermissionError."""
+"""Gets the data of the peer's connect() and its address; returns the answer, or raises PermissionError."""
 
 
 class Limits(Record):
-    """How much a listener takes on; what each is, listen() says."""
+    """The limits of a listener; listen() documents each of them."""
 
     backlog: int = 0
     max_connections: int | None = None
@@ -56,7 +56,7 @@ class Limits(Record):
 
 
 class Dial:
-    """A connection that is being made; `core` is there when it has been."""
+    """A connection that is being made; when step() returns True, `core` is the connection."""
 
     def __init__(self, host: str, port: int, config: Config, data: bytes = b"") -> None:
         if len(data) > MAX_DATA_ASKING:
@@ -76,19 +76,22 @@ class Dial:
             raise
 
     def fileno(self) -> int:
-        """Readable when step() has something to do."""
+        """Return the descriptor that becomes readable when step() has something to do."""
         return self.channel.fileno()
 
     def silence(self) -> str:
-        """Why there is no answer, as far as it can be known; takes up to 50 ms."""
+        """Return in words why the peer does not answer, as far as can be known; takes up to 50 ms."""
         return reach.words(self.cm_id.silence())
 
     def step(self, now: float) -> bool:
-        """Go on with what has happened; True when it is connected.  Raises when it cannot be."""
+        """Handle the events that have come; return True when connected.
+
+        RefusedError, VersionError, LostError, ProtocolError or VerbsError when the connection cannot be made.
+        """
         while not self.done:
             if (event := self.channel.peek()) is None:
                 return False
-            self.channel.drop(event)  # not delivered, so that abandon() need not wait for an ack()
+            self.channel.drop(event)  # so that abandon() need not wait for an ack()
             self._on(event, now)
         return True
 
@@ -133,7 +136,7 @@ class Dial:
         return RefusedError(f"{self.name} rejected the request: reason {rej_reason(reason)}", reason)
 
     def abandon(self) -> None:
-        """It is not wanted, or has failed."""
+        """Give everything back, as the connection is not wanted or has failed."""
         if self.core is not None:
             self.core.release()
         else:
@@ -142,10 +145,10 @@ class Dial:
 
 
 class Desk:
-    """Where requests arrive: an id that listens.  Who is no endpoint is refused, in words.
+    """An id that listens, and the requests that arrive there.  A peer without a hello is refused, in words.
 
-    A connection is half-open until its peer has said the last word of the handshake, or has sent something;
-    so long the desk keeps it going, and it costs nobody a thread or a task.
+    A connection is half-open until its peer has sent the last message of the handshake, or data.  Until then
+    the desk pumps it, so it needs no thread and no task.
     """
 
     def __init__(
@@ -155,16 +158,16 @@ class Desk:
         self._admit = admit
         self.closed = False
         self._half_open: dict[int, Core] = {}  # by descriptor
-        # An exception may have interrupted its pump(): then its descriptor does not tell of what is left.
+        # The core that is being pumped: after an exception its descriptor may be quiet with work left.
         self._pumped: Core | None = None
-        self._event: Event | None = None  # taken out of the channel, and not done with
-        self._begun: Event | None = None  # a request that is being served
+        self._event: Event | None = None  # the event that was taken out of the channel and is being handled
+        self._begun: Event | None = None  # the request that is being served
         self._left: list[Core] = []
         self.serves_to_the_end = False
-        """Somebody comes for take_left(): a peer that was accepted is served, also when it came last."""
+        """The program will call take_left(), so close() keeps the connections that were accepted."""
         self._waiters = 0
         self._warned = False
-        self._lock = threading.RLock()  # a signal handler may close it
+        self._lock = threading.RLock()  # reentrant, as a signal handler may call close()
         with contextlib.ExitStack() as undo:
             self._epoll = undo.enter_context(_epoll())
             self.channel = undo.enter_context(EventChannel())
@@ -181,7 +184,7 @@ class Desk:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around whatever waits for fileno(): close() wakes it, and closes the descriptor behind it."""
+        """Enter this to wait for fileno(): close() wakes the waiters, and the last closes the descriptor."""
         with self._lock:
             self._check_open()
             self._waiters += 1
@@ -199,11 +202,14 @@ class Desk:
             raise VerbsError(EBADF, "the listener is closed", "accept")
 
     def fileno(self) -> int:
-        """Readable when take() has something to do."""
+        """Return the descriptor that becomes readable when take() has something to do."""
         return self._epoll.fileno()
 
     def take(self, now: float) -> Core | None:
-        """The next connection; None: there is none yet.  EBADF when the desk is closed.  Any thread."""
+        """Return the next connection, or None if there is none yet.  From any thread.
+
+        VerbsError (EBADF) when the desk is closed.
+        """
         core = None
         try:
             with self._lock:
@@ -223,7 +229,7 @@ class Desk:
         return core
 
     def _take_event(self, event: Event, now: float) -> None:
-        """Again after an exception: a request that was begun is given up then, and its peer hears so."""
+        """Handle one event.  When called again after an exception, refuse the request that was begun."""
         self.channel.drop(event)
         if event is self._begun:
             self._drop(event.id)
@@ -242,14 +248,14 @@ class Desk:
     # ------------------------------------------------------------ requests
 
     def _serve(self, one: CmId, param: ConnParam, now: float) -> None:
-        """One request that comes to nothing ends no listener, and nothing but itself."""
+        """Answer one request; when that fails, log it, so that the listener goes on."""
         try:
             self._answer(one, param, now)
         except (EndpointError, OSError, MemoryError) as error:
             self.not_served(one.get_peer_addr(), error)
 
     def not_served(self, peer: SockAddr | None, error: BaseException) -> None:
-        """Say so: the first time that something runs out, as a warning."""
+        """Log that a request was not served; as a warning the first time that a resource has run out."""
         lacks = lacking(error) and not self._warned
         self._warned = self._warned or lacks
         text = "a request from %s was not served: %s"
@@ -273,7 +279,7 @@ class Desk:
             raise
 
     def _answer_to(self, core: Core) -> bytes:
-        """What the program says to this peer; PermissionError when it does not want it."""
+        """Return the data that admit() gives for this peer; PermissionError when it refuses the peer."""
         peer = core.cm_id.get_peer_addr()
         if self._admit is None or peer is None:
             return b""
@@ -283,16 +289,16 @@ class Desk:
             if len(answer) > MAX_DATA_ANSWERING:
                 raise ValueError(f"{len(answer)} bytes, a reply has room for {MAX_DATA_ANSWERING}")
         except Exception as error:
-            if isinstance(error, PermissionError) and error.errno is None:  # else it is open()'s, with a path
+            if isinstance(error, PermissionError) and error.errno is None:  # one with an errno is from open()
                 raise
             _log.error("admit() has failed for a request from %s", peer, error=error)
             raise PermissionError("the server could not decide about the request") from error
         return answer
 
     def _look_after(self, now: float) -> Core | None:
-        """The first connection that is established; those that came to nothing are given back.
+        """Return the first connection that is established, or None; release those that have failed.
 
-        The others stay where they are, so that fileno() is readable for whoever waits for the next one.
+        The other connections stay, so that fileno() is readable for the next call.
         """
         told = [self._half_open.get(fd) for fd, _ in self._epoll.poll(0)]
         for core in (self._pumped, *told):
@@ -310,7 +316,7 @@ class Desk:
             self.not_served(core.cm_id.get_peer_addr(), error)
             self._let_go(core)
             return False
-        if core.established:  # also one that has ended since: its messages are the program's
+        if core.established:  # also one that has ended since, as the program may take its messages
             self._forget(core)
             return True
         if core.ended:
@@ -324,21 +330,21 @@ class Desk:
     def _forget(self, core: Core) -> None:
         fd = core.fileno()
         if fd in self._half_open:
-            with contextlib.suppress(OSError):  # it was done, and an exception came
+            with contextlib.suppress(OSError):  # already unregistered, when an exception came between
                 self._epoll.unregister(fd)
             self._half_open.pop(fd, None)
 
     # ------------------------------------------------------------ the end
 
     def take_left(self) -> list[Core]:
-        """What was accepted when the desk was closed, and nobody has got; what is left later is let go."""
+        """Return the connections that close() has kept; those that are left afterwards are released."""
         with self._lock:
             left, self._left = self._left, []
             self.serves_to_the_end = False
         return left
 
     def close(self) -> None:
-        """Take no more; requests that wait are refused, and who waits for them hears that it is closed."""
+        """Stop listening: refuse the requests that wait, and wake every take(), which raises EBADF."""
         with self._lock:
             if self.closed:
                 return
@@ -350,7 +356,7 @@ class Desk:
             self._release()
 
     def forget(self) -> None:
-        """Nobody holds it any more: another thread closes it.  For finalisers, which may take no lock."""
+        """Have another thread close the desk.  For finalisers, which may take no lock."""
         self.serves_to_the_end = False
         self.cm_id.later(self.close)
 
@@ -377,12 +383,12 @@ def _epoll() -> select.epoll:
 
 
 def lacking(error: BaseException) -> bool:
-    """Whether something has run out: descriptors, memory or threads."""
+    """Whether the error says that descriptors, memory or threads have run out."""
     return isinstance(error, MemoryError | RuntimeError) or getattr(error, "errno", None) in _LACKING
 
 
 def _refuse(one: CmId, error: BaseException) -> None:
-    """The peer hears why: in words, or that there is no room."""
+    """Reject a request; the REJ says why in words, or that there is no room."""
     with contextlib.suppress(VerbsError):  # the peer may have given up
         if isinstance(error, ProtocolError):
             one.reject(refusal(error.reason, str(error)))

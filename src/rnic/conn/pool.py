@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registered memory that is used again: the user's, and buffers that come to read() and write() again.
+"""Registered memory that is used again: the user's, and long buffers that read() and write() see again.
 
-What the user has registered is found by address, so a slice of it is as good as the whole.  Of other long
-buffers the last ones stay registered, for the same addresses to come again.  Nothing rests on such a
-registration but that.  It holds no export and no reference, so buffers can be freed, resized and closed.  It
-pins no page and translates nothing: what it says of a buffer is its addresses, and each operation exports its
-buffer anew to know them.  And it grants nothing to peers.
+Memory that the user has registered is found by address, so a slice of it serves as well as the whole.  Of
+other long buffers, the registrations of the last few are cached by address.  A cached registration holds no
+export and no reference, so the buffer can be freed, resized and closed.  It pins no page and translates no
+address: it is only a range of addresses, and each operation exports its buffer anew to learn them.  It
+grants peers no rights.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ if TYPE_CHECKING:
     from rnic.endpoint.buffers import AnyBuffer
 
 MAX_CACHED = 16
-"""Registrations that are kept for buffers that come again."""
+"""The most registrations that are cached for buffers that come again."""
 _Key = tuple[int, int, bool]
 
 
 class Pool:
-    """The memory of one protection domain that is registered for more than one operation."""
+    """The memory of one protection domain that stays registered for more than one operation."""
 
     def __init__(self, pd: PD, staged: int) -> None:
-        """`staged`: bytes of a buffer that is copied, and not registered, at most."""
+        """Make an empty pool; buffers of up to `staged` bytes are copied, and never cached."""
         self._pd, self._staged = pd, staged
         self.places = Places()
-        """What the user has registered."""
+        """The memory that the user has registered."""
         self._registered: list[MR] = []
         self._cached: OrderedDict[_Key, MR] = OrderedDict()
 
     def alloc(self, nbytes: int) -> MR:
-        """Memory of the device."""
+        """Allocate and register `nbytes` bytes of memory; return the region."""
         mr = self._pd.alloc_mr(nbytes, AccessFlags.LOCAL_WRITE)
         self.places.add(mr)
         return mr
 
     def register(self, buffer: AnyBuffer) -> MR:
-        """A buffer of the user's."""
+        """Register a buffer of the user; return the region.  ValueError when it is not contiguous."""
         data = flat(buffer, "register()")
         mr = self._pd.reg_mr(data, AccessFlags(0) if data.readonly else AccessFlags.LOCAL_WRITE)
         self._registered = [one for one in self._registered if not one.closed] + [mr]
@@ -57,11 +57,11 @@ class Pool:
         return mr
 
     def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """An array in memory of the device, which goes with it."""
+        """Return an array in newly registered memory, which is freed with the array."""
         np, kind = numpy_for("empty()"), kind_of(dtype, "empty()")
         nbytes = math.prod((shape,) if isinstance(shape, int) else shape) * kind.itemsize
         array: NDArray[Any]
-        if nbytes <= 0:  # no region is empty; of a negative length NumPy says what is wrong
+        if nbytes <= 0:  # a region cannot be empty; for a negative length NumPy raises the error
             array = np.empty(shape, kind)
         else:
             array = np.frombuffer(self.alloc(nbytes).buf, kind).reshape(
@@ -70,14 +70,17 @@ class Pool:
         return array
 
     def find(self, data: memoryview, reads: bool) -> Hold | None:
-        """Registered memory that has these bytes, the user's or what is cached; `reads`: a READ fills it."""
+        """Return registered memory that holds these bytes, or None for a short buffer that is not registered.
+
+        `reads`: the memory is for a READ to fill, so it must be writable.
+        """
         found = self.places.find(data, reads)
         if found is None and data.nbytes > self._staged:
             found = self._find_cached(data, reads)
         return found
 
     def hold(self, data: memoryview, reads: bool) -> Hold:
-        """As find(), however short it is."""
+        """As find(), but register the buffer also when it is short."""
         return self.places.find(data, reads) or self._find_cached(data, reads)
 
     def _find_cached(self, data: memoryview, reads: bool) -> Hold:
@@ -97,11 +100,11 @@ class Pool:
 
     @property
     def awaited(self) -> bool:
-        """Arrays lie in its memory: it goes with the last of them, and its domain, too."""
+        """Arrays lie in memory of the pool: that memory and its domain stay until the last array is freed."""
         return any(mr.awaited for mr in self.places.regions())
 
     def let_go(self) -> None:
-        """Give it all back.  What arrays lie in goes with the last of them."""
+        """Deregister everything; memory in which arrays lie stays until the last of them is freed."""
         for key in list(self._cached):
             self._forget(key)
         self._registered.clear()

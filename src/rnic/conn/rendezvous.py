@@ -17,12 +17,12 @@ from rnic.errors import VerbsError
 from rnic.verbs.pd import PD
 
 PIECE = 1 << 24
-"""Bytes that one READ fetches at most: a loop has other work, too."""
+"""The most bytes that one READ fetches, so that an event loop gets to its other work in between."""
 _READABLE = AccessFlags.REMOTE_READ | AccessFlags.ZERO_BASED
 
 
 def as_bytes(message: bytes | memoryview) -> bytes:
-    """A message; a copy of one that lies in somebody's buffer."""
+    """Return the message as bytes; a memoryview, which lies in a buffer of the user, is copied."""
     return message if isinstance(message, bytes) else bytes(message)
 
 
@@ -36,7 +36,7 @@ def check_room(length: int, target: memoryview) -> None:
 
 
 class Announced:
-    """Messages that lie here for the peer to READ, by their handles."""
+    """The messages of this end that are registered for the peer to READ, by handle."""
 
     def __init__(self, pd: PD) -> None:
         self._pd = pd
@@ -46,14 +46,15 @@ class Announced:
         return handle in self._mrs
 
     def register(self, handle: int, data: memoryview) -> int:
-        """Let the peer READ a message, from address 0 on; its rkey."""
+        """Register a message for the peer to READ; return its rkey.  Its first byte has address 0."""
         mr = self._mrs[handle] = self._pd.reg_mr(data, _READABLE)
         return mr.rkey
 
     def copy(self, handle: int) -> None:
-        """From now on the peer READs a copy: the buffer is free.
+        """Let the peer READ a copy from now on, so that the user's buffer is free.
 
-        Where there is no memory for a copy, a peer that READs the message loses the connection.
+        If there is no memory for a copy, the message is deregistered; a peer that READs it then loses the
+        connection.
         """
         mr = self._mrs[handle]
         if mr.closed:
@@ -66,26 +67,26 @@ class Announced:
             self.close(handle)
 
     def close(self, handle: int) -> None:
-        """The peer has it, or does not get it."""
+        """Deregister a message, which the peer has or does not get; without one, do nothing."""
         if (mr := self._mrs.get(handle)) is not None:
             let_go_memory(mr)
             del self._mrs[handle]
 
     def up_to(self, handle: int) -> list[int]:
-        """The handles that are no higher."""
+        """Return the handles of the messages here, up to and including `handle`."""
         return [one for one in self._mrs if one <= handle]
 
     def close_all(self) -> None:
-        """The connection has ended."""
+        """Deregister all messages, as the connection has ended."""
         for handle in list(self._mrs):
             self.close(handle)
 
 
 class FetchOp(Op):
-    """A READ of a piece of an announced message."""
+    """The READ of one piece of an announced message."""
 
     def __init__(self, remote: Region, offset: int, mr: MR, start: int) -> None:
-        """`start`: where the piece begins in the region."""
+        """Make a READ at `offset` of the message; `start` is the offset in `mr` where the piece goes."""
         length = min(PIECE, remote.length - offset)
         super().__init__(WROpcode.RDMA_READ, remote, offset, length)
         self.length = length
@@ -98,14 +99,14 @@ class Fetch:
     def __init__(self, pd: PD, pool: Pool, offer: Offer, target: memoryview | None) -> None:
         self.offer = offer
         self.target = target
-        """The user's buffer; None: the message gets bytes of its own."""
+        """The user's buffer for the message; None: the message gets bytes of its own."""
         self.unwanted = False
-        """Nobody waits for it in this buffer any more."""
+        """The call that gave the buffer has ended: the message must be fetched again, elsewhere."""
         self.data: bytes | memoryview
         self._pd = pd
-        self._mr: MR | None = None  # of a piece: pages are taken as they are needed, not as the peer says
+        self._mr: MR | None = None  # registers one piece at a time, so a peer's claim pins no pages
         self._addr = 0
-        self._hold: Hold | None = None  # registered memory that has the buffer
+        self._hold: Hold | None = None  # the registered memory in which the user's buffer lies
         if target is None:
             self.data, self._addr = blank(offer.total)
         else:
@@ -113,16 +114,16 @@ class Fetch:
             self._hold = pool.hold(self.data, True)
         self._remote = Region(0, offer.addr, offer.total, offer.rkey, AccessFlags.REMOTE_READ)
         self.here = 0
-        """Bytes that have come."""
+        """The number of bytes that have come."""
         self.op = self._next_op()
 
     @property
     def complete(self) -> bool:
-        """All of it is in the buffer."""
+        """The whole message is in the buffer."""
         return self.here == self.offer.total
 
     def step(self) -> None:
-        """A READ is over: the next one, unless that was the last."""
+        """Note that the READ `op` has completed; if bytes are missing, make `op` the next one."""
         self.here = self.op.offset + self.op.length
         if not self.complete:
             self.op = self._next_op()
@@ -142,30 +143,30 @@ class Fetch:
             self._mr = None
 
     def close(self) -> None:
-        """Nothing is written into the buffer any more."""
+        """Deregister the memory of the fetch, as no READ writes into it any more."""
         self._let_piece_go()
         self._hold = None
 
 
 class Fetching:
-    """The message that the peer has announced, on its way here."""
+    """Fetches the messages that the peer announces, one at a time."""
 
     def __init__(self, pd: PD, pool: Pool, courier: Courier) -> None:
         self._pd, self._pool, self._courier = pd, pool, courier
         self._fetch: Fetch | None = None
         self.target: memoryview | None = None
-        """Where whoever waits for the next message wants it."""
+        """The buffer of the recv_into() that waits for the next message; None: there is none."""
         self._landed_in: memoryview | None = (
-            None  # such a buffer, in which the one message lies that is there
+            None  # the user's buffer in which the last message that was fetched lies
         )
-        self._own = False  # the next one goes to bytes of its own: a buffer was taken away from under it
+        self._own = False  # fetch the next message into bytes of its own, as its buffer was withdrawn
         self.error: Exception | None = None
-        """Why the message cannot be fetched.  It is tried again when a call for a message has raised it."""
+        """Why the message cannot be fetched.  When a call has raised this error, the fetch is tried again."""
 
     def step(self, protocol: Protocol, queue: deque[Op]) -> bool:
-        """Begin to fetch a message, queue its next READ, or hand it over; False: there is nothing to do."""
+        """Begin to fetch a message, queue its next READ, or hand it over; False if nothing was to do."""
         if self._fetch is not None and protocol.offer is not self._fetch.offer:
-            self._fetch.close()  # it was handed over, or was never begun
+            self._fetch.close()  # the message was handed over, or its fetch never began
             self._fetch = None
         try:
             if self._fetch is None and not self._begin(protocol):
@@ -181,7 +182,7 @@ class Fetching:
         if offer is None or self.error is not None or not protocol.may_fetch:
             return False
         if target is not None and len(target) < offer.total:
-            return False  # recv_into() says so
+            return False  # recv_into() raises ValueError
         if self._own or not self._is_next(protocol):
             target = None
         self._fetch = Fetch(self._pd, self._pool, offer, target)
@@ -200,7 +201,7 @@ class Fetching:
         return True
 
     def _hand_over(self, protocol: Protocol, fetch: Fetch) -> None:
-        """It is here, or where nobody wants it any more, and then it comes again."""
+        """Give a complete message to the protocol; if its buffer is unwanted, have it fetched again."""
         fetch.close()
         if protocol.offer is fetch.offer:
             self._own = fetch.unwanted
@@ -212,22 +213,25 @@ class Fetching:
         self._fetch = None
 
     def _is_next(self, protocol: Protocol) -> bool:
-        """The message that was announced is the next one."""
+        """Whether no other message comes before the announced one."""
         return self._courier.hand is None and protocol.peek_event() is None
 
     def offered(self, protocol: Protocol) -> int:
-        """Bytes of the message that was announced, if it is the next one and nobody fetches it; else 0."""
+        """Return the length of the announced message, if it comes next and is not being fetched; else 0."""
         if self._fetch is not None or protocol.offer is None or not self._is_next(protocol):
             return 0
         return protocol.offer.total
 
     @property
     def is_landing(self) -> bool:
-        """A READ writes into a buffer of the user's."""
+        """A READ is writing into a buffer of the user."""
         return self._fetch is not None and self._fetch.target is not None and not self._fetch.op.done
 
     def let_target_go(self, target: memoryview, protocol: Protocol | Raw) -> None:
-        """Whoever gave it waits no longer: what is in it is copied, what is on its way comes again."""
+        """Stop using the buffer of a recv_into() that has ended.
+
+        A message that lies in the buffer is copied; one that is on its way is fetched again.
+        """
         self.target = None
         if self._fetch is not None and self._fetch.target is target:
             self._fetch.unwanted = True
@@ -236,17 +240,17 @@ class Fetching:
         hand = self._courier.hand
         if isinstance(hand, MessageReceived):
             self._courier.hand = copied(hand)
-        protocol.copy_messages()  # a message that was asked for by its tag may have taken its place
+        protocol.copy_messages()  # the message is there when a recv() with a tag has put it back
 
     def put(self, message: bytes | memoryview, target: memoryview) -> int:
-        """A message into the buffer of recv_into(), if it is not there already; its length."""
+        """Copy a message into the buffer of recv_into(), unless it lies there already; return its length."""
         check_room(len(message), target)
         if isinstance(message, bytes) or self._landed_in is not target:
             target[: len(message)] = message
         return len(message)
 
     def close(self) -> None:
-        """The connection has ended."""
+        """End the fetch, as the connection has ended."""
         if self._fetch is not None:
             self._fetch.close()
             self._fetch = None
