@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the device whose outcome must be known, and objects that it does not take back yet."""
+"""Calls of the device whose result must not get lost, and objects that the device cannot free yet."""
 
 from __future__ import annotations
 
@@ -20,37 +20,38 @@ R = TypeVar("R")
 
 
 class Handle(Protocol):
-    """An object of the device."""
+    """An object of the device, such as a queue pair or a memory region."""
 
     @property
     def closed(self) -> bool:
-        """It was given back."""
+        """The object has been given back."""
 
     def __exit__(self, kind: type[BaseException] | None, value: None, traceback: None, /) -> None:
-        """Give it back; with an exception, as soon as nothing needs it."""
+        """Give the object back; when an exception is passed, as soon as nothing needs the object."""
 
 
 def at_once(call: Callable[[A], R], argument: A, kept: deque[R]) -> None:
-    """Call something of the device; its result is in `kept` also when an exception comes right behind it.
+    """Call a function of the device and append its result to `kept`, even if an exception follows at once.
 
-    A signal's handler runs, and raises, between two steps of the interpreter.  Here there is none: C calls C.
+    A signal handler runs, and may raise, between two steps of the interpreter.  Here C calls C, with no such
+    step between.
     """
     kept.extend(map(call, (argument,)))
 
 
 def let_go(handle: Handle) -> None:
-    """Give it back: now, or with its last user."""
+    """Give an object back now, or when its last user is gone."""
     if not _gone(handle):
         later(handle)
 
 
 def let_go_memory(handle: Handle) -> bool:
-    """Give it back; False: later, as a process is stopped in the middle of a copy."""
+    """Deregister memory; return False if that is done later, as a process was stopped while copying."""
     return handle.closed or again.attempt(handle, partial(_gone, handle))
 
 
 def part_with(mr: MR) -> None:
-    """As let_go_memory(); a region that operations use, or somebody looks into, goes with the last."""
+    """As let_go_memory(), but a region that operations or views use is deregistered with the last of them."""
     if mr.awaited:
         _gone(mr)
     else:
@@ -58,7 +59,7 @@ def part_with(mr: MR) -> None:
 
 
 def later(handle: Handle) -> None:
-    """Have another thread give it back."""
+    """Have another thread give an object back."""
     again.add(handle, partial(_gone, handle))
 
 
@@ -70,9 +71,10 @@ def _gone(handle: Handle) -> bool:
 
 
 def run_all(steps: deque[Callable[[], object]]) -> None:
-    """Take every step, each of which can be taken again; what was raised comes at the end.
+    """Take every step in order; raise the last exception at the end, but only log a VerbsError.
 
-    A step that is interrupted, by KeyboardInterrupt for one, is taken once more.
+    Each step must allow a repetition: one that is interrupted, by KeyboardInterrupt for example, is repeated
+    up to three times.  Steps that were taken leave the deque.
     """
     raised: BaseException | None = None
     tries = 0
@@ -81,7 +83,7 @@ def run_all(steps: deque[Callable[[], object]]) -> None:
             steps[0]()
             steps.popleft()
             tries = 0
-        except VerbsError as error:  # it is as it is
+        except VerbsError as error:  # a repetition would fail, too
             _log.info("the device refuses: %s", error)
             steps.popleft()
         except BaseException as error:

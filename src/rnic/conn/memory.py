@@ -12,21 +12,21 @@ from rnic.verbs.pd import PD
 RESULT_SIZE = 8
 MAX_BOUNCE = 32
 MAX_OPS = 64
-"""READs, WRITEs and atomics that are posted at a time; more wait."""
+"""The most READs, WRITEs and atomics that are posted at a time; further ones wait."""
 
 
 STAGE = 4096
-"""Bytes of a buffer that a batch copies, and does not register, at most."""
+"""The most bytes of a buffer that a batch copies; longer buffers are registered."""
 
 
 class Memory:
-    """Where everything lies.
+    """The memory of one connection, and where in it each buffer lies.
 
     Receives, SENDs and atomics complete in the order in which they were posted, and no more are posted at a
     time than there are places: so the place of each is its number, modulo the number of places.
 
-    What is sent is copied into a bounce buffer, not registered as it comes: to register costs more than to
-    copy 16 KiB, and the caller's buffer is free at once.
+    A SEND is copied into a bounce buffer.  To register the caller's buffer would cost more than to copy
+    16 KiB, and after a copy the buffer is free at once.
     """
 
     def __init__(self, pd: PD, config: Config) -> None:
@@ -41,16 +41,16 @@ class Memory:
         self._stage: MR | None = None
 
     def receive_wr(self, wr_id: int, number: int) -> RecvWR:
-        """The work request of a receive."""
+        """Return the work request of receive `number`, counted from 0."""
         return RecvWR(wr_id, [SGE(self.mr, number % self.receives * self.receive_size, self.receive_size)])
 
     def received(self, number: int, length: int) -> memoryview:
-        """What has arrived there."""
+        """Return the `length` bytes that receive `number` has got, as a view of its buffer."""
         start = number % self.receives * self.receive_size
         return self.mr.buf[start : start + length]
 
     def fill(self, number: int, header: bytes, payload: memoryview) -> SGE:
-        """Copy a SEND into a bounce buffer."""
+        """Copy SEND `number` into its bounce buffer; return the scatter/gather entry for it."""
         start, middle = self.sends_at + number % self.bounces * self.send_size, len(header)
         length = middle + len(payload)
         with self.mr.buf[start : start + length] as view:
@@ -59,27 +59,27 @@ class Memory:
         return SGE(self.mr, start, length)
 
     def result_sge(self, number: int) -> SGE:
-        """Where an atomic leaves what was there before."""
+        """Return the entry for the 8 bytes that receive the old value of atomic `number`."""
         return SGE(self.mr, self._result_at(number), RESULT_SIZE)
 
     def result(self, number: int) -> int:
-        """What it left."""
+        """Return the old value that atomic `number` has fetched."""
         start = self._result_at(number)
         with self.mr.buf[start : start + RESULT_SIZE] as view:
             return int.from_bytes(view, "little")
 
     def staged(self, length: int) -> memoryview:
-        """The buffer for a copy."""
+        """Return `length` bytes of the buffer in which an operation's data is copied."""
         return self.mr.buf[self.staged_at : self.staged_at + length]
 
     def stage(self, pd: PD) -> MR:
-        """Memory for the copies of a batch: most connections have none."""
+        """Return the memory for a batch's copies, allocated at the first call: few connections need it."""
         if self._stage is None:
             self._stage = pd.alloc_mr(MAX_OPS * STAGE, AccessFlags.LOCAL_WRITE)
         return self._stage
 
     def let_go(self) -> None:
-        """Give all of it back."""
+        """Deregister all memory of the connection."""
         for mr in (self.mr, self._stage):
             if mr is not None:
                 let_go_memory(mr)

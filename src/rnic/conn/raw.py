@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A peer that says no hello, by the option `raw`: what Protocol is to an endpoint, for plain SENDs.
+"""The protocol for a peer that says no hello, with the option `raw`: Raw takes the place of Protocol.
 
-A message is one SEND.  There are no credits, regions or goodbyes: a SEND without a receive is tried again by
-the transport, and a disconnect is the end.
+Each message is one SEND.  There are no credits, regions or goodbyes.  The transport repeats a SEND that finds
+no receive, and a disconnect ends the connection.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ENDED = (State.CLOSED, State.FAILED)
 
 
 class Raw:
-    """Drives as Protocol does; see there what each method is for, and how it bears exceptions."""
+    """Plain SENDs, with the methods of Protocol; see there for their use, and for exceptions from outside."""
 
     farewell = b""
     released = 0
@@ -60,12 +60,12 @@ class Raw:
         self.completed = 0  # SENDs
         self._queue: deque[tuple[int, bytes]] = deque()
         self._numbers = 0  # SENDs handed out
-        self._events: deque[tuple[int, Event]] = deque()  # with how many SENDs had come by then
+        self._events: deque[tuple[int, Event]] = deque()  # each with the count of SENDs that had come by then
         self._handles = 0
         self._closing = False
 
     def settle(self) -> None:
-        """A message that is among the events has been seen."""
+        """Finish what an exception has interrupted: count the message that was put among the events."""
         if self._events:
             self.receives_seen = max(self.receives_seen, self._events[-1][0])
 
@@ -75,11 +75,14 @@ class Raw:
 
     @property
     def finished(self) -> bool:
-        """Nothing is left but to disconnect."""
+        """The connection has ended: only a disconnect is left to do."""
         return self.state in _ENDED
 
     def send(self, message: AnyBuffer, tag: int = 0) -> int:
-        """Queue a message, which is copied; it has to fit one SEND."""
+        """Queue a copy of a message; return its handle.
+
+        MessageTooLongError when it does not fit one SEND, ClosedError after close(), ValueError for a tag.
+        """
         if self._closing or self.finished:
             raise ClosedError("send(): the connection is closed")
         if tag:
@@ -95,11 +98,11 @@ class Raw:
 
     @property
     def next_handle(self) -> int:
-        """What send() will return."""
+        """The handle that the next send() returns."""
         return self._handles + 1
 
     def cancel(self, handle: int) -> bool:
-        """Take back what was not handed out."""
+        """Take back a message that was not handed out yet; return False when it is too late."""
         for item in self._queue:
             if item[0] == handle:
                 self._queue.remove(item)
@@ -107,7 +110,7 @@ class Raw:
         return False
 
     def detach(self, handle: int) -> None:
-        """Messages are copies already."""
+        """Do nothing: send() has copied the message."""
 
     def share(
         self,
@@ -118,24 +121,24 @@ class Raw:
         shape: tuple[int, ...] = (),
         dtype: str = "",
     ) -> Region:
-        """A raw peer cannot be told."""
+        """Raise ValueError: a raw peer cannot be told of a region."""
         del addr, length, rkey, access, shape, dtype
         raise ValueError("share(): a raw peer is told of no regions")
 
     def withdraw(self, region_id: int) -> None:
-        """Nor of their end."""
+        """Raise ValueError: no region can have been shared with a raw peer."""
         raise ValueError(f"withdraw(): no region {region_id} is shared")
 
     def receives_to_post(self) -> int:
-        """How many receives are due."""
+        """Return how many receives the driver has to post now."""
         return self.config.receives + self.receives_seen - self._held - self.posted_receives
 
     def receives_posted(self, number: int) -> None:
-        """They are posted."""
+        """Note that the driver has posted so many receives."""
         self.posted_receives += number
 
     def next_send(self, kept: deque[Outgoing]) -> Outgoing | None:
-        """The next SEND, which is in `kept` then."""
+        """Return the next SEND, and append it to `kept`; None when there is none."""
         if kept and kept[-1].number > self._numbers:  # an exception came in between
             self._handed_out(kept[-1])
         if not self._queue or self.finished:
@@ -153,50 +156,50 @@ class Raw:
 
     @property
     def outstanding(self) -> int:
-        """SENDs that have not completed."""
+        """The number of SENDs that were handed out and have not completed."""
         return self._numbers - self.completed
 
     def sent(self, number: int, now: float) -> tuple[int, ...]:
-        """SENDs have completed."""
+        """Note that the SENDs up to `number` have completed; return no handles, as messages are copies."""
         del now
         self.completed = number
         return ()
 
     def receive(self, data: Buffer, now: float) -> None:
-        """A SEND has come; when too many lie here untaken, its receive is held back."""
+        """Take in a SEND as a message; its receive is held back when too many messages wait."""
         del now
         self._events.append((self.receives_seen + 1, MessageReceived(bytes(data))))
         self.settle()
 
     def peek_event(self) -> Event | None:
-        """What next_event() would return."""
+        """Return the next event without taking it; None when there is none."""
         self.settle()
         return self._events[0][1] if self._events else None
 
     def next_event(self) -> Event | None:
-        """Take an event."""
+        """Take and return the next event; None when there is none."""
         self.settle()
         return self._events.popleft()[1] if self._events else None
 
     def want(self, wanted: bool) -> None:
-        """There are no unfinished messages."""
+        """Note whether a call waits; nothing follows, as no message here is unfinished."""
         self.wanted = wanted
 
     def discard(self) -> None:
-        """Whoever closes takes all events."""
+        """Do nothing: a core that closes takes all events."""
 
     def heard(self, now: float) -> None:
-        """There are no probes."""
+        """Do nothing: a raw peer is not probed."""
 
     def deadline(self) -> float | None:
-        """There are no probes."""
+        """Return None: a raw peer is not probed."""
         return None
 
     def timer(self, now: float) -> None:
-        """There are no probes."""
+        """Do nothing: a raw peer is not probed."""
 
     def close(self, now: float, timeout: float | None = None) -> None:
-        """Disconnect when all is sent, or at once at the limit."""
+        """End the connection when all messages are sent; at once if `timeout` is 0 or less."""
         self._closing = True
         if self.finished:
             return
@@ -206,15 +209,15 @@ class Raw:
             self._fail(AbortedError(f"closed with messages on their way at {now}", Reason.TIMEOUT))
 
     def abort(self, text: str = "the program aborted the connection") -> None:
-        """Disconnect now."""
+        """End the connection at once; messages on their way may be lost."""
         self._fail(AbortedError(text, Reason.APPLICATION))
 
     def lost(self, text: str) -> None:
-        """The connection broke."""
+        """End the connection, which has failed for the reason in the text."""
         self._fail(LostError(text))
 
     def disconnected(self, private_data: bytes = b"") -> None:
-        """The peer has disconnected, as raw peers end."""
+        """End the connection, as the peer has disconnected; an error if messages are still on their way."""
         del private_data
         if self._queue or self.outstanding:
             self.lost("the peer disconnected with messages to it on their way")
@@ -232,7 +235,7 @@ class Raw:
         self._events.append((self.receives_seen, event))
 
     def statistics(self) -> Statistics:
-        """What was done so far."""
+        """Return counts of what the connection has done so far."""
         queued = sum(len(data) for _, data in self._queue)
         backlog = len(self._events)
         return Statistics(
