@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A message that the peer has announced: it is READ from where it lies, and then the peer is told so."""
+"""Messages that the peer announces: the driver READs each from where it lies, then the peer is told."""
 
 from rnic.endpoint.errors import ProtocolError, Reason
 from rnic.endpoint.flow import Flow
@@ -9,20 +9,21 @@ __all__ = ["Offers"]
 
 
 class Offers:
-    """What is announced, one at a time, and what the peer has to be told of it.
+    """The message that is announced, one at a time, and the TAKEN that the peer has to be sent for it.
 
-    look() and look_taken() check, put(), take() and confirm() make it so, and again change nothing more.
+    look() and look_taken() check a change; put(), take() and confirm() apply it, and calling them again
+    changes nothing.
     """
 
     def __init__(self, max_message: int, flow: Flow) -> None:
         self._max_message = max_message
         self._flow = flow  # counts messages
         self.first: Offer | None = None
-        """The one that was announced, and not taken."""
+        """The message that was announced and not taken yet; None: there is none."""
         self.begun = False
-        """The driver READs it."""
+        """The driver is READing the message in `first`."""
         self.unconfirmed: int | None = None
-        """The number of a message that was taken, of which the peer does not know that yet."""
+        """The number of the message that was taken and needs a TAKEN to the peer; None: there is none."""
         self._last: int | None = None  # the number of the last one that was taken
 
     @property
@@ -31,13 +32,13 @@ class Offers:
         return self.first is None and self.unconfirmed is None
 
     def check_none(self, frame: Frame) -> None:
-        """ProtocolError: the peer has to wait for a TAKEN before that."""
+        """Raise ProtocolError if the peer sent this frame while it had to wait for a TAKEN."""
         waits = self.first.number if self.first is not None else self.unconfirmed
         if waits is not None:
             raise ProtocolError(f"{frame.type.name} came before message {waits} was taken")
 
     def look(self, frame: Frame) -> Offer:
-        """Of an ANNOUNCE."""
+        """Check an ANNOUNCE, and return the message that it offers; ProtocolError when it is not allowed."""
         offer = parse_offer(frame)
         due = self._flow.complete & 0xFFFFFFFF
         if offer.number != due:
@@ -51,32 +52,32 @@ class Offers:
         return offer
 
     def put(self, offer: Offer) -> None:
-        """It was announced."""
+        """Keep the offer that look() has returned; calling it again changes nothing."""
         self.first, self.begun = offer, False
 
     def look_taken(self) -> int:
-        """How many messages are complete with this one."""
+        """Return how many messages are complete when the announced one is counted, too."""
         return self._flow.complete + 1
 
     def look_unwanted(self) -> int | None:
-        """As look_taken(), if there is one that nobody READs."""
+        """As look_taken(), but None unless a message is announced and not being READ."""
         return self.look_taken() if self.first is not None and not self.begun else None
 
     def take(self, complete: int) -> None:
-        """It is here, or nobody wants it."""
+        """Note that the announced message has been READ or dropped; `complete` is from look_taken()."""
         self.first, self.begun = None, False
         self.unconfirmed = self._last = complete - 1 & 0xFFFFFFFF
         self._flow.complete = complete
 
     def is_late(self, number: int) -> bool:
-        """A STOP that crosses with the TAKEN, or comes while the message is READ: it changes nothing."""
+        """Whether a STOP of this message is too late: the message has been taken, or is being READ."""
         return number == self._last or (self.begun and self.first is not None and self.first.number == number)
 
     def confirm(self, number: int) -> None:
-        """A TAKEN tells the peer."""
+        """Note that a TAKEN for message `number` was handed out."""
         if self.unconfirmed == number:
             self.unconfirmed = None
 
     def clear(self) -> None:
-        """The connection has ended."""
+        """Forget all offers, as the connection has ended."""
         self.first, self.begun, self.unconfirmed = None, False, None

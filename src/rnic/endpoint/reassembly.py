@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fragments become messages again."""
+"""Put the fragments of messages together again."""
 
 from io import BytesIO
 from typing import NamedTuple
@@ -12,37 +12,37 @@ __all__ = ["Assembler", "Progress"]
 
 
 class Progress(NamedTuple):
-    """How far the fragments have come."""
+    """The state of the assembler after a fragment."""
 
     total: int | None
-    """Bytes of the message that has begun; None between messages."""
+    """The length in bytes of the message that has begun; None between messages."""
     there: int
-    """How many of them are here."""
+    """The number of bytes of that message that are here."""
     complete: int
-    """Messages that are complete."""
+    """The number of messages that are complete."""
     tag: int
-    """Of the message that has begun, or is complete now."""
+    """The tag of the message that has begun, or is complete now."""
 
 
 class Assembler:
-    """The message that is coming in, and what may come next.
+    """The message that is coming in, and the check of each fragment.
 
-    first() and more() look at a fragment and say how far it leads, and which message it completes; go() makes
-    that so. Memory grows with what has arrived, never with what a header claims.
+    first() and more() check a fragment, and return the new state and the message that it completes, or None.
+    go() applies the state.  Memory grows with the bytes that arrive, never with what a header claims.
     """
 
     def __init__(self, max_message: int, flow: Flow) -> None:
         self.max_message = max_message
         self._flow = flow  # counts messages
         self.buffered = 0
-        """Bytes of the unfinished one that are here."""
+        """The bytes of the unfinished message that are here."""
         self._total: int | None = None
         self._tag = 0
-        self._data = BytesIO()  # its getvalue() hands out the very bytes that were written: no second copy
+        self._data = BytesIO()  # getvalue() returns the bytes that were written, without a second copy
         self._keeps = True
 
     def is_of(self, tags: frozenset[int]) -> bool:
-        """The message that has begun has one of these tags."""
+        """Whether a message has begun that has one of these tags."""
         return self._total is not None and self._tag in tags
 
     @property
@@ -51,7 +51,7 @@ class Assembler:
         return self._total is not None
 
     def first(self, frame: Frame) -> tuple[Progress, bytes | None]:
-        """A MESSAGE."""
+        """Check a MESSAGE; return the new state, and the message if it is complete; else ProtocolError."""
         total, tag, payload = parse_message(frame)
         if self._total is not None:
             raise ProtocolError(f"MESSAGE {frame.id} came before message {self._flow.complete} was complete")
@@ -63,7 +63,7 @@ class Assembler:
         return self._look(frame, total, tag, payload)
 
     def more(self, frame: Frame) -> tuple[Progress, bytes | None]:
-        """A MORE."""
+        """Check a MORE; return the new state, and the message if it is complete; else ProtocolError."""
         if self._total is None:
             raise ProtocolError(f"MORE of message {frame.id}, which was not begun")
         if not frame.body:
@@ -91,38 +91,38 @@ class Assembler:
         return Progress(None, 0, self._flow.complete + 1, tag), self._data.getvalue()
 
     def _keep(self, number: int, total: int, payload: memoryview) -> None:
-        self._data.seek(self.buffered)  # where go() has not been, the same bytes may be written again
+        self._data.seek(self.buffered)  # without go() after it, a repeated call writes the same bytes again
         try:
             self._data.write(payload)
-        except MemoryError:  # what has come is gone with it
+        except MemoryError:  # the fragments that came before are lost, too
             raise ProtocolError(
                 f"there is no memory for message {number} of {total} bytes", Reason.TOO_LONG
             ) from None
 
     def look_stopped(self) -> Progress:
-        """The message that has begun comes no further."""
+        """Return the state after the peer has taken back the message that has begun."""
         return Progress(None, 0, self._flow.complete + 1, 0)
 
     def go(self, progress: Progress) -> None:
-        """Make it so; again, if need be."""
+        """Apply a state that first(), more() or look_stopped() has returned; again changes nothing."""
         if progress.total is None and self.buffered:
             self._data = BytesIO()
         self._total, self.buffered, self._tag = progress.total, progress.there, progress.tag
         self._flow.complete = progress.complete
 
     def take_over(self, total: int, data: bytes) -> None:
-        """A message that has begun elsewhere: its length, and what is here of it; again, if need be."""
+        """Go on with a message of `total` bytes that begins with `data`; calling it again changes nothing."""
         self._data = BytesIO()
         if self._keeps:
             self._data.write(data)
         self._total, self.buffered, self._tag = total, len(data), 0
 
     def discard(self) -> None:
-        """Nobody wants messages any more: their fragments are checked and counted, and not kept."""
+        """From now on check and count fragments, but keep none: messages are no longer wanted."""
         self._keeps = False
         self._data = BytesIO()
 
     def drop(self) -> None:
-        """Forget what is incomplete: the connection has ended."""
+        """Forget the incomplete message, as the connection has ended."""
         self._total, self.buffered = None, 0
         self._data = BytesIO()
