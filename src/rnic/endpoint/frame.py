@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in one SEND: a header of 8 bytes, and a body after it (docs/endpoint-protocol.md)."""
+"""The format of a SEND: a header of 8 bytes and a body (docs/endpoint-protocol.md)."""
 
 from enum import IntEnum
 from struct import Struct, pack, unpack_from
@@ -39,28 +39,28 @@ __all__ = [
 
 
 class FrameType(IntEnum):
-    """The first byte of a SEND."""
+    """The type of a SEND, which is its first byte."""
 
     MESSAGE = 1
     """The first, or the only, fragment of a message."""
     MORE = 2
     """A further fragment of the message that was begun."""
     CREDIT = 3
-    """Nothing but credits."""
+    """Credits alone."""
     SHARE = 4
     """A region that the peer may use."""
     WITHDRAW = 5
     """A region that the peer may no longer use."""
     RELEASE = 6
-    """So many withdrawals were seen; no operation on these regions comes after this."""
+    """A confirmation of withdrawals: no operation on those regions comes after it."""
     GOODBYE = 7
-    """No more messages, shares or withdrawals."""
+    """The end of the sender's messages, shares and withdrawals."""
     ABORT = 8
     """The connection is over, for the reason that the text gives."""
     ANNOUNCE = 9
     """A message that the receiver READs from where it lies."""
     TAKEN = 10
-    """The message that was announced is READ, or not wanted."""
+    """The confirmation that the announced message was READ, or is not wanted."""
     STOP = 11
     """The message that has begun, or was announced, is taken back."""
 
@@ -87,7 +87,7 @@ TAG_SIZE = _TAG.size
 MAX_TEXT = 140
 """Bytes of text in an ABORT, if the receive buffers have room for so many: a REJ has no more either."""
 
-# What follows the header: exactly so many bytes, or None: what the handler finds right.
+# The number of bytes after the header; None: the handler checks the length.
 _BODY: dict[FrameType, int | None] = {
     FrameType.MESSAGE: None,
     FrameType.MORE: None,
@@ -104,7 +104,7 @@ _BODY: dict[FrameType, int | None] = {
 
 
 class Dialect(Record):
-    """What there is in a version: types, by their numbers, and the flags of each."""
+    """The SENDs of a protocol version: the types by number, and the flags that each type may have."""
 
     types: dict[int, FrameType]
     flags: dict[FrameType, int]
@@ -127,7 +127,7 @@ VERSION_2 = Dialect(
 
 
 class Frame(MutableRecord):
-    """One SEND, taken apart."""
+    """One SEND, parsed."""
 
     type: FrameType
     flags: int
@@ -135,28 +135,28 @@ class Frame(MutableRecord):
     credits: int
     """Receives that the sender has posted anew, for the other end to use."""
     id: int
-    """Number of the message; id of the region; how many messages or withdrawals; or a Reason."""
+    """By type: a message's number, a region's id, a count of messages or withdrawals, or a Reason."""
     body: memoryview
-    """What follows the header, in the receive buffer itself."""
+    """The bytes after the header, as a view of the receive buffer."""
 
 
 class Offer(Record):
     """A message that was announced."""
 
     number: int
-    """Of the message, modulo 2**32."""
+    """The number of the message, modulo 2**32."""
     total: int
-    """Its length in bytes."""
+    """The length of the message in bytes."""
     addr: int
-    """Where it lies."""
+    """The address of the message in the peer's memory."""
     rkey: int
-    """The key to READ it with."""
+    """The key to READ the message with."""
     tag: int = 0
     """The sender's tag of the message."""
 
 
 def parse(data: memoryview, dialect: Dialect = VERSION_2) -> Frame:
-    """Take apart one SEND; ProtocolError when header and length are not those of any."""
+    """Parse one SEND; ProtocolError when its header or its length is wrong."""
     if len(data) < HEADER_SIZE:
         raise ProtocolError(f"a SEND of {len(data)} bytes has no room for the header of {HEADER_SIZE}")
     number, flags, refill, ident = _HEADER.unpack_from(data)
@@ -173,7 +173,7 @@ def parse(data: memoryview, dialect: Dialect = VERSION_2) -> Frame:
 
 
 def parse_message(frame: Frame) -> tuple[int, int, memoryview]:
-    """Of a MESSAGE: the length of the whole, the tag, and the payload of this fragment."""
+    """Return a MESSAGE's total length, its tag, and the payload of this fragment; or raise ProtocolError."""
     needed = _TOTAL.size + (_TAG.size if frame.flags & TAGGED else 0)
     if len(frame.body) < needed:
         raise ProtocolError(f"MESSAGE has {len(frame.body)} bytes after its header, {needed} are needed")
@@ -183,7 +183,7 @@ def parse_message(frame: Frame) -> tuple[int, int, memoryview]:
 
 
 def parse_offer(frame: Frame) -> Offer:
-    """Of an ANNOUNCE: what it announces; ProtocolError when there can be no such message."""
+    """Return the message that an ANNOUNCE offers; ProtocolError when there can be no such message."""
     tagged = frame.flags & TAGGED
     size = _OFFER.size + (_TAG.size if tagged else 0)
     if len(frame.body) != size:
@@ -196,7 +196,7 @@ def parse_offer(frame: Frame) -> Offer:
 
 
 def parse_region(frame: Frame) -> Region:
-    """Of a SHARE: the region; ProtocolError when there can be no such region."""
+    """Return the region that a SHARE names; ProtocolError when there can be no such region."""
     described = frame.flags & DESCRIBED
     if len(frame.body) < _REGION.size or not (described or len(frame.body) == _REGION.size):
         raise ProtocolError(f"SHARE has {len(frame.body)} bytes after its header, not {_REGION.size}")
@@ -210,7 +210,7 @@ def parse_region(frame: Frame) -> Region:
 
 
 def _parse_array(body: memoryview) -> tuple[tuple[int, ...], str]:
-    """Shape and type as the peer says them: nobody has looked yet whether they fit the region."""
+    """Return the array's shape and type as the peer gives them, without a check that they fit the region."""
     dimensions, size = _ARRAY.unpack_from(body) if len(body) >= _ARRAY.size else (0, 0)
     at = _ARRAY.size + 8 * dimensions
     if not size or len(body) != at + size:
@@ -222,12 +222,12 @@ def _parse_array(body: memoryview) -> tuple[tuple[int, ...], str]:
 
 
 def emit(kind: FrameType, refill: int, ident: int = 0, flags: int = 0) -> bytes:
-    """A header; for most types that is all."""
+    """Return the header of a SEND; most types consist of it alone."""
     return _HEADER.pack(kind, flags, refill, ident & 0xFFFFFFFF)
 
 
 def message_header(refill: int, number: int, total: int, last: bool, tag: int = 0) -> bytes:
-    """What stands before the first payload of a message."""
+    """Return the bytes before the first payload of a message."""
     flags = (LAST if last else 0) | (TAGGED if tag else 0)
     return emit(FrameType.MESSAGE, refill, number, flags) + _TOTAL.pack(total) + _tag(tag)
 
@@ -237,18 +237,18 @@ def _tag(tag: int) -> bytes:
 
 
 def offer_frame(refill: int, offer: Offer) -> bytes:
-    """An ANNOUNCE."""
+    """Return an ANNOUNCE of the offer."""
     header = emit(FrameType.ANNOUNCE, refill, offer.number, TAGGED if offer.tag else 0)
     return header + _OFFER.pack(offer.total, offer.addr, offer.rkey) + _tag(offer.tag)
 
 
 def more_header(refill: int, number: int, last: bool) -> bytes:
-    """What stands before a further payload of a message."""
+    """Return the bytes before a further payload of a message."""
     return emit(FrameType.MORE, refill, number, LAST if last else 0)
 
 
 def share_frame(refill: int, region: Region, size: int) -> bytes:
-    """A SHARE of at most `size` bytes: an array whose shape does not fit is a region without one."""
+    """Return a SHARE of at most `size` bytes; the array is left out if its description does not fit."""
     body = _REGION.pack(region.addr, region.length, region.rkey, region.access)
     array = _describe(region) if region.dtype else b""
     if HEADER_SIZE + len(body) + len(array) > size:
@@ -264,5 +264,5 @@ def _describe(region: Region) -> bytes:
 
 
 def abort_frame(reason: int, text: str, size: int) -> bytes:
-    """An ABORT of at most `size` bytes."""
+    """Return an ABORT of at most `size` bytes; a longer text is cut."""
     return emit(FrameType.ABORT, 0, reason) + clip(text, min(size - HEADER_SIZE, MAX_TEXT))

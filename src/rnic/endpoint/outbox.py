@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What waits to be sent, in order, and how a message is cut into SENDs."""
+"""The queue of what waits to be sent, and how a message is cut into SENDs."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -32,32 +32,32 @@ class Outgoing(MutableRecord):
     """
 
     number: int
-    """To name it to sent(); counts up."""
+    """The number that sent() gets when the work request has completed; counts up from 1."""
     header: bytes
-    """What precedes the payload."""
+    """The bytes before the payload."""
     payload: memoryview = EMPTY
     """A piece of the message that send() was given, not a copy."""
     probe: bool = False
-    """It is a zero-length WRITE, to learn whether the peer is there."""
+    """The work request is a zero-length WRITE, to learn whether the peer is there."""
     fence: bool = False
-    """Post it with SendFlags.FENCE: READs and atomics before it must be over first."""
+    """Post with SendFlags.FENCE, so that earlier READs and atomics complete first."""
     ends: int | None = None
-    """The handle of the message of which this is the last piece."""
+    """The handle of the message that ends with this SEND; None: no message ends here."""
 
 
 class Message(MutableRecord):
-    """A message that waits, or is being cut."""
+    """A message that waits to be sent, or is being cut into SENDs."""
 
     handle: int
     data: memoryview
-    number: int | None = None  # on the wire; None as long as nothing of it was sent
+    number: int | None = None  # the number on the wire; None until the first piece is handed out
     offset: int = 0  # bytes that were handed out
     tag: int = 0
-    stopped: bool = False  # what was handed out is taken back
+    stopped: bool = False  # a STOP is to tell the peer to drop the pieces that were handed out
 
 
 class Announcement(MutableRecord):
-    """A message that stays where it is until the peer has it; nothing goes before that but a STOP."""
+    """A message that the peer READs from where it lies.  Until the peer has it, only a STOP may be sent."""
 
     handle: int
     total: int
@@ -70,31 +70,31 @@ class Announcement(MutableRecord):
 
 
 Item = Message | Announcement | Region | int | None
-"""What waits: an int is the region to WITHDRAW, None the GOODBYE."""
+"""An entry of the queue: an int is the id of a region to WITHDRAW, None is the GOODBYE."""
 
 
 Cut = tuple[Item, int, bool]
-"""What the next SEND is of, bytes of a message that have gone with it, and whether nothing of it is left."""
+"""The entry that the next SEND belongs to, the bytes of it sent by then, and whether the entry is done."""
 
 
 class Outbox:
     """Messages, shares, withdrawals and the goodbye, in the order of the calls that put them here.
 
-    look() says what comes next; go() makes it so.
+    look() returns the next SEND; go() notes that it was handed out.
     """
 
     def __init__(self, flow: Flow) -> None:
         self._queue: deque[Item] = deque()
         self._flow = flow  # counts the messages of which at least one piece was handed out
         self.taken = 0
-        """The handle up to which announced messages were taken."""
+        """The handle up to which the peer has taken announced messages."""
 
     def __len__(self) -> int:
         return len(self._queue)
 
     @property
     def ready(self) -> bool:
-        """There is something that may go now."""
+        """Whether a SEND may go now."""
         if not self._queue:
             return False
         item = self._queue[0]
@@ -102,30 +102,30 @@ class Outbox:
 
     @property
     def announced(self) -> Announcement | None:
-        """What the peer has been told of, and has not taken."""
+        """The message that was announced to the peer and is not taken yet; None: there is none."""
         item = self._queue[0] if self._queue else None
         return item if isinstance(item, Announcement) and item.number is not None else None
 
     @property
     def queued(self) -> int:
-        """Bytes of messages that were not handed out yet."""
+        """The bytes of messages that were not handed out yet."""
         return sum(_left(item) for item in self._messages())
 
     @property
     def messages(self) -> int:
-        """Messages that were not handed out whole."""
+        """The number of messages that were not handed out whole."""
         return sum(1 for _ in self._messages())
 
     def _messages(self) -> Iterator[Message | Announcement]:
         return (item for item in self._queue if isinstance(item, Message | Announcement))
 
     def add(self, item: Item) -> None:
-        """Queue something; the second time changes nothing."""
+        """Append an entry to the queue; calling it again changes nothing."""
         if not (self._queue and self._queue[-1] is item):
             self._queue.append(item)
 
     def cancel(self, handle: int) -> bool:
-        """Take a message out again, unless a piece of it was handed out."""
+        """Remove a message from the queue; return False if a piece of it was handed out."""
         for index, item in enumerate(self._queue):
             if isinstance(item, Message | Announcement) and item.handle == handle and item.number is None:
                 del self._queue[index]
@@ -133,7 +133,7 @@ class Outbox:
         return False
 
     def stop(self, handle: int) -> None:
-        """Take back a message of which a piece was handed out, or that was announced; the peer is told."""
+        """Take back a message that was announced or partly handed out; a STOP will tell the peer."""
         for item in self._messages():
             if item.handle == handle and item.number is not None:
                 item.stopped = True
@@ -141,19 +141,19 @@ class Outbox:
                     item.data, item.offset = EMPTY, 0
 
     def detach(self, handle: int) -> None:
-        """Let go of a message's buffer: what was not handed out of it is copied."""
+        """Go on with a copy of a message, so that its buffer is free."""
         for item in self._messages():
             if isinstance(item, Message) and item.handle == handle:
                 item.data = memoryview(bytes(item.data))
 
     def clear(self) -> None:
-        """The connection has ended: let go of all buffers."""
+        """Drop all entries and their buffers, as the connection has ended."""
         self._queue.clear()
 
     def look(self, number: int, refill: int, size: int, describe: bool) -> tuple[Outgoing, FrameType, Cut]:
-        """The next SEND, of at most `size` bytes, which returns `refill` credits; one is `ready`.
+        """Return the next SEND, of at most `size` bytes, which returns `refill` credits.  Only when `ready`.
 
-        `describe`: the peer understands what array a region holds.
+        `describe`: the peer understands a SHARE that describes the array in the region.
         """
         item = self._queue[0]
         if isinstance(item, Message | Announcement) and item.stopped:
@@ -199,7 +199,7 @@ class Outbox:
         return out, FrameType.MESSAGE if first else FrameType.MORE, (item, end, last)
 
     def go(self, cut: Cut) -> None:
-        """It was handed out; the second time changes nothing."""
+        """Note that a SEND was handed out; calling it again changes nothing."""
         item, offset, last = cut
         if isinstance(item, Message | Announcement):
             if item.number is None:
@@ -213,12 +213,12 @@ class Outbox:
             self.drop(item)
 
     def take(self, item: Announcement) -> None:
-        """The peer has it; again changes nothing."""
+        """Note that the peer has taken an announced message; calling it again changes nothing."""
         self.taken = item.handle
         self.drop(item)
 
     def drop(self, item: Item) -> None:
-        """The first one is done with; again changes nothing."""
+        """Remove `item` if it is the first entry; calling it again changes nothing."""
         if self._queue and self._queue[0] is item:
             self._queue.popleft()
 

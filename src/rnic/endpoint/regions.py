@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regions: those of this end that the peer may use, and those of the peer; each withdrawal is confirmed."""
+"""The regions that this end shares, and the regions of the peer.  Each withdrawal is confirmed."""
 
 from rnic.endpoint.errors import ProtocolError, Reason
 from rnic.endpoint.events import Region
@@ -10,21 +10,21 @@ __all__ = ["OwnRegions", "PeerRegions"]
 
 
 class OwnRegions:
-    """Regions of this end: shared, then withdrawn, then released by the peer.
+    """The regions of this end: shared, then withdrawn, then released by the peer.
 
-    look(), look_withdrawn() and look_released() say what comes of a call or a RELEASE; add(), withdraw() and
-    release() make it so, and again change nothing more.
+    look(), look_withdrawn() and look_released() compute a change; add(), withdraw() and release() apply it,
+    and calling them again changes nothing.
     """
 
     def __init__(self, allowed: AccessFlags) -> None:
         self._allowed = allowed
         self._ids = 0
         self.shared: dict[int, Region] = {}
-        """Those that the peer may use, by id."""
+        """The regions that the peer may use, by id."""
         self.unreleased: tuple[int, ...] = ()
-        """Those that were withdrawn, and that the peer may still use."""
+        """The ids of withdrawn regions that the peer has not released: it may still use them."""
         self.released = 0
-        """How many the peer has released; modulo 2**32."""
+        """The number of regions that the peer has released, modulo 2**32."""
 
     def look(
         self,
@@ -35,7 +35,7 @@ class OwnRegions:
         most: int,
         array: tuple[tuple[int, ...], str] = ((), ""),
     ) -> tuple[Region, int]:
-        """The next region, and its number; ValueError when it cannot be, or the peer takes no more."""
+        """Return the next region and its number; ValueError for a wrong region, or one too many."""
         if len(self.shared) >= most:
             raise ValueError(f"share(): the peer takes {most} regions at a time")
         if not access or access & ~self._allowed:
@@ -46,23 +46,23 @@ class OwnRegions:
         return Region(number & 0xFFFFFFFF, addr, length, rkey, access, *array), number
 
     def add(self, region: Region, number: int) -> None:
-        """Make it so that it is shared."""
+        """Share the region that look() has returned; calling it again changes nothing."""
         self.shared[region.id] = region
         self._ids = number
 
     def look_withdrawn(self, region_id: int) -> tuple[int, ...]:
-        """What is unreleased with it; ValueError when it is not shared."""
+        """Return `unreleased` as it is after this withdrawal; ValueError when no such region is shared."""
         if region_id not in self.shared:
             raise ValueError(f"withdraw(): no region {region_id} is shared")
         return (*self.unreleased, region_id)
 
     def withdraw(self, region_id: int, unreleased: tuple[int, ...]) -> None:
-        """Make it so that it is withdrawn."""
+        """Withdraw a region, with what look_withdrawn() has returned; calling it again changes nothing."""
         self.shared.pop(region_id, None)
         self.unreleased = unreleased
 
     def look_released(self, frame: Frame) -> tuple[int, tuple[int, ...]]:
-        """Of a RELEASE: how many are released by then, and what is not."""
+        """Check a RELEASE; return `released` and `unreleased` after it, or raise ProtocolError."""
         number = frame.id - self.released & 0xFFFFFFFF
         if not 1 <= number <= len(self.unreleased):
             raise ProtocolError(
@@ -72,28 +72,28 @@ class OwnRegions:
         return frame.id, self.unreleased[number:]
 
     def release(self, argument: tuple[int, tuple[int, ...]]) -> None:
-        """Make it so."""
+        """Apply what look_released() has returned; calling it again changes nothing."""
         self.released, self.unreleased = argument
 
 
 class PeerRegions:
-    """Regions of the peer, and of how many withdrawals it does not know yet that they were seen.
+    """The regions of the peer, and the withdrawals that need a RELEASE.
 
-    look() and look_withdrawn() check a SHARE and a WITHDRAW; add() and drop() make it so, and again change
-    nothing more.
+    look() and look_withdrawn() check a SHARE and a WITHDRAW; add() and drop() apply it, and calling them
+    again changes nothing.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.known: dict[int, Region] = {}
-        """Those that may be used now, by id."""
+        """The regions that may be used now, by id."""
         self.withdrawals = 0
-        """How many were seen; modulo 2**32."""
+        """The number of withdrawals that have come, modulo 2**32."""
         self.confirmed = 0
-        """Of these, those that a RELEASE has told."""
+        """The number of withdrawals that a RELEASE has confirmed, modulo 2**32."""
 
     def look(self, frame: Frame) -> Region:
-        """Of a SHARE: the region."""
+        """Return the region that a SHARE names; ProtocolError when it is not allowed."""
         region = parse_region(frame)
         if region.id in self.known:
             raise ProtocolError(f"region {region.id} is shared twice", Reason.REGION)
@@ -102,22 +102,22 @@ class PeerRegions:
         return region
 
     def add(self, region: Region) -> None:
-        """Make it so that it is known."""
+        """Add the region that look() has returned; calling it again changes nothing."""
         self.known[region.id] = region
 
     def look_withdrawn(self, frame: Frame) -> tuple[Region, int]:
-        """Of a WITHDRAW: the region, and how many withdrawals were seen by then."""
+        """Return the region that a WITHDRAW names, and the count of withdrawals with it; or ProtocolError."""
         region = self.known.get(frame.id)
         if region is None:
             raise ProtocolError(f"region {frame.id} is withdrawn, and was not shared", Reason.REGION)
         return region, self.withdrawals + 1 & 0xFFFFFFFF
 
     def drop(self, argument: tuple[Region, int]) -> None:
-        """Make it so."""
+        """Apply what look_withdrawn() has returned; calling it again changes nothing."""
         region, withdrawals = argument
         self.known.pop(region.id, None)
         self.withdrawals = withdrawals
 
     def confirm(self, withdrawals: int) -> None:
-        """A RELEASE tells the peer of so many."""
+        """Note that a RELEASE for so many withdrawals was handed out."""
         self.confirmed = withdrawals
