@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connection in a loop: pumped when a descriptor is readable or a time has come, to wake who waits."""
+"""A connection in an event loop: pump it on news or at a deadline, and wake the tasks that wait."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rnic.aio.waiting import OrderedQueue, Queue, SharedQueue, turn_of
 from rnic.conn.core import Core
 
 _FAILURES = 3
-"""Pumps in a row that may raise; then the connection is given up."""
+"""The number of pumps in a row that may raise before the connection is given up."""
 
 
 class Pump:
-    """Keeps a core going in the running loop."""
+    """Pumps a core in the running event loop."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -34,7 +34,7 @@ class Pump:
             self.end,
         )
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0  # when it runs, by monotonic()
+        self._timer_at = 0.0  # the time of the timer, by monotonic()
         self._again: asyncio.Handle | None = None
         self._failures = 0
         self._filenos: tuple[int, ...] = (core.fileno(),)
@@ -47,22 +47,22 @@ class Pump:
             raise
 
     def _readable(self) -> None:
-        """What came is a message, mostly, and somebody waits for it."""
+        """Handle a readable descriptor: wake the task for a message by the courier, or else pump."""
         try:
             if any(self._queues[1:]) or not self.messages or not self.core.woken():
                 self.run()
             else:
                 self.messages.wake()
-        except BaseException:  # the event is taken, and the descriptor may be quiet
+        except BaseException:  # pump again, as the descriptor may stay quiet with work left
             self._failures = max(1, self._failures)
             self._plan()
             raise
 
     def run(self, waiting: bool = False, target: memoryview | None = None, tag: int | None = None) -> None:
-        """Pump, and wake whom it concerns; `waiting`: somebody is about to wait for a message to come or go.
+        """Pump, and wake the tasks that can go on; `waiting`: the caller waits for a message to come or go.
 
-        `target`: where that task wants it, if it is the first; `tag`: the one that it asks for.  What an
-        exception interrupts is gone on with in the loop's next turn: nobody hangs because of it.
+        `target`: the caller's buffer, used if no other task waits; `tag`: the tag that the caller asks for.
+        After an exception the loop's next turn pumps again, so that no task hangs.
         """
         try:
             self.core.waiting = waiting or bool(self.messages or self.sends)
@@ -99,7 +99,7 @@ class Pump:
             self._set_timer(due)
 
     def _set_timer(self, due: float) -> None:
-        """One that runs too soon is left as it is: most deadlines are put off with each message."""
+        """Set the timer, unless one runs earlier: each message puts off most deadlines."""
         if self._timer is None or due < self._timer_at:
             self._drop_timer()
             self._timer = self._loop.call_later(max(0.0, due - monotonic()), self._on_time)
@@ -115,7 +115,7 @@ class Pump:
         self.run()
 
     def soon(self) -> None:
-        """Run in the loop's next turn: there is something to tell the peer."""
+        """Pump in the loop's next turn, as there is something to tell the peer."""
         self._loop.call_soon(self.run)
 
     async def wait(
@@ -126,16 +126,16 @@ class Pump:
         target: memoryview | None = None,
         tag: int | None = None,
     ) -> None:
-        """Until something is so, which a pump may have made so; `again`: it was, and another one took it.
+        """Pump, and wait until `is_so()`; `again`: the task was woken before, but another one was faster.
 
-        `target`, `tag`: the buffer for a message, and the tag that it must have.
+        `target`, `tag`: the buffer for a message, and the tag that the message must have.
         """
         self.run(queue is self.messages or queue is self.sends, target, tag)
         if not is_so():
             await queue.wait(is_so, again, target, tag)
 
     def release(self) -> None:
-        """Leave the loop and give everything back; who still waits hears that it is closed."""
+        """Leave the loop, give everything back, and wake all tasks that wait."""
         try:
             self._unwatch()
         finally:
@@ -152,7 +152,7 @@ class Pump:
         self._plan()
 
     def forget(self) -> None:
-        """Nobody holds the connection any more, which any thread may find out; the loop may be closed."""
+        """Release a connection that the program has dropped.  From any thread; the loop may be closed."""
         try:
             self._loop.call_soon_threadsafe(self.release)
         except RuntimeError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks that wait for a descriptor."""
+"""Tasks that wait until a descriptor is readable."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rnic.aio.waiting import SharedQueue
 
 
 class Readable:
-    """A descriptor that tasks wait for; one is woken at a time, in the order in which they came."""
+    """A descriptor that tasks wait for; one task is woken at a time, in the order in which they came."""
 
     def __init__(self, fileno: Callable[[], int]) -> None:
         self._fileno = fileno
         self._waiters = SharedQueue()
 
     async def wait(self, again: bool = False) -> None:
-        """Until it is readable; `again`: it was, for nothing."""
+        """Wait until the descriptor is readable; `again`: the task was woken in vain, and keeps its place."""
         loop, fd = asyncio.get_running_loop(), self._fileno()
         if not self._waiters:
             loop.add_reader(fd, self._waiters.wake)
@@ -29,7 +29,7 @@ class Readable:
                 loop.remove_reader(fd)
 
     def wake(self) -> None:
-        """Let the next one look."""
+        """Wake the next task if the descriptor is readable."""
         self._waiters.wake()
 
 

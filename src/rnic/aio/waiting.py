@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks that wait, woken in the order in which they came; and calls that never wait, and give way."""
+"""Queues that wake waiting tasks in order, and a limit for calls that return without waiting."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from time import monotonic
 from typing import NamedTuple
 
 CALLS = 64
-"""Calls that return at once before one of them lets the loop run..."""
+"""The number of calls that return at once before one of them lets the loop run."""
 SECONDS = 0.0005
-"""...or so much time."""
+"""The time in seconds after which a call lets the loop run."""
 
 
 class Waiter(NamedTuple):
-    """What a task waits for."""
+    """The condition for which a task waits."""
 
     is_so: Callable[[], bool]
     target: memoryview | None = None
-    """Where it wants the message."""
+    """The task's buffer for the message."""
     tag: int | None = None
-    """The one that the message must have."""
+    """The tag that the message must have; None: any."""
 
 
 class Queue:
-    """Tasks that wait for something to be so, each for its own."""
+    """Tasks that wait, each for a condition of its own."""
 
-    shared = False  # they wait for the same thing, and who is woken uses it up
-    in_order = False  # it becomes so for one after the other
+    shared = False  # all tasks wait for the same thing, and the task that is woken uses it up
+    in_order = False  # the conditions become true in the order of the tasks
 
     def __init__(self) -> None:
         self._waiters: OrderedDict[asyncio.Future[None], Waiter] = OrderedDict()
@@ -40,12 +40,12 @@ class Queue:
 
     @property
     def target(self) -> memoryview | None:
-        """The buffer of the first one that waits, and was not woken."""
+        """The buffer of the first task that was not woken yet."""
         return next((waiter.target for one, waiter in self._waiters.items() if not one.done()), None)
 
     @property
     def tags(self) -> frozenset[int]:
-        """Those that somebody asks for."""
+        """The tags that tasks ask for."""
         return frozenset(waiter.tag for waiter in self._waiters.values() if waiter.tag is not None)
 
     async def wait(
@@ -55,9 +55,9 @@ class Queue:
         target: memoryview | None = None,
         tag: int | None = None,
     ) -> None:
-        """Until wake() finds it so; who is woken and cancelled lets the next one have it.
+        """Wait until wake() finds the condition true; a task that is cancelled wakes the next one.
 
-        `again`: it was woken for nothing, and keeps its place.  `target`, `tag`: as a Waiter has them.
+        `again`: the task was woken in vain, and keeps its place in front.  `target`, `tag`: see Waiter.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters[future] = Waiter(is_so, target, tag)
@@ -72,18 +72,18 @@ class Queue:
         del self._waiters[future]
 
     def wake(self) -> None:
-        """Wake those for whom it is so now; in order, from the first to the first for whom it is not."""
+        """Wake the tasks whose conditions are true; an ordered queue stops at the first that is not."""
         for future, waiter in self._waiters.items():
             now = waiter.is_so()
             if now and not future.done():
                 future.set_result(None)
             if self.in_order and not now:
                 return
-            if self.shared and (now or waiter.tag is None):  # who asks for a tag may be the only one without
+            if self.shared and (now or waiter.tag is None):  # a task with a tag does not stop others
                 return
 
     def wake_all(self, error: BaseException | None = None) -> None:
-        """Wake all; with an error each raises it."""
+        """Wake all tasks; with an error, each task raises it."""
         for future in self._waiters:
             if not future.done():
                 if error is None:
@@ -93,22 +93,22 @@ class Queue:
 
 
 class OrderedQueue(Queue):
-    """Tasks for which it becomes so in the order in which they came."""
+    """Tasks whose conditions become true in the order in which the tasks came."""
 
     in_order = True
 
 
 class SharedQueue(Queue):
-    """Tasks that wait for the next of something: one is woken for each."""
+    """Tasks that wait for the next item of a kind: each item wakes one task."""
 
     shared = True
 
 
 class Turn:
-    """What calls do of their own between two turns of the loop: it is bounded, in number and in time.
+    """Bounds the calls that return without waiting in one turn of the loop, in number and in time.
 
-    A call that finds done what it asks for returns without waiting.  A task that makes one after the other
-    would keep all other tasks, and every timer, from running.
+    A call that has nothing to wait for returns at once.  A task that makes many such calls in a row would
+    keep all other tasks and every timer from running.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -117,17 +117,17 @@ class Turn:
         self._until = 0.0
 
     async def take(self) -> None:
-        """At the beginning of each call: waits for the loop's next turn when this one's share is used up."""
+        """Begin a call: wait for the loop's next turn if this turn's share is used up."""
         if self.is_used_up():
             await self.give_way()
 
     def is_used_up(self) -> bool:
-        """Take a share of this turn; True: there was none left."""
+        """Count a call in this turn; return True if the turn's share is used up."""
         self._count()
         return self._calls > CALLS or monotonic() > self._until
 
     async def give_way(self) -> None:
-        """Wait for the loop's next turn, and take a share of it."""
+        """Wait for the loop's next turn, and count the call there."""
         await asyncio.sleep(0)
         self._count()
 
@@ -150,7 +150,7 @@ _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Turn] = weakref.Wea
 
 
 def turn_of(loop: asyncio.AbstractEventLoop) -> Turn:
-    """The one of a loop: connections and listeners share it."""
+    """Return the Turn of a loop, which all its connections and listeners share."""
     if (found := _turns.get(loop)) is None:
         found = _turns[loop] = Turn(loop)
     return found
