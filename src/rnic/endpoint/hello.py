@@ -43,77 +43,77 @@ VERSIONS = (1, 2)
 
 
 class Capability(IntFlag):
-    """What an end understands beyond the version; the other end uses nothing else."""
+    """The optional parts of the protocol that an end understands; the other end uses no others."""
 
     ANNOUNCE = 1
-    """ANNOUNCE: a message that is READ from where it lies."""
+    """The end understands ANNOUNCE: a message that the receiver READs from where it lies."""
     TAG = 2
-    """TAGGED: a message with a number that its receiver can ask for."""
+    """The end understands TAGGED: a message with a number that its receiver can ask for."""
     STOP = 4
-    """STOP: a message that is taken back after it was begun."""
+    """The end understands STOP: a message that is taken back after it was begun."""
     DESCRIBE = 8
-    """DESCRIBED: a region with the shape and type of the array that it holds."""
+    """The end understands DESCRIBED: a region with the shape and type of its array."""
 
 
 CAPABILITIES = Capability.ANNOUNCE | Capability.TAG | Capability.STOP | Capability.DESCRIBE
-"""Those of this code."""
+"""The capabilities of this code."""
 
 MIN_RECEIVES = 3
-"""One is reserved for CREDIT, and a CREDIT returns two or more: with fewer the connection would stall."""
+"""The fewest receives that do not stall: one is reserved for CREDIT, which returns two or more."""
 MAX_RECEIVES = 0xFFFF
 MAX_REGIONS = 0xFFFF
 MIN_RECEIVE_SIZE = 64
-"""Every SEND without a payload of its own fits, and a short text in an ABORT."""
+"""The smallest receive in bytes: it holds every SEND without a payload, and an ABORT with a short text."""
 MAX_RECEIVE_SIZE = 1 << 31
-"""No message of a reliable connection is longer (IBA 9.7.2)."""
+"""The longest message in bytes on a reliable connection (IBA 9.7.2)."""
 
 REMOTE_ACCESS = AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_ATOMIC
-"""The rights of which this protocol speaks, with libibverbs' values."""
+"""The remote access rights that the protocol carries, with the values of libibverbs."""
 
 MAX_DATA_ASKING = 24
-"""Bytes of a program that fit the hello in a REQ..."""
+"""The most bytes of program data in the hello of a REQ."""
 MAX_DATA_ANSWERING = 164
-"""...and in a REP, which has 196 for its user (IBA 12.6.9)."""
+"""The most bytes of program data in the hello of a REP, which has 196 for its user (IBA 12.6.9)."""
 
 REFUSAL_SIZE = 148
-"""Private data of a REJ (IBA 12.6.7)."""
+"""The bytes of private data in a REJ (IBA 12.6.7)."""
 _REFUSAL = Struct(">4sBBH")
 
 
 class Hello(Record):
-    """What an end says about itself before anything else; parse() has checked every field."""
+    """The first words of an end about itself; parse() has checked every field."""
 
     version_min: int
-    """The oldest version of this protocol that it speaks."""
+    """The oldest version of the protocol that the sender speaks."""
     version_max: int
-    """The newest."""
+    """The newest version of the protocol that the sender speaks."""
     access: AccessFlags
-    """The flags: what its queue pair lets the peer do by RDMA; REMOTE_WRITE is needed to be probed."""
+    """The RDMA operations that the sender's queue pair allows; only with REMOTE_WRITE is it probed."""
     receive_size: int
-    """Bytes in each of its receive buffers: no SEND may be longer."""
+    """The bytes in each receive buffer of the sender: no SEND to it may be longer."""
     receives: int
-    """Receives that it has posted: the credits that the peer begins with."""
+    """The receives that the sender has posted: the credits that the peer begins with."""
     max_regions: int
-    """Regions that may be shared with it at a time."""
+    """The most regions that may be shared with the sender at a time."""
     max_message: int
-    """The longest message that it takes, in bytes."""
+    """The longest message that the sender takes, in bytes."""
     capabilities: Capability = Capability(0)
-    """What it understands.  None in version 1."""
+    """The optional parts that the sender understands; empty in version 1."""
     data: bytes = b""
-    """What its program says with the hello.  Nothing in version 1."""
+    """The data of the sender's program; empty in version 1."""
 
     SIZE: ClassVar[int] = 24
-    """Bytes that every version has."""
+    """The bytes of a hello in version 1, which every version begins with."""
     _LAYOUT: ClassVar[Struct] = Struct(">4sBBHIHHQ")
     _MORE: ClassVar[Struct] = Struct(">IB3x")
-    """Of version 2, before the data."""
+    """The part of version 2 before the data."""
 
     @classmethod
     def parse(cls, private_data: bytes | bytearray) -> "Hello":
-        """Read a hello at the start of `private_data`; what follows it is padding, or a later version's.
+        """Return the hello at the start of `private_data`; bytes after it are ignored.
 
-        NoHelloError when there is none; VersionError when its version is none of ours, so that nothing but
-        magic and versions was looked at; ProtocolError when a value cannot be.
+        NoHelloError when there is no hello; VersionError when there is no common version (then only the magic
+        and the versions were read); ProtocolError when a value is wrong.
         """
         data = bytes(private_data)
         if data[:4] != MAGIC or len(data) < 6:
@@ -138,7 +138,7 @@ class Hello(Record):
 
     @classmethod
     def _parse_more(cls, data: bytes) -> tuple[Capability, bytes]:
-        """What version 2 has behind the rest; bits that a later version knows are left out."""
+        """Return the capabilities and the data of version 2; unknown capability bits are dropped."""
         there = len(data) - cls._MORE.size
         if there < 0:
             raise ProtocolError(
@@ -162,7 +162,10 @@ class Hello(Record):
             )
 
     def emit(self) -> bytes:
-        """The bytes.  A REQ with IP addressing has 56 for its user (IBA A11), so `data` may have 24 there."""
+        """Return the bytes of the hello.
+
+        A REQ with IP addressing has 56 bytes for its user (IBA A11), so `data` may have 24 there.
+        """
         start = self._LAYOUT.pack(
             MAGIC,
             self.version_min,
@@ -181,7 +184,7 @@ class Hello(Record):
 
 
 def common_version(ours: tuple[int, int], theirs: tuple[int, int]) -> int:
-    """The highest version in both ranges; VersionError, which names both, when there is none."""
+    """Return the highest version in both ranges; VersionError, which names both ranges, if there is none."""
     version = min(ours[1], theirs[1])
     if version < max(ours[0], theirs[0]):
         raise VersionError(_no_common(ours, theirs), Reason.VERSION)
@@ -189,7 +192,7 @@ def common_version(ours: tuple[int, int], theirs: tuple[int, int]) -> int:
 
 
 def agree(ours: Hello, theirs: Hello) -> int:
-    """The version of the connection.  Both ends compute the same."""
+    """Return the version of the connection, which is the same at both ends; VersionError if there is none."""
     return common_version((ours.version_min, ours.version_max), (theirs.version_min, theirs.version_max))
 
 
@@ -202,14 +205,14 @@ def _span(versions: tuple[int, int]) -> str:
 
 
 def refusal(reason: int, text: str) -> bytes:
-    """Private data for the REJ that refuses a request, so that the peer learns why in words."""
+    """Return private data for a REJ that tells the peer the reason, also in words."""
     return _REFUSAL.pack(MAGIC, *VERSIONS, reason & 0xFFFF) + clip(text, REFUSAL_SIZE - _REFUSAL.size)
 
 
 def parse_refusal(private_data: bytes | bytearray) -> EndpointError:
-    """What the private data of a REJ says, as the error to raise; any bytes will do.
+    """Return the error to raise for the private data of a REJ, which may be any bytes.
 
-    RefusedError; or VersionError, which names the versions of both.
+    It is a RefusedError, or a VersionError that names the versions of both ends.
     """
     data = bytes(private_data)
     if data[:4] != MAGIC or len(data) < _REFUSAL.size:
