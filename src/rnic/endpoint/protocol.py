@@ -71,16 +71,16 @@ class Role(Enum):
     INITIATOR = "initiator"
     """Its hello rides in the REQ."""
     ACCEPTOR = "acceptor"
-    """It reads that one first; its own rides in the REP."""
+    """The acceptor reads the initiator's hello first; its own hello rides in the REP."""
 
 
 class Statistics(Record):
     """What a connection has done so far, and where it stands."""
 
     state: State
-    """Where it stands."""
+    """The state of the connection."""
     messages_sent: int
-    """Messages that the peer is known to have whole.  It may lag by 16: short messages complete in groups."""
+    """Messages that the peer is known to have whole.  May lag by 16, as short messages complete in groups."""
     messages_received: int
     """Messages of the peer that are whole here."""
     sends: int
@@ -121,7 +121,7 @@ def _nothing(_: object) -> None:
 
 _NOTHING: _Change = (_nothing, None)
 _Effect = tuple[_Change, tuple[Event, ...]]
-"""With what the user hears of it."""
+"""A change, and the events that it gives the user."""
 
 
 class Protocol:
@@ -151,11 +151,11 @@ class Protocol:
         self.version = 0
         """The version that both speak, after accept_hello()."""
         self.error: EndpointError | None = None
-        """What ended the connection, unless goodbyes did."""
+        """What ended the connection; None if it is open, or both ends said goodbye."""
         self.undelivered = 0
-        """With `error`: messages of which it is not known that the peer has them."""
+        """When `error` is set: the number of messages that the peer has perhaps not received."""
         self.flow = Flow(config.receives)
-        """What is counted; a Courier counts along."""
+        """The counters of the connection, which a Courier uses, too."""
         self._step: tuple[Callable[..., None], tuple[Any, ...]] | None = None  # what was begun
         self._greeted = False  # hello() was called
         self._closing = False  # close() was called
@@ -168,9 +168,9 @@ class Protocol:
         self._abort = b""  # the ABORT frame, when this end aborted
         self._inbox = Inbox()
         self.wanted = False
-        """Somebody waits for a message: want()."""
+        """A call waits for a message, by want()."""
         self.tags: frozenset[int] = frozenset()
-        """Those for which somebody waits."""
+        """The tags that calls ask for now."""
         self._discards = False
         self._own = OwnRegions(config.access)
         self._theirs = PeerRegions(config.max_regions)
@@ -290,7 +290,7 @@ class Protocol:
             raise ValueError(f"send(): the peer speaks version {self.version}, which has no tags")
 
     def knows(self, what: Capability) -> bool:
-        """Whether the peer understands that; False before its hello."""
+        """Whether the peer understands a capability; False before its hello."""
         return self.peer is not None and what in self.peer.capabilities
 
     def _queue_message(self, message: Message | Announcement) -> None:
@@ -309,11 +309,11 @@ class Protocol:
 
     @property
     def next_handle(self) -> int:
-        """What send() will return: for whoever wants to cancel() also when an exception hides it."""
+        """The handle that the next send() returns, so that cancel() works even if an exception hides it."""
         return self._handles + 1
 
     def cancel(self, handle: int) -> bool:
-        """Take back a message of which nothing was handed out yet; False when it is too late for that."""
+        """Take back a message of which nothing was handed out yet; return False when it is too late."""
         if self._step is not None:
             self.settle()
         return self._outbox.cancel(handle)
@@ -420,13 +420,13 @@ class Protocol:
         self._resume()
 
     def peek_event(self) -> Event | None:
-        """What next_event() would return; it stays."""
+        """Return the next event without taking it; None when there is none."""
         if self._step is not None:
             self.settle()
         return self._inbox.first
 
     def find_message(self, tag: int) -> MessageReceived | None:
-        """The first event that is a message with this tag; it stays."""
+        """Return the first message with this tag without taking it; None when there is none."""
         if self._step is not None:
             self.settle()
         return self._inbox.find(tag)
@@ -463,7 +463,7 @@ class Protocol:
         self._resume()
 
     def discard(self) -> None:
-        """Nobody takes messages any more: what comes is checked, and not kept."""
+        """From now on check messages that come, but keep none: the user takes no more."""
         if self._step is not None:
             self.settle()
         self._do(self._discard, self._offers.look_unwanted())
@@ -491,7 +491,7 @@ class Protocol:
 
     @property
     def may_fetch(self) -> bool:
-        """There is an offer, nobody READs it yet, and somebody waits for it, or there is room for it."""
+        """An offer may be READ now: the READ has not begun, and a call waits for it or there is room."""
         offer = self._offers.first
         if offer is None or self._offers.begun or self.state not in _LIVE:
             return False
@@ -505,13 +505,13 @@ class Protocol:
             self._offers.begun = True
 
     def copy_messages(self) -> None:
-        """Events that are memoryviews get bytes of their own: the memory is somebody else's again."""
+        """Copy the messages that lie in the driver's memory, which is used for other things next."""
         if self._step is not None:
             self.settle()
         self._inbox.copy_messages()
 
     def give_up_fetch(self) -> None:
-        """The READ came to nothing, or went where nobody needs it: it is due again."""
+        """Make the offer due again, as the READ has failed or its buffer is not wanted."""
         self._offers.begun = False
         if self._discards:
             self.discard()
@@ -547,12 +547,12 @@ class Protocol:
         return self.flow.to_post
 
     def receives_posted(self, number: int) -> None:
-        """So many of them are posted; only now may the peer learn of them."""
+        """Note that the driver has posted `number` receives; only now may the peer learn of them."""
         self.flow.post(number)
 
     @property
     def posted_receives(self) -> int:
-        """How many were posted, in all."""
+        """The number of receives that were posted since the beginning."""
         return self.flow.posted
 
     def next_send(self, kept: deque[Outgoing] | None = None) -> Outgoing | None:
@@ -752,7 +752,7 @@ class Protocol:
         self.flow.completed = number
 
     def lost(self, text: str) -> None:
-        """A work request failed, or the device did: the text says which and how."""
+        """End the connection, as a work request or the device has failed; the text says how."""
         if self._step is not None:
             self.settle()
         self._end(LostError(text))
@@ -793,14 +793,14 @@ class Protocol:
         self._heard_at = now
 
     def deadline(self) -> float | None:
-        """When timer() has to be called next, if nothing happens before."""
+        """Return the time at which timer() must be called at the latest; None: there is none."""
         if self.state not in _LIVE:
             return None
         times = [at for at in (self._close_by, self._idle_deadline()) if at is not None]
         return min(times, default=None)
 
     def timer(self, now: float) -> None:
-        """A deadline has come: next_send() has a probe now, or the connection is aborted."""
+        """Act on a deadline that has come: make a probe ready for next_send(), or abort the connection."""
         if self._step is not None:
             self.settle()
         if self.state not in _LIVE:
@@ -825,17 +825,17 @@ class Protocol:
 
     @property
     def receives_seen(self) -> int:
-        """SENDs that receive() was given."""
+        """The number of SENDs that receive() was given."""
         return self.flow.seen
 
     @property
     def completed(self) -> int:
-        """The number up to which sent() was told."""
+        """The highest number that sent() was given."""
         return self.flow.completed
 
     @property
     def frame_size(self) -> int:
-        """Bytes in each SEND at most, after accept_hello()."""
+        """The most bytes in a SEND to the peer, after accept_hello()."""
         assert self.peer is not None
         return min(self.peer.receive_size, self.config.send_size)
 
@@ -845,14 +845,14 @@ class Protocol:
         return self._outbox.taken
 
     def longest_of(self, pieces: int) -> int:
-        """Bytes in the longest message that goes in so many SENDs, and that the peer takes."""
+        """Return the length of the longest message that fits `pieces` SENDs and that the peer takes."""
         assert self.peer is not None
         most = pieces * self.frame_size - MESSAGE_SIZE - (pieces - 1) * HEADER_SIZE
         return min(most, self.peer.max_message)
 
     @property
     def plain(self) -> bool:
-        """Nothing is here that has to go out, or to be taken, before the next message."""
+        """Nothing here must be sent or taken before the next message."""
         return (
             self.state is State.OPEN
             and self._step is None
@@ -902,21 +902,21 @@ class Protocol:
 
     @property
     def released(self) -> int:
-        """How many regions of ours the peer has released; modulo 2**32."""
+        """The number of this end's regions that the peer has released, modulo 2**32."""
         return self._own.released
 
     @property
     def shared(self) -> Mapping[int, Region]:
-        """Our regions that the peer may use, by id; those that were withdrawn are `unreleased` first."""
+        """The regions of this end that the peer may use, by id; withdrawn ones move to `unreleased`."""
         return MappingProxyType(self._own.shared)
 
     @property
     def unreleased(self) -> tuple[int, ...]:
-        """Regions of ours that were withdrawn, and that the peer has not confirmed to be done with."""
+        """The ids of this end's withdrawn regions that the peer has not released yet."""
         return self._own.unreleased
 
     def statistics(self) -> Statistics:
-        """What was done so far."""
+        """Return counts of what the connection has done so far."""
         return Statistics(
             state=self.state,
             messages_sent=self.flow.delivered,
