@@ -97,13 +97,13 @@ cdef class Courier:
         self.frame = 0
 
     def reopen(self):
-        """From now on the short way may be taken; True: it may."""
+        """Open the short way if nothing must go the long way first; return whether it is open."""
         self.open = (self.hand is None and self.frame > 0 and self.cq.kept is NULL and not self.failed
                      and self.is_live())
         return self.open
 
     def shut(self):
-        """Something is on the long way."""
+        """Close the short way, as something goes the long way."""
         self.open = False
 
     # What goes out
@@ -130,7 +130,7 @@ cdef class Courier:
             PyBuffer_Release(&view)
 
     cdef bint send_pieces(self, const uint8_t *data, int64_t length) except -1:
-        """All of them, or none."""
+        """Post all SENDs of a message; False: none was posted, or only some and the courier has `failed`."""
         cdef int64_t went = 0, n, header = MESSAGE_HEADER
         if not self.has_room(1 if length <= self.frame - MESSAGE_HEADER else
                              1 + (length - self.frame + MESSAGE_HEADER - 1) // (self.frame - FRAME_HEADER) + 1):
@@ -213,7 +213,7 @@ cdef class Courier:
         return True
 
     cdef bint is_posted(self, rnic_send_wr *wr):
-        """One work request; False: it could not be, and the long way finds out why."""
+        """Post one work request; False: that has failed, and the long way finds out why."""
         cdef const rnic_send_wr *bad
         cdef rnic_err err
         cdef int rc = 0
@@ -286,7 +286,7 @@ cdef class Courier:
         return self.open
 
     cdef void note_wait(self):
-        """It is over: had it been worth to look on?"""
+        """Note the end of a wait; if it was short, look for longer the next time."""
         if nanoseconds() - self.since < WORTH * self.spin:
             self.misses[0] = min(self.misses[0], MOST_SOON)
             self.rest_of[0] = min(self.rest_of[0], MOST_SOON)
@@ -338,7 +338,7 @@ cdef class Courier:
         return True
 
     cdef bint is_taken(self, rnic_wc *wc, bint wanted) except -1:
-        """It was a message, or a piece of one; False: the long way has it."""
+        """Take in a message or a piece of one; False: the completion is something else, for the long way."""
         if self.hand is not None or not self.is_piece(wc, wanted):
             self.stash(wc)
             return False
@@ -365,11 +365,11 @@ cdef class Courier:
 
     @property
     def part(self):
-        """A message that has not come whole: its length, and what is here; or None."""
+        """The length of the message that has not come whole, and the bytes that are here; or None."""
         return None if self.coming is None else (len(self.coming), self.coming[:self.came])
 
     def let_part_go(self):
-        """The long way has it."""
+        """Forget the incomplete message, which the long way has taken over."""
         self.coming = None
 
     cdef int take(self, rnic_wc *wc, bint inside, bint wait):
@@ -394,18 +394,18 @@ cdef class Courier:
         return got
 
     cdef bint is_live(self):
-        """At the end of the interpreter everything is closed, and threads go on for a moment."""
+        """Whether the objects are open: at the end of the interpreter threads go on after all is closed."""
         return self.qp.live and self.cq.live and self.mr.live
 
     cdef bint looks(self, bint inside):
-        """After looks in vain some are left out: twice as many each time."""
+        """Whether to look now: after looks in vain some are left out, twice as many each time."""
         if self.rest_of[inside] > 0:
             self.rest_of[inside] -= 1
             return False
         return self.spin > 0
 
     cdef int look_on(self, rnic_wc *wc):
-        """In the middle of a message; all looks of a call together have a limit."""
+        """Look for the next piece of a message; all such looks of one call share a limit."""
         cdef int64_t began = nanoseconds()
         cdef int got = self.look(wc, self.patience)
         self.patience = max(0, self.patience - (nanoseconds() - began))
@@ -427,7 +427,7 @@ cdef class Courier:
         return got
 
     cdef void stash(self, rnic_wc *wc):
-        """Whoever polls next finds it."""
+        """Keep a completion for the long way's next poll."""
         self.cq.keep(NULL, wc, 1)
         self.open = False
 
@@ -435,7 +435,7 @@ cdef class Courier:
         return self.base + <int64_t>(wc.wr_id // WR_KINDS) % self.ledger.receives * self.receive_size
 
     cdef bint is_noted(self, const rnic_wc *wc):
-        """Of what nobody hears: a SEND that has completed, credits."""
+        """Handle a completed SEND or a CREDIT, which the user never sees; False: it is neither."""
         cdef Ledger led = self.ledger
         cdef int64_t number = <int64_t>(wc.wr_id // WR_KINDS)
         if wc.status != RNIC_WC_SUCCESS:
@@ -490,7 +490,7 @@ cdef class Courier:
         return there + n <= total and (there + n == total) == last
 
     cdef void arrive(self):
-        """What is_next() has found has come in."""
+        """Count the SEND that is_next() has checked."""
         cdef Ledger led = self.ledger
         led.returned += self.refill
         led.freed += 1
@@ -499,7 +499,7 @@ cdef class Courier:
         led.heard = True
 
     cdef bint return_credits(self):
-        """In a SEND of their own, when there are many."""
+        """Return credits in a SEND of their own when there are many; False: that was not possible."""
         cdef Ledger led = self.ledger
         cdef frame_header *h
         if led.receives + led.freed - led.told < led.threshold:
