@@ -177,9 +177,9 @@ cdef class Courier:
         return <frame_header *>(self.base + self.sends_at + number % self.bounces * self.send_size)
 
     cdef bint has_room(self, int64_t pieces) except -1:
-        """There are places and credits for so many SENDs, and all receives that are free are posted.
+        """Whether there are places and credits for so many SENDs; all free receives are posted, too.
 
-        It looks for a moment for what brings room.
+        When there is no room, poll for a moment for completions that make room.
         """
         cdef Ledger led = self.ledger
         cdef rnic_wc wc
@@ -318,7 +318,7 @@ cdef class Courier:
         return is_readable(channel, channel.p.fd, deadline, "recv") and self.takes_event()
 
     cdef bint has_message(self, bint wait, bint wanted) except -1:
-        """`wanted`: somebody waits for a message, so that it may be long."""
+        """Whether a message is in `hand`, after polling; `wanted`: a call waits, so the message may be long."""
         cdef rnic_wc wc
         cdef bint inside
         cdef int left = PIECES
@@ -455,7 +455,7 @@ cdef class Courier:
         return True
 
     cdef bint is_next(self, const rnic_wc *wc, int64_t reserve):
-        """A SEND that the peer may send now, and that returns no more credits than there can be."""
+        """Whether the peer may send this SEND now, and it returns no more credits than there can be."""
         cdef Ledger led = self.ledger
         if (wc.status != RNIC_WC_SUCCESS or wc.wr_id % WR_KINDS != OF_RECEIVE or wc.opcode != RNIC_WCO_RECV
                 or wc.byte_len < FRAME_HEADER or <int64_t>(wc.wr_id // WR_KINDS) != led.seen):
@@ -464,7 +464,7 @@ cdef class Courier:
         return led.told - led.arrived > reserve and led.returned + self.refill <= led.spent
 
     cdef bint is_piece(self, const rnic_wc *wc, bint wanted):
-        """The piece of a message that is due; the first one of several only where somebody waits for it."""
+        """Whether this is the piece that is due; the first of several pieces only if a call waits for it."""
         cdef const frame_header *h
         cdef bint first, last
         cdef uint64_t total, n, there = 0

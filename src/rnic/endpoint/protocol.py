@@ -112,7 +112,7 @@ class _Posted(NamedTuple):
 
 
 _Change = tuple[Callable[[Any], None], Any]
-"""What changes: a method that may be called again, and then changes nothing more; and its argument."""
+"""A method and its argument; calling the method again with the same argument changes nothing."""
 
 
 def _nothing(_: object) -> None:
@@ -298,7 +298,7 @@ class Protocol:
         self._handles = message.handle
 
     def receive_rest(self, total: int, data: bytes, let_go: Callable[[], None]) -> None:
-        """Go on with a message that a Courier has begun: its length, and what is here; tell it so."""
+        """Go on with a message of `total` bytes that a Courier has begun; `data` is here, then `let_go()`."""
         if self._step is not None:
             self.settle()
         self._do(self._take_over, total, data, let_go)
@@ -349,7 +349,7 @@ class Protocol:
         shape: tuple[int, ...] = (),
         dtype: str = "",
     ) -> Region:
-        """Tell the peer, after the messages before, of memory that it may use; withdraw() takes the id.
+        """Share memory with the peer after the messages before; return the region, whose id withdraw() takes.
 
         `shape` and `dtype`: those of the array that it holds; a peer that does not know DESCRIBE, or whose
         receives are too small, does not hear of them.  ValueError when the peer takes no more regions, or the
@@ -476,7 +476,7 @@ class Protocol:
         self._resume()
 
     def _is_full(self) -> bool:
-        """More than max_backlog waits here: the peer has to wait, too."""
+        """Whether max_backlog is reached, so that the peer has to wait."""
         if self._discards or (self.wanted and not self._inbox) or self._assembler.is_of(self.tags):
             return False
         return self._inbox.weight + self._assembler.buffered >= self.config.max_backlog
@@ -500,7 +500,7 @@ class Protocol:
         return self._inbox.weight + offer.total < self.config.max_backlog
 
     def begin_fetch(self, offer: Offer | None = None) -> None:
-        """The driver READs the offer now, if it is still this one: a STOP comes too late."""
+        """Note that the driver READs the offer, if it is still this one; a STOP is then too late."""
         if offer is None or self._offers.first is offer:
             self._offers.begun = True
 
@@ -517,7 +517,7 @@ class Protocol:
             self.discard()
 
     def fetched(self, data: bytes | memoryview | None) -> None:
-        """The offer is here: `data`, which next_event() returns; None: the driver has put it elsewhere."""
+        """Note that the offer was READ; next_event() returns `data`, unless None: the driver delivers it."""
         if self._step is not None:
             self.settle()
         offer = self._offers.first
