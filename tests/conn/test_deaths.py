@@ -7,18 +7,26 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import rnic
 from conn.peers import HOST, WAIT
+from rdmacm.ends import all_quiet
 from rdmacm.mortal import PIECE, Mortal, cable, mortal
 from rnic.endpoint import Config, LostError, RefusedError, Region
 from rnic.rdmacm import EventType, PortSpace, Timing
 
 POINTS = ["idle", "send", "write", "read"]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """The agents end before the next test, which may count descriptors or threads."""
+    yield
+    all_quiet()
 
 
 def echoed(data: bytes) -> None:
