@@ -246,10 +246,15 @@ def test_a_batch_that_is_interrupted_carries_out_each_operation_at_most_once(
                 local = np.zeros(5000, "u1")
                 memory[8:5008] = bytes([raiser.left % 256]) * 5000
                 most += 20
-                with suppress(InterruptError):
+                try:
                     raiser.call(partial(adds_and_a_read, a, remote, local))
                     total += 20
                     assert local.tobytes() == memory[8:5008]
+                except InterruptError:
+                    pass
+                except TypeError as error:
+                    # With a profiler that raises as a call begins, CPython may call what lies beside the function.
+                    assert "'traceback' object is not callable" in str(error)  # noqa: PT017
                 raised += raiser.left == 0
                 assert total <= a.fetch_add(remote, 0, timeout=WAIT) <= most, raiser.at
                 assert not a._core._posted_ops, raiser.at
