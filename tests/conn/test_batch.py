@@ -253,7 +253,7 @@ def test_a_batch_that_is_interrupted_carries_out_each_operation_at_most_once(
                 except InterruptError:
                     pass
                 except TypeError as error:
-                    # With a profiler that raises as a call begins, CPython may call what lies beside the function.
+                    # With a profiler that raises as a call begins, CPython may call what lies beside it.
                     assert "'traceback' object is not callable" in str(error)  # noqa: PT017
                 raised += raiser.left == 0
                 assert total <= a.fetch_add(remote, 0, timeout=WAIT) <= most, raiser.at

@@ -149,7 +149,8 @@ cdef class Courier:
         cdef Ledger led = self.ledger
         cdef frame_header *h = self.slot(led.handed_out + 1)
         h.kind, h.flags = FRAME_MESSAGE if header == MESSAGE_HEADER else FRAME_MORE, FRAME_LAST if last else 0
-        h.credits, h.ident = htobe16(<uint16_t>(led.posted - led.told)), htobe32(<uint32_t>(led.begun - (header == FRAME_HEADER)))
+        h.credits = htobe16(<uint16_t>(led.posted - led.told))
+        h.ident = htobe32(<uint32_t>(led.begun - (header == FRAME_HEADER)))
         if header == MESSAGE_HEADER:
             h.total = htobe64(<uint64_t>length)
         self.copy(<uint8_t *>h + header, data, n)
