@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 
 import pytest
@@ -15,6 +14,7 @@ import rnic
 import rnic.aio
 from conn.peers import HOST, WAIT, peer, speak
 from conn.test_ends import pair, together
+from conn.test_short_way import ends as short_way_ends
 from rnic.endpoint import AbortedError, Config, EndpointError, LostError
 from rnic.enums import AccessFlags
 
@@ -24,16 +24,10 @@ LONG = random.Random(1).randbytes(3_000_001)
 NO_READ = AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_ATOMIC
 
 
-@asynccontextmanager
-async def ends(config: Config = ALL) -> AsyncIterator[tuple[rnic.aio.Connection, rnic.aio.Connection]]:
-    async with rnic.aio.listen(HOST, 0, config=config) as server:
-        calling = asyncio.create_task(rnic.aio.connect(HOST, server.port, config=config))
-        b = await server.accept()
-        a = await calling
-    try:
-        yield a, b
-    finally:
-        await asyncio.gather(a.abort(), b.abort())
+def ends(
+    config: Config = ALL,
+) -> AbstractAsyncContextManager[tuple[rnic.aio.Connection, rnic.aio.Connection]]:
+    return short_way_ends(config)
 
 
 def sends(conn: rnic.Connection) -> int:

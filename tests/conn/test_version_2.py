@@ -25,6 +25,7 @@ from conn.test_announced import ALL, ends
 from conn.test_ends import pair, together
 from rnic._nic import nic
 from rnic.conn import device
+from rnic.conn.rendezvous import FetchOp
 from rnic.endpoint import AbortedError, Config, LostError, Protocol, ProtocolError
 from rnic.enums import AccessFlags
 from waiting import until
@@ -488,3 +489,45 @@ def test_nobody_waits_for_a_tag_of_a_peer_that_knows_none(monkeypatch: pytest.Mo
     speak(1, monkeypatch)
     with pair() as (_, b), pytest.raises(ValueError, match="tag"):
         b.recv(0.1, tag=5)
+
+
+# ---------------------------------------------------------------- a READ that cannot be posted; statistics
+
+
+def test_a_read_that_cannot_be_posted_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = FetchOp.wr
+    left = [None]
+
+    def wr(op: FetchOp, wr_id: int, pieces: list[rnic.SGE]) -> rnic.SendWR:
+        if left:
+            left.clear()
+            raise rnic.VerbsError(12, "no room", "post_send")
+        return whole(op, wr_id, pieces)
+
+    def take() -> None:
+        with pytest.raises(rnic.VerbsError, match="no room"):
+            b.recv(WAIT)
+        assert b.recv(WAIT) == BIG
+
+    monkeypatch.setattr(FetchOp, "wr", wr)
+    with pair(SILENT) as (a, b):
+        together(lambda: a.send(BIG, WAIT), take)
+
+
+def test_statistics_of_another_thread_leave_a_call_as_it_is() -> None:
+    with pair(Config(idle_interval=None)) as (a, b):
+        for _ in range(2):
+            a.send(b"x", WAIT)
+            b.recv(WAIT)
+            b.send(b"x", WAIT)
+            a.recv(WAIT)
+        got: list[bytes] = []
+        waiting = threading.Thread(target=lambda: got.append(a.recv(WAIT)))
+        waiting.start()
+        until(lambda: a._core.courier.busy, "it waits")
+        is_open = a._core.courier.open
+        assert a.statistics().messages_received == 2
+        assert a._core.courier.open == is_open
+        b.send(b"y", WAIT)
+        waiting.join(WAIT)
+        assert got == [b"y"]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from errno import ECONNRESET
 from functools import partial
 from typing import TYPE_CHECKING
@@ -832,9 +833,10 @@ class Core:
         self.courier.shut()
 
     def statistics(self) -> Statistics:
-        """Counts of what the connection has done so far."""
-        self._go_long()
-        return self.protocol.statistics()
+        """Counts of what the connection has done so far.  For any thread: it changes nothing."""
+        found = self.protocol.statistics()
+        part = self.courier.part
+        return found if part is None else replace(found, partial=len(part[1]))
 
     def close(self, now: float, timeout: float | None) -> None:
         """Say goodbye, after the queued messages and all operations; `finished` tells when that is done."""

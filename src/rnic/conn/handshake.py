@@ -281,8 +281,10 @@ class Desk:
     def _answer_to(self, core: Core) -> bytes:
         """Return the data that admit() gives for this peer; PermissionError when it refuses the peer."""
         peer = core.cm_id.get_peer_addr()
-        if self._admit is None or peer is None:
+        if self._admit is None:
             return b""
+        if peer is None:
+            raise PermissionError("the address of the client is not known")
         try:
             said = self._admit(core.peer_data, peer)
             answer = b"" if said is None else bytes(memoryview(said))

@@ -156,9 +156,7 @@ class Fetching:
         self._fetch: Fetch | None = None
         self.target: memoryview | None = None
         """The buffer of the recv_into() that waits for the next message; None: there is none."""
-        self._landed_in: memoryview | None = (
-            None  # the user's buffer in which the last message that was fetched lies
-        )
+        self._landed_in: memoryview | None = None  # the last user's buffer that has got a message
         self._own = False  # fetch the next message into bytes of its own, as its buffer was withdrawn
         self.error: Exception | None = None
         """Why the message cannot be fetched.  When a call has raised this error, the fetch is tried again."""
@@ -190,7 +188,9 @@ class Fetching:
 
     def _go_on(self, protocol: Protocol, fetch: Fetch, queue: deque[Op]) -> bool:
         protocol.begin_fetch(fetch.offer)
-        if fetch.op.done and fetch.op.error is None and not (fetch.complete or fetch.unwanted):
+        if fetch.op.error is not None:  # the READ could not be posted
+            return self._give_up(protocol, fetch, fetch.op.error)
+        if fetch.op.done and not (fetch.complete or fetch.unwanted):
             fetch.step()
         if fetch.complete or (fetch.unwanted and fetch.op.done):
             self._hand_over(protocol, fetch)
@@ -200,6 +200,13 @@ class Fetching:
             return False
         return True
 
+    def _give_up(self, protocol: Protocol, fetch: Fetch, error: Exception) -> bool:
+        """Keep the error for the call that asks for the message, which stays with the peer."""
+        fetch.close()
+        protocol.give_up_fetch()
+        self._fetch, self.error = None, error
+        return False
+
     def _hand_over(self, protocol: Protocol, fetch: Fetch) -> None:
         """Give a complete message to the protocol; if its buffer is unwanted, have it fetched again."""
         fetch.close()
@@ -208,7 +215,8 @@ class Fetching:
             if fetch.unwanted:
                 protocol.give_up_fetch()
             else:
-                self._landed_in = fetch.target or self._landed_in
+                if fetch.target is not None:
+                    self._landed_in = fetch.target
                 protocol.fetched(fetch.data)
         self._fetch = None
 
