@@ -120,6 +120,7 @@ def test_the_caller_can_say_another_shape_or_type() -> None:
         ((1 << 40,) * 200, "|u1"),
         ((1,) * 200, "|S24"),
         ((6,), "<f4\n"),
+        ((1,), "<U999999999"),
     ],
 )
 def test_what_a_peer_says_is_not_believed(shape: tuple[int, ...], dtype: str) -> None:

@@ -32,7 +32,7 @@ cdef class Hold:
 
     @property
     def sge(self):
-        """What a work request names."""
+        """The SGE for a work request."""
         return SGE(self.mr, self.offset, self.length)
 
 
@@ -40,7 +40,7 @@ cdef class Hold:
 cdef class Places:
     """Registered memory that is found by address.
 
-    A region is known here by a weak reference: who adds one keeps it, or drops it, and need not close it.
+    The table holds weak references: a region that is added can be closed or dropped at any time.
     """
 
     cdef list refs          # to the regions, in the order of their addresses
@@ -55,7 +55,7 @@ cdef class Places:
         PyMem_Free(self.table)
 
     def add(self, MR mr not None):
-        """From now on memory in this region is found."""
+        """Add a region, so that memory in it is found."""
         if len(self.refs) > 2 * self.alive + 8:
             self.forget_closed()
         at = self.behind(mr.addr)
@@ -68,12 +68,12 @@ cdef class Places:
         self.tabulate(at)
 
     def regions(self):
-        """Those that are not closed."""
+        """Return the regions that are open."""
         found = [ref() for ref in self.refs]
         return [mr for mr in found if is_live(mr)]
 
     def find(self, buffer, bint written):
-        """A Hold on the region that has these bytes, `written`: and that may be written; None: there is none."""
+        """Return a Hold on a region that contains the bytes of a buffer, or None.  `written`: it must be writable."""
         cdef Py_buffer view
         cdef MR mr
         PyObject_GetBuffer(buffer, &view, PyBUF_C_CONTIGUOUS)
@@ -85,7 +85,7 @@ cdef class Places:
 
     @staticmethod
     def address(buffer):
-        """Where the bytes of a buffer begin."""
+        """Return the address of the first byte of a buffer."""
         cdef Py_buffer view
         PyObject_GetBuffer(buffer, &view, PyBUF_C_CONTIGUOUS)
         at = <uintptr_t>view.buf
@@ -93,7 +93,7 @@ cdef class Places:
         return at
 
     cdef MR at(self, uint64_t addr, uint64_t length, bint written):
-        """From the last one that begins before, back to where none reaches so far."""
+        """Return an open region that contains the bytes; look back from the last one that begins at `addr` or before."""
         cdef Py_ssize_t i
         cdef MR mr
         if not self.refs:
@@ -108,7 +108,7 @@ cdef class Places:
         return None
 
     cdef Py_ssize_t behind(self, uint64_t addr):
-        """How many begin at this address or before."""
+        """Return the number of regions that begin at this address or before."""
         cdef Py_ssize_t low = 0, high = len(self.refs), middle
         while low < high:
             middle = (low + high) // 2
@@ -139,7 +139,7 @@ cdef class Places:
         return 0
 
     cdef void tabulate(self, Py_ssize_t first):
-        """The tops of a region and of those behind it."""
+        """Compute `top` for the places from `first` on."""
         cdef Py_ssize_t i
         cdef uint64_t top
         cdef MR mr

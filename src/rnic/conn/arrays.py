@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays in shared memory: what a region says of its own, and NumPy arrays made of that.
+"""Arrays in shared memory: the shape and type in a region, and the NumPy arrays made of them.
 
-What a peer says is held against the length of the region before an array is made of it.
+A peer's shape and type are checked against the length of the region before an array is made.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NATIVE = "<" if sys.byteorder == "little" else ">"
 
 
 def describe(view: memoryview) -> tuple[tuple[int, ...], str]:
-    """Shape and type of a buffer; of one that has a type which NumPy has no short name for, nothing."""
+    """Return the shape and type of a buffer; () and "" when NumPy has no short name for the type."""
     found = _FORMAT.fullmatch(view.format)
     kind = _KINDS.get(found[3], "") if found else ""
     if not found or not kind or (view.ndim == 0 and view.nbytes == 0):
@@ -38,7 +38,7 @@ def describe(view: memoryview) -> tuple[tuple[int, ...], str]:
 
 
 def numpy_for(what: str) -> Any:
-    """NumPy, which rnic can do without."""
+    """Import and return NumPy, which rnic does not need otherwise; ImportError names the cure."""
     try:
         import numpy
     except ImportError as error:
@@ -47,7 +47,7 @@ def numpy_for(what: str) -> Any:
 
 
 def kind_of(dtype: DTypeLike, what: str) -> Any:
-    """A type of NumPy's whose elements mean the same to a peer."""
+    """Return a NumPy type; ValueError when its elements are Python objects."""
     kind = numpy_for(what).dtype(dtype)
     if kind.hasobject:
         raise ValueError(f"{what}: {kind} holds Python objects, which mean nothing to a peer")
@@ -55,9 +55,9 @@ def kind_of(dtype: DTypeLike, what: str) -> Any:
 
 
 class Layout:
-    """Shape and type of the array in a region: as it says, or as the caller says.
+    """The shape and type of the array in a region, from the region or from the caller.
 
-    ValueError when neither does, or when they do not fit the region.
+    ValueError when neither gives them, or when they do not fit the region.
     """
 
     def __init__(
@@ -71,10 +71,20 @@ class Layout:
             )
         if dtype is None and not _TYPE.fullmatch(region.dtype):
             raise ValueError(f"{what}: region {region.id} says that it holds {region.dtype!r}: pass dtype=")
-        self.kind = kind_of(region.dtype if dtype is None else dtype, what)
+        self.kind = kind_of(dtype, what) if dtype is not None else self._kind_said(region, what)
         chosen = region.shape if shape is None else shape
         self.shape = (chosen,) if isinstance(chosen, int) else tuple(chosen)
         self._fit(region, what)
+
+    @staticmethod
+    def _kind_said(region: Region, what: str) -> Any:
+        """Return the type that the region names; ValueError when NumPy has no such type."""
+        try:
+            return kind_of(region.dtype, what)
+        except TypeError as error:
+            raise ValueError(
+                f"{what}: region {region.id} says that it holds {region.dtype!r}: {error}; pass dtype="
+            ) from None
 
     def _fit(self, region: Region, what: str) -> None:
         size = self.kind.itemsize
@@ -85,11 +95,11 @@ class Layout:
             )
 
     def empty(self) -> NDArray[Any]:
-        """A new array."""
+        """Return a new array of this shape and type."""
         array: NDArray[Any] = numpy_for("read_array()").empty(self.shape, self.kind)
         return array
 
     def over(self, memory: memoryview) -> NDArray[Any]:
-        """The array in memory that is there."""
+        """Return an array of this shape and type over existing memory, without a copy."""
         array: NDArray[Any] = numpy_for("asarray()").frombuffer(memory, self.kind).reshape(self.shape)
         return array

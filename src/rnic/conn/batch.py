@@ -40,14 +40,14 @@ class BatchFace(Chain):
             """Fill a buffer or an MR."""
 
         def write(self, local: AnyBuffer | MR, remote: Region, offset: int = 0) -> Result:
-            """Write one."""
+            """Write a buffer or an MR."""
 
     def __init__(self, core: Core, waits: bool) -> None:
         super().__init__(core.operations, core.pool.hold, self._look, waits)
         self._core = core
 
     def _look(self, opcode: int, local: Any, remote: Region, offset: int) -> memoryview | MR | None:
-        """Raises what is wrong with an operation; else its local side."""
+        """Return the local side of an operation; ValueError or TypeError when the operation is impossible."""
         kind = WROpcode(opcode)
         side = None if local is None else local_side(local, self._core.pd, kind)
         length = 8 if side is None else side.length if isinstance(side, MR) else side.nbytes
@@ -55,7 +55,7 @@ class BatchFace(Chain):
         return side
 
     def raise_failed(self) -> None:
-        """Raise what the first that failed has met."""
+        """Raise the error of the first operation that failed, if there is one."""
         if self.failed is not None and self.failed.error is not None:
             error = self.failed.error
             note = f"operation {self.failed.index} of the batch: {self.failed.what()}"
