@@ -92,11 +92,18 @@ def test_an_ignored_signal_stays_ignored(rnic: Start) -> None:
     assert server.wait().status == 128 + signal.SIGTERM
 
 
-def test_a_signal_in_a_finaliser_comes_again() -> None:
-    """Python cannot raise there: it says so, and goes on."""
-    program = """
+@pytest.mark.parametrize("late", [0, 0.05], ids=["at-once", "interrupted"])
+def test_a_signal_in_a_finaliser_comes_again(late: float) -> None:
+    """Python cannot raise there: it says so, and goes on.  Nor can it where it says so."""
+    program = f"""
 import os, signal, time
 from rnic.cli import signals
+set_timer = signal.setitimer
+def setitimer(*args):
+    signal.setitimer = set_timer
+    set_timer(*args)
+    time.sleep({late})
+signal.setitimer = setitimer
 class Thing:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGTERM)

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 SIGINT = signal.SIGINT
@@ -62,5 +62,18 @@ def _once_more(unraisable: Any) -> None:
     if not isinstance(ended, Ended):
         sys.__unraisablehook__(unraisable)
         return
-    signal.signal(signal.SIGALRM, lambda _number, frame: _raise(ended.number, frame))
+
+    def again(_signal: int, frame: FrameType | None) -> None:
+        if _is_within(frame, _once_more.__code__):  # nor can it be raised here
+            signal.setitimer(signal.ITIMER_REAL, SOON)
+        else:
+            _raise(ended.number, frame)
+
+    signal.signal(signal.SIGALRM, again)
     signal.setitimer(signal.ITIMER_REAL, SOON)
+
+
+def _is_within(frame: FrameType | None, code: CodeType) -> bool:
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from errno import ECONNRESET
 from functools import partial
 from typing import TYPE_CHECKING
@@ -53,6 +52,7 @@ from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType
 from rnic.rdmacm import Event as CmEvent
 from rnic.rdmacm.again import again
 from rnic.rdmacm.link import is_flushed
+from rnic.records import replace
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from rnic.wire import rej_reason
 
