@@ -387,10 +387,7 @@ def test_a_send_that_gives_up_without_memory_for_a_copy_gives_the_buffer_back(
 # ---------------------------------------------------------------- one direction does not wait for the other
 
 
-NOT_YET = pytest.mark.xfail(strict=True, reason="a TAKEN waits for a credit that the other user gives back")
-
-
-@pytest.mark.parametrize("announce", [None, pytest.param(1, marks=NOT_YET)])
+@pytest.mark.parametrize("announce", [None, 1])
 def test_a_long_message_goes_though_its_sender_takes_none(announce: int | None) -> None:
     """The peer takes what comes, and has filled the other direction, which nobody takes."""
 

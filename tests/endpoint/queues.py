@@ -108,7 +108,10 @@ class Pair:
         data = out.header + payload
         assert len(data) <= peer.protocol.config.receive_size
         end.log.append(data)
+        taken = peer.protocol.taken
         peer.protocol.receive(memoryview(data), self.now)
+        if peer.protocol.taken != taken:
+            peer.delivered.append(peer.protocol.taken)
         return True
 
     def step(self, end: End, take: bool = True) -> bool:

@@ -190,9 +190,9 @@ def test_any_refusal_is_an_error_with_words(data: bytes) -> None:
 
 def test_hello_promises_only_receives_that_are_posted() -> None:
     protocol = Protocol(SMALL, Role.INITIATOR)
-    with pytest.raises(RuntimeError, match="3 are not posted"):
+    with pytest.raises(RuntimeError, match="4 are not posted"):
         protocol.hello()
-    protocol.receives_posted(2)
+    protocol.receives_posted(3)
     with pytest.raises(RuntimeError, match="1 are not posted"):
         protocol.hello()
     with pytest.raises(ValueError, match="2 receives posted where 1"):

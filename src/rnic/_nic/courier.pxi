@@ -15,7 +15,8 @@ cdef enum:
     FRAME_LAST = 1
     FRAME_HEADER = 8
     MESSAGE_HEADER = 16
-    CREDITS_RESERVED = 1    # endpoint/flow.py
+    CREDITS_RESERVED = 1    # endpoint/flow.py, and the receives that are for TAKEN
+    RECEIVES_SPARE = 1
     LEAST_REFILL = 2
     RECEIVE_CHAIN = 16
     MOST_MISSES = 64
@@ -462,7 +463,7 @@ cdef class Courier:
                 or wc.byte_len < FRAME_HEADER or <int64_t>(wc.wr_id // WR_KINDS) != led.seen):
             return False
         self.refill = be16toh((<const frame_header *>self.place(wc)).credits)
-        return led.told - led.arrived > reserve and led.returned + self.refill <= led.spent
+        return led.told - led.arrived - RECEIVES_SPARE > reserve and led.returned + self.refill <= led.spent
 
     cdef bint is_piece(self, const rnic_wc *wc, bint wanted):
         """Whether this is the piece that is due; the first of several pieces only if a call waits for it."""

@@ -109,7 +109,7 @@ class Core:
             undo.callback(self.memory.mr.close)
             self.comp = undo.enter_context(context.create_comp_channel())
             sends = self.memory.bounces + MAX_OPS + 2
-            self.cq = undo.enter_context(context.create_cq(config.receives + sends, self.comp))
+            self.cq = undo.enter_context(context.create_cq(self.memory.receives + sends, self.comp))
             undo.callback(cm_id.destroy_qp)
             self.qp = self._create_qp(sends)
             # One descriptor for both: completions, and what the connection manager says.
@@ -143,7 +143,7 @@ class Core:
         self._end_steps: deque[Callable[[], object]] | None = None  # what release() has to do yet
 
     def _create_qp(self, sends: int) -> QP:
-        cap = QPCap(sends, self.config.receives, 1, 1, 0)
+        cap = QPCap(sends, self.memory.receives, 1, 1, 0)
         qp = self.cm_id.create_qp(self.pd, QPInitAttr(self.cq, self.cq, cap=cap))
         access = self.config.access
         qp.modify(QPAttr(qp_state=QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=access))
@@ -191,10 +191,10 @@ class Core:
         """Read the hello in a REQ or REP.  ProtocolError when there is none and Config.raw is off."""
         if isinstance(self.protocol, Raw):
             raise RuntimeError("a peer is greeted once")
-        posted = self.config.receives - self.protocol.receives_to_post()
+        posted = self.protocol.posted_receives
         peer = self.protocol.accept_hello(private_data, now)
         if peer is None:
-            self.protocol = Raw(self.config, posted)
+            self.protocol = Raw(self.config, self.memory.receives, posted)
         else:
             # What goes at once: the peer gives half of its receives back before more goes.
             pieces = max(1, min(self.memory.bounces, peer.receives) // 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from rnic._nic.nic import MR, SGE, RecvWR
 from rnic.conn.device import let_go_memory
-from rnic.endpoint import Config
+from rnic.endpoint import SPARE, Config
 from rnic.enums import AccessFlags
 from rnic.verbs.pd import PD
 
@@ -31,9 +31,9 @@ class Memory:
 
     def __init__(self, pd: PD, config: Config) -> None:
         self.receive_size, self.send_size = config.receive_size, config.send_size
-        self.receives = config.receives
+        self.receives = config.receives + SPARE
         self.bounces = min(config.receives, MAX_BOUNCE)
-        self.sends_at = config.receives * self.receive_size
+        self.sends_at = self.receives * self.receive_size
         self.results_at = -(-(self.sends_at + self.bounces * self.send_size) // RESULT_SIZE) * RESULT_SIZE
         self.staged_at = self.results_at + MAX_OPS * RESULT_SIZE
         total = self.staged_at + self.send_size

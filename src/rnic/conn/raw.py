@@ -49,8 +49,10 @@ class Raw:
     regions: Mapping[int, Region] = {}
     shared: Mapping[int, Region] = {}
 
-    def __init__(self, config: Config, posted: int) -> None:
+    def __init__(self, config: Config, receives: int, posted: int) -> None:
+        """`receives`: how many are to be posted at a time; `posted`: how many are already."""
         self.config = config
+        self._receives = receives
         self.state = State.RAW
         self.error: EndpointError | None = None
         self.undelivered = 0
@@ -71,7 +73,7 @@ class Raw:
 
     @property
     def _held(self) -> int:
-        return max(0, len(self._events) - self.config.receives)
+        return max(0, len(self._events) - self._receives)
 
     @property
     def finished(self) -> bool:
@@ -131,7 +133,7 @@ class Raw:
 
     def receives_to_post(self) -> int:
         """Return how many receives the driver has to post now."""
-        return self.config.receives + self.receives_seen - self._held - self.posted_receives
+        return self._receives + self.receives_seen - self._held - self.posted_receives
 
     def receives_posted(self, number: int) -> None:
         """Note that the driver has posted so many receives."""

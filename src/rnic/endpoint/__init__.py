@@ -28,6 +28,7 @@ from rnic.endpoint.events import (
     RegionShared,
     RegionWithdrawn,
 )
+from rnic.endpoint.flow import SPARE
 from rnic.endpoint.frame import Offer
 from rnic.endpoint.hello import Capability, Hello, parse_refusal, refusal
 from rnic.endpoint.outbox import Outgoing
@@ -43,6 +44,7 @@ __all__ = [
     "Statistics",
     "Outgoing",
     "Offer",
+    "SPARE",
     # the handshake
     "Capability",
     "Hello",

@@ -2,29 +2,32 @@
 """Credits: every SEND finds a receive, and two ends with full queues never wait for each other.
 
 A credit stands for one receive that the peer has posted.  The last credit is reserved for CREDIT, which
-always returns two or more.  docs/endpoint-protocol.md proves that the two ends cannot stall.
+always returns two or more.  TAKEN needs no credit: each end has one receive more than it tells, for the
+peer's TAKEN.  docs/endpoint-protocol.md proves that the two ends cannot stall.
 """
 
 from rnic._nic.nic import Ledger
 from rnic.endpoint.errors import ProtocolError, Reason
 
-__all__ = ["MIN_REFILL", "Flow"]
+__all__ = ["MIN_REFILL", "SPARE", "Flow"]
 
 MIN_REFILL = 2
 """The fewest credits that a CREDIT returns: one for the SEND that answers, and one to keep."""
 RESERVED = 1
 """The number of credits that only a CREDIT or an ABORT may use."""
+SPARE = 1
+"""The number of receives that the peer has no credit for: one, for its TAKEN."""
 
 
 class Flow(Ledger):
-    """The credits of one end in both directions: the SENDs that it may post, and its receives, 65535 at most.
+    """The credits of one end in both directions: the SENDs that it may post, and its receives.
 
-    Each receive is posted, told to the peer, used by a SEND and free again.  Each counter counts from the
+    `receives` is how many the peer is told of, 65535 at most.  Each receive is posted, told to the peer, used by a SEND and free again.  Each counter counts from the
     beginning of the connection.  A change stores a new total, so storing it again changes nothing.
     """
 
     def __init__(self, receives: int) -> None:
-        self.receives = receives
+        self.receives = receives + SPARE
         self.threshold = max(MIN_REFILL, receives // 2)
 
     # ------------------------------------------------------------ what this end may send
@@ -56,13 +59,13 @@ class Flow(Ledger):
 
     @property
     def owed(self) -> int:
-        """The number of receives that are posted and that the peer was not told of."""
+        """The number of receives that are posted for the peer's next credits, and that it was not told of."""
         return self.posted - self.told
 
     @property
     def granted(self) -> int:
-        """The number of receives that the peer may use."""
-        return self.told - self.arrived
+        """The number of SENDs that the peer has credits for."""
+        return self.told - self.arrived - SPARE
 
     @property
     def held(self) -> int:
@@ -77,7 +80,7 @@ class Flow(Ledger):
 
     def check_arrival(self, reserve: bool) -> None:
         """Raise ProtocolError if the peer has no credit for a SEND; `reserve`: the last credit is enough."""
-        if self.told - self.arrived <= (0 if reserve else RESERVED):
+        if self.told - self.arrived - SPARE <= (0 if reserve else RESERVED):
             raise ProtocolError(
                 f"a SEND without a credit: {self.granted} left, the last of which is for CREDIT alone",
                 Reason.CREDIT,

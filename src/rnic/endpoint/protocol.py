@@ -581,16 +581,18 @@ class Protocol:
 
     def _next_frame(self, kept: deque[Outgoing] | None) -> Outgoing | None:
         """A SEND that says something.  RELEASE and TAKEN overtake messages: two ends might wait for one."""
-        if self.peer is None or not self.flow.allow():
+        if self.peer is None:
             return None
         number, refill = self.flow.handed_out + 1, self.flow.owed
+        if (taken := self._offers.unconfirmed) is not None:
+            out = Outgoing(number, emit(FrameType.TAKEN, refill, taken))
+            return self._hand_out(out, FrameType.TAKEN, kept, (self._offers.confirm, taken))
+        if not self.flow.allow():
+            return None
         seen = self._theirs.withdrawals
         if self._theirs.confirmed != seen:
             out = Outgoing(number, emit(FrameType.RELEASE, refill, seen), fence=True)
             return self._hand_out(out, FrameType.RELEASE, kept, (self._theirs.confirm, seen))
-        if (taken := self._offers.unconfirmed) is not None:
-            out = Outgoing(number, emit(FrameType.TAKEN, refill, taken))
-            return self._hand_out(out, FrameType.TAKEN, kept, (self._offers.confirm, taken))
         if self._outbox.ready:
             out, kind, cut = self._outbox.look(
                 number, refill, self.frame_size, self.knows(Capability.DESCRIBE)
@@ -625,7 +627,7 @@ class Protocol:
     ) -> Outgoing:
         flow = self.flow
         told = flow.told if kind in (None, FrameType.ABORT) else flow.posted
-        spent = flow.spent + (kind is not None)
+        spent = flow.spent + (kind not in (None, FrameType.TAKEN))
         posted = _Posted(out.number, kind, out.ends)
         self._do(self._note_handed_out, out, kept, change, posted, told, spent)
         return out
@@ -674,14 +676,15 @@ class Protocol:
         if len(data) > self.config.receive_size:
             raise ProtocolError(f"a SEND of {len(data)} bytes into {self.config.receive_size}")
         frame = parse(data, self._dialect)
-        handler, talk, reserve = self._RULES[frame.type]
-        self.flow.check_arrival(reserve)
+        handler, talk, reserve, spare = self._RULES[frame.type]
+        if not spare:
+            self.flow.check_arrival(reserve)
         if talk and self.state not in _PEER_TALKS:
             raise ProtocolError(f"{frame.type.name} after GOODBYE")
         returned = self.flow.refilled(frame.credits) if frame.credits else self.flow.returned
         change, events = handler(self, frame)
-        number, freed = self.flow.seen + 1, self.flow.freed + 1
-        self._do(self._arrive, change, events, *self._inbox.look(events), returned, number, freed, talk)
+        number, freed, told = self.flow.seen + 1, self.flow.freed + 1, self.flow.told + spare
+        self._do(self._arrive, change, events, *self._inbox.look(events), returned, number, freed, told, talk)
 
     def _arrive(
         self,
@@ -692,6 +695,7 @@ class Protocol:
         returned: int,
         number: int,
         freed: int,
+        told: int,
         talk: bool,
     ) -> None:
         carry_out, argument = change
@@ -703,6 +707,7 @@ class Protocol:
         if not (talk and self._is_full()):
             flow.freed = freed
         flow.arrived = flow.seen = number
+        flow.told = told
 
     def sent(self, number: int, now: float) -> tuple[int, ...]:
         """The work requests up to `number` have completed with success: the peer has them.
@@ -921,7 +926,7 @@ class Protocol:
             state=self.state,
             messages_sent=self.flow.delivered,
             messages_received=self.flow.complete - self._stopped,
-            sends=self.flow.spent,
+            sends=self.flow.handed_out - self._probes,
             receives=self.flow.seen,
             credit_sends=self.flow.credit_sends,
             probes=self._probes,
@@ -1016,6 +1021,7 @@ class Protocol:
         handler: "Callable[[Protocol, Frame], _Effect]"
         talk: bool  # not after GOODBYE; the user hears of it, so its receive may be held back
         reserve: bool = False  # it may use the last credit
+        spare: bool = False  # it needs no credit: there is a receive for it that the peer is not told of
 
     _RULES: ClassVar[dict[FrameType, _Rule]] = {
         FrameType.MESSAGE: _Rule(_on_message, talk=True),
@@ -1027,7 +1033,7 @@ class Protocol:
         FrameType.GOODBYE: _Rule(_on_goodbye, talk=True),
         FrameType.ABORT: _Rule(_on_abort, talk=False, reserve=True),
         FrameType.ANNOUNCE: _Rule(_on_announce, talk=True),
-        FrameType.TAKEN: _Rule(_on_taken, talk=False),
+        FrameType.TAKEN: _Rule(_on_taken, talk=False, spare=True),
         FrameType.STOP: _Rule(_on_stop, talk=True),
     }
 
