@@ -56,9 +56,9 @@ cdef inline int64_t nanoseconds() noexcept nogil:
 
 @cython.final
 cdef class Courier:
-    """Sends and receives messages; where it cannot, or can no more, the caller goes on by the long way.
+    """Sends and receives messages by the short way.  Where it cannot, the caller goes the long way.
 
-    It is `open` while nothing is on the long way that must go first.  Nobody else polls the queue meanwhile.
+    The short way is `open` while nothing on the long way must go first.  Nobody else polls the queue meanwhile.
     """
 
     cdef QP qp
@@ -87,7 +87,7 @@ cdef class Courier:
 
     def __cinit__(self, QP qp not None, CQ cq not None, MR mr not None, Ledger ledger not None, *, int64_t receive_size,
                   int64_t sends_at, int64_t send_size, int64_t bounces, uint64_t max_message, double spin):
-        """The memory: receives from 0 on, then SENDs; `spin`: seconds to look before one sleeps."""
+        """The receives lie at the start of the memory, the SENDs from `sends_at` on; `spin`: seconds to look before sleep."""
         self.qp, self.cq, self.mr, self.ledger = qp, cq, mr, ledger
         self.base = <uint8_t *><uintptr_t>mr.addr
         self.receive_size, self.sends_at, self.send_size = receive_size, sends_at, send_size
@@ -104,13 +104,13 @@ cdef class Courier:
         return self.open
 
     def shut(self):
-        """Close the short way, as something goes the long way."""
+        """Close the short way, because something goes the long way."""
         self.open = False
 
     # What goes out
 
     def send(self, message):
-        """True: the message is on its way, and the buffer is free; False: nothing was done, unless it has `failed`.
+        """Send a message.  True: it is on its way, and the buffer is free.  False: nothing was done, unless `failed`.
 
         What has come is looked at first: the long way answers some of it, and ahead of the message.
         """
@@ -215,7 +215,7 @@ cdef class Courier:
         return True
 
     cdef bint is_posted(self, rnic_send_wr *wr):
-        """Post one work request; False: that has failed, and the long way finds out why."""
+        """Post one work request; False: the post has failed, and the long way finds out why."""
         cdef const rnic_send_wr *bad
         cdef rnic_err err
         cdef int rc = 0
@@ -231,8 +231,9 @@ cdef class Courier:
     # What comes in
 
     def recv(self, bint wait=True):
-        """True: the next message is in `hand`, also when an exception hides that; `wait`: look for it for a moment.
+        """Receive a message.  True: it is in `hand`, also when an exception hides the result.
 
+        `wait`: look for it for a moment.
         False: there is none yet, or it does not come the short way.
         """
         if not self.open or self.busy:
@@ -244,7 +245,7 @@ cdef class Courier:
             self.busy = False
 
     def sleep(self, timeout):
-        """As recv(), and sleeps for `timeout` seconds at most, None: as long as it takes.
+        """Receive a message as recv() does, and sleep until it comes, for `timeout` seconds at most (None: no limit).
 
         False also when something else has come, which the long way finds.
         """
@@ -262,7 +263,7 @@ cdef class Courier:
             self.busy = False
 
     def woken(self):
-        """The channel's descriptor is readable: True if a message has come, as recv(); the queue is armed again.
+        """Receive a message after the channel's descriptor became readable, and arm the queue again.  Returns as recv().
 
         When there is more, the long way has to go on with it: `open` is false.
         """
@@ -375,7 +376,7 @@ cdef class Courier:
         self.coming = None
 
     cdef int take(self, rnic_wc *wc, bint inside, bint wait):
-        """One completion: 1; 0: there is none; -1: the long way finds out.  `inside` of a message one looks longer."""
+        """Take one completion: 1; 0: there is none; -1: the long way finds out why.  `inside` a message: look longer."""
         cdef int got = -EAGAIN
         if self.cq.kept is not NULL or not self.is_live():
             self.open = False
@@ -396,18 +397,18 @@ cdef class Courier:
         return got
 
     cdef bint is_live(self):
-        """Whether the objects are open: at the end of the interpreter threads go on after all is closed."""
+        """Whether the objects are open.  At the end of the interpreter, threads may run after all was closed."""
         return self.qp.live and self.cq.live and self.mr.live
 
     cdef bint looks(self, bint inside):
-        """Whether to look now: after looks in vain some are left out, twice as many each time."""
+        """Whether to look now.  After each look in vain, twice as many looks are left out."""
         if self.rest_of[inside] > 0:
             self.rest_of[inside] -= 1
             return False
         return self.spin > 0
 
     cdef int look_on(self, rnic_wc *wc):
-        """Look for the next piece of a message; all such looks of one call share a limit."""
+        """Look for the next piece of a message.  All such looks of one call share one time limit."""
         cdef int64_t began = nanoseconds()
         cdef int got = self.look(wc, self.patience)
         self.patience = max(0, self.patience - (nanoseconds() - began))
@@ -457,7 +458,7 @@ cdef class Courier:
         return True
 
     cdef bint is_next(self, const rnic_wc *wc, int64_t reserve):
-        """Whether the peer may send this SEND now, and it returns no more credits than there can be."""
+        """Whether the peer has a credit for this SEND, and the SEND returns no more credits than there can be."""
         cdef Ledger led = self.ledger
         if (wc.status != RNIC_WC_SUCCESS or wc.wr_id % WR_KINDS != OF_RECEIVE or wc.opcode != RNIC_WCO_RECV
                 or wc.byte_len < FRAME_HEADER or <int64_t>(wc.wr_id // WR_KINDS) != led.seen):
@@ -501,7 +502,7 @@ cdef class Courier:
         led.heard = True
 
     cdef bint return_credits(self):
-        """Return credits in a SEND of their own when there are many; False: that was not possible."""
+        """Return credits in a SEND of their own when there are enough; False: that was not possible."""
         cdef Ledger led = self.ledger
         cdef frame_header *h
         if led.receives + led.freed - led.told < led.threshold:

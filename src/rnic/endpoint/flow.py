@@ -22,8 +22,9 @@ SPARE = 1
 class Flow(Ledger):
     """The credits of one end in both directions: the SENDs that it may post, and its receives.
 
-    `receives` is how many the peer is told of, 65535 at most.  Each receive is posted, told to the peer, used by a SEND and free again.  Each counter counts from the
-    beginning of the connection.  A change stores a new total, so storing it again changes nothing.
+    `receives` is the number that the peer is told of, 65535 at most.  Each receive is posted, told to the
+    peer, used by a SEND and free again.  Each counter counts from the beginning of the connection.  A change
+    stores a new total, so storing it again changes nothing.
     """
 
     def __init__(self, receives: int) -> None:

@@ -127,19 +127,19 @@ _Effect = tuple[_Change, tuple[Event, ...]]
 class Protocol:
     """One end of a connection.
 
-    The driver opens it: receives_to_post(), receives_posted(), then hello() and accept_hello() as the roles
-    have it.  Then three things drive it, in any order: the user (send(), share(), withdraw(), close(),
+    The driver opens it: receives_to_post(), receives_posted(), then hello() and accept_hello(), in the order
+    of its role.  Then three things drive it, in any order: the user (send(), share(), withdraw(), close(),
     abort(), next_event()), completions (receive() and sent()) and time (timer() at deadline()).  After each
     of them the driver posts what receives_to_post() and next_send() ask for.  `now` is any clock in seconds
     that does not go back.
 
-    Mistakes of the driver raise RuntimeError or ValueError.  What a peer does never raises, but for
-    accept_hello(): it ends the connection, and Failed is the last event.
+    Mistakes of the driver raise RuntimeError or ValueError.  A mistake of the peer raises only in
+    accept_hello().  Later it ends the connection, and Failed is the last event.
 
-    An exception from outside, such as KeyboardInterrupt, may come between any two lines.  So a change is
-    first looked at, then written down as one step, then carried out; a step that was interrupted is carried
-    out again before anything else.  It says what shall be, not what is added.  Whoever called finds out
-    whether that was done by `receives_seen`, `completed`, and the container given to next_send().
+    An exception from outside, such as KeyboardInterrupt, may come between any two lines.  So each call works
+    out a change, writes it down as one step, and carries it out.  The next call first carries out a step that
+    was interrupted.  A step stores new values and adds nothing, so it can be carried out twice.  The caller
+    finds out what was done by `receives_seen`, `completed`, and the container given to next_send().
     """
 
     def __init__(self, config: Config, role: Role) -> None:
@@ -183,7 +183,7 @@ class Protocol:
     # ------------------------------------------------------------ changes
 
     def settle(self) -> None:
-        """Finish what an exception has interrupted; every call does so first."""
+        """Finish the step that an exception has interrupted; every call does so first."""
         if self._step is not None:
             step, args = self._step
             step(*args)
@@ -205,11 +205,11 @@ class Protocol:
     # ------------------------------------------------------------ opening
 
     def hello(self, data: bytes = b"") -> bytes:
-        """Private data for the REQ (initiator) or the REP (acceptor); the receives must be posted by then.
+        """Return the private data for the REQ (initiator) or the REP (acceptor).
 
-        The acceptor has accepted the peer's hello before, or else answers with refusal().  `data` is what the
-        program says with it, 24 bytes at most in a REQ, 164 in a REP (ValueError); a peer of version 1 does
-        not hear it.
+        Post the receives before.  The acceptor calls accept_hello() before, or answers with refusal().
+        `data` is the program's own: 24 bytes at most in a REQ, 164 in a REP, else ValueError.  A peer of
+        version 1 ignores it.
         """
         most = MAX_DATA_ASKING if self.role is Role.INITIATOR else MAX_DATA_ANSWERING
         if len(data) > most:
@@ -226,11 +226,11 @@ class Protocol:
         return self.config.hello(data).emit()
 
     def accept_hello(self, private_data: bytes, now: float) -> Hello | None:
-        """Read the peer's hello, from the private data of REQ or REP; zeros after it do not matter.
+        """Return the peer's hello, from the private data of the REQ or REP; zeros after it do not matter.
 
-        None when the peer says none and `raw` allows that: the queue pair is the user's, and this object is
-        done.  Raises ProtocolError, or NoHelloError or VersionError; the connection is over then, and an
-        acceptor tells the peer by refusal(error.reason, str(error)) in a REJ.
+        None: the peer said no hello, and the option `raw` allows that.  The queue pair is then the user's,
+        and this object is done.  Raises ProtocolError, NoHelloError or VersionError.  The connection is over
+        then, and an acceptor tells the peer by refusal(error.reason, str(error)) in a REJ.
         """
         if self.state is not State.HELLO or (self.role is Role.INITIATOR and not self._greeted):
             raise RuntimeError(f"accept_hello() by the {self.role.value} in the state {self.state.value!r}")
@@ -255,7 +255,7 @@ class Protocol:
     # ------------------------------------------------------------ the user
 
     def send(self, message: "AnyBuffer", tag: int = 0) -> int:
-        """Queue a message of any length; its handle, which sent() returns when the buffer is free again.
+        """Queue a message of any length; return its handle.  sent() returns that when the buffer is free.
 
         The bytes are not copied: they must stay as they are until then.  MessageTooLongError when the peer
         does not take so many, ClosedError when nothing can be sent any more, ValueError when the buffer is
@@ -268,10 +268,10 @@ class Protocol:
         return handle
 
     def announce(self, length: int, addr: int, rkey: int, tag: int = 0) -> int:
-        """As send(), of a message that the peer READs from where it lies; for a peer that `knows` ANNOUNCE.
+        """Queue a message that the peer READs from where it lies; return its handle, as send() does.
 
-        The memory must stay registered until `taken` has come to the handle, and the queue pair must let the
-        peer READ.
+        The peer must know ANNOUNCE, and the queue pair must let it READ.  The memory must stay registered
+        until `taken` has reached the handle.
         """
         self._check_message(length, tag)
         handle = self._handles + 1
@@ -298,7 +298,7 @@ class Protocol:
         self._handles = message.handle
 
     def receive_rest(self, total: int, data: bytes, let_go: Callable[[], None]) -> None:
-        """Go on with a message of `total` bytes that a Courier has begun; `data` is here, then `let_go()`."""
+        """Take over a message of `total` bytes from a Courier, which has `data` of it; then call let_go()."""
         if self._step is not None:
             self.settle()
         self._do(self._take_over, total, data, let_go)
@@ -309,7 +309,7 @@ class Protocol:
 
     @property
     def next_handle(self) -> int:
-        """The handle that the next send() returns, so that cancel() works even if an exception hides it."""
+        """The handle that the next send() returns: cancel() can use it if an exception hides the result."""
         return self._handles + 1
 
     def cancel(self, handle: int) -> bool:
@@ -319,10 +319,10 @@ class Protocol:
         return self._outbox.cancel(handle)
 
     def stop(self, handle: int) -> bool:
-        """Take back a message of which something was handed out; False when the peer does not know that.
+        """Take back a message of which something was handed out; False when the peer does not know STOP.
 
-        Of send() and not handed out whole, the peer drops it, and its buffer is free.  One that was announced
-        the peer may be READing: the memory must stay until `taken` has come to the handle.
+        The peer drops a message of send() that was not handed out whole; its buffer is free at once.  The
+        peer may be READing an announced message: its memory must stay until `taken` has reached the handle.
         """
         if self._step is not None:
             self.settle()
@@ -332,9 +332,9 @@ class Protocol:
         return True
 
     def detach(self, handle: int) -> None:
-        """Go on with a copy of what was not handed out of a message, so that its buffer is free.
+        """Copy the part of a message that was not handed out, so that its buffer is free.
 
-        That is so for a driver that copies what next_send() gives.
+        This needs a driver that copies what next_send() returns.
         """
         if self._step is not None:
             self.settle()
@@ -349,11 +349,11 @@ class Protocol:
         shape: tuple[int, ...] = (),
         dtype: str = "",
     ) -> Region:
-        """Share memory with the peer after the messages before; return the region, whose id withdraw() takes.
+        """Share memory with the peer, after the messages before; return the region.  withdraw() takes its id.
 
-        `shape` and `dtype`: those of the array that it holds; a peer that does not know DESCRIBE, or whose
-        receives are too small, does not hear of them.  ValueError when the peer takes no more regions, or the
-        rights are none, or more than those of the queue pair; ClosedError as send().
+        `shape` and `dtype` are those of the array in it.  They are not sent to a peer that does not know
+        DESCRIBE, or whose receives are too small for them.  ValueError when the peer takes no more regions,
+        or the rights are none, or more than the queue pair's.  ClosedError as in send().
         """
         peer = self._may_send("share")
         region, number = self._own.look(addr, length, rkey, access, peer.max_regions, (shape, dtype))
@@ -367,8 +367,8 @@ class Protocol:
     def withdraw(self, region_id: int) -> None:
         """Tell the peer, after the messages before, that it may no longer use a region.
 
-        The memory must stay registered until the id has left `unreleased`: till then the peer may have
-        requests on their way.  ValueError when no such region is shared.
+        The memory must stay registered until the id has left `unreleased`, as requests of the peer may be on
+        their way.  ValueError when no such region is shared.
         """
         self._may_send("withdraw")
         self._do(self._queue_withdraw, region_id, self._own.look_withdrawn(region_id))
@@ -378,10 +378,10 @@ class Protocol:
         self._outbox.add(region_id)
 
     def close(self, now: float, timeout: float | None = None) -> None:
-        """Say goodbye after all that is queued; messages of the peer still come until it says goodbye too.
+        """Say goodbye after all that is queued.  The peer's messages still come until it says goodbye, too.
 
-        When `timeout` seconds pass before both have, the connection is aborted.  Once is enough; a further
-        call only sets the time limit anew.
+        When `timeout` seconds pass before both have said it, the connection is aborted.  Another call only
+        sets a new time limit.
         """
         if self._step is not None:
             self.settle()
@@ -398,15 +398,16 @@ class Protocol:
         self._closing = True
 
     def abort(self, text: str = "the program aborted the connection") -> None:
-        """End the connection at once, and tell the peer the reason.  What is on its way may be lost."""
+        """End the connection at once, and tell the peer the reason.  Messages on their way may be lost."""
         if self._step is not None:
             self.settle()
         self._fail(AbortedError(text, Reason.APPLICATION))
 
     def next_event(self) -> Event | None:
-        """Take the next event.  As long as too many lie here untaken, the peer has to wait.
+        """Take and return the next event.  While too many events are not taken, the peer has to wait.
 
-        None: there is none, and the user waits for one: a message that is longer than max_backlog may come.
+        None: there is no event, and the user waits for one.  Then also a message longer than max_backlog may
+        come.
         """
         event = self.peek_event()
         if event is None:
@@ -434,9 +435,9 @@ class Protocol:
     def exchange(
         self, found: MessageReceived, other: MessageReceived, done: Callable[[MessageReceived], None]
     ) -> None:
-        """Take the message that find_message() has found, and put the one that was taken last back in front.
+        """Take the message that find_message() has found; put the one that was taken last back in front.
 
-        `done` gets what was found, perhaps more than once.
+        Calls `done` with what was found, perhaps more than once.
         """
         if self._step is not None:
             self.settle()
@@ -453,9 +454,10 @@ class Protocol:
         done(found)
 
     def want(self, wanted: bool, tags: frozenset[int] = frozenset()) -> None:
-        """Whether somebody waits now, so that an unfinished message may come while no event waits here.
+        """Note whether a call waits for a message now, and for which `tags`.
 
-        If not, it counts in the backlog, too.  One that has one of the `tags` may come at any time.
+        While it waits and no event is here, an unfinished message of any length may come.  Else the bytes of
+        an unfinished message count in the backlog.  A message with one of the `tags` may always come.
         """
         if self._step is not None:
             self.settle()
@@ -463,7 +465,7 @@ class Protocol:
         self._resume()
 
     def discard(self) -> None:
-        """From now on check messages that come, but keep none: the user takes no more."""
+        """Keep no messages from now on, as the user takes no more.  They are still checked."""
         if self._step is not None:
             self.settle()
         self._do(self._discard, self._offers.look_unwanted())
@@ -491,7 +493,7 @@ class Protocol:
 
     @property
     def may_fetch(self) -> bool:
-        """An offer may be READ now: the READ has not begun, and a call waits for it or there is room."""
+        """Whether to READ the offer now: no READ has begun, and a call waits for it or there is room."""
         offer = self._offers.first
         if offer is None or self._offers.begun or self.state not in _LIVE:
             return False
@@ -500,24 +502,24 @@ class Protocol:
         return self._inbox.weight + offer.total < self.config.max_backlog
 
     def begin_fetch(self, offer: Offer | None = None) -> None:
-        """Note that the driver READs the offer, if it is still this one; a STOP is then too late."""
+        """Note that the driver READs `offer`, if that is still the offer.  From now on a STOP is too late."""
         if offer is None or self._offers.first is offer:
             self._offers.begun = True
 
     def copy_messages(self) -> None:
-        """Copy the messages that lie in the driver's memory, which is used for other things next."""
+        """Copy the messages that lie in the driver's memory, because the driver is about to reuse it."""
         if self._step is not None:
             self.settle()
         self._inbox.copy_messages()
 
     def give_up_fetch(self) -> None:
-        """Make the offer due again, as the READ has failed or its buffer is not wanted."""
+        """Make the offer due again: the READ has failed, or its buffer is not wanted."""
         self._offers.begun = False
         if self._discards:
             self.discard()
 
     def fetched(self, data: bytes | memoryview | None) -> None:
-        """Note that the offer was READ; next_event() returns `data`, unless None: the driver delivers it."""
+        """Note that the offer was READ.  next_event() returns `data`; None: the driver delivers it itself."""
         if self._step is not None:
             self.settle()
         offer = self._offers.first
@@ -556,11 +558,11 @@ class Protocol:
         return self.flow.posted
 
     def next_send(self, kept: deque[Outgoing] | None = None) -> Outgoing | None:
-        """The next work request to post, in this order on one queue pair; None when there is none.
+        """Return the next work request to post, in this order on one queue pair; None when there is none.
 
         Do not call it when the send queue is full.  RuntimeError while receives are to be posted: each SEND
-        has to return all credits that there are, or the two ends might come to wait for each other.  What was
-        handed out is put into `kept`, too, where it is also when an exception hides the result.
+        has to return all credits, or the two ends might wait for each other.  The work request is put into
+        `kept`, too, in case an exception hides the result.
         """
         if self._step is not None:
             self.settle()
@@ -580,7 +582,7 @@ class Protocol:
         return self._hand_out(Outgoing(self.flow.handed_out + 1, self._abort), FrameType.ABORT, kept)
 
     def _next_frame(self, kept: deque[Outgoing] | None) -> Outgoing | None:
-        """A SEND that says something.  RELEASE and TAKEN overtake messages: two ends might wait for one."""
+        """The next SEND, but for CREDIT.  TAKEN and RELEASE overtake messages, as the peer waits for them."""
         if self.peer is None:
             return None
         number, refill = self.flow.handed_out + 1, self.flow.owed
@@ -653,9 +655,9 @@ class Protocol:
     # ------------------------------------------------------------ completions
 
     def receive(self, data: "Buffer", now: float) -> None:
-        """A SEND came in: exactly its bytes, in the receive buffer, which is free when this returns.
+        """Take in a SEND: `data` is exactly its bytes in the receive buffer, which is free on return.
 
-        Nothing that a peer sends raises; what it may not send ends the connection.
+        Nothing that a peer sends raises.  A SEND that is not allowed ends the connection.
         """
         if self._step is not None:
             self.settle()
@@ -710,9 +712,9 @@ class Protocol:
         flow.told = told
 
     def sent(self, number: int, now: float) -> tuple[int, ...]:
-        """The work requests up to `number` have completed with success: the peer has them.
+        """Note that the work requests up to `number` have completed with success: the peer has them.
 
-        Returns the handles of the messages that are thereby delivered whole: their buffers are free.
+        Returns the handles of the messages that are now delivered whole: their buffers are free.
         """
         if self._step is not None:
             self.settle()
@@ -757,16 +759,16 @@ class Protocol:
         self.flow.completed = number
 
     def lost(self, text: str) -> None:
-        """End the connection, as a work request or the device has failed; the text says how."""
+        """End the connection: a work request or the device has failed, and `text` says how."""
         if self._step is not None:
             self.settle()
         self._end(LostError(text))
 
     def disconnected(self, private_data: bytes = b"") -> None:
-        """The connection manager says that the peer has disconnected; the private data is that of its DREQ.
+        """Note that the peer has disconnected, with the private data of its DREQ.
 
-        Call it after receive() and sent() for all that has completed, and before the queue pair is moved to
-        the error state.
+        Call it after receive() and sent() for all completions, and before you move the queue pair to the
+        error state.
         """
         if self._step is not None:
             self.settle()
@@ -786,7 +788,7 @@ class Protocol:
             self._end(LostError("the peer disconnected without a goodbye"))
 
     def _is_last_word(self, frame: Frame) -> bool:
-        """The peer says by its DREQ that it has all: the acknowledgement of our goodbye was lost, no more."""
+        """Whether the peer's DREQ says that it has all: only the acknowledgement of our goodbye was lost."""
         outstanding = any(posted.kind is FrameType.GOODBYE for posted in self._posted)
         complete = frame.id == self.flow.begun & 0xFFFFFFFF
         return outstanding and complete and self.state is State.HALF_CLOSED_REMOTE
@@ -794,7 +796,7 @@ class Protocol:
     # ------------------------------------------------------------ time
 
     def heard(self, now: float) -> None:
-        """A sign of life that this object cannot see: a READ, WRITE or atomic of the user's has completed."""
+        """Note a sign of life that is not seen here: a READ, WRITE or atomic of the user has completed."""
         self._heard_at = now
 
     def deadline(self) -> float | None:
@@ -820,7 +822,7 @@ class Protocol:
             self._probe_due = True
 
     def _idle_deadline(self) -> float | None:
-        """None also while something is outstanding: its completion will tell.  A Courier's tells nobody."""
+        """When to probe an idle peer; None while a SEND of this object is outstanding, as that will tell."""
         interval = self.config.idle_interval
         if interval is None or self._probe_due or self.peer is None or self._posted:
             return None
@@ -857,7 +859,7 @@ class Protocol:
 
     @property
     def plain(self) -> bool:
-        """Nothing here must be sent or taken before the next message."""
+        """Whether nothing here must be sent or taken before the next message."""
         return (
             self.state is State.OPEN
             and self._step is None
@@ -871,12 +873,12 @@ class Protocol:
 
     @property
     def finished(self) -> bool:
-        """Nothing is left to do here but to disconnect, with `farewell` as private data."""
+        """Whether only the disconnect is left to do, with `farewell` as private data."""
         return self.state in (State.CLOSED, State.FAILED)
 
     @property
     def farewell(self) -> bytes:
-        """Private data for the DREQ: our last word once more, should the SEND of it not have come through."""
+        """Private data for the DREQ: our last word once more, in case its SEND was lost."""
         if self.state is State.CLOSED:
             return emit(FrameType.GOODBYE, 0, self.flow.complete)
         return self._abort
@@ -885,14 +887,14 @@ class Protocol:
     def regions(self) -> Mapping[int, Region]:
         """The peer's regions that may be used now, by id.
 
-        Look here before each READ, WRITE or atomic is posted: a withdrawal counts from when it came in, and
-        the SEND that confirms it must come after all of them.
+        Look here before you post a READ, WRITE or atomic.  A withdrawn region is not here any more, and the
+        SEND that confirms the withdrawal must come after all requests to the region.
         """
         return MappingProxyType(self._theirs.known)
 
     @property
     def known_regions(self) -> dict[int, Region]:
-        """What `regions` shows: the same dictionary for as long as the connection lasts."""
+        """The dictionary behind `regions`, the same one for as long as the connection lasts."""
         return self._theirs.known
 
     @property
@@ -1059,7 +1061,7 @@ class Protocol:
         return self._mover(what), (Closed(),) if closed else ()
 
     def _fail(self, error: EndpointError) -> None:
-        """This end ends the connection: by an ABORT if there is a credit for it, and by `farewell`."""
+        """End the connection from this end: by an ABORT if there is a credit for it, and by `farewell`."""
         if self.state not in _LIVE or self.peer is None:
             self._end(error)
             return
@@ -1069,7 +1071,7 @@ class Protocol:
         self._change(change, *events)
 
     def _end(self, error: EndpointError) -> None:
-        """The connection has ended already; after CLOSED and FAILED that is no news."""
+        """Note that the connection has ended; after CLOSED and FAILED this changes nothing."""
         if self.state is State.ABORTING:
             self._change(self._mover(Input.LOST))
         elif not self.finished:
