@@ -13,8 +13,10 @@ cdef enum:
     FRAME_MORE = 2
     FRAME_CREDIT = 3
     FRAME_LAST = 1
+    FRAME_TAGGED = 2
     FRAME_HEADER = 8
     MESSAGE_HEADER = 16
+    TAGGED_HEADER = 24
     CREDITS_RESERVED = 1    # endpoint/flow.py, and the receives that are for TAKEN
     RECEIVES_SPARE = 1
     LEAST_REFILL = 2
@@ -45,7 +47,8 @@ cdef packed struct frame_header:
     uint8_t kind, flags
     uint16_t credits
     uint32_t ident
-    uint64_t total          # of MESSAGE alone
+    uint64_t total          # of MESSAGE alone,
+    uint64_t tag            # and with FRAME_TAGGED
 
 
 cdef inline int64_t nanoseconds() noexcept nogil:
@@ -76,10 +79,13 @@ cdef class Courier:
     cdef int rest_of[2]         # looks that are left out because of them
     cdef public int64_t frame      #: Bytes in each SEND at most; 0: not known yet.
     cdef public uint64_t longest   #: Bytes in the longest message that goes by here.
+    cdef public bint tags       #: Both ends know tags.
     cdef readonly bint failed   #: A piece of a message could not be posted: the connection cannot go on.
     cdef bytes coming           # a message that has not come whole,
     cdef int64_t came           # and bytes of it that have
     cdef int64_t total          # the length of the message whose first piece is looked at
+    cdef int64_t header         # bytes in the header of the piece that is looked at
+    cdef readonly uint64_t tag  #: The tag of the message in `hand` that came by here, or of the one that is coming.
     cdef public bint armed      #: The queue was armed: its channel has an event, or will.
     cdef public object hand     #: The next message, until somebody takes it and puts None here; bytes: it came by here.
     cdef readonly bint open     #: The short way may be taken.
@@ -109,36 +115,39 @@ cdef class Courier:
 
     # What goes out
 
-    def send(self, message):
+    def send(self, message, tag=0):
         """Send a message.  True: it is on its way, and the buffer is free.  False: nothing was done, unless `failed`.
 
-        What has come is looked at first: the long way answers some of it, and ahead of the message.
+        What has come is looked at first, up to a message: the long way answers some of it, and ahead of this message.
         """
         cdef Py_buffer view
+        cdef uint64_t number
         if not self.open or self.busy:
             return False
         try:
+            number = tag
             PyObject_GetBuffer(message, &view, PyBUF_C_CONTIGUOUS)
         except Exception:   # the long way raises what is right
             return False
         self.busy = True
         try:
-            if <uint64_t>view.len > self.longest or self.has_message(False, False) or not self.open:
+            if <uint64_t>view.len > self.longest or (number and not self.tags):
                 return False
-            return self.send_pieces(<const uint8_t *>view.buf, view.len)
+            self.has_message(False, False)
+            return self.open and self.send_pieces(<const uint8_t *>view.buf, view.len, number)
         finally:
             self.busy = False
             PyBuffer_Release(&view)
 
-    cdef bint send_pieces(self, const uint8_t *data, int64_t length) except -1:
+    cdef bint send_pieces(self, const uint8_t *data, int64_t length, uint64_t tag) except -1:
         """Post all SENDs of a message; False: none was posted, or only some and the courier has `failed`."""
-        cdef int64_t went = 0, n, header = MESSAGE_HEADER
-        if not self.has_room(1 if length <= self.frame - MESSAGE_HEADER else
-                             1 + (length - self.frame + MESSAGE_HEADER - 1) // (self.frame - FRAME_HEADER) + 1):
+        cdef int64_t went = 0, n, header = TAGGED_HEADER if tag else MESSAGE_HEADER
+        if not self.has_room(1 if length <= self.frame - header else
+                             1 + (length - self.frame + header - 1) // (self.frame - FRAME_HEADER) + 1):
             return False
         while True:
             n = min(length - went, self.frame - header)
-            if not self.send_piece(data + went, n, length, header, went + n == length):
+            if not self.send_piece(data + went, n, length, tag, header, went + n == length):
                 self.failed = went > 0
                 return False
             went += n
@@ -146,18 +155,22 @@ cdef class Courier:
                 return True
             header = FRAME_HEADER
 
-    cdef bint send_piece(self, const uint8_t *data, int64_t n, int64_t length, int64_t header, bint last):
+    cdef bint send_piece(self, const uint8_t *data, int64_t n, int64_t length, uint64_t tag, int64_t header, bint last):
         cdef Ledger led = self.ledger
         cdef frame_header *h = self.slot(led.handed_out + 1)
-        h.kind, h.flags = FRAME_MESSAGE if header == MESSAGE_HEADER else FRAME_MORE, FRAME_LAST if last else 0
+        cdef bint first = header != FRAME_HEADER
+        h.kind, h.flags = FRAME_MESSAGE if first else FRAME_MORE, FRAME_LAST if last else 0
         h.credits = htobe16(<uint16_t>(led.posted - led.told))
-        h.ident = htobe32(<uint32_t>(led.begun - (header == FRAME_HEADER)))
-        if header == MESSAGE_HEADER:
+        h.ident = htobe32(<uint32_t>(led.begun - (not first)))
+        if first:
             h.total = htobe64(<uint64_t>length)
+        if header == TAGGED_HEADER:
+            h.flags |= FRAME_TAGGED
+            h.tag = htobe64(tag)
         self.copy(<uint8_t *>h + header, data, n)
         if not self.post(header + n):
             return False
-        led.begun += header == MESSAGE_HEADER
+        led.begun += first
         if last:
             led.short_ones[led.handed_out % SHORT_ONES] = led.handed_out
         return True
@@ -263,21 +276,24 @@ cdef class Courier:
             self.busy = False
 
     def woken(self):
-        """Receive a message after the channel's descriptor became readable, and arm the queue again.  Returns as recv().
+        """Receive a message after the channel's descriptor became readable, and arm the queue again.
 
-        When there is more, the long way has to go on with it: `open` is false.
+        Returns as more() does.
+        """
+        return self.open and not self.busy and self.takes_event() and self.more()
+
+    def more(self):
+        """Receive a message if one is there, with the queue armed.  False: the long way has to go on.
+
+        When there is a message in `hand`, call more() again: the queue may hold further ones, and tells nobody.
         """
         if not self.open or self.busy:
             return False
         self.busy = True
         try:
-            if not self.takes_event() or not self.arm():
-                return False
-            if not self.has_message(False, True):
-                return False
-            self.note_wait()
-            self.look_for_more()
-            return True
+            if (self.armed or self.arm()) and self.has_message(False, True):
+                self.note_wait()
+            return self.open
         finally:
             self.busy = False
 
@@ -293,14 +309,6 @@ cdef class Courier:
         if nanoseconds() - self.since < WORTH * self.spin:
             self.misses[0] = min(self.misses[0], MOST_SOON)
             self.rest_of[0] = min(self.rest_of[0], MOST_SOON)
-
-    cdef void look_for_more(self):
-        cdef rnic_wc wc
-        while self.open and self.take(&wc, False, False) > 0:
-            if self.is_noted(&wc):
-                self.return_credits()
-            else:
-                self.stash(&wc)
 
     cdef bint takes_event(self):
         """Takes the queue's event out of the channel; False: something else has made the descriptor readable."""
@@ -355,7 +363,7 @@ cdef class Courier:
         return True
 
     cdef int take_piece(self, const rnic_wc *wc) except -1:
-        cdef int64_t header = FRAME_HEADER if self.coming is not None else MESSAGE_HEADER
+        cdef int64_t header = self.header
         cdef const uint8_t *piece = self.place(wc)
         if self.coming is None:
             self.coming, self.came = PyBytes_FromStringAndSize(NULL, self.total), 0
@@ -368,8 +376,8 @@ cdef class Courier:
 
     @property
     def part(self):
-        """The length of the message that has not come whole, and the bytes that are here; or None."""
-        return None if self.coming is None else (len(self.coming), self.coming[:self.came])
+        """The length of the message that has not come whole, the bytes that are here, and its tag; or None."""
+        return None if self.coming is None else (len(self.coming), self.coming[:self.came], self.tag)
 
     def let_part_go(self):
         """Forget the incomplete message, which the long way has taken over."""
@@ -469,23 +477,26 @@ cdef class Courier:
     cdef bint is_piece(self, const rnic_wc *wc, bint wanted):
         """Whether this is the piece that is due; the first of several pieces only if a call waits for it."""
         cdef const frame_header *h
-        cdef bint first, last
+        cdef bint first, last, tagged
         cdef uint64_t total, n, there = 0
         if not self.is_next(wc, CREDITS_RESERVED):
             return False
         h = <const frame_header *>self.place(wc)
-        first, last = h.kind == FRAME_MESSAGE, h.flags == FRAME_LAST
-        if (h.flags and not last) or be32toh(h.ident) != <uint32_t>self.ledger.complete:
+        first, last, tagged = h.kind == FRAME_MESSAGE, (h.flags & FRAME_LAST) != 0, (h.flags & FRAME_TAGGED) != 0
+        if (h.flags & ~(FRAME_LAST | FRAME_TAGGED) or (tagged and not (first and self.tags))
+                or be32toh(h.ident) != <uint32_t>self.ledger.complete):
             return False
+        self.header = TAGGED_HEADER if tagged else MESSAGE_HEADER if first else FRAME_HEADER
         if first:
-            if self.coming is not None or wc.byte_len < MESSAGE_HEADER:
+            if self.coming is not None or wc.byte_len < self.header:
                 return False
-            total, n = be64toh(h.total), wc.byte_len - MESSAGE_HEADER
+            total, n = be64toh(h.total), wc.byte_len - self.header
             if total > self.max_message or (total and not n):
                 return False
             if not last and (not wanted or total > self.longest_coming):
                 return False
             self.total = total
+            self.tag = be64toh(h.tag) if tagged else 0
         else:
             if h.kind != FRAME_MORE or self.coming is None or wc.byte_len == FRAME_HEADER:
                 return False

@@ -52,20 +52,22 @@ class Connection(Face):
         peer gets the whole message or nothing of it. `tag` is a number for recv(tag=...), 64 bits; ValueError
         if the peer's version of rnic is too old for tags.
         """
-        core, turn = self._core, self._pump.turn
-        if turn.is_used_up():
-            await turn.give_way()
+        core, pump = self._core, self._pump
+        if pump.turn.is_used_up():
+            await pump.turn.give_way()
         handle = core.next_handle
         try:
-            if (core.courier.open or core.take_short_way()) and not tag and core.courier.send(message):
-                return
-            if core.by_courier:
-                self._pump.messages.wake()
+            if core.courier.open or core.take_short_way():
+                went = core.courier.send(message, tag)
+                if pump.messages and core.by_courier:
+                    pump.messages.wake()
+                if went:
+                    return
             core.send(message, tag)
-            await self._pump.wait(self._pump.sends, lambda: core.is_sent(handle))
+            await pump.wait(pump.sends, lambda: core.is_sent(handle))
         except BaseException:
             core.take_back(handle)
-            self._pump.soon()
+            pump.soon()
             raise
         core.raise_unsent(handle)
 
@@ -84,14 +86,13 @@ class Connection(Face):
         is_so = core.has_news if tag is None else partial(core.has_tagged, tag)
         data: bytes
         try:
-            if not pump.messages and (core.courier.open or core.take_short_way()):
-                core.courier.recv()
-                if not tag and core.by_courier and not pump.messages:
-                    data, core.courier.hand = core.courier.hand, None
-                    return data
-                if core.courier.open and core.courier.armed:  # there is nothing to pump
-                    await pump.messages.wait(is_so, tag=tag)
-                    again = True
+            if core.courier.open or core.take_short_way():
+                if not pump.messages:
+                    core.courier.recv()
+                    if core.by_courier and tag in (None, core.courier.tag) and not pump.messages:
+                        data, core.courier.hand = core.courier.hand, None
+                        return data
+                again = await pump.wait_short(is_so, tag=tag)
             while (message := core.next_message(tag)) is None:
                 await pump.wait(pump.messages, is_so, again, tag=tag)
                 again = True
@@ -99,7 +100,7 @@ class Connection(Face):
             pump.messages.wake()  # the end concerns the others, too
             raise
         data = as_bytes(message)
-        if pump.messages or not core.by_courier:  # there may be one for the next task
+        if not (core.by_courier and core.courier.open):  # there may be one for the next task
             pump.run()
         core.courier.hand = None  # no call from here on, behind which an exception could come
         return data
@@ -115,22 +116,23 @@ class Connection(Face):
         core, pump, target = self._core, self._pump, room(buffer)
         if pump.turn.is_used_up():
             await pump.turn.give_way()
+
+        def is_so() -> bool:
+            return core.offered > len(target) or (core.has_news() and not core.fetching.is_landing)
+
         try:
-            if not pump.messages and (core.courier.open or core.take_short_way()):
-                core.courier.recv()
             again = False
+            if core.courier.open or core.take_short_way():
+                if not pump.messages:
+                    core.courier.recv()
+                again = core.courier.hand is None and await pump.wait_short(is_so, target)
             while core.fetching.is_landing or (message := core.next_message()) is None:
                 if again or not pump.messages:
                     check_room(core.offered, target)
-                await pump.wait(
-                    pump.messages,
-                    lambda: core.offered > len(target) or (core.has_news() and not core.fetching.is_landing),
-                    again,
-                    target,
-                )
+                await pump.wait(pump.messages, is_so, again, target)
                 again = True
             length = core.fetching.put(message, target)
-            if pump.messages or not core.by_courier:
+            if not (core.by_courier and core.courier.open):
                 pump.run()
             core.courier.hand = None
             return length

@@ -7,11 +7,16 @@ import asyncio
 from collections.abc import Callable
 from time import monotonic
 
-from rnic.aio.waiting import OrderedQueue, Queue, SharedQueue, turn_of
+from rnic.aio.waiting import MessageQueue, OrderedQueue, Queue, SharedQueue, turn_of
 from rnic.conn.core import Core
 
 _FAILURES = 3
 """The number of pumps in a row that may raise before the connection is given up."""
+
+
+def _not() -> bool:
+    """The short way is of no use."""
+    return False
 
 
 class Pump:
@@ -21,7 +26,8 @@ class Pump:
         self.core = core
         self._loop = asyncio.get_running_loop()
         self.turn = turn_of(self._loop)
-        self.messages, self.regions, self.withdrawn = SharedQueue(), SharedQueue(), SharedQueue()
+        self.messages = MessageQueue(core.tags_here)
+        self.regions, self.withdrawn = SharedQueue(), SharedQueue()
         self.sends, self.ops = OrderedQueue(), OrderedQueue()
         self.withdrawals, self.end = Queue(), Queue()
         self._queues = (
@@ -35,7 +41,8 @@ class Pump:
         )
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # the time of the timer, by monotonic()
-        self._again: asyncio.Handle | None = None
+        self._again: asyncio.Handle | None = None  # what is done in the loop's next turn
+        core.tags = self.messages.tags
         self._failures = 0
         self._filenos: tuple[int, ...] = (core.fileno(),)
         try:
@@ -47,27 +54,39 @@ class Pump:
             raise
 
     def _readable(self) -> None:
-        """Handle a readable descriptor: wake the task for a message by the courier, or else pump."""
+        """Handle a readable descriptor."""
+        self._look(self.core.woken if self.messages else _not)
+
+    def _look_again(self) -> None:
+        self._again = None
+        self._look(self.core.courier.more)
+
+    def _look(self, look: Callable[[], bool]) -> None:
+        """Wake the task for a message that comes by the courier, or else pump.
+
+        The loop's next turn looks again: then the task has taken the message, and there may be more.
+        """
         try:
-            if any(self._queues[1:]) or not self.messages or not self.core.woken():
+            if any(self._queues[1:]) or not look():
                 self.run()
-            else:
-                self.messages.wake()
+            elif self.core.courier.hand is not None:
+                if not self.messages.wake():  # nobody asks for it
+                    self.run()
+                elif self._again is None:
+                    self._again = self._loop.call_soon(self._look_again)
         except BaseException:  # pump again, as the descriptor may stay quiet with work left
             self._failures = max(1, self._failures)
             self._plan()
             raise
 
-    def run(self, waiting: bool = False, target: memoryview | None = None, tag: int | None = None) -> None:
-        """Pump, and wake the tasks that can go on; `waiting`: the caller waits for a message to come or go.
+    def run(self) -> None:
+        """Pump, and wake the tasks that can go on.
 
-        `target`: the caller's buffer, used if no other task waits; `tag`: the tag that the caller asks for.
         After an exception the loop's next turn pumps again, so that no task hangs.
         """
         try:
-            self.core.waiting = waiting or bool(self.messages or self.sends)
-            self.core.fetching.target = self.messages.target if self.messages else target
-            self.core.tags = self.messages.tags if tag is None else self.messages.tags | {tag}
+            self.core.waiting = bool(self.messages or self.sends)
+            self.core.fetching.target = self.messages.target
             self.core.pump(monotonic())
             for queue in self._queues:
                 if queue:
@@ -130,9 +149,17 @@ class Pump:
 
         `target`, `tag`: the buffer for a message, and the tag that the message must have.
         """
-        self.run(queue is self.messages or queue is self.sends, target, tag)
-        if not is_so():
-            await queue.wait(is_so, again, target, tag)
+        await queue.wait(is_so, again, target, tag, self.run)
+
+    async def wait_short(
+        self, is_so: Callable[[], bool], target: memoryview | None = None, tag: int | None = None
+    ) -> bool:
+        """Wait for a message by the courier, without a pump; False: a pump is needed, nothing was done."""
+        courier = self.core.courier
+        if not (courier.open and courier.armed) or (courier.hand is not None and not self.messages):
+            return False
+        await self.messages.wait(is_so, False, target, tag)
+        return True
 
     def release(self) -> None:
         """Leave the loop, give everything back, and wake all tasks that wait."""

@@ -6,14 +6,19 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 CALLS = 64
 """The number of calls that return at once before one of them lets the loop run."""
 SECONDS = 0.0005
 """The time in seconds after which a call lets the loop run."""
+
+
+_UNUSED = 16
+"""The number of tags that may be remembered though nobody asks for them."""
 
 
 class Waiter(NamedTuple):
@@ -24,6 +29,12 @@ class Waiter(NamedTuple):
     """The task's buffer for the message."""
     tag: int | None = None
     """The tag that the message must have; None: any."""
+    turn: int = 0
+    """Tasks are woken in the order of these numbers."""
+
+
+_Entry: TypeAlias = "tuple[asyncio.Future[None], Waiter]"
+_Waiters: TypeAlias = "OrderedDict[asyncio.Future[None], Waiter]"
 
 
 class Queue:
@@ -33,7 +44,8 @@ class Queue:
     in_order = False  # the conditions become true in the order of the tasks
 
     def __init__(self) -> None:
-        self._waiters: OrderedDict[asyncio.Future[None], Waiter] = OrderedDict()
+        self._waiters: _Waiters = OrderedDict()
+        self._turns = 0
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -43,44 +55,60 @@ class Queue:
         """The buffer of the first task that was not woken yet."""
         return next((waiter.target for one, waiter in self._waiters.items() if not one.done()), None)
 
-    @property
-    def tags(self) -> frozenset[int]:
-        """The tags that tasks ask for."""
-        return frozenset(waiter.tag for waiter in self._waiters.values() if waiter.tag is not None)
-
     async def wait(
         self,
         is_so: Callable[[], bool],
         again: bool = False,
         target: memoryview | None = None,
         tag: int | None = None,
+        first: Callable[[], None] | None = None,
     ) -> None:
         """Wait until wake() finds the condition true; a task that is cancelled wakes the next one.
 
         `again`: the task was woken in vain, and keeps its place in front.  `target`, `tag`: see Waiter.
+        `first` is called when the task is in the queue; it may wake the task, which then does not wait.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters[future] = Waiter(is_so, target, tag)
-        if again:
-            self._waiters.move_to_end(future, last=False)
+        self._turns += 1
+        waiter = Waiter(is_so, target, tag, -self._turns if again else self._turns)
         try:
-            await future
+            self._add(future, waiter)
+            if first is not None:
+                first()
+            await (
+                future
+            )  # an exception behind it would leave the task in the queue, if it had to be removed here
         except BaseException:
-            del self._waiters[future]
+            future.cancel()
             self.wake()
             raise
-        del self._waiters[future]
 
-    def wake(self) -> None:
-        """Wake the tasks whose conditions are true; an ordered queue stops at the first that is not."""
+    def _add(self, future: asyncio.Future[None], waiter: Waiter) -> None:
+        self._put(self._waiters, future, waiter)
+
+    def _put(self, waiters: _Waiters, future: asyncio.Future[None], waiter: Waiter) -> None:
+        """Add a task; it goes when its future is done, just before the task goes on."""
+        waiters[future] = waiter
+        future.add_done_callback(waiters.pop)
+        if waiter.turn < 0:
+            waiters.move_to_end(future, last=False)
+
+    def wake(self) -> bool:
+        """Wake the tasks whose conditions are true, and return whether there are any.
+
+        An ordered queue stops at the first task whose condition is not true; a shared one wakes one task.
+        """
+        found = False
         for future, waiter in self._waiters.items():
+            if future.cancelled():
+                continue
             now = waiter.is_so()
             if now and not future.done():
                 future.set_result(None)
-            if self.in_order and not now:
-                return
-            if self.shared and (now or waiter.tag is None):  # a task with a tag does not stop others
-                return
+            found = found or now
+            if self.shared or (self.in_order and not now):
+                break
+        return found
 
     def wake_all(self, error: BaseException | None = None) -> None:
         """Wake all tasks; with an error, each task raises it."""
@@ -102,6 +130,70 @@ class SharedQueue(Queue):
     """Tasks that wait for the next item of a kind: each item wakes one task."""
 
     shared = True
+
+
+class MessageQueue(Queue):
+    """Tasks that wait for messages, some for one with a certain tag: each message wakes one task."""
+
+    def __init__(self, tags_here: Callable[[], Iterable[int | None] | None]) -> None:
+        """`tags_here` returns the tags of the events that are here, None for one that is no message.
+
+        It returns no iterable when all tasks can go on.
+        """
+        super().__init__()
+        self._tags_here = tags_here
+        self._untagged: _Waiters = OrderedDict()
+        self._tagged: dict[int, _Waiters] = {}
+        self.tags = self._tagged.keys()
+        """The tags that tasks ask for, always as they are now."""
+
+    def _add(self, future: asyncio.Future[None], waiter: Waiter) -> None:
+        super()._add(future, waiter)
+        if waiter.tag is None:
+            self._put(self._untagged, future, waiter)
+        else:
+            self._put(self._tagged.setdefault(waiter.tag, OrderedDict()), future, waiter)
+            self._forget_some()
+
+    def _forget_some(self) -> None:
+        """Forget the tags that nobody asks for any more, when there are many."""
+        if len(self._tagged) > 2 * len(self._waiters) + _UNUSED:
+            for tag in [tag for tag, alike in self._tagged.items() if not alike]:
+                del self._tagged[tag]
+
+    def wake(self) -> bool:
+        """Wake the task that takes the first message that one asks for; return whether there is any."""
+        for future, waiter in self._takers():
+            if waiter.is_so():
+                if not future.done():
+                    future.set_result(None)
+                return True
+            if waiter.tag is None:  # nothing may overtake it
+                return False
+        return False
+
+    def _takers(self) -> list[_Entry]:
+        """The tasks that can take the first message that one asks for, in their order."""
+        here = self._tags_here()
+        untagged = _first(self._untagged)
+        if here is None:  # all of them have something to learn
+            return sorted(chain(untagged, *map(_first, self._tagged.values())), key=_turn)
+        for tag in here:
+            if tag is not None and (found := untagged + _first(self._tagged.get(tag, {}))):
+                return sorted(found, key=_turn)
+        return untagged
+
+
+def _first(waiters: Mapping[asyncio.Future[None], Waiter]) -> list[_Entry]:
+    """The task that came first, if there is any."""
+    for future, waiter in waiters.items():
+        if not future.cancelled():
+            return [(future, waiter)]
+    return []
+
+
+def _turn(one: _Entry) -> int:
+    return one[1].turn
 
 
 class Turn:

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Set
 from errno import ECONNRESET
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -71,11 +72,6 @@ GRACE = 1.0
 _LOOK_AGAIN = 0.25  # seconds until the next look whether what a stopped process holds has been given back
 
 
-def _tag(message: MessageReceived | bytes) -> int:
-    """The tag of a message; what comes by the courier has none."""
-    return 0 if isinstance(message, bytes) else message.tag
-
-
 class Core:
     """A connection's queue pair, completion queue and id, and the protocol that rules them."""
 
@@ -92,7 +88,7 @@ class Core:
         """The peer has said goodbye, and the program has taken all its messages."""
         self.waiting = False
         """A call waits for a message to come or to go: a long message may come in meanwhile."""
-        self.tags: frozenset[int] = frozenset()
+        self.tags: Set[int] = frozenset()
         """The tags that calls ask for now."""
         self.broken: EndpointError | None = None
         """A mistake in rnic that ended the connection."""
@@ -202,6 +198,7 @@ class Core:
             if self._announces:
                 longest = min(longest, (self.config.announce or 1) - 1)
             self.courier.frame, self.courier.longest = self.protocol.frame_size, longest
+            self.courier.tags = self.protocol.knows(Capability.TAG)
 
     @property
     def peer_data(self) -> bytes:
@@ -242,10 +239,7 @@ class Core:
 
     def woken(self) -> bool:
         """Let the courier look, as the descriptor is readable; False when a pump is needed."""
-        if not (self.courier.open or self.take_short_way()):
-            return False
-        self.courier.woken()
-        return self.courier.open
+        return (self.courier.open or self.take_short_way()) and self.courier.woken()
 
     # ------------------------------------------------------------ pumping
 
@@ -619,7 +613,7 @@ class Core:
         if self.broken is None:
             self._note_events()
         hand: MessageReceived | bytes | None = self.courier.hand
-        if hand is not None and tag is not None and _tag(hand) != tag:
+        if hand is not None and tag is not None and self.tag_in_hand != tag:
             hand = self._fetch_from_behind(hand, tag)
         if hand is not None:
             return hand if isinstance(hand, bytes) else hand.data
@@ -637,9 +631,9 @@ class Core:
         protocol = self.protocol
         if isinstance(protocol, Raw) or (found := protocol.find_message(tag)) is None:
             return None
-        protocol.exchange(
-            found, MessageReceived(hand) if isinstance(hand, bytes) else hand, self._take_in_hand
-        )
+        if isinstance(hand, bytes):
+            hand = MessageReceived(hand, self.courier.tag)
+        protocol.exchange(found, hand, self._take_in_hand)
         return found
 
     def _take_in_hand(self, message: MessageReceived) -> None:
@@ -662,12 +656,26 @@ class Core:
 
     def has_tagged(self, tag: int) -> bool:
         """next_message(tag) has something to say."""
-        hand, protocol = self.courier.hand, self.protocol
-        if (hand is not None and _tag(hand) == tag) or self.ended or self._peer_is_done:
+        protocol = self.protocol
+        if self.tag_in_hand == tag or self.ended or self._peer_is_done:
             return True
         if self.fetching.error is not None:
             return True
         return isinstance(protocol, Protocol) and protocol.find_message(tag) is not None
+
+    def tags_here(self) -> Iterator[int | None] | None:
+        """The tags of what is here, as Protocol has it; no iterator: all calls for messages can go on."""
+        protocol = self.protocol
+        if self.ended or self._peer_is_done or self.fetching.error is not None:
+            return None
+        inside = protocol.tags_here() if isinstance(protocol, Protocol) else iter(())
+        return inside if (tag := self.tag_in_hand) is None else chain((tag,), inside)
+
+    @property
+    def tag_in_hand(self) -> int | None:
+        """The tag of the message in the courier's hand; None: there is no message."""
+        hand = self.courier.hand
+        return self.courier.tag if isinstance(hand, bytes) else None if hand is None else hand.tag
 
     @property
     def by_courier(self) -> bool:
@@ -903,7 +911,7 @@ class Core:
     def _want(self) -> None:
         protocol, wanted = self.protocol, self.waiting and self.courier.hand is None
         if isinstance(protocol, Protocol):
-            if wanted is not protocol.wanted or self.tags != protocol.tags:
+            if wanted is not protocol.wanted or self.tags or protocol.tags:
                 protocol.want(wanted, self.tags)
         elif wanted is not protocol.wanted:
             protocol.want(wanted)

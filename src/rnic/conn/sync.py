@@ -113,7 +113,7 @@ class Connection(Face):
         try:
             handle = core.next_handle
             try:
-                if (core.courier.open or core.take_short_way()) and not tag and core.courier.send(message):
+                if (core.courier.open or core.take_short_way()) and core.courier.send(message, tag):
                     return
                 core.send(message, tag)
                 self._wait(lambda: core.is_sent(handle), timeout, "send")
@@ -132,24 +132,30 @@ class Connection(Face):
         A call that raises takes no message. `tag`: take the next message that was sent with this tag. Other
         messages wait meanwhile, up to Config.max_backlog; beyond that the peer waits.
         """
-        if tag is not None:
-            return self._recv_tagged(timeout, tag)
         core, until = self._core, after(timeout)
+        if tag is not None:
+            core.check_tag(tag)
         data: bytes | None
-        if self._may_go_short(timeout) and (core.courier.recv(timeout != 0) or self._recv_short(until)):
+        went_short = self._may_go_short(timeout) and (
+            core.courier.recv(timeout != 0) or self._recv_short(until)
+        )
+        if went_short and (tag is None or tag == core.courier.tag):
             data, core.courier.hand = core.courier.hand, None
             if data is not None:  # nor has the handler of a signal taken it
                 return data
         self._enter("recv", timeout)
         try:
-            while (message := core.next_message()) is None:
-                self._wait(core.has_news, timeout, "recv", until)
+            core.tags = frozenset() if tag is None else frozenset((tag,))
+            is_so = core.has_news if tag is None else partial(core.has_tagged, tag)
+            while (message := core.next_message(tag)) is None:
+                self._wait(is_so, timeout, "recv", until)
             data = as_bytes(message)
             if not core.by_courier:
                 core.pump(monotonic())
             core.courier.hand = None  # no call from here on, behind which an exception could come
             return data
         finally:
+            core.tags = frozenset()
             self._inside = None
 
     def recv_into(self, buffer: AnyBuffer, timeout: float | None = None) -> int:
@@ -187,22 +193,6 @@ class Connection(Face):
             core.fetching.let_target_go(target, core.protocol)
             raise
         finally:
-            self._inside = None
-
-    def _recv_tagged(self, timeout: float | None, tag: int) -> bytes:
-        core, until = self._core, after(timeout)
-        core.check_tag(tag)
-        self._enter("recv", timeout)
-        core.tags = frozenset((tag,))
-        try:
-            while (message := core.next_message(tag)) is None:
-                self._wait(lambda: core.has_tagged(tag), timeout, "recv", until)
-            data = as_bytes(message)
-            core.pump(monotonic())
-            core.courier.hand = None  # no call from here on, as in recv()
-            return data
-        finally:
-            core.tags = frozenset()
             self._inside = None
 
     def _recv_short(self, until: float | None) -> bool:

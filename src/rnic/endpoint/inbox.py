@@ -2,6 +2,7 @@
 """The events that wait for the user, in order, and the memory that they take."""
 
 from collections import deque
+from collections.abc import Iterator
 
 from rnic.endpoint.events import Event, MessageReceived
 
@@ -39,6 +40,10 @@ class Inbox:
             if isinstance(event, MessageReceived) and event.tag == tag:
                 return event
         return None
+
+    def tags(self) -> Iterator[int | None]:
+        """Return the tags of the events, one for each; None: it is no message."""
+        return map(_tag, self._events)
 
     def look_exchanged(self, found: MessageReceived, other: MessageReceived) -> int:
         """Return the weight after `other` has taken the place of `found`."""
@@ -83,6 +88,10 @@ class Inbox:
 def copied(message: MessageReceived) -> MessageReceived:
     """Return the message with bytes of its own, copied if they lie in other memory."""
     return message if isinstance(message.data, bytes) else MessageReceived(bytes(message.data), message.tag)
+
+
+def _tag(event: Event) -> int | None:
+    return event.tag if isinstance(event, MessageReceived) else None
 
 
 def _weight(event: Event) -> int:

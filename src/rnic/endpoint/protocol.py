@@ -2,7 +2,7 @@
 """One end of a connection, without I/O and without a clock: a driver moves its bytes and completions."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -169,7 +169,7 @@ class Protocol:
         self._inbox = Inbox()
         self.wanted = False
         """A call waits for a message, by want()."""
-        self.tags: frozenset[int] = frozenset()
+        self.tags: Set[int] = frozenset()
         """The tags that calls ask for now."""
         self._discards = False
         self._own = OwnRegions(config.access)
@@ -297,14 +297,14 @@ class Protocol:
         self._outbox.add(message)
         self._handles = message.handle
 
-    def receive_rest(self, total: int, data: bytes, let_go: Callable[[], None]) -> None:
+    def receive_rest(self, total: int, data: bytes, tag: int, let_go: Callable[[], None]) -> None:
         """Take over a message of `total` bytes from a Courier, which has `data` of it; then call let_go()."""
         if self._step is not None:
             self.settle()
-        self._do(self._take_over, total, data, let_go)
+        self._do(self._take_over, total, data, tag, let_go)
 
-    def _take_over(self, total: int, data: bytes, let_go: Callable[[], None]) -> None:
-        self._assembler.take_over(total, data)
+    def _take_over(self, total: int, data: bytes, tag: int, let_go: Callable[[], None]) -> None:
+        self._assembler.take_over(total, data, tag)
         let_go()
 
     @property
@@ -453,7 +453,13 @@ class Protocol:
         self._inbox.exchange(found, other, weight)
         done(found)
 
-    def want(self, wanted: bool, tags: frozenset[int] = frozenset()) -> None:
+    def tags_here(self) -> Iterator[int | None]:
+        """Return the tags of the events that can be taken, one for each; None: it is no message."""
+        if self._step is not None:
+            self.settle()
+        return self._inbox.tags()
+
+    def want(self, wanted: bool, tags: Set[int] = frozenset()) -> None:
         """Note whether a call waits for a message now, and for which `tags`.
 
         While it waits and no event is here, an unfinished message of any length may come.  Else the bytes of

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Put the fragments of messages together again."""
 
+from collections.abc import Set
 from io import BytesIO
 from typing import NamedTuple
 
@@ -41,7 +42,7 @@ class Assembler:
         self._data = BytesIO()  # getvalue() returns the bytes that were written, without a second copy
         self._keeps = True
 
-    def is_of(self, tags: frozenset[int]) -> bool:
+    def is_of(self, tags: Set[int]) -> bool:
         """Whether a message has begun that has one of these tags."""
         return self._total is not None and self._tag in tags
 
@@ -110,12 +111,12 @@ class Assembler:
         self._total, self.buffered, self._tag = progress.total, progress.there, progress.tag
         self._flow.complete = progress.complete
 
-    def take_over(self, total: int, data: bytes) -> None:
+    def take_over(self, total: int, data: bytes, tag: int) -> None:
         """Go on with a message of `total` bytes that begins with `data`; calling it again changes nothing."""
         self._data = BytesIO()
         if self._keeps:
             self._data.write(data)
-        self._total, self.buffered, self._tag = total, len(data), 0
+        self._total, self.buffered, self._tag = total, len(data), tag
 
     def discard(self) -> None:
         """From now on check and count fragments, but keep none: messages are no longer wanted."""
