@@ -78,6 +78,30 @@ def took(conn: rnic.Connection, *expected: bytes) -> None:
     assert [conn.recv(WAIT) for _ in expected] == list(expected)
 
 
+@pytest.mark.parametrize("config", [ALL, replace(ALL, announce=None)], ids=["announced", "pieces"])
+def test_a_buffer_is_free_when_it_has_its_message(config: Config) -> None:
+    with pair(config) as (a, b):
+        buffer, sent = bytearray(len(LONG)), bytearray(LONG)
+        together(lambda: a.send(sent, WAIT), lambda: b.recv_into(buffer, WAIT))
+        assert buffer == LONG
+        buffer.append(0)
+        sent.append(0)
+        with b.alloc(len(LONG)) as mr:
+            together(lambda: a.send(LONG, WAIT), lambda: b.recv_into(mr.buf, WAIT))
+
+
+def test_a_buffer_is_free_when_a_task_has_its_message() -> None:
+    async def main() -> None:
+        async with ends() as (a, b):
+            buffer, sent = bytearray(len(LONG)), bytearray(LONG)
+            await asyncio.gather(a.send(sent), b.recv_into(buffer))
+            assert buffer == LONG
+            buffer.append(0)
+            sent.append(0)
+
+    asyncio.run(main())
+
+
 def test_both_ends_send_at_once_and_then_receive() -> None:
     def one(conn: rnic.Connection, message: bytes) -> None:
         for _ in range(3):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import pickle
 import random
 import sys
 import threading
@@ -151,6 +152,51 @@ def test_what_cannot_be_is_refused_by_the_call_and_the_batch_goes_on(
     assert memory[:4] == b"good"
     with pytest.raises(RuntimeError, match="the batch has ended: begin another one"):
         batch.write(b"x", remote)
+
+
+def test_a_copy_of_a_region_serves_as_well(both: tuple[rnic.Connection, bytearray, Region]) -> None:
+    a, memory, remote = both
+    copy = pickle.loads(pickle.dumps(remote))
+    a.write(b"12345678", copy)
+    with a.batch(WAIT) as batch:
+        batch.write(b"abcdefgh", copy, 8)
+    assert memory[:16] == b"12345678abcdefgh"
+
+
+@pytest.mark.parametrize("number", [np.int8, np.uint8, np.int32, np.int64, np.uint64])
+def test_numbers_may_be_of_any_type(both: tuple[rnic.Connection, bytearray, Region], number: Any) -> None:
+    a, memory, remote = both
+    a.write(bytes(8), remote, number(8))
+    assert a.fetch_add(remote, number(5), number(8)) == 0
+    assert a.compare_swap(remote, number(5), number(6), number(8)) == 5
+    with a.batch(WAIT) as batch:
+        first = batch.fetch_add(remote, number(1), number(8))
+        second = batch.compare_swap(remote, number(7), number(9), number(8))
+        batch.write(b"abcdefgh", remote, number(16))
+    assert (first.result(), second.result()) == (6, 7)
+    assert memory[8:24] == b"\x09" + bytes(7) + b"abcdefgh"
+
+
+@pytest.mark.parametrize("number", [8.0, 8.5, "8", None, np.float32(8)])
+def test_what_is_no_whole_number_is_refused_and_the_connection_goes_on(
+    both: tuple[rnic.Connection, bytearray, Region], number: Any
+) -> None:
+    a, memory, remote = both
+    before = bytes(memory)
+    for calls in (a, a.batch()):
+        for refused in (
+            lambda: calls.write(b"12345678", remote, number),
+            lambda: calls.read(bytearray(8), remote, number),
+            lambda: calls.fetch_add(remote, 1, number),
+            lambda: calls.fetch_add(remote, number),
+            lambda: calls.compare_swap(remote, number, 1),
+            lambda: calls.compare_swap(remote, 1, number),
+        ):
+            with pytest.raises(TypeError):
+                refused()
+    assert memory == before
+    a.write(b"12345678", remote, 8)
+    assert memory[8:16] == b"12345678"
 
 
 def test_a_region_that_grants_less_is_refused() -> None:

@@ -7,6 +7,11 @@ cdef enum:
     STEP = 1024             # operations that one step posts; then others have their turn
 
 
+cdef uint64_t word(number) except? 0:
+    """The 64 bits of a number; TypeError for what is no whole number."""
+    return PyNumber_Index(number) & 0xFFFFFFFFFFFFFFFF
+
+
 @cython.final
 @cython.freelist(256)
 cdef class Result:
@@ -100,12 +105,11 @@ cdef class Chain:
 
     def fetch_add(self, remote, n, offset=0):
         """Add to 8 bytes of the peer's region; result() tells what was there before."""
-        return self.atomic(RNIC_WR_ATOMIC_FETCH_AND_ADD, remote, offset, n & 0xFFFFFFFFFFFFFFFF, 0)
+        return self.atomic(RNIC_WR_ATOMIC_FETCH_AND_ADD, remote, offset, word(n), 0)
 
     def compare_swap(self, remote, compare, swap, offset=0):
         """Replace 8 bytes of the peer's region if they are `compare`; result() tells what was there before."""
-        return self.atomic(RNIC_WR_ATOMIC_CMP_AND_SWP, remote, offset, compare & 0xFFFFFFFFFFFFFFFF,
-                           swap & 0xFFFFFFFFFFFFFFFF)
+        return self.atomic(RNIC_WR_ATOMIC_CMP_AND_SWP, remote, offset, word(compare), word(swap))
 
     cdef Result atomic(self, int opcode, remote, offset, uint64_t compare_add, uint64_t swap):
         cdef Result r = self.fresh(opcode)
@@ -170,7 +174,7 @@ cdef class Chain:
     cdef bint fits(self, Result r, remote, offset, int access):
         cdef int64_t at
         try:
-            at = offset
+            at = PyNumber_Index(offset)
             if not <int>remote.access & access or at < 0 or r.length > MOST_OF_ONE:
                 return False
             if r.is_atomic() and (<uint64_t>remote.addr + <uint64_t>at) % RESULT_BYTES:
@@ -246,7 +250,8 @@ cdef class Chain:
         while at < len(self.results) and n < most:
             r = self.results[at]
             at += 1
-            if self.ops.known.get(r.remote.id) is not r.remote:
+            known = self.ops.known.get(r.remote.id)
+            if known is not r.remote and known != r.remote:
                 r.finish(ValueError(f"region {r.remote.id} is not shared any more"))
                 continue
             r.number = self.ops.posted + 1 + n

@@ -21,7 +21,7 @@ from rnic.conn.batch import BatchFace
 from rnic.conn.core import GRACE, Core
 from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, room
 from rnic.conn.handshake import Dial
-from rnic.conn.ops import MASK, Op
+from rnic.conn.ops import Op, word
 from rnic.conn.rendezvous import as_bytes, check_room
 from rnic.endpoint import Config, Region
 from rnic.enums import AccessFlags
@@ -132,7 +132,7 @@ class Connection(Face):
             length = core.fetching.put(message, target)
             if pump.messages or not core.by_courier:
                 pump.run()
-            core.courier.hand = None
+            core.fetching.landed_in = core.courier.hand = None
             return length
         except BaseException:
             core.fetching.let_target_go(target, core.protocol)
@@ -236,7 +236,7 @@ class Connection(Face):
     async def fetch_add(self, remote: Region, n: int, offset: int = 0) -> int:
         """Add to 8 bytes of the peer's region in one step; returns their old value."""
         if await self._may_operate_short():
-            found = self._core.operations.atomic(FETCH_ADD, remote, offset, n & MASK, 0)
+            found = self._core.operations.atomic(FETCH_ADD, remote, offset, word(n), 0)
             if found is not None:
                 return found
         return await self._run(self._add_op(remote, n, offset))
@@ -246,7 +246,7 @@ class Connection(Face):
         old value.
         """
         if await self._may_operate_short():
-            found = self._core.operations.atomic(COMPARE_SWAP, remote, offset, compare & MASK, swap & MASK)
+            found = self._core.operations.atomic(COMPARE_SWAP, remote, offset, word(compare), word(swap))
             if found is not None:
                 return found
         return await self._run(self._swap_op(remote, compare, swap, offset))

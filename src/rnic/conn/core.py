@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from errno import ECONNRESET
 from functools import partial
+from operator import index
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -581,7 +582,7 @@ class Core:
         self.check()
         data = flat(message, "send()")
         self._waiting[self.next_handle] = True
-        self._queue_message(data, tag)
+        self._queue_message(data, index(tag or 0))
 
     def is_sent(self, handle: int) -> bool:
         """The message has left its buffer, or the connection has ended (then check() raises)."""
@@ -652,7 +653,7 @@ class Core:
 
     def check_tag(self, tag: int) -> None:
         """TypeError or ValueError when no message can have this tag."""
-        if not isinstance(tag, int):
+        if not hasattr(tag, "__index__"):
             raise TypeError(f"recv(): a tag is a number, not {type(tag).__name__}")
         if not 0 <= tag < 1 << 64:
             raise ValueError(f"recv(): tag {tag}, it can be 0 to 2**64 - 1")

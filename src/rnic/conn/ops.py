@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import TYPE_CHECKING, Self
 
 from rnic._nic.nic import MR, SGE, WC, Hold, Result, SendWR
@@ -38,10 +39,10 @@ class Op:
         compare_add: int = 0,
         swap: int = 0,
     ) -> None:
-        check(opcode, remote, offset, length)
-        self.opcode, self.remote, self.offset = opcode, remote, offset
+        self.opcode, self.remote = opcode, remote
+        self.offset = check(opcode, remote, offset, length)
         self.local = local
-        self.compare_add, self.swap = compare_add & MASK, swap & MASK
+        self.compare_add, self.swap = word(compare_add), word(swap)
         self.done = False
         self.error: Exception | None = None
         self.value = 0
@@ -112,12 +113,21 @@ class Op:
         return self.value
 
 
-def check(opcode: WROpcode, remote: Region, offset: int, length: int) -> None:
-    """ValueError for what the peer would refuse, which would end the connection; TypeError for no Region."""
+def word(number: int) -> int:
+    """The 64 bits of a number; TypeError for what is no whole number."""
+    return index(number) & MASK
+
+
+def check(opcode: WROpcode, remote: Region, offset: int, length: int) -> int:
+    """The offset as an int; ValueError for what the peer would refuse, which would end the connection.
+
+    TypeError for no Region, and for an offset that is no whole number.
+    """
     if not isinstance(remote, Region):
         raise TypeError(
             f"{opcode.name}: remote is a Region, as next_region() returns it, not {type(remote).__name__}"
         )
+    offset = index(offset)  # NumPy's numbers cannot be added to every address
     if length > LONGEST:
         raise ValueError(f"{length} bytes are more than {LONGEST}, the most of one operation: use several")
     if not 0 <= offset <= offset + length <= remote.length:
@@ -126,6 +136,7 @@ def check(opcode: WROpcode, remote: Region, offset: int, length: int) -> None:
         raise ValueError(f"region {remote.id} grants {remote.access!r}: {opcode.name} is not allowed")
     if opcode not in (WROpcode.RDMA_WRITE, WROpcode.RDMA_READ) and (remote.addr + offset) % 8:
         raise ValueError(f"{opcode.name} needs an address that is a multiple of 8, not offset {offset}")
+    return offset
 
 
 def local_side(local: AnyBuffer | MR, pd: PD, opcode: WROpcode) -> memoryview | MR:

@@ -18,7 +18,7 @@ from rnic.conn.batch import BatchFace
 from rnic.conn.core import GRACE, Core
 from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, ListenerFace, room
 from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Admit, Desk, Dial, Limits
-from rnic.conn.ops import MASK, Op
+from rnic.conn.ops import Op, word
 from rnic.conn.rendezvous import as_bytes, check_room
 from rnic.endpoint import Config, Region
 from rnic.enums import AccessFlags
@@ -181,7 +181,7 @@ class Connection(Face):
             length = core.fetching.put(message, target)
             if not core.by_courier:
                 core.pump(monotonic())
-            core.fetching.target = core.courier.hand = None
+            core.fetching.target = core.fetching.landed_in = core.courier.hand = None
             return length
         except BaseException:
             core.fetching.let_target_go(target, core.protocol)
@@ -318,7 +318,7 @@ class Connection(Face):
 
     def fetch_add(self, remote: Region, n: int, offset: int = 0, *, timeout: float | None = None) -> int:
         """Add to 8 bytes of the peer's region in one step; returns their old value."""
-        short = partial(self._core.operations.atomic, FETCH_ADD, remote, offset, n & MASK, 0)
+        short = partial(self._core.operations.atomic, FETCH_ADD, remote, offset, word(n), 0)
         return self._operate("fetch_add", short, partial(self._add_op, remote, n, offset), timeout)
 
     def compare_swap(
@@ -328,7 +328,7 @@ class Connection(Face):
         old value.
         """
         short = partial(
-            self._core.operations.atomic, COMPARE_SWAP, remote, offset, compare & MASK, swap & MASK
+            self._core.operations.atomic, COMPARE_SWAP, remote, offset, word(compare), word(swap)
         )
         return self._operate(
             "compare_swap", short, partial(self._swap_op, remote, compare, swap, offset), timeout
