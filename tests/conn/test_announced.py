@@ -90,14 +90,18 @@ def test_a_buffer_is_free_when_it_has_its_message(config: Config) -> None:
             together(lambda: a.send(LONG, WAIT), lambda: b.recv_into(mr.buf, WAIT))
 
 
-def test_a_buffer_is_free_when_a_task_has_its_message() -> None:
+@pytest.mark.parametrize("config", [ALL, replace(ALL, announce=None)], ids=["announced", "pieces"])
+def test_a_buffer_is_free_when_a_task_has_its_message(config: Config) -> None:
     async def main() -> None:
-        async with ends() as (a, b):
-            buffer, sent = bytearray(len(LONG)), bytearray(LONG)
-            await asyncio.gather(a.send(sent), b.recv_into(buffer))
-            assert buffer == LONG
-            buffer.append(0)
-            sent.append(0)
+        async with ends(config) as (a, b):
+            for size in (1, 100, 10_000, len(LONG)) * 3:
+                buffer, sent = bytearray(size), bytearray(LONG[:size])
+                receiving = asyncio.create_task(b.recv_into(buffer))
+                await asyncio.sleep(0)
+                await asyncio.gather(a.send(sent), receiving)
+                assert buffer == sent
+                buffer.append(0)
+                sent.append(0)
 
     asyncio.run(main())
 

@@ -183,17 +183,18 @@ def test_what_is_no_whole_number_is_refused_and_the_connection_goes_on(
 ) -> None:
     a, memory, remote = both
     before = bytes(memory)
-    for calls in (a, a.batch()):
-        for refused in (
-            lambda: calls.write(b"12345678", remote, number),
-            lambda: calls.read(bytearray(8), remote, number),
-            lambda: calls.fetch_add(remote, 1, number),
-            lambda: calls.fetch_add(remote, number),
-            lambda: calls.compare_swap(remote, number, 1),
-            lambda: calls.compare_swap(remote, 1, number),
-        ):
+    calls: list[tuple[str, tuple[Any, ...]]] = [
+        ("write", (b"12345678", remote, number)),
+        ("read", (bytearray(8), remote, number)),
+        ("fetch_add", (remote, 1, number)),
+        ("fetch_add", (remote, number)),
+        ("compare_swap", (remote, number, 1)),
+        ("compare_swap", (remote, 1, number)),
+    ]
+    for name, args in calls:
+        for way in (a, a.batch()):
             with pytest.raises(TypeError):
-                refused()
+                getattr(way, name)(*args)
     assert memory == before
     a.write(b"12345678", remote, 8)
     assert memory[8:16] == b"12345678"

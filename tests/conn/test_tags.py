@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import numpy
 import pytest
@@ -53,8 +54,8 @@ def test_what_is_no_tag_is_refused_and_the_connection_goes_on(announce: int | No
                 a.send(b"message", WAIT, tag=tag)  # type: ignore[arg-type]
             with pytest.raises(TypeError, match="a tag is a number"):
                 b.recv(WAIT, tag=tag)  # type: ignore[arg-type]
-        tag = numpy.int64(5)
-        together(lambda: a.send(b"message", WAIT, tag=tag), lambda: took(b, tag))
+        number: Any = numpy.int64(5)
+        together(lambda: a.send(b"message", WAIT, tag=number), lambda: took(b, number))
         together(lambda: a.send(b"none", WAIT, tag=None), lambda: took(b, None))  # type: ignore[arg-type]
 
 

@@ -132,7 +132,7 @@ class Connection(Face):
             length = core.fetching.put(message, target)
             if pump.messages or not core.by_courier:
                 pump.run()
-            core.fetching.landed_in = core.courier.hand = None
+            core.fetching.target = core.fetching.landed_in = core.courier.hand = None
             return length
         except BaseException:
             core.fetching.let_target_go(target, core.protocol)

@@ -327,9 +327,7 @@ class Connection(Face):
         """Replace 8 bytes of the peer's region by `swap` if they equal `compare`, in one step; returns their
         old value.
         """
-        short = partial(
-            self._core.operations.atomic, COMPARE_SWAP, remote, offset, word(compare), word(swap)
-        )
+        short = partial(self._core.operations.atomic, COMPARE_SWAP, remote, offset, word(compare), word(swap))
         return self._operate(
             "compare_swap", short, partial(self._swap_op, remote, compare, swap, offset), timeout
         )
