@@ -163,6 +163,15 @@ def test_a_copy_of_a_region_serves_as_well(both: tuple[rnic.Connection, bytearra
     assert memory[:16] == b"12345678abcdefgh"
 
 
+def test_an_empty_buffer_may_be_read_only(both: tuple[rnic.Connection, bytearray, Region]) -> None:
+    a, _, remote = both
+    for empty in (b"", memoryview(b""), np.frombuffer(b"", np.uint8)):
+        a.read(empty, remote)
+        with a.batch(WAIT) as batch:
+            result = batch.read(empty, remote)
+        assert result.result() is None
+
+
 @pytest.mark.parametrize("number", [np.int8, np.uint8, np.int32, np.int64, np.uint64])
 def test_numbers_may_be_of_any_type(both: tuple[rnic.Connection, bytearray, Region], number: Any) -> None:
     a, memory, remote = both

@@ -133,8 +133,10 @@ cdef class Chain:
             try:
                 PyObject_GetBuffer(local, &r.view, PyBUF_C_CONTIGUOUS | (PyBUF_WRITABLE if reads else 0))
             except Exception:
-                self.check(opcode, local, remote, offset)
-                raise
+                local = self.check(opcode, local, remote, offset)
+                if len(local):
+                    raise
+                PyObject_GetBuffer(local, &r.view, PyBUF_C_CONTIGUOUS)   # what is empty may be read-only
             r.exported, r.length = True, r.view.len
             self.place(r, local, reads)
         r.local = local
