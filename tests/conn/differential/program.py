@@ -446,12 +446,14 @@ class Maker:
             rounds = [((Close(),), (Close(),))]
         elif how == "unread":  # what comes to an end that has closed is dropped
             sends = [self._message(self._size()) for _ in range(self.rng.randrange(5))]
-            rounds = self._sides(side, [*self._few(), Close()], [*sends, End(), Close()])
+            last = [*sends, *self._ops(1 - side), End(), *self._ops(1 - side), Close()]
+            rounds = self._sides(side, [*self._few(), Close()], last)
         elif how == "abort":
             rounds = self._sides(side, [Abort("enough of this")], [End()])
         else:
             few: list[Step] = list(self._few())
-            rounds = self._sides(side, [*few, Close()], [End(), Close()])
+            last = [End(), *self._ops(1 - side), *self._few(), Close()]
+            rounds = self._sides(side, [*few, Close()], last)
         return [*rounds, (lasts[0], lasts[1])]
 
 

@@ -55,6 +55,10 @@ CONFIGS = {
 }
 
 
+LOSS = {"on": 0, "off": 0, "lossy": 10}
+"""Of 1,000 packets, by shared memory, by the wire, and by a wire that loses some."""
+
+
 class Way(NamedTuple):
     """Where the bytes go, and by which code."""
 
@@ -88,8 +92,15 @@ class Workers:
     def _start(self, local: str, version: int, _number: int) -> tuple[subprocess.Popen[bytes], list[Any]]:
         pipes = [Pipe() for _ in "ab"]
         fds = [theirs.fileno() for _, theirs in pipes]
-        command = [sys.executable, "-m", "conn.differential.worker", *map(str, fds), str(version)]
-        env = {**os.environ, "RNIC_LOCAL": local, "PYTHONPATH": str(TESTS)}
+        command = [
+            sys.executable,
+            "-m",
+            "conn.differential.worker",
+            *map(str, fds),
+            str(version),
+            str(LOSS[local]),
+        ]
+        env = {**os.environ, "RNIC_LOCAL": "on" if local == "on" else "off", "PYTHONPATH": str(TESTS)}
         process = subprocess.Popen(command, pass_fds=fds, env=env)
         for _, theirs in pipes:
             theirs.close()
@@ -242,7 +253,7 @@ def ways(seed: int, count: int, oldest: int = 2) -> list[Way]:
     versions = ((2, 2),) if oldest == 2 else ((1, 1), (1, 2), (2, 1))
     return [
         Way(
-            rng.choice(("on", "off")),
+            rng.choice(tuple(LOSS)),
             rng.choice((1, 2)),
             rng.choice(versions),
             two("sync", "aio", "tasks"),

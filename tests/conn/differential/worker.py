@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process with two ends, each in a thread of its own, which does what comes through a pipe.
 
-PYTHONPATH=tests python -m conn.differential.worker FD FD VERSION
+PYTHONPATH=tests python -m conn.differential.worker FD FD VERSION LOSS
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import rnic.endpoint.config
 import rnic.endpoint.hello
 from conn.differential.ends import Aio, Side, Sync, at_once
 from conn.peers import HOST, WAIT
+from rdmacm.load import lose
 from rnic.endpoint import Config
+from rnic.rdmacm import create_id
 
 
 class Setting(NamedTuple):
@@ -91,14 +93,17 @@ def _side(way: Sync | Aio, setting: Setting) -> Side:
 
 
 def main() -> None:
-    *fds, version = (int(one) for one in sys.argv[1:])
+    *fds, version, loss = (int(one) for one in sys.argv[1:])
     for module in (rnic.endpoint.config, rnic.endpoint.hello):
         setattr(module, "VERSIONS", (1, version))  # noqa: B010
     threads = [threading.Thread(target=serve, args=(Pipe(fd),)) for fd in fds]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with create_id() as anchor:  # the device of all its connections
+        anchor.bind_addr((HOST, 0))
+        lose(anchor, loss / 1000)
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
 
 if __name__ == "__main__":
