@@ -7,11 +7,6 @@ cdef enum:
     STEP = 1024             # operations that one step posts; then others have their turn
 
 
-cdef uint64_t word(number) except? 0:
-    """The 64 bits of a number; TypeError for what is no whole number."""
-    return PyNumber_Index(number) & 0xFFFFFFFFFFFFFFFF
-
-
 @cython.final
 @cython.freelist(256)
 cdef class Result:
@@ -69,6 +64,17 @@ cdef class Result:
         return self.opcode not in (RNIC_WR_RDMA_READ, RNIC_WR_RDMA_WRITE)
 
 
+def word(value, name):
+    """The 8 bytes that an atomic takes for a number, as an unsigned one; a negative one is its two's complement."""
+    try:
+        number = PyNumber_Index(value)
+    except TypeError:
+        raise TypeError(f"{name} is a whole number, not {type(value).__name__}") from None
+    if not -(1 << 63) <= number < 1 << 64:
+        raise ValueError(f"{name} is {number}; 8 bytes hold -2**63 to 2**64 - 1")
+    return number & 0xFFFFFFFFFFFFFFFF
+
+
 cdef class Chain:
     """Operations in the order of the calls, as many under way as the queue holds.
 
@@ -85,7 +91,8 @@ cdef class Chain:
     cdef int64_t given          # operations in all
     cdef readonly Result failed     #: The first that failed, or None.
     cdef readonly bint tired        #: The last step has posted much, and there is more: take another one.
-    cdef readonly bint over         #: The block has ended: no more operations are taken.
+    cdef readonly bint begun        #: The block has begun.
+    cdef readonly bint over         #: It has ended: no more operations are taken.
 
     def __init__(self, Operations operations not None, find, check, bint waits):
         self.ops, self.find, self.check, self.waits = operations, find, check, waits
@@ -105,11 +112,11 @@ cdef class Chain:
 
     def fetch_add(self, remote, n, offset=0):
         """Add to 8 bytes of the peer's region; result() tells what was there before."""
-        return self.atomic(RNIC_WR_ATOMIC_FETCH_AND_ADD, remote, offset, word(n), 0)
+        return self.atomic(RNIC_WR_ATOMIC_FETCH_AND_ADD, remote, offset, word(n, "n"), 0)
 
     def compare_swap(self, remote, compare, swap, offset=0):
         """Replace 8 bytes of the peer's region if they are `compare`; result() tells what was there before."""
-        return self.atomic(RNIC_WR_ATOMIC_CMP_AND_SWP, remote, offset, word(compare), word(swap))
+        return self.atomic(RNIC_WR_ATOMIC_CMP_AND_SWP, remote, offset, word(compare, "compare"), word(swap, "swap"))
 
     cdef Result atomic(self, int opcode, remote, offset, uint64_t compare_add, uint64_t swap):
         cdef Result r = self.fresh(opcode)
@@ -156,6 +163,9 @@ cdef class Chain:
 
     cdef Result fresh(self, int opcode):
         cdef Result r = Result.__new__(Result)
+        if not self.begun:
+            block = "with" if self.waits else "async with"
+            raise RuntimeError(f"the batch has not begun, so nothing would wait: begin a block: {block} conn.batch() as batch")
         if self.over:
             raise RuntimeError("the batch has ended: begin another one")
         r.opcode, r.fenced = opcode, self.fenced
@@ -184,6 +194,10 @@ cdef class Chain:
             return at <= <int64_t>remote.length - r.length
         except Exception:
             return False
+
+    def begin(self):
+        """The block begins."""
+        self.begun = True
 
     def step(self):
         """Post what there is room for, and look for the ends; whether all have ended."""

@@ -21,7 +21,6 @@ _NEEDS = {
     WROpcode.ATOMIC_FETCH_AND_ADD: AccessFlags.REMOTE_ATOMIC,
     WROpcode.ATOMIC_CMP_AND_SWP: AccessFlags.REMOTE_ATOMIC,
 }
-MASK = (1 << 64) - 1
 LONGEST = 1 << 31  # bytes in one READ or WRITE (IBA 9.7.2)
 
 
@@ -42,7 +41,7 @@ class Op:
         self.opcode, self.remote = opcode, remote
         self.offset = check(opcode, remote, offset, length)
         self.local = local
-        self.compare_add, self.swap = word(compare_add), word(swap)
+        self.compare_add, self.swap = compare_add, swap
         self.done = False
         self.error: Exception | None = None
         self.value = 0
@@ -113,11 +112,6 @@ class Op:
         return self.value
 
 
-def word(number: int) -> int:
-    """The 64 bits of a number; TypeError for what is no whole number."""
-    return index(number) & MASK
-
-
 def check(opcode: WROpcode, remote: Region, offset: int, length: int) -> int:
     """The offset as an int; ValueError for what the peer would refuse, which would end the connection.
 
@@ -133,7 +127,8 @@ def check(opcode: WROpcode, remote: Region, offset: int, length: int) -> int:
     if not 0 <= offset <= offset + length <= remote.length:
         raise ValueError(f"{length} bytes at {offset} are beyond region {remote.id} of {remote.length} bytes")
     if not remote.access & _NEEDS[opcode]:
-        raise ValueError(f"region {remote.id} grants {remote.access!r}: {opcode.name} is not allowed")
+        granted, needed = remote.access.name or "nothing", _NEEDS[opcode].name
+        raise ValueError(f"region {remote.id} grants {granted}, and {opcode.name} needs {needed}")
     if opcode not in (WROpcode.RDMA_WRITE, WROpcode.RDMA_READ) and (remote.addr + offset) % 8:
         raise ValueError(f"{opcode.name} needs an address that is a multiple of 8, not offset {offset}")
     return offset
@@ -150,7 +145,11 @@ def local_side(local: AnyBuffer | MR, pd: PD, opcode: WROpcode) -> memoryview | 
         if reads and local.access is not None and not local.access & AccessFlags.LOCAL_WRITE:
             raise ValueError(f"read() fills {local!r}, which was registered without LOCAL_WRITE: grant it")
         return local
-    data = flat(local, "read()" if reads else "write()")
+    name = "read" if reads else "write"
+    if isinstance(local, Region):
+        order = f"{name}(buffer, region)"
+        raise TypeError(f"{name}() needs a buffer, such as bytes or an array, not Region: write {order}")
+    data = flat(local, f"{name}()")
     if reads and data.readonly and len(data):
         raise ValueError("read() needs a buffer that can be written to, and this one is read-only")
     return data
