@@ -13,7 +13,7 @@ WORKERS ?= $(shell $(BIN)/python tests/namespaces.py echo --dist loadfile --no-l
              echo "so the tests take turns: some 13 minutes instead of 5" >&2)
 
 # What is tested over the wire, and by shared memory once more.
-LOCAL     := $(addprefix tests/,conn transport endpoint)
+LOCAL     := $(addprefix tests/,conn transport)
 LOCAL_ALL := $(LOCAL) $(addprefix tests/,lifetime rdmacm cli lab3)
 
 # What a build depends on; C files twice: `make ctest` compiles them itself.

@@ -31,6 +31,8 @@ from rnic.rdmacm.registry import registry
 from transport.netdev import Netdevs, ip
 from waiting import until
 
+pytestmark = pytest.mark.wire
+
 HERE, THERE = "10.84.0.1", "10.84.0.2"
 WAITS = (
     0.3,

@@ -23,6 +23,8 @@ from transport.scene import NOBODY, perform, send
 from transport.stranger import COUNT, PARTY, Stranger, connect_to, message, party, qp_num_in, slot_of
 from waiting import until
 
+pytestmark = pytest.mark.own_way
+
 ELSEWHERE = "192.0.2.77"  # RFC 5737: nobody's
 WAIT = 1.0  # seconds that a deregistration has patience with a copy
 
