@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 
 import namespaces
 
-# Most tests look at the protocols; RNIC_LOCAL=on makes all but those marked "wire", "own_way" go by shared memory.
+# Most tests look at the protocols. RNIC_LOCAL=on: but for those marked "wire" or "own_way", by shared memory.
 os.environ.setdefault("RNIC_LOCAL", "off")
 
 # An example may take any time: the machine may be busy with something else.
