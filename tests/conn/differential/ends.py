@@ -12,6 +12,7 @@ import ctypes
 import re
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -203,7 +204,7 @@ class Side:
             return told(error)
 
     async def _at_the_same_time(self, steps: tuple[Step, ...]) -> list[Outcome]:
-        """A task for each message; one for what receives and one for the operations, which are in order."""
+        """A task for each message, one for what receives, and one for the operations on each region."""
         found: dict[int, Outcome] = {}
 
         async def row(numbers: list[int]) -> None:
@@ -213,7 +214,7 @@ class Side:
         numbers = range(len(steps))
         rows = [[one] for one in numbers if isinstance(steps[one], Send)]
         rows.append([one for one in numbers if isinstance(steps[one], Listen | Tagged)])
-        rows.append([one for one in numbers if isinstance(steps[one], Op | Batch)])
+        rows += apart({one: step for one, step in enumerate(steps) if isinstance(step, Op | Batch)})
         await asyncio.gather(*(row(one) for one in rows))
         return [found[one] for one in numbers]
 
@@ -522,6 +523,18 @@ class Side:
 
 
 _TAGS: dict[str, Any] = {"negative": -1, "large": 1 << 64, "text": "5", "float": 5.0}
+
+
+def apart(steps: dict[int, Op | Batch]) -> list[list[int]]:
+    """Steps by number, so that no two rows use the same region."""
+    rows: list[tuple[set[str], list[int]]] = []
+    for number, step in steps.items():
+        names = {op.name for op in step.ops} if isinstance(step, Batch) else {step.name}
+        joined = [row for row in rows if row[0] & names]
+        rows = [row for row in rows if not row[0] & names]
+        numbers = sorted(chain([number], *(row[1] for row in joined)))
+        rows.append((names.union(*(row[0] for row in joined)), numbers))
+    return [numbers for _, numbers in rows]
 
 
 def allowed(region: Any) -> tuple[Any, ...]:
