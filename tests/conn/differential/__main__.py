@@ -16,7 +16,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first program")
     parser.add_argument("--programs", type=int, default=100)
     parser.add_argument("--ways", type=int, default=3, help="by which each program goes")
-    parser.add_argument("--version", type=int, default=2, help="the oldest that an end speaks")
+    parser.add_argument("--version", type=int, default=2, help="the oldest that an end speaks; 0: no hello")
     options = parser.parse_args()
     runs = done = wrong = 0
     with workers() as made:

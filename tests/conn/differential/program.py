@@ -17,6 +17,8 @@ LEAST_BACKLOG = 8192
 """The max_backlog that every end has at least."""
 WEIGHT = 64
 """What a message counts there beside its bytes."""
+RAW_LONGEST = 512
+"""The longest message of an end without a hello."""
 LONGEST = 1 << 20
 """The max_message of every end."""
 OUTGOING = (
@@ -205,11 +207,17 @@ class Held(NamedTuple):
 class Maker:
     """Makes a program from a seed."""
 
-    def __init__(self, seed: int, rounds: int = 14, *, regions: bool = True, tags: bool = True) -> None:
+    def __init__(
+        self, seed: int, rounds: int = 14, *, regions: bool = True, tags: bool = True, raw: bool = False
+    ) -> None:
         self.rng = random.Random(seed)
-        self.tags = tags
+        self.tags = tags and not raw
         """The peers know tags, and arrays."""
-        self.with_regions = regions
+        self.with_regions = regions and not raw
+        self.raw = raw
+        """They say no hello: a message is one SEND, and neither goodbye nor abort is told."""
+        self.sizes = [one for one in SIZES if one <= RAW_LONGEST or not raw]
+        self.long_sizes = self.sizes if raw else list(LONG_SIZES)
         self.rounds = rounds
         self.keys = seed << 20
         self.regions: dict[str, Held] = {}
@@ -233,7 +241,7 @@ class Maker:
         return self.keys
 
     def _size(self) -> int:
-        return self.rng.choice(LONG_SIZES if self.rng.random() < 0.12 else SIZES)
+        return self.rng.choice(self.long_sizes if self.rng.random() < 0.12 else self.sizes)
 
     def _sides(self, first: int, one: list[Step], other: list[Step]) -> list[Round]:
         return [(tuple(one), tuple(other)) if first == 0 else (tuple(other), tuple(one))]
@@ -284,7 +292,7 @@ class Maker:
             return []
         left, sends = LEAST_BACKLOG // 2 - 400, []
         for _ in range(self.rng.randrange(8)):
-            size = self.rng.choice([one for one in SIZES if one + WEIGHT < left] or [0])
+            size = self.rng.choice([one for one in self.sizes if one + WEIGHT < left] or [0])
             if (left := left - size - WEIGHT) > 0:
                 sends.append(self._message(size))
         return sends
@@ -436,7 +444,7 @@ class Maker:
     def _end(self) -> list[Round]:
         side = self.rng.randrange(2)
         after = self.rng.sample(LAST_CALLS, 4)
-        how = self.rng.choice(("close", "close", "crossed", "abort", "unread"))
+        how = "close" if self.raw else self.rng.choice(("close", "close", "crossed", "abort", "unread"))
         if not self.tags:
             after = ["recv" if what == "tag" else what for what in after]
         name = next(iter(self.regions), "")
@@ -452,7 +460,7 @@ class Maker:
             rounds = self._sides(side, [Abort("enough of this")], [End()])
         else:
             few: list[Step] = list(self._few())
-            last = [End(), *self._ops(1 - side), *self._few(), Close()]
+            last = [End(), *self._ops(1 - side), *([] if self.raw else self._few()), Close()]
             rounds = self._sides(side, [*few, Close()], last)
         return [*rounds, (lasts[0], lasts[1])]
 
