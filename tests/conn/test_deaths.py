@@ -150,7 +150,9 @@ def test_across_a_wire_the_probe_decides() -> None:
         conn.send(b"x", WAIT)
         assert conn.recv(WAIT) == b"x"
         died = peer.kill()
-        with pytest.raises(LostError, match="RETRY_EXC_ERR"):
+        with pytest.raises(
+            LostError, match="RETRY_EXC_ERR: the peer did not answer: its process is stopped or gone"
+        ):
             conn.recv(WAIT)
         conn.abort()
         say("wire, idle, probed every 0.2 s: LostError", died)

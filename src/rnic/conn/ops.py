@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from rnic._nic.nic import MR, SGE, WC, Hold, Result, SendWR
 from rnic.endpoint import Region
 from rnic.endpoint.buffers import flat
-from rnic.enums import AccessFlags, SendFlags, WROpcode
+from rnic.enums import AccessFlags, SendFlags, WCStatus, WROpcode
 from rnic.verbs.pd import PD
 
 if TYPE_CHECKING:
@@ -21,6 +21,11 @@ _NEEDS = {
     WROpcode.ATOMIC_FETCH_AND_ADD: AccessFlags.REMOTE_ATOMIC,
     WROpcode.ATOMIC_CMP_AND_SWP: AccessFlags.REMOTE_ATOMIC,
 }
+# What WC.explain() says of the queue pair is nothing that the user of a connection can look at.
+_SILENT = (
+    "RETRY_EXC_ERR: the peer did not answer: its process is stopped or gone, or packets do not arrive "
+    "(a firewall for UDP port 4791; an MTU on the way that is too small, which counter tx_too_long shows)"
+)
 LONGEST = 1 << 31  # bytes in one READ or WRITE (IBA 9.7.2)
 
 
@@ -157,4 +162,6 @@ def local_side(local: AnyBuffer | MR, pd: PD, opcode: WROpcode) -> memoryview | 
 
 def explain(wc: WC, error: Exception | None) -> str:
     """A completion that failed, in words; one that was only flushed tells what ended the connection."""
-    return f"{wc.status.name}: {wc.explain()}" if error is None else str(error)
+    if error is not None:
+        return str(error)
+    return _SILENT if wc.status is WCStatus.RETRY_EXC_ERR else f"{wc.status.name}: {wc.explain()}"
