@@ -222,7 +222,7 @@ def test_a_buffer_that_is_too_small_leaves_the_message() -> None:
     [
         (b"read-only", ValueError, "this one is read-only"),
         (memoryview(bytearray(8))[::2], ValueError, "contiguous"),
-        (7, TypeError, "bytes-like"),
+        (7, TypeError, "needs a buffer"),
     ],
 )
 def test_buffers_that_cannot_be_filled(buffer: object, error: type[Exception], words: str) -> None:
