@@ -460,9 +460,15 @@ def test_client_hears_why_the_server_ends(rnic: Start) -> None:
     assert (server.wait().status, client.wait().err) == (130, "rnic: server: interrupted\n")
 
 
-@pytest.mark.parametrize("words", ["write lat", "send bw -e", "write lat --loop python"])
-def test_interrupt_ends_both(rnic: Start, words: str) -> None:
-    command = rnic("perf", *words.split(), "--local", "-D", 60, terminal=True)
+COUNTED, FOR_A_MINUTE = f"-n {WITHOUT_END}", "-D 60"
+
+
+@pytest.mark.parametrize(
+    ("words", "long"),
+    [("write lat", COUNTED), ("send bw -e", FOR_A_MINUTE), ("write lat --loop python", COUNTED)],
+)
+def test_interrupt_ends_both(rnic: Start, words: str, long: str) -> None:
+    command = rnic("perf", *words.split(), "--local", *long.split(), terminal=True)
     command.shows(MEASURING)
     (child,) = Path(f"/proc/{command.process.pid}/task/{command.process.pid}/children").read_text().split()
     command.process.send_signal(signal.SIGINT)
