@@ -67,11 +67,10 @@ class Connection(Face):
     def _enter(self, what: str, timeout: float | None = None) -> None:
         """The caller sets _inside back in a `finally` that follows at once: no exception comes in between."""
         if self._inside is not None or self._core.courier.busy:
-            other = self._inside or "send or recv"
+            other = f"{self._inside}()" if self._inside else "send() or recv()"
             raise RuntimeError(
-                f"{what}() while {other}() of this connection runs, in another thread or below the "
-                "handler of a signal: use a connection for each thread, or rnic.aio, where tasks share one; "
-                "hang_up() ends it from anywhere"
+                f"{what}() while {other} of this connection runs, in another thread or below a handler of a "
+                "signal: use a connection for each thread, or rnic.aio; hang_up() may come from any thread"
             )
         seconds(timeout)
         self._inside = what
