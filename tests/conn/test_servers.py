@@ -375,3 +375,18 @@ def test_a_listener_at_all_addresses_has_no_memory() -> None:
             with pytest.raises(VerbsError, match="listen at one") as caught:
                 make(8)
             assert caught.value.errno == EINVAL
+
+
+def test_a_forked_child_hears_that_the_listener_is_its_parents() -> None:
+    """It would wait for ever: connections come to the process that listens."""
+    with rnic.listen(HOST, 0) as server:
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                server.accept(1)
+            except VerbsError as error:
+                status = 0 if error.errno == EINVAL and "forked" in str(error) else 2
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -164,6 +164,7 @@ class Desk:
         self.config = config
         self._admit = admit
         self.closed = False
+        self._pid = os.getpid()
         self._half_open: dict[int, Core] = {}  # by descriptor
         # The core that is being pumped: after an exception its descriptor may be quiet with work left.
         self._pumped: Core | None = None
@@ -205,6 +206,8 @@ class Desk:
                 self._release()
 
     def _check_open(self) -> None:
+        if self._pid != os.getpid():
+            raise VerbsError(EINVAL, "the listener is the parent's: this process was forked", "accept")
         if self.closed:
             raise VerbsError(EBADF, "the listener is closed", "accept")
 
