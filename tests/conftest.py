@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 
 import namespaces
 
-# Most tests look at the protocols; RNIC_LOCAL=on makes all but those marked "wire" go by shared memory.
+# Most tests look at the protocols. RNIC_LOCAL=on: but for those marked "wire" or "own_way", by shared memory.
 os.environ.setdefault("RNIC_LOCAL", "off")
 
 # An example may take any time: the machine may be busy with something else.
@@ -39,6 +39,7 @@ def pytest_xdist_setupnodes(specs: list[Any]) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "wire: looks at what goes over the wire, or comes from there")
+    config.addinivalue_line("markers", "own_way: says which way its bytes go, whatever RNIC_LOCAL says")
     config.addinivalue_line("markers", "one_in(n): of its cases every n-th is taken, all with RNIC_SOAK=1")
 
 
@@ -48,9 +49,8 @@ def left_out(items: list[pytest.Item]) -> Iterator[pytest.Item]:
     for item in items:
         sample = item.get_closest_marker("one_in")
         name = item.nodeid.partition("[")[0]
-        if (local and item.get_closest_marker("wire")) or (
-            sample and not soak and cases[name] % sample.args[0]
-        ):
+        same = item.get_closest_marker("wire") or item.get_closest_marker("own_way")
+        if (local and same) or (sample and not soak and cases[name] % sample.args[0]):
             yield item
         cases[name] += 1
 

@@ -35,13 +35,17 @@ static struct rnic_err err;
 
 /* The kernel's answer to a copy, if one is given: -1 and errno. */
 static int refuses, tried;
+static int goes = -1; /* the record that its owner withdraws after the copy */
 
 static ssize_t transfer(long call, pid_t pid, const struct iovec *here, unsigned long n, const struct iovec *there,
                         unsigned long m) {
     tried++;
     CHECK_EQ(m, 2);
     errno = refuses ? refuses : EPERM; /* of something else, before */
-    return refuses ? -1 : syscall(call, pid, here, n, there, m, 0);
+    ssize_t moved = refuses ? -1 : syscall(call, pid, here, n, there, m, 0);
+    store_withdraw(&s, goes);
+    goes = -1;
+    return moved;
 }
 
 ssize_t process_vm_readv(pid_t pid, const struct iovec *here, unsigned long n, const struct iovec *there,
@@ -372,6 +376,19 @@ static void a_missing_page_fails_one_copy_and_no_other(void) {
 }
 
 /* Once the kernel has said that we may not, it is not asked again; what fails otherwise may succeed the next time. */
+/* Its owner does not wait for a reader who has been stopped: the bytes may be others by then. */
+static void what_goes_while_it_is_read_was_not_read(void) {
+    static uint8_t theirs[LENGTH], ours[LENGTH];
+    begin(getpid());
+    publish_qp(OURS, ALL);
+    goes = publish(STORE_ORDINARY, KEY, READS, (uintptr_t)theirs);
+    CHECK(!copies(KEY, IOVA, ours, 100, READS));
+    CHECK(!copies(KEY, IOVA, ours, 100, READS));
+    publish(STORE_ORDINARY, KEY, READS, (uintptr_t)theirs);
+    CHECK(copies(KEY, IOVA, ours, 100, READS));
+    end();
+}
+
 static void a_process_that_may_not_be_touched_is_asked_about_once(void) {
     static const struct {
         int error;
@@ -524,6 +541,7 @@ int main(void) {
     RUN(a_process_that_lies_has_so_many_regions_and_no_more);
     RUN(ordinary_memory_is_copied_by_the_kernel);
     RUN(a_missing_page_fails_one_copy_and_no_other);
+    RUN(what_goes_while_it_is_read_was_not_read);
     RUN(a_process_that_may_not_be_touched_is_asked_about_once);
     RUN(a_process_of_no_known_number_is_not_touched);
     RUN(a_process_that_has_hung_up_is_not_touched);

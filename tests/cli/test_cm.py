@@ -264,8 +264,8 @@ def test_failures_are_told_in_a_line(here: Here, command: list[object], words: s
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["rping"], "one of -s .server. and -c .client."),
-        (["rping", "-s", "-c"], "one of -s .server. and -c .client."),
+        (["rping"], "give one of the two: -s .server. or -c .client."),
+        (["rping", "-s", "-c"], "give one of the two: -s .server. or -c .client."),
         (["rping", "-c"], "-a ADDRESS"),
         (["rping", "-c", "-P", "-a", "::1"], "-P is the server's"),
         (["rping", "-s", "-I", "::1"], "-I is for the client"),

@@ -142,6 +142,20 @@ def test_a_file_is_completed(complete: Complete, tmp_path: Path) -> None:
     complete("rnic demo pict", "rnic demo picture.bin")
 
 
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_shows_a_help_with_a_comma_to_its_end(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text(script_of("fish"))
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", f"source {script}; complete -C 'rnic per'"],
+        capture_output=True,
+        text=True,
+        env=surroundings(tmp_path),
+        timeout=PATIENCE,
+    )
+    assert done.stdout == "perf\tMeasure bandwidth, latency or message rate.\n"
+
+
 def test_other_shells_are_refused() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "rnic", "completion", "tcsh"], capture_output=True, text=True, timeout=PATIENCE

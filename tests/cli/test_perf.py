@@ -35,7 +35,8 @@ from rnic.cli.perf.samples import BUCKETS, Samples, bucket_of, value_of
 
 PERCENTILES = ("min", "p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99", "max")
 EVERY = [f"{test} {metric}" for test in TESTS for metric in METRICS]
-MEASURING = r"\d of 60 s"  # on the client's terminal
+WITHOUT_END = 10**9  # operations
+MEASURING = rf"\d of (60 s|{WITHOUT_END} operations)"  # on the client's terminal
 PAGE = (Path(__file__).parents[2] / "docs/perf.md").read_text()
 
 
@@ -415,9 +416,10 @@ def test_a_refusal_is_one_line_and_status_2(rnic: Start) -> None:
 
 
 def begun(rnic: Start, words: str) -> tuple[Command, Command]:
-    """A server and a client that have begun to measure, for a minute."""
+    """A server and a client that measure; as operations are counted, they have warmed up soon."""
     server = rnic("perf", *words.split(), "-p", 0)
-    client = rnic("perf", *words.split(), "127.0.0.1", "-p", server.listening(), "-D", 60, terminal=True)
+    port = server.listening()
+    client = rnic("perf", *words.split(), "127.0.0.1", "-p", port, "-n", WITHOUT_END, terminal=True)
     client.shows(MEASURING)
     return server, client
 
@@ -458,9 +460,15 @@ def test_client_hears_why_the_server_ends(rnic: Start) -> None:
     assert (server.wait().status, client.wait().err) == (130, "rnic: server: interrupted\n")
 
 
-@pytest.mark.parametrize("words", ["write lat", "send bw -e", "write lat --loop python"])
-def test_interrupt_ends_both(rnic: Start, words: str) -> None:
-    command = rnic("perf", *words.split(), "--local", "-D", 60, terminal=True)
+COUNTED, FOR_A_MINUTE = f"-n {WITHOUT_END}", "-D 60"
+
+
+@pytest.mark.parametrize(
+    ("words", "long"),
+    [("write lat", COUNTED), ("send bw -e", FOR_A_MINUTE), ("write lat --loop python", COUNTED)],
+)
+def test_interrupt_ends_both(rnic: Start, words: str, long: str) -> None:
+    command = rnic("perf", *words.split(), "--local", *long.split(), terminal=True)
     command.shows(MEASURING)
     (child,) = Path(f"/proc/{command.process.pid}/task/{command.process.pid}/children").read_text().split()
     command.process.send_signal(signal.SIGINT)

@@ -78,6 +78,34 @@ def took(conn: rnic.Connection, *expected: bytes) -> None:
     assert [conn.recv(WAIT) for _ in expected] == list(expected)
 
 
+@pytest.mark.parametrize("config", [ALL, replace(ALL, announce=None)], ids=["announced", "pieces"])
+def test_a_buffer_is_free_when_it_has_its_message(config: Config) -> None:
+    with pair(config) as (a, b):
+        buffer, sent = bytearray(len(LONG)), bytearray(LONG)
+        together(lambda: a.send(sent, WAIT), lambda: b.recv_into(buffer, WAIT))
+        assert buffer == LONG
+        buffer.append(0)
+        sent.append(0)
+        with b.alloc(len(LONG)) as mr:
+            together(lambda: a.send(LONG, WAIT), lambda: b.recv_into(mr.buf, WAIT))
+
+
+@pytest.mark.parametrize("config", [ALL, replace(ALL, announce=None)], ids=["announced", "pieces"])
+def test_a_buffer_is_free_when_a_task_has_its_message(config: Config) -> None:
+    async def main() -> None:
+        async with ends(config) as (a, b):
+            for size in (1, 100, 10_000, len(LONG)) * 3:
+                buffer, sent = bytearray(size), bytearray(LONG[:size])
+                receiving = asyncio.create_task(b.recv_into(buffer))
+                await asyncio.sleep(0)
+                await asyncio.gather(a.send(sent), receiving)
+                assert buffer == sent
+                buffer.append(0)
+                sent.append(0)
+
+    asyncio.run(main())
+
+
 def test_both_ends_send_at_once_and_then_receive() -> None:
     def one(conn: rnic.Connection, message: bytes) -> None:
         for _ in range(3):
@@ -194,7 +222,7 @@ def test_a_buffer_that_is_too_small_leaves_the_message() -> None:
     [
         (b"read-only", ValueError, "this one is read-only"),
         (memoryview(bytearray(8))[::2], ValueError, "contiguous"),
-        (7, TypeError, "bytes-like"),
+        (7, TypeError, "needs a buffer"),
     ],
 )
 def test_buffers_that_cannot_be_filled(buffer: object, error: type[Exception], words: str) -> None:

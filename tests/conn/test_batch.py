@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import pickle
 import random
 import sys
 import threading
@@ -153,6 +154,61 @@ def test_what_cannot_be_is_refused_by_the_call_and_the_batch_goes_on(
         batch.write(b"x", remote)
 
 
+def test_a_copy_of_a_region_serves_as_well(both: tuple[rnic.Connection, bytearray, Region]) -> None:
+    a, memory, remote = both
+    copy = pickle.loads(pickle.dumps(remote))
+    a.write(b"12345678", copy)
+    with a.batch(WAIT) as batch:
+        batch.write(b"abcdefgh", copy, 8)
+    assert memory[:16] == b"12345678abcdefgh"
+
+
+def test_an_empty_buffer_may_be_read_only(both: tuple[rnic.Connection, bytearray, Region]) -> None:
+    a, _, remote = both
+    for empty in (b"", memoryview(b""), np.frombuffer(b"", np.uint8)):
+        a.read(empty, remote)
+        with a.batch(WAIT) as batch:
+            result = batch.read(empty, remote)
+        assert result.result() is None
+
+
+@pytest.mark.parametrize("number", [np.int8, np.uint8, np.int32, np.int64, np.uint64])
+def test_numbers_may_be_of_any_type(both: tuple[rnic.Connection, bytearray, Region], number: Any) -> None:
+    a, memory, remote = both
+    a.write(bytes(8), remote, number(8))
+    assert a.fetch_add(remote, number(5), number(8)) == 0
+    assert a.compare_swap(remote, number(5), number(6), number(8)) == 5
+    with a.batch(WAIT) as batch:
+        first = batch.fetch_add(remote, number(1), number(8))
+        second = batch.compare_swap(remote, number(7), number(9), number(8))
+        batch.write(b"abcdefgh", remote, number(16))
+    assert (first.result(), second.result()) == (6, 7)
+    assert memory[8:24] == b"\x09" + bytes(7) + b"abcdefgh"
+
+
+@pytest.mark.parametrize("number", [8.0, 8.5, "8", None, np.float32(8)])
+def test_what_is_no_whole_number_is_refused_and_the_connection_goes_on(
+    both: tuple[rnic.Connection, bytearray, Region], number: Any
+) -> None:
+    a, memory, remote = both
+    before = bytes(memory)
+    calls: list[tuple[str, tuple[Any, ...]]] = [
+        ("write", (b"12345678", remote, number)),
+        ("read", (bytearray(8), remote, number)),
+        ("fetch_add", (remote, 1, number)),
+        ("fetch_add", (remote, number)),
+        ("compare_swap", (remote, number, 1)),
+        ("compare_swap", (remote, 1, number)),
+    ]
+    for name, args in calls:
+        for way in (a, a.batch().__enter__()):
+            with pytest.raises(TypeError):
+                getattr(way, name)(*args)
+    assert memory == before
+    a.write(b"12345678", remote, 8)
+    assert memory[8:16] == b"12345678"
+
+
 def test_a_region_that_grants_less_is_refused() -> None:
     with pair() as (a, b):
         a.send(b"ready?")
@@ -160,7 +216,7 @@ def test_a_region_that_grants_less_is_refused() -> None:
         b.share(b"stable")
         remote = a.next_region(WAIT)
         with a.batch(WAIT) as batch:
-            with pytest.raises(ValueError, match="RDMA_WRITE is not allowed"):
+            with pytest.raises(ValueError, match="grants REMOTE_READ, and RDMA_WRITE needs REMOTE_WRITE"):
                 batch.write(b"x", remote)
             local = bytearray(6)
             batch.read(local, remote)
@@ -342,6 +398,22 @@ def test_a_buffer_in_a_batch_keeps_its_size_and_its_memory_until_the_end() -> No
                 own.close()
         buffer.append(0)
         own.close()
+
+
+def test_outside_its_block_a_batch_takes_nothing(both: tuple[rnic.Connection, bytearray, Region]) -> None:
+    a, memory, remote = both
+    before = memory[:8]
+    batch = a.batch()
+    for call in (batch.read, batch.write):
+        with pytest.raises(RuntimeError, match=r"begin a block: with conn.batch\(\) as batch"):
+            call(bytearray(8), remote)
+    with pytest.raises(RuntimeError, match="begin a block"):
+        batch.fetch_add(remote, 1)
+    with batch:
+        kept = batch.fetch_add(remote, 0)
+    assert kept.result() == int.from_bytes(before, sys.byteorder)
+    with pytest.raises(RuntimeError, match="has ended"):
+        batch.fetch_add(remote, 1)
 
 
 def test_an_empty_batch_and_one_on_a_closed_connection() -> None:
@@ -566,3 +638,34 @@ def test_the_asyncio_face_names_what_failed() -> None:
                     raise InterruptError
 
     asyncio.run(asyncio.wait_for(main(), WAIT))
+
+
+@pytest.mark.parametrize("way", ["call", "batch"])
+def test_an_atomic_takes_every_number_of_8_bytes_and_no_other(way: str) -> None:
+    with pair() as (a, b):
+        memory = bytearray(8)
+        remote = shared(a, b, memory)
+
+        def atomic(name: str, *args: Any) -> None:
+            if way == "call":
+                getattr(a, name)(remote, *args)
+            else:
+                with a.batch(WAIT) as batch:
+                    getattr(batch, name)(remote, *args)
+
+        atomic("fetch_add", -1)
+        assert int.from_bytes(memory, sys.byteorder) == (1 << 64) - 1
+        atomic("fetch_add", np.int64(3))
+        assert int.from_bytes(memory, sys.byteorder) == 2
+        atomic("compare_swap", 2, np.uint64((1 << 64) - 1))
+        atomic("compare_swap", -1, -(1 << 63))
+        assert int.from_bytes(memory, sys.byteorder) == 1 << 63
+        for args in (("fetch_add", 1 << 64), ("fetch_add", -(1 << 63) - 1), ("compare_swap", 0, 1 << 64)):
+            with pytest.raises(ValueError, match=r"8 bytes hold -2\*\*63 to 2\*\*64 - 1"):
+                atomic(*args)
+        for wrong in (1.5, remote, b"a"):
+            with pytest.raises(TypeError, match=r"n is a whole number, not (float|Region|bytes)"):
+                atomic("fetch_add", wrong)
+        with pytest.raises(TypeError, match="swap is a whole number, not NoneType"):
+            atomic("compare_swap", 1, None)
+        assert int.from_bytes(memory, sys.byteorder) == 1 << 63

@@ -219,3 +219,36 @@ def test_asyncio_refuses_a_region_that_an_operation_cannot_use() -> None:
                 await asyncio.gather(conn.close(), other.close())
 
     asyncio.run(asyncio.wait_for(main(), WAIT))
+
+
+NONE: dict[str, tuple[Callable[[rnic.Connection, Region], Any], str]] = {
+    "send a text": (lambda a, _: a.send("text"), r"send.*not str: give text.encode"),  # type: ignore[arg-type]
+    "send a list": (lambda a, _: a.send([1, 2]), "send.*not list"),  # type: ignore[arg-type]
+    "share a text": (lambda a, _: a.share("text"), "not str: give text.encode"),  # type: ignore[arg-type]
+    "receive into a number": (lambda a, _: a.recv_into(16), "recv_into.*not int"),  # type: ignore[arg-type]
+    "register a text": (lambda a, _: a.register("text"), "register.*not str: give"),  # type: ignore[arg-type]
+    "read, turned round": (
+        lambda a, region: a.read(region, bytearray(8)),  # type: ignore[arg-type]
+        r"read.*not Region: write read\(buffer, region\)",
+    ),
+    "write, turned round": (
+        lambda a, region: a.write(region, bytearray(8)),  # type: ignore[arg-type]
+        r"write.*not Region: write write\(buffer, region\)",
+    ),
+    "read in a batch, turned round": (
+        lambda a, region: a.batch().__enter__().read(region, bytearray(8)),  # type: ignore[arg-type]
+        r"read.*not Region: write read\(buffer, region\)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "cure"), NONE.values(), ids=NONE)
+def test_what_is_no_buffer_is_named_with_the_cure(
+    call: Callable[[rnic.Connection, Region], Any], cure: str
+) -> None:
+    with pair() as (a, b):
+        remote = shared(a, b, bytearray(8))
+        with pytest.raises(TypeError, match=cure):
+            call(a, remote)
+        a.send(b"lives")
+        assert b.recv(WAIT) == b"lives"

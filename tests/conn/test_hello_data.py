@@ -114,3 +114,11 @@ def test_an_admit_that_fails_refuses_that_one_and_says_so(
 def test_data_that_has_no_room_is_refused_at_the_call() -> None:
     with pytest.raises(ValueError, match="data has 25 bytes, there is room for 24"):
         rnic.connect(HOST, 1, data=bytes(25))
+
+
+@pytest.mark.parametrize("said", ["token", 7, None])
+def test_data_that_is_no_bytes_is_named(said: object) -> None:
+    with pytest.raises(
+        TypeError, match=r"connect\(data=...\) needs a buffer.* not (str: give text|int|NoneType)"
+    ):
+        rnic.connect(HOST, 1, data=said)  # type: ignore[arg-type]

@@ -76,6 +76,34 @@ def test_an_agent_that_fails_takes_its_connection_alone(caplog: pytest.LogCaptur
     assert "has failed" in record.getMessage()
 
 
+def test_an_agent_that_fails_by_another_connection_is_heard_of(caplog: pytest.LogCaptureFixture) -> None:
+    def agent(conn: rnic.Connection) -> None:
+        conn.recv()
+        raise ConnectionResetError("the database has gone")
+
+    with served(agent) as server, caplog.at_level(logging.ERROR), connect(server) as conn:
+        conn.send(b"ask")
+        with pytest.raises(AbortedError, match="ConnectionResetError"):
+            conn.recv(WAIT)
+        until(lambda: "has failed" in caplog.text, "the failure is logged")
+    assert "the database has gone" in caplog.text
+
+
+def test_an_agent_whose_client_has_gone_is_not_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    ended = threading.Event()
+
+    def agent(conn: rnic.Connection) -> None:
+        try:
+            conn.recv()
+        finally:
+            ended.set()
+
+    with served(agent) as server, caplog.at_level(logging.WARNING):
+        connect(server).abort()
+        assert ended.wait(WAIT)
+    assert not caplog.text
+
+
 def test_agents_finish_in_peace() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
@@ -252,6 +280,28 @@ def test_a_task_that_fails_takes_its_connection_alone() -> None:
     run(main)
 
 
+def test_a_task_that_fails_by_another_connection_is_heard_of() -> None:
+    async def agent(conn: rnic.aio.Connection) -> None:
+        await conn.recv()
+        raise ConnectionResetError("the database has gone")
+
+    async def main() -> None:
+        told: asyncio.Queue[BaseException] = asyncio.Queue()
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: told.put_nowait(what["exception"]))
+        async with rnic.aio.listen(HOST, 0, config=SMALL) as server:
+            serving = asyncio.create_task(server.serve(agent))
+            conn = await aio_connect(server)
+            await conn.send(b"ask")
+            with pytest.raises(AbortedError, match="ConnectionResetError"):
+                await conn.recv()
+            assert "the database has gone" in str(await told.get())
+            await conn.close()
+            server.close()
+            await serving
+
+    run(main)
+
+
 @pytest.mark.parametrize("how", ["close", "cancel"])
 def test_tasks_that_take_too_long_are_cancelled(how: str) -> None:
     ends: list[type[BaseException]] = []
@@ -325,3 +375,18 @@ def test_a_listener_at_all_addresses_has_no_memory() -> None:
             with pytest.raises(VerbsError, match="listen at one") as caught:
                 make(8)
             assert caught.value.errno == EINVAL
+
+
+def test_a_forked_child_hears_that_the_listener_is_its_parents() -> None:
+    """It would wait for ever: connections come to the process that listens."""
+    with rnic.listen(HOST, 0) as server:
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                server.accept(1)
+            except VerbsError as error:
+                status = 0 if error.errno == EINVAL and "forked" in str(error) else 2
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

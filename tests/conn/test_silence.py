@@ -11,7 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from errno import EACCES, ECONNREFUSED, EHOSTUNREACH, EPERM, ETIMEDOUT
+from errno import EACCES, ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, EPERM, ETIMEDOUT
 from ipaddress import ip_address
 from pathlib import Path
 from time import monotonic, monotonic_ns
@@ -30,6 +30,8 @@ from rnic.rdmacm import CmId, EventChannel, EventType, Timing, create_id, reach
 from rnic.rdmacm.registry import registry
 from transport.netdev import Netdevs, ip
 from waiting import until
+
+pytestmark = pytest.mark.wire
 
 HERE, THERE = "10.84.0.1", "10.84.0.2"
 WAITS = (
@@ -212,7 +214,10 @@ def test_what_was_not_heard_yet_is_no_answer(neighbour: Neighbour, monkeypatch: 
         assert another.code is None
 
 
-def test_an_answer_that_comes_is_heard_though_it_was_asked_for_before(neighbour: Neighbour) -> None:
+def test_an_answer_that_comes_is_heard_though_it_was_asked_for_before(
+    neighbour: Neighbour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rnic.rdmacm.reach.WAIT_MS", 60_000)  # a busy machine answers late
     with reach.Question(ip_address(THERE)) as question:
         assert neighbour.a
         assert until(question.answer, "it is heard") == ECONNREFUSED
@@ -239,6 +244,18 @@ def test_a_route_that_prohibits_is_told(neighbour: Neighbour) -> None:
     ip("route", "add", "unreachable", "10.86.0.0/24")
     assert reach.why(ip_address("10.86.0.1")) == EHOSTUNREACH
     assert neighbour.a
+
+
+@pytest.mark.usefixtures("neighbour")
+def test_an_address_that_no_host_has_is_named_so() -> None:
+    with pytest.raises(
+        rnic.VerbsError, match=r"10\.84\.0\.9 port 7000: no host answers at this address"
+    ) as caught:
+        rnic.connect("10.84.0.9", 7000, timeout=WAIT)
+    assert caught.value.errno == ETIMEDOUT
+    with pytest.raises(rnic.VerbsError, match=r"10\.99\.0\.1 port 7000: Network is unreachable") as caught:
+        rnic.connect("10.99.0.1", 7000, timeout=WAIT)
+    assert caught.value.errno == ENETUNREACH
 
 
 def test_each_error_has_words_of_its_own() -> None:

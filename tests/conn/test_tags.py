@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
+import numpy
 import pytest
 
 import rnic
@@ -42,6 +44,23 @@ def test_messages_come_by_their_tags_and_the_others_in_order(config: Config | No
         if config is TINY:  # all that waits has to fit
             b._core.protocol.config = Config(max_backlog=1 << 16)
         together(give, take)
+
+
+@pytest.mark.parametrize("announce", [None, 1], ids=["pieces", "announced"])
+def test_what_is_no_tag_is_refused_and_the_connection_goes_on(announce: int | None) -> None:
+    with pair(Config(announce=announce)) as (a, b):
+        for tag in (5.0, "5", b"5"):
+            with pytest.raises(TypeError):
+                a.send(b"message", WAIT, tag=tag)  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match="a tag is a number"):
+                b.recv(WAIT, tag=tag)  # type: ignore[arg-type]
+        number: Any = numpy.int64(5)
+        together(lambda: a.send(b"message", WAIT, tag=number), lambda: took(b, number))
+        together(lambda: a.send(b"none", WAIT, tag=None), lambda: took(b, None))  # type: ignore[arg-type]
+
+
+def took(conn: rnic.Connection, tag: int | None) -> None:
+    assert conn.recv(WAIT, tag=tag) == (b"none" if tag is None else b"message")
 
 
 @pytest.mark.parametrize("announce", [None, 1], ids=["pieces", "announced"])

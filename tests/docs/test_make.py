@@ -36,7 +36,7 @@ def pytest_runs(args: str) -> list[str]:
 
 
 def test_make_test_runs_everything_and_some_of_it_by_shared_memory() -> None:
-    local = "RNIC_LOCAL=on tests/transport tests/conn tests/endpoint"
+    local = "RNIC_LOCAL=on tests/conn tests/transport"
     assert [line.strip() for line in pytest_runs("")] == [ALL, local]
 
 

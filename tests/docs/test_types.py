@@ -7,7 +7,6 @@ import importlib.util
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PROGRAM = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
-FOUND = re.compile(r"\.py:(\d+)(?::\d+)?(?: -|:) error", re.MULTILINE)
+FOUND = re.compile(r"(\w+)\.py:(\d+)(?::\d+)?(?: -|:) (error.*)", re.MULTILINE)
+Complaint = tuple[str, int, str]  # program, line, why
 STRICT = '{"typeCheckingMode": "strict"}\n'
 
 MISTAKES = """\
@@ -71,29 +71,25 @@ def checked(tool: str, *options: str, folder: Path) -> str:
     return done.stdout + done.stderr if done.returncode else ""
 
 
-CHECKERS = pytest.mark.parametrize("complaints", [mypy, pyright])
-
-
-@CHECKERS
-def test_programs_of_documents_and_examples_are_typed(
-    complaints: Callable[[Path], str], tmp_path: Path
-) -> None:
-    folder = tmp_path / "programs"
+@pytest.fixture(scope="module", params=[mypy, pyright])
+def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Complaint]:
+    """What a checker complains of."""
+    folder = tmp_path_factory.mktemp("types") / "programs"
     folder.mkdir()
+    (folder / "mistakes.py").write_text(MISTAKES)
     for example in (ROOT / "examples").glob("*.py"):
         (folder / example.name).write_text(example.read_text())
     for document in DOCUMENTS:
         for number, program in enumerate(PROGRAM.findall(document.read_text())):
             (folder / f"{document.stem}_{number}.py").write_text(program)
     assert (folder / "README_0.py").exists()
-    assert complaints(folder) == ""
+    return [(program, int(line), why) for program, line, why in FOUND.findall(request.param(folder))]
 
 
-@CHECKERS
-def test_the_usual_mistakes_are_found(complaints: Callable[[Path], str], tmp_path: Path) -> None:
-    folder = tmp_path / "mistakes"
-    folder.mkdir()
-    (folder / "mistakes.py").write_text(MISTAKES)
-    wrong = [n for n, line in enumerate(MISTAKES.splitlines(), 1) if line.endswith("# wrong")]
-    said = complaints(folder)
-    assert sorted({int(line) for line in FOUND.findall(said)}) == wrong, said
+def test_programs_of_documents_and_examples_are_typed(said: list[Complaint]) -> None:
+    assert [one for one in said if one[0] != "mistakes"] == []
+
+
+def test_the_usual_mistakes_are_found(said: list[Complaint]) -> None:
+    wrong = {n for n, line in enumerate(MISTAKES.splitlines(), 1) if line.endswith("# wrong")}
+    assert {line for program, line, _ in said if program == "mistakes"} == wrong, said

@@ -17,7 +17,7 @@ import pytest
 import rnic.endpoint
 from endpoint.queues import SMALL, Pair
 from rnic._nic.nic import Ledger
-from rnic.endpoint import Failed, Outgoing, Protocol
+from rnic.endpoint import Config, Failed, Outgoing, Protocol
 from rnic.endpoint.outbox import Message
 from rnic.enums import AccessFlags
 
@@ -331,3 +331,9 @@ def test_every_call_first_finishes_what_was_interrupted(name: str) -> None:
     assert done == [1, 1]
     SETTLING["peek_event"](protocol)
     assert done == [1, 1]
+
+
+@pytest.mark.parametrize("value", ["3", 3.0, None])
+def test_a_number_of_another_type_is_named(value: object) -> None:
+    with pytest.raises(TypeError, match="receives is a whole number, not "):
+        Config(receives=value)  # type: ignore[arg-type]

@@ -613,10 +613,10 @@ def test_counters_that_cannot_be_attached() -> None:
 
 def test_loss_changes_no_count() -> None:
     faults = rnic.Faults(seed=5, loss=0.05, duplicate=0.05, reorder=0.05)
-    with Pair(options=Options(timeout=10)) as pair:
+    with Pair() as pair:
         reset(pair)
         ours, theirs = counters_of(pair)
-        connect(pair.a.qp, pair.b.qp, Options(timeout=10))
+        connect(pair.a.qp, pair.b.qp, Options())
         for end in (pair.a, pair.b):
             end.ctx.set_faults(faults)
         mine, other = pair.a.memory(4096, ALL_ACCESS), pair.b.memory(4096, ALL_ACCESS)

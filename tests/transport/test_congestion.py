@@ -69,7 +69,7 @@ def test_an_end_that_controls_and_one_that_does_not_get_on() -> None:
 
 def test_marks_and_losses_together_lose_nothing() -> None:
     data = content(4 * MIB)
-    with Pair(congestion_control=True, options=Options(timeout=11)) as pair:
+    with Pair(congestion_control=True) as pair:
         for end in (pair.a, pair.b):
             end.ctx.set_faults(Faults(seed=3, mark=0.2, loss=0.02, reorder=0.02, duplicate=0.02))
         assert write(pair, data) == data

@@ -74,6 +74,7 @@ def peer(start: Start) -> Node:
 # -- by communication id
 
 
+@pytest.mark.wire
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_what_names_a_communication_id_reaches_its_process(start: Start, peer: Node, order: int) -> None:
     """Whoever gets the packet: with no queue pair 1 of its own, too."""
@@ -96,6 +97,7 @@ def test_what_names_a_communication_id_reaches_its_process(start: Start, peer: N
         assert node.call("dg_counters")["drop_bad_icrc"] == 0
 
 
+@pytest.mark.wire
 def test_for_a_slot_that_nobody_has_it_is_dropped(start: Start, peer: Node) -> None:
     node = start()
     slot = open_gsi(node)
@@ -105,6 +107,7 @@ def test_for_a_slot_that_nobody_has_it_is_dropped(start: Start, peer: Node) -> N
     assert node.call("dg_counters")["drop_no_slot"] == 1
 
 
+@pytest.mark.wire
 def test_whoever_disconnects_from_a_process_that_has_gone_gets_its_answer(start: Start, peer: Node) -> None:
     node = start()
     slot = open_gsi(node) ^ 1
@@ -142,6 +145,7 @@ def test_a_process_shakes_hands_with_itself(start: Start) -> None:
     assert marks(node) == [2]
 
 
+@pytest.mark.wire
 def test_other_mads_and_other_keys(start: Start, peer: Node) -> None:
     node = start()
     open_gsi(node)
@@ -166,6 +170,7 @@ def test_there_is_one_queue_pair_1_in_a_context(start: Start) -> None:
 # -- by service
 
 
+@pytest.mark.wire
 def test_the_exact_address_goes_before_the_wildcard_wherever_they_are(start: Start, peer: Node) -> None:
     a, b, other = start(), start(), start()
     for node in (a, b, other):
@@ -209,6 +214,7 @@ def test_names_are_taken_as_the_kernel_takes_ports(start: Start) -> None:
     assert b.call("dg_listen", SERVICE + 4, DEVICE) == ""
 
 
+@pytest.mark.wire
 def test_requests_for_a_service_that_is_only_held_are_refused(start: Start, peer: Node) -> None:
     nodes = [start(), start()]
     for i, node in enumerate(nodes):
@@ -220,6 +226,7 @@ def test_requests_for_a_service_that_is_only_held_are_refused(start: Start, peer
         assert node.call("dg_take", 1, "main", 0) == []
 
 
+@pytest.mark.wire
 def test_the_ipv6_wildcard_alone_takes_no_ipv4(start: Start, peer: Node) -> None:
     node = start()
     open_gsi(node)
@@ -229,6 +236,7 @@ def test_the_ipv6_wildcard_alone_takes_no_ipv4(start: Start, peer: Node) -> None
     assert node.call("dg_take", 1, "main", 0) == []
 
 
+@pytest.mark.wire
 def test_a_stopped_listener_delays_nobody_else(start: Start, peer: Node) -> None:
     frozen, busy = start(), start()
     open_gsi(frozen)
@@ -244,6 +252,7 @@ def test_a_stopped_listener_delays_nobody_else(start: Start, peer: Node) -> None
     assert len(marks(frozen, 32, 0.5)) >= 5
 
 
+@pytest.mark.wire
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("owner_listens", [True, False])
 def test_users_share_an_address(start: Start, peer: Node, owner_listens: bool) -> None:
@@ -272,6 +281,7 @@ def test_a_stranger_cannot_put_packets_into_a_listener(start: Start) -> None:
     assert marks(node) == [2]
 
 
+@pytest.mark.wire
 def test_a_listeners_name_is_free_at_once_when_it_is_killed_though_its_forked_child_lives(
     start: Start, peer: Node
 ) -> None:
@@ -294,6 +304,7 @@ def test_a_listeners_name_is_free_at_once_when_it_is_killed_though_its_forked_ch
 # -- nobody listens
 
 
+@pytest.mark.wire
 def test_the_answer_to_the_kernels_request_is_the_kernels_rejection(start: Start, peer: Node) -> None:
     request, rejection = mads_of("rxe-reject.pcap")
     node = start()
@@ -308,6 +319,7 @@ def test_the_answer_to_the_kernels_request_is_the_kernels_rejection(start: Start
     assert node.call("dg_counters")["cm_refused"] == 1
 
 
+@pytest.mark.wire
 def test_a_request_whose_addresses_were_changed_on_its_way_is_told_from_a_damaged_one(
     start: Start, peer: Node
 ) -> None:
@@ -328,6 +340,7 @@ def test_a_request_whose_addresses_were_changed_on_its_way_is_told_from_a_damage
     assert node.call("dg_counters")["drop_nat"] == 1
 
 
+@pytest.mark.wire
 def test_a_datagram_service_that_nobody_offers_is_denied(start: Start, peer: Node) -> None:
     request, accepted = mads_of("rxe-udaddy.pcap")[:2]
     node = start()
@@ -340,6 +353,7 @@ def test_a_datagram_service_that_nobody_offers_is_denied(start: Start, peer: Nod
     assert node.call("dg_take", 1, "main", 0) == []
 
 
+@pytest.mark.wire
 def test_a_harmed_request_is_not_answered(start: Start, peer: Node) -> None:
     node = start()
     open_gsi(node)

@@ -15,6 +15,8 @@ from transport.conftest import Start
 from transport.datagrams import QKEY
 from transport.plain import datagram, sealed
 
+pytestmark = pytest.mark.wire
+
 HARMLESS = b"good"
 
 

@@ -22,6 +22,8 @@ from transport.scene import HASTY, SIZE, Scene, alternate, by_lane, perform, req
 from transport.stranger import connect_to, qp_num_in
 from waiting import until
 
+pytestmark = pytest.mark.own_way
+
 
 def test_nothing_goes_over_the_wire(scene: Scene) -> None:
     before = scene.counted("tx_syscalls")

@@ -19,6 +19,8 @@ from transport.scene import HASTY, SIZE, perform
 from transport.stranger import Stranger, slot_of
 from waiting import until
 
+pytestmark = pytest.mark.own_way
+
 WAIT = 1.0  # seconds that ending has patience with a copy
 HALF = SIZE // 2  # of the receiver's memory: one message
 BRIEF = Options(timeout=10, retry_cnt=1)  # 4 ms, twice

@@ -15,6 +15,8 @@ from rnic import SGE, AccessFlags, QPAttr, QPState, WCStatus, WROpcode
 from rnic.testing import End, connect
 from transport.scene import HASTY, SIZE, Scene, request
 
+pytestmark = pytest.mark.own_way
+
 READ_ONLY = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_READ
 
 

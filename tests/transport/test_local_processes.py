@@ -18,6 +18,8 @@ from transport.node import Node
 from transport.scene import HASTY, NOBODY, SIZE
 from waiting import until
 
+pytestmark = pytest.mark.own_way
+
 LOCAL = {"env": {"RNIC_LOCAL": "on"}}
 
 

@@ -19,6 +19,8 @@ from rnic import SGE, AccessFlags, RecvWR, WCStatus, WROpcode
 from rnic.testing import End, connect_through
 from transport.scene import PATIENT, SIZE, Scene, by_lane, perform, send
 
+pytestmark = pytest.mark.own_way
+
 
 def sealed_files() -> list[int]:
     """Descriptors of regions that others may only read."""

@@ -16,6 +16,8 @@ from rnic.testing import connect
 from transport.scene import SIZE, Scene, alternate, by_lane, request, unreliable
 from waiting import until
 
+pytestmark = pytest.mark.own_way
+
 
 @contextmanager
 def of_two_minds() -> Iterator[tuple[Scene, Scene]]:

@@ -38,7 +38,7 @@ from rnic.testing import ALL_ACCESS, End, Options, Pair, connect
 from transport.frames import MAC_B, Frames, ethernet
 
 FLUSHES = AccessFlags.FLUSH_GLOBAL | AccessFlags.FLUSH_PERSISTENT
-OPTIONS = Options(timeout=10, access=Options().access | FLUSHES)
+OPTIONS = Options(access=Options().access | FLUSHES)
 
 
 def flush(number: int, mr: rnic.MR, kind: PlacementType, level: int = SelectivityLevel.RANGE) -> SendWR:

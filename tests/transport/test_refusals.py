@@ -19,6 +19,8 @@ import pytest
 from rnic import MTU, SGE, AccessFlags, EventType, RecvWR, SendFlags, SendWR, WCStatus, WROpcode
 from rnic.testing import ALL_ACCESS, End, Options, Pair
 
+pytestmark = pytest.mark.own_way
+
 SIZE = 1 << 17
 ROOM = 100  # bytes of a receive that is too short
 SECONDS = 60.0  # that only a hang needs

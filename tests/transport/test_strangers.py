@@ -23,6 +23,8 @@ from transport.scene import NOBODY, perform, send
 from transport.stranger import COUNT, PARTY, Stranger, connect_to, message, party, qp_num_in, slot_of
 from waiting import until
 
+pytestmark = pytest.mark.own_way
+
 ELSEWHERE = "192.0.2.77"  # RFC 5737: nobody's
 WAIT = 1.0  # seconds that a deregistration has patience with a copy
 
@@ -66,6 +68,20 @@ def test_what_may_not_be_closed_yet_serves_as_before(end: End) -> None:
             assert perform(other, WROpcode.RDMA_WRITE, [SGE(source)], mr).ok
         stranger.mark(2)
         mr.close()
+
+
+@pytest.mark.parametrize("how", ["close", "rereg"])
+def test_memory_of_the_program_that_peers_only_read_is_free_after_a_second(end: End, how: str) -> None:
+    """A reader that was inside finds the region gone, and asks again: it gets no bytes that came later."""
+    with stranger_of(end) as stranger:
+        mr = end.pd.reg_mr(bytearray(65536), rnic.AccessFlags.REMOTE_READ)
+        stranger.mark(1)
+        if how == "close":
+            mr.close()
+        else:
+            mr.rereg(rnic.ReregMRFlags.CHANGE_TRANSLATION, buffer=bytearray(65536))
+            stranger.mark(2)
+            mr.close()
 
 
 def test_a_mark_that_moves_is_another_copy(end: End) -> None:

@@ -166,9 +166,11 @@ void free_mr(struct mr *mr) {
 }
 
 /* The program's memory may be what the device has made for another region. */
+static bool is_ordinary(const struct mr *mr) { return mr->kind == MR_PLAIN && !mr->dm && !mr->map && !mr_in_file(mr); }
+
 void publish_mr(struct dev *dev, struct mr *mr) {
-    bool in_file = mr_in_file(mr), ordinary = mr->kind == MR_PLAIN && !mr->dm && !mr->map;
-    if (!in_file && !(ordinary && dev->local))
+    bool in_file = mr_in_file(mr);
+    if (!in_file && !(is_ordinary(mr) && dev->local))
         return;
     uint64_t at = mr->sealed >= 0 ? (uint64_t)mr->sealed : in_file ? mr->stored_at : mr->pub.iova + mr->shift;
     if (!in_file)
@@ -206,6 +208,13 @@ int claim_mr(struct dev *dev, struct mr *mr, struct rnic_err *err) {
     return rc;
 }
 
+/* Peers may only read it, by the kernel: who stands still in a copy finds out afterwards that it has gone, and asks again. */
+static bool is_only_copied(struct dev *dev, const struct mr *mr) {
+    uint64_t at;
+    return is_ordinary(mr) && !(mr->access & (RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_ATOMIC)) &&
+           !store_find(&dev->store, mr->pub.addr, mr->pub.length, &at);
+}
+
 int withdraw_mr(struct dev *dev, struct mr *mr, struct rnic_err *err) {
     int record = mr->record, rc = check_unused(mr, err);
     if (rc)
@@ -214,7 +223,7 @@ int withdraw_mr(struct dev *dev, struct mr *mr, struct rnic_err *err) {
     mr->record = -1;
     if (record < 0)
         return 0;
-    rc = lanes_await(dev, 0)
+    rc = lanes_await(dev, 0) || is_only_copied(dev, mr)
              ? check_unused(mr, err)
              : fail(err, -EBUSY, "a process that has been stopped is in the middle of reading or writing the region");
     if (rc)

@@ -222,6 +222,8 @@ bool remote_copy(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint32_t 
                                                  : process_vm_writev(r->pid, pieces, (unsigned long)n, there, 2, 0);
     if (moved < 0 && g->record.kind == STORE_ORDINARY)
         r->no_process = errno == EPERM || errno == ENOSYS;
+    atomic_thread_fence(memory_order_acquire);
+    bool stood = access & CHANGES || stands(g->is, g->was);
     remote_leave(r);
-    return moved == (ssize_t)length;
+    return stood && moved == (ssize_t)length;
 }

@@ -64,6 +64,17 @@ cdef class Result:
         return self.opcode not in (RNIC_WR_RDMA_READ, RNIC_WR_RDMA_WRITE)
 
 
+def word(value, name):
+    """The 8 bytes that an atomic takes for a number, as an unsigned one; a negative one is its two's complement."""
+    try:
+        number = PyNumber_Index(value)
+    except TypeError:
+        raise TypeError(f"{name} is a whole number, not {type(value).__name__}") from None
+    if not -(1 << 63) <= number < 1 << 64:
+        raise ValueError(f"{name} is {number}; 8 bytes hold -2**63 to 2**64 - 1")
+    return number & 0xFFFFFFFFFFFFFFFF
+
+
 cdef class Chain:
     """Operations in the order of the calls, as many under way as the queue holds.
 
@@ -80,7 +91,8 @@ cdef class Chain:
     cdef int64_t given          # operations in all
     cdef readonly Result failed     #: The first that failed, or None.
     cdef readonly bint tired        #: The last step has posted much, and there is more: take another one.
-    cdef readonly bint over         #: The block has ended: no more operations are taken.
+    cdef readonly bint begun        #: The block has begun.
+    cdef readonly bint over         #: It has ended: no more operations are taken.
 
     def __init__(self, Operations operations not None, find, check, bint waits):
         self.ops, self.find, self.check, self.waits = operations, find, check, waits
@@ -100,12 +112,11 @@ cdef class Chain:
 
     def fetch_add(self, remote, n, offset=0):
         """Add to 8 bytes of the peer's region; result() tells what was there before."""
-        return self.atomic(RNIC_WR_ATOMIC_FETCH_AND_ADD, remote, offset, n & 0xFFFFFFFFFFFFFFFF, 0)
+        return self.atomic(RNIC_WR_ATOMIC_FETCH_AND_ADD, remote, offset, word(n, "n"), 0)
 
     def compare_swap(self, remote, compare, swap, offset=0):
         """Replace 8 bytes of the peer's region if they are `compare`; result() tells what was there before."""
-        return self.atomic(RNIC_WR_ATOMIC_CMP_AND_SWP, remote, offset, compare & 0xFFFFFFFFFFFFFFFF,
-                           swap & 0xFFFFFFFFFFFFFFFF)
+        return self.atomic(RNIC_WR_ATOMIC_CMP_AND_SWP, remote, offset, word(compare, "compare"), word(swap, "swap"))
 
     cdef Result atomic(self, int opcode, remote, offset, uint64_t compare_add, uint64_t swap):
         cdef Result r = self.fresh(opcode)
@@ -129,8 +140,10 @@ cdef class Chain:
             try:
                 PyObject_GetBuffer(local, &r.view, PyBUF_C_CONTIGUOUS | (PyBUF_WRITABLE if reads else 0))
             except Exception:
-                self.check(opcode, local, remote, offset)
-                raise
+                local = self.check(opcode, local, remote, offset)
+                if len(local):
+                    raise
+                PyObject_GetBuffer(local, &r.view, PyBUF_C_CONTIGUOUS)   # what is empty may be read-only
             r.exported, r.length = True, r.view.len
             self.place(r, local, reads)
         r.local = local
@@ -150,6 +163,9 @@ cdef class Chain:
 
     cdef Result fresh(self, int opcode):
         cdef Result r = Result.__new__(Result)
+        if not self.begun:
+            block = "with" if self.waits else "async with"
+            raise RuntimeError(f"the batch has not begun, so nothing would wait: begin a block: {block} conn.batch() as batch")
         if self.over:
             raise RuntimeError("the batch has ended: begin another one")
         r.opcode, r.fenced = opcode, self.fenced
@@ -170,7 +186,7 @@ cdef class Chain:
     cdef bint fits(self, Result r, remote, offset, int access):
         cdef int64_t at
         try:
-            at = offset
+            at = PyNumber_Index(offset)
             if not <int>remote.access & access or at < 0 or r.length > MOST_OF_ONE:
                 return False
             if r.is_atomic() and (<uint64_t>remote.addr + <uint64_t>at) % RESULT_BYTES:
@@ -178,6 +194,10 @@ cdef class Chain:
             return at <= <int64_t>remote.length - r.length
         except Exception:
             return False
+
+    def begin(self):
+        """The block begins."""
+        self.begun = True
 
     def step(self):
         """Post what there is room for, and look for the ends; whether all have ended."""
@@ -246,7 +266,8 @@ cdef class Chain:
         while at < len(self.results) and n < most:
             r = self.results[at]
             at += 1
-            if self.ops.known.get(r.remote.id) is not r.remote:
+            known = self.ops.known.get(r.remote.id)
+            if known is not r.remote and known != r.remote:
                 r.finish(ValueError(f"region {r.remote.id} is not shared any more"))
                 continue
             r.number = self.ops.posted + 1 + n

@@ -175,7 +175,7 @@ cdef class Operations:
             granted = remote.access
             if self.known.get(remote.id) is not remote or not granted & access:
                 return False
-            at = offset
+            at = PyNumber_Index(offset)
             if at < 0 or length > MOST_OF_ONE or at > <int64_t>remote.length - length:
                 return False
             wr.wr.rdma.remote_addr, wr.wr.rdma.rkey = <uint64_t>remote.addr + <uint64_t>at, remote.rkey

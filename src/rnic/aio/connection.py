@@ -13,7 +13,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from rnic._nic.nic import MR
+from rnic._nic.nic import MR, word
 from rnic.aio.pump import Pump
 from rnic.aio.readable import Readable
 from rnic.conn.arrays import Layout
@@ -21,7 +21,7 @@ from rnic.conn.batch import BatchFace
 from rnic.conn.core import GRACE, Core
 from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, room
 from rnic.conn.handshake import Dial
-from rnic.conn.ops import MASK, Op
+from rnic.conn.ops import Op
 from rnic.conn.rendezvous import as_bytes, check_room
 from rnic.endpoint import Config, Region
 from rnic.enums import AccessFlags
@@ -134,7 +134,7 @@ class Connection(Face):
             length = core.fetching.put(message, target)
             if not (core.by_courier and core.courier.open):
                 pump.run()
-            core.courier.hand = None
+            core.fetching.target = core.fetching.landed_in = core.courier.hand = None
             return length
         except BaseException:
             core.fetching.let_target_go(target, core.protocol)
@@ -205,16 +205,22 @@ class Connection(Face):
             self._pump.withdrawn.wake()
 
     async def write(self, local: AnyBuffer | MR, remote: Region, offset: int = 0) -> None:
-        """Write a buffer into the peer's region, at an offset; returns when the bytes are there.
+        """Write a whole buffer into the peer's region, from byte `offset` on; returns when the bytes are
+        there.
 
-        If the call is cancelled, the operation continues, and uses the buffer until close() or a later
-        operation has returned. This is also so for read(), fetch_add() and compare_swap().
+        Raises ValueError if the region is too short, was withdrawn or does not grant REMOTE_WRITE. If the
+        call is cancelled, the operation continues, and uses the buffer until close() or a later operation has
+        returned; so it is for read(), fetch_add() and compare_swap().
         """
         if not await self._may_operate_short() or not self._core.operations.write(local, remote, offset):
             await self._run(self._write_op(local, remote, offset))
 
     async def read(self, local: AnyBuffer | MR, remote: Region, offset: int = 0) -> None:
-        """Fill a buffer from the peer's region, starting at an offset."""
+        """Fill a whole buffer from the peer's region, from byte `offset` on; returns when it is full.
+
+        For a part of a buffer, give a slice of its memoryview. Raises ValueError if the region is too short,
+        was withdrawn or does not grant REMOTE_READ.
+        """
         if not await self._may_operate_short() or not self._core.operations.read(local, remote, offset):
             await self._run(self._read_op(local, remote, offset))
 
@@ -236,9 +242,15 @@ class Connection(Face):
         return array
 
     async def fetch_add(self, remote: Region, n: int, offset: int = 0) -> int:
-        """Add to 8 bytes of the peer's region in one step; returns their old value."""
+        """Add `n` to 8 bytes of the peer's region in one step; returns their old value.
+
+        The 8 bytes are an unsigned number in the byte order of the peer's machine, which wraps at 2**64; a
+        negative `n` subtracts. Their address, the region's and `offset`, is a multiple of 8. Raises
+        ValueError if it is not, if they lie outside of the region, or if 8 bytes do not hold `n`.
+        """
+        n = word(n, "n")
         if await self._may_operate_short():
-            found = self._core.operations.atomic(FETCH_ADD, remote, offset, n & MASK, 0)
+            found = self._core.operations.atomic(FETCH_ADD, remote, offset, n, 0)
             if found is not None:
                 return found
         return await self._run(self._add_op(remote, n, offset))
@@ -246,9 +258,12 @@ class Connection(Face):
     async def compare_swap(self, remote: Region, compare: int, swap: int, offset: int = 0) -> int:
         """Replace 8 bytes of the peer's region by `swap` if they equal `compare`, in one step; returns their
         old value.
+
+        They were replaced if that is `compare`. The numbers and the address are those of fetch_add().
         """
+        compare, swap = word(compare, "compare"), word(swap, "swap")
         if await self._may_operate_short():
-            found = self._core.operations.atomic(COMPARE_SWAP, remote, offset, compare & MASK, swap & MASK)
+            found = self._core.operations.atomic(COMPARE_SWAP, remote, offset, compare, swap)
             if found is not None:
                 return found
         return await self._run(self._swap_op(remote, compare, swap, offset))
@@ -355,6 +370,7 @@ class Batch(BatchFace):
 
     async def __aenter__(self) -> Self:
         self._core.begin_batch()
+        self.begin()
         return self
 
     async def __aexit__(

@@ -14,7 +14,7 @@ from rnic.aio.waiting import turn_of
 from rnic.conn.core import Core
 from rnic.conn.face import ListenerFace
 from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Admit, Desk, Limits
-from rnic.endpoint import Config
+from rnic.endpoint import Config, EndpointError
 from rnic.errors import VerbsError
 from rnic.log import Log
 from rnic.times import seconds
@@ -112,7 +112,7 @@ async def _attend(agent: Callable[[Connection], Awaitable[object]], conn: Connec
     try:
         async with conn:
             await agent(conn)
-    except ConnectionError as error:
+    except EndpointError as error:  # of this connection, mostly; a ConnectionError is of another
         _log.info("%r: %s", conn, error)
     except Exception as error:
         text = f"the agent of {conn!r} has failed"

@@ -30,4 +30,5 @@ def completion(ctx: click.Context, shell: str) -> None:
     """
     kind = shell_completion.get_completion_class(shell)
     assert kind is not None
-    click.echo(kind(ctx.find_root().command, {}, "rnic", "_RNIC_COMPLETE").source())
+    source = kind(ctx.find_root().command, {}, "rnic", "_RNIC_COMPLETE").source()
+    click.echo(source.replace('split ","', 'split -m 1 ","'))  # of fish: a help may have commas

@@ -78,7 +78,8 @@ def info(device: str | None, ib_dev: str | None, verbose: bool, as_json: bool) -
     wanted = device or ib_dev
     found = [one for one in rnic.get_device_list() if wanted in (None, one.name)]
     if not found:
-        raise Failure(f"no device {wanted} (`rnic devices` lists them)" if wanted else NO_DEVICES)
+        names = ", ".join(one.name for one in rnic.get_device_list())
+        raise Failure(f"no device {wanted}; there are: {names}" if wanted and names else NO_DEVICES)
     failed: list[rnic.Device] = []
     if as_json:
         click.echo(json.dumps(list(_each(found, _record, failed)), indent=2))

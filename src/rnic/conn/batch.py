@@ -37,10 +37,10 @@ class BatchFace(Chain):
     if TYPE_CHECKING:  # the same, by their types
 
         def read(self, local: AnyBuffer | MR, remote: Region, offset: int = 0) -> Result:
-            """Fill a buffer or an MR."""
+            """Fill a buffer or an MR from the peer's region, from byte `offset` on."""
 
         def write(self, local: AnyBuffer | MR, remote: Region, offset: int = 0) -> Result:
-            """Write a buffer or an MR."""
+            """Write a buffer or an MR into the peer's region, at byte `offset`."""
 
     def __init__(self, core: Core, waits: bool) -> None:
         super().__init__(core.operations, core.pool.hold, self._look, waits)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Set
 from errno import ECONNRESET
 from functools import partial
 from itertools import chain
+from operator import index
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -575,7 +576,7 @@ class Core:
         self.check()
         data = flat(message, "send()")
         self._waiting[self.next_handle] = True
-        self._queue_message(data, tag)
+        self._queue_message(data, index(tag or 0))
 
     def is_sent(self, handle: int) -> bool:
         """The message has left its buffer, or the connection has ended (then check() raises)."""
@@ -646,7 +647,7 @@ class Core:
 
     def check_tag(self, tag: int) -> None:
         """TypeError or ValueError when no message can have this tag."""
-        if not isinstance(tag, int):
+        if not hasattr(tag, "__index__"):
             raise TypeError(f"recv(): a tag is a number, not {type(tag).__name__}")
         if not 0 <= tag < 1 << 64:
             raise ValueError(f"recv(): tag {tag}, it can be 0 to 2**64 - 1")

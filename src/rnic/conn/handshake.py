@@ -8,7 +8,8 @@ import os
 import select
 import threading
 from collections.abc import Callable, Iterator
-from errno import EAGAIN, EBADF, EINVAL, EMFILE, ENFILE, ENODEV, ENOMEM, ENOSPC
+from errno import EAGAIN, EBADF, EINVAL, EMFILE, ENFILE, ENODEV, ENOMEM, ENOSPC, ETIMEDOUT
+from typing import Any
 
 from rnic.conn.core import Core
 from rnic.endpoint import (
@@ -22,6 +23,7 @@ from rnic.endpoint import (
     parse_refusal,
     refusal,
 )
+from rnic.endpoint.buffers import flat
 from rnic.endpoint.hello import MAX_DATA_ANSWERING, MAX_DATA_ASKING
 from rnic.errors import VerbsError, exhausted
 from rnic.log import INFO, WARNING, Log
@@ -42,8 +44,11 @@ MAX_HALF_OPEN = 128
 HANDSHAKE_TIMEOUT = 10.0  # seconds
 
 
-Admit = Callable[[bytes, SockAddr], bytes | None]
-"""Gets the data of the peer's connect() and its address; returns the answer, or raises PermissionError."""
+Admit = Callable[[bytes, Any], bytes | None]
+"""Gets the data of the peer's connect() and its address; returns the answer, or raises PermissionError.
+
+The address is a SockAddr. Any lets a program that knows its network say tuple[str, int].
+"""
 
 
 class Limits(Record):
@@ -59,9 +64,9 @@ class Dial:
     """A connection that is being made; when step() returns True, `core` is the connection."""
 
     def __init__(self, host: str, port: int, config: Config, data: bytes = b"") -> None:
-        if len(data) > MAX_DATA_ASKING:
+        self._data = bytes(flat(data, "connect(data=...)"))
+        if len(self._data) > MAX_DATA_ASKING:
             raise ValueError(f"connect(): data has {len(data)} bytes, there is room for {MAX_DATA_ASKING}")
-        self._data = bytes(data)
         self.host, self.port = host, port
         self.name = place(host, port)
         self.config = config
@@ -113,7 +118,9 @@ class Dial:
                 raise LostError(f"{self.name} does not answer: {reach.words(-event.status)}")
             case kind if kind in _FAILED:
                 code = -event.status
-                raise VerbsError(code, f"{self.name}: {kind.name}, {os.strerror(code)}", "connect")
+                silent = code == ETIMEDOUT  # that is said of a neighbour: nothing was sent to the peer yet
+                why = "no host answers at this address" if silent else os.strerror(code)
+                raise VerbsError(code, f"{self.name}: {why}", "connect")
             case kind:
                 raise LostError(f"{self.name}: {kind.name} during the handshake")
 
@@ -157,6 +164,7 @@ class Desk:
         self.config = config
         self._admit = admit
         self.closed = False
+        self._pid = os.getpid()
         self._half_open: dict[int, Core] = {}  # by descriptor
         # The core that is being pumped: after an exception its descriptor may be quiet with work left.
         self._pumped: Core | None = None
@@ -198,6 +206,8 @@ class Desk:
                 self._release()
 
     def _check_open(self) -> None:
+        if self._pid != os.getpid():
+            raise VerbsError(EINVAL, "the listener is the parent's: this process was forked", "accept")
         if self.closed:
             raise VerbsError(EBADF, "the listener is closed", "accept")
 

@@ -39,7 +39,8 @@ class Pool:
         self._pd, self._staged = pd, staged
         self.places = Places()
         """The memory that the user has registered."""
-        self._registered: list[MR] = []
+        self._registered: list[MR] = []  # also some that were closed since
+        self._open = 0  # the number of those that were open when that was last looked at
         self._cached: OrderedDict[_Key, MR] = OrderedDict()
 
     def alloc(self, nbytes: int) -> MR:
@@ -52,7 +53,10 @@ class Pool:
         """Register a buffer of the user; return the region.  ValueError when it is not contiguous."""
         data = flat(buffer, "register()")
         mr = self._pd.reg_mr(data, AccessFlags(0) if data.readonly else AccessFlags.LOCAL_WRITE)
-        self._registered = [one for one in self._registered if not one.closed] + [mr]
+        self._registered.append(mr)
+        if len(self._registered) > 2 * self._open + 8:
+            self._registered = [one for one in self._registered if not one.closed]
+            self._open = len(self._registered)
         self.places.add(mr)
         return mr
 

@@ -156,7 +156,8 @@ class Fetching:
         self._fetch: Fetch | None = None
         self.target: memoryview | None = None
         """The buffer of the recv_into() that waits for the next message; None: there is none."""
-        self._landed_in: memoryview | None = None  # the last user's buffer that has got a message
+        self.landed_in: memoryview | None = None
+        """The user's buffer in which the message lies that is handed over next."""
         self._own = False  # fetch the next message into bytes of its own, as its buffer was withdrawn
         self.error: Exception | None = None
         """Why the message cannot be fetched.  When a call has raised this error, the fetch is tried again."""
@@ -216,7 +217,7 @@ class Fetching:
                 protocol.give_up_fetch()
             else:
                 if fetch.target is not None:
-                    self._landed_in = fetch.target
+                    self.landed_in = fetch.target
                 protocol.fetched(fetch.data)
         self._fetch = None
 
@@ -243,7 +244,7 @@ class Fetching:
         self.target = None
         if self._fetch is not None and self._fetch.target is target:
             self._fetch.unwanted = True
-        if self._landed_in is not target or isinstance(protocol, Raw):
+        if self.landed_in is not target or isinstance(protocol, Raw):
             return
         hand = self._courier.hand
         if isinstance(hand, MessageReceived):
@@ -253,7 +254,7 @@ class Fetching:
     def put(self, message: bytes | memoryview, target: memoryview) -> int:
         """Copy a message into the buffer of recv_into(), unless it lies there already; return its length."""
         check_room(len(message), target)
-        if isinstance(message, bytes) or self._landed_in is not target:
+        if isinstance(message, bytes) or self.landed_in is not target:
             target[: len(message)] = message
         return len(message)
 

@@ -12,15 +12,15 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from rnic._nic.nic import MR
+from rnic._nic.nic import MR, word
 from rnic.conn.arrays import Layout
 from rnic.conn.batch import BatchFace
 from rnic.conn.core import GRACE, Core
 from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, ListenerFace, room
 from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Admit, Desk, Dial, Limits
-from rnic.conn.ops import MASK, Op
+from rnic.conn.ops import Op
 from rnic.conn.rendezvous import as_bytes, check_room
-from rnic.endpoint import Config, Region
+from rnic.endpoint import Config, EndpointError, Region
 from rnic.enums import AccessFlags
 from rnic.errors import VerbsError, exhausted
 from rnic.log import Log
@@ -67,11 +67,10 @@ class Connection(Face):
     def _enter(self, what: str, timeout: float | None = None) -> None:
         """The caller sets _inside back in a `finally` that follows at once: no exception comes in between."""
         if self._inside is not None or self._core.courier.busy:
-            other = self._inside or "send or recv"
+            other = f"{self._inside}()" if self._inside else "send() or recv()"
             raise RuntimeError(
-                f"{what}() while {other}() of this connection runs, in another thread or below the "
-                "handler of a signal: use a connection for each thread, or rnic.aio, where tasks share one; "
-                "hang_up() ends it from anywhere"
+                f"{what}() while {other} of this connection runs, in another thread or below a handler of a "
+                "signal: use a connection for each thread, or rnic.aio; hang_up() may come from any thread"
             )
         seconds(timeout)
         self._inside = what
@@ -187,7 +186,7 @@ class Connection(Face):
             length = core.fetching.put(message, target)
             if not core.by_courier:
                 core.pump(monotonic())
-            core.fetching.target = core.courier.hand = None
+            core.fetching.target = core.fetching.landed_in = core.courier.hand = None
             return length
         except BaseException:
             core.fetching.let_target_go(target, core.protocol)
@@ -275,14 +274,24 @@ class Connection(Face):
     def write(
         self, local: AnyBuffer | MR, remote: Region, offset: int = 0, *, timeout: float | None = None
     ) -> None:
-        """Write a buffer into the peer's region, at an offset; returns when the bytes are there."""
+        """Write a whole buffer into the peer's region, from byte `offset` on; returns when the bytes are
+        there.
+
+        Raises ValueError if the region is too short, was withdrawn or does not grant REMOTE_WRITE. After
+        TimeoutError the operation continues, and uses the buffer until close() or a later operation has
+        returned; so it is for read(), fetch_add() and compare_swap().
+        """
         short = partial(self._core.operations.write, local, remote, offset)
         self._operate("write", short, partial(self._write_op, local, remote, offset), timeout)
 
     def read(
         self, local: AnyBuffer | MR, remote: Region, offset: int = 0, *, timeout: float | None = None
     ) -> None:
-        """Fill a buffer from the peer's region, starting at an offset."""
+        """Fill a whole buffer from the peer's region, from byte `offset` on; returns when it is full.
+
+        For a part of a buffer, give a slice of its memoryview. Raises ValueError if the region is too short,
+        was withdrawn or does not grant REMOTE_READ.
+        """
         short = partial(self._core.operations.read, local, remote, offset)
         self._operate("read", short, partial(self._read_op, local, remote, offset), timeout)
 
@@ -307,8 +316,14 @@ class Connection(Face):
         return array
 
     def fetch_add(self, remote: Region, n: int, offset: int = 0, *, timeout: float | None = None) -> int:
-        """Add to 8 bytes of the peer's region in one step; returns their old value."""
-        short = partial(self._core.operations.atomic, FETCH_ADD, remote, offset, n & MASK, 0)
+        """Add `n` to 8 bytes of the peer's region in one step; returns their old value.
+
+        The 8 bytes are an unsigned number in the byte order of the peer's machine, which wraps at 2**64; a
+        negative `n` subtracts. Their address, the region's and `offset`, is a multiple of 8. Raises
+        ValueError if it is not, if they lie outside of the region, or if 8 bytes do not hold `n`.
+        """
+        n = word(n, "n")
+        short = partial(self._core.operations.atomic, FETCH_ADD, remote, offset, n, 0)
         return self._operate("fetch_add", short, partial(self._add_op, remote, n, offset), timeout)
 
     def compare_swap(
@@ -316,10 +331,11 @@ class Connection(Face):
     ) -> int:
         """Replace 8 bytes of the peer's region by `swap` if they equal `compare`, in one step; returns their
         old value.
+
+        They were replaced if that is `compare`. The numbers and the address are those of fetch_add().
         """
-        short = partial(
-            self._core.operations.atomic, COMPARE_SWAP, remote, offset, compare & MASK, swap & MASK
-        )
+        compare, swap = word(compare, "compare"), word(swap, "swap")
+        short = partial(self._core.operations.atomic, COMPARE_SWAP, remote, offset, compare, swap)
         return self._operate(
             "compare_swap", short, partial(self._swap_op, remote, compare, swap, offset), timeout
         )
@@ -456,6 +472,7 @@ class Batch(BatchFace):
 
     def __enter__(self) -> Self:
         self._core.begin_batch()
+        self.begin()
         return self
 
     def __exit__(
@@ -549,7 +566,7 @@ class Agents:
         try:
             with conn:
                 self._agent(conn)
-        except ConnectionError as error:
+        except EndpointError as error:  # of this connection, mostly; a ConnectionError is of another
             _log.info("%r: %s", conn, error)
         except Exception as error:
             _log.error("the agent of %r has failed", conn, error=error)

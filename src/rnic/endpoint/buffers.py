@@ -27,13 +27,18 @@ if TYPE_CHECKING:
 EMPTY = memoryview(b"")
 
 
-def view_of(buffer: "AnyBuffer") -> memoryview:
-    """A buffer as it is, of what speaks DLPack alone by that; while it is held the buffer keeps its size."""
+def view_of(buffer: "AnyBuffer", what: str = "the call") -> memoryview:
+    """A buffer as it is, of what speaks DLPack alone by that; while it is held the buffer keeps its size.
+
+    TypeError for what is no buffer, with the cure.
+    """
     try:
         return memoryview(buffer)  # type: ignore[arg-type]
     except TypeError:
         if not hasattr(buffer, "__dlpack__"):
-            raise
+            cure = ": give text.encode()" if isinstance(buffer, str) else ""
+            text = f"{what} needs a buffer, such as bytes or an array, not {type(buffer).__name__}{cure}"
+            raise TypeError(text) from None
     return memoryview(Tensor(buffer))
 
 
@@ -43,7 +48,7 @@ def flat(buffer: "AnyBuffer", what: str) -> memoryview:
     ValueError when they do not lie in this order in memory, as in a NumPy array that is transposed, strided
     or Fortran-ordered: whoever takes its memory as it lies moves the wrong bytes.
     """
-    view = view_of(buffer)
+    view = view_of(buffer, what)
     if not view.c_contiguous:
         cure = "copy it first: bytes(buffer), numpy.ascontiguousarray(array)"
         raise ValueError(f"{what} needs a buffer that is contiguous in C order; {cure}")

@@ -78,6 +78,8 @@ class Config(Record):
 
     def _between(self, name: str, least: int, most: int | None) -> None:
         value = getattr(self, name)
+        if not isinstance(value, int):
+            raise TypeError(f"{name} is a whole number, not {value!r}")
         if value < least or (most is not None and value > most):
             span = f"{least} or more" if most is None else f"{least} to {most}"
             raise ValueError(f"{name} {value}, it can be {span}")

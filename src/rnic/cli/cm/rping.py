@@ -122,7 +122,7 @@ def rping(
     rping -c -a ADDRESS -C 10 -v -V
     """
     if is_server == is_client:
-        raise click.UsageError("one of -s (server) and -c (client) is needed")
+        raise click.UsageError("give one of the two: -s (server) or -c (client)")
     if is_client and address is None:
         raise click.UsageError("a client needs the server's address: -a ADDRESS")
     if is_server and source is not None:
