@@ -125,7 +125,7 @@ cdef class Courier:
         if not self.open or self.busy:
             return False
         try:
-            number = tag
+            number = PyNumber_Index(tag)
             PyObject_GetBuffer(message, &view, PyBUF_C_CONTIGUOUS)
         except Exception:   # the long way raises what is right
             return False

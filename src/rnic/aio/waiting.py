@@ -7,7 +7,7 @@ import asyncio
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
+from itertools import chain, islice
 from time import monotonic
 from typing import NamedTuple, TypeAlias
 
@@ -15,10 +15,6 @@ CALLS = 64
 """The number of calls that return at once before one of them lets the loop run."""
 SECONDS = 0.0005
 """The time in seconds after which a call lets the loop run."""
-
-
-_UNUSED = 16
-"""The number of tags that may be remembered though nobody asks for them."""
 
 
 class Waiter(NamedTuple):
@@ -71,27 +67,24 @@ class Queue:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._turns += 1
         waiter = Waiter(is_so, target, tag, -self._turns if again else self._turns)
+        future.add_done_callback(self._drop)  # if an exception hides that the task goes on
         try:
             self._add(future, waiter)
             if first is not None:
                 first()
-            await (
-                future
-            )  # an exception behind it would leave the task in the queue, if it had to be removed here
+            await future
         except BaseException:
-            future.cancel()
+            self._drop(future)
             self.wake()
             raise
+        self._drop(future)
 
     def _add(self, future: asyncio.Future[None], waiter: Waiter) -> None:
-        self._put(self._waiters, future, waiter)
+        _put(self._waiters, future, waiter)
 
-    def _put(self, waiters: _Waiters, future: asyncio.Future[None], waiter: Waiter) -> None:
-        """Add a task; it goes when its future is done, just before the task goes on."""
-        waiters[future] = waiter
-        future.add_done_callback(waiters.pop)
-        if waiter.turn < 0:
-            waiters.move_to_end(future, last=False)
+    def _drop(self, future: asyncio.Future[None]) -> None:
+        """Remove a task from the queue; again changes nothing."""
+        self._waiters.pop(future, None)
 
     def wake(self) -> bool:
         """Wake the tasks whose conditions are true, and return whether there are any.
@@ -100,8 +93,6 @@ class Queue:
         """
         found = False
         for future, waiter in self._waiters.items():
-            if future.cancelled():
-                continue
             now = waiter.is_so()
             if now and not future.done():
                 future.set_result(None)
@@ -149,17 +140,17 @@ class MessageQueue(Queue):
 
     def _add(self, future: asyncio.Future[None], waiter: Waiter) -> None:
         super()._add(future, waiter)
-        if waiter.tag is None:
-            self._put(self._untagged, future, waiter)
-        else:
-            self._put(self._tagged.setdefault(waiter.tag, OrderedDict()), future, waiter)
-            self._forget_some()
+        alike = self._untagged if waiter.tag is None else self._tagged.setdefault(waiter.tag, OrderedDict())
+        _put(alike, future, waiter)
 
-    def _forget_some(self) -> None:
-        """Forget the tags that nobody asks for any more, when there are many."""
-        if len(self._tagged) > 2 * len(self._waiters) + _UNUSED:
-            for tag in [tag for tag, alike in self._tagged.items() if not alike]:
-                del self._tagged[tag]
+    def _drop(self, future: asyncio.Future[None]) -> None:
+        self._untagged.pop(future, None)
+        waiter = self._waiters.get(future)
+        if waiter is not None and waiter.tag in self._tagged:
+            self._tagged[waiter.tag].pop(future, None)
+            if not self._tagged[waiter.tag]:
+                del self._tagged[waiter.tag]
+        super()._drop(future)
 
     def wake(self) -> bool:
         """Wake the task that takes the first message that one asks for; return whether there is any."""
@@ -184,12 +175,16 @@ class MessageQueue(Queue):
         return untagged
 
 
+def _put(waiters: _Waiters, future: asyncio.Future[None], waiter: Waiter) -> None:
+    """Add a task at the end, or in front."""
+    waiters[future] = waiter
+    if waiter.turn < 0:
+        waiters.move_to_end(future, last=False)
+
+
 def _first(waiters: Mapping[asyncio.Future[None], Waiter]) -> list[_Entry]:
     """The task that came first, if there is any."""
-    for future, waiter in waiters.items():
-        if not future.cancelled():
-            return [(future, waiter)]
-    return []
+    return list(islice(waiters.items(), 1))
 
 
 def _turn(one: _Entry) -> int:

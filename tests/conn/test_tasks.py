@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many tasks share one connection: each gets its message, and hardly any of them goes the long way."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+import rnic
+import rnic.aio
+from conn.peers import WAIT
+from conn.test_short_way import SLEEPY, ends
+from rnic.aio.pump import Pump
+from rnic.endpoint import Config
+
+CALLS = 40
+TASKS = 10
+
+
+async def answer(conn: rnic.aio.Connection, tagged: bool) -> None:
+    async for message in conn:
+        await conn.send(message, tag=int.from_bytes(message[:4], "big") if tagged else 0)
+    await conn.close()
+
+
+@pytest.mark.parametrize("tagged", [False, True], ids=["untagged", "tagged"])
+def test_tasks_that_call_at_once_go_the_short_way(tagged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    pumps = 0
+    whole_run = Pump.run
+
+    def run(pump: Pump) -> None:
+        nonlocal pumps
+        pumps += 1
+        whole_run(pump)
+
+    async def call(conn: rnic.aio.Connection, number: int) -> list[bytes]:
+        found = []
+        for one in range(CALLS):
+            await conn.send(number.to_bytes(4, "big") + one.to_bytes(4, "big"))
+            found.append(await conn.recv(tag=number if tagged else None))
+        return found
+
+    async def main() -> None:
+        async with ends(SLEEPY) as (a, b):
+            server = asyncio.create_task(answer(b, tagged))
+            monkeypatch.setattr(Pump, "run", run)
+            got = await asyncio.gather(*[call(a, number) for number in range(1, 1 + TASKS)])
+            monkeypatch.undo()
+            every = sorted(message for one in got for message in one)
+            assert len(set(every)) == len(every) == TASKS * CALLS
+            if tagged:
+                for number, found in enumerate(got, 1):
+                    assert found == [
+                        number.to_bytes(4, "big") + one.to_bytes(4, "big") for one in range(CALLS)
+                    ]
+            await a.close()
+            await server
+
+    asyncio.run(main())
+    assert pumps < TASKS * CALLS / 2  # it was five for each call
+
+
+def test_messages_go_on_by_the_short_way_while_one_waits_to_be_taken() -> None:
+    async def main() -> None:
+        async with ends(SLEEPY) as (a, b):
+            for conn, other in ((a, b), (b, a)) * 2:
+                await conn.send(b"hello")
+                assert await other.recv() == b"hello"
+            await b.send(b"waits", tag=7)
+            while a._core.courier.hand is None:
+                await a.send(b"goes on")
+            assert a._core.by_courier
+            assert a._core.courier.open
+            await a.send(b"last", tag=1)
+            assert a._core.courier.open
+            assert await a.recv(tag=7) == b"waits"
+            assert await b.recv(tag=1) == b"last"
+
+    asyncio.run(main())
+
+
+def test_a_long_message_keeps_its_tag_when_the_long_way_takes_over() -> None:
+    big = bytes(range(256)) * 800
+
+    async def main() -> None:
+        async with ends(Config(idle_interval=None, announce=None)) as (a, b):
+            for conn, other in ((a, b), (b, a)) * 2:
+                await conn.send(b"hello")
+                assert await other.recv() == b"hello"
+            getting = asyncio.create_task(b.recv(tag=5))
+            await asyncio.sleep(0)
+            sending = asyncio.create_task(a.send(big, tag=5))
+            while not getting.done():
+                b._core._go_long()
+                await asyncio.sleep(0)
+            assert await getting == big
+            await sending
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_message_is_lost_or_taken_twice_when_tasks_are_cancelled(seed: int) -> None:
+    rng = random.Random(seed)
+    count, tags = 400, (None, 0, 1, 2)
+    got: list[bytes] = []
+
+    async def take(conn: rnic.aio.Connection, tag: int | None) -> None:
+        buffer = bytearray(64)
+        if tag is None and rng.random() < 0.3:
+            got.append(bytes(buffer[: await conn.recv_into(buffer)]))
+        else:
+            got.append(await conn.recv(tag=tag))
+
+    async def main() -> None:
+        async with ends(SLEEPY) as (a, b):
+
+            async def give(number: int) -> None:
+                await a.send(number.to_bytes(4, "big") * rng.randrange(1, 12), tag=number % 3)
+
+            tasks: set[asyncio.Task[None]] = set()
+            giving = [asyncio.create_task(give(number)) for number in range(count)]
+            async with asyncio.timeout(WAIT):
+                while len(got) < count:
+                    while len(tasks) < 8:
+                        tasks.add(asyncio.create_task(take(b, rng.choice(tags))))
+                    for task in rng.sample(sorted(tasks, key=id), 2):
+                        if rng.random() < 0.5:
+                            task.cancel()
+                    await asyncio.sleep(0 if rng.random() < 0.8 else 0.001)
+                    tasks = {task for task in tasks if not task.done()}
+            await asyncio.gather(*giving)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(main())
+    assert sorted(int.from_bytes(one[:4], "big") for one in got) == list(range(count))
