@@ -104,3 +104,23 @@ def test_a_thread_that_ends_before_its_first_line_is_not_waited_for(monkeypatch:
             thread.start()
     assert not thread.is_alive()
     assert threading.enumerate() == before
+
+
+def test_the_thread_may_end_while_somebody_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its descriptor would be somebody else's then."""
+    lock = threading.RLock()
+    agent = Agent(lock, rnic.open_device("roce_lo"), 1)
+    write = os.eventfd_write
+    written = []
+
+    def late(fd: int, number: int) -> None:
+        monkeypatch.undo()
+        with lock:
+            agent.end()
+        agent.join_thread(60)
+        write(fd, number)
+        written.append(fd)
+
+    monkeypatch.setattr(os, "eventfd_write", late)
+    agent.kick()
+    assert written

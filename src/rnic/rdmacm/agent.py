@@ -45,6 +45,26 @@ _LAST_WORDS_NS = 10**8  # what a process sent before it died may be in the queue
 _LINGER_NS = 2 * 10**9  # how long the last disconnect requests are repeated after the last id has gone
 
 
+class Bell:
+    """A descriptor that wakes a thread.  It stays open as long as anybody refers to the object."""
+
+    fd = -1
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+    def ring(self) -> None:
+        os.eventfd_write(self.fd, 1)
+
+    def silence(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.fd)
+
+
 class Served:
     """A service id on a device: the ids that listen for it, each at one address or at all."""
 
@@ -96,12 +116,12 @@ class Agent:
         stack.callback(self.gsi.close)
         self.ports = Ports(self.context)
         self.cm = cm.IbCm(self.context.cm_slot(), self.attr.node_guid)
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        stack.callback(os.close, self._wake)
+        self._wake: Bell | None = Bell()
+        stack.callback(self._drop_bell)
         self._changes = stack.enter_context(contextlib.closing(routes.Changes()))
         self._processes = stack.enter_context(contextlib.closing(Processes(self.context)))
         self._poll = select.poll()
-        for fd in (self.gsi.channel.fileno(), self._wake, self._changes.fileno(), self._processes.fileno()):
+        for fd in (self.gsi.channel.fileno(), self._wake.fd, self._changes.fileno(), self._processes.fileno()):
             self._poll.register(fd, select.POLLIN)
 
     def __repr__(self) -> str:
@@ -170,8 +190,9 @@ class Agent:
 
     def kick(self) -> None:
         """Wake the thread, so that it looks again at what it waits for."""
-        if self._wake >= 0 and threading.current_thread() is not self._thread:
-            os.eventfd_write(self._wake, 1)
+        wake = self._wake  # the thread may end meanwhile
+        if wake is not None and threading.current_thread() is not self._thread:
+            wake.ring()
 
     def later(self, call: Callable[[], object]) -> None:
         """Let the thread call a function soon. It is for finalisers, which may interrupt a thread that holds
@@ -373,8 +394,8 @@ class Agent:
             self._sleeps_until = 0
             if self.ended:  # in a forked child
                 return False
-            with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self._wake)
+            if self._wake is not None:
+                self._wake.silence()
             self.gsi.quiet()
             self._work()
         return True
@@ -488,6 +509,7 @@ class Agent:
     def _close_fds(self) -> None:
         self._changes.close()
         self._processes.close()
-        wake, self._wake = self._wake, -1
-        if wake >= 0:
-            os.close(wake)
+        self._drop_bell()
+
+    def _drop_bell(self) -> None:
+        self._wake = None
