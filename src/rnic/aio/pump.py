@@ -58,7 +58,6 @@ class Pump:
         self._look(self.core.woken if self.messages else _not)
 
     def _look_again(self) -> None:
-        self._again = None
         self._look(self.core.courier.more)
 
     def _look(self, look: Callable[[], bool]) -> None:
@@ -72,8 +71,8 @@ class Pump:
             elif self.core.courier.hand is not None:
                 if not self.messages.wake():  # nobody asks for it
                     self.run()
-                elif self._again is None:
-                    self._again = self._loop.call_soon(self._look_again)
+                else:
+                    self._soon(self._look_again)
         except BaseException:  # pump again, as the descriptor may stay quiet with work left
             self._failures = max(1, self._failures)
             self._plan()
@@ -107,15 +106,19 @@ class Pump:
                 queue.wake_all()
 
     def _plan(self) -> None:
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
+        self._soon(None)
         if self.core.released or not self._filenos:
             self._drop_timer()
         elif self.core.busy or self._failures:
-            self._again = self._loop.call_soon(self.run)
+            self._soon(self.run)
         elif (due := self.core.deadline()) is not None:
             self._set_timer(due)
+
+    def _soon(self, what: Callable[[], None] | None) -> None:
+        """Do this in the loop's next turn, and not what was to be done there."""
+        if self._again is not None:
+            self._again.cancel()
+        self._again = None if what is None else self._loop.call_soon(what)
 
     def _set_timer(self, due: float) -> None:
         """Set the timer, unless one runs earlier: each message puts off most deadlines."""
@@ -158,7 +161,8 @@ class Pump:
         courier = self.core.courier
         if not (courier.open and courier.armed) or (courier.hand is not None and not self.messages):
             return False
-        await self.messages.wait(is_so, False, target, tag)
+        first = None if courier.hand is None else self.messages.wake  # nobody has taken it, perhaps
+        await self.messages.wait(is_so, False, target, tag, first)
         return True
 
     def release(self) -> None:

@@ -57,7 +57,7 @@ class Queue:
         again: bool = False,
         target: memoryview | None = None,
         tag: int | None = None,
-        first: Callable[[], None] | None = None,
+        first: Callable[[], object] | None = None,
     ) -> None:
         """Wait until wake() finds the condition true; a task that is cancelled wakes the next one.
 
@@ -67,7 +67,6 @@ class Queue:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._turns += 1
         waiter = Waiter(is_so, target, tag, -self._turns if again else self._turns)
-        future.add_done_callback(self._drop)  # if an exception hides that the task goes on
         try:
             self._add(future, waiter)
             if first is not None:
@@ -86,6 +85,19 @@ class Queue:
         """Remove a task from the queue; again changes nothing."""
         self._waiters.pop(future, None)
 
+    def _drop_late(self, future: asyncio.Future[None]) -> None:
+        """Remove a task that has gone on, and is still here because an exception came between."""
+        if future in self._waiters:
+            self._drop(future)
+            self.wake()
+
+    def _wake(self, future: asyncio.Future[None]) -> None:
+        """Wake a task.  One that was woken before goes on in the loop's next turn, or is dropped there."""
+        if future.done():
+            future.get_loop().call_soon(self._drop_late, future)
+        else:
+            future.set_result(None)
+
     def wake(self) -> bool:
         """Wake the tasks whose conditions are true, and return whether there are any.
 
@@ -94,8 +106,8 @@ class Queue:
         found = False
         for future, waiter in self._waiters.items():
             now = waiter.is_so()
-            if now and not future.done():
-                future.set_result(None)
+            if now and (self.shared or not future.done()):
+                self._wake(future)
             found = found or now
             if self.shared or (self.in_order and not now):
                 break
@@ -156,8 +168,7 @@ class MessageQueue(Queue):
         """Wake the task that takes the first message that one asks for; return whether there is any."""
         for future, waiter in self._takers():
             if waiter.is_so():
-                if not future.done():
-                    future.set_result(None)
+                self._wake(future)
                 return True
             if waiter.tag is None:  # nothing may overtake it
                 return False
@@ -165,8 +176,10 @@ class MessageQueue(Queue):
 
     def _takers(self) -> list[_Entry]:
         """The tasks that can take the first message that one asks for, in their order."""
-        here = self._tags_here()
         untagged = _first(self._untagged)
+        if not self._tagged:
+            return untagged
+        here = self._tags_here()
         if here is None:  # all of them have something to learn
             return sorted(chain(untagged, *map(_first, self._tagged.values())), key=_turn)
         for tag in here:

@@ -58,9 +58,11 @@ class Bell:
             os.close(self.fd)
 
     def ring(self) -> None:
+        """Wake the thread."""
         os.eventfd_write(self.fd, 1)
 
     def silence(self) -> None:
+        """Forget that anybody has rung."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.fd)
 
@@ -121,7 +123,12 @@ class Agent:
         self._changes = stack.enter_context(contextlib.closing(routes.Changes()))
         self._processes = stack.enter_context(contextlib.closing(Processes(self.context)))
         self._poll = select.poll()
-        for fd in (self.gsi.channel.fileno(), self._wake.fd, self._changes.fileno(), self._processes.fileno()):
+        for fd in (
+            self.gsi.channel.fileno(),
+            self._wake.fd,
+            self._changes.fileno(),
+            self._processes.fileno(),
+        ):
             self._poll.register(fd, select.POLLIN)
 
     def __repr__(self) -> str:
