@@ -161,6 +161,34 @@ def test_a_message_is_taken_once_however_calls_meet() -> None:
         a._core.courier = within.courier
 
 
+def test_what_a_handler_leaves_by_the_long_way_is_bytes_too() -> None:
+    def two_is_here() -> bool:
+        a._core.pump(0.0)
+        return courier.hand is not None
+
+    def recv(wait: bool) -> bool:
+        found: bool = courier.recv(wait)
+        if found and not asked:
+            asked.append(True)
+            got.append(a.recv(0))
+            until(two_is_here, "the next one has come by the long way")
+        return found
+
+    asked: list[bool] = []
+    got: list[bytes] = []
+    with pair() as (a, b):
+        settle(a, b)
+        settle(a, b)
+        courier = a._core.courier
+        within: Any = Within(courier, a)
+        within.__dict__["recv"] = recv
+        a._core.courier = within
+        b.send(b"one", WAIT)
+        b.send(b"two", WAIT)
+        assert [a.recv(WAIT), *got] == [b"two", b"one"]
+        a._core.courier = courier
+
+
 def interrupted_once(where: str, monkeypatch: pytest.MonkeyPatch) -> list[Core | None]:
     """A core that is put into the list is interrupted there once; then the list has None."""
     mine: list[Core | None] = [None]

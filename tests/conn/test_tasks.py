@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
@@ -14,6 +17,7 @@ from conn.peers import WAIT
 from conn.test_short_way import SLEEPY, ends
 from rnic.aio.pump import Pump
 from rnic.endpoint import Config
+from waiting import until
 
 CALLS = 40
 TASKS = 10
@@ -138,3 +142,79 @@ def test_no_message_is_lost_or_taken_twice_when_tasks_are_cancelled(seed: int) -
 
     asyncio.run(main())
     assert sorted(int.from_bytes(one[:4], "big") for one in got) == list(range(count))
+
+
+def test_who_is_cancelled_in_front_of_a_message_leaves_it_to_the_next_task() -> None:
+    """By the long way both messages are here, and no event tells of the second."""
+
+    async def main() -> None:
+        async with ends(Config(spin=0, idle_interval=None)) as (a, b):
+
+            async def take_one() -> bytes:
+                found = await b.recv()
+                cancelled.cancel()
+                return found
+
+            def both_are_here() -> bool:
+                b._pump.run()
+                return b.statistics().backlog > 0
+
+            first = asyncio.create_task(take_one())
+            cancelled, last = (asyncio.create_task(b.recv()) for _ in range(2))
+            while len(b._pump.messages) < 3:
+                await asyncio.sleep(0)
+            for message in (b"one", b"two"):
+                await a.send(message)
+            until(both_are_here, "one is in hand, the other behind it")
+            async with asyncio.timeout(WAIT):
+                assert (await first, await last) == (b"one", b"two")
+            assert cancelled.cancelled()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("stolen", [False, True], ids=["it stays", "another task takes it"])
+def test_the_buffer_of_a_cancelled_call_is_free_when_the_next_message_was_taken(stolen: bool) -> None:
+    """An announced message had landed in it."""
+
+    async def main() -> None:
+        async with ends(Config(announce=1)) as (a, b):
+            buffer = bytearray(10)
+            task = asyncio.create_task(b.recv_into(buffer))
+            while not b._pump.messages:
+                await asyncio.sleep(0)
+            sending = asyncio.create_task(a.send(b"message"))
+            while b._core.courier.hand is None:
+                await asyncio.sleep(0)
+            if stolen:
+                assert await b.recv() == b"message"
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled()
+            if not stolen:
+                assert await b.recv() == b"message"
+            await sending
+            del task  # its exception has the call's variables
+            await asyncio.sleep(0)  # and the loop has the task
+            gc.collect()
+            buffer.append(1)  # nothing exports it
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("call", ["recv", "recv_into"])
+def test_a_call_may_be_given_up_after_its_loop_was_closed(call: str) -> None:
+    async def begin() -> None:
+        conns.extend(await contexts.__aenter__())
+        waiting.append(conns[0].recv() if call == "recv" else conns[0].recv_into(bytearray(1)))
+        waiting[0].send(None)
+
+    conns: list[rnic.aio.Connection] = []
+    waiting: list[Coroutine[Any, Any, object]] = []
+    contexts = ends(SLEEPY)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(begin())
+    for conn in conns:
+        conn._pump.release()
+    loop.close()
+    waiting[0].close()

@@ -98,6 +98,7 @@ class Connection(Face):
                 again = True
         except BaseException:
             pump.messages.wake()  # the end concerns the others, too
+            pump.soon()  # the next one's message may be here, or with the peer, and no event tells of it
             raise
         data = as_bytes(message)
         if not (core.by_courier and core.courier.open):  # there may be one for the next task

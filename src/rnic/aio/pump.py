@@ -137,8 +137,9 @@ class Pump:
         self.run()
 
     def soon(self) -> None:
-        """Pump in the loop's next turn, as there is something to tell the peer."""
-        self._loop.call_soon(self.run)
+        """Pump in the loop's next turn, as there is something to do that no event tells of."""
+        if not self._loop.is_closed():  # a call may be given up later
+            self._loop.call_soon(self.run)
 
     async def wait(
         self,

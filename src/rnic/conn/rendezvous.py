@@ -250,6 +250,7 @@ class Fetching:
         if isinstance(hand, MessageReceived):
             self._courier.hand = copied(hand)
         protocol.copy_messages()  # the message is there when a recv() with a tag has put it back
+        self.landed_in = None
 
     def put(self, message: bytes | memoryview, target: memoryview) -> int:
         """Copy a message into the buffer of recv_into(), unless it lies there already; return its length."""

@@ -134,14 +134,14 @@ class Connection(Face):
         core, until = self._core, after(timeout)
         if tag is not None:
             core.check_tag(tag)
-        data: bytes | None
+        data: bytes
         went_short = self._may_go_short(timeout) and (
             core.courier.recv(timeout != 0) or self._recv_short(until)
         )
-        if went_short and (tag is None or tag == core.courier.tag):
+        # No call between these looks and the return: a signal's handler could take it, or leave another.
+        if went_short and core.courier.hand.__class__ is bytes and (tag is None or tag == core.courier.tag):
             data, core.courier.hand = core.courier.hand, None
-            if data is not None:  # nor has the handler of a signal taken it
-                return data
+            return data
         self._enter("recv", timeout)
         try:
             core.tags = frozenset() if tag is None else frozenset((tag,))
