@@ -173,7 +173,8 @@ class Fetching:
             assert self._fetch is not None
             return self._go_on(protocol, self._fetch, queue)
         except (MemoryError, VerbsError) as error:
-            self.error = error
+            if protocol.wanted or protocol.tags:  # else the next call tries again
+                self.error = error
             return False
 
     def _begin(self, protocol: Protocol) -> bool:
