@@ -264,8 +264,11 @@ def test_users_share_an_address(start: Start, peer: Node, owner_listens: bool) -
     peer.call("plain_send", to_gsi(mad(REQ, 1, 0, SERVICE, mark=1)))
     assert marks(listener) == [1]
     for node, slot in slots.items():
-        peer.call("plain_send", to_gsi(mad(DREQ, 1, slot << 22, mark=2)))
-        assert marks(node) == [2]
+        for _ in range(5):  # a datagram may be lost on a busy machine: the CM sends again, too
+            peer.call("plain_send", to_gsi(mad(DREQ, 1, slot << 22, mark=2)))
+            if found := marks(node, timeout=4.0):
+                break
+        assert found == [2]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
