@@ -11,7 +11,7 @@ from build import HERE
 from procs import Values, pair
 from tables import MEDIAN, WIRE, Measurements, Row, Setting, Table, Target, at_most
 
-MESSAGES = {"8 B": 8, "16 KB": 16000, "4 MB": 4_000_000}
+MESSAGES = {"8 B": 8, "16 KB": 16_000, "500 KB": 500_000, "4 MB": 4_000_000}
 ENDS = ("8 B", "4 MB")
 FACES = {"sync": "rnic.connect", "aio": "rnic.aio"}
 OTHERS = {"streams": "asyncio streams", "pipes": "multiprocessing"}
@@ -33,6 +33,7 @@ def measurements(s: Setting) -> Measurements:
         for name in ENDS:
             found[f"wire {face} echo {name}"] = partial(run, s, "echo", face, MESSAGES[name], WIRE)
         found[f"connection {face} add"] = partial(run, s, "add", face, 8)
+        found[f"connection {face} count"] = partial(run, s, "count", face, 8)
         found[f"connection {face} read"] = partial(run, s, "read", face, 64)
     return found
 
@@ -53,7 +54,8 @@ def echo_rows(way: str, names: Iterable[str]) -> list[Row]:
 def rows() -> list[Row]:
     found = echo_rows("connection", MESSAGES)
     for face, title in FACES.items():
-        found.append(Row(f"{title}, fetch_add", MEDIAN, f"connection {face} add"))
+        found.append(Row(f"{title}, fetch_add in a bytearray", MEDIAN, f"connection {face} add"))
+        found.append(Row(f"{title}, fetch_add in memory of alloc()", MEDIAN, f"connection {face} count"))
         found.append(Row(f"{title}, READ of 64 B", MEDIAN, f"connection {face} read"))
     return found
 
@@ -87,7 +89,9 @@ def targets() -> list[Target]:
     return [
         *found,
         at_most(3.0, "rnic.connect: 8 B and its echo", MEDIAN, "connection sync echo 8 B"),
-        at_most(3.0, "rnic.connect: fetch_add", MEDIAN, "connection sync add"),
-        at_most(30.0, "rnic.aio: fetch_add", MEDIAN, "connection aio add"),
+        at_most(3.0, "rnic.connect: fetch_add in a bytearray", MEDIAN, "connection sync add"),
+        at_most(3.0, "rnic.connect: fetch_add in memory of alloc()", MEDIAN, "connection sync count"),
+        at_most(30.0, "rnic.aio: fetch_add in a bytearray", MEDIAN, "connection aio add"),
+        at_most(30.0, "rnic.aio: fetch_add in memory of alloc()", MEDIAN, "connection aio count"),
         at_most(10.0, "rnic.connect: READ of 64 B", MEDIAN, "connection sync read"),
     ]

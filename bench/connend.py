@@ -3,7 +3,8 @@
 
     connend.py FD serve FACE    answers each message with itself, and shares memory where the face can
     connend.py FD echo FACE     messages there and back
-    connend.py FD add FACE      fetch_add in the server's memory
+    connend.py FD add FACE      fetch_add in the server's memory, a bytearray
+    connend.py FD count FACE    fetch_add in memory that the server has from alloc()
     connend.py FD read FACE     READs of it
 
 FACE: sync (rnic.connect), aio (rnic.aio), streams (asyncio over TCP), pipes (multiprocessing.connection over
@@ -27,6 +28,7 @@ import rnic.aio
 
 HOST = "127.0.0.1"
 MEMORY = 1 << 20
+COUNTERS = 64
 WAIT = 20.0
 Say = Callable[[int], None]
 Run = Callable[[int], None]
@@ -40,6 +42,7 @@ def serve_sync(say: Say) -> None:
         say(server.port)
         with server.accept(WAIT) as conn:
             conn.share(bytearray(MEMORY))
+            conn.share(conn.alloc(COUNTERS))
             for message in conn:
                 conn.send(message, WAIT)
 
@@ -50,6 +53,7 @@ def serve_aio(say: Say) -> None:
             say(server.port)
             async with await server.accept() as conn:
                 await conn.share(bytearray(MEMORY))
+                await conn.share(conn.alloc(COUNTERS))
                 async for message in conn:
                     await conn.send(message)
 
@@ -89,10 +93,11 @@ def serve_pipes(say: Say) -> None:
 
 def with_sync(port: int, what: str, size: int, measure: Callable[[Run], None]) -> None:
     with rnic.connect(HOST, port) as conn:
-        region = conn.next_region(WAIT)
+        region, counters = conn.next_region(WAIT), conn.next_region(WAIT)
         message, buffer = bytes(size), bytearray(size)
         calls: dict[str, Callable[[], object]] = {
             "add": lambda: conn.fetch_add(region, 1),
+            "count": lambda: conn.fetch_add(counters, 1),
             "read": lambda: conn.read(buffer, region),
             "echo": lambda: (conn.send(message), conn.recv()),
         }
@@ -108,11 +113,11 @@ def with_sync(port: int, what: str, size: int, measure: Callable[[Run], None]) -
 def with_aio(port: int, what: str, size: int, measure: Callable[[Run], None]) -> None:
     loop = asyncio.new_event_loop()
 
-    async def begin() -> tuple[rnic.aio.Connection, rnic.endpoint.Region]:
+    async def begin() -> tuple[rnic.aio.Connection, rnic.Region, rnic.Region]:
         conn = await rnic.aio.connect(HOST, port)
-        return conn, await conn.next_region()
+        return conn, await conn.next_region(), await conn.next_region()
 
-    conn, region = loop.run_until_complete(begin())
+    conn, region, counters = loop.run_until_complete(begin())
     message, buffer = bytes(size), bytearray(size)
 
     async def echo(count: int) -> None:
@@ -124,11 +129,15 @@ def with_aio(port: int, what: str, size: int, measure: Callable[[Run], None]) ->
         for _ in range(count):
             await conn.fetch_add(region, 1)
 
+    async def add_up(count: int) -> None:
+        for _ in range(count):
+            await conn.fetch_add(counters, 1)
+
     async def read(count: int) -> None:
         for _ in range(count):
             await conn.read(buffer, region)
 
-    task = {"echo": echo, "add": add, "read": read}[what]
+    task = {"echo": echo, "add": add, "count": add_up, "read": read}[what]
     measure(lambda count: loop.run_until_complete(task(count)))
     loop.run_until_complete(conn.close())
     loop.close()

@@ -26,10 +26,11 @@ from rnic._nic.nic import (
     FlowCounters,
     OpsWR,
     RecvWR,
+    Result,
     SendWR,
     TMInfo,
 )
-from rnic.conn import Connection, Listener, connect, listen
+from rnic.conn import Batch, Connection, Listener, connect, listen
 from rnic.endpoint import (
     AbortedError,
     ClosedError,
@@ -268,6 +269,8 @@ __all__ = [
     "listen",
     "Connection",
     "Listener",
+    "Batch",
+    "Result",
     "Config",
     "Region",
     # errors

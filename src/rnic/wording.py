@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said in the same words everywhere: members of enumerations, and what is wrong with a port.
+"""What is said in the same words everywhere: members of enumerations, and what is wrong with an address.
 
 The members are what ibv_wc_status_str(3) and its like are for.
 """
 
 from enum import IntEnum
 
-__all__ = ["Worded", "nobody_listens", "place", "port_taken"]
+__all__ = ["Worded", "no_host", "nobody_listens", "place", "port_taken", "unknown_name"]
 
 # The abbreviations in libibverbs' names; every other part of a name is a word already.
 _WORDS = {
@@ -49,7 +49,7 @@ _WORDS = {
 }
 
 
-def place(host: str, port: int) -> str:
+def place(host: str, port: int | str) -> str:
     """Where a server is."""
     return f"{host} port {port}"
 
@@ -57,6 +57,17 @@ def place(host: str, port: int) -> str:
 def nobody_listens(host: str, port: int) -> str:
     """A call was refused because there is no server."""
     return f"{place(host, port)}: nobody listens there"
+
+
+def no_host(host: str, port: int) -> str:
+    """No host of the local network has the address."""
+    return f"{place(host, port)}: no host answers at this address: check it, and whether the host is up"
+
+
+def unknown_name(host: str, port: int | str, error: OSError | UnicodeError) -> str:
+    """A name has no address; `error` is the resolver's, or of the codec idna."""
+    why = error.strerror if isinstance(error, OSError) else "it cannot be the name of a host"
+    return f"{place(host, port)}: the host's name cannot be looked up: {why}: check it, or give an address"
 
 
 def port_taken(host: str, port: int) -> str:

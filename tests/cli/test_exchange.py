@@ -121,11 +121,12 @@ def test_nobody_there_is_said_in_words() -> None:
 @pytest.mark.parametrize(
     ("host", "why"),
     [
-        ("", "the host's name is empty"),
-        ("a..b", r"a\.\.b port 1: this is not the name of a host"),
-        ("x" * 64, "this is not the name of a host"),
+        ("", "could not connect: the host's name is empty"),
+        ("a..b", r"a\.\.b port 1: the host's name cannot be looked up: it cannot be the name of a host"),
+        ("x" * 64, "x port 1: the host's name cannot be looked up"),
+        ("nobody.invalid", "nobody.invalid port 1: the host's name cannot be looked up: .*: check it"),
     ],
 )
 def test_what_is_no_host_is_said_in_words(host: str, why: str) -> None:
-    with pytest.raises(Failure, match=f"could not connect.*{why}"):
+    with pytest.raises(Failure, match=why):
         exchange.connect(host, 1, 5)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import threading
 from collections.abc import Callable, Iterator
@@ -66,6 +67,10 @@ def descriptors() -> int:
 
 
 def quiet(before: int) -> None:
-    """No agent is left, and as many descriptors are open as before."""
+    """No agent is left, and as many descriptors are open as before.
+
+    An exception that a signal's handler raises can hold the frame in which an agent's descriptor was in use.
+    """
     until(lambda: not [one for one in threading.enumerate() if one.name.startswith("rnic")], "the agents end")
+    gc.collect()
     assert descriptors() <= before

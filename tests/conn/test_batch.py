@@ -231,7 +231,7 @@ def test_the_operation_that_failed_is_named_and_the_others_are_not_touched(is_lo
         gone = Region(99, remote.addr, remote.length, remote.rkey, remote.access)
         with (
             long_way(a, is_long),
-            pytest.raises(ValueError, match="region 99 is not shared any more") as caught,
+            pytest.raises(ValueError, match="region 99 is not shared by the peer") as caught,
             a.batch(WAIT) as batch,
         ):
             first = batch.write(b"first", remote)

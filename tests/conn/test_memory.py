@@ -6,6 +6,7 @@ from __future__ import annotations
 import array
 import asyncio
 import gc
+import itertools
 import mmap
 import random
 import subprocess
@@ -547,6 +548,23 @@ def test_memory_is_given_back_wherever_an_exception_comes(
             assert len(a._core.pool._cached) <= MAX_CACHED, raiser.at
             assert not a._core._posted_ops, raiser.at
         assert raised > 50
+
+
+def test_an_exception_leaves_no_registration_too_many_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # of what finalisers say
+    with pair(Config(spin=0)) as (a, b):
+        remote = shared(a, b, bytearray(pattern(LONG)))
+        buffers = [bytearray(LONG) for _ in range(MAX_CACHED + 1)]
+        cached = a._core.pool._cached
+        for raiser in map(Raiser, itertools.count(1)):
+            for buffer in buffers:  # the first is the oldest in the cache, or no longer there
+                a.read(buffer, remote, timeout=WAIT)
+            with suppress(InterruptError):
+                raiser.call(partial(a.read, buffers[0], remote, timeout=WAIT))
+            assert len(cached) <= MAX_CACHED, raiser.at
+            assert not any(mr.closed for mr in cached.values()), raiser.at
+            if raiser.left > 0:
+                break
 
 
 def use(conn: rnic.Connection, remote: Region, buffer: bytearray, local: Any) -> None:

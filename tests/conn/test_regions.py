@@ -72,7 +72,7 @@ def test_a_withdrawn_region_is_refused_here_and_the_connection_lives() -> None:
         conn.send(b"withdraw", WAIT)
         assert conn.recv(WAIT) == b"withdrawn"
         assert not conn.regions
-        with pytest.raises(ValueError, match="not shared any more"):
+        with pytest.raises(ValueError, match="not shared by the peer"):
             conn.write(b"x", remote, timeout=WAIT)
         conn.send(b"show", WAIT)
         assert len(conn.recv(WAIT)) == SIZE
@@ -410,3 +410,33 @@ def test_a_task_is_woken_when_a_region_is_withdrawn() -> None:
             await asyncio.gather(a.close(), b.close())
 
     asyncio.run(main())
+
+
+def test_ones_own_region_is_no_target_and_the_cure_is_told() -> None:
+    cure = r"region \d+ is not shared by the peer.*next_region\(\) returns the peer's regions, and share\(\)"
+    with pair() as (a, _):
+        own = a.share(bytearray(8))
+        for call in (
+            lambda: a.write(b"x", own, timeout=WAIT),
+            lambda: a.read(bytearray(1), own, timeout=WAIT),
+            lambda: a.fetch_add(own, 1, timeout=WAIT),
+        ):
+            with pytest.raises(ValueError, match=cure):
+                call()
+        with pytest.raises(ValueError, match=cure), a.batch(WAIT) as batch:
+            batch.write(b"x", own)
+
+
+def test_share_says_what_it_takes() -> None:
+    with pair() as (a, _):
+        with pytest.raises(TypeError, match=r"share\(\) needs a buffer, .* not str: give text.encode\(\)"):
+            a.share("x")  # type: ignore[arg-type]
+        with pytest.raises(
+            TypeError, match=r"access is AccessFlags, such as AccessFlags\.REMOTE_READ .* not str"
+        ):
+            a.share(bytearray(8), "r")  # type: ignore[arg-type]
+        with pytest.raises(
+            ValueError, match=r"access is .*LOCAL_WRITE.*Config\.access allows REMOTE_WRITE\|REMOTE_READ"
+        ):
+            a.share(bytearray(8), AccessFlags.LOCAL_WRITE)
+        assert not a._core.protocol.shared

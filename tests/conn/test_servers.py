@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import pytest
 import rnic
 from conn.peers import HOST, SMALL, WAIT, descriptors, quiet
 from rnic import VerbsError
-from rnic.endpoint import AbortedError, LostError
+from rnic.endpoint import AbortedError, ClosedError, LostError
 from waiting import until
 
 
@@ -222,6 +223,131 @@ def test_a_signal_ends_a_server_gracefully() -> None:
     assert (out, err, process.returncode) == ("served\n", "", 0)
 
 
+def until_the_end(conn: rnic.Connection) -> None:
+    while True:
+        conn.send(conn.recv())
+
+
+def test_the_end_of_a_connection_is_no_error_of_its_agent(caplog: pytest.LogCaptureFixture) -> None:
+    with served(until_the_end) as server, connect(server) as conn:
+        conn.send(b"once")
+        assert conn.recv(WAIT) == b"once"
+        conn.close(WAIT)  # AbortedError if the server calls this a failure
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+
+
+def test_another_end_of_file_is_an_error_of_the_agent(caplog: pytest.LogCaptureFixture) -> None:
+    def agent(conn: rnic.Connection) -> None:
+        for _ in conn:
+            pass
+        raise EOFError("of a file")
+
+    with served(agent) as server, caplog.at_level(logging.ERROR):
+        with suppress(AbortedError), connect(server):
+            pass
+        until(lambda: "of a file" in caplog.text, "the failure is logged")
+
+
+INTERRUPTED = """
+import os, signal, rnic
+def stop(*_):
+    os.write(1, b"stopping\\n")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the test repeats it until it is heard
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    raise KeyboardInterrupt
+def agent(conn):
+    conn.share(bytearray(8))
+    for message in conn:
+        if message == b"work":
+            conn.send(b"at work")
+            signal.sigwait([signal.SIGUSR1])
+        conn.send(message)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+signal.signal(signal.SIGINT, stop)
+with rnic.listen("127.0.0.1", 0) as server:
+    print(server.port, flush=True)
+    try:
+        server.serve(agent, grace=600)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+@contextmanager
+def interruptible() -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A server with a grace that is longer than a test waits."""
+    command = [sys.executable, "-W", "error", "-c", INTERRUPTED]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        try:
+            yield process, int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    """Python does not hear of a signal that comes just before it sleeps, until it wakes."""
+    out = process.stdout
+    assert out
+
+    def is_heard() -> bool:
+        process.send_signal(signal.SIGINT)
+        return bool(select.select([out], [], [], 0)[0])
+
+    until(is_heard, "the signal is heard")
+    assert out.readline() == "stopping\n"
+
+
+def ends_well(process: subprocess.Popen[str]) -> None:
+    assert process.stdout
+    assert process.stderr
+    assert process.wait(WAIT) == 0
+    assert (process.stdout.read(), process.stderr.read()) == ("interrupted\n", "")
+
+
+@pytest.mark.parametrize("talked", [False, True])
+def test_ctrl_c_does_not_wait_for_idle_clients(talked: bool) -> None:
+    with interruptible() as (process, port), rnic.connect(HOST, port) as conn:
+        conn.next_region(WAIT)  # the agent has begun
+        if talked:
+            conn.send(b"before")
+            assert conn.recv(WAIT) == b"before"
+        interrupt(process)
+        ends_well(process)
+        with pytest.raises(AbortedError, match="the server was stopped"):
+            conn.recv(WAIT)
+        conn.abort()
+
+
+def test_ctrl_c_lets_an_agent_finish_its_message() -> None:
+    with interruptible() as (process, port), rnic.connect(HOST, port) as conn:
+        conn.send(b"work")
+        conn.send(b"next")
+        conn.fetch_add(conn.next_region(WAIT), 1)  # after it: "next" is there
+        assert conn.recv(WAIT) == b"at work"
+        interrupt(process)
+        process.send_signal(signal.SIGUSR1)
+        assert [conn.recv(WAIT), conn.recv(WAIT)] == [b"work", b"next"]
+        ends_well(process)
+        with suppress(ConnectionError):
+            conn.abort()
+
+
+def test_a_second_ctrl_c_ends_without_grace() -> None:
+    with interruptible() as (process, port), rnic.connect(HOST, port) as conn:
+        conn.send(b"work")
+        assert conn.recv(WAIT) == b"at work"
+        interrupt(process)
+
+        def ended() -> bool:
+            process.send_signal(signal.SIGTERM)  # it does what SIGINT did
+            return process.poll() is not None
+
+        until(ended, "it ends")
+        with suppress(ConnectionError):
+            conn.abort()
+
+
 # -- asyncio
 
 
@@ -302,6 +428,45 @@ def test_a_task_that_fails_by_another_connection_is_heard_of() -> None:
     run(main)
 
 
+def test_the_end_of_a_connection_is_no_error_of_its_task() -> None:
+    async def agent(conn: rnic.aio.Connection) -> None:
+        while True:
+            await conn.send(await conn.recv())
+
+    async def main() -> None:
+        heard: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context))
+        async with rnic.aio.listen(HOST, 0, config=SMALL) as server:
+            serving = asyncio.create_task(server.serve(agent))
+            async with await aio_connect(server) as conn:
+                await conn.send(b"once")
+                assert await conn.recv() == b"once"
+            server.close()
+            await serving
+        assert not heard
+
+    run(main)
+
+
+@pytest.mark.parametrize("talked", [False, True])
+def test_a_cancelled_server_does_not_wait_for_idle_clients(talked: bool) -> None:
+    async def main() -> None:
+        async with rnic.aio.listen(HOST, 0, config=SMALL) as server:
+            serving = asyncio.create_task(server.serve(aio_echo, grace=10 * WAIT))
+            conn = await aio_connect(server)
+            if talked:
+                await conn.send(b"before")
+                assert await conn.recv() == b"before"
+            serving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await serving
+            with pytest.raises(AbortedError, match="the server was stopped"):
+                await conn.recv()
+            await conn.abort()
+
+    run(main)
+
+
 @pytest.mark.parametrize("how", ["close", "cancel"])
 def test_tasks_that_take_too_long_are_cancelled(how: str) -> None:
     ends: list[type[BaseException]] = []
@@ -328,7 +493,7 @@ def test_tasks_that_take_too_long_are_cancelled(how: str) -> None:
                 with pytest.raises(ConnectionError):
                     await conn.recv()
                 await conn.abort()
-        assert ends == [asyncio.CancelledError] * 3
+        assert ends == [asyncio.CancelledError if how == "close" else ClosedError] * 3
 
     run(main)
 

@@ -366,3 +366,15 @@ def next_regions(conn: rnic.Connection) -> None:
         with suppress(TimeoutError, EndpointError):
             conn.next_region(0.02)
     conn.close(WAIT)
+
+
+def test_a_loop_of_several_busy_connections_does_not_poll_for_one() -> None:
+    """May one look?  Only if it was the last that asked."""
+
+    async def main() -> None:
+        turn = turn_of(asyncio.get_running_loop())
+        one, other = object(), object()
+        asked = [one, one, one, other, one, other, other]
+        assert [turn.may_look(each) for each in asked] == [False, True, True, False, False, False, True]
+
+    asyncio.run(main())

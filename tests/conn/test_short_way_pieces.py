@@ -23,7 +23,9 @@ from rnic.endpoint import Config
 from rnic.endpoint.hello import Hello
 
 LONG = 3_000_000
-WIDE = Config(receives=256, max_backlog=1 << 30, idle_interval=None, announce=None)
+WIDE = Config(
+    receive_size=16384, send_size=16384, receives=256, max_backlog=1 << 30, idle_interval=None, announce=None
+)
 SHARE = 64  # pieces that a call moves at most
 
 

@@ -296,4 +296,6 @@ def test_nobody_waits_while_the_network_is_asked_why(monkeypatch: pytest.MonkeyP
         for _ in ids:
             with channel.get_cm_event(WAIT) as event:
                 assert (event.event, event.status) == (EventType.UNREACHABLE, -ETIMEDOUT)
+                said = r"127\.0\.3\.\d port 7000 does not answer: .* \(UNREACHABLE: Connection timed out\)"
+                assert re.fullmatch(said, event.explain())
     reach.forget()

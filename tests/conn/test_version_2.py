@@ -210,12 +210,12 @@ def test_a_message_in_pieces_for_which_there_is_no_memory_ends_the_connection_in
             raise MemoryError
 
     def take() -> None:
-        with pytest.raises(ProtocolError, match="there is no memory for message 0 of 1000000 bytes"):
+        with pytest.raises(ProtocolError, match="there is no memory for message 0 of 5000000 bytes"):
             b.recv(WAIT)
 
     def give() -> None:
         with pytest.raises(AbortedError, match="there is no memory"):
-            a.send(bytes(1_000_000), WAIT)
+            a.send(bytes(5_000_000), WAIT)
             a.recv(WAIT)
 
     with pair(replace(SILENT, announce=None)) as (a, b):

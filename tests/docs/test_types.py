@@ -45,6 +45,15 @@ def connected(a: rnic.QP, b: rnic.QP, conn: rnic.Connection) -> rnic.Region:
         raise
 
 
+def started(conn: rnic.Connection, remote: rnic.Region) -> tuple[rnic.Batch, rnic.Result]:
+    with conn.batch() as batch:
+        return batch, batch.write(b"x", remote)
+
+
+def begun(conn: rnic.aio.Connection) -> rnic.aio.Batch:
+    return conn.batch()
+
+
 for name in dir(rnic.aio):
     print(name)
 """

@@ -152,7 +152,7 @@ def test_an_error_can_be_sent_to_another_process(cls: type[EndpointError]) -> No
 
 def test_what_a_config_is_by_default() -> None:
     assert Config() == Config(
-        receive_size=16384, receives=32, send_size=16384, max_message=1 << 30, max_backlog=1 << 20,
+        receive_size=1 << 16, receives=32, send_size=1 << 16, max_message=1 << 30, max_backlog=1 << 20,
         max_regions=1024, access=READ | WRITE | ATOMIC, idle_interval=10.0, raw=False,
     )  # fmt: skip
 

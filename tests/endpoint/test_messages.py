@@ -218,7 +218,7 @@ def test_release_overtakes_messages(pair: Pair) -> None:
     [
         (0, 8, 1, AccessFlags(0), "access"),
         (0, 8, 1, AccessFlags.LOCAL_WRITE, "access"),
-        (0, 8, 1, AccessFlags.REMOTE_ATOMIC, "the queue pair allows"),
+        (0, 8, 1, AccessFlags.REMOTE_ATOMIC, "Config.access allows REMOTE_"),
         (-1, 8, 1, READ, "cannot be a region"),
         (1 << 63, 1 << 63 | 1, 1, READ, "cannot be a region"),
         (0, 8, 1 << 32, READ, "cannot be a region"),

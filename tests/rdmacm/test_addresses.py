@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
-from errno import EADDRINUSE, EINVAL
+import asyncio
+import re
+from collections.abc import Callable
+from errno import EADDRINUSE, EADDRNOTAVAIL, EINVAL
 from typing import Any
 
 import pytest
 
 import rnic
+from rnic.cli import exchange
+from rnic.cli.lab3 import line
 from rnic.errors import VerbsError
-from rnic.rdmacm import EventChannel, PortSpace, create_id
+from rnic.rdmacm import EventChannel, PortSpace, create_id, getaddrinfo
 
 WAIT = 60  # seconds that no run takes
 
@@ -40,6 +45,28 @@ def test_a_host_without_a_name_is_refused() -> None:
     with pytest.raises(VerbsError, match="the host is empty") as caught:
         rnic.connect("", 7471)
     assert caught.value.errno == EINVAL
+
+
+@pytest.mark.parametrize("host", ["nobody.invalid", "a..b"])
+def test_a_name_that_cannot_be_looked_up_is_told_alike_everywhere(host: str) -> None:
+    calls: dict[str, Callable[[], object]] = {
+        "connect": lambda: rnic.connect(host, 7471),
+        "listen": lambda: rnic.listen(host, 7471),
+        "aio.connect": lambda: asyncio.run(rnic.aio.connect(host, 7471)),
+        "aio.listen": lambda: rnic.aio.listen(host, 7471),
+        "getaddrinfo": lambda: getaddrinfo(host, 7471),
+        "lab3": lambda: line.connect(host, 7471, WAIT),
+        "pingpong, perf": lambda: exchange.connect(host, 7471, WAIT),
+    }
+    said = re.compile(
+        f"{host} port 7471: the host's name cannot be looked up: .*: check it, or give an address"
+    )
+    for name, call in calls.items():
+        with pytest.raises(Exception, match=said) as caught:
+            call()
+        assert str(caught.value).count(host) == 1, name
+        if isinstance(caught.value, OSError):
+            assert caught.value.errno == EADDRNOTAVAIL
 
 
 def test_a_port_that_is_taken_is_named() -> None:

@@ -164,7 +164,9 @@ def test_established_by_word_of_the_queue_pair() -> None:
 def test_addr_error_without_a_route() -> None:
     with EventChannel() as channel, create_id(channel) as one:
         one.resolve_addr(None, ("198.51.100.7", 1))
-        assert expect(channel, EventType.ADDR_ERROR).status == -ENETUNREACH
+        event = expect(channel, EventType.ADDR_ERROR)
+        assert event.status == -ENETUNREACH
+        assert "198.51.100.7 port 1: no way there: check address and routes" in event.explain()
         assert one.state is IdState.IDLE
         with create_id() as other, pytest.raises(VerbsError) as caught:
             other.resolve_addr(None, ("198.51.100.7", 1))
@@ -182,7 +184,12 @@ def test_addr_error_when_nobody_answers_arp() -> None:
         subprocess.run(["ip", "addr", "add", "10.78.0.1/24", "dev", "rcm0"], check=True)
         with EventChannel() as channel, create_id(channel) as one:
             one.resolve_addr(None, ("10.78.0.9", 1), timeout_ms=100)
-            assert expect(channel, EventType.ADDR_ERROR).status == -ETIMEDOUT
+            event = expect(channel, EventType.ADDR_ERROR)
+            assert event.status == -ETIMEDOUT
+            assert event.explain() == (
+                "10.78.0.9 port 1: no host answers at this address: check it, and whether the host is up "
+                "(ADDR_ERROR: Connection timed out)"
+            )
             mac = "02:00:00:00:00:09"
             subprocess.run(["ip", "neigh", "replace", "10.78.0.9", "lladdr", mac, "dev", "rcm0"], check=True)
             one.resolve_addr(None, ("10.78.0.9", 1), timeout_ms=5000)

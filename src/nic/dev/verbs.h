@@ -52,8 +52,8 @@ void free_stored(struct dev *dev, uint64_t offset, uint64_t length,
                  uint8_t *addr); /* of the memory file; not under the lock */
 static inline bool is_import(const struct mr *mr) { return mr->kind == MR_FOREIGN && !mr->dm; }
 /* Under the lock: other processes find it, or not any more, and none is inside a copy; -EBUSY: one stands still there, or
- * the region came into use meanwhile, since waiting lets go of the lock.  For one that peers may only read, by the kernel,
- * that is no reason: who was inside has read nothing. */
+ * the region came into use meanwhile, since waiting lets go of the lock.  A copy that stands still is no
+ * reason if peers may only read the region, by the kernel: its reader checks the region afterwards, and drops the copy. */
 void publish_mr(struct dev *dev, struct mr *mr);
 /* Takes the lock itself: no other thread closes or changes the region until mr->leaving is false again; -EBUSY: one does */
 int claim_mr(struct dev *dev, struct mr *mr, struct rnic_err *err);

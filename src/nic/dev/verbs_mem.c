@@ -165,9 +165,9 @@ void free_mr(struct mr *mr) {
     free(mr);
 }
 
-/* The program's memory may be what the device has made for another region. */
 static bool is_ordinary(const struct mr *mr) { return mr->kind == MR_PLAIN && !mr->dm && !mr->map && !mr_in_file(mr); }
 
+/* The program's memory may be what the device has made for another region. */
 void publish_mr(struct dev *dev, struct mr *mr) {
     bool in_file = mr_in_file(mr);
     if (!in_file && !(is_ordinary(mr) && dev->local))
@@ -208,7 +208,7 @@ int claim_mr(struct dev *dev, struct mr *mr, struct rnic_err *err) {
     return rc;
 }
 
-/* Peers may only read it, by the kernel: who stands still in a copy finds out afterwards that it has gone, and asks again. */
+/* Peers may only read it, by the kernel.  A reader that is stopped in a copy finds out later that it has gone, and asks again. */
 static bool is_only_copied(struct dev *dev, const struct mr *mr) {
     uint64_t at;
     return is_ordinary(mr) && !(mr->access & (RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_ATOMIC)) &&

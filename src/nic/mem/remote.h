@@ -55,8 +55,8 @@ void remote_abandon(struct remote *r); /* in a forked child: its descriptor */
 uint8_t *remote_enter(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint32_t ours, uint32_t key, uint64_t addr,
                       uint64_t length, uint32_t access);
 /* The same for memory that is not in the file, by way of the kernel: copies, between there and n pieces of ours.  False:
- * not this way, or not all of it, or the region was withdrawn while it was read.  Bytes become visible in the order of the pieces, pages and what is behind the pieces
- * likewise, the last word there last. */
+ * not this way, or not all of it, or the region was withdrawn while it was read.  Bytes become visible in the order of the
+ * pieces, pages and what is behind the pieces likewise, the last word there last. */
 bool remote_copy(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint32_t ours, uint32_t key, uint64_t addr,
                  uint64_t length, uint32_t access, const struct iovec *pieces, int n);
 /* Is there a region of that key whose bytes remote_enter() could find? */

@@ -64,6 +64,12 @@ cdef class Result:
         return self.opcode not in (RNIC_WR_RDMA_READ, RNIC_WR_RDMA_WRITE)
 
 
+def not_shared(region):
+    """The ValueError for an operation on a region that the peer does not share now."""
+    return ValueError(f"region {region.id} is not shared by the peer, or not any more: next_region() returns the peer's "
+                      "regions, and share() one of your own memory, for the peer")
+
+
 def word(value, name):
     """The 8 bytes that an atomic takes for a number, as an unsigned one; a negative one is its two's complement."""
     try:
@@ -268,7 +274,7 @@ cdef class Chain:
             at += 1
             known = self.ops.known.get(r.remote.id)
             if known is not r.remote and known != r.remote:
-                r.finish(ValueError(f"region {r.remote.id} is not shared any more"))
+                r.finish(not_shared(r.remote))
                 continue
             r.number = self.ops.posted + 1 + n
             self.fill(&wr[n], &sge[n], r)

@@ -10,7 +10,7 @@
 Any call can be cancelled, by asyncio.timeout() for instance; the connection stays usable.
 """
 
-from rnic.aio.connection import Connection, connect
+from rnic.aio.connection import Batch, Connection, connect
 from rnic.aio.listener import Listener, listen
 
-__all__ = ["Connection", "Listener", "connect", "listen"]
+__all__ = ["Batch", "Connection", "Listener", "connect", "listen"]

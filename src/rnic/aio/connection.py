@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import warnings
 from collections.abc import AsyncIterator
 from functools import partial
-from ipaddress import ip_address
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -25,6 +23,7 @@ from rnic.conn.ops import Op
 from rnic.conn.rendezvous import as_bytes, check_room
 from rnic.endpoint import Config, Region
 from rnic.enums import AccessFlags
+from rnic.rdmacm.sockaddr import is_name, parse
 from rnic.times import seconds
 
 if TYPE_CHECKING:
@@ -76,6 +75,7 @@ class Connection(Face):
 
         A call that raises, or is cancelled, takes no message. `tag`: take the next message that was sent with
         this tag. Other messages wait meanwhile, up to Config.max_backlog; beyond that the peer waits.
+        The tag is not returned: if a program takes messages of all kinds, put the kind into the message.
         """
         core, pump = self._core, self._pump
         if tag is not None:
@@ -88,7 +88,7 @@ class Connection(Face):
         try:
             if core.courier.open or core.take_short_way():
                 if not pump.messages:
-                    core.courier.recv()
+                    core.courier.recv(pump.turn.may_look(pump))
                     if core.by_courier and tag in (None, core.courier.tag) and not pump.messages:
                         data, core.courier.hand = core.courier.hand, None
                         return data
@@ -125,7 +125,7 @@ class Connection(Face):
             again = False
             if core.courier.open or core.take_short_way():
                 if not pump.messages:
-                    core.courier.recv()
+                    core.courier.recv(pump.turn.may_look(pump))
                 again = core.courier.hand is None and await pump.wait_short(is_so, target)
             while core.fetching.is_landing or (message := core.next_message()) is None:
                 if again or not pump.messages:
@@ -348,10 +348,10 @@ class Connection(Face):
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None:
+        if (why := self._core.why_abort(value)) is None:
             await self.close()
         else:
-            await self.abort(f"the program failed: {kind.__name__}")
+            await self.abort(why)
 
     def __del__(self) -> None:
         pump: Pump | None = getattr(self, "_pump", None)
@@ -396,7 +396,7 @@ async def connect(
     dial = None
     try:
         async with asyncio.timeout(seconds(timeout)):
-            dial = Dial(await _address(host), port, config or Config(), data)
+            dial = Dial(await _address(host, port), port, config or Config(), data)
             try:
                 descriptor = Readable(dial.fileno)
                 while not dial.step(monotonic()):
@@ -413,11 +413,8 @@ async def connect(
         raise TimeoutError(f"connect: no answer from {dial.name} within {timeout} s: {why}") from None
 
 
-async def _address(host: str) -> str:
-    """Look a name up as asyncio does it, so that the loop goes on meanwhile."""
-    try:
-        ip_address(host.partition("%")[0])
-    except ValueError:
-        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_DGRAM)
-        return str(found[0][4][0])
-    return host
+async def _address(host: str, port: int) -> str:
+    """Look a name up in a thread, so that the loop goes on meanwhile."""
+    if not is_name(host):
+        return host
+    return str((await asyncio.to_thread(parse, (host, port), "resolve_addr")).ip)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from time import monotonic
 from typing import Self
 
@@ -78,27 +78,33 @@ class Listener(ListenerFace):
     ) -> None:
         """Call `agent` for each connection, in a task of its own, until close() or cancellation.
 
-        A connection is closed when its agent returns. If an agent raises, the exception goes to the loop's
-        exception handler, and the connection is aborted. At the end no new connection is served. Agents have
-        `grace` seconds to finish, and then are cancelled.
+        A connection is closed when its agent returns, or ends by the EOFError of its recv(). If an agent
+        raises another exception, it goes to the loop's exception handler, and the connection is aborted. At
+        the end no new connection is served. Agents have `grace` seconds to finish, and then are cancelled.
+        After cancellation, an agent that would wait for a message gets ClosedError at once.
         """
         seconds(grace, "grace")
-        tasks: set[asyncio.Task[None]] = set()
+        tasks: dict[asyncio.Task[None], Connection] = {}
+        interrupted = True
 
         def begin(conn: Connection) -> None:
             task = asyncio.create_task(_attend(agent, conn))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+            tasks[task] = conn
+            task.add_done_callback(tasks.pop)
 
         self._desk.serves_to_the_end = True
         try:
             async for conn in self:
                 begin(conn)
+            interrupted = False
         finally:
             self.close()
             for core in self._desk.take_left():
                 if (last := self._begin(core)) is not None:
                     begin(last)
+            if interrupted:
+                for conn in tasks.values():
+                    conn._core.leave()
             await _dismiss(tasks, grace)
 
     async def __aenter__(self) -> Self:
@@ -115,12 +121,14 @@ async def _attend(agent: Callable[[Connection], Awaitable[object]], conn: Connec
     except EndpointError as error:  # of this connection, mostly; a ConnectionError is of another
         _log.info("%r: %s", conn, error)
     except Exception as error:
-        text = f"the agent of {conn!r} has failed"
-        asyncio.get_running_loop().call_exception_handler({"message": text, "exception": error})
+        if not conn._core.is_own_end(error):
+            text = f"the agent of {conn!r} has failed"
+            asyncio.get_running_loop().call_exception_handler({"message": text, "exception": error})
 
 
-async def _dismiss(tasks: set[asyncio.Task[None]], grace: float | None) -> None:
+async def _dismiss(tasks: Iterable[asyncio.Task[None]], grace: float | None) -> None:
     """Wait for all tasks; those that take longer are cancelled, and all of them if this call is cancelled."""
+    tasks = set(tasks)
     try:
         if tasks:
             await asyncio.wait(tasks, timeout=grace)

@@ -58,6 +58,7 @@ class Pump:
         self._look(self.core.woken if self.messages else _not)
 
     def _look_again(self) -> None:
+        """Look whether a further message has come, as the task that was woken has had its turn."""
         self._look(self.core.courier.more)
 
     def _look(self, look: Callable[[], bool]) -> None:
@@ -69,9 +70,9 @@ class Pump:
             if any(self._queues[1:]) or not look():
                 self.run()
             elif self.core.courier.hand is not None:
-                if not self.messages.wake():  # nobody asks for it
+                if not self.messages.wake():  # no task asks for it
                     self.run()
-                else:
+                elif not (self.core.busy or self._failures):  # else a pump is due in that turn
                     self._soon(self._look_again)
         except BaseException:  # pump again, as the descriptor may stay quiet with work left
             self._failures = max(1, self._failures)

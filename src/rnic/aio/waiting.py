@@ -215,6 +215,14 @@ class Turn:
         self._loop = weakref.ref(loop)
         self._calls = 0
         self._until = 0.0
+        self._looked = 0
+
+    def may_look(self, connection: object) -> bool:
+        """Whether a call may look for a message before it waits: only if no other connection's call has come
+        since the last time.  A loop with several busy connections has better things to do.
+        """
+        last, self._looked = self._looked, id(connection)
+        return last == self._looked
 
     async def take(self) -> None:
         """Begin a call: wait for the loop's next turn if this turn's share is used up."""

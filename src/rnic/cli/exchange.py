@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from rnic.cli.params import Failure
 from rnic.records import Record
 from rnic.times import bounded
-from rnic.wording import nobody_listens, place, port_taken
+from rnic.wording import nobody_listens, place, port_taken, unknown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,8 +112,8 @@ def connect(host: str, port: int, timeout: float | None) -> socket.socket:
         raise Failure("could not connect: the host's name is empty")  # the resolver takes that for this host
     try:
         sock = socket.create_connection((host, port), bounded(timeout))
-    except UnicodeError:  # of the codec idna
-        raise Failure(f"could not connect to {place(host, port)}: this is not the name of a host") from None
+    except (socket.gaierror, UnicodeError) as error:
+        raise Failure(unknown_name(host, port, error)) from None
     except ConnectionRefusedError:
         raise Failure(nobody_listens(host, port)) from None
     except OSError as error:
@@ -135,8 +135,8 @@ def listen(port: int, host: str = "") -> socket.socket:
                     raise
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=1)
-    except UnicodeError:
-        raise Failure(f"could not listen at {host}: this is not the name of a host") from None
+    except (socket.gaierror, UnicodeError) as error:
+        raise Failure(unknown_name(host, port, error)) from None
     except OSError as error:
         raise Failure(_why(host or "every address", port, error)) from None
 

@@ -22,7 +22,7 @@ from operator import index
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from rnic._nic.nic import MR, SGE, WC, Chain, Courier, Hold, Operations, Result, SendWR
+from rnic._nic.nic import MR, SGE, WC, Chain, Courier, Hold, Operations, Result, SendWR, not_shared
 from rnic.conn.arrays import describe
 from rnic.conn.device import at_once, later, let_go, let_go_memory, run_all
 from rnic.conn.memory import MAX_OPS, Memory
@@ -70,6 +70,7 @@ _DISCONNECTS = (EventType.DISCONNECTED, EventType.DEVICE_REMOVAL, EventType.UNRE
 _CONFUSED = (EventType.CONNECT_ERROR, EventType.REJECTED)
 GRACE = 1.0
 """Seconds for the ABORT of a close() that came to its limit."""
+STOPPED = "the server was stopped"
 _LOOK_AGAIN = 0.25  # seconds until the next look whether what a stopped process holds has been given back
 
 
@@ -91,6 +92,9 @@ class Core:
         """A call waits for a message to come or to go: a long message may come in meanwhile."""
         self.tags: Set[int] = frozenset()
         """The tags that calls ask for now."""
+        self.leaving = False
+        """The server is being stopped: who would wait for a message gets ClosedError."""
+        self._looked = False  # a pump has looked for messages since, and after the last one
         self.broken: EndpointError | None = None
         """A mistake in rnic that ended the connection."""
         self.released = False
@@ -102,7 +106,7 @@ class Core:
         with contextlib.ExitStack() as undo:
             self.pd = undo.enter_context(context.alloc_pd())
             self.memory = Memory(self.pd, config)
-            self.pool = Pool(self.pd, config.send_size)
+            self.pool = Pool(self.pd, self.memory.staged_size)
             undo.callback(self.memory.mr.close)
             self.comp = undo.enter_context(context.create_comp_channel())
             sends = self.memory.bounces + MAX_OPS + 2
@@ -174,7 +178,7 @@ class Core:
             self._posted_ops,
             results_at=memory.results_at,
             staged_at=memory.staged_at,
-            staged_size=memory.send_size,
+            staged_size=memory.staged_size,
         )
 
     # ------------------------------------------------------------ opening
@@ -219,7 +223,7 @@ class Core:
             isinstance(protocol, Protocol)
             and protocol.plain
             and self.established
-            and not (self.ended or self.eof or self._closing)
+            and not (self.ended or self.eof or self._closing or self.leaving)
             and not (self._outgoing or self._polled or self._queued_ops or self._disconnected)
             and not (self._took_receives or self._took_sends or self._took_op)
             and self.courier.reopen()
@@ -259,14 +263,10 @@ class Core:
         self._want()
         self._cm_events()
         self._quiet()
-        for _ in range(_ROUNDS):
+        for turn in range(_ROUNDS):
             worked = self._poll(now) or self._fetch_offer()  # a STOP may stand behind the ANNOUNCE
-            self._lost_peer()
-            self._note_taken()
-            self._note_events()
-            self._close_when_idle(now)
-            self._timer(now)
-            self._post()
+            if worked or turn == 0 or self._closing is not None:  # what _post() ends is the last, perhaps
+                self._go_on(now)
             if not worked and self.courier.armed:
                 break
             if not worked:
@@ -275,10 +275,19 @@ class Core:
         else:
             self.busy = True
             return
-        self.busy = False
+        self.busy, self._looked = False, self.leaving
         self._wind_up(now)
         if self._again_at is not None or self.ended or self.protocol.released != self._released_seen:
             self._close_released(now)
+
+    def _go_on(self, now: float) -> None:
+        """Do what follows from completions, from the time, and from what the user has queued."""
+        self._lost_peer()
+        self._note_taken()
+        self._note_events()
+        self._close_when_idle(now)
+        self._timer(now)
+        self._post()
 
     def _note_posted(self) -> None:
         """Note what was posted just before an exception came."""
@@ -452,7 +461,7 @@ class Core:
 
     def _post_op(self, op: Op) -> None:
         if op.pieces is None and not self.raw and self.protocol.regions.get(op.remote.id) != op.remote:
-            self._op_done(op, ValueError(f"region {op.remote.id} is not shared any more"))
+            self._op_done(op, not_shared(op.remote))
             return
         try:
             op.number = self.operations.posted + 1
@@ -617,15 +626,39 @@ class Core:
         if hand is not None and tag is not None and self.tag_in_hand != tag:
             hand = self._fetch_from_behind(hand, tag)
         if hand is not None:
+            self._looked = False
             return hand if isinstance(hand, bytes) else hand.data
         if (error := self.fetching.error) is not None and not self.ended:
             self.fetching.error = None
             raise error
         if self.eof or (tag is not None and self._peer_is_done):
             which = "no message" if tag is None else f"no message with tag {tag}"
-            raise EOFError(f"the peer has said goodbye: {which} follows")
+            error = EOFError(f"the peer has said goodbye: {which} follows")
+            vars(error)["of"] = id(self)
+            raise error
         self.check()
+        if self._looked:
+            raise ClosedError(STOPPED)
         return None
+
+    def is_own_end(self, error: BaseException | None) -> bool:
+        """The error is the EOFError that next_message() has raised here."""
+        return isinstance(error, EOFError) and vars(error).get("of") == id(self)
+
+    def leave(self) -> None:
+        """From any thread: calls that wait for a message raise ClosedError, now and later."""
+        self.leaving = True
+        self.courier.shut()
+        with contextlib.suppress(VerbsError):  # it was closed meanwhile
+            self.cm_id.write_cm_event(EventType.USER)
+
+    def why_abort(self, error: BaseException | None) -> str | None:
+        """What the peer is told when a `with` block ends by an error; None: it is closed as usual."""
+        if error is None or self.is_own_end(error):
+            return None
+        if self.leaving and isinstance(error, ClosedError):
+            return STOPPED
+        return f"the program failed: {type(error).__name__}"
 
     def _fetch_from_behind(self, hand: MessageReceived | bytes, tag: int) -> MessageReceived | None:
         """Bring a message with this tag to hand, and put the one that was there back."""
@@ -658,16 +691,14 @@ class Core:
     def has_tagged(self, tag: int) -> bool:
         """next_message(tag) has something to say."""
         protocol = self.protocol
-        if self.tag_in_hand == tag or self.ended or self._peer_is_done:
-            return True
-        if self.fetching.error is not None:
+        if self.tag_in_hand == tag or self._peer_is_done or self.has_no_more:
             return True
         return isinstance(protocol, Protocol) and protocol.find_message(tag) is not None
 
     def tags_here(self) -> Iterator[int | None] | None:
         """The tags of what is here, as Protocol has it; no iterator: all calls for messages can go on."""
         protocol = self.protocol
-        if self.ended or self._peer_is_done or self.fetching.error is not None:
+        if self._peer_is_done or self.has_no_more:
             return None
         inside = protocol.tags_here() if isinstance(protocol, Protocol) else iter(())
         return inside if (tag := self.tag_in_hand) is None else chain((tag,), inside)
@@ -679,24 +710,32 @@ class Core:
         return self.courier.tag if isinstance(hand, bytes) else None if hand is None else hand.tag
 
     @property
+    def has_no_more(self) -> bool:
+        """next_message() raises an error if there is no message."""
+        return self.ended or self.leaving or self.fetching.error is not None
+
+    @property
     def by_courier(self) -> bool:
         """The next message came by the courier, so no pump is needed after it."""
         return isinstance(self.courier.hand, bytes)
 
     def has_news(self) -> bool:
         """next_message() has something to say."""
-        return self.courier.hand is not None or self.eof or self.ended or self.fetching.error is not None
+        return self.courier.hand is not None or self.eof or self.has_no_more
 
     def share(self, buffer: AnyBuffer, access: AccessFlags | None) -> Region:
         """Register memory and tell the peer."""
         self._go_long()
         self.check()
-        view = view_of(buffer)
+        view = view_of(buffer, "share()")
         data = flat(view, "share()")
         if access is None:
             access = self.config.access
             if data.readonly:
                 access &= AccessFlags.REMOTE_READ
+        elif not isinstance(access, int):
+            cure = "such as AccessFlags.REMOTE_READ | AccessFlags.REMOTE_WRITE"
+            raise TypeError(f"share(): access is AccessFlags, {cure}, not {type(access).__name__}")
         writes = access & (AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_ATOMIC)
         mr = self.pd.reg_mr(data, access | (AccessFlags.LOCAL_WRITE if writes else AccessFlags(0)))
         before = set(self.protocol.shared)

@@ -31,7 +31,7 @@ from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, Timing,
 from rnic.rdmacm.sockaddr import SockAddr
 from rnic.records import Record
 from rnic.wire import RejReason, rej_reason
-from rnic.wording import nobody_listens, place
+from rnic.wording import no_host, nobody_listens, place
 
 _log = Log("rnic.conn")
 _LACKING = (EMFILE, ENFILE, ENOMEM, ENOSPC, EAGAIN)
@@ -119,8 +119,8 @@ class Dial:
             case kind if kind in _FAILED:
                 code = -event.status
                 silent = code == ETIMEDOUT  # that is said of a neighbour: nothing was sent to the peer yet
-                why = "no host answers at this address" if silent else os.strerror(code)
-                raise VerbsError(code, f"{self.name}: {why}", "connect")
+                text = no_host(self.host, self.port) if silent else f"{self.name}: {os.strerror(code)}"
+                raise VerbsError(code, text, "connect")
             case kind:
                 raise LostError(f"{self.name}: {kind.name} during the handshake")
 

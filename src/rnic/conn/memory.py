@@ -13,8 +13,8 @@ RESULT_SIZE = 8
 MAX_BOUNCE = 32
 MAX_OPS = 64
 """The most READs, WRITEs and atomics that are posted at a time; further ones wait."""
-
-
+MAX_STAGED = 16384
+"""The most bytes of a buffer that a READ or WRITE copies; longer buffers are registered."""
 STAGE = 4096
 """The most bytes of a buffer that a batch copies; longer buffers are registered."""
 
@@ -26,7 +26,7 @@ class Memory:
     time than there are places: so the place of each is its number, modulo the number of places.
 
     A SEND is copied into a bounce buffer.  To register the caller's buffer would cost more than to copy
-    16 KiB, and after a copy the buffer is free at once.
+    64 KiB, and after a copy the buffer is free at once.
     """
 
     def __init__(self, pd: PD, config: Config) -> None:
@@ -36,7 +36,8 @@ class Memory:
         self.sends_at = self.receives * self.receive_size
         self.results_at = -(-(self.sends_at + self.bounces * self.send_size) // RESULT_SIZE) * RESULT_SIZE
         self.staged_at = self.results_at + MAX_OPS * RESULT_SIZE
-        total = self.staged_at + self.send_size
+        self.staged_size = min(config.send_size, MAX_STAGED)
+        total = self.staged_at + self.staged_size
         self.mr: MR = pd.alloc_mr(total, AccessFlags.LOCAL_WRITE)
         self._stage: MR | None = None
 

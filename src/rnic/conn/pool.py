@@ -91,16 +91,12 @@ class Pool:
         key = (Places.address(data), data.nbytes, reads)
         mr = self._cached.get(key)
         if mr is None:
+            while len(self._cached) >= MAX_CACHED:  # before the new one: an exception here leaves none too many
+                part_with(self._cached.popitem(last=False)[1])
             access = AccessFlags.LOCAL_WRITE if reads else AccessFlags(0)
             mr = self._cached[key] = self._pd.reg_mr(addr=key[0], length=key[1], access=access)
-            while len(self._cached) > MAX_CACHED:
-                self._forget(next(iter(self._cached)))
         self._cached.move_to_end(key)
         return Hold(mr, 0, data.nbytes, later)
-
-    def _forget(self, key: _Key) -> None:
-        part_with(self._cached[key])
-        del self._cached[key]
 
     @property
     def awaited(self) -> bool:
@@ -109,8 +105,8 @@ class Pool:
 
     def let_go(self) -> None:
         """Deregister everything; memory in which arrays lie stays until the last of them is freed."""
-        for key in list(self._cached):
-            self._forget(key)
+        while self._cached:
+            part_with(self._cached.popitem()[1])
         self._registered.clear()
         for mr in self.places.regions():
             if not mr.awaited:

@@ -75,10 +75,8 @@ class Connection(Face):
         seconds(timeout)
         self._inside = what
 
-    def _may_go_short(self, timeout: float | None) -> bool:
+    def _may_go_short(self) -> bool:
         """No other call runs, and nothing is on the long way that must go first."""
-        if timeout is not None:
-            seconds(timeout)
         return self._inside is None and (self._core.courier.open or self._core.take_short_way())
 
     def _wait(
@@ -108,12 +106,14 @@ class Connection(Face):
         of rnic is too old for tags.
         """
         core = self._core
+        if timeout is not None:
+            seconds(timeout)
+        if self._may_go_short() and core.courier.send(message, tag):
+            return
         self._enter("send", timeout)
         try:
             handle = core.next_handle
             try:
-                if (core.courier.open or core.take_short_way()) and core.courier.send(message, tag):
-                    return
                 core.send(message, tag)
                 self._wait(lambda: core.is_sent(handle), timeout, "send")
             except BaseException as error:
@@ -130,14 +130,13 @@ class Connection(Face):
 
         A call that raises takes no message. `tag`: take the next message that was sent with this tag. Other
         messages wait meanwhile, up to Config.max_backlog; beyond that the peer waits.
+        The tag is not returned: if a program takes messages of all kinds, put the kind into the message.
         """
-        core, until = self._core, after(timeout)
+        core, until = self._core, None if timeout is None else after(timeout)
         if tag is not None:
             core.check_tag(tag)
         data: bytes
-        went_short = self._may_go_short(timeout) and (
-            core.courier.recv(timeout != 0) or self._recv_short(until)
-        )
+        went_short = self._may_go_short() and (core.courier.recv(timeout != 0) or self._recv_short(until))
         # No call between these looks and the return: a signal's handler could take it, or leave another.
         if went_short and core.courier.hand.__class__ is bytes and (tag is None or tag == core.courier.tag):
             data, core.courier.hand = core.courier.hand, None
@@ -166,7 +165,7 @@ class Connection(Face):
         returned.
         """
         core, until, target = self._core, after(timeout), room(buffer)
-        if self._may_go_short(timeout) and (core.courier.recv(timeout != 0) or self._recv_short(until)):
+        if self._may_go_short() and (core.courier.recv(timeout != 0) or self._recv_short(until)):
             data = core.courier.hand
             if isinstance(data, bytes):  # nor has the handler of a signal taken it
                 length = core.fetching.put(data, target)
@@ -449,10 +448,10 @@ class Connection(Face):
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None:
+        if (why := self._core.why_abort(value)) is None:
             self.close()
         else:
-            self.abort(f"the program failed: {kind.__name__}")
+            self.abort(why)
 
     def __del__(self) -> None:
         core: Core | None = getattr(self, "_core", None)
@@ -518,21 +517,25 @@ class Listener(ListenerFace):
     def serve(self, agent: Callable[[Connection], object], *, grace: float | None = 5.0) -> None:
         """Call `agent` for each connection, in a thread of its own, until close().
 
-        A connection is closed when its agent returns. If an agent raises, the exception is logged, and the
-        connection is aborted. close() ends serve(), from an agent, another thread or a signal handler; so
-        does an exception here, such as KeyboardInterrupt. Then no new connection is served. Agents have
-        `grace` seconds to finish, and then lose their connections.
+        A connection is closed when its agent returns, or ends by the EOFError of its recv(). If an agent
+        raises another exception, it is logged, and the connection is aborted. close() ends serve(), from an
+        agent, another thread or a signal handler; so does an exception here, such as KeyboardInterrupt. Then
+        no new connection is served. Agents have `grace` seconds to finish, and then lose their connections.
+        After an exception, an agent that would wait for a message gets ClosedError at once.
         """
         seconds(grace, "grace")
-        agents = Agents(agent)
+        agents, interrupted = Agents(agent), True
         self._desk.serves_to_the_end = True
         try:
             for conn in self:
                 agents.begin(conn)
+            interrupted = False
         finally:
             self.close()
             for core in self._desk.take_left():
                 agents.begin(Connection(core))
+            if interrupted:
+                agents.call_back()
             agents.dismiss(grace)
 
     def __enter__(self) -> Self:
@@ -569,7 +572,13 @@ class Agents:
         except EndpointError as error:  # of this connection, mostly; a ConnectionError is of another
             _log.info("%r: %s", conn, error)
         except Exception as error:
-            _log.error("the agent of %r has failed", conn, error=error)
+            if not conn._core.is_own_end(error):
+                _log.error("the agent of %r has failed", conn, error=error)
+
+    def call_back(self) -> None:
+        """Have the agents end when they next wait for a message, or now if they do."""
+        for conn in self._at_work.values():
+            conn._core.leave()
 
     def dismiss(self, grace: float | None) -> None:
         """Wait for all agents; those that take longer lose their connections, which ends their waiting."""

@@ -23,15 +23,15 @@ MAX_SPIN = 0.001
 class Config(Record):
     """The options of one end; the two ends may have different ones."""
 
-    receive_size: int = 16384
+    receive_size: int = 65536
     """Size of each receive buffer in bytes."""
     receives: int = 32
     """Number of receives that are kept posted."""
-    send_size: int = 16384
+    send_size: int = 65536
     """The most bytes in one SEND, even if the peer accepts more."""
     max_message: int = 1 << 30
     """The longest message that this end accepts, in bytes; while it comes in, it is in memory once."""
-    announce: int | None = 1 << 18
+    announce: int | None = 1 << 20
     """A message of at least this many bytes is announced, and the peer READs it straight from its buffer;
     None: never.
 
@@ -50,7 +50,7 @@ class Config(Record):
     """
     idle_interval: float | None = 10.0
     """Seconds without a sign of life after which this end probes the peer; None: never."""
-    spin: float = 50e-6
+    spin: float = 150e-6
     """Seconds, at most 1 ms, for which a waiting call polls before it sleeps; 0: it sleeps at once.
 
     After polls that find nothing, calls poll less often.

@@ -39,7 +39,8 @@ class OwnRegions:
         if len(self.shared) >= most:
             raise ValueError(f"share(): the peer takes {most} regions at a time")
         if not access or access & ~self._allowed:
-            raise ValueError(f"share(): access {access!r}, the queue pair allows {self._allowed!r}")
+            allowed = self._allowed.name or "nothing"
+            raise ValueError(f"share(): access is {access!r}, and Config.access allows {allowed} or a part")
         if addr < 0 or length < 0 or addr + length > 1 << 64 or not 0 <= rkey < 1 << 32:
             raise ValueError(f"share(): {length} bytes at {addr:#x} with rkey {rkey:#x} cannot be a region")
         number = self._ids + 1

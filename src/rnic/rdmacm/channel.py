@@ -11,17 +11,18 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from errno import EBADF, EBUSY, EINVAL
+from errno import EBADF, EBUSY, ECONNRESET, EINVAL, ETIMEDOUT
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
 
 from rnic._nic import nic
 from rnic.errors import VerbsError
+from rnic.rdmacm import reach
 from rnic.rdmacm.names import ConnParam, EventType, UDParam
 from rnic.times import after, milliseconds
 from rnic.wire import RejReason, SidrStatus
 from rnic.wire.cm_names import name_of
-from rnic.wording import nobody_listens
+from rnic.wording import no_host, nobody_listens, place
 
 if TYPE_CHECKING:
     from rnic.rdmacm.cm_id import CmId
@@ -130,8 +131,26 @@ class Event:
                 why = f"{self.event.name}, reason {self.status}: {reason}"
                 return f"{nobody_listens(peer[0], peer[1])} ({why})"
             return f"{self.event.name}: refused by the peer, reason {self.status} ({reason})"
+        return self._why_silent() or self._named()
+
+    def _named(self) -> str:
         why = f": {os.strerror(-self.status)}" if self.status else ""
         return f"{self.event.name}{why}"
+
+    def _why_silent(self) -> str | None:
+        """What it means that a peer cannot be reached, and the cure; None for other events."""
+        peer = self.id.get_peer_addr()
+        if peer is None or not self.status:
+            return None
+        match self.event:
+            case EventType.ADDR_ERROR if self.status == -ETIMEDOUT:
+                return f"{no_host(peer[0], peer[1])} ({self._named()})"
+            case EventType.ADDR_ERROR | EventType.ROUTE_ERROR:
+                return f"{place(peer[0], peer[1])}: no way there: check address and routes ({self._named()})"
+            case EventType.UNREACHABLE if self.status != -ECONNRESET:
+                why = reach.words(-self.status)
+                return f"{place(peer[0], peer[1])} does not answer: {why} ({self._named()})"
+        return None
 
     def _no_listener(self) -> bool:
         if self.event is EventType.UNREACHABLE:

@@ -17,6 +17,7 @@ from rnic.threads import Thread, begin
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QPCap
 from rnic.wire import PortSpace
+from rnic.wording import unknown_name
 
 if TYPE_CHECKING:
     from rnic.rdmacm.cm_id import CmId
@@ -57,8 +58,8 @@ def getaddrinfo(
     kind = socket.SOCK_STREAM if stream else socket.SOCK_DGRAM
     try:
         found = socket.getaddrinfo(node, service or 0, hints.family, kind, flags=flags)
-    except OSError as error:
-        text = f"{node}, service {service}: {error.strerror}"
+    except (OSError, UnicodeError) as error:
+        text = unknown_name(node or "this host", service or 0, error)
         raise VerbsError(EADDRNOTAVAIL, text, "getaddrinfo") from None
     side = "src_addr" if hints.passive else "dst_addr"
     return [replace(hints, family=family, **{side: addr}) for family, _, _, _, addr in found]  # type: ignore[arg-type] # one of the two sides

@@ -10,6 +10,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from rnic.errors import VerbsError
 from rnic.records import Record
+from rnic.wording import unknown_name
 
 IP = IPv4Address | IPv6Address
 SockAddr = tuple[str, int] | tuple[str, int, int, int]
@@ -49,6 +50,17 @@ def parse(address: SockAddr, verb: str) -> Inet:
     return Inet(ip, port, _scope(zone, verb) if zone else scope)
 
 
+def is_name(host: object) -> bool:
+    """Whether parse() would look the host up, which takes time."""
+    if not isinstance(host, str):
+        return False
+    try:
+        ip_address(host.partition("%")[0])
+    except ValueError:
+        return bool(host)
+    return False
+
+
 def _of_types(address: object, verb: str) -> tuple[str, int]:
     """Host and port, or a TypeError that says what an address is."""
     if not isinstance(address, (tuple, list)) or len(address) not in (2, 4):
@@ -72,6 +84,6 @@ def _scope(zone: str, verb: str) -> int:
 def _look_up(host: str, port: int, verb: str) -> Inet:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-    except OSError as error:
-        raise VerbsError(EADDRNOTAVAIL, f"{host}: {error.strerror}", verb) from None
+    except (OSError, UnicodeError) as error:
+        raise VerbsError(EADDRNOTAVAIL, unknown_name(host, port, error), verb) from None
     return parse(found[0][4], verb)  # type: ignore[arg-type] # an address of the two families

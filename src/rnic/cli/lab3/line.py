@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import time
 from collections import deque
@@ -18,6 +17,7 @@ from rnic.cli.lab3.faults import Code, Fault
 from rnic.cli.lab3.messages import MESSAGE_BYTES, TEXT_BYTES, Error, Message, padded
 from rnic.rdmacm import CmId, Event, EventChannel, EventType, create_id
 from rnic.times import milliseconds
+from rnic.wording import place
 
 SLICE = 0.02  # seconds between two looks at what no descriptor tells
 REFUSE_SECONDS = 0.5  # how long a peer that is refused may take to hear why
@@ -258,11 +258,12 @@ class Line:
 
 def connect(host: str, port: int, timeout: float) -> Line:
     """Call the receiver.  Fault CONNECT when there is none."""
-    where = f"{host} port {port}"
+    where = place(host, port)
     try:
         return _connect(host, port, timeout, where)
     except rnic.VerbsError as error:
-        raise Fault(Code.CONNECT, f"{where}: {error.strerror}") from None
+        text = error.strerror or ""
+        raise Fault(Code.CONNECT, text if text.startswith(where) else f"{where}: {text}") from None
 
 
 def _connect(host: str, port: int, timeout: float, where: str) -> Line:
@@ -292,14 +293,12 @@ def _await(channel: EventChannel, wanted: EventType, where: str, timeout: float)
         raise Fault(Code.CONNECT, f"{where} did not answer within {timeout:g} s") from None
     with event:
         if event.event is not wanted:
-            raise Fault(Code.CONNECT, f"{where}: {_reason(event)}")
+            raise Fault(Code.CONNECT, event.explain() if event.status < 0 else f"{where}: {_reason(event)}")
 
 
 def _reason(event: Event) -> str:
     if event.event is EventType.REJECTED:
         return "nobody listens there" if event.status == INVALID_SERVICE_ID else _refusal(event)
-    if event.status < 0:
-        return os.strerror(-event.status)
     return event.event.name
 
 
