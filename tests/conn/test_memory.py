@@ -27,6 +27,7 @@ from conn.test_ends import pair
 from conn.test_interrupts import InterruptError, Raiser
 from conn.test_short_way import SLEEPY, ends
 from rnic._nic.nic import Hold
+from rnic.conn.device import part_with
 from rnic.conn.pool import MAX_CACHED
 from rnic.endpoint import Config, EndpointError, Region
 from rnic.enums import AccessFlags
@@ -502,7 +503,7 @@ def test_a_task_that_is_cancelled_leaves_a_registration_that_is_held() -> None:
                 del local
                 local = np.zeros(1 << 22, "u1")
                 for key in list(a._core.pool._cached):
-                    a._core.pool._forget(key)
+                    part_with(a._core.pool._cached.pop(key))
             await a.read(local, remote)
             assert len(a._core.pool._cached) == 1
 
