@@ -91,7 +91,7 @@ class Pool:
         key = (Places.address(data), data.nbytes, reads)
         mr = self._cached.get(key)
         if mr is None:
-            while len(self._cached) >= MAX_CACHED:  # before the new one: an exception here leaves none too many
+            while len(self._cached) >= MAX_CACHED:  # first: an exception here leaves none too many
                 part_with(self._cached.popitem(last=False)[1])
             access = AccessFlags.LOCAL_WRITE if reads else AccessFlags(0)
             mr = self._cached[key] = self._pd.reg_mr(addr=key[0], length=key[1], access=access)
