@@ -22,7 +22,7 @@
 struct in_flight {
     uint64_t at, sequence;
     struct node *from, *to;
-    struct flow flow;
+    struct way way;
     uint32_t n;
     uint8_t bytes[];
 };
@@ -144,8 +144,8 @@ static void witness_packet(const struct node *from, const uint8_t *bytes, uint32
 /* ---------------------------------------------------------------- onto the wire */
 
 /* What the fault injector lets through goes onto the wire. */
-static void launch(void *arg, const struct flow *flow, const uint8_t *bytes, uint32_t n) {
-    struct node *from = arg;
+static void launch(struct link *link, const struct way *way, const uint8_t *bytes, uint32_t n) {
+    struct node *from = ((struct sink *)link)->node;
     struct fabric *f = from->fabric;
     struct in_flight *p = malloc(sizeof *p + n);
     uint64_t start = from->wire_free > f->now ? from->wire_free : f->now;
@@ -153,27 +153,27 @@ static void launch(void *arg, const struct flow *flow, const uint8_t *bytes, uin
     *p = (struct in_flight){.at = from->wire_free + f->latency,
                             .sequence = f->sequence++,
                             .from = from,
-                            .to = node_at(f, &flow->dst),
-                            .flow = *flow,
+                            .to = node_at(f, &way->dst),
+                            .way = *way,
                             .n = n};
     memcpy(p->bytes, bytes, n);
     heap_push(f, p);
 }
 
-static void send_packet(struct node *from, const struct flow *flow, const uint8_t *bytes, uint32_t n) {
+static void send_packet(struct node *from, const struct way *way, const uint8_t *bytes, uint32_t n) {
     struct fabric *f = from->fabric;
     witness_packet(from, bytes, n);
     enum verdict verdict = PASS;
     uint32_t nth = f->judged[from - f->node]++;
     if (f->judge)
         verdict = f->judge(f->judge_arg, from, nth, bytes);
-    if (verdict == LOSE || (f->dead && (same_address(f->dead, &flow->src) || same_address(f->dead, &flow->dst))))
+    if (verdict == LOSE || (f->dead && (same_address(f->dead, &way->src) || same_address(f->dead, &way->dst))))
         return;
     for (int i = 0; i < (verdict == TWICE ? 2 : 1); i++) {
         if (from->fault.on)
-            fault_send(&from->fault, &from->nic.counters, flow, bytes, n, f->now, launch, from);
+            fault_send(&from->fault, &from->nic.counters, way, bytes, n, f->now);
         else
-            launch(from, flow, bytes, n);
+            launch(&from->sink.link, way, bytes, n);
     }
     if (verdict == LATE) { /* it is the youngest in the heap: take it out and delay it */
         for (uint32_t i = 0; i < f->in_heap; i++) {
@@ -195,15 +195,15 @@ static void send_packet(struct node *from, const struct flow *flow, const uint8_
 
 /* ---------------------------------------------------------------- the sink that engines write into */
 
-static uint8_t *reserve(struct tx *tx, struct flow *flow, uint32_t n, uint32_t *crc) {
-    struct sink *sink = (struct sink *)tx;
+static uint8_t *reserve(struct link *link, struct way *way, uint32_t n, uint32_t *crc) {
+    struct sink *sink = (struct sink *)link;
     if (!sink->budget)
         return NULL;
     if (n > sizeof sink->bytes)
         check_fail(__FILE__, __LINE__, "a packet of %u bytes", n);
-    sink->flow = flow;
+    sink->way = way;
     sink->n = n;
-    *crc = icrc_seed(&flow->src, &flow->dst, 0, n);
+    *crc = icrc_seed(&way->src, &way->dst, 0, n);
     return sink->bytes;
 }
 
@@ -230,15 +230,17 @@ static void check_bits(const uint8_t *bth) {
     CHECK(bth_ackreq(bth) || !(row->mask & OPC_WAITS));
 }
 
-static void commit(struct tx *tx) {
-    struct sink *sink = (struct sink *)tx;
+static void commit(struct link *link) {
+    struct sink *sink = (struct sink *)link;
     const struct roce_opcode *row = roce_opcode(bth_opcode(sink->bytes));
     sink->budget--;
     check_responses(sink);
     check_bits(sink->bytes);
     note_packet(sink->node, 0, sink->bytes, sink->n - row->header - ICRC_BYTES - bth_pad(sink->bytes));
-    send_packet(sink->node, sink->flow, sink->bytes, sink->n);
+    send_packet(sink->node, sink->way, sink->bytes, sink->n);
 }
+
+static const struct link_ops sink_ops = {.name = "sink", .reserve = reserve, .commit = commit, .emit = launch};
 
 /* ---------------------------------------------------------------- what the device does between link and engine */
 
@@ -249,7 +251,7 @@ static struct qp *parse(struct node *node, const struct in_flight *p, struct pac
     uint32_t n = p->n;
     if (n < BTH_BYTES + ICRC_BYTES)
         return drop(node, RNIC_CNT_drop_short), NULL;
-    uint32_t icrc = icrc_compute(&p->flow.src, &p->flow.dst, 0, p->bytes, n - ICRC_BYTES);
+    uint32_t icrc = icrc_compute(&p->way.src, &p->way.dst, 0, p->bytes, n - ICRC_BYTES);
     if (icrc != get_le32(p->bytes + n - ICRC_BYTES))
         return drop(node, RNIC_CNT_drop_bad_icrc), NULL;
     const struct roce_opcode *row = roce_opcode(bth_opcode(p->bytes));
@@ -266,7 +268,7 @@ static struct qp *parse(struct node *node, const struct in_flight *p, struct pac
                            .opcode = bth_opcode(p->bytes),
                            .ackreq = bth_ackreq(p->bytes),
                            .solicited = bth_se(p->bytes),
-                           .marked = (p->flow.traffic_class & ECN_MASK) == ECN_MARKED};
+                           .marked = (p->way.traffic_class & ECN_MASK) == ECN_MARKED};
     for (int i = 0; i < node->qps; i++) {
         struct qp *qp = node->qp[i];
         if (qp->pub.qp_num == bth_dqpn(p->bytes))
@@ -296,7 +298,7 @@ static void turn(struct node *node) {
             continue;
         for (int spins = 0; spins < SPIN; spins++) {
             node->sink.budget = node->budget ? node->budget : UINT32_MAX;
-            bool again = qp->engine->next(qp, &node->sink.tx, node->fabric->now);
+            bool again = qp->engine->next(qp, node->fabric->now);
             invariants(qp);
             if (!again)
                 break;
@@ -324,7 +326,7 @@ static bool admit(struct qp *qp, const struct in_flight *p, struct packet *pkt) 
     pkt->pkey_index = (uint16_t)index;
     if (index < 0)
         COUNT(qp, drop_bad_pkey);
-    else if (qp->alt_loaded && !path_input(qp, path_of(qp, &p->flow.src, &p->flow.dst), pkt))
+    else if (qp->alt_loaded && !path_input(qp, path_of(qp, &p->way.src, &p->way.dst), pkt))
         COUNT(qp, drop_bad_source);
     else
         return true;
@@ -341,10 +343,9 @@ static void arrive(struct fabric *f, struct in_flight *p) {
         drop(node, RNIC_CNT_drop_bad_state);
     } else if (qp && admit(qp, p, &pkt)) {
         note_packet(p->from, 1, pkt.bth, pkt.length);
-        grh_build(grh, &p->flow.src, &p->flow.dst, p->flow.traffic_class, p->flow.hop_limit, p->flow.flow_label, 0,
-                  p->n);
+        grh_build(grh, &p->way.src, &p->way.dst, p->way.traffic_class, p->way.hop_limit, p->way.flow_label, 0, p->n);
         pkt.grh = grh;
-        pkt.sl = p->flow.traffic_class >> 5;
+        pkt.sl = p->way.traffic_class >> 5;
         if (f->witness)
             f->witness(f->witness_arg, qp, &pkt);
         qp->engine->input(qp, &pkt, f->now);
@@ -390,7 +391,7 @@ static void timers(struct node *node, struct qp *qp) {
     bool due = qp->engine->deadline(qp) <= now, ack = held(node, qp) <= now;
     node->sink.budget = UINT32_MAX;
     if (due)
-        qp->engine->timer(qp, &node->sink.tx, now);
+        qp->engine->timer(qp, now);
     if (due || ack)
         turn(node);
 }
@@ -407,7 +408,7 @@ bool fabric_step(struct fabric *f, uint64_t until) {
         arrive(f, heap_pop(f));
     for (int i = 0; i < NODES; i++) {
         struct node *node = &f->node[i];
-        fault_release(&node->fault, f->now, launch, node);
+        fault_release(&node->fault, f->now);
         if (node->run_at <= f->now)
             turn(node);
         for (int k = 0; k < node->qps; k++)
@@ -451,11 +452,11 @@ uint32_t fabric_count(const struct fabric *f, const struct node *from, int arriv
     return n;
 }
 
-void fabric_inject(struct node *from, struct flow *flow, const uint8_t *bytes, uint32_t n) {
+void fabric_inject(struct node *from, struct way *way, const uint8_t *bytes, uint32_t n) {
     uint8_t packet[8192];
     memcpy(packet, bytes, n);
-    put_le32(packet + n, icrc_compute(&flow->src, &flow->dst, 0, bytes, n));
-    launch(from, flow, packet, n + ICRC_BYTES);
+    put_le32(packet + n, icrc_compute(&way->src, &way->dst, 0, bytes, n));
+    launch(&from->sink.link, way, packet, n + ICRC_BYTES);
 }
 
 /* ---------------------------------------------------------------- objects */
@@ -482,7 +483,8 @@ void fabric_open(struct fabric *f, bool ipv6) {
         node->run_at = NEVER;
         node->nic.max_window = node->nic.slow_window = 1 << 20;
         node->nic.mtu = 1024;
-        node->sink = (struct sink){.tx = {reserve, commit}, .node = node};
+        node->sink = (struct sink){.link.ops = &sink_ops, .node = node};
+        node->nic.wire = &node->sink.link;
         address(&node->addr, ipv6, i);
         address(&node->addr2, ipv6, i);
         node->addr2.sin6_addr.s6_addr[14] = 1;
@@ -624,7 +626,8 @@ struct ah *fabric_ah(struct node *node, const struct node *to) {
     CHECK(node->ahs < NODE_AHS);
     ah->head.pub.pd = &node->pd.pub;
     ah->head.users = 1;
-    ah->flow = (struct flow){.src = node->addr, .dst = to->addr, .traffic_class = 0x68, .hop_limit = 33};
+    ah->way = (struct way){
+        .link = node->nic.wire, .src = node->addr, .dst = to->addr, .traffic_class = 0x68, .hop_limit = 33};
     return node->ah[node->ahs++] = ah;
 }
 
@@ -643,12 +646,12 @@ void fabric_destroy(struct qp *qp) {
     free(qp);
 }
 
-static struct flow flow_to(const struct node *node, const struct rnic_ah_attr *av) {
+static struct way way_to(const struct node *node, const struct rnic_ah_attr *av) {
     const struct sockaddr_in6 *here = av->grh.sgid_index ? &node->addr2 : &node->addr;
-    struct flow flow = {.src = *here, .dst = *here, .hop_limit = 64};
-    memcpy(&flow.dst.sin6_addr, av->grh.dgid.raw, 16);
-    flow.traffic_class = node->nic.congestion ? ECN_CAPABLE : 0;
-    return flow;
+    struct way way = {.link = node->nic.wire, .src = *here, .dst = *here, .hop_limit = 64};
+    memcpy(&way.dst.sin6_addr, av->grh.dgid.raw, 16);
+    way.traffic_class = node->nic.congestion ? ECN_CAPABLE : 0;
+    return way;
 }
 
 /* As the device does it. */
@@ -659,11 +662,11 @@ int fabric_modify(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask,
         return rc;
     qp_attr_apply(qp, attr, mask);
     if (to == RNIC_QPS_RTR && from == RNIC_QPS_INIT) {
-        qp->flow = flow_to(node_of(qp), &qp->attr.ah_attr);
-        qp->from = (struct flow){.src = qp->flow.dst, .dst = qp->flow.src};
+        qp->way = way_to(node_of(qp), &qp->attr.ah_attr);
+        qp->from = (struct way){.src = qp->way.dst, .dst = qp->way.src};
     }
     if (mask & RNIC_QP_ALT_PATH) {
-        struct flow alt = flow_to(node_of(qp), &qp->attr.alt_ah_attr), back = {.src = alt.dst, .dst = alt.src};
+        struct way alt = way_to(node_of(qp), &qp->attr.alt_ah_attr), back = {.src = alt.dst, .dst = alt.src};
         path_load(qp, &alt, &back);
     }
     if (mask & RNIC_QP_STATE)

@@ -21,10 +21,10 @@
 
 struct fabric;
 
-struct sink { /* one packet at a time */
-    struct tx tx;
+struct sink {         /* one packet at a time */
+    struct link link; /* first */
     struct node *node;
-    struct flow *flow;
+    struct way *way;
     uint32_t n, budget;
     bool in_response; /* the last READ response was not the last of its stream */
     uint32_t response_psn;
@@ -106,7 +106,7 @@ void fabric_drop_cq(struct cq *cq);
 struct mr *fabric_mr(struct node *node, struct pd *pd, void *addr, uint64_t length, uint32_t access);
 void fabric_drop_mr(struct node *node, struct mr *mr);
 /* Gives a packet to whom it is addressed to, as if `from` had sent it: BTH to payload and pad, the ICRC is added. */
-void fabric_inject(struct node *from, struct flow *flow, const uint8_t *bytes, uint32_t n);
+void fabric_inject(struct node *from, struct way *way, const uint8_t *bytes, uint32_t n);
 /* Packets of an opcode (-1: any) that a node sent (arrived 0), or that were accepted from it (arrived 1). */
 uint32_t fabric_count(const struct fabric *f, const struct node *from, int arrived, int opcode);
 

@@ -29,5 +29,5 @@ void inject(struct end *from, const struct hand *h) {
         aeth_set_syndrome(bytes + row->aeth, h->syndrome);
         aeth_set_msn(bytes + row->aeth, rc_of(from->qp)->resp.msn);
     }
-    fabric_inject(from->node, &from->qp->flow, bytes, row->header + h->length + pad);
+    fabric_inject(from->node, &from->qp->way, bytes, row->header + h->length + pad);
 }

@@ -105,8 +105,8 @@ void inlet_enter(struct qp *q, uint32_t index) {
 
 void inlet_connect(const struct sockaddr_in6 *peer) {
     qp = (struct qp){.service = OPC_RC, .takes = OPC_RC | OPC_CNP};
-    qp.flow = (struct flow){.src = port->addr, .dst = *peer};
-    qp.from = (struct flow){.src = *peer, .dst = port->addr};
+    qp.way = (struct way){.src = port->addr, .dst = *peer};
+    qp.from = (struct way){.src = *peer, .dst = port->addr};
     qp.from.dst.sin6_port = htons(ROCE_UDP_PORT);
     inlet_enter(&qp, 6);
 }

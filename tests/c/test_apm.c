@@ -33,8 +33,8 @@ static void rearm(const struct end *e) { CHECK_EQ(modify(e, RNIC_MIG_REARM, mask
 static int mig_state(const struct end *e) { return e->qp->attr.path_mig_state; }
 
 static bool on_second(const struct end *e) {
-    return !memcmp(&e->qp->flow.src.sin6_addr, &e->node->addr2.sin6_addr, 16) &&
-           !memcmp(&e->qp->flow.dst.sin6_addr, &e->peer->node->addr2.sin6_addr, 16);
+    return !memcmp(&e->qp->way.src.sin6_addr, &e->node->addr2.sin6_addr, 16) &&
+           !memcmp(&e->qp->way.dst.sin6_addr, &e->peer->node->addr2.sin6_addr, 16);
 }
 
 static void send_one(struct end *from, uint64_t id, uint32_t n) {
@@ -261,23 +261,23 @@ static void unreliable_connections_migrate_with_the_peer(void) {
 
 /* ---------------------------------------------------------------- what the peer may not do */
 
-static void inject_opcode(struct flow *flow, uint8_t opcode, uint8_t m, uint32_t psn) {
+static void inject_opcode(struct way *way, uint8_t opcode, uint8_t m, uint32_t psn) {
     uint8_t packet[64] = {opcode};
     bth_set_m(packet, m);
     bth_set_pkey(packet, 0xFFFF);
     bth_set_dqpn(packet, p.b.qp->pub.qp_num);
     bth_set_psn(packet, psn);
-    fabric_inject(p.a.node, flow, packet, roce_opcode(opcode)->header);
+    fabric_inject(p.a.node, way, packet, roce_opcode(opcode)->header);
     fabric_settle(&p.f);
 }
 
-static void inject(struct flow *flow, uint8_t m, uint32_t psn) { inject_opcode(flow, ROCE_RC_SEND_ONLY, m, psn); }
+static void inject(struct way *way, uint8_t m, uint32_t psn) { inject_opcode(way, ROCE_RC_SEND_ONLY, m, psn); }
 
 static void a_migration_that_cannot_be_followed_is_told_once(void) {
     pair_open(&p, 0);
     rearm(&p.a);
     rearm(&p.b); /* no packet has come: REARM */
-    struct flow alt = p.a.qp->alt;
+    struct way alt = p.a.qp->alt;
     inject(&alt, 1, 0x123456);
     inject(&alt, 1, 0x123456);
     CHECK_EQ(take_event(&p.b), RNIC_EVENT_PATH_MIG_ERR);
@@ -286,8 +286,8 @@ static void a_migration_that_cannot_be_followed_is_told_once(void) {
     CHECK_EQ(COUNTER(&p.b, requests_executed), 0);
     send_one(&p.a, 1, 10);
     CHECK_EQ(mig_state(&p.b), RNIC_MIG_ARMED);
-    struct flow cross = p.a.qp->alt; /* from the second address to the first: neither of the two paths */
-    cross.dst = p.a.qp->flow.dst;
+    struct way cross = p.a.qp->alt; /* from the second address to the first: neither of the two paths */
+    cross.dst = p.a.qp->way.dst;
     inject(&cross, 1, 0x123457);
     CHECK_EQ(mig_state(&p.b), RNIC_MIG_ARMED);
     CHECK_EQ(take_event(&p.b), -1); /* told since the last REARM */
@@ -300,7 +300,7 @@ static void a_migration_that_cannot_be_followed_is_told_once(void) {
 static void packets_on_the_alternate_path_need_a_migration_request(void) {
     pair_open(&p, 0);
     arm_both();
-    struct flow alt = p.a.qp->alt;
+    struct way alt = p.a.qp->alt;
     inject(&alt, 0, 0x123457);
     CHECK_EQ(COUNTER(&p.b, drop_bad_source), 1);
     CHECK_EQ(mig_state(&p.b), RNIC_MIG_ARMED);
@@ -311,7 +311,7 @@ static void packets_on_the_alternate_path_need_a_migration_request(void) {
 static void a_late_packet_of_before_is_no_request(void) {
     pair_open(&p, 0);
     arm_both();
-    inject(&p.a.qp->flow, 1, 0x123456); /* a duplicate */
+    inject(&p.a.qp->way, 1, 0x123456); /* a duplicate */
     CHECK_EQ(COUNTER(&p.b, duplicate_requests), 1);
     CHECK_EQ(mig_state(&p.b), RNIC_MIG_ARMED);
     CHECK_EQ(take_event(&p.b), -1);
@@ -323,8 +323,8 @@ static void a_packet_that_the_service_would_not_take_moves_nothing(void) {
     static const int32_t far[] = {1, 1000, PSN_HALF - 1, -20000, -PSN_HALF};
     pair_open(&p, 0);
     arm_both();
-    struct flow alt = p.a.qp->alt, cross = alt;
-    cross.dst = p.a.qp->flow.dst;
+    struct way alt = p.a.qp->alt, cross = alt;
+    cross.dst = p.a.qp->way.dst;
     for (size_t i = 0; i < sizeof far / sizeof *far; i++) {
         check_note("%d from the expected PSN", far[i]);
         inject(&alt, 1, psn_add(0x123457, far[i]));
@@ -344,12 +344,12 @@ static void a_packet_that_the_service_would_not_take_moves_nothing(void) {
 static void nor_does_it_arm(void) {
     pair_open(&p, 0);
     rearm(&p.b);
-    inject(&p.a.qp->flow, 0, 0x123457);
+    inject(&p.a.qp->way, 0, 0x123457);
     CHECK_EQ(COUNTER(&p.b, out_of_sequence), 1);
-    inject_opcode(&p.a.qp->flow, ROCE_CNP, 0, 0); /* CNPs have MigReq 0 whatever the peer's state (A17.9.3) */
+    inject_opcode(&p.a.qp->way, ROCE_CNP, 0, 0); /* CNPs have MigReq 0 whatever the peer's state (A17.9.3) */
     CHECK_EQ(COUNTER(&p.b, cnp_handled), 1);
     CHECK_EQ(mig_state(&p.b), RNIC_MIG_REARM);
-    inject(&p.a.qp->flow, 0, 0x123456);
+    inject(&p.a.qp->way, 0, 0x123456);
     CHECK_EQ(mig_state(&p.b), RNIC_MIG_ARMED);
     closes();
 }
@@ -382,7 +382,7 @@ static void of_unreliable_connections_what_goes_on_with_nothing_moves_nothing(vo
     rearm(&p.a);
     rearm(&p.b);
     send_one(&p.a, 1, 100);
-    struct flow alt = p.a.qp->alt;
+    struct way alt = p.a.qp->alt;
     inject_opcode(&alt, ROCE_RC_SEND_LAST | ROCE_SERVICE_UC, 1, 0x123457);
     CHECK_EQ(mig_state(&p.b), RNIC_MIG_ARMED);
     inject_opcode(&alt, ROCE_RC_SEND_ONLY | ROCE_SERVICE_UC, 1, 0x345678);

@@ -83,7 +83,7 @@ static struct udp_tx tx;
 static struct port port, other_port;
 static struct fault fault;
 static struct rnic_counters counters;
-static struct flow four, six;
+static struct way four, six;
 
 static void begin(void) {
     memset(&counters, 0, sizeof counters);
@@ -91,7 +91,7 @@ static void begin(void) {
     udp_tx_init(&tx, &fault, &counters);
     port = (struct port){.gso = true, .tx_fd = 101, .tclass = 2};
     other_port = (struct port){.gso = true, .tx_fd = 102, .tclass = 2};
-    six = (struct flow){.port = &port, .hop_limit = 64, .traffic_class = 2};
+    six = (struct way){.link = &tx.link, .port = &port, .hop_limit = 64, .traffic_class = 2};
     six.src.sin6_family = six.dst.sin6_family = AF_INET6;
     six.dst.sin6_port = htons(4791);
     six.dst.sin6_addr.s6_addr[15] = six.src.sin6_addr.s6_addr[15] = 1;
@@ -103,18 +103,18 @@ static void begin(void) {
 }
 
 /* The state of the CRC that the packet begins with. */
-static uint32_t put(struct flow *flow, uint32_t n) {
+static uint32_t put(struct way *way, uint32_t n) {
     uint32_t crc = 0;
-    uint8_t *at = tx.tx.reserve(&tx.tx, flow, n, &crc);
+    uint8_t *at = tx.link.ops->reserve(&tx.link, way, n, &crc);
     CHECK(at);
     memset(at, 0xA5, n);
-    tx.tx.commit(&tx.tx);
+    tx.link.ops->commit(&tx.link);
     return crc;
 }
 
 static void packets_of_one_way_leave_together(void) {
     begin();
-    struct flow same = four;
+    struct way same = four;
     CHECK_EQ(put(&four, LONG), icrc_seed(&four.src, &four.dst, 0, LONG));
     CHECK_EQ(put(&same, LONG), icrc_seed(&four.src, &four.dst, 1, LONG));
     CHECK_EQ(put(&four, 10), icrc_seed(&four.src, &four.dst, 2, 10));
@@ -139,7 +139,7 @@ static void packets_of_two_ways_leave_one_after_the_other(void) {
     for (int i = 0; i < CASES; i++) {
         check_note("case %d", i);
         begin();
-        struct flow unlike = six;
+        struct way unlike = six;
         unlike.dst.sin6_addr.s6_addr[15] += i == ADDRESS;
         unlike.dst.sin6_scope_id += i == SCOPE;
         unlike.hop_limit = (uint8_t)(unlike.hop_limit - (i == HOPS));
@@ -152,10 +152,10 @@ static void packets_of_two_ways_leave_one_after_the_other(void) {
         udp_tx_flush(&tx);
         CHECK_EQ(taken, 2);
         for (int n = 0; n < 2; n++) {
-            const struct flow *flow = n ? &unlike : &six;
+            const struct way *way = n ? &unlike : &six;
             CHECK_EQ(notes[n].length, LONG);
             CHECK_EQ(notes[n].segment, 0);
-            CHECK(!memcmp(&notes[n].to.v6, &flow->dst, sizeof flow->dst));
+            CHECK(!memcmp(&notes[n].to.v6, &way->dst, sizeof way->dst));
             CHECK_EQ(notes[n].hops, n && i == HOPS ? 63 : -1);
             CHECK_EQ(notes[n].tclass, n && i == CLASS ? 3 : -1);
             CHECK_EQ(notes[n].label, n && i == LABEL);
@@ -165,7 +165,7 @@ static void packets_of_two_ways_leave_one_after_the_other(void) {
     }
 }
 
-/* The slot of a flow may change, as its peer does, while packets of it are in the batch. */
+/* The slot of a way may change, as its peer does, while packets of it are in the batch. */
 static void packets_of_two_slots_leave_one_after_the_other(void) {
     begin();
     put(&six, LONG);
@@ -217,7 +217,7 @@ static void the_kernel_is_told_of_hops_and_class_alone_where_it_would_not_know(v
     } rows[] = {{64, 2, -1, -1}, {0, 2, -1, -1}, {1, 0, 1, 0}, {255, 255, 255, 255}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         begin();
-        struct flow *both[] = {&four, &six};
+        struct way *both[] = {&four, &six};
         for (int n = 0; n < 2; n++) {
             both[n]->hop_limit = rows[i].hops;
             both[n]->traffic_class = rows[i].tclass;

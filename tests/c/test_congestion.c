@@ -379,12 +379,12 @@ static void the_rate_is_what_was_sent_lately(void) {
     c = (struct congestion){0};
     congestion_cut(p.a.qp, &c, SEC); /* which has sent nothing */
     CHECK(c.rate == 10000000 / 8 && c.target == 10000000 / 8 && c.free_at == SEC);
-    struct tx lane = {0};
-    p.a.qp->flow.local = &lane;
+    struct link lane = {.bare = true}, *wire = p.a.qp->way.link;
+    p.a.qp->way.link = &lane;
     c = (struct congestion){0};
     congestion_cut(p.a.qp, &c, SEC);
     CHECK_EQ(c.rate, 160000000 / 8);
-    p.a.qp->flow.local = NULL;
+    p.a.qp->way.link = wire;
     pair_close(&p);
 }
 
@@ -408,12 +408,12 @@ static void a_notification_is_owed_each_50_us(void) {
 static void notifications_out_of_nowhere_do_no_harm(void) {
     uint8_t cnp[BTH_BYTES + CNP_RESERVED_BYTES] = {0};
     OPEN(0);
-    struct flow flow = p.b.qp->flow;
+    struct way way = p.b.qp->way;
     bth_set_opcode(cnp, ROCE_CNP);
     bth_set_pkey(cnp, 0xFFFF);
     bth_set_dqpn(cnp, p.a.qp->pub.qp_num);
     for (int i = 0; i < 1000; i++)
-        fabric_inject(p.b.node, &flow, cnp, sizeof cnp);
+        fabric_inject(p.b.node, &way, cnp, sizeof cnp);
     fill(p.a.mem, BYTES, 10);
     write_all();
     CHECK_EQ(COUNTER(&p.a, cnp_handled), 1000);

@@ -596,7 +596,7 @@ static void a_long_packet_says_where_its_bytes_are_if_the_peer_can_reach_them(vo
     enum { LONG = 4096, AT = 100 };
     for (int i = 0; i < CASES; i++) {
         static uint8_t packet[LONG + 64];
-        struct tx lane = {0};
+        struct link lane = {.bare = i != BY_WIRE};
         union {
             struct send_wqe wqe;
             uint8_t room[sizeof(struct send_wqe) + 2 * sizeof(struct rnic_sge)];
@@ -606,8 +606,7 @@ static void a_long_packet_says_where_its_bytes_are_if_the_peer_can_reach_them(vo
         struct qp *qp = p.a.qp;
         struct mr *mr = p.a.mr;
         uint32_t n = i == SHORT ? LONG - 1 : LONG, service = qp->service;
-        struct out out = {
-            .bth = packet, .row = roce_opcode(ROCE_RC_WRITE_ONLY), .local = i == BY_WIRE ? NULL : &lane, .payload = n};
+        struct out out = {.bth = packet, .row = roce_opcode(ROCE_RC_WRITE_ONLY), .link = &lane, .payload = n};
         memset(packet, 0, sizeof packet);
         bth_set_psn(packet, psn_add(rc_of(qp)->req.max_psn, i == AGAIN ? -1 : 0));
         one.wqe.sge[0] = (struct rnic_sge)SGE(&p.a, 0, LONG + 2 * AT);
@@ -643,12 +642,12 @@ static void a_long_packet_says_where_its_bytes_are_if_the_peer_can_reach_them(vo
 static bool no_room;
 static uint32_t handed; /* packets that the way on this host has taken */
 
-static bool hand_over(struct tx *tx, const struct flow *flow, const uint8_t *bytes, uint32_t n) {
-    (void)tx;
+static bool hand_over(struct link *link, const struct way *way, const uint8_t *bytes, uint32_t n) {
+    (void)link;
     if (no_room)
         return false;
     handed++;
-    fabric_inject(p.a.node, (struct flow *)(uintptr_t)flow, bytes, n);
+    fabric_inject(p.a.node, (struct way *)(uintptr_t)way, bytes, n);
     return true;
 }
 
@@ -659,27 +658,28 @@ static uint64_t read_clock(void *arg) {
 
 static struct {
     uint8_t bytes[256];
-    struct flow *flow;
+    struct way *way;
     uint32_t n;
 } reserved; /* and one that is written there */
 
-static uint8_t *make_room(struct tx *tx, struct flow *flow, uint32_t n, uint32_t *crc) {
-    (void)tx;
+static uint8_t *make_room(struct link *link, struct way *way, uint32_t n, uint32_t *crc) {
+    (void)link;
     (void)crc;
-    reserved.flow = flow;
+    reserved.way = way;
     reserved.n = n;
     return n <= sizeof reserved.bytes ? reserved.bytes : NULL;
 }
 
-static void written(struct tx *tx) { hand_over(tx, reserved.flow, reserved.bytes, reserved.n); }
+static void written(struct link *link) { hand_over(link, reserved.way, reserved.bytes, reserved.n); }
 
-static struct tx way = {.reserve = make_room, .commit = written, .put = hand_over};
+static const struct link_ops way_ops = {.reserve = make_room, .commit = written, .put = hand_over};
+static struct link here = {.ops = &way_ops, .bare = true};
 
 static void begin_on_this_host(void) {
     BEGIN(0);
     handed = 0;
     p.a.node->nic.cq_timing.clock = read_clock;
-    p.a.qp->flow.local = &way;
+    p.a.qp->way.link = &here;
     post_recv(&p.b, 5, 0, 64);
 }
 
@@ -693,7 +693,7 @@ static const struct record *last_send(void) {
 
 /* Both ends know of it; its receive's completion. */
 static struct rnic_wc arrived(uint32_t n) {
-    p.a.qp->flow.local = NULL; /* its other packets go by the fabric's wire */
+    p.a.qp->way.link = p.a.node->nic.wire; /* its other packets go by the fabric's wire */
     fabric_turn(p.a.qp);
     fabric_settle(&p.f);
     WANT(p.a.send_cq, 7, SUCCESS);
@@ -734,7 +734,7 @@ static void a_short_send_goes_at_once_if_it_is_its_turn(void) {
         qp->nic->faulty = i == FAULTY;
         qp->pace.rate = i == PACED;
         qp->attr.path_mig_state = i == MIGRATING ? RNIC_MIG_ARMED : RNIC_MIG_MIGRATED;
-        rc->way.limiting = i == LIMITING;
+        rc->congestion.limiting = i == LIMITING;
         rc->req.halted = i == HALTED;
         rc->req.next -= i == BEHIND;
         if (i == LOCKED)
@@ -742,7 +742,7 @@ static void a_short_send_goes_at_once_if_it_is_its_turn(void) {
         bool done = direct_send(qp, &wr, &now);
         if (i == LOCKED)
             pthread_mutex_unlock(&qp->sq.lock);
-        qp->nic->faulty = rc->way.limiting = rc->req.halted = false;
+        qp->nic->faulty = rc->congestion.limiting = rc->req.halted = false;
         qp->attr.path_mig_state = RNIC_MIG_MIGRATED;
         rc->req.next += i == BEHIND;
         qp->pace.rate = 0;
@@ -750,7 +750,7 @@ static void a_short_send_goes_at_once_if_it_is_its_turn(void) {
         CHECK_EQ(handed, i <= INLINE);
         CHECK_EQ(COUNTER(&p.a, tx_packets), sent + (i <= INLINE));
         CHECK_EQ(now, done ? p.f.now : 0);
-        qp->flow.local = NULL;
+        qp->way.link = p.a.node->nic.wire;
         if (!done)
             post(&p.a, wr);
         arrived(n);
@@ -803,7 +803,7 @@ static void a_short_send_that_cannot_be_read_ends_in_an_error(void) {
     struct rnic_send_wr wr = one_sided(RNIC_WR_SEND, 0, 0, 8);
     CHECK(direct_send(p.a.qp, &wr, &now));
     CHECK_EQ(handed, 0);
-    p.a.qp->flow.local = NULL;
+    p.a.qp->way.link = p.a.node->nic.wire;
     fabric_turn(p.a.qp);
     fabric_settle(&p.f);
     WANT_ERR(p.a.send_cq, 7, LOC_PROT_ERR, SGE_UNMAPPED);
@@ -817,7 +817,7 @@ static void a_short_send_counts_for_the_rate(void) {
     p.a.node->nic.congestion = true;
     struct rnic_send_wr wr = one_sided(RNIC_WR_SEND, 0, 0, 8);
     CHECK(direct_send(p.a.qp, &wr, &now));
-    CHECK_EQ(rc_of(p.a.qp)->way.sample, rc_of(p.a.qp)->mtu);
+    CHECK_EQ(rc_of(p.a.qp)->congestion.sample, rc_of(p.a.qp)->mtu);
     arrived(8);
     end();
 }

@@ -14,7 +14,7 @@
 
 static struct fault fault;
 static struct rnic_counters counters;
-static struct flow flow, leaves; /* as it leaves */
+static struct way way, leaves; /* as it leaves */
 
 static struct { /* what has come out */
     uint32_t number[4 * MANY];
@@ -22,8 +22,8 @@ static struct { /* what has come out */
     uint64_t now, at[4 * MANY];
 } out;
 
-static void emit(void *arg, const struct flow *to, const uint8_t *bytes, uint32_t length) {
-    CHECK(arg == &out && !memcmp(to, &leaves, sizeof leaves));
+static void emit(struct link *link, const struct way *to, const uint8_t *bytes, uint32_t length) {
+    CHECK(link == leaves.link && !memcmp(to, &leaves, sizeof leaves));
     CHECK_EQ(length, 20);
     uint32_t bits = 0;
     for (int i = 8; i < 20; i++)
@@ -33,11 +33,15 @@ static void emit(void *arg, const struct flow *to, const uint8_t *bytes, uint32_
     out.number[out.n++] = get_be32(bytes + 4);
 }
 
+static const struct link_ops ops = {.emit = emit};
+static struct link wire = {.ops = &ops};
+
 static void start(const struct rnic_fault *cfg) {
+    way.link = &wire;
     memset(&counters, 0, sizeof counters);
     out.n = out.flipped = 0;
     out.now = 1000;
-    leaves = flow;
+    leaves = way;
     fault_set(&fault, cfg);
 }
 
@@ -46,7 +50,7 @@ static void push(uint8_t opcode, uint32_t number) {
     put_be32(bytes + 4, number);
     for (int i = 8; i < 20; i++)
         bytes[i] = (uint8_t)i;
-    fault_send(&fault, &counters, &flow, bytes, sizeof bytes, out.now, emit, &out);
+    fault_send(&fault, &counters, &way, bytes, sizeof bytes, out.now);
 }
 
 static void stream(uint32_t n) {
@@ -59,10 +63,14 @@ static void end(void) {
     CHECK(!fault.held && !fault.on);
 }
 
-static void count_packets(void *arg, const struct flow *to, const uint8_t *bytes, uint32_t length) {
-    (void)to, (void)bytes, (void)length;
-    ++*(int *)arg;
+static int packets;
+
+static void count_packets(struct link *link, const struct way *to, const uint8_t *bytes, uint32_t length) {
+    (void)link, (void)to, (void)bytes, (void)length;
+    packets++;
 }
+
+static const struct link_ops counting_ops = {.emit = count_packets};
 
 static void near(uint64_t got, uint64_t want) { CHECK(got > want - want / 10 && got < want + want / 10); }
 
@@ -141,9 +149,9 @@ static void a_reordered_packet_leaves_behind_so_many_others(void) {
     CHECK_EQ(out.n, 0);
     uint64_t due = fault_deadline(&fault);
     CHECK(due > out.now && due <= out.now + 10000000);
-    fault_release(&fault, due - 1, emit, &out);
+    fault_release(&fault, due - 1);
     CHECK_EQ(out.n, 0);
-    fault_release(&fault, due, emit, &out);
+    fault_release(&fault, due);
     CHECK_EQ(out.n, 1);
     CHECK(fault_deadline(&fault) == UINT64_MAX);
     end();
@@ -155,7 +163,7 @@ static void a_delayed_packet_leaves_after_its_time(void) {
         if (i < MANY)
             push(4, i);
         out.now += 10;
-        fault_release(&fault, out.now, emit, &out);
+        fault_release(&fault, out.now);
     }
     near(COUNT_OF(fault_delayed), MANY / 10);
     CHECK_EQ(out.n, MANY);
@@ -196,23 +204,23 @@ static void a_flip_is_one_bit(void) {
 /* No ICRC would tell of it there: so the packet is lost, whatever its length, and those that wait for one go. */
 static void what_is_flipped_in_shared_memory_is_lost(void) {
     static uint8_t longest[8193] = {4};
-    int lane, packets = 0;
+    static struct link lane = {.ops = &counting_ops, .bare = true}, counting = {.ops = &counting_ops};
     start(&(struct rnic_fault){.reorder = 1000000});
     push(4, 1);
     fault.cfg = (struct rnic_fault){.flip = 1000000};
-    flow.local = (struct tx *)&lane;
+    way.link = &lane;
     push(4, 2);
     CHECK_EQ(COUNT_OF(fault_flipped), 1);
     CHECK_EQ(out.n, 1);
     CHECK_EQ(out.number[0], 1);
-    fault_send(&fault, &counters, &flow, longest, sizeof longest, out.now, count_packets, &packets);
+    fault_send(&fault, &counters, &way, longest, sizeof longest, out.now);
     CHECK_EQ(COUNT_OF(fault_flipped), 2);
     CHECK_EQ(packets, 0);
-    flow.local = NULL; /* on a wire this is more than any packet has */
-    fault_send(&fault, &counters, &flow, longest, sizeof longest, out.now, count_packets, &packets);
+    way.link = &counting; /* on a wire this is more than any packet has */
+    fault_send(&fault, &counters, &way, longest, sizeof longest, out.now);
     CHECK_EQ(COUNT_OF(fault_flipped), 2);
     CHECK_EQ(packets, 1);
-    fault_send(&fault, &counters, &flow, longest, sizeof longest - 1, out.now, count_packets, &packets);
+    fault_send(&fault, &counters, &way, longest, sizeof longest - 1, out.now);
     CHECK_EQ(COUNT_OF(fault_flipped), 3);
     CHECK_EQ(packets, 2);
     end();
@@ -223,16 +231,16 @@ static void a_mark_is_put_where_it_may_be(void) {
     static const uint8_t classes[][2] = {{0, 0}, {1, 1}, {2, 3}, {3, 3}, {0x68, 0x68}, {0x6A, 0x6B}, {0x6B, 0x6B}};
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
         for (uint32_t marks = 0; marks < 2; marks++) {
-            flow.traffic_class = classes[i][0];
+            way.traffic_class = classes[i][0];
             start(&(struct rnic_fault){.seed = 1, .loss = 1, .mark = marks * 1000000});
             leaves.traffic_class = classes[i][marks];
             stream(10);
             CHECK_EQ(out.n, 10);
-            CHECK_EQ(COUNT_OF(fault_marked), leaves.traffic_class != flow.traffic_class ? 10 : 0);
+            CHECK_EQ(COUNT_OF(fault_marked), leaves.traffic_class != way.traffic_class ? 10 : 0);
             end();
         }
     }
-    flow.traffic_class = 0;
+    way.traffic_class = 0;
 }
 
 static void rules_lose_the_nth_of_an_opcode(void) {
@@ -256,34 +264,33 @@ static void what_is_held_goes_with_its_port(void) {
     int port, other;
     start(&(struct rnic_fault){.delay = 1000000, .delay_ns = 5});
     for (uint32_t i = 0; i < 10; i++) {
-        flow.port = i % 2 ? (void *)&port : (void *)&other;
+        way.port = i % 2 ? (void *)&port : (void *)&other;
         push(4, i);
     }
     fault_forget(&fault, &port);
-    flow.port = &other;
-    leaves = flow;
-    fault_release(&fault, out.now + 5, emit, &out);
+    way.port = &other;
+    leaves = way;
+    fault_release(&fault, out.now + 5);
     CHECK_EQ(out.n, 5);
     for (uint32_t i = 0; i < 5; i++)
         CHECK_EQ(out.number[i], 2 * i);
-    flow.port = NULL;
+    way.port = NULL;
     end();
 }
 
 static void and_with_its_way_in_shared_memory(void) {
-    int ways[2];
+    struct link lanes[2] = {{.ops = &ops, .bare = true}, {.ops = &ops, .bare = true}};
     start(&(struct rnic_fault){.delay = 1000000, .delay_ns = 5});
     for (uint32_t i = 0; i < 10; i++) {
-        flow.local = (struct tx *)&ways[i % 2];
+        way.link = &lanes[i % 2];
         push(4, i);
     }
-    fault_forget(&fault, &ways[0]);
-    leaves = flow;
-    fault_release(&fault, out.now + 5, emit, &out);
+    fault_forget(&fault, &lanes[0]);
+    leaves = way;
+    fault_release(&fault, out.now + 5);
     CHECK_EQ(out.n, 5);
     for (uint32_t i = 0; i < 5; i++)
         CHECK_EQ(out.number[i], 2 * i + 1);
-    flow.local = NULL;
     end();
 }
 

@@ -212,7 +212,7 @@ static void of_a_flood_to_many_the_living_are_left_alone(void) {
     datagrams = (struct qp){.service = OPC_UD, .takes = OPC_UD};
     inlet_enter(&datagrams, 7);
     others = qp;
-    others.flow.dst = other;
+    others.way.dst = other;
     inlet_enter(&others, 8);
     dead = qp;
     inlet_enter(&dead, 9);
@@ -277,8 +277,8 @@ static void the_peers_other_address_is_a_peers(void) {
                         loud = bare_address("::ffff:10.0.0.2", 0);
     inlet_connect(&peer);
     write_to(&peer, LIVE);
-    qp.alt = (struct flow){.src = port->addr, .dst = other};
-    qp.alt_from = (struct flow){.src = other, .dst = port->addr};
+    qp.alt = (struct way){.src = port->addr, .dst = other};
+    qp.alt_from = (struct way){.src = other, .dst = port->addr};
     qp.alt_loaded = true;
     expected = false;
     flood(&loud, LIVE, MANY, LONG);

@@ -98,14 +98,14 @@ static struct udp_tx tx;
 static struct port port, other;
 static struct fault fault;
 static struct rnic_counters counters;
-static struct flow way;
+static struct way way;
 
 static void open_sink(void) {
     memset(&counters, 0, sizeof counters);
     fault_set(&fault, NULL);
     udp_tx_init(&tx, &fault, &counters);
     port = other = (struct port){.gso = true};
-    way = (struct flow){.port = &port};
+    way = (struct way){.link = &tx.link, .port = &port};
     way.src.sin6_family = way.dst.sin6_family = AF_INET6;
     way.dst.sin6_addr.s6_addr[15] = 1;
     ntaken = datagrams = 0;
@@ -115,11 +115,11 @@ static void open_sink(void) {
 
 static bool put(uint8_t value, uint32_t n) {
     uint32_t crc;
-    uint8_t *at = tx.tx.reserve(&tx.tx, &way, n, &crc);
+    uint8_t *at = tx.link.ops->reserve(&tx.link, &way, n, &crc);
     if (!at)
         return false;
     memset(at, value, n);
-    tx.tx.commit(&tx.tx);
+    tx.link.ops->commit(&tx.link);
     return true;
 }
 
@@ -129,11 +129,11 @@ static void test_a_batch_that_meets_a_full_socket_waits_and_is_sent_once(void) {
     for (uint8_t i = 0; i < 3; i++)
         CHECK(put(i, 100));
     udp_tx_flush(&tx);
-    CHECK(tx.waits && !put(9, 100));
+    CHECK(tx.link.full && !put(9, 100));
     udp_tx_flush(&tx);
     CHECK(!udp_tx_resume(&tx, 1000) && tx.retry_at > 1000);
     atomic_store(&full, false);
-    CHECK(udp_tx_resume(&tx, 2000) && !tx.waits);
+    CHECK(udp_tx_resume(&tx, 2000) && !tx.link.full);
     CHECK_EQ(datagrams, 1);
     CHECK_EQ(ntaken, 300);
     CHECK(taken[0] == 0 && taken[100] == 1 && taken[299] == 2);
@@ -159,11 +159,11 @@ static void test_a_sink_says_that_it_has_no_room_when_a_full_batch_cannot_go(voi
 
 static void test_a_batch_waits_though_its_sender_has_gone(void) {
     open_sink();
-    struct flow *gone = malloc(sizeof *gone);
+    struct way *gone = malloc(sizeof *gone);
     *gone = way;
     uint32_t crc;
-    memset(tx.tx.reserve(&tx.tx, gone, 64, &crc), 5, 64);
-    tx.tx.commit(&tx.tx);
+    memset(tx.link.ops->reserve(&tx.link, gone, 64, &crc), 5, 64);
+    tx.link.ops->commit(&tx.link);
     atomic_store(&full, true);
     udp_tx_flush(&tx);
     free(gone);
@@ -179,7 +179,7 @@ static void test_what_waits_for_a_port_that_closes_is_counted_as_lost(void) {
     put(2, 100);
     udp_tx_flush(&tx);
     CHECK(!udp_tx_forget(&tx, &other));
-    CHECK(udp_tx_forget(&tx, &port) && !tx.waits);
+    CHECK(udp_tx_forget(&tx, &port) && !tx.link.full);
     CHECK_EQ(counters.value[RNIC_CNT_tx_errors], 2);
     CHECK(put(3, 100));
 }
@@ -217,7 +217,7 @@ static void test_a_packet_of_the_injectors_waits_too(void) {
     atomic_store(&full, true);
     CHECK(put(7, 200));
     udp_tx_flush(&tx);
-    CHECK(tx.waits);
+    CHECK(tx.link.full);
     atomic_store(&full, false);
     CHECK(udp_tx_resume(&tx, 1));
     CHECK_EQ(ntaken, 200);
@@ -231,7 +231,7 @@ static void test_a_packet_of_the_injectors_waits_too(void) {
     fault_set(&fault, &cfg);
     CHECK(put(9, 200));
     udp_tx_flush(&tx);
-    CHECK(tx.waits);
+    CHECK(tx.link.full);
     CHECK_EQ(counters.value[RNIC_CNT_tx_errors], 2);
     CHECK(udp_tx_forget(&tx, &port));
     CHECK_EQ(counters.value[RNIC_CNT_tx_errors], 3);
@@ -244,12 +244,12 @@ static void test_what_the_injector_holds_waits_behind_what_waits(void) {
     fault_set(&fault, &cfg);
     CHECK(put(7, 200));
     udp_tx_flush(&tx);
-    CHECK(!tx.waits && ntaken == 0);
+    CHECK(!tx.link.full && ntaken == 0);
     fault.cfg.delay = 0;
     atomic_store(&full, true);
     CHECK(put(8, 100));
     udp_tx_flush(&tx);
-    CHECK(tx.waits);
+    CHECK(tx.link.full);
     udp_tx_release(&tx, 1000);
     CHECK(fault_deadline(&fault) != UINT64_MAX); /* it is there yet */
     atomic_store(&full, false);

@@ -37,7 +37,7 @@ static void a_read_of_more_than_2_gib_is_refused(void) {
     reth_set_va(packet + BTH_BYTES, (uintptr_t)memory);
     reth_set_rkey(packet + BTH_BYTES, mr->pub.rkey);
     reth_set_len(packet + BTH_BYTES, 0x80000001);
-    fabric_inject(p.a.node, &p.a.qp->flow, packet, sizeof packet);
+    fabric_inject(p.a.node, &p.a.qp->way, packet, sizeof packet);
     fabric_run(&p.f, p.f.now + MS);
     CHECK_EQ(COUNTER(&p.b, nak_remote_sent), 1);
     CHECK_EQ(p.b.qp->state, RNIC_QPS_ERR);

@@ -43,13 +43,16 @@ static uint64_t now;
 static struct fault fault;
 static struct rnic_counters counters;
 static uint32_t emitted;
-static struct lane_link link_of_both;
-static struct flow way;
+static struct lane_shared of_both;
+static struct way way;
 
-static void emit(void *arg, const struct flow *flow, const uint8_t *bytes, uint32_t length) {
-    (void)arg, (void)flow, (void)bytes;
+static void emit(struct link *link, const struct way *by, const uint8_t *bytes, uint32_t length) {
+    (void)link, (void)by, (void)bytes;
     emitted += length;
 }
+
+static const struct link_ops emit_ops = {.emit = emit};
+static struct link injected = {.ops = &emit_ops}; /* to which the injector lets packets go */
 
 static struct in6_addr v4(uint8_t last) {
     struct in6_addr a = {{{[10] = 0xFF, [11] = 0xFF, [12] = 127, [15] = last}}};
@@ -77,8 +80,8 @@ static void begin(void) {
     now = 1000 * SECOND;
     memset(&counters, 0, sizeof counters);
     emitted = 0;
-    link_of_both = (struct lane_link){&fault, &counters, &now, emit, NULL};
-    way = (struct flow){.hop_limit = 7, .flow_label = 0x12345};
+    of_both = (struct lane_shared){&fault, &counters, &now};
+    way = (struct way){.link = &injected, .hop_limit = 7, .flow_label = 0x12345};
     for (int i = 0; i < 2; i++) {
         CHECK_EQ(slot_claim(&slots[i], NULL), 0);
         self[i] = (struct lane_self){.party = {.nslots = 1, .naddresses = 1, .slots = {slots[i].number}},
@@ -89,9 +92,9 @@ static void begin(void) {
 }
 
 static void connect_both(void) {
-    CHECK_EQ(lane_ask(&ends[0], slots[1].number, &self[0], &link_of_both, now), 0);
+    CHECK_EQ(lane_ask(&ends[0], slots[1].number, &self[0], &of_both, now), 0);
     CHECK_EQ(ends[0]->state, LANE_ASKING);
-    CHECK((ends[1] = lane_answer(listener, &link_of_both, now + 5)) != NULL);
+    CHECK((ends[1] = lane_answer(listener, &of_both, now + 5)) != NULL);
     CHECK_EQ(ends[1]->state, LANE_CALLED);
     CHECK(lane_listen_to(ends[1], &self[1]));
     CHECK_EQ(ends[1]->state, LANE_ANSWERED);
@@ -181,7 +184,7 @@ static void two_of_one_user_know_each_other(void) {
         CHECK(!lane_listen_to(l, &self[i]));
         CHECK_EQ(l->state, LANE_UP);
     }
-    CHECK(lane_answer(listener, &link_of_both, now) == NULL);
+    CHECK(lane_answer(listener, &of_both, now) == NULL);
     end();
 }
 
@@ -196,10 +199,10 @@ static void another_user_is_known_by_his_number(void) {
     begin();
     pid_t child = fork();
     if (child == 0)
-        _exit(setresuid(OTHER, OTHER, OTHER) || lane_ask(&ends[0], slots[1].number, &self[0], &link_of_both, now));
+        _exit(setresuid(OTHER, OTHER, OTHER) || lane_ask(&ends[0], slots[1].number, &self[0], &of_both, now));
     CHECK_EQ(waitpid(child, &status, 0), child);
     CHECK_EQ(status, 0);
-    CHECK((ends[1] = lane_answer(listener, &link_of_both, now)) != NULL);
+    CHECK((ends[1] = lane_answer(listener, &of_both, now)) != NULL);
     CHECK(ends[1]->uid == OTHER && ends[1]->pid == child && !ends[1]->trusted);
     CHECK(lane_owns(ends[1], slots[0].number) == LANE_NO);
     end();
@@ -215,10 +218,10 @@ static void descriptor_0_is_one_as_any_other(void) {
         if (!of_memory)
             close(0);
         closes_0 = of_memory;
-        int rc = lane_ask(&ends[0], slots[1].number, &self[0], &link_of_both, now);
+        int rc = lane_ask(&ends[0], slots[1].number, &self[0], &of_both, now);
         closes_0 = false;
         CHECK_EQ(rc, 0);
-        CHECK((ends[1] = lane_answer(listener, &link_of_both, now)) != NULL);
+        CHECK((ends[1] = lane_answer(listener, &of_both, now)) != NULL);
         CHECK_EQ(ends[of_memory]->fd, 0); /* what the memory had is free again, and the answer's */
         lane_free(ends[of_memory]);
         CHECK(fcntl(0, F_GETFD) < 0);
@@ -238,8 +241,8 @@ static void descriptors_that_are_passed_may_be_0(void) {
     int kept = fcntl(0, F_DUPFD_CLOEXEC, 3);
     bool trusted = user_is_ours(getuid());
     begin();
-    CHECK_EQ(lane_ask(&ends[0], slots[1].number, &self[0], &link_of_both, now), 0);
-    CHECK((ends[1] = lane_answer(listener, &link_of_both, now)) != NULL);
+    CHECK_EQ(lane_ask(&ends[0], slots[1].number, &self[0], &of_both, now), 0);
+    CHECK((ends[1] = lane_answer(listener, &of_both, now)) != NULL);
     close(0);
     CHECK(lane_listen_to(ends[1], &self[1])); /* the memory, which is mapped and closed */
     CHECK(fcntl(0, F_GETFD) < 0);
@@ -294,7 +297,7 @@ static void a_file_that_cannot_be_sealed_is_given_back(void) {
     begin();
     int before = open_descriptors();
     without = MFD_ALLOW_SEALING;
-    int rc = lane_ask(&ends[0], slots[1].number, &self[0], &link_of_both, now);
+    int rc = lane_ask(&ends[0], slots[1].number, &self[0], &of_both, now);
     without = 0;
     CHECK_EQ(rc, -EPERM);
     CHECK_EQ(open_descriptors(), before);
@@ -307,7 +310,7 @@ static void a_name_is_taken_once(void) {
     begin();
     int before = open_descriptors();
     CHECK_EQ(lane_listen(slots[1].number), -EADDRINUSE);
-    CHECK_EQ(lane_ask(&l, slots[0].number, &self[0], &link_of_both, now), -ECONNREFUSED);
+    CHECK_EQ(lane_ask(&l, slots[0].number, &self[0], &of_both, now), -ECONNREFUSED);
     CHECK_EQ(open_descriptors(), before);
     end();
 }
@@ -316,10 +319,10 @@ static void a_name_is_taken_once(void) {
 
 static void put_byte(struct lane *l, uint8_t value, uint32_t n) {
     uint32_t crc;
-    uint8_t *at = l->tx.reserve(&l->tx, &way, n, &crc);
+    uint8_t *at = l->link.ops->reserve(&l->link, &way, n, &crc);
     CHECK(at != NULL);
     memset(at, value, n);
-    l->tx.commit(&l->tx);
+    l->link.ops->commit(&l->link);
 }
 
 static struct ring_packet take(struct lane *l) {
@@ -339,8 +342,8 @@ static void packets_go_both_ways(void) {
     }
     CHECK_EQ(counters.value[RNIC_CNT_local_sent], 2);
     uint8_t bytes[8] = {9};
-    CHECK(ends[0]->tx.put(&ends[0]->tx, &way, bytes, sizeof bytes));
-    lane_put(ends[0], &way, bytes, sizeof bytes);
+    CHECK(ends[0]->link.ops->put(&ends[0]->link, &way, bytes, sizeof bytes));
+    ends[0]->link.ops->emit(&ends[0]->link, &way, bytes, sizeof bytes);
     CHECK(take(ends[1]).bytes[0] == 9 && take(ends[1]).length == 8);
     CHECK_EQ(counters.value[RNIC_CNT_local_sent], 4);
     end();
@@ -384,18 +387,18 @@ static void a_packet_may_be_elsewhere_and_be_taken_back(void) {
     struct rnic_sge there = {0x1000, 77, 5};
     open_both();
     for (int i = 0; i < 2; i++) {
-        uint8_t *at = ends[0]->tx.reserve(&ends[0]->tx, &way, 100, &crc);
+        uint8_t *at = ends[0]->link.ops->reserve(&ends[0]->link, &way, 100, &crc);
         CHECK(at != NULL);
         memset(at, 6, 16);
         ends[0]->dirty = false;
-        ends[0]->tx.refer(&ends[0]->tx, 16, &there, 42);
+        ends[0]->link.ops->refer(&ends[0]->link, 16, &there, 42);
         CHECK(ends[0]->dirty);
     }
     CHECK_EQ(counters.value[RNIC_CNT_local_sent], 2);
     struct ring_packet p = take(ends[1]);
     CHECK(p.length == LANE_REFERRING && p.kind == LANE_REFERS && p.bytes[15] == 6);
     CHECK(!memcmp(p.bytes + 16, &there, sizeof there));
-    ends[0]->tx.take_back(&ends[0]->tx, 42);
+    ends[0]->link.ops->take_back(&ends[0]->link, 42);
     CHECK_EQ(take(ends[1]).kind, RING_VOID);
     end();
 }
@@ -404,20 +407,20 @@ static void what_is_too_long_has_no_room(void) {
     uint32_t crc;
     open_both();
     uint32_t most = sizeof ends[0]->aside;
-    CHECK(ends[0]->tx.reserve(&ends[0]->tx, &way, most + 1, &crc) == NULL && !ends[0]->stuck);
-    CHECK(ends[0]->tx.reserve(&ends[0]->tx, &way, most, &crc) != NULL);
+    CHECK(ends[0]->link.ops->reserve(&ends[0]->link, &way, most + 1, &crc) == NULL && !ends[0]->link.full);
+    CHECK(ends[0]->link.ops->reserve(&ends[0]->link, &way, most, &crc) != NULL);
     CHECK_EQ(ends[0]->reserved, most);
     way.datagrams = true;
-    CHECK(ends[0]->tx.reserve(&ends[0]->tx, &way, most - GRH_BYTES + 1, &crc) == NULL);
-    CHECK(ends[0]->tx.reserve(&ends[0]->tx, &way, most - GRH_BYTES, &crc) != NULL);
+    CHECK(ends[0]->link.ops->reserve(&ends[0]->link, &way, most - GRH_BYTES + 1, &crc) == NULL);
+    CHECK(ends[0]->link.ops->reserve(&ends[0]->link, &way, most - GRH_BYTES, &crc) != NULL);
     end();
 }
 
 /* Fills the ring. */
 static uint32_t fill(struct lane *l) {
     uint32_t crc, n = 0;
-    while (l->tx.reserve(&l->tx, &way, 16, &crc)) {
-        l->tx.commit(&l->tx);
+    while (l->link.ops->reserve(&l->link, &way, 16, &crc)) {
+        l->link.ops->commit(&l->link);
         n++;
     }
     return n;
@@ -427,9 +430,9 @@ static void a_full_ring_holds_its_writer_until_there_is_room(void) {
     uint8_t bytes[16] = {0};
     open_both();
     CHECK_EQ(fill(ends[0]), RING_CELLS);
-    CHECK(ends[0]->stuck && !lane_unstick(ends[0]) && ends[0]->stuck);
-    CHECK(!ends[0]->tx.put(&ends[0]->tx, &way, bytes, sizeof bytes));
-    lane_put(ends[0], &way, bytes, sizeof bytes);
+    CHECK(ends[0]->link.full && !lane_unstick(ends[0]) && ends[0]->link.full);
+    CHECK(!ends[0]->link.ops->put(&ends[0]->link, &way, bytes, sizeof bytes));
+    ends[0]->link.ops->emit(&ends[0]->link, &way, bytes, sizeof bytes);
     CHECK_EQ(counters.value[RNIC_CNT_tx_errors], 1);
     CHECK_EQ(counters.value[RNIC_CNT_local_sent], RING_CELLS);
     for (uint32_t i = 0; i < RING_CELLS; i++)
@@ -438,7 +441,7 @@ static void a_full_ring_holds_its_writer_until_there_is_room(void) {
     char byte;
     CHECK(recv(ends[0]->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1); /* it is told */
     CHECK(!lane_listen_to(ends[0], &self[0]) && ends[0]->state == LANE_UP);
-    CHECK(lane_unstick(ends[0]) && !ends[0]->stuck);
+    CHECK(lane_unstick(ends[0]) && !ends[0]->link.full);
     CHECK(fill(ends[0]) > 0);
     end();
 }
@@ -467,13 +470,13 @@ static void the_injector_gets_packets_that_lie_aside(void) {
     uint32_t crc;
     open_both();
     fault_set(&fault, &cfg);
-    CHECK(ends[0]->tx.reserve(&ends[0]->tx, &way, 30, &crc) == ends[0]->aside);
-    ends[0]->tx.commit(&ends[0]->tx);
+    CHECK(ends[0]->link.ops->reserve(&ends[0]->link, &way, 30, &crc) == ends[0]->aside);
+    ends[0]->link.ops->commit(&ends[0]->link);
     CHECK_EQ(emitted, 30);
     way.datagrams = true;
-    CHECK(ends[0]->tx.reserve(&ends[0]->tx, &way, 30, &crc) == ends[0]->aside);
+    CHECK(ends[0]->link.ops->reserve(&ends[0]->link, &way, 30, &crc) == ends[0]->aside);
     memset(ends[0]->aside, 0, 100);
-    ends[0]->tx.commit(&ends[0]->tx);
+    ends[0]->link.ops->commit(&ends[0]->link);
     CHECK_EQ(emitted, 60 + GRH_BYTES);
     grh_build(header, &way.src, &way.dst, 0, 7, 0x12345, 0, 34);
     CHECK(!memcmp(ends[0]->aside + 30, header, sizeof header));
@@ -481,17 +484,17 @@ static void the_injector_gets_packets_that_lie_aside(void) {
     fault_set(&fault, NULL);
     way.datagrams = false;
     CHECK_EQ(fill(ends[0]), RING_CELLS);
-    ends[0]->stuck = false;
+    ends[0]->link.full = false;
     fault_set(&fault, &cfg);
-    CHECK(ends[0]->tx.reserve(&ends[0]->tx, &way, 30, &crc) == NULL && ends[0]->stuck);
+    CHECK(ends[0]->link.ops->reserve(&ends[0]->link, &way, 30, &crc) == NULL && ends[0]->link.full);
     end();
 }
 
 static void what_the_injector_lets_go_is_in_the_ring(void) {
     static const uint8_t bytes[3] = {7, 8, 9};
     open_both();
-    way.local = &ends[0]->tx;
-    udp_tx_emit(NULL, &way, bytes, sizeof bytes);
+    way.link = &ends[0]->link;
+    way.link->ops->emit(way.link, &way, bytes, sizeof bytes);
     struct ring_packet got;
     CHECK_EQ(ring_peek(&ends[1]->in, &got), 1);
     CHECK_EQ(got.length, sizeof bytes);
@@ -506,16 +509,16 @@ static void what_goes_to_one_that_has_gone_is_lost(void) {
     uint32_t crc;
     struct rnic_sge there = {0};
     open_both();
-    ends[0]->stuck = true;
+    ends[0]->link.full = true;
     lane_hang_up(ends[0]);
-    CHECK(ends[0]->state == LANE_DOWN && ends[0]->fd == -1 && !ends[0]->stuck);
-    CHECK(ends[0]->tx.reserve(&ends[0]->tx, &way, 30, &crc) == ends[0]->aside);
-    ends[0]->tx.commit(&ends[0]->tx);
-    ends[0]->tx.refer(&ends[0]->tx, 16, &there, 42);
-    ends[0]->tx.take_back(&ends[0]->tx, 42);
-    CHECK(ends[0]->tx.put(&ends[0]->tx, &way, ends[0]->aside, 8));
+    CHECK(ends[0]->state == LANE_DOWN && ends[0]->fd == -1 && !ends[0]->link.full);
+    CHECK(ends[0]->link.ops->reserve(&ends[0]->link, &way, 30, &crc) == ends[0]->aside);
+    ends[0]->link.ops->commit(&ends[0]->link);
+    ends[0]->link.ops->refer(&ends[0]->link, 16, &there, 42);
+    ends[0]->link.ops->take_back(&ends[0]->link, 42);
+    CHECK(ends[0]->link.ops->put(&ends[0]->link, &way, ends[0]->aside, 8));
     CHECK_EQ(counters.value[RNIC_CNT_local_sent], 0);
-    lane_put(ends[0], &way, ends[0]->aside, 8);
+    ends[0]->link.ops->emit(&ends[0]->link, &way, ends[0]->aside, 8);
     CHECK_EQ(counters.value[RNIC_CNT_tx_errors], 1);
     lane_flush(ends[0]);
     CHECK(lane_unstick(ends[0]));
@@ -541,8 +544,8 @@ static void who_goes_without_having_read_has_gone_as_well(void) {
 static void who_has_called_is_told_by_the_welcome(void) {
     char byte;
     begin();
-    CHECK_EQ(lane_ask(&ends[0], slots[1].number, &self[0], &link_of_both, now), 0);
-    CHECK((ends[1] = lane_answer(listener, &link_of_both, now)) != NULL);
+    CHECK_EQ(lane_ask(&ends[0], slots[1].number, &self[0], &of_both, now), 0);
+    CHECK((ends[1] = lane_answer(listener, &of_both, now)) != NULL);
     lane_tell(ends[1], &self[1]);
     CHECK(recv(ends[0]->fd, &byte, 1, MSG_DONTWAIT) < 0);
     end();
@@ -692,17 +695,17 @@ static void without_memory_there_is_no_lane_and_nothing_is_left_of_it(void) {
     begin();
     int before = open_descriptors();
     without_memory = true;
-    int rc = lane_ask(&ends[0], slots[1].number, &self[0], &link_of_both, now);
+    int rc = lane_ask(&ends[0], slots[1].number, &self[0], &of_both, now);
     without_memory = false;
     CHECK_EQ(rc, -ENOMEM);
     CHECK_EQ(open_descriptors(), before);
-    struct lane *gone = lane_answer(listener, &link_of_both, now); /* that one has called */
+    struct lane *gone = lane_answer(listener, &of_both, now); /* that one has called */
     CHECK(gone);
     lane_free(gone);
-    CHECK_EQ(lane_ask(&ends[0], slots[1].number, &self[0], &link_of_both, now), 0);
+    CHECK_EQ(lane_ask(&ends[0], slots[1].number, &self[0], &of_both, now), 0);
     before = open_descriptors();
     without_memory = true;
-    ends[1] = lane_answer(listener, &link_of_both, now);
+    ends[1] = lane_answer(listener, &of_both, now);
     without_memory = false;
     CHECK(!ends[1]);
     CHECK_EQ(open_descriptors(), before);
@@ -754,7 +757,7 @@ static enum lane_state answer_to(const struct message *m, size_t n, int pass) {
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     abstract_name(&name, "rnic/1/lane/%u", slots[1].number);
     CHECK_EQ(connect(fd, (const struct sockaddr *)&name.un, name.length), 0);
-    struct lane *l = lane_answer(listener, &link_of_both, now);
+    struct lane *l = lane_answer(listener, &of_both, now);
     CHECK(l != NULL);
     tell(fd, m, n, pass);
     (void)lane_listen_to(l, &self[1]);

@@ -121,7 +121,7 @@ static void test_somebody_looks_for_room_for_a_last_ack(void) {
         progress(dev(&b), dev_clock(), true);
     atomic_store(&full_fd, dev(&b)->ports[0].tx_fd);
     sched_settle(dev(&b), qp);
-    CHECK(!dev(&b)->tx.waits || watches_room(dev(&b)));
+    CHECK(!dev(&b)->tx.link.full || watches_room(dev(&b)));
     dev_unlock(dev(&b));
     atomic_store(&full_fd, -1);
     CHECK_EQ(live_wait(&b).status, RNIC_WC_SUCCESS);
@@ -155,7 +155,7 @@ static void join_locally(struct live *l, struct rnic_qp *qp, struct live *m, str
     CHECK_EQ(live_wait(l).status, RNIC_WC_SUCCESS);
     live_post(m, peer, RNIC_WR_RDMA_WRITE, 1, 8, 8, l);
     CHECK_EQ(live_wait(m).status, RNIC_WC_SUCCESS);
-    CHECK_EQ(((struct qp *)qp)->way, WAY_LOCAL);
+    CHECK_EQ(((struct qp *)qp)->reach, REACH_LOCAL);
 }
 
 static void test_a_peer_that_stands_still_keeps_up_its_own_queue_pairs_alone(void) {

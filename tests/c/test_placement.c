@@ -418,8 +418,8 @@ static void inject(uint8_t opcode, uint32_t reth_bytes, uint32_t feth, uint32_t 
     reth_set_len(bytes + row->reth, reth_bytes);
     if (row->feth)
         put_be32(bytes + row->feth, feth);
-    struct flow flow = {.src = p.a.node->addr, .dst = p.b.node->addr};
-    fabric_inject(p.a.node, &flow, bytes, row->header + payload);
+    struct way way = {.src = p.a.node->addr, .dst = p.b.node->addr};
+    fabric_inject(p.a.node, &way, bytes, row->header + payload);
     fabric_settle(&p.f);
 }
 

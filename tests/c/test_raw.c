@@ -216,10 +216,10 @@ static uint32_t late_bytes;
 
 static void give(struct qp *from, const uint8_t *frame, uint32_t n) { left += !raw_input(&net, from, frame, n); }
 
-static bool sink(struct raw_net *of, struct qp *from, const uint8_t *frame, uint32_t n, uint64_t now) {
+static bool sink(struct link *link, const struct way *way, const uint8_t *frame, uint32_t n) {
     enum verdict verdict = wire ? wire(nth) : PASS;
-    (void)now;
-    CHECK(of == &net);
+    struct qp *from = way->port;
+    CHECK(link == &net.link);
     nth++;
     if (verdict == LATE) {
         memcpy(late, frame, n);
@@ -235,6 +235,8 @@ static bool sink(struct raw_net *of, struct qp *from, const uint8_t *frame, uint
     return true;
 }
 
+static const struct link_ops sink_ops = {.put = sink};
+
 static void open_end(struct end_of_raw *e) {
     struct node *node = &fabric.node[0];
     struct qp *qp = calloc(1, sizeof *qp);
@@ -244,6 +246,7 @@ static void open_end(struct end_of_raw *e) {
         .pd = &node->pd.pub, .send_cq = &e->cq->pub, .recv_cq = &e->cq->pub, .qp_type = RNIC_QPT_RAW_PACKET};
     qp->nic = &node->nic;
     qp->engine = &raw_ops;
+    qp->way = (struct way){.link = &net.link, .port = qp};
     qp->sq.qp_type = RNIC_QPT_RAW_PACKET;
     qp->sq.pd = qp->rq.pd = &node->pd.pub;
     CHECK_EQ(wq_init(&qp->sq, 64, 2, 64, sizeof(struct send_wqe)), 0);
@@ -264,7 +267,7 @@ static void close_end(struct end_of_raw *e) {
 
 static void open_all(void) {
     fabric_open(&fabric, false);
-    net = (struct raw_net){.nic = &fabric.node[0].nic, .mtu = MTU, .frame = room, .send = sink};
+    net = (struct raw_net){.link.ops = &sink_ops, .nic = &fabric.node[0].nic, .mtu = MTU, .frame = room};
     fabric.node[0].nic.raw = &net;
     wire = NULL;
     nth = left = late_bytes = 0;
@@ -311,7 +314,7 @@ static void send_n(struct end_of_raw *e, uint64_t id, const uint8_t *frame, uint
                               *bad;
     memcpy(e->mem + SLOTS * SLOT, frame, n);
     CHECK_EQ(sq_post(&e->qp->sq, &wr, &bad, NULL), 0);
-    while (e->qp->engine->next(e->qp, NULL, 0))
+    while (e->qp->engine->next(e->qp, 0))
         ;
 }
 
@@ -421,11 +424,11 @@ static void a_rate_is_kept_frame_by_frame(void) {
     for (uint64_t now = 0; nth < FRAMES;) {
         uint64_t next = a.qp->engine->deadline(a.qp);
         CHECK_EQ(next, now + US_EACH * US);
-        CHECK(!a.qp->engine->next(a.qp, NULL, next - 1));
+        CHECK(!a.qp->engine->next(a.qp, next - 1));
         CHECK_EQ(nth, 2 + now / (US_EACH * US));
         now = next;
-        a.qp->engine->timer(a.qp, NULL, now);
-        a.qp->engine->next(a.qp, NULL, now);
+        a.qp->engine->timer(a.qp, now);
+        a.qp->engine->next(a.qp, now);
     }
     for (uint64_t i = 0; i < FRAMES; i++)
         WANT(a.cq, i, SUCCESS);

@@ -29,7 +29,7 @@ static void begin_with(struct options o) {
 
 static void turn(uint32_t room) {
     p.a.node->sink.budget = room;
-    p.a.qp->engine->next(p.a.qp, &p.a.node->sink.tx, p.f.now);
+    p.a.qp->engine->next(p.a.qp, p.f.now);
 }
 
 /* So many packets of one message are under way. */
@@ -733,7 +733,7 @@ static const struct record *last_sent(void) {
 
 static void probe(void) {
     p.a.node->sink.budget = ALL;
-    req_probe(p.a.qp, &p.a.node->sink.tx, p.f.now);
+    req_probe(p.a.qp, p.f.now);
 }
 
 /* The last packet, whose answer covers all; while a repetition is under way the oldest. */
@@ -763,7 +763,7 @@ static void a_probe_asks_by_the_last_packet_or_by_the_oldest(void) {
     probe();
     CHECK_EQ(last_sent()->psn, psn_add(0x123456, 4));
     p.a.node->sink.budget = 0; /* without room there is none */
-    req_probe(p.a.qp, &p.a.node->sink.tx, p.f.now);
+    req_probe(p.a.qp, p.f.now);
     CHECK_EQ(COUNTER(&p.a, probes_sent), 3);
     pair_close(&p);
 }

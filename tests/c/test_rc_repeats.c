@@ -20,7 +20,7 @@ static void send_by_hand(struct end *from, uint8_t *bytes, uint8_t opcode, uint3
     bth_set_pkey(bytes, 0xFFFF);
     bth_set_dqpn(bytes, from->peer->qp->pub.qp_num);
     bth_set_psn(bytes, psn);
-    fabric_inject(from->node, &from->qp->flow, bytes, n);
+    fabric_inject(from->node, &from->qp->way, bytes, n);
 }
 
 /* ---------------------------------------------------------------- a lap of PSNs */

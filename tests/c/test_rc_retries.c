@@ -445,11 +445,11 @@ static void a_late_duplicate_of_a_READ_whose_region_has_gone_is_dropped(void) {
     reth_set_va(again + BTH_BYTES, (uintptr_t)p.b.mem);
     reth_set_rkey(again + BTH_BYTES, mr->pub.rkey);
     reth_set_len(again + BTH_BYTES, 100);
-    fabric_inject(p.a.node, &p.a.qp->flow, again, sizeof again);
+    fabric_inject(p.a.node, &p.a.qp->way, again, sizeof again);
     fabric_settle(&p.f);
     CHECK_EQ(COUNTER(&p.b, responses_sent), 2);
     fabric_drop_mr(p.b.node, mr);
-    fabric_inject(p.a.node, &p.a.qp->flow, again, sizeof again);
+    fabric_inject(p.a.node, &p.a.qp->way, again, sizeof again);
     fabric_settle(&p.f);
     CHECK_EQ(p.b.qp->state, RNIC_QPS_RTS);
     CHECK_EQ(COUNTER(&p.b, drop_duplicate), 1);

@@ -23,7 +23,7 @@ static void begin_with(struct options o) {
 /* With room for so many packets: whether there is more to write. */
 static bool turn(struct end *e, uint32_t room) {
     e->node->sink.budget = room;
-    return e->qp->engine->next(e->qp, &e->node->sink.tx, p.f.now);
+    return e->qp->engine->next(e->qp, p.f.now);
 }
 
 static uint32_t sent(const struct end *e) { return p.f.judged[e->node - p.f.node]; }
@@ -84,7 +84,7 @@ static void a_notification_that_finds_no_room_is_told(void) {
     for (int type = RNIC_QPT_RC; type <= RNIC_QPT_UC; type++) {
         check_note("type %d", type);
         BEGIN(.type = type);
-        struct congestion *way = type == RNIC_QPT_RC ? &rc_of(p.a.qp)->way : &uc_of(p.a.qp)->way;
+        struct congestion *way = type == RNIC_QPT_RC ? &rc_of(p.a.qp)->congestion : &uc_of(p.a.qp)->congestion;
         way->owes = true;
         CHECK(turn(&p.a, 0));
         CHECK(way->owes);
@@ -145,13 +145,13 @@ static void what_the_rate_holds_back_is_not_to_be_written_now(void) {
             arrive();
         }
         uint64_t at = p.f.now + 100 * US;
-        rc_of(e->qp)->way = (struct congestion){.limiting = true,
-                                                .rate = 1 << 20,
-                                                .target = 1 << 20,
-                                                .line = 1 << 30,
-                                                .free_at = at,
-                                                .raise_at = NEVER,
-                                                .decay_at = NEVER};
+        rc_of(e->qp)->congestion = (struct congestion){.limiting = true,
+                                                       .rate = 1 << 20,
+                                                       .target = 1 << 20,
+                                                       .line = 1 << 30,
+                                                       .free_at = at,
+                                                       .raise_at = NEVER,
+                                                       .decay_at = NEVER};
         uint32_t before = sent(e);
         CHECK(!turn(e, ALL));
         CHECK_EQ(sent(e), before);
@@ -167,7 +167,7 @@ static void what_the_rate_holds_back_is_not_to_be_written_now(void) {
 /* Where congestion is looked after, what is sent counts in full packets; what asks for an answer, or is no data, does not. */
 static void what_is_sent_counts_for_the_rate(void) {
     BEGIN(.mtu = RNIC_MTU_256, .congestion = true);
-    const struct congestion *asks = &rc_of(p.a.qp)->way, *answers = &rc_of(p.b.qp)->way;
+    const struct congestion *asks = &rc_of(p.a.qp)->congestion, *answers = &rc_of(p.b.qp)->congestion;
     post_write(&p.a, 1, 0, 0, 256 + 1);
     turn(&p.a, ALL);
     CHECK_EQ(asks->sample, 2 * 256);
@@ -185,7 +185,7 @@ static void what_is_sent_counts_for_the_rate(void) {
     BEGIN(.type = RNIC_QPT_UC, .mtu = RNIC_MTU_256, .congestion = true);
     post_write(&p.a, 1, 0, 0, 256 + 1);
     turn(&p.a, ALL);
-    CHECK_EQ(uc_of(p.a.qp)->way.sample, 2 * 256);
+    CHECK_EQ(uc_of(p.a.qp)->congestion.sample, 2 * 256);
     pair_close(&p);
 }
 
@@ -195,9 +195,9 @@ static void after_a_packet_it_is_asked_whether_anything_is_owed(void) {
     BEGIN(.ack_hold = MS);
     struct rc *rc = rc_of(p.a.qp);
     CHECK(!owes(&p.a));
-    rc->way.owes = true;
+    rc->congestion.owes = true;
     CHECK(owes(&p.a));
-    rc->way.owes = false;
+    rc->congestion.owes = false;
     rc->resp.nak_pending = true;
     CHECK(owes(&p.a));
     rc->resp.nak_pending = false;
@@ -245,7 +245,7 @@ static void an_ack_is_held_for_a_peer_far_away_alone(void) {
         for (uint64_t hold = 0; hold <= MS; hold += MS) {
             BEGIN(.ack_hold = hold);
             struct rc *rc = rc_of(p.a.qp);
-            p.a.qp->way_in = local ? WAY_LOCAL : WAY_WIRE;
+            p.a.qp->reach_in = local ? REACH_LOCAL : REACH_WIRE;
             rc->resp.ack = ACK_ASKED;
             rc->resp.ack_since = p.f.now;
             uint64_t held = resp_due(p.a.qp) - p.f.now;
@@ -380,8 +380,8 @@ static void the_first_of_all_that_is_waited_for_counts(void) {
             at[first] = 2 * SEC;
         rc->resp.ack = ACK_UNASKED;
         rc->resp.ack_since = at[ACK] - UNASKED_NS;
-        rc->way.waits = true;
-        rc->way.free_at = at[FREE];
+        rc->congestion.waits = true;
+        rc->congestion.free_at = at[FREE];
         p.a.qp->pace.wait = at[PACE];
         rc->lingers = true;
         rc->look_at = at[LOOK];
@@ -399,16 +399,17 @@ static void the_first_of_all_that_is_waited_for_counts(void) {
 
 /* In the queue of a link nothing stands behind answers that come by a lane. */
 static void others_wait_for_answers_of_a_link_alone(void) {
-    static struct tx lane;
+    static struct link lane = {.bare = true};
     for (int local = 0; local < 2; local++) {
         BEGIN(0);
         post_write(&p.a, 1, 0, 0, 10);
         turn(&p.a, ALL);
         arrive();
         turn(&p.b, ALL);
-        p.a.qp->flow.local = local ? &lane : NULL;
+        struct link *wire = p.a.qp->way.link;
+        p.a.qp->way.link = local ? &lane : wire;
         arrive();
-        p.a.qp->flow.local = NULL;
+        p.a.qp->way.link = wire;
         WANT(p.a.send_cq, 1, SUCCESS);
         CHECK_EQ(p.a.node->nic.answered != 0, !local);
         pair_close(&p);
@@ -417,7 +418,7 @@ static void others_wait_for_answers_of_a_link_alone(void) {
 
 static void timer(struct end *e) {
     e->node->sink.budget = ALL;
-    e->qp->engine->timer(e->qp, &e->node->sink.tx, p.f.now);
+    e->qp->engine->timer(e->qp, p.f.now);
 }
 
 /* Before its time nothing happens; then a probe asks, or a retry is counted, but not while packets are still unread. */
@@ -554,7 +555,7 @@ static void statistics_are_what_the_engine_knows(void) {
     rc->req.rnr_retries = 2;
     rc->req.srtt = 1234;
     rc->resp.msn = 55;
-    rc->way.rate = 99;
+    rc->congestion.rate = 99;
     struct rnic_qp_stats s = stats(&p.a);
     CHECK_EQ(s.snd_psn, 0x123456 + 3);
     CHECK_EQ(s.snd_una, 0x123456 + 1);
@@ -566,7 +567,7 @@ static void statistics_are_what_the_engine_knows(void) {
     CHECK_EQ(s.rnr_retries_left, 2);
     CHECK_EQ(s.srtt, 1234);
     CHECK_EQ(s.rate, 0);
-    rc->way.limiting = true;
+    rc->congestion.limiting = true;
     CHECK_EQ(stats(&p.a).rate, 99);
     pair_close(&p);
 }
@@ -580,7 +581,7 @@ static void statistics_of_the_unreliable(void) {
     CHECK_EQ(s.snd_una, 0x123456 + 3);
     CHECK_EQ(s.rcv_psn, 0x654321);
     CHECK_EQ(s.rate, 0);
-    uc_of(p.a.qp)->way = (struct congestion){.limiting = true, .rate = 99};
+    uc_of(p.a.qp)->congestion = (struct congestion){.limiting = true, .rate = 99};
     CHECK_EQ(stats(&p.a).rate, 99);
     struct end ud = {.node = p.a.node, .qp = fabric_ud(p.a.node, RNIC_QPT_UD, 1, p.a.send_cq, p.a.recv_cq)};
     s = stats(&ud);

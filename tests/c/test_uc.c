@@ -232,7 +232,7 @@ static void packets_of_reliable_connections_are_not_its_own(void) {
     bth_set_pkey(packet, 0xFFFF);
     bth_set_dqpn(packet, p.b.qp->pub.qp_num);
     bth_set_psn(packet, 0x123456);
-    fabric_inject(p.a.node, &p.a.qp->flow, packet, sizeof packet);
+    fabric_inject(p.a.node, &p.a.qp->way, packet, sizeof packet);
     fabric_settle(&p.f);
     CHECK_EQ(COUNTER(&p.b, drop_bad_opcode), 1);
     pair_close_quietly(&p);
@@ -272,7 +272,7 @@ static void hostile_packets_write_nowhere_else(void) {
             reth_set_len(packet + row->reth,
                          rng_next(&r) % 4 ? n * (uint32_t)(rng_next(&r) % 4) : (uint32_t)rng_next(&r));
         }
-        fabric_inject(p.a.node, &p.a.qp->flow, packet, row->header + n);
+        fabric_inject(p.a.node, &p.a.qp->way, packet, row->header + n);
         fabric_settle(&p.f);
         struct rnic_wc wc;
         while (cq_take(p.b.recv_cq, 1, &wc) == 1)

@@ -266,7 +266,7 @@ static void a_message_longer_than_the_mtu_stops_the_send_queue_alone(void) {
     CHECK_EQ(to_b->head.users, 1);
 
     receive(&a, 5, BYTES); /* receives go on */
-    struct flow from_b = {.src = b.node->addr, .dst = a.node->addr};
+    struct way from_b = {.src = b.node->addr, .dst = a.node->addr};
     uint8_t packet[BTH_BYTES + DETH_BYTES] = {ROCE_UD_SEND_ONLY};
     bth_set_pkey(packet, 0xFFFF);
     bth_set_dqpn(packet, a.qp->pub.qp_num);
@@ -357,10 +357,10 @@ static void a_connected_packet_is_not_for_a_datagram_queue_pair_nor_the_other_wa
     uint8_t packet[BTH_BYTES + DETH_BYTES] = {ROCE_RC_SEND_ONLY};
     bth_set_pkey(packet, 0xFFFF);
     bth_set_dqpn(packet, b.qp->pub.qp_num);
-    fabric_inject(a.node, &to_b->flow, packet, BTH_BYTES);
+    fabric_inject(a.node, &to_b->way, packet, BTH_BYTES);
     bth_set_opcode(packet, ROCE_UD_SEND_ONLY);
     bth_set_dqpn(packet, rc->pub.qp_num);
-    fabric_inject(a.node, &to_b->flow, packet, sizeof packet);
+    fabric_inject(a.node, &to_b->way, packet, sizeof packet);
     fabric_settle(&f);
     CHECK_EQ(COUNTED(&b, drop_bad_opcode), 2);
     WANT_NONE(b.receives);
@@ -374,8 +374,8 @@ static void more_than_4096_bytes_are_no_packet(void) {
     bth_set_pkey(packet, 0xFFFF);
     bth_set_dqpn(packet, b.qp->pub.qp_num);
     deth_set_qkey(packet + BTH_BYTES, QKEY);
-    fabric_inject(a.node, &to_b->flow, packet, sizeof packet);
-    fabric_inject(a.node, &to_b->flow, packet, sizeof packet - 4);
+    fabric_inject(a.node, &to_b->way, packet, sizeof packet);
+    fabric_inject(a.node, &to_b->way, packet, sizeof packet - 4);
     fabric_settle(&f);
     CHECK_EQ(DROPPED(&b, drop_malformed), 1);
     CHECK_EQ(WANT(b.receives, 1, SUCCESS).byte_len, GRH_BYTES + 4096);

@@ -331,7 +331,7 @@ static void inject(uint8_t opcode, uint32_t psn, uint32_t srqn, uint32_t payload
     bth_set_dqpn(bytes, p.b.qp->pub.qp_num);
     bth_set_psn(bytes, psn);
     xrceth_set_srqn(bytes + BTH_BYTES, srqn);
-    fabric_inject(p.a.node, &p.a.qp->flow, bytes, BTH_BYTES + XRCETH_BYTES + payload);
+    fabric_inject(p.a.node, &p.a.qp->way, bytes, BTH_BYTES + XRCETH_BYTES + payload);
     fabric_settle(&p.f);
 }
 

@@ -18,9 +18,9 @@ C_ROOMS = {
     "wire": {"base"},
     "queue": {"base"},
     "mem": {"base", "wire"},
-    "qp": {"base", "wire", "queue", "mem"},
-    "roce": {"base", "wire", "queue", "mem", "qp"},
-    "raw": {"base", "wire", "queue", "mem", "qp"},
+    "qp": {"base", "wire", "queue", "mem", "link"},
+    "roce": {"base", "wire", "queue", "mem", "link", "qp"},
+    "raw": {"base", "wire", "queue", "mem", "link", "qp"},
     "link": {"base", "wire"},
     "dev": {"base", "wire", "queue", "mem", "qp", "roce", "raw", "link"},
 }

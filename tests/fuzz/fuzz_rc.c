@@ -451,8 +451,8 @@ static void inject(struct side *s) {
     }
     if (f.n < BTH_BYTES || f.n > 8000)
         return;
-    struct flow flow = {.src = s->end->peer->node->addr, .dst = s->end->node->addr};
-    fabric_inject(s->end->peer->node, &flow, f.bytes, f.n);
+    struct way way = {.src = s->end->peer->node->addr, .dst = s->end->node->addr};
+    fabric_inject(s->end->peer->node, &way, f.bytes, f.n);
 }
 
 static void work(struct side *s) {

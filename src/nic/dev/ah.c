@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The way to a peer: from an address vector to a flow, for connected queue pairs and as address handles (IBA 11.2.2).
+ * The way to a peer: from an address vector to a way, for connected queue pairs and as address handles (IBA 11.2.2).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -12,20 +12,21 @@
 #include "link/group.h"
 #include "qp/ah.h"
 
-int ah_resolve(struct dev *dev, const struct rnic_ah_attr *av, struct flow *to, struct rnic_err *err) {
+int ah_resolve(struct dev *dev, const struct rnic_ah_attr *av, struct way *to, struct rnic_err *err) {
     int index = av->grh.sgid_index;
     if (index >= NETDEV_MAX_GIDS)
         return fail(err, -EINVAL, "ah_attr.grh.sgid_index is %d; the GID table has %d entries", index, NETDEV_MAX_GIDS);
     struct port *port = &dev->ports[index];
     if (!port->steering)
         return fail(err, -EINVAL, "ah_attr.grh.sgid_index is %d; the GID table is empty there", index);
-    *to = (struct flow){.src = port->addr,
-                        .port = port,
-                        .traffic_class =
-                            (uint8_t)(qp_av_traffic_class(av) & ~ECN_MASK), /* the rest is routers' (CA17-5) */
-                        .flow_label = address_is_v4(&port->addr) ? 0 : av->grh.flow_label,
-                        .hop_limit = av->grh.hop_limit,
-                        .dst = {.sin6_family = AF_INET6, .sin6_port = htons(ROCE_UDP_PORT)}};
+    *to = (struct way){.link = dev->nic.wire,
+                       .src = port->addr,
+                       .port = port,
+                       .traffic_class =
+                           (uint8_t)(qp_av_traffic_class(av) & ~ECN_MASK), /* the rest is routers' (CA17-5) */
+                       .flow_label = address_is_v4(&port->addr) ? 0 : av->grh.flow_label,
+                       .hop_limit = av->grh.hop_limit,
+                       .dst = {.sin6_family = AF_INET6, .sin6_port = htons(ROCE_UDP_PORT)}};
     memcpy(&to->dst.sin6_addr, av->grh.dgid.raw, sizeof to->dst.sin6_addr);
     if (address_is_v4(&to->dst) != address_is_v4(&port->addr))
         return fail(err, -EINVAL, "ah_attr: dgid and the GID at sgid_index %d are not both IPv4 or both IPv6", index);
@@ -34,7 +35,7 @@ int ah_resolve(struct dev *dev, const struct rnic_ah_attr *av, struct flow *to, 
     return 0;
 }
 
-int ah_resolve_peer(struct dev *dev, const struct rnic_ah_attr *av, uint32_t qpn, struct flow *to,
+int ah_resolve_peer(struct dev *dev, const struct rnic_ah_attr *av, uint32_t qpn, struct way *to,
                     struct rnic_err *err) {
     int rc = ah_resolve(dev, av, to, err);
     if (rc)
@@ -56,7 +57,7 @@ void ah_reap(struct dev *dev) {
             continue;
         }
         *at = ah->next;
-        ports_leave(dev, &ah->flow);
+        ports_leave(dev, &ah->way);
         free(ah);
     }
 }
@@ -72,12 +73,12 @@ static int make(struct dev *dev, const struct rnic_ah_attr *attr, struct ah *ah,
     struct port *port;
     int rc = qp_av_check(attr, err);
     if (!rc)
-        rc = ah_resolve(dev, attr, &ah->flow, err);
-    ah->flow.datagrams = true;
-    if (rc || !group_is_multicast(&ah->flow.dst.sin6_addr))
+        rc = ah_resolve(dev, attr, &ah->way, err);
+    ah->way.datagrams = true;
+    if (rc || !group_is_multicast(&ah->way.dst.sin6_addr))
         return rc;
-    port = ah->flow.port;
-    rc = group_reach(&port->addr, &ah->flow.dst, dev->net.ifindex);
+    port = ah->way.port;
+    rc = group_reach(&port->addr, &ah->way.dst, dev->net.ifindex);
     if (!rc)
         rc = group_send_by(port->tx_fd, address_is_v4(&port->addr), dev->net.ifindex);
     return rc ? fail(err, rc,
@@ -101,7 +102,7 @@ int soft_create_ah(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct r
     rc = make(dev, attr, ah, err);
     if (!rc) {
         ((struct pd *)pd)->ahs++;
-        ports_use(dev, &ah->flow);
+        ports_use(dev, &ah->way);
     }
     dev_unlock(dev);
     if (rc) {

@@ -35,12 +35,12 @@ static bool plausible_id(struct ip_id_state *id, uint16_t value) {
     return id->known = true;
 }
 
-/* The identification that the packet was sent with, 0 with IPv6; -1: its ICRC is wrong.  The flow's addresses and ports
+/* The identification that the packet was sent with, 0 with IPv6; -1: its ICRC is wrong.  The way's addresses and ports
  * must be those of the datagram: from is the peer's port, which may change. */
-static int icrc_id(struct flow *from, const uint8_t *bth, uint32_t n, uint16_t guess) {
+static int icrc_id(struct way *from, const uint8_t *bth, uint32_t n, uint16_t guess) {
     uint32_t body = n - ICRC_BYTES, wire = get_le32(bth + body);
     bool ipv4 = IN6_IS_ADDR_V4MAPPED(&from->src.sin6_addr);
-    uint32_t state = flow_seed(from, n) ^ (ipv4 ? icrc_id_delta(guess) : 0);
+    uint32_t state = way_seed(from, n) ^ (ipv4 ? icrc_id_delta(guess) : 0);
     state = icrc_bth(state, bth);
     state = crc32_update(state, bth + BTH_BYTES, body - BTH_BYTES);
     uint32_t diff = wire ^ ~state;
@@ -75,7 +75,7 @@ bool demux_parse(struct dev *dev, struct packet *pkt, const uint8_t *bth, uint32
 }
 
 /* What a peer sends us, seen from its end; its source port is only known now. */
-static struct flow *reverse_flow(struct flow *from, const struct sockaddr_in6 *src) {
+static struct way *reverse_way(struct way *from, const struct sockaddr_in6 *src) {
     if (from->src.sin6_port != src->sin6_port) {
         from->src.sin6_port = src->sin6_port;
         memset(from->seed_n, 0, sizeof from->seed_n);
@@ -84,14 +84,14 @@ static struct flow *reverse_flow(struct flow *from, const struct sockaddr_in6 *s
 }
 
 /* A datagram's way: anybody's, so that only the last few are known. */
-static struct flow *source_flow(struct dev *dev, const struct sockaddr_in6 *src, const struct sockaddr_in6 *dst) {
+static struct way *source_way(struct dev *dev, const struct sockaddr_in6 *src, const struct sockaddr_in6 *dst) {
     uint32_t key = get_be32(src->sin6_addr.s6_addr + 12) ^ src->sin6_port ^ dst->sin6_addr.s6_addr[15];
-    struct flow *flow = &dev->sources[(key * 0x9E3779B1u >> 16) % DEV_SOURCES];
-    if (flow->src.sin6_port == src->sin6_port && address_same(&flow->src, src) && address_same(&flow->dst, dst))
-        return flow;
-    *flow = (struct flow){.src = *src, .dst = *dst};
-    flow->dst.sin6_port = htons(ROCE_UDP_PORT);
-    return flow;
+    struct way *way = &dev->sources[(key * 0x9E3779B1u >> 16) % DEV_SOURCES];
+    if (way->src.sin6_port == src->sin6_port && address_same(&way->src, src) && address_same(&way->dst, dst))
+        return way;
+    *way = (struct way){.src = *src, .dst = *dst};
+    way->dst.sin6_port = htons(ROCE_UDP_PORT);
+    return way;
 }
 
 /* A request of the CM says from where to where it was sent: was that what its ICRC was computed for? */
@@ -99,7 +99,7 @@ static bool is_translated(const struct incoming *in, const struct udp_datagram *
     const struct packet *pkt = &in->pkt;
     if (bth_dqpn(pkt->bth) != QPN_GSI || pkt->length != MAD_BYTES || get_be16(pkt->payload + MAD_ATTRIBUTE) != CM_REQ)
         return false;
-    struct flow sent = {.src = d->src, .dst = *in->dst};
+    struct way sent = {.src = d->src, .dst = *in->dst};
     memcpy(&sent.src.sin6_addr, pkt->payload + MAD_REQ_LOCAL_GID, sizeof sent.src.sin6_addr);
     memcpy(&sent.dst.sin6_addr, pkt->payload + MAD_REQ_REMOTE_GID, sizeof sent.dst.sin6_addr);
     sent.dst.sin6_port = htons(ROCE_UDP_PORT);
@@ -112,7 +112,7 @@ static bool is_translated(const struct incoming *in, const struct udp_datagram *
 
 /* What fits nothing is dropped in silence (IBA CA17-24). */
 bool demux_icrc(struct dev *dev, struct incoming *in, const struct udp_datagram *d, uint32_t n) {
-    int id = icrc_id(source_flow(dev, &d->src, in->dst), in->pkt.bth, n, in->guess);
+    int id = icrc_id(source_way(dev, &d->src, in->dst), in->pkt.bth, n, in->guess);
     if (id < 0 && is_translated(in, d, n))
         return DROP(dev, nat), false;
     if (id < 0)
@@ -158,8 +158,8 @@ static struct qp *find_qp(const struct dev *dev, uint32_t qpn) {
 /* The same where there is an alternate path: on either of the two, or where the peer may have migrated to. */
 static bool from_either(struct dev *dev, struct qp *qp, const struct incoming *in, uint32_t n,
                         const struct udp_datagram *d) {
-    struct flow *from = path_of(qp, &d->src, in->dst);
-    struct flow *way = from ? reverse_flow(from, &d->src) : source_flow(dev, &d->src, in->dst);
+    struct way *from = path_of(qp, &d->src, in->dst);
+    struct way *way = from ? reverse_way(from, &d->src) : source_way(dev, &d->src, in->dst);
     if (icrc_id(way, in->pkt.bth, n, in->guess) < 0)
         return COUNT_USELESS(qp, drop_bad_icrc), false;
     if (!path_input(qp, from, &in->pkt))
@@ -172,16 +172,16 @@ static bool from_peer(struct dev *dev, struct qp *qp, const struct incoming *in,
                       const struct udp_datagram *d) {
     if (qp->alt_loaded)
         return from_either(dev, qp, in, n, d);
-    if (memcmp(&qp->flow.dst.sin6_addr, &d->src.sin6_addr, sizeof d->src.sin6_addr)) /* IBA 9.6.1.2.3 */
+    if (memcmp(&qp->way.dst.sin6_addr, &d->src.sin6_addr, sizeof d->src.sin6_addr)) /* IBA 9.6.1.2.3 */
         return COUNT_USELESS(qp, drop_bad_source), false;
-    if (icrc_id(reverse_flow(&qp->from, &d->src), in->pkt.bth, n, in->guess) < 0)
+    if (icrc_id(reverse_way(&qp->from, &d->src), in->pkt.bth, n, in->guess) < 0)
         return COUNT_USELESS(qp, drop_bad_icrc), false;
     return true;
 }
 
 /* Does it come the way that it should? */
 static bool by_this_way(struct dev *dev, struct qp *qp, const struct incoming *in) {
-    if ((qp->way == WAY_WIRE && qp->way_in == WAY_WIRE) || lanes_hear_wire(dev, qp, &in->pkt))
+    if ((qp->reach == REACH_WIRE && qp->reach_in == REACH_WIRE) || lanes_hear_wire(dev, qp, &in->pkt))
         return true;
     return COUNT_USELESS(qp, drop_bad_source), false;
 }

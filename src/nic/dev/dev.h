@@ -129,10 +129,10 @@ struct dev {
     uint32_t wq_numbers;  /* given out to work queues and their tables */
     int wqs, rwq_tables;
     struct ah *dying_ahs; /* destroyed, and named by send elements still */
-    struct flow sources[DEV_SOURCES];
+    struct way sources[DEV_SOURCES];
 
     bool local; /* peers on this host go by lanes, see lanes.c */
-    struct lane_link lane_link;
+    struct lane_shared lane_shared;
     struct lane *lanes;
     uint32_t nlanes;
     uint64_t lane_numbers;            /* given out */
@@ -151,7 +151,6 @@ struct dev {
 
     struct qp *ready_first, *ready_last;
     struct qp *held;
-    struct qp *parked, *parked_last;
     struct timer_heap timers;
     _Atomic(struct qp *) bells;
 
@@ -223,10 +222,9 @@ int dev_active_mtu(
     const struct dev *dev); /* the largest IBA MTU that fits the netdev's with all headers; 0: none does */
 
 /* ah.c */
-int ah_resolve(struct dev *dev, const struct rnic_ah_attr *av, struct flow *to, struct rnic_err *err);
+int ah_resolve(struct dev *dev, const struct rnic_ah_attr *av, struct way *to, struct rnic_err *err);
 /* The same to a connected queue pair. */
-int ah_resolve_peer(struct dev *dev, const struct rnic_ah_attr *av, uint32_t qpn, struct flow *to,
-                    struct rnic_err *err);
+int ah_resolve_peer(struct dev *dev, const struct rnic_ah_attr *av, uint32_t qpn, struct way *to, struct rnic_err *err);
 void ah_reap(struct dev *dev); /* frees those that nothing names any more; when nothing lies in the sending batch */
 void ah_free_all(struct dev *dev);
 
@@ -237,9 +235,9 @@ uint64_t ports_remaps(const struct dev *dev); /* times that places in groups wer
 void ports_close(struct dev *dev);
 void ports_measure(struct dev *dev);                                          /* what follows from buffers and MTU */
 bool ports_follow(struct dev *dev, const struct netdev *fresh, uint64_t now); /* true: the GID table has changed */
-/* What names a port keeps its entry for the same address. leave: flow->port may be, and then is, NULL */
-void ports_use(struct dev *dev, const struct flow *flow);
-void ports_leave(struct dev *dev, struct flow *flow);
+/* What names a port keeps its entry for the same address. leave: way->port may be, and then is, NULL */
+void ports_use(struct dev *dev, const struct way *way);
+void ports_leave(struct dev *dev, struct way *way);
 
 /* pkeys.c */
 int pkeys_init(struct dev *dev, const struct rnic_open_attr *attr, struct rnic_err *err);
@@ -347,8 +345,8 @@ void sched_ready(struct dev *dev, struct qp *qp);
 void sched_input(struct dev *dev, struct qp *qp, uint64_t now); /* a packet has changed it: answers, timers */
 void sched_ring(struct dev *dev, struct qp *qp);                /* any thread, without the lock */
 void sched_bells(struct dev *dev);
-uint32_t sched_unpark(struct dev *dev);               /* a ring that was full has room; how many have waited */
-void sched_link_free(struct dev *dev, uint32_t room); /* the link's socket has: bytes */
+uint32_t sched_unpark(struct dev *dev, struct link *link); /* it has room; how many have waited */
+void sched_link_free(struct dev *dev, uint32_t room);      /* the link's socket has: bytes */
 void sched_timers(struct dev *dev, uint64_t now);
 bool sched_run(struct dev *dev, uint64_t now); /* lets QPs send; true: some did */
 uint64_t sched_deadline(const struct dev *dev);

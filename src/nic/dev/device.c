@@ -126,6 +126,7 @@ static int open_parts(struct dev *dev, const struct rnic_open_attr *attr, struct
         return rc;
     ports_measure(dev);
     udp_tx_init(&dev->tx, &dev->fault, &dev->nic.counters);
+    dev->nic.wire = &dev->tx.link;
     if (attr->no_gso)
         dev->tx.max_packets = 1;
     return engine_start(dev, err);

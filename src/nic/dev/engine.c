@@ -55,7 +55,7 @@ static void watch(struct dev *dev, struct watched *w, int fd, uint32_t events) {
 static void arm_port(struct dev *dev, int i, bool armed) {
     const struct port *port = &dev->ports[i];
     uint32_t in = armed || !dev->port_users[i] ? EPOLLIN : 0,
-             out = dev->tx.waits && dev->tx.flow->port == port ? EPOLLOUT : 0;
+             out = dev->tx.link.full && dev->tx.way->port == port ? EPOLLOUT : 0;
     bool one = port->rx_fd == port->tx_fd;
     watch(dev, &dev->watched[i], port->rx_fd, in | (one ? out : 0));
     if (!one)

@@ -101,8 +101,8 @@ static void begin_window(struct floods *f, uint64_t now) {
 
 static bool lives(const struct qp *qp) { return qp->state >= RNIC_QPS_RTR && qp->state != RNIC_QPS_ERR; }
 
-static bool leads(const struct flow *flow, const struct in6_addr *to) {
-    return IN6_ARE_ADDR_EQUAL(&flow->dst.sin6_addr, to);
+static bool leads(const struct way *way, const struct in6_addr *to) {
+    return IN6_ARE_ADDR_EQUAL(&way->dst.sin6_addr, to);
 }
 
 static bool leads_by_alternate(const struct qp *qp, const struct in6_addr *to) {
@@ -110,7 +110,7 @@ static bool leads_by_alternate(const struct qp *qp, const struct in6_addr *to) {
 }
 
 static bool is_connected(const struct qp *qp, const struct in6_addr *to) {
-    return !(qp->service & OPC_UD) && lives(qp) && (leads(&qp->flow, to) || leads_by_alternate(qp, to));
+    return !(qp->service & OPC_UD) && lives(qp) && (leads(&qp->way, to) || leads_by_alternate(qp, to));
 }
 
 static void spare(struct floods *f, uint32_t place) {

@@ -326,18 +326,18 @@ static enum found find_slot(struct dev *dev, struct port *port, uint32_t comm_id
 
 /* ---------------------------------------------------------------- it is for nobody */
 
-static void send_mad(struct dev *dev, struct flow *to, uint32_t dqpn, uint16_t pkey, const uint8_t mad[MAD_BYTES]) {
+static void send_mad(struct dev *dev, struct way *to, uint32_t dqpn, uint16_t pkey, const uint8_t mad[MAD_BYTES]) {
     struct datagram d = {.dqpn = dqpn, .sqpn = QPN_GSI, .qkey = GSI_QKEY, .psn = dev->gsi_psn};
     struct out out;
     udp_tx_flush(&dev->tx);
-    if (!out_open_to(&dev->tx.tx, to, &out, ROCE_UD_SEND_ONLY, MAD_BYTES, d.dqpn, d.psn, pkey)) {
+    if (!out_open_to(to, &out, ROCE_UD_SEND_ONLY, MAD_BYTES, d.dqpn, d.psn, pkey)) {
         dev->nic.counters.value[RNIC_CNT_tx_errors]++; /* the link is busy; its sender asks again */
         return;
     }
     out_deth(&out, &d);
     out_headers(&out);
     out.crc = crc32_copy(out.crc, out_payload(&out), mad, MAD_BYTES);
-    dev->nic.counters.value[RNIC_CNT_tx_bytes] += out_close_to(&dev->tx.tx, &out);
+    dev->nic.counters.value[RNIC_CNT_tx_bytes] += out_close_to(&out);
     dev->nic.counters.value[RNIC_CNT_tx_packets]++;
     dev->gsi_psn = psn_add(dev->gsi_psn, 1);
     udp_tx_flush(&dev->tx);
@@ -357,7 +357,7 @@ static void answer(struct dev *dev, struct port *port, struct incoming *in, cons
         dev->nic.counters.value[RNIC_CNT_drop_unanswered]++;
         return;
     }
-    struct flow to = {.src = port->addr, .dst = d->src, .port = port, .hop_limit = HOPS};
+    struct way to = {.link = dev->nic.wire, .src = port->addr, .dst = d->src, .port = port, .hop_limit = HOPS};
     to.dst.sin6_port = htons(ROCE_UDP_PORT);
     dev->nic.counters.value[RNIC_CNT_cm_refused] += refusal;
     send_mad(dev, &to, deth_source(&in->pkt), dev->nic.pkeys[index], mad);

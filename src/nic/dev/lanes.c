@@ -42,7 +42,8 @@ static void know_self(const struct dev *dev, struct lane_self *self) {
 }
 
 static void discard(struct dev *dev, struct lane *l) {
-    fault_forget(&dev->fault, &l->tx);
+    sched_unpark(dev, &l->link); /* of answers that go another way by now */
+    fault_forget(&dev->fault, &l->link);
     if (l->remote)
         remote_close(l->remote);
     free(l->remote);
@@ -58,14 +59,14 @@ static void reach(struct lane *l) {
     l->remote = NULL;
 }
 
-static struct tx *way_of(void *arg, uint32_t qpn, const struct in6_addr *to);
+static struct link *link_to(void *arg, uint32_t qpn, const struct in6_addr *to);
 static bool have_left(void *arg, struct farewell *f);
 
 void lanes_open(struct dev *dev, int slot) {
-    dev->nic.local_way = dev->local ? way_of : NULL;
+    dev->nic.local_way = dev->local ? link_to : NULL;
     dev->nic.local_arg = dev;
     dev->nic.have_left = dev->local ? have_left : NULL;
-    dev->lane_link = (struct lane_link){&dev->fault, &dev->nic.counters, &dev->tx.now, udp_tx_emit, &dev->tx};
+    dev->lane_shared = (struct lane_shared){&dev->fault, &dev->nic.counters, &dev->tx.now};
     dev->doors[slot] = dev->local ? lane_listen(dev->slots[slot].number) : -1;
 }
 
@@ -124,7 +125,7 @@ static struct lane *ask(struct dev *dev, uint32_t slot, uint64_t now) {
     if (now < dev->ask_again[slot])
         return NULL;
     know_self(dev, &self);
-    if (lane_ask(&l, slot, &self, &dev->lane_link, now)) {
+    if (lane_ask(&l, slot, &self, &dev->lane_shared, now)) {
         dev->ask_again[slot] = now + AGAIN_NS;
         return NULL;
     }
@@ -143,7 +144,7 @@ static bool has_room_for(const struct dev *dev, const struct lane *l) {
  * whoever waits there would wake the engine for ever. */
 static void answer(struct dev *dev, int door, uint64_t now) {
     struct lane *l = NULL;
-    for (int i = 0; i < CALLERS && (l = lane_answer(door, &dev->lane_link, now)); i++)
+    for (int i = 0; i < CALLERS && (l = lane_answer(door, &dev->lane_shared, now)); i++)
         has_room_for(dev, l) ? enter(dev, l) : lane_free(l);
     if (!l && (errno == EMFILE || errno == ENFILE)) {
         engine_unwatch(dev, door);
@@ -170,14 +171,14 @@ void lanes_tell(struct dev *dev) {
 
 /* Those that wait for it find out; whoever went by one that has gone stays there, and is not heard. */
 static void wake_waiting(struct dev *dev, struct qp *qp) {
-    if (qp->way == WAY_OPEN)
+    if (qp->reach == REACH_OPEN)
         sched_ready(dev, qp);
 }
 
 /* What the process of a dead peer has left is nobody's. */
 static void stay_outside(struct dev *dev, struct qp *qp) {
     (void)dev;
-    if (qp->way == WAY_LOCAL && lane_of(qp->flow.local)->state == LANE_DOWN) {
+    if (qp->reach == REACH_LOCAL && lane_of(qp->way.link)->state == LANE_DOWN) {
         qp->remote = NULL;
         atomic_store(&qp->at_once, 0);
     }
@@ -193,7 +194,7 @@ static void changed(struct dev *dev, struct lane *l) {
     }
     if (l->state == LANE_DOWN) {
         forget(dev, l);
-        sched_unpark(dev);
+        sched_unpark(dev, &l->link);
         qpn_each(dev, stay_outside);
     }
     if (l->state == LANE_UP || l->state == LANE_DOWN)
@@ -255,12 +256,12 @@ uint64_t lanes_deadline(const struct dev *dev) {
 /* ---------------------------------------------------------------- which way */
 
 static void go_local(struct dev *dev, struct qp *qp, struct lane *l) {
-    ports_leave(dev, &qp->flow);
-    qp->flow.local = &l->tx;
+    ports_leave(dev, &qp->way);
+    qp->way.link = &l->link;
     qp->remote = qp->service == OPC_UC ? NULL : l->remote;
     atomic_store(&qp->at_once, direct_operations(qp));
     qp->remote_qp = (struct remote_qp){0};
-    qp->way = WAY_LOCAL;
+    qp->reach = REACH_LOCAL;
     qp->engine->set_mtu(qp, LANE_MTU);
     l->users++;
 }
@@ -269,21 +270,21 @@ static void go_local(struct dev *dev, struct qp *qp, struct lane *l) {
 static void join(struct dev *dev, struct qp *qp) {
     if (!qp->apart)
         return;
-    if (qp->answers.local)
-        lane_of(qp->answers.local)->users--;
+    if (way_is_bare(&qp->answers))
+        lane_of(qp->answers.link)->users--;
     ports_leave(dev, &qp->answers);
     qp->apart = false;
 }
 
 /* Answers go another way, l, or NULL: the wire. */
 static bool part(struct dev *dev, struct qp *qp, struct lane *l) {
-    struct flow to;
+    struct way to;
     if (!l && ah_resolve_peer(dev, &qp->attr.ah_attr, qp->attr.dest_qp_num, &to, NULL))
         return false; /* the address has gone */
     if (l) {
-        to = qp->flow;
+        to = qp->way;
         to.port = NULL;
-        to.local = &l->tx;
+        to.link = &l->link;
         l->users++;
     } else {
         ports_use(dev, &to);
@@ -295,30 +296,30 @@ static bool part(struct dev *dev, struct qp *qp, struct lane *l) {
 /* The way of the peer's requests is known by the first that was expected: what came before it may be older than the
  * connection. */
 static bool hear(struct dev *dev, struct qp *qp, struct lane *l) {
-    enum way way = l ? WAY_LOCAL : WAY_WIRE;
-    if (qp->way_in == way)
+    enum reach reach = l ? REACH_LOCAL : REACH_WIRE;
+    if (qp->reach_in == reach)
         return true;
-    if (qp->way_in != WAY_OPEN && qp->engine->has_begun(qp))
+    if (qp->reach_in != REACH_OPEN && qp->engine->has_begun(qp))
         return false;
     join(dev, qp);
-    if (qp->way != way && !part(dev, qp, l))
+    if (qp->reach != reach && !part(dev, qp, l))
         return false;
-    qp->way_in = way;
+    qp->reach_in = reach;
     qp->engine->set_mtu_in(qp, l ? LANE_MTU : mtu_bytes(qp->attr.path_mtu));
     return true;
 }
 
 /* Which way requests go is decided at the latest when the peer's come. */
 static bool takes(struct dev *dev, struct qp *qp, const struct packet *pkt, struct lane *l) {
-    enum way way = l ? WAY_LOCAL : WAY_WIRE;
+    enum reach reach = l ? REACH_LOCAL : REACH_WIRE;
     if (pkt->row->mask & OPC_CNP) /* which is for either */
-        return qp->way == way || qp->way_in == way;
+        return qp->reach == reach || qp->reach_in == reach;
     if (!(pkt->row->mask & OPC_REQUEST))
-        return qp->way == way;
-    if (qp->way == WAY_OPEN && l && !qp->alt_loaded)
+        return qp->reach == reach;
+    if (qp->reach == REACH_OPEN && l && !qp->alt_loaded)
         go_local(dev, qp, l);
-    else if (qp->way == WAY_OPEN)
-        qp->way = WAY_WIRE;
+    else if (qp->reach == REACH_OPEN)
+        qp->reach = REACH_WIRE;
     return hear(dev, qp, l);
 }
 
@@ -326,14 +327,14 @@ bool lanes_hear_wire(struct dev *dev, struct qp *qp, const struct packet *pkt) {
 
 void lanes_leave(struct dev *dev, struct qp *qp) {
     join(dev, qp);
-    if (qp->way_in == WAY_LOCAL)
+    if (qp->reach_in == REACH_LOCAL)
         qp->engine->set_mtu_in(qp, mtu_bytes(qp->attr.path_mtu));
-    if (qp->way == WAY_LOCAL) {
-        lane_of(qp->flow.local)->users--;
+    if (qp->reach == REACH_LOCAL) {
+        lane_of(qp->way.link)->users--;
         qp->engine->set_mtu(qp, mtu_bytes(qp->attr.path_mtu));
     }
-    qp->way = qp->way_in = WAY_WIRE;
-    qp->flow.local = NULL;
+    qp->reach = qp->reach_in = REACH_WIRE;
+    qp->way.link = dev->nic.wire;
     qp->remote = NULL;
     qp->known_lane = 0;
     atomic_store(&qp->at_once, 0);
@@ -380,7 +381,7 @@ static struct lane *find(struct dev *dev, struct qp *qp, uint64_t now, bool *wai
     uint32_t slot = qpn_slot(qp->attr.dest_qp_num);
     struct lane *l = dev->lane_to[slot];
     bool up = l && l->state == LANE_UP;
-    if (up && !leads_to(dev, l, qp->attr.dest_qp_num, &qp->flow.dst.sin6_addr))
+    if (up && !leads_to(dev, l, qp->attr.dest_qp_num, &qp->way.dst.sin6_addr))
         return NULL;
     if (up && still_owns(dev, l, slot))
         return l;
@@ -391,11 +392,12 @@ static struct lane *find(struct dev *dev, struct qp *qp, uint64_t now, bool *wai
 }
 
 /* For a datagram, which does not wait. */
-static struct tx *way_of(void *arg, uint32_t qpn, const struct in6_addr *to) {
+static struct link *link_to(void *arg, uint32_t qpn, const struct in6_addr *to) {
     struct dev *dev = arg;
     uint32_t slot = qpn_slot(qpn);
     struct lane *l = dev->lane_to[slot] ? dev->lane_to[slot] : ask(dev, slot, dev->tx.now);
-    return l && l->state == LANE_UP && !l->stuck && l->trusted && is_peer(l, qpn) && lane_is_to(l, to) ? &l->tx : NULL;
+    return l && l->state == LANE_UP && !l->link.full && l->trusted && is_peer(l, qpn) && lane_is_to(l, to) ? &l->link
+                                                                                                           : NULL;
 }
 
 static bool has_work(struct qp *qp) {
@@ -411,7 +413,7 @@ void lanes_prepare(struct dev *dev, struct qp *qp) {
             nanosleep(&look, NULL);
         dev_lock(dev);
         wait = false;
-        if (qp->way == WAY_OPEN)
+        if (qp->reach == REACH_OPEN)
             find(dev, qp, dev_clock(), &wait);
         dev_unlock(dev);
     }
@@ -427,7 +429,7 @@ bool lanes_decide(struct dev *dev, struct qp *qp, uint64_t now) {
     if (l)
         go_local(dev, qp, l);
     else
-        qp->way = WAY_WIRE;
+        qp->reach = REACH_WIRE;
     return true;
 }
 
@@ -444,9 +446,9 @@ static bool is_known(struct dev *dev, struct qp *qp, struct lane *l) {
 }
 
 static bool from_peer(struct dev *dev, struct qp *qp, const struct packet *pkt, struct lane *l) {
-    if (qp->flow.local == &l->tx && qp->way_in == WAY_LOCAL) /* found to be, and all its packets come by it */
+    if (qp->way.link == &l->link && qp->reach_in == REACH_LOCAL) /* found to be, and all its packets come by it */
         return true;
-    return leads_to(dev, l, qp->attr.dest_qp_num, &qp->flow.dst.sin6_addr) && is_known(dev, qp, l) &&
+    return leads_to(dev, l, qp->attr.dest_qp_num, &qp->way.dst.sin6_addr) && is_known(dev, qp, l) &&
            takes(dev, qp, pkt, l);
 }
 
@@ -536,7 +538,7 @@ static bool receive(struct dev *dev, struct lane *l, uint64_t now) {
 
 bool lanes_want(const struct dev *dev) {
     for (const struct lane *l = dev->lanes; l; l = l->next) {
-        if (l->state == LANE_UP && (l->stuck || ring_has_packet(&l->in)))
+        if (l->state == LANE_UP && (l->link.full || ring_has_packet(&l->in)))
             return true;
     }
     return false;
@@ -548,8 +550,8 @@ bool lanes_receive(struct dev *dev, uint64_t now) {
         if (l->state != LANE_UP)
             continue;
         any |= receive(dev, l, now);
-        if (l->stuck && lane_unstick(l))
-            sched_unpark(dev);
+        if (l->link.full && lane_unstick(l))
+            sched_unpark(dev, &l->link);
     }
     return any;
 }
@@ -565,7 +567,7 @@ bool lanes_may_sleep(struct dev *dev) {
     bool may = true;
     for (struct lane *l = dev->lanes; l; l = l->next) {
         if (l->state == LANE_UP)
-            may &= ring_may_sleep(&l->in) && !(l->stuck && ring_has_room(&l->out));
+            may &= ring_may_sleep(&l->in) && !(l->link.full && ring_has_room(&l->out));
     }
     return may;
 }

@@ -111,13 +111,13 @@ void ports_measure(struct dev *dev) {
     dev->nic.mtu = dev_active_mtu(dev) ? mtu_bytes(dev_active_mtu(dev)) : 0;
 }
 
-void ports_use(struct dev *dev, const struct flow *flow) { dev->port_users[(struct port *)flow->port - dev->ports]++; }
+void ports_use(struct dev *dev, const struct way *way) { dev->port_users[(struct port *)way->port - dev->ports]++; }
 
-void ports_leave(struct dev *dev, struct flow *flow) {
-    struct port *port = flow->port;
+void ports_leave(struct dev *dev, struct way *way) {
+    struct port *port = way->port;
     if (port)
         dev->port_users[port - dev->ports]--;
-    flow->port = NULL;
+    way->port = NULL;
 }
 
 /* ---------------------------------------------------------------- addresses come and go */

@@ -93,7 +93,7 @@ static bool receive(struct dev *dev, uint64_t now, bool everything) {
 static void resume(struct dev *dev, uint64_t now, bool called) {
     if (!called && now < dev->tx.retry_at)
         return;
-    const struct port *port = dev->tx.flow->port;
+    const struct port *port = dev->tx.way->port;
     if (!udp_tx_resume(&dev->tx, now))
         return;
     sched_link_free(dev, port->sndbuf / 2);
@@ -116,7 +116,7 @@ bool progress(struct dev *dev, uint64_t now, bool everything) {
     bool any = receive(dev, now, everything);
     judge_unread(dev, now);
     dev->nic.late = engine_late(dev, now);
-    if (dev->tx.waits)
+    if (dev->tx.link.full)
         resume(dev, now, everything);
     if (raw_waits(dev))
         raw_resume(dev, now);
@@ -133,7 +133,7 @@ static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* A full socket tells when half of it is free; should one neighbour that nobody finds hold as much, it never does. */
 uint64_t tx_deadline(const struct dev *dev) {
-    if (dev->tx.waits)
+    if (dev->tx.link.full)
         return dev->tx.retry_at + FULL_NS;
     return dev->fault.held ? fault_deadline(&dev->fault) : NEVER;
 }

@@ -19,12 +19,12 @@
 #define RETRY_NS 200000 /* a full socket is tried again so much later */
 
 struct raw_link {
-    struct raw_net net;
+    struct raw_net net; /* first */
     struct dev *dev;
     int fd; /* packet socket; -1: none */
     bool listens;
     struct fault fault; /* its own, as what it holds is no packet of a port */
-    uint64_t retry_at;  /* the socket was full; 0: it is not */
+    uint64_t retry_at;  /* a full socket is tried again then */
     int qps;
     uint32_t room;   /* of buffer */
     uint8_t *buffer; /* a frame that comes */
@@ -56,35 +56,38 @@ static bool send_now(struct raw_link *link, const struct qp *from, const uint8_t
 }
 
 /* What the injector lets go cannot wait: it is lost. */
-static void emit(void *arg, const struct flow *flow, const uint8_t *frame, uint32_t n) {
-    struct raw_link *link = arg;
-    if (!send_now(link, flow->port, frame, n))
+static void emit(struct link *to, const struct way *way, const uint8_t *frame, uint32_t n) {
+    struct raw_link *link = (struct raw_link *)to;
+    if (!send_now(link, way->port, frame, n))
         link->dev->nic.counters.value[RNIC_CNT_tx_errors]++;
 }
 
-static bool send_frame(struct raw_net *net, struct qp *from, const uint8_t *frame, uint32_t n, uint64_t now) {
-    struct raw_link *link = (struct raw_link *)net;
-    const struct flow flow = {.port = from};
+static bool put(struct link *to, const struct way *way, const uint8_t *frame, uint32_t n) {
+    struct raw_link *link = (struct raw_link *)to;
+    uint64_t now = link->dev->tx.now;
     if (link->fault.on) {
-        fault_send(&link->fault, &link->dev->nic.counters, &flow, frame, n, now, emit, link);
+        fault_send(&link->fault, &link->dev->nic.counters, way, frame, n, now);
         return true;
     }
-    if (send_now(link, from, frame, n))
+    if (send_now(link, way->port, frame, n))
         return true;
-    if (!link->retry_at)
+    if (!to->full)
         link->dev->nic.counters.value[RNIC_CNT_tx_waits]++;
+    to->full = true;
     link->retry_at = now + RETRY_NS;
     return false;
 }
 
-bool raw_waits(const struct dev *dev) { return dev->raw && dev->raw->retry_at; }
+static const struct link_ops packet_ops = {.name = "packet", .put = put, .emit = emit};
+
+bool raw_waits(const struct dev *dev) { return dev->raw && dev->raw->net.link.full; }
 
 /* A queue behind the socket does not tell when it has room: the frame is tried again after a while. */
 void raw_resume(struct dev *dev, uint64_t now) {
     if (now < dev->raw->retry_at)
         return;
-    dev->raw->retry_at = 0;
-    (void)sched_unpark(dev);
+    dev->raw->net.link.full = false;
+    (void)sched_unpark(dev, &dev->raw->net.link);
 }
 
 /* ---------------------------------------------------------------- in */
@@ -126,11 +129,11 @@ bool raw_receive(struct dev *dev) {
 
 void raw_release(struct dev *dev, uint64_t now) {
     if (dev->raw->fault.held)
-        fault_release(&dev->raw->fault, now, emit, dev->raw);
+        fault_release(&dev->raw->fault, now);
 }
 
 uint64_t raw_deadline(const struct dev *dev) {
-    uint64_t fault = fault_deadline(&dev->raw->fault), retry = dev->raw->retry_at ? dev->raw->retry_at : NEVER;
+    uint64_t fault = fault_deadline(&dev->raw->fault), retry = raw_waits(dev) ? dev->raw->retry_at : NEVER;
     return retry < fault ? retry : fault;
 }
 
@@ -158,7 +161,7 @@ static int open_link(struct dev *dev, struct rnic_err *err) {
     struct raw_link *link = calloc(1, sizeof *link);
     if (!link)
         return fail(err, -ENOMEM, "no memory");
-    *link = (struct raw_link){.net = {.nic = &dev->nic, .mtu = mtu, .send = send_frame}, .dev = dev, .fd = -1};
+    *link = (struct raw_link){.net = {.link.ops = &packet_ops, .nic = &dev->nic, .mtu = mtu}, .dev = dev, .fd = -1};
     link->room = PACKET_ROOM + RAW_FRAME_ROOM(mtu);
     link->buffer = malloc(link->room);
     link->net.frame = malloc(RAW_FRAME_ROOM(mtu));
@@ -218,6 +221,7 @@ int raw_enter(struct dev *dev, struct qp *qp, struct rnic_err *err) {
     if (rc)
         return rc;
     dev->raw->qps++;
+    qp->way = (struct way){.link = &dev->raw->net.link, .port = qp};
     if (raw_of(qp)->rss.table)
         raw_of(qp)->rss.table->qps++;
     return 0;

@@ -118,21 +118,21 @@ void sched_bells(struct dev *dev) {
 }
 
 /* Until there is room: who tries again at once would try all the time.  In the order in which they will be served. */
-static void park(struct dev *dev, struct qp *qp) {
+static void park(struct qp *qp, struct link *link) {
     if (qp->parked)
         return;
-    qp->parked = true;
+    qp->parked = link;
     qp->parked_next = NULL;
-    *(dev->parked ? &dev->parked_last->parked_next : &dev->parked) = qp;
-    dev->parked_last = qp;
+    *(link->waiting ? &link->waiting_last->parked_next : &link->waiting) = qp;
+    link->waiting_last = qp;
 }
 
-uint32_t sched_unpark(struct dev *dev) {
+uint32_t sched_unpark(struct dev *dev, struct link *link) {
     struct qp *qp;
     uint32_t n = 0;
-    for (; (qp = dev->parked); n++) {
-        dev->parked = qp->parked_next;
-        qp->parked = false;
+    for (; (qp = link->waiting); n++) {
+        link->waiting = qp->parked_next;
+        qp->parked = NULL;
         sched_ready(dev, qp);
     }
     return n;
@@ -141,7 +141,7 @@ uint32_t sched_unpark(struct dev *dev) {
 /* Half of the socket's buffer is free when it says that it has room: shared by those that wait for it, so that a round of
  * all of them is short, and who has but an ACK to send waits no longer than that. */
 void sched_link_free(struct dev *dev, uint32_t room) {
-    uint32_t n = sched_unpark(dev), packet = dev->nic.mtu + PACKET_COST;
+    uint32_t n = sched_unpark(dev, &dev->tx.link), packet = dev->nic.mtu + PACKET_COST;
     dev->nic.turn = n && room / packet > n ? room / packet / n : 1;
 }
 
@@ -172,12 +172,14 @@ void sched_forget(struct dev *dev, struct qp *qp) {
     if (qp->in_held)
         unlink_from(&dev->held, qp, offsetof(struct qp, held_next));
     if (qp->parked) {
-        unlink_from(&dev->parked, qp, offsetof(struct qp, parked_next));
-        dev->parked_last = dev->parked;
-        while (dev->parked_last && dev->parked_last->parked_next)
-            dev->parked_last = dev->parked_last->parked_next;
+        struct link *link = qp->parked;
+        unlink_from(&link->waiting, qp, offsetof(struct qp, parked_next));
+        link->waiting_last = link->waiting;
+        while (link->waiting_last && link->waiting_last->parked_next)
+            link->waiting_last = link->waiting_last->parked_next;
     }
-    qp->ready = qp->in_held = qp->parked = false;
+    qp->ready = qp->in_held = false;
+    qp->parked = NULL;
     qp_forget_written(qp);
     heap_remove(&dev->timers, qp);
 }
@@ -190,14 +192,14 @@ static bool moves(const struct dev *dev, struct qp *qp, uint64_t left, uint64_t 
     bool moved = left != qp->left_seen;
     qp->left_at = moved ? now : qp->left_at;
     qp->left_seen = left;
-    return moved || (dev->tx.waits && now - qp->left_at < STANDSTILL_NS);
+    return moved || (dev->tx.link.full && now - qp->left_at < STANDSTILL_NS);
 }
 
 /* Is the request that a timer runs for still on its way out of this host, or to be written now?  What else the queue pair
  * sends, answers and new requests, puts nothing off. */
 static bool still_here(const struct dev *dev, struct qp *qp, uint64_t now) {
-    const struct port *port = qp->flow.port;
-    if (qp->flow.local || !port)
+    const struct port *port = qp->way.port;
+    if (way_is_bare(&qp->way) || !port)
         return false;
     bool again = qp->engine->begins_again(qp);
     if (again && qp->ready) /* its turn comes now */
@@ -208,8 +210,8 @@ static bool still_here(const struct dev *dev, struct qp *qp, uint64_t now) {
 
 /* before: qp_requests() then. */
 static void note_written(const struct dev *dev, struct qp *qp, uint64_t before) {
-    if (qp_requests(qp) != before && !qp->flow.local && qp->flow.port)
-        qp->written = udp_tx_written(&dev->tx, qp->flow.port);
+    if (qp_requests(qp) != before && !way_is_bare(&qp->way) && qp->way.port)
+        qp->written = udp_tx_written(&dev->tx, qp->way.port);
 }
 
 void sched_timers(struct dev *dev, uint64_t now) {
@@ -220,7 +222,7 @@ void sched_timers(struct dev *dev, uint64_t now) {
         if (qp->engine->not_left && qp->engine->deadline(qp) <= now && still_here(dev, qp, now))
             qp->engine->not_left(qp, now);
         uint64_t before = qp_requests(qp);
-        qp->engine->timer(qp, &dev->tx.tx, now);
+        qp->engine->timer(qp, now);
         note_written(dev, qp, before);
         sched_ready(dev, qp); /* its run looks at the deadline again */
     }
@@ -253,29 +255,24 @@ void sched_input(struct dev *dev, struct qp *qp, uint64_t now) {
     refresh_timer(dev, qp);
 }
 
-static bool leads_to_stuck(const struct dev *dev, const struct flow *flow) {
-    return flow->local ? lane_of(flow->local)->stuck : dev->tx.waits;
-}
-
-/* Does what is left wait for room?  Of datagrams, each of which goes its own way, the oldest has met a full link if the turn
- * has sent none. */
-static bool is_stuck(const struct dev *dev, const struct qp *qp, bool sent) {
-    if (qp->pub.qp_type == RNIC_QPT_RAW_PACKET)
-        return raw_waits(dev);
-    if (qp_is_datagram(qp))
-        return dev->tx.waits && !sent;
-    return leads_to_stuck(dev, &qp->flow) || (qp->apart && leads_to_stuck(dev, &qp->answers));
+/* The link for whose room the rest waits, or NULL.  Of datagrams, each of which goes its own way, the oldest has met a full
+ * link if the turn has sent none. */
+static struct link *full_link(const struct qp *qp, bool sent) {
+    if (qp->way.link->full && !(qp_is_datagram(qp) && sent))
+        return qp->way.link;
+    return qp->apart && qp->answers.link->full ? qp->answers.link : NULL;
 }
 
 /* One turn of a queue pair, which then waits for room, for the next turn, or for nothing but its deadlines. */
 static void turn(struct dev *dev, struct qp *qp, uint64_t now) {
     uint64_t requests = qp_requests(qp), bytes = qp_sent(qp);
-    bool more = qp->engine->next(qp, &dev->tx.tx, now);
+    bool more = qp->engine->next(qp, now);
     note_written(dev, qp, requests);
+    struct link *full = more ? full_link(qp, qp_sent(qp) != bytes) : NULL;
     if (!more)
         hold(dev, qp);
     else
-        is_stuck(dev, qp, qp_sent(qp) != bytes) ? park(dev, qp) : sched_ready(dev, qp);
+        full ? park(qp, full) : sched_ready(dev, qp);
 }
 
 bool sched_run(struct dev *dev, uint64_t now) {
@@ -283,7 +280,7 @@ bool sched_run(struct dev *dev, uint64_t now) {
     bool any = last != NULL;
     dev->tx.now = now;
     for (int turns = 0; turns < TURNS && (qp = pop_ready(dev)); turns++) {
-        if (qp->way == WAY_OPEN && !lanes_decide(dev, qp, now))
+        if (qp->reach == REACH_OPEN && !lanes_decide(dev, qp, now))
             ; /* a packet of its peer, or the lane, makes it ready */
         else
             turn(dev, qp, now);
@@ -293,7 +290,7 @@ bool sched_run(struct dev *dev, uint64_t now) {
     }
     udp_tx_flush(&dev->tx);
     lanes_flush(dev);
-    if (dev->tx.waits)
+    if (dev->tx.link.full)
         engine_watch_room(dev);
     else if (dev->nic.turn && any)
         link_keeps_up(dev);
@@ -307,7 +304,7 @@ bool sched_settle(struct dev *dev, struct qp *qp) {
     turn(dev, qp, dev->tx.now);
     udp_tx_flush(&dev->tx);
     lanes_flush(dev);
-    if (dev->tx.waits) {
+    if (dev->tx.link.full) {
         engine_watch_room(dev);
         engine_wake_for(dev, tx_deadline(dev));
     }

@@ -131,6 +131,7 @@ struct qp *verbs_make_qp(struct dev *dev, struct rnic_pd *pd, struct rnic_qp_ini
     qp->real = qp;
     qp->nic = &dev->nic;
     qp->record = -1;
+    qp->way.link = dev->nic.wire;
     qp->engine = engine.ops;
     qp_set_service(qp, engine.service);
     qp->opcodes = engine.opcodes;

@@ -11,21 +11,21 @@
 #define SETTLE_NS 1000000000ull /* the last ACK waits for room so long */
 
 struct ways { /* that an address vector stands for (IBA A17.4): to the peer, and from it */
-    struct flow to, from;
+    struct way to, from;
 };
 
 static int resolve(struct dev *dev, const struct rnic_ah_attr *av, uint32_t dest_qpn, struct ways *ways,
                    struct rnic_err *err) {
-    struct flow *to = &ways->to;
+    struct way *to = &ways->to;
     int rc = ah_resolve_peer(dev, av, dest_qpn, to, err);
     if (rc)
         return rc;
-    ways->from = (struct flow){.src = to->dst, .dst = to->src};
+    ways->from = (struct way){.src = to->dst, .dst = to->src};
     ways->from.dst.sin6_port = htons(ROCE_UDP_PORT);
     return 0;
 }
 
-static void take_port(struct dev *dev, struct flow *old, const struct flow *to) {
+static void take_port(struct dev *dev, struct way *old, const struct way *to) {
     ports_leave(dev, old);
     ports_use(dev, to);
 }
@@ -33,12 +33,12 @@ static void take_port(struct dev *dev, struct flow *old, const struct flow *to) 
 static void take_paths(struct dev *dev, struct qp *qp, uint32_t mask, const struct ways *path, const struct ways *alt) {
     if (mask & RNIC_QP_AV) {
         lanes_leave(dev, qp);
-        take_port(dev, &qp->flow, &path->to);
-        qp->flow = path->to;
+        take_port(dev, &qp->way, &path->to);
+        qp->way = path->to;
         qp->from = path->from;
         memset(qp->heard, 0, sizeof qp->heard);
         floods_new_peer(dev, qp, &qp->from.src.sin6_addr);
-        qp->way = qp->way_in = dev->local ? WAY_OPEN : WAY_WIRE;
+        qp->reach = qp->reach_in = dev->local ? REACH_OPEN : REACH_WIRE;
     }
     if (mask & RNIC_QP_ALT_PATH) {
         take_port(dev, &qp->alt, &alt->to);
@@ -49,7 +49,7 @@ static void take_paths(struct dev *dev, struct qp *qp, uint32_t mask, const stru
 
 /* The two flows may change places in a migration: together they name the ports that are counted. */
 void verbs_leave_paths(struct dev *dev, struct qp *qp) {
-    ports_leave(dev, &qp->flow);
+    ports_leave(dev, &qp->way);
     ports_leave(dev, &qp->alt);
     lanes_leave(dev, qp);
 }
@@ -82,7 +82,7 @@ static int check_mtu(const struct dev *dev, const struct rnic_qp_attr *attr, uin
 
 /* A path that is not a wire's cannot fail, and no packet of it could tell the peer of another one. */
 static int check_local(const struct qp *qp, uint32_t mask, struct rnic_err *err) {
-    if (!(mask & RNIC_QP_ALT_PATH) || qp->way != WAY_LOCAL)
+    if (!(mask & RNIC_QP_ALT_PATH) || qp->reach != REACH_LOCAL)
         return 0;
     return fail(
         err, -EOPNOTSUPP,

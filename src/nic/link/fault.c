@@ -6,10 +6,10 @@
 
 #define REORDER_NS 1000000 /* a reordered packet waits at most this long for later ones */
 
-void fault_forget(struct fault *f, const void *way) {
+void fault_forget(struct fault *f, const void *closed) {
     for (struct held_packet **at = &f->held; *at;) {
         struct held_packet *h = *at;
-        if (way && h->flow.port != way && h->flow.local != way) {
+        if (closed && h->way.port != closed && h->way.link != closed) {
             at = &h->next;
             continue;
         }
@@ -39,12 +39,12 @@ static bool lose(struct fault *f, uint8_t opcode) {
     return rng_ppm(&f->rng, f->cfg.loss) || hit;
 }
 
-static bool hold(struct fault *f, const struct flow *flow, const uint8_t *bytes, uint32_t length, uint64_t until,
+static bool hold(struct fault *f, const struct way *way, const uint8_t *bytes, uint32_t length, uint64_t until,
                  uint32_t gap) {
     struct held_packet *h = calloc(1, sizeof *h + length), **at = &f->held;
     if (!h)
         return false;
-    *h = (struct held_packet){.flow = *flow, .until = until, .gap = gap, .length = length};
+    *h = (struct held_packet){.way = *way, .until = until, .gap = gap, .length = length};
     memcpy(h->bytes, bytes, length);
     while (*at)
         at = &(*at)->next;
@@ -53,63 +53,67 @@ static bool hold(struct fault *f, const struct flow *flow, const uint8_t *bytes,
 }
 
 /* Counts a packet that passes those held back, and lets go the ones that have waited for enough. */
-static void passed(struct fault *f, uint64_t now, fault_emit *emit, void *arg) {
+static void passed(struct fault *f, uint64_t now) {
     for (struct held_packet *h = f->held; h; h = h->next) {
         if (h->gap && --h->gap == 0)
             h->until = now;
     }
-    fault_release(f, now, emit, arg);
+    fault_release(f, now);
 }
 
-static void send_one(struct fault *f, struct rnic_counters *cnt, const struct flow *flow, const uint8_t *bytes,
-                     uint32_t length, uint64_t now, fault_emit *emit, void *arg) {
-    if (rng_ppm(&f->rng, f->cfg.delay) && hold(f, flow, bytes, length, now + f->cfg.delay_ns, 0)) {
+static void emit(const struct way *way, const uint8_t *bytes, uint32_t n) {
+    way->link->ops->emit(way->link, way, bytes, n);
+}
+
+static void send_one(struct fault *f, struct rnic_counters *cnt, const struct way *way, const uint8_t *bytes,
+                     uint32_t length, uint64_t now) {
+    if (rng_ppm(&f->rng, f->cfg.delay) && hold(f, way, bytes, length, now + f->cfg.delay_ns, 0)) {
         cnt->value[RNIC_CNT_fault_delayed]++;
         return;
     }
     uint32_t gap = f->cfg.reorder_gap ? f->cfg.reorder_gap : 1;
-    if (rng_ppm(&f->rng, f->cfg.reorder) && hold(f, flow, bytes, length, now + REORDER_NS, gap)) {
+    if (rng_ppm(&f->rng, f->cfg.reorder) && hold(f, way, bytes, length, now + REORDER_NS, gap)) {
         cnt->value[RNIC_CNT_fault_reordered]++;
         return;
     }
-    emit(arg, flow, bytes, length);
-    passed(f, now, emit, arg);
+    emit(way, bytes, length);
+    passed(f, now);
 }
 
-void fault_send(struct fault *f, struct rnic_counters *cnt, const struct flow *flow, const uint8_t *bytes,
-                uint32_t length, uint64_t now, fault_emit *emit, void *arg) {
+void fault_send(struct fault *f, struct rnic_counters *cnt, const struct way *way, const uint8_t *bytes,
+                uint32_t length, uint64_t now) {
     uint8_t flipped[8192];
     if (lose(f, bytes[0])) {
         cnt->value[RNIC_CNT_fault_lost]++;
-        passed(f, now, emit, arg);
+        passed(f, now);
         return;
     }
-    if (rng_ppm(&f->rng, f->cfg.flip) && (flow->local || length <= sizeof flipped)) {
+    if (rng_ppm(&f->rng, f->cfg.flip) && (way->link->bare || length <= sizeof flipped)) {
         uint64_t bit = rng_next(&f->rng) % (length * 8ull);
         cnt->value[RNIC_CNT_fault_flipped]++;
-        if (flow->local) { /* no ICRC would tell: memory checks itself */
-            passed(f, now, emit, arg);
+        if (way->link->bare) { /* no ICRC would tell: memory checks itself */
+            passed(f, now);
             return;
         }
         memcpy(flipped, bytes, length);
         flipped[bit / 8] ^= (uint8_t)(1u << bit % 8);
         bytes = flipped;
     }
-    struct flow marked;
-    if ((flow->traffic_class & ECN_MASK) == ECN_CAPABLE && rng_ppm(&f->rng, f->cfg.mark)) {
-        marked = *flow;
+    struct way marked;
+    if ((way->traffic_class & ECN_MASK) == ECN_CAPABLE && rng_ppm(&f->rng, f->cfg.mark)) {
+        marked = *way;
         marked.traffic_class |= ECN_MARKED;
-        flow = &marked;
+        way = &marked;
         cnt->value[RNIC_CNT_fault_marked]++;
     }
-    send_one(f, cnt, flow, bytes, length, now, emit, arg);
+    send_one(f, cnt, way, bytes, length, now);
     if (rng_ppm(&f->rng, f->cfg.duplicate)) {
         cnt->value[RNIC_CNT_fault_duplicated]++;
-        send_one(f, cnt, flow, bytes, length, now, emit, arg);
+        send_one(f, cnt, way, bytes, length, now);
     }
 }
 
-void fault_release(struct fault *f, uint64_t now, fault_emit *emit, void *arg) {
+void fault_release(struct fault *f, uint64_t now) {
     for (struct held_packet **at = &f->held; *at;) {
         struct held_packet *h = *at;
         if (h->until > now) {
@@ -117,7 +121,7 @@ void fault_release(struct fault *f, uint64_t now, fault_emit *emit, void *arg) {
             continue;
         }
         *at = h->next;
-        emit(arg, &h->flow, h->bytes, h->length);
+        emit(&h->way, h->bytes, h->length);
         free(h);
     }
 }

@@ -6,21 +6,17 @@
 #define RNIC_LINK_FAULT_H
 
 #include "base/rng.h"
-#include "wire/packet.h"
-
-#include "nic.h"
+#include "link/link.h"
 
 /* A packet that is kept back. */
 struct held_packet {
     struct held_packet *next;
-    struct flow flow;
+    struct way way;
     uint64_t until; /* leaves then, ns */
     uint32_t gap;   /* or after so many later packets; 0: only by time */
     uint32_t length;
     uint8_t bytes[];
 };
-
-typedef void fault_emit(void *arg, const struct flow *flow, const uint8_t *bytes, uint32_t length);
 
 struct fault {
     bool on;
@@ -32,12 +28,12 @@ struct fault {
 
 void fault_set(struct fault *f, const struct rnic_fault *cfg); /* NULL: off; what is held is lost */
 /* Sends a packet through the injector. */
-void fault_send(struct fault *f, struct rnic_counters *cnt, const struct flow *flow, const uint8_t *bytes,
-                uint32_t length, uint64_t now, fault_emit *emit, void *arg);
-/* Lets go what is due. */
-void fault_release(struct fault *f, uint64_t now, fault_emit *emit, void *arg);
+void fault_send(struct fault *f, struct rnic_counters *cnt, const struct way *way, const uint8_t *bytes,
+                uint32_t length, uint64_t now);
+/* Lets go what is due: it goes by its way's link, whichever that is (emit() of its table). */
+void fault_release(struct fault *f, uint64_t now);
 uint64_t fault_deadline(const struct fault *f);
-/* Forgets what is held for a flow's port, or its local way, that is being closed. */
-void fault_forget(struct fault *f, const void *way);
+/* Forgets what is held for a port or a link that is being closed. */
+void fault_forget(struct fault *f, const void *closed);
 
 #endif

@@ -39,96 +39,106 @@ struct lane_message {
 
 #define HEAD offsetof(struct lane_message, party)
 
-/* ---------------------------------------------------------------- as a sink of packets */
+/* ---------------------------------------------------------------- out */
 
-static uint8_t *reserve(struct tx *tx, struct flow *flow, uint32_t n, uint32_t *crc) {
-    struct lane *l = lane_of(tx);
+static uint8_t *reserve(struct link *link, struct way *way, uint32_t n, uint32_t *crc) {
+    struct lane *l = lane_of(link);
     (void)crc;
-    l->flow = flow;
-    l->reserved = n += flow->datagrams ? GRH_BYTES : 0;
+    l->way = way;
+    l->reserved = n += way->datagrams ? GRH_BYTES : 0;
     if (n > sizeof l->aside)
         return NULL;
-    if (l->state == LANE_UP && l->link->fault->on && !ring_has_room(&l->out)) { /* for duplicates, too */
-        l->stuck = true;
+    if (l->state == LANE_UP && l->shared->fault->on && !ring_has_room(&l->out)) { /* for duplicates, too */
+        l->link.full = true;
         return NULL;
     }
-    if (l->state != LANE_UP || l->link->fault->on)
+    if (l->state != LANE_UP || l->shared->fault->on)
         return l->aside;
     l->at = ring_reserve(&l->out, n);
     if (!l->at && ring_has_room(&l->out)) /* from now on the reader tells when there is some */
         l->at = ring_reserve(&l->out, n);
     if (!l->at)
-        l->stuck = true; /* until lane_unstick(): a shorter packet may well have room */
+        l->link.full = true; /* until lane_unstick(): a shorter packet may well have room */
     return l->at;
 }
 
-static void put_grh(const struct flow *flow, uint8_t *packet, uint32_t n) {
-    uint8_t hops = flow->hop_limit ? flow->hop_limit : DEFAULT_HOPS;
-    grh_build(packet + n, &flow->src, &flow->dst, flow->traffic_class, hops, flow->flow_label, 0, n + ICRC_BYTES);
+static void put_grh(const struct way *way, uint8_t *packet, uint32_t n) {
+    uint8_t hops = way->hop_limit ? way->hop_limit : DEFAULT_HOPS;
+    grh_build(packet + n, &way->src, &way->dst, way->traffic_class, hops, way->flow_label, 0, n + ICRC_BYTES);
 }
 
-static uint32_t kind_of(const struct flow *flow) {
-    uint32_t kind = (flow->traffic_class & ECN_MASK) == ECN_MARKED ? LANE_MARKED : 0;
-    return flow->datagrams ? kind | LANE_DATAGRAM | (uint32_t)flow->traffic_class << LANE_CLASS_SHIFT : kind;
+static uint32_t kind_of(const struct way *way) {
+    uint32_t kind = (way->traffic_class & ECN_MASK) == ECN_MARKED ? LANE_MARKED : 0;
+    return way->datagrams ? kind | LANE_DATAGRAM | (uint32_t)way->traffic_class << LANE_CLASS_SHIFT : kind;
 }
 
-static void enter(struct lane *l, const struct flow *flow) {
-    ring_commit(&l->out, kind_of(flow));
+static void enter(struct lane *l, const struct way *way) {
+    ring_commit(&l->out, kind_of(way));
     l->dirty = true;
-    l->link->counters->value[RNIC_CNT_local_sent]++;
+    l->shared->counters->value[RNIC_CNT_local_sent]++;
 }
 
-static bool put(struct tx *tx, const struct flow *flow, const uint8_t *bytes, uint32_t n) {
-    struct lane *l = lane_of(tx);
+static bool put(struct link *link, const struct way *way, const uint8_t *bytes, uint32_t n) {
+    struct lane *l = lane_of(link);
     if (l->state != LANE_UP) /* it is lost, as all that goes there is */
         return true;
     uint8_t *at = ring_reserve(&l->out, n);
     if (!at)
         return false;
     memcpy(at, bytes, n);
-    enter(l, flow);
+    enter(l, way);
     return true;
 }
 
-void lane_put(struct lane *l, const struct flow *flow, const uint8_t *bytes, uint32_t length) {
+static void emit(struct link *link, const struct way *way, const uint8_t *bytes, uint32_t length) {
+    struct lane *l = lane_of(link);
     uint8_t *at = l->state == LANE_UP ? ring_reserve(&l->out, length) : NULL;
     if (!at) {
-        l->link->counters->value[RNIC_CNT_tx_errors]++;
+        l->shared->counters->value[RNIC_CNT_tx_errors]++;
         return;
     }
     memcpy(at, bytes, length);
-    enter(l, flow);
+    enter(l, way);
 }
 
-static void commit(struct tx *tx) {
-    struct lane *l = lane_of(tx);
-    bool aside = l->state != LANE_UP || l->link->fault->on;
-    if (l->flow->datagrams)
-        put_grh(l->flow, aside ? l->aside : l->at, l->reserved - GRH_BYTES);
-    if (l->state == LANE_UP && l->link->fault->on)
-        fault_send(l->link->fault, l->link->counters, l->flow, l->aside, l->reserved, *l->link->now, l->link->emit,
-                   l->link->arg);
+static void commit(struct link *link) {
+    struct lane *l = lane_of(link);
+    bool aside = l->state != LANE_UP || l->shared->fault->on;
+    if (l->way->datagrams)
+        put_grh(l->way, aside ? l->aside : l->at, l->reserved - GRH_BYTES);
+    if (l->state == LANE_UP && l->shared->fault->on)
+        fault_send(l->shared->fault, l->shared->counters, l->way, l->aside, l->reserved, *l->shared->now);
     else if (l->state == LANE_UP)
-        enter(l, l->flow);
+        enter(l, l->way);
 }
 
 /* As long as no packet in a cell is. */
-static void refer(struct tx *tx, uint32_t n, const struct rnic_sge *payload, uint32_t qpn) {
-    struct lane *l = lane_of(tx);
+static void refer(struct link *link, uint32_t n, const struct rnic_sge *payload, uint32_t qpn) {
+    struct lane *l = lane_of(link);
     if (l->state != LANE_UP)
         return;
     memcpy(l->at + n, payload, sizeof *payload);
     l->out.length = LANE_REFERRING;
-    ring_commit_for(&l->out, LANE_REFERS | kind_of(l->flow), qpn);
+    ring_commit_for(&l->out, LANE_REFERS | kind_of(l->way), qpn);
     l->dirty = true;
-    l->link->counters->value[RNIC_CNT_local_sent]++;
+    l->shared->counters->value[RNIC_CNT_local_sent]++;
 }
 
-static void take_back(struct tx *tx, uint32_t qpn) {
-    struct lane *l = lane_of(tx);
+static void take_back(struct link *link, uint32_t qpn) {
+    struct lane *l = lane_of(link);
     if (l->state == LANE_UP)
         ring_take_back(&l->out, qpn);
 }
+
+static const struct link_ops lane_ops = {
+    .name = "lane",
+    .reserve = reserve,
+    .commit = commit,
+    .put = put,
+    .emit = emit,
+    .refer = refer,
+    .take_back = take_back,
+};
 
 /* ---------------------------------------------------------------- memory */
 
@@ -236,13 +246,13 @@ enum lane_answer lane_owns(const struct lane *l, uint32_t slot) {
     return same ? LANE_YES : LANE_NO;
 }
 
-static struct lane *new_lane(int fd, enum lane_state state, const struct lane_link *link, uint64_t now) {
+static struct lane *new_lane(int fd, enum lane_state state, const struct lane_shared *shared, uint64_t now) {
     struct lane *l = calloc(1, sizeof *l);
     if (!l)
         return NULL;
-    l->tx = (struct tx){.reserve = reserve, .commit = commit, .refer = refer, .take_back = take_back, .put = put};
+    l->link = (struct link){.ops = &lane_ops, .bare = true};
     l->state = state;
-    l->link = link;
+    l->shared = shared;
     l->fd = fd;
     l->file = -1;
     l->since = now;
@@ -265,7 +275,7 @@ void lane_tell(struct lane *l, const struct lane_self *self) {
         (void)speak(l, LANE_PARTY, &self->party, NULL, 0);
 }
 
-int lane_ask(struct lane **out, uint32_t slot, const struct lane_self *self, const struct lane_link *link,
+int lane_ask(struct lane **out, uint32_t slot, const struct lane_self *self, const struct lane_shared *shared,
              uint64_t now) {
     struct abstract_name name;
     int fd = open_socket();
@@ -273,7 +283,7 @@ int lane_ask(struct lane **out, uint32_t slot, const struct lane_self *self, con
         return fd;
     name_of(&name, slot);
     int rc = connect(fd, (const struct sockaddr *)&name.un, name.length) ? -errno : 0;
-    struct lane *l = rc ? NULL : new_lane(fd, LANE_ASKING, link, now);
+    struct lane *l = rc ? NULL : new_lane(fd, LANE_ASKING, shared, now);
     if (!l) {
         close(fd);
         return rc ? rc : -ENOMEM;
@@ -286,9 +296,9 @@ int lane_ask(struct lane **out, uint32_t slot, const struct lane_self *self, con
     return rc;
 }
 
-struct lane *lane_answer(int listener, const struct lane_link *link, uint64_t now) {
+struct lane *lane_answer(int listener, const struct lane_shared *shared, uint64_t now) {
     int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    struct lane *l = fd < 0 ? NULL : new_lane(fd, LANE_CALLED, link, now);
+    struct lane *l = fd < 0 ? NULL : new_lane(fd, LANE_CALLED, shared, now);
     if (fd >= 0 && !l)
         close(fd);
     return l;
@@ -357,7 +367,7 @@ void lane_look_again(struct lane *l) { (void)sift(l, &l->peer); }
 
 /* Each takes work, and other users' are under no obligation to let us live. */
 static bool says_too_much(struct lane *l) {
-    uint64_t now = *l->link->now;
+    uint64_t now = *l->shared->now;
     if (now - l->parties_since > PARTIES_NS) {
         l->parties_since = now;
         l->parties = 0;
@@ -464,7 +474,7 @@ void lane_flush(struct lane *l) {
 bool lane_unstick(struct lane *l) {
     if (l->state == LANE_UP && !ring_has_room(&l->out))
         return false;
-    l->stuck = false;
+    l->link.full = false;
     return true;
 }
 
@@ -480,7 +490,7 @@ void lane_hang_up(struct lane *l) {
         close(l->fd);
     l->fd = -1;
     l->state = LANE_DOWN;
-    l->stuck = false; /* there is room for all that goes nowhere */
+    l->link.full = false; /* there is room for all that goes nowhere */
 }
 
 void lane_free(struct lane *l) {

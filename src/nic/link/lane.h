@@ -19,9 +19,9 @@
 #include <sys/types.h>
 
 #include "link/fault.h"
+#include "link/link.h"
 #include "link/ring.h"
 #include "nic.h"
-#include "wire/packet.h"
 
 #define LANE_MTU 65536u /* payload bytes of a packet: few, so that little is to be done for each, but several to a ring */
 #define LANE_REFERRING 64 /* bytes of a packet whose payload is elsewhere: headers, and the place */
@@ -48,21 +48,19 @@ struct lane_self {
 };
 
 /* What the lanes of a device share with its link. */
-struct lane_link {
+struct lane_shared {
     struct fault *fault;
     struct rnic_counters *counters;
     const uint64_t *now; /* of the pass */
-    fault_emit *emit;    /* what the injector lets go, whichever way it is to go */
-    void *arg;
 };
 
 struct lane {
-    struct tx tx; /* first: engines write packets here */
+    struct link link; /* first; full: the ring was, and whoever writes waits */
     enum lane_state state;
-    const struct lane_link *link;
-    const struct flow *flow; /* of the packet reserved, */
-    uint8_t *at;             /* where it lies in the ring, */
-    uint32_t reserved;       /* and its bytes */
+    const struct lane_shared *shared;
+    const struct way *way; /* of the packet reserved, */
+    uint8_t *at;           /* where it lies in the ring, */
+    uint32_t reserved;     /* and its bytes */
     int fd;
     uint64_t since; /* asked or called */
     struct lane_party peer;
@@ -76,7 +74,6 @@ struct lane {
     struct ring_writer out;
     struct ring_reader in;
     bool dirty;      /* something was written since the last lane_flush() */
-    bool stuck;      /* the ring was full; who writes waits */
     int users;       /* queue pairs that go this way; with users it stays in memory after its end */
     void *remote;    /* the device's: what of the peer's memory is reached directly */
     uint64_t number; /* the device's: later ones have higher */
@@ -90,20 +87,18 @@ int lane_listen(uint32_t slot);
 /* We are more than we were: what the peers know of us. */
 void lane_tell(struct lane *l, const struct lane_self *self);
 /* 0 and a lane that is LANE_ASKING, or -errno: nobody listens there. */
-int lane_ask(struct lane **out, uint32_t slot, const struct lane_self *self, const struct lane_link *link,
+int lane_ask(struct lane **out, uint32_t slot, const struct lane_self *self, const struct lane_shared *shared,
              uint64_t now);
 /* Somebody who has connected; NULL: nobody. */
-struct lane *lane_answer(int listener, const struct lane_link *link, uint64_t now);
+struct lane *lane_answer(int listener, const struct lane_shared *shared, uint64_t now);
 /* Takes what the other end says. True: the state has changed. */
 bool lane_listen_to(struct lane *l, const struct lane_self *self);
 /* Hangs up: LANE_DOWN. */
 void lane_hang_up(struct lane *l);
 void lane_free(struct lane *l);
 
-/* A packet into the ring, or lost if it has no room. */
-void lane_put(struct lane *l, const struct flow *flow, const uint8_t *bytes, uint32_t length);
 void lane_flush(struct lane *l);   /* wakes the other end if it sleeps */
-bool lane_unstick(struct lane *l); /* one that was stuck has room again */
+bool lane_unstick(struct lane *l); /* one that was full has room again */
 /* A number of packets has been taken from l->in: lets a writer that waits for room know. */
 void lane_taken(struct lane *l);
 
@@ -114,6 +109,6 @@ enum lane_answer lane_owns(const struct lane *l, uint32_t slot);
 /* This host's addresses have changed: which of the peer's are among them? */
 void lane_look_again(struct lane *l);
 bool lane_is_to(const struct lane *l, const struct in6_addr *address);
-static inline struct lane *lane_of(struct tx *tx) { return (struct lane *)tx; }
+static inline struct lane *lane_of(struct link *link) { return (struct lane *)link; }
 
 #endif

@@ -12,11 +12,11 @@
 #include "base/fail.h"
 #include "link/abstract.h"
 #include "link/address.h"
+#include "link/link.h"
 #include "link/owner.h"
 #include "link/slotmsg.h"
 #include "link/steering.h"
 #include "link/udpsock.h"
-#include "wire/packet.h"
 
 #define MS 1000000ull
 #define TAKEOVER_PERIOD (50 * MS)

@@ -11,7 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "link/lane.h"
 #include "wire/icrc.h"
 
 #ifndef UDP_SEGMENT
@@ -34,19 +33,19 @@
 #define RETRY_NS 50000  /* a thread that polls looks so often whether a full socket has room */
 #define FINISH_MS 1000
 
-uint32_t flow_seed(struct flow *flow, uint32_t n) {
-    for (int i = 0; i < FLOW_SEEDS; i++) {
-        if (flow->seed_n[i] == n)
-            return flow->seed[i];
+uint32_t way_seed(struct way *way, uint32_t n) {
+    for (int i = 0; i < WAY_SEEDS; i++) {
+        if (way->seed_n[i] == n)
+            return way->seed[i];
     }
-    uint32_t at = flow->seed_next++ % FLOW_SEEDS;
-    flow->seed_n[at] = n;
-    return flow->seed[at] = icrc_seed(&flow->src, &flow->dst, 0, n);
+    uint32_t at = way->seed_next++ % WAY_SEEDS;
+    way->seed_n[at] = n;
+    return way->seed[at] = icrc_seed(&way->src, &way->dst, 0, n);
 }
 
 /* ---------------------------------------------------------------- out */
 
-static bool is_ipv4(const struct flow *flow) { return IN6_IS_ADDR_V4MAPPED(&flow->dst.sin6_addr); }
+static bool is_ipv4(const struct way *way) { return IN6_IS_ADDR_V4MAPPED(&way->dst.sin6_addr); }
 
 static void add_option(struct msghdr *msg, int level, int type, const void *value, size_t n) {
     struct cmsghdr *c = (struct cmsghdr *)((uint8_t *)msg->msg_control + msg->msg_controllen);
@@ -58,33 +57,33 @@ static void add_option(struct msghdr *msg, int level, int type, const void *valu
 }
 
 /* From the address vector (IBA CA17-4, CA17-9, CA17-13, CA17-17). */
-static void add_route_options(struct msghdr *msg, const struct flow *flow) {
-    int tclass = flow->traffic_class, hops = flow->hop_limit;
-    bool ipv4 = is_ipv4(flow);
-    uint32_t label = htonl(flow->flow_label);
+static void add_route_options(struct msghdr *msg, const struct way *way) {
+    int tclass = way->traffic_class, hops = way->hop_limit;
+    bool ipv4 = is_ipv4(way);
+    uint32_t label = htonl(way->flow_label);
     if (label)
         add_option(msg, IPPROTO_IPV6, IPV6_FLOWINFO, &label, sizeof label);
-    if (tclass != ((const struct port *)flow->port)->tclass)
+    if (tclass != ((const struct port *)way->port)->tclass)
         add_option(msg, ipv4 ? IPPROTO_IP : IPPROTO_IPV6, ipv4 ? IP_TOS : IPV6_TCLASS, &tclass, sizeof tclass);
     if (hops && hops != DEFAULT_HOPS)
         add_option(msg, ipv4 ? IPPROTO_IP : IPPROTO_IPV6, ipv4 ? IP_TTL : IPV6_HOPLIMIT, &hops, sizeof hops);
 }
 
-static socklen_t address_of(const struct flow *flow, union udp_address *to) {
-    if (!is_ipv4(flow)) {
-        to->v6 = flow->dst;
+static socklen_t address_of(const struct way *way, union udp_address *to) {
+    if (!is_ipv4(way)) {
+        to->v6 = way->dst;
         return sizeof to->v6;
     }
-    to->v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = flow->dst.sin6_port};
-    memcpy(&to->v4.sin_addr, &flow->dst.sin6_addr.s6_addr[12], 4);
+    to->v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = way->dst.sin6_port};
+    memcpy(&to->v4.sin_addr, &way->dst.sin6_addr.s6_addr[12], 4);
     return sizeof to->v4;
 }
 
 /* Packets go by syscall(): the C library's functions are points of cancellation, which cost a process with threads two
  * atomic operations each.  sendto where there is nothing but bytes and an address: the kernel reads less. */
-static ssize_t send_to(const struct flow *flow, const union udp_address *to, socklen_t n, const struct iovec *iov,
+static ssize_t send_to(const struct way *way, const union udp_address *to, socklen_t n, const struct iovec *iov,
                        uint16_t segment) {
-    int fd = ((const struct port *)flow->port)->tx_fd;
+    int fd = ((const struct port *)way->port)->tx_fd;
     uint64_t control[16] = {0};
     struct msghdr msg = {.msg_name = (void *)(uintptr_t)to,
                          .msg_namelen = n,
@@ -93,7 +92,7 @@ static ssize_t send_to(const struct flow *flow, const union udp_address *to, soc
                          .msg_control = control};
     if (segment < iov->iov_len)
         add_option(&msg, SOL_UDP, UDP_SEGMENT, &segment, sizeof segment);
-    add_route_options(&msg, flow);
+    add_route_options(&msg, way);
     if (!msg.msg_controllen)
         return syscall(SYS_sendto, fd, iov->iov_base, iov->iov_len, MSG_DONTWAIT | MSG_NOSIGNAL, &to->any, n);
     return syscall(SYS_sendmsg, fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -105,14 +104,14 @@ static enum rnic_counter refusal(int error) {
 }
 
 /* False: the socket is full.  What it refuses for another reason is lost; the transport recovers it as any loss. */
-static bool send_datagram(struct udp_tx *u, const struct flow *flow, const uint8_t *bytes, uint32_t length,
+static bool send_datagram(struct udp_tx *u, const struct way *way, const uint8_t *bytes, uint32_t length,
                           uint16_t segment) {
     union udp_address to;
-    socklen_t n = address_of(flow, &to);
+    socklen_t n = address_of(way, &to);
     struct iovec iov = {(void *)(uintptr_t)bytes, length};
     u->counters->value[RNIC_CNT_tx_syscalls]++;
-    if (send_to(flow, &to, n, &iov, segment) >= 0)
-        ((struct port *)flow->port)->handed += length + PORT_DATAGRAM_COST;
+    if (send_to(way, &to, n, &iov, segment) >= 0)
+        ((struct port *)way->port)->handed += length + PORT_DATAGRAM_COST;
     else if (errno == EAGAIN)
         return false;
     else
@@ -120,56 +119,55 @@ static bool send_datagram(struct udp_tx *u, const struct flow *flow, const uint8
     return true;
 }
 
-static void begin_to_wait(struct udp_tx *u, const struct flow *flow) {
-    u->kept = *flow;
-    u->flow = &u->kept;
-    u->waits = u->closed = true;
+static void begin_to_wait(struct udp_tx *u, const struct way *way) {
+    u->kept = *way;
+    u->way = &u->kept;
+    u->link.full = u->closed = true;
     u->retry_at = u->now + RETRY_NS;
     u->counters->value[RNIC_CNT_tx_waits]++;
 }
 
 static void batch_is_gone(struct udp_tx *u) {
     u->count = u->length = 0;
-    u->waits = u->closed = false;
+    u->link.full = u->closed = false;
 }
 
 /* One packet can wait.  What the injector makes of it beside, and what it lets go later, is lost in the meantime. */
-static void keep(struct udp_tx *u, const struct flow *flow, const uint8_t *bytes, uint32_t length) {
-    if (u->waits || (u->count && bytes != u->bytes)) {
+static void keep(struct udp_tx *u, const struct way *way, const uint8_t *bytes, uint32_t length) {
+    if (u->link.full || (u->count && bytes != u->bytes)) {
         u->counters->value[RNIC_CNT_tx_errors]++;
         return;
     }
     memmove(u->bytes, bytes, length);
     u->count = 1;
     u->length = u->segment = length;
-    begin_to_wait(u, flow);
+    begin_to_wait(u, way);
 }
 
-void udp_tx_emit(void *arg, const struct flow *flow, const uint8_t *bytes, uint32_t length) {
-    if (flow->local)
-        lane_put(lane_of(flow->local), flow, bytes, length);
-    else if (!send_datagram(arg, flow, bytes, length, (uint16_t)length))
-        keep(arg, flow, bytes, length);
+static void emit(struct link *link, const struct way *way, const uint8_t *bytes, uint32_t length) {
+    struct udp_tx *u = (struct udp_tx *)link;
+    if (!send_datagram(u, way, bytes, length, (uint16_t)length))
+        keep(u, way, bytes, length);
 }
 
 void udp_tx_flush(struct udp_tx *u) {
-    if (!u->count || u->waits)
+    if (!u->count || u->link.full)
         return;
     if (u->fault->on)
-        fault_send(u->fault, u->counters, u->flow, u->bytes, u->length, u->now, udp_tx_emit, u);
-    else if (!send_datagram(u, u->flow, u->bytes, u->length, (uint16_t)u->segment))
-        begin_to_wait(u, u->flow);
-    if (!u->waits)
+        fault_send(u->fault, u->counters, u->way, u->bytes, u->length, u->now);
+    else if (!send_datagram(u, u->way, u->bytes, u->length, (uint16_t)u->segment))
+        begin_to_wait(u, u->way);
+    if (!u->link.full)
         batch_is_gone(u);
 }
 
 void udp_tx_release(struct udp_tx *u, uint64_t now) {
-    if (!u->waits)
-        fault_release(u->fault, now, udp_tx_emit, u);
+    if (!u->link.full)
+        fault_release(u->fault, now);
 }
 
 bool udp_tx_resume(struct udp_tx *u, uint64_t now) {
-    if (send_datagram(u, u->flow, u->bytes, u->length, (uint16_t)u->segment)) {
+    if (send_datagram(u, u->way, u->bytes, u->length, (uint16_t)u->segment)) {
         batch_is_gone(u);
         return true;
     }
@@ -178,14 +176,14 @@ bool udp_tx_resume(struct udp_tx *u, uint64_t now) {
 }
 
 bool udp_tx_forget(struct udp_tx *u, const struct port *port) {
-    if (!u->waits || u->flow->port != port)
+    if (!u->link.full || u->way->port != port)
         return false;
     u->counters->value[RNIC_CNT_tx_errors] += u->count;
     batch_is_gone(u);
     return true;
 }
 
-int udp_tx_full(const struct udp_tx *u) { return u->waits ? ((const struct port *)u->flow->port)->tx_fd : -1; }
+int udp_tx_full(const struct udp_tx *u) { return u->link.full ? ((const struct port *)u->way->port)->tx_fd : -1; }
 
 static int64_t clock_ms(void) {
     struct timespec t;
@@ -202,11 +200,11 @@ void udp_wait_for_room(int fd) {
 
 void udp_tx_finish(struct udp_tx *u) {
     udp_tx_flush(u);
-    if (u->waits)
+    if (u->link.full)
         (void)udp_tx_resume(u, u->now);
 }
 
-static bool same_way(const struct flow *a, const struct flow *b) {
+static bool same_way(const struct way *a, const struct way *b) {
     return a == b || (a->port == b->port && a->dst_slot == b->dst_slot && a->traffic_class == b->traffic_class &&
                       a->flow_label == b->flow_label && a->hop_limit == b->hop_limit &&
                       a->dst.sin6_scope_id == b->dst.sin6_scope_id &&
@@ -214,39 +212,41 @@ static bool same_way(const struct flow *a, const struct flow *b) {
 }
 
 /* The injector treats packets one by one, and one sent alone has identification 0. */
-static uint32_t batch_limit(const struct udp_tx *u, const struct flow *flow) {
-    return u->fault->on || !((const struct port *)flow->port)->gso ? 1 : u->max_packets;
+static uint32_t batch_limit(const struct udp_tx *u, const struct way *way) {
+    return u->fault->on || !((const struct port *)way->port)->gso ? 1 : u->max_packets;
 }
 
-static uint8_t *reserve(struct tx *tx, struct flow *flow, uint32_t n, uint32_t *crc) {
-    struct udp_tx *u = (struct udp_tx *)tx;
-    if (u->count && (u->closed || n > u->segment || u->count >= batch_limit(u, flow) ||
-                     u->length + n > UDP_MAX_PAYLOAD || u->dst_slot != flow->dst_slot || !same_way(u->flow, flow))) {
+static uint8_t *reserve(struct link *link, struct way *way, uint32_t n, uint32_t *crc) {
+    struct udp_tx *u = (struct udp_tx *)link;
+    if (u->count && (u->closed || n > u->segment || u->count >= batch_limit(u, way) ||
+                     u->length + n > UDP_MAX_PAYLOAD || u->dst_slot != way->dst_slot || !same_way(u->way, way))) {
         udp_tx_flush(u);
-        if (u->waits)
+        if (u->link.full)
             return NULL;
     }
     if (!u->count) {
-        u->flow = flow;
-        u->dst_slot = flow->dst_slot;
+        u->way = way;
+        u->dst_slot = way->dst_slot;
         u->segment = n;
     }
     u->reserved = n;
-    *crc = flow_seed(flow, n);
-    if (u->count && is_ipv4(flow))
+    *crc = way_seed(way, n);
+    if (u->count && is_ipv4(way))
         *crc ^= icrc_id_delta((uint16_t)u->count);
     return u->bytes + u->length;
 }
 
-static void commit(struct tx *tx) {
-    struct udp_tx *u = (struct udp_tx *)tx;
+static void commit(struct link *link) {
+    struct udp_tx *u = (struct udp_tx *)link;
     u->closed = u->reserved < u->segment;
     u->length += u->reserved;
     u->count++;
 }
 
+static const struct link_ops udp_ops = {.name = "udp", .reserve = reserve, .commit = commit, .emit = emit};
+
 void udp_tx_init(struct udp_tx *u, struct fault *fault, struct rnic_counters *counters) {
-    u->tx = (struct tx){.reserve = reserve, .commit = commit};
+    u->link.ops = &udp_ops;
     u->fault = fault;
     u->counters = counters;
     u->max_packets = UDP_BATCH_PACKETS;

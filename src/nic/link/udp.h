@@ -3,7 +3,7 @@
  * The UDP link: batches of RoCEv2 packets out (UDP_SEGMENT), runs of them in (UDP_GRO).
  *
  * The position of a packet in its batch is the IPv4 identification that the kernel will give it, and the ICRC covers
- * that; so a batch hands out the CRC state to start from packet by packet.  A batch has one flow, packets of equal
+ * that; so a batch hands out the CRC state to start from packet by packet.  A batch has one way, packets of equal
  * size but a shorter last one, at most 64 of them, and fits one datagram of 64 KiB.
  *
  * A socket that is full takes no batch.  The batch then waits in here until the socket has room (EPOLLOUT), and so does
@@ -15,36 +15,33 @@
 #include <sys/socket.h>
 
 #include "link/fault.h"
+#include "link/link.h"
 #include "link/port.h"
-#include "wire/packet.h"
 
 #define UDP_BATCH_PACKETS 64
 #define UDP_MAX_PAYLOAD 65507
 #define UDP_RX_DATAGRAMS 8
 
 struct udp_tx {
-    struct tx tx; /* first: engines see this */
+    struct link link; /* first; full: the batch is for a socket that is full */
     struct fault *fault;
     struct rnic_counters *counters;
     uint64_t now;
     uint32_t max_packets; /* of a batch; 1: no segmentation offload */
 
-    struct flow *flow; /* of the batch being filled; its port is a struct port */
+    struct way *way;   /* of the batch being filled; its port is a struct port */
     uint32_t dst_slot; /* of the batch: the way of a datagram changes it between two packets */
     uint32_t segment;  /* size of its packets but the last */
     uint32_t count, length, reserved;
     bool closed; /* a shorter packet is in: it was the last; or the batch waits */
 
-    bool waits;        /* the batch is for a socket that is full */
     uint64_t retry_at; /* when a thread that polls tries it again */
-    struct flow kept;  /* the batch's, whose owner may go meanwhile */
+    struct way kept;   /* the batch's, whose owner may go meanwhile */
     uint8_t bytes[UDP_MAX_PAYLOAD + 1];
 };
 
 void udp_tx_init(struct udp_tx *u, struct fault *fault, struct rnic_counters *counters);
 void udp_tx_flush(struct udp_tx *u);
-/* For the injector: a single packet, by its flow's way; arg: struct udp_tx. */
-void udp_tx_emit(void *arg, const struct flow *flow, const uint8_t *bytes, uint32_t length);
 void udp_tx_release(struct udp_tx *u, uint64_t now); /* what the injector holds and is due */
 /* Tries the batch that waits again: true: it has gone, and there is room. */
 bool udp_tx_resume(struct udp_tx *u, uint64_t now);
@@ -57,7 +54,7 @@ void udp_wait_for_room(int fd);
 void udp_tx_finish(struct udp_tx *u);
 /* Bytes written along a port up to now, for port_left(). */
 static inline uint64_t udp_tx_written(const struct udp_tx *u, const struct port *port) {
-    return port->handed + (u->count && u->flow->port == port ? u->length : 0);
+    return port->handed + (u->count && u->way->port == port ? u->length : 0);
 }
 
 struct udp_datagram {
@@ -92,7 +89,7 @@ void udp_rx_free(struct udp_rx *r);
 /* Takes what has arrived: the number of datagrams, 0 when none has. */
 int udp_receive(struct udp_rx *r, const struct port *port);
 
-/* The CRC state at the BTH of a flow's packet of n bytes. */
-uint32_t flow_seed(struct flow *flow, uint32_t n);
+/* The CRC state at the BTH of a way's packet of n bytes. */
+uint32_t way_seed(struct way *way, uint32_t n);
 
 #endif

@@ -5,13 +5,13 @@
 #ifndef RNIC_QP_AH_H
 #define RNIC_QP_AH_H
 
+#include "link/link.h"
 #include "queue/wq.h"
-#include "wire/packet.h"
 
 struct ah {
     struct ah_head head;
     struct rnic_ah_attr attr;
-    struct flow flow;
+    struct way way;
     struct ah *next; /* among those that are destroyed and still named by send elements */
 };
 

@@ -35,7 +35,7 @@ int path_check(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t ma
     return set ? check_state(qp, attr->path_mig_state, load || qp->alt_loaded, err) : 0;
 }
 
-void path_load(struct qp *qp, const struct flow *to, const struct flow *from) {
+void path_load(struct qp *qp, const struct way *to, const struct way *from) {
     qp->alt = *to;
     qp->alt_from = *from;
     qp->alt_loaded = true;
@@ -43,8 +43,8 @@ void path_load(struct qp *qp, const struct flow *to, const struct flow *from) {
 
 /* ---------------------------------------------------------------- migration */
 
-static void swap(struct flow *a, struct flow *b) {
-    struct flow kept = *a;
+static void swap(struct way *a, struct way *b) {
+    struct way kept = *a;
     *a = *b;
     *b = kept;
 }
@@ -53,7 +53,7 @@ static void swap(struct flow *a, struct flow *b) {
  * stays where the device can count who uses its port. */
 static void migrate(struct qp *qp) {
     struct rnic_qp_attr *a = &qp->attr;
-    swap(&qp->flow, &qp->alt);
+    swap(&qp->way, &qp->alt);
     swap(&qp->from, &qp->alt_from);
     qp_forget_written(qp);
     memset(qp->heard, 0, sizeof qp->heard);
@@ -89,11 +89,11 @@ static bool same(const struct sockaddr_in6 *a, const struct sockaddr_in6 *b) {
     return !memcmp(&a->sin6_addr, &b->sin6_addr, sizeof a->sin6_addr);
 }
 
-static bool is_from(const struct flow *from, const struct sockaddr_in6 *src, const struct sockaddr_in6 *dst) {
+static bool is_from(const struct way *from, const struct sockaddr_in6 *src, const struct sockaddr_in6 *dst) {
     return same(&from->src, src) && same(&from->dst, dst);
 }
 
-struct flow *path_of(struct qp *qp, const struct sockaddr_in6 *src, const struct sockaddr_in6 *dst) {
+struct way *path_of(struct qp *qp, const struct sockaddr_in6 *src, const struct sockaddr_in6 *dst) {
     if (is_from(&qp->from, src, dst))
         return &qp->from;
     return qp->alt_loaded && is_from(&qp->alt_from, src, dst) ? &qp->alt_from : NULL;
@@ -108,7 +108,7 @@ static void refuse(struct qp *qp) {
 
 /* On the primary path, MigReq 1 in ARMED is a packet from before the peer rearmed, which was under way for long.  Anybody
  * can send from the peer's addresses: MigReq counts in packets that the engine expects. */
-bool path_input(struct qp *qp, const struct flow *from, const struct packet *pkt) {
+bool path_input(struct qp *qp, const struct way *from, const struct packet *pkt) {
     bool primary = from == &qp->from, mig_req = bth_m(pkt->bth);
     if (from && !pkey_match(primary ? qp->pkey : qp->nic->pkeys[qp->attr.alt_pkey_index], bth_pkey(pkt->bth)))
         return false;

@@ -15,7 +15,7 @@
 /* Are ALT_PATH and PATH_MIG_STATE, where the mask has them, allowed now? 0 or -EINVAL; nothing changes. */
 int path_check(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
 /* The two ways of an alternate path that path_check() has passed. */
-void path_load(struct qp *qp, const struct flow *to, const struct flow *from);
+void path_load(struct qp *qp, const struct way *to, const struct way *from);
 /* Goes to a state that path_check() has passed. */
 void path_set_state(struct qp *qp, int state);
 
@@ -23,9 +23,9 @@ void path_set_state(struct qp *qp, int state);
 bool path_fail_over(struct qp *qp);
 
 /* The way that a packet came, &qp->from or &qp->alt_from; NULL: none of its peer's. */
-struct flow *path_of(struct qp *qp, const struct sockaddr_in6 *src, const struct sockaddr_in6 *dst);
+struct way *path_of(struct qp *qp, const struct sockaddr_in6 *src, const struct sockaddr_in6 *dst);
 /* A packet whose ICRC is right has come on a way of a queue pair that has an alternate path; NULL: from elsewhere. False:
  * it is to be dropped. */
-bool path_input(struct qp *qp, const struct flow *from, const struct packet *pkt);
+bool path_input(struct qp *qp, const struct way *from, const struct packet *pkt);
 
 #endif

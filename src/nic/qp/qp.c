@@ -9,8 +9,7 @@ const char *qp_state_name(int state) {
     return state >= 0 && state <= RNIC_QPS_ERR ? names[state] : "?";
 }
 
-void engine_pace_timer(struct qp *qp, struct tx *tx, uint64_t now) {
-    (void)tx;
+void engine_pace_timer(struct qp *qp, uint64_t now) {
     (void)now;
     qp->pace.wait = 0; /* next() finds out anew */
 }
@@ -179,8 +178,8 @@ void qp_refuse_send(struct qp *qp, struct send_wqe *wqe, int status, int vendor_
     qp_flush_sends(qp);
 }
 
-bool qp_send_some(struct qp *qp, struct tx *tx, uint64_t now, uint32_t most,
-                  bool (*send)(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint64_t now)) {
+bool qp_send_some(struct qp *qp, uint64_t now, uint32_t most,
+                  bool (*send)(struct qp *qp, struct send_wqe *wqe, uint64_t now)) {
     if (qp->state == RNIC_QPS_ERR)
         qp_flush(qp);
     if (qp->state == RNIC_QPS_SQE)
@@ -190,7 +189,7 @@ bool qp_send_some(struct qp *qp, struct tx *tx, uint64_t now, uint32_t most,
         if (qp->pace.rate && !pace_allows(&qp->pace, now))
             return false;
         uint64_t before = qp_sent(qp);
-        if (!send(qp, tx, sq_wqe(&qp->sq, wq_tail(&qp->sq)), now))
+        if (!send(qp, sq_wqe(&qp->sq, wq_tail(&qp->sq)), now))
             return true;
         qp_charge(qp, before, now);
     }
@@ -207,8 +206,8 @@ void qp_forget_completions(struct qp *qp) {
 
 void qp_close_off(struct qp *qp) {
     qp_withdraw(qp);
-    if (qp->exposed && qp->flow.local)
-        qp->flow.local->take_back(qp->flow.local, qp->pub.qp_num);
+    if (qp->exposed && way_is_bare(&qp->way))
+        qp->way.link->ops->take_back(qp->way.link, qp->pub.qp_num);
     qp->farewell = (struct farewell){.peer = qp->attr.dest_qp_num};
 }
 

@@ -8,6 +8,7 @@
 #ifndef RNIC_QP_QP_H
 #define RNIC_QP_QP_H
 
+#include "link/link.h"
 #include "mem/mw.h"
 #include "mem/remote.h"
 #include "qp/pace.h"
@@ -37,8 +38,8 @@ struct engine_ops {
     bool (*expects)(const struct qp *qp, const struct packet *pkt);
     /* After input(): has next() anything to do? NULL: it may. */
     bool (*owes)(struct qp *qp, uint64_t now);
-    bool (*next)(struct qp *qp, struct tx *tx, uint64_t now); /* write some packets; true: there is more to write now */
-    void (*timer)(struct qp *qp, struct tx *tx, uint64_t now); /* deadline() may have passed; call next() after it */
+    bool (*next)(struct qp *qp, uint64_t now);  /* write some packets; true: there is more to write now */
+    void (*timer)(struct qp *qp, uint64_t now); /* deadline() may have passed; call next() after it */
     /* Before that: what was sent had not left this host yet; time begins now.  NULL: there is no answer to wait for, */
     void (*not_left)(struct qp *qp, uint64_t now);
     bool (*begins_again)(const struct qp *qp); /* or: all that waits for one is to be sent again, and nothing has been */
@@ -58,14 +59,14 @@ struct engine_ops {
 
 /* How packets of a connected queue pair go: requests the way that their sender has chosen, answers the way that the
  * requests have come, so that the two ends need not agree. */
-enum way {
-    WAY_WIRE,
-    WAY_OPEN, /* its peer may be on this host: not decided yet */
-    WAY_LOCAL,
+enum reach {
+    REACH_WIRE,
+    REACH_OPEN, /* its peer may be on this host: not decided yet */
+    REACH_LOCAL,
 };
 
 /* For transports without answers: their one timer is the pace's. */
-void engine_pace_timer(struct qp *qp, struct tx *tx, uint64_t now);
+void engine_pace_timer(struct qp *qp, uint64_t now);
 uint64_t engine_pace_deadline(const struct qp *qp);
 uint64_t engine_never(const struct qp *qp);
 bool engine_never_settles(struct qp *qp);
@@ -94,7 +95,9 @@ struct nic {
     uint32_t turn;        /* packets that a QP sends a turn, where a slow link is shared; 0: as many as it likes */
     bool congestion;      /* it is controlled */
     bool faulty;          /* the injector is on: all goes by packets, that can be lost */
-    struct tx *(*local_way)(void *arg, uint32_t qpn, const struct in6_addr *to); /* of a datagram; NULL: by the wire */
+    struct link *wire;    /* packets go by it, but for those to peers on this host: */
+    struct link *(*local_way)(void *arg, uint32_t qpn,
+                              const struct in6_addr *to); /* of a datagram; NULL: by the wire */
     void *local_arg;
     bool (*have_left)(void *arg, struct farewell *f); /* nobody is inside any more; NULL: nobody ever is */
     uint64_t copied;       /* bytes, by direct operations (roce/direct.h) of what was posted before */
@@ -131,21 +134,21 @@ struct qp {
     bool no_receives;      /* none are posted to rq: they come from shared queues, or there are none */
     struct comp_cntrs *cntrs;   /* NULL: no completion counter is attached */
     struct pace pace;           /* of what the send queue sends */
-    enum way way;               /* of our requests; WAY_LOCAL: by flow.local */
-    enum way way_in;            /* of the peer's, and our answers; WAY_OPEN: there was none */
-    struct flow flow;           /* to the peer */
+    enum reach reach;           /* of our requests */
+    enum reach reach_in;        /* of the peer's, and our answers; REACH_OPEN: there was none */
+    struct way way;             /* to the peer */
     uint64_t known_lane;        /* one more by which its peer was found to send, see lanes.c; 0: none */
     bool apart;                 /* answers go another way than requests do: */
-    struct flow answers;        /* that one */
+    struct way answers;         /* that one */
     struct remote *remote;      /* memory that it can reach itself, or NULL */
     _Atomic uint32_t at_once;   /* operations (1 << enum rnic_wr_opcode) that may be done while they are posted */
     struct remote_qp remote_qp; /* what its peer allows there */
-    struct flow from;           /* and from it: the source port is that of its last packet */
+    struct way from;            /* and from it: the source port is that of its last packet */
     uint16_t heard[2];          /* ports of those that it could have sent, the last one first; 0: none (demux.c) */
     uint16_t pkey;              /* what attr.pkey_index stands for now; 0: nothing that anybody matches */
     bool alt_loaded;            /* the alternate path is of use: both of its ways are known, see path.h */
     bool mig_refused;           /* PATH_MIG_ERR has been raised since the last REARM */
-    struct flow alt, alt_from;  /* the alternate path; after a migration the one that was left */
+    struct way alt, alt_from;   /* the alternate path; after a migration the one that was left */
     struct rnic_counters counters;
     int record;   /* in nic->store; -1: none */
     bool exposed; /* a peer of this host may be inside a copy that it makes by this queue pair */
@@ -163,7 +166,7 @@ struct qp {
     struct qp *ready_next;
     bool in_held;
     struct qp *held_next;
-    bool parked; /* the ring that it writes to is full, or the link's socket */
+    struct link *parked; /* for whose room it waits, or NULL */
     struct qp *parked_next;
     uint64_t written;   /* by its port, with its last request (udp_tx_written) */
     uint64_t left_seen; /* port_left() when a timer was last looked at; NEVER: none was */
@@ -179,6 +182,12 @@ struct qp {
 #define COUNT(qp, name) COUNT_N(qp, name, 1)
 /* A packet that nobody needed, and that a peer as it should be does not send often. */
 #define COUNT_USELESS(qp, name) (COUNT(qp, name), (qp)->nic->useless++)
+
+/* By which a datagram to that queue pair goes. */
+static inline struct link *nic_link_to(const struct nic *nic, uint32_t qpn, const struct in6_addr *to) {
+    struct link *local = nic->local_way ? nic->local_way(nic->local_arg, qpn, to) : NULL;
+    return local ? local : nic->wire;
+}
 
 /* Of the transport service, and the packets that go with it. */
 static inline void qp_set_service(struct qp *qp, uint32_t service) {
@@ -282,8 +291,8 @@ void qp_tell(struct qp *qp, const struct rnic_wc *wc, bool solicited);
 void qp_refuse_send(struct qp *qp, struct send_wqe *wqe, int status, int vendor_err);
 /* next() of transports whose messages are one packet, complete when it has gone out: send() for so many of the oldest
  * elements at most, as the pace allows. send: completes or refuses the element; false: the sink is full */
-bool qp_send_some(struct qp *qp, struct tx *tx, uint64_t now, uint32_t most,
-                  bool (*send)(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint64_t now));
+bool qp_send_some(struct qp *qp, uint64_t now, uint32_t most,
+                  bool (*send)(struct qp *qp, struct send_wqe *wqe, uint64_t now));
 void qp_flush_sends(struct qp *qp); /* all of a queue, WR_FLUSH_ERR */
 void qp_flush_receives(struct qp *qp);
 void qp_flush(struct qp *qp); /* both */

@@ -21,10 +21,10 @@ static int gather(struct qp *qp, const struct send_wqe *wqe, uint8_t *to) {
 /* The MTU is of what the headers carry, and VLAN tags are headers. */
 static bool fits(const struct raw_net *net, const struct frame *f) { return f->length - f->payload <= net->mtu; }
 
-static bool send_one(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint64_t now) {
+static bool send_one(struct qp *qp, struct send_wqe *wqe, uint64_t now) {
     struct raw_net *net = qp->nic->raw;
     struct frame f;
-    (void)tx;
+    (void)now;
     if (wqe->length < ETH_BYTES || wqe->length > RAW_FRAME_ROOM(net->mtu)) {
         qp_refuse_send(qp, wqe, RNIC_WC_LOC_LEN_ERR, RNIC_VE_BAD_LENGTH);
         return true;
@@ -41,8 +41,8 @@ static bool send_one(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint64_
     }
     if (wqe->flags & RNIC_SEND_IP_CSUM)
         frame_put_csums(&f, net->frame);
-    if (!net->send(net, qp, f.bytes, f.length,
-                   now)) /* first: what stays in the device has arrived when the send is complete */
+    if (!net->link.ops->put(&net->link, &qp->way, f.bytes,
+                            f.length)) /* first: what stays here has arrived when it is complete */
         return false;
     COUNT(qp, requests_sent);
     qp->counters.value[RNIC_CNT_tx_packets]++; /* the device counts what goes to its wire */
@@ -51,7 +51,7 @@ static bool send_one(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint64_
     return true;
 }
 
-static bool next(struct qp *qp, struct tx *tx, uint64_t now) { return qp_send_some(qp, tx, now, TURN, send_one); }
+static bool next(struct qp *qp, uint64_t now) { return qp_send_some(qp, now, TURN, send_one); }
 
 /* ---------------------------------------------------------------- receive */
 

@@ -7,7 +7,7 @@
  *   toeplitz.c, rwq.c   spreading frames over work queues
  *   raw.c       the queue pair's engine, and what happens to a frame that has come
  *
- * No I/O, no clock: frames come by raw_input(), and leave by the net's send().
+ * No I/O, no clock: frames come by raw_input(), and leave by the net's link.
  */
 #ifndef RNIC_RAW_RAW_H
 #define RNIC_RAW_RAW_H
@@ -17,12 +17,11 @@
 
 /* What the RAW_PACKET queue pairs of a device share; the device owns it. */
 struct raw_net {
+    struct link link; /* its put() sends a frame, to the other queue pairs of the device by raw_input() */
     struct nic *nic;
     struct flow_rule *rules;
     uint32_t mtu;   /* bytes behind the Ethernet header and its VLAN tags */
     uint8_t *frame; /* RAW_FRAME_ROOM(mtu) bytes, in which one is put together */
-    /* A frame leaves. It goes to the other queue pairs of the device by raw_input(), now or later. False: not now */
-    bool (*send)(struct raw_net *net, struct qp *from, const uint8_t *frame, uint32_t n, uint64_t now);
 };
 #define RAW_FRAME_ROOM(mtu) ((mtu) + ETH_BYTES + MAX_VLANS * VLAN_BYTES)
 

@@ -410,7 +410,7 @@ void comp_input(struct qp *qp, const struct packet *pkt, uint64_t now) {
         return;
     }
     measure(req, pkt->psn, now);
-    if (!qp->flow.local)
+    if (!way_is_bare(&qp->way))
         qp->nic->answered = now;
     if ((pkt->row->mask & (OPC_ACK | OPC_ATMACK)) == OPC_ACK)
         ack(qp, pkt, now);

@@ -30,15 +30,15 @@ void congestion_marked(struct qp *qp, struct congestion *c, uint64_t now) {
 }
 
 /* The packet names nothing but the queue pair: 16 reserved bytes follow its BTH, in which BECN is set (A17.9.3). */
-bool congestion_notify(struct qp *qp, struct congestion *c, struct tx *tx, uint64_t now) {
+bool congestion_notify(struct qp *qp, struct congestion *c, uint64_t now) {
     struct out out;
-    if (!out_open_to(tx, &qp->flow, &out, ROCE_CNP, 0, qp->attr.dest_qp_num, 0, qp->pkey))
+    if (!out_open_to(&qp->way, &out, ROCE_CNP, 0, qp->attr.dest_qp_num, 0, qp->pkey))
         return false;
     bth_set_becn(out.bth, 1);
     bth_set_m(out.bth, 0);
     memset(out.bth + BTH_BYTES, 0, CNP_RESERVED_BYTES);
     out_headers(&out);
-    out_close(qp, tx, &out);
+    out_close(qp, &out);
     COUNT(qp, cnp_sent);
     c->owes = false;
     c->notified = now;
@@ -61,7 +61,7 @@ static void restart(struct congestion *c, uint64_t now) {
 }
 
 static uint64_t at_least(const struct qp *qp, uint64_t rate) {
-    uint64_t least = qp->flow.local ? RATE_MIN_LOCAL : RATE_MIN;
+    uint64_t least = way_is_bare(&qp->way) ? RATE_MIN_LOCAL : RATE_MIN;
     return rate > least ? rate : least;
 }
 

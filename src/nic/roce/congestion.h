@@ -36,7 +36,7 @@ struct congestion {
 void congestion_marked(struct qp *qp, struct congestion *c, uint64_t now);
 static inline bool congestion_owes(const struct congestion *c) { return c->owes; }
 /* Writes the CNP that is owed; false: the sink is full. */
-bool congestion_notify(struct qp *qp, struct congestion *c, struct tx *tx, uint64_t now);
+bool congestion_notify(struct qp *qp, struct congestion *c, uint64_t now);
 /* A CNP came. */
 void congestion_cut(struct qp *qp, struct congestion *c, uint64_t now);
 /* May a packet leave now?  When it has: sent, with its bytes. */

@@ -237,7 +237,7 @@ static bool is_brief(struct qp *qp, const struct rnic_send_wr *wr) {
     if (wr->send_flags & RNIC_SEND_INLINE && sge->length > qp->sq.max_inline)
         return false;
     return !qp->nic->faulty && !qp->pace.rate && qp->attr.path_mig_state == RNIC_MIG_MIGRATED &&
-           !rc_of(qp)->way.limiting && !req->halted && !req->refused && req->psn == req->max_psn;
+           !rc_of(qp)->congestion.limiting && !req->halted && !req->refused && req->psn == req->max_psn;
 }
 
 /* As an element like all others, which is sent again as they are; it is its turn if all before it have been sent. */
@@ -252,6 +252,6 @@ bool direct_send(struct qp *qp, const struct rnic_send_wr *wr, uint64_t *now) {
         return false;
     *now = req_send_brief(qp, sq_wqe(q, head));
     if (rc_of(qp)->resp.ack == ACK_ASKED && !qp->apart) /* it goes along */
-        resp_ack(qp, qp->flow.local, *now, true);
+        resp_ack(qp, *now, true);
     return true;
 }

@@ -60,18 +60,18 @@ int message_payload(struct qp *qp, struct out *out, const struct send_wqe *wqe, 
         out_put(out, (const uint8_t *)wqe->sge + offset);
         return 0;
     }
-    if (out->local && out->payload >= REFER_MIN && qp->remote && stays(qp, wqe, offset, out))
+    if (out->link->bare && out->payload >= REFER_MIN && qp->remote && stays(qp, wqe, offset, out))
         return 0;
     return sge_gather(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, offset, out_payload(out), out->payload,
                       out_crc(out));
 }
 
-enum result message_write(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint32_t i, uint32_t mtu, bool ackreq) {
+enum result message_write(struct qp *qp, struct send_wqe *wqe, uint32_t i, uint32_t mtu, bool ackreq) {
     struct out out;
     bool solicited = (wqe->flags & RNIC_SEND_SOLICITED) && wqe_takes_receive(wqe) && i == wqe->packets - 1;
-    if (!out_open(qp, tx, &out, send_opcode(wqe, i), packet_length(wqe->length, mtu, i),
+    if (!out_open(qp, &out, send_opcode(wqe, i), packet_length(wqe->length, mtu, i),
                   psn_add(wqe->first_psn, (int32_t)i), ackreq, solicited))
         return SINK_FULL;
     put_extended(&out, wqe);
-    return message_finish(qp, tx, &out, wqe, (uint64_t)i * mtu);
+    return message_finish(qp, &out, wqe, (uint64_t)i * mtu);
 }

@@ -27,19 +27,18 @@ static inline void message_to_srq(const struct out *out, const struct send_wqe *
 
 /* One packet of a SEND or WRITE; its PSN is wqe->first_psn + i. */
 enum result { SENT, IDLE, SINK_FULL, FAILED, PASSED /* a local element: there is no packet */ };
-enum result message_write(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint32_t i, uint32_t mtu, bool ackreq);
+enum result message_write(struct qp *qp, struct send_wqe *wqe, uint32_t i, uint32_t mtu, bool ackreq);
 /* An element's bytes from offset on into a packet whose headers are there: 0, or enum rnic_vendor_err. */
 int message_payload(struct qp *qp, struct out *out, const struct send_wqe *wqe, uint64_t offset);
 /* The rest of a packet whose extended headers are there. FAILED: wqe says why */
-static inline enum result message_finish(struct qp *qp, struct tx *tx, struct out *out, struct send_wqe *wqe,
-                                         uint64_t offset) {
+static inline enum result message_finish(struct qp *qp, struct out *out, struct send_wqe *wqe, uint64_t offset) {
     out_headers(out);
     wqe->vendor_err = (uint8_t)message_payload(qp, out, wqe, offset);
     if (wqe->vendor_err) {
         wqe->status = RNIC_WC_LOC_PROT_ERR;
         return FAILED;
     }
-    out_close(qp, tx, out);
+    out_close(qp, out);
     return SENT;
 }
 /* The elements' keys, bounds and rights: 0, or enum rnic_vendor_err. access: what the device does with the memory. */

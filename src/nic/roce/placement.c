@@ -20,14 +20,14 @@ static void put_headers(const struct out *out, const struct send_wqe *wqe) {
     feth_set_level(feth, wqe->flush_level);
 }
 
-enum result placement_write(struct qp *qp, struct tx *tx, struct send_wqe *wqe) {
+enum result placement_write(struct qp *qp, struct send_wqe *wqe) {
     bool flush = wqe->opcode == RNIC_WR_FLUSH;
     uint8_t opcode = flush ? ROCE_RC_FLUSH : ROCE_RC_ATOMIC_WRITE;
     struct out out;
-    if (!out_open(qp, tx, &out, opcode, flush ? 0 : ATOMIC_WRITE_BYTES, wqe->first_psn, true, false))
+    if (!out_open(qp, &out, opcode, flush ? 0 : ATOMIC_WRITE_BYTES, wqe->first_psn, true, false))
         return SINK_FULL;
     put_headers(&out, wqe);
-    return message_finish(qp, tx, &out, wqe, 0);
+    return message_finish(qp, &out, wqe, 0);
 }
 
 /* ---------------------------------------------------------------- in */

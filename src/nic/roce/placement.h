@@ -16,7 +16,7 @@ static inline bool wqe_is_placement(const struct send_wqe *wqe) {
 }
 
 /* The one packet of a request. */
-enum result placement_write(struct qp *qp, struct tx *tx, struct send_wqe *wqe);
+enum result placement_write(struct qp *qp, struct send_wqe *wqe);
 
 /* What is wrong with a request's own headers: FAULT_LENGTH or OK. */
 enum fault placement_fault(const struct packet *pkt);

@@ -36,13 +36,13 @@ static void rts(struct qp *qp) { req_init(qp); }
 
 static void input(struct qp *qp, const struct packet *pkt, uint64_t now) {
     if (pkt->marked)
-        congestion_marked(qp, &rc_of(qp)->way, now);
+        congestion_marked(qp, &rc_of(qp)->congestion, now);
     if (qp->state == RNIC_QPS_ERR)
         COUNT(qp, drop_bad_state);
     else if (pkt->row->mask & OPC_REQUEST)
         resp_input(qp, pkt, now);
     else if (pkt->row->mask & OPC_CNP)
-        congestion_cut(qp, &rc_of(qp)->way, now);
+        congestion_cut(qp, &rc_of(qp)->congestion, now);
     else if (qp->state >= RNIC_QPS_RTS)
         comp_input(qp, pkt, now);
     else
@@ -77,7 +77,7 @@ static bool req_owes(struct qp *qp) {
 }
 
 static bool owes(struct qp *qp, uint64_t now) {
-    return qp->state > RNIC_QPS_RTS || congestion_owes(&rc_of(qp)->way) || resp_owes(qp, now) ||
+    return qp->state > RNIC_QPS_RTS || congestion_owes(&rc_of(qp)->congestion) || resp_owes(qp, now) ||
            (qp->state == RNIC_QPS_RTS && req_owes(qp));
 }
 
@@ -89,20 +89,20 @@ static void look_later(struct rc *rc, uint64_t now) {
 }
 
 /* Responses first, since the peer waits for them; an ACK last, so that it can ride in the batch of an answer. */
-static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
+static bool next(struct qp *qp, uint64_t now) {
     bool sent = false;
     if (qp->state == RNIC_QPS_ERR)
         flush(qp);
     if (rc_of(qp)->lingers)
         look_later(rc_of(qp), now);
-    bool more = congestion_owes(&rc_of(qp)->way) && !congestion_notify(qp, &rc_of(qp)->way, tx, now);
-    resp_next(qp, tx, now);
+    bool more = congestion_owes(&rc_of(qp)->congestion) && !congestion_notify(qp, &rc_of(qp)->congestion, now);
+    resp_next(qp, now);
     if (qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD) {
-        more |= req_next(qp, tx, now, &sent);
+        more |= req_next(qp, now, &sent);
         comp_halted(qp);
         req_drained(qp);
     }
-    return resp_ack(qp, tx, now, sent) || more;
+    return resp_ack(qp, now, sent) || more;
 }
 
 /* At least so long, and at most four times as long (IBA 9.7.6.1.3, C9-140): a host that is late keeps its own peers waiting,
@@ -148,7 +148,7 @@ static uint64_t req_deadline(const struct requester *req, const struct qp *qp) {
 static uint64_t deadline(const struct qp *qp) {
     const struct rc *rc = rc_of(qp);
     uint64_t first = req_deadline(&rc->req, qp), ack = rc->resp.ack == ACK_UNASKED ? resp_due(qp) : NEVER;
-    uint64_t free = congestion_deadline(&rc->way), pace = engine_pace_deadline(qp);
+    uint64_t free = congestion_deadline(&rc->congestion), pace = engine_pace_deadline(qp);
     first = rc->lingers && rc->look_at < first ? rc->look_at : first;
     first = ack < first ? ack : first;
     first = free < first ? free : first;
@@ -156,9 +156,9 @@ static uint64_t deadline(const struct qp *qp) {
 }
 
 /* next() does the sending; this only says what is to be sent again. */
-static void timer(struct qp *qp, struct tx *tx, uint64_t now) {
+static void timer(struct qp *qp, uint64_t now) {
     struct requester *req = &rc_of(qp)->req;
-    engine_pace_timer(qp, tx, now);
+    engine_pace_timer(qp, now);
     if (req_deadline(req, qp) > now)
         return; /* an ACK is due, or the way is free again, or the pace allows more: next() sends */
     if (req->rnr_until) {
@@ -169,7 +169,7 @@ static void timer(struct qp *qp, struct tx *tx, uint64_t now) {
             comp_timeout(qp, now);
     } else {
         req->probes++;
-        req_probe(qp, tx, now);
+        req_probe(qp, now);
     }
 }
 
@@ -208,7 +208,7 @@ static void stats(struct qp *qp, struct rnic_qp_stats *out) {
     out->retries_left = rc->req.retries;
     out->rnr_retries_left = rc->req.rnr_retries;
     out->srtt = rc->req.srtt;
-    out->rate = congestion_rate(&rc->way);
+    out->rate = congestion_rate(&rc->congestion);
 }
 
 static void set_mtu(struct qp *qp, uint32_t bytes) { rc_of(qp)->mtu = bytes; }

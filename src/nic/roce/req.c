@@ -140,11 +140,11 @@ static bool start(struct qp *qp, struct send_wqe *wqe) {
 /* ---------------------------------------------------------------- writing packets */
 
 /* One request for packets i .. i + n - 1 of a READ; n = 0 for the one PSN of an empty READ is n = 1, 0 bytes. */
-static enum result write_read(struct qp *qp, struct tx *tx, const struct send_wqe *wqe, uint32_t i, uint32_t n) {
+static enum result write_read(struct qp *qp, const struct send_wqe *wqe, uint32_t i, uint32_t n) {
     uint32_t mtu = rc_of(qp)->mtu, from = i * mtu;
     uint32_t length = i + n >= wqe->packets ? wqe->length - from : n * mtu;
     struct out out;
-    if (!out_open(qp, tx, &out, ROCE_RC_READ_REQUEST, 0, psn_add(wqe->first_psn, (int32_t)i), true, false))
+    if (!out_open(qp, &out, ROCE_RC_READ_REQUEST, 0, psn_add(wqe->first_psn, (int32_t)i), true, false))
         return SINK_FULL;
     message_to_srq(&out, wqe);
     uint8_t *reth = out.bth + out.row->reth;
@@ -152,14 +152,14 @@ static enum result write_read(struct qp *qp, struct tx *tx, const struct send_wq
     reth_set_rkey(reth, wqe->rkey);
     reth_set_len(reth, length);
     out_headers(&out);
-    out_close(qp, tx, &out);
+    out_close(qp, &out);
     return SENT;
 }
 
-static enum result write_atomic(struct qp *qp, struct tx *tx, const struct send_wqe *wqe) {
+static enum result write_atomic(struct qp *qp, const struct send_wqe *wqe) {
     bool swap = wqe->opcode == RNIC_WR_ATOMIC_CMP_AND_SWP;
     struct out out;
-    if (!out_open(qp, tx, &out, swap ? ROCE_RC_CMP_SWAP : ROCE_RC_FETCH_ADD, 0, wqe->first_psn, true, false))
+    if (!out_open(qp, &out, swap ? ROCE_RC_CMP_SWAP : ROCE_RC_FETCH_ADD, 0, wqe->first_psn, true, false))
         return SINK_FULL;
     message_to_srq(&out, wqe);
     uint8_t *eth = out.bth + out.row->atomic_eth;
@@ -168,20 +168,19 @@ static enum result write_atomic(struct qp *qp, struct tx *tx, const struct send_
     atmeth_set_swap_add(eth, swap ? wqe->swap : wqe->compare_add);
     atmeth_set_compare(eth, swap ? wqe->compare_add : 0);
     out_headers(&out);
-    out_close(qp, tx, &out);
+    out_close(qp, &out);
     return SENT;
 }
 
 /* Packets i .. i + n - 1 of an element; n is 1 but for a READ. */
-static enum result write_packet(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint32_t i, uint32_t n,
-                                bool ackreq) {
+static enum result write_packet(struct qp *qp, struct send_wqe *wqe, uint32_t i, uint32_t n, bool ackreq) {
     if (is_read(wqe))
-        return write_read(qp, tx, wqe, i, n);
+        return write_read(qp, wqe, i, n);
     if (is_atomic(wqe))
-        return write_atomic(qp, tx, wqe);
+        return write_atomic(qp, wqe);
     if (wqe_is_placement(wqe))
-        return placement_write(qp, tx, wqe);
-    return message_write(qp, tx, wqe, i, rc_of(qp)->mtu, ackreq);
+        return placement_write(qp, wqe);
+    return message_write(qp, wqe, i, rc_of(qp)->mtu, ackreq);
 }
 
 /* ---------------------------------------------------------------- what goes next */
@@ -259,7 +258,7 @@ static enum result pass_local(struct qp *qp) {
     return PASSED;
 }
 
-static enum result step(struct qp *qp, struct tx *tx, uint64_t now) {
+static enum result step(struct qp *qp, uint64_t now) {
     struct rc *rc = rc_of(qp);
     struct requester *req = &rc->req;
     if (req->halted || now < req->rnr_until || req->next == wq_head(&qp->sq) || (req->refused && req->psn != req->una))
@@ -278,15 +277,15 @@ static enum result step(struct qp *qp, struct tx *tx, uint64_t now) {
         return IDLE;
     if (wqe_waits(wqe) && req->rd_count >= qp->attr.max_rd_atomic) /* IBA 9.4.4, 9.4.5 */
         return IDLE;
-    if (!congestion_free(&rc->way, now))
+    if (!congestion_free(&rc->congestion, now))
         return IDLE;
     if (qp->pace.rate && !pace_allows(&qp->pace, now))
         return IDLE;
     bool ackreq = wants_ack(qp, wqe, after);
     uint64_t before = qp_sent(qp);
-    enum result r = write_packet(qp, tx, wqe, req->pkt, span, ackreq);
+    enum result r = write_packet(qp, wqe, req->pkt, span, ackreq);
     if (r == SENT) {
-        congestion_sent(qp, &rc->way, wqe_waits(wqe) ? 0 : rc->mtu, now);
+        congestion_sent(qp, &rc->congestion, wqe_waits(wqe) ? 0 : rc->mtu, now);
         note_sent(qp, span, ackreq, now);
         qp_charge(qp, before, now);
     }
@@ -294,11 +293,11 @@ static enum result step(struct qp *qp, struct tx *tx, uint64_t now) {
     return r;
 }
 
-bool req_next(struct qp *qp, struct tx *tx, uint64_t now, bool *sent) {
+bool req_next(struct qp *qp, uint64_t now, bool *sent) {
     uint64_t copied = qp->nic->copied;
     uint32_t turn = qp_turn(qp, BURST);
     for (uint32_t i = 0; i < turn && qp->nic->copied - copied < DIRECT_TURN; i++) {
-        enum result r = step(qp, tx, now);
+        enum result r = step(qp, now);
         if (r == SENT)
             *sent = true;
         else if (r != PASSED)
@@ -334,7 +333,7 @@ static bool send_brief(struct qp *qp, struct send_wqe *wqe, bool *ackreq) {
         return false;
     *ackreq = wants_ack(qp, wqe, after);
     uint32_t n = write_brief(qp, wqe, *ackreq, packet);
-    if (!n || !qp->flow.local->put(qp->flow.local, &qp->flow, packet, n))
+    if (!n || !qp->way.link->ops->put(qp->way.link, &qp->way, packet, n))
         return false;
     COUNT(qp, tx_packets);
     COUNT_N(qp, tx_bytes, n);
@@ -346,7 +345,7 @@ uint64_t req_send_brief(struct qp *qp, struct send_wqe *wqe) {
     const struct cq_timing *timing = &qp->nic->cq_timing;
     uint64_t now = timing->clock(timing->arg); /* the peer is at work already */
     if (sent) {
-        congestion_sent(qp, &rc_of(qp)->way, rc_of(qp)->mtu, now);
+        congestion_sent(qp, &rc_of(qp)->congestion, rc_of(qp)->mtu, now);
         note_sent(qp, 1, ackreq, now);
     }
     return now;
@@ -375,7 +374,7 @@ static bool answered_in_part(const struct send_wqe *wqe, uint32_t done) { return
  * READ that has been answered in part the next packet alone is asked for: the rest may be on its way, and if it is lost,
  * that answer shows it (answers_probe() in comp.c).  Not for a later one: there are responders that have forgotten then
  * what came before it.  A request that may not have arrived goes out as it was, as it may become the first to arrive. */
-void req_probe(struct qp *qp, struct tx *tx, uint64_t now) {
+void req_probe(struct qp *qp, uint64_t now) {
     struct requester *req = &rc_of(qp)->req;
     if (req->psn == req->una)
         return;
@@ -385,7 +384,7 @@ void req_probe(struct qp *qp, struct tx *tx, uint64_t now) {
     struct send_wqe *wqe = sq_wqe(&qp->sq, last ? req->last : oldest);
     uint32_t span = part ? 1 : span_at(wqe, i);
     uint64_t before = qp_sent(qp);
-    if (write_packet(qp, tx, wqe, i, span, true) != SENT) /* a retry will find out */
+    if (write_packet(qp, wqe, i, span, true) != SENT) /* a retry will find out */
         return;
     qp_charge(qp, before, now);
     req->probed_part = part;

@@ -43,7 +43,7 @@ static const struct rnic_pd *domain_of(const struct qp *qp, const struct resourc
 }
 
 /* The region may have gone since the request came: keys are checked for every packet. */
-static enum result write_read(struct qp *qp, struct tx *tx, struct resource *res) {
+static enum result write_read(struct qp *qp, struct resource *res) {
     uint32_t mtu = rc_of(qp)->resp.mtu, n = packet_length(res->length, mtu, res->cur);
     uint64_t va = res->va + (uint64_t)res->cur * mtu;
     const struct rnic_pd *pd = domain_of(qp, res);
@@ -51,7 +51,7 @@ static enum result write_read(struct qp *qp, struct tx *tx, struct resource *res
     struct out out;
     if (qp_remote_under(qp, pd, res->rkey, va, n, RNIC_ACCESS_REMOTE_READ, &ptr))
         return FAILED;
-    if (!out_open(qp, tx, &out, read_opcode(res), n, psn_add(res->first_psn, (int32_t)res->cur), false, false))
+    if (!out_open(qp, &out, read_opcode(res), n, psn_add(res->first_psn, (int32_t)res->cur), false, false))
         return SINK_FULL;
     if (out.row->aeth)
         put_aeth(qp, &out, AETH_ACK | credit_code(qp));
@@ -60,20 +60,20 @@ static enum result write_read(struct qp *qp, struct tx *tx, struct resource *res
         return FAILED;
     if (ptr && n)
         out_put(&out, ptr);
-    else if (!out.local)
+    else if (!out.link->bare)
         out.crc = crc32_update(out.crc, out_payload(&out), n);
-    out_close(qp, tx, &out);
+    out_close(qp, &out);
     return SENT;
 }
 
-static enum result write_atomic(struct qp *qp, struct tx *tx, const struct resource *res) {
+static enum result write_atomic(struct qp *qp, const struct resource *res) {
     struct out out;
-    if (!out_open(qp, tx, &out, ROCE_RC_ATOMIC_ACK, 0, res->first_psn, false, false))
+    if (!out_open(qp, &out, ROCE_RC_ATOMIC_ACK, 0, res->first_psn, false, false))
         return SINK_FULL;
     put_aeth(qp, &out, AETH_ACK | credit_code(qp));
     atmack_set_orig(out.bth + out.row->atomic_ack, res->result);
     out_headers(&out);
-    out_close(qp, tx, &out);
+    out_close(qp, &out);
     return SENT;
 }
 
@@ -94,16 +94,16 @@ static void refuse_response(struct qp *qp, struct resource *res) {
         qp_error(qp, RNIC_EVENT_QP_ACCESS_ERR);
 }
 
-void resp_next(struct qp *qp, struct tx *tx, uint64_t now) {
+void resp_next(struct qp *qp, uint64_t now) {
     struct responder *resp = &rc_of(qp)->resp;
-    struct congestion *way = &rc_of(qp)->way;
+    struct congestion *way = &rc_of(qp)->congestion;
     uint32_t turn = qp_turn(qp, BURST);
     for (uint32_t i = 0; i < turn && resp->queue_count; i++) {
         struct resource *res = &resp->res[resp->queue[resp->queue_head]];
         uint32_t asked = roce_opcode(res->opcode)->mask;
         if (!congestion_free(way, now))
             return;
-        enum result sent = asked & OPC_ATOMIC ? write_atomic(qp, tx, res) : write_read(qp, tx, res);
+        enum result sent = asked & OPC_ATOMIC ? write_atomic(qp, res) : write_read(qp, res);
         if (sent == SINK_FULL)
             return;
         if (sent == FAILED) {
@@ -123,13 +123,13 @@ void resp_next(struct qp *qp, struct tx *tx, uint64_t now) {
     }
 }
 
-static bool write_ack(struct qp *qp, struct tx *tx, uint8_t syndrome, uint32_t psn) {
+static bool write_ack(struct qp *qp, uint8_t syndrome, uint32_t psn) {
     struct out out;
-    if (!out_open(qp, tx, &out, ROCE_RC_ACK, 0, psn, false, false))
+    if (!out_open(qp, &out, ROCE_RC_ACK, 0, psn, false, false))
         return false;
     put_aeth(qp, &out, syndrome);
     out_headers(&out);
-    out_close(qp, tx, &out);
+    out_close(qp, &out);
     return true;
 }
 
@@ -142,12 +142,12 @@ static void count_nak(struct qp *qp, uint8_t syndrome) {
         COUNT(qp, nak_remote_sent);
 }
 
-bool resp_ack(struct qp *qp, struct tx *tx, uint64_t now, bool company) {
+bool resp_ack(struct qp *qp, uint64_t now, bool company) {
     struct responder *resp = &rc_of(qp)->resp;
     if (resp->queue_count)
-        return !rc_of(qp)->way.waits;
+        return !rc_of(qp)->congestion.waits;
     if (resp->nak_pending) { /* its PSN is the expected one, so it acknowledges all before (9.7.5.1.1) */
-        if (!write_ack(qp, tx, resp->syndrome, resp->psn))
+        if (!write_ack(qp, resp->syndrome, resp->psn))
             return true;
         count_nak(qp, resp->syndrome);
         resp->nak_pending = false;
@@ -155,7 +155,7 @@ bool resp_ack(struct qp *qp, struct tx *tx, uint64_t now, bool company) {
     }
     if (!(resp->ack == ACK_ASKED && company) && now < resp_due(qp))
         return false;
-    if (!write_ack(qp, tx, AETH_ACK | credit_code(qp), resp->acked))
+    if (!write_ack(qp, AETH_ACK | credit_code(qp), resp->acked))
         return true;
     COUNT(qp, acks_sent);
     resp->ack = ACK_NONE;
@@ -165,7 +165,7 @@ bool resp_ack(struct qp *qp, struct tx *tx, uint64_t now, bool company) {
 /* To a peer on this host it costs little: it is due with the next look. */
 static uint64_t ack_hold(const struct qp *qp) {
     uint64_t hold = qp->nic->ack_hold;
-    return hold && qp->way_in == WAY_LOCAL ? 1 : hold;
+    return hold && qp->reach_in == REACH_LOCAL ? 1 : hold;
 }
 
 uint64_t resp_due(const struct qp *qp) {

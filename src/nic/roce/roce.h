@@ -136,7 +136,7 @@ struct rc {
     uint64_t pause;   /* and so long after that once more */
     struct requester req;
     struct responder resp;
-    struct congestion way;
+    struct congestion congestion;
 };
 
 static inline struct rc *rc_of(const struct qp *qp) { return (struct rc *)qp->engine_state; }
@@ -149,7 +149,7 @@ struct uc {
     uint32_t rcv_psn; /* expected */
     bool established; /* a packet has come */
     struct inbound in;
-    struct congestion way;
+    struct congestion congestion;
 };
 
 static inline struct uc *uc_of(const struct qp *qp) { return (struct uc *)qp->engine_state; }
@@ -160,9 +160,9 @@ extern const struct engine_ops roce_rc_ops;
 struct out {
     uint8_t *bth;
     const struct roce_opcode *row;
-    struct tx *local; /* NULL: it goes over the wire, with padding and ICRC */
+    struct link *link;
     uint32_t crc, payload, pad;
-    struct rnic_sge elsewhere; /* of a local one: where the payload is, if length is not 0, */
+    struct rnic_sge elsewhere; /* by a bare link: where the payload is, if length is not 0, */
     uint32_t owner;            /* and whose queue pair's */
 };
 
@@ -177,18 +177,18 @@ struct datagram {
 /* emit.c. open: room and the BTH, whose opcode is RC's, made that of the queue pair's service, of a request, or, by its
  * row, of an answer, which may go another way; the caller then fills the extended headers, calls out_headers, places the
  * payload (continuing out->crc) and closes.  False: the sink is full. An opened packet that is not closed is not sent. */
-bool out_open(struct qp *qp, struct tx *tx, struct out *out, uint8_t opcode, uint32_t payload, uint32_t psn,
-              bool ackreq, bool solicited);
+bool out_open(struct qp *qp, struct out *out, uint8_t opcode, uint32_t payload, uint32_t psn, bool ackreq,
+              bool solicited);
 void out_headers(struct out *out);
 /* The same along any way, for any queue pair. */
-bool out_open_to(struct tx *tx, struct flow *flow, struct out *out, uint8_t opcode, uint32_t payload, uint32_t dqpn,
-                 uint32_t psn, uint16_t pkey);
-uint32_t out_close_to(struct tx *tx, struct out *out); /* bytes of the packet */
+bool out_open_to(struct way *way, struct out *out, uint8_t opcode, uint32_t payload, uint32_t dqpn, uint32_t psn,
+                 uint16_t pkey);
+uint32_t out_close_to(struct out *out); /* bytes of the packet */
 void out_deth(const struct out *out, const struct datagram *d);
 void out_put(struct out *out, const void *src); /* the payload, all of it */
-static inline uint32_t *out_crc(struct out *out) { return out->local ? NULL : &out->crc; }
+static inline uint32_t *out_crc(struct out *out) { return out->link->bare ? NULL : &out->crc; }
 static inline uint8_t *out_payload(const struct out *out) { return out->bth + out->row->header; }
-void out_close(struct qp *qp, struct tx *tx, struct out *out);
+void out_close(struct qp *qp, struct out *out);
 
 /* Packets that a message of that many bytes takes; a message of 0 bytes takes one. */
 static inline uint32_t packets_of(uint32_t length, uint32_t mtu) { return length ? (length - 1) / mtu + 1 : 1; }
@@ -199,17 +199,17 @@ static inline uint32_t packet_length(uint32_t length, uint32_t mtu, uint32_t i) 
 
 /* req.c */
 void req_init(struct qp *qp);
-bool req_next(struct qp *qp, struct tx *tx, uint64_t now, bool *sent);
+bool req_next(struct qp *qp, uint64_t now, bool *sent);
 /* A SEND of up to REQ_BRIEF bytes to a peer on this host, all before which has been sent, if it may go: what req_next()
  * finds out about every packet is known of it.  The time. */
 #define REQ_BRIEF 32u
 uint64_t req_send_brief(struct qp *qp, struct send_wqe *wqe);
 bool req_outstanding(const struct requester *req);
 uint32_t req_flight(struct qp *qp);
-void req_rewind(struct qp *qp);                             /* the next packet is una again */
-void req_probe(struct qp *qp, struct tx *tx, uint64_t now); /* a packet once more, with AckReq */
-bool wqe_waits(const struct send_wqe *wqe); /* READ, atomic and their like: complete only with a response */
-void req_drained(struct qp *qp);            /* raises SQ_DRAINED when SQD has come to rest */
+void req_rewind(struct qp *qp);              /* the next packet is una again */
+void req_probe(struct qp *qp, uint64_t now); /* a packet once more, with AckReq */
+bool wqe_waits(const struct send_wqe *wqe);  /* READ, atomic and their like: complete only with a response */
+void req_drained(struct qp *qp);             /* raises SQ_DRAINED when SQD has come to rest */
 
 /* comp.c */
 void comp_input(struct qp *qp, const struct packet *pkt, uint64_t now);
@@ -224,9 +224,9 @@ int resp_init(struct qp *qp);
 void resp_free(struct qp *qp);
 void resp_input(struct qp *qp, const struct packet *pkt, uint64_t now);
 bool resp_expects(const struct qp *qp, const struct packet *pkt);
-void resp_next(struct qp *qp, struct tx *tx, uint64_t now); /* READ and atomic responses */
+void resp_next(struct qp *qp, uint64_t now); /* READ and atomic responses */
 /* Then a NAK or ACK that is due.  True: there is more to write now, of either. */
-bool resp_ack(struct qp *qp, struct tx *tx, uint64_t now, bool company);
+bool resp_ack(struct qp *qp, uint64_t now, bool company);
 uint64_t resp_due(const struct qp *qp); /* when the ACK that waits is due by itself */
 
 #endif

@@ -42,7 +42,7 @@ static enum result local(struct qp *qp, struct send_wqe *wqe) {
 }
 
 /* A packet of the oldest element. */
-static enum result send_one(struct qp *qp, struct tx *tx, uint64_t now) {
+static enum result send_one(struct qp *qp, uint64_t now) {
     struct uc *uc = uc_of(qp);
     if (wq_empty(&qp->sq))
         return IDLE;
@@ -51,18 +51,18 @@ static enum result send_one(struct qp *qp, struct tx *tx, uint64_t now) {
         return local(qp, wqe);
     if (!wqe->started && (qp->state != RNIC_QPS_RTS || !start(qp, wqe)))
         return IDLE;
-    if (!congestion_free(&uc->way, now))
+    if (!congestion_free(&uc->congestion, now))
         return IDLE;
     if (qp->pace.rate && !pace_allows(&qp->pace, now))
         return IDLE;
     uint64_t before = qp_sent(qp);
-    enum result result = message_write(qp, tx, wqe, uc->pkt, uc->mtu, false);
+    enum result result = message_write(qp, wqe, uc->pkt, uc->mtu, false);
     if (result == FAILED)
         refuse(qp, wqe, wqe->status, wqe->vendor_err);
     if (result != SENT)
         return result;
     COUNT(qp, requests_sent);
-    congestion_sent(qp, &uc->way, uc->mtu, now);
+    congestion_sent(qp, &uc->congestion, uc->mtu, now);
     qp_charge(qp, before, now);
     uc->psn = psn_add(uc->psn, 1);
     if (++uc->pkt < wqe->packets)
@@ -77,9 +77,9 @@ static void flush(struct qp *qp) {
     qp_flush(qp);
 }
 
-static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
+static bool next(struct qp *qp, uint64_t now) {
     enum result result = SENT;
-    if (congestion_owes(&uc_of(qp)->way) && !congestion_notify(qp, &uc_of(qp)->way, tx, now))
+    if (congestion_owes(&uc_of(qp)->congestion) && !congestion_notify(qp, &uc_of(qp)->congestion, now))
         return true;
     if (qp->state == RNIC_QPS_ERR)
         flush(qp);
@@ -87,7 +87,7 @@ static bool next(struct qp *qp, struct tx *tx, uint64_t now) {
         qp_flush_sends(qp);
     uint32_t turn = qp_turn(qp, BURST);
     for (uint32_t i = 0; i < turn && (result == SENT || result == PASSED); i++)
-        result = qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD ? send_one(qp, tx, now) : IDLE;
+        result = qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD ? send_one(qp, now) : IDLE;
     if (!uc_of(qp)->pkt) /* what has been begun is finished in SQD too (IBA 10.3.1.5) */
         qp_drained(qp);
     return result != IDLE && result != FAILED;
@@ -150,9 +150,9 @@ static void input(struct qp *qp, const struct packet *pkt, uint64_t now) {
     struct uc *uc = uc_of(qp);
     bool gap = pkt->psn != uc->rcv_psn, first = pkt->row->mask & OPC_FIRST;
     if (pkt->marked)
-        congestion_marked(qp, &uc->way, now);
+        congestion_marked(qp, &uc->congestion, now);
     if (pkt->row->mask & OPC_CNP) {
-        congestion_cut(qp, &uc->way, now);
+        congestion_cut(qp, &uc->congestion, now);
         return;
     }
     if (qp->state == RNIC_QPS_ERR) {
@@ -200,12 +200,12 @@ static int rtr(struct qp *qp) {
 static void rts(struct qp *qp) { uc_of(qp)->psn = qp->attr.sq_psn; }
 
 static uint64_t deadline(const struct qp *qp) {
-    uint64_t free = congestion_deadline(&uc_of(qp)->way), pace = engine_pace_deadline(qp);
+    uint64_t free = congestion_deadline(&uc_of(qp)->congestion), pace = engine_pace_deadline(qp);
     return free < pace ? free : pace;
 }
 
 static void stats(struct qp *qp, struct rnic_qp_stats *out) {
-    out->rate = congestion_rate(&uc_of(qp)->way);
+    out->rate = congestion_rate(&uc_of(qp)->congestion);
     out->snd_psn = out->snd_una = uc_of(qp)->psn;
     out->rcv_psn = uc_of(qp)->rcv_psn;
 }

@@ -43,7 +43,7 @@ static void put_headers(struct qp *qp, struct out *out, const struct send_wqe *w
     out_headers(out);
 }
 
-static bool send_one(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint64_t now) {
+static bool send_one(struct qp *qp, struct send_wqe *wqe, uint64_t now) {
     struct ah *ah = (struct ah *)wqe->ah;
     struct ud *ud = ud_of(qp);
     struct out out;
@@ -59,12 +59,10 @@ static bool send_one(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint64_
         return true;
     }
     bool alone = wqe->remote_qpn == QPN_GSI || wqe->remote_qpn == QPN_MULTICAST;
-    ah->flow.local = qp->nic->local_way && !alone
-                         ? qp->nic->local_way(qp->nic->local_arg, wqe->remote_qpn, &ah->flow.dst.sin6_addr)
-                         : NULL;
-    ah->flow.dst_slot = wqe->remote_qpn; /* finer than a slot: batches are for one queue pair */
-    if (!out_open_to(tx, &ah->flow, &out, imm ? ROCE_UD_SEND_ONLY_WITH_IMM : ROCE_UD_SEND_ONLY, wqe->length,
-                     wqe->remote_qpn, ud->psn, qp->pkey))
+    ah->way.link = alone ? qp->nic->wire : nic_link_to(qp->nic, wqe->remote_qpn, &ah->way.dst.sin6_addr);
+    ah->way.dst_slot = wqe->remote_qpn; /* finer than a slot: batches are for one queue pair */
+    if (!out_open_to(&ah->way, &out, imm ? ROCE_UD_SEND_ONLY_WITH_IMM : ROCE_UD_SEND_ONLY, wqe->length, wqe->remote_qpn,
+                     ud->psn, qp->pkey))
         return false;
     put_headers(qp, &out, wqe);
     ve = put_payload(qp, &out, wqe);
@@ -72,14 +70,14 @@ static bool send_one(struct qp *qp, struct tx *tx, struct send_wqe *wqe, uint64_
         qp_refuse_send(qp, wqe, RNIC_WC_LOC_PROT_ERR, ve);
         return true;
     }
-    out_close(qp, tx, &out);
+    out_close(qp, &out);
     COUNT(qp, requests_sent);
     ud->psn = psn_add(ud->psn, 1);
     qp_complete_send(qp, wqe);
     return true;
 }
 
-static bool next(struct qp *qp, struct tx *tx, uint64_t now) { return qp_send_some(qp, tx, now, BURST, send_one); }
+static bool next(struct qp *qp, uint64_t now) { return qp_send_some(qp, now, BURST, send_one); }
 
 /* ---------------------------------------------------------------- receive */
 
