@@ -272,7 +272,7 @@ static struct qp *parse(struct node *node, const struct in_flight *p, struct pac
     for (int i = 0; i < node->qps; i++) {
         struct qp *qp = node->qp[i];
         if (qp->pub.qp_num == bth_dqpn(p->bytes))
-            return row->mask & qp->takes ? qp : (drop(node, RNIC_CNT_drop_bad_opcode), NULL);
+            return row->mask & qp->ib.takes ? qp : (drop(node, RNIC_CNT_drop_bad_opcode), NULL);
     }
     return drop(node, RNIC_CNT_drop_bad_qpn), NULL;
 }
@@ -326,7 +326,7 @@ static bool admit(struct qp *qp, const struct in_flight *p, struct packet *pkt) 
     pkt->pkey_index = (uint16_t)index;
     if (index < 0)
         COUNT(qp, drop_bad_pkey);
-    else if (qp->alt_loaded && !path_input(qp, path_of(qp, &p->way.src, &p->way.dst), pkt))
+    else if (qp->ib.alt_loaded && !path_input(qp, path_of(qp, &p->way.src, &p->way.dst), pkt))
         COUNT(qp, drop_bad_source);
     else
         return true;
@@ -541,19 +541,6 @@ void fabric_drop_mr(struct node *node, struct mr *mr) {
     free(mr);
 }
 
-static const struct {
-    const struct engine_ops *ops;
-    uint32_t service;
-    uint8_t opcodes;
-} engines[] = {
-    [RNIC_QPT_GSI] = {&roce_ud_ops, OPC_UD, 0},
-    [RNIC_QPT_RC] = {&roce_rc_ops, OPC_RC, ROCE_SERVICE_RC},
-    [RNIC_QPT_UC] = {&roce_uc_ops, OPC_UC, ROCE_SERVICE_UC},
-    [RNIC_QPT_UD] = {&roce_ud_ops, OPC_UD, 0},
-    [RNIC_QPT_XRC_SEND] = {&roce_rc_ops, OPC_XRC_BACK, ROCE_SERVICE_XRC},
-    [RNIC_QPT_XRC_RECV] = {&roce_rc_ops, OPC_XRC, ROCE_SERVICE_XRC},
-};
-
 static struct qp *make_qp(struct node *node, int type, const struct rnic_qp_cap *cap, struct cq *send_cq,
                           struct cq *recv_cq) {
     struct qp *qp = calloc(1, sizeof *qp);
@@ -562,12 +549,10 @@ static struct qp *make_qp(struct node *node, int type, const struct rnic_qp_cap 
     qp->pub.send_cq = &send_cq->pub;
     qp->pub.recv_cq = &recv_cq->pub;
     qp->pub.qp_num = FIRST_QPN + (uint32_t)((node - node->fabric->node) << 16) + (uint32_t)node->qps;
-    qp->pub.qp_type = qp->sq.qp_type = type;
+    qp->pub.qp_type = type;
     qp->sq.pd = qp->rq.pd = &node->pd.pub;
     qp->nic = &node->nic;
-    qp->engine = engines[type].ops;
-    qp_set_service(qp, engines[type].service);
-    qp->opcodes = engines[type].opcodes;
+    qp_set_service(qp, transport_service(&roce_transport, type));
     CHECK_EQ(wq_init(&qp->sq, cap->max_send_wr, cap->max_send_sge, cap->max_inline_data, sizeof(struct send_wqe)), 0);
     CHECK_EQ(wq_init(&qp->rq, cap->max_recv_wr, cap->max_recv_sge, 0, sizeof(struct recv_wqe)), 0);
     wq_reset(&qp->sq);
@@ -663,7 +648,7 @@ int fabric_modify(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask,
     qp_attr_apply(qp, attr, mask);
     if (to == RNIC_QPS_RTR && from == RNIC_QPS_INIT) {
         qp->way = way_to(node_of(qp), &qp->attr.ah_attr);
-        qp->from = (struct way){.src = qp->way.dst, .dst = qp->way.src};
+        qp->ib.from = (struct way){.src = qp->way.dst, .dst = qp->way.src};
     }
     if (mask & RNIC_QP_ALT_PATH) {
         struct way alt = way_to(node_of(qp), &qp->attr.alt_ah_attr), back = {.src = alt.dst, .dst = alt.src};

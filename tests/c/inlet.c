@@ -97,16 +97,16 @@ void inlet_enter(struct qp *q, uint32_t index) {
     q->nic = &dev->nic;
     q->engine = &engine;
     q->state = RNIC_QPS_RTS;
-    q->pkey = 0xFFFF;
+    q->ib.pkey = 0xFFFF;
     q->pub.qp_num = inlet_qpn(index);
-    q->timer_at = NEVER;
+    q->turn.timer_at = NEVER;
     dev->table[0][index] = q;
 }
 
 void inlet_connect(const struct sockaddr_in6 *peer) {
-    qp = (struct qp){.service = OPC_RC, .takes = OPC_RC | OPC_CNP};
+    qp = (struct qp){.ib = {.service = OPC_RC, .takes = OPC_RC | OPC_CNP}};
     qp.way = (struct way){.src = port->addr, .dst = *peer};
-    qp.from = (struct way){.src = *peer, .dst = port->addr};
-    qp.from.dst.sin6_port = htons(ROCE_UDP_PORT);
+    qp.ib.from = (struct way){.src = *peer, .dst = port->addr};
+    qp.ib.from.dst.sin6_port = htons(ROCE_UDP_PORT);
     inlet_enter(&qp, 6);
 }

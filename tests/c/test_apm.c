@@ -126,9 +126,9 @@ static void a_program_migrates_and_the_peer_follows(void) {
 static void the_ports_of_the_way_that_was_left_are_forgotten(void) {
     pair_open(&p, 0);
     arm_both();
-    p.a.qp->heard[0] = p.a.qp->heard[1] = 1;
+    p.a.qp->ib.heard[0] = p.a.qp->ib.heard[1] = 1;
     CHECK_EQ(modify(&p.a, RNIC_MIG_MIGRATED, mask_mig), 0);
-    CHECK(p.a.qp->heard[0] == 0 && p.a.qp->heard[1] == 0);
+    CHECK(p.a.qp->ib.heard[0] == 0 && p.a.qp->ib.heard[1] == 0);
     send_one(&p.a, 2, 100);
     check_migrated();
     closes();
@@ -277,7 +277,7 @@ static void a_migration_that_cannot_be_followed_is_told_once(void) {
     pair_open(&p, 0);
     rearm(&p.a);
     rearm(&p.b); /* no packet has come: REARM */
-    struct way alt = p.a.qp->alt;
+    struct way alt = p.a.qp->ib.alt;
     inject(&alt, 1, 0x123456);
     inject(&alt, 1, 0x123456);
     CHECK_EQ(take_event(&p.b), RNIC_EVENT_PATH_MIG_ERR);
@@ -286,7 +286,7 @@ static void a_migration_that_cannot_be_followed_is_told_once(void) {
     CHECK_EQ(COUNTER(&p.b, requests_executed), 0);
     send_one(&p.a, 1, 10);
     CHECK_EQ(mig_state(&p.b), RNIC_MIG_ARMED);
-    struct way cross = p.a.qp->alt; /* from the second address to the first: neither of the two paths */
+    struct way cross = p.a.qp->ib.alt; /* from the second address to the first: neither of the two paths */
     cross.dst = p.a.qp->way.dst;
     inject(&cross, 1, 0x123457);
     CHECK_EQ(mig_state(&p.b), RNIC_MIG_ARMED);
@@ -300,7 +300,7 @@ static void a_migration_that_cannot_be_followed_is_told_once(void) {
 static void packets_on_the_alternate_path_need_a_migration_request(void) {
     pair_open(&p, 0);
     arm_both();
-    struct way alt = p.a.qp->alt;
+    struct way alt = p.a.qp->ib.alt;
     inject(&alt, 0, 0x123457);
     CHECK_EQ(COUNTER(&p.b, drop_bad_source), 1);
     CHECK_EQ(mig_state(&p.b), RNIC_MIG_ARMED);
@@ -323,7 +323,7 @@ static void a_packet_that_the_service_would_not_take_moves_nothing(void) {
     static const int32_t far[] = {1, 1000, PSN_HALF - 1, -20000, -PSN_HALF};
     pair_open(&p, 0);
     arm_both();
-    struct way alt = p.a.qp->alt, cross = alt;
+    struct way alt = p.a.qp->ib.alt, cross = alt;
     cross.dst = p.a.qp->way.dst;
     for (size_t i = 0; i < sizeof far / sizeof *far; i++) {
         check_note("%d from the expected PSN", far[i]);
@@ -382,7 +382,7 @@ static void of_unreliable_connections_what_goes_on_with_nothing_moves_nothing(vo
     rearm(&p.a);
     rearm(&p.b);
     send_one(&p.a, 1, 100);
-    struct way alt = p.a.qp->alt;
+    struct way alt = p.a.qp->ib.alt;
     inject_opcode(&alt, ROCE_RC_SEND_LAST | ROCE_SERVICE_UC, 1, 0x123457);
     CHECK_EQ(mig_state(&p.b), RNIC_MIG_ARMED);
     inject_opcode(&alt, ROCE_RC_SEND_ONLY | ROCE_SERVICE_UC, 1, 0x345678);
@@ -421,7 +421,7 @@ static void the_states_that_a_program_can_set(void) {
     attr.alt_pkey_index = PKEYS;
     CHECK_EQ(fabric_modify(p.a.qp, &attr, mask_alt | mask_mig, NULL), -EINVAL);
     CHECK_EQ(move(p.a.qp, RNIC_QPS_RESET), 0);
-    CHECK(mig_state(&p.a) == RNIC_MIG_MIGRATED && !p.a.qp->alt_loaded);
+    CHECK(mig_state(&p.a) == RNIC_MIG_MIGRATED && !p.a.qp->ib.alt_loaded);
     closes();
 }
 
@@ -437,8 +437,8 @@ static void only_members_of_one_partition_of_which_one_is_full_talk(void) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         check_note("0x%04x to 0x%04x", cases[i].a, cases[i].b);
         pair_open(&p, .retry_cnt = 1);
-        p.a.qp->pkey = p.a.node->nic.pkeys[0] = cases[i].a;
-        p.b.qp->pkey = p.b.node->nic.pkeys[0] = cases[i].b;
+        p.a.qp->ib.pkey = p.a.node->nic.pkeys[0] = cases[i].a;
+        p.b.qp->ib.pkey = p.b.node->nic.pkeys[0] = cases[i].b;
         CHECK_EQ(pkey_match(cases[i].a, cases[i].b), cases[i].talk);
         if (cases[i].talk) {
             send_one(&p.a, 1, 3000);
@@ -467,7 +467,7 @@ static void a_queue_pair_is_of_the_partition_at_its_index(void) {
     CHECK_EQ(fabric_modify(qp, &attr, mask_init, NULL), -EINVAL);
     attr.pkey_index = 2;
     CHECK_EQ(fabric_modify(qp, &attr, mask_init, NULL), 0);
-    CHECK_EQ(qp->pkey, 0x8123);
+    CHECK_EQ(qp->ib.pkey, 0x8123);
     CHECK_EQ(qp_pkey_index(qp, 0x0123), 2);
     CHECK_EQ(qp_pkey_index(qp, 0xFFFF), -1);
     qp->pub.qp_type = RNIC_QPT_GSI;
@@ -486,20 +486,20 @@ static void the_alternate_path_has_a_partition_of_its_own(void) {
         CHECK_EQ(fabric_modify(e->qp, &attr, mask_alt | mask_mig, NULL), 0);
     }
     send_one(&p.a, 1, 10);
-    p.a.qp->pkey = 0x8005; /* of the other path: no way in on this one */
+    p.a.qp->ib.pkey = 0x8005; /* of the other path: no way in on this one */
     post_send(&p.a, 9, 0, 10);
     fabric_run(&p.f, p.f.now + MS);
     CHECK(COUNTER(&p.b, drop_bad_source) >= 1);
     CHECK_EQ(COUNTER(&p.b, requests_executed), 1);
-    p.a.qp->pkey = 0xFFFF;
+    p.a.qp->ib.pkey = 0xFFFF;
     post_recv(&p.b, 9, 0, 10);
     fabric_settle(&p.f);
     WANT(p.a.send_cq, 9, SUCCESS);
     WANT(p.b.recv_cq, 9, SUCCESS);
     CHECK_EQ(modify(&p.a, RNIC_MIG_MIGRATED, mask_mig), 0);
-    CHECK_EQ(p.a.qp->pkey, 0x8005);
+    CHECK_EQ(p.a.qp->ib.pkey, 0x8005);
     send_one(&p.a, 2, 10);
-    CHECK_EQ(p.b.qp->pkey, 0x8005);
+    CHECK_EQ(p.b.qp->ib.pkey, 0x8005);
     CHECK_EQ(p.b.qp->attr.pkey_index, 1);
     closes();
 }

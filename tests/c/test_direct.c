@@ -605,7 +605,7 @@ static void a_long_packet_says_where_its_bytes_are_if_the_peer_can_reach_them(vo
         BEGIN(0);
         struct qp *qp = p.a.qp;
         struct mr *mr = p.a.mr;
-        uint32_t n = i == SHORT ? LONG - 1 : LONG, service = qp->service;
+        uint32_t n = i == SHORT ? LONG - 1 : LONG, service = qp->ib.service;
         struct out out = {.bth = packet, .row = roce_opcode(ROCE_RC_WRITE_ONLY), .link = &lane, .payload = n};
         memset(packet, 0, sizeof packet);
         bth_set_psn(packet, psn_add(rc_of(qp)->req.max_psn, i == AGAIN ? -1 : 0));
@@ -619,12 +619,12 @@ static void a_long_packet_says_where_its_bytes_are_if_the_peer_can_reach_them(vo
         mr->record = i == UNSAID ? -1 : i == RECORD_0 ? 0 : 3;
         qp->remote = i == NO_WAY ? NULL : &remote;
         qp->nic->faulty = i == FAULTY;
-        qp->service = i == UNRELIABLE ? OPC_UC : service;
+        qp->ib.service = i == UNRELIABLE ? OPC_UC : service;
         qp->leaving = i == LEAVING;
         int ve = message_payload(qp, &out, &one.wqe, AT);
         bool stays = i <= RECORD_0, exposed = qp->exposed;
         qp->nic->faulty = qp->leaving = qp->exposed = mr->stored = false;
-        qp->service = service;
+        qp->ib.service = service;
         CHECK_EQ(ve, i == NO_REGION ? RNIC_VE_SGE_BAD_LKEY : i == BEYOND ? RNIC_VE_SGE_BOUNDS : 0);
         CHECK_EQ(exposed, stays);
         CHECK_EQ(out.elsewhere.length, stays ? n : 0);

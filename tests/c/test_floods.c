@@ -209,7 +209,7 @@ static void of_a_flood_to_many_the_living_are_left_alone(void) {
     struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), other = bare_address("::ffff:10.0.0.2", 50000),
                         loud = bare_address("::ffff:10.0.0.1", 0);
     inlet_connect(&peer);
-    datagrams = (struct qp){.service = OPC_UD, .takes = OPC_UD};
+    datagrams = (struct qp){.ib = {.service = OPC_UD, .takes = OPC_UD}};
     inlet_enter(&datagrams, 7);
     others = qp;
     others.way.dst = other;
@@ -232,7 +232,7 @@ static void of_a_flood_to_many_the_living_are_left_alone(void) {
 
 static void with_more_living_than_can_be_spared_nothing_is_muted(void) {
     inlet_open();
-    static struct qp qps[SIEVE_SPARED + 1], idle, gsi = {.service = OPC_UD, .state = RNIC_QPS_RTS};
+    static struct qp qps[SIEVE_SPARED + 1], idle, gsi = {.ib.service = OPC_UD, .state = RNIC_QPS_RTS};
     struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 0);
     for (uint32_t i = 0; i < SIEVE_SPARED + 1; i++) {
         inlet_connect(&loud);
@@ -240,7 +240,7 @@ static void with_more_living_than_can_be_spared_nothing_is_muted(void) {
         inlet_enter(&qps[i], 100 + i);
     }
     dev->table[0][6] = NULL;
-    idle = (struct qp){.service = OPC_UD}; /* these two take no place */
+    idle = (struct qp){.ib.service = OPC_UD}; /* these two take no place */
     inlet_enter(&idle, 99);
     idle.state = RNIC_QPS_INIT;
     gsi.pub.qp_num = QPN_GSI;
@@ -258,7 +258,7 @@ static void of_packets_that_come_together_the_first_is_not_taken_for_all(void) {
     inlet_open();
     static struct qp datagrams;
     struct sockaddr_in6 host = bare_address("::ffff:10.0.0.1", ROCE_UDP_PORT);
-    datagrams = (struct qp){.service = OPC_UD, .takes = OPC_UD};
+    datagrams = (struct qp){.ib = {.service = OPC_UD, .takes = OPC_UD}};
     inlet_enter(&datagrams, 7);
     for (int w = 0; w < LONG; w++, now += WINDOW) {
         for (int i = 0; i < MANY; i++)
@@ -277,9 +277,9 @@ static void the_peers_other_address_is_a_peers(void) {
                         loud = bare_address("::ffff:10.0.0.2", 0);
     inlet_connect(&peer);
     write_to(&peer, LIVE);
-    qp.alt = (struct way){.src = port->addr, .dst = other};
-    qp.alt_from = (struct way){.src = other, .dst = port->addr};
-    qp.alt_loaded = true;
+    qp.ib.alt = (struct way){.src = port->addr, .dst = other};
+    qp.ib.alt_from = (struct way){.src = other, .dst = port->addr};
+    qp.ib.alt_loaded = true;
     expected = false;
     flood(&loud, LIVE, MANY, LONG);
     CHECK(hears(&other, LIVE));
@@ -547,7 +547,7 @@ static void rnics_port_is_anybodys_who_is_heard(void) {
     flood(&other, DEAD, 1, 1);
     CHECK(port->sieve.rules[0].apart);
     port->sieve.count = 0;
-    qp.service = OPC_UD;
+    qp.ib.service = OPC_UD;
     flood(&other, DEAD, MANY, LONG);
     CHECK(port->sieve.rules[0].apart);
     inlet_close();
@@ -658,7 +658,7 @@ static bool are_taken_apart(uint32_t first, uint32_t second) {
     struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000), other = bare_address("::ffff:10.0.0.2", 20000);
     inlet_open();
     inlet_connect(&loud);
-    datagrams = gone = (struct qp){.service = OPC_UD, .takes = OPC_UD};
+    datagrams = gone = (struct qp){.ib = {.service = OPC_UD, .takes = OPC_UD}};
     inlet_enter(&datagrams, DATAGRAMS);
     inlet_enter(&gone, GONE);
     gone.state = RNIC_QPS_ERR;
@@ -697,7 +697,7 @@ static void whose_queue_pair_becomes_ready_is_heard_at_once(void) {
     struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), other = bare_address("::ffff:10.0.0.2", 50000);
     inlet_connect(&peer);
     qp.state = RNIC_QPS_INIT;
-    qp.takes = OPC_UC;
+    qp.ib.takes = OPC_UC;
     flood(&peer, LIVE, MANY, LONG);
     flood(&other, LIVE, MANY, LONG);
     CHECK(!hears(&peer, LIVE));
@@ -899,7 +899,7 @@ static void whose_peer_has_said_nothing_yet_hears_all(void) {
     inlet_open();
     struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000);
     inlet_connect(&peer);
-    qp.takes = OPC_UC; /* so that none of it is of use */
+    qp.ib.takes = OPC_UC; /* so that none of it is of use */
     flood(&peer, LIVE, MANY, LONG);
     CHECK(hears(&peer, LIVE));
     inlet_close();
@@ -910,7 +910,7 @@ static void of_a_flood_to_a_datagram_queue_pair_one_ports_are_muted(void) {
     static struct qp datagrams;
     struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000), other = bare_address("::ffff:10.0.0.1", 20001),
                         many = bare_address("::ffff:10.0.0.2", 0);
-    datagrams = (struct qp){.service = OPC_UD, .takes = OPC_UD};
+    datagrams = (struct qp){.ib = {.service = OPC_UD, .takes = OPC_UD}};
     inlet_enter(&datagrams, 7);
     flood(&loud, inlet_qpn(7), MANY, LONG);
     CHECK(!hears(&loud, inlet_qpn(7)));
@@ -928,7 +928,7 @@ static void rnics_port_of_a_peer_may_send_datagrams(void) {
                         self = bare_address("::ffff:127.0.0.1", ROCE_UDP_PORT),
                         stranger = bare_address("::ffff:10.0.0.2", ROCE_UDP_PORT);
     inlet_connect(&rnic);
-    datagrams = (struct qp){.service = OPC_UD, .takes = OPC_UD};
+    datagrams = (struct qp){.ib = {.service = OPC_UD, .takes = OPC_UD}};
     inlet_enter(&datagrams, 7);
     flood(&rnic, inlet_qpn(7), MANY, LONG);
     CHECK(hears(&rnic, inlet_qpn(7)));
@@ -968,12 +968,12 @@ static void only_what_moves_the_queue_pair_on_makes_its_sender_the_peer(void) {
     struct sockaddr_in6 peer = bare_address("::ffff:10.0.0.1", 50000), forger = bare_address("::ffff:10.0.0.1", 20000);
     inlet_connect(&peer);
     write_to(&peer, LIVE);
-    CHECK_EQ(qp.heard[0], peer.sin6_port);
+    CHECK_EQ(qp.ib.heard[0], peer.sin6_port);
     expected = false;
     taken = 0;
     write_to(&forger, LIVE);
-    CHECK_EQ(qp.heard[0], peer.sin6_port);
-    CHECK_EQ(qp.heard[1], 0);
+    CHECK_EQ(qp.ib.heard[0], peer.sin6_port);
+    CHECK_EQ(qp.ib.heard[1], 0);
     CHECK_EQ(taken, 0); /* a NAK would have the peer go back */
     CHECK_EQ(qp.counters.value[RNIC_CNT_drop_bad_source], 1);
     write_to(&peer, LIVE);
@@ -981,7 +981,7 @@ static void only_what_moves_the_queue_pair_on_makes_its_sender_the_peer(void) {
     expected = true;
     write_to(&forger, LIVE); /* its port has changed */
     CHECK_EQ(taken, 2);
-    CHECK_EQ(qp.heard[0], forger.sin6_port);
+    CHECK_EQ(qp.ib.heard[0], forger.sin6_port);
     expected = false;
     write_to(&peer, LIVE); /* or it has two */
     CHECK_EQ(taken, 3);
@@ -994,7 +994,7 @@ static void port_0_is_nobodys(void) {
     inlet_connect(&peer);
     write_to(&peer, LIVE);
     write_to(&forger, LIVE);
-    CHECK_EQ(qp.heard[0], peer.sin6_port);
+    CHECK_EQ(qp.ib.heard[0], peer.sin6_port);
     expected = false;
     taken = 0;
     write_to(&forger, LIVE);
@@ -1015,7 +1015,7 @@ static void notifications_of_congestion_come_from_any_port(void) {
     taken = 0;
     inlet_arrive(&notifier, cnp, sizeof cnp);
     CHECK_EQ(taken, 1);
-    CHECK_EQ(qp.heard[0], peer.sin6_port);
+    CHECK_EQ(qp.ib.heard[0], peer.sin6_port);
     inlet_close();
 }
 

@@ -245,9 +245,8 @@ static void open_end(struct end_of_raw *e) {
     qp->pub = (struct rnic_qp){
         .pd = &node->pd.pub, .send_cq = &e->cq->pub, .recv_cq = &e->cq->pub, .qp_type = RNIC_QPT_RAW_PACKET};
     qp->nic = &node->nic;
-    qp->engine = &raw_ops;
+    qp_set_service(qp, transport_service(&raw_transport, RNIC_QPT_RAW_PACKET));
     qp->way = (struct way){.link = &net.link, .port = qp};
-    qp->sq.qp_type = RNIC_QPT_RAW_PACKET;
     qp->sq.pd = qp->rq.pd = &node->pd.pub;
     CHECK_EQ(wq_init(&qp->sq, 64, 2, 64, sizeof(struct send_wqe)), 0);
     CHECK_EQ(wq_init(&qp->rq, SLOTS, 2, 0, sizeof(struct recv_wqe)), 0);
@@ -479,7 +478,7 @@ static void a_queue_that_spreads_completes_for_its_work_queue(void) {
 /* ---------------------------------------------------------------- states */
 
 /* From man ibv_modify_qp, RAW_PACKET, not from qp/attr.c; a pair that is not here is allowed to RESET and ERR alone. */
-static const struct transition rows[] = {
+static const struct change rows[] = {
     {RESET, INIT, IN(PORT), 0},
     {INIT, INIT, 0, IN(PORT)},
     {INIT, RTR, 0, 0},

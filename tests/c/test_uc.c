@@ -386,7 +386,7 @@ static void a_send_queue_drains(void) {
 }
 
 /* IBA 11.2.5.2 (table 91) and man ibv_modify_qp, for UC. */
-static const struct transition rows[] = {
+static const struct change rows[] = {
     {RESET, INIT, IN(PKEY_INDEX) | IN(PORT) | IN(ACCESS_FLAGS), 0},
     {INIT, INIT, 0, IN(PKEY_INDEX) | IN(PORT) | IN(ACCESS_FLAGS)},
     {INIT, RTR, IN(AV) | IN(PATH_MTU) | IN(DEST_QPN) | IN(RQ_PSN), IN(ACCESS_FLAGS) | IN(PKEY_INDEX)},

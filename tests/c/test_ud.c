@@ -419,7 +419,7 @@ static void a_full_completion_queue_ends_in_error(void) {
 /* ---------------------------------------------------------------- states */
 
 /* IBA 11.2.5.2 (table 91) and man ibv_modify_qp, for UD. */
-static const struct transition rows[] = {
+static const struct change rows[] = {
     {RESET, INIT, IN(PKEY_INDEX) | IN(PORT) | IN(QKEY), 0},
     {INIT, INIT, 0, IN(PKEY_INDEX) | IN(PORT) | IN(QKEY)},
     {INIT, RTR, 0, IN(PKEY_INDEX) | IN(QKEY)},

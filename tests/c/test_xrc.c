@@ -447,7 +447,7 @@ static void any_work_survives_any_weather(void) {
 #define BASE (IN(PKEY_INDEX) | IN(PORT) | IN(ACCESS_FLAGS))
 #define PATH (IN(AV) | IN(PATH_MTU) | IN(DEST_QPN) | IN(RQ_PSN))
 #define LIVE (IN(CUR_STATE) | IN(ACCESS_FLAGS))
-static const struct transition send_rows[] = {
+static const struct change send_rows[] = {
     {RESET, INIT, BASE, 0},
     {INIT, INIT, 0, BASE},
     {INIT, RTR, PATH, IN(ACCESS_FLAGS) | IN(PKEY_INDEX)},
@@ -459,7 +459,7 @@ static const struct transition send_rows[] = {
      IN(PORT) | IN(AV) | IN(TIMEOUT) | IN(RETRY_CNT) | IN(RNR_RETRY) | IN(MAX_QP_RD_ATOMIC) | IN(ACCESS_FLAGS) |
          IN(PKEY_INDEX)},
 };
-static const struct transition recv_rows[] = {
+static const struct change recv_rows[] = {
     {RESET, INIT, BASE, 0},
     {INIT, INIT, 0, BASE},
     {INIT, RTR, PATH | IN(MAX_DEST_RD_ATOMIC) | IN(MIN_RNR_TIMER), IN(ACCESS_FLAGS) | IN(PKEY_INDEX)},

@@ -3,7 +3,7 @@
 
 #include "check.h"
 
-const struct transition *transition_of(const struct transition *rows, size_t n, int from, int to) {
+const struct change *transition_of(const struct change *rows, size_t n, int from, int to) {
     for (size_t i = 0; i < n; i++) {
         if (rows[i].from == from && rows[i].to == to)
             return &rows[i];
@@ -11,11 +11,11 @@ const struct transition *transition_of(const struct transition *rows, size_t n, 
     return NULL;
 }
 
-void check_transitions(const struct transition *rows, size_t n, uint32_t known,
+void check_transitions(const struct change *rows, size_t n, uint32_t known,
                        int (*attempt)(int from, int to, uint32_t mask)) {
     for (int from = RESET; from < STATES; from++) {
         for (int to = RESET; to < STATES; to++) {
-            const struct transition *row = transition_of(rows, n, from, to);
+            const struct change *row = transition_of(rows, n, from, to);
             bool allowed = row || to == RESET || to == ERR;
             uint32_t required = row ? row->required : 0, all = IN(STATE) | required | (row ? row->optional : 0);
             for (uint32_t i = 0; i < 32; i++) {

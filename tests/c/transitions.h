@@ -10,15 +10,15 @@
 enum { RESET, INIT, RTR, RTS, SQD, SQE, ERR, STATES };
 #define IN(name) RNIC_QP_##name
 
-struct transition { /* RESET and ERR need no row: they are reached from anywhere, with the state alone */
+struct change { /* RESET and ERR need no row: they are reached from anywhere, with the state alone */
     int from, to;
     uint32_t required, optional;
 };
 
 /* The row; NULL: there is none. */
-const struct transition *transition_of(const struct transition *rows, size_t n, int from, int to);
+const struct change *transition_of(const struct change *rows, size_t n, int from, int to);
 /* Between any two states: what is required, and that with each known attribute more, or less. */
-void check_transitions(const struct transition *rows, size_t n, uint32_t known,
+void check_transitions(const struct change *rows, size_t n, uint32_t known,
                        int (*attempt)(int from, int to, uint32_t mask));
 #define CHECK_TRANSITIONS(rows, known, attempt)                                                                        \
     check_transitions(rows, sizeof(rows) / sizeof *(rows), known, attempt)

@@ -13,7 +13,7 @@ static const struct roce_opcode *row_of(const struct forged *f) { return roce_op
 
 static void begin(struct forged *f, const struct qp *qp, uint8_t opcode, uint32_t psn) {
     memset(f->bytes, 0, ROCE_MAX_HEADER);
-    bth_set_opcode(f->bytes, qp->opcodes | opcode);
+    bth_set_opcode(f->bytes, qp->ib.opcodes | opcode);
     bth_set_m(f->bytes, 1);
     bth_set_pkey(f->bytes, 0xFFFF);
     bth_set_dqpn(f->bytes, qp->pub.qp_num);
@@ -28,7 +28,7 @@ static void set_payload(struct forged *f, uint32_t length) {
     f->n = header + length + pad;
 }
 
-static bool is_uc(const struct qp *qp) { return qp->service == OPC_UC; }
+static bool is_uc(const struct qp *qp) { return qp->ib.service == OPC_UC; }
 
 static uint32_t path_mtu(const struct qp *qp) {
     uint32_t mtu = is_uc(qp) ? uc_of(qp)->mtu_in : rc_of(qp)->resp.mtu; /* of what it gets */
@@ -76,7 +76,7 @@ static bool refuses_reads(const struct qp *qp) {
 
 static void start_message(struct forged *f, const struct qp *qp, const struct grounds *g, struct dice *d) {
     uint32_t mtu = path_mtu(qp), room = (uint32_t)g->region[0].length;
-    uint32_t choices = refuses_reads(qp) && dice_below(d, 16) ? 6 : qp->service == OPC_RC ? 11 : 9;
+    uint32_t choices = refuses_reads(qp) && dice_below(d, 16) ? 6 : qp->ib.service == OPC_RC ? 11 : 9;
     static const uint8_t opcodes[] = {ROCE_RC_SEND_FIRST,   ROCE_RC_SEND_ONLY,   ROCE_RC_SEND_ONLY_WITH_IMM,
                                       ROCE_RC_WRITE_FIRST,  ROCE_RC_WRITE_ONLY,  ROCE_RC_WRITE_ONLY_WITH_IMM,
                                       ROCE_RC_READ_REQUEST, ROCE_RC_CMP_SWAP,    ROCE_RC_FETCH_ADD,
@@ -183,10 +183,10 @@ static void answer(struct forged *f, struct qp *qp, struct dice *d) {
 
 /* One of the two directions is not of an XRC queue pair; UC has no answers, and executes what comes again. */
 static bool wants_answer(const struct qp *qp, struct dice *d) {
-    if (qp->service & (OPC_UC | OPC_XRC))
+    if (qp->ib.service & (OPC_UC | OPC_XRC))
         return false;
     bool asks = psn_diff(rc_of(qp)->req.max_psn, rc_of(qp)->req.una) > 0;
-    return qp->service == OPC_XRC_BACK || (asks ? dice_below(d, 2) : dice_one_in(d, 16));
+    return qp->ib.service == OPC_XRC_BACK || (asks ? dice_below(d, 2) : dice_one_in(d, 16));
 }
 
 void forge_valid(struct forged *f, const struct qp *qp, const struct grounds *g, struct dice *d) {
@@ -238,7 +238,7 @@ void forge_mad(struct forged *f, uint64_t service_id, uint32_t slot, struct dice
 
 /* The opcode changes, the extended headers and the payload move to where it has them. */
 static void change_opcode(struct forged *f, const struct qp *qp, struct dice *d) {
-    uint8_t opcode = (uint8_t)(qp->opcodes | dice_below(d, ROCE_RC_SEND_ONLY_WITH_INV + 1));
+    uint8_t opcode = (uint8_t)(qp->ib.opcodes | dice_below(d, ROCE_RC_SEND_ONLY_WITH_INV + 1));
     if (dice_one_in(d, 8))
         opcode = (uint8_t)dice_below(d, 256);
     const struct roce_opcode *from = row_of(f), *to = roce_opcode(opcode);

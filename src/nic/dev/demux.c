@@ -170,11 +170,11 @@ static bool from_either(struct dev *dev, struct qp *qp, const struct incoming *i
 /* Is it from the queue pair's peer, unharmed? */
 static bool from_peer(struct dev *dev, struct qp *qp, const struct incoming *in, uint32_t n,
                       const struct udp_datagram *d) {
-    if (qp->alt_loaded)
+    if (qp->ib.alt_loaded)
         return from_either(dev, qp, in, n, d);
     if (memcmp(&qp->way.dst.sin6_addr, &d->src.sin6_addr, sizeof d->src.sin6_addr)) /* IBA 9.6.1.2.3 */
         return COUNT_USELESS(qp, drop_bad_source), false;
-    if (icrc_id(reverse_way(&qp->from, &d->src), in->pkt.bth, n, in->guess) < 0)
+    if (icrc_id(reverse_way(&qp->ib.from, &d->src), in->pkt.bth, n, in->guess) < 0)
         return COUNT_USELESS(qp, drop_bad_icrc), false;
     return true;
 }
@@ -199,15 +199,15 @@ static void hear(struct dev *dev, struct qp *qp, const struct packet *pkt, uint3
     const uint64_t *executed = &qp->counters.value[RNIC_CNT_requests_executed];
     uint64_t before = *executed;
     bool notice = pkt->row->mask & OPC_CNP, expected = !notice && qp->engine->expects(qp, pkt);
-    if (qp->heard[0] && !expected && !notice) {
+    if (qp->ib.heard[0] && !expected && !notice) {
         COUNT_USELESS(qp, drop_bad_source);
         return;
     }
     demux_deliver(dev, qp, pkt, n, now);
     if (!port || (*executed == before && !(expected && pkt->row->mask & OPC_RESPONSE)))
         return;
-    qp->heard[1] = qp->heard[0];
-    qp->heard[0] = port;
+    qp->ib.heard[1] = qp->ib.heard[0];
+    qp->ib.heard[0] = port;
 }
 
 bool demux_may_ask(struct dev *dev, const struct udp_datagram *d, uint64_t now) {
@@ -249,7 +249,7 @@ static void input(struct dev *dev, struct port *port, const struct udp_datagram 
         dev->nic.useless += !qpn_rests(dev, bth_dqpn(bth), now);
         return;
     }
-    if (!(in.pkt.row->mask & qp->takes)) { /* C9-13 */
+    if (!(in.pkt.row->mask & qp->ib.takes)) { /* C9-13 */
         COUNT_USELESS(qp, drop_bad_opcode);
         return;
     }

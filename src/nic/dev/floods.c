@@ -106,11 +106,11 @@ static bool leads(const struct way *way, const struct in6_addr *to) {
 }
 
 static bool leads_by_alternate(const struct qp *qp, const struct in6_addr *to) {
-    return qp->alt_loaded && leads(&qp->alt, to);
+    return qp->ib.alt_loaded && leads(&qp->ib.alt, to);
 }
 
 static bool is_connected(const struct qp *qp, const struct in6_addr *to) {
-    return !(qp->service & OPC_UD) && lives(qp) && (leads(&qp->way, to) || leads_by_alternate(qp, to));
+    return !(qp->ib.service & OPC_UD) && lives(qp) && (leads(&qp->way, to) || leads_by_alternate(qp, to));
 }
 
 static void spare(struct floods *f, uint32_t place) {
@@ -122,9 +122,9 @@ static void spare(struct floods *f, uint32_t place) {
 
 /* Port 0: from none yet. */
 static void use_ports(struct sieve_rule *rule, const struct qp *qp) {
-    for (size_t i = 0; i < sizeof qp->heard / sizeof *qp->heard; i++) {
-        if (qp->heard[i])
-            sieve_uses(rule, qp->heard[i]);
+    for (size_t i = 0; i < sizeof qp->ib.heard / sizeof *qp->ib.heard; i++) {
+        if (qp->ib.heard[i])
+            sieve_uses(rule, qp->ib.heard[i]);
     }
 }
 
@@ -134,7 +134,7 @@ static void look_at(struct dev *dev, struct qp *qp) {
     f->is_peer |= peer;
     if (peer)
         use_ports(&f->rule, qp);
-    if (peer || (qp->service & OPC_UD && lives(qp) && qp->pub.qp_num != QPN_GSI))
+    if (peer || (qp->ib.service & OPC_UD && lives(qp) && qp->pub.qp_num != QPN_GSI))
         spare(f, qp->pub.qp_num);
 }
 
@@ -189,7 +189,7 @@ static bool mute_management(struct dev *dev, uint16_t number) {
 
 /* By the alternate path the peer may come from a port that is not known yet. */
 static bool mute_forgers(struct floods *f, const struct qp *qp) {
-    memcpy(f->rule.heard, qp->heard, sizeof f->rule.heard);
+    memcpy(f->rule.heard, qp->ib.heard, sizeof f->rule.heard);
     return f->rule.heard[0] && !leads_by_alternate(qp, &f->rule.from);
 }
 
@@ -201,7 +201,7 @@ static void leave_members(struct dev *dev) {
 
 static bool mute_one(struct dev *dev, const struct qp *qp, uint16_t number) {
     struct floods *f = &dev->floods;
-    if (qp && qp->service & OPC_UD)
+    if (qp && qp->ib.service & OPC_UD)
         return mute_port(dev, number);
     if (qp && is_connected(qp, &f->rule.from))
         return mute_forgers(f, qp);
@@ -269,7 +269,7 @@ static bool is_heard(const struct dev *dev, const struct udp_datagram *d, uint32
     if (!qpn_is_ours(dev, qpn_slot(qpn)))
         return qpn != QPN_SMI && dev->floods.handed_on[qpn_slot(qpn)] == now;
     const struct qp *qp = qpn_find(dev, qpn);
-    return qp && ((qp->service & OPC_UD && lives(qp)) ||
+    return qp && ((qp->ib.service & OPC_UD && lives(qp)) ||
                   (is_connected(qp, &d->src.sin6_addr) && qp_hears_port(qp, d->src.sin6_port)));
 }
 

@@ -258,7 +258,7 @@ uint64_t lanes_deadline(const struct dev *dev) {
 static void go_local(struct dev *dev, struct qp *qp, struct lane *l) {
     ports_leave(dev, &qp->way);
     qp->way.link = &l->link;
-    qp->remote = qp->service == OPC_UC ? NULL : l->remote;
+    qp->remote = qp->ib.service == OPC_UC ? NULL : l->remote;
     atomic_store(&qp->at_once, direct_operations(qp));
     qp->remote_qp = (struct remote_qp){0};
     qp->reach = REACH_LOCAL;
@@ -316,7 +316,7 @@ static bool takes(struct dev *dev, struct qp *qp, const struct packet *pkt, stru
         return qp->reach == reach || qp->reach_in == reach;
     if (!(pkt->row->mask & OPC_REQUEST))
         return qp->reach == reach;
-    if (qp->reach == REACH_OPEN && l && !qp->alt_loaded)
+    if (qp->reach == REACH_OPEN && l && !qp->ib.alt_loaded)
         go_local(dev, qp, l);
     else if (qp->reach == REACH_OPEN)
         qp->reach = REACH_WIRE;
@@ -423,7 +423,7 @@ bool lanes_decide(struct dev *dev, struct qp *qp, uint64_t now) {
     bool wait = false;
     if (!has_work(qp)) /* what is posted in this moment is not to be sent before it is decided */
         return qp->state != RNIC_QPS_RTS;
-    struct lane *l = qp->alt_loaded ? NULL : find(dev, qp, now, &wait);
+    struct lane *l = qp->ib.alt_loaded ? NULL : find(dev, qp, now, &wait);
     if (wait)
         return false;
     if (l)
@@ -500,7 +500,7 @@ static void input(struct dev *dev, struct lane *l, const struct ring_packet *p, 
         pkt.payload = memcpy(dev->slot_buffer, pkt.payload, pkt.length);
     if (!qp)
         DROP(dev, bad_qpn);
-    else if (!(pkt.row->mask & qp->takes))
+    else if (!(pkt.row->mask & qp->ib.takes))
         COUNT(qp, drop_bad_opcode);
     else if (qp->state < RNIC_QPS_RTR)
         COUNT(qp, drop_bad_state);

@@ -52,7 +52,7 @@ int soft_query_pkey(struct rnic_context *ctx, int port, int index, uint16_t *pke
 static void refresh(struct dev *dev, struct qp *qp) {
     (void)dev;
     if (qp->state != RNIC_QPS_RESET)
-        qp->pkey = qp->nic->pkeys[qp->attr.pkey_index];
+        qp->ib.pkey = qp->nic->pkeys[qp->attr.pkey_index];
 }
 
 int soft_set_pkeys(struct rnic_context *ctx, int port, const uint16_t *pkeys, int n, struct rnic_err *err) {

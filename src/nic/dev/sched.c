@@ -21,12 +21,12 @@
 
 static void heap_set(struct timer_heap *h, uint32_t i, struct qp *qp) {
     h->at[i] = qp;
-    qp->timer_pos = i;
+    qp->turn.timer_pos = i;
 }
 
 static void heap_up(struct timer_heap *h, uint32_t i) {
     struct qp *qp = h->at[i];
-    for (; i && h->at[(i - 1) / 2]->timer_at > qp->timer_at; i = (i - 1) / 2)
+    for (; i && h->at[(i - 1) / 2]->turn.timer_at > qp->turn.timer_at; i = (i - 1) / 2)
         heap_set(h, i, h->at[(i - 1) / 2]);
     heap_set(h, i, qp);
 }
@@ -35,9 +35,9 @@ static void heap_down(struct timer_heap *h, uint32_t i) {
     struct qp *qp = h->at[i];
     for (;;) {
         uint32_t child = 2 * i + 1;
-        if (child + 1 < h->count && h->at[child + 1]->timer_at < h->at[child]->timer_at)
+        if (child + 1 < h->count && h->at[child + 1]->turn.timer_at < h->at[child]->turn.timer_at)
             child++;
-        if (child >= h->count || h->at[child]->timer_at >= qp->timer_at)
+        if (child >= h->count || h->at[child]->turn.timer_at >= qp->turn.timer_at)
             break;
         heap_set(h, i, h->at[child]);
         i = child;
@@ -46,28 +46,28 @@ static void heap_down(struct timer_heap *h, uint32_t i) {
 }
 
 static void heap_remove(struct timer_heap *h, struct qp *qp) {
-    uint32_t i = qp->timer_pos;
-    if (qp->timer_at == NEVER)
+    uint32_t i = qp->turn.timer_pos;
+    if (qp->turn.timer_at == NEVER)
         return;
-    qp->timer_at = NEVER;
+    qp->turn.timer_at = NEVER;
     struct qp *last = h->at[--h->count];
     if (last == qp)
         return;
     heap_set(h, i, last);
     heap_up(h, i);
-    heap_down(h, last->timer_pos);
+    heap_down(h, last->turn.timer_pos);
 }
 
 /* The device makes room for every QP when it creates one, see verbs_qp.c. */
 static void heap_insert(struct timer_heap *h, struct qp *qp, uint64_t at) {
-    qp->timer_at = at;
+    qp->turn.timer_at = at;
     heap_set(h, h->count++, qp);
-    heap_up(h, qp->timer_pos);
+    heap_up(h, qp->turn.timer_pos);
 }
 
 static void refresh_timer(struct dev *dev, struct qp *qp) {
     uint64_t deadline = qp->engine->deadline(qp);
-    if (deadline >= qp->timer_at)
+    if (deadline >= qp->turn.timer_at)
         return;
     heap_remove(&dev->timers, qp);
     heap_insert(&dev->timers, qp, deadline);
@@ -76,12 +76,12 @@ static void refresh_timer(struct dev *dev, struct qp *qp) {
 /* ---------------------------------------------------------------- lists */
 
 void sched_ready(struct dev *dev, struct qp *qp) {
-    if (qp->ready)
+    if (qp->turn.ready)
         return;
-    qp->ready = true;
-    qp->ready_next = NULL;
+    qp->turn.ready = true;
+    qp->turn.ready_next = NULL;
     if (dev->ready_last)
-        dev->ready_last->ready_next = qp;
+        dev->ready_last->turn.ready_next = qp;
     else
         dev->ready_first = qp;
     dev->ready_last = qp;
@@ -91,27 +91,27 @@ static struct qp *pop_ready(struct dev *dev) {
     struct qp *qp = dev->ready_first;
     if (!qp)
         return NULL;
-    dev->ready_first = qp->ready_next;
+    dev->ready_first = qp->turn.ready_next;
     if (!dev->ready_first)
         dev->ready_last = NULL;
-    qp->ready = false;
+    qp->turn.ready = false;
     return qp;
 }
 
 void sched_ring(struct dev *dev, struct qp *qp) {
-    if (atomic_exchange(&qp->rung, true))
+    if (atomic_exchange(&qp->turn.rung, true))
         return;
     struct qp *head = atomic_load(&dev->bells);
     do
-        qp->rung_next = head;
+        qp->turn.rung_next = head;
     while (!atomic_compare_exchange_weak(&dev->bells, &head, qp));
 }
 
 void sched_bells(struct dev *dev) {
     struct qp *qp = atomic_load(&dev->bells) ? atomic_exchange(&dev->bells, NULL) : NULL;
     while (qp) {
-        struct qp *next = qp->rung_next;
-        atomic_store(&qp->rung, false);
+        struct qp *next = qp->turn.rung_next;
+        atomic_store(&qp->turn.rung, false);
         sched_ready(dev, qp);
         qp = next;
     }
@@ -119,11 +119,11 @@ void sched_bells(struct dev *dev) {
 
 /* Until there is room: who tries again at once would try all the time.  In the order in which they will be served. */
 static void park(struct qp *qp, struct link *link) {
-    if (qp->parked)
+    if (qp->turn.parked)
         return;
-    qp->parked = link;
-    qp->parked_next = NULL;
-    *(link->waiting ? &link->waiting_last->parked_next : &link->waiting) = qp;
+    qp->turn.parked = link;
+    qp->turn.parked_next = NULL;
+    *(link->waiting ? &link->waiting_last->turn.parked_next : &link->waiting) = qp;
     link->waiting_last = qp;
 }
 
@@ -131,8 +131,8 @@ uint32_t sched_unpark(struct dev *dev, struct link *link) {
     struct qp *qp;
     uint32_t n = 0;
     for (; (qp = link->waiting); n++) {
-        link->waiting = qp->parked_next;
-        qp->parked = NULL;
+        link->waiting = qp->turn.parked_next;
+        qp->turn.parked = NULL;
         sched_ready(dev, qp);
     }
     return n;
@@ -163,23 +163,23 @@ static void unlink_from(struct qp **list, struct qp *qp, size_t link) {
 
 void sched_forget(struct dev *dev, struct qp *qp) {
     sched_bells(dev);
-    if (qp->ready) {
-        unlink_from(&dev->ready_first, qp, offsetof(struct qp, ready_next));
+    if (qp->turn.ready) {
+        unlink_from(&dev->ready_first, qp, offsetof(struct qp, turn.ready_next));
         dev->ready_last = dev->ready_first;
-        while (dev->ready_last && dev->ready_last->ready_next)
-            dev->ready_last = dev->ready_last->ready_next;
+        while (dev->ready_last && dev->ready_last->turn.ready_next)
+            dev->ready_last = dev->ready_last->turn.ready_next;
     }
-    if (qp->in_held)
-        unlink_from(&dev->held, qp, offsetof(struct qp, held_next));
-    if (qp->parked) {
-        struct link *link = qp->parked;
-        unlink_from(&link->waiting, qp, offsetof(struct qp, parked_next));
+    if (qp->turn.in_held)
+        unlink_from(&dev->held, qp, offsetof(struct qp, turn.held_next));
+    if (qp->turn.parked) {
+        struct link *link = qp->turn.parked;
+        unlink_from(&link->waiting, qp, offsetof(struct qp, turn.parked_next));
         link->waiting_last = link->waiting;
-        while (link->waiting_last && link->waiting_last->parked_next)
-            link->waiting_last = link->waiting_last->parked_next;
+        while (link->waiting_last && link->waiting_last->turn.parked_next)
+            link->waiting_last = link->waiting_last->turn.parked_next;
     }
-    qp->ready = qp->in_held = false;
-    qp->parked = NULL;
+    qp->turn.ready = qp->turn.in_held = false;
+    qp->turn.parked = NULL;
     qp_forget_written(qp);
     heap_remove(&dev->timers, qp);
 }
@@ -189,10 +189,10 @@ void sched_forget(struct dev *dev, struct qp *qp) {
 /* Does what its port has been given move?  Packets for a neighbour that nobody can find do not, though the socket has room:
  * they count for one timer only.  A socket that is full may wait for the end of a long datagram. */
 static bool moves(const struct dev *dev, struct qp *qp, uint64_t left, uint64_t now) {
-    bool moved = left != qp->left_seen;
-    qp->left_at = moved ? now : qp->left_at;
-    qp->left_seen = left;
-    return moved || (dev->tx.link.full && now - qp->left_at < STANDSTILL_NS);
+    bool moved = left != qp->turn.left_seen;
+    qp->turn.left_at = moved ? now : qp->turn.left_at;
+    qp->turn.left_seen = left;
+    return moved || (dev->tx.link.full && now - qp->turn.left_at < STANDSTILL_NS);
 }
 
 /* Is the request that a timer runs for still on its way out of this host, or to be written now?  What else the queue pair
@@ -202,21 +202,21 @@ static bool still_here(const struct dev *dev, struct qp *qp, uint64_t now) {
     if (way_is_bare(&qp->way) || !port)
         return false;
     bool again = qp->engine->begins_again(qp);
-    if (again && qp->ready) /* its turn comes now */
+    if (again && qp->turn.ready) /* its turn comes now */
         return true;
     uint64_t left = port_left(port);
-    return moves(dev, qp, left, now) && ((again && qp->parked) || qp->written > left);
+    return moves(dev, qp, left, now) && ((again && qp->turn.parked) || qp->turn.written > left);
 }
 
 /* before: qp_requests() then. */
 static void note_written(const struct dev *dev, struct qp *qp, uint64_t before) {
     if (qp_requests(qp) != before && !way_is_bare(&qp->way) && qp->way.port)
-        qp->written = udp_tx_written(&dev->tx, qp->way.port);
+        qp->turn.written = udp_tx_written(&dev->tx, qp->way.port);
 }
 
 void sched_timers(struct dev *dev, uint64_t now) {
     moderation_timer(&dev->nic.cq_timing, now);
-    for (int n = 0; n < TIMERS && dev->timers.count && dev->timers.at[0]->timer_at <= now; n++) {
+    for (int n = 0; n < TIMERS && dev->timers.count && dev->timers.at[0]->turn.timer_at <= now; n++) {
         struct qp *qp = dev->timers.at[0];
         heap_remove(&dev->timers, qp);
         if (qp->engine->not_left && qp->engine->deadline(qp) <= now && still_here(dev, qp, now))
@@ -229,25 +229,25 @@ void sched_timers(struct dev *dev, uint64_t now) {
     for (struct qp **at = &dev->held; *at;) {
         struct qp *qp = *at;
         if (qp->engine->held(qp) > now && qp->engine->held(qp) != NEVER) {
-            at = &qp->held_next;
+            at = &qp->turn.held_next;
             continue;
         }
-        *at = qp->held_next;
-        qp->in_held = false;
+        *at = qp->turn.held_next;
+        qp->turn.in_held = false;
         sched_ready(dev, qp);
     }
 }
 
 static void hold(struct dev *dev, struct qp *qp) {
-    if (qp->in_held || qp->engine->held(qp) == NEVER)
+    if (qp->turn.in_held || qp->engine->held(qp) == NEVER)
         return;
-    qp->in_held = true;
-    qp->held_next = dev->held;
+    qp->turn.in_held = true;
+    qp->turn.held_next = dev->held;
     dev->held = qp;
 }
 
 void sched_input(struct dev *dev, struct qp *qp, uint64_t now) {
-    if (qp->ready || !qp->engine->owes || qp->engine->owes(qp, now)) {
+    if (qp->turn.ready || !qp->engine->owes || qp->engine->owes(qp, now)) {
         sched_ready(dev, qp);
         return;
     }
@@ -312,10 +312,10 @@ bool sched_settle(struct dev *dev, struct qp *qp) {
 }
 
 uint64_t sched_deadline(const struct dev *dev) {
-    uint64_t first = dev->timers.count ? dev->timers.at[0]->timer_at : NEVER;
+    uint64_t first = dev->timers.count ? dev->timers.at[0]->turn.timer_at : NEVER;
     uint64_t event = moderation_deadline(&dev->nic.cq_timing);
     first = event < first ? event : first;
-    for (const struct qp *qp = dev->held; qp; qp = qp->held_next) {
+    for (const struct qp *qp = dev->held; qp; qp = qp->turn.held_next) {
         uint64_t at = qp->engine->held(qp);
         first = at < first ? at : first;
     }

@@ -154,6 +154,7 @@ int soft_post_recv(struct rnic_qp *pub, const struct rnic_recv_wr *wr, const str
 
 /* What the kinds of queue pairs have in common. make: with queues and engine, of nobody yet. enter: it gets its number.
  * leave: it has none any more, nor anything under way. */
+const struct service *verbs_service(int qp_type); /* NULL: there are no such queue pairs */
 struct qp *verbs_make_qp(struct dev *dev, struct rnic_pd *pd, struct rnic_qp_init_attr *attr);
 int verbs_enter_qp(struct dev *dev, struct qp *qp, struct rnic_err *err);
 void verbs_leave_qp(struct dev *dev, struct qp *qp);

@@ -115,7 +115,7 @@ static uint32_t ops_of(const struct qp *qp) {
         return RNIC_COMP_CNTR_OP_RECV | RNIC_COMP_CNTR_OP_REMOTE_RDMA_WRITE | RNIC_COMP_CNTR_OP_REMOTE_RDMA_READ;
     if (qp_is_datagram(qp) || qp->pub.qp_type == RNIC_QPT_RAW_PACKET)
         return LOCAL_MESSAGES;
-    return qp->service == OPC_UC ? LOCAL_MESSAGES | WRITES : LOCAL_MESSAGES | WRITES | READS;
+    return qp->ib.service == OPC_UC ? LOCAL_MESSAGES | WRITES : LOCAL_MESSAGES | WRITES | READS;
 }
 
 static uint32_t taken_ops(const struct comp_cntrs *cntrs) {

@@ -30,24 +30,12 @@ static int check_cap(const struct rnic_qp_cap *cap, struct rnic_err *err) {
     return 0;
 }
 
-struct engine {
-    const struct engine_ops *ops; /* NULL: no such type */
-    uint32_t service;
-    uint8_t opcodes;
-};
-
-static struct engine engine_of(int qp_type) {
-    static const struct engine engines[] = {
-        [RNIC_QPT_GSI] = {&roce_ud_ops, OPC_UD, 0},
-        [RNIC_QPT_RC] = {&roce_rc_ops, OPC_RC, ROCE_SERVICE_RC},
-        [RNIC_QPT_UC] = {&roce_uc_ops, OPC_UC, ROCE_SERVICE_UC},
-        [RNIC_QPT_UD] = {&roce_ud_ops, OPC_UD, 0},
-        [RNIC_QPT_RAW_PACKET] = {&raw_ops, 0, 0},
-        [RNIC_QPT_XRC_SEND] = {&roce_rc_ops, OPC_XRC_BACK, ROCE_SERVICE_XRC},
-        [RNIC_QPT_XRC_RECV] = {&roce_rc_ops, OPC_XRC, ROCE_SERVICE_XRC},
-    };
-    int n = (int)(sizeof engines / sizeof *engines);
-    return qp_type >= 0 && qp_type < n ? engines[qp_type] : (struct engine){NULL, 0, 0};
+const struct service *verbs_service(int qp_type) {
+    static const struct transport *const transports[] = {&roce_transport, &raw_transport};
+    const struct service *found = NULL;
+    for (size_t i = 0; i < sizeof transports / sizeof *transports && !found; i++)
+        found = transport_service(transports[i], qp_type);
+    return found;
 }
 
 static int check_cqs(const struct rnic_pd *pd, const struct rnic_qp_init_attr *attr, struct rnic_err *err) {
@@ -68,7 +56,7 @@ static int check_init(const struct rnic_pd *pd, const struct rnic_qp_init_attr *
         return fail(err, -EINVAL,
                     "an XRC_RECV queue pair is of an XRC domain, not of a protection domain: "
                     "XRCD.create_qp() makes it");
-    if (!engine_of(attr->qp_type).ops)
+    if (!verbs_service(attr->qp_type))
         return fail(err, -EOPNOTSUPP,
                     "queue pair type %d: this device has RC (%d), UC (%d), UD (%d), RAW_PACKET (%d), GSI (%d) and XRC "
                     "(%d, %d)",
@@ -126,16 +114,12 @@ struct qp *verbs_make_qp(struct dev *dev, struct rnic_pd *pd, struct rnic_qp_ini
     struct qp *qp = calloc(1, sizeof *qp);
     if (!qp)
         return NULL;
-    struct engine engine = engine_of(attr->qp_type);
     qp->pub = (struct rnic_qp){&dev->pub, pd, attr->send_cq, attr->recv_cq, attr->qp_context, 0, attr->qp_type};
     qp->real = qp;
     qp->nic = &dev->nic;
     qp->record = -1;
     qp->way.link = dev->nic.wire;
-    qp->engine = engine.ops;
-    qp_set_service(qp, engine.service);
-    qp->opcodes = engine.opcodes;
-    qp->sq.qp_type = attr->qp_type;
+    qp_set_service(qp, verbs_service(attr->qp_type));
     qp->sq.state = qp->rq.state = &qp->state;
     qp->sq.from = RNIC_QPS_RTS;
     qp->rq.from = RNIC_QPS_INIT;
@@ -145,7 +129,7 @@ struct qp *verbs_make_qp(struct dev *dev, struct rnic_pd *pd, struct rnic_qp_ini
     qp->sq.pd = pd;
     qp->rq.pd = attr->srq ? attr->srq->pd : pd;
     qp->sq_sig_all = attr->sq_sig_all;
-    qp->timer_at = NEVER;
+    qp->turn.timer_at = NEVER;
     qp_forget_written(qp);
     if (tagged)
         verbs_tagged_cap(qp->srq, &attr->cap);

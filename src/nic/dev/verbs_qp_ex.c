@@ -21,13 +21,14 @@ static int opcode_of_bit(int bit) {
 }
 
 static int check_send_ops(int qp_type, uint64_t ops, struct rnic_err *err) {
+    const struct service *service = verbs_service(qp_type);
     if (ops >= RNIC_QP_EX_WITH_ATOMIC_WRITE << 1)
         return fail(err, -EOPNOTSUPP, "send_ops_flags 0x%" PRIx64 " has operations that this device does not know",
                     ops);
-    for (int bit = 0; ops >> bit; bit++) {
+    for (int bit = 0; service && ops >> bit; bit++) {
         if (!(ops >> bit & 1))
             continue;
-        int rc = sq_check_opcode(qp_type, opcode_of_bit(bit), err);
+        int rc = sq_check_opcode(service->sends, opcode_of_bit(bit), err);
         if (rc) /* man ibv_wr_post: creation fails */
             return -EOPNOTSUPP;
     }
@@ -60,7 +61,7 @@ int soft_create_qp_ex(struct rnic_pd *pd, struct rnic_qp_init_attr_ex *attr, str
 static uint32_t packet_bytes(const struct dev *dev, const struct qp *qp) {
     if (qp->pub.qp_type == RNIC_QPT_RAW_PACKET)
         return (uint32_t)dev->net.mtu;
-    return mtu_bytes(qp->service == OPC_UD ? dev_active_mtu(dev) : qp->attr.path_mtu);
+    return mtu_bytes(qp->ib.service == OPC_UD ? dev_active_mtu(dev) : qp->attr.path_mtu);
 }
 
 static int check_rate(const struct qp *qp, const struct rnic_qp_rate_limit_attr *attr, struct rnic_err *err) {

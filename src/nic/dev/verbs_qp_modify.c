@@ -35,13 +35,13 @@ static void take_paths(struct dev *dev, struct qp *qp, uint32_t mask, const stru
         lanes_leave(dev, qp);
         take_port(dev, &qp->way, &path->to);
         qp->way = path->to;
-        qp->from = path->from;
-        memset(qp->heard, 0, sizeof qp->heard);
-        floods_new_peer(dev, qp, &qp->from.src.sin6_addr);
+        qp->ib.from = path->from;
+        memset(qp->ib.heard, 0, sizeof qp->ib.heard);
+        floods_new_peer(dev, qp, &qp->ib.from.src.sin6_addr);
         qp->reach = qp->reach_in = dev->local ? REACH_OPEN : REACH_WIRE;
     }
     if (mask & RNIC_QP_ALT_PATH) {
-        take_port(dev, &qp->alt, &alt->to);
+        take_port(dev, &qp->ib.alt, &alt->to);
         path_load(qp, &alt->to, &alt->from);
         floods_new_peer(dev, qp, &alt->from.src.sin6_addr);
     }
@@ -50,7 +50,7 @@ static void take_paths(struct dev *dev, struct qp *qp, uint32_t mask, const stru
 /* The two flows may change places in a migration: together they name the ports that are counted. */
 void verbs_leave_paths(struct dev *dev, struct qp *qp) {
     ports_leave(dev, &qp->way);
-    ports_leave(dev, &qp->alt);
+    ports_leave(dev, &qp->ib.alt);
     lanes_leave(dev, qp);
 }
 
@@ -63,7 +63,7 @@ static int enter_state(struct dev *dev, struct qp *qp, int to) {
         verbs_leave_paths(dev, qp);
     }
     int rc = qp_transition(qp, to);
-    if (!rc && to == RNIC_QPS_RTR && qp->service & OPC_UD)
+    if (!rc && to == RNIC_QPS_RTR && qp->ib.service & OPC_UD)
         floods_new_peer(dev, qp, NULL);
     if (!rc && to >= RNIC_QPS_RTS)
         sched_ready(dev, qp);

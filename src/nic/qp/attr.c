@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state machine of a queue pair as data (IBA 10.3.1 and 11.2.5.2, table 91; man ibv_modify_qp).
+ * Changes of a queue pair, held against the states that its service has and the limits of its attributes (IBA 10.3.1 and
+ * 11.2.5.2; man ibv_modify_qp).
  */
 #include <errno.h>
 #include <stdio.h>
@@ -12,179 +13,10 @@
 
 #define M(name) RNIC_QP_##name
 
-/* From state, to state: what must be given, what may be. A pair without a row is not allowed. */
-struct transition {
-    bool allowed;
-    uint32_t required, optional;
-};
-
-static const struct transition rc_table[RNIC_QPS_ERR + 1][RNIC_QPS_ERR + 1] = {
-    [RNIC_QPS_RESET] =
-        {
-            [RNIC_QPS_INIT] = {true, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS), 0},
-        },
-    [RNIC_QPS_INIT] =
-        {
-            [RNIC_QPS_INIT] = {true, 0, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS)},
-            [RNIC_QPS_RTR] = {true,
-                              M(AV) | M(PATH_MTU) | M(DEST_QPN) | M(RQ_PSN) | M(MAX_DEST_RD_ATOMIC) | M(MIN_RNR_TIMER),
-                              M(ALT_PATH) | M(ACCESS_FLAGS) | M(PKEY_INDEX)},
-        },
-    [RNIC_QPS_RTR] =
-        {
-            [RNIC_QPS_RTS] = {true, M(TIMEOUT) | M(RETRY_CNT) | M(RNR_RETRY) | M(SQ_PSN) | M(MAX_QP_RD_ATOMIC),
-                              M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(MIN_RNR_TIMER) | M(PATH_MIG_STATE)},
-        },
-    [RNIC_QPS_RTS] =
-        {
-            [RNIC_QPS_RTS] = {true, 0,
-                              M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(MIN_RNR_TIMER) | M(PATH_MIG_STATE)},
-            [RNIC_QPS_SQD] = {true, 0, M(EN_SQD_ASYNC_NOTIFY)},
-        },
-    [RNIC_QPS_SQD] =
-        {
-            [RNIC_QPS_RTS] = {true, 0,
-                              M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(MIN_RNR_TIMER) | M(PATH_MIG_STATE)},
-            [RNIC_QPS_SQD] = {true, 0,
-                              M(PORT) | M(AV) | M(TIMEOUT) | M(RETRY_CNT) | M(RNR_RETRY) | M(MAX_QP_RD_ATOMIC) |
-                                  M(MAX_DEST_RD_ATOMIC) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PKEY_INDEX) |
-                                  M(MIN_RNR_TIMER) | M(PATH_MIG_STATE)},
-        },
-};
-
-/* The same without what belongs to answers: retries, and READs and atomics. */
-static const struct transition uc_table[RNIC_QPS_ERR + 1][RNIC_QPS_ERR + 1] =
-    {
-        [RNIC_QPS_RESET] = {[RNIC_QPS_INIT] = {true, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS), 0}},
-        [RNIC_QPS_INIT] =
-            {
-                [RNIC_QPS_INIT] = {true, 0, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS)},
-                [RNIC_QPS_RTR] = {true, M(AV) | M(PATH_MTU) | M(DEST_QPN) | M(RQ_PSN),
-                                  M(ALT_PATH) | M(ACCESS_FLAGS) | M(PKEY_INDEX)},
-            },
-        [RNIC_QPS_RTR] = {[RNIC_QPS_RTS] = {true, M(SQ_PSN),
-                                            M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)}},
-        [RNIC_QPS_RTS] =
-            {
-                [RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)},
-                [RNIC_QPS_SQD] = {true, 0, M(EN_SQD_ASYNC_NOTIFY)},
-            },
-        [RNIC_QPS_SQD] =
-            {
-                [RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)},
-                [RNIC_QPS_SQD] = {true, 0, M(AV) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PKEY_INDEX) | M(PATH_MIG_STATE)},
-            },
-        [RNIC_QPS_SQE] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(ACCESS_FLAGS)}},
-};
-
-/* Datagrams: no path, no peer, no retries.  A send that fails stops the send queue alone, in SQE (IBA 10.3.1.6). */
-static const struct transition ud_table[RNIC_QPS_ERR + 1][RNIC_QPS_ERR + 1] =
-    {
-        [RNIC_QPS_RESET] = {[RNIC_QPS_INIT] = {true, M(PKEY_INDEX) | M(PORT) | M(QKEY), 0}},
-        [RNIC_QPS_INIT] =
-            {
-                [RNIC_QPS_INIT] = {true, 0, M(PKEY_INDEX) | M(PORT) | M(QKEY)},
-                [RNIC_QPS_RTR] = {true, 0, M(PKEY_INDEX) | M(QKEY)},
-            },
-        [RNIC_QPS_RTR] = {[RNIC_QPS_RTS] = {true, M(SQ_PSN), M(CUR_STATE) | M(QKEY)}},
-        [RNIC_QPS_RTS] =
-            {
-                [RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(QKEY)},
-                [RNIC_QPS_SQD] = {true, 0, M(EN_SQD_ASYNC_NOTIFY)},
-            },
-        [RNIC_QPS_SQD] =
-            {
-                [RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(QKEY)},
-                [RNIC_QPS_SQD] = {true, 0, M(PKEY_INDEX) | M(QKEY)},
-            },
-        [RNIC_QPS_SQE] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(QKEY)}},
-};
-
-/* XRC (Annex A14): an XRC_SEND queue pair has nothing of a responder, an XRC_RECV one nothing of a requester, but for the
- * timeout and the PSN that RTS names. */
-static const struct transition xrc_send_table[RNIC_QPS_ERR + 1][RNIC_QPS_ERR + 1] =
-    {
-        [RNIC_QPS_RESET] = {[RNIC_QPS_INIT] = {true, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS), 0}},
-        [RNIC_QPS_INIT] =
-            {
-                [RNIC_QPS_INIT] = {true, 0, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS)},
-                [RNIC_QPS_RTR] = {true, M(AV) | M(PATH_MTU) | M(DEST_QPN) | M(RQ_PSN),
-                                  M(ALT_PATH) | M(ACCESS_FLAGS) | M(PKEY_INDEX)},
-            },
-        [RNIC_QPS_RTR] = {[RNIC_QPS_RTS] = {true,
-                                            M(TIMEOUT) | M(RETRY_CNT) | M(RNR_RETRY) | M(SQ_PSN) | M(MAX_QP_RD_ATOMIC),
-                                            M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)}},
-        [RNIC_QPS_RTS] =
-            {
-                [RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)},
-                [RNIC_QPS_SQD] = {true, 0, M(EN_SQD_ASYNC_NOTIFY)},
-            },
-        [RNIC_QPS_SQD] =
-            {
-                [RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)},
-                [RNIC_QPS_SQD] = {true, 0,
-                                  M(PORT) | M(AV) | M(TIMEOUT) | M(RETRY_CNT) | M(RNR_RETRY) | M(MAX_QP_RD_ATOMIC) |
-                                      M(ALT_PATH) | M(ACCESS_FLAGS) | M(PKEY_INDEX) | M(PATH_MIG_STATE)},
-            },
-};
-
-static const struct transition xrc_recv_table[RNIC_QPS_ERR + 1][RNIC_QPS_ERR + 1] = {
-    [RNIC_QPS_RESET] = {[RNIC_QPS_INIT] = {true, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS), 0}},
-    [RNIC_QPS_INIT] =
-        {
-            [RNIC_QPS_INIT] = {true, 0, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS)},
-            [RNIC_QPS_RTR] = {true,
-                              M(AV) | M(PATH_MTU) | M(DEST_QPN) | M(RQ_PSN) | M(MAX_DEST_RD_ATOMIC) | M(MIN_RNR_TIMER),
-                              M(ALT_PATH) | M(ACCESS_FLAGS) | M(PKEY_INDEX)},
-        },
-    [RNIC_QPS_RTR] = {[RNIC_QPS_RTS] = {true, M(TIMEOUT) | M(SQ_PSN),
-                                        M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(MIN_RNR_TIMER) |
-                                            M(PATH_MIG_STATE)}},
-    [RNIC_QPS_RTS] =
-        {
-            [RNIC_QPS_RTS] = {true, 0,
-                              M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(MIN_RNR_TIMER) | M(PATH_MIG_STATE)},
-            [RNIC_QPS_SQD] = {true, 0, M(EN_SQD_ASYNC_NOTIFY)},
-        },
-    [RNIC_QPS_SQD] =
-        {
-            [RNIC_QPS_RTS] = {true, 0,
-                              M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(MIN_RNR_TIMER) | M(PATH_MIG_STATE)},
-            [RNIC_QPS_SQD] = {true, 0,
-                              M(PORT) | M(AV) | M(TIMEOUT) | M(MAX_DEST_RD_ATOMIC) | M(ALT_PATH) |
-                                  M(ACCESS_FLAGS) | M(PKEY_INDEX) | M(MIN_RNR_TIMER) | M(PATH_MIG_STATE)},
-        },
-};
-
-/* Frames: nothing but the port; all else stands in the frame (man ibv_modify_qp, RAW_PACKET). */
-static const struct transition raw_table[RNIC_QPS_ERR + 1][RNIC_QPS_ERR + 1] = {
-    [RNIC_QPS_RESET] = {[RNIC_QPS_INIT] = {true, M(PORT), 0}},
-    [RNIC_QPS_INIT] = {[RNIC_QPS_INIT] = {true, 0, M(PORT)}, [RNIC_QPS_RTR] = {true, 0, 0}},
-    [RNIC_QPS_RTR] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE)}},
-    [RNIC_QPS_RTS] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE)}, [RNIC_QPS_SQD] = {true, 0, M(EN_SQD_ASYNC_NOTIFY)}},
-    [RNIC_QPS_SQD] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE)}, [RNIC_QPS_SQD] = {true, 0, 0}},
-    [RNIC_QPS_SQE] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE)}},
-};
-
-static const struct transition (*const tables[])[RNIC_QPS_ERR + 1] = {
-    [RNIC_QPT_GSI] = ud_table,
-    [RNIC_QPT_RC] = rc_table,
-    [RNIC_QPT_UC] = uc_table,
-    [RNIC_QPT_UD] = ud_table,
-    [RNIC_QPT_RAW_PACKET] = raw_table,
-    [RNIC_QPT_XRC_SEND] = xrc_send_table,
-    [RNIC_QPT_XRC_RECV] = xrc_recv_table,
-};
-
 static struct transition transition_of(const struct qp *qp, int from, int to) {
     if (to == RNIC_QPS_RESET || to == RNIC_QPS_ERR) /* from anywhere, IBA figure 124 */
         return (struct transition){true, 0, 0};
-    struct transition t = tables[qp->pub.qp_type][from][to];
-    if (qp->pub.qp_type == RNIC_QPT_GSI && (t.required & M(PORT))) { /* QP1 is of one port */
-        t.required &= ~(uint32_t)M(PORT);
-        t.optional |= M(PORT);
-    }
-    return t;
+    return (*qp->service->states)[from][to];
 }
 
 /* The attributes that a mask names, as struct rnic_qp_attr and a Python program call them; bits that name none as a number. */
@@ -357,6 +189,6 @@ void qp_attr_apply(struct qp *qp, const struct rnic_qp_attr *a, uint32_t mask) {
     TAKE(ALT_PATH, alt_port_num);
     TAKE(ALT_PATH, alt_timeout);
 #undef TAKE
-    qp->pkey = qp->nic->pkeys[q->pkey_index];
+    qp->ib.pkey = qp->nic->pkeys[q->pkey_index];
     qp->attr_set |= mask;
 }

@@ -32,13 +32,13 @@ int path_check(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t ma
         return rc;
     if (load && STATE(qp) != RNIC_MIG_MIGRATED && !(set && attr->path_mig_state == RNIC_MIG_REARM))
         return fail(err, -EINVAL, "the alternate path is in use: load another one together with path_mig_state REARM");
-    return set ? check_state(qp, attr->path_mig_state, load || qp->alt_loaded, err) : 0;
+    return set ? check_state(qp, attr->path_mig_state, load || qp->ib.alt_loaded, err) : 0;
 }
 
 void path_load(struct qp *qp, const struct way *to, const struct way *from) {
-    qp->alt = *to;
-    qp->alt_from = *from;
-    qp->alt_loaded = true;
+    qp->ib.alt = *to;
+    qp->ib.alt_from = *from;
+    qp->ib.alt_loaded = true;
 }
 
 /* ---------------------------------------------------------------- migration */
@@ -53,24 +53,24 @@ static void swap(struct way *a, struct way *b) {
  * stays where the device can count who uses its port. */
 static void migrate(struct qp *qp) {
     struct rnic_qp_attr *a = &qp->attr;
-    swap(&qp->way, &qp->alt);
-    swap(&qp->from, &qp->alt_from);
+    swap(&qp->way, &qp->ib.alt);
+    swap(&qp->ib.from, &qp->ib.alt_from);
     qp_forget_written(qp);
-    memset(qp->heard, 0, sizeof qp->heard);
-    qp->alt_loaded = false;
+    memset(qp->ib.heard, 0, sizeof qp->ib.heard);
+    qp->ib.alt_loaded = false;
     a->ah_attr = a->alt_ah_attr;
     a->pkey_index = a->alt_pkey_index;
     a->port_num = a->alt_port_num;
     a->timeout = a->alt_timeout;
     a->path_mig_state = RNIC_MIG_MIGRATED;
-    qp->pkey = qp->nic->pkeys[a->pkey_index];
+    qp->ib.pkey = qp->nic->pkeys[a->pkey_index];
     qp_event(qp, RNIC_EVENT_PATH_MIG);
 }
 
 void path_set_state(struct qp *qp, int state) {
     if (state == RNIC_MIG_REARM) {
         STATE(qp) = state;
-        qp->mig_refused = false;
+        qp->ib.mig_refused = false;
     } else if (STATE(qp) == RNIC_MIG_ARMED) {
         migrate(qp);
     }
@@ -94,23 +94,23 @@ static bool is_from(const struct way *from, const struct sockaddr_in6 *src, cons
 }
 
 struct way *path_of(struct qp *qp, const struct sockaddr_in6 *src, const struct sockaddr_in6 *dst) {
-    if (is_from(&qp->from, src, dst))
-        return &qp->from;
-    return qp->alt_loaded && is_from(&qp->alt_from, src, dst) ? &qp->alt_from : NULL;
+    if (is_from(&qp->ib.from, src, dst))
+        return &qp->ib.from;
+    return qp->ib.alt_loaded && is_from(&qp->ib.alt_from, src, dst) ? &qp->ib.alt_from : NULL;
 }
 
 /* The peer has migrated to where this end cannot follow: told once. */
 static void refuse(struct qp *qp) {
-    if (!qp->mig_refused && STATE(qp) != RNIC_MIG_MIGRATED)
+    if (!qp->ib.mig_refused && STATE(qp) != RNIC_MIG_MIGRATED)
         qp_event(qp, RNIC_EVENT_PATH_MIG_ERR);
-    qp->mig_refused = true;
+    qp->ib.mig_refused = true;
 }
 
 /* On the primary path, MigReq 1 in ARMED is a packet from before the peer rearmed, which was under way for long.  Anybody
  * can send from the peer's addresses: MigReq counts in packets that the engine expects. */
 bool path_input(struct qp *qp, const struct way *from, const struct packet *pkt) {
-    bool primary = from == &qp->from, mig_req = bth_m(pkt->bth);
-    if (from && !pkey_match(primary ? qp->pkey : qp->nic->pkeys[qp->attr.alt_pkey_index], bth_pkey(pkt->bth)))
+    bool primary = from == &qp->ib.from, mig_req = bth_m(pkt->bth);
+    if (from && !pkey_match(primary ? qp->ib.pkey : qp->nic->pkeys[qp->attr.alt_pkey_index], bth_pkey(pkt->bth)))
         return false;
     if (primary) {
         if (!mig_req && STATE(qp) == RNIC_MIG_REARM && qp->engine->expects(qp, pkt))

@@ -22,7 +22,7 @@ void path_set_state(struct qp *qp, int state);
 /* The primary path has failed (retries are used up): true when there is another one, which is in use then. */
 bool path_fail_over(struct qp *qp);
 
-/* The way that a packet came, &qp->from or &qp->alt_from; NULL: none of its peer's. */
+/* The way that a packet came, &qp->ib.from or &qp->ib.alt_from; NULL: none of its peer's. */
 struct way *path_of(struct qp *qp, const struct sockaddr_in6 *src, const struct sockaddr_in6 *dst);
 /* A packet whose ICRC is right has come on a way of a queue pair that has an alternate path; NULL: from elsewhere. False:
  * it is to be dropped. */

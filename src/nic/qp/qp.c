@@ -40,7 +40,7 @@ int qp_pkey_other(const struct qp *qp, uint16_t pkey) {
     int alt = qp->attr.alt_pkey_index;
     if (qp->pub.qp_type == RNIC_QPT_GSI)
         return pkey_find(qp->nic, pkey);
-    return qp->alt_loaded && pkey_match(qp->nic->pkeys[alt], pkey) ? alt : -1;
+    return qp->ib.alt_loaded && pkey_match(qp->nic->pkeys[alt], pkey) ? alt : -1;
 }
 
 static void tell(struct qp *qp, int event, void *context) {
@@ -245,8 +245,8 @@ static void to_reset(struct qp *qp) {
     qp->attr = (struct rnic_qp_attr){0};
     qp->attr_set = 0;
     qp->pace = (struct pace){0};
-    qp->sq_draining = qp->last_wqe = qp->last_due = qp->alt_loaded = qp->mig_refused = qp->failed = qp->exposed = false;
-    qp->pkey = 0;
+    qp->sq_draining = qp->last_wqe = qp->last_due = qp->ib.alt_loaded = qp->ib.mig_refused = qp->failed = qp->exposed = false;
+    qp->ib.pkey = 0;
 }
 
 int qp_transition(struct qp *qp, int to) {

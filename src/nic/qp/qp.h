@@ -11,7 +11,10 @@
 #include "link/link.h"
 #include "mem/mw.h"
 #include "mem/remote.h"
+#include "qp/ib.h"
 #include "qp/pace.h"
+#include "qp/transport.h"
+#include "qp/turn.h"
 #include "queue/comp_cntr.h"
 #include "queue/cq.h"
 #include "queue/events.h"
@@ -23,39 +26,6 @@ struct qp;
 struct raw_net;
 struct tagged;
 struct xrc_domain;
-
-#define NEVER UINT64_MAX
-
-/* A transport, as a QP sees it.  Nothing in it does I/O or reads a clock. */
-struct engine_ops {
-    int (*create)(struct qp *qp); /* allocates qp->engine_state */
-    void (*destroy)(struct qp *qp);
-    void (*reset)(struct qp *qp);                                         /* to RESET */
-    int (*rtr)(struct qp *qp);                                            /* attributes of RTR are in force */
-    void (*rts)(struct qp *qp);                                           /* attributes of RTS are in force */
-    void (*input)(struct qp *qp, const struct packet *pkt, uint64_t now); /* a packet for this QP, from its peer */
-    /* Is it one that the peer could have sent now, by its PSN and opcode? Of connected services; changes nothing. */
-    bool (*expects)(const struct qp *qp, const struct packet *pkt);
-    /* After input(): has next() anything to do? NULL: it may. */
-    bool (*owes)(struct qp *qp, uint64_t now);
-    bool (*next)(struct qp *qp, uint64_t now);  /* write some packets; true: there is more to write now */
-    void (*timer)(struct qp *qp, uint64_t now); /* deadline() may have passed; call next() after it */
-    /* Before that: what was sent had not left this host yet; time begins now.  NULL: there is no answer to wait for, */
-    void (*not_left)(struct qp *qp, uint64_t now);
-    bool (*begins_again)(const struct qp *qp); /* or: all that waits for one is to be sent again, and nothing has been */
-    uint64_t (*deadline)(const struct qp *qp); /* when timer() wants to be called; NEVER */
-    uint64_t (*held)(const struct qp *qp);     /* until when an ACK waits for company; NEVER: none does */
-    /* What has gone out may have been taken back: it goes out again, and costs no retry. NULL: there is nothing to do */
-    void (*again)(struct qp *qp);
-    bool (*settle)(struct qp *qp); /* whatever ACK waits is due now; false: none does */
-    void (*flush)(struct qp *qp);  /* the QP is in error: complete everything, WR_FLUSH_ERR */
-    void (*stats)(struct qp *qp, struct rnic_qp_stats *out);
-    /* Payload bytes of full packets: of our requests, before the first; of the peer's.  NULL: it has no peer */
-    void (*set_mtu)(struct qp *qp, uint32_t bytes);
-    void (*set_mtu_in)(struct qp *qp, uint32_t bytes);
-    /* A request was the one that was expected, and so the peer's. */
-    bool (*has_begun)(const struct qp *qp);
-};
 
 /* How packets of a connected queue pair go: requests the way that their sender has chosen, answers the way that the
  * requests have come, so that the two ends need not agree. */
@@ -114,11 +84,9 @@ struct nic {
 struct qp {
     struct rnic_qp pub;
     struct nic *nic;
-    const struct engine_ops *engine;
-    uint32_t service; /* enum roce_opcode_mask: its transport service */
-    uint32_t takes;   /* and the packets that it takes: of that service, and CNPs where it has a peer */
-    uint8_t opcodes;  /* ROCE_SERVICE_: of those that it sends */
-    void *engine_state;
+    const struct service *service;   /* what it is, */
+    const struct engine_ops *engine; /* how that works, */
+    void *engine_state;              /* and the engine's own */
     _Atomic int state;        /* enum rnic_qp_state */
     struct rnic_qp_attr attr; /* as set; states and cap kept elsewhere */
     uint32_t attr_set;        /* mask of what has been set since RESET */
@@ -143,12 +111,6 @@ struct qp {
     struct remote *remote;      /* memory that it can reach itself, or NULL */
     _Atomic uint32_t at_once;   /* operations (1 << enum rnic_wr_opcode) that may be done while they are posted */
     struct remote_qp remote_qp; /* what its peer allows there */
-    struct way from;            /* and from it: the source port is that of its last packet */
-    uint16_t heard[2];          /* ports of those that it could have sent, the last one first; 0: none (demux.c) */
-    uint16_t pkey;              /* what attr.pkey_index stands for now; 0: nothing that anybody matches */
-    bool alt_loaded;            /* the alternate path is of use: both of its ways are known, see path.h */
-    bool mig_refused;           /* PATH_MIG_ERR has been raised since the last REARM */
-    struct way alt, alt_from;   /* the alternate path; after a migration the one that was left */
     struct rnic_counters counters;
     int record;   /* in nic->store; -1: none */
     bool exposed; /* a peer of this host may be inside a copy that it makes by this queue pair */
@@ -161,20 +123,8 @@ struct qp {
     struct xrc_handle *handles; /* as programs have it open, if they have no other way to it; events go to each */
     struct qp *real;            /* itself, unless it is but a handle; the device's */
 
-    /* The device's scheduling; not for engines. */
-    bool ready; /* in the ready list */
-    struct qp *ready_next;
-    bool in_held;
-    struct qp *held_next;
-    struct link *parked; /* for whose room it waits, or NULL */
-    struct qp *parked_next;
-    uint64_t written;   /* by its port, with its last request (udp_tx_written) */
-    uint64_t left_seen; /* port_left() when a timer was last looked at; NEVER: none was */
-    uint64_t left_at;   /* and when that had changed */
-    _Atomic bool rung;  /* in the doorbell stack */
-    struct qp *rung_next;
-    uint64_t timer_at; /* key in the timer heap; NEVER: not in it */
-    uint32_t timer_pos;
+    struct qp_ib ib;     /* InfiniBand's transports' */
+    struct qp_turn turn; /* the scheduler's */
 };
 
 #define COUNT_N(qp, name, n)                                                                                           \
@@ -189,10 +139,14 @@ static inline struct link *nic_link_to(const struct nic *nic, uint32_t qpn, cons
     return local ? local : nic->wire;
 }
 
-/* Of the transport service, and the packets that go with it. */
-static inline void qp_set_service(struct qp *qp, uint32_t service) {
+/* It is a queue pair of that kind from now on. */
+static inline void qp_set_service(struct qp *qp, const struct service *service) {
     qp->service = service;
-    qp->takes = !service || service == OPC_UD ? service : service | OPC_CNP;
+    qp->engine = service->engine;
+    qp->sq.rules = service->sends;
+    qp->ib.service = service->packets;
+    qp->ib.takes = service->has_peer && service->packets ? service->packets | OPC_CNP : service->packets;
+    qp->ib.opcodes = service->opcodes;
 }
 
 /* Pacing: bytes sent so far, and what has been sent since then is paid for; responses and ACKs cost nothing. */
@@ -204,7 +158,7 @@ static inline void qp_charge(struct qp *qp, uint64_t before, uint64_t now) {
 
 /* Has the peer been heard from that port?  Nobody is heard from port 0, which a forger can write. */
 static inline bool qp_hears_port(const struct qp *qp, uint16_t port) {
-    return port && (qp->heard[0] == port || qp->heard[1] == port);
+    return port && (qp->ib.heard[0] == port || qp->ib.heard[1] == port);
 }
 
 /* Packets of requests so far, repeated ones and probes included. */
@@ -213,8 +167,8 @@ static inline uint64_t qp_requests(const struct qp *qp) {
 }
 /* It has another port now, or another connection: nothing of this one is on its way. */
 static inline void qp_forget_written(struct qp *qp) {
-    qp->written = 0;
-    qp->left_seen = NEVER;
+    qp->turn.written = 0;
+    qp->turn.left_seen = NEVER;
 }
 
 /* For completion counters: an operation has ended (enum rnic_comp_cntr_op). */
@@ -224,7 +178,7 @@ static inline void qp_count(const struct qp *qp, uint32_t op, bool success, uint
 }
 
 /* Datagrams: no peer, each packet names its own. */
-static inline bool qp_is_datagram(const struct qp *qp) { return qp->service == OPC_UD; }
+static inline bool qp_is_datagram(const struct qp *qp) { return qp->ib.service == OPC_UD; }
 
 /* Do two P_Keys let their holders talk: one partition, and not both limited members (IBA 10.9.1, 10.9.3)? */
 static inline bool pkey_match(uint16_t a, uint16_t b) {
@@ -234,7 +188,7 @@ int pkey_find(const struct nic *nic, uint16_t pkey); /* the index of an entry th
 int qp_pkey_other(const struct qp *qp, uint16_t pkey);
 /* The index of the entry by which a queue pair takes a packet of that P_Key; -1: it does not. */
 static inline int qp_pkey_index(const struct qp *qp, uint16_t pkey) {
-    return pkey_match(qp->pkey, pkey) ? qp->attr.pkey_index : qp_pkey_other(qp, pkey);
+    return pkey_match(qp->ib.pkey, pkey) ? qp->attr.pkey_index : qp_pkey_other(qp, pkey);
 }
 
 /* Packets of a turn, of the most that an engine sends in one. */

@@ -61,9 +61,6 @@ void wq_adopt(struct wq *q, struct wq *other, uint32_t elements) {
     atomic_store(&q->freed, 0);
 }
 
-static bool type_is_datagram(int type) { return type == RNIC_QPT_UD || type == RNIC_QPT_GSI; }
-static bool is_datagram(const struct wq *q) { return type_is_datagram(q->qp_type); }
-
 static bool is_inline_opcode(int op) {
     return op == RNIC_WR_SEND || op == RNIC_WR_SEND_WITH_IMM || op == RNIC_WR_RDMA_WRITE ||
            op == RNIC_WR_RDMA_WRITE_WITH_IMM || op == RNIC_WR_SEND_WITH_INV || op == RNIC_WR_ATOMIC_WRITE;
@@ -90,33 +87,17 @@ static int no_posts(struct rnic_err *err) {
     return fail(err, -EINVAL, "another thread has reset the queue: nothing can be posted in this state");
 }
 
-int sq_check_opcode(int qp_type, int opcode, struct rnic_err *err) {
-    bool send = opcode == RNIC_WR_SEND || opcode == RNIC_WR_SEND_WITH_IMM;
-    bool placement = qp_type == RNIC_QPT_RC && (opcode == RNIC_WR_ATOMIC_WRITE || opcode == RNIC_WR_FLUSH);
-    if (type_is_datagram(qp_type) && !send)
-        return fail(err, -EINVAL, "opcode %d: a datagram queue pair can SEND and SEND_WITH_IMM, nothing else", opcode);
-    if (qp_type == RNIC_QPT_RAW_PACKET && opcode != RNIC_WR_SEND)
-        return fail(err, opcode == RNIC_WR_TSO ? -EOPNOTSUPP : -EINVAL,
-                    "opcode %d: a RAW_PACKET queue pair can SEND, nothing else (this device cuts up no large sends)",
-                    opcode);
-    if (qp_type == RNIC_QPT_UC && opcode > RNIC_WR_SEND_WITH_IMM && !is_local(opcode))
-        return fail(err, -EINVAL,
-                    "opcode %d: an unreliable connection can SEND, RDMA_WRITE, BIND_MW and LOCAL_INV, nothing else",
-                    opcode);
-    if (qp_type == RNIC_QPT_XRC_SEND &&
-        (opcode == RNIC_WR_ATOMIC_WRITE || opcode == RNIC_WR_FLUSH)) /* A19: no opcodes */
-        return fail(err, -EOPNOTSUPP, "opcode %d is not supported on an XRC queue pair, RC has it", opcode);
-    if ((opcode < 0 || opcode > RNIC_WR_SEND_WITH_INV) && !placement)
-        return fail(err, -EOPNOTSUPP, "opcode %d is not supported on an RC queue pair of this device", opcode);
-    return 0;
+int sq_check_opcode(const struct sq_rules *rules, int opcode, struct rnic_err *err) {
+    bool can = opcode >= 0 && opcode < 32 && rules->operations >> opcode & 1;
+    return can ? 0 : rules->refuse(opcode, err);
 }
 
 /* IBA 11.4.1.1: destination and Q_Key of a datagram come with the work request, of XRC the peer's shared queue. */
 static int check_destination(const struct wq *q, const struct rnic_send_wr *wr, struct rnic_err *err) {
-    if (q->qp_type == RNIC_QPT_XRC_SEND && wr->qp_type.xrc.remote_srqn > 0xFFFFFF)
+    if (q->rules->shared && wr->qp_type.xrc.remote_srqn > 0xFFFFFF)
         return fail(err, -EINVAL, "remote_srqn is 0x%x; numbers of shared receive queues have 24 bits",
                     wr->qp_type.xrc.remote_srqn);
-    if (!is_datagram(q))
+    if (!q->rules->datagrams)
         return 0;
     if (!wr->wr.ud.ah)
         return fail(err, -EINVAL, "a datagram needs an address handle: give wr.ud.ah, made with create_ah");
@@ -170,15 +151,15 @@ static int check_flush(const struct rnic_send_wr *wr, struct rnic_err *err) {
 static int check_send(const struct wq *q, const struct rnic_send_wr *wr, struct rnic_err *err) {
     if (wr->num_sge < 0 || (uint32_t)wr->num_sge > q->max_sge)
         return fail(err, -EINVAL, "%d scatter/gather elements, max_send_sge is %u", wr->num_sge, q->max_sge);
-    int rc = sq_check_opcode(q->qp_type, wr->opcode, err);
+    int rc = sq_check_opcode(q->rules, wr->opcode, err);
     if (!rc && wr->opcode == RNIC_WR_FLUSH)
         rc = check_flush(wr, err);
     if (!rc)
         rc = check_destination(q, wr, err);
     if (rc)
         return rc;
-    uint32_t unknown = wr->send_flags & ~(uint32_t)ALL_SEND_FLAGS;
-    if (unknown && !(unknown == RNIC_SEND_IP_CSUM && q->qp_type == RNIC_QPT_RAW_PACKET))
+    uint32_t unknown = wr->send_flags & ~(ALL_SEND_FLAGS | q->rules->flags);
+    if (unknown)
         return fail(err, -EOPNOTSUPP, "send flags 0x%x are not supported", unknown);
     if (is_local(wr->opcode))
         rc = check_local(q, wr, err);
@@ -239,7 +220,7 @@ static int fill_send(const struct wq *q, struct send_wqe *wqe, const struct rnic
     int rc = wr->send_flags & RNIC_SEND_INLINE ? fill_inline(q, wqe, wr, err) : fill_list(wqe, wr, err);
     if (rc)
         return rc;
-    if (is_datagram(q)) {
+    if (q->rules->datagrams) {
         wqe->ah = (struct ah_head *)wr->wr.ud.ah;
         wqe->remote_qpn = wr->wr.ud.remote_qpn;
         wqe->remote_qkey = wr->wr.ud.remote_qkey;
@@ -261,7 +242,7 @@ static int fill_send(const struct wq *q, struct send_wqe *wqe, const struct rnic
         wqe->remote_addr = wr->wr.rdma.remote_addr;
         wqe->rkey = wr->wr.rdma.rkey;
     }
-    if (q->qp_type == RNIC_QPT_XRC_SEND)
+    if (q->rules->shared)
         wqe->remote_srqn = wr->qp_type.xrc.remote_srqn;
     return 0;
 }
@@ -315,7 +296,7 @@ int sq_append(struct wq *q, const struct rnic_send_wr *wr) {
 
 /* Takes back what fill_send() has done beside the element. */
 static void unfill_send(const struct wq *q, const struct send_wqe *wqe) {
-    if (is_datagram(q))
+    if (q->rules->datagrams)
         ah_drop(wqe->ah);
     if (wqe->opcode == RNIC_WR_BIND_MW)
         wqe->binding->rkey = wqe->window;

@@ -79,6 +79,16 @@ struct recv_wqe {
     struct rnic_sge sge[];
 };
 
+/* What a service lets post to its send queues. */
+struct sq_rules {
+    uint32_t operations; /* 1 << enum rnic_wr_opcode */
+    uint32_t flags;      /* enum rnic_send_flags beside those that all have */
+    bool datagrams;      /* a request names its destination, */
+    bool shared;         /* or the peer's shared receive queue */
+    /* Why another operation is refused. */
+    int (*refuse)(int opcode, struct rnic_err *err);
+};
+
 struct wq {
     pthread_mutex_t lock;     /* of those who post */
     const _Atomic int *state; /* its owner's, which decides whether posts are taken; NULL: they always are */
@@ -86,7 +96,7 @@ struct wq {
     uint8_t *slots;
     uint32_t mask, stride;
     uint32_t max_wr, max_sge, max_inline;
-    int qp_type;              /* enum rnic_qp_type: what may be posted */
+    const struct sq_rules *rules; /* of a send queue: what may be posted */
     const struct rnic_pd *pd; /* whose memory its elements name; address handles must be of it, too */
     _Atomic uint32_t head;    /* next to post */
     _Atomic uint32_t tail;    /* oldest not completed */
@@ -133,8 +143,8 @@ int sq_post(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_
 int sq_append(struct wq *q, const struct rnic_send_wr *wr);
 /* The same, but all of it or nothing. */
 int sq_post_whole(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad, struct rnic_err *err);
-/* 0, or why a queue pair of that type (enum rnic_qp_type) cannot be asked for that operation. */
-int sq_check_opcode(int qp_type, int opcode, struct rnic_err *err);
+/* 0, or why a queue pair of those rules cannot be asked for that operation. */
+int sq_check_opcode(const struct sq_rules *rules, int opcode, struct rnic_err *err);
 int rq_post(struct wq *q, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad, struct rnic_err *err);
 
 /* No packet carries it (roce/local.c). */

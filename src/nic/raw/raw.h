@@ -35,5 +35,6 @@ static inline struct raw_qp *raw_of(const struct qp *qp) { return (struct raw_qp
 bool raw_input(struct raw_net *net, const struct qp *from, const uint8_t *bytes, uint32_t n);
 
 extern const struct engine_ops raw_ops;
+extern const struct transport raw_transport;
 
 #endif

@@ -32,7 +32,7 @@ void congestion_marked(struct qp *qp, struct congestion *c, uint64_t now) {
 /* The packet names nothing but the queue pair: 16 reserved bytes follow its BTH, in which BECN is set (A17.9.3). */
 bool congestion_notify(struct qp *qp, struct congestion *c, uint64_t now) {
     struct out out;
-    if (!out_open_to(&qp->way, &out, ROCE_CNP, 0, qp->attr.dest_qp_num, 0, qp->pkey))
+    if (!out_open_to(&qp->way, &out, ROCE_CNP, 0, qp->attr.dest_qp_num, 0, qp->ib.pkey))
         return false;
     bth_set_becn(out.bth, 1);
     bth_set_m(out.bth, 0);

@@ -126,7 +126,7 @@ bool direct_execute(struct qp *qp, struct send_wqe *wqe) {
 }
 
 static bool has_way(const struct qp *qp) {
-    return qp->remote && qp->service != OPC_UC && !qp->nic->faulty && !qp->pace.rate;
+    return qp->remote && qp->ib.service != OPC_UC && !qp->nic->faulty && !qp->pace.rate;
 }
 
 bool direct_is_next(struct qp *qp) {

@@ -24,7 +24,7 @@ bool direct_waits(struct qp *qp, const struct send_wqe *wqe);
 static inline uint32_t direct_operations(const struct qp *qp) {
     if (qp->tagged) /* its send queue is the device's */
         return 0;
-    return (qp->remote ? DIRECT_ACCESS : 0) | (qp->service == OPC_RC ? DIRECT_SEND : 0);
+    return (qp->remote ? DIRECT_ACCESS : 0) | (qp->ib.service == OPC_RC ? DIRECT_SEND : 0);
 }
 /* A work request of these, as it was when it was read. */
 struct direct {

@@ -43,7 +43,7 @@ static void put_extended(const struct out *out, const struct send_wqe *wqe) {
 static bool stays(struct qp *qp, const struct send_wqe *wqe, uint64_t offset, struct out *out) {
     uint8_t *ptr;
     const struct rnic_sge *sge = wqe->sge;
-    if (wqe->num_sge != 1 || qp->nic->faulty || qp->service == OPC_UC || qp->leaving ||
+    if (wqe->num_sge != 1 || qp->nic->faulty || qp->ib.service == OPC_UC || qp->leaving ||
         psn_diff(bth_psn(out->bth), rc_of(qp)->req.max_psn) < 0)
         return false;
     const struct mr *mr = mr_find(&qp->nic->mrs, sge->lkey);

@@ -312,7 +312,7 @@ bool req_next(struct qp *qp, uint64_t now, bool *sent) {
 static uint32_t write_brief(struct qp *qp, const struct send_wqe *wqe, bool ackreq, uint8_t *packet) {
     bool imm = wqe->opcode == RNIC_WR_SEND_WITH_IMM;
     uint8_t *payload = packet + BTH_BYTES + (imm ? IMMDT_BYTES : 0);
-    bth_build(packet, imm ? ROCE_RC_SEND_ONLY_WITH_IMM : ROCE_RC_SEND_ONLY, 0, qp->pkey, qp->attr.dest_qp_num,
+    bth_build(packet, imm ? ROCE_RC_SEND_ONLY_WITH_IMM : ROCE_RC_SEND_ONLY, 0, qp->ib.pkey, qp->attr.dest_qp_num,
               wqe->first_psn);
     bth_set_se(packet, (wqe->flags & RNIC_SEND_SOLICITED) != 0);
     bth_set_ackreq(packet, ackreq);

@@ -154,6 +154,7 @@ struct uc {
 
 static inline struct uc *uc_of(const struct qp *qp) { return (struct uc *)qp->engine_state; }
 
+extern const struct transport roce_transport;
 extern const struct engine_ops roce_rc_ops;
 
 /* A packet being written. */

@@ -62,7 +62,7 @@ static bool send_one(struct qp *qp, struct send_wqe *wqe, uint64_t now) {
     ah->way.link = alone ? qp->nic->wire : nic_link_to(qp->nic, wqe->remote_qpn, &ah->way.dst.sin6_addr);
     ah->way.dst_slot = wqe->remote_qpn; /* finer than a slot: batches are for one queue pair */
     if (!out_open_to(&ah->way, &out, imm ? ROCE_UD_SEND_ONLY_WITH_IMM : ROCE_UD_SEND_ONLY, wqe->length, wqe->remote_qpn,
-                     ud->psn, qp->pkey))
+                     ud->psn, qp->ib.pkey))
         return false;
     put_headers(qp, &out, wqe);
     ve = put_payload(qp, &out, wqe);

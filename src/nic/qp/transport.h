@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A transport is a room with one table: the kinds of queue pairs that it has, and for each the states, attributes and
+ * operations, as data that qp/ and queue/ read, and the functions of its engine.  The device knows a list of transports.
+ */
+#ifndef RNIC_QP_TRANSPORT_H
+#define RNIC_QP_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "nic.h"
+#include "queue/wq.h"
+
+struct packet;
+struct qp;
+
+#define NEVER UINT64_MAX
+
+/* From state, to state: which attributes must be given, and which may be (enum rnic_qp_attr_mask). */
+struct transition {
+    bool allowed;
+    uint32_t required, optional;
+};
+typedef const struct transition transitions[RNIC_QPS_ERR + 1][RNIC_QPS_ERR + 1];
+
+/* How a queue pair of a transport works.  Nothing in it does I/O or reads a clock. */
+struct engine_ops {
+    int (*create)(struct qp *qp); /* allocates qp->engine_state */
+    void (*destroy)(struct qp *qp);
+    void (*reset)(struct qp *qp);                                         /* to RESET */
+    int (*rtr)(struct qp *qp);                                            /* attributes of RTR are in force */
+    void (*rts)(struct qp *qp);                                           /* attributes of RTS are in force */
+    void (*input)(struct qp *qp, const struct packet *pkt, uint64_t now); /* a packet for this QP, from its peer */
+    /* Is it one that the peer could have sent now, by its PSN and opcode? Of connected services; changes nothing. */
+    bool (*expects)(const struct qp *qp, const struct packet *pkt);
+    /* After input(): has next() anything to do? NULL: it may. */
+    bool (*owes)(struct qp *qp, uint64_t now);
+    bool (*next)(struct qp *qp, uint64_t now);  /* write some packets; true: there is more to write now */
+    void (*timer)(struct qp *qp, uint64_t now); /* deadline() may have passed; call next() after it */
+    /* Before that: what was sent had not left this host yet; time begins now.  NULL: there is no answer to wait for, */
+    void (*not_left)(struct qp *qp, uint64_t now);
+    bool (*begins_again)(const struct qp *qp); /* or: all that waits for one is to be sent again, and nothing has been */
+    uint64_t (*deadline)(const struct qp *qp); /* when timer() wants to be called; NEVER */
+    uint64_t (*held)(const struct qp *qp);     /* until when an ACK waits for company; NEVER: none does */
+    /* What has gone out may have been taken back: it goes out again, and costs no retry. NULL: there is nothing to do */
+    void (*again)(struct qp *qp);
+    bool (*settle)(struct qp *qp); /* whatever ACK waits is due now; false: none does */
+    void (*flush)(struct qp *qp);  /* the QP is in error: complete everything, WR_FLUSH_ERR */
+    void (*stats)(struct qp *qp, struct rnic_qp_stats *out);
+    /* Payload bytes of full packets: of our requests, before the first; of the peer's.  NULL: it has no peer */
+    void (*set_mtu)(struct qp *qp, uint32_t bytes);
+    void (*set_mtu_in)(struct qp *qp, uint32_t bytes);
+    /* A request was the one that was expected, and so the peer's. */
+    bool (*has_begun)(const struct qp *qp);
+};
+
+/* A kind of queue pair. */
+struct service {
+    int type;         /* enum rnic_qp_type */
+    const char *name; /* "RC" */
+    const struct engine_ops *engine;
+    transitions *states;          /* beside those to RESET and ERR, which are from anywhere */
+    const struct sq_rules *sends; /* what may be posted */
+    bool has_peer;                /* it is connected */
+    bool datagrams;               /* each message names whom it is for */
+    /* Of services whose packets have a BTH: */
+    uint32_t packets; /* enum roce_opcode_mask: those of that service, */
+    uint8_t opcodes;  /* ROCE_SERVICE_: and what it sends */
+};
+
+struct transport {
+    const char *name;
+    const struct service *services;
+    int count;
+};
+
+/* The row of a type; NULL: the transport has no such queue pairs. */
+static inline const struct service *transport_service(const struct transport *t, int type) {
+    for (int i = 0; i < t->count; i++) {
+        if (t->services[i].type == type)
+            return &t->services[i];
+    }
+    return NULL;
+}
+
+#endif
