@@ -19,6 +19,7 @@ struct dev *bare_open(void) {
     CHECK(dev != NULL);
     memset(dev, 0, sizeof *dev);
     udp_tx_init(&dev->tx, &dev->fault, &dev->nic.counters);
+    dev->nic.wire = &dev->tx.link;
     CHECK_EQ(slot_claim(&dev->slots[0], &err), 0);
     dev->nslots = 1;
     dev->table[0] = calloc(QPN_INDICES, sizeof *dev->table[0]);

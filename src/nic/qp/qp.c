@@ -245,7 +245,8 @@ static void to_reset(struct qp *qp) {
     qp->attr = (struct rnic_qp_attr){0};
     qp->attr_set = 0;
     qp->pace = (struct pace){0};
-    qp->sq_draining = qp->last_wqe = qp->last_due = qp->ib.alt_loaded = qp->ib.mig_refused = qp->failed = qp->exposed = false;
+    qp->sq_draining = qp->last_wqe = qp->last_due = qp->ib.alt_loaded = qp->ib.mig_refused = qp->failed = qp->exposed =
+        false;
     qp->ib.pkey = 0;
 }
 

@@ -87,9 +87,9 @@ struct qp {
     const struct service *service;   /* what it is, */
     const struct engine_ops *engine; /* how that works, */
     void *engine_state;              /* and the engine's own */
-    _Atomic int state;        /* enum rnic_qp_state */
-    struct rnic_qp_attr attr; /* as set; states and cap kept elsewhere */
-    uint32_t attr_set;        /* mask of what has been set since RESET */
+    _Atomic int state;               /* enum rnic_qp_state */
+    struct rnic_qp_attr attr;        /* as set; states and cap kept elsewhere */
+    uint32_t attr_set;               /* mask of what has been set since RESET */
     bool sq_sig_all;
     bool sq_draining;      /* SQD: messages under way are not finished yet */
     int groups;            /* multicast groups that it is attached to */

@@ -97,9 +97,9 @@ struct wq {
     uint32_t mask, stride;
     uint32_t max_wr, max_sge, max_inline;
     const struct sq_rules *rules; /* of a send queue: what may be posted */
-    const struct rnic_pd *pd; /* whose memory its elements name; address handles must be of it, too */
-    _Atomic uint32_t head;    /* next to post */
-    _Atomic uint32_t tail;    /* oldest not completed */
+    const struct rnic_pd *pd;     /* whose memory its elements name; address handles must be of it, too */
+    _Atomic uint32_t head;        /* next to post */
+    _Atomic uint32_t tail;        /* oldest not completed */
     /* One past the newest element whose completion has been polled: only then is its place free, and with it those of
      * the unsignaled ones before it (man ibv_post_send; so a CQ with room for every element never overruns). */
     _Atomic uint32_t freed;

@@ -21,11 +21,11 @@ static transitions raw_table = {
 
 static int refuse(int opcode, struct rnic_err *err) {
     return fail(err, opcode == RNIC_WR_TSO ? -EOPNOTSUPP : -EINVAL,
-                "opcode %d: a RAW_PACKET queue pair can SEND, nothing else (this device cuts up no large sends)", opcode);
+                "opcode %d: a RAW_PACKET queue pair can SEND, nothing else (this device cuts up no large sends)",
+                opcode);
 }
 
-static const struct sq_rules sends = {
-    .operations = 1u << RNIC_WR_SEND, .flags = RNIC_SEND_IP_CSUM, .refuse = refuse};
+static const struct sq_rules sends = {.operations = 1u << RNIC_WR_SEND, .flags = RNIC_SEND_IP_CSUM, .refuse = refuse};
 
 static const struct service services[] = {
     {.type = RNIC_QPT_RAW_PACKET, .name = "RAW_PACKET", .engine = &raw_ops, .states = &raw_table, .sends = &sends}};

@@ -23,8 +23,8 @@ bool out_open_to(struct way *way, struct out *out, uint8_t opcode, uint32_t payl
 bool out_open(struct qp *qp, struct out *out, uint8_t opcode, uint32_t payload, uint32_t psn, bool ackreq,
               bool solicited) {
     bool answers = qp->apart && !(roce_opcode(opcode)->mask & OPC_REQUEST);
-    if (!out_open_to(answers ? &qp->answers : &qp->way, out, qp->ib.opcodes | opcode, payload, qp->attr.dest_qp_num, psn,
-                     qp->ib.pkey))
+    if (!out_open_to(answers ? &qp->answers : &qp->way, out, qp->ib.opcodes | opcode, payload, qp->attr.dest_qp_num,
+                     psn, qp->ib.pkey))
         return false;
     if (qp->attr.path_mig_state != RNIC_MIG_MIGRATED) /* IBA 17.2.8 */
         bth_set_m(out->bth, 0);

@@ -47,28 +47,27 @@ static transitions rc_table = {
 };
 
 /* The same without what belongs to answers: retries, and READs and atomics. */
-static transitions uc_table =
-    {
-        [RNIC_QPS_RESET] = {[RNIC_QPS_INIT] = {true, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS), 0}},
-        [RNIC_QPS_INIT] =
-            {
-                [RNIC_QPS_INIT] = {true, 0, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS)},
-                [RNIC_QPS_RTR] = {true, M(AV) | M(PATH_MTU) | M(DEST_QPN) | M(RQ_PSN),
-                                  M(ALT_PATH) | M(ACCESS_FLAGS) | M(PKEY_INDEX)},
-            },
-        [RNIC_QPS_RTR] = {[RNIC_QPS_RTS] = {true, M(SQ_PSN),
-                                            M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)}},
-        [RNIC_QPS_RTS] =
-            {
-                [RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)},
-                [RNIC_QPS_SQD] = {true, 0, M(EN_SQD_ASYNC_NOTIFY)},
-            },
-        [RNIC_QPS_SQD] =
-            {
-                [RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)},
-                [RNIC_QPS_SQD] = {true, 0, M(AV) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PKEY_INDEX) | M(PATH_MIG_STATE)},
-            },
-        [RNIC_QPS_SQE] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(ACCESS_FLAGS)}},
+static transitions uc_table = {
+    [RNIC_QPS_RESET] = {[RNIC_QPS_INIT] = {true, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS), 0}},
+    [RNIC_QPS_INIT] =
+        {
+            [RNIC_QPS_INIT] = {true, 0, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS)},
+            [RNIC_QPS_RTR] = {true, M(AV) | M(PATH_MTU) | M(DEST_QPN) | M(RQ_PSN),
+                              M(ALT_PATH) | M(ACCESS_FLAGS) | M(PKEY_INDEX)},
+        },
+    [RNIC_QPS_RTR] = {[RNIC_QPS_RTS] = {true, M(SQ_PSN),
+                                        M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)}},
+    [RNIC_QPS_RTS] =
+        {
+            [RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)},
+            [RNIC_QPS_SQD] = {true, 0, M(EN_SQD_ASYNC_NOTIFY)},
+        },
+    [RNIC_QPS_SQD] =
+        {
+            [RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)},
+            [RNIC_QPS_SQD] = {true, 0, M(AV) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PKEY_INDEX) | M(PATH_MIG_STATE)},
+        },
+    [RNIC_QPS_SQE] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(ACCESS_FLAGS)}},
 };
 
 /* Datagrams: no path, no peer, no retries.  A send that fails stops the send queue alone, in SQE (IBA 10.3.1.6).  Queue pair
@@ -90,30 +89,29 @@ static transitions gsi_table = DATAGRAM_STATES(M(PKEY_INDEX) | M(QKEY), M(PORT))
 
 /* XRC (Annex A14): an XRC_SEND queue pair has nothing of a responder, an XRC_RECV one nothing of a requester, but for the
  * timeout and the PSN that RTS names. */
-static transitions xrc_send_table =
-    {
-        [RNIC_QPS_RESET] = {[RNIC_QPS_INIT] = {true, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS), 0}},
-        [RNIC_QPS_INIT] =
-            {
-                [RNIC_QPS_INIT] = {true, 0, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS)},
-                [RNIC_QPS_RTR] = {true, M(AV) | M(PATH_MTU) | M(DEST_QPN) | M(RQ_PSN),
-                                  M(ALT_PATH) | M(ACCESS_FLAGS) | M(PKEY_INDEX)},
-            },
-        [RNIC_QPS_RTR] = {[RNIC_QPS_RTS] = {true,
-                                            M(TIMEOUT) | M(RETRY_CNT) | M(RNR_RETRY) | M(SQ_PSN) | M(MAX_QP_RD_ATOMIC),
-                                            M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)}},
-        [RNIC_QPS_RTS] =
-            {
-                [RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)},
-                [RNIC_QPS_SQD] = {true, 0, M(EN_SQD_ASYNC_NOTIFY)},
-            },
-        [RNIC_QPS_SQD] =
-            {
-                [RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)},
-                [RNIC_QPS_SQD] = {true, 0,
-                                  M(PORT) | M(AV) | M(TIMEOUT) | M(RETRY_CNT) | M(RNR_RETRY) | M(MAX_QP_RD_ATOMIC) |
-                                      M(ALT_PATH) | M(ACCESS_FLAGS) | M(PKEY_INDEX) | M(PATH_MIG_STATE)},
-            },
+static transitions xrc_send_table = {
+    [RNIC_QPS_RESET] = {[RNIC_QPS_INIT] = {true, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS), 0}},
+    [RNIC_QPS_INIT] =
+        {
+            [RNIC_QPS_INIT] = {true, 0, M(PKEY_INDEX) | M(PORT) | M(ACCESS_FLAGS)},
+            [RNIC_QPS_RTR] = {true, M(AV) | M(PATH_MTU) | M(DEST_QPN) | M(RQ_PSN),
+                              M(ALT_PATH) | M(ACCESS_FLAGS) | M(PKEY_INDEX)},
+        },
+    [RNIC_QPS_RTR] = {[RNIC_QPS_RTS] = {true,
+                                        M(TIMEOUT) | M(RETRY_CNT) | M(RNR_RETRY) | M(SQ_PSN) | M(MAX_QP_RD_ATOMIC),
+                                        M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)}},
+    [RNIC_QPS_RTS] =
+        {
+            [RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)},
+            [RNIC_QPS_SQD] = {true, 0, M(EN_SQD_ASYNC_NOTIFY)},
+        },
+    [RNIC_QPS_SQD] =
+        {
+            [RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(PATH_MIG_STATE)},
+            [RNIC_QPS_SQD] = {true, 0,
+                              M(PORT) | M(AV) | M(TIMEOUT) | M(RETRY_CNT) | M(RNR_RETRY) | M(MAX_QP_RD_ATOMIC) |
+                                  M(ALT_PATH) | M(ACCESS_FLAGS) | M(PKEY_INDEX) | M(PATH_MIG_STATE)},
+        },
 };
 
 static transitions xrc_recv_table = {
@@ -139,8 +137,8 @@ static transitions xrc_recv_table = {
             [RNIC_QPS_RTS] = {true, 0,
                               M(CUR_STATE) | M(ALT_PATH) | M(ACCESS_FLAGS) | M(MIN_RNR_TIMER) | M(PATH_MIG_STATE)},
             [RNIC_QPS_SQD] = {true, 0,
-                              M(PORT) | M(AV) | M(TIMEOUT) | M(MAX_DEST_RD_ATOMIC) | M(ALT_PATH) |
-                                  M(ACCESS_FLAGS) | M(PKEY_INDEX) | M(MIN_RNR_TIMER) | M(PATH_MIG_STATE)},
+                              M(PORT) | M(AV) | M(TIMEOUT) | M(MAX_DEST_RD_ATOMIC) | M(ALT_PATH) | M(ACCESS_FLAGS) |
+                                  M(PKEY_INDEX) | M(MIN_RNR_TIMER) | M(PATH_MIG_STATE)},
         },
 };
 
@@ -165,7 +163,8 @@ static int refuse_xrc(int opcode, struct rnic_err *err) {
 
 static int refuse_uc(int opcode, struct rnic_err *err) {
     return fail(err, -EINVAL,
-                "opcode %d: an unreliable connection can SEND, RDMA_WRITE, BIND_MW and LOCAL_INV, nothing else", opcode);
+                "opcode %d: an unreliable connection can SEND, RDMA_WRITE, BIND_MW and LOCAL_INV, nothing else",
+                opcode);
 }
 
 static int refuse_ud(int opcode, struct rnic_err *err) {
