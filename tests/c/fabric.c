@@ -580,7 +580,7 @@ void fabric_drop_srq(struct node *node, struct srq *srq) {
     free(srq);
 }
 
-/* As verbs_qp.c and verbs_xrc.c make them: the one sends alone, the other is of the domain alone. */
+/* As verbs/qp.c and verbs/xrc.c make them: the one sends alone, the other is of the domain alone. */
 static void make_xrc(struct end *e, uint32_t receives) {
     struct qp *qp = e->qp;
     qp->no_receives = true;

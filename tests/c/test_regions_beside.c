@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "check.h"
-#include "dev/verbs.h"
 #include "live.h"
+#include "verbs/verbs.h"
 
 #define ROUNDS 30
 #define IMPORTS 3 /* of a thread in a round: without an end there may always be somebody who has it, and waits for a processor */

@@ -33,7 +33,7 @@ def test_a_make_target_that_is_named_exists(target: str) -> None:
         ("src/nic/nic_enums.h", "#define RNIC_COUNTERS(X)"),
         ("src/nic/link/udp.c", "RNIC_CNT_tx_too_long"),
         ("src/nic/nic.h", "struct rnic_ops {"),
-        ("src/nic/dev/verbs.c", "struct rnic_ops soft_ops = {"),
+        ("src/nic/verbs/device.c", "struct rnic_ops soft_ops = {"),
         ("src/rnic/_nic/nic.pxd", "struct rnic_ops:"),
         ("tests/conftest.py", "one_in(n)"),
         ("tests/docs/test_rooms.py", "PY_ROOMS"),

@@ -23,6 +23,7 @@ C_ROOMS = {
     "raw": {"base", "wire", "queue", "mem", "link", "qp"},
     "link": {"base", "wire"},
     "dev": {"base", "wire", "queue", "mem", "qp", "roce", "raw", "link"},
+    "verbs": {"base", "wire", "queue", "mem", "qp", "roce", "raw", "link", "dev"},
 }
 PY_ROOMS = {
     "enums": set(),

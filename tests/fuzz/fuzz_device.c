@@ -25,13 +25,13 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "dev/verbs.h"
 #include "forge.h"
 #include "link/abstract.h"
 #include "link/group.h"
 #include "link/listen.h"
 #include "link/slotmsg.h"
 #include "link/udpsock.h"
+#include "verbs/verbs.h"
 #include "wire/bth.h"
 #include "wire/icrc.h"
 

@@ -22,11 +22,11 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "dev/verbs.h"
 #include "forge.h"
 #include "link/abstract.h"
 #include "link/slotmsg.h"
 #include "live.h"
+#include "verbs/verbs.h"
 #include "wire/bth.h"
 
 #define BYTES (256u << 10) /* more than a packet */

@@ -3,20 +3,18 @@
  * The device: an open context of the software RNIC.  The only room that sees both links and engines, and that asks the
  * time.
  *
- *   device.c    open and close: ports, slot, engine thread
- *   verbs.c     the operations table
- *   verbs_*.c   its objects, by their names; of queue pairs, verbs_qp.c creates, destroys and posts, verbs_qp_modify.c
- *               modifies and queries, verbs_qp_ex.c is what came later
- *   caps.c      what the device can do beyond ibv_query_device
- *   verbs_region.c, verbs_dm.c, verbs_domain.c, verbs_import.c: memory of every kind, and who may use it
+ *   device.c    open and close: ports, slot, engine thread; the lock
+ *   check.c     what verbs check first
  *   qpn.c       queue pair numbers: slot and index
- *   ah.c        address vectors and handles
+ *   ah.c        address vectors, and handles that are destroyed
  *   ports.c     the GID table: a port for each address
  *   pkeys.c     the P_Key table
  *   follow.c    what becomes of the netdev
  *   mcast.c     multicast groups
- *   gsi.c       queue pair 1: listeners, and whose process a CM message is for
+ *   gsi.c       queue pair 1: whose process a message is for
+ *   listeners.c who listens
  *   raw.c       frames of RAW_PACKET queue pairs: in and out
+ *   lanes.c     peers on this host
  *   outbox.c    CM messages that wait for room in another process' socket
  *   strays.c    what packets may cost that are for nobody
  *   floods.c    floods: what nobody needs is muted, requests for connections are counted
@@ -40,14 +38,25 @@
 #include "link/udp.h"
 #include "mem/store.h"
 #include "qp/qp.h"
+#include "qp/xrc.h"
 #include "wire/bth.h"
 
 #define DEV_MAX_SLOTS 16
 #define DEV_HEADERS_MAX 88 /* IPv6, UDP, BTH, XRCETH, RETH, ImmDt, ICRC: what the netdev's MTU must leave room for */
+#define COMP_VECTORS 1 /* the engine thread: it alone raises completion events */
 #define DEV_SOURCES 16 /* senders of datagrams that are known at a time */
 #define STRAY_NAMES 256
 #define FLOOD_SOURCES 64
 #define QPN_INDICES (1u << QPN_INDEX_BITS)
+
+/* An XRC domain that processes find by a file (verbs/xrc.c). */
+struct xrc_inode {
+    struct xrc_domain domain;
+    struct xrc_inode *next; /* in the device's list; of files only */
+    dev_t device;
+    ino_t inode;
+    int name; /* socket that has the file's name; -1: it is of no file */
+};
 
 struct timer_heap {
     struct qp **at;
@@ -119,7 +128,7 @@ struct dev {
     uint32_t gsi_psn;                     /* of answers that the device itself sends for it */
     int datagram_qps;                     /* that exist: ports then show what datagrams want to know */
     struct group *groups;                 /* multicast, see mcast.c */
-    struct listener *listeners, *holders; /* see gsi.c */
+    struct listener *listeners, *holders; /* see listeners.c */
     struct outbox *outboxes;              /* see outbox.c */
     struct strays strays;
     struct floods floods;
@@ -183,7 +192,7 @@ struct dev {
 
     int pds, mrs, cqs, qps, channels, xrcds; /* objects that exist */
     int cntrs;                               /* completion counters, and flows' counters */
-    struct xrc_inode *xrc_inodes;            /* XRC domains of files, see verbs_xrc.c */
+    struct xrc_inode *xrc_inodes;            /* XRC domains of files, see verbs/xrc.c */
     struct channel *channel_list;            /* for a forked child's closing */
     struct dev *next;                        /* in the process' list of open devices */
 };
@@ -192,7 +201,14 @@ static inline struct dev *dev_of(struct rnic_context *ctx) { return (struct dev 
 
 uint64_t dev_clock(void); /* CLOCK_MONOTONIC, ns */
 
-/* device.c: the lock.  Unlocking serves the doorbells that rang meanwhile, so that no post is left lying. */
+/* device.c. netdevs: names of devices, as of rnic_soft_list().  import: of the context that has this memory file, which may
+ * be this process'. */
+void device_describe(const struct netdev *net, struct rnic_device_info *out);
+int device_list(struct rnic_device_info *list, int max, struct rnic_err *err);
+int device_open(const char *netdev, const struct rnic_open_attr *attr, const struct rnic_ops *ops, struct dev **out,
+                struct rnic_err *err);
+int device_import(int cmd_fd, const struct rnic_ops *ops, struct dev **out, struct rnic_err *err);
+/* The lock.  Unlocking serves the doorbells that rang meanwhile, so that no post is left lying. */
 int device_close(struct rnic_context *ctx);
 void dev_lock(struct dev *dev);
 bool dev_trylock(struct dev *dev); /* false, too, while a thread waits for it */
@@ -209,17 +225,16 @@ void qpn_each(struct dev *dev, void (*visit)(struct dev *dev, struct qp *qp)); /
 bool qpn_rests(const struct dev *dev, uint32_t qpn, uint64_t now); /* its queue pair has gone a moment ago */
 bool qpn_is_ours(const struct dev *dev, uint32_t slot);
 
-/* verbs.c. 0, or -EINVAL that names fork */
+/* check.c. 0, or -EINVAL that names fork */
 int dev_check_alive(const struct dev *dev, struct rnic_err *err);
-/* The same, or -EIO: for all that makes, changes or asks; what gives back and what is left to be read goes on. */
+int dev_check_working(const struct dev *dev, struct rnic_err *err); /* 0, or -EIO: also for a forked child */
+/* Both: for all that makes, changes or asks; what gives back and what is left to be read goes on. */
 int dev_check_usable(const struct dev *dev, struct rnic_err *err);
 int dev_check_port(int port, struct rnic_err *err);
 /* An object is to be destroyed: -EBUSY while events of it are not acknowledged; leave: else those that wait are
  * forgotten. */
 int dev_check_events(struct dev *dev, const void *context, struct rnic_err *err);
 int dev_leave_events(struct dev *dev, const void *context, struct rnic_err *err);
-int dev_active_mtu(
-    const struct dev *dev); /* the largest IBA MTU that fits the netdev's with all headers; 0: none does */
 
 /* ah.c */
 int ah_resolve(struct dev *dev, const struct rnic_ah_attr *av, struct way *to, struct rnic_err *err);
@@ -231,6 +246,9 @@ void ah_free_all(struct dev *dev);
 /* ports.c */
 int ports_open(struct dev *dev, struct rnic_err *err);
 void ports_settle(struct dev *dev); /* waits until packets come to us, or a moment; the engine runs, without the lock */
+/* The largest IBA MTU that fits the netdev's with all headers; 0: none does. */
+int dev_mtu_of(int netdev_mtu);
+int dev_active_mtu(const struct dev *dev);
 uint64_t ports_remaps(const struct dev *dev); /* times that places in groups were learnt, for the counter */
 void ports_close(struct dev *dev);
 void ports_measure(struct dev *dev);                                          /* what follows from buffers and MTU */
@@ -241,6 +259,7 @@ void ports_leave(struct dev *dev, struct way *way);
 
 /* pkeys.c */
 int pkeys_init(struct dev *dev, const struct rnic_open_attr *attr, struct rnic_err *err);
+int pkeys_set(struct dev *dev, const uint16_t *pkeys, uint32_t n, struct rnic_err *err);
 
 /* follow.c. concerns: do notices of the kernel speak of that netdev? apply: it is like this now. */
 int follow_open(struct dev *dev, struct rnic_err *err);
@@ -261,18 +280,24 @@ struct incoming {
 static inline uint32_t deth_source(const struct packet *pkt) { return deth_sqpn(pkt->bth + pkt->row->deth); }
 
 /* mcast.c. receive: true: there was something */
+int mcast_attach(struct dev *dev, struct qp *qp, const union rnic_gid *gid, struct rnic_err *err);
+int mcast_detach(struct dev *dev, struct qp *qp, const union rnic_gid *gid, struct rnic_err *err);
 bool mcast_receive(struct dev *dev, uint64_t now);
 void mcast_abandon(struct dev *dev); /* in a forked child */
 
 /* gsi.c. elsewhere: true: the packet for QP1 is another process' and was handed on, or nobody's and was answered */
-int gsi_listeners(const struct dev *dev);
-bool gsi_receive(struct dev *dev, uint64_t now);
 bool gsi_elsewhere(struct dev *dev, struct port *port, struct incoming *in, const struct udp_datagram *d, uint32_t n,
                    uint64_t now);
 bool gsi_is_request(const struct packet *pkt); /* for a connection, or for the queue pair of a service */
-void gsi_abandon(struct dev *dev);
 
-void xrc_abandon(struct dev *dev); /* verbs_xrc.c: in a forked child */
+/* listeners.c. close: frees it. have: the device's own, of that address (exact) or of all addresses of its family */
+int listeners_open(struct dev *dev, uint64_t service_id, const union rnic_gid *addr, uint32_t flags,
+                   struct rnic_listener **out, struct rnic_err *err);
+void listeners_close(struct dev *dev, struct rnic_listener *listener);
+int listeners_count(const struct dev *dev);
+bool listeners_have(const struct dev *dev, uint64_t service_id, const struct port *port, bool exact);
+bool listeners_receive(struct dev *dev, uint64_t now);
+void listeners_abandon(struct dev *dev);
 
 /* outbox.c. send: 0: on its way, held, or counted as lost; -ECONNREFUSED: there is no such name */
 int outbox_send(struct dev *dev, struct port *port, const struct abstract_name *to, const struct slot_packet *p,
@@ -303,6 +328,8 @@ bool raw_receive(struct dev *dev);
 void raw_release(struct dev *dev, uint64_t now); /* what the injector held; dev->raw is there */
 uint64_t raw_deadline(const struct dev *dev);    /* likewise */
 void raw_set_fault(struct dev *dev, const struct rnic_fault *fault);
+/* Frames can leave this host; else err says why not. Whether a packet socket could be opened is known by trying. */
+bool raw_reaches_wire(struct dev *dev, struct rnic_err *err);
 bool raw_waits(const struct dev *dev);          /* the packet socket is full */
 void raw_resume(struct dev *dev, uint64_t now); /* is it still? dev->raw is there */
 void raw_measure(struct dev *dev);              /* the MTU may have changed */
@@ -392,7 +419,5 @@ void fork_let_in(void);
 struct dev *fork_adopt(int cmd_fd);
 bool fork_disown(struct dev *dev);
 bool fork_unregister(struct dev *dev);
-
-extern const struct rnic_ops soft_ops;
 
 #endif

@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "base/fail.h"
-#include "dev/verbs.h"
+#include "dev/dev.h"
 
 static uint64_t read_clock(clockid_t clock) {
     struct timespec ts;
@@ -73,14 +73,14 @@ void dev_let_others(struct dev *dev) {
 /* ---------------------------------------------------------------- list */
 
 /* A device's GUID follows its netdev; roce_ and the netdev's name is its own. */
-static void describe(const struct netdev *net, struct rnic_device_info *out) {
+void device_describe(const struct netdev *net, struct rnic_device_info *out) {
     *out = (struct rnic_device_info){
         .guid = net->guid, .ifindex = net->ifindex, .transport = RNIC_TRANSPORT_IB, .node_type = RNIC_NODE_CA};
     snprintf(out->name, sizeof out->name, "roce_%s", net->name);
     snprintf(out->netdev, sizeof out->netdev, "%s", net->name);
 }
 
-int rnic_soft_list(struct rnic_device_info *list, int max, struct rnic_err *err) {
+int device_list(struct rnic_device_info *list, int max, struct rnic_err *err) {
     struct netdev *nets = calloc((size_t)(max > 0 ? max : 1), sizeof *nets);
     if (!nets)
         return fail(err, -ENOMEM, "no memory for a list of %d devices", max);
@@ -88,7 +88,7 @@ int rnic_soft_list(struct rnic_device_info *list, int max, struct rnic_err *err)
     int n = netdev_list(nets, max, err);
     fork_let_in();
     for (int i = 0; i < n && i < max; i++)
-        describe(&nets[i], &list[i]);
+        device_describe(&nets[i], &list[i]);
     free(nets);
     return n;
 }
@@ -158,14 +158,15 @@ static void close_parts(struct dev *dev) {
 }
 
 /* No fork comes in between: what is made here is not known to the process' list yet. */
-static int open_device(const char *netdev, const struct rnic_open_attr *attr, struct dev **out, struct rnic_err *err) {
+static int open_device(const char *netdev, const struct rnic_open_attr *attr, const struct rnic_ops *ops,
+                       struct dev **out, struct rnic_err *err) {
     static const struct rnic_open_attr defaults;
     struct dev *dev = aligned_alloc(64, (sizeof *dev + 63) & ~(size_t)63);
     if (!dev)
         return fail(err, -ENOMEM, "no memory for the device");
     memset(dev, 0, sizeof *dev);
     dev->epoll_fd = dev->wake_fd = dev->follow_fd = dev->store.fd = dev->peer.fd = -1;
-    dev->pub.ops = &soft_ops;
+    dev->pub.ops = ops;
     dev->pub.num_comp_vectors = COMP_VECTORS;
     dev->nic.cq_timing = (struct cq_timing){.clock = completion_clock, .wallclock = completion_wallclock};
     pthread_mutex_init(&dev->lock, NULL);
@@ -185,29 +186,26 @@ static int open_device(const char *netdev, const struct rnic_open_attr *attr, st
     return rc;
 }
 
-int rnic_soft_open(const char *netdev, const struct rnic_open_attr *attr, struct rnic_context **ctx,
-                   struct rnic_err *err) {
-    struct dev *dev = NULL;
+int device_open(const char *netdev, const struct rnic_open_attr *attr, const struct rnic_ops *ops, struct dev **out,
+                struct rnic_err *err) {
     fork_keep_out();
-    int rc = open_device(netdev, attr, &dev, err);
+    int rc = open_device(netdev, attr, ops, out, err);
     if (!rc)
-        fork_register(dev);
+        fork_register(*out);
     fork_let_in();
-    if (rc)
-        return rc;
-    ports_settle(dev);
-    *ctx = &dev->pub;
-    return 0;
+    if (!rc)
+        ports_settle(*out);
+    return rc;
 }
 
 /* A device beside that of the other process, with the other's memory file. */
-static int open_beside(int cmd_fd, struct dev **out, struct rnic_err *err) {
+static int open_beside(int cmd_fd, const struct rnic_ops *ops, struct dev **out, struct rnic_err *err) {
     struct peer peer;
     struct dev *dev = NULL;
     int rc = peer_open(&peer, cmd_fd, err);
     if (rc)
         return rc;
-    rc = open_device(peer.head.netdev, NULL, &dev, err);
+    rc = open_device(peer.head.netdev, NULL, ops, &dev, err);
     if (!rc && dev->net.guid != peer.head.guid) {
         close_parts(dev);
         rc = fail(err, -ENODEV, "the context is of another device %s, in another network namespace or on another host",
@@ -223,19 +221,16 @@ static int open_beside(int cmd_fd, struct dev **out, struct rnic_err *err) {
     return 0;
 }
 
-int rnic_soft_import(int cmd_fd, struct rnic_context **ctx, struct rnic_device_info *info, struct rnic_err *err) {
-    struct dev *dev = fork_adopt(cmd_fd);
-    if (!dev) {
-        fork_keep_out();
-        int rc = open_beside(cmd_fd, &dev, err);
-        fork_let_in();
-        if (rc)
-            return rc;
-        ports_settle(dev);
-    }
-    *ctx = &dev->pub;
-    describe(&dev->net, info);
-    return 0;
+int device_import(int cmd_fd, const struct rnic_ops *ops, struct dev **out, struct rnic_err *err) {
+    *out = fork_adopt(cmd_fd);
+    if (*out)
+        return 0;
+    fork_keep_out();
+    int rc = open_beside(cmd_fd, ops, out, err);
+    fork_let_in();
+    if (!rc)
+        ports_settle(*out);
+    return rc;
 }
 
 static void wait_for_room(struct dev *dev) {

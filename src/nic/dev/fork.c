@@ -62,10 +62,11 @@ static void abandon(struct dev *dev) {
     for (int i = 0; i < dev->nslots; i++)
         slot_release(&dev->slots[i]);
     mcast_abandon(dev);
-    gsi_abandon(dev);
-    xrc_abandon(dev);
+    listeners_abandon(dev);
     raw_abandon(dev);
     lanes_abandon(dev);
+    for (struct xrc_inode *of = dev->xrc_inodes; of; of = of->next)
+        close(of->name);
     for (struct channel *ch = dev->channel_list; ch; ch = ch->next)
         close(ch->pub.fd);
     close(dev->nic.events.fd);

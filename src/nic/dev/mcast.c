@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/fail.h"
-#include "dev/verbs.h"
+#include "dev/dev.h"
 #include "link/address.h"
 #include "link/group.h"
 #include "wire/bth.h"
@@ -74,7 +74,7 @@ static void remove_group(struct group **at) {
     free(g);
 }
 
-static int attach(struct dev *dev, struct qp *qp, const union rnic_gid *gid, struct rnic_err *err) {
+int mcast_attach(struct dev *dev, struct qp *qp, const union rnic_gid *gid, struct rnic_err *err) {
     struct group **at = group_at(dev, gid);
     bool fresh = !*at;
     if (!fresh && member_at(*at, qp) >= 0)
@@ -91,7 +91,7 @@ static int attach(struct dev *dev, struct qp *qp, const union rnic_gid *gid, str
     return rc ? fail(err, rc, "no memory") : 0;
 }
 
-static int detach(struct dev *dev, struct qp *qp, const union rnic_gid *gid, struct rnic_err *err) {
+int mcast_detach(struct dev *dev, struct qp *qp, const union rnic_gid *gid, struct rnic_err *err) {
     struct group **at = group_at(dev, gid);
     int i = *at ? member_at(*at, qp) : -1;
     if (i < 0)
@@ -101,43 +101,6 @@ static int detach(struct dev *dev, struct qp *qp, const union rnic_gid *gid, str
     if (!(*at)->members)
         remove_group(at);
     return 0;
-}
-
-static int check(const struct rnic_qp *qp, const union rnic_gid *gid, struct rnic_err *err) {
-    struct in6_addr addr;
-    memcpy(&addr, gid->raw, sizeof addr);
-    if (qp->qp_type != RNIC_QPT_UD)
-        return fail(err, -EINVAL, "only UD queue pairs can be attached to a multicast group");
-    if (!group_is_multicast(&addr))
-        return fail(err, -EINVAL, "the GID is not a multicast address: ::ffff:224.0.0.0 and up, or ff00:: and up");
-    return 0;
-}
-
-/* The lid is InfiniBand's. */
-int soft_attach_mcast(struct rnic_qp *qp, const union rnic_gid *gid, uint16_t lid, struct rnic_err *err) {
-    struct dev *dev = dev_of(qp->ctx);
-    int rc = dev_check_usable(dev, err);
-    (void)lid;
-    if (!rc)
-        rc = check(qp, gid, err);
-    if (rc)
-        return rc;
-    dev_lock(dev);
-    rc = attach(dev, (struct qp *)qp, gid, err);
-    dev_unlock(dev);
-    return rc;
-}
-
-int soft_detach_mcast(struct rnic_qp *qp, const union rnic_gid *gid, uint16_t lid, struct rnic_err *err) {
-    struct dev *dev = dev_of(qp->ctx);
-    int rc = dev_check_alive(dev, err);
-    (void)lid;
-    if (rc)
-        return rc;
-    dev_lock(dev);
-    rc = detach(dev, (struct qp *)qp, gid, err);
-    dev_unlock(dev);
-    return rc;
 }
 
 void mcast_abandon(struct dev *dev) {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "dev/verbs.h"
+#include "dev/dev.h"
 
 static int check(const uint16_t *pkeys, uint32_t n, struct rnic_err *err) {
     if (n < 1 || n > PKEYS)
@@ -38,16 +38,6 @@ int pkeys_init(struct dev *dev, const struct rnic_open_attr *attr, struct rnic_e
     return rc;
 }
 
-int soft_query_pkey(struct rnic_context *ctx, int port, int index, uint16_t *pkey, struct rnic_err *err) {
-    int rc = dev_check_port(port, err);
-    if (rc)
-        return rc;
-    if (index < 0 || index >= PKEYS)
-        return fail(err, -EINVAL, "P_Key index %d; the table has %d entries", index, PKEYS);
-    *pkey = dev_of(ctx)->nic.pkeys[index];
-    return 0;
-}
-
 /* A queue pair's key is its entry's, whatever that is now (IBA 10.9.2). */
 static void refresh(struct dev *dev, struct qp *qp) {
     (void)dev;
@@ -55,23 +45,16 @@ static void refresh(struct dev *dev, struct qp *qp) {
         qp->ib.pkey = qp->nic->pkeys[qp->attr.pkey_index];
 }
 
-int soft_set_pkeys(struct rnic_context *ctx, int port, const uint16_t *pkeys, int n, struct rnic_err *err) {
-    struct dev *dev = dev_of(ctx);
+int pkeys_set(struct dev *dev, const uint16_t *pkeys, uint32_t n, struct rnic_err *err) {
     struct rnic_async_event e = {.event_type = RNIC_EVENT_PKEY_CHANGE, .port_num = 1};
     uint16_t before[PKEYS];
-    int rc = dev_check_usable(dev, err);
-    if (!rc)
-        rc = dev_check_port(port, err);
-    if (!rc)
-        rc = check(pkeys, (uint32_t)n, err);
+    int rc = check(pkeys, n, err);
     if (rc)
         return rc;
-    dev_lock(dev);
     memcpy(before, dev->nic.pkeys, sizeof before);
-    fill(dev, pkeys, (uint32_t)n);
+    fill(dev, pkeys, n);
     qpn_each(dev, refresh);
     if (memcmp(before, dev->nic.pkeys, sizeof before))
         event_push(&dev->nic.events, &e);
-    dev_unlock(dev);
     return 0;
 }

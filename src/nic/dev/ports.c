@@ -99,6 +99,15 @@ uint64_t ports_remaps(const struct dev *dev) {
     return remaps;
 }
 
+int dev_mtu_of(int netdev_mtu) {
+    int mtu = RNIC_MTU_4096;
+    while (mtu && (int)mtu_bytes(mtu) + DEV_HEADERS_MAX > netdev_mtu)
+        mtu--;
+    return mtu;
+}
+
+int dev_active_mtu(const struct dev *dev) { return dev_mtu_of(dev->net.mtu); }
+
 void ports_measure(struct dev *dev) {
     uint32_t most = UINT32_MAX;
     for (int i = 0; i < dev->net.ngids; i++) {

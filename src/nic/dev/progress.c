@@ -85,7 +85,7 @@ static bool receive(struct dev *dev, uint64_t now, bool everything) {
     if (everything)
         lanes_listen(dev, now);
     if (everything)
-        any |= mcast_receive(dev, now) | gsi_receive(dev, now) | follow_receive(dev, now) | raw_receive(dev);
+        any |= mcast_receive(dev, now) | listeners_receive(dev, now) | follow_receive(dev, now) | raw_receive(dev);
     return any;
 }
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/fail.h"
-#include "dev/verbs.h"
+#include "dev/dev.h"
 #include "link/packet.h"
 #include "raw/raw.h"
 
@@ -255,7 +255,7 @@ void raw_abandon(struct dev *dev) {
 /* ---------------------------------------------------------------- what it can do */
 
 /* Whether a packet socket could be opened is known by trying. */
-static bool reaches_wire(struct dev *dev, struct rnic_err *err) {
+bool raw_reaches_wire(struct dev *dev, struct rnic_err *err) {
     if (dev->net.loopback)
         return fail(err, 0, "%s is the loopback interface, whose frames stay in this context", dev->net.name);
     if (dev->raw && dev->raw->fd >= 0)
@@ -264,35 +264,4 @@ static bool reaches_wire(struct dev *dev, struct rnic_err *err) {
     if (fd >= 0)
         close(fd);
     return fd >= 0;
-}
-
-#define HASHES                                                                                                         \
-    (RNIC_RX_HASH_SRC_IPV4 | RNIC_RX_HASH_DST_IPV4 | RNIC_RX_HASH_SRC_IPV6 | RNIC_RX_HASH_DST_IPV6 |                   \
-     RNIC_RX_HASH_SRC_PORT_TCP | RNIC_RX_HASH_DST_PORT_TCP | RNIC_RX_HASH_SRC_PORT_UDP | RNIC_RX_HASH_DST_PORT_UDP)
-
-void raw_caps(struct rnic_device_attr_ex *attr) {
-    attr->rss_caps = (struct rnic_rss_caps){
-        .supported_qpts = 1u << RNIC_QPT_RAW_PACKET,
-        .max_rwq_indirection_tables = MAX_RWQ_TABLES,
-        .max_rwq_indirection_table_size = 1u << RWQ_TABLE_LOG,
-        .rx_hash_fields_mask = HASHES,
-        .rx_hash_function = RNIC_RX_HASH_FUNC_TOEPLITZ,
-    };
-    attr->max_wq_type_rq = MAX_WQ;
-    attr->raw_packet_caps = RNIC_RAW_PACKET_CAP_IP_CSUM;
-}
-
-int soft_query_raw(struct rnic_context *ctx, struct rnic_raw_attr *attr, struct rnic_err *err) {
-    struct dev *dev = dev_of(ctx);
-    struct rnic_err why = {""};
-    int rc = dev_check_alive(dev, err);
-    if (rc)
-        return rc;
-    dev_lock(dev);
-    bool wire = reaches_wire(dev, &why);
-    dev_unlock(dev);
-    *attr = (struct rnic_raw_attr){.max_frame = (uint32_t)dev->net.mtu + ETH_BYTES, .wire = wire};
-    if (!wire)
-        memcpy(attr->why, why.text, sizeof attr->why - 1);
-    return 0;
 }

@@ -58,7 +58,7 @@ static void heap_remove(struct timer_heap *h, struct qp *qp) {
     heap_down(h, last->turn.timer_pos);
 }
 
-/* The device makes room for every QP when it creates one, see verbs_qp.c. */
+/* The device makes room for every QP when it creates one, see verbs/qp.c. */
 static void heap_insert(struct timer_heap *h, struct qp *qp, uint64_t at) {
     qp->turn.timer_at = at;
     heap_set(h, h->count++, qp);

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "dev/verbs.h"
 #include "raw/raw.h"
+#include "verbs/verbs.h"
 
 /* ---------------------------------------------------------------- work queues */
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/fail.h"
-#include "dev/verbs.h"
+#include "verbs/verbs.h"
 
 #define WORD 4
 

@@ -7,7 +7,7 @@
 #include <inttypes.h>
 
 #include "base/fail.h"
-#include "dev/verbs.h"
+#include "verbs/verbs.h"
 
 /* ---------------------------------------------------------------- creation */
 

@@ -7,33 +7,8 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "dev/verbs.h"
 #include "roce/roce.h"
-
-int dev_check_alive(const struct dev *dev, struct rnic_err *err) {
-    return atomic_load(&dev->dead)
-               ? fail(err, -EINVAL,
-                      "this device was opened before a fork(), in the parent process; open it again "
-                      "in the child")
-               : 0;
-}
-
-/* Also in a forked child, which may ask what its parent's device is. */
-static int check_working(const struct dev *dev, struct rnic_err *err) {
-    return atomic_load(&dev->fatal)
-               ? fail(err, -EIO, "the network device %s has gone, and with it this device: close the context",
-                      dev->net.name)
-               : 0;
-}
-
-int dev_check_usable(const struct dev *dev, struct rnic_err *err) {
-    int rc = dev_check_alive(dev, err);
-    return rc ? rc : check_working(dev, err);
-}
-
-int dev_check_port(int port, struct rnic_err *err) {
-    return port == 1 ? 0 : fail(err, -EINVAL, "port %d does not exist; the device has port 1", port);
-}
+#include "verbs/verbs.h"
 
 /* ---------------------------------------------------------------- device */
 
@@ -48,7 +23,7 @@ static int still_open(struct dev *dev, struct rnic_err *err) {
     } kinds[] = {{dev->pds, "protection domains"},
                  {dev->cqs, "completion queues"},
                  {dev->channels, "completion channels"},
-                 {gsi_listeners(dev), "listeners"},
+                 {listeners_count(dev), "listeners"},
                  {dev->xrcds, "XRC domains"},
                  {dev->cntrs, "counters"},
                  {dev->wqs, "work queues"},
@@ -78,7 +53,7 @@ static int soft_close(struct rnic_context *ctx, struct rnic_err *err) {
 
 static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *attr, struct rnic_err *err) {
     const struct dev *dev = dev_of(ctx);
-    int rc = check_working(dev, err);
+    int rc = dev_check_working(dev, err);
     if (rc)
         return rc;
     *attr = (struct rnic_device_attr){
@@ -132,15 +107,6 @@ static int soft_query_rt_values(struct rnic_context *ctx, struct rnic_values_ex 
     return 0;
 }
 
-static int active_mtu(int netdev_mtu) {
-    int mtu = RNIC_MTU_4096;
-    while (mtu && (int)mtu_bytes(mtu) + DEV_HEADERS_MAX > netdev_mtu)
-        mtu--;
-    return mtu;
-}
-
-int dev_active_mtu(const struct dev *dev) { return active_mtu(dev->net.mtu); }
-
 /* In a forked child the lock may be held for ever, and nothing changes any more. */
 static struct netdev netdev_now(struct dev *dev) {
     bool dead = atomic_load(&dev->dead);
@@ -165,14 +131,14 @@ static struct rnic_counters counters_now(struct dev *dev) {
 static uint32_t violations(uint64_t n) { return n < 0xFFFF ? (uint32_t)n : 0xFFFF; } /* 16 bits (IBA 14.2.5.6) */
 
 static int soft_query_port(struct rnic_context *ctx, int port, struct rnic_port_attr *attr, struct rnic_err *err) {
-    int rc = check_working(dev_of(ctx), err);
+    int rc = dev_check_working(dev_of(ctx), err);
     if (!rc)
         rc = dev_check_port(port, err);
     if (rc)
         return rc;
     struct netdev net = netdev_now(dev_of(ctx));
     struct rnic_counters counters = counters_now(dev_of(ctx));
-    int mtu = active_mtu(net.mtu);
+    int mtu = dev_mtu_of(net.mtu);
     bool up = net.up && mtu;
     *attr = (struct rnic_port_attr){
         .state = up ? RNIC_PORT_ACTIVE : RNIC_PORT_DOWN,
@@ -195,7 +161,7 @@ static int soft_query_port(struct rnic_context *ctx, int port, struct rnic_port_
 
 static int soft_query_gid(struct rnic_context *ctx, int port, int index, struct rnic_gid_entry *gid,
                           struct rnic_err *err) {
-    int rc = check_working(dev_of(ctx), err);
+    int rc = dev_check_working(dev_of(ctx), err);
     if (!rc)
         rc = dev_check_port(port, err);
     if (rc)
@@ -209,6 +175,29 @@ static int soft_query_gid(struct rnic_context *ctx, int port, int index, struct 
                                    .gid_type = RNIC_GID_TYPE_ROCE_V2, /* IBA CA17-26 */
                                    .ndev_ifindex = (uint32_t)net.ifindex};
     return 0;
+}
+
+static int soft_query_pkey(struct rnic_context *ctx, int port, int index, uint16_t *pkey, struct rnic_err *err) {
+    int rc = dev_check_port(port, err);
+    if (rc)
+        return rc;
+    if (index < 0 || index >= PKEYS)
+        return fail(err, -EINVAL, "P_Key index %d; the table has %d entries", index, PKEYS);
+    *pkey = dev_of(ctx)->nic.pkeys[index];
+    return 0;
+}
+
+static int soft_set_pkeys(struct rnic_context *ctx, int port, const uint16_t *pkeys, int n, struct rnic_err *err) {
+    struct dev *dev = dev_of(ctx);
+    int rc = dev_check_usable(dev, err);
+    if (!rc)
+        rc = dev_check_port(port, err);
+    if (rc)
+        return rc;
+    dev_lock(dev);
+    rc = pkeys_set(dev, pkeys, (uint32_t)n, err);
+    dev_unlock(dev);
+    return rc;
 }
 
 static int soft_query_counters(struct rnic_context *ctx, struct rnic_counters *out, struct rnic_err *err) {
@@ -244,18 +233,6 @@ static int soft_get_async_event(struct rnic_context *ctx, struct rnic_async_even
     if (rc)
         return rc;
     return event_take(&dev->nic.events, event) ? 0 : -EAGAIN;
-}
-
-static int not_acknowledged(uint32_t events, struct rnic_err *err) {
-    return events ? fail(err, -EBUSY, "%u asynchronous events are not acknowledged: ack() them", events) : 0;
-}
-
-int dev_check_events(struct dev *dev, const void *context, struct rnic_err *err) {
-    return not_acknowledged(event_unacked(&dev->nic.events, context), err);
-}
-
-int dev_leave_events(struct dev *dev, const void *context, struct rnic_err *err) {
-    return not_acknowledged(event_leave(&dev->nic.events, context), err);
 }
 
 static int soft_ack_async_event(struct rnic_context *ctx, const struct rnic_async_event *event, struct rnic_err *err) {

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 
 #include "base/fail.h"
-#include "dev/verbs.h"
 #include "raw/counters_flow.h"
+#include "verbs/verbs.h"
 
 #define LOCAL_MESSAGES (RNIC_COMP_CNTR_OP_SEND | RNIC_COMP_CNTR_OP_RECV)
 #define WRITES (RNIC_COMP_CNTR_OP_RDMA_WRITE | RNIC_COMP_CNTR_OP_REMOTE_RDMA_WRITE)

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 
 #include "base/fail.h"
-#include "dev/verbs.h"
 #include "qp/tagged.h"
 #include "raw/raw.h"
 #include "roce/direct.h"
 #include "roce/roce.h"
+#include "verbs/verbs.h"
 
 #define NOW_BYTES 4096 /* are copied in a tenth of a microsecond */
 

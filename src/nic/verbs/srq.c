@@ -6,9 +6,9 @@
 #include <stdlib.h>
 
 #include "base/fail.h"
-#include "dev/verbs.h"
 #include "qp/qp.h"
 #include "queue/tag.h"
+#include "verbs/verbs.h"
 
 static int check_srq(const struct rnic_srq_attr *attr, struct rnic_err *err) {
     if (attr->max_wr < 1 || attr->max_wr > MAX_SRQ_WR)

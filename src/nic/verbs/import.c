@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/fail.h"
-#include "dev/verbs.h"
+#include "verbs/verbs.h"
 
 static const char *const kind_names[] = {
     [STORE_PD] = "protection domain", [STORE_MR] = "memory region", [STORE_DM] = "device memory"};

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "base/fail.h"
-#include "dev/verbs.h"
+#include "verbs/verbs.h"
 
 int soft_alloc_td(struct rnic_context *ctx, struct rnic_td **out, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);

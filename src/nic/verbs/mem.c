@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "base/fail.h"
-#include "dev/verbs.h"
 #include "mem/mw.h"
+#include "verbs/verbs.h"
 
 #define REMOTE_CHANGES (RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_ATOMIC)
 

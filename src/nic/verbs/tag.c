@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 #include "base/fail.h"
-#include "dev/verbs.h"
 #include "qp/tagged.h"
+#include "verbs/verbs.h"
 
 #define MAX_TAGS 4096
 #define MAX_OPS 256 /* of one call: each is done when it returns */

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 #include "base/fail.h"
-#include "dev/verbs.h"
 #include "mem/mw.h"
+#include "verbs/verbs.h"
 
 int soft_alloc_mw(struct rnic_pd *pd, int type, struct rnic_mw **out, struct rnic_err *err) {
     struct dev *dev = dev_of(pd->ctx);

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 #include "base/fail.h"
-#include "dev/verbs.h"
 #include "raw/raw.h"
+#include "verbs/verbs.h"
 
 static int insert(struct dev *dev, struct flow_rule *rule, struct rnic_err *err) {
     int rc = raw_listen(dev, err);
@@ -68,5 +68,38 @@ int soft_destroy_flow(struct rnic_flow *pub, struct rnic_err *err) {
         rule->counters->rules--;
     dev_unlock(dev);
     free(rule);
+    return 0;
+}
+
+/* ---------------------------------------------------------------- what can be done with frames */
+
+#define HASHES                                                                                                         \
+    (RNIC_RX_HASH_SRC_IPV4 | RNIC_RX_HASH_DST_IPV4 | RNIC_RX_HASH_SRC_IPV6 | RNIC_RX_HASH_DST_IPV6 |                   \
+     RNIC_RX_HASH_SRC_PORT_TCP | RNIC_RX_HASH_DST_PORT_TCP | RNIC_RX_HASH_SRC_PORT_UDP | RNIC_RX_HASH_DST_PORT_UDP)
+
+void raw_caps(struct rnic_device_attr_ex *attr) {
+    attr->rss_caps = (struct rnic_rss_caps){
+        .supported_qpts = 1u << RNIC_QPT_RAW_PACKET,
+        .max_rwq_indirection_tables = MAX_RWQ_TABLES,
+        .max_rwq_indirection_table_size = 1u << RWQ_TABLE_LOG,
+        .rx_hash_fields_mask = HASHES,
+        .rx_hash_function = RNIC_RX_HASH_FUNC_TOEPLITZ,
+    };
+    attr->max_wq_type_rq = MAX_WQ;
+    attr->raw_packet_caps = RNIC_RAW_PACKET_CAP_IP_CSUM;
+}
+
+int soft_query_raw(struct rnic_context *ctx, struct rnic_raw_attr *attr, struct rnic_err *err) {
+    struct dev *dev = dev_of(ctx);
+    struct rnic_err why = {""};
+    int rc = dev_check_alive(dev, err);
+    if (rc)
+        return rc;
+    dev_lock(dev);
+    bool wire = raw_reaches_wire(dev, &why);
+    dev_unlock(dev);
+    *attr = (struct rnic_raw_attr){.max_frame = (uint32_t)dev->net.mtu + ETH_BYTES, .wire = wire};
+    if (!wire)
+        memcpy(attr->why, why.text, sizeof attr->why - 1);
     return 0;
 }

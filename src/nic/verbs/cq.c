@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "dev/verbs.h"
 #include "queue/moderation.h"
+#include "verbs/verbs.h"
 
 int soft_create_comp_channel(struct rnic_context *ctx, struct rnic_comp_channel **out, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);

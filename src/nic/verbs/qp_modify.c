@@ -5,8 +5,8 @@
 #include <errno.h>
 
 #include "base/fail.h"
-#include "dev/verbs.h"
 #include "qp/path.h"
+#include "verbs/verbs.h"
 
 #define SETTLE_NS 1000000000ull /* the last ACK waits for room so long */
 

@@ -13,19 +13,11 @@
 #include <unistd.h>
 
 #include "base/fail.h"
-#include "dev/verbs.h"
 #include "link/abstract.h"
 #include "qp/xrc.h"
+#include "verbs/verbs.h"
 
 /* A domain, and the file that it belongs to. */
-struct xrc_inode {
-    struct xrc_domain domain;
-    struct xrc_inode *next; /* in the device's list; of files only */
-    dev_t device;
-    ino_t inode;
-    int name; /* socket that has the file's name; -1: it is of no file */
-};
-
 struct xrcd {
     struct rnic_xrcd pub;
     struct xrc_inode *of;
@@ -155,11 +147,6 @@ int soft_close_xrcd(struct rnic_xrcd *pub, struct rnic_err *err) {
         return fail(err, -EBUSY, "the XRC domain has %d shared receive queues and %d queue pairs", srqs, qps);
     free(xrcd);
     return 0;
-}
-
-void xrc_abandon(struct dev *dev) {
-    for (struct xrc_inode *of = dev->xrc_inodes; of; of = of->next)
-        close(of->name);
 }
 
 /* ---------------------------------------------------------------- shared receive queues */

@@ -1,9 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the operations table holds, by object, and the limits that the device states.
+ * The verbs: what the operations table of the software device holds, by object, and the limits that the device states
+ * (IBA chapter 11; the man pages of libibverbs).  The room above the device: it checks what a program asks for, makes and
+ * destroys objects, and leaves to dev/ who makes progress when.
+ *
+ *   provider.c   which devices there are; opening one
+ *   device.c     the operations table; device, port, counters, asynchronous events
+ *   caps.c       what the device can do beyond ibv_query_device
+ *   qp.c         creates, destroys and posts; qp_modify.c modifies and queries; qp_ex.c is what came later
+ *   cq.c, srq.c, wq.c, tag.c, xrc.c, ah.c, mcast.c, flow.c, cntr.c, mw.c    the other objects
+ *   mem.c, region.c, dm.c, domain.c, import.c    memory of every kind, and who may use it
+ *   cm.c         what connection management asks for
  */
-#ifndef RNIC_DEV_VERBS_H
-#define RNIC_DEV_VERBS_H
+#ifndef RNIC_VERBS_VERBS_H
+#define RNIC_VERBS_VERBS_H
 
 #include "dev/dev.h"
 
@@ -19,13 +29,12 @@
 #define MAX_CQ 65536
 #define MAX_AH (1 << 20)
 #define MAX_COMP_CNTR 65536
-#define COMP_VECTORS 1 /* the engine thread: it alone raises completion events */
 #define MAX_WQ 65536
 #define MAX_RWQ_TABLES 65536
 #define MAX_GROUPS 1024 /* each has a socket of its own */
 #define MAX_DM (256ull << 20) /* bytes of device memory in all */
 
-/* verbs_mem.c */
+/* mem.c */
 int soft_alloc_pd(struct rnic_context *ctx, struct rnic_pd **out, struct rnic_err *err);
 int soft_dealloc_pd(struct rnic_pd *pub, struct rnic_err *err);
 int soft_reg_mr(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t access, struct rnic_mr **mr,
@@ -69,7 +78,7 @@ int check_mapped(void *addr, uint64_t length, uint32_t access, struct rnic_err *
 /* caps.c */
 int soft_query_device_ex(struct rnic_context *ctx, struct rnic_device_attr_ex *attr, struct rnic_err *err);
 
-/* verbs_region.c */
+/* region.c */
 int soft_reg_mr_ex(struct rnic_pd *pd, const struct rnic_mr_init_attr *attr, struct rnic_mr **out,
                    struct rnic_err *err);
 int soft_alloc_null_mr(struct rnic_pd *pd, struct rnic_mr **out, struct rnic_err *err);
@@ -78,7 +87,7 @@ int soft_rereg_mr(struct rnic_mr *pub, uint32_t flags, struct rnic_pd *pd, void 
 int soft_advise_mr(struct rnic_pd *pd, int advice, uint32_t flags, const struct rnic_sge *sg_list, int num_sge,
                    struct rnic_err *err);
 
-/* verbs_dm.c */
+/* dm.c */
 int soft_alloc_dm(struct rnic_context *ctx, uint64_t length, uint32_t log_align_req, struct rnic_dm **out,
                   struct rnic_err *err);
 int soft_free_dm(struct rnic_dm *pub, struct rnic_err *err);
@@ -88,12 +97,12 @@ struct dm *find_dm(const struct dev *dev, uint32_t handle); /* under the lock, a
 void enter_dm(struct dm *dm);
 int release_dm(struct dm *dm, struct rnic_err *err);
 
-/* verbs_domain.c */
+/* domain.c */
 int soft_alloc_td(struct rnic_context *ctx, struct rnic_td **out, struct rnic_err *err);
 int soft_dealloc_td(struct rnic_td *pub, struct rnic_err *err);
 int soft_alloc_parent_domain(struct rnic_pd *pd, struct rnic_td *td, struct rnic_pd **out, struct rnic_err *err);
 
-/* verbs_import.c */
+/* import.c */
 int soft_import_pd(struct rnic_context *ctx, uint32_t handle, struct rnic_pd **out, struct rnic_err *err);
 int soft_unimport_pd(struct rnic_pd *pub, struct rnic_err *err);
 int soft_import_mr(struct rnic_pd *pd, uint32_t handle, struct rnic_mr **out, struct rnic_err *err);
@@ -101,13 +110,13 @@ int soft_unimport_mr(struct rnic_mr *pub, struct rnic_err *err);
 int soft_import_dm(struct rnic_context *ctx, uint32_t handle, struct rnic_dm **out, struct rnic_err *err);
 int soft_unimport_dm(struct rnic_dm *pub, struct rnic_err *err);
 
-/* verbs_mw.c */
+/* mw.c */
 int soft_alloc_mw(struct rnic_pd *pd, int type, struct rnic_mw **out, struct rnic_err *err);
 int soft_dealloc_mw(struct rnic_mw *pub, struct rnic_err *err);
 int soft_bind_mw(struct rnic_qp *qp, struct rnic_mw *mw, const struct rnic_mw_bind *bind, struct rnic_err *err);
 int soft_query_mw(struct rnic_mw *mw, struct rnic_mw_bind_info *info, struct rnic_err *err);
 
-/* verbs_cq.c */
+/* cq.c */
 int soft_create_comp_channel(struct rnic_context *ctx, struct rnic_comp_channel **out, struct rnic_err *err);
 int soft_destroy_comp_channel(struct rnic_comp_channel *pub, struct rnic_err *err);
 int soft_get_cq_event(struct rnic_comp_channel *ch, struct rnic_cq **cq, struct rnic_err *err);
@@ -124,7 +133,7 @@ int soft_poll_cq_now(struct rnic_cq *pub, int n, struct rnic_wc *wc);
 int soft_req_notify_cq(struct rnic_cq *cq, int solicited_only, struct rnic_err *err);
 int soft_ack_cq_events(struct rnic_cq *cq, unsigned n, struct rnic_err *err);
 
-/* verbs_cntr.c */
+/* cntr.c */
 int soft_query_comp_cntr_caps(struct rnic_context *ctx, struct rnic_comp_cntr_caps *caps, struct rnic_err *err);
 int soft_create_comp_cntr(struct rnic_context *ctx, const struct rnic_comp_cntr_init_attr *attr,
                           struct rnic_comp_cntr **out, struct rnic_err *err);
@@ -141,7 +150,7 @@ int soft_attach_counters_point_flow(struct rnic_flow_counters *pub, const struct
 int soft_read_counters(struct rnic_flow_counters *pub, uint64_t *values, uint32_t n, uint32_t flags,
                        struct rnic_err *err);
 
-/* verbs_qp.c */
+/* qp.c */
 int soft_create_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *attr, struct rnic_qp **out, struct rnic_err *err);
 int soft_destroy_qp(struct rnic_qp *pub, struct rnic_err *err);
 int soft_post_send(struct rnic_qp *pub, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
@@ -163,7 +172,7 @@ struct rnic_qp_cap verbs_granted_cap(const struct qp *qp);
 /* The queue pair behind what a program has of it. */
 static inline struct qp *qp_of(struct rnic_qp *pub) { return ((struct qp *)pub)->real; }
 
-/* verbs_qp_modify.c */
+/* qp_modify.c */
 int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
 int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct rnic_qp_init_attr *init, struct rnic_err *err);
 int soft_query_qp_stats(struct rnic_qp *pub, struct rnic_qp_stats *out, struct rnic_err *err);
@@ -177,7 +186,7 @@ void verbs_settle(struct dev *dev, struct qp *qp);
 int verbs_close_off(struct dev *dev, struct qp *qp, bool ends, struct rnic_err *err);
 void verbs_carry_on(struct dev *dev, struct qp *qp); /* after that: it does not end */
 
-/* verbs_qp_ex.c */
+/* qp_ex.c */
 #define PACED_TYPES (1u << RNIC_QPT_RC | 1u << RNIC_QPT_UC | 1u << RNIC_QPT_UD | 1u << RNIC_QPT_RAW_PACKET)
 int soft_create_qp_ex(struct rnic_pd *pd, struct rnic_qp_init_attr_ex *attr, struct rnic_qp **out,
                       struct rnic_err *err);
@@ -186,7 +195,7 @@ int soft_query_qp_data_in_order(struct rnic_qp *pub, int opcode, uint32_t flags,
 int soft_set_ece(struct rnic_qp *pub, struct rnic_ece *ece, struct rnic_err *err);
 int soft_query_ece(struct rnic_qp *pub, struct rnic_ece *ece, struct rnic_err *err);
 
-/* verbs_srq.c */
+/* srq.c */
 int verbs_make_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr *attr, struct srq **out,
                    struct rnic_err *err); /* one that nobody counts yet */
 int verbs_join_domain(struct dev *dev, struct srq *srq, const struct rnic_srq_init_attr_ex *attr, struct rnic_err *err);
@@ -201,7 +210,7 @@ int soft_destroy_srq(struct rnic_srq *pub, struct rnic_err *err);
 int soft_post_srq_recv(struct rnic_srq *pub, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
                        struct rnic_err *err);
 
-/* verbs_tag.c */
+/* tag.c */
 extern const struct rnic_tm_caps verbs_tm_caps;
 int verbs_check_tags(const struct rnic_tm_cap *cap, struct rnic_err *err);
 int verbs_make_tags(struct srq *srq, const struct rnic_tm_cap *cap, struct rnic_err *err);
@@ -211,7 +220,7 @@ void verbs_tagged_cap(const struct srq *srq, struct rnic_qp_cap *cap); /* what t
 int verbs_make_tagged(struct qp *qp);                                  /* one that takes from such an SRQ */
 int soft_post_srq_ops(struct rnic_srq *pub, struct rnic_ops_wr *wr, struct rnic_ops_wr **bad, struct rnic_err *err);
 
-/* verbs_xrc.c */
+/* xrc.c */
 struct xrcd;
 int soft_open_xrcd(struct rnic_context *ctx, const struct rnic_xrcd_init_attr *attr, struct rnic_xrcd **out,
                    struct rnic_err *err);
@@ -221,14 +230,14 @@ int soft_create_xrc_qp(struct rnic_xrcd *xrcd, struct rnic_qp_init_attr *attr, s
 int soft_open_qp(struct rnic_context *ctx, const struct rnic_qp_open_attr *attr, struct rnic_qp **out,
                  struct rnic_err *err);
 int soft_close_qp(struct rnic_qp *pub, struct rnic_err *err); /* one that is open; the last destroys it */
-/* raw.c, verbs_flow.c */
+/* flow.c */
 void raw_caps(struct rnic_device_attr_ex *attr); /* what device and queue pairs can do with frames */
 int soft_query_raw(struct rnic_context *ctx, struct rnic_raw_attr *attr, struct rnic_err *err);
 int soft_create_flow(struct rnic_qp *qp, const struct rnic_flow_attr *attr, struct rnic_flow **out,
                      struct rnic_err *err);
 int soft_destroy_flow(struct rnic_flow *pub, struct rnic_err *err);
 
-/* verbs_wq.c; raw_...: what creating and destroying a queue pair ask */
+/* wq.c; raw_...: what creating and destroying a queue pair ask */
 int soft_create_wq(struct rnic_context *ctx, struct rnic_wq_init_attr *attr, struct rnic_wq **out,
                    struct rnic_err *err);
 int soft_modify_wq(struct rnic_wq *pub, const struct rnic_wq_attr *attr, struct rnic_err *err);
@@ -249,15 +258,11 @@ int soft_create_ah(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct r
 int soft_query_ah(struct rnic_ah *pub, struct rnic_ah_attr *attr, struct rnic_err *err);
 int soft_destroy_ah(struct rnic_ah *pub, struct rnic_err *err);
 
-/* pkeys.c */
-int soft_query_pkey(struct rnic_context *ctx, int port, int index, uint16_t *pkey, struct rnic_err *err);
-int soft_set_pkeys(struct rnic_context *ctx, int port, const uint16_t *pkeys, int n, struct rnic_err *err);
-
 /* mcast.c */
 int soft_attach_mcast(struct rnic_qp *qp, const union rnic_gid *gid, uint16_t lid, struct rnic_err *err);
 int soft_detach_mcast(struct rnic_qp *qp, const union rnic_gid *gid, uint16_t lid, struct rnic_err *err);
 
-/* gsi.c */
+/* cm.c */
 int soft_cm_listen(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *addr, uint32_t flags,
                    struct rnic_listener **out, struct rnic_err *err);
 int soft_cm_unlisten(struct rnic_listener *pub, struct rnic_err *err);
@@ -265,5 +270,7 @@ int soft_cm_slot(struct rnic_context *ctx, uint32_t *slot, struct rnic_err *err)
 int soft_cm_watch(struct rnic_context *ctx, uint32_t slot, int *fd, struct rnic_err *err);
 int soft_cm_watch_service(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *gid, int *fd,
                           struct rnic_err *err);
+
+extern const struct rnic_ops soft_ops; /* device.c */
 
 #endif

@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "base/fail.h"
-#include "dev/verbs.h"
 #include "mem/persist.h"
+#include "verbs/verbs.h"
 
 #define SOURCES (RNIC_MR_INIT_FD | RNIC_MR_INIT_DM | RNIC_MR_INIT_ALLOC)
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "dev/verbs.h"
+#include "verbs/verbs.h"
 
 /* A missing page fails the request with an access or protection error; an atomic could not. */
 static struct rnic_odp_caps odp_caps(void) {

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is checked before a verb does anything: that the device is there, and that events of an object are acknowledged.
+ */
+#include <errno.h>
+
+#include "base/fail.h"
+#include "dev/dev.h"
+
+int dev_check_alive(const struct dev *dev, struct rnic_err *err) {
+    return atomic_load(&dev->dead)
+               ? fail(err, -EINVAL,
+                      "this device was opened before a fork(), in the parent process; open it again "
+                      "in the child")
+               : 0;
+}
+
+int dev_check_working(const struct dev *dev, struct rnic_err *err) {
+    return atomic_load(&dev->fatal)
+               ? fail(err, -EIO, "the network device %s has gone, and with it this device: close the context",
+                      dev->net.name)
+               : 0;
+}
+
+int dev_check_usable(const struct dev *dev, struct rnic_err *err) {
+    int rc = dev_check_alive(dev, err);
+    return rc ? rc : dev_check_working(dev, err);
+}
+
+int dev_check_port(int port, struct rnic_err *err) {
+    return port == 1 ? 0 : fail(err, -EINVAL, "port %d does not exist; the device has port 1", port);
+}
+
+static int not_acknowledged(uint32_t events, struct rnic_err *err) {
+    return events ? fail(err, -EBUSY, "%u asynchronous events are not acknowledged: ack() them", events) : 0;
+}
+
+int dev_check_events(struct dev *dev, const void *context, struct rnic_err *err) {
+    return not_acknowledged(event_unacked(&dev->nic.events, context), err);
+}
+
+int dev_leave_events(struct dev *dev, const void *context, struct rnic_err *err) {
+    return not_acknowledged(event_leave(&dev->nic.events, context), err);
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who listens: the services of this context, by names that other processes of the host find (link/listen.h).
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "dev/dev.h"
+#include "link/address.h"
+#include "link/listen.h"
+
+#define FAMILIES 2 /* names that one listener can have */
+
+struct listener {
+    struct rnic_listener pub;
+    struct listener *next;
+    uint64_t service_id;
+    struct slot name[FAMILIES]; /* fd -1: not this one */
+    bool any[FAMILIES];         /* the wildcard of IPv4, of IPv6 */
+    bool hold;                  /* it has the lifeline of its name and no more: to others nobody listens */
+    bool exact;                 /* else: of this address alone, which the device has, or had */
+    struct sockaddr_in6 addr;
+};
+
+enum { V4, V6 };
+
+/* ---------------------------------------------------------------- who listens */
+
+static bool is_any(const uint8_t gid[16], bool *v4) {
+    static const uint8_t any4[16] = {[10] = 0xFF, [11] = 0xFF}, any6[16];
+    *v4 = !memcmp(gid, any4, sizeof any4);
+    return *v4 || !memcmp(gid, any6, sizeof any6);
+}
+
+static void own_name(const struct dev *dev, const struct listener *l, int family, struct abstract_name *out) {
+    if (l->any[family])
+        listen_any_name(out, l->service_id, family == V4, dev->net.ifindex);
+    else
+        listen_name(out, l->service_id, &l->addr);
+}
+
+/* Does somebody listen who would share requests with it: the wildcard of an address, or an address of the wildcard? */
+static bool overlaps(const struct dev *dev, const struct listener *l) {
+    struct abstract_name name;
+    for (int i = 0; i < dev->net.ngids; i++) {
+        int family = address_is_v4(&dev->ports[i].addr) ? V4 : V6;
+        if (!l->any[family] || !dev->ports[i].steering)
+            continue;
+        listen_name(&name, l->service_id, &dev->ports[i].addr);
+        if (listen_taken(&name))
+            return true;
+    }
+    if (!l->exact)
+        return false;
+    listen_any_name(&name, l->service_id, address_is_v4(&l->addr), dev->net.ifindex);
+    return listen_taken(&name);
+}
+
+static void close_names(struct listener *l) {
+    for (int i = 0; i < FAMILIES; i++)
+        slot_release(&l->name[i]);
+}
+
+/* First the names, then the look at the others: of two that come at once at least one sees the other. */
+static int take_names(struct dev *dev, struct listener *l, bool reuse) {
+    for (int i = 0; i < FAMILIES; i++) {
+        struct abstract_name name;
+        bool exact = l->exact && address_is_v4(&l->addr) == (i == V4);
+        if (!l->any[i] && !exact)
+            continue;
+        own_name(dev, l, i, &name);
+        if (!l->hold)
+            l->name[i].fd = listen_open(&name);
+        int rc = l->hold || l->name[i].fd >= 0 ? lifeline_open(&l->name[i].life, &name) : l->name[i].fd;
+        if (rc)
+            return rc;
+    }
+    return !reuse && overlaps(dev, l) ? -EADDRINUSE : 0;
+}
+
+static int find_gid(const struct dev *dev, const uint8_t gid[16]) {
+    for (int i = 0; i < dev->net.ngids; i++) {
+        if (dev->ports[i].steering && !memcmp(&dev->ports[i].addr.sin6_addr, gid, 16))
+            return i;
+    }
+    return -1;
+}
+
+static int set_address(const struct dev *dev, struct listener *l, const union rnic_gid *addr, uint32_t flags,
+                       struct rnic_err *err) {
+    bool v4;
+    if (is_any(addr->raw, &v4)) {
+        l->any[V4] = v4 || !(flags & RNIC_LISTEN_AFONLY);
+        l->any[V6] = !v4;
+        return 0;
+    }
+    int index = find_gid(dev, addr->raw);
+    if (index < 0)
+        return fail(err, -EADDRNOTAVAIL, "the address is not in the GID table of %s", dev->net.name);
+    l->exact = true;
+    l->addr = dev->ports[index].addr;
+    return 0;
+}
+
+static struct listener **list_of(struct dev *dev, const struct listener *l) {
+    return l->hold ? &dev->holders : &dev->listeners;
+}
+
+static void enter(struct dev *dev, struct listener *l) {
+    l->next = *list_of(dev, l);
+    *list_of(dev, l) = l;
+    for (int i = 0; i < FAMILIES; i++) {
+        if (l->name[i].fd < 0)
+            continue;
+        engine_watch(dev, l->name[i].fd);
+        engine_watch(dev, l->name[i].life.fd);
+    }
+}
+
+int listeners_open(struct dev *dev, uint64_t service_id, const union rnic_gid *addr, uint32_t flags,
+                   struct rnic_listener **out, struct rnic_err *err) {
+    static const struct slot none = {.fd = -1, .life.fd = -1};
+    struct listener *l = calloc(1, sizeof *l);
+    if (!l)
+        return fail(err, -ENOMEM, "no memory");
+    *l = (struct listener){.pub.ctx = &dev->pub, .service_id = service_id, .name = {none, none}};
+    l->hold = flags & RNIC_LISTEN_HOLD;
+    int rc = set_address(dev, l, addr, flags, err);
+    if (!rc) {
+        rc = take_names(dev, l, flags & RNIC_LISTEN_REUSE);
+        if (rc)
+            fail(err, rc,
+                 rc == -EADDRINUSE ? "somebody on this host has service 0x%llx already"
+                                   : "no unix socket for service 0x%llx: %s",
+                 (unsigned long long)service_id, strerror(-rc));
+    }
+    if (rc) {
+        close_names(l);
+        free(l);
+        return rc;
+    }
+    enter(dev, l);
+    *out = &l->pub;
+    return 0;
+}
+
+void listeners_close(struct dev *dev, struct rnic_listener *pub) {
+    struct listener *l = (struct listener *)pub, **at = list_of(dev, l);
+    while (*at != l)
+        at = &(*at)->next;
+    *at = l->next;
+    close_names(l);
+    free(l);
+}
+
+int listeners_count(const struct dev *dev) {
+    int n = 0;
+    for (const struct listener *l = dev->listeners; l; l = l->next)
+        n++;
+    for (const struct listener *l = dev->holders; l; l = l->next)
+        n++;
+    return n;
+}
+
+void listeners_abandon(struct dev *dev) {
+    for (struct listener *l = dev->listeners; l; l = l->next)
+        close_names(l);
+    for (struct listener *l = dev->holders; l; l = l->next)
+        close_names(l);
+}
+
+bool listeners_receive(struct dev *dev, uint64_t now) {
+    bool any = false;
+    for (struct listener *l = dev->listeners; l; l = l->next) {
+        for (int i = 0; i < FAMILIES; i++) {
+            if (l->name[i].fd < 0)
+                continue;
+            any |= progress_forwarded(dev, &l->name[i], now);
+            engine_watchers(dev, &l->name[i]);
+        }
+    }
+    return any;
+}
+
+/* The device's own listener: of that address (exact), or of all addresses of its family. */
+bool listeners_have(const struct dev *dev, uint64_t service_id, const struct port *port, bool exact) {
+    int family = address_is_v4(&port->addr) ? V4 : V6;
+    for (const struct listener *l = dev->listeners; l; l = l->next) {
+        bool match = exact ? l->exact && address_same(&l->addr, &port->addr) : l->any[family];
+        if (l->service_id == service_id && match)
+            return true;
+    }
+    return false;
+}
