@@ -331,10 +331,10 @@ void lanes_leave(struct dev *dev, struct qp *qp) {
         qp->engine->set_mtu_in(qp, mtu_bytes(qp->attr.path_mtu));
     if (qp->reach == REACH_LOCAL) {
         lane_of(qp->way.link)->users--;
+        qp->way.link = dev->nic.wire;
         qp->engine->set_mtu(qp, mtu_bytes(qp->attr.path_mtu));
     }
     qp->reach = qp->reach_in = REACH_WIRE;
-    qp->way.link = dev->nic.wire;
     qp->remote = NULL;
     qp->known_lane = 0;
     atomic_store(&qp->at_once, 0);

@@ -49,6 +49,8 @@ static void take_paths(struct dev *dev, struct qp *qp, uint32_t mask, const stru
 
 /* The two flows may change places in a migration: together they name the ports that are counted. */
 void verbs_leave_paths(struct dev *dev, struct qp *qp) {
+    if (!qp->ib.service) /* frames go by no port */
+        return;
     ports_leave(dev, &qp->way);
     ports_leave(dev, &qp->ib.alt);
     lanes_leave(dev, qp);
