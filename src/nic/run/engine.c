@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The engine thread: the device's own legs.  It makes progress whenever no application does, without the interpreter.
+ *
+ * While an application polls, a second sleeper on the same socket would cost a wake-up for every packet.  So the
+ * engine then takes its busy sockets out of its epoll set ("disarmed") and only looks up now and then; when nobody has
+ * polled since, it takes them back.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/fail.h"
+#include "run/run.h"
+
+#define LOOK_UP_NS 500000   /* how long a disarmed engine sleeps */
+#define IN_USE_NS 200000    /* an application that polled within this time is still at it */
+#define PASSES 16           /* between two looks at who waits for the lock, and at sockets without queue pairs */
+#define LATE_MOST_NS 1000000000ull /* a delay that is longer counts as that: the process was stopped */
+#define LATE_MEMORY 16      /* a delay is remembered so many times as long as it was */
+#define LINGER_NS 50000     /* after the last packet: falling asleep and being woken would take as long */
+#define YIELDED_NS 5000     /* a yield that takes longer has let somebody else run, */
+#define CROWDED_NS 10000000 /* who is not kept waiting for so long: it may be who was just woken */
+
+static void epoll_set(struct run *run, int fd, uint32_t events) {
+    struct epoll_event e = {.events = events, .data = {.fd = fd}};
+    if (epoll_ctl(run->epoll_fd, EPOLL_CTL_MOD, fd, &e) && errno == ENOENT)
+        epoll_ctl(run->epoll_fd, EPOLL_CTL_ADD, fd, &e);
+}
+
+void engine_watch(struct run *run, int fd) { epoll_set(run, fd, EPOLLIN); }
+
+void engine_unwatch(struct run *run, int fd) { epoll_ctl(run->epoll_fd, EPOLL_CTL_DEL, fd, NULL); }
+
+void engine_watch_for(struct run *run, struct watched *w, int fd, uint32_t events) {
+    if (fd < 0 || (w->fd == fd && w->events == events))
+        return;
+    *w = (struct watched){fd, events};
+    epoll_set(run, fd, events);
+}
+
+static void arm_sources(struct run *run, bool armed) {
+    for (const struct source *const *s = run->sources; *s; s++) {
+        if ((*s)->arm)
+            (*s)->arm(run->owner, armed);
+    }
+}
+
+static void arm(struct run *run, bool armed) {
+    arm_sources(run, armed);
+    atomic_store(&run->disarmed, !armed);
+}
+
+void engine_rearm(struct run *run) { arm_sources(run, !atomic_load(&run->disarmed)); }
+
+void engine_wake(struct run *run) {
+    uint64_t one = 1;
+    if (write(run->wake_fd, &one, sizeof one) < 0) /* the counter is full: it is awake */
+        return;
+}
+
+void engine_wake_for(struct run *run, uint64_t deadline) {
+    if (deadline < atomic_load(&run->wakes_at)) {
+        atomic_store(&run->wakes_at, 0); /* once is enough */
+        engine_wake(run);
+    }
+}
+
+void engine_take_over(struct run *run) {
+    atomic_store(&run->polls_at, 0);
+    if (atomic_load(&run->disarmed))
+        engine_wake(run);
+}
+
+/* ---------------------------------------------------------------- the thread */
+
+/* The engine thread could have worked since then: more threads want a processor than there are, or the thread that has the
+ * lock has none.  Peers on this host fare no better. */
+static void note_late(struct run *run, uint64_t since) {
+    uint64_t now = run_clock(), late = now - since < LATE_MOST_NS ? now - since : LATE_MOST_NS;
+    if (late < engine_late(run, now))
+        return;
+    atomic_store(&run->late, late);
+    atomic_store(&run->late_until, now + LATE_MEMORY * late);
+}
+
+uint64_t engine_late(const struct run *run, uint64_t now) {
+    return now < atomic_load(&run->late_until) ? atomic_load(&run->late) : 0;
+}
+
+/* The engine has time: nobody makes way for it. */
+static void engine_lock(struct run *run) {
+    if (pthread_mutex_trylock(&run->lock) == 0)
+        return;
+    uint64_t since = run_clock();
+    pthread_mutex_lock(&run->lock);
+    note_late(run, since);
+}
+
+static void source_timers(struct run *run, uint64_t now) {
+    for (const struct source *const *s = run->sources; *s; s++) {
+        if ((*s)->timer)
+            (*s)->timer(run->owner, now);
+    }
+}
+
+static uint64_t earliest(const struct run *run) {
+    uint64_t first = progress_deadline(run);
+    for (const struct source *const *s = run->sources; *s; s++) {
+        uint64_t at = (*s)->timer_at ? (*s)->timer_at(run->owner) : NEVER;
+        first = at < first ? at : first;
+    }
+    return first;
+}
+
+/* Does the application look for progress itself, all the time?  One that looks once, as threads that wait for events do
+ * between two, leaves packets lying for as long as it does something else. */
+static bool in_use(const struct run *run, uint64_t now) {
+    uint64_t last = atomic_load(&run->polls_at);
+    return last && (now < last || now - last <= IN_USE_NS);
+}
+
+/* To a thread that waits for the lock, or to a process that waits for a processor to send us something. */
+static void give_way(struct run *run) {
+    uint64_t since = run_clock();
+    sched_yield();
+    note_late(run, since);
+    uint64_t now = run_clock();
+    if (now - since > YIELDED_NS)
+        run->crowded_until = now + CROWDED_NS;
+}
+
+/* A pass that finds something is always followed by one more. */
+static uint64_t linger(const struct run *run, uint64_t now) { return now < run->crowded_until ? 1 : LINGER_NS; }
+
+/* Works until there is nothing to do or the application does it, making way for verbs after each pass: one is made whenever
+ * the lock has been won, or verbs that follow on each other would keep everything else waiting. */
+static uint64_t work(struct run *run) {
+    bool more = true;
+    uint64_t until = NEVER, busy = 0;
+    while (more && !atomic_load(&run->stop)) {
+        engine_lock(run);
+        uint64_t began = run_clock();
+        run->nic->ack_hold = 0;
+        for (int i = 0; more && i < PASSES && (i == 0 || !atomic_load(&run->waiting)); i++) {
+            uint64_t now = run_clock();
+            source_timers(run, now);
+            if (progress(run, now, i == 0))
+                busy = now;
+            more = now - busy < linger(run, now) && !in_use(run, now);
+        }
+        until = earliest(run);
+        atomic_store(&run->wakes_at, until);
+        run_unlock(run);
+        if (atomic_load(&run->waiting) || !busy || busy < began)
+            give_way(run);
+    }
+    return until;
+}
+
+/* True when a socket has something.  (epoll_wait would count whole ms, epoll_pwait2 needs Linux 5.11.) */
+static bool sleep_until(struct run *run, uint64_t until) {
+    struct pollfd fds[] = {{.fd = run->epoll_fd, .events = POLLIN}, {.fd = run->wake_fd, .events = POLLIN}};
+    uint64_t now = run_clock(), count, ns = until > now ? until - now : 0;
+    struct timespec ts = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+    int n = ppoll(fds, 2, until == NEVER ? NULL : &ts, NULL);
+    if (n == 0 && ns)
+        note_late(run, until);
+    if (n <= 0)
+        return false;
+    if (fds[1].revents && read(run->wake_fd, &count, sizeof count) < 0)
+        return false; /* cannot be: nobody else reads it */
+    return fds[0].revents != 0;
+}
+
+static void set_armed(struct run *run, bool armed) {
+    engine_lock(run);
+    arm(run, armed);
+    run_unlock(run);
+}
+
+/* What the polling application leaves to the engine: sockets without queue pairs, and the ports' timers. */
+static void look_up(struct run *run, bool input) {
+    uint64_t now = run_clock();
+    engine_lock(run);
+    arm(run, false); /* a socket may have got its first queue pair, or lost its last */
+    source_timers(run, now);
+    if (input)
+        progress(run, now, true);
+    run_unlock(run);
+}
+
+/* From now on whoever sends by memory wakes us, or not any more; false: something has come. */
+static bool memory_asleep(struct run *run, bool asleep) {
+    bool may = true;
+    engine_lock(run);
+    for (const struct source *const *s = run->sources; *s; s++) {
+        if (asleep && (*s)->may_sleep)
+            may &= (*s)->may_sleep(run->owner);
+        else if (!asleep && (*s)->awake)
+            (*s)->awake(run->owner);
+    }
+    run_unlock(run);
+    return may;
+}
+
+/* One round: true while an application does the work. */
+static bool stand_by(struct run *run) {
+    uint64_t now = run_clock();
+    if (!in_use(run, now))
+        return false;
+    set_armed(run, false);
+    atomic_store(&run->wakes_at, now + LOOK_UP_NS);
+    bool input = sleep_until(run, now + LOOK_UP_NS);
+    atomic_store(&run->wakes_at, 0);
+    look_up(run, input);
+    return true;
+}
+
+static void *thread(void *arg) {
+    struct run *run = arg;
+    while (!atomic_load(&run->stop)) {
+        if (stand_by(run))
+            continue;
+        set_armed(run, true);
+        uint64_t until = work(run);
+        if (in_use(run, run_clock()))
+            continue;
+        if (memory_asleep(run, true))
+            sleep_until(run, until);
+        memory_asleep(run, false);
+        atomic_store(&run->wakes_at, 0);
+    }
+    return NULL;
+}
+
+/* The application's signals are for the application's threads, whose waits they shall end; only what a thread does to
+ * itself stays deliverable here, for those who print a trace then. */
+static int create_thread(struct run *run) {
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGPROF};
+    sigset_t blocked, before;
+    sigfillset(&blocked);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        sigdelset(&blocked, own[i]);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before);
+    int rc = pthread_create(&run->thread, NULL, thread, run);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc;
+}
+
+int engine_start(struct run *run, struct rnic_err *err) {
+    run->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    run->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (run->epoll_fd < 0 || run->wake_fd < 0)
+        return fail(err, -errno, "epoll or eventfd: %s", strerror(errno));
+    arm(run, true);
+    int rc = create_thread(run);
+    if (rc)
+        return fail(err, -rc, "engine thread: %s", strerror(rc));
+    pthread_setname_np(run->thread, "rnic-engine");
+    run->thread_runs = true;
+    return 0;
+}
+
+void engine_stop(struct run *run) {
+    if (run->thread_runs) {
+        atomic_store(&run->stop, true);
+        engine_wake(run);
+        pthread_join(run->thread, NULL);
+    }
+    if (run->epoll_fd >= 0)
+        close(run->epoll_fd);
+    run->epoll_fd = -1; /* what still comes while the device closes is watched no more */
+    if (run->wake_fd >= 0)
+        close(run->wake_fd);
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The device's lock, and the clock.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "run/run.h"
+
+uint64_t run_clock(void) {
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+void run_init(struct run *run, struct nic *nic, const struct source *const *sources, void *owner) {
+    run->nic = nic;
+    run->sources = sources;
+    run->owner = owner;
+    run->epoll_fd = run->wake_fd = -1;
+    pthread_mutex_init(&run->lock, NULL);
+}
+
+void run_free(struct run *run) {
+    free(run->timers.at);
+    pthread_mutex_destroy(&run->lock);
+}
+
+int run_reserve(struct run *run, uint32_t qps) {
+    struct timer_heap *h = &run->timers;
+    if (qps < h->room)
+        return 0;
+    uint32_t room = h->room ? h->room * 2 : 64;
+    struct qp **at = realloc(h->at, room * sizeof(struct qp *));
+    if (!at)
+        return -ENOMEM;
+    h->at = at;
+    h->room = room;
+    return 0;
+}
+
+void run_abandon(struct run *run) {
+    close(run->epoll_fd);
+    close(run->wake_fd);
+}
+
+/* For a verb: whoever works meanwhile makes way, see run_trylock() and engine.c. */
+void run_lock(struct run *run) {
+    if (pthread_mutex_trylock(&run->lock) == 0)
+        return;
+    atomic_fetch_add(&run->waiting, 1);
+    pthread_mutex_lock(&run->lock);
+    atomic_fetch_sub(&run->waiting, 1);
+}
+
+/* Nothing after it is read before the lock is free.  A processor of this kind gives it away by an instruction that is a
+ * full barrier itself. */
+static inline void barrier_after_unlock(void) {
+#if defined(__x86_64__)
+    atomic_signal_fence(memory_order_seq_cst);
+#else
+    atomic_thread_fence(memory_order_seq_cst);
+#endif
+}
+
+/* Whoever posts or polls all the time would have the lock again before one that sleeps is awake. So it is left to that
+ * one, who looks at the bells when it unlocks. */
+bool run_trylock(struct run *run) { return !atomic_load(&run->waiting) && pthread_mutex_trylock(&run->lock) == 0; }
+
+void run_unlock(struct run *run) {
+    for (;;) {
+        pthread_mutex_unlock(&run->lock);
+        barrier_after_unlock(); /* a bell rung before a failed try-lock is seen here */
+        if (!atomic_load(&run->bells) || !run_trylock(run))
+            return;
+        progress_finish(run, run_clock());
+    }
+}
+
+void run_let_others(struct run *run) {
+    const struct timespec pause = {.tv_nsec = 50000};
+    run_unlock(run);
+    nanosleep(&pause, NULL);
+    run_lock(run);
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One pass over everything that can happen, by whoever holds the lock: the engine thread, or a thread that posts or
+ * polls.
+ */
+#include <sched.h>
+
+#include "run/run.h"
+
+#define ACK_HOLD_NS 15000  /* an ACK waits so long for the answer of an application that polls all the time */
+#define YIELD_POLLS 64     /* polls in vain, some 20 us, with the short looks in between */
+#define LEAVING 64         /* looks at the sockets before they close */
+#define ROUNDS 8           /* of sending, for a thread that posts or polls */
+#define POLLING_NS 20000   /* which is one that polled so shortly before */
+#define REFUSALS 64        /* polls in a row that leave the lock to others; the next one waits for it */
+#define UNREAD_NS 1000000000ull /* so long a flood of packets may keep a timer from counting */
+#define STOPPED_NS 500000000ull /* between two looks: nobody had a processor to look again */
+#define CALM_POLLS 15      /* of such a , then one at the time and the sockets, too */
+
+static bool receive(struct run *run, uint64_t now, bool everything) {
+    bool any = false;
+    run->more = false;
+    for (const struct source *const *s = run->sources; *s; s++) {
+        if ((*s)->receive)
+            any |= (*s)->receive(run->owner, now, everything);
+    }
+    return any;
+}
+
+/* May answers lie here unread?  Not for ever: who sends more than is read puts off no timer.  Time in which nobody looked,
+ * as of a process that was stopped, does not count. */
+static void judge_unread(struct run *run, uint64_t now) {
+    if (!run->more)
+        run->more_since = 0;
+    else if (!run->more_since || now > run->looked_at + STOPPED_NS)
+        run->more_since = now;
+    if (now > run->looked_at) /* it may have been read before the lock was had */
+        run->looked_at = now;
+    run->nic->unread = run->more && now < run->more_since + UNREAD_NS;
+}
+
+bool progress(struct run *run, uint64_t now, bool everything) {
+    run->now = now;
+    bool any = receive(run, now, everything);
+    judge_unread(run, now);
+    run->nic->late = engine_late(run, now);
+    for (const struct source *const *s = run->sources; *s; s++) {
+        if ((*s)->resume)
+            (*s)->resume(run->owner, now, everything);
+    }
+    sched_bells(run);
+    sched_timers(run, now);
+    return sched_run(run, now) || any;
+}
+
+uint64_t progress_deadline(const struct run *run) {
+    uint64_t first = sched_deadline(run);
+    for (const struct source *const *s = run->sources; *s; s++) {
+        uint64_t at = (*s)->deadline ? (*s)->deadline(run->owner) : NEVER;
+        first = at < first ? at : first;
+    }
+    return first;
+}
+
+/* What is left for want of time is the engine's, unless the application comes again anyway. */
+void progress_finish(struct run *run, uint64_t now) {
+    uint64_t copied = run->nic->copied;
+    sched_bells(run);
+    for (int i = 0; i < ROUNDS && run->ready_first && run->nic->copied - copied < DIRECT_TURN; i++)
+        sched_run(run, now);
+    if (!atomic_load(&run->disarmed))
+        engine_wake_for(run, run->ready_first ? now : progress_deadline(run));
+}
+
+static bool has_sockets(const struct run *run) {
+    bool any = false;
+    for (const struct source *const *s = run->sources; *s; s++)
+        any |= (*s)->is_used && (*s)->is_used(run->owner);
+    return any;
+}
+
+static void poll_all(struct run *run, uint64_t now, bool again) {
+    run->nic->ack_hold = again ? ACK_HOLD_NS : 0;
+    run->calm = again && !has_sockets(run) ? CALM_POLLS : 0;
+    progress(run, now, false);
+    progress_finish(run, now);
+}
+
+static void poll_memory(struct run *run) {
+    uint64_t now = run_clock(); /* before the look, which waits for the other's cache if there is something */
+    run->calm--;
+    run->more = false;
+    bool news = false;
+    for (const struct source *const *s = run->sources; *s; s++) {
+        if ((*s)->wants && (*s)->wants(run->owner))
+            news |= (*s)->receive(run->owner, now, false);
+    }
+    judge_unread(run, now);
+    if (run->held) /* an ACK, whose time may have come */
+        sched_timers(run, now);
+    if (run->ready_first || (news && !atomic_load(&run->disarmed)))
+        progress_finish(run, now);
+}
+
+bool progress_look(struct run *run) {
+    if (!atomic_load_explicit(&run->calm, memory_order_relaxed) || !run_trylock(run))
+        return false;
+    bool memory = run->calm && !run->ready_first;
+    if (memory)
+        poll_memory(run);
+    run_unlock(run);
+    return memory;
+}
+
+/* Who has the lock makes progress, as a rule; but it may be verbs without end. */
+static bool lock_to_poll(struct run *run) {
+    bool locked = run_trylock(run);
+    if (!locked && atomic_fetch_add_explicit(&run->refused, 1, memory_order_relaxed) < REFUSALS)
+        return false;
+    if (!locked)
+        run_lock(run);
+    atomic_store_explicit(&run->refused, 0, memory_order_relaxed);
+    return true;
+}
+
+bool progress_poll(struct run *run, bool will_wait) {
+    if (!will_wait && progress_look(run))
+        return false;
+    uint64_t now = run_clock(), last = atomic_exchange(&run->last_poll, will_wait ? 0 : now);
+    bool again = !will_wait && now - last < POLLING_NS;
+    if (again)
+        atomic_store(&run->polls_at, now); /* the engine that has the lock sees it */
+    if (lock_to_poll(run)) {
+        poll_all(run, now, again);
+        run_unlock(run);
+    }
+    if (will_wait)
+        engine_take_over(run);
+    return true;
+}
+
+/* An application that polls in vain lets others have the processor now and then: its peer may be waiting for it, where
+ * there is more to do than there are processors. */
+void progress_polled(struct run *run, bool found) {
+    uint32_t in_vain = found ? 0 : atomic_load_explicit(&run->in_vain, memory_order_relaxed) + 1;
+    atomic_store_explicit(&run->in_vain, in_vain, memory_order_relaxed);
+    if (in_vain % YIELD_POLLS == YIELD_POLLS - 1)
+        sched_yield();
+}
+
+void progress_post(struct run *run, struct qp *qp) {
+    if (run_trylock(run)) {
+        sched_ready(run, qp);
+    } else {
+        sched_ring(run, qp);
+        if (!run_trylock(run))
+            return; /* who holds the lock looks at the doorbells when it lets go */
+    }
+    progress_finish(run, run_clock());
+    run_unlock(run);
+}
+
+void progress_sent(struct run *run, struct qp *qp, uint64_t now) {
+    sched_flush(run);
+    sched_input(run, qp, now);
+    if (run->ready_first || !atomic_load(&run->disarmed))
+        progress_finish(run, now);
+}
+
+void progress_leave(struct run *run) {
+    for (int i = 0; i < LEAVING && receive(run, run_clock(), true); i++)
+        ;
+}

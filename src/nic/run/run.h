@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who makes progress when: the room's face.
+ *
+ *   lock.c      the device's lock, and the clock
+ *   progress.c  one pass: receive, time, doorbells, send
+ *   sched.c     which queue pair has something to do: ready list, held ACKs, timers, those that wait for a link
+ *   engine.c    the thread that makes progress while no application does
+ *
+ * The room knows queue pairs, links by their table, and a list of sources; it does not know what they are.  struct run is
+ * its own: others call the functions, and write none of its members.  All is under the lock but posting (a doorbell), and
+ * what says otherwise.
+ */
+#ifndef RNIC_RUN_RUN_H
+#define RNIC_RUN_RUN_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "qp/qp.h"
+
+/* Where something may come from, or waits until it can leave: the sockets of a link, shared memory, the kernel's notices.
+ * `owner` is struct run's.  Functions that a source does not need are NULL. */
+struct source {
+    const char *name;
+    /* Takes what has come. everything: also what is rare, and what no queue pair uses. True: there was something. */
+    bool (*receive)(void *owner, uint64_t now, bool everything);
+    /* Of a source that is memory: is there something to be received, or room again for who waits?  Without a system call. */
+    bool (*wants)(const void *owner);
+    /* Queue pairs use its sockets: a look at memory alone would miss what comes. */
+    bool (*is_used)(const void *owner);
+    /* Before queue pairs have their turn: what waits for room is tried again, and what is due leaves. called: the engine has
+     * been woken, or looks at everything; else a thread polls, and may try less often. */
+    void (*resume)(void *owner, uint64_t now, bool called);
+    uint64_t (*deadline)(const void *owner); /* when that is due at the latest */
+    /* After their turn: what they have written leaves, and who sleeps and has got something is woken. */
+    void (*flush)(void *owner);
+    /* Its own household: by the engine thread alone, when it is due. */
+    void (*timer)(void *owner, uint64_t now);
+    uint64_t (*timer_at)(const void *owner);
+    /* Which descriptors wake the engine (run_watch); busy ones do not while an application polls: armed is false. */
+    void (*arm)(void *owner, bool armed);
+    /* Of a source that is memory: from now on whoever sends wakes us. False: something is there. awake: not any more. */
+    bool (*may_sleep)(void *owner);
+    void (*awake)(void *owner);
+};
+
+struct timer_heap {
+    struct qp **at;
+    uint32_t count, room;
+};
+
+struct watched { /* what the engine's epoll set has of a descriptor */
+    int fd;      /* -1: none yet */
+    uint32_t events;
+};
+
+struct run {
+    struct nic *nic;
+    const struct source *const *sources; /* ended by NULL */
+    void *owner;
+    /* A queue pair that can go two ways is to send for the first time.  False: it is not known yet which, and it becomes
+     * ready when it is. */
+    bool (*decide)(void *owner, struct qp *qp, uint64_t now);
+
+    pthread_mutex_t lock;
+    _Atomic int waiting;      /* threads that wait for the lock for a verb; whoever makes progress makes way */
+    _Atomic uint32_t refused; /* polls since the last one that got the lock */
+    uint64_t now;             /* of the pass */
+    bool more;                /* the last look at what has come may have left some of it: sources say so */
+    uint64_t more_since;      /* as every look since then; 0: it has not */
+    uint64_t looked_at;       /* when that last look was */
+
+    struct qp *ready_first, *ready_last;
+    struct qp *held;
+    struct timer_heap timers;
+    _Atomic(struct qp *) bells;
+
+    pthread_t thread;
+    bool thread_runs;
+    int epoll_fd, wake_fd;
+    _Atomic bool stop;
+    _Atomic uint32_t in_vain;    /* polls since one found something, without the short looks */
+    _Atomic uint32_t calm;       /* polls that need look at memory alone */
+    _Atomic uint64_t last_poll;  /* when an application last looked for progress itself; 0: it has gone to sleep */
+    _Atomic uint64_t polls_at;   /* the same of one that looks all the time: the engine leaves it to that one */
+    _Atomic uint64_t wakes_at;   /* the engine thread sleeps until then at most; 0: it is awake */
+    _Atomic uint64_t late;       /* the longest that the engine thread has lately waited for a processor or the lock */
+    _Atomic uint64_t late_until; /* when that is forgotten */
+    uint64_t crowded_until;      /* the engine thread shares its processor, and does not linger; its own */
+    _Atomic bool disarmed;       /* the engine thread leaves the busy sockets to the polling application */
+};
+
+/* lock.c. Unlocking serves the doorbells that rang meanwhile, so that no post is left lying. */
+uint64_t run_clock(void); /* CLOCK_MONOTONIC, ns */
+void run_init(struct run *run, struct nic *nic, const struct source *const *sources, void *owner);
+void run_free(struct run *run);
+int run_reserve(struct run *run, uint32_t qps); /* a timer for one more than so many; 0, -ENOMEM */
+void run_lock(struct run *run);
+bool run_trylock(struct run *run); /* false, too, while a thread waits for it */
+void run_unlock(struct run *run);
+void run_let_others(struct run *run); /* have the lock for a moment */
+void run_abandon(struct run *run);    /* in a forked child */
+
+/* sched.c */
+void sched_ready(struct run *run, struct qp *qp);
+void sched_input(struct run *run, struct qp *qp, uint64_t now); /* a packet has changed it: answers, timers */
+void sched_ring(struct run *run, struct qp *qp);                /* any thread, without the lock */
+void sched_bells(struct run *run);
+uint32_t sched_unpark(struct run *run, struct link *link);               /* it has room; how many have waited */
+void sched_link_free(struct run *run, struct link *link, uint32_t room); /* so many bytes of it */
+void sched_timers(struct run *run, uint64_t now);
+void sched_flush(struct run *run);             /* what queue pairs have written leaves */
+bool sched_run(struct run *run, uint64_t now); /* lets QPs send; true: some did */
+uint64_t sched_deadline(const struct run *run);
+/* Sends the ACK that waits, as the peer's work is done.  False: there is no room for it now */
+bool sched_settle(struct run *run, struct qp *qp);
+void sched_forget(struct run *run, struct qp *qp);
+
+/* progress.c. receive: also takes packets from the sources. True: there was work, so there may be more. */
+bool progress(struct run *run, uint64_t now, bool everything);
+/* For an application's thread that polls, without the lock; does nothing when another has it. will_wait: it is going to
+ * sleep until an event, so that progress is the engine thread's again. */
+bool progress_look(struct run *run);                 /* a short look; false: there was none */
+bool progress_poll(struct run *run, bool will_wait); /* false: a short look was enough */
+void progress_polled(struct run *run, bool found);   /* after any other poll */
+void progress_post(struct run *run, struct qp *qp);
+void progress_sent(struct run *run, struct qp *qp, uint64_t now); /* the same of what has gone out; under the lock */
+void progress_leave(struct run *run); /* the device closes: what came here for other processes goes to them */
+/* Sends what doorbells and ready queue pairs ask for, and wakes the engine for the rest. */
+void progress_finish(struct run *run, uint64_t now);
+uint64_t progress_deadline(const struct run *run); /* of all that it does */
+
+/* engine.c */
+int engine_start(struct run *run, struct rnic_err *err);
+void engine_stop(struct run *run);
+/* What wakes the engine. watch: from now on, until it is closed. unwatch: what waits there is looked at in passing. */
+void engine_watch(struct run *run, int fd);
+void engine_unwatch(struct run *run, int fd);
+void engine_watch_for(struct run *run, struct watched *w, int fd, uint32_t events); /* -1: nothing; EPOLLIN, EPOLLOUT */
+void engine_rearm(struct run *run); /* a source has other descriptors, or waits for room in one, or no longer */
+void engine_wake(struct run *run);
+void engine_wake_for(struct run *run, uint64_t deadline); /* when it would sleep past it */
+/* ns that it has lately waited for a processor, or the lock */
+uint64_t engine_late(const struct run *run, uint64_t now);
+void engine_take_over(struct run *run); /* the application is going to wait: sockets are the engine's again */
+
+#endif
