@@ -18,7 +18,9 @@ struct dev *bare_open(void) {
     struct dev *dev = aligned_alloc(64, (sizeof *dev + 63) & ~(size_t)63);
     CHECK(dev != NULL);
     memset(dev, 0, sizeof *dev);
-    udp_tx_init(&dev->tx, &dev->fault, &dev->nic.counters);
+    static const struct source *const none[] = {NULL};
+    run_init(&dev->run, &dev->nic, none, dev);
+    udp_tx_init(&dev->tx, &dev->fault, &dev->nic.counters, &dev->run.now);
     dev->nic.wire = &dev->tx.link;
     CHECK_EQ(slot_claim(&dev->slots[0], &err), 0);
     dev->nslots = 1;
@@ -35,5 +37,6 @@ void bare_close(struct dev *dev) {
     slot_release(&dev->slots[0]);
     free(dev->table[0]);
     free(dev->freed[0]);
+    run_free(&dev->run);
     free(dev);
 }

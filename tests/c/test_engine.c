@@ -44,7 +44,7 @@ static void look(void) {
     CHECK_EQ(ops->poll_cq(cq, 1, &wc), 0);
 }
 
-static bool engine_stands_by(void) { return atomic_load(&dev_of(ctx)->disarmed); }
+static bool engine_stands_by(void) { return atomic_load(&dev_of(ctx)->run.disarmed); }
 
 static void test_an_application_that_polls_now_and_then_has_an_engine_at_work(void) {
     open_device();
@@ -69,13 +69,13 @@ static void test_an_application_that_waits_for_events_has_an_engine_at_work(void
 
 static void test_an_application_that_polls_all_the_time_has_the_sockets_to_itself(void) {
     open_device();
-    for (uint64_t limit = dev_clock() + 60000000000u; !engine_stands_by();) {
+    for (uint64_t limit = run_clock() + 60000000000u; !engine_stands_by();) {
         look();
-        CHECK(dev_clock() < limit);
+        CHECK(run_clock() < limit);
     }
-    for (uint64_t limit = dev_clock() + 60000000000u; engine_stands_by();) { /* until it does not */
+    for (uint64_t limit = run_clock() + 60000000000u; engine_stands_by();) { /* until it does not */
         nap(100000);
-        CHECK(dev_clock() < limit);
+        CHECK(run_clock() < limit);
     }
     close_device();
 }
@@ -95,12 +95,12 @@ static void write_beside_verbs(bool polls) {
     struct rnic_qp *qp = live_qp(&from), *peer = live_qp(&to);
     live_join(&from, qp, &to, peer, 14, 7);
     from.mem[63] = 1;
-    atomic_fetch_add(&dev_of(from.ctx)->waiting, 1);
+    atomic_fetch_add(&dev_of(from.ctx)->run.waiting, 1);
     live_post(&from, qp, RNIC_WR_RDMA_WRITE, 1, 0, 64, &to);
     double until = live_seconds() + HANG_S;
     while (polls ? from.ops->poll_cq(from.cq, 1, &wc) != 1 : !written(&to))
         CHECK(live_seconds() < until);
-    atomic_fetch_sub(&dev_of(from.ctx)->waiting, 1);
+    atomic_fetch_sub(&dev_of(from.ctx)->run.waiting, 1);
     CHECK(written(&to));
     CHECK_EQ(from.ops->destroy_qp(qp, NULL), 0);
     CHECK_EQ(to.ops->destroy_qp(peer, NULL), 0);
@@ -127,10 +127,10 @@ static void test_a_crowd_at_the_door_is_let_in_in_parts(void) {
         close(fd);
     }
     uint64_t before = dev->lane_numbers;
-    lanes_listen(dev, dev_clock());
+    lanes_source.receive_rare(dev, run_clock());
     CHECK(dev->lane_numbers > before && dev->lane_numbers < before + CROWD);
     for (int i = 0; i < CROWD && dev->lane_numbers < before + CROWD; i++)
-        lanes_listen(dev, dev_clock());
+        lanes_source.receive_rare(dev, run_clock());
     CHECK_EQ(dev->lane_numbers, before + CROWD);
     CHECK_EQ(dev->nlanes, 0);
     dev_unlock(dev);
@@ -211,10 +211,10 @@ static void answers_that_wait_unread(int local) {
     dev_unlock(b);
     await(&m.b, RNIC_CNT_acks_sent, acks + MANY);
     nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL); /* what was sent is in the socket a moment later */
-    progress(a, dev_clock(), true);
-    uint64_t late = dev_clock() + 100000000000u;
+    progress(&a->run, run_clock(), true);
+    uint64_t late = run_clock() + 100000000000u;
     for (int i = 0; i < MANY; i++)
-        progress(a, late, true);
+        progress(&a->run, late, true);
     CHECK_EQ(counted(&m.a, RNIC_CNT_timeouts), 0);
     dev_unlock(a);
     check_all_sent(&m);
@@ -232,19 +232,19 @@ static void test_an_engine_that_is_kept_waiting_remembers_it_for_a_while(void) {
     open_device();
     struct dev *dev = dev_of(ctx);
     uint64_t late = 0, until = 0;
-    for (uint64_t limit = dev_clock() + 60000000000u; late < HELD_NS / 2; late = engine_late(dev, dev_clock())) {
-        CHECK(dev_clock() < limit);
+    for (uint64_t limit = run_clock() + 60000000000u; late < HELD_NS / 2; late = engine_late(&dev->run, run_clock())) {
+        CHECK(run_clock() < limit);
         dev_lock(dev);
-        engine_wake(dev);
+        engine_wake(&dev->run);
         nap(HELD_NS);
         dev_unlock(dev);
         nap(HELD_NS / 10);
     }
-    until = atomic_load(&dev->late_until);
-    CHECK(engine_late(dev, until - 1) >= HELD_NS / 2);
-    CHECK_EQ(engine_late(dev, until), 0);
+    until = atomic_load(&dev->run.late_until);
+    CHECK(engine_late(&dev->run, until - 1) >= HELD_NS / 2);
+    CHECK_EQ(engine_late(&dev->run, until), 0);
     dev_lock(dev);
-    progress(dev, until - 1, false);
+    progress(&dev->run, until - 1, false);
     CHECK(dev->nic.late >= HELD_NS / 2);
     dev_unlock(dev);
     close_device();

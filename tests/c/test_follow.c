@@ -97,7 +97,7 @@ static int next_event(void) {
 
 static void tell(const struct netdev *fresh) {
     dev_lock(dev_of(ctx));
-    follow_apply(dev_of(ctx), fresh, dev_clock());
+    follow_apply(dev_of(ctx), fresh, run_clock());
     dev_unlock(dev_of(ctx));
 }
 

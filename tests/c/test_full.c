@@ -103,7 +103,8 @@ static struct way way;
 static void open_sink(void) {
     memset(&counters, 0, sizeof counters);
     fault_set(&fault, NULL);
-    udp_tx_init(&tx, &fault, &counters);
+    static const uint64_t now;
+    udp_tx_init(&tx, &fault, &counters, &now);
     port = other = (struct port){.gso = true};
     way = (struct way){.link = &tx.link, .port = &port};
     way.src.sin6_family = way.dst.sin6_family = AF_INET6;

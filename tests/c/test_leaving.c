@@ -95,8 +95,8 @@ static void test_the_last_ack_waits_for_room(void) {
 }
 
 static bool watches_room(const struct dev *d) {
-    for (size_t i = 0; i < sizeof d->watched / sizeof *d->watched; i++) {
-        if (d->watched[i].events & EPOLLOUT)
+    for (size_t i = 0; i < NETDEV_MAX_GIDS; i++) {
+        if ((d->watched_rx[i].events | d->watched_tx[i].events) & EPOLLOUT)
             return true;
     }
     return false;
@@ -118,9 +118,9 @@ static void test_somebody_looks_for_room_for_a_last_ack(void) {
     dev_lock(dev(&b));
     CHECK_EQ(a.ops->post_send(from, &wr, &bad, NULL), 0);
     while (!qp->counters.value[RNIC_CNT_requests_executed])
-        progress(dev(&b), dev_clock(), true);
+        progress(&dev(&b)->run, run_clock(), true);
     atomic_store(&full_fd, dev(&b)->ports[0].tx_fd);
-    sched_settle(dev(&b), qp);
+    sched_settle(&dev(&b)->run, qp);
     CHECK(!dev(&b)->tx.link.full || watches_room(dev(&b)));
     dev_unlock(dev(&b));
     atomic_store(&full_fd, -1);

@@ -147,7 +147,7 @@ void demux_deliver(struct dev *dev, struct qp *qp, const struct packet *pkt, uin
     qp->counters.value[RNIC_CNT_rx_packets]++;
     qp->counters.value[RNIC_CNT_rx_bytes] += n;
     qp->engine->input(qp, pkt, now);
-    sched_input(dev, qp, now);
+    sched_input(&dev->run, qp, now);
 }
 
 /* There is no queue pair 0 over RoCE: its number is nobody's (IBA CA17-33). */

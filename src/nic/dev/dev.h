@@ -14,24 +14,20 @@
  *   gsi.c       queue pair 1: whose process a message is for
  *   listeners.c who listens
  *   raw.c       frames of RAW_PACKET queue pairs: in and out
+ *   wire.c      the UDP link: what comes by the ports, and what waits to leave
+ *   forward.c   what other processes of this host hand on
  *   lanes.c     peers on this host
  *   outbox.c    CM messages that wait for room in another process' socket
  *   strays.c    what packets may cost that are for nobody
  *   floods.c    floods: what nobody needs is muted, requests for connections are counted
  *   demux.c     a datagram in: which process, which QP, is its ICRC right
- *   progress.c  one pass: receive, time, doorbells, send
- *   sched.c     which QP has something to do: ready list, held ACKs, timers
- *   engine.c    the thread that makes progress while no application does
  *   fork.c      what a forked child does
  *   netdev.c    network devices of the host
  *
- * Everything is under dev->lock but posting (per-queue locks, then a doorbell) and polling (the CQ's lock).
+ * Everything is under the lock but posting (per-queue locks, then a doorbell) and polling (the CQ's lock).
  */
 #ifndef RNIC_DEV_DEV_H
 #define RNIC_DEV_DEV_H
-
-#include <pthread.h>
-#include <stdatomic.h>
 
 #include "dev/netdev.h"
 #include "link/lane.h"
@@ -39,6 +35,7 @@
 #include "mem/store.h"
 #include "qp/qp.h"
 #include "qp/xrc.h"
+#include "run/run.h"
 #include "wire/bth.h"
 
 #define DEV_MAX_SLOTS 16
@@ -56,11 +53,6 @@ struct xrc_inode {
     dev_t device;
     ino_t inode;
     int name; /* socket that has the file's name; -1: it is of no file */
-};
-
-struct timer_heap {
-    struct qp **at;
-    uint32_t count, room;
 };
 
 /* What nobody was found to have, see strays.c. */
@@ -105,11 +97,9 @@ struct floods {
 struct dev {
     struct rnic_context pub;
     struct nic nic;
+    struct run run;           /* who makes progress; the lock */
     struct netdev net;        /* up, mtu and gids change: under both locks, so that one is enough to read them */
     pthread_mutex_t net_lock; /* held for no longer than a copy takes */
-    pthread_mutex_t lock;
-    _Atomic int waiting;      /* threads that wait for the lock for a verb; whoever makes progress makes way */
-    _Atomic uint32_t refused; /* polls since the last one that got the lock */
     _Atomic bool dead;        /* this process is a fork of the one that opened the device */
     _Atomic bool fatal;       /* the netdev has gone: nothing is left to do but to close */
     bool no_gso;
@@ -153,34 +143,13 @@ struct dev {
     struct fault fault;
     struct udp_tx tx;
     struct udp_rx rx;
-    bool more;            /* the last look at what has come may have left some of it */
-    uint64_t more_since;  /* as every look since then; 0: it has not */
-    uint64_t looked_at;   /* when that last look was */
     uint8_t *slot_buffer; /* 64 KiB for one forwarded datagram */
 
-    struct qp *ready_first, *ready_last;
-    struct qp *held;
-    struct timer_heap timers;
-    _Atomic(struct qp *) bells;
-
-    pthread_t thread;
-    bool thread_runs;
-    int epoll_fd, wake_fd;
-    int follow_fd;   /* netlink */
-    struct watched { /* what the engine's epoll set has: the ports' sockets, the slots', their lifelines and doors */
-        int fd;
-        uint32_t events;
-    } watched[2 * NETDEV_MAX_GIDS + 3 * DEV_MAX_SLOTS];
-    _Atomic bool stop;
-    _Atomic uint32_t in_vain;    /* polls since one found something, without the short looks */
-    _Atomic uint32_t calm;       /* polls that need look at the lanes alone */
-    _Atomic uint64_t last_poll;  /* when an application last looked for progress itself; 0: it has gone to sleep */
-    _Atomic uint64_t polls_at;   /* the same of one that looks all the time: the engine leaves it to that one */
-    _Atomic uint64_t wakes_at;   /* the engine thread sleeps until then at most; 0: it is awake */
-    _Atomic uint64_t late;       /* the longest that the engine thread has lately waited for a processor or the lock */
-    _Atomic uint64_t late_until; /* when that is forgotten */
-    uint64_t crowded_until;      /* the engine thread shares its processor, and does not linger; its own */
-    _Atomic bool disarmed;       /* the engine thread leaves the busy sockets to the polling application */
+    int follow_fd; /* netlink */
+    /* What the engine's epoll set has: */
+    struct watched watched_rx[NETDEV_MAX_GIDS], watched_tx[NETDEV_MAX_GIDS]; /* the ports' sockets, */
+    struct watched watched_slots[DEV_MAX_SLOTS], watched_lives[DEV_MAX_SLOTS], watched_doors[DEV_MAX_SLOTS];
+    struct watched watched_follow;
 
     struct store store; /* memory of its own making, and what of it other processes may import */
     struct peer peer;   /* the other process' context that this one has imported, if it has */
@@ -199,8 +168,6 @@ struct dev {
 
 static inline struct dev *dev_of(struct rnic_context *ctx) { return (struct dev *)ctx; }
 
-uint64_t dev_clock(void); /* CLOCK_MONOTONIC, ns */
-
 /* device.c. netdevs: names of devices, as of rnic_soft_list().  import: of the context that has this memory file, which may
  * be this process'. */
 void device_describe(const struct netdev *net, struct rnic_device_info *out);
@@ -208,12 +175,15 @@ int device_list(struct rnic_device_info *list, int max, struct rnic_err *err);
 int device_open(const char *netdev, const struct rnic_open_attr *attr, const struct rnic_ops *ops, struct dev **out,
                 struct rnic_err *err);
 int device_import(int cmd_fd, const struct rnic_ops *ops, struct dev **out, struct rnic_err *err);
-/* The lock.  Unlocking serves the doorbells that rang meanwhile, so that no post is left lying. */
 int device_close(struct rnic_context *ctx);
-void dev_lock(struct dev *dev);
-bool dev_trylock(struct dev *dev); /* false, too, while a thread waits for it */
-void dev_unlock(struct dev *dev);
-void dev_let_others(struct dev *dev); /* have the lock for a moment */
+
+static inline void dev_lock(struct dev *dev) { run_lock(&dev->run); }
+static inline bool dev_trylock(struct dev *dev) { return run_trylock(&dev->run); }
+static inline void dev_unlock(struct dev *dev) { run_unlock(&dev->run); }
+
+/* What the device listens to, in this order. */
+extern const struct source wire_source, forward_source, lanes_source, mcast_source, listeners_source, follow_source,
+    raw_source;
 
 /* qpn.c. add: gives the QP a number. 0, -ENOMEM, -EUSERS */
 int qpn_init(struct dev *dev, struct rnic_err *err);
@@ -250,6 +220,7 @@ void ports_settle(struct dev *dev); /* waits until packets come to us, or a mome
 int dev_mtu_of(int netdev_mtu);
 int dev_active_mtu(const struct dev *dev);
 uint64_t ports_remaps(const struct dev *dev); /* times that places in groups were learnt, for the counter */
+void ports_say_goodbye(struct dev *dev);      /* before they close: packets then go to those who stay */
 void ports_close(struct dev *dev);
 void ports_measure(struct dev *dev);                                          /* what follows from buffers and MTU */
 bool ports_follow(struct dev *dev, const struct netdev *fresh, uint64_t now); /* true: the GID table has changed */
@@ -264,7 +235,6 @@ int pkeys_set(struct dev *dev, const uint16_t *pkeys, uint32_t n, struct rnic_er
 /* follow.c. concerns: do notices of the kernel speak of that netdev? apply: it is like this now. */
 int follow_open(struct dev *dev, struct rnic_err *err);
 void follow_close(struct dev *dev);
-bool follow_receive(struct dev *dev, uint64_t now);
 bool follow_concerns(const void *notices, uint32_t n, int ifindex);
 void follow_look(struct dev *dev, uint64_t now);
 void follow_apply(struct dev *dev, const struct netdev *fresh, uint64_t now);
@@ -279,10 +249,9 @@ struct incoming {
 };
 static inline uint32_t deth_source(const struct packet *pkt) { return deth_sqpn(pkt->bth + pkt->row->deth); }
 
-/* mcast.c. receive: true: there was something */
+/* mcast.c */
 int mcast_attach(struct dev *dev, struct qp *qp, const union rnic_gid *gid, struct rnic_err *err);
 int mcast_detach(struct dev *dev, struct qp *qp, const union rnic_gid *gid, struct rnic_err *err);
-bool mcast_receive(struct dev *dev, uint64_t now);
 void mcast_abandon(struct dev *dev); /* in a forked child */
 
 /* gsi.c. elsewhere: true: the packet for QP1 is another process' and was handed on, or nobody's and was answered */
@@ -296,7 +265,6 @@ int listeners_open(struct dev *dev, uint64_t service_id, const union rnic_gid *a
 void listeners_close(struct dev *dev, struct rnic_listener *listener);
 int listeners_count(const struct dev *dev);
 bool listeners_have(const struct dev *dev, uint64_t service_id, const struct port *port, bool exact);
-bool listeners_receive(struct dev *dev, uint64_t now);
 void listeners_abandon(struct dev *dev);
 
 /* outbox.c. send: 0: on its way, held, or counted as lost; -ECONNREFUSED: there is no such name */
@@ -324,16 +292,11 @@ bool floods_admit(struct dev *dev, const struct sockaddr_in6 *src, uint64_t now)
 int raw_enter(struct dev *dev, struct qp *qp, struct rnic_err *err);
 void raw_leave(struct dev *dev, struct qp *qp);
 int raw_listen(struct dev *dev, struct rnic_err *err);
-bool raw_receive(struct dev *dev);
-void raw_release(struct dev *dev, uint64_t now); /* what the injector held; dev->raw is there */
-uint64_t raw_deadline(const struct dev *dev);    /* likewise */
 void raw_set_fault(struct dev *dev, const struct rnic_fault *fault);
 /* Frames can leave this host; else err says why not. Whether a packet socket could be opened is known by trying. */
 bool raw_reaches_wire(struct dev *dev, struct rnic_err *err);
-bool raw_waits(const struct dev *dev);          /* the packet socket is full */
-void raw_resume(struct dev *dev, uint64_t now); /* is it still? dev->raw is there */
-void raw_measure(struct dev *dev);              /* the MTU may have changed */
-void raw_fail(struct dev *dev);                 /* the netdev has gone */
+void raw_measure(struct dev *dev); /* the MTU may have changed */
+void raw_fail(struct dev *dev);    /* the netdev has gone */
 void raw_abandon(struct dev *dev);
 
 /* demux.c. check, icrc, may_ask: false: dropped */
@@ -349,65 +312,20 @@ bool demux_parse(struct dev *dev, struct packet *pkt, const uint8_t *bth, uint32
 /* lanes.c. decide: false: it is not known yet, and the queue pair becomes ready when it is. leave: before it is reset */
 void lanes_open(struct dev *dev, int slot);
 void lanes_close(struct dev *dev);
-void lanes_abandon(struct dev *dev); /* in a forked child */
-void lanes_tell(struct dev *dev);    /* our slots or addresses have changed */
-void lanes_listen(struct dev *dev, uint64_t now);
-uint64_t lanes_deadline(const struct dev *dev);
+void lanes_abandon(struct dev *dev);                /* in a forked child */
+void lanes_tell(struct dev *dev);                   /* our slots or addresses have changed */
 void lanes_prepare(struct dev *dev, struct qp *qp); /* asks, and waits a moment for an answer; without the lock */
-bool lanes_decide(struct dev *dev, struct qp *qp, uint64_t now);
+bool lanes_decide(void *owner, struct qp *qp, uint64_t now); /* of struct run */
 void lanes_leave(struct dev *dev, struct qp *qp);
 /* A packet of the peer has come by the wire: may it? */
 bool lanes_hear_wire(struct dev *dev, struct qp *qp, const struct packet *pkt);
-bool lanes_want(const struct dev *dev);            /* something is to be received, or there may be room */
-bool lanes_receive(struct dev *dev, uint64_t now); /* true: there was something */
-void lanes_flush(struct dev *dev);                 /* whoever sleeps and has got something is woken */
-bool lanes_may_sleep(struct dev *dev);             /* from now on whoever sends wakes us; false: something is there */
-void lanes_awake(struct dev *dev);
 /* Until no process is inside a copy that began before, or not the one with that queue pair; false: it stands still.  Lets
  * go of the lock while it waits. */
 bool lanes_await(struct dev *dev, uint32_t peer);
 
-/* sched.c */
-void sched_ready(struct dev *dev, struct qp *qp);
-void sched_input(struct dev *dev, struct qp *qp, uint64_t now); /* a packet has changed it: answers, timers */
-void sched_ring(struct dev *dev, struct qp *qp);                /* any thread, without the lock */
-void sched_bells(struct dev *dev);
-uint32_t sched_unpark(struct dev *dev, struct link *link); /* it has room; how many have waited */
-void sched_link_free(struct dev *dev, uint32_t room);      /* the link's socket has: bytes */
-void sched_timers(struct dev *dev, uint64_t now);
-bool sched_run(struct dev *dev, uint64_t now); /* lets QPs send; true: some did */
-uint64_t sched_deadline(const struct dev *dev);
-/* Sends the ACK that waits, as the peer's work is done.  False: there is no room for it now */
-bool sched_settle(struct dev *dev, struct qp *qp);
-void sched_forget(struct dev *dev, struct qp *qp);
-
-/* progress.c. receive: also takes packets from the links. True: there was work, so there may be more. */
-bool progress(struct dev *dev, uint64_t now, bool receive);
-bool progress_forwarded(struct dev *dev, const struct slot *from, uint64_t now); /* what waits in such a socket */
-/* For an application's thread that polls, without the lock; does nothing when another has it. will_wait: it is going to
- * sleep until an event, so that progress is the engine thread's again. */
-bool progress_look(struct dev *dev);                 /* a short look; false: there was none */
-bool progress_poll(struct dev *dev, bool will_wait); /* false: a short look was enough */
-void progress_polled(struct dev *dev, bool found);   /* after any other poll */
-void progress_post(struct dev *dev, struct qp *qp);
-void progress_sent(struct dev *dev, struct qp *qp, uint64_t now); /* the same of what has gone out; under the lock */
-void progress_leave(struct dev *dev);        /* the device closes: what came here for other processes goes to them */
-uint64_t tx_deadline(const struct dev *dev); /* what waits for the link, or for the injector's time */
-/* Sends what doorbells and ready queue pairs ask for, and wakes the engine for the rest. */
-void progress_finish(struct dev *dev, uint64_t now);
-
-/* engine.c */
-int engine_start(struct dev *dev, struct rnic_err *err);
-void engine_stop(struct dev *dev);
-void engine_unwatch(struct dev *dev, int fd);           /* what waits there is looked at in passing */
-void engine_watch(struct dev *dev, int fd);             /* from now on, until it is closed */
-void engine_watch_room(struct dev *dev);                /* dev->tx waits for room in a socket, or no longer */
-void engine_watchers(struct dev *dev, struct slot *of); /* takes in who watches the owner of a name */
-void engine_wake(struct dev *dev);
-void engine_wake_for(struct dev *dev, uint64_t deadline); /* when it would sleep past it */
-uint64_t engine_late(const struct dev *dev,
-                     uint64_t now);     /* ns that it has lately waited for a processor, or the lock */
-void engine_take_over(struct dev *dev); /* the application is going to wait: sockets are the engine's again */
+/* forward.c */
+bool forward_receive(struct dev *dev, const struct slot *from, uint64_t now); /* what waits in such a socket */
+void forward_watchers(struct dev *dev, struct slot *of); /* takes in who watches the owner of a name */
 
 /* fork.c: the process' devices. adopt: the one that has this memory file, with one owner more, or NULL.
  * unregister: false: it has other owners, and stays; with a device that is busy, disown is asked first. */

@@ -9,65 +9,17 @@
 #include "base/fail.h"
 #include "dev/dev.h"
 
-static uint64_t read_clock(clockid_t clock) {
-    struct timespec ts;
-    clock_gettime(clock, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
-uint64_t dev_clock(void) { return read_clock(CLOCK_MONOTONIC); }
-
 /* For completion queues, see queue/cq.h. */
 static uint64_t completion_clock(void *arg) {
     (void)arg;
-    return dev_clock();
+    return run_clock();
 }
 
 static uint64_t completion_wallclock(void *arg) {
     (void)arg;
-    return read_clock(CLOCK_REALTIME);
-}
-
-/* ---------------------------------------------------------------- the lock */
-
-/* For a verb: whoever works meanwhile makes way, see dev_trylock() and engine.c. */
-void dev_lock(struct dev *dev) {
-    if (pthread_mutex_trylock(&dev->lock) == 0)
-        return;
-    atomic_fetch_add(&dev->waiting, 1);
-    pthread_mutex_lock(&dev->lock);
-    atomic_fetch_sub(&dev->waiting, 1);
-}
-
-/* Nothing after it is read before the lock is free.  A processor of this kind gives it away by an instruction that is a
- * full barrier itself. */
-static inline void barrier_after_unlock(void) {
-#if defined(__x86_64__)
-    atomic_signal_fence(memory_order_seq_cst);
-#else
-    atomic_thread_fence(memory_order_seq_cst);
-#endif
-}
-
-/* Whoever posts or polls all the time would have the lock again before one that sleeps is awake. So it is left to that
- * one, who looks at the bells when it unlocks. */
-bool dev_trylock(struct dev *dev) { return !atomic_load(&dev->waiting) && pthread_mutex_trylock(&dev->lock) == 0; }
-
-void dev_unlock(struct dev *dev) {
-    for (;;) {
-        pthread_mutex_unlock(&dev->lock);
-        barrier_after_unlock(); /* a bell rung before a failed try-lock is seen here */
-        if (!atomic_load(&dev->bells) || !dev_trylock(dev))
-            return;
-        progress_finish(dev, dev_clock());
-    }
-}
-
-void dev_let_others(struct dev *dev) {
-    const struct timespec pause = {.tv_nsec = 50000};
-    dev_unlock(dev);
-    nanosleep(&pause, NULL);
-    dev_lock(dev);
+    struct timespec ts;
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
 /* ---------------------------------------------------------------- list */
@@ -125,16 +77,17 @@ static int open_parts(struct dev *dev, const struct rnic_open_attr *attr, struct
     if (rc)
         return rc;
     ports_measure(dev);
-    udp_tx_init(&dev->tx, &dev->fault, &dev->nic.counters);
+    udp_tx_init(&dev->tx, &dev->fault, &dev->nic.counters, &dev->run.now);
     dev->nic.wire = &dev->tx.link;
     if (attr->no_gso)
         dev->tx.max_packets = 1;
-    return engine_start(dev, err);
+    return engine_start(&dev->run, err);
 }
 
 static void close_parts(struct dev *dev) {
-    engine_stop(dev);
-    progress_leave(dev);
+    engine_stop(&dev->run);
+    ports_say_goodbye(dev);
+    progress_leave(&dev->run);
     udp_tx_finish(&dev->tx);
     fault_set(&dev->fault, NULL);
     follow_close(dev);
@@ -151,11 +104,13 @@ static void close_parts(struct dev *dev) {
     free(dev->nic.xrc_srqs);
     store_close(&dev->store);
     peer_close(&dev->peer);
-    free(dev->timers.at);
-    pthread_mutex_destroy(&dev->lock);
+    run_free(&dev->run);
     pthread_mutex_destroy(&dev->net_lock);
     free(dev);
 }
+
+static const struct source *const sources[] = {&wire_source,      &forward_source, &lanes_source, &mcast_source,
+                                               &listeners_source, &follow_source,  &raw_source,   NULL};
 
 /* No fork comes in between: what is made here is not known to the process' list yet. */
 static int open_device(const char *netdev, const struct rnic_open_attr *attr, const struct rnic_ops *ops,
@@ -165,11 +120,12 @@ static int open_device(const char *netdev, const struct rnic_open_attr *attr, co
     if (!dev)
         return fail(err, -ENOMEM, "no memory for the device");
     memset(dev, 0, sizeof *dev);
-    dev->epoll_fd = dev->wake_fd = dev->follow_fd = dev->store.fd = dev->peer.fd = -1;
+    dev->follow_fd = dev->store.fd = dev->peer.fd = -1;
     dev->pub.ops = ops;
     dev->pub.num_comp_vectors = COMP_VECTORS;
     dev->nic.cq_timing = (struct cq_timing){.clock = completion_clock, .wallclock = completion_wallclock};
-    pthread_mutex_init(&dev->lock, NULL);
+    run_init(&dev->run, &dev->nic, sources, dev);
+    dev->run.decide = lanes_decide;
     pthread_mutex_init(&dev->net_lock, NULL);
     rng_seed(&dev->nic.rng, (uint64_t)rng_secret() << 32 | rng_secret());
     int rc = follow_open(dev, err); /* first: whatever changes from now on is told */

@@ -231,7 +231,7 @@ static void judge(struct dev *dev, struct port *port, const struct sieve_rule *w
     if (!may)
         return;
     port_mute(port, &f->rule);
-    engine_wake_for(dev, f->rule.until);
+    engine_wake_for(&dev->run, f->rule.until);
     dev->nic.counters.value[RNIC_CNT_sources_muted]++;
 }
 

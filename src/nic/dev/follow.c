@@ -7,6 +7,7 @@
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -48,7 +49,7 @@ static void end_qp(struct dev *dev, struct qp *qp) {
     if (qp->state == RNIC_QPS_RESET || qp->state == RNIC_QPS_ERR)
         return;
     qp_error(qp, -1); /* the device's event tells */
-    sched_ready(dev, qp);
+    sched_ready(&dev->run, qp);
 }
 
 void device_fail(struct dev *dev) {
@@ -121,7 +122,8 @@ bool follow_concerns(const void *notices, uint32_t n, int ifindex) {
     return false;
 }
 
-bool follow_receive(struct dev *dev, uint64_t now) {
+static bool receive(void *owner, uint64_t now) {
+    struct dev *dev = owner;
     _Alignas(struct nlmsghdr) uint8_t notices[NOTICES];
     bool any = false, concerned = false;
     for (int i = 0; dev->follow_fd >= 0 && i < AT_ONCE; i++) {
@@ -140,3 +142,11 @@ bool follow_receive(struct dev *dev, uint64_t now) {
         follow_look(dev, now);
     return any;
 }
+
+static void arm(void *owner, bool armed) {
+    struct dev *dev = owner;
+    (void)armed;
+    engine_watch_for(&dev->run, &dev->watched_follow, dev->follow_fd, EPOLLIN);
+}
+
+const struct source follow_source = {.name = "follow", .receive_rare = receive, .arm = arm};

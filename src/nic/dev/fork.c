@@ -74,8 +74,7 @@ static void abandon(struct dev *dev) {
     store_abandon(&dev->store);
     if (dev->peer.fd >= 0)
         close(dev->peer.fd);
-    close(dev->epoll_fd);
-    close(dev->wake_fd);
+    run_abandon(&dev->run);
 }
 
 static void in_child(void) {

@@ -57,14 +57,20 @@ static bool carries_data(const struct dev *dev) {
     return forwarded;
 }
 
-static bool receive(void *owner, uint64_t now, bool everything) {
+static bool receive(void *owner, uint64_t now, bool all) {
     struct dev *dev = owner;
-    bool any = false, look = everything || carries_data(dev);
+    bool any = false, look = all || carries_data(dev);
     for (int i = 0; look && i < dev->nslots; i++)
         any |= forward_receive(dev, &dev->slots[i], now);
-    for (int i = 0; everything && i < dev->nslots; i++)
-        forward_watchers(dev, &dev->slots[i]);
     return any;
+}
+
+static bool receive_rare(void *owner, uint64_t now) {
+    struct dev *dev = owner;
+    (void)now;
+    for (int i = 0; i < dev->nslots; i++)
+        forward_watchers(dev, &dev->slots[i]);
+    return false;
 }
 
 static void timer(void *owner, uint64_t now) { outbox_timer(owner, now); }
@@ -80,5 +86,9 @@ static void arm(void *owner, bool armed) {
     }
 }
 
-const struct source forward_source = {
-    .name = "forward", .receive = receive, .deadline = deadline, .timer = timer, .arm = arm};
+const struct source forward_source = {.name = "forward",
+                                      .receive = receive,
+                                      .receive_rare = receive_rare,
+                                      .deadline = deadline,
+                                      .timer = timer,
+                                      .arm = arm};

@@ -12,6 +12,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -42,7 +43,7 @@ static void know_self(const struct dev *dev, struct lane_self *self) {
 }
 
 static void discard(struct dev *dev, struct lane *l) {
-    sched_unpark(dev, &l->link); /* of answers that go another way by now */
+    sched_unpark(&dev->run, &l->link); /* of answers that go another way by now */
     fault_forget(&dev->fault, &l->link);
     if (l->remote)
         remote_close(l->remote);
@@ -66,13 +67,13 @@ void lanes_open(struct dev *dev, int slot) {
     dev->nic.local_way = dev->local ? link_to : NULL;
     dev->nic.local_arg = dev;
     dev->nic.have_left = dev->local ? have_left : NULL;
-    dev->lane_shared = (struct lane_shared){&dev->fault, &dev->nic.counters, &dev->tx.now};
+    dev->lane_shared = (struct lane_shared){&dev->fault, &dev->nic.counters, &dev->run.now};
     dev->doors[slot] = dev->local ? lane_listen(dev->slots[slot].number) : -1;
 }
 
 /* Who does not answer, or hangs up, is not asked again at once. */
 static void forget(struct dev *dev, const struct lane *l) {
-    uint64_t again = dev_clock() + AGAIN_NS;
+    uint64_t again = run_clock() + AGAIN_NS;
     for (uint32_t i = 0; i < SLOT_COUNT; i++) {
         if (dev->lane_to[i] != l)
             continue;
@@ -115,7 +116,7 @@ static void enter(struct dev *dev, struct lane *l) {
     l->next = dev->lanes;
     dev->lanes = l;
     dev->nlanes++;
-    engine_watch(dev, l->fd);
+    engine_watch(&dev->run, l->fd);
 }
 
 /* A slot that nobody of this host has is asked for again after a while: it may be another host's. */
@@ -147,7 +148,7 @@ static void answer(struct dev *dev, int door, uint64_t now) {
     for (int i = 0; i < CALLERS && (l = lane_answer(door, &dev->lane_shared, now)); i++)
         has_room_for(dev, l) ? enter(dev, l) : lane_free(l);
     if (!l && (errno == EMFILE || errno == ENFILE)) {
-        engine_unwatch(dev, door);
+        engine_unwatch(&dev->run, door);
         dev->doors_again = now + AGAIN_NS;
     }
 }
@@ -155,7 +156,7 @@ static void answer(struct dev *dev, int door, uint64_t now) {
 static void watch_doors(struct dev *dev) {
     for (int i = 0; i < dev->nslots; i++) {
         if (dev->doors[i] >= 0)
-            engine_watch(dev, dev->doors[i]);
+            engine_watch(&dev->run, dev->doors[i]);
     }
     dev->doors_again = NEVER;
 }
@@ -172,7 +173,7 @@ void lanes_tell(struct dev *dev) {
 /* Those that wait for it find out; whoever went by one that has gone stays there, and is not heard. */
 static void wake_waiting(struct dev *dev, struct qp *qp) {
     if (qp->reach == REACH_OPEN)
-        sched_ready(dev, qp);
+        sched_ready(&dev->run, qp);
 }
 
 /* What the process of a dead peer has left is nobody's. */
@@ -194,7 +195,7 @@ static void changed(struct dev *dev, struct lane *l) {
     }
     if (l->state == LANE_DOWN) {
         forget(dev, l);
-        sched_unpark(dev, &l->link);
+        sched_unpark(&dev->run, &l->link);
         qpn_each(dev, stay_outside);
     }
     if (l->state == LANE_UP || l->state == LANE_DOWN)
@@ -221,7 +222,7 @@ static uint64_t patience(const struct lane *l) {
 }
 
 /* Whatever is said on the lanes' sockets, and asked at our doors. */
-void lanes_listen(struct dev *dev, uint64_t now) {
+static void listen_all(struct dev *dev, uint64_t now) {
     struct lane_self self;
     if (!dev->local)
         return;
@@ -244,7 +245,8 @@ void lanes_listen(struct dev *dev, uint64_t now) {
     reap(dev);
 }
 
-uint64_t lanes_deadline(const struct dev *dev) {
+static uint64_t deadline(const void *owner) {
+    const struct dev *dev = owner;
     uint64_t first = dev->doors_again;
     for (const struct lane *l = dev->lanes; l; l = l->next) {
         uint64_t at = patience(l);
@@ -395,7 +397,7 @@ static struct lane *find(struct dev *dev, struct qp *qp, uint64_t now, bool *wai
 static struct link *link_to(void *arg, uint32_t qpn, const struct in6_addr *to) {
     struct dev *dev = arg;
     uint32_t slot = qpn_slot(qpn);
-    struct lane *l = dev->lane_to[slot] ? dev->lane_to[slot] : ask(dev, slot, dev->tx.now);
+    struct lane *l = dev->lane_to[slot] ? dev->lane_to[slot] : ask(dev, slot, dev->run.now);
     return l && l->state == LANE_UP && !l->link.full && l->trusted && is_peer(l, qpn) && lane_is_to(l, to) ? &l->link
                                                                                                            : NULL;
 }
@@ -414,12 +416,13 @@ void lanes_prepare(struct dev *dev, struct qp *qp) {
         dev_lock(dev);
         wait = false;
         if (qp->reach == REACH_OPEN)
-            find(dev, qp, dev_clock(), &wait);
+            find(dev, qp, run_clock(), &wait);
         dev_unlock(dev);
     }
 }
 
-bool lanes_decide(struct dev *dev, struct qp *qp, uint64_t now) {
+bool lanes_decide(void *owner, struct qp *qp, uint64_t now) {
+    struct dev *dev = owner;
     bool wait = false;
     if (!has_work(qp)) /* what is posted in this moment is not to be sent before it is decided */
         return qp->state != RNIC_QPS_RTS;
@@ -526,7 +529,7 @@ static bool receive(struct dev *dev, struct lane *l, uint64_t now) {
         ring_take(&l->in);
         n++;
     }
-    dev->more |= n == PACKETS;
+    dev->run.more |= n == PACKETS;
     if (n)
         lane_taken(l);
     if (rc >= 0)
@@ -536,7 +539,8 @@ static bool receive(struct dev *dev, struct lane *l, uint64_t now) {
     return true;
 }
 
-bool lanes_want(const struct dev *dev) {
+static bool want(const void *owner) {
+    const struct dev *dev = owner;
     for (const struct lane *l = dev->lanes; l; l = l->next) {
         if (l->state == LANE_UP && (l->link.full || ring_has_packet(&l->in)))
             return true;
@@ -544,26 +548,28 @@ bool lanes_want(const struct dev *dev) {
     return false;
 }
 
-bool lanes_receive(struct dev *dev, uint64_t now) {
+static bool receive_all(struct dev *dev, uint64_t now) {
     bool any = false;
     for (struct lane *l = dev->lanes; l; l = l->next) {
         if (l->state != LANE_UP)
             continue;
         any |= receive(dev, l, now);
         if (l->link.full && lane_unstick(l))
-            sched_unpark(dev, &l->link);
+            sched_unpark(&dev->run, &l->link);
     }
     return any;
 }
 
-void lanes_flush(struct dev *dev) {
+static void flush(void *owner) {
+    struct dev *dev = owner;
     for (struct lane *l = dev->lanes; l; l = l->next) {
         if (l->dirty)
             lane_flush(l);
     }
 }
 
-bool lanes_may_sleep(struct dev *dev) {
+static bool may_sleep(void *owner) {
+    struct dev *dev = owner;
     bool may = true;
     for (struct lane *l = dev->lanes; l; l = l->next) {
         if (l->state == LANE_UP)
@@ -572,7 +578,8 @@ bool lanes_may_sleep(struct dev *dev) {
     return may;
 }
 
-void lanes_awake(struct dev *dev) {
+static void awake(void *owner) {
+    struct dev *dev = owner;
     for (struct lane *l = dev->lanes; l; l = l->next) {
         if (l->state == LANE_UP)
             ring_awake(&l->in);
@@ -637,12 +644,43 @@ static bool have_left(void *arg, struct farewell *f) {
 }
 
 bool lanes_await(struct dev *dev, uint32_t peer) {
-    uint64_t until = dev_clock() + COPY_NS;
+    uint64_t until = run_clock() + COPY_NS;
     struct farewell f = {.peer = peer};
     for (int looks = 0; !have_left(dev, &f); looks++) {
-        if (dev_clock() > until)
+        if (run_clock() > until)
             return false;
-        looks < SHORT_LOOKS ? (void)sched_yield() : dev_let_others(dev);
+        looks < SHORT_LOOKS ? (void)sched_yield() : run_let_others(&dev->run);
     }
     return true;
 }
+
+/* ---------------------------------------------------------------- as a source */
+
+static bool source_receive(void *owner, uint64_t now, bool all) {
+    (void)all;
+    return receive_all(owner, now);
+}
+
+static bool receive_rare(void *owner, uint64_t now) {
+    listen_all(owner, now);
+    return false;
+}
+
+static void arm(void *owner, bool armed) {
+    struct dev *dev = owner;
+    (void)armed;
+    for (int i = 0; i < dev->nslots; i++)
+        engine_watch_for(&dev->run, &dev->watched_doors[i], dev->doors[i], EPOLLIN);
+}
+
+const struct source lanes_source = {
+    .name = "lanes",
+    .receive = source_receive,
+    .receive_rare = receive_rare,
+    .wants = want,
+    .flush = flush,
+    .timer_at = deadline,
+    .arm = arm,
+    .may_sleep = may_sleep,
+    .awake = awake,
+};

@@ -114,8 +114,8 @@ static void enter(struct dev *dev, struct listener *l) {
     for (int i = 0; i < FAMILIES; i++) {
         if (l->name[i].fd < 0)
             continue;
-        engine_watch(dev, l->name[i].fd);
-        engine_watch(dev, l->name[i].life.fd);
+        engine_watch(&dev->run, l->name[i].fd);
+        engine_watch(&dev->run, l->name[i].life.fd);
     }
 }
 
@@ -171,14 +171,15 @@ void listeners_abandon(struct dev *dev) {
         close_names(l);
 }
 
-bool listeners_receive(struct dev *dev, uint64_t now) {
+static bool receive(void *owner, uint64_t now) {
+    struct dev *dev = owner;
     bool any = false;
     for (struct listener *l = dev->listeners; l; l = l->next) {
         for (int i = 0; i < FAMILIES; i++) {
             if (l->name[i].fd < 0)
                 continue;
-            any |= progress_forwarded(dev, &l->name[i], now);
-            engine_watchers(dev, &l->name[i]);
+            any |= forward_receive(dev, &l->name[i], now);
+            forward_watchers(dev, &l->name[i]);
         }
     }
     return any;
@@ -194,3 +195,5 @@ bool listeners_have(const struct dev *dev, uint64_t service_id, const struct por
     }
     return false;
 }
+
+const struct source listeners_source = {.name = "listeners", .receive_rare = receive};

@@ -83,7 +83,7 @@ int mcast_attach(struct dev *dev, struct qp *qp, const union rnic_gid *gid, stru
         *at = open_group(dev, gid, err);
         if (!*at)
             return -errno;
-        engine_watch(dev, (*at)->in.rx_fd);
+        engine_watch(&dev->run, (*at)->in.rx_fd);
     }
     int rc = add_member(*at, qp);
     if (rc && fresh)
@@ -147,7 +147,8 @@ static void input(struct dev *dev, const struct group *g, const struct udp_datag
         dev->nic.counters.value[RNIC_CNT_drop_bad_qpn]++;
 }
 
-bool mcast_receive(struct dev *dev, uint64_t now) {
+static bool receive(void *owner, uint64_t now) {
+    struct dev *dev = owner;
     bool any = false;
     for (const struct group *g = dev->groups; g; g = g->next) {
         int n = udp_receive(&dev->rx, &g->in);
@@ -157,3 +158,5 @@ bool mcast_receive(struct dev *dev, uint64_t now) {
     }
     return any;
 }
+
+const struct source mcast_source = {.name = "mcast", .receive_rare = receive};

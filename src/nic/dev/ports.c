@@ -46,8 +46,7 @@ static int open_port(struct dev *dev, int index, union rnic_gid gid, uint64_t no
     set_gid(dev, index, gid);
     dev->had[index] = gid;
     dev->port_list[index] = port;
-    dev->watched[index].fd = dev->watched[NETDEV_MAX_GIDS + index].fd =
-        -1; /* an earlier one may have had the same number */
+    dev->watched_rx[index].fd = dev->watched_tx[index].fd = -1; /* an earlier one may have had the same number */
     if (index >= dev->net.ngids)
         dev->net.ngids = index + 1;
     return 0;
@@ -58,7 +57,7 @@ int ports_open(struct dev *dev, struct rnic_err *err) {
     int n = dev->net.ngids, rc = 0;
     dev->net.ngids = 0;
     for (int i = 0; i < n && (!rc || rc == -EADDRNOTAVAIL); i++)
-        rc = open_port(dev, dev->net.ngids, dev->net.gids[i], dev_clock(), err);
+        rc = open_port(dev, dev->net.ngids, dev->net.gids[i], run_clock(), err);
     for (int i = dev->net.ngids; i < n; i++)
         dev->net.gids[i] = none;
     return rc == -EADDRNOTAVAIL && dev->net.ngids ? 0 : rc;
@@ -123,7 +122,7 @@ void ports_measure(struct dev *dev) {
 void ports_use(struct dev *dev, const struct way *way) { dev->port_users[(struct port *)way->port - dev->ports]++; }
 
 void ports_leave(struct dev *dev, struct way *way) {
-    struct port *port = way->port;
+    const struct port *port = way->port;
     if (port)
         dev->port_users[port - dev->ports]--;
     way->port = NULL;
@@ -135,12 +134,19 @@ static void vacate(struct dev *dev, int index) {
     struct port *port = &dev->ports[index];
     udp_tx_flush(&dev->tx);
     if (udp_tx_forget(&dev->tx, port))
-        sched_link_free(dev, port->sndbuf / 2);
+        sched_link_free(&dev->run, &dev->tx.link, port->sndbuf / 2);
     fault_forget(&dev->fault, port);
     port_close(port);
     port->addr = (struct sockaddr_in6){0};
     set_gid(dev, index, none);
-    dev->watched[index].fd = dev->watched[NETDEV_MAX_GIDS + index].fd = -1;
+    dev->watched_rx[index].fd = dev->watched_tx[index].fd = -1;
+}
+
+void ports_say_goodbye(struct dev *dev) {
+    for (int i = 0; i < dev->net.ngids; i++) {
+        if (dev->ports[i].steering)
+            port_leave(&dev->ports[i]);
+    }
 }
 
 void ports_close(struct dev *dev) {

@@ -83,7 +83,7 @@ static bool take(struct dev *dev, int slot, struct qp *qp, uint64_t now) {
 }
 
 int qpn_add(struct dev *dev, struct qp *qp, struct rnic_err *err) {
-    uint64_t now = dev_clock();
+    uint64_t now = run_clock();
     for (int slot = 0; slot < DEV_MAX_SLOTS; slot++) {
         if (slot == dev->nslots) {
             int rc = add_slot(dev, err);
@@ -91,7 +91,7 @@ int qpn_add(struct dev *dev, struct qp *qp, struct rnic_err *err) {
                 rc = dev->ports[i].steering ? port_add_slot(&dev->ports[i], dev->slots[slot].number) : 0;
             if (rc)
                 return rc;
-            engine_wake(dev); /* it watches one more socket */
+            engine_wake(&dev->run); /* it watches one more socket */
             lanes_tell(dev);
         }
         if (take(dev, slot, qp, now))
@@ -106,7 +106,7 @@ void qpn_remove(struct dev *dev, struct qp *qp) {
         if (dev->slots[i].number != qpn_slot(qp->pub.qp_num))
             continue;
         dev->table[i][index] = NULL;
-        dev->freed[i][index] = dev_clock();
+        dev->freed[i][index] = run_clock();
     }
 }
 

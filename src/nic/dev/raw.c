@@ -64,7 +64,7 @@ static void emit(struct link *to, const struct way *way, const uint8_t *frame, u
 
 static bool put(struct link *to, const struct way *way, const uint8_t *frame, uint32_t n) {
     struct raw_link *link = (struct raw_link *)to;
-    uint64_t now = link->dev->tx.now;
+    uint64_t now = link->dev->run.now;
     if (link->fault.on) {
         fault_send(&link->fault, &link->dev->nic.counters, way, frame, n, now);
         return true;
@@ -80,14 +80,25 @@ static bool put(struct link *to, const struct way *way, const uint8_t *frame, ui
 
 static const struct link_ops packet_ops = {.name = "packet", .put = put, .emit = emit};
 
-bool raw_waits(const struct dev *dev) { return dev->raw && dev->raw->net.link.full; }
-
 /* A queue behind the socket does not tell when it has room: the frame is tried again after a while. */
-void raw_resume(struct dev *dev, uint64_t now) {
-    if (now < dev->raw->retry_at)
-        return;
-    dev->raw->net.link.full = false;
-    (void)sched_unpark(dev, &dev->raw->net.link);
+static void resume(void *owner, uint64_t now, bool called) {
+    struct dev *dev = owner;
+    struct raw_link *link = dev->raw;
+    (void)called;
+    if (link && link->net.link.full && now >= link->retry_at) {
+        link->net.link.full = false;
+        sched_unpark(&dev->run, &link->net.link);
+    }
+    if (link && link->fault.held)
+        fault_release(&link->fault, now);
+}
+
+static uint64_t deadline(const void *owner) {
+    const struct raw_link *link = ((const struct dev *)owner)->raw;
+    if (!link)
+        return NEVER;
+    uint64_t fault = fault_deadline(&link->fault), retry = link->net.link.full ? link->retry_at : NEVER;
+    return retry < fault ? retry : fault;
 }
 
 /* ---------------------------------------------------------------- in */
@@ -122,20 +133,14 @@ static bool receive(struct raw_link *link) {
     return got > 0;
 }
 
-bool raw_receive(struct dev *dev) {
-    struct raw_link *link = dev->raw;
+static bool source_receive(void *owner, uint64_t now) {
+    struct raw_link *link = ((struct dev *)owner)->raw;
+    (void)now;
     return link && link->listens && receive(link);
 }
 
-void raw_release(struct dev *dev, uint64_t now) {
-    if (dev->raw->fault.held)
-        fault_release(&dev->raw->fault, now);
-}
-
-uint64_t raw_deadline(const struct dev *dev) {
-    uint64_t fault = fault_deadline(&dev->raw->fault), retry = raw_waits(dev) ? dev->raw->retry_at : NEVER;
-    return retry < fault ? retry : fault;
-}
+const struct source raw_source = {
+    .name = "raw", .receive_rare = source_receive, .resume = resume, .deadline = deadline};
 
 void raw_set_fault(struct dev *dev, const struct rnic_fault *fault) {
     if (dev->raw)
@@ -243,7 +248,7 @@ int raw_listen(struct dev *dev, struct rnic_err *err) {
     if (rc)
         return rc;
     link->listens = true;
-    engine_watch(dev, link->fd);
+    engine_watch(&dev->run, link->fd);
     return 0;
 }
 

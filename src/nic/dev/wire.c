@@ -20,11 +20,11 @@ static bool receive_port(struct dev *dev, struct port *port, uint64_t now) {
     return n > 0;
 }
 
-static bool receive(void *owner, uint64_t now, bool everything) {
+static bool receive(void *owner, uint64_t now, bool all) {
     struct dev *dev = owner;
     bool any = false;
     for (int i = 0; i < dev->net.ngids; i++) {
-        if (everything || dev->port_users[i])
+        if (all || dev->port_users[i])
             any |= receive_port(dev, &dev->ports[i], now);
     }
     return any;

@@ -130,11 +130,17 @@ static void take_back(struct link *link, uint32_t qpn) {
         ring_take_back(&l->out, qpn);
 }
 
+static void flush(struct link *link) {
+    if (lane_of(link)->dirty)
+        lane_flush(lane_of(link));
+}
+
 static const struct link_ops lane_ops = {
     .name = "lane",
     .reserve = reserve,
     .commit = commit,
     .put = put,
+    .flush = flush,
     .emit = emit,
     .refer = refer,
     .take_back = take_back,

@@ -59,8 +59,13 @@ struct link_ops {
     void (*commit)(struct link *link);
     /* All of a packet that is at hand: of a short one the quicker way, of a frame the only one. False: not now. */
     bool (*put)(struct link *link, const struct way *way, const uint8_t *bytes, uint32_t n);
+    /* What has been put leaves, or its reader is woken, without waiting for the end of the pass. */
+    void (*flush)(struct link *link);
     /* What the fault injector lets go, from that way to this link: it has no room, it is lost. */
     void (*emit)(struct link *link, const struct way *way, const uint8_t *bytes, uint32_t n);
+    /* Where it can be known: bytes written along the way up to now, and those of them that have left this host. */
+    uint64_t (*written)(const struct link *link, const struct way *way);
+    uint64_t (*left)(const struct link *link, const struct way *way);
     /* Where the peer can read our memory, else NULL.  refer: instead of commit(): the packet's first n bytes are written,
      * and the element behind them says where the payload is. take_back: from now on the peer is to find it no more, in any
      * such packet of that queue pair. */

@@ -123,7 +123,7 @@ static void begin_to_wait(struct udp_tx *u, const struct way *way) {
     u->kept = *way;
     u->way = &u->kept;
     u->link.full = u->closed = true;
-    u->retry_at = u->now + RETRY_NS;
+    u->retry_at = *u->now + RETRY_NS;
     u->counters->value[RNIC_CNT_tx_waits]++;
 }
 
@@ -154,7 +154,7 @@ void udp_tx_flush(struct udp_tx *u) {
     if (!u->count || u->link.full)
         return;
     if (u->fault->on)
-        fault_send(u->fault, u->counters, u->way, u->bytes, u->length, u->now);
+        fault_send(u->fault, u->counters, u->way, u->bytes, u->length, *u->now);
     else if (!send_datagram(u, u->way, u->bytes, u->length, (uint16_t)u->segment))
         begin_to_wait(u, u->way);
     if (!u->link.full)
@@ -201,7 +201,7 @@ void udp_wait_for_room(int fd) {
 void udp_tx_finish(struct udp_tx *u) {
     udp_tx_flush(u);
     if (u->link.full)
-        (void)udp_tx_resume(u, u->now);
+        (void)udp_tx_resume(u, *u->now);
 }
 
 static bool same_way(const struct way *a, const struct way *b) {
@@ -243,12 +243,27 @@ static void commit(struct link *link) {
     u->count++;
 }
 
-static const struct link_ops udp_ops = {.name = "udp", .reserve = reserve, .commit = commit, .emit = emit};
+static uint64_t written(const struct link *link, const struct way *way) {
+    const struct udp_tx *u = (const struct udp_tx *)link;
+    const struct port *port = way->port;
+    return port->handed + (u->count && u->way->port == port ? u->length : 0);
+}
 
-void udp_tx_init(struct udp_tx *u, struct fault *fault, struct rnic_counters *counters) {
+static uint64_t left(const struct link *link, const struct way *way) {
+    (void)link;
+    return port_left(way->port);
+}
+
+static void flush(struct link *link) { udp_tx_flush((struct udp_tx *)link); }
+
+static const struct link_ops udp_ops = {
+    .name = "udp", .reserve = reserve, .commit = commit, .flush = flush, .emit = emit, .written = written, .left = left};
+
+void udp_tx_init(struct udp_tx *u, struct fault *fault, struct rnic_counters *counters, const uint64_t *now) {
     u->link.ops = &udp_ops;
     u->fault = fault;
     u->counters = counters;
+    u->now = now;
     u->max_packets = UDP_BATCH_PACKETS;
     batch_is_gone(u);
 }

@@ -26,7 +26,7 @@ struct udp_tx {
     struct link link; /* first; full: the batch is for a socket that is full */
     struct fault *fault;
     struct rnic_counters *counters;
-    uint64_t now;
+    const uint64_t *now;  /* of the pass */
     uint32_t max_packets; /* of a batch; 1: no segmentation offload */
 
     struct way *way;   /* of the batch being filled; its port is a struct port */
@@ -40,7 +40,7 @@ struct udp_tx {
     uint8_t bytes[UDP_MAX_PAYLOAD + 1];
 };
 
-void udp_tx_init(struct udp_tx *u, struct fault *fault, struct rnic_counters *counters);
+void udp_tx_init(struct udp_tx *u, struct fault *fault, struct rnic_counters *counters, const uint64_t *now);
 void udp_tx_flush(struct udp_tx *u);
 void udp_tx_release(struct udp_tx *u, uint64_t now); /* what the injector holds and is due */
 /* Tries the batch that waits again: true: it has gone, and there is room. */
@@ -52,11 +52,6 @@ bool udp_tx_forget(struct udp_tx *u, const struct port *port);
 int udp_tx_full(const struct udp_tx *u);
 void udp_wait_for_room(int fd);
 void udp_tx_finish(struct udp_tx *u);
-/* Bytes written along a port up to now, for port_left(). */
-static inline uint64_t udp_tx_written(const struct udp_tx *u, const struct port *port) {
-    return port->handed + (u->count && u->way->port == port ? u->length : 0);
-}
-
 struct udp_datagram {
     uint8_t *bytes;
     uint32_t length, segment; /* segment: size of the packets in it, the last may be shorter */

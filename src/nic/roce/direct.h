@@ -11,7 +11,6 @@
 /* Carries out an element that was found good and has nothing of its queue pair under way before it.  False: it is to go as
  * a request: it is none of these operations, or the peer's memory cannot be reached, or not so, which the peer is to say. */
 bool direct_execute(struct qp *qp, struct send_wqe *wqe);
-#define DIRECT_TURN (4u << 20) /* bytes, after which it is others' turn: they take some 0.5 ms */
 
 /* Is nothing under way, so that order holds, and is it not the first of all, which finds out whether the peer is there? */
 bool direct_is_next(struct qp *qp);

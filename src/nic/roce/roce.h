@@ -24,8 +24,6 @@
 #include "roce/congestion.h"
 
 #define MAX_RD_ATOMIC 128
-#define BURST 60          /* packets a turn at most, so that queue pairs take turns: four datagrams of 4 KiB packets */
-#define PACKET_COST 256   /* bytes that a packet takes in a peer's socket buffer beside its payload */
 #define ACK_EVERY 32      /* request packets between two AckReq bits within a message or chain */
 #define RNR_INFINITE 7    /* value of rnr_retry */
 #define PROBE_MIN 1000000 /* ns without an answer before a packet is sent once more; twice as long for each one after */

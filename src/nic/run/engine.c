@@ -46,10 +46,8 @@ void engine_watch_for(struct run *run, struct watched *w, int fd, uint32_t event
 }
 
 static void arm_sources(struct run *run, bool armed) {
-    for (const struct source *const *s = run->sources; *s; s++) {
-        if ((*s)->arm)
-            (*s)->arm(run->owner, armed);
-    }
+    EACH_SOURCE(run, s, arm)
+    (*s)->arm(run->owner, armed);
 }
 
 static void arm(struct run *run, bool armed) {
@@ -104,16 +102,14 @@ static void engine_lock(struct run *run) {
 }
 
 static void source_timers(struct run *run, uint64_t now) {
-    for (const struct source *const *s = run->sources; *s; s++) {
-        if ((*s)->timer)
-            (*s)->timer(run->owner, now);
-    }
+    EACH_SOURCE(run, s, timer)
+    (*s)->timer(run->owner, now);
 }
 
 static uint64_t earliest(const struct run *run) {
     uint64_t first = progress_deadline(run);
-    for (const struct source *const *s = run->sources; *s; s++) {
-        uint64_t at = (*s)->timer_at ? (*s)->timer_at(run->owner) : NEVER;
+    EACH_SOURCE(run, s, timer_at) {
+        uint64_t at = (*s)->timer_at(run->owner);
         first = at < first ? at : first;
     }
     return first;
@@ -200,12 +196,10 @@ static void look_up(struct run *run, bool input) {
 static bool memory_asleep(struct run *run, bool asleep) {
     bool may = true;
     engine_lock(run);
-    for (const struct source *const *s = run->sources; *s; s++) {
-        if (asleep && (*s)->may_sleep)
-            may &= (*s)->may_sleep(run->owner);
-        else if (!asleep && (*s)->awake)
-            (*s)->awake(run->owner);
-    }
+    if (asleep)
+        EACH_SOURCE(run, s, may_sleep)
+    may &= (*s)->may_sleep(run->owner);
+    else EACH_SOURCE(run, s, awake)(*s)->awake(run->owner);
     run_unlock(run);
     return may;
 }

@@ -15,10 +15,33 @@ uint64_t run_clock(void) {
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
+static void add(const struct source **list, const struct source *source, bool has) {
+    while (*list)
+        list++;
+    if (has)
+        *list = source;
+}
+
+static void enter(struct run *run, const struct source *s) {
+    add(run->with.receive, s, s->receive);
+    add(run->with.receive_rare, s, s->receive_rare);
+    add(run->with.wants, s, s->wants);
+    add(run->with.is_used, s, s->is_used);
+    add(run->with.resume, s, s->resume);
+    add(run->with.deadline, s, s->deadline);
+    add(run->with.flush, s, s->flush);
+    add(run->with.timer, s, s->timer);
+    add(run->with.timer_at, s, s->timer_at);
+    add(run->with.arm, s, s->arm);
+    add(run->with.may_sleep, s, s->may_sleep);
+    add(run->with.awake, s, s->awake);
+}
+
 void run_init(struct run *run, struct nic *nic, const struct source *const *sources, void *owner) {
     run->nic = nic;
-    run->sources = sources;
     run->owner = owner;
+    for (; *sources; sources++)
+        enter(run, *sources);
     run->epoll_fd = run->wake_fd = -1;
     pthread_mutex_init(&run->lock, NULL);
 }

@@ -20,10 +20,11 @@
 static bool receive(struct run *run, uint64_t now, bool everything) {
     bool any = false;
     run->more = false;
-    for (const struct source *const *s = run->sources; *s; s++) {
-        if ((*s)->receive)
-            any |= (*s)->receive(run->owner, now, everything);
-    }
+    EACH_SOURCE(run, s, receive)
+    any |= (*s)->receive(run->owner, now, everything);
+    if (everything)
+        EACH_SOURCE(run, s, receive_rare)
+    any |= (*s)->receive_rare(run->owner, now);
     return any;
 }
 
@@ -44,10 +45,8 @@ bool progress(struct run *run, uint64_t now, bool everything) {
     bool any = receive(run, now, everything);
     judge_unread(run, now);
     run->nic->late = engine_late(run, now);
-    for (const struct source *const *s = run->sources; *s; s++) {
-        if ((*s)->resume)
-            (*s)->resume(run->owner, now, everything);
-    }
+    EACH_SOURCE(run, s, resume)
+    (*s)->resume(run->owner, now, everything);
     sched_bells(run);
     sched_timers(run, now);
     return sched_run(run, now) || any;
@@ -55,8 +54,8 @@ bool progress(struct run *run, uint64_t now, bool everything) {
 
 uint64_t progress_deadline(const struct run *run) {
     uint64_t first = sched_deadline(run);
-    for (const struct source *const *s = run->sources; *s; s++) {
-        uint64_t at = (*s)->deadline ? (*s)->deadline(run->owner) : NEVER;
+    EACH_SOURCE(run, s, deadline) {
+        uint64_t at = (*s)->deadline(run->owner);
         first = at < first ? at : first;
     }
     return first;
@@ -68,14 +67,14 @@ void progress_finish(struct run *run, uint64_t now) {
     sched_bells(run);
     for (int i = 0; i < ROUNDS && run->ready_first && run->nic->copied - copied < DIRECT_TURN; i++)
         sched_run(run, now);
-    if (!atomic_load(&run->disarmed))
+    if (!atomic_load(&run->disarmed) && atomic_load(&run->wakes_at)) /* it sleeps */
         engine_wake_for(run, run->ready_first ? now : progress_deadline(run));
 }
 
 static bool has_sockets(const struct run *run) {
     bool any = false;
-    for (const struct source *const *s = run->sources; *s; s++)
-        any |= (*s)->is_used && (*s)->is_used(run->owner);
+    EACH_SOURCE(run, s, is_used)
+    any |= (*s)->is_used(run->owner);
     return any;
 }
 
@@ -91,8 +90,8 @@ static void poll_memory(struct run *run) {
     run->calm--;
     run->more = false;
     bool news = false;
-    for (const struct source *const *s = run->sources; *s; s++) {
-        if ((*s)->wants && (*s)->wants(run->owner))
+    EACH_SOURCE(run, s, wants) {
+        if ((*s)->wants(run->owner))
             news |= (*s)->receive(run->owner, now, false);
     }
     judge_unread(run, now);
@@ -161,7 +160,7 @@ void progress_post(struct run *run, struct qp *qp) {
 }
 
 void progress_sent(struct run *run, struct qp *qp, uint64_t now) {
-    sched_flush(run);
+    qp->way.link->ops->flush(qp->way.link);
     sched_input(run, qp, now);
     if (run->ready_first || !atomic_load(&run->disarmed))
         progress_finish(run, now);

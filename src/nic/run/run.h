@@ -23,8 +23,9 @@
  * `owner` is struct run's.  Functions that a source does not need are NULL. */
 struct source {
     const char *name;
-    /* Takes what has come. everything: also what is rare, and what no queue pair uses. True: there was something. */
-    bool (*receive)(void *owner, uint64_t now, bool everything);
+    /* Takes what has come. all: also by what no queue pair uses. True: there was something. */
+    bool (*receive)(void *owner, uint64_t now, bool all);
+    bool (*receive_rare)(void *owner, uint64_t now); /* the same of what comes rarely, and nobody waits for */
     /* Of a source that is memory: is there something to be received, or room again for who waits?  Without a system call. */
     bool (*wants)(const void *owner);
     /* Queue pairs use its sockets: a look at memory alone would miss what comes. */
@@ -55,10 +56,17 @@ struct watched { /* what the engine's epoll set has of a descriptor */
     uint32_t events;
 };
 
+#define RUN_SOURCES 8
+
 struct run {
     struct nic *nic;
-    const struct source *const *sources; /* ended by NULL */
     void *owner;
+    struct { /* the sources that have such a function, in their order; ended by NULL */
+        const struct source *receive[RUN_SOURCES + 1], *receive_rare[RUN_SOURCES + 1], *wants[RUN_SOURCES + 1],
+            *is_used[RUN_SOURCES + 1], *resume[RUN_SOURCES + 1], *deadline[RUN_SOURCES + 1], *flush[RUN_SOURCES + 1],
+            *timer[RUN_SOURCES + 1], *timer_at[RUN_SOURCES + 1], *arm[RUN_SOURCES + 1], *may_sleep[RUN_SOURCES + 1],
+            *awake[RUN_SOURCES + 1];
+    } with;
     /* A queue pair that can go two ways is to send for the first time.  False: it is not known yet which, and it becomes
      * ready when it is. */
     bool (*decide)(void *owner, struct qp *qp, uint64_t now);
@@ -93,7 +101,7 @@ struct run {
 
 /* lock.c. Unlocking serves the doorbells that rang meanwhile, so that no post is left lying. */
 uint64_t run_clock(void); /* CLOCK_MONOTONIC, ns */
-void run_init(struct run *run, struct nic *nic, const struct source *const *sources, void *owner);
+void run_init(struct run *run, struct nic *nic, const struct source *const *sources, void *owner); /* ended by NULL */
 void run_free(struct run *run);
 int run_reserve(struct run *run, uint32_t qps); /* a timer for one more than so many; 0, -ENOMEM */
 void run_lock(struct run *run);
@@ -110,7 +118,6 @@ void sched_bells(struct run *run);
 uint32_t sched_unpark(struct run *run, struct link *link);               /* it has room; how many have waited */
 void sched_link_free(struct run *run, struct link *link, uint32_t room); /* so many bytes of it */
 void sched_timers(struct run *run, uint64_t now);
-void sched_flush(struct run *run);             /* what queue pairs have written leaves */
 bool sched_run(struct run *run, uint64_t now); /* lets QPs send; true: some did */
 uint64_t sched_deadline(const struct run *run);
 /* Sends the ACK that waits, as the peer's work is done.  False: there is no room for it now */
@@ -144,5 +151,8 @@ void engine_wake_for(struct run *run, uint64_t deadline); /* when it would sleep
 /* ns that it has lately waited for a processor, or the lock */
 uint64_t engine_late(const struct run *run, uint64_t now);
 void engine_take_over(struct run *run); /* the application is going to wait: sockets are the engine's again */
+
+/* For each source that has the function. */
+#define EACH_SOURCE(run, s, function) for (const struct source *const *s = (run)->with.function; *s; s++)
 
 #endif

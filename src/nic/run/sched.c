@@ -276,11 +276,9 @@ static void turn(struct run *run, struct qp *qp, uint64_t now) {
         full ? park(qp, full) : sched_ready(run, qp);
 }
 
-void sched_flush(struct run *run) {
-    for (const struct source *const *s = run->sources; *s; s++) {
-        if ((*s)->flush)
-            (*s)->flush(run->owner);
-    }
+static void flush_sources(struct run *run) {
+    EACH_SOURCE(run, s, flush)
+    (*s)->flush(run->owner);
 }
 
 bool sched_run(struct run *run, uint64_t now) {
@@ -296,7 +294,7 @@ bool sched_run(struct run *run, uint64_t now) {
         if (qp == last) /* one turn for each: those that want more go to the end */
             break;
     }
-    sched_flush(run);
+    flush_sources(run);
     if (run->nic->wire->full)
         engine_rearm(run);
     else if (run->nic->turn && any)
@@ -309,7 +307,7 @@ bool sched_settle(struct run *run, struct qp *qp) {
         return true;
     run->now = run_clock();
     turn(run, qp, run->now);
-    sched_flush(run);
+    flush_sources(run);
     if (run->nic->wire->full) {
         engine_rearm(run);
         engine_wake_for(run, progress_deadline(run));

@@ -68,7 +68,7 @@ int soft_get_cq_event(struct rnic_comp_channel *ch, struct rnic_cq **cq, struct 
         return rc;
     struct cq *got = channel_take((struct channel *)ch);
     if (!got) {
-        engine_take_over(dev_of(ch->ctx));
+        engine_take_over(&dev_of(ch->ctx)->run);
         return -EAGAIN;
     }
     *cq = &got->pub;
@@ -230,10 +230,10 @@ static void end_poll(struct cq *cq) {
 static int poll_cq(struct dev *dev, struct cq *cq, int n, struct rnic_wc *wc, struct rnic_wc_ex *times) {
     bool looked = true;
     if (cq_empty(cq)) /* and armed: whoever polls is about to wait for the event */
-        looked = progress_poll(dev, atomic_load_explicit(&cq->armed, memory_order_relaxed) != CQ_NOT_ARMED);
+        looked = progress_poll(&dev->run, atomic_load_explicit(&cq->armed, memory_order_relaxed) != CQ_NOT_ARMED);
     int got = cq_empty(cq) ? 0 : cq_take_ex(cq, n, wc, times);
     if (looked || got)
-        progress_polled(dev, got > 0);
+        progress_polled(&dev->run, got > 0);
     return got == 0 && atomic_load_explicit(&cq->overrun, memory_order_relaxed) ? -EOVERFLOW : got;
 }
 
@@ -254,11 +254,11 @@ int soft_poll_cq_ex(struct rnic_cq *pub, int n, struct rnic_wc *wc, struct rnic_
 /* What is there, or a short look brings. */
 static int poll_cq_now(struct dev *dev, struct cq *cq, int n, struct rnic_wc *wc) {
     bool waits = atomic_load_explicit(&cq->armed, memory_order_relaxed) != CQ_NOT_ARMED;
-    if (cq_empty(cq) && (waits || !progress_look(dev)))
+    if (cq_empty(cq) && (waits || !progress_look(&dev->run)))
         return -EAGAIN;
     int got = cq_empty(cq) ? 0 : cq_take_ex(cq, n, wc, NULL);
     if (got)
-        progress_polled(dev, true);
+        progress_polled(&dev->run, true);
     return got || !atomic_load_explicit(&cq->overrun, memory_order_relaxed) ? got : -EAGAIN;
 }
 

@@ -101,7 +101,7 @@ static int soft_query_rt_values(struct rnic_context *ctx, struct rnic_values_ex 
     if (values->comp_mask & ~(uint32_t)RNIC_VALUES_MASK_RAW_CLOCK)
         return fail(err, -EINVAL, "comp_mask is 0x%x; the device has the raw clock (0x%x)", values->comp_mask,
                     RNIC_VALUES_MASK_RAW_CLOCK);
-    uint64_t now = dev_clock();
+    uint64_t now = run_clock();
     if (values->comp_mask)
         values->raw_clock = (struct timespec){(time_t)(now / 1000000000), (long)(now % 1000000000)};
     return 0;
@@ -223,7 +223,7 @@ static int soft_set_fault(struct rnic_context *ctx, const struct rnic_fault *fau
     dev->nic.faulty = fault != NULL;
     raw_set_fault(dev, fault);
     dev_unlock(dev);
-    engine_wake(dev); /* it may have to wait for what the injector holds */
+    engine_wake(&dev->run); /* it may have to wait for what the injector holds */
     return 0;
 }
 

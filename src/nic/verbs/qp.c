@@ -143,20 +143,6 @@ struct qp *verbs_make_qp(struct dev *dev, struct rnic_pd *pd, struct rnic_qp_ini
     return qp;
 }
 
-/* The timer heap has room for every QP, so that a timer never fails. */
-static int heap_room(struct dev *dev) {
-    struct timer_heap *h = &dev->timers;
-    if ((uint32_t)dev->qps < h->room)
-        return 0;
-    uint32_t room = h->room ? h->room * 2 : 64;
-    struct qp **at = realloc(h->at, room * sizeof(struct qp *));
-    if (!at)
-        return -ENOMEM;
-    h->at = at;
-    h->room = room;
-    return 0;
-}
-
 static int number_qp(struct dev *dev, struct qp *qp, struct rnic_err *err) {
     if (qp->pub.qp_type != RNIC_QPT_GSI)
         return qpn_add(dev, qp, err);
@@ -189,7 +175,7 @@ static void count_users(struct qp *qp, int by) {
 }
 
 int verbs_enter_qp(struct dev *dev, struct qp *qp, struct rnic_err *err) {
-    int rc = heap_room(dev);
+    int rc = run_reserve(&dev->run, (uint32_t)dev->qps);
     if (rc)
         return fail(err, rc, "no memory");
     rc = number_qp(dev, qp, err);
@@ -230,8 +216,8 @@ int soft_create_qp(struct rnic_pd *pd, struct rnic_qp_init_attr *attr, struct rn
 
 void verbs_leave_qp(struct dev *dev, struct qp *qp) {
     qp_withdraw(qp);
-    sched_settle(dev, qp);
-    sched_forget(dev, qp);
+    sched_settle(&dev->run, qp);
+    sched_forget(&dev->run, qp);
     qp_forget_completions(qp);
     comp_cntrs_detach(qp);
     if (qp->tagged)
@@ -329,7 +315,7 @@ static int post_with(sq_poster *poster, struct rnic_qp *pub, const struct rnic_s
         return rc;
     }
     rc = poster(&qp->sq, wr, bad, err);
-    progress_post(dev, qp);
+    progress_post(&dev->run, qp);
     return rc;
 }
 
@@ -346,7 +332,7 @@ static bool post_direct(struct qp *qp, const struct rnic_send_wr *wr, uint32_t m
     if (done && 1u << d.wr.opcode & DIRECT_ACCESS)
         done = direct_post(qp, &d.wr);
     else if (done && (done = direct_send(qp, &d.wr, &now)))
-        progress_sent(dev, qp, now);
+        progress_sent(&dev->run, qp, now);
     dev_unlock(dev);
     return done;
 }
@@ -382,6 +368,6 @@ int soft_post_recv(struct rnic_qp *pub, const struct rnic_recv_wr *wr, const str
     }
     rc = rq_post(&qp->rq, wr, bad, err);
     if (qp->state == RNIC_QPS_ERR)
-        progress_post(dev, qp); /* to be flushed */
+        progress_post(&dev->run, qp); /* to be flushed */
     return rc;
 }

@@ -91,10 +91,10 @@ int soft_modify_qp_rate_limit(struct rnic_qp *pub, const struct rnic_qp_rate_lim
     rc = check_rate(qp, attr, err);
     if (!rc) {
         pace_set(&qp->pace, attr, packet_bytes(dev, qp));
-        sched_ready(dev, qp); /* what waits may go earlier now */
+        sched_ready(&dev->run, qp); /* what waits may go earlier now */
     }
     dev_unlock(dev);
-    engine_wake(dev);
+    engine_wake(&dev->run);
     return rc;
 }
 

@@ -59,16 +59,16 @@ void verbs_leave_paths(struct dev *dev, struct qp *qp) {
 /* What a transition means to the device's scheduling; the rest is qp_transition(). */
 static int enter_state(struct dev *dev, struct qp *qp, int to) {
     if (to == RNIC_QPS_RESET || to == RNIC_QPS_ERR)
-        sched_settle(dev, qp);
+        sched_settle(&dev->run, qp);
     if (to == RNIC_QPS_RESET) {
-        sched_forget(dev, qp);
+        sched_forget(&dev->run, qp);
         verbs_leave_paths(dev, qp);
     }
     int rc = qp_transition(qp, to);
     if (!rc && to == RNIC_QPS_RTR && qp->ib.service & OPC_UD)
         floods_new_peer(dev, qp, NULL);
     if (!rc && to >= RNIC_QPS_RTS)
-        sched_ready(dev, qp);
+        sched_ready(&dev->run, qp);
     return rc;
 }
 
@@ -140,9 +140,9 @@ static int busy(struct rnic_err *err) {
 }
 
 void verbs_settle(struct dev *dev, struct qp *qp) {
-    uint64_t until = dev_clock() + SETTLE_NS;
-    while (!sched_settle(dev, qp) && dev_clock() < until)
-        dev_let_others(dev);
+    uint64_t until = run_clock() + SETTLE_NS;
+    while (!sched_settle(&dev->run, qp) && run_clock() < until)
+        run_let_others(&dev->run);
 }
 
 /* What it has sent by reference is taken back only when nobody stands still inside a copy: what is taken back is lost. */
@@ -181,8 +181,8 @@ void verbs_carry_on(struct dev *dev, struct qp *qp) {
     verbs_publish_qp(dev, qp);
     if (qp->engine->again)
         qp->engine->again(qp);
-    sched_ready(dev, qp);
-    progress_finish(dev, dev_clock());
+    sched_ready(&dev->run, qp);
+    progress_finish(&dev->run, run_clock());
 }
 
 static bool is_end(const struct rnic_qp_attr *attr, uint32_t mask) {
@@ -217,9 +217,9 @@ int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_
         verbs_publish_qp(dev, qp_of(pub));
     }
     if (!rc)
-        progress_finish(dev, dev_clock()); /* flushes, or an SQ that was drained already */
+        progress_finish(&dev->run, run_clock()); /* flushes, or an SQ that was drained already */
     dev_unlock(dev);
-    engine_wake(dev); /* new sockets to watch, new deadlines */
+    engine_wake(&dev->run); /* new sockets to watch, new deadlines */
     if (!rc && (mask & RNIC_QP_AV))
         lanes_prepare(dev, qp_of(pub));
     return rc;
