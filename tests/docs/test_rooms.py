@@ -25,7 +25,7 @@ C_ROOMS = {
     "dev": {"base", "wire", "queue", "mem", "qp", "roce", "raw", "link"},
 }
 PY_ROOMS = {
-    "enums": set(),
+    "enums": {"wording"},
     "errors": set(),
     "times": set(),
     "later": set(),
@@ -73,7 +73,7 @@ PY_ROOMS = {
     "testing": {"_nic", "verbs", "enums", "errors", "rnic", "times", "records"},
     "cli": {"rnic", "rdmacm", "errors", "times", "records", "wording"},
 }
-# No public names: the measuring loops of `rnic perf`, in the extension for its sake alone; the table of the environment.
+# No public names: the measuring loops of `rnic perf`, and the table of the environment.
 MORE = {"cli/perf/native.py": {"_nic"}, "cli/environment.py": {"_nic"}}
 
 
