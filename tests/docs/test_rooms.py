@@ -25,7 +25,7 @@ C_ROOMS = {
     "dev": {"base", "wire", "queue", "mem", "qp", "roce", "raw", "link"},
 }
 PY_ROOMS = {
-    "enums": set(),
+    "enums": {"wording"},
     "errors": set(),
     "times": set(),
     "later": set(),
@@ -73,8 +73,8 @@ PY_ROOMS = {
     "testing": {"_nic", "verbs", "enums", "errors", "rnic", "times", "records"},
     "cli": {"rnic", "rdmacm", "errors", "times", "records", "wording"},
 }
-# The measuring loops of `rnic perf` are in the extension for its sake alone, and no public name.
-MORE = {"cli/perf/native.py": {"_nic"}}
+# No public names: the measuring loops of `rnic perf`, and the table of the environment.
+MORE = {"cli/perf/native.py": {"_nic"}, "cli/environment.py": {"_nic"}}
 
 
 def c_files() -> list[Path]:
