@@ -19,6 +19,7 @@ LOCAL_ALL := $(LOCAL) $(addprefix tests/,lifetime rdmacm cli lab3)
 # What a build depends on; C files twice: `make ctest` compiles them itself.
 SOURCES := $(shell find src -type f ! -name '*.py[co]' 2>/dev/null) $(wildcard meson.build meson.options)
 C_CORE  := $(shell find src/nic -name '*.c' 2>/dev/null)
+C_PERF  := $(wildcard src/rnic/_nic/*.c)
 C_ALL   := $(shell find src/nic src/rnic/_nic tests/c tests/fuzz bench -name '*.[ch]' 2>/dev/null)
 C_TESTS := $(wildcard tests/c/test_*.c)
 C_FUZZ  := $(wildcard tests/fuzz/fuzz_*.c)
@@ -129,7 +130,7 @@ CC      := $(firstword $(foreach c,cc gcc clang,$(shell command -v $(c))))
 endif
 A_FLAGS := -std=gnu11 -Isrc/nic -Isrc/rnic/_nic -Itests/c -Itests/fuzz -g -O1 -fno-omit-frame-pointer -pthread \
            -D_GNU_SOURCE -DRNIC_VERSION='"asan"' -Wall -Wextra -Wshadow -Werror -fsanitize=address,undefined -fno-sanitize-recover=all
-A_CORE  := $(patsubst %.c,$(ASAN)/%.o,$(C_CORE) src/rnic/_nic/perf.c $(C_HELP))
+A_CORE  := $(patsubst %.c,$(ASAN)/%.o,$(C_CORE) $(C_PERF) $(C_HELP))
 A_HELP  := $(ASAN)/tests/c/check.o $(ASAN)/tests/c/fabric.o $(ASAN)/tests/fuzz/forge.o
 A_BINS  := $(C_TESTS:%.c=$(ASAN)/%) $(C_FUZZ:%.c=$(ASAN)/%)
 TSAN    := build-tsan
@@ -179,7 +180,7 @@ $(T_TESTS:%.c=$(TSAN)/%): %: %.o $(T_CORE)
 
 MUTANTS := build-mutants
 M_FLAGS := -std=gnu11 -Isrc/nic -Isrc/rnic/_nic -Itests/c -Itests/fuzz -O1 -fPIC -w -pthread -D_GNU_SOURCE -DRNIC_VERSION=0
-M_CORE  := $(patsubst %.c,$(MUTANTS)/%.o,$(C_CORE) src/rnic/_nic/perf.c)
+M_CORE  := $(patsubst %.c,$(MUTANTS)/%.o,$(C_CORE) $(C_PERF))
 M_HELP  := $(patsubst %.c,$(MUTANTS)/%.o,$(C_HELP))
 M_BINS  := $(C_TESTS:%.c=$(MUTANTS)/%)
 M_NIC   := $(MUTANTS)/nic.so

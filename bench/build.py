@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the native loops, with the core of this tree in them, into build-bench/."""
+"""Compiles the native programs into build-bench/: the core of this tree, and the loops of `rnic perf`."""
 
 from __future__ import annotations
 
@@ -42,25 +42,26 @@ def older(made: Path, sources: list[Path]) -> bool:
 
 def build() -> dict[str, Path]:
     """The programs "native", "udp" and "copy"; compiles only what has changed."""
-    core = ROOT / "src" / "nic"
-    headers = [*core.rglob("*.h"), HERE / "loops.h"]
-    sources = sorted(core.rglob("*.c"))
-    objects = [OUT / "core" / s.relative_to(core).with_suffix(".o") for s in sources]
-    cc, include = compiler(), f"-I{core}"
+    core, loops = ROOT / "src" / "nic", ROOT / "src" / "rnic" / "_nic"
+    headers = [*core.rglob("*.h"), *loops.glob("*.h"), HERE / "loops.h"]
+    cc, include = compiler(), [f"-I{core}", f"-I{loops}"]
 
-    def compile_one(source: Path, made: Path) -> None:
+    def compile_one(source: Path) -> Path:
+        made = OUT / source.relative_to(ROOT).with_suffix(".o")
         if older(made, [source, *headers]):
             made.parent.mkdir(parents=True, exist_ok=True)
-            run([*cc, *FLAGS, include, "-c", str(source), "-o", str(made)])
+            run([*cc, *FLAGS, *include, "-c", str(source), "-o", str(made)])
+        return made
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(compile_one, sources, objects))
-    programs = {name: OUT / name for name in ("native", "udp", "copy")}
+        device = list(pool.map(compile_one, sorted(core.rglob("*.c"))))
+    samples = [compile_one(loops / "samples.c")]
+    parts = {"native": [*device, compile_one(loops / "perf.c"), *samples], "udp": samples, "copy": []}
+    programs = {name: OUT / name for name in parts}
     for name, made in programs.items():
-        parts = objects if name == "native" else []
-        if older(made, [HERE / f"{name}.c", *headers, *parts]):
-            linked = [str(HERE / f"{name}.c"), *map(str, parts)]
-            run([*cc, *FLAGS, *WARNINGS, include, *linked, "-o", str(made)])
+        if older(made, [HERE / f"{name}.c", *headers, *parts[name]]):
+            linked = [str(HERE / f"{name}.c"), *map(str, parts[name])]
+            run([*cc, *FLAGS, *WARNINGS, *include, *linked, "-o", str(made)])
     return programs
 
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The measuring loops in C on nic.h: what the device does without Python.  One end of a connection in each process,
- * joined by an inherited stream socket over which both say what the other has to know; or both ends in one process,
- * for callgrind.
+ * The loops of perf.h between processes, and what they do printed: what the device does without Python.  One end of a
+ * connection in each process, joined by an inherited stream socket over which both say what the other has to know; or
+ * both ends in one process, for callgrind.
  *
  *   native FD serve sleep|burn|sink|echo|memory [name=value ...]
  *   native FD write|send|read|write_latency|read_latency|atomic_latency|send_pingpong|memory_pingpong [name=value ...]
@@ -10,8 +10,8 @@
  *
  * size      bytes of a message                      seconds  how long to measure
  * chain     work requests of one post, the last of which is signaled
- * depth     work requests outstanding at most       polls    memory_pingpong: poll the queue too while waiting (1)
- * inline    1: INLINE                               mtu      bytes of the path MTU
+ * depth     work requests outstanding at most       mtu      bytes of the path MTU
+ * inline    1: INLINE
  * bufmax    what net.core.rmem_max and wmem_max would be, for this process alone
  * local     1: by shared memory, with memory that the other process reaches
  * qps       queue pairs that take turns; for WRITEs and READs
@@ -30,19 +30,21 @@
 #include <unistd.h>
 
 #include "loops.h"
-#include "nic.h"
+#include "perf.h"
 
 #define NETDEV "lo"
 #define QUEUE 1024
 #define MAX_QPS 1000
 #define RECEIVES 512
 #define RD_ATOMIC 16
-#define SIGNAL_EVERY 32 /* of a ping-pong */
+#define SIGNAL_EVERY 32 /* of the answers of "single" */
+#define INLINE 64
 #define LIMIT (20 * SECOND)
+#define NO_LOOP -1
 #define REMOTE (RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_READ | RNIC_ACCESS_REMOTE_ATOMIC)
 #define ACCESS (RNIC_ACCESS_LOCAL_WRITE | REMOTE)
 #define BUFFER_BYTES (4u << 20)
-#define MARK 64 /* where a memory_pingpong's peer writes */
+#define MARK 64 /* where a memory_pingpong's peer writes; all else goes into the memory that it comes from */
 
 struct hello {
     uint32_t qpn, psn, rkey;
@@ -55,19 +57,37 @@ struct end {
     struct rnic_pd *pd;
     struct rnic_cq *cq;
     struct rnic_mr *mr;
-    struct rnic_qp *qp[MAX_QPS];
-    uint32_t qps, turn; /* how many, and whose turn it is */
+    struct perf_qp qps[MAX_QPS];
+    struct perf_end loops; /* of these */
     uint8_t *buffer;
     struct hello local, peer;
-    int line;                 /* to the other process */
     double main_cpu, all_cpu; /* seconds until measuring began */
     struct rusage usage;
     struct rnic_counters before;
 };
 
-struct figures {
-    uint64_t operations, ns;
-    struct samples samples;
+/* What an end does. */
+struct role {
+    const char *name;
+    int loop; /* or NO_LOOP */
+    int opcode;
+    bool receives, serving;
+};
+
+static const struct role roles[] = {
+    {"write", PERF_STREAM, RNIC_WR_RDMA_WRITE, false, false},
+    {"send", PERF_STREAM, RNIC_WR_SEND, false, false},
+    {"read", PERF_STREAM, RNIC_WR_RDMA_READ, false, false},
+    {"write_latency", PERF_LATENCY, RNIC_WR_RDMA_WRITE, false, false},
+    {"read_latency", PERF_LATENCY, RNIC_WR_RDMA_READ, false, false},
+    {"atomic_latency", PERF_LATENCY, RNIC_WR_ATOMIC_FETCH_AND_ADD, false, false},
+    {"send_pingpong", PERF_PINGPONG, RNIC_WR_SEND, true, false},
+    {"memory_pingpong", PERF_MEMORY, RNIC_WR_RDMA_WRITE, false, false},
+    {"sleep", NO_LOOP, 0, false, true},
+    {"burn", NO_LOOP, 0, false, true},
+    {"sink", PERF_SINK, RNIC_WR_SEND, true, true},
+    {"echo", PERF_PINGPONG, RNIC_WR_SEND, true, true},
+    {"memory", PERF_MEMORY, RNIC_WR_RDMA_WRITE, false, true},
 };
 
 static struct rnic_err err;
@@ -83,6 +103,27 @@ static void die(const char *what) {
 static void need(int rc, const char *what) {
     if (rc < 0)
         die(what);
+}
+
+static void need_loop(const struct end *e, int rc) {
+    if (rc >= 0)
+        return;
+    const struct rnic_wc *bad = &e->loops.bad;
+    if (rc == -EIO)
+        snprintf(err.text, sizeof err.text, "status %d: %s", bad->status, rnic_vendor_err_text((int)bad->vendor_err));
+    else if (rc == -ETIMEDOUT)
+        snprintf(err.text, sizeof err.text, "nothing completed in time");
+    else
+        err = e->loops.err;
+    die(rc == -EIO || rc == -ETIMEDOUT ? "completion" : e->loops.verb);
+}
+
+static const struct role *role_of(const char *name) {
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
+        if (!strcmp(roles[i].name, name))
+            return &roles[i];
+    }
+    return NULL;
 }
 
 /* The core's calls come here: the sysctl belongs to the whole host, this process' share of it can be smaller. */
@@ -139,7 +180,7 @@ static void open_qp(struct end *e, struct rnic_qp **qp) {
         .send_cq = e->cq,
         .recv_cq = e->cq,
         .qp_type = RNIC_QPT_RC,
-        .cap = {QUEUE, QUEUE, 1, 1, 64},
+        .cap = {QUEUE, QUEUE, 1, 1, INLINE},
     };
     need(e->ops->create_qp(e->pd, &init, qp, &err), "create_qp");
     struct rnic_qp_attr attr = {.qp_state = RNIC_QPS_INIT, .port_num = 1, .qp_access_flags = ACCESS};
@@ -154,9 +195,9 @@ static void end_open(struct end *e, uint32_t qps) {
     need(e->ops->alloc_pd(e->ctx, &e->pd, &err), "alloc_pd");
     need(e->ops->create_cq(e->ctx, 4 * QUEUE, NULL, 0, NULL, &e->cq, &err), "create_cq");
     get_memory(e);
-    for (; e->qps < qps; e->qps++)
-        open_qp(e, &e->qp[e->qps]);
-    e->local = (struct hello){e->qp[0]->qp_num, 0x123456, e->mr->rkey, (uintptr_t)e->buffer};
+    for (uint32_t *n = &e->loops.num_qps; *n < qps; (*n)++)
+        open_qp(e, &e->qps[*n].qp);
+    e->local = (struct hello){e->qps[0].qp->qp_num, 0x123456, e->mr->rkey, (uintptr_t)e->buffer};
 }
 
 static int mtu_code(uint32_t bytes) {
@@ -198,7 +239,7 @@ static void end_connect(struct end *e, struct rnic_qp *qp, uint32_t mtu) {
 }
 
 static void say(const struct end *e, const char *text) {
-    if (write(e->line, text, strlen(text)) < 0)
+    if (write(e->loops.line, text, strlen(text)) < 0)
         die("write");
 }
 
@@ -206,7 +247,7 @@ static void say(const struct end *e, const char *text) {
 static void hear(const struct end *e, char *text, size_t room) {
     size_t n = 0;
     for (; n + 1 < room; n++) {
-        if (read(e->line, &text[n], 1) != 1)
+        if (read(e->loops.line, &text[n], 1) != 1)
             die("the other process has gone");
         if (text[n] == '\n')
             break;
@@ -215,7 +256,7 @@ static void hear(const struct end *e, char *text, size_t room) {
 }
 
 static bool heard(const struct end *e) {
-    struct pollfd p = {e->line, POLLIN, 0};
+    struct pollfd p = {e->loops.line, POLLIN, 0};
     return poll(&p, 1, 0) != 0;
 }
 
@@ -240,8 +281,8 @@ static void meet(const struct end *e) {
 }
 
 static void end_close(struct end *e) {
-    while (e->qps)
-        e->ops->destroy_qp(e->qp[--e->qps], &err);
+    while (e->loops.num_qps)
+        e->ops->destroy_qp(e->qps[--e->loops.num_qps].qp, &err);
     e->ops->destroy_cq(e->cq, &err);
     e->ops->dereg_mr(e->mr, &err);
     e->ops->dealloc_pd(e->pd, &err);
@@ -285,253 +326,43 @@ static int granted(int name) {
     return size;
 }
 
-/* ---------------------------------------------------------------- completions */
+/* ---------------------------------------------------------------- the loops */
 
-static int take(struct end *e, struct rnic_wc *wc, int n) {
-    int got = e->ops->poll_cq(e->cq, n, wc);
-    need(got, "poll_cq");
-    for (int i = 0; i < got; i++) {
-        if (wc[i].status == RNIC_WC_SUCCESS)
-            continue;
-        snprintf(err.text, sizeof err.text, "status %d: %s", wc[i].status, rnic_vendor_err_text((int)wc[i].vendor_err));
-        die("completion");
-    }
-    return got;
+static int never(void *owner) {
+    (void)owner;
+    return 0;
 }
 
-static void post(struct end *e, const struct rnic_send_wr *wr) {
-    const struct rnic_send_wr *bad;
-    need(e->ops->post_send(e->qp[e->turn], wr, &bad, &err), "post_send");
-    if (++e->turn == e->qps)
-        e->turn = 0;
+/* The loops' end, of a connection that is ready. */
+static void prepare(struct end *e, const struct role *role, uint32_t room, uint32_t depth) {
+    uint64_t aside = role->loop == PERF_MEMORY ? MARK : 0;
+    struct perf_end *l = &e->loops;
+    l->ops = e->ops;
+    l->qps = e->qps;
+    l->cq = e->cq;
+    l->source = (uintptr_t)e->buffer;
+    l->target = l->source + aside;
+    l->room = room;
+    l->lkey = e->mr->lkey;
+    l->remote_source = e->peer.addr;
+    l->remote_target = e->peer.addr + aside;
+    l->rkey = e->peer.rkey;
+    l->depth = l->all_depth = depth;
+    l->rx_depth = role->receives ? RECEIVES : 0;
+    l->yield_polls = UINT32_MAX;
+    l->quiet_ns = LIMIT;
+    l->interrupted = never;
+    need_loop(e, perf_fill(l));
 }
 
-static void post_receives(struct end *e, uint32_t count, uint32_t size) {
-    struct rnic_sge sge = {(uintptr_t)e->buffer, size, e->mr->lkey};
-    struct rnic_recv_wr wr[64];
-    const struct rnic_recv_wr *bad;
-    for (uint32_t n; count; count -= n) {
-        n = count < 64 ? count : 64;
-        for (uint32_t i = 0; i < n; i++)
-            wr[i] = (struct rnic_recv_wr){.next = i + 1 < n ? &wr[i + 1] : NULL, .sg_list = &sge, .num_sge = 1};
-        need(e->ops->post_recv(e->qp[0], wr, &bad, &err), "post_recv");
-    }
-}
-
-static struct rnic_send_wr request(struct end *e, int opcode, struct rnic_sge *sge, bool inlined) {
-    struct rnic_send_wr wr = {.opcode = opcode, .sg_list = sge, .num_sge = 1};
-    bool atomic = opcode == RNIC_WR_ATOMIC_FETCH_AND_ADD;
-    *sge = (struct rnic_sge){(uintptr_t)e->buffer, atomic ? 8 : sge->length, e->mr->lkey};
-    wr.send_flags = inlined ? RNIC_SEND_INLINE : 0;
-    if (atomic) {
-        wr.wr.atomic.remote_addr = e->peer.addr;
-        wr.wr.atomic.rkey = e->peer.rkey;
-        wr.wr.atomic.compare_add = 1;
-    } else if (opcode != RNIC_WR_SEND) {
-        wr.wr.rdma.remote_addr = e->peer.addr;
-        wr.wr.rdma.rkey = e->peer.rkey;
-    }
-    return wr;
-}
-
-/* ---------------------------------------------------------------- streams */
-
-struct plan {
-    int opcode;
-    uint32_t size, chain, depth;
-    bool inlined;
-    uint64_t duration, at;
-};
-
-static void build_chain(struct end *e, const struct plan *plan, struct rnic_send_wr *wr, struct rnic_sge *sge) {
-    sge->length = plan->size;
-    for (uint32_t i = 0; i < plan->chain; i++) {
-        wr[i] = request(e, plan->opcode, sge, plan->inlined);
-        wr[i].next = i + 1 < plan->chain ? &wr[i + 1] : NULL;
-    }
-    wr[plan->chain - 1].send_flags |= RNIC_SEND_SIGNALED;
-}
-
-static void stream(struct end *e, const struct plan *plan, const struct rnic_send_wr *wr, uint64_t duration,
-                   struct figures *out) {
-    struct rnic_wc wc[16];
-    uint64_t chains = plan->depth / plan->chain, posted = 0, done = 0;
-    uint64_t start = now_ns(), last = start;
-    bool more = true;
-    while (more || done < posted) {
-        for (; more && posted - done < chains; posted++)
-            post(e, wr);
-        int n = take(e, wc, 16);
-        done += (uint64_t)n;
-        uint64_t now = now_ns();
-        if (n)
-            last = now;
-        more = now < start + duration;
-        if (now > start + LIMIT)
-            die("too slow");
-    }
-    *out = (struct figures){.operations = posted * plan->chain, .ns = last - start};
-}
-
-static void run_stream(struct end *e, const struct plan *plan, struct figures *out) {
-    struct rnic_send_wr wr[QUEUE];
-    struct rnic_sge sge;
-    build_chain(e, plan, wr, &sge);
-    stream(e, plan, wr, plan->duration / 8, out);
-    begin(e);
-    stream(e, plan, wr, plan->duration, out);
-}
-
-/* ---------------------------------------------------------------- latencies */
-
-static void wait_one(struct end *e, uint64_t until) {
-    struct rnic_wc wc;
-    for (uint32_t i = 1; !take(e, &wc, 1); i++) {
-        if (i % 65536 == 0 && now_ns() > until)
-            die("no completion");
-    }
-}
-
-/* Post to completion, one at a time. */
-static void latency(struct end *e, const struct plan *plan, struct figures *out) {
-    struct rnic_sge sge = {.length = plan->size};
-    struct rnic_send_wr wr = request(e, plan->opcode, &sge, plan->inlined);
-    uint64_t start = now_ns(), warm = start + plan->duration / 8, now = start;
-    wr.send_flags |= RNIC_SEND_SIGNALED;
-    for (; now < warm + plan->duration; out->operations++) {
-        post(e, &wr);
-        wait_one(e, start + LIMIT);
-        uint64_t after = now_ns();
-        if (now > warm)
-            samples_add(&out->samples, after - now);
-        now = after;
-    }
-    out->ns = now - start;
-}
-
-/* Until a receive completes; the completions of sends are taken on the way. */
-static bool wait_message(struct end *e, uint32_t *receives, bool serving) {
-    struct rnic_wc wc[4];
-    uint64_t until = now_ns() + LIMIT;
-    for (uint32_t i = 1;; i++) {
-        bool got = false;
-        for (int n = take(e, wc, 4); n > 0; n--) {
-            got |= wc[n - 1].opcode == RNIC_WCO_RECV;
-            *receives -= wc[n - 1].opcode == RNIC_WCO_RECV;
-        }
-        if (got)
-            return true;
-        if (i % 4096 == 0 && serving && heard(e))
-            return false;
-        if (i % 65536 == 0 && !serving && now_ns() > until)
-            die("no message");
-    }
-}
-
-static void refill(struct end *e, uint32_t *receives, uint32_t size) {
-    if (*receives > RECEIVES / 2)
-        return;
-    post_receives(e, RECEIVES - *receives, size);
-    *receives = RECEIVES;
-}
-
-static void send_one(struct end *e, struct rnic_send_wr *wr, uint32_t i) {
-    wr->send_flags &= ~(uint32_t)RNIC_SEND_SIGNALED;
-    wr->send_flags |= i % SIGNAL_EVERY == 0 ? RNIC_SEND_SIGNALED : 0;
-    post(e, wr);
-}
-
-static void send_pingpong(struct end *e, const struct plan *plan, struct figures *out) {
-    struct rnic_sge sge = {.length = plan->size};
-    struct rnic_send_wr wr = request(e, RNIC_WR_SEND, &sge, plan->inlined);
-    uint64_t start = now_ns(), warm = start + plan->duration / 8, now = start;
-    uint32_t receives = RECEIVES;
-    for (; now < warm + plan->duration; out->operations++) {
-        send_one(e, &wr, (uint32_t)out->operations);
-        wait_message(e, &receives, false);
-        uint64_t after = now_ns();
-        if (now > warm)
-            samples_add(&out->samples, (after - now) / 2);
-        refill(e, &receives, plan->size);
-        now = now_ns();
-    }
-    out->ns = now - start;
-}
-
-static void echo(struct end *e, const struct plan *plan) {
-    struct rnic_sge sge = {.length = plan->size};
-    struct rnic_send_wr wr = request(e, RNIC_WR_SEND, &sge, plan->inlined);
-    uint32_t receives = RECEIVES;
-    for (uint32_t i = 0; wait_message(e, &receives, true); i++) {
-        send_one(e, &wr, i);
-        refill(e, &receives, plan->size);
-    }
-}
-
-/* ---------------------------------------------------------------- latency of a WRITE that the target sees in memory */
-
-static uint64_t mark(const struct end *e) {
-    return __atomic_load_n((const uint64_t *)(const void *)(e->buffer + MARK), __ATOMIC_ACQUIRE);
-}
-
-/* Until the peer has written value; false: the peer has said that it is over. */
-static bool wait_mark(struct end *e, uint64_t value, bool polls, bool serving) {
-    struct rnic_wc wc[4];
-    uint64_t until = now_ns() + LIMIT;
-    for (uint32_t i = 1; mark(e) != value; i++) {
-        if (polls)
-            take(e, wc, 4);
-        if (i % 4096 == 0 && serving && heard(e))
-            return false;
-        if (i % 65536 == 0 && !serving && now_ns() > until)
-            die("the peer did not write");
-    }
-    return true;
-}
-
-static void write_mark(struct end *e, struct rnic_send_wr *wr, uint64_t value) {
-    struct rnic_wc wc[4];
-    memcpy(e->buffer, &value, sizeof value);
-    send_one(e, wr, (uint32_t)value);
-    if (value % SIGNAL_EVERY == 0)
-        take(e, wc, 4);
-}
-
-static void memory_pingpong(struct end *e, const struct plan *plan, bool polls, bool serving, struct figures *out) {
-    struct rnic_sge sge = {.length = 8};
-    struct rnic_send_wr wr = request(e, RNIC_WR_RDMA_WRITE, &sge, true);
-    uint64_t start = now_ns(), warm = start + plan->duration / 8, now = start;
-    wr.wr.rdma.remote_addr += MARK;
-    for (uint64_t i = 1; serving || now < warm + plan->duration; i++) {
-        if (!serving)
-            write_mark(e, &wr, i);
-        if (!wait_mark(e, i, polls, serving))
-            return;
-        if (serving) {
-            write_mark(e, &wr, i);
-            continue;
-        }
-        uint64_t after = now_ns();
-        if (now > warm)
-            samples_add(&out->samples, (after - now) / 2);
-        now = after;
-        out->operations++;
-    }
-    out->ns = now - start;
+static void run(struct end *e, const struct perf_plan *plan) {
+    int rc = perf_run(&e->loops, plan);
+    need_loop(e, rc);
+    if (rc == PERF_HEARD && !plan->serving)
+        die("the other process has gone");
 }
 
 /* ---------------------------------------------------------------- the serving process */
-
-static void sink(struct end *e, uint32_t size) {
-    struct rnic_wc wc[64];
-    for (uint32_t idle = 1;; idle++) {
-        int n = take(e, wc, 64);
-        if (n)
-            post_receives(e, (uint32_t)n, size);
-        if (idle % 256 == 0 && heard(e))
-            return;
-    }
-}
 
 static void burn(const struct end *e) {
     for (volatile uint32_t i = 1;; i++) {
@@ -540,20 +371,13 @@ static void burn(const struct end *e) {
     }
 }
 
-static void serve(struct end *e, const char *how, const struct plan *plan, bool polls) {
+static void serve(struct end *e, const struct role *role, const struct perf_plan *plan) {
     char text[4096];
-    bool receives = !strcmp(how, "sink") || !strcmp(how, "echo");
-    if (receives)
-        post_receives(e, RECEIVES, plan->size);
     meet(e);
     begin(e);
-    if (!strcmp(how, "sink"))
-        sink(e, plan->size);
-    else if (!strcmp(how, "echo"))
-        echo(e, plan);
-    else if (!strcmp(how, "memory"))
-        memory_pingpong(e, plan, polls, true, NULL);
-    else if (!strcmp(how, "burn"))
+    if (role->loop != NO_LOOP)
+        run(e, plan);
+    else if (!strcmp(role->name, "burn"))
         burn(e);
     hear(e, text, sizeof text); /* "sleep" does nothing else */
     report(e, text, sizeof text - 1);
@@ -562,25 +386,23 @@ static void serve(struct end *e, const char *how, const struct plan *plan, bool 
 
 /* ---------------------------------------------------------------- the measuring process */
 
-static int opcode_of(const char *test) {
-    if (strstr(test, "read"))
-        return RNIC_WR_RDMA_READ;
-    if (strstr(test, "atomic"))
-        return RNIC_WR_ATOMIC_FETCH_AND_ADD;
-    return strstr(test, "send") ? RNIC_WR_SEND : RNIC_WR_RDMA_WRITE;
+/* A sample of a ping-pong is the way there and back: half of it is told. */
+static void print_latency(const struct perf_end *l, bool there_and_back) {
+    double unit = there_and_back ? 2e3 : 1e3;
+    if (l->histogram.count)
+        printf("\"median_us\": %.3f, \"p99_us\": %.3f, ", perf_percentile(&l->histogram, 50) / unit,
+               perf_percentile(&l->histogram, 99) / unit);
 }
 
-static void print(struct end *e, const struct plan *plan, struct figures *f) {
+static void print(struct end *e, const struct perf_plan *plan) {
     char mine[4096], theirs[4096];
-    double seconds = (double)f->ns / 1e9;
+    double operations = (double)e->loops.operations, seconds = (double)e->loops.ns / 1e9;
     report(e, mine, sizeof mine);
     say(e, "end\n");
     hear(e, theirs, sizeof theirs);
-    printf("{\"operations\": %llu, \"seconds\": %.4f, \"messages_per_s\": %.0f, \"gbytes_per_s\": %.5f, ",
-           (unsigned long long)f->operations, seconds, (double)f->operations / seconds,
-           (double)f->operations * plan->size / seconds / 1e9);
-    if (f->samples.count)
-        printf("\"median_us\": %.3f, \"p99_us\": %.3f, ", samples_at(&f->samples, 0.5), samples_at(&f->samples, 0.99));
+    printf("{\"operations\": %.0f, \"seconds\": %.4f, \"messages_per_s\": %.0f, \"gbytes_per_s\": %.5f, ", operations,
+           seconds, operations / seconds, operations * plan->size / seconds / 1e9);
+    print_latency(&e->loops, plan->loop == PERF_PINGPONG || plan->loop == PERF_MEMORY);
     printf("\"rcvbuf\": %d, \"sndbuf\": %d, \"client\": %s, \"server\": %s}\n", granted(SO_RCVBUF), granted(SO_SNDBUF),
            mine, theirs);
 }
@@ -589,134 +411,165 @@ static void print(struct end *e, const struct plan *plan, struct figures *f) {
 static void await_turn(uint64_t at) {
     uint64_t now = now_ns();
     if (at && now > at) {
-        snprintf(err.text, sizeof err.text, "ready %.2f s after the others were to begin", (double)(now - at) / SECOND);
+        snprintf(err.text, sizeof err.text, "ready %.2f s after the others were to begin",
+                 (double)(now - at) / (double)SECOND);
         die("late");
     }
     while (now_ns() < at)
         usleep(100);
 }
 
-static void measure(struct end *e, const char *test, const struct plan *plan, bool polls) {
-    struct figures f = {0};
-    if (!strcmp(test, "send_pingpong"))
-        post_receives(e, RECEIVES, plan->size);
+/* What is counted is without the warm-up where that can be told from the rest. */
+static void measure(struct end *e, struct perf_plan *plan, uint64_t at) {
+    struct perf_plan warm_up = *plan;
+    warm_up.ns = plan->warmup_ns;
+    warm_up.warmup_ns = 0;
     meet(e);
-    await_turn(plan->at);
+    await_turn(at);
     begin(e);
-    if (!strcmp(test, "send_pingpong"))
-        send_pingpong(e, plan, &f);
-    else if (!strcmp(test, "memory_pingpong"))
-        memory_pingpong(e, plan, polls, false, &f);
-    else if (strstr(test, "_latency"))
-        latency(e, plan, &f);
-    else
-        run_stream(e, plan, &f);
-    print(e, plan, &f);
+    if (plan->loop == PERF_STREAM) {
+        plan->warmup_ns = 0;
+        run(e, &warm_up);
+        begin(e);
+    }
+    run(e, plan);
+    print(e, plan);
 }
 
 /* ---------------------------------------------------------------- both ends in one process */
 
-/* callgrind counts what happens in here: chains of WRITEs, and the target's part of them; */
-__attribute__((noinline)) void counted_chain(struct end *e, struct end *target, const struct rnic_send_wr *wr,
-                                             uint32_t chains) {
-    struct rnic_wc wc[4];
-    for (uint32_t i = 0; i < chains; i++) {
-        post(e, wr);
-        while (!take(e, wc, 1))
-            take(target, wc, 1);
-    }
+/* While the first end waits, this one works. */
+static struct {
+    struct end *end;
+    bool answers;
+    uint32_t answered;
+} other;
+
+static void answer(const struct end *e, const struct rnic_wc *wc) {
+    struct rnic_sge sge = {(uintptr_t)e->buffer, wc->byte_len, e->mr->lkey};
+    struct rnic_recv_wr recv = {.sg_list = &sge, .num_sge = 1};
+    struct rnic_send_wr send = {.opcode = RNIC_WR_SEND, .sg_list = &sge, .num_sge = 1, .send_flags = RNIC_SEND_INLINE};
+    const struct rnic_recv_wr *bad_recv;
+    const struct rnic_send_wr *bad_send;
+    if (other.answered++ % SIGNAL_EVERY == 0)
+        send.send_flags |= RNIC_SEND_SIGNALED;
+    need(e->ops->post_send(e->qps[0].qp, &send, &bad_send, &err), "post_send");
+    need(e->ops->post_recv(e->qps[0].qp, &recv, &bad_recv, &err), "post_recv");
 }
 
-/* and messages that go to and fro. */
-__attribute__((noinline)) void counted_pingpong(struct end end[2], struct rnic_send_wr wr[2], uint32_t messages) {
-    struct rnic_wc wc[4];
-    for (uint32_t i = 0, received = 0; i < messages; i++, received = 0) {
-        send_one(&end[i % 2], &wr[i % 2], i / 2);
-        while (!received) {
-            int n = take(&end[!(i % 2)], wc, 4);
-            while (n > 0)
-                received += wc[--n].opcode == RNIC_WCO_RECV;
-            take(&end[i % 2], wc, 4);
-        }
-        post_receives(&end[!(i % 2)], 1, 8);
+/* poll_cq() of the first end. */
+static int poll_both(struct rnic_cq *cq, int n, struct rnic_wc *wc) {
+    const struct end *e = other.end;
+    struct rnic_wc theirs[4];
+    int got = e->ops->poll_cq(cq, n, wc);
+    if (got)
+        return got;
+    got = e->ops->poll_cq(e->cq, 4, theirs);
+    need(got, "poll_cq");
+    for (int i = 0; i < got; i++) {
+        if (theirs[i].status != RNIC_WC_SUCCESS)
+            die("the other end's completion");
+        if (theirs[i].opcode == RNIC_WCO_RECV)
+            answer(e, &theirs[i]);
     }
+    return 0;
 }
 
-static uint32_t run_single(struct end end[2], const struct plan *plan, uint32_t count, bool pingpong) {
-    struct rnic_send_wr wr[QUEUE], both[2];
-    struct rnic_sge sge[2];
-    build_chain(&end[0], plan, wr, sge);
-    for (int i = 0; i < 2; i++) {
-        sge[i].length = plan->size;
-        both[i] = request(&end[i], RNIC_WR_SEND, &sge[i], true);
-        post_receives(&end[i], RECEIVES, plan->size);
-    }
+/* callgrind counts what happens in here: chains of WRITEs, and the target's part of them; or messages and answers. */
+__attribute__((noinline)) void counted_run(struct end *e, const struct perf_plan *plan) { run(e, plan); }
+
+static void run_single(struct end end[2], const struct perf_plan *plan, uint32_t chain) {
+    struct rnic_ops both = *end[0].ops;
+    both.poll_cq = poll_both;
+    for (int i = 0; i < 2; i++)
+        prepare(&end[i], role_of(plan->loop == PERF_PINGPONG ? "echo" : "write"), plan->size, chain);
+    end[0].loops.ops = &both;
+    other.end = &end[1];
     atomic_store(&parked, true);
     nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
-    uint64_t start = now_ns();
-    if (pingpong)
-        counted_pingpong(end, both, count);
-    else
-        counted_chain(&end[0], &end[1], wr, count / plan->chain);
-    uint64_t ns = now_ns() - start;
+    counted_run(&end[0], plan);
     atomic_store(&parked, false);
-    return (uint32_t)(ns / count);
 }
 
 static void single(char **argv) {
-    struct end end[2] = {0};
-    struct plan plan = {
-        RNIC_WR_RDMA_WRITE, option_number(argv, "size", 8), option_number(argv, "chain", 32), QUEUE, false, 0, 0};
-    bool pingpong = !strcmp(option(argv, "loop", "chain"), "pingpong");
+    static struct end end[2];
+    uint32_t size = option_number(argv, "size", 8), chain = option_number(argv, "chain", 32);
     uint32_t count = option_number(argv, "count", 100000);
-    plan.inlined = plan.size <= 64;
-    if (!plan.chain || plan.chain > QUEUE / 2 || count < plan.chain || plan.size > BUFFER_BYTES)
+    bool pingpong = !strcmp(option(argv, "loop", "chain"), "pingpong");
+    struct perf_plan plan = {.loop = pingpong ? PERF_PINGPONG : PERF_STREAM,
+                             .opcode = pingpong ? RNIC_WR_SEND : RNIC_WR_RDMA_WRITE,
+                             .size = size,
+                             .inlined = size <= INLINE,
+                             .group = chain,
+                             .chained = true,
+                             .iterations = pingpong ? count / 2 : count};
+    if (!chain || chain > PERF_GROUP_MAX || count < chain || size > (pingpong ? INLINE : BUFFER_BYTES))
         die("chain, count or size");
+    end[0].loops.line = end[1].loops.line = -1; /* none, on which nobody speaks */
     for (int i = 0; i < 2; i++)
         end_open(&end[i], 1);
     for (int i = 0; i < 2; i++) {
         end[i].peer = end[!i].local;
-        end_connect(&end[i], end[i].qp[0], option_number(argv, "mtu", 4096));
+        end_connect(&end[i], end[i].qps[0].qp, option_number(argv, "mtu", 4096));
     }
-    uint32_t ns = run_single(end, &plan, count, pingpong);
-    printf("{\"operations\": %u, \"ns_per_operation\": %u}\n", count, ns);
+    run_single(end, &plan, pingpong ? QUEUE / 2 : chain);
+    printf("{\"operations\": %u, \"ns_per_operation\": %.0f}\n", count, (double)end[0].loops.ns / count);
     for (int i = 0; i < 2; i++)
         end_close(&end[i]);
 }
 
+/* ---------------------------------------------------------------- the command line */
+
+static int usage(void) {
+    fprintf(stderr, "usage: see the head of bench/native.c\n");
+    return 2;
+}
+
+static struct perf_plan plan_of(const struct role *role, char **argv) {
+    struct perf_plan plan = {.loop = role->loop,
+                             .opcode = role->opcode,
+                             .size = option_number(argv, "size", 8),
+                             .inlined = option_number(argv, "inline", 0),
+                             .serving = role->serving,
+                             .group = option_number(argv, "chain", 1),
+                             .chained = true,
+                             .ns = option_ns(argv, "seconds", "0.4")};
+    plan.warmup_ns = plan.ns / 8;
+    if (role->loop == PERF_MEMORY || role->opcode == RNIC_WR_ATOMIC_FETCH_AND_ADD)
+        plan.size = 8;
+    plan.inlined |= role->loop == PERF_MEMORY;
+    return plan;
+}
+
 int main(int argc, char **argv) {
-    if (argc < 3 || (!strcmp(argv[2], "serve") && argc < 4)) {
-        fprintf(stderr, "usage: see the head of bench/native.c\n");
-        return 2;
-    }
+    static struct end e;
+    if (argc < 3 || (!strcmp(argv[2], "serve") && argc < 4))
+        return usage();
     buffer_max = option_number(argv, "bufmax", 0);
     by_lane = option_number(argv, "local", 0) != 0;
     if (!strcmp(argv[2], "single")) {
         single(argv);
         return 0;
     }
-    struct end e = {.line = atoi(argv[1])};
-    struct plan plan = {.opcode = opcode_of(argv[2]),
-                        .size = option_number(argv, "size", 8),
-                        .chain = option_number(argv, "chain", 1),
-                        .depth = option_number(argv, "depth", 64),
-                        .inlined = option_number(argv, "inline", 0),
-                        .duration = option_ns(argv, "seconds", "0.4"),
-                        .at = strtoull(option(argv, "at", "0"), NULL, 0)};
-    bool polls = option_number(argv, "polls", 1);
-    uint32_t qps = option_number(argv, "qps", 1);
-    if (!qps || qps > MAX_QPS || plan.size > BUFFER_BYTES || !plan.chain || plan.chain > plan.depth ||
-        plan.depth > QUEUE) {
+    const struct role *role = role_of(strcmp(argv[2], "serve") ? argv[2] : argv[3]);
+    if (!role)
+        return usage();
+    struct perf_plan plan = plan_of(role, argv);
+    uint32_t qps = option_number(argv, "qps", 1), depth = option_number(argv, "depth", 64);
+    if (!qps || qps > MAX_QPS || plan.size > BUFFER_BYTES || !plan.group || plan.group > PERF_GROUP_MAX ||
+        plan.group > depth || depth > QUEUE) {
         fprintf(stderr, "native: size, chain, depth or qps\n");
         return 2;
     }
+    e.loops.line = atoi(argv[1]);
     end_open(&e, qps);
     for (uint32_t i = 0; i < qps; i++)
-        greet(&e, e.qp[i], option_number(argv, "mtu", 4096));
-    if (!strcmp(argv[2], "serve"))
-        serve(&e, argv[3], &plan, polls);
+        greet(&e, e.qps[i].qp, option_number(argv, "mtu", 4096));
+    prepare(&e, role, plan.size, depth);
+    if (role->serving)
+        serve(&e, role, &plan);
     else
-        measure(&e, argv[2], &plan, polls);
+        measure(&e, &plan, strtoull(option(argv, "at", "0"), NULL, 0));
     end_close(&e);
     return 0;
 }

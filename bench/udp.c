@@ -106,18 +106,19 @@ static bool answered(int fd, uint64_t until) {
 }
 
 static void pingpong(int fd, uint32_t size, uint64_t duration) {
-    struct samples samples = {0};
+    static struct perf_histogram samples;
     uint64_t start = now_ns(), warm = start + duration / 8, until = warm + duration;
     for (uint64_t now = start; now < until;) {
         if (send(fd, buffer, size, 0) < 0 || !answered(fd, start + LIMIT))
             die("ping-pong");
         uint64_t after = now_ns();
         if (now > warm)
-            samples_add(&samples, after - now);
+            perf_sample(&samples, after - now);
         now = after;
     }
-    double median = samples_at(&samples, 0.5), p99 = samples_at(&samples, 0.99);
-    printf("{\"median_us\": %.3f, \"p99_us\": %.3f, \"samples\": %u}\n", median / 2, p99 / 2, samples.count);
+    double median = perf_percentile(&samples, 50) / 2e3, p99 = perf_percentile(&samples, 99) / 2e3;
+    printf("{\"median_us\": %.3f, \"p99_us\": %.3f, \"samples\": %llu}\n", median, p99,
+           (unsigned long long)samples.count);
 }
 
 /* ---------------------------------------------------------------- stream */

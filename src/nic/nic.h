@@ -19,6 +19,7 @@
 #include <time.h>
 
 #include "nic_enums.h"
+#include "nic_env.h"
 #include "nic_raw.h"
 
 /* ---------------------------------------------------------------- attributes (fields as in libibverbs) */

@@ -107,14 +107,7 @@ from rnic.later import later as _later
 from rnic.verbs.ah import AH, GID, AHAttr, Route
 from rnic.verbs.cntr import CompCntrCaps, CompCntrInitAttr, CounterAttachAttr, QPAttachCompCntrAttr
 from rnic.verbs.connect import QPChange, connect_qps
-from rnic.verbs.context import (
-    AsyncEvent,
-    Context,
-    DeviceAttr,
-    GIDEntry,
-    PortAttr,
-    ValuesEx,
-)
+from rnic.verbs.context import AsyncEvent, Context
 from rnic.verbs.counters import Counters
 from rnic.verbs.cq import WC_STANDARD_FLAGS, CQInitAttrEx, CQModerationCaps, ModerateCQ, ModifyCQAttr
 from rnic.verbs.device import Device, format_guid, get_device_list, import_device, open_device
@@ -145,6 +138,7 @@ from rnic.verbs.mw import MW, MWBind, MWBindInfo, inc_rkey
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, QPOpenAttr, QPStats
 from rnic.verbs.qp_ex import QPEx, QPInitAttrEx
+from rnic.verbs.queries import DeviceAttr, GIDEntry, PortAttr, ValuesEx
 from rnic.verbs.rate import Rate
 from rnic.verbs.rate_limit import RateLimitAttr
 from rnic.verbs.srq import SRQ, SRQAttr, SRQInitAttr, SRQInitAttrEx, TMCap

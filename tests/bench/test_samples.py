@@ -1,44 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Percentiles of the native loops are of the whole time, however many samples there are."""
+"""The histogram of the compiled loops says what the one in Python says (tests/cli/test_perf.py)."""
 
 from __future__ import annotations
 
+import random
 import subprocess
 from pathlib import Path
 
 import pytest
-from build import HERE, compiler
+from build import ROOT, compiler
 
-# Each sample is its number.
-PROGRAM = """
-#include "loops.h"
-int main(int argc, char **argv) {
-    struct samples s = {0};
-    uint64_t n = strtoull(argv[argc - 1], NULL, 0);
-    for (uint64_t i = 0; i < n; i++)
-        samples_add(&s, i);
-    printf("%u %.3f %.3f %.3f", s.count, samples_at(&s, 0), samples_at(&s, 0.5), samples_at(&s, 1));
-}
+from rnic.cli.perf.samples import Samples
+
+LOOPS = ROOT / "src/rnic/_nic"
+PERCENTS = (0, 0.1, 25, 50, 99, 99.9, 100)
+PROGRAM = f"""
+#include "samples.h"
+#include <stdio.h>
+int main(void) {{
+    static struct perf_histogram h;
+    unsigned long long ns;
+    while (scanf("%llu", &ns) == 1)
+        perf_sample(&h, ns);
+    static const double percents[] = {{{", ".join(map(str, PERCENTS))}}};
+    for (unsigned i = 0; i < sizeof percents / sizeof *percents; i++)
+        printf("%.1f ", perf_percentile(&h, percents[i]));
+    printf("%.0f %.0f %.0f %.0f", (double)h.count, (double)h.min, (double)h.max, h.sum);
+}}
 """
-ROOM = 1 << 20
+DICE = random.Random(1)
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("samples") / "program"
-    command = [*compiler(), "-std=gnu11", "-O1", "-D_GNU_SOURCE", f"-I{HERE}", "-xc", "-", "-o", str(made)]
-    subprocess.run(command, input=PROGRAM, text=True, check=True)
+    command = [*compiler(), "-std=gnu11", "-O1", "-D_GNU_SOURCE", f"-I{LOOPS}"]
+    source = ["-xc", "-", str(LOOPS / "samples.c"), "-o", str(made)]
+    subprocess.run([*command, *source], input=PROGRAM, text=True, check=True)
     return made
 
 
 @pytest.mark.parametrize(
-    ("count", "every"), [(1, 1), (1000, 1), (ROOM, 1), (ROOM + 1, 2), (2 * ROOM + 1, 4), (5 * ROOM, 8)]
+    "times",
+    [
+        [],
+        [7],
+        [1 << 50],
+        range(1, 101),
+        range(100_000),
+        [2047, 2048, 2049, 4095, 4096],
+        [int(DICE.lognormvariate(7, 2)) for _ in range(10_000)],
+    ],
+    ids=len,
 )
-def test_samples_are_of_the_whole_time(program: Path, count: int, every: int) -> None:
-    done = subprocess.run([str(program), str(count)], capture_output=True, text=True, check=True)
-    kept, least, middle, most = done.stdout.split()
-    last = (count - 1) // every * every
-    assert int(kept) == last // every + 1
-    assert float(least) == 0
-    assert float(most) == pytest.approx(last / 1e3)
-    assert float(middle) == pytest.approx(last / 2e3, abs=every / 1e3)
+def test_percentiles_are_those_of_python(program: Path, times: list[int]) -> None:
+    text = "\n".join(map(str, times))
+    done = subprocess.run([str(program)], input=text, capture_output=True, text=True, check=True)
+    samples = Samples()
+    for ns in times:
+        samples.add(ns)
+    percentiles = samples.percentiles(PERCENTS) if times else [0.0] * len(PERCENTS)
+    expected = [*percentiles, samples.count, samples.min, samples.max, samples.sum]
+    assert [float(word) for word in done.stdout.split()] == pytest.approx(expected)

@@ -65,6 +65,7 @@ static void open_side(struct side *s, bool local, int line) {
                                .room = ROOM,
                                .lkey = s->mr->lkey,
                                .depth = DEPTH,
+                               .all_depth = QPS * DEPTH,
                                .yield_polls = 1,
                                .quiet_ns = 20000000000u,
                                .interrupted = never};
@@ -203,6 +204,39 @@ static void a_second_run_goes_on_with_what_the_first_has_left(void) {
     close_both();
 }
 
+/* ---------------------------------------------------------------- what is on its way */
+
+#define FEW 8u
+
+static uint32_t posts[QPS], most;
+
+/* The client's post_send(): how many operations of each queue pair there were, and how many were on their way at a time. */
+static int counted_post(struct rnic_qp *qp, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
+                        struct rnic_err *e) {
+    uint32_t out = 0;
+    for (const struct rnic_send_wr *one = wr; one; one = one->next)
+        posts[qp == client.qps[1].qp]++;
+    for (int i = 0; i < QPS; i++)
+        out += client.qps[i].out;
+    most = out > most ? out : most;
+    return client.ops->post_send(qp, wr, bad, e);
+}
+
+static void queue_pairs_take_turns_within_a_limit_of_all(void) {
+    open_both(true);
+    struct rnic_ops counted = *client.ops;
+    counted.post_send = counted_post;
+    client.end.ops = &counted;
+    client.end.all_depth = FEW;
+    struct run few = runs[1];
+    few.group = FEW / 4;
+    measures(&few);
+    CHECK_EQ(most, FEW);
+    uint32_t more = posts[0] > posts[1] ? posts[0] - posts[1] : posts[1] - posts[0];
+    CHECK(more <= 2 * few.group); /* a group each, of the warm-up and of the rest */
+    close_both();
+}
+
 /* ---------------------------------------------------------------- ends */
 
 static void a_completion_that_fails_ends_the_run(void) {
@@ -243,6 +277,7 @@ int main(void) {
     RUN(every_loop_by_shared_memory);
     RUN(every_loop_by_the_wire);
     RUN(a_second_run_goes_on_with_what_the_first_has_left);
+    RUN(queue_pairs_take_turns_within_a_limit_of_all);
     RUN(a_completion_that_fails_ends_the_run);
     RUN(who_hears_nothing_for_too_long_gives_up);
     RUN(an_end_that_hangs_up_is_heard);

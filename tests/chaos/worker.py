@@ -31,6 +31,7 @@ from chaos.payload import WrongBytes
 from chaos.plants import PLANTS
 from chaos.talk import Tally
 from chaos.ways import WAYS, Address, Way
+from rnic.rdmacm.ibcm.manager import IbService
 from rnic.rdmacm.registry import registry
 from rnic.threads import Thread
 
@@ -248,8 +249,9 @@ class Worker:
         """Into the log, for whoever wants to know why something hangs: what connection management knows."""
         now = time.monotonic_ns()
         for agent in registry.agents():
-            print(f"{agent!r}, failed: {agent.failed}, {agent.cm.statistics()}", file=sys.stderr)
-            for exchange in agent.cm.table.exchanges():
+            print(f"{agent!r}, failed: {agent.failed}, {agent.service.statistics()}", file=sys.stderr)
+            exchanges = agent.service.cm.table.exchanges() if isinstance(agent.service, IbService) else []
+            for exchange in exchanges:
                 due = (exchange.deadline() or now) - now
                 more = f"peer {exchange.peer_id:#010x} {exchange.peer}, due in {due / 1e9:.1f} s"
                 print(f"  {exchange!r} {more}, {exchange.context!r}", file=sys.stderr)

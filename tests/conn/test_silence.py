@@ -27,6 +27,7 @@ from rnic.conn.handshake import Dial
 from rnic.conn.sync import sleep
 from rnic.endpoint import Config
 from rnic.rdmacm import CmId, EventChannel, EventType, Timing, create_id, reach
+from rnic.rdmacm.ibcm.connection import IbConnection
 from rnic.rdmacm.registry import registry
 from transport.netdev import Netdevs, ip
 from waiting import until
@@ -169,10 +170,17 @@ def test_a_peer_that_answers_late_costs_no_descriptor() -> None:
     """The question to the network is taken back."""
     with rnic.listen("127.0.0.1", 0) as server:
         dial = Dial("127.0.0.1", server.port, Config())
+
+        def asked() -> IbConnection | None:
+            conn = dial.cm_id.conversation
+            return conn if isinstance(conn, IbConnection) and conn.exchange else None
+
         try:
-            until(lambda: dial.step(monotonic()) or dial.cm_id.exchange, "it asks")
+            until(lambda: dial.step(monotonic()) or asked(), "it asks")
             with registry.lock:
-                dial.cm_id.asked_at -= 10**10
+                conn = asked()
+                assert conn
+                conn.asked_at -= 10**10
                 dial.cm_id.watch(monotonic_ns())
                 question = dial.cm_id.question
             assert question is not None

@@ -22,11 +22,12 @@ C_ROOMS = {
     "roce": {"base", "wire", "queue", "mem", "link", "qp"},
     "raw": {"base", "wire", "queue", "mem", "link", "qp"},
     "link": {"base", "wire"},
-    "dev": {"base", "wire", "queue", "mem", "qp", "roce", "raw", "link"},
-    "verbs": {"base", "wire", "queue", "mem", "qp", "roce", "raw", "link", "dev"},
+    "run": {"base", "queue", "link", "qp"},
+    "dev": {"base", "wire", "queue", "mem", "qp", "roce", "raw", "link", "run"},
+    "verbs": {"base", "wire", "queue", "mem", "qp", "roce", "raw", "link", "run", "dev"},
 }
 PY_ROOMS = {
-    "enums": set(),
+    "enums": {"wording"},
     "errors": set(),
     "times": set(),
     "later": set(),
@@ -74,8 +75,8 @@ PY_ROOMS = {
     "testing": {"_nic", "verbs", "enums", "errors", "rnic", "times", "records"},
     "cli": {"rnic", "rdmacm", "errors", "times", "records", "wording"},
 }
-# The measuring loops of `rnic perf` are in the extension for its sake alone, and no public name.
-MORE = {"cli/perf/native.py": {"_nic"}}
+# No public names: the measuring loops of `rnic perf`, and the table of the environment.
+MORE = {"cli/perf/native.py": {"_nic"}, "cli/environment.py": {"_nic"}}
 
 
 def c_files() -> list[Path]:
@@ -115,6 +116,35 @@ def test_imports_point_down(path: Path) -> None:
     name = path.relative_to(PACKAGE)
     room = name.parts[0]
     assert imported_rooms(path) <= PY_ROOMS[room] | {room} | MORE.get(str(name), set())
+
+
+# What ids, channels and endpoints may name of the InfiniBand communication manager: times, and counters.
+OF_THE_MANAGER = {"rnic.cm.timing", "rnic.cm.Statistics"}
+
+
+def above_the_connection_services() -> list[Path]:
+    """rdmacm/ serves every transport; its folders are services, which service.py is the interface of."""
+    return sorted((PACKAGE / "rdmacm").glob("*.py"))
+
+
+def imported_names(path: Path) -> set[str]:
+    """What a module imports, each name with its module."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("path", above_the_connection_services(), ids=lambda p: p.name)
+def test_one_table_alone_names_connection_services(path: Path) -> None:
+    services = {f"rnic.rdmacm.{one.name}" for one in path.parent.iterdir() if (one / "__init__.py").exists()}
+    names = {name for name in imported_names(path) if name.startswith((*services, "rnic.cm"))}
+    own = {name for name in names if not any(name.startswith(allowed) for allowed in OF_THE_MANAGER)}
+    assert services
+    assert bool(own) is (path.name == "transports.py"), own
 
 
 def test_no_c_file_of_the_device_knows_python() -> None:

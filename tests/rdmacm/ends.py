@@ -15,7 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from rnic import SGE, Faults
+from rnic.cm import Exchange
 from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, PortSpace, Timing, create_id
+from rnic.rdmacm.agent import Agent
+from rnic.rdmacm.ibcm.conversation import IbConversation
+from rnic.rdmacm.ibcm.manager import IbService
 from waiting import until
 
 WAIT = 60.0  # seconds that only a hang takes
@@ -53,6 +57,18 @@ def cm_threads() -> list[threading.Thread]:
 
 def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def ib_of(agent: Agent) -> IbService:
+    """The connection service of RoCE."""
+    assert isinstance(agent.service, IbService)
+    return agent.service
+
+
+def exchange_of(one: CmId) -> Exchange | None:
+    """What an id says in messages of the communication manager; None before it says anything."""
+    assert one.conversation is None or isinstance(one.conversation, IbConversation)
+    return one.conversation.exchange if one.conversation else None
 
 
 def all_quiet() -> None:

@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from rdmacm.ends import WAIT, Other, descriptors, other
+from rdmacm.ends import WAIT, Other, descriptors, ib_of, other
 from rnic import CQ, MR, PD, SGE, AccessFlags, Faults, QPInitAttr, QPType, RecvWR, SendFlags, SendWR, WROpcode
 from rnic.rdmacm import CmId, Event, EventChannel, EventType, Timing, create_id
 from rnic.rdmacm.registry import registry
@@ -67,10 +67,10 @@ def held() -> Held:
             rss_kib=pages * resource.getpagesize() // 1024,
             descriptors=descriptors(),
             threads=threading.active_count(),
-            exchanges=sum(len(one.cm.table) for one in agents),
-            timers=sum(len(one.cm._timers) for one in agents),
+            exchanges=sum(len(ib_of(one).cm.table) for one in agents),
+            timers=sum(len(ib_of(one).cm._timers) for one in agents),
             ids=sum(len(one.ids) for one in agents),
-            resent=sum(one.cm.statistics().resent for one in agents),
+            resent=sum(one.service.statistics().resent for one in agents),
             lost=sum(one.context.counters().drop_slot_full for one in agents),
         )
 

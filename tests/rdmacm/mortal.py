@@ -17,7 +17,7 @@ from typing import Any
 
 import namespaces
 import rnic
-from rdmacm.ends import FAST, WAIT
+from rdmacm.ends import FAST, WAIT, exchange_of
 from rnic import MR, SGE, AccessFlags, RecvWR, SendFlags, SendWR, WROpcode
 from rnic.cm import Connection
 from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType, PortSpace, Timing, create_id
@@ -87,7 +87,7 @@ class End:
 
     def mra(self) -> None:
         """What the library does not say of itself: that the answer to a REP will take its time."""
-        conn = self.id.exchange
+        conn = exchange_of(self.id)
         assert isinstance(conn, Connection)
         conn.send_mra(20, time.monotonic_ns())
         self.id.need_agent("mra").flush()
@@ -108,8 +108,9 @@ class End:
         return mtu.name
 
     def state(self) -> str:
-        assert self.id.exchange
-        return self.id.exchange.state.name
+        exchange = exchange_of(self.id)
+        assert exchange
+        return exchange.state.name
 
     def reach(self, state: str) -> None:
         until(lambda: self.state() == state, f"{state} instead of {self.state()}")

@@ -14,11 +14,11 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
-from rdmacm.ends import WAIT
+from rdmacm.ends import WAIT, ib_of
 from rnic import GID
 from rnic.rdmacm import CmId
 from rnic.rdmacm.agent import Agent
-from rnic.rdmacm.gsi import Peer
+from rnic.rdmacm.ibcm.gsi import Peer
 from rnic.rdmacm.registry import registry
 from rnic.wire import (
     GSI_QKEY,
@@ -137,9 +137,9 @@ class Calls:
     def __init__(self, agent: Agent, patch: pytest.MonkeyPatch) -> None:
         self.agent = agent
         self._came: deque[bytes] = deque()
-        self._send = agent.gsi.send
-        patch.setattr(agent.gsi, "send", self._divert)
-        index = agent.gsi.index_of(GID(US))
+        self._send = ib_of(agent).gsi.send
+        patch.setattr(ib_of(agent).gsi, "send", self._divert)
+        index = ib_of(agent).gsi.index_of(GID(US))
         assert index is not None
         self._peers = {source: Peer(GID(source), index) for source in (THEM, THIRD)}
 
@@ -151,7 +151,7 @@ class Calls:
 
     def send(self, data: bytes, source: str = THEM) -> None:
         with registry.lock:
-            self.agent.hear(data, self._peers[source])
+            ib_of(self.agent).hear(data, self._peers[source])
 
     def take(self) -> bytes | None:
         return self._came.popleft() if self._came else None
@@ -288,6 +288,6 @@ def over_sockets() -> Iterator[Stranger]:
 def run_out(agent: Agent) -> None:
     """All the time that anything waits for passes: retries, then TIMEWAIT."""
     with registry.lock:
-        while (due := agent.cm.deadline()) is not None:
-            agent.cm.timer(due)
+        while (due := ib_of(agent).cm.deadline()) is not None:
+            ib_of(agent).cm.timer(due)
             agent.flush()

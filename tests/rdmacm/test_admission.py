@@ -12,7 +12,7 @@ from time import monotonic_ns
 
 import pytest
 
-from rdmacm.ends import FAST, WAIT, expect, no_descriptors, resolve
+from rdmacm.ends import FAST, WAIT, exchange_of, expect, no_descriptors, resolve
 from rdmacm.stranger import Calls, Stranger, agent_of, run_out
 from rnic import VerbsError
 from rnic.cm import Connection
@@ -128,14 +128,15 @@ def test_a_handshake_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyP
 def test_a_program_that_accepts_late_takes_no_time_from_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     with asked(monkeypatch, handshake_timeout=60, max_connections=1) as (stranger, listener):
         one = ask(stranger, listener)
-        assert isinstance(one.exchange, Connection)
-        one.exchange.expire_at(monotonic_ns() + 10**9)  # 59 seconds pass
+        conn = exchange_of(one)
+        assert isinstance(conn, Connection)
+        conn.expire_at(monotonic_ns() + 10**9)  # 59 seconds pass
         listener.admission._known[one] -= 59 * 10**9
         accepted = monotonic_ns()
         one.create_qp()
         one.accept()
-        assert one.exchange._until is not None
-        assert one.exchange._until >= accepted + 60 * 10**9
+        assert conn._until is not None
+        assert conn._until >= accepted + 60 * 10**9
         refused(stranger, listener)  # it has kept nobody waiting
 
 

@@ -17,7 +17,7 @@ import rnic
 from rnic import QPAttr, QPState, VerbsError
 from rnic.rdmacm.agent import Agent
 from rnic.rdmacm.endpoint import resolve_addrinfo
-from rnic.rdmacm.gsi import RECEIVES, Gsi
+from rnic.rdmacm.ibcm.gsi import RECEIVES, Gsi
 from rnic.threads import Thread
 
 

@@ -12,6 +12,7 @@ import pytest
 import rnic.enums
 import rnic.rdmacm
 from rdmacm import kernel_calls
+from rdmacm.ends import exchange_of
 from rdmacm.seat import Seat
 from rdmacm.walk import STATES, Conversation, compare
 from waiting import until
@@ -48,7 +49,9 @@ def test_the_end_of_timewait_is_told_as_the_kernel_tells_it(state: str) -> None:
     with ExitStack() as stack:
         seats = seat(stack), seat(stack)
         Conversation(*seats).hold(state, [])
-        exchanges = [one.exchange for end in seats for one in end.ids.values() if one.exchange is not None]
+        exchanges = [
+            said for end in seats for one in end.ids.values() if (said := exchange_of(one)) is not None
+        ]
         until(lambda: all(one.over for one in exchanges), "TIMEWAIT ends")
         for end in seats:
             assert not end.events()

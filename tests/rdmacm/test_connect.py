@@ -14,6 +14,7 @@ from rdmacm.ends import (
     WAIT,
     exchange,
     expect,
+    ib_of,
     joined,
     listening,
     other,
@@ -35,9 +36,10 @@ from rnic.rdmacm import (
     create_id,
     get_devices,
     getaddrinfo,
-    rc,
 )
 from rnic.rdmacm.endpoint import AddrInfo
+from rnic.rdmacm.ibcm import requests
+from rnic.rdmacm.ibcm.connection import IbConnection
 from rnic.verbs.qp import QPCap
 from rnic.wire import Rej, RejReason, Req
 
@@ -328,7 +330,7 @@ def test_a_path_mtu_that_is_too_large_for_the_peer_is_lowered(
         asked.append(req.path_mtu)
         return (RejReason.INVALID_MTU, bytes([named] if named else [])) if req.path_mtu > limit else None
 
-    monkeypatch.setattr(rc, "_objection", objection)
+    monkeypatch.setattr(requests, "_objection", objection)
     with joined() as pair:
         assert pair.client.qp
         assert pair.server.qp
@@ -340,7 +342,7 @@ def test_a_path_mtu_that_is_too_large_for_the_peer_is_lowered(
 
 
 def test_a_peer_that_refuses_every_path_mtu_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rc, "_objection", lambda *_: (RejReason.INVALID_MTU, b"\x09"))
+    monkeypatch.setattr(requests, "_objection", lambda *_: (RejReason.INVALID_MTU, b"\x09"))
     with resolved() as (ours, _, client):
         client.create_qp()
         client.connect()
@@ -353,8 +355,8 @@ def test_a_smaller_path_mtu_that_cannot_be_asked_for_is_a_refusal(monkeypatch: p
     def fails(*_: object) -> bool:
         raise VerbsError(EINVAL, "on purpose", "connect")
 
-    monkeypatch.setattr(rc, "_objection", lambda *_: (RejReason.INVALID_MTU, b""))
-    monkeypatch.setattr(rc, "_call_again", fails)
+    monkeypatch.setattr(requests, "_objection", lambda *_: (RejReason.INVALID_MTU, b""))
+    monkeypatch.setattr(IbConnection, "_call_again", fails)
     with resolved() as (ours, _, client):
         client.create_qp()
         client.connect()
@@ -367,7 +369,7 @@ def test_a_request_that_a_mistake_meets_leaves_no_id(
     def fails(*_: object) -> object:
         raise ValueError("on purpose")
 
-    monkeypatch.setattr(rc, "_timeout", fails)
+    monkeypatch.setattr(requests, "timeout_of", fails)
     with EventChannel() as channel, listening(channel) as listener:
         with over_sockets() as stranger:
             agent = agent_of(listener)
@@ -375,6 +377,6 @@ def test_a_request_that_a_mistake_meets_leaves_no_id(
             stranger.expect(Rej)
             assert agent.ids == {listener}
             run_out(agent)
-            assert len(agent.cm.table) == 0
+            assert len(ib_of(agent).cm.table) == 0
     assert "on purpose" in caplog.text
     caplog.clear()

@@ -12,12 +12,13 @@ from errno import EAGAIN, ECONNREFUSED, ECONNRESET, EMFILE, ENOMEM, ETIMEDOUT
 
 import pytest
 
-from rdmacm.ends import FAST, HASTY, QUICK, Other, all_quiet, descriptors, other, serve
+from rdmacm.ends import FAST, HASTY, QUICK, Other, all_quiet, descriptors, ib_of, other, serve
 from rdmacm.mortal import End, Mortal, Wire, cable, end, mortal
 from rnic import VerbsError, WROpcode
 from rnic.rdmacm import EventType, PortSpace, Timing, create_id
-from rnic.rdmacm.gsi import Gsi, Peer
-from rnic.rdmacm.processes import Name, Processes
+from rnic.rdmacm.ibcm.connection import IbConnection
+from rnic.rdmacm.ibcm.gsi import Gsi, Peer
+from rnic.rdmacm.ibcm.processes import Name, Processes
 from rnic.rdmacm.registry import registry
 from rnic.wire import CmAttr, RejReason, SidrStatus
 from waiting import until
@@ -372,12 +373,13 @@ def test_one_watch_serves_all_connections_to_a_process() -> None:
             me.expect(E_.ESTABLISHED)
             peer.do("expect", E_.ESTABLISHED)
         (agent,) = registry.agents()
-        assert len(agent._processes._known) == 2  # the slot, and the service
+        processes = ib_of(agent).meetings.processes
+        assert len(processes._known) == 2  # the slot, and the service
         died = peer.kill()
         for _ in range(10):
             assert me.expect(E_.DISCONNECTED) == -ECONNRESET
         say("ten connections DISCONNECTED", died)
-        until(lambda: not agent._processes._known, "the watches go")
+        until(lambda: not processes._known, "the watches go")
 
 
 def test_watches_are_given_back() -> None:
@@ -488,7 +490,8 @@ def test_across_a_wire_the_retry_count_decides(
             with pytest.raises(AssertionError):
                 begin()
         me.expect(E_.DISCONNECTED)
-        timeout = me.id.link.timeout if me.id.link else 0
+        assert isinstance(me.id.conversation, IbConnection)
+        timeout = me.id.conversation.link.timeout
         what = f"wire, {name_of(opcode)}{', from its next request' if opcode is None else ''}"
         say(f"{what}: DISCONNECTED, timeout {timeout}, 7 retries", died)
         goes_on(healthy)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rdmacm.ends import FAST, HASTY, QUICK, all_quiet, expect, joined, listening, resolve, resolved
+from rdmacm.ends import FAST, HASTY, QUICK, all_quiet, expect, ib_of, joined, listening, resolve, resolved
 from rnic import EventType as AsyncEventType
 from rnic import Faults, QPAttr, QPState, VerbsError
 from rnic.rdmacm import ConnParam, EventChannel, EventType, IdState, create_id, resolve_addrinfo
@@ -236,7 +236,7 @@ def test_device_removal_when_the_agent_fails(
         resolve(one, ("127.0.0.1", 9))
         one.create_qp()
         (agent,) = [agent for agent in registry.agents() if one in agent.ids]
-        monkeypatch.setattr(agent.gsi, "take", fail)
+        monkeypatch.setattr(ib_of(agent).gsi, "take", fail)
         one.connect()
         expect(channel, EventType.DEVICE_REMOVAL)
         assert "on purpose" in caplog.text

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from rdmacm.ends import FAST, Joined, exchange, joined, listening
+from rdmacm.ends import FAST, Joined, exchange, ib_of, joined, listening
 from rdmacm.stranger import THEM, THIRD, US, Calls, Sockets, Stranger, Wire, agent_of, gid, run_out
 from rnic import VerbsError
 from rnic.cm.ib_cm import ANSWERS_KEPT
@@ -283,15 +283,15 @@ class Town:
         self.liar.listen()  # what was sent has been heard, through sockets too
         self.application.close()
         run_out(self.agent)
-        assert len(self.agent.cm.table) == 2
-        assert self.agent.cm.deadline() is None
+        assert len(ib_of(self.agent).cm.table) == 2
+        assert ib_of(self.agent).cm.deadline() is None
         assert self.agent.ids == {
             *self.listeners.values(),
             self.good.listener,
             self.good.client,
             self.good.server,
         }
-        assert len(self.agent.cm._answers) <= ANSWERS_KEPT
+        assert len(ib_of(self.agent).cm._answers) <= ANSWERS_KEPT
         exchange(self.good.client, self.good.server)
 
 
@@ -323,7 +323,7 @@ def attack(town: Town, cases: int) -> None:
             town.look()
     with joined() as pair:
         exchange(pair.client, pair.server)
-    statistics = town.agent.cm.statistics()
+    statistics = ib_of(town.agent).cm.statistics()
     assert set(statistics.received) == {one.name for one in CmAttr}
     assert len(statistics.dropped) > 15, "many kinds of wrong"
 
@@ -395,4 +395,4 @@ class Lossy(Sockets):
 def test_an_echo_that_is_lost_is_asked_for_again_and_one_that_comes_twice_is_heard_once() -> None:
     with closing(Lossy()) as wire, settled(lambda _agent: wire) as town:
         assert [wire.take() for _ in range(8)] == [None] * 8
-        assert town.agent.cm.statistics().dropped["malformed"] > 8
+        assert ib_of(town.agent).cm.statistics().dropped["malformed"] > 8

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from rdmacm.ends import Joined, exchange, expect, joined, listening, resolve
+from rdmacm.ends import Joined, exchange, expect, ib_of, joined, listening, resolve
 from rdmacm.stranger import THEM, THIRD, US, Calls, Stranger, agent_of, gid, over_sockets, packed, run_out
 from rnic import GID, VerbsError
 from rnic.cm import IbCm
 from rnic.cm.ib_cm import ANSWERS_KEPT
 from rnic.rdmacm import CmId, EventChannel, EventType, Timing, create_id
-from rnic.rdmacm.gsi import AHS, Peer
+from rnic.rdmacm.ibcm.gsi import AHS, Peer
 from rnic.rdmacm.registry import registry
 from rnic.wire import MAD, CmPath, IpCmHeader, Rej, RejReason, Rep, Req
 
@@ -201,8 +201,8 @@ def test_a_flood_of_requests_is_bounded_by_the_backlog(monkeypatch: pytest.Monke
         statistics = listener.statistics()
         assert (listener.waiting, statistics.exchanges) == (8, 8)
         assert (statistics.received["REQ"], statistics.sent["REJ"]) == (10_000, 9_992)
-        assert len(agent.cm._answers) == ANSWERS_KEPT
-        assert len(agent.cm._timers) <= 100
+        assert len(ib_of(agent).cm._answers) == ANSWERS_KEPT
+        assert len(ib_of(agent).cm._timers) <= 100
         with joined() as pair:  # another listener of the same device
             exchange(pair.client, pair.server)
         while listener.waiting:
@@ -213,14 +213,14 @@ def test_a_flood_of_requests_is_bounded_by_the_backlog(monkeypatch: pytest.Monke
 
 def test_a_flood_from_many_addresses_keeps_few_address_handles(listener: CmId) -> None:
     agent = agent_of(listener)
-    index = agent.gsi.index_of(GID(US))
+    index = ib_of(agent).gsi.index_of(GID(US))
     assert index is not None
     nobody = Req(service_id=1, local_comm_id=1).to_mad(1).emit()
     for n in range(3 * AHS):
         with registry.lock:
-            agent.hear(nobody, Peer(GID(f"127.1.{n >> 8}.{n & 255}"), index))
+            ib_of(agent).hear(nobody, Peer(GID(f"127.1.{n >> 8}.{n & 255}"), index))
     assert listener.statistics().sent["REJ"] == 3 * AHS
-    assert len(agent.gsi._ahs) == AHS
+    assert len(ib_of(agent).gsi._ahs) == AHS
 
 
 def joined_at_last(stack: ExitStack) -> Joined:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from rdmacm.ends import joined
+from rdmacm.ends import exchange_of, joined
 from rnic.capture import read_pcap
 from rnic.cm import Connection
 from rnic.rdmacm import ConnParam, Timing
@@ -44,7 +44,7 @@ def test_request_and_reply_have_the_kernels_form() -> None:
     assert isinstance(theirs, Req)
     assert isinstance(their_rep, Rep)
     with joined(asked=ONE, agreed=ONE, timing=Timing()) as pair:
-        conn = pair.client.exchange
+        conn = exchange_of(pair.client)
         assert isinstance(conn, Connection)
         assert conn.req
         assert conn.rep
@@ -80,7 +80,7 @@ def test_each_end_says_where_the_other_begins() -> None:
     assert isinstance(their_rep, Rep)
     assert their_rep.starting_psn == 1999110
     with joined(asked=ONE, agreed=ONE, timing=Timing()) as pair:
-        conn = pair.client.exchange
+        conn = exchange_of(pair.client)
         assert isinstance(conn, Connection)
         assert conn.req
         assert conn.rep

@@ -33,7 +33,7 @@ from rdmacm.ends import (
 from rdmacm.mortal import end, mortal
 from rnic import VerbsError
 from rnic.rdmacm import EventChannel, EventType, IdState, Option, PortSpace, create_id
-from rnic.rdmacm.ports import BLOCK
+from rnic.rdmacm.ibcm.ports import BLOCK
 from rnic.rdmacm.registry import registry
 from rnic.wire import RejReason
 from waiting import until
@@ -149,7 +149,7 @@ def test_who_calls_has_a_port_that_nobody_else_on_this_host_has(monkeypatch: pyt
             with create_id() as one, pytest.raises(VerbsError) as caught:
                 one.bind_addr((address, theirs))
             assert caught.value.errno == EADDRINUSE
-        monkeypatch.setattr("rnic.rdmacm.ports.ephemeral", lambda: [service, theirs, free])
+        monkeypatch.setattr("rnic.rdmacm.ibcm.ports.ephemeral", lambda: [service, theirs, free])
         with EventChannel() as channel, create_id(channel, timing=FAST) as one:
             resolve(one, ("127.0.0.1", theirs))
             assert one.get_src_port() == free

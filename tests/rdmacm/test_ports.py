@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 import rnic
-from rnic.rdmacm.ports import BLOCK, Ports
+from rnic.rdmacm.ibcm.ports import BLOCK, Ports
 from rnic.rdmacm.sockaddr import parse
 from rnic.wire import PortSpace
 

@@ -625,6 +625,17 @@ cdef extern from "nic.h" nogil:
         int (*ack_async_event)(rnic_context *, const rnic_async_event *, rnic_err *) noexcept nogil
         int (*set_pkeys)(rnic_context *, int, const uint16_t *, int, rnic_err *) noexcept nogil
 
+    struct rnic_env_row:
+        const char *name
+        const char *values
+        const char *otherwise
+        const char *text
+
+    const rnic_env_row *rnic_env_row_at "rnic_env_row"(int)
+    const char *rnic_env_device()
+    int rnic_env_local(rnic_err *)
+    int rnic_env_pkeys(uint16_t *, int, rnic_err *)
+
     int rnic_soft_list(rnic_device_info *, int, rnic_err *)
     int rnic_soft_import(int, rnic_context **, rnic_device_info *, rnic_err *)
     int rnic_soft_open(const char *, const rnic_open_attr *, rnic_context **, rnic_err *)

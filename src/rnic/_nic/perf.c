@@ -5,12 +5,10 @@
 #include <poll.h>
 #include <sched.h>
 #include <string.h>
-#include <time.h>
 #ifdef __x86_64__
 #include <x86intrin.h>
 #endif
 
-#define SECOND 1000000000ull
 #define WINDOW (SECOND / 100)  /* over which a peak is taken: shorter ones show how completions are batched */
 #define LOOK_EVERY 256         /* empty polls, or operations, between looks at the clock, */
 #define LOOK_NS (SECOND / 50)  /* and time between looks at the line and signals: one that serves looks in a sample */
@@ -22,12 +20,6 @@
 #define TICK_SHIFT 32            /* of perf_end.tick */
 #define CALIBRATION (SECOND / 50) /* ns that the TSC is held against the clock: to some 1e-6 */
 #define STAMPS 1000
-
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * SECOND + (uint64_t)t.tv_nsec;
-}
 
 /* The time of a sample, in ticks. */
 static uint64_t stamp(const struct perf_end *e) {
@@ -73,29 +65,11 @@ static int failed(struct perf_end *e, int rc, const char *verb) {
     return rc;
 }
 
-/* ---------------------------------------------------------------- samples */
-
-static uint32_t bucket_of(uint64_t ns) {
-    if (ns >> PERF_TOP_BIT)
-        ns = (1ull << PERF_TOP_BIT) - 1;
-    int shift = 63 - __builtin_clzll(ns | 1) - PERF_SUB_BITS;
-    return shift <= 0 ? (uint32_t)ns : ((uint32_t)shift << PERF_SUB_BITS) + (uint32_t)(ns >> shift);
-}
-
-static void sample(struct perf_histogram *h, uint64_t ns) {
-    double value = (double)ns;
-    h->bucket[bucket_of(ns)]++;
-    h->min = h->count && h->min < ns ? h->min : ns;
-    h->max = h->max > ns ? h->max : ns;
-    h->count++;
-    h->sum += value;
-    h->squares += value * value;
-}
-
 /* ---------------------------------------------------------------- waiting */
 
 struct wait {
-    uint32_t empty; /* polls that found nothing, one after the other */
+    uint32_t empty; /* polls that found nothing, one after the other, */
+    uint32_t kept;  /* and those of them since others might have the processor */
     uint64_t since; /* ns; 0: not looked at yet */
 };
 
@@ -157,8 +131,10 @@ static int idle(struct perf_end *e, struct wait *w) {
     if (e->channel)
         return sleep_on_channel(e, w);
     w->empty++;
-    if (w->empty % e->yield_polls == 0)
+    if (++w->kept == e->yield_polls) {
+        w->kept = 0;
         sched_yield();
+    }
     return w->empty % LOOK_EVERY ? 0 : look_again(e, w);
 }
 
@@ -314,26 +290,39 @@ struct stream {
     uint64_t left;  /* operations to post, of all queue pairs; unless it ends */
     uint64_t until; /* at this time, ns; 0: it does not */
     uint64_t posted;
+    uint64_t before;             /* what had completed before it began */
+    uint32_t turn;               /* which queue pair posts next */
     uint64_t last;               /* when something last completed, ns */
     uint64_t mark_ns, mark_done; /* of the window */
     bool measured;               /* not the warm-up */
 };
 
+static bool has_room(const struct perf_end *e, const struct stream *s, uint32_t group) {
+    return s->posted - (e->completed - s->before) + group <= e->all_depth;
+}
+
+/* Queue pairs take turns, a group each, until there is no room or none of them has any. */
 static int post_all(struct perf_end *e, struct requests *r, struct stream *s) {
-    for (struct perf_qp *q = e->qps; q < e->qps + e->num_qps; q++) {
-        while (s->left && q->out + r->count <= e->depth) {
-            uint32_t count = s->left < r->count ? (uint32_t)s->left : r->count;
-            int rc = post_group(e, q, r, count);
-            if (rc < 0)
-                return rc;
-            s->posted += count;
-            s->left -= count;
+    for (uint32_t full = 0; s->left && full < e->num_qps && has_room(e, s, r->count);) {
+        struct perf_qp *q = &e->qps[s->turn];
+        s->turn = s->turn + 1 < e->num_qps ? s->turn + 1 : 0;
+        if (q->out + r->count > e->depth) {
+            full++;
+            continue;
         }
+        uint32_t count = s->left < r->count ? (uint32_t)s->left : r->count;
+        int rc = post_group(e, q, r, count);
+        if (rc < 0)
+            return rc;
+        s->posted += count;
+        s->left -= count;
+        full = 0;
     }
     return 0;
 }
 
-static void completed(struct perf_end *e, struct stream *s, uint64_t done) {
+static void completed(struct perf_end *e, struct stream *s) {
+    uint64_t done = e->completed - s->before;
     s->last = now_ns();
     e->operations = s->measured ? done : 0;
     if (s->until && s->last >= s->until)
@@ -347,27 +336,28 @@ static void completed(struct perf_end *e, struct stream *s, uint64_t done) {
 }
 
 /* Posts, takes completions, waits if there is nothing to do; 0 or what ends the stream. */
-static int stream_round(struct perf_end *e, struct requests *r, struct stream *s, struct wait *w, uint64_t before) {
+static int stream_round(struct perf_end *e, struct requests *r, struct stream *s, struct wait *w) {
     int rc = post_all(e, r, s);
     int n = rc < 0 ? rc : take(e);
     if (n <= 0)
         return n < 0 ? n : idle(e, w);
     *w = (struct wait){0};
-    completed(e, s, e->completed - before);
+    completed(e, s);
     return e->plan->both_ways ? refill(e, BATCH / 2) : 0;
 }
 
 static int stream_once(struct perf_end *e, struct requests *r, uint64_t iterations, uint64_t ns, bool measured) {
-    uint64_t start = now_ns(), before = e->completed;
+    uint64_t start = now_ns();
     struct stream s = {.left = iterations ? iterations * e->num_qps : UINT64_MAX,
                        .until = iterations ? 0 : start + ns,
+                       .before = e->completed,
                        .last = start,
                        .mark_ns = start,
                        .measured = measured};
     struct wait w = {0};
     e->peak = 0;
-    for (uint64_t i = 1; s.left || e->completed - before < s.posted; i++) {
-        int rc = stream_round(e, r, &s, &w, before);
+    for (uint64_t i = 1; s.left || e->completed - s.before < s.posted; i++) {
+        int rc = stream_round(e, r, &s, &w);
         if (!rc)
             rc = glance(e, i);
         if (rc)
@@ -427,7 +417,7 @@ static bool enough(struct perf_end *e, struct course *c) {
             c->start = now;
         return false;
     }
-    sample(&e->histogram, ns_of(e, now - before));
+    perf_sample(&e->histogram, ns_of(e, now - before));
     e->operations = e->histogram.count;
     e->ns = ns_of(e, now - c->start);
     return plan->iterations ? e->operations >= plan->iterations : e->ns >= plan->ns;

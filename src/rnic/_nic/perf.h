@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The measuring loops of `rnic perf`, on the operations table alone: what the device does without the interpreter.
+ * The measuring loops of `rnic perf` and of bench/native.c, on the operations table alone: what the device does without the
+ * interpreter.
  *
  * Two processes each have an end, with its queue pairs connected to the other's, and a stream socket between them (the
  * line).  On the line nothing is said while both are in a loop, but for the word that ends a loop which only serves.
@@ -12,12 +13,8 @@
 #include <stdint.h>
 
 #include "nic.h"
+#include "samples.h"
 
-/* An HDR histogram of three significant digits: 1024 buckets for each power of two, so that a value is known to 0.1 %;
- * ns below 2048 are exact.  216 KiB, however many samples there are. */
-#define PERF_SUB_BITS 10
-#define PERF_TOP_BIT 36 /* 69 s; what is longer counts as that */
-#define PERF_BUCKETS ((PERF_TOP_BIT - PERF_SUB_BITS + 1) << PERF_SUB_BITS)
 #define PERF_GROUP_MAX 256
 
 enum perf_loop {
@@ -44,12 +41,6 @@ struct perf_plan {
     uint64_t ns;         /* for so long */
 };
 
-struct perf_histogram {
-    uint64_t count, min, max; /* ns */
-    double sum, squares;
-    uint64_t bucket[PERF_BUCKETS];
-};
-
 struct perf_qp {
     struct rnic_qp *qp;
     uint32_t out;      /* sends posted, and not known to be done */
@@ -71,6 +62,7 @@ struct perf_end {
     uint64_t remote_source, remote_target; /* the peer's */
     uint32_t rkey;
     uint32_t depth, rx_depth;        /* of each queue pair */
+    uint32_t all_depth;              /* of all queue pairs together; of streams */
     uint32_t yield_polls;            /* empty polls until others may have the processor */
     uint64_t quiet_ns;               /* a wait in which nothing completes ends after so long */
     int (*interrupted)(void *owner); /* whether a signal asks for the end; asked now and then */

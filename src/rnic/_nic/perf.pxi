@@ -37,7 +37,7 @@ cdef extern from "perf.h" nogil:
         uint64_t source, target
         uint32_t room, lkey
         uint64_t remote_source, remote_target
-        uint32_t rkey, depth, rx_depth, yield_polls
+        uint32_t rkey, depth, rx_depth, all_depth, yield_polls
         uint64_t quiet_ns
         int (*interrupted)(void *) noexcept nogil
         void *owner
@@ -114,6 +114,7 @@ cdef class PerfEnd:
         self.end.remote_source, self.end.rkey = remote
         self.end.remote_target = self.end.remote_source + room
         self.end.depth, self.end.rx_depth, self.end.yield_polls = depth, rx_depth, yield_polls
+        self.end.all_depth = depth * len(queues)
         self.end.quiet_ns = <uint64_t>(quiet * 1e9)
         self.end.interrupted, self.end.owner = perf_interrupted, <void *>self
         self.end.tsc = tsc

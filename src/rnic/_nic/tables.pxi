@@ -51,3 +51,39 @@ def enum_rows():
         i += 1
         row = rnic_enum_row_at(i)
     return rows
+
+
+# ---------------------------------------------------------------- the environment
+
+
+def env_rows():
+    """(name, values, what counts without it, purpose) of each environment variable of the device."""
+    rows = []
+    cdef const rnic_env_row *row = rnic_env_row_at(0)
+    while row is not NULL:
+        rows.append((row.name.decode(), row.values.decode(), row.otherwise.decode(), row.text.decode()))
+        row = rnic_env_row_at(len(rows))
+    return rows
+
+
+def env_device():
+    """The device that $RNIC_DEVICE names, or None."""
+    cdef const char *name = rnic_env_device()
+    return None if name is NULL else os.fsdecode(name)
+
+
+def env_local():
+    """Whether $RNIC_LOCAL lets peers on this host be reached through shared memory."""
+    cdef rnic_err err
+    err.text[0] = 0
+    return bool(check(rnic_env_local(&err), "open_device", &err))
+
+
+def env_pkeys():
+    """The P_Keys of $RNIC_PKEYS; none if it is not set."""
+    cdef uint16_t table[MAX_PKEYS]
+    cdef rnic_err err
+    cdef int i, n
+    err.text[0] = 0
+    n = check(rnic_env_pkeys(table, MAX_PKEYS, &err), "open_device", &err)
+    return tuple([table[i] for i in range(n)])

@@ -53,7 +53,7 @@ from rnic.errors import VerbsError
 from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType
 from rnic.rdmacm import Event as CmEvent
 from rnic.rdmacm.again import again
-from rnic.rdmacm.link import is_flushed
+from rnic.rdmacm.qp_states import is_flushed
 from rnic.records import replace
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from rnic.wire import rej_reason

@@ -5,22 +5,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from errno import EADDRINUSE, EADDRNOTAVAIL, EINVAL, ENODEV, ETIMEDOUT
+from errno import EADDRINUSE, EADDRNOTAVAIL, EINVAL, ENODEV, EOPNOTSUPP, ETIMEDOUT
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
-from rnic._nic import nic
 from rnic.errors import VerbsError
 from rnic.rdmacm import routes
-from rnic.rdmacm.gsi import Peer
-from rnic.rdmacm.link import Link
 from rnic.rdmacm.names import EventType, IdState, Option
-from rnic.rdmacm.ports import ephemeral
 from rnic.rdmacm.registry import registry
+from rnic.rdmacm.service import Claim
 from rnic.rdmacm.sockaddr import Inet
-from rnic.verbs.ah import GID
-from rnic.wire import service_id
-from rnic.wording import port_taken
 
 if TYPE_CHECKING:
     from rnic.rdmacm.agent import Agent
@@ -47,7 +41,7 @@ def bind(one: CmId, local: Inet, verb: str) -> None:
 
 
 def _claim(one: CmId, local: Inet, agents: Sequence[Agent], verb: str) -> None:
-    ports = [local.port] if local.port else ephemeral()
+    ports = [local.port] if local.port else routes.ephemeral()
     for port in ports:
         try:
             one.claims = _claim_port(one, local, port, agents)
@@ -60,33 +54,15 @@ def _claim(one: CmId, local: Inet, agents: Sequence[Agent], verb: str) -> None:
             return
 
 
-def _claim_port(one: CmId, local: Inet, port: int, agents: Sequence[Agent]) -> list[nic.Listener]:
-    claims: list[nic.Listener] = []
-    reuse = bool(one.options.get(Option.REUSEADDR))
+def _claim_port(one: CmId, local: Inet, port: int, agents: Sequence[Agent]) -> list[Claim]:
+    claims: list[Claim] = []
     with contextlib.ExitStack() as undo:
         for agent in agents:
-            claim = _claim_at(one, agent, local, port)
+            claim = agent.service.claim(one, local, port)
             undo.callback(claim.close)
             claims.append(claim)
-            if not reuse and not all(agent.ports.may_bind(one.ps, ip, port) for ip in agent.ips_of(local)):
-                raise VerbsError(EADDRINUSE, port_taken(str(local.ip), port), "bind_addr")
         undo.pop_all()
     return claims
-
-
-def _claim_at(one: CmId, agent: Agent, local: Inet, port: int) -> nic.Listener:
-    options = one.options
-    try:
-        return agent.context.cm_listen(
-            service_id(one.ps, port),
-            GID(local.ip),
-            afonly=bool(options.get(Option.AFONLY)),
-            reuse=bool(options.get(Option.REUSEADDR)),
-        )
-    except VerbsError as error:
-        if error.errno != EADDRINUSE:
-            raise
-        raise VerbsError(EADDRINUSE, port_taken(str(local.ip), port), "bind_addr") from None
 
 
 def _tidy(one: CmId, agents: Sequence[Agent]) -> None:
@@ -97,16 +73,26 @@ def _tidy(one: CmId, agents: Sequence[Agent]) -> None:
 
 
 def resolve(one: CmId, remote: Inet, timeout_ms: int) -> None:
-    """Find the device, the local address and the next hop; an event tells the result."""
+    """Find the device, the local address and the next hop; an event tells the result.
+
+    Raises VerbsError: EOPNOTSUPP if the device's connection service lacks what the id is for.
+    """
     try:
         _find_way(one, remote, timeout_ms)
     except OSError as error:
+        if error.errno == EOPNOTSUPP:
+            one.state = _unqueried(one)
+            raise
         _unresolved(one, -(error.errno or ENODEV))
 
 
 def _unresolved(one: CmId, status: int) -> None:
-    one.state = IdState.ADDR_BOUND if one.claims else IdState.IDLE
+    one.state = _unqueried(one)
     one.put(EventType.ADDR_ERROR, status)
+
+
+def _unqueried(one: CmId) -> IdState:
+    return IdState.ADDR_BOUND if one.claims else IdState.IDLE
 
 
 def _find_way(one: CmId, remote: Inet, timeout_ms: int) -> None:
@@ -120,14 +106,8 @@ def _find_way(one: CmId, remote: Inet, timeout_ms: int) -> None:
         one.use(agent)
         one.local = Inet(way.source, one.local.port or _own_port(one, agent, way.source), scope)
     agent = one.need_agent("resolve_addr")
-    index = agent.gsi.index_of(GID(way.source))
-    if index is None:
-        text = f"{agent.context.name} was opened before it had the address {way.source}"
-        raise VerbsError(EADDRNOTAVAIL, text, "resolve_addr")
-    one.link = Link(
-        Peer(GID(remote.ip), index),
-        agent.context.query_port(1).active_mtu,
-    )
+    begin = agent.service.lookup if one.is_datagram else agent.service.connection
+    one.conversation = begin(one, way.source)
     if way.direct or routes.is_neighbour_known(way.next_hop, way.ifindex):
         _resolved(one)
     else:
@@ -137,7 +117,7 @@ def _find_way(one: CmId, remote: Inet, timeout_ms: int) -> None:
 
 def _own_port(one: CmId, agent: Agent, ip: routes.IP) -> int:
     """Choose a port for outgoing connections that no other id of this host has."""
-    port = agent.ports.take(one.ps, ip, "resolve_addr")
+    port = agent.service.take_port(one.ps, ip, "resolve_addr")
     one.calls_from = agent
     return port
 
@@ -191,7 +171,7 @@ def resolve_route(one: CmId) -> None:
     except OSError as error:
         one.put(EventType.ROUTE_ERROR, -(error.errno or ENODEV))
     else:
-        assert one.link is not None
-        one.link.traffic_class = one.options.get(Option.TOS, 0)
+        assert one.conversation is not None
+        one.conversation.route(one.options.get(Option.TOS, 0))
         one.state = IdState.ROUTE_RESOLVED
         one.put(EventType.ROUTE_RESOLVED)

@@ -7,7 +7,7 @@ import math
 from errno import EINVAL
 from typing import TYPE_CHECKING
 
-from rnic.cm import LONGEST, Connection, iba_ns
+from rnic.cm.timing import LONGEST, iba_ns
 from rnic.errors import VerbsError
 from rnic.records import MutableRecord, field
 
@@ -54,19 +54,19 @@ class Admission(MutableRecord):
         oldest = next(iter(self._half_open), None)
         if oldest is None or now - self._known[oldest] < _HANDSHAKE_NS:
             return True
-        self._give_up(oldest, now)
+        self._give_up(oldest)
         return False
 
-    def asked(self, one: CmId, conn: Connection, now: int) -> None:
+    def asked(self, one: CmId, now: int) -> None:
         """Count a request; the program's time to accept begins."""
-        self._begin(one, conn, now)
+        self._begin(one, now)
 
-    def accepted(self, one: CmId, conn: Connection, now: int) -> None:
+    def accepted(self, one: CmId, now: int) -> None:
         """The REP was sent: the peer's time to answer begins, however long the program took to accept."""
         if len(self._half_open) >= self.max_half_open:
-            self._give_up(next(iter(self._half_open)), now)
+            self._give_up(next(iter(self._half_open)))
         self._half_open[one] = None
-        self._begin(one, conn, now)
+        self._begin(one, now)
 
     def settled(self, one: CmId) -> None:
         """The peer has answered, or the handshake has failed."""
@@ -77,12 +77,12 @@ class Admission(MutableRecord):
         self._half_open.pop(one, None)
         self._known.pop(one, None)
 
-    def _begin(self, one: CmId, conn: Connection, now: int) -> None:
+    def _begin(self, one: CmId, now: int) -> None:
         self._known[one] = now
         if math.isfinite(self.handshake_timeout):
-            conn.expire_at(now + round(self.handshake_timeout * 1e9))
+            one.need_connection("accept").expire_at(now + round(self.handshake_timeout * 1e9))
 
-    def _give_up(self, one: CmId, now: int) -> None:
+    def _give_up(self, one: CmId) -> None:
         self.forget(one)
-        if isinstance(one.exchange, Connection):
-            one.exchange.give_up(now)
+        if one.conversation is not None:
+            one.need_connection("accept").give_up()

@@ -19,9 +19,8 @@ from rnic._nic import nic
 from rnic.errors import VerbsError
 from rnic.rdmacm import reach
 from rnic.rdmacm.names import ConnParam, EventType, UDParam
+from rnic.rdmacm.service import Refusal
 from rnic.times import after, milliseconds
-from rnic.wire import RejReason, SidrStatus
-from rnic.wire.cm_names import name_of
 from rnic.wording import no_host, nobody_listens, place
 
 if TYPE_CHECKING:
@@ -124,13 +123,12 @@ class Event:
     def explain(self) -> str:
         """The event in words: why the peer refused, or what failed."""
         if self.status > 0 or self.event is EventType.REJECTED:
-            reasons = SidrStatus if self.event is EventType.UNREACHABLE else RejReason
-            reason = name_of(reasons, self.status)
+            refusal = self._refusal()
             peer = self.id.get_peer_addr()
-            if self._no_listener() and peer is not None:
-                why = f"{self.event.name}, reason {self.status}: {reason}"
+            if refusal.nobody_listens and peer is not None:
+                why = f"{self.event.name}, reason {self.status}: {refusal.text}"
                 return f"{nobody_listens(peer[0], peer[1])} ({why})"
-            return f"{self.event.name}: refused by the peer, reason {self.status} ({reason})"
+            return f"{self.event.name}: refused by the peer, reason {self.status} ({refusal.text})"
         return self._why_silent() or self._named()
 
     def _named(self) -> str:
@@ -152,10 +150,10 @@ class Event:
                 return f"{place(peer[0], peer[1])} does not answer: {why} ({self._named()})"
         return None
 
-    def _no_listener(self) -> bool:
-        if self.event is EventType.UNREACHABLE:
-            return self.status == SidrStatus.UNSUPPORTED
-        return self.status == RejReason.INVALID_SERVICE_ID
+    def _refusal(self) -> Refusal:
+        """The status in the words of the id's connection service."""
+        agent = self.id.agent
+        return agent.service.refusal(self.event, self.status) if agent else Refusal(str(self.status))
 
     def __repr__(self) -> str:
         status = f" status {self.status}" if self.status else ""

@@ -10,24 +10,17 @@ from typing import Any
 from rnic._nic import nic
 from rnic.enums import AccessFlags, SendFlags, WROpcode
 from rnic.errors import VerbsError
+from rnic.rdmacm.id_base import IdBase
 from rnic.times import seconds
 from rnic.verbs.ah import AH
-from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP
-from rnic.verbs.srq import SRQ
 
 Bytes = nic.MR | nic.SGE
 """Memory for a work request: a whole region, or a part of one."""
 
 
-class Messages:
+class Messages(IdBase):
     """Calls of a CmId for its queue pair, its protection domain and its completion queues."""
-
-    qp: QP | None
-    srq: SRQ | None
-    pd: PD | None
-    send_cq: nic.CQ | None
-    recv_cq: nic.CQ | None
 
     # ------------------------------------------------------------------ memory
 

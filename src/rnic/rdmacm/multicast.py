@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multicast groups of datagram ids (rdma_join_multicast(3)): over RoCE a group is an IP multicast address."""
+"""Multicast groups of datagram ids (rdma_join_multicast(3)), each an IP multicast address."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rnic.errors import VerbsError
 from rnic.rdmacm.channel import Event
 from rnic.rdmacm.names import EventType, JoinFlags, UDParam
 from rnic.rdmacm.sockaddr import SockAddr, parse
-from rnic.verbs.ah import GID, AHAttr
+from rnic.verbs.ah import GID
 from rnic.wire import PortSpace
 
 if TYPE_CHECKING:
@@ -33,20 +33,19 @@ def join(one: CmId, group: GID, flags: JoinFlags, context: object) -> None:
     attachment.
     """
     agent = one.need_agent("join_multicast")
-    index = agent.gsi.index_of(GID(one.local.ip))
-    if index is None:
-        raise VerbsError(EINVAL, f"{one!r} has no address on its device", "join_multicast")
+    attr = agent.service.join(one, group)
     qp, full = one.qp, flags is JoinFlags.FULLMEMBER
-    attr = AHAttr(group, index, port_num=1, hop_limit=1)
     qkey = one.qkey("join_multicast") if one.ps is not PortSpace.IPOIB else 0
     try:
         if full and qp is not None:
             qp.attach_mcast(group)
     except VerbsError as error:
+        agent.service.leave(one, group)
         one.channel.put(Event(EventType.MULTICAST_ERROR, one, -(error.errno or EINVAL), arg=context))
         return
 
     def leave() -> None:
+        agent.service.leave(one, group)
         if full and qp is not None and not qp.closed:
             with contextlib.suppress(VerbsError):
                 qp.detach_mcast(group)

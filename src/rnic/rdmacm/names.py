@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from enum import Enum, IntEnum
 
-from rnic.cm import MAX_CM_RETRIES, PACKET_LIFE_TIME, RESPONSE_TIMEOUT
+from rnic.cm.timing import MAX_CM_RETRIES, PACKET_LIFE_TIME, RESPONSE_TIMEOUT
 from rnic.records import Record
 from rnic.verbs.ah import AHAttr
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes and neighbours, as the kernel knows them (rtnetlink(7)); nothing is changed, so no right is
-needed.
+"""Routes and neighbours, as the kernel knows them (rtnetlink(7)), and its ports for callers; nothing is
+changed, so no right is needed.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _LOCAL, _MULTICAST = 2, 5  # types of routes: rtnetlink(7)
 _REACHABLE = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80  # states of neighbours that have an address
 _GROUPS = 0x1 | 0x10 | 0x100  # links, IPv4 and IPv6 addresses
 DISCARD = 9  # the port of RFC 863
+TRIES = 64  # ports that ephemeral() proposes
 
 
 class Way(Record):
@@ -163,6 +164,16 @@ def provoke(dst: IP, src: IP, ifindex: int) -> None:
                 s.sendto(b"", (str(dst), DISCARD, 0, scope))
         except OSError:
             pass  # the time limit speaks
+
+
+def ephemeral() -> list[int]:
+    """Ports to try, from the kernel's range for outgoing connections."""
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range") as f:  # noqa: PTH123 - a name of the kernel's
+            low, high = map(int, f.read().split())
+    except (OSError, ValueError):
+        low, high = 32768, 60999
+    return [low + one % (high - low + 1) for one in struct.unpack(f"{TRIES}I", os.urandom(4 * TRIES))]
 
 
 class Changes:

@@ -4,20 +4,17 @@
 from __future__ import annotations
 
 from errno import EINVAL
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from rnic._nic import nic
 from rnic.enums import SRQType
 from rnic.errors import VerbsError
+from rnic.rdmacm.id_base import IdBase
 from rnic.rdmacm.registry import registry
 from rnic.records import replace
 from rnic.verbs.context import Context
 from rnic.verbs.pd import PD
-from rnic.verbs.qp import QP
 from rnic.verbs.srq import SRQ, SRQInitAttr, SRQInitAttrEx
-
-if TYPE_CHECKING:
-    from rnic.rdmacm.agent import Agent
 
 _Made = nic.CQ | nic.CompChannel | nic.XRCD
 
@@ -42,19 +39,8 @@ def _close(own: list[_Made]) -> None:
         one.close()
 
 
-class SharedReceives:
+class SharedReceives(IdBase):
     """Calls of a CmId for a shared receive queue of its own."""
-
-    qp: QP | None
-    srq: SRQ | None
-    pd: PD | None
-    recv_cq: nic.CQ | None
-    recv_cq_channel: nic.CompChannel | None
-    _of_srq: list[_Made]
-
-    def need_agent(self, verb: str) -> Agent:
-        """The agent of the id's device."""
-        raise NotImplementedError
 
     def create_srq(self, pd: PD | None = None, init_attr: SRQInitAttr | None = None) -> SRQ:
         """Create the id's shared receive queue (rdma_create_srq(3)); create_qp() of this id uses it, and

@@ -2,7 +2,6 @@
 """Devices: list them and open them."""
 
 import errno
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -120,28 +119,10 @@ def open_device(
         rcvbuf=rcvbuf,
         max_window=max_window,
         gso=gso,
-        pkeys=_pkeys() if pkeys is None else tuple(pkeys),
+        pkeys=nic.env_pkeys() if pkeys is None else tuple(pkeys),
         congestion_control=congestion_control,
-        local=_local() if local is None else local,
+        local=nic.env_local() if local is None else local,
     )
-
-
-def _local() -> bool:
-    """Whether the environment lets peers on this host be reached by shared memory."""
-    text = os.environ.get("RNIC_LOCAL") or "on"
-    if text not in ("on", "off"):
-        raise VerbsError(errno.EINVAL, f"RNIC_LOCAL is {text!r}, neither on nor off", "open_device")
-    return text == "on"
-
-
-def _pkeys() -> tuple[int, ...]:
-    """The P_Keys that the environment asks for."""
-    text = os.environ.get("RNIC_PKEYS", "")
-    try:
-        return tuple(int(key, 0) for key in text.split(",")) if text else ()
-    except ValueError:
-        wanted = f"RNIC_PKEYS is {text!r}, not numbers with commas between them"
-        raise VerbsError(errno.EINVAL, wanted, "open_device") from None
 
 
 def import_device(cmd_fd: int) -> "Context":
@@ -166,7 +147,7 @@ def _find(which: str | int | Device | None) -> Device:
         return which
     devices = get_device_list()
     if which is None:
-        which = os.environ.get("RNIC_DEVICE") or None
+        which = nic.env_device()
     for device in devices:
         if which is None or which in (device.name, device.guid, device.guid_str):
             return device

@@ -10,7 +10,7 @@ from rnic.verbs.cq import CQModerationCaps
 from rnic.verbs.wq import RSSCaps, TSOCaps
 
 if TYPE_CHECKING:
-    from rnic.verbs.context import DeviceAttr
+    from rnic.verbs.queries import DeviceAttr
 
 __all__ = ["DeviceAttrEx", "ODPCaps", "PacketPacingCaps", "TMCaps"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine: kernel, processors, namespaces, memory."""
+"""The machine: kernel, processors, namespaces, memory, environment."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from rnic.cli import environment
 from rnic.cli.doctor.finding import Finding, degraded, good, missing
-from rnic.cli.params import show_size
+from rnic.cli.params import printable, show_size
 
 OLDEST = (5, 1)  # what is missing before: F_SEAL_FUTURE_WRITE; UDP_GRO is of 5.0, UDP_SEGMENT of 4.18
 F_SEAL_FUTURE_WRITE = 0x10
@@ -32,6 +33,7 @@ def look() -> Iterator[Finding]:
     yield locked_memory()
     yield pid_namespace()
     yield network_namespace()
+    yield variables()
 
 
 def text_of(path: str) -> str:
@@ -144,3 +146,9 @@ def _refused(flags: int) -> int:
             status = ctypes.get_errno() if unshare(flags) else 0
         os._exit(min(status, 255))
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def variables() -> Finding:
+    """A wrong value is told by what it breaks."""
+    shown = environment.shown()
+    return good("environment", printable(shown) if shown else "no variable of rnic's is set")

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import IO
 
 import rnic
-from rnic.cli import endpoint, exchange
+from rnic.cli import endpoint, environment, exchange
 from rnic.cli.child import end, last_words, scratch, start
 from rnic.cli.doctor.finding import Finding, degraded, good, missing
 from rnic.cli.doctor.machine import text_of
@@ -35,15 +35,18 @@ PTRACE_CURES = {
 
 def look(name: str) -> Iterator[Finding]:
     """All checks with a second process; `name` is its command."""
-    if os.environ.get("RNIC_LOCAL", "on") == "off":
-        yield degraded(SHARED, "switched off: peers on this host are reached over UDP", "unset RNIC_LOCAL")
     try:
+        local = environment.is_local()
+        if not local:
+            yield degraded(
+                SHARED, "switched off: peers on this host are reached over UDP", "unset RNIC_LOCAL"
+            )
         moved, traced = attempt(name)
     except (OSError, Failure) as error:
         why = error.message if isinstance(error, Failure) else str(error)
         yield missing(SHARED, f"two processes did not reach each other: {why}", "see the lines above")
         return
-    if os.environ.get("RNIC_LOCAL", "on") != "off":
+    if local:
         yield shared(moved)
     yield copies(traced)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from rnic.cli import params
+from rnic.cli import environment, params
 from rnic.cli.command import group
 from rnic.cli.lab3 import grade as grading
 from rnic.cli.lab3.protocol import check_id
@@ -68,7 +68,7 @@ def lab3(ctx: click.Context, wants_skeleton: bool) -> None:
 )
 @click.option(
     "--secret",
-    envvar="RNIC_LAB3_SECRET",
+    envvar=environment.LAB3_SECRET.name,
     help="Secret that the keys are made from.  [default: RNIC_LAB3_SECRET in the environment, else random]",
 )
 @click.option(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples of time in an HDR histogram of three significant digits: the buckets of perf.h, in nanoseconds."""
+"""Samples of time in an HDR histogram of three significant digits: the buckets of samples.h, in ns."""
 
 from __future__ import annotations
 

@@ -1,39 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports for outgoing connections: no two ids of a host have the same one at an address.
+"""Ports of ids: names on this host, by which a request finds its process.
 
-A process takes ports from blocks of its own. Each block has a name on the host, so 32 ids need one descriptor
-instead of 32. A process that binds a port checks whether the port is in a block of another process. A process
-that takes a port of its block checks whether another process has bound it. If two do so at once, at least one
-sees the other.
+A port that an id binds has the name that its listener would have, the service id.
+
+Ports for outgoing connections: no two ids of a host have the same one at an address. A process takes them
+from blocks of its own. Each block has a name on the host, so 32 ids need one descriptor instead of 32. A
+process that binds a port checks whether the port is in a block of another process. A process that takes a
+port of its block checks whether another process has bound it. If two do so at once, at least one sees the
+other.
 """
 
 from __future__ import annotations
 
 import os
 from errno import EADDRINUSE, EADDRNOTAVAIL, EAGAIN, ECONNREFUSED
-from struct import unpack
+from typing import TYPE_CHECKING
 
 from rnic._nic import nic
 from rnic.errors import VerbsError
-from rnic.rdmacm.sockaddr import IP
+from rnic.rdmacm.names import Option
+from rnic.rdmacm.routes import TRIES, ephemeral
+from rnic.rdmacm.sockaddr import IP, Inet
 from rnic.records import MutableRecord, field
 from rnic.verbs.ah import GID
 from rnic.verbs.context import Context
 from rnic.wire import PortSpace, service_id
+from rnic.wording import port_taken
+
+if TYPE_CHECKING:
+    from rnic.rdmacm.cm_id import CmId
 
 BLOCK = 32
 _MARK = 1 << 63  # makes the service id of a block: no port has it
-_TRIES = 64
-
-
-def ephemeral() -> list[int]:
-    """Ports to try, from the kernel's range for outgoing connections."""
-    try:
-        with open("/proc/sys/net/ipv4/ip_local_port_range") as f:  # noqa: PTH123 - a name of the kernel's
-            low, high = map(int, f.read().split())
-    except (OSError, ValueError):
-        low, high = 32768, 60999
-    return [low + one % (high - low + 1) for one in unpack(f"{_TRIES}I", os.urandom(4 * _TRIES))]
 
 
 def _first_of(port: int) -> int:
@@ -46,13 +44,41 @@ class _Block(MutableRecord):
 
 
 class Ports:
-    """The ports of this process for outgoing connections, at the addresses of a device; under the registry's
-    lock.
-    """
+    """The ports of this process at the addresses of a device; under the registry's lock."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._blocks: dict[tuple[PortSpace, IP, int], _Block] = {}
+
+    def claim(self, one: CmId, local: Inet, port: int) -> nic.Listener:
+        """Bind a port. Raises VerbsError: EADDRINUSE if another id of this host has it."""
+        reuse = bool(one.options.get(Option.REUSEADDR))
+        claim = self._claim(one, local, port, reuse)
+        try:
+            if not reuse and not all(self.may_bind(one.ps, ip, port) for ip in self._ips_of(local)):
+                raise VerbsError(EADDRINUSE, port_taken(str(local.ip), port), "bind_addr")
+        except BaseException:
+            claim.close()
+            raise
+        return claim
+
+    def _claim(self, one: CmId, local: Inet, port: int, reuse: bool) -> nic.Listener:
+        afonly = bool(one.options.get(Option.AFONLY))
+        try:
+            return self._context.cm_listen(
+                service_id(one.ps, port), GID(local.ip), afonly=afonly, reuse=reuse
+            )
+        except VerbsError as error:
+            if error.errno != EADDRINUSE:
+                raise
+            raise VerbsError(EADDRINUSE, port_taken(str(local.ip), port), "bind_addr") from None
+
+    def _ips_of(self, local: Inet) -> list[IP]:
+        """The addresses of this device to which ids are bound."""
+        if not local.ip.is_unspecified:
+            return [local.ip]
+        own = [entry.gid.ip for entry in self._context.query_gid_table()]
+        return [ip for ip in own if local.ip.version == 6 or ip.version == 4]
 
     def take(self, ps: PortSpace, ip: IP, verb: str) -> int:
         """Take a port for outgoing connections; requests to it are refused until give()."""
@@ -68,7 +94,7 @@ class Ports:
                 self._drop_if_empty(ps, ip, _first_of(port))
                 raise
             self._drop_if_empty(ps, ip, _first_of(port))
-        raise VerbsError(EADDRNOTAVAIL, f"{_TRIES} ports of {ip} are all in use", verb)
+        raise VerbsError(EADDRNOTAVAIL, f"{TRIES} ports of {ip} are all in use", verb)
 
     def _candidates(self, ps: PortSpace, ip: IP) -> list[int]:
         """Ports that are left in our blocks, and then others."""
