@@ -149,3 +149,73 @@ def test_one_table_alone_names_connection_services(path: Path) -> None:
 
 def test_no_c_file_of_the_device_knows_python() -> None:
     assert not [path for path in c_files() if "Python.h" in path.read_text()]
+
+
+# ---------------------------------------------------------------- the picture
+
+PICTURE = (ROOT / "docs/architecture.md").read_text().partition("```mermaid\n")[2].partition("```")[0]
+# Two rooms of one name: that of the device has a "c" ahead in the picture, and that of Python a "py".
+LEAVES = {"enums", "errors", "records", "later", "log", "notebook", "sizes", "threads", "times", "wording"}
+
+
+def drawn_rooms() -> dict[str, str]:
+    """What a name in the picture stands for: "nic/link" for a room in C, "link" for one in Python."""
+    python, c = PICTURE.split("subgraph c[")
+    rooms = {"leaves": "leaves", "face": "rnic"}
+    rooms |= {name: room for name, room in re.findall(r'^ +(\w+)\["(\w+)/ :', python, re.MULTILINE)}
+    rooms |= {name: f"nic/{room}" for name, room in re.findall(r'^ +(\w+)\["(\w+)/ :', c, re.MULTILINE)}
+    return rooms | {"nich": "nic.h"}
+
+
+def drawn_arrows() -> set[tuple[str, str]]:
+    rooms = drawn_rooms()
+    found = re.findall(r"^ +(\w+) --[->] (\w+)$", PICTURE, re.MULTILINE)
+    return {(rooms[a], rooms[b]) for a, b in found}
+
+
+def used_by_python() -> set[tuple[str, str]]:
+    """Which room imports which, and what the public names of `rnic` are made of."""
+    arrows = {("rnic", used) for used in imported_rooms(PACKAGE / "__init__.py")}
+    for path in python_files():
+        room = path.relative_to(PACKAGE).parts[0]
+        if str(path.relative_to(PACKAGE)) not in MORE:
+            arrows |= {(room, used) for used in imported_rooms(path)}
+    for path in (PACKAGE / "_nic").glob("*.p[yx]*"):
+        arrows |= {
+            ("_nic", used) for used in re.findall(r"^from rnic\.(\w+)", path.read_text(), re.MULTILINE)
+        }
+    joined = {("leaves" if a in LEAVES else a, "leaves" if b in LEAVES else b) for a, b in arrows}
+    return {(a, b) for a, b in joined if a != b} | {("_nic", "nic.h"), ("nic.h", "nic/verbs")}
+
+
+def used_by_c() -> set[tuple[str, str]]:
+    arrows = set()
+    for path in c_files():
+        used = set(re.findall(r'^#include "(\w+)/', path.read_text(), re.MULTILINE))
+        arrows |= {(f"nic/{path.parent.name}", f"nic/{room}") for room in used - {path.parent.name}}
+    return arrows
+
+
+def reachable(arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """The arrows, and what can be reached by several of them."""
+    found = set(arrows)
+    while more := {(a, d) for a, b in found for c, d in found if b == c} - found:
+        found |= more
+    return found
+
+
+def test_the_picture_has_the_rooms_of_the_code() -> None:
+    folders = {p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists()} - LEAVES
+    assert set(drawn_rooms().values()) == folders | {f"nic/{room}" for room in C_ROOMS} | {
+        "nic.h",
+        "leaves",
+        "rnic",
+    }
+
+
+def test_the_arrows_of_the_picture_are_those_of_the_code() -> None:
+    drawn, used = drawn_arrows(), used_by_python() | used_by_c()
+    missing, invented = used - reachable(drawn), drawn - used
+    assert not missing, f"the code has {missing}, the picture does not"
+    assert not invented, f"the picture has {invented}, the code does not"
+    assert not {(a, b) for a, b in reachable(drawn) if a == b}, "a circle"

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The device: an open context of the software RNIC.  The only room that sees both links and engines, and that asks the
- * time.
+ * The device: an open context of the software RNIC.  The only room that knows what links are made of.
  *
- *   device.c    open and close: ports, slot, engine thread; the lock
+ *   device.c    open and close: ports, slot, engine thread
  *   check.c     what verbs check first
  *   qpn.c       queue pair numbers: slot and index
  *   ah.c        address vectors, and handles that are destroyed
@@ -102,7 +101,6 @@ struct dev {
     pthread_mutex_t net_lock; /* held for no longer than a copy takes */
     _Atomic bool dead;        /* this process is a fork of the one that opened the device */
     _Atomic bool fatal;       /* the netdev has gone: nothing is left to do but to close */
-    bool no_gso;
 
     struct slot slots[DEV_MAX_SLOTS];
     struct qp **table[DEV_MAX_SLOTS]; /* by index within the slot */
