@@ -162,7 +162,7 @@ def drawn_rooms() -> dict[str, str]:
     """What a name in the picture stands for: "nic/link" for a room in C, "link" for one in Python."""
     python, c = PICTURE.split("subgraph c[")
     rooms = {"leaves": "leaves", "face": "rnic"}
-    rooms |= {name: room for name, room in re.findall(r'^ +(\w+)\["(\w+)/ :', python, re.MULTILINE)}
+    rooms |= dict(re.findall(r'^ +(\w+)\["(\w+)/ :', python, re.MULTILINE))
     rooms |= {name: f"nic/{room}" for name, room in re.findall(r'^ +(\w+)\["(\w+)/ :', c, re.MULTILINE)}
     return rooms | {"nich": "nic.h"}
 
