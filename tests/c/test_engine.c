@@ -126,13 +126,13 @@ static void test_a_crowd_at_the_door_is_let_in_in_parts(void) {
         CHECK_EQ(connect(fd, (const struct sockaddr *)&name.un, name.length), 0);
         close(fd);
     }
-    uint64_t before = dev->lane_numbers;
+    uint64_t before = dev->here.numbers;
     lanes_source.receive_rare(dev, run_clock());
-    CHECK(dev->lane_numbers > before && dev->lane_numbers < before + CROWD);
-    for (int i = 0; i < CROWD && dev->lane_numbers < before + CROWD; i++)
+    CHECK(dev->here.numbers > before && dev->here.numbers < before + CROWD);
+    for (int i = 0; i < CROWD && dev->here.numbers < before + CROWD; i++)
         lanes_source.receive_rare(dev, run_clock());
-    CHECK_EQ(dev->lane_numbers, before + CROWD);
-    CHECK_EQ(dev->nlanes, 0);
+    CHECK_EQ(dev->here.numbers, before + CROWD);
+    CHECK_EQ(dev->here.count, 0);
     dev_unlock(dev);
     close_device();
 }

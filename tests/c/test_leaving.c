@@ -134,7 +134,7 @@ static void test_somebody_looks_for_room_for_a_last_ack(void) {
 /* ---------------------------------------------------------------- peers that are inside a copy */
 
 static struct lane *lane_between(const struct live *l, const struct rnic_qp *peer) {
-    for (struct lane *at = dev(l)->lanes; at; at = at->next) {
+    for (struct lane *at = dev(l)->here.lanes; at; at = at->next) {
         for (uint32_t i = 0; i < at->peer.nslots; i++) {
             if (at->state == LANE_UP && at->peer.slots[i] == qpn_slot(peer->qp_num))
                 return at;

@@ -74,15 +74,15 @@ static void what_finds_no_room_comes_later_in_its_order(void) {
     begin();
     for (int i = 0; i < 200; i++)
         CHECK_EQ(send_next(0), 0);
-    CHECK(dev->held_letters > 0 && dev->held_letters < 200);
+    CHECK(dev->letters.held > 0 && dev->letters.held < 200);
     uint64_t now = 0;
     while (seen < 200) {
         now = outbox_deadline(dev) < NEVER ? outbox_deadline(dev) : now;
         CHECK(drain() > 0);
         outbox_timer(dev, now);
     }
-    CHECK_EQ(dev->held_letters, 0);
-    CHECK(dev->outboxes == NULL);
+    CHECK_EQ(dev->letters.held, 0);
+    CHECK(dev->letters.boxes == NULL);
     CHECK_EQ(outbox_deadline(dev), NEVER);
     CHECK_EQ(count(RNIC_CNT_forwarded_out), 200);
     CHECK_EQ(count(RNIC_CNT_drop_slot_full), 0);
@@ -93,11 +93,11 @@ static void a_receiver_that_never_reads_is_given_up(void) {
     begin();
     for (int i = 0; i < 50; i++)
         CHECK_EQ(send_next(0), 0);
-    uint32_t held = dev->held_letters;
+    uint32_t held = dev->letters.held;
     outbox_timer(dev, 999 * MS);
-    CHECK_EQ(dev->held_letters, held);
+    CHECK_EQ(dev->letters.held, held);
     outbox_timer(dev, 1001 * MS);
-    CHECK_EQ(dev->held_letters, 0);
+    CHECK_EQ(dev->letters.held, 0);
     CHECK_EQ(count(RNIC_CNT_drop_slot_full), held);
     end();
 }
@@ -106,8 +106,8 @@ static void what_is_held_is_bounded(void) {
     begin();
     for (int i = 0; i < 10000; i++)
         CHECK_EQ(send_next(0), 0);
-    CHECK(dev->held_letters < 5000);
-    CHECK_EQ(count(RNIC_CNT_forwarded_out) + dev->held_letters + count(RNIC_CNT_drop_slot_full), 10000);
+    CHECK(dev->letters.held < 5000);
+    CHECK_EQ(count(RNIC_CNT_forwarded_out) + dev->letters.held + count(RNIC_CNT_drop_slot_full), 10000);
     end();
 }
 
@@ -115,11 +115,11 @@ static void a_receiver_that_is_gone_holds_nothing(void) {
     begin();
     for (int i = 0; i < 50; i++)
         CHECK_EQ(send_next(0), 0);
-    uint32_t held = dev->held_letters;
+    uint32_t held = dev->letters.held;
     close(receiver);
     receiver = -1;
     outbox_timer(dev, MS);
-    CHECK_EQ(dev->held_letters, 0);
+    CHECK_EQ(dev->letters.held, 0);
     CHECK_EQ(count(RNIC_CNT_drop_no_slot), held);
     CHECK_EQ(send_next(MS), -ECONNREFUSED);
     end();

@@ -93,6 +93,40 @@ struct floods {
     bool is_peer, many;             /* one is connected to that address; more are than can be spared */
 };
 
+/* Peers on this host: lanes.c alone reads and writes it. */
+struct here {
+    struct lane_shared shared;
+    struct lane *lanes;
+    uint32_t count;
+    uint64_t numbers;               /* given out */
+    struct lane *to[SLOT_COUNT];    /* by slot: asked for, or up; NULL: not asked */
+    uint64_t ask_again[SLOT_COUNT]; /* not before */
+    int doors[DEV_MAX_SLOTS];       /* where others ask; -1: closed */
+    uint64_t doors_again;           /* watched again then; NEVER: they are watched */
+    struct watched watched[DEV_MAX_SLOTS];
+};
+
+/* Messages of connection management that wait for room in another process' socket: outbox.c's. */
+struct letters {
+    struct outbox *boxes;
+    uint32_t held; /* in all of them */
+    uint64_t retry_at;
+};
+
+/* What programs have made: the verbs' (src/nic/verbs).  A forked child closes what has descriptors. */
+struct objects {
+    int pds, mrs, cqs, qps, channels, xrcds, tds;
+    int cntrs;        /* completion counters, and flows' counters */
+    int datagram_qps; /* while there are some, ports show what datagrams want to know */
+    int wqs, rwq_tables;
+    uint32_t wq_numbers; /* given out to work queues and their tables */
+    struct pd *pd_list;
+    struct dm *dm_list;
+    uint64_t dm_used;             /* bytes of device memory */
+    struct xrc_inode *xrc_inodes; /* XRC domains of files, see xrc.c there */
+    struct channel *channel_list;
+};
+
 struct dev {
     struct rnic_context pub;
     struct nic nic;
@@ -114,29 +148,18 @@ struct dev {
 
     struct qp *gsi;                       /* the queue pair with number 1; or NULL */
     uint32_t gsi_psn;                     /* of answers that the device itself sends for it */
-    int datagram_qps;                     /* that exist: ports then show what datagrams want to know */
     struct group *groups;                 /* multicast, see mcast.c */
     struct listener *listeners, *holders; /* see listeners.c */
-    struct outbox *outboxes;              /* see outbox.c */
     struct strays strays;
     struct floods floods;
-    uint32_t held_letters; /* in all of them */
-    uint64_t retry_letters_at;
     struct raw_link *raw; /* see raw.c; NULL without RAW_PACKET queue pairs */
-    uint32_t wq_numbers;  /* given out to work queues and their tables */
-    int wqs, rwq_tables;
     struct ah *dying_ahs; /* destroyed, and named by send elements still */
     struct way sources[DEV_SOURCES];
 
-    bool local; /* peers on this host go by lanes, see lanes.c */
-    struct lane_shared lane_shared;
-    struct lane *lanes;
-    uint32_t nlanes;
-    uint64_t lane_numbers;            /* given out */
-    struct lane *lane_to[SLOT_COUNT]; /* asked for, or up; NULL: not asked */
-    uint64_t ask_again[SLOT_COUNT];   /* not before */
-    int doors[DEV_MAX_SLOTS];         /* where others ask; -1: closed */
-    uint64_t doors_again;             /* watched again then; NEVER: they are watched */
+    bool local; /* peers on this host go by lanes: */
+    struct here here;
+    struct letters letters;
+    struct objects objects;
 
     struct fault fault;
     struct udp_tx tx;
@@ -146,22 +169,14 @@ struct dev {
     int follow_fd; /* netlink */
     /* What the engine's epoll set has: */
     struct watched watched_rx[NETDEV_MAX_GIDS], watched_tx[NETDEV_MAX_GIDS]; /* the ports' sockets, */
-    struct watched watched_slots[DEV_MAX_SLOTS], watched_lives[DEV_MAX_SLOTS], watched_doors[DEV_MAX_SLOTS];
+    struct watched watched_slots[DEV_MAX_SLOTS], watched_lives[DEV_MAX_SLOTS];
     struct watched watched_follow;
 
     struct store store; /* memory of its own making, and what of it other processes may import */
     struct peer peer;   /* the other process' context that this one has imported, if it has */
-    struct pd *pd_list;
-    struct dm *dm_list;
-    uint64_t dm_used; /* bytes of device memory */
-    int tds;
-    int adopted; /* times that this process has imported it; the devices' lock (fork.c) */
+    int adopted;        /* times that this process has imported it; the devices' lock (fork.c) */
 
-    int pds, mrs, cqs, qps, channels, xrcds; /* objects that exist */
-    int cntrs;                               /* completion counters, and flows' counters */
-    struct xrc_inode *xrc_inodes;            /* XRC domains of files, see verbs/xrc.c */
-    struct channel *channel_list;            /* for a forked child's closing */
-    struct dev *next;                        /* in the process' list of open devices */
+    struct dev *next; /* in the process' list of open devices */
 };
 
 static inline struct dev *dev_of(struct rnic_context *ctx) { return (struct dev *)ctx; }

@@ -61,7 +61,7 @@ static int open_parts(struct dev *dev, const struct rnic_open_attr *attr, struct
         return fail(err, rc ? rc : -ENOMEM, "no memory or descriptors for the device");
     dev->pub.async_fd = dev->nic.events.fd;
     dev->local = attr->local >= 0;
-    dev->doors_again = NEVER;
+    dev->here.doors_again = NEVER;
     dev->nic.store = &dev->store;
     rc = store_open(&dev->store, dev->net.name, dev->net.guid, err);
     dev->pub.cmd_fd = dev->store.fd;

@@ -65,9 +65,9 @@ static void abandon(struct dev *dev) {
     listeners_abandon(dev);
     raw_abandon(dev);
     lanes_abandon(dev);
-    for (struct xrc_inode *of = dev->xrc_inodes; of; of = of->next)
+    for (struct xrc_inode *of = dev->objects.xrc_inodes; of; of = of->next)
         close(of->name);
-    for (struct channel *ch = dev->channel_list; ch; ch = ch->next)
+    for (struct channel *ch = dev->objects.channel_list; ch; ch = ch->next)
         close(ch->pub.fd);
     close(dev->nic.events.fd);
     follow_close(dev);

@@ -67,35 +67,35 @@ void lanes_open(struct dev *dev, int slot) {
     dev->nic.local_way = dev->local ? link_to : NULL;
     dev->nic.local_arg = dev;
     dev->nic.have_left = dev->local ? have_left : NULL;
-    dev->lane_shared = (struct lane_shared){&dev->fault, &dev->nic.counters, &dev->run.now};
-    dev->doors[slot] = dev->local ? lane_listen(dev->slots[slot].number) : -1;
+    dev->here.shared = (struct lane_shared){&dev->fault, &dev->nic.counters, &dev->run.now};
+    dev->here.doors[slot] = dev->local ? lane_listen(dev->slots[slot].number) : -1;
 }
 
 /* Who does not answer, or hangs up, is not asked again at once. */
 static void forget(struct dev *dev, const struct lane *l) {
     uint64_t again = run_clock() + AGAIN_NS;
     for (uint32_t i = 0; i < SLOT_COUNT; i++) {
-        if (dev->lane_to[i] != l)
+        if (dev->here.to[i] != l)
             continue;
-        dev->lane_to[i] = NULL;
-        dev->ask_again[i] = again;
+        dev->here.to[i] = NULL;
+        dev->here.ask_again[i] = again;
     }
 }
 
 void lanes_close(struct dev *dev) {
-    for (struct lane *l = dev->lanes, *next; l; l = next) {
+    for (struct lane *l = dev->here.lanes, *next; l; l = next) {
         next = l->next;
         discard(dev, l);
     }
-    dev->lanes = NULL;
+    dev->here.lanes = NULL;
     for (int i = 0; i < dev->nslots; i++) {
-        if (dev->doors[i] >= 0)
-            close(dev->doors[i]);
+        if (dev->here.doors[i] >= 0)
+            close(dev->here.doors[i]);
     }
 }
 
 void lanes_abandon(struct dev *dev) {
-    for (const struct lane *l = dev->lanes; l; l = l->next) {
+    for (const struct lane *l = dev->here.lanes; l; l = l->next) {
         if (l->fd >= 0)
             close(l->fd);
         if (l->file >= 0)
@@ -104,18 +104,18 @@ void lanes_abandon(struct dev *dev) {
             remote_abandon(l->remote);
     }
     for (int i = 0; i < dev->nslots; i++) {
-        if (dev->doors[i] >= 0)
-            close(dev->doors[i]);
+        if (dev->here.doors[i] >= 0)
+            close(dev->here.doors[i]);
     }
 }
 
 /* ---------------------------------------------------------------- lanes come and go */
 
 static void enter(struct dev *dev, struct lane *l) {
-    l->number = ++dev->lane_numbers;
-    l->next = dev->lanes;
-    dev->lanes = l;
-    dev->nlanes++;
+    l->number = ++dev->here.numbers;
+    l->next = dev->here.lanes;
+    dev->here.lanes = l;
+    dev->here.count++;
     engine_watch(&dev->run, l->fd);
 }
 
@@ -123,48 +123,48 @@ static void enter(struct dev *dev, struct lane *l) {
 static struct lane *ask(struct dev *dev, uint32_t slot, uint64_t now) {
     struct lane_self self;
     struct lane *l;
-    if (now < dev->ask_again[slot])
+    if (now < dev->here.ask_again[slot])
         return NULL;
     know_self(dev, &self);
-    if (lane_ask(&l, slot, &self, &dev->lane_shared, now)) {
-        dev->ask_again[slot] = now + AGAIN_NS;
+    if (lane_ask(&l, slot, &self, &dev->here.shared, now)) {
+        dev->here.ask_again[slot] = now + AGAIN_NS;
         return NULL;
     }
     enter(dev, l);
-    return dev->lane_to[slot] = l;
+    return dev->here.to[slot] = l;
 }
 
 static bool has_room_for(const struct dev *dev, const struct lane *l) {
     uint32_t strangers = 0;
-    for (const struct lane *other = dev->lanes; other && !l->trusted; other = other->next)
+    for (const struct lane *other = dev->here.lanes; other && !l->trusted; other = other->next)
         strangers += !other->trusted;
-    return dev->nlanes < LANES && strangers < STRANGERS;
+    return dev->here.count < LANES && strangers < STRANGERS;
 }
 
 /* Some at a time: who calls and hangs up all the time would keep everybody from the lock.  Without descriptors for it,
  * whoever waits there would wake the engine for ever. */
 static void answer(struct dev *dev, int door, uint64_t now) {
     struct lane *l = NULL;
-    for (int i = 0; i < CALLERS && (l = lane_answer(door, &dev->lane_shared, now)); i++)
+    for (int i = 0; i < CALLERS && (l = lane_answer(door, &dev->here.shared, now)); i++)
         has_room_for(dev, l) ? enter(dev, l) : lane_free(l);
     if (!l && (errno == EMFILE || errno == ENFILE)) {
         engine_unwatch(&dev->run, door);
-        dev->doors_again = now + AGAIN_NS;
+        dev->here.doors_again = now + AGAIN_NS;
     }
 }
 
 static void watch_doors(struct dev *dev) {
     for (int i = 0; i < dev->nslots; i++) {
-        if (dev->doors[i] >= 0)
-            engine_watch(&dev->run, dev->doors[i]);
+        if (dev->here.doors[i] >= 0)
+            engine_watch(&dev->run, dev->here.doors[i]);
     }
-    dev->doors_again = NEVER;
+    dev->here.doors_again = NEVER;
 }
 
 void lanes_tell(struct dev *dev) {
     struct lane_self self;
     know_self(dev, &self);
-    for (struct lane *l = dev->lanes; l; l = l->next) {
+    for (struct lane *l = dev->here.lanes; l; l = l->next) {
         lane_look_again(l);
         lane_tell(l, &self);
     }
@@ -190,8 +190,8 @@ static void changed(struct dev *dev, struct lane *l) {
         reach(l);
     for (uint32_t i = 0; l->state == LANE_UP && i < l->peer.nslots; i++) {
         uint32_t slot = l->peer.slots[i];
-        if (slot < SLOT_COUNT && (!dev->lane_to[slot] || dev->lane_to[slot]->state != LANE_UP))
-            dev->lane_to[slot] = l;
+        if (slot < SLOT_COUNT && (!dev->here.to[slot] || dev->here.to[slot]->state != LANE_UP))
+            dev->here.to[slot] = l;
     }
     if (l->state == LANE_DOWN) {
         forget(dev, l);
@@ -203,13 +203,13 @@ static void changed(struct dev *dev, struct lane *l) {
 }
 
 static void reap(struct dev *dev) {
-    for (struct lane **at = &dev->lanes, *l; (l = *at);) {
+    for (struct lane **at = &dev->here.lanes, *l; (l = *at);) {
         if (l->state != LANE_DOWN || l->users) {
             at = &l->next;
             continue;
         }
         *at = l->next;
-        dev->nlanes--;
+        dev->here.count--;
         discard(dev, l);
     }
 }
@@ -227,13 +227,13 @@ static void listen_all(struct dev *dev, uint64_t now) {
     if (!dev->local)
         return;
     know_self(dev, &self);
-    if (now >= dev->doors_again)
+    if (now >= dev->here.doors_again)
         watch_doors(dev);
     for (int i = 0; i < dev->nslots; i++) {
-        if (dev->doors[i] >= 0)
-            answer(dev, dev->doors[i], now);
+        if (dev->here.doors[i] >= 0)
+            answer(dev, dev->here.doors[i], now);
     }
-    for (struct lane *l = dev->lanes; l; l = l->next) {
+    for (struct lane *l = dev->here.lanes; l; l = l->next) {
         bool news = l->fd >= 0 && lane_listen_to(l, &self);
         if (l->fd >= 0 && now >= patience(l)) {
             lane_hang_up(l);
@@ -247,8 +247,8 @@ static void listen_all(struct dev *dev, uint64_t now) {
 
 static uint64_t deadline(const void *owner) {
     const struct dev *dev = owner;
-    uint64_t first = dev->doors_again;
-    for (const struct lane *l = dev->lanes; l; l = l->next) {
+    uint64_t first = dev->here.doors_again;
+    for (const struct lane *l = dev->here.lanes; l; l = l->next) {
         uint64_t at = patience(l);
         first = at < first ? at : first;
     }
@@ -373,7 +373,7 @@ static bool still_owns(struct dev *dev, struct lane *l, uint32_t slot) {
     if (owns == LANE_NO) {
         lane_hang_up(l);
         changed(dev, l);
-        dev->ask_again[slot] = 0; /* whoever has it now was not asked */
+        dev->here.ask_again[slot] = 0; /* whoever has it now was not asked */
     }
     return owns == LANE_YES;
 }
@@ -381,13 +381,13 @@ static bool still_owns(struct dev *dev, struct lane *l, uint32_t slot) {
 /* The lane to the queue pair's peer; *wait: it is not known yet whether there is one. */
 static struct lane *find(struct dev *dev, struct qp *qp, uint64_t now, bool *wait) {
     uint32_t slot = qpn_slot(qp->attr.dest_qp_num);
-    struct lane *l = dev->lane_to[slot];
+    struct lane *l = dev->here.to[slot];
     bool up = l && l->state == LANE_UP;
     if (up && !leads_to(dev, l, qp->attr.dest_qp_num, &qp->way.dst.sin6_addr))
         return NULL;
     if (up && still_owns(dev, l, slot))
         return l;
-    if (!dev->lane_to[slot])
+    if (!dev->here.to[slot])
         l = ask(dev, slot, now);
     *wait = l && l->state != LANE_UP && l->state != LANE_DOWN;
     return NULL;
@@ -397,7 +397,7 @@ static struct lane *find(struct dev *dev, struct qp *qp, uint64_t now, bool *wai
 static struct link *link_to(void *arg, uint32_t qpn, const struct in6_addr *to) {
     struct dev *dev = arg;
     uint32_t slot = qpn_slot(qpn);
-    struct lane *l = dev->lane_to[slot] ? dev->lane_to[slot] : ask(dev, slot, dev->run.now);
+    struct lane *l = dev->here.to[slot] ? dev->here.to[slot] : ask(dev, slot, dev->run.now);
     return l && l->state == LANE_UP && !l->link.full && l->trusted && is_peer(l, qpn) && lane_is_to(l, to) ? &l->link
                                                                                                            : NULL;
 }
@@ -541,7 +541,7 @@ static bool receive(struct dev *dev, struct lane *l, uint64_t now) {
 
 static bool want(const void *owner) {
     const struct dev *dev = owner;
-    for (const struct lane *l = dev->lanes; l; l = l->next) {
+    for (const struct lane *l = dev->here.lanes; l; l = l->next) {
         if (l->state == LANE_UP && (l->link.full || ring_has_packet(&l->in)))
             return true;
     }
@@ -550,7 +550,7 @@ static bool want(const void *owner) {
 
 static bool receive_all(struct dev *dev, uint64_t now) {
     bool any = false;
-    for (struct lane *l = dev->lanes; l; l = l->next) {
+    for (struct lane *l = dev->here.lanes; l; l = l->next) {
         if (l->state != LANE_UP)
             continue;
         any |= receive(dev, l, now);
@@ -562,7 +562,7 @@ static bool receive_all(struct dev *dev, uint64_t now) {
 
 static void flush(void *owner) {
     struct dev *dev = owner;
-    for (struct lane *l = dev->lanes; l; l = l->next) {
+    for (struct lane *l = dev->here.lanes; l; l = l->next) {
         if (l->dirty)
             lane_flush(l);
     }
@@ -571,7 +571,7 @@ static void flush(void *owner) {
 static bool may_sleep(void *owner) {
     struct dev *dev = owner;
     bool may = true;
-    for (struct lane *l = dev->lanes; l; l = l->next) {
+    for (struct lane *l = dev->here.lanes; l; l = l->next) {
         if (l->state == LANE_UP)
             may &= ring_may_sleep(&l->in) && !(l->link.full && ring_has_room(&l->out));
     }
@@ -580,7 +580,7 @@ static bool may_sleep(void *owner) {
 
 static void awake(void *owner) {
     struct dev *dev = owner;
-    for (struct lane *l = dev->lanes; l; l = l->next) {
+    for (struct lane *l = dev->here.lanes; l; l = l->next) {
         if (l->state == LANE_UP)
             ring_awake(&l->in);
     }
@@ -598,7 +598,7 @@ static bool is_inside(const struct lane *l, uint32_t mark) {
 
 /* They are in the list by number, the latest first. */
 static struct lane *lane_before(const struct dev *dev, uint64_t number) {
-    struct lane *l = dev->lanes;
+    struct lane *l = dev->here.lanes;
     while (l && l->number >= number)
         l = l->next;
     return l;
@@ -608,7 +608,7 @@ static struct lane *lane_before(const struct dev *dev, uint64_t number) {
 static void hear_of_slots(struct dev *dev) {
     struct lane_self self;
     know_self(dev, &self);
-    for (struct lane *l = dev->lanes; l; l = l->next) {
+    for (struct lane *l = dev->here.lanes; l; l = l->next) {
         if (l->state == LANE_UP && lane_listen_to(l, &self))
             changed(dev, l);
     }
@@ -670,7 +670,7 @@ static void arm(void *owner, bool armed) {
     struct dev *dev = owner;
     (void)armed;
     for (int i = 0; i < dev->nslots; i++)
-        engine_watch_for(&dev->run, &dev->watched_doors[i], dev->doors[i], EPOLLIN);
+        engine_watch_for(&dev->run, &dev->here.watched[i], dev->here.doors[i], EPOLLIN);
 }
 
 const struct source lanes_source = {

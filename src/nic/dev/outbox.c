@@ -36,7 +36,7 @@ struct outbox {
 };
 
 static struct outbox *find(const struct dev *dev, const struct abstract_name *to) {
-    struct outbox *box = dev->outboxes;
+    struct outbox *box = dev->letters.boxes;
     while (box && (box->to.length != to->length || memcmp(&box->to.un, &to->un, to->length)))
         box = box->next;
     return box;
@@ -46,15 +46,15 @@ static struct outbox *open_box(struct dev *dev, const struct abstract_name *to) 
     struct outbox *box = calloc(1, sizeof *box);
     if (!box)
         return NULL;
-    *box = (struct outbox){.next = dev->outboxes, .to = *to, .last = &box->first};
-    dev->outboxes = box;
+    *box = (struct outbox){.next = dev->letters.boxes, .to = *to, .last = &box->first};
+    dev->letters.boxes = box;
     return box;
 }
 
 static int hold(struct dev *dev, struct port *port, const struct abstract_name *to, const struct slot_packet *p,
                 const uint8_t *bth, uint64_t now) {
     struct outbox *box = find(dev, to);
-    if (p->length > PACKET_MAX || dev->held_letters == HELD_MAX || (box && box->count == HELD_EACH))
+    if (p->length > PACKET_MAX || dev->letters.held == HELD_MAX || (box && box->count == HELD_EACH))
         return -EAGAIN;
     if (!box && !(box = open_box(dev, to)))
         return -EAGAIN;
@@ -66,8 +66,8 @@ static int hold(struct dev *dev, struct port *port, const struct abstract_name *
     *box->last = letter;
     box->last = &letter->next;
     box->count++;
-    if (dev->held_letters++ == 0)
-        dev->retry_letters_at = now + RETRY_NS;
+    if (dev->letters.held++ == 0)
+        dev->letters.retry_at = now + RETRY_NS;
     return 0;
 }
 
@@ -95,16 +95,16 @@ static void deliver(struct dev *dev, struct outbox *box, uint64_t now) {
         demux_count_forward(dev, rc, 1);
         box->first = letter->next;
         box->count--;
-        dev->held_letters--;
+        dev->letters.held--;
         free(letter);
     }
     box->last = &box->first;
 }
 
 void outbox_timer(struct dev *dev, uint64_t now) {
-    if (!dev->held_letters || now < dev->retry_letters_at)
+    if (!dev->letters.held || now < dev->letters.retry_at)
         return;
-    for (struct outbox **at = &dev->outboxes, *box; (box = *at);) {
+    for (struct outbox **at = &dev->letters.boxes, *box; (box = *at);) {
         deliver(dev, box, now);
         if (box->first) {
             at = &box->next;
@@ -113,21 +113,21 @@ void outbox_timer(struct dev *dev, uint64_t now) {
         *at = box->next;
         free(box);
     }
-    dev->retry_letters_at = now + RETRY_NS;
+    dev->letters.retry_at = now + RETRY_NS;
 }
 
-uint64_t outbox_deadline(const struct dev *dev) { return dev->held_letters ? dev->retry_letters_at : NEVER; }
+uint64_t outbox_deadline(const struct dev *dev) { return dev->letters.held ? dev->letters.retry_at : NEVER; }
 
 void outbox_free(struct dev *dev) {
     struct outbox *box;
-    while ((box = dev->outboxes)) {
+    while ((box = dev->letters.boxes)) {
         struct letter *letter;
         while ((letter = box->first)) {
             box->first = letter->next;
             free(letter);
         }
-        dev->outboxes = box->next;
+        dev->letters.boxes = box->next;
         free(box);
     }
-    dev->held_letters = 0;
+    dev->letters.held = 0;
 }

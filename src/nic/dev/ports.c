@@ -39,7 +39,7 @@ static int open_port(struct dev *dev, int index, union rnic_gid gid, uint64_t no
         port_add_slot(port, dev->slots[i].number);
     if (dev->nic.congestion)
         port_take_marks(port);
-    if (dev->datagram_qps)
+    if (dev->objects.datagram_qps)
         port_show_headers(port, true);
     struct rnic_err why;
     dev->nic.counters.value[RNIC_CNT_unfit_ip_ids] += port_check_ids(port, &why) == -EPROTO;

@@ -33,8 +33,8 @@ static int check_init(const struct rnic_comp_cntr_init_attr *attr, struct rnic_e
 /* One more object: false: there are enough. */
 static bool enter(struct dev *dev) {
     dev_lock(dev);
-    bool room = dev->cntrs < MAX_COMP_CNTR;
-    dev->cntrs += room;
+    bool room = dev->objects.cntrs < MAX_COMP_CNTR;
+    dev->objects.cntrs += room;
     dev_unlock(dev);
     return room;
 }
@@ -43,7 +43,7 @@ static bool enter(struct dev *dev) {
 static int leave(struct dev *dev, const int *users) {
     dev_lock(dev);
     int n = *users;
-    dev->cntrs -= !n;
+    dev->objects.cntrs -= !n;
     dev_unlock(dev);
     return n;
 }

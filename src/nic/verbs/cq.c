@@ -22,9 +22,9 @@ int soft_create_comp_channel(struct rnic_context *ctx, struct rnic_comp_channel 
     dev_lock(dev);
     rc = channel_init(ch);
     if (!rc) {
-        dev->channels++;
-        ch->next = dev->channel_list;
-        dev->channel_list = ch;
+        dev->objects.channels++;
+        ch->next = dev->objects.channel_list;
+        dev->objects.channel_list = ch;
     }
     dev_unlock(dev);
     if (rc) {
@@ -36,11 +36,11 @@ int soft_create_comp_channel(struct rnic_context *ctx, struct rnic_comp_channel 
 }
 
 static void unlink_channel(struct dev *dev, struct channel *ch) {
-    struct channel **at = &dev->channel_list;
+    struct channel **at = &dev->objects.channel_list;
     while (*at != ch)
         at = &(*at)->next;
     *at = ch->next;
-    dev->channels--;
+    dev->objects.channels--;
 }
 
 int soft_destroy_comp_channel(struct rnic_comp_channel *pub, struct rnic_err *err) {
@@ -140,7 +140,7 @@ int soft_create_cq_ex(struct rnic_context *ctx, const struct rnic_cq_init_attr_e
     cq->pub.channel = attr->channel;
     cq->pub.cq_context = attr->cq_context;
     dev_lock(dev);
-    dev->cqs++;
+    dev->objects.cqs++;
     if (ch)
         ch->cqs++;
     dev_unlock(dev);
@@ -204,7 +204,7 @@ int soft_destroy_cq(struct rnic_cq *pub, struct rnic_err *err) {
     dev_lock(dev);
     rc = check_unused(dev, cq, ch, err);
     if (!rc) {
-        dev->cqs--;
+        dev->objects.cqs--;
         moderation_forget(cq);
         if (ch)
             ch->cqs--;

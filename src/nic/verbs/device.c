@@ -15,20 +15,20 @@
 /* -EBUSY, with what a program has not closed; 0: nothing. */
 static int still_open(struct dev *dev, struct rnic_err *err) {
     int dms = 0;
-    for (const struct dm *dm = dev->dm_list; dm; dm = dm->next)
+    for (const struct dm *dm = dev->objects.dm_list; dm; dm = dm->next)
         dms++;
     const struct {
         int count;
         const char *name;
-    } kinds[] = {{dev->pds, "protection domains"},
-                 {dev->cqs, "completion queues"},
-                 {dev->channels, "completion channels"},
+    } kinds[] = {{dev->objects.pds, "protection domains"},
+                 {dev->objects.cqs, "completion queues"},
+                 {dev->objects.channels, "completion channels"},
                  {listeners_count(dev), "listeners"},
-                 {dev->xrcds, "XRC domains"},
-                 {dev->cntrs, "counters"},
-                 {dev->wqs, "work queues"},
-                 {dev->rwq_tables, "indirection tables"},
-                 {dev->tds, "thread domains"},
+                 {dev->objects.xrcds, "XRC domains"},
+                 {dev->objects.cntrs, "counters"},
+                 {dev->objects.wqs, "work queues"},
+                 {dev->objects.rwq_tables, "indirection tables"},
+                 {dev->objects.tds, "thread domains"},
                  {dms, "pieces of device memory"}};
     char text[200] = "";
     for (size_t i = 0, n = 0; i < sizeof kinds / sizeof *kinds && n < sizeof text; i++) {

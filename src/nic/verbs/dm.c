@@ -25,7 +25,7 @@ static int check_size(uint64_t length, uint32_t log_align_req, struct rnic_err *
 }
 
 struct dm *find_dm(const struct dev *dev, uint32_t handle) {
-    struct dm *dm = dev->dm_list;
+    struct dm *dm = dev->objects.dm_list;
     while (dm && dm->pub.handle != handle)
         dm = dm->next;
     return dm;
@@ -36,11 +36,11 @@ void enter_dm(struct dm *dm) {
     struct dev *dev = dev_of(dm->pub.ctx);
     while (!dm->pub.handle || (!dm->foreign && find_dm(dev, dm->pub.handle)))
         dm->pub.handle = rng_secret();
-    dm->next = dev->dm_list;
-    dev->dm_list = dm;
+    dm->next = dev->objects.dm_list;
+    dev->objects.dm_list = dm;
     if (dm->foreign)
         return;
-    dev->dm_used += dm->pub.length;
+    dev->objects.dm_used += dm->pub.length;
     dm->record = store_publish(&dev->store, &(struct store_record){.kind = STORE_DM,
                                                                    .handle = dm->pub.handle,
                                                                    .offset = dm->stored_at,
@@ -48,7 +48,7 @@ void enter_dm(struct dm *dm) {
 }
 
 static int make(struct dev *dev, struct dm *dm, struct rnic_err *err) {
-    uint64_t left = MAX_DM - dev->dm_used;
+    uint64_t left = MAX_DM - dev->objects.dm_used;
     if (dm->pub.length > left)
         return fail(err, -ENOMEM, "%llu bytes; the device has %llu left of max_dm_size",
                     (unsigned long long)dm->pub.length, (unsigned long long)left);
@@ -80,13 +80,13 @@ int soft_alloc_dm(struct rnic_context *ctx, uint64_t length, uint32_t log_align_
 }
 
 static void unlink_dm(struct dev *dev, struct dm *dm) {
-    struct dm **at = &dev->dm_list;
+    struct dm **at = &dev->objects.dm_list;
     while (*at != dm)
         at = &(*at)->next;
     *at = dm->next;
     store_withdraw(&dev->store, dm->record);
     if (!dm->foreign)
-        dev->dm_used -= dm->pub.length;
+        dev->objects.dm_used -= dm->pub.length;
 }
 
 int release_dm(struct dm *dm, struct rnic_err *err) {

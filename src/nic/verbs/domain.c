@@ -18,7 +18,7 @@ int soft_alloc_td(struct rnic_context *ctx, struct rnic_td **out, struct rnic_er
         return rc ? rc : fail(err, -ENOMEM, "no memory");
     td->pub.ctx = ctx;
     dev_lock(dev);
-    dev->tds++;
+    dev->objects.tds++;
     dev_unlock(dev);
     *out = &td->pub;
     return 0;
@@ -32,7 +32,7 @@ int soft_dealloc_td(struct rnic_td *pub, struct rnic_err *err) {
         return rc;
     dev_lock(dev);
     int domains = td->domains;
-    dev->tds -= !domains;
+    dev->objects.tds -= !domains;
     dev_unlock(dev);
     if (domains)
         return fail(err, -EBUSY, "%d parent domains use the thread domain", domains);

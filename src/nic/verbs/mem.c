@@ -24,7 +24,7 @@ struct pd *new_pd(struct rnic_context *ctx) {
 }
 
 struct pd *find_pd(const struct dev *dev, uint32_t handle) {
-    struct pd *pd = dev->pd_list;
+    struct pd *pd = dev->objects.pd_list;
     while (pd && (pd->pub.handle != handle || pd->pub.parent))
         pd = pd->next;
     return pd;
@@ -34,9 +34,9 @@ struct pd *find_pd(const struct dev *dev, uint32_t handle) {
 void link_pd(struct dev *dev, struct pd *pd) {
     while (!pd->pub.handle || (!pd->foreign && !pd->pub.parent && find_pd(dev, pd->pub.handle)))
         pd->pub.handle = rng_secret();
-    pd->next = dev->pd_list;
-    dev->pd_list = pd;
-    dev->pds++;
+    pd->next = dev->objects.pd_list;
+    dev->objects.pd_list = pd;
+    dev->objects.pds++;
     if (!pd->foreign && !pd->pub.parent)
         pd->record = store_publish(&dev->store, &(struct store_record){.kind = STORE_PD, .handle = pd->pub.handle});
 }
@@ -72,11 +72,11 @@ static int in_use(const struct pd *pd, struct rnic_err *err) {
 }
 
 static void unlink_pd(struct dev *dev, struct pd *pd) {
-    struct pd **at = &dev->pd_list;
+    struct pd **at = &dev->objects.pd_list;
     while (*at != pd)
         at = &(*at)->next;
     *at = pd->next;
-    dev->pds--;
+    dev->objects.pds--;
     store_withdraw(&dev->store, pd->record);
     if (pd->pub.parent)
         ((struct pd *)pd->pub.parent)->domains--;

@@ -175,7 +175,7 @@ static void count_users(struct qp *qp, int by) {
 }
 
 int verbs_enter_qp(struct dev *dev, struct qp *qp, struct rnic_err *err) {
-    int rc = run_reserve(&dev->run, (uint32_t)dev->qps);
+    int rc = run_reserve(&dev->run, (uint32_t)dev->objects.qps);
     if (rc)
         return fail(err, rc, "no memory");
     rc = number_qp(dev, qp, err);
@@ -186,8 +186,8 @@ int verbs_enter_qp(struct dev *dev, struct qp *qp, struct rnic_err *err) {
     }
     if (rc)
         return rc;
-    dev->qps++;
-    if (qp_is_datagram(qp) && dev->datagram_qps++ == 0)
+    dev->objects.qps++;
+    if (qp_is_datagram(qp) && dev->objects.datagram_qps++ == 0)
         show_headers(dev, true);
     count_users(qp, 1);
     return 0;
@@ -230,8 +230,8 @@ void verbs_leave_qp(struct dev *dev, struct qp *qp) {
     else
         qpn_remove(dev, qp);
     verbs_leave_paths(dev, qp);
-    dev->qps--;
-    if (qp_is_datagram(qp) && --dev->datagram_qps == 0)
+    dev->objects.qps--;
+    if (qp_is_datagram(qp) && --dev->objects.datagram_qps == 0)
         show_headers(dev, false);
     count_users(qp, -1);
 }

@@ -30,7 +30,7 @@ static int check_wq(const struct rnic_context *ctx, const struct rnic_wq_init_at
 }
 
 static void count_users(struct dev *dev, struct rwq *wq, int n) {
-    dev->wqs += n;
+    dev->objects.wqs += n;
     ((struct pd *)wq->pub.pd)->qps += n;
     ((struct cq *)wq->pub.cq)->qps += n;
 }
@@ -38,9 +38,9 @@ static void count_users(struct dev *dev, struct rwq *wq, int n) {
 /* False: there are enough. */
 static bool enter_wq(struct dev *dev, struct rwq *wq) {
     dev_lock(dev);
-    bool room = dev->wqs < MAX_WQ;
+    bool room = dev->objects.wqs < MAX_WQ;
     if (room) {
-        wq->pub.wq_num = ++dev->wq_numbers & 0xFFFFFF;
+        wq->pub.wq_num = ++dev->objects.wq_numbers & 0xFFFFFF;
         count_users(dev, wq, 1);
     }
     dev_unlock(dev);
@@ -158,10 +158,10 @@ static int check_table(const struct rnic_context *ctx, const struct rnic_rwq_ind
 /* False: there are enough. */
 static bool enter_table(struct dev *dev, struct rwq_table *table) {
     dev_lock(dev);
-    bool room = dev->rwq_tables < MAX_RWQ_TABLES;
+    bool room = dev->objects.rwq_tables < MAX_RWQ_TABLES;
     if (room) {
-        dev->rwq_tables++;
-        table->pub.ind_tbl_num = ++dev->wq_numbers & 0xFFFFFF;
+        dev->objects.rwq_tables++;
+        table->pub.ind_tbl_num = ++dev->objects.wq_numbers & 0xFFFFFF;
     }
     for (uint32_t i = 0; room && i < table->size; i++)
         table->wq[i]->tables++;
@@ -203,7 +203,7 @@ int soft_destroy_rwq_ind_table(struct rnic_rwq_ind_table *pub, struct rnic_err *
     int qps = table->qps;
     for (uint32_t i = 0; !qps && i < table->size; i++)
         table->wq[i]->tables--;
-    dev->rwq_tables -= !qps;
+    dev->objects.rwq_tables -= !qps;
     dev_unlock(dev);
     if (qps)
         return fail(err, -EBUSY, "%d queue pairs spread what they receive by the table", qps);

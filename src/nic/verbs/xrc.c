@@ -27,7 +27,7 @@ struct xrcd {
 /* ---------------------------------------------------------------- domains */
 
 static struct xrc_inode *find(const struct dev *dev, const struct stat *st) {
-    struct xrc_inode *of = dev->xrc_inodes;
+    struct xrc_inode *of = dev->objects.xrc_inodes;
     while (of && (of->device != st->st_dev || of->inode != st->st_ino))
         of = of->next;
     return of;
@@ -54,8 +54,8 @@ static struct xrc_inode *make(struct dev *dev, const struct stat *st, int name) 
         return of;
     of->device = st->st_dev;
     of->inode = st->st_ino;
-    of->next = dev->xrc_inodes;
-    dev->xrc_inodes = of;
+    of->next = dev->objects.xrc_inodes;
+    dev->objects.xrc_inodes = of;
     return of;
 }
 
@@ -80,7 +80,7 @@ static int of_file(struct dev *dev, const struct stat *st, int oflags, struct xr
 }
 
 static void drop(struct dev *dev, struct xrc_inode *of) {
-    struct xrc_inode **at = &dev->xrc_inodes;
+    struct xrc_inode **at = &dev->objects.xrc_inodes;
     if (of->name >= 0) {
         while (*at != of)
             at = &(*at)->next;
@@ -118,7 +118,7 @@ int soft_open_xrcd(struct rnic_context *ctx, const struct rnic_xrcd_init_attr *a
         rc = fail(err, -ENOMEM, "no memory");
     if (!rc) {
         xrcd->of->domain.handles++;
-        dev->xrcds++;
+        dev->objects.xrcds++;
     }
     dev_unlock(dev);
     if (rc) {
@@ -138,7 +138,7 @@ int soft_close_xrcd(struct rnic_xrcd *pub, struct rnic_err *err) {
     dev_lock(dev);
     int srqs = xrcd->srqs, qps = xrcd->qps;
     if (!srqs && !qps) {
-        dev->xrcds--;
+        dev->objects.xrcds--;
         if (--xrcd->of->domain.handles == 0)
             drop(dev, xrcd->of);
     }
