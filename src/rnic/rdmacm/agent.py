@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _log = Log("rnic.rdmacm")
 
-WATCH_NS = 250 * 10**6  # between two looks at what may have changed unseen
+_WATCH_NS = 250 * 10**6  # between two looks at what may have changed unseen
 _BREATH = 1e-4  # seconds between two rounds of a flood, in which others get the lock
 _SHORT = 0.01  # seconds to wait where memory was short
 _LINGER_NS = 2 * 10**9  # how long the last disconnect requests are repeated after the last id has gone
@@ -166,7 +166,7 @@ class Agent:
         one.is_settled = False
         if not self._watching:
             self._watching = True
-            self.at(monotonic_ns() + WATCH_NS, self._look)
+            self.at(monotonic_ns() + _WATCH_NS, self._look)
 
     def _look(self, now: int) -> int | None:
         errors = self.context.counters().qp_errors
@@ -177,7 +177,7 @@ class Agent:
         self._watching = False
         for one in list(self.ids):
             self._watching = one.is_settled or one.watch(now) or self._watching
-        return now + WATCH_NS if self._watching else None
+        return now + _WATCH_NS if self._watching else None
 
     def join(self, cm_id: CmId) -> None:
         """Count an id that uses the device."""

@@ -196,7 +196,7 @@ class Connection(Conversation, Protocol):
         """Called four times a second while the connection is not established, to ask after a silent peer."""
 
 
-class ConnectionService(Protocol):
+class ConnectionService:
     """The connections, datagram services and groups of one device.
 
     A service derives from this class, and defines what raises NotImplementedError here. Of the rest it
@@ -234,7 +234,7 @@ class ConnectionService(Protocol):
 
     def lookup(self, one: CmId, source: IP) -> Conversation:  # noqa: ARG002 - for services that have it
         """A question for the datagram service at the id's peer, likewise. Default: EOPNOTSUPP."""
-        raise self._lacks("datagram services", "resolve_addr")
+        raise self.lacks("datagram services", "resolve_addr")
 
     def listen(self, one: CmId) -> None:
         """Report requested() for each request to the id's port from now on (rdma_listen(3)).
@@ -253,7 +253,7 @@ class ConnectionService(Protocol):
 
         The id attaches its queue pair itself. Default: EOPNOTSUPP.
         """
-        raise self._lacks("multicast groups", "join_multicast")
+        raise self.lacks("multicast groups", "join_multicast")
 
     def leave(self, one: CmId, group: GID) -> None:
         """Leave a group that the id has joined (rdma_leave_multicast(3)). Default: nothing."""
@@ -266,9 +266,10 @@ class ConnectionService(Protocol):
 
     def statistics(self) -> Statistics:
         """Messages sent, received and dropped. Default: EOPNOTSUPP."""
-        raise self._lacks("counters of messages", "statistics")
+        raise self.lacks("counters of messages", "statistics")
 
-    def _lacks(self, what: str, verb: str) -> VerbsError:
+    def lacks(self, what: str, verb: str) -> VerbsError:
+        """The error of a call that this service does not support."""
         return VerbsError(EOPNOTSUPP, f"{self.name} does not support {what}", verb)
 
     # ------------------------------------------------------------------ for the agent

@@ -17,8 +17,8 @@ from rnic.rdmacm.ibcm.conversation import IbConversation
 from rnic.rdmacm.ibcm.gsi import Gsi, Peer
 from rnic.rdmacm.ibcm.link import Link
 from rnic.rdmacm.ibcm.lookup import IbLookup
-from rnic.rdmacm.ibcm.meetings import Meetings
 from rnic.rdmacm.ibcm.ports import Ports
+from rnic.rdmacm.ibcm.processes import Meetings
 from rnic.rdmacm.names import EventType
 from rnic.rdmacm.service import Claim, ConnectionService, Refusal
 from rnic.verbs.ah import GID, AHAttr
