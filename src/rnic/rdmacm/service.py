@@ -11,8 +11,9 @@ knows the peer's address, or when a peer's request makes the id. What comes of a
 reports with the functions of `rnic.rdmacm.outcomes`.
 
 All methods are called under the registry's lock, by a thread of the program or the agent's. None may wait.
-Times are nanoseconds of time.monotonic_ns(). Unless a method says otherwise it raises VerbsError, which
-names the call of librdmacm. MemoryError may interrupt any method, and the agent makes its calls again.
+Times are nanoseconds of time.monotonic_ns(). What cannot be done raises VerbsError, with the errno that
+librdmacm's manual pages name; EINVAL if the phase does not fit. If memory is short in work() or settle(),
+the agent calls them again: what is not done yet has to wait there.
 """
 
 from __future__ import annotations
