@@ -497,8 +497,8 @@ static void post(int qp, int opcode, struct rnic_mr *from, uint64_t to, uint32_t
 /* The target's completions are of no interest; the healthy pair's must be successful. */
 static void wait_for(int qp) {
     struct rnic_wc wc;
-    uint64_t until = dev_clock() + PATIENCE * 1000000000ull;
-    while (dev_clock() < until) {
+    uint64_t until = run_clock() + PATIENCE * 1000000000ull;
+    while (run_clock() < until) {
         int n = w.ctx->ops->poll_cq(w.cq, 1, &wc);
         CHECK(n >= 0);
         if (!n || wc.qp_num != w.qp[qp]->qp_num)

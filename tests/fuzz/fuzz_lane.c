@@ -57,7 +57,7 @@ static struct {
     struct fault fault;
     struct rnic_counters counters;
     uint64_t now;
-    struct lane_link link;
+    struct lane_shared shared;
     struct lane *lane;
     struct dice dice;
 } w;
@@ -196,7 +196,7 @@ static void get_lane(void) {
         if (w.lane)
             lane_free(w.lane);
         w.lane = NULL;
-        CHECK_EQ(lane_ask(&w.lane, qpn_slot(w.qp[0]->qp_num), &w.self, &w.link, 0), 0);
+        CHECK_EQ(lane_ask(&w.lane, qpn_slot(w.qp[0]->qp_num), &w.self, &w.shared, 0), 0);
         for (int i = 0; i < 100000 && w.lane->state == LANE_ASKING; i++) {
             lane_listen_to(w.lane, &w.self);
             pause_us(20);
@@ -409,7 +409,7 @@ int main(int argc, char **argv) {
     live_isolate();
     CHECK_EQ(slot_claim(&w.slot, NULL), 0);
     w.self = (struct lane_self){.party = {.nslots = 1, .naddresses = 1, .slots = {w.slot.number}}, .file = -1};
-    w.link = (struct lane_link){&w.fault, &w.counters, &w.now, NULL, NULL};
+    w.shared = (struct lane_shared){&w.fault, &w.counters, &w.now};
     open_device();
     memcpy(&w.self.party.addresses[0], &w.here, 16);
     w.self.file = dev_of(w.ctx)->store.fd; /* the attacker's memory file, for what it refers to */

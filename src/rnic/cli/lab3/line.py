@@ -158,7 +158,8 @@ class Line:
                 self._take()  # its last words may have come meanwhile
                 if ready():
                     return
-                raise Fault(Code.LOST, f"{doing}: {why}")
+                said_goodbye = self.end is not None and not self.died
+                raise Fault(Code.LOST, f"{doing}: {self.end if said_goodbye else why}")
             left = deadline - time.monotonic()
             if left <= 0:
                 raise Fault(Code.SILENT, f"{doing}: nothing came from the {self.peer} within {timeout:g} s")
