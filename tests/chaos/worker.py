@@ -160,6 +160,9 @@ class Worker:
         left = [f"caller {task}" for task in late]
         for way in ways:
             left += await way.finish()
+        if left:
+            self.look()
+            faulthandler.dump_traceback(all_threads=True)
         beat.cancel()
         await asyncio.gather(beat, *done, return_exceptions=True)
         self.say("done", {"late": left, "leaks": self.leaks(before), "counts": self.tally.take()})

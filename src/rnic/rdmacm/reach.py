@@ -7,8 +7,10 @@ sent from a socket of its own, which hears them (ip(7), IP_RECVERR).
 
 from __future__ import annotations
 
+import os
 import select
 import socket
+import threading
 import time
 from errno import EACCES, ECONNREFUSED, EHOSTUNREACH, EMFILE, ENETUNREACH, ENFILE, ENOBUFS, ENOMEM, EPERM
 from typing import Self
@@ -35,6 +37,7 @@ _UNKNOWN = (
 )
 _seen: dict[IP, tuple[float, int]] = {}
 _open: set[socket.socket] = set()  # of questions that are not closed
+_whole = threading.RLock()  # held while a socket comes or goes, so that a fork finds in _open what it copies
 
 
 def why(dst: IP, src: IP | None = None, scope: int = 0) -> int:
@@ -88,8 +91,9 @@ class Question:
         version = self.dst.version
         family = socket.AF_INET if version == 4 else socket.AF_INET6
         more = (0, scope) if family == socket.AF_INET6 else ()
-        self._probe = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        _open.add(self._probe)
+        with _whole:
+            self._probe = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+            _open.add(self._probe)
         self._probe.setsockopt(*_RECVERR[version], 1)
         if src is not None:
             self._probe.bind((str(src), 0, *more))
@@ -109,8 +113,9 @@ class Question:
         """Drop the question."""
         self.code = self.code or 0
         if self._probe is not None:
-            _open.discard(self._probe)
-            self._probe.close()
+            with _whole:
+                _open.discard(self._probe)
+                self._probe.close()
 
     def __del__(self) -> None:
         self.close()
@@ -129,6 +134,8 @@ def words(code: int) -> str:
 
 def forked() -> None:
     """In a forked child: forget the questions, which belong to the parent."""
+    global _whole
+    _whole = threading.RLock()
     while _open:
         _open.pop().close()
 
@@ -136,3 +143,6 @@ def forked() -> None:
 def forget() -> None:
     """Forget all results: the network has changed."""
     _seen.clear()
+
+
+os.register_at_fork(before=lambda: _whole.acquire(), after_in_parent=lambda: _whole.release())
