@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -21,6 +22,10 @@ import namespaces
 
 # Most tests look at the protocols. RNIC_LOCAL=on: but for those marked "wire" or "own_way", by shared memory.
 os.environ.setdefault("RNIC_LOCAL", "off")
+
+# A shell ignores SIGINT for what it starts in the background, and so would each program that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # An example may take any time: the machine may be busy with something else.
 settings.register_profile("rnic", deadline=None, suppress_health_check=[HealthCheck.too_slow])
