@@ -24,7 +24,7 @@ from conn.test_hostile import HELLO, dialled
 from conn.test_short_way import SLEEPY, ends, settle
 from rnic._nic.nic import Courier
 from rnic.aio.pump import Pump
-from rnic.conn import sync
+from rnic.conn import waits
 from rnic.conn.core import Core
 from rnic.endpoint import Config
 from waiting import until
@@ -35,7 +35,7 @@ def test_a_time_limit_is_not_waited_twice(monkeypatch: pytest.MonkeyPatch) -> No
     with pair(SLEEPY) as (a, b):
         settle(a, b)
         settle(a, b)
-        monkeypatch.setattr(sync, "sleep", lambda _, until: slept.append(until))
+        monkeypatch.setattr(waits, "sleep", lambda _, until: slept.append(until))
         with pytest.raises(TimeoutError):
             a.recv(0.05)
         assert not slept  # once by the short way is enough

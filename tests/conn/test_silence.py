@@ -24,7 +24,7 @@ import rnic.aio
 from conn.peers import WAIT
 from rdmacm.ends import HASTY, no_descriptors, resolve
 from rnic.conn.handshake import Dial
-from rnic.conn.sync import sleep
+from rnic.conn.waits import sleep
 from rnic.endpoint import Config
 from rnic.rdmacm import CmId, EventChannel, EventType, Timing, create_id, reach
 from rnic.rdmacm.ibcm.connection import IbConnection

@@ -5,7 +5,7 @@
 # The frames are those of docs/endpoint-protocol.md.
 
 cdef enum:
-    OF_RECEIVE = 0          # the lower bits of a wr_id, as conn/core.py has them
+    OF_RECEIVE = 0          # the lower bits of a wr_id, as conn/operating.py has them
     OF_SEND
     OF_OPERATION
     WR_KINDS = 4

@@ -5,6 +5,7 @@
 rnic.aio adds calls for asyncio.
 """
 
-from rnic.conn.sync import Batch, Connection, Listener, connect, listen
+from rnic.conn.remote import Batch
+from rnic.conn.sync import Connection, Listener, connect, listen
 
 __all__ = ["Batch", "Connection", "Listener", "connect", "listen"]

@@ -1,55 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Synchronous connections: every call pumps the connection until it is done, and sleeps in between."""
+"""Synchronous connections and listeners: every call pumps the connection until it is done."""
 
 from __future__ import annotations
 
-import select
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from rnic._nic.nic import MR, word
-from rnic.conn.arrays import Layout
-from rnic.conn.batch import BatchFace
+from rnic.conn.agents import Agents
 from rnic.conn.core import GRACE, Core
-from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, ListenerFace, room
+from rnic.conn.face import ListenerFace, room
 from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Admit, Desk, Dial, Limits
-from rnic.conn.ops import Op
+from rnic.conn.remote import Remote
 from rnic.conn.rendezvous import as_bytes, check_room
-from rnic.endpoint import Config, EndpointError, Region
-from rnic.enums import AccessFlags
-from rnic.errors import VerbsError, exhausted
-from rnic.log import Log
-from rnic.threads import Thread
-from rnic.times import after, bounded, milliseconds, seconds
-
-_log = Log("rnic.conn")
+from rnic.conn.waits import earliest, sleep
+from rnic.endpoint import Config
+from rnic.errors import VerbsError
+from rnic.times import after, seconds
 
 if TYPE_CHECKING:
-    from numpy.typing import DTypeLike, NDArray
-
     from rnic.endpoint.buffers import AnyBuffer
 
 
-def sleep(filenos: tuple[int, ...], until: float | None) -> None:
-    """Sleep until one of the descriptors is readable, or until a time."""
-    poll = select.poll()
-    for fd in filenos:
-        poll.register(fd, select.POLLIN)
-    left = None if until is None else max(0.0, until - monotonic())
-    poll.poll(milliseconds(left))
-
-
-def earliest(*times: float | None) -> float | None:
-    """The earliest of some times."""
-    return min((one for one in times if one is not None), default=None)
-
-
-class Connection(Face):
+class Connection(Remote):
     """One end of a connection between two programs; connect() and Listener.accept() make it; a context
     manager.
 
@@ -59,43 +35,6 @@ class Connection(Face):
     stays usable. It also stays usable after an exception from a signal handler, such as Ctrl-C. When the
     connection has ended, calls raise an EndpointError with the reason.
     """
-
-    def __init__(self, core: Core) -> None:
-        super().__init__(core)
-        self._inside: str | None = None  # the call that runs
-
-    def _enter(self, what: str, timeout: float | None = None) -> None:
-        """The caller sets _inside back in a `finally` that follows at once: no exception comes in between."""
-        if self._inside is not None or self._core.courier.busy:
-            other = f"{self._inside}()" if self._inside else "send() or recv()"
-            raise RuntimeError(
-                f"{what}() while {other} of this connection runs, in another thread or below a handler of a "
-                "signal: use a connection for each thread, or rnic.aio; hang_up() may come from any thread"
-            )
-        seconds(timeout)
-        self._inside = what
-
-    def _may_go_short(self) -> bool:
-        """No other call runs, and nothing is on the long way that must go first."""
-        return self._inside is None and (self._core.courier.open or self._core.take_short_way())
-
-    def _wait(
-        self, is_so: Callable[[], bool], timeout: float | None, what: str, until: float | None = None
-    ) -> None:
-        """`until`: when the timeout is over, if it has begun already."""
-        core, until = self._core, after(timeout) if until is None else until
-        core.waiting = True
-        try:
-            while True:
-                core.pump(monotonic())
-                if is_so():
-                    return
-                if until is not None and monotonic() >= until:
-                    raise TimeoutError(f"{what}: not within {timeout} s")
-                if not core.busy:
-                    sleep((core.fileno(),), earliest(until, core.deadline()))
-        finally:
-            core.waiting = False
 
     def send(self, message: AnyBuffer, timeout: float | None = None, *, tag: int = 0) -> None:
         """Send a message of any size; returns when all of it is on its way, and the buffer may be changed.
@@ -201,185 +140,6 @@ class Connection(Face):
         due = earliest(core.deadline(), until)
         return core.courier.sleep(None if due is None else max(0.0, due - monotonic()))
 
-    def share(self, buffer: AnyBuffer, access: AccessFlags | None = None) -> Region:
-        """Let the peer read, write and add to a buffer; the peer gets the Region from next_region().
-
-        Returns the Region, for withdraw() and revoke(). `access` says what the peer may do; None: everything
-        that Config.access allows (only reading, if the buffer is read-only).
-        """
-        self._enter("share")
-        try:
-            region = self._core.share(buffer, access)
-            try:
-                self._core.pump(monotonic())
-            except BaseException:  # the caller does not get it
-                self._core.withdraw(region)
-                raise
-            return region
-        finally:
-            self._inside = None
-
-    def withdraw(self, region: Region, timeout: float | None = None) -> None:
-        """Stop sharing a region; returns when the peer can no longer use the buffer.
-
-        After TimeoutError the withdrawal continues: the buffer is closed to the peer as soon as it confirms.
-        If the peer never confirms, use revoke().
-        """
-        self._enter("withdraw", timeout)
-        try:
-            self._core.withdraw(region)
-            self._wait(lambda: self._core.is_withdrawn(region), timeout, "withdraw")
-        finally:
-            self._inside = None
-
-    def revoke(self, region: Region) -> None:
-        """Stop sharing a region at once, without the peer's confirmation; on return the peer cannot use the
-        buffer.
-
-        A peer that still tries loses the connection. Raises VerbsError: EBUSY after a second, if a process of
-        this host is stopped in the middle of a copy; then call it again.
-        """
-        self._enter("revoke")
-        try:
-            self._core.revoke(region)
-            self._core.pump(monotonic())
-        finally:
-            self._inside = None
-
-    def next_region(self, timeout: float | None = None) -> Region:
-        """Wait for the next region that the peer shares, and return it; each region is returned once."""
-        self._enter("next_region", timeout)
-        try:
-            while (region := self._core.next_region()) is None:
-                self._wait(self._core.has_region, timeout, "next_region")
-            return region
-        finally:
-            self._inside = None
-
-    def next_withdrawn(self, timeout: float | None = None) -> Region:
-        """Wait until the peer has withdrawn a region that next_region() returned, and return it; each is
-        returned once.
-
-        Regions to which the program keeps no reference are left out.
-        """
-        self._enter("next_withdrawn", timeout)
-        try:
-            while (region := self._core.next_withdrawn()) is None:
-                self._wait(self._core.has_withdrawn, timeout, "next_withdrawn")
-            return region
-        finally:
-            self._inside = None
-
-    def write(
-        self, local: AnyBuffer | MR, remote: Region, offset: int = 0, *, timeout: float | None = None
-    ) -> None:
-        """Write a whole buffer into the peer's region, from byte `offset` on; returns when the bytes are
-        there.
-
-        Raises ValueError if the region is too short, was withdrawn or does not grant REMOTE_WRITE. After
-        TimeoutError the operation continues, and uses the buffer until close() or a later operation has
-        returned; so it is for read(), fetch_add() and compare_swap().
-        """
-        short = partial(self._core.operations.write, local, remote, offset)
-        self._operate("write", short, partial(self._write_op, local, remote, offset), timeout)
-
-    def read(
-        self, local: AnyBuffer | MR, remote: Region, offset: int = 0, *, timeout: float | None = None
-    ) -> None:
-        """Fill a whole buffer from the peer's region, from byte `offset` on; returns when it is full.
-
-        For a part of a buffer, give a slice of its memoryview. Raises ValueError if the region is too short,
-        was withdrawn or does not grant REMOTE_READ.
-        """
-        short = partial(self._core.operations.read, local, remote, offset)
-        self._operate("read", short, partial(self._read_op, local, remote, offset), timeout)
-
-    def read_array(
-        self,
-        region: Region,
-        *,
-        shape: int | tuple[int, ...] | None = None,
-        dtype: DTypeLike | None = None,
-        timeout: float | None = None,
-    ) -> NDArray[Any]:
-        """Read the peer's region into a new array, with the region's shape and type, or with the given ones.
-
-        Raises ValueError if the region does not say what array it holds and `shape` and `dtype` are not
-        given, or if they do not fit its length; ImportError if NumPy is not installed. `timeout` is in
-        seconds.
-        """
-        array = Layout(region, shape, dtype, "read_array()").empty()
-        until = after(timeout)
-        for start, piece in self._pieces(array):
-            self.read(piece, region, start, timeout=None if until is None else max(0.0, until - monotonic()))
-        return array
-
-    def fetch_add(self, remote: Region, n: int, offset: int = 0, *, timeout: float | None = None) -> int:
-        """Add `n` to 8 bytes of the peer's region in one step; returns their old value.
-
-        The 8 bytes are an unsigned number in the byte order of the peer's machine, which wraps at 2**64; a
-        negative `n` subtracts. Their address, the region's and `offset`, is a multiple of 8. Raises
-        ValueError if it is not, if they lie outside of the region, or if 8 bytes do not hold `n`.
-        """
-        n = word(n, "n")
-        short = partial(self._core.operations.atomic, FETCH_ADD, remote, offset, n, 0)
-        return self._operate("fetch_add", short, partial(self._add_op, remote, n, offset), timeout)
-
-    def compare_swap(
-        self, remote: Region, compare: int, swap: int, offset: int = 0, *, timeout: float | None = None
-    ) -> int:
-        """Replace 8 bytes of the peer's region by `swap` if they equal `compare`, in one step; returns their
-        old value.
-
-        They were replaced if that is `compare`. The numbers and the address are those of fetch_add().
-        """
-        compare, swap = word(compare, "compare"), word(swap, "swap")
-        short = partial(self._core.operations.atomic, COMPARE_SWAP, remote, offset, compare, swap)
-        return self._operate(
-            "compare_swap", short, partial(self._swap_op, remote, compare, swap, offset), timeout
-        )
-
-    def _operate(
-        self, what: str, short: Callable[[], int | None], make: Callable[[], Op], timeout: float | None
-    ) -> int:
-        """By the courier, or, where it cannot, as an Op."""
-        core = self._core
-        self._enter(what, timeout)
-        try:
-            core.operations.pending = 0  # of a call that an exception has ended
-            if core.may_operate_short() and (found := short()) is not None:
-                return found
-            op = make()
-            if core.operations.pending:
-                core.adopt(op)
-            else:
-                core.start(op)
-            self._wait(lambda: op.done, timeout, what)
-            return op.result()
-        finally:
-            self._inside = None
-
-    def batch(self, timeout: float | None = None) -> Batch:
-        """Start many operations and wait for all at the end of the block: `with conn.batch() as b:
-        b.read(...)`.
-
-        `timeout` is in seconds, for the wait at the end.
-        """
-        seconds(timeout)
-        return Batch(self, timeout)
-
-    def _end_batch(self, batch: Batch, timeout: float | None) -> None:
-        core = self._core
-        self._enter("batch", timeout)
-        try:
-            until = after(timeout)
-            while not core.go_on_with(batch):
-                if not batch.tired:
-                    self._wait(lambda: core.go_on_with(batch) or batch.tired, timeout, "batch", until)
-        finally:
-            self._inside = None
-        batch.raise_failed()
-
     def close(self, timeout: float | None = 5.0) -> None:
         """Close the connection after everything was sent, and wait until the peer closes its end: then all
         has arrived.
@@ -460,28 +220,6 @@ class Connection(Face):
             core.forget()
 
 
-class Batch(BatchFace):
-    """The operations of a `with conn.batch()` block; BatchFace has its calls. It waits at the end of the
-    block.
-    """
-
-    def __init__(self, conn: Connection, timeout: float | None) -> None:
-        super().__init__(conn._core, waits=True)
-        self._conn, self._timeout = conn, timeout
-
-    def __enter__(self) -> Self:
-        self._core.begin_batch()
-        self.begin()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.end()
-        if kind is None:
-            self._conn._end_batch(self, self._timeout)
-
-
 class Listener(ListenerFace):
     """Accepts connections at an address and port; listen() makes it; a context manager and an iterator."""
 
@@ -543,59 +281,6 @@ class Listener(ListenerFace):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class Agents:
-    """Threads that serve one connection each."""
-
-    def __init__(self, agent: Callable[[Connection], object]) -> None:
-        self._agent = agent
-        self._at_work: dict[threading.Thread, Connection] = {}
-
-    def begin(self, conn: Connection) -> None:
-        """Serve a connection in a new thread."""
-        self._at_work = {thread: of for thread, of in self._at_work.items() if thread.is_alive()}
-        thread = Thread(target=self._attend, args=(conn,), name="rnic-agent", daemon=True)
-        self._at_work[thread] = conn
-        try:
-            thread.start()
-        except (RuntimeError, MemoryError) as error:
-            # There is no thread for it: this connection ends, the others go on.
-            del self._at_work[thread]
-            _log.warning("%r is not served: %s", conn, exhausted(error))
-            conn._drop("there is no thread to serve the connection")
-
-    def _attend(self, conn: Connection) -> None:
-        try:
-            with conn:
-                self._agent(conn)
-        except EndpointError as error:  # of this connection, mostly; a ConnectionError is of another
-            _log.info("%r: %s", conn, error)
-        except Exception as error:
-            if not conn._core.is_own_end(error):
-                _log.error("the agent of %r has failed", conn, error=error)
-
-    def call_back(self) -> None:
-        """Have the agents end when they next wait for a message, or now if they do."""
-        for conn in self._at_work.values():
-            conn._core.leave()
-
-    def dismiss(self, grace: float | None) -> None:
-        """Wait for all agents; those that take longer lose their connections, which ends their waiting."""
-        if self._join(grace):
-            return
-        for thread, conn in self._at_work.items():
-            if thread.is_alive():
-                conn.hang_up()
-        if not self._join(GRACE):
-            names = [repr(conn) for thread, conn in self._at_work.items() if thread.is_alive()]
-            _log.warning("agents that do not end: %s", ", ".join(names))
-
-    def _join(self, timeout: float | None) -> bool:
-        until = after(timeout)
-        for thread in self._at_work:
-            thread.join(None if until is None else bounded(max(0.0, until - monotonic())))
-        return not any(thread.is_alive() for thread in self._at_work)
 
 
 def connect(
