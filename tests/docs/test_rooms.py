@@ -26,6 +26,22 @@ C_ROOMS = {
     "dev": {"base", "wire", "queue", "mem", "qp", "roce", "raw", "link", "run"},
     "verbs": {"base", "wire", "queue", "mem", "qp", "roce", "raw", "link", "run", "dev"},
 }
+# The headers that other rooms may include: base/ and wire/ are toolboxes, and show all.
+PUBLIC_HEADERS = {
+    "link": {
+        *("link.h", "udp.h", "lane.h", "group.h", "packet.h"),  # the links
+        *("address.h", "abstract.h", "listen.h", "user.h", "steerprog.h"),  # what dev/ opens them with
+    },
+    "queue": {"wq.h", "srq.h", "cq.h", "comp_cntr.h", "events.h", "moderation.h", "tag.h"},
+    "mem": {"store.h", "mw.h", "remote.h", "persist.h"},
+    "qp": {"qp.h", "ah.h", "path.h", "tagged.h", "xrc.h"},
+    "roce": {"roce.h", "direct.h"},
+    "raw": {"raw.h", "counters_flow.h"},
+    "run": {"run.h"},
+    "dev": {"dev.h"},
+    "verbs": set(),
+}
+LONGEST = 450  # lines of a Python file
 PY_ROOMS = {
     "enums": {"wording"},
     "errors": set(),
@@ -90,12 +106,28 @@ def test_includes_point_down(path: Path) -> None:
     assert used <= C_ROOMS[room] | {room}
 
 
+@pytest.mark.parametrize("room", sorted(PUBLIC_HEADERS))
+def test_other_rooms_include_public_headers_alone(room: str) -> None:
+    include = re.compile(rf'^#include "{room}/(\w+\.h)"', re.MULTILINE)
+    used = {name for p in c_files() if p.parent.name != room for name in include.findall(p.read_text())}
+    assert used == PUBLIC_HEADERS[room]
+
+
 def test_every_folder_of_the_device_is_a_room() -> None:
     assert {p.name for p in NIC.iterdir() if p.is_dir()} == set(C_ROOMS)
 
 
 def python_files() -> list[Path]:
     return sorted(p for p in PACKAGE.rglob("*.py") if p.parent != PACKAGE)
+
+
+def test_no_python_file_is_long() -> None:
+    long = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if lines(path) > LONGEST}
+    assert not long
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text().splitlines())
 
 
 def imported_rooms(path: Path) -> set[str]:
