@@ -62,7 +62,9 @@ class Path:
     """How two ends treat each other."""
 
     mtu: int  # bytes
-    timeout: int = 16  # the local ACK timeout, 4.096 us * 2**timeout: 268 ms
+    timeout: int = (
+        18  # the local ACK timeout, 4.096 us * 2**timeout: 1.07 s; an emulated guest can be silent longer
+    )
     retry_cnt: int = 7  # to the kernel 7 means without end
     rnr_retry: int = 7
 

@@ -7,12 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from rdmacm.ends import all_quiet
+from rdmacm.ends import all_quiet, cm_threads
+from rnic.rdmacm.registry import registry
 
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Afterwards the agents have ended, and no datagram has met a mistake, which they contain and log."""
+    """Afterwards the agents have ended, and no datagram has met a mistake, which they contain and log.
+
+    What a test that failed before has left is ended first: each failure is told once, by its own test.
+    """
+    if cm_threads():
+        registry.close()
     yield
     all_quiet()
     records = (one for when in ("setup", "call") for one in caplog.get_records(when))
