@@ -11,9 +11,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/address.h"
 #include "check.h"
-#include "link/address.h"
-#include "link/steering.h"
+#include "link/udp/steering.h"
 #include "live.h"
 
 #define LO 1

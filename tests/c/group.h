@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For tests of link/steering.c and link/port.c: many members of a group in one process, on the kernel's loopback and a clock
+ * For tests of link/udp/steering.c and link/udp/port.c: many members of a group in one process, on the kernel's loopback and a clock
  * of the test's.  Whoever is stopped is not asked to do anything; time goes on when nothing is left to be read.
  */
 #ifndef RNIC_TESTS_GROUP_H
@@ -8,8 +8,8 @@
 
 #include <sys/socket.h>
 
-#include "link/port.h"
-#include "link/slot.h"
+#include "link/udp/port.h"
+#include "names/slot.h"
 
 #define MS 1000000ull
 #define NEVER UINT64_MAX

@@ -7,8 +7,8 @@
 #include "bare.h"
 #include "base/bytes.h"
 #include "check.h"
-#include "link/steering.h"
-#include "link/udpsock.h"
+#include "link/udp/steering.h"
+#include "link/udp/udpsock.h"
 #include "wire/icrc.h"
 #include "wire/mad.h"
 

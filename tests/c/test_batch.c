@@ -13,10 +13,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/address.h"
 #include "check.h"
-#include "link/address.h"
-#include "link/udp.h"
-#include "link/udpsock.h"
+#include "link/udp/udp.h"
+#include "link/udp/udpsock.h"
 #include "live.h"
 #include "wire/icrc.h"
 

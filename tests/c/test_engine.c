@@ -9,8 +9,8 @@
 
 #include "check.h"
 #include "dev/dev.h"
-#include "link/abstract.h"
 #include "live.h"
+#include "names/abstract.h"
 
 #define LOOKS 300
 

@@ -13,7 +13,7 @@
 #include "check.h"
 #include "dev/dev.h"
 #include "inlet.h"
-#include "link/udpsock.h"
+#include "link/udp/udpsock.h"
 #include "live.h"
 #include "wire/icrc.h"
 #include "wire/mad.h"

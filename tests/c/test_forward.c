@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * link/port.c: what one process hands on to another, and what of that is believed; the port that becomes free.
+ * link/udp/port.c: what one process hands on to another, and what of that is believed; the port that becomes free.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* setresuid */
 #endif
-#include "link/port.h"
+#include "link/udp/port.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,11 +16,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/address.h"
 #include "check.h"
-#include "link/address.h"
-#include "link/slotmsg.h"
-#include "link/steering.h"
+#include "link/udp/steering.h"
 #include "live.h"
+#include "names/slotmsg.h"
 
 #define MS 1000000ull
 #define LO 1

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "link/udp.h"
+#include "link/udp/udp.h"
 #include "live.h"
 
 /* ---------------------------------------------------------------- a kernel that takes so many datagrams */

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "link/port.h"
+#include "link/udp/port.h"
 #include "live.h"
 
 #define IP 14u /* behind the Ethernet header */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * link/lane.c: both ends of a lane in one process, on a clock of the test's; who calls, what is said, and what is not
+ * link/lane/lane.c: both ends of a lane in one process, on a clock of the test's; who calls, what is said, and what is not
  * believed.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* memfd_create */
 #endif
-#include "link/lane.h"
+#include "link/lane/lane.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -24,11 +24,11 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "link/slot.h"
-#include "link/slotmsg.h"
-#include "link/udp.h"
-#include "link/user.h"
+#include "link/udp/udp.h"
 #include "live.h"
+#include "names/slot.h"
+#include "names/slotmsg.h"
+#include "names/user.h"
 #include "scarce.h"
 #include "wire/grh.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * link/lifeline.c and slots: who watches a process learns of its death, and of nothing else.
+ * names/lifeline.c and slots: who watches a process learns of its death, and of nothing else.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* unshare */
@@ -19,9 +19,9 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "link/lifeline.h"
-#include "link/slot.h"
-#include "link/user.h"
+#include "names/lifeline.h"
+#include "names/slot.h"
+#include "names/user.h"
 
 #define SOON_MS 5000
 #define MANY 200

@@ -10,8 +10,8 @@
 
 #include "check.h"
 #include "dev/dev.h"
-#include "link/abstract.h"
-#include "link/slotmsg.h"
+#include "names/abstract.h"
+#include "names/slotmsg.h"
 
 #define BYTES 280 /* of a CM message with its headers */
 #define MS 1000000ull

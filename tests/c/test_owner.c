@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * link/owner.c: who holds UDP 4791, from tables of the test's own, and what is said about it.
+ * link/udp/owner.c: who holds UDP 4791, from tables of the test's own, and what is said about it.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* struct ucred, memfd_create */
 #endif
-#include "link/owner.h"
+#include "link/udp/owner.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -24,10 +24,10 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "link/port.h"
-#include "link/slot.h"
-#include "link/slotmsg.h"
+#include "link/udp/port.h"
 #include "live.h"
+#include "names/slot.h"
+#include "names/slotmsg.h"
 
 /* ---------------------------------------------------------------- what the kernel shows */
 

@@ -12,8 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "link/abstract.h"
-#include "link/slotmsg.h"
+#include "names/abstract.h"
+#include "names/slotmsg.h"
 
 #define OTHER_UID 65534
 

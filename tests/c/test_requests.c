@@ -8,8 +8,8 @@
 #include "base/bytes.h"
 #include "check.h"
 #include "inlet.h"
-#include "link/listen.h"
 #include "live.h"
+#include "names/listen.h"
 
 static uint64_t refused(void) { return dev->nic.counters.value[RNIC_CNT_drop_request]; }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * link/ring.c: packets through shared memory, and a partner who writes there what he likes.
+ * link/lane/ring.c: packets through shared memory, and a partner who writes there what he likes.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 #include "base/rng.h"
 #include "check.h"
-#include "link/ring.h"
+#include "link/lane/ring.h"
 
 static struct ring_shared *mem;
 static struct ring_writer writer;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * link/sieve.c: whom a socket does not hear, by the kernel's own filter on loopback.
+ * link/udp/sieve.c: whom a socket does not hear, by the kernel's own filter on loopback.
  */
 #include <arpa/inet.h>
 #include <netinet/udp.h>
@@ -11,10 +11,10 @@
 #include "base/bytes.h"
 #include "base/rng.h"
 #include "check.h"
-#include "link/port.h"
-#include "link/sieve.h"
-#include "link/slot.h"
-#include "link/udpsock.h"
+#include "link/udp/port.h"
+#include "link/udp/sieve.h"
+#include "link/udp/udpsock.h"
+#include "names/slot.h"
 #include "wire/bth.h"
 
 #define MANY 4096

@@ -23,17 +23,17 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/address.h"
 #include "check.h"
-#include "link/abstract.h"
-#include "link/address.h"
-#include "link/group.h"
-#include "link/lane.h"
-#include "link/listen.h"
-#include "link/packet.h"
-#include "link/port.h"
-#include "link/slot.h"
-#include "link/udpsock.h"
+#include "link/group/group.h"
+#include "link/lane/lane.h"
+#include "link/packet/packet.h"
+#include "link/udp/port.h"
+#include "link/udp/udpsock.h"
 #include "live.h"
+#include "names/abstract.h"
+#include "names/listen.h"
+#include "names/slot.h"
 
 #define LO 1
 

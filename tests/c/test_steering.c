@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * link/steering.c and link/port.c: what members of a group say to each other when they come, go, and stop.
+ * link/udp/steering.c and link/udp/port.c: what members of a group say to each other when they come, go, and stop.
  */
-#include "link/steering.h"
+#include "link/udp/steering.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,8 +12,8 @@
 
 #include "check.h"
 #include "group.h"
-#include "link/abstract.h"
-#include "link/slotmsg.h"
+#include "names/abstract.h"
+#include "names/slotmsg.h"
 
 /* In the C library's place. */
 ssize_t sendto(int fd, const void *data, size_t length, int flags, const struct sockaddr *to, socklen_t n) {

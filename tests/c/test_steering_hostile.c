@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * link/steering.c: what a member of a group does not believe, and strangers on the wire.
+ * link/udp/steering.c: what a member of a group does not believe, and strangers on the wire.
  */
-#include "link/steering.h"
+#include "link/udp/steering.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,11 +16,11 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/address.h"
 #include "check.h"
 #include "group.h"
-#include "link/abstract.h"
-#include "link/address.h"
-#include "link/slotmsg.h"
+#include "names/abstract.h"
+#include "names/slotmsg.h"
 
 /* In the C library's place. */
 ssize_t sendto(int fd, const void *data, size_t length, int flags, const struct sockaddr *to, socklen_t n) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * link/steerprog.c, and the guard of link/sieve.c: the programs as the kernel gets them, run here on packets by the rules of classic BPF, each of whose
+ * link/udp/steerprog.c, and the guard of link/udp/sieve.c: the programs as the kernel gets them, run here on packets by the rules of classic BPF, each of whose
  * instructions is checked as the kernel would.
  */
-#include "link/steerprog.h"
+#include "link/udp/steerprog.h"
 
 #include <errno.h>
 #include <linux/filter.h>
@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "link/port.h"
-#include "link/sieve.h"
-#include "link/steering.h"
+#include "link/udp/port.h"
+#include "link/udp/sieve.h"
+#include "link/udp/steering.h"
 #include "wire/bth.h"
 #include "wire/mad.h"
 

@@ -11,8 +11,8 @@
 #include "base/bytes.h"
 #include "check.h"
 #include "dev/dev.h"
-#include "link/listen.h"
-#include "link/slotmsg.h"
+#include "names/listen.h"
+#include "names/slotmsg.h"
 #include "wire/icrc.h"
 #include "wire/mad.h"
 

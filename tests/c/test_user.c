@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * link/user.c: whose processes are of our own user, in user namespaces that map some users, or all.
+ * names/user.c: whose processes are of our own user, in user namespaces that map some users, or all.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* unshare */
 #endif
-#include "link/user.h"
+#include "names/user.h"
 
 #include <fcntl.h>
 #include <sched.h>

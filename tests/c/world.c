@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "link/address.h"
+#include "base/address.h"
 
 uint64_t world_clock(void) {
     struct timespec t;

@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-#include "link/port.h"
-#include "link/slot.h"
+#include "link/udp/port.h"
+#include "names/slot.h"
 
 #define MS 1000000ull
 #define MAX_PROCS 200

@@ -31,7 +31,7 @@ def test_a_make_target_that_is_named_exists(target: str) -> None:
     ("path", "words"),
     [
         ("src/nic/nic_enums.h", "#define RNIC_COUNTERS(X)"),
-        ("src/nic/link/udp.c", "RNIC_CNT_tx_too_long"),
+        ("src/nic/link/udp/udp.c", "RNIC_CNT_tx_too_long"),
         ("src/nic/nic.h", "struct rnic_ops {"),
         ("src/nic/verbs/device.c", "struct rnic_ops soft_ops = {"),
         ("src/rnic/_nic/nic.pxd", "struct rnic_ops:"),

@@ -15,22 +15,24 @@ NIC, PACKAGE = ROOT / "src/nic", ROOT / "src/rnic"
 # What a room may use beside itself and nic.h.
 C_ROOMS = {
     "base": set(),
+    "names": {"base"},
     "wire": {"base"},
     "queue": {"base"},
     "mem": {"base", "wire"},
     "qp": {"base", "wire", "queue", "mem", "link"},
     "roce": {"base", "wire", "queue", "mem", "link", "qp"},
     "raw": {"base", "wire", "queue", "mem", "link", "qp"},
-    "link": {"base", "wire"},
+    "link": {"base", "wire", "names"},
     "run": {"base", "queue", "link", "qp"},
-    "dev": {"base", "wire", "queue", "mem", "qp", "roce", "raw", "link", "run"},
-    "verbs": {"base", "wire", "queue", "mem", "qp", "roce", "raw", "link", "run", "dev"},
+    "dev": {"base", "names", "wire", "queue", "mem", "qp", "roce", "raw", "link", "run"},
+    "verbs": {"base", "names", "wire", "queue", "mem", "qp", "roce", "raw", "link", "run", "dev"},
 }
-# The headers that other rooms may include: base/ and wire/ are toolboxes, and show all.
+# The headers that other rooms may include: base/, names/ and wire/ are toolboxes, and show all.
 PUBLIC_HEADERS = {
     "link": {
-        *("link.h", "udp.h", "lane.h", "group.h", "packet.h"),  # the links
-        *("address.h", "abstract.h", "listen.h", "user.h", "steerprog.h"),  # what dev/ opens them with
+        "link.h",
+        *("udp/udp.h", "lane/lane.h", "group/group.h", "packet/packet.h"),  # the links
+        "udp/steerprog.h",  # what dev/ opens them with
     },
     "queue": {"wq.h", "srq.h", "cq.h", "comp_cntr.h", "events.h", "moderation.h", "tag.h"},
     "mem": {"store.h", "mw.h", "remote.h", "persist.h"},
@@ -96,20 +98,25 @@ MORE = {"cli/perf/native.py": {"_nic"}, "cli/environment.py": {"_nic"}}
 
 
 def c_files() -> list[Path]:
-    return sorted(p for room in C_ROOMS for p in (NIC / room).glob("*.[ch]"))
+    return sorted(p for room in C_ROOMS for p in (NIC / room).rglob("*.[ch]"))
+
+
+def room_of(path: Path) -> str:
+    """The folder of a file, or of its folder: link/ has one for each link."""
+    return path.relative_to(NIC).parts[0]
 
 
 @pytest.mark.parametrize("path", c_files(), ids=lambda p: str(p.relative_to(NIC)))
 def test_includes_point_down(path: Path) -> None:
-    room = path.parent.name
+    room = room_of(path)
     used = set(re.findall(r'^#include "(\w+)/', path.read_text(), re.MULTILINE))
     assert used <= C_ROOMS[room] | {room}
 
 
 @pytest.mark.parametrize("room", sorted(PUBLIC_HEADERS))
 def test_other_rooms_include_public_headers_alone(room: str) -> None:
-    include = re.compile(rf'^#include "{room}/(\w+\.h)"', re.MULTILINE)
-    used = {name for p in c_files() if p.parent.name != room for name in include.findall(p.read_text())}
+    include = re.compile(rf'^#include "{room}/([\w/]+\.h)"', re.MULTILINE)
+    used = {name for p in c_files() if room_of(p) != room for name in include.findall(p.read_text())}
     assert used == PUBLIC_HEADERS[room]
 
 
@@ -224,7 +231,7 @@ def used_by_c() -> set[tuple[str, str]]:
     arrows = set()
     for path in c_files():
         used = set(re.findall(r'^#include "(\w+)/', path.read_text(), re.MULTILINE))
-        arrows |= {(f"nic/{path.parent.name}", f"nic/{room}") for room in used - {path.parent.name}}
+        arrows |= {(f"nic/{room_of(path)}", f"nic/{room}") for room in used - {room_of(path)}}
     return arrows
 
 

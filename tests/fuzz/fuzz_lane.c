@@ -23,9 +23,9 @@
 
 #include "check.h"
 #include "forge.h"
-#include "link/abstract.h"
-#include "link/slotmsg.h"
 #include "live.h"
+#include "names/abstract.h"
+#include "names/slotmsg.h"
 #include "verbs/verbs.h"
 #include "wire/bth.h"
 

@@ -262,7 +262,7 @@ class DatagramWorker:
             return None
 
     def forge_forward(self, service_id: int, address: str, data: bytes, source: str) -> None:
-        """Hand a packet to a listener as the port's owner does (link/slotmsg.h), which this is not."""
+        """Hand a packet to a listener as the port's owner does (names/slotmsg.h), which this is not."""
 
         def place(ip: str) -> bytes:
             mapped = GID(ip).raw

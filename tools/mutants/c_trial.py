@@ -27,6 +27,7 @@ PROGRAMS = {
     "congestion rc_basic rc_loss ring",
     "link": "batch ipid steering steering_hostile steerprog lane owner forward sockets user full outbox "
     "follow fault lifeline netdev raw ud ring icrc sieve floods strays threads port port_users",
+    "names": "lifeline user sockets lane forward steering full owner threads port port_users",
     "mem": "keys kinds remote locked regions rc_access mw placement store hostile qp_state tagged rc_basic "
     "ring threads port",
 }
@@ -35,6 +36,7 @@ IN_USE = ["tests/differential", "-k", "contexts"]
 LONG = {
     "roce": "local local_keys local_two_ways pair messages status placement datagrams congestion",
     "link": "local local_keys local_two_ways local_processes joining processes datagrams gsi raw_wire",
+    "names": "local_processes joining processes gsi",
     "mem": "local local_keys local_two_ways memory_kinds import local_sealed locked_memory windows",
 }
 # Processes and threads in real time: on a busy machine one may fail by itself, hardly two in a row.
@@ -54,7 +56,7 @@ class CTrials:
     """What each program takes without a change."""
 
     def sources(self, room: str) -> list[str]:
-        return sorted(str(p.relative_to(self.root)) for p in (self.root / "src/nic" / room).glob("*.[ch]"))
+        return sorted(str(p.relative_to(self.root)) for p in (self.root / "src/nic" / room).rglob("*.[ch]"))
 
     def changes(self, path: str) -> list[Change]:
         return list(c_changes.changes(path, (self.root / path).read_text()))

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/address.h"
 #include "base/fail.h"
 #include "dev/dev.h"
-#include "link/address.h"
-#include "link/group.h"
+#include "link/group/group.h"
 #include "qp/ah.h"
 
 int ah_resolve(struct dev *dev, const struct rnic_ah_attr *av, struct way *to, struct rnic_err *err) {

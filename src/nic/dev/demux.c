@@ -5,8 +5,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/address.h"
 #include "dev/dev.h"
-#include "link/address.h"
 #include "qp/path.h"
 #include "wire/bth.h"
 #include "wire/grh.h"

@@ -29,8 +29,8 @@
 #define RNIC_DEV_DEV_H
 
 #include "dev/netdev.h"
-#include "link/lane.h"
-#include "link/udp.h"
+#include "link/lane/lane.h"
+#include "link/udp/udp.h"
 #include "mem/store.h"
 #include "qp/qp.h"
 #include "qp/xrc.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Floods: somebody sends so much that nobody needs that the device would do little but throw it away, and the socket would
- * drop what live queue pairs are sent.  What goes on so is muted: the kernel drops it (link/sieve.h).  The few packets that
+ * drop what live queue pairs are sent.  What goes on so is muted: the kernel drops it (link/udp/sieve.h).  The few packets that
  * come through tell whether it still goes on.
  *
  * What nobody needs is counted in nic->useless: packets that are malformed, strange or for nobody, PSNs far from what a
@@ -21,8 +21,8 @@
  *
  * A request for a connection makes the most work, so those that a source may make in a second are limited.
  */
+#include "base/address.h"
 #include "dev/dev.h"
-#include "link/address.h"
 
 #define WINDOW_NS 25000000ull
 #define WAYS 4     /* places that a source may have in a table */
@@ -193,7 +193,7 @@ static bool mute_forgers(struct floods *f, const struct qp *qp) {
     return f->rule.heard[0] && !leads_by_alternate(qp, &f->rule.from);
 }
 
-/* Those who share the port with us speak to each other from there, and name no queue pair (link/steering.h). */
+/* Those who share the port with us speak to each other from there, and name no queue pair (link/udp/steering.h). */
 static void leave_members(struct dev *dev) {
     struct sieve_rule *rule = &dev->floods.rule;
     rule->heard[0] = is_own(dev, &rule->from) ? RNIC_PORT : 0;

@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/address.h"
 #include "base/fail.h"
 #include "dev/dev.h"
-#include "link/address.h"
-#include "link/listen.h"
+#include "names/listen.h"
 #include "roce/roce.h"
 #include "wire/bth.h"
 #include "wire/icrc.h"

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "dev/dev.h"
-#include "link/user.h"
+#include "names/user.h"
 #include "qp/path.h"
 #include "roce/direct.h"
 #include "wire/bth.h"

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who listens: the services of this context, by names that other processes of the host find (link/listen.h).
+ * Who listens: the services of this context, by names that other processes of the host find (names/listen.h).
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/address.h"
 #include "base/fail.h"
 #include "dev/dev.h"
-#include "link/address.h"
-#include "link/listen.h"
+#include "names/listen.h"
 
 #define FAMILIES 2 /* names that one listener can have */
 

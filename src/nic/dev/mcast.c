@@ -7,10 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/address.h"
 #include "base/fail.h"
 #include "dev/dev.h"
-#include "link/address.h"
-#include "link/group.h"
+#include "link/group/group.h"
 #include "wire/bth.h"
 
 struct group {

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "dev/dev.h"
-#include "link/steerprog.h"
+#include "link/udp/steerprog.h"
 
 #define WINDOW_MAX (512u << 10) /* bytes in flight where the peer answers at once: as much as a cache holds */
 #define SETTLE_LOOKS 10000      /* of 0.1 ms: a place is learnt in a few ms, unless members are stopped */

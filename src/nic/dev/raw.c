@@ -12,7 +12,7 @@
 
 #include "base/fail.h"
 #include "dev/dev.h"
-#include "link/packet.h"
+#include "link/packet/packet.h"
 #include "raw/raw.h"
 
 #define AT_ONCE 64 /* frames taken from the socket before others have their turn */

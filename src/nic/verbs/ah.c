@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/address.h"
 #include "base/fail.h"
-#include "link/address.h"
-#include "link/group.h"
+#include "link/group/group.h"
 #include "qp/ah.h"
 #include "verbs/verbs.h"
 

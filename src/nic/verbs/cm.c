@@ -5,9 +5,9 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/address.h"
 #include "base/fail.h"
-#include "link/address.h"
-#include "link/listen.h"
+#include "names/listen.h"
 #include "verbs/verbs.h"
 
 int soft_cm_listen(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *addr, uint32_t flags,

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "link/group.h"
+#include "link/group/group.h"
 #include "verbs/verbs.h"
 
 static int check(const struct rnic_qp *qp, const union rnic_gid *gid, struct rnic_err *err) {

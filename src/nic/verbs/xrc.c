@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base/fail.h"
-#include "link/abstract.h"
+#include "names/abstract.h"
 #include "qp/xrc.h"
 #include "verbs/verbs.h"
 

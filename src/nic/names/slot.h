@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "link/lifeline.h"
+#include "names/lifeline.h"
 #include "nic.h"
 
 #define SLOT_BITS 10

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "link/abstract.h"
+#include "names/abstract.h"
 
 #define LIFELINE_STRANGERS 64 /* watchers of other users that are taken in, a descriptor each; the others wait outside */
 

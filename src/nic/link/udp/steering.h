@@ -33,7 +33,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "link/port.h"
+#include "link/udp/port.h"
 
 #define STEERING_SLOTS 16 /* slots that one context may hold */
 #define STEERING_NOBODY 0xFFFFu

@@ -2,16 +2,16 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* struct ip_mreqn */
 #endif
-#include "link/group.h"
+#include "link/group/group.h"
 
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "link/address.h"
-#include "link/port.h"
-#include "link/udpsock.h"
+#include "base/address.h"
+#include "link/udp/port.h"
+#include "link/udp/udpsock.h"
 
 #ifndef IPV6_MULTICAST_ALL
 #define IPV6_MULTICAST_ALL 29

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "link/owner.h"
+#include "link/udp/owner.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -11,12 +11,12 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "base/address.h"
 #include "base/fail.h"
-#include "link/abstract.h"
-#include "link/address.h"
-#include "link/port.h"
-#include "link/slot.h"
-#include "link/slotmsg.h"
+#include "link/udp/port.h"
+#include "names/abstract.h"
+#include "names/slot.h"
+#include "names/slotmsg.h"
 
 #define QUERY_ROUNDS 4
 #define QUERY_ROUND_MS 25

@@ -19,8 +19,8 @@
 #include <sys/types.h>
 
 #include "link/fault.h"
+#include "link/lane/ring.h"
 #include "link/link.h"
-#include "link/ring.h"
 #include "nic.h"
 
 #define LANE_MTU 65536u /* payload bytes of a packet: few, so that little is to be done for each, but several to a ring */

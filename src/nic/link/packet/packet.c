@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "link/packet.h"
+#include "link/packet/packet.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

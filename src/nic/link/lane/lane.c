@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "link/lane.h"
+#include "link/lane/lane.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,12 +11,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/address.h"
 #include "base/memfile.h"
-#include "link/abstract.h"
-#include "link/address.h"
-#include "link/slot.h"
-#include "link/slotmsg.h"
-#include "link/user.h"
+#include "names/abstract.h"
+#include "names/slot.h"
+#include "names/slotmsg.h"
+#include "names/user.h"
 #include "wire/bth.h"
 #include "wire/grh.h"
 #include "wire/icrc.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "link/udp.h"
+#include "link/udp/udp.h"
 
 #include <errno.h>
 #include <netinet/udp.h>

@@ -12,10 +12,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/address.h"
 #include "base/fail.h"
-#include "link/address.h"
-#include "link/port.h"
-#include "link/udpsock.h"
+#include "link/udp/port.h"
+#include "link/udp/udpsock.h"
 
 #define LINK_HEADER 14 /* what returns is an Ethernet frame: own addresses are reached over lo */
 #define DATAGRAM 16

@@ -19,9 +19,9 @@
 #include <netinet/in.h>
 #include <stdbool.h>
 
-#include "link/abstract.h"
-#include "link/sieve.h"
-#include "link/slot.h"
+#include "link/udp/sieve.h"
+#include "names/abstract.h"
+#include "names/slot.h"
 
 #define ROCE_UDP_PORT 4791
 #define PORT_PROBE_OPCODE 0xFF

@@ -2,14 +2,14 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* accept4 */
 #endif
-#include "link/lifeline.h"
+#include "names/lifeline.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "link/user.h"
+#include "names/user.h"
 
 #define BACKLOG 4096
 #define ROOM 16

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "link/steerprog.h"
+#include "link/udp/steerprog.h"
 
 #include <linux/filter.h>
 #include <string.h>
 #include <sys/socket.h>
 
-#include "link/port.h"
+#include "link/udp/port.h"
 #include "wire/bth.h"
 #include "wire/mad.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "link/slot.h"
+#include "names/slot.h"
 
 #include <errno.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/fail.h"
-#include "link/abstract.h"
+#include "names/abstract.h"
 
 /* Room for forwarded datagrams of 64 KiB. A unix datagram is charged to its sender; the number of datagrams that may
  * wait at one receiver is net.unix.max_dgram_qlen (10) and cannot be raised here. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "link/ring.h"
+#include "link/lane/ring.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* struct ucred */
 #endif
-#include "link/abstract.h"
+#include "names/abstract.h"
 
 #include <errno.h>
 #include <stdarg.h>

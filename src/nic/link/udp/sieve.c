@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "link/sieve.h"
+#include "link/udp/sieve.h"
 
 #include <errno.h>
 #include <linux/filter.h>
@@ -9,10 +9,10 @@
 #include <sys/socket.h>
 
 #include "base/bytes.h"
-#include "link/port.h"
-#include "link/slot.h"
-#include "link/steerprog.h"
-#include "link/udpsock.h"
+#include "link/udp/port.h"
+#include "link/udp/steerprog.h"
+#include "link/udp/udpsock.h"
+#include "names/slot.h"
 #include "wire/bth.h"
 
 #define GUARD 7

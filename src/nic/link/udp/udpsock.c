@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "link/udpsock.h"
+#include "link/udp/udpsock.h"
 
 #include <errno.h>
 #include <netinet/udp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "link/address.h"
+#include "base/address.h"
 
 #ifndef IPV6_FLOWINFO
 #define IPV6_FLOWINFO 11

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "link/user.h"
+#include "names/user.h"
 
 #include <stdint.h>
 #include <stdio.h>

@@ -16,7 +16,7 @@
 
 #include "link/fault.h"
 #include "link/link.h"
-#include "link/port.h"
+#include "link/udp/port.h"
 
 #define UDP_BATCH_PACKETS 64
 #define UDP_MAX_PAYLOAD 65507

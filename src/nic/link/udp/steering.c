@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "link/steering.h"
+#include "link/udp/steering.h"
 
 #include <errno.h>
 #include <linux/filter.h>
@@ -7,10 +7,10 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "link/abstract.h"
-#include "link/address.h"
-#include "link/slotmsg.h"
-#include "link/steerprog.h"
+#include "base/address.h"
+#include "link/udp/steerprog.h"
+#include "names/abstract.h"
+#include "names/slotmsg.h"
 
 #define NEVER UINT64_MAX
 #define NOBODY STEERING_NOBODY

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "link/port.h"
+#include "link/udp/port.h"
 
 #include <errno.h>
 #include <linux/sockios.h>
@@ -9,14 +9,14 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/address.h"
 #include "base/fail.h"
-#include "link/abstract.h"
-#include "link/address.h"
 #include "link/link.h"
-#include "link/owner.h"
-#include "link/slotmsg.h"
-#include "link/steering.h"
-#include "link/udpsock.h"
+#include "link/udp/owner.h"
+#include "link/udp/steering.h"
+#include "link/udp/udpsock.h"
+#include "names/abstract.h"
+#include "names/slotmsg.h"
 
 #define MS 1000000ull
 #define TAKEOVER_PERIOD (50 * MS)

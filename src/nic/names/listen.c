@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "link/listen.h"
+#include "names/listen.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <unistd.h>
 
-#include "link/address.h"
-#include "link/lifeline.h"
+#include "base/address.h"
+#include "names/lifeline.h"
 
 #define NAME "rnic/1/listen/%016" PRIx64 "/"
 

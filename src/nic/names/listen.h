@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "link/abstract.h"
+#include "names/abstract.h"
 
 void listen_name(struct abstract_name *out, uint64_t service_id, const struct sockaddr_in6 *addr);
 void listen_any_name(struct abstract_name *out, uint64_t service_id, bool v4, int ifindex);
