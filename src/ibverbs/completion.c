@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Completion channels and queues (man ibv_create_cq, ibv_get_cq_event).  The device's own acknowledgement of an event is
+ * given when the program takes it; that of the program is counted here, as it is what destroying waits for.
+ */
+#include <unistd.h>
+
+#include "lib.h"
+
+/* ---------------------------------------------------------------- channels */
+
+EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context) {
+    struct context *c = context_of(context);
+    struct channel *channel = calloc(1, sizeof *channel);
+    struct rnic_err err = {0};
+    int rc = channel ? c->ops->create_comp_channel(c->nic, &channel->nic, &err) : -ENOMEM;
+    int fd = rc ? -1 : shown_descriptor(channel->nic->fd);
+    if (!rc && fd < 0) {
+        rc = -errno;
+        c->ops->destroy_comp_channel(channel->nic, NULL);
+    }
+    if (rc) {
+        free(channel);
+        return failed_null("create_comp_channel", rc, &err);
+    }
+    channel->pub = (struct ibv_comp_channel){.context = context, .fd = fd};
+    object_add(context, KIND_CHANNEL, &channel->object);
+    return &channel->pub;
+}
+
+EXPORT int ibv_destroy_comp_channel(struct ibv_comp_channel *pub) {
+    struct channel *channel = (struct channel *)pub;
+    struct rnic_err err = {0};
+    if (pub->refcnt)
+        return refused("destroy_comp_channel", EBUSY, "completion queues use the channel");
+    int rc = context_of(pub->context)->ops->destroy_comp_channel(channel->nic, &err);
+    if (rc)
+        return failed("destroy_comp_channel", rc, &err);
+    object_remove(pub->context, &channel->object);
+    close(pub->fd);
+    free(channel);
+    return 0;
+}
+
+/* One more, or one less, completion queue has the channel. */
+static void use_channel(struct ibv_comp_channel *channel, int more) {
+    if (!channel)
+        return;
+    pthread_mutex_lock(&channel->context->mutex);
+    channel->refcnt += more;
+    pthread_mutex_unlock(&channel->context->mutex);
+}
+
+/* ---------------------------------------------------------------- queues */
+
+static struct cq *show_cq(struct ibv_context *context, struct cq *cq, struct ibv_comp_channel *channel,
+                          void *cq_context) {
+    struct ibv_cq *pub = (struct ibv_cq *)&cq->pub;
+    pub->context = context;
+    pub->channel = channel;
+    pub->cq_context = cq_context;
+    pub->cqe = cq->nic->cqe;
+    pthread_mutex_init(&pub->mutex, NULL);
+    pthread_cond_init(&pub->cond, NULL);
+    use_channel(channel, 1);
+    object_add(context, KIND_CQ, &cq->object);
+    return cq;
+}
+
+EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
+                                    struct ibv_comp_channel *channel, int comp_vector) {
+    struct context *c = context_of(context);
+    struct cq *cq = calloc(1, sizeof *cq);
+    struct rnic_err err = {0};
+    int rc = cq ? c->ops->create_cq(c->nic, cqe, NIC(channel, channel), (uint32_t)comp_vector, cq, &cq->nic, &err)
+                : -ENOMEM;
+    if (!rc)
+        return (struct ibv_cq *)&show_cq(context, cq, channel, cq_context)->pub;
+    free(cq);
+    return failed_null("create_cq", rc, &err);
+}
+
+static struct ibv_cq_ex *create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr) {
+    struct context *c = context_of(context);
+    struct cq *cq = calloc(1, sizeof *cq);
+    struct rnic_err err = {0};
+    struct rnic_cq_init_attr_ex how = {
+        .cqe = attr->cqe,
+        .cq_context = cq,
+        .channel = NIC(channel, attr->channel),
+        .comp_vector = attr->comp_vector,
+        .wc_flags = attr->wc_flags,
+        .comp_mask = attr->comp_mask,
+        .flags = attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? attr->flags : 0,
+        .parent_domain = attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD ? NIC(pd, attr->parent_domain) : NULL};
+    int rc = cq ? c->ops->create_cq_ex(c->nic, &how, &cq->nic, &err) : -ENOMEM;
+    if (rc) {
+        free(cq);
+        return failed_null("create_cq_ex", rc, &err);
+    }
+    cq_extend(cq, attr->wc_flags);
+    return &show_cq(context, cq, attr->channel, attr->cq_context)->pub;
+}
+
+EXPORT int ibv_resize_cq(struct ibv_cq *pub, int cqe) {
+    struct cq *cq = (struct cq *)pub;
+    struct rnic_err err = {0};
+    int rc = context_of(pub->context)->ops->resize_cq(cq->nic, cqe, &err);
+    pub->cqe = cq->nic->cqe;
+    return failed("resize_cq", rc, &err);
+}
+
+static int modify_cq(struct ibv_cq *pub, struct ibv_modify_cq_attr *attr) {
+    struct rnic_err err = {0};
+    int rc = context_of(pub->context)
+                 ->ops->modify_cq(((struct cq *)pub)->nic, (const struct rnic_modify_cq_attr *)attr, &err);
+    return failed("modify_cq", rc, &err);
+}
+
+static int end_cq(struct cq *cq, bool wait) {
+    struct ibv_cq *pub = (struct ibv_cq *)&cq->pub;
+    struct rnic_err err = {0};
+    int rc = context_of(pub->context)->ops->destroy_cq(cq->nic, &err);
+    if (rc)
+        return failed("destroy_cq", rc, &err);
+    if (wait) {
+        told_wait(&pub->mutex, &pub->cond, &cq->told.completions, &pub->comp_events_completed);
+        told_wait(&pub->mutex, &pub->cond, &cq->told.events, &pub->async_events_completed);
+    }
+    use_channel(pub->channel, -1);
+    object_remove(pub->context, &cq->object);
+    pthread_mutex_destroy(&pub->mutex);
+    pthread_cond_destroy(&pub->cond);
+    free(cq);
+    return 0;
+}
+
+EXPORT int ibv_destroy_cq(struct ibv_cq *pub) { return end_cq((struct cq *)pub, true); }
+
+void cq_end(struct object *object) { end_cq(OF(cq, object), false); }
+void channel_end(struct object *object) { ibv_destroy_comp_channel(&OF(channel, object)->pub); }
+
+/* ---------------------------------------------------------------- events */
+
+EXPORT int ibv_get_cq_event(struct ibv_comp_channel *pub, struct ibv_cq **out, void **cq_context) {
+    struct channel *channel = (struct channel *)pub;
+    const struct rnic_ops *ops = context_of(pub->context)->ops;
+    struct rnic_cq *nic = NULL;
+    struct rnic_err err = {0};
+    int rc;
+    while ((rc = ops->get_cq_event(channel->nic, &nic, &err)) == -EAGAIN) {
+        int why = shown_wait(pub->fd);
+        if (why) {
+            errno = why;
+            return -1;
+        }
+    }
+    if (rc) {
+        failed("get_cq_event", rc, &err);
+        return -1;
+    }
+    struct cq *cq = nic->cq_context;
+    ops->ack_cq_events(nic, 1, NULL);
+    __atomic_add_fetch(&cq->told.completions, 1, __ATOMIC_RELAXED);
+    *out = (struct ibv_cq *)&cq->pub;
+    *cq_context = cq->pub.cq_context;
+    return 0;
+}
+
+EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned n) {
+    told_ack(&cq->mutex, &cq->cond, &cq->comp_events_completed, n);
+}
+
+static int req_notify_cq(struct ibv_cq *pub, int solicited_only) {
+    return -context_of(pub->context)->ops->req_notify_cq(((struct cq *)pub)->nic, solicited_only, NULL);
+}
+
+void completion_ops(struct verbs_context *ex) {
+    ex->create_cq_ex = create_cq_ex;
+    ex->modify_cq = modify_cq;
+    ex->context.ops.req_notify_cq = req_notify_cq;
+}

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The devices of this process, open contexts, and what they take back at their end.
+ */
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "layout.h"
+#include "lib.h"
+
+#define TEXT_BYTES 256
+
+/* ---------------------------------------------------------------- why a call failed */
+
+/* Set once, before the first call that can fail. */
+static bool debugs(void) {
+    const char *on = getenv("RNIC_VERBS_DEBUG");
+    return on && *on && strcmp(on, "0") != 0;
+}
+
+int refused(const char *verb, int rc, const char *why) {
+    if (debugs())
+        fprintf(stderr, "rnic: ibv_%s: %s (%s)\n", verb, why && *why ? why : strerror(abs(rc)), strerror(abs(rc)));
+    errno = abs(rc);
+    return errno;
+}
+
+int failed(const char *verb, int rc, const struct rnic_err *err) {
+    return rc < 0 ? refused(verb, rc, err ? err->text : NULL) : 0;
+}
+
+void *failed_null(const char *verb, int rc, const struct rnic_err *err) {
+    failed(verb, rc, err);
+    return NULL;
+}
+
+/* ---------------------------------------------------------------- the list */
+
+/* A device keeps its address from the first list that had it to the end of the process: librdmacm compares them. */
+static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct device *devices;
+
+static struct device *find_device(const struct rnic_device_info *info) {
+    for (struct device *d = devices; d; d = d->next) {
+        if (!strcmp(d->pub.name, info->name) && d->info.guid == info->guid)
+            return d;
+    }
+    return NULL;
+}
+
+static struct device *add_device(const struct rnic_device_info *info) {
+    struct device **last = &devices, *d = calloc(1, sizeof *d);
+    int number = 0;
+    if (!d)
+        return NULL;
+    for (; *last; last = &(*last)->next)
+        number++;
+    *d = (struct device){.pub = {.node_type = (enum ibv_node_type)info->node_type,
+                                 .transport_type = (enum ibv_transport_type)info->transport},
+                         .info = *info,
+                         .number = number};
+    snprintf(d->pub.name, sizeof d->pub.name, "%s", info->name);
+    snprintf(d->pub.dev_name, sizeof d->pub.dev_name, "uverbs%d", number);
+    snprintf(d->pub.dev_path, sizeof d->pub.dev_path, "/sys/class/infiniband_verbs/uverbs%d", number);
+    snprintf(d->pub.ibdev_path, sizeof d->pub.ibdev_path, "/sys/class/infiniband/%s", info->name);
+    return *last = d;
+}
+
+static struct device *know_device(const struct rnic_device_info *info) {
+    pthread_mutex_lock(&devices_lock);
+    struct device *d = find_device(info);
+    if (!d)
+        d = add_device(info);
+    pthread_mutex_unlock(&devices_lock);
+    return d;
+}
+
+/* All there are, in an array of the caller's to free; their number, or -errno. */
+static int list_all(struct rnic_device_info **out) {
+    struct rnic_err err = {0};
+    int room = 16, n;
+    for (;;) {
+        *out = calloc((size_t)room, sizeof **out);
+        if (!*out)
+            return -ENOMEM;
+        n = rnic_soft_list(*out, room, &err);
+        if (n <= room)
+            break;
+        free(*out);
+        room = n;
+    }
+    if (n < 0) {
+        failed("get_device_list", n, &err);
+        free(*out);
+    }
+    return n;
+}
+
+EXPORT struct ibv_device **ibv_get_device_list(int *num_devices) {
+    struct rnic_device_info *info;
+    int n = list_all(&info);
+    if (num_devices)
+        *num_devices = n < 0 ? 0 : n;
+    if (n < 0)
+        return NULL;
+    struct ibv_device **list = calloc((size_t)n + 1, sizeof *list);
+    for (int i = 0; list && i < n; i++) {
+        struct device *d = know_device(&info[i]);
+        list[i] = d ? &d->pub : NULL;
+    }
+    free(info);
+    return list;
+}
+
+EXPORT void ibv_free_device_list(struct ibv_device **list) { free(list); }
+
+EXPORT const char *ibv_get_device_name(struct ibv_device *device) { return device->name; }
+
+EXPORT int ibv_get_device_index(struct ibv_device *device) { return ((struct device *)device)->number; }
+
+static __be64 to_be64(uint64_t value) { return __builtin_bswap64(value); }
+
+EXPORT __be64 ibv_get_device_guid(struct ibv_device *device) { return to_be64(((struct device *)device)->info.guid); }
+
+/* ---------------------------------------------------------------- descriptors that programs see */
+
+/* The device's own are never blocking.  A program may want either, and says so by fcntl() on what it is shown. */
+int shown_descriptor(int fd) {
+    int shown = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {.events = EPOLLIN};
+    if (shown < 0 || epoll_ctl(shown, EPOLL_CTL_ADD, fd, &event) == 0)
+        return shown;
+    int why = errno;
+    close(shown);
+    errno = why;
+    return -1;
+}
+
+int shown_wait(int fd) {
+    struct pollfd wait = {.fd = fd, .events = POLLIN};
+    int flags = fcntl(fd, F_GETFL);
+    if (flags < 0)
+        return errno;
+    if (flags & O_NONBLOCK)
+        return EAGAIN;
+    return poll(&wait, 1, -1) < 0 ? errno : 0;
+}
+
+/* ---------------------------------------------------------------- a context */
+
+static void fill(struct context *c, struct ibv_device *device) {
+    struct ibv_context *pub = &c->ex.context;
+    c->ex.sz = sizeof c->ex;
+    pub->device = device;
+    pub->abi_compat = __VERBS_ABI_IS_EXTENDED;
+    pub->cmd_fd = c->nic->cmd_fd;
+    pub->num_comp_vectors = c->nic->num_comp_vectors;
+    pthread_mutex_init(&pub->mutex, NULL);
+    query_ops(&c->ex);
+    memory_ops(&c->ex);
+    completion_ops(&c->ex);
+    qp_ops(&c->ex);
+    work_ops(&c->ex);
+    srq_ops(&c->ex);
+    xrc_ops(&c->ex);
+    frame_ops(&c->ex);
+}
+
+static struct ibv_context *show(struct rnic_context *nic, struct ibv_device *device) {
+    struct context *c = calloc(1, sizeof *c);
+    int fd = c ? shown_descriptor(nic->async_fd) : -1;
+    if (fd < 0) {
+        int why = c ? errno : ENOMEM;
+        free(c);
+        nic->ops->close(nic, NULL);
+        errno = why;
+        return NULL;
+    }
+    c->nic = nic;
+    c->ops = nic->ops;
+    fill(c, device);
+    c->ex.context.async_fd = fd;
+    return &c->ex.context;
+}
+
+EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device) {
+    struct rnic_open_attr attr = {0};
+    struct rnic_context *nic = NULL;
+    struct rnic_err err = {0};
+    uint16_t pkeys[32];
+    int local = rnic_env_local(&err), n = rnic_env_pkeys(pkeys, 32, &err), rc = local < 0 ? local : n;
+    attr.local = local > 0 ? 1 : -1;
+    attr.pkeys = pkeys;
+    attr.num_pkeys = n > 0 ? (uint32_t)n : 0;
+    if (rc >= 0)
+        rc = rnic_soft_open(((struct device *)device)->info.netdev, &attr, &nic, &err);
+    return rc < 0 ? failed_null("open_device", rc, &err) : show(nic, device);
+}
+
+EXPORT struct ibv_context *ibv_import_device(int cmd_fd) {
+    struct rnic_context *nic = NULL;
+    struct rnic_device_info info;
+    struct rnic_err err = {0};
+    int rc = rnic_soft_import(cmd_fd, &nic, &info, &err);
+    if (rc)
+        return failed_null("import_device", rc, &err);
+    struct device *device = know_device(&info);
+    if (!device) {
+        nic->ops->close(nic, NULL);
+        return failed_null("import_device", -ENOMEM, NULL);
+    }
+    return show(nic, &device->pub);
+}
+
+void object_add(struct ibv_context *context, enum kind kind, struct object *object) {
+    struct object **first = &context_of(context)->objects[kind];
+    pthread_mutex_lock(&context->mutex);
+    object->next = *first;
+    object->at = first;
+    if (*first)
+        (*first)->at = &object->next;
+    *first = object;
+    pthread_mutex_unlock(&context->mutex);
+}
+
+void object_remove(struct ibv_context *context, struct object *object) {
+    pthread_mutex_lock(&context->mutex);
+    *object->at = object->next;
+    if (object->next)
+        object->next->at = object->at;
+    pthread_mutex_unlock(&context->mutex);
+}
+
+static void (*const ends[KINDS])(struct object *) = {
+    [KIND_FLOW] = flow_end,
+    [KIND_QP] = qp_end,
+    [KIND_TABLE] = table_end,
+    [KIND_WQ] = wq_end,
+    [KIND_SRQ] = srq_end,
+    [KIND_AH] = ah_end,
+    [KIND_MW] = mw_end,
+    [KIND_MR] = mr_end,
+    [KIND_DM] = dm_end,
+    [KIND_XRCD] = xrcd_end,
+    [KIND_CQ] = cq_end,
+    [KIND_COUNTERS] = counters_end,
+    [KIND_CHANNEL] = channel_end,
+    [KIND_PARENT] = parent_end,
+    [KIND_TD] = td_end,
+    [KIND_PD] = pd_end,
+};
+
+/* Kernels free everything when a descriptor of theirs is closed, and programs count on that. */
+static void take_back(struct context *c) {
+    for (int kind = 0; kind < KINDS; kind++) {
+        for (struct object *object; (object = c->objects[kind]);) {
+            ends[kind](object);
+            if (c->objects[kind] == object) /* refused: the device keeps it, and close says why */
+                object_remove(&c->ex.context, object);
+        }
+    }
+}
+
+EXPORT int ibv_close_device(struct ibv_context *context) {
+    struct context *c = context_of(context);
+    struct rnic_err err = {0};
+    take_back(c);
+    int rc = c->ops->close(c->nic, &err);
+    if (rc)
+        return -failed("close_device", rc, &err);
+    close(context->async_fd);
+    pthread_mutex_destroy(&context->mutex);
+    free(c);
+    return 0;
+}

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ethernet frames: work queues, indirection tables, rules and their counters (man ibv_create_wq, ibv_create_flow,
+ * ibv_create_counters).
+ */
+#include "lib.h"
+
+#define MAX_TABLE_LOG 16
+#define MAX_RULE 4096 /* bytes of a rule and its specifications */
+
+/* ---------------------------------------------------------------- work queues */
+
+static int post_wq_recv(struct ibv_wq *pub, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {
+    return -context_of(pub->context)
+                ->ops->post_wq_recv(((struct wq *)pub)->nic, (const struct rnic_recv_wr *)wr,
+                                    (const struct rnic_recv_wr **)bad, NULL);
+}
+
+static struct ibv_wq *create_wq(struct ibv_context *context, struct ibv_wq_init_attr *attr) {
+    struct context *c = context_of(context);
+    struct wq *wq = calloc(1, sizeof *wq);
+    struct rnic_wq_init_attr how = {.wq_context = wq,
+                                    .wq_type = (int)attr->wq_type,
+                                    .max_wr = attr->max_wr,
+                                    .max_sge = attr->max_sge,
+                                    .pd = NIC(pd, attr->pd),
+                                    .cq = NIC(cq, attr->cq),
+                                    .create_flags = attr->comp_mask & IBV_WQ_INIT_ATTR_FLAGS ? attr->create_flags : 0};
+    struct rnic_err err = {0};
+    int rc = wq ? c->ops->create_wq(c->nic, &how, &wq->nic, &err) : -ENOMEM;
+    if (rc) {
+        free(wq);
+        return failed_null("create_wq", rc, &err);
+    }
+    attr->max_wr = how.max_wr;
+    attr->max_sge = how.max_sge;
+    wq->pub = (struct ibv_wq){.context = context,
+                              .pd = attr->pd,
+                              .cq = attr->cq,
+                              .wq_num = wq->nic->wq_num,
+                              .state = IBV_WQS_RESET,
+                              .wq_type = attr->wq_type,
+                              .post_recv = post_wq_recv};
+    object_add(context, KIND_WQ, &wq->object);
+    return &wq->pub;
+}
+
+static int modify_wq(struct ibv_wq *pub, struct ibv_wq_attr *attr) {
+    const struct rnic_wq_attr how = {attr->attr_mask, (int)attr->wq_state, (int)attr->curr_wq_state, attr->flags,
+                                     attr->flags_mask};
+    struct rnic_err err = {0};
+    int rc = context_of(pub->context)->ops->modify_wq(((struct wq *)pub)->nic, &how, &err);
+    if (!rc && attr->attr_mask & IBV_WQ_ATTR_STATE)
+        pub->state = attr->wq_state;
+    return failed("modify_wq", rc, &err);
+}
+
+static int end_wq(struct wq *wq, bool wait) {
+    struct ibv_wq *pub = &wq->pub;
+    struct rnic_err err = {0};
+    int rc = context_of(pub->context)->ops->destroy_wq(wq->nic, &err);
+    if (rc)
+        return failed("destroy_wq", rc, &err);
+    if (wait)
+        told_wait(&pub->mutex, &pub->cond, &wq->told.events, &pub->events_completed);
+    object_remove(pub->context, &wq->object);
+    free(wq);
+    return 0;
+}
+
+static int destroy_wq(struct ibv_wq *pub) { return end_wq((struct wq *)pub, true); }
+void wq_end(struct object *object) { end_wq(OF(wq, object), false); }
+
+/* ---------------------------------------------------------------- indirection tables */
+
+static struct ibv_rwq_ind_table *create_table(struct ibv_context *context, struct ibv_rwq_ind_table_init_attr *attr) {
+    struct context *c = context_of(context);
+    struct table *table = calloc(1, sizeof *table);
+    struct rnic_err err = {0};
+    if (attr->comp_mask || attr->log_ind_tbl_size > MAX_TABLE_LOG) {
+        free(table);
+        return failed_null("create_rwq_ind_table", -EINVAL, NULL);
+    }
+    size_t n = (size_t)1 << attr->log_ind_tbl_size;
+    struct rnic_wq **queues = calloc(n, sizeof *queues);
+    for (size_t i = 0; queues && i < n; i++)
+        queues[i] = NIC(wq, attr->ind_tbl[i]);
+    int rc = table && queues ? c->ops->create_rwq_ind_table(
+                                   c->nic, &(struct rnic_rwq_ind_table_init_attr){attr->log_ind_tbl_size, queues},
+                                   &table->nic, &err)
+                             : -ENOMEM;
+    free(queues);
+    if (rc) {
+        free(table);
+        return failed_null("create_rwq_ind_table", rc, &err);
+    }
+    table->pub = (struct ibv_rwq_ind_table){.context = context, .ind_tbl_num = (int)table->nic->ind_tbl_num};
+    object_add(context, KIND_TABLE, &table->object);
+    return &table->pub;
+}
+
+static int destroy_table(struct ibv_rwq_ind_table *pub) {
+    struct table *table = (struct table *)pub;
+    struct rnic_err err = {0};
+    int rc = context_of(pub->context)->ops->destroy_rwq_ind_table(table->nic, &err);
+    if (rc)
+        return failed("destroy_rwq_ind_table", rc, &err);
+    object_remove(pub->context, &table->object);
+    free(table);
+    return 0;
+}
+
+void table_end(struct object *object) { destroy_table(&OF(table, object)->pub); }
+
+/* ---------------------------------------------------------------- rules */
+
+/* Specifications are nic.h's to the byte, but for the one that names counters. */
+static int name_counters(uint8_t *rule, size_t size, unsigned n) {
+    size_t at = sizeof(struct ibv_flow_attr);
+    for (unsigned i = 0; i < n; i++) {
+        struct ibv_flow_spec_counter_action spec;
+        struct rnic_flow_spec_hdr head;
+        if (at + sizeof head > size)
+            return -EINVAL;
+        memcpy(&head, rule + at, sizeof head);
+        if (head.size < sizeof head || at + head.size > size)
+            return -EINVAL;
+        if (head.type == IBV_FLOW_SPEC_ACTION_COUNT && head.size == sizeof spec) {
+            memcpy(&spec, rule + at, sizeof spec);
+            spec.counters = (struct ibv_counters *)NIC(counters, spec.counters);
+            memcpy(rule + at, &spec, sizeof spec);
+        }
+        at += head.size;
+    }
+    return 0;
+}
+
+static struct ibv_flow *create_flow(struct ibv_qp *qp, struct ibv_flow_attr *attr) {
+    _Alignas(8) uint8_t rule[MAX_RULE];
+    struct flow *flow = calloc(1, sizeof *flow);
+    struct rnic_err err = {0};
+    int rc = !flow ? -ENOMEM : attr->size < sizeof *attr || attr->size > sizeof rule ? -EINVAL : 0;
+    if (!rc) {
+        memcpy(rule, attr, attr->size);
+        rc = name_counters(rule, attr->size, attr->num_of_specs);
+    }
+    if (!rc)
+        rc = context_of(qp->context)
+                 ->ops->create_flow(((struct qp *)qp)->nic, (const struct rnic_flow_attr *)rule, &flow->nic, &err);
+    if (rc) {
+        free(flow);
+        return failed_null("create_flow", rc, &err);
+    }
+    flow->pub.context = qp->context;
+    object_add(qp->context, KIND_FLOW, &flow->object);
+    return &flow->pub;
+}
+
+static int destroy_flow(struct ibv_flow *pub) {
+    struct flow *flow = (struct flow *)pub;
+    struct rnic_err err = {0};
+    int rc = context_of(pub->context)->ops->destroy_flow(flow->nic, &err);
+    if (rc)
+        return failed("destroy_flow", rc, &err);
+    object_remove(pub->context, &flow->object);
+    free(flow);
+    return 0;
+}
+
+void flow_end(struct object *object) { destroy_flow(&OF(flow, object)->pub); }
+
+/* ---------------------------------------------------------------- counters */
+
+static struct ibv_counters *create_counters(struct ibv_context *context, struct ibv_counters_init_attr *attr) {
+    struct context *c = context_of(context);
+    struct counters *counters = calloc(1, sizeof *counters);
+    struct rnic_err err = {0};
+    int rc = !counters ? -ENOMEM : attr->comp_mask ? -EINVAL : c->ops->create_counters(c->nic, &counters->nic, &err);
+    if (rc) {
+        free(counters);
+        return failed_null("create_counters", rc, &err);
+    }
+    counters->pub.context = context;
+    object_add(context, KIND_COUNTERS, &counters->object);
+    return &counters->pub;
+}
+
+static int destroy_counters(struct ibv_counters *pub) {
+    struct counters *counters = (struct counters *)pub;
+    struct rnic_err err = {0};
+    int rc = context_of(pub->context)->ops->destroy_counters(counters->nic, &err);
+    if (rc)
+        return failed("destroy_counters", rc, &err);
+    object_remove(pub->context, &counters->object);
+    free(counters);
+    return 0;
+}
+
+void counters_end(struct object *object) { destroy_counters(&OF(counters, object)->pub); }
+
+static int attach_counters(struct ibv_counters *pub, struct ibv_counter_attach_attr *attr, struct ibv_flow *flow) {
+    struct rnic_err err = {0};
+    int rc = context_of(pub->context)
+                 ->ops->attach_counters_point_flow(((struct counters *)pub)->nic,
+                                                   (const struct rnic_counter_attach_attr *)attr, NIC(flow, flow), &err);
+    return failed("attach_counters_point_flow", rc, &err);
+}
+
+static int read_counters(struct ibv_counters *pub, uint64_t *values, uint32_t n, uint32_t flags) {
+    struct rnic_err err = {0};
+    int rc = context_of(pub->context)->ops->read_counters(((struct counters *)pub)->nic, values, n, flags, &err);
+    return failed("read_counters", rc, &err);
+}
+
+void frame_ops(struct verbs_context *ex) {
+    ex->create_wq = create_wq;
+    ex->modify_wq = modify_wq;
+    ex->destroy_wq = destroy_wq;
+    ex->create_rwq_ind_table = create_table;
+    ex->destroy_rwq_ind_table = destroy_table;
+    ex->ibv_create_flow = create_flow;
+    ex->ibv_destroy_flow = destroy_flow;
+    ex->create_counters = create_counters;
+    ex->destroy_counters = destroy_counters;
+    ex->attach_counters_point_flow = attach_counters;
+    ex->read_counters = read_counters;
+}

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * libibverbs.so.1 over rnic: the objects of libibverbs' ABI, each in front of the object of nic.h that does the work.
+ *
+ *   device.c      the list of devices; open and close, which takes back what a program has left
+ *   query.c       what devices, ports and tables say
+ *   memory.c      protection domains, regions, windows, device memory, imports
+ *   completion.c  channels, completion queues, their events
+ *   poll_ex.c     the extended completion queue: one completion at a time, field by field
+ *   qp.c          queue pairs: create, modify, query, destroy
+ *   work.c        post and poll: casts, but for what holds pointers to objects of this library
+ *   builder.c     the extended queue pair: work requests built call by call
+ *   srq.c, xrc.c  shared receive queues, XRC domains and the queue pairs that are opened
+ *   ah.c          address handles, also those from a completion; multicast
+ *   frames.c      work queues, indirection tables, rules for frames and their counters
+ *   events.c      asynchronous events
+ *   kernabi.c     structs of the kernel's interface, as librdmacm gets them
+ *   text.c        names and rates
+ *   private.c     what only drivers call
+ *
+ * This room knows nic.h and nothing else of the device.  Layouts are the ABI's (checked at compile time in layout.h).
+ * Calls return what the man pages say: an errno, -1, or NULL with errno set.
+ */
+#ifndef RNIC_IBVERBS_LIB_H
+#define RNIC_IBVERBS_LIB_H
+
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "nic.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* In the order in which a context that is closed takes them back: none before what stands on it. */
+enum kind {
+    KIND_FLOW,
+    KIND_QP,
+    KIND_TABLE,
+    KIND_WQ,
+    KIND_SRQ,
+    KIND_AH,
+    KIND_MW,
+    KIND_MR,
+    KIND_DM,
+    KIND_XRCD,
+    KIND_CQ,
+    KIND_COUNTERS,
+    KIND_CHANNEL,
+    KIND_PARENT, /* a parent domain, before its domain */
+    KIND_TD,
+    KIND_PD,
+    KINDS
+};
+
+/* What every object has, in the list of its context. */
+struct object {
+    struct object *next, **at;
+};
+
+struct context {
+    struct rnic_context *nic;
+    const struct rnic_ops *ops;
+    struct object *objects[KINDS]; /* under pub->mutex */
+    struct verbs_context ex;       /* last: libibverbs' own, whose last member is what programs see */
+};
+static inline struct context *context_of(struct ibv_context *pub) {
+    return (struct context *)((char *)pub - offsetof(struct context, ex.context));
+}
+
+/* Events of an object that were handed out and those that were acknowledged: destroying waits until they are equal. */
+struct told {
+    uint32_t events, completions;
+};
+
+struct device {
+    struct ibv_device pub; /* first, as in all of these */
+    struct rnic_device_info info;
+    int number;
+    struct device *next;
+};
+struct pd {
+    struct ibv_pd pub;
+    struct object object;
+    struct rnic_pd *nic;
+    struct pd *parent; /* of a parent domain: the domain that it stands for */
+};
+struct td {
+    struct ibv_td pub;
+    struct object object;
+    struct rnic_td *nic;
+};
+struct mr {
+    struct ibv_mr pub;
+    struct object object;
+    struct rnic_mr *nic;
+    bool imported;
+};
+struct mw {
+    struct ibv_mw pub;
+    struct object object;
+    struct rnic_mw *nic;
+};
+struct dm {
+    struct ibv_dm pub;
+    struct object object;
+    struct rnic_dm *nic;
+    bool imported;
+};
+struct channel {
+    struct ibv_comp_channel pub;
+    struct object object;
+    struct rnic_comp_channel *nic;
+};
+struct cq {
+    struct ibv_cq_ex pub; /* begins as struct ibv_cq */
+    struct object object;
+    struct rnic_cq *nic;
+    struct told told;
+    struct rnic_wc wc; /* of an extended one: the completion that is being read, */
+    struct rnic_wc_ex more;
+    bool extended;
+};
+struct srq {
+    struct ibv_srq pub;
+    struct object object;
+    struct rnic_srq *nic;
+    struct told told;
+};
+struct xrcd {
+    struct ibv_xrcd pub;
+    struct object object;
+    struct rnic_xrcd *nic;
+};
+struct builder;
+struct qp {
+    struct ibv_qp_ex pub; /* begins as struct ibv_qp */
+    struct object object;
+    struct rnic_qp *nic;
+    struct told told;
+    struct builder *builder; /* NULL: it was created without send_ops_flags */
+};
+struct ah {
+    struct ibv_ah pub;
+    struct object object;
+    struct rnic_ah *nic;
+};
+struct wq {
+    struct ibv_wq pub;
+    struct object object;
+    struct rnic_wq *nic;
+    struct told told;
+};
+struct table {
+    struct ibv_rwq_ind_table pub;
+    struct object object;
+    struct rnic_rwq_ind_table *nic;
+};
+struct flow {
+    struct ibv_flow pub;
+    struct object object;
+    struct rnic_flow *nic;
+};
+struct counters {
+    struct ibv_counters pub;
+    struct object object;
+    struct rnic_flow_counters *nic;
+};
+
+/* What an entry of such a list is in. */
+#define OF(type, entry) ((struct type *)((char *)(entry)-offsetof(struct type, object)))
+/* The object of nic.h behind one of the library's, or NULL. */
+#define NIC(type, p) ((p) ? ((struct type *)(p))->nic : NULL)
+
+/* device.c: an object has come; it goes. */
+void object_add(struct ibv_context *context, enum kind kind, struct object *object);
+void object_remove(struct ibv_context *context, struct object *object);
+/* What close calls for an object that is left: it and what is behind it go, and nobody waits for events. */
+void flow_end(struct object *object);
+void qp_end(struct object *object);
+void table_end(struct object *object);
+void wq_end(struct object *object);
+void srq_end(struct object *object);
+void ah_end(struct object *object);
+void mw_end(struct object *object);
+void mr_end(struct object *object);
+void dm_end(struct object *object);
+void xrcd_end(struct object *object);
+void cq_end(struct object *object);
+void counters_end(struct object *object);
+void channel_end(struct object *object);
+void parent_end(struct object *object);
+void td_end(struct object *object);
+void pd_end(struct object *object);
+
+/* A call has failed: its words to stderr, where $RNIC_VERBS_DEBUG asks for them. failed: the errno. failed_null: NULL, and
+ * errno is set. */
+int failed(const char *verb, int rc, const struct rnic_err *err);
+void *failed_null(const char *verb, int rc, const struct rnic_err *err);
+/* For a call without words of its own. */
+int refused(const char *verb, int rc, const char *why);
+
+/* events.c: waits until the program has acknowledged all that it was told of an object, whose mutex, condition and count
+ * of acknowledged events these are (man ibv_ack_async_event). */
+void told_wait(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *told, const uint32_t *acknowledged);
+void told_ack(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *acknowledged, uint32_t n);
+
+/* A descriptor that is readable when fd is, and blocking or not as the program sets it: -1 and errno. */
+int shown_descriptor(int fd);
+/* Waits as a read of that descriptor would: 0, or an errno (EAGAIN: it does not block). */
+int shown_wait(int fd);
+
+/* What an open context's tables get. */
+void completion_ops(struct verbs_context *ex);
+void memory_ops(struct verbs_context *ex);
+void query_ops(struct verbs_context *ex);
+void qp_ops(struct verbs_context *ex);
+void work_ops(struct verbs_context *ex);
+void srq_ops(struct verbs_context *ex);
+void xrc_ops(struct verbs_context *ex);
+void frame_ops(struct verbs_context *ex);
+
+/* query.c: a file of sysfs without its line end, and its length; -1.  libibverbs exports it, and declares it for drivers. */
+int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
+/* poll_ex.c */
+void cq_extend(struct cq *cq, uint64_t wc_flags);
+
+/* qp.c: an object for a queue pair of nic.h; builder.c: the calls that build work requests for it, 0 or an errno. */
+struct ibv_qp *qp_show(struct ibv_context *context, struct qp *qp);
+int builder_add(struct qp *qp, uint64_t send_ops_flags);
+void builder_free(struct qp *qp);
+
+#endif

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Queue pairs (man ibv_create_qp, ibv_modify_qp).
+ */
+#include "lib.h"
+
+/* What every driver grants, and programs count on. */
+#define LEAST_SEND_WR 64
+#define LEAST_INLINE 64
+#define FLOW_LABEL_MASK 0xfffffu
+
+static uint32_t at_least(uint32_t asked, uint32_t least) { return asked < least ? least : asked; }
+
+struct ibv_qp *qp_show(struct ibv_context *context, struct qp *qp) {
+    struct ibv_qp *pub = &qp->pub.qp_base;
+    pub->context = context;
+    pub->qp_num = qp->nic->qp_num;
+    pub->qp_type = (enum ibv_qp_type)qp->nic->qp_type;
+    pub->state = IBV_QPS_RESET;
+    pthread_mutex_init(&pub->mutex, NULL);
+    pthread_cond_init(&pub->cond, NULL);
+    object_add(context, KIND_QP, &qp->object);
+    return pub;
+}
+
+static struct rnic_qp_init_attr asked(const struct ibv_qp_init_attr_ex *attr, struct qp *qp) {
+    struct rnic_qp_init_attr how = {.qp_context = qp,
+                                    .send_cq = NIC(cq, attr->send_cq),
+                                    .recv_cq = NIC(cq, attr->recv_cq),
+                                    .srq = NIC(srq, attr->srq),
+                                    .qp_type = (int)attr->qp_type,
+                                    .sq_sig_all = attr->sq_sig_all};
+    memcpy(&how.cap, &attr->cap, sizeof how.cap);
+    if (attr->qp_type == IBV_QPT_XRC_SEND)
+        how.recv_cq = NULL; /* it receives nothing, which drivers do not check */
+    if (how.send_cq && how.cap.max_send_wr) {
+        how.cap.max_send_wr = at_least(how.cap.max_send_wr, LEAST_SEND_WR);
+        if (attr->qp_type != IBV_QPT_RAW_PACKET)
+            how.cap.max_inline_data = at_least(how.cap.max_inline_data, LEAST_INLINE);
+    }
+    if (attr->comp_mask & IBV_QP_INIT_ATTR_IND_TABLE)
+        how.rwq_ind_tbl = NIC(table, attr->rwq_ind_tbl);
+    if (attr->comp_mask & IBV_QP_INIT_ATTR_RX_HASH)
+        how.rx_hash_conf = (struct rnic_rx_hash_conf){attr->rx_hash_conf.rx_hash_function, attr->rx_hash_conf.rx_hash_key_len,
+                                                      attr->rx_hash_conf.rx_hash_key,
+                                                      attr->rx_hash_conf.rx_hash_fields_mask};
+    return how;
+}
+
+static int make(struct ibv_context *context, const struct ibv_qp_init_attr_ex *attr, struct rnic_qp_init_attr *how,
+                struct qp *qp, struct rnic_err *err) {
+    const struct rnic_ops *ops = context_of(context)->ops;
+    const uint32_t beyond = IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_MAX_TSO_HEADER | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    if (attr->comp_mask & IBV_QP_INIT_ATTR_XRCD)
+        return ops->create_xrc_qp(NIC(xrcd, attr->xrcd), how, &qp->nic, err);
+    if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD))
+        return -EINVAL;
+    if (!(attr->comp_mask & beyond))
+        return ops->create_qp(NIC(pd, attr->pd), how, &qp->nic, err);
+    struct rnic_qp_init_attr_ex ex = {.base = *how, .comp_mask = attr->comp_mask & beyond};
+    if (attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) {
+        ex.create_flags = attr->create_flags;
+        ex.source_qpn = attr->source_qpn;
+    }
+    if (attr->comp_mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER)
+        ex.max_tso_header = attr->max_tso_header;
+    if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
+        ex.send_ops_flags = attr->send_ops_flags;
+    int rc = ops->create_qp_ex(NIC(pd, attr->pd), &ex, &qp->nic, err);
+    *how = ex.base;
+    return rc;
+}
+
+static struct ibv_qp *create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr) {
+    struct qp *qp = calloc(1, sizeof *qp);
+    struct rnic_err err = {0};
+    if (!qp)
+        return failed_null("create_qp", -ENOMEM, NULL);
+    struct rnic_qp_init_attr how = asked(attr, qp);
+    int rc = attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ? builder_add(qp, attr->send_ops_flags) : 0;
+    if (!rc)
+        rc = make(context, attr, &how, qp, &err);
+    if (rc) {
+        builder_free(qp);
+        free(qp);
+        return failed_null("create_qp", rc, &err);
+    }
+    memcpy(&attr->cap, &how.cap, sizeof attr->cap);
+    struct ibv_qp *pub = &qp->pub.qp_base;
+    pub->qp_context = attr->qp_context;
+    pub->pd = attr->comp_mask & IBV_QP_INIT_ATTR_PD ? attr->pd : NULL;
+    pub->send_cq = attr->send_cq;
+    pub->recv_cq = attr->recv_cq;
+    pub->srq = attr->srq;
+    return qp_show(context, qp);
+}
+
+EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
+    struct ibv_qp_init_attr_ex ex = {.comp_mask = IBV_QP_INIT_ATTR_PD, .pd = pd};
+    memcpy(&ex, attr, offsetof(struct ibv_qp_init_attr_ex, comp_mask)); /* they begin with the same members */
+    struct ibv_qp *qp = create_qp_ex(pd->context, &ex);
+    if (qp)
+        attr->cap = ex.cap;
+    return qp;
+}
+
+EXPORT struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp) { return ((struct qp *)qp)->builder ? &((struct qp *)qp)->pub : NULL; }
+
+/* ---------------------------------------------------------------- modify, query */
+
+/* What one half of an XRC connection has no use for, programs give it all the same, as to RC. */
+static int masked_out(const struct ibv_qp *qp, int mask) {
+    if (qp->qp_type == IBV_QPT_XRC_SEND)
+        return mask & ~(IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+    if (qp->qp_type == IBV_QPT_XRC_RECV)
+        return mask & ~(IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
+    return mask;
+}
+
+EXPORT int ibv_modify_qp(struct ibv_qp *pub, struct ibv_qp_attr *attr, int mask) {
+    struct qp *qp = (struct qp *)pub;
+    struct rnic_qp_attr copy;
+    struct rnic_err err = {0};
+    memcpy(&copy, attr, sizeof copy);
+    copy.ah_attr.grh.flow_label &= FLOW_LABEL_MASK;
+    copy.alt_ah_attr.grh.flow_label &= FLOW_LABEL_MASK;
+    int rc = context_of(pub->context)->ops->modify_qp(qp->nic, &copy, (uint32_t)masked_out(pub, mask), &err);
+    if (!rc && mask & IBV_QP_STATE)
+        pub->state = attr->qp_state;
+    return failed("modify_qp", rc, &err);
+}
+
+EXPORT int ibv_query_qp(struct ibv_qp *pub, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init) {
+    struct qp *qp = (struct qp *)pub;
+    struct rnic_qp_init_attr made;
+    struct rnic_err err = {0};
+    (void)mask; /* a hint: all is told */
+    int rc = context_of(pub->context)->ops->query_qp(qp->nic, (struct rnic_qp_attr *)attr, &made, &err);
+    if (rc)
+        return failed("query_qp", rc, &err);
+    *init = (struct ibv_qp_init_attr){.qp_context = pub->qp_context,
+                                      .send_cq = pub->send_cq,
+                                      .recv_cq = pub->recv_cq,
+                                      .srq = pub->srq,
+                                      .qp_type = pub->qp_type,
+                                      .sq_sig_all = made.sq_sig_all};
+    memcpy(&init->cap, &made.cap, sizeof init->cap);
+    pub->state = attr->qp_state;
+    return 0;
+}
+
+static int modify_qp_rate_limit(struct ibv_qp *pub, struct ibv_qp_rate_limit_attr *attr) {
+    struct rnic_err err = {0};
+    int rc = context_of(pub->context)
+                 ->ops->modify_qp_rate_limit(((struct qp *)pub)->nic, (const struct rnic_qp_rate_limit_attr *)attr, &err);
+    return failed("modify_qp_rate_limit", rc, &err);
+}
+
+EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *pub, enum ibv_wr_opcode opcode, uint32_t flags) {
+    int rc = context_of(pub->context)->ops->query_qp_data_in_order(((struct qp *)pub)->nic, (int)opcode, flags, NULL);
+    return rc > 0 ? rc : 0;
+}
+
+EXPORT int ibv_set_ece(struct ibv_qp *pub, struct ibv_ece *ece) {
+    struct rnic_err err = {0};
+    int rc = context_of(pub->context)->ops->set_ece(((struct qp *)pub)->nic, (struct rnic_ece *)ece, &err);
+    return failed("set_ece", rc, &err);
+}
+
+EXPORT int ibv_query_ece(struct ibv_qp *pub, struct ibv_ece *ece) {
+    struct rnic_err err = {0};
+    int rc = context_of(pub->context)->ops->query_ece(((struct qp *)pub)->nic, (struct rnic_ece *)ece, &err);
+    return failed("query_ece", rc, &err);
+}
+
+/* ---------------------------------------------------------------- the end */
+
+static int end_qp(struct qp *qp, bool wait) {
+    struct ibv_qp *pub = &qp->pub.qp_base;
+    struct rnic_err err = {0};
+    int rc = context_of(pub->context)->ops->destroy_qp(qp->nic, &err);
+    if (rc)
+        return failed("destroy_qp", rc, &err);
+    if (wait)
+        told_wait(&pub->mutex, &pub->cond, &qp->told.events, &pub->events_completed);
+    object_remove(pub->context, &qp->object);
+    builder_free(qp);
+    pthread_mutex_destroy(&pub->mutex);
+    pthread_cond_destroy(&pub->cond);
+    free(qp);
+    return 0;
+}
+
+EXPORT int ibv_destroy_qp(struct ibv_qp *pub) { return end_qp((struct qp *)pub, true); }
+
+void qp_end(struct object *object) { end_qp(OF(qp, object), false); }
+
+void qp_ops(struct verbs_context *ex) {
+    ex->create_qp_ex = create_qp_ex;
+    ex->modify_qp_rate_limit = modify_qp_rate_limit;
+}

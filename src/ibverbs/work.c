@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Post and poll: what a program does all the time.  Requests and completions are nic.h's to the byte (layout.h), so that
+ * they are passed on as they are.  Those that name an address handle, a window or a region are copied, a chunk at a time.
+ */
+#include "layout.h"
+#include "lib.h"
+
+#define CHUNK 16
+
+/* ---------------------------------------------------------------- what names objects of this library */
+
+static bool names_objects(const struct ibv_qp *qp, const struct ibv_send_wr *wr) {
+    if (qp->qp_type == IBV_QPT_UD)
+        return true;
+    for (; wr; wr = wr->next) {
+        if (wr->opcode == IBV_WR_BIND_MW)
+            return true;
+    }
+    return false;
+}
+
+static void translate(const struct ibv_qp *qp, const struct ibv_send_wr *from, struct rnic_send_wr *to) {
+    memcpy(to, from, sizeof *to);
+    if (qp->qp_type == IBV_QPT_UD)
+        to->wr.ud.ah = NIC(ah, from->wr.ud.ah);
+    if (from->opcode == IBV_WR_BIND_MW) {
+        to->bind_mw.mw = NIC(mw, from->bind_mw.mw);
+        to->bind_mw.bind_info.mr = NIC(mr, from->bind_mw.bind_info.mr);
+        to->bind_mw.bind_info.mw_access_flags &= ~(uint32_t)IBV_ACCESS_LOCAL_WRITE;
+    }
+}
+
+/* What was posted of a window: its key is the new one. */
+static void note_keys(const struct ibv_send_wr *wr, const struct ibv_send_wr *end) {
+    for (; wr != end; wr = wr->next) {
+        if (wr->opcode == IBV_WR_BIND_MW)
+            wr->bind_mw.mw->rkey = wr->bind_mw.rkey;
+    }
+}
+
+/* Posts up to a chunk; *wr is what comes behind it, or the request that was refused. */
+static int post_chunk(struct ibv_qp *pub, struct ibv_send_wr **wr) {
+    struct rnic_send_wr copies[CHUNK];
+    struct ibv_send_wr *originals[CHUNK], *first = *wr;
+    const struct rnic_send_wr *bad = NULL;
+    int n = 0;
+    for (; *wr && n < CHUNK; *wr = (*wr)->next, n++) {
+        originals[n] = *wr;
+        translate(pub, *wr, &copies[n]);
+        copies[n].next = NULL;
+        if (n)
+            copies[n - 1].next = &copies[n];
+    }
+    int rc = context_of(pub->context)->ops->post_send(((struct qp *)pub)->nic, copies, &bad, NULL);
+    if (rc)
+        *wr = originals[bad - copies];
+    note_keys(first, *wr);
+    return rc;
+}
+
+/* ---------------------------------------------------------------- queue pairs and shared queues */
+
+static int post_send(struct ibv_qp *pub, struct ibv_send_wr *wr, struct ibv_send_wr **bad) {
+    int rc = 0;
+    if (!names_objects(pub, wr))
+        return -context_of(pub->context)
+                    ->ops->post_send(((struct qp *)pub)->nic, (const struct rnic_send_wr *)wr,
+                                     (const struct rnic_send_wr **)bad, NULL);
+    while (wr && !rc)
+        rc = post_chunk(pub, &wr);
+    if (rc)
+        *bad = wr;
+    return -rc;
+}
+
+static int post_recv(struct ibv_qp *pub, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {
+    return -context_of(pub->context)
+                ->ops->post_recv(((struct qp *)pub)->nic, (const struct rnic_recv_wr *)wr,
+                                 (const struct rnic_recv_wr **)bad, NULL);
+}
+
+static int post_srq_recv(struct ibv_srq *pub, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {
+    return -context_of(pub->context)
+                ->ops->post_srq_recv(((struct srq *)pub)->nic, (const struct rnic_recv_wr *)wr,
+                                     (const struct rnic_recv_wr **)bad, NULL);
+}
+
+static int poll_cq(struct ibv_cq *pub, int n, struct ibv_wc *wc) {
+    return context_of(pub->context)->ops->poll_cq(((struct cq *)pub)->nic, n, (struct rnic_wc *)wc);
+}
+
+void work_ops(struct verbs_context *ex) {
+    ex->context.ops.post_send = post_send;
+    ex->context.ops.post_recv = post_recv;
+    ex->context.ops.post_srq_recv = post_srq_recv;
+    ex->context.ops.poll_cq = poll_cq;
+}
