@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""To run programs that are linked with libibverbs over rnic's library: both ends of one, on one host."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import rnic
+from waiting import PATIENCE, until
+
+LIBRARY = Path(rnic.__file__).parent / "lib" / "libibverbs.so.1"
+DEVICE = "roce_lo"
+
+
+def needs(program: str, package: str) -> None:
+    """Skips the test where the program is not installed."""
+    if not shutil.which(program):
+        pytest.skip(f"{program} is not installed: Debian's package {package} has it")
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "LD_LIBRARY_PATH": str(LIBRARY.parent), "RNIC_VERBS_DEBUG": "1", **more}
+
+
+@dataclass
+class Ended:
+    """A program that has ended well, and what it has printed."""
+
+    text: str
+
+
+def run(*command: str | Path, **more: str) -> Ended:
+    done = subprocess.run(
+        list(map(str, command)),
+        env=environment(**more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}"
+    return Ended(done.stdout)
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+def listens(port: int) -> bool:
+    """Whether a process of this network namespace listens there.  A look by connecting would be taken for the peer."""
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()]
+    return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows if row[0] != "sl")
+
+
+def both_ends(*command: str, port_option: str = "-p", **more: str) -> tuple[str, str]:
+    """What server and client of a program have printed.  Each has to end well."""
+    port = free_port()
+    words = [*command, port_option, str(port)]
+    with subprocess.Popen(
+        words, env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as server:
+        try:
+            until(lambda: listens(port) or server.poll() is not None, f"{command[0]} listens")
+            client = run(*words, "127.0.0.1", **more)
+            text, _ = server.communicate(timeout=PATIENCE)
+        finally:
+            server.kill()
+    assert server.returncode == 0, text
+    return text, client.text
