@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * opcode.h: opcodes of the base transport header (IBA 9.2.1, table 38): a service in bits 7-5, an operation in bits 4-0.
+ * opcode.h: opcodes of the base transport header (IBA 9.2.1, table "OpCode field"): a service in
+ * bits 7-5, an operation in bits 4-0.
  */
 #ifndef INFINIBAND_OPCODE_H
 #define INFINIBAND_OPCODE_H
