@@ -122,7 +122,7 @@ static void a_program_migrates_and_the_peer_follows(void) {
     }
 }
 
-/* On the other way the peer may have another one: what comes from there is no forger's (dev/floods.c). */
+/* On the other way the peer may have another one: what comes from there is no forger's (host/floods.c). */
 static void the_ports_of_the_way_that_was_left_are_forgotten(void) {
     pair_open(&p, 0);
     arm_both();

@@ -16,7 +16,7 @@ int ah_resolve(struct dev *dev, const struct rnic_ah_attr *av, struct way *to, s
     int index = av->grh.sgid_index;
     if (index >= NETDEV_MAX_GIDS)
         return fail(err, -EINVAL, "ah_attr.grh.sgid_index is %d; the GID table has %d entries", index, NETDEV_MAX_GIDS);
-    struct port *port = &dev->ports[index];
+    struct port *port = &dev->net.ports[index];
     if (!port->steering)
         return fail(err, -EINVAL, "ah_attr.grh.sgid_index is %d; the GID table is empty there", index);
     *to = (struct way){.link = dev->nic.wire,
@@ -31,7 +31,7 @@ int ah_resolve(struct dev *dev, const struct rnic_ah_attr *av, struct way *to, s
     if (address_is_v4(&to->dst) != address_is_v4(&port->addr))
         return fail(err, -EINVAL, "ah_attr: dgid and the GID at sgid_index %d are not both IPv4 or both IPv6", index);
     if (IN6_IS_ADDR_LINKLOCAL(&to->dst.sin6_addr) || IN6_IS_ADDR_MULTICAST(&to->dst.sin6_addr))
-        to->dst.sin6_scope_id = (uint32_t)dev->net.ifindex;
+        to->dst.sin6_scope_id = (uint32_t)dev->net.netdev.ifindex;
     return 0;
 }
 
@@ -57,7 +57,7 @@ void ah_reap(struct dev *dev) {
             continue;
         }
         *at = ah->next;
-        ports_leave(dev, &ah->way);
+        ports_leave(&dev->net, &ah->way);
         free(ah);
     }
 }

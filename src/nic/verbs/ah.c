@@ -21,12 +21,12 @@ static int make(struct dev *dev, const struct rnic_ah_attr *attr, struct ah *ah,
     if (rc || !group_is_multicast(&ah->way.dst.sin6_addr))
         return rc;
     port = ah->way.port;
-    rc = group_reach(&port->addr, &ah->way.dst, dev->net.ifindex);
+    rc = group_reach(&port->addr, &ah->way.dst, dev->net.netdev.ifindex);
     if (!rc)
-        rc = group_send_by(port->tx_fd, address_is_v4(&port->addr), dev->net.ifindex);
+        rc = group_send_by(port->tx_fd, address_is_v4(&port->addr), dev->net.netdev.ifindex);
     return rc ? fail(err, rc,
                      "the host has no way for multicast to this group over %s (ip route add multicast ...): %s",
-                     dev->net.name, strerror(-rc))
+                     dev->net.netdev.name, strerror(-rc))
               : 0;
 }
 
@@ -45,7 +45,7 @@ int soft_create_ah(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct r
     rc = make(dev, attr, ah, err);
     if (!rc) {
         ((struct pd *)pd)->ahs++;
-        ports_use(dev, &ah->way);
+        ports_use(&dev->net, &ah->way);
     }
     dev_unlock(dev);
     if (rc) {

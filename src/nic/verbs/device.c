@@ -23,7 +23,7 @@ static int still_open(struct dev *dev, struct rnic_err *err) {
     } kinds[] = {{dev->objects.pds, "protection domains"},
                  {dev->objects.cqs, "completion queues"},
                  {dev->objects.channels, "completion channels"},
-                 {listeners_count(dev), "listeners"},
+                 {listeners_count(&dev->host), "listeners"},
                  {dev->objects.xrcds, "XRC domains"},
                  {dev->objects.cntrs, "counters"},
                  {dev->objects.wqs, "work queues"},
@@ -58,8 +58,8 @@ static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *
         return rc;
     *attr = (struct rnic_device_attr){
         .fw_ver = RNIC_VERSION,
-        .node_guid = dev->net.guid,
-        .sys_image_guid = dev->net.guid,
+        .node_guid = dev->net.netdev.guid,
+        .sys_image_guid = dev->net.netdev.guid,
         .max_mr_size = 1ull << 47,
         .page_size_cap = 0xFFFFF000,
         .max_qp = MAX_QP,
@@ -111,10 +111,10 @@ static int soft_query_rt_values(struct rnic_context *ctx, struct rnic_values_ex 
 static struct netdev netdev_now(struct dev *dev) {
     bool dead = atomic_load(&dev->dead);
     if (!dead)
-        pthread_mutex_lock(&dev->net_lock);
-    struct netdev net = dev->net;
+        pthread_mutex_lock(&dev->net.lock);
+    struct netdev net = dev->net.netdev;
     if (!dead)
-        pthread_mutex_unlock(&dev->net_lock);
+        pthread_mutex_unlock(&dev->net.lock);
     return net;
 }
 
@@ -138,7 +138,7 @@ static int soft_query_port(struct rnic_context *ctx, int port, struct rnic_port_
         return rc;
     struct netdev net = netdev_now(dev_of(ctx));
     struct rnic_counters counters = counters_now(dev_of(ctx));
-    int mtu = dev_mtu_of(net.mtu);
+    int mtu = net_mtu_of(net.mtu);
     bool up = net.up && mtu;
     *attr = (struct rnic_port_attr){
         .state = up ? RNIC_PORT_ACTIVE : RNIC_PORT_DOWN,
@@ -195,7 +195,7 @@ static int soft_set_pkeys(struct rnic_context *ctx, int port, const uint16_t *pk
     if (rc)
         return rc;
     dev_lock(dev);
-    rc = pkeys_set(dev, pkeys, (uint32_t)n, err);
+    rc = pkeys_set(&dev->net, pkeys, (uint32_t)n, err);
     dev_unlock(dev);
     return rc;
 }
@@ -207,7 +207,7 @@ static int soft_query_counters(struct rnic_context *ctx, struct rnic_counters *o
         return rc;
     dev_lock(dev);
     *out = dev->nic.counters;
-    out->value[RNIC_CNT_port_remaps] = ports_remaps(dev);
+    out->value[RNIC_CNT_port_remaps] = ports_remaps(&dev->net);
     dev_unlock(dev);
     return 0;
 }
@@ -218,10 +218,7 @@ static int soft_set_fault(struct rnic_context *ctx, const struct rnic_fault *fau
     if (rc)
         return rc;
     dev_lock(dev);
-    udp_tx_flush(&dev->tx);
-    fault_set(&dev->fault, fault);
-    dev->nic.faulty = fault != NULL;
-    raw_set_fault(dev, fault);
+    net_set_fault(&dev->net, fault);
     dev_unlock(dev);
     engine_wake(&dev->run); /* it may have to wait for what the injector holds */
     return 0;

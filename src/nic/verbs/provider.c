@@ -21,6 +21,6 @@ int rnic_soft_import(int cmd_fd, struct rnic_context **ctx, struct rnic_device_i
     if (rc)
         return rc;
     *ctx = &dev->pub;
-    device_describe(&dev->net, info);
+    device_describe(&dev->net.netdev, info);
     return 0;
 }

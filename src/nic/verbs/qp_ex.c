@@ -60,8 +60,8 @@ int soft_create_qp_ex(struct rnic_pd *pd, struct rnic_qp_init_attr_ex *attr, str
 
 static uint32_t packet_bytes(const struct dev *dev, const struct qp *qp) {
     if (qp->pub.qp_type == RNIC_QPT_RAW_PACKET)
-        return (uint32_t)dev->net.mtu;
-    return mtu_bytes(qp->ib.service == OPC_UD ? dev_active_mtu(dev) : qp->attr.path_mtu);
+        return (uint32_t)dev->net.netdev.mtu;
+    return mtu_bytes(qp->ib.service == OPC_UD ? net_active_mtu(&dev->net) : qp->attr.path_mtu);
 }
 
 static int check_rate(const struct qp *qp, const struct rnic_qp_rate_limit_attr *attr, struct rnic_err *err) {

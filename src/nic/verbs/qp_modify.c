@@ -26,24 +26,24 @@ static int resolve(struct dev *dev, const struct rnic_ah_attr *av, uint32_t dest
 }
 
 static void take_port(struct dev *dev, struct way *old, const struct way *to) {
-    ports_leave(dev, old);
-    ports_use(dev, to);
+    ports_leave(&dev->net, old);
+    ports_use(&dev->net, to);
 }
 
 static void take_paths(struct dev *dev, struct qp *qp, uint32_t mask, const struct ways *path, const struct ways *alt) {
     if (mask & RNIC_QP_AV) {
-        lanes_leave(dev, qp);
+        lanes_leave(&dev->host, qp);
         take_port(dev, &qp->way, &path->to);
         qp->way = path->to;
         qp->ib.from = path->from;
         memset(qp->ib.heard, 0, sizeof qp->ib.heard);
-        floods_new_peer(dev, qp, &qp->ib.from.src.sin6_addr);
-        qp->reach = qp->reach_in = dev->local ? REACH_OPEN : REACH_WIRE;
+        floods_new_peer(&dev->host, qp, &qp->ib.from.src.sin6_addr);
+        qp->reach = qp->reach_in = dev->host.local ? REACH_OPEN : REACH_WIRE;
     }
     if (mask & RNIC_QP_ALT_PATH) {
         take_port(dev, &qp->ib.alt, &alt->to);
         path_load(qp, &alt->to, &alt->from);
-        floods_new_peer(dev, qp, &alt->from.src.sin6_addr);
+        floods_new_peer(&dev->host, qp, &alt->from.src.sin6_addr);
     }
 }
 
@@ -51,9 +51,9 @@ static void take_paths(struct dev *dev, struct qp *qp, uint32_t mask, const stru
 void verbs_leave_paths(struct dev *dev, struct qp *qp) {
     if (!qp->ib.service) /* frames go by no port */
         return;
-    ports_leave(dev, &qp->way);
-    ports_leave(dev, &qp->ib.alt);
-    lanes_leave(dev, qp);
+    ports_leave(&dev->net, &qp->way);
+    ports_leave(&dev->net, &qp->ib.alt);
+    lanes_leave(&dev->host, qp);
 }
 
 /* What a transition means to the device's scheduling; the rest is qp_transition(). */
@@ -66,20 +66,20 @@ static int enter_state(struct dev *dev, struct qp *qp, int to) {
     }
     int rc = qp_transition(qp, to);
     if (!rc && to == RNIC_QPS_RTR && qp->ib.service & OPC_UD)
-        floods_new_peer(dev, qp, NULL);
+        floods_new_peer(&dev->host, qp, NULL);
     if (!rc && to >= RNIC_QPS_RTS)
         sched_ready(&dev->run, qp);
     return rc;
 }
 
 static int check_mtu(const struct dev *dev, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err) {
-    if (!(mask & RNIC_QP_PATH_MTU) || attr->path_mtu <= dev_active_mtu(dev))
+    if (!(mask & RNIC_QP_PATH_MTU) || attr->path_mtu <= net_active_mtu(&dev->net))
         return 0;
-    if (!dev_active_mtu(dev))
-        return fail(err, -EINVAL, "the MTU of %s is %d, too small for RoCE: at least %u", dev->net.name, dev->net.mtu,
-                    mtu_bytes(RNIC_MTU_256) + DEV_HEADERS_MAX);
+    if (!net_active_mtu(&dev->net))
+        return fail(err, -EINVAL, "the MTU of %s is %d, too small for RoCE: at least %u", dev->net.netdev.name,
+                    dev->net.netdev.mtu, mtu_bytes(RNIC_MTU_256) + NET_HEADERS_MAX);
     return fail(err, -EINVAL, "path_mtu is %u bytes; the port's active MTU is %u (the netdev's is %d)",
-                mtu_bytes(attr->path_mtu), mtu_bytes(dev_active_mtu(dev)), dev->net.mtu);
+                mtu_bytes(attr->path_mtu), mtu_bytes(net_active_mtu(&dev->net)), dev->net.netdev.mtu);
 }
 
 /* A path that is not a wire's cannot fail, and no packet of it could tell the peer of another one. */
@@ -125,7 +125,7 @@ static int modify(struct dev *dev, struct qp *qp, const struct rnic_qp_attr *att
 void verbs_publish_qp(struct dev *dev, struct qp *qp) {
     uint32_t access = qp->attr.qp_access_flags | (qp->attr.max_dest_rd_atomic ? STORE_ANSWERS : 0);
     bool connected = qp->state >= RNIC_QPS_RTR && qp->state <= RNIC_QPS_SQD && qp->pub.qp_type == RNIC_QPT_RC;
-    if (!dev->local || !connected || qp->cntrs)
+    if (!dev->host.local || !connected || qp->cntrs)
         return;
     qp->exposed = true;
     qp->record = store_publish(&dev->store, &(struct store_record){.kind = STORE_QP,
@@ -150,11 +150,11 @@ static bool end_copies(struct dev *dev, struct qp *qp, bool ends) {
     uint32_t peer = qp->attr.dest_qp_num;
     if (!qp->exposed)
         return true;
-    if (!lanes_await(dev, peer))
+    if (!lanes_await(&dev->host, peer))
         return false;
     if (ends)
         qp_close_off(qp);
-    return !ends || lanes_await(dev, peer);
+    return !ends || lanes_await(&dev->host, peer);
 }
 
 /* The same as for regions (withdraw_mr). */
@@ -221,7 +221,7 @@ int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_
     dev_unlock(dev);
     engine_wake(&dev->run); /* new sockets to watch, new deadlines */
     if (!rc && (mask & RNIC_QP_AV))
-        lanes_prepare(dev, qp_of(pub));
+        lanes_prepare(&dev->host, qp_of(pub));
     return rc;
 }
 

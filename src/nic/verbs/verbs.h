@@ -17,7 +17,7 @@
 
 #include "dev/dev.h"
 
-#define MAX_QP (DEV_MAX_SLOTS * (int)QPN_INDICES / 2)
+#define MAX_QP (SLOTS_EACH * (int)QPN_INDICES / 2)
 #define MAX_QP_WR 32768
 #define MAX_SGE SGE_MAX
 #define MAX_INLINE 4096

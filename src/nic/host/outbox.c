@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dev/dev.h"
+#include "host/host.h"
 #include "wire/icrc.h"
 #include "wire/mad.h"
 
@@ -35,28 +35,28 @@ struct outbox {
     uint32_t count;
 };
 
-static struct outbox *find(const struct dev *dev, const struct abstract_name *to) {
-    struct outbox *box = dev->letters.boxes;
+static struct outbox *find(const struct host *host, const struct abstract_name *to) {
+    struct outbox *box = host->letters.boxes;
     while (box && (box->to.length != to->length || memcmp(&box->to.un, &to->un, to->length)))
         box = box->next;
     return box;
 }
 
-static struct outbox *open_box(struct dev *dev, const struct abstract_name *to) {
+static struct outbox *open_box(struct host *host, const struct abstract_name *to) {
     struct outbox *box = calloc(1, sizeof *box);
     if (!box)
         return NULL;
-    *box = (struct outbox){.next = dev->letters.boxes, .to = *to, .last = &box->first};
-    dev->letters.boxes = box;
+    *box = (struct outbox){.next = host->letters.boxes, .to = *to, .last = &box->first};
+    host->letters.boxes = box;
     return box;
 }
 
-static int hold(struct dev *dev, struct port *port, const struct abstract_name *to, const struct slot_packet *p,
+static int hold(struct host *host, struct port *port, const struct abstract_name *to, const struct slot_packet *p,
                 const uint8_t *bth, uint64_t now) {
-    struct outbox *box = find(dev, to);
-    if (p->length > PACKET_MAX || dev->letters.held == HELD_MAX || (box && box->count == HELD_EACH))
+    struct outbox *box = find(host, to);
+    if (p->length > PACKET_MAX || host->letters.held == HELD_MAX || (box && box->count == HELD_EACH))
         return -EAGAIN;
-    if (!box && !(box = open_box(dev, to)))
+    if (!box && !(box = open_box(host, to)))
         return -EAGAIN;
     struct letter *letter = malloc(sizeof *letter);
     if (!letter)
@@ -66,46 +66,46 @@ static int hold(struct dev *dev, struct port *port, const struct abstract_name *
     *box->last = letter;
     box->last = &letter->next;
     box->count++;
-    if (dev->letters.held++ == 0)
-        dev->letters.retry_at = now + RETRY_NS;
+    if (host->letters.held++ == 0)
+        host->letters.retry_at = now + RETRY_NS;
     return 0;
 }
 
-int outbox_send(struct dev *dev, struct port *port, const struct abstract_name *to, const struct slot_packet *p,
+int outbox_send(struct host *host, struct port *port, const struct abstract_name *to, const struct slot_packet *p,
                 const uint8_t *bth, uint64_t now) {
-    const struct outbox *box = find(dev, to);
+    const struct outbox *box = find(host, to);
     int rc = box && box->first ? -EAGAIN : port_hand_on(port, to, p, bth);
     if (rc == 0)
-        demux_count_forward(dev, 0, 1);
+        forward_count(host, 0, 1);
     if (rc != -EAGAIN)
         return rc;
-    rc = hold(dev, port, to, p, bth, now);
+    rc = hold(host, port, to, p, bth, now);
     if (rc)
-        demux_count_forward(dev, rc, 1);
+        forward_count(host, rc, 1);
     return 0;
 }
 
 /* What the receiver has room for now; its first letter's time decides about all behind it. */
-static void deliver(struct dev *dev, struct outbox *box, uint64_t now) {
+static void deliver(struct host *host, struct outbox *box, uint64_t now) {
     struct letter *letter;
     while ((letter = box->first)) {
         int rc = port_hand_on(letter->port, &box->to, &letter->packet, letter->bytes);
         if (rc == -EAGAIN && now < letter->until)
             return;
-        demux_count_forward(dev, rc, 1);
+        forward_count(host, rc, 1);
         box->first = letter->next;
         box->count--;
-        dev->letters.held--;
+        host->letters.held--;
         free(letter);
     }
     box->last = &box->first;
 }
 
-void outbox_timer(struct dev *dev, uint64_t now) {
-    if (!dev->letters.held || now < dev->letters.retry_at)
+void outbox_timer(struct host *host, uint64_t now) {
+    if (!host->letters.held || now < host->letters.retry_at)
         return;
-    for (struct outbox **at = &dev->letters.boxes, *box; (box = *at);) {
-        deliver(dev, box, now);
+    for (struct outbox **at = &host->letters.boxes, *box; (box = *at);) {
+        deliver(host, box, now);
         if (box->first) {
             at = &box->next;
             continue;
@@ -113,21 +113,27 @@ void outbox_timer(struct dev *dev, uint64_t now) {
         *at = box->next;
         free(box);
     }
-    dev->letters.retry_at = now + RETRY_NS;
+    host->letters.retry_at = now + RETRY_NS;
 }
 
-uint64_t outbox_deadline(const struct dev *dev) { return dev->letters.held ? dev->letters.retry_at : NEVER; }
+uint64_t outbox_deadline(const struct host *host) { return host->letters.held ? host->letters.retry_at : NEVER; }
 
-void outbox_free(struct dev *dev) {
+void outbox_free(struct host *host) {
     struct outbox *box;
-    while ((box = dev->letters.boxes)) {
+    while ((box = host->letters.boxes)) {
         struct letter *letter;
         while ((letter = box->first)) {
             box->first = letter->next;
             free(letter);
         }
-        dev->letters.boxes = box->next;
+        host->letters.boxes = box->next;
         free(box);
     }
-    dev->letters.held = 0;
+    host->letters.held = 0;
 }
+
+static void timer(void *owner, uint64_t now) { outbox_timer(owner, now); }
+
+static uint64_t deadline(const void *owner) { return outbox_deadline(owner); }
+
+const struct source outbox_source = {.name = "outbox", .deadline = deadline, .timer = timer};

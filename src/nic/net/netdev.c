@@ -2,7 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* struct ifreq */
 #endif
-#include "dev/netdev.h"
+#include "net/netdev.h"
 
 #include <errno.h>
 #include <ifaddrs.h>

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "dev/dev.h"
+#include "net/net.h"
 
 static int check(const uint16_t *pkeys, uint32_t n, struct rnic_err *err) {
     if (n < 1 || n > PKEYS)
@@ -23,38 +23,31 @@ static int check(const uint16_t *pkeys, uint32_t n, struct rnic_err *err) {
     return 0;
 }
 
-static void fill(struct dev *dev, const uint16_t *pkeys, uint32_t n) {
-    memset(dev->nic.pkeys, 0, sizeof dev->nic.pkeys);
-    memcpy(dev->nic.pkeys, pkeys, n * sizeof *pkeys);
+static void fill(struct net *net, const uint16_t *pkeys, uint32_t n) {
+    memset(net->nic->pkeys, 0, sizeof net->nic->pkeys);
+    memcpy(net->nic->pkeys, pkeys, n * sizeof *pkeys);
 }
 
-int pkeys_init(struct dev *dev, const struct rnic_open_attr *attr, struct rnic_err *err) {
+int pkeys_init(struct net *net, const struct rnic_open_attr *attr, struct rnic_err *err) {
     static const uint16_t standard = 0xFFFF;
     const uint16_t *pkeys = attr->num_pkeys ? attr->pkeys : &standard;
     uint32_t n = attr->num_pkeys ? attr->num_pkeys : 1;
     int rc = check(pkeys, n, err);
     if (!rc)
-        fill(dev, pkeys, n);
+        fill(net, pkeys, n);
     return rc;
 }
 
-/* A queue pair's key is its entry's, whatever that is now (IBA 10.9.2). */
-static void refresh(struct dev *dev, struct qp *qp) {
-    (void)dev;
-    if (qp->state != RNIC_QPS_RESET)
-        qp->ib.pkey = qp->nic->pkeys[qp->attr.pkey_index];
-}
-
-int pkeys_set(struct dev *dev, const uint16_t *pkeys, uint32_t n, struct rnic_err *err) {
+int pkeys_set(struct net *net, const uint16_t *pkeys, uint32_t n, struct rnic_err *err) {
     struct rnic_async_event e = {.event_type = RNIC_EVENT_PKEY_CHANGE, .port_num = 1};
     uint16_t before[PKEYS];
     int rc = check(pkeys, n, err);
     if (rc)
         return rc;
-    memcpy(before, dev->nic.pkeys, sizeof before);
-    fill(dev, pkeys, n);
-    qpn_each(dev, refresh);
-    if (memcmp(before, dev->nic.pkeys, sizeof before))
-        event_push(&dev->nic.events, &e);
+    memcpy(before, net->nic->pkeys, sizeof before);
+    fill(net, pkeys, n);
+    net->calls->repartitioned(net->owner);
+    if (memcmp(before, net->nic->pkeys, sizeof before))
+        event_push(&net->nic->events, &e);
     return 0;
 }

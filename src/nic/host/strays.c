@@ -8,7 +8,7 @@
  * nobody's for a moment, without another one.  Whoever comes in this moment loses packets as any wire does, and only while
  * it is flooded.
  */
-#include "dev/dev.h"
+#include "host/host.h"
 
 #define EACH_NS 500000ull     /* 2,000 a second in the long run */
 #define AT_ONCE 256           /* of which so many may come together, as the clients of a server that has gone do */
@@ -21,15 +21,15 @@ static bool take(uint64_t *paid_until, uint64_t now) {
     return true;
 }
 
-bool strays_may_answer(struct dev *dev, uint64_t now) { return take(&dev->strays.answers, now); }
+bool strays_may_answer(struct host *host, uint64_t now) { return take(&host->strays.answers, now); }
 
-bool strays_no_slot(const struct dev *dev, uint32_t slot, uint64_t now) {
-    return now < dev->strays.no_slot_until[slot % SLOT_COUNT];
+bool strays_no_slot(const struct host *host, uint32_t slot, uint64_t now) {
+    return now < host->strays.no_slot_until[slot % SLOT_COUNT];
 }
 
-void strays_missed_slot(struct dev *dev, uint32_t slot, uint64_t now) {
-    if (!take(&dev->strays.looks, now))
-        dev->strays.no_slot_until[slot % SLOT_COUNT] = now + MOMENT_NS;
+void strays_missed_slot(struct host *host, uint32_t slot, uint64_t now) {
+    if (!take(&host->strays.looks, now))
+        host->strays.no_slot_until[slot % SLOT_COUNT] = now + MOMENT_NS;
 }
 
 static uint32_t place_of(const struct stray_name *name) {
@@ -37,16 +37,16 @@ static uint32_t place_of(const struct stray_name *name) {
     return (uint32_t)(key * 0x9E3779B97F4A7C15ull >> 32) % STRAY_NAMES;
 }
 
-bool strays_no_name(const struct dev *dev, const struct stray_name *name, uint64_t now) {
-    const struct stray_name *known = &dev->strays.names[place_of(name)];
+bool strays_no_name(const struct host *host, const struct stray_name *name, uint64_t now) {
+    const struct stray_name *known = &host->strays.names[place_of(name)];
     return now < known->until && known->service_id == name->service_id && known->port == name->port &&
            known->any == name->any;
 }
 
-void strays_missed_name(struct dev *dev, const struct stray_name *name, uint64_t now) {
-    if (take(&dev->strays.looks, now))
+void strays_missed_name(struct host *host, const struct stray_name *name, uint64_t now) {
+    if (take(&host->strays.looks, now))
         return;
-    struct stray_name *known = &dev->strays.names[place_of(name)];
+    struct stray_name *known = &host->strays.names[place_of(name)];
     *known = *name;
     known->until = now + MOMENT_NS;
 }

@@ -9,8 +9,8 @@
 
 #include "base/address.h"
 #include "base/fail.h"
-#include "dev/dev.h"
 #include "link/group/group.h"
+#include "net/net.h"
 #include "wire/bth.h"
 
 struct group {
@@ -22,8 +22,8 @@ struct group {
 
 /* ---------------------------------------------------------------- attach, detach */
 
-static struct group **group_at(struct dev *dev, const union rnic_gid *gid) {
-    struct group **at = &dev->groups;
+static struct group **group_at(struct net *net, const union rnic_gid *gid) {
+    struct group **at = &net->groups;
     while (*at && memcmp(&(*at)->in.addr.sin6_addr, gid->raw, sizeof gid->raw))
         at = &(*at)->next;
     return at;
@@ -37,7 +37,7 @@ static int member_at(const struct group *g, const struct qp *qp) {
     return -1;
 }
 
-static struct group *open_group(struct dev *dev, const union rnic_gid *gid, struct rnic_err *err) {
+static struct group *open_group(struct net *net, const union rnic_gid *gid, struct rnic_err *err) {
     struct group *g = calloc(1, sizeof *g);
     if (!g) {
         fail(err, -ENOMEM, "no memory");
@@ -46,10 +46,10 @@ static struct group *open_group(struct dev *dev, const union rnic_gid *gid, stru
     char text[ADDRESS_TEXT];
     g->in = (struct port){.addr = {.sin6_family = AF_INET6}, .tx_fd = -1};
     memcpy(&g->in.addr.sin6_addr, gid->raw, sizeof gid->raw);
-    g->in.rx_fd = group_open(&g->in.addr, dev->net.ifindex);
+    g->in.rx_fd = group_open(&g->in.addr, net->netdev.ifindex);
     if (g->in.rx_fd >= 0)
         return g;
-    fail(err, g->in.rx_fd, "no socket for the group %s on %s: %s", address_text(&g->in.addr, text), dev->net.name,
+    fail(err, g->in.rx_fd, "no socket for the group %s on %s: %s", address_text(&g->in.addr, text), net->netdev.name,
          strerror(-g->in.rx_fd));
     errno = -g->in.rx_fd;
     free(g);
@@ -74,16 +74,16 @@ static void remove_group(struct group **at) {
     free(g);
 }
 
-int mcast_attach(struct dev *dev, struct qp *qp, const union rnic_gid *gid, struct rnic_err *err) {
-    struct group **at = group_at(dev, gid);
+int mcast_attach(struct net *net, struct qp *qp, const union rnic_gid *gid, struct rnic_err *err) {
+    struct group **at = group_at(net, gid);
     bool fresh = !*at;
     if (!fresh && member_at(*at, qp) >= 0)
         return 0; /* once is enough */
     if (fresh) {
-        *at = open_group(dev, gid, err);
+        *at = open_group(net, gid, err);
         if (!*at)
             return -errno;
-        engine_watch(&dev->run, (*at)->in.rx_fd);
+        engine_watch(net->run, (*at)->in.rx_fd);
     }
     int rc = add_member(*at, qp);
     if (rc && fresh)
@@ -91,8 +91,8 @@ int mcast_attach(struct dev *dev, struct qp *qp, const union rnic_gid *gid, stru
     return rc ? fail(err, rc, "no memory") : 0;
 }
 
-int mcast_detach(struct dev *dev, struct qp *qp, const union rnic_gid *gid, struct rnic_err *err) {
-    struct group **at = group_at(dev, gid);
+int mcast_detach(struct net *net, struct qp *qp, const union rnic_gid *gid, struct rnic_err *err) {
+    struct group **at = group_at(net, gid);
     int i = *at ? member_at(*at, qp) : -1;
     if (i < 0)
         return fail(err, -EINVAL, "the queue pair is not attached to the group");
@@ -103,25 +103,17 @@ int mcast_detach(struct dev *dev, struct qp *qp, const union rnic_gid *gid, stru
     return 0;
 }
 
-void mcast_abandon(struct dev *dev) {
-    for (struct group *g = dev->groups; g; g = g->next)
+void mcast_abandon(struct net *net) {
+    for (struct group *g = net->groups; g; g = g->next)
         close(g->in.rx_fd);
 }
 
 /* ---------------------------------------------------------------- receive */
 
-static bool is_own_address(const struct dev *dev, const struct sockaddr_in6 *src) {
-    for (int i = 0; i < dev->net.ngids; i++) {
-        if (address_same(&dev->ports[i].addr, src))
-            return true;
-    }
-    return false;
-}
-
 /* Each member gets its own copy, but the sender none (IBA 10.5.2). */
-static void deliver(struct dev *dev, const struct group *g, struct packet *pkt, const struct udp_datagram *d,
+static void deliver(struct net *net, const struct group *g, struct packet *pkt, const struct udp_datagram *d,
                     uint64_t now) {
-    uint32_t sender = is_own_address(dev, &d->src) ? deth_source(pkt) : 0;
+    uint32_t sender = ports_find(net, &d->src.sin6_addr) ? deth_source(pkt) : 0;
     for (int i = 0; i < g->members; i++) {
         struct qp *qp = g->member[i];
         int index = qp_pkey_index(qp, bth_pkey(pkt->bth));
@@ -129,31 +121,31 @@ static void deliver(struct dev *dev, const struct group *g, struct packet *pkt, 
         if (qp->pub.qp_num == sender)
             continue;
         if (index >= 0)
-            demux_deliver(dev, qp, pkt, d->length, now);
+            sched_deliver(net->run, qp, pkt, d->length, now);
         else
             COUNT(qp, drop_bad_pkey);
     }
 }
 
-static void input(struct dev *dev, const struct group *g, const struct udp_datagram *d, uint64_t now) {
+static void input(struct net *net, const struct group *g, const struct udp_datagram *d, uint64_t now) {
     struct incoming in;
-    dev->nic.counters.value[RNIC_CNT_rx_packets]++;
-    dev->nic.counters.value[RNIC_CNT_rx_bytes] += d->length;
-    if (!demux_check(dev, &in, &g->in.addr, d))
+    net->nic->counters.value[RNIC_CNT_rx_packets]++;
+    net->nic->counters.value[RNIC_CNT_rx_bytes] += d->length;
+    if (!incoming_check(net, &in, &g->in.addr, d))
         return;
     if (bth_dqpn(in.pkt.bth) == QPN_MULTICAST)
-        deliver(dev, g, &in.pkt, d, now);
+        deliver(net, g, &in.pkt, d, now);
     else
-        dev->nic.counters.value[RNIC_CNT_drop_bad_qpn]++;
+        net->nic->counters.value[RNIC_CNT_drop_bad_qpn]++;
 }
 
 static bool receive(void *owner, uint64_t now) {
-    struct dev *dev = owner;
+    struct net *net = owner;
     bool any = false;
-    for (const struct group *g = dev->groups; g; g = g->next) {
-        int n = udp_receive(&dev->rx, &g->in);
+    for (const struct group *g = net->groups; g; g = g->next) {
+        int n = udp_receive(&net->rx, &g->in);
         for (int i = 0; i < n; i++)
-            input(dev, g, &dev->rx.datagram[i], now);
+            input(net, g, &net->rx.datagram[i], now);
         any |= n > 0;
     }
     return any;

@@ -2,8 +2,8 @@
  *
  * Network devices of this namespace, read by getifaddrs and SIOCGIF*: what a soft device is made of.
  */
-#ifndef RNIC_DEV_NETDEV_H
-#define RNIC_DEV_NETDEV_H
+#ifndef RNIC_NET_NETDEV_H
+#define RNIC_NET_NETDEV_H
 
 #include <stdbool.h>
 

@@ -12,12 +12,12 @@
 #include <unistd.h>
 
 #include "base/fail.h"
-#include "dev/dev.h"
+#include "net/net.h"
 
 #define NOTICES 16384 /* bytes of one datagram of them */
 #define AT_ONCE 16    /* datagrams: more of them wait for the next pass */
 
-int follow_open(struct dev *dev, struct rnic_err *err) {
+int follow_open(struct net *net, struct rnic_err *err) {
     struct sockaddr_nl groups = {.nl_family = AF_NETLINK,
                                  .nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR};
     int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
@@ -28,64 +28,46 @@ int follow_open(struct dev *dev, struct rnic_err *err) {
         close(fd);
         return fail(err, rc, "cannot follow the network device: %s", strerror(-rc));
     }
-    dev->follow_fd = fd;
+    net->follow_fd = fd;
     return 0;
 }
 
-void follow_close(struct dev *dev) {
-    if (dev->follow_fd >= 0)
-        close(dev->follow_fd);
-    dev->follow_fd = -1;
+void follow_close(struct net *net) {
+    if (net->follow_fd >= 0)
+        close(net->follow_fd);
+    net->follow_fd = -1;
 }
 
 /* ---------------------------------------------------------------- what has changed */
 
-static void port_event(struct dev *dev, int type) {
+static void port_event(struct net *net, int type) {
     struct rnic_async_event e = {.event_type = type, .port_num = 1};
-    event_push(&dev->nic.events, &e);
+    event_push(&net->nic->events, &e);
 }
 
-static void end_qp(struct dev *dev, struct qp *qp) {
-    if (qp->state == RNIC_QPS_RESET || qp->state == RNIC_QPS_ERR)
-        return;
-    qp_error(qp, -1); /* the device's event tells */
-    sched_ready(&dev->run, qp);
-}
-
-void device_fail(struct dev *dev) {
-    struct rnic_async_event e = {.event_type = RNIC_EVENT_DEVICE_FATAL};
-    if (atomic_exchange(&dev->fatal, true))
-        return;
-    event_push(&dev->nic.events, &e);
-    qpn_each(dev, end_qp);
-    raw_fail(dev);
-    ports_close(dev);
-    follow_close(dev);
-}
-
-void follow_apply(struct dev *dev, const struct netdev *fresh, uint64_t now) {
-    bool changed = fresh->up != dev->net.up;
-    pthread_mutex_lock(&dev->net_lock);
-    dev->net.up = fresh->up;
-    dev->net.mtu = fresh->mtu;
-    pthread_mutex_unlock(&dev->net_lock);
+void follow_apply(struct net *net, const struct netdev *fresh, uint64_t now) {
+    bool changed = fresh->up != net->netdev.up;
+    pthread_mutex_lock(&net->lock);
+    net->netdev.up = fresh->up;
+    net->netdev.mtu = fresh->mtu;
+    pthread_mutex_unlock(&net->lock);
     if (changed)
-        port_event(dev, fresh->up ? RNIC_EVENT_PORT_ACTIVE : RNIC_EVENT_PORT_ERR);
-    if (ports_follow(dev, fresh, now)) {
-        lanes_tell(dev);
-        port_event(dev, RNIC_EVENT_GID_CHANGE);
+        port_event(net, fresh->up ? RNIC_EVENT_PORT_ACTIVE : RNIC_EVENT_PORT_ERR);
+    if (ports_follow(net, fresh, now)) {
+        net->calls->readdressed(net->owner);
+        port_event(net, RNIC_EVENT_GID_CHANGE);
     }
-    ports_measure(dev);
-    raw_measure(dev);
+    ports_measure(net);
+    frames_measure(net);
 }
 
-void follow_look(struct dev *dev, uint64_t now) {
+void follow_look(struct net *net, uint64_t now) {
     struct netdev fresh;
-    int rc = netdev_read(dev->net.ifindex, &fresh);
+    int rc = netdev_read(net->netdev.ifindex, &fresh);
     if (rc == -ENODEV)
-        device_fail(dev);
+        net->calls->gone(net->owner);
     else if (rc == 0)
-        follow_apply(dev, &fresh, now);
+        follow_apply(net, &fresh, now);
 }
 
 /* ---------------------------------------------------------------- notices */
@@ -123,30 +105,30 @@ bool follow_concerns(const void *notices, uint32_t n, int ifindex) {
 }
 
 static bool receive(void *owner, uint64_t now) {
-    struct dev *dev = owner;
+    struct net *net = owner;
     _Alignas(struct nlmsghdr) uint8_t notices[NOTICES];
     bool any = false, concerned = false;
-    for (int i = 0; dev->follow_fd >= 0 && i < AT_ONCE; i++) {
+    for (int i = 0; net->follow_fd >= 0 && i < AT_ONCE; i++) {
         struct sockaddr_nl from = {0};
         socklen_t size = sizeof from;
-        ssize_t n = recvfrom(dev->follow_fd, notices, sizeof notices, MSG_DONTWAIT, (struct sockaddr *)&from, &size);
+        ssize_t n = recvfrom(net->follow_fd, notices, sizeof notices, MSG_DONTWAIT, (struct sockaddr *)&from, &size);
         if (n < 0 && errno != ENOBUFS && errno != EINTR) /* ENOBUFS: some are lost */
             break;
         any = true;
         if (n < 0)
             concerned = true;
         else if (from.nl_pid == 0) /* the kernel's */
-            concerned |= follow_concerns(notices, (uint32_t)n, dev->net.ifindex);
+            concerned |= follow_concerns(notices, (uint32_t)n, net->netdev.ifindex);
     }
     if (concerned)
-        follow_look(dev, now);
+        follow_look(net, now);
     return any;
 }
 
 static void arm(void *owner, bool armed) {
-    struct dev *dev = owner;
+    struct net *net = owner;
     (void)armed;
-    engine_watch_for(&dev->run, &dev->watched_follow, dev->follow_fd, EPOLLIN);
+    engine_watch_for(net->run, &net->watched_follow, net->follow_fd, EPOLLIN);
 }
 
 const struct source follow_source = {.name = "follow", .receive_rare = receive, .arm = arm};

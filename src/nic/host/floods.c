@@ -22,7 +22,7 @@
  * A request for a connection makes the most work, so those that a source may make in a second are limited.
  */
 #include "base/address.h"
-#include "dev/dev.h"
+#include "host/host.h"
 
 #define WINDOW_NS 25000000ull
 #define WAYS 4     /* places that a source may have in a table */
@@ -128,8 +128,8 @@ static void use_ports(struct sieve_rule *rule, const struct qp *qp) {
     }
 }
 
-static void look_at(struct dev *dev, struct qp *qp) {
-    struct floods *f = &dev->floods;
+static void look_at(struct host *host, struct qp *qp) {
+    struct floods *f = &host->floods;
     bool peer = is_connected(qp, &f->rule.from);
     f->is_peer |= peer;
     if (peer)
@@ -138,15 +138,15 @@ static void look_at(struct dev *dev, struct qp *qp) {
         spare(f, qp->pub.qp_num);
 }
 
-static void look_at_all(struct dev *dev) {
-    dev->floods.is_peer = dev->floods.many = false;
-    dev->floods.rule.nspared = 0;
-    qpn_each(dev, look_at);
+static void look_at_all(struct host *host) {
+    host->floods.is_peer = host->floods.many = false;
+    host->floods.rule.nspared = 0;
+    qpn_each(host, look_at);
 }
 
 /* Those that somebody has sent to before, through this process.  One that was silent for long may have gone. */
-static void look_at_slots(struct dev *dev, uint64_t now) {
-    struct floods *f = &dev->floods;
+static void look_at_slots(struct host *host, uint64_t now) {
+    struct floods *f = &host->floods;
     for (uint32_t slot = 0; slot < SLOT_COUNT; slot++) {
         if (f->handed_on[slot] && now < f->handed_on[slot] + ALIVE_NS)
             spare(f, SIEVE_SLOT | slot);
@@ -161,30 +161,24 @@ static void look_at_slots(struct dev *dev, uint64_t now) {
     }
 }
 
-static bool is_own(const struct dev *dev, const struct in6_addr *from) {
-    for (int i = 0; i < dev->net.ngids; i++) {
-        if (IN6_ARE_ADDR_EQUAL(&dev->ports[i].addr.sin6_addr, from))
-            return true;
-    }
-    return false;
-}
+static bool is_own(const struct host *host, const struct in6_addr *from) { return ports_find(host->net, from); }
 
 /* ---------------------------------------------------------------- judgement: false: it is not muted */
 
 /* Processes of one user share rnic's port: those of this host, or of a peer's, are left alone. */
-static bool mute_port(struct dev *dev, uint16_t number) {
-    struct floods *f = &dev->floods;
+static bool mute_port(struct host *host, uint16_t number) {
+    struct floods *f = &host->floods;
     f->rule.port = number;
-    return number && (number != RNIC_PORT || !(f->is_peer || is_own(dev, &f->rule.from)));
+    return number && (number != RNIC_PORT || !(f->is_peer || is_own(host, &f->rule.from)));
 }
 
 /* The communication managers of one host's users have a port each. */
-static bool mute_management(struct dev *dev, uint16_t number) {
-    struct sieve_rule *rule = &dev->floods.rule;
+static bool mute_management(struct host *host, uint16_t number) {
+    struct sieve_rule *rule = &host->floods.rule;
     if (number)
-        return mute_port(dev, number);
+        return mute_port(host, number);
     rule->heard[0] = RNIC_PORT;
-    return !is_own(dev, &rule->from);
+    return !is_own(host, &rule->from);
 }
 
 /* By the alternate path the peer may come from a port that is not known yet. */
@@ -194,57 +188,57 @@ static bool mute_forgers(struct floods *f, const struct qp *qp) {
 }
 
 /* Those who share the port with us speak to each other from there, and name no queue pair (link/udp/steering.h). */
-static void leave_members(struct dev *dev) {
-    struct sieve_rule *rule = &dev->floods.rule;
-    rule->heard[0] = is_own(dev, &rule->from) ? RNIC_PORT : 0;
+static void leave_members(struct host *host) {
+    struct sieve_rule *rule = &host->floods.rule;
+    rule->heard[0] = is_own(host, &rule->from) ? RNIC_PORT : 0;
 }
 
-static bool mute_one(struct dev *dev, const struct qp *qp, uint16_t number) {
-    struct floods *f = &dev->floods;
+static bool mute_one(struct host *host, const struct qp *qp, uint16_t number) {
+    struct floods *f = &host->floods;
     if (qp && qp->ib.service & OPC_UD)
-        return mute_port(dev, number);
+        return mute_port(host, number);
     if (qp && is_connected(qp, &f->rule.from))
         return mute_forgers(f, qp);
-    leave_members(dev);
+    leave_members(host);
     return true;
 }
 
-static bool mute_many(struct dev *dev) {
-    leave_members(dev);
-    return !dev->floods.many;
+static bool mute_many(struct host *host) {
+    leave_members(host);
+    return !host->floods.many;
 }
 
 /* what: the address, the place, and the port that most of it comes from; 0: there is none. */
-static void judge(struct dev *dev, struct port *port, const struct sieve_rule *what, uint64_t now) {
-    struct floods *f = &dev->floods;
+static void judge(struct host *host, struct port *port, const struct sieve_rule *what, uint64_t now) {
+    struct floods *f = &host->floods;
     uint16_t number = what->port;
     uint32_t qpn = what->qpn;
     f->judged = true;
     f->rule = (struct sieve_rule){.from = what->from, .qpn = qpn, .until = now + MUTE_NS, .since = now};
-    look_at_all(dev);
-    look_at_slots(dev, now);
+    look_at_all(host);
+    look_at_slots(host, now);
     if (f->rule.nspared > 0)
         sieve_uses(&f->rule, RNIC_PORT);
-    bool may = qpn == ANY       ? mute_many(dev)
-               : qpn == QPN_GSI ? mute_management(dev, number)
-                                : mute_one(dev, qpn_find(dev, qpn), number);
+    bool may = qpn == ANY       ? mute_many(host)
+               : qpn == QPN_GSI ? mute_management(host, number)
+                                : mute_one(host, qpn_find(host, qpn), number);
     if (!may)
         return;
     port_mute(port, &f->rule);
-    engine_wake_for(&dev->run, f->rule.until);
-    dev->nic.counters.value[RNIC_CNT_sources_muted]++;
+    engine_wake_for(host->run, f->rule.until);
+    host->nic->counters.value[RNIC_CNT_sources_muted]++;
 }
 
 /* Its time is short, and what comes through says that it goes on. */
-static void judge_again(struct dev *dev, struct port *port, struct sieve_rule *rule, uint32_t n, uint64_t now) {
+static void judge_again(struct host *host, struct port *port, struct sieve_rule *rule, uint32_t n, uint64_t now) {
     if (now >= rule->since + WINDOW_NS) {
         rule->since = now;
         rule->passed = 0;
     }
     rule->passed += n;
-    if (rule->passed >= LIMIT / SIEVE_PASSES && rule->until < now + MUTE_NS / 2 && !dev->floods.judged) {
+    if (rule->passed >= LIMIT / SIEVE_PASSES && rule->until < now + MUTE_NS / 2 && !host->floods.judged) {
         struct sieve_rule what = *rule;
-        judge(dev, port, &what, now);
+        judge(host, port, &what, now);
     }
 }
 
@@ -263,27 +257,27 @@ static uint32_t place(const struct udp_datagram *d) {
 }
 
 /* Is such a packet heard?  What another process was handed has set its time just now. */
-static bool is_heard(const struct dev *dev, const struct udp_datagram *d, uint32_t qpn, uint64_t now) {
+static bool is_heard(const struct host *host, const struct udp_datagram *d, uint32_t qpn, uint64_t now) {
     if (qpn == QPN_GSI)
         return true;
-    if (!qpn_is_ours(dev, qpn_slot(qpn)))
-        return qpn != QPN_SMI && dev->floods.handed_on[qpn_slot(qpn)] == now;
-    const struct qp *qp = qpn_find(dev, qpn);
+    if (!qpn_is_ours(host, qpn_slot(qpn)))
+        return qpn != QPN_SMI && host->floods.handed_on[qpn_slot(qpn)] == now;
+    const struct qp *qp = qpn_find(host, qpn);
     return qp && ((qp->ib.service & OPC_UD && lives(qp)) ||
                   (is_connected(qp, &d->src.sin6_addr) && qp_hears_port(qp, d->src.sin6_port)));
 }
 
 /* Is some of it heard, and some for another one? */
-static bool is_mixed(const struct dev *dev, const struct udp_datagram *d, uint64_t now) {
+static bool is_mixed(const struct host *host, const struct udp_datagram *d, uint64_t now) {
     bool heard = false;
     for (uint32_t at = 0; !heard && at + BTH_BYTES <= d->length; at += d->segment)
-        heard = is_heard(dev, d, bth_dqpn(d->bytes + at), now);
+        heard = is_heard(host, d, bth_dqpn(d->bytes + at), now);
     return heard && place(d) == ANY;
 }
 
 /* What is too short to name a queue pair has nothing behind it: only the last packet is shorter than the others. */
-static void part(const struct dev *dev, struct port *port, const struct udp_datagram *d, uint64_t now) {
-    bool mixed = is_mixed(dev, d, now);
+static void part(const struct host *host, struct port *port, const struct udp_datagram *d, uint64_t now) {
+    bool mixed = is_mixed(host, d, now);
     for (uint32_t at = 0; at + BTH_BYTES <= d->length; at += d->segment)
         port_part(port, &d->src.sin6_addr, d->src.sin6_port, bth_dqpn(d->bytes + at), mixed);
 }
@@ -298,13 +292,13 @@ static uint16_t port_of(const struct port *port, const struct flood_source *s) {
     return one ? s->port : 0;
 }
 
-static void weigh(struct dev *dev, struct port *port, const struct udp_datagram *d, uint32_t qpn, uint32_t n,
+static void weigh(struct host *host, struct port *port, const struct udp_datagram *d, uint32_t qpn, uint32_t n,
                   uint64_t now) {
-    struct floods *f = &dev->floods;
+    struct floods *f = &host->floods;
     const struct in6_addr *from = &d->src.sin6_addr;
     struct sieve_rule *rule = sieve_find(&port->sieve, from, d->src.sin6_port, qpn);
     if (rule) {
-        judge_again(dev, port, rule, n, now);
+        judge_again(host, port, rule, n, now);
         return;
     }
     const struct flood_source *here = qpn == ANY ? NULL : count(f, from, qpn, d->src.sin6_port, n),
@@ -312,12 +306,12 @@ static void weigh(struct dev *dev, struct port *port, const struct udp_datagram 
     if (f->judged || !all || all->count < LIMIT || all->windows < PATIENCE)
         return;
     bool one = here && (here->count >= all->count / 2 || here->windows >= PATIENCE);
-    judge(dev, port, &(struct sieve_rule){.from = *from, .qpn = one ? qpn : ANY, .port = one ? port_of(port, here) : 0},
-          now);
+    judge(host, port,
+          &(struct sieve_rule){.from = *from, .qpn = one ? qpn : ANY, .port = one ? port_of(port, here) : 0}, now);
 }
 
-void floods_note(struct dev *dev, struct port *port, const struct udp_datagram *d, uint32_t n, uint64_t now) {
-    struct floods *f = &dev->floods;
+void floods_note(struct host *host, struct port *port, const struct udp_datagram *d, uint32_t n, uint64_t now) {
+    struct floods *f = &host->floods;
     uint32_t qpn = place(d), most = d->length ? packets(d) : 1;
     n = n < most ? n : most; /* a packet may have been found useless twice */
     n = qpn == QPN_GSI ? n * MANAGED : n;
@@ -326,27 +320,27 @@ void floods_note(struct dev *dev, struct port *port, const struct udp_datagram *
         begin_window(f, now);
     if (port->rx_fd < 0)
         return;
-    weigh(dev, port, d, qpn, n, now);
+    weigh(host, port, d, qpn, n, now);
     if (port->sieve.count > 0)
-        part(dev, port, d, now);
+        part(host, port, d, now);
 }
 
-static void spare_newcomer(struct dev *dev, const struct in6_addr *from, uint32_t place) {
-    for (int i = 0; i < dev->net.ngids; i++) {
-        if (dev->ports[i].steering && dev->ports[i].rx_fd >= 0)
-            port_spare(&dev->ports[i], from, place);
+static void spare_newcomer(struct host *host, const struct in6_addr *from, uint32_t place) {
+    for (int i = 0; i < host->net->netdev.ngids; i++) {
+        if (host->net->ports[i].steering && host->net->ports[i].rx_fd >= 0)
+            port_spare(&host->net->ports[i], from, place);
     }
 }
 
-void floods_new_peer(struct dev *dev, const struct qp *qp, const struct in6_addr *from) {
-    spare_newcomer(dev, from, qp->pub.qp_num);
+void floods_new_peer(struct host *host, const struct qp *qp, const struct in6_addr *from) {
+    spare_newcomer(host, from, qp->pub.qp_num);
 }
 
-void floods_handed_on(struct dev *dev, uint32_t slot, uint64_t now) {
-    bool known = dev->floods.handed_on[slot % SLOT_COUNT];
-    dev->floods.handed_on[slot % SLOT_COUNT] = now;
+void floods_handed_on(struct host *host, uint32_t slot, uint64_t now) {
+    bool known = host->floods.handed_on[slot % SLOT_COUNT];
+    host->floods.handed_on[slot % SLOT_COUNT] = now;
     if (!known)
-        spare_newcomer(dev, NULL, SIEVE_SLOT | slot % SLOT_COUNT);
+        spare_newcomer(host, NULL, SIEVE_SLOT | slot % SLOT_COUNT);
 }
 
 /* ---------------------------------------------------------------- requests for connections */
@@ -364,18 +358,18 @@ static struct flood_asker *asker_of(struct floods *f, const struct sockaddr_in6 
 }
 
 /* Processes of this host, or of a peer's, that share a user's port. */
-static bool is_known(struct dev *dev, const struct sockaddr_in6 *src) {
+static bool is_known(struct host *host, const struct sockaddr_in6 *src) {
     if (src->sin6_port != RNIC_PORT)
         return false;
-    if (is_own(dev, &src->sin6_addr))
+    if (is_own(host, &src->sin6_addr))
         return true;
-    dev->floods.rule = (struct sieve_rule){.from = src->sin6_addr};
-    look_at_all(dev);
-    return dev->floods.is_peer;
+    host->floods.rule = (struct sieve_rule){.from = src->sin6_addr};
+    look_at_all(host);
+    return host->floods.is_peer;
 }
 
-bool floods_admit(struct dev *dev, const struct sockaddr_in6 *src, uint64_t now) {
-    struct floods *f = &dev->floods;
+static bool is_admitted(struct host *host, const struct sockaddr_in6 *src, uint64_t now) {
+    struct floods *f = &host->floods;
     struct flood_asker *a = asker_of(f, src);
     if (a->paid_until < now + REQUESTS * REQUEST_NS) {
         a->paid_until = (a->paid_until > now ? a->paid_until : now) + REQUEST_NS;
@@ -383,7 +377,13 @@ bool floods_admit(struct dev *dev, const struct sockaddr_in6 *src, uint64_t now)
     }
     if (now >= f->looked_at + WINDOW_NS / FLOOD_SOURCES) { /* a look at all queue pairs takes long */
         f->looked_at = now;
-        a->known = is_known(dev, src);
+        a->known = is_known(host, src);
     }
     return a->known;
+}
+
+bool floods_admit(struct host *host, const struct sockaddr_in6 *src, uint64_t now) {
+    bool admitted = is_admitted(host, src, now);
+    host->nic->counters.value[RNIC_CNT_drop_request] += !admitted;
+    return admitted;
 }
