@@ -127,10 +127,10 @@ static void test_a_crowd_at_the_door_is_let_in_in_parts(void) {
         close(fd);
     }
     uint64_t before = dev->host.here.numbers;
-    lanes_source.receive_rare(&dev->host, run_clock());
+    doors_source.receive_rare(&dev->host, run_clock());
     CHECK(dev->host.here.numbers > before && dev->host.here.numbers < before + CROWD);
     for (int i = 0; i < CROWD && dev->host.here.numbers < before + CROWD; i++)
-        lanes_source.receive_rare(&dev->host, run_clock());
+        doors_source.receive_rare(&dev->host, run_clock());
     CHECK_EQ(dev->host.here.numbers, before + CROWD);
     CHECK_EQ(dev->host.here.count, 0);
     dev_unlock(dev);

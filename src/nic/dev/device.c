@@ -89,9 +89,11 @@ static int resolve(void *owner, const struct rnic_ah_attr *av, uint32_t qpn, str
 /* The rooms, each of which knows those before it. */
 static void join(struct dev *dev) {
     const struct run_source sources[] = {
-        {&wire_source, &dev->net},   {&forward_source, &dev->host}, {&outbox_source, &dev->host},
-        {&lanes_source, &dev->host}, {&mcast_source, &dev->net},    {&listeners_source, &dev->host},
-        {&follow_source, &dev->net}, {&frames_source, &dev->net},   {NULL, NULL},
+        {&wire_source, &dev->net},       {&forward_source, &dev->host},
+        {&outbox_source, &dev->host},    {&lanes_source, &dev->host},
+        {&doors_source, &dev->host},     {&mcast_source, &dev->net},
+        {&listeners_source, &dev->host}, {&follow_source, &dev->net},
+        {&frames_source, &dev->net},     {NULL, NULL},
     };
     run_init(&dev->run, &dev->nic, sources);
     net_init(&dev->net, &dev->nic, &dev->run, &dev_calls, dev);

@@ -24,6 +24,9 @@ static int add_slot(struct host *host, struct rnic_err *err) {
 
 int host_open(struct host *host, bool local, struct rnic_err *err) {
     host->local = local;
+    host->nic->local_way = local ? lanes_link_to : NULL;
+    host->nic->have_left = local ? lanes_have_left : NULL;
+    host->nic->local_arg = host;
     host->buffer = malloc(HOST_BUFFER);
     return host->buffer ? add_slot(host, err) : fail(err, -ENOMEM, "no memory for what is handed on");
 }

@@ -2,14 +2,17 @@
  *
  * The host of a device: whose a packet is, of the processes and queue pairs that share the host's addresses.
  *
- *   qpn.c       queue pair numbers: slot and index
- *   lanes.c     peers on this host
- *   forward.c   what other processes of this host hand on, and are handed
- *   outbox.c    CM messages that wait for room in another process' socket
- *   listeners.c who listens
- *   strays.c    what packets may cost that are for nobody
- *   floods.c    floods: what nobody needs is muted, requests for connections are counted
- *   host.c      open and close; a further slot
+ *   qpn.c           queue pair numbers: slot and index
+ *   lanes.c         peers on this host: which lanes there are,
+ *   lanes_way.c     which queue pairs go by them,
+ *   lanes_in.c      what comes by them,
+ *   lanes_copies.c  and who of the peers is inside a copy
+ *   forward.c       what other processes of this host hand on, and are handed
+ *   outbox.c        CM messages that wait for room in another process' socket
+ *   listeners.c     who listens
+ *   strays.c        what packets may cost that are for nobody
+ *   floods.c        floods: what nobody needs is muted, requests for connections are counted
+ *   host.c          open and close; a further slot
  *
  * The room decides which process and which queue pair a number or a service names, and by which way queue pairs of two
  * processes reach each other.  It does not know what a packet asks for, nor who hands it in.
@@ -67,7 +70,7 @@ struct floods {
     bool is_peer, many;             /* one is connected to that address; more are than can be spared */
 };
 
-/* Peers on this host: lanes.c alone reads and writes it. */
+/* Peers on this host: lanes.c alone writes it, and its other files read it. */
 struct here {
     struct lane_shared shared;
     struct lane *lanes;
@@ -114,7 +117,7 @@ struct host {
 };
 
 /* What the device listens to. */
-extern const struct source forward_source, outbox_source, lanes_source, listeners_source;
+extern const struct source forward_source, outbox_source, lanes_source, doors_source, listeners_source;
 
 /* host.c. init: of what is all zero, after net_init().  open: with one slot.  free: when the ports are closed, which need
  * it.  add_qp: gives it a number. 0, -ENOMEM, -EUSERS */
@@ -164,19 +167,25 @@ void floods_handed_on(struct host *host, uint32_t slot, uint64_t now); /* a pack
 void floods_new_peer(struct host *host, const struct qp *qp, const struct in6_addr *from);
 bool floods_admit(struct host *host, const struct sockaddr_in6 *src, uint64_t now);
 
-/* lanes.c. decide: of struct run, whose decider is the host.  leave: before it is reset */
+/* lanes.c */
 void lanes_open(struct host *host, int slot);
 void lanes_close(struct host *host);
-void lanes_abandon(struct host *host);                /* in a forked child */
-void lanes_tell(struct host *host);                   /* our slots or addresses have changed */
-void lanes_prepare(struct host *host, struct qp *qp); /* asks, and waits a moment for an answer; without the lock */
+void lanes_abandon(struct host *host); /* in a forked child */
+void lanes_tell(struct host *host);    /* our slots or addresses have changed */
+
+/* lanes_way.c. prepare: asks, and waits a moment for an answer; without the lock.  decide: of struct run, whose decider is
+ * the host.  leave: before it is reset.  hear_wire: a packet of the peer has come by the wire: may it?  link_to: of struct
+ * nic (local_way) */
+void lanes_prepare(struct host *host, struct qp *qp);
 bool lanes_decide(void *decider, struct qp *qp, uint64_t now);
 void lanes_leave(struct host *host, struct qp *qp);
-/* A packet of the peer has come by the wire: may it? */
 bool lanes_hear_wire(struct host *host, struct qp *qp, const struct packet *pkt);
-/* Until no process is inside a copy that began before, or not the one with that queue pair; false: it stands still.  Lets
- * go of the lock while it waits. */
+struct link *lanes_link_to(void *arg, uint32_t qpn, const struct in6_addr *to);
+
+/* lanes_copies.c. await: until no process is inside a copy that began before, or not the one with that queue pair; false: it
+ * stands still.  Lets go of the lock while it waits.  have_left: of struct nic */
 bool lanes_await(struct host *host, uint32_t peer);
+bool lanes_have_left(void *arg, struct farewell *f);
 
 /* forward.c. to: some packets to the process that has the slot.  count: rc of port_forward(), port_hand_on() */
 void forward_to(struct host *host, struct port *port, uint32_t slot, const struct slot_packet *p, const uint8_t *bytes,

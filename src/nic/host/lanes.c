@@ -1,37 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Peers on this host: which queue pairs go by shared memory, and what comes from there.
- *
- * A connected queue pair's requests take one way for as long as it is connected.  It is decided when it first has
- * something to send, or when the first packet of its peer comes: by the lane if there is one, or whoever has the peer's
- * slot opens one and says that the peer's address is its own; else by the wire.  What it answers goes the way that the
- * peer's requests come.  So two ends that decide differently, since one asked when the other could not answer, or has an
- * alternate path, understand each other.  Datagrams go by the lane that is there, each for itself.
+ * Peers on this host: which lanes there are, and who is behind them.
  */
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "host/host.h"
+#include "host/lanes.h"
 #include "names/user.h"
-#include "qp/path.h"
-#include "roce/direct.h"
-#include "wire/bth.h"
-#include "wire/grh.h"
 
-#define PACKETS 64           /* of a lane, at a time */
-#define CALLERS 64           /* at a door, likewise */
+#define CALLERS 64              /* at a door, at a time */
 #define LANES (SLOT_COUNT + 64) /* more than there are contexts: the rest are not what they say */
-#define STRANGERS 64      /* of them other users' */
-#define PREPARE_LOOKS 200 /* of 50 us */
+#define STRANGERS 64            /* of them other users' */
 #define AGAIN_NS 1000000000ull
-#define DROP(host, reason) ((host)->nic->counters.value[RNIC_CNT_drop_##reason]++)
 
-static void know_self(const struct host *host, struct lane_self *self) {
+void lanes_self(const struct host *host, struct lane_self *self) {
     *self =
         (struct lane_self){.party.nslots = (uint32_t)host->nslots, .file = user_may_look() ? host->nic->store->fd : -1};
     for (int i = 0; i < host->nslots; i++)
@@ -60,13 +44,7 @@ static void reach(struct lane *l) {
     l->remote = NULL;
 }
 
-static struct link *link_to(void *arg, uint32_t qpn, const struct in6_addr *to);
-static bool have_left(void *arg, struct farewell *f);
-
 void lanes_open(struct host *host, int slot) {
-    host->nic->local_way = host->local ? link_to : NULL;
-    host->nic->local_arg = host;
-    host->nic->have_left = host->local ? have_left : NULL;
     host->here.shared = (struct lane_shared){&host->net->fault, &host->nic->counters, &host->run->now};
     host->here.doors[slot] = host->local ? lane_listen(host->slots[slot].number) : -1;
 }
@@ -120,12 +98,12 @@ static void enter(struct host *host, struct lane *l) {
 }
 
 /* A slot that nobody of this host has is asked for again after a while: it may be another host's. */
-static struct lane *ask(struct host *host, uint32_t slot, uint64_t now) {
+struct lane *lanes_ask(struct host *host, uint32_t slot, uint64_t now) {
     struct lane_self self;
     struct lane *l;
     if (now < host->here.ask_again[slot])
         return NULL;
-    know_self(host, &self);
+    lanes_self(host, &self);
     if (lane_ask(&l, slot, &self, &host->here.shared, now)) {
         host->here.ask_again[slot] = now + AGAIN_NS;
         return NULL;
@@ -163,7 +141,7 @@ static void watch_doors(struct host *host) {
 
 void lanes_tell(struct host *host) {
     struct lane_self self;
-    know_self(host, &self);
+    lanes_self(host, &self);
     for (struct lane *l = host->here.lanes; l; l = l->next) {
         lane_look_again(l);
         lane_tell(l, &self);
@@ -185,7 +163,7 @@ static void stay_outside(struct host *host, struct qp *qp) {
     }
 }
 
-static void changed(struct host *host, struct lane *l) {
+void lanes_changed(struct host *host, struct lane *l) {
     if (l->state == LANE_UP && l->file >= 0)
         reach(l);
     for (uint32_t i = 0; l->state == LANE_UP && i < l->peer.nslots; i++) {
@@ -226,7 +204,7 @@ static void listen_all(struct host *host, uint64_t now) {
     struct lane_self self;
     if (!host->local)
         return;
-    know_self(host, &self);
+    lanes_self(host, &self);
     if (now >= host->here.doors_again)
         watch_doors(host);
     for (int i = 0; i < host->nslots; i++) {
@@ -240,7 +218,7 @@ static void listen_all(struct host *host, uint64_t now) {
             news = true;
         }
         if (news)
-            changed(host, l);
+            lanes_changed(host, l);
     }
     reap(host);
 }
@@ -255,95 +233,10 @@ static uint64_t deadline(const void *owner) {
     return first;
 }
 
-/* ---------------------------------------------------------------- which way */
-
-static void go_local(struct host *host, struct qp *qp, struct lane *l) {
-    ports_leave(host->net, &qp->way);
-    qp->way.link = &l->link;
-    qp->remote = qp->ib.service == OPC_UC ? NULL : l->remote;
-    atomic_store(&qp->at_once, direct_operations(qp));
-    qp->remote_qp = (struct remote_qp){0};
-    qp->reach = REACH_LOCAL;
-    qp->engine->set_mtu(qp, LANE_MTU);
-    l->users++;
-}
-
-/* Answers go the way that requests do. */
-static void join(struct host *host, struct qp *qp) {
-    if (!qp->apart)
-        return;
-    if (way_is_bare(&qp->answers))
-        lane_of(qp->answers.link)->users--;
-    ports_leave(host->net, &qp->answers);
-    qp->apart = false;
-}
-
-/* Answers go another way, l, or NULL: the wire. */
-static bool part(struct host *host, struct qp *qp, struct lane *l) {
-    struct way to;
-    if (!l && host->resolve(host->owner, &qp->attr.ah_attr, qp->attr.dest_qp_num, &to, NULL))
-        return false; /* the address has gone */
-    if (l) {
-        to = qp->way;
-        to.port = NULL;
-        to.link = &l->link;
-        l->users++;
-    } else {
-        ports_use(host->net, &to);
-    }
-    qp->answers = to;
-    return qp->apart = true;
-}
-
-/* The way of the peer's requests is known by the first that was expected: what came before it may be older than the
- * connection. */
-static bool hear(struct host *host, struct qp *qp, struct lane *l) {
-    enum reach reach = l ? REACH_LOCAL : REACH_WIRE;
-    if (qp->reach_in == reach)
-        return true;
-    if (qp->reach_in != REACH_OPEN && qp->engine->has_begun(qp))
-        return false;
-    join(host, qp);
-    if (qp->reach != reach && !part(host, qp, l))
-        return false;
-    qp->reach_in = reach;
-    qp->engine->set_mtu_in(qp, l ? LANE_MTU : mtu_bytes(qp->attr.path_mtu));
-    return true;
-}
-
-/* Which way requests go is decided at the latest when the peer's come. */
-static bool takes(struct host *host, struct qp *qp, const struct packet *pkt, struct lane *l) {
-    enum reach reach = l ? REACH_LOCAL : REACH_WIRE;
-    if (pkt->row->mask & OPC_CNP) /* which is for either */
-        return qp->reach == reach || qp->reach_in == reach;
-    if (!(pkt->row->mask & OPC_REQUEST))
-        return qp->reach == reach;
-    if (qp->reach == REACH_OPEN && l && !qp->ib.alt_loaded)
-        go_local(host, qp, l);
-    else if (qp->reach == REACH_OPEN)
-        qp->reach = REACH_WIRE;
-    return hear(host, qp, l);
-}
-
-bool lanes_hear_wire(struct host *host, struct qp *qp, const struct packet *pkt) { return takes(host, qp, pkt, NULL); }
-
-void lanes_leave(struct host *host, struct qp *qp) {
-    join(host, qp);
-    if (qp->reach_in == REACH_LOCAL)
-        qp->engine->set_mtu_in(qp, mtu_bytes(qp->attr.path_mtu));
-    if (qp->reach == REACH_LOCAL) {
-        lane_of(qp->way.link)->users--;
-        qp->way.link = host->nic->wire;
-        qp->engine->set_mtu(qp, mtu_bytes(qp->attr.path_mtu));
-    }
-    qp->reach = qp->reach_in = REACH_WIRE;
-    qp->remote = NULL;
-    qp->known_lane = 0;
-    atomic_store(&qp->at_once, 0);
-}
+/* ---------------------------------------------------------------- who is behind one */
 
 /* The peer's slot is the lane's, so it is the peer: whoever may be behind another lane is not. */
-static bool is_peer(const struct lane *l, uint32_t qpn) {
+bool lanes_is_peer(const struct lane *l, uint32_t qpn) {
     for (uint32_t i = 0; i < l->peer.nslots; i++) {
         if (l->peer.slots[i] == qpn_slot(qpn))
             return true;
@@ -352,314 +245,33 @@ static bool is_peer(const struct lane *l, uint32_t qpn) {
 }
 
 static bool is_to(const struct lane *l, uint32_t qpn, const struct in6_addr *addr) {
-    return is_peer(l, qpn) && lane_is_to(l, addr);
+    return lanes_is_peer(l, qpn) && lane_is_to(l, addr);
 }
 
 /* The same after a look at what it has said last: it speaks of a slot or address that is new before it sends from there. */
-static bool leads_to(struct host *host, struct lane *l, uint32_t qpn, const struct in6_addr *addr) {
+bool lanes_leads_to(struct host *host, struct lane *l, uint32_t qpn, const struct in6_addr *addr) {
     struct lane_self self;
     if (is_to(l, qpn, addr))
         return true;
-    know_self(host, &self);
+    lanes_self(host, &self);
     if (lane_listen_to(l, &self))
-        changed(host, l);
+        lanes_changed(host, l);
     return l->state == LANE_UP && is_to(l, qpn, addr);
 }
 
 /* Does it still own the slot?  A process of our user gives up its slots with the lane; another user's may have given them
  * to somebody else, and is then nobody that we know. */
-static bool still_owns(struct host *host, struct lane *l, uint32_t slot) {
+bool lanes_still_owns(struct host *host, struct lane *l, uint32_t slot) {
     enum lane_answer owns = l->trusted ? LANE_YES : lane_owns(l, slot);
     if (owns == LANE_NO) {
         lane_hang_up(l);
-        changed(host, l);
+        lanes_changed(host, l);
         host->here.ask_again[slot] = 0; /* whoever has it now was not asked */
     }
     return owns == LANE_YES;
 }
 
-/* The lane to the queue pair's peer; *wait: it is not known yet whether there is one. */
-static struct lane *find(struct host *host, struct qp *qp, uint64_t now, bool *wait) {
-    uint32_t slot = qpn_slot(qp->attr.dest_qp_num);
-    struct lane *l = host->here.to[slot];
-    bool up = l && l->state == LANE_UP;
-    if (up && !leads_to(host, l, qp->attr.dest_qp_num, &qp->way.dst.sin6_addr))
-        return NULL;
-    if (up && still_owns(host, l, slot))
-        return l;
-    if (!host->here.to[slot])
-        l = ask(host, slot, now);
-    *wait = l && l->state != LANE_UP && l->state != LANE_DOWN;
-    return NULL;
-}
-
-/* For a datagram, which does not wait. */
-static struct link *link_to(void *arg, uint32_t qpn, const struct in6_addr *to) {
-    struct host *host = arg;
-    uint32_t slot = qpn_slot(qpn);
-    struct lane *l = host->here.to[slot] ? host->here.to[slot] : ask(host, slot, host->run->now);
-    return l && l->state == LANE_UP && !l->link.full && l->trusted && is_peer(l, qpn) && lane_is_to(l, to) ? &l->link
-                                                                                                           : NULL;
-}
-
-static bool has_work(struct qp *qp) {
-    return (qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD) && !wq_empty(&qp->sq);
-}
-
-/* Whoever is there answers at once; who does not is asked for longer while nobody waits for it. */
-void lanes_prepare(struct host *host, struct qp *qp) {
-    const struct timespec look = {.tv_nsec = 50000};
-    bool wait = true;
-    for (int i = 0; i < PREPARE_LOOKS && wait; i++) {
-        if (i)
-            nanosleep(&look, NULL);
-        run_lock(host->run);
-        wait = false;
-        if (qp->reach == REACH_OPEN)
-            find(host, qp, run_clock(), &wait);
-        run_unlock(host->run);
-    }
-}
-
-bool lanes_decide(void *decider, struct qp *qp, uint64_t now) {
-    struct host *host = decider;
-    bool wait = false;
-    if (!has_work(qp)) /* what is posted in this moment is not to be sent before it is decided */
-        return qp->state != RNIC_QPS_RTS;
-    struct lane *l = qp->ib.alt_loaded ? NULL : find(host, qp, now, &wait);
-    if (wait)
-        return false;
-    if (l)
-        go_local(host, qp, l);
-    else
-        qp->reach = REACH_WIRE;
-    return true;
-}
-
-/* ---------------------------------------------------------------- in */
-
-/* Of two ends that have asked at once each may send by a lane of its own: another user's process is looked at once, and
- * there is no third. */
-static bool is_known(struct host *host, struct qp *qp, struct lane *l) {
-    if (l->trusted || qp->known_lane)
-        return l->trusted || qp->known_lane == l->number;
-    bool known = still_owns(host, l, qpn_slot(qp->attr.dest_qp_num));
-    qp->known_lane = known ? l->number : 0;
-    return known;
-}
-
-static bool from_peer(struct host *host, struct qp *qp, const struct packet *pkt, struct lane *l) {
-    if (qp->way.link == &l->link && qp->reach_in == REACH_LOCAL) /* found to be, and all its packets come by it */
-        return true;
-    return leads_to(host, l, qp->attr.dest_qp_num, &qp->way.dst.sin6_addr) && is_known(host, qp, l) &&
-           takes(host, qp, pkt, l);
-}
-
-/* Datagrams may come from any queue pair of the lane's process, if we believe it that they do. */
-static bool takes_datagram(const struct lane *l, const struct ring_packet *p, struct packet *pkt, uint8_t *grh) {
-    if (!(p->kind & LANE_DATAGRAM) || !l->trusted || !is_peer(l, deth_source(pkt)))
-        return false;
-    memcpy(grh, p->bytes + p->length - GRH_BYTES, GRH_BYTES);
-    pkt->grh = grh;
-    pkt->sl = (uint8_t)(p->kind >> LANE_CLASS_SHIFT) >> 5;
-    return true;
-}
-
-/* Its payload is in the sender's memory: there until it has an answer, takes the packet back, or has gone; the mark keeps it
- * from going meanwhile. */
-static bool find_payload(struct lane *l, const struct ring_packet *p, struct packet *pkt) {
-    struct rnic_sge at;
-    if (!l->remote || p->length != LANE_REFERRING)
-        return false;
-    memcpy(&at, p->head + pkt->row->header, sizeof at);
-    pkt->length = at.length;
-    pkt->payload = at.length <= LANE_MTU ? remote_look(l->remote, at.lkey, at.addr, at.length) : NULL;
-    if (pkt->payload && ring_is_void(&l->in)) {
-        remote_leave(l->remote);
-        pkt->payload = NULL;
-    }
-    return pkt->payload;
-}
-
-static void input(struct host *host, struct lane *l, const struct ring_packet *p, uint64_t now) {
-    struct packet pkt = {0};
-    uint8_t grh[GRH_BYTES];
-    if (p->kind & RING_VOID) /* of a queue pair that is no more */
-        return;
-    if (!incoming_parse(host->nic, &pkt, p->head, p->length, p->kind & LANE_DATAGRAM ? GRH_BYTES : 0))
-        return;
-    pkt.payload = p->bytes + pkt.row->header;
-    bool refers = p->kind & LANE_REFERS;
-    if (refers && !find_payload(l, p, &pkt)) {
-        if (!ring_is_void(&l->in))
-            DROP(host, malformed);
-        return;
-    }
-    pkt.marked = p->kind & LANE_MARKED;
-    struct qp *qp = bth_dqpn(pkt.bth) == QPN_GSI ? NULL : qpn_find(host, bth_dqpn(pkt.bth));
-    int index = qp ? qp_pkey_index(qp, bth_pkey(pkt.bth)) : -1;
-    pkt.pkey_index = (uint16_t)index;
-    if (qp && qp->tagged && pkt.length <= HOST_BUFFER) /* whose headers are in the payload: nobody is to change them */
-        pkt.payload = memcpy(host->buffer, pkt.payload, pkt.length);
-    if (!qp)
-        DROP(host, bad_qpn);
-    else if (!(pkt.row->mask & qp->ib.takes))
-        COUNT(qp, drop_bad_opcode);
-    else if (qp->state < RNIC_QPS_RTR)
-        COUNT(qp, drop_bad_state);
-    else if (index < 0)
-        COUNT(qp, drop_bad_pkey);
-    else if (pkt.row->mask & OPC_UD ? !takes_datagram(l, p, &pkt, grh) : !from_peer(host, qp, &pkt, l))
-        COUNT(qp, drop_bad_source);
-    else
-        sched_deliver(host->run, qp, &pkt, p->length, now);
-    if (refers)
-        remote_leave(l->remote);
-}
-
-static bool receive(struct host *host, struct lane *l, uint64_t now) {
-    struct ring_packet p;
-    int n = 0, rc = 0;
-    uint64_t *count = host->nic->counters.value;
-    while (n < PACKETS && l->state == LANE_UP && (rc = ring_peek(&l->in, &p)) > 0) {
-        count[RNIC_CNT_rx_packets]++;
-        count[RNIC_CNT_rx_bytes] += p.length;
-        count[RNIC_CNT_local_received]++;
-        input(host, l, &p, now);
-        ring_take(&l->in);
-        n++;
-    }
-    host->run->more |= n == PACKETS;
-    if (n)
-        lane_taken(l);
-    if (rc >= 0)
-        return n > 0;
-    lane_hang_up(l);
-    changed(host, l);
-    return true;
-}
-
-static bool want(const void *owner) {
-    const struct host *host = owner;
-    for (const struct lane *l = host->here.lanes; l; l = l->next) {
-        if (l->state == LANE_UP && (l->link.full || ring_has_packet(&l->in)))
-            return true;
-    }
-    return false;
-}
-
-static bool receive_all(struct host *host, uint64_t now) {
-    bool any = false;
-    for (struct lane *l = host->here.lanes; l; l = l->next) {
-        if (l->state != LANE_UP)
-            continue;
-        any |= receive(host, l, now);
-        if (l->link.full && lane_unstick(l))
-            sched_unpark(host->run, &l->link);
-    }
-    return any;
-}
-
-static void flush(void *owner) {
-    struct host *host = owner;
-    for (struct lane *l = host->here.lanes; l; l = l->next) {
-        if (l->dirty)
-            lane_flush(l);
-    }
-}
-
-static bool may_sleep(void *owner) {
-    struct host *host = owner;
-    bool may = true;
-    for (struct lane *l = host->here.lanes; l; l = l->next) {
-        if (l->state == LANE_UP)
-            may &= ring_may_sleep(&l->in) && !(l->link.full && ring_has_room(&l->out));
-    }
-    return may;
-}
-
-static void awake(void *owner) {
-    struct host *host = owner;
-    for (struct lane *l = host->here.lanes; l; l = l->next) {
-        if (l->state == LANE_UP)
-            ring_awake(&l->in);
-    }
-}
-
-/* ---------------------------------------------------------------- copies of peers */
-
-#define COPY_NS 1000000000ull /* a copy takes less, unless who makes it has been stopped */
-#define SHORT_LOOKS 32        /* in which a copy usually ends; after these the lock is not kept any longer */
-
-/* The mark is odd while its owner is inside a copy, and never the same again. */
-static bool is_inside(const struct lane *l, uint32_t mark) {
-    return l->state == LANE_UP && (mark & 1) && atomic_load_explicit(&l->in.mem->mark, memory_order_acquire) == mark;
-}
-
-/* They are in the list by number, the latest first. */
-static struct lane *lane_before(const struct host *host, uint64_t number) {
-    struct lane *l = host->here.lanes;
-    while (l && l->number >= number)
-        l = l->next;
-    return l;
-}
-
-/* A slot is spoken of before anything is done from there. */
-static void hear_of_slots(struct host *host) {
-    struct lane_self self;
-    know_self(host, &self);
-    for (struct lane *l = host->here.lanes; l; l = l->next) {
-        if (l->state == LANE_UP && lane_listen_to(l, &self))
-            changed(host, l);
-    }
-}
-
-/* The next whose owner is meant, and has been given the memory file. */
-static void look_at_next(const struct host *host, struct farewell *f) {
-    struct lane *l = lane_before(host, f->begun ? f->lane : UINT64_MAX);
-    while (l && !(l->state == LANE_UP && l->trusted && (!f->peer || is_peer(l, f->peer))))
-        l = l->next;
-    f->lane = l ? l->number : 0;
-    f->mark = l ? atomic_load(&l->in.mem->mark) : 0;
-}
-
-/* A lane may be freed between two calls. */
-static bool have_left(void *arg, struct farewell *f) {
-    struct host *host = arg;
-    if (!f->begun) {
-        if (f->peer)
-            hear_of_slots(host);
-        /* What was withdrawn first, then the look: a peer does it the other way round. */
-        atomic_thread_fence(memory_order_seq_cst);
-        look_at_next(host, f);
-        f->begun = true;
-    }
-    while (f->lane) {
-        const struct lane *l = lane_before(host, f->lane + 1);
-        if (l && l->number == f->lane && is_inside(l, f->mark))
-            return false;
-        look_at_next(host, f);
-    }
-    return true;
-}
-
-bool lanes_await(struct host *host, uint32_t peer) {
-    uint64_t until = run_clock() + COPY_NS;
-    struct farewell f = {.peer = peer};
-    for (int looks = 0; !have_left(host, &f); looks++) {
-        if (run_clock() > until)
-            return false;
-        looks < SHORT_LOOKS ? (void)sched_yield() : run_let_others(host->run);
-    }
-    return true;
-}
-
 /* ---------------------------------------------------------------- as a source */
-
-static bool source_receive(void *owner, uint64_t now, bool all) {
-    (void)all;
-    return receive_all(owner, now);
-}
 
 static bool receive_rare(void *owner, uint64_t now) {
     listen_all(owner, now);
@@ -673,14 +285,4 @@ static void arm(void *owner, bool armed) {
         engine_watch_for(host->run, &host->here.watched[i], host->here.doors[i], EPOLLIN);
 }
 
-const struct source lanes_source = {
-    .name = "lanes",
-    .receive = source_receive,
-    .receive_rare = receive_rare,
-    .wants = want,
-    .flush = flush,
-    .timer_at = deadline,
-    .arm = arm,
-    .may_sleep = may_sleep,
-    .awake = awake,
-};
+const struct source doors_source = {.name = "doors", .receive_rare = receive_rare, .timer_at = deadline, .arm = arm};

@@ -105,7 +105,7 @@ struct qp {
     enum reach reach;           /* of our requests */
     enum reach reach_in;        /* of the peer's, and our answers; REACH_OPEN: there was none */
     struct way way;             /* to the peer */
-    uint64_t known_lane;        /* one more by which its peer was found to send, see lanes.c; 0: none */
+    uint64_t known_lane;        /* one more by which its peer was found to send, see lanes_in.c; 0: none */
     bool apart;                 /* answers go another way than requests do: */
     struct way answers;         /* that one */
     struct remote *remote;      /* memory that it can reach itself, or NULL */
