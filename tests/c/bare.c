@@ -21,13 +21,14 @@ struct dev *bare_open(void) {
     static const struct source *const none[] = {NULL};
     run_init(&dev->run, &dev->nic, none, dev);
     udp_tx_init(&dev->tx, &dev->fault, &dev->nic.counters, &dev->run.now);
+    dev->tx.ports = (struct udp_ports){dev->ports, dev->port_users, 1, 0, "bare"};
     dev->nic.wire = &dev->tx.link;
     CHECK_EQ(slot_claim(&dev->slots[0], &err), 0);
     dev->nslots = 1;
     dev->table[0] = calloc(QPN_INDICES, sizeof *dev->table[0]);
     dev->freed[0] = calloc(QPN_INDICES, sizeof *dev->freed[0]);
     CHECK(dev->table[0] && dev->freed[0]);
-    dev->nic.pkeys[0] = 0xFFFF;
+    dev->nic.ib.pkeys[0] = 0xFFFF;
     dev->ports[0].addr = bare_address("::ffff:127.0.0.1", 0);
     dev->net.ngids = 1;
     return dev;

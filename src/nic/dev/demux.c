@@ -7,7 +7,8 @@
 
 #include "base/address.h"
 #include "dev/dev.h"
-#include "qp/path.h"
+#include "roce/partition.h"
+#include "roce/path.h"
 #include "wire/bth.h"
 #include "wire/grh.h"
 #include "wire/icrc.h"
@@ -47,7 +48,7 @@ static int icrc_id(struct way *from, const uint8_t *bth, uint32_t n, uint16_t gu
     if (!ipv4)
         return diff == 0 ? 0 : -1;
     int id = diff == 0 ? 0 : icrc_recover_id(diff, body);
-    return id >= 0 && plausible_id(&from->id, (uint16_t)(id ^ guess)) ? id ^ guess : -1;
+    return id >= 0 && plausible_id(&udp_way(from)->id, (uint16_t)(id ^ guess)) ? id ^ guess : -1;
 }
 
 /* ---------------------------------------------------------------- one packet */
@@ -78,7 +79,7 @@ bool demux_parse(struct dev *dev, struct packet *pkt, const uint8_t *bth, uint32
 static struct way *reverse_way(struct way *from, const struct sockaddr_in6 *src) {
     if (from->src.sin6_port != src->sin6_port) {
         from->src.sin6_port = src->sin6_port;
-        memset(from->seed_n, 0, sizeof from->seed_n);
+        way_forget_seeds(from);
     }
     return from;
 }
@@ -106,7 +107,7 @@ static bool is_translated(const struct incoming *in, const struct udp_datagram *
     if (icrc_id(&sent, pkt->bth, n, in->guess) >= 0)
         return true;
     sent.src.sin6_port = htons(ROCE_UDP_PORT); /* its port was changed, too */
-    memset(sent.seed_n, 0, sizeof sent.seed_n);
+    way_forget_seeds(&sent);
     return icrc_id(&sent, pkt->bth, n, in->guess) >= 0;
 }
 
@@ -266,7 +267,7 @@ static void input(struct dev *dev, struct port *port, const struct udp_datagram 
     if (ud)
         show_header(&in, d, n);
     in.pkt.marked = (d->tclass & ECN_MASK) == ECN_MARKED;
-    if (ud || qp_hears_port(qp, d->src.sin6_port))
+    if (ud || ib_hears_port(&qp->ib, d->src.sin6_port))
         demux_deliver(dev, qp, &in.pkt, n, now);
     else
         hear(dev, qp, &in.pkt, n, d->src.sin6_port, now);

@@ -5,7 +5,6 @@
  *   device.c    open and close: ports, slot, engine thread
  *   check.c     what verbs check first
  *   qpn.c       queue pair numbers: slot and index
- *   ah.c        address vectors, and handles that are destroyed
  *   ports.c     the GID table: a port for each address
  *   pkeys.c     the P_Key table
  *   follow.c    what becomes of the netdev
@@ -142,7 +141,7 @@ struct dev {
     int nslots;
     struct port ports[NETDEV_MAX_GIDS]; /* by GID index */
     struct port *port_list[NETDEV_MAX_GIDS];
-    int port_users[NETDEV_MAX_GIDS];     /* QPs' paths and address handles that send from it */
+    int port_users[NETDEV_MAX_GIDS];     /* QPs' paths and address handles that send from it; the UDP link counts */
     union rnic_gid had[NETDEV_MAX_GIDS]; /* the last address of each entry, which may be empty now */
     uint32_t rcvbuf, window_asked;       /* struct rnic_open_attr */
 
@@ -153,7 +152,6 @@ struct dev {
     struct strays strays;
     struct floods floods;
     struct raw_link *raw; /* see raw.c; NULL without RAW_PACKET queue pairs */
-    struct ah *dying_ahs; /* destroyed, and named by send elements still */
     struct way sources[DEV_SOURCES];
 
     bool local; /* peers on this host go by lanes: */
@@ -219,13 +217,6 @@ int dev_check_port(int port, struct rnic_err *err);
 int dev_check_events(struct dev *dev, const void *context, struct rnic_err *err);
 int dev_leave_events(struct dev *dev, const void *context, struct rnic_err *err);
 
-/* ah.c */
-int ah_resolve(struct dev *dev, const struct rnic_ah_attr *av, struct way *to, struct rnic_err *err);
-/* The same to a connected queue pair. */
-int ah_resolve_peer(struct dev *dev, const struct rnic_ah_attr *av, uint32_t qpn, struct way *to, struct rnic_err *err);
-void ah_reap(struct dev *dev); /* frees those that nothing names any more; when nothing lies in the sending batch */
-void ah_free_all(struct dev *dev);
-
 /* ports.c */
 int ports_open(struct dev *dev, struct rnic_err *err);
 void ports_settle(struct dev *dev); /* waits until packets come to us, or a moment; the engine runs, without the lock */
@@ -237,9 +228,6 @@ void ports_say_goodbye(struct dev *dev);      /* before they close: packets then
 void ports_close(struct dev *dev);
 void ports_measure(struct dev *dev);                                          /* what follows from buffers and MTU */
 bool ports_follow(struct dev *dev, const struct netdev *fresh, uint64_t now); /* true: the GID table has changed */
-/* What names a port keeps its entry for the same address. leave: way->port may be, and then is, NULL */
-void ports_use(struct dev *dev, const struct way *way);
-void ports_leave(struct dev *dev, struct way *way);
 
 /* pkeys.c */
 int pkeys_init(struct dev *dev, const struct rnic_open_attr *attr, struct rnic_err *err);

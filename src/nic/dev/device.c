@@ -8,6 +8,7 @@
 
 #include "base/fail.h"
 #include "dev/dev.h"
+#include "qp/ah.h"
 
 /* For completion queues, see queue/cq.h. */
 static uint64_t completion_clock(void *arg) {
@@ -71,13 +72,14 @@ static int open_parts(struct dev *dev, const struct rnic_open_attr *attr, struct
         rc = pkeys_init(dev, attr, err);
     dev->rcvbuf = attr->rcvbuf;
     dev->window_asked = attr->max_window;
-    dev->nic.congestion = controls_congestion(dev, attr->congestion);
+    dev->nic.ib.congestion = controls_congestion(dev, attr->congestion);
     if (!rc)
         rc = ports_open(dev, err);
     if (rc)
         return rc;
     ports_measure(dev);
     udp_tx_init(&dev->tx, &dev->fault, &dev->nic.counters, &dev->run.now);
+    dev->tx.ports = (struct udp_ports){dev->ports, dev->port_users, NETDEV_MAX_GIDS, dev->net.ifindex, dev->net.name};
     dev->nic.wire = &dev->tx.link;
     if (attr->no_gso)
         dev->tx.max_packets = 1;
@@ -94,7 +96,7 @@ static void close_parts(struct dev *dev) {
     ports_close(dev);
     lanes_close(dev);
     qpn_free(dev);
-    ah_free_all(dev);
+    ah_free_all(&dev->nic);
     outbox_free(dev);
     udp_rx_free(&dev->rx);
     free(dev->slot_buffer);

@@ -12,6 +12,7 @@
 #include "base/fail.h"
 #include "dev/dev.h"
 #include "names/listen.h"
+#include "roce/partition.h"
 #include "roce/roce.h"
 #include "wire/bth.h"
 #include "wire/icrc.h"
@@ -122,10 +123,11 @@ static void answer(struct dev *dev, struct port *port, struct incoming *in, cons
         dev->nic.counters.value[RNIC_CNT_drop_unanswered]++;
         return;
     }
-    struct way to = {.link = dev->nic.wire, .src = port->addr, .dst = d->src, .port = port, .hop_limit = HOPS};
+    struct way to = {.link = dev->nic.wire, .src = port->addr, .dst = d->src, .hop_limit = HOPS};
+    udp_way(&to)->port = port;
     to.dst.sin6_port = htons(ROCE_UDP_PORT);
     dev->nic.counters.value[RNIC_CNT_cm_refused] += refusal;
-    send_mad(dev, &to, deth_source(&in->pkt), dev->nic.pkeys[index], mad);
+    send_mad(dev, &to, deth_source(&in->pkt), dev->nic.ib.pkeys[index], mad);
 }
 
 bool gsi_is_request(const struct packet *pkt) {

@@ -18,8 +18,9 @@
 
 #include "dev/dev.h"
 #include "names/user.h"
-#include "qp/path.h"
 #include "roce/direct.h"
+#include "roce/partition.h"
+#include "roce/path.h"
 #include "wire/bth.h"
 #include "wire/grh.h"
 
@@ -42,9 +43,11 @@ static void know_self(const struct dev *dev, struct lane_self *self) {
     }
 }
 
+static bool leads_by(const struct way *way, const void *link) { return way->link == link; }
+
 static void discard(struct dev *dev, struct lane *l) {
     sched_unpark(&dev->run, &l->link); /* of answers that go another way by now */
-    fault_forget(&dev->fault, &l->link);
+    fault_forget(&dev->fault, leads_by, &l->link);
     if (l->remote)
         remote_close(l->remote);
     free(l->remote);
@@ -257,40 +260,35 @@ static uint64_t deadline(const void *owner) {
 
 /* ---------------------------------------------------------------- which way */
 
-static void go_local(struct dev *dev, struct qp *qp, struct lane *l) {
-    ports_leave(dev, &qp->way);
+static void go_local(struct qp *qp, struct lane *l) {
+    way_release(&qp->way);
     qp->way.link = &l->link;
+    way_hold(&qp->way);
     qp->remote = qp->ib.service == OPC_UC ? NULL : l->remote;
     atomic_store(&qp->at_once, direct_operations(qp));
     qp->remote_qp = (struct remote_qp){0};
     qp->reach = REACH_LOCAL;
     qp->engine->set_mtu(qp, LANE_MTU);
-    l->users++;
 }
 
 /* Answers go the way that requests do. */
-static void join(struct dev *dev, struct qp *qp) {
-    if (!qp->apart)
-        return;
-    if (way_is_bare(&qp->answers))
-        lane_of(qp->answers.link)->users--;
-    ports_leave(dev, &qp->answers);
+static void join(struct qp *qp) {
+    if (qp->apart)
+        way_release(&qp->answers);
     qp->apart = false;
 }
 
 /* Answers go another way, l, or NULL: the wire. */
 static bool part(struct dev *dev, struct qp *qp, struct lane *l) {
     struct way to;
-    if (!l && ah_resolve_peer(dev, &qp->attr.ah_attr, qp->attr.dest_qp_num, &to, NULL))
+    if (!l && link_resolve(dev->nic.wire, &qp->attr.ah_attr, qp->attr.dest_qp_num, &to, NULL, NULL))
         return false; /* the address has gone */
     if (l) {
         to = qp->way;
-        to.port = NULL;
+        to.held = false;
         to.link = &l->link;
-        l->users++;
-    } else {
-        ports_use(dev, &to);
     }
+    way_hold(&to);
     qp->answers = to;
     return qp->apart = true;
 }
@@ -303,7 +301,7 @@ static bool hear(struct dev *dev, struct qp *qp, struct lane *l) {
         return true;
     if (qp->reach_in != REACH_OPEN && qp->engine->has_begun(qp))
         return false;
-    join(dev, qp);
+    join(qp);
     if (qp->reach != reach && !part(dev, qp, l))
         return false;
     qp->reach_in = reach;
@@ -319,7 +317,7 @@ static bool takes(struct dev *dev, struct qp *qp, const struct packet *pkt, stru
     if (!(pkt->row->mask & OPC_REQUEST))
         return qp->reach == reach;
     if (qp->reach == REACH_OPEN && l && !qp->ib.alt_loaded)
-        go_local(dev, qp, l);
+        go_local(qp, l);
     else if (qp->reach == REACH_OPEN)
         qp->reach = REACH_WIRE;
     return hear(dev, qp, l);
@@ -328,11 +326,11 @@ static bool takes(struct dev *dev, struct qp *qp, const struct packet *pkt, stru
 bool lanes_hear_wire(struct dev *dev, struct qp *qp, const struct packet *pkt) { return takes(dev, qp, pkt, NULL); }
 
 void lanes_leave(struct dev *dev, struct qp *qp) {
-    join(dev, qp);
+    join(qp);
     if (qp->reach_in == REACH_LOCAL)
         qp->engine->set_mtu_in(qp, mtu_bytes(qp->attr.path_mtu));
     if (qp->reach == REACH_LOCAL) {
-        lane_of(qp->way.link)->users--;
+        way_release(&qp->way);
         qp->way.link = dev->nic.wire;
         qp->engine->set_mtu(qp, mtu_bytes(qp->attr.path_mtu));
     }
@@ -430,7 +428,7 @@ bool lanes_decide(void *owner, struct qp *qp, uint64_t now) {
     if (wait)
         return false;
     if (l)
-        go_local(dev, qp, l);
+        go_local(qp, l);
     else
         qp->reach = REACH_WIRE;
     return true;

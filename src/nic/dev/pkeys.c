@@ -24,8 +24,8 @@ static int check(const uint16_t *pkeys, uint32_t n, struct rnic_err *err) {
 }
 
 static void fill(struct dev *dev, const uint16_t *pkeys, uint32_t n) {
-    memset(dev->nic.pkeys, 0, sizeof dev->nic.pkeys);
-    memcpy(dev->nic.pkeys, pkeys, n * sizeof *pkeys);
+    memset(dev->nic.ib.pkeys, 0, sizeof dev->nic.ib.pkeys);
+    memcpy(dev->nic.ib.pkeys, pkeys, n * sizeof *pkeys);
 }
 
 int pkeys_init(struct dev *dev, const struct rnic_open_attr *attr, struct rnic_err *err) {
@@ -42,7 +42,7 @@ int pkeys_init(struct dev *dev, const struct rnic_open_attr *attr, struct rnic_e
 static void refresh(struct dev *dev, struct qp *qp) {
     (void)dev;
     if (qp->state != RNIC_QPS_RESET)
-        qp->ib.pkey = qp->nic->pkeys[qp->attr.pkey_index];
+        qp->ib.pkey = qp->nic->ib.pkeys[qp->attr.pkey_index];
 }
 
 int pkeys_set(struct dev *dev, const uint16_t *pkeys, uint32_t n, struct rnic_err *err) {
@@ -51,10 +51,10 @@ int pkeys_set(struct dev *dev, const uint16_t *pkeys, uint32_t n, struct rnic_er
     int rc = check(pkeys, n, err);
     if (rc)
         return rc;
-    memcpy(before, dev->nic.pkeys, sizeof before);
+    memcpy(before, dev->nic.ib.pkeys, sizeof before);
     fill(dev, pkeys, n);
     qpn_each(dev, refresh);
-    if (memcmp(before, dev->nic.pkeys, sizeof before))
+    if (memcmp(before, dev->nic.ib.pkeys, sizeof before))
         event_push(&dev->nic.events, &e);
     return 0;
 }

@@ -11,6 +11,7 @@
 
 #include "dev/dev.h"
 #include "link/udp/steerprog.h"
+#include "qp/ah.h"
 
 #define WINDOW_MAX (512u << 10) /* bytes in flight where the peer answers at once: as much as a cache holds */
 #define SETTLE_LOOKS 10000      /* of 0.1 ms: a place is learnt in a few ms, unless members are stopped */
@@ -37,7 +38,7 @@ static int open_port(struct dev *dev, int index, union rnic_gid gid, uint64_t no
     }
     for (int i = 1; i < dev->nslots; i++)
         port_add_slot(port, dev->slots[i].number);
-    if (dev->nic.congestion)
+    if (dev->nic.ib.congestion)
         port_take_marks(port);
     if (dev->objects.datagram_qps)
         port_show_headers(port, true);
@@ -119,15 +120,6 @@ void ports_measure(struct dev *dev) {
     dev->nic.mtu = dev_active_mtu(dev) ? mtu_bytes(dev_active_mtu(dev)) : 0;
 }
 
-void ports_use(struct dev *dev, const struct way *way) { dev->port_users[(struct port *)way->port - dev->ports]++; }
-
-void ports_leave(struct dev *dev, struct way *way) {
-    const struct port *port = way->port;
-    if (port)
-        dev->port_users[port - dev->ports]--;
-    way->port = NULL;
-}
-
 /* ---------------------------------------------------------------- addresses come and go */
 
 static void vacate(struct dev *dev, int index) {
@@ -135,7 +127,7 @@ static void vacate(struct dev *dev, int index) {
     udp_tx_flush(&dev->tx);
     if (udp_tx_forget(&dev->tx, port))
         sched_link_free(&dev->run, &dev->tx.link, port->sndbuf / 2);
-    fault_forget(&dev->fault, port);
+    fault_forget(&dev->fault, udp_leads_by, port);
     port_close(port);
     port->addr = (struct sockaddr_in6){0};
     set_gid(dev, index, none);
@@ -185,7 +177,7 @@ bool ports_follow(struct dev *dev, const struct netdev *fresh, uint64_t now) {
         vacate(dev, i);
         changed = true;
     }
-    ah_reap(dev); /* they may be the last that name an entry */
+    ah_reap(&dev->nic); /* they may be the last that name an entry */
     for (int i = 0; i < fresh->ngids; i++) {
         int at = is_in(dev->net.gids, dev->net.ngids, &fresh->gids[i]) ? -1 : place_for(dev, &fresh->gids[i]);
         if (at >= 0 &&

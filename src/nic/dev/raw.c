@@ -58,7 +58,7 @@ static bool send_now(struct raw_link *link, const struct qp *from, const uint8_t
 /* What the injector lets go cannot wait: it is lost. */
 static void emit(struct link *to, const struct way *way, const uint8_t *frame, uint32_t n) {
     struct raw_link *link = (struct raw_link *)to;
-    if (!send_now(link, way->port, frame, n))
+    if (!send_now(link, raw_way(way)->from, frame, n))
         link->dev->nic.counters.value[RNIC_CNT_tx_errors]++;
 }
 
@@ -69,7 +69,7 @@ static bool put(struct link *to, const struct way *way, const uint8_t *frame, ui
         fault_send(&link->fault, &link->dev->nic.counters, way, frame, n, now);
         return true;
     }
-    if (send_now(link, way->port, frame, n))
+    if (send_now(link, raw_way(way)->from, frame, n))
         return true;
     if (!to->full)
         link->dev->nic.counters.value[RNIC_CNT_tx_waits]++;
@@ -226,7 +226,7 @@ int raw_enter(struct dev *dev, struct qp *qp, struct rnic_err *err) {
     if (rc)
         return rc;
     dev->raw->qps++;
-    qp->way = (struct way){.link = &dev->raw->net.link, .port = qp};
+    raw_set_way(qp, &dev->raw->net.link);
     if (raw_of(qp)->rss.table)
         raw_of(qp)->rss.table->qps++;
     return 0;
@@ -235,7 +235,7 @@ int raw_enter(struct dev *dev, struct qp *qp, struct rnic_err *err) {
 void raw_leave(struct dev *dev, struct qp *qp) {
     if (raw_of(qp)->rss.table)
         raw_of(qp)->rss.table->qps--;
-    fault_forget(&dev->raw->fault, qp);
+    fault_forget(&dev->raw->fault, raw_is_from, qp);
     if (--dev->raw->qps == 0)
         close_link(dev);
 }

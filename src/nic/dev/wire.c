@@ -42,7 +42,7 @@ static bool is_used(const void *owner) {
 static void try_again(struct dev *dev, uint64_t now, bool called) {
     if (!called && now < dev->tx.retry_at)
         return;
-    const struct port *port = dev->tx.way->port;
+    const struct port *port = udp_port(dev->tx.way);
     if (!udp_tx_resume(&dev->tx, now))
         return;
     sched_link_free(&dev->run, &dev->tx.link, port->sndbuf / 2);
@@ -93,7 +93,7 @@ static uint64_t timer_at(const void *owner) {
 static void arm_port(struct dev *dev, int i, bool armed) {
     const struct port *port = &dev->ports[i];
     uint32_t in = armed || !dev->port_users[i] ? EPOLLIN : 0,
-             out = dev->tx.link.full && dev->tx.way->port == port ? EPOLLOUT : 0;
+             out = dev->tx.link.full && udp_port(dev->tx.way) == port ? EPOLLOUT : 0;
     bool one = port->rx_fd == port->tx_fd;
     engine_watch_for(&dev->run, &dev->watched_rx[i], port->rx_fd, in | (one ? out : 0));
     if (!one)

@@ -148,6 +148,15 @@ static void input(struct qp *qp, const struct packet *pkt, uint64_t now) {
     drop(qp, RNIC_CNT_drop_bad_opcode);
 }
 
+/* ---------------------------------------------------------------- its way */
+
+void raw_set_way(struct qp *qp, struct link *link) {
+    qp->way = (struct way){.link = link};
+    ((struct raw_way *)(void *)qp->way.own)->from = qp;
+}
+
+bool raw_is_from(const struct way *way, const void *qp) { return raw_way(way)->from == qp; }
+
 /* ---------------------------------------------------------------- the engine */
 
 static int create(struct qp *qp) {
@@ -159,13 +168,6 @@ static void destroy(struct qp *qp) { free(qp->engine_state); }
 
 static void reset(struct qp *qp) { (void)qp; }
 
-static int rtr(struct qp *qp) {
-    (void)qp;
-    return 0;
-}
-
-static void rts(struct qp *qp) { (void)qp; }
-
 static void stats(struct qp *qp, struct rnic_qp_stats *out) {
     (void)qp;
     (void)out;
@@ -175,8 +177,6 @@ const struct engine_ops raw_ops = {
     .create = create,
     .destroy = destroy,
     .reset = reset,
-    .rtr = rtr,
-    .rts = rts,
     .input = input,
     .next = next,
     .timer = engine_pace_timer,

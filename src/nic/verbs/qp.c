@@ -229,7 +229,7 @@ void verbs_leave_qp(struct dev *dev, struct qp *qp) {
         dev->gsi = NULL;
     else
         qpn_remove(dev, qp);
-    verbs_leave_paths(dev, qp);
+    verbs_disconnect(dev, qp);
     dev->objects.qps--;
     if (qp_is_datagram(qp) && --dev->objects.datagram_qps == 0)
         show_headers(dev, false);

@@ -176,8 +176,8 @@ static inline struct qp *qp_of(struct rnic_qp *pub) { return ((struct qp *)pub)-
 int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
 int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct rnic_qp_init_attr *init, struct rnic_err *err);
 int soft_query_qp_stats(struct rnic_qp *pub, struct rnic_qp_stats *out, struct rnic_err *err);
-void verbs_leave_paths(struct dev *dev, struct qp *qp); /* its packets take no way any more */
-void verbs_publish_qp(struct dev *dev, struct qp *qp);  /* to peers on this host */
+void verbs_disconnect(struct dev *dev, struct qp *qp); /* its packets take no way any more */
+void verbs_publish_qp(struct dev *dev, struct qp *qp); /* to peers on this host */
 /* Sends the last ACK, since nobody could tell the peer later that its work has been done.  Lets go of the lock while the link
  * is full. */
 void verbs_settle(struct dev *dev, struct qp *qp);
