@@ -45,7 +45,8 @@ struct engine_ops {
     int (*enter)(struct qp *qp, int from, int to);
     /* It has no peer any more, as it goes to RESET or ends: what leads there is given back.  NULL: nothing does. */
     void (*disconnect)(struct qp *qp);
-    void (*input)(struct qp *qp, const struct packet *pkt, uint64_t now); /* a packet for this QP, from its peer */
+    /* A packet for this QP, from its peer.  NULL: its packets have no BTH */
+    void (*input)(struct qp *qp, const struct packet *pkt, uint64_t now);
     /* Is it one that the peer could have sent now, by its PSN and opcode? Of connected services; changes nothing. */
     bool (*expects)(const struct qp *qp, const struct packet *pkt);
     /* After input(): has next() anything to do? NULL: it may. */
@@ -78,6 +79,9 @@ struct service {
     const struct sq_rules *sends; /* what may be posted */
     bool has_peer;                /* it is connected */
     bool datagrams;               /* each message names whom it is for */
+    uint32_t counted;             /* enum rnic_comp_cntr_op: what completion counters count of it (IBA table 45) */
+    bool paced;                   /* its rate can be limited */
+    bool exposed;                 /* peers on this host may reach memory by it themselves (mem/store.h) */
     struct ib_service ib;         /* of InfiniBand's services */
 };
 

@@ -141,13 +141,6 @@ bool raw_input(struct raw_net *net, const struct qp *from, const uint8_t *bytes,
     return wanted;
 }
 
-/* Packets of the transports are of no interest to such a queue pair: its service has no opcode. */
-static void input(struct qp *qp, const struct packet *pkt, uint64_t now) {
-    (void)pkt;
-    (void)now;
-    drop(qp, RNIC_CNT_drop_bad_opcode);
-}
-
 /* ---------------------------------------------------------------- its way */
 
 void raw_set_way(struct qp *qp, struct link *link) {
@@ -177,7 +170,6 @@ const struct engine_ops raw_ops = {
     .create = create,
     .destroy = destroy,
     .reset = reset,
-    .input = input,
     .next = next,
     .timer = engine_pace_timer,
     .deadline = engine_pace_deadline,

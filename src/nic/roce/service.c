@@ -180,6 +180,11 @@ static const struct sq_rules ud_sends = {.operations = MESSAGES, .datagrams = tr
 
 /* ---------------------------------------------------------------- services */
 
+#define CNT(name) RNIC_COMP_CNTR_OP_##name
+#define COUNTED_MESSAGES (CNT(SEND) | CNT(RECV))
+#define COUNTED_WRITES (CNT(RDMA_WRITE) | CNT(REMOTE_RDMA_WRITE))
+#define COUNTED_READS (CNT(RDMA_READ) | CNT(REMOTE_RDMA_READ))
+
 static const struct service services[] = {
     {.type = RNIC_QPT_RC,
      .name = "RC",
@@ -187,6 +192,9 @@ static const struct service services[] = {
      .states = &rc_table,
      .sends = &rc_sends,
      .has_peer = true,
+     .counted = COUNTED_MESSAGES | COUNTED_WRITES | COUNTED_READS,
+     .paced = true,
+     .exposed = true,
      .ib = {OPC_RC, OPC_RC | OPC_CNP, ROCE_SERVICE_RC}},
     {.type = RNIC_QPT_UC,
      .name = "UC",
@@ -194,6 +202,8 @@ static const struct service services[] = {
      .states = &uc_table,
      .sends = &uc_sends,
      .has_peer = true,
+     .counted = COUNTED_MESSAGES | COUNTED_WRITES,
+     .paced = true,
      .ib = {OPC_UC, OPC_UC | OPC_CNP, ROCE_SERVICE_UC}},
     {.type = RNIC_QPT_UD,
      .name = "UD",
@@ -201,6 +211,8 @@ static const struct service services[] = {
      .states = &ud_table,
      .sends = &ud_sends,
      .datagrams = true,
+     .counted = COUNTED_MESSAGES,
+     .paced = true,
      .ib = {OPC_UD, OPC_UD}},
     {.type = RNIC_QPT_GSI,
      .name = "GSI",
@@ -208,6 +220,7 @@ static const struct service services[] = {
      .states = &gsi_table,
      .sends = &ud_sends,
      .datagrams = true,
+     .counted = COUNTED_MESSAGES,
      .ib = {OPC_UD, OPC_UD}},
     {.type = RNIC_QPT_XRC_SEND,
      .name = "XRC_SEND",
@@ -215,6 +228,7 @@ static const struct service services[] = {
      .states = &xrc_send_table,
      .sends = &xrc_sends,
      .has_peer = true,
+     .counted = COUNTED_MESSAGES | COUNTED_WRITES | COUNTED_READS,
      .ib = {OPC_XRC_BACK, OPC_XRC_BACK | OPC_CNP, ROCE_SERVICE_XRC}},
     {.type = RNIC_QPT_XRC_RECV,
      .name = "XRC_RECV",
@@ -222,6 +236,7 @@ static const struct service services[] = {
      .states = &xrc_recv_table,
      .sends = &xrc_sends,
      .has_peer = true,
+     .counted = CNT(RECV) | CNT(REMOTE_RDMA_WRITE) | CNT(REMOTE_RDMA_READ),
      .ib = {OPC_XRC, OPC_XRC | OPC_CNP, ROCE_SERVICE_XRC}},
 };
 

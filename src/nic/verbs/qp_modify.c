@@ -93,7 +93,7 @@ static int modify(struct dev *dev, struct qp *qp, const struct rnic_qp_attr *att
 /* Processes of this host may reach memory by it, without us: where nobody counts what they do. */
 void verbs_publish_qp(struct dev *dev, struct qp *qp) {
     uint32_t access = qp->attr.qp_access_flags | (qp->attr.max_dest_rd_atomic ? STORE_ANSWERS : 0);
-    bool connected = qp->state >= RNIC_QPS_RTR && qp->state <= RNIC_QPS_SQD && qp->pub.qp_type == RNIC_QPT_RC;
+    bool connected = qp->state >= RNIC_QPS_RTR && qp->state <= RNIC_QPS_SQD && qp->service->exposed;
     if (!dev->local || !connected || qp->cntrs)
         return;
     qp->exposed = true;

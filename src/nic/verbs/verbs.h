@@ -187,7 +187,7 @@ int verbs_close_off(struct dev *dev, struct qp *qp, bool ends, struct rnic_err *
 void verbs_carry_on(struct dev *dev, struct qp *qp); /* after that: it does not end */
 
 /* qp_ex.c */
-#define PACED_TYPES (1u << RNIC_QPT_RC | 1u << RNIC_QPT_UC | 1u << RNIC_QPT_UD | 1u << RNIC_QPT_RAW_PACKET)
+uint32_t verbs_paced_types(void); /* 1 << enum rnic_qp_type: whose rate can be limited */
 int soft_create_qp_ex(struct rnic_pd *pd, struct rnic_qp_init_attr_ex *attr, struct rnic_qp **out,
                       struct rnic_err *err);
 int soft_modify_qp_rate_limit(struct rnic_qp *pub, const struct rnic_qp_rate_limit_attr *attr, struct rnic_err *err);
