@@ -679,7 +679,7 @@ int fabric_modify(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask,
     if (mask & RNIC_QP_STATE) {
         if (to == RNIC_QPS_RESET && qp->engine->disconnect)
             qp->engine->disconnect(qp);
-        rc = qp_transition(qp, to);
+        rc = qp_transition(qp, to, err);
     }
     path_take(qp, mask, &paths);
     if (mask & RNIC_QP_PATH_MIG_STATE)

@@ -115,11 +115,8 @@ static void toy_reset(struct qp *qp) { *toy_of(qp) = (struct toy){0}; }
 
 static int toy_check(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err) {
     const struct attr_limit limits[] = {{RNIC_QP_DEST_QPN, attr->dest_qp_num, 0, PLACES - 1, "dest_qp_num"}};
-    int rc = qp_check_limits(limits, 1, mask, err);
     (void)qp;
-    if (!rc && mask & RNIC_QP_DEST_QPN && places[attr->dest_qp_num][0] && places[attr->dest_qp_num][1])
-        rc = fail(err, -EBUSY, "connection %u has two ends already", attr->dest_qp_num);
-    return rc;
+    return qp_check_limits(limits, 1, mask, err);
 }
 
 static void join(struct qp *qp, struct qp *peer) {
@@ -128,12 +125,14 @@ static void join(struct qp *qp, struct qp *peer) {
     way_hold(&qp->way);
 }
 
-static int toy_enter(struct qp *qp, int from, int to) {
+static int toy_enter(struct qp *qp, int from, int to, struct rnic_err *err) {
     if (to == RNIC_QPS_SQD)
         toy_of(qp)->closes = true;
     if (to != RNIC_QPS_RTS || from != RNIC_QPS_RESET)
         return 0;
     struct qp **seat = seat_of(qp, NULL);
+    if (!seat)
+        return fail(err, -EBUSY, "connection %u has two ends already", qp->attr.dest_qp_num);
     *seat = qp;
     if (!seat_of(qp, NULL)) {
         struct qp **place = places[qp->attr.dest_qp_num];
@@ -229,7 +228,7 @@ static int refuse(int opcode, struct rnic_err *err) { return fail(err, -EINVAL, 
 
 static const struct sq_rules toy_sends = {.operations = 1u << RNIC_WR_SEND, .refuse = refuse};
 static const struct service toy_services[] = {
-    {.type = DRIVER, .name = "TOY", .engine = &toy_ops, .states = &toy_states, .sends = &toy_sends, .has_peer = true}};
+    {.type = DRIVER, .name = "TOY", .engine = &toy_ops, .states = &toy_states, .sends = &toy_sends}};
 static const struct transport toy_transport = {"toy", toy_services, 1};
 
 /* ---------------------------------------------------------------- two queue pairs */
@@ -308,7 +307,7 @@ static int change(struct qp *qp, int state, uint32_t mask, uint32_t dest, struct
         sched_forget(&run, qp);
         qp->engine->disconnect(qp);
     }
-    rc = qp_transition(qp, state);
+    rc = qp_transition(qp, state, err);
     if (state >= RNIC_QPS_RTS)
         sched_ready(&run, qp);
     return rc;
@@ -362,6 +361,11 @@ static void states_and_attributes_are_the_transports(void) {
     want_refusal(RNIC_QPS_RTS, RNIC_QP_DEST_QPN | RNIC_QP_AV | RNIC_QP_SQ_PSN, 0, -EINVAL,
                  "RESET -> RTS does not take ah_attr, sq_psn");
     want_refusal(RNIC_QPS_RTS, RNIC_QP_DEST_QPN, PLACES, -EINVAL, "dest_qp_num is 2; allowed are 0 to 1");
+    CHECK_EQ(change(b.qp, RNIC_QPS_RTS, RNIC_QP_DEST_QPN, 0, NULL), 0);
+    places[0][1] = b.qp; /* as if a third had it */
+    want_refusal(RNIC_QPS_RTS, RNIC_QP_DEST_QPN, 0, -EBUSY, "connection 0 has two ends already");
+    places[0][1] = NULL;
+    CHECK_EQ(change(b.qp, RNIC_QPS_RESET, 0, 0, NULL), 0);
     connect_both();
     CHECK_EQ(pipe_link.users, 2);
     CHECK_EQ(change(a.qp, RNIC_QPS_RESET, 0, 0, NULL), 0);

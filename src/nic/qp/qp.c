@@ -231,14 +231,14 @@ static void to_reset(struct qp *qp) {
     qp->sq_draining = qp->last_wqe = qp->last_due = qp->failed = qp->exposed = false;
 }
 
-int qp_transition(struct qp *qp, int to) {
+int qp_transition(struct qp *qp, int to, struct rnic_err *err) {
     int from = qp->state, rc = 0;
     if (to == RNIC_QPS_RESET)
         to_reset(qp);
     else if (to == RNIC_QPS_ERR && from != RNIC_QPS_ERR)
         qp_error(qp, -1);
     else if (to != from && qp->engine->enter)
-        rc = qp->engine->enter(qp, from, to);
+        rc = qp->engine->enter(qp, from, to, err);
     if (rc)
         return rc;
     qp->state = to;

@@ -196,8 +196,8 @@ struct attr_limit {
     const char *name;
 };
 int qp_check_limits(const struct attr_limit *rows, size_t n, uint32_t mask, struct rnic_err *err);
-/* What a transition does beside its attributes, which are in force already (IBA 10.3.1). 0, -ENOMEM: nothing changed */
-int qp_transition(struct qp *qp, int to);
+/* What a transition does beside its attributes, which are in force already (IBA 10.3.1). 0, -errno: nothing changed */
+int qp_transition(struct qp *qp, int to, struct rnic_err *err);
 
 /* Key, bounds and rights of memory that the peer asks for, under a protection domain: 0, or enum rnic_vendor_err.
  * *ptr: as of mr_remote(). */

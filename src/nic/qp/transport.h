@@ -40,9 +40,9 @@ struct engine_ops {
     int (*check)(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
     void (*take)(struct qp *qp);
     /* The queue pair goes to another state than RESET and ERR; what the attributes say is in force.  So it is connected, of
-     * InfiniBand by RTR and RTS, and closed in order, where a transport does that in SQD.  0, -errno: nothing changed.
-     * NULL: states mean nothing to it. */
-    int (*enter)(struct qp *qp, int from, int to);
+     * InfiniBand by RTR and RTS, and closed in order, where a transport does that in SQD.  0, or -errno and why not, and
+     * nothing has changed.  NULL: states mean nothing to it. */
+    int (*enter)(struct qp *qp, int from, int to, struct rnic_err *err);
     /* It has no peer any more, as it goes to RESET or ends: what leads there is given back.  NULL: nothing does. */
     void (*disconnect)(struct qp *qp);
     /* A packet for this QP, from its peer.  NULL: its packets have no BTH */
@@ -77,7 +77,6 @@ struct service {
     const struct engine_ops *engine;
     transitions *states;          /* beside those to RESET and ERR, which are from anywhere */
     const struct sq_rules *sends; /* what may be posted */
-    bool has_peer;                /* it is connected */
     bool datagrams;               /* each message names whom it is for */
     uint32_t counted;             /* enum rnic_comp_cntr_op: what completion counters count of it (IBA table 45) */
     bool paced;                   /* its rate can be limited */

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/fail.h"
 #include "roce/roce.h"
 
 /* Between two looks at a peer that is inside a copy: twice as long each time. */
@@ -28,13 +29,13 @@ static void reset(struct qp *qp) {
 }
 
 /* A connection is made in two steps: from RTR on the queue pair answers, from RTS on it asks. */
-static int enter(struct qp *qp, int from, int to) {
+static int enter(struct qp *qp, int from, int to, struct rnic_err *err) {
     if (to == RNIC_QPS_RTS && from == RNIC_QPS_RTR)
         req_init(qp);
     if (to != RNIC_QPS_RTR)
         return 0;
     rc_of(qp)->mtu = mtu_bytes(qp->attr.path_mtu);
-    return resp_init(qp);
+    return resp_init(qp) ? fail(err, -ENOMEM, "no memory for %u responder resources", qp->attr.max_dest_rd_atomic) : 0;
 }
 
 static void input(struct qp *qp, const struct packet *pkt, uint64_t now) {

@@ -194,8 +194,9 @@ static void reset(struct qp *qp) {
 
 static void destroy(struct qp *qp) { free(qp->engine_state); }
 
-static int enter(struct qp *qp, int from, int to) {
+static int enter(struct qp *qp, int from, int to, struct rnic_err *err) {
     struct uc *uc = uc_of(qp);
+    (void)err;
     if (to == RNIC_QPS_RTR) {
         uc->mtu = uc->mtu_in = mtu_bytes(qp->attr.path_mtu);
         uc->rcv_psn = qp->attr.rq_psn;

@@ -162,7 +162,8 @@ static void destroy(struct qp *qp) {
     free(qp->engine_state);
 }
 
-static int enter(struct qp *qp, int from, int to) {
+static int enter(struct qp *qp, int from, int to, struct rnic_err *err) {
+    (void)err;
     if (to == RNIC_QPS_RTS && from == RNIC_QPS_RTR)
         ud_of(qp)->psn = qp->attr.sq_psn;
     return 0;

@@ -29,14 +29,14 @@ void verbs_disconnect(struct dev *dev, struct qp *qp) {
 }
 
 /* What a transition means to the device's scheduling; the rest is qp_transition(). */
-static int enter_state(struct dev *dev, struct qp *qp, int to) {
+static int enter_state(struct dev *dev, struct qp *qp, int to, struct rnic_err *err) {
     if (to == RNIC_QPS_RESET || to == RNIC_QPS_ERR)
         sched_settle(&dev->run, qp);
     if (to == RNIC_QPS_RESET) {
         sched_forget(&dev->run, qp);
         verbs_disconnect(dev, qp);
     }
-    int rc = qp_transition(qp, to);
+    int rc = qp_transition(qp, to, err);
     if (!rc && to == RNIC_QPS_RTR && qp_is_datagram(qp))
         floods_new_peer(dev, qp, NULL);
     if (!rc && to >= RNIC_QPS_RTS)
@@ -79,10 +79,10 @@ static int modify(struct dev *dev, struct qp *qp, const struct rnic_qp_attr *att
         return rc;
     qp_attr_apply(qp, attr, mask);
     if (mask & RNIC_QP_STATE)
-        rc = enter_state(dev, qp, attr->qp_state);
+        rc = enter_state(dev, qp, attr->qp_state, err);
     if (rc) {
         qp->attr = before;
-        return fail(err, rc, "no memory for %u responder resources", attr->max_dest_rd_atomic);
+        return rc;
     }
     take_paths(dev, qp, mask, &paths);
     if (mask & RNIC_QP_PATH_MIG_STATE)
