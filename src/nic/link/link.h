@@ -14,14 +14,16 @@
  *
  * What a further link implements:
  *
- *   a struct link (first in its own), with the table below.  It needs put(), or reserve() and commit(), of which its
- *     transports say which; emit() if it has a fault injector.  All else may be NULL.
- *   resolve(), hold() and release() where programs give addresses; a link without address vectors leaves them NULL.
- *   WAY_OWN bytes of each way are its own.  Its header says what they hold, and all 0 must be a way that leads nowhere yet.
- *   `full`, when a packet had no room.  The scheduler parks the queue pair then.  The link's source tells it that there is
- *     room again, with sched_unpark() or sched_link_free(), and clears `full` before that.
- *   a struct source, in the device's list (dev/device.c): receive() if anything comes, resume() and deadline() for what
+ *   - a struct link, first in its own, with the table below.  It needs put(), or reserve() and commit(): its transports
+ *     say which.  It needs emit() if it has a fault injector.  All else may be NULL.
+ *   - resolve() where programs give address vectors, hold() and release() where what a way leads by can go.
+ *   - what it keeps in WAY_OWN bytes of each way, if anything.  All 0 is a way that leads nowhere yet.
+ *   - `full`: it sets it when a packet had no room, and the scheduler then parks the queue pair.  Its source clears it when
+ *     there is room, and says so with sched_unpark() or sched_link_free().
+ *   - a struct source in the device's list (dev/device.c): receive() if anything comes, resume() and deadline() for what
  *     waits for room or for the injector's time, flush() for what leaves at the end of a pass, arm() for its descriptors.
+ *
+ * tests/c/test_transport.c has a small one.
  *
  * All functions are called under the device's lock.  None blocks.
  */
@@ -55,7 +57,7 @@ struct way {
     uint8_t traffic_class, hop_limit;
     uint32_t dst_slot;   /* process of the peer's host that owns the QPN: packets of two are never in one batch */
     uint32_t flow_label; /* of IPv6; IPv4 has none */
-    _Alignas(8) uint8_t own[WAY_OWN]; /* the link's: struct udp_way; of the others see there */
+    _Alignas(8) uint8_t own[WAY_OWN]; /* the link's: its header says what; udp/way.h for one */
 };
 
 struct link_ops {

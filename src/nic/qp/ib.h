@@ -38,6 +38,8 @@ struct qp_ib {
     struct way alt, alt_from; /* the alternate path; after a migration the one that was left */
 };
 
+static inline uint32_t mtu_bytes(int mtu) { return 128u << mtu; } /* of enum rnic_mtu */
+
 /* Has the peer been heard from that port?  Nobody is heard from port 0, which a forger can write. */
 static inline bool ib_hears_port(const struct qp_ib *ib, uint16_t port) {
     return port && (ib->heard[0] == port || ib->heard[1] == port);

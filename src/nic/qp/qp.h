@@ -180,8 +180,6 @@ static inline uint32_t qp_turn(const struct qp *qp, uint32_t most) {
     return qp->nic->turn && qp->nic->turn < most ? qp->nic->turn : most;
 }
 
-static inline uint32_t mtu_bytes(int mtu) { return 128u << mtu; }
-
 const char *qp_state_name(int state);
 
 /* attr.c: validates a change against the state table and the limits of the specification (IBA 11.2.5.2, table 91)
