@@ -24,13 +24,14 @@ struct dev *bare_open(void) {
     host_init(&dev->host, &dev->net);
     mads_init(&dev->mads, &dev->host);
     udp_tx_init(&dev->net.tx, &dev->net.fault, &dev->nic.counters, &dev->run.now);
+    dev->net.tx.ports = (struct udp_ports){dev->net.ports, dev->net.port_users, 1, 0, "bare"};
     dev->nic.wire = &dev->net.tx.link;
     CHECK_EQ(slot_claim(&dev->host.slots[0], &err), 0);
     dev->host.nslots = 1;
     dev->host.table[0] = calloc(QPN_INDICES, sizeof *dev->host.table[0]);
     dev->host.freed[0] = calloc(QPN_INDICES, sizeof *dev->host.freed[0]);
     CHECK(dev->host.table[0] && dev->host.freed[0]);
-    dev->nic.pkeys[0] = 0xFFFF;
+    dev->nic.ib.pkeys[0] = 0xFFFF;
     dev->net.ports[0].addr = bare_address("::ffff:127.0.0.1", 0);
     dev->net.netdev.ngids = 1;
     return dev;

@@ -106,7 +106,8 @@ static void open_sink(void) {
     static const uint64_t now;
     udp_tx_init(&tx, &fault, &counters, &now);
     port = other = (struct port){.gso = true};
-    way = (struct way){.link = &tx.link, .port = &port};
+    way = (struct way){.link = &tx.link};
+    udp_way(&way)->port = &port;
     way.src.sin6_family = way.dst.sin6_family = AF_INET6;
     way.dst.sin6_addr.s6_addr[15] = 1;
     ntaken = datagrams = 0;

@@ -9,14 +9,12 @@ static void datagram(void *owner, struct port *port, const struct udp_datagram *
     demux_datagram(owner, port, d, handed_on, now);
 }
 
-static void vacated(void *owner) { ah_reap(owner); }
-
 static void readdressed(void *owner) { lanes_tell(&((struct dev *)owner)->host); }
 
 /* A queue pair's key is its entry's, whatever that is now (IBA 10.9.2). */
 static void take_pkey(struct host *host, struct qp *qp) {
     if (qp->state != RNIC_QPS_RESET)
-        qp->ib.pkey = host->nic->pkeys[qp->attr.pkey_index];
+        qp->ib.pkey = host->nic->ib.pkeys[qp->attr.pkey_index];
 }
 
 static void repartitioned(void *owner) { qpn_each(&((struct dev *)owner)->host, take_pkey); }
@@ -52,7 +50,6 @@ static void gone(void *owner) { device_fail(owner); }
 
 const struct net_calls dev_calls = {
     .datagram = datagram,
-    .vacated = vacated,
     .readdressed = readdressed,
     .repartitioned = repartitioned,
     .gone = gone,

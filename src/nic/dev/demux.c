@@ -6,7 +6,8 @@
 
 #include "base/address.h"
 #include "dev/dev.h"
-#include "qp/path.h"
+#include "roce/partition.h"
+#include "roce/path.h"
 #include "wire/bth.h"
 #include "wire/icrc.h"
 
@@ -16,7 +17,7 @@
 static struct way *reverse_way(struct way *from, const struct sockaddr_in6 *src) {
     if (from->src.sin6_port != src->sin6_port) {
         from->src.sin6_port = src->sin6_port;
-        memset(from->seed_n, 0, sizeof from->seed_n);
+        way_forget_seeds(from);
     }
     return from;
 }
@@ -123,7 +124,7 @@ static void input(struct dev *dev, struct port *port, const struct udp_datagram 
     if (ud)
         incoming_show(&in, d, n);
     in.pkt.marked = (d->tclass & ECN_MASK) == ECN_MARKED;
-    if (ud || qp_hears_port(qp, d->src.sin6_port))
+    if (ud || ib_hears_port(&qp->ib, d->src.sin6_port))
         sched_deliver(&dev->run, qp, &in.pkt, n, now);
     else
         hear(dev, qp, &in.pkt, n, d->src.sin6_port, now);

@@ -6,7 +6,6 @@
  *   device.c    open and close
  *   calls.c     what the network tells, and who has to know
  *   check.c     what verbs check first
- *   ah.c        address vectors, and handles that are destroyed
  *   demux.c     a datagram in: which process, which QP, is its ICRC right
  *   fork.c      what a forked child does
  *
@@ -47,13 +46,12 @@ struct objects {
 struct dev {
     struct rnic_context pub;
     struct nic nic;
-    struct run run;       /* who makes progress; the lock */
-    struct net net;       /* netdev, addresses and ports, what comes by them */
-    struct host host;     /* whose it is, of the processes and queue pairs here */
-    struct mads mads;     /* the same of messages to queue pair 1 */
-    _Atomic bool dead;    /* this process is a fork of the one that opened the device */
-    _Atomic bool fatal;   /* the netdev has gone: nothing is left to do but to close */
-    struct ah *dying_ahs; /* destroyed, and named by send elements still */
+    struct run run;     /* who makes progress; the lock */
+    struct net net;     /* netdev, addresses and ports, what comes by them */
+    struct host host;   /* whose it is, of the processes and queue pairs here */
+    struct mads mads;   /* the same of messages to queue pair 1 */
+    _Atomic bool dead;  /* this process is a fork of the one that opened the device */
+    _Atomic bool fatal; /* the netdev has gone: nothing is left to do but to close */
     struct objects objects;
     struct store store; /* memory of its own making, and what of it other processes may import */
     struct peer peer;   /* the other process' context that this one has imported, if it has */
@@ -91,13 +89,6 @@ int dev_check_port(int port, struct rnic_err *err);
  * forgotten. */
 int dev_check_events(struct dev *dev, const void *context, struct rnic_err *err);
 int dev_leave_events(struct dev *dev, const void *context, struct rnic_err *err);
-
-/* ah.c */
-int ah_resolve(struct dev *dev, const struct rnic_ah_attr *av, struct way *to, struct rnic_err *err);
-/* The same to a connected queue pair. */
-int ah_resolve_peer(struct dev *dev, const struct rnic_ah_attr *av, uint32_t qpn, struct way *to, struct rnic_err *err);
-void ah_reap(struct dev *dev); /* frees those that nothing names any more; when nothing lies in the sending batch */
-void ah_free_all(struct dev *dev);
 
 /* demux.c. handed_on: by another process, which has received it */
 void demux_datagram(struct dev *dev, struct port *port, const struct udp_datagram *d, bool handed_on, uint64_t now);

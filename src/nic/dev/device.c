@@ -8,6 +8,7 @@
 
 #include "base/fail.h"
 #include "dev/dev.h"
+#include "qp/ah.h"
 
 /* For completion queues, see queue/cq.h. */
 static uint64_t completion_clock(void *arg) {
@@ -71,7 +72,7 @@ static void close_parts(struct dev *dev) {
     progress_leave(&dev->run);
     net_free(&dev->net);
     host_free(&dev->host);
-    ah_free_all(dev);
+    ah_free_all(&dev->nic);
     if (dev->nic.events.ring)
         event_queue_free(&dev->nic.events);
     mr_table_free(&dev->nic.mrs);
@@ -80,10 +81,6 @@ static void close_parts(struct dev *dev) {
     peer_close(&dev->peer);
     run_free(&dev->run);
     free(dev);
-}
-
-static int resolve(void *owner, const struct rnic_ah_attr *av, uint32_t qpn, struct way *to, struct rnic_err *err) {
-    return ah_resolve_peer(owner, av, qpn, to, err);
 }
 
 /* The rooms, each of which knows those before it. */
@@ -99,8 +96,6 @@ static void join(struct dev *dev) {
     net_init(&dev->net, &dev->nic, &dev->run, &dev_calls, dev);
     host_init(&dev->host, &dev->net);
     mads_init(&dev->mads, &dev->host);
-    dev->host.resolve = resolve;
-    dev->host.owner = dev;
     dev->run.decide = lanes_decide;
     dev->run.decider = &dev->host;
 }

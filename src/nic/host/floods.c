@@ -264,7 +264,7 @@ static bool is_heard(const struct host *host, const struct udp_datagram *d, uint
         return qpn != QPN_SMI && host->floods.handed_on[qpn_slot(qpn)] == now;
     const struct qp *qp = qpn_find(host, qpn);
     return qp && ((qp->ib.service & OPC_UD && lives(qp)) ||
-                  (is_connected(qp, &d->src.sin6_addr) && qp_hears_port(qp, d->src.sin6_port)));
+                  (is_connected(qp, &d->src.sin6_addr) && ib_hears_port(&qp->ib, d->src.sin6_port)));
 }
 
 /* Is some of it heard, and some for another one? */

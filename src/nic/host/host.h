@@ -94,10 +94,6 @@ struct host {
     struct nic *nic;
     struct run *run;
     struct net *net;
-    /* The way by the wire to a connected queue pair's peer. 0, or -errno: there is none. Set with its owner by whoever opens
-     * the device. */
-    int (*resolve)(void *owner, const struct rnic_ah_attr *av, uint32_t qpn, struct way *to, struct rnic_err *err);
-    void *owner;
 
     struct slot slots[SLOTS_EACH];
     struct qp **table[SLOTS_EACH]; /* by index within the slot */

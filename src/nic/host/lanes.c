@@ -26,9 +26,11 @@ void lanes_self(const struct host *host, struct lane_self *self) {
     }
 }
 
+static bool leads_by(const struct way *way, const void *link) { return way->link == link; }
+
 static void discard(struct host *host, struct lane *l) {
     sched_unpark(host->run, &l->link); /* of answers that go another way by now */
-    fault_forget(&host->net->fault, &l->link);
+    fault_forget(&host->net->fault, leads_by, &l->link);
     if (l->remote)
         remote_close(l->remote);
     free(l->remote);

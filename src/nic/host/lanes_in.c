@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "host/lanes.h"
+#include "roce/partition.h"
 #include "wire/grh.h"
 
 #define PACKETS 64 /* of a lane, at a time */

@@ -15,40 +15,35 @@
 
 #define PREPARE_LOOKS 200 /* of 50 us */
 
-static void go_local(struct host *host, struct qp *qp, struct lane *l) {
-    ports_leave(host->net, &qp->way);
+static void go_local(struct qp *qp, struct lane *l) {
+    way_release(&qp->way);
     qp->way.link = &l->link;
+    way_hold(&qp->way);
     qp->remote = qp->ib.service == OPC_UC ? NULL : l->remote;
     atomic_store(&qp->at_once, direct_operations(qp));
     qp->remote_qp = (struct remote_qp){0};
     qp->reach = REACH_LOCAL;
     qp->engine->set_mtu(qp, LANE_MTU);
-    l->users++;
 }
 
 /* Answers go the way that requests do. */
-static void join(struct host *host, struct qp *qp) {
-    if (!qp->apart)
-        return;
-    if (way_is_bare(&qp->answers))
-        lane_of(qp->answers.link)->users--;
-    ports_leave(host->net, &qp->answers);
+static void join(struct qp *qp) {
+    if (qp->apart)
+        way_release(&qp->answers);
     qp->apart = false;
 }
 
 /* Answers go another way, l, or NULL: the wire. */
 static bool part(struct host *host, struct qp *qp, struct lane *l) {
     struct way to;
-    if (!l && host->resolve(host->owner, &qp->attr.ah_attr, qp->attr.dest_qp_num, &to, NULL))
+    if (!l && link_resolve(host->nic->wire, &qp->attr.ah_attr, qp->attr.dest_qp_num, &to, NULL, NULL))
         return false; /* the address has gone */
     if (l) {
         to = qp->way;
-        to.port = NULL;
+        to.held = false;
         to.link = &l->link;
-        l->users++;
-    } else {
-        ports_use(host->net, &to);
     }
+    way_hold(&to);
     qp->answers = to;
     return qp->apart = true;
 }
@@ -61,7 +56,7 @@ static bool hear(struct host *host, struct qp *qp, struct lane *l) {
         return true;
     if (qp->reach_in != REACH_OPEN && qp->engine->has_begun(qp))
         return false;
-    join(host, qp);
+    join(qp);
     if (qp->reach != reach && !part(host, qp, l))
         return false;
     qp->reach_in = reach;
@@ -77,7 +72,7 @@ bool lanes_takes(struct host *host, struct qp *qp, const struct packet *pkt, str
     if (!(pkt->row->mask & OPC_REQUEST))
         return qp->reach == reach;
     if (qp->reach == REACH_OPEN && l && !qp->ib.alt_loaded)
-        go_local(host, qp, l);
+        go_local(qp, l);
     else if (qp->reach == REACH_OPEN)
         qp->reach = REACH_WIRE;
     return hear(host, qp, l);
@@ -88,11 +83,11 @@ bool lanes_hear_wire(struct host *host, struct qp *qp, const struct packet *pkt)
 }
 
 void lanes_leave(struct host *host, struct qp *qp) {
-    join(host, qp);
+    join(qp);
     if (qp->reach_in == REACH_LOCAL)
         qp->engine->set_mtu_in(qp, mtu_bytes(qp->attr.path_mtu));
     if (qp->reach == REACH_LOCAL) {
-        lane_of(qp->way.link)->users--;
+        way_release(&qp->way);
         qp->way.link = host->nic->wire;
         qp->engine->set_mtu(qp, mtu_bytes(qp->attr.path_mtu));
     }
@@ -155,7 +150,7 @@ bool lanes_decide(void *decider, struct qp *qp, uint64_t now) {
     if (wait)
         return false;
     if (l)
-        go_local(host, qp, l);
+        go_local(qp, l);
     else
         qp->reach = REACH_WIRE;
     return true;

@@ -9,6 +9,7 @@
 #include "base/address.h"
 #include "mad/class.h"
 #include "names/listen.h"
+#include "roce/partition.h"
 
 #define COMM_ID_INDEX_BITS (32 - SLOT_BITS)
 
@@ -96,7 +97,7 @@ static void answer(struct mads *mads, const struct mad_message *m, bool refusal)
         return;
     }
     count[RNIC_CNT_cm_refused] += refusal;
-    mads_answer(mads, m, host->nic->pkeys[index], mad);
+    mads_answer(mads, m, host->nic->ib.pkeys[index], mad);
 }
 
 /* ---------------------------------------------------------------- the class */

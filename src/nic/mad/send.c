@@ -12,7 +12,8 @@ void mads_answer(struct mads *mads, const struct mad_message *m, uint16_t pkey, 
     struct nic *nic = mads->host->nic;
     struct udp_tx *tx = &mads->host->net->tx;
     struct datagram d = {.dqpn = deth_source(&m->in->pkt), .sqpn = QPN_GSI, .qkey = GSI_QKEY, .psn = mads->psn};
-    struct way to = {.link = nic->wire, .src = m->port->addr, .dst = m->d->src, .port = m->port, .hop_limit = HOPS};
+    struct way to = {.link = nic->wire, .src = m->port->addr, .dst = m->d->src, .hop_limit = HOPS};
+    udp_way(&to)->port = m->port;
     struct out out;
     to.dst.sin6_port = htons(ROCE_UDP_PORT);
     udp_tx_flush(tx);

@@ -58,7 +58,7 @@ static bool send_now(struct frames *link, const struct qp *from, const uint8_t *
 /* What the injector lets go cannot wait: it is lost. */
 static void emit(struct link *to, const struct way *way, const uint8_t *frame, uint32_t n) {
     struct frames *link = (struct frames *)to;
-    if (!send_now(link, way->port, frame, n))
+    if (!send_now(link, raw_way(way)->from, frame, n))
         link->of->nic->counters.value[RNIC_CNT_tx_errors]++;
 }
 
@@ -69,7 +69,7 @@ static bool put(struct link *to, const struct way *way, const uint8_t *frame, ui
         fault_send(&link->fault, &link->of->nic->counters, way, frame, n, now);
         return true;
     }
-    if (send_now(link, way->port, frame, n))
+    if (send_now(link, raw_way(way)->from, frame, n))
         return true;
     if (!to->full)
         link->of->nic->counters.value[RNIC_CNT_tx_waits]++;
@@ -218,7 +218,7 @@ int frames_enter(struct net *net, struct qp *qp, struct rnic_err *err) {
     if (rc)
         return rc;
     net->frames->qps++;
-    qp->way = (struct way){.link = &net->frames->raw.link, .port = qp};
+    raw_set_way(qp, &net->frames->raw.link);
     if (raw_of(qp)->rss.table)
         raw_of(qp)->rss.table->qps++;
     return 0;
@@ -227,7 +227,7 @@ int frames_enter(struct net *net, struct qp *qp, struct rnic_err *err) {
 void frames_leave(struct net *net, struct qp *qp) {
     if (raw_of(qp)->rss.table)
         raw_of(qp)->rss.table->qps--;
-    fault_forget(&net->frames->fault, qp);
+    fault_forget(&net->frames->fault, raw_is_from, qp);
     if (--net->frames->qps == 0)
         close_link(net);
 }

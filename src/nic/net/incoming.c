@@ -43,7 +43,7 @@ int incoming_id(struct way *from, const uint8_t *bth, uint32_t n, uint16_t guess
     if (!ipv4)
         return diff == 0 ? 0 : -1;
     int id = diff == 0 ? 0 : icrc_recover_id(diff, body);
-    return id >= 0 && plausible_id(&from->id, (uint16_t)(id ^ guess)) ? id ^ guess : -1;
+    return id >= 0 && plausible_id(&udp_way(from)->id, (uint16_t)(id ^ guess)) ? id ^ guess : -1;
 }
 
 /* ---------------------------------------------------------------- one packet */
@@ -93,7 +93,7 @@ static bool is_translated(const struct incoming *in, const struct udp_datagram *
     if (incoming_id(&sent, pkt->bth, n, in->guess) >= 0)
         return true;
     sent.src.sin6_port = htons(ROCE_UDP_PORT); /* its port was changed, too */
-    memset(sent.seed_n, 0, sizeof sent.seed_n);
+    way_forget_seeds(&sent);
     return incoming_id(&sent, pkt->bth, n, in->guess) >= 0;
 }
 

@@ -11,6 +11,7 @@
 #include "base/fail.h"
 #include "link/group/group.h"
 #include "net/net.h"
+#include "roce/partition.h"
 #include "wire/bth.h"
 
 struct group {

@@ -33,7 +33,7 @@ int net_open(struct net *net, const struct rnic_open_attr *attr, const struct sl
     net->slot = slot;
     net->rcvbuf = attr->rcvbuf;
     net->window_asked = attr->max_window;
-    net->nic->congestion = controls_congestion(net, attr->congestion);
+    net->nic->ib.congestion = controls_congestion(net, attr->congestion);
     if (!rc && (rc = udp_rx_init(&net->rx)))
         fail(err, rc, "no memory for what comes by %s", net->netdev.name);
     if (!rc)
@@ -42,6 +42,8 @@ int net_open(struct net *net, const struct rnic_open_attr *attr, const struct sl
         return rc;
     ports_measure(net);
     udp_tx_init(&net->tx, &net->fault, &net->nic->counters, &net->run->now);
+    net->tx.ports =
+        (struct udp_ports){net->ports, net->port_users, NETDEV_MAX_GIDS, net->netdev.ifindex, net->netdev.name};
     net->nic->wire = &net->tx.link;
     if (attr->no_gso)
         net->tx.max_packets = 1;

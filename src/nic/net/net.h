@@ -34,7 +34,6 @@
 struct net_calls {
     /* A datagram has come by a port; handed_on: by another process of this host, which has received it. */
     void (*datagram)(void *owner, struct port *port, const struct udp_datagram *d, bool handed_on, uint64_t now);
-    void (*vacated)(void *owner);       /* addresses have gone: what is used no more lets go of their entries now */
     void (*readdressed)(void *owner);   /* the GID table has changed */
     void (*repartitioned)(void *owner); /* the P_Key table may have changed */
     void (*gone)(void *owner);          /* there is no netdev any more */
@@ -51,7 +50,7 @@ struct net {
 
     struct port ports[NETDEV_MAX_GIDS]; /* by GID index */
     struct port *port_list[NETDEV_MAX_GIDS];
-    int port_users[NETDEV_MAX_GIDS];     /* QPs' paths and address handles that send from it */
+    int port_users[NETDEV_MAX_GIDS];     /* QPs' paths and address handles that send from it; the UDP link counts */
     union rnic_gid had[NETDEV_MAX_GIDS]; /* the last address of each entry, which may be empty now */
     uint32_t rcvbuf, window_asked;       /* struct rnic_open_attr */
     bool shows_headers;                  /* ports tell what datagrams want to know */
@@ -106,9 +105,6 @@ void ports_measure(struct net *net);                                          /*
 bool ports_follow(struct net *net, const struct netdev *fresh, uint64_t now); /* true: the GID table has changed */
 void ports_show_headers(struct net *net, bool show);
 struct port *ports_find(struct net *net, const struct in6_addr *addr); /* that has the address; NULL */
-/* What names a port keeps its entry for the same address. leave: way->port may be, and then is, NULL */
-void ports_use(struct net *net, const struct way *way);
-void ports_leave(struct net *net, struct way *way);
 
 /* pkeys.c. None: the default partition alone */
 int pkeys_init(struct net *net, const struct rnic_open_attr *attr, struct rnic_err *err);

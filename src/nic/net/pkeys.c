@@ -24,8 +24,8 @@ static int check(const uint16_t *pkeys, uint32_t n, struct rnic_err *err) {
 }
 
 static void fill(struct net *net, const uint16_t *pkeys, uint32_t n) {
-    memset(net->nic->pkeys, 0, sizeof net->nic->pkeys);
-    memcpy(net->nic->pkeys, pkeys, n * sizeof *pkeys);
+    memset(net->nic->ib.pkeys, 0, sizeof net->nic->ib.pkeys);
+    memcpy(net->nic->ib.pkeys, pkeys, n * sizeof *pkeys);
 }
 
 int pkeys_init(struct net *net, const struct rnic_open_attr *attr, struct rnic_err *err) {
@@ -44,10 +44,10 @@ int pkeys_set(struct net *net, const uint16_t *pkeys, uint32_t n, struct rnic_er
     int rc = check(pkeys, n, err);
     if (rc)
         return rc;
-    memcpy(before, net->nic->pkeys, sizeof before);
+    memcpy(before, net->nic->ib.pkeys, sizeof before);
     fill(net, pkeys, n);
     net->calls->repartitioned(net->owner);
-    if (memcmp(before, net->nic->pkeys, sizeof before))
+    if (memcmp(before, net->nic->ib.pkeys, sizeof before))
         event_push(&net->nic->events, &e);
     return 0;
 }

@@ -11,6 +11,7 @@
 
 #include "link/udp/steerprog.h"
 #include "net/net.h"
+#include "qp/ah.h"
 
 #define WINDOW_MAX (512u << 10) /* bytes in flight where the peer answers at once: as much as a cache holds */
 #define SETTLE_LOOKS 10000      /* of 0.1 ms: a place is learnt in a few ms, unless members are stopped */
@@ -37,7 +38,7 @@ static int open_port(struct net *net, int index, union rnic_gid gid, uint64_t no
     }
     for (int i = 0; i < net->nmore; i++)
         port_add_slot(port, net->more_slots[i]);
-    if (net->nic->congestion)
+    if (net->nic->ib.congestion)
         port_take_marks(port);
     if (net->shows_headers)
         port_show_headers(port, true);
@@ -141,15 +142,6 @@ void ports_measure(struct net *net) {
     net->nic->mtu = net_active_mtu(net) ? mtu_bytes(net_active_mtu(net)) : 0;
 }
 
-void ports_use(struct net *net, const struct way *way) { net->port_users[(struct port *)way->port - net->ports]++; }
-
-void ports_leave(struct net *net, struct way *way) {
-    const struct port *port = way->port;
-    if (port)
-        net->port_users[port - net->ports]--;
-    way->port = NULL;
-}
-
 /* ---------------------------------------------------------------- addresses come and go */
 
 static void vacate(struct net *net, int index) {
@@ -157,7 +149,7 @@ static void vacate(struct net *net, int index) {
     udp_tx_flush(&net->tx);
     if (udp_tx_forget(&net->tx, port))
         sched_link_free(net->run, &net->tx.link, port->sndbuf / 2);
-    fault_forget(&net->fault, port);
+    fault_forget(&net->fault, udp_leads_by, port);
     port_close(port);
     port->addr = (struct sockaddr_in6){0};
     set_gid(net, index, none);
@@ -200,7 +192,7 @@ bool ports_follow(struct net *net, const struct netdev *fresh, uint64_t now) {
         vacate(net, i);
         changed = true;
     }
-    net->calls->vacated(net->owner);
+    ah_reap(net->nic); /* they may be the last that name an entry */
     for (int i = 0; i < fresh->ngids; i++) {
         int at = is_in(net->netdev.gids, net->netdev.ngids, &fresh->gids[i]) ? -1 : place_for(net, &fresh->gids[i]);
         if (at >= 0 &&

@@ -42,7 +42,7 @@ static bool is_used(const void *owner) {
 static void try_again(struct net *net, uint64_t now, bool called) {
     if (!called && now < net->tx.retry_at)
         return;
-    const struct port *port = net->tx.way->port;
+    const struct port *port = udp_port(net->tx.way);
     if (!udp_tx_resume(&net->tx, now))
         return;
     sched_link_free(net->run, &net->tx.link, port->sndbuf / 2);
@@ -93,7 +93,7 @@ static uint64_t timer_at(const void *owner) {
 static void arm_port(struct net *net, int i, bool armed) {
     const struct port *port = &net->ports[i];
     uint32_t in = armed || !net->port_users[i] ? EPOLLIN : 0,
-             out = net->tx.link.full && net->tx.way->port == port ? EPOLLOUT : 0;
+             out = net->tx.link.full && udp_port(net->tx.way) == port ? EPOLLOUT : 0;
     bool one = port->rx_fd == port->tx_fd;
     engine_watch_for(net->run, &net->watched_rx[i], port->rx_fd, in | (one ? out : 0));
     if (!one)

@@ -195,7 +195,7 @@ static bool moves(struct qp *qp, uint64_t left, uint64_t now) {
 }
 
 /* Does its link tell what has left this host? */
-static bool is_counted(const struct qp *qp) { return qp->way.port && qp->way.link->ops->left; }
+static bool is_counted(const struct qp *qp) { return qp->way.held && qp->way.link->ops->left; }
 
 /* Is the request that a timer runs for still on its way out of this host, or to be written now?  What else the queue pair
  * sends, answers and new requests, puts nothing off. */

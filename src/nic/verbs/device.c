@@ -183,7 +183,7 @@ static int soft_query_pkey(struct rnic_context *ctx, int port, int index, uint16
         return rc;
     if (index < 0 || index >= PKEYS)
         return fail(err, -EINVAL, "P_Key index %d; the table has %d entries", index, PKEYS);
-    *pkey = dev_of(ctx)->nic.pkeys[index];
+    *pkey = dev_of(ctx)->nic.ib.pkeys[index];
     return 0;
 }
 

@@ -224,7 +224,7 @@ void verbs_leave_qp(struct dev *dev, struct qp *qp) {
         dev->host.gsi = NULL;
     else
         qpn_remove(&dev->host, qp);
-    verbs_leave_paths(dev, qp);
+    verbs_disconnect(dev, qp);
     dev->objects.qps--;
     if (qp_is_datagram(qp) && --dev->objects.datagram_qps == 0)
         ports_show_headers(&dev->net, false);

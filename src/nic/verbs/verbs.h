@@ -176,8 +176,8 @@ static inline struct qp *qp_of(struct rnic_qp *pub) { return ((struct qp *)pub)-
 int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
 int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct rnic_qp_init_attr *init, struct rnic_err *err);
 int soft_query_qp_stats(struct rnic_qp *pub, struct rnic_qp_stats *out, struct rnic_err *err);
-void verbs_leave_paths(struct dev *dev, struct qp *qp); /* its packets take no way any more */
-void verbs_publish_qp(struct dev *dev, struct qp *qp);  /* to peers on this host */
+void verbs_disconnect(struct dev *dev, struct qp *qp); /* its packets take no way any more */
+void verbs_publish_qp(struct dev *dev, struct qp *qp); /* to peers on this host */
 /* Sends the last ACK, since nobody could tell the peer later that its work has been done.  Lets go of the lock while the link
  * is full. */
 void verbs_settle(struct dev *dev, struct qp *qp);
@@ -187,7 +187,7 @@ int verbs_close_off(struct dev *dev, struct qp *qp, bool ends, struct rnic_err *
 void verbs_carry_on(struct dev *dev, struct qp *qp); /* after that: it does not end */
 
 /* qp_ex.c */
-#define PACED_TYPES (1u << RNIC_QPT_RC | 1u << RNIC_QPT_UC | 1u << RNIC_QPT_UD | 1u << RNIC_QPT_RAW_PACKET)
+uint32_t verbs_paced_types(void); /* 1 << enum rnic_qp_type: whose rate can be limited */
 int soft_create_qp_ex(struct rnic_pd *pd, struct rnic_qp_init_attr_ex *attr, struct rnic_qp **out,
                       struct rnic_err *err);
 int soft_modify_qp_rate_limit(struct rnic_qp *pub, const struct rnic_qp_rate_limit_attr *attr, struct rnic_err *err);

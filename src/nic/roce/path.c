@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "qp/path.h"
+#include "roce/path.h"
 
 #include <errno.h>
 #include <string.h>
 
 #include "base/fail.h"
+#include "roce/partition.h"
 #include "wire/bth.h"
 
 #define STATE(qp) ((qp)->attr.path_mig_state)
@@ -27,18 +28,45 @@ static int check_state(const struct qp *qp, int to, bool loaded, struct rnic_err
 
 int path_check(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err) {
     bool load = mask & RNIC_QP_ALT_PATH, set = mask & RNIC_QP_PATH_MIG_STATE;
-    int rc = load ? qp_av_check(&attr->alt_ah_attr, err) : 0;
-    if (rc)
-        return rc;
     if (load && STATE(qp) != RNIC_MIG_MIGRATED && !(set && attr->path_mig_state == RNIC_MIG_REARM))
         return fail(err, -EINVAL, "the alternate path is in use: load another one together with path_mig_state REARM");
     return set ? check_state(qp, attr->path_mig_state, load || qp->ib.alt_loaded, err) : 0;
 }
 
-void path_load(struct qp *qp, const struct way *to, const struct way *from) {
-    qp->ib.alt = *to;
-    qp->ib.alt_from = *from;
-    qp->ib.alt_loaded = true;
+int path_resolve(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct paths *out,
+                 struct rnic_err *err) {
+    uint32_t dest = mask & RNIC_QP_DEST_QPN ? attr->dest_qp_num : qp->attr.dest_qp_num;
+    int rc = 0;
+    if (mask & RNIC_QP_AV)
+        rc = link_resolve(qp->nic->wire, &attr->ah_attr, dest, &out->to, &out->from, err);
+    if (!rc && (mask & RNIC_QP_ALT_PATH))
+        rc = link_resolve(qp->nic->wire, &attr->alt_ah_attr, dest, &out->alt, &out->alt_from, err);
+    return rc;
+}
+
+static void take(struct way *old, const struct way *fresh) {
+    way_release(old);
+    *old = *fresh;
+    way_hold(old);
+}
+
+void path_take(struct qp *qp, uint32_t mask, const struct paths *paths) {
+    if (mask & RNIC_QP_AV) {
+        take(&qp->way, &paths->to);
+        qp->ib.from = paths->from;
+        memset(qp->ib.heard, 0, sizeof qp->ib.heard);
+    }
+    if (mask & RNIC_QP_ALT_PATH) {
+        take(&qp->ib.alt, &paths->alt);
+        qp->ib.alt_from = paths->alt_from;
+        qp->ib.alt_loaded = true;
+    }
+}
+
+/* The two may have changed places in a migration: together they are those that were taken. */
+void path_leave(struct qp *qp) {
+    way_release(&qp->way);
+    way_release(&qp->ib.alt);
 }
 
 /* ---------------------------------------------------------------- migration */
@@ -50,7 +78,7 @@ static void swap(struct way *a, struct way *b) {
 }
 
 /* What was the alternate path is the path, and there is no alternate until another one is loaded.  The way that was left
- * stays where the device can count who uses its port. */
+ * is still held. */
 static void migrate(struct qp *qp) {
     struct rnic_qp_attr *a = &qp->attr;
     swap(&qp->way, &qp->ib.alt);
@@ -63,7 +91,7 @@ static void migrate(struct qp *qp) {
     a->port_num = a->alt_port_num;
     a->timeout = a->alt_timeout;
     a->path_mig_state = RNIC_MIG_MIGRATED;
-    qp->ib.pkey = qp->nic->pkeys[a->pkey_index];
+    qp->ib.pkey = qp->nic->ib.pkeys[a->pkey_index];
     qp_event(qp, RNIC_EVENT_PATH_MIG);
 }
 
@@ -110,7 +138,7 @@ static void refuse(struct qp *qp) {
  * can send from the peer's addresses: MigReq counts in packets that the engine expects. */
 bool path_input(struct qp *qp, const struct way *from, const struct packet *pkt) {
     bool primary = from == &qp->ib.from, mig_req = bth_m(pkt->bth);
-    if (from && !pkey_match(primary ? qp->ib.pkey : qp->nic->pkeys[qp->attr.alt_pkey_index], bth_pkey(pkt->bth)))
+    if (from && !pkey_match(primary ? qp->ib.pkey : qp->nic->ib.pkeys[qp->attr.alt_pkey_index], bth_pkey(pkt->bth)))
         return false;
     if (primary) {
         if (!mig_req && STATE(qp) == RNIC_MIG_REARM && qp->engine->expects(qp, pkt))
