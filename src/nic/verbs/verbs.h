@@ -271,6 +271,8 @@ int soft_cm_watch(struct rnic_context *ctx, uint32_t slot, int *fd, struct rnic_
 int soft_cm_watch_service(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *gid, int *fd,
                           struct rnic_err *err);
 
-extern const struct rnic_ops soft_ops; /* device.c */
+/* device.c: what rnic_soft consists of */
+extern const struct rnic_ops soft_ops;
+extern const struct rnic_extension soft_extensions[];
 
 #endif

@@ -33,6 +33,8 @@ class Device(Record):
     """The protocol family."""
     node_type: NodeType
     """What kind of node it is."""
+    provider: str = "soft"
+    """Whose device it is: "soft" is the software RNIC."""
 
     @classmethod
     def from_struct(cls, info: Mapping[str, Any]) -> "Device":
@@ -44,6 +46,7 @@ class Device(Record):
             index=info["ifindex"],
             transport=Transport(info["transport"]),
             node_type=NodeType(info["node_type"]),
+            provider=info["provider"],
         )
 
     @property
@@ -83,7 +86,7 @@ def get_device_list() -> list[Device]:
     """The devices of this network namespace: one for each network interface with an address
     (ibv_get_device_list(3)).
     """
-    return [Device.from_struct(info) for info in nic.soft_list()]
+    return [Device.from_struct(info) for info in nic.device_list()]
 
 
 def open_device(
