@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nic_ext.h: the part of nic.h, which includes it, that is about extensions: what a provider may have and libibverbs has
- * not.  Each is a small table of functions with a name.  A caller asks for it once a context, by rnic_extension(), and
- * gets NULL from a provider that lacks it.
+ * nic_ext.h: the part of nic.h, which includes it, that is about extensions: what a provider may have beside the verbs of
+ * libibverbs.  Each is a small table of functions with a name.  A caller asks for it by rnic_extension(), once a context,
+ * and gets NULL from a provider that lacks it.
  *
  * A provider with an extension has all of its functions.  A table never changes: what needs another one gets another
  * name, "rnic.cm/2" for one, and a provider may have both.

@@ -49,7 +49,7 @@ static int list_none(struct rnic_device_info *list, int max, struct rnic_err *er
 }
 
 static struct rnic_provider others[17];
-static char names[17][8];
+static char names[17][16];
 
 static void test_providers_of_a_program_come_behind_until_there_is_no_room(void) {
     struct rnic_err err;

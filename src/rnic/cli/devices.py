@@ -38,6 +38,7 @@ def devices(as_json: bool) -> None:
                 "node_guid": devinfo.guid(device.guid),
                 "transport": devinfo.TRANSPORTS.get(int(device.transport), "invalid"),
                 "netdev": device.netdev,
+                "provider": device.provider,
             }
             for device in found
         ]
