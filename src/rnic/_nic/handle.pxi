@@ -143,7 +143,8 @@ cdef class Handle:
         """As need(), for a verb or an extension that not every provider has: it is `there`."""
         self.need(verb)
         if not there:
-            raise VerbsError(EOPNOTSUPP, f"not supported by devices of provider {(<Context>self.context).p.provider.name.decode()}", verb)
+            provider = (<Context>self.context).p.provider.name.decode()
+            raise VerbsError(EOPNOTSUPP, f"not supported by devices of provider {provider}", verb)
         return 0
 
     def close(self):
