@@ -21,7 +21,7 @@ static struct rnic_cq *cq;
 
 static void open_device(void) {
     struct rnic_err err = {{0}};
-    if (rnic_soft_open("lo", NULL, &ctx, &err))
+    if (rnic_soft.open("roce_lo", NULL, &ctx, &err))
         check_fail(__FILE__, __LINE__, "%s", err.text);
     ops = ctx->ops;
     CHECK_EQ(ops->create_comp_channel(ctx, &channel, NULL), 0);

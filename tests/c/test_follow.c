@@ -85,7 +85,7 @@ static struct rnic_context *ctx;
 
 static struct dev *open_dev(void) {
     struct rnic_err err = {""};
-    if (rnic_soft_open("lo", NULL, &ctx, &err))
+    if (rnic_soft.open("roce_lo", NULL, &ctx, &err))
         check_fail(__FILE__, __LINE__, "%s", err.text);
     return dev_of(ctx);
 }

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "ext.h"
 #include "link/udp/udp.h"
 #include "live.h"
 
@@ -286,7 +287,7 @@ static void open_device(int type) {
     recording = false;
     atomic_store(&full, false);
     atomic_store(&refused, 0);
-    if (rnic_soft_open("lo", &attr, &ctx, &err))
+    if (rnic_soft.open("roce_lo", &attr, &ctx, &err))
         check_fail(__FILE__, __LINE__, "%s", err.text);
     ops = ctx->ops;
     CHECK_EQ(ops->query_gid(ctx, 1, 0, &here, NULL), 0);
@@ -345,7 +346,7 @@ static int poll_some(void) {
 
 static uint64_t counted(int counter) {
     struct rnic_counters now;
-    CHECK_EQ(ops->query_counters(ctx, &now, NULL), 0);
+    CHECK_EQ(ext_stats(ctx)->query_counters(ctx, &now, NULL), 0);
     return now.value[counter];
 }
 

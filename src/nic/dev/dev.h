@@ -62,13 +62,14 @@ struct dev {
 
 static inline struct dev *dev_of(struct rnic_context *ctx) { return (struct dev *)ctx; }
 
-/* device.c. netdevs: names of devices, as of rnic_soft_list().  import: of the context that has this memory file, which may
+/* device.c. netdev: a device's name is DEVICE_PREFIX and that of its netdev.  import: of the context that has this memory file, which may
  * be this process'. */
+#define DEVICE_PREFIX "roce_"
 void device_describe(const struct netdev *net, struct rnic_device_info *out);
 int device_list(struct rnic_device_info *list, int max, struct rnic_err *err);
-int device_open(const char *netdev, const struct rnic_open_attr *attr, const struct rnic_ops *ops, struct dev **out,
-                struct rnic_err *err);
-int device_import(int cmd_fd, const struct rnic_ops *ops, struct dev **out, struct rnic_err *err);
+int device_open(const char *netdev, const struct rnic_open_attr *attr, const struct rnic_provider *provider,
+                struct dev **out, struct rnic_err *err);
+int device_import(int cmd_fd, const struct rnic_provider *provider, struct dev **out, struct rnic_err *err);
 int device_close(struct rnic_context *ctx);
 
 static inline void dev_lock(struct dev *dev) { run_lock(&dev->run); }

@@ -29,7 +29,7 @@ static uint64_t completion_wallclock(void *arg) {
 void device_describe(const struct netdev *net, struct rnic_device_info *out) {
     *out = (struct rnic_device_info){
         .guid = net->guid, .ifindex = net->ifindex, .transport = RNIC_TRANSPORT_IB, .node_type = RNIC_NODE_CA};
-    snprintf(out->name, sizeof out->name, "roce_%s", net->name);
+    snprintf(out->name, sizeof out->name, DEVICE_PREFIX "%s", net->name);
     snprintf(out->netdev, sizeof out->netdev, "%s", net->name);
 }
 
@@ -101,7 +101,7 @@ static void join(struct dev *dev) {
 }
 
 /* No fork comes in between: what is made here is not known to the process' list yet. */
-static int open_device(const char *netdev, const struct rnic_open_attr *attr, const struct rnic_ops *ops,
+static int open_device(const char *netdev, const struct rnic_open_attr *attr, const struct rnic_provider *provider,
                        struct dev **out, struct rnic_err *err) {
     static const struct rnic_open_attr defaults;
     struct dev *dev = aligned_alloc(64, (sizeof *dev + 63) & ~(size_t)63);
@@ -109,7 +109,8 @@ static int open_device(const char *netdev, const struct rnic_open_attr *attr, co
         return fail(err, -ENOMEM, "no memory for the device");
     memset(dev, 0, sizeof *dev);
     dev->store.fd = dev->peer.fd = -1;
-    dev->pub.ops = ops;
+    dev->pub.ops = provider->ops;
+    dev->pub.provider = provider;
     dev->pub.num_comp_vectors = COMP_VECTORS;
     dev->nic.cq_timing = (struct cq_timing){.clock = completion_clock, .wallclock = completion_wallclock};
     rng_seed(&dev->nic.rng, (uint64_t)rng_secret() << 32 | rng_secret());
@@ -124,10 +125,10 @@ static int open_device(const char *netdev, const struct rnic_open_attr *attr, co
     return rc;
 }
 
-int device_open(const char *netdev, const struct rnic_open_attr *attr, const struct rnic_ops *ops, struct dev **out,
-                struct rnic_err *err) {
+int device_open(const char *netdev, const struct rnic_open_attr *attr, const struct rnic_provider *provider,
+                struct dev **out, struct rnic_err *err) {
     fork_keep_out();
-    int rc = open_device(netdev, attr, ops, out, err);
+    int rc = open_device(netdev, attr, provider, out, err);
     if (!rc)
         fork_register(*out);
     fork_let_in();
@@ -137,13 +138,13 @@ int device_open(const char *netdev, const struct rnic_open_attr *attr, const str
 }
 
 /* A device beside that of the other process, with the other's memory file. */
-static int open_beside(int cmd_fd, const struct rnic_ops *ops, struct dev **out, struct rnic_err *err) {
+static int open_beside(int cmd_fd, const struct rnic_provider *provider, struct dev **out, struct rnic_err *err) {
     struct peer peer;
     struct dev *dev = NULL;
     int rc = peer_open(&peer, cmd_fd, err);
     if (rc)
         return rc;
-    rc = open_device(peer.head.netdev, NULL, ops, &dev, err);
+    rc = open_device(peer.head.netdev, NULL, provider, &dev, err);
     if (!rc && dev->net.netdev.guid != peer.head.guid) {
         close_parts(dev);
         rc = fail(err, -ENODEV, "the context is of another device %s, in another network namespace or on another host",
@@ -159,12 +160,12 @@ static int open_beside(int cmd_fd, const struct rnic_ops *ops, struct dev **out,
     return 0;
 }
 
-int device_import(int cmd_fd, const struct rnic_ops *ops, struct dev **out, struct rnic_err *err) {
+int device_import(int cmd_fd, const struct rnic_provider *provider, struct dev **out, struct rnic_err *err) {
     *out = fork_adopt(cmd_fd);
     if (*out)
         return 0;
     fork_keep_out();
-    int rc = open_beside(cmd_fd, ops, out, err);
+    int rc = open_beside(cmd_fd, provider, out, err);
     fork_let_in();
     if (!rc)
         ports_settle(&(*out)->net);

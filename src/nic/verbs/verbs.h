@@ -5,7 +5,7 @@
  * destroys objects, and leaves to dev/ who makes progress when.
  *
  *   provider.c   which devices there are; opening one
- *   device.c     the operations table; device, port, counters, asynchronous events
+ *   device.c     the operations table and the extensions; device, port, counters, asynchronous events
  *   caps.c       what the device can do beyond ibv_query_device
  *   qp.c         creates, destroys and posts; qp_modify.c modifies and queries; qp_ex.c is what came later
  *   cq.c, srq.c, wq.c, tag.c, xrc.c, ah.c, mcast.c, flow.c, cntr.c, mw.c    the other objects
@@ -271,6 +271,8 @@ int soft_cm_watch(struct rnic_context *ctx, uint32_t slot, int *fd, struct rnic_
 int soft_cm_watch_service(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *gid, int *fd,
                           struct rnic_err *err);
 
-extern const struct rnic_ops soft_ops; /* device.c */
+/* device.c: what rnic_soft consists of */
+extern const struct rnic_ops soft_ops;
+extern const struct rnic_extension soft_extensions[];
 
 #endif
