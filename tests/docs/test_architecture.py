@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/architecture.md and the pages of the rooms: what they name is there, and each page is found."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FRONT = ROOT / "docs/architecture.md"
+PAGES = [FRONT, *sorted((ROOT / "docs/rooms").glob("*.md"))]
+LONGEST = 200  # lines of the front page: three sheets of paper, with its pictures
+SOURCES = ("src", "tests", "tools", "bench", "examples", "docs")
+SUFFIXES = ("py", "c", "h", "pyx", "pxd", "pyi", "pxi", "md", "toml", "build", "json")
+NAME = re.compile(rf"`([\w./-]+\.(?:{'|'.join(SUFFIXES)})(?:::\w+)?|[\w./-]+/)`")
+
+
+def prose(page: Path) -> str:
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def paths() -> list[str]:
+    """Every file and folder, with a slash ahead of it, and behind it if it is a folder."""
+    found = [path for top in SOURCES for path in (ROOT / top).rglob("*")]
+    found += [*(ROOT / top for top in SOURCES), *ROOT.glob("*.*"), ROOT / "Makefile"]
+    return [f"/{path.relative_to(ROOT)}{'/' if path.is_dir() else ''}" for path in found]
+
+
+def test_the_front_page_is_short() -> None:
+    assert len(FRONT.read_text().splitlines()) <= LONGEST
+
+
+def test_the_front_page_leads_to_every_page() -> None:
+    assert set(re.findall(r"\]\(rooms/([\w-]+\.md)\)", FRONT.read_text())) == {p.name for p in PAGES[1:]}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_names_exists(page: Path) -> None:
+    there = paths()
+    named = {name.partition("::") for name in NAME.findall(prose(page))}
+    missing = {name for name, _, _ in named if not any(path.endswith(f"/{name}") for path in there)}
+    assert not missing
+
+
+def test_tests_that_the_front_page_names_exist() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.(?:py|c))::(\w+)`", FRONT.read_text())
+    assert named
+    assert not [(file, test) for file, test in named if test not in (ROOT / file).read_text()]
+
+
+def test_a_section_that_is_named_exists() -> None:
+    """As in `docs/rooms/links.md, "The ICRC without a header"`, in sources, tests and documents."""
+    files = [p for top in ("src", "tests", "docs") for p in (ROOT / top).rglob("*.*") if p.suffix[1:] in SUFFIXES]
+    for file in files:
+        for name, title in re.findall(r'([\w-]+\.md)\)?, "([^"]+)"', file.read_text(errors="replace")):
+            page = next((ROOT / "docs").rglob(name), ROOT / name)
+            headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+            assert any(heading.startswith(title) for heading in headings), f"{file}: {name}, {title}"
