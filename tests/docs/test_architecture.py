@@ -52,9 +52,20 @@ def test_tests_that_the_front_page_names_exist() -> None:
 
 def test_a_section_that_is_named_exists() -> None:
     """As in `docs/rooms/links.md, "The ICRC without a header"`, in sources, tests and documents."""
-    files = [p for top in ("src", "tests", "docs") for p in (ROOT / top).rglob("*.*") if p.suffix[1:] in SUFFIXES]
+    files = [
+        p for top in ("src", "tests", "docs") for p in (ROOT / top).rglob("*.*") if p.suffix[1:] in SUFFIXES
+    ]
     for file in files:
         for name, title in re.findall(r'([\w-]+\.md)\)?, "([^"]+)"', file.read_text(errors="replace")):
             page = next((ROOT / "docs").rglob(name), ROOT / name)
             headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
             assert any(heading.startswith(title) for heading in headings), f"{file}: {name}, {title}"
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.name)
+def test_no_line_of_a_sequence_ends_early(page: Path) -> None:
+    """Mermaid takes a semicolon in a sequence diagram for the end of the statement, and draws nothing."""
+    pictures = re.findall(
+        r"^```mermaid\nsequenceDiagram\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
+    )
+    assert not [picture for picture in pictures if ";" in picture]
