@@ -14,7 +14,7 @@ PAGES = [FRONT, *sorted((ROOT / "docs/rooms").glob("*.md"))]
 LONGEST = 110  # lines of the front page beside its pictures: three sheets of paper with them
 SOURCES = ("src", "tests", "tools", "bench", "examples", "docs")
 SUFFIXES = ("py", "c", "h", "pyx", "pxd", "pyi", "pxi", "md", "toml", "build", "json")
-NAME = re.compile(rf"`([\w./-]+\.(?:{'|'.join(SUFFIXES)})(?:::\w+)?|[\w./-]+/)`")
+NAME = re.compile(rf"`([\w./-]+\.(?:{'|'.join(SUFFIXES)})|[\w./-]+/)`")
 
 
 def prose(page: Path) -> str:
@@ -39,15 +39,10 @@ def test_the_front_page_leads_to_every_page() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_what_a_page_names_exists(page: Path) -> None:
     there = paths()
-    named = {name.partition("::") for name in NAME.findall(prose(page))}
-    missing = {name for name, _, _ in named if not any(path.endswith(f"/{name}") for path in there)}
+    missing = {
+        name for name in NAME.findall(prose(page)) if not any(path.endswith(f"/{name}") for path in there)
+    }
     assert not missing
-
-
-def test_tests_that_the_front_page_names_exist() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.(?:py|c))::(\w+)`", FRONT.read_text())
-    assert named
-    assert not [(file, test) for file, test in named if test not in (ROOT / file).read_text()]
 
 
 def test_a_section_that_is_named_exists() -> None:
