@@ -24,7 +24,7 @@ C_ROOMS = {
     "raw": {"base", "wire", "queue", "mem", "link", "qp"},
     "link": {"base", "wire", "names"},
     "run": {"base", "queue", "link", "qp"},
-    "net": {"base", "names", "wire", "queue", "qp", "raw", "link", "run"},
+    "net": {"base", "names", "wire", "queue", "qp", "roce", "raw", "link", "run"},
     "host": {"base", "names", "wire", "queue", "mem", "qp", "roce", "link", "run", "net"},
     "mad": {"base", "names", "wire", "queue", "qp", "roce", "link", "run", "net", "host"},
     "dev": {"base", "wire", "queue", "mem", "qp", "roce", "raw", "link", "run", "net", "host", "mad"},

@@ -17,7 +17,7 @@
 /* ---------------------------------------------------------------- ICRC */
 
 /* Is this an identification that the source could have sent? An rnic peer's is the place in its batch; a kernel's
- * counts, and jumps after a pause, so that any value is possible (docs/architecture.md, "The ICRC without a header"). */
+ * counts, and jumps after a pause, so that any value is possible (docs/rooms/links.md, "The ICRC without a header"). */
 static bool plausible_id(struct ip_id_state *id, uint16_t value) {
     if (value < UDP_BATCH_PACKETS) {
         id->strangers = 0;
