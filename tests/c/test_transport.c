@@ -272,13 +272,13 @@ static void close_side(struct side *s) {
 }
 
 static void begin(void) {
-    static const struct source *const sources[] = {&pipe_source, NULL};
+    static const struct run_source sources[] = {{&pipe_source, NULL}, {NULL, NULL}};
     fabric_open(&fabric, false);
     memset(&run, 0, sizeof run);
     memset(&pipe_link, 0, sizeof pipe_link);
     pipe_link.link.ops = &pipe_ops;
     fabric.node[0].nic.wire = &pipe_link.link;
-    run_init(&run, &fabric.node[0].nic, sources, NULL);
+    run_init(&run, &fabric.node[0].nic, sources);
     open_side(&a, 1);
     open_side(&b, 2);
 }
