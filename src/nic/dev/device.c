@@ -92,6 +92,7 @@ static void join(struct dev *dev) {
         {&listeners_source, &dev->host}, {&follow_source, &dev->net},
         {&frames_source, &dev->net},     {NULL, NULL},
     };
+    _Static_assert(sizeof sources / sizeof *sources <= RUN_SOURCES + 1, "RUN_SOURCES");
     run_init(&dev->run, &dev->nic, sources);
     net_init(&dev->net, &dev->nic, &dev->run, &dev_calls, dev);
     host_init(&dev->host, &dev->net);
