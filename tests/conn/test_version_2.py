@@ -7,7 +7,6 @@ import asyncio
 import io
 import random
 import resource
-import time
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -160,13 +159,13 @@ def test_a_message_that_takes_longer_than_the_time_limit_comes_in_the_end() -> N
     with pair() as (a, b):
 
         def take() -> None:
-            buffer, limit = bytearray(len(long)), time.monotonic() + WAIT
+            buffer, limit = bytearray(len(long)), monotonic() + WAIT
             while True:
                 try:
                     assert b.recv_into(buffer, 0.002) == len(long)
                     break
                 except TimeoutError:
-                    assert time.monotonic() < limit  # READ anew each time, it would never be whole
+                    assert monotonic() < limit  # READ anew each time, it would never be whole
             assert buffer == long
 
         together(lambda: a.send(long, WAIT), take)
