@@ -145,7 +145,12 @@ void qp_attr_apply(struct qp *qp, const struct rnic_qp_attr *a, uint32_t mask) {
     TAKE(ALT_PATH, alt_port_num);
     TAKE(ALT_PATH, alt_timeout);
 #undef TAKE
-    qp->attr_set |= mask;
+    if (qp->engine->take)
+        qp->engine->take(qp);
+}
+
+void qp_attr_restore(struct qp *qp, const struct rnic_qp_attr *before) {
+    qp->attr = *before;
     if (qp->engine->take)
         qp->engine->take(qp);
 }

@@ -226,7 +226,6 @@ static void to_reset(struct qp *qp) {
     if (qp->tagged)
         tag_forget(qp->tagged->list, qp);
     qp->attr = (struct rnic_qp_attr){0};
-    qp->attr_set = 0;
     qp->pace = (struct pace){0};
     qp->sq_draining = qp->last_wqe = qp->last_due = qp->failed = qp->exposed = false;
 }

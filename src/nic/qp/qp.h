@@ -87,7 +87,6 @@ struct qp {
     void *engine_state;              /* and the engine's own */
     _Atomic int state;               /* enum rnic_qp_state */
     struct rnic_qp_attr attr;        /* as set; states and cap kept elsewhere */
-    uint32_t attr_set;               /* mask of what has been set since RESET */
     bool datagrams;                  /* each message names its own peer: as of the service */
     bool sq_sig_all;
     bool sq_draining;      /* SQD: messages under way are not finished yet */
@@ -186,7 +185,8 @@ const char *qp_state_name(int state);
  * without changing anything.  qp_attr_apply then cannot fail. */
 int qp_attr_check(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
 void qp_attr_apply(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask);
-void qp_query(const struct qp *qp, struct rnic_qp_attr *out); /* all but cap */
+void qp_attr_restore(struct qp *qp, const struct rnic_qp_attr *before); /* after that: the state could not be entered */
+void qp_query(const struct qp *qp, struct rnic_qp_attr *out);           /* all but cap */
 /* For check() of transports: attributes that are numbers with a least and a largest value. */
 struct attr_limit {
     uint32_t bit; /* enum rnic_qp_attr_mask */

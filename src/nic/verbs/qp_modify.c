@@ -81,7 +81,7 @@ static int modify(struct dev *dev, struct qp *qp, const struct rnic_qp_attr *att
     if (mask & RNIC_QP_STATE)
         rc = enter_state(dev, qp, attr->qp_state, err);
     if (rc) {
-        qp->attr = before;
+        qp_attr_restore(qp, &before);
         return rc;
     }
     take_paths(dev, qp, mask, &paths);
