@@ -53,6 +53,7 @@ struct hello {
 
 struct end {
     const struct rnic_ops *ops;
+    const struct rnic_ext_stats *stats;
     struct rnic_context *ctx;
     struct rnic_pd *pd;
     struct rnic_cq *cq;
@@ -165,7 +166,8 @@ static int gid_index(struct end *e) {
 /* The device's own memory is what a peer on this host can reach itself. */
 static void get_memory(struct end *e) {
     if (by_lane) {
-        need(e->ops->alloc_mr(e->pd, BUFFER_BYTES, ACCESS, &e->mr, &err), "alloc_mr");
+        const struct rnic_ext_memory *memory = rnic_extension(e->ctx, RNIC_EXT_MEMORY);
+        need(memory->alloc_mr(e->pd, BUFFER_BYTES, ACCESS, &e->mr, &err), "alloc_mr");
         e->buffer = e->mr->addr;
         return;
     }
@@ -190,8 +192,9 @@ static void open_qp(struct end *e, struct rnic_qp **qp) {
 
 static void end_open(struct end *e, uint32_t qps) {
     struct rnic_open_attr how = {.local = by_lane ? 1 : -1};
-    need(rnic_soft_open(NETDEV, &how, &e->ctx, &err), "open");
+    need(rnic_soft.open("roce_" NETDEV, &how, &e->ctx, &err), "open");
     e->ops = e->ctx->ops;
+    e->stats = rnic_extension(e->ctx, RNIC_EXT_STATS);
     need(e->ops->alloc_pd(e->ctx, &e->pd, &err), "alloc_pd");
     need(e->ops->create_cq(e->ctx, 4 * QUEUE, NULL, 0, NULL, &e->cq, &err), "create_cq");
     get_memory(e);
@@ -295,14 +298,14 @@ static void begin(struct end *e) {
     e->main_cpu = cpu_seconds(RUSAGE_THREAD);
     e->all_cpu = cpu_seconds(RUSAGE_SELF);
     getrusage(RUSAGE_SELF, &e->usage);
-    e->ops->query_counters(e->ctx, &e->before, &err);
+    e->stats->query_counters(e->ctx, &e->before, &err);
 }
 
 static void report(const struct end *e, char *text, size_t room) {
     double all = cpu_seconds(RUSAGE_SELF) - e->all_cpu, own = cpu_seconds(RUSAGE_THREAD) - e->main_cpu;
     struct rnic_counters now;
     struct rusage usage;
-    e->ops->query_counters(e->ctx, &now, &err);
+    e->stats->query_counters(e->ctx, &now, &err);
     getrusage(RUSAGE_SELF, &usage);
     int n = snprintf(text, room, "{\"main_cpu_s\": %.4f, \"engine_cpu_s\": %.4f, \"sleeps\": %ld, \"preemptions\": %ld",
                      own, all > own ? all - own : 0, usage.ru_nvcsw - e->usage.ru_nvcsw,

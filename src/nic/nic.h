@@ -2,9 +2,10 @@
  *
  * nic.h: all that a binding may know of the device.
  *
- * Objects are opaque behind small public structs; every verb goes through one operations table (struct rnic_ops).
- * The software RNIC in this directory is its first implementation.  Values of enumerations and the fields of work
- * requests, scatter/gather elements, completions and attributes are libibverbs' own (man ibv_post_send, ...), so
+ * Devices come from providers (struct rnic_provider), of which the software RNIC in this directory is the first.
+ * Objects are opaque behind small public structs; every verb goes through its provider's operations table (struct
+ * rnic_ops), and what libibverbs does not have through an extension (nic_ext.h).  Values of enumerations and the fields
+ * of work requests, scatter/gather elements, completions and attributes are libibverbs' own (man ibv_post_send, ...), so
  * that a provider over rdma-core, or a library with libibverbs' ABI, can sit on the same table.
  *
  * Conventions: functions return 0 (or a count) or a negative errno; on failure they write why into *err when err is
@@ -20,6 +21,7 @@
 
 #include "nic_enums.h"
 #include "nic_env.h"
+#include "nic_ext.h"
 #include "nic_raw.h"
 
 /* ---------------------------------------------------------------- attributes (fields as in libibverbs) */
@@ -33,12 +35,12 @@ union rnic_gid {
 };
 
 struct rnic_device_info { /* a device as listed, before it is opened */
-    char name[32];        /* roce_<netdev> */
-    char netdev[16];
-    uint64_t guid; /* EUI-64 of the netdev's hardware address; host byte order */
-    int ifindex;
-    int transport; /* enum rnic_transport */
-    int node_type; /* enum rnic_node_type */
+    char name[32];        /* roce_<netdev> of a software RNIC; unique in its provider's list */
+    char netdev[16];      /* the interface that has its addresses; "": none */
+    uint64_t guid;        /* EUI-64 of the netdev's hardware address; host byte order */
+    int ifindex;          /* of netdev; 0: none */
+    int transport;        /* enum rnic_transport */
+    int node_type;        /* enum rnic_node_type */
 };
 
 struct rnic_device_attr {
@@ -102,7 +104,7 @@ enum rnic_mr_init_mask {
     RNIC_MR_INIT_IOVA = 1 << 0,  /* requests name the first byte as iova */
     RNIC_MR_INIT_FD = 1 << 1,    /* the bytes from fd_offset on of a file descriptor, a dma-buf */
     RNIC_MR_INIT_DM = 1 << 2,    /* the bytes from fd_offset on of device memory */
-    RNIC_MR_INIT_ALLOC = 1 << 3, /* the device's own making, as by alloc_mr */
+    RNIC_MR_INIT_ALLOC = 1 << 3, /* the device's own making, as by RNIC_EXT_MEMORY */
     RNIC_MR_INIT_LOCK = 1 << 4,  /* in memory, not swapped (mlock) */
 };
 struct rnic_dm;
@@ -170,8 +172,9 @@ struct rnic_qp_attr {
 
 /* The public head of every object; a provider puts its own fields behind it. */
 struct rnic_context {
-    const struct rnic_ops *ops;
-    int async_fd; /* readable while asynchronous events wait */
+    const struct rnic_ops *ops; /* the provider's */
+    const struct rnic_provider *provider;
+    int async_fd; /* readable while asynchronous events wait; -1: none ever come */
     int num_comp_vectors;
     int cmd_fd; /* whoever has a copy can import the context and what is in it; -1: this provider has none */
 };
@@ -233,9 +236,6 @@ struct rnic_xrcd { /* an XRC domain, as one opened it */
 struct rnic_ah {
     struct rnic_context *ctx;
     struct rnic_pd *pd;
-};
-struct rnic_listener { /* not in libibverbs: who gets the CM requests for a service */
-    struct rnic_context *ctx;
 };
 struct rnic_qp {
     struct rnic_context *ctx;
@@ -468,45 +468,7 @@ struct rnic_async_event {
     void *context;   /* qp_context, cq_context or srq_context of the object, NULL for port and device events */
 };
 
-struct rnic_counters {
-    uint64_t value[RNIC_CNT_MAX]; /* index: enum rnic_counter */
-};
-
-/* Where a QP stands: for people who debug. */
-struct rnic_qp_stats {
-    struct rnic_counters counters;
-    uint32_t snd_psn, snd_una, rcv_psn, msn; /* next PSN to send, oldest unacknowledged, expected, message number */
-    uint32_t sq_depth, rq_depth;             /* work requests not yet completed */
-    uint32_t window;                         /* bytes that may be in flight now */
-    uint32_t in_flight;                      /* bytes that are */
-    uint8_t retries_left, rnr_retries_left;
-    uint64_t srtt; /* smoothed round trip time, ns; 0: not known yet */
-    uint64_t rate; /* bytes a second that congestion control allows; 0: it does not limit */
-};
-
-/* The fault injector: what the link does to packets that it sends (all probabilities in parts per million). */
-#define RNIC_FAULT_RULES 8
-struct rnic_fault {
-    uint64_t seed;
-    uint32_t loss, duplicate, reorder, delay, flip;
-    uint32_t reorder_gap; /* a reordered packet leaves after this many later ones (at least 1) or after delay_ns */
-    uint64_t delay_ns;    /* how long a delayed packet waits */
-    uint32_t mark;        /* as a congested router does, where the packet may be marked (ECN) */
-    struct {
-        int opcode;     /* of the BTH (enum in wire/opcode.h), -1: any */
-        uint32_t nth;   /* lose the nth such packet from now on, counted from 1; 0: rule not used */
-        uint32_t count; /* and this many after it, 1: only that one */
-    } lose[RNIC_FAULT_RULES];
-};
-
 /* ---------------------------------------------------------------- the provider seam */
-
-enum rnic_listen_flags {
-    RNIC_LISTEN_REUSE = 1
-        << 0, /* an exact address and the wildcard do not exclude each other; the exact one goes first */
-    RNIC_LISTEN_AFONLY = 1 << 1, /* the wildcard :: is for IPv6 alone */
-    RNIC_LISTEN_HOLD = 1 << 2,   /* nobody listens: the service is taken, and requests for it are refused */
-};
 
 struct rnic_open_attr {
     uint32_t rcvbuf;       /* bytes of socket buffer to ask for; 0: as much as the system grants */
@@ -518,21 +480,21 @@ struct rnic_open_attr {
     int local;      /* -1: peers on this host are reached by the wire, 1, 0: by shared memory */
 };
 
+/* The verbs, each with a counterpart in libibverbs.  A provider fills in what it has; NULL: it lacks the verb, and the
+ * caller says so (EOPNOTSUPP).  rnic_provider_check() knows which ones are not NULL in any table: what makes, connects and
+ * drives an ordinary queue pair, and what gives an object back if the table has what makes it.  So who has an object need
+ * not look whether it can be posted to, polled, armed or destroyed. */
 struct rnic_ops {
-    const char *name;
     int (*close)(struct rnic_context *ctx, struct rnic_err *err);
     int (*query_device)(struct rnic_context *ctx, struct rnic_device_attr *attr, struct rnic_err *err);
     int (*query_port)(struct rnic_context *ctx, int port, struct rnic_port_attr *attr, struct rnic_err *err);
     int (*query_gid)(struct rnic_context *ctx, int port, int index, struct rnic_gid_entry *gid, struct rnic_err *err);
     int (*query_pkey)(struct rnic_context *ctx, int port, int index, uint16_t *pkey, struct rnic_err *err);
-    int (*query_counters)(struct rnic_context *ctx, struct rnic_counters *out, struct rnic_err *err);
-    int (*set_fault)(struct rnic_context *ctx, const struct rnic_fault *fault, struct rnic_err *err); /* NULL: off */
 
     int (*alloc_pd)(struct rnic_context *ctx, struct rnic_pd **pd, struct rnic_err *err);
     int (*dealloc_pd)(struct rnic_pd *pd, struct rnic_err *err);
     int (*reg_mr)(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t access, struct rnic_mr **mr,
                   struct rnic_err *err);
-    int (*alloc_mr)(struct rnic_pd *pd, uint64_t length, uint32_t access, struct rnic_mr **mr, struct rnic_err *err);
     int (*dereg_mr)(struct rnic_mr *mr, struct rnic_err *err);
 
     int (*create_comp_channel)(struct rnic_context *ctx, struct rnic_comp_channel **ch, struct rnic_err *err);
@@ -552,18 +514,12 @@ struct rnic_ops {
     int (*modify_qp)(struct rnic_qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
     int (*query_qp)(struct rnic_qp *qp, struct rnic_qp_attr *attr, struct rnic_qp_init_attr *init,
                     struct rnic_err *err);
-    int (*query_qp_stats)(struct rnic_qp *qp, struct rnic_qp_stats *out, struct rnic_err *err);
     int (*destroy_qp)(struct rnic_qp *qp, struct rnic_err *err);
     /* All before *bad are posted, none from it on.  *bad is only written on failure. */
     int (*post_send)(struct rnic_qp *qp, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
                      struct rnic_err *err);
     int (*post_recv)(struct rnic_qp *qp, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
                      struct rnic_err *err);
-
-    /* Or NULL.  For callers that hold up others meanwhile: where it takes hardly any time and waits for nothing, one work
-     * request, false: post_send() is to be called; and completions, as poll_cq(), or -EAGAIN: poll_cq() is. */
-    bool (*post_send_now)(struct rnic_qp *qp, const struct rnic_send_wr *wr);
-    int (*poll_cq_now)(struct rnic_cq *cq, int n, struct rnic_wc *wc);
 
     int (*create_qp_ex)(struct rnic_pd *pd, struct rnic_qp_init_attr_ex *attr, struct rnic_qp **qp,
                         struct rnic_err *err);
@@ -604,32 +560,11 @@ struct rnic_ops {
     int (*dealloc_mw)(struct rnic_mw *mw, struct rnic_err *err); /* bound or not */
     /* Posts a bind of a window of type 1; mw->rkey is the key that it will have. */
     int (*bind_mw)(struct rnic_qp *qp, struct rnic_mw *mw, const struct rnic_mw_bind *bind, struct rnic_err *err);
-    /* What it is bound to now; info->mr is NULL: to nothing (IBA 11.2.8.10; libibverbs lacks it). */
-    int (*query_mw)(struct rnic_mw *mw, struct rnic_mw_bind_info *info, struct rnic_err *err);
 
     int (*create_ah)(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct rnic_ah **ah, struct rnic_err *err);
-    int (*query_ah)(struct rnic_ah *ah, struct rnic_ah_attr *attr, struct rnic_err *err);
     int (*destroy_ah)(struct rnic_ah *ah, struct rnic_err *err); /* at once: work that is posted keeps the way */
     int (*attach_mcast)(struct rnic_qp *qp, const union rnic_gid *gid, uint16_t lid, struct rnic_err *err);
     int (*detach_mcast)(struct rnic_qp *qp, const union rnic_gid *gid, uint16_t lid, struct rnic_err *err);
-
-    /* From now on the CM's REQ and SIDR_REQ for service_id (host byte order) that are sent to addr come to this context's
-     * GSI queue pair. addr: a GID of the device; ::ffff:0.0.0.0: every IPv4 one, ::: every one. -EADDRINUSE: another
-     * listener of this host is in the way. */
-    int (*cm_listen)(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *addr,
-                     uint32_t flags /* enum rnic_listen_flags */, struct rnic_listener **listener,
-                     struct rnic_err *err);
-    int (*cm_unlisten)(struct rnic_listener *listener, struct rnic_err *err);
-    /* The number of one of the context's slots: communication ids that it hands out have it in their upper 10 bits, so
-     * that answers find their way on a host with many processes. */
-    int (*cm_slot)(struct rnic_context *ctx, uint32_t *slot, struct rnic_err *err);
-    /* A descriptor, the caller's to close, that hangs up (POLLHUP) when the process of this host that has a slot dies, or
-     * gives it up: its context has closed. Not when it is stopped, or when another takes the slot. -ECONNREFUSED: nobody
-     * has it; other errors: it cannot be known. */
-    int (*cm_watch)(struct rnic_context *ctx, uint32_t slot, int *fd, struct rnic_err *err);
-    /* The same for whoever would get a request for a service that is sent to an address of this device. */
-    int (*cm_watch_service)(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *gid, int *fd,
-                            struct rnic_err *err);
 
     /* Extended completion queues, moderation, clocks. */
     int (*query_device_ex)(struct rnic_context *ctx, struct rnic_device_attr_ex *attr, struct rnic_err *err);
@@ -685,14 +620,12 @@ struct rnic_ops {
     int (*import_dm)(struct rnic_context *ctx, uint32_t handle, struct rnic_dm **dm, struct rnic_err *err);
     int (*unimport_dm)(struct rnic_dm *dm, struct rnic_err *err);
     /* Ethernet frames, nic_raw.h. create_flow: attr->num_of_specs specifications lie behind attr. */
-    int (*query_raw)(struct rnic_context *ctx, struct rnic_raw_attr *attr, struct rnic_err *err);
     int (*create_flow)(struct rnic_qp *qp, const struct rnic_flow_attr *attr, struct rnic_flow **flow,
                        struct rnic_err *err);
     int (*destroy_flow)(struct rnic_flow *flow, struct rnic_err *err);
     int (*create_wq)(struct rnic_context *ctx, struct rnic_wq_init_attr *attr, struct rnic_wq **wq,
                      struct rnic_err *err);
     int (*modify_wq)(struct rnic_wq *wq, const struct rnic_wq_attr *attr, struct rnic_err *err);
-    int (*query_wq)(struct rnic_wq *wq, int *state, uint32_t *depth, struct rnic_err *err); /* not in libibverbs */
     int (*destroy_wq)(struct rnic_wq *wq, struct rnic_err *err);
     int (*post_wq_recv)(struct rnic_wq *wq, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
                         struct rnic_err *err);
@@ -704,24 +637,45 @@ struct rnic_ops {
     int (*get_async_event)(struct rnic_context *ctx, struct rnic_async_event *event, struct rnic_err *err);
     /* Acknowledges one that was taken: until then the object that it is about cannot be destroyed, -EBUSY. */
     int (*ack_async_event)(struct rnic_context *ctx, const struct rnic_async_event *event, struct rnic_err *err);
-
-    /* What the subnet manager of InfiniBand does: fills the port's P_Key table; what is not given is empty, 0. */
-    int (*set_pkeys)(struct rnic_context *ctx, int port, const uint16_t *pkeys, int n, struct rnic_err *err);
 };
 
-/* ---------------------------------------------------------------- the software RNIC */
+/* A row of a provider's extensions: nic_ext.h. */
+struct rnic_extension {
+    const char *name;  /* RNIC_EXT_... */
+    const void *table; /* struct rnic_ext_... */
+};
 
-/* Lists the devices of this network namespace: at most max into list; the number there are, or -errno. */
-int rnic_soft_list(struct rnic_device_info *list, int max, struct rnic_err *err);
+/* Where devices come from: all that others need to know of one kind of hardware, or of software in its place. */
+struct rnic_provider {
+    const char *name; /* in messages, too */
+    /* The devices that can be opened by this process: at most max into list; the number there are, or -errno. */
+    int (*list)(struct rnic_device_info *list, int max, struct rnic_err *err);
+    /* Opens a device by its name in the list.  attr, or NULL: wishes, of which a provider fulfils those that mean something
+     * to it; but P_Keys that it cannot set are refused.  The context is open until ops->close(). */
+    int (*open)(const char *name, const struct rnic_open_attr *attr, struct rnic_context **ctx, struct rnic_err *err);
+    /* Or NULL.  The context that cmd_fd is of: the same one, if it is open in this process, which each of its owners then
+     * closes; else a context of its own on the same device, which can import what the other process lets others have.
+     * cmd_fd stays the caller's. -EINVAL: it is of no context of this provider. */
+    int (*import)(int cmd_fd, struct rnic_context **ctx, struct rnic_device_info *info, struct rnic_err *err);
+    const struct rnic_ops *ops;
+    const struct rnic_extension *extensions; /* up to a row without a name; NULL: none */
+};
 
-/* Opens a device by its netdev's name.  The context's engine thread runs until ctx->ops->close(). */
-int rnic_soft_open(const char *netdev, const struct rnic_open_attr *attr, struct rnic_context **ctx,
-                   struct rnic_err *err);
+/* The software RNIC: RoCEv2 in this process, a device for each network interface with an address. */
+extern const struct rnic_provider rnic_soft;
 
-/* The context that cmd_fd is of: the same one, if it is open in this process, which each of its owners then closes;
- * else a context of its own on the same device, which can import what lies in the memory files of the other process.
- * cmd_fd stays the caller's. */
-int rnic_soft_import(int cmd_fd, struct rnic_context **ctx, struct rnic_device_info *info, struct rnic_err *err);
+/* Provider i of this process, in the order in which their devices are listed; NULL past the end. */
+const struct rnic_provider *rnic_provider(int i);
+
+/* Adds one of the program's own, which is never taken away again.  -EINVAL: it lacks what rnic_provider_check() asks for;
+ * -EEXIST: there is one of this name; -ENOSPC: there are too many. */
+int rnic_provider_add(const struct rnic_provider *provider, struct rnic_err *err);
+
+/* 0, or -EINVAL: a function that may not be NULL is. */
+int rnic_provider_check(const struct rnic_provider *provider, struct rnic_err *err);
+
+/* The table of an extension of the context's provider; NULL: it lacks it. */
+const void *rnic_extension(const struct rnic_context *ctx, const char *name);
 
 /* Names and texts of the X-macros, for bindings. NULL for a value that has none. */
 const char *rnic_counter_name(int counter);

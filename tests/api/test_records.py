@@ -120,7 +120,15 @@ def test_an_unknown_status_is_no_crash() -> None:
 
 
 DEVICES = [
-    {"name": b"roce_lo", "netdev": b"lo", "guid": 1, "ifindex": 1, "transport": 0, "node_type": 1},
+    {
+        "name": b"roce_lo",
+        "netdev": b"lo",
+        "guid": 1,
+        "ifindex": 1,
+        "transport": 0,
+        "node_type": 1,
+        "provider": "soft",
+    },
     {
         "name": b"roce_eth0",
         "netdev": b"eth0",
@@ -128,6 +136,7 @@ DEVICES = [
         "ifindex": 2,
         "transport": 0,
         "node_type": 1,
+        "provider": "soft",
     },
 ]
 
@@ -137,7 +146,7 @@ def two_devices(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Two devices are listed; the netdevs that are opened."""
     opened: list[str] = []
     monkeypatch.delenv("RNIC_DEVICE", raising=False)
-    monkeypatch.setattr("rnic.verbs.device.nic.soft_list", lambda: DEVICES)
+    monkeypatch.setattr("rnic.verbs.device.nic.device_list", lambda: DEVICES)
     monkeypatch.setattr(
         "rnic.verbs.context.Context.of_device",
         lambda device, **options: opened.append(f"{device.netdev} {options}"),

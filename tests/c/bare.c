@@ -18,25 +18,29 @@ struct dev *bare_open(void) {
     struct dev *dev = aligned_alloc(64, (sizeof *dev + 63) & ~(size_t)63);
     CHECK(dev != NULL);
     memset(dev, 0, sizeof *dev);
-    static const struct source *const none[] = {NULL};
-    run_init(&dev->run, &dev->nic, none, dev);
-    udp_tx_init(&dev->tx, &dev->fault, &dev->nic.counters, &dev->run.now);
-    dev->nic.wire = &dev->tx.link;
-    CHECK_EQ(slot_claim(&dev->slots[0], &err), 0);
-    dev->nslots = 1;
-    dev->table[0] = calloc(QPN_INDICES, sizeof *dev->table[0]);
-    dev->freed[0] = calloc(QPN_INDICES, sizeof *dev->freed[0]);
-    CHECK(dev->table[0] && dev->freed[0]);
-    dev->nic.pkeys[0] = 0xFFFF;
-    dev->ports[0].addr = bare_address("::ffff:127.0.0.1", 0);
-    dev->net.ngids = 1;
+    static const struct run_source none = {NULL, NULL};
+    run_init(&dev->run, &dev->nic, &none);
+    net_init(&dev->net, &dev->nic, &dev->run, &dev_calls, dev);
+    host_init(&dev->host, &dev->net);
+    mads_init(&dev->mads, &dev->host);
+    udp_tx_init(&dev->net.tx, &dev->net.fault, &dev->nic.counters, &dev->run.now);
+    dev->net.tx.ports = (struct udp_ports){dev->net.ports, dev->net.port_users, 1, 0, "bare"};
+    dev->nic.wire = &dev->net.tx.link;
+    CHECK_EQ(slot_claim(&dev->host.slots[0], &err), 0);
+    dev->host.nslots = 1;
+    dev->host.table[0] = calloc(QPN_INDICES, sizeof *dev->host.table[0]);
+    dev->host.freed[0] = calloc(QPN_INDICES, sizeof *dev->host.freed[0]);
+    CHECK(dev->host.table[0] && dev->host.freed[0]);
+    dev->nic.ib.pkeys[0] = 0xFFFF;
+    dev->net.ports[0].addr = bare_address("::ffff:127.0.0.1", 0);
+    dev->net.netdev.ngids = 1;
     return dev;
 }
 
 void bare_close(struct dev *dev) {
-    slot_release(&dev->slots[0]);
-    free(dev->table[0]);
-    free(dev->freed[0]);
+    slot_release(&dev->host.slots[0]);
+    free(dev->host.table[0]);
+    free(dev->host.freed[0]);
     run_free(&dev->run);
     free(dev);
 }

@@ -8,7 +8,9 @@
 #include <string.h>
 
 #include "check.h"
-#include "qp/path.h"
+#include "link/udp/way.h"
+#include "roce/partition.h"
+#include "roce/path.h"
 #include "roce/roce.h"
 #include "wire/bth.h"
 #include "wire/grh.h"
@@ -240,7 +242,36 @@ static void commit(struct link *link) {
     send_packet(sink->node, sink->way, sink->bytes, sink->n);
 }
 
-static const struct link_ops sink_ops = {.name = "sink", .reserve = reserve, .commit = commit, .emit = launch};
+/* The addresses of RoCE, each of them taken at its word. */
+static int resolve(struct link *link, const struct rnic_ah_attr *av, uint32_t qpn, struct way *to, struct way *from,
+                   struct rnic_err *err) {
+    const struct node *node = ((struct sink *)link)->node;
+    const struct sockaddr_in6 *here = av->grh.sgid_index ? &node->addr2 : &node->addr;
+    (void)qpn;
+    *to = (struct way){.link = link, .src = *here, .dst = *here, .hop_limit = 64};
+    memcpy(&to->dst.sin6_addr, av->grh.dgid.raw, 16);
+    to->traffic_class = node->nic.ib.congestion ? ECN_CAPABLE : 0;
+    *from = (struct way){.src = to->dst, .dst = to->src};
+    return udp_av_check(av, err);
+}
+
+static void hold(struct link *link, const struct way *way) {
+    (void)way;
+    ((struct sink *)link)->users++;
+}
+
+static void release(struct link *link, const struct way *way) {
+    (void)way;
+    CHECK(((struct sink *)link)->users-- > 0);
+}
+
+static const struct link_ops sink_ops = {.name = "sink",
+                                         .resolve = resolve,
+                                         .hold = hold,
+                                         .release = release,
+                                         .reserve = reserve,
+                                         .commit = commit,
+                                         .emit = launch};
 
 /* ---------------------------------------------------------------- what the device does between link and engine */
 
@@ -488,7 +519,7 @@ void fabric_open(struct fabric *f, bool ipv6) {
         address(&node->addr, ipv6, i);
         address(&node->addr2, ipv6, i);
         node->addr2.sin6_addr.s6_addr[14] = 1;
-        node->nic.pkeys[0] = 0xFFFF;
+        node->nic.ib.pkeys[0] = 0xFFFF;
         rng_seed(&node->nic.rng, (uint64_t)i);
         CHECK_EQ(mr_table_init(&node->nic.mrs), 0);
         CHECK_EQ(event_queue_init(&node->nic.events), 0);
@@ -502,6 +533,7 @@ void fabric_close(struct fabric *f) {
             fabric_destroy(node->qp[0]);
         while (node->ahs)
             free(node->ah[--node->ahs]);
+        CHECK_EQ(node->sink.users, 0);
         fault_set(&node->fault, NULL);
         mr_table_free(&node->nic.mrs);
         free(node->nic.xrc_srqs);
@@ -552,6 +584,7 @@ static struct qp *make_qp(struct node *node, int type, const struct rnic_qp_cap 
     qp->pub.qp_type = type;
     qp->sq.pd = qp->rq.pd = &node->pd.pub;
     qp->nic = &node->nic;
+    qp->way.link = node->nic.wire;
     qp_set_service(qp, transport_service(&roce_transport, type));
     CHECK_EQ(wq_init(&qp->sq, cap->max_send_wr, cap->max_send_sge, cap->max_inline_data, sizeof(struct send_wqe)), 0);
     CHECK_EQ(wq_init(&qp->rq, cap->max_recv_wr, cap->max_recv_sge, 0, sizeof(struct recv_wqe)), 0);
@@ -623,6 +656,8 @@ void fabric_destroy(struct qp *qp) {
         i++;
     node->qps--;
     memmove(&node->qp[i], &node->qp[i + 1], (size_t)(node->qps - i) * sizeof node->qp[0]);
+    if (qp->engine->disconnect)
+        qp->engine->disconnect(qp);
     qp->engine->destroy(qp);
     if (qp->xrc)
         xrc_remove_qp(qp);
@@ -631,31 +666,22 @@ void fabric_destroy(struct qp *qp) {
     free(qp);
 }
 
-static struct way way_to(const struct node *node, const struct rnic_ah_attr *av) {
-    const struct sockaddr_in6 *here = av->grh.sgid_index ? &node->addr2 : &node->addr;
-    struct way way = {.link = node->nic.wire, .src = *here, .dst = *here, .hop_limit = 64};
-    memcpy(&way.dst.sin6_addr, av->grh.dgid.raw, 16);
-    way.traffic_class = node->nic.congestion ? ECN_CAPABLE : 0;
-    return way;
-}
-
 /* As the device does it. */
 int fabric_modify(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err) {
-    int from = qp->state, to = mask & RNIC_QP_STATE ? attr->qp_state : from;
+    int to = mask & RNIC_QP_STATE ? attr->qp_state : qp->state;
+    struct paths paths;
     int rc = qp_attr_check(qp, attr, mask, err);
+    if (!rc)
+        rc = path_resolve(qp, attr, mask, &paths, err);
     if (rc)
         return rc;
     qp_attr_apply(qp, attr, mask);
-    if (to == RNIC_QPS_RTR && from == RNIC_QPS_INIT) {
-        qp->way = way_to(node_of(qp), &qp->attr.ah_attr);
-        qp->ib.from = (struct way){.src = qp->way.dst, .dst = qp->way.src};
+    if (mask & RNIC_QP_STATE) {
+        if (to == RNIC_QPS_RESET && qp->engine->disconnect)
+            qp->engine->disconnect(qp);
+        rc = qp_transition(qp, to, err);
     }
-    if (mask & RNIC_QP_ALT_PATH) {
-        struct way alt = way_to(node_of(qp), &qp->attr.alt_ah_attr), back = {.src = alt.dst, .dst = alt.src};
-        path_load(qp, &alt, &back);
-    }
-    if (mask & RNIC_QP_STATE)
-        rc = qp_transition(qp, to);
+    path_take(qp, mask, &paths);
     if (mask & RNIC_QP_PATH_MIG_STATE)
         path_set_state(qp, attr->path_mig_state);
     if (to >= RNIC_QPS_RTR)
@@ -739,7 +765,7 @@ static void open_end(struct end *e, struct end *peer, struct node *node, const s
     node->pause = o->pause;
     node->budget = o->budget;
     node->nic.ack_hold = o->ack_hold;
-    node->nic.congestion = o->congestion;
+    node->nic.ib.congestion = o->congestion;
     node->nic.max_window = node->nic.slow_window = or_default(o->window, 1 << 20);
 }
 

@@ -26,6 +26,7 @@ struct sink {         /* one packet at a time */
     struct node *node;
     struct way *way;
     uint32_t n, budget;
+    int users;        /* ways that are held */
     bool in_response; /* the last READ response was not the last of its stream */
     uint32_t response_psn;
     uint8_t bytes[8192];

@@ -48,8 +48,8 @@ static const struct engine_ops engine = {
 
 void inlet_open(void) {
     dev = bare_open();
-    port = &dev->ports[0];
-    port->slot = &dev->slots[0];
+    port = &dev->net.ports[0];
+    port->slot = &dev->host.slots[0];
     port->steering = &steering;
     port->rx_fd = port->tx_fd = udpsock_open(&port->addr);
     CHECK(port->rx_fd >= 0);
@@ -71,7 +71,7 @@ void inlet_arrive(const struct sockaddr_in6 *from, uint8_t *bytes, uint32_t n) {
                    now);
 }
 
-uint32_t inlet_qpn(uint32_t index) { return dev->slots[0].number << QPN_INDEX_BITS | index; }
+uint32_t inlet_qpn(uint32_t index) { return dev->host.slots[0].number << QPN_INDEX_BITS | index; }
 
 void inlet_mad_for(const struct sockaddr_in6 *from, uint16_t attribute, uint32_t comm_id) {
     uint8_t bytes[MAD_PACKET] = {[0] = 0x64, [2] = 0xFF, [3] = 0xFF, [7] = QPN_GSI};
@@ -100,7 +100,7 @@ void inlet_enter(struct qp *q, uint32_t index) {
     q->ib.pkey = 0xFFFF;
     q->pub.qp_num = inlet_qpn(index);
     q->turn.timer_at = NEVER;
-    dev->table[0][index] = q;
+    dev->host.table[0][index] = q;
 }
 
 void inlet_connect(const struct sockaddr_in6 *peer) {

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "ext.h"
 
 void live_isolate(void) {
     struct ifreq ifr = {.ifr_name = "lo", .ifr_flags = IFF_UP};
@@ -64,13 +65,13 @@ int live_connect_with(struct rnic_qp *qp, const struct rnic_gid_entry *to, uint3
 void live_open(struct live *l, int local) {
     struct rnic_open_attr attr = {.local = local};
     struct rnic_err err = {{0}};
-    if (rnic_soft_open("lo", &attr, &l->ctx, &err))
+    if (rnic_soft.open("roce_lo", &attr, &l->ctx, &err))
         check_fail(__FILE__, __LINE__, "%s", err.text);
     l->ops = l->ctx->ops;
     CHECK_EQ(l->ops->query_gid(l->ctx, 1, 0, &l->gid, NULL), 0);
     CHECK_EQ(l->ops->alloc_pd(l->ctx, &l->pd, NULL), 0);
     CHECK_EQ(l->ops->create_cq(l->ctx, 1024, NULL, 0, NULL, &l->cq, NULL), 0);
-    CHECK_EQ(l->ops->alloc_mr(l->pd, LIVE_BYTES, 0xF, &l->mr, NULL), 0);
+    CHECK_EQ(ext_memory(l->ctx)->alloc_mr(l->pd, LIVE_BYTES, 0xF, &l->mr, NULL), 0);
     l->mem = l->mr->addr;
 }
 

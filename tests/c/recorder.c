@@ -157,32 +157,75 @@ static int rec_set_pkeys(struct rnic_context *ctx, int port, const uint16_t *pke
     return fails(ctx, "set_pkeys", err);
 }
 
-/* ---------------------------------------------------------------- the test's own handles */
+/* ---------------------------------------------------------------- the provider */
 
-struct rnic_context *recorder_new(void) {
-    struct recorder *r = calloc(1, sizeof(*r));
+static const struct rnic_ext_stats stats = {rec_query_counters, rec_query_qp_stats};
+static const struct rnic_ext_faults faults = {rec_set_fault};
+static const struct rnic_ext_pkeys pkeys = {rec_set_pkeys};
+static const struct rnic_ext_memory memory = {rec_alloc_mr};
+static const struct rnic_ext_query query = {rec_query_mw, rec_query_wq, rec_query_ah, rec_query_raw};
 
-    r->ops = (struct rnic_ops){
-        .name = "recorder",
+/* All but the short cuts, which would hide the calls that tests look for. */
+static const struct rnic_extension extensions[] = {
+    {RNIC_EXT_CM, &recorder_cm},
+    {RNIC_EXT_STATS, &stats},
+    {RNIC_EXT_FAULTS, &faults},
+    {RNIC_EXT_PKEYS, &pkeys},
+    {RNIC_EXT_MEMORY, &memory},
+    {RNIC_EXT_QUERY, &query},
+    {0},
+};
+
+const struct rnic_ops *recorder_ops(void) {
+    static struct rnic_ops ops;
+
+    if (ops.close)
+        return &ops;
+    ops = (struct rnic_ops){
         .close = rec_close,
         .query_device = rec_query_device,
         .query_port = rec_query_port,
         .query_gid = rec_query_gid,
         .query_pkey = rec_query_pkey,
-        .query_counters = rec_query_counters,
-        .set_fault = rec_set_fault,
         .query_device_ex = rec_query_device_ex,
         .query_rt_values = rec_query_rt_values,
         .get_async_event = rec_get_async_event,
         .ack_async_event = rec_ack_async_event,
-        .set_pkeys = rec_set_pkeys,
     };
-    recorder_mem_ops(&r->ops);
-    recorder_cq_ops(&r->ops);
-    recorder_qp_ops(&r->ops);
-    recorder_datagrams_ops(&r->ops);
-    r->pub = (struct rnic_context){&r->ops, eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), 4, -1};
+    recorder_mem_ops(&ops);
+    recorder_cq_ops(&ops);
+    recorder_qp_ops(&ops);
+    recorder_datagrams_ops(&ops);
+    return &ops;
+}
+
+struct rnic_context *recorder_context(const struct rnic_provider *provider, const struct rnic_ops *ops) {
+    struct recorder *r = calloc(1, sizeof(*r));
+
+    r->pub = (struct rnic_context){ops, provider, eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), 4, -1};
     return &r->pub;
+}
+
+/* Its contexts are made by recorder_new(). */
+static int list_none(struct rnic_device_info *list, int max, struct rnic_err *err) {
+    (void)list, (void)max, (void)err;
+    return 0;
+}
+
+static int open_none(const char *name, const struct rnic_open_attr *attr, struct rnic_context **ctx,
+                     struct rnic_err *err) {
+    (void)name, (void)attr, (void)ctx, (void)err;
+    return -ENODEV;
+}
+
+/* ---------------------------------------------------------------- the test's own handles */
+
+struct rnic_context *recorder_new(void) {
+    static struct rnic_provider provider = {
+        .name = "recorder", .list = list_none, .open = open_none, .extensions = extensions};
+
+    provider.ops = recorder_ops();
+    return recorder_context(&provider, provider.ops);
 }
 
 void recorder_free(struct rnic_context *ctx) { free(ctx); }

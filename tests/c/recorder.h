@@ -15,6 +15,12 @@ void recorder_free(struct rnic_context *ctx);
 const char *recorder_log(const struct rnic_context *ctx);
 void recorder_clear(struct rnic_context *ctx);
 
+/* A provider whose device part0 has only some of the verbs, and no extension.  The device is listed while that is on. */
+const struct rnic_provider *recorder_partial(void);
+void recorder_list_partial(bool on);
+/* The same without this verb, poll_cq or destroy_ah, which it may not lack; or without a name, for "name". */
+const struct rnic_provider *recorder_incomplete(const char *lacks);
+
 /* What lives: pd, mr, channel, cq, qp objects that were made and not yet destroyed. */
 int recorder_alive(const struct rnic_context *ctx);
 

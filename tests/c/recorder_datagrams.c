@@ -18,7 +18,7 @@ static int rec_create_ah(struct rnic_pd *pd, const struct rnic_ah_attr *attr, st
     return rc ? rc : MAKE(pd->ctx, out, struct ah, {pd->ctx, pd}, *attr);
 }
 
-static int rec_query_ah(struct rnic_ah *ah, struct rnic_ah_attr *attr, struct rnic_err *err) {
+int rec_query_ah(struct rnic_ah *ah, struct rnic_ah_attr *attr, struct rnic_err *err) {
     *attr = ((struct ah *)ah)->attr;
     return SAY(ah->ctx, "");
 }
@@ -82,9 +82,12 @@ static int rec_cm_watch_service(struct rnic_context *ctx, uint64_t service_id, c
     return fails(ctx, "cm_watch_service", err);
 }
 
+const struct rnic_ext_cm recorder_cm = {rec_cm_listen, rec_cm_unlisten, rec_cm_slot, rec_cm_watch,
+                                        rec_cm_watch_service};
+
 /* ---------------------------------------------------------------- frames */
 
-static int rec_query_raw(struct rnic_context *ctx, struct rnic_raw_attr *a, struct rnic_err *err) {
+int rec_query_raw(struct rnic_context *ctx, struct rnic_raw_attr *a, struct rnic_err *err) {
     *a = (struct rnic_raw_attr){10, 1, "no reason"};
     return SAY(ctx, "");
 }
@@ -109,16 +112,9 @@ static int rec_destroy_flow(struct rnic_flow *flow, struct rnic_err *err) {
 
 void recorder_datagrams_ops(struct rnic_ops *ops) {
     ops->create_ah = rec_create_ah;
-    ops->query_ah = rec_query_ah;
     ops->destroy_ah = rec_destroy_ah;
     ops->attach_mcast = rec_attach_mcast;
     ops->detach_mcast = rec_detach_mcast;
-    ops->cm_listen = rec_cm_listen;
-    ops->cm_unlisten = rec_cm_unlisten;
-    ops->cm_slot = rec_cm_slot;
-    ops->cm_watch = rec_cm_watch;
-    ops->cm_watch_service = rec_cm_watch_service;
-    ops->query_raw = rec_query_raw;
     ops->create_flow = rec_create_flow;
     ops->destroy_flow = rec_destroy_flow;
 }

@@ -33,8 +33,7 @@ static int rec_reg_mr(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t 
     return rc ? rc : mr_new(pd, addr, length, NULL, mr);
 }
 
-static int rec_alloc_mr(struct rnic_pd *pd, uint64_t length, uint32_t access, struct rnic_mr **mr,
-                        struct rnic_err *err) {
+int rec_alloc_mr(struct rnic_pd *pd, uint64_t length, uint32_t access, struct rnic_mr **mr, struct rnic_err *err) {
     int rc = SAY(pd->ctx, " %lu access=%u", length, access);
     void *own = rc ? NULL : calloc(1, length);
 
@@ -123,7 +122,7 @@ static int rec_bind_mw(struct rnic_qp *qp, struct rnic_mw *mw, const struct rnic
     return rc;
 }
 
-static int rec_query_mw(struct rnic_mw *mw, struct rnic_mw_bind_info *info, struct rnic_err *err) {
+int rec_query_mw(struct rnic_mw *mw, struct rnic_mw_bind_info *info, struct rnic_err *err) {
     *info = ((struct mw *)mw)->bound;
     return SAY(mw->ctx, "");
 }
@@ -196,12 +195,10 @@ void recorder_mem_ops(struct rnic_ops *ops) {
     ops->alloc_pd = rec_alloc_pd;
     ops->dealloc_pd = rec_dealloc_pd;
     ops->reg_mr = rec_reg_mr;
-    ops->alloc_mr = rec_alloc_mr;
     ops->dereg_mr = rec_dereg_mr;
     ops->alloc_mw = rec_alloc_mw;
     ops->dealloc_mw = rec_dealloc_mw;
     ops->bind_mw = rec_bind_mw;
-    ops->query_mw = rec_query_mw;
     ops->reg_mr_ex = rec_reg_mr_ex;
     ops->alloc_null_mr = rec_alloc_null_mr;
     ops->rereg_mr = rec_rereg_mr;

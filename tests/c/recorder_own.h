@@ -14,7 +14,6 @@
 
 struct recorder {
     struct rnic_context pub;
-    struct rnic_ops ops;
     char log[LOG_SIZE];
     size_t log_len;
     bool quiet;
@@ -56,5 +55,18 @@ void recorder_mem_ops(struct rnic_ops *ops);
 void recorder_cq_ops(struct rnic_ops *ops);
 void recorder_qp_ops(struct rnic_ops *ops);
 void recorder_datagrams_ops(struct rnic_ops *ops);
+
+/* What is no verb of libibverbs: the provider's extensions. */
+extern const struct rnic_ext_cm recorder_cm;
+int rec_query_qp_stats(struct rnic_qp *qp, struct rnic_qp_stats *out, struct rnic_err *err);
+int rec_alloc_mr(struct rnic_pd *pd, uint64_t length, uint32_t access, struct rnic_mr **mr, struct rnic_err *err);
+int rec_query_mw(struct rnic_mw *mw, struct rnic_mw_bind_info *info, struct rnic_err *err);
+int rec_query_wq(struct rnic_wq *wq, int *state, uint32_t *depth, struct rnic_err *err);
+int rec_query_ah(struct rnic_ah *ah, struct rnic_ah_attr *attr, struct rnic_err *err);
+int rec_query_raw(struct rnic_context *ctx, struct rnic_raw_attr *attr, struct rnic_err *err);
+
+/* The table with all verbs; it is filled in by the first call. */
+const struct rnic_ops *recorder_ops(void);
+struct rnic_context *recorder_context(const struct rnic_provider *provider, const struct rnic_ops *ops);
 
 #endif

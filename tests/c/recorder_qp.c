@@ -77,7 +77,7 @@ static int rec_query_qp(struct rnic_qp *qp, struct rnic_qp_attr *attr, struct rn
     return SAY(qp->ctx, "");
 }
 
-static int rec_query_qp_stats(struct rnic_qp *qp, struct rnic_qp_stats *s, struct rnic_err *err) {
+int rec_query_qp_stats(struct rnic_qp *qp, struct rnic_qp_stats *s, struct rnic_err *err) {
     *s = (struct rnic_qp_stats){.snd_psn = 1,
                                 .snd_una = 2,
                                 .rcv_psn = 3,
@@ -313,7 +313,7 @@ static int rec_modify_wq(struct rnic_wq *wq, const struct rnic_wq_attr *a, struc
     return SAY(wq->ctx, " mask=%u %d,%d,%u,%u", a->attr_mask, a->wq_state, a->curr_wq_state, a->flags, a->flags_mask);
 }
 
-static int rec_query_wq(struct rnic_wq *wq, int *state, uint32_t *depth, struct rnic_err *err) {
+int rec_query_wq(struct rnic_wq *wq, int *state, uint32_t *depth, struct rnic_err *err) {
     *state = RNIC_WQS_RDY;
     *depth = 0;
     return SAY(wq->ctx, "");
@@ -347,7 +347,6 @@ void recorder_qp_ops(struct rnic_ops *ops) {
     ops->create_qp = rec_create_qp;
     ops->modify_qp = rec_modify_qp;
     ops->query_qp = rec_query_qp;
-    ops->query_qp_stats = rec_query_qp_stats;
     ops->destroy_qp = rec_destroy_qp;
     ops->post_send = rec_post_send;
     ops->post_recv = rec_post_recv;
@@ -370,7 +369,6 @@ void recorder_qp_ops(struct rnic_ops *ops) {
     ops->open_qp = rec_open_qp;
     ops->create_wq = rec_create_wq;
     ops->modify_wq = rec_modify_wq;
-    ops->query_wq = rec_query_wq;
     ops->destroy_wq = rec_destroy_wq;
     ops->post_wq_recv = rec_post_wq_recv;
     ops->create_rwq_ind_table = rec_create_rwq_ind_table;

@@ -8,7 +8,8 @@
 
 #include "check.h"
 #include "fabric.h"
-#include "qp/path.h"
+#include "roce/partition.h"
+#include "roce/path.h"
 #include "roce/roce.h"
 #include "wire/bth.h"
 
@@ -122,7 +123,7 @@ static void a_program_migrates_and_the_peer_follows(void) {
     }
 }
 
-/* On the other way the peer may have another one: what comes from there is no forger's (dev/floods.c). */
+/* On the other way the peer may have another one: what comes from there is no forger's (host/floods.c). */
 static void the_ports_of_the_way_that_was_left_are_forgotten(void) {
     pair_open(&p, 0);
     arm_both();
@@ -437,8 +438,8 @@ static void only_members_of_one_partition_of_which_one_is_full_talk(void) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         check_note("0x%04x to 0x%04x", cases[i].a, cases[i].b);
         pair_open(&p, .retry_cnt = 1);
-        p.a.qp->ib.pkey = p.a.node->nic.pkeys[0] = cases[i].a;
-        p.b.qp->ib.pkey = p.b.node->nic.pkeys[0] = cases[i].b;
+        p.a.qp->ib.pkey = p.a.node->nic.ib.pkeys[0] = cases[i].a;
+        p.b.qp->ib.pkey = p.b.node->nic.ib.pkeys[0] = cases[i].b;
         CHECK_EQ(pkey_match(cases[i].a, cases[i].b), cases[i].talk);
         if (cases[i].talk) {
             send_one(&p.a, 1, 3000);
@@ -458,7 +459,7 @@ static void a_queue_pair_is_of_the_partition_at_its_index(void) {
     struct options o = {.retry_cnt = 1};
     struct cq *cq = fabric_cq(16, NULL);
     pair_open_options(&p, &o);
-    p.a.node->nic.pkeys[2] = 0x8123;
+    p.a.node->nic.ib.pkeys[2] = 0x8123;
     struct rnic_qp_cap cap = {1, 1, 1, 1, 0};
     struct qp *qp = fabric_qp(p.a.node, &cap, cq, cq);
     struct rnic_qp_attr attr = {.qp_state = RNIC_QPS_INIT, .port_num = 1, .pkey_index = 1};
@@ -480,7 +481,7 @@ static void a_queue_pair_is_of_the_partition_at_its_index(void) {
 static void the_alternate_path_has_a_partition_of_its_own(void) {
     pair_open(&p, 0);
     for (struct end *e = &p.a; e; e = e == &p.a ? &p.b : NULL) {
-        e->node->nic.pkeys[1] = 0x8005;
+        e->node->nic.ib.pkeys[1] = 0x8005;
         struct rnic_qp_attr attr = alt_attr(e, RNIC_MIG_REARM);
         attr.alt_pkey_index = 1;
         CHECK_EQ(fabric_modify(e->qp, &attr, mask_alt | mask_mig, NULL), 0);

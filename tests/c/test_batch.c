@@ -92,7 +92,8 @@ static void begin(void) {
     udp_tx_init(&tx, &fault, &counters, &now);
     port = (struct port){.gso = true, .tx_fd = 101, .tclass = 2};
     other_port = (struct port){.gso = true, .tx_fd = 102, .tclass = 2};
-    six = (struct way){.link = &tx.link, .port = &port, .hop_limit = 64, .traffic_class = 2};
+    six = (struct way){.link = &tx.link, .hop_limit = 64, .traffic_class = 2};
+    udp_way(&six)->port = &port;
     six.src.sin6_family = six.dst.sin6_family = AF_INET6;
     six.dst.sin6_port = htons(4791);
     six.dst.sin6_addr.s6_addr[15] = six.src.sin6_addr.s6_addr[15] = 1;
@@ -147,7 +148,7 @@ static void packets_of_two_ways_leave_one_after_the_other(void) {
         unlike.traffic_class = (uint8_t)(unlike.traffic_class + (i == CLASS));
         unlike.flow_label += i == LABEL;
         unlike.dst_slot += i == SLOT;
-        unlike.port = i == PORT ? &other_port : &port;
+        udp_way(&unlike)->port = i == PORT ? &other_port : &port;
         put(&six, LONG);
         put(&unlike, LONG);
         udp_tx_flush(&tx);
@@ -253,7 +254,9 @@ static void what_is_in_the_batch_counts_as_written_for_its_port(void) {
     CHECK_EQ(tx.link.ops->written(&tx.link, &four), 0);
     put(&four, LONG);
     CHECK_EQ(tx.link.ops->written(&tx.link, &four), LONG);
-    CHECK_EQ(tx.link.ops->written(&tx.link, &(struct way){.port = &other_port}), 0);
+    struct way elsewhere = {.link = &tx.link};
+    udp_way(&elsewhere)->port = &other_port;
+    CHECK_EQ(tx.link.ops->written(&tx.link, &elsewhere), 0);
     udp_tx_flush(&tx);
     CHECK_EQ(tx.link.ops->written(&tx.link, &four), LONG + PORT_DATAGRAM_COST);
 }

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "check.h"
+#include "ext.h"
 #include "live.h"
 #include "nic.h"
 
@@ -33,7 +34,7 @@ static _Atomic bool stop;
 
 static void open_device_by(const struct rnic_open_attr *attr) {
     struct rnic_err err = {{0}};
-    if (rnic_soft_open("lo", attr, &ctx, &err))
+    if (rnic_soft.open("roce_lo", attr, &ctx, &err))
         check_fail(__FILE__, __LINE__, "%s", err.text);
     ops = ctx->ops;
     CHECK_EQ(ops->query_gid(ctx, 1, 0, &here, NULL), 0);
@@ -179,7 +180,7 @@ static void reset_beside(void *(*post)(void *)) {
             CHECK_EQ(to_state(state), 0);
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
         CHECK_EQ(to_state(RNIC_QPS_RESET), 0);
-        CHECK_EQ(ops->query_qp_stats(shared, &stats, NULL), 0);
+        CHECK_EQ(ext_stats(ctx)->query_qp(shared, &stats, NULL), 0);
         CHECK_EQ(stats.sq_depth, 0);
         CHECK_EQ(stats.rq_depth, 0);
     }
@@ -219,7 +220,7 @@ static void nothing_is_left_in_a_work_queue_that_is_reset_while_threads_post(voi
             ;
         attr.wq_state = RNIC_WQS_RESET;
         CHECK_EQ(ops->modify_wq(shared_wq, &attr, NULL), 0);
-        CHECK_EQ(ops->query_wq(shared_wq, &state, &depth, NULL), 0);
+        CHECK_EQ(ext_query(ctx)->wq(shared_wq, &state, &depth, NULL), 0);
         CHECK_EQ(depth, 0);
     }
     atomic_store(&stop, true);

@@ -814,7 +814,7 @@ static void a_short_send_that_cannot_be_read_ends_in_an_error(void) {
 static void a_short_send_counts_for_the_rate(void) {
     uint64_t now;
     begin_on_this_host();
-    p.a.node->nic.congestion = true;
+    p.a.node->nic.ib.congestion = true;
     struct rnic_send_wr wr = one_sided(RNIC_WR_SEND, 0, 0, 8);
     CHECK(direct_send(p.a.qp, &wr, &now));
     CHECK_EQ(rc_of(p.a.qp)->congestion.sample, rc_of(p.a.qp)->mtu);

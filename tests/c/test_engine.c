@@ -21,7 +21,7 @@ static struct rnic_cq *cq;
 
 static void open_device(void) {
     struct rnic_err err = {{0}};
-    if (rnic_soft_open("lo", NULL, &ctx, &err))
+    if (rnic_soft.open("roce_lo", NULL, &ctx, &err))
         check_fail(__FILE__, __LINE__, "%s", err.text);
     ops = ctx->ops;
     CHECK_EQ(ops->create_comp_channel(ctx, &channel, NULL), 0);
@@ -119,20 +119,20 @@ static void test_a_crowd_at_the_door_is_let_in_in_parts(void) {
     open_device();
     struct dev *dev = dev_of(ctx);
     struct abstract_name name;
-    abstract_name(&name, "rnic/1/lane/%u", dev->slots[0].number);
+    abstract_name(&name, "rnic/1/lane/%u", dev->host.slots[0].number);
     dev_lock(dev);
     for (int i = 0; i < CROWD; i++) {
         int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
         CHECK_EQ(connect(fd, (const struct sockaddr *)&name.un, name.length), 0);
         close(fd);
     }
-    uint64_t before = dev->here.numbers;
-    lanes_source.receive_rare(dev, run_clock());
-    CHECK(dev->here.numbers > before && dev->here.numbers < before + CROWD);
-    for (int i = 0; i < CROWD && dev->here.numbers < before + CROWD; i++)
-        lanes_source.receive_rare(dev, run_clock());
-    CHECK_EQ(dev->here.numbers, before + CROWD);
-    CHECK_EQ(dev->here.count, 0);
+    uint64_t before = dev->host.here.numbers;
+    doors_source.receive_rare(&dev->host, run_clock());
+    CHECK(dev->host.here.numbers > before && dev->host.here.numbers < before + CROWD);
+    for (int i = 0; i < CROWD && dev->host.here.numbers < before + CROWD; i++)
+        doors_source.receive_rare(&dev->host, run_clock());
+    CHECK_EQ(dev->host.here.numbers, before + CROWD);
+    CHECK_EQ(dev->host.here.count, 0);
     dev_unlock(dev);
     close_device();
 }

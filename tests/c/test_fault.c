@@ -260,21 +260,25 @@ static void rules_lose_the_nth_of_an_opcode(void) {
     end();
 }
 
+static bool leads_to(const struct way *w, const void *slot) { return w->dst_slot == *(const uint32_t *)slot; }
+
+static bool leads_by(const struct way *w, const void *link) { return w->link == link; }
+
 static void what_is_held_goes_with_its_port(void) {
-    int port, other;
+    const uint32_t gone = 1, other = 2;
     start(&(struct rnic_fault){.delay = 1000000, .delay_ns = 5});
     for (uint32_t i = 0; i < 10; i++) {
-        way.port = i % 2 ? (void *)&port : (void *)&other;
+        way.dst_slot = i % 2 ? gone : other;
         push(4, i);
     }
-    fault_forget(&fault, &port);
-    way.port = &other;
+    fault_forget(&fault, leads_to, &gone);
+    way.dst_slot = other;
     leaves = way;
     fault_release(&fault, out.now + 5);
     CHECK_EQ(out.n, 5);
     for (uint32_t i = 0; i < 5; i++)
         CHECK_EQ(out.number[i], 2 * i);
-    way.port = NULL;
+    way.dst_slot = 0;
     end();
 }
 
@@ -285,7 +289,7 @@ static void and_with_its_way_in_shared_memory(void) {
         way.link = &lanes[i % 2];
         push(4, i);
     }
-    fault_forget(&fault, &lanes[0]);
+    fault_forget(&fault, leads_by, &lanes[0]);
     leaves = way;
     fault_release(&fault, out.now + 5);
     CHECK_EQ(out.n, 5);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * dev/floods.c: who sends so much that nobody needs that it is muted, on a clock of the test's.
+ * host/floods.c: who sends so much that nobody needs that it is muted, on a clock of the test's.
  */
 #include <errno.h>
 #include <netinet/udp.h>
@@ -217,7 +217,7 @@ static void of_a_flood_to_many_the_living_are_left_alone(void) {
     dead = qp;
     inlet_enter(&dead, 9);
     dead.state = RNIC_QPS_ERR;
-    floods_handed_on(dev, 17, now); /* a living process has that slot */
+    floods_handed_on(&dev->host, 17, now); /* a living process has that slot */
     flood(&loud, 0, MANY, LONG);
     CHECK(!hears(&loud, DEAD));
     CHECK(hears(&loud, LIVE));
@@ -239,15 +239,15 @@ static void with_more_living_than_can_be_spared_nothing_is_muted(void) {
         qps[i] = qp;
         inlet_enter(&qps[i], 100 + i);
     }
-    dev->table[0][6] = NULL;
+    dev->host.table[0][6] = NULL;
     idle = (struct qp){.ib.service = OPC_UD}; /* these two take no place */
     inlet_enter(&idle, 99);
     idle.state = RNIC_QPS_INIT;
     gsi.pub.qp_num = QPN_GSI;
-    dev->gsi = &gsi;
+    dev->host.gsi = &gsi;
     flood(&loud, 0, MANY, LONG);
     CHECK_EQ(port->sieve.count, 0);
-    dev->table[0][100] = NULL;
+    dev->host.table[0][100] = NULL;
     flood(&loud, 0, MANY, 1);
     CHECK_EQ(port->sieve.count, 1);
     CHECK_EQ(port->sieve.rules[0].nspared, SIEVE_SPARED);
@@ -361,7 +361,7 @@ static void a_process_that_was_silent_for_long_counts_among_those_that_live(void
         qps[i] = qp;
         inlet_enter(&qps[i], 100 + i);
     }
-    dev->table[0][6] = NULL;
+    dev->host.table[0][6] = NULL;
     now += 60000 * MS;
     flood(&loud, 0, MANY, LONG);
     CHECK(hears(&loud, other.number << QPN_INDEX_BITS | 3));
@@ -378,11 +378,11 @@ static void a_new_peer_is_heard_at_once(void) {
     flood(&loud, 0, MANY, LONG);
     flood(&other, 0, MANY, LONG);
     inlet_connect(&peer);
-    floods_new_peer(dev, &qp, &peer.sin6_addr);
+    floods_new_peer(&dev->host, &qp, &peer.sin6_addr);
     CHECK(hears(&peer, LIVE));
     CHECK(!hears(&peer, DEAD));
     CHECK(!hears(&other, LIVE));
-    floods_new_peer(dev, &qp, NULL);
+    floods_new_peer(&dev->host, &qp, NULL);
     CHECK(hears(&other, LIVE));
     CHECK(!hears(&other, DEAD));
     inlet_close();
@@ -394,7 +394,7 @@ static void and_so_is_a_new_process(void) {
     uint32_t qpn = 17u << QPN_INDEX_BITS | 3;
     flood(&loud, 0, MANY, LONG);
     CHECK(!hears(&loud, qpn));
-    floods_handed_on(dev, 17, now);
+    floods_handed_on(&dev->host, 17, now);
     CHECK(hears(&loud, qpn));
     CHECK(!hears(&loud, DEAD));
     inlet_close();
@@ -417,9 +417,9 @@ static void and_so_is_one_that_connects(void) {
 
 static void what_cannot_be_handed_on_for_want_of_memory_is_not_useless(void) {
     inlet_open();
-    demux_count_forward(dev, -ENOBUFS, 1);
+    forward_count(&dev->host, -ENOBUFS, 1);
     CHECK_EQ(dev->nic.useless, 0);
-    demux_count_forward(dev, -ECONNREFUSED, 1);
+    forward_count(&dev->host, -ECONNREFUSED, 1);
     CHECK_EQ(dev->nic.useless, 1);
     inlet_close();
 }
@@ -543,7 +543,7 @@ static void rnics_port_is_anybodys_who_is_heard(void) {
     port->sieve.count = 0;
     flood(&other, 0, MANY, LONG);
     CHECK(!port->sieve.rules[0].apart);
-    floods_new_peer(dev, &qp, &other.sin6_addr);
+    floods_new_peer(&dev->host, &qp, &other.sin6_addr);
     flood(&other, DEAD, 1, 1);
     CHECK(port->sieve.rules[0].apart);
     port->sieve.count = 0;
@@ -560,7 +560,7 @@ static void and_anybodys_who_becomes_a_peer(void) {
     flood(&rnic, DEAD, MANY, LONG);
     CHECK(!port->sieve.rules[0].apart);
     inlet_connect(&rnic);
-    floods_new_peer(dev, &qp, &rnic.sin6_addr);
+    floods_new_peer(&dev->host, &qp, &rnic.sin6_addr);
     write_to(&rnic, DEAD);
     CHECK(port->sieve.rules[0].apart);
     inlet_close();
@@ -609,13 +609,13 @@ static void of_a_short_packet_nothing_is_read_behind_its_end(void) {
 static void nobody_is_seen_in_packets_for_queue_pair_0(void) {
     struct sockaddr_in6 loud = bare_address("::ffff:10.0.0.1", 20000);
     inlet_open();
-    floods_handed_on(dev, 0, now);
+    floods_handed_on(&dev->host, 0, now);
     for (int w = 0; w < LONG; w++, now += WINDOW) {
         for (int i = 0; i < MANY; i++)
             write_to(&loud, QPN_SMI);
     }
     CHECK_EQ(port->sieve.count, 1);
-    floods_handed_on(dev, 0, now); /* what was read at the same time */
+    floods_handed_on(&dev->host, 0, now); /* what was read at the same time */
     write_to(&loud, QPN_SMI);
     CHECK(!port->sieve.rules[0].apart);
     inlet_close();
@@ -647,7 +647,7 @@ static void nor_in_those_for_a_process_that_has_gone(void) {
 static struct slot others, nobodys;
 
 static uint32_t qpn_of(uint32_t index) {
-    const struct slot *slot = index == OTHERS ? &others : index == NOBODYS ? &nobodys : &dev->slots[0];
+    const struct slot *slot = index == OTHERS ? &others : index == NOBODYS ? &nobodys : &dev->host.slots[0];
     return index == QPN_GSI ? QPN_GSI : slot->number << QPN_INDEX_BITS | index;
 }
 
@@ -703,7 +703,7 @@ static void whose_queue_pair_becomes_ready_is_heard_at_once(void) {
     CHECK(!hears(&peer, LIVE));
     CHECK(!hears(&other, LIVE));
     qp.state = RNIC_QPS_RTR;
-    floods_new_peer(dev, &qp, &peer.sin6_addr);
+    floods_new_peer(&dev->host, &qp, &peer.sin6_addr);
     CHECK(hears(&peer, LIVE));
     CHECK(!hears(&other, LIVE));
     inlet_close();
@@ -714,9 +714,9 @@ static void whose_queue_pair_becomes_ready_is_heard_at_once(void) {
 static struct live live;
 
 static struct port *live_port(struct dev *of) {
-    for (int i = 0; i < of->net.ngids; i++) {
-        if (!memcmp(&of->ports[i].addr.sin6_addr, &live.gid.gid, sizeof live.gid.gid))
-            return &of->ports[i];
+    for (int i = 0; i < of->net.netdev.ngids; i++) {
+        if (!memcmp(&of->net.ports[i].addr.sin6_addr, &live.gid.gid, sizeof live.gid.gid))
+            return &of->net.ports[i];
     }
     return NULL;
 }
@@ -954,7 +954,7 @@ static void a_packet_counts_once(void) {
 static void the_peers_of_a_queue_pair_that_has_gone_a_moment_ago_make_no_flood(void) {
     inlet_open();
     struct sockaddr_in6 busy = bare_address("::ffff:10.0.0.1", 20000);
-    dev->freed[0][5] = now;
+    dev->host.freed[0][5] = now;
     flood(&busy, DEAD, MANY, 39);
     CHECK(hears(&busy, DEAD));
     flood(&busy, DEAD, MANY, LONG + 2);

@@ -85,7 +85,7 @@ static struct rnic_context *ctx;
 
 static struct dev *open_dev(void) {
     struct rnic_err err = {""};
-    if (rnic_soft_open("lo", NULL, &ctx, &err))
+    if (rnic_soft.open("roce_lo", NULL, &ctx, &err))
         check_fail(__FILE__, __LINE__, "%s", err.text);
     return dev_of(ctx);
 }
@@ -97,7 +97,7 @@ static int next_event(void) {
 
 static void tell(const struct netdev *fresh) {
     dev_lock(dev_of(ctx));
-    follow_apply(dev_of(ctx), fresh, run_clock());
+    follow_apply(&dev_of(ctx)->net, fresh, run_clock());
     dev_unlock(dev_of(ctx));
 }
 
@@ -115,7 +115,7 @@ static bool has(int index, const char *text) {
 }
 
 static void a_port_goes_down_and_up(void) {
-    struct netdev net = open_dev()->net;
+    struct netdev net = open_dev()->net.netdev;
     struct rnic_port_attr attr;
     tell(&net);
     CHECK_EQ(next_event(), -1);
@@ -136,7 +136,7 @@ static void a_port_goes_down_and_up(void) {
 }
 
 static void addresses_take_and_leave_entries(void) {
-    struct netdev net = open_dev()->net, one = net;
+    struct netdev net = open_dev()->net.netdev, one = net;
     one.ngids = 1;
     one.gids[0] = gid("127.0.0.1");
     tell(&one);
@@ -168,7 +168,7 @@ static void addresses_take_and_leave_entries(void) {
 
 /* Every address comes and goes a thousand times: no descriptor is left, no entry is lost. */
 static void entries_and_descriptors_are_given_back(void) {
-    struct netdev net = open_dev()->net;
+    struct netdev net = open_dev()->net.netdev;
     int before = dup(0);
     close(before);
     for (int i = 0; i < 1000; i++) {
@@ -190,7 +190,7 @@ static void entries_and_descriptors_are_given_back(void) {
     int after = dup(0);
     close(after);
     CHECK(after <= before);
-    CHECK(dev_of(ctx)->net.ngids <= 6);
+    CHECK(dev_of(ctx)->net.netdev.ngids <= 6);
     CHECK_EQ(ctx->ops->close(ctx, NULL), 0);
 }
 

@@ -17,14 +17,14 @@ static atomic_bool done;
 static void *list_devices(void *unused) {
     struct rnic_device_info some[4];
     while (!atomic_load(&done))
-        CHECK(rnic_soft_list(some, 4, NULL) >= 1);
+        CHECK(rnic_soft.list(some, 4, NULL) >= 1);
     return unused;
 }
 
 static void *open_and_close(void *unused) {
     while (!atomic_load(&done)) {
         struct rnic_context *ctx;
-        CHECK_EQ(rnic_soft_open("lo", NULL, &ctx, NULL), 0);
+        CHECK_EQ(rnic_soft.open("roce_lo", NULL, &ctx, NULL), 0);
         CHECK_EQ(ctx->ops->close(ctx, NULL), 0);
     }
     return unused;

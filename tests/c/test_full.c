@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "ext.h"
 #include "link/udp/udp.h"
 #include "live.h"
 
@@ -106,7 +107,8 @@ static void open_sink(void) {
     static const uint64_t now;
     udp_tx_init(&tx, &fault, &counters, &now);
     port = other = (struct port){.gso = true};
-    way = (struct way){.link = &tx.link, .port = &port};
+    way = (struct way){.link = &tx.link};
+    udp_way(&way)->port = &port;
     way.src.sin6_family = way.dst.sin6_family = AF_INET6;
     way.dst.sin6_addr.s6_addr[15] = 1;
     ntaken = datagrams = 0;
@@ -285,7 +287,7 @@ static void open_device(int type) {
     recording = false;
     atomic_store(&full, false);
     atomic_store(&refused, 0);
-    if (rnic_soft_open("lo", &attr, &ctx, &err))
+    if (rnic_soft.open("roce_lo", &attr, &ctx, &err))
         check_fail(__FILE__, __LINE__, "%s", err.text);
     ops = ctx->ops;
     CHECK_EQ(ops->query_gid(ctx, 1, 0, &here, NULL), 0);
@@ -344,7 +346,7 @@ static int poll_some(void) {
 
 static uint64_t counted(int counter) {
     struct rnic_counters now;
-    CHECK_EQ(ops->query_counters(ctx, &now, NULL), 0);
+    CHECK_EQ(ext_stats(ctx)->query_counters(ctx, &now, NULL), 0);
     return now.value[counter];
 }
 

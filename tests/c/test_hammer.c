@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "ext.h"
 #include "live.h"
 #include "nic.h"
 
@@ -122,7 +123,7 @@ static void turn_mr(struct dice *d) {
     } else if (roll(d, 2)) {
         may(ops->reg_mr(pd, memory[roll(d, 2)], BYTES, ALL_ACCESS, &s->mr, NULL));
     } else {
-        may(ops->alloc_mr(pd, BYTES, ALL_ACCESS, &s->mr, NULL));
+        may(ext_memory(ctx)->alloc_mr(pd, BYTES, ALL_ACCESS, &s->mr, NULL));
     }
     s->base = s->mr ? s->mr->iova : 0;
     s->ours = s->base >= (uintptr_t)memory && s->base < (uintptr_t)(memory + 2);
@@ -164,7 +165,7 @@ static void turn_device(struct dice *d) {
     struct rnic_context *own;
     if (roll(d, 20))
         return;
-    if (may(rnic_soft_open("lo", NULL, &own, NULL)) == 0)
+    if (may(rnic_soft.open("roce_lo", NULL, &own, NULL)) == 0)
         may(own->ops->close(own, NULL));
 }
 
@@ -308,13 +309,13 @@ static void ask(struct dice *d) {
     struct rnic_qp_init_attr init;
     struct rnic_counters counters;
     if (s->qp) {
-        may(ops->query_qp_stats(s->qp, &stats, NULL));
+        may(ext_stats(ctx)->query_qp(s->qp, &stats, NULL));
         may(ops->query_qp(s->qp, &attr, &init, NULL));
         if (roll(d, 4) == 0)
             may(ops->attach_comp_cntr(s->qp, cntr, RNIC_COMP_CNTR_OP_SEND, NULL));
     }
     let_go(s);
-    may(ops->query_counters(ctx, &counters, NULL));
+    may(ext_stats(ctx)->query_counters(ctx, &counters, NULL));
 }
 
 static void take_events(struct dice *d) {
@@ -350,7 +351,7 @@ static void prepare(void) {
         pthread_rwlock_init(&qps[i].lock, NULL);
     for (int i = 0; i < MRS; i++)
         pthread_rwlock_init(&mrs[i].lock, NULL);
-    CHECK_EQ(rnic_soft_open("lo", NULL, &ctx, NULL), 0);
+    CHECK_EQ(rnic_soft.open("roce_lo", NULL, &ctx, NULL), 0);
     ops = ctx->ops;
     CHECK_EQ(ops->query_gid(ctx, 1, 0, &here, NULL), 0);
     CHECK_EQ(ops->alloc_pd(ctx, &pd, NULL), 0);

@@ -74,7 +74,7 @@ static void test_the_last_ack_waits_for_room(void) {
         live_join(&a, from[i], &b, to[i], 16, 1);
         live_post_recv(&b, to[i], 10, 0, 64);
     }
-    atomic_store(&full_fd, dev(&b)->ports[0].tx_fd);
+    atomic_store(&full_fd, dev(&b)->net.ports[0].tx_fd);
     for (int i = 0; i < 2; i++) {
         live_post(&a, from[i], RNIC_WR_SEND, (uint64_t)i, 0, 64, &b);
         CHECK_EQ(live_wait(&b).status, RNIC_WC_SUCCESS);
@@ -96,7 +96,7 @@ static void test_the_last_ack_waits_for_room(void) {
 
 static bool watches_room(const struct dev *d) {
     for (size_t i = 0; i < NETDEV_MAX_GIDS; i++) {
-        if ((d->watched_rx[i].events | d->watched_tx[i].events) & EPOLLOUT)
+        if ((d->net.watched_rx[i].events | d->net.watched_tx[i].events) & EPOLLOUT)
             return true;
     }
     return false;
@@ -119,9 +119,9 @@ static void test_somebody_looks_for_room_for_a_last_ack(void) {
     CHECK_EQ(a.ops->post_send(from, &wr, &bad, NULL), 0);
     while (!qp->counters.value[RNIC_CNT_requests_executed])
         progress(&dev(&b)->run, run_clock(), true);
-    atomic_store(&full_fd, dev(&b)->ports[0].tx_fd);
+    atomic_store(&full_fd, dev(&b)->net.ports[0].tx_fd);
     sched_settle(&dev(&b)->run, qp);
-    CHECK(!dev(&b)->tx.link.full || watches_room(dev(&b)));
+    CHECK(!dev(&b)->net.tx.link.full || watches_room(dev(&b)));
     dev_unlock(dev(&b));
     atomic_store(&full_fd, -1);
     CHECK_EQ(live_wait(&b).status, RNIC_WC_SUCCESS);
@@ -134,7 +134,7 @@ static void test_somebody_looks_for_room_for_a_last_ack(void) {
 /* ---------------------------------------------------------------- peers that are inside a copy */
 
 static struct lane *lane_between(const struct live *l, const struct rnic_qp *peer) {
-    for (struct lane *at = dev(l)->here.lanes; at; at = at->next) {
+    for (struct lane *at = dev(l)->host.here.lanes; at; at = at->next) {
         for (uint32_t i = 0; i < at->peer.nslots; i++) {
             if (at->state == LANE_UP && at->peer.slots[i] == qpn_slot(peer->qp_num))
                 return at;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "ext.h"
 #include "live.h"
 #include "wire/opcode.h"
 
@@ -39,7 +40,7 @@ static struct live l;
 
 static void lose_the_next(int opcode) {
     struct rnic_fault fault = {.seed = 1, .lose[0] = {opcode, 1, 1}};
-    CHECK_EQ(l.ops->set_fault(l.ctx, &fault, NULL), 0);
+    CHECK_EQ(ext_faults(l.ctx)->set(l.ctx, &fault, NULL), 0);
 }
 
 static void read_again(struct rnic_qp *b, uint64_t id) {

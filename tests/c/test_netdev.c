@@ -2,7 +2,7 @@
  *
  * The list of network devices, against what this host has: prints "ok - name" per case.
  */
-#include "dev/netdev.h"
+#include "net/netdev.h"
 
 #include <errno.h>
 #include <net/if.h>

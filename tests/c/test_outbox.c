@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * dev/outbox.c by itself: messages for a unix socket that has no room, on a clock of the test's.
+ * host/outbox.c by itself: messages for a unix socket that has no room, on a clock of the test's.
  */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "check.h"
-#include "dev/dev.h"
+#include "host/host.h"
 #include "names/abstract.h"
 #include "names/slotmsg.h"
 
 #define BYTES 280 /* of a CM message with its headers */
 #define MS 1000000ull
 
-static struct dev *dev;
+static struct nic nic;
+static struct host host;
 static struct port port;
 static struct slot own;
 static struct abstract_name to;
@@ -25,9 +25,8 @@ static uint32_t sent, seen;
 
 static void begin(void) {
     struct rnic_err err;
-    dev = aligned_alloc(64, (sizeof *dev + 63) & ~(size_t)63);
-    CHECK(dev != NULL);
-    memset(dev, 0, sizeof *dev);
+    nic.counters = (struct rnic_counters){0};
+    host = (struct host){.nic = &nic};
     CHECK_EQ(slot_claim(&own, &err), 0);
     port = (struct port){.slot = &own};
     abstract_name(&to, "rnic/test/outbox/%d", (int)getpid());
@@ -37,11 +36,10 @@ static void begin(void) {
 }
 
 static void end(void) {
-    outbox_free(dev);
+    outbox_free(&host);
     slot_release(&own);
     if (receiver >= 0)
         close(receiver);
-    free(dev);
 }
 
 static int send_next(uint64_t now) {
@@ -49,7 +47,7 @@ static int send_next(uint64_t now) {
     struct slot_packet p = {.length = BYTES};
     memcpy(bytes, &sent, sizeof sent);
     sent++;
-    return outbox_send(dev, &port, &to, &p, bytes, now);
+    return outbox_send(&host, &port, &to, &p, bytes, now);
 }
 
 /* Whatever has arrived: the next ones, in their order. */
@@ -68,22 +66,22 @@ static uint32_t drain(void) {
     return n;
 }
 
-static uint64_t count(enum rnic_counter counter) { return dev->nic.counters.value[counter]; }
+static uint64_t count(enum rnic_counter counter) { return nic.counters.value[counter]; }
 
 static void what_finds_no_room_comes_later_in_its_order(void) {
     begin();
     for (int i = 0; i < 200; i++)
         CHECK_EQ(send_next(0), 0);
-    CHECK(dev->letters.held > 0 && dev->letters.held < 200);
+    CHECK(host.letters.held > 0 && host.letters.held < 200);
     uint64_t now = 0;
     while (seen < 200) {
-        now = outbox_deadline(dev) < NEVER ? outbox_deadline(dev) : now;
+        now = outbox_deadline(&host) < NEVER ? outbox_deadline(&host) : now;
         CHECK(drain() > 0);
-        outbox_timer(dev, now);
+        outbox_timer(&host, now);
     }
-    CHECK_EQ(dev->letters.held, 0);
-    CHECK(dev->letters.boxes == NULL);
-    CHECK_EQ(outbox_deadline(dev), NEVER);
+    CHECK_EQ(host.letters.held, 0);
+    CHECK(host.letters.boxes == NULL);
+    CHECK_EQ(outbox_deadline(&host), NEVER);
     CHECK_EQ(count(RNIC_CNT_forwarded_out), 200);
     CHECK_EQ(count(RNIC_CNT_drop_slot_full), 0);
     end();
@@ -93,11 +91,11 @@ static void a_receiver_that_never_reads_is_given_up(void) {
     begin();
     for (int i = 0; i < 50; i++)
         CHECK_EQ(send_next(0), 0);
-    uint32_t held = dev->letters.held;
-    outbox_timer(dev, 999 * MS);
-    CHECK_EQ(dev->letters.held, held);
-    outbox_timer(dev, 1001 * MS);
-    CHECK_EQ(dev->letters.held, 0);
+    uint32_t held = host.letters.held;
+    outbox_timer(&host, 999 * MS);
+    CHECK_EQ(host.letters.held, held);
+    outbox_timer(&host, 1001 * MS);
+    CHECK_EQ(host.letters.held, 0);
     CHECK_EQ(count(RNIC_CNT_drop_slot_full), held);
     end();
 }
@@ -106,8 +104,8 @@ static void what_is_held_is_bounded(void) {
     begin();
     for (int i = 0; i < 10000; i++)
         CHECK_EQ(send_next(0), 0);
-    CHECK(dev->letters.held < 5000);
-    CHECK_EQ(count(RNIC_CNT_forwarded_out) + dev->letters.held + count(RNIC_CNT_drop_slot_full), 10000);
+    CHECK(host.letters.held < 5000);
+    CHECK_EQ(count(RNIC_CNT_forwarded_out) + host.letters.held + count(RNIC_CNT_drop_slot_full), 10000);
     end();
 }
 
@@ -115,11 +113,11 @@ static void a_receiver_that_is_gone_holds_nothing(void) {
     begin();
     for (int i = 0; i < 50; i++)
         CHECK_EQ(send_next(0), 0);
-    uint32_t held = dev->letters.held;
+    uint32_t held = host.letters.held;
     close(receiver);
     receiver = -1;
-    outbox_timer(dev, MS);
-    CHECK_EQ(dev->letters.held, 0);
+    outbox_timer(&host, MS);
+    CHECK_EQ(host.letters.held, 0);
     CHECK_EQ(count(RNIC_CNT_drop_no_slot), held);
     CHECK_EQ(send_next(MS), -ECONNREFUSED);
     end();

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "ext.h"
 #include "live.h"
 #include "perf.h"
 
@@ -45,12 +46,12 @@ static int never(void *owner) {
 static void open_side(struct side *s, bool local, int line) {
     struct rnic_open_attr attr = {.local = local ? 1 : -1};
     memset(s, 0, sizeof *s);
-    CHECK_EQ(rnic_soft_open("lo", &attr, &s->ctx, NULL), 0);
+    CHECK_EQ(rnic_soft.open("roce_lo", &attr, &s->ctx, NULL), 0);
     s->ops = s->ctx->ops;
     CHECK_EQ(s->ops->query_gid(s->ctx, 1, 0, &s->here, NULL), 0);
     CHECK_EQ(s->ops->alloc_pd(s->ctx, &s->pd, NULL), 0);
     CHECK_EQ(s->ops->create_cq(s->ctx, QPS * (DEPTH + RECEIVES), NULL, 0, NULL, &s->cq, NULL), 0);
-    CHECK_EQ(s->ops->alloc_mr(s->pd, 2 * ROOM, ALL_ACCESS, &s->mr, NULL), 0);
+    CHECK_EQ(ext_memory(s->ctx)->alloc_mr(s->pd, 2 * ROOM, ALL_ACCESS, &s->mr, NULL), 0);
     struct rnic_qp_init_attr init = {
         .send_cq = s->cq, .recv_cq = s->cq, .cap = {DEPTH, RECEIVES, 1, 1, 64}, .qp_type = RNIC_QPT_RC};
     for (int i = 0; i < QPS; i++)

@@ -119,14 +119,12 @@ static struct rnic_qp_attr open_in(int state) {
 /* Tries a change; a refusal leaves everything as it was and says why. */
 static int attempt(const struct rnic_qp_attr *attr, uint32_t mask) {
     struct rnic_qp_attr before = p.a.qp->attr;
-    uint32_t set = p.a.qp->attr_set;
     int state = p.a.qp->state;
     struct rnic_err err = {""};
     int rc = fabric_modify(p.a.qp, attr, mask, &err);
     if (rc) {
         CHECK(!memcmp(&before, &p.a.qp->attr, sizeof before));
         CHECK_EQ(p.a.qp->state, state);
-        CHECK_EQ(p.a.qp->attr_set, set);
         CHECK(err.text[0]);
     } else {
         CHECK_EQ(p.a.qp->state, mask & RNIC_QP_STATE ? attr->qp_state : state);

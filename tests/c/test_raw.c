@@ -214,11 +214,11 @@ static uint32_t nth, left; /* frames sent; of them, those that nobody wanted */
 static uint8_t late[RAW_FRAME_ROOM(MTU)];
 static uint32_t late_bytes;
 
-static void give(struct qp *from, const uint8_t *frame, uint32_t n) { left += !raw_input(&net, from, frame, n); }
+static void give(const struct qp *from, const uint8_t *frame, uint32_t n) { left += !raw_input(&net, from, frame, n); }
 
 static bool sink(struct link *link, const struct way *way, const uint8_t *frame, uint32_t n) {
     enum verdict verdict = wire ? wire(nth) : PASS;
-    struct qp *from = way->port;
+    const struct qp *from = raw_way(way)->from;
     CHECK(link == &net.link);
     nth++;
     if (verdict == LATE) {
@@ -246,7 +246,7 @@ static void open_end(struct end_of_raw *e) {
         .pd = &node->pd.pub, .send_cq = &e->cq->pub, .recv_cq = &e->cq->pub, .qp_type = RNIC_QPT_RAW_PACKET};
     qp->nic = &node->nic;
     qp_set_service(qp, transport_service(&raw_transport, RNIC_QPT_RAW_PACKET));
-    qp->way = (struct way){.link = &net.link, .port = qp};
+    raw_set_way(qp, &net.link);
     qp->sq.pd = qp->rq.pd = &node->pd.pub;
     CHECK_EQ(wq_init(&qp->sq, 64, 2, 64, sizeof(struct send_wqe)), 0);
     CHECK_EQ(wq_init(&qp->rq, SLOTS, 2, 0, sizeof(struct recv_wqe)), 0);

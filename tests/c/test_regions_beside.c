@@ -122,7 +122,7 @@ int main(void) {
     struct rnic_err err = {{0}};
     live_isolate();
     /* Regions that no other process can see are waited for by nobody. */
-    if (rnic_soft_open("lo", &(struct rnic_open_attr){.local = -1}, &ctx, &err))
+    if (rnic_soft.open("roce_lo", &(struct rnic_open_attr){.local = -1}, &ctx, &err))
         check_fail(__FILE__, __LINE__, "%s", err.text);
     ops = ctx->ops;
     CHECK_EQ(ops->alloc_pd(ctx, &pd, NULL), 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * dev/strays.c: packets for processes and services that nobody has, on a clock of the test's.
+ * host/strays.c: packets for processes and services that nobody has, on a clock of the test's.
  */
 #include <arpa/inet.h>
 #include <string.h>
@@ -36,7 +36,7 @@ static int bound(uint16_t number) {
     return fd;
 }
 
-/* Each packet of a flood is of another host: what one host sends is the business of dev/floods.c. */
+/* Each packet of a flood is of another host: what one host sends is the business of host/floods.c. */
 static void from_another_host(void) {
     source.sin6_addr.s6_addr[14]++;
     source.sin6_addr.s6_addr[13] += source.sin6_addr.s6_addr[14] == 0;
@@ -46,7 +46,7 @@ static void begin(void) {
     struct rnic_err err;
     dev = bare_open();
     CHECK_EQ(slot_claim(&others, &err), 0);
-    port = (struct port){.slot = &dev->slots[0], .rx_fd = -1, .tx_fd = bound(0), .addr = dev->ports[0].addr};
+    port = (struct port){.slot = &dev->host.slots[0], .rx_fd = -1, .tx_fd = bound(0), .addr = dev->net.ports[0].addr};
     source = bare_address("::ffff:127.0.0.1", 9); /* nobody reads the answers */
     memset(mad, 0, sizeof mad);
 }

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "ext.h"
 #include "live.h"
 #include "nic.h"
 
@@ -57,7 +58,7 @@ static double seconds_each(void) {
 
 static void open_device(void) {
     struct rnic_err err = {{0}};
-    if (rnic_soft_open("lo", NULL, &ctx, &err))
+    if (rnic_soft.open("roce_lo", NULL, &ctx, &err))
         check_fail(__FILE__, __LINE__, "%s", err.text);
     ops = ctx->ops;
     CHECK_EQ(ops->query_gid(ctx, 1, 0, &here, NULL), 0);
@@ -340,7 +341,7 @@ static void *ask(void *arg) {
     fault.delay_ns = 100000;
     for (uint32_t i = 0; !atomic_load(&stop); i++) {
         if (i % 8 == 0)
-            NEED(ops->set_fault(ctx, i % 16 ? NULL : &fault, NULL) == 0);
+            NEED(ext_faults(ctx)->set(ctx, i % 16 ? NULL : &fault, NULL) == 0);
         struct rnic_device_attr_ex device;
         struct rnic_port_attr port;
         struct rnic_counters counters;
@@ -351,15 +352,15 @@ static void *ask(void *arg) {
         struct rnic_values_ex values = {.comp_mask = RNIC_VALUES_MASK_RAW_CLOCK};
         NEED(ops->query_device_ex(ctx, &device, NULL) == 0);
         NEED(ops->query_port(ctx, 1, &port, NULL) == 0);
-        NEED(ops->query_counters(ctx, &counters, NULL) == 0);
-        NEED(ops->query_qp_stats(way->from, &stats, NULL) == 0);
+        NEED(ext_stats(ctx)->query_counters(ctx, &counters, NULL) == 0);
+        NEED(ext_stats(ctx)->query_qp(way->from, &stats, NULL) == 0);
         NEED(ops->query_qp(way->to, &attr, &init, NULL) == 0);
         NEED(ops->query_rt_values(ctx, &values, NULL) == 0);
         while (ops->get_async_event(ctx, &event, NULL) == 0)
             ;
         usleep(200);
     }
-    NEED(ops->set_fault(ctx, NULL, NULL) == 0);
+    NEED(ext_faults(ctx)->set(ctx, NULL, NULL) == 0);
     return NULL;
 }
 
@@ -431,7 +432,7 @@ static void *open_and_close(void *arg) {
     while (!atomic_load(&stop)) {
         struct rnic_context *own;
         struct rnic_pd *pd;
-        NEED(rnic_soft_open("lo", NULL, &own, NULL) == 0);
+        NEED(rnic_soft.open("roce_lo", NULL, &own, NULL) == 0);
         NEED(own->ops->alloc_pd(own, &pd, NULL) == 0);
         NEED(own->ops->dealloc_pd(pd, NULL) == 0);
         NEED(own->ops->close(own, NULL) == 0);

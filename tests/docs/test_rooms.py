@@ -24,22 +24,28 @@ C_ROOMS = {
     "raw": {"base", "wire", "queue", "mem", "link", "qp"},
     "link": {"base", "wire", "names"},
     "run": {"base", "queue", "link", "qp"},
-    "dev": {"base", "names", "wire", "queue", "mem", "qp", "roce", "raw", "link", "run"},
-    "verbs": {"base", "names", "wire", "queue", "mem", "qp", "roce", "raw", "link", "run", "dev"},
+    "net": {"base", "names", "wire", "queue", "qp", "roce", "raw", "link", "run"},
+    "host": {"base", "names", "wire", "queue", "mem", "qp", "roce", "link", "run", "net"},
+    "mad": {"base", "names", "wire", "queue", "qp", "roce", "link", "run", "net", "host"},
+    "dev": {"base", "wire", "queue", "mem", "qp", "roce", "raw", "link", "run", "net", "host", "mad"},
+    "verbs": {"base", "names", "wire", "queue", "mem", "qp", "roce", "raw", "link", "dev"},
 }
 # The headers that other rooms may include: base/, names/ and wire/ are toolboxes, and show all.
 PUBLIC_HEADERS = {
     "link": {
         "link.h",
         *("udp/udp.h", "lane/lane.h", "group/group.h", "packet/packet.h"),  # the links
-        "udp/steerprog.h",  # what dev/ opens them with
+        "udp/steerprog.h",  # what net/ opens them with
     },
     "queue": {"wq.h", "srq.h", "cq.h", "comp_cntr.h", "events.h", "moderation.h", "tag.h"},
     "mem": {"store.h", "mw.h", "remote.h", "persist.h"},
-    "qp": {"qp.h", "ah.h", "path.h", "tagged.h", "xrc.h"},
-    "roce": {"roce.h", "direct.h"},
+    "qp": {"qp.h", "ah.h", "tagged.h", "xrc.h"},
+    "roce": {"roce.h", "direct.h", "partition.h", "path.h"},
     "raw": {"raw.h", "counters_flow.h"},
     "run": {"run.h"},
+    "net": {"net.h"},
+    "host": {"host.h"},
+    "mad": {"mads.h"},
     "dev": {"dev.h"},
     "verbs": set(),
 }

@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "ext.h"
 #include "forge.h"
 #include "link/group/group.h"
 #include "link/udp/udpsock.h"
@@ -179,13 +180,13 @@ static void open_services(void) {
     w.gsi = open_datagrams(RNIC_QPT_GSI, GSI_QKEY);
     group(&gid);
     CHECK_EQ(w.ctx->ops->attach_mcast(w.ud, &gid, 0, NULL), 0);
-    CHECK_EQ(w.ctx->ops->cm_listen(w.ctx, SERVICE, &any, 0, &w.listener, NULL), 0);
+    CHECK_EQ(ext_cm(w.ctx)->listen(w.ctx, SERVICE, &any, 0, &w.listener, NULL), 0);
 }
 
 static void close_services(void) {
     union rnic_gid gid;
     group(&gid);
-    CHECK_EQ(w.ctx->ops->cm_unlisten(w.listener, NULL), 0);
+    CHECK_EQ(ext_cm(w.ctx)->unlisten(w.listener, NULL), 0);
     CHECK_EQ(w.ctx->ops->detach_mcast(w.ud, &gid, 0, NULL), 0);
     CHECK_EQ(w.ctx->ops->destroy_qp(w.ud, NULL), 0);
     CHECK_EQ(w.ctx->ops->destroy_qp(w.gsi, NULL), 0);
@@ -237,7 +238,7 @@ static void open_device(void) {
     struct rnic_err err = {{0}};
     localhost(&w.here, ROCE_UDP_PORT);
     const struct rnic_open_attr by_wire = {.local = -1};
-    if (rnic_soft_open("lo", &by_wire, &w.ctx, &err))
+    if (rnic_soft.open("roce_lo", &by_wire, &w.ctx, &err))
         check_fail(__FILE__, __LINE__, "%s", err.text);
     w.gid = find_gid();
     CHECK_EQ(w.ctx->ops->alloc_pd(w.ctx, &w.pd, NULL), 0);
@@ -573,10 +574,10 @@ int main(int argc, char **argv) {
     }
     check_alive();
     struct rnic_counters c;
-    CHECK_EQ(w.ctx->ops->query_counters(w.ctx, &c, NULL), 0);
+    CHECK_EQ(ext_stats(w.ctx)->query_counters(w.ctx, &c, NULL), 0);
     for (int i = 0; i < TARGETS; i++) {
         struct rnic_qp_stats stats;
-        CHECK_EQ(w.ctx->ops->query_qp_stats(w.qp[i], &stats, NULL), 0);
+        CHECK_EQ(ext_stats(w.ctx)->query_qp(w.qp[i], &stats, NULL), 0);
         printf("fuzz_device: queue pair type %d: %llu requests executed, %llu sent\n", types[i],
                (unsigned long long)stats.counters.value[RNIC_CNT_requests_executed],
                (unsigned long long)stats.counters.value[RNIC_CNT_requests_sent]);

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "ext.h"
 #include "forge.h"
 #include "live.h"
 #include "names/abstract.h"
@@ -123,7 +124,7 @@ static void open_device(void) {
     struct rnic_err err = {{0}};
     const uint8_t ip[16] = {[10] = 0xFF, [11] = 0xFF, [12] = 127, [15] = 1};
     memcpy(&w.here, ip, sizeof ip);
-    if (rnic_soft_open("lo", NULL, &w.ctx, &err))
+    if (rnic_soft.open("roce_lo", NULL, &w.ctx, &err))
         check_fail(__FILE__, __LINE__, "%s", err.text);
     const struct rnic_ops *ops = w.ctx->ops;
     w.gid = find_gid();
@@ -137,8 +138,8 @@ static void open_device(void) {
     memset(w.arena, CANARY, sizeof w.arena);
     w.memory = w.arena + GUARD;
     CHECK_EQ(ops->reg_mr(w.pd, w.memory, BYTES, 0xF, &w.mr, NULL), 0);
-    CHECK_EQ(ops->alloc_mr(w.pd, BYTES, 0xF, &w.left, NULL), 0);
-    CHECK_EQ(ops->alloc_mr(w.pd, BYTES, 0xF, &w.right, NULL), 0);
+    CHECK_EQ(ext_memory(w.ctx)->alloc_mr(w.pd, BYTES, 0xF, &w.left, NULL), 0);
+    CHECK_EQ(ext_memory(w.ctx)->alloc_mr(w.pd, BYTES, 0xF, &w.right, NULL), 0);
     for (int i = 0; i < REGIONS; i++)
         w.grounds.region[i] = (struct region){(uintptr_t)w.memory, BYTES, w.mr->rkey};
     for (int i = 0; i < TARGETS; i++)
@@ -422,7 +423,7 @@ int main(int argc, char **argv) {
     }
     transfer();
     struct rnic_counters c;
-    CHECK_EQ(w.ctx->ops->query_counters(w.ctx, &c, NULL), 0);
+    CHECK_EQ(ext_stats(w.ctx)->query_counters(w.ctx, &c, NULL), 0);
     CHECK(c.value[RNIC_CNT_local_received] > 0 && c.value[RNIC_CNT_requests_executed] > 0);
     if (w.lane)
         lane_free(w.lane);

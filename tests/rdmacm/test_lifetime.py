@@ -269,11 +269,12 @@ def test_a_client_is_killed(stage: str) -> None:
                 server.create_qp()
                 if stage == "request":
                     assert peer.hear() == stage
-                    peer.kill()
-                server.accept()
-                if stage == "request":
+                    with registry.lock:  # else the agent may see the death first
+                        peer.kill()
+                        server.accept()
                     expect(channel, EventType.UNREACHABLE)
                     return
+                server.accept()
                 expect(channel, EventType.ESTABLISHED)
                 assert peer.hear() == stage
                 with registry.lock:  # else the agent may see the death first

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process of this host with manners of its own: a slot, and a lane to a device (src/nic/link/lane/lane.h)."""
+"""A process of this host with its own manners: a slot, and a lane to a device (src/nic/link/lane/lane.h)."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class CTrials:
         ]
         if not run(link, COMPILE):
             return Outcome.NONE
-        room = Path(change.path).parent.name
+        room = Path(change.path).parts[2]  # src, nic, the room
         for name in sorted(PROGRAMS[room].split(), key=lambda name: self.seconds[name]):
             program = self._program(name)
             if self._mentions(program, change.path):

@@ -8,6 +8,7 @@
 
 #include "base/fail.h"
 #include "dev/dev.h"
+#include "qp/ah.h"
 
 /* For completion queues, see queue/cq.h. */
 static uint64_t completion_clock(void *arg) {
@@ -28,7 +29,7 @@ static uint64_t completion_wallclock(void *arg) {
 void device_describe(const struct netdev *net, struct rnic_device_info *out) {
     *out = (struct rnic_device_info){
         .guid = net->guid, .ifindex = net->ifindex, .transport = RNIC_TRANSPORT_IB, .node_type = RNIC_NODE_CA};
-    snprintf(out->name, sizeof out->name, "roce_%s", net->name);
+    snprintf(out->name, sizeof out->name, DEVICE_PREFIX "%s", net->name);
     snprintf(out->netdev, sizeof out->netdev, "%s", net->name);
 }
 
@@ -47,57 +48,31 @@ int device_list(struct rnic_device_info *list, int max, struct rnic_err *err) {
 
 /* ---------------------------------------------------------------- open */
 
-/* Where nothing can mark a packet, nobody is to look for marks. */
-static bool controls_congestion(const struct dev *dev, int asked) { return asked ? asked > 0 : !dev->net.loopback; }
-
+/* The host's slot is there before the ports and after them, as they have their answers sent to it. */
 static int open_parts(struct dev *dev, const struct rnic_open_attr *attr, struct rnic_err *err) {
     int rc = mr_table_init(&dev->nic.mrs);
     if (!rc)
         rc = event_queue_init(&dev->nic.events);
-    if (!rc)
-        rc = udp_rx_init(&dev->rx);
-    dev->slot_buffer = malloc(65536);
-    if (rc || !dev->slot_buffer)
-        return fail(err, rc ? rc : -ENOMEM, "no memory or descriptors for the device");
+    if (rc)
+        return fail(err, rc, "no memory or descriptors for the device");
     dev->pub.async_fd = dev->nic.events.fd;
-    dev->local = attr->local >= 0;
-    dev->here.doors_again = NEVER;
     dev->nic.store = &dev->store;
-    rc = store_open(&dev->store, dev->net.name, dev->net.guid, err);
+    rc = store_open(&dev->store, dev->net.netdev.name, dev->net.netdev.guid, err);
     dev->pub.cmd_fd = dev->store.fd;
     if (!rc)
-        rc = qpn_init(dev, err);
+        rc = host_open(&dev->host, attr->local >= 0, err);
     if (!rc)
-        rc = pkeys_init(dev, attr, err);
-    dev->rcvbuf = attr->rcvbuf;
-    dev->window_asked = attr->max_window;
-    dev->nic.congestion = controls_congestion(dev, attr->congestion);
-    if (!rc)
-        rc = ports_open(dev, err);
-    if (rc)
-        return rc;
-    ports_measure(dev);
-    udp_tx_init(&dev->tx, &dev->fault, &dev->nic.counters, &dev->run.now);
-    dev->nic.wire = &dev->tx.link;
-    if (attr->no_gso)
-        dev->tx.max_packets = 1;
-    return engine_start(&dev->run, err);
+        rc = net_open(&dev->net, attr, &dev->host.slots[0], err);
+    return rc ? rc : engine_start(&dev->run, err);
 }
 
 static void close_parts(struct dev *dev) {
     engine_stop(&dev->run);
-    ports_say_goodbye(dev);
+    net_leave(&dev->net);
     progress_leave(&dev->run);
-    udp_tx_finish(&dev->tx);
-    fault_set(&dev->fault, NULL);
-    follow_close(dev);
-    ports_close(dev);
-    lanes_close(dev);
-    qpn_free(dev);
-    ah_free_all(dev);
-    outbox_free(dev);
-    udp_rx_free(&dev->rx);
-    free(dev->slot_buffer);
+    net_free(&dev->net);
+    host_free(&dev->host);
+    ah_free_all(&dev->nic);
     if (dev->nic.events.ring)
         event_queue_free(&dev->nic.events);
     mr_table_free(&dev->nic.mrs);
@@ -105,35 +80,44 @@ static void close_parts(struct dev *dev) {
     store_close(&dev->store);
     peer_close(&dev->peer);
     run_free(&dev->run);
-    pthread_mutex_destroy(&dev->net_lock);
     free(dev);
 }
 
-static const struct source *const sources[] = {&wire_source,      &forward_source, &lanes_source, &mcast_source,
-                                               &listeners_source, &follow_source,  &raw_source,   NULL};
+/* The rooms, each of which knows those before it. */
+static void join(struct dev *dev) {
+    const struct run_source sources[] = {
+        {&wire_source, &dev->net},       {&forward_source, &dev->host},
+        {&outbox_source, &dev->host},    {&lanes_source, &dev->host},
+        {&doors_source, &dev->host},     {&mcast_source, &dev->net},
+        {&listeners_source, &dev->host}, {&follow_source, &dev->net},
+        {&frames_source, &dev->net},     {NULL, NULL},
+    };
+    _Static_assert(sizeof sources / sizeof *sources <= RUN_SOURCES + 1, "RUN_SOURCES");
+    run_init(&dev->run, &dev->nic, sources);
+    net_init(&dev->net, &dev->nic, &dev->run, &dev_calls, dev);
+    host_init(&dev->host, &dev->net);
+    mads_init(&dev->mads, &dev->host);
+    dev->run.decide = lanes_decide;
+    dev->run.decider = &dev->host;
+}
 
 /* No fork comes in between: what is made here is not known to the process' list yet. */
-static int open_device(const char *netdev, const struct rnic_open_attr *attr, const struct rnic_ops *ops,
+static int open_device(const char *netdev, const struct rnic_open_attr *attr, const struct rnic_provider *provider,
                        struct dev **out, struct rnic_err *err) {
     static const struct rnic_open_attr defaults;
     struct dev *dev = aligned_alloc(64, (sizeof *dev + 63) & ~(size_t)63);
     if (!dev)
         return fail(err, -ENOMEM, "no memory for the device");
     memset(dev, 0, sizeof *dev);
-    dev->follow_fd = dev->store.fd = dev->peer.fd = -1;
-    dev->pub.ops = ops;
+    dev->store.fd = dev->peer.fd = -1;
+    dev->pub.ops = provider->ops;
+    dev->pub.provider = provider;
     dev->pub.num_comp_vectors = COMP_VECTORS;
     dev->nic.cq_timing = (struct cq_timing){.clock = completion_clock, .wallclock = completion_wallclock};
-    run_init(&dev->run, &dev->nic, sources, dev);
-    dev->run.decide = lanes_decide;
-    pthread_mutex_init(&dev->net_lock, NULL);
     rng_seed(&dev->nic.rng, (uint64_t)rng_secret() << 32 | rng_secret());
-    int rc = follow_open(dev, err); /* first: whatever changes from now on is told */
+    join(dev);
+    int rc = net_find(&dev->net, netdev, err);
     if (!rc)
-        rc = netdev_find(netdev, &dev->net, err);
-    if (rc)
-        dev->net.ngids = 0; /* no port is open */
-    else
         rc = open_parts(dev, attr ? attr : &defaults, err);
     if (rc)
         close_parts(dev);
@@ -142,27 +126,27 @@ static int open_device(const char *netdev, const struct rnic_open_attr *attr, co
     return rc;
 }
 
-int device_open(const char *netdev, const struct rnic_open_attr *attr, const struct rnic_ops *ops, struct dev **out,
-                struct rnic_err *err) {
+int device_open(const char *netdev, const struct rnic_open_attr *attr, const struct rnic_provider *provider,
+                struct dev **out, struct rnic_err *err) {
     fork_keep_out();
-    int rc = open_device(netdev, attr, ops, out, err);
+    int rc = open_device(netdev, attr, provider, out, err);
     if (!rc)
         fork_register(*out);
     fork_let_in();
     if (!rc)
-        ports_settle(*out);
+        ports_settle(&(*out)->net);
     return rc;
 }
 
 /* A device beside that of the other process, with the other's memory file. */
-static int open_beside(int cmd_fd, const struct rnic_ops *ops, struct dev **out, struct rnic_err *err) {
+static int open_beside(int cmd_fd, const struct rnic_provider *provider, struct dev **out, struct rnic_err *err) {
     struct peer peer;
     struct dev *dev = NULL;
     int rc = peer_open(&peer, cmd_fd, err);
     if (rc)
         return rc;
-    rc = open_device(peer.head.netdev, NULL, ops, &dev, err);
-    if (!rc && dev->net.guid != peer.head.guid) {
+    rc = open_device(peer.head.netdev, NULL, provider, &dev, err);
+    if (!rc && dev->net.netdev.guid != peer.head.guid) {
         close_parts(dev);
         rc = fail(err, -ENODEV, "the context is of another device %s, in another network namespace or on another host",
                   peer.head.netdev);
@@ -177,21 +161,21 @@ static int open_beside(int cmd_fd, const struct rnic_ops *ops, struct dev **out,
     return 0;
 }
 
-int device_import(int cmd_fd, const struct rnic_ops *ops, struct dev **out, struct rnic_err *err) {
+int device_import(int cmd_fd, const struct rnic_provider *provider, struct dev **out, struct rnic_err *err) {
     *out = fork_adopt(cmd_fd);
     if (*out)
         return 0;
     fork_keep_out();
-    int rc = open_beside(cmd_fd, ops, out, err);
+    int rc = open_beside(cmd_fd, provider, out, err);
     fork_let_in();
     if (!rc)
-        ports_settle(*out);
+        ports_settle(&(*out)->net);
     return rc;
 }
 
 static void wait_for_room(struct dev *dev) {
     dev_lock(dev);
-    int fd = udp_tx_full(&dev->tx);
+    int fd = udp_tx_full(&dev->net.tx);
     dev_unlock(dev);
     if (fd >= 0)
         udp_wait_for_room(fd);

@@ -57,20 +57,13 @@ static void in_parent(void) {
 
 static void abandon(struct dev *dev) {
     atomic_store(&dev->dead, true);
-    for (int i = 0; i < dev->net.ngids; i++)
-        port_abandon(&dev->ports[i]);
-    for (int i = 0; i < dev->nslots; i++)
-        slot_release(&dev->slots[i]);
-    mcast_abandon(dev);
-    listeners_abandon(dev);
-    raw_abandon(dev);
-    lanes_abandon(dev);
+    net_abandon(&dev->net);
+    host_abandon(&dev->host);
     for (struct xrc_inode *of = dev->objects.xrc_inodes; of; of = of->next)
         close(of->name);
     for (struct channel *ch = dev->objects.channel_list; ch; ch = ch->next)
         close(ch->pub.fd);
     close(dev->nic.events.fd);
-    follow_close(dev);
     store_abandon(&dev->store);
     if (dev->peer.fd >= 0)
         close(dev->peer.fd);

@@ -6,10 +6,10 @@
 
 #define REORDER_NS 1000000 /* a reordered packet waits at most this long for later ones */
 
-void fault_forget(struct fault *f, const void *closed) {
+void fault_forget(struct fault *f, bool (*leads_by)(const struct way *way, const void *what), const void *closed) {
     for (struct held_packet **at = &f->held; *at;) {
         struct held_packet *h = *at;
-        if (closed && h->way.port != closed && h->way.link != closed) {
+        if (leads_by && !leads_by(&h->way, closed)) {
             at = &h->next;
             continue;
         }
@@ -19,7 +19,7 @@ void fault_forget(struct fault *f, const void *closed) {
 }
 
 void fault_set(struct fault *f, const struct rnic_fault *cfg) {
-    fault_forget(f, NULL);
+    fault_forget(f, NULL, NULL);
     *f = (struct fault){.on = cfg != NULL};
     if (!cfg)
         return;

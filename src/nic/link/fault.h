@@ -33,7 +33,7 @@ void fault_send(struct fault *f, struct rnic_counters *cnt, const struct way *wa
 /* Lets go what is due: it goes by its way's link, whichever that is (emit() of its table). */
 void fault_release(struct fault *f, uint64_t now);
 uint64_t fault_deadline(const struct fault *f);
-/* Forgets what is held for a port or a link that is being closed. */
-void fault_forget(struct fault *f, const void *closed);
+/* Forgets what is held for a way that leads by what is being closed, as its link tells; leads_by NULL: all. */
+void fault_forget(struct fault *f, bool (*leads_by)(const struct way *way, const void *what), const void *closed);
 
 #endif

@@ -7,6 +7,24 @@
  *   lane     shared memory of two contexts of one host
  *   packet   Ethernet frames by a packet socket
  *
+ * What comes in is not in this table: a link is how packets leave, a source (struct source of run/run.h) is where they
+ * come from, and the two do not go in pairs.  One source serves all lanes, of which a device may have hundreds; groups,
+ * listeners and the kernel's notices are sources without a link; and a pass asks its sources in their order, while a
+ * queue pair needs its link alone.  Room and deadlines belong to who is called for them, which is the source, too.
+ *
+ * What a further link implements:
+ *
+ *   - a struct link, first in its own, with the table below.  It needs put(), or reserve() and commit(): its transports
+ *     say which.  It needs emit() if it has a fault injector.  All else may be NULL.
+ *   - resolve() where programs give address vectors, hold() and release() where what a way leads by can go.
+ *   - what it keeps in WAY_OWN bytes of each way, if anything.  All 0 is a way that leads nowhere yet.
+ *   - `full`: it sets it when a packet had no room, and the scheduler then parks the queue pair.  Its source clears it when
+ *     there is room, and says so with sched_unpark() or sched_link_free().
+ *   - a struct source in the device's list (dev/device.c): receive() if anything comes, resume() and deadline() for what
+ *     waits for room or for the injector's time, flush() for what leaves at the end of a pass, arm() for its descriptors.
+ *
+ * tests/c/test_transport.c has a small one.
+ *
  * All functions are called under the device's lock.  None blocks.
  */
 #ifndef RNIC_LINK_LINK_H
@@ -21,37 +39,36 @@
 struct link;
 struct qp;
 
-/* What the sender of a way does with the IPv4 identification field: the ICRC covers it, and no socket shows it. */
-struct ip_id_state {
-    bool known;        /* a packet has been accepted */
-    bool counting;     /* it counts up, as the Linux kernel's rxe: any value is possible */
-    uint8_t strangers; /* packets in a row whose identification an rnic peer would not send */
-    uint16_t last;     /* of those accepted */
-};
-
-#define WAY_SEEDS 4
-
 /* The lower bits of the traffic class (RFC 3168): what may be marked, and what a congested router has marked. */
 #define ECN_MASK 3u
 #define ECN_CAPABLE 2u
 #define ECN_MARKED 3u
 
-/* The way to one peer, or from it: what an address vector becomes.  A link sends along it; a transport passes it on. */
+#define WAY_OWN 56 /* bytes of a way that are its link's */
+#define WAY_EACH UINT32_MAX /* in place of a peer's queue pair: each datagram names its own */
+
+/* The way to one peer, or from it: what an address vector becomes.  A link sends along it; a transport passes it on.  It is
+ * copied freely: of the copies one is held. */
 struct way {
-    struct link *link;            /* by which it goes */
+    struct link *link;            /* by which it goes; NULL: it is one from a peer */
     struct sockaddr_in6 src, dst; /* IPv4 mapped, ports in network order */
-    void *port;                   /* the link's: the socket to send from */
+    bool held;                    /* the link counts it among its users, from way_hold() to way_release() */
     bool datagrams;               /* they tell where they come from, each for itself */
-    uint32_t dst_slot; /* process of the peer's host that owns the QPN: packets of two are never in one batch */
     uint8_t traffic_class, hop_limit;
-    uint32_t flow_label;                         /* of IPv6; IPv4 has none */
-    struct ip_id_state id;                       /* of what src sends, where this is the way from a peer to us */
-    uint32_t seed[WAY_SEEDS], seed_n[WAY_SEEDS]; /* cache: icrc_seed(src, dst, 0, seed_n); 0: empty */
-    uint32_t seed_next;
+    uint32_t dst_slot;   /* process of the peer's host that owns the QPN: packets of two are never in one batch */
+    uint32_t flow_label; /* of IPv6; IPv4 has none */
+    _Alignas(8) uint8_t own[WAY_OWN]; /* the link's: its header says what; udp/way.h for one */
 };
 
 struct link_ops {
     const char *name;
+    /* The way that an address vector means, to a queue pair of that number (WAY_EACH: of datagrams), and from it, unless
+     * `from` is NULL.  0, or -errno and which attribute is wrong.  NULL: addresses are no business of this link. */
+    int (*resolve)(struct link *link, const struct rnic_ah_attr *av, uint32_t qpn, struct way *to, struct way *from,
+                   struct rnic_err *err);
+    /* What the way leads by is in use until it is released: an address keeps its place, a lane its memory. */
+    void (*hold)(struct link *link, const struct way *way);
+    void (*release)(struct link *link, const struct way *way);
     /* Room for one packet of n bytes, from the BTH on; *crc: the state to continue from at the BTH, if the link has an
      * ICRC. NULL: not now; the link is full then. */
     uint8_t *(*reserve)(struct link *link, struct way *way, uint32_t n, uint32_t *crc);
@@ -63,7 +80,7 @@ struct link_ops {
     void (*flush)(struct link *link);
     /* What the fault injector lets go, from that way to this link: it has no room, it is lost. */
     void (*emit)(struct link *link, const struct way *way, const uint8_t *bytes, uint32_t n);
-    /* Where it can be known: bytes written along the way up to now, and those of them that have left this host. */
+    /* Where it can be known: bytes written along a way that is held up to now, and those of them that have left this host. */
     uint64_t (*written)(const struct link *link, const struct way *way);
     uint64_t (*left)(const struct link *link, const struct way *way);
     /* Where the peer can read our memory, else NULL.  refer: instead of commit(): the packet's first n bytes are written,
@@ -81,5 +98,11 @@ struct link {
 };
 
 static inline bool way_is_bare(const struct way *way) { return way->link && way->link->bare; }
+
+/* link.c. resolve: as the link does it; -EOPNOTSUPP: it has no address vectors. hold, release: the second time does nothing */
+int link_resolve(struct link *link, const struct rnic_ah_attr *av, uint32_t qpn, struct way *to, struct way *from,
+                 struct rnic_err *err);
+void way_hold(struct way *way);
+void way_release(struct way *way);
 
 #endif

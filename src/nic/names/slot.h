@@ -17,6 +17,7 @@
 
 #define SLOT_BITS 10
 #define SLOT_COUNT (1u << SLOT_BITS)
+#define SLOTS_EACH 16 /* that one context may have */
 #define QPN_INDEX_BITS (24 - SLOT_BITS)
 #define SLOT_NAME "rnic/1/slot/%u" /* without the leading NUL */
 

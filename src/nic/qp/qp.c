@@ -26,23 +26,6 @@ bool engine_never_settles(struct qp *qp) {
     return false;
 }
 
-int pkey_find(const struct nic *nic, uint16_t pkey) {
-    for (int i = 0; i < PKEYS; i++) {
-        if (pkey_match(nic->pkeys[i], pkey))
-            return i;
-    }
-    return -1;
-}
-
-/* Queue pair 1 takes packets of every partition of the port (IBA 10.9.2), one with an alternate path those of that one;
- * whether they have come on it is looked at there. */
-int qp_pkey_other(const struct qp *qp, uint16_t pkey) {
-    int alt = qp->attr.alt_pkey_index;
-    if (qp->pub.qp_type == RNIC_QPT_GSI)
-        return pkey_find(qp->nic, pkey);
-    return qp->ib.alt_loaded && pkey_match(qp->nic->pkeys[alt], pkey) ? alt : -1;
-}
-
 static void tell(struct qp *qp, int event, void *context) {
     struct rnic_async_event e = {.event_type = event, .number = qp->pub.qp_num, .context = context};
     event_push(&qp->nic->events, &e);
@@ -243,26 +226,21 @@ static void to_reset(struct qp *qp) {
     if (qp->tagged)
         tag_forget(qp->tagged->list, qp);
     qp->attr = (struct rnic_qp_attr){0};
-    qp->attr_set = 0;
     qp->pace = (struct pace){0};
-    qp->sq_draining = qp->last_wqe = qp->last_due = qp->ib.alt_loaded = qp->ib.mig_refused = qp->failed = qp->exposed =
-        false;
-    qp->ib.pkey = 0;
+    qp->sq_draining = qp->last_wqe = qp->last_due = qp->failed = qp->exposed = false;
 }
 
-int qp_transition(struct qp *qp, int to) {
+int qp_transition(struct qp *qp, int to, struct rnic_err *err) {
     int from = qp->state, rc = 0;
     if (to == RNIC_QPS_RESET)
         to_reset(qp);
-    else if (to == RNIC_QPS_RTR)
-        rc = qp->engine->rtr(qp);
-    else if (to == RNIC_QPS_RTS && from == RNIC_QPS_RTR)
-        qp->engine->rts(qp);
-    else if (to == RNIC_QPS_SQD)
-        qp->sq_draining |= from == RNIC_QPS_RTS;
     else if (to == RNIC_QPS_ERR && from != RNIC_QPS_ERR)
         qp_error(qp, -1);
-    if (!rc)
-        qp->state = to;
-    return rc;
+    else if (to != from && qp->engine->enter)
+        rc = qp->engine->enter(qp, from, to, err);
+    if (rc)
+        return rc;
+    qp->state = to;
+    qp->sq_draining |= to == RNIC_QPS_SQD && from == RNIC_QPS_RTS;
+    return 0;
 }

@@ -41,8 +41,6 @@ uint64_t engine_pace_deadline(const struct qp *qp);
 uint64_t engine_never(const struct qp *qp);
 bool engine_never_settles(struct qp *qp);
 
-#define PKEYS 32 /* entries of the P_Key table */
-
 /* Where a look stands at who of this host is inside a copy that began before it. */
 struct farewell {
     uint32_t peer; /* number of a queue pair of the process that is meant; 0: all are */
@@ -63,7 +61,6 @@ struct nic {
     uint32_t max_window;  /* bytes in flight a QP */
     uint32_t slow_window; /* the same where round trips are long; at least max_window */
     uint32_t turn;        /* packets that a QP sends a turn, where a slow link is shared; 0: as many as it likes */
-    bool congestion;      /* it is controlled */
     bool faulty;          /* the injector is on: all goes by packets, that can be lost */
     struct link *wire;    /* packets go by it, but for those to peers on this host: */
     struct link *(*local_way)(void *arg, uint32_t qpn,
@@ -78,7 +75,8 @@ struct nic {
     uint64_t late;         /* so long this host has lately kept the device waiting: its peers, too, it may be */
     bool unread;           /* answers may lie in a socket or a lane: what they answer is not given up */
     uint64_t ack_hold;     /* ns that an ACK of a receive may wait for the application's answer; 0: it does not poll */
-    uint16_t pkeys[PKEYS]; /* the port's P_Key table; 0: empty */
+    struct ah *dying_ahs;  /* destroyed, and named by send elements still, see qp/ah.h */
+    struct nic_ib ib;      /* InfiniBand's transports' */
 };
 
 struct qp {
@@ -89,7 +87,7 @@ struct qp {
     void *engine_state;              /* and the engine's own */
     _Atomic int state;               /* enum rnic_qp_state */
     struct rnic_qp_attr attr;        /* as set; states and cap kept elsewhere */
-    uint32_t attr_set;               /* mask of what has been set since RESET */
+    bool datagrams;                  /* each message names its own peer: as of the service */
     bool sq_sig_all;
     bool sq_draining;      /* SQD: messages under way are not finished yet */
     int groups;            /* multicast groups that it is attached to */
@@ -105,7 +103,7 @@ struct qp {
     enum reach reach;           /* of our requests */
     enum reach reach_in;        /* of the peer's, and our answers; REACH_OPEN: there was none */
     struct way way;             /* to the peer */
-    uint64_t known_lane;        /* one more by which its peer was found to send, see lanes.c; 0: none */
+    uint64_t known_lane;        /* one more by which its peer was found to send, see lanes_in.c; 0: none */
     bool apart;                 /* answers go another way than requests do: */
     struct way answers;         /* that one */
     struct remote *remote;      /* memory that it can reach itself, or NULL */
@@ -144,9 +142,10 @@ static inline void qp_set_service(struct qp *qp, const struct service *service) 
     qp->service = service;
     qp->engine = service->engine;
     qp->sq.rules = service->sends;
-    qp->ib.service = service->packets;
-    qp->ib.takes = service->has_peer && service->packets ? service->packets | OPC_CNP : service->packets;
-    qp->ib.opcodes = service->opcodes;
+    qp->datagrams = service->datagrams;
+    qp->ib.service = service->ib.service;
+    qp->ib.takes = service->ib.takes;
+    qp->ib.opcodes = service->ib.opcodes;
 }
 
 /* Pacing: bytes sent so far, and what has been sent since then is paid for; responses and ACKs cost nothing. */
@@ -154,11 +153,6 @@ static inline uint64_t qp_sent(const struct qp *qp) { return qp->counters.value[
 static inline void qp_charge(struct qp *qp, uint64_t before, uint64_t now) {
     if (qp->pace.rate)
         pace_sent(&qp->pace, qp_sent(qp) - before, now);
-}
-
-/* Has the peer been heard from that port?  Nobody is heard from port 0, which a forger can write. */
-static inline bool qp_hears_port(const struct qp *qp, uint16_t port) {
-    return port && (qp->ib.heard[0] == port || qp->ib.heard[1] == port);
 }
 
 /* Packets of requests so far, repeated ones and probes included. */
@@ -178,40 +172,30 @@ static inline void qp_count(const struct qp *qp, uint32_t op, bool success, uint
 }
 
 /* Datagrams: no peer, each packet names its own. */
-static inline bool qp_is_datagram(const struct qp *qp) { return qp->ib.service == OPC_UD; }
-
-/* Do two P_Keys let their holders talk: one partition, and not both limited members (IBA 10.9.1, 10.9.3)? */
-static inline bool pkey_match(uint16_t a, uint16_t b) {
-    return ((a ^ b) & 0x7FFF) == 0 && (a & 0x7FFF) != 0 && ((a | b) & 0x8000) != 0;
-}
-int pkey_find(const struct nic *nic, uint16_t pkey); /* the index of an entry that matches; -1: there is none */
-int qp_pkey_other(const struct qp *qp, uint16_t pkey);
-/* The index of the entry by which a queue pair takes a packet of that P_Key; -1: it does not. */
-static inline int qp_pkey_index(const struct qp *qp, uint16_t pkey) {
-    return pkey_match(qp->ib.pkey, pkey) ? qp->attr.pkey_index : qp_pkey_other(qp, pkey);
-}
+static inline bool qp_is_datagram(const struct qp *qp) { return qp->datagrams; }
 
 /* Packets of a turn, of the most that an engine sends in one. */
 static inline uint32_t qp_turn(const struct qp *qp, uint32_t most) {
     return qp->nic->turn && qp->nic->turn < most ? qp->nic->turn : most;
 }
 
-static inline uint32_t mtu_bytes(int mtu) { return 128u << mtu; }
-
 const char *qp_state_name(int state);
 
 /* attr.c: validates a change against the state table and the limits of the specification (IBA 11.2.5.2, table 91)
  * without changing anything.  qp_attr_apply then cannot fail. */
 int qp_attr_check(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
-int qp_av_check(const struct rnic_ah_attr *av, struct rnic_err *err);
 void qp_attr_apply(struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask);
-/* The IP traffic class that an address vector asks for: of a service level alone, the class selector of that priority
- * (IBA A17.4.2). */
-static inline uint8_t qp_av_traffic_class(const struct rnic_ah_attr *av) {
-    return av->grh.traffic_class ? av->grh.traffic_class : (uint8_t)(av->sl << 5);
-}
-/* What a transition does beside its attributes, which are in force already (IBA 10.3.1). 0, -ENOMEM: nothing changed */
-int qp_transition(struct qp *qp, int to);
+void qp_attr_restore(struct qp *qp, const struct rnic_qp_attr *before); /* after that: the state could not be entered */
+void qp_query(const struct qp *qp, struct rnic_qp_attr *out);           /* all but cap */
+/* For check() of transports: attributes that are numbers with a least and a largest value. */
+struct attr_limit {
+    uint32_t bit; /* enum rnic_qp_attr_mask */
+    uint32_t value, least, most;
+    const char *name;
+};
+int qp_check_limits(const struct attr_limit *rows, size_t n, uint32_t mask, struct rnic_err *err);
+/* What a transition does beside its attributes, which are in force already (IBA 10.3.1). 0, -errno: nothing changed */
+int qp_transition(struct qp *qp, int to, struct rnic_err *err);
 
 /* Key, bounds and rights of memory that the peer asks for, under a protection domain: 0, or enum rnic_vendor_err.
  * *ptr: as of mr_remote(). */

@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A transport is a room with one table: the kinds of queue pairs that it has, and for each the states, attributes and
- * operations, as data that qp/ and queue/ read, and the functions of its engine.  The device knows a list of transports.
+ * operations, as data that qp/ and queue/ read, and the functions of its engine.  The device knows a list of transports
+ * (verbs_service() of verbs/qp.c).
+ *
+ * A query needs no function: it shows qp->attr, and an engine that changes an attribute, such as path_mig_state, writes it
+ * there.  What packets are is the transport's own affair, too: input() is for those with a BTH, which the device finds the
+ * queue pair of; others come from their own source, by a function of their room (raw_input() of raw/raw.h).
  */
 #ifndef RNIC_QP_TRANSPORT_H
 #define RNIC_QP_TRANSPORT_H
@@ -10,6 +15,7 @@
 #include <stdint.h>
 
 #include "nic.h"
+#include "qp/ib.h"
 #include "queue/wq.h"
 
 struct packet;
@@ -28,10 +34,19 @@ typedef const struct transition transitions[RNIC_QPS_ERR + 1][RNIC_QPS_ERR + 1];
 struct engine_ops {
     int (*create)(struct qp *qp); /* allocates qp->engine_state */
     void (*destroy)(struct qp *qp);
-    void (*reset)(struct qp *qp);                                         /* to RESET */
-    int (*rtr)(struct qp *qp);                                            /* attributes of RTR are in force */
-    void (*rts)(struct qp *qp);                                           /* attributes of RTS are in force */
-    void (*input)(struct qp *qp, const struct packet *pkt, uint64_t now); /* a packet for this QP, from its peer */
+    void (*reset)(struct qp *qp); /* to RESET */
+    /* A change of attributes.  check: beside masks and what all transports check: 0, or -errno and why not; nothing changes.
+     * take: they are in force.  NULL: there is nothing to do. */
+    int (*check)(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
+    void (*take)(struct qp *qp);
+    /* The queue pair goes to another state than RESET and ERR; what the attributes say is in force.  So it is connected, of
+     * InfiniBand by RTR and RTS, and closed in order, where a transport does that in SQD.  0, or -errno and why not, and
+     * nothing has changed.  NULL: states mean nothing to it. */
+    int (*enter)(struct qp *qp, int from, int to, struct rnic_err *err);
+    /* It has no peer any more, as it goes to RESET or ends: what leads there is given back.  NULL: nothing does. */
+    void (*disconnect)(struct qp *qp);
+    /* A packet for this QP, from its peer.  NULL: its packets have no BTH */
+    void (*input)(struct qp *qp, const struct packet *pkt, uint64_t now);
     /* Is it one that the peer could have sent now, by its PSN and opcode? Of connected services; changes nothing. */
     bool (*expects)(const struct qp *qp, const struct packet *pkt);
     /* After input(): has next() anything to do? NULL: it may. */
@@ -62,11 +77,11 @@ struct service {
     const struct engine_ops *engine;
     transitions *states;          /* beside those to RESET and ERR, which are from anywhere */
     const struct sq_rules *sends; /* what may be posted */
-    bool has_peer;                /* it is connected */
     bool datagrams;               /* each message names whom it is for */
-    /* Of services whose packets have a BTH: */
-    uint32_t packets; /* enum roce_opcode_mask: those of that service, */
-    uint8_t opcodes;  /* ROCE_SERVICE_: and what it sends */
+    uint32_t counted;             /* enum rnic_comp_cntr_op: what completion counters count of it (IBA table 45) */
+    bool paced;                   /* its rate can be limited */
+    bool exposed;                 /* peers on this host may reach memory by it themselves (mem/store.h) */
+    struct ib_service ib;         /* of InfiniBand's services */
 };
 
 struct transport {

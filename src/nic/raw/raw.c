@@ -141,12 +141,14 @@ bool raw_input(struct raw_net *net, const struct qp *from, const uint8_t *bytes,
     return wanted;
 }
 
-/* Packets of the transports are of no interest to such a queue pair: its service has no opcode. */
-static void input(struct qp *qp, const struct packet *pkt, uint64_t now) {
-    (void)pkt;
-    (void)now;
-    drop(qp, RNIC_CNT_drop_bad_opcode);
+/* ---------------------------------------------------------------- its way */
+
+void raw_set_way(struct qp *qp, struct link *link) {
+    qp->way = (struct way){.link = link};
+    ((struct raw_way *)(void *)qp->way.own)->from = qp;
 }
+
+bool raw_is_from(const struct way *way, const void *qp) { return raw_way(way)->from == qp; }
 
 /* ---------------------------------------------------------------- the engine */
 
@@ -159,13 +161,6 @@ static void destroy(struct qp *qp) { free(qp->engine_state); }
 
 static void reset(struct qp *qp) { (void)qp; }
 
-static int rtr(struct qp *qp) {
-    (void)qp;
-    return 0;
-}
-
-static void rts(struct qp *qp) { (void)qp; }
-
 static void stats(struct qp *qp, struct rnic_qp_stats *out) {
     (void)qp;
     (void)out;
@@ -175,9 +170,6 @@ const struct engine_ops raw_ops = {
     .create = create,
     .destroy = destroy,
     .reset = reset,
-    .rtr = rtr,
-    .rts = rts,
-    .input = input,
     .next = next,
     .timer = engine_pace_timer,
     .deadline = engine_pace_deadline,

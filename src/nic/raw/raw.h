@@ -31,6 +31,16 @@ struct raw_qp {
 };
 static inline struct raw_qp *raw_of(const struct qp *qp) { return (struct raw_qp *)qp->engine_state; }
 
+/* The net's link's own part of a way: whose frames go by it, which do not come back to that one. */
+struct raw_way {
+    const struct qp *from;
+} __attribute__((may_alias));
+static inline const struct raw_way *raw_way(const struct way *way) {
+    return (const struct raw_way *)(const void *)way->own;
+}
+void raw_set_way(struct qp *qp, struct link *link);
+bool raw_is_from(const struct way *way, const void *qp); /* for fault_forget() */
+
 /* Gives a frame to all who want it, but not to the queue pair that it is from (or NULL). False: nobody does. */
 bool raw_input(struct raw_net *net, const struct qp *from, const uint8_t *bytes, uint32_t n);
 

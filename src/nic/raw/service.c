@@ -27,7 +27,12 @@ static int refuse(int opcode, struct rnic_err *err) {
 
 static const struct sq_rules sends = {.operations = 1u << RNIC_WR_SEND, .flags = RNIC_SEND_IP_CSUM, .refuse = refuse};
 
-static const struct service services[] = {
-    {.type = RNIC_QPT_RAW_PACKET, .name = "RAW_PACKET", .engine = &raw_ops, .states = &raw_table, .sends = &sends}};
+static const struct service services[] = {{.type = RNIC_QPT_RAW_PACKET,
+                                           .name = "RAW_PACKET",
+                                           .engine = &raw_ops,
+                                           .states = &raw_table,
+                                           .sends = &sends,
+                                           .counted = RNIC_COMP_CNTR_OP_SEND | RNIC_COMP_CNTR_OP_RECV,
+                                           .paced = true}};
 
 const struct transport raw_transport = {"raw", services, sizeof services / sizeof *services};

@@ -7,7 +7,7 @@
  */
 #include <string.h>
 
-#include "qp/path.h"
+#include "roce/path.h"
 #include "roce/placement.h"
 #include "wire/bth.h"
 

@@ -46,7 +46,7 @@ static inline bool congestion_free(struct congestion *c, uint64_t now) {
 }
 void congestion_count(struct congestion *c, uint32_t bytes, uint64_t now);
 static inline void congestion_sent(const struct qp *qp, struct congestion *c, uint32_t bytes, uint64_t now) {
-    if (qp->nic->congestion)
+    if (qp->nic->ib.congestion)
         congestion_count(c, bytes, now);
 }
 /* When what waits may be sent; NEVER: nothing does. */

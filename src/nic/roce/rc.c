@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/fail.h"
 #include "roce/roce.h"
 
 /* Between two looks at a peer that is inside a copy: twice as long each time. */
@@ -23,16 +24,19 @@ static void destroy(struct qp *qp) {
 
 static void reset(struct qp *qp) {
     resp_free(qp);
+    roce_forget(qp);
     *rc_of(qp) = (struct rc){0};
 }
 
-static int rtr(struct qp *qp) {
-    struct rc *rc = rc_of(qp);
-    rc->mtu = mtu_bytes(qp->attr.path_mtu);
-    return resp_init(qp);
+/* A connection is made in two steps: from RTR on the queue pair answers, from RTS on it asks. */
+static int enter(struct qp *qp, int from, int to, struct rnic_err *err) {
+    if (to == RNIC_QPS_RTS && from == RNIC_QPS_RTR)
+        req_init(qp);
+    if (to != RNIC_QPS_RTR)
+        return 0;
+    rc_of(qp)->mtu = mtu_bytes(qp->attr.path_mtu);
+    return resp_init(qp) ? fail(err, -ENOMEM, "no memory for %u responder resources", qp->attr.max_dest_rd_atomic) : 0;
 }
-
-static void rts(struct qp *qp) { req_init(qp); }
 
 static void input(struct qp *qp, const struct packet *pkt, uint64_t now) {
     if (pkt->marked)
@@ -221,8 +225,10 @@ const struct engine_ops roce_rc_ops = {
     .create = create,
     .destroy = destroy,
     .reset = reset,
-    .rtr = rtr,
-    .rts = rts,
+    .check = roce_check,
+    .take = roce_take,
+    .enter = enter,
+    .disconnect = roce_disconnect,
     .input = input,
     .expects = expects,
     .owes = owes,

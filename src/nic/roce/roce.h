@@ -153,6 +153,11 @@ struct uc {
 static inline struct uc *uc_of(const struct qp *qp) { return (struct uc *)qp->engine_state; }
 
 extern const struct transport roce_transport;
+/* attr.c: what all services of the transport have in common of struct engine_ops; forget: of their reset() */
+int roce_check(const struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
+void roce_take(struct qp *qp);
+void roce_disconnect(struct qp *qp);
+void roce_forget(struct qp *qp);
 extern const struct engine_ops roce_rc_ops;
 
 /* A packet being written. */

@@ -187,17 +187,24 @@ static int create(struct qp *qp) {
     return qp->engine_state ? 0 : -ENOMEM;
 }
 
-static void reset(struct qp *qp) { *uc_of(qp) = (struct uc){0}; }
+static void reset(struct qp *qp) {
+    roce_forget(qp);
+    *uc_of(qp) = (struct uc){0};
+}
 
 static void destroy(struct qp *qp) { free(qp->engine_state); }
 
-static int rtr(struct qp *qp) {
-    uc_of(qp)->mtu = uc_of(qp)->mtu_in = mtu_bytes(qp->attr.path_mtu);
-    uc_of(qp)->rcv_psn = qp->attr.rq_psn;
+static int enter(struct qp *qp, int from, int to, struct rnic_err *err) {
+    struct uc *uc = uc_of(qp);
+    (void)err;
+    if (to == RNIC_QPS_RTR) {
+        uc->mtu = uc->mtu_in = mtu_bytes(qp->attr.path_mtu);
+        uc->rcv_psn = qp->attr.rq_psn;
+    } else if (to == RNIC_QPS_RTS && from == RNIC_QPS_RTR) {
+        uc->psn = qp->attr.sq_psn;
+    }
     return 0;
 }
-
-static void rts(struct qp *qp) { uc_of(qp)->psn = qp->attr.sq_psn; }
 
 static uint64_t deadline(const struct qp *qp) {
     uint64_t free = congestion_deadline(&uc_of(qp)->congestion), pace = engine_pace_deadline(qp);
@@ -224,8 +231,10 @@ const struct engine_ops roce_uc_ops = {
     .create = create,
     .destroy = destroy,
     .reset = reset,
-    .rtr = rtr,
-    .rts = rts,
+    .check = roce_check,
+    .take = roce_take,
+    .enter = enter,
+    .disconnect = roce_disconnect,
     .input = input,
     .expects = expects,
     .next = next,

@@ -153,6 +153,7 @@ static int create(struct qp *qp) {
 static void reset(struct qp *qp) {
     for (uint32_t i = wq_tail(&qp->sq); i != wq_head(&qp->sq); i++)
         ah_drop(sq_wqe(&qp->sq, i)->ah);
+    roce_forget(qp);
     *ud_of(qp) = (struct ud){0};
 }
 
@@ -161,12 +162,12 @@ static void destroy(struct qp *qp) {
     free(qp->engine_state);
 }
 
-static int rtr(struct qp *qp) {
-    (void)qp;
+static int enter(struct qp *qp, int from, int to, struct rnic_err *err) {
+    (void)err;
+    if (to == RNIC_QPS_RTS && from == RNIC_QPS_RTR)
+        ud_of(qp)->psn = qp->attr.sq_psn;
     return 0;
 }
-
-static void rts(struct qp *qp) { ud_of(qp)->psn = qp->attr.sq_psn; }
 
 static void stats(struct qp *qp, struct rnic_qp_stats *out) { out->snd_psn = out->snd_una = ud_of(qp)->psn; }
 
@@ -174,8 +175,9 @@ const struct engine_ops roce_ud_ops = {
     .create = create,
     .destroy = destroy,
     .reset = reset,
-    .rtr = rtr,
-    .rts = rts,
+    .check = roce_check,
+    .take = roce_take,
+    .enter = enter,
     .input = input,
     .next = next,
     .timer = engine_pace_timer,

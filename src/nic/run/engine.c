@@ -47,7 +47,7 @@ void engine_watch_for(struct run *run, struct watched *w, int fd, uint32_t event
 
 static void arm_sources(struct run *run, bool armed) {
     EACH_SOURCE(run, s, arm)
-    (*s)->arm(run->owner, armed);
+    s->is->arm(s->owner, armed);
 }
 
 static void arm(struct run *run, bool armed) {
@@ -103,13 +103,13 @@ static void engine_lock(struct run *run) {
 
 static void source_timers(struct run *run, uint64_t now) {
     EACH_SOURCE(run, s, timer)
-    (*s)->timer(run->owner, now);
+    s->is->timer(s->owner, now);
 }
 
 static uint64_t earliest(const struct run *run) {
     uint64_t first = progress_deadline(run);
     EACH_SOURCE(run, s, timer_at) {
-        uint64_t at = (*s)->timer_at(run->owner);
+        uint64_t at = s->is->timer_at(s->owner);
         first = at < first ? at : first;
     }
     return first;
@@ -198,8 +198,8 @@ static bool memory_asleep(struct run *run, bool asleep) {
     engine_lock(run);
     if (asleep)
         EACH_SOURCE(run, s, may_sleep)
-    may &= (*s)->may_sleep(run->owner);
-    else EACH_SOURCE(run, s, awake)(*s)->awake(run->owner);
+    may &= s->is->may_sleep(s->owner);
+    else EACH_SOURCE(run, s, awake) s->is->awake(s->owner);
     run_unlock(run);
     return may;
 }

@@ -15,33 +15,32 @@ uint64_t run_clock(void) {
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-static void add(const struct source **list, const struct source *source, bool has) {
-    while (*list)
+static void add(struct run_source *list, const struct run_source *source, bool has) {
+    while (list->is)
         list++;
     if (has)
-        *list = source;
+        *list = *source;
 }
 
-static void enter(struct run *run, const struct source *s) {
-    add(run->with.receive, s, s->receive);
-    add(run->with.receive_rare, s, s->receive_rare);
-    add(run->with.wants, s, s->wants);
-    add(run->with.is_used, s, s->is_used);
-    add(run->with.resume, s, s->resume);
-    add(run->with.deadline, s, s->deadline);
-    add(run->with.flush, s, s->flush);
-    add(run->with.timer, s, s->timer);
-    add(run->with.timer_at, s, s->timer_at);
-    add(run->with.arm, s, s->arm);
-    add(run->with.may_sleep, s, s->may_sleep);
-    add(run->with.awake, s, s->awake);
+static void enter(struct run *run, const struct run_source *s) {
+    add(run->with.receive, s, s->is->receive);
+    add(run->with.receive_rare, s, s->is->receive_rare);
+    add(run->with.wants, s, s->is->wants);
+    add(run->with.is_used, s, s->is->is_used);
+    add(run->with.resume, s, s->is->resume);
+    add(run->with.deadline, s, s->is->deadline);
+    add(run->with.flush, s, s->is->flush);
+    add(run->with.timer, s, s->is->timer);
+    add(run->with.timer_at, s, s->is->timer_at);
+    add(run->with.arm, s, s->is->arm);
+    add(run->with.may_sleep, s, s->is->may_sleep);
+    add(run->with.awake, s, s->is->awake);
 }
 
-void run_init(struct run *run, struct nic *nic, const struct source *const *sources, void *owner) {
+void run_init(struct run *run, struct nic *nic, const struct run_source *sources) {
     run->nic = nic;
-    run->owner = owner;
-    for (; *sources; sources++)
-        enter(run, *sources);
+    for (; sources->is; sources++)
+        enter(run, sources);
     run->epoll_fd = run->wake_fd = -1;
     pthread_mutex_init(&run->lock, NULL);
 }

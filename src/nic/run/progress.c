@@ -21,10 +21,10 @@ static bool receive(struct run *run, uint64_t now, bool everything) {
     bool any = false;
     run->more = false;
     EACH_SOURCE(run, s, receive)
-    any |= (*s)->receive(run->owner, now, everything);
+    any |= s->is->receive(s->owner, now, everything);
     if (everything)
         EACH_SOURCE(run, s, receive_rare)
-    any |= (*s)->receive_rare(run->owner, now);
+    any |= s->is->receive_rare(s->owner, now);
     return any;
 }
 
@@ -46,7 +46,7 @@ bool progress(struct run *run, uint64_t now, bool everything) {
     judge_unread(run, now);
     run->nic->late = engine_late(run, now);
     EACH_SOURCE(run, s, resume)
-    (*s)->resume(run->owner, now, everything);
+    s->is->resume(s->owner, now, everything);
     sched_bells(run);
     sched_timers(run, now);
     return sched_run(run, now) || any;
@@ -55,7 +55,7 @@ bool progress(struct run *run, uint64_t now, bool everything) {
 uint64_t progress_deadline(const struct run *run) {
     uint64_t first = sched_deadline(run);
     EACH_SOURCE(run, s, deadline) {
-        uint64_t at = (*s)->deadline(run->owner);
+        uint64_t at = s->is->deadline(s->owner);
         first = at < first ? at : first;
     }
     return first;
@@ -74,7 +74,7 @@ void progress_finish(struct run *run, uint64_t now) {
 static bool has_sockets(const struct run *run) {
     bool any = false;
     EACH_SOURCE(run, s, is_used)
-    any |= (*s)->is_used(run->owner);
+    any |= s->is->is_used(s->owner);
     return any;
 }
 
@@ -91,8 +91,8 @@ static void poll_memory(struct run *run) {
     run->more = false;
     bool news = false;
     EACH_SOURCE(run, s, wants) {
-        if ((*s)->wants(run->owner))
-            news |= (*s)->receive(run->owner, now, false);
+        if (s->is->wants(s->owner))
+            news |= s->is->receive(s->owner, now, false);
     }
     judge_unread(run, now);
     if (run->held) /* an ACK, whose time may have come */

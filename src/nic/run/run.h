@@ -8,8 +8,8 @@
  *   engine.c    the thread that makes progress while no application does
  *
  * The room knows queue pairs, links by their table, and a list of sources; it does not know what they are.  struct run is
- * its own: others call the functions, and write none of its members.  All is under the lock but posting (a doorbell), and
- * what says otherwise.
+ * its own: others call the functions, and write none of its members but decide's.  All is under the lock but posting (a
+ * doorbell), and what says otherwise.
  */
 #ifndef RNIC_RUN_RUN_H
 #define RNIC_RUN_RUN_H
@@ -20,7 +20,7 @@
 #include "qp/qp.h"
 
 /* Where something may come from, or waits until it can leave: the sockets of a link, shared memory, the kernel's notices.
- * `owner` is struct run's.  Functions that a source does not need are NULL. */
+ * `owner` is what it is a source of (struct run_source).  Functions that a source does not need are NULL. */
 struct source {
     const char *name;
     /* Takes what has come. all: also by what no queue pair uses. True: there was something. */
@@ -46,6 +46,11 @@ struct source {
     void (*awake)(void *owner);
 };
 
+struct run_source {
+    const struct source *is; /* NULL: the end of a list */
+    void *owner;             /* the room's own struct whose source it is */
+};
+
 struct timer_heap {
     struct qp **at;
     uint32_t count, room;
@@ -56,20 +61,20 @@ struct watched { /* what the engine's epoll set has of a descriptor */
     uint32_t events;
 };
 
-#define RUN_SOURCES 8
+#define RUN_SOURCES 9
 
 struct run {
     struct nic *nic;
-    void *owner;
-    struct { /* the sources that have such a function, in their order; ended by NULL */
-        const struct source *receive[RUN_SOURCES + 1], *receive_rare[RUN_SOURCES + 1], *wants[RUN_SOURCES + 1],
-            *is_used[RUN_SOURCES + 1], *resume[RUN_SOURCES + 1], *deadline[RUN_SOURCES + 1], *flush[RUN_SOURCES + 1],
-            *timer[RUN_SOURCES + 1], *timer_at[RUN_SOURCES + 1], *arm[RUN_SOURCES + 1], *may_sleep[RUN_SOURCES + 1],
-            *awake[RUN_SOURCES + 1];
+    struct { /* the sources that have such a function, in their order */
+        struct run_source receive[RUN_SOURCES + 1], receive_rare[RUN_SOURCES + 1], wants[RUN_SOURCES + 1],
+            is_used[RUN_SOURCES + 1], resume[RUN_SOURCES + 1], deadline[RUN_SOURCES + 1], flush[RUN_SOURCES + 1],
+            timer[RUN_SOURCES + 1], timer_at[RUN_SOURCES + 1], arm[RUN_SOURCES + 1], may_sleep[RUN_SOURCES + 1],
+            awake[RUN_SOURCES + 1];
     } with;
     /* A queue pair that can go two ways is to send for the first time.  False: it is not known yet which, and it becomes
-     * ready when it is. */
-    bool (*decide)(void *owner, struct qp *qp, uint64_t now);
+     * ready when it is.  Set with its owner by whoever opens the device. */
+    bool (*decide)(void *decider, struct qp *qp, uint64_t now);
+    void *decider;
 
     pthread_mutex_t lock;
     _Atomic int waiting;      /* threads that wait for the lock for a verb; whoever makes progress makes way */
@@ -101,7 +106,7 @@ struct run {
 
 /* lock.c. Unlocking serves the doorbells that rang meanwhile, so that no post is left lying. */
 uint64_t run_clock(void); /* CLOCK_MONOTONIC, ns */
-void run_init(struct run *run, struct nic *nic, const struct source *const *sources, void *owner); /* ended by NULL */
+void run_init(struct run *run, struct nic *nic, const struct run_source *sources);
 void run_free(struct run *run);
 int run_reserve(struct run *run, uint32_t qps); /* a timer for one more than so many; 0, -ENOMEM */
 void run_lock(struct run *run);
@@ -110,7 +115,8 @@ void run_unlock(struct run *run);
 void run_let_others(struct run *run); /* have the lock for a moment */
 void run_abandon(struct run *run);    /* in a forked child */
 
-/* sched.c */
+/* sched.c. deliver: a packet of n bytes is for that queue pair, which takes it in if its state allows */
+void sched_deliver(struct run *run, struct qp *qp, const struct packet *pkt, uint32_t n, uint64_t now);
 void sched_ready(struct run *run, struct qp *qp);
 void sched_input(struct run *run, struct qp *qp, uint64_t now); /* a packet has changed it: answers, timers */
 void sched_ring(struct run *run, struct qp *qp);                /* any thread, without the lock */
@@ -153,6 +159,6 @@ uint64_t engine_late(const struct run *run, uint64_t now);
 void engine_take_over(struct run *run); /* the application is going to wait: sockets are the engine's again */
 
 /* For each source that has the function. */
-#define EACH_SOURCE(run, s, function) for (const struct source *const *s = (run)->with.function; *s; s++)
+#define EACH_SOURCE(run, s, function) for (const struct run_source *s = (run)->with.function; s->is; s++)
 
 #endif

@@ -195,7 +195,7 @@ static bool moves(struct qp *qp, uint64_t left, uint64_t now) {
 }
 
 /* Does its link tell what has left this host? */
-static bool is_counted(const struct qp *qp) { return qp->way.port && qp->way.link->ops->left; }
+static bool is_counted(const struct qp *qp) { return qp->way.held && qp->way.link->ops->left; }
 
 /* Is the request that a timer runs for still on its way out of this host, or to be written now?  What else the queue pair
  * sends, answers and new requests, puts nothing off. */
@@ -256,6 +256,17 @@ void sched_input(struct run *run, struct qp *qp, uint64_t now) {
     refresh_timer(run, qp);
 }
 
+void sched_deliver(struct run *run, struct qp *qp, const struct packet *pkt, uint32_t n, uint64_t now) {
+    if (qp->state < RNIC_QPS_RTR) {
+        COUNT(qp, drop_bad_state);
+        return;
+    }
+    qp->counters.value[RNIC_CNT_rx_packets]++;
+    qp->counters.value[RNIC_CNT_rx_bytes] += n;
+    qp->engine->input(qp, pkt, now);
+    sched_input(run, qp, now);
+}
+
 /* The link for whose room the rest waits, or NULL.  Of datagrams, each of which goes its own way, the oldest has met a full
  * link if the turn has sent none. */
 static struct link *full_link(const struct qp *qp, bool sent) {
@@ -278,7 +289,7 @@ static void turn(struct run *run, struct qp *qp, uint64_t now) {
 
 static void flush_sources(struct run *run) {
     EACH_SOURCE(run, s, flush)
-    (*s)->flush(run->owner);
+    s->is->flush(s->owner);
 }
 
 bool sched_run(struct run *run, uint64_t now) {
@@ -286,7 +297,7 @@ bool sched_run(struct run *run, uint64_t now) {
     bool any = last != NULL;
     run->now = now;
     for (int turns = 0; turns < TURNS && (qp = pop_ready(run)); turns++) {
-        if (qp->reach == REACH_OPEN && !run->decide(run->owner, qp, now))
+        if (qp->reach == REACH_OPEN && !run->decide(run->decider, qp, now))
             ; /* something makes it ready when it is known */
         else
             turn(run, qp, now);

@@ -4,31 +4,10 @@
  */
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "base/address.h"
 #include "base/fail.h"
-#include "link/group/group.h"
 #include "qp/ah.h"
 #include "verbs/verbs.h"
-
-static int make(struct dev *dev, const struct rnic_ah_attr *attr, struct ah *ah, struct rnic_err *err) {
-    struct port *port;
-    int rc = qp_av_check(attr, err);
-    if (!rc)
-        rc = ah_resolve(dev, attr, &ah->way, err);
-    ah->way.datagrams = true;
-    if (rc || !group_is_multicast(&ah->way.dst.sin6_addr))
-        return rc;
-    port = ah->way.port;
-    rc = group_reach(&port->addr, &ah->way.dst, dev->net.ifindex);
-    if (!rc)
-        rc = group_send_by(port->tx_fd, address_is_v4(&port->addr), dev->net.ifindex);
-    return rc ? fail(err, rc,
-                     "the host has no way for multicast to this group over %s (ip route add multicast ...): %s",
-                     dev->net.name, strerror(-rc))
-              : 0;
-}
 
 int soft_create_ah(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct rnic_ah **out, struct rnic_err *err) {
     struct dev *dev = dev_of(pd->ctx);
@@ -41,11 +20,11 @@ int soft_create_ah(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct r
     ah->head = (struct ah_head){.pub = {pd->ctx, pd}, .users = 1};
     ah->attr = *attr;
     dev_lock(dev);
-    ah_reap(dev);
-    rc = make(dev, attr, ah, err);
+    ah_reap(&dev->nic);
+    rc = link_resolve(dev->nic.wire, attr, WAY_EACH, &ah->way, NULL, err);
     if (!rc) {
         ((struct pd *)pd)->ahs++;
-        ports_use(dev, &ah->way);
+        way_hold(&ah->way);
     }
     dev_unlock(dev);
     if (rc) {
@@ -71,10 +50,7 @@ int soft_destroy_ah(struct rnic_ah *pub, struct rnic_err *err) {
         return rc;
     dev_lock(dev);
     ((struct pd *)pub->pd)->ahs--;
-    ah_drop(&ah->head);
-    ah->next = dev->dying_ahs;
-    dev->dying_ahs = ah;
-    ah_reap(dev);
+    ah_destroy(&dev->nic, ah);
     dev_unlock(dev);
     return 0;
 }

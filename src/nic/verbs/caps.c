@@ -20,7 +20,7 @@ int soft_query_device_ex(struct rnic_context *ctx, struct rnic_device_attr_ex *a
         .cq_mod_caps = {UINT16_MAX, UINT16_MAX},
         .tm_caps = verbs_tm_caps,
         .max_dm_size = MAX_DM,
-        .packet_pacing_caps = {PACE_MIN_RATE, PACE_MAX_RATE, PACED_TYPES},
+        .packet_pacing_caps = {PACE_MIN_RATE, PACE_MAX_RATE, verbs_paced_types()},
     };
     raw_caps(attr);
     int rc = ctx->ops->query_device(ctx, &attr->orig_attr, err);

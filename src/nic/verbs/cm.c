@@ -17,7 +17,7 @@ int soft_cm_listen(struct rnic_context *ctx, uint64_t service_id, const union rn
     if (rc)
         return rc;
     dev_lock(dev);
-    rc = listeners_open(dev, service_id, addr, flags, out, err);
+    rc = listeners_open(&dev->host, ctx, service_id, addr, flags, out, err);
     dev_unlock(dev);
     return rc;
 }
@@ -28,7 +28,7 @@ int soft_cm_unlisten(struct rnic_listener *listener, struct rnic_err *err) {
     if (rc)
         return rc;
     dev_lock(dev);
-    listeners_close(dev, listener);
+    listeners_close(&dev->host, listener);
     dev_unlock(dev);
     return 0;
 }
@@ -37,7 +37,7 @@ int soft_cm_slot(struct rnic_context *ctx, uint32_t *slot, struct rnic_err *err)
     struct dev *dev = dev_of(ctx);
     int rc = dev_check_alive(dev, err);
     if (!rc)
-        *slot = dev->slots[0].number;
+        *slot = dev->host.slots[0].number;
     return rc;
 }
 
@@ -65,7 +65,7 @@ int soft_cm_watch_service(struct rnic_context *ctx, uint64_t service_id, const u
     listen_name(&name, service_id, &addr);
     int found = lifeline_watch(&name);
     if (found == -ECONNREFUSED) { /* nobody at that address: at all addresses? */
-        listen_any_name(&name, service_id, address_is_v4(&addr), dev->net.ifindex);
+        listen_any_name(&name, service_id, address_is_v4(&addr), dev->net.netdev.ifindex);
         found = lifeline_watch(&name);
     }
     return watching(found, fd, err);

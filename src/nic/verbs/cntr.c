@@ -107,15 +107,8 @@ int soft_read_comp_cntr(struct rnic_comp_cntr *pub, bool failed, uint64_t *value
 
 /* ---------------------------------------------------------------- at a queue pair */
 
-/* The operations that a service has (IBA table 45). */
 static uint32_t ops_of(const struct qp *qp) {
-    if (raw_table(qp)) /* it receives by work queues */
-        return RNIC_COMP_CNTR_OP_SEND;
-    if (qp->pub.qp_type == RNIC_QPT_XRC_RECV)
-        return RNIC_COMP_CNTR_OP_RECV | RNIC_COMP_CNTR_OP_REMOTE_RDMA_WRITE | RNIC_COMP_CNTR_OP_REMOTE_RDMA_READ;
-    if (qp_is_datagram(qp) || qp->pub.qp_type == RNIC_QPT_RAW_PACKET)
-        return LOCAL_MESSAGES;
-    return qp->ib.service == OPC_UC ? LOCAL_MESSAGES | WRITES : LOCAL_MESSAGES | WRITES | READS;
+    return raw_table(qp) ? RNIC_COMP_CNTR_OP_SEND : qp->service->counted; /* it receives by work queues */
 }
 
 static uint32_t taken_ops(const struct comp_cntrs *cntrs) {

@@ -23,7 +23,7 @@ static int still_open(struct dev *dev, struct rnic_err *err) {
     } kinds[] = {{dev->objects.pds, "protection domains"},
                  {dev->objects.cqs, "completion queues"},
                  {dev->objects.channels, "completion channels"},
-                 {listeners_count(dev), "listeners"},
+                 {listeners_count(&dev->host), "listeners"},
                  {dev->objects.xrcds, "XRC domains"},
                  {dev->objects.cntrs, "counters"},
                  {dev->objects.wqs, "work queues"},
@@ -58,8 +58,8 @@ static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *
         return rc;
     *attr = (struct rnic_device_attr){
         .fw_ver = RNIC_VERSION,
-        .node_guid = dev->net.guid,
-        .sys_image_guid = dev->net.guid,
+        .node_guid = dev->net.netdev.guid,
+        .sys_image_guid = dev->net.netdev.guid,
         .max_mr_size = 1ull << 47,
         .page_size_cap = 0xFFFFF000,
         .max_qp = MAX_QP,
@@ -111,10 +111,10 @@ static int soft_query_rt_values(struct rnic_context *ctx, struct rnic_values_ex 
 static struct netdev netdev_now(struct dev *dev) {
     bool dead = atomic_load(&dev->dead);
     if (!dead)
-        pthread_mutex_lock(&dev->net_lock);
-    struct netdev net = dev->net;
+        pthread_mutex_lock(&dev->net.lock);
+    struct netdev net = dev->net.netdev;
     if (!dead)
-        pthread_mutex_unlock(&dev->net_lock);
+        pthread_mutex_unlock(&dev->net.lock);
     return net;
 }
 
@@ -138,7 +138,7 @@ static int soft_query_port(struct rnic_context *ctx, int port, struct rnic_port_
         return rc;
     struct netdev net = netdev_now(dev_of(ctx));
     struct rnic_counters counters = counters_now(dev_of(ctx));
-    int mtu = dev_mtu_of(net.mtu);
+    int mtu = net_mtu_of(net.mtu);
     bool up = net.up && mtu;
     *attr = (struct rnic_port_attr){
         .state = up ? RNIC_PORT_ACTIVE : RNIC_PORT_DOWN,
@@ -183,7 +183,7 @@ static int soft_query_pkey(struct rnic_context *ctx, int port, int index, uint16
         return rc;
     if (index < 0 || index >= PKEYS)
         return fail(err, -EINVAL, "P_Key index %d; the table has %d entries", index, PKEYS);
-    *pkey = dev_of(ctx)->nic.pkeys[index];
+    *pkey = dev_of(ctx)->nic.ib.pkeys[index];
     return 0;
 }
 
@@ -195,7 +195,7 @@ static int soft_set_pkeys(struct rnic_context *ctx, int port, const uint16_t *pk
     if (rc)
         return rc;
     dev_lock(dev);
-    rc = pkeys_set(dev, pkeys, (uint32_t)n, err);
+    rc = pkeys_set(&dev->net, pkeys, (uint32_t)n, err);
     dev_unlock(dev);
     return rc;
 }
@@ -207,7 +207,7 @@ static int soft_query_counters(struct rnic_context *ctx, struct rnic_counters *o
         return rc;
     dev_lock(dev);
     *out = dev->nic.counters;
-    out->value[RNIC_CNT_port_remaps] = ports_remaps(dev);
+    out->value[RNIC_CNT_port_remaps] = ports_remaps(&dev->net);
     dev_unlock(dev);
     return 0;
 }
@@ -218,10 +218,7 @@ static int soft_set_fault(struct rnic_context *ctx, const struct rnic_fault *fau
     if (rc)
         return rc;
     dev_lock(dev);
-    udp_tx_flush(&dev->tx);
-    fault_set(&dev->fault, fault);
-    dev->nic.faulty = fault != NULL;
-    raw_set_fault(dev, fault);
+    net_set_fault(&dev->net, fault);
     dev_unlock(dev);
     engine_wake(&dev->run); /* it may have to wait for what the injector holds */
     return 0;
@@ -244,18 +241,14 @@ static int soft_ack_async_event(struct rnic_context *ctx, const struct rnic_asyn
 }
 
 const struct rnic_ops soft_ops = {
-    .name = "soft",
     .close = soft_close,
     .query_device = soft_query_device,
     .query_port = soft_query_port,
     .query_gid = soft_query_gid,
     .query_pkey = soft_query_pkey,
-    .query_counters = soft_query_counters,
-    .set_fault = soft_set_fault,
     .alloc_pd = soft_alloc_pd,
     .dealloc_pd = soft_dealloc_pd,
     .reg_mr = soft_reg_mr,
-    .alloc_mr = soft_alloc_mr,
     .dereg_mr = soft_dereg_mr,
     .create_comp_channel = soft_create_comp_channel,
     .destroy_comp_channel = soft_destroy_comp_channel,
@@ -269,12 +262,9 @@ const struct rnic_ops soft_ops = {
     .create_qp = soft_create_qp,
     .modify_qp = soft_modify_qp,
     .query_qp = soft_query_qp,
-    .query_qp_stats = soft_query_qp_stats,
     .destroy_qp = soft_destroy_qp,
     .post_send = soft_post_send,
     .post_recv = soft_post_recv,
-    .post_send_now = soft_post_send_now,
-    .poll_cq_now = soft_poll_cq_now,
     .create_qp_ex = soft_create_qp_ex,
     .post_send_whole = soft_post_send_whole,
     .modify_qp_rate_limit = soft_modify_qp_rate_limit,
@@ -295,17 +285,10 @@ const struct rnic_ops soft_ops = {
     .alloc_mw = soft_alloc_mw,
     .dealloc_mw = soft_dealloc_mw,
     .bind_mw = soft_bind_mw,
-    .query_mw = soft_query_mw,
     .create_ah = soft_create_ah,
-    .query_ah = soft_query_ah,
     .destroy_ah = soft_destroy_ah,
     .attach_mcast = soft_attach_mcast,
     .detach_mcast = soft_detach_mcast,
-    .cm_listen = soft_cm_listen,
-    .cm_unlisten = soft_cm_unlisten,
-    .cm_slot = soft_cm_slot,
-    .cm_watch = soft_cm_watch,
-    .cm_watch_service = soft_cm_watch_service,
     .query_device_ex = soft_query_device_ex,
     .query_rt_values = soft_query_rt_values,
     .create_cq_ex = soft_create_cq_ex,
@@ -339,17 +322,40 @@ const struct rnic_ops soft_ops = {
     .unimport_mr = soft_unimport_mr,
     .import_dm = soft_import_dm,
     .unimport_dm = soft_unimport_dm,
-    .query_raw = soft_query_raw,
     .create_flow = soft_create_flow,
     .destroy_flow = soft_destroy_flow,
     .create_wq = soft_create_wq,
     .modify_wq = soft_modify_wq,
-    .query_wq = soft_query_wq,
     .destroy_wq = soft_destroy_wq,
     .post_wq_recv = soft_post_wq_recv,
     .create_rwq_ind_table = soft_create_rwq_ind_table,
     .destroy_rwq_ind_table = soft_destroy_rwq_ind_table,
     .get_async_event = soft_get_async_event,
     .ack_async_event = soft_ack_async_event,
-    .set_pkeys = soft_set_pkeys,
+};
+
+/* ---------------------------------------------------------------- what libibverbs does not have */
+
+static const struct rnic_ext_cm cm = {
+    .listen = soft_cm_listen,
+    .unlisten = soft_cm_unlisten,
+    .slot = soft_cm_slot,
+    .watch = soft_cm_watch,
+    .watch_service = soft_cm_watch_service,
+};
+static const struct rnic_ext_now now = {.post_send = soft_post_send_now, .poll_cq = soft_poll_cq_now};
+static const struct rnic_ext_stats stats = {.query_counters = soft_query_counters, .query_qp = soft_query_qp_stats};
+static const struct rnic_ext_faults faults = {.set = soft_set_fault};
+static const struct rnic_ext_pkeys pkeys = {.set = soft_set_pkeys};
+static const struct rnic_ext_memory memory = {.alloc_mr = soft_alloc_mr};
+static const struct rnic_ext_query query = {
+    .mw = soft_query_mw,
+    .wq = soft_query_wq,
+    .ah = soft_query_ah,
+    .raw = soft_query_raw,
+};
+
+const struct rnic_extension soft_extensions[] = {
+    {RNIC_EXT_CM, &cm},       {RNIC_EXT_NOW, &now},       {RNIC_EXT_STATS, &stats}, {RNIC_EXT_FAULTS, &faults},
+    {RNIC_EXT_PKEYS, &pkeys}, {RNIC_EXT_MEMORY, &memory}, {RNIC_EXT_QUERY, &query}, {0},
 };

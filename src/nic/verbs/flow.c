@@ -10,7 +10,7 @@
 #include "verbs/verbs.h"
 
 static int insert(struct dev *dev, struct flow_rule *rule, struct rnic_err *err) {
-    int rc = raw_listen(dev, err);
+    int rc = frames_listen(&dev->net, err);
     if (rc)
         return rc;
     flow_insert(&dev->nic.raw->rules, rule);
@@ -96,9 +96,9 @@ int soft_query_raw(struct rnic_context *ctx, struct rnic_raw_attr *attr, struct 
     if (rc)
         return rc;
     dev_lock(dev);
-    bool wire = raw_reaches_wire(dev, &why);
+    bool wire = frames_reach_wire(&dev->net, &why);
     dev_unlock(dev);
-    *attr = (struct rnic_raw_attr){.max_frame = (uint32_t)dev->net.mtu + ETH_BYTES, .wire = wire};
+    *attr = (struct rnic_raw_attr){.max_frame = (uint32_t)dev->net.netdev.mtu + ETH_BYTES, .wire = wire};
     if (!wire)
         memcpy(attr->why, why.text, sizeof attr->why - 1);
     return 0;

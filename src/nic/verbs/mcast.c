@@ -29,7 +29,7 @@ int soft_attach_mcast(struct rnic_qp *qp, const union rnic_gid *gid, uint16_t li
     if (rc)
         return rc;
     dev_lock(dev);
-    rc = mcast_attach(dev, (struct qp *)qp, gid, err);
+    rc = mcast_attach(&dev->net, (struct qp *)qp, gid, err);
     dev_unlock(dev);
     return rc;
 }
@@ -41,7 +41,7 @@ int soft_detach_mcast(struct rnic_qp *qp, const union rnic_gid *gid, uint16_t li
     if (rc)
         return rc;
     dev_lock(dev);
-    rc = mcast_detach(dev, (struct qp *)qp, gid, err);
+    rc = mcast_detach(&dev->net, (struct qp *)qp, gid, err);
     dev_unlock(dev);
     return rc;
 }

@@ -170,7 +170,7 @@ static bool is_ordinary(const struct mr *mr) { return mr->kind == MR_PLAIN && !m
 /* The program's memory may be what the device has made for another region. */
 void publish_mr(struct dev *dev, struct mr *mr) {
     bool in_file = mr_in_file(mr);
-    if (!in_file && !(is_ordinary(mr) && dev->local))
+    if (!in_file && !(is_ordinary(mr) && dev->host.local))
         return;
     uint64_t at = mr->sealed >= 0 ? (uint64_t)mr->sealed : in_file ? mr->stored_at : mr->pub.iova + mr->shift;
     if (!in_file)
@@ -223,7 +223,7 @@ int withdraw_mr(struct dev *dev, struct mr *mr, struct rnic_err *err) {
     mr->record = -1;
     if (record < 0)
         return 0;
-    rc = lanes_await(dev, 0) || is_only_copied(dev, mr)
+    rc = lanes_await(&dev->host, 0) || is_only_copied(dev, mr)
              ? check_unused(mr, err)
              : fail(err, -EBUSY, "a process that has been stopped is in the middle of reading or writing the region");
     if (rc)

@@ -2,25 +2,39 @@
  *
  * The software RNIC as a provider of devices: which there are, and opening one.
  */
+#include <errno.h>
+#include <string.h>
+
+#include "base/fail.h"
 #include "verbs/verbs.h"
 
-int rnic_soft_list(struct rnic_device_info *list, int max, struct rnic_err *err) { return device_list(list, max, err); }
-
-int rnic_soft_open(const char *netdev, const struct rnic_open_attr *attr, struct rnic_context **ctx,
-                   struct rnic_err *err) {
+static int open_soft(const char *name, const struct rnic_open_attr *attr, struct rnic_context **ctx,
+                     struct rnic_err *err) {
+    static const char prefix[] = DEVICE_PREFIX;
     struct dev *dev = NULL;
-    int rc = device_open(netdev, attr, &soft_ops, &dev, err);
+    if (strncmp(name, prefix, sizeof prefix - 1))
+        return fail(err, -ENODEV, "no software RNIC has the name %s", name);
+    int rc = device_open(name + sizeof prefix - 1, attr, &rnic_soft, &dev, err);
     if (!rc)
         *ctx = &dev->pub;
     return rc;
 }
 
-int rnic_soft_import(int cmd_fd, struct rnic_context **ctx, struct rnic_device_info *info, struct rnic_err *err) {
+static int import_soft(int cmd_fd, struct rnic_context **ctx, struct rnic_device_info *info, struct rnic_err *err) {
     struct dev *dev = NULL;
-    int rc = device_import(cmd_fd, &soft_ops, &dev, err);
+    int rc = device_import(cmd_fd, &rnic_soft, &dev, err);
     if (rc)
         return rc;
     *ctx = &dev->pub;
-    device_describe(&dev->net, info);
+    device_describe(&dev->net.netdev, info);
     return 0;
 }
+
+const struct rnic_provider rnic_soft = {
+    .name = "soft",
+    .list = device_list,
+    .open = open_soft,
+    .import = import_soft,
+    .ops = &soft_ops,
+    .extensions = soft_extensions,
+};

@@ -145,17 +145,12 @@ struct qp *verbs_make_qp(struct dev *dev, struct rnic_pd *pd, struct rnic_qp_ini
 
 static int number_qp(struct dev *dev, struct qp *qp, struct rnic_err *err) {
     if (qp->pub.qp_type != RNIC_QPT_GSI)
-        return qpn_add(dev, qp, err);
-    if (dev->gsi)
+        return host_add_qp(&dev->host, qp, err);
+    if (dev->host.gsi)
         return fail(err, -EBUSY, "this context has a GSI queue pair already; there is one queue pair 1 in each");
-    dev->gsi = qp;
+    dev->host.gsi = qp;
     qp->pub.qp_num = QPN_GSI;
     return 0;
-}
-
-static void show_headers(struct dev *dev, bool show) {
-    for (int i = 0; i < dev->net.ngids; i++)
-        port_show_headers(&dev->ports[i], show);
 }
 
 static void use_cq(struct rnic_cq *cq, int by) {
@@ -180,15 +175,15 @@ int verbs_enter_qp(struct dev *dev, struct qp *qp, struct rnic_err *err) {
         return fail(err, rc, "no memory");
     rc = number_qp(dev, qp, err);
     if (!rc && qp->engine == &raw_ops) {
-        rc = raw_enter(dev, qp, err);
+        rc = frames_enter(&dev->net, qp, err);
         if (rc)
-            qpn_remove(dev, qp);
+            qpn_remove(&dev->host, qp);
     }
     if (rc)
         return rc;
     dev->objects.qps++;
     if (qp_is_datagram(qp) && dev->objects.datagram_qps++ == 0)
-        show_headers(dev, true);
+        ports_show_headers(&dev->net, true);
     count_users(qp, 1);
     return 0;
 }
@@ -224,15 +219,15 @@ void verbs_leave_qp(struct dev *dev, struct qp *qp) {
         tag_forget(qp->tagged->list, qp);
     mw_unbind_all(&qp->windows);
     if (qp->engine == &raw_ops)
-        raw_leave(dev, qp);
-    if (dev->gsi == qp)
-        dev->gsi = NULL;
+        frames_leave(&dev->net, qp);
+    if (dev->host.gsi == qp)
+        dev->host.gsi = NULL;
     else
-        qpn_remove(dev, qp);
-    verbs_leave_paths(dev, qp);
+        qpn_remove(&dev->host, qp);
+    verbs_disconnect(dev, qp);
     dev->objects.qps--;
     if (qp_is_datagram(qp) && --dev->objects.datagram_qps == 0)
-        show_headers(dev, false);
+        ports_show_headers(&dev->net, false);
     count_users(qp, -1);
 }
 

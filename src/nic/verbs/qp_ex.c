@@ -58,14 +58,23 @@ int soft_create_qp_ex(struct rnic_pd *pd, struct rnic_qp_init_attr_ex *attr, str
 
 /* ---------------------------------------------------------------- pacing */
 
+uint32_t verbs_paced_types(void) {
+    uint32_t types = 0;
+    for (int type = 0; type < 32; type++) {
+        const struct service *service = verbs_service(type);
+        types |= service && service->paced ? 1u << type : 0;
+    }
+    return types;
+}
+
 static uint32_t packet_bytes(const struct dev *dev, const struct qp *qp) {
     if (qp->pub.qp_type == RNIC_QPT_RAW_PACKET)
-        return (uint32_t)dev->net.mtu;
-    return mtu_bytes(qp->ib.service == OPC_UD ? dev_active_mtu(dev) : qp->attr.path_mtu);
+        return (uint32_t)dev->net.netdev.mtu;
+    return mtu_bytes(qp_is_datagram(qp) ? net_active_mtu(&dev->net) : qp->attr.path_mtu);
 }
 
 static int check_rate(const struct qp *qp, const struct rnic_qp_rate_limit_attr *attr, struct rnic_err *err) {
-    if (!(PACED_TYPES >> qp->pub.qp_type & 1))
+    if (!qp->service->paced)
         return fail(err, -EOPNOTSUPP, "a queue pair of type %d cannot be paced: RC, UC, UD and RAW_PACKET can",
                     qp->pub.qp_type);
     if (attr->comp_mask)

@@ -5,81 +5,53 @@
 #include <errno.h>
 
 #include "base/fail.h"
-#include "qp/path.h"
+#include "roce/path.h"
 #include "verbs/verbs.h"
 
 #define SETTLE_NS 1000000000ull /* the last ACK waits for room so long */
 
-struct ways { /* that an address vector stands for (IBA A17.4): to the peer, and from it */
-    struct way to, from;
-};
-
-static int resolve(struct dev *dev, const struct rnic_ah_attr *av, uint32_t dest_qpn, struct ways *ways,
-                   struct rnic_err *err) {
-    struct way *to = &ways->to;
-    int rc = ah_resolve_peer(dev, av, dest_qpn, to, err);
-    if (rc)
-        return rc;
-    ways->from = (struct way){.src = to->dst, .dst = to->src};
-    ways->from.dst.sin6_port = htons(ROCE_UDP_PORT);
-    return 0;
-}
-
-static void take_port(struct dev *dev, struct way *old, const struct way *to) {
-    ports_leave(dev, old);
-    ports_use(dev, to);
-}
-
-static void take_paths(struct dev *dev, struct qp *qp, uint32_t mask, const struct ways *path, const struct ways *alt) {
+static void take_paths(struct dev *dev, struct qp *qp, uint32_t mask, const struct paths *paths) {
+    if (mask & RNIC_QP_AV)
+        lanes_leave(&dev->host, qp);
+    path_take(qp, mask, paths);
     if (mask & RNIC_QP_AV) {
-        lanes_leave(dev, qp);
-        take_port(dev, &qp->way, &path->to);
-        qp->way = path->to;
-        qp->ib.from = path->from;
-        memset(qp->ib.heard, 0, sizeof qp->ib.heard);
-        floods_new_peer(dev, qp, &qp->ib.from.src.sin6_addr);
-        qp->reach = qp->reach_in = dev->local ? REACH_OPEN : REACH_WIRE;
+        floods_new_peer(&dev->host, qp, &qp->ib.from.src.sin6_addr);
+        qp->reach = qp->reach_in = dev->host.local ? REACH_OPEN : REACH_WIRE;
     }
-    if (mask & RNIC_QP_ALT_PATH) {
-        take_port(dev, &qp->ib.alt, &alt->to);
-        path_load(qp, &alt->to, &alt->from);
-        floods_new_peer(dev, qp, &alt->from.src.sin6_addr);
-    }
+    if (mask & RNIC_QP_ALT_PATH)
+        floods_new_peer(&dev->host, qp, &qp->ib.alt_from.src.sin6_addr);
 }
 
-/* The two flows may change places in a migration: together they name the ports that are counted. */
-void verbs_leave_paths(struct dev *dev, struct qp *qp) {
-    if (!qp->ib.service) /* frames go by no port */
-        return;
-    ports_leave(dev, &qp->way);
-    ports_leave(dev, &qp->ib.alt);
-    lanes_leave(dev, qp);
+void verbs_disconnect(struct dev *dev, struct qp *qp) {
+    lanes_leave(&dev->host, qp);
+    if (qp->engine->disconnect)
+        qp->engine->disconnect(qp);
 }
 
 /* What a transition means to the device's scheduling; the rest is qp_transition(). */
-static int enter_state(struct dev *dev, struct qp *qp, int to) {
+static int enter_state(struct dev *dev, struct qp *qp, int to, struct rnic_err *err) {
     if (to == RNIC_QPS_RESET || to == RNIC_QPS_ERR)
         sched_settle(&dev->run, qp);
     if (to == RNIC_QPS_RESET) {
         sched_forget(&dev->run, qp);
-        verbs_leave_paths(dev, qp);
+        verbs_disconnect(dev, qp);
     }
-    int rc = qp_transition(qp, to);
-    if (!rc && to == RNIC_QPS_RTR && qp->ib.service & OPC_UD)
-        floods_new_peer(dev, qp, NULL);
+    int rc = qp_transition(qp, to, err);
+    if (!rc && to == RNIC_QPS_RTR && qp_is_datagram(qp))
+        floods_new_peer(&dev->host, qp, NULL);
     if (!rc && to >= RNIC_QPS_RTS)
         sched_ready(&dev->run, qp);
     return rc;
 }
 
 static int check_mtu(const struct dev *dev, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err) {
-    if (!(mask & RNIC_QP_PATH_MTU) || attr->path_mtu <= dev_active_mtu(dev))
+    if (!(mask & RNIC_QP_PATH_MTU) || attr->path_mtu <= net_active_mtu(&dev->net))
         return 0;
-    if (!dev_active_mtu(dev))
-        return fail(err, -EINVAL, "the MTU of %s is %d, too small for RoCE: at least %u", dev->net.name, dev->net.mtu,
-                    mtu_bytes(RNIC_MTU_256) + DEV_HEADERS_MAX);
+    if (!net_active_mtu(&dev->net))
+        return fail(err, -EINVAL, "the MTU of %s is %d, too small for RoCE: at least %u", dev->net.netdev.name,
+                    dev->net.netdev.mtu, mtu_bytes(RNIC_MTU_256) + NET_HEADERS_MAX);
     return fail(err, -EINVAL, "path_mtu is %u bytes; the port's active MTU is %u (the netdev's is %d)",
-                mtu_bytes(attr->path_mtu), mtu_bytes(dev_active_mtu(dev)), dev->net.mtu);
+                mtu_bytes(attr->path_mtu), mtu_bytes(net_active_mtu(&dev->net)), dev->net.netdev.mtu);
 }
 
 /* A path that is not a wire's cannot fail, and no packet of it could tell the peer of another one. */
@@ -94,28 +66,25 @@ static int check_local(const struct qp *qp, uint32_t mask, struct rnic_err *err)
 
 static int modify(struct dev *dev, struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask,
                   struct rnic_err *err) {
-    struct ways path, alt;
+    struct paths paths;
     struct rnic_qp_attr before = qp->attr;
     int rc = qp_attr_check(qp, attr, mask, err);
-    uint32_t dest = mask & RNIC_QP_DEST_QPN ? attr->dest_qp_num : qp->attr.dest_qp_num;
     if (!rc)
         rc = check_mtu(dev, attr, mask, err);
     if (!rc)
         rc = check_local(qp, mask, err);
-    if (!rc && (mask & RNIC_QP_AV))
-        rc = resolve(dev, &attr->ah_attr, dest, &path, err);
-    if (!rc && (mask & RNIC_QP_ALT_PATH))
-        rc = resolve(dev, &attr->alt_ah_attr, dest, &alt, err);
+    if (!rc)
+        rc = path_resolve(qp, attr, mask, &paths, err);
     if (rc)
         return rc;
     qp_attr_apply(qp, attr, mask);
     if (mask & RNIC_QP_STATE)
-        rc = enter_state(dev, qp, attr->qp_state);
+        rc = enter_state(dev, qp, attr->qp_state, err);
     if (rc) {
-        qp->attr = before;
-        return fail(err, rc, "no memory for %u responder resources", attr->max_dest_rd_atomic);
+        qp_attr_restore(qp, &before);
+        return rc;
     }
-    take_paths(dev, qp, mask, &path, &alt);
+    take_paths(dev, qp, mask, &paths);
     if (mask & RNIC_QP_PATH_MIG_STATE)
         path_set_state(qp, attr->path_mig_state);
     return 0;
@@ -124,8 +93,8 @@ static int modify(struct dev *dev, struct qp *qp, const struct rnic_qp_attr *att
 /* Processes of this host may reach memory by it, without us: where nobody counts what they do. */
 void verbs_publish_qp(struct dev *dev, struct qp *qp) {
     uint32_t access = qp->attr.qp_access_flags | (qp->attr.max_dest_rd_atomic ? STORE_ANSWERS : 0);
-    bool connected = qp->state >= RNIC_QPS_RTR && qp->state <= RNIC_QPS_SQD && qp->pub.qp_type == RNIC_QPT_RC;
-    if (!dev->local || !connected || qp->cntrs)
+    bool connected = qp->state >= RNIC_QPS_RTR && qp->state <= RNIC_QPS_SQD && qp->service->exposed;
+    if (!dev->host.local || !connected || qp->cntrs)
         return;
     qp->exposed = true;
     qp->record = store_publish(&dev->store, &(struct store_record){.kind = STORE_QP,
@@ -150,11 +119,11 @@ static bool end_copies(struct dev *dev, struct qp *qp, bool ends) {
     uint32_t peer = qp->attr.dest_qp_num;
     if (!qp->exposed)
         return true;
-    if (!lanes_await(dev, peer))
+    if (!lanes_await(&dev->host, peer))
         return false;
     if (ends)
         qp_close_off(qp);
-    return !ends || lanes_await(dev, peer);
+    return !ends || lanes_await(&dev->host, peer);
 }
 
 /* The same as for regions (withdraw_mr). */
@@ -221,7 +190,7 @@ int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_
     dev_unlock(dev);
     engine_wake(&dev->run); /* new sockets to watch, new deadlines */
     if (!rc && (mask & RNIC_QP_AV))
-        lanes_prepare(dev, qp_of(pub));
+        lanes_prepare(&dev->host, qp_of(pub));
     return rc;
 }
 
@@ -236,11 +205,8 @@ int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct rnic_qp
         return rc;
     dev_lock(dev);
     struct rnic_qp_cap cap = verbs_granted_cap(qp);
-    *attr = qp->attr;
-    attr->qp_state = attr->cur_qp_state = qp->state;
-    attr->sq_draining = qp->sq_draining;
+    qp_query(qp, attr);
     attr->cap = cap;
-    attr->rate_limit = qp->pace.rate;
     *init = (struct rnic_qp_init_attr){.qp_context = pub->qp_context,
                                        .send_cq = pub->send_cq,
                                        .recv_cq = pub->recv_cq,

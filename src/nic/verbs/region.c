@@ -79,7 +79,7 @@ static int take_addr(struct mr *mr, const struct rnic_mr_init_attr *attr, struct
 /* What peers may read and no request may write; where that cannot be enforced, they keep to it all the same. */
 static bool take_sealed(struct dev *dev, struct mr *mr) {
     const uint32_t both = RNIC_ACCESS_REMOTE_READ | RNIC_ACCESS_LOCAL_WRITE;
-    return dev->local && (mr->access & both) == RNIC_ACCESS_REMOTE_READ &&
+    return dev->host.local && (mr->access & both) == RNIC_ACCESS_REMOTE_READ &&
            !store_alloc_sealed(&dev->store, mr->pub.length, &mr->sealed, &mr->map);
 }
 

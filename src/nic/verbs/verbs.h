@@ -5,7 +5,7 @@
  * destroys objects, and leaves to dev/ who makes progress when.
  *
  *   provider.c   which devices there are; opening one
- *   device.c     the operations table; device, port, counters, asynchronous events
+ *   device.c     the operations table and the extensions; device, port, counters, asynchronous events
  *   caps.c       what the device can do beyond ibv_query_device
  *   qp.c         creates, destroys and posts; qp_modify.c modifies and queries; qp_ex.c is what came later
  *   cq.c, srq.c, wq.c, tag.c, xrc.c, ah.c, mcast.c, flow.c, cntr.c, mw.c    the other objects
@@ -17,7 +17,7 @@
 
 #include "dev/dev.h"
 
-#define MAX_QP (DEV_MAX_SLOTS * (int)QPN_INDICES / 2)
+#define MAX_QP (SLOTS_EACH * (int)QPN_INDICES / 2)
 #define MAX_QP_WR 32768
 #define MAX_SGE SGE_MAX
 #define MAX_INLINE 4096
@@ -176,8 +176,8 @@ static inline struct qp *qp_of(struct rnic_qp *pub) { return ((struct qp *)pub)-
 int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err);
 int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct rnic_qp_init_attr *init, struct rnic_err *err);
 int soft_query_qp_stats(struct rnic_qp *pub, struct rnic_qp_stats *out, struct rnic_err *err);
-void verbs_leave_paths(struct dev *dev, struct qp *qp); /* its packets take no way any more */
-void verbs_publish_qp(struct dev *dev, struct qp *qp);  /* to peers on this host */
+void verbs_disconnect(struct dev *dev, struct qp *qp); /* its packets take no way any more */
+void verbs_publish_qp(struct dev *dev, struct qp *qp); /* to peers on this host */
 /* Sends the last ACK, since nobody could tell the peer later that its work has been done.  Lets go of the lock while the link
  * is full. */
 void verbs_settle(struct dev *dev, struct qp *qp);
@@ -187,7 +187,7 @@ int verbs_close_off(struct dev *dev, struct qp *qp, bool ends, struct rnic_err *
 void verbs_carry_on(struct dev *dev, struct qp *qp); /* after that: it does not end */
 
 /* qp_ex.c */
-#define PACED_TYPES (1u << RNIC_QPT_RC | 1u << RNIC_QPT_UC | 1u << RNIC_QPT_UD | 1u << RNIC_QPT_RAW_PACKET)
+uint32_t verbs_paced_types(void); /* 1 << enum rnic_qp_type: whose rate can be limited */
 int soft_create_qp_ex(struct rnic_pd *pd, struct rnic_qp_init_attr_ex *attr, struct rnic_qp **out,
                       struct rnic_err *err);
 int soft_modify_qp_rate_limit(struct rnic_qp *pub, const struct rnic_qp_rate_limit_attr *attr, struct rnic_err *err);
@@ -271,6 +271,8 @@ int soft_cm_watch(struct rnic_context *ctx, uint32_t slot, int *fd, struct rnic_
 int soft_cm_watch_service(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *gid, int *fd,
                           struct rnic_err *err);
 
-extern const struct rnic_ops soft_ops; /* device.c */
+/* device.c: what rnic_soft consists of */
+extern const struct rnic_ops soft_ops;
+extern const struct rnic_extension soft_extensions[];
 
 #endif

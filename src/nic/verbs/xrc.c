@@ -258,7 +258,7 @@ int soft_open_qp(struct rnic_context *ctx, const struct rnic_qp_open_attr *attr,
     if (!h)
         return fail(err, -ENOMEM, "no memory");
     dev_lock(dev);
-    struct qp *qp = qpn_find(dev, attr->qp_num);
+    struct qp *qp = qpn_find(&dev->host, attr->qp_num);
     if (qp && qp->xrc == &xrcd->of->domain)
         add_handle(qp, h);
     else

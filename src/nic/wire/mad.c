@@ -8,7 +8,6 @@
 /* Offsets in the common header (IBA 13.4.3) and, from 24 on, in the messages (IBA 12.6.5 to 12.6.17, 12.11.1, 12.11.2). */
 enum {
     BASE_VERSION = 0,
-    CLASS = 1,
     CLASS_VERSION = 2,
     METHOD = 3,
     TRANSACTION = 8,
@@ -38,7 +37,7 @@ static const struct {
 struct mad_address mad_address(const uint8_t mad[MAD_BYTES]) {
     uint16_t attribute = get_be16(mad + MAD_ATTRIBUTE);
     struct mad_address out = {MAD_OTHER, 0, 0};
-    if (mad[BASE_VERSION] != 1 || mad[CLASS] != CM_CLASS || mad[CLASS_VERSION] != CM_CLASS_VERSION ||
+    if (mad[BASE_VERSION] != 1 || mad[MAD_CLASS] != CM_CLASS || mad[CLASS_VERSION] != CM_CLASS_VERSION ||
         mad[METHOD] != METHOD_SEND || attribute >= sizeof messages / sizeof *messages)
         return out;
     out.target = messages[attribute].target;
@@ -52,7 +51,7 @@ struct mad_address mad_address(const uint8_t mad[MAD_BYTES]) {
 static void header(uint8_t *answer, const uint8_t *request, uint16_t attribute) {
     memset(answer, 0, MAD_BYTES);
     answer[BASE_VERSION] = 1;
-    answer[CLASS] = CM_CLASS;
+    answer[MAD_CLASS] = CM_CLASS;
     answer[CLASS_VERSION] = CM_CLASS_VERSION;
     answer[METHOD] = METHOD_SEND;
     memcpy(answer + TRANSACTION, request + TRANSACTION, TRANSACTION_BYTES);

@@ -17,6 +17,7 @@
 
 /* Where a message says what it is and whom it is for (IBA 13.4.3, 12.6.5 to 12.6.17, 12.11.1, 12.11.2). */
 enum {
+    MAD_CLASS = 1,
     MAD_ATTRIBUTE = 16,
     MAD_LOCAL_ID = 24, /* the sender's communication id; of SIDR messages the request id */
     MAD_REMOTE_ID = 28,

@@ -10,7 +10,7 @@ cdef class AH(Handle):
     def __cinit__(self, PD pd not None, attr):
         cdef rnic_ah_attr c = attr.as_struct()
         cdef rnic_err err
-        pd.need("create_ah")
+        pd.need_verb("create_ah", pd.ops.create_ah is not NULL)
         err.text[0] = 0
         check(pd.ops.create_ah(pd.p, &c, &self.p, &err), "create_ah", &err)
         self.pd = pd
@@ -23,10 +23,10 @@ cdef class AH(Handle):
         """The fields of struct rnic_ah_attr."""
         cdef rnic_ah_attr attr
         cdef rnic_err err
-        self.need("query_ah")
+        self.need_verb("query_ah", self.ctx.query is not NULL)
         memset(&attr, 0, sizeof(attr))
         err.text[0] = 0
-        check(self.ops.query_ah(self.p, &attr, &err), "query_ah", &err)
+        check(self.ctx.query.ah(self.p, &attr, &err), "query_ah", &err)
         return attr
 
 

@@ -15,7 +15,7 @@ cdef class CompCntr(Handle):
     def __cinit__(self, Context context not None, init):
         cdef rnic_comp_cntr_init_attr attr = init.as_struct()
         cdef rnic_err err
-        context.need("create_comp_cntr")
+        context.need_verb("create_comp_cntr", context.ops.create_comp_cntr is not NULL)
         err.text[0] = 0
         check(context.ops.create_comp_cntr(context.p, &attr, &self.p, &err), "create_comp_cntr", &err)
         self.attach(context, (context,), "destroy_comp_cntr")
@@ -82,7 +82,7 @@ cdef class FlowCounters(Handle):
 
     def __cinit__(self, Context context not None):
         cdef rnic_err err
-        context.need("create_counters")
+        context.need_verb("create_counters", context.ops.create_counters is not NULL)
         err.text[0] = 0
         check(context.ops.create_counters(context.p, &self.p, &err), "create_counters", &err)
         self.attach(context, (context,), "destroy_counters")

@@ -20,6 +20,14 @@ cdef class Context(Handle):
 
     cdef rnic_context *p
     cdef readonly str name      #: The device's name.
+    # The provider's extensions; NULL: it lacks them.
+    cdef const rnic_ext_cm *cm
+    cdef const rnic_ext_now *now
+    cdef const rnic_ext_stats *stats
+    cdef const rnic_ext_faults *faults
+    cdef const rnic_ext_pkeys *pkeys
+    cdef const rnic_ext_memory *memory
+    cdef const rnic_ext_query *query
 
     def __init__(self):
         raise TypeError("use rnic.open_device()")
@@ -28,17 +36,22 @@ cdef class Context(Handle):
     def wrap(cls, name, address):
         """Take over a provider's struct rnic_context at this address; close() calls the provider's close."""
         cdef Context self = cls.__new__(cls)
-        self.adopt(name, <rnic_context *><uintptr_t>address)
+        cdef rnic_context *p = <rnic_context *><uintptr_t>address
+        cdef rnic_err err
+        err.text[0] = 0
+        check(rnic_provider_check(p.provider, &err), "open_device", &err)
+        self.adopt(name, p)
         return self
 
     @classmethod
-    def open_soft(cls, name, netdev, rcvbuf=0, max_window=0, no_gso=False, pkeys=(), congestion=0, local=0):
-        """Open the software RNIC on a network interface (rnic_soft_open)."""
+    def raw_open(cls, provider, name, rcvbuf=0, max_window=0, no_gso=False, pkeys=(), congestion=0, local=0):
+        """Open a device of a provider, both by name."""
         cdef Context self = cls.__new__(cls)
+        cdef const rnic_provider *its = provider_of(provider, "open_device")
         cdef rnic_open_attr attr
         cdef rnic_context *p = NULL
         cdef rnic_err err
-        cdef bytes encoded = os.fsencode(netdev)
+        cdef bytes encoded = os.fsencode(name)
         cdef const char *c_name = encoded
         cdef int rc
         cdef uint16_t table[MAX_PKEYS]
@@ -48,29 +61,44 @@ cdef class Context(Handle):
         attr.congestion, attr.local = congestion, local
         err.text[0] = 0
         with nogil:
-            rc = rnic_soft_open(c_name, &attr, &p, &err)
+            rc = its.open(c_name, &attr, &p, &err)
         check(rc, "open_device", &err)
         self.adopt(name, p)
         return self
 
     @classmethod
-    def import_soft(cls, int cmd_fd):
-        """The software RNIC behind a cmd_fd (rnic_soft_import), and what struct rnic_device_info says of it."""
+    def raw_import(cls, int cmd_fd):
+        """The context behind a cmd_fd, of whichever provider it is, and its device as of device_list()."""
         cdef Context self = cls.__new__(cls)
+        cdef const rnic_provider *its = rnic_provider_at(0)
         cdef rnic_device_info info
         cdef rnic_context *p = NULL
-        cdef rnic_err err
-        cdef int rc
-        err.text[0] = 0
-        with nogil:
-            rc = rnic_soft_import(cmd_fd, &p, &info, &err)
-        check(rc, "import_device", &err)
+        cdef rnic_err first, err
+        cdef int rc = -EINVAL, i = 0
+        first.text[0] = 0
+        while its is not NULL and rc == -EINVAL:
+            if its.import_ is not NULL:
+                err.text[0] = 0
+                with nogil:
+                    rc = its.import_(cmd_fd, &p, &info, &err)
+                if rc != -EINVAL or first.text[0] == 0:
+                    first = err
+            i += 1
+            its = rnic_provider_at(i)
+        check(rc, "import_device", &first)
         self.adopt(info.name.decode(), p)
-        return self, info
+        return self, described(&info, p.provider)
 
     cdef int adopt(self, str name, rnic_context *p) except -1:
         self.p = p
         self.ops = p.ops
+        self.cm = <const rnic_ext_cm *>rnic_extension(p, RNIC_EXT_CM)
+        self.now = <const rnic_ext_now *>rnic_extension(p, RNIC_EXT_NOW)
+        self.stats = <const rnic_ext_stats *>rnic_extension(p, RNIC_EXT_STATS)
+        self.faults = <const rnic_ext_faults *>rnic_extension(p, RNIC_EXT_FAULTS)
+        self.pkeys = <const rnic_ext_pkeys *>rnic_extension(p, RNIC_EXT_PKEYS)
+        self.memory = <const rnic_ext_memory *>rnic_extension(p, RNIC_EXT_MEMORY)
+        self.query = <const rnic_ext_query *>rnic_extension(p, RNIC_EXT_QUERY)
         self.name = name
         self.closer = "close_device"
         self.live = True
@@ -109,9 +137,24 @@ cdef class Context(Handle):
 
     @property
     def provider(self):
-        """The name of the operations table behind this context."""
+        """The name of the device's provider: "soft" is the software RNIC."""
         self.need("provider")
-        return self.ops.name.decode()
+        return self.p.provider.name.decode()
+
+    @property
+    def extensions(self):
+        """The names of what the device's provider has beyond the verbs of libibverbs, such as "rnic.cm/1" (nic_ext.h).
+
+        Calls that need another one raise EOPNOTSUPP.
+        """
+        cdef const rnic_extension_row *row
+        self.need("extensions")
+        names = []
+        row = self.p.provider.extensions
+        while row is not NULL and row.name is not NULL:
+            names.append(row.name.decode())
+            row += 1
+        return tuple(names)
 
     def raw_query_device(self):
         """The fields of struct rnic_device_attr."""
@@ -139,14 +182,17 @@ cdef class Context(Handle):
         self.need("query_device_ex")
         memset(&attr, 0, sizeof(attr))
         err.text[0] = 0
-        check(self.ops.query_device_ex(self.p, &attr, &err), "query_device_ex", &err)
+        if self.ops.query_device_ex is NULL:    # as libibverbs does
+            check(self.ops.query_device(self.p, &attr.orig_attr, &err), "query_device_ex", &err)
+        else:
+            check(self.ops.query_device_ex(self.p, &attr, &err), "query_device_ex", &err)
         return attr
 
     def raw_query_rt_values(self, uint32_t comp_mask):
         """(comp_mask, tv_sec, tv_nsec) of struct rnic_values_ex."""
         cdef rnic_values_ex values
         cdef rnic_err err
-        self.need("query_rt_values_ex")
+        self.need_verb("query_rt_values_ex", self.ops.query_rt_values is not NULL)
         memset(&values, 0, sizeof(values))
         values.comp_mask = comp_mask
         err.text[0] = 0
@@ -157,7 +203,7 @@ cdef class Context(Handle):
         """The fields of struct rnic_comp_cntr_caps."""
         cdef rnic_comp_cntr_caps caps
         cdef rnic_err err
-        self.need("query_comp_cntr_caps")
+        self.need_verb("query_comp_cntr_caps", self.ops.query_comp_cntr_caps is not NULL)
         err.text[0] = 0
         check(self.ops.query_comp_cntr_caps(self.p, &caps, &err), "query_comp_cntr_caps", &err)
         return caps
@@ -166,10 +212,10 @@ cdef class Context(Handle):
         """The fields of struct rnic_raw_attr."""
         cdef rnic_raw_attr attr
         cdef rnic_err err
-        self.need("query_raw")
+        self.need_verb("query_raw", self.query is not NULL)
         memset(&attr, 0, sizeof(attr))
         err.text[0] = 0
-        check(self.ops.query_raw(self.p, &attr, &err), "query_raw", &err)
+        check(self.query.raw(self.p, &attr, &err), "query_raw", &err)
         return attr
 
     def raw_query_port(self, int port):
@@ -196,7 +242,7 @@ cdef class Context(Handle):
         """The partition key at an index of a port's table, a 16-bit number (ibv_query_pkey(3))."""
         cdef uint16_t pkey = 0
         cdef rnic_err err
-        self.need("query_pkey")
+        self.need_verb("query_pkey", self.ops.query_pkey is not NULL)
         err.text[0] = 0
         check(self.ops.query_pkey(self.p, port, index, &pkey, &err), "query_pkey", &err)
         return pkey
@@ -212,19 +258,19 @@ cdef class Context(Handle):
         cdef uint16_t table[MAX_PKEYS]
         cdef rnic_err err
         cdef int n
-        self.need("set_pkeys")
+        self.need_verb("set_pkeys", self.pkeys is not NULL)
         n = fill_pkeys(table, pkeys, "set_pkeys")
         err.text[0] = 0
-        check(self.ops.set_pkeys(self.p, port_num, table, n, &err), "set_pkeys", &err)
+        check(self.pkeys.set(self.p, port_num, table, n, &err), "set_pkeys", &err)
 
     def raw_counters(self):
         """The values of struct rnic_counters, in the order of counter_names()."""
         cdef rnic_counters counters
         cdef rnic_err err
-        self.need("query_counters")
+        self.need_verb("query_counters", self.stats is not NULL)
         memset(&counters, 0, sizeof(counters))
         err.text[0] = 0
-        check(self.ops.query_counters(self.p, &counters, &err), "query_counters", &err)
+        check(self.stats.query_counters(self.p, &counters, &err), "query_counters", &err)
         return counters.value
 
     def raw_set_fault(self, values, lose=()):
@@ -232,10 +278,10 @@ cdef class Context(Handle):
         cdef rnic_fault fault
         cdef rnic_err err
         cdef int i
-        self.need("set_fault")
+        self.need_verb("set_fault", self.faults is not NULL)
         err.text[0] = 0
         if values is None:
-            check(self.ops.set_fault(self.p, NULL, &err), "set_fault", &err)
+            check(self.faults.set(self.p, NULL, &err), "set_fault", &err)
             return
         memset(&fault, 0, sizeof(fault))
         fault.seed, fault.loss, fault.duplicate = values["seed"], values["loss"], values["duplicate"]
@@ -246,7 +292,7 @@ cdef class Context(Handle):
             raise VerbsError(EINVAL, f"at most {RNIC_FAULT_RULES} rules can lose packets", "set_fault")
         for i, (opcode, nth, count) in enumerate(lose):
             fault.lose[i].opcode, fault.lose[i].nth, fault.lose[i].count = opcode, nth, count
-        check(self.ops.set_fault(self.p, &fault, &err), "set_fault", &err)
+        check(self.faults.set(self.p, &fault, &err), "set_fault", &err)
 
     def cm_slot(self):
         """The number in the upper 10 bits of every communication id of this context.
@@ -256,9 +302,9 @@ cdef class Context(Handle):
         """
         cdef uint32_t slot = 0
         cdef rnic_err err
-        self.need("cm_slot")
+        self.need_verb("cm_slot", self.cm is not NULL)
         err.text[0] = 0
-        check(self.ops.cm_slot(self.p, &slot, &err), "cm_slot", &err)
+        check(self.cm.slot(self.p, &slot, &err), "cm_slot", &err)
         return slot
 
     def cm_watch(self, uint32_t slot):
@@ -270,9 +316,9 @@ cdef class Context(Handle):
         """
         cdef int fd = -1
         cdef rnic_err err
-        self.need("cm_watch")
+        self.need_verb("cm_watch", self.cm is not NULL)
         err.text[0] = 0
-        check(self.ops.cm_watch(self.p, slot, &fd, &err), "cm_watch", &err)
+        check(self.cm.watch(self.p, slot, &fd, &err), "cm_watch", &err)
         return fd
 
     def raw_cm_watch_service(self, uint64_t service_id, raw_gid):
@@ -280,14 +326,14 @@ cdef class Context(Handle):
         cdef int fd = -1
         cdef rnic_gid gid = gid_of(raw_gid)
         cdef rnic_err err
-        self.need("cm_watch_service")
+        self.need_verb("cm_watch_service", self.cm is not NULL)
         err.text[0] = 0
-        check(self.ops.cm_watch_service(self.p, service_id, &gid, &fd, &err), "cm_watch_service", &err)
+        check(self.cm.watch_service(self.p, service_id, &gid, &fd, &err), "cm_watch_service", &err)
         return fd
 
     def async_fileno(self):
         """A file descriptor that is readable while asynchronous events wait, for select, epoll and asyncio."""
-        self.need("get_async_event")
+        self.need_verb("get_async_event", self.ops.get_async_event is not NULL)
         return self.p.async_fd
 
     def raw_get_async_event(self, timeout=None):
@@ -297,7 +343,7 @@ cdef class Context(Handle):
         cdef double deadline = deadline_of(timeout)
         cdef int rc
         while True:
-            self.need("get_async_event")
+            self.need_verb("get_async_event", self.ops.get_async_event is not NULL)
             memset(&event, 0, sizeof(event))
             err.text[0] = 0
             # With the GIL: the object behind event.context cannot go before it is held here.

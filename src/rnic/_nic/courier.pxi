@@ -232,7 +232,7 @@ cdef class Courier:
         cdef const rnic_send_wr *bad
         cdef rnic_err err
         cdef int rc = 0
-        if self.qp.ops.post_send_now is NULL or not self.qp.ops.post_send_now(self.qp.p, wr):
+        if self.qp.now is NULL or not self.qp.now.post_send(self.qp.p, wr):
             self.qp.calls += 1
             with nogil:
                 rc = self.qp.ops.post_send(self.qp.p, wr, &bad, &err)
@@ -389,8 +389,8 @@ cdef class Courier:
         if self.cq.kept is not NULL or not self.is_live():
             self.open = False
             return -1
-        if self.cq.ops.poll_cq_now is not NULL:
-            got = self.cq.ops.poll_cq_now(self.cq.p, 1, wc)
+        if self.cq.now is not NULL:
+            got = self.cq.now.poll_cq(self.cq.p, 1, wc)
         if got == -EAGAIN:
             got = self.look(wc, 0)
         if got == 0 and wait and self.looks(inside):

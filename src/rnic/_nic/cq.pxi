@@ -22,6 +22,7 @@ cdef class CQ(Handle):
     """A completion queue: completions wait here for poll() (IBA 10.8; ibv_create_cq(3))."""
 
     cdef rnic_cq *p
+    cdef const rnic_ext_now *now         # or NULL
     cdef unsigned unacked                #: events taken from the channel, not acknowledged yet
     cdef readonly CompChannel channel    #: Where this queue reports events, or None.
     cdef readonly object cq_context      #: The caller's own.
@@ -39,7 +40,7 @@ cdef class CQ(Handle):
         cdef rnic_comp_channel *ch = NULL
         cdef rnic_cq_init_attr_ex attr
         verb = "create_cq" if extensions is None else "create_cq_ex"
-        context.need(verb)
+        context.need_verb(verb, extensions is None or context.ops.create_cq_ex is not NULL)
         if channel is not None:
             channel.need(verb)
             ch = channel.p
@@ -57,7 +58,7 @@ cdef class CQ(Handle):
             attr.wc_flags, attr.comp_mask = extensions["wc_flags"], extensions["comp_mask"]
             attr.flags = extensions["flags"]
             check(context.ops.create_cq_ex(context.p, &attr, &self.p, &err), verb, &err)
-        self.channel = channel
+        self.now, self.channel = context.now, channel
         self.cq_context = cq_context
         self.attach(context, (context,) if channel is None else (channel, context), "destroy_cq")
 
@@ -106,8 +107,8 @@ cdef class CQ(Handle):
             wc = block.wc
         try:
             got = -EAGAIN
-            if self.ops.poll_cq_now is not NULL:
-                got = self.ops.poll_cq_now(self.p, most, wc)   # in less time than it takes to let go of the GIL
+            if self.now is not NULL:
+                got = self.now.poll_cq(self.p, most, wc)   # in less time than it takes to let go of the GIL
             if got == -EAGAIN:
                 self.calls += 1
                 with nogil:
@@ -181,7 +182,7 @@ cdef class CQ(Handle):
         cdef rnic_modify_cq_attr c
         cdef rnic_err err
         fields = attr.as_struct()
-        self.need("modify_cq")
+        self.need_verb("modify_cq", self.ops.modify_cq is not NULL)
         for name, value in fields["moderate"].items():
             limited("modify_cq", name, value, self.ctx, f"cq_mod_caps.max_{name}", bits=16)
         c = fields
@@ -211,7 +212,7 @@ cdef class CQ(Handle):
     def resize(self, cqe):
         """Change the size to at least `cqe` completions; those in the queue stay (ibv_resize_cq(3))."""
         cdef rnic_err err
-        self.need("resize_cq")
+        self.need_verb("resize_cq", self.ops.resize_cq is not NULL)
         limited("resize_cq", "cqe", cqe, self.ctx, "max_cqe", least=1)
         err.text[0] = 0
         check(self.ops.resize_cq(self.p, cqe, &err), "resize_cq", &err)

@@ -10,7 +10,7 @@ cdef class Flow(Handle):
     def __cinit__(self, QP qp not None, bytes attr not None, counters=()):
         cdef rnic_err err
         cdef const char *raw = attr
-        qp.need("create_flow")
+        qp.need_verb("create_flow", qp.ops.create_flow is not NULL)
         if len(attr) < sizeof(rnic_flow_attr) or len(attr) < (<const rnic_flow_attr *>raw).size:
             raise VerbsError(EINVAL, f"the rule has {len(attr)} bytes, fewer than its size says", "create_flow")
         for one in counters:

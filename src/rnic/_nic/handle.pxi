@@ -7,6 +7,9 @@
 # A forked child has the Python objects, but not the device: there nothing native is touched.
 
 
+cdef rnic_ops no_ops    # of objects that do not exist yet: no verb at all
+
+
 cdef class Handle:
     """An object of a device. close() destroys it; so does the end of a `with` block.
 
@@ -30,6 +33,7 @@ cdef class Handle:
     cdef unsigned async_taken   # asynchronous events of it that are not acknowledged
 
     def __cinit__(self):
+        self.ops = &no_ops
         self.users = {}
         self.owners = ()
         self.pid = getpid()
@@ -133,6 +137,14 @@ cdef class Handle:
     cdef inline int need(self, str verb) except -1:
         if not self.live:
             raise VerbsError(EINVAL, f"{self.label()} is closed", verb)
+        return 0
+
+    cdef int need_verb(self, str verb, bint there) except -1:
+        """As need(), for a verb or an extension that not every provider has: it is `there`."""
+        self.need(verb)
+        if not there:
+            provider = (<Context>self.context).p.provider.name.decode()
+            raise VerbsError(EOPNOTSUPP, f"not supported by devices of provider {provider}", verb)
         return 0
 
     def close(self):

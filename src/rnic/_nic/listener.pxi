@@ -14,14 +14,14 @@ cdef class Listener(Handle):
         cdef uint32_t flags = (RNIC_LISTEN_AFONLY if afonly else 0) | (RNIC_LISTEN_REUSE if reuse else 0)
         flags |= RNIC_LISTEN_HOLD if hold else 0
         cdef rnic_err err
-        context.need("cm_listen")
+        context.need_verb("cm_listen", context.cm is not NULL)
         err.text[0] = 0
-        check(context.ops.cm_listen(context.p, service_id, &gid, flags, &self.p, &err), "cm_listen", &err)
+        check(context.cm.listen(context.p, service_id, &gid, flags, &self.p, &err), "cm_listen", &err)
         self.service_id = service_id
         self.attach(context, (context,), "cm_unlisten")
 
     cdef int destroy(self, rnic_err *err):
-        return self.ops.cm_unlisten(self.p, err)
+        return self.ctx.cm.unlisten(self.p, err)
 
     cdef str label(self):
         return f"Listener 0x{self.service_id:x}"

@@ -16,13 +16,14 @@ cdef class DM(Handle):
     def __cinit__(self, Context context not None, length=0, log_align_req=0, handle=None):
         cdef rnic_err err
         cdef DM original = None
-        context.need("alloc_dm")
         err.text[0] = 0
         if handle is None:
+            context.need_verb("alloc_dm", context.ops.alloc_dm is not NULL)
             limited("alloc_dm", "length", length, context, "max_dm_size", least=4, bits=64)
             whole("alloc_dm", "log_align_req", log_align_req)
             check(context.ops.alloc_dm(context.p, length, log_align_req, &self.p, &err), "alloc_dm", &err)
         else:
+            context.need_verb("import_dm", context.ops.import_dm is not NULL)
             original = original_of(context, DM, handle)
             check(context.ops.import_dm(context.p, handle, &self.p, &err), "import_dm", &err)
             self.imported = True
@@ -108,7 +109,7 @@ cdef class TD(Handle):
 
     def __cinit__(self, Context context not None):
         cdef rnic_err err
-        context.need("alloc_td")
+        context.need_verb("alloc_td", context.ops.alloc_td is not NULL)
         err.text[0] = 0
         check(context.ops.alloc_td(context.p, &self.p, &err), "alloc_td", &err)
         self.attach(context, (context,), "dealloc_td")

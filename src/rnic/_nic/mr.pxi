@@ -63,7 +63,7 @@ cdef class MR(Handle):
     cdef int allocate(self, PD pd, uint64_t nbytes, uint32_t access) except -1:
         cdef rnic_err err
         err.text[0] = 0
-        check(pd.ops.alloc_mr(pd.p, nbytes, access, &self.p, &err), "alloc_mr", &err)
+        check(pd.ctx.memory.alloc_mr(pd.p, nbytes, access, &self.p, &err), "alloc_mr", &err)
         self.own = True
         self.start(pd, access)
         return 0
@@ -148,7 +148,7 @@ cdef class MR(Handle):
         the region is imported, its .buf is used, or another thread's call uses it.
         """
         cdef bint moves = flags & RNIC_REREG_MR_CHANGE_TRANSLATION
-        self.need("rereg_mr")
+        self.need_verb("rereg_mr", self.ops.rereg_mr is not NULL)
         if pd is not None:
             pd.need("rereg_mr")
         if moves != (buffer is not None or (addr is not None and length is not None)):

@@ -12,7 +12,7 @@ cdef class MW(Handle):
 
     def __cinit__(self, PD pd not None, int mw_type):
         cdef rnic_err err
-        pd.need("alloc_mw")
+        pd.need_verb("alloc_mw", pd.ops.alloc_mw is not NULL)
         err.text[0] = 0
         check(pd.ops.alloc_mw(pd.p, mw_type, &self.p, &err), "alloc_mw", &err)
         self.pd = pd
@@ -44,10 +44,10 @@ cdef class MW(Handle):
     cdef int ask(self, rnic_mw_bind_info *info) except -1:
         cdef rnic_err err
         cdef int rc
-        self.need("query_mw")
+        self.need_verb("query_mw", self.ctx.query is not NULL)
         err.text[0] = 0
         with nogil:
-            rc = self.ops.query_mw(self.p, info, &err)
+            rc = self.ctx.query.mw(self.p, info, &err)
         return check(rc, "query_mw", &err)
 
     def raw_query(self):
@@ -60,7 +60,9 @@ cdef class MW(Handle):
     cdef bint bound_to(self, MR mr):
         cdef rnic_mw_bind_info info
         cdef rnic_err err
-        return self.ops.query_mw(self.p, &info, &err) < 0 or info.mr is mr.p
+        if self.ctx.query is NULL:      # the window may be bound to it as long as there is the window
+            return True
+        return self.ctx.query.mw(self.p, &info, &err) < 0 or info.mr is mr.p
 
     cdef void begin_bind(self, MR mr):
         """A bind to mr is being posted: neither can be closed now, and the window needs mr until it is bound

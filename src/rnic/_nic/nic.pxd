@@ -219,6 +219,7 @@ cdef extern from "nic.h" nogil:
 
     struct rnic_context:
         const rnic_ops *ops
+        const rnic_provider *provider
         int async_fd, cmd_fd, num_comp_vectors
 
     struct rnic_pd:
@@ -496,19 +497,15 @@ cdef extern from "nic.h" nogil:
         int local
 
     struct rnic_ops:
-        const char *name
         int (*close)(rnic_context *, rnic_err *) noexcept nogil
         int (*query_device)(rnic_context *, rnic_device_attr *, rnic_err *) noexcept nogil
         int (*query_port)(rnic_context *, int, rnic_port_attr *, rnic_err *) noexcept nogil
         int (*query_gid)(rnic_context *, int, int, rnic_gid_entry *, rnic_err *) noexcept nogil
         int (*query_pkey)(rnic_context *, int, int, uint16_t *, rnic_err *) noexcept nogil
-        int (*query_counters)(rnic_context *, rnic_counters *, rnic_err *) noexcept nogil
-        int (*set_fault)(rnic_context *, const rnic_fault *, rnic_err *) noexcept nogil
 
         int (*alloc_pd)(rnic_context *, rnic_pd **, rnic_err *) noexcept nogil
         int (*dealloc_pd)(rnic_pd *, rnic_err *) noexcept nogil
         int (*reg_mr)(rnic_pd *, void *, uint64_t, uint32_t, rnic_mr **, rnic_err *) noexcept nogil
-        int (*alloc_mr)(rnic_pd *, uint64_t, uint32_t, rnic_mr **, rnic_err *) noexcept nogil
         int (*dereg_mr)(rnic_mr *, rnic_err *) noexcept nogil
 
         int (*create_comp_channel)(rnic_context *, rnic_comp_channel **, rnic_err *) noexcept nogil
@@ -525,14 +522,11 @@ cdef extern from "nic.h" nogil:
         int (*create_qp)(rnic_pd *, rnic_qp_init_attr *, rnic_qp **, rnic_err *) noexcept nogil
         int (*modify_qp)(rnic_qp *, const rnic_qp_attr *, uint32_t, rnic_err *) noexcept nogil
         int (*query_qp)(rnic_qp *, rnic_qp_attr *, rnic_qp_init_attr *, rnic_err *) noexcept nogil
-        int (*query_qp_stats)(rnic_qp *, rnic_qp_stats *, rnic_err *) noexcept nogil
         int (*destroy_qp)(rnic_qp *, rnic_err *) noexcept nogil
         int (*post_send)(rnic_qp *, const rnic_send_wr *, const rnic_send_wr **, rnic_err *) noexcept nogil
         int (*post_recv)(rnic_qp *, const rnic_recv_wr *, const rnic_recv_wr **, rnic_err *) noexcept nogil
 
         int (*create_qp_ex)(rnic_pd *, rnic_qp_init_attr_ex *, rnic_qp **, rnic_err *) noexcept nogil
-        bint (*post_send_now)(rnic_qp *, const rnic_send_wr *) noexcept nogil
-        int (*poll_cq_now)(rnic_cq *, int, rnic_wc *) noexcept nogil
         int (*post_send_whole)(rnic_qp *, const rnic_send_wr *, const rnic_send_wr **, rnic_err *) noexcept nogil
         int (*modify_qp_rate_limit)(rnic_qp *, const rnic_qp_rate_limit_attr *, rnic_err *) noexcept nogil
         int (*query_qp_data_in_order)(rnic_qp *, int, uint32_t, rnic_err *) noexcept nogil
@@ -554,19 +548,11 @@ cdef extern from "nic.h" nogil:
         int (*alloc_mw)(rnic_pd *, int, rnic_mw **, rnic_err *) noexcept nogil
         int (*dealloc_mw)(rnic_mw *, rnic_err *) noexcept nogil
         int (*bind_mw)(rnic_qp *, rnic_mw *, const rnic_mw_bind *, rnic_err *) noexcept nogil
-        int (*query_mw)(rnic_mw *, rnic_mw_bind_info *, rnic_err *) noexcept nogil
 
         int (*create_ah)(rnic_pd *, const rnic_ah_attr *, rnic_ah **, rnic_err *) noexcept nogil
-        int (*query_ah)(rnic_ah *, rnic_ah_attr *, rnic_err *) noexcept nogil
         int (*destroy_ah)(rnic_ah *, rnic_err *) noexcept nogil
         int (*attach_mcast)(rnic_qp *, const rnic_gid *, uint16_t, rnic_err *) noexcept nogil
         int (*detach_mcast)(rnic_qp *, const rnic_gid *, uint16_t, rnic_err *) noexcept nogil
-
-        int (*cm_listen)(rnic_context *, uint64_t, const rnic_gid *, uint32_t, rnic_listener **, rnic_err *) noexcept nogil
-        int (*cm_unlisten)(rnic_listener *, rnic_err *) noexcept nogil
-        int (*cm_slot)(rnic_context *, uint32_t *, rnic_err *) noexcept nogil
-        int (*cm_watch)(rnic_context *, uint32_t, int *, rnic_err *) noexcept nogil
-        int (*cm_watch_service)(rnic_context *, uint64_t, const rnic_gid *, int *, rnic_err *) noexcept nogil
 
         int (*query_device_ex)(rnic_context *, rnic_device_attr_ex *, rnic_err *) noexcept nogil
         int (*query_rt_values)(rnic_context *, rnic_values_ex *, rnic_err *) noexcept nogil
@@ -609,12 +595,10 @@ cdef extern from "nic.h" nogil:
         int (*import_dm)(rnic_context *, uint32_t, rnic_dm **, rnic_err *) noexcept nogil
         int (*unimport_dm)(rnic_dm *, rnic_err *) noexcept nogil
 
-        int (*query_raw)(rnic_context *, rnic_raw_attr *, rnic_err *) noexcept nogil
         int (*create_flow)(rnic_qp *, const rnic_flow_attr *, rnic_flow **, rnic_err *) noexcept nogil
         int (*destroy_flow)(rnic_flow *, rnic_err *) noexcept nogil
         int (*create_wq)(rnic_context *, rnic_wq_init_attr *, rnic_wq **, rnic_err *) noexcept nogil
         int (*modify_wq)(rnic_wq *, const rnic_wq_attr *, rnic_err *) noexcept nogil
-        int (*query_wq)(rnic_wq *, int *, uint32_t *, rnic_err *) noexcept nogil
         int (*destroy_wq)(rnic_wq *, rnic_err *) noexcept nogil
         int (*post_wq_recv)(rnic_wq *, const rnic_recv_wr *, const rnic_recv_wr **, rnic_err *) noexcept nogil
         int (*create_rwq_ind_table)(
@@ -623,7 +607,6 @@ cdef extern from "nic.h" nogil:
 
         int (*get_async_event)(rnic_context *, rnic_async_event *, rnic_err *) noexcept nogil
         int (*ack_async_event)(rnic_context *, const rnic_async_event *, rnic_err *) noexcept nogil
-        int (*set_pkeys)(rnic_context *, int, const uint16_t *, int, rnic_err *) noexcept nogil
 
     struct rnic_env_row:
         const char *name
@@ -636,9 +619,58 @@ cdef extern from "nic.h" nogil:
     int rnic_env_local(rnic_err *)
     int rnic_env_pkeys(uint16_t *, int, rnic_err *)
 
-    int rnic_soft_list(rnic_device_info *, int, rnic_err *)
-    int rnic_soft_import(int, rnic_context **, rnic_device_info *, rnic_err *)
-    int rnic_soft_open(const char *, const rnic_open_attr *, rnic_context **, rnic_err *)
+    struct rnic_extension_row "rnic_extension":
+        const char *name
+
+    struct rnic_provider:
+        const char *name
+        int (*list)(rnic_device_info *, int, rnic_err *) noexcept nogil
+        int (*open)(const char *, const rnic_open_attr *, rnic_context **, rnic_err *) noexcept nogil
+        int (*import_ "import")(int, rnic_context **, rnic_device_info *, rnic_err *) noexcept nogil
+        const rnic_extension_row *extensions
+
+    const rnic_provider *rnic_provider_at "rnic_provider"(int)
+    int rnic_provider_add(const rnic_provider *, rnic_err *)
+    int rnic_provider_check(const rnic_provider *, rnic_err *)
+    const void *rnic_extension(const rnic_context *, const char *)
+
+    const char *RNIC_EXT_CM
+    const char *RNIC_EXT_NOW
+    const char *RNIC_EXT_STATS
+    const char *RNIC_EXT_FAULTS
+    const char *RNIC_EXT_PKEYS
+    const char *RNIC_EXT_MEMORY
+    const char *RNIC_EXT_QUERY
+
+    struct rnic_ext_cm:
+        int (*listen)(rnic_context *, uint64_t, const rnic_gid *, uint32_t, rnic_listener **, rnic_err *) noexcept nogil
+        int (*unlisten)(rnic_listener *, rnic_err *) noexcept nogil
+        int (*slot)(rnic_context *, uint32_t *, rnic_err *) noexcept nogil
+        int (*watch)(rnic_context *, uint32_t, int *, rnic_err *) noexcept nogil
+        int (*watch_service)(rnic_context *, uint64_t, const rnic_gid *, int *, rnic_err *) noexcept nogil
+
+    struct rnic_ext_now:
+        bint (*post_send)(rnic_qp *, const rnic_send_wr *) noexcept nogil
+        int (*poll_cq)(rnic_cq *, int, rnic_wc *) noexcept nogil
+
+    struct rnic_ext_stats:
+        int (*query_counters)(rnic_context *, rnic_counters *, rnic_err *) noexcept nogil
+        int (*query_qp)(rnic_qp *, rnic_qp_stats *, rnic_err *) noexcept nogil
+
+    struct rnic_ext_faults:
+        int (*set)(rnic_context *, const rnic_fault *, rnic_err *) noexcept nogil
+
+    struct rnic_ext_pkeys:
+        int (*set)(rnic_context *, int, const uint16_t *, int, rnic_err *) noexcept nogil
+
+    struct rnic_ext_memory:
+        int (*alloc_mr)(rnic_pd *, uint64_t, uint32_t, rnic_mr **, rnic_err *) noexcept nogil
+
+    struct rnic_ext_query:
+        int (*mw)(rnic_mw *, rnic_mw_bind_info *, rnic_err *) noexcept nogil
+        int (*wq)(rnic_wq *, int *, uint32_t *, rnic_err *) noexcept nogil
+        int (*ah)(rnic_ah *, rnic_ah_attr *, rnic_err *) noexcept nogil
+        int (*raw)(rnic_context *, rnic_raw_attr *, rnic_err *) noexcept nogil
 
     const char *rnic_counter_name(int)
     const char *rnic_counter_text(int)

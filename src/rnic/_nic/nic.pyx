@@ -2,8 +2,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
 """The binding of src/nic/nic.h: calls, ownership and conversion.  Decisions belong to rnic.verbs, above it.
 
-Every object here owns one object of the device and reaches it only through its context's operations table, so
-that any provider of that table works (Context.from_pointer).  Methods called raw_... speak in the fields of nic.h's
+Every object here owns one object of the device and reaches it only through its provider's operations table and
+extensions, so that any provider works.  need_verb() says EOPNOTSUPP for what a provider lacks.  Methods called raw_... speak in the fields of nic.h's
 structs, as dicts; rnic.verbs makes records of them.
 """
 cimport cython
@@ -17,7 +17,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.number cimport PyNumber_Index
 from cpython.object cimport PyObject_GenericSetAttr
-from libc.errno cimport EAGAIN, EBUSY, ECONNRESET, EINTR, EINVAL, EIO, ENODEV, ETIMEDOUT, errno
+from libc.errno cimport EAGAIN, EBUSY, ECONNRESET, EINTR, EINVAL, EIO, ENODEV, EOPNOTSUPP, ETIMEDOUT, errno
 from libc.limits cimport INT_MAX
 from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memcpy, memmove, memset

@@ -15,13 +15,14 @@ cdef class PD(Handle):
         context.need("alloc_pd")
         err.text[0] = 0
         if handle is not None:
+            context.need_verb("import_pd", context.ops.import_pd is not NULL)
             original = original_of(context, PD, handle)
             check(context.ops.import_pd(context.p, handle, &self.p, &err), "import_pd", &err)
             self.imported = True
             self.attach(context, (context,), "unimport_pd")
             self.hold(original)
         elif pd is not None:
-            pd.need("alloc_parent_domain")
+            pd.need_verb("alloc_parent_domain", pd.ops.alloc_parent_domain is not NULL)
             if td is not None:
                 td.need("alloc_parent_domain")
             check(context.ops.alloc_parent_domain(pd.p, NULL if td is None else td.p, &self.p, &err),
@@ -54,7 +55,7 @@ cdef class PD(Handle):
         """Register memory as struct rnic_mr_init_attr says; a buffer stays exported until the MR is closed."""
         cdef rnic_mr_init_attr attr
         cdef MR mr = MR.__new__(MR)
-        self.need(verb)
+        self.need_verb(verb, self.ops.reg_mr_ex is not NULL)
         limited(verb, "nbytes" if verb == "alloc_mr" else "length", length, self.ctx, "max_mr_size", least=1, bits=64)
         for name, value in (("addr", addr), ("iova", iova), ("offset", offset)):
             whole(verb, name, value, 64)
@@ -80,14 +81,14 @@ cdef class PD(Handle):
     def raw_alloc_null_mr(self):
         """ibv_alloc_null_mr."""
         cdef MR mr = MR.__new__(MR)
-        self.need("alloc_null_mr")
+        self.need_verb("alloc_null_mr", self.ops.alloc_null_mr is not NULL)
         mr.allocate_null(self)
         return mr
 
     def raw_import_mr(self, uint32_t handle):
         """ibv_import_mr."""
         cdef MR mr = MR.__new__(MR)
-        self.need("import_mr")
+        self.need_verb("import_mr", self.ops.import_mr is not NULL)
         mr.adopt(self, handle)
         return mr
 
@@ -100,7 +101,7 @@ cdef class PD(Handle):
             raise MemoryError
         err.text[0] = 0
         try:
-            self.need("advise_mr")
+            self.need_verb("advise_mr", self.ops.advise_mr is not NULL)
             for i in range(n):
                 list_[i] = (<SGE?>sges[i]).c
             self.calls += 1
@@ -131,7 +132,7 @@ cdef class PD(Handle):
     def alloc_mr(self, nbytes, uint32_t access):
         """Allocate memory and register it; `mr.buf` is the memory, close() frees it."""
         cdef MR mr = MR.__new__(MR)
-        self.need("alloc_mr")
+        self.need_verb("alloc_mr", self.ctx.memory is not NULL)
         limited("alloc_mr", "nbytes", nbytes, self.ctx, "max_mr_size", least=1, bits=64)
         mr.allocate(self, nbytes, access)
         return mr

@@ -14,6 +14,7 @@ cdef class QP(Poster):
     """
 
     cdef rnic_qp *p
+    cdef const rnic_ext_now *now        # or NULL
     cdef readonly PD pd              #: The protection domain; None of XRC_RECV.
     cdef readonly XRCD xrcd          #: The XRC domain of XRC_RECV, else None.
     cdef readonly CQ send_cq         #: Where send work requests complete; None of XRC_RECV.
@@ -41,6 +42,8 @@ cdef class QP(Poster):
         owners = tuple(one for one in (send_cq, recv_cq, srq, table, pd) if one is not None)
         for needed in owners:
             (<Handle?>needed).need("create_qp")
+        if extension is not None:
+            pd.need_verb("create_qp_ex", pd.ops.create_qp_ex is not NULL)
         cap = init.cap.as_struct()
         for name, value in cap.items():
             limited("create_qp" if extension is None else "create_qp_ex", f"cap.{name}", value, pd.ctx, CAP_LIMITS[name])
@@ -66,6 +69,7 @@ cdef class QP(Poster):
             more.source_qpn, more.max_tso_header = extension["source_qpn"], extension["max_tso_header"]
             more.send_ops_flags = extension["send_ops_flags"]
             check(pd.ops.create_qp_ex(pd.p, &more, &self.p, &err), "create_qp_ex", &err)
+        self.now = pd.ctx.now
         self.pd, self.send_cq, self.recv_cq, self.qp_context = pd, send_cq, recv_cq, init.qp_context
         self.srq, self.rwq_ind_tbl = srq, table
         self.qp_num, self.type, self.cap = self.p.qp_num, self.p.qp_type, attr.cap
@@ -85,11 +89,12 @@ cdef class QP(Poster):
         verb = "open_qp" if hasattr(init, "qp_num") else "create_qp"
         if xrcd is None:
             raise VerbsError(EINVAL, "an XRC domain is needed: give xrcd", verb)
-        xrcd.need(verb)
         ctx = xrcd.ctx
+        opens = verb == "open_qp"
+        xrcd.need_verb(verb, ctx.ops.open_qp is not NULL if opens else ctx.ops.create_xrc_qp is not NULL)
         memset(&attr, 0, sizeof(attr))
         err.text[0] = 0
-        if verb == "open_qp":
+        if opens:
             opened.qp_num, opened.xrcd, opened.qp_context, opened.qp_type = (
                 init.qp_num, xrcd.p, <void *>self, init.qp_type)
             check(ctx.ops.open_qp(ctx.p, &opened, &self.p, &err), verb, &err)
@@ -99,6 +104,7 @@ cdef class QP(Poster):
             attr.recv_cq = NULL if init.recv_cq is None else (<CQ?>init.recv_cq).p
             attr.srq = NULL if init.srq is None else (<SRQ?>init.srq).p
             check(ctx.ops.create_xrc_qp(xrcd.p, &attr, &self.p, &err), verb, &err)
+        self.now = ctx.now
         self.xrcd, self.qp_context = xrcd, init.qp_context
         self.qp_num, self.type, self.cap = self.p.qp_num, self.p.qp_type, attr.cap
         self.groups = set()
@@ -152,7 +158,7 @@ cdef class QP(Poster):
         cdef rnic_qp_attr attr
         cdef rnic_qp_init_attr init
         cdef rnic_err err
-        self.need("query_qp")
+        self.need_verb("query_qp", self.ops.query_qp is not NULL)
         memset(&attr, 0, sizeof(attr))
         memset(&init, 0, sizeof(init))
         err.text[0] = 0
@@ -163,7 +169,7 @@ cdef class QP(Poster):
         """ibv_attach_mcast."""
         cdef rnic_gid gid = gid_of(raw_gid)
         cdef rnic_err err
-        self.need("attach_mcast")
+        self.need_verb("attach_mcast", self.ops.attach_mcast is not NULL)
         err.text[0] = 0
         check(self.ops.attach_mcast(self.p, &gid, lid, &err), "attach_mcast", &err)
         self.groups.add((raw_gid, lid))
@@ -172,7 +178,7 @@ cdef class QP(Poster):
         """ibv_detach_mcast."""
         cdef rnic_gid gid = gid_of(raw_gid)
         cdef rnic_err err
-        self.need("detach_mcast")
+        self.need_verb("detach_mcast", self.ops.detach_mcast is not NULL)
         err.text[0] = 0
         check(self.ops.detach_mcast(self.p, &gid, lid, &err), "detach_mcast", &err)
         self.groups.discard((raw_gid, lid))
@@ -186,7 +192,7 @@ cdef class QP(Poster):
         of the operations has a counter, EOPNOTSUPP for an operation that the type of queue pair does not have.
         """
         cdef rnic_err err
-        self.need("attach_comp_cntr")
+        self.need_verb("attach_comp_cntr", self.ops.attach_comp_cntr is not NULL)
         comp_cntr.need("attach_comp_cntr")
         err.text[0] = 0
         check(self.ops.attach_comp_cntr(self.p, comp_cntr.p, attr.op_mask, &err), "attach_comp_cntr", &err)
@@ -196,10 +202,10 @@ cdef class QP(Poster):
         """The fields of struct rnic_qp_stats."""
         cdef rnic_qp_stats stats
         cdef rnic_err err
-        self.need("query_qp_stats")
+        self.need_verb("query_qp_stats", self.ctx.stats is not NULL)
         memset(&stats, 0, sizeof(stats))
         err.text[0] = 0
-        check(self.ops.query_qp_stats(self.p, &stats, &err), "query_qp_stats", &err)
+        check(self.ctx.stats.query_qp(self.p, &stats, &err), "query_qp_stats", &err)
         return stats
 
     @property
@@ -208,7 +214,7 @@ cdef class QP(Poster):
         cdef rnic_qp_attr attr
         cdef rnic_qp_init_attr init
         cdef rnic_err err
-        self.need("query_qp")
+        self.need_verb("query_qp", self.ops.query_qp is not NULL)
         err.text[0] = 0
         check(self.ops.query_qp(self.p, &attr, &init, &err), "query_qp", &err)
         return as_member(QPState, attr.qp_state)
@@ -230,14 +236,14 @@ cdef class QP(Poster):
         """Posts without releasing the GIL, which would take longer; only for a request that just names its own
         memory.
         """
-        if self.ops.post_send_now is NULL or wr.kept_by != self.token or wr.in_chain:
+        if self.now is NULL or wr.kept_by != self.token or wr.in_chain:
             return False
         if wr.c.opcode >= RNIC_WR_LOCAL_INV or wr.ah is not None:
             return False
         self.need("post_send")
         if wr.c.send_flags & RNIC_SEND_INLINE:
             wr.locate("post_send")
-        return self.ops.post_send_now(self.p, <rnic_send_wr *>wr.fill(NULL))
+        return self.now.post_send(self.p, <rnic_send_wr *>wr.fill(NULL))
 
     def post_recv(self, wrs):
         """Post a RecvWR, or a sequence of them as one chain (ibv_post_recv(3)).
@@ -262,7 +268,7 @@ cdef class QP(Poster):
         cdef rnic_err err
         cdef int rc
         cdef MR mr
-        self.need("bind_mw")
+        self.need_verb("bind_mw", self.ops.bind_mw is not NULL)
         mw.need("bind_mw")
         bind.wr_id, bind.send_flags = wr_id, send_flags
         mr = bind_info_of(info, &bind.bind_info, "bind_mw")
@@ -277,20 +283,21 @@ cdef class QP(Poster):
 
     def raw_post_whole(self, wrs):
         """Post a chain of SendWRs, all or none, as ibv_wr_complete does."""
+        self.need_verb("wr_complete", self.ops.post_send_whole is not NULL)
         self.post(wrs, SendWR, "wr_complete", True)
 
     def raw_modify_rate_limit(self, attr):
         """ibv_modify_qp_rate_limit with the fields of struct rnic_qp_rate_limit_attr."""
         cdef rnic_qp_rate_limit_attr c = attr
         cdef rnic_err err
-        self.need("modify_qp_rate_limit")
+        self.need_verb("modify_qp_rate_limit", self.ops.modify_qp_rate_limit is not NULL)
         err.text[0] = 0
         check(self.ops.modify_qp_rate_limit(self.p, &c, &err), "modify_qp_rate_limit", &err)
 
     def raw_query_data_in_order(self, int opcode, uint32_t flags):
         """ibv_query_qp_data_in_order."""
         cdef rnic_err err
-        self.need("query_qp_data_in_order")
+        self.need_verb("query_qp_data_in_order", self.ops.query_qp_data_in_order is not NULL)
         err.text[0] = 0
         return check(self.ops.query_qp_data_in_order(self.p, opcode, flags, &err), "query_qp_data_in_order", &err)
 
@@ -298,7 +305,7 @@ cdef class QP(Poster):
         """ibv_set_ece with the fields of struct rnic_ece; returns what was accepted."""
         cdef rnic_ece c = ece
         cdef rnic_err err
-        self.need("set_ece")
+        self.need_verb("set_ece", self.ops.set_ece is not NULL)
         err.text[0] = 0
         check(self.ops.set_ece(self.p, &c, &err), "set_ece", &err)
         return c
@@ -307,7 +314,7 @@ cdef class QP(Poster):
         """The fields of struct rnic_ece."""
         cdef rnic_ece c
         cdef rnic_err err
-        self.need("query_ece")
+        self.need_verb("query_ece", self.ops.query_ece is not NULL)
         memset(&c, 0, sizeof(c))
         err.text[0] = 0
         check(self.ops.query_ece(self.p, &c, &err), "query_ece", &err)
@@ -323,7 +330,9 @@ cdef class QP(Poster):
     cdef bint idle(self):
         cdef rnic_qp_stats stats
         cdef rnic_err err
-        return self.ops.query_qp_stats(self.p, &stats, &err) == 0 and stats.sq_depth == 0 and stats.rq_depth == 0
+        if self.ctx.stats is NULL:
+            return False
+        return self.ctx.stats.query_qp(self.p, &stats, &err) == 0 and stats.sq_depth == 0 and stats.rq_depth == 0
 
     def __repr__(self):
         if not self.live:

@@ -22,7 +22,7 @@ cdef class SRQ(Poster):
         if pd is None:
             self.create_ex(init)
             return
-        pd.need("create_srq")
+        pd.need_verb("create_srq", pd.ops.create_srq is not NULL)
         attr = srq_attr_of(init.attr.as_struct(), pd.ctx, "create_srq")
         err.text[0] = 0
         check(pd.ops.create_srq(pd.p, <void *>self, &attr, &self.p, &err), "create_srq", &err)
@@ -42,6 +42,7 @@ cdef class SRQ(Poster):
         owners = tuple(one for one in (cq, xrcd, pd) if one is not None)
         for needed in owners:
             (<Handle>needed).need("create_srq_ex")
+        pd.need_verb("create_srq_ex", pd.ops.create_srq_ex is not NULL)
         ctx = pd.ctx
         memset(&attr, 0, sizeof(attr))
         attr.srq_context, attr.attr, attr.srq_type = <void *>self, srq_attr_of(init.attr.as_struct(), ctx, "create_srq_ex"), init.srq_type
@@ -78,7 +79,7 @@ cdef class SRQ(Poster):
         """ibv_modify_srq with all fields of struct rnic_srq_attr."""
         cdef rnic_srq_attr c
         cdef rnic_err err
-        self.need("modify_srq")
+        self.need_verb("modify_srq", self.ops.modify_srq is not NULL)
         c = srq_attr_of(attr, self.ctx, "modify_srq")
         err.text[0] = 0
         check(self.ops.modify_srq(self.p, &c, mask, &err), "modify_srq", &err)
@@ -87,7 +88,7 @@ cdef class SRQ(Poster):
         """The fields of struct rnic_srq_attr."""
         cdef rnic_srq_attr attr
         cdef rnic_err err
-        self.need("query_srq")
+        self.need_verb("query_srq", self.ops.query_srq is not NULL)
         err.text[0] = 0
         check(self.ops.query_srq(self.p, &attr, &err), "query_srq", &err)
         return attr
@@ -108,6 +109,7 @@ cdef class SRQ(Poster):
         the list is full, or for more operations in a call than tm_cap.max_ops. The operations before `index` are
         done.
         """
+        self.need_verb("post_srq_ops", self.ops.post_srq_ops is not NULL)
         self.post(wrs, OpsWR, "post_srq_ops")
 
     cdef int submit(self, int work, void *head, const void **bad, rnic_err *err) noexcept nogil:

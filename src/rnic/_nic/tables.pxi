@@ -2,8 +2,25 @@
 # What the core knows without an open device.
 
 
-def soft_list():
-    """The software RNICs of this network namespace: the fields of struct rnic_device_info, each as a dict."""
+cdef const rnic_provider *provider_of(str name, str verb) except NULL:
+    cdef const rnic_provider *found = rnic_provider_at(0)
+    cdef int i = 0
+    while found is not NULL and found.name.decode() != name:
+        i += 1
+        found = rnic_provider_at(i)
+    if found is NULL:
+        raise VerbsError(ENODEV, f"there is no provider {name}", verb)
+    return found
+
+
+cdef dict described(rnic_device_info *info, const rnic_provider *provider):
+    """The fields of struct rnic_device_info, and the provider's name."""
+    cdef dict fields = info[0]
+    fields["provider"] = provider.name.decode()
+    return fields
+
+
+cdef list devices_of(const rnic_provider *provider):
     cdef rnic_device_info *info = NULL
     cdef rnic_err err
     cdef int room = 64, n
@@ -13,12 +30,29 @@ def soft_list():
             raise MemoryError
         try:
             err.text[0] = 0
-            n = check(rnic_soft_list(info, room, &err), "get_device_list", &err)
+            n = check(provider.list(info, room, &err), "get_device_list", &err)
             if n <= room:
-                return [info[i] for i in range(n)]
+                return [described(&info[i], provider) for i in range(n)]
         finally:
             PyMem_Free(info)
         room = n
+
+
+def device_list():
+    """The devices of all providers: of each the fields of struct rnic_device_info, and `provider`, as a dict."""
+    cdef int i = 0
+    found = []
+    while rnic_provider_at(i) is not NULL:
+        found += devices_of(rnic_provider_at(i))
+        i += 1
+    return found
+
+
+def add_provider(address):
+    """List and open devices of one more provider from now on: a struct rnic_provider at this address, which stays."""
+    cdef rnic_err err
+    err.text[0] = 0
+    check(rnic_provider_add(<const rnic_provider *><uintptr_t>address, &err), "add_provider", &err)
 
 
 def counter_names():

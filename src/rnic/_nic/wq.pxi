@@ -19,6 +19,7 @@ cdef class WQ(Poster):
         cdef CQ cq = init.cq
         for needed in (context, pd, cq):
             (<Handle?>needed).need("create_wq")
+        context.need_verb("create_wq", context.ops.create_wq is not NULL)
         for name, value, limit in (("max_wr", init.max_wr, "max_qp_wr"), ("max_sge", init.max_sge, "max_sge")):
             limited("create_wq", name, value, context, limit)
         memset(&attr, 0, sizeof(attr))
@@ -55,9 +56,9 @@ cdef class WQ(Poster):
         cdef int state = 0
         cdef uint32_t depth = 0
         cdef rnic_err err
-        self.need("query_wq")
+        self.need_verb("query_wq", self.ctx.query is not NULL)
         err.text[0] = 0
-        check(self.ops.query_wq(self.p, &state, &depth, &err), "query_wq", &err)
+        check(self.ctx.query.wq(self.p, &state, &depth, &err), "query_wq", &err)
         return as_member(WQState, state)
 
     def post_recv(self, wrs):
@@ -71,7 +72,7 @@ cdef class WQ(Poster):
         cdef int state = 0
         cdef uint32_t depth = 0
         cdef rnic_err err
-        return self.ops.query_wq(self.p, &state, &depth, &err) == 0 and depth == 0
+        return self.ctx.query is not NULL and self.ctx.query.wq(self.p, &state, &depth, &err) == 0 and depth == 0
 
 
 cdef class RwqIndTable(Handle):
@@ -87,7 +88,7 @@ cdef class RwqIndTable(Handle):
         cdef tuple wqs = tuple(init.ind_tbl)
         cdef Py_ssize_t i
         cdef int rc
-        context.need("create_rwq_ind_table")
+        context.need_verb("create_rwq_ind_table", context.ops.create_rwq_ind_table is not NULL)
         for wq in wqs:
             (<WQ?>wq).need("create_rwq_ind_table")
         if init.log_ind_tbl_size > 31 or init.log_ind_tbl_size < 0 or len(wqs) != 1 << init.log_ind_tbl_size:

@@ -9,7 +9,7 @@ cdef class XRCD(Handle):
     def __cinit__(self, Context context not None, int fd, int oflags):
         cdef rnic_xrcd_init_attr attr
         cdef rnic_err err
-        context.need("open_xrcd")
+        context.need_verb("open_xrcd", context.ops.open_xrcd is not NULL)
         attr.fd, attr.oflags = fd, oflags
         err.text[0] = 0
         check(context.ops.open_xrcd(context.p, &attr, &self.p, &err), "open_xrcd", &err)

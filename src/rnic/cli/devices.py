@@ -17,6 +17,7 @@ from rnic.cli.params import Failure
 
 T = TypeVar("T")
 TAB = 8  # columns
+FRAMES = "rnic.query/1"  # the extension that tells where frames go
 NO_DEVICES = "there are no devices"
 
 
@@ -37,6 +38,7 @@ def devices(as_json: bool) -> None:
                 "node_guid": devinfo.guid(device.guid),
                 "transport": devinfo.TRANSPORTS.get(int(device.transport), "invalid"),
                 "netdev": device.netdev,
+                "provider": device.provider,
             }
             for device in found
         ]
@@ -118,11 +120,11 @@ def _each(
 
 def _lines(device: rnic.Device, verbose: bool) -> list[str]:
     """One device in ibv_devinfo's layout."""
-    with rnic.open_device(device.name) as ctx:
+    with device.open() as ctx:
         attr = ctx.query_device()
         extended = ctx.query_device_ex()
         lines = list(devinfo.device_lines(device, attr, extended, verbose=verbose))
-        if verbose:
+        if verbose and FRAMES in ctx.extensions:
             lines += devinfo.frame_lines(extended, ctx.query_raw_packet())
         for number in range(1, attr.phys_port_cnt + 1):
             port, gids = ctx.query_port(number), list(ctx.query_gid_table())
@@ -132,12 +134,14 @@ def _lines(device: rnic.Device, verbose: bool) -> list[str]:
 
 def _record(device: rnic.Device) -> dict[str, object]:
     """One device for JSON."""
-    with rnic.open_device(device.name) as ctx:
+    with device.open() as ctx:
         attr = ctx.query_device()
         gids = list(ctx.query_gid_table())
         ports = [
             devinfo.port_record(number, ctx.query_port(number), gids)
             for number in range(1, attr.phys_port_cnt + 1)
         ]
-        frames = devinfo.frame_record(ctx.query_device_ex(), ctx.query_raw_packet())
-        return {**devinfo.device_record(device, attr, ports), "raw_packet": frames}
+        record = devinfo.device_record(device, attr, ports)
+        if FRAMES in ctx.extensions:
+            record["raw_packet"] = devinfo.frame_record(ctx.query_device_ex(), ctx.query_raw_packet())
+        return record

@@ -74,7 +74,7 @@ def open_port(
     for device in rnic.get_device_list():
         if device.index not in interfaces or netdev not in (None, device.netdev):
             continue
-        ctx = rnic.open_device(device.name)
+        ctx = device.open()
         index = _index_of(ctx, wanted)
         if index is not None:
             return _described(ctx, port_num, index if gid_index is None else gid_index)

@@ -213,7 +213,7 @@ class Core(Ending, Sharing, Messaging):
         first = next((one for one in failed if one.status is not WCStatus.WR_FLUSH_ERR), None)
         if first is None:
             self._cm_events()
-        if first is not None or not self._lost_peer():
+        if first is not None or not self._lost_peer() or not self.finished:
             self.protocol.lost(explain(first or failed[0], None))
         for wc in failed:
             op = self._posted_ops.get(wc.wr_id // KINDS) if wc.wr_id % KINDS == OP else None

@@ -39,7 +39,7 @@ class Registry:
             indices = [scope]
         if len(indices) == 1 and (known := self._agents.get(indices[0])):
             return known
-        for device in get_device_list():
+        for device in self._devices():
             if device.index in indices:
                 return self._agent(device)
         raise VerbsError(ENODEV, f"the network interface of {ip} has no device", verb)
@@ -48,7 +48,7 @@ class Registry:
         """The agents of all devices that can be opened, for ids that are bound to no address."""
         found: list[Agent] = []
         last: VerbsError | None = None
-        for device in get_device_list():
+        for device in self._devices():
             try:
                 found.append(self._agent(device))
             except VerbsError as error:
@@ -58,6 +58,13 @@ class Registry:
                 ENODEV, "there is no device, as no network interface has an address", verb
             )
         return found
+
+    def _devices(self) -> list[Device]:
+        """The devices, of each network interface the first: there is one for each provider."""
+        first: dict[int, Device] = {}
+        for device in get_device_list():
+            first.setdefault(device.index, device)
+        return list(first.values())
 
     def _agent(self, device: Device) -> Agent:
         agent = self._agents.get(device.index)

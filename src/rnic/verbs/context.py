@@ -86,11 +86,11 @@ class Context(Queries):
     ) -> Self:
         """Open a device; rnic.open_device() calls it when the device is found."""
         congestion = 0 if congestion_control is None else 1 if congestion_control else -1
-        context = cls.open_soft(
-            device.name, device.netdev, rcvbuf, max_window, not gso, pkeys, congestion, 1 if local else -1
+        context = cls.raw_open(
+            device.provider, device.name, rcvbuf, max_window, not gso, pkeys, congestion, 1 if local else -1
         )
         context.device = device
-        if context.counters().unfit_ip_ids:
+        if "rnic.stats/1" in context.extensions and context.counters().unfit_ip_ids:
             warnings.warn(
                 f"{device.name}: this kernel does not fill IPv4 headers as the ICRC needs "
                 "(identification 0, DF): "
@@ -103,7 +103,7 @@ class Context(Queries):
     @classmethod
     def of_cmd_fd(cls, cmd_fd: int) -> Self:
         """Open the context behind a cmd_fd; rnic.import_device() calls it."""
-        context, info = cls.import_soft(cmd_fd)
+        context, info = cls.raw_import(cmd_fd)
         context.device = Device.from_struct(info)
         return context
 
@@ -113,9 +113,10 @@ class Context(Queries):
 
         close() calls the provider's close.
         """
-        device = device or Device("foreign", "", 0, 0, Transport.UNKNOWN, NodeType.CA)
-        context = cls.wrap(device.name, address)
-        context.device = device
+        context = cls.wrap("foreign" if device is None else device.name, address)
+        context.device = device or Device(
+            "foreign", "", 0, 0, Transport.UNKNOWN, NodeType.CA, context.provider
+        )
         return context
 
     def cm_listen(

@@ -17,22 +17,24 @@ __all__ = ["Device", "format_guid", "get_device_list", "import_device", "open_de
 
 
 class Device(Record):
-    """A device in the list, not yet opened (ibv_get_device_list(3)): a software RNIC on one network
+    """A device in the list, not yet opened (ibv_get_device_list(3)), such as a software RNIC on one network
     interface.
     """
 
     name: str
-    """"roce_" and the name of the network interface."""
+    """Of a software RNIC "roce_" and the name of the network interface."""
     netdev: str
-    """The network interface, by its name."""
+    """The network interface, by its name; "" if the device has none."""
     guid: int
     """EUI-64 of the network interface's hardware address."""
     index: int
-    """Index of the network interface."""
+    """Index of the network interface; 0 if the device has none."""
     transport: Transport
     """The protocol family."""
     node_type: NodeType
     """What kind of node it is."""
+    provider: str = "soft"
+    """Whose device it is: "soft" is the software RNIC."""
 
     @classmethod
     def from_struct(cls, info: Mapping[str, Any]) -> "Device":
@@ -44,6 +46,7 @@ class Device(Record):
             index=info["ifindex"],
             transport=Transport(info["transport"]),
             node_type=NodeType(info["node_type"]),
+            provider=info["provider"],
         )
 
     @property
@@ -80,10 +83,10 @@ def format_guid(guid: int) -> str:
 
 
 def get_device_list() -> list[Device]:
-    """The devices of this network namespace: one for each network interface with an address
-    (ibv_get_device_list(3)).
+    """The devices of this network namespace (ibv_get_device_list(3)): a software RNIC for each network
+    interface with an address, then the devices of other providers.
     """
-    return [Device.from_struct(info) for info in nic.soft_list()]
+    return [Device.from_struct(info) for info in nic.device_list()]
 
 
 def open_device(

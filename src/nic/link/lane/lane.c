@@ -135,8 +135,20 @@ static void flush(struct link *link) {
         lane_flush(lane_of(link));
 }
 
+static void hold(struct link *link, const struct way *way) {
+    (void)way;
+    lane_of(link)->users++;
+}
+
+static void release(struct link *link, const struct way *way) {
+    (void)way;
+    lane_of(link)->users--;
+}
+
 static const struct link_ops lane_ops = {
     .name = "lane",
+    .hold = hold,
+    .release = release,
     .reserve = reserve,
     .commit = commit,
     .put = put,

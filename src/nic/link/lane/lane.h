@@ -74,7 +74,7 @@ struct lane {
     struct ring_writer out;
     struct ring_reader in;
     bool dirty;      /* something was written since the last lane_flush() */
-    int users;       /* queue pairs that go this way; with users it stays in memory after its end */
+    int users;       /* ways that are held; with users it stays in memory after its end */
     void *remote;    /* the device's: what of the peer's memory is reached directly */
     uint64_t number; /* the device's: later ones have higher */
     struct lane *next;

@@ -33,16 +33,6 @@
 #define RETRY_NS 50000  /* a thread that polls looks so often whether a full socket has room */
 #define FINISH_MS 1000
 
-uint32_t way_seed(struct way *way, uint32_t n) {
-    for (int i = 0; i < WAY_SEEDS; i++) {
-        if (way->seed_n[i] == n)
-            return way->seed[i];
-    }
-    uint32_t at = way->seed_next++ % WAY_SEEDS;
-    way->seed_n[at] = n;
-    return way->seed[at] = icrc_seed(&way->src, &way->dst, 0, n);
-}
-
 /* ---------------------------------------------------------------- out */
 
 static bool is_ipv4(const struct way *way) { return IN6_IS_ADDR_V4MAPPED(&way->dst.sin6_addr); }
@@ -63,7 +53,7 @@ static void add_route_options(struct msghdr *msg, const struct way *way) {
     uint32_t label = htonl(way->flow_label);
     if (label)
         add_option(msg, IPPROTO_IPV6, IPV6_FLOWINFO, &label, sizeof label);
-    if (tclass != ((const struct port *)way->port)->tclass)
+    if (tclass != udp_port(way)->tclass)
         add_option(msg, ipv4 ? IPPROTO_IP : IPPROTO_IPV6, ipv4 ? IP_TOS : IPV6_TCLASS, &tclass, sizeof tclass);
     if (hops && hops != DEFAULT_HOPS)
         add_option(msg, ipv4 ? IPPROTO_IP : IPPROTO_IPV6, ipv4 ? IP_TTL : IPV6_HOPLIMIT, &hops, sizeof hops);
@@ -83,7 +73,7 @@ static socklen_t address_of(const struct way *way, union udp_address *to) {
  * atomic operations each.  sendto where there is nothing but bytes and an address: the kernel reads less. */
 static ssize_t send_to(const struct way *way, const union udp_address *to, socklen_t n, const struct iovec *iov,
                        uint16_t segment) {
-    int fd = ((const struct port *)way->port)->tx_fd;
+    int fd = udp_port(way)->tx_fd;
     uint64_t control[16] = {0};
     struct msghdr msg = {.msg_name = (void *)(uintptr_t)to,
                          .msg_namelen = n,
@@ -111,7 +101,7 @@ static bool send_datagram(struct udp_tx *u, const struct way *way, const uint8_t
     struct iovec iov = {(void *)(uintptr_t)bytes, length};
     u->counters->value[RNIC_CNT_tx_syscalls]++;
     if (send_to(way, &to, n, &iov, segment) >= 0)
-        ((struct port *)way->port)->handed += length + PORT_DATAGRAM_COST;
+        udp_port(way)->handed += length + PORT_DATAGRAM_COST;
     else if (errno == EAGAIN)
         return false;
     else
@@ -176,14 +166,14 @@ bool udp_tx_resume(struct udp_tx *u, uint64_t now) {
 }
 
 bool udp_tx_forget(struct udp_tx *u, const struct port *port) {
-    if (!u->link.full || u->way->port != port)
+    if (!u->link.full || udp_port(u->way) != port)
         return false;
     u->counters->value[RNIC_CNT_tx_errors] += u->count;
     batch_is_gone(u);
     return true;
 }
 
-int udp_tx_full(const struct udp_tx *u) { return u->link.full ? ((const struct port *)u->way->port)->tx_fd : -1; }
+int udp_tx_full(const struct udp_tx *u) { return u->link.full ? udp_port(u->way)->tx_fd : -1; }
 
 static int64_t clock_ms(void) {
     struct timespec t;
@@ -205,15 +195,15 @@ void udp_tx_finish(struct udp_tx *u) {
 }
 
 static bool same_way(const struct way *a, const struct way *b) {
-    return a == b || (a->port == b->port && a->dst_slot == b->dst_slot && a->traffic_class == b->traffic_class &&
-                      a->flow_label == b->flow_label && a->hop_limit == b->hop_limit &&
-                      a->dst.sin6_scope_id == b->dst.sin6_scope_id &&
+    return a == b || (udp_port(a) == udp_port(b) && a->dst_slot == b->dst_slot &&
+                      a->traffic_class == b->traffic_class && a->flow_label == b->flow_label &&
+                      a->hop_limit == b->hop_limit && a->dst.sin6_scope_id == b->dst.sin6_scope_id &&
                       !memcmp(&a->dst.sin6_addr, &b->dst.sin6_addr, sizeof a->dst.sin6_addr));
 }
 
 /* The injector treats packets one by one, and one sent alone has identification 0. */
 static uint32_t batch_limit(const struct udp_tx *u, const struct way *way) {
-    return u->fault->on || !((const struct port *)way->port)->gso ? 1 : u->max_packets;
+    return u->fault->on || !udp_port(way)->gso ? 1 : u->max_packets;
 }
 
 static uint8_t *reserve(struct link *link, struct way *way, uint32_t n, uint32_t *crc) {
@@ -245,19 +235,49 @@ static void commit(struct link *link) {
 
 static uint64_t written(const struct link *link, const struct way *way) {
     const struct udp_tx *u = (const struct udp_tx *)link;
-    const struct port *port = way->port;
-    return port->handed + (u->count && u->way->port == port ? u->length : 0);
+    const struct port *port = udp_port(way);
+    return port->handed + (u->count && udp_port(u->way) == port ? u->length : 0);
 }
 
 static uint64_t left(const struct link *link, const struct way *way) {
     (void)link;
-    return port_left(way->port);
+    return port_left(udp_port(way));
 }
 
 static void flush(struct link *link) { udp_tx_flush((struct udp_tx *)link); }
 
+static int resolve(struct link *link, const struct rnic_ah_attr *av, uint32_t qpn, struct way *to, struct way *from,
+                   struct rnic_err *err) {
+    return udp_resolve(&((const struct udp_tx *)link)->ports, link, av, qpn, to, from, err);
+}
+
+/* How many name an entry of the GID table: it is kept for the same address as long as some do. */
+static void hold(struct link *link, const struct way *way) {
+    const struct udp_ports *ports = &((const struct udp_tx *)link)->ports;
+    ports->users[udp_port(way) - ports->at]++;
+}
+
+static void release(struct link *link, const struct way *way) {
+    const struct udp_ports *ports = &((const struct udp_tx *)link)->ports;
+    ports->users[udp_port(way) - ports->at]--;
+}
+
 static const struct link_ops udp_ops = {
-    .name = "udp", .reserve = reserve, .commit = commit, .flush = flush, .emit = emit, .written = written, .left = left};
+    .name = "udp",
+    .resolve = resolve,
+    .hold = hold,
+    .release = release,
+    .reserve = reserve,
+    .commit = commit,
+    .flush = flush,
+    .emit = emit,
+    .written = written,
+    .left = left,
+};
+
+bool udp_leads_by(const struct way *way, const void *port) {
+    return way->link->ops == &udp_ops && udp_port(way) == port;
+}
 
 void udp_tx_init(struct udp_tx *u, struct fault *fault, struct rnic_counters *counters, const uint64_t *now) {
     u->link.ops = &udp_ops;

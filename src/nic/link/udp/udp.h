@@ -15,8 +15,7 @@
 #include <sys/socket.h>
 
 #include "link/fault.h"
-#include "link/link.h"
-#include "link/udp/port.h"
+#include "link/udp/way.h"
 
 #define UDP_BATCH_PACKETS 64
 #define UDP_MAX_PAYLOAD 65507
@@ -29,7 +28,9 @@ struct udp_tx {
     const uint64_t *now;  /* of the pass */
     uint32_t max_packets; /* of a batch; 1: no segmentation offload */
 
-    struct way *way;   /* of the batch being filled; its port is a struct port */
+    struct udp_ports ports; /* set by the device, before it resolves addresses */
+
+    struct way *way;   /* of the batch being filled */
     uint32_t dst_slot; /* of the batch: the way of a datagram changes it between two packets */
     uint32_t segment;  /* size of its packets but the last */
     uint32_t count, length, reserved;
@@ -47,6 +48,7 @@ void udp_tx_release(struct udp_tx *u, uint64_t now); /* what the injector holds 
 bool udp_tx_resume(struct udp_tx *u, uint64_t now);
 /* The port closes: what waits for it is lost.  True: something did. */
 bool udp_tx_forget(struct udp_tx *u, const struct port *port);
+bool udp_leads_by(const struct way *way, const void *port); /* for fault_forget() */
 /* The device closes: what is in here goes, or is lost, though its sends may be complete.  So who closes waits before that:
  * udp_tx_full: the socket of the batch that waits, -1: none does; udp_wait_for_room: up to a second. */
 int udp_tx_full(const struct udp_tx *u);
@@ -83,8 +85,5 @@ int udp_rx_init(struct udp_rx *r);
 void udp_rx_free(struct udp_rx *r);
 /* Takes what has arrived: the number of datagrams, 0 when none has. */
 int udp_receive(struct udp_rx *r, const struct port *port);
-
-/* The CRC state at the BTH of a way's packet of n bytes. */
-uint32_t way_seed(struct way *way, uint32_t n);
 
 #endif

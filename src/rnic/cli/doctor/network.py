@@ -36,7 +36,7 @@ def look() -> Iterator[Finding]:
         yield missing("devices", "no network interface has an address", ADDRESS_CURE, needed=True)
         return
     yield good("devices", ", ".join(device.name for device in devices))
-    found = [port(device) for device in devices]
+    found = [port(device) for device in devices if device.provider == "soft"]
     serving = any(finding.state is not finding.state.MISSING for finding in found)
     for finding in found:
         yield finding if serving else missing(finding.what, finding.found, finding.cure, needed=True)
@@ -62,7 +62,7 @@ def port(device: rnic.Device) -> Finding:
     """Open the device, as a program would."""
     what = f"UDP {PORT} of {device.netdev}"
     try:
-        with rnic.open_device(device.name) as ctx:
+        with device.open() as ctx:
             counters, bound = ctx.counters(), _bound_here()
             addresses = [str(entry.gid.ip) for entry in ctx.query_gid_table()]
     except VerbsError as error:

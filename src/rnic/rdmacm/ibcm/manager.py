@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
-from errno import EADDRNOTAVAIL, EINVAL
+from errno import EADDRNOTAVAIL, EINVAL, EOPNOTSUPP
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,13 @@ class IbService(ConnectionService):
     name = "InfiniBand's communication manager"
 
     def __init__(self, agent: Agent) -> None:
+        context = agent.context
+        if "rnic.cm/1" not in context.extensions:
+            text = (
+                f"{context.name}: RDMA-CM is not supported by devices of provider {context.provider}, "
+                "only verbs are"
+            )
+            raise VerbsError(EOPNOTSUPP, text, "open_device")
         self.agent = agent
         self.served: dict[int, Served] = {}
         with ExitStack() as undo:  # what a part that fails leaves behind

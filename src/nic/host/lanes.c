@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Peers on this host: which lanes there are, and who is behind them.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "host/lanes.h"
+#include "names/user.h"
+
+#define CALLERS 64              /* at a door, at a time */
+#define LANES (SLOT_COUNT + 64) /* more than there are contexts: the rest are not what they say */
+#define STRANGERS 64            /* of them other users' */
+#define AGAIN_NS 1000000000ull
+
+void lanes_self(const struct host *host, struct lane_self *self) {
+    *self =
+        (struct lane_self){.party.nslots = (uint32_t)host->nslots, .file = user_may_look() ? host->nic->store->fd : -1};
+    for (int i = 0; i < host->nslots; i++)
+        self->party.slots[i] = host->slots[i].number;
+    for (int i = 0; i < host->net->netdev.ngids; i++) {
+        if (host->net->ports[i].steering)
+            self->party.addresses[self->party.naddresses++] = host->net->ports[i].addr.sin6_addr;
+    }
+}
+
+static bool leads_by(const struct way *way, const void *link) { return way->link == link; }
+
+static void discard(struct host *host, struct lane *l) {
+    sched_unpark(host->run, &l->link); /* of answers that go another way by now */
+    fault_forget(&host->net->fault, leads_by, &l->link);
+    if (l->remote)
+        remote_close(l->remote);
+    free(l->remote);
+    lane_free(l);
+}
+
+/* The peer has given its memory file. */
+static void reach(struct lane *l) {
+    l->remote = calloc(1, sizeof(struct remote));
+    if (!l->remote || !remote_open(l->remote, l->file, l->pid, l->fd, &l->out.mem->mark))
+        return;
+    free(l->remote);
+    l->remote = NULL;
+}
+
+void lanes_open(struct host *host, int slot) {
+    host->here.shared = (struct lane_shared){&host->net->fault, &host->nic->counters, &host->run->now};
+    host->here.doors[slot] = host->local ? lane_listen(host->slots[slot].number) : -1;
+}
+
+/* Who does not answer, or hangs up, is not asked again at once. */
+static void forget(struct host *host, const struct lane *l) {
+    uint64_t again = run_clock() + AGAIN_NS;
+    for (uint32_t i = 0; i < SLOT_COUNT; i++) {
+        if (host->here.to[i] != l)
+            continue;
+        host->here.to[i] = NULL;
+        host->here.ask_again[i] = again;
+    }
+}
+
+void lanes_close(struct host *host) {
+    for (struct lane *l = host->here.lanes, *next; l; l = next) {
+        next = l->next;
+        discard(host, l);
+    }
+    host->here.lanes = NULL;
+    for (int i = 0; i < host->nslots; i++) {
+        if (host->here.doors[i] >= 0)
+            close(host->here.doors[i]);
+    }
+}
+
+void lanes_abandon(struct host *host) {
+    for (const struct lane *l = host->here.lanes; l; l = l->next) {
+        if (l->fd >= 0)
+            close(l->fd);
+        if (l->file >= 0)
+            close(l->file);
+        if (l->remote)
+            remote_abandon(l->remote);
+    }
+    for (int i = 0; i < host->nslots; i++) {
+        if (host->here.doors[i] >= 0)
+            close(host->here.doors[i]);
+    }
+}
+
+/* ---------------------------------------------------------------- lanes come and go */
+
+static void enter(struct host *host, struct lane *l) {
+    l->number = ++host->here.numbers;
+    l->next = host->here.lanes;
+    host->here.lanes = l;
+    host->here.count++;
+    engine_watch(host->run, l->fd);
+}
+
+/* A slot that nobody of this host has is asked for again after a while: it may be another host's. */
+struct lane *lanes_ask(struct host *host, uint32_t slot, uint64_t now) {
+    struct lane_self self;
+    struct lane *l;
+    if (now < host->here.ask_again[slot])
+        return NULL;
+    lanes_self(host, &self);
+    if (lane_ask(&l, slot, &self, &host->here.shared, now)) {
+        host->here.ask_again[slot] = now + AGAIN_NS;
+        return NULL;
+    }
+    enter(host, l);
+    return host->here.to[slot] = l;
+}
+
+static bool has_room_for(const struct host *host, const struct lane *l) {
+    uint32_t strangers = 0;
+    for (const struct lane *other = host->here.lanes; other && !l->trusted; other = other->next)
+        strangers += !other->trusted;
+    return host->here.count < LANES && strangers < STRANGERS;
+}
+
+/* Some at a time: who calls and hangs up all the time would keep everybody from the lock.  Without descriptors for it,
+ * whoever waits there would wake the engine for ever. */
+static void answer(struct host *host, int door, uint64_t now) {
+    struct lane *l = NULL;
+    for (int i = 0; i < CALLERS && (l = lane_answer(door, &host->here.shared, now)); i++)
+        has_room_for(host, l) ? enter(host, l) : lane_free(l);
+    if (!l && (errno == EMFILE || errno == ENFILE)) {
+        engine_unwatch(host->run, door);
+        host->here.doors_again = now + AGAIN_NS;
+    }
+}
+
+static void watch_doors(struct host *host) {
+    for (int i = 0; i < host->nslots; i++) {
+        if (host->here.doors[i] >= 0)
+            engine_watch(host->run, host->here.doors[i]);
+    }
+    host->here.doors_again = NEVER;
+}
+
+void lanes_tell(struct host *host) {
+    struct lane_self self;
+    lanes_self(host, &self);
+    for (struct lane *l = host->here.lanes; l; l = l->next) {
+        lane_look_again(l);
+        lane_tell(l, &self);
+    }
+}
+
+/* Those that wait for it find out; whoever went by one that has gone stays there, and is not heard. */
+static void wake_waiting(struct host *host, struct qp *qp) {
+    if (qp->reach == REACH_OPEN)
+        sched_ready(host->run, qp);
+}
+
+/* What the process of a dead peer has left is nobody's. */
+static void stay_outside(struct host *host, struct qp *qp) {
+    (void)host;
+    if (qp->reach == REACH_LOCAL && lane_of(qp->way.link)->state == LANE_DOWN) {
+        qp->remote = NULL;
+        atomic_store(&qp->at_once, 0);
+    }
+}
+
+void lanes_changed(struct host *host, struct lane *l) {
+    if (l->state == LANE_UP && l->file >= 0)
+        reach(l);
+    for (uint32_t i = 0; l->state == LANE_UP && i < l->peer.nslots; i++) {
+        uint32_t slot = l->peer.slots[i];
+        if (slot < SLOT_COUNT && (!host->here.to[slot] || host->here.to[slot]->state != LANE_UP))
+            host->here.to[slot] = l;
+    }
+    if (l->state == LANE_DOWN) {
+        forget(host, l);
+        sched_unpark(host->run, &l->link);
+        qpn_each(host, stay_outside);
+    }
+    if (l->state == LANE_UP || l->state == LANE_DOWN)
+        qpn_each(host, wake_waiting);
+}
+
+static void reap(struct host *host) {
+    for (struct lane **at = &host->here.lanes, *l; (l = *at);) {
+        if (l->state != LANE_DOWN || l->users) {
+            at = &l->next;
+            continue;
+        }
+        *at = l->next;
+        host->here.count--;
+        discard(host, l);
+    }
+}
+
+/* Whoever has been answered may be using the lane already: only one that never meant to is given up. */
+static uint64_t patience(const struct lane *l) {
+    if (l->state >= LANE_UP)
+        return NEVER;
+    return l->since + (l->state == LANE_ANSWERED ? 100 * LANE_PATIENCE : LANE_PATIENCE);
+}
+
+/* Whatever is said on the lanes' sockets, and asked at our doors. */
+static void listen_all(struct host *host, uint64_t now) {
+    struct lane_self self;
+    if (!host->local)
+        return;
+    lanes_self(host, &self);
+    if (now >= host->here.doors_again)
+        watch_doors(host);
+    for (int i = 0; i < host->nslots; i++) {
+        if (host->here.doors[i] >= 0)
+            answer(host, host->here.doors[i], now);
+    }
+    for (struct lane *l = host->here.lanes; l; l = l->next) {
+        bool news = l->fd >= 0 && lane_listen_to(l, &self);
+        if (l->fd >= 0 && now >= patience(l)) {
+            lane_hang_up(l);
+            news = true;
+        }
+        if (news)
+            lanes_changed(host, l);
+    }
+    reap(host);
+}
+
+static uint64_t deadline(const void *owner) {
+    const struct host *host = owner;
+    uint64_t first = host->here.doors_again;
+    for (const struct lane *l = host->here.lanes; l; l = l->next) {
+        uint64_t at = patience(l);
+        first = at < first ? at : first;
+    }
+    return first;
+}
+
+/* ---------------------------------------------------------------- who is behind one */
+
+/* The peer's slot is the lane's, so it is the peer: whoever may be behind another lane is not. */
+bool lanes_is_peer(const struct lane *l, uint32_t qpn) {
+    for (uint32_t i = 0; i < l->peer.nslots; i++) {
+        if (l->peer.slots[i] == qpn_slot(qpn))
+            return true;
+    }
+    return false;
+}
+
+static bool is_to(const struct lane *l, uint32_t qpn, const struct in6_addr *addr) {
+    return lanes_is_peer(l, qpn) && lane_is_to(l, addr);
+}
+
+/* The same after a look at what it has said last: it speaks of a slot or address that is new before it sends from there. */
+bool lanes_leads_to(struct host *host, struct lane *l, uint32_t qpn, const struct in6_addr *addr) {
+    struct lane_self self;
+    if (is_to(l, qpn, addr))
+        return true;
+    lanes_self(host, &self);
+    if (lane_listen_to(l, &self))
+        lanes_changed(host, l);
+    return l->state == LANE_UP && is_to(l, qpn, addr);
+}
+
+/* Does it still own the slot?  A process of our user gives up its slots with the lane; another user's may have given them
+ * to somebody else, and is then nobody that we know. */
+bool lanes_still_owns(struct host *host, struct lane *l, uint32_t slot) {
+    enum lane_answer owns = l->trusted ? LANE_YES : lane_owns(l, slot);
+    if (owns == LANE_NO) {
+        lane_hang_up(l);
+        lanes_changed(host, l);
+        host->here.ask_again[slot] = 0; /* whoever has it now was not asked */
+    }
+    return owns == LANE_YES;
+}
+
+/* ---------------------------------------------------------------- as a source */
+
+static bool receive_rare(void *owner, uint64_t now) {
+    listen_all(owner, now);
+    return false;
+}
+
+static void arm(void *owner, bool armed) {
+    struct host *host = owner;
+    (void)armed;
+    for (int i = 0; i < host->nslots; i++)
+        engine_watch_for(host->run, &host->here.watched[i], host->here.doors[i], EPOLLIN);
+}
+
+const struct source doors_source = {.name = "doors", .receive_rare = receive_rare, .timer_at = deadline, .arm = arm};

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Packets for processes and services that nobody has: looking for the owner takes a system call or two, and answering
+ * one more.  Somebody who sends nothing else would have most of the processor, and what live queue pairs are sent would be
+ * lost meanwhile.
+ *
+ * So there are so many looks in vain a second, and so many answers.  Beyond that, what a look in vain was for counts as
+ * nobody's for a moment, without another one.  Whoever comes in this moment loses packets as any wire does, and only while
+ * it is flooded.
+ */
+#include "host/host.h"
+
+#define EACH_NS 500000ull     /* 2,000 a second in the long run */
+#define AT_ONCE 256           /* of which so many may come together, as the clients of a server that has gone do */
+#define MOMENT_NS 50000000ull /* a process is some milliseconds old before somebody knows its numbers */
+
+static bool take(uint64_t *paid_until, uint64_t now) {
+    if (*paid_until >= now + AT_ONCE * EACH_NS)
+        return false;
+    *paid_until = (*paid_until > now ? *paid_until : now) + EACH_NS;
+    return true;
+}
+
+bool strays_may_answer(struct host *host, uint64_t now) { return take(&host->strays.answers, now); }
+
+bool strays_no_slot(const struct host *host, uint32_t slot, uint64_t now) {
+    return now < host->strays.no_slot_until[slot % SLOT_COUNT];
+}
+
+void strays_missed_slot(struct host *host, uint32_t slot, uint64_t now) {
+    if (!take(&host->strays.looks, now))
+        host->strays.no_slot_until[slot % SLOT_COUNT] = now + MOMENT_NS;
+}
+
+static uint32_t place_of(const struct stray_name *name) {
+    uint64_t key = name->service_id ^ (uintptr_t)name->port ^ (name->any ? 1u : 0u) << 20;
+    return (uint32_t)(key * 0x9E3779B97F4A7C15ull >> 32) % STRAY_NAMES;
+}
+
+bool strays_no_name(const struct host *host, const struct stray_name *name, uint64_t now) {
+    const struct stray_name *known = &host->strays.names[place_of(name)];
+    return now < known->until && known->service_id == name->service_id && known->port == name->port &&
+           known->any == name->any;
+}
+
+void strays_missed_name(struct host *host, const struct stray_name *name, uint64_t now) {
+    if (take(&host->strays.looks, now))
+        return;
+    struct stray_name *known = &host->strays.names[place_of(name)];
+    *known = *name;
+    known->until = now + MOMENT_NS;
+}

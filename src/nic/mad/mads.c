@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A message to queue pair 1, by its management class.
+ */
+#include "mad/class.h"
+
+static const struct mad_class *const classes[] = {&cm_class};
+
+void mads_init(struct mads *mads, struct host *host) { mads->host = host; }
+
+/* Of a message as a manager sends it; NULL: it is of no class that is known here. */
+static const struct mad_class *class_of(const struct packet *pkt) {
+    if (pkt->length != MAD_BYTES || deth_qkey(pkt->bth + pkt->row->deth) != GSI_QKEY)
+        return NULL;
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
+        if (classes[i]->number == pkt->payload[MAD_CLASS])
+            return classes[i];
+    }
+    return NULL;
+}
+
+/* Few of them are needed.  What is damaged uses up nobody's requests. */
+bool mads_is_ours(struct mads *mads, const struct mad_message *m, bool handed_on, bool *checked) {
+    struct host *host = mads->host;
+    const struct mad_class *class = class_of(&m->in->pkt);
+    bool asks = class && class->asks && class->asks(m->in->pkt.payload);
+    host->nic->useless++;
+    if (asks && !incoming_icrc(host->net, m->in, m->d, m->n))
+        return false;
+    if (!handed_on && class && class->elsewhere(mads, m))
+        return false;
+    *checked = asks;
+    return !asks || floods_admit(host, &m->d->src, m->now);
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The network of a device is opened and closed.
+ */
+#include <errno.h>
+
+#include "base/fail.h"
+#include "net/net.h"
+
+void net_init(struct net *net, struct nic *nic, struct run *run, const struct net_calls *calls, void *owner) {
+    net->nic = nic;
+    net->run = run;
+    net->calls = calls;
+    net->owner = owner;
+    net->follow_fd = -1;
+    pthread_mutex_init(&net->lock, NULL);
+}
+
+int net_find(struct net *net, const char *netdev, struct rnic_err *err) {
+    int rc = follow_open(net, err); /* first: whatever changes from now on is told */
+    if (!rc)
+        rc = netdev_find(netdev, &net->netdev, err);
+    if (rc)
+        net->netdev.ngids = 0; /* no port is open */
+    return rc;
+}
+
+/* Where nothing can mark a packet, nobody is to look for marks. */
+static bool controls_congestion(const struct net *net, int asked) { return asked ? asked > 0 : !net->netdev.loopback; }
+
+int net_open(struct net *net, const struct rnic_open_attr *attr, const struct slot *slot, struct rnic_err *err) {
+    int rc = pkeys_init(net, attr, err);
+    net->slot = slot;
+    net->rcvbuf = attr->rcvbuf;
+    net->window_asked = attr->max_window;
+    net->nic->ib.congestion = controls_congestion(net, attr->congestion);
+    if (!rc && (rc = udp_rx_init(&net->rx)))
+        fail(err, rc, "no memory for what comes by %s", net->netdev.name);
+    if (!rc)
+        rc = ports_open(net, err);
+    if (rc)
+        return rc;
+    ports_measure(net);
+    udp_tx_init(&net->tx, &net->fault, &net->nic->counters, &net->run->now);
+    net->tx.ports =
+        (struct udp_ports){net->ports, net->port_users, NETDEV_MAX_GIDS, net->netdev.ifindex, net->netdev.name};
+    net->nic->wire = &net->tx.link;
+    if (attr->no_gso)
+        net->tx.max_packets = 1;
+    return 0;
+}
+
+void net_leave(struct net *net) {
+    for (int i = 0; i < net->netdev.ngids; i++) {
+        if (net->ports[i].steering)
+            port_leave(&net->ports[i]);
+    }
+}
+
+void net_free(struct net *net) {
+    udp_tx_finish(&net->tx);
+    fault_set(&net->fault, NULL);
+    follow_close(net);
+    ports_close(net);
+    udp_rx_free(&net->rx);
+    pthread_mutex_destroy(&net->lock);
+}
+
+void net_fail(struct net *net) {
+    frames_fail(net);
+    ports_close(net);
+    follow_close(net);
+}
+
+void net_abandon(struct net *net) {
+    for (int i = 0; i < net->netdev.ngids; i++)
+        port_abandon(&net->ports[i]);
+    mcast_abandon(net);
+    frames_abandon(net);
+    follow_close(net);
+}
+
+void net_set_fault(struct net *net, const struct rnic_fault *fault) {
+    udp_tx_flush(&net->tx);
+    fault_set(&net->fault, fault);
+    net->nic->faulty = fault != NULL;
+    frames_set_fault(net, fault);
+}

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* struct ifreq */
+#endif
+#include "net/netdev.h"
+
+#include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <net/if_arp.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/fail.h"
+
+/* ---------------------------------------------------------------- GUIDs */
+
+/* The modified EUI-64 of an Ethernet address, as IPv6 and rxe form it: FF:FE in the middle, universal bit flipped. */
+static uint64_t guid_of_mac(const uint8_t mac[6]) {
+    const uint8_t b[8] = {mac[0] ^ 2, mac[1], mac[2], 0xFF, 0xFE, mac[3], mac[4], mac[5]};
+    uint64_t guid = 0;
+    for (int i = 0; i < 8; i++) {
+        guid = guid << 8 | b[i];
+    }
+    return guid;
+}
+
+static uint64_t fnv1a(uint64_t hash, const char *text) {
+    for (; *text != '\0'; text++) {
+        hash = (hash ^ (uint8_t)*text) * 0x100000001b3u;
+    }
+    return hash;
+}
+
+/* The same at every boot, another on every host: the machine's id, or where there is none its name. */
+static uint64_t guid_of_name(const char *name) {
+    char host[128] = "";
+    FILE *f = fopen("/etc/machine-id", "re");
+    if (f != NULL) {
+        if (fgets(host, sizeof host, f) == NULL) {
+            host[0] = '\0';
+        }
+        fclose(f);
+    }
+    if (host[0] == '\0' && gethostname(host, sizeof host - 1) != 0) {
+        host[0] = '\0';
+    }
+    uint64_t hash = fnv1a(fnv1a(0xcbf29ce484222325u, host), name);
+    return (hash & ~(1ull << 56)) | 1ull << 57; /* an individual, locally administered identifier */
+}
+
+static uint64_t guid_of(const struct sockaddr *hw, const char *name) {
+    static const uint8_t zero[6];
+    const uint8_t *mac = (const uint8_t *)hw->sa_data;
+    bool ethernet = hw->sa_family == ARPHRD_ETHER && memcmp(mac, zero, sizeof zero) != 0;
+    return ethernet ? guid_of_mac(mac) : guid_of_name(name);
+}
+
+/* ---------------------------------------------------------------- one device */
+
+/* Asks the kernel what it knows under the device's name. 0 or -errno (-ENODEV: gone meanwhile). */
+static int query(int fd, struct netdev *dev) {
+    struct ifreq req;
+    memset(&req, 0, sizeof req);
+    memcpy(req.ifr_name, dev->name, sizeof dev->name);
+    if (ioctl(fd, SIOCGIFINDEX, &req) != 0) {
+        return -errno;
+    }
+    dev->ifindex = req.ifr_ifindex;
+    if (ioctl(fd, SIOCGIFFLAGS, &req) != 0) {
+        return -errno;
+    }
+    dev->up = (req.ifr_flags & (IFF_UP | IFF_RUNNING)) == (IFF_UP | IFF_RUNNING);
+    dev->loopback = req.ifr_flags & IFF_LOOPBACK;
+    if (ioctl(fd, SIOCGIFMTU, &req) != 0) {
+        return -errno;
+    }
+    dev->mtu = req.ifr_mtu;
+    if (ioctl(fd, SIOCGIFHWADDR, &req) != 0) {
+        return -errno;
+    }
+    dev->guid = guid_of(&req.ifr_hwaddr, dev->name);
+    return 0;
+}
+
+/* ---------------------------------------------------------------- GIDs */
+
+/* The rank of an address in the GID table; -1: not an IP address. */
+enum { RANK_LINK_LOCAL, RANK_IPV4, RANK_IPV6, RANKS };
+
+static int gid_of(const struct sockaddr *sa, union rnic_gid *gid) {
+    if (sa != NULL && sa->sa_family == AF_INET) {
+        memset(gid, 0, sizeof *gid);
+        gid->raw[10] = gid->raw[11] = 0xFF;
+        memcpy(gid->raw + 12, &((const struct sockaddr_in *)(const void *)sa)->sin_addr, 4);
+        return RANK_IPV4;
+    }
+    if (sa != NULL && sa->sa_family == AF_INET6) {
+        const struct in6_addr *a = &((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr;
+        memcpy(gid->raw, a, sizeof gid->raw);
+        return IN6_IS_ADDR_LINKLOCAL(a) ? RANK_LINK_LOCAL : RANK_IPV6;
+    }
+    return -1;
+}
+
+static void add_gid(struct netdev *dev, const union rnic_gid *gid) {
+    for (int i = 0; i < dev->ngids; i++) {
+        if (memcmp(&dev->gids[i], gid, sizeof *gid) == 0) {
+            return;
+        }
+    }
+    if (dev->ngids < NETDEV_MAX_GIDS) {
+        dev->gids[dev->ngids++] = *gid;
+    }
+}
+
+/* An IPv4 address may carry a label, "eth0:1", in place of the device's name. */
+static bool is_of(const struct ifaddrs *ifa, const char *name) {
+    size_t length = strcspn(ifa->ifa_name, ":");
+    return strlen(name) == length && memcmp(ifa->ifa_name, name, length) == 0;
+}
+
+static void collect_gids(const struct ifaddrs *all, struct netdev *dev) {
+    for (int rank = 0; rank < RANKS; rank++) {
+        for (const struct ifaddrs *ifa = all; ifa != NULL; ifa = ifa->ifa_next) {
+            union rnic_gid gid;
+            if (is_of(ifa, dev->name) && gid_of(ifa->ifa_addr, &gid) == rank) {
+                add_gid(dev, &gid);
+            }
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- all devices */
+
+struct scan {
+    struct ifaddrs *all;
+    int fd;
+};
+
+static int scan_start(struct scan *s, struct rnic_err *err) {
+    s->fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (s->fd < 0) {
+        s->fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    }
+    if (s->fd < 0) {
+        return fail(err, -errno, "no socket to ask for network devices: %s", strerror(errno));
+    }
+    if (getifaddrs(&s->all) != 0) {
+        int rc = -errno;
+        close(s->fd);
+        return fail(err, rc, "cannot list network devices: %s", strerror(-rc));
+    }
+    return 0;
+}
+
+static void scan_end(struct scan *s) {
+    freeifaddrs(s->all);
+    close(s->fd);
+}
+
+/* The device of that name, when it has an address. */
+static int scan_device(const struct scan *s, const char *name, struct netdev *out) {
+    memset(out, 0, sizeof *out);
+    snprintf(out->name, sizeof out->name, "%s", name);
+    collect_gids(s->all, out);
+    return out->ngids == 0 ? -ENODEV : query(s->fd, out);
+}
+
+/* Is this the first entry of its device that holds an IP address? */
+static bool is_first(const struct ifaddrs *all, const struct ifaddrs *ifa, const char *name) {
+    union rnic_gid gid;
+    if (gid_of(ifa->ifa_addr, &gid) < 0) {
+        return false;
+    }
+    for (; all != ifa; all = all->ifa_next) {
+        if (is_of(all, name) && gid_of(all->ifa_addr, &gid) >= 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static int by_ifindex(const void *a, const void *b) {
+    return ((const struct netdev *)a)->ifindex - ((const struct netdev *)b)->ifindex;
+}
+
+/* Adds a device; a list that is full keeps those with the lowest ifindex. */
+static void insert(struct netdev *list, int max, int n, const struct netdev *dev) {
+    if (n < max) {
+        list[n] = *dev;
+        qsort(list, (size_t)n + 1, sizeof *list, by_ifindex);
+    } else if (max > 0 && dev->ifindex < list[max - 1].ifindex) {
+        list[max - 1] = *dev;
+        qsort(list, (size_t)max, sizeof *list, by_ifindex);
+    }
+}
+
+int netdev_list(struct netdev *list, int max, struct rnic_err *err) {
+    struct scan s;
+    int rc = scan_start(&s, err), n = 0;
+    if (rc != 0) {
+        return rc;
+    }
+    for (const struct ifaddrs *ifa = s.all; ifa != NULL; ifa = ifa->ifa_next) {
+        char name[IF_NAMESIZE];
+        struct netdev dev;
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(ifa->ifa_name, ":"), ifa->ifa_name);
+        if (is_first(s.all, ifa, name) && scan_device(&s, name, &dev) == 0) {
+            insert(list, max, n++, &dev);
+        }
+    }
+    scan_end(&s);
+    return n;
+}
+
+int netdev_find(const char *name, struct netdev *out, struct rnic_err *err) {
+    struct scan s;
+    int rc = scan_start(&s, err);
+    if (rc != 0) {
+        return rc;
+    }
+    rc = strlen(name) < sizeof out->name ? scan_device(&s, name, out) : -ENODEV;
+    scan_end(&s);
+    if (rc == -ENODEV) {
+        return fail(err, rc, "there is no network device %.32s with an IP address", name);
+    }
+    return rc == 0 ? 0 : fail(err, rc, "cannot query network device %s: %s", name, strerror(-rc));
+}
+
+int netdev_read(int ifindex, struct netdev *out) {
+    struct scan s;
+    bool gone;
+    if (scan_start(&s, NULL) != 0) {
+        return -EAGAIN;
+    }
+    memset(out, 0, sizeof *out);
+    gone = if_indextoname((unsigned)ifindex, out->name) == NULL;
+    int rc = gone ? errno : 0;
+    if (!gone) {
+        collect_gids(s.all, out);
+        rc = query(s.fd, out);
+    }
+    scan_end(&s);
+    if (gone) {
+        return rc == ENXIO || rc == ENODEV ? -ENODEV : -EAGAIN;
+    }
+    return rc == 0 && out->ifindex == ifindex ? 0 : -EAGAIN; /* names change: the kernel tells once more */
+}

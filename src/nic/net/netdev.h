@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Network devices of this namespace, read by getifaddrs and SIOCGIF*: what a soft device is made of.
+ */
+#ifndef RNIC_NET_NETDEV_H
+#define RNIC_NET_NETDEV_H
+
+#include <stdbool.h>
+
+#include "nic.h"
+
+#define NETDEV_MAX_GIDS 32
+
+struct netdev {
+    char name[16];
+    int ifindex;
+    bool up;       /* IFF_UP and IFF_RUNNING */
+    bool loopback; /* nothing lies between its ends */
+    int mtu;       /* bytes */
+    uint64_t guid; /* EUI-64 of the hardware address; of a device without one (lo) made from the name and the host */
+    int ngids;
+    union rnic_gid gids[NETDEV_MAX_GIDS]; /* IPv6 link-local first, then IPv4 (mapped), then other IPv6, as in rxe */
+};
+
+/* Devices with at least one address, by ifindex: at most max into list; how many there are, or -errno. */
+int netdev_list(struct netdev *list, int max, struct rnic_err *err);
+int netdev_find(const char *name, struct netdev *out, struct rnic_err *err); /* -ENODEV */
+/* The same by number, whatever its name is now and also without an address. -ENODEV: it has gone; else try again later. */
+int netdev_read(int ifindex, struct netdev *out);
+
+#endif

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The GID table and the ports behind it (IBA A17.4; man ibv_query_gid): one entry for each IP address of the netdev.
+ *
+ * An address keeps its index while the netdev has it.  When it goes, its socket is closed and the entry is empty; while
+ * queue pairs and address handles still name the entry it stays reserved for that address, should it come back, so that
+ * nothing ever leaves from another address than it was meant to.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "link/udp/steerprog.h"
+#include "net/net.h"
+#include "qp/ah.h"
+
+#define WINDOW_MAX (512u << 10) /* bytes in flight where the peer answers at once: as much as a cache holds */
+#define SETTLE_LOOKS 10000      /* of 0.1 ms: a place is learnt in a few ms, unless members are stopped */
+#define WINDOW_SHARE 3          /* a QP's part of a socket buffer like ours, in which packets take more than their bytes */
+
+static const union rnic_gid none;
+
+static bool same(const union rnic_gid *a, const union rnic_gid *b) { return !memcmp(a, b, sizeof *a); }
+
+static void set_gid(struct net *net, int index, union rnic_gid gid) {
+    pthread_mutex_lock(&net->lock);
+    net->netdev.gids[index] = gid;
+    pthread_mutex_unlock(&net->lock);
+}
+
+static int open_port(struct net *net, int index, union rnic_gid gid, uint64_t now, struct rnic_err *err) {
+    struct sockaddr_in6 addr = {.sin6_family = AF_INET6};
+    struct port *port = &net->ports[index];
+    memcpy(&addr.sin6_addr, gid.raw, sizeof addr.sin6_addr);
+    int rc = port_open(port, &addr, net->netdev.ifindex, net->slot, net->rcvbuf, now, err);
+    if (rc) {
+        port->addr = (struct sockaddr_in6){0};
+        return rc;
+    }
+    for (int i = 0; i < net->nmore; i++)
+        port_add_slot(port, net->more_slots[i]);
+    if (net->nic->ib.congestion)
+        port_take_marks(port);
+    if (net->shows_headers)
+        port_show_headers(port, true);
+    struct rnic_err why;
+    net->nic->counters.value[RNIC_CNT_unfit_ip_ids] += port_check_ids(port, &why) == -EPROTO;
+    set_gid(net, index, gid);
+    net->had[index] = gid;
+    net->port_list[index] = port;
+    net->watched_rx[index].fd = net->watched_tx[index].fd = -1; /* an earlier one may have had the same number */
+    if (index >= net->netdev.ngids)
+        net->netdev.ngids = index + 1;
+    return 0;
+}
+
+/* An address that cannot be bound yet (an IPv6 one whose duplicate check still runs) is left out of the GID table. */
+int ports_open(struct net *net, struct rnic_err *err) {
+    int n = net->netdev.ngids, rc = 0;
+    net->netdev.ngids = 0;
+    for (int i = 0; i < n && (!rc || rc == -EADDRNOTAVAIL); i++)
+        rc = open_port(net, net->netdev.ngids, net->netdev.gids[i], run_clock(), err);
+    for (int i = net->netdev.ngids; i < n; i++)
+        net->netdev.gids[i] = none;
+    return rc == -EADDRNOTAVAIL && net->netdev.ngids ? 0 : rc;
+}
+
+static bool settled(struct net *net) {
+    bool all = true;
+    run_lock(net->run);
+    for (int i = 0; i < net->netdev.ngids; i++)
+        all &= !net->ports[i].steering || port_settled(&net->ports[i]);
+    run_unlock(net->run);
+    return all;
+}
+
+/* By lo the processes of an address tell each other which packets are whose.  A fork meets no socket that asks for it:
+ * it waits for the lock. */
+static bool can_settle(struct net *net) {
+    struct netdev lo;
+    run_lock(net->run);
+    bool up = netdev_read(STEERPROG_LOOPBACK, &lo) == 0 && lo.up;
+    run_unlock(net->run);
+    return up;
+}
+
+/* Until then packets fall to other processes, and come by a queue of ten: too few for a message of a service that
+ * repeats nothing. */
+void ports_settle(struct net *net) {
+    const struct timespec look = {.tv_nsec = 100000};
+    int looks = can_settle(net) ? SETTLE_LOOKS : 0;
+    for (int i = 0; i < looks && !settled(net); i++)
+        nanosleep(&look, NULL);
+}
+
+int ports_add_slot(struct net *net, uint32_t slot) {
+    int rc = 0;
+    net->more_slots[net->nmore++] = slot;
+    for (int i = 0; !rc && i < net->netdev.ngids; i++)
+        rc = net->ports[i].steering ? port_add_slot(&net->ports[i], slot) : 0;
+    return rc;
+}
+
+void ports_show_headers(struct net *net, bool show) {
+    net->shows_headers = show;
+    for (int i = 0; i < net->netdev.ngids; i++)
+        port_show_headers(&net->ports[i], show);
+}
+
+struct port *ports_find(struct net *net, const struct in6_addr *addr) {
+    for (int i = 0; i < net->netdev.ngids; i++) {
+        if (IN6_ARE_ADDR_EQUAL(&net->ports[i].addr.sin6_addr, addr))
+            return &net->ports[i];
+    }
+    return NULL;
+}
+
+uint64_t ports_remaps(const struct net *net) {
+    uint64_t remaps = 0;
+    for (int i = 0; i < net->netdev.ngids; i++)
+        remaps += net->ports[i].steering ? net->ports[i].remaps : 0;
+    return remaps;
+}
+
+int net_mtu_of(int netdev_mtu) {
+    int mtu = RNIC_MTU_4096;
+    while (mtu && (int)mtu_bytes(mtu) + NET_HEADERS_MAX > netdev_mtu)
+        mtu--;
+    return mtu;
+}
+
+int net_active_mtu(const struct net *net) { return net_mtu_of(net->netdev.mtu); }
+
+void ports_measure(struct net *net) {
+    uint32_t most = UINT32_MAX;
+    for (int i = 0; i < net->netdev.ngids; i++) {
+        uint32_t share = net->ports[i].rcvbuf / WINDOW_SHARE;
+        if (net->ports[i].steering)
+            most = share < most ? share : most;
+    }
+    net->nic->slow_window = net->window_asked ? net->window_asked : most;
+    net->nic->max_window = net->nic->slow_window < WINDOW_MAX || net->window_asked ? net->nic->slow_window : WINDOW_MAX;
+    net->nic->mtu = net_active_mtu(net) ? mtu_bytes(net_active_mtu(net)) : 0;
+}
+
+/* ---------------------------------------------------------------- addresses come and go */
+
+static void vacate(struct net *net, int index) {
+    struct port *port = &net->ports[index];
+    udp_tx_flush(&net->tx);
+    if (udp_tx_forget(&net->tx, port))
+        sched_link_free(net->run, &net->tx.link, port->sndbuf / 2);
+    fault_forget(&net->fault, udp_leads_by, port);
+    port_close(port);
+    port->addr = (struct sockaddr_in6){0};
+    set_gid(net, index, none);
+    net->watched_rx[index].fd = net->watched_tx[index].fd = -1;
+}
+
+void ports_close(struct net *net) {
+    for (int i = 0; i < net->netdev.ngids; i++) {
+        if (net->ports[i].steering)
+            vacate(net, i);
+    }
+}
+
+static bool is_in(const union rnic_gid *list, int n, const union rnic_gid *gid) {
+    for (int i = 0; i < n; i++) {
+        if (same(&list[i], gid))
+            return true;
+    }
+    return false;
+}
+
+/* Where an address goes: where it was, else into an entry that nobody names. */
+static int place_for(const struct net *net, const union rnic_gid *gid) {
+    for (int i = 0; i < net->netdev.ngids; i++) {
+        if (same(&net->had[i], gid))
+            return i;
+    }
+    for (int i = 0; i < net->netdev.ngids; i++) {
+        if (!net->ports[i].steering && !net->port_users[i])
+            return i;
+    }
+    return net->netdev.ngids < NETDEV_MAX_GIDS ? net->netdev.ngids : -1;
+}
+
+bool ports_follow(struct net *net, const struct netdev *fresh, uint64_t now) {
+    bool changed = false;
+    for (int i = 0; i < net->netdev.ngids; i++) {
+        if (!net->ports[i].steering || is_in(fresh->gids, fresh->ngids, &net->netdev.gids[i]))
+            continue;
+        vacate(net, i);
+        changed = true;
+    }
+    ah_reap(net->nic); /* they may be the last that name an entry */
+    for (int i = 0; i < fresh->ngids; i++) {
+        int at = is_in(net->netdev.gids, net->netdev.ngids, &fresh->gids[i]) ? -1 : place_for(net, &fresh->gids[i]);
+        if (at >= 0 &&
+            !open_port(net, at, fresh->gids[i], now, NULL)) /* else not to be bound yet: the kernel tells when */
+            changed = true;
+    }
+    return changed;
+}

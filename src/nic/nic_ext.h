@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * nic_ext.h: the part of nic.h, which includes it, that is about extensions: what a provider may have beside the verbs of
+ * libibverbs.  Each is a small table of functions with a name.  A caller asks for it by rnic_extension(), once a context,
+ * and gets NULL from a provider that lacks it.
+ *
+ * A provider with an extension has all of its functions.  A table never changes: what needs another one gets another
+ * name, "rnic.cm/2" for one, and a provider may have both.
+ */
+#ifndef RNIC_NIC_EXT_H
+#define RNIC_NIC_EXT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "nic_enums.h"
+
+struct rnic_err;
+struct rnic_context;
+struct rnic_pd;
+struct rnic_mr;
+struct rnic_mw;
+struct rnic_mw_bind_info;
+struct rnic_ah;
+struct rnic_ah_attr;
+struct rnic_cq;
+struct rnic_qp;
+struct rnic_wq;
+struct rnic_send_wr;
+struct rnic_wc;
+struct rnic_raw_attr;
+union rnic_gid;
+
+/* ---------------------------------------------------------------- connections */
+
+/* For a communication manager that sends and receives its own messages by queue pair 1 (RDMA-CM, rnic.connect).  A device
+ * whose messages the kernel exchanges does not have it. */
+#define RNIC_EXT_CM "rnic.cm/1"
+
+struct rnic_listener { /* who gets the CM requests for a service */
+    struct rnic_context *ctx;
+};
+
+enum rnic_listen_flags {
+    RNIC_LISTEN_REUSE = 1
+        << 0, /* an exact address and the wildcard do not exclude each other; the exact one goes first */
+    RNIC_LISTEN_AFONLY = 1 << 1, /* the wildcard :: is for IPv6 alone */
+    RNIC_LISTEN_HOLD = 1 << 2,   /* nobody listens: the service is taken, and requests for it are refused */
+};
+
+struct rnic_ext_cm {
+    /* From now on the CM's REQ and SIDR_REQ for service_id (host byte order) that are sent to addr come to this context's
+     * GSI queue pair. addr: a GID of the device; ::ffff:0.0.0.0: every IPv4 one, ::: every one. -EADDRINUSE: another
+     * listener of this host is in the way. */
+    int (*listen)(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *addr,
+                  uint32_t flags /* enum rnic_listen_flags */, struct rnic_listener **listener, struct rnic_err *err);
+    int (*unlisten)(struct rnic_listener *listener, struct rnic_err *err);
+    /* The number of one of the context's slots: communication ids that it hands out have it in their upper 10 bits, so
+     * that answers find their way on a host with many processes. */
+    int (*slot)(struct rnic_context *ctx, uint32_t *slot, struct rnic_err *err);
+    /* A descriptor, the caller's to close, that hangs up (POLLHUP) when the process of this host that has a slot dies, or
+     * gives it up: its context has closed. Not when it is stopped, or when another takes the slot. -ECONNREFUSED: nobody
+     * has it; other errors: it cannot be known. */
+    int (*watch)(struct rnic_context *ctx, uint32_t slot, int *fd, struct rnic_err *err);
+    /* The same for whoever would get a request for a service that is sent to an address of this device. */
+    int (*watch_service)(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *gid, int *fd,
+                         struct rnic_err *err);
+};
+
+/* ---------------------------------------------------------------- short cuts */
+
+/* For callers that hold up others meanwhile, as a binding that keeps an interpreter's lock. */
+#define RNIC_EXT_NOW "rnic.now/1"
+
+struct rnic_ext_now {
+    /* One work request, where that takes hardly any time and waits for nothing; false: ops->post_send() is to be called. */
+    bool (*post_send)(struct rnic_qp *qp, const struct rnic_send_wr *wr);
+    /* Completions, as ops->poll_cq(); -EAGAIN: that one is to be called. */
+    int (*poll_cq)(struct rnic_cq *cq, int n, struct rnic_wc *wc);
+};
+
+/* ---------------------------------------------------------------- statistics */
+
+/* For people who debug and measure: Context.counters(), QP.statistics(). */
+#define RNIC_EXT_STATS "rnic.stats/1"
+
+struct rnic_counters {
+    uint64_t value[RNIC_CNT_MAX]; /* index: enum rnic_counter */
+};
+
+struct rnic_qp_stats { /* where a QP stands */
+    struct rnic_counters counters;
+    uint32_t snd_psn, snd_una, rcv_psn, msn; /* next PSN to send, oldest unacknowledged, expected, message number */
+    uint32_t sq_depth, rq_depth;             /* work requests not yet completed */
+    uint32_t window;                         /* bytes that may be in flight now */
+    uint32_t in_flight;                      /* bytes that are */
+    uint8_t retries_left, rnr_retries_left;
+    uint64_t srtt; /* smoothed round trip time, ns; 0: not known yet */
+    uint64_t rate; /* bytes a second that congestion control allows; 0: it does not limit */
+};
+
+struct rnic_ext_stats {
+    int (*query_counters)(struct rnic_context *ctx, struct rnic_counters *out, struct rnic_err *err);
+    int (*query_qp)(struct rnic_qp *qp, struct rnic_qp_stats *out, struct rnic_err *err);
+};
+
+/* ---------------------------------------------------------------- faults on purpose */
+
+/* For tests of programs: Context.set_faults(). */
+#define RNIC_EXT_FAULTS "rnic.faults/1"
+
+/* The fault injector: what the link does to packets that it sends (all probabilities in parts per million). */
+#define RNIC_FAULT_RULES 8
+struct rnic_fault {
+    uint64_t seed;
+    uint32_t loss, duplicate, reorder, delay, flip;
+    uint32_t reorder_gap; /* a reordered packet leaves after this many later ones (at least 1) or after delay_ns */
+    uint64_t delay_ns;    /* how long a delayed packet waits */
+    uint32_t mark;        /* as a congested router does, where the packet may be marked (ECN) */
+    struct {
+        int opcode;     /* of the BTH (enum in wire/opcode.h), -1: any */
+        uint32_t nth;   /* lose the nth such packet from now on, counted from 1; 0: rule not used */
+        uint32_t count; /* and this many after it, 1: only that one */
+    } lose[RNIC_FAULT_RULES];
+};
+
+struct rnic_ext_faults {
+    int (*set)(struct rnic_context *ctx, const struct rnic_fault *fault, struct rnic_err *err); /* NULL: off */
+};
+
+/* ---------------------------------------------------------------- partitions */
+
+/* What the subnet manager of InfiniBand does, for devices that have none: Context.set_pkeys(). */
+#define RNIC_EXT_PKEYS "rnic.pkeys/1"
+
+struct rnic_ext_pkeys {
+    /* Fills the port's P_Key table; what is not given is empty, 0. */
+    int (*set)(struct rnic_context *ctx, int port, const uint16_t *pkeys, int n, struct rnic_err *err);
+};
+
+/* ---------------------------------------------------------------- memory */
+
+/* Memory of the device's own making, which other processes of this host may map: PD.alloc_mr(), rnic.connect. */
+#define RNIC_EXT_MEMORY "rnic.memory/1"
+
+struct rnic_ext_memory {
+    int (*alloc_mr)(struct rnic_pd *pd, uint64_t length, uint32_t access, struct rnic_mr **mr, struct rnic_err *err);
+};
+
+/* ---------------------------------------------------------------- questions */
+
+/* What libibverbs cannot ask: MW.query(), WQ.state, AH.query(), Context.query_raw_packet(). */
+#define RNIC_EXT_QUERY "rnic.query/1"
+
+struct rnic_ext_query {
+    /* What it is bound to now; info->mr is NULL: to nothing (IBA 11.2.8.10). */
+    int (*mw)(struct rnic_mw *mw, struct rnic_mw_bind_info *info, struct rnic_err *err);
+    int (*wq)(struct rnic_wq *wq, int *state /* enum rnic_wq_state */, uint32_t *depth /* not yet completed */,
+              struct rnic_err *err);
+    int (*ah)(struct rnic_ah *ah, struct rnic_ah_attr *attr, struct rnic_err *err);
+    int (*raw)(struct rnic_context *ctx, struct rnic_raw_attr *attr, struct rnic_err *err); /* where frames go */
+};
+
+#endif
