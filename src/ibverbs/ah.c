@@ -16,7 +16,8 @@ EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
     struct rnic_err err = {0};
     memcpy(&copy, attr, sizeof copy);
     copy.grh.flow_label &= FLOW_LABEL_MASK;
-    int rc = ah ? context_of(pd->context)->ops->create_ah(((struct pd *)pd)->nic, &copy, &ah->nic, &err) : -ENOMEM;
+    int rc =
+        ah ? CALL(context_of(pd->context)->ops, create_ah, ((struct pd *)pd)->nic, &copy, &ah->nic, &err) : -ENOMEM;
     if (rc) {
         free(ah);
         return failed_null("create_ah", rc, &err);
@@ -85,8 +86,8 @@ static int find_gid(struct ibv_context *context, uint8_t port, const union ibv_g
 EXPORT int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct ibv_wc *wc, struct ibv_grh *grh,
                                struct ibv_ah_attr *attr) {
     union ibv_gid to;
-    *attr = (struct ibv_ah_attr){
-        .dlid = wc->slid, .sl = wc->sl, .src_path_bits = wc->dlid_path_bits, .port_num = port_num};
+    *attr =
+        (struct ibv_ah_attr){.dlid = wc->slid, .sl = wc->sl, .src_path_bits = wc->dlid_path_bits, .port_num = port_num};
     if (!(wc->wc_flags & IBV_WC_GRH))
         return 0;
     if (read_grh(grh, &attr->grh.dgid, &to, &attr->grh))
@@ -101,7 +102,8 @@ EXPORT int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, st
     return 0;
 }
 
-EXPORT struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc, struct ibv_grh *grh, uint8_t port_num) {
+EXPORT struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc, struct ibv_grh *grh,
+                                            uint8_t port_num) {
     struct ibv_ah_attr attr;
     return ibv_init_ah_from_wc(pd->context, port_num, wc, grh, &attr) ? NULL : ibv_create_ah(pd, &attr);
 }
@@ -117,7 +119,8 @@ EXPORT int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ibv_a
 
 EXPORT int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid) {
     struct rnic_err err = {0};
-    int rc = context_of(qp->context)->ops->attach_mcast(((struct qp *)qp)->nic, (const union rnic_gid *)gid, lid, &err);
+    int rc = CALL(context_of(qp->context)->ops, attach_mcast, ((struct qp *)qp)->nic, (const union rnic_gid *)gid, lid,
+                  &err);
     return failed("attach_mcast", rc, &err);
 }
 

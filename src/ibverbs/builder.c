@@ -47,7 +47,8 @@ static struct rnic_send_wr *begin(struct ibv_qp_ex *pub, int opcode) {
     if (!make_room(b, (void **)&b->drafts, &b->draft_room, b->ndrafts, 1, sizeof *b->drafts))
         return &nowhere;
     struct draft *draft = &b->drafts[b->ndrafts++];
-    *draft = (struct draft){.wr = {.wr_id = pub->wr_id, .opcode = opcode, .send_flags = pub->wr_flags}, .sge_at = b->nsges};
+    *draft =
+        (struct draft){.wr = {.wr_id = pub->wr_id, .opcode = opcode, .send_flags = pub->wr_flags}, .sge_at = b->nsges};
     return &draft->wr;
 }
 
@@ -82,7 +83,8 @@ static void wr_rdma_write_imm(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t addr
     wr->imm_data = imm;
 }
 
-static void atomic(struct ibv_qp_ex *qp, int opcode, uint32_t rkey, uint64_t addr, uint64_t compare_add, uint64_t swap) {
+static void atomic(struct ibv_qp_ex *qp, int opcode, uint32_t rkey, uint64_t addr, uint64_t compare_add,
+                   uint64_t swap) {
     struct rnic_send_wr *wr = begin(qp, opcode);
     wr->wr.atomic.remote_addr = addr;
     wr->wr.atomic.rkey = rkey;

@@ -72,8 +72,8 @@ EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *
     struct context *c = context_of(context);
     struct cq *cq = calloc(1, sizeof *cq);
     struct rnic_err err = {0};
-    int rc = cq ? c->ops->create_cq(c->nic, cqe, NIC(channel, channel), (uint32_t)comp_vector, cq, &cq->nic, &err)
-                : -ENOMEM;
+    int rc =
+        cq ? c->ops->create_cq(c->nic, cqe, NIC(channel, channel), (uint32_t)comp_vector, cq, &cq->nic, &err) : -ENOMEM;
     if (!rc)
         return (struct ibv_cq *)&show_cq(context, cq, channel, cq_context)->pub;
     free(cq);
@@ -93,7 +93,7 @@ static struct ibv_cq_ex *create_cq_ex(struct ibv_context *context, struct ibv_cq
         .comp_mask = attr->comp_mask,
         .flags = attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? attr->flags : 0,
         .parent_domain = attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD ? NIC(pd, attr->parent_domain) : NULL};
-    int rc = cq ? c->ops->create_cq_ex(c->nic, &how, &cq->nic, &err) : -ENOMEM;
+    int rc = cq ? CALL(c->ops, create_cq_ex, c->nic, &how, &cq->nic, &err) : -ENOMEM;
     if (rc) {
         free(cq);
         return failed_null("create_cq_ex", rc, &err);
@@ -105,15 +105,15 @@ static struct ibv_cq_ex *create_cq_ex(struct ibv_context *context, struct ibv_cq
 EXPORT int ibv_resize_cq(struct ibv_cq *pub, int cqe) {
     struct cq *cq = (struct cq *)pub;
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)->ops->resize_cq(cq->nic, cqe, &err);
+    int rc = CALL(context_of(pub->context)->ops, resize_cq, cq->nic, cqe, &err);
     pub->cqe = cq->nic->cqe;
     return failed("resize_cq", rc, &err);
 }
 
 static int modify_cq(struct ibv_cq *pub, struct ibv_modify_cq_attr *attr) {
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)
-                 ->ops->modify_cq(((struct cq *)pub)->nic, (const struct rnic_modify_cq_attr *)attr, &err);
+    int rc = CALL(context_of(pub->context)->ops, modify_cq, ((struct cq *)pub)->nic,
+                  (const struct rnic_modify_cq_attr *)attr, &err);
     return failed("modify_cq", rc, &err);
 }
 
@@ -175,8 +175,8 @@ static int req_notify_cq(struct ibv_cq *pub, int solicited_only) {
     return -context_of(pub->context)->ops->req_notify_cq(((struct cq *)pub)->nic, solicited_only, NULL);
 }
 
-void completion_ops(struct verbs_context *ex) {
-    ex->create_cq_ex = create_cq_ex;
-    ex->modify_cq = modify_cq;
+void completion_ops(struct verbs_context *ex, const struct rnic_ops *ops) {
     ex->context.ops.req_notify_cq = req_notify_cq;
+    GIVE(ex, create_cq_ex, ops, create_cq_ex, create_cq_ex);
+    GIVE(ex, modify_cq, ops, modify_cq, modify_cq);
 }

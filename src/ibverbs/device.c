@@ -43,15 +43,15 @@ void *failed_null(const char *verb, int rc, const struct rnic_err *err) {
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct device *devices;
 
-static struct device *find_device(const struct rnic_device_info *info) {
+static struct device *find_device(const struct rnic_provider *provider, const struct rnic_device_info *info) {
     for (struct device *d = devices; d; d = d->next) {
-        if (!strcmp(d->pub.name, info->name) && d->info.guid == info->guid)
+        if (d->provider == provider && !strcmp(d->pub.name, info->name) && d->info.guid == info->guid)
             return d;
     }
     return NULL;
 }
 
-static struct device *add_device(const struct rnic_device_info *info) {
+static struct device *add_device(const struct rnic_provider *provider, const struct rnic_device_info *info) {
     struct device **last = &devices, *d = calloc(1, sizeof *d);
     int number = 0;
     if (!d)
@@ -60,6 +60,7 @@ static struct device *add_device(const struct rnic_device_info *info) {
         number++;
     *d = (struct device){.pub = {.node_type = (enum ibv_node_type)info->node_type,
                                  .transport_type = (enum ibv_transport_type)info->transport},
+                         .provider = provider,
                          .info = *info,
                          .number = number};
     snprintf(d->pub.name, sizeof d->pub.name, "%s", info->name);
@@ -69,50 +70,63 @@ static struct device *add_device(const struct rnic_device_info *info) {
     return *last = d;
 }
 
-static struct device *know_device(const struct rnic_device_info *info) {
+static struct device *know_device(const struct rnic_provider *provider, const struct rnic_device_info *info) {
     pthread_mutex_lock(&devices_lock);
-    struct device *d = find_device(info);
+    struct device *d = find_device(provider, info);
     if (!d)
-        d = add_device(info);
+        d = add_device(provider, info);
     pthread_mutex_unlock(&devices_lock);
     return d;
 }
 
-/* All there are, in an array of the caller's to free; their number, or -errno. */
-static int list_all(struct rnic_device_info **out) {
+/* A list of devices that grows, ended by NULL. */
+struct list {
+    struct ibv_device **at;
+    int n;
+};
+
+static int append(struct list *list, const struct rnic_provider *provider, const struct rnic_device_info *info) {
+    struct device *d = know_device(provider, info);
+    struct ibv_device **longer = d ? realloc(list->at, ((size_t)list->n + 2) * sizeof *longer) : NULL;
+    if (!longer)
+        return -ENOMEM;
+    list->at = longer;
+    longer[list->n++] = &d->pub;
+    longer[list->n] = NULL;
+    return 0;
+}
+
+static int append_all(struct list *list, const struct rnic_provider *provider) {
+    struct rnic_device_info *info = NULL;
     struct rnic_err err = {0};
     int room = 16, n;
-    for (;;) {
-        *out = calloc((size_t)room, sizeof **out);
-        if (!*out)
-            return -ENOMEM;
-        n = rnic_soft_list(*out, room, &err);
+    for (;; room = n) {
+        struct rnic_device_info *larger = realloc(info, (size_t)room * sizeof *info);
+        n = larger ? provider->list(larger, room, &err) : -ENOMEM;
+        info = larger ? larger : info;
         if (n <= room)
             break;
-        free(*out);
-        room = n;
     }
-    if (n < 0) {
-        failed("get_device_list", n, &err);
-        free(*out);
-    }
-    return n;
+    int rc = n < 0 ? n : 0;
+    for (int i = 0; !rc && i < n; i++)
+        rc = append(list, provider, &info[i]);
+    failed("get_device_list", rc, &err);
+    free(info);
+    return rc;
 }
 
 EXPORT struct ibv_device **ibv_get_device_list(int *num_devices) {
-    struct rnic_device_info *info;
-    int n = list_all(&info);
+    struct list list = {.at = calloc(1, sizeof *list.at)};
+    int rc = list.at ? 0 : -ENOMEM;
+    for (int i = 0; !rc && rnic_provider(i); i++)
+        rc = append_all(&list, rnic_provider(i));
     if (num_devices)
-        *num_devices = n < 0 ? 0 : n;
-    if (n < 0)
-        return NULL;
-    struct ibv_device **list = calloc((size_t)n + 1, sizeof *list);
-    for (int i = 0; list && i < n; i++) {
-        struct device *d = know_device(&info[i]);
-        list[i] = d ? &d->pub : NULL;
-    }
-    free(info);
-    return list;
+        *num_devices = rc ? 0 : list.n;
+    if (!rc)
+        return list.at;
+    free(list.at);
+    errno = -rc;
+    return NULL;
 }
 
 EXPORT void ibv_free_device_list(struct ibv_device **list) { free(list); }
@@ -159,14 +173,14 @@ static void fill(struct context *c, struct ibv_device *device) {
     pub->cmd_fd = c->nic->cmd_fd;
     pub->num_comp_vectors = c->nic->num_comp_vectors;
     pthread_mutex_init(&pub->mutex, NULL);
-    query_ops(&c->ex);
-    memory_ops(&c->ex);
-    completion_ops(&c->ex);
-    qp_ops(&c->ex);
-    work_ops(&c->ex);
-    srq_ops(&c->ex);
-    xrc_ops(&c->ex);
-    frame_ops(&c->ex);
+    query_ops(&c->ex, c->ops);
+    memory_ops(&c->ex, c->ops);
+    completion_ops(&c->ex, c->ops);
+    qp_ops(&c->ex, c->ops);
+    work_ops(&c->ex, c->ops);
+    srq_ops(&c->ex, c->ops);
+    xrc_ops(&c->ex, c->ops);
+    frame_ops(&c->ex, c->ops);
 }
 
 static struct ibv_context *show(struct rnic_context *nic, struct ibv_device *device) {
@@ -196,18 +210,21 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device) {
     attr.pkeys = pkeys;
     attr.num_pkeys = n > 0 ? (uint32_t)n : 0;
     if (rc >= 0)
-        rc = rnic_soft_open(((struct device *)device)->info.netdev, &attr, &nic, &err);
+        rc = ((struct device *)device)->provider->open(device->name, &attr, &nic, &err);
     return rc < 0 ? failed_null("open_device", rc, &err) : show(nic, device);
 }
 
+/* The provider whose context it is says so; the others, that it is none of theirs. */
 EXPORT struct ibv_context *ibv_import_device(int cmd_fd) {
     struct rnic_context *nic = NULL;
     struct rnic_device_info info;
     struct rnic_err err = {0};
-    int rc = rnic_soft_import(cmd_fd, &nic, &info, &err);
+    int rc = -EOPNOTSUPP;
+    for (int i = 0; rnic_provider(i) && (rc == -EINVAL || rc == -EOPNOTSUPP); i++)
+        rc = CALL(rnic_provider(i), import, cmd_fd, &nic, &info, &err);
     if (rc)
         return failed_null("import_device", rc, &err);
-    struct device *device = know_device(&info);
+    struct device *device = know_device(nic->provider, &info);
     if (!device) {
         nic->ops->close(nic, NULL);
         return failed_null("import_device", -ENOMEM, NULL);
@@ -235,22 +252,10 @@ void object_remove(struct ibv_context *context, struct object *object) {
 }
 
 static void (*const ends[KINDS])(struct object *) = {
-    [KIND_FLOW] = flow_end,
-    [KIND_QP] = qp_end,
-    [KIND_TABLE] = table_end,
-    [KIND_WQ] = wq_end,
-    [KIND_SRQ] = srq_end,
-    [KIND_AH] = ah_end,
-    [KIND_MW] = mw_end,
-    [KIND_MR] = mr_end,
-    [KIND_DM] = dm_end,
-    [KIND_XRCD] = xrcd_end,
-    [KIND_CQ] = cq_end,
-    [KIND_COUNTERS] = counters_end,
-    [KIND_CHANNEL] = channel_end,
-    [KIND_PARENT] = parent_end,
-    [KIND_TD] = td_end,
-    [KIND_PD] = pd_end,
+    [KIND_FLOW] = flow_end,       [KIND_QP] = qp_end,         [KIND_TABLE] = table_end, [KIND_WQ] = wq_end,
+    [KIND_SRQ] = srq_end,         [KIND_AH] = ah_end,         [KIND_MW] = mw_end,       [KIND_MR] = mr_end,
+    [KIND_DM] = dm_end,           [KIND_XRCD] = xrcd_end,     [KIND_CQ] = cq_end,       [KIND_COUNTERS] = counters_end,
+    [KIND_CHANNEL] = channel_end, [KIND_PARENT] = parent_end, [KIND_TD] = td_end,       [KIND_PD] = pd_end,
 };
 
 /* Kernels free everything when a descriptor of theirs is closed, and programs count on that. */

@@ -27,7 +27,7 @@ static struct ibv_wq *create_wq(struct ibv_context *context, struct ibv_wq_init_
                                     .cq = NIC(cq, attr->cq),
                                     .create_flags = attr->comp_mask & IBV_WQ_INIT_ATTR_FLAGS ? attr->create_flags : 0};
     struct rnic_err err = {0};
-    int rc = wq ? c->ops->create_wq(c->nic, &how, &wq->nic, &err) : -ENOMEM;
+    int rc = wq ? CALL(c->ops, create_wq, c->nic, &how, &wq->nic, &err) : -ENOMEM;
     if (rc) {
         free(wq);
         return failed_null("create_wq", rc, &err);
@@ -85,10 +85,10 @@ static struct ibv_rwq_ind_table *create_table(struct ibv_context *context, struc
     struct rnic_wq **queues = calloc(n, sizeof *queues);
     for (size_t i = 0; queues && i < n; i++)
         queues[i] = NIC(wq, attr->ind_tbl[i]);
-    int rc = table && queues ? c->ops->create_rwq_ind_table(
-                                   c->nic, &(struct rnic_rwq_ind_table_init_attr){attr->log_ind_tbl_size, queues},
-                                   &table->nic, &err)
-                             : -ENOMEM;
+    int rc = table && queues
+                 ? CALL(c->ops, create_rwq_ind_table, c->nic,
+                        &(struct rnic_rwq_ind_table_init_attr){attr->log_ind_tbl_size, queues}, &table->nic, &err)
+                 : -ENOMEM;
     free(queues);
     if (rc) {
         free(table);
@@ -145,8 +145,8 @@ static struct ibv_flow *create_flow(struct ibv_qp *qp, struct ibv_flow_attr *att
         rc = name_counters(rule, attr->size, attr->num_of_specs);
     }
     if (!rc)
-        rc = context_of(qp->context)
-                 ->ops->create_flow(((struct qp *)qp)->nic, (const struct rnic_flow_attr *)rule, &flow->nic, &err);
+        rc = CALL(context_of(qp->context)->ops, create_flow, ((struct qp *)qp)->nic,
+                  (const struct rnic_flow_attr *)rule, &flow->nic, &err);
     if (rc) {
         free(flow);
         return failed_null("create_flow", rc, &err);
@@ -175,7 +175,9 @@ static struct ibv_counters *create_counters(struct ibv_context *context, struct 
     struct context *c = context_of(context);
     struct counters *counters = calloc(1, sizeof *counters);
     struct rnic_err err = {0};
-    int rc = !counters ? -ENOMEM : attr->comp_mask ? -EINVAL : c->ops->create_counters(c->nic, &counters->nic, &err);
+    int rc = !counters         ? -ENOMEM
+             : attr->comp_mask ? -EINVAL
+                               : CALL(c->ops, create_counters, c->nic, &counters->nic, &err);
     if (rc) {
         free(counters);
         return failed_null("create_counters", rc, &err);
@@ -200,9 +202,10 @@ void counters_end(struct object *object) { destroy_counters(&OF(counters, object
 
 static int attach_counters(struct ibv_counters *pub, struct ibv_counter_attach_attr *attr, struct ibv_flow *flow) {
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)
-                 ->ops->attach_counters_point_flow(((struct counters *)pub)->nic,
-                                                   (const struct rnic_counter_attach_attr *)attr, NIC(flow, flow), &err);
+    int rc =
+        context_of(pub->context)
+            ->ops->attach_counters_point_flow(((struct counters *)pub)->nic,
+                                              (const struct rnic_counter_attach_attr *)attr, NIC(flow, flow), &err);
     return failed("attach_counters_point_flow", rc, &err);
 }
 
@@ -212,16 +215,16 @@ static int read_counters(struct ibv_counters *pub, uint64_t *values, uint32_t n,
     return failed("read_counters", rc, &err);
 }
 
-void frame_ops(struct verbs_context *ex) {
-    ex->create_wq = create_wq;
-    ex->modify_wq = modify_wq;
-    ex->destroy_wq = destroy_wq;
-    ex->create_rwq_ind_table = create_table;
-    ex->destroy_rwq_ind_table = destroy_table;
-    ex->ibv_create_flow = create_flow;
-    ex->ibv_destroy_flow = destroy_flow;
-    ex->create_counters = create_counters;
-    ex->destroy_counters = destroy_counters;
-    ex->attach_counters_point_flow = attach_counters;
-    ex->read_counters = read_counters;
+void frame_ops(struct verbs_context *ex, const struct rnic_ops *ops) {
+    GIVE(ex, create_wq, ops, create_wq, create_wq);
+    GIVE(ex, modify_wq, ops, modify_wq, modify_wq);
+    GIVE(ex, destroy_wq, ops, destroy_wq, destroy_wq);
+    GIVE(ex, create_rwq_ind_table, ops, create_rwq_ind_table, create_table);
+    GIVE(ex, destroy_rwq_ind_table, ops, destroy_rwq_ind_table, destroy_table);
+    GIVE(ex, ibv_create_flow, ops, create_flow, create_flow);
+    GIVE(ex, ibv_destroy_flow, ops, destroy_flow, destroy_flow);
+    GIVE(ex, create_counters, ops, create_counters, create_counters);
+    GIVE(ex, destroy_counters, ops, destroy_counters, destroy_counters);
+    GIVE(ex, attach_counters_point_flow, ops, attach_counters_point_flow, attach_counters);
+    GIVE(ex, read_counters, ops, read_counters, read_counters);
 }

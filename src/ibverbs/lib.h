@@ -78,6 +78,7 @@ struct told {
 
 struct device {
     struct ibv_device pub; /* first, as in all of these */
+    const struct rnic_provider *provider;
     struct rnic_device_info info;
     int number;
     struct device *next;
@@ -202,6 +203,9 @@ int failed(const char *verb, int rc, const struct rnic_err *err);
 void *failed_null(const char *verb, int rc, const struct rnic_err *err);
 /* For a call without words of its own. */
 int refused(const char *verb, int rc, const char *why);
+/* What a provider lacks is EOPNOTSUPP. */
+#define LACKS "devices of this provider do not have this verb"
+#define CALL(ops, verb, ...) ((ops)->verb ? (ops)->verb(__VA_ARGS__) : -EOPNOTSUPP)
 
 /* events.c: waits until the program has acknowledged all that it was told of an object, whose mutex, condition and count
  * of acknowledged events these are (man ibv_ack_async_event). */
@@ -213,15 +217,18 @@ int shown_descriptor(int fd);
 /* Waits as a read of that descriptor would: 0, or an errno (EAGAIN: it does not block). */
 int shown_wait(int fd);
 
-/* What an open context's tables get. */
-void completion_ops(struct verbs_context *ex);
-void memory_ops(struct verbs_context *ex);
-void query_ops(struct verbs_context *ex);
-void qp_ops(struct verbs_context *ex);
-void work_ops(struct verbs_context *ex);
-void srq_ops(struct verbs_context *ex);
-void xrc_ops(struct verbs_context *ex);
-void frame_ops(struct verbs_context *ex);
+/* What an open context's tables get: of what the provider has. */
+#define GIVE(table, name, ops, verb, function)                                                                         \
+    if ((ops)->verb)                                                                                                   \
+    (table)->name = function
+void completion_ops(struct verbs_context *ex, const struct rnic_ops *ops);
+void memory_ops(struct verbs_context *ex, const struct rnic_ops *ops);
+void query_ops(struct verbs_context *ex, const struct rnic_ops *ops);
+void qp_ops(struct verbs_context *ex, const struct rnic_ops *ops);
+void work_ops(struct verbs_context *ex, const struct rnic_ops *ops);
+void srq_ops(struct verbs_context *ex, const struct rnic_ops *ops);
+void xrc_ops(struct verbs_context *ex, const struct rnic_ops *ops);
+void frame_ops(struct verbs_context *ex, const struct rnic_ops *ops);
 
 /* query.c: a file of sysfs without its line end, and its length; -1.  libibverbs exports it, and declares it for drivers. */
 int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);

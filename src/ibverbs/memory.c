@@ -47,7 +47,7 @@ static struct ibv_td *alloc_td(struct ibv_context *context, struct ibv_td_init_a
     struct context *c = context_of(context);
     struct td *td = calloc(1, sizeof *td);
     struct rnic_err err = {0};
-    int rc = td ? attr->comp_mask ? -EINVAL : c->ops->alloc_td(c->nic, &td->nic, &err) : -ENOMEM;
+    int rc = td ? attr->comp_mask ? -EINVAL : CALL(c->ops, alloc_td, c->nic, &td->nic, &err) : -ENOMEM;
     if (rc) {
         free(td);
         return failed_null("alloc_td", rc, &err);
@@ -77,7 +77,7 @@ static struct ibv_pd *alloc_parent_domain(struct ibv_context *context, struct ib
     struct rnic_err err = {0};
     int rc = !pd ? -ENOMEM : !attr->pd || attr->comp_mask & ~known ? -EINVAL : 0;
     if (!rc)
-        rc = c->ops->alloc_parent_domain(((struct pd *)attr->pd)->nic, NIC(td, attr->td), &nic, &err);
+        rc = CALL(c->ops, alloc_parent_domain, ((struct pd *)attr->pd)->nic, NIC(td, attr->td), &nic, &err);
     if (rc) {
         free(pd);
         return failed_null("alloc_parent_domain", rc, &err);
@@ -105,7 +105,7 @@ static struct ibv_mr *reg_ex(const char *verb, struct ibv_pd *pd, const struct r
     const struct rnic_ops *ops = context_of(pd->context)->ops;
     struct mr *mr = calloc(1, sizeof *mr);
     struct rnic_err err = {0};
-    int rc = mr ? ops->reg_mr_ex(((struct pd *)pd)->nic, attr, &mr->nic, &err) : -ENOMEM;
+    int rc = mr ? CALL(ops, reg_mr_ex, ((struct pd *)pd)->nic, attr, &mr->nic, &err) : -ENOMEM;
     if (!rc)
         return show_mr(pd, mr);
     free(mr);
@@ -117,8 +117,8 @@ EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, i
     const struct rnic_ops *ops = context_of(pd->context)->ops;
     struct mr *mr = calloc(1, sizeof *mr);
     struct rnic_err err = {0};
-    int rc =
-        mr ? ops->reg_mr(((struct pd *)pd)->nic, addr, length, asked_access((unsigned)access), &mr->nic, &err) : -ENOMEM;
+    int rc = mr ? ops->reg_mr(((struct pd *)pd)->nic, addr, length, asked_access((unsigned)access), &mr->nic, &err)
+                : -ENOMEM;
     if (!rc)
         return show_mr(pd, mr);
     free(mr);
@@ -164,7 +164,7 @@ static struct ibv_mr *reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t o
 static struct ibv_mr *alloc_null_mr(struct ibv_pd *pd) {
     struct mr *mr = calloc(1, sizeof *mr);
     struct rnic_err err = {0};
-    int rc = mr ? context_of(pd->context)->ops->alloc_null_mr(((struct pd *)pd)->nic, &mr->nic, &err) : -ENOMEM;
+    int rc = mr ? CALL(context_of(pd->context)->ops, alloc_null_mr, ((struct pd *)pd)->nic, &mr->nic, &err) : -ENOMEM;
     if (!rc)
         return show_mr(pd, mr);
     free(mr);
@@ -175,8 +175,8 @@ static struct ibv_mr *alloc_null_mr(struct ibv_pd *pd) {
 EXPORT int ibv_rereg_mr(struct ibv_mr *pub, int flags, struct ibv_pd *pd, void *addr, size_t length, int access) {
     struct mr *mr = (struct mr *)pub;
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)
-                 ->ops->rereg_mr(mr->nic, (uint32_t)flags, NIC(pd, pd), addr, length, asked_access((unsigned)access), &err);
+    int rc = CALL(context_of(pub->context)->ops, rereg_mr, mr->nic, (uint32_t)flags, NIC(pd, pd), addr, length,
+                  asked_access((unsigned)access), &err);
     if (rc) {
         failed("rereg_mr", rc, &err);
         return IBV_REREG_MR_ERR_INPUT;
@@ -206,9 +206,8 @@ EXPORT int ibv_dereg_mr(struct ibv_mr *pub) { return end_mr((struct mr *)pub, "d
 static int advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *sg_list,
                      uint32_t num_sge) {
     struct rnic_err err = {0};
-    int rc = context_of(pd->context)
-                 ->ops->advise_mr(((struct pd *)pd)->nic, (int)advice, flags, (const struct rnic_sge *)sg_list,
-                                  (int)num_sge, &err);
+    int rc = CALL(context_of(pd->context)->ops, advise_mr, ((struct pd *)pd)->nic, (int)advice, flags,
+                  (const struct rnic_sge *)sg_list, (int)num_sge, &err);
     return failed("advise_mr", rc, &err);
 }
 
@@ -217,7 +216,8 @@ static int advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32
 static struct ibv_mw *alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type) {
     struct mw *mw = calloc(1, sizeof *mw);
     struct rnic_err err = {0};
-    int rc = mw ? context_of(pd->context)->ops->alloc_mw(((struct pd *)pd)->nic, (int)type, &mw->nic, &err) : -ENOMEM;
+    int rc =
+        mw ? CALL(context_of(pd->context)->ops, alloc_mw, ((struct pd *)pd)->nic, (int)type, &mw->nic, &err) : -ENOMEM;
     if (rc) {
         free(mw);
         return failed_null("alloc_mw", rc, &err);
@@ -242,12 +242,12 @@ static int dealloc_mw(struct ibv_mw *pub) {
 static int bind_mw(struct ibv_qp *qp, struct ibv_mw *pub, struct ibv_mw_bind *bind) {
     struct mw *mw = (struct mw *)pub;
     const struct ibv_mw_bind_info *info = &bind->bind_info;
-    struct rnic_mw_bind copy = {
-        .wr_id = bind->wr_id,
-        .send_flags = bind->send_flags,
-        .bind_info = {NIC(mr, info->mr), info->addr, info->length, info->mw_access_flags & ~(uint32_t)IBV_ACCESS_LOCAL_WRITE}};
+    struct rnic_mw_bind copy = {.wr_id = bind->wr_id,
+                                .send_flags = bind->send_flags,
+                                .bind_info = {NIC(mr, info->mr), info->addr, info->length,
+                                              info->mw_access_flags & ~(uint32_t)IBV_ACCESS_LOCAL_WRITE}};
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)->ops->bind_mw(((struct qp *)qp)->nic, mw->nic, &copy, &err);
+    int rc = CALL(context_of(pub->context)->ops, bind_mw, ((struct qp *)qp)->nic, mw->nic, &copy, &err);
     if (!rc)
         pub->rkey = mw->nic->rkey;
     return failed("bind_mw", rc, &err);
@@ -281,9 +281,9 @@ static struct ibv_dm *alloc_dm(struct ibv_context *context, struct ibv_alloc_dm_
     struct context *c = context_of(context);
     struct dm *dm = calloc(1, sizeof *dm);
     struct rnic_err err = {0};
-    int rc = !dm              ? -ENOMEM
+    int rc = !dm               ? -ENOMEM
              : attr->comp_mask ? -EINVAL
-                               : c->ops->alloc_dm(c->nic, attr->length, attr->log_align_req, &dm->nic, &err);
+                               : CALL(c->ops, alloc_dm, c->nic, attr->length, attr->log_align_req, &dm->nic, &err);
     if (!rc)
         return show_dm(context, dm);
     free(dm);
@@ -310,7 +310,7 @@ EXPORT struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t handle
     struct pd *pd = calloc(1, sizeof *pd);
     struct rnic_pd *nic = NULL;
     struct rnic_err err = {0};
-    int rc = pd ? c->ops->import_pd(c->nic, handle, &nic, &err) : -ENOMEM;
+    int rc = pd ? CALL(c->ops, import_pd, c->nic, handle, &nic, &err) : -ENOMEM;
     if (!rc)
         return show_pd(context, nic, pd, KIND_PD);
     free(pd);
@@ -329,7 +329,8 @@ EXPORT void ibv_unimport_pd(struct ibv_pd *pub) {
 EXPORT struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t handle) {
     struct mr *mr = calloc(1, sizeof *mr);
     struct rnic_err err = {0};
-    int rc = mr ? context_of(pd->context)->ops->import_mr(((struct pd *)pd)->nic, handle, &mr->nic, &err) : -ENOMEM;
+    int rc =
+        mr ? CALL(context_of(pd->context)->ops, import_mr, ((struct pd *)pd)->nic, handle, &mr->nic, &err) : -ENOMEM;
     if (rc) {
         free(mr);
         return failed_null("import_mr", rc, &err);
@@ -344,7 +345,7 @@ EXPORT struct ibv_dm *ibv_import_dm(struct ibv_context *context, uint32_t handle
     struct context *c = context_of(context);
     struct dm *dm = calloc(1, sizeof *dm);
     struct rnic_err err = {0};
-    int rc = dm ? c->ops->import_dm(c->nic, handle, &dm->nic, &err) : -ENOMEM;
+    int rc = dm ? CALL(c->ops, import_dm, c->nic, handle, &dm->nic, &err) : -ENOMEM;
     if (rc) {
         free(dm);
         return failed_null("import_dm", rc, &err);
@@ -364,16 +365,16 @@ void td_end(struct object *object) { dealloc_td(&OF(td, object)->pub); }
 void pd_end(struct object *object) { ibv_dealloc_pd(&OF(pd, object)->pub); }
 void parent_end(struct object *object) { ibv_dealloc_pd(&OF(pd, object)->pub); }
 
-void memory_ops(struct verbs_context *ex) {
-    ex->alloc_td = alloc_td;
-    ex->dealloc_td = dealloc_td;
-    ex->alloc_parent_domain = alloc_parent_domain;
-    ex->reg_dm_mr = reg_dm_mr;
-    ex->alloc_null_mr = alloc_null_mr;
-    ex->advise_mr = advise_mr;
-    ex->alloc_dm = alloc_dm;
-    ex->free_dm = free_dm;
-    ex->context.ops.alloc_mw = alloc_mw;
-    ex->context.ops.dealloc_mw = dealloc_mw;
-    ex->context.ops.bind_mw = bind_mw;
+void memory_ops(struct verbs_context *ex, const struct rnic_ops *ops) {
+    GIVE(ex, alloc_td, ops, alloc_td, alloc_td);
+    GIVE(ex, dealloc_td, ops, dealloc_td, dealloc_td);
+    GIVE(ex, alloc_parent_domain, ops, alloc_parent_domain, alloc_parent_domain);
+    GIVE(ex, reg_dm_mr, ops, reg_mr_ex, reg_dm_mr);
+    GIVE(ex, alloc_null_mr, ops, alloc_null_mr, alloc_null_mr);
+    GIVE(ex, advise_mr, ops, advise_mr, advise_mr);
+    GIVE(ex, alloc_dm, ops, alloc_dm, alloc_dm);
+    GIVE(ex, free_dm, ops, free_dm, free_dm);
+    GIVE(&ex->context.ops, alloc_mw, ops, alloc_mw, alloc_mw);
+    GIVE(&ex->context.ops, dealloc_mw, ops, dealloc_mw, dealloc_mw);
+    GIVE(&ex->context.ops, bind_mw, ops, bind_mw, bind_mw);
 }

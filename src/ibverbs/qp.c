@@ -41,18 +41,19 @@ static struct rnic_qp_init_attr asked(const struct ibv_qp_init_attr_ex *attr, st
     if (attr->comp_mask & IBV_QP_INIT_ATTR_IND_TABLE)
         how.rwq_ind_tbl = NIC(table, attr->rwq_ind_tbl);
     if (attr->comp_mask & IBV_QP_INIT_ATTR_RX_HASH)
-        how.rx_hash_conf = (struct rnic_rx_hash_conf){attr->rx_hash_conf.rx_hash_function, attr->rx_hash_conf.rx_hash_key_len,
-                                                      attr->rx_hash_conf.rx_hash_key,
-                                                      attr->rx_hash_conf.rx_hash_fields_mask};
+        how.rx_hash_conf =
+            (struct rnic_rx_hash_conf){attr->rx_hash_conf.rx_hash_function, attr->rx_hash_conf.rx_hash_key_len,
+                                       attr->rx_hash_conf.rx_hash_key, attr->rx_hash_conf.rx_hash_fields_mask};
     return how;
 }
 
 static int make(struct ibv_context *context, const struct ibv_qp_init_attr_ex *attr, struct rnic_qp_init_attr *how,
                 struct qp *qp, struct rnic_err *err) {
     const struct rnic_ops *ops = context_of(context)->ops;
-    const uint32_t beyond = IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_MAX_TSO_HEADER | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    const uint32_t beyond =
+        IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_MAX_TSO_HEADER | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     if (attr->comp_mask & IBV_QP_INIT_ATTR_XRCD)
-        return ops->create_xrc_qp(NIC(xrcd, attr->xrcd), how, &qp->nic, err);
+        return CALL(ops, create_xrc_qp, NIC(xrcd, attr->xrcd), how, &qp->nic, err);
     if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD))
         return -EINVAL;
     if (!(attr->comp_mask & beyond))
@@ -66,7 +67,7 @@ static int make(struct ibv_context *context, const struct ibv_qp_init_attr_ex *a
         ex.max_tso_header = attr->max_tso_header;
     if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
         ex.send_ops_flags = attr->send_ops_flags;
-    int rc = ops->create_qp_ex(NIC(pd, attr->pd), &ex, &qp->nic, err);
+    int rc = CALL(ops, create_qp_ex, NIC(pd, attr->pd), &ex, &qp->nic, err);
     *how = ex.base;
     return rc;
 }
@@ -104,7 +105,9 @@ EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *
     return qp;
 }
 
-EXPORT struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp) { return ((struct qp *)qp)->builder ? &((struct qp *)qp)->pub : NULL; }
+EXPORT struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp) {
+    return ((struct qp *)qp)->builder ? &((struct qp *)qp)->pub : NULL;
+}
 
 /* ---------------------------------------------------------------- modify, query */
 
@@ -135,7 +138,7 @@ EXPORT int ibv_query_qp(struct ibv_qp *pub, struct ibv_qp_attr *attr, int mask, 
     struct rnic_qp_init_attr made;
     struct rnic_err err = {0};
     (void)mask; /* a hint: all is told */
-    int rc = context_of(pub->context)->ops->query_qp(qp->nic, (struct rnic_qp_attr *)attr, &made, &err);
+    int rc = CALL(context_of(pub->context)->ops, query_qp, qp->nic, (struct rnic_qp_attr *)attr, &made, &err);
     if (rc)
         return failed("query_qp", rc, &err);
     *init = (struct ibv_qp_init_attr){.qp_context = pub->qp_context,
@@ -151,25 +154,26 @@ EXPORT int ibv_query_qp(struct ibv_qp *pub, struct ibv_qp_attr *attr, int mask, 
 
 static int modify_qp_rate_limit(struct ibv_qp *pub, struct ibv_qp_rate_limit_attr *attr) {
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)
-                 ->ops->modify_qp_rate_limit(((struct qp *)pub)->nic, (const struct rnic_qp_rate_limit_attr *)attr, &err);
+    int rc = CALL(context_of(pub->context)->ops, modify_qp_rate_limit, ((struct qp *)pub)->nic,
+                  (const struct rnic_qp_rate_limit_attr *)attr, &err);
     return failed("modify_qp_rate_limit", rc, &err);
 }
 
 EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *pub, enum ibv_wr_opcode opcode, uint32_t flags) {
-    int rc = context_of(pub->context)->ops->query_qp_data_in_order(((struct qp *)pub)->nic, (int)opcode, flags, NULL);
+    int rc =
+        CALL(context_of(pub->context)->ops, query_qp_data_in_order, ((struct qp *)pub)->nic, (int)opcode, flags, NULL);
     return rc > 0 ? rc : 0;
 }
 
 EXPORT int ibv_set_ece(struct ibv_qp *pub, struct ibv_ece *ece) {
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)->ops->set_ece(((struct qp *)pub)->nic, (struct rnic_ece *)ece, &err);
+    int rc = CALL(context_of(pub->context)->ops, set_ece, ((struct qp *)pub)->nic, (struct rnic_ece *)ece, &err);
     return failed("set_ece", rc, &err);
 }
 
 EXPORT int ibv_query_ece(struct ibv_qp *pub, struct ibv_ece *ece) {
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)->ops->query_ece(((struct qp *)pub)->nic, (struct rnic_ece *)ece, &err);
+    int rc = CALL(context_of(pub->context)->ops, query_ece, ((struct qp *)pub)->nic, (struct rnic_ece *)ece, &err);
     return failed("query_ece", rc, &err);
 }
 
@@ -195,7 +199,7 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *pub) { return end_qp((struct qp *)pub, 
 
 void qp_end(struct object *object) { end_qp(OF(qp, object), false); }
 
-void qp_ops(struct verbs_context *ex) {
+void qp_ops(struct verbs_context *ex, const struct rnic_ops *ops) {
     ex->create_qp_ex = create_qp_ex;
-    ex->modify_qp_rate_limit = modify_qp_rate_limit;
+    GIVE(ex, modify_qp_rate_limit, ops, modify_qp_rate_limit, modify_qp_rate_limit);
 }

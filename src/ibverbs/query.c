@@ -3,8 +3,8 @@
  * What a device, its port and its tables say (man ibv_query_device, ibv_query_port, ibv_query_gid, ibv_query_pkey).
  */
 #include <arpa/inet.h>
-#include <stdio.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include "lib.h"
@@ -67,7 +67,7 @@ static int query_device_ex(struct ibv_context *context, const struct ibv_query_d
     struct rnic_err err = {0};
     if (input && input->comp_mask)
         return refused("query_device_ex", EINVAL, "input->comp_mask is not 0");
-    int rc = c->ops->query_device_ex(c->nic, &got, &err);
+    int rc = CALL(c->ops, query_device_ex, c->nic, &got, &err);
     if (rc)
         return failed("query_device_ex", rc, &err);
     show_device(&got.orig_attr, &all.orig_attr);
@@ -150,7 +150,7 @@ static int query_rt_values(struct ibv_context *context, struct ibv_values_ex *va
     struct context *c = context_of(context);
     struct rnic_values_ex got = {.comp_mask = values->comp_mask};
     struct rnic_err err = {0};
-    int rc = c->ops->query_rt_values(c->nic, &got, &err);
+    int rc = CALL(c->ops, query_rt_values, c->nic, &got, &err);
     if (!rc)
         *values = (struct ibv_values_ex){got.comp_mask, got.raw_clock};
     return failed("query_rt_values_ex", rc, &err);
@@ -231,7 +231,7 @@ EXPORT int ibv_query_pkey(struct ibv_context *context, uint8_t port, int index, 
     struct context *c = context_of(context);
     struct rnic_err err = {0};
     uint16_t got;
-    int rc = c->ops->query_pkey(c->nic, port, index, &got, &err);
+    int rc = CALL(c->ops, query_pkey, c->nic, port, index, &got, &err);
     if (rc) {
         failed("query_pkey", rc, &err);
         return -1;
@@ -271,8 +271,8 @@ EXPORT int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, siz
     return (int)n;
 }
 
-void query_ops(struct verbs_context *ex) {
+void query_ops(struct verbs_context *ex, const struct rnic_ops *ops) {
     ex->query_port = query_port;
-    ex->query_device_ex = query_device_ex;
-    ex->query_rt_values = query_rt_values;
+    GIVE(ex, query_device_ex, ops, query_device_ex, query_device_ex);
+    GIVE(ex, query_rt_values, ops, query_rt_values, query_rt_values);
 }

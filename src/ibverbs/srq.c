@@ -15,8 +15,8 @@ static struct ibv_srq *show_srq(struct ibv_context *context, struct srq *srq, st
 EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr) {
     struct srq *srq = calloc(1, sizeof *srq);
     struct rnic_err err = {0};
-    int rc = srq ? context_of(pd->context)
-                       ->ops->create_srq(((struct pd *)pd)->nic, srq, (struct rnic_srq_attr *)&attr->attr, &srq->nic, &err)
+    int rc = srq ? CALL(context_of(pd->context)->ops, create_srq, ((struct pd *)pd)->nic, srq,
+                        (struct rnic_srq_attr *)&attr->attr, &srq->nic, &err)
                  : -ENOMEM;
     if (!rc)
         return show_srq(pd->context, srq, pd, attr->srq_context);
@@ -29,16 +29,18 @@ static struct ibv_srq *create_srq_ex(struct ibv_context *context, struct ibv_srq
     struct srq *srq = calloc(1, sizeof *srq);
     struct rnic_err err = {0};
     uint32_t mask = attr->comp_mask;
-    struct rnic_srq_init_attr_ex how = {
-        .srq_context = srq,
-        .srq_type = mask & IBV_SRQ_INIT_ATTR_TYPE ? (int)attr->srq_type : (int)IBV_SRQT_BASIC,
-        .pd = mask & IBV_SRQ_INIT_ATTR_PD ? NIC(pd, attr->pd) : NULL,
-        .xrcd = mask & IBV_SRQ_INIT_ATTR_XRCD ? NIC(xrcd, attr->xrcd) : NULL,
-        .cq = mask & IBV_SRQ_INIT_ATTR_CQ ? NIC(cq, attr->cq) : NULL};
+    struct rnic_srq_init_attr_ex how = {.srq_context = srq,
+                                        .srq_type =
+                                            mask & IBV_SRQ_INIT_ATTR_TYPE ? (int)attr->srq_type : (int)IBV_SRQT_BASIC,
+                                        .pd = mask & IBV_SRQ_INIT_ATTR_PD ? NIC(pd, attr->pd) : NULL,
+                                        .xrcd = mask & IBV_SRQ_INIT_ATTR_XRCD ? NIC(xrcd, attr->xrcd) : NULL,
+                                        .cq = mask & IBV_SRQ_INIT_ATTR_CQ ? NIC(cq, attr->cq) : NULL};
     memcpy(&how.attr, &attr->attr, sizeof how.attr);
     if (mask & IBV_SRQ_INIT_ATTR_TM)
         how.tm_cap = (struct rnic_tm_cap){attr->tm_cap.max_num_tags, attr->tm_cap.max_ops};
-    int rc = !srq ? -ENOMEM : mask >= IBV_SRQ_INIT_ATTR_RESERVED ? -EINVAL : c->ops->create_srq_ex(c->nic, &how, &srq->nic, &err);
+    int rc = !srq                                 ? -ENOMEM
+             : mask >= IBV_SRQ_INIT_ATTR_RESERVED ? -EINVAL
+                                                  : CALL(c->ops, create_srq_ex, c->nic, &how, &srq->nic, &err);
     if (rc) {
         free(srq);
         return failed_null("create_srq_ex", rc, &err);
@@ -49,14 +51,15 @@ static struct ibv_srq *create_srq_ex(struct ibv_context *context, struct ibv_srq
 
 EXPORT int ibv_modify_srq(struct ibv_srq *pub, struct ibv_srq_attr *attr, int mask) {
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)
-                 ->ops->modify_srq(((struct srq *)pub)->nic, (const struct rnic_srq_attr *)attr, (uint32_t)mask, &err);
+    int rc = CALL(context_of(pub->context)->ops, modify_srq, ((struct srq *)pub)->nic,
+                  (const struct rnic_srq_attr *)attr, (uint32_t)mask, &err);
     return failed("modify_srq", rc, &err);
 }
 
 EXPORT int ibv_query_srq(struct ibv_srq *pub, struct ibv_srq_attr *attr) {
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)->ops->query_srq(((struct srq *)pub)->nic, (struct rnic_srq_attr *)attr, &err);
+    int rc =
+        CALL(context_of(pub->context)->ops, query_srq, ((struct srq *)pub)->nic, (struct rnic_srq_attr *)attr, &err);
     return failed("query_srq", rc, &err);
 }
 
@@ -67,8 +70,8 @@ static int get_srq_num(struct ibv_srq *pub, uint32_t *number) {
 
 static int post_srq_ops(struct ibv_srq *pub, struct ibv_ops_wr *op, struct ibv_ops_wr **bad) {
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)
-                 ->ops->post_srq_ops(((struct srq *)pub)->nic, (struct rnic_ops_wr *)op, (struct rnic_ops_wr **)bad, &err);
+    int rc = CALL(context_of(pub->context)->ops, post_srq_ops, ((struct srq *)pub)->nic, (struct rnic_ops_wr *)op,
+                  (struct rnic_ops_wr **)bad, &err);
     return failed("post_srq_ops", rc, &err);
 }
 
@@ -91,8 +94,8 @@ EXPORT int ibv_destroy_srq(struct ibv_srq *pub) { return end_srq((struct srq *)p
 
 void srq_end(struct object *object) { end_srq(OF(srq, object), false); }
 
-void srq_ops(struct verbs_context *ex) {
-    ex->create_srq_ex = create_srq_ex;
-    ex->get_srq_num = get_srq_num;
-    ex->post_srq_ops = post_srq_ops;
+void srq_ops(struct verbs_context *ex, const struct rnic_ops *ops) {
+    GIVE(ex, create_srq_ex, ops, create_srq_ex, create_srq_ex);
+    GIVE(ex, get_srq_num, ops, create_srq_ex, get_srq_num);
+    GIVE(ex, post_srq_ops, ops, post_srq_ops, post_srq_ops);
 }

@@ -90,9 +90,9 @@ static int poll_cq(struct ibv_cq *pub, int n, struct ibv_wc *wc) {
     return context_of(pub->context)->ops->poll_cq(((struct cq *)pub)->nic, n, (struct rnic_wc *)wc);
 }
 
-void work_ops(struct verbs_context *ex) {
+void work_ops(struct verbs_context *ex, const struct rnic_ops *ops) {
     ex->context.ops.post_send = post_send;
     ex->context.ops.post_recv = post_recv;
-    ex->context.ops.post_srq_recv = post_srq_recv;
     ex->context.ops.poll_cq = poll_cq;
+    GIVE(&ex->context.ops, post_srq_recv, ops, post_srq_recv, post_srq_recv);
 }

@@ -9,11 +9,11 @@ static struct ibv_xrcd *open_xrcd(struct ibv_context *context, struct ibv_xrcd_i
     struct context *c = context_of(context);
     struct xrcd *xrcd = calloc(1, sizeof *xrcd);
     struct rnic_err err = {0};
-    int rc = !xrcd                                   ? -ENOMEM
-             : (attr->comp_mask & needed) != needed ? -EINVAL
-                                                    : c->ops->open_xrcd(c->nic,
-                                                                        &(struct rnic_xrcd_init_attr){attr->fd, attr->oflags},
-                                                                        &xrcd->nic, &err);
+    int rc =
+        !xrcd ? -ENOMEM
+        : (attr->comp_mask & needed) != needed
+            ? -EINVAL
+            : CALL(c->ops, open_xrcd, c->nic, &(struct rnic_xrcd_init_attr){attr->fd, attr->oflags}, &xrcd->nic, &err);
     if (rc) {
         free(xrcd);
         return failed_null("open_xrcd", rc, &err);
@@ -41,9 +41,9 @@ static struct ibv_qp *open_qp(struct ibv_context *context, struct ibv_qp_open_at
     struct rnic_qp_open_attr how = {
         .qp_num = attr->qp_num, .xrcd = NIC(xrcd, attr->xrcd), .qp_context = qp, .qp_type = (int)attr->qp_type};
     struct rnic_err err = {0};
-    int rc = !qp                                      ? -ENOMEM
+    int rc = !qp                                    ? -ENOMEM
              : (attr->comp_mask & needed) != needed ? -EINVAL
-                                                    : c->ops->open_qp(c->nic, &how, &qp->nic, &err);
+                                                    : CALL(c->ops, open_qp, c->nic, &how, &qp->nic, &err);
     if (rc) {
         free(qp);
         return failed_null("open_qp", rc, &err);
@@ -54,8 +54,8 @@ static struct ibv_qp *open_qp(struct ibv_context *context, struct ibv_qp_open_at
 
 void xrcd_end(struct object *object) { close_xrcd(&OF(xrcd, object)->pub); }
 
-void xrc_ops(struct verbs_context *ex) {
-    ex->open_xrcd = open_xrcd;
-    ex->close_xrcd = close_xrcd;
-    ex->open_qp = open_qp;
+void xrc_ops(struct verbs_context *ex, const struct rnic_ops *ops) {
+    GIVE(ex, open_xrcd, ops, open_xrcd, open_xrcd);
+    GIVE(ex, close_xrcd, ops, close_xrcd, close_xrcd);
+    GIVE(ex, open_qp, ops, open_qp, open_qp);
 }
