@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`rnic run`: start a program that is linked with libibverbs or librdmacm."""
+"""`rnic run`: start a program that is linked with libibverbs or librdmacm.
+
+The program is a child of this process, in its process group: it has the terminal, and Ctrl-C and Ctrl-Z reach
+both. This process serves RDMA-CM meanwhile, and passes on the signals that are sent to it alone.
+"""
 
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import signal
+from pathlib import Path
 
 import click
 
 from rnic.cli.command import command
 from rnic.cli.params import Failure
-from rnic.programs.surroundings import serve, variables
+from rnic.programs import elf
+from rnic.programs.surroundings import IBVERBS, PRELOAD, libraries, serve, variables
 
 _PASSED_ON = {
     signal.SIGINT,
@@ -22,46 +30,108 @@ _PASSED_ON = {
     signal.SIGALRM,
     signal.SIGWINCH,
 }
-_OF_TERMINAL = 0x80  # si_code of a signal that the kernel sends: SI_KERNEL
-_SPOILT = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores them; a program expects them
+_WAITED_FOR = _PASSED_ON | {signal.SIGCHLD}
+_OF_TERMINAL = 0x80  # the si_code SI_KERNEL: the terminal sends to all processes in front of it
+_SPOILT = (signal.SIGPIPE, signal.SIGXFSZ)  # which Python ignores, and a program does not expect to be
+_NOT_FOUND, _NOT_STARTED = 127, 126  # exit codes of sh(1)
 
 
 @command()
+@click.option(
+    "--local",
+    type=click.Choice(["on", "off"]),
+    help="Whether peers on this host are reached through shared memory; off: by UDP.  [default: $RNIC_LOCAL, on]",
+)
+@click.option("--env", "env_only", is_flag=True, help="Print the variables for verbs alone, and start nothing.")
+@click.option("--check", is_flag=True, help="Say whether the program can run so, and do not start it.")
 @click.argument("words", metavar="PROGRAM [ARGS]...", nargs=-1, type=click.UNPROCESSED)
-def run(words: tuple[str, ...]) -> int:
+def run(local: str | None, env_only: bool, check: bool, words: tuple[str, ...]) -> int:
     """Start a program that is linked with libibverbs or librdmacm, on rnic's devices.
 
+    Nothing has to be installed but the program and its own libraries. The exit code is the program's; 128 and
+    the signal's number, if a signal has ended it.
+
     \b
-    rnic run -- ibv_devices
-    rnic run -- rping -s -v
+    rnic run ibv_devices
+    rnic run rping -s -v            its client: rnic run rping -c -a HOST
+    rnic run --local off ib_write_bw -d roce_lo
+    rnic run bash                   a shell, in which all programs run so
+    rnic run --check ./server       whether it can: how it is linked
+    eval "$(rnic run --env)"        for programs that do not use RDMA-CM
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON | {signal.SIGCHLD})
-    with serve() as folder:
-        child = _start(words, os.environ | variables(folder), before)
-        return _wait(child)
-
-
-def _start(words: tuple[str, ...], environment: dict[str, str], mask: set[signal.Signals]) -> int:
+    _need_libraries()
+    if local is not None:
+        os.environ["RNIC_LOCAL"] = local
+    if env_only:
+        for name, value in variables().items():
+            click.echo(f"export {name}={shlex.quote(value)}")
+        return 0
+    if not words:
+        raise click.UsageError("name a program")
+    if check:
+        return _check(words[0])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)  # in the threads of the server, too
     try:
-        return os.posix_spawnp(
-            words[0], words, environment, setsigmask=mask, setsigdef=_SPOILT
-        )
+        with serve() as folder:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # what came meanwhile ends this command
+            signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+            child = _start(words, os.environ | variables(folder), before)
+            return _wait(child)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+run.allow_interspersed_args = False  # what follows the program is the program's
+
+
+def _need_libraries() -> None:
+    missing = [name for name in (IBVERBS, PRELOAD) if not (libraries() / name).exists()]
+    if missing:
+        raise Failure(f"{libraries() / missing[0]} is missing: this installation of rnic cannot start programs")
+
+
+class _NotStarted(Failure):
+    """A program that cannot be started, with the exit code that sh(1) would have."""
+
+    def __init__(self, program: str, error: OSError) -> None:
+        super().__init__(f"{program}: {error.strerror}")
+        self.exit_code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_STARTED
+
+
+def _start(words: tuple[str, ...], environment: dict[str, str], mask: set[int]) -> int:
+    try:
+        return os.posix_spawnp(words[0], words, environment, setsigmask=mask, setsigdef=_SPOILT)
     except OSError as error:
-        raise Failure(f"{words[0]}: {error.strerror}") from None
+        raise _NotStarted(words[0], error) from None
 
 
 def _wait(child: int) -> int:
-    """Pass signals on until the program ends; its exit code, 128 + number if a signal has ended it.
-
-    The terminal's go to all processes in front of it, so the program has had them.
-    """
+    """Pass signals on until the program ends; its exit code."""
     while True:
-        got = signal.sigwaitinfo(_PASSED_ON | {signal.SIGCHLD})
-        if got.si_signo != signal.SIGCHLD:
-            if got.si_code != _OF_TERMINAL:
-                os.kill(child, got.si_signo)
-            continue
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else 128 - code
+        got = signal.sigwaitinfo(_WAITED_FOR)
+        if got.si_signo == signal.SIGCHLD:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else 128 - code
+        elif got.si_code != _OF_TERMINAL:
+            os.kill(child, got.si_signo)
+
+
+def _check(program: str) -> int:
+    """Print what a program is linked with; 0 if it can run on rnic's devices."""
+    where = shutil.which(program)
+    if where is None:
+        raise _NotStarted(program, FileNotFoundError(2, os.strerror(2)))
+    found = elf.check(Path(where), libraries() / IBVERBS, os.environ | variables())
+    click.echo(f"{where}{'' if str(found.path) == where else f': a script for {found.path}'}")
+    for name, file in found.libraries.items():
+        click.echo(f"  {name}: {file or 'is not installed'}")
+    for text in found.obstacles:
+        click.echo(f"  cannot run on rnic's devices: {text}")
+    if not found.obstacles and not found.libraries:
+        click.echo("  is not linked with libibverbs; what it loads later, as Python does, is rnic's")
+    lost = [name for name, file in found.libraries.items() if not file]
+    if not found.obstacles and found.libraries and not lost:
+        click.echo("  can run on rnic's devices")
+    return 1 if found.obstacles or lost else 0
