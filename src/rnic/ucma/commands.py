@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from errno import EAGAIN, EINVAL, ENOSPC, ENOSYS
+from errno import EADDRINUSE, EAGAIN, EINVAL, ENOSPC, ENOSYS
 from typing import TYPE_CHECKING, Any
 
 from rnic.enums import EventType as AsyncEventType
 from rnic.enums import QPState, QPType
 from rnic.errors import VerbsError
-from rnic.rdmacm import CmId, Event, EventType, JoinFlags, Option, PortSpace, create_id
+from rnic.rdmacm import CmId, Event, EventType, IdState, JoinFlags, Option, PortSpace, create_id
+from rnic.rdmacm.connecting import DEFAULT_BACKLOG
 from rnic.records import Record
 from rnic.ucma import layouts, sockaddrs, structs
 from rnic.ucma.files import File, Handle, Membership, Table
 from rnic.ucma.layouts import Cmd, Layout
+from rnic.ucma.parking import Parking
 
 if TYPE_CHECKING:
     from rnic.rdmacm.sockaddr import SockAddr
@@ -41,6 +43,12 @@ class Commands:
 
     def __init__(self) -> None:
         self.table = Table()
+        self.parking = Parking()
+
+    def end(self, file: File) -> None:
+        """Destroy the ids of a file: its program has closed it, or is dead."""
+        self.table.remove_all(file)
+        self.parking.clear(file)
 
     def run(self, file: File, message: bytes) -> tuple[bytes, int, File]:
         """Carry out a command: the data of the answer, their address in the program, and the file whose events
@@ -85,7 +93,11 @@ class Commands:
     def destroy_id(self, file: File, fields: dict[str, Any]) -> bytes:
         """rdma_destroy_id(3)."""
         handle = self._find(file, fields)
-        self.table.remove(handle)
+        if handle.one.state is IdState.LISTEN:
+            self.table.forget(handle)
+            self.parking.park(handle.one, file)
+        else:
+            self.table.remove(handle)
         return layouts.EVENTS_RESP.write(events_reported=handle.reported)
 
     def migrate_id(self, file: File, fields: dict[str, Any]) -> bytes:
@@ -99,8 +111,35 @@ class Commands:
 
     def bind_ip(self, file: File, fields: dict[str, Any]) -> bytes:
         """rdma_bind_addr(3)."""
-        self._one(file, fields).bind_addr(sockaddrs.need(fields["addr"], fields.get("addr_size")))
+        handle = self._find(file, fields)
+        addr = sockaddrs.need(fields["addr"], fields.get("addr_size"))
+        before = handle.one
+        adopted = self.parking.take(before.ps, addr) if before.state is IdState.IDLE else None
+        if adopted is None:
+            self._bind(before, addr)
+            return b""
+        adopted.options, adopted.context = before.options, handle
+        handle.one, handle.is_adopted = adopted, True
+        before.destroy()
         return b""
+
+    def _bind(self, one: CmId, addr: SockAddr) -> None:
+        try:
+            one.bind_addr(addr)
+        except VerbsError as error:
+            if error.errno != EADDRINUSE or not self.parking:
+                raise
+            self.parking.clear()
+            one.bind_addr(addr)
+
+    def _part(self, handle: Handle) -> None:
+        """An id that took over a listener does something else than listen: it is bound in the ordinary way."""
+        if handle.is_adopted:
+            adopted, handle.is_adopted = handle.one, False
+            handle.one = create_id(handle.file.channel, adopted.ps, qp_type=adopted.qp_type, context=handle)
+            handle.one.options = adopted.options
+            adopted.destroy()
+            handle.one.bind_addr(adopted.get_local_addr())
 
     def resolve_ip(self, file: File, fields: dict[str, Any]) -> bytes:
         """rdma_resolve_addr(3)."""
@@ -116,8 +155,9 @@ class Commands:
     def _resolve(
         self, file: File, fields: dict[str, Any], source: SockAddr | None, target: SockAddr
     ) -> bytes:
-        timeout = min(fields["timeout_ms"], MOST_TIMEOUT_MS)
-        self._one(file, fields).resolve_addr(source, target, timeout)
+        handle = self._find(file, fields)
+        self._part(handle)
+        handle.one.resolve_addr(source, target, min(fields["timeout_ms"], MOST_TIMEOUT_MS))
         return b""
 
     def resolve_route(self, file: File, fields: dict[str, Any]) -> bytes:
@@ -141,8 +181,14 @@ class Commands:
 
     def listen(self, file: File, fields: dict[str, Any]) -> bytes:
         """rdma_listen(3); a backlog that is no number, as C has it, is the longest."""
-        backlog = fields["backlog"]
-        self._one(file, fields).listen(backlog if backlog < 1 << 31 else 0)
+        handle, backlog = self._find(file, fields), fields["backlog"]
+        backlog = backlog if 0 < backlog < 1 << 31 else DEFAULT_BACKLOG
+        if handle.is_adopted:
+            handle.is_adopted = False
+            handle.one.backlog = backlog
+            handle.one.migrate_id(file.channel)
+        else:
+            handle.one.listen(backlog)
         return b""
 
     def connect(self, file: File, fields: dict[str, Any]) -> bytes:
@@ -218,6 +264,7 @@ class Commands:
     def join_mcast(self, file: File, fields: dict[str, Any]) -> bytes:
         """rdma_join_multicast_ex(3)."""
         handle = self._find(file, fields)
+        self._part(handle)
         addr = sockaddrs.need(fields["addr"], fields.get("addr_size"))
         flags = _as(JoinFlags, fields.get("join_flags", 0))
         member = self.table.join(handle, fields["uid"], addr)
@@ -256,6 +303,8 @@ class Commands:
         number = owner.number
         if found.event is EventType.CONNECT_REQUEST:
             number = self.table.add(file, found.id, owner.uid).number
+            if found.id.channel is not file.channel:  # the listener was another file's when the request came
+                found.id.migrate_id(file.channel)
         return structs.event(found, number, owner.uid)
 
 

@@ -30,6 +30,7 @@ class Handle:
         self.file = file
         self.reported = 0  # events that the program has fetched
         self.groups: set[int] = set()  # the numbers of its memberships
+        self.is_adopted = False  # bound by taking over a listener: LISTEN goes on from there
 
 
 class Membership:
@@ -139,11 +140,15 @@ class Table:
             raise VerbsError(ENOENT, f"there is no id {number}", "rdma_cm")
         return self._handles[number]
 
-    def remove(self, handle: Handle) -> None:
-        """Destroy an id, which leaves its groups."""
+    def forget(self, handle: Handle) -> None:
+        """Take its number from an id, and the numbers of its memberships."""
         for number in handle.groups:
             del self._groups[number]
         del self._handles[handle.number]
+
+    def remove(self, handle: Handle) -> None:
+        """Destroy an id, which leaves its groups."""
+        self.forget(handle)
         handle.one.destroy()
 
     def join(self, handle: Handle, uid: int, addr: SockAddr) -> Membership:

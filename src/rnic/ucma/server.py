@@ -9,7 +9,7 @@ import select
 import socket
 from array import array
 from errno import EINVAL, ENOMEM
-from time import sleep
+from time import monotonic_ns, sleep
 from typing import Self
 
 from rnic.log import Log
@@ -67,6 +67,7 @@ class Server:
         self._thread.join()
         for file in list(self._files.values()):
             self._end(file)
+        self._commands.parking.close()
         self._poll.close()
         self._listener.close()
         os.close(self._wake)
@@ -74,8 +75,13 @@ class Server:
     # ------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
+        parking = self._commands.parking
         while not self._stops:
-            for fd, _ in self._poll.poll():
+            due = parking.deadline
+            found = self._poll.poll(None if due is None else max(0.0, (due - monotonic_ns()) / 1e9))
+            if due is not None:
+                parking.expire(monotonic_ns())
+            for fd, _ in found:
                 try:
                     self._serve(fd)
                 except Exception as error:  # of memory or descriptors: this file's turn is over
@@ -101,7 +107,7 @@ class Server:
     def _end(self, file: File) -> None:
         del self._files[file.sock.fileno()]
         self._poll.unregister(file.sock)
-        self._commands.table.remove_all(file)
+        self._commands.end(file)
         file.close()
 
     def _receive(self, file: File) -> None:

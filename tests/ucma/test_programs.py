@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Debian's programs of RDMA-CM, unmodified: against themselves, and against rnic's own of the same name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from rnic.wire import PortSpace
+from ucma.under import HOST, Program, listens, need, needs_libraries
+from waiting import until
+
+pytestmark = needs_libraries
+
+RDMACM, PERFTEST = "rdmacm-utils", "perftest"
+_ports = count(7600 + os.getpid() % 1000 * 4)
+
+
+def pair(
+    server: str, client: str, package: str, *, ps: PortSpace = PortSpace.TCP, under: tuple[bool, bool] = (True, True)
+) -> tuple[str, str]:
+    """A server and a client: what they have said.  PORT in the words is a port."""
+    port = next(_ports)
+    words = [text.replace("PORT", str(port)).split() for text in (server, client)]
+    for (program, *_), installed in zip(words, under, strict=True):
+        if installed:
+            need(program, package)
+    with Program(*words[0], under=under[0]) as first:
+        listens(port, ps)
+        time.sleep(0.2)  # from bind to listen
+        with Program(*words[1], under=under[1]) as second:
+            said = second.good()
+            return first.good(), said
+
+
+@pytest.mark.parametrize(
+    ("server", "client"),
+    [
+        ("rping -s -a 127.0.0.1 -p PORT -C 10 -v -V", "rping -c -a 127.0.0.1 -p PORT -C 10 -v -V"),
+        ("rping -s -a ::1 -p PORT -C 3", "rping -c -a ::1 -p PORT -C 3"),
+        ("rping -s -a 127.0.0.1 -p PORT -C 3 -q", "rping -c -a 127.0.0.1 -p PORT -C 3 -q"),
+        ("ucmatose -b 127.0.0.1 -p PORT -c 20", "ucmatose -s 127.0.0.1 -p PORT -c 20"),
+        ("ucmatose -b 127.0.0.1 -p PORT -m", "ucmatose -s 127.0.0.1 -p PORT -m"),
+        ("rdma_server -p PORT", "rdma_client -s 127.0.0.1 -p PORT"),
+        ("rdma_xserver -p PORT", "rdma_xclient -s 127.0.0.1 -p PORT"),
+        ("rstream -b 127.0.0.1 -p PORT -S 4096 -C 20", "rstream -s 127.0.0.1 -p PORT -S 4096 -C 20"),
+        ("riostream -b 127.0.0.1 -p PORT -S 4096 -C 20", "riostream -s 127.0.0.1 -p PORT -S 4096 -C 20"),
+    ],
+    ids=lambda words: words.split()[0],
+)
+def test_programs_of_connections(server: str, client: str) -> None:
+    pair(server, client, RDMACM)
+
+
+def test_udaddy() -> None:
+    need("udaddy", RDMACM)
+    with Program("udaddy", "-b", HOST) as server:
+        listens(7174, PortSpace.UDP)
+        time.sleep(0.2)
+        with Program("udaddy", "-s", HOST) as client:
+            client.good()
+            server.good()
+
+
+def test_mckey() -> None:
+    need("mckey", RDMACM)
+    with Program("mckey", "-m", "239.7.7.7", "-b", HOST, "-C", 5) as receiver:
+        until(lambda: "joined" in receiver.text or receiver.process.poll() is not None, "it has joined")
+        with Program("mckey", "-m", "239.7.7.7", "-b", HOST, "-C", 5, "-s") as sender:
+            sender.good()
+            receiver.good()
+
+
+def test_cmtime() -> None:
+    port = next(_ports)
+    need("cmtime", RDMACM)
+    with Program("cmtime", "-b", HOST, "-p", port, "-c", 20):  # a server for ever
+        listens(port)
+        time.sleep(0.2)
+        with Program("cmtime", "-s", HOST, "-p", port, "-c", 20) as client:
+            assert "connect" in client.good()
+
+
+@pytest.mark.parametrize("under", [(True, False), (False, True)], ids=["C serves", "rnic serves"])
+@pytest.mark.parametrize(
+    ("server", "client"),
+    [
+        ("rping -s -a 127.0.0.1 -p PORT -C 10", "rping -c -a 127.0.0.1 -p PORT -C 10"),
+        ("ucmatose -b 127.0.0.1 -p PORT -c 10", "ucmatose -s 127.0.0.1 -p PORT -c 10"),
+    ],
+    ids=["rping", "ucmatose"],
+)
+def test_programs_of_both_kinds(server: str, client: str, under: tuple[bool, bool]) -> None:
+    pair(server, client, RDMACM, under=under)
+
+
+@pytest.mark.parametrize("tool", ["ib_send_bw", "ib_write_lat", "ib_read_bw"])
+def test_perftest_by_rdma_cm(tool: str) -> None:
+    words = f"{tool} -R -d roce_lo -n 50 -s 1024 -p PORT"
+    pair(words, f"{words} {HOST}", PERFTEST)
+
+
+def test_perftest_of_datagrams_by_rdma_cm() -> None:
+    words = "ib_send_bw -R -c UD -d roce_lo -n 50 -p PORT"
+    pair(words, f"{words} {HOST}", PERFTEST)
+
+
+# ---------------------------------------------------------------------- ends
+
+
+def of_run(folder: Path) -> list[str]:
+    return [one.name for one in folder.glob("rnic-run-*")]
+
+
+def test_peer_of_a_killed_program_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    need("rping", RDMACM)
+    port = next(_ports)
+    with Program("rping", "-s", "-a", HOST, "-p", port, "-v") as server:
+        listens(port)
+        time.sleep(0.2)
+        with Program("rping", "-c", "-a", HOST, "-p", port, "-C", 10**6) as client:
+            until(lambda: "ping" in server.text or server.process.poll() is not None, "pings come")
+            children = Path(f"/proc/{client.process.pid}/task/{client.process.pid}/children").read_text()
+            os.kill(int(children.split()[0]), signal.SIGKILL)
+            assert client.wait() == 128 + signal.SIGKILL
+        server.wait()
+        assert "DISCONNECT" in server.text
+    assert not of_run(tmp_path)
