@@ -48,9 +48,7 @@ void ucma_mark(int fd) {
         atomic_fetch_or_explicit(&marks[fd / 8], (uint8_t)(1 << fd % 8), memory_order_relaxed);
 }
 
-static void unmark(int fd) {
-    atomic_fetch_and_explicit(&marks[fd / 8], (uint8_t) ~(1 << fd % 8), memory_order_relaxed);
-}
+static void unmark(int fd) { atomic_fetch_and_explicit(&marks[fd / 8], (uint8_t)~(1 << fd % 8), memory_order_relaxed); }
 
 static bool is_marked(int fd) {
     return fd >= 0 && fd < MOST_FDS && atomic_load_explicit(&marks[fd / 8], memory_order_relaxed) >> fd % 8 & 1;

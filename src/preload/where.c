@@ -13,8 +13,9 @@ static const struct prefix {
     const char *path;
     size_t length;
 } prefixes[] = {
-    PREFIX("/sys/class/infiniband"),    PREFIX("/sys/class/infiniband_verbs"), PREFIX("/sys/class/infiniband_cm"),
-    PREFIX("/sys/class/misc/rdma_cm"), PREFIX("/dev/infiniband"),
+    PREFIX("/sys/class/infiniband"),    PREFIX("/sys/class/infiniband_verbs"),
+    PREFIX("/sys/class/infiniband_cm"), PREFIX("/sys/class/misc/rdma_cm"),
+    PREFIX("/dev/infiniband"),
 };
 
 /* Copied once, as programs change their environment: written by the constructor, or by a call ahead of it. */

@@ -69,7 +69,9 @@ def test_program_has_the_terminal_and_ctrl_c(runtime: Path) -> None:
 
     pid, terminal = pty.fork()
     if pid == 0:
-        script = "trap 'echo interrupted; exit 5' INT; test -t 0 && echo terminal; while :; do sleep 0.01; done"
+        script = (
+            "trap 'echo interrupted; exit 5' INT; test -t 0 && echo terminal; while :; do sleep 0.01; done"
+        )
         os.execv(sys.executable, [sys.executable, "-m", "rnic", "run", "sh", "-c", script])
     said = b""
     while b"terminal" not in said:
@@ -99,7 +101,9 @@ def children_of(pid: int) -> list[int]:
 
 def test_variables_for_a_shell(rnic: Start) -> None:
     said = rnic("run", "--env").wait().out
-    shown = subprocess.run(["sh", "-c", f"{said} echo $LD_LIBRARY_PATH"], capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        ["sh", "-c", f"{said} echo $LD_LIBRARY_PATH"], capture_output=True, text=True, check=True
+    )
     assert (Path(shown.stdout.strip().split(":")[0]) / "libibverbs.so.1").exists()
 
 

@@ -44,7 +44,9 @@ class Device:
         assert len(answer) == ANSWER.size + head["length"]
         return head["result"], answer[ANSWER.size :]
 
-    def command(self, cmd: int, layout: Layout, room: int = ROOM, rest: bytes = b"", **fields: Any) -> tuple[int, bytes]:
+    def command(
+        self, cmd: int, layout: Layout, room: int = ROOM, rest: bytes = b"", **fields: Any
+    ) -> tuple[int, bytes]:
         """A command by its fields."""
         body = layout.write(**fields)
         return self.write(HEADER.write(cmd=cmd, out=room, **{"in": len(body)}) + body + rest)

@@ -82,7 +82,9 @@ def connected(device: Device) -> tuple[int, int, int]:
     assert (request["event"], request["uid"]) == (EventType.CONNECT_REQUEST, 7)
     assert request["conn"]["private_data"].startswith(b"hello")
     assert request["conn"]["qp_num"] == QP_NUM
-    device.good(Cmd.ACCEPT, layouts.ACCEPT, id=request["id"], uid=8, conn_param=param(b"welcome", OTHER_QP_NUM))
+    device.good(
+        Cmd.ACCEPT, layouts.ACCEPT, id=request["id"], uid=8, conn_param=param(b"welcome", OTHER_QP_NUM)
+    )
     response = device.event()
     assert (response["event"], response["id"], response["uid"]) == (EventType.CONNECT_RESPONSE, caller, 9)
     assert response["conn"]["private_data"].startswith(b"welcome")
@@ -160,10 +162,10 @@ def test_addresses_of_both_kinds_of_commands(device: Device) -> None:
     one = device.create_id()
     device.good(Cmd.BIND, layouts.BIND, id=one, addr=sockaddr(0), addr_size=16)
     other = device.create_id()
-    six = SOCKADDR_IN6.write(family=socket.AF_INET6, addr=socket.inet_pton(socket.AF_INET6, "::1"), port=b"\0\t")
-    device.good(
-        Cmd.RESOLVE_ADDR, layouts.RESOLVE_ADDR, id=other, dst_addr=six, dst_size=28, timeout_ms=1000
+    six = SOCKADDR_IN6.write(
+        family=socket.AF_INET6, addr=socket.inet_pton(socket.AF_INET6, "::1"), port=b"\0\t"
     )
+    device.good(Cmd.RESOLVE_ADDR, layouts.RESOLVE_ADDR, id=other, dst_addr=six, dst_size=28, timeout_ms=1000)
     assert event_kind(device) == (EventType.ADDR_RESOLVED, other)
 
 
@@ -181,9 +183,7 @@ def test_multicast_group(device: Device) -> None:
     assert device.command(Cmd.LEAVE_MCAST, layouts.OF_ID, id=number)[0] == -errno.ENOENT
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [(0, b"\x20"), (1, b"\1\0\0\0"), (2, b"\1\0\0\0"), (3, b"\x0e")]
-)
+@pytest.mark.parametrize(("name", "value"), [(0, b"\x20"), (1, b"\1\0\0\0"), (2, b"\1\0\0\0"), (3, b"\x0e")])
 def test_options(device: Device, name: int, value: bytes) -> None:
     one = device.create_id()
     fields = {"id": one, "optname": name, "optlen": len(value)}

@@ -129,11 +129,9 @@ def test_copies_forks_and_other_programs() -> None:
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         os.set_inheritable(50, True)
-        again = "import os, struct; os.write(50, struct.pack('=IHHQQHB5s', 0, 24, 4, 1, 0, 9, 0, b''))"
-        try:
-            os.execvp("python3", ["python3", "-c", f"try:\\n {again}\\nexcept OSError as e: exit(e.errno - 22)"])
-        finally:
-            os._exit(1)
+        again = "import os; os.write(50, bytes([0, 0, 0, 0, 24, 0, 4, 0]) + bytes(24))"
+        again = f"try:\\n {again}\\nexcept OSError as error: exit(error.errno - 22)"
+        os.execvp("python3", ["python3", "-c", again])
     """)
 
 

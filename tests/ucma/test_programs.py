@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from itertools import count
 from pathlib import Path
 
 import pytest
 
 from rnic.wire import PortSpace
-from ucma.under import HOST, Program, listens, need, needs_libraries
+from ucma.under import HOST, Program, need, needs_libraries
 from waiting import until
 
 pytestmark = needs_libraries
@@ -22,7 +21,12 @@ _ports = count(7600 + os.getpid() % 1000 * 4)
 
 
 def pair(
-    server: str, client: str, package: str, *, ps: PortSpace = PortSpace.TCP, under: tuple[bool, bool] = (True, True)
+    server: str,
+    client: str,
+    package: str,
+    *,
+    ps: PortSpace = PortSpace.TCP,
+    under: tuple[bool, bool] = (True, True),
 ) -> tuple[str, str]:
     """A server and a client: what they have said.  PORT in the words is a port."""
     port = next(_ports)
@@ -30,9 +34,11 @@ def pair(
     for (program, *_), installed in zip(words, under, strict=True):
         if installed:
             need(program, package)
+    for side, installed in zip(words, under, strict=True):
+        if not installed:
+            side[0] = side[0].replace("_", "-")  # as rnic's command is called
     with Program(*words[0], under=under[0]) as first:
-        listens(port, ps)
-        time.sleep(0.2)  # from bind to listen
+        first.listens(port, ps, "::1" if "::1" in server else HOST)
         with Program(*words[1], under=under[1]) as second:
             said = second.good()
             return first.good(), said
@@ -60,8 +66,7 @@ def test_programs_of_connections(server: str, client: str) -> None:
 def test_udaddy() -> None:
     need("udaddy", RDMACM)
     with Program("udaddy", "-b", HOST) as server:
-        listens(7174, PortSpace.UDP)
-        time.sleep(0.2)
+        server.listens(7174, PortSpace.UDP)
         with Program("udaddy", "-s", HOST) as client:
             client.good()
             server.good()
@@ -69,7 +74,7 @@ def test_udaddy() -> None:
 
 def test_mckey() -> None:
     need("mckey", RDMACM)
-    with Program("mckey", "-m", "239.7.7.7", "-b", HOST, "-C", 5) as receiver:
+    with Program("stdbuf", "-oL", "mckey", "-m", "239.7.7.7", "-b", HOST, "-C", 5) as receiver:
         until(lambda: "joined" in receiver.text or receiver.process.poll() is not None, "it has joined")
         with Program("mckey", "-m", "239.7.7.7", "-b", HOST, "-C", 5, "-s") as sender:
             sender.good()
@@ -79,9 +84,8 @@ def test_mckey() -> None:
 def test_cmtime() -> None:
     port = next(_ports)
     need("cmtime", RDMACM)
-    with Program("cmtime", "-b", HOST, "-p", port, "-c", 20):  # a server for ever
-        listens(port)
-        time.sleep(0.2)
+    with Program("cmtime", "-b", HOST, "-p", port, "-c", 20) as server:  # for ever
+        server.listens(port)
         with Program("cmtime", "-s", HOST, "-p", port, "-c", 20) as client:
             assert "connect" in client.good()
 
@@ -92,8 +96,9 @@ def test_cmtime() -> None:
     [
         ("rping -s -a 127.0.0.1 -p PORT -C 10", "rping -c -a 127.0.0.1 -p PORT -C 10"),
         ("ucmatose -b 127.0.0.1 -p PORT -c 10", "ucmatose -s 127.0.0.1 -p PORT -c 10"),
+        ("rdma_server -p PORT", "rdma_client -s 127.0.0.1 -p PORT"),
     ],
-    ids=["rping", "ucmatose"],
+    ids=["rping", "ucmatose", "rdma_server"],
 )
 def test_programs_of_both_kinds(server: str, client: str, under: tuple[bool, bool]) -> None:
     pair(server, client, RDMACM, under=under)
@@ -122,8 +127,7 @@ def test_peer_of_a_killed_program_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     need("rping", RDMACM)
     port = next(_ports)
     with Program("rping", "-s", "-a", HOST, "-p", port, "-v") as server:
-        listens(port)
-        time.sleep(0.2)
+        server.listens(port)
         with Program("rping", "-c", "-a", HOST, "-p", port, "-C", 10**6) as client:
             until(lambda: "ping" in server.text or server.process.poll() is not None, "pings come")
             children = Path(f"/proc/{client.process.pid}/task/{client.process.pid}/children").read_text()

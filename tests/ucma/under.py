@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from typing import Self
 
 import pytest
@@ -20,6 +21,7 @@ from rnic.wire import PortSpace, service_id
 from waiting import until
 
 SECONDS = 120  # that only a program that hangs takes
+BIND_TO_LISTEN = 0.2  # seconds
 HOST = "127.0.0.1"
 
 needs_libraries = pytest.mark.skipif(
@@ -38,7 +40,7 @@ class Program:
     """A program under `rnic run`, or a command of rnic's; stdout and stderr are one text."""
 
     def __init__(self, *words: object, under: bool = True, options: tuple[str, ...] = ()) -> None:
-        self._said = tempfile.TemporaryFile("w+")
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the program
         run = ["run", *options, "--"] if under else []
         self.process = subprocess.Popen(
             [sys.executable, "-m", "rnic", *run, *map(str, words)],
@@ -52,6 +54,21 @@ class Program:
         """What it has said."""
         self._said.seek(0)
         return self._said.read()
+
+    def listens(self, port: int, ps: PortSpace = PortSpace.TCP, host: str = HOST) -> None:
+        """Wait until an id of any process of this host has bound a port, which this one is about to do."""
+        with rnic.open_device("roce_lo") as context:
+
+            def bound() -> bool:
+                assert self.process.poll() is None, self.text
+                try:
+                    os.close(context.cm_watch_service(service_id(ps, port), host))
+                except VerbsError:
+                    return False
+                return True
+
+            until(bound, f"port {port} is bound")
+        time.sleep(BIND_TO_LISTEN)
 
     def wait(self) -> int:
         """Its exit code."""
@@ -74,17 +91,3 @@ class Program:
                 self.process.kill()
                 self.process.wait()
         self._said.close()
-
-
-def listens(port: int, ps: PortSpace = PortSpace.TCP) -> None:
-    """Wait until an id of any process of this host has bound a port."""
-    with rnic.open_device("roce_lo") as context:
-
-        def bound() -> bool:
-            try:
-                os.close(context.cm_watch_service(service_id(ps, port), HOST))
-            except VerbsError:
-                return False
-            return True
-
-        until(bound, f"port {port} is bound")

@@ -11,6 +11,7 @@ import os
 import shlex
 import shutil
 import signal
+from errno import ENOENT
 from pathlib import Path
 
 import click
@@ -33,7 +34,6 @@ _PASSED_ON = {
 _WAITED_FOR = _PASSED_ON | {signal.SIGCHLD}
 _OF_TERMINAL = 0x80  # the si_code SI_KERNEL: the terminal sends to all processes in front of it
 _SPOILT = (signal.SIGPIPE, signal.SIGXFSZ)  # which Python ignores, and a program does not expect to be
-_NOT_FOUND, _NOT_STARTED = 127, 126  # exit codes of sh(1)
 
 
 @command()
@@ -42,7 +42,9 @@ _NOT_FOUND, _NOT_STARTED = 127, 126  # exit codes of sh(1)
     type=click.Choice(["on", "off"]),
     help="Whether peers on this host are reached through shared memory; off: by UDP.  [default: $RNIC_LOCAL, on]",
 )
-@click.option("--env", "env_only", is_flag=True, help="Print the variables for verbs alone, and start nothing.")
+@click.option(
+    "--env", "env_only", is_flag=True, help="Print the variables for verbs alone, and start nothing."
+)
 @click.option("--check", is_flag=True, help="Say whether the program can run so, and do not start it.")
 @click.argument("words", metavar="PROGRAM [ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def run(local: str | None, env_only: bool, check: bool, words: tuple[str, ...]) -> int:
@@ -87,20 +89,31 @@ run.allow_interspersed_args = False  # what follows the program is the program's
 def _need_libraries() -> None:
     missing = [name for name in (IBVERBS, PRELOAD) if not (libraries() / name).exists()]
     if missing:
-        raise Failure(f"{libraries() / missing[0]} is missing: this installation of rnic cannot start programs")
+        raise Failure(
+            f"{libraries() / missing[0]} is missing: this installation of rnic cannot start programs"
+        )
 
 
 class _NotStarted(Failure):
-    """A program that cannot be started, with the exit code that sh(1) would have."""
+    """A program that cannot be started."""
+
+    exit_code = 126  # as sh(1)
 
     def __init__(self, program: str, error: OSError) -> None:
         super().__init__(f"{program}: {error.strerror}")
-        self.exit_code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_STARTED
+
+
+class _NotFound(_NotStarted):
+    """A program that is not there."""
+
+    exit_code = 127  # as sh(1)
 
 
 def _start(words: tuple[str, ...], environment: dict[str, str], mask: set[int]) -> int:
     try:
         return os.posix_spawnp(words[0], words, environment, setsigmask=mask, setsigdef=_SPOILT)
+    except FileNotFoundError as error:
+        raise _NotFound(words[0], error) from None
     except OSError as error:
         raise _NotStarted(words[0], error) from None
 
@@ -122,7 +135,7 @@ def _check(program: str) -> int:
     """Print what a program is linked with; 0 if it can run on rnic's devices."""
     where = shutil.which(program)
     if where is None:
-        raise _NotStarted(program, FileNotFoundError(2, os.strerror(2)))
+        raise _NotFound(program, FileNotFoundError(ENOENT, os.strerror(ENOENT)))
     found = elf.check(Path(where), libraries() / IBVERBS, os.environ | variables())
     click.echo(f"{where}{'' if str(found.path) == where else f': a script for {found.path}'}")
     for name, file in found.libraries.items():

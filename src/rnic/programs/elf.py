@@ -115,6 +115,8 @@ def _linked(path: Path, interpreter: str, environment: dict[str, str]) -> dict[s
     words = [interpreter, "--list", str(path.resolve())]
     with suppress(OSError, subprocess.SubprocessError):
         said = subprocess.run(words, env=environment, capture_output=True, timeout=_LIST_SECONDS, check=False)
-        lines = re.findall(r"^\s*(\S+) => (not found|\S+)", said.stdout.decode(errors="replace"), re.MULTILINE)
+        lines = re.findall(
+            r"^\s*(\S+) => (not found|\S+)", said.stdout.decode(errors="replace"), re.MULTILINE
+        )
         return {name: "" if where == "not found" else where for name, where in lines if name in _SHOWN}
     return {}

@@ -70,7 +70,7 @@ def _base() -> Path:
     wanted = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     longest = Path(wanted) / f"{_PREFIX}xxxxxxxx" / SOCKET
     fits = len(os.fsencode(longest)) <= _MOST_PATH and os.access(wanted, os.W_OK | os.X_OK)
-    return Path(wanted if fits else "/tmp")  # noqa: S108 - mkdtemp() makes a private folder there
+    return Path(wanted if fits else "/tmp")
 
 
 def _sweep(base: Path) -> None:

@@ -60,7 +60,9 @@ class Commands:
         if len(message) < layouts.HEADER.size:
             raise refuse(EINVAL, "a command has at least 8 bytes")
         if head["cmd"] not in _ROWS:
-            raise refuse(ENOSYS if head["cmd"] == Cmd.GET_OPTION else EINVAL, f"there is no command {head['cmd']}")
+            raise refuse(
+                ENOSYS if head["cmd"] == Cmd.GET_OPTION else EINVAL, f"there is no command {head['cmd']}"
+            )
         row = _ROWS[head["cmd"]]
         body = message[layouts.HEADER.size :]
         if len(body) < head["in"] or head["in"] < row.least:
@@ -285,7 +287,7 @@ class Commands:
     # ------------------------------------------------------------------ events
 
     def get_event(self, file: File, _fields: dict[str, Any]) -> bytes:
-        """rdma_get_cm_event(3), for a thread that has taken a byte. EAGAIN: the event has gone with its id."""
+        """rdma_get_cm_event(3), for a thread that has taken a byte. EAGAIN: its event has gone."""
         found = file.channel.fetch()
         if found is None:
             raise refuse(EAGAIN, "there is no event")

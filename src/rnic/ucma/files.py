@@ -126,7 +126,7 @@ class Table:
         return handle
 
     def find(self, file: File, number: int) -> Handle:
-        """The id with a number. Raises VerbsError: ENOENT if there is none, EINVAL if it is another file's."""
+        """The id with a number. Raises VerbsError: ENOENT if there is none, EINVAL in another file."""
         handle = self._handles.get(number)
         if handle is None:
             raise VerbsError(ENOENT, f"there is no id {number}", "rdma_cm")

@@ -25,7 +25,9 @@ class Layout:
 
     def read(self, data: bytes) -> dict[str, Any]:
         """The fields; data that is too short counts as followed by zeros."""
-        return dict(zip(self.names, self._struct.unpack(data[: self.size].ljust(self.size, b"\0")), strict=True))
+        return dict(
+            zip(self.names, self._struct.unpack(data[: self.size].ljust(self.size, b"\0")), strict=True)
+        )
 
     def write(self, **values: Any) -> bytes:
         """The bytes of the struct."""
@@ -66,7 +68,7 @@ class Cmd(IntEnum):
 
 
 MISSING = 0xFFFFFFFF
-"""Not a command of the kernel's: bytes of events that src/preload could not take back, as many as `in` says."""
+"""Not a command of the kernel's: src/preload could not take bytes of events back, `in` of them."""
 
 HEADER = Layout("cmd I", "in H", "out H")
 ANSWER = Layout("result i", "undone I", "address Q", "length Q")

@@ -20,8 +20,8 @@ from rnic.ucma.layouts import (
     UD_PARAM,
 )
 from rnic.ucma.sockaddrs import write, write_ib
+from rnic.verbs import ece as vendor
 from rnic.verbs.ah import GID
-from rnic.verbs.ece import ECE as Options
 
 if TYPE_CHECKING:
     from rnic.rdmacm import CmId
@@ -68,10 +68,10 @@ def service(fields: dict[str, Any]) -> UDParam:
     return UDParam(fields["private_data"], qp_num=fields["qp_num"], qkey=fields["qkey"])
 
 
-def ece(data: bytes) -> Options:
+def ece(data: bytes) -> vendor.ECE:
     """A vendor's options."""
     fields = ECE.read(data)
-    return Options(fields["vendor_id"], fields["attr_mod"])
+    return vendor.ECE(fields["vendor_id"], fields["attr_mod"])
 
 
 def event(found: Event, number: int, uid: int) -> bytes:
