@@ -40,7 +40,7 @@ _SPOILT = (signal.SIGPIPE, signal.SIGXFSZ)  # which Python ignores, and a progra
 @click.option(
     "--local",
     type=click.Choice(["on", "off"]),
-    help="Whether peers on this host are reached through shared memory; off: by UDP.  [default: $RNIC_LOCAL, on]",
+    help="Reach peers on this host through shared memory, or by UDP.  [default: $RNIC_LOCAL, on]",
 )
 @click.option(
     "--env", "env_only", is_flag=True, help="Print the variables for verbs alone, and start nothing."

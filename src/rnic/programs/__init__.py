@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs find that are linked with libibverbs and librdmacm: libraries, environment, files of sysfs."""
+"""What programs of libibverbs and librdmacm find: libraries, variables, files of sysfs, a server."""

@@ -28,7 +28,7 @@ _NEW = 10  # seconds in which a folder may not be locked yet
 
 def libraries() -> Path:
     """The folder of the libraries."""
-    return Path(os.environ.get("RNIC_LIB") or Path(rnic.__file__).parent / "lib")
+    return Path(rnic.__file__).parent / "lib"
 
 
 def variables(folder: Path | None = None) -> dict[str, str]:

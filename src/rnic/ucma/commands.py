@@ -51,8 +51,8 @@ class Commands:
         self.parking.clear(file)
 
     def run(self, file: File, message: bytes) -> tuple[bytes, int, File]:
-        """Carry out a command: the data of the answer, their address in the program, and the file whose events
-        may be fewer now.
+        """Carry out a command: the data of the answer, their address in the program, and the file that may
+        have fewer events now.
 
         `message` is what the program has written, and behind it the value of an option.
         """
@@ -135,7 +135,7 @@ class Commands:
             one.bind_addr(addr)
 
     def _part(self, handle: Handle) -> None:
-        """An id that took over a listener does something else than listen: it is bound in the ordinary way."""
+        """An id that took over a listener does something else: it is bound in the ordinary way."""
         if handle.is_adopted:
             adopted, handle.is_adopted = handle.one, False
             handle.one = create_id(handle.file.channel, adopted.ps, qp_type=adopted.qp_type, context=handle)
