@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import errno
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from ucma.under import Program, needs_libraries
+from waiting import until
 
 pytestmark = needs_libraries
 
@@ -171,3 +174,29 @@ def test_bad_addresses_of_answers() -> None:
         else:
             assert False
     """)
+
+
+def test_end_of_the_server_is_an_error(tmp_path: Path) -> None:
+    found = tmp_path / "found"
+    text = f"""
+        import signal, time
+        fd = opened()
+        number = create(fd)
+        parent = os.getppid()
+        os.kill(parent, signal.SIGKILL)
+        while os.getppid() == parent:
+            time.sleep(0.01)
+        codes = []
+        for call in (lambda: create(fd), lambda: event(fd), opened):
+            try:
+                call()
+            except OSError as error:
+                codes.append(error.errno)
+        with open("{found}.new", "w") as file:
+            file.write(repr(codes))
+        os.rename("{found}.new", "{found}")
+    """
+    with Program("python3", "-c", HEAD + textwrap.dedent(text)) as program:
+        program.wait()
+        until(found.exists, "the program has seen it")
+    assert found.read_text() == repr([errno.EIO, errno.EIO, errno.ENODEV])

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
 from itertools import count
 from pathlib import Path
 
 import pytest
 
 from rnic.wire import PortSpace
-from ucma.under import HOST, Program, need, needs_libraries
+from ucma.under import HOST, Program, call, need, needs_libraries
 from waiting import until
 
 pytestmark = needs_libraries
@@ -39,9 +41,8 @@ def pair(
             side[0] = side[0].replace("_", "-")  # as rnic's command is called
     with Program(*words[0], under=under[0]) as first:
         first.listens(port, ps, "::1" if "::1" in server else HOST)
-        with Program(*words[1], under=under[1]) as second:
-            said = second.good()
-            return first.good(), said
+        said = call(*words[1], under=under[1])
+        return first.good(), said
 
 
 @pytest.mark.parametrize(
@@ -67,9 +68,8 @@ def test_udaddy() -> None:
     need("udaddy", RDMACM)
     with Program("udaddy", "-b", HOST) as server:
         server.listens(7174, PortSpace.UDP)
-        with Program("udaddy", "-s", HOST) as client:
-            client.good()
-            server.good()
+        call("udaddy", "-s", HOST)
+        server.good()
 
 
 def test_mckey() -> None:
@@ -86,8 +86,7 @@ def test_cmtime() -> None:
     need("cmtime", RDMACM)
     with Program("cmtime", "-b", HOST, "-p", port, "-c", 20) as server:  # for ever
         server.listens(port)
-        with Program("cmtime", "-s", HOST, "-p", port, "-c", 20) as client:
-            assert "connect" in client.good()
+        assert "connect" in call("cmtime", "-s", HOST, "-p", port, "-c", 20)
 
 
 @pytest.mark.parametrize("under", [(True, False), (False, True)], ids=["C serves", "rnic serves"])
@@ -115,6 +114,15 @@ def test_perftest_of_datagrams_by_rdma_cm() -> None:
     pair(words, f"{words} {HOST}", PERFTEST)
 
 
+def test_threads_of_a_channel(tmp_path: Path) -> None:
+    source, program = Path(__file__).with_name("threads.c"), tmp_path / "threads"
+    words = ["cc", source, "-o", program, "-lrdmacm", "-libverbs", "-pthread"]
+    if not shutil.which("cc") or subprocess.run(words, capture_output=True, check=False).returncode:
+        pytest.skip("needs a C compiler and Debian's librdmacm-dev")
+    with Program(program) as threads:
+        threads.good()
+
+
 # ---------------------------------------------------------------------- ends
 
 
@@ -126,13 +134,15 @@ def test_peer_of_a_killed_program_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     need("rping", RDMACM)
     port = next(_ports)
-    with Program("rping", "-s", "-a", HOST, "-p", port, "-v") as server:
+    client = ["rping", "-c", "-a", HOST, "-p", port, "-C"]
+    with Program("stdbuf", "-oL", "rping", "-s", "-P", "-a", HOST, "-p", port, "-v") as server:
         server.listens(port)
-        with Program("rping", "-c", "-a", HOST, "-p", port, "-C", 10**6) as client:
-            until(lambda: "ping" in server.text or server.process.poll() is not None, "pings come")
-            children = Path(f"/proc/{client.process.pid}/task/{client.process.pid}/children").read_text()
+        call(*client, 1)
+        with Program(*client, 10**6) as victim:
+            until(lambda: "rdma-ping-5:" in server.text, "pings come")
+            children = Path(f"/proc/{victim.process.pid}/task/{victim.process.pid}/children").read_text()
             os.kill(int(children.split()[0]), signal.SIGKILL)
-            assert client.wait() == 128 + signal.SIGKILL
-        server.wait()
-        assert "DISCONNECT" in server.text
+            assert victim.wait() == 128 + signal.SIGKILL
+        until(lambda: server.text.count("DISCONNECT") == 2, "the server is told")
+        call(*client, 1)
     assert not of_run(tmp_path)

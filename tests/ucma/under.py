@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from rnic.wire import PortSpace, service_id
 from waiting import until
 
 SECONDS = 120  # that only a program that hangs takes
-BIND_TO_LISTEN = 0.2  # seconds
+PAUSE = 0.1  # seconds between two calls
 HOST = "127.0.0.1"
 
 needs_libraries = pytest.mark.skipif(
@@ -68,7 +69,6 @@ class Program:
                 return True
 
             until(bound, f"port {port} is bound")
-        time.sleep(BIND_TO_LISTEN)
 
     def wait(self) -> int:
         """Its exit code."""
@@ -91,3 +91,18 @@ class Program:
                 self.process.kill()
                 self.process.wait()
         self._said.close()
+
+
+def call(*words: object, under: bool = True) -> str:
+    """What a client says that succeeds. It calls again if its server has bound the port, and does not listen
+    yet.
+    """
+    limit = time.monotonic() + SECONDS
+    while True:
+        with Program(*words, under=under) as client:
+            status, text = client.wait(), client.text
+        if not status:
+            return text
+        assert re.search("REJECTED|UNREACHABLE|refused", text), text
+        assert time.monotonic() < limit, text
+        time.sleep(PAUSE)
