@@ -40,7 +40,7 @@ def pair(
         if not installed:
             side[0] = side[0].replace("_", "-")  # as rnic's command is called
     with Program(*words[0], under=under[0]) as first:
-        first.listens(port, ps, "::1" if "::1" in server else HOST)
+        first.listens(port, ps)
         said = call(*words[1], under=under[1])
         return first.good(), said
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import signal
@@ -11,17 +10,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import Self
 
 import pytest
 
-import rnic
-from rnic.errors import VerbsError
 from rnic.programs.surroundings import IBVERBS, PRELOAD, libraries
 from rnic.wire import PortSpace, service_id
 from waiting import until
 
 SECONDS = 120  # that only a program that hangs takes
+SOCKETS = Path("/proc/thread-self/net/unix")
 PAUSE = 0.1  # seconds between two calls
 HOST = "127.0.0.1"
 
@@ -56,19 +55,15 @@ class Program:
         self._said.seek(0)
         return self._said.read()
 
-    def listens(self, port: int, ps: PortSpace = PortSpace.TCP, host: str = HOST) -> None:
+    def listens(self, port: int, ps: PortSpace = PortSpace.TCP) -> None:
         """Wait until an id of any process of this host has bound a port, which this one is about to do."""
-        with rnic.open_device("roce_lo") as context:
+        name = f"@rnic/1/listen/{service_id(ps, port):016x}/"
 
-            def bound() -> bool:
-                assert self.process.poll() is None, self.text
-                try:
-                    os.close(context.cm_watch_service(service_id(ps, port), host))
-                except VerbsError:
-                    return False
-                return True
+        def bound() -> bool:
+            assert self.process.poll() is None, self.text
+            return name in SOCKETS.read_text()
 
-            until(bound, f"port {port} is bound")
+        until(bound, f"port {port} is bound")
 
     def wait(self) -> int:
         """Its exit code."""
