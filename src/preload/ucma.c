@@ -6,6 +6,9 @@
  * themselves; its end of the socket is closed by whatever ends the program, and the server sees that.  Towards the server
  * go the commands, each with the writing end of a pipe of its own, on which the answer comes.  So threads need no lock, a
  * copy of the descriptor is as good as the first one, and a process that was forked or started with it can use it.
+ *
+ * Sockets are used by system calls themselves: librspreload.so stands in front of libc's functions, and is not ready for
+ * calls when constructors run.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,6 +17,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -68,8 +72,8 @@ static bool server_address(struct sockaddr_un *to) {
 static bool is_of_server(int fd) {
     struct sockaddr_un server, peer = {0};
     socklen_t length = sizeof peer;
-    return server_address(&server) && getpeername(fd, (struct sockaddr *)&peer, &length) == 0 &&
-           peer.sun_family == AF_UNIX && !strncmp(peer.sun_path, server.sun_path, sizeof peer.sun_path);
+    return server_address(&server) && syscall(SYS_getpeername, fd, &peer, &length) == 0 && peer.sun_family == AF_UNIX &&
+           !strncmp(peer.sun_path, server.sun_path, sizeof peer.sun_path);
 }
 
 bool is_ucma(int fd) {
@@ -100,20 +104,21 @@ bool is_ucma_path(const char *path) { return path && !strcmp(path, DEVICE_FILE) 
 
 static int no_server(int fd) {
     if (fd >= 0)
-        close(fd);
+        syscall(SYS_close, fd);
     errno = ENODEV;
     return -1;
 }
 
 int ucma_open(int flags) {
     struct sockaddr_un server;
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | (flags & O_CLOEXEC ? SOCK_CLOEXEC : 0), 0);
+    int type = SOCK_SEQPACKET | (flags & O_CLOEXEC ? SOCK_CLOEXEC : 0);
+    int fd = (int)syscall(SYS_socket, AF_UNIX, type, 0);
     if (fd < 0)
         return -1;
-    if (fd >= MOST_FDS || !server_address(&server) || connect(fd, (struct sockaddr *)&server, sizeof server) < 0)
+    if (fd >= MOST_FDS || !server_address(&server) || syscall(SYS_connect, fd, &server, sizeof server) < 0)
         return no_server(fd);
     if (flags & O_NONBLOCK)
-        fcntl(fd, F_SETFL, O_NONBLOCK);
+        syscall(SYS_fcntl, fd, F_SETFL, O_NONBLOCK);
     ucma_mark(fd);
     return fd;
 }
@@ -171,9 +176,9 @@ static int send_message(int fd, struct iovec *parts, size_t count, int passed) {
         message.msg_control = &control;
         message.msg_controllen = sizeof control.room;
     }
-    while (sendmsg(fd, &message, MSG_NOSIGNAL) < 0) {
+    while (syscall(SYS_sendmsg, fd, &message, MSG_NOSIGNAL) < 0) {
         if (errno == EAGAIN) /* the program wants no waiting, for events */
-            poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, -1);
+            syscall(SYS_ppoll, &(struct pollfd){.fd = fd, .events = POLLOUT}, 1, NULL, NULL, 0);
         else if (errno != EINTR)
             return errno == EPIPE || errno == ECONNRESET ? fail(EIO) : -1;
     }
@@ -183,7 +188,7 @@ static int send_message(int fd, struct iovec *parts, size_t count, int passed) {
 /* Exactly that many bytes; EIO: the server has gone. */
 static int read_all(int fd, void *to, size_t length) {
     for (char *at = to; length;) {
-        ssize_t n = read(fd, at, length);
+        ssize_t n = syscall(SYS_read, fd, at, length);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
@@ -200,13 +205,13 @@ static int carry_out(int fd, struct command *c, struct answer *answer) {
     if (pipe2(ends, O_CLOEXEC) < 0)
         return -1;
     int rc = send_message(fd, c->parts, 2, ends[1]);
-    close(ends[1]); /* the server has its own: when that goes, a read ends */
+    syscall(SYS_close, ends[1]); /* the server has its own: when that goes, a read ends */
     if (!rc)
         rc = read_all(ends[0], answer, sizeof *answer);
     if (!rc && answer->length)
         rc = read_all(ends[0], (void *)(uintptr_t)answer->address, (size_t)answer->length);
     int why = errno;
-    close(ends[0]);
+    syscall(SYS_close, ends[0]);
     errno = why;
     return rc;
 }
@@ -216,17 +221,18 @@ static void take_back(int fd, uint32_t count) {
     struct rdma_ucm_cmd_hdr missing = {.cmd = CMD_MISSING};
     char byte;
     for (; count; count--) {
-        if (recv(fd, &byte, 1, MSG_DONTWAIT) != 1)
+        if (syscall(SYS_recvfrom, fd, &byte, 1, MSG_DONTWAIT, NULL, NULL) != 1)
             missing.in++;
     }
     if (missing.in)
         send_message(fd, &(struct iovec){&missing, sizeof missing}, 1, -1);
 }
 
-/* Wait for an event, as the descriptor waits; a signal ends it. */
+/* Wait for an event, as the descriptor waits; a signal ends it, and so does pthread_cancel().  This is read(2), by a function
+ * that nobody stands in front of. */
 static int take_byte(int fd) {
     char byte;
-    ssize_t n = recv(fd, &byte, 1, 0);
+    ssize_t n = preadv2(fd, &(struct iovec){&byte, 1}, 1, -1, 0);
     return n == 1 ? 0 : n == 0 ? fail(EIO) : -1;
 }
 
