@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from itertools import count
 from pathlib import Path
 
@@ -112,6 +113,27 @@ def test_perftest_by_rdma_cm(tool: str) -> None:
 def test_perftest_of_datagrams_by_rdma_cm() -> None:
     words = "ib_send_bw -R -c UD -d roce_lo -n 50 -p PORT"
     pair(words, f"{words} {HOST}", PERFTEST)
+
+
+SOCKETS = Path("/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so")
+PREFACE = "import socket; s = socket.socket(); address = ('127.0.0.1', {port}); "
+SERVE = "s.bind(address); s.listen(); c, _ = s.accept(); c.sendall(c.recv(100) * 2); c.close()"
+CALL = "s.connect(address); s.sendall(b'hello'); print(s.recv(100)); s.close()"
+
+
+def test_sockets_of_ordinary_programs() -> None:
+    if not SOCKETS.exists():
+        pytest.skip(f"needs {SOCKETS} of Debian's librdmacm1")
+    port = next(_ports)
+
+    def words(text: str) -> list[str]:
+        shell = f'LD_PRELOAD={SOCKETS}:$LD_PRELOAD exec "$0" "$@"'
+        return ["sh", "-c", shell, sys.executable, "-c", PREFACE.format(port=port) + text]
+
+    with Program(*words(SERVE)) as server:
+        server.listens(port)
+        assert "b'hellohello'" in call(*words(CALL))
+        server.good()
 
 
 def test_threads_of_a_channel(tmp_path: Path) -> None:

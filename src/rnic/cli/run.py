@@ -63,7 +63,7 @@ def run(local: str | None, env_only: bool, check: bool, words: tuple[str, ...]) 
     """
     _need_libraries()
     if local is not None:
-        os.environ["RNIC_LOCAL"] = local
+        os.environ.update(RNIC_LOCAL=local)
     if env_only:
         for name, value in variables().items():
             click.echo(f"export {name}={shlex.quote(value)}")
