@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from itertools import count
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from waiting import until
 
 pytestmark = needs_libraries
 
+RSPRELOAD = Path("/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so")
 RDMACM, PERFTEST = "rdmacm-utils", "perftest"
 _ports = count(7600 + os.getpid() % 1000 * 4)
 
@@ -115,33 +115,28 @@ def test_perftest_of_datagrams_by_rdma_cm() -> None:
     pair(words, f"{words} {HOST}", PERFTEST)
 
 
-SOCKETS = Path("/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so")
-PREFACE = "import socket; s = socket.socket(); address = ('127.0.0.1', {port}); "
-SERVE = "s.bind(address); s.listen(); c, _ = s.accept(); c.sendall(c.recv(100) * 2); c.close()"
-CALL = "s.connect(address); s.sendall(b'hello'); print(s.recv(100)); s.close()"
+def compiled(name: str, folder: Path, *libraries: str) -> Path:
+    """A program of this folder."""
+    program = folder / name
+    words = ["cc", Path(__file__).with_name(f"{name}.c"), "-o", program, *libraries]
+    if not shutil.which("cc") or subprocess.run(words, capture_output=True, check=False).returncode:
+        pytest.skip("needs a C compiler and Debian's librdmacm-dev")
+    return program
 
 
-def test_sockets_of_ordinary_programs() -> None:
-    if not SOCKETS.exists():
-        pytest.skip(f"needs {SOCKETS} of Debian's librdmacm1")
-    port = next(_ports)
-
-    def words(text: str) -> list[str]:
-        shell = f'LD_PRELOAD={SOCKETS}:$LD_PRELOAD exec "$0" "$@"'
-        return ["sh", "-c", shell, sys.executable, "-c", PREFACE.format(port=port) + text]
-
-    with Program(*words(SERVE)) as server:
-        server.listens(port)
-        assert "b'hellohello'" in call(*words(CALL))
+def test_sockets_of_an_ordinary_program(tmp_path: Path) -> None:
+    if not RSPRELOAD.exists():
+        pytest.skip(f"needs {RSPRELOAD} of Debian's librdmacm1")
+    program, port = compiled("sockets", tmp_path), next(_ports)
+    shell = ["sh", "-c", f'LD_PRELOAD={RSPRELOAD}:$LD_PRELOAD exec "$0" "$@"']
+    with Program(*shell, program, port) as server:
+        server.listens(port)  # by RDMA-CM
+        assert call(*shell, program, port, "hello") == "hello\n"
         server.good()
 
 
 def test_threads_of_a_channel(tmp_path: Path) -> None:
-    source, program = Path(__file__).with_name("threads.c"), tmp_path / "threads"
-    words = ["cc", source, "-o", program, "-lrdmacm", "-libverbs", "-pthread"]
-    if not shutil.which("cc") or subprocess.run(words, capture_output=True, check=False).returncode:
-        pytest.skip("needs a C compiler and Debian's librdmacm-dev")
-    with Program(program) as threads:
+    with Program(compiled("threads", tmp_path, "-lrdmacm", "-libverbs", "-pthread")) as threads:
         threads.good()
 
 
