@@ -97,7 +97,9 @@ PY_ROOMS = {
     },
     "aio": {"_nic", "conn", "endpoint", "rdmacm", "enums", "errors", "log", "times"},
     "testing": {"_nic", "verbs", "enums", "errors", "rnic", "times", "records"},
-    "cli": {"rnic", "rdmacm", "errors", "times", "records", "wording"},
+    "ucma": {"rdmacm", "verbs", "enums", "errors", "log", "threads", "records"},
+    "programs": {"rnic", "ucma", "verbs", "enums", "errors", "records"},
+    "cli": {"rnic", "rdmacm", "programs", "errors", "times", "records", "wording"},
 }
 # No public names: the measuring loops of `rnic perf`, and the table of the environment.
 MORE = {"cli/perf/native.py": {"_nic"}, "cli/environment.py": {"_nic"}}

@@ -39,6 +39,7 @@ COMMANDS = (
         "Take a connection, receive a message, send one.",
     ),
     Later("rdma-client", "rnic.cli.cm.simple:rdma_client", "Connect, send a message and receive one."),
+    Later("run", "rnic.cli.run:run", "Start a program of libibverbs or librdmacm on rnic's devices."),
     Later("lab3", "rnic.cli.lab3:lab3", "File transfer: write the sender, get a secret key."),
     Later(
         "completion", "rnic.cli.completion:completion", "Print a script that completes commands in a shell."

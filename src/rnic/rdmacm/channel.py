@@ -253,6 +253,11 @@ class EventChannel:
         """Whether get_cm_event(0) would return an event."""
         return bool(self._events)
 
+    @property
+    def pending(self) -> int:
+        """How many events wait."""
+        return len(self._events)
+
     def peek(self) -> Event | None:
         """The next event, which stays in the channel until drop()."""
         return self._events[0] if self._events else None

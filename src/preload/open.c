@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Functions that open files.
+ */
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "preload.h"
+
+/* What a program calls that was compiled with _FORTIFY_SOURCE: there is no mode. */
+int __open_2(const char *path, int flags);
+int __open64_2(const char *path, int flags);
+int __openat_2(int dirfd, const char *path, int flags);
+int __openat64_2(int dirfd, const char *path, int flags);
+
+/* The mode is there only if a file can be made. */
+#define MODE_OF(flags)                                                                                                 \
+    ({                                                                                                                 \
+        mode_t mode_ = 0;                                                                                              \
+        if ((flags) & (O_CREAT | (O_TMPFILE & ~O_DIRECTORY))) {                                                        \
+            va_list list_;                                                                                             \
+            va_start(list_, flags);                                                                                    \
+            mode_ = va_arg(list_, mode_t);                                                                             \
+            va_end(list_);                                                                                             \
+        }                                                                                                              \
+        mode_;                                                                                                         \
+    })
+
+#define OPEN(name)                                                                                                     \
+    EXPORT int name(const char *path, int flags, ...) {                                                                \
+        char room[PATH_MAX];                                                                                           \
+        mode_t mode = MODE_OF(flags);                                                                                  \
+        return is_ucma_path(path) ? ucma_open(flags) : NEXT(name)(redirected(path, room), flags, mode);                \
+    }
+#define OPENAT(name)                                                                                                   \
+    EXPORT int name(int dirfd, const char *path, int flags, ...) {                                                     \
+        char room[PATH_MAX];                                                                                           \
+        mode_t mode = MODE_OF(flags);                                                                                  \
+        return is_ucma_path(path) ? ucma_open(flags) : NEXT(name)(dirfd, redirected(path, room), flags, mode);         \
+    }
+#define OPEN_2(name)                                                                                                   \
+    EXPORT int name(const char *path, int flags) {                                                                     \
+        char room[PATH_MAX];                                                                                           \
+        return is_ucma_path(path) ? ucma_open(flags) : NEXT(name)(redirected(path, room), flags);                      \
+    }
+#define OPENAT_2(name)                                                                                                 \
+    EXPORT int name(int dirfd, const char *path, int flags) {                                                          \
+        char room[PATH_MAX];                                                                                           \
+        return is_ucma_path(path) ? ucma_open(flags) : NEXT(name)(dirfd, redirected(path, room), flags);               \
+    }
+
+OPEN(open)
+OPEN(open64)
+OPENAT(openat)
+OPENAT(openat64)
+OPEN_2(__open_2)
+OPEN_2(__open64_2)
+OPENAT_2(__openat_2)
+OPENAT_2(__openat64_2)
+
+EXPORT FILE *fopen(const char *path, const char *mode) {
+    char room[PATH_MAX];
+    return NEXT(fopen)(redirected(path, room), mode);
+}
+
+EXPORT FILE *fopen64(const char *path, const char *mode) {
+    char room[PATH_MAX];
+    return NEXT(fopen64)(redirected(path, room), mode);
+}

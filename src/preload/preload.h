@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * librnic_preload.so: programs that are linked with libibverbs and librdmacm also read files of sysfs, and open device
+ * files.  This library shows them those that `rnic run` has made: it stands in front of the functions of libc that take a
+ * path.  It decides which paths are redirected, and what write() to the RDMA-CM's device file means.  It must not know
+ * what the commands do: the server knows (src/rnic/ucma).
+ *
+ * Nothing here allocates, locks or keeps what a fork could break.  Functions that signal handlers may call stay so.
+ */
+#ifndef RNIC_PRELOAD_H
+#define RNIC_PRELOAD_H
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* The function of the next library that has it: usually libc.  It is looked up at the first call. */
+#define NEXT(name)                                                                                                     \
+    ({                                                                                                                 \
+        static _Atomic(void *) known_;                                                                                 \
+        void *found_ = atomic_load_explicit(&known_, memory_order_relaxed);                                            \
+        if (!found_) {                                                                                                 \
+            found_ = dlsym(RTLD_NEXT, #name);                                                                          \
+            atomic_store_explicit(&known_, found_, memory_order_relaxed);                                              \
+        }                                                                                                              \
+        (__typeof__(&name))found_;                                                                                     \
+    })
+
+/* ---------------------------------------------------------------- where.c: which paths, and where they lie */
+
+/* The path itself, or where it lies in the tree, written to room[PATH_MAX].  A path that is too long for that stays. */
+const char *redirected(const char *path, char *room);
+/* The folder of $RNIC_RUN; NULL: nothing is redirected. */
+const char *run_folder(void);
+
+/* ---------------------------------------------------------------- ucma.c: the device file of RDMA-CM */
+
+/* Whether a path is /dev/infiniband/rdma_cm, and there is a server for it. */
+bool is_ucma_path(const char *path);
+/* What open() of it returns. */
+int ucma_open(int flags);
+/* Whether a descriptor is such a file. */
+bool is_ucma(int fd);
+/* write() to it: a command is carried out. */
+ssize_t ucma_write(int fd, const void *buf, size_t count);
+/* A descriptor may be such a file from now on. */
+void ucma_mark(int fd);
+
+#endif

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * /dev/infiniband/rdma_cm: a socket to the server of `rnic run`, which is all that a program and this library keep of it.
+ *
+ * Towards the program the socket has a byte for each event that can be fetched, so that poll(2) and O_NONBLOCK work by
+ * themselves; its end of the socket is closed by whatever ends the program, and the server sees that.  Towards the server
+ * go the commands, each with the writing end of a pipe of its own, on which the answer comes.  So threads need no lock, a
+ * copy of the descriptor is as good as the first one, and a process that was forked or started with it can use it.
+ *
+ * Sockets are used by system calls themselves: librspreload.so stands in front of libc's functions, and is not ready for
+ * calls when constructors run.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "preload.h"
+
+#include <rdma/rdma_user_cm.h>
+
+#define DEVICE_FILE "/dev/infiniband/rdma_cm"
+#define SOCKET_NAME "/ucma" /* in the folder of $RNIC_RUN */
+#define MOST_OPTION 4096    /* bytes of an option's value */
+#define MOST_FDS (1 << 20)  /* larger descriptors cannot be device files */
+
+/* What the server says ahead of the data of an answer. */
+struct answer {
+    int32_t result;   /* 0 or a negative errno */
+    uint32_t undone;  /* events that are gone: as many bytes are to be taken back */
+    uint64_t address; /* of the data, in the program: what the command says */
+    uint64_t length;  /* of the data */
+};
+
+/* What is told to the server when fewer bytes could be taken back, as other threads had them: `in` of them were missing. */
+#define CMD_MISSING UINT32_MAX
+
+/* ---------------------------------------------------------------- which descriptors */
+
+/* Descriptors that may be device files.  A bit may be stale: is_ucma() asks the socket. */
+static _Atomic uint8_t marks[MOST_FDS / 8];
+
+void ucma_mark(int fd) {
+    if (fd >= 0 && fd < MOST_FDS)
+        atomic_fetch_or_explicit(&marks[fd / 8], (uint8_t)(1 << fd % 8), memory_order_relaxed);
+}
+
+static void unmark(int fd) { atomic_fetch_and_explicit(&marks[fd / 8], (uint8_t)~(1 << fd % 8), memory_order_relaxed); }
+
+static bool is_marked(int fd) {
+    return fd >= 0 && fd < MOST_FDS && atomic_load_explicit(&marks[fd / 8], memory_order_relaxed) >> fd % 8 & 1;
+}
+
+static bool server_address(struct sockaddr_un *to) {
+    const char *run = run_folder();
+    if (!run || strlen(run) + sizeof SOCKET_NAME > sizeof to->sun_path)
+        return false;
+    memset(to, 0, sizeof *to);
+    to->sun_family = AF_UNIX;
+    strcpy(to->sun_path, run);
+    strcat(to->sun_path, SOCKET_NAME);
+    return true;
+}
+
+static bool is_of_server(int fd) {
+    struct sockaddr_un server, peer = {0};
+    socklen_t length = sizeof peer;
+    return server_address(&server) && syscall(SYS_getpeername, fd, &peer, &length) == 0 && peer.sun_family == AF_UNIX &&
+           !strncmp(peer.sun_path, server.sun_path, sizeof peer.sun_path);
+}
+
+bool is_ucma(int fd) {
+    if (!is_marked(fd))
+        return false;
+    int before = errno;
+    bool is = is_of_server(fd);
+    if (!is) { /* closed, and perhaps another file by now */
+        unmark(fd);
+        errno = before;
+    }
+    return is;
+}
+
+/* A program that was started by exec() may have one: the descriptors of standard streams and some more are looked at. */
+__attribute__((constructor)) static void mark_inherited(void) {
+    if (!run_folder())
+        return;
+    for (int fd = 0; fd < 64; fd++) {
+        if (is_of_server(fd))
+            ucma_mark(fd);
+    }
+}
+
+/* ---------------------------------------------------------------- open */
+
+bool is_ucma_path(const char *path) { return path && !strcmp(path, DEVICE_FILE) && run_folder(); }
+
+static int no_server(int fd) {
+    if (fd >= 0)
+        syscall(SYS_close, fd);
+    errno = ENODEV;
+    return -1;
+}
+
+int ucma_open(int flags) {
+    struct sockaddr_un server;
+    int type = SOCK_SEQPACKET | (flags & O_CLOEXEC ? SOCK_CLOEXEC : 0);
+    int fd = (int)syscall(SYS_socket, AF_UNIX, type, 0);
+    if (fd < 0)
+        return -1;
+    if (fd >= MOST_FDS || !server_address(&server) || syscall(SYS_connect, fd, &server, sizeof server) < 0)
+        return no_server(fd);
+    if (flags & O_NONBLOCK)
+        syscall(SYS_fcntl, fd, F_SETFL, O_NONBLOCK);
+    ucma_mark(fd);
+    return fd;
+}
+
+/* ---------------------------------------------------------------- commands */
+
+struct command {
+    struct rdma_ucm_cmd_hdr head;
+    struct iovec parts[2]; /* what was written, and the value of an option */
+    int migrates;          /* the descriptor that the id of a MIGRATE_ID comes from, or -1 */
+};
+
+static int fail(int why) {
+    errno = why;
+    return -1;
+}
+
+/* Read a command as far as it points to more than its own bytes. */
+static int understand(struct command *c, const void *buf, size_t count) {
+    struct rdma_ucm_set_option option;
+    struct rdma_ucm_migrate_id migrate;
+    const char *body = (const char *)buf + sizeof c->head;
+    *c = (struct command){.migrates = -1};
+    if (count < sizeof c->head)
+        return fail(EINVAL);
+    memcpy(&c->head, buf, sizeof c->head);
+    if (c->head.in + sizeof c->head > count)
+        return fail(EINVAL);
+    c->parts[0] = (struct iovec){(void *)buf, sizeof c->head + c->head.in};
+    if (c->head.cmd == RDMA_USER_CM_CMD_SET_OPTION && c->head.in >= sizeof option) {
+        memcpy(&option, body, sizeof option);
+        if (option.optlen > MOST_OPTION)
+            return fail(EINVAL);
+        c->parts[1] = (struct iovec){(void *)(uintptr_t)option.optval, option.optlen};
+    }
+    if (c->head.cmd == RDMA_USER_CM_CMD_MIGRATE_ID && c->head.in >= sizeof migrate) {
+        memcpy(&migrate, body, sizeof migrate);
+        if (!is_ucma((int)migrate.fd))
+            return fail(EINVAL);
+        c->migrates = (int)migrate.fd;
+    }
+    return 0;
+}
+
+/* Send a message to the server, which always reads; with a descriptor, or -1. */
+static int send_message(int fd, struct iovec *parts, size_t count, int passed) {
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+    if (passed >= 0) {
+        control.head = (struct cmsghdr){CMSG_LEN(sizeof passed), SOL_SOCKET, SCM_RIGHTS};
+        memcpy(CMSG_DATA(&control.head), &passed, sizeof passed);
+        message.msg_control = &control;
+        message.msg_controllen = sizeof control.room;
+    }
+    while (syscall(SYS_sendmsg, fd, &message, MSG_NOSIGNAL) < 0) {
+        if (errno == EAGAIN) /* the program wants no waiting, for events */
+            syscall(SYS_ppoll, &(struct pollfd){.fd = fd, .events = POLLOUT}, 1, NULL, NULL, 0);
+        else if (errno != EINTR)
+            return errno == EPIPE || errno == ECONNRESET ? fail(EIO) : -1;
+    }
+    return 0;
+}
+
+/* Exactly that many bytes; EIO: the server has gone. */
+static int read_all(int fd, void *to, size_t length) {
+    for (char *at = to; length;) {
+        ssize_t n = syscall(SYS_read, fd, at, length);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n < 0 ? -1 : fail(EIO);
+        at += n;
+        length -= (size_t)n;
+    }
+    return 0;
+}
+
+/* Have a command carried out; the data of the answer go where the program wants them. */
+static int carry_out(int fd, struct command *c, struct answer *answer) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return -1;
+    int rc = send_message(fd, c->parts, 2, ends[1]);
+    syscall(SYS_close, ends[1]); /* the server has its own: when that goes, a read ends */
+    if (!rc)
+        rc = read_all(ends[0], answer, sizeof *answer);
+    if (!rc && answer->length)
+        rc = read_all(ends[0], (void *)(uintptr_t)answer->address, (size_t)answer->length);
+    int why = errno;
+    syscall(SYS_close, ends[0]);
+    errno = why;
+    return rc;
+}
+
+/* Take back the bytes of events that are gone. */
+static void take_back(int fd, uint32_t count) {
+    struct rdma_ucm_cmd_hdr missing = {.cmd = CMD_MISSING};
+    char byte;
+    for (; count; count--) {
+        if (syscall(SYS_recvfrom, fd, &byte, 1, MSG_DONTWAIT, NULL, NULL) != 1)
+            missing.in++;
+    }
+    if (missing.in)
+        send_message(fd, &(struct iovec){&missing, sizeof missing}, 1, -1);
+}
+
+/* Wait for an event, as the descriptor waits; a signal ends it, and so does pthread_cancel().  This is read(2), by a function
+ * that nobody stands in front of. */
+static int take_byte(int fd) {
+    char byte;
+    ssize_t n = preadv2(fd, &(struct iovec){&byte, 1}, 1, -1, 0);
+    return n == 1 ? 0 : n == 0 ? fail(EIO) : -1;
+}
+
+static int execute(int fd, struct command *c) {
+    struct answer answer = {0};
+    int state, rc;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state); /* write() can be cancelled; not between two descriptors */
+    rc = carry_out(fd, c, &answer);
+    if (!rc && answer.undone)
+        take_back(c->migrates >= 0 ? c->migrates : fd, answer.undone);
+    pthread_setcancelstate(state, NULL);
+    return rc ? rc : answer.result ? fail(-answer.result) : 0;
+}
+
+ssize_t ucma_write(int fd, const void *buf, size_t count) {
+    struct command c;
+    int rc = understand(&c, buf, count);
+    if (rc)
+        return rc;
+    do {
+        if (c.head.cmd == RDMA_USER_CM_CMD_GET_EVENT && take_byte(fd))
+            return -1;
+        rc = execute(fd, &c);
+    } while (rc && errno == EAGAIN && c.head.cmd == RDMA_USER_CM_CMD_GET_EVENT); /* it has gone with its id */
+    return rc ? rc : (ssize_t)count;
+}

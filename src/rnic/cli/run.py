@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rnic run`: start a program that is linked with libibverbs or librdmacm.
+
+The program is a child of this process, in its process group: it has the terminal, and Ctrl-C and Ctrl-Z reach
+both. This process serves RDMA-CM meanwhile, and passes on the signals that are sent to it alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+from errno import ENOENT
+from pathlib import Path
+
+import click
+
+from rnic.cli.command import command
+from rnic.cli.params import Failure
+from rnic.programs import elf
+from rnic.programs.surroundings import IBVERBS, PRELOAD, libraries, serve, variables
+
+_PASSED_ON = {
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGWINCH,
+}
+_WAITED_FOR = _PASSED_ON | {signal.SIGCHLD}
+_OF_TERMINAL = 0x80  # the si_code SI_KERNEL: the terminal sends to all processes in front of it
+_SPOILT = (signal.SIGPIPE, signal.SIGXFSZ)  # which Python ignores, and a program does not expect to be
+
+
+@command()
+@click.option(
+    "--local",
+    type=click.Choice(["on", "off"]),
+    help="Reach peers on this host through shared memory, or by UDP.  [default: $RNIC_LOCAL, on]",
+)
+@click.option(
+    "--env", "env_only", is_flag=True, help="Print the variables for verbs alone, and start nothing."
+)
+@click.option("--check", is_flag=True, help="Say whether the program can run so, and do not start it.")
+@click.argument("words", metavar="PROGRAM [ARGS]...", nargs=-1, type=click.UNPROCESSED)
+def run(local: str | None, env_only: bool, check: bool, words: tuple[str, ...]) -> int:
+    """Start a program that is linked with libibverbs or librdmacm, on rnic's devices.
+
+    Nothing has to be installed but the program and its own libraries. The exit code is the program's; 128 and
+    the signal's number, if a signal has ended it.
+
+    \b
+    rnic run ibv_devices
+    rnic run rping -s -v            its client: rnic run rping -c -a HOST
+    rnic run --local off ib_write_bw -d roce_lo
+    rnic run bash                   a shell, in which all programs run so
+    rnic run --check ./server       whether it can: how it is linked
+    eval "$(rnic run --env)"        for programs that do not use RDMA-CM
+    """
+    _need_libraries()
+    if local is not None:
+        os.environ.update(RNIC_LOCAL=local)
+    if env_only:
+        for name, value in variables().items():
+            click.echo(f"export {name}={shlex.quote(value)}")
+        return 0
+    if not words:
+        raise click.UsageError("name a program")
+    if check:
+        return _check(words[0])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)  # in the threads of the server, too
+    try:
+        with serve() as folder:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # what came meanwhile ends this command
+            signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+            child = _start(words, os.environ | variables(folder), before)
+            return _wait(child)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+run.allow_interspersed_args = False  # what follows the program is the program's
+
+
+def _need_libraries() -> None:
+    missing = [name for name in (IBVERBS, PRELOAD) if not (libraries() / name).exists()]
+    if missing:
+        raise Failure(
+            f"{libraries() / missing[0]} is missing: this installation of rnic cannot start programs"
+        )
+
+
+class _NotStarted(Failure):
+    """A program that cannot be started."""
+
+    exit_code = 126  # as sh(1)
+
+    def __init__(self, program: str, error: OSError) -> None:
+        super().__init__(f"{program}: {error.strerror}")
+
+
+class _NotFound(_NotStarted):
+    """A program that is not there."""
+
+    exit_code = 127  # as sh(1)
+
+
+def _start(words: tuple[str, ...], environment: dict[str, str], mask: set[int]) -> int:
+    try:
+        return os.posix_spawnp(words[0], words, environment, setsigmask=mask, setsigdef=_SPOILT)
+    except FileNotFoundError as error:
+        raise _NotFound(words[0], error) from None
+    except OSError as error:
+        raise _NotStarted(words[0], error) from None
+
+
+def _wait(child: int) -> int:
+    """Pass signals on until the program ends; its exit code."""
+    while True:
+        got = signal.sigwaitinfo(_WAITED_FOR)
+        if got.si_signo == signal.SIGCHLD:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else 128 - code
+        elif got.si_code != _OF_TERMINAL:
+            os.kill(child, got.si_signo)
+
+
+def _check(program: str) -> int:
+    """Print what a program is linked with; 0 if it can run on rnic's devices."""
+    where = shutil.which(program)
+    if where is None:
+        raise _NotFound(program, FileNotFoundError(ENOENT, os.strerror(ENOENT)))
+    found = elf.check(Path(where), libraries() / IBVERBS, os.environ | variables())
+    click.echo(f"{where}{'' if str(found.path) == where else f': a script for {found.path}'}")
+    for name, file in found.libraries.items():
+        click.echo(f"  {name}: {file or 'is not installed'}")
+    for text in found.obstacles:
+        click.echo(f"  cannot run on rnic's devices: {text}")
+    if not found.obstacles and not found.libraries:
+        click.echo("  is not linked with libibverbs; what it loads later, as Python does, is rnic's")
+    lost = [name for name, file in found.libraries.items() if not file]
+    if not found.obstacles and found.libraries and not lost:
+        click.echo("  can run on rnic's devices")
+    return 1 if found.obstacles or lost else 0

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program needs around it to run on rnic's devices: the libraries, and a folder with files and a
+server's socket.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import time
+
+import rnic
+from rnic.programs import tree
+from rnic.ucma import Server
+
+RUN = "RNIC_RUN"
+SOCKET = "ucma"  # in the folder of $RNIC_RUN; src/preload/ucma.c has the same name
+IBVERBS, PRELOAD = "libibverbs.so.1", "librnic_preload.so"
+_PREFIX = "rnic-run-"
+_MOST_PATH = 107  # bytes of a socket's path
+_NEW = 10  # seconds in which a folder may not be locked yet
+
+
+def libraries() -> Path:
+    """The folder of the libraries."""
+    return Path(rnic.__file__).parent / "lib"
+
+
+def variables(folder: Path | None = None) -> dict[str, str]:
+    """The variables for a program: rnic's libraries come ahead of what is in the environment already.
+
+    Without a folder it can use verbs, but neither RDMA-CM nor files of sysfs.
+    """
+    lib = libraries()
+    found = {"LD_LIBRARY_PATH": _ahead(str(lib), os.environ.get("LD_LIBRARY_PATH"))}
+    if folder is not None:
+        found["LD_PRELOAD"] = _ahead(str(lib / PRELOAD), os.environ.get("LD_PRELOAD"))
+        found[RUN] = str(folder)
+    return found
+
+
+def _ahead(first: str, rest: str | None) -> str:
+    return f"{first}:{rest}" if rest else first
+
+
+@contextmanager
+def serve() -> Iterator[Path]:
+    """A private folder with the tree, and a server of RDMA-CM in it, until the end of the block."""
+    base = _base()
+    _sweep(base)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        tree.make(folder)
+        with Server(str(folder / SOCKET)):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _base() -> Path:
+    """Where private folders are made: paths in them must be short enough for a socket."""
+    wanted = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    longest = Path(wanted) / f"{_PREFIX}xxxxxxxx" / SOCKET
+    fits = len(os.fsencode(longest)) <= _MOST_PATH and os.access(wanted, os.W_OK | os.X_OK)
+    return Path(wanted if fits else "/tmp")
+
+
+def _sweep(base: Path) -> None:
+    """Remove what killed processes of this user have left."""
+    for folder in base.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            about = folder.lstat()
+            if about.st_uid == os.getuid() and time() - about.st_mtime > _NEW:
+                _remove_unlocked(folder)
+
+
+def _remove_unlocked(folder: Path) -> None:
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(lock)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files that a kernel with RDMA drivers shows of its devices, in a folder: sysfs and /dev/infiniband.
+
+They are as the devices are when the tree is made. src/preload leads programs here; what it redirects and what
+this module makes belong together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from rnic.enums import PortState
+from rnic.errors import VerbsError
+from rnic.verbs.context import Context
+from rnic.verbs.device import Device, format_guid, get_device_list, open_device
+
+UVERBS_ABI, RDMA_CM_ABI = 6, 4  # of the kernel's headers
+NULL = "/dev/null"
+NULL_NUMBERS = "1:3"  # of a device file that is a link to NULL
+_PORT = 1
+_EMPTY = ":".join(["0000"] * 8)
+_STATES = {PortState.DOWN: "1: DOWN", PortState.INIT: "2: INIT", PortState.ARMED: "3: ARMED"}
+_ACTIVE, _UP, _POLLING = "4: ACTIVE", "5: LinkUp", "3: Disabled"
+_LANES = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}  # IBA 14.2.5.6
+_GBITS = {1: 2.5, 2: 5, 4: 10, 8: 10, 16: 14, 32: 25, 64: 50, 128: 100}
+
+
+def make(root: Path) -> None:
+    """Make the tree of all devices of this network namespace in an existing folder."""
+    for folder in ("sys/class/infiniband", "sys/class/infiniband_verbs", "sys/class/misc/rdma_cm"):
+        (root / folder).mkdir(parents=True)
+    _write(root / "sys/class/infiniband_verbs", [("abi_version", str(UVERBS_ABI))])
+    _write(root / "sys/class/misc/rdma_cm", [("abi_version", str(RDMA_CM_ABI)), ("dev", NULL_NUMBERS)])
+    devices = root / "dev/infiniband"
+    devices.mkdir(parents=True)
+    (devices / "rdma_cm").symlink_to(NULL)
+    for number, device in enumerate(get_device_list()):
+        (devices / f"uverbs{number}").symlink_to(NULL)
+        _add(root / "sys", number, device)
+
+
+def _add(sys: Path, number: int, device: Device) -> None:
+    """A device: its folder, those of its parts, and the links of the classes."""
+    parent = sys / "devices/virtual/rnic" / device.netdev
+    own, verbs = parent / "infiniband" / device.name, parent / "infiniband_verbs" / f"uverbs{number}"
+    _write(parent, [("numa_node", "-1")])
+    (parent / "net").mkdir()
+    (parent / "net" / device.netdev).symlink_to(f"/sys/class/net/{device.netdev}")
+    _write(verbs, [("ibdev", device.name), ("abi_version", "1"), ("dev", NULL_NUMBERS)])
+    try:
+        with open_device(device) as context:
+            _write(own, _of_device(device, context))
+            _write(own / "ports" / str(_PORT), _of_port(context))
+    except VerbsError:  # it cannot be opened: programs will hear why
+        _write(own, [("node_guid", device.guid_str)])
+    for one, name in ((own, "infiniband"), (verbs, "infiniband_verbs")):
+        (one / "device").symlink_to("../..")
+        link = sys / "class" / name / one.name
+        link.symlink_to(os.path.relpath(one, link.parent))
+
+
+def _write(folder: Path, files: Iterable[tuple[str, str]]) -> None:
+    """Write files, each of a line."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+
+
+def _of_device(device: Device, context: Context) -> Iterator[tuple[str, str]]:
+    attr = context.query_device()
+    yield "node_type", f"{int(device.node_type)}: CA"
+    yield "node_guid", device.guid_str
+    yield "sys_image_guid", format_guid(attr.sys_image_guid)
+    yield "fw_ver", attr.fw_ver
+    yield "hca_type", "rnic"
+    yield "board_id", "rnic"
+    yield "hw_rev", f"{attr.hw_ver:x}"
+    yield "node_desc", device.name
+
+
+def _of_port(context: Context) -> Iterator[tuple[str, str]]:
+    attr = context.query_port(_PORT)
+    lanes, gbits = _LANES.get(attr.active_width, 1), _GBITS.get(attr.active_speed, 2.5)
+    yield "state", _STATES.get(attr.state, _ACTIVE)
+    yield "phys_state", _UP if attr.state is PortState.ACTIVE else _POLLING
+    yield "link_layer", "Ethernet"
+    yield "rate", f"{lanes * gbits:g} Gb/sec ({lanes}X)"
+    yield "lid", hex(attr.lid)
+    yield "lid_mask_count", str(attr.lmc)
+    yield "sm_lid", hex(attr.sm_lid)
+    yield "sm_sl", str(attr.sm_sl)
+    yield "cap_mask", f"0x{attr.port_cap_flags:08x}"
+    for index in range(attr.gid_tbl_len):
+        yield f"gids/{index}", _EMPTY
+    for entry in context.query_gid_table():
+        digits = entry.gid.raw.hex()
+        yield f"gids/{entry.gid_index}", ":".join(digits[i : i + 4] for i in range(0, 32, 4))
+        yield f"gid_attrs/types/{entry.gid_index}", "RoCE v2"
+        yield f"gid_attrs/ndevs/{entry.gid_index}", context.device.netdev
+    for index in range(attr.pkey_tbl_len):
+        yield f"pkeys/{index}", f"0x{context.query_pkey(_PORT, index):04x}"

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program has of RDMA-CM: open device files, ids by their numbers, events that it has not fetched."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from errno import EINVAL, ENOENT
+from typing import TYPE_CHECKING
+
+from rnic.errors import VerbsError
+from rnic.log import Log
+from rnic.rdmacm import CmId, Event, EventChannel
+
+if TYPE_CHECKING:
+    from rnic.rdmacm.sockaddr import SockAddr
+
+_log = Log("rnic.ucma")
+
+MOST_BYTES = 64  # in a socket: more of them than events that a program fetches at a time are of no use
+
+
+class Handle:
+    """An id, as a program names it."""
+
+    def __init__(self, number: int, uid: int, one: CmId, file: File) -> None:
+        self.number = number
+        self.uid = uid  # the program's own
+        self.one = one
+        self.file = file
+        self.reported = 0  # events that the program has fetched
+        self.groups: set[int] = set()  # the numbers of its memberships
+        self.is_adopted = False  # bound by taking over a listener: LISTEN goes on from there
+
+
+class Membership:
+    """A multicast group that an id has joined; it has a number of its own."""
+
+    def __init__(self, number: int, uid: int, handle: Handle, addr: SockAddr) -> None:
+        self.number = number
+        self.uid = uid
+        self.handle = handle
+        self.addr = addr
+        self.reported = 0
+
+
+class Channel(EventChannel):
+    """The events of a file's ids. The program's end of the socket has a byte for each, as far as MOST_BYTES.
+
+    Threads of the program take a byte, and then fetch an event. Bytes and such threads together are as many
+    as events, whatever becomes of an event in the meantime.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__()
+        self._sock = sock
+        self._bytes = 0  # in the socket, or taken by threads that have not fetched yet; under the lock
+
+    def put(self, event: Event) -> None:
+        """Add an event, and tell the program."""
+        with self.lock:
+            super().put(event)
+            self._tell()
+
+    def fetch(self) -> Event | None:
+        """The next event, for a thread that has taken a byte; None: the event has gone with its id."""
+        with self.lock:
+            self._bytes -= 1
+            try:
+                return self.get_cm_event(0)
+            except TimeoutError:
+                return None
+            finally:
+                self._tell()
+
+    def undone(self) -> int:
+        """How many bytes the program has to take back, as their events are gone: it will."""
+        with self.lock:
+            more = max(0, self._bytes - self._wanted())
+            self._bytes -= more
+            return more
+
+    def missing(self, count: int) -> None:
+        """Bytes could not be taken back: threads have taken them, and will find nothing."""
+        with self.lock:
+            self._bytes += count
+
+    def _wanted(self) -> int:
+        return min(self.pending, MOST_BYTES)
+
+    def _tell(self) -> None:
+        while self._bytes < self._wanted():
+            try:
+                self._sock.send(b"\0", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            except OSError:  # the program has gone, or its socket is full: it has enough to do
+                return
+            self._bytes += 1
+
+
+class File:
+    """An open device file: a socket to a program."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.channel = Channel(sock)
+
+    def close(self) -> None:
+        """Close the socket and the channel, which has no ids any more."""
+        self.sock.close()
+        self.channel.drop_fd()
+
+
+class Table:
+    """The ids of all programs of a server, and their memberships, by number."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._handles: dict[int, Handle] = {}
+        self._groups: dict[int, Membership] = {}
+
+    def add(self, file: File, one: CmId, uid: int) -> Handle:
+        """Give an id a number."""
+        handle = Handle(next(self._numbers), uid, one, file)
+        self._handles[handle.number] = handle
+        one.context = handle
+        return handle
+
+    def find(self, file: File, number: int) -> Handle:
+        """The id with a number. Raises VerbsError: ENOENT if there is none, EINVAL in another file."""
+        handle = self._handles.get(number)
+        if handle is None:
+            raise VerbsError(ENOENT, f"there is no id {number}", "rdma_cm")
+        if handle.file is not file:
+            raise VerbsError(EINVAL, f"id {number} belongs to another file", "rdma_cm")
+        return handle
+
+    def find_anywhere(self, number: int) -> Handle:
+        """The id with a number, of whatever file. Raises VerbsError: ENOENT."""
+        if number not in self._handles:
+            raise VerbsError(ENOENT, f"there is no id {number}", "rdma_cm")
+        return self._handles[number]
+
+    def forget(self, handle: Handle) -> None:
+        """Take its number from an id, and the numbers of its memberships."""
+        for number in handle.groups:
+            del self._groups[number]
+        del self._handles[handle.number]
+
+    def remove(self, handle: Handle) -> None:
+        """Destroy an id, which leaves its groups."""
+        self.forget(handle)
+        handle.one.destroy()
+
+    def join(self, handle: Handle, uid: int, addr: SockAddr) -> Membership:
+        """Give a membership a number."""
+        member = Membership(next(self._numbers), uid, handle, addr)
+        self._groups[member.number] = member
+        handle.groups.add(member.number)
+        return member
+
+    def find_group(self, file: File, number: int) -> Membership:
+        """The membership with a number. Raises VerbsError: ENOENT, EINVAL as find()."""
+        member = self._groups.get(number)
+        if member is None:
+            raise VerbsError(ENOENT, f"there is no membership {number}", "rdma_cm")
+        if member.handle.file is not file:
+            raise VerbsError(EINVAL, f"membership {number} belongs to another file", "rdma_cm")
+        return member
+
+    def has_group(self, member: Membership) -> bool:
+        """Whether it has not been left yet."""
+        return member.number in self._groups
+
+    def leave(self, member: Membership) -> None:
+        """Forget a membership."""
+        del self._groups[member.number]
+        member.handle.groups.discard(member.number)
+
+    def remove_all(self, file: File) -> None:
+        """Destroy the ids of a file: its program has closed it, or is dead."""
+        for handle in [one for one in self._handles.values() if one.file is file]:
+            try:
+                self.remove(handle)
+            except VerbsError as error:
+                _log.warning("%r is not destroyed: %s", handle.one, error)

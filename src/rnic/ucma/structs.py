@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""rnic's records as the structs of the kernel's interface, and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rnic.rdmacm import ConnParam, Event, IdState, Option, UDParam
+from rnic.ucma.layouts import (
+    ADDR_RESP,
+    AH_ATTR,
+    CONN_PARAM,
+    ECE,
+    EVENT_RESP,
+    PATH_DATA,
+    PATH_REC,
+    PATH_RESP,
+    QP_ATTR,
+    ROUTE_RESP,
+    UD_PARAM,
+)
+from rnic.ucma.sockaddrs import write, write_ib
+from rnic.verbs import ece as vendor
+from rnic.verbs.ah import GID
+
+if TYPE_CHECKING:
+    from rnic.rdmacm import CmId
+    from rnic.verbs.ah import AHAttr
+    from rnic.verbs.qp import QPAttr
+
+ANY_INDEX = 0xFFFFFFFF
+"""As the index of a device: librdmacm is to find it by its GUID alone."""
+_PKEY = b"\xff\xff"
+_EXACTLY = 2  # a selector of a path record (IBA 15.2.5.16)
+_RATE = 3  # 10 Gbit/s (IBA 15.2.5.16)
+_GMP_PRIMARY_BIDIRECTIONAL = 1 | 2 | 8 | 32
+_HAS_PATH = (IdState.ROUTE_RESOLVED, IdState.CONNECT, IdState.DISCONNECT)
+_MAX_RETRIES = 7  # 3 bits
+
+# ---------------------------------------------------------------- connections
+
+
+def conn_param(data: bytes) -> tuple[bool, dict[str, Any]]:
+    """Whether a struct rdma_ucm_conn_param is valid, and its fields, with the private data cut to their
+    length.
+    """
+    fields = CONN_PARAM.read(data)
+    fields["private_data"] = fields["private_data"][: fields["private_data_len"]]
+    return bool(fields["valid"]), fields
+
+
+def connected(fields: dict[str, Any]) -> ConnParam:
+    """The parameters of a connection."""
+    return ConnParam(
+        private_data=fields["private_data"],
+        responder_resources=fields["responder_resources"],
+        initiator_depth=fields["initiator_depth"],
+        flow_control=bool(fields["flow_control"]),
+        retry_count=min(fields["retry_count"], _MAX_RETRIES),
+        rnr_retry_count=min(fields["rnr_retry_count"], _MAX_RETRIES),
+        srq=bool(fields["srq"]),
+        qp_num=fields["qp_num"],
+    )
+
+
+def service(fields: dict[str, Any]) -> UDParam:
+    """The parameters of a datagram service."""
+    return UDParam(fields["private_data"], qp_num=fields["qp_num"], qkey=fields["qkey"])
+
+
+def ece(data: bytes) -> vendor.ECE:
+    """A vendor's options."""
+    fields = ECE.read(data)
+    return vendor.ECE(fields["vendor_id"], fields["attr_mod"])
+
+
+def event(found: Event, number: int, uid: int) -> bytes:
+    """What GET_EVENT answers."""
+    options = found.id.get_remote_ece()
+    return EVENT_RESP.write(
+        uid=uid,
+        id=number,
+        event=int(found.event),
+        status=found.status & 0xFFFFFFFF,
+        param=_param(found.param),
+        ece=ECE.write(vendor_id=options.vendor_id, attr_mod=options.options),
+    )
+
+
+def _param(param: ConnParam | UDParam | None) -> bytes:
+    if param is None:
+        return b""
+    data = param.private_data
+    if isinstance(param, UDParam):
+        return UD_PARAM.write(
+            qp_num=param.qp_num,
+            qkey=param.qkey,
+            ah_attr=_ah_attr(param.ah_attr),
+            private_data=data,
+            private_data_len=len(data),
+        )
+    return CONN_PARAM.write(
+        qp_num=param.qp_num,
+        private_data=data,
+        private_data_len=len(data),
+        srq=param.srq,
+        responder_resources=param.responder_resources,
+        initiator_depth=param.initiator_depth,
+        flow_control=param.flow_control,
+        retry_count=param.retry_count,
+        rnr_retry_count=param.rnr_retry_count,
+    )
+
+
+# ---------------------------------------------------------------- queue pairs
+
+
+def _ah_attr(attr: AHAttr | None) -> bytes:
+    if attr is None:
+        return b""
+    return AH_ATTR.write(
+        dgid=attr.dgid.raw,
+        flow_label=attr.flow_label,
+        sgid_index=attr.sgid_index,
+        hop_limit=attr.hop_limit,
+        traffic_class=attr.traffic_class,
+        dlid=attr.dlid,
+        sl=attr.sl,
+        src_path_bits=attr.src_path_bits,
+        static_rate=attr.static_rate,
+        is_global=attr.is_global,
+        port_num=attr.port_num,
+    )
+
+
+_NOT_PLAIN = {
+    *("qp_attr_mask", "ah_attr", "alt_ah_attr", "reserved"),
+    *("max_send_wr", "max_recv_wr", "max_send_sge", "max_recv_sge", "max_inline_data"),  # never changed
+}
+_PLAIN = tuple(name for name in QP_ATTR.names if name not in _NOT_PLAIN)
+
+
+def qp_attr(attr: QPAttr) -> bytes:
+    """What INIT_QP_ATTR answers."""
+    plain = {name: int(getattr(attr, name) or 0) for name in _PLAIN}
+    return QP_ATTR.write(
+        qp_attr_mask=int(attr.mask()),
+        ah_attr=_ah_attr(attr.ah_attr),
+        alt_ah_attr=_ah_attr(attr.alt_ah_attr),
+        **plain,
+    )
+
+
+# ---------------------------------------------------------------- addresses and paths
+
+
+def _guid(one: CmId) -> bytes:
+    return one.verbs.device.guid.to_bytes(8, "big") if one.verbs else b""
+
+
+def _has_local(one: CmId) -> bool:
+    return one.state is not IdState.IDLE or one.local.port != 0
+
+
+def _local(one: CmId) -> bytes:
+    return write(one.get_local_addr()) if _has_local(one) else b""
+
+
+def _peer(one: CmId) -> bytes:
+    """The peer's address; of a bound id without a peer the family alone, as from the kernel."""
+    peer = one.get_peer_addr()
+    return write(peer) if peer is not None else _local(one)[:2]
+
+
+def _gids(one: CmId) -> tuple[bytes, bytes]:
+    """Of this end and of the peer; zeros where there is none."""
+    local = GID(one.local.ip).raw if one.verbs and not one.local.ip.is_unspecified else bytes(16)
+    return local, GID(one.remote.ip).raw if one.remote else bytes(16)
+
+
+def _path(one: CmId) -> dict[str, Any]:
+    """The path as the fields of a path record that are not zero."""
+    assert one.verbs is not None
+    sgid, dgid = _gids(one)
+    return {
+        "dgid": dgid,
+        "sgid": sgid,
+        "reversible": 1,
+        "mtu": int(one.verbs.query_port(1).active_mtu),
+        "pkey": _PKEY,
+        "hop_limit": 64,
+        "traffic_class": one.options.get(Option.TOS, 0),
+        "numb_path": 1,
+        "mtu_selector": _EXACTLY,
+        "rate_selector": _EXACTLY,
+        "rate": _RATE,
+        "packet_life_time_selector": _EXACTLY,
+        "packet_life_time": one.packet_life_time,
+    }
+
+
+def has_path(one: CmId) -> bool:
+    """Whether the path to the peer is known."""
+    return one.state in _HAS_PATH and one.verbs is not None and one.remote is not None
+
+
+def route(one: CmId) -> bytes:
+    """What QUERY_ROUTE answers."""
+    sgid, dgid = _gids(one)
+    path = _path(one) if has_path(one) else {"dgid": dgid, "sgid": sgid, "pkey": _PKEY if one.verbs else b""}
+    return ROUTE_RESP.write(
+        node_guid=_guid(one),
+        route0=PATH_REC.write(**path),
+        src_addr=_local(one),
+        dst_addr=_peer(one),
+        num_paths=int(has_path(one)),
+        port_num=one.port_num,
+        ibdev_index=ANY_INDEX,
+    )
+
+
+def addresses(one: CmId) -> bytes:
+    """What QUERY answers to ADDR."""
+    return _addresses(one, _local(one), _peer(one))
+
+
+def gids(one: CmId) -> bytes:
+    """What QUERY answers to GID: the addresses as those of InfiniBand."""
+    sgid, dgid = _gids(one)
+    source = write_ib(one.get_local_addr(), sgid, _service(one, one.get_src_port()))
+    return _addresses(one, source, write_ib(one.get_peer_addr(), dgid, _service(one, one.get_dst_port())))
+
+
+def _service(one: CmId, port: int) -> int:
+    """The service id of a port (IBA Annex A11.2)."""
+    return int(one.ps) << 16 | port
+
+
+def _addresses(one: CmId, source: bytes, destination: bytes) -> bytes:
+    return ADDR_RESP.write(
+        node_guid=_guid(one),
+        port_num=one.port_num,
+        pkey=0xFFFF if one.verbs else 0,
+        src_size=len(source),
+        dst_size=len(destination),
+        src_addr=source,
+        dst_addr=destination,
+        ibdev_index=ANY_INDEX,
+    )
+
+
+def paths(one: CmId) -> bytes:
+    """What QUERY answers to PATH: path records as in a MAD (IBA 15.2.5.16)."""
+    if not has_path(one):
+        return PATH_RESP.write()
+    path = _path(one)
+    record = b"".join(
+        (
+            bytes(8),  # the service id
+            path["dgid"],
+            path["sgid"],
+            bytes(4),  # the LIDs
+            path["hop_limit"].to_bytes(4, "big"),  # raw traffic and flow label, 0, are ahead of it
+            bytes([path["traffic_class"], 1 << 7 | path["numb_path"]]),  # reversible
+            _PKEY,
+            bytes(2),  # QoS class and SL
+            bytes([_EXACTLY << 6 | path["mtu"], _EXACTLY << 6 | path["rate"]]),
+            bytes([_EXACTLY << 6 | path["packet_life_time"], 0]),  # the preference
+        )
+    )
+    return PATH_RESP.write(num_paths=1) + PATH_DATA.write(flags=_GMP_PRIMARY_BIDIRECTIONAL, path_rec=record)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rnic run`: exit codes, signals, what it leaves, what it says of a program."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.commands import Start
+from ucma.under import needs_libraries
+from waiting import until
+
+pytestmark = needs_libraries
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where folders of `rnic run` are made."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -KILL $$", 137), ("kill -TERM $$", 143)]
+)
+def test_exit_code_is_the_programs(rnic: Start, runtime: Path, script: str, status: int) -> None:
+    assert rnic("run", "sh", "-c", script).wait().status == status
+    assert not list(runtime.iterdir())
+
+
+def test_programs_that_cannot_be_started(rnic: Start, runtime: Path) -> None:
+    missing = rnic("run", "no-such-program").wait()
+    assert (missing.status, missing.err) == (127, "rnic: no-such-program: No such file or directory\n")
+    assert rnic("run", "/").wait().status == 126
+    assert rnic("run").wait().status == 2
+    assert not list(runtime.iterdir())
+
+
+def test_options_behind_the_program_are_its_own(rnic: Start) -> None:
+    assert rnic("run", "echo", "--check", "--help", "-x").wait().out == "--check --help -x\n"
+    assert rnic("run", "--local", "off", "--", "sh", "-c", "echo $RNIC_LOCAL").wait().out == "off\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_signals_reach_the_program(rnic: Start, runtime: Path, number: signal.Signals) -> None:
+    script = f"trap 'echo got; exit 9' {number.value}; touch {runtime}/ready; while :; do sleep 0.01; done"
+    command = rnic("run", "sh", "-c", script)
+    until((runtime / "ready").exists, "the program runs")
+    command.process.send_signal(number)
+    end = command.wait()
+    assert (end.status, end.out) == (9, "got\n")
+
+
+def test_signal_before_the_program_starts_ends_the_command(rnic: Start, runtime: Path) -> None:
+    command = rnic("run", "sleep", "100")
+    until(lambda: list(runtime.iterdir()), "the folder is there")
+    command.process.terminate()
+    assert command.wait().status in (143, -signal.SIGTERM)
+    assert not list(runtime.iterdir())
+
+
+def test_program_has_the_terminal_and_ctrl_c(runtime: Path) -> None:
+    import pty
+
+    pid, terminal = pty.fork()
+    if pid == 0:
+        script = (
+            "trap 'echo interrupted; exit 5' INT; test -t 0 && echo terminal; while :; do sleep 0.01; done"
+        )
+        os.execv(sys.executable, [sys.executable, "-m", "rnic", "run", "sh", "-c", script])
+    said = b""
+    while b"terminal" not in said:
+        said += os.read(terminal, 999)
+    os.write(terminal, b"\x03")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
+    os.close(terminal)
+    assert not list(runtime.iterdir())
+
+
+def test_folder_of_a_killed_command_is_removed_by_the_next_one(rnic: Start, runtime: Path) -> None:
+    command = rnic("run", "sleep", "1000")
+    (folder,) = until(lambda: list(runtime.glob("rnic-run-*/ucma")), "the server is there")
+    until(lambda: children_of(command.process.pid), "the program runs")
+    (program,) = children_of(command.process.pid)
+    command.process.kill()
+    command.process.wait()
+    os.kill(program, signal.SIGKILL)
+    os.utime(folder.parent, (0, 0))
+    assert rnic("run", "true").wait().status == 0
+    assert not list(runtime.iterdir())
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_variables_for_a_shell(rnic: Start) -> None:
+    said = rnic("run", "--env").wait().out
+    shown = subprocess.run(
+        ["sh", "-c", f"{said} echo $LD_LIBRARY_PATH"], capture_output=True, text=True, check=True
+    )
+    assert (Path(shown.stdout.strip().split(":")[0]) / "libibverbs.so.1").exists()
+
+
+def test_check_of_a_program(rnic: Start, tmp_path: Path) -> None:
+    assert rnic("run", "--check", "sh").wait().status == 0
+    script = tmp_path / "script"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    assert "a script for /bin/sh" in rnic("run", "--check", script).wait().out
+    text = tmp_path / "text"
+    text.write_text("no program")
+    text.chmod(0o755)
+    end = rnic("run", "--check", text).wait()
+    assert (end.status, "it is no ELF file" in end.out) == (1, True)
+
+
+def test_check_of_a_static_program(rnic: Start, tmp_path: Path) -> None:
+    source, static = tmp_path / "main.c", tmp_path / "static"
+    source.write_text("int main(void) { return 0; }\n")
+    done = subprocess.run(["cc", "-static", source, "-o", static], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("the C compiler links no static programs")
+    end = rnic("run", "--check", static).wait()
+    assert (end.status, "linked statically" in end.out) == (1, True)

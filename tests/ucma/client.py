@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program at the server's other end that writes its commands itself, as src/preload forwards them."""
+
+from __future__ import annotations
+
+import array
+import os
+import select
+import socket
+from typing import Any, Self
+
+from rnic.ucma import layouts
+from rnic.ucma.layouts import ANSWER, CONN_PARAM, HEADER, Cmd, Layout
+
+ROOM = 4096  # for answers
+SECONDS = 60  # that only a server that hangs takes
+
+
+class Device:
+    """An open /dev/infiniband/rdma_cm."""
+
+    def __init__(self, path: str) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.sock.settimeout(SECONDS)
+        self.sock.connect(path)
+        self.undone = 0  # what the last answer has asked to take back
+
+    def write(self, message: bytes) -> tuple[int, bytes]:
+        """A message as it is: the answer's result, and its data."""
+        reading, writing = os.pipe()
+        try:
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [writing]))]
+            self.sock.sendmsg([message], rights)
+            os.close(writing)
+            writing = -1
+            assert select.select([reading], [], [], SECONDS)[0], "no answer"
+            answer = os.read(reading, 1 << 16)
+        finally:
+            os.close(reading)
+            if writing >= 0:
+                os.close(writing)
+        head = ANSWER.read(answer)
+        self.undone = head["undone"]
+        assert len(answer) == ANSWER.size + head["length"]
+        return head["result"], answer[ANSWER.size :]
+
+    def command(
+        self, cmd: int, layout: Layout, room: int = ROOM, rest: bytes = b"", **fields: Any
+    ) -> tuple[int, bytes]:
+        """A command by its fields."""
+        body = layout.write(**fields)
+        return self.write(HEADER.write(cmd=cmd, out=room, **{"in": len(body)}) + body + rest)
+
+    def good(self, cmd: int, layout: Layout, **fields: Any) -> bytes:
+        """The data of a command that succeeds."""
+        result, data = self.command(cmd, layout, **fields)
+        assert result == 0, (cmd, os.strerror(-result))
+        return data
+
+    def create_id(self, ps: int = 0x106, uid: int = 1) -> int:
+        """The number of a new id."""
+        data = self.good(Cmd.CREATE_ID, layouts.CREATE_ID, uid=uid, ps=ps)
+        return int(layouts.ID_RESP.read(data)["id"])
+
+    def destroy_id(self, number: int) -> int:
+        """The events that it has reported."""
+        data = self.good(Cmd.DESTROY_ID, layouts.OF_ID, id=number)
+        return int(layouts.EVENTS_RESP.read(data)["events_reported"])
+
+    def bytes_waiting(self) -> int:
+        """The bytes of events in the socket, which are taken."""
+        count = 0
+        while select.select([self.sock], [], [], 0)[0] and self.sock.recv(1):
+            count += 1
+        return count
+
+    def event(self) -> dict[str, Any]:
+        """The next event; waits for its byte."""
+        assert self.sock.recv(1) == b"\0"
+        found = layouts.EVENT_RESP.read(self.good(Cmd.GET_EVENT, layouts.GET_EVENT))
+        return found | {"conn": CONN_PARAM.read(found["param"]), "ud": layouts.UD_PARAM.read(found["param"])}
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program under `rnic run` sees of files: a program in Python, whose calls are those of libc."""
+
+from __future__ import annotations
+
+import errno
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from ucma.under import Program, needs_libraries
+from waiting import until
+
+pytestmark = needs_libraries
+
+HEAD = """
+import errno, os, select, stat, struct, sys
+DEVICE = "/dev/infiniband/rdma_cm"
+def opened(flags=0):
+    return os.open(DEVICE, os.O_RDWR | flags)
+def command(fd, cmd, body, answer):
+    return os.write(fd, struct.pack("=IHH", cmd, len(body), answer) + body)
+import ctypes
+room = ctypes.create_string_buffer(4096)
+AT = ctypes.addressof(room)
+def create(fd):
+    command(fd, 0, struct.pack("=QQHB5s", 5, AT, 0x106, 0, b""), 4)
+    return struct.unpack_from("=I", room)[0]
+def destroy(fd, number):
+    command(fd, 1, struct.pack("=QII", AT, number, 0), 4)
+def resolve(fd, number):
+    to = struct.pack("=HH4s20x", 2, 0x0900, bytes([127, 0, 0, 1]))
+    command(fd, 3, bytes(28) + to + struct.pack("=II", number, 2000), 0)
+def event(fd):
+    command(fd, 12, struct.pack("=Q", AT), 4096)
+    return struct.unpack_from("=QII", room)
+def readable(fd, seconds=0):
+    return bool(select.select([fd], [], [], seconds)[0])
+"""
+
+
+def script(text: str) -> None:
+    """Runs it under `rnic run`: each line must be right."""
+    with Program("python3", "-c", HEAD + textwrap.dedent(text)) as program:
+        program.good()
+
+
+def test_files_of_sysfs() -> None:
+    script("""
+        names = os.listdir("/sys/class/infiniband")
+        assert "roce_lo" in names, names
+        lo = "/sys/class/infiniband/roce_lo"
+        assert open(lo + "/ports/1/link_layer").read() == "Ethernet\\n"
+        assert open(lo + "/ports/1/gid_attrs/types/0").read() == "RoCE v2\\n"
+        assert os.path.islink(lo) and os.path.isdir(lo) and os.access(lo, os.R_OK)
+        assert os.listdir(lo + "/device/net") == ["lo"]
+        assert os.path.realpath(lo).endswith("/infiniband/roce_lo")
+        assert open("/sys/class/misc/rdma_cm/abi_version").read() == "4\\n"
+        assert open("/sys/class/infiniband_verbs/uverbs0/ibdev").read().startswith("roce_")
+        assert sorted(os.listdir("/dev/infiniband"))[0] == "rdma_cm"
+        assert stat.S_ISCHR(os.stat("/dev/infiniband/uverbs0").st_mode)
+    """)
+
+
+def test_other_paths_are_left_alone() -> None:
+    script("""
+        assert "infiniband" not in os.listdir("/dev")
+        assert not os.path.exists("/sys/class/infinibandx")
+        assert not os.path.exists("/dev/infinibandx")
+        assert os.path.exists("/sys/class/net/lo")
+        assert "python3" in open("/proc/self/cmdline").read()
+    """)
+
+
+def test_device_file_looks_like_one() -> None:
+    script("""
+        fd = opened()
+        assert stat.S_ISCHR(os.fstat(fd).st_mode) and stat.S_ISCHR(os.stat(DEVICE).st_mode)
+        assert os.fstat(fd).st_rdev == os.stat(DEVICE).st_rdev
+        assert os.get_inheritable(opened()) is False
+    """)
+
+
+def test_commands_and_events() -> None:
+    script("""
+        fd = opened()
+        number = create(fd)
+        assert not readable(fd)
+        resolve(fd, number)
+        assert readable(fd, 10)
+        assert event(fd)[:2] == (5, number)
+        assert not readable(fd)
+        destroy(fd, number)
+        try:
+            destroy(fd, number)
+        except OSError as error:
+            assert error.errno == errno.ENOENT
+        else:
+            assert False
+    """)
+
+
+def test_event_of_a_destroyed_id_is_not_readable() -> None:
+    script("""
+        fd = opened(os.O_NONBLOCK)
+        number = create(fd)
+        resolve(fd, number)
+        assert readable(fd, 10)
+        destroy(fd, number)
+        assert not readable(fd)
+        try:
+            event(fd)
+        except BlockingIOError:
+            pass
+        else:
+            assert False
+    """)
+
+
+def test_copies_forks_and_other_programs() -> None:
+    script("""
+        fd = opened()
+        number = create(fd)
+        copy = os.dup(fd)
+        os.close(fd)
+        resolve(copy, number)
+        os.dup2(copy, 50)
+        assert event(50)[1] == number
+        if (child := os.fork()) == 0:
+            destroy(copy, number)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        os.set_inheritable(50, True)
+        again = "import os; os.write(50, bytes([0, 0, 0, 0, 24, 0, 4, 0]) + bytes(24))"
+        again = f"try:\\n {again}\\nexcept OSError as error: exit(error.errno - 22)"
+        os.execvp("python3", ["python3", "-c", again])
+    """)
+
+
+def test_ordinary_descriptors_are_not_confused_with_it() -> None:
+    script("""
+        fd = opened()
+        os.close(fd)
+        reading, writing = os.pipe()
+        assert fd in (reading, writing)
+        assert os.write(writing, bytes(32)) == 32
+        assert os.read(reading, 99) == bytes(32)
+    """)
+
+
+@pytest.mark.parametrize("length", [0, 4, 8, 31, 4096])
+def test_nonsense(length: int) -> None:
+    script(f"""
+        fd = opened()
+        for byte in (0, 1, 255):
+            try:
+                os.write(fd, bytes([byte]) * {length})
+            except OSError as error:
+                assert error.errno in (errno.EINVAL, errno.ENOSPC), error
+            else:
+                assert False
+        destroy(fd, create(fd))
+    """)
+
+
+def test_bad_addresses_of_answers() -> None:
+    script("""
+        fd = opened()
+        try:
+            command(fd, 0, struct.pack("=QQHB5s", 5, 8, 0x106, 0, b""), 4)
+        except OSError as error:
+            assert error.errno == errno.EFAULT
+        else:
+            assert False
+    """)
+
+
+def test_end_of_the_server_is_an_error(tmp_path: Path) -> None:
+    found = tmp_path / "found"
+    text = f"""
+        import signal, time
+        fd = opened()
+        number = create(fd)
+        parent = os.getppid()
+        os.kill(parent, signal.SIGKILL)
+        while os.getppid() == parent:
+            time.sleep(0.01)
+        codes = []
+        for call in (lambda: create(fd), lambda: event(fd), opened):
+            try:
+                call()
+            except OSError as error:
+                codes.append(error.errno)
+        with open("{found}.new", "w") as file:
+            file.write(repr(codes))
+        os.rename("{found}.new", "{found}")
+    """
+    with Program("python3", "-c", HEAD + textwrap.dedent(text)) as program:
+        program.wait()
+        until(found.exists, "the program has seen it")
+    assert found.read_text() == repr([errno.EIO, errno.EIO, errno.ENODEV])

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs under `rnic run`, where the libraries and the programs are installed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from rnic.programs.surroundings import IBVERBS, PRELOAD, libraries
+from rnic.wire import PortSpace, service_id
+from waiting import until
+
+SECONDS = 120  # that only a program that hangs takes
+SOCKETS = Path("/proc/thread-self/net/unix")
+REFUSED = "REJECTED|UNREACHABLE|refused|CM event bl blka 8"  # the last of perftest
+PAUSE = 0.1  # seconds between two calls
+HOST = "127.0.0.1"
+
+needs_libraries = pytest.mark.skipif(
+    not all((libraries() / name).exists() for name in (IBVERBS, PRELOAD)),
+    reason=f"this build of rnic has no {IBVERBS}",
+)
+
+
+def need(program: str, package: str) -> None:
+    """Skip the test if a program is not installed."""
+    if shutil.which(program) is None:
+        pytest.skip(f"needs {program} of Debian's {package}")
+
+
+class Program:
+    """A program under `rnic run`, or a command of rnic's; stdout and stderr are one text."""
+
+    def __init__(self, *words: object, under: bool = True, options: tuple[str, ...] = ()) -> None:
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the program
+        run = ["run", *options, "--"] if under else []
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "rnic", *run, *map(str, words)],
+            stdin=subprocess.DEVNULL,
+            stdout=self._said,
+            stderr=subprocess.STDOUT,
+        )
+
+    @property
+    def text(self) -> str:
+        """What it has said."""
+        self._said.seek(0)
+        return self._said.read()
+
+    def listens(self, port: int, ps: PortSpace = PortSpace.TCP) -> None:
+        """Wait until an id of any process of this host has bound a port, which this one is about to do."""
+        name = f"@rnic/1/listen/{service_id(ps, port):016x}/"
+
+        def bound() -> bool:
+            assert self.process.poll() is None, self.text
+            return name in SOCKETS.read_text()
+
+        until(bound, f"port {port} is bound")
+
+    def wait(self) -> int:
+        """Its exit code."""
+        return self.process.wait(SECONDS)
+
+    def good(self) -> str:
+        """What it has said, if its exit code is 0."""
+        assert self.wait() == 0, self.text
+        return self.text
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(5)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self._said.close()
+
+
+def call(*words: object, under: bool = True) -> str:
+    """What a client says that succeeds. It calls again if its server has bound the port, and does not listen
+    yet.
+    """
+    limit = time.monotonic() + SECONDS
+    while True:
+        with Program(*words, under=under) as client:
+            status, text = client.wait(), client.text
+        if not status:
+            return text
+        assert re.search(REFUSED, text), text
+        assert time.monotonic() < limit, text
+        time.sleep(PAUSE)
