@@ -58,9 +58,10 @@ def free_port() -> int:
 
 
 def listens(port: int) -> bool:
-    """Whether a process of this network namespace listens there.  A look by connecting would be taken for the peer."""
-    rows = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()]
-    return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows if row[0] != "sl")
+    """Whether a process of this network namespace listens. To connect would take the place of the peer."""
+    tables = (Path("/proc/net", name).read_text() for name in ("tcp", "tcp6"))
+    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
+    return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
 
 
 def both_ends(*command: str, port_option: str = "-p", **more: str) -> tuple[str, str]:
