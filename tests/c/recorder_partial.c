@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 static bool listed;
-static int list_fails; /* with that -errno, or 0 */
+static int list_fails;              /* with that -errno, or 0 */
 static struct rnic_context *opened; /* at most one */
 static int owners;                  /* of it */
 
