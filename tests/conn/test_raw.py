@@ -42,17 +42,20 @@ def disconnects_with_its_own_queue_pair(port: int, told: threading.Event) -> Non
     with EventChannel() as channel, resolved(channel, port) as one:
         context = one.verbs
         assert context is not None
-        with context.alloc_pd() as pd, context.create_cq(16) as cq:
-            with pd.create_qp(rnic.QPInitAttr(cq, cq, rnic.QPType.RC)) as qp:
-                qp.modify(one.init_qp_attr(QPState.INIT))
-                one.connect(ConnParam(qp_num=qp.qp_num))
-                expect(channel, EventType.CONNECT_RESPONSE)
-                for state in (QPState.RTR, QPState.RTS):
-                    qp.modify(one.init_qp_attr(state))
-                one.establish()
-                assert told.wait(WAIT)
-                one.disconnect()
-                expect(channel, EventType.DISCONNECTED)
+        with (
+            context.alloc_pd() as pd,
+            context.create_cq(16) as cq,
+            pd.create_qp(rnic.QPInitAttr(cq, cq, rnic.QPType.RC)) as qp,
+        ):
+            qp.modify(one.init_qp_attr(QPState.INIT))
+            one.connect(ConnParam(qp_num=qp.qp_num))
+            expect(channel, EventType.CONNECT_RESPONSE)
+            for state in (QPState.RTR, QPState.RTS):
+                qp.modify(one.init_qp_attr(state))
+            one.establish()
+            assert told.wait(WAIT)
+            one.disconnect()
+            expect(channel, EventType.DISCONNECTED)
 
 
 @pytest.mark.parametrize("client", [disconnects, disconnects_with_its_own_queue_pair])

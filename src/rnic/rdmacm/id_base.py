@@ -112,8 +112,8 @@ class IdBase:
     # ------------------------------------------------------------------ for the rooms below
 
     def need_agent(self, verb: str) -> Agent:
-        """The agent of the id's device. Raises VerbsError: EINVAL if the id has no device yet or was destroyed,
-        ENODEV if the agent has failed.
+        """The agent of the id's device. Raises VerbsError: EINVAL if the id has no device yet, or was
+        destroyed, ENODEV if the agent has failed.
         """
         if self._destroyed:
             raise VerbsError(EINVAL, f"{self!r} was destroyed", verb)
