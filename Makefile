@@ -54,12 +54,14 @@ $(VENV)/.dev: $(VENV)/.tools
 	@touch $@
 
 # The build directory stays, so that ninja compiles only what changed.  (-C is newer than Debian 12's pip.)
+# The stamp is as old as the beginning, so that what is edited meanwhile is built by the next `make`.
 $(VENV)/.rnic: $(VENV)/.tools $(SOURCES)
 	@sh tools/check-build.sh $(PYTHON)
+	@touch $@.begun
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(if $(V),,$(BIN)/python tools/progress.py "building rnic") \
 	    $(BIN)/python -m pip -v --disable-pip-version-check install --no-build-isolation --no-deps \
 	    --force-reinstall --config-settings=build-dir=$(VENV)/build .
-	@touch $@
+	@mv $@.begun $@
 
 build: $(VENV)/.rnic ## rnic in .venv
 

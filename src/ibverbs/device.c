@@ -15,14 +15,8 @@
 
 /* ---------------------------------------------------------------- why a call failed */
 
-/* Set once, before the first call that can fail. */
-static bool debugs(void) {
-    const char *on = getenv("RNIC_VERBS_DEBUG");
-    return on && *on && strcmp(on, "0") != 0;
-}
-
 int refused(const char *verb, int rc, const char *why) {
-    if (debugs())
+    if (rnic_env_verbs_debug())
         fprintf(stderr, "rnic: ibv_%s: %s (%s)\n", verb, why && *why ? why : strerror(abs(rc)), strerror(abs(rc)));
     errno = abs(rc);
     return errno;
@@ -115,14 +109,17 @@ static int append_all(struct list *list, const struct rnic_provider *provider) {
     return rc;
 }
 
+/* A provider that fails takes nothing away from the others. */
 EXPORT struct ibv_device **ibv_get_device_list(int *num_devices) {
     struct list list = {.at = calloc(1, sizeof *list.at)};
     int rc = list.at ? 0 : -ENOMEM;
-    for (int i = 0; !rc && rnic_provider(i); i++)
-        rc = append_all(&list, rnic_provider(i));
+    for (int i = 0; list.at && rnic_provider(i); i++) {
+        int one = append_all(&list, rnic_provider(i));
+        rc = rc ? rc : one;
+    }
     if (num_devices)
-        *num_devices = rc ? 0 : list.n;
-    if (!rc)
+        *num_devices = list.n;
+    if (list.at && (!rc || list.n))
         return list.at;
     free(list.at);
     errno = -rc;

@@ -23,7 +23,7 @@
 
 #define RNIC_TRANSPORTS(X) X(UNKNOWN, -1) X(IB, 0) X(IWARP, 1)
 
-#define RNIC_NODE_TYPES(X) X(CA, 1) X(RNIC, 4)
+#define RNIC_NODE_TYPES(X) X(UNKNOWN, -1) X(CA, 1) X(RNIC, 4)
 
 #define RNIC_ATOMIC_CAPS(X) X(NONE, 0) X(HCA, 1) X(GLOB, 2)
 

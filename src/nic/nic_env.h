@@ -7,6 +7,7 @@
 #ifndef RNIC_NIC_ENV_H
 #define RNIC_NIC_ENV_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct rnic_err;
@@ -16,7 +17,8 @@ struct rnic_err;
     X(DEVICE, "the name or GUID of a device", "the first device of the list",                                          \
       "the device to open where the program names none")                                                               \
     X(LOCAL, "`on` or `off`", "`on`", "whether peers on this host are reached through shared memory")                  \
-    X(PKEYS, "numbers with commas between them", "`0xffff`", "the port's P_Key table: `0xffff,0x8001`, for example")
+    X(PKEYS, "numbers with commas between them", "`0xffff`", "the port's P_Key table: `0xffff,0x8001`, for example")    \
+    X(VERBS_DEBUG, "`1`", "", "C programs: why a verb has failed is printed")
 
 struct rnic_env_row {
     const char *name, *values, *otherwise, *text;
@@ -26,6 +28,9 @@ const struct rnic_env_row *rnic_env_row(int i);
 
 /* The device to open, NULL for the first.  The text is the environment's: it lasts until the program changes it. */
 const char *rnic_env_device(void);
+
+/* Whether C programs print why a verb has failed. */
+bool rnic_env_verbs_debug(void);
 
 /* 1: through shared memory, 0: not. */
 int rnic_env_local(struct rnic_err *err);

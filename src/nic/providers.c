@@ -105,6 +105,8 @@ static const struct verb pairs[][2] = {
     {VERB(import_pd), VERB(unimport_pd)},
     {VERB(import_mr), VERB(unimport_mr)},
     {VERB(import_dm), VERB(unimport_dm)},
+    {VERB(import_dm), VERB(memcpy_to_dm)},
+    {VERB(import_dm), VERB(memcpy_from_dm)},
     {VERB(create_flow), VERB(destroy_flow)},
     {VERB(create_wq), VERB(modify_wq)},
     {VERB(create_wq), VERB(destroy_wq)},

@@ -55,6 +55,15 @@ def ctx(device: rnic.Device) -> Iterator[rnic.Context]:
         yield opened
 
 
+def test_a_list_that_fails_leaves_the_devices_of_others(provider: ctypes.CDLL) -> None:
+    provider.recorder_list_fails(-errno.EIO)
+    try:
+        assert rnic.get_device_list()
+        rnic.open_device("roce_lo").close()
+    finally:
+        provider.recorder_list_fails(0)
+
+
 def test_its_devices_are_listed_behind_the_others(device: rnic.Device) -> None:
     found = rnic.get_device_list()
     assert {one.provider for one in found[:-1]} == {"soft"}

@@ -18,6 +18,7 @@ void recorder_clear(struct rnic_context *ctx);
 /* A provider whose device part0 has only some of the verbs, and no extension.  The device is listed while that is on. */
 const struct rnic_provider *recorder_partial(void);
 void recorder_list_partial(bool on);
+void recorder_list_fails(int rc);
 /* The same without this verb, poll_cq or destroy_ah, which it may not lack; or without a name, for "name". */
 const struct rnic_provider *recorder_incomplete(const char *lacks);
 

@@ -13,11 +13,14 @@
 #include <unistd.h>
 
 static bool listed;
+static int list_fails;              /* with that -errno, or 0 */
 static struct rnic_context *opened; /* at most one */
 static int owners;                  /* of it */
 
 static int list(struct rnic_device_info *list, int max, struct rnic_err *err) {
     (void)err;
+    if (list_fails)
+        return list_fails;
     if (listed && max > 0)
         *list = (struct rnic_device_info){
             .name = "part0", .guid = 0x1122334455667788, .transport = RNIC_TRANSPORT_IB, .node_type = RNIC_NODE_CA};
@@ -106,6 +109,8 @@ const struct rnic_provider *recorder_partial(void) {
 }
 
 void recorder_list_partial(bool on) { listed = on; }
+
+void recorder_list_fails(int rc) { list_fails = rc; }
 
 const struct rnic_provider *recorder_incomplete(const char *lacks) {
     static struct rnic_ops some;

@@ -51,6 +51,12 @@ static void local_is_on_or_off(void) {
     setenv("RNIC_LOCAL", "yes", 1);
     rnic_env_local(&err);
     says("RNIC_LOCAL is 'yes', neither on nor off");
+    setenv("RNIC_LOCAL", "off\nand on", 1);
+    rnic_env_local(&err);
+    says("RNIC_LOCAL is 'off?and on', neither on nor off");
+    setenv("RNIC_LOCAL", "0123456789012345678901234567890123456789012345678901234567890123456789", 1);
+    rnic_env_local(&err);
+    says("RNIC_LOCAL is '012345678901234567890123456789012345678901234567890123456789...', neither on nor off");
 }
 
 static void pkeys_are_numbers(void) {

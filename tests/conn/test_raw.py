@@ -1,56 +1,74 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol for a peer that says no hello: what a disconnect means for messages on their way."""
+"""A peer that says no hello disconnects: what becomes of the messages that are on their way to it."""
 
 from __future__ import annotations
 
-from collections import deque
+import threading
+from collections.abc import Callable
 
 import pytest
 
-from rnic.conn.raw import Raw
-from rnic.endpoint import Closed, Config, Failed, LostError, Outgoing, PeerClosed, State
+import rnic
+from conn.peers import HOST, WAIT
+from conn.test_ends import together
+from rdmacm.ends import expect
+from rnic import QPState
+from rnic.endpoint import Config, LostError
+from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType, create_id
 
 
-def on_its_way() -> Raw:
-    """With one message, handed out and not completed."""
-    raw = Raw(Config(raw=True), 4, 4)
-    kept: deque[Outgoing] = deque()
-    raw.send(b"last word")
-    assert raw.next_send(kept)
-    return raw
+def resolved(channel: EventChannel, port: int) -> CmId:
+    one = create_id(channel)
+    one.resolve_addr(None, (HOST, port))
+    expect(channel, EventType.ADDR_RESOLVED)
+    one.resolve_route()
+    expect(channel, EventType.ROUTE_RESOLVED)
+    return one
 
 
-def events(raw: Raw) -> list[object]:
-    found: list[object] = []
-    while (event := raw.next_event()) is not None:
-        found.append(event)
-    return found
+def disconnects(port: int, told: threading.Event) -> None:
+    """Its queue pair goes to ERR, and sends the last acknowledgement before."""
+    with EventChannel() as channel, resolved(channel, port) as one:
+        one.create_qp()
+        one.connect()
+        expect(channel, EventType.ESTABLISHED)
+        assert told.wait(WAIT)
+        one.disconnect()
+        expect(channel, EventType.DISCONNECTED)
 
 
-def test_a_message_whose_acknowledgement_comes_after_the_disconnect_has_arrived() -> None:
-    raw = on_its_way()
-    raw.disconnected()
-    raw.disconnected()  # each turn of a connection tells it
-    assert not raw.finished
-    raw.sent(1, 0.0)
-    assert raw.state is State.CLOSED
-    assert [type(event) for event in events(raw)] == [PeerClosed, Closed]
+def disconnects_with_its_own_queue_pair(port: int, told: threading.Event) -> None:
+    """As programs of librdmacm may: the queue pair stays as it is, and repeats on RNR go on without end."""
+    with EventChannel() as channel, resolved(channel, port) as one:
+        context = one.verbs
+        assert context is not None
+        with (
+            context.alloc_pd() as pd,
+            context.create_cq(16) as cq,
+            pd.create_qp(rnic.QPInitAttr(cq, cq, rnic.QPType.RC)) as qp,
+        ):
+            qp.modify(one.init_qp_attr(QPState.INIT))
+            one.connect(ConnParam(qp_num=qp.qp_num))
+            expect(channel, EventType.CONNECT_RESPONSE)
+            for state in (QPState.RTR, QPState.RTS):
+                qp.modify(one.init_qp_attr(state))
+            one.establish()
+            assert told.wait(WAIT)
+            one.disconnect()
+            expect(channel, EventType.DISCONNECTED)
 
 
-def test_a_message_that_fails_after_the_disconnect_came_too_late() -> None:
-    raw = on_its_way()
-    raw.disconnected()
-    raw.lost("WR_FLUSH_ERR")
-    assert isinstance(raw.error, LostError)
-    assert "disconnected with messages to it on their way" in str(raw.error)
-    assert [type(event) for event in events(raw)] == [Failed]
-    assert raw.undelivered == 1
+@pytest.mark.parametrize("client", [disconnects, disconnects_with_its_own_queue_pair])
+def test_a_message_that_meets_no_receive_does_not_keep_the_connection(
+    client: Callable[[int, threading.Event], None],
+) -> None:
+    told = threading.Event()
+    with rnic.listen(HOST, 0, config=Config(raw=True)) as server:
 
+        def serve() -> None:
+            with server.accept(WAIT) as conn, pytest.raises(LostError, match="on their way"):
+                conn.send(b"nobody has posted a receive for it")
+                told.set()
+                conn.recv(WAIT)
 
-@pytest.mark.parametrize("more", [0, 1])
-def test_a_message_that_was_not_sent_comes_too_late(more: int) -> None:
-    raw = on_its_way()
-    for _ in range(more):
-        raw.send(b"more")
-    raw.disconnected()
-    assert raw.finished is (more > 0)
+        together(lambda: client(server.port, told), serve)

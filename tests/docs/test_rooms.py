@@ -121,6 +121,10 @@ def test_includes_point_down(path: Path) -> None:
     assert used <= C_ROOMS[room] | {room}
 
 
+def test_every_room_but_the_toolboxes_says_what_it_shows() -> None:
+    assert set(PUBLIC_HEADERS) == set(C_ROOMS) - {"base", "names", "wire"}
+
+
 @pytest.mark.parametrize("room", sorted(PUBLIC_HEADERS))
 def test_other_rooms_include_public_headers_alone(room: str) -> None:
     include = re.compile(rf'^#include "{room}/([\w/]+\.h)"', re.MULTILINE)
@@ -220,6 +224,16 @@ def drawn_arrows() -> set[tuple[str, str]]:
     return {(rooms[a], rooms[b]) for a, b in found}
 
 
+def providers() -> set[tuple[str, str]]:
+    """Behind nic.h are the rooms that have a provider."""
+    rooms = {
+        room_of(p)
+        for p in c_files()
+        if re.search(r"^const struct rnic_provider ", p.read_text(), re.MULTILINE)
+    }
+    return {("nic.h", f"nic/{room}") for room in rooms}
+
+
 def used_by_python() -> set[tuple[str, str]]:
     """Which room imports which, and what the public names of `rnic` are made of."""
     arrows = {("rnic", used) for used in imported_rooms(PACKAGE / "__init__.py")}
@@ -232,7 +246,7 @@ def used_by_python() -> set[tuple[str, str]]:
             ("_nic", used) for used in re.findall(r"^from rnic\.(\w+)", path.read_text(), re.MULTILINE)
         }
     joined = {("leaves" if a in LEAVES else a, "leaves" if b in LEAVES else b) for a, b in arrows}
-    return {(a, b) for a, b in joined if a != b} | {("_nic", "nic.h"), ("nic.h", "nic/verbs")}
+    return {(a, b) for a, b in joined if a != b} | {("_nic", "nic.h"), *providers()}
 
 
 def used_by_c() -> set[tuple[str, str]]:

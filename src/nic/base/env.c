@@ -29,13 +29,31 @@ static const char *value_of(enum variable which) {
     return text && *text ? text : NULL;
 }
 
+bool rnic_env_verbs_debug(void) {
+    const char *text = value_of(VERBS_DEBUG);
+    return text && strcmp(text, "0") != 0;
+}
+
 const char *rnic_env_device(void) { return value_of(DEVICE); }
+
+/* A value as a message shows it: on one line, and not longer than leaves room for the rest. */
+#define SHOWN 64
+static const char *shown(const char *text, char out[SHOWN]) {
+    size_t n = 0;
+    for (; text[n] && n < SHOWN - 4; n++)
+        out[n] = iscntrl((unsigned char)text[n]) ? '?' : text[n];
+    strcpy(out + n, text[n] ? "..." : "");
+    return out;
+}
 
 int rnic_env_local(struct rnic_err *err) {
     const char *text = value_of(LOCAL);
+    char quoted[SHOWN];
     if (!text || !strcmp(text, "on"))
         return 1;
-    return strcmp(text, "off") ? fail(err, -EINVAL, "%s is '%s', neither on nor off", rows[LOCAL].name, text) : 0;
+    if (!strcmp(text, "off"))
+        return 0;
+    return fail(err, -EINVAL, "%s is '%s', neither on nor off", rows[LOCAL].name, shown(text, quoted));
 }
 
 /* A number, decimal or with 0x, and spaces around it: what is behind it, or NULL if it is none.  010 is neither. */
@@ -56,12 +74,14 @@ static const char *number(const char *text, unsigned long *value) {
 
 int rnic_env_pkeys(uint16_t *pkeys, int max, struct rnic_err *err) {
     const char *text = value_of(PKEYS), *at = text;
+    char quoted[SHOWN];
     unsigned long key;
     int n = 0;
     for (; at; at = *at ? at + 1 : NULL, n++) {
         at = number(at, &key);
         if (!at)
-            return fail(err, -EINVAL, "%s is '%s', not numbers with commas between them", rows[PKEYS].name, text);
+            return fail(err, -EINVAL, "%s is '%s', not numbers with commas between them", rows[PKEYS].name,
+                        shown(text, quoted));
         if (key > UINT16_MAX)
             return fail(err, -EINVAL, "P_Key 0x%lx does not have 16 bits", key);
         if (n < max)

@@ -19,9 +19,10 @@ int qpn_add_slot(struct host *host, struct rnic_err *err) {
     host->freed[i] = calloc(QPN_INDICES, sizeof *host->freed[i]);
     int rc = host->table[i] && host->freed[i] ? slot_claim(&host->slots[i], err) : -ENOMEM;
     if (rc) {
+        bool memory = host->table[i] && host->freed[i];
         free(host->table[i]);
         free(host->freed[i]);
-        return rc;
+        return memory ? rc : fail(err, rc, "no memory for %u queue pair numbers", QPN_INDICES);
     }
     host->nslots++;
     return 0;

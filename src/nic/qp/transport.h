@@ -30,7 +30,9 @@ struct transition {
 };
 typedef const struct transition transitions[RNIC_QPS_ERR + 1][RNIC_QPS_ERR + 1];
 
-/* How a queue pair of a transport works.  Nothing in it does I/O or reads a clock. */
+/* How a queue pair of a transport works.  Nothing in it does I/O or reads a clock.  A function may be NULL where its comment
+ * says so, and for transports without answers qp.h has timer(), deadline(), held() and settle() that do nothing:
+ * engine_pace_timer(), engine_pace_deadline(), engine_never(), engine_never_settles(). */
 struct engine_ops {
     int (*create)(struct qp *qp); /* allocates qp->engine_state */
     void (*destroy)(struct qp *qp);

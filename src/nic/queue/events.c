@@ -16,6 +16,7 @@ int event_queue_init(struct event_queue *q) {
     if (q->fd < 0) {
         int rc = -errno;
         free(q->ring);
+        q->ring = NULL; /* there is no queue to free */
         return rc;
     }
     pthread_mutex_init(&q->lock, NULL);

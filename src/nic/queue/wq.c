@@ -367,5 +367,5 @@ int wc_opcode_of(int wr_opcode) {
         [RNIC_WR_FLUSH] = RNIC_WCO_FLUSH,
         [RNIC_WR_ATOMIC_WRITE] = RNIC_WCO_ATOMIC_WRITE,
     };
-    return table[wr_opcode];
+    return (size_t)wr_opcode < sizeof table / sizeof *table ? table[wr_opcode] : RNIC_WCO_SEND;
 }

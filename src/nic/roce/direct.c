@@ -18,7 +18,7 @@ static uint32_t right_of(int opcode) {
         [RNIC_WR_ATOMIC_CMP_AND_SWP] = RNIC_ACCESS_REMOTE_ATOMIC | STORE_ANSWERS,
         [RNIC_WR_ATOMIC_FETCH_AND_ADD] = RNIC_ACCESS_REMOTE_ATOMIC | STORE_ANSWERS,
     };
-    return table[opcode];
+    return (size_t)opcode < sizeof table / sizeof *table ? table[opcode] : 0;
 }
 
 static int gather(struct qp *qp, const struct send_wqe *wqe, uint8_t *to) {

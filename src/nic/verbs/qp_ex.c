@@ -92,7 +92,7 @@ static int check_rate(const struct qp *qp, const struct rnic_qp_rate_limit_attr 
 
 int soft_modify_qp_rate_limit(struct rnic_qp *pub, const struct rnic_qp_rate_limit_attr *attr, struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
-    struct qp *qp = (struct qp *)pub;
+    struct qp *qp = qp_of(pub);
     int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;

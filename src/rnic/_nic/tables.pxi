@@ -39,12 +39,20 @@ cdef list devices_of(const rnic_provider *provider):
 
 
 def device_list():
-    """The devices of all providers: of each the fields of struct rnic_device_info, and `provider`, as a dict."""
+    """The devices of all providers: of each the fields of struct rnic_device_info, and `provider`, as a dict.
+
+    A provider that fails takes nothing away from the others: its error is raised if no other has a device.
+    """
     cdef int i = 0
-    found = []
+    found, failed = [], None
     while rnic_provider_at(i) is not NULL:
-        found += devices_of(rnic_provider_at(i))
+        try:
+            found += devices_of(rnic_provider_at(i))
+        except VerbsError as error:
+            failed = failed or error
         i += 1
+    if failed is not None and not found:
+        raise failed
     return found
 
 

@@ -13,6 +13,7 @@ leaves (at_once()).  The next pump goes on from there.
 from __future__ import annotations
 
 import contextlib
+import math
 from errno import ECONNRESET
 
 from rnic._nic.nic import WC, SendWR
@@ -38,6 +39,7 @@ _POLL = 64
 _ROUNDS = 4  # how often one pump looks again, so that a busy peer does not keep a loop from other work
 _DISCONNECTS = (EventType.DISCONNECTED, EventType.DEVICE_REMOVAL, EventType.UNREACHABLE)
 _CONFUSED = (EventType.CONNECT_ERROR, EventType.REJECTED)
+_LAST_ACK = 0.1  # seconds for the last acknowledgements, when the peer of a raw connection has disconnected
 GRACE = 1.0
 """Seconds for the ABORT of a close() that came to its limit."""
 
@@ -105,7 +107,7 @@ class Core(Ending, Sharing, Messaging):
 
     def _go_on(self, now: float) -> None:
         """Do what follows from completions, from the time, and from what the user has queued."""
-        self._lost_peer()
+        self._lost_peer(now)
         self._note_taken()
         self._note_events()
         self._close_when_idle(now)
@@ -122,7 +124,7 @@ class Core(Ending, Sharing, Messaging):
         """The time at which pump() must run at the latest; None: there is none."""
         due = self.protocol.deadline()
         close_by = self._closing[0] if self._closing is not None and not self.ended else None
-        times = (due, close_by, self._again_at, self._flushed_by)
+        times = (due, close_by, self._again_at, self._flushed_by, None if self.finished else self._left_by)
         return min((at for at in times if at is not None), default=None)
 
     def _timer(self, now: float) -> None:
@@ -156,10 +158,10 @@ class Core(Ending, Sharing, Messaging):
             why = f", reason {rej_reason(event.status)}" if event.event is EventType.REJECTED else ""
             self.protocol.lost(f"the handshake failed: {event.event.name}{why}")
 
-    def _lost_peer(self) -> bool:
+    def _lost_peer(self, now: float) -> bool:
         """Handle a disconnect, after all completions that came before it; whether there was one."""
         event = self._disconnected
-        if event is None or self.finished:
+        if event is None or self.finished or self._may_have_arrived(event, now):
             return False
         if event.status == -ECONNRESET:
             self.protocol.lost("the peer's process has died")
@@ -169,6 +171,16 @@ class Core(Ending, Sharing, Messaging):
             param = event.param
             self.protocol.disconnected(param.private_data if isinstance(param, ConnParam) else b"")
         return True
+
+    def _may_have_arrived(self, event: CmEvent, now: float) -> bool:
+        """Whether to wait for the end of a raw connection's last messages, which no goodbye confirms: their
+        acknowledgement and the disconnect come by two ways.
+        """
+        if self.protocol.state is not State.RAW or event.event is not EventType.DISCONNECTED or event.status:
+            return False
+        if self._left_by is None:
+            self._left_by = now + _LAST_ACK
+        return self.protocol.outstanding > 0 and now < self._left_by
 
     # ------------------------------------------------------------ completions
 
@@ -213,7 +225,7 @@ class Core(Ending, Sharing, Messaging):
         first = next((one for one in failed if one.status is not WCStatus.WR_FLUSH_ERR), None)
         if first is None:
             self._cm_events()
-        if first is not None or not self._lost_peer() or not self.finished:
+        if first is not None or not self._lost_peer(math.inf):
             self.protocol.lost(explain(first or failed[0], None))
         for wc in failed:
             op = self._posted_ops.get(wc.wr_id // KINDS) if wc.wr_id % KINDS == OP else None

@@ -71,6 +71,7 @@ class Parts:
         self.courier = self._make_courier()
         self.operations = self._make_operations()
         self._disconnected: CmEvent | None = None
+        self._left_by: float | None = None  # the last acknowledgements after it come until then
         self._said_disconnect = False
         self._closing: tuple[float | None] | None = None  # close() waits for the operations
         self._polled: deque[list[WC]] = deque()  # completions that were not all handled

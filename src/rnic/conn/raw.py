@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from rnic.endpoint.buffers import AnyBuffer
 
 _ENDED = (State.CLOSED, State.FAILED)
-_TOO_EARLY = "the peer disconnected with messages to it on their way"
 
 
 class Raw:
@@ -66,7 +65,6 @@ class Raw:
         self._events: deque[tuple[int, Event]] = deque()  # each with the count of SENDs that had come by then
         self._handles = 0
         self._closing = False
-        self._peer_left = False  # while it is not known yet whether it has all messages
 
     def settle(self) -> None:
         """Finish what an exception has interrupted: count the message that was put among the events."""
@@ -167,8 +165,6 @@ class Raw:
         """Note that the SENDs up to `number` have completed; return no handles, as messages are copies."""
         del now
         self.completed = number
-        if self._peer_left:
-            self.disconnected()
         return ()
 
     def receive(self, data: Buffer, now: float) -> None:
@@ -220,21 +216,14 @@ class Raw:
 
     def lost(self, text: str) -> None:
         """End the connection, which has failed for the reason in the text."""
-        self._fail(LostError(_TOO_EARLY if self._peer_left else text))
+        self._fail(LostError(text))
 
     def disconnected(self, private_data: bytes = b"") -> None:
-        """End the connection, as the peer has disconnected; an error if messages to it were not sent.
-
-        Messages on their way may have arrived: the last acknowledgement and the disconnect come by two ways.
-        So the connection ends when their SENDs have completed, or failed.
-        """
+        """End the connection, as the peer has disconnected; an error if messages are still on their way."""
         del private_data
-        if self.finished:
-            return
-        self._peer_left = True
-        if self._queue:
-            self.lost(_TOO_EARLY)
-        elif not self.outstanding:
+        if self._queue or self.outstanding:
+            self.lost("the peer disconnected with messages to it on their way")
+        elif not self.finished:
             self._events.append((self.receives_seen, PeerClosed()))
             self._end(State.CLOSED, Closed())
 

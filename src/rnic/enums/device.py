@@ -75,6 +75,8 @@ class Transport(IntEnum):
 class NodeType(Worded):
     """What kind of node a device is."""
 
+    UNKNOWN = -1
+    """It is not known."""
     CA = 1
     """A channel adapter: an InfiniBand or RoCE device."""
     RNIC = 4

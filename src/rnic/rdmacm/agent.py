@@ -169,8 +169,9 @@ class Agent:
             self.at(monotonic_ns() + _WATCH_NS, self._look)
 
     def _look(self, now: int) -> int | None:
-        errors = self.context.counters().qp_errors
-        if errors != self._errors:  # of some queue pair
+        counts = "rnic.stats/1" in self.context.extensions  # else each id has to be looked at
+        errors = self.context.counters().qp_errors if counts else -1
+        if errors != self._errors or not counts:  # of some queue pair
             for one in self.ids:
                 one.is_settled = False
             self._errors = errors

@@ -112,9 +112,11 @@ class IdBase:
     # ------------------------------------------------------------------ for the rooms below
 
     def need_agent(self, verb: str) -> Agent:
-        """The agent of the id's device. Raises VerbsError: EINVAL if the id has no device yet, ENODEV if the
-        agent has failed.
+        """The agent of the id's device. Raises VerbsError: EINVAL if the id has no device yet, or was
+        destroyed, ENODEV if the agent has failed.
         """
+        if self._destroyed:
+            raise VerbsError(EINVAL, f"{self!r} was destroyed", verb)
         if self.agent is None:
             raise VerbsError(EINVAL, f"{self!r} has no device yet: bind or resolve an address first", verb)
         self.agent.check(verb)

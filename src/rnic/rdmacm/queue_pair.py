@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from errno import EINVAL
+from errno import EINVAL, EOPNOTSUPP
 from typing import TYPE_CHECKING, cast
 
 from rnic.enums import QPState
@@ -13,6 +13,7 @@ from rnic.rdmacm.qp_states import init_attr, to_init, ud_attr
 from rnic.rdmacm.registry import registry
 from rnic.rdmacm.service import Connection
 from rnic.records import replace
+from rnic.verbs.ece import ECE
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from rnic.verbs.qp_ex import QPEx, QPInitAttrEx
@@ -63,7 +64,7 @@ class QueuePair(IdBase):
                 raise
             self.qp, self.pd = qp, pd
             if not self.offers_ece:
-                self.local_ece = qp.query_ece()
+                self.local_ece = _ece_of(qp)
             self.send_cq, self.recv_cq = init_attr.send_cq, init_attr.recv_cq
             return qp
 
@@ -127,6 +128,16 @@ class QueuePair(IdBase):
             text = f"{state.name} needs what the peer answers: not connecting yet"
             raise VerbsError(EINVAL, text, verb)
         return attr
+
+
+def _ece_of(qp: QP) -> ECE:
+    """A vendor's options; none where the provider has no such verb."""
+    try:
+        return qp.query_ece()
+    except VerbsError as error:
+        if error.errno != EOPNOTSUPP:
+            raise
+        return ECE()
 
 
 def _new_qp(pd: PD, init_attr: QPInitAttr) -> QP:

@@ -3,7 +3,8 @@
 
 import errno
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rnic._nic import nic
 from rnic.enums import NodeType, Transport
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
     from rnic.verbs.context import Context
 
 __all__ = ["Device", "format_guid", "get_device_list", "import_device", "open_device"]
+
+_Enum = TypeVar("_Enum", bound=IntEnum)
+
+
+def _known(kind: type[_Enum], value: int, otherwise: _Enum) -> _Enum:
+    """The member of that value; a provider may have devices of kinds that have no name here."""
+    return kind(value) if value in kind.__members__.values() else otherwise
 
 
 class Device(Record):
@@ -44,8 +52,8 @@ class Device(Record):
             netdev=info["netdev"].decode(),
             guid=info["guid"],
             index=info["ifindex"],
-            transport=Transport(info["transport"]),
-            node_type=NodeType(info["node_type"]),
+            transport=_known(Transport, info["transport"], Transport.UNKNOWN),
+            node_type=_known(NodeType, info["node_type"], NodeType.UNKNOWN),
             provider=info["provider"],
         )
 
