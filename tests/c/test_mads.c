@@ -3,11 +3,13 @@
  * mad/mads.c: messages to queue pair 1 by their management class.
  */
 #include <string.h>
+#include <unistd.h>
 
 #include "base/bytes.h"
 #include "check.h"
 #include "inlet.h"
 #include "live.h"
+#include "names/listen.h"
 
 #define SUBNET_ADMINISTRATION 3 /* IBA 13.4.4 */
 #define PERFORMANCE_MANAGEMENT 4
@@ -34,21 +36,47 @@ static void end(void) {
     inlet_close();
 }
 
-/* A message of that class, which would be a REP for the other process if it were communication management's. */
-static void say(uint8_t class, uint32_t qkey) {
-    uint8_t bytes[MAD_PACKET] = {[0] = 0x64, [2] = 0xFF, [3] = 0xFF, [7] = QPN_GSI};
+enum receiver { THIS, OTHER, NO_SLOT }; /* a communication id of this process, of the other, of none */
+
+/* A message of that class, which would be that attribute for that process if it were communication management's. */
+static void compose(uint8_t bytes[MAD_PACKET], uint8_t class, uint16_t attribute, uint32_t qkey, enum receiver to) {
+    uint32_t slots[] = {dev->host.slots[0].number, others.number, 0};
+    while (slots[NO_SLOT] == slots[THIS] || slots[NO_SLOT] == slots[OTHER])
+        slots[NO_SLOT]++;
+    memset(bytes, 0, MAD_PACKET);
+    bytes[0] = 0x64, bytes[2] = 0xFF, bytes[3] = 0xFF, bytes[7] = QPN_GSI;
     uint8_t *m = bytes + BTH_BYTES + DETH_BYTES;
     put_be32(bytes + BTH_BYTES, qkey);
     m[0] = 1;
     m[MAD_CLASS] = class;
     m[2] = CM_CLASS_VERSION;
     m[3] = 3;
-    put_be16(m + MAD_ATTRIBUTE, CM_REP);
-    put_be32(m + MAD_REMOTE_ID, others.number << (32 - SLOT_BITS));
+    put_be16(m + MAD_ATTRIBUTE, attribute);
+    if (mad_address(m).target == MAD_FOR_ID || class != CM_CLASS)
+        put_be32(m + MAD_REMOTE_ID, slots[to] << (32 - SLOT_BITS) | 1);
+}
+
+static void say(uint8_t class, uint32_t qkey) {
+    uint8_t bytes[MAD_PACKET];
+    compose(bytes, class, CM_REP, qkey, OTHER);
     inlet_arrive(&peer, bytes, sizeof bytes);
 }
 
-static uint64_t handed_on(void) { return dev->nic.counters.value[RNIC_CNT_forwarded_out]; }
+/* The same with a bit that has changed on its way. */
+static void say_damaged(uint8_t class, uint16_t attribute, enum receiver to) {
+    uint8_t bytes[MAD_PACKET];
+    struct sockaddr_in6 here = port->addr;
+    here.sin6_port = htons(ROCE_UDP_PORT);
+    compose(bytes, class, attribute, GSI_QKEY, to);
+    put_le32(bytes + MAD_PACKET - ICRC_BYTES, icrc_compute(&peer, &here, 0, bytes, MAD_PACKET - ICRC_BYTES));
+    bytes[MAD_PACKET - ICRC_BYTES - 1] ^= 1;
+    demux_datagram(dev, port,
+                   &(struct udp_datagram){.bytes = bytes, .length = MAD_PACKET, .segment = MAD_PACKET, .src = peer},
+                   handed, now);
+}
+
+static uint64_t counted(enum rnic_counter what) { return dev->nic.counters.value[what]; }
+static uint64_t handed_on(void) { return counted(RNIC_CNT_forwarded_out); }
 
 static void communication_management_goes_to_whom_it_names(void) {
     begin();
@@ -88,11 +116,83 @@ static void what_was_handed_on_stays(void) {
     end();
 }
 
+static const uint16_t requests[] = {CM_REQ, CM_SIDR_REQ},
+                      others_than_requests[] = {CM_MRA, CM_REJ, CM_REP, CM_RTU, CM_DREQ, CM_DREP, CM_LAP, CM_APR};
+
+#define COUNT_OF(list) (sizeof(list) / sizeof *(list))
+
+/* Of what asks for nothing the ICRC is looked at last: by whoever has the queue pair. */
+static void what_is_damaged_is_dropped_whatever_it_is(void) {
+    begin();
+    uint64_t damaged = 0;
+    for (int i = 0; i < 2; i++) {
+        handed = i;
+        for (size_t k = 0; k < COUNT_OF(others_than_requests); k++, damaged++)
+            say_damaged(CM_CLASS, others_than_requests[k], THIS);
+        say_damaged(SUBNET_ADMINISTRATION, CM_REP, THIS);
+        say_damaged(PERFORMANCE_MANAGEMENT, CM_REP, THIS);
+        damaged += 2;
+    }
+    for (size_t k = 0; k < COUNT_OF(requests); k++, damaged++) /* found to be for this process */
+        say_damaged(CM_CLASS, requests[k], THIS);
+    handed = false;
+    CHECK_EQ(counted(RNIC_CNT_drop_bad_icrc), damaged);
+    CHECK_EQ(taken, 0);
+    end();
+}
+
+static void damaged_requests_are_not_handed_on(void) {
+    begin();
+    struct abstract_name name;
+    listen_name(&name, 0, &port->addr);
+    int listener = listen_open(&name);
+    CHECK(listener >= 0);
+    for (size_t k = 0; k < COUNT_OF(requests); k++)
+        say_damaged(CM_CLASS, requests[k], THIS);
+    CHECK_EQ(counted(RNIC_CNT_drop_bad_icrc), COUNT_OF(requests));
+    CHECK_EQ(handed_on(), 0);
+    CHECK_EQ(dev->host.letters.held, 0);
+    close(listener);
+    end();
+}
+
+static void what_is_damaged_and_for_nobody_is_not_answered(void) {
+    begin();
+    for (size_t k = 0; k < COUNT_OF(requests); k++)
+        say_damaged(CM_CLASS, requests[k], THIS);
+    say_damaged(CM_CLASS, CM_DREQ, NO_SLOT);
+    CHECK_EQ(counted(RNIC_CNT_drop_bad_icrc), COUNT_OF(requests) + 1);
+    CHECK_EQ(counted(RNIC_CNT_cm_refused), 0);
+    CHECK_EQ(counted(RNIC_CNT_tx_packets), 0);
+    end();
+}
+
+/* A source may make so many at once, which what only seems to come from there does not use up. */
+static void damaged_requests_use_up_nobodys(void) {
+    enum { MORE_THAN_ADMITTED = 2000 };
+    uint8_t bytes[MAD_PACKET];
+    begin();
+    handed = true;
+    for (int i = 0; i < MORE_THAN_ADMITTED; i++)
+        say_damaged(CM_CLASS, CM_REQ, THIS);
+    CHECK_EQ(counted(RNIC_CNT_drop_request), 0);
+    compose(bytes, CM_CLASS, CM_REQ, GSI_QKEY, THIS);
+    inlet_arrive(&peer, bytes, sizeof bytes);
+    handed = false;
+    CHECK_EQ(counted(RNIC_CNT_drop_request), 0);
+    CHECK_EQ(taken, 1);
+    end();
+}
+
 int main(void) {
     live_isolate();
     RUN(communication_management_goes_to_whom_it_names);
     RUN(other_classes_are_for_this_process);
     RUN(what_no_manager_sends_is_for_this_process);
     RUN(what_was_handed_on_stays);
+    RUN(what_is_damaged_is_dropped_whatever_it_is);
+    RUN(damaged_requests_are_not_handed_on);
+    RUN(what_is_damaged_and_for_nobody_is_not_answered);
+    RUN(damaged_requests_use_up_nobodys);
     return check_done();
 }

@@ -18,7 +18,7 @@ from typing import Any
 import namespaces
 import rnic
 from rdmacm.ends import FAST, WAIT, exchange_of
-from rnic import MR, SGE, AccessFlags, RecvWR, SendFlags, SendWR, WROpcode
+from rnic import MR, SGE, AccessFlags, QPState, RecvWR, SendFlags, SendWR, WROpcode
 from rnic.cm import Connection
 from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType, PortSpace, Timing, create_id
 from rnic.verbs.qp import QPCap
@@ -111,6 +111,10 @@ class End:
         exchange = exchange_of(self.id)
         assert exchange
         return exchange.state.name
+
+    def is_in_error(self) -> bool:
+        assert self.id.qp
+        return self.id.qp.state is QPState.ERR
 
     def reach(self, state: str) -> None:
         until(lambda: self.state() == state, f"{state} instead of {self.state()}")

@@ -22,6 +22,8 @@ from rnic.rdmacm import (
     UDParam,
     create_id,
 )
+from rnic.wire import SidrStatus
+from waiting import until
 
 GROUP = "239.77.1.2"
 
@@ -63,6 +65,24 @@ def test_a_service_is_resolved_and_takes_datagrams(address: str) -> None:
                         assert server.get_recv_comp(WAIT).byte_len == 50
                         assert room[40:50] == b"a datagram"
                         assert Route.from_grh(room).traffic_class == 0x88
+
+
+def test_questions_beyond_the_backlog_are_refused() -> None:
+    with EventChannel() as theirs, listening(theirs, ps=PortSpace.UDP, backlog=1) as listener:
+        to = "127.0.0.1", listener.get_src_port()
+        with EventChannel() as ours, EventChannel() as other:
+            with create_id(ours, PortSpace.UDP, timing=FAST) as first:
+                resolve(first, to)
+                first.connect()
+                until(lambda: listener.waiting == 1, "the first waits")
+                with create_id(other, PortSpace.UDP, timing=FAST) as second:
+                    resolve(second, to)
+                    second.connect()
+                    assert expect(other, EventType.UNREACHABLE).status == SidrStatus.REJECT
+                    assert listener.waiting == 1
+                with expect(theirs, EventType.CONNECT_REQUEST).id as server:
+                    server.reject()
+                    expect(ours, EventType.UNREACHABLE)
 
 
 def test_a_service_that_says_no_is_not_there_or_does_not_answer() -> None:

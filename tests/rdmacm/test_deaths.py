@@ -240,6 +240,8 @@ def test_the_peer_is_killed_on_this_host(case: Case, healthy: tuple[Other, int])
         died = peer.kill()
         assert me.expect(case.event) == case.status
         say(f"{case.state} ({case.begin.__name__}) {case.event.name}", died)
+        if case.event is E_.DISCONNECTED:  # no work waits for retries to be used up
+            until(me.is_in_error, "its work is flushed")
         goes_on(healthy)
 
 

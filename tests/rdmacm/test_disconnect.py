@@ -12,6 +12,8 @@ from rdmacm.ends import FAST, expect, joined, part, resolve, resolved
 from rdmacm.stranger import Calls, Stranger, agent_of, run_out
 from rnic import QPState
 from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType, create_id
+from rnic.rdmacm.registry import registry
+from rnic.rdmacm.service import Phase
 from rnic.wire import Drep, Dreq, Rej, Rep
 
 OWN_QP = ConnParam(qp_num=0x321)
@@ -48,6 +50,21 @@ def test_before_the_request_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None
         stranger.expect(Rej)
 
 
+def test_what_was_said_before_the_request_is_accepted_does_not_count() -> None:
+    """A queue pair of the program's own is not in the way of accept() then."""
+    with resolved() as (ours, theirs, client):
+        client.create_qp()
+        client.connect()
+        with expect(theirs, EventType.CONNECT_REQUEST).id as server:
+            server.disconnect()
+            server.accept(OWN_QP)
+            expect(ours, EventType.ESTABLISHED)
+            expect(theirs, EventType.ESTABLISHED)
+            with registry.lock:  # what follows from the event has been done
+                assert server.conversation is not None
+                assert server.conversation.phase is Phase.UP
+
+
 @pytest.mark.parametrize("data", [False, True])
 def test_before_the_peer_confirms(monkeypatch: pytest.MonkeyPatch, data: bool) -> None:
     """The peer believes that it is connected as soon as it has the REP: it hears that that is over."""
@@ -68,6 +85,23 @@ def test_before_the_peer_confirms(monkeypatch: pytest.MonkeyPatch, data: bool) -
         stranger.expect(Dreq)
         stranger.say(stranger.reply(Drep))
         expect(one.channel, EventType.DISCONNECTED)
+
+
+def test_a_peer_that_waits_for_our_confirmation_has_not_been_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an agent asks that is about to end."""
+    with asked(monkeypatch) as (stranger, one):
+        service = one.need_agent("accept").service
+        one.accept()
+        stranger.expect(Rep)
+        stranger.say(stranger.rtu())
+        expect(one.channel, EventType.ESTABLISHED)
+        assert not service.is_parting
+        stranger.say(stranger.dreq())
+        expect(one.channel, EventType.DISCONNECTED)
+        assert service.is_parting
+        one.disconnect()
+        stranger.expect(Drep)
+        assert not service.is_parting
 
 
 def test_before_the_peer_answers() -> None:
