@@ -48,6 +48,7 @@ PINGPONGS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("options", PINGPONGS.values(), ids=PINGPONGS)
 def test_pingpong(options: str, local: str) -> None:
     kind, *more = options.split()
@@ -83,6 +84,7 @@ PERFTEST = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("command", PERFTEST.values(), ids=PERFTEST)
 def test_perftest(command: str, local: str) -> None:
     program, *options = command.split()

@@ -84,7 +84,18 @@ def test_wheel_has_every_module_and_no_source_of_the_extension(wheel: Path) -> N
     committed = run("git", "ls-tree", "-r", "-z", "--name-only", "HEAD", "src").split("\0")
     modules = {name.removeprefix("src/") for name in committed if name.endswith((".py", ".pyi", ".typed"))}
     assert modules <= set(names)
-    assert not [name for name in names if name.endswith((".c", ".h", ".pyx", ".pxi", ".pxd", ".build"))]
+    sources = [name for name in names if name.endswith((".c", ".h", ".pyx", ".pxi", ".pxd", ".build"))]
+    assert not [name for name in sources if not name.startswith("rnic/include/")]
+
+
+def test_wheel_has_what_c_programs_need(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {"rnic/lib/libibverbs.so.1", "rnic/lib/librnic_preload.so"} <= names
+    headers = {
+        str(path.relative_to(ROOT / "src/ibverbs")) for path in ROOT.glob("src/ibverbs/include/**/*.h")
+    }
+    assert headers
+    assert {f"rnic/{name}" for name in headers} <= names
 
 
 def test_two_processes_talk_where_there_is_no_compiler(installed: Path) -> None:
