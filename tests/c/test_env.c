@@ -23,7 +23,7 @@ static void every_variable_is_told_of(void) {
         const struct rnic_env_row *row = rnic_env_row(i);
         CHECK(row && !strncmp(row->name, "RNIC_", 5) && *row->values && *row->otherwise && *row->text);
     }
-    CHECK(!rnic_env_row(3) && !rnic_env_row(-1));
+    CHECK(!rnic_env_row(4) && !rnic_env_row(-1));
 }
 
 static void a_device_is_named_or_not(void) {
@@ -33,6 +33,15 @@ static void a_device_is_named_or_not(void) {
     CHECK(!rnic_env_device());
     setenv("RNIC_DEVICE", "roce_eth0", 1);
     CHECK(!strcmp(rnic_env_device(), "roce_eth0"));
+}
+
+static void verbs_debug_is_any_value_but_0(void) {
+    unsetenv("RNIC_VERBS_DEBUG");
+    CHECK(!rnic_env_verbs_debug());
+    setenv("RNIC_VERBS_DEBUG", "0", 1);
+    CHECK(!rnic_env_verbs_debug());
+    setenv("RNIC_VERBS_DEBUG", "1", 1);
+    CHECK(rnic_env_verbs_debug());
 }
 
 static void local_is_on_or_off(void) {
@@ -103,6 +112,7 @@ static void other_pkeys_are_refused(void) {
 int main(void) {
     RUN(every_variable_is_told_of);
     RUN(a_device_is_named_or_not);
+    RUN(verbs_debug_is_any_value_but_0);
     RUN(local_is_on_or_off);
     RUN(pkeys_are_numbers);
     RUN(other_pkeys_are_refused);
