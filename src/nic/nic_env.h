@@ -18,7 +18,7 @@ struct rnic_err;
       "the device to open where the program names none")                                                               \
     X(LOCAL, "`on` or `off`", "`on`", "whether peers on this host are reached through shared memory")                  \
     X(PKEYS, "numbers with commas between them", "`0xffff`", "the port's P_Key table: `0xffff,0x8001`, for example")    \
-    X(VERBS_DEBUG, "`1`", "", "C programs: why a verb has failed is printed")
+    X(VERBS_DEBUG, "`0` or `1`", "`0`", "C programs: why a verb has failed is printed")
 
 struct rnic_env_row {
     const char *name, *values, *otherwise, *text;
