@@ -11,13 +11,14 @@
 struct draft {
     struct rnic_send_wr wr;
     size_t sge_at;
+    bool copied; /* its bytes are the builder's own, and its element has their place */
 };
 
 struct builder {
     pthread_mutex_t lock;
     struct draft *drafts;
     struct rnic_sge *sges;
-    uint8_t *bytes; /* inline data: sges name it by place + 1 until wr_complete() */
+    uint8_t *bytes; /* inline data: sges name it by place until wr_complete() */
     size_t ndrafts, nsges, nbytes, draft_room, sge_room, byte_room;
     int error; /* the first that building met */
 };
@@ -137,6 +138,8 @@ static void set_sge_list(struct ibv_qp_ex *pub, size_t n, const struct ibv_sge *
     if (!draft || !make_room(b, (void **)&b->sges, &b->sge_room, b->nsges, n, sizeof *b->sges))
         return;
     memcpy(b->sges + b->nsges, list, n * sizeof *list);
+    draft->sge_at = b->nsges;
+    draft->copied = false;
     b->nsges += n;
     draft->wr.num_sge = (int)n;
 }
@@ -158,8 +161,11 @@ static void set_inline_list(struct ibv_qp_ex *pub, size_t n, const struct ibv_da
     }
     const struct ibv_sge all = {from, (uint32_t)(b->nbytes - from), 0};
     set_sge_list(pub, all.length ? 1 : 0, &all);
-    if (last(b))
-        last(b)->wr.send_flags |= IBV_SEND_INLINE;
+    struct draft *draft = last(b);
+    if (!draft || b->error)
+        return;
+    draft->copied = all.length > 0;
+    draft->wr.send_flags |= IBV_SEND_INLINE;
 }
 
 static void set_inline(struct ibv_qp_ex *pub, void *addr, size_t length) {
@@ -187,7 +193,7 @@ static void link_up(struct builder *b) {
         struct draft *d = &b->drafts[i];
         d->wr.sg_list = d->wr.num_sge ? b->sges + d->sge_at : NULL;
         d->wr.next = i + 1 < b->ndrafts ? &b->drafts[i + 1].wr : NULL;
-        if (d->wr.send_flags & IBV_SEND_INLINE && d->wr.num_sge == 1 && !d->wr.sg_list->lkey)
+        if (d->copied)
             d->wr.sg_list->addr = (uintptr_t)b->bytes + d->wr.sg_list->addr;
     }
 }

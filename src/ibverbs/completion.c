@@ -160,8 +160,9 @@ EXPORT int ibv_get_cq_event(struct ibv_comp_channel *pub, struct ibv_cq **out, v
         return -1;
     }
     struct cq *cq = nic->cq_context;
+    __atomic_add_fetch(&cq->told.completions, 1,
+                       __ATOMIC_RELAXED); /* first: the queue may be destroyed once the device has its */
     ops->ack_cq_events(nic, 1, NULL);
-    __atomic_add_fetch(&cq->told.completions, 1, __ATOMIC_RELAXED);
     *out = (struct ibv_cq *)&cq->pub;
     *cq_context = cq->pub.cq_context;
     return 0;
