@@ -30,7 +30,7 @@ PY_ALL  := src tests tools examples bench
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test build lint format ctest tsan fuzz mutants differential interop soak bench wheels conformance \
-        chaos containers clean distclean
+        chaos containers pyverbs clean distclean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -121,6 +121,9 @@ format: $(VENV)/.dev ## rewrite to the style that lint asks for
 	-@$(BIN)/ruff check --fix $(wildcard $(PY_ALL))
 	$(BIN)/ruff format $(wildcard $(PY_ALL))
 	@$(if $(C_ALL),$(BIN)/clang-format -i $(C_ALL),:)
+
+pyverbs: build ## rdma-core's own Python tests under `rnic run`, ARGS="test_mr test_qp" (Debian's python3-pyverbs)
+	@$(BIN)/python tests/rdma_core $(ARGS)
 
 conformance: $(VENV)/.tools ## docs/conformance.md from the table in tests/conformance
 	$(BIN)/python tools/print_conformance.py

@@ -2,7 +2,8 @@
 """The table of conformance as data: what is claimed, where it is done, and what shows it.
 
 verbs.toml and rdmacm.toml have a line for each function that functions.json lists; statements.toml has what
-the specification demands of the transports. Tests are named as pytest names them, less parameters; those of C
+the specification demands of the transports; rdma_core.toml has the tests of rdma-core that do not pass. Tests are
+named as pytest names them, less parameters; those of C
 by file and function.
 """
 
@@ -12,6 +13,7 @@ import json
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,27 @@ class Statement:
     """Why, or in what, it is not so."""
 
 
+@dataclass(frozen=True)
+class Known:
+    """Tests of rdma-core that do not pass, and why. One of the three texts is there."""
+
+    tests: str
+    """A pattern: the module, a dot, the class, a dot, the test."""
+    failed: str = ""
+    skipped: str = ""
+    lacks: str = ""
+    """What the machine has to have; the tests are skipped where it does not."""
+
+    def is_about(self, module: str, name: str) -> bool:
+        """Whether a test is one of these."""
+        return fnmatchcase(f"{module}.{name}", self.tests)
+
+    @property
+    def outcomes(self) -> set[str]:
+        """What such a test may be."""
+        return {"failed"} if self.failed else {"skipped"} if self.skipped else {"skipped", "passed"}
+
+
 def _load(name: str) -> dict[str, Any]:
     return tomllib.loads((HERE / name).read_text())
 
@@ -77,6 +100,11 @@ def statements() -> list[Statement]:
     """Every statement of the specification that the table has."""
     found = _load("statements.toml")
     return [Statement(service=service, **_tuple(line)) for service, lines in found.items() for line in lines]
+
+
+def known() -> list[Known]:
+    """The tests of rdma-core that do not pass; the first row that is about a test counts."""
+    return [Known(**row) for row in _load("rdma_core.toml")["tests"]]
 
 
 def listed() -> dict[str, list[str]]:
@@ -106,6 +134,14 @@ both with the code.
 |---|---|---|---|
 """
 
+_RDMA_CORE = (
+    "`make pyverbs` runs rdma-core's own tests of pyverbs, unchanged, under `rnic run`. Those that are not listed",
+    "here pass; `make pyverbs` fails if that is not so.",
+    "",
+    "| tests | |",
+    "|---|---|",
+)
+
 
 def page() -> str:
     """docs/conformance.md."""
@@ -125,6 +161,15 @@ def _lines() -> Iterator[str]:
     yield from ("", "## Statements of the specification", "")
     yield "The statements are in our own words; the clause is the place in the specification."
     yield from _services(all_statements)
+    yield from ("", "## The Python tests of rdma-core", "")
+    yield from _RDMA_CORE
+    yield from (f"| `{row.tests}` | {_outcome(row)} |" for row in known())
+
+
+def _outcome(row: Known) -> str:
+    if row.lacks:
+        return f"skipped where the machine lacks {row.lacks}"
+    return f"**fails**: {row.failed}" if row.failed else f"skipped: {row.skipped}"
 
 
 def _count(what: str, rows: list[Function] | list[Statement]) -> str:
