@@ -114,24 +114,28 @@ void table_end(struct object *object) { destroy_table(&OF(table, object)->pub); 
 
 /* ---------------------------------------------------------------- rules */
 
-/* Specifications are nic.h's to the byte, but for the one that names counters. */
-static int name_counters(uint8_t *rule, size_t size, unsigned n) {
-    size_t at = sizeof(struct ibv_flow_attr);
-    for (unsigned i = 0; i < n; i++) {
+/* A rule as nic.h has it, into a buffer of MAX_RULE bytes: 0, or -errno. Specifications are nic.h's to the byte, but for the
+ * one that names counters. Drivers go by the sizes of these, and programs leave that of the whole as it comes. */
+static int copy_rule(uint8_t *rule, const struct ibv_flow_attr *attr) {
+    size_t at = sizeof *attr;
+    for (unsigned i = 0; i < attr->num_of_specs; i++) {
+        const uint8_t *from = (const uint8_t *)attr + at;
         struct ibv_flow_spec_counter_action spec;
         struct rnic_flow_spec_hdr head;
-        if (at + sizeof head > size)
+        memcpy(&head, from, sizeof head);
+        if (head.size < sizeof head || at + head.size > MAX_RULE)
             return -EINVAL;
-        memcpy(&head, rule + at, sizeof head);
-        if (head.size < sizeof head || at + head.size > size)
-            return -EINVAL;
+        memcpy(rule + at, from, head.size);
         if (head.type == IBV_FLOW_SPEC_ACTION_COUNT && head.size == sizeof spec) {
-            memcpy(&spec, rule + at, sizeof spec);
+            memcpy(&spec, from, sizeof spec);
             spec.counters = (struct ibv_counters *)NIC(counters, spec.counters);
             memcpy(rule + at, &spec, sizeof spec);
         }
         at += head.size;
     }
+    struct ibv_flow_attr whole = *attr;
+    whole.size = (uint16_t)at;
+    memcpy(rule, &whole, sizeof whole);
     return 0;
 }
 
@@ -139,11 +143,7 @@ static struct ibv_flow *create_flow(struct ibv_qp *qp, struct ibv_flow_attr *att
     _Alignas(8) uint8_t rule[MAX_RULE];
     struct flow *flow = calloc(1, sizeof *flow);
     struct rnic_err err = {0};
-    int rc = !flow ? -ENOMEM : attr->size < sizeof *attr || attr->size > sizeof rule ? -EINVAL : 0;
-    if (!rc) {
-        memcpy(rule, attr, attr->size);
-        rc = name_counters(rule, attr->size, attr->num_of_specs);
-    }
+    int rc = flow ? copy_rule(rule, attr) : -ENOMEM;
     if (!rc)
         rc = CALL(context_of(qp->context)->ops, create_flow, ((struct qp *)qp)->nic,
                   (const struct rnic_flow_attr *)rule, &flow->nic, &err);

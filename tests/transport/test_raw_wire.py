@@ -109,6 +109,18 @@ def test_the_cable_and_the_other_queue_pairs_both_get_a_frame(ends: Ends) -> Non
     assert near.nothing()
 
 
+def test_other_contexts_of_the_device_get_a_frame_and_not_what_the_kernel_sends(ends: Ends) -> None:
+    with Frames("roce_raw0") as beside:
+        a, near, far = ends[0].queue(), beside.queue(), ends[1].queue()
+        for queue in (near, far):
+            queue.flow(SpecEth(dst_mac=MAC_B))
+        kernel_sends(b"from the kernel")
+        far.take()
+        frame = ethernet(b"from a queue pair")
+        a.send(frame)
+        assert (near.take(), far.take()) == ([frame], [frame])
+
+
 def test_a_sniffer_sees_what_the_kernel_sends(ends: Ends) -> None:
     b = ends[1].queue(64)
     b.flow(type=FlowAttrType.SNIFFER)

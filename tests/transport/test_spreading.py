@@ -59,7 +59,7 @@ VECTORS = [
 class Spread(Frames):
     """A queue pair that spreads over 2**log entries, of which each is a work queue of its own."""
 
-    def __init__(self, log: int = 2, fields: RxHashFields = TCP4, receives: int = 4) -> None:
+    def __init__(self, log: int = 2, fields: RxHashFields = TCP4, receives: int = 4, modify: bool = True) -> None:
         super().__init__()
         enter, count = self.stack.enter_context, 1 << log
         self.cq = enter(self.ctx.create_cq(1024))
@@ -75,7 +75,8 @@ class Spread(Frames):
             qp_type=QPType.RAW_PACKET, rwq_ind_tbl=self.table, rx_hash_conf=RxHashConf(KEY, fields)
         )
         self.qp = enter(self.pd.create_qp(init))
-        to_rts(self.qp)
+        if modify:
+            to_rts(self.qp)
         enter(self.qp.create_flow(FlowAttr(specs=(SpecEth(MAC_B), SpecActionTag(9)))))
         self.sender = self.queue()
 
@@ -108,6 +109,11 @@ def test_the_published_hashes_choose_the_work_queue(
     for fields, value in ((both, addresses), (both | own, ports), (both | other, addresses)):
         with Spread(8, fields, 1) as spread:
             assert spread.entry(frame) == value & 0xFF
+
+
+def test_a_queue_pair_that_spreads_receives_in_reset() -> None:
+    with Spread(modify=False) as spread:
+        assert spread.entry(ethernet(b"strange")) == 0
 
 
 def test_fragments_of_a_datagram_go_where_its_addresses_say() -> None:

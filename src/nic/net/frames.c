@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the frames of RAW_PACKET queue pairs go and come from: each other, the fault injector, and the network device,
- * where the process may open a packet socket.  All of it is there while such a queue pair exists.
- *
- * The loopback interface has no socket: what it would bring is what the queue pairs have already given each other.
+ * Where the frames of RAW_PACKET queue pairs go and come from: each other, the fault injector, and the network device
+ * with the other contexts on it, where the process may open a packet socket.  All of it is there while such a queue pair
+ * exists.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -50,7 +49,7 @@ static bool send_now(struct frames *link, const struct qp *from, const uint8_t *
     if (link->fd >= 0 && !to_wire(link, frame, n))
         return false;
     bool wanted = raw_input(&link->raw, from, frame, n);
-    if (link->fd < 0 && !wanted)
+    if (!wanted && (link->fd < 0 || link->of->netdev.loopback))
         link->of->nic->counters.value[RNIC_CNT_drop_no_flow]++;
     return true;
 }
@@ -177,8 +176,7 @@ static int open_link(struct net *net, struct rnic_err *err) {
     }
     if (net->fault.on)
         fault_set(&link->fault, &net->fault.cfg);
-    if (!net->netdev.loopback)
-        link->fd = packet_open(NULL);
+    link->fd = packet_open(NULL);
     net->nic->raw = &link->raw;
     return 0;
 }
@@ -236,7 +234,7 @@ int frames_listen(struct net *net, struct rnic_err *err) {
     struct frames *link = net->frames;
     if (link->fd < 0 || link->listens)
         return 0;
-    int rc = packet_listen(link->fd, net->netdev.ifindex, err);
+    int rc = packet_listen(link->fd, net->netdev.ifindex, net->netdev.loopback, err);
     if (rc)
         return rc;
     link->listens = true;
@@ -253,8 +251,6 @@ void frames_abandon(struct net *net) {
 
 /* Whether a packet socket could be opened is known by trying. */
 bool frames_reach_wire(struct net *net, struct rnic_err *err) {
-    if (net->netdev.loopback)
-        return fail(err, 0, "%s is the loopback interface, whose frames stay in this context", net->netdev.name);
     if (net->frames && net->frames->fd >= 0)
         return true;
     int fd = packet_open(err);

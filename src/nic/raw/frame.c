@@ -37,6 +37,12 @@ static void parse_ethernet(struct frame *f) {
     f->payload = at + 2;
 }
 
+/* An IP packet of n bytes at l3, of `left` bytes of the frame. */
+static void set_end(struct frame *f, uint32_t n, uint32_t left) {
+    f->cut = n > left;
+    f->end = f->l3 + (f->cut ? left : n);
+}
+
 static void parse_transport(struct frame *f) {
     uint32_t left = f->end - f->l4;
     bool tcp = f->key.proto == IPPROTO_TCP && left >= TCP_BYTES;
@@ -55,11 +61,11 @@ static void parse_ipv4(struct frame *f) {
     if (left < IPV4_BYTES || ip[0] >> 4 != 4)
         return;
     uint32_t header = (ip[0] & 15u) * 4, total = get_be16(ip + 2), fragment = get_be16(ip + 6);
-    if (header < IPV4_BYTES || total < header || total > left)
+    if (header < IPV4_BYTES || header > left || total < header)
         return;
     f->l3 = at;
     f->l4 = at + header;
-    f->end = at + total;
+    set_end(f, total, left);
     f->key.ip_version = 4;
     f->key.tos = ip[1];
     f->key.ip_flags = (uint8_t)((fragment & 0x4000 ? 2 : 0) | (fragment & 0x2000 ? 4 : 0));
@@ -97,11 +103,11 @@ static void parse_ipv6(struct frame *f) {
     uint32_t at = f->payload;
     const uint8_t *ip = f->bytes + at;
     uint32_t left = f->length - at;
-    if (left < IPV6_BYTES || ip[0] >> 4 != 6 || get_be16(ip + 4) > left - IPV6_BYTES)
+    if (left < IPV6_BYTES || ip[0] >> 4 != 6)
         return;
     f->l3 = at;
     f->l4 = at + IPV6_BYTES;
-    f->end = f->l4 + get_be16(ip + 4);
+    set_end(f, IPV6_BYTES + get_be16(ip + 4), left);
     f->key.ip_version = 6;
     f->key.tos = (uint8_t)(get_be16(ip) >> 4);
     put_be32(f->key.flow_label, get_be32(ip) & 0xFFFFF);
@@ -140,7 +146,7 @@ static uint32_t add16(uint32_t sum, const uint8_t *p, uint32_t n) {
 
 /* The bytes that the transport's checksum covers; 0: none, for want of one or of a length that fits. */
 static uint32_t covered(const struct frame *f) {
-    uint32_t left = f->end - f->l4;
+    uint32_t left = f->cut ? 0 : f->end - f->l4;
     if (f->key.transport != IPPROTO_UDP)
         return f->key.transport ? left : 0;
     uint32_t n = get_be16(f->bytes + f->l4 + 4);

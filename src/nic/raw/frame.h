@@ -2,8 +2,9 @@
  *
  * An Ethernet frame read: what steering and hashing look at, and the checksums of what it carries.
  *
- * Everything in a frame is hostile.  Headers whose lengths do not fit are treated as bytes of no protocol: such a frame is
- * still one, for whoever asks for its addresses alone.
+ * Everything in a frame is hostile.  Headers that do not fit are treated as bytes of no protocol: such a frame is still
+ * one, for whoever asks for its addresses alone.  An IP packet that says it is longer than the frame ends with the frame:
+ * it has all fields, as hardware reads them, and no checksums.
  */
 #ifndef RNIC_RAW_FRAME_H
 #define RNIC_RAW_FRAME_H
@@ -39,6 +40,7 @@ struct frame {
     struct frame_key key;
     uint32_t payload;     /* where the Ethernet header and its VLAN tags end */
     uint32_t l3, l4, end; /* where the IP header, what it carries, and the IP packet's end are */
+    bool cut;             /* the IP header says that there is more than the frame has */
 };
 
 /* False: too short to be a frame. */

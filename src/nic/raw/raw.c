@@ -102,6 +102,11 @@ static void to_work_queue(struct qp *qp, const struct frame *f, struct rnic_wc *
         rwq_error(wq);
 }
 
+/* One that spreads frames has work queues that are ready or not, and needs no state of its own. */
+static bool listens(const struct qp *qp) {
+    return qp->state != RNIC_QPS_ERR && (qp->state >= RNIC_QPS_RTR || raw_of(qp)->rss.table);
+}
+
 static void deliver(const struct flow_rule *rule, const struct frame *f, uint32_t wc_flags) {
     struct qp *qp = rule->qp;
     struct rnic_wc wc = {.opcode = RNIC_WCO_RECV, .byte_len = f->length, .wc_flags = wc_flags, .flow_tag = rule->tag};
@@ -109,7 +114,7 @@ static void deliver(const struct flow_rule *rule, const struct frame *f, uint32_
         flow_count(rule->counters, f->length);
     if (rule->drop)
         drop(qp, RNIC_CNT_drop_flow_rule);
-    else if (qp->state < RNIC_QPS_RTR || qp->state == RNIC_QPS_ERR)
+    else if (!listens(qp))
         drop(qp, RNIC_CNT_drop_bad_state);
     else if (raw_of(qp)->rss.table)
         to_work_queue(qp, f, &wc);

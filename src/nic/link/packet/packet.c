@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/filter.h>
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
 #include <string.h>
@@ -14,25 +15,43 @@
 
 #define RCVBUF (4 << 20) /* bytes to ask for: a burst is lost where nobody counts it */
 #define MACS 12 /* bytes of both addresses, behind which a tag stands */
+#define MARK 0x724e4943 /* on frames of these sockets: other contexts of the device tell them from the kernel's own */
 
 /* Of protocol 0 it gets nothing, of any device. */
 int packet_open(struct rnic_err *err) {
-    int fd = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd >= 0)
+    int fd = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), mark = MARK;
+    if (fd >= 0) {
+        setsockopt(fd, SOL_SOCKET, SO_MARK, &mark, sizeof mark); /* Linux before 5.17 wants CAP_NET_ADMIN for it */
         return fd;
+    }
     int rc = -errno;
     return fail(err, rc, "no packet socket: %s%s", strerror(-rc), rc == -EPERM ? " (it needs CAP_NET_RAW)" : "");
 }
 
+/* Of what leaves by the device, the frames of other sockets of this kind, as hardware's queue pairs reach each other. The
+ * kernel gives a socket its own frames only when they come back, and from the loopback interface everything does. */
+static int choose(int fd, bool loopback) {
+    struct sock_filter steps[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)(SKF_AD_OFF + SKF_AD_PKTTYPE)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PACKET_OUTGOING, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, loopback ? 0 : UINT32_MAX),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)(SKF_AD_OFF + SKF_AD_MARK)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, MARK, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
+        BPF_STMT(BPF_RET | BPF_K, 0),
+    };
+    struct sock_fprog program = {sizeof steps / sizeof *steps, steps};
+    return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
+}
+
 /* A queue pair's rules may name any address: as with hardware, the device takes in what is for them. */
-int packet_listen(int fd, int ifindex, struct rnic_err *err) {
+int packet_listen(int fd, int ifindex, bool loopback, struct rnic_err *err) {
     struct sockaddr_ll at = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = ifindex};
     struct packet_mreq all = {.mr_ifindex = ifindex, .mr_type = PACKET_MR_PROMISC};
     int one = 1, room = RCVBUF;
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room); /* as much of it as the system grants */
     if (setsockopt(fd, SOL_PACKET, PACKET_AUXDATA, &one, sizeof one) ||
-        setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof one) ||
-        setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &all, sizeof all) ||
+        choose(fd, loopback) || setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &all, sizeof all) ||
         bind(fd, (const struct sockaddr *)&at, sizeof at)) {
         int rc = -errno;
         return fail(err, rc, "cannot receive frames by the packet socket: %s", strerror(-rc));

@@ -14,8 +14,9 @@
 
 /* A socket that only sends until packet_listen(); non-blocking. Its descriptor, or -errno. */
 int packet_open(struct rnic_err *err);
-/* From now on it receives, too: all that comes by the device, whoever it is for; not what this host sends. */
-int packet_listen(int fd, int ifindex, struct rnic_err *err);
+/* From now on it receives, too: all that comes by the device, whoever it is for, and what other sockets of this kind
+ * send by it; not what the kernel sends.  By the loopback interface nothing comes but that. */
+int packet_listen(int fd, int ifindex, bool loopback, struct rnic_err *err);
 int packet_send(int fd, int ifindex, const uint8_t *frame, uint32_t n); /* 0, -errno */
 /* One frame into buffer, of size bytes, PACKET_ROOM of them at its beginning; *frame is where it begins. Its length,
  * which is more than there was room for when it was cut; -EAGAIN: there is none. *partial: the kernel left the checksums
