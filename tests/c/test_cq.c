@@ -72,6 +72,48 @@ static void moderate(uint16_t count, uint16_t period_us) {
     moderation_set(&cq, &(struct rnic_moderate_cq){count, period_us});
 }
 
+/* ---------------------------------------------------------------- queues that go */
+
+static void a_queue_that_goes_takes_its_completions_out_and_no_others(void) {
+    _Atomic uint32_t freed[2] = {0};
+    open_cq(8, RNIC_WC_EX_WITH_COMPLETION_TIMESTAMP, 0);
+    for (uint32_t turn = 0; turn < 50; turn++) { /* at every place of the ring */
+        struct rnic_wc wc[8];
+        struct rnic_wc_ex ex[8];
+        for (uint32_t i = 0; i < 7; i++) {
+            clock_now = SEC + i;
+            CHECK(cq_push(&cq, &(struct cqe){.wc = {.wr_id = i}, .freed = &freed[turn >> i & 1], .upto = i + 1}, false));
+        }
+        cq_forget(&cq, &freed[1]);
+        int n = cq_take_ex(&cq, 8, wc, ex), want = 0;
+        for (uint32_t i = 0; i < 7; i++) {
+            if (turn >> i & 1)
+                continue;
+            CHECK_EQ(wc[want].wr_id, i);
+            CHECK_EQ(ex[want++].raw, SEC + i);
+        }
+        CHECK_EQ(n, want);
+        CHECK_EQ(freed[1], 0);
+    }
+    close_cq();
+}
+
+static void a_queue_pair_in_reset_has_no_completions(void) {
+    struct pair p;
+    struct rnic_wc wc[8];
+    pair_open(&p, .mtu = RNIC_MTU_256);
+    post_recv(&p.b, 1, 0, 100);
+    post_recv(&p.b, 2, 0, 100);
+    post_send(&p.a, 3, 0, 100);
+    fabric_settle(&p.f);
+    CHECK_EQ(qp_transition(p.b.qp, RNIC_QPS_ERR, NULL), 0); /* the other receive is flushed */
+    CHECK_EQ(qp_transition(p.b.qp, RNIC_QPS_RESET, NULL), 0);
+    CHECK_EQ(cq_take((struct cq *)p.b.qp->pub.recv_cq, 8, wc), 0);
+    CHECK_EQ(cq_take((struct cq *)p.a.qp->pub.send_cq, 8, wc), 1);
+    CHECK_EQ(wc[0].wr_id, 3);
+    pair_close(&p);
+}
+
 /* ---------------------------------------------------------------- moderation */
 
 static void an_event_waits_until_enough_completions_are_there(void) {
@@ -449,6 +491,8 @@ static void unreliable_writes_count_when_all_of_them_has_come(void) {
 }
 
 int main(void) {
+    RUN(a_queue_that_goes_takes_its_completions_out_and_no_others);
+    RUN(a_queue_pair_in_reset_has_no_completions);
     RUN(an_event_waits_until_enough_completions_are_there);
     RUN(an_event_waits_no_longer_than_the_period_from_the_first_completion);
     RUN(a_count_of_one_or_no_period_is_no_moderation);

@@ -95,7 +95,7 @@ void qp_complete_recv(struct qp *qp, struct rnic_wc *wc, bool solicited) {
         wc->src_qp = qp->attr.dest_qp_num;
     qp_count(qp, RNIC_COMP_CNTR_OP_RECV, !wc->status, wc->byte_len);
     wq_pop(&qp->rq);
-    push(qp, qp->pub.recv_cq, wc, qp->no_receives ? NULL : &qp->rq.freed, wq_tail(&qp->rq), solicited);
+    push(qp, qp->pub.recv_cq, wc, qp->xrc ? NULL : &qp->rq.freed, wq_tail(&qp->rq), solicited);
 }
 
 void srq_look_at_limit(struct nic *nic, struct srq *srq) {
@@ -183,7 +183,7 @@ bool qp_send_some(struct qp *qp, uint64_t now, uint32_t most,
 void qp_forget_completions(struct qp *qp) {
     if (qp->pub.send_cq)
         cq_forget((struct cq *)qp->pub.send_cq, &qp->sq.freed);
-    if (!qp->no_receives)
+    if (qp->pub.recv_cq && !qp->xrc) /* those of XRC are in the queues of many shared receive queues */
         cq_forget((struct cq *)qp->pub.recv_cq, &qp->rq.freed);
 }
 

@@ -164,10 +164,16 @@ int cq_take_ex(struct cq *cq, int n, struct rnic_wc *wc, struct rnic_wc_ex *ex) 
 
 void cq_forget(struct cq *cq, const _Atomic uint32_t *freed) {
     pthread_mutex_lock(&cq->lock);
-    for (uint32_t i = cq->tail; i != cq->head; i++) {
+    uint32_t tail = cq->tail, to = cq->head;
+    for (uint32_t i = to; i-- != tail;) {
         if (cq->ring[i & cq->mask].freed == freed)
-            cq->ring[i & cq->mask].freed = NULL;
+            continue;
+        to--;
+        cq->ring[to & cq->mask] = cq->ring[i & cq->mask];
+        if (cq->beside)
+            cq->beside[to & cq->mask] = cq->beside[i & cq->mask];
     }
+    atomic_store_explicit(&cq->tail, to, memory_order_release);
     pthread_mutex_unlock(&cq->lock);
 }
 

@@ -34,7 +34,7 @@ struct channel {
 /* An entry, and what polling it sets free. */
 struct cqe {
     struct rnic_wc wc;
-    _Atomic uint32_t *freed; /* of the element's queue, or NULL: the queue is gone */
+    _Atomic uint32_t *freed; /* of the element's queue, which it is known by; NULL: it outlives its queue */
     uint32_t upto;           /* its new value */
 };
 
@@ -78,7 +78,7 @@ bool cq_push_ex(struct cq *cq, const struct cqe *cqe, const struct rnic_wc_ex *k
 static inline bool cq_push(struct cq *cq, const struct cqe *cqe, bool solicited) {
     return cq_push_ex(cq, cqe, NULL, solicited);
 }
-/* The queue whose counter this is goes, or starts anew; its completions stay. */
+/* The queue whose counter this is goes, or starts anew: takes its completions out. Device's lock. */
 void cq_forget(struct cq *cq, const _Atomic uint32_t *freed);
 /* Takes up to n; ex: NULL, or where to put what is kept beside them. */
 int cq_take_ex(struct cq *cq, int n, struct rnic_wc *wc, struct rnic_wc_ex *ex);
