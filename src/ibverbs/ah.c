@@ -9,13 +9,20 @@
 
 #define FLOW_LABEL_MASK 0xfffffu
 #define DEFAULT_HOPS 64
+#define MOST_SL 7 /* beyond it: what shown_sl() made for a completion */
+
+void as_drivers_take(struct rnic_ah_attr *attr) {
+    attr->grh.flow_label &= FLOW_LABEL_MASK;
+    if (attr->sl > MOST_SL)
+        attr->sl = 0;
+}
 
 EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr) {
     struct ah *ah = calloc(1, sizeof *ah);
     struct rnic_ah_attr copy;
     struct rnic_err err = {0};
     memcpy(&copy, attr, sizeof copy);
-    copy.grh.flow_label &= FLOW_LABEL_MASK;
+    as_drivers_take(&copy);
     int rc =
         ah ? CALL(context_of(pd->context)->ops, create_ah, ((struct pd *)pd)->nic, &copy, &ah->nic, &err) : -ENOMEM;
     if (rc) {
@@ -96,6 +103,7 @@ EXPORT int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, st
     if (index < 0)
         return refused("init_ah_from_wc", EINVAL, "the datagram was not sent to an address of the port"), -1;
     attr->is_global = 1;
+    attr->sl = attr->grh.traffic_class >> 5;
     attr->grh.sgid_index = (uint8_t)index;
     if (!attr->grh.hop_limit)
         attr->grh.hop_limit = DEFAULT_HOPS;

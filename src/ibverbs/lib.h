@@ -232,6 +232,11 @@ void frame_ops(struct verbs_context *ex, const struct rnic_ops *ops);
 
 /* query.c: a file of sysfs without its line end, and its length; -1.  libibverbs exports it, and declares it for drivers. */
 int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
+/* ah.c: what drivers take, and the device refuses: more bits of a flow label than there are, or shown_sl() as a priority. */
+void as_drivers_take(struct rnic_ah_attr *attr);
+/* work.c: what stands for a completion's service level, which RoCE does not have.  Of a datagram it is the header that it came
+ * with, as hardware puts it and as UCX reads it: bit 3, a UDP header; bits 0 to 2, 1 for IPv6 or 2 for IPv4. */
+uint8_t shown_sl(const struct rnic_wc *wc);
 /* poll_ex.c */
 void cq_extend(struct cq *cq, uint64_t wc_flags);
 

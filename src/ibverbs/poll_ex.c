@@ -31,11 +31,12 @@ READ(uint32_t, read_qp_num, wc.qp_num)
 READ(uint32_t, read_src_qp, wc.src_qp)
 READ(unsigned, read_wc_flags, wc.wc_flags)
 READ(uint32_t, read_slid, wc.slid)
-READ(uint8_t, read_sl, wc.sl)
 READ(uint8_t, read_dlid_path_bits, wc.dlid_path_bits)
 READ(uint64_t, read_completion_ts, more.raw)
 READ(uint64_t, read_completion_wallclock_ns, more.wallclock_ns)
 READ(uint32_t, read_flow_tag, wc.flow_tag)
+
+static uint8_t read_sl(struct ibv_cq_ex *pub) { return shown_sl(&((const struct cq *)pub)->wc); }
 
 static void read_tm_info(struct ibv_cq_ex *pub, struct ibv_wc_tm_info *info) {
     const struct cq *cq = (const struct cq *)pub;

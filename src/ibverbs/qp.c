@@ -7,7 +7,6 @@
 /* What every driver grants, and programs count on. */
 #define LEAST_SEND_WR 64
 #define LEAST_INLINE 64
-#define FLOW_LABEL_MASK 0xfffffu
 
 static uint32_t at_least(uint32_t asked, uint32_t least) { return asked < least ? least : asked; }
 
@@ -125,8 +124,8 @@ EXPORT int ibv_modify_qp(struct ibv_qp *pub, struct ibv_qp_attr *attr, int mask)
     struct rnic_qp_attr copy;
     struct rnic_err err = {0};
     memcpy(&copy, attr, sizeof copy);
-    copy.ah_attr.grh.flow_label &= FLOW_LABEL_MASK;
-    copy.alt_ah_attr.grh.flow_label &= FLOW_LABEL_MASK;
+    as_drivers_take(&copy.ah_attr);
+    as_drivers_take(&copy.alt_ah_attr);
     int rc = context_of(pub->context)->ops->modify_qp(qp->nic, &copy, (uint32_t)masked_out(pub, mask), &err);
     if (!rc && mask & IBV_QP_STATE)
         pub->state = attr->qp_state;

@@ -86,8 +86,13 @@ static int post_srq_recv(struct ibv_srq *pub, struct ibv_recv_wr *wr, struct ibv
                                      (const struct rnic_recv_wr **)bad, NULL);
 }
 
+uint8_t shown_sl(const struct rnic_wc *wc) { return wc->ip_version ? (wc->ip_version == 4 ? 0xa : 0x9) : wc->sl; }
+
 static int poll_cq(struct ibv_cq *pub, int n, struct ibv_wc *wc) {
-    return context_of(pub->context)->ops->poll_cq(((struct cq *)pub)->nic, n, (struct rnic_wc *)wc);
+    int got = context_of(pub->context)->ops->poll_cq(((struct cq *)pub)->nic, n, (struct rnic_wc *)wc);
+    for (int i = 0; i < got; i++)
+        wc[i].sl = shown_sl((struct rnic_wc *)&wc[i]);
+    return got;
 }
 
 void work_ops(struct verbs_context *ex, const struct rnic_ops *ops) {

@@ -412,6 +412,7 @@ struct rnic_wc {
     uint32_t wc_flags; /* enum rnic_wc_flags */
     uint16_t pkey_index, slid;
     uint8_t sl, dlid_path_bits;
+    uint8_t ip_version; /* of a datagram: 4 or 6, the header that it came with (A17.4.5.1) */
 };
 
 struct rnic_cq_init_attr_ex {

@@ -107,7 +107,8 @@ static void deliver(struct qp *qp, const struct packet *pkt) {
                          .src_qp = deth_sqpn(pkt->bth + pkt->row->deth),
                          .wc_flags = RNIC_WCF_GRH,
                          .pkey_index = pkt->pkey_index,
-                         .sl = pkt->sl};
+                         .sl = pkt->sl,
+                         .ip_version = grh_ip_version(pkt->grh)};
     if (pkt->row->imm) {
         wc.wc_flags |= RNIC_WCF_WITH_IMM;
         memcpy(&wc.imm_data, pkt->bth + pkt->row->imm, IMMDT_BYTES);

@@ -16,4 +16,7 @@
 void grh_build(uint8_t grh[GRH_BYTES], const struct sockaddr_in6 *src, const struct sockaddr_in6 *dst, uint8_t tclass,
                uint8_t hops, uint32_t flow_label, uint16_t id, uint32_t n);
 
+/* 4 or 6: the header that is in it. */
+static inline uint8_t grh_ip_version(const uint8_t grh[GRH_BYTES]) { return grh[0] >> 4 == 6 ? 6 : 4; }
+
 #endif
