@@ -60,6 +60,14 @@ def test_pingpong(options: str, local: str) -> None:
     assert f"{iterations} iters" in server
 
 
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("events", [(), ("-e",)], ids=["polls", "events"])
+def test_xrc_pingpong(events: tuple[str, ...], local: str) -> None:
+    needs("ibv_xsrq_pingpong", "ibverbs-utils")
+    for text in both_ends("ibv_xsrq_pingpong", "-d", DEVICE, "-g", "0", *events, RNIC_LOCAL=local):
+        assert "success" in text
+
+
 FEW = "-n 100 -F"
 PERFTEST = {
     "write latency": f"ib_write_lat {FEW}",

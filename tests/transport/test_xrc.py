@@ -408,15 +408,30 @@ def test_a_file_has_one_domain(sides: tuple[Side, Side], tmp_path: Path) -> None
             pass
 
 
-def test_another_devices_domain_of_a_file_cannot_be_had(sides: tuple[Side, Side], tmp_path: Path) -> None:
+def test_contexts_share_the_domain_of_a_file(sides: tuple[Side, Side], tmp_path: Path) -> None:
     a, b = sides
     with (tmp_path / "domain").open("w") as file:
-        with b.ctx.open_xrcd(file.fileno()):
-            for oflags in (0, NEW, ONLY_NEW):
-                with pytest.raises(rnic.VerbsError, match="another open device") as caught:
-                    a.ctx.open_xrcd(file.fileno(), oflags)
-                assert caught.value.errno == errno.EOPNOTSUPP
-        with a.ctx.open_xrcd(file.fileno()):
+        with b.ctx.open_xrcd(file.fileno()) as theirs, a.ctx.open_xrcd(file.fileno(), 0) as ours:
+            ends = [a.sender(), theirs.create_qp()]
+            connect(*ends)
+            queue, foreign = Queue(b, theirs), Queue(a, ours)
+            queue.post(0)
+            send(a, ends[0], queue.srq, b"each has its part")
+            a.wait_ok()
+            b.wait_at(queue)
+            with pytest.raises(rnic.VerbsError, match="not this context's") as caught:
+                ours.open_qp(ends[1].qp_num)
+            assert caught.value.errno == errno.EOPNOTSUPP
+            with pytest.raises(rnic.VerbsError, match="O_EXCL") as caught:
+                a.ctx.open_xrcd(file.fileno(), ONLY_NEW)
+            assert caught.value.errno == errno.EINVAL
+            foreign.post(0)
+            send(a, ends[0], foreign.srq, b"not of this part")
+            assert [wc.status for wc in a.wait()] == [WCStatus.REM_INV_REQ_ERR]
+            ends[1].close()
+            queue.srq.close()
+            foreign.srq.close()
+        with a.ctx.open_xrcd(file.fileno(), ONLY_NEW):
             pass
 
 
@@ -428,7 +443,7 @@ with rnic.open_device("roce_lo") as ctx, open(sys.argv[1]) as file, ctx.open_xrc
 """
 
 
-def test_nor_another_processs_until_it_dies(sides: tuple[Side, Side], tmp_path: Path) -> None:
+def test_a_process_that_dies_leaves_no_domain(sides: tuple[Side, Side], tmp_path: Path) -> None:
     a, _ = sides
     path = tmp_path / "domain"
     with path.open("w") as file:
@@ -437,13 +452,15 @@ def test_nor_another_processs_until_it_dies(sides: tuple[Side, Side], tmp_path: 
             out: IO[bytes] | None = holder.stdout
             assert out is not None
             assert out.readline() == b"open\n"
-            with pytest.raises(rnic.VerbsError, match="or another") as caught:
-                a.ctx.open_xrcd(file.fileno())
-            assert caught.value.errno == errno.EOPNOTSUPP
+            with a.ctx.open_xrcd(file.fileno(), 0):
+                pass
+            with pytest.raises(rnic.VerbsError, match="O_EXCL") as caught:
+                a.ctx.open_xrcd(file.fileno(), ONLY_NEW)
+            assert caught.value.errno == errno.EINVAL
             holder.kill()
             holder.wait()
-        with a.ctx.open_xrcd(file.fileno()):
-            pass
+        with pytest.raises(rnic.VerbsError, match="O_CREAT makes one"):
+            a.ctx.open_xrcd(file.fileno(), 0)
 
 
 def test_what_is_no_domain(sides: tuple[Side, Side]) -> None:

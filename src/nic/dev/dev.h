@@ -20,13 +20,13 @@
 
 #define COMP_VECTORS 1 /* the engine thread: it alone raises completion events */
 
-/* An XRC domain that processes find by a file (verbs/xrc.c). */
+/* An XRC domain, or this context's part of the domain of a file (verbs/xrc.c). */
 struct xrc_inode {
     struct xrc_domain domain;
     struct xrc_inode *next; /* in the device's list; of files only */
     dev_t device;
     ino_t inode;
-    int name; /* socket that has the file's name; -1: it is of no file */
+    int name; /* socket whose name tells others of it; -1: it is of no file */
 };
 
 /* What programs have made: the verbs' (src/nic/verbs).  A forked child closes what has descriptors. */

@@ -3,8 +3,9 @@
  * XRC domains, their shared receive queues and queue pairs (IBA A14.2; ibv_open_xrcd(3), ibv_create_srq_ex(3),
  * ibv_open_qp(3)).
  *
- * A domain lives in the context that made it, and so do the objects in it.  One that belongs to a file holds a name in the
- * network namespace: another context that opens it is told so, rather than given a domain of its own.
+ * Each context that opens the domain of a file has its own part of it: the objects that it makes there.  A queue pair
+ * finds the shared receive queues of its own context.  That others have the domain open shows by names in the network
+ * namespace, one for each context.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -33,16 +34,32 @@ static struct xrc_inode *find(const struct dev *dev, const struct stat *st) {
     return of;
 }
 
-static int take_name(const struct stat *st, struct rnic_err *err) {
+static void name_part(struct abstract_name *name, const struct stat *st, uint32_t part) {
+    abstract_name(name, "rnic/1/xrcd/%llx:%llx/%u", (unsigned long long)st->st_dev, (unsigned long long)st->st_ino,
+                  part);
+}
+
+/* The name of this context's part: a descriptor, and which one it is. */
+static int take_name(const struct stat *st, uint32_t *part, struct rnic_err *err) {
     struct abstract_name name;
-    abstract_name(&name, "rnic/1/xrcd/%llx:%llx", (unsigned long long)st->st_dev, (unsigned long long)st->st_ino);
-    int fd = abstract_open(&name);
-    if (fd == -EADDRINUSE)
-        return fail(
-            err, -EOPNOTSUPP,
-            "the file's XRC domain is that of another open device, of this process or another: its objects live "
-            "there; open it with that Context");
+    int fd = -EADDRINUSE;
+    for (*part = 0; *part < SLOT_COUNT; ++*part) {
+        name_part(&name, st, *part);
+        fd = abstract_open(&name);
+        if (fd != -EADDRINUSE)
+            break;
+    }
     return fd < 0 ? fail(err, fd, "no socket for the name of the file's domain") : fd;
+}
+
+static bool others_have(const struct stat *st, uint32_t own) {
+    struct abstract_name name;
+    for (uint32_t part = 0; part < SLOT_COUNT; part++) {
+        name_part(&name, st, part);
+        if (part != own && abstract_taken(&name))
+            return true;
+    }
+    return false;
 }
 
 static struct xrc_inode *make(struct dev *dev, const struct stat *st, int name) {
@@ -59,24 +76,30 @@ static struct xrc_inode *make(struct dev *dev, const struct stat *st, int name) 
     return of;
 }
 
-/* The errnos are those of the kernel's verbs. */
-static int of_file(struct dev *dev, const struct stat *st, int oflags, struct xrc_inode **out, struct rnic_err *err) {
-    *out = find(dev, st);
-    if (*out && (oflags & O_CREAT) && (oflags & O_EXCL))
+/* What the flags ask of a file whose domain exists already, or not.  The errnos are those of the kernel's verbs. */
+static int check_exists(bool exists, int oflags, struct rnic_err *err) {
+    if (exists && (oflags & O_CREAT) && (oflags & O_EXCL))
         return fail(err, -EINVAL, "the file has an XRC domain already, and O_EXCL asks for a new one");
+    if (!exists && !(oflags & O_CREAT))
+        return fail(err, -EAGAIN, "the file has no XRC domain; O_CREAT makes one");
+    return 0;
+}
+
+/* First the name and then the look at others: of two that ask with O_EXCL at the same time, at most one succeeds. */
+static int of_file(struct dev *dev, const struct stat *st, int oflags, struct xrc_inode **out, struct rnic_err *err) {
+    uint32_t part;
+    *out = find(dev, st);
     if (*out)
-        return 0;
-    int name = take_name(st, err);
+        return check_exists(true, oflags, err);
+    int name = take_name(st, &part, err);
     if (name < 0)
         return name;
-    if (oflags & O_CREAT)
-        *out = make(dev, st, name);
-    if (*out)
-        return 0;
-    close(name);
-    if (oflags & O_CREAT)
-        return fail(err, -ENOMEM, "no memory");
-    return fail(err, -EAGAIN, "the file has no XRC domain; O_CREAT makes one");
+    int rc = oflags == O_CREAT ? 0 : check_exists(others_have(st, part), oflags, err);
+    if (!rc && !(*out = make(dev, st, name)))
+        rc = fail(err, -ENOMEM, "no memory");
+    if (rc)
+        close(name);
+    return rc;
 }
 
 static void drop(struct dev *dev, struct xrc_inode *of) {
@@ -261,8 +284,11 @@ int soft_open_qp(struct rnic_context *ctx, const struct rnic_qp_open_attr *attr,
     struct qp *qp = qpn_find(&dev->host, attr->qp_num);
     if (qp && qp->xrc == &xrcd->of->domain)
         add_handle(qp, h);
-    else
+    else if (qpn_is_ours(&dev->host, qpn_slot(attr->qp_num)))
         rc = fail(err, -EINVAL, "the XRC domain has no queue pair 0x%06x", attr->qp_num);
+    else
+        rc = fail(err, -EOPNOTSUPP, "queue pair 0x%06x is not this context's: a context opens queue pairs of its own",
+                  attr->qp_num);
     dev_unlock(dev);
     if (rc) {
         free(h);

@@ -194,12 +194,11 @@ class Context(Queries):
         private domain.
 
         `oflags`: with O_CREAT a file without a domain gets one; with O_CREAT and O_EXCL the file must not
-        have one yet. The domain of a file belongs to the Context that made it, and ends when its last XRCD is
-        closed.
+        have one yet. Each Context that opens the domain of a file has its own part of it: queue pairs serve
+        the shared receive queues of their Context. The domain ends when its last XRCD is closed.
 
         Raises VerbsError: EAGAIN if the file has no domain and O_CREAT is not given; EINVAL if it has one and
-        O_EXCL is given (as the kernel's verbs); EOPNOTSUPP if another Context, of this process or another,
-        made it: open devices do not share objects.
+        O_EXCL is given (as the kernel's verbs).
         """
         return XRCD(self, -1 if fd is None else fd, oflags)
 
