@@ -23,9 +23,14 @@ END_SECONDS = 0.3  # how long a program may take to end by itself when its conne
 SLOW = Path(__file__).with_name("slow.py")
 
 
+def runs_by_itself(script: Path) -> bool:
+    """Whether it is a program, not a text for Python."""
+    return script.suffix != ".py" and os.access(script, os.X_OK)
+
+
 def command_of(script: Path, gate: int, late: bool) -> list[str]:
     """How to run it: Python on a slow RNIC, which waits at the gate, any other program as itself."""
-    if script.suffix != ".py" and os.access(script, os.X_OK):
+    if runs_by_itself(script):
         return [str(script.resolve())]
     return [sys.executable, "-P", str(SLOW), "late" if late else str(gate), str(script)]
 
@@ -33,7 +38,15 @@ def command_of(script: Path, gate: int, late: bool) -> list[str]:
 class Child:
     """A running program; a context manager that ends it, and what it has started."""
 
-    def __init__(self, script: Path, arguments: list[str], seconds: float, *, late: bool) -> None:
+    def __init__(
+        self,
+        script: Path,
+        arguments: list[str],
+        seconds: float,
+        *,
+        late: bool,
+        environment: dict[str, str],
+    ) -> None:
         self.seconds = seconds
         self._deadline = time.monotonic() + seconds
         with ExitStack() as stack:
@@ -49,6 +62,7 @@ class Child:
                 start_new_session=True,
                 env={
                     **os.environ,
+                    **environment,
                     "PYTHONUNBUFFERED": "1",
                     "RNIC_LOCAL": "off",
                 },  # what goes by the wire can be late

@@ -17,7 +17,7 @@ from rnic.cli.lab3 import grade as grading
 from rnic.cli.lab3.protocol import check_id
 from rnic.cli.lab3.receiver import Settings, serve
 from rnic.cli.lab3.sender import send_file
-from rnic.cli.lab3.skeleton import skeleton
+from rnic.cli.lab3 import skeleton as exercise
 
 PORT = 7471
 FILE = params.RegularFile()
@@ -26,7 +26,7 @@ SECONDS = click.FloatRange(min=0, min_open=True, max=86400)
 
 
 @group(invoke_without_command=True)
-@click.option("--skeleton", "wants_skeleton", is_flag=True, help="Print the exercise: a sender with TODOs.")
+@click.option("--skeleton", "wants_skeleton", is_flag=True, help="As `rnic lab3 skeleton`.")
 @click.pass_context
 def lab3(ctx: click.Context, wants_skeleton: bool) -> None:
     """File transfer: write the sender, get a secret key.
@@ -37,13 +37,14 @@ def lab3(ctx: click.Context, wants_skeleton: bool) -> None:
     \b
     rnic lab3 receiver                          waits for senders
     rnic lab3 sender HOST FILE --id alice       a finished sender
-    rnic lab3 --skeleton > sender.py            the exercise: write your own
+    rnic lab3 skeleton > sender.py              the exercise: write your own
+    rnic lab3 skeleton --c > sender.c           the same in C
     rnic lab3 grade sender.py                   says which steps are right
     """
     if wants_skeleton:
         if ctx.invoked_subcommand:
             raise click.UsageError("--skeleton goes alone")
-        click.echo(skeleton(), nl=False)
+        click.echo(exercise.skeleton(), nl=False)
     elif ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
@@ -118,6 +119,18 @@ def sender(host: str, path: Path, who: str, port: int, timeout: float) -> None:
     click.echo(f"secret key: {key}")
 
 
+@lab3.command(short_help="Print the exercise: a sender with TODOs.")
+@click.option("--c", "in_c", is_flag=True, help="In C, for libibverbs and librdmacm, instead of Python.")
+def skeleton(in_c: bool) -> None:
+    """Print the exercise: a sender in which each part that you write is a TODO.
+
+    \b
+    rnic lab3 skeleton > sender.py
+    rnic lab3 skeleton --c > sender.c           its first lines say how to compile it
+    """
+    click.echo(exercise.skeleton_in_c() if in_c else exercise.skeleton(), nl=False)
+
+
 @lab3.command(short_help="Test a sender, and say which steps are right.")
 @click.argument("script", type=FILE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -126,10 +139,12 @@ def grade(script: Path, as_json: bool, timeout: float) -> int:
     """Test a sender with several files, and say which steps are right.
 
     Runs SCRIPT HOST FILE --id ID --port PORT nine times.  An executable without the suffix .py runs by
-    itself; Python runs any other file.  The exit code is 0 if all steps are right, else 1.
+    itself, on rnic's devices as under `rnic run`; Python runs any other file.  The exit code is 0 if all
+    steps are right, else 1.
 
     \b
     rnic lab3 grade sender.py
+    rnic lab3 grade ./sender                    a program in C, or in any language
     """
     console = Console(highlight=False)
     with nullcontext() if as_json else console.status("grading"):

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Senders in C before the grader: the solution passes, each wrong one fails at its step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cli.commands import Command
+from lab3.c_sender import SKELETON, SOLUTION, compiled, with_gaps
+from lab3.senders import CASES
+from rnic.cli.lab3.cases import Step
+from rnic.cli.lab3.grade import Report, grade
+from ucma.under import needs_libraries
+
+pytestmark = needs_libraries
+Start = Callable[..., Command]
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """What the grader says of a sender that is compiled with -D of its name."""
+
+    step: Step
+    says: str
+    case: str = "odd"
+    seconds: float = 20
+
+
+WRONG = {
+    "ABORT": Wrong(Step.WRITE, "the sender ended with SIGABRT"),
+    "BAD_RKEY": Wrong(Step.WRITE, "an address or a key that it was not given"),
+    "BELIEVES_ALL": Wrong(Step.STOP, "ID came after a bad VERDICT", "bad verdict"),
+    "HANG": Wrong(Step.DONE, "the sender was still running after 2 s", seconds=2),
+    "HOST_ORDER": Wrong(Step.ANNOUNCE, "is it in network byte order?"),
+    "NEVER_DISCONNECTS": Wrong(Step.DISCONNECT, "did not end the connection: call disconnect()"),
+    "NO_RECEIVE": Wrong(Step.REGION, "no receive was posted", seconds=3),
+    "NO_WAIT": Wrong(Step.WRITE, "leave that memory alone until the WRITE has completed", "many WRITEs"),
+    "NO_WRITE": Wrong(Step.WRITE, "DONE came, but none of the 10007 bytes"),
+    "WRONG_HASH": Wrong(Step.HASH, "ANNOUNCE has the SHA-256"),
+    "WRONG_KEY": Wrong(Step.KEY, "it printed 'secret key: "),
+    "WRONG_LENGTH": Wrong(Step.ANNOUNCE, "ANNOUNCE has a length of 10008"),
+}
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[Report]]:
+    """All wrong senders, several at a time: most of it is waiting."""
+    folder = tmp_path_factory.mktemp("wrong")
+
+    def one(name: str) -> Report:
+        wrong = WRONG[name]
+        sender = compiled(SOLUTION, folder / name, f"-D{name}")
+        (report,) = grade(sender, wrong.seconds, [CASES[wrong.case]])
+        return report
+
+    with ThreadPoolExecutor(4) as pool:
+        return {name: pool.submit(one, name) for name in WRONG}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_sender_fails_at_its_step(name: str, graded: dict[str, Future[Report]]) -> None:
+    wrong, report = WRONG[name], graded[name].result()
+    assert report.failed is wrong.step, report
+    assert wrong.says in report.detail, report
+
+
+def test_solution_passes_with_every_file(rnic: Start, tmp_path: Path) -> None:
+    sender = compiled(SOLUTION, tmp_path / "sender", "-Wextra")
+    result = rnic("lab3", "grade", sender).wait()
+    assert (result.status, result.err) == (0, ""), result.out
+    assert result.out.endswith("9 of 9 runs passed\n")
+
+
+def test_skeleton_is_the_solution_with_gaps() -> None:
+    assert SKELETON.read_text() == with_gaps(), "python tests/lab3/c_sender.py"
+
+
+def test_skeleton_compiles_and_fails_at_its_first_gap(rnic: Start, tmp_path: Path) -> None:
+    source = tmp_path / "sender.c"
+    source.write_text(rnic("lab3", "skeleton", "--c").wait().out)
+    assert "cc -std=c11" in source.read_text()
+    (report,) = grade(compiled(source, tmp_path / "sender"), 20, [CASES["empty"]])
+    assert report.failed is Step.CONNECT
+    assert report.stderr == "TODO 1 is not written yet\n"
+
+
+def test_skeleton_in_python_by_either_word(rnic: Start) -> None:
+    assert rnic("lab3", "skeleton").wait().out == rnic("lab3", "--skeleton").wait().out
