@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exercise in C: `python tests/lab3/c_sender.py` writes the skeleton, which is the solution with gaps.
 
-What stands in sender.c between "solution N" and "end" is what a student writes. Its #ifdefs make wrong senders.
+What stands in sender.c between "solution N" and "end" is what a student writes. Its #ifdefs make wrong
+senders.
 """
 
 from __future__ import annotations

@@ -125,7 +125,9 @@ uint32_t completion(struct ibv_cq *cq, const char *of) {
     if (found < 0)
         die("ibv_poll_cq");
     if (wc.status != IBV_WC_SUCCESS) {
-        fprintf(stderr, "%s: %s\n", of, ibv_wc_status_str(wc.status));
+        fprintf(stderr, "%s: %s%s\n", of, ibv_wc_status_str(wc.status),
+                wc.status == IBV_WC_WR_FLUSH_ERR ? ": an earlier work request has failed, or the receiver has gone"
+                                                 : "");
         exit(EXIT_FAILURE);
     }
     return wc.byte_len;
@@ -255,7 +257,9 @@ void write_part(struct rdma_cm_id *id, uint8_t *part, size_t length, uint64_t ad
         die("rdma_post_write");
 #ifdef NO_WAIT
     memset(part, 0, length);
-#else
+    return;
+#endif
+#ifndef EARLY_RELEASE
     completion(id->send_cq, "RDMA WRITE");
 #endif
     rdma_dereg_mr(mr);

@@ -32,9 +32,10 @@ class Wrong:
 
 
 WRONG = {
-    "ABORT": Wrong(Step.WRITE, "the sender ended with SIGABRT"),
+    "ABORT": Wrong(Step.WRITE, "ended with SIGABRT"),
     "BAD_RKEY": Wrong(Step.WRITE, "an address or a key that it was not given"),
     "BELIEVES_ALL": Wrong(Step.STOP, "ID came after a bad VERDICT", "bad verdict"),
+    "EARLY_RELEASE": Wrong(Step.WRITE, "ended with exit code 1", "many WRITEs"),
     "HANG": Wrong(Step.DONE, "the sender was still running after 2 s", seconds=2),
     "HOST_ORDER": Wrong(Step.ANNOUNCE, "is it in network byte order?"),
     "NEVER_DISCONNECTS": Wrong(Step.DISCONNECT, "did not end the connection: call disconnect()"),

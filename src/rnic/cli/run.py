@@ -74,7 +74,7 @@ def run(local: str | None, env_only: bool, check: bool, words: tuple[str, ...]) 
         return _check(words[0])
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)  # in the threads of the server, too
     try:
-        with serve() as folder:
+        with serve() as (folder, _):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)  # what came meanwhile ends this command
             signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
             child = _start(words, os.environ | variables(folder), before)

@@ -49,7 +49,7 @@ def _ahead(first: str, rest: str | None) -> str:
 
 
 @contextmanager
-def serve() -> Iterator[Path]:
+def serve() -> Iterator[tuple[Path, Server]]:
     """A private folder with the tree, and a server of RDMA-CM in it, until the end of the block."""
     base = _base()
     _sweep(base)
@@ -58,8 +58,8 @@ def serve() -> Iterator[Path]:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         tree.make(folder)
-        with Server(str(folder / SOCKET)):
-            yield folder
+        with Server(str(folder / SOCKET)) as server:
+            yield folder, server
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rnic.errors import VerbsError
 from rnic.log import Log
-from rnic.rdmacm import CmId, Event, EventChannel
+from rnic.rdmacm import CmId, Event, EventChannel, IdState
 
 if TYPE_CHECKING:
     from rnic.rdmacm.sockaddr import SockAddr
@@ -117,6 +117,8 @@ class Table:
         self._numbers = itertools.count()
         self._handles: dict[int, Handle] = {}
         self._groups: dict[int, Membership] = {}
+        self.abandoned = 0
+        """Connections that were up when their program closed the file, or died."""
 
     def add(self, file: File, one: CmId, uid: int) -> Handle:
         """Give an id a number."""
@@ -179,6 +181,7 @@ class Table:
     def remove_all(self, file: File) -> None:
         """Destroy the ids of a file: its program has closed it, or is dead."""
         for handle in [one for one in self._handles.values() if one.file is file]:
+            self.abandoned += handle.one.state is IdState.CONNECT
             try:
                 self.remove(handle)
             except VerbsError as error:

@@ -72,6 +72,11 @@ class Server:
         self._listener.close()
         os.close(self._wake)
 
+    @property
+    def abandoned(self) -> int:
+        """Connections that programs have not disconnected: they have closed their device file, or died."""
+        return self._commands.table.abandoned
+
     # ------------------------------------------------------------------ the thread
 
     def _run(self) -> None:

@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, NamedTuple, Self
 
 from rnic.cli.child import scratch
 
@@ -35,6 +36,18 @@ def command_of(script: Path, gate: int, late: bool) -> list[str]:
     return [sys.executable, "-P", str(SLOW), "late" if late else str(gate), str(script)]
 
 
+class Surroundings(NamedTuple):
+    """What a program finds around it."""
+
+    variables: dict[str, str]
+    abandoned: Callable[[], int]
+    """How many connections programs have not ended when they closed their device file, or died."""
+
+
+PLAIN = Surroundings({}, lambda: 0)
+"""Of a program that brings rnic itself."""
+
+
 class Child:
     """A running program; a context manager that ends it, and what it has started."""
 
@@ -45,9 +58,10 @@ class Child:
         seconds: float,
         *,
         late: bool,
-        environment: dict[str, str],
+        around: Surroundings,
     ) -> None:
         self.seconds = seconds
+        self._abandoned, self._before = around.abandoned, around.abandoned()
         self._deadline = time.monotonic() + seconds
         with ExitStack() as stack:
             self._out = stack.enter_context(scratch())
@@ -62,7 +76,7 @@ class Child:
                 start_new_session=True,
                 env={
                     **os.environ,
-                    **environment,
+                    **around.variables,
                     "PYTHONUNBUFFERED": "1",
                     "RNIC_LOCAL": "off",
                 },  # what goes by the wire can be late
@@ -98,15 +112,24 @@ class Child:
             return f"the sender was still running after {self.seconds:g} s"
         return None
 
+    @property
+    def has_abandoned(self) -> bool:
+        """Whether it went without ending its connection: that was done for it."""
+        return self._abandoned() > self._before
+
     def how(self) -> str:
         """How it ended."""
         status = self.status or 0
         return f"exit code {status}" if status >= 0 else signal.Signals(-status).name
 
-    def end(self, seconds: float = 0) -> None:
-        """Let it end by itself for so long, then kill it and all that it has started."""
+    def wait(self, seconds: float) -> None:
+        """Let it end by itself for so long."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
+
+    def end(self, seconds: float = 0) -> None:
+        """Let it end by itself for so long, then kill it and all that it has started."""
+        self.wait(seconds)
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

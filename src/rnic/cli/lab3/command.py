@@ -14,10 +14,10 @@ from rich.console import Console
 from rnic.cli import environment, params
 from rnic.cli.command import group
 from rnic.cli.lab3 import grade as grading
+from rnic.cli.lab3 import skeleton as exercise
 from rnic.cli.lab3.protocol import check_id
 from rnic.cli.lab3.receiver import Settings, serve
 from rnic.cli.lab3.sender import send_file
-from rnic.cli.lab3 import skeleton as exercise
 
 PORT = 7471
 FILE = params.RegularFile()

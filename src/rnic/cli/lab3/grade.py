@@ -16,7 +16,7 @@ from rich.console import Console
 from rnic.cli import screen
 from rnic.cli.demo import say
 from rnic.cli.lab3.cases import CASES, Case, Step
-from rnic.cli.lab3.child import END_SECONDS, Child, runs_by_itself
+from rnic.cli.lab3.child import END_SECONDS, PLAIN, Child, Surroundings, runs_by_itself
 from rnic.cli.lab3.judge import Judge
 from rnic.programs import surroundings
 from rnic.records import Record
@@ -57,30 +57,28 @@ class Report(Record):
 
 def grade(script: Path, seconds: float, cases: Iterable[Case] = CASES) -> Iterator[Report]:
     """Run the script once for each case."""
-    with tempfile.TemporaryDirectory(prefix="rnic-lab3-") as folder, _surroundings(script) as environment:
+    with tempfile.TemporaryDirectory(prefix="rnic-lab3-") as folder, _surroundings(script) as around:
         for case in cases:
             path = Path(folder) / "file"
             path.write_bytes((b"\xff" + os.urandom(case.length))[: case.length])  # no text, no zero
-            yield _examine(script, path, case, seconds, environment)
+            yield _examine(script, path, case, seconds, around)
 
 
 @contextmanager
-def _surroundings(script: Path) -> Iterator[dict[str, str]]:
-    """The variables for a program that runs by itself: it finds libibverbs and RDMA-CM as under `rnic run`."""
+def _surroundings(script: Path) -> Iterator[Surroundings]:
+    """A program that runs by itself finds libibverbs and RDMA-CM, as under `rnic run`."""
     if not runs_by_itself(script):
-        yield {}
+        yield PLAIN
         return
-    with surroundings.serve() as folder:
-        yield surroundings.variables(folder)
+    with surroundings.serve() as (folder, server):
+        yield Surroundings(surroundings.variables(folder), lambda: server.abandoned)
 
 
-def _examine(
-    script: Path, path: Path, case: Case, seconds: float, environment: dict[str, str]
-) -> Report:
+def _examine(script: Path, path: Path, case: Case, seconds: float, around: Surroundings) -> Report:
     who = f"student-{secrets.token_hex(4)}"
     judge = Judge(path.read_bytes(), who, secrets.token_bytes(32), case)
     arguments = [judge.host, str(path), "--id", who, "--port", str(judge.port)]
-    with Child(script, arguments, seconds, late=case.late, environment=environment) as child:
+    with Child(script, arguments, seconds, late=case.late, around=around) as child:
         wrong = judge.examine(child)
         child.end(END_SECONDS)
         errors = child.errors()

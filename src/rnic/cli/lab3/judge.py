@@ -20,7 +20,7 @@ import rnic
 from rnic.cli import network
 from rnic.cli.lab3 import messages
 from rnic.cli.lab3.cases import Case, Step
-from rnic.cli.lab3.child import Child
+from rnic.cli.lab3.child import END_SECONDS, Child
 from rnic.cli.lab3.chunk import Chunk
 from rnic.cli.lab3.faults import Code, Fault
 from rnic.cli.lab3.line import SLICE, Line, answer
@@ -65,8 +65,16 @@ class Judge:
             try:
                 self._examine(child)
             except (Fault, OSError) as failure:
-                return describe(failure)
+                return self._how_it_ended(child, describe(failure))
         return None
+
+    def _how_it_ended(self, child: Child, text: str) -> str:
+        """Say it, if the sender ended without a disconnect: one was made for it."""
+        if child.has_abandoned:
+            child.wait(END_SECONDS)
+            if not child.running and child.how() not in text:
+                return f"{text}: it ended with {child.how()}"
+        return text
 
     def _examine(self, child: Child) -> None:
         with answer(self._request(child), child.seconds, gone=child.gone) as line:
@@ -221,7 +229,7 @@ class Judge:
             said = f"it printed {printed[0]!r}" if printed else "it printed no key to stdout"
             raise _wrong(f"{said}: print 'secret key: ' and the key, which is {self._key}")
         self.step = Step.DISCONNECT
-        if line.end is None or line.died:
+        if line.end is None or line.died or child.has_abandoned:
             raise _wrong("it has its key, but did not end the connection: call disconnect() of the id")
         self.step = Step.EXIT
         if running:

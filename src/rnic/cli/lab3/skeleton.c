@@ -125,7 +125,9 @@ uint32_t completion(struct ibv_cq *cq, const char *of) {
     if (found < 0)
         die("ibv_poll_cq");
     if (wc.status != IBV_WC_SUCCESS) {
-        fprintf(stderr, "%s: %s\n", of, ibv_wc_status_str(wc.status));
+        fprintf(stderr, "%s: %s%s\n", of, ibv_wc_status_str(wc.status),
+                wc.status == IBV_WC_WR_FLUSH_ERR ? ": an earlier work request has failed, or the receiver has gone"
+                                                 : "");
         exit(EXIT_FAILURE);
     }
     return wc.byte_len;
