@@ -55,7 +55,7 @@ def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def compile_with(libraries: list[str], sources: list[Path], program: Path) -> None:
     if not shutil.which("cc"):
         pytest.skip("needs a C compiler")
-    words = ["cc", *STRICT, *sources, "-o", program, *libraries]
+    words: list[str | Path] = ["cc", *STRICT, *sources, "-o", program, *libraries]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if "cannot find -l" in done.stderr or "No such file" in done.stderr:
         pytest.skip("needs Debian's libibverbs-dev and librdmacm-dev")
@@ -107,8 +107,7 @@ def port() -> int:
     """A port of RDMA-CM that nobody has."""
     with create_id() as probe:
         probe.bind_addr((HOST, 0))
-        found = probe.get_src_port()
-    return found
+        return probe.get_src_port()
 
 
 @pytest.mark.one_in(2)
@@ -161,7 +160,7 @@ def test_multicast(kinds: str, compiled: Compiled) -> None:
 
 @pytest.mark.parametrize("name", ["rc_example", "cm_server", "cm_client", "multicast_example"])
 def test_usage(name: str, compiled: Compiled) -> None:
-    words = [compiled(name), "-x", "too", "many", "words"]
+    words: list[str | Path] = [compiled(name), "-x", "too", "many", "words"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "usage: " in done.stderr
@@ -173,12 +172,8 @@ def test_make(tmp_path: Path) -> None:
         pytest.skip("needs make and a C compiler")
     folder = shutil.copytree(SOURCES, tmp_path / "c")
     libraries = f"RDMA={' '.join(HEADERS['rnic'])}"
-    done = subprocess.run(
-        ["make", "-s", "-C", folder, "CFLAGS=-Werror -O0", libraries],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    make: list[str | Path] = ["make", "-s", "-C", folder, "CFLAGS=-Werror -O0", libraries]
+    done = subprocess.run(make, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     programs = {file.stem for file in folder.glob("*.c") if file.name not in SHARED}
     assert {file.name for file in folder.iterdir() if os.access(file, os.X_OK)} == programs

@@ -34,7 +34,7 @@ def compiled(source: Path, program: Path, *flags: str) -> Path:
     """A sender; skips the test where it cannot be made."""
     if not shutil.which("cc"):
         pytest.skip("needs a C compiler")
-    words = ["cc", *FLAGS, *flags, source, "-o", program, *LIBRARIES]
+    words: list[str | Path] = ["cc", *FLAGS, *flags, source, "-o", program, *LIBRARIES]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if "cannot find -l:librdmacm" in done.stderr:
         pytest.skip("needs Debian's librdmacm1")
