@@ -7,11 +7,12 @@ import connections
 import idle
 import network
 import patterns
+import programs
 import samehost
 from stats import Rounds
 from tables import Measurements, Setting, Table, Target
 
-PATHS = (connections, patterns, idle, samehost, network)
+PATHS = (connections, patterns, idle, samehost, network, programs)
 
 
 def measurements(s: Setting) -> Measurements:

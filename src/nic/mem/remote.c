@@ -216,10 +216,12 @@ bool remote_copy(struct remote *r, struct remote_qp *qp, uint32_t qpn, uint32_t 
     uint8_t *at = (uint8_t *)(uintptr_t)(g->record.offset + (addr - g->record.iova));
     uint64_t first = ordered_words(at, length);
     struct iovec there[] = {{at, first}, {at + first, length - first}}; /* the last word is to be seen last */
+    const struct iovec *from = first ? there : there + 1;
+    unsigned long parts = first ? 2 : 1;
     ssize_t moved = -1;
     if (g->record.kind == STORE_ORDINARY)
-        moved = access & RNIC_ACCESS_REMOTE_READ ? process_vm_readv(r->pid, pieces, (unsigned long)n, there, 2, 0)
-                                                 : process_vm_writev(r->pid, pieces, (unsigned long)n, there, 2, 0);
+        moved = access & RNIC_ACCESS_REMOTE_READ ? process_vm_readv(r->pid, pieces, (unsigned long)n, from, parts, 0)
+                                                 : process_vm_writev(r->pid, pieces, (unsigned long)n, from, parts, 0);
     if (moved < 0 && g->record.kind == STORE_ORDINARY)
         r->no_process = errno == EPERM || errno == ENOSYS;
     atomic_thread_fence(memory_order_acquire);

@@ -6,7 +6,10 @@
 #include "base/ordered.h"
 #include "mem/remote.h"
 
-#define PROCESS_MIN 16384      /* bytes */
+/* A copy by the kernel takes some 2 us: less than to wake the peer's engine, but more than a packet for one that is awake.  So
+ * long messages are copied, and short ones of a program that waits for each; one that keeps many under way sends packets. */
+#define PROCESS_MIN 16384      /* bytes of a long one */
+#define PROCESS_FEW 64         /* that the program has not polled yet */
 #define DIRECT_MAX (16u << 20) /* more would keep the device for long, and whoever wants the region back */
 
 /* What an operation, of those that can be posted, needs at the peer's; 0: it needs the peer. */
@@ -73,28 +76,45 @@ static int set_apart_last_word(struct iovec *pieces, int n) {
         n--;
     struct iovec *last = &pieces[n - 1];
     size_t first = last->iov_len ? ordered_words(last->iov_base, last->iov_len) : 0;
+    if (!first)
+        return n;
     pieces[n] = (struct iovec){(uint8_t *)last->iov_base + first, last->iov_len - first};
     last->iov_len = first;
     return n + 1;
 }
 
-/* By the kernel, which takes longer to ask than a short message takes to send. */
-static bool by_process(struct qp *qp, const struct send_wqe *wqe, uint32_t right) {
-    struct iovec pieces[SGE_MAX + 1];
-    int n = wqe->num_sge;
-    bool moves = wqe->opcode == RNIC_WR_RDMA_WRITE || wqe->opcode == RNIC_WR_RDMA_READ;
-    if (!moves || wqe->length < PROCESS_MIN || wqe->flags & RNIC_SEND_INLINE)
+struct transfer { /* of the peer's ordinary memory, by the kernel */
+    int opcode;
+    uint32_t length, rkey, right;
+    uint64_t addr;
+};
+
+/* pieces: of ours, with room for one more */
+static bool by_process(struct qp *qp, const struct transfer *t, struct iovec *pieces, int n) {
+    if (t->opcode == RNIC_WR_RDMA_READ)
+        n = set_apart_last_word(pieces, n);
+    return remote_copy(qp->remote, &qp->remote_qp, qp->attr.dest_qp_num, qp->pub.qp_num, t->rkey, t->addr, t->length,
+                       t->right, pieces, n);
+}
+
+static bool process_pays(struct qp *qp, int opcode, uint32_t length) {
+    bool moves = opcode == RNIC_WR_RDMA_WRITE || opcode == RNIC_WR_RDMA_READ;
+    return moves && (length >= PROCESS_MIN || wq_head(&qp->sq) - atomic_load(&qp->sq.freed) <= PROCESS_FEW);
+}
+
+static bool element_by_process(struct qp *qp, const struct send_wqe *wqe, uint32_t right) {
+    struct iovec pieces[SGE_MAX + 1] = {{(void *)(uintptr_t)wqe->sge, wqe->length}};
+    bool inlined = wqe->flags & RNIC_SEND_INLINE;
+    if (!process_pays(qp, wqe->opcode, wqe->length))
         return false;
-    for (int i = 0; i < wqe->num_sge; i++) {
+    for (int i = 0; !inlined && i < wqe->num_sge; i++) {
         uint8_t *ptr;
         if (mr_local(&qp->nic->mrs, qp->pub.pd, &wqe->sge[i], 0, &ptr) || !ptr)
             return false;
         pieces[i] = (struct iovec){ptr, wqe->sge[i].length};
     }
-    if (wqe->opcode == RNIC_WR_RDMA_READ)
-        n = set_apart_last_word(pieces, n);
-    return remote_copy(qp->remote, &qp->remote_qp, qp->attr.dest_qp_num, qp->pub.qp_num, wqe->rkey, wqe->remote_addr,
-                       wqe->length, right, pieces, n);
+    const struct transfer t = {wqe->opcode, wqe->length, wqe->rkey, right, wqe->remote_addr};
+    return by_process(qp, &t, pieces, inlined ? 1 : wqe->num_sge);
 }
 
 static void note_copied(struct qp *qp, const struct send_wqe *wqe) {
@@ -111,7 +131,7 @@ bool direct_execute(struct qp *qp, struct send_wqe *wqe) {
     uint8_t *at = remote_enter(qp->remote, &qp->remote_qp, qp->attr.dest_qp_num, qp->pub.qp_num, wqe->rkey,
                                wqe->remote_addr, wqe->length, right);
     if (!at) {
-        bool copied = by_process(qp, wqe, right);
+        bool copied = element_by_process(qp, wqe, right);
         if (copied)
             note_copied(qp, wqe);
         return copied;
@@ -189,11 +209,17 @@ static void move(const struct rnic_send_wr *wr, const struct ask *ask, uint8_t *
     }
 }
 
+static bool request_by_process(struct qp *qp, const struct rnic_send_wr *wr, const struct ask *ask) {
+    struct iovec pieces[2] = {{ask->ours, wr->sg_list->length}};
+    const struct transfer t = {wr->opcode, wr->sg_list->length, ask->rkey, ask->right, ask->addr};
+    return process_pays(qp, wr->opcode, t.length) && by_process(qp, &t, pieces, 1);
+}
+
 static bool reach(struct qp *qp, const struct rnic_send_wr *wr, const struct ask *ask) {
     uint8_t *theirs = remote_enter(qp->remote, &qp->remote_qp, qp->attr.dest_qp_num, qp->pub.qp_num, ask->rkey,
                                    ask->addr, wr->sg_list->length, ask->right);
     if (!theirs)
-        return false;
+        return request_by_process(qp, wr, ask);
     bool good = !is_atomic(wr) || !(((uintptr_t)theirs | ask->addr) % sizeof(uint64_t));
     if (good)
         move(wr, ask, theirs);
