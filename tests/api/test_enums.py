@@ -115,7 +115,7 @@ LEFT_OUT = {
 }
 
 # Fields that libibverbs has elsewhere: in ibv_cq_ex, in ibv_qp_init_attr_ex.
-EXTENDED = {"ibv_wc": {"flow_tag"}, "ibv_qp_init_attr": {"rwq_ind_tbl", "rx_hash_conf"}}
+EXTENDED = {"ibv_wc": {"flow_tag", "ip_version"}, "ibv_qp_init_attr": {"rwq_ind_tbl", "rx_hash_conf"}}
 
 
 @pytest.fixture(scope="module")
