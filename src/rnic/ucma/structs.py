@@ -154,8 +154,15 @@ def qp_attr(attr: QPAttr) -> bytes:
 # ---------------------------------------------------------------- addresses and paths
 
 
-def _guid(one: CmId) -> bytes:
-    return one.verbs.device.guid.to_bytes(8, "big") if one.verbs else b""
+def _device(one: CmId) -> dict[str, Any]:
+    """The device and its port, as far as the program may know them.
+
+    An id that is bound to the loopback, and no more, has no device: kernels take such an address for "any". So
+    libfabric finds out, by "localhost", which devices there are.
+    """
+    if one.verbs is None or (one.state is IdState.ADDR_BOUND and one.local.ip.is_loopback):
+        return {}
+    return {"node_guid": one.verbs.device.guid.to_bytes(8, "big"), "port_num": one.port_num}
 
 
 def _has_local(one: CmId) -> bool:
@@ -209,12 +216,11 @@ def route(one: CmId) -> bytes:
     sgid, dgid = _gids(one)
     path = _path(one) if has_path(one) else {"dgid": dgid, "sgid": sgid, "pkey": _PKEY if one.verbs else b""}
     return ROUTE_RESP.write(
-        node_guid=_guid(one),
+        **_device(one),
         route0=PATH_REC.write(**path),
         src_addr=_local(one),
         dst_addr=_peer(one),
         num_paths=int(has_path(one)),
-        port_num=one.port_num,
         ibdev_index=ANY_INDEX,
     )
 
@@ -238,8 +244,7 @@ def _service(one: CmId, port: int) -> int:
 
 def _addresses(one: CmId, source: bytes, destination: bytes) -> bytes:
     return ADDR_RESP.write(
-        node_guid=_guid(one),
-        port_num=one.port_num,
+        **_device(one),
         pkey=0xFFFF if one.verbs else 0,
         src_size=len(source),
         dst_size=len(destination),
