@@ -37,7 +37,7 @@ EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 EXPORT int ibv_destroy_ah(struct ibv_ah *pub) {
     struct ah *ah = (struct ah *)pub;
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)->ops->destroy_ah(ah->nic, &err);
+    int rc = CALL(context_of(pub->context)->ops, destroy_ah, ah->nic, &err);
     if (rc)
         return failed("destroy_ah", rc, &err);
     object_remove(pub->context, &ah->object);
@@ -134,6 +134,7 @@ EXPORT int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_
 
 EXPORT int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid) {
     struct rnic_err err = {0};
-    int rc = context_of(qp->context)->ops->detach_mcast(((struct qp *)qp)->nic, (const union rnic_gid *)gid, lid, &err);
+    int rc = CALL(context_of(qp->context)->ops, detach_mcast, ((struct qp *)qp)->nic, (const union rnic_gid *)gid, lid,
+                  &err);
     return failed("detach_mcast", rc, &err);
 }

@@ -13,7 +13,7 @@ EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *cont
     struct context *c = context_of(context);
     struct channel *channel = calloc(1, sizeof *channel);
     struct rnic_err err = {0};
-    int rc = channel ? c->ops->create_comp_channel(c->nic, &channel->nic, &err) : -ENOMEM;
+    int rc = channel ? CALL(c->ops, create_comp_channel, c->nic, &channel->nic, &err) : -ENOMEM;
     int fd = rc ? -1 : shown_descriptor(channel->nic->fd);
     if (!rc && fd < 0) {
         rc = -errno;
@@ -33,7 +33,7 @@ EXPORT int ibv_destroy_comp_channel(struct ibv_comp_channel *pub) {
     struct rnic_err err = {0};
     if (pub->refcnt)
         return refused("destroy_comp_channel", EBUSY, "completion queues use the channel");
-    int rc = context_of(pub->context)->ops->destroy_comp_channel(channel->nic, &err);
+    int rc = CALL(context_of(pub->context)->ops, destroy_comp_channel, channel->nic, &err);
     if (rc)
         return failed("destroy_comp_channel", rc, &err);
     object_remove(pub->context, &channel->object);
@@ -72,8 +72,8 @@ EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *
     struct context *c = context_of(context);
     struct cq *cq = calloc(1, sizeof *cq);
     struct rnic_err err = {0};
-    int rc =
-        cq ? c->ops->create_cq(c->nic, cqe, NIC(channel, channel), (uint32_t)comp_vector, cq, &cq->nic, &err) : -ENOMEM;
+    int rc = cq ? CALL(c->ops, create_cq, c->nic, cqe, NIC(channel, channel), (uint32_t)comp_vector, cq, &cq->nic, &err)
+                : -ENOMEM;
     if (!rc)
         return (struct ibv_cq *)&show_cq(context, cq, channel, cq_context)->pub;
     free(cq);
@@ -120,7 +120,7 @@ static int modify_cq(struct ibv_cq *pub, struct ibv_modify_cq_attr *attr) {
 static int end_cq(struct cq *cq, bool wait) {
     struct ibv_cq *pub = (struct ibv_cq *)&cq->pub;
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)->ops->destroy_cq(cq->nic, &err);
+    int rc = CALL(context_of(pub->context)->ops, destroy_cq, cq->nic, &err);
     if (rc)
         return failed("destroy_cq", rc, &err);
     if (wait) {
@@ -149,7 +149,7 @@ EXPORT int ibv_get_cq_event(struct ibv_comp_channel *pub, struct ibv_cq **out, v
     struct rnic_err err = {0};
     int rc;
     while ((rc = ops->get_cq_event(channel->nic, &nic, &err)) == -EAGAIN) {
-        int why = shown_wait(pub->fd);
+        int why = device_gone(context_of(pub->context)) ? EIO : shown_wait(pub->fd);
         if (why) {
             errno = why;
             return -1;

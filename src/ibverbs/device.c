@@ -178,6 +178,7 @@ static void fill(struct context *c, struct ibv_device *device) {
     srq_ops(&c->ex, c->ops);
     xrc_ops(&c->ex, c->ops);
     frame_ops(&c->ex, c->ops);
+    fail_ops(c);
 }
 
 static struct ibv_context *show(struct rnic_context *nic, struct ibv_device *device) {
@@ -192,6 +193,7 @@ static struct ibv_context *show(struct rnic_context *nic, struct ibv_device *dev
     }
     c->nic = nic;
     c->ops = nic->ops;
+    nic->ops->query_device(nic, &c->attr, NULL);
     fill(c, device);
     c->ex.context.async_fd = fd;
     return &c->ex.context;
@@ -202,7 +204,13 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device) {
     struct rnic_context *nic = NULL;
     struct rnic_err err = {0};
     uint16_t pkeys[32];
-    int local = rnic_env_local(&err), n = rnic_env_pkeys(pkeys, 32, &err), rc = local < 0 ? local : n;
+    int rc = fail_read(&err);
+    if (!rc)
+        rc = FAILS(open_device);
+    if (rc)
+        return failed_null("open_device", rc, &err);
+    int local = rnic_env_local(&err), n = rnic_env_pkeys(pkeys, 32, &err);
+    rc = local < 0 ? local : n;
     attr.local = local > 0 ? 1 : -1;
     attr.pkeys = pkeys;
     attr.num_pkeys = n > 0 ? (uint32_t)n : 0;
@@ -218,7 +226,7 @@ EXPORT struct ibv_context *ibv_import_device(int cmd_fd) {
     struct rnic_err err = {0};
     int rc = -EOPNOTSUPP;
     for (int i = 0; rnic_provider(i) && (rc == -EINVAL || rc == -EOPNOTSUPP); i++)
-        rc = CALL(rnic_provider(i), import, cmd_fd, &nic, &info, &err);
+        rc = JUST_CALL(rnic_provider(i), import, cmd_fd, &nic, &info, &err);
     if (rc)
         return failed_null("import_device", rc, &err);
     struct device *device = know_device(nic->provider, &info);
@@ -227,6 +235,11 @@ EXPORT struct ibv_context *ibv_import_device(int cmd_fd) {
         return failed_null("import_device", -ENOMEM, NULL);
     }
     return show(nic, &device->pub);
+}
+
+bool device_gone(struct context *c) {
+    struct rnic_device_attr attr;
+    return c->ops->query_device(c->nic, &attr, NULL) == -EIO;
 }
 
 void object_add(struct ibv_context *context, enum kind kind, struct object *object) {
@@ -269,7 +282,9 @@ static void take_back(struct context *c) {
 EXPORT int ibv_close_device(struct ibv_context *context) {
     struct context *c = context_of(context);
     struct rnic_err err = {0};
+    fail_pause(true);
     take_back(c);
+    fail_pause(false);
     int rc = c->ops->close(c->nic, &err);
     if (rc)
         return -failed("close_device", rc, &err);

@@ -77,8 +77,8 @@ EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_eve
     struct rnic_async_event got;
     struct rnic_err err = {0};
     int rc;
-    while ((rc = CALL(c->ops, get_async_event, c->nic, &got, &err)) == -EAGAIN) {
-        int why = shown_wait(context->async_fd);
+    while ((rc = JUST_CALL(c->ops, get_async_event, c->nic, &got, &err)) == -EAGAIN) {
+        int why = device_gone(c) ? EIO : shown_wait(context->async_fd);
         if (why) {
             errno = why;
             return -1;

@@ -49,7 +49,7 @@ static int modify_wq(struct ibv_wq *pub, struct ibv_wq_attr *attr) {
     const struct rnic_wq_attr how = {attr->attr_mask, (int)attr->wq_state, (int)attr->curr_wq_state, attr->flags,
                                      attr->flags_mask};
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)->ops->modify_wq(((struct wq *)pub)->nic, &how, &err);
+    int rc = CALL(context_of(pub->context)->ops, modify_wq, ((struct wq *)pub)->nic, &how, &err);
     if (!rc && attr->attr_mask & IBV_WQ_ATTR_STATE)
         pub->state = attr->wq_state;
     return failed("modify_wq", rc, &err);
@@ -58,7 +58,7 @@ static int modify_wq(struct ibv_wq *pub, struct ibv_wq_attr *attr) {
 static int end_wq(struct wq *wq, bool wait) {
     struct ibv_wq *pub = &wq->pub;
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)->ops->destroy_wq(wq->nic, &err);
+    int rc = CALL(context_of(pub->context)->ops, destroy_wq, wq->nic, &err);
     if (rc)
         return failed("destroy_wq", rc, &err);
     if (wait)
@@ -102,7 +102,7 @@ static struct ibv_rwq_ind_table *create_table(struct ibv_context *context, struc
 static int destroy_table(struct ibv_rwq_ind_table *pub) {
     struct table *table = (struct table *)pub;
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)->ops->destroy_rwq_ind_table(table->nic, &err);
+    int rc = CALL(context_of(pub->context)->ops, destroy_rwq_ind_table, table->nic, &err);
     if (rc)
         return failed("destroy_rwq_ind_table", rc, &err);
     object_remove(pub->context, &table->object);
@@ -159,7 +159,7 @@ static struct ibv_flow *create_flow(struct ibv_qp *qp, struct ibv_flow_attr *att
 static int destroy_flow(struct ibv_flow *pub) {
     struct flow *flow = (struct flow *)pub;
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)->ops->destroy_flow(flow->nic, &err);
+    int rc = CALL(context_of(pub->context)->ops, destroy_flow, flow->nic, &err);
     if (rc)
         return failed("destroy_flow", rc, &err);
     object_remove(pub->context, &flow->object);
@@ -190,7 +190,7 @@ static struct ibv_counters *create_counters(struct ibv_context *context, struct 
 static int destroy_counters(struct ibv_counters *pub) {
     struct counters *counters = (struct counters *)pub;
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)->ops->destroy_counters(counters->nic, &err);
+    int rc = CALL(context_of(pub->context)->ops, destroy_counters, counters->nic, &err);
     if (rc)
         return failed("destroy_counters", rc, &err);
     object_remove(pub->context, &counters->object);
@@ -202,16 +202,14 @@ void counters_end(struct object *object) { destroy_counters(&OF(counters, object
 
 static int attach_counters(struct ibv_counters *pub, struct ibv_counter_attach_attr *attr, struct ibv_flow *flow) {
     struct rnic_err err = {0};
-    int rc =
-        context_of(pub->context)
-            ->ops->attach_counters_point_flow(((struct counters *)pub)->nic,
-                                              (const struct rnic_counter_attach_attr *)attr, NIC(flow, flow), &err);
+    int rc = CALL(context_of(pub->context)->ops, attach_counters_point_flow, ((struct counters *)pub)->nic,
+                  (const struct rnic_counter_attach_attr *)attr, NIC(flow, flow), &err);
     return failed("attach_counters_point_flow", rc, &err);
 }
 
 static int read_counters(struct ibv_counters *pub, uint64_t *values, uint32_t n, uint32_t flags) {
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)->ops->read_counters(((struct counters *)pub)->nic, values, n, flags, &err);
+    int rc = CALL(context_of(pub->context)->ops, read_counters, ((struct counters *)pub)->nic, values, n, flags, &err);
     return failed("read_counters", rc, &err);
 }
 

@@ -14,6 +14,7 @@
  *   ah.c          address handles, also those from a completion; multicast
  *   frames.c      work queues, indirection tables, rules for frames and their counters
  *   events.c      asynchronous events
+ *   fail.c        calls that fail because somebody wants to see what the program does then
  *   kernabi.c     structs of the kernel's interface, as librdmacm gets them
  *   text.c        names and rates
  *   private.c     what only drivers call
@@ -65,6 +66,8 @@ struct context {
     struct rnic_context *nic;
     const struct rnic_ops *ops;
     struct object *objects[KINDS]; /* under pub->mutex */
+    struct rnic_device_attr attr;  /* of when it was opened */
+    struct ibv_context_ops real;   /* fail.c: what it stands in front of */
     struct verbs_context ex;       /* last: libibverbs' own, whose last member is what programs see */
 };
 static inline struct context *context_of(struct ibv_context *pub) {
@@ -205,7 +208,28 @@ void *failed_null(const char *verb, int rc, const struct rnic_err *err);
 int refused(const char *verb, int rc, const char *why);
 /* What a provider lacks is EOPNOTSUPP. */
 #define LACKS "devices of this provider do not have this verb"
-#define CALL(ops, verb, ...) ((ops)->verb ? (ops)->verb(__VA_ARGS__) : -EOPNOTSUPP)
+#define JUST_CALL(ops, verb, ...) ((ops)->verb ? (ops)->verb(__VA_ARGS__) : -EOPNOTSUPP)
+/* The same for what a program has called: it may be that this call is to fail. */
+#define CALL(ops, verb, ...) (FAILS(verb) ?: JUST_CALL(ops, verb, __VA_ARGS__))
+
+/* fail.c: calls that are to fail, $RNIC_FAIL.  read: once, 0 or -EINVAL.  ops: those of an open context that programs call
+ * without this library.  pause: this thread's calls do not, for as long as it closes a device. */
+extern bool fail_on;
+int fail_read(struct rnic_err *err);
+int fail_next(int call /* enum rnic_fail_call */); /* 0, or -errno, which has been said */
+void fail_ops(struct context *c);
+void fail_pause(bool paused);
+#define FAILS(verb) (fail_on ? fail_next(RNIC_FAIL_##verb) : 0)
+/* Verbs of nic.h that one of libibverbs' comes to. */
+enum {
+    RNIC_FAIL_query_device_ex = RNIC_FAIL_query_device,
+    RNIC_FAIL_reg_mr_ex = RNIC_FAIL_reg_mr,
+    RNIC_FAIL_create_cq_ex = RNIC_FAIL_create_cq,
+    RNIC_FAIL_create_srq_ex = RNIC_FAIL_create_srq,
+    RNIC_FAIL_create_qp_ex = RNIC_FAIL_create_qp,
+    RNIC_FAIL_create_xrc_qp = RNIC_FAIL_create_qp,
+    RNIC_FAIL_post_send_whole = RNIC_FAIL_post_send,
+};
 
 /* events.c: waits until the program has acknowledged all that it was told of an object, whose mutex, condition and count
  * of acknowledged events these are (man ibv_ack_async_event). */
@@ -230,6 +254,8 @@ void srq_ops(struct verbs_context *ex, const struct rnic_ops *ops);
 void xrc_ops(struct verbs_context *ex, const struct rnic_ops *ops);
 void frame_ops(struct verbs_context *ex, const struct rnic_ops *ops);
 
+/* device.c: it has failed, and nothing comes from it any more. */
+bool device_gone(struct context *c);
 /* query.c: a file of sysfs without its line end, and its length; -1.  libibverbs exports it, and declares it for drivers. */
 int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
 /* ah.c: what drivers take, and the device refuses: more bits of a flow label than there are, or shown_sl() as a priority. */

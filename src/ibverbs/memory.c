@@ -25,7 +25,7 @@ EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context) {
     struct pd *pd = calloc(1, sizeof *pd);
     struct rnic_pd *nic = NULL;
     struct rnic_err err = {0};
-    int rc = pd ? c->ops->alloc_pd(c->nic, &nic, &err) : -ENOMEM;
+    int rc = pd ? CALL(c->ops, alloc_pd, c->nic, &nic, &err) : -ENOMEM;
     if (!rc)
         return show_pd(context, nic, pd, KIND_PD);
     free(pd);
@@ -35,7 +35,7 @@ EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context) {
 EXPORT int ibv_dealloc_pd(struct ibv_pd *pub) {
     struct pd *pd = (struct pd *)pub;
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)->ops->dealloc_pd(pd->nic, &err);
+    int rc = CALL(context_of(pub->context)->ops, dealloc_pd, pd->nic, &err);
     if (rc)
         return failed("dealloc_pd", rc, &err);
     object_remove(pub->context, &pd->object);
@@ -60,7 +60,7 @@ static struct ibv_td *alloc_td(struct ibv_context *context, struct ibv_td_init_a
 static int dealloc_td(struct ibv_td *pub) {
     struct td *td = (struct td *)pub;
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)->ops->dealloc_td(td->nic, &err);
+    int rc = CALL(context_of(pub->context)->ops, dealloc_td, td->nic, &err);
     if (rc)
         return failed("dealloc_td", rc, &err);
     object_remove(pub->context, &td->object);
@@ -117,8 +117,9 @@ EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, i
     const struct rnic_ops *ops = context_of(pd->context)->ops;
     struct mr *mr = calloc(1, sizeof *mr);
     struct rnic_err err = {0};
-    int rc = mr ? ops->reg_mr(((struct pd *)pd)->nic, addr, length, asked_access((unsigned)access), &mr->nic, &err)
-                : -ENOMEM;
+    int rc =
+        mr ? CALL(ops, reg_mr, ((struct pd *)pd)->nic, addr, length, asked_access((unsigned)access), &mr->nic, &err)
+           : -ENOMEM;
     if (!rc)
         return show_mr(pd, mr);
     free(mr);
@@ -193,7 +194,7 @@ EXPORT int ibv_rereg_mr(struct ibv_mr *pub, int flags, struct ibv_pd *pd, void *
 static int end_mr(struct mr *mr, const char *verb) {
     const struct rnic_ops *ops = context_of(mr->pub.context)->ops;
     struct rnic_err err = {0};
-    int rc = mr->imported ? ops->unimport_mr(mr->nic, &err) : ops->dereg_mr(mr->nic, &err);
+    int rc = mr->imported ? ops->unimport_mr(mr->nic, &err) : CALL(ops, dereg_mr, mr->nic, &err);
     if (rc)
         return failed(verb, rc, &err);
     object_remove(mr->pub.context, &mr->object);
@@ -230,7 +231,7 @@ static struct ibv_mw *alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type) {
 static int dealloc_mw(struct ibv_mw *pub) {
     struct mw *mw = (struct mw *)pub;
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)->ops->dealloc_mw(mw->nic, &err);
+    int rc = CALL(context_of(pub->context)->ops, dealloc_mw, mw->nic, &err);
     if (rc)
         return failed("dealloc_mw", rc, &err);
     object_remove(pub->context, &mw->object);
@@ -257,13 +258,13 @@ static int bind_mw(struct ibv_qp *qp, struct ibv_mw *pub, struct ibv_mw_bind *bi
 
 static int to_dm(struct ibv_dm *dm, uint64_t offset, const void *from, size_t length) {
     struct rnic_err err = {0};
-    int rc = context_of(dm->context)->ops->memcpy_to_dm(((struct dm *)dm)->nic, offset, from, length, &err);
+    int rc = CALL(context_of(dm->context)->ops, memcpy_to_dm, ((struct dm *)dm)->nic, offset, from, length, &err);
     return failed("memcpy_to_dm", rc, &err);
 }
 
 static int from_dm(void *to, struct ibv_dm *dm, uint64_t offset, size_t length) {
     struct rnic_err err = {0};
-    int rc = context_of(dm->context)->ops->memcpy_from_dm(to, ((struct dm *)dm)->nic, offset, length, &err);
+    int rc = CALL(context_of(dm->context)->ops, memcpy_from_dm, to, ((struct dm *)dm)->nic, offset, length, &err);
     return failed("memcpy_from_dm", rc, &err);
 }
 
@@ -293,7 +294,7 @@ static struct ibv_dm *alloc_dm(struct ibv_context *context, struct ibv_alloc_dm_
 static int end_dm(struct dm *dm, const char *verb) {
     const struct rnic_ops *ops = context_of(dm->pub.context)->ops;
     struct rnic_err err = {0};
-    int rc = dm->imported ? ops->unimport_dm(dm->nic, &err) : ops->free_dm(dm->nic, &err);
+    int rc = dm->imported ? ops->unimport_dm(dm->nic, &err) : CALL(ops, free_dm, dm->nic, &err);
     if (rc)
         return failed(verb, rc, &err);
     object_remove(dm->pub.context, &dm->object);

@@ -8,7 +8,11 @@
 #define LEAST_SEND_WR 64
 #define LEAST_INLINE 64
 
-static uint32_t at_least(uint32_t asked, uint32_t least) { return asked < least ? least : asked; }
+/* As far as the device has so many. */
+static uint32_t at_least(uint32_t asked, uint32_t least, uint32_t most) {
+    least = least < most ? least : most;
+    return asked < least ? least : asked;
+}
 
 struct ibv_qp *qp_show(struct ibv_context *context, struct qp *qp) {
     struct ibv_qp *pub = &qp->pub.qp_base;
@@ -22,7 +26,7 @@ struct ibv_qp *qp_show(struct ibv_context *context, struct qp *qp) {
     return pub;
 }
 
-static struct rnic_qp_init_attr asked(const struct ibv_qp_init_attr_ex *attr, struct qp *qp) {
+static struct rnic_qp_init_attr asked(const struct context *c, const struct ibv_qp_init_attr_ex *attr, struct qp *qp) {
     struct rnic_qp_init_attr how = {.qp_context = qp,
                                     .send_cq = NIC(cq, attr->send_cq),
                                     .recv_cq = NIC(cq, attr->recv_cq),
@@ -33,9 +37,9 @@ static struct rnic_qp_init_attr asked(const struct ibv_qp_init_attr_ex *attr, st
     if (attr->qp_type == IBV_QPT_XRC_SEND)
         how.recv_cq = NULL; /* it receives nothing, which drivers do not check */
     if (how.send_cq && how.cap.max_send_wr) {
-        how.cap.max_send_wr = at_least(how.cap.max_send_wr, LEAST_SEND_WR);
+        how.cap.max_send_wr = at_least(how.cap.max_send_wr, LEAST_SEND_WR, (uint32_t)c->attr.max_qp_wr);
         if (attr->qp_type != IBV_QPT_RAW_PACKET)
-            how.cap.max_inline_data = at_least(how.cap.max_inline_data, LEAST_INLINE);
+            how.cap.max_inline_data = at_least(how.cap.max_inline_data, LEAST_INLINE, c->attr.max_inline_data);
     }
     if (attr->comp_mask & IBV_QP_INIT_ATTR_IND_TABLE)
         how.rwq_ind_tbl = NIC(table, attr->rwq_ind_tbl);
@@ -56,7 +60,7 @@ static int make(struct ibv_context *context, const struct ibv_qp_init_attr_ex *a
     if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD))
         return -EINVAL;
     if (!(attr->comp_mask & beyond))
-        return ops->create_qp(NIC(pd, attr->pd), how, &qp->nic, err);
+        return CALL(ops, create_qp, NIC(pd, attr->pd), how, &qp->nic, err);
     struct rnic_qp_init_attr_ex ex = {.base = *how, .comp_mask = attr->comp_mask & beyond};
     if (attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) {
         ex.create_flags = attr->create_flags;
@@ -76,7 +80,7 @@ static struct ibv_qp *create_qp_ex(struct ibv_context *context, struct ibv_qp_in
     struct rnic_err err = {0};
     if (!qp)
         return failed_null("create_qp", -ENOMEM, NULL);
-    struct rnic_qp_init_attr how = asked(attr, qp);
+    struct rnic_qp_init_attr how = asked(context_of(context), attr, qp);
     int rc = attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ? builder_add(qp, attr->send_ops_flags) : 0;
     if (!rc)
         rc = make(context, attr, &how, qp, &err);
@@ -126,7 +130,7 @@ EXPORT int ibv_modify_qp(struct ibv_qp *pub, struct ibv_qp_attr *attr, int mask)
     memcpy(&copy, attr, sizeof copy);
     as_drivers_take(&copy.ah_attr);
     as_drivers_take(&copy.alt_ah_attr);
-    int rc = context_of(pub->context)->ops->modify_qp(qp->nic, &copy, (uint32_t)masked_out(pub, mask), &err);
+    int rc = CALL(context_of(pub->context)->ops, modify_qp, qp->nic, &copy, (uint32_t)masked_out(pub, mask), &err);
     if (!rc && mask & IBV_QP_STATE)
         pub->state = attr->qp_state;
     return failed("modify_qp", rc, &err);
@@ -159,8 +163,8 @@ static int modify_qp_rate_limit(struct ibv_qp *pub, struct ibv_qp_rate_limit_att
 }
 
 EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *pub, enum ibv_wr_opcode opcode, uint32_t flags) {
-    int rc =
-        CALL(context_of(pub->context)->ops, query_qp_data_in_order, ((struct qp *)pub)->nic, (int)opcode, flags, NULL);
+    int rc = JUST_CALL(context_of(pub->context)->ops, query_qp_data_in_order, ((struct qp *)pub)->nic, (int)opcode,
+                       flags, NULL);
     return rc > 0 ? rc : 0;
 }
 
@@ -181,7 +185,7 @@ EXPORT int ibv_query_ece(struct ibv_qp *pub, struct ibv_ece *ece) {
 static int end_qp(struct qp *qp, bool wait) {
     struct ibv_qp *pub = &qp->pub.qp_base;
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)->ops->destroy_qp(qp->nic, &err);
+    int rc = CALL(context_of(pub->context)->ops, destroy_qp, qp->nic, &err);
     if (rc)
         return failed("destroy_qp", rc, &err);
     if (wait)

@@ -53,7 +53,7 @@ EXPORT int ibv_query_device(struct ibv_context *context, struct ibv_device_attr 
     struct context *c = context_of(context);
     struct rnic_device_attr got;
     struct rnic_err err = {0};
-    int rc = c->ops->query_device(c->nic, &got, &err);
+    int rc = CALL(c->ops, query_device, c->nic, &got, &err);
     if (!rc)
         show_device(&got, attr);
     return failed("query_device", rc, &err);
@@ -109,7 +109,7 @@ static int query_port(struct ibv_context *context, uint8_t port, struct ibv_port
     struct context *c = context_of(context);
     struct rnic_port_attr got;
     struct rnic_err err = {0};
-    int rc = c->ops->query_port(c->nic, port, &got, &err);
+    int rc = CALL(c->ops, query_port, c->nic, port, &got, &err);
     if (rc)
         return failed("query_port", rc, &err);
     struct ibv_port_attr all = {
@@ -176,7 +176,9 @@ static int gid_entry(struct ibv_context *context, uint32_t port, uint32_t index,
 
 EXPORT int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid) {
     struct ibv_gid_entry entry;
-    int rc = gid_entry(context, port, (uint32_t)index, &entry);
+    int rc = failed("query_gid", FAILS(query_gid), NULL);
+    if (!rc)
+        rc = gid_entry(context, port, (uint32_t)index, &entry);
     if (rc && rc != ENODATA)
         return -1;
     if (rc)
@@ -191,7 +193,9 @@ EXPORT int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_
     struct ibv_gid_entry all;
     if (flags)
         return refused("query_gid_ex", EINVAL, "flags is not 0");
-    int rc = gid_entry(context, port, index, &all);
+    int rc = failed("query_gid_ex", FAILS(query_gid), NULL);
+    if (!rc)
+        rc = gid_entry(context, port, index, &all);
     if (!rc)
         memcpy(entry, &all, size < sizeof all ? size : sizeof all);
     return rc;

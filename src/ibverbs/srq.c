@@ -78,7 +78,7 @@ static int post_srq_ops(struct ibv_srq *pub, struct ibv_ops_wr *op, struct ibv_o
 static int end_srq(struct srq *srq, bool wait) {
     struct ibv_srq *pub = &srq->pub;
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)->ops->destroy_srq(srq->nic, &err);
+    int rc = CALL(context_of(pub->context)->ops, destroy_srq, srq->nic, &err);
     if (rc)
         return failed("destroy_srq", rc, &err);
     if (wait)

@@ -26,7 +26,7 @@ static struct ibv_xrcd *open_xrcd(struct ibv_context *context, struct ibv_xrcd_i
 static int close_xrcd(struct ibv_xrcd *pub) {
     struct xrcd *xrcd = (struct xrcd *)pub;
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)->ops->close_xrcd(xrcd->nic, &err);
+    int rc = CALL(context_of(pub->context)->ops, close_xrcd, xrcd->nic, &err);
     if (rc)
         return failed("close_xrcd", rc, &err);
     object_remove(pub->context, &xrcd->object);

@@ -210,6 +210,7 @@
     X(drop_resources, "no room to queue a response")                                                                   \
     X(drop_malformed, "headers contradict each other")                                                                 \
     X(drop_slot_full, "for a process whose forwarding queue is full")                                                  \
+    X(drop_port_down, "the port is down on purpose")                                                                   \
     X(drop_no_slot, "for a process that is not there (any more)")                                                      \
     X(drop_unanswered, "CM message for nobody, beyond those that are answered in a second")                            \
     X(drop_request, "CM request of a source that has made too many in a second")                                          \

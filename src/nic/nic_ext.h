@@ -128,6 +128,19 @@ struct rnic_ext_faults {
     int (*set)(struct rnic_context *ctx, const struct rnic_fault *fault, struct rnic_err *err); /* NULL: off */
 };
 
+/* ---------------------------------------------------------------- events on purpose */
+
+/* For the same tests: Context.raise_event(). */
+#define RNIC_EXT_EVENTS "rnic.events/1"
+
+struct rnic_ext_events {
+    /* Raises an event of the port or of the device, so many ns later, and does what it tells of: after PORT_ERR the port is
+     * DOWN, and nothing comes or goes, up to PORT_ACTIVE; after DEVICE_FATAL there is no device any more. -EINVAL: it is an
+     * event of a queue pair or of another object. */
+    int (*raise)(struct rnic_context *ctx, int event_type /* enum rnic_event_type */, uint64_t after,
+                 struct rnic_err *err);
+};
+
 /* ---------------------------------------------------------------- partitions */
 
 /* What the subnet manager of InfiniBand does, for devices that have none: Context.set_pkeys(). */

@@ -101,8 +101,8 @@ PY_ROOMS = {
     "programs": {"rnic", "ucma", "verbs", "enums", "errors", "records"},
     "cli": {"rnic", "rdmacm", "programs", "errors", "times", "records", "wording"},
 }
-# No public names: the measuring loops of `rnic perf`, and the table of the environment.
-MORE = {"cli/perf/native.py": {"_nic"}, "cli/environment.py": {"_nic"}}
+# No public names: the measuring loops of `rnic perf`, and the environment.
+MORE = {"cli/perf/native.py": {"_nic"}, "cli/environment.py": {"_nic"}, "programs/wishes.py": {"_nic"}}
 
 
 def c_files() -> list[Path]:

@@ -4,37 +4,45 @@
  */
 #include <ctype.h>
 #include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/env.h"
 #include "base/fail.h"
 
 #define ROW(n, values, otherwise, text) {"RNIC_" #n, values, otherwise, text},
 static const struct rnic_env_row rows[] = {RNIC_ENV_VARS(ROW)};
 #undef ROW
 
-#define NUMBER(n, values, otherwise, text) n,
-enum variable { RNIC_ENV_VARS(NUMBER) };
-#undef NUMBER
-
 const struct rnic_env_row *rnic_env_row(int i) {
     return i >= 0 && i < (int)(sizeof rows / sizeof *rows) ? &rows[i] : NULL;
 }
 
-/* NULL for a variable that is not set, or empty. */
-static const char *value_of(enum variable which) {
+const char *env_value(enum env_variable which) {
     const char *text = getenv(rows[which].name);
     return text && *text ? text : NULL;
 }
 
+int env_wrong(enum env_variable which, struct rnic_err *err, const char *fmt, ...) {
+    char why[sizeof err->text - 32];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(why, sizeof why, fmt, args);
+    va_end(args);
+    return fail(err, -EINVAL, "%s: %s", rows[which].name, why);
+}
+
 bool rnic_env_verbs_debug(void) {
-    const char *text = value_of(VERBS_DEBUG);
+    const char *text = env_value(ENV_VERBS_DEBUG);
     return text && strcmp(text, "0") != 0;
 }
 
-const char *rnic_env_device(void) { return value_of(DEVICE); }
+const char *rnic_env_device(void) { return env_value(ENV_DEVICE); }
 
 /* A value as a message shows it: on one line, and not longer than leaves room for the rest. */
 #define SHOWN 64
@@ -46,15 +54,16 @@ static const char *shown(const char *text, char out[SHOWN]) {
     return out;
 }
 
-int rnic_env_local(struct rnic_err *err) {
-    const char *text = value_of(LOCAL);
+static int parse_local(const char *text, struct rnic_err *err) {
     char quoted[SHOWN];
     if (!text || !strcmp(text, "on"))
         return 1;
     if (!strcmp(text, "off"))
         return 0;
-    return fail(err, -EINVAL, "%s is '%s', neither on nor off", rows[LOCAL].name, shown(text, quoted));
+    return fail(err, -EINVAL, "%s is '%s', neither on nor off", rows[ENV_LOCAL].name, shown(text, quoted));
 }
+
+int rnic_env_local(struct rnic_err *err) { return parse_local(env_value(ENV_LOCAL), err); }
 
 /* A number, decimal or with 0x, and spaces around it: what is behind it, or NULL if it is none.  010 is neither. */
 static const char *number(const char *text, unsigned long *value) {
@@ -72,15 +81,15 @@ static const char *number(const char *text, unsigned long *value) {
     return *end == ',' || !*end ? end : NULL;
 }
 
-int rnic_env_pkeys(uint16_t *pkeys, int max, struct rnic_err *err) {
-    const char *text = value_of(PKEYS), *at = text;
+static int parse_pkeys(const char *text, uint16_t *pkeys, int max, struct rnic_err *err) {
+    const char *at = text;
     char quoted[SHOWN];
     unsigned long key;
     int n = 0;
     for (; at; at = *at ? at + 1 : NULL, n++) {
         at = number(at, &key);
         if (!at)
-            return fail(err, -EINVAL, "%s is '%s', not numbers with commas between them", rows[PKEYS].name,
+            return fail(err, -EINVAL, "%s is '%s', not numbers with commas between them", rows[ENV_PKEYS].name,
                         shown(text, quoted));
         if (key > UINT16_MAX)
             return fail(err, -EINVAL, "P_Key 0x%lx does not have 16 bits", key);
@@ -88,4 +97,64 @@ int rnic_env_pkeys(uint16_t *pkeys, int max, struct rnic_err *err) {
             pkeys[n] = (uint16_t)key;
     }
     return n > max ? fail(err, -EINVAL, "%d P_Keys do not fit the table", n) : n;
+}
+
+int rnic_env_pkeys(uint16_t *pkeys, int max, struct rnic_err *err) {
+    return parse_pkeys(env_value(ENV_PKEYS), pkeys, max, err);
+}
+
+/* ---------------------------------------------------------------- values that are not the environment's yet */
+
+/* Room for the meaning of any value; limits are those of a device that has room for all. */
+union meaning {
+    struct rnic_fault fault;
+    struct rnic_env_event events[RNIC_ENV_EVENTS];
+    struct rnic_fail fail[RNIC_ENV_FAIL];
+    struct rnic_env_name names[RNIC_ENV_DEVICES];
+    char devices[RNIC_ENV_DEVICES][32];
+    struct rnic_rate rate;
+    struct rnic_device_attr attr;
+};
+
+static int check_limits(const char *value, struct rnic_device_attr *attr, struct rnic_err *err) {
+#define LARGEST(name) attr->name = INT_MAX;
+    RNIC_LIMITS(LARGEST)
+#undef LARGEST
+    return env_parse_limits(value, attr, err);
+}
+
+int rnic_env_check(const char *name, const char *value, struct rnic_err *err) {
+    union meaning m;
+    int which = 0, rc = 0;
+    while (rnic_env_row(which) && strcmp(rnic_env_row(which)->name, name))
+        which++;
+    switch (which) {
+    case ENV_FAULT:
+        rc = env_parse_fault(value, &m.fault, err);
+        break;
+    case ENV_EVENTS:
+        rc = env_parse_events(value, m.events, err);
+        break;
+    case ENV_FAIL:
+        rc = env_parse_fail(value, m.fail, err);
+        break;
+    case ENV_NAMES:
+        rc = env_parse_names(value, m.names, err);
+        break;
+    case ENV_DEVICES:
+        rc = env_parse_devices(value, m.devices, err);
+        break;
+    case ENV_RATE:
+        rc = env_parse_rate(value, &m.rate, err);
+        break;
+    case ENV_LIMITS:
+        rc = check_limits(value, &m.attr, err);
+        break;
+    case ENV_LOCAL:
+        rc = parse_local(value, err);
+        break;
+    default: /* any text, or what its reader says */
+        break;
+    }
+    return rc < 0 ? rc : 0;
 }

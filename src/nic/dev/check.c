@@ -17,8 +17,8 @@ int dev_check_alive(const struct dev *dev, struct rnic_err *err) {
 
 int dev_check_working(const struct dev *dev, struct rnic_err *err) {
     return atomic_load(&dev->fatal)
-               ? fail(err, -EIO, "the network device %s has gone, and with it this device: close the context",
-                      dev->net.netdev.name)
+               ? fail(err, -EIO, "device %s has failed, or its network device %s has gone: close the context",
+                      dev->info.name, dev->net.netdev.name)
                : 0;
 }
 

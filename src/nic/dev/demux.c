@@ -94,6 +94,10 @@ static void input(struct dev *dev, struct port *port, const struct udp_datagram 
     struct incoming in; /* not cleared: most packets are connected ones, and need little of it */
     in.dst = &port->addr;
     in.guess = guess;
+    if (dev->net.unplugged) {
+        dev->nic.counters.value[RNIC_CNT_drop_port_down]++;
+        return;
+    }
     if (!incoming_parse(&dev->nic, &in.pkt, bth, n, ICRC_BYTES))
         return;
     bool ud = in.pkt.row->mask & OPC_UD;

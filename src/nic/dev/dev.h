@@ -4,10 +4,12 @@
  * datagrams, which do not know each other but downwards: host/ uses net/, and mad/ uses both.
  *
  *   device.c    open and close
+ *   listing.c   which devices there are
  *   calls.c     what the network tells, and who has to know
  *   check.c     what verbs check first
  *   demux.c     a datagram in: which process, which QP, is its ICRC right
  *   fork.c      what a forked child does
+ *   planned.c   events that are raised on purpose
  *
  * Everything is under the lock but posting (per-queue locks, then a doorbell) and polling (the CQ's lock).
  */
@@ -45,13 +47,17 @@ struct objects {
 
 struct dev {
     struct rnic_context pub;
+    struct rnic_device_info info; /* as it was listed when it was opened */
     struct nic nic;
-    struct run run;     /* who makes progress; the lock */
-    struct net net;     /* netdev, addresses and ports, what comes by them */
-    struct host host;   /* whose it is, of the processes and queue pairs here */
-    struct mads mads;   /* the same of messages to queue pair 1 */
-    _Atomic bool dead;  /* this process is a fork of the one that opened the device */
-    _Atomic bool fatal; /* the netdev has gone: nothing is left to do but to close */
+    struct run run;               /* who makes progress; the lock */
+    struct net net;               /* netdev, addresses and ports, what comes by them */
+    struct host host;             /* whose it is, of the processes and queue pairs here */
+    struct mads mads;             /* the same of messages to queue pair 1 */
+    _Atomic bool dead;            /* this process is a fork of the one that opened the device */
+    _Atomic bool fatal;           /* the netdev has gone: nothing is left to do but to close */
+    struct planned *planned;      /* events to be raised, planned.c */
+    struct rnic_device_attr attr; /* what verbs tell and hold to; theirs, as rate */
+    struct rnic_rate rate;
     struct objects objects;
     struct store store; /* memory of its own making, and what of it other processes may import */
     struct peer peer;   /* the other process' context that this one has imported, if it has */
@@ -62,12 +68,12 @@ struct dev {
 
 static inline struct dev *dev_of(struct rnic_context *ctx) { return (struct dev *)ctx; }
 
-/* device.c. netdev: a device's name is DEVICE_PREFIX and that of its netdev.  import: of the context that has this memory file, which may
- * be this process'. */
-#define DEVICE_PREFIX "roce_"
-void device_describe(const struct netdev *net, struct rnic_device_info *out);
+/* listing.c. find: by its name, or if that is NULL the first one on a netdev; the caller keeps forks out. */
 int device_list(struct rnic_device_info *list, int max, struct rnic_err *err);
-int device_open(const char *netdev, const struct rnic_open_attr *attr, const struct rnic_provider *provider,
+int device_find(const char *name, const char *netdev, struct rnic_device_info *info, struct rnic_err *err);
+
+/* device.c. import: of the context that has this memory file, which may be this process'. */
+int device_open(const char *name, const struct rnic_open_attr *attr, const struct rnic_provider *provider,
                 struct dev **out, struct rnic_err *err);
 int device_import(int cmd_fd, const struct rnic_provider *provider, struct dev **out, struct rnic_err *err);
 int device_close(struct rnic_context *ctx);
@@ -90,6 +96,12 @@ int dev_check_port(int port, struct rnic_err *err);
  * forgotten. */
 int dev_check_events(struct dev *dev, const void *context, struct rnic_err *err);
 int dev_leave_events(struct dev *dev, const void *context, struct rnic_err *err);
+
+/* planned.c. open: what the environment plans. raise: -EINVAL: of an object, which has to fail by itself */
+extern const struct source planned_source;
+int planned_open(struct dev *dev, struct rnic_err *err);
+int planned_raise(struct dev *dev, int event_type, uint64_t after, struct rnic_err *err);
+void planned_free(struct dev *dev);
 
 /* demux.c. handed_on: by another process, which has received it */
 void demux_datagram(struct dev *dev, struct port *port, const struct udp_datagram *d, bool handed_on, uint64_t now);

@@ -23,29 +23,6 @@ static uint64_t completion_wallclock(void *arg) {
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* ---------------------------------------------------------------- list */
-
-/* A device's GUID follows its netdev; roce_ and the netdev's name is its own. */
-void device_describe(const struct netdev *net, struct rnic_device_info *out) {
-    *out = (struct rnic_device_info){
-        .guid = net->guid, .ifindex = net->ifindex, .transport = RNIC_TRANSPORT_IB, .node_type = RNIC_NODE_CA};
-    snprintf(out->name, sizeof out->name, DEVICE_PREFIX "%s", net->name);
-    snprintf(out->netdev, sizeof out->netdev, "%s", net->name);
-}
-
-int device_list(struct rnic_device_info *list, int max, struct rnic_err *err) {
-    struct netdev *nets = calloc((size_t)(max > 0 ? max : 1), sizeof *nets);
-    if (!nets)
-        return fail(err, -ENOMEM, "no memory for a list of %d devices", max);
-    fork_keep_out();
-    int n = netdev_list(nets, max, err);
-    fork_let_in();
-    for (int i = 0; i < n && i < max; i++)
-        device_describe(&nets[i], &list[i]);
-    free(nets);
-    return n;
-}
-
 /* ---------------------------------------------------------------- open */
 
 /* The host's slot is there before the ports and after them, as they have their answers sent to it. */
@@ -63,6 +40,8 @@ static int open_parts(struct dev *dev, const struct rnic_open_attr *attr, struct
         rc = host_open(&dev->host, attr->local >= 0, err);
     if (!rc)
         rc = net_open(&dev->net, attr, &dev->host.slots[0], err);
+    if (!rc)
+        rc = planned_open(dev, err);
     return rc ? rc : engine_start(&dev->run, err);
 }
 
@@ -79,6 +58,7 @@ static void close_parts(struct dev *dev) {
     free(dev->nic.xrc_srqs);
     store_close(&dev->store);
     peer_close(&dev->peer);
+    planned_free(dev);
     run_free(&dev->run);
     free(dev);
 }
@@ -86,11 +66,17 @@ static void close_parts(struct dev *dev) {
 /* The rooms, each of which knows those before it. */
 static void join(struct dev *dev) {
     const struct run_source sources[] = {
-        {&wire_source, &dev->net},       {&forward_source, &dev->host},
-        {&outbox_source, &dev->host},    {&lanes_source, &dev->host},
-        {&doors_source, &dev->host},     {&mcast_source, &dev->net},
-        {&listeners_source, &dev->host}, {&follow_source, &dev->net},
-        {&frames_source, &dev->net},     {NULL, NULL},
+        {&wire_source, &dev->net},
+        {&forward_source, &dev->host},
+        {&outbox_source, &dev->host},
+        {&lanes_source, &dev->host},
+        {&doors_source, &dev->host},
+        {&mcast_source, &dev->net},
+        {&listeners_source, &dev->host},
+        {&follow_source, &dev->net},
+        {&frames_source, &dev->net},
+        {&planned_source, dev},
+        {NULL, NULL},
     };
     _Static_assert(sizeof sources / sizeof *sources <= RUN_SOURCES + 1, "RUN_SOURCES");
     run_init(&dev->run, &dev->nic, sources);
@@ -102,21 +88,22 @@ static void join(struct dev *dev) {
 }
 
 /* No fork comes in between: what is made here is not known to the process' list yet. */
-static int open_device(const char *netdev, const struct rnic_open_attr *attr, const struct rnic_provider *provider,
-                       struct dev **out, struct rnic_err *err) {
+static int open_device(const struct rnic_device_info *info, const struct rnic_open_attr *attr,
+                       const struct rnic_provider *provider, struct dev **out, struct rnic_err *err) {
     static const struct rnic_open_attr defaults;
     struct dev *dev = aligned_alloc(64, (sizeof *dev + 63) & ~(size_t)63);
     if (!dev)
         return fail(err, -ENOMEM, "no memory for the device");
     memset(dev, 0, sizeof *dev);
     dev->store.fd = dev->peer.fd = -1;
+    dev->info = *info;
     dev->pub.ops = provider->ops;
     dev->pub.provider = provider;
     dev->pub.num_comp_vectors = COMP_VECTORS;
     dev->nic.cq_timing = (struct cq_timing){.clock = completion_clock, .wallclock = completion_wallclock};
     rng_seed(&dev->nic.rng, (uint64_t)rng_secret() << 32 | rng_secret());
     join(dev);
-    int rc = net_find(&dev->net, netdev, err);
+    int rc = net_find(&dev->net, info->netdev, err);
     if (!rc)
         rc = open_parts(dev, attr ? attr : &defaults, err);
     if (rc)
@@ -126,10 +113,13 @@ static int open_device(const char *netdev, const struct rnic_open_attr *attr, co
     return rc;
 }
 
-int device_open(const char *netdev, const struct rnic_open_attr *attr, const struct rnic_provider *provider,
+int device_open(const char *name, const struct rnic_open_attr *attr, const struct rnic_provider *provider,
                 struct dev **out, struct rnic_err *err) {
+    struct rnic_device_info info;
     fork_keep_out();
-    int rc = open_device(netdev, attr, provider, out, err);
+    int rc = device_find(name, NULL, &info, err);
+    if (!rc)
+        rc = open_device(&info, attr, provider, out, err);
     if (!rc)
         fork_register(*out);
     fork_let_in();
@@ -141,11 +131,14 @@ int device_open(const char *netdev, const struct rnic_open_attr *attr, const str
 /* A device beside that of the other process, with the other's memory file. */
 static int open_beside(int cmd_fd, const struct rnic_provider *provider, struct dev **out, struct rnic_err *err) {
     struct peer peer;
+    struct rnic_device_info info;
     struct dev *dev = NULL;
     int rc = peer_open(&peer, cmd_fd, err);
     if (rc)
         return rc;
-    rc = open_device(peer.head.netdev, NULL, provider, &dev, err);
+    rc = device_find(NULL, peer.head.netdev, &info, err);
+    if (!rc)
+        rc = open_device(&info, NULL, provider, &dev, err);
     if (!rc && dev->net.netdev.guid != peer.head.guid) {
         close_parts(dev);
         rc = fail(err, -ENODEV, "the context is of another device %s, in another network namespace or on another host",

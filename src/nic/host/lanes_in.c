@@ -59,6 +59,10 @@ static void input(struct host *host, struct lane *l, const struct ring_packet *p
     uint8_t grh[GRH_BYTES];
     if (p->kind & RING_VOID) /* of a queue pair that is no more */
         return;
+    if (host->net->unplugged) {
+        DROP(host, port_down);
+        return;
+    }
     if (!incoming_parse(host->nic, &pkt, p->head, p->length, p->kind & LANE_DATAGRAM ? GRH_BYTES : 0))
         return;
     pkt.payload = p->bytes + pkt.row->header;

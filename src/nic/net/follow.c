@@ -46,13 +46,13 @@ static void port_event(struct net *net, int type) {
 }
 
 void follow_apply(struct net *net, const struct netdev *fresh, uint64_t now) {
-    bool changed = fresh->up != net->netdev.up;
+    bool up = fresh->up && !net->unplugged, changed = up != net->netdev.up;
     pthread_mutex_lock(&net->lock);
-    net->netdev.up = fresh->up;
+    net->netdev.up = up;
     net->netdev.mtu = fresh->mtu;
     pthread_mutex_unlock(&net->lock);
     if (changed)
-        port_event(net, fresh->up ? RNIC_EVENT_PORT_ACTIVE : RNIC_EVENT_PORT_ERR);
+        port_event(net, up ? RNIC_EVENT_PORT_ACTIVE : RNIC_EVENT_PORT_ERR);
     if (ports_follow(net, fresh, now)) {
         net->calls->readdressed(net->owner);
         port_event(net, RNIC_EVENT_GID_CHANGE);

@@ -25,6 +25,47 @@ int net_find(struct net *net, const char *netdev, struct rnic_err *err) {
     return rc;
 }
 
+/* ---------------------------------------------------------------- faults on purpose */
+
+static void start_faults(struct net *net) {
+    static const struct rnic_fault all = {.loss = 1000000};
+    const struct rnic_fault *fault = net->unplugged ? &all : net->has_faults ? &net->faults : NULL;
+    udp_tx_flush(&net->tx);
+    fault_set(&net->fault, fault);
+    net->nic->faulty = fault != NULL;
+    frames_set_fault(net, fault);
+}
+
+void net_set_fault(struct net *net, const struct rnic_fault *fault) {
+    net->has_faults = fault != NULL;
+    if (fault)
+        net->faults = *fault;
+    start_faults(net);
+}
+
+void net_find_unplugged(struct net *net) {
+    net->unplugged = true;
+    net->netdev.up = false;
+    start_faults(net);
+}
+
+void net_unplug(struct net *net, bool unplugged, uint64_t now) {
+    net->unplugged = unplugged;
+    start_faults(net);
+    follow_look(net, now);
+}
+
+/* What the environment asks for, where the program does not. */
+static int read_faults(struct net *net, struct rnic_err *err) {
+    int rc = rnic_env_fault(&net->faults, err);
+    net->has_faults = rc > 0;
+    if (rc >= 0)
+        start_faults(net);
+    return rc < 0 ? rc : 0;
+}
+
+/* ---------------------------------------------------------------- open and close */
+
 /* Where nothing can mark a packet, nobody is to look for marks. */
 static bool controls_congestion(const struct net *net, int asked) { return asked ? asked > 0 : !net->netdev.loopback; }
 
@@ -47,7 +88,7 @@ int net_open(struct net *net, const struct rnic_open_attr *attr, const struct sl
     net->nic->wire = &net->tx.link;
     if (attr->no_gso)
         net->tx.max_packets = 1;
-    return 0;
+    return read_faults(net, err);
 }
 
 void net_leave(struct net *net) {
@@ -78,11 +119,4 @@ void net_abandon(struct net *net) {
     mcast_abandon(net);
     frames_abandon(net);
     follow_close(net);
-}
-
-void net_set_fault(struct net *net, const struct rnic_fault *fault) {
-    udp_tx_flush(&net->tx);
-    fault_set(&net->fault, fault);
-    net->nic->faulty = fault != NULL;
-    frames_set_fault(net, fault);
 }

@@ -62,7 +62,10 @@ struct net {
     struct frames *frames; /* see frames.c; NULL without RAW_PACKET queue pairs */
     struct way senders[NET_SENDERS];
 
-    struct fault fault; /* what the injector holds, of this link and of lanes */
+    struct fault fault;       /* what the injector holds, of this link and of lanes */
+    struct rnic_fault faults; /* what is asked of it, */
+    bool has_faults;          /* if something is */
+    bool unplugged;           /* on purpose: nothing comes or goes, as if the cable were out */
     struct udp_tx tx;
     struct udp_rx rx;
 
@@ -91,6 +94,8 @@ void net_free(struct net *net);
 void net_fail(struct net *net);    /* the netdev has gone: nothing comes or goes any more */
 void net_abandon(struct net *net); /* in a forked child */
 void net_set_fault(struct net *net, const struct rnic_fault *fault);
+void net_unplug(struct net *net, bool unplugged, uint64_t now); /* and tells it */
+void net_find_unplugged(struct net *net);                       /* while it is opened: it was so before */
 
 /* ports.c */
 int ports_open(struct net *net, struct rnic_err *err);

@@ -21,7 +21,9 @@ int soft_create_ah(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct r
     ah->attr = *attr;
     dev_lock(dev);
     ah_reap(&dev->nic);
-    rc = link_resolve(dev->nic.wire, attr, WAY_EACH, &ah->way, NULL, err);
+    rc = verbs_check_room(dev, KIND_AH, err);
+    if (!rc)
+        rc = link_resolve(dev->nic.wire, attr, WAY_EACH, &ah->way, NULL, err);
     if (!rc) {
         ((struct pd *)pd)->ahs++;
         way_hold(&ah->way);

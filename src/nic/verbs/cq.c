@@ -75,10 +75,9 @@ int soft_get_cq_event(struct rnic_comp_channel *ch, struct rnic_cq **cq, struct 
     return 0;
 }
 
-static int check_cqe(int64_t cqe, struct rnic_err *err) {
-    return cqe >= 1 && cqe <= MAX_CQE
-               ? 0
-               : fail(err, -EINVAL, "%lld entries; allowed are 1 to %d", (long long)cqe, MAX_CQE);
+static int check_cqe(const struct dev *dev, int64_t cqe, struct rnic_err *err) {
+    int most = dev->attr.max_cqe;
+    return cqe >= 1 && cqe <= most ? 0 : fail(err, -EINVAL, "%lld entries; allowed are 1 to %d", (long long)cqe, most);
 }
 
 #define WC_FLAGS                                                                                                       \
@@ -108,7 +107,7 @@ static int check_extensions(const struct rnic_cq_init_attr_ex *attr, struct rnic
 static int check_create(struct rnic_context *ctx, const struct rnic_cq_init_attr_ex *attr, struct rnic_err *err) {
     int rc = dev_check_usable(dev_of(ctx), err);
     if (!rc)
-        rc = check_cqe(attr->cqe, err);
+        rc = check_cqe(dev_of(ctx), attr->cqe, err);
     if (rc)
         return rc;
     if (attr->comp_vector >= COMP_VECTORS)
@@ -140,10 +139,16 @@ int soft_create_cq_ex(struct rnic_context *ctx, const struct rnic_cq_init_attr_e
     cq->pub.channel = attr->channel;
     cq->pub.cq_context = attr->cq_context;
     dev_lock(dev);
-    dev->objects.cqs++;
+    rc = verbs_check_room(dev, KIND_CQ, err);
+    dev->objects.cqs += !rc;
     if (ch)
-        ch->cqs++;
+        ch->cqs += !rc;
     dev_unlock(dev);
+    if (rc) {
+        cq_free(cq);
+        free(cq);
+        return rc;
+    }
     *out = &cq->pub;
     return 0;
 }
@@ -176,7 +181,7 @@ int soft_resize_cq(struct rnic_cq *cq, int cqe, struct rnic_err *err) {
     struct dev *dev = dev_of(cq->ctx);
     int rc = dev_check_usable(dev, err);
     if (!rc)
-        rc = check_cqe(cqe, err);
+        rc = check_cqe(dev, cqe, err);
     if (rc)
         return rc;
     dev_lock(dev);

@@ -56,41 +56,7 @@ static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *
     int rc = dev_check_working(dev, err);
     if (rc)
         return rc;
-    *attr = (struct rnic_device_attr){
-        .fw_ver = RNIC_VERSION,
-        .node_guid = dev->net.netdev.guid,
-        .sys_image_guid = dev->net.netdev.guid,
-        .max_mr_size = 1ull << 47,
-        .page_size_cap = 0xFFFFF000,
-        .max_qp = MAX_QP,
-        .max_qp_wr = MAX_QP_WR,
-        .device_cap_flags = RNIC_DEVICE_CURR_QP_STATE_MOD | RNIC_DEVICE_SYS_IMAGE_GUID | RNIC_DEVICE_RC_RNR_NAK_GEN |
-                            RNIC_DEVICE_SRQ_RESIZE | RNIC_DEVICE_N_NOTIFY_CQ | RNIC_DEVICE_MEM_WINDOW |
-                            RNIC_DEVICE_MEM_WINDOW_TYPE_2B | RNIC_DEVICE_XRC | RNIC_DEVICE_PORT_ACTIVE_EVENT |
-                            RNIC_DEVICE_BAD_PKEY_CNTR | RNIC_DEVICE_BAD_QKEY_CNTR | RNIC_DEVICE_AUTO_PATH_MIG |
-                            RNIC_DEVICE_RAW_IP_CSUM | RNIC_DEVICE_MANAGED_FLOW_STEERING,
-        .max_sge = MAX_SGE,
-        .max_sge_rd = MAX_SGE,
-        .max_cq = MAX_CQ,
-        .max_cqe = MAX_CQE,
-        .max_mr = MAX_MR,
-        .max_pd = MAX_PD,
-        .max_qp_rd_atom = MAX_RD_ATOMIC,
-        .max_res_rd_atom = MAX_RD_ATOMIC * MAX_QP,
-        .max_qp_init_rd_atom = MAX_RD_ATOMIC,
-        .atomic_cap = RNIC_ATOMIC_GLOB,
-        .max_mw = MW_MAX,
-        .max_mcast_grp = MAX_GROUPS,
-        .max_mcast_qp_attach = MAX_QP,
-        .max_ah = MAX_AH,
-        .max_srq = MAX_SRQ,
-        .max_srq_wr = MAX_SRQ_WR,
-        .max_srq_sge = MAX_SGE,
-        .max_pkeys = PKEYS,
-        .local_ca_ack_delay = 15, /* 4.096 us * 2^15: a host under load */
-        .phys_port_cnt = 1,
-        .max_inline_data = MAX_INLINE,
-    };
+    *attr = dev->attr;
     return 0;
 }
 
@@ -151,8 +117,8 @@ static int soft_query_port(struct rnic_context *ctx, int port, struct rnic_port_
         .qkey_viol_cntr = violations(counters.value[RNIC_CNT_drop_bad_qkey]),
         .pkey_tbl_len = PKEYS,
         .max_vl_num = 1,
-        .active_width = 1,
-        .active_speed = 1,
+        .active_width = dev_of(ctx)->rate.width,
+        .active_speed = dev_of(ctx)->rate.speed,
         .phys_state = up ? 5 : 3, /* LinkUp, Disabled */
         .link_layer = RNIC_LINK_LAYER_ETHERNET,
     };
@@ -222,6 +188,11 @@ static int soft_set_fault(struct rnic_context *ctx, const struct rnic_fault *fau
     dev_unlock(dev);
     engine_wake(&dev->run); /* it may have to wait for what the injector holds */
     return 0;
+}
+
+static int soft_raise_event(struct rnic_context *ctx, int event_type, uint64_t after, struct rnic_err *err) {
+    int rc = dev_check_usable(dev_of(ctx), err);
+    return rc ? rc : planned_raise(dev_of(ctx), event_type, after, err);
 }
 
 static int soft_get_async_event(struct rnic_context *ctx, struct rnic_async_event *event, struct rnic_err *err) {
@@ -346,6 +317,7 @@ static const struct rnic_ext_cm cm = {
 static const struct rnic_ext_now now = {.post_send = soft_post_send_now, .poll_cq = soft_poll_cq_now};
 static const struct rnic_ext_stats stats = {.query_counters = soft_query_counters, .query_qp = soft_query_qp_stats};
 static const struct rnic_ext_faults faults = {.set = soft_set_fault};
+static const struct rnic_ext_events events = {.raise = soft_raise_event};
 static const struct rnic_ext_pkeys pkeys = {.set = soft_set_pkeys};
 static const struct rnic_ext_memory memory = {.alloc_mr = soft_alloc_mr};
 static const struct rnic_ext_query query = {
@@ -356,6 +328,7 @@ static const struct rnic_ext_query query = {
 };
 
 const struct rnic_extension soft_extensions[] = {
-    {RNIC_EXT_CM, &cm},       {RNIC_EXT_NOW, &now},       {RNIC_EXT_STATS, &stats}, {RNIC_EXT_FAULTS, &faults},
-    {RNIC_EXT_PKEYS, &pkeys}, {RNIC_EXT_MEMORY, &memory}, {RNIC_EXT_QUERY, &query}, {0},
+    {RNIC_EXT_CM, &cm},         {RNIC_EXT_NOW, &now},       {RNIC_EXT_STATS, &stats},
+    {RNIC_EXT_FAULTS, &faults}, {RNIC_EXT_PKEYS, &pkeys},   {RNIC_EXT_MEMORY, &memory},
+    {RNIC_EXT_QUERY, &query},   {RNIC_EXT_EVENTS, &events}, {0},
 };

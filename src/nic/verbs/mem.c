@@ -53,7 +53,15 @@ int soft_alloc_pd(struct rnic_context *ctx, struct rnic_pd **out, struct rnic_er
     struct pd *pd = rc ? NULL : new_pd(ctx);
     if (!pd)
         return rc ? rc : fail(err, -ENOMEM, "no memory");
-    enter_pd(pd);
+    dev_lock(dev_of(ctx));
+    rc = verbs_check_room(dev_of(ctx), KIND_PD, err);
+    if (!rc)
+        link_pd(dev_of(ctx), pd);
+    dev_unlock(dev_of(ctx));
+    if (rc) {
+        free(pd);
+        return rc;
+    }
     *out = &pd->pub;
     return 0;
 }
@@ -231,15 +239,20 @@ int withdraw_mr(struct dev *dev, struct mr *mr, struct rnic_err *err) {
     return rc;
 }
 
-static int no_key(int rc, struct rnic_err *err) {
-    return rc == -EEXIST ? fail(err, rc, "this context has a region with the same key already")
-                         : fail(err, rc, "no memory for the key table, or %d regions are registered", MAX_MR);
+static int give_key(struct dev *dev, struct mr *mr, uint32_t key, struct rnic_err *err) {
+    int rc = verbs_check_room(dev, KIND_MR, err);
+    if (rc)
+        return rc;
+    rc = key ? mr_insert_as(&dev->nic.mrs, mr, key) : mr_insert(&dev->nic.mrs, mr);
+    if (rc == -EEXIST)
+        return fail(err, rc, "this context has a region with the same key already");
+    return rc ? fail(err, rc, "no memory for the key table, or %d regions are registered", MAX_MR) : 0;
 }
 
 int enter_mr(struct mr *mr, uint32_t key, struct rnic_mr **out, struct rnic_err *err) {
     struct dev *dev = dev_of(mr->pub.ctx);
     dev_lock(dev);
-    int rc = key ? mr_insert_as(&dev->nic.mrs, mr, key) : mr_insert(&dev->nic.mrs, mr);
+    int rc = give_key(dev, mr, key, err);
     if (!rc) {
         ((struct pd *)mr->pub.pd)->mrs++;
         if (mr->dm)
@@ -250,7 +263,7 @@ int enter_mr(struct mr *mr, uint32_t key, struct rnic_mr **out, struct rnic_err 
     dev_unlock(dev);
     if (rc) {
         free_mr(mr);
-        return no_key(rc, err);
+        return rc;
     }
     *out = &mr->pub;
     return 0;

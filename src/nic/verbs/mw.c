@@ -21,13 +21,15 @@ int soft_alloc_mw(struct rnic_pd *pd, int type, struct rnic_mw **out, struct rni
         return fail(err, -ENOMEM, "no memory");
     mw->pub = (struct rnic_mw){pd->ctx, pd, 0, type};
     dev_lock(dev);
-    rc = mw_insert(&dev->nic.mrs, mw);
+    rc = verbs_check_room(dev, KIND_MW, err);
+    if (!rc && (rc = mw_insert(&dev->nic.mrs, mw)))
+        fail(err, rc, "no memory for the key table, or there are %u memory windows", MW_MAX);
     if (!rc)
         ((struct pd *)pd)->mws++;
     dev_unlock(dev);
     if (rc) {
         free(mw);
-        return fail(err, rc, "no memory for the key table, or there are %u memory windows", MW_MAX);
+        return rc;
     }
     *out = &mw->pub;
     return 0;

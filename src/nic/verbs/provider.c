@@ -2,31 +2,36 @@
  *
  * The software RNIC as a provider of devices: which there are, and opening one.
  */
-#include <errno.h>
-#include <string.h>
-
-#include "base/fail.h"
 #include "verbs/verbs.h"
 
 static int open_soft(const char *name, const struct rnic_open_attr *attr, struct rnic_context **ctx,
                      struct rnic_err *err) {
-    static const char prefix[] = DEVICE_PREFIX;
+    struct rnic_device_attr limits;
+    struct rnic_rate rate;
     struct dev *dev = NULL;
-    if (strncmp(name, prefix, sizeof prefix - 1))
-        return fail(err, -ENODEV, "no software RNIC has the name %s", name);
-    int rc = device_open(name + sizeof prefix - 1, attr, &rnic_soft, &dev, err);
+    int rc = verbs_read_attr(&limits, &rate, err);
     if (!rc)
-        *ctx = &dev->pub;
-    return rc;
+        rc = device_open(name, attr, &rnic_soft, &dev, err);
+    if (rc)
+        return rc;
+    verbs_set_attr(dev, &limits, &rate);
+    *ctx = &dev->pub;
+    return 0;
 }
 
 static int import_soft(int cmd_fd, struct rnic_context **ctx, struct rnic_device_info *info, struct rnic_err *err) {
+    struct rnic_device_attr limits;
+    struct rnic_rate rate;
     struct dev *dev = NULL;
-    int rc = device_import(cmd_fd, &rnic_soft, &dev, err);
+    int rc = verbs_read_attr(&limits, &rate, err);
+    if (!rc)
+        rc = device_import(cmd_fd, &rnic_soft, &dev, err);
     if (rc)
         return rc;
+    if (!dev->attr.max_qp) /* not one that is open in this process already */
+        verbs_set_attr(dev, &limits, &rate);
     *ctx = &dev->pub;
-    device_describe(&dev->net.netdev, info);
+    *info = dev->info;
     return 0;
 }
 

@@ -14,15 +14,16 @@
 
 #define NOW_BYTES 4096 /* are copied in a tenth of a microsecond */
 
-static int check_cap(const struct rnic_qp_cap *cap, struct rnic_err *err) {
+static int check_cap(const struct rnic_device_attr *limits, const struct rnic_qp_cap *cap, struct rnic_err *err) {
+    uint32_t max_wr = (uint32_t)limits->max_qp_wr, max_sge = (uint32_t)limits->max_sge;
     const struct {
         uint32_t value, most;
         const char *name;
-    } rows[] = {{cap->max_send_wr, MAX_QP_WR, "max_send_wr"},
-                {cap->max_recv_wr, MAX_QP_WR, "max_recv_wr"},
-                {cap->max_send_sge, MAX_SGE, "max_send_sge"},
-                {cap->max_recv_sge, MAX_SGE, "max_recv_sge"},
-                {cap->max_inline_data, MAX_INLINE, "max_inline_data"}};
+    } rows[] = {{cap->max_send_wr, max_wr, "max_send_wr"},
+                {cap->max_recv_wr, max_wr, "max_recv_wr"},
+                {cap->max_send_sge, max_sge, "max_send_sge"},
+                {cap->max_recv_sge, max_sge, "max_recv_sge"},
+                {cap->max_inline_data, limits->max_inline_data, "max_inline_data"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (rows[i].value > rows[i].most)
             return fail(err, -EINVAL, "cap.%s is %u; the device has %u", rows[i].name, rows[i].value, rows[i].most);
@@ -73,7 +74,7 @@ static int check_init(const struct rnic_pd *pd, const struct rnic_qp_init_attr *
     if (attr->srq && ((const struct srq *)attr->srq)->tags && verbs_check_tagged(attr, err))
         return -EOPNOTSUPP;
     int rc = check_cqs(pd, attr, err);
-    return rc ? rc : check_cap(&attr->cap, err);
+    return rc ? rc : check_cap(&dev_of(pd->ctx)->attr, &attr->cap, err);
 }
 
 void verbs_free_qp(struct qp *qp) {
@@ -170,7 +171,10 @@ static void count_users(struct qp *qp, int by) {
 }
 
 int verbs_enter_qp(struct dev *dev, struct qp *qp, struct rnic_err *err) {
-    int rc = run_reserve(&dev->run, (uint32_t)dev->objects.qps);
+    int rc = verbs_check_room(dev, KIND_QP, err);
+    if (rc)
+        return rc;
+    rc = run_reserve(&dev->run, (uint32_t)dev->objects.qps);
     if (rc)
         return fail(err, rc, "no memory");
     rc = number_qp(dev, qp, err);

@@ -173,9 +173,23 @@ static int make_way(struct dev *dev, struct qp *qp, const struct rnic_qp_attr *a
     return rc ? rc : verbs_close_off(dev, qp, is_end(attr, mask), err);
 }
 
+/* Against what the environment has made smaller; the rest is for the service to say. */
+static int check_reads(const struct rnic_device_attr *limits, const struct rnic_qp_attr *attr, uint32_t mask,
+                       struct rnic_err *err) {
+    if ((mask & RNIC_QP_MAX_QP_RD_ATOMIC) && attr->max_rd_atomic > limits->max_qp_init_rd_atom)
+        return fail(err, -EINVAL, "max_rd_atomic is %d; the device has %d", attr->max_rd_atomic,
+                    limits->max_qp_init_rd_atom);
+    if ((mask & RNIC_QP_MAX_DEST_RD_ATOMIC) && attr->max_dest_rd_atomic > limits->max_qp_rd_atom)
+        return fail(err, -EINVAL, "max_dest_rd_atomic is %d; the device has %d", attr->max_dest_rd_atomic,
+                    limits->max_qp_rd_atom);
+    return 0;
+}
+
 int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
     int rc = dev_check_usable(dev, err);
+    if (!rc)
+        rc = check_reads(&dev->attr, attr, mask, err);
     if (rc)
         return rc;
     dev_lock(dev);

@@ -10,11 +10,11 @@
 #include "queue/tag.h"
 #include "verbs/verbs.h"
 
-static int check_srq(const struct rnic_srq_attr *attr, struct rnic_err *err) {
-    if (attr->max_wr < 1 || attr->max_wr > MAX_SRQ_WR)
-        return fail(err, -EINVAL, "max_wr is %u; allowed are 1 to %d", attr->max_wr, MAX_SRQ_WR);
-    if (attr->max_sge > MAX_SGE)
-        return fail(err, -EINVAL, "max_sge is %u; the device has %d", attr->max_sge, MAX_SGE);
+static int check_srq(const struct rnic_device_attr *limits, const struct rnic_srq_attr *attr, struct rnic_err *err) {
+    if (attr->max_wr < 1 || attr->max_wr > (uint32_t)limits->max_srq_wr)
+        return fail(err, -EINVAL, "max_wr is %u; allowed are 1 to %d", attr->max_wr, limits->max_srq_wr);
+    if (attr->max_sge > (uint32_t)limits->max_srq_sge)
+        return fail(err, -EINVAL, "max_sge is %u; the device has %d", attr->max_sge, limits->max_srq_sge);
     return 0;
 }
 
@@ -22,7 +22,7 @@ int verbs_make_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr *
                    struct rnic_err *err) {
     int rc = dev_check_usable(dev_of(pd->ctx), err);
     if (!rc)
-        rc = check_srq(attr, err);
+        rc = check_srq(&dev_of(pd->ctx)->attr, attr, err);
     if (rc)
         return rc;
     struct srq *srq = calloc(1, sizeof *srq);
@@ -38,6 +38,12 @@ int verbs_make_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr *
     return 0;
 }
 
+static void free_srq(struct srq *srq) {
+    verbs_free_tags(srq);
+    srq_free(srq);
+    free(srq);
+}
+
 int soft_create_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr *attr, struct rnic_srq **out,
                     struct rnic_err *err) {
     struct dev *dev = dev_of(pd->ctx);
@@ -48,10 +54,14 @@ int soft_create_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr 
     if (rc)
         return rc;
     dev_lock(dev);
-    ((struct pd *)pd)->srqs++;
+    rc = verbs_check_room(dev, KIND_SRQ, err);
+    ((struct pd *)pd)->srqs += !rc;
     dev_unlock(dev);
-    *out = &srq->pub;
-    return 0;
+    if (rc)
+        free_srq(srq);
+    else
+        *out = &srq->pub;
+    return rc;
 }
 
 /* ---------------------------------------------------------------- of other types */
@@ -79,7 +89,9 @@ static int check_ex(struct rnic_context *ctx, const struct rnic_srq_init_attr_ex
 /* What makes it one of its type; under the lock. */
 static int specialise(struct dev *dev, struct srq *srq, const struct rnic_srq_init_attr_ex *attr,
                       struct rnic_err *err) {
-    int rc = attr->srq_type == RNIC_SRQT_XRC ? verbs_join_domain(dev, srq, attr, err) : 0;
+    int rc = verbs_check_room(dev, KIND_SRQ, err);
+    if (!rc && attr->srq_type == RNIC_SRQT_XRC)
+        rc = verbs_join_domain(dev, srq, attr, err);
     if (rc)
         return rc;
     srq->cq = attr->cq;
@@ -87,12 +99,6 @@ static int specialise(struct dev *dev, struct srq *srq, const struct rnic_srq_in
         ((struct cq *)attr->cq)->qps++;
     ((struct pd *)srq->pub.pd)->srqs++;
     return 0;
-}
-
-static void free_srq(struct srq *srq) {
-    verbs_free_tags(srq);
-    srq_free(srq);
-    free(srq);
 }
 
 int soft_create_srq_ex(struct rnic_context *ctx, struct rnic_srq_init_attr_ex *attr, struct rnic_srq **out,
@@ -143,8 +149,8 @@ int soft_modify_srq(struct rnic_srq *pub, const struct rnic_srq_attr *attr, uint
     int rc = dev_check_usable(dev, err);
     if (rc)
         return rc;
-    if ((mask & RNIC_SRQ_MAX_WR) && (attr->max_wr < 1 || attr->max_wr > MAX_SRQ_WR))
-        return fail(err, -EINVAL, "max_wr is %u; allowed are 1 to %d", attr->max_wr, MAX_SRQ_WR);
+    if ((mask & RNIC_SRQ_MAX_WR) && (attr->max_wr < 1 || attr->max_wr > (uint32_t)dev->attr.max_srq_wr))
+        return fail(err, -EINVAL, "max_wr is %u; allowed are 1 to %d", attr->max_wr, dev->attr.max_srq_wr);
     dev_lock(dev);
     rc = modify(dev, (struct srq *)pub, attr, mask, err);
     dev_unlock(dev);

@@ -6,6 +6,7 @@
  *
  *   provider.c   which devices there are; opening one
  *   device.c     the operations table and the extensions; device, port, counters, asynchronous events
+ *   limits.c     its attributes, and what is left of them
  *   caps.c       what the device can do beyond ibv_query_device
  *   qp.c         creates, destroys and posts; qp_modify.c modifies and queries; qp_ex.c is what came later
  *   cq.c, srq.c, wq.c, tag.c, xrc.c, ah.c, mcast.c, flow.c, cntr.c, mw.c    the other objects
@@ -33,6 +34,13 @@
 #define MAX_RWQ_TABLES 65536
 #define MAX_GROUPS 1024 /* each has a socket of its own */
 #define MAX_DM (256ull << 20) /* bytes of device memory in all */
+
+/* limits.c. read: the device's own, or what the environment makes of them.  check_room: under the lock; -ENOMEM: there are
+ * as many as the device has, where the environment has made that fewer */
+enum verbs_kind { KIND_PD, KIND_CQ, KIND_QP, KIND_MR, KIND_SRQ, KIND_MW, KIND_AH };
+int verbs_read_attr(struct rnic_device_attr *attr, struct rnic_rate *rate, struct rnic_err *err);
+void verbs_set_attr(struct dev *dev, const struct rnic_device_attr *attr, const struct rnic_rate *rate);
+int verbs_check_room(const struct dev *dev, enum verbs_kind kind, struct rnic_err *err);
 
 /* mem.c */
 int soft_alloc_pd(struct rnic_context *ctx, struct rnic_pd **out, struct rnic_err *err);

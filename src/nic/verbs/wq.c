@@ -13,7 +13,8 @@
 
 /* ---------------------------------------------------------------- work queues */
 
-static int check_wq(const struct rnic_context *ctx, const struct rnic_wq_init_attr *attr, struct rnic_err *err) {
+static int check_wq(struct rnic_context *ctx, const struct rnic_wq_init_attr *attr, struct rnic_err *err) {
+    const struct rnic_device_attr *limits = &dev_of(ctx)->attr;
     if (attr->wq_type != RNIC_WQT_RQ)
         return fail(err, -EINVAL, "work queue type %d does not exist; there is RQ (%d)", attr->wq_type, RNIC_WQT_RQ);
     if (attr->create_flags)
@@ -22,10 +23,10 @@ static int check_wq(const struct rnic_context *ctx, const struct rnic_wq_init_at
         return fail(err, -EINVAL, "a work queue needs a pd and a cq");
     if (attr->pd->ctx != ctx || attr->cq->ctx != ctx)
         return fail(err, -EINVAL, "the protection domain or the completion queue belongs to another device");
-    if (attr->max_wr < 1 || attr->max_wr > MAX_QP_WR)
-        return fail(err, -EINVAL, "max_wr is %u; allowed are 1 to %d", attr->max_wr, MAX_QP_WR);
-    if (attr->max_sge > MAX_SGE)
-        return fail(err, -EINVAL, "max_sge is %u; the device has %d", attr->max_sge, MAX_SGE);
+    if (attr->max_wr < 1 || attr->max_wr > (uint32_t)limits->max_qp_wr)
+        return fail(err, -EINVAL, "max_wr is %u; allowed are 1 to %d", attr->max_wr, limits->max_qp_wr);
+    if (attr->max_sge > (uint32_t)limits->max_sge)
+        return fail(err, -EINVAL, "max_sge is %u; the device has %d", attr->max_sge, limits->max_sge);
     return 0;
 }
 

@@ -25,6 +25,7 @@ cdef class Context(Handle):
     cdef const rnic_ext_now *now
     cdef const rnic_ext_stats *stats
     cdef const rnic_ext_faults *faults
+    cdef const rnic_ext_events *events
     cdef const rnic_ext_pkeys *pkeys
     cdef const rnic_ext_memory *memory
     cdef const rnic_ext_query *query
@@ -96,6 +97,7 @@ cdef class Context(Handle):
         self.now = <const rnic_ext_now *>rnic_extension(p, RNIC_EXT_NOW)
         self.stats = <const rnic_ext_stats *>rnic_extension(p, RNIC_EXT_STATS)
         self.faults = <const rnic_ext_faults *>rnic_extension(p, RNIC_EXT_FAULTS)
+        self.events = <const rnic_ext_events *>rnic_extension(p, RNIC_EXT_EVENTS)
         self.pkeys = <const rnic_ext_pkeys *>rnic_extension(p, RNIC_EXT_PKEYS)
         self.memory = <const rnic_ext_memory *>rnic_extension(p, RNIC_EXT_MEMORY)
         self.query = <const rnic_ext_query *>rnic_extension(p, RNIC_EXT_QUERY)
@@ -293,6 +295,13 @@ cdef class Context(Handle):
         for i, (opcode, nth, count) in enumerate(lose):
             fault.lose[i].opcode, fault.lose[i].nth, fault.lose[i].count = opcode, nth, count
         check(self.faults.set(self.p, &fault, &err), "set_fault", &err)
+
+    def raw_raise_event(self, int event_type, uint64_t after):
+        """Raise an asynchronous event `after` ns from now."""
+        cdef rnic_err err
+        self.need_verb("raise_event", self.events is not NULL)
+        err.text[0] = 0
+        check(self.events.raise_(self.p, event_type, after, &err), "raise_event", &err)
 
     def cm_slot(self):
         """The number in the upper 10 bits of every communication id of this context.

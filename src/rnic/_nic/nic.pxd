@@ -615,6 +615,18 @@ cdef extern from "nic.h" nogil:
         const char *text
 
     const rnic_env_row *rnic_env_row_at "rnic_env_row"(int)
+    int rnic_env_check(const char *, const char *, rnic_err *)
+    struct rnic_fail:
+        int call
+        uint32_t nth
+        uint32_t ppm
+        uint64_t seed
+        int error
+    enum:
+        RNIC_ENV_FAIL
+    int rnic_env_fail(rnic_fail *, rnic_err *)
+    bint rnic_fail_hits(const rnic_fail *, uint64_t)
+    const char *rnic_fail_name(int)
     const char *rnic_env_device()
     int rnic_env_local(rnic_err *)
     int rnic_env_pkeys(uint16_t *, int, rnic_err *)
@@ -638,6 +650,7 @@ cdef extern from "nic.h" nogil:
     const char *RNIC_EXT_NOW
     const char *RNIC_EXT_STATS
     const char *RNIC_EXT_FAULTS
+    const char *RNIC_EXT_EVENTS
     const char *RNIC_EXT_PKEYS
     const char *RNIC_EXT_MEMORY
     const char *RNIC_EXT_QUERY
@@ -659,6 +672,9 @@ cdef extern from "nic.h" nogil:
 
     struct rnic_ext_faults:
         int (*set)(rnic_context *, const rnic_fault *, rnic_err *) noexcept nogil
+
+    struct rnic_ext_events:
+        int (*raise_ "raise")(rnic_context *, int, uint64_t, rnic_err *) noexcept nogil
 
     struct rnic_ext_pkeys:
         int (*set)(rnic_context *, int, const uint16_t *, int, rnic_err *) noexcept nogil

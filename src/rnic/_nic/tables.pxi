@@ -108,6 +108,52 @@ def env_rows():
     return rows
 
 
+def env_check(str name, str value):
+    """Raise VerbsError if a variable of the environment may not have this value."""
+    cdef rnic_err err
+    err.text[0] = 0
+    check(rnic_env_check(os.fsencode(name), os.fsencode(value), &err), "open_device", &err)
+
+
+cdef class Failure:
+    """Calls that are to fail: a rule of $RNIC_FAIL."""
+
+    cdef rnic_fail rule
+
+    def __init__(self):
+        raise TypeError("env_fail() makes them")
+
+    @property
+    def call(self):
+        """The name of the call."""
+        return rnic_fail_name(self.rule.call).decode()
+
+    @property
+    def errno(self):
+        """What it fails with."""
+        return self.rule.error
+
+    def hits(self, uint64_t n):
+        """Whether call n fails, counted from 1."""
+        return bool(rnic_fail_hits(&self.rule, n))
+
+
+def env_fail():
+    """The calls that $RNIC_FAIL lets fail."""
+    cdef rnic_fail rules[RNIC_ENV_FAIL]
+    cdef rnic_err err
+    cdef Failure one
+    cdef int i, n
+    err.text[0] = 0
+    n = check(rnic_env_fail(rules, &err), "open_device", &err)
+    found = []
+    for i in range(n):
+        one = Failure.__new__(Failure)
+        one.rule = rules[i]
+        found.append(one)
+    return found
+
+
 def env_device():
     """The device that $RNIC_DEVICE names, or None."""
     cdef const char *name = rnic_env_device()

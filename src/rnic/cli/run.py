@@ -13,12 +13,13 @@ import shutil
 import signal
 from errno import ENOENT
 from pathlib import Path
+from typing import Any
 
 import click
 
 from rnic.cli.command import command
 from rnic.cli.params import Failure
-from rnic.programs import elf
+from rnic.programs import elf, wishes
 from rnic.programs.surroundings import IBVERBS, PRELOAD, libraries, serve, variables
 
 _PASSED_ON = {
@@ -42,12 +43,47 @@ _SPOILT = (signal.SIGPIPE, signal.SIGXFSZ)  # which Python ignores, and a progra
     type=click.Choice(["on", "off"]),
     help="Reach peers on this host through shared memory, or by UDP.  [default: $RNIC_LOCAL, on]",
 )
+@click.option("--device", metavar="NAME[,NAME]", help="Show the program these devices alone, in this order.")
+@click.option(
+    "--name",
+    metavar="NAME=NETDEV",
+    multiple=True,
+    help="Name the device on a network interface, as mlx5_0=eth0. One interface can have several. Repeatable.",
+)
+@click.option(
+    "--rate", metavar="RATE", help="Let the port tell this rate, as 100g. No device gets faster by it."
+)
+@click.option(
+    "--limits",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Make attributes of the device smaller: a TOML file with lines such as max_qp = 4.",
+)
+@click.option(
+    "--fault",
+    metavar="FAULTS",
+    help="Lose, delay or change packets that the program's devices send: loss=0.01,seed=7. Also duplicate, reorder, "
+    "delay, flip, mark, reorder_gap, delay_s.",
+)
+@click.option(
+    "--fail",
+    metavar="CALL=ERROR",
+    multiple=True,
+    help="Let a call fail: create_cq@2=ENOMEM is the second one, reg_mr:1%=EAGAIN,seed=3 some, alloc_pd=ENOMEM all. "
+    "Repeatable.",
+)
+@click.option(
+    "--event",
+    metavar="EVENT[@TIME]",
+    multiple=True,
+    help="Raise an event a time after the program opens its first device: port_down@5s, port_active@7s, "
+    "device_fatal@500ms; of one device: mlx5_0:port_down. Repeatable.",
+)
 @click.option(
     "--env", "env_only", is_flag=True, help="Print the variables for verbs alone, and start nothing."
 )
 @click.option("--check", is_flag=True, help="Say whether the program can run so, and do not start it.")
 @click.argument("words", metavar="PROGRAM [ARGS]...", nargs=-1, type=click.UNPROCESSED)
-def run(local: str | None, env_only: bool, check: bool, words: tuple[str, ...]) -> int:
+def run(env_only: bool, check: bool, words: tuple[str, ...], **options: Any) -> int:
     """Start a program that is linked with libibverbs or librdmacm, on rnic's devices.
 
     Nothing has to be installed but the program and its own libraries. The exit code is the program's; 128 and
@@ -58,14 +94,18 @@ def run(local: str | None, env_only: bool, check: bool, words: tuple[str, ...]) 
     rnic run rping -s -v            its client: rnic run rping -c -a HOST
     rnic run --local off ib_write_bw -d roce_lo
     rnic run bash                   a shell, in which all programs run so
+    rnic run --fault loss=0.01 --fail create_cq@2=ENOMEM ./server
+    rnic run --name mlx5_0=eth0 --rate 100g ibv_devinfo
     rnic run --check ./server       whether it can: how it is linked
     eval "$(rnic run --env)"        for programs that do not use RDMA-CM
     """
     _need_libraries()
-    if local is not None:
-        os.environ.update(RNIC_LOCAL=local)
+    try:
+        own = wishes.accept(options)
+    except wishes.WishError as error:
+        raise Failure(str(error)) from None
     if env_only:
-        for name, value in variables().items():
+        for name, value in (variables() | wishes.shared() | own).items():
             click.echo(f"export {name}={shlex.quote(value)}")
         return 0
     if not words:
@@ -74,10 +114,10 @@ def run(local: str | None, env_only: bool, check: bool, words: tuple[str, ...]) 
         return _check(words[0])
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)  # in the threads of the server, too
     try:
-        with serve() as (folder, _):
+        with serve(wishes.failures(own)) as (folder, _):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)  # what came meanwhile ends this command
             signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
-            child = _start(words, os.environ | variables(folder), before)
+            child = _start(words, os.environ | variables(folder) | own, before)
             return _wait(child)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

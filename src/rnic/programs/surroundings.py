@@ -9,14 +9,14 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import time
 
 import rnic
 from rnic.programs import tree
-from rnic.ucma import Server
+from rnic.ucma import Failing, Server
 
 RUN = "RNIC_RUN"
 SOCKET = "ucma"  # in the folder of $RNIC_RUN; src/preload/ucma.c has the same name
@@ -49,8 +49,11 @@ def _ahead(first: str, rest: str | None) -> str:
 
 
 @contextmanager
-def serve() -> Iterator[tuple[Path, Server]]:
-    """A private folder with the tree, and a server of RDMA-CM in it, until the end of the block."""
+def serve(failures: Iterable[Failing] = ()) -> Iterator[tuple[Path, Server]]:
+    """A private folder with the tree, and a server of RDMA-CM in it, until the end of the block.
+
+    `failures` are calls of librdmacm that are to fail.
+    """
     base = _base()
     _sweep(base)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
@@ -58,7 +61,7 @@ def serve() -> Iterator[tuple[Path, Server]]:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         tree.make(folder)
-        with Server(str(folder / SOCKET)) as server:
+        with Server(str(folder / SOCKET), failures) as server:
             yield folder, server
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -20,6 +20,11 @@ UVERBS_ABI, RDMA_CM_ABI = 6, 4  # of the kernel's headers
 NULL = "/dev/null"
 NULL_NUMBERS = "1:3"  # of a device file that is a link to NULL
 _PORT = 1
+_DOMAIN = "ffff"  # of PCI: no machine has it
+_VENDOR, _PART, _CLASS = 0x524E, 0x0001, 0x020000  # "RN", nobody's number; an Ethernet controller
+_CPUS = os.cpu_count() or 1
+_ALL = f"0-{_CPUS - 1}"
+_ONES = f"{(1 << _CPUS) - 1:x}"
 _EMPTY = ":".join(["0000"] * 8)
 _STATES = {PortState.DOWN: "1: DOWN", PortState.INIT: "2: INIT", PortState.ARMED: "3: ARMED"}
 _ACTIVE, _UP, _POLLING = "4: ACTIVE", "5: LinkUp", "3: Disabled"
@@ -43,9 +48,10 @@ def make(root: Path) -> None:
 
 def _add(sys: Path, number: int, device: Device) -> None:
     """A device: its folder, those of its parts, and the links of the classes."""
-    parent = sys / "devices/virtual/rnic" / device.netdev
+    slot = f"{_DOMAIN}:{number + 1:02x}:00.0"
+    parent = sys / f"devices/pci{_DOMAIN}:00" / slot
     own, verbs = parent / "infiniband" / device.name, parent / "infiniband_verbs" / f"uverbs{number}"
-    _write(parent, [("numa_node", "-1")])
+    _write(parent, _of_pci(slot, device.netdev))
     (parent / "net").mkdir()
     (parent / "net" / device.netdev).symlink_to(f"/sys/class/net/{device.netdev}")
     _write(verbs, [("ibdev", device.name), ("abi_version", "1"), ("dev", NULL_NUMBERS)])
@@ -68,6 +74,33 @@ def _write(folder: Path, files: Iterable[tuple[str, str]]) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
+
+
+def _of_pci(slot: str, netdev: str) -> Iterator[tuple[str, str]]:
+    """A card in a slot that no machine has; near the processors that the network interface is near."""
+    yield "vendor", f"0x{_VENDOR:04x}"
+    yield "device", f"0x{_PART:04x}"
+    yield "subsystem_vendor", f"0x{_VENDOR:04x}"
+    yield "subsystem_device", f"0x{_PART:04x}"
+    yield "class", f"0x{_CLASS:06x}"
+    yield "revision", "0x00"
+    yield "enable", "1"
+    yield "irq", "0"
+    for name, otherwise in (("numa_node", "0"), ("local_cpus", _ONES), ("local_cpulist", _ALL)):
+        yield name, _real(netdev, name, otherwise)
+    for which in ("current", "max"):
+        yield f"{which}_link_speed", "16.0 GT/s PCIe"
+        yield f"{which}_link_width", "16"
+    yield "uevent", f"PCI_CLASS={_CLASS:X}\nPCI_ID={_VENDOR:04X}:{_PART:04X}\nPCI_SLOT_NAME={slot}"
+
+
+def _real(netdev: str, name: str, otherwise: str) -> str:
+    """What the kernel says of the network interface's own card, if it is on one."""
+    try:
+        text = Path(f"/sys/class/net/{netdev}/device/{name}").read_text().strip()
+    except OSError:
+        return otherwise
+    return otherwise if text in ("", "-1") else text
 
 
 def _of_device(device: Device, context: Context) -> Iterator[tuple[str, str]]:

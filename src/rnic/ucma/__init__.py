@@ -9,6 +9,7 @@ pairs stay in the programs.
         ...  # programs with RNIC_RUN=/run/user/1000/rnic-run-1 can connect
 """
 
+from rnic.ucma.failures import Failing
 from rnic.ucma.server import Server
 
-__all__ = ["Server"]
+__all__ = ["Failing", "Server"]

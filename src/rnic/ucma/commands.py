@@ -18,6 +18,7 @@ from rnic.rdmacm import CmId, Event, EventType, IdState, JoinFlags, Option, Port
 from rnic.rdmacm.connecting import DEFAULT_BACKLOG
 from rnic.records import Record
 from rnic.ucma import layouts, sockaddrs, structs
+from rnic.ucma.failures import Failures
 from rnic.ucma.files import File, Handle, Membership, Table
 from rnic.ucma.layouts import Cmd, Layout
 from rnic.ucma.parking import Parking
@@ -41,7 +42,8 @@ def refuse(errno: int, text: str) -> VerbsError:
 class Commands:
     """Carries out commands of all programs; one thread calls it."""
 
-    def __init__(self) -> None:
+    def __init__(self, failures: Failures | None = None) -> None:
+        self._failures = failures or Failures()
         self.table = Table()
         self.parking = Parking()
 
@@ -69,6 +71,7 @@ class Commands:
             raise refuse(EINVAL, f"{row.layout.names}: {head['in']} bytes are too few")
         if head["out"] < row.room:
             raise refuse(ENOSPC, f"{head['out']} bytes are too few for the answer")
+        self._failures.meet(Cmd(head["cmd"]))
         fields = row.layout.read(body[: head["in"]])
         fields["rest"] = body[head["in"] :]
         fields["size"] = head["in"]

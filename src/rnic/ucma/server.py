@@ -8,6 +8,7 @@ import os
 import select
 import socket
 from array import array
+from collections.abc import Iterable
 from errno import EINVAL, ENOMEM
 from time import monotonic_ns, sleep
 from typing import Self
@@ -15,6 +16,7 @@ from typing import Self
 from rnic.log import Log
 from rnic.threads import Thread, begin
 from rnic.ucma.commands import Commands
+from rnic.ucma.failures import Failing, Failures
 from rnic.ucma.files import File
 from rnic.ucma.layouts import ANSWER, HEADER, MISSING
 
@@ -30,12 +32,12 @@ _PAUSE = 0.01  # seconds, when no descriptor is left for another program
 class Server:
     """Serves the programs that connect to the socket `path`; a context manager.
 
-    The end of a program, or close() of its device file, ends its ids: their peers are told. Raises OSError
+    `failures` are calls that are to fail. The end of a program, or close() of its device file, ends its ids: their peers are told. Raises OSError
     if the socket cannot be made.
     """
 
-    def __init__(self, path: str) -> None:
-        self._commands = Commands()
+    def __init__(self, path: str, failures: Iterable[Failing] = ()) -> None:
+        self._commands = Commands(Failures(failures))
         self._files: dict[int, File] = {}
         self._stops = False
         with contextlib.ExitStack() as undo:

@@ -171,6 +171,17 @@ class Context(Queries):
         else:
             self.raw_set_fault(faults.as_struct(), faults.rules())
 
+    def raise_event(self, event_type: EventType, after: float = 0.0) -> None:
+        """Raise an event of the port or of the device on purpose, `after` seconds from now.
+
+        What it tells of happens. After PORT_ERR the port is DOWN, and nothing is sent or received until
+        PORT_ACTIVE. After DEVICE_FATAL all work is flushed, and calls raise EIO. The other events, such as
+        PKEY_CHANGE, tell and change nothing.
+
+        Raises VerbsError: EINVAL for an event of a queue pair, completion queue or shared receive queue.
+        """
+        self.raw_raise_event(int(event_type), round(after * 1e9))
+
     def get_async_event(self, timeout: float | None = None) -> AsyncEvent:
         """Wait for the next asynchronous event of this context (ibv_get_async_event(3)).
 

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user of `rnic run` asks for beside the program, as variables of the environment (nic_env.h).
+
+Names and rates are for all that a program meets: its own devices, the files of sysfs, the server of RDMA-CM.
+Faults, failures, events and limits are for the program alone: the server has devices of its own, whose work is
+to go well.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from rnic._nic import nic
+from rnic.errors import VerbsError
+from rnic.verbs.device import get_device_list, open_device
+
+SHARED = {"local": "RNIC_LOCAL", "device": "RNIC_DEVICES", "name": "RNIC_NAMES", "rate": "RNIC_RATE"}
+OWN = {"limits": "RNIC_LIMITS", "fault": "RNIC_FAULT", "fail": "RNIC_FAIL", "event": "RNIC_EVENTS"}
+_BETWEEN = {"name": ",", "event": ",", "fail": ";"}
+
+
+class WishError(ValueError):
+    """Something that cannot be had."""
+
+
+def accept(options: dict[str, Any]) -> dict[str, str]:
+    """Put what all share into this process' environment, and return the variables for the program alone.
+
+    What the environment has for the program alone is taken out of it. Raises WishError for a value that no device
+    understands, and for devices that there are not.
+    """
+    own = {variable: os.environ.pop(variable, "") for variable in OWN.values()}
+    for option, value in options.items():
+        if not value:
+            continue
+        text = limits(value) if isinstance(value, Path) else _BETWEEN.get(option, "").join(value)
+        variable = SHARED.get(option) or OWN[option]
+        try:
+            nic.env_check(variable, text)
+        except VerbsError as error:
+            raise WishError(f"--{option}: {error.strerror}") from None
+        (os.environ if option in SHARED else own)[variable] = text
+    _look_for(options)
+    _try_limits(own[OWN["limits"]])
+    return {variable: text for variable, text in own.items() if text}
+
+
+def shared() -> dict[str, str]:
+    """The variables that this process has, too."""
+    return {variable: os.environ[variable] for variable in SHARED.values() if os.environ.get(variable)}
+
+
+def failures(own: dict[str, str]) -> list[nic.Failure]:
+    """The calls that are to fail."""
+    return _with(OWN["fail"], own.get(OWN["fail"], ""), nic.env_fail)
+
+
+def limits(file: Path) -> str:
+    """The attributes in a TOML file. Raises WishError if it is none, or has something else."""
+    try:
+        found = tomllib.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise WishError(f"--limits: {file}: {error}") from None
+    if not all(type(value) is int for value in found.values()):
+        raise WishError(f"--limits: {file}: its lines are names and numbers, as max_qp = 4")
+    return ",".join(f"{name}={value}" for name, value in found.items())
+
+
+def _look_for(options: dict[str, Any]) -> None:
+    """Each device that is named has to be there."""
+    devices = get_device_list()
+    names = [device.name for device in devices]
+    known = ", ".join(names) or "none"
+    for name in (options.get("device") or "").split(","):
+        if name.strip() and name.strip() not in names:
+            raise WishError(f"--device: there is no device {name.strip()}; there are: {known}")
+    for name in options.get("name") or ():
+        netdev = name.partition("=")[2].strip()
+        if not options.get("device") and netdev not in [device.netdev for device in devices]:
+            raise WishError(f"--name: no network interface {netdev} has an IP address")
+
+
+def _try_limits(text: str) -> None:
+    def attempt() -> None:
+        open_device(get_device_list()[0]).close()
+
+    if text and get_device_list():
+        try:
+            _with(OWN["limits"], text, attempt)
+        except VerbsError as error:
+            raise WishError(f"--limits: {error.strerror}") from None
+
+
+def _with(variable: str, text: str, call: Any) -> Any:
+    """What a call returns while this process has a variable."""
+    os.environ[variable] = text
+    try:
+        return call()
+    finally:
+        del os.environ[variable]
