@@ -2,15 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes tests/conformance/functions.json: the functions of libibverbs and librdmacm, out of their headers.
 
-    python tools/list_functions.py
+    python tools/list_functions.py [FOLDER VERSION]
 
-Debian's packages libibverbs-dev and librdmacm-dev have the headers. The preprocessor says what is declared in
-which; the tests need only the list.
+Debian's packages libibverbs-dev and librdmacm-dev have the headers. FOLDER is where those of a newer VERSION
+are unpacked (`dpkg -x`): then the list gets what they add. The preprocessor says what is declared in which;
+the tests need only the list.
 """
 
 import json
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 STORE = Path(__file__).parents[1] / "tests/conformance/functions.json"
@@ -52,11 +55,21 @@ def version(package: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
+def declared() -> dict[str, list[str]]:
+    """The functions of each header."""
+    return {header: functions(preprocessed(header)) for header in HEADERS}
+
+
 def main() -> None:
-    store = {
-        "packages": {package: version(package) for package in PACKAGES},
-        "functions": {header: functions(preprocessed(header)) for header in HEADERS},
-    }
+    if len(sys.argv) == 1:
+        store = {"packages": {package: version(package) for package in PACKAGES}, "functions": declared()}
+    else:
+        folder, newer = sys.argv[1:]
+        os.environ["CPATH"] = f"{folder}/usr/include"
+        store = json.loads(STORE.read_text())
+        old = store["functions"]
+        more = {header: sorted(set(names) - set(old[header])) for header, names in declared().items()}
+        store["newer"] = {"version": newer, "functions": more}
     STORE.write_text(json.dumps(store, indent=1) + "\n")
 
 

@@ -115,6 +115,17 @@ static void wr_atomic_write(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t addr, 
     set_inline(qp, (void *)value, 8);
 }
 
+static void wr_flush(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t addr, size_t length, uint8_t type, uint8_t level) {
+    struct rnic_send_wr *wr = begin(qp, RNIC_WR_FLUSH);
+    wr->wr.flush.remote_addr = addr;
+    wr->wr.flush.length = (uint32_t)length;
+    wr->wr.flush.rkey = rkey;
+    wr->wr.flush.type = type;
+    wr->wr.flush.level = level;
+    if (length > UINT32_MAX)
+        builder_of(qp)->error = EINVAL;
+}
+
 /* ---------------------------------------------------------------- what they carry, and whom they are for */
 
 static void set_ud_addr(struct ibv_qp_ex *pub, struct ibv_ah *ah, uint32_t qpn, uint32_t qkey) {
@@ -225,7 +236,7 @@ static int wr_complete(struct ibv_qp_ex *pub) {
     X(LOCAL_INV, wr_local_inv)                                                                                         \
     X(BIND_MW, wr_bind_mw)                                                                                             \
     X(SEND_WITH_INV, wr_send_inv)                                                                                      \
-    X(ATOMIC_WRITE, wr_atomic_write)
+    X(ATOMIC_WRITE, wr_atomic_write) X(FLUSH, wr_flush)
 
 /* An operation that was not asked for has no function. */
 static void set_operations(struct ibv_qp_ex *pub, uint64_t flags) {

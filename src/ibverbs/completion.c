@@ -9,7 +9,8 @@
 
 /* ---------------------------------------------------------------- channels */
 
-EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context) {
+EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *asked) {
+    struct ibv_context *context = compat_context(asked);
     struct context *c = context_of(context);
     struct channel *channel = calloc(1, sizeof *channel);
     struct rnic_err err = {0};

@@ -262,10 +262,23 @@ void object_remove(struct ibv_context *context, struct object *object) {
 }
 
 static void (*const ends[KINDS])(struct object *) = {
-    [KIND_FLOW] = flow_end,       [KIND_QP] = qp_end,         [KIND_TABLE] = table_end, [KIND_WQ] = wq_end,
-    [KIND_SRQ] = srq_end,         [KIND_AH] = ah_end,         [KIND_MW] = mw_end,       [KIND_MR] = mr_end,
-    [KIND_DM] = dm_end,           [KIND_XRCD] = xrcd_end,     [KIND_CQ] = cq_end,       [KIND_COUNTERS] = counters_end,
-    [KIND_CHANNEL] = channel_end, [KIND_PARENT] = parent_end, [KIND_TD] = td_end,       [KIND_PD] = pd_end,
+    [KIND_FLOW] = flow_end,
+    [KIND_QP] = qp_end,
+    [KIND_COMP_CNTR] = comp_cntr_end,
+    [KIND_TABLE] = table_end,
+    [KIND_WQ] = wq_end,
+    [KIND_SRQ] = srq_end,
+    [KIND_AH] = ah_end,
+    [KIND_MW] = mw_end,
+    [KIND_MR] = mr_end,
+    [KIND_DM] = dm_end,
+    [KIND_XRCD] = xrcd_end,
+    [KIND_CQ] = cq_end,
+    [KIND_COUNTERS] = counters_end,
+    [KIND_CHANNEL] = channel_end,
+    [KIND_PARENT] = parent_end,
+    [KIND_TD] = td_end,
+    [KIND_PD] = pd_end,
 };
 
 /* Kernels free everything when a descriptor of theirs is closed, and programs count on that. */

@@ -18,9 +18,7 @@ void told_ack(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *acknowledg
     pthread_mutex_unlock(mutex);
 }
 
-enum subject { OF_PORT, OF_CQ, OF_QP, OF_SRQ, OF_WQ };
-
-static enum subject subject_of(int type) {
+enum subject event_subject(int type) {
     switch (type) {
     case IBV_EVENT_CQ_ERR:
         return OF_CQ;
@@ -47,7 +45,7 @@ static enum subject subject_of(int type) {
 static void show_event(const struct rnic_async_event *from, struct ibv_async_event *to) {
     struct told *told = NULL;
     to->event_type = (enum ibv_event_type)from->event_type;
-    switch (subject_of(from->event_type)) {
+    switch (event_subject(from->event_type)) {
     case OF_CQ:
         to->element.cq = from->context;
         told = &((struct cq *)from->context)->told;
@@ -94,7 +92,7 @@ EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_eve
 }
 
 EXPORT void ibv_ack_async_event(struct ibv_async_event *event) {
-    switch (subject_of((int)event->event_type)) {
+    switch (event_subject((int)event->event_type)) {
     case OF_CQ: {
         struct ibv_cq *cq = event->element.cq;
         told_ack(&cq->mutex, &cq->cond, &cq->async_events_completed, 1);

@@ -5,7 +5,9 @@
  *   device.c      the list of devices; open and close, which takes back what a program has left
  *   query.c       what devices, ports and tables say
  *   memory.c      protection domains, regions, windows, device memory, imports
+ *   buffers.c     regions and buffers as rdma-core 65 has them
  *   completion.c  channels, completion queues, their events
+ *   counting.c    completion counters
  *   poll_ex.c     the extended completion queue: one completion at a time, field by field
  *   qp.c          queue pairs: create, modify, query, destroy
  *   work.c        post and poll: casts, but for what holds pointers to objects of this library
@@ -18,6 +20,7 @@
  *   kernabi.c     structs of the kernel's interface, as librdmacm gets them
  *   text.c        names and rates
  *   private.c     what only drivers call
+ *   compat.c      programs of before libibverbs 1.1
  *
  * This room knows nic.h and nothing else of the device.  Layouts are the ABI's (checked at compile time in layout.h).
  * Calls return what the man pages say: an errno, -1, or NULL with errno set.
@@ -40,6 +43,7 @@
 enum kind {
     KIND_FLOW,
     KIND_QP,
+    KIND_COMP_CNTR,
     KIND_TABLE,
     KIND_WQ,
     KIND_SRQ,
@@ -79,11 +83,13 @@ struct told {
     uint32_t events, completions;
 };
 
+struct old_device;
 struct device {
     struct ibv_device pub; /* first, as in all of these */
     const struct rnic_provider *provider;
     struct rnic_device_info info;
     int number;
+    struct old_device *old; /* compat.c's, and for the device's life */
     struct device *next;
 };
 struct pd {
@@ -185,6 +191,7 @@ void object_remove(struct ibv_context *context, struct object *object);
 /* What close calls for an object that is left: it and what is behind it go, and nobody waits for events. */
 void flow_end(struct object *object);
 void qp_end(struct object *object);
+void comp_cntr_end(struct object *object);
 void table_end(struct object *object);
 void wq_end(struct object *object);
 void srq_end(struct object *object);
@@ -235,6 +242,13 @@ enum {
  * of acknowledged events these are (man ibv_ack_async_event). */
 void told_wait(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *told, const uint32_t *acknowledged);
 void told_ack(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *acknowledged, uint32_t n);
+
+/* events.c: what an event is of. */
+enum subject { OF_PORT, OF_CQ, OF_QP, OF_SRQ, OF_WQ };
+enum subject event_subject(int event_type);
+
+/* compat.c: the context behind that of a program of before 1.1, or the context itself. */
+struct ibv_context *compat_context(struct ibv_context *context);
 
 /* A descriptor that is readable when fd is, and blocking or not as the program sets it: -1 and errno. */
 int shown_descriptor(int fd);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "lib.h"
+#include "versioned.h"
 
 #define VENDOR_ID 0x524e49 /* "RNI": programs take 0 for a device that is not there */
 
@@ -146,6 +147,21 @@ EXPORT int ibv_query_port(struct ibv_context *context, uint8_t port, struct _com
     return query_port(context, port, (struct ibv_port_attr *)attr, offsetof(struct ibv_port_attr, port_cap_flags2));
 }
 
+/* Of a lane, by its active_speed (a bit for each), in units of 100 Mbit/s; and how many lanes, by its active_width. */
+static const uint16_t lane_speed[] = {25, 50, 100, 100, 140, 250, 500, 1000, 2000};
+static const uint8_t lanes[] = {[1] = 1, [2] = 4, [4] = 8, [8] = 12, [16] = 2};
+
+EXPORT int ibv_query_port_speed(struct ibv_context *context, uint32_t port, uint64_t *speed) {
+    struct ibv_port_attr attr;
+    int rc = port > UINT8_MAX ? EINVAL : query_port(context, (uint8_t)port, &attr, sizeof attr);
+    if (rc)
+        return rc;
+    unsigned bit = attr.active_speed ? (unsigned)__builtin_ctz(attr.active_speed) : 0;
+    unsigned width = attr.active_width < sizeof lanes ? lanes[attr.active_width] : 0;
+    *speed = (uint64_t)lane_speed[bit] * width;
+    return 0;
+}
+
 static int query_rt_values(struct ibv_context *context, struct ibv_values_ex *values) {
     struct context *c = context_of(context);
     struct rnic_values_ex got = {.comp_mask = values->comp_mask};
@@ -221,7 +237,7 @@ EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_
 /* librdmacm's and the drivers' own: 0 for InfiniBand and RoCE v1, 1 for RoCE v2. */
 enum gid_type_sysfs { GID_TYPE_IB_ROCE_V1, GID_TYPE_ROCE_V2 };
 EXPORT int ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsigned index, enum gid_type_sysfs *type) {
-    struct ibv_gid_entry entry;
+    struct ibv_gid_entry entry = {0};
     int rc = gid_entry(context, port, index, &entry);
     if (rc) {
         errno = rc;
@@ -230,6 +246,7 @@ EXPORT int ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsigne
     *type = entry.gid_type == IBV_GID_TYPE_ROCE_V2 ? GID_TYPE_ROCE_V2 : GID_TYPE_IB_ROCE_V1;
     return 0;
 }
+PRIVATE_VERSIONS(ibv_query_gid_type)
 
 EXPORT int ibv_query_pkey(struct ibv_context *context, uint8_t port, int index, __be16 *pkey) {
     struct context *c = context_of(context);

@@ -3,6 +3,7 @@
  * Names of values (man ibv_event_type_str, ibv_rate_to_mbps), and what fork needs, which is nothing.
  */
 #include "lib.h"
+#include "versioned.h"
 
 static const char *name_in(const char *const *names, size_t n, int value, const char *otherwise) {
     return value >= 0 && (size_t)value < n && names[value] ? names[value] : otherwise;
@@ -50,7 +51,8 @@ EXPORT const char *ibv_event_type_str(enum ibv_event_type type) {
                                         [IBV_EVENT_QP_LAST_WQE_REACHED] = "last WQE reached",
                                         [IBV_EVENT_CLIENT_REREGISTER] = "client reregistration",
                                         [IBV_EVENT_GID_CHANGE] = "GID table change",
-                                        [IBV_EVENT_WQ_FATAL] = "WQ fatal"};
+                                        [IBV_EVENT_WQ_FATAL] = "WQ fatal",
+                                        [IBV_EVENT_DEVICE_SPEED_CHANGE] = "device speed change"};
     return NAME(names, type, "unknown");
 }
 
@@ -81,6 +83,16 @@ EXPORT const char *ibv_wc_status_str(enum ibv_wc_status status) {
                                         [IBV_WC_TM_RNDV_INCOMPLETE] = "TM software rendezvous"};
     return NAME(names, status, "unknown");
 }
+
+EXPORT const char *ibv_wr_opcode_str(enum ibv_wr_opcode opcode) {
+    static const char *const names[] = {
+#define NAME_OF(name, value) [value] = #name,
+        RNIC_WR_OPCODES(NAME_OF)
+#undef NAME_OF
+    };
+    return NAME(names, opcode, "unknown");
+}
+PRIVATE_VERSIONS(ibv_wr_opcode_str)
 
 /* ---------------------------------------------------------------- rates */
 

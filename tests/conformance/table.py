@@ -113,6 +113,12 @@ def listed() -> dict[str, list[str]]:
     return found
 
 
+def newer() -> tuple[str, dict[str, list[str]]]:
+    """The newest rdma-core, and the functions that it adds to each header."""
+    found = json.loads((HERE / "functions.json").read_text())["newer"]
+    return found["version"], found["functions"]
+
+
 def packages() -> dict[str, str]:
     """Debian package: the version that the list of functions was made of."""
     found: dict[str, str] = json.loads((HERE / "functions.json").read_text())["packages"]
@@ -125,7 +131,8 @@ _HEAD = """\
 # What rnic conforms to
 
 This page lists every function of libibverbs and librdmacm, as the headers of Debian's
-{versions} declare them, without rsockets and without functions of drivers.
+{versions} declare them, and what rdma-core {newest} adds, without rsockets
+and without functions of drivers.
 It also lists what the InfiniBand Architecture (IBA) demands of the transports that rnic has. Each supported
 line names a test that shows it. `make conformance` prints this page from `tests/conformance/`; tests compare
 both with the code.
@@ -151,7 +158,7 @@ def page() -> str:
 def _lines() -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in packages().items())
     all_functions, all_statements = functions(), statements()
-    yield _HEAD.format(versions=versions).rstrip()
+    yield _HEAD.format(versions=versions, newest=newer()[0]).rstrip()
     for file, library in LIBRARIES.items():
         yield _count(library, [one for one in all_functions if one.file == file])
     yield _count("statements of the IBA", all_statements)

@@ -572,8 +572,9 @@ def test_a_counter_adds_up_many_queue_pairs_and_what_it_is_told() -> None:
         pairs[0][0].post_send(SendWR(1, WROpcode.RDMA_WRITE, 0, [SGE(mr)], mr.addr, mr.rkey))
         end.wait_ok(1)
         assert sent.read() == 0
+        sent.set_err(41)
         sent.inc_err()
-        assert sent.read_err() == 1
+        assert sent.read_err() == 42
         with pytest.raises(VerbsError, match="CompCntr is in use by QP") as caught:
             sent.close()
         assert caught.value.errno == errno.EBUSY

@@ -11,10 +11,12 @@
  *   flow       rules for Ethernet frames           extended  ibv_wr_ and ibv_wc_ calls
  *   context    the tables of functions             functions what the library exports
  *   calls      verbs that go through the tables
+ *   newer     what rdma-core 45 to 65 have added
  */
 #ifndef INFINIBAND_VERBS_H
 #define INFINIBAND_VERBS_H
 
 #include <infiniband/verbs/calls.h>
+#include <infiniband/verbs/newer.h>
 
 #endif

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Symbols that have several versions (libibverbs.map says which versions there are).
+ */
+#ifndef RNIC_IBVERBS_VERSIONED_H
+#define RNIC_IBVERBS_VERSIONED_H
+
+/* What drivers take: libibverbs of rdma-core 34 to 56 has version 34, later ones their own. */
+#define EACH_PRIVATE_VERSION(X, name)                                                                                  \
+    X(name, 34)                                                                                                        \
+    X(name, 57) X(name, 58) X(name, 59) X(name, 60) X(name, 61) X(name, 62) X(name, 63) X(name, 64) X(name, 65)
+
+/* The linker has to find the alias in the object file itself: meson.build compiles this library without LTO. */
+#define IN_VERSION(of, alias_name, symbol)                                                                             \
+    extern __typeof__(of) alias_name __attribute__((alias(#of), visibility("default")));                               \
+    __asm__(".symver " #alias_name ", " symbol);
+
+#define PRIVATE_VERSION(name, version) IN_VERSION(name, name##_##version, #name "@IBVERBS_PRIVATE_" #version)
+
+/* A function, or a variable, of this file under each of these versions. */
+#define PRIVATE_VERSIONS(name) EACH_PRIVATE_VERSION(PRIVATE_VERSION, name)
+
+#endif
