@@ -24,6 +24,7 @@ C_ALL   := $(shell find src/nic src/ibverbs src/preload src/rnic/_nic tests/c te
              examples/c tests/lab3 \
              -name '*.[ch]' 2>/dev/null)
 C_TESTS := $(wildcard tests/c/test_*.c)
+C_VERBS := $(wildcard tests/ibverbs/c/test_*.c)
 C_FUZZ  := $(wildcard tests/fuzz/fuzz_*.c)
 C_HELP  := $(filter-out $(C_TESTS) $(C_FUZZ),$(wildcard tests/c/*.c tests/fuzz/*.c))
 PY_ALL  := src tests tools examples bench
@@ -140,6 +141,8 @@ A_FLAGS := -std=gnu11 -Isrc/nic -Isrc/rnic/_nic -Itests/c -Itests/fuzz -g -O1 -f
 A_CORE  := $(patsubst %.c,$(ASAN)/%.o,$(C_CORE) $(C_PERF) $(C_HELP))
 A_HELP  := $(ASAN)/tests/c/check.o $(ASAN)/tests/c/fabric.o $(ASAN)/tests/fuzz/forge.o
 A_BINS  := $(C_TESTS:%.c=$(ASAN)/%) $(C_FUZZ:%.c=$(ASAN)/%)
+A_VERBS := $(patsubst %.c,$(ASAN)/%.o,$(wildcard src/ibverbs/*.c))
+V_BINS  := $(C_VERBS:%.c=$(ASAN)/%) $(ASAN)/tests/ibverbs/sequences/play
 TSAN    := build-tsan
 T_FLAGS := $(filter-out -fsanitize% -fno-sanitize%,$(A_FLAGS)) -fsanitize=thread -Wno-tsan
 T_TESTS := $(wildcard tests/c/test_threads.c tests/c/test_beside.c tests/c/test_hammer.c)
@@ -150,7 +153,7 @@ CASES   ?= 200000
 export ASAN_OPTIONS  ?= abort_on_error=0:detect_leaks=1
 export UBSAN_OPTIONS ?= print_stacktrace=1
 
-ctest: $(C_TESTS:%.c=$(ASAN)/%) ## the C tests under AddressSanitizer and UBSan
+ctest: $(C_TESTS:%.c=$(ASAN)/%) $(C_VERBS:%.c=$(ASAN)/%) ## the C tests under AddressSanitizer and UBSan
 	@failed=; for t in $^; do \
 	    if timeout $(or $(LIMIT),300) $$t; then echo "ok $$t"; else echo "FAILED $$t"; failed=1; fi; \
 	done; [ -z "$$failed" ] && echo "$(words $^) C test programs passed"
@@ -174,6 +177,12 @@ $(ASAN)/core.a: $(A_CORE) $(A_HELP)
 	@rm -f $@; ar rcs $@ $^
 
 $(A_BINS): %: %.o $(ASAN)/core.a
+	$(if $(V),,@echo "  LD $@";) $(CC) $(A_FLAGS) $^ -o $@
+
+# With libibverbs' functions; what uses them alone is as any program is.
+$(A_VERBS) $(V_BINS:%=%.o): A_FLAGS += -Isrc/ibverbs -Isrc/ibverbs/include
+
+$(V_BINS): %: %.o $(A_VERBS) $(ASAN)/core.a
 	$(if $(V),,@echo "  LD $@";) $(CC) $(A_FLAGS) $^ -o $@
 
 $(TSAN)/%.o: %.c Makefile
@@ -217,7 +226,7 @@ $(MUTANTS)/nic.c: src/rnic/_nic/nic.pyx $(wildcard src/rnic/_nic/*.px[id])
 $(M_NIC): $(MUTANTS)/nic.c $(MUTANTS)/libcore.so
 	@$(CC) $(M_FLAGS) -shared $$($(BIN)/python -c 'import sysconfig; print("-I" + sysconfig.get_path("include"))') $^ -o $@
 
--include $(M_CORE:.o=.d) $(M_HELP:.o=.d) $(M_BINS:=.d)
+-include $(M_CORE:.o=.d) $(M_HELP:.o=.d) $(M_BINS:=.d) $(A_VERBS:.o=.d) $(V_BINS:=.d)
 -include $(T_CORE:.o=.d) $(T_TESTS:%.c=$(TSAN)/%.d) $(A_CORE:.o=.d) $(A_HELP:.o=.d) $(A_BINS:=.d)
 .SECONDARY:
 

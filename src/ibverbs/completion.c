@@ -121,7 +121,9 @@ static int modify_cq(struct ibv_cq *pub, struct ibv_modify_cq_attr *attr) {
 static int end_cq(struct cq *cq, bool wait) {
     struct ibv_cq *pub = (struct ibv_cq *)&cq->pub;
     struct rnic_err err = {0};
+    taking_begin(pub->context);
     int rc = CALL(context_of(pub->context)->ops, destroy_cq, cq->nic, &err);
+    taking_end(pub->context);
     if (rc)
         return failed("destroy_cq", rc, &err);
     if (wait) {
@@ -143,13 +145,27 @@ void channel_end(struct object *object) { ibv_destroy_comp_channel(&OF(channel, 
 
 /* ---------------------------------------------------------------- events */
 
-EXPORT int ibv_get_cq_event(struct ibv_comp_channel *pub, struct ibv_cq **out, void **cq_context) {
-    struct channel *channel = (struct channel *)pub;
-    const struct rnic_ops *ops = context_of(pub->context)->ops;
+/* -EAGAIN: there is none. */
+static int take(struct channel *channel, struct cq **cq, struct rnic_err *err) {
+    struct ibv_context *context = channel->pub.context;
+    const struct rnic_ops *ops = context_of(context)->ops;
     struct rnic_cq *nic = NULL;
+    taking_begin(context);
+    int rc = ops->get_cq_event(channel->nic, &nic, err);
+    if (!rc) {
+        *cq = nic->cq_context;
+        __atomic_add_fetch(&(*cq)->told.completions, 1, __ATOMIC_RELAXED); /* destroying waits for it */
+        ops->ack_cq_events(nic, 1, NULL);
+    }
+    taking_end(context);
+    return rc;
+}
+
+EXPORT int ibv_get_cq_event(struct ibv_comp_channel *pub, struct ibv_cq **out, void **cq_context) {
+    struct cq *cq = NULL;
     struct rnic_err err = {0};
     int rc;
-    while ((rc = ops->get_cq_event(channel->nic, &nic, &err)) == -EAGAIN) {
+    while ((rc = take((struct channel *)pub, &cq, &err)) == -EAGAIN) {
         int why = device_gone(context_of(pub->context)) ? EIO : shown_wait(pub->fd);
         if (why) {
             errno = why;
@@ -160,10 +176,6 @@ EXPORT int ibv_get_cq_event(struct ibv_comp_channel *pub, struct ibv_cq **out, v
         failed("get_cq_event", rc, &err);
         return -1;
     }
-    struct cq *cq = nic->cq_context;
-    __atomic_add_fetch(&cq->told.completions, 1,
-                       __ATOMIC_RELAXED); /* first: the queue may be destroyed once the device has its */
-    ops->ack_cq_events(nic, 1, NULL);
     *out = (struct ibv_cq *)&cq->pub;
     *cq_context = cq->pub.cq_context;
     return 0;

@@ -170,6 +170,7 @@ static void fill(struct context *c, struct ibv_device *device) {
     pub->cmd_fd = c->nic->cmd_fd;
     pub->num_comp_vectors = c->nic->num_comp_vectors;
     pthread_mutex_init(&pub->mutex, NULL);
+    pthread_mutex_init(&c->taking, NULL);
     query_ops(&c->ex, c->ops);
     memory_ops(&c->ex, c->ops);
     completion_ops(&c->ex, c->ops);
@@ -303,6 +304,7 @@ EXPORT int ibv_close_device(struct ibv_context *context) {
         return -failed("close_device", rc, &err);
     close(context->async_fd);
     pthread_mutex_destroy(&context->mutex);
+    pthread_mutex_destroy(&c->taking);
     free(c);
     return 0;
 }

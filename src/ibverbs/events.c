@@ -18,6 +18,9 @@ void told_ack(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *acknowledg
     pthread_mutex_unlock(mutex);
 }
 
+void taking_begin(struct ibv_context *context) { pthread_mutex_lock(&context_of(context)->taking); }
+void taking_end(struct ibv_context *context) { pthread_mutex_unlock(&context_of(context)->taking); }
+
 enum subject event_subject(int type) {
     switch (type) {
     case IBV_EVENT_CQ_ERR:
@@ -67,16 +70,28 @@ static void show_event(const struct rnic_async_event *from, struct ibv_async_eve
         break;
     }
     if (told)
-        __atomic_add_fetch(&told->events, 1, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&told->events, 1, __ATOMIC_RELAXED); /* destroying waits for it */
+}
+
+/* -EAGAIN: there is none. */
+static int take(struct ibv_context *context, struct ibv_async_event *event, struct rnic_err *err) {
+    struct context *c = context_of(context);
+    struct rnic_async_event got;
+    taking_begin(context);
+    int rc = JUST_CALL(c->ops, get_async_event, c->nic, &got, err);
+    if (!rc) {
+        show_event(&got, event);
+        c->ops->ack_async_event(c->nic, &got, NULL);
+    }
+    taking_end(context);
+    return rc;
 }
 
 EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event) {
-    struct context *c = context_of(context);
-    struct rnic_async_event got;
     struct rnic_err err = {0};
     int rc;
-    while ((rc = JUST_CALL(c->ops, get_async_event, c->nic, &got, &err)) == -EAGAIN) {
-        int why = device_gone(c) ? EIO : shown_wait(context->async_fd);
+    while ((rc = take(context, event, &err)) == -EAGAIN) {
+        int why = device_gone(context_of(context)) ? EIO : shown_wait(context->async_fd);
         if (why) {
             errno = why;
             return -1;
@@ -86,8 +101,6 @@ EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_eve
         failed("get_async_event", rc, &err);
         return -1;
     }
-    show_event(&got, event);
-    c->ops->ack_async_event(c->nic, &got, NULL);
     return 0;
 }
 

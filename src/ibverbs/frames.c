@@ -58,7 +58,9 @@ static int modify_wq(struct ibv_wq *pub, struct ibv_wq_attr *attr) {
 static int end_wq(struct wq *wq, bool wait) {
     struct ibv_wq *pub = &wq->pub;
     struct rnic_err err = {0};
+    taking_begin(pub->context);
     int rc = CALL(context_of(pub->context)->ops, destroy_wq, wq->nic, &err);
+    taking_end(pub->context);
     if (rc)
         return failed("destroy_wq", rc, &err);
     if (wait)

@@ -72,6 +72,7 @@ struct context {
     struct object *objects[KINDS]; /* under pub->mutex */
     struct rnic_device_attr attr;  /* of when it was opened */
     struct ibv_context_ops real;   /* fail.c: what it stands in front of */
+    pthread_mutex_t taking;        /* while an event is taken, and while an object that may have events is destroyed */
     struct verbs_context ex;       /* last: libibverbs' own, whose last member is what programs see */
 };
 static inline struct context *context_of(struct ibv_context *pub) {
@@ -241,6 +242,10 @@ enum {
 /* events.c: waits until the program has acknowledged all that it was told of an object, whose mutex, condition and count
  * of acknowledged events these are (man ibv_ack_async_event). */
 void told_wait(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *told, const uint32_t *acknowledged);
+/* From taking an event of the device to its acknowledgement the device refuses to destroy the object, and after that the
+ * object may go unless the event is counted: both are done under this lock, and so is destroying. */
+void taking_begin(struct ibv_context *context);
+void taking_end(struct ibv_context *context);
 void told_ack(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *acknowledged, uint32_t n);
 
 /* events.c: what an event is of. */

@@ -185,7 +185,9 @@ EXPORT int ibv_query_ece(struct ibv_qp *pub, struct ibv_ece *ece) {
 static int end_qp(struct qp *qp, bool wait) {
     struct ibv_qp *pub = &qp->pub.qp_base;
     struct rnic_err err = {0};
+    taking_begin(pub->context);
     int rc = CALL(context_of(pub->context)->ops, destroy_qp, qp->nic, &err);
+    taking_end(pub->context);
     if (rc)
         return failed("destroy_qp", rc, &err);
     if (wait)

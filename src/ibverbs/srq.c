@@ -78,7 +78,9 @@ static int post_srq_ops(struct ibv_srq *pub, struct ibv_ops_wr *op, struct ibv_o
 static int end_srq(struct srq *srq, bool wait) {
     struct ibv_srq *pub = &srq->pub;
     struct rnic_err err = {0};
+    taking_begin(pub->context);
     int rc = CALL(context_of(pub->context)->ops, destroy_srq, srq->nic, &err);
+    taking_end(pub->context);
     if (rc)
         return failed("destroy_srq", rc, &err);
     if (wait)

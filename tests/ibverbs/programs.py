@@ -15,14 +15,38 @@ import pytest
 import rnic
 from waiting import PATIENCE, until
 
-LIBRARY = Path(rnic.__file__).parent / "lib" / "libibverbs.so.1"
+PACKAGE = Path(rnic.__file__).parent
+LIBRARY = PACKAGE / "lib" / "libibverbs.so.1"
+OURS = [f"-I{PACKAGE / 'include'}", f"-L{LIBRARY.parent}", "-l:libibverbs.so.1"]
+"""How a program is compiled where rdma-core's development files are not installed."""
+RDMACM = "-l:librdmacm.so.1"
 DEVICE = "roce_lo"
+MISSING = {  # what the compiler says, and whose fault it is
+    "cannot find -l:librdmacm.so.1": "librdmacm1",
+    "cannot find -libverbs": "libibverbs-dev",
+    "cannot find -lrdmacm": "librdmacm-dev",
+    "infiniband/verbs.h: No such file": "libibverbs-dev",
+    "rdma/rdma_cma.h: No such file": "librdmacm-dev",
+}
 
 
 def needs(program: str, package: str) -> None:
     """Skips the test where the program is not installed."""
     if not shutil.which(program):
         pytest.skip(f"{program} is not installed: Debian's package {package} has it")
+
+
+def compiled(program: Path, *words: str | Path) -> Path:
+    """A program in C; warnings are errors. Skips the test where it cannot be made."""
+    if not shutil.which("cc"):
+        pytest.skip("needs a C compiler")
+    command = ["cc", "-D_GNU_SOURCE", "-Wall", "-Werror", *map(str, words), "-o", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    for missing, package in MISSING.items():
+        if missing in done.stderr:
+            pytest.skip(f"needs Debian's {package}")
+    assert not done.returncode, done.stderr
+    return program
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -8,20 +8,16 @@ senders.
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
+import sys
 from pathlib import Path
 
-import pytest
-
-import rnic
-
 HERE = Path(__file__).parent
+sys.path[:0] = [path for path in [str(HERE.parent)] if path not in sys.path]
+
+from ibverbs.programs import OURS, RDMACM, compiled  # noqa: E402 - as a program
+
 SOLUTION = HERE / "sender.c"
 SKELETON = HERE.parents[1] / "src/rnic/cli/lab3/skeleton.c"
-PACKAGE = Path(rnic.__file__).parent
-FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Werror"]
-LIBRARIES = [f"-I{PACKAGE / 'include'}", f"-L{PACKAGE / 'lib'}", "-l:libibverbs.so.1", "-l:librdmacm.so.1"]
 _GAP = re.compile(r"^( *)/\* solution (\d) \*/\n.*?^\1/\* end \*/\n", re.DOTALL | re.MULTILINE)
 
 
@@ -30,16 +26,9 @@ def with_gaps() -> str:
     return _GAP.sub(r"\1todo(\2);" + "\n", SOLUTION.read_text())
 
 
-def compiled(source: Path, program: Path, *flags: str) -> Path:
-    """A sender; skips the test where it cannot be made."""
-    if not shutil.which("cc"):
-        pytest.skip("needs a C compiler")
-    words: list[str | Path] = ["cc", *FLAGS, *flags, source, "-o", program, *LIBRARIES]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if "cannot find -l:librdmacm" in done.stderr:
-        pytest.skip("needs Debian's librdmacm1")
-    assert not done.returncode, done.stderr
-    return program
+def sender(program: Path, *flags: str, source: Path = SOLUTION) -> Path:
+    """Compile a sender."""
+    return compiled(program, "-std=c11", *flags, source, *OURS, RDMACM)
 
 
 if __name__ == "__main__":

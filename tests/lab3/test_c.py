@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.commands import Command
-from lab3.c_sender import SKELETON, SOLUTION, compiled, with_gaps
+from lab3.c_sender import SKELETON, sender, with_gaps
 from lab3.senders import CASES
 from rnic.cli.lab3.cases import Step
 from rnic.cli.lab3.grade import Report, grade
@@ -55,8 +55,7 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[Report]
 
     def one(name: str) -> Report:
         wrong = WRONG[name]
-        sender = compiled(SOLUTION, folder / name, f"-D{name}")
-        (report,) = grade(sender, wrong.seconds, [CASES[wrong.case]])
+        (report,) = grade(sender(folder / name, f"-D{name}"), wrong.seconds, [CASES[wrong.case]])
         return report
 
     with ThreadPoolExecutor(4) as pool:
@@ -71,8 +70,7 @@ def test_wrong_sender_fails_at_its_step(name: str, graded: dict[str, Future[Repo
 
 
 def test_solution_passes_with_every_file(rnic: Start, tmp_path: Path) -> None:
-    sender = compiled(SOLUTION, tmp_path / "sender", "-Wextra")
-    result = rnic("lab3", "grade", sender).wait()
+    result = rnic("lab3", "grade", sender(tmp_path / "sender", "-Wextra")).wait()
     assert (result.status, result.err) == (0, ""), result.out
     assert result.out.endswith("9 of 9 runs passed\n")
 
@@ -85,7 +83,7 @@ def test_skeleton_compiles_and_fails_at_its_first_gap(rnic: Start, tmp_path: Pat
     source = tmp_path / "sender.c"
     source.write_text(rnic("lab3", "skeleton", "--c").wait().out)
     assert "cc -std=c11" in source.read_text()
-    (report,) = grade(compiled(source, tmp_path / "sender"), 20, [CASES["empty"]])
+    (report,) = grade(sender(tmp_path / "sender", source=source), 20, [CASES["empty"]])
     assert report.failed is Step.CONNECT
     assert report.stderr == "TODO 1 is not written yet\n"
 

@@ -159,7 +159,7 @@ class Line:
                 if ready():
                     return
                 said_goodbye = self.end is not None and not self.died
-                raise Fault(Code.LOST, f"{doing}: {self.end if said_goodbye else why}")
+                raise Fault(Code.LOST, f"{doing}: {self.end if said_goodbye else self._misuse or why}")
             left = deadline - time.monotonic()
             if left <= 0:
                 raise Fault(Code.SILENT, f"{doing}: nothing came from the {self.peer} within {timeout:g} s")
@@ -209,9 +209,15 @@ class Line:
             case kind:
                 self.end = f"the connection ended with {kind.name}"
 
+    @property
+    def _misuse(self) -> str | None:
+        """What the peer may not do, if it has tried."""
+        refused = self.qp.statistics().counters.nak_remote_sent
+        return f"the {self.peer} {NOT_GIVEN}" if refused else None
+
     def _why_disconnected(self) -> str:
-        if self.qp.statistics().counters.nak_remote_sent:
-            return f"the {self.peer} {NOT_GIVEN}"
+        if self._misuse:
+            return self._misuse
         return f"the {self.peer}'s process has died" if self.died else f"the {self.peer} disconnected"
 
     def _on_completion(self, wc: rnic.WC) -> None:

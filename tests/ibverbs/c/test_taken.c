@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An object is destroyed by one thread at the moment at which another one takes an event of it: destroying waits until
+ * that event is acknowledged, whatever has been done of taking it.
+ *
+ * The provider's functions that give and acknowledge an event are replaced by some that start the other thread.
+ */
+#include <semaphore.h>
+#include <time.h>
+
+#include "check.h"
+#include "lib.h"
+
+#define MEANWHILE_MS 20 /* in which a thread that does not wait has destroyed the object */
+#define PATIENCE 60     /* seconds that only a hang takes */
+
+enum moment { GIVEN, ACKNOWLEDGED }; /* by the device: before that, and after that, it refuses to destroy the object */
+
+static struct ibv_context *context;
+static struct ibv_pd *pd;
+static struct ibv_srq *srq;
+static const struct rnic_ops *real;
+
+static enum moment moment;
+static int (*destroy)(void); /* what the other thread does */
+static pthread_t thread;
+static sem_t destroyed;
+static int result, early;
+
+static void *run(void *arg) {
+    (void)arg;
+    result = destroy();
+    sem_post(&destroyed);
+    return NULL;
+}
+
+/* Whether the object is destroyed within so many milliseconds. */
+static int is_destroyed(long ms) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += ms / 1000;
+    until.tv_nsec += ms % 1000 * 1000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    while (sem_timedwait(&destroyed, &until))
+        if (errno != EINTR)
+            return 0;
+    sem_post(&destroyed);
+    return 1;
+}
+
+static void meanwhile(enum moment now) {
+    if (now != moment)
+        return;
+    CHECK_EQ(pthread_create(&thread, NULL, run, NULL), 0);
+    early = is_destroyed(MEANWHILE_MS);
+}
+
+static int get_cq_event(struct rnic_comp_channel *channel, struct rnic_cq **cq, struct rnic_err *err) {
+    int rc = real->get_cq_event(channel, cq, err);
+    meanwhile(GIVEN);
+    return rc;
+}
+static int ack_cq_events(struct rnic_cq *cq, unsigned n, struct rnic_err *err) {
+    int rc = real->ack_cq_events(cq, n, err);
+    meanwhile(ACKNOWLEDGED);
+    return rc;
+}
+static int get_async_event(struct rnic_context *ctx, struct rnic_async_event *event, struct rnic_err *err) {
+    int rc = real->get_async_event(ctx, event, err);
+    meanwhile(GIVEN);
+    return rc;
+}
+static int ack_async_event(struct rnic_context *ctx, const struct rnic_async_event *event, struct rnic_err *err) {
+    int rc = real->ack_async_event(ctx, event, err);
+    meanwhile(ACKNOWLEDGED);
+    return rc;
+}
+
+static void open_device(void) {
+    static struct rnic_ops slow;
+    struct ibv_device **list = ibv_get_device_list(NULL);
+    struct ibv_srq_init_attr attr = {.attr = {.max_wr = 1, .max_sge = 1}};
+    CHECK(list && list[0]);
+    context = ibv_open_device(list[0]);
+    CHECK(context);
+    ibv_free_device_list(list);
+    real = context_of(context)->ops;
+    slow = *real;
+    slow.get_cq_event = get_cq_event;
+    slow.ack_cq_events = ack_cq_events;
+    slow.get_async_event = get_async_event;
+    slow.ack_async_event = ack_async_event;
+    context_of(context)->ops = &slow;
+    pd = ibv_alloc_pd(context);
+    CHECK(pd);
+    srq = ibv_create_srq(pd, &attr);
+    CHECK(srq);
+}
+
+static void close_device(void) {
+    CHECK_EQ(ibv_destroy_srq(srq), 0);
+    CHECK_EQ(ibv_dealloc_pd(pd), 0);
+    CHECK_EQ(ibv_close_device(context), 0);
+}
+
+/* A queue pair in ERR.  With a shared receive queue it has an event LAST_WQE_REACHED, else a flushed receive. */
+static struct ibv_qp *failed_qp(struct ibv_cq *cq, struct ibv_srq *shared) {
+    struct ibv_qp_init_attr init = {.send_cq = cq,
+                                    .recv_cq = cq,
+                                    .srq = shared,
+                                    .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
+                                    .qp_type = IBV_QPT_RC};
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+    struct ibv_recv_wr wr = {0}, *bad;
+    struct ibv_qp *qp = ibv_create_qp(pd, &init);
+    CHECK(qp);
+    CHECK_EQ(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), 0);
+    if (!shared)
+        CHECK_EQ(ibv_post_recv(qp, &wr, &bad), 0);
+    attr.qp_state = IBV_QPS_ERR;
+    CHECK_EQ(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
+    return qp;
+}
+
+static struct ibv_cq *cq_to_destroy;
+static struct ibv_qp *qp_to_destroy;
+static int destroy_cq(void) { return ibv_destroy_cq(cq_to_destroy); }
+static int destroy_qp(void) { return ibv_destroy_qp(qp_to_destroy); }
+
+/* The event is taken; nobody has acknowledged it. */
+static void check_it_waits(void) {
+    CHECK(!early);
+    CHECK(!is_destroyed(MEANWHILE_MS));
+}
+
+static void check_it_ends(void) {
+    CHECK(is_destroyed(1000 * PATIENCE));
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_EQ(result, 0);
+    CHECK_EQ(sem_destroy(&destroyed), 0);
+}
+
+static void completion_event(enum moment at) {
+    struct ibv_comp_channel *channel;
+    struct ibv_cq *cq;
+    void *own;
+    open_device();
+    channel = ibv_create_comp_channel(context);
+    cq_to_destroy = ibv_create_cq(context, 4, &own, channel, 0);
+    CHECK(cq_to_destroy);
+    CHECK_EQ(ibv_req_notify_cq(cq_to_destroy, 0), 0);
+    CHECK_EQ(ibv_destroy_qp(failed_qp(cq_to_destroy, NULL)), 0);
+    moment = at;
+    destroy = destroy_cq;
+    CHECK_EQ(sem_init(&destroyed, 0, 0), 0);
+    CHECK_EQ(ibv_get_cq_event(channel, &cq, &own), 0);
+    CHECK(cq == cq_to_destroy && own == &own);
+    check_it_waits();
+    ibv_ack_cq_events(cq, 1);
+    check_it_ends();
+    CHECK_EQ(ibv_destroy_comp_channel(channel), 0);
+    close_device();
+}
+
+static void asynchronous_event(enum moment at) {
+    struct ibv_async_event event;
+    struct ibv_cq *cq;
+    open_device();
+    cq = ibv_create_cq(context, 4, NULL, NULL, 0);
+    CHECK(cq);
+    qp_to_destroy = failed_qp(cq, srq);
+    moment = at;
+    destroy = destroy_qp;
+    CHECK_EQ(sem_init(&destroyed, 0, 0), 0);
+    CHECK_EQ(ibv_get_async_event(context, &event), 0);
+    CHECK_EQ(event.event_type, IBV_EVENT_QP_LAST_WQE_REACHED);
+    CHECK(event.element.qp == qp_to_destroy);
+    check_it_waits();
+    ibv_ack_async_event(&event);
+    check_it_ends();
+    CHECK_EQ(ibv_destroy_cq(cq), 0);
+    close_device();
+}
+
+static void test_queue_is_destroyed_when_its_event_is_given(void) { completion_event(GIVEN); }
+static void test_queue_is_destroyed_when_the_device_has_forgotten_its_event(void) { completion_event(ACKNOWLEDGED); }
+static void test_queue_pair_is_destroyed_when_its_event_is_given(void) { asynchronous_event(GIVEN); }
+static void test_queue_pair_is_destroyed_when_the_device_has_forgotten_its_event(void) {
+    asynchronous_event(ACKNOWLEDGED);
+}
+
+int main(void) {
+    RUN(test_queue_is_destroyed_when_its_event_is_given);
+    RUN(test_queue_is_destroyed_when_the_device_has_forgotten_its_event);
+    RUN(test_queue_pair_is_destroyed_when_its_event_is_given);
+    RUN(test_queue_pair_is_destroyed_when_the_device_has_forgotten_its_event);
+    return check_done();
+}
