@@ -152,7 +152,7 @@ static const uint16_t lane_speed[] = {25, 50, 100, 100, 140, 250, 500, 1000, 200
 static const uint8_t lanes[] = {[1] = 1, [2] = 4, [4] = 8, [8] = 12, [16] = 2};
 
 EXPORT int ibv_query_port_speed(struct ibv_context *context, uint32_t port, uint64_t *speed) {
-    struct ibv_port_attr attr;
+    struct ibv_port_attr attr = {0};
     int rc = port > UINT8_MAX ? EINVAL : query_port(context, (uint8_t)port, &attr, sizeof attr);
     if (rc)
         return rc;
