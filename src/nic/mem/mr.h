@@ -69,6 +69,7 @@ struct mr {
     int sealed;         /* or a file of its own, which others may only read; -1: it is not */
     int fd;             /* of MR_DMABUF */
     int record;         /* where other processes find it (mem/store.h), -1: nowhere */
+    bool is_mapped;     /* there: processes that find it can map it, and do not only have it copied by the kernel */
     bool leaving;       /* a thread waits for peers that are inside it, to close or change it */
     int imports;        /* within this process */
     const uint64_t *is; /* of MR_FOREIGN: registered while *is == was */

@@ -103,10 +103,11 @@ static bool lives(const struct remote *r) {
     return poll(&p, 1, 0) == 0;
 }
 
-/* A file of its own is found by the process. */
+/* A file that is not the peer's memory file is found by its process.  Ordinary memory need not be in one: then the kernel
+ * copies. */
 static bool map(const struct remote *r, struct remote_region *g) {
-    return !peer_map(&r->file, &g->record, g->record.access & CHANGES, &g->at, NULL) &&
-           (g->record.kind != STORE_SEALED || lives(r));
+    bool mapped = !peer_map(&r->file, &g->record, g->record.access & CHANGES, &g->at, NULL);
+    return mapped ? g->record.kind == STORE_MR || lives(r) : g->record.kind == STORE_ORDINARY;
 }
 
 /* What the table says of a key now. */
@@ -118,7 +119,7 @@ static void learn_region(const struct remote *r, struct remote_region *g) {
     forget(g);
     g->absent = changes;
     bool found = !peer_find_key(&r->file, key, &g->record, &g->is);
-    if (!found || (g->record.kind != STORE_ORDINARY && !map(r, g))) {
+    if (!found || !map(r, g)) {
         forget(g);
         g->record.key = key;
         return;

@@ -14,6 +14,7 @@
 #include "base/fail.h"
 #include "base/memfile.h"
 #include "base/rng.h"
+#include "nic_heap.h"
 
 #define MAGIC 0x3165726F74736E72ull /* "rnstore1", little-endian */
 #define VERSION 1
@@ -306,7 +307,7 @@ static bool is_sound(const struct peer *p, const struct store_record *r) {
     if (r->length == 0 || r->length > LONGEST)
         return false;
     if (r->kind == STORE_ORDINARY)
-        return r->offset <= LONGEST;
+        return r->offset <= LONGEST && r->heap <= INT32_MAX && r->heap_offset <= LONGEST;
     if (r->kind == STORE_SEALED)
         return r->offset <= INT32_MAX;
     if (fstat(p->fd, &st))
@@ -356,55 +357,58 @@ uint64_t peer_changes(const struct peer *p) {
     return __atomic_load_n(&((const struct store_head *)(const void *)p->table)->changes, __ATOMIC_ACQUIRE);
 }
 
-/* Bytes of its first page that lie before it. */
-static uint64_t before(const struct store_record *record) {
-    return record->kind == STORE_SEALED ? 0 : record->offset % (uint64_t)sysconf(_SC_PAGESIZE);
+/* Where its bytes lie in the file that is mapped. */
+static uint64_t place_of(const struct store_record *record) {
+    return record->kind == STORE_SEALED ? 0 : record->kind == STORE_ORDINARY ? record->heap_offset : record->offset;
 }
 
-/* What another process has open by that number, to be read; -1: that is not memory of this kind.  It is looked at before
- * it is opened: opening a device may do something. */
-static int open_sealed(pid_t pid, int fd) {
-    char path[64], name[sizeof "/memfd:" SEALED_NAME];
+/* Bytes of its first page that lie before it. */
+static uint64_t before(const struct store_record *record) { return place_of(record) % (uint64_t)sysconf(_SC_PAGESIZE); }
+
+/* What another process has open by that number; -1: that is not memory of this name.  It is looked at before it is opened:
+ * opening a device may do something. */
+static int open_of(pid_t pid, int fd, const char *memfd, int flags) {
+    char path[64], name[64];
     struct stat st;
     snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)pid, fd);
     int found = open(path, O_PATH | O_CLOEXEC), opened = -1;
     if (found < 0)
         return -1;
     snprintf(path, sizeof path, "/proc/self/fd/%d", found);
-    ssize_t n = readlink(path, name, sizeof name - 1);
-    bool named = n == (ssize_t)sizeof name - 1 && !memcmp(name, "/memfd:" SEALED_NAME, sizeof name - 1);
+    ssize_t n = readlink(path, name, sizeof name);
+    bool named = n >= (ssize_t)strlen(memfd) && !memcmp(name, memfd, strlen(memfd));
     if (named && fstat(found, &st) == 0 && S_ISREG(st.st_mode))
-        opened = open(path, O_RDONLY | O_CLOEXEC);
+        opened = open(path, flags | O_CLOEXEC);
     close(found);
     return opened;
 }
 
-static int map_sealed(const struct peer *p, const struct store_record *record, uint8_t **addr) {
-    int fd = open_sealed(p->pid, (int)record->offset); /* of process 0 there is none */
-    void *at = MAP_FAILED;
-    if (fd >= 0 && memfile_is_sound(fd, record->length))
-        at =
-            mmap(NULL, record->length, PROT_READ, MAP_SHARED | (record->length <= POPULATED ? MAP_POPULATE : 0), fd, 0);
-    if (fd >= 0)
-        close(fd);
-    if (at == MAP_FAILED)
-        return -EACCES;
-    *addr = at;
-    return 0;
+/* The file of the record: the peer's own, or one that is opened, which is to be closed.  -1: there is none */
+static int open_for(const struct peer *p, const struct store_record *record, bool writable) {
+    if (record->kind == STORE_SEALED) /* of process 0 there is none */
+        return writable ? -1 : open_of(p->pid, (int)record->offset, "/memfd:" SEALED_NAME, O_RDONLY);
+    if (record->kind == STORE_ORDINARY)
+        return record->heap
+                   ? open_of(p->pid, (int)(record->heap - 1), "/memfd:" RNIC_HEAP_NAME, writable ? O_RDWR : O_RDONLY)
+                   : -1;
+    return p->fd;
 }
 
 int peer_map(const struct peer *p, const struct store_record *record, bool writable, uint8_t **addr,
              struct rnic_err *err) {
-    if (record->kind == STORE_SEALED)
-        return writable ? -EACCES : map_sealed(p, record, addr);
-    uint64_t skip = before(record);
-    void *at =
-        mmap(NULL, skip + record->length, PROT_READ | (writable ? PROT_WRITE : 0),
-             MAP_SHARED | (record->length <= POPULATED ? MAP_POPULATE : 0), p->fd, (off_t)(record->offset - skip));
-    if (at == MAP_FAILED)
-        return fail(err, -errno, "the other process' memory cannot be mapped: %s", strerror(errno));
-    *addr = (uint8_t *)at + skip;
-    return 0;
+    uint64_t skip = before(record), place = place_of(record) - skip, length = skip + record->length;
+    int fd = open_for(p, record, writable), populates = record->length <= POPULATED ? MAP_POPULATE : 0;
+    void *at = MAP_FAILED;
+    errno = EACCES;
+    if (fd >= 0 && (fd == p->fd || memfile_is_sound(fd, place + length)))
+        at = mmap(NULL, length, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED | populates, fd, (off_t)place);
+    int rc =
+        at == MAP_FAILED ? fail(err, -errno, "the other process' memory cannot be mapped: %s", strerror(errno)) : 0;
+    if (fd >= 0 && fd != p->fd)
+        close(fd);
+    if (!rc)
+        *addr = (uint8_t *)at + skip;
+    return rc;
 }
 
 void peer_unmap(const struct store_record *record, uint8_t *addr) {

@@ -22,7 +22,7 @@ enum store_kind {
     STORE_MR,
     STORE_DM,
     STORE_QP,
-    STORE_ORDINARY, /* a region that is not in the file */
+    STORE_ORDINARY, /* a region that is not in this file */
     STORE_SEALED,   /* one that is a file of its own */
 };
 
@@ -38,10 +38,10 @@ struct store_record {
     uint32_t pd;  /* of a region or queue pair: the handle of its domain */
     uint32_t key; /* of a region */
     uint32_t access;
-    uint32_t reserved;
-    uint64_t iova;           /* of a region */
+    uint32_t heap; /* of STORE_ORDINARY: 1 + the descriptor of a file where the bytes lie, too (nic_heap.h), or 0 */
+    uint64_t iova; /* of a region */
     uint64_t offset, length; /* in the file; of STORE_ORDINARY in the owner's process, of STORE_SEALED its descriptor */
-    uint64_t reserved2;
+    uint64_t heap_offset;    /* in that file */
 };
 
 struct store_head {

@@ -10,6 +10,7 @@
 
 #include "base/fail.h"
 #include "mem/mw.h"
+#include "nic_heap.h"
 #include "verbs/verbs.h"
 
 #define REMOTE_CHANGES (RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_ATOMIC)
@@ -175,23 +176,39 @@ void free_mr(struct mr *mr) {
 
 static bool is_ordinary(const struct mr *mr) { return mr->kind == MR_PLAIN && !mr->dm && !mr->map && !mr_in_file(mr); }
 
-/* The program's memory may be what the device has made for another region. */
+/* Where its bytes lie in a file that peers on this host can map: the device's own, into which the program's memory may fall
+ * that the device has made for another region; one of the region alone; or the program's heap. */
+static void place(struct dev *dev, const struct mr *mr, struct store_record *r) {
+    uint64_t offset;
+    int fd;
+    if (mr->sealed >= 0) {
+        r->kind = STORE_SEALED;
+        r->offset = (uint64_t)mr->sealed;
+    } else if (mr_in_file(mr) || store_find(&dev->store, mr->pub.addr, mr->pub.length, &offset)) {
+        r->kind = STORE_MR;
+        r->offset = mr_in_file(mr) ? mr->stored_at : offset;
+    } else {
+        r->kind = STORE_ORDINARY;
+        r->offset = mr->pub.iova + mr->shift;
+        if (rnic_heap_find && rnic_heap_find(mr->pub.addr, mr->pub.length, &fd, &offset)) {
+            r->heap = (uint32_t)fd + 1;
+            r->heap_offset = offset;
+        }
+    }
+}
+
 void publish_mr(struct dev *dev, struct mr *mr) {
-    bool in_file = mr_in_file(mr);
-    if (!in_file && !(is_ordinary(mr) && dev->host.local))
+    if (!mr_in_file(mr) && !(is_ordinary(mr) && dev->host.local))
         return;
-    uint64_t at = mr->sealed >= 0 ? (uint64_t)mr->sealed : in_file ? mr->stored_at : mr->pub.iova + mr->shift;
-    if (!in_file)
-        in_file = store_find(&dev->store, mr->pub.addr, mr->pub.length, &at);
-    uint32_t kind = mr->sealed >= 0 ? STORE_SEALED : in_file ? STORE_MR : STORE_ORDINARY;
-    mr->record = store_publish(&dev->store, &(struct store_record){.kind = kind,
-                                                                   .handle = mr->pub.handle,
-                                                                   .pd = rnic_pd_root(mr->pub.pd)->handle,
-                                                                   .key = mr->pub.lkey,
-                                                                   .access = mr->access,
-                                                                   .iova = mr->pub.iova,
-                                                                   .offset = at,
-                                                                   .length = mr->pub.length});
+    struct store_record record = {.handle = mr->pub.handle,
+                                  .pd = rnic_pd_root(mr->pub.pd)->handle,
+                                  .key = mr->pub.lkey,
+                                  .access = mr->access,
+                                  .iova = mr->pub.iova,
+                                  .length = mr->pub.length};
+    place(dev, mr, &record);
+    mr->is_mapped = record.kind != STORE_ORDINARY || record.heap;
+    mr->record = store_publish(&dev->store, &record);
 }
 
 /* Other threads may make something of it until the lock is held, and while it is let go. */
@@ -217,10 +234,8 @@ int claim_mr(struct dev *dev, struct mr *mr, struct rnic_err *err) {
 }
 
 /* Peers may only read it, by the kernel.  A reader that is stopped in a copy finds out later that it has gone, and asks again. */
-static bool is_only_copied(struct dev *dev, const struct mr *mr) {
-    uint64_t at;
-    return is_ordinary(mr) && !(mr->access & (RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_ATOMIC)) &&
-           !store_find(&dev->store, mr->pub.addr, mr->pub.length, &at);
+static bool is_only_copied(const struct mr *mr) {
+    return !mr->is_mapped && !(mr->access & (RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_ATOMIC));
 }
 
 int withdraw_mr(struct dev *dev, struct mr *mr, struct rnic_err *err) {
@@ -231,7 +246,7 @@ int withdraw_mr(struct dev *dev, struct mr *mr, struct rnic_err *err) {
     mr->record = -1;
     if (record < 0)
         return 0;
-    rc = lanes_await(&dev->host, 0) || is_only_copied(dev, mr)
+    rc = lanes_await(&dev->host, 0) || is_only_copied(mr)
              ? check_unused(mr, err)
              : fail(err, -EBUSY, "a process that has been stopped is in the middle of reading or writing the region");
     if (rc)

@@ -25,7 +25,13 @@ DEVICE = tuple(Variable(*row) for row in nic.env_rows())
 LAB3_SECRET = Variable(
     "RNIC_LAB3_SECRET", "any text", "a random one", "the secret of `rnic lab3`, of which keys are made"
 )
-COMMANDS = (LAB3_SECRET,)
+HEAP = Variable(
+    "RNIC_HEAP",
+    "`on` or `off`",
+    "`on`",
+    "`rnic run`: whether peers on this host can map what a program allocates in whole pages",
+)
+COMMANDS = (LAB3_SECRET, HEAP)
 
 
 def is_local() -> bool:

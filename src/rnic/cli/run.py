@@ -17,10 +17,11 @@ from typing import Any
 
 import click
 
+from rnic.cli import environment
 from rnic.cli.command import command
 from rnic.cli.params import Failure
 from rnic.programs import elf, wishes
-from rnic.programs.surroundings import IBVERBS, PRELOAD, libraries, serve, variables
+from rnic.programs.surroundings import HEAP, IBVERBS, PRELOAD, libraries, serve, variables
 
 _PASSED_ON = {
     signal.SIGINT,
@@ -79,11 +80,19 @@ _SPOILT = (signal.SIGPIPE, signal.SIGXFSZ)  # which Python ignores, and a progra
     "device_fatal@500ms; of one device: mlx5_0:port_down. Repeatable.",
 )
 @click.option(
+    "--heap",
+    type=click.Choice(["on", "off"]),
+    envvar=environment.HEAP.name,
+    default="on",
+    help="Put what the program allocates in whole pages where peers on this host can map it.  [default: "
+    "$RNIC_HEAP, on]",
+)
+@click.option(
     "--env", "env_only", is_flag=True, help="Print the variables for verbs alone, and start nothing."
 )
 @click.option("--check", is_flag=True, help="Say whether the program can run so, and do not start it.")
 @click.argument("words", metavar="PROGRAM [ARGS]...", nargs=-1, type=click.UNPROCESSED)
-def run(env_only: bool, check: bool, words: tuple[str, ...], **options: Any) -> int:
+def run(heap: str, env_only: bool, check: bool, words: tuple[str, ...], **options: Any) -> int:
     """Start a program that is linked with libibverbs or librdmacm, on rnic's devices.
 
     Nothing has to be installed but the program and its own libraries. The exit code is the program's; 128 and
@@ -117,7 +126,7 @@ def run(env_only: bool, check: bool, words: tuple[str, ...], **options: Any) -> 
         with serve(wishes.failures(own)) as (folder, _):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)  # what came meanwhile ends this command
             signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
-            child = _start(words, os.environ | variables(folder) | own, before)
+            child = _start(words, os.environ | variables(folder, heap=heap == "on") | own, before)
             return _wait(child)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -127,7 +136,7 @@ run.allow_interspersed_args = False  # what follows the program is the program's
 
 
 def _need_libraries() -> None:
-    missing = [name for name in (IBVERBS, PRELOAD) if not (libraries() / name).exists()]
+    missing = [name for name in (IBVERBS, PRELOAD, HEAP) if not (libraries() / name).exists()]
     if missing:
         raise Failure(
             f"{libraries() / missing[0]} is missing: this installation of rnic cannot start programs"

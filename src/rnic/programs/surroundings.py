@@ -20,7 +20,7 @@ from rnic.ucma import Failing, Server
 
 RUN = "RNIC_RUN"
 SOCKET = "ucma"  # in the folder of $RNIC_RUN; src/preload/ucma.c has the same name
-IBVERBS, PRELOAD = "libibverbs.so.1", "librnic_preload.so"
+IBVERBS, PRELOAD, HEAP = "libibverbs.so.1", "librnic_preload.so", "librnic_heap.so"
 _PREFIX = "rnic-run-"
 _MOST_PATH = 107  # bytes of a socket's path
 _NEW = 10  # seconds in which a folder may not be locked yet
@@ -31,15 +31,17 @@ def libraries() -> Path:
     return Path(rnic.__file__).parent / "lib"
 
 
-def variables(folder: Path | None = None) -> dict[str, str]:
+def variables(folder: Path | None = None, *, heap: bool = True) -> dict[str, str]:
     """The variables for a program: rnic's libraries come ahead of what is in the environment already.
 
-    Without a folder it can use verbs, but neither RDMA-CM nor files of sysfs.
+    Without a folder it can use verbs, but neither RDMA-CM nor files of sysfs. heap: its memory in whole pages is
+    such that peers on this host can map it.
     """
     lib = libraries()
     found = {"LD_LIBRARY_PATH": _ahead(str(lib), os.environ.get("LD_LIBRARY_PATH"))}
     if folder is not None:
-        found["LD_PRELOAD"] = _ahead(str(lib / PRELOAD), os.environ.get("LD_PRELOAD"))
+        ahead = [str(lib / name) for name in ((PRELOAD, HEAP) if heap else (PRELOAD,))]
+        found["LD_PRELOAD"] = _ahead(":".join(ahead), os.environ.get("LD_PRELOAD"))
         found[RUN] = str(folder)
     return found
 

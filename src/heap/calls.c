@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The functions of libc that hand out memory.  Only those that align are looked at: whoever asks for whole pages is likely
+ * to register them.  The others must know memory of the heap when it comes back.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "heap.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* The function of the next library that has it, looked up at the first call. */
+#define NEXT(name)                                                                                                     \
+    ({                                                                                                                 \
+        static _Atomic(void *) known_;                                                                                 \
+        void *found_ = atomic_load_explicit(&known_, memory_order_relaxed);                                            \
+        if (!found_) {                                                                                                 \
+            found_ = dlsym(RTLD_NEXT, #name);                                                                          \
+            atomic_store_explicit(&known_, found_, memory_order_relaxed);                                              \
+        }                                                                                                              \
+        (__typeof__(&name))found_;                                                                                     \
+    })
+
+void free_sized(void *at, size_t size); /* of C23 */
+void free_aligned_sized(void *at, size_t alignment, size_t size);
+
+static size_t page(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+
+/* NULL: it is libc's to answer, also to whom asks for nothing or in a wrong way. */
+static void *take(size_t alignment, size_t bytes) {
+    bool power = alignment && !(alignment & (alignment - 1));
+    return bytes && power && alignment >= page() ? heap_take(alignment, bytes) : NULL;
+}
+
+EXPORT int posix_memalign(void **at, size_t alignment, size_t bytes) {
+    void *taken = take(alignment, bytes);
+    if (!taken)
+        return NEXT(posix_memalign)(at, alignment, bytes);
+    *at = taken;
+    return 0;
+}
+
+EXPORT void *memalign(size_t alignment, size_t bytes) {
+    void *at = take(alignment, bytes);
+    return at ? at : NEXT(memalign)(alignment, bytes);
+}
+
+EXPORT void *aligned_alloc(size_t alignment, size_t bytes) {
+    void *at = take(alignment, bytes);
+    return at ? at : NEXT(aligned_alloc)(alignment, bytes);
+}
+
+EXPORT void *valloc(size_t bytes) {
+    void *at = take(page(), bytes);
+    return at ? at : NEXT(valloc)(bytes);
+}
+
+EXPORT void *pvalloc(size_t bytes) {
+    void *at = take(page(), bytes);
+    return at ? at : NEXT(pvalloc)(bytes);
+}
+
+EXPORT void free(void *at) {
+    if (heap_has(at))
+        heap_give(at);
+    else
+        NEXT(free)(at);
+}
+
+EXPORT void free_sized(void *at, size_t size) {
+    (void)size;
+    free(at);
+}
+
+EXPORT void free_aligned_sized(void *at, size_t alignment, size_t size) {
+    (void)alignment;
+    (void)size;
+    free(at);
+}
+
+EXPORT size_t malloc_usable_size(void *at) { return heap_has(at) ? heap_size(at) : NEXT(malloc_usable_size)(at); }
+
+/* The alignment need not stay, the place in the file should. */
+static void *move(void *at, size_t bytes) {
+    size_t had = heap_size(at);
+    void *to = heap_take(page(), bytes);
+    if (!to)
+        to = malloc(bytes);
+    if (to) {
+        memcpy(to, at, had < bytes ? had : bytes);
+        heap_give(at);
+    }
+    return to;
+}
+
+EXPORT void *realloc(void *at, size_t bytes) {
+    if (!heap_has(at))
+        return NEXT(realloc)(at, bytes);
+    if (!bytes) { /* as glibc */
+        heap_give(at);
+        return NULL;
+    }
+    size_t has = heap_size(at);
+    return bytes <= has && bytes > has / 2 ? at : move(at, bytes);
+}
+
+EXPORT void *reallocarray(void *at, size_t count, size_t size) {
+    size_t bytes;
+    if (!heap_has(at))
+        return NEXT(reallocarray)(at, count, size);
+    if (!__builtin_mul_overflow(count, size, &bytes))
+        return realloc(at, bytes);
+    errno = ENOMEM;
+    return NULL;
+}

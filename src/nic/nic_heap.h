@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory of the program that lies in a file, so that peers on this host can map it: librnic_heap.so (src/heap), if the
+ * program has been started with it, hands it out and knows where it is.
+ */
+#ifndef RNIC_NIC_HEAP_H
+#define RNIC_NIC_HEAP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define RNIC_HEAP_NAME "rnic-heap" /* of the file, for memfd_create(2) */
+
+/* The descriptor of the file and the place of the bytes in it; false: they do not lie there.  NULL without the library. */
+__attribute__((weak, visibility("default"))) bool rnic_heap_find(const void *addr, uint64_t length, int *fd,
+                                                                 uint64_t *offset);
+
+#endif
