@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Existing programs: perftest under `rnic run`, beside `rnic perf`, which does the same on rnic's own memory, and UCX."""
+"""Existing programs: perftest under `rnic run`, beside `rnic perf` and UCX."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def row(op: str, metric: str, size: int, local: str) -> Row:
 def tables() -> list[Table]:
     note = (
         "perftest under `rnic run`, as Debian has it; the column rnic is its figure. Beside it `rnic perf`, "
-        "which measures the same in memory of alloc_mr. Latencies are medians, of a READ the whole time, else "
-        "half a round trip."
+        "which measures the same in memory of alloc_mr. Latencies are medians, of a READ the whole time, "
+        "else half a round trip."
     )
     return [
         Table(

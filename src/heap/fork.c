@@ -40,7 +40,11 @@ static void before(void) {
     copy = mmap(NULL, heap.mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (copy == MAP_FAILED)
         copy = NULL;
-    else if (heap_is_open())
+    else
+        madvise(copy, heap.mapped, MADV_HUGEPAGE); /* a fault for each page would take longer than to copy it */
+    if (!copy)
+        return;
+    if (heap_is_open())
         copy_file();
     else
         memcpy(copy, heap_base(), heap.mapped);

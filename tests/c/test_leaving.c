@@ -3,17 +3,22 @@
  * Queue pairs that end, or are kept from it: what their peers have been promised holds.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "dev/dev.h"
 #include "live.h"
+#include "mem/remote.h"
+#include "nic_heap.h"
 
 #define LONG 16384u /* bytes that a lane carries by reference */
 #define FOREVER 0   /* a timeout */
@@ -177,6 +182,61 @@ static void test_a_peer_that_stands_still_keeps_up_its_own_queue_pairs_alone(voi
     live_close(&c);
 }
 
+#define HEAP_LONG 65536u
+static uint8_t *heap; /* memory that the program has allocated in a file, as of librnic_heap.so */
+static int heap_fd;
+
+bool rnic_heap_find(const void *addr, uint64_t length, int *fd, uint64_t *offset) {
+    *fd = heap_fd;
+    *offset = (uint64_t)((const uint8_t *)addr - heap);
+    return heap && (const uint8_t *)addr >= heap && *offset + length <= HEAP_LONG;
+}
+
+static void make_heap(void) {
+    heap_fd = memfd_create(RNIC_HEAP_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    CHECK_EQ(ftruncate(heap_fd, HEAP_LONG), 0);
+    CHECK_EQ(fcntl(heap_fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    heap = mmap(NULL, HEAP_LONG, PROT_READ | PROT_WRITE, MAP_SHARED, heap_fd, 0);
+    CHECK(heap != MAP_FAILED);
+    memset(heap, 0x5A, HEAP_LONG);
+}
+
+/* A peer may be reading it by itself, so that nothing but its mark tells that it has left. */
+static void test_memory_of_the_heap_goes_when_no_peer_is_inside(void) {
+    struct rnic_mr *mr;
+    live_open(&a, 1);
+    live_open(&b, 1);
+    struct rnic_qp *ab = live_qp(&a), *ba = live_qp(&b);
+    join_locally(&a, ab, &b, ba);
+    make_heap();
+    CHECK_EQ(a.ops->reg_mr(a.pd, heap + 100, 1000, RNIC_ACCESS_REMOTE_READ, &mr, NULL), 0);
+    CHECK(((struct mr *)mr)->is_mapped);
+    struct rnic_sge sge = {(uintptr_t)b.mem, 1000, b.mr->lkey};
+    struct rnic_send_wr wr = {.opcode = RNIC_WR_RDMA_READ,
+                              .send_flags = RNIC_SEND_SIGNALED,
+                              .sg_list = &sge,
+                              .num_sge = 1,
+                              .wr.rdma = {(uintptr_t)heap + 100, mr->rkey}};
+    const struct rnic_send_wr *bad;
+    uint64_t before = dev(&b)->nic.counters.value[RNIC_CNT_local_direct];
+    CHECK_EQ(b.ops->post_send(ba, &wr, &bad, NULL), 0);
+    CHECK_EQ(live_wait(&b).status, RNIC_WC_SUCCESS);
+    CHECK(!memcmp(b.mem, heap, 1000));
+    CHECK_EQ(dev(&b)->nic.counters.value[RNIC_CNT_local_direct], before + 1);
+    CHECK(remote_maps(lane_between(&b, ab)->remote, mr->rkey));
+    move_mark(&a, ba);
+    CHECK_EQ(a.ops->dereg_mr(mr, NULL), -EBUSY);
+    move_mark(&a, ba);
+    CHECK_EQ(a.ops->dereg_mr(mr, NULL), 0);
+    CHECK_EQ(destroy(&a, ab), 0);
+    CHECK_EQ(destroy(&b, ba), 0);
+    live_close(&a);
+    live_close(&b);
+    munmap(heap, HEAP_LONG);
+    close(heap_fd);
+    heap = NULL;
+}
+
 /* Two SENDs lie in the ring, then something becomes of their queue pair that is no end.  Neither is lost, as the second one
  * without the first would be refused, and there are no retries. */
 static void sends_survive(int (*happens)(struct rnic_qp *qp, struct rnic_qp *peer), int rc) {
@@ -246,6 +306,7 @@ int main(void) {
     RUN(test_the_last_ack_waits_for_room);
     RUN(test_somebody_looks_for_room_for_a_last_ack);
     RUN(test_a_peer_that_stands_still_keeps_up_its_own_queue_pairs_alone);
+    RUN(test_memory_of_the_heap_goes_when_no_peer_is_inside);
     RUN(test_fewer_rights_take_nothing_back);
     RUN(test_an_event_that_is_not_acknowledged_takes_nothing_back);
     RUN(test_an_end_that_fails_takes_nothing_back);

@@ -5,6 +5,7 @@
 #include "mem/remote.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -473,6 +474,98 @@ static void a_sealed_file_can_be_read_alone(void) {
     end();
 }
 
+/* ---------------------------------------------------------------- memory that its program has allocated in a file */
+
+enum { HEAP_OFFSET = 8192 + 24, HEAP_LONG = 65536 };
+
+static int make_heap(const char *name, int seals, uint8_t **at) {
+    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    CHECK_EQ(ftruncate(fd, HEAP_LONG), 0);
+    *at = mmap(NULL, HEAP_LONG, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK_EQ(fcntl(fd, F_ADD_SEALS, seals), 0);
+    return fd;
+}
+
+static void publish_in_heap(uint32_t key, uint32_t access, const void *at, uint32_t heap, uint64_t heap_offset) {
+    store_publish(&s, &(struct store_record){.kind = STORE_ORDINARY,
+                                             .key = key,
+                                             .pd = DOMAIN,
+                                             .access = access,
+                                             .iova = IOVA,
+                                             .offset = (uintptr_t)at,
+                                             .length = LENGTH,
+                                             .heap = heap,
+                                             .heap_offset = heap_offset});
+}
+
+static void memory_in_a_programs_heap_is_mapped(void) {
+    uint8_t *heap;
+    begin(getpid());
+    publish_qp(OURS, ALL);
+    int fd = make_heap("rnic-heap", F_SEAL_SHRINK, &heap), before = check_descriptors();
+    publish_in_heap(KEY, ALL, heap + HEAP_OFFSET, (uint32_t)fd + 1, HEAP_OFFSET);
+    publish_in_heap(KEY + 1, READS, heap, (uint32_t)fd + 1, 0);
+    CHECK(remote_maps(&r, KEY) && remote_maps(&r, KEY + 1));
+    uint8_t *at = remote_enter(&r, &qp, THEIRS, OURS, KEY, IOVA + 7, 1, WRITES);
+    CHECK(at);
+    *at = 77;
+    remote_leave(&r);
+    CHECK_EQ(heap[HEAP_OFFSET + 7], 77);
+    CHECK_EQ(enters(KEY, IOVA + LENGTH, 1, READS), -1);
+    CHECK_EQ(enters(KEY + 1, IOVA, 1, READS), 0);
+    CHECK_EQ(enters(KEY + 1, IOVA, 1, WRITES), -1);
+    CHECK_EQ(check_descriptors(), before);
+    munmap(heap, HEAP_LONG);
+    close(fd);
+    end();
+}
+
+/* Where it cannot be mapped the kernel copies, as from other memory of the process. */
+static void a_heap_that_is_none_is_ordinary_memory(void) {
+    static const struct {
+        const char *name;
+        int seals;
+        uint64_t offset;
+    } rows[] = {{"another", F_SEAL_SHRINK, 0}, /* its program has closed the descriptor, and this one has the number */
+                {"rnic-heap", 0, 0},           /* it could become shorter */
+                {"rnic-heap", F_SEAL_SHRINK, HEAP_LONG - 10},
+                {"rnic-heap", F_SEAL_SHRINK, 1ull << 47}};
+    static uint8_t theirs[LENGTH];
+    for (size_t i = 0; i <= sizeof rows / sizeof *rows; i++) {
+        uint8_t *heap, byte = 0;
+        bool closed = i == sizeof rows / sizeof *rows;
+        check_note("row %zu", i);
+        begin(getpid());
+        publish_qp(OURS, ALL);
+        theirs[0] = 5;
+        int fd = make_heap(closed ? "rnic-heap" : rows[i].name, closed ? 0 : rows[i].seals, &heap);
+        if (closed)
+            close(fd);
+        publish_in_heap(KEY, ALL, theirs, (uint32_t)fd + 1, closed ? 0 : rows[i].offset);
+        CHECK(!remote_maps(&r, KEY));
+        CHECK_EQ(enters(KEY, IOVA, 1, READS), -1);
+        CHECK(copies(KEY, IOVA, &byte, 1, READS) && byte == 5);
+        munmap(heap, HEAP_LONG);
+        if (!closed)
+            close(fd);
+        end();
+    }
+}
+
+static void a_heap_of_a_process_that_has_hung_up_is_not_mapped(void) {
+    uint8_t *heap;
+    begin(getpid());
+    publish_qp(OURS, ALL);
+    int fd = make_heap("rnic-heap", F_SEAL_SHRINK, &heap);
+    publish_in_heap(KEY, ALL, heap, (uint32_t)fd + 1, 0);
+    close(line[1]);
+    CHECK(!remote_maps(&r, KEY));
+    munmap(heap, HEAP_LONG);
+    close(fd);
+    line[1] = -1;
+    end();
+}
+
 /* ---------------------------------------------------------------- the end */
 
 static void a_file_that_is_none_leaves_nothing_behind(void) {
@@ -546,6 +639,9 @@ int main(void) {
     RUN(a_process_of_no_known_number_is_not_touched);
     RUN(a_process_that_has_hung_up_is_not_touched);
     RUN(a_sealed_file_can_be_read_alone);
+    RUN(memory_in_a_programs_heap_is_mapped);
+    RUN(a_heap_that_is_none_is_ordinary_memory);
+    RUN(a_heap_of_a_process_that_has_hung_up_is_not_mapped);
     RUN(a_file_that_is_none_leaves_nothing_behind);
     RUN(without_memory_there_is_nothing_to_know);
     RUN(a_forked_child_lets_go_its_descriptor_alone);

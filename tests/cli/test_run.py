@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cli.commands import Start
+from rnic.programs.surroundings import HEAP
 from ucma.under import needs_libraries
 from waiting import until
 
@@ -44,6 +45,14 @@ def test_programs_that_cannot_be_started(rnic: Start, runtime: Path) -> None:
 def test_options_behind_the_program_are_its_own(rnic: Start) -> None:
     assert rnic("run", "echo", "--check", "--help", "-x").wait().out == "--check --help -x\n"
     assert rnic("run", "--local", "off", "--", "sh", "-c", "echo $RNIC_LOCAL").wait().out == "off\n"
+
+
+def test_heap_is_switched_off(rnic: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    show = ("sh", "-c", "echo $LD_PRELOAD")
+    assert HEAP in rnic("run", *show).wait().out
+    assert HEAP not in rnic("run", "--heap", "off", *show).wait().out
+    monkeypatch.setenv("RNIC_HEAP", "off")
+    assert HEAP not in rnic("run", *show).wait().out
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])

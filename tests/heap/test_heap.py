@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What programs of `rnic run` allocate in whole pages: librnic_heap.so, and WRITEs into such memory and other."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import rnic
+from rnic.programs.surroundings import HEAP, libraries
+from ucma.under import needs_libraries
+from waiting import PATIENCE
+
+pytestmark = [needs_libraries, pytest.mark.own_way]
+
+HERE = Path(__file__).parent
+INCLUDE = Path(rnic.__file__).parent / "include"
+STRICT = (
+    "-std=gnu11",
+    "-O1",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wno-free-nonheap-object",
+    "-fno-builtin",
+    "-pthread",
+)
+WAYS = {
+    "mapped": ("on", True, "heap"),
+    "mapped, many at once": ("on", True, "heap 100"),
+    "by the kernel": ("on", True, "malloc"),
+    "through the ring": ("on", False, "malloc 100"),
+    "by UDP": ("off", True, "heap"),
+}
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the programs of this one."""
+    folder = tmp_path_factory.mktemp("programs")
+    if not shutil.which("cc"):
+        pytest.skip("needs a C compiler")
+    for name, more in {
+        "heap": (),
+        "order": (f"-I{INCLUDE}", f"-L{libraries()}", "-l:libibverbs.so.1"),
+    }.items():
+        subprocess.run(["cc", *STRICT, HERE / f"{name}.c", "-o", folder / name, *more], check=True)
+    return folder
+
+
+def run(program: Path, *words: str, heap: bool = True, **more: str) -> None:
+    """Run a program without `rnic run`; it must end well."""
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries()), "RNIC_VERBS_DEBUG": "1", **more}
+    if heap:
+        environment["LD_PRELOAD"] = str(libraries() / HEAP)
+    done = subprocess.run(
+        [program, *words],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.returncode}\n{done.stdout}"
+
+
+@pytest.mark.parametrize("what", ["places", "sizes", "room", "threads", "forks", "closed", "limited"])
+def test_memory_is_as_libcs(programs: Path, what: str) -> None:
+    run(programs / "heap", what)
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_last_byte_of_a_write_comes_last(programs: Path, way: tuple[str, bool, str]) -> None:
+    local, heap, words = way
+    run(programs / "order", "roce_lo", *words.split(), heap=heap, RNIC_LOCAL=local)
