@@ -117,7 +117,8 @@
 #define RNIC_ODP_GENERAL_CAPS(X) X(SUPPORT, 1 << 0) X(SUPPORT_IMPLICIT, 1 << 1)
 
 #define RNIC_ODP_TRANSPORT_CAPS(X)                                                                                     \
-    X(SEND, 1 << 0) X(RECV, 1 << 1) X(WRITE, 1 << 2) X(READ, 1 << 3) X(ATOMIC, 1 << 4) X(SRQ_RECV, 1 << 5)
+    X(SEND, 1 << 0) X(RECV, 1 << 1) X(WRITE, 1 << 2) X(READ, 1 << 3) X(ATOMIC, 1 << 4) X(SRQ_RECV, 1 << 5)       \
+    X(FLUSH, 1 << 6) X(ATOMIC_WRITE, 1 << 7)
 
 #define RNIC_ADVISE_MR_ADVICES(X) X(PREFETCH, 0) X(PREFETCH_WRITE, 1) X(PREFETCH_NO_FAULT, 2)
 

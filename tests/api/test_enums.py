@@ -82,6 +82,7 @@ KERNELS_OWN = {
     "placement_type": {"GLOBAL": 1, "PERSISTENT": 2},
     "selectivity_level": {"RANGE": 0, "MR": 1},
     "qp_send_ops": {"FLUSH": 1 << 11},
+    "odp_transport_caps": {"FLUSH": 1 << 6, "ATOMIC_WRITE": 1 << 7},
 }
 
 # What Debian's header does not have yet: rdma-core 64, ibv_create_comp_cntr(3), ibv_qp_attach_comp_cntr(3).

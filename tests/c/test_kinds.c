@@ -4,10 +4,14 @@
  */
 #include <errno.h>
 #include <linux/dma-buf.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -227,6 +231,53 @@ static void a_place_is_where_a_load_may_go(void) {
     }
 }
 
+/* ---------------------------------------------------------------- words */
+
+#define OURS 200000
+#define ASKED 100
+
+static void *count(void *word) {
+    for (int i = 0; i < OURS; i++)
+        __atomic_fetch_add((uint64_t *)word, 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+static void a_word_is_changed_at_once_while_the_process_changes_it_too(void) {
+    static uint64_t word;
+    uint64_t was;
+    pthread_t beside;
+    CHECK_EQ(pthread_create(&beside, NULL, count, &word), 0);
+    for (int i = 0; i < ASKED; i++)
+        CHECK(guarded_word((uintptr_t)&word, &(struct word_op){WORD_ADD, 1, 0}, &was));
+    pthread_join(beside, NULL);
+    CHECK_EQ(word, OURS + ASKED);
+    CHECK(guarded_word((uintptr_t)&word, &(struct word_op){WORD_CMP_SWAP, 7, 8}, &was));
+    CHECK_EQ(was, OURS + ASKED);
+    CHECK_EQ(word, OURS + ASKED);
+    CHECK(guarded_word((uintptr_t)&word, &(struct word_op){WORD_STORE, 9, 0}, &was));
+    CHECK_EQ(word, 9);
+}
+
+static void a_word_that_is_missing_leaves_the_process_as_it_was(void) {
+    uint8_t *page = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct sigaction before, after;
+    sigset_t held, held_after;
+    uint64_t was;
+    sigaction(SIGSEGV, NULL, &before);
+    pthread_sigmask(SIG_SETMASK, NULL, &held);
+    CHECK(!guarded_word((uintptr_t)page, &(struct word_op){WORD_STORE, 1, 0}, &was)); /* it may not be written */
+    CHECK_EQ(*page, 0);
+    munmap(page, 4096);
+    CHECK(!guarded_word((uintptr_t)page, &(struct word_op){WORD_ADD, 1, 0}, &was));
+    sigaction(SIGSEGV, NULL, &after);
+    pthread_sigmask(SIG_SETMASK, NULL, &held_after);
+    CHECK(before.sa_handler == after.sa_handler);
+    for (int i = 1; i < NSIG; i++)
+        CHECK_EQ(sigismember(&held, i), sigismember(&held_after, i));
+    CHECK_EQ(waitpid(-1, NULL, WNOHANG | __WALL), -1); /* no child is left */
+    CHECK_EQ(errno, ECHILD);
+}
+
 int main(void) {
     RUN(an_exporter_is_told_before_and_after_each_copy);
     RUN(an_exporter_that_was_interrupted_is_told_again);
@@ -236,5 +287,7 @@ int main(void) {
     RUN(no_bytes_are_zeros);
     RUN(bytes_that_have_an_address_are_copied_from_and_to_it);
     RUN(a_place_is_where_a_load_may_go);
+    RUN(a_word_is_changed_at_once_while_the_process_changes_it_too);
+    RUN(a_word_that_is_missing_leaves_the_process_as_it_was);
     return check_done();
 }

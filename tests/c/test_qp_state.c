@@ -202,7 +202,7 @@ static void values_out_of_range_are_refused(void) {
     {from, to, RNIC_QP_##bit, offsetof(struct rnic_qp_attr, field), sizeof(((struct rnic_qp_attr *)0)->field), least, most}
         RANGE(RESET, INIT, PKEY_INDEX, pkey_index, 0, 0),
         RANGE(RESET, INIT, PORT, port_num, 1, 1),
-        RANGE(RESET, INIT, ACCESS_FLAGS, qp_access_flags, 0, 15),
+        RANGE(RESET, INIT, ACCESS_FLAGS, qp_access_flags, 0, 0x3FF),
         RANGE(INIT, RTR, PATH_MTU, path_mtu, 1, 5),
         RANGE(INIT, RTR, DEST_QPN, dest_qp_num, 0, 0xFFFFFF),
         RANGE(INIT, RTR, RQ_PSN, rq_psn, 0, 0xFFFFFF),

@@ -148,6 +148,15 @@ int mr_remote_store(const struct mr_table *t, uint32_t key, uint64_t addr, const
     return kind_store(mr_find(t, key), addr, src, n) ? 0 : RNIC_VE_RKEY_UNMAPPED;
 }
 
+int mr_remote_word(const struct mr_table *t, uint32_t key, uint64_t addr, const struct word_op *op, uint64_t *was) {
+    const struct mr *mr = mr_find(t, key);
+    if (mr->kind != MR_GUARDED)
+        return RNIC_VE_RKEY_ACCESS;
+    if ((addr + mr->shift) % sizeof *was)
+        return RNIC_VE_ATOMIC_ALIGN;
+    return guarded_word(addr + mr->shift, op, was) ? 0 : RNIC_VE_RKEY_UNMAPPED;
+}
+
 int sge_check(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,
               uint32_t access) {
     uint8_t *ptr;

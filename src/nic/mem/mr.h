@@ -10,6 +10,7 @@
 #define RNIC_MEM_MR_H
 
 #include "base/rng.h"
+#include "base/word.h"
 #include "mem/lock.h"
 #include "nic.h"
 
@@ -101,7 +102,7 @@ bool mr_place(const struct mr *mr, uint64_t addr, uint8_t **ptr);
 bool mr_same_pd(const struct rnic_pd *has, const struct rnic_pd *asks);
 
 /* Checks [addr, addr + length) under key for pd and access; *ptr: where the bytes are, NULL: they can be reached by
- * mr_remote_load() and mr_remote_store() alone (never with REMOTE_ATOMIC). 0 or an enum rnic_vendor_err of the SGE_
+ * mr_remote_load(), mr_remote_store() and mr_remote_word() alone. 0 or an enum rnic_vendor_err of the SGE_
  * family (mr_local) or the RKEY_ family (mr_remote).  A range of 0 bytes needs no key (IBA C9-88, C10-74). */
 int mr_local(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, uint32_t access,
              uint8_t **ptr);
@@ -112,6 +113,10 @@ int mr_remote(const struct mr_table *t, const struct rnic_pd *pd, uint32_t key, 
 int mr_remote_load(const struct mr_table *t, uint32_t key, uint64_t addr, uint8_t *dst, uint32_t n);
 int mr_remote_store(const struct mr_table *t, uint32_t key, uint64_t addr, const uint8_t *src, uint32_t n);
 
+/* The same for 8 bytes at once. *was: what they were. 0, or also RNIC_VE_ATOMIC_ALIGN, RNIC_VE_RKEY_ACCESS: memory of this
+ * kind cannot be changed so. */
+int mr_remote_word(const struct mr_table *t, uint32_t key, uint64_t addr, const struct word_op *op, uint64_t *was);
+
 /* kinds.c: of a region that is not plain. place: where the bytes are, NULL as above; false: they are gone.
  * load, store: false: they cannot be reached. */
 bool kind_place(const struct mr *mr, uint8_t **ptr);
@@ -119,6 +124,10 @@ bool kind_load(const struct mr *mr, uint64_t addr, uint8_t *dst, uint32_t n);
 bool kind_store(const struct mr *mr, uint64_t addr, const uint8_t *src, uint32_t n);
 bool kind_guard_works(void);       /* this system allows what MR_GUARDED needs */
 enum mr_kind kind_of_file(int fd); /* MR_DMABUF or MR_GUARDED */
+
+/* guarded_word.c: false: the word is missing, or may not be written. addr: aligned */
+bool guarded_word(uint64_t addr, const struct word_op *op, uint64_t *was);
+bool guarded_word_works(void); /* this system allows what it needs */
 
 /* Copies n bytes that start at offset of a scatter/gather list: into dst with the CRC of what was copied unless crc is
  * NULL, or out of src.  All elements touched are checked before any byte moves. 0 or an enum rnic_vendor_err. */

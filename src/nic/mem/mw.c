@@ -78,8 +78,8 @@ static int check_region(const struct mr *mr, const struct mw *mw, const struct m
         return RNIC_VE_BIND_ACCESS;
     if ((b->access & REMOTE_CHANGES) && !(mr->access & RNIC_ACCESS_LOCAL_WRITE)) /* C10-74 */
         return RNIC_VE_BIND_ACCESS;
-    if ((b->access & RNIC_ACCESS_REMOTE_ATOMIC) && mr->kind != MR_PLAIN && mr->kind != MR_FOREIGN)
-        return RNIC_VE_BIND_ACCESS;                                       /* its bytes have no address */
+    if ((b->access & RNIC_ACCESS_REMOTE_ATOMIC) && (mr->kind == MR_DMABUF || mr->kind == MR_NULL))
+        return RNIC_VE_BIND_ACCESS;                                       /* nothing can be done to it at once */
     return mr_in_range(mr, b->addr, b->length) ? 0 : RNIC_VE_BIND_BOUNDS; /* C10-75 */
 }
 

@@ -70,13 +70,14 @@ int qp_check_limits(const struct attr_limit *rows, size_t n, uint32_t mask, stru
 
 /* What every transport has: IBA 11.2.5.2, and what this device has. */
 #define MAX_RD_ATOMIC 128
-#define FLUSHES (RNIC_ACCESS_FLUSH_GLOBAL | RNIC_ACCESS_FLUSH_PERSISTENT)
+#define ACCESS_MOST 0x3FFu /* flags of regions, too: what says nothing to a queue pair is kept and means nothing */
 static int check_limits(const struct rnic_qp_attr *a, uint32_t mask, struct rnic_err *err) {
     const struct attr_limit rows[] = {
         {M(PORT), a->port_num, 1, 1, "port_num"},
         {M(MAX_QP_RD_ATOMIC), a->max_rd_atomic, 0, MAX_RD_ATOMIC, "max_rd_atomic"},
         {M(MAX_DEST_RD_ATOMIC), a->max_dest_rd_atomic, 0, MAX_RD_ATOMIC, "max_dest_rd_atomic"},
-        {M(ACCESS_FLAGS), a->qp_access_flags & ~(uint32_t)FLUSHES, 0, 0xF, "qp_access_flags but FLUSH_*"},
+        {M(ACCESS_FLAGS), a->qp_access_flags & ~(uint32_t)RNIC_ACCESS_RELAXED_ORDERING, 0, ACCESS_MOST,
+         "qp_access_flags but RELAXED_ORDERING"},
         {M(EN_SQD_ASYNC_NOTIFY), a->en_sqd_async_notify, 0, 1, "en_sqd_async_notify"},
     };
     return qp_check_limits(rows, sizeof rows / sizeof *rows, mask, err);

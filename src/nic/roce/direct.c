@@ -36,16 +36,15 @@ static int scatter(struct qp *qp, const struct send_wqe *wqe, const void *from) 
     return sge_scatter(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, 0, from, wqe->length);
 }
 
-/* What the word was. */
-static uint64_t apply_atomic(int opcode, uint64_t compare_add, uint64_t swap, uint64_t *word) {
+static struct word_op word_op_of(int opcode, uint64_t compare_add, uint64_t swap) {
     if (opcode == RNIC_WR_ATOMIC_FETCH_AND_ADD)
-        return __atomic_fetch_add(word, compare_add, __ATOMIC_SEQ_CST);
-    __atomic_compare_exchange_n(word, &compare_add, swap, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-    return compare_add;
+        return (struct word_op){WORD_ADD, compare_add, 0};
+    return (struct word_op){WORD_CMP_SWAP, swap, compare_add};
 }
 
 static int atomic(struct qp *qp, const struct send_wqe *wqe, uint64_t *word) {
-    uint64_t was = apply_atomic(wqe->opcode, wqe->compare_add, wqe->swap, word);
+    const struct word_op op = word_op_of(wqe->opcode, wqe->compare_add, wqe->swap);
+    uint64_t was = word_apply(&op, word);
     return scatter(qp, wqe, &was);
 }
 
@@ -203,8 +202,8 @@ static void move(const struct rnic_send_wr *wr, const struct ask *ask, uint8_t *
     } else if (wr->opcode == RNIC_WR_RDMA_READ) {
         ordered_copy(ask->ours, theirs, n);
     } else {
-        uint64_t was =
-            apply_atomic(wr->opcode, wr->wr.atomic.compare_add, wr->wr.atomic.swap, (uint64_t *)(void *)theirs);
+        const struct word_op op = word_op_of(wr->opcode, wr->wr.atomic.compare_add, wr->wr.atomic.swap);
+        uint64_t was = word_apply(&op, (uint64_t *)(void *)theirs);
         memcpy(ask->ours, &was, sizeof was);
     }
 }

@@ -56,16 +56,9 @@ int flush_access(struct qp *qp, const struct packet *pkt, struct flush *f) {
     if (!mr)
         return RNIC_VE_RKEY_BAD;
     bool whole = feth_level(feth) == RNIC_FLUSH_MR;
-    if (whole && !mr->pub.length) /* only a window that is not bound has none */
+    if (whole && mr->window && !mr->pub.length) /* only a window that is not bound has none */
         return RNIC_VE_WINDOW_FREE;
     uint64_t va = whole ? mr->pub.iova : reth_va(reth);
     *f = (struct flush){.length = whole ? mr->pub.length : reth_len(reth), .type = feth_type(feth)};
     return qp_remote(qp, reth_rkey(reth), va, f->length, rights(f->type), &f->at);
-}
-
-/* The bytes as they came: what they mean is the program's affair. */
-void atomic_write_store(const struct packet *pkt, uint8_t *at) {
-    uint64_t value;
-    memcpy(&value, pkt->payload, sizeof value);
-    __atomic_store_n((uint64_t *)(void *)at, value, __ATOMIC_SEQ_CST);
 }

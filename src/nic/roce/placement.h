@@ -32,7 +32,4 @@ bool flush_allowed(const struct qp *qp, const struct packet *pkt);
 /* 0, or the RKEY_ family of enum rnic_vendor_err */
 int flush_access(struct qp *qp, const struct packet *pkt, struct flush *f);
 
-/* 8 bytes at once: nobody sees a part of them. at: aligned */
-void atomic_write_store(const struct packet *pkt, uint8_t *at);
-
 #endif

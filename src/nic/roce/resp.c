@@ -212,24 +212,6 @@ static void execute_read(struct qp *qp, const struct packet *pkt, uint64_t now) 
     executed(qp, pkt, res->packets, now);
 }
 
-/* One indivisible operation on the host's memory, also against its CPUs (atomic_cap GLOB). */
-static uint64_t apply_atomic(const struct packet *pkt, uint64_t *word) {
-    const uint8_t *eth = pkt->bth + pkt->row->atomic_eth;
-    if ((pkt->opcode & ROCE_OPERATION) == ROCE_RC_FETCH_ADD)
-        return __atomic_fetch_add(word, atmeth_swap_add(eth), __ATOMIC_SEQ_CST);
-    uint64_t value = atmeth_compare(eth);
-    __atomic_compare_exchange_n(word, &value, atmeth_swap_add(eth), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-    return value; /* on failure what was there, on success the equal comparand */
-}
-
-static void execute_atomic(struct qp *qp, const struct packet *pkt, uint8_t *ptr, uint64_t now) {
-    struct responder *resp = &rc_of(qp)->resp;
-    struct resource *res = new_resource(resp, pkt);
-    res->result = apply_atomic(pkt, (uint64_t *)(void *)ptr);
-    resp_enqueue(resp, res, 0, 1);
-    executed(qp, pkt, 1, now);
-}
-
 /* Answered as a READ of nothing is (A19.4.5). */
 static void execute_placement(struct qp *qp, const struct packet *pkt, uint64_t now) {
     struct responder *resp = &rc_of(qp)->resp;
@@ -252,14 +234,49 @@ static void execute_flush(struct qp *qp, const struct packet *pkt, uint64_t now)
         execute_placement(qp, pkt, now);
 }
 
-static void execute_atomic_write(struct qp *qp, const struct packet *pkt, uint8_t *ptr, uint64_t now) {
-    atomic_write_store(pkt, ptr);
-    execute_placement(qp, pkt, now);
+/* One indivisible operation on the host's memory, also against its CPUs (atomic_cap GLOB). What an ATOMIC WRITE stores are
+ * the bytes as they came: what they mean is the program's affair. */
+static struct word_op word_op_of(const struct packet *pkt) {
+    const uint8_t *eth = pkt->bth + pkt->row->atomic_eth;
+    struct word_op op = {.kind = WORD_STORE};
+    if (pkt->row->mask & OPC_ATOMIC_WRITE)
+        memcpy(&op.operand, pkt->payload, sizeof op.operand);
+    else if ((pkt->opcode & ROCE_OPERATION) == ROCE_RC_FETCH_ADD)
+        op = (struct word_op){WORD_ADD, atmeth_swap_add(eth), 0};
+    else
+        op = (struct word_op){WORD_CMP_SWAP, atmeth_swap_add(eth), atmeth_compare(eth)};
+    return op;
 }
 
-static uint64_t remote_va(const struct packet *pkt) {
+static int change_word(struct qp *qp, const struct packet *pkt, uint8_t *ptr, uint64_t *was) {
     const struct roce_opcode *row = pkt->row;
-    return row->reth ? reth_va(pkt->bth + row->reth) : atmeth_va(pkt->bth + row->atomic_eth);
+    const struct word_op op = word_op_of(pkt);
+    uint64_t va = row->reth ? reth_va(pkt->bth + row->reth) : atmeth_va(pkt->bth + row->atomic_eth);
+    uint32_t rkey = row->reth ? reth_rkey(pkt->bth + row->reth) : atmeth_rkey(pkt->bth + row->atomic_eth);
+    if (((uintptr_t)ptr | va) % sizeof(uint64_t)) /* C9-90; A19.4.2 */
+        return RNIC_VE_ATOMIC_ALIGN;
+    if (!ptr)
+        return mr_remote_word(&qp->nic->mrs, rkey, va, &op, was);
+    *was = word_apply(&op, (uint64_t *)(void *)ptr);
+    return 0;
+}
+
+static void execute_word(struct qp *qp, const struct packet *pkt, uint8_t *ptr, uint64_t now) {
+    struct responder *resp = &rc_of(qp)->resp;
+    uint64_t was;
+    int ve = change_word(qp, pkt, ptr, &was);
+    if (ve) {
+        refuse(qp, pkt, ve == RNIC_VE_ATOMIC_ALIGN ? FAULT_RESOURCES : FAULT_ACCESS, ve);
+        return;
+    }
+    if (pkt->row->mask & OPC_ATOMIC_WRITE) {
+        execute_placement(qp, pkt, now);
+        return;
+    }
+    struct resource *res = new_resource(resp, pkt);
+    res->result = was;
+    resp_enqueue(resp, res, 0, 1);
+    executed(qp, pkt, 1, now);
 }
 
 static void expected(struct qp *qp, const struct packet *pkt, uint64_t now) {
@@ -304,14 +321,8 @@ static void expected(struct qp *qp, const struct packet *pkt, uint64_t now) {
         execute_write(qp, pkt, ptr, now);
     else if (mask & OPC_READ)
         execute_read(qp, pkt, now);
-    else if (mask & OPC_ATOMIC_WRITE && !ptr) /* its bytes have no address that could be written at once */
-        refuse(qp, pkt, FAULT_ACCESS, RNIC_VE_RKEY_ACCESS);
-    else if (((uintptr_t)ptr | remote_va(pkt)) % sizeof(uint64_t)) /* C9-90; A19.4.2 */
-        refuse(qp, pkt, FAULT_RESOURCES, RNIC_VE_ATOMIC_ALIGN);
-    else if (mask & OPC_ATOMIC_WRITE)
-        execute_atomic_write(qp, pkt, ptr, now);
     else
-        execute_atomic(qp, pkt, ptr, now);
+        execute_word(qp, pkt, ptr, now);
 }
 
 /* ---------------------------------------------------------------- requests that are not expected */

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "verbs/verbs.h"
 
-/* A missing page fails the request with an access or protection error; an atomic could not. */
+/* A missing page fails the request with an access or protection error. */
 static struct rnic_odp_caps odp_caps(void) {
     uint32_t ud = RNIC_ODP_SUPPORT_SEND | RNIC_ODP_SUPPORT_RECV | RNIC_ODP_SUPPORT_SRQ_RECV;
-    uint32_t uc = ud | RNIC_ODP_SUPPORT_WRITE, rc = uc | RNIC_ODP_SUPPORT_READ;
+    uint32_t uc = ud | RNIC_ODP_SUPPORT_WRITE, rc = uc | RNIC_ODP_SUPPORT_READ | RNIC_ODP_SUPPORT_FLUSH;
+    uint32_t words = RNIC_ODP_SUPPORT_ATOMIC | RNIC_ODP_SUPPORT_ATOMIC_WRITE;
     if (!kind_guard_works())
         return (struct rnic_odp_caps){0};
+    if (guarded_word_works())
+        rc |= words;
     return (struct rnic_odp_caps){RNIC_ODP_SUPPORT | RNIC_ODP_SUPPORT_IMPLICIT, {rc, uc, ud}};
 }
 

@@ -132,6 +132,8 @@ int check_mapped(void *addr, uint64_t length, uint32_t access, struct rnic_err *
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)addr & ~(page - 1);
     uintptr_t to = ((uintptr_t)addr + length + page - 1) & ~(page - 1);
     bool writes = access & RNIC_ACCESS_LOCAL_WRITE;
+    if (!length)
+        return 0;
     if ((uintptr_t)addr + length < (uintptr_t)addr || to <= from)
         return fail(err, -EINVAL, "the range wraps around the address space");
     if (madvise((void *)from, to - from, writes ? MADV_POPULATE_WRITE : MADV_POPULATE_READ) == 0 || errno == EINVAL)
@@ -198,7 +200,7 @@ static void place(struct dev *dev, const struct mr *mr, struct store_record *r) 
 }
 
 void publish_mr(struct dev *dev, struct mr *mr) {
-    if (!mr_in_file(mr) && !(is_ordinary(mr) && dev->host.local))
+    if (!mr->pub.length || (!mr_in_file(mr) && !(is_ordinary(mr) && dev->host.local)))
         return;
     struct store_record record = {.handle = mr->pub.handle,
                                   .pd = rnic_pd_root(mr->pub.pd)->handle,

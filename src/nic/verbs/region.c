@@ -47,8 +47,9 @@ static int check_persistent(uint32_t access, uint32_t source, struct rnic_err *e
 }
 
 static int check_on_demand(uint32_t access, struct rnic_err *err) {
-    if (access & RNIC_ACCESS_REMOTE_ATOMIC)
-        return fail(err, -EOPNOTSUPP, "REMOTE_ATOMIC and ON_DEMAND: no atomic operation survives a missing page here");
+    if (access & RNIC_ACCESS_REMOTE_ATOMIC && !guarded_word_works())
+        return fail(err, -EOPNOTSUPP,
+                    "REMOTE_ATOMIC and ON_DEMAND: this system forbids a child that shares the process' memory (clone)");
     if (access & RNIC_ACCESS_FLUSH_PERSISTENT)
         return fail(err, -EOPNOTSUPP,
                     "FLUSH_PERSISTENT and ON_DEMAND: pages that come and go cannot be promised to last");
@@ -193,8 +194,8 @@ int soft_reg_mr_ex(struct rnic_pd *pd, const struct rnic_mr_init_attr *attr, str
         rc = check_access(attr->access, allowed(source), err);
     if (!rc)
         rc = check_persistent(attr->access, source, err);
-    if (!rc && attr->length == 0)
-        rc = fail(err, -EINVAL, "a memory region has at least 1 byte");
+    if (!rc && !attr->length && (source & (RNIC_MR_INIT_ALLOC | RNIC_MR_INIT_FD)))
+        rc = fail(err, -EINVAL, "memory that is made or mapped for a region has at least 1 byte");
     if (!rc && renamed && attr->iova + attr->length < attr->iova)
         rc =
             fail(err, -EINVAL, "iova 0x%llx: the range wraps around the address space", (unsigned long long)attr->iova);
@@ -207,7 +208,7 @@ int soft_reg_mr_ex(struct rnic_pd *pd, const struct rnic_mr_init_attr *attr, str
     if (!mr)
         return fail(err, -ENOMEM, "no memory");
     rc = take(mr, attr, err);
-    if (!rc && (attr->comp_mask & RNIC_MR_INIT_LOCK))
+    if (!rc && attr->length && (attr->comp_mask & RNIC_MR_INIT_LOCK))
         rc = lock_memory(&mr->lock, (const void *)(uintptr_t)(mr->pub.iova + mr->shift), mr->pub.length, err);
     if (rc) {
         free_mr(mr);
@@ -268,8 +269,6 @@ static int check_result(const struct mr *mr, uint32_t flags, const struct rnic_m
     int rc = check_access(then->access, allowed(source_of(mr)), err);
     if (!rc)
         rc = check_persistent(then->access, source_of(mr), err);
-    if (!rc && then->length == 0)
-        rc = fail(err, -EINVAL, "a memory region has at least 1 byte");
     if (!rc && ((then->access ^ mr->access) & RNIC_ACCESS_ZERO_BASED) && !mr->dm &&
         !(flags & RNIC_REREG_MR_CHANGE_TRANSLATION))
         rc = fail(err, -EINVAL, "ZERO_BASED changes how the bytes are named, which needs CHANGE_TRANSLATION");

@@ -48,8 +48,8 @@ cdef class MR(Handle):
         self.exported = True
         self.readonly = self.view.readonly
         if self.view.len == 0:
-            raise VerbsError(EINVAL, "the buffer is empty, and a memory region has at least 1 byte: "
-                                     "give one of the size that is wanted, such as bytearray(4096)", verb)
+            raise VerbsError(EINVAL, "the buffer is empty: give one of the size that is wanted, such as bytearray(4096), "
+                                     "or, for a region without bytes, addr and length=0", verb)
         return 0
 
     cdef int register(self, PD pd, void *addr, uint64_t length, uint32_t access) except -1:

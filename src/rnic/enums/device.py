@@ -216,6 +216,10 @@ class ODPTransportCap(IntFlag):
     """Atomics."""
     SRQ_RECV = 1 << 5
     """Receives of shared receive queues."""
+    FLUSH = 1 << 6
+    """FLUSH of it, but not FLUSH_PERSISTENT."""
+    ATOMIC_WRITE = 1 << 7
+    """ATOMIC_WRITE to it."""
 
 
 class TMCapFlags(IntFlag):

@@ -54,14 +54,14 @@ class PD(RegionVerbs):
 
         With ON_DEMAND, pages may be unmapped and mapped again. Access to an unmapped page fails with
         REM_ACCESS_ERR or LOC_PROT_ERR, and each access costs a system call. With addr 0 and length 2**64 - 1
-        the region is the whole address space. RELAXED_ORDERING and HUGETLB have no effect.
+        the region is the whole address space. Atomics and ATOMIC_WRITE to such a region take some ten
+        microseconds. RELAXED_ORDERING and HUGETLB have no effect.
 
         With ZERO_BASED, work requests and peers name the bytes from 0 on (MR.iova). With MW_BIND, memory
         windows can be bound to the region; while one is bound, close() and MR.rereg() raise EBUSY.
 
         Raises VerbsError: EINVAL for remote write or atomic access without LOCAL_WRITE (IBA 10.6.3.1), EFAULT
-        for memory that is not mapped, EOPNOTSUPP for ON_DEMAND with REMOTE_ATOMIC, ENOMEM if RLIMIT_MEMLOCK
-        forbids the lock (`ulimit -l`).
+        for memory that is not mapped, ENOMEM if RLIMIT_MEMLOCK forbids the lock (`ulimit -l`).
         """
         if lock:
             return self._register("reg_mr", LOCK, access, buffer, addr, length)
