@@ -136,6 +136,24 @@ static int fail(int why) {
     return -1;
 }
 
+/* Whether a program has 8 bytes there: the kernel looks at them before it refuses the call. */
+static bool is_readable(const void *at) { return syscall(SYS_rt_sigprocmask, ~0, at, NULL, 8) >= 0 || errno != EFAULT; }
+
+/* What this library reads itself of a command: at least 8 bytes, which lie in two pages at the most. */
+static int copy_from_program(void *to, const void *from, size_t length) {
+    if (!is_readable(from) || !is_readable((const char *)from + length - 8))
+        return fail(EFAULT);
+    memcpy(to, from, length);
+    return 0;
+}
+
+/* The descriptor that an id comes from: EINVAL for another file, ENOENT for none. */
+static int check_file(int fd) {
+    if (is_ucma(fd))
+        return 0;
+    return fail(syscall(SYS_fcntl, fd, F_GETFD) < 0 ? ENOENT : EINVAL);
+}
+
 /* Read a command as far as it points to more than its own bytes. */
 static int understand(struct command *c, const void *buf, size_t count) {
     struct rdma_ucm_set_option option;
@@ -144,20 +162,21 @@ static int understand(struct command *c, const void *buf, size_t count) {
     *c = (struct command){.migrates = -1};
     if (count < sizeof c->head)
         return fail(EINVAL);
-    memcpy(&c->head, buf, sizeof c->head);
+    if (copy_from_program(&c->head, buf, sizeof c->head))
+        return -1;
     if (c->head.in + sizeof c->head > count)
         return fail(EINVAL);
     c->parts[0] = (struct iovec){(void *)buf, sizeof c->head + c->head.in};
     if (c->head.cmd == RDMA_USER_CM_CMD_SET_OPTION && c->head.in >= sizeof option) {
-        memcpy(&option, body, sizeof option);
+        if (copy_from_program(&option, body, sizeof option))
+            return -1;
         if (option.optlen > MOST_OPTION)
             return fail(EINVAL);
         c->parts[1] = (struct iovec){(void *)(uintptr_t)option.optval, option.optlen};
     }
     if (c->head.cmd == RDMA_USER_CM_CMD_MIGRATE_ID && c->head.in >= sizeof migrate) {
-        memcpy(&migrate, body, sizeof migrate);
-        if (!is_ucma((int)migrate.fd))
-            return fail(EINVAL);
+        if (copy_from_program(&migrate, body, sizeof migrate) || check_file((int)migrate.fd))
+            return -1;
         c->migrates = (int)migrate.fd;
     }
     return 0;

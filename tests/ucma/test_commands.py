@@ -335,7 +335,7 @@ def test_numbers_of_nobody(path: str, device: Device) -> None:
     [
         (b"\0", errno.EINVAL),
         (HEADER.write(cmd=Cmd.GET_OPTION), errno.ENOSYS),
-        (HEADER.write(cmd=23), errno.EINVAL),
+        (HEADER.write(cmd=25), errno.EINVAL),
         (HEADER.write(cmd=Cmd.CREATE_ID, out=4, **{"in": 24}), errno.EINVAL),
         (HEADER.write(cmd=Cmd.CREATE_ID, out=4, **{"in": 8}) + bytes(8), errno.EINVAL),
         (HEADER.write(cmd=Cmd.CREATE_ID, out=3, **{"in": 24}) + bytes(24), errno.ENOSPC),
@@ -359,8 +359,45 @@ def test_wrong_calls_for_a_state(device: Device) -> None:
         (Cmd.JOIN_IP_MCAST, layouts.JOIN_IP_MCAST),
     ):
         assert device.command(cmd, layout, id=one)[0] == -errno.EINVAL, cmd
-    ib = SOCKADDR_IB.write(family=AF_IB)
-    assert device.command(Cmd.BIND, layouts.BIND, id=one, addr=ib, addr_size=len(ib))[0] == -errno.EINVAL
+
+
+def test_addresses_and_services_of_infiniband(device: Device) -> None:
+    one = device.create_id()
+    for gid, expected in ((b"", errno.EINVAL), (b"\xfe\x80", errno.ENODEV)):
+        ib = SOCKADDR_IB.write(family=AF_IB, addr=gid)
+        assert device.command(Cmd.BIND, layouts.BIND, id=one, addr=ib, addr_size=len(ib))[0] == -expected
+    resolve = (Cmd.RESOLVE_IB_SERVICE, layouts.RESOLVE_IB_SERVICE)
+    assert device.command(*resolve, id=one)[0] == -errno.EINVAL
+    device.good(Cmd.BIND_IP, layouts.BIND_IP, id=one, addr=sockaddr(0))
+    assert device.command(*resolve, id=one)[0] == -errno.EOPNOTSUPP
+    assert device.command(Cmd.QUERY, layouts.QUERY, id=one, option=3)[0] == -errno.ENODATA
+
+
+def test_a_query_needs_room_for_its_answer(device: Device) -> None:
+    one = device.create_id()
+    least = (
+        layouts.ADDR_RESP.offset("ibdev_index"),
+        layouts.PATH_RESP.size,
+        layouts.ADDR_RESP.offset("ibdev_index"),
+    )
+    for option, room in enumerate(least):
+        small, _ = device.command(Cmd.QUERY, layouts.QUERY, room - 1, id=one, option=option)
+        enough, data = device.command(Cmd.QUERY, layouts.QUERY, room, id=one, option=option)
+        assert (small, enough, len(data)) == (-errno.ENOSPC, 0, room)
+
+
+def test_events_of_the_program(device: Device) -> None:
+    one = device.create_id(uid=5)
+    for kind in (18, 19):
+        device.good(
+            Cmd.WRITE_CM_EVENT, layouts.WRITE_CM_EVENT, id=one, event=kind, status=7, param=b"12345678"
+        )
+        event = device.event()
+        assert (event["event"], event["id"], event["uid"], event["status"]) == (kind, one, 5, 7)
+        assert event["param"][:9] == b"12345678\0"
+    wrong, _ = device.command(Cmd.WRITE_CM_EVENT, layouts.WRITE_CM_EVENT, id=one, event=EventType.ESTABLISHED)
+    assert wrong == -errno.EINVAL
+    assert device.destroy_id(one) == 2
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -374,7 +411,7 @@ def test_random_commands_never_end_the_server(path: str, device: Device, seed: i
         if "id" in layout.names and len(body) >= layout.offset("id") + 4:
             at = layout.offset("id")
             body[at : at + 4] = chance.choice([*ids, 99]).to_bytes(4, "little")
-        cmd = chance.randrange(24)
+        cmd = chance.randrange(26)
         head = HEADER.write(cmd=cmd, out=chance.choice([0, 4, 4096]), **{"in": len(body)})
         device.write(head + bytes(body) + chance.choice([b"", b"\1", b"\1\0\0\0"]))
         device.bytes_waiting()

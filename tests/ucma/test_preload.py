@@ -101,6 +101,34 @@ def test_commands_and_events() -> None:
     """)
 
 
+def test_bad_pointers_and_descriptors_are_errors() -> None:
+    script("""
+        libc = ctypes.CDLL(None, use_errno=True)
+        def write(where, length):
+            return libc.write(fd, ctypes.c_void_p(where), ctypes.c_size_t(length)), ctypes.get_errno()
+        def refused(cmd, body, answer=4):
+            try:
+                command(fd, cmd, body, answer)
+            except OSError as error:
+                return error.errno
+        fd = opened()
+        number = create(fd)
+        for nowhere in (1, 4096, -4096):
+            assert write(nowhere, 32) == (-1, errno.EFAULT)
+            assert refused(0, struct.pack("=QQHB5s", 5, nowhere & 2**64 - 1, 0x106, 0, b"")) == errno.EFAULT
+            assert refused(14, struct.pack("=QIIII", nowhere & 2**64 - 1, number, 0, 0, 1)) == errno.EFAULT
+        import mmap
+        two = mmap.mmap(-1, 8192)
+        at = ctypes.addressof(ctypes.c_char.from_buffer(two))
+        assert libc.mprotect(ctypes.c_void_p(at + 4096), ctypes.c_size_t(4096), 0) == 0
+        two[4088:4096] = struct.pack("=IHH", 14, 24, 0)
+        assert write(at + 4088, 32) == (-1, errno.EFAULT)
+        assert refused(18, struct.pack("=QII", AT, number, 999)) == errno.ENOENT
+        assert refused(18, struct.pack("=QII", AT, number, 0)) == errno.EINVAL
+        destroy(fd, number)
+    """)
+
+
 def test_event_of_a_destroyed_id_is_not_readable() -> None:
     script("""
         fd = opened(os.O_NONBLOCK)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from errno import EADDRINUSE, EAGAIN, EINVAL, ENOSPC, ENOSYS
+from errno import EADDRINUSE, EAGAIN, EINVAL, ENODATA, ENOSPC, ENOSYS, EOPNOTSUPP
 from typing import TYPE_CHECKING, Any
 
 from rnic.enums import EventType as AsyncEventType
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MOST_TIMEOUT_MS = (1 << 31) - 1
 REJECTED_BY_PROGRAM, REJECTED_ECE = 28, 35  # reasons of a REJ that a program can give (IBA 12.6.7.2)
-QUERY_ADDR, QUERY_PATH, QUERY_GID = range(3)
+QUERY_ADDR, QUERY_PATH, QUERY_GID, QUERY_IB_SERVICE = range(4)
 LEVEL_ID, LEVEL_IB = range(2)
 _OPTION_BYTES = {Option.TOS: 1, Option.REUSEADDR: 4, Option.AFONLY: 4, Option.ACK_TIMEOUT: 1}
 _FLAGS = (Option.REUSEADDR, Option.AFONLY)
@@ -74,7 +74,7 @@ class Commands:
         self._failures.meet(Cmd(head["cmd"]))
         fields = row.layout.read(body[: head["in"]])
         fields["rest"] = body[head["in"] :]
-        fields["size"] = head["in"]
+        fields["room"] = head["out"]
         handle = self.table.find_anywhere(fields["id"]) if head["cmd"] == Cmd.MIGRATE_ID else None
         events_of = handle.file if handle else file
         answer = row.call(self, file, fields)
@@ -177,10 +177,20 @@ class Commands:
     def query(self, file: File, fields: dict[str, Any]) -> bytes:
         """The same, one by one."""
         one = self._one(file, fields)
-        answers = {QUERY_ADDR: structs.addresses, QUERY_PATH: structs.paths, QUERY_GID: structs.gids}
-        if fields["option"] not in answers:
+        if fields["option"] == QUERY_IB_SERVICE:
+            raise refuse(ENODATA, "there are service records for InfiniBand only")
+        if fields["option"] not in _QUERIES:
             raise refuse(ENOSYS, f"there is no query {fields['option']}")
-        return answers[fields["option"]](one)
+        answer, room = _QUERIES[fields["option"]]
+        if fields["room"] < room:
+            raise refuse(ENOSPC, f"{fields['room']} bytes are too few for the answer")
+        return answer(one)
+
+    def resolve_ib_service(self, file: File, fields: dict[str, Any]) -> bytes:
+        """rdma_resolve_addrinfo(3) with RAI_SA."""
+        if self._one(file, fields).state is not IdState.ADDR_BOUND:
+            raise refuse(EINVAL, "the id is not bound to an address")
+        raise refuse(EOPNOTSUPP, "there are service records for InfiniBand only")
 
     # ------------------------------------------------------------------ connections
 
@@ -289,6 +299,14 @@ class Commands:
 
     # ------------------------------------------------------------------ events
 
+    def write_cm_event(self, file: File, fields: dict[str, Any]) -> bytes:
+        """rdma_write_cm_event(3): an event of the program's own, with 8 bytes that it is given back."""
+        if fields["event"] not in structs.OF_PROGRAMS:
+            raise refuse(EINVAL, f"a program cannot write the event {fields['event']}")
+        written = structs.Written(fields["event"], fields["status"], fields["param"][:8])
+        self._one(file, fields).write_cm_event(EventType.USER, arg=written)
+        return b""
+
     def get_event(self, file: File, _fields: dict[str, Any]) -> bytes:
         """rdma_get_cm_event(3), for a thread that has taken a byte. EAGAIN: its event has gone."""
         found = file.channel.fetch()
@@ -347,6 +365,12 @@ def _row(
     return Row(layout, call, layout.size if least is None else least, room)
 
 
+_QUERIES: dict[int, tuple[Callable[[CmId], bytes], int]] = {  # and the least room for the answer
+    QUERY_ADDR: (structs.addresses, layouts.ADDR_RESP.offset("ibdev_index")),
+    QUERY_PATH: (structs.paths, layouts.PATH_RESP.size),
+    QUERY_GID: (structs.gids, layouts.ADDR_RESP.offset("ibdev_index")),
+}
+
 _C = Commands
 _ROWS = {
     Cmd.CREATE_ID: _row(layouts.CREATE_ID, _C.create_id, layouts.ID_RESP.size),
@@ -357,7 +381,7 @@ _ROWS = {
     Cmd.RESOLVE_ADDR: _row(layouts.RESOLVE_ADDR, _C.resolve_addr),
     Cmd.RESOLVE_ROUTE: _row(layouts.RESOLVE_ROUTE, _C.resolve_route),
     Cmd.QUERY_ROUTE: _row(layouts.QUERY, _C.query_route, layouts.ROUTE_RESP.offset("ibdev_index")),
-    Cmd.QUERY: _row(layouts.QUERY, _C.query, layouts.PATH_RESP.size),
+    Cmd.QUERY: _row(layouts.QUERY, _C.query),
     Cmd.CONNECT: _row(layouts.CONNECT, _C.connect, least=layouts.CONNECT.offset("ece")),
     Cmd.LISTEN: _row(layouts.LISTEN, _C.listen),
     Cmd.ACCEPT: _row(layouts.ACCEPT, _C.accept, least=layouts.ACCEPT.offset("ece")),
@@ -370,5 +394,7 @@ _ROWS = {
     Cmd.JOIN_IP_MCAST: _row(layouts.JOIN_IP_MCAST, _C.join_mcast, layouts.ID_RESP.size),
     Cmd.JOIN_MCAST: _row(layouts.JOIN_MCAST, _C.join_mcast, layouts.ID_RESP.size),
     Cmd.LEAVE_MCAST: _row(layouts.OF_ID, _C.leave_mcast, layouts.EVENTS_RESP.size),
+    Cmd.RESOLVE_IB_SERVICE: _row(layouts.RESOLVE_IB_SERVICE, _C.resolve_ib_service),
+    Cmd.WRITE_CM_EVENT: _row(layouts.WRITE_CM_EVENT, _C.write_cm_event),
     Cmd.MIGRATE_ID: _row(layouts.MIGRATE_ID, _C.migrate_id, layouts.EVENTS_RESP.size),
 }

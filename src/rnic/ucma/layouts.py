@@ -65,6 +65,8 @@ class Cmd(IntEnum):
     BIND = 20
     RESOLVE_ADDR = 21
     JOIN_MCAST = 22
+    RESOLVE_IB_SERVICE = 23
+    WRITE_CM_EVENT = 24
 
 
 MISSING = 0xFFFFFFFF
@@ -171,6 +173,8 @@ SET_OPTION = Layout("optval Q", "id I", "level I", "optname I", "optlen I")
 NOTIFY = Layout("id I", "event I")
 JOIN_IP_MCAST = Layout("response Q", "uid Q", f"addr {_IN6}", "id I")
 JOIN_MCAST = Layout("response Q", "uid Q", "id I", "addr_size H", "join_flags H", f"addr {_STORAGE}")
+RESOLVE_IB_SERVICE = Layout("id I", "reserved I", "service 80s")
+WRITE_CM_EVENT = Layout("id I", "reserved I", "event I", "status I", f"param {UD_PARAM.size}s")
 MIGRATE_ID = Layout("response Q", "id I", "fd I")
 
 # ---------------------------------------------------------------- answers

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import socket
 import sys
-from errno import EINVAL
+from errno import EINVAL, ENODEV
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ _PKEY = b"\xff\xff"
 
 def read(data: bytes) -> SockAddr | None:
     """An address, None if there is none (family 0). Raises VerbsError: EINVAL for a family that rnic does not
-    have.
+    have, ENODEV for an address of InfiniBand, as no device has it.
     """
     family = int.from_bytes(data[:2], sys.byteorder)
     if family == socket.AF_INET:
@@ -33,6 +33,8 @@ def read(data: bytes) -> SockAddr | None:
         return str(IPv6Address(six["addr"])), port, flow, six["scope_id"]
     if family == socket.AF_UNSPEC:
         return None
+    if family == AF_IB and any(SOCKADDR_IB.read(data)["addr"]):
+        raise VerbsError(ENODEV, "no device has an address of InfiniBand", "rdma_cm")
     raise VerbsError(EINVAL, f"addresses of family {family} are not supported", "rdma_cm")
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rnic.rdmacm import ConnParam, Event, IdState, Option, UDParam
+from rnic.records import Record
 from rnic.ucma.layouts import (
     ADDR_RESP,
     AH_ATTR,
@@ -74,8 +75,25 @@ def ece(data: bytes) -> vendor.ECE:
     return vendor.ECE(fields["vendor_id"], fields["attr_mod"])
 
 
+OF_PROGRAMS = (18, 19)
+"""The numbers of events that programs write: USER, and librdmacm's own INTERNAL."""
+
+
+class Written(Record):
+    """What a program has written as an event: number, status, and 8 bytes of its own."""
+
+    event: int
+    status: int
+    param: bytes
+
+
 def event(found: Event, number: int, uid: int) -> bytes:
     """What GET_EVENT answers."""
+    if isinstance(found.arg, Written):
+        written = found.arg
+        return EVENT_RESP.write(
+            uid=uid, id=number, event=written.event, status=written.status, param=written.param
+        )
     options = found.id.get_remote_ece()
     return EVENT_RESP.write(
         uid=uid,
