@@ -34,8 +34,13 @@ static struct rnic_qp_init_attr asked(const struct context *c, const struct ibv_
                                     .qp_type = (int)attr->qp_type,
                                     .sq_sig_all = attr->sq_sig_all};
     memcpy(&how.cap, &attr->cap, sizeof how.cap);
-    if (attr->qp_type == IBV_QPT_XRC_SEND)
-        how.recv_cq = NULL; /* it receives nothing, which drivers do not check */
+    /* What half a connection does not have, drivers and kernels do not look at. */
+    if (attr->qp_type == IBV_QPT_XRC_SEND || attr->qp_type == IBV_QPT_XRC_RECV)
+        how.recv_cq = NULL;
+    if (attr->qp_type == IBV_QPT_XRC_RECV) {
+        how.send_cq = NULL;
+        how.srq = NULL;
+    }
     if (how.send_cq && how.cap.max_send_wr) {
         how.cap.max_send_wr = at_least(how.cap.max_send_wr, LEAST_SEND_WR, (uint32_t)c->attr.max_qp_wr);
         if (attr->qp_type != IBV_QPT_RAW_PACKET)

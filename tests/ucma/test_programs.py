@@ -56,6 +56,7 @@ def pair(
         ("ucmatose -b 127.0.0.1 -p PORT -m", "ucmatose -s 127.0.0.1 -p PORT -m"),
         ("rdma_server -p PORT", "rdma_client -s 127.0.0.1 -p PORT"),
         ("rdma_xserver -p PORT", "rdma_xclient -s 127.0.0.1 -p PORT"),
+        ("rdma_xserver -c x -p PORT", "rdma_xclient -c x -s 127.0.0.1 -p PORT"),
         ("rstream -b 127.0.0.1 -p PORT -S 4096 -C 20", "rstream -s 127.0.0.1 -p PORT -S 4096 -C 20"),
         ("riostream -b 127.0.0.1 -p PORT -S 4096 -C 20", "riostream -s 127.0.0.1 -p PORT -S 4096 -C 20"),
     ],

@@ -219,7 +219,7 @@ class Connection(Exchange):
         rep, mad = signal.message, signal.mad
         assert isinstance(rep, Rep)
         assert mad is not None
-        self.rep, self.local_qpn, self._answer = rep, rep.local_qpn, mad
+        self.rep, self.local_qpn, self._answer = rep, rep.qp_num, mad
         self._ask(mad, self._cm_wait, self._cm_retries, signal.now)
 
     def _take_rep(self, signal: Signal) -> None:
@@ -228,7 +228,7 @@ class Connection(Exchange):
         self.rep = rep
         self.remote_comm_id, self.remote_ca_guid = rep.local_comm_id, rep.local_ca_guid
         self.peer_id = rep.local_comm_id
-        self.remote_qpn = rep.local_qpn
+        self.remote_qpn = rep.qp_num
         self._tell(EventType.REP_RECEIVED, signal)
 
     def _send_rtu(self, signal: Signal) -> None:

@@ -102,7 +102,7 @@ def _req(cm: IbCm, req: Req, at: _Received) -> None:
         _stale(cm, old, Answered.REQ, req.local_comm_id, 0, at)
         return
     listener = cm.table.listeners.get(req.service_id)
-    if listener is None or req.transport_type not in (TransportType.RC, TransportType.UC):
+    if listener is None or not (req.is_xrc or req.transport_type in (TransportType.RC, TransportType.UC)):
         _refuse(cm, req, listener, at)
         return
     _pass(cm, listener, Input.REQ, req, at)
@@ -163,7 +163,7 @@ def _rep(cm: IbCm, rep: Rep, at: _Received) -> None:
         cm.drop("a REP from another connection than the one before")
     elif cm.table.find_remote(rep.local_ca_guid, rep.local_comm_id):
         cm.drop("a REP with the id of another connection")
-    elif (old := cm.table.find_qpn(rep.local_ca_guid, rep.local_qpn)) and conn.state in _CALLING:
+    elif (old := cm.table.find_qpn(rep.local_ca_guid, rep.qp_num)) and conn.state in _CALLING:
         _stale(cm, old, Answered.REP, rep.local_comm_id, rep.remote_comm_id, at)
     else:
         _pass(cm, conn, Input.REP, rep, at)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 _QP_TYPES = {PortSpace.TCP: QPType.RC, PortSpace.UDP: QPType.UD, PortSpace.IPOIB: QPType.UD}
 
+_KINDS = (QPType.RC, QPType.UD, QPType.XRC_SEND, QPType.XRC_RECV)
+
 
 class CmId(Connecting, QueuePair, SharedReceives, Messages):
     """A communication identifier: one end of a connection or datagram service; create_id() makes it,
@@ -309,11 +311,12 @@ def create_id(
 ) -> CmId:
     """Create an id (rdma_create_id(3)); without a channel its calls wait for their events.
 
-    TCP is for connections, UDP for datagrams. IB is for either, as `qp_type` says (default: RC). IPOIB is for
-    datagrams of IP over InfiniBand. `timing` is how long to wait for the peer's answers.
+    TCP is for connections, UDP for datagrams. IB is for either, as `qp_type` says (default: RC); XRC_SEND
+    calls and XRC_RECV listens. IPOIB is for datagrams of IP over InfiniBand. `timing` is how long to wait for
+    the peer's answers.
     """
     ps = PortSpace(ps)
     kind = _QP_TYPES.get(ps) or qp_type or QPType.RC
-    if qp_type not in (None, kind) or kind not in (QPType.RC, QPType.UD):
+    if qp_type not in (None, kind) or kind not in _KINDS:
         raise VerbsError(EINVAL, f"port space {ps.name} does not go with {qp_type!r}", "create_id")
     return CmId(channel, ps, kind, context, timing or Timing())

@@ -6,7 +6,7 @@ from __future__ import annotations
 from errno import EINVAL, EOPNOTSUPP
 from typing import TYPE_CHECKING, cast
 
-from rnic.enums import QPState
+from rnic.enums import QPState, QPType
 from rnic.errors import VerbsError
 from rnic.rdmacm.id_base import IdBase
 from rnic.rdmacm.qp_states import init_attr, to_init, ud_attr
@@ -20,6 +20,11 @@ from rnic.verbs.qp_ex import QPEx, QPInitAttrEx
 
 if TYPE_CHECKING:
     from rnic.rdmacm.agent import Agent
+
+_LACKS: dict[QPType, dict[QPState, tuple[str, ...]]] = {  # attributes that half a connection does not have
+    QPType.XRC_SEND: {QPState.RTR: ("max_dest_rd_atomic", "min_rnr_timer")},
+    QPType.XRC_RECV: {QPState.RTS: ("retry_cnt", "rnr_retry", "max_rd_atomic")},
+}
 
 
 class QueuePair(IdBase):
@@ -43,6 +48,12 @@ class QueuePair(IdBase):
         with registry.lock:
             self._check_may_connect("create_qp")
             agent = self.need_agent("create_qp")
+            if self.qp_type in _LACKS:
+                text = (
+                    "a program makes queue pairs of XRC itself: PD.create_qp(), XRCD.create_qp(); connect() "
+                    "and accept() take the qp_num"
+                )
+                raise VerbsError(EINVAL, text, "create_qp")
             if self.qp is not None:
                 raise VerbsError(EINVAL, "the id has a queue pair", "create_qp")
             pd = pd or self.pd or agent.pd
@@ -127,7 +138,7 @@ class QueuePair(IdBase):
         if attr is None:
             text = f"{state.name} needs what the peer answers: not connecting yet"
             raise VerbsError(EINVAL, text, verb)
-        return attr
+        return replace(attr, **dict.fromkeys(_LACKS.get(self.qp_type, {}).get(state, ())))
 
 
 def _ece_of(qp: QP) -> ECE:

@@ -37,6 +37,7 @@ from rnic.wire.cm_msg import (
     parse_cm,
 )
 from rnic.wire.cm_names import (
+    EXTENDED_XRC,
     Answered,
     AprStatus,
     CmAttr,
@@ -82,6 +83,7 @@ else:
     __getattr__, __dir__ = _later(__name__, "bth", "ext", "ip", "link", "opcode", "packet")
 
 __all__ = [
+    "EXTENDED_XRC",
     "AETH",
     "BTH",
     "BTH_BYTES",

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from rnic.wire.bits import BitStruct, at, bytes_at, flag_at, gid_at, split_at, struct_at
 from rnic.wire.cm_names import (
+    EXTENDED_XRC,
     Answered,
     AprStatus,
     CmAttr,
@@ -111,6 +112,11 @@ class Req(CmMessage, kw_only=True):
     alternate: CmPath = struct_at(96, CmPath)
     private_data: bytes = bytes_at(140, PRIVATE_BYTES)
 
+    @property
+    def is_xrc(self) -> bool:
+        """Whether it asks for a connection of XRC (IBA A14)."""
+        return (self.transport_type, self.extended_transport_type) == (TransportType.EXTENDED, EXTENDED_XRC)
+
     def __str__(self) -> str:
         transport = name_of(TransportType, self.transport_type).upper()
         ends = f"{_gid_text(self.primary.local_gid)} to {_gid_text(self.primary.remote_gid)}"
@@ -181,8 +187,13 @@ class Rep(CmReply, kw_only=True):
     local_ca_guid: int = at(28, 64)
     private_data: bytes = bytes_at(36, PRIVATE_BYTES)
 
+    @property
+    def qp_num(self) -> int:
+        """The queue pair; that of XRC stands in the place of an EE context (IBA A14)."""
+        return self.local_qpn or self.local_eecn
+
     def __str__(self) -> str:
-        return f"CM REP {self.ids} QP {self.local_qpn:#08x} PSN {self.starting_psn}"
+        return f"CM REP {self.ids} QP {self.qp_num:#08x} PSN {self.starting_psn}"
 
 
 class Rtu(CmReply, kw_only=True):

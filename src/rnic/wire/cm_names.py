@@ -116,7 +116,11 @@ class TransportType(IntEnum):
     RC = 0
     UC = 1
     RD = 2
-    EXTENDED = 3  # extended transport type 1: XRC
+    EXTENDED = 3
+
+
+EXTENDED_XRC = 1
+"""The extended transport type of XRC."""
 
 
 class PortSpace(IntEnum):

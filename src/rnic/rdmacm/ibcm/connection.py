@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections: calls become messages of the communication manager, and its events are reported.
 
-Messages are built as the Linux kernel builds them. This module serves ids of port space TCP, or IB with RC.
+Messages are built as the Linux kernel builds them. This module serves ids of port space TCP, or IB with RC
+or XRC.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import ClassVar, cast
 
 import rnic.cm as cm
 from rnic.cm import ack_timeout
-from rnic.enums import MTU, QPState
+from rnic.enums import MTU, QPState, QPType
 from rnic.errors import VerbsError
 from rnic.log import Log
 from rnic.rdmacm import outcomes, reach
@@ -27,6 +28,7 @@ from rnic.verbs.ah import GID
 from rnic.verbs.ece import ECE
 from rnic.verbs.qp import QPAttr
 from rnic.wire import (
+    EXTENDED_XRC,
     IP_REQ_PRIVATE_BYTES,
     CmPath,
     Dreq,
@@ -91,7 +93,7 @@ class IbConnection(IbConversation):
     def _request(self, param: ConnParam, private_data: bytes) -> Req:
         one, link, context = self.one, self.link, self.service.agent.context
         assert one.remote is not None
-        own = context.query_gid(1, link.peer.sgid_index)
+        own, is_xrc = context.query_gid(1, link.peer.sgid_index), one.qp_type is QPType.XRC_SEND
         return Req(
             pkey=context.query_pkey(1, 0),
             vendor_id=one.local_ece.vendor_id,
@@ -102,7 +104,8 @@ class IbConnection(IbConversation):
             remote_cm_timeout=one.timing.response_timeout,
             local_cm_timeout=one.timing.response_timeout,
             max_cm_retries=one.timing.max_cm_retries,
-            transport_type=TransportType.RC,
+            transport_type=TransportType.EXTENDED if is_xrc else TransportType.RC,
+            extended_transport_type=EXTENDED_XRC if is_xrc else 0,
             flow_control=param.flow_control,
             starting_psn=link.rq_psn,
             retry_count=link.retry_count,
@@ -125,9 +128,11 @@ class IbConnection(IbConversation):
         """Answer the REQ with a REP; the queue pair can send and receive before that."""
         param, link, one = cast("ConnParam", param), self.link, self.one
         link.responder_resources, link.initiator_depth = param.responder_resources, param.initiator_depth
+        is_xrc = one.qp_type is QPType.XRC_RECV
         rep = Rep(
             vendor_id=one.local_ece.vendor_id,
-            local_qpn=param.qp_num,
+            local_qpn=0 if is_xrc else param.qp_num,
+            local_eecn=param.qp_num if is_xrc else 0,
             starting_psn=link.rq_psn,
             responder_resources=link.responder_resources,
             initiator_depth=link.initiator_depth,
@@ -202,11 +207,11 @@ class IbConnection(IbConversation):
     def _replied(self, event: cm.Event) -> None:
         rep, link = event.message, self.link
         assert isinstance(rep, Rep)
-        if rep.local_qpn in RESERVED_QPNS:
+        if rep.qp_num in RESERVED_QPNS:
             self._conn.send_rej(RejReason.UNSUPPORTED, monotonic_ns())
             outcomes.failed(self.one, -EPROTO)
             return
-        link.dest_qp_num, link.sq_psn = rep.local_qpn, rep.starting_psn
+        link.dest_qp_num, link.sq_psn = rep.qp_num, rep.starting_psn
         link.responder_resources = min(link.responder_resources, rep.initiator_depth)
         link.initiator_depth = min(link.initiator_depth, rep.responder_resources)
         link.rnr_retry_count = rep.rnr_retry_count

@@ -9,7 +9,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 import rnic.cm as cm
-from rnic.enums import MTU
+from rnic.enums import MTU, QPType
 from rnic.log import Log
 from rnic.rdmacm import outcomes
 from rnic.rdmacm.ibcm.connection import RESERVED_QPNS, IbConnection
@@ -42,7 +42,7 @@ def call(listener: CmId, service: IbService, event: cm.Event) -> None:
     if not isinstance(req, Req) or not isinstance(conn, cm.Connection):  # a question for a datagram service
         conn.close(now)
         return
-    if listener.is_full or not _header(req).known:
+    if listener.is_full or not _header(req).known or req.is_xrc != (listener.qp_type is QPType.XRC_RECV):
         conn.close(now)
         return
     if listener.admission.is_full(now):
