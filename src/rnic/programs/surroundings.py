@@ -34,8 +34,8 @@ def libraries() -> Path:
 def variables(folder: Path | None = None, *, heap: bool = True) -> dict[str, str]:
     """The variables for a program: rnic's libraries come ahead of what is in the environment already.
 
-    Without a folder it can use verbs, but neither RDMA-CM nor files of sysfs. heap: its memory in whole pages is
-    such that peers on this host can map it.
+    Without a folder it can use verbs, but neither RDMA-CM nor files of sysfs. heap: its memory in whole pages
+    is such that peers on this host can map it.
     """
     lib = libraries()
     found = {"LD_LIBRARY_PATH": _ahead(str(lib), os.environ.get("LD_LIBRARY_PATH"))}
