@@ -98,10 +98,26 @@ def test_folder_of_a_killed_command_is_removed_by_the_next_one(rnic: Start, runt
     (program,) = children_of(command.process.pid)
     command.process.kill()
     command.process.wait()
-    os.kill(program, signal.SIGKILL)
+    until(lambda: not is_running(program), "the program has ended, too")
     os.utime(folder.parent, (0, 0))
     assert rnic("run", "true").wait().status == 0
     assert not list(runtime.iterdir())
+
+
+def test_program_of_a_killed_command_gets_sighup(rnic: Start, runtime: Path) -> None:
+    script = f"trap 'touch {runtime}/hup; exit' HUP; touch {runtime}/ready; while :; do sleep 0.01; done"
+    command = rnic("run", "sh", "-c", script)
+    until((runtime / "ready").exists, "the program runs")
+    command.process.kill()
+    until((runtime / "hup").exists, "the program is told")
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process has neither ended nor is it a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def children_of(pid: int) -> list[int]:

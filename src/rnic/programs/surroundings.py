@@ -21,7 +21,7 @@ from rnic.ucma import Failing, Server
 RUN = "RNIC_RUN"
 SOCKET = "ucma"  # in the folder of $RNIC_RUN; src/preload/ucma.c has the same name
 IBVERBS, PRELOAD, HEAP = "libibverbs.so.1", "librnic_preload.so", "librnic_heap.so"
-_PREFIX = "rnic-run-"
+_PREFIX = "rnic-run-"  # and the number of the process, which src/preload/parent.c looks for
 _MOST_PATH = 107  # bytes of a socket's path
 _NEW = 10  # seconds in which a folder may not be locked yet
 
@@ -58,7 +58,7 @@ def serve(failures: Iterable[Failing] = ()) -> Iterator[tuple[Path, Server]]:
     """
     base = _base()
     _sweep(base)
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base))
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -73,7 +73,7 @@ def serve(failures: Iterable[Failing] = ()) -> Iterator[tuple[Path, Server]]:
 def _base() -> Path:
     """Where private folders are made: paths in them must be short enough for a socket."""
     wanted = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    longest = Path(wanted) / f"{_PREFIX}xxxxxxxx" / SOCKET
+    longest = Path(wanted) / f"{_PREFIX}{os.getpid()}-xxxxxxxx" / SOCKET
     fits = len(os.fsencode(longest)) <= _MOST_PATH and os.access(wanted, os.W_OK | os.X_OK)
     return Path(wanted if fits else "/tmp")
 

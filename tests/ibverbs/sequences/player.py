@@ -37,7 +37,7 @@ ATOMICS = (WROpcode.ATOMIC_CMP_AND_SWP, WROpcode.ATOMIC_FETCH_AND_ADD)
 MEMORY = [(ctypes.c_uint8 * BYTES)() for _ in range(SLOTS)]
 
 
-class Stuck(AssertionError):
+class StuckError(AssertionError):
     """Work that does not complete."""
 
 
@@ -51,14 +51,16 @@ class Player:
         self.sends, self.receives = [0] * SLOTS, [0] * SLOTS
         self.line = 0
         for slot, buffer in enumerate(MEMORY):
-            buffer[:] = bytes((slot * 37 + j) & 0xFF for j in range(256)) * (BYTES // 256)
+            ctypes.memmove(buffer, bytes((slot * 37 + j) & 0xFF for j in range(256)) * (BYTES // 256), BYTES)
 
     def play(self, text: str) -> str:
         """The result of a line."""
         self.line += 1
-        word, *numbers = text.split()
+        word, *words = text.split()
+        numbers = map(int, words)
         try:
-            return " ".join(map(str, ["ok", *WORDS[word](self, *map(int, numbers))]))
+            found = self.end(word[:-1], *numbers) if word.endswith("-") else WORDS[word](self, *numbers)
+            return " ".join(map(str, ["ok", *found]))
         except KeyError:
             return "absent"
         except FileExistsError:
@@ -179,7 +181,7 @@ class Player:
         qp = self.made["qp"][slot]
         sges = self.elements(*more[:5])
         there, place, key = more[5:]
-        wr = rnic.SendWR(slot << 32 | self.line, opcode, flags, sges)  # type: ignore[arg-type]
+        wr = rnic.SendWR(slot << 32 | self.line, opcode, flags, sges)
         wr.imm_data = self.line
         if qp.qp_type is rnic.QPType.UD:
             wr.ah, wr.remote_qpn, wr.remote_qkey = self.made["ah"][there], place, key
@@ -229,7 +231,7 @@ class Player:
         limit = time.monotonic() + PATIENCE
         while not self.is_quiet():
             if time.monotonic() > limit:
-                raise Stuck(f"line {self.line}")
+                raise StuckError(f"line {self.line}")
 
     def is_quiet(self) -> bool:
         quiet = True
@@ -270,13 +272,10 @@ def shown(wc: rnic.WC) -> str:
     return ":".join(map(str, words))
 
 
-WORDS: dict[str, Callable[..., Iterable[Any]]] = {
-    **{"pd": Player.pd, "mr": Player.mr, "cq": Player.cq, "cq=": Player.cq_resize, "srq": Player.srq},
-    **{"srq=": Player.srq_modify, "srq?": Player.srq_query, "ah": Player.ah, "qp": Player.qp},
-    **{"qp=": Player.modify, "qp?": Player.query, "send": Player.send, "recv": Player.receive},
-    **{"srecv": Player.srq_receive, "poll": Player.poll, "sum": Player.sum},
-    **{
-        f"{kind}-": lambda self, slot, kind=kind: self.end(kind, slot)
-        for kind in ("pd", "mr", "cq", "srq", "qp", "ah")
-    },
-}
+ROWS: list[tuple[str, Callable[..., Iterable[Any]]]] = [
+    *(("pd", Player.pd), ("mr", Player.mr), ("cq", Player.cq), ("cq=", Player.cq_resize)),
+    *(("srq", Player.srq), ("srq=", Player.srq_modify), ("srq?", Player.srq_query), ("ah", Player.ah)),
+    *(("qp", Player.qp), ("qp=", Player.modify), ("qp?", Player.query), ("send", Player.send)),
+    *(("recv", Player.receive), ("srecv", Player.srq_receive), ("poll", Player.poll), ("sum", Player.sum)),
+]
+WORDS = dict(ROWS)

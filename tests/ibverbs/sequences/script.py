@@ -5,9 +5,10 @@ Objects have slots: the n-th domain, region (of the n-th buffer), queue and so o
 "absent" where a slot is in use or empty. After each line a player waits until all work has completed that
 will. So a queue pair that can send has a peer that answers, or none at all and a short timeout.
 
-    pd S; mr S PD BYTES ACCESS; cq S CQE; srq S PD WR SGE; ah S PD GID_INDEX PORT   make something; pd- S destroys it
+    pd S; mr S PD BYTES ACCESS; cq S CQE; srq S PD WR SGE; ah S PD GID_INDEX PORT       make; pd- S destroys
     qp S TYPE PD SEND_CQ RECV_CQ SRQ  SEND_WR RECV_WR SEND_SGE RECV_SGE INLINE  SIG_ALL     a slot -1 is none
-    qp= S MASK STATE CUR PKEY PORT ACCESS MTU PEER RQ_PSN SQ_PSN RD DEST_RD RNR_TIMER TIMEOUT RETRY RNR GID QKEY
+    qp= S MASK STATE CUR PKEY PORT ACCESS MTU PEER RQ_PSN SQ_PSN RD DEST_RD
+            RNR_TIMER TIMEOUT RETRY RNR GID QKEY                                        modify
     cq= S CQE; srq= S MASK WR LIMIT                 change it
     qp? S; srq? S                                   its attributes
     send QP OPCODE FLAGS  MR OFFSET LENGTH N KEY  MR OFFSET KEY     N elements; KEY is added to the right key
@@ -59,7 +60,16 @@ class Script:
 
     def lines(self, count: int) -> Iterator[str]:
         """The sequence: some objects to begin with, and then whatever comes."""
-        yield from ("begin", "pd 0", "mr 0 0 4096 15", "mr 1 0 4096 15", "cq 0 500", "cq 1 500", "ah 0 0 0 1", "srq 0 0 8 2")
+        yield from (
+            "begin",
+            "pd 0",
+            "mr 0 0 4096 15",
+            "mr 1 0 4096 15",
+            "cq 0 500",
+            "cq 1 500",
+            "ah 0 0 0 1",
+            "srq 0 0 8 2",
+        )
         yield from self.pair()
         for _ in range(count):
             yield from self.random.choices(*zip(*self.kinds(), strict=True))[0]()
@@ -99,7 +109,8 @@ class Script:
             f"{self.one(0, 1, 8, 1 << 30)} {self.one(0, 8, 64)} {self.one(0, 1, 4, 1000)} {self.one(0, 1, 4)}"
         )
         srq = self.one(-1, -1, -1, self.slot())
-        return f"qp {s} {kind} {pd} {self.one(-1, 0, 1)} {self.one(0, 1)} {srq} {sizes} {self.one(0, 16, 100)} {self.one(0, 1)}"
+        cqs, inline = f"{self.one(-1, 0, 1)} {self.one(0, 1)}", self.one(0, 16, 100)
+        return f"qp {s} {kind} {pd} {cqs} {srq} {sizes} {inline} {self.one(0, 1)}"
 
     def destroy(self) -> Iterator[str]:
         kind, s = self.random.choice(("pd", "mr", "cq", "srq", "qp", "ah")), self.slot()
@@ -186,7 +197,8 @@ class Script:
             self.one(0, 0, 0, 0, 0, 0, 99),
         )
         there = f"{self.one(0, 1)} {self.one(0, 8, 8, 1, 4090)} {self.one(0, 0, 0, 0, 0, 0, 256)}"
-        yield f"send {s} {self.one(*OPCODES, 77)} {int(flags)} {self.one(0, 1)} {self.one(0, 8, 4090)} {length} {n} {key} {there}"
+        here = f"{self.one(0, 1)} {self.one(0, 8, 4090)} {length} {n} {key}"
+        yield f"send {s} {self.one(*OPCODES, 77)} {int(flags)} {here} {there}"
         yield f"poll {self.one(0, 1)}"
 
     def datagram(self) -> Iterator[str]:
