@@ -122,6 +122,7 @@ static void a_datagram_arrives_behind_40_bytes_and_completes_its_send_at_once(vo
     CHECK_EQ(wc.byte_len, 1040);
     CHECK_EQ(wc.opcode, RNIC_WCO_RECV);
     CHECK_EQ(wc.src_qp, a.qp->pub.qp_num);
+    CHECK_EQ(wc.ip_version, 4);
     CHECK_EQ(wc.wc_flags, RNIC_WCF_GRH);
     CHECK(filled(b.mem + GRH_BYTES, 1000, 1));
     CHECK_EQ(fabric_count(&f, a.node, 1, -1), 1);

@@ -141,6 +141,22 @@ def test_datagram_service(device: Device) -> None:
     assert layouts.AH_ATTR.read(found["ud"]["ah_attr"])["is_global"] == 1
 
 
+def node_guid(device: Device, number: int) -> bytes:
+    answer = layouts.ADDR_RESP.read(device.good(Cmd.QUERY, layouts.QUERY, id=number, option=0))
+    route = layouts.ROUTE_RESP.read(device.good(Cmd.QUERY_ROUTE, layouts.QUERY, id=number))
+    assert answer["node_guid"] == route["node_guid"]
+    return bytes(answer["node_guid"])
+
+
+def test_id_of_the_loopback_has_a_device_when_it_listens(device: Device) -> None:
+    """Bound alone it has none, as from a kernel: else libfabric finds no device of another interface."""
+    number = device.create_id(0x106, 7)
+    device.good(Cmd.BIND_IP, layouts.BIND_IP, id=number, addr=sockaddr(0))
+    assert not any(node_guid(device, number))
+    device.good(Cmd.LISTEN, layouts.LISTEN, id=number, backlog=5)
+    assert any(node_guid(device, number))
+
+
 def test_queries_agree(device: Device) -> None:
     _, _, caller = connected(device)
     route = layouts.ROUTE_RESP.read(device.good(Cmd.QUERY_ROUTE, layouts.QUERY, id=caller))

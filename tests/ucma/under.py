@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -15,7 +16,7 @@ from typing import Self
 
 import pytest
 
-from rnic.programs.surroundings import IBVERBS, PRELOAD, libraries
+from rnic.programs.surroundings import IBVERBS, PRELOAD, libraries, variables
 from rnic.wire import PortSpace, service_id
 from waiting import until
 
@@ -38,13 +39,24 @@ def need(program: str, package: str) -> None:
 
 
 class Program:
-    """A program under `rnic run`, or a command of rnic's; stdout and stderr are one text."""
+    """A program under `rnic run`, or a command of rnic's; stdout and stderr are one text.
 
-    def __init__(self, *words: object, under: bool = True, options: tuple[str, ...] = ()) -> None:
+    With `within`, a folder of serve(), it is started in what `rnic run` would make for it.
+    """
+
+    def __init__(
+        self,
+        *words: object,
+        under: bool = True,
+        options: tuple[str, ...] = (),
+        within: Path | None = None,
+    ) -> None:
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the program
         run = ["run", *options, "--"] if under else []
+        rnic = [] if within else [sys.executable, "-m", "rnic", *run]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "rnic", *run, *map(str, words)],
+            [*rnic, *map(str, words)],
+            env=os.environ | variables(within) if within else None,
             stdin=subprocess.DEVNULL,
             stdout=self._said,
             stderr=subprocess.STDOUT,
@@ -89,13 +101,13 @@ class Program:
         self._said.close()
 
 
-def call(*words: object, under: bool = True) -> str:
+def call(*words: object, under: bool = True, within: Path | None = None) -> str:
     """What a client says that succeeds. It calls again if its server has bound the port, and does not listen
     yet.
     """
     limit = time.monotonic() + SECONDS
     while True:
-        with Program(*words, under=under) as client:
+        with Program(*words, under=under, within=within) as client:
             status, text = client.wait(), client.text
         if not status:
             return text

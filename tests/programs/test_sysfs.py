@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that only look at what kernels show of devices: those of infiniband-diags that send no MADs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import rnic
+from ibverbs.programs import DEVICE
+from ucma.under import Program, need, needs_libraries
+
+pytestmark = needs_libraries
+
+PACKAGE = "infiniband-diags"
+
+
+def said(folder: Path, *words: str) -> str:
+    """What a program says that succeeds."""
+    with Program(*words, within=folder) as program:
+        return program.good()
+
+
+def test_ibstat(folder: Path) -> None:
+    need("ibstat", PACKAGE)
+    text = said(folder, "ibstat", DEVICE)
+    (device,) = (one for one in rnic.get_device_list() if one.name == DEVICE)
+    assert f"CA '{DEVICE}'" in text
+    assert f"Node GUID: 0x{device.guid:016x}" in text
+    assert "State: Active" in text
+    assert "Link layer: Ethernet" in text
+
+
+def test_ibstat_of_names(folder: Path) -> None:
+    need("ibstat", PACKAGE)
+    assert set(said(folder, "ibstat", "-l").split()) == {device.name for device in rnic.get_device_list()}
+
+
+def test_ibstatus(folder: Path) -> None:
+    need("ibstatus", PACKAGE)
+    text = said(folder, "ibstatus", DEVICE)
+    assert f"Infiniband device '{DEVICE}' port 1 status" in text
+    assert "0000:0000:0000:0000:0000:ffff:7f00:0001" in text
+    assert "4: ACTIVE" in text
