@@ -192,9 +192,9 @@ static int gid_entry(struct ibv_context *context, uint32_t port, uint32_t index,
 
 EXPORT int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid) {
     struct ibv_gid_entry entry;
-    int rc = failed("query_gid", FAILS(query_gid), NULL);
-    if (!rc)
-        rc = gid_entry(context, port, (uint32_t)index, &entry);
+    if (failed("query_gid", FAILS(query_gid), NULL))
+        return -1;
+    int rc = gid_entry(context, port, (uint32_t)index, &entry);
     if (rc && rc != ENODATA)
         return -1;
     if (rc)

@@ -18,7 +18,7 @@ import pytest
 
 import namespaces
 from cli.commands import Result, Start
-from rnic.cli.doctor import machine, network, pair, tools
+from rnic.cli.doctor import machine, network, pair, programs, tools
 from rnic.cli.doctor.command import line
 from rnic.cli.doctor.finding import Finding, State, degraded, good, missing
 
@@ -89,7 +89,7 @@ def test_here_rnic_works(rnic: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     result = rnic("doctor").wait()
     assert (result.status, result.err) == (0, "")
     states = {line[:22].strip(): line[22:].split()[0] for line in result.out.splitlines()}
-    assert set(states.values()) <= {"ok", "degraded", "missing"}
+    assert set(states.values()) <= {"ok", "degraded", "missing", "not"}
     for what in ("kernel", "memory files", "devices", "UDP segmentation", "shared memory"):
         assert states[what] == "ok"
 
@@ -242,6 +242,26 @@ def test_programs_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _name: None)
     monkeypatch.setattr(tools, "find_library", lambda _name: None)
     assert {finding.state for finding in tools.look()} == {State.MISSING}
+
+
+def test_a_program_of_the_machine_is_run() -> None:
+    (finding,) = programs.look()
+    if finding.state is State.NOT_RUN:
+        pytest.skip(f"{finding.found}: {finding.cure}")
+    assert finding.state is State.OK, finding
+
+
+def test_a_program_that_fails_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(programs, "BOTH_ENDS", "echo no device >&2; exit 1")
+    (finding,) = programs.look()
+    assert (finding.state, finding.found) == (State.DEGRADED, "ibv_rc_pingpong does not run: no device")
+
+
+def test_a_program_that_is_not_there_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _name: None)
+    (finding,) = programs.look()
+    assert (finding.state, finding.cure) == (State.NOT_RUN, "apt install ibverbs-utils")
 
 
 def test_lines() -> None:

@@ -59,7 +59,9 @@ VECTORS = [
 class Spread(Frames):
     """A queue pair that spreads over 2**log entries, of which each is a work queue of its own."""
 
-    def __init__(self, log: int = 2, fields: RxHashFields = TCP4, receives: int = 4, modify: bool = True) -> None:
+    def __init__(
+        self, log: int = 2, fields: RxHashFields = TCP4, receives: int = 4, modify: bool = True
+    ) -> None:
         super().__init__()
         enter, count = self.stack.enter_context, 1 << log
         self.cq = enter(self.ctx.create_cq(1024))

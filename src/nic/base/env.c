@@ -34,6 +34,8 @@ int env_wrong(enum env_variable which, struct rnic_err *err, const char *fmt, ..
     va_start(args, fmt);
     vsnprintf(why, sizeof why, fmt, args);
     va_end(args);
+    for (char *at = why; *at; at++)
+        *at = (char)(iscntrl((unsigned char)*at) ? '?' : *at);
     return fail(err, -EINVAL, "%s: %s", rows[which].name, why);
 }
 

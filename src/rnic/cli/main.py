@@ -40,6 +40,7 @@ COMMANDS = (
     ),
     Later("rdma-client", "rnic.cli.cm.simple:rdma_client", "Connect, send a message and receive one."),
     Later("run", "rnic.cli.run:run", "Start a program of libibverbs or librdmacm on rnic's devices."),
+    Later("config", "rnic.cli.config:config", "Print what a C compiler needs."),
     Later("lab3", "rnic.cli.lab3:lab3", "File transfer: write the sender, get a secret key."),
     Later(
         "completion", "rnic.cli.completion:completion", "Print a script that completes commands in a shell."

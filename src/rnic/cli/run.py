@@ -44,12 +44,12 @@ _SPOILT = (signal.SIGPIPE, signal.SIGXFSZ)  # which Python ignores, and a progra
     type=click.Choice(["on", "off"]),
     help="Reach peers on this host through shared memory, or by UDP.  [default: $RNIC_LOCAL, on]",
 )
-@click.option("--device", metavar="NAME[,NAME]", help="Show the program these devices alone, in this order.")
+@click.option("--device", metavar="NAME[,NAME]", help="Show these devices alone, in this order.")
 @click.option(
     "--name",
     metavar="NAME=NETDEV",
     multiple=True,
-    help="Name the device on a network interface, as mlx5_0=eth0. One interface can have several. Repeatable.",
+    help="Name the device on a network interface, as mlx5_0=eth0; one can have several. Repeatable.",
 )
 @click.option(
     "--rate", metavar="RATE", help="Let the port tell this rate, as 100g. No device gets faster by it."
@@ -62,15 +62,15 @@ _SPOILT = (signal.SIGPIPE, signal.SIGXFSZ)  # which Python ignores, and a progra
 @click.option(
     "--fault",
     metavar="FAULTS",
-    help="Lose, delay or change packets that the program's devices send: loss=0.01,seed=7. Also duplicate, reorder, "
-    "delay, flip, mark, reorder_gap, delay_s.",
+    help="Lose, delay or change packets that the program's devices send: loss=0.01,seed=7. Also duplicate, "
+    "reorder, delay, flip, mark, reorder_gap, delay_s.",
 )
 @click.option(
     "--fail",
     metavar="CALL=ERROR",
     multiple=True,
-    help="Let a call fail: create_cq@2=ENOMEM is the second one, reg_mr:1%=EAGAIN,seed=3 some, alloc_pd=ENOMEM all. "
-    "Repeatable.",
+    help="Let a call fail: create_cq@2=ENOMEM is the second one, reg_mr:1%=EAGAIN,seed=3 some, "
+    "alloc_pd=ENOMEM all. Repeatable.",
 )
 @click.option(
     "--event",

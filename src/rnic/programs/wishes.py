@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a user of `rnic run` asks for beside the program, as variables of the environment (nic_env.h).
 
-Names and rates are for all that a program meets: its own devices, the files of sysfs, the server of RDMA-CM.
-Faults, failures, events and limits are for the program alone: the server has devices of its own, whose work is
-to go well.
+Names and rates are for all that a program meets: its own devices, the files of sysfs, the server of
+RDMA-CM. Faults, failures, events and limits are for the program alone: the server has devices of its own,
+whose work is to go well.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class WishError(ValueError):
 def accept(options: dict[str, Any]) -> dict[str, str]:
     """Put what all share into this process' environment, and return the variables for the program alone.
 
-    What the environment has for the program alone is taken out of it. Raises WishError for a value that no device
-    understands, and for devices that there are not.
+    What the environment has for the program alone is taken out of it. Raises WishError for a value that no
+    device understands, and for devices that there are not.
     """
     own = {variable: os.environ.pop(variable, "") for variable in OWN.values()}
     for option, value in options.items():
@@ -55,7 +55,8 @@ def shared() -> dict[str, str]:
 
 def failures(own: dict[str, str]) -> list[nic.Failure]:
     """The calls that are to fail."""
-    return _with(OWN["fail"], own.get(OWN["fail"], ""), nic.env_fail)
+    found: list[nic.Failure] = _with(OWN["fail"], own.get(OWN["fail"], ""), nic.env_fail)
+    return found
 
 
 def limits(file: Path) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that fail because somebody wants to see what a program does then: `rnic run --fail rdma_connect=ENOMEM`."""
+"""Calls that fail on purpose: `rnic run --fail rdma_connect=ENOMEM`."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ _PAUSE = 0.01  # seconds, when no descriptor is left for another program
 class Server:
     """Serves the programs that connect to the socket `path`; a context manager.
 
-    `failures` are calls that are to fail. The end of a program, or close() of its device file, ends its ids: their peers are told. Raises OSError
-    if the socket cannot be made.
+    The end of a program, or close() of its device file, ends its ids: their peers are told. `failures` are
+    calls that are to fail. Raises OSError if the socket cannot be made.
     """
 
     def __init__(self, path: str, failures: Iterable[Failing] = ()) -> None:

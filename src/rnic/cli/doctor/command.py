@@ -10,7 +10,7 @@ import click
 
 from rnic.cli import params, screen
 from rnic.cli.command import command
-from rnic.cli.doctor import machine, network, pair, tools
+from rnic.cli.doctor import machine, network, pair, programs, tools
 from rnic.cli.doctor.finding import Finding, State
 
 WIDTH, STATE = 22, 10  # columns
@@ -23,7 +23,8 @@ def doctor(as_json: bool) -> int:
 
     The command tries everything: it opens devices, sends packets and starts a second process.  Each line
     names a feature, its state, what was found, and the cure.  The states are ok, degraded (it works, but not
-    as well as it could) and missing.  The exit code is 0 unless rnic cannot work at all.
+    as well as it could), missing and not run (what the check needs is not installed).  The exit code is 0
+    unless rnic cannot work at all.
 
     \b
     rnic doctor
@@ -51,6 +52,7 @@ def findings() -> Iterator[Finding]:
     yield from machine.look()
     yield from network.look()
     yield from pair.look(doctor_peer.name or "")
+    yield from programs.look()
     yield from tools.look()
 
 

@@ -14,6 +14,7 @@ class State(enum.Enum):
     OK = "ok"
     DEGRADED = "degraded"
     MISSING = "missing"
+    NOT_RUN = "not run"
 
 
 class Finding(Record):
@@ -43,6 +44,10 @@ def good(what: str, found: str) -> Finding:
 
 def degraded(what: str, found: str, cure: str) -> Finding:
     return Finding(what, State.DEGRADED, found, cure)
+
+
+def not_run(what: str, found: str, cure: str) -> Finding:
+    return Finding(what, State.NOT_RUN, found, cure)
 
 
 def missing(what: str, found: str, cure: str, *, needed: bool = False) -> Finding:

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the fixture `rnic_run` of the pytest plugin gives a test: programs under `rnic run`.
+
+    def test_server_says_what_is_wrong(rnic_run: Run) -> None:
+        server = rnic_run("./server", fail="create_cq=ENOMEM")
+        assert server.wait() == 1
+        assert "create_cq" in server.output
+
+The other fixtures are `rnic_device`, a rnic.Context, and `rnic_pair`, a rnic.testing.Pair.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
+from typing import Self
+
+__all__ = ["Program", "Run"]
+
+_LIMIT = 60.0  # seconds that a program has, where the test says nothing
+_LOOK = 0.005  # seconds between two looks at its output
+END = 5.0  # seconds to end by itself when it is told to
+
+
+class Program:
+    """A program under `rnic run`: a subprocess.Popen whose waits have a limit, and what it has printed."""
+
+    def __init__(self, command: list[str], environment: Mapping[str, str], limit: float) -> None:
+        self.limit = limit
+        """Seconds that a wait takes at most."""
+        self._name = shlex.join(command)
+        self._file = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed in end()
+        self.popen = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._file,
+            stderr=subprocess.STDOUT,
+            env={**environment},
+            start_new_session=True,
+        )
+        """The process of `rnic run`, whose exit code is the program's, and to which signals go."""
+
+    @property
+    def output(self) -> str:
+        """What the program has printed so far, on stdout and stderr."""
+        with suppress(OSError):
+            return os.pread(self._file.fileno(), os.fstat(self._file.fileno()).st_size, 0).decode(
+                errors="replace"
+            )
+        return ""
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code, None while it runs; 128 and the signal's number, if a signal has ended it."""
+        return self.popen.poll()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended, and return its exit code. Raises TimeoutError after the limit."""
+        try:
+            return self.popen.wait(self.limit if timeout is None else timeout)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"{self._name} runs still; it has printed:\n{self.output}") from None
+
+    def wait_for(self, pattern: str, timeout: float | None = None) -> re.Match[str]:
+        """Wait until it has printed what the regular expression finds, and return the match.
+
+        Raises TimeoutError after the limit, and RuntimeError if the program ends without it.
+        """
+        until = time.monotonic() + (self.limit if timeout is None else timeout)
+        while True:
+            ended = self.popen.poll() is not None
+            if found := re.search(pattern, self.output, re.MULTILINE):
+                return found
+            if ended:
+                raise RuntimeError(f"{self._name} has ended without {pattern!r}:\n{self.output}")
+            if time.monotonic() > until:
+                raise TimeoutError(f"{self._name} has not printed {pattern!r}:\n{self.output}")
+            time.sleep(_LOOK)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the program."""
+        self.popen.send_signal(number)
+
+    def end(self) -> None:
+        """End the program and what it has started, and forget its output."""
+        if self.popen.poll() is None:
+            self.popen.send_signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self.popen.wait(END)
+        with suppress(ProcessLookupError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        self.popen.wait()
+        self._file.close()
+
+
+class Run:
+    """Starts programs under `rnic run`, as the fixture `rnic_run` of a test, and ends them with it."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def __call__(
+        self,
+        *command: object,
+        local: str | None = None,
+        device: str | Iterable[str] | None = None,
+        name: str | Iterable[str] | None = None,
+        rate: str | None = None,
+        limits: object = None,
+        fault: str | Mapping[str, object] | None = None,
+        fail: str | Iterable[str] | None = None,
+        event: str | Iterable[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float = _LIMIT,
+    ) -> Program:
+        """Start a program and its arguments; the options are those of `rnic run`.
+
+            rnic_run("./client", "127.0.0.1", fault={"loss": 0.01, "seed": 7}, event="port_down@1s")
+
+        `fail`, `event` and `name` are a text, or several. `env` has variables that the program gets beside
+        those of the test. `timeout` is the limit of its waits, in seconds.
+        """
+        words: list[str] = []
+        _option(words, "--local", local)
+        _option(words, "--device", ",".join(_several(device)) or None)
+        _option(words, "--rate", rate)
+        _option(words, "--limits", limits)
+        if isinstance(fault, Mapping):
+            fault = ",".join(f"{one}={value}" for one, value in fault.items())
+        _option(words, "--fault", fault)
+        for option, values in (("--name", name), ("--fail", fail), ("--event", event)):
+            for value in _several(values):
+                _option(words, option, value)
+        words = [sys.executable, "-m", "rnic", "run", *words, "--", *map(str, command)]
+        program = Program(words, {**os.environ, **(env or {})}, timeout)
+        self._stack.callback(program.end)
+        return program
+
+
+def _several(values: str | Iterable[str] | None) -> list[str]:
+    if values is None:
+        return []
+    return [values] if isinstance(values, str) else list(values)
+
+
+def _option(words: list[str], option: str, value: object) -> None:
+    if value is not None:
+        words += [option, str(value)]
