@@ -15,7 +15,7 @@ static const struct prefix {
 } prefixes[] = {
     PREFIX("/sys/class/infiniband"),    PREFIX("/sys/class/infiniband_verbs"),
     PREFIX("/sys/class/infiniband_cm"), PREFIX("/sys/class/misc/rdma_cm"),
-    PREFIX("/dev/infiniband"),        PREFIX("/sys/devices/pciffff:00"), /* no machine has this PCI domain */
+    PREFIX("/dev/infiniband"),          PREFIX("/sys/devices/pciffff:00"), /* no machine has this PCI domain */
 };
 
 /* Copied once, as programs change their environment: written by the constructor, or by a call ahead of it. */

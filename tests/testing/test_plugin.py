@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,15 @@ def test_programs(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("rnic.testing.pytest.END", 0.1)
     pytester.makepyfile(PROGRAMS)
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=5)
+
+
+@needs_libraries
+def test_the_page_has_a_test_that_passes(pytester: pytest.Pytester) -> None:
+    if not shutil.which("ibv_rc_pingpong"):
+        pytest.skip("needs ibv_rc_pingpong of Debian's ibverbs-utils")
+    page = (Path(__file__).parents[2] / "docs/testing.md").read_text()
+    pytester.makepyfile(page.split("```python\n")[1].split("```")[0])
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=3)
 
 
 def test_a_suite_that_uses_no_fixture_does_not_import_rnic(pytester: pytest.Pytester) -> None:

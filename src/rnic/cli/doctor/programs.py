@@ -7,10 +7,10 @@ import shutil
 import socket
 from collections.abc import Iterator
 
+import rnic
 from rnic.cli.child import end, last_words, scratch, start
 from rnic.cli.doctor.finding import Finding, degraded, good, missing, not_run
 from rnic.programs.surroundings import IBVERBS, PRELOAD, libraries
-from rnic.verbs.device import get_device_list
 
 WHAT = "C programs"
 PROGRAM, PACKAGE = "ibv_rc_pingpong", "ibverbs-utils"
@@ -31,7 +31,7 @@ wait $server
 def look() -> Iterator[Finding]:
     """The one check."""
     lost = [name for name in (IBVERBS, PRELOAD) if not (libraries() / name).exists()]
-    devices = [device.name for device in get_device_list() if device.netdev == LOOPBACK]
+    devices = [device.name for device in rnic.get_device_list() if device.netdev == LOOPBACK]
     if lost:
         yield missing(WHAT, f"this installation of rnic has no {lost[0]}", "install rnic from a wheel")
     elif not shutil.which(PROGRAM):
