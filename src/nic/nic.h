@@ -678,6 +678,12 @@ int rnic_provider_check(const struct rnic_provider *provider, struct rnic_err *e
 /* The table of an extension of the context's provider; NULL: it lacks it. */
 const void *rnic_extension(const struct rnic_context *ctx, const char *name);
 
+/* The address vector of the way back to the sender of a datagram, whose receive began with the 40 bytes grh; for a context of
+ * any provider.  sgid_index: our own address to answer from; -1: the one that the datagram came to.  -EINVAL: that is none of
+ * the port's, as with a multicast group, or there is no GRH. */
+int rnic_init_ah_from_wc(struct rnic_context *ctx, int port, const struct rnic_wc *wc, const uint8_t grh[40],
+                         int sgid_index, struct rnic_ah_attr *attr, struct rnic_err *err);
+
 /* Names and texts of the X-macros, for bindings. NULL for a value that has none. */
 const char *rnic_counter_name(int counter);
 const char *rnic_counter_text(int counter);

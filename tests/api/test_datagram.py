@@ -162,6 +162,14 @@ def test_the_way_back_is_read_from_ipv6() -> None:
     assert route == rnic.Route(rnic.GID("fd00::9"), rnic.GID("fd00::1"), 7, 0x12, 0xABCDE)
 
 
+def test_an_ipv6_address_may_look_like_the_beginning_of_an_ipv4_header(objects: Objects) -> None:
+    objects.recorder.complete(wc_flags=WCFlags.GRH)
+    (wc,) = objects.cq.poll()
+    sender = rnic.GID("fd00::4500:9")
+    raw = (6 << 28).to_bytes(4, "big") + bytes([0, 20, 17, 7]) + sender.raw + rnic.GID("fd00::1").raw
+    assert objects.ctx.init_ah_from_wc(1, wc, raw, sgid_index=1).dgid == sender
+
+
 def test_what_is_no_header_is_refused(objects: Objects) -> None:
     objects.recorder.complete(wc_flags=0)
     objects.recorder.complete(wc_flags=WCFlags.GRH)

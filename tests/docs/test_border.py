@@ -22,6 +22,7 @@ C_FILES = [*BINDING.glob("*.[ch]"), *(ROOT / "bench" / name for name in ("native
 # What there is without an object of a device.
 GLOBAL = {
     *("rnic_provider", "rnic_provider_add", "rnic_provider_check", "rnic_extension"),
+    "rnic_init_ah_from_wc",
     *(
         "rnic_counter_name",
         "rnic_counter_text",

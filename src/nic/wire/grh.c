@@ -51,3 +51,28 @@ void grh_build(uint8_t grh[GRH_BYTES], const struct sockaddr_in6 *src, const str
     else
         build_ipv6(grh, src, dst, tclass, hops, flow_label, n);
 }
+
+static void read_ipv4(const uint8_t *ip, struct grh *to) {
+    to->src.s6_addr[10] = to->src.s6_addr[11] = to->dst.s6_addr[10] = to->dst.s6_addr[11] = 0xFF;
+    memcpy(to->src.s6_addr + 12, ip + 12, 4);
+    memcpy(to->dst.s6_addr + 12, ip + 16, 4);
+    to->tclass = ip[1];
+    to->hops = ip[8];
+}
+
+/* IPv4 first: those 20 bytes are a part of IPv6 addresses otherwise, whose checksum is not right. */
+bool grh_read(const uint8_t from[GRH_BYTES], struct grh *to) {
+    *to = (struct grh){0};
+    if (from[GRH_IPV4] == 0x45 && checksum(from + GRH_IPV4) == 0) {
+        read_ipv4(from + GRH_IPV4, to);
+        return true;
+    }
+    if (from[0] >> 4 != 6)
+        return false;
+    memcpy(&to->src, from + 8, 16);
+    memcpy(&to->dst, from + 24, 16);
+    to->tclass = (uint8_t)(get_be32(from) >> 20);
+    to->hops = from[7];
+    to->flow_label = get_be32(from) & 0xFFFFF;
+    return true;
+}

@@ -7,6 +7,7 @@
 #define RNIC_WIRE_GRH_H
 
 #include <netinet/in.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define GRH_BYTES 40
@@ -18,5 +19,14 @@ void grh_build(uint8_t grh[GRH_BYTES], const struct sockaddr_in6 *src, const str
 
 /* 4 or 6: the header that is in it. */
 static inline uint8_t grh_ip_version(const uint8_t grh[GRH_BYTES]) { return grh[0] >> 4 == 6 ? 6 : 4; }
+
+/* The same, read: addresses with IPv4 mapped. */
+struct grh {
+    struct in6_addr src, dst;
+    uint8_t tclass, hops;
+    uint32_t flow_label;
+};
+/* False: it is neither an IPv6 header nor, behind 20 bytes, an IPv4 header whose checksum is right. */
+bool grh_read(const uint8_t from[GRH_BYTES], struct grh *to);
 
 #endif

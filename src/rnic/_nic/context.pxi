@@ -201,6 +201,17 @@ cdef class Context(Handle):
         check(self.ops.query_rt_values(self.p, &values, &err), "query_rt_values_ex", &err)
         return values.comp_mask, values.raw_clock.tv_sec, values.raw_clock.tv_nsec
 
+    def raw_init_ah_from_wc(self, int port_num, WC wc, const uint8_t[::1] grh, int sgid_index):
+        """The fields of struct rnic_ah_attr; sgid_index -1: the address that the datagram came to."""
+        cdef rnic_ah_attr attr
+        cdef rnic_err err
+        self.need("init_ah_from_wc")
+        err.text[0] = 0
+        if grh.shape[0] < 40:
+            raise VerbsError(EINVAL, f"{grh.shape[0]} bytes are no GRH, which has 40", "init_ah_from_wc")
+        check(rnic_init_ah_from_wc(self.p, port_num, &wc.c, &grh[0], sgid_index, &attr, &err), "init_ah_from_wc", &err)
+        return attr
+
     def raw_query_comp_cntr_caps(self):
         """The fields of struct rnic_comp_cntr_caps."""
         cdef rnic_comp_cntr_caps caps

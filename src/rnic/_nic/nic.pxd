@@ -645,6 +645,8 @@ cdef extern from "nic.h" nogil:
     int rnic_provider_add(const rnic_provider *, rnic_err *)
     int rnic_provider_check(const rnic_provider *, rnic_err *)
     const void *rnic_extension(const rnic_context *, const char *)
+    int rnic_init_ah_from_wc(
+        rnic_context *, int, const rnic_wc *, const uint8_t *, int, rnic_ah_attr *, rnic_err *) nogil
 
     const char *RNIC_EXT_CM
     const char *RNIC_EXT_NOW

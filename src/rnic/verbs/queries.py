@@ -14,11 +14,10 @@ from rnic.enums import (
     PortState,
     QPAttachCompCntrOp,
     ValuesMask,
-    WCFlags,
 )
 from rnic.errors import VerbsError
 from rnic.records import Record
-from rnic.verbs.ah import GID, AHAttr, Route
+from rnic.verbs.ah import GID, AHAttr
 from rnic.verbs.cntr import CompCntrCaps
 from rnic.verbs.counters import Counters
 from rnic.verbs.device_ex import DeviceAttrEx
@@ -277,36 +276,8 @@ class Queries(nic.Context):
         datagram came to. Raises VerbsError: EINVAL if that address is not in the port's GID table, as with a
         multicast group. Then give the index of an address of our own as `sgid_index`.
         """
-        if not wc.wc_flags & WCFlags.GRH:
-            raise VerbsError(errno.EINVAL, f"{wc!r} came without a GRH", "init_ah_from_wc")
-        try:
-            route = Route.from_grh(grh)
-        except ValueError as error:
-            raise VerbsError(errno.EINVAL, str(error), "init_ah_from_wc") from None
-        if sgid_index is None:
-            sgid_index = self._gid_index(port_num, route.dgid)
-        return AHAttr(
-            dgid=route.sgid,
-            sgid_index=sgid_index,
-            port_num=port_num,
-            hop_limit=route.hop_limit,
-            traffic_class=route.traffic_class,
-            flow_label=route.flow_label,
-            sl=wc.sl,
-            dlid=wc.slid,
-            src_path_bits=wc.dlid_path_bits,
-        )
-
-    def _gid_index(self, port_num: int, gid: GID) -> int:
-        for index in range(self.query_port(port_num).gid_tbl_len):
-            if self.query_gid(port_num, index) == gid:
-                return index
-        cure = "give sgid_index to choose the address to answer from"
-        raise VerbsError(
-            errno.EINVAL,
-            f"it was sent to {gid.ip}, which is not an address of {self.name}: {cure}",
-            "init_ah_from_wc",
-        )
+        index = -1 if sgid_index is None else sgid_index
+        return AHAttr.from_struct(self.raw_init_ah_from_wc(port_num, wc, grh, index))
 
 
 def _device_attr(fields: dict[str, Any]) -> DeviceAttr:
