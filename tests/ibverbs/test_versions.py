@@ -37,9 +37,9 @@ def test_every_symbol_of_libibverbs_is_there_in_its_version() -> None:
 
 @pytest.mark.own_way
 @pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed: apt-get install gcc")
-@pytest.mark.parametrize("program", ["newer", "old"])
-def test_a_program_of_another_time(program: str, tmp_path: Path) -> None:
-    """Of rdma-core 65, and of libibverbs before 1.1."""
+@pytest.mark.parametrize("program", ["newer", "old", "forks"])
+def test_a_program(program: str, tmp_path: Path) -> None:
+    """Of rdma-core 65, of libibverbs before 1.1, and one that forks."""
     built = tmp_path / program
     source = HERE / f"versions/{program}.c"
     flags = ["-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", f"-I{INCLUDE}"]
