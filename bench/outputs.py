@@ -53,3 +53,11 @@ def perftest(text: str) -> Values:
     if "BW" in heads[-1]:
         return {"gbytes_per_s": float(rows[-1][3]) * MIB / 1e9}
     return {"median_us": float(rows[-1][4]), "mean_us": float(rows[-1][5])}
+
+
+def cmtime(text: str, connections: int) -> Values:
+    """The sum of its steps, each of which all connections take before the next one begins."""
+    rows = [line.partition(":") for line in text.splitlines() if line.count(".") >= 3]
+    if len(rows) != 7:
+        raise BrokenError("cmtime printed no figures")
+    return {"us_each": sum(float(rest.split()[0]) for _, _, rest in rows) * 1e3 / connections}

@@ -33,6 +33,11 @@ PACKAGES = {
     "iperf3": "iperf3",
     "ib_write_bw": "perftest",
     "ib_send_lat": "perftest",
+    "ib_write_lat": "perftest",
+    "ib_read_lat": "perftest",
+    "cmtime": "rdmacm-utils",
+    "ucmatose": "rdmacm-utils",
+    "rping": "rdmacm-utils",
 }
 
 

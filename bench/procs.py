@@ -141,6 +141,17 @@ def wait_listening(port: int, child: subprocess.Popen[str]) -> None:
     raise BrokenError(f"nobody listens on port {port}")
 
 
+def wait_bound(port: int, child: subprocess.Popen[str]) -> None:
+    """Until somebody listens on the port of RDMA-CM's TCP port space: the name of its listener says so."""
+    until = time.monotonic() + 10
+    wanted = f"@rnic/1/listen/{0x106 << 16 | port:016x}/"
+    while time.monotonic() < until and child.poll() is None:
+        if wanted in Path("/proc/net/unix").read_text():
+            return
+        time.sleep(0.01)
+    raise BrokenError(f"nobody listens on port {port} of RDMA-CM")
+
+
 if __name__ == "__main__":
     both = sys.argv[1:]
     at = both.index("--")

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
 import outputs
 import peers
-from procs import Values, finish, free_port, process
+from procs import Values, finish, free_port, process, wait_bound
 from tables import (
     GBYTES,
     KIB,
@@ -37,6 +38,8 @@ TESTS = {
     ("write", "bw", 64 * KIB): "ucp_put_bw",
     ("write", "bw", MIB): "ucp_put_bw",
 }
+CONNECTING, CONNECTIONS = ("cmtime", "ucmatose", "rping"), 100
+EACH = Unit("us", "us_each", 1.0, 0)
 LATENCY, RATE = 1.2, 1.1  # how much more than `rnic perf` a program may take, on the same host and by UDP
 
 
@@ -65,6 +68,42 @@ def rnic_perf(op: str, metric: str, size: int, local: str, seconds: float) -> Va
     return found
 
 
+def client_of(server: list[str], client: list[str], port: int) -> tuple[str, float]:
+    """What a client of RDMA-CM prints, and the seconds that it takes from its start to its end."""
+    with process(server) as listening:
+        wait_bound(port, listening)
+        began = time.monotonic()
+        with process(client) as asking:
+            return finish(asking), time.monotonic() - began
+
+
+def cmtime() -> Values:
+    port = free_port()
+    both = [RNIC, "run", peers.need("cmtime"), "-p", str(port)]
+    said, _ = client_of(both, [*both, "-s", "127.0.0.1", "-c", str(CONNECTIONS)], port)
+    return outputs.cmtime(said, CONNECTIONS)
+
+
+def ucmatose(*program: str) -> Values:
+    """A connection beside others: the time of many, less that of one."""
+    took = []
+    for count in (1, CONNECTIONS):
+        port = free_port()
+        both = [*program, "-p", str(port), "-C", "0", "-c", str(count)]
+        took.append(client_of(both, [*both, "-s", "127.0.0.1"], port)[1])
+    return {"us_each": (took[1] - took[0]) / (CONNECTIONS - 1) * 1e6}
+
+
+def rping() -> Values:
+    """The whole program from its start to its end, without `rnic run`'s own."""
+    port = free_port()
+    program = [peers.need("rping"), "-p", str(port), "-a", "127.0.0.1", "-C", "1"]
+    times = "import subprocess, sys, time; began = time.monotonic(); subprocess.run(sys.argv[1:], check=True)"
+    timed = [sys.executable, "-c", f"{times}; print(time.monotonic() - began)", *program, "-c"]
+    said, _ = client_of([RNIC, "run", *program, "-s"], [RNIC, "run", *timed], port)
+    return {"us_each": float(said.split()[-1]) * 1e6}
+
+
 def name_of(op: str, metric: str, size: int, local: str) -> str:
     return f"{'local' if local == ON else 'udp'} {op} {metric} {size}"
 
@@ -77,6 +116,10 @@ def measurements(s: Setting) -> Measurements:
             found[f"programs perftest {name}"] = partial(perftest, op, metric, size, local, s.seconds)
             found[f"programs rnic perf {name}"] = partial(rnic_perf, op, metric, size, local, s.seconds)
         found[f"programs ucx {op} {metric} {size}"] = partial(peers.ucx, peers.UCX_SHM, ucx, size, s.seconds)
+    found["programs connections cmtime"] = cmtime
+    found["programs connections rping"] = rping
+    found["programs connections ucmatose"] = lambda: ucmatose(RNIC, "run", peers.need("ucmatose"))
+    found["programs connections rnic"] = partial(ucmatose, RNIC, "ucmatose")
     return found
 
 
@@ -102,6 +145,19 @@ def tables() -> list[Table]:
             ("rnic perf", "UCX"),
             [row(*test, ON) for test in TESTS],
         ),
+        Table(
+            "Existing programs: connections",
+            f"{CONNECTIONS} connections at once by RDMA-CM, on the same host, under `rnic run`, beside `rnic "
+            "ucmatose`: what each takes of the whole time. rping: one connection with all else that the program "
+            "does, which opens devices, and sends a message there and back.",
+            ("rnic ucmatose",),
+            [
+                Row(
+                    name, EACH, f"programs connections {name}", {"rnic ucmatose": "programs connections rnic"}
+                )
+                for name in CONNECTING
+            ],
+        ),
         Table("Existing programs: UDP", note, ("rnic perf",), [row(*test, OFF) for test in TESTS]),
     ]
 
@@ -116,4 +172,8 @@ def target(op: str, metric: str, size: int, local: str, bound: float) -> Target:
 
 
 def targets() -> list[Target]:
-    return [target(*test, local, bound) for local, bound in ((ON, LATENCY), (OFF, RATE)) for test in TESTS]
+    found = [target(*test, local, bound) for local, bound in ((ON, LATENCY), (OFF, RATE)) for test in TESTS]
+    for name in CONNECTING:
+        ours, other = f"programs connections {name}", "programs connections rnic"
+        found.append(at_most(2.0, f"a connection of {name}, rnic ucmatose's", EACH, ours, other))
+    return found

@@ -640,13 +640,15 @@ static void a_long_packet_says_where_its_bytes_are_if_the_peer_can_reach_them(vo
 /* ---------------------------------------------------------------- short SENDs */
 
 static bool no_room;
-static uint32_t handed; /* packets that the way on this host has taken */
+static uint32_t handed;      /* packets that the way on this host has taken */
+static uint8_t first_handed; /* the opcode of the first */
 
 static bool hand_over(struct link *link, const struct way *way, const uint8_t *bytes, uint32_t n) {
     (void)link;
     if (no_room)
         return false;
-    handed++;
+    if (!handed++)
+        first_handed = bytes[0];
     fabric_inject(p.a.node, (struct way *)(uintptr_t)way, bytes, n);
     return true;
 }
@@ -849,6 +851,35 @@ static void an_ack_that_is_held_goes_along_with_a_short_send(void) {
     }
 }
 
+/* The peer's completion queues may report to one channel, and its program take the first event for that of its own SEND. */
+static void an_ack_goes_ahead_of_a_send_whose_program_sleeps(void) {
+    for (int brief = 0; brief < 2; brief++) {
+        check_note("brief %d", brief);
+        begin_on_this_host();
+        uint64_t now, acks = COUNTER(&p.a, acks_sent);
+        p.a.node->nic.ack_hold = MS;
+        p.b.node->nic.ack_hold = MS;
+        post_recv(&p.a, 6, 4096, 64);
+        post_send(&p.b, 8, 1024, 16);
+        while (rc_of(p.a.qp)->resp.ack != ACK_ASKED)
+            CHECK(fabric_step(&p.f, p.f.now + MS));
+        atomic_store(&((struct cq *)p.a.qp->pub.recv_cq)->armed, CQ_ARMED_ANY);
+        struct rnic_send_wr wr = one_sided(RNIC_WR_SEND, 0, 0, 8);
+        if (brief)
+            CHECK(direct_send(p.a.qp, &wr, &now));
+        else
+            post_send(&p.a, 7, 0, 64);
+        fabric_turn(p.a.qp);
+        CHECK_EQ(COUNTER(&p.a, acks_sent), acks + 1);
+        CHECK_EQ(handed, 2);
+        CHECK_EQ(first_handed, ROCE_RC_ACK);
+        arrived(brief ? 8 : 64);
+        WANT(p.b.send_cq, 8, SUCCESS);
+        WANT(p.a.recv_cq, 6, SUCCESS);
+        end();
+    }
+}
+
 int main(void) {
     RUN(one_request_of_one_element_is_read);
     RUN(what_is_done_at_once_depends_on_the_queue_pair);
@@ -870,5 +901,6 @@ int main(void) {
     RUN(a_short_send_that_cannot_be_read_ends_in_an_error);
     RUN(a_short_send_counts_for_the_rate);
     RUN(an_ack_that_is_held_goes_along_with_a_short_send);
+    RUN(an_ack_goes_ahead_of_a_send_whose_program_sleeps);
     return check_done();
 }

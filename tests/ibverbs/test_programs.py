@@ -73,6 +73,7 @@ PERFTEST = {
     "write latency": f"ib_write_lat {FEW}",
     "read latency": f"ib_read_lat {FEW}",
     "send latency": f"ib_send_lat {FEW}",
+    "send latency, events": "ib_send_lat -e -n 1000 -F",
     "atomic latency": f"ib_atomic_lat {FEW}",
     "write": f"ib_write_bw {FEW}",
     "read": f"ib_read_bw {FEW}",

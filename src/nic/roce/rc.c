@@ -92,7 +92,8 @@ static void look_later(struct rc *rc, uint64_t now) {
     rc->pause = rc->pause < LINGER_MOST_NS / 2 ? 2 * rc->pause : LINGER_MOST_NS;
 }
 
-/* Responses first, since the peer waits for them; an ACK last, so that it can ride in the batch of an answer. */
+/* Responses first, since the peer waits for them; an ACK last, so that it can ride in the batch of an answer, unless somebody
+ * sleeps. */
 static bool next(struct qp *qp, uint64_t now) {
     bool sent = false;
     if (qp->state == RNIC_QPS_ERR)
@@ -101,6 +102,7 @@ static bool next(struct qp *qp, uint64_t now) {
         look_later(rc_of(qp), now);
     bool more = congestion_owes(&rc_of(qp)->congestion) && !congestion_notify(qp, &rc_of(qp)->congestion, now);
     resp_next(qp, now);
+    more |= resp_ack_ahead(qp, now);
     if (qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD) {
         more |= req_next(qp, now, &sent);
         comp_halted(qp);

@@ -231,6 +231,7 @@ bool resp_expects(const struct qp *qp, const struct packet *pkt);
 void resp_next(struct qp *qp, uint64_t now); /* READ and atomic responses */
 /* Then a NAK or ACK that is due.  True: there is more to write now, of either. */
 bool resp_ack(struct qp *qp, uint64_t now, bool company);
-uint64_t resp_due(const struct qp *qp); /* when the ACK that waits is due by itself */
+bool resp_ack_ahead(struct qp *qp, uint64_t now); /* the same, if it is to go before requests */
+uint64_t resp_due(const struct qp *qp);           /* when the ACK that waits is due by itself */
 
 #endif
