@@ -21,6 +21,8 @@ FILE_BYTES = 16 << 20  # what it may write to a file, so that one that prints wi
 END_SECONDS = 0.3  # how long a program may take to end by itself when its connection is gone
 
 
+LOSSY = {"RNIC_FAULT": "loss=0.25,seed=3"}
+"""Of a program that runs by itself, in the run with late SENDs: the RNIC sends from its memory once more."""
 SLOW = Path(__file__).with_name("slow.py")
 
 
@@ -77,6 +79,7 @@ class Child:
                 env={
                     **os.environ,
                     **around.variables,
+                    **(LOSSY if late and runs_by_itself(script) else {}),
                     "PYTHONUNBUFFERED": "1",
                     "RNIC_LOCAL": "off",
                 },  # what goes by the wire can be late
