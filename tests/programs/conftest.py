@@ -46,12 +46,12 @@ def netdev() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     """With the devices of a network namespace that has the loopback, or also more."""
-    with serve() as made:
+    with serve() as (made, _):
         yield made
 
 
 @pytest.fixture(scope="module")
 def wider(netdev: None) -> Iterator[Path]:  # noqa: ARG001 - it is there meanwhile
     """With the device OTHER too."""
-    with serve() as made:
+    with serve() as (made, _):
         yield made
