@@ -99,7 +99,16 @@ def test_connections_by_rdma_cm(
     kind: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program, port = tmp_path / "client_server", free_port()
-    compile_it = ["cc", "-w", EXAMPLES / "ucp_client_server.c", "-o", program, "-lucp", "-lucs", "-luct"]
+    compile_it: list[str | Path] = [
+        "cc",
+        "-w",
+        EXAMPLES / "ucp_client_server.c",
+        "-o",
+        program,
+        "-lucp",
+        "-lucs",
+        "-luct",
+    ]
     if not shutil.which("cc") or subprocess.run(compile_it, capture_output=True, check=False).returncode:
         pytest.skip("needs a C compiler and Debian's libucx-dev, which has ucp_client_server.c")
     monkeypatch.setenv("UCX_TLS", "rc_v")
