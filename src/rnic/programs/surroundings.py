@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from errno import EROFS
 from pathlib import Path
 from time import time
 
@@ -71,11 +72,13 @@ def serve(failures: Iterable[Failing] = ()) -> Iterator[tuple[Path, Server]]:
 
 
 def _base() -> Path:
-    """Where private folders are made: paths in them must be short enough for a socket."""
-    wanted = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    longest = Path(wanted) / f"{_PREFIX}{os.getpid()}-xxxxxxxx" / SOCKET
-    fits = len(os.fsencode(longest)) <= _MOST_PATH and os.access(wanted, os.W_OK | os.X_OK)
-    return Path(wanted if fits else "/tmp")
+    """Where private folders are made: where it can be written, and paths are short enough for a socket."""
+    places = [os.environ.get("XDG_RUNTIME_DIR"), os.environ.get("TMPDIR"), "/tmp", "/dev/shm"]
+    for place in filter(None, places):
+        longest = Path(place) / f"{_PREFIX}{os.getpid()}-xxxxxxxx" / SOCKET
+        if len(os.fsencode(longest)) <= _MOST_PATH and os.access(place, os.W_OK | os.X_OK):
+            return Path(place)
+    raise OSError(EROFS, "no folder for files of rnic: let /tmp, /dev/shm or $TMPDIR be writable")
 
 
 def _sweep(base: Path) -> None:

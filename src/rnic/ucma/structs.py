@@ -175,8 +175,8 @@ def qp_attr(attr: QPAttr) -> bytes:
 def _device(one: CmId) -> dict[str, Any]:
     """The device and its port, as far as the program may know them.
 
-    An id that is bound to the loopback, and no more, has no device, as a kernel takes such an address for any.
-    So libfabric finds out, by "localhost", which devices there are.
+    An id that is bound to the loopback, and no more, has none, as a kernel takes such an address for any. So
+    libfabric finds out, by "localhost", which devices there are.
     """
     if one.verbs is None or (one.state is IdState.ADDR_BOUND and one.local.ip.is_loopback):
         return {}
