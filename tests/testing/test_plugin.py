@@ -80,7 +80,7 @@ PROGRAMS = """
 
 def test_fixtures(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(FIXTURES)
-    pytester.runpytest_subprocess().assert_outcomes(passed=2)
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
 
 
 @needs_libraries
@@ -111,7 +111,7 @@ def test_a_suite_that_uses_no_fixture_does_not_import_rnic(pytester: pytest.Pyte
 
 
 def test_fixtures_are_listed_with_their_words(pytester: pytest.Pytester) -> None:
-    found = pytester.runpytest_subprocess("--fixtures")
+    found = pytester.runpytest_inprocess("--fixtures")
     found.stdout.fnmatch_lines(["rnic_device*", "*An open device*", "rnic_pair*", "rnic_run*"])
 
 
