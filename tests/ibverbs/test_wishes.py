@@ -81,9 +81,10 @@ def test_programs_built_without_rdma_core_run_by_themselves(programs: Path) -> N
     assert subprocess.run([programs / "pingpong", "roce_lo"], check=False, timeout=60).returncode == 0
 
 
-def test_words_for_the_compiler_one_by_one() -> None:
+def test_words_for_the_compiler_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
     def words(*options: str) -> str:
-        return subprocess.check_output([sys.executable, "-m", "rnic", "config", *options], text=True)
+        assert rnic_command(["config", *options]) == 0
+        return capsys.readouterr().out
 
     assert "-I" in words("--cflags")
     assert "-l:libibverbs.so.1" not in words("--cflags")
