@@ -108,6 +108,33 @@ static void write_beside_verbs(bool polls) {
     live_close(&to);
 }
 
+/* It polls for the completion of its own request, and then its memory: what comes there is not left lying again and again. */
+static void test_a_program_that_polls_its_memory_has_an_engine_at_work(void) {
+    struct live from, to;
+    struct rnic_wc wc;
+    live_open(&from, 0);
+    live_open(&to, 0);
+    struct run *run = &dev_of(to.ctx)->run;
+    struct rnic_qp *qp = live_qp(&from), *peer = live_qp(&to);
+    live_join(&from, qp, &to, peer, 14, 7);
+    double until = live_seconds() + HANG_S;
+    for (uint8_t i = 1; !atomic_load(&run->left_until); i++) {
+        while (!atomic_load(&run->disarmed)) {
+            CHECK_EQ(to.ops->poll_cq(to.cq, 1, &wc), 0);
+            CHECK(live_seconds() < until);
+        }
+        from.mem[63] = i;
+        live_post(&from, qp, RNIC_WR_RDMA_WRITE, 1, 0, 64, &to);
+        while (atomic_load((_Atomic uint8_t *)&to.mem[63]) != i)
+            CHECK(live_seconds() < until);
+        CHECK_EQ(live_wait(&from).status, RNIC_WC_SUCCESS);
+    }
+    CHECK_EQ(from.ops->destroy_qp(qp, NULL), 0);
+    CHECK_EQ(to.ops->destroy_qp(peer, NULL), 0);
+    live_close(&from);
+    live_close(&to);
+}
+
 static void test_the_engine_goes_on_beside_threads_inside_verbs(void) { write_beside_verbs(false); }
 
 static void test_a_program_that_polls_goes_on_beside_threads_inside_verbs(void) { write_beside_verbs(true); }
@@ -258,6 +285,7 @@ int main(void) {
     RUN(test_an_application_that_polls_now_and_then_has_an_engine_at_work);
     RUN(test_an_application_that_waits_for_events_has_an_engine_at_work);
     RUN(test_an_application_that_polls_all_the_time_has_the_sockets_to_itself);
+    RUN(test_a_program_that_polls_its_memory_has_an_engine_at_work);
     RUN(test_the_engine_goes_on_beside_threads_inside_verbs);
     RUN(test_a_program_that_polls_goes_on_beside_threads_inside_verbs);
     RUN(test_a_crowd_at_the_door_is_let_in_in_parts);

@@ -21,6 +21,9 @@
 
 #define LOOK_UP_NS 500000   /* how long a disarmed engine sleeps */
 #define IN_USE_NS 200000    /* an application that polled within this time is still at it */
+#define LEFT_NS 50000      /* an application that polls has not done so for this time, and something has lain there: */
+#define LEFT_LOOKS 2       /* if that is so at each of so many looks, it polls for something else, its memory perhaps, */
+#define LEAVES_NS 50000000 /* and the engine does the work for this time */
 #define PASSES 16           /* between two looks at who waits for the lock, and at sockets without queue pairs */
 #define LATE_MOST_NS 1000000000ull /* a delay that is longer counts as that: the process was stopped */
 #define LATE_MEMORY 16      /* a delay is remembered so many times as long as it was */
@@ -119,7 +122,7 @@ static uint64_t earliest(const struct run *run) {
  * between two, leaves packets lying for as long as it does something else. */
 static bool in_use(const struct run *run, uint64_t now) {
     uint64_t last = atomic_load(&run->polls_at);
-    return last && (now < last || now - last <= IN_USE_NS);
+    return last && now >= atomic_load(&run->left_until) && (now < last || now - last <= IN_USE_NS);
 }
 
 /* To a thread that waits for the lock, or to a process that waits for a processor to send us something. */
@@ -181,15 +184,25 @@ static void set_armed(struct run *run, bool armed) {
     run_unlock(run);
 }
 
+/* A program may poll its completion queue for a moment, and then its memory for a WRITE that only we can carry out. */
+static void note_left(struct run *run, uint64_t now, bool left) {
+    run->left = left ? run->left + 1 : 0;
+    if (run->left < LEFT_LOOKS)
+        return;
+    run->left = 0;
+    atomic_store(&run->left_until, now + LEAVES_NS);
+}
+
 /* What the polling application leaves to the engine: sockets without queue pairs, and the ports' timers. */
 static void look_up(struct run *run, bool input) {
-    uint64_t now = run_clock();
+    uint64_t now = run_clock(), last = atomic_load(&run->polls_at);
+    bool absent = now > last && now - last > LEFT_NS;
     engine_lock(run);
     arm(run, false); /* a socket may have got its first queue pair, or lost its last */
     source_timers(run, now);
-    if (input)
-        progress(run, now, true);
+    bool found = (input || absent) && progress(run, now, true);
     run_unlock(run);
+    note_left(run, now, found && absent);
 }
 
 /* From now on whoever sends by memory wakes us, or not any more; false: something has come. */

@@ -101,6 +101,8 @@ struct run {
     _Atomic uint64_t late;       /* the longest that the engine thread has lately waited for a processor or the lock */
     _Atomic uint64_t late_until; /* when that is forgotten */
     uint64_t crowded_until;      /* the engine thread shares its processor, and does not linger; its own */
+    uint32_t left; /* looks in a row that have found something which the polling application had not; its own */
+    _Atomic uint64_t left_until; /* that application looks elsewhere: the engine does the work until then */
     _Atomic bool disarmed;       /* the engine thread leaves the busy sockets to the polling application */
 };
 
