@@ -103,8 +103,8 @@ static void wr_bind_mw(struct ibv_qp_ex *qp, struct ibv_mw *mw, uint32_t rkey, c
     struct rnic_send_wr *wr = begin(qp, RNIC_WR_BIND_MW);
     wr->bind_mw.mw = NIC(mw, mw);
     wr->bind_mw.rkey = rkey;
-    wr->bind_mw.bind_info = (struct rnic_mw_bind_info){NIC(mr, info->mr), info->addr, info->length,
-                                                       info->mw_access_flags & ~(uint32_t)IBV_ACCESS_LOCAL_WRITE};
+    wr->bind_mw.bind_info =
+        (struct rnic_mw_bind_info){NIC(mr, info->mr), info->addr, info->length, info->mw_access_flags};
 }
 
 static void set_sge_list(struct ibv_qp_ex *pub, size_t n, const struct ibv_sge *list);

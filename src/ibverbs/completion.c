@@ -83,7 +83,8 @@ EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *
 
 static struct ibv_cq_ex *create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr) {
     struct context *c = context_of(context);
-    struct cq *cq = calloc(1, sizeof *cq);
+    struct ibv_pd *domain = attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD ? attr->parent_domain : NULL;
+    struct cq *cq = TAKE(cq, domain);
     struct rnic_err err = {0};
     struct rnic_cq_init_attr_ex how = {
         .cqe = attr->cqe,
@@ -93,12 +94,14 @@ static struct ibv_cq_ex *create_cq_ex(struct ibv_context *context, struct ibv_cq
         .wc_flags = attr->wc_flags,
         .comp_mask = attr->comp_mask,
         .flags = attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? attr->flags : 0,
-        .parent_domain = attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD ? NIC(pd, attr->parent_domain) : NULL};
+        .parent_domain = NIC(pd, domain)};
     int rc = cq ? CALL(c->ops, create_cq_ex, c->nic, &how, &cq->nic, &err) : -ENOMEM;
     if (rc) {
-        free(cq);
+        if (cq)
+            GIVE_BACK(domain, cq);
         return failed_null("create_cq_ex", rc, &err);
     }
+    cq->domain = domain;
     cq_extend(cq, attr->wc_flags);
     return &show_cq(context, cq, attr->channel, attr->cq_context)->pub;
 }
@@ -134,7 +137,7 @@ static int end_cq(struct cq *cq, bool wait) {
     object_remove(pub->context, &cq->object);
     pthread_mutex_destroy(&pub->mutex);
     pthread_cond_destroy(&pub->cond);
-    free(cq);
+    GIVE_BACK(cq->domain, cq);
     return 0;
 }
 

@@ -18,7 +18,7 @@ static int post_wq_recv(struct ibv_wq *pub, struct ibv_recv_wr *wr, struct ibv_r
 
 static struct ibv_wq *create_wq(struct ibv_context *context, struct ibv_wq_init_attr *attr) {
     struct context *c = context_of(context);
-    struct wq *wq = calloc(1, sizeof *wq);
+    struct wq *wq = TAKE(wq, attr->pd);
     struct rnic_wq_init_attr how = {.wq_context = wq,
                                     .wq_type = (int)attr->wq_type,
                                     .max_wr = attr->max_wr,
@@ -29,7 +29,8 @@ static struct ibv_wq *create_wq(struct ibv_context *context, struct ibv_wq_init_
     struct rnic_err err = {0};
     int rc = wq ? CALL(c->ops, create_wq, c->nic, &how, &wq->nic, &err) : -ENOMEM;
     if (rc) {
-        free(wq);
+        if (wq)
+            GIVE_BACK(attr->pd, wq);
         return failed_null("create_wq", rc, &err);
     }
     attr->max_wr = how.max_wr;
@@ -66,7 +67,7 @@ static int end_wq(struct wq *wq, bool wait) {
     if (wait)
         told_wait(&pub->mutex, &pub->cond, &wq->told.events, &pub->events_completed);
     object_remove(pub->context, &wq->object);
-    free(wq);
+    GIVE_BACK(pub->pd, wq);
     return 0;
 }
 

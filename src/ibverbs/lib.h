@@ -64,6 +64,7 @@ enum kind {
 /* What every object has, in the list of its context. */
 struct object {
     struct object *next, **at;
+    bool theirs; /* it lies in memory of the program's own allocator */
 };
 
 struct context {
@@ -97,7 +98,10 @@ struct pd {
     struct ibv_pd pub;
     struct object object;
     struct rnic_pd *nic;
-    struct pd *parent; /* of a parent domain: the domain that it stands for */
+    struct pd *parent; /* of a parent domain: the domain that it stands for, and the program's allocator, or NULL */
+    void *(*alloc)(struct ibv_pd *pd, void *pd_context, size_t size, size_t alignment, uint64_t resource_type);
+    void (*release)(struct ibv_pd *pd, void *pd_context, void *ptr, uint64_t resource_type);
+    void *pd_context;
 };
 struct td {
     struct ibv_td pub;
@@ -130,6 +134,7 @@ struct cq {
     struct ibv_cq_ex pub; /* begins as struct ibv_cq */
     struct object object;
     struct rnic_cq *nic;
+    struct ibv_pd *domain; /* the parent domain that it was made with, or NULL */
     struct told told;
     struct rnic_wc wc; /* of an extended one: the completion that is being read, */
     struct rnic_wc_ex more;
@@ -189,6 +194,11 @@ struct counters {
 /* device.c: an object has come; it goes. */
 void object_add(struct ibv_context *context, enum kind kind, struct object *object);
 void object_remove(struct ibv_context *context, struct object *object);
+/* memory.c: zeros for an object that is made with a domain, or NULL, as of what is asked; and the end of it. */
+void *object_take(struct ibv_pd *pd, size_t size, size_t object_at);
+void object_give_back(struct ibv_pd *pd, void *whole, struct object *object);
+#define TAKE(type, pd) ((struct type *)object_take(pd, sizeof(struct type), offsetof(struct type, object)))
+#define GIVE_BACK(pd, p) object_give_back(pd, p, &(p)->object)
 /* What close calls for an object that is left: it and what is behind it go, and nobody waits for events. */
 void flow_end(struct object *object);
 void qp_end(struct object *object);

@@ -68,14 +68,39 @@ static int dealloc_td(struct ibv_td *pub) {
     return 0;
 }
 
-/* What the device allocates is never the program's to allocate: allocators are taken, and not called. */
+#define ALIGNMENT 64
+
+void *object_take(struct ibv_pd *pub, size_t size, size_t object_at) {
+    struct pd *pd = (struct pd *)pub;
+    void *whole = pd && pd->alloc ? pd->alloc(pub, pd->pd_context, size, ALIGNMENT, 0) : IBV_ALLOCATOR_USE_DEFAULT;
+    if (whole == IBV_ALLOCATOR_USE_DEFAULT)
+        return calloc(1, size);
+    if (!whole)
+        return NULL;
+    memset(whole, 0, size);
+    ((struct object *)((char *)whole + object_at))->theirs = true;
+    return whole;
+}
+
+void object_give_back(struct ibv_pd *pub, void *whole, struct object *object) {
+    struct pd *pd = (struct pd *)pub;
+    if (!object->theirs)
+        free(whole);
+    else
+        pd->release(pub, pd->pd_context, whole, 0);
+}
+
+/* Allocators are called for the library's own queues and queue pairs: what the device allocates is in its own memory. */
 static struct ibv_pd *alloc_parent_domain(struct ibv_context *context, struct ibv_parent_domain_init_attr *attr) {
     const uint32_t known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
     struct context *c = context_of(context);
     struct pd *pd = calloc(1, sizeof *pd);
     struct rnic_pd *nic = NULL;
     struct rnic_err err = {0};
+    bool allocates = attr->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS;
     int rc = !pd ? -ENOMEM : !attr->pd || attr->comp_mask & ~known ? -EINVAL : 0;
+    if (!rc && allocates && (!attr->alloc || !attr->free))
+        rc = -EINVAL;
     if (!rc)
         rc = CALL(c->ops, alloc_parent_domain, ((struct pd *)attr->pd)->nic, NIC(td, attr->td), &nic, &err);
     if (rc) {
@@ -83,6 +108,9 @@ static struct ibv_pd *alloc_parent_domain(struct ibv_context *context, struct ib
         return failed_null("alloc_parent_domain", rc, &err);
     }
     pd->parent = (struct pd *)attr->pd;
+    pd->alloc = allocates ? attr->alloc : NULL;
+    pd->release = allocates ? attr->free : NULL;
+    pd->pd_context = attr->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT ? attr->pd_context : NULL;
     return show_pd(context, nic, pd, KIND_PARENT);
 }
 
@@ -239,14 +267,12 @@ static int dealloc_mw(struct ibv_mw *pub) {
     return 0;
 }
 
-/* LOCAL_WRITE means nothing for a window; drivers ignore it. */
 static int bind_mw(struct ibv_qp *qp, struct ibv_mw *pub, struct ibv_mw_bind *bind) {
     struct mw *mw = (struct mw *)pub;
     const struct ibv_mw_bind_info *info = &bind->bind_info;
     struct rnic_mw_bind copy = {.wr_id = bind->wr_id,
                                 .send_flags = bind->send_flags,
-                                .bind_info = {NIC(mr, info->mr), info->addr, info->length,
-                                              info->mw_access_flags & ~(uint32_t)IBV_ACCESS_LOCAL_WRITE}};
+                                .bind_info = {NIC(mr, info->mr), info->addr, info->length, info->mw_access_flags}};
     struct rnic_err err = {0};
     int rc = CALL(context_of(pub->context)->ops, bind_mw, ((struct qp *)qp)->nic, mw->nic, &copy, &err);
     if (!rc)

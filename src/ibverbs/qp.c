@@ -35,10 +35,8 @@ static struct rnic_qp_init_attr asked(const struct context *c, const struct ibv_
                                     .sq_sig_all = attr->sq_sig_all};
     memcpy(&how.cap, &attr->cap, sizeof how.cap);
     /* What half a connection does not have, drivers and kernels do not look at. */
-    if (attr->qp_type == IBV_QPT_XRC_SEND || attr->qp_type == IBV_QPT_XRC_RECV)
-        how.recv_cq = NULL;
     if (attr->qp_type == IBV_QPT_XRC_RECV) {
-        how.send_cq = NULL;
+        how.send_cq = how.recv_cq = NULL;
         how.srq = NULL;
     }
     if (how.send_cq && how.cap.max_send_wr) {
@@ -81,7 +79,8 @@ static int make(struct ibv_context *context, const struct ibv_qp_init_attr_ex *a
 }
 
 static struct ibv_qp *create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr) {
-    struct qp *qp = calloc(1, sizeof *qp);
+    struct ibv_pd *pd = attr->comp_mask & IBV_QP_INIT_ATTR_PD ? attr->pd : NULL;
+    struct qp *qp = TAKE(qp, pd);
     struct rnic_err err = {0};
     if (!qp)
         return failed_null("create_qp", -ENOMEM, NULL);
@@ -91,13 +90,13 @@ static struct ibv_qp *create_qp_ex(struct ibv_context *context, struct ibv_qp_in
         rc = make(context, attr, &how, qp, &err);
     if (rc) {
         builder_free(qp);
-        free(qp);
+        GIVE_BACK(pd, qp);
         return failed_null("create_qp", rc, &err);
     }
     memcpy(&attr->cap, &how.cap, sizeof attr->cap);
     struct ibv_qp *pub = &qp->pub.qp_base;
     pub->qp_context = attr->qp_context;
-    pub->pd = attr->comp_mask & IBV_QP_INIT_ATTR_PD ? attr->pd : NULL;
+    pub->pd = pd;
     pub->send_cq = attr->send_cq;
     pub->recv_cq = attr->recv_cq;
     pub->srq = attr->srq;
@@ -201,7 +200,7 @@ static int end_qp(struct qp *qp, bool wait) {
     builder_free(qp);
     pthread_mutex_destroy(&pub->mutex);
     pthread_cond_destroy(&pub->cond);
-    free(qp);
+    GIVE_BACK(pub->pd, qp);
     return 0;
 }
 

@@ -10,15 +10,13 @@
 #include "lib.h"
 #include "versioned.h"
 
-#define VENDOR_ID 0x524e49 /* "RNI": programs take 0 for a device that is not there */
-
 static void show_device(const struct rnic_device_attr *from, struct ibv_device_attr *to) {
     *to = (struct ibv_device_attr){
         .node_guid = __builtin_bswap64(from->node_guid),
         .sys_image_guid = __builtin_bswap64(from->sys_image_guid),
         .max_mr_size = from->max_mr_size,
         .page_size_cap = from->page_size_cap,
-        .vendor_id = from->vendor_id ? from->vendor_id : VENDOR_ID,
+        .vendor_id = from->vendor_id,
         .vendor_part_id = from->vendor_part_id,
         .hw_ver = from->hw_ver,
         .max_qp = from->max_qp,

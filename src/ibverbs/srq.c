@@ -13,26 +13,28 @@ static struct ibv_srq *show_srq(struct ibv_context *context, struct srq *srq, st
 }
 
 EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr) {
-    struct srq *srq = calloc(1, sizeof *srq);
+    struct srq *srq = TAKE(srq, pd);
     struct rnic_err err = {0};
     int rc = srq ? CALL(context_of(pd->context)->ops, create_srq, ((struct pd *)pd)->nic, srq,
                         (struct rnic_srq_attr *)&attr->attr, &srq->nic, &err)
                  : -ENOMEM;
     if (!rc)
         return show_srq(pd->context, srq, pd, attr->srq_context);
-    free(srq);
+    if (srq)
+        GIVE_BACK(pd, srq);
     return failed_null("create_srq", rc, &err);
 }
 
 static struct ibv_srq *create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr) {
     struct context *c = context_of(context);
-    struct srq *srq = calloc(1, sizeof *srq);
-    struct rnic_err err = {0};
     uint32_t mask = attr->comp_mask;
+    struct ibv_pd *pd = mask & IBV_SRQ_INIT_ATTR_PD ? attr->pd : NULL;
+    struct srq *srq = TAKE(srq, pd);
+    struct rnic_err err = {0};
     struct rnic_srq_init_attr_ex how = {.srq_context = srq,
                                         .srq_type =
                                             mask & IBV_SRQ_INIT_ATTR_TYPE ? (int)attr->srq_type : (int)IBV_SRQT_BASIC,
-                                        .pd = mask & IBV_SRQ_INIT_ATTR_PD ? NIC(pd, attr->pd) : NULL,
+                                        .pd = NIC(pd, pd),
                                         .xrcd = mask & IBV_SRQ_INIT_ATTR_XRCD ? NIC(xrcd, attr->xrcd) : NULL,
                                         .cq = mask & IBV_SRQ_INIT_ATTR_CQ ? NIC(cq, attr->cq) : NULL};
     memcpy(&how.attr, &attr->attr, sizeof how.attr);
@@ -42,11 +44,12 @@ static struct ibv_srq *create_srq_ex(struct ibv_context *context, struct ibv_srq
              : mask >= IBV_SRQ_INIT_ATTR_RESERVED ? -EINVAL
                                                   : CALL(c->ops, create_srq_ex, c->nic, &how, &srq->nic, &err);
     if (rc) {
-        free(srq);
+        if (srq)
+            GIVE_BACK(pd, srq);
         return failed_null("create_srq_ex", rc, &err);
     }
     memcpy(&attr->attr, &how.attr, sizeof how.attr);
-    return show_srq(context, srq, attr->pd, attr->srq_context);
+    return show_srq(context, srq, pd, attr->srq_context);
 }
 
 EXPORT int ibv_modify_srq(struct ibv_srq *pub, struct ibv_srq_attr *attr, int mask) {
@@ -88,7 +91,7 @@ static int end_srq(struct srq *srq, bool wait) {
     object_remove(pub->context, &srq->object);
     pthread_mutex_destroy(&pub->mutex);
     pthread_cond_destroy(&pub->cond);
-    free(srq);
+    GIVE_BACK(pub->pd, srq);
     return 0;
 }
 

@@ -27,7 +27,6 @@ static void translate(const struct ibv_qp *qp, const struct ibv_send_wr *from, s
     if (from->opcode == IBV_WR_BIND_MW) {
         to->bind_mw.mw = NIC(mw, from->bind_mw.mw);
         to->bind_mw.bind_info.mr = NIC(mr, from->bind_mw.bind_info.mr);
-        to->bind_mw.bind_info.mw_access_flags &= ~(uint32_t)IBV_ACCESS_LOCAL_WRITE;
     }
 }
 

@@ -319,10 +319,10 @@ static void a_window_says_where_its_bytes_are_while_it_is_bound(void) {
         CHECK(!entry->pub.iova && !entry->pub.length && !entry->shift);
         CHECK(!window.mr && !window.qp && !p.b.qp->windows && !region->windows);
         mw_unbind(&window); /* again */
-        /* an atomic operation needs an address */
+        /* nothing can be done to these at once */
         b.access |= RNIC_ACCESS_REMOTE_ATOMIC;
         CHECK_EQ(mw_bind(&p.b.node->nic.mrs, &p.b.qp->pub, &p.b.qp->windows, &b),
-                 kind == MR_PLAIN || kind == MR_FOREIGN ? 0 : RNIC_VE_BIND_ACCESS);
+                 kind == MR_DMABUF || kind == MR_NULL ? RNIC_VE_BIND_ACCESS : 0);
         mw_unbind(&window);
     }
     scene_close();
@@ -371,7 +371,7 @@ static void a_bind_that_cannot_be_meant_is_not_posted(void) {
     struct rnic_send_wr wr = bind_wr(1, AT, LONG, WRITABLE);
     wr.bind_mw.mw = NULL;
     CHECK_EQ(try_post(&p.b, wr), -22);
-    wr = bind_wr(1, AT, LONG, RNIC_ACCESS_LOCAL_WRITE);
+    wr = bind_wr(1, AT, LONG, RNIC_ACCESS_MW_BIND);
     CHECK_EQ(try_post(&p.b, wr), -22);
     wr = bind_wr(1, AT, LONG, WRITABLE);
     wr.bind_mw.bind_info.mr = NULL;

@@ -94,7 +94,6 @@ static struct rnic_wc want(uint64_t id, int opcode, uint32_t flags, uint32_t n) 
 
 #define MATCH RNIC_WCF_TM_MATCH
 #define DATA RNIC_WCF_TM_DATA_VALID
-#define SYNC RNIC_WCF_TM_SYNC_REQ
 
 /* ---------------------------------------------------------------- eager */
 
@@ -165,7 +164,7 @@ static void what_matches_nothing_goes_whole_into_a_shared_receive(void) {
     send_eager(1, 43, 0, 100);
     fabric_settle(&p.f);
     WANT(p.a.send_cq, 1, SUCCESS);
-    want(9, RNIC_WCO_RECV, SYNC, TMH_BYTES + 100);
+    want(9, RNIC_WCO_TM_RECV, 0, TMH_BYTES + 100);
     CHECK(!memcmp(p.b.mem + 2000, p.a.mem, TMH_BYTES + 100));
     CHECK_EQ(list.unexpected, 1);
     close_quietly();
@@ -179,18 +178,18 @@ static void what_is_added_meanwhile_waits_until_the_counts_agree(void) {
     post_shared(10, 2200, 200);
     send_eager(1, 50, 0, 10);
     fabric_settle(&p.f);
-    want(9, RNIC_WCO_RECV, SYNC, TMH_BYTES + 10);
+    want(9, RNIC_WCO_TM_RECV, 0, TMH_BYTES + 10);
     add(2, 50, 100, 100);
     send_eager(2, 50, 0, 10); /* not into 2 */
     send_eager(3, 42, 0, 10); /* but 1 is as before */
     fabric_settle(&p.f);
-    want(10, RNIC_WCO_RECV, SYNC, TMH_BYTES + 10);
+    want(10, RNIC_WCO_TM_RECV, 0, TMH_BYTES + 10);
     want(1, RNIC_WCO_TM_RECV, MATCH | DATA, 10);
     tag_report(&list, 1);
     post_shared(11, 2000, 200);
     send_eager(4, 50, 0, 10);
     fabric_settle(&p.f);
-    want(11, RNIC_WCO_RECV, SYNC, TMH_BYTES + 10);
+    want(11, RNIC_WCO_TM_RECV, 0, TMH_BYTES + 10);
     tag_report(&list, 3);
     send_eager(5, 50, 0, 10);
     fabric_settle(&p.f);
@@ -338,7 +337,7 @@ static void an_unexpected_rendezvous_goes_whole_to_the_program(void) {
     send_request(1, 42, 0, 4096, 100, p.a.mr->pub.rkey);
     fabric_settle(&p.f);
     WANT(p.a.send_cq, 1, SUCCESS);
-    want(9, RNIC_WCO_RECV, SYNC, 32);
+    want(9, RNIC_WCO_TM_RECV, 0, 32);
     close_quietly();
 }
 

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from conformance.table import Known
+
 PYTHON = "/usr/bin/python3"  # the one that Debian's pyverbs is built for
 PACKAGE = "python3-pyverbs"
 TESTS = Path("usr/share/doc/rdma-core/tests")
@@ -117,3 +119,10 @@ def _read(module: str, out: Path) -> Iterator[Result]:
     last = {name: (outcome, why) for name, outcome, why in map(json.loads, out.read_text().splitlines())}
     for name, (outcome, why) in last.items():
         yield Result(module, name, outcome, why)
+
+
+def difference(result: Result, rows: list[Known]) -> str:
+    """What is not as it is known; "": it is."""
+    row = next((one for one in rows if one.is_about(result.module, result.name)), None)
+    may_be = {"passed"} if row is None else row.outcomes
+    return "" if result.outcome in may_be else f"{result.outcome}, not {' or '.join(sorted(may_be))}"

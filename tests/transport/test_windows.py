@@ -352,9 +352,9 @@ def test_a_window_of_another_protection_domain_is_not_bound(scene: Scene) -> Non
         ({"bind_info": MWBindInfo(None, 8, 8)}, errno.EINVAL, "no memory region"),
         ({"send_flags": SendFlags.INLINE}, errno.EINVAL, "INLINE is for"),
         (
-            {"bind_info": MWBindInfo(mw_access_flags=AccessFlags.LOCAL_WRITE)},
+            {"bind_info": MWBindInfo(mw_access_flags=AccessFlags.MW_BIND)},
             errno.EINVAL,
-            "mw_access_flags 0x1",
+            "mw_access_flags 0x10",
         ),
     ],
 )

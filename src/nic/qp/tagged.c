@@ -38,11 +38,6 @@ static void move_in(struct wq *rq, const struct tag_entry *e) {
     atomic_store_explicit(&rq->head, wq_head(rq) + 1, memory_order_release);
 }
 
-static void tell_of(struct tagged *t, const struct tag_entry *e) {
-    t->info.tag = e->message_tag;
-    t->info.tm_priv = e->message_app_ctx;
-}
-
 bool tagged_take(struct qp *qp, const struct packet *pkt) {
     struct tagged *t = qp->tagged;
     t->told = false;
@@ -52,9 +47,9 @@ bool tagged_take(struct qp *qp, const struct packet *pkt) {
     if (t->entry && t->opcode == TMH_RNDV && !incomplete(t) && !may_read(qp))
         return false;
     if (t->entry) {
-        tag_take(t->entry, qp, tmh_tag(t->header), tmh_app_ctx(t->header));
+        tag_take(t->entry, qp);
         move_in(&qp->rq, t->entry);
-        tell_of(t, t->entry);
+        t->info = (struct rnic_wc_ex){.tag = tmh_tag(t->header), .tm_priv = tmh_app_ctx(t->header)};
         return true;
     }
     if (!qp_takes_shared(qp))
@@ -107,6 +102,7 @@ void tagged_proceed(struct qp *qp, bool solicited) {
     struct rnic_wc wc = completion_of(qp, t->entry, RNIC_WCF_TM_MATCH);
     t->told = true;
     qp_tell(qp, &wc, solicited);
+    t->info = (struct rnic_wc_ex){0};
 }
 
 /* The READ into the receive that has matched, and the FIN, which goes when that is there (IBA 10.8.3.3: fence). */
@@ -166,8 +162,7 @@ void tagged_complete(struct qp *qp, struct rnic_wc *wc, bool solicited) {
         wc->byte_len -= TMH_BYTES;
         wc->wc_flags |= RNIC_WCF_TM_DATA_VALID | (t->told ? 0 : RNIC_WCF_TM_MATCH);
     } else if (wc->opcode == RNIC_WCO_RECV) {
-        wc->opcode = has_tag(t) ? RNIC_WCO_RECV : RNIC_WCO_TM_NO_TAG;
-        wc->wc_flags |= tag_in_step(t->list) ? 0 : RNIC_WCF_TM_SYNC_REQ;
+        wc->opcode = has_tag(t) ? RNIC_WCO_TM_RECV : RNIC_WCO_TM_NO_TAG; /* as mlx5: it lacks TM_MATCH */
     }
     t->entry = NULL;
     qp_complete_recv(qp, wc, solicited);
@@ -192,7 +187,7 @@ void tagged_sent(struct qp *qp, const struct send_wqe *wqe) {
         wc.vendor_err = wqe->vendor_err;
         wc.byte_len = wqe->length;
         struct rnic_wc_ex under_way = qp->tagged->info;
-        tell_of(qp->tagged, e);
+        qp->tagged->info = (struct rnic_wc_ex){0};
         tag_release(qp->tagged->list, e);
         qp_tell(qp, &wc, true);
         qp->tagged->info = under_way;

@@ -22,7 +22,7 @@ struct tagged {
     uint8_t header[TMH_BYTES + RVH_BYTES]; /* of that message */
     uint8_t opcode;         /* enum tmh_opcode of it; of a WRITE, and of what is too short for a header: TMH_NO_TAG */
     bool told;              /* the match has been */
-    struct rnic_wc_ex info; /* tag and app_ctx of the message that is told of */
+    struct rnic_wc_ex info; /* tag and app_ctx of the message under way, which go with its TM_MATCH */
 };
 
 /* Takes a receive for the message that begins with this packet; false: not now: there is none, or no room to READ. */

@@ -53,7 +53,8 @@ struct cq {
     _Atomic bool polled;   /* SINGLE_THREADED: a thread is at it */
     int qps;               /* that complete here, twice when for both queues; device's lock */
 
-    struct cq *next;  /* in its channel's list */
+    struct rnic_pd *domain; /* the parent domain that it was made with, or NULL */
+    struct cq *next;        /* in its channel's list */
     uint32_t pending; /* events in the channel, not taken yet; channel's lock */
     uint32_t taken;   /* events taken and not acknowledged; channel's lock */
 

@@ -90,11 +90,9 @@ struct tag_entry *tag_match(struct tag_list *list, uint64_t tag) {
     return first;
 }
 
-void tag_take(struct tag_entry *entry, const void *of, uint64_t tag, uint32_t app_ctx) {
+void tag_take(struct tag_entry *entry, const void *of) {
     entry->state = TAG_TAKEN;
     entry->of = of;
-    entry->message_tag = tag;
-    entry->message_app_ctx = app_ctx;
 }
 
 void tag_release(struct tag_list *list, struct tag_entry *entry) {

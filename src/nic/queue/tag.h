@@ -29,9 +29,7 @@ struct tag_entry {
     int state;                    /* enum tag_state */
     int num_sge;
     struct rnic_sge *sge;
-    const void *of;       /* taken: the queue pair that took it, */
-    uint64_t message_tag; /* and the tag and app_ctx of the message */
-    uint32_t message_app_ctx;
+    const void *of; /* taken: the queue pair that took it */
 };
 
 struct tag_list {
@@ -60,7 +58,7 @@ static inline bool tag_in_step(const struct tag_list *list) { return list->repor
 
 /* The oldest that a message with this tag matches; NULL: none does. */
 struct tag_entry *tag_match(struct tag_list *list, uint64_t tag);
-void tag_take(struct tag_entry *entry, const void *of, uint64_t tag, uint32_t app_ctx);
+void tag_take(struct tag_entry *entry, const void *of);
 void tag_release(struct tag_list *list, struct tag_entry *entry);
 void tag_forget(struct tag_list *list, const void *of); /* releases all that it took */
 

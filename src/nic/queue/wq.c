@@ -115,7 +115,7 @@ static int check_bind(const struct wq *q, const struct rnic_send_wr *wr, struct 
         return fail(err, -EINVAL, "BIND_MW needs a memory window: give bind_mw.mw, made with alloc_mw");
     if (mw->ctx != q->pd->ctx || (info->mr && info->mr->ctx != q->pd->ctx))
         return fail(err, -EINVAL, "the memory window, or its region, belongs to another device than the queue pair");
-    if (info->mw_access_flags & ~(uint32_t)WINDOW_ACCESS)
+    if (info->mw_access_flags & ~(uint32_t)(WINDOW_ACCESS | RNIC_ACCESS_LOCAL_WRITE)) /* which means nothing here */
         return fail(
             err, -EINVAL,
             "mw_access_flags 0x%x: a window has REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC and ZERO_BASED, no other",
@@ -175,10 +175,13 @@ static int check_send(const struct wq *q, const struct rnic_send_wr *wr, struct 
 /* The bytes themselves, into an element that nobody sees yet. */
 static int fill_inline(const struct wq *q, struct send_wqe *wqe, const struct rnic_send_wr *wr, struct rnic_err *err) {
     uint8_t *to = (uint8_t *)wqe->sge;
+    uint32_t most = q->max_inline;
+    if (wr->opcode == RNIC_WR_ATOMIC_WRITE && most < sizeof(uint64_t)) /* an element has room for them */
+        most = sizeof(uint64_t);
     for (int i = 0; i < wr->num_sge; i++) {
         struct rnic_sge sge;
         read_once(&sge, &wr->sg_list[i], sizeof sge);
-        if (sge.length > q->max_inline - wqe->length)
+        if (sge.length > most - wqe->length)
             return fail(err, -EINVAL, "%llu bytes inline, max_inline_data is %u",
                         (unsigned long long)total_length(wr->sg_list, wr->num_sge), q->max_inline);
         if (sge.length)
@@ -205,7 +208,7 @@ static void fill_bind(struct send_wqe *wqe, const struct rnic_send_wr *wr) {
     wqe->window = wr->bind_mw.mw->rkey;
     wqe->new_key = wr->bind_mw.mw->rkey = wr->bind_mw.rkey;
     wqe->region = info->mr ? info->mr->lkey : 0;
-    wqe->access = info->mw_access_flags;
+    wqe->access = info->mw_access_flags & WINDOW_ACCESS;
     wqe->bind_addr = info->addr;
     wqe->bind_length = info->length;
 }

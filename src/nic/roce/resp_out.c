@@ -163,11 +163,12 @@ bool resp_ack(struct qp *qp, uint64_t now, bool company) {
 }
 
 /* A program that sleeps takes event after event, and may take the first one that comes for that of its own request, as it is with
- * network cards, which answer at once.  So its peer's, who waits for the answer too, is told of the one before the other. */
+ * network cards, which answer at once.  So its peer's, who waits for the answer too, is told of the one before the other. Nor
+ * does the FIN of a rendezvous overtake the ACK of its request. */
 bool resp_ack_ahead(struct qp *qp, uint64_t now) {
     const struct cq *cq = (const struct cq *)qp->pub.recv_cq;
-    return cq && !qp->xrc && atomic_load_explicit(&cq->armed, memory_order_relaxed) != CQ_NOT_ARMED &&
-           resp_ack(qp, now, true);
+    bool sleeps = cq && !qp->xrc && atomic_load_explicit(&cq->armed, memory_order_relaxed) != CQ_NOT_ARMED;
+    return (sleeps || qp->tagged) && resp_ack(qp, now, true);
 }
 
 /* To a peer on this host it costs little: it is due with the next look. */

@@ -99,8 +99,8 @@ static int check_extensions(const struct rnic_cq_init_attr_ex *attr, struct rnic
         return fail(err, -EOPNOTSUPP, "flags: 0x%x are not supported", flags);
     if (attr->flags && !(attr->comp_mask & RNIC_CQ_INIT_ATTR_MASK_FLAGS))
         return fail(err, -EINVAL, "flags are 0x%x, but comp_mask lacks FLAGS", attr->flags);
-    if (attr->parent_domain || (attr->comp_mask & RNIC_CQ_INIT_ATTR_MASK_PD))
-        return fail(err, -EOPNOTSUPP, "a completion queue of this device makes no use of a parent domain");
+    if (!attr->parent_domain != !(attr->comp_mask & RNIC_CQ_INIT_ATTR_MASK_PD))
+        return fail(err, -EINVAL, "parent_domain and its bit of comp_mask go together");
     return 0;
 }
 
@@ -115,6 +115,8 @@ static int check_create(struct rnic_context *ctx, const struct rnic_cq_init_attr
                     COMP_VECTORS);
     if (attr->channel && attr->channel->ctx != ctx)
         return fail(err, -EINVAL, "the completion channel belongs to another device");
+    if (attr->parent_domain && (attr->parent_domain->ctx != ctx || !attr->parent_domain->parent))
+        return fail(err, -EINVAL, "a completion queue is made with a parent domain of its own device");
     return check_extensions(attr, err);
 }
 
@@ -138,11 +140,14 @@ int soft_create_cq_ex(struct rnic_context *ctx, const struct rnic_cq_init_attr_e
     cq->pub.ctx = ctx;
     cq->pub.channel = attr->channel;
     cq->pub.cq_context = attr->cq_context;
+    cq->domain = attr->parent_domain; /* that one thread polls it is a hint, which is not needed here */
     dev_lock(dev);
     rc = verbs_check_room(dev, KIND_CQ, err);
     dev->objects.cqs += !rc;
     if (ch)
         ch->cqs += !rc;
+    if (cq->domain)
+        ((struct pd *)cq->domain)->cqs += !rc;
     dev_unlock(dev);
     if (rc) {
         cq_free(cq);
@@ -211,6 +216,8 @@ int soft_destroy_cq(struct rnic_cq *pub, struct rnic_err *err) {
     if (!rc) {
         dev->objects.cqs--;
         moderation_forget(cq);
+        if (cq->domain)
+            ((struct pd *)cq->domain)->cqs--;
         if (ch)
             ch->cqs--;
     }

@@ -39,6 +39,7 @@ static const struct rnic_device_attr own = {
     .max_pkeys = PKEYS,
     .local_ca_ack_delay = 15, /* 4.096 us * 2^15: a host under load */
     .phys_port_cnt = 1,
+    .vendor_id = VENDOR_ID,
     .max_inline_data = MAX_INLINE,
 };
 

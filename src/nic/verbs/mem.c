@@ -72,6 +72,8 @@ static int in_use(const struct pd *pd, struct rnic_err *err) {
         return fail(err, -EBUSY, "the protection domain is imported %d times in this process", pd->imports);
     if (pd->domains)
         return fail(err, -EBUSY, "%d parent domains stand for the protection domain", pd->domains);
+    if (pd->cqs)
+        return fail(err, -EBUSY, "%d completion queues were created with the parent domain", pd->cqs);
     if (!pd->mrs && !pd->qps && !pd->srqs && !pd->ahs && !pd->mws)
         return 0;
     return fail(err, -EBUSY,

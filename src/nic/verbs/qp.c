@@ -41,8 +41,8 @@ const struct service *verbs_service(int qp_type) {
 
 static int check_cqs(const struct rnic_pd *pd, const struct rnic_qp_init_attr *attr, struct rnic_err *err) {
     bool sends_only = attr->qp_type == RNIC_QPT_XRC_SEND;
-    if (sends_only && (attr->recv_cq || attr->srq))
-        return fail(err, -EINVAL, "an XRC_SEND queue pair receives nothing: it has neither recv_cq nor srq");
+    if (sends_only && attr->srq) /* a recv_cq is passed over, as by drivers */
+        return fail(err, -EINVAL, "an XRC_SEND queue pair receives nothing: it has no srq");
     if (!attr->send_cq || !(attr->recv_cq || sends_only))
         return fail(err, -EINVAL,
                     sends_only ? "an XRC_SEND queue pair needs a send_cq"
@@ -115,7 +115,8 @@ struct qp *verbs_make_qp(struct dev *dev, struct rnic_pd *pd, struct rnic_qp_ini
     struct qp *qp = calloc(1, sizeof *qp);
     if (!qp)
         return NULL;
-    qp->pub = (struct rnic_qp){&dev->pub, pd, attr->send_cq, attr->recv_cq, attr->qp_context, 0, attr->qp_type};
+    struct rnic_cq *recv_cq = attr->qp_type == RNIC_QPT_XRC_SEND ? NULL : attr->recv_cq;
+    qp->pub = (struct rnic_qp){&dev->pub, pd, attr->send_cq, recv_cq, attr->qp_context, 0, attr->qp_type};
     qp->real = qp;
     qp->nic = &dev->nic;
     qp->record = -1;

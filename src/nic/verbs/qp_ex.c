@@ -73,21 +73,29 @@ static uint32_t packet_bytes(const struct dev *dev, const struct qp *qp) {
     return mtu_bytes(qp_is_datagram(qp) ? net_active_mtu(&dev->net) : qp->attr.path_mtu);
 }
 
+int verbs_check_rate(uint32_t rate, struct rnic_err *err) {
+    return rate <= PACE_MAX_RATE ? 0
+                                 : fail(err, -EINVAL, "rate_limit is %u kbit/s; the most is %u, and 0 is no limit",
+                                        rate, PACE_MAX_RATE);
+}
+
+void verbs_set_rate(struct dev *dev, struct qp *qp, const struct rnic_qp_rate_limit_attr *attr) {
+    pace_set(&qp->pace, attr, packet_bytes(dev, qp));
+    sched_ready(&dev->run, qp); /* what waits may go earlier now */
+}
+
 static int check_rate(const struct qp *qp, const struct rnic_qp_rate_limit_attr *attr, struct rnic_err *err) {
     if (!qp->service->paced)
         return fail(err, -EOPNOTSUPP, "a queue pair of type %d cannot be paced: RC, UC, UD and RAW_PACKET can",
                     qp->pub.qp_type);
     if (attr->comp_mask)
         return fail(err, -EINVAL, "comp_mask is 0x%x: there are no more fields", attr->comp_mask);
-    if (attr->rate_limit > PACE_MAX_RATE)
-        return fail(err, -EINVAL, "rate_limit is %u kbit/s; the most is %u, and 0 is no limit", attr->rate_limit,
-                    PACE_MAX_RATE);
     if (!attr->rate_limit && (attr->max_burst_sz || attr->typical_pkt_sz))
         return fail(err, -EINVAL, "rate_limit is 0, which takes the limit away: it has no bursts and packets");
     if (qp->state < RNIC_QPS_RTR || qp->state == RNIC_QPS_ERR)
         return fail(err, -EINVAL, "the queue pair is in %s; a rate is set from RTR on, and forgotten in RESET",
                     qp_state_name(qp->state));
-    return 0;
+    return verbs_check_rate(attr->rate_limit, err);
 }
 
 int soft_modify_qp_rate_limit(struct rnic_qp *pub, const struct rnic_qp_rate_limit_attr *attr, struct rnic_err *err) {
@@ -98,10 +106,8 @@ int soft_modify_qp_rate_limit(struct rnic_qp *pub, const struct rnic_qp_rate_lim
         return rc;
     dev_lock(dev);
     rc = check_rate(qp, attr, err);
-    if (!rc) {
-        pace_set(&qp->pace, attr, packet_bytes(dev, qp));
-        sched_ready(&dev->run, qp); /* what waits may go earlier now */
-    }
+    if (!rc)
+        verbs_set_rate(dev, qp, attr);
     dev_unlock(dev);
     engine_wake(&dev->run);
     return rc;
@@ -125,7 +131,9 @@ int soft_query_qp_data_in_order(struct rnic_qp *pub, int opcode, uint32_t flags,
 
 /* ---------------------------------------------------------------- enhanced connections */
 
-/* The device has no vendor and no options: whatever is asked for, none are accepted, and the answer says so. */
+static const struct rnic_ece no_options = {.vendor_id = VENDOR_ID}; /* librdmacm refuses those of vendor 0 */
+
+/* The device has no options: whatever is asked for, none are accepted, and the answer says so. */
 int soft_set_ece(struct rnic_qp *pub, struct rnic_ece *ece, struct rnic_err *err) {
     const struct qp *qp = qp_of(pub);
     int rc = dev_check_alive(dev_of(pub->ctx), err);
@@ -135,11 +143,11 @@ int soft_set_ece(struct rnic_qp *pub, struct rnic_ece *ece, struct rnic_err *err
         return fail(err, -EINVAL, "comp_mask is 0x%x: struct ibv_ece has no more fields", ece->comp_mask);
     if (qp->state > RNIC_QPS_INIT)
         return fail(err, -EINVAL, "the queue pair is in %s; options are set before RTR", qp_state_name(qp->state));
-    *ece = (struct rnic_ece){0};
+    *ece = no_options;
     return 0;
 }
 
 int soft_query_ece(struct rnic_qp *pub, struct rnic_ece *ece, struct rnic_err *err) {
-    *ece = (struct rnic_ece){0};
+    *ece = no_options;
     return dev_check_alive(dev_of(pub->ctx), err);
 }

@@ -73,6 +73,8 @@ static int modify(struct dev *dev, struct qp *qp, const struct rnic_qp_attr *att
         rc = check_mtu(dev, attr, mask, err);
     if (!rc)
         rc = check_local(qp, mask, err);
+    if (!rc && (mask & RNIC_QP_RATE_LIMIT))
+        rc = verbs_check_rate(attr->rate_limit, err);
     if (!rc)
         rc = path_resolve(qp, attr, mask, &paths, err);
     if (rc)
@@ -85,6 +87,8 @@ static int modify(struct dev *dev, struct qp *qp, const struct rnic_qp_attr *att
         return rc;
     }
     take_paths(dev, qp, mask, &paths);
+    if (mask & RNIC_QP_RATE_LIMIT)
+        verbs_set_rate(dev, qp, &(struct rnic_qp_rate_limit_attr){.rate_limit = attr->rate_limit});
     if (mask & RNIC_QP_PATH_MIG_STATE)
         path_set_state(qp, attr->path_mig_state);
     return 0;

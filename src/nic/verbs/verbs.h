@@ -78,6 +78,7 @@ int withdraw_mr(struct dev *dev, struct mr *mr, struct rnic_err *err); /* one th
 /* access: what the kind of memory can have. 0, -EINVAL, -EOPNOTSUPP */
 int check_access(uint32_t access, uint32_t allowed, struct rnic_err *err);
 int check_mapped(void *addr, uint64_t length, uint32_t access, struct rnic_err *err);
+#define VENDOR_ID 0x524e49 /* "RNI": programs take 0 for a device that is not there */
 #define MR_ACCESS                                                                                                      \
     (RNIC_ACCESS_LOCAL_WRITE | RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_READ | RNIC_ACCESS_REMOTE_ATOMIC |        \
      RNIC_ACCESS_RELAXED_ORDERING | RNIC_ACCESS_HUGETLB | RNIC_ACCESS_MW_BIND | RNIC_ACCESS_ZERO_BASED |                 \
@@ -196,6 +197,8 @@ void verbs_carry_on(struct dev *dev, struct qp *qp); /* after that: it does not 
 
 /* qp_ex.c */
 uint32_t verbs_paced_types(void); /* 1 << enum rnic_qp_type: whose rate can be limited */
+int verbs_check_rate(uint32_t rate, struct rnic_err *err);
+void verbs_set_rate(struct dev *dev, struct qp *qp, const struct rnic_qp_rate_limit_attr *attr);
 int soft_create_qp_ex(struct rnic_pd *pd, struct rnic_qp_init_attr_ex *attr, struct rnic_qp **out,
                       struct rnic_err *err);
 int soft_modify_qp_rate_limit(struct rnic_qp *pub, const struct rnic_qp_rate_limit_attr *attr, struct rnic_err *err);

@@ -388,12 +388,12 @@ class QP(nic.QP):
     def set_ece(self, ece: ECE) -> ECE:
         """Request a vendor's options for an enhanced connection, before RTR (ibv_set_ece(3)).
 
-        Returns the accepted options. The software RNIC has none, so it returns ECE().
+        Returns the accepted options. The software RNIC accepts none: ECE.options is 0.
         """
         return ECE(**self.raw_set_ece(ece.as_struct()))
 
     def query_ece(self) -> ECE:
-        """The vendor's options in force (ibv_query_ece(3)); the software RNIC returns ECE()."""
+        """The vendor's options in force (ibv_query_ece(3)); of the software RNIC ECE.options is 0."""
         return ECE(**self.raw_query_ece())
 
     def statistics(self) -> QPStats:

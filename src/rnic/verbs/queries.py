@@ -40,7 +40,7 @@ class DeviceAttr(Record):
     page_size_cap: int
     """The page sizes that it can use: a bit for each."""
     vendor_id: int
-    """Whose device it is; 0 of a software RNIC."""
+    """Whose device it is; 0x524e49 ("RNI") of a software RNIC, which is nobody's number."""
     vendor_part_id: int
     """Which of the vendor's it is."""
     hw_ver: int

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sample of rdma-core's own Python tests under `rnic run`; `make pyverbs` runs all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from conformance.table import known
+from rdma_core.suite import MissingError, difference, run, tests
+from ucma.under import needs_libraries
+
+pytestmark = [needs_libraries, pytest.mark.own_way]
+
+# Which look for what programs expect of drivers; each takes less than a second.
+SAMPLE = ["test_addr", "test_mr", "test_parent_domain", "test_tag_matching"]
+
+
+@pytest.fixture(scope="session")
+def folder() -> Path:
+    try:
+        return tests(download=False)
+    except MissingError as missing:
+        pytest.skip(f"this machine lacks {missing}")
+
+
+@pytest.mark.parametrize("module", [*SAMPLE, *(["test_flow"] if os.geteuid() == 0 else [])])
+def test_module(folder: Path, module: str) -> None:
+    found, rows = run(folder, module, "roce_lo"), known()
+    assert found
+    wrong = [(one, said) for one in found if (said := difference(one, rows))]
+    assert not wrong
