@@ -7,12 +7,11 @@ import connections
 import idle
 import network
 import patterns
-import programs
 import samehost
 from stats import Rounds
 from tables import Measurements, Setting, Table, Target
 
-PATHS = (connections, patterns, idle, samehost, network, programs)
+PATHS = (connections, patterns, idle, samehost, network, perftest)
 
 
 def measurements(s: Setting) -> Measurements:

@@ -82,7 +82,8 @@ static void a_queue_that_goes_takes_its_completions_out_and_no_others(void) {
         struct rnic_wc_ex ex[8];
         for (uint32_t i = 0; i < 7; i++) {
             clock_now = SEC + i;
-            CHECK(cq_push(&cq, &(struct cqe){.wc = {.wr_id = i}, .freed = &freed[turn >> i & 1], .upto = i + 1}, false));
+            CHECK(
+                cq_push(&cq, &(struct cqe){.wc = {.wr_id = i}, .freed = &freed[turn >> i & 1], .upto = i + 1}, false));
         }
         cq_forget(&cq, &freed[1]);
         int n = cq_take_ex(&cq, 8, wc, ex), want = 0;

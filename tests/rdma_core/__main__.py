@@ -18,7 +18,9 @@ import rnic
 from conformance.table import Known, known
 from rdma_core.suite import MissingError, Result, difference, modules, run, tests, version
 
-NEEDS_CABLE = "test_rdmacm"  # an id that is bound to the loopback has no device, and pyverbs takes it for granted
+NEEDS_CABLE = (
+    "test_rdmacm"  # an id that is bound to the loopback has no device, and pyverbs takes it for granted
+)
 LOOPBACK = "roce_lo"
 OUTCOMES = ("passed", "failed", "skipped")
 
@@ -57,7 +59,9 @@ def main() -> int:
     print(f"rdma-core {said}, device {device}\n{'':28}" + "".join(f"{one:>8}" for one in OUTCOMES))
     for module in chosen or modules(folder):
         if module == NEEDS_CABLE and device == LOOPBACK:
-            print(f"{module}: did not run: it needs a network device of its own, which takes root and a network namespace")
+            print(
+                f"{module}: did not run: it needs a network device of its own, which takes root and a network namespace"
+            )
             continue
         found = run(folder, module, device)
         results += found

@@ -50,8 +50,8 @@ int packet_listen(int fd, int ifindex, bool loopback, struct rnic_err *err) {
     struct packet_mreq all = {.mr_ifindex = ifindex, .mr_type = PACKET_MR_PROMISC};
     int one = 1, room = RCVBUF;
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room); /* as much of it as the system grants */
-    if (setsockopt(fd, SOL_PACKET, PACKET_AUXDATA, &one, sizeof one) ||
-        choose(fd, loopback) || setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &all, sizeof all) ||
+    if (setsockopt(fd, SOL_PACKET, PACKET_AUXDATA, &one, sizeof one) || choose(fd, loopback) ||
+        setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &all, sizeof all) ||
         bind(fd, (const struct sockaddr *)&at, sizeof at)) {
         int rc = -errno;
         return fail(err, rc, "cannot receive frames by the packet socket: %s", strerror(-rc));
