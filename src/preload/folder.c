@@ -9,10 +9,12 @@
 
 #include "preload.h"
 
+#ifdef __GLIBC__
 /* What a program calls that was compiled with _FORTIFY_SOURCE. */
 ssize_t __readlink_chk(const char *path, char *buf, size_t length, size_t room);
 ssize_t __readlinkat_chk(int dirfd, const char *path, char *buf, size_t length, size_t room);
 char *__realpath_chk(const char *path, char *resolved, size_t room);
+#endif
 
 EXPORT DIR *opendir(const char *path) {
     char room[PATH_MAX];
@@ -26,6 +28,7 @@ EXPORT DIR *opendir(const char *path) {
         return NEXT(name)(redirected(path, room), list, choose, compare);                                              \
     }
 SCANDIR(scandir, dirent)
+#ifdef __GLIBC__
 SCANDIR(scandir64, dirent64)
 
 #define SCANDIRAT(name, type)                                                                                          \
@@ -36,6 +39,7 @@ SCANDIR(scandir64, dirent64)
     }
 SCANDIRAT(scandirat, dirent)
 SCANDIRAT(scandirat64, dirent64)
+#endif
 
 EXPORT ssize_t readlink(const char *path, char *buf, size_t length) {
     char room[PATH_MAX];
@@ -47,6 +51,7 @@ EXPORT ssize_t readlinkat(int dirfd, const char *path, char *buf, size_t length)
     return NEXT(readlinkat)(dirfd, redirected(path, room), buf, length);
 }
 
+#ifdef __GLIBC__
 EXPORT ssize_t __readlink_chk(const char *path, char *buf, size_t length, size_t size) {
     char room[PATH_MAX];
     return NEXT(__readlink_chk)(redirected(path, room), buf, length, size);
@@ -56,12 +61,14 @@ EXPORT ssize_t __readlinkat_chk(int dirfd, const char *path, char *buf, size_t l
     char room[PATH_MAX];
     return NEXT(__readlinkat_chk)(dirfd, redirected(path, room), buf, length, size);
 }
+#endif
 
 EXPORT char *realpath(const char *path, char *resolved) {
     char room[PATH_MAX];
     return NEXT(realpath)(redirected(path, room), resolved);
 }
 
+#ifdef __GLIBC__
 EXPORT char *__realpath_chk(const char *path, char *resolved, size_t size) {
     char room[PATH_MAX];
     return NEXT(__realpath_chk)(redirected(path, room), resolved, size);
@@ -71,6 +78,7 @@ EXPORT char *canonicalize_file_name(const char *path) {
     char room[PATH_MAX];
     return NEXT(canonicalize_file_name)(redirected(path, room));
 }
+#endif
 
 EXPORT int chdir(const char *path) {
     char room[PATH_MAX];

@@ -8,11 +8,13 @@
 
 #include "preload.h"
 
+#ifdef __GLIBC__
 /* What a program calls that was compiled with _FORTIFY_SOURCE: there is no mode. */
 int __open_2(const char *path, int flags);
 int __open64_2(const char *path, int flags);
 int __openat_2(int dirfd, const char *path, int flags);
 int __openat64_2(int dirfd, const char *path, int flags);
+#endif
 
 /* The mode is there only if a file can be made. */
 #define MODE_OF(flags)                                                                                                 \
@@ -51,20 +53,24 @@ int __openat64_2(int dirfd, const char *path, int flags);
     }
 
 OPEN(open)
-OPEN(open64)
 OPENAT(openat)
+#ifdef __GLIBC__
+OPEN(open64)
 OPENAT(openat64)
 OPEN_2(__open_2)
 OPEN_2(__open64_2)
 OPENAT_2(__openat_2)
 OPENAT_2(__openat64_2)
+#endif
 
 EXPORT FILE *fopen(const char *path, const char *mode) {
     char room[PATH_MAX];
     return NEXT(fopen)(redirected(path, room), mode);
 }
 
+#ifdef __GLIBC__
 EXPORT FILE *fopen64(const char *path, const char *mode) {
     char room[PATH_MAX];
     return NEXT(fopen64)(redirected(path, room), mode);
 }
+#endif

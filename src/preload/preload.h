@@ -5,6 +5,8 @@
  * path.  It decides which paths are redirected, and what write() to the RDMA-CM's device file means.  It must not know
  * what the commands do: the server knows (src/rnic/ucma).  And it tells the program when `rnic run` has ended (parent.c).
  *
+ * glibc has some functions several times, also for programs of older versions; other libraries of C have them once.
+ *
  * Nothing here allocates, locks or keeps what a fork could break.  Functions that signal handlers may call stay so.
  */
 #ifndef RNIC_PRELOAD_H

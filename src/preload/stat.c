@@ -11,6 +11,7 @@
 
 #include "preload.h"
 
+#ifdef __GLIBC__
 /* What programs of older versions of glibc call. */
 int __xstat(int version, const char *path, struct stat *buf);
 int __xstat64(int version, const char *path, struct stat64 *buf);
@@ -20,6 +21,7 @@ int __fxstat(int version, int fd, struct stat *buf);
 int __fxstat64(int version, int fd, struct stat64 *buf);
 int __fxstatat(int version, int dirfd, const char *path, struct stat *buf, int flags);
 int __fxstatat64(int version, int dirfd, const char *path, struct stat64 *buf, int flags);
+#endif
 
 #define NULL_MAJOR 1
 #define NULL_MINOR 3
@@ -61,22 +63,25 @@ int __fxstatat64(int version, int dirfd, const char *path, struct stat64 *buf, i
     }
 
 STAT(stat, stat)
-STAT(stat64, stat64)
 STAT(lstat, stat)
+FSTAT(fstat, stat)
+FSTATAT(fstatat, stat)
+#ifdef __GLIBC__
+STAT(stat64, stat64)
 STAT(lstat64, stat64)
+FSTAT(fstat64, stat64)
+FSTATAT(fstatat64, stat64)
 XSTAT(__xstat, stat)
 XSTAT(__xstat64, stat64)
 XSTAT(__lxstat, stat)
 XSTAT(__lxstat64, stat64)
-FSTAT(fstat, stat)
-FSTAT(fstat64, stat64)
 FXSTAT(__fxstat, stat)
 FXSTAT(__fxstat64, stat64)
-FSTATAT(fstatat, stat)
-FSTATAT(fstatat64, stat64)
 FXSTATAT(__fxstatat, stat)
 FXSTATAT(__fxstatat64, stat64)
+#endif
 
+#ifdef STATX_TYPE /* musl has it since 1.2.5 */
 EXPORT int statx(int dirfd, const char *path, int flags, unsigned mask, struct statx *buf) {
     char room[PATH_MAX];
     int rc = NEXT(statx)(dirfd, redirected(path, room), flags, mask, buf);
@@ -87,6 +92,7 @@ EXPORT int statx(int dirfd, const char *path, int flags, unsigned mask, struct s
     }
     return rc;
 }
+#endif
 
 /* ---------------------------------------------------------------- rights */
 

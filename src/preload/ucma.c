@@ -190,7 +190,8 @@ static int send_message(int fd, struct iovec *parts, size_t count, int passed) {
     } control = {0};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
     if (passed >= 0) {
-        control.head = (struct cmsghdr){CMSG_LEN(sizeof passed), SOL_SOCKET, SCM_RIGHTS};
+        control.head =
+            (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof passed), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
         memcpy(CMSG_DATA(&control.head), &passed, sizeof passed);
         message.msg_control = &control;
         message.msg_controllen = sizeof control.room;
@@ -247,11 +248,17 @@ static void take_back(int fd, uint32_t count) {
         send_message(fd, &(struct iovec){&missing, sizeof missing}, 1, -1);
 }
 
-/* Wait for an event, as the descriptor waits; a signal ends it, and so does pthread_cancel().  This is read(2), by a function
- * that nobody stands in front of. */
+/* read(2), by a function that librspreload.so does not stand in front of; musl has it since 1.2.5. */
+#ifdef __GLIBC__
+#define READ(fd, to, length) preadv2(fd, &(struct iovec){to, length}, 1, -1, 0)
+#else
+#define READ read
+#endif
+
+/* Wait for an event, as the descriptor waits; a signal ends it, and so does pthread_cancel(). */
 static int take_byte(int fd) {
     char byte;
-    ssize_t n = preadv2(fd, &(struct iovec){&byte, 1}, 1, -1, 0);
+    ssize_t n = READ(fd, &byte, 1);
     return n == 1 ? 0 : n == 0 ? fail(EIO) : -1;
 }
 

@@ -200,7 +200,8 @@ static int speak(const struct lane *l, uint16_t type, const struct lane_party *p
     if (n) {
         mh.msg_control = &control;
         mh.msg_controllen = CMSG_SPACE(n * sizeof *pass);
-        *CMSG_FIRSTHDR(&mh) = (struct cmsghdr){CMSG_LEN(n * sizeof *pass), SOL_SOCKET, SCM_RIGHTS};
+        *CMSG_FIRSTHDR(&mh) =
+            (struct cmsghdr){.cmsg_len = CMSG_LEN(n * sizeof *pass), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
         memcpy(CMSG_DATA(CMSG_FIRSTHDR(&mh)), pass, n * sizeof *pass);
     }
     return sendmsg(l->fd, &mh, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
