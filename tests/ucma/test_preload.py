@@ -211,6 +211,7 @@ def test_end_of_the_server_is_an_error(tmp_path: Path) -> None:
         fd = opened()
         number = create(fd)
         parent = os.getppid()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         os.kill(parent, signal.SIGKILL)
         while os.getppid() == parent:
             time.sleep(0.01)
