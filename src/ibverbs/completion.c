@@ -86,15 +86,14 @@ static struct ibv_cq_ex *create_cq_ex(struct ibv_context *context, struct ibv_cq
     struct ibv_pd *domain = attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD ? attr->parent_domain : NULL;
     struct cq *cq = TAKE(cq, domain);
     struct rnic_err err = {0};
-    struct rnic_cq_init_attr_ex how = {
-        .cqe = attr->cqe,
-        .cq_context = cq,
-        .channel = NIC(channel, attr->channel),
-        .comp_vector = attr->comp_vector,
-        .wc_flags = attr->wc_flags,
-        .comp_mask = attr->comp_mask,
-        .flags = attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? attr->flags : 0,
-        .parent_domain = NIC(pd, domain)};
+    struct rnic_cq_init_attr_ex how = {.cqe = attr->cqe,
+                                       .cq_context = cq,
+                                       .channel = NIC(channel, attr->channel),
+                                       .comp_vector = attr->comp_vector,
+                                       .wc_flags = attr->wc_flags,
+                                       .comp_mask = attr->comp_mask,
+                                       .flags = attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? attr->flags : 0,
+                                       .parent_domain = NIC(pd, domain)};
     int rc = cq ? CALL(c->ops, create_cq_ex, c->nic, &how, &cq->nic, &err) : -ENOMEM;
     if (rc) {
         if (cq)

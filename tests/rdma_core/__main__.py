@@ -19,7 +19,7 @@ from conformance.table import Known, known
 from rdma_core.suite import MissingError, Result, difference, modules, run, tests, version
 
 NEEDS_CABLE = (
-    "test_rdmacm"  # an id that is bound to the loopback has no device, and pyverbs takes it for granted
+    "test_rdmacm"  # an id that is bound to the loopback has no device, which pyverbs does not expect
 )
 LOOPBACK = "roce_lo"
 OUTCOMES = ("passed", "failed", "skipped")
@@ -59,9 +59,7 @@ def main() -> int:
     print(f"rdma-core {said}, device {device}\n{'':28}" + "".join(f"{one:>8}" for one in OUTCOMES))
     for module in chosen or modules(folder):
         if module == NEEDS_CABLE and device == LOOPBACK:
-            print(
-                f"{module}: did not run: it needs a network device of its own, which takes root and a network namespace"
-            )
+            print(f"{module}: did not run: it takes root, and a network namespace, to make a network device")
             continue
         found = run(folder, module, device)
         results += found

@@ -26,25 +26,25 @@ class Recorder(unittest.TextTestResult):
         name = test.id().split(".", 2)[-1]  # less the package and the module
         print(json.dumps([name, self._outcome, self._why]), file=self._file, flush=True)
 
-    def startTest(self, test: unittest.TestCase) -> None:
+    def startTest(self, test: unittest.TestCase) -> None:  # noqa: N802 - unittest's name
         super().startTest(test)
         self._outcome, self._why = "failed", "the test ended the process"
         self._write(test)
         self._outcome, self._why = "passed", ""
 
-    def addSkip(self, test: unittest.TestCase, reason: str) -> None:
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802 - unittest's name
         super().addSkip(test, reason)
         self._outcome, self._why = "skipped", reason
 
-    def addError(self, test: unittest.TestCase, err: Any) -> None:
+    def addError(self, test: unittest.TestCase, err: Any) -> None:  # noqa: N802 - unittest's name
         super().addError(test, err)
         self._outcome, self._why = "failed", f"{err[0].__name__}: {err[1]}"
 
-    def addFailure(self, test: unittest.TestCase, err: Any) -> None:
+    def addFailure(self, test: unittest.TestCase, err: Any) -> None:  # noqa: N802 - unittest's name
         super().addFailure(test, err)
         self._outcome, self._why = "failed", f"{err[0].__name__}: {err[1]}"
 
-    def stopTest(self, test: unittest.TestCase) -> None:
+    def stopTest(self, test: unittest.TestCase) -> None:  # noqa: N802 - unittest's name
         super().stopTest(test)
         self._write(test)
 

@@ -99,9 +99,9 @@ def run(folder: Path, module: str, device: str) -> list[Result]:
     """What the tests of a module were."""
     with tempfile.TemporaryDirectory() as where:
         out = Path(where, "results")
-        command = [sys.executable, "-m", "rnic", "run", PYTHON, INSIDE, folder, module, device, out]
+        inside = [PYTHON, str(INSIDE), str(folder), module, device, str(out)]
         done = subprocess.run(
-            command,
+            [sys.executable, "-m", "rnic", "run", *inside],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

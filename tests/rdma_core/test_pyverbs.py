@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conformance.table import known
-from rdma_core.suite import MissingError, difference, run, tests
+from rdma_core import suite
 from ucma.under import needs_libraries
 
 pytestmark = [needs_libraries, pytest.mark.own_way]
@@ -21,14 +21,14 @@ SAMPLE = ["test_addr", "test_mr", "test_parent_domain", "test_tag_matching"]
 @pytest.fixture(scope="session")
 def folder() -> Path:
     try:
-        return tests(download=False)
-    except MissingError as missing:
+        return suite.tests(download=False)
+    except suite.MissingError as missing:
         pytest.skip(f"this machine lacks {missing}")
 
 
 @pytest.mark.parametrize("module", [*SAMPLE, *(["test_flow"] if os.geteuid() == 0 else [])])
 def test_module(folder: Path, module: str) -> None:
-    found, rows = run(folder, module, "roce_lo"), known()
+    found, rows = suite.run(folder, module, "roce_lo"), known()
     assert found
-    wrong = [(one, said) for one in found if (said := difference(one, rows))]
+    wrong = [(one, said) for one in found if (said := suite.difference(one, rows))]
     assert not wrong

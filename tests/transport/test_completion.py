@@ -217,7 +217,7 @@ def test_places_are_free_as_soon_as_a_completion_is_the_current_one(looped: Loop
             errno.EINVAL,
             "comp_mask lacks FLAGS",
         ),
-        ({"comp_mask": rnic.CQInitAttrMask.PD}, errno.EOPNOTSUPP, "parent domain"),
+        ({"comp_mask": rnic.CQInitAttrMask.PD}, errno.EINVAL, "parent_domain and its bit"),
     ],
 )
 def test_what_a_queue_cannot_be_is_refused(init: dict[str, Any], number: int, words: str) -> None:

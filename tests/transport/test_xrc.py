@@ -313,11 +313,24 @@ def test_nothing_is_posted_that_goes_nowhere(sides: tuple[Side, Side]) -> None:
     assert (init.qp_type, init.xrcd, init.send_cq) == (QPType.XRC_RECV, b.xrcd, None)
 
 
+def test_a_sending_queue_pair_may_be_given_a_recv_cq(sides: tuple[Side, Side]) -> None:
+    a, _ = sides
+    with a.pd.create_qp(QPInitAttr(a.cq, a.cq, QPType.XRC_SEND)) as qp, a.ctx.create_cq(1) as other:
+        assert qp.qp_type is QPType.XRC_SEND
+        with a.pd.create_qp(QPInitAttr(a.cq, other, QPType.XRC_SEND)):
+            pass
+
+
 def test_what_queue_pairs_and_queues_cannot_be_made_of(sides: tuple[Side, Side]) -> None:
     a, b = sides
     queue = Queue(b, b.xrcd)
     makes = [
         (lambda: b.pd.create_qp(QPInitAttr(b.cq, b.cq, QPType.XRC_RECV)), errno.EINVAL, "of an XRC domain"),
+        (
+            lambda: b.pd.create_qp(QPInitAttr(b.cq, qp_type=QPType.XRC_SEND, srq=queue.srq)),
+            errno.EINVAL,
+            "is an XRC one",
+        ),
         (lambda: b.pd.create_qp(QPInitAttr(qp_type=QPType.XRC_SEND)), errno.EINVAL, "needs a send_cq"),
         (lambda: b.pd.create_qp(QPInitAttr(b.cq, b.cq, srq=queue.srq)), errno.EINVAL, "is an XRC one"),
         (lambda: b.xrcd.create_qp(QPInitAttr(b.cq, b.cq, QPType.RC)), errno.EINVAL, "are XRC_RECV"),

@@ -18,12 +18,13 @@
 
 struct pd {
     struct rnic_pd pub;
-    int mrs, qps, srqs, ahs, mws, cqs, domains; /* children; cqs: of a parent domain; domains: parent domains that stand for it */
-    int imports;                           /* within this process */
-    struct td *td;                         /* of a parent domain, or NULL */
-    int record;                            /* where other processes find it (mem/store.h), -1: nowhere */
-    bool foreign;                          /* another process' */
-    struct pd *next;                       /* of the device */
+    int mrs, qps, srqs, ahs, mws, cqs,
+        domains;     /* children; cqs: of a parent domain; domains: parent domains that stand for it */
+    int imports;     /* within this process */
+    struct td *td;   /* of a parent domain, or NULL */
+    int record;      /* where other processes find it (mem/store.h), -1: nowhere */
+    bool foreign;    /* another process' */
+    struct pd *next; /* of the device */
 };
 
 struct td {

@@ -55,8 +55,8 @@ struct cq {
 
     struct rnic_pd *domain; /* the parent domain that it was made with, or NULL */
     struct cq *next;        /* in its channel's list */
-    uint32_t pending; /* events in the channel, not taken yet; channel's lock */
-    uint32_t taken;   /* events taken and not acknowledged; channel's lock */
+    uint32_t pending;       /* events in the channel, not taken yet; channel's lock */
+    uint32_t taken;         /* events taken and not acknowledged; channel's lock */
 
     struct cq_timing *timing;
     struct moderation {        /* device's lock */

@@ -14,7 +14,8 @@ static transitions raw_table = {
     [RNIC_QPS_RESET] = {[RNIC_QPS_INIT] = {true, M(PORT), 0}},
     [RNIC_QPS_INIT] = {[RNIC_QPS_INIT] = {true, 0, M(PORT)}, [RNIC_QPS_RTR] = {true, 0, 0}},
     [RNIC_QPS_RTR] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(RATE_LIMIT)}},
-    [RNIC_QPS_RTS] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(RATE_LIMIT)}, [RNIC_QPS_SQD] = {true, 0, M(EN_SQD_ASYNC_NOTIFY)}},
+    [RNIC_QPS_RTS] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE) | M(RATE_LIMIT)},
+                      [RNIC_QPS_SQD] = {true, 0, M(EN_SQD_ASYNC_NOTIFY)}},
     [RNIC_QPS_SQD] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE)}, [RNIC_QPS_SQD] = {true, 0, 0}},
     [RNIC_QPS_SQE] = {[RNIC_QPS_RTS] = {true, 0, M(CUR_STATE)}},
 };

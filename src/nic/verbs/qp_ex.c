@@ -74,9 +74,9 @@ static uint32_t packet_bytes(const struct dev *dev, const struct qp *qp) {
 }
 
 int verbs_check_rate(uint32_t rate, struct rnic_err *err) {
-    return rate <= PACE_MAX_RATE ? 0
-                                 : fail(err, -EINVAL, "rate_limit is %u kbit/s; the most is %u, and 0 is no limit",
-                                        rate, PACE_MAX_RATE);
+    return rate <= PACE_MAX_RATE
+               ? 0
+               : fail(err, -EINVAL, "rate_limit is %u kbit/s; the most is %u, and 0 is no limit", rate, PACE_MAX_RATE);
 }
 
 void verbs_set_rate(struct dev *dev, struct qp *qp, const struct rnic_qp_rate_limit_attr *attr) {
