@@ -2,8 +2,9 @@
  *
  * librnic_preload.so: programs that are linked with libibverbs and librdmacm also read files of sysfs, and open device
  * files.  This library shows them those that `rnic run` has made: it stands in front of the functions of libc that take a
- * path.  It decides which paths are redirected, and what write() to the RDMA-CM's device file means.  It must not know
- * what the commands do: the server knows (src/rnic/ucma).  And it tells the program when `rnic run` has ended (parent.c).
+ * path.  Sockets of NETLINK_RDMA it answers from files of the same folder.  It decides which paths are redirected, and what
+ * write() to the RDMA-CM's device file means.  It must not know what the commands do: the server knows (src/rnic/ucma).  And
+ * it tells the program when `rnic run` has ended (parent.c).
  *
  * glibc has some functions several times, also for programs of older versions; other libraries of C have them once.
  *

@@ -16,7 +16,7 @@ from pathlib import Path
 from time import time
 
 import rnic
-from rnic.programs import tree
+from rnic.programs import netlink, tree
 from rnic.ucma import Failing, Server
 
 RUN = "RNIC_RUN"
@@ -64,6 +64,7 @@ def serve(failures: Iterable[Failing] = ()) -> Iterator[tuple[Path, Server]]:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         tree.make(folder)
+        netlink.make(folder)
         with Server(str(folder / SOCKET), failures) as server:
             yield folder, server
     finally:
