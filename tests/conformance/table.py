@@ -2,9 +2,8 @@
 """The table of conformance as data: what is claimed, where it is done, and what shows it.
 
 verbs.toml and rdmacm.toml have a line for each function that functions.json lists; statements.toml has what
-the specification demands of the transports; rdma_core.toml has the tests of rdma-core that do not pass. Tests are
-named as pytest names them, less parameters; those of C
-by file and function.
+the specification demands of the transports; rdma_core.toml has the tests of rdma-core that do not pass. Tests
+are named as pytest names them, less parameters; those of C by file and function.
 """
 
 from __future__ import annotations
@@ -142,8 +141,8 @@ both with the code.
 """
 
 _RDMA_CORE = (
-    "`make pyverbs` runs rdma-core's own tests of pyverbs, unchanged, under `rnic run`. Those that are not listed",
-    "here pass; `make pyverbs` fails if that is not so.",
+    "`make pyverbs` runs rdma-core's own tests of pyverbs, unchanged, under `rnic run`. Those that are not",
+    "listed here pass; `make pyverbs` fails if that is not so.",
     "",
     "| tests | |",
     "|---|---|",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs rdma-core's own Python tests under `rnic run`, prints what they were, and compares that with what is known
-(tests/conformance/rdma_core.toml): `make pyverbs`, `make pyverbs ARGS="test_mr test_odp"`.
+"""Runs rdma-core's own Python tests under `rnic run`, prints what they were, and compares that with what is
+known (tests/conformance/rdma_core.toml): `make pyverbs`, `make pyverbs ARGS="test_mr test_odp"`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OUTCOMES = ("passed", "failed", "skipped")
 
 
 def device_of_our_own() -> str:
-    """One end of a cable in a network namespace of our own, where that can be had, or else the loopback's device."""
+    """One end of a cable in a network namespace of our own, or else the loopback's device."""
     try:
         namespaces.network_of_our_own()
         ip("link", "add", "rnica", "type", "veth", "peer", "name", "rnicb")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a module of rdma-core's tests: `python3 inside.py FOLDER MODULE DEVICE FILE` writes two lines to a file
-for each test, before it and after it. It is for the system's Python, which has Debian's pyverbs, and nothing of
-rnic's.
+"""Runs a module of rdma-core's tests: `python3 inside.py FOLDER MODULE DEVICE FILE` writes two lines to a
+file for each test, before it and after it. It is for the system's Python, which has Debian's pyverbs, and
+nothing of rnic's.
 """
 
 from __future__ import annotations

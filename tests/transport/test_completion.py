@@ -417,6 +417,20 @@ def test_with_ignore_overrun_the_newest_completions_stay() -> None:
             end.near.close()
 
 
+@pytest.mark.parametrize("ends", ["reset", "close"])
+def test_a_queue_pair_that_ends_takes_its_completions_out(ends: str) -> None:
+    with Looped() as end:
+        end.connect()
+        for i in range(3):
+            end.send(i, opcode=WROpcode.RDMA_WRITE, remote_addr=end.mr.addr, rkey=end.mr.rkey)
+        assert end.taken(1) == [0]
+        if ends == "close":
+            end.near.close()
+        else:
+            end.near.modify(rnic.QPAttr(qp_state=QPState.RESET))
+        assert end.ex.poll(16) == []
+
+
 def test_a_queue_is_resized_under_load_and_nothing_is_lost_or_doubled(soak: bool) -> None:
     total = 50_000 if soak else 3_000
     with Pair(cqe=1024, cap=rnic.QPCap(max_send_wr=64)) as pair:

@@ -126,6 +126,17 @@ def test_memory_that_is_no_file_cannot_be_persistent() -> None:
             assert caught.value.errno == errno.EOPNOTSUPP
 
 
+def test_an_atomic_write_needs_no_room_for_inline_data() -> None:
+    with Pair(options=OPTIONS, cap=rnic.QPCap(max_inline_data=0)) as pair:
+        assert pair.a.qp.query()[1].cap.max_inline_data == 0
+        source, target = pair.a.register(bytearray(b"12345678")), pair.b.register(bytearray(8))
+        wr = atomic_write(1, SGE(source), target)
+        wr.send_flags |= SendFlags.INLINE
+        pair.a.qp.post_send(wr)
+        pair.a.wait_ok()
+        assert bytes(target.buf) == b"12345678"
+
+
 @pytest.mark.parametrize("what", [WROpcode.FLUSH, WROpcode.ATOMIC_WRITE])
 def test_what_the_peer_does_not_grant_is_an_access_error(what: WROpcode) -> None:
     with Pair(options=OPTIONS) as pair:

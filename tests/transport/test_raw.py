@@ -243,6 +243,16 @@ def test_a_raw_packet_queue_pair_needs_its_port_and_nothing_else(frames: Frames)
         assert a.wait()[0].status is WCStatus.WR_FLUSH_ERR
 
 
+def test_a_rate_may_come_with_a_change_of_state(frames: Frames) -> None:
+    a = frames.queue()
+    a.qp.modify(QPAttr(rate_limit=8000))
+    assert a.qp.query()[0].rate_limit == 8000
+    a.qp.modify(QPAttr(qp_state=QPState.RTS, rate_limit=0))
+    assert a.qp.query()[0].rate_limit == 0
+    with pytest.raises(VerbsError, match="rate_limit is 4294967295"):
+        a.qp.modify(QPAttr(rate_limit=2**32 - 1))
+
+
 def test_the_device_says_what_it_can_do_with_frames(frames: Frames) -> None:
     caps = frames.ctx.query_device().device_cap_flags
     assert caps & rnic.DeviceCap.MANAGED_FLOW_STEERING

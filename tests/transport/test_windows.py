@@ -551,3 +551,10 @@ def test_a_parent_domain_stands_for_its_own_with_windows_too(scene: Scene, kind:
     with b.ctx.alloc_parent_domain(rnic.ParentDomainInitAttr(b.pd)) as parent, parent.alloc_mw(kind) as mw:
         assert scene.bind(mw, scene.info()).status is WCStatus.SUCCESS
         assert scene.ask(WROpcode.RDMA_WRITE, scene.region.addr + AT, mw.rkey, 8).status is WCStatus.SUCCESS
+
+
+@KINDS
+def test_local_write_means_nothing_for_a_window(scene: Scene, kind: MWType) -> None:
+    mw = scene.window(kind)
+    assert scene.bind(mw, scene.info(AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE)).ok
+    assert mw.query().mw_access_flags == AccessFlags.REMOTE_WRITE
