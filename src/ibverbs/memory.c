@@ -68,11 +68,10 @@ static int dealloc_td(struct ibv_td *pub) {
     return 0;
 }
 
-#define ALIGNMENT 64
-
 void *object_take(struct ibv_pd *pub, size_t size, size_t object_at) {
     struct pd *pd = (struct pd *)pub;
-    void *whole = pd && pd->alloc ? pd->alloc(pub, pd->pd_context, size, ALIGNMENT, 0) : IBV_ALLOCATOR_USE_DEFAULT;
+    void *whole =
+        pd && pd->alloc ? pd->alloc(pub, pd->pd_context, size, _Alignof(max_align_t), 0) : IBV_ALLOCATOR_USE_DEFAULT;
     if (whole == IBV_ALLOCATOR_USE_DEFAULT)
         return calloc(1, size);
     if (!whole)
