@@ -63,7 +63,8 @@ def pair(
     ids=lambda words: words.split()[0],
 )
 def test_programs_of_connections(server: str, client: str) -> None:
-    pair(server, client, RDMACM)
+    ps = PortSpace.IB if "-c x" in server else PortSpace.TCP  # XRC has a space of its own
+    pair(server, client, RDMACM, ps=ps)
 
 
 def test_udaddy() -> None:
