@@ -11,7 +11,7 @@ import samehost
 from stats import Rounds
 from tables import Measurements, Setting, Table, Target
 
-PATHS = (connections, patterns, idle, samehost, network, perftest)
+PATHS = (connections, patterns, idle, samehost, network)
 
 
 def measurements(s: Setting) -> Measurements:

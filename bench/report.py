@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, Protocol
 
+import existing
 import figures
 import guest
 import scaling
@@ -19,7 +20,7 @@ from tables import Measurements, Setting, Table, Target
 
 
 class Section(Protocol):
-    """A module that measures: figures, scaling, guest."""
+    """A module that measures: figures, existing, scaling, guest."""
 
     def measurements(self, s: Setting) -> Measurements: ...
     def tables(self) -> list[Table]: ...
@@ -28,7 +29,7 @@ class Section(Protocol):
 
 
 # file of JSON: the section; in the order of the page
-SECTIONS: dict[str, Section] = {"latest": figures, "scaling": scaling, "guest": guest}
+SECTIONS: dict[str, Section] = {"latest": figures, "programs": existing, "scaling": scaling, "guest": guest}
 LIMITS = HERE / "limits.md"
 MACHINE = {
     "rnic": "rnic",

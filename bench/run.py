@@ -52,9 +52,10 @@ def options() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=HERE / "results", help="where results go")
     parser.add_argument("--here", action="store_true", help="stay in this network namespace")
     what = parser.add_mutually_exclusive_group()
+    what.add_argument("--programs", action="store_true", help="existing programs alone, under `rnic run`")
     what.add_argument("--scaling", action="store_true", help="1 to 1,000 queue pairs, 1 to 8 processes")
     what.add_argument("--guest", action="store_true", help="beside rdma_rxe in a virtual machine")
-    what.add_argument("--all", action="store_true", help="the tables, and these two")
+    what.add_argument("--all", action="store_true", help="all of these, and the other tables")
     what.add_argument("--page", action="store_true", help="measure nothing: README.md of the files of JSON")
     return parser.parse_args()
 
@@ -63,7 +64,8 @@ def chosen(args: argparse.Namespace) -> list[str]:
     """Names of sections."""
     if args.all:
         return list(report.SECTIONS)
-    return ["scaling" if args.scaling else "guest" if args.guest else "latest"]
+    one = [name for name in ("programs", "scaling", "guest") if getattr(args, name)]
+    return one or ["latest", "programs"]
 
 
 def measure_round(plan: Measurements, progress: Progress, title: str) -> dict[str, Values]:
