@@ -75,4 +75,8 @@ static void in_child(void) {
     pthread_mutex_unlock(&heap.lock);
 }
 
-int heap_watch_forks(void) { return pthread_atfork(before, in_parent, in_child); }
+/* When the library is loaded: of what prepares for a fork the first that was registered is the last.  Others, as a device, hold
+ * locks of their own when they ask for ours. */
+__attribute__((constructor)) static void watch_forks(void) {
+    heap.watches_forks = !pthread_atfork(before, in_parent, in_child);
+}

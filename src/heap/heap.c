@@ -77,7 +77,7 @@ static void begin(void) {
     uint8_t *base = NULL;
     heap.page = (size_t)sysconf(_SC_PAGESIZE);
     state = UNUSABLE;
-    if (!is_unlimited(RLIMIT_AS) || !is_unlimited(RLIMIT_FSIZE) || heap_watch_forks())
+    if (!is_unlimited(RLIMIT_AS) || !is_unlimited(RLIMIT_FSIZE))
         return;
     heap.fd = open_file();
     if (heap.fd >= 0)
@@ -156,7 +156,7 @@ void *heap_take(size_t alignment, size_t bytes) {
     if (alignment > HEAP_ALIGNED || bytes > HEAP_BYTES)
         return NULL;
     pthread_mutex_lock(&heap.lock);
-    if (state == UNUSED)
+    if (state == UNUSED && heap.watches_forks) /* not yet in constructors that run before ours */
         begin();
     if (state == USABLE)
         at = take((uint32_t)((bytes + heap.page - 1) / heap.page),

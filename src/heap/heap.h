@@ -24,6 +24,7 @@
 #define HEAP_ALIGNED (1u << 20) /* the largest alignment: whoever wants more wants huge pages, which the file has not */
 
 struct heap {
+    bool watches_forks;   /* else there is no heap; written when the library is loaded */
     pthread_mutex_t lock; /* of all that follows */
     int fd;               /* the file; -1: there is none, and what is mapped is this process' alone */
     uint64_t inode;       /* of the file: programs close descriptors that are not theirs */
@@ -48,7 +49,5 @@ size_t heap_size(const void *at);
 
 /* Under the lock: is the descriptor still the file? */
 bool heap_is_open(void);
-/* Once, before the first memory is handed out: makes forks copy.  0 or an errno */
-int heap_watch_forks(void);
 
 #endif

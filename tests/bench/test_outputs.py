@@ -51,10 +51,15 @@ def test_perftest_tells_its_typical_latency() -> None:
     assert found == {"median_us": 18.52, "mean_us": 20.11}
 
 
+def test_cmtime_adds_its_steps() -> None:
+    assert outputs.cmtime(sample("cmtime.txt"), 400) == {"us_each": pytest.approx(8741.4, abs=0.1)}
+
+
 READERS: list[Callable[[str], Values]] = [
     outputs.ucx_perftest,
     outputs.perftest,
     lambda text: outputs.fi_pingpong(text, 8),
+    lambda text: outputs.cmtime(text, 1),
 ]
 
 

@@ -2,6 +2,7 @@
  *
  * order.c: a thread polls the last byte of each WRITE that another context of this process makes, and then finds all of it.
  *
+ * order DEVICE forks: registers memory of the heap beside forks.
  * order DEVICE heap|malloc [POSTED]: where the memory is; how many WRITEs are posted at once, of which the last is polled for.
  */
 #include <infiniband/verbs.h>
@@ -10,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { PORT = 1, MOST = 70000, EACH = 40, DEPTH = 128 };
 static const unsigned sizes[] = {1, 2, 7, 8, 9, 63, 64, 65, 100, 4096, 5000, 20000, MOST};
@@ -118,6 +121,38 @@ static void write_all(void) {
     }
 }
 
+/* ---------------------------------------------------------------- forks beside registrations */
+
+static volatile int over;
+
+static void *fork_all_the_time(void *arg) {
+    while (!over) {
+        int status;
+        pid_t child = fork();
+        if (!child)
+            _exit(0);
+        NEED(waitpid(child, &status, 0) == child && status == 0);
+    }
+    return arg;
+}
+
+/* The device is there before the heap is first used, and each has a lock that a fork takes. */
+static void register_beside_forks(struct ibv_device *device) {
+    pthread_t thread;
+    void *at;
+    struct ibv_context *context = ibv_open_device(device);
+    struct ibv_pd *pd = context ? ibv_alloc_pd(context) : NULL;
+    NEED(pd && !posix_memalign(&at, 4096, MOST));
+    NEED(!pthread_create(&thread, NULL, fork_all_the_time, NULL));
+    for (int i = 0; i < 1000; i++) {
+        struct ibv_mr *mr = ibv_reg_mr(pd, at, MOST, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+        NEED(mr && !ibv_dereg_mr(mr));
+    }
+    over = 1;
+    NEED(!pthread_join(thread, NULL));
+    free(at);
+}
+
 int main(int argc, char **argv) {
     int n;
     pthread_t poller;
@@ -127,6 +162,10 @@ int main(int argc, char **argv) {
     while (*list && strcmp(ibv_get_device_name(*list), argv[1]))
         list++;
     NEED(*list);
+    if (!strcmp(argv[2], "forks")) {
+        register_beside_forks(*list);
+        return 0;
+    }
     for (int i = 0; i < 2; i++) {
         if (strcmp(argv[2], "heap"))
             NEED((memory[i] = malloc(MOST)));

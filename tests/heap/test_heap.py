@@ -78,3 +78,7 @@ def test_memory_is_as_libcs(programs: Path, what: str) -> None:
 def test_last_byte_of_a_write_comes_last(programs: Path, way: tuple[str, bool, str]) -> None:
     local, heap, words = way
     run(programs / "order", "roce_lo", *words.split(), heap=heap, RNIC_LOCAL=local)
+
+
+def test_memory_is_registered_beside_forks(programs: Path) -> None:
+    run(programs / "order", "roce_lo", "forks")
