@@ -48,7 +48,7 @@ EXPORT struct ibv_comp_cntr *ibv_create_comp_cntr(struct ibv_context *context, s
 EXPORT int ibv_destroy_comp_cntr(struct ibv_comp_cntr *pub) {
     struct comp_cntr *cntr = (struct comp_cntr *)pub;
     struct rnic_err err = {0};
-    int rc = context_of(pub->context)->ops->destroy_comp_cntr(cntr->nic, &err);
+    int rc = CALL(context_of(pub->context)->ops, destroy_comp_cntr, cntr->nic, &err);
     if (rc)
         return failed("destroy_comp_cntr", rc, &err);
     object_remove(pub->context, &cntr->object);
@@ -62,7 +62,7 @@ void comp_cntr_end(struct object *object) { ibv_destroy_comp_cntr(&OF(comp_cntr,
 #define COUNT(name, op, failures, type)                                                                                \
     EXPORT int ibv_##name(struct ibv_comp_cntr *pub, type value) {                                                     \
         struct rnic_err err = {0};                                                                                     \
-        int rc = context_of(pub->context)->ops->op(((struct comp_cntr *)pub)->nic, failures, value, &err);             \
+        int rc = CALL(context_of(pub->context)->ops, op, ((struct comp_cntr *)pub)->nic, failures, value, &err);             \
         return failed(#name, rc, &err);                                                                                \
     }
 COUNT(set_comp_cntr, set_comp_cntr, false, uint64_t)

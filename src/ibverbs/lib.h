@@ -246,6 +246,7 @@ enum {
     RNIC_FAIL_create_srq_ex = RNIC_FAIL_create_srq,
     RNIC_FAIL_create_qp_ex = RNIC_FAIL_create_qp,
     RNIC_FAIL_create_xrc_qp = RNIC_FAIL_create_qp,
+    RNIC_FAIL_attach_comp_cntr = RNIC_FAIL_qp_attach_comp_cntr,
     RNIC_FAIL_post_send_whole = RNIC_FAIL_post_send,
 };
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs of `rnic run` allocate in whole pages: librnic_heap.so, and WRITEs into such memory and other."""
+"""What programs of `rnic run` allocate in whole pages: librnic_heap.so; WRITEs into such memory and other."""
 
 from __future__ import annotations
 
