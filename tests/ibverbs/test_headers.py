@@ -192,8 +192,11 @@ def compiler(standard: str) -> tuple[str, ...]:
     return "g++" if cxx else "gcc", f"-std={standard}", "-x", "c++" if cxx else "c"
 
 
-@pytest.mark.parametrize("standard", STANDARDS)
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
+COMPILES = [(p, how) for p in PROGRAMS for how in STANDARDS if how != "c++17" or "= {." not in p.read_text()]
+"""Programs and standards: C++ 17 does not name members in initialisers."""
+
+
+@pytest.mark.parametrize(("program", "standard"), COMPILES, ids=[f"{p.name}-{how}" for p, how in COMPILES])
 def test_programs_compile_against_our_headers_alone(program: Path, standard: str) -> None:
     strict = (*compiler(standard), *STRICT, "-O1", f"-I{INCLUDE}")
     run(*strict, "-S", "-o", "/dev/null", program)
