@@ -26,6 +26,8 @@ os.environ.setdefault("RNIC_LOCAL", "off")
 # A shell ignores SIGINT for what it starts in the background, and so would each program that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # and nohup(1) this one
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # An example may take any time: the machine may be busy with something else.
 settings.register_profile("rnic", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import re
@@ -81,9 +82,10 @@ class Command:
         return Result(self.process.returncode, out, err)
 
     def close(self) -> None:
-        """Kills it, if it still runs."""
+        """Kills it, if it still runs. What it has started may keep its streams."""
         self.process.kill()
-        self.process.communicate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.communicate(timeout=1)
         if self._terminal >= 0:
             os.close(self._terminal)
             self._terminal = -1
