@@ -12,6 +12,7 @@ from rnic.rdmacm.names import MAX_INIT_DEPTH, MAX_RESP_RES, ConnParam, UDParam
 from rnic.rdmacm.qp_states import to_error
 from rnic.rdmacm.service import Phase, Reason
 from rnic.records import replace
+from rnic.verbs.ece import ECE
 
 if TYPE_CHECKING:
     from rnic.rdmacm.id_base import IdBase
@@ -89,7 +90,8 @@ def accept(one: IdBase, param: ConnParam | None) -> None:
     check_private(param.private_data, conn.limits.accept, "accept")
     resources, depth = _depths(one, param, "accept")
     if one.qp is not None and not one.offers_ece and one.remote_ece.vendor_id:
-        one.local_ece = one.qp.set_ece(one.remote_ece)
+        taken = one.qp.set_ece(one.remote_ece)
+        one.local_ece = taken if taken.options else ECE()
     depths = min(resources, offered.responder_resources), min(depth, offered.initiator_depth)
     agreed = _complete(one, param, depths, "accept")
     try:

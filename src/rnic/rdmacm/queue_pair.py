@@ -142,9 +142,10 @@ class QueuePair(IdBase):
 
 
 def _ece_of(qp: QP) -> ECE:
-    """A vendor's options; none where the provider has no such verb."""
+    """A vendor's options; none where there are none to offer, or the provider has no such verb."""
     try:
-        return qp.query_ece()
+        offered = qp.query_ece()
+        return offered if offered.options else ECE()
     except VerbsError as error:
         if error.errno != EOPNOTSUPP:
             raise
