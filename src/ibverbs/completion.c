@@ -153,7 +153,7 @@ static int take(struct channel *channel, struct cq **cq, struct rnic_err *err) {
     const struct rnic_ops *ops = context_of(context)->ops;
     struct rnic_cq *nic = NULL;
     taking_begin(context);
-    int rc = ops->get_cq_event(channel->nic, &nic, err);
+    int rc = QUIETLY(ops->get_cq_event(channel->nic, &nic, err));
     if (!rc) {
         *cq = nic->cq_context;
         __atomic_add_fetch(&(*cq)->told.completions, 1, __ATOMIC_RELAXED); /* destroying waits for it */
@@ -188,7 +188,7 @@ EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned n) {
 }
 
 static int req_notify_cq(struct ibv_cq *pub, int solicited_only) {
-    return -context_of(pub->context)->ops->req_notify_cq(((struct cq *)pub)->nic, solicited_only, NULL);
+    return -QUIETLY(context_of(pub->context)->ops->req_notify_cq(((struct cq *)pub)->nic, solicited_only, NULL));
 }
 
 void completion_ops(struct verbs_context *ex, const struct rnic_ops *ops) {

@@ -96,7 +96,7 @@ static int append_all(struct list *list, const struct rnic_provider *provider) {
     int room = 16, n;
     for (;; room = n) {
         struct rnic_device_info *larger = realloc(info, (size_t)room * sizeof *info);
-        n = larger ? provider->list(larger, room, &err) : -ENOMEM;
+        n = larger ? QUIETLY(provider->list(larger, room, &err)) : -ENOMEM;
         info = larger ? larger : info;
         if (n <= room)
             break;
@@ -216,7 +216,7 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device) {
     attr.pkeys = pkeys;
     attr.num_pkeys = n > 0 ? (uint32_t)n : 0;
     if (rc >= 0)
-        rc = ((struct device *)device)->provider->open(device->name, &attr, &nic, &err);
+        rc = QUIETLY(((struct device *)device)->provider->open(device->name, &attr, &nic, &err));
     return rc < 0 ? failed_null("open_device", rc, &err) : show(nic, device);
 }
 
@@ -240,7 +240,7 @@ EXPORT struct ibv_context *ibv_import_device(int cmd_fd) {
 
 bool device_gone(struct context *c) {
     struct rnic_device_attr attr;
-    return c->ops->query_device(c->nic, &attr, NULL) == -EIO;
+    return QUIETLY(c->ops->query_device(c->nic, &attr, NULL)) == -EIO;
 }
 
 void object_add(struct ibv_context *context, enum kind kind, struct object *object) {
@@ -293,13 +293,17 @@ static void take_back(struct context *c) {
     }
 }
 
-EXPORT int ibv_close_device(struct ibv_context *context) {
-    struct context *c = context_of(context);
-    struct rnic_err err = {0};
+static int end(struct context *c, struct rnic_err *err) {
     fail_pause(true);
     take_back(c);
     fail_pause(false);
-    int rc = c->ops->close(c->nic, &err);
+    return c->ops->close(c->nic, err);
+}
+
+EXPORT int ibv_close_device(struct ibv_context *context) {
+    struct context *c = context_of(context);
+    struct rnic_err err = {0};
+    int rc = QUIETLY(end(c, &err));
     if (rc)
         return -failed("close_device", rc, &err);
     close(context->async_fd);

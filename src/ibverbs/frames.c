@@ -11,9 +11,9 @@
 /* ---------------------------------------------------------------- work queues */
 
 static int post_wq_recv(struct ibv_wq *pub, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {
-    return -context_of(pub->context)
-                ->ops->post_wq_recv(((struct wq *)pub)->nic, (const struct rnic_recv_wr *)wr,
-                                    (const struct rnic_recv_wr **)bad, NULL);
+    return -QUIETLY(context_of(pub->context)
+                        ->ops->post_wq_recv(((struct wq *)pub)->nic, (const struct rnic_recv_wr *)wr,
+                                            (const struct rnic_recv_wr **)bad, NULL));
 }
 
 static struct ibv_wq *create_wq(struct ibv_context *context, struct ibv_wq_init_attr *attr) {

@@ -226,7 +226,16 @@ void *failed_null(const char *verb, int rc, const struct rnic_err *err);
 int refused(const char *verb, int rc, const char *why);
 /* What a provider lacks is EOPNOTSUPP. */
 #define LACKS "devices of this provider do not have this verb"
-#define JUST_CALL(ops, verb, ...) ((ops)->verb ? (ops)->verb(__VA_ARGS__) : -EOPNOTSUPP)
+#define JUST_CALL(ops, verb, ...) ((ops)->verb ? QUIETLY((ops)->verb(__VA_ARGS__)) : -EOPNOTSUPP)
+/* A device's verb, and errno is what it was, whatever the device has tried meanwhile: programs read it after a verb that has
+ * succeeded, as that leaves it alone with a kernel.  failed() sets it. */
+#define QUIETLY(call)                                                                                                  \
+    ({                                                                                                                 \
+        int *errno_at_ = &errno, errno_was_ = *errno_at_;                                                              \
+        __typeof__(call) answer_ = (call);                                                                             \
+        *errno_at_ = errno_was_;                                                                                       \
+        answer_;                                                                                                       \
+    })
 /* The same for what a program has called: it may be that this call is to fail. */
 #define CALL(ops, verb, ...) (FAILS(verb) ?: JUST_CALL(ops, verb, __VA_ARGS__))
 

@@ -7,7 +7,7 @@
 
 static int take(struct ibv_cq_ex *pub) {
     struct cq *cq = (struct cq *)pub;
-    int n = context_of(pub->context)->ops->poll_cq_ex(cq->nic, 1, &cq->wc, &cq->more);
+    int n = QUIETLY(context_of(pub->context)->ops->poll_cq_ex(cq->nic, 1, &cq->wc, &cq->more));
     if (n < 1)
         return n < 0 ? -n : ENOENT;
     pub->wr_id = cq->wc.wr_id;

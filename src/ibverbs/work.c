@@ -51,7 +51,7 @@ static int post_chunk(struct ibv_qp *pub, struct ibv_send_wr **wr) {
         if (n)
             copies[n - 1].next = &copies[n];
     }
-    int rc = context_of(pub->context)->ops->post_send(((struct qp *)pub)->nic, copies, &bad, NULL);
+    int rc = QUIETLY(context_of(pub->context)->ops->post_send(((struct qp *)pub)->nic, copies, &bad, NULL));
     if (rc)
         *wr = originals[bad - copies];
     note_keys(first, *wr);
@@ -63,9 +63,9 @@ static int post_chunk(struct ibv_qp *pub, struct ibv_send_wr **wr) {
 static int post_send(struct ibv_qp *pub, struct ibv_send_wr *wr, struct ibv_send_wr **bad) {
     int rc = 0;
     if (!names_objects(pub, wr))
-        return -context_of(pub->context)
-                    ->ops->post_send(((struct qp *)pub)->nic, (const struct rnic_send_wr *)wr,
-                                     (const struct rnic_send_wr **)bad, NULL);
+        return -QUIETLY(context_of(pub->context)
+                            ->ops->post_send(((struct qp *)pub)->nic, (const struct rnic_send_wr *)wr,
+                                             (const struct rnic_send_wr **)bad, NULL));
     while (wr && !rc)
         rc = post_chunk(pub, &wr);
     if (rc)
@@ -74,21 +74,21 @@ static int post_send(struct ibv_qp *pub, struct ibv_send_wr *wr, struct ibv_send
 }
 
 static int post_recv(struct ibv_qp *pub, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {
-    return -context_of(pub->context)
-                ->ops->post_recv(((struct qp *)pub)->nic, (const struct rnic_recv_wr *)wr,
-                                 (const struct rnic_recv_wr **)bad, NULL);
+    return -QUIETLY(context_of(pub->context)
+                        ->ops->post_recv(((struct qp *)pub)->nic, (const struct rnic_recv_wr *)wr,
+                                         (const struct rnic_recv_wr **)bad, NULL));
 }
 
 static int post_srq_recv(struct ibv_srq *pub, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {
-    return -context_of(pub->context)
-                ->ops->post_srq_recv(((struct srq *)pub)->nic, (const struct rnic_recv_wr *)wr,
-                                     (const struct rnic_recv_wr **)bad, NULL);
+    return -QUIETLY(context_of(pub->context)
+                        ->ops->post_srq_recv(((struct srq *)pub)->nic, (const struct rnic_recv_wr *)wr,
+                                             (const struct rnic_recv_wr **)bad, NULL));
 }
 
 uint8_t shown_sl(const struct rnic_wc *wc) { return wc->ip_version ? (wc->ip_version == 4 ? 0xa : 0x9) : wc->sl; }
 
 static int poll_cq(struct ibv_cq *pub, int n, struct ibv_wc *wc) {
-    int got = context_of(pub->context)->ops->poll_cq(((struct cq *)pub)->nic, n, (struct rnic_wc *)wc);
+    int got = QUIETLY(context_of(pub->context)->ops->poll_cq(((struct cq *)pub)->nic, n, (struct rnic_wc *)wc));
     for (int i = 0; i < got; i++)
         wc[i].sl = shown_sl((struct rnic_wc *)&wc[i]);
     return got;

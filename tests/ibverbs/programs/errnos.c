@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * errnos.c: what calls leave in errno.  Prints what is wrong: a call that succeeds and writes errno.
+ *
+ * errnos DEVICE
+ */
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+enum { MARK = 77, BYTES = 8192, SECONDS = 30 };
+
+/* Of a call that has to succeed. */
+#define GOOD(call)                                                                                                     \
+    do {                                                                                                               \
+        errno = MARK;                                                                                                  \
+        if (call)                                                                                                      \
+            perror(#call), exit(1);                                                                                    \
+        if (errno != MARK)                                                                                             \
+            printf("%s: errno is %d\n", #call, errno);                                                                 \
+    } while (0)
+#define MADE(pointer, call) GOOD(!((pointer) = (call)))
+
+static struct ibv_context *context;
+static struct ibv_pd *pd;
+static struct ibv_comp_channel *channel;
+static struct ibv_cq *cq;
+static struct ibv_mr *mr;
+static char *memory;
+
+static int open_it(const char *name) {
+    struct ibv_device **list;
+    int i;
+    MADE(list, ibv_get_device_list(NULL));
+    for (i = 0; list[i]; i++)
+        if (!strcmp(ibv_get_device_name(list[i]), name))
+            MADE(context, ibv_open_device(list[i]));
+    ibv_free_device_list(list);
+    return context != NULL;
+}
+
+static void make(void) {
+    MADE(pd, ibv_alloc_pd(context));
+    MADE(channel, ibv_create_comp_channel(context));
+    MADE(cq, ibv_create_cq(context, 64, NULL, channel, 0));
+    memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MADE(mr, ibv_reg_mr(pd, memory, BYTES, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+}
+
+static struct ibv_qp *create_qp(void) {
+    struct ibv_qp_init_attr attr = {
+        .send_cq = cq, .recv_cq = cq, .cap = {16, 16, 1, 1, 0}, .qp_type = IBV_QPT_RC, .sq_sig_all = 1};
+    struct ibv_qp *qp;
+    MADE(qp, ibv_create_qp(pd, &attr));
+    return qp;
+}
+
+static void connect_to(struct ibv_qp *qp, const struct ibv_qp *peer) {
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
+    GOOD(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+    attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR,
+                                .path_mtu = IBV_MTU_1024,
+                                .dest_qp_num = peer->qp_num,
+                                .min_rnr_timer = 1,
+                                .ah_attr = {.port_num = 1, .is_global = 1, .grh = {.hop_limit = 1}}};
+    GOOD(ibv_query_gid(context, 1, 0, &attr.ah_attr.grh.dgid));
+    GOOD(ibv_modify_qp(qp, &attr,
+                       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                           IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+    attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7};
+    GOOD(ibv_modify_qp(qp, &attr,
+                       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+                           IBV_QP_MAX_QP_RD_ATOMIC));
+}
+
+static void wait_for(int left) {
+    time_t limit = time(NULL) + SECONDS;
+    struct ibv_wc wc;
+    int n;
+    for (; left; left -= n) {
+        GOOD((n = ibv_poll_cq(cq, 1, &wc)) < 0 || time(NULL) > limit);
+        if (n && wc.status)
+            fprintf(stderr, "%s\n", ibv_wc_status_str(wc.status)), exit(1);
+    }
+}
+
+static void use(struct ibv_qp *from, struct ibv_qp *to) {
+    struct ibv_sge sge = {(uintptr_t)memory, 64, mr->lkey};
+    struct ibv_recv_wr receive = {.sg_list = &sge, .num_sge = 1}, *bad_receive;
+    struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE}, *bad;
+    struct ibv_cq *which;
+    void *anything;
+    wr.wr.rdma.remote_addr = (uintptr_t)memory + 4096;
+    wr.wr.rdma.rkey = mr->rkey;
+    GOOD(ibv_req_notify_cq(cq, 0));
+    GOOD(ibv_post_send(from, &wr, &bad));
+    GOOD(ibv_get_cq_event(channel, &which, &anything));
+    ibv_ack_cq_events(cq, 1);
+    wait_for(1);
+    wr.opcode = IBV_WR_SEND;
+    GOOD(ibv_post_recv(to, &receive, &bad_receive));
+    GOOD(ibv_post_send(from, &wr, &bad));
+    wait_for(2);
+}
+
+static void end_qp(struct ibv_qp *qp) {
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+    GOOD(ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+    attr.qp_state = IBV_QPS_RESET;
+    GOOD(ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+    GOOD(ibv_destroy_qp(qp));
+}
+
+/* What is left is the context's to take back. */
+static void end(void) {
+    GOOD(ibv_destroy_cq(cq));
+    GOOD(ibv_destroy_comp_channel(channel));
+    GOOD(ibv_close_device(context));
+}
+
+int main(int argc, char **argv) {
+    struct ibv_qp *a, *b;
+    if (argc != 2 || !open_it(argv[1]))
+        return 2;
+    make();
+    a = create_qp();
+    b = create_qp();
+    connect_to(a, b);
+    connect_to(b, a);
+    use(a, b);
+    end_qp(a);
+    end_qp(b);
+    end();
+    return 0;
+}
