@@ -199,10 +199,20 @@ static struct ibv_mr *alloc_null_mr(struct ibv_pd *pd) {
     return failed_null("alloc_null_mr", rc, &err);
 }
 
+/* The device would take them: a region of all addresses begins at 0, one may have no bytes, and access is not looked at. */
+static bool is_refused(int flags, const void *addr, size_t length, int access) {
+    bool nowhere = (flags & IBV_REREG_MR_CHANGE_TRANSLATION) && (!addr || !length);
+    return nowhere || (access && !(flags & IBV_REREG_MR_CHANGE_ACCESS));
+}
+
 /* enum ibv_rereg_mr_err_code: a re-registration that fails has changed nothing. */
 EXPORT int ibv_rereg_mr(struct ibv_mr *pub, int flags, struct ibv_pd *pd, void *addr, size_t length, int access) {
     struct mr *mr = (struct mr *)pub;
     struct rnic_err err = {0};
+    if (is_refused(flags, addr, length, access)) {
+        refused("rereg_mr", EINVAL, "CHANGE_TRANSLATION without addr or length, or access without CHANGE_ACCESS");
+        return IBV_REREG_MR_ERR_INPUT;
+    }
     int rc = CALL(context_of(pub->context)->ops, rereg_mr, mr->nic, (uint32_t)flags, NIC(pd, pd), addr, length,
                   asked_access((unsigned)access), &err);
     if (rc) {

@@ -30,18 +30,10 @@ static void translate(const struct ibv_qp *qp, const struct ibv_send_wr *from, s
     }
 }
 
-/* What was posted of a window: its key is the new one. */
-static void note_keys(const struct ibv_send_wr *wr, const struct ibv_send_wr *end) {
-    for (; wr != end; wr = wr->next) {
-        if (wr->opcode == IBV_WR_BIND_MW)
-            wr->bind_mw.mw->rkey = wr->bind_mw.rkey;
-    }
-}
-
 /* Posts up to a chunk; *wr is what comes behind it, or the request that was refused. */
 static int post_chunk(struct ibv_qp *pub, struct ibv_send_wr **wr) {
     struct rnic_send_wr copies[CHUNK];
-    struct ibv_send_wr *originals[CHUNK], *first = *wr;
+    struct ibv_send_wr *originals[CHUNK];
     const struct rnic_send_wr *bad = NULL;
     int n = 0;
     for (; *wr && n < CHUNK; *wr = (*wr)->next, n++) {
@@ -54,23 +46,25 @@ static int post_chunk(struct ibv_qp *pub, struct ibv_send_wr **wr) {
     int rc = QUIETLY(context_of(pub->context)->ops->post_send(((struct qp *)pub)->nic, copies, &bad, NULL));
     if (rc)
         *wr = originals[bad - copies];
-    note_keys(first, *wr);
     return rc;
 }
 
 /* ---------------------------------------------------------------- queue pairs and shared queues */
 
+/* What a device does not support in a request, drivers call wrong. */
+static int as_drivers(int rc) { return rc == -EOPNOTSUPP ? EINVAL : -rc; }
+
 static int post_send(struct ibv_qp *pub, struct ibv_send_wr *wr, struct ibv_send_wr **bad) {
     int rc = 0;
     if (!names_objects(pub, wr))
-        return -QUIETLY(context_of(pub->context)
-                            ->ops->post_send(((struct qp *)pub)->nic, (const struct rnic_send_wr *)wr,
-                                             (const struct rnic_send_wr **)bad, NULL));
+        return as_drivers(QUIETLY(context_of(pub->context)
+                                      ->ops->post_send(((struct qp *)pub)->nic, (const struct rnic_send_wr *)wr,
+                                                       (const struct rnic_send_wr **)bad, NULL)));
     while (wr && !rc)
         rc = post_chunk(pub, &wr);
     if (rc)
         *bad = wr;
-    return -rc;
+    return as_drivers(rc);
 }
 
 static int post_recv(struct ibv_qp *pub, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {

@@ -124,25 +124,32 @@ int check_access(uint32_t access, uint32_t allowed, struct rnic_err *err) {
     return 0;
 }
 
-/* Brings the pages in, and finds out without a signal whether they can be read, or written.  Registration on a
- * hardware NIC pins them; software needs no physical addresses. */
-int check_mapped(void *addr, uint64_t length, uint32_t access, struct rnic_err *err) {
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
 #endif
+
+static int populate(void *at, size_t length, int how) { return madvise(at, length, how) ? errno : 0; }
+
+/* Brings the pages in, and finds out without a signal whether they can be read, or written.  Registration on a
+ * hardware NIC pins them; software needs no physical addresses. */
+int check_mapped(void *addr, uint64_t length, uint32_t access, struct rnic_err *err) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)addr & ~(page - 1);
     uintptr_t to = ((uintptr_t)addr + length + page - 1) & ~(page - 1);
     bool writes = access & RNIC_ACCESS_LOCAL_WRITE;
+    int error;
     if (!length)
         return 0;
     if ((uintptr_t)addr + length < (uintptr_t)addr || to <= from)
         return fail(err, -EINVAL, "the range wraps around the address space");
-    if (madvise((void *)from, to - from, writes ? MADV_POPULATE_WRITE : MADV_POPULATE_READ) == 0 || errno == EINVAL)
-        return 0; /* EINVAL: before Linux 5.14, or memory that cannot be populated, such as a device's */
-    if (errno == ENOMEM || errno == EFAULT)
+    error = populate((void *)from, to - from, writes ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+    if (error == EINVAL && writes && !populate((void *)from, to - from, MADV_POPULATE_READ))
+        error = EFAULT;            /* it is there, and read-only */
+    if (!error || error == EINVAL) /* before Linux 5.14, or memory that cannot be populated, such as a device's */
+        return 0;
+    if (error == ENOMEM || error == EFAULT)
         return fail(err, -EFAULT, "the memory is not mapped%s", writes ? ", or may not be written" : "");
-    return fail(err, -errno, "the memory cannot be used: %s", strerror(errno));
+    return fail(err, -error, "the memory cannot be used: %s", strerror(error));
 }
 
 struct mr *new_mr(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t access) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * errnos.c: what calls leave in errno.  Prints what is wrong: a call that succeeds and writes errno.
+ * manners.c: what calls leave alone.  Prints what is wrong: a call that succeeds and writes errno, or one that
+ * fails in another way than with libibverbs and drivers of hardware.
  *
- * errnos DEVICE
+ * manners DEVICE
  */
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -25,6 +26,15 @@ enum { MARK = 77, BYTES = 8192, SECONDS = 30 };
             printf("%s: errno is %d\n", #call, errno);                                                                 \
     } while (0)
 #define MADE(pointer, call) GOOD(!((pointer) = (call)))
+
+/* Of one that has to fail: what it returns, and errno; 0: it sets none. */
+#define FAILS(call, returned, error)                                                                                   \
+    do {                                                                                                               \
+        errno = MARK;                                                                                                  \
+        long got_ = (long)(call);                                                                                      \
+        if (got_ != (returned) || errno != (error ? error : MARK))                                                     \
+            printf("%s: %ld, errno is %d\n", #call, got_, errno);                                                      \
+    } while (0)
 
 static struct ibv_context *context;
 static struct ibv_pd *pd;
@@ -49,7 +59,7 @@ static void make(void) {
     MADE(channel, ibv_create_comp_channel(context));
     MADE(cq, ibv_create_cq(context, 64, NULL, channel, 0));
     memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    MADE(mr, ibv_reg_mr(pd, memory, BYTES, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+    MADE(mr, ibv_reg_mr(pd, memory, BYTES, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_MW_BIND));
 }
 
 static struct ibv_qp *create_qp(void) {
@@ -116,6 +126,51 @@ static void end_qp(struct ibv_qp *qp) {
     GOOD(ibv_destroy_qp(qp));
 }
 
+static void refused_memory(void) {
+    char *fixed = mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct ibv_mr *read_only;
+    FAILS(ibv_reg_mr(pd, fixed, BYTES, IBV_ACCESS_LOCAL_WRITE), 0, EFAULT);
+    FAILS(ibv_reg_mr(pd, fixed + 5, 10, IBV_ACCESS_LOCAL_WRITE), 0, EFAULT);
+    MADE(read_only, ibv_reg_mr(pd, fixed, BYTES, 0));
+    GOOD(ibv_dereg_mr(read_only));
+    FAILS(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, NULL, 0, 0), IBV_REREG_MR_ERR_INPUT, EINVAL);
+    FAILS(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, NULL, BYTES, 0), IBV_REREG_MR_ERR_INPUT, EINVAL);
+    FAILS(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, memory, 0, 0), IBV_REREG_MR_ERR_INPUT, EINVAL);
+    FAILS(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, memory, BYTES, IBV_ACCESS_LOCAL_WRITE),
+          IBV_REREG_MR_ERR_INPUT, EINVAL);
+    GOOD(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, memory, BYTES, 0));
+}
+
+static void refused_work(struct ibv_qp *qp) {
+    struct ibv_send_wr wr = {.opcode = (enum ibv_wr_opcode)99}, *bad = NULL;
+    FAILS(ibv_post_send(qp, &wr, &bad) == EINVAL && bad == &wr, 1, 0);
+    wr.opcode = IBV_WR_TSO;
+    FAILS(ibv_post_send(qp, &wr, &bad), EINVAL, 0);
+}
+
+/* The window's key is the program's own record: work requests change it with no driver. */
+static void windows(struct ibv_qp *qp) {
+    struct ibv_mw *mw;
+    struct ibv_send_wr wr = {.opcode = IBV_WR_BIND_MW}, invalidate = {.opcode = IBV_WR_LOCAL_INV}, *bad;
+    uint32_t key;
+    int i;
+    MADE(mw, ibv_alloc_mw(pd, IBV_MW_TYPE_2));
+    wr.bind_mw.mw = mw;
+    wr.bind_mw.bind_info = (struct ibv_mw_bind_info){mr, (uintptr_t)memory, 64, IBV_ACCESS_REMOTE_WRITE};
+    for (i = 0; i < 2; i++) {
+        key = mw->rkey;
+        wr.bind_mw.rkey = ibv_inc_rkey(key);
+        GOOD(ibv_post_send(qp, &wr, &bad));
+        wait_for(1);
+        if (mw->rkey != key)
+            printf("ibv_post_send has changed the window's key\n");
+        mw->rkey = invalidate.invalidate_rkey = wr.bind_mw.rkey;
+        GOOD(ibv_post_send(qp, &invalidate, &bad));
+        wait_for(1);
+    }
+    GOOD(ibv_dealloc_mw(mw));
+}
+
 /* What is left is the context's to take back. */
 static void end(void) {
     GOOD(ibv_destroy_cq(cq));
@@ -133,6 +188,9 @@ int main(int argc, char **argv) {
     connect_to(a, b);
     connect_to(b, a);
     use(a, b);
+    refused_memory();
+    refused_work(a);
+    windows(a);
     end_qp(a);
     end_qp(b);
     end();
