@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
-from errno import EADDRNOTAVAIL, EINVAL, EOPNOTSUPP
+from errno import EADDRINUSE, EADDRNOTAVAIL, EINVAL, EOPNOTSUPP
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from rnic.rdmacm.ibcm.link import Link
 from rnic.rdmacm.ibcm.lookup import IbLookup
 from rnic.rdmacm.ibcm.ports import Ports
 from rnic.rdmacm.ibcm.processes import Meetings
+from rnic.rdmacm.ibcm.unsettled import Port, Unsettled
 from rnic.rdmacm.names import EventType
 from rnic.rdmacm.service import Claim, ConnectionService, Refusal
 from rnic.verbs.ah import GID, AHAttr
@@ -64,6 +65,7 @@ class IbService(ConnectionService):
             self.gsi = undo.enter_context(closing(Gsi(agent.context, agent.pd)))
             self.ports = Ports(agent.context)
             self.cm = cm.IbCm(agent.context.cm_slot(), agent.attr.node_guid)
+            self.unsettled = Unsettled(self.cm.table)
             self.meetings = Meetings(agent, self.cm, self.gsi)
             undo.pop_all()
 
@@ -74,7 +76,13 @@ class IbService(ConnectionService):
 
     def claim(self, one: CmId, local: Inet, port: int) -> Claim:
         """Bind a port, by the name that its listener has on this host."""
-        return self.ports.claim(one, local, port)
+        try:
+            name = self.ports.claim(one, local, port)
+        except VerbsError as error:
+            if error.errno != EADDRINUSE or not self.unsettled.give_up(service_id(one.ps, port)):
+                raise
+            name = self.ports.claim(one, local, port)
+        return Port(name, self.unsettled)
 
     def take_port(self, ps: PortSpace, ip: IP, verb: str) -> int:
         """A port of a block of this process."""
@@ -181,6 +189,7 @@ class IbService(ConnectionService):
                 raise
             except Exception as error:
                 self.agent.mistake(f"{event.type.name} of {event.source!r}", error)
+        self.unsettled.release()
 
     def hear(self, data: bytes, source: Peer) -> None:
         """Handle a datagram, and deliver its events before the next datagram changes more.
@@ -233,5 +242,6 @@ class IbService(ConnectionService):
         self.meetings.processes.close()
 
     def close(self) -> None:
-        """Queue pair 1, when its last datagrams have been sent."""
+        """Names that are left; and queue pair 1, when its last datagrams have been sent."""
+        self.unsettled.close()
         self.gsi.close()

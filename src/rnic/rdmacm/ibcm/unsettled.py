@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ports that are closed while requests to them are open.
+
+A peer repeats its request until it has the answer. A request finds its process by the name of its port. So
+the name stays until each request that has come is settled: repeated ones find their exchange, and new ones
+are refused. Meanwhile other processes cannot bind the port; this one can.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import rnic.cm as cm
+from rnic.records import Record
+
+if TYPE_CHECKING:
+    from rnic._nic import nic
+
+_OPEN = (*cm.HALF_OPEN, cm.State.SIDR_REQ_RCVD)
+
+
+class _Kept(Record):
+    name: nic.Listener
+    asked: list[cm.Exchange]  # those that were open when the port was closed
+
+
+class Unsettled:
+    """The names of such ports; under the registry's lock."""
+
+    def __init__(self, table: cm.ConnTable) -> None:
+        self._table = table
+        self._kept: list[_Kept] = []
+
+    def keep(self, name: nic.Listener) -> None:
+        """Close a name when the requests to its service are settled."""
+        asked = [one for one in self._table.exchanges() if _service(one) == name.service_id]
+        self._kept.append(_Kept(name, asked))
+        self.release()
+
+    def release(self) -> None:
+        """Close the names whose requests are settled."""
+        for kept in list(self._kept):
+            while kept.asked and _service(kept.asked[-1]) is None:
+                kept.asked.pop()
+            if not kept.asked:
+                self._close(kept)
+
+    def give_up(self, service_id: int) -> bool:
+        """Close the names of a service: an id of this process binds its port again. Returns whether there
+        were any.
+        """
+        those = [kept for kept in self._kept if kept.name.service_id == service_id]
+        for kept in those:
+            self._close(kept)
+        return bool(those)
+
+    def close(self) -> None:
+        """Close all."""
+        for kept in list(self._kept):
+            self._close(kept)
+
+    def _close(self, kept: _Kept) -> None:
+        kept.name.close()
+        self._kept.remove(kept)
+
+
+class Port:
+    """A port that an id has bound."""
+
+    def __init__(self, name: nic.Listener, unsettled: Unsettled) -> None:
+        self._name: nic.Listener | None = name
+        self._unsettled = unsettled
+
+    def close(self) -> None:
+        """Give the port back; a second call does nothing."""
+        if self._name is not None:
+            self._unsettled.keep(self._name)
+            self._name = None
+
+
+def _service(one: cm.Exchange) -> int | None:
+    """The service that a peer has asked for, while its request is open."""
+    if one.state not in _OPEN or not isinstance(one, cm.Connection | cm.Resolution) or one.req is None:
+        return None
+    return one.req.service_id
