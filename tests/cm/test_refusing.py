@@ -79,6 +79,16 @@ def test_a_port_without_listener_is_an_invalid_service_id() -> None:
     assert (rej.reason, rej.local_comm_id) == (RejReason.INVALID_SERVICE_ID, 0)
 
 
+def test_a_port_of_its_own_without_listener_is_an_invalid_service_id() -> None:
+    fabric = Fabric()
+    client = fabric.node("client")
+    for qpn in (1, 2):
+        call(fabric, client, to="client", local_qpn=qpn)
+    fabric.run()
+    reasons = [event.message.reason for event in client.events if isinstance(event.message, Rej)]
+    assert reasons == [RejReason.INVALID_SERVICE_ID] * 2
+
+
 def test_peers_that_call_each_other_are_both_refused_as_unsupported() -> None:
     fabric = Fabric()
     one, two = fabric.node("one"), fabric.node("two")

@@ -111,7 +111,7 @@ def _req(cm: IbCm, req: Req, at: _Received) -> None:
 def _refuse(cm: IbCm, req: Req, listener: Listener | None, at: _Received) -> None:
     if listener is not None:
         reason = RejReason.INVALID_TRANSPORT_TYPE
-    elif cm.table.is_calling(req.service_id, at.source):
+    elif req.local_ca_guid != cm.ca_guid and cm.table.is_calling(req.service_id, at.source):
         reason = RejReason.UNSUPPORTED  # both ends call: the peer-to-peer model would join them
     else:
         reason = RejReason.INVALID_SERVICE_ID
