@@ -9,10 +9,13 @@ import select
 import socket
 from typing import Any, Self
 
+from rnic.rdmacm import EventType
 from rnic.ucma import layouts
-from rnic.ucma.layouts import ANSWER, CONN_PARAM, HEADER, Cmd, Layout
+from rnic.ucma.layouts import ANSWER, CONN_PARAM, HEADER, SOCKADDR_IN, Cmd, Layout
 
 ROOM = 4096  # for answers
+HOST = "127.0.0.1"
+QP_NUM, OTHER_QP_NUM = 0x1234, 0x5678
 SECONDS = 60  # that only a server that hangs takes
 
 
@@ -88,3 +91,37 @@ class Device:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def sockaddr(port: int, host: str = HOST) -> bytes:
+    return SOCKADDR_IN.write(family=socket.AF_INET, port=port.to_bytes(2, "big"), addr=socket.inet_aton(host))
+
+
+def param(data: bytes = b"", qp_num: int = QP_NUM, **more: int) -> bytes:
+    return layouts.CONN_PARAM.write(
+        qp_num=qp_num, private_data=data, private_data_len=len(data), valid=1, **more
+    )
+
+
+def listening(device: Device, ps: int = 0x106, uid: int = 7) -> tuple[int, int]:
+    """An id that listens, and its port."""
+    number = device.create_id(ps, uid)
+    device.good(Cmd.BIND_IP, layouts.BIND_IP, id=number, addr=sockaddr(0))
+    device.good(Cmd.LISTEN, layouts.LISTEN, id=number, backlog=5)
+    route = layouts.ROUTE_RESP.read(device.good(Cmd.QUERY_ROUTE, layouts.QUERY, id=number))
+    return number, int.from_bytes(SOCKADDR_IN.read(route["src_addr"])["port"], "big")
+
+
+def resolved(device: Device, port: int, ps: int = 0x106, uid: int = 9) -> int:
+    """An id that is ready to connect."""
+    number = device.create_id(ps, uid)
+    device.good(Cmd.RESOLVE_IP, layouts.RESOLVE_IP, id=number, dst_addr=sockaddr(port), timeout_ms=2000)
+    assert event_kind(device) == (EventType.ADDR_RESOLVED, number)
+    device.good(Cmd.RESOLVE_ROUTE, layouts.RESOLVE_ROUTE, id=number, timeout_ms=2000)
+    assert event_kind(device) == (EventType.ROUTE_RESOLVED, number)
+    return number
+
+
+def event_kind(device: Device) -> tuple[int, int]:
+    event = device.event()
+    return event["event"], event["id"]

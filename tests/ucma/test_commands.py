@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import random
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,63 +13,13 @@ import pytest
 from rnic.rdmacm import ConnParam, EventChannel, EventType, create_id
 from rnic.rdmacm.registry import registry
 from rnic.ucma import Server, layouts
-from rnic.ucma.layouts import HEADER, MISSING, SOCKADDR_IB, SOCKADDR_IN, SOCKADDR_IN6, Cmd
+from rnic.ucma.layouts import HEADER, MISSING, SOCKADDR_IB, SOCKADDR_IN6, Cmd
 from rnic.ucma.sockaddrs import AF_IB
-from ucma.client import Device
+from rnic.wire import RejReason
+from ucma.client import HOST, OTHER_QP_NUM, QP_NUM, Device, event_kind, listening, param, resolved, sockaddr
 from waiting import until
 
-HOST = "127.0.0.1"
 UDP = 0x111
-QP_NUM, OTHER_QP_NUM = 0x1234, 0x5678
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Iterator[str]:
-    """The socket of a server."""
-    where = str(tmp_path / "ucma")
-    with Server(where):
-        yield where
-
-
-@pytest.fixture
-def device(path: str) -> Iterator[Device]:
-    """An open device file."""
-    with Device(path) as one:
-        yield one
-
-
-def sockaddr(port: int, host: str = HOST) -> bytes:
-    return SOCKADDR_IN.write(family=socket.AF_INET, port=port.to_bytes(2, "big"), addr=socket.inet_aton(host))
-
-
-def param(data: bytes = b"", qp_num: int = QP_NUM, **more: int) -> bytes:
-    return layouts.CONN_PARAM.write(
-        qp_num=qp_num, private_data=data, private_data_len=len(data), valid=1, **more
-    )
-
-
-def listening(device: Device, ps: int = 0x106, uid: int = 7) -> tuple[int, int]:
-    """An id that listens, and its port."""
-    number = device.create_id(ps, uid)
-    device.good(Cmd.BIND_IP, layouts.BIND_IP, id=number, addr=sockaddr(0))
-    device.good(Cmd.LISTEN, layouts.LISTEN, id=number, backlog=5)
-    route = layouts.ROUTE_RESP.read(device.good(Cmd.QUERY_ROUTE, layouts.QUERY, id=number))
-    return number, int.from_bytes(SOCKADDR_IN.read(route["src_addr"])["port"], "big")
-
-
-def resolved(device: Device, port: int, ps: int = 0x106, uid: int = 9) -> int:
-    """An id that is ready to connect."""
-    number = device.create_id(ps, uid)
-    device.good(Cmd.RESOLVE_IP, layouts.RESOLVE_IP, id=number, dst_addr=sockaddr(port), timeout_ms=2000)
-    assert event_kind(device) == (EventType.ADDR_RESOLVED, number)
-    device.good(Cmd.RESOLVE_ROUTE, layouts.RESOLVE_ROUTE, id=number, timeout_ms=2000)
-    assert event_kind(device) == (EventType.ROUTE_RESOLVED, number)
-    return number
-
-
-def event_kind(device: Device) -> tuple[int, int]:
-    event = device.event()
-    return event["event"], event["id"]
 
 
 def connected(device: Device) -> tuple[int, int, int]:
@@ -106,6 +55,20 @@ def test_connection_from_request_to_disconnect(device: Device) -> None:
     assert device.destroy_id(caller) == 4
     assert device.destroy_id(accepted) == 2
     assert device.destroy_id(listener) == 1
+
+
+def test_accept_that_fails_rejects(device: Device) -> None:
+    _, port = listening(device)
+    caller = resolved(device, port)
+    device.good(Cmd.CONNECT, layouts.CONNECT, id=caller, conn_param=param())
+    request = device.event()["id"]
+    for _ in range(2):  # the second time nothing is left to accept
+        fields = {"id": request, "conn_param": param(bytes(197))}
+        assert device.command(Cmd.ACCEPT, layouts.ACCEPT, **fields)[0] == -errno.EINVAL
+    event = device.event()
+    assert (event["event"], event["id"]) == (EventType.REJECTED, caller)
+    assert event["status"] == RejReason.CONSUMER_DEFINED
+    assert not device.bytes_waiting()
 
 
 @pytest.mark.parametrize("state", [1, 2, 3])
@@ -280,17 +243,6 @@ def test_request_without_a_next_listener_is_refused(device: Device) -> None:
     device.destroy_id(listener)
     device.good(Cmd.CONNECT, layouts.CONNECT, id=caller, conn_param=param())
     assert event_kind(device) == (EventType.REJECTED, caller)
-
-
-def test_port_of_a_destroyed_listener_can_call(device: Device) -> None:
-    listener, port = listening(device)
-    device.destroy_id(listener)
-    one = device.create_id()
-    device.good(Cmd.BIND_IP, layouts.BIND_IP, id=one, addr=sockaddr(port))
-    device.good(Cmd.RESOLVE_IP, layouts.RESOLVE_IP, id=one, dst_addr=sockaddr(9), timeout_ms=2000)
-    assert event_kind(device) == (EventType.ADDR_RESOLVED, one)
-    route = layouts.ROUTE_RESP.read(device.good(Cmd.QUERY_ROUTE, layouts.QUERY, id=one))
-    assert SOCKADDR_IN.read(route["src_addr"])["port"] == port.to_bytes(2, "big")
 
 
 # ---------------------------------------------------------------------- the end of a program

@@ -6,6 +6,7 @@ A command that cannot be carried out raises VerbsError with the errno that the k
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable
 from errno import EADDRINUSE, EAGAIN, EINVAL, ENODATA, ENOSPC, ENOSYS, EOPNOTSUPP
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rnic.enums import EventType as AsyncEventType
 from rnic.enums import QPState, QPType
 from rnic.errors import VerbsError
+from rnic.log import Log
 from rnic.rdmacm import CmId, Event, EventType, IdState, JoinFlags, Option, PortSpace, create_id
 from rnic.rdmacm.connecting import DEFAULT_BACKLOG
 from rnic.records import Record
@@ -25,6 +27,8 @@ from rnic.ucma.parking import Parking
 
 if TYPE_CHECKING:
     from rnic.rdmacm.sockaddr import SockAddr
+
+_log = Log("rnic.ucma")
 
 MOST_TIMEOUT_MS = (1 << 31) - 1
 REJECTED_BY_PROGRAM, REJECTED_ECE = 28, 35  # reasons of a REJ that a program can give (IBA 12.6.7.2)
@@ -52,6 +56,16 @@ class Commands:
         self.table.remove_all(file)
         self.parking.clear(file)
 
+    def expire(self, now: int) -> None:
+        """Listeners that were destroyed a moment ago go, also those that an id has taken over which does not
+        listen.
+        """
+        for handle in self.parking.expire(now):
+            try:
+                self._part(handle)
+            except VerbsError as error:
+                _log.warning("%r has lost its port: %s", handle.one, error)
+
     def run(self, file: File, message: bytes) -> tuple[bytes, int, File]:
         """Carry out a command: the data of the answer, their address in the program, and the file that may
         have fewer events now.
@@ -71,8 +85,8 @@ class Commands:
             raise refuse(EINVAL, f"{row.layout.names}: {head['in']} bytes are too few")
         if head["out"] < row.room:
             raise refuse(ENOSPC, f"{head['out']} bytes are too few for the answer")
-        self._failures.meet(Cmd(head["cmd"]))
         fields = row.layout.read(body[: head["in"]])
+        self._failures.meet(Cmd(head["cmd"]), fields)
         fields["rest"] = body[head["in"] :]
         fields["room"] = head["out"]
         handle = self.table.find_anywhere(fields["id"]) if head["cmd"] == Cmd.MIGRATE_ID else None
@@ -98,7 +112,8 @@ class Commands:
     def destroy_id(self, file: File, fields: dict[str, Any]) -> bytes:
         """rdma_destroy_id(3)."""
         handle = self._find(file, fields)
-        if handle.one.state is IdState.LISTEN:
+        taken_over = self.parking.settle(handle)
+        if handle.one.state is IdState.LISTEN and not taken_over:
             self.table.forget(handle)
             self.parking.park(handle.one, file)
         else:
@@ -119,12 +134,12 @@ class Commands:
         handle = self._find(file, fields)
         addr = sockaddrs.need(fields["addr"], fields.get("addr_size"))
         before = handle.one
-        adopted = self.parking.take(before.ps, addr) if before.state is IdState.IDLE else None
+        adopted = self.parking.take(before.ps, addr, handle) if before.state is IdState.IDLE else None
         if adopted is None:
             self._bind(before, addr)
             return b""
         adopted.options, adopted.context = before.options, handle
-        handle.one, handle.is_adopted = adopted, True
+        handle.one = adopted
         before.destroy()
         return b""
 
@@ -139,8 +154,8 @@ class Commands:
 
     def _part(self, handle: Handle) -> None:
         """An id that took over a listener does something else: it is bound in the ordinary way."""
-        if handle.is_adopted:
-            adopted, handle.is_adopted = handle.one, False
+        if self.parking.settle(handle):
+            adopted = handle.one
             handle.one = create_id(handle.file.channel, adopted.ps, qp_type=adopted.qp_type, context=handle)
             handle.one.options = adopted.options
             adopted.destroy()
@@ -198,8 +213,7 @@ class Commands:
         """rdma_listen(3); a backlog that is no number, as C has it, is the longest."""
         handle, backlog = self._find(file, fields), fields["backlog"]
         backlog = backlog if 0 < backlog < 1 << 31 else DEFAULT_BACKLOG
-        if handle.is_adopted:
-            handle.is_adopted = False
+        if self.parking.settle(handle):
             handle.one.backlog = backlog
             handle.one.migrate_id(file.channel)
         else:
@@ -217,7 +231,9 @@ class Commands:
         return b""
 
     def accept(self, file: File, fields: dict[str, Any]) -> bytes:
-        """rdma_accept(3); without parameters rdma_establish(3)."""
+        """rdma_accept(3); without parameters rdma_establish(3). As with the kernel, the peer is refused if it
+        fails.
+        """
         handle = self._find(file, fields)
         one = handle.one
         is_valid, param = structs.conn_param(fields["conn_param"])
@@ -231,6 +247,8 @@ class Commands:
                 one.establish()
         except VerbsError:
             handle.uid = uid_before
+            with contextlib.suppress(VerbsError):  # nothing waits for an answer
+                one.reject()
             raise
         return b""
 

@@ -6,10 +6,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 from rnic.errors import VerbsError
 from rnic.ucma.layouts import Cmd
+from rnic.ucma.sockaddrs import AF_IB, family_of
+from rnic.wire import PortSpace
 
 # What a call of librdmacm writes first.
 _CALLS = {
@@ -55,13 +57,22 @@ class Failures:
         self._rules = [rule for rule in rules if rule.call in _CALLS.values()]
         self._called: Counter[str] = Counter()
 
-    def meet(self, command: Cmd) -> None:
+    def meet(self, command: Cmd, fields: dict[str, Any]) -> None:
         """A program has called. Raises VerbsError if this call is to fail."""
         call = _CALLS.get(command)
-        if call is None or not self._rules:
+        if call is None or not self._rules or _is_probe(command, fields):
             return
         self._called[call] += 1
         for rule in self._rules:
             if rule.call == call and rule.hits(self._called[call]):
                 text = f"{call}: call {self._called[call]} is to fail: {os.strerror(rule.errno)}"
                 raise VerbsError(rule.errno, text, "rdma_cm")
+
+
+def _is_probe(command: Cmd, fields: dict[str, Any]) -> bool:
+    """Whether librdmacm calls, before the first call of the program: it tries to bind an id of RDMA_PS_IB to
+    an address of InfiniBand.
+    """
+    if command is Cmd.CREATE_ID:
+        return bool(fields["ps"] == PortSpace.IB)
+    return command in (Cmd.BIND_IP, Cmd.BIND) and family_of(fields["addr"]) == AF_IB

@@ -30,7 +30,6 @@ class Handle:
         self.file = file
         self.reported = 0  # events that the program has fetched
         self.groups: set[int] = set()  # the numbers of its memberships
-        self.is_adopted = False  # bound by taking over a listener: LISTEN goes on from there
 
 
 class Membership:

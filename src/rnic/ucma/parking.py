@@ -4,6 +4,7 @@
 Some programs take one connection, destroy the listener, and listen again for the next one, while the peer
 calls already (perftest). A kernel is quick enough for that; this server shares its processor with both
 programs. So a listener stays for a moment. Requests wait there, for the next listener or to be refused.
+An id that is bound to its port takes it over, and has the rest of the moment to listen.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rnic.records import Record
 if TYPE_CHECKING:
     from rnic.rdmacm import PortSpace
     from rnic.rdmacm.sockaddr import SockAddr
-    from rnic.ucma.files import File
+    from rnic.ucma.files import File, Handle
 
 STAY_NS = 100 * 10**6
 
@@ -34,32 +35,41 @@ class Parking:
     def __init__(self) -> None:
         self._channel = EventChannel()
         self._parked: list[_Parked] = []
+        self._taken: dict[Handle, int] = {}  # who has taken one over and does not listen yet, and until when
 
     def park(self, one: CmId, file: File) -> None:
         """Keep a listener, with the requests that its program has not fetched."""
         one.migrate_id(self._channel)
         self._parked.append(_Parked(one, file, monotonic_ns() + STAY_NS))
 
-    def take(self, ps: PortSpace, addr: SockAddr) -> CmId | None:
-        """The listener at an address, for another one."""
+    def take(self, ps: PortSpace, addr: SockAddr, by: Handle) -> CmId | None:
+        """The listener at an address, for an id that is bound to it."""
         for parked in self._parked:
             if parked.one.ps is ps and parked.one.get_local_addr() == addr:
                 self._parked.remove(parked)
+                self._taken[by] = parked.until
                 return parked.one
         return None
+
+    def settle(self, by: Handle) -> bool:
+        """An id listens, or does something else. Returns whether it had taken over a listener."""
+        return self._taken.pop(by, None) is not None
 
     @property
     def deadline(self) -> int | None:
         """When to call expire()."""
-        return min((parked.until for parked in self._parked), default=None)
+        return min((*(parked.until for parked in self._parked), *self._taken.values()), default=None)
 
-    def expire(self, now: int) -> None:
-        """Destroy those whose time is over."""
+    def expire(self, now: int) -> list[Handle]:
+        """Destroy those whose time is over. Returns the ids that have taken one over and do not listen."""
         self._destroy([parked for parked in self._parked if parked.until <= now])
+        return [by for by, until in self._taken.items() if until <= now]
 
     def clear(self, file: File | None = None) -> None:
         """Destroy all, or those of a file: its program has gone."""
         self._destroy([parked for parked in self._parked if file in (None, parked.file)])
+        if file is not None:
+            self._taken = {by: until for by, until in self._taken.items() if by.file is not file}
 
     def __bool__(self) -> bool:
         return bool(self._parked)

@@ -87,7 +87,7 @@ class Server:
             due = parking.deadline
             found = self._poll.poll(None if due is None else max(0.0, (due - monotonic_ns()) / 1e9))
             if due is not None:
-                parking.expire(monotonic_ns())
+                self._commands.expire(monotonic_ns())
             for fd, _ in found:
                 try:
                     self._serve(fd)

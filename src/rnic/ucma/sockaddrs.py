@@ -19,11 +19,16 @@ AF_IB = 27
 _PKEY = b"\xff\xff"
 
 
+def family_of(data: bytes) -> int:
+    """The family of an address."""
+    return int.from_bytes(data[:2], sys.byteorder)
+
+
 def read(data: bytes) -> SockAddr | None:
     """An address, None if there is none (family 0). Raises VerbsError: EINVAL for a family that rnic does not
     have, ENODEV for an address of InfiniBand, as no device has it.
     """
-    family = int.from_bytes(data[:2], sys.byteorder)
+    family = family_of(data)
     if family == socket.AF_INET:
         four = SOCKADDR_IN.read(data)
         return str(IPv4Address(four["addr"])), int.from_bytes(four["port"], "big")
