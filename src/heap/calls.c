@@ -3,28 +3,15 @@
  * The functions of libc that hand out memory.  Only those that align are looked at: whoever asks for whole pages is likely
  * to register them.  The others must know memory of the heap when it comes back.
  */
-#include <dlfcn.h>
 #include <errno.h>
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "heap.h"
-
-#define EXPORT __attribute__((visibility("default")))
-
-/* The function of the next library that has it, looked up at the first call. */
-#define NEXT(name)                                                                                                     \
-    ({                                                                                                                 \
-        static _Atomic(void *) known_;                                                                                 \
-        void *found_ = atomic_load_explicit(&known_, memory_order_relaxed);                                            \
-        if (!found_) {                                                                                                 \
-            found_ = dlsym(RTLD_NEXT, #name);                                                                          \
-            atomic_store_explicit(&known_, found_, memory_order_relaxed);                                              \
-        }                                                                                                              \
-        (__typeof__(&name))found_;                                                                                     \
-    })
+#include "next.h"
 
 void free_sized(void *at, size_t size); /* of C23 */
 void free_aligned_sized(void *at, size_t alignment, size_t size);
@@ -117,4 +104,11 @@ EXPORT void *reallocarray(void *at, size_t count, size_t size) {
         return realloc(at, bytes);
     errno = ENOMEM;
     return NULL;
+}
+
+/* Of anonymous memory both leave zeros, sooner or later; of a file they leave what was there, or fail. */
+EXPORT int madvise(void *at, size_t bytes, int advice) {
+    if ((advice == MADV_DONTNEED || advice == MADV_FREE) && heap_has(at))
+        return heap_forget(at, bytes) ? 0 : -1;
+    return NEXT(madvise)(at, bytes, advice);
 }

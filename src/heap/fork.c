@@ -1,82 +1,70 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A child's memory is its own from the fork on, but a mapping of a file stays common.  So the heap is copied before the fork,
- * when all others that prepare for it have done so and hold their locks, and the child puts the copy in its place.
+ * when all others that prepare for it have done so and hold their locks, and the child puts the copy in its place.  The heap
+ * of a child is over: it hands out nothing.
  */
-#include <fcntl.h>
-#include <string.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "heap.h"
 
-static uint8_t *copy; /* of all that is mapped; NULL: there is none */
+static bool copied;      /* what is mapped, to the spare addresses */
+static sigset_t signals; /* of the thread that forks: a handler in the child may write only when it has its memory */
 
-static void copy_part(off_t from, off_t to) {
-    while (from < to) {
-        ssize_t n = pread(heap.fd, copy + from, (size_t)(to - from), from);
-        if (n <= 0)
-            break;
-        from += n;
-    }
+static bool map_spare(int protection) {
+    int how = MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    return mmap(heap_spare(), heap.mapped, protection, how, -1, 0) != MAP_FAILED;
 }
 
-/* What has never been written has no memory, and is not read. */
-static void copy_file(void) {
-    off_t end = (off_t)heap.mapped, from = lseek(heap.fd, 0, SEEK_DATA), to;
-    for (; from >= 0 && from < end; from = lseek(heap.fd, to, SEEK_DATA)) {
-        to = lseek(heap.fd, from, SEEK_HOLE);
-        to = to < from || to > end ? end : to;
-        copy_part(from, to);
-        if (to == end)
-            break;
-    }
+static bool copy(void) {
+    if (!map_spare(PROT_READ | PROT_WRITE))
+        return false;
+    madvise(heap_spare(), heap.mapped, MADV_HUGEPAGE); /* a fault for each page would take longer than to copy it */
+    return own_copy(0, heap.mapped, heap_spare());
 }
 
 static void before(void) {
-    pthread_mutex_lock(&heap.lock);
-    if (heap.fd < 0 || !heap.mapped)
-        return;
-    copy = mmap(NULL, heap.mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (copy == MAP_FAILED)
-        copy = NULL;
-    else
-        madvise(copy, heap.mapped, MADV_HUGEPAGE); /* a fault for each page would take longer than to copy it */
-    if (!copy)
-        return;
-    if (heap_is_open())
-        copy_file();
-    else
-        memcpy(copy, heap_base(), heap.mapped);
+    sigset_t all, were;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &were);
+    heap_lock_for_fork();
+    signals = were;
+    copied = heap.fd >= 0 && heap.mapped && copy();
+}
+
+static void let_go(void) {
+    sigset_t were = signals;
+    heap_unlock_after_fork();
+    pthread_sigmask(SIG_SETMASK, &were, NULL);
 }
 
 static void in_parent(void) {
-    if (copy)
-        munmap(copy, heap.mapped);
-    copy = NULL;
-    pthread_mutex_unlock(&heap.lock);
+    if (heap.fd >= 0 && heap.mapped)
+        map_spare(PROT_NONE);
+    let_go();
 }
 
 /* Without a copy it would write into its parent's memory: a child that cannot have its own ends, as one that needs memory
  * and does not get it. */
 static void in_child(void) {
     static const char text[] = "rnic: no memory for a copy of the heap in a forked child\n";
-    if (heap.mapped && heap.fd >= 0) {
-        void *at = copy ? mremap(copy, heap.mapped, heap.mapped, MREMAP_MAYMOVE | MREMAP_FIXED, heap_base()) : NULL;
-        if (at != heap_base()) {
-            (void)!write(2, text, sizeof text - 1);
-            _exit(127);
-        }
-    }
+    bool shares = heap.fd >= 0 && heap.mapped;
     if (heap_is_open())
         close(heap.fd);
+    if (shares && !(copied && own_replace(0, heap.mapped, heap_spare()))) {
+        (void)!write(2, text, sizeof text - 1);
+        _exit(127);
+    }
     heap.fd = -1;
-    copy = NULL;
-    pthread_mutex_unlock(&heap.lock);
+    if (heap.state == HEAP_USABLE)
+        heap.state = HEAP_OVER;
+    let_go();
 }
 
-/* When the library is loaded: of what prepares for a fork the first that was registered is the last.  Others, as a device, hold
- * locks of their own when they ask for ours. */
+/* When the library is loaded, ahead of all others (its meson.build): of what prepares for a fork the first that was registered
+ * is the last, and in a child the first.  Others, as a device, hold locks of their own when they ask for ours. */
 __attribute__((constructor)) static void watch_forks(void) {
     heap.watches_forks = !pthread_atfork(before, in_parent, in_child);
 }

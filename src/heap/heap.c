@@ -6,10 +6,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "nic_heap.h"
@@ -18,14 +20,18 @@
 #define GIVEN_BACK (256u << 10) /* bytes of a run from which its memory goes back to the system */
 #define OUT_OF_THE_WAY 600      /* descriptors below are left to the program, if it may have so many */
 
-struct heap heap = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
+struct heap heap = {.fd = -1};
 _Atomic uintptr_t heap_range[2];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local __attribute__((tls_model("initial-exec"))) bool forks; /* this thread, with the lock */
+
+enum { BEGINS = 1, TOLD = 2, OWN = 4 };
+static uint8_t is[PAGES]; /* BEGINS: a used run; TOLD: peers may use it; OWN: it is not the file's any more */
 
 static uint32_t run[PAGES]; /* of a first or last page: pages * 2, + 1: used */
 static uint32_t pages;      /* all */
 static uint32_t next_fit;   /* the run where the next search begins */
 static uint32_t largest;    /* no free run has more pages */
-static enum { UNUSED, USABLE, UNUSABLE } state;
 
 static uint32_t length_of(uint32_t i) { return run[i] / 2; }
 static bool is_used(uint32_t i) { return run[i] & 1; }
@@ -33,6 +39,26 @@ static bool is_used(uint32_t i) { return run[i] & 1; }
 static void mark(uint32_t i, uint32_t n, bool used) {
     if (n)
         run[i] = run[i + n - 1] = n * 2 + used;
+}
+
+void heap_lock(void) {
+    if (!forks)
+        pthread_mutex_lock(&lock);
+}
+
+void heap_unlock(void) {
+    if (!forks)
+        pthread_mutex_unlock(&lock);
+}
+
+void heap_lock_for_fork(void) {
+    pthread_mutex_lock(&lock);
+    forks = heap.forking = true;
+}
+
+void heap_unlock_after_fork(void) {
+    forks = heap.forking = false;
+    pthread_mutex_unlock(&lock);
 }
 
 /* ---------------------------------------------------------------- the file and its mapping */
@@ -60,23 +86,23 @@ static int open_file(void) {
     return -1;
 }
 
-/* Addresses alone; the base is aligned as far as anybody may ask. */
+/* Addresses alone, with the spare ones; the base is aligned as far as anybody may ask. */
 static uint8_t *reserve(void) {
-    size_t bytes = HEAP_BYTES + HEAP_ALIGNED;
+    size_t all = 2 * (size_t)HEAP_BYTES, bytes = all + HEAP_ALIGNED;
     uint8_t *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED)
         return NULL;
     size_t before = -(uintptr_t)at % HEAP_ALIGNED;
     if (before)
         munmap(at, before);
-    munmap(at + before + HEAP_BYTES, HEAP_ALIGNED - before);
+    munmap(at + before + all, HEAP_ALIGNED - before);
     return at + before;
 }
 
 static void begin(void) {
     uint8_t *base = NULL;
     heap.page = (size_t)sysconf(_SC_PAGESIZE);
-    state = UNUSABLE;
+    heap.state = HEAP_OVER;
     if (!is_unlimited(RLIMIT_AS) || !is_unlimited(RLIMIT_FSIZE))
         return;
     heap.fd = open_file();
@@ -92,7 +118,14 @@ static void begin(void) {
     mark(0, pages, false);
     atomic_store(&heap_range[0], (uintptr_t)base);
     atomic_store(&heap_range[1], (uintptr_t)base + HEAP_BYTES);
-    state = USABLE;
+    heap.state = HEAP_USABLE;
+}
+
+void rnic_heap_begin(void) {
+    heap_lock();
+    if (heap.state == HEAP_UNUSED && heap.watches_forks && !heap.forking)
+        begin();
+    heap_unlock();
 }
 
 bool heap_is_open(void) {
@@ -100,17 +133,14 @@ bool heap_is_open(void) {
     return heap.fd >= 0 && fstat(heap.fd, &st) == 0 && st.st_ino == heap.inode;
 }
 
-/* A child has no file. */
 static bool map_up_to(size_t bytes) {
     size_t to = (bytes + HEAP_STEP - 1) / HEAP_STEP * HEAP_STEP, more = to - heap.mapped;
-    bool in_file = heap.fd >= 0;
     if (bytes <= heap.mapped)
         return true;
-    if (in_file && !heap_is_open())
+    if (!heap_is_open())
         return false;
-    void *at = mmap(heap_base() + heap.mapped, more, PROT_READ | PROT_WRITE,
-                    MAP_FIXED | (in_file ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS), in_file ? heap.fd : -1,
-                    in_file ? (off_t)heap.mapped : 0);
+    void *at = mmap(heap_base() + heap.mapped, more, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_SHARED, heap.fd,
+                    (off_t)heap.mapped);
     if (at == MAP_FAILED)
         return false;
     heap.mapped = to;
@@ -146,6 +176,7 @@ static void *take(uint32_t n, uint32_t aligned) {
     uint32_t end = first + length_of(first);
     mark(first, at - first, false);
     mark(at, n, true);
+    is[at] |= BEGINS;
     mark(at + n, end - at - n, false);
     next_fit = at;
     return heap_base() + at * heap.page;
@@ -155,29 +186,61 @@ void *heap_take(size_t alignment, size_t bytes) {
     void *at = NULL;
     if (alignment > HEAP_ALIGNED || bytes > HEAP_BYTES)
         return NULL;
-    pthread_mutex_lock(&heap.lock);
-    if (state == UNUSED && heap.watches_forks) /* not yet in constructors that run before ours */
-        begin();
-    if (state == USABLE)
+    heap_lock();
+    if (heap.state == HEAP_USABLE && !heap.forking)
         at = take((uint32_t)((bytes + heap.page - 1) / heap.page),
                   alignment > heap.page ? (uint32_t)(alignment / heap.page) : 1);
-    pthread_mutex_unlock(&heap.lock);
+    heap_unlock();
     return at;
 }
 
 static uint32_t index_of(const void *at) { return (uint32_t)((size_t)((const uint8_t *)at - heap_base()) / heap.page); }
 
-/* Of what nobody uses any more: of the file, or of a child's own memory.  A short run is soon used again. */
+/* Nobody else changes a run that is used. */
+static uint32_t begin_of(const void *at) {
+    static const char text[] = "rnic: free or realloc of memory that is not allocated, or not at its begin\n";
+    uint32_t i = index_of(at);
+    if ((uintptr_t)at % heap.page == 0 && is[i] & BEGINS)
+        return i;
+    (void)!write(2, text, sizeof text - 1);
+    abort();
+}
+
+/* MADV_REMOVE needs memory that can be written.  The system is asked itself, as madvise() is ours. */
+static bool clear(uint32_t i, uint32_t n) {
+    uint8_t *at = heap_base() + i * heap.page;
+    if (heap.fd < 0 || is[i] & OWN)
+        return syscall(SYS_madvise, at, n * heap.page, MADV_DONTNEED) == 0;
+    int how = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+    if (heap_is_open())
+        return fallocate(heap.fd, how, (off_t)(i * heap.page), (off_t)(n * heap.page)) == 0;
+    return syscall(SYS_madvise, at, n * heap.page, MADV_REMOVE) == 0;
+}
+
+/* In parts that are the file's or not. */
+static bool clear_all(uint32_t i, uint32_t n) {
+    bool done = true;
+    for (uint32_t end = i + n, next; i < end && done; i = next) {
+        for (next = i + 1; next < end && !((is[i] ^ is[next]) & OWN); next++)
+            ;
+        done = clear(i, next - i);
+    }
+    return done;
+}
+
+/* Of what nobody uses any more.  A short run is soon used again. */
 static void give_back(uint32_t i, uint32_t n) {
-    size_t bytes = n * heap.page;
-    if (bytes >= GIVEN_BACK)
-        madvise(heap_base() + i * heap.page, bytes, heap.fd >= 0 ? MADV_REMOVE : MADV_DONTNEED);
+    if (n * heap.page >= GIVEN_BACK)
+        clear_all(i, n);
+    is[i] &= (uint8_t)~BEGINS;
+    for (uint32_t k = i; k < i + n; k++)
+        is[k] &= (uint8_t)~TOLD;
 }
 
 void heap_give(void *at) {
     int before = errno;
-    pthread_mutex_lock(&heap.lock);
-    uint32_t i = index_of(at), n = length_of(i), end = i + n;
+    heap_lock();
+    uint32_t i = begin_of(at), n = length_of(i), end = i + n;
     give_back(i, n);
     if (end < pages && !is_used(end))
         end += length_of(end);
@@ -187,20 +250,84 @@ void heap_give(void *at) {
     if (next_fit > i && next_fit < end)
         next_fit = i;
     largest = end - i > largest ? end - i : largest;
-    pthread_mutex_unlock(&heap.lock);
+    heap_unlock();
     errno = before;
 }
 
-/* Nobody else changes a run that is used. */
-size_t heap_size(const void *at) { return length_of(index_of(at)) * heap.page; }
+size_t heap_size(const void *at) { return length_of(begin_of(at)) * heap.page; }
+
+/* ---------------------------------------------------------------- what a program does with its memory */
+
+static bool is_mapped(const void *at, size_t bytes) {
+    size_t offset = (size_t)((const uint8_t *)at - heap_base());
+    return heap_has(at) && offset < heap.mapped && bytes <= heap.mapped - offset;
+}
+
+bool heap_forget(void *at, size_t bytes) {
+    heap_lock();
+    bool good = (uintptr_t)at % heap.page == 0 && is_mapped(at, bytes);
+    bool done = good && clear_all(index_of(at), (uint32_t)((bytes + heap.page - 1) / heap.page));
+    heap_unlock();
+    if (!good)
+        errno = EINVAL;
+    return done;
+}
+
+/* Memory that peers may use stays. */
+static bool may_leave(uint32_t i, uint32_t n) {
+    bool may = heap.fd >= 0 && !heap.forking;
+    for (uint32_t k = i; k < i + n; k++)
+        may = may && !(is[k] & (TOLD | OWN));
+    return may;
+}
+
+static void leave_file(uint32_t i, uint32_t n) {
+    size_t bytes = n * heap.page, from = i * heap.page;
+    void *copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (copy == MAP_FAILED)
+        return;
+    if (own_copy(from, from + bytes, copy) && own_replace(from, from + bytes, copy)) {
+        clear(i, n);
+        for (uint32_t k = i; k < i + n; k++)
+            is[k] |= OWN;
+    } else
+        munmap(copy, bytes);
+}
+
+void heap_leave_file(const void *at) {
+    int before = errno;
+    if (!heap_has(at))
+        return;
+    heap_lock();
+    uint32_t i = index_of(at);
+    while (i && !(is[i] & BEGINS))
+        i--;
+    if (index_of(at) - i < length_of(i) && may_leave(i, length_of(i)))
+        leave_file(i, length_of(i));
+    heap_unlock();
+    errno = before;
+}
+
+static bool is_in_file(uint32_t i, uint32_t end) {
+    for (; i < end; i++)
+        if (is[i] & OWN)
+            return false;
+    return heap_is_open();
+}
 
 bool rnic_heap_find(const void *addr, uint64_t length, int *fd, uint64_t *offset) {
     if (!heap_has(addr))
         return false;
-    pthread_mutex_lock(&heap.lock);
+    heap_lock();
     *offset = (uint64_t)((const uint8_t *)addr - heap_base());
-    bool found = *offset < heap.mapped && length <= heap.mapped - *offset && heap_is_open();
     *fd = heap.fd;
-    pthread_mutex_unlock(&heap.lock);
+    bool found = false;
+    if (is_mapped(addr, length)) {
+        uint32_t i = index_of(addr), end = (uint32_t)((*offset + length + heap.page - 1) / heap.page);
+        found = is_in_file(i, end);
+        for (; found && i < end; i++)
+            is[i] |= TOLD;
+    }
+    heap_unlock();
     return found;
 }

@@ -3,12 +3,15 @@
  * librnic_heap.so: memory that programs ask for in whole pages lies in a file, which peers on this host map when it is
  * registered.  So their READs and WRITEs are copies without a system call, as in the device's own memory.
  *
- *   heap.c   pages of the file: who has which
- *   fork.c   a forked child gets a copy of its own
- *   calls.c  the functions of libc that hand out memory
+ *   heap.c    pages of the file: who has which
+ *   own.c     pages of the file that become the process' own memory
+ *   fork.c    all of them do so in a forked child
+ *   calls.c   the functions of libc that hand out memory
+ *   stacks.c  those that make a stack of it
  *
- * It stands in front of libc in each program of `rnic run`, which may never use a device.  Memory of the heap behaves as
- * libc's, for each thread and each child.  What the heap does not hand out is libc's.
+ * It stands in front of libc in each program of `rnic run`, and hands out nothing before the process has opened a device:
+ * many never do, and who does must be careful with forks anyway.  Memory of the heap behaves as libc's, for each thread and
+ * each child.  What the heap does not hand out is libc's.
  */
 #ifndef RNIC_HEAP_H
 #define RNIC_HEAP_H
@@ -24,12 +27,13 @@
 #define HEAP_ALIGNED (1u << 20) /* the largest alignment: whoever wants more wants huge pages, which the file has not */
 
 struct heap {
-    bool watches_forks;   /* else there is no heap; written when the library is loaded */
-    pthread_mutex_t lock; /* of all that follows */
+    bool watches_forks; /* else there is no heap; written when the library is loaded */
+    enum { HEAP_UNUSED, HEAP_USABLE, HEAP_OVER } state; /* under the lock, as all that follows */
     int fd;               /* the file; -1: there is none, and what is mapped is this process' alone */
     uint64_t inode;       /* of the file: programs close descriptors that are not theirs */
     size_t page;          /* bytes */
     size_t mapped;        /* bytes from the base on */
+    bool forking;         /* what is handed out now, the child would not have */
 };
 extern struct heap heap;
 
@@ -40,14 +44,31 @@ static inline bool heap_has(const void *at) {
            (uintptr_t)at >= atomic_load_explicit(&heap_range[0], memory_order_relaxed);
 }
 static inline uint8_t *heap_base(void) { return (uint8_t *)heap_range[0]; }
+/* As many addresses as the heap has, for a copy: a limit that the program sets later leaves them to it. */
+static inline uint8_t *heap_spare(void) { return heap_base() + HEAP_BYTES; }
+
+/* A thread that forks holds the lock already, while handlers of the program run. */
+void heap_lock(void);
+void heap_unlock(void);
+void heap_lock_for_fork(void);
+void heap_unlock_after_fork(void);
 
 /* Whole pages, not zeroed; NULL: the heap does not have them.  alignment: a power of two */
 void *heap_take(size_t alignment, size_t bytes);
-/* Of what heap_take() has returned: back, and how many bytes it has. */
+/* Of what heap_take() has returned: back, and how many bytes it has.  Anything else ends the process, as in libc. */
 void heap_give(void *at);
 size_t heap_size(const void *at);
 
+/* Whole pages of the heap are zero from now on; false: not so, see errno. */
+bool heap_forget(void *at, size_t bytes);
+/* Of the allocation where `at` lies, if it is the heap's: it is no part of the file any more, unless a peer may use it. */
+void heap_leave_file(const void *at);
+
 /* Under the lock: is the descriptor still the file? */
 bool heap_is_open(void);
+
+/* own.c, under the lock, of bytes of the heap: a copy of them, and the copy in their place, with their protections. */
+bool own_copy(size_t from, size_t to, uint8_t *copy);
+bool own_replace(size_t from, size_t to, uint8_t *copy);
 
 #endif

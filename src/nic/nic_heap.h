@@ -2,6 +2,8 @@
  *
  * Memory of the program that lies in a file, so that peers on this host can map it: librnic_heap.so (src/heap), if the
  * program has been started with it, hands it out and knows where it is.
+ *
+ * Both functions are NULL without the library.
  */
 #ifndef RNIC_NIC_HEAP_H
 #define RNIC_NIC_HEAP_H
@@ -11,7 +13,10 @@
 
 #define RNIC_HEAP_NAME "rnic-heap" /* of the file, for memfd_create(2) */
 
-/* The descriptor of the file and the place of the bytes in it; false: they do not lie there.  NULL without the library. */
+/* The program has opened a device: memory may lie in the file from now on.  Who never does so has libc's alone. */
+__attribute__((weak, visibility("default"))) void rnic_heap_begin(void);
+
+/* The descriptor of the file and the place of the bytes in it; false: they do not lie there. */
 __attribute__((weak, visibility("default"))) bool rnic_heap_find(const void *addr, uint64_t length, int *fd,
                                                                  uint64_t *offset);
 

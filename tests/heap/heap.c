@@ -3,6 +3,8 @@
  * heap.c: what a program sees of memory that it allocates in whole pages, under librnic_heap.so.
  *
  * heap WHAT: one of the functions at the end; 0 if all is right.
+ *
+ * It says itself that it has opened a device, or not.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -10,6 +12,7 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -17,7 +20,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #define NEED(what)                                                                                                     \
@@ -33,6 +38,12 @@ typedef bool find_fn(const void *, uint64_t, int *, uint64_t *);
 
 static int fd;
 static uint64_t offset;
+
+static void begin(void) {
+    void (*opened)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "rnic_heap_begin");
+    NEED(opened);
+    opened();
+}
 
 static bool lies_in_file(const void *at, size_t bytes) {
     find_fn *find = (find_fn *)dlsym(RTLD_DEFAULT, "rnic_heap_find");
@@ -77,6 +88,11 @@ static void places(void) {
     at = aligned_alloc(16 * PAGE, PAGE);
     NEED(lies_in_file(at, PAGE) && (uintptr_t)at % (16 * PAGE) == 0);
     free(at);
+    char *between = pages(PAGE); /* at what is not aligned that far */
+    at = aligned_alloc(16 * PAGE, PAGE);
+    NEED(lies_in_file(at, PAGE) && (uintptr_t)at % (16 * PAGE) == 0);
+    free(at);
+    free(between);
     at = memalign(64, MIB);
     NEED(!lies_in_file(at, 1));
     free(at);
@@ -100,8 +116,10 @@ static void sizes(void) {
     NEED(is_all(at, PAGE, 1) && lies_in_file(at, 100 * PAGE));
     fill(at, 100 * PAGE, 3);
     NEED(is_all(next, PAGE, 2));
-    at = reallocarray(at, 10, 10);
-    NEED(is_all(at, 100, 3));
+    char *small = reallocarray(at, 10, 10), *after = pages(PAGE);
+    NEED(small != at && is_all(small, 100, 3) && malloc_usable_size(small) == PAGE);
+    free(after);
+    at = small;
     volatile size_t most = SIZE_MAX / 2;
     NEED(!reallocarray(at, most, 4) && errno == ENOMEM && is_all(at, 100, 3));
     at = realloc(at, ALL); /* too long for the heap */
@@ -261,22 +279,292 @@ static void closed(void) {
     free(at);
 }
 
-static void limited(void) {
-    struct rlimit limit = {1 << 30, 1 << 30};
-    NEED(!setrlimit(RLIMIT_FSIZE, &limit));
-    char *at = pages(PAGE);
-    NEED(!lies_in_file(at, PAGE));
+/* In a child; its end as waitpid() tells it. */
+static int end_of(void (*what)(char *), char *at) {
+    int status;
+    pid_t pid = fork();
+    if (!pid) {
+        what(at);
+        _exit(0);
+    }
+    NEED(waitpid(pid, &status, 0) == pid);
+    return status;
+}
+
+static void writes(char *at) { *at = 2; }
+
+static void returns(char *at) {
+    ((void (*)(void))at)();
+    NEED(!mprotect(at, PAGE, PROT_READ | PROT_WRITE));
+    NEED(!mprotect(at + PAGE, PAGE, PROT_READ | PROT_WRITE) && is_all(at + PAGE, PAGE, 7));
+    NEED(at[3 * PAGE] == 1 && at[4 * PAGE] == 1);
+    at[3 * PAGE] = 3; /* another mapping, which is common */
+}
+
+static void protections(void) {
+    int status;
+    char *at = pages(5 * PAGE);
+    fill(at, 5 * PAGE, 1);
+    fill(at + PAGE, PAGE, 7);
+    *at = (char)0xc3; /* return, on x86 */
+    char *common = mmap(at + 3 * PAGE, PAGE, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(common != MAP_FAILED);
+    *common = 1;
+    NEED(!mprotect(at + PAGE, PAGE, PROT_NONE));
+#ifdef __x86_64__
+    NEED(!mprotect(at, PAGE, PROT_READ | PROT_EXEC));
+    for (int closes = 0; closes < 2; closes++) {
+        NEED(end_of(returns, at) == 0 && *common == 3);
+        *common = 1;
+        NEED(lies_in_file(at, 1) == !closes && (closes || !close(fd))); /* the second time without the file */
+    }
+#endif
+    status = end_of(writes, at + PAGE);
+    NEED(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+}
+
+/* ---------------------------------------------------------------- handlers of the program */
+
+static char *kept, *common;
+
+static void prepare(void) {
+    free(kept);
+    kept = pages(PAGE);
+    *kept = *common = 1;
+}
+static void in_parent(void) { *common = 0; }
+static void in_child(void) {
+    NEED(*common == 1 && *kept == 1);
+    *common = *kept = 2;
+}
+
+/* Handlers that a constructor registers use memory of the heap. */
+__attribute__((constructor)) static void prepare_for_forks(int argc, char **argv) {
+    if (argc == 2 && !strcmp(argv[1], "handlers"))
+        pthread_atfork(prepare, in_parent, in_child);
+}
+
+static void sees_two(char *at) { NEED(at == common && *common == 2 && *kept == 2); }
+
+static void handlers(void) {
+    kept = pages(PAGE);
+    common = pages(PAGE);
+    NEED(end_of(sees_two, common) == 0 && *common == 0 && *kept == 1 && lies_in_file(kept, 1));
+}
+
+/* ---------------------------------------------------------------- stacks */
+
+static ucontext_t back, there;
+static volatile int handled;
+
+static void fork_here(void) {
+    volatile int mine = 1;
+    for (int i = 0; i < 3; i++) {
+        int status;
+        pid_t pid = fork();
+        if (!pid) {
+            mine = 2;
+            _exit(mine == 2 ? 7 : 8);
+        }
+        NEED(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 7 && mine == 1);
+    }
+}
+
+static void *fork_in_thread(void *arg) {
+    fork_here();
+    return arg;
+}
+
+static void fork_in_handler(int signal) {
+    handled = signal;
+    fork_here();
+}
+
+static void stacks(void) {
+    char *at = pages(MIB);
+    pthread_attr_t attr;
+    pthread_t thread;
+    at[0] = 5;
+    NEED(lies_in_file(pages(PAGE), PAGE));
+    NEED(!pthread_attr_init(&attr) && !pthread_attr_setstack(&attr, at + PAGE, MIB - PAGE));
+    NEED(at[0] == 5 && !lies_in_file(at, 1));
+    NEED(!pthread_create(&thread, &attr, fork_in_thread, NULL) && !pthread_join(thread, NULL));
+    free(at);
+
+    at = pages(2 * MIB);
+    NEED(!mprotect(at, PAGE, PROT_NONE) && !getcontext(&there));
+    there.uc_stack = (stack_t){.ss_sp = at + PAGE, .ss_size = MIB};
+    there.uc_link = &back;
+    makecontext(&there, fork_here, 0);
+    NEED(!swapcontext(&back, &there));
+    NEED(!mprotect(at, PAGE, PROT_READ | PROT_WRITE));
+    free(at);
+
+    at = pages(MIB);
+    stack_t stack = {.ss_sp = at, .ss_size = MIB};
+    struct sigaction action = {.sa_handler = fork_in_handler, .sa_flags = SA_ONSTACK};
+    NEED(!sigaltstack(&stack, NULL) && !sigaction(SIGUSR1, &action, NULL) && !raise(SIGUSR1) && handled);
+}
+
+/* ---------------------------------------------------------------- what else a program does with memory */
+
+static void forgets(char *at) {
+    fill(at, 2 * PAGE, 1);
+    NEED(!madvise(at, PAGE, MADV_DONTNEED) && is_all(at, PAGE, 0) && is_all(at + PAGE, PAGE, 1));
+    NEED(!madvise(at + PAGE, PAGE, MADV_FREE));
+    NEED(madvise(at + 1, PAGE, MADV_DONTNEED) && errno == EINVAL);
+}
+
+static void forgotten(void) {
+    char *at = pages(2 * PAGE);
+    forgets(at);
+    NEED(!mprotect(at, PAGE, PROT_READ) && !madvise(at, PAGE, MADV_DONTNEED) && is_all(at, PAGE, 0));
+    NEED(!mprotect(at, PAGE, PROT_READ | PROT_WRITE));
+    NEED(end_of(forgets, at) == 0);
+}
+
+static void gives(char *at) {
+    free(at);
+    NEED(is_all(at, MIB, 0));
+}
+
+/* Long runs are no memory any more; a child's are not its parent's. */
+static void given(void) {
+    struct stat st;
+    char *at = pages(MIB);
+    fill(at, MIB, 1);
+    NEED(lies_in_file(at, MIB) && !fstat(fd, &st) && st.st_blocks >= MIB / 512);
+    NEED(end_of(gives, at) == 0 && is_all(at, MIB, 1));
+    errno = 77;
+    free(at);
+    NEED(errno == 77 && !fstat(fd, &st) && st.st_blocks == 0);
+}
+
+static void frees_again(char *at) {
+    free(at);
     free(at);
 }
+static void frees_inside(char *at) { free(at + PAGE); }
+static void frees_unaligned(char *at) { free(at + 16); }
+static void grows_inside(char *at) { at = realloc(at + PAGE, 10); }
+
+static void wrong(void) {
+    void (*const what[])(char *) = {frees_again, frees_inside, frees_unaligned, grows_inside};
+    char *inner = pages(2 * PAGE);
+    free(pages(PAGE));
+    free(inner); /* what a page was does not count */
+    char *at = pages(4 * PAGE);
+    for (size_t i = 0; i < sizeof what / sizeof *what; i++) {
+        int status = end_of(what[i], at);
+        NEED(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+    }
+}
+
+static bool has_file(void) {
+    char name[64], text[64];
+    for (int i = 3; i < 1024; i++) {
+        snprintf(name, sizeof name, "/proc/self/fd/%d", i);
+        ssize_t n = readlink(name, text, sizeof text - 1);
+        if (n > 0 && memmem(text, (size_t)n, "rnic-heap", 9))
+            return true;
+    }
+    return false;
+}
+
+static void has_none(char *at) {
+    NEED(!has_file() && at[0] == 1);
+    at = pages(PAGE);
+    begin();
+    NEED(!has_file() && !lies_in_file(at, 1) && !lies_in_file(pages(PAGE), 1));
+}
+
+static void descriptor(void) {
+    char *at = pages(PAGE);
+    at[0] = 1;
+    NEED(has_file() && end_of(has_none, at) == 0);
+}
+
+/* Before a device is open, nothing is of the heap. */
+static void unused(void) {
+    char *at = pages(PAGE);
+    NEED(!lies_in_file(at, 1) && !has_file());
+    begin();
+    NEED(lies_in_file(pages(PAGE), 1) && !lies_in_file(at, 1));
+    free(at);
+}
+
+/* ---------------------------------------------------------------- limits */
+
+static size_t address_space(void) {
+    unsigned long n = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    NEED(f && fscanf(f, "%lu", &n) == 1);
+    fclose(f);
+    return n * PAGE;
+}
+
+static void limit_to(int what, size_t bytes) {
+    struct rlimit limit = {bytes, bytes};
+    NEED(!setrlimit((__rlimit_resource_t)what, &limit));
+}
+
+static void is_one(char *at) { NEED(is_all(at, 20 * MIB, 1)); }
+
+/* A limit that comes later leaves the copies of children away from what it counts. */
+static void limited_later(void) {
+    char *at = pages(20 * MIB);
+    fill(at, 20 * MIB, 1);
+    limit_to(RLIMIT_AS, address_space() + MIB);
+    for (int i = 0; i < 2; i++)
+        NEED(end_of(is_one, at) == 0);
+}
+
+/* A child that gets no copy does not go on. */
+static void no_copy(void) {
+    char *at = pages(20 * MIB);
+    fill(at, 20 * MIB, 1);
+    limit_to(RLIMIT_AS, address_space() - MIB); /* the program has more than it may */
+    int status = end_of(writes, at);
+    NEED(WIFEXITED(status) && WEXITSTATUS(status) == 127 && at[0] == 1);
+}
+
+static void limited_by(int what, size_t bytes) {
+    limit_to(what, bytes);
+    begin();
+    char *at = pages(PAGE);
+    NEED(!lies_in_file(at, PAGE) && !has_file());
+    free(at);
+}
+static void limited_file(void) { limited_by(RLIMIT_FSIZE, 1 << 30); }
+static void limited_space(void) { limited_by(RLIMIT_AS, 4ul << 30); }
 
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*does)(void);
-    } all[] = {{"places", places}, {"sizes", sizes},   {"room", room},      {"threads", threads},
-               {"forks", forks},   {"closed", closed}, {"limited", limited}};
+        bool begins; /* itself */
+    } all[] = {{"places", places, false},
+               {"sizes", sizes, false},
+               {"room", room, false},
+               {"threads", threads, false},
+               {"forks", forks, false},
+               {"closed", closed, false},
+               {"protections", protections, false},
+               {"handlers", handlers, false},
+               {"stacks", stacks, false},
+               {"forgotten", forgotten, false},
+               {"given", given, false},
+               {"wrong", wrong, false},
+               {"descriptor", descriptor, false},
+               {"unused", unused, true},
+               {"limited later", limited_later, false},
+               {"no copy", no_copy, false},
+               {"limited file", limited_file, true},
+               {"limited space", limited_space, true}};
     for (size_t i = 0; argc == 2 && i < sizeof all / sizeof *all; i++) {
         if (!strcmp(argv[1], all[i].name)) {
+            if (!all[i].begins)
+                begin();
             all[i].does();
             return 0;
         }

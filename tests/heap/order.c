@@ -34,11 +34,10 @@ struct side {
     union ibv_gid gid;
 };
 
-static void open_side(struct side *s, struct ibv_device *device, char *memory) {
+static void open_side(struct side *s, char *memory) {
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT,
                                .port_num = PORT,
                                .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
-    NEED((s->context = ibv_open_device(device)));
     NEED(!ibv_query_gid(s->context, PORT, 0, &s->gid));
     NEED((s->pd = ibv_alloc_pd(s->context)));
     NEED((s->cq = ibv_create_cq(s->context, DEPTH, NULL, NULL, 0)));
@@ -166,6 +165,7 @@ int main(int argc, char **argv) {
         register_beside_forks(*list);
         return 0;
     }
+    NEED((writer.context = ibv_open_device(*list)) && (target.context = ibv_open_device(*list)));
     for (int i = 0; i < 2; i++) {
         if (strcmp(argv[2], "heap"))
             NEED((memory[i] = malloc(MOST)));
@@ -174,8 +174,8 @@ int main(int argc, char **argv) {
         memset(memory[i], 0, MOST);
     }
     posted = argc > 3 ? (unsigned)atoi(argv[3]) : 1;
-    open_side(&writer, *list, memory[0]);
-    open_side(&target, *list, memory[1]);
+    open_side(&writer, memory[0]);
+    open_side(&target, memory[1]);
     connect_to(&writer, &target);
     connect_to(&target, &writer);
     NEED(!pthread_create(&poller, NULL, poll_last_bytes, NULL));

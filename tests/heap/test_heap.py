@@ -29,6 +29,8 @@ STRICT = (
     "-fno-builtin",
     "-pthread",
 )
+SIDES = """places sizes room threads forks closed protections handlers stacks forgotten given wrong descriptor unused""".split()
+SIDES += ["limited later", "no copy", "limited file", "limited space"]
 WAYS = {
     "mapped": ("on", True, "heap"),
     "mapped, many at once": ("on", True, "heap 100"),
@@ -69,7 +71,7 @@ def run(program: Path, *words: str, heap: bool = True, **more: str) -> None:
     assert done.returncode == 0, f"{done.returncode}\n{done.stdout}"
 
 
-@pytest.mark.parametrize("what", ["places", "sizes", "room", "threads", "forks", "closed", "limited"])
+@pytest.mark.parametrize("what", SIDES)
 def test_memory_is_as_libcs(programs: Path, what: str) -> None:
     run(programs / "heap", what)
 

@@ -8,6 +8,7 @@
 
 #include "base/fail.h"
 #include "dev/dev.h"
+#include "nic_heap.h"
 #include "qp/ah.h"
 
 /* For completion queues, see queue/cq.h. */
@@ -106,11 +107,14 @@ static int open_device(const struct rnic_device_info *info, const struct rnic_op
     int rc = net_find(&dev->net, info->netdev, err);
     if (!rc)
         rc = open_parts(dev, attr ? attr : &defaults, err);
-    if (rc)
+    if (rc) {
         close_parts(dev);
-    else
-        *out = dev;
-    return rc;
+        return rc;
+    }
+    if (rnic_heap_begin)
+        rnic_heap_begin();
+    *out = dev;
+    return 0;
 }
 
 int device_open(const char *name, const struct rnic_open_attr *attr, const struct rnic_provider *provider,

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Pages of the file become memory of this process alone: a copy of them, and then the copy in their place.  Programs change
+ * protections, map other files over their memory, and close descriptors that are not theirs.
+ */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "heap.h"
+#include "nic_heap.h"
+
+#define SHORT_LINE 256 /* bytes of a line of /proc/self/maps that are looked at */
+
+/* ---------------------------------------------------------------- the copy */
+
+static bool copy_part(off_t from, off_t to, uint8_t *copy) {
+    while (from < to) {
+        ssize_t n = pread(heap.fd, copy, (size_t)(to - from), from);
+        if (n <= 0)
+            return false;
+        from += n;
+        copy += n;
+    }
+    return true;
+}
+
+/* What has never been written has no memory, and is not read. */
+static bool copy_file(off_t first, off_t end, uint8_t *copy) {
+    off_t from = lseek(heap.fd, first, SEEK_DATA);
+    while (from >= 0 && from < end) {
+        off_t to = lseek(heap.fd, from, SEEK_HOLE);
+        to = to < from || to > end ? end : to;
+        if (!copy_part(from, to, copy + (from - first)))
+            return false;
+        from = to == end ? -1 : lseek(heap.fd, to, SEEK_DATA);
+    }
+    return true;
+}
+
+/* The program has closed the file.  This also reads pages that it has protected; what is not mapped any more is left out. */
+static bool copy_memory(size_t from, size_t to, uint8_t *copy) {
+    int fd = open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    for (size_t done = 0; done < to - from;) {
+        ssize_t n = pread(fd, copy + done, to - from - done, (off_t)(uintptr_t)(heap_base() + from + done));
+        done += n > 0 ? (size_t)n : heap.page - done % heap.page;
+    }
+    close(fd);
+    return true;
+}
+
+bool own_copy(size_t from, size_t to, uint8_t *copy) {
+    return heap_is_open() ? copy_file((off_t)from, (off_t)to, copy) : copy_memory(from, to, copy);
+}
+
+/* ---------------------------------------------------------------- in place of the file */
+
+/* What is replaced: bytes of the heap. */
+struct place {
+    size_t from, to;
+    uint8_t *copy;
+};
+
+static bool put(const struct place *p, size_t from, size_t to, int protection) {
+    uint8_t *at = heap_base() + from;
+    void *moved = mremap(p->copy + (from - p->from), to - from, to - from, MREMAP_MAYMOVE | MREMAP_FIXED, at);
+    return moved == at && (protection == (PROT_READ | PROT_WRITE) || mprotect(at, to - from, protection) == 0);
+}
+
+static int protection_of(const char *rights) {
+    return (rights[0] == 'r' ? PROT_READ : 0) | (rights[1] == 'w' ? PROT_WRITE : 0) | (rights[2] == 'x' ? PROT_EXEC : 0);
+}
+
+/* A line of /proc/self/maps: "from-to rights offset device inode name", addresses in hexadecimal. */
+static bool put_line(const struct place *p, const char *line) {
+    char *rest;
+    uintptr_t base = (uintptr_t)heap_base(), from = strtoul(line, &rest, 16), to;
+    if (*rest != '-')
+        return true;
+    to = strtoul(rest + 1, &rest, 16);
+    if (to <= base + p->from || from >= base + p->to || !strstr(rest, "/memfd:" RNIC_HEAP_NAME))
+        return true;
+    from = from > base + p->from ? from - base : p->from;
+    to = to < base + p->to ? to - base : p->to;
+    return put(p, from, to, protection_of(rest + 1));
+}
+
+bool own_replace(size_t from, size_t to, uint8_t *copy) {
+    struct place place = {from, to, copy};
+    char read_[1024], line[SHORT_LINE];
+    size_t length = 0;
+    ssize_t n = -1;
+    bool done = true;
+    int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) /* nobody can say how they are protected */
+        return put(&place, from, to, PROT_READ | PROT_WRITE);
+    while (done && (n = read(fd, read_, sizeof read_)) > 0) {
+        for (ssize_t i = 0; i < n && done; i++) {
+            if (length < sizeof line - 1)
+                line[length++] = read_[i];
+            if (read_[i] != '\n')
+                continue;
+            line[length] = 0;
+            length = 0;
+            done = put_line(&place, line);
+        }
+    }
+    close(fd);
+    return done && n == 0;
+}
