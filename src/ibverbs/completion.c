@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Completion channels and queues (man ibv_create_cq, ibv_get_cq_event).  The device's own acknowledgement of an event is
- * given when the program takes it; that of the program is counted here, as it is what destroying waits for.
+ * given with that of the program, which is counted here as well, as it is what destroying waits for.
  */
 #include <unistd.h>
 
@@ -120,18 +120,19 @@ static int modify_cq(struct ibv_cq *pub, struct ibv_modify_cq_attr *attr) {
     return failed("modify_cq", rc, &err);
 }
 
-static int end_cq(struct cq *cq, bool wait) {
+static void wait_for_cq(struct cq *cq) {
     struct ibv_cq *pub = (struct ibv_cq *)&cq->pub;
+    told_wait(&pub->mutex, &pub->cond, &cq->told.completions, &pub->comp_events_completed);
+    told_wait(&pub->mutex, &pub->cond, &cq->told.events, &pub->async_events_completed);
+}
+
+EXPORT int ibv_destroy_cq(struct ibv_cq *pub) {
+    struct cq *cq = (struct cq *)pub;
     struct rnic_err err = {0};
-    taking_begin(pub->context);
-    int rc = CALL(context_of(pub->context)->ops, destroy_cq, cq->nic, &err);
-    taking_end(pub->context);
+    int rc = TAKE_AWAY(pub->context, destroy_cq, cq->nic, &err, wait_for_cq(cq));
     if (rc)
         return failed("destroy_cq", rc, &err);
-    if (wait) {
-        told_wait(&pub->mutex, &pub->cond, &cq->told.completions, &pub->comp_events_completed);
-        told_wait(&pub->mutex, &pub->cond, &cq->told.events, &pub->async_events_completed);
-    }
+    wait_for_cq(cq); /* who has acknowledged the last one has let go of the mutex */
     use_channel(pub->channel, -1);
     object_remove(pub->context, &cq->object);
     pthread_mutex_destroy(&pub->mutex);
@@ -140,9 +141,14 @@ static int end_cq(struct cq *cq, bool wait) {
     return 0;
 }
 
-EXPORT int ibv_destroy_cq(struct ibv_cq *pub) { return end_cq((struct cq *)pub, true); }
-
-void cq_end(struct object *object) { end_cq(OF(cq, object), false); }
+void cq_end(struct object *object) {
+    struct cq *cq = OF(cq, object);
+    struct ibv_cq *pub = (struct ibv_cq *)&cq->pub;
+    ibv_ack_cq_events(pub, cq->told.completions - pub->comp_events_completed);
+    told_settle(&cq->told.events, &pub->async_events_completed,
+                (struct ibv_async_event){.element.cq = pub, .event_type = IBV_EVENT_CQ_ERR});
+    ibv_destroy_cq(pub);
+}
 void channel_end(struct object *object) { ibv_destroy_comp_channel(&OF(channel, object)->pub); }
 
 /* ---------------------------------------------------------------- events */
@@ -150,14 +156,12 @@ void channel_end(struct object *object) { ibv_destroy_comp_channel(&OF(channel, 
 /* -EAGAIN: there is none. */
 static int take(struct channel *channel, struct cq **cq, struct rnic_err *err) {
     struct ibv_context *context = channel->pub.context;
-    const struct rnic_ops *ops = context_of(context)->ops;
     struct rnic_cq *nic = NULL;
     taking_begin(context);
-    int rc = QUIETLY(ops->get_cq_event(channel->nic, &nic, err));
+    int rc = QUIETLY(context_of(context)->ops->get_cq_event(channel->nic, &nic, err));
     if (!rc) {
         *cq = nic->cq_context;
         __atomic_add_fetch(&(*cq)->told.completions, 1, __ATOMIC_RELAXED); /* destroying waits for it */
-        ops->ack_cq_events(nic, 1, NULL);
     }
     taking_end(context);
     return rc;
@@ -184,7 +188,11 @@ EXPORT int ibv_get_cq_event(struct ibv_comp_channel *pub, struct ibv_cq **out, v
 }
 
 EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned n) {
-    told_ack(&cq->mutex, &cq->cond, &cq->comp_events_completed, n);
+    pthread_mutex_lock(&cq->mutex);
+    context_of(cq->context)->ops->ack_cq_events(((struct cq *)cq)->nic, n, NULL);
+    cq->comp_events_completed += n;
+    pthread_cond_broadcast(&cq->cond);
+    pthread_mutex_unlock(&cq->mutex);
 }
 
 static int req_notify_cq(struct ibv_cq *pub, int solicited_only) {

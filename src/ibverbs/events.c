@@ -11,11 +11,9 @@ void told_wait(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *tol
     pthread_mutex_unlock(mutex);
 }
 
-void told_ack(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *acknowledged, uint32_t n) {
-    pthread_mutex_lock(mutex);
-    *acknowledged += n;
-    pthread_cond_broadcast(cond);
-    pthread_mutex_unlock(mutex);
+void told_settle(const uint32_t *told, const uint32_t *acknowledged, struct ibv_async_event event) {
+    for (uint32_t left = *told - *acknowledged; left; left--)
+        ibv_ack_async_event(&event);
 }
 
 void taking_begin(struct ibv_context *context) { pthread_mutex_lock(&context_of(context)->taking); }
@@ -79,10 +77,8 @@ static int take(struct ibv_context *context, struct ibv_async_event *event, stru
     struct rnic_async_event got;
     taking_begin(context);
     int rc = JUST_CALL(c->ops, get_async_event, c->nic, &got, err);
-    if (!rc) {
+    if (!rc)
         show_event(&got, event);
-        c->ops->ack_async_event(c->nic, &got, NULL);
-    }
     taking_end(context);
     return rc;
 }
@@ -104,26 +100,39 @@ EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_eve
     return 0;
 }
 
+/* object: the event's context.  Whoever destroys the object has it when the mutex is free again. */
+static void acknowledge(struct ibv_context *context, int type, void *object, pthread_mutex_t *mutex,
+                        pthread_cond_t *cond, uint32_t *acknowledged) {
+    struct context *c = context_of(context);
+    const struct rnic_async_event event = {.event_type = type, .context = object};
+    pthread_mutex_lock(mutex);
+    (void)JUST_CALL(c->ops, ack_async_event, c->nic, &event, NULL);
+    ++*acknowledged;
+    pthread_cond_broadcast(cond);
+    pthread_mutex_unlock(mutex);
+}
+
 EXPORT void ibv_ack_async_event(struct ibv_async_event *event) {
-    switch (event_subject((int)event->event_type)) {
+    int type = (int)event->event_type;
+    switch (event_subject(type)) {
     case OF_CQ: {
         struct ibv_cq *cq = event->element.cq;
-        told_ack(&cq->mutex, &cq->cond, &cq->async_events_completed, 1);
+        acknowledge(cq->context, type, cq, &cq->mutex, &cq->cond, &cq->async_events_completed);
         break;
     }
     case OF_QP: {
         struct ibv_qp *qp = event->element.qp;
-        told_ack(&qp->mutex, &qp->cond, &qp->events_completed, 1);
+        acknowledge(qp->context, type, qp, &qp->mutex, &qp->cond, &qp->events_completed);
         break;
     }
     case OF_SRQ: {
         struct ibv_srq *srq = event->element.srq;
-        told_ack(&srq->mutex, &srq->cond, &srq->events_completed, 1);
+        acknowledge(srq->context, type, srq, &srq->mutex, &srq->cond, &srq->events_completed);
         break;
     }
     case OF_WQ: {
         struct ibv_wq *wq = event->element.wq;
-        told_ack(&wq->mutex, &wq->cond, &wq->events_completed, 1);
+        acknowledge(wq->context, type, wq, &wq->mutex, &wq->cond, &wq->events_completed);
         break;
     }
     case OF_PORT:

@@ -56,23 +56,28 @@ static int modify_wq(struct ibv_wq *pub, struct ibv_wq_attr *attr) {
     return failed("modify_wq", rc, &err);
 }
 
-static int end_wq(struct wq *wq, bool wait) {
-    struct ibv_wq *pub = &wq->pub;
+static void wait_for_wq(struct wq *wq) {
+    told_wait(&wq->pub.mutex, &wq->pub.cond, &wq->told.events, &wq->pub.events_completed);
+}
+
+static int destroy_wq(struct ibv_wq *pub) {
+    struct wq *wq = (struct wq *)pub;
     struct rnic_err err = {0};
-    taking_begin(pub->context);
-    int rc = CALL(context_of(pub->context)->ops, destroy_wq, wq->nic, &err);
-    taking_end(pub->context);
+    int rc = TAKE_AWAY(pub->context, destroy_wq, wq->nic, &err, wait_for_wq(wq));
     if (rc)
         return failed("destroy_wq", rc, &err);
-    if (wait)
-        told_wait(&pub->mutex, &pub->cond, &wq->told.events, &pub->events_completed);
+    wait_for_wq(wq); /* who has acknowledged the last one has let go of the mutex */
     object_remove(pub->context, &wq->object);
     GIVE_BACK(pub->pd, wq);
     return 0;
 }
 
-static int destroy_wq(struct ibv_wq *pub) { return end_wq((struct wq *)pub, true); }
-void wq_end(struct object *object) { end_wq(OF(wq, object), false); }
+void wq_end(struct object *object) {
+    struct wq *wq = OF(wq, object);
+    told_settle(&wq->told.events, &wq->pub.events_completed,
+                (struct ibv_async_event){.element.wq = &wq->pub, .event_type = IBV_EVENT_WQ_FATAL});
+    destroy_wq(&wq->pub);
+}
 
 /* ---------------------------------------------------------------- indirection tables */
 

@@ -262,11 +262,29 @@ enum {
 /* events.c: waits until the program has acknowledged all that it was told of an object, whose mutex, condition and count
  * of acknowledged events these are (man ibv_ack_async_event). */
 void told_wait(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *told, const uint32_t *acknowledged);
-/* From taking an event of the device to its acknowledgement the device refuses to destroy the object, and after that the
- * object may go unless the event is counted: both are done under this lock, and so is destroying. */
+/* The same for a program that closes its device: acknowledges what is left. event: one of the object. */
+void told_settle(const uint32_t *told, const uint32_t *acknowledged, struct ibv_async_event event);
+/* An event is taken of the device, and counted, under this lock; and so is destroying, for which the count has to be right. */
 void taking_begin(struct ibv_context *context);
 void taking_end(struct ibv_context *context);
-void told_ack(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *acknowledged, uint32_t n);
+static inline bool refused_for_events(struct context *c) {
+    return c->ops->unacknowledged && c->ops->unacknowledged(c->nic);
+}
+/* Destroys an object that may have events, and is the device's answer. Programs use an object until they acknowledge its
+ * event, so the device refuses until then, and is asked again after `settle`, which waits or acknowledges. */
+#define TAKE_AWAY(context, verb, nic_, err, settle)                                                                       \
+    ({                                                                                                                 \
+        int answer_ = FAILS(verb);                                                                                     \
+        for (bool ask_ = !answer_; ask_;) {                                                                            \
+            taking_begin(context); \
+            answer_ = JUST_CALL(context_of(context)->ops, verb, nic_, err); \
+            ask_ = answer_ == -EBUSY && refused_for_events(context_of(context)); \
+            taking_end(context); \
+            if (ask_)                                                                                                  \
+                settle;                                                                                                \
+        }                                                                                                              \
+        answer_;                                                                                                       \
+    })
 
 /* events.c: what an event is of. */
 enum subject { OF_PORT, OF_CQ, OF_QP, OF_SRQ, OF_WQ };

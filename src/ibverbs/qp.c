@@ -186,16 +186,18 @@ EXPORT int ibv_query_ece(struct ibv_qp *pub, struct ibv_ece *ece) {
 
 /* ---------------------------------------------------------------- the end */
 
-static int end_qp(struct qp *qp, bool wait) {
+static void wait_for_qp(struct qp *qp) {
     struct ibv_qp *pub = &qp->pub.qp_base;
+    told_wait(&pub->mutex, &pub->cond, &qp->told.events, &pub->events_completed);
+}
+
+EXPORT int ibv_destroy_qp(struct ibv_qp *pub) {
+    struct qp *qp = (struct qp *)pub;
     struct rnic_err err = {0};
-    taking_begin(pub->context);
-    int rc = CALL(context_of(pub->context)->ops, destroy_qp, qp->nic, &err);
-    taking_end(pub->context);
+    int rc = TAKE_AWAY(pub->context, destroy_qp, qp->nic, &err, wait_for_qp(qp));
     if (rc)
         return failed("destroy_qp", rc, &err);
-    if (wait)
-        told_wait(&pub->mutex, &pub->cond, &qp->told.events, &pub->events_completed);
+    wait_for_qp(qp); /* who has acknowledged the last one has let go of the mutex */
     object_remove(pub->context, &qp->object);
     builder_free(qp);
     pthread_mutex_destroy(&pub->mutex);
@@ -204,9 +206,13 @@ static int end_qp(struct qp *qp, bool wait) {
     return 0;
 }
 
-EXPORT int ibv_destroy_qp(struct ibv_qp *pub) { return end_qp((struct qp *)pub, true); }
-
-void qp_end(struct object *object) { end_qp(OF(qp, object), false); }
+void qp_end(struct object *object) {
+    struct qp *qp = OF(qp, object);
+    struct ibv_qp *pub = &qp->pub.qp_base;
+    told_settle(&qp->told.events, &pub->events_completed,
+                (struct ibv_async_event){.element.qp = pub, .event_type = IBV_EVENT_QP_FATAL});
+    ibv_destroy_qp(pub);
+}
 
 void qp_ops(struct verbs_context *ex, const struct rnic_ops *ops) {
     ex->create_qp_ex = create_qp_ex;

@@ -78,16 +78,17 @@ static int post_srq_ops(struct ibv_srq *pub, struct ibv_ops_wr *op, struct ibv_o
     return failed("post_srq_ops", rc, &err);
 }
 
-static int end_srq(struct srq *srq, bool wait) {
-    struct ibv_srq *pub = &srq->pub;
+static void wait_for_srq(struct srq *srq) {
+    told_wait(&srq->pub.mutex, &srq->pub.cond, &srq->told.events, &srq->pub.events_completed);
+}
+
+EXPORT int ibv_destroy_srq(struct ibv_srq *pub) {
+    struct srq *srq = (struct srq *)pub;
     struct rnic_err err = {0};
-    taking_begin(pub->context);
-    int rc = CALL(context_of(pub->context)->ops, destroy_srq, srq->nic, &err);
-    taking_end(pub->context);
+    int rc = TAKE_AWAY(pub->context, destroy_srq, srq->nic, &err, wait_for_srq(srq));
     if (rc)
         return failed("destroy_srq", rc, &err);
-    if (wait)
-        told_wait(&pub->mutex, &pub->cond, &srq->told.events, &pub->events_completed);
+    wait_for_srq(srq); /* who has acknowledged the last one has let go of the mutex */
     object_remove(pub->context, &srq->object);
     pthread_mutex_destroy(&pub->mutex);
     pthread_cond_destroy(&pub->cond);
@@ -95,9 +96,12 @@ static int end_srq(struct srq *srq, bool wait) {
     return 0;
 }
 
-EXPORT int ibv_destroy_srq(struct ibv_srq *pub) { return end_srq((struct srq *)pub, true); }
-
-void srq_end(struct object *object) { end_srq(OF(srq, object), false); }
+void srq_end(struct object *object) {
+    struct srq *srq = OF(srq, object);
+    told_settle(&srq->told.events, &srq->pub.events_completed,
+                (struct ibv_async_event){.element.srq = &srq->pub, .event_type = IBV_EVENT_SRQ_ERR});
+    ibv_destroy_srq(&srq->pub);
+}
 
 void srq_ops(struct verbs_context *ex, const struct rnic_ops *ops) {
     GIVE(ex, create_srq_ex, ops, create_srq_ex, create_srq_ex);

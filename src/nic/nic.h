@@ -638,6 +638,9 @@ struct rnic_ops {
     int (*get_async_event)(struct rnic_context *ctx, struct rnic_async_event *event, struct rnic_err *err);
     /* Acknowledges one that was taken: until then the object that it is about cannot be destroyed, -EBUSY. */
     int (*ack_async_event)(struct rnic_context *ctx, const struct rnic_async_event *event, struct rnic_err *err);
+    /* After a call that destroys has answered -EBUSY, and no other has come since: because of so many events that are not
+     * acknowledged, and nothing else; 0: something uses the object. */
+    uint32_t (*unacknowledged)(struct rnic_context *ctx);
 };
 
 /* A row of a provider's extensions: nic_ext.h. */

@@ -49,14 +49,15 @@ struct dev {
     struct rnic_context pub;
     struct rnic_device_info info; /* as it was listed when it was opened */
     struct nic nic;
-    struct run run;               /* who makes progress; the lock */
-    struct net net;               /* netdev, addresses and ports, what comes by them */
-    struct host host;             /* whose it is, of the processes and queue pairs here */
-    struct mads mads;             /* the same of messages to queue pair 1 */
-    _Atomic bool dead;            /* this process is a fork of the one that opened the device */
-    _Atomic bool fatal;           /* the netdev has gone: nothing is left to do but to close */
-    struct planned *planned;      /* events to be raised, planned.c */
-    struct rnic_device_attr attr; /* what verbs tell and hold to; theirs, as rate */
+    struct run run;                  /* who makes progress; the lock */
+    struct net net;                  /* netdev, addresses and ports, what comes by them */
+    struct host host;                /* whose it is, of the processes and queue pairs here */
+    struct mads mads;                /* the same of messages to queue pair 1 */
+    _Atomic bool dead;               /* this process is a fork of the one that opened the device */
+    _Atomic bool fatal;              /* the netdev has gone: nothing is left to do but to close */
+    _Atomic uint32_t unacknowledged; /* events, for which alone the last call that destroys was refused */
+    struct planned *planned;         /* events to be raised, planned.c */
+    struct rnic_device_attr attr;    /* what verbs tell and hold to; theirs, as rate */
     struct rnic_rate rate;
     struct objects objects;
     struct store store; /* memory of its own making, and what of it other processes may import */

@@ -199,9 +199,10 @@ static int check_unused(struct dev *dev, struct cq *cq, struct channel *ch, stru
     if (cq->qps)
         return fail(err, -EBUSY, "%d send or receive queues complete to it", cq->qps);
     int rc = dev_leave_events(dev, cq->pub.cq_context, err);
-    if (!rc && ch && !channel_forget(ch, cq))
-        rc = fail(err, -EBUSY, "%u events are not acknowledged: ack_events(%u)", cq->taken, cq->taken);
-    return rc;
+    if (rc || !ch || channel_forget(ch, cq))
+        return rc;
+    atomic_store(&dev->unacknowledged, cq->taken);
+    return fail(err, -EBUSY, "%u events are not acknowledged: ack_events(%u)", cq->taken, cq->taken);
 }
 
 int soft_destroy_cq(struct rnic_cq *pub, struct rnic_err *err) {

@@ -211,6 +211,11 @@ static int soft_ack_async_event(struct rnic_context *ctx, const struct rnic_asyn
     return event_ack(&dev->nic.events, event->context) ? fail(err, -EINVAL, "the event is acknowledged already") : 0;
 }
 
+/* The number is of the last refusal, which the next one that has another reason does not know of. */
+static uint32_t soft_unacknowledged(struct rnic_context *ctx) {
+    return atomic_exchange(&dev_of(ctx)->unacknowledged, 0);
+}
+
 const struct rnic_ops soft_ops = {
     .close = soft_close,
     .query_device = soft_query_device,
@@ -303,6 +308,7 @@ const struct rnic_ops soft_ops = {
     .destroy_rwq_ind_table = soft_destroy_rwq_ind_table,
     .get_async_event = soft_get_async_event,
     .ack_async_event = soft_ack_async_event,
+    .unacknowledged = soft_unacknowledged,
 };
 
 /* ---------------------------------------------------------------- what libibverbs does not have */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An object is destroyed by one thread at the moment at which another one takes an event of it: destroying waits until
- * that event is acknowledged, whatever has been done of taking it.
+ * An object is destroyed by one thread while another one has an event of it, or takes or acknowledges one: destroying waits
+ * until that event is acknowledged, and until then the object can be used.
  *
  * The provider's functions that give and acknowledge an event are replaced by some that start the other thread.
  */
@@ -14,7 +14,7 @@
 #define MEANWHILE_MS 20 /* in which a thread that does not wait has destroyed the object */
 #define PATIENCE 60     /* seconds that only a hang takes */
 
-enum moment { GIVEN, ACKNOWLEDGED }; /* by the device: before that, and after that, it refuses to destroy the object */
+enum moment { NEVER, GIVEN, ACKNOWLEDGED }; /* at the device: it refuses to destroy the object in between */
 
 static struct ibv_context *context;
 static struct ibv_pd *pd;
@@ -131,10 +131,12 @@ static int destroy_qp(void) { return ibv_destroy_qp(qp_to_destroy); }
 /* The event is taken; nobody has acknowledged it. */
 static void check_it_waits(void) {
     CHECK(!early);
-    CHECK(!is_destroyed(MEANWHILE_MS));
+    if (moment == GIVEN)
+        CHECK(!is_destroyed(MEANWHILE_MS));
 }
 
 static void check_it_ends(void) {
+    CHECK(!early);
     CHECK(is_destroyed(1000 * PATIENCE));
     CHECK_EQ(pthread_join(thread, NULL), 0);
     CHECK_EQ(result, 0);
@@ -144,6 +146,7 @@ static void check_it_ends(void) {
 static void completion_event(enum moment at) {
     struct ibv_comp_channel *channel;
     struct ibv_cq *cq;
+    struct ibv_wc wc;
     void *own;
     open_device();
     channel = ibv_create_comp_channel(context);
@@ -157,6 +160,8 @@ static void completion_event(enum moment at) {
     CHECK_EQ(ibv_get_cq_event(channel, &cq, &own), 0);
     CHECK(cq == cq_to_destroy && own == &own);
     check_it_waits();
+    CHECK_EQ(ibv_req_notify_cq(cq, 0), 0);
+    CHECK_EQ(ibv_poll_cq(cq, 1, &wc), 0);
     ibv_ack_cq_events(cq, 1);
     check_it_ends();
     CHECK_EQ(ibv_destroy_comp_channel(channel), 0);
@@ -165,6 +170,8 @@ static void completion_event(enum moment at) {
 
 static void asynchronous_event(enum moment at) {
     struct ibv_async_event event;
+    struct ibv_qp_init_attr init;
+    struct ibv_qp_attr attr;
     struct ibv_cq *cq;
     open_device();
     cq = ibv_create_cq(context, 4, NULL, NULL, 0);
@@ -177,10 +184,86 @@ static void asynchronous_event(enum moment at) {
     CHECK_EQ(event.event_type, IBV_EVENT_QP_LAST_WQE_REACHED);
     CHECK(event.element.qp == qp_to_destroy);
     check_it_waits();
+    CHECK_EQ(ibv_query_qp(qp_to_destroy, &attr, IBV_QP_STATE, &init), 0);
     ibv_ack_async_event(&event);
     check_it_ends();
     CHECK_EQ(ibv_destroy_cq(cq), 0);
     close_device();
+}
+
+static struct ibv_async_event limit_event(void) {
+    struct ibv_async_event event;
+    struct ibv_srq_attr limit = {.srq_limit = 1};
+    CHECK_EQ(ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT), 0);
+    CHECK_EQ(ibv_get_async_event(context, &event), 0);
+    CHECK_EQ(event.event_type, IBV_EVENT_SRQ_LIMIT_REACHED);
+    CHECK(event.element.srq == srq);
+    return event;
+}
+
+static struct ibv_srq *srq_to_destroy;
+static int destroy_srq(void) { return ibv_destroy_srq(srq_to_destroy); }
+
+static void test_shared_queue_is_used_until_its_event_is_acknowledged(void) {
+    struct ibv_srq_init_attr init = {.attr = {.max_wr = 1, .max_sge = 1}};
+    struct ibv_async_event event;
+    struct ibv_recv_wr wr = {0}, *bad;
+    struct ibv_srq_attr attr;
+    open_device();
+    srq_to_destroy = srq;
+    destroy = destroy_srq;
+    moment = GIVEN;
+    CHECK_EQ(sem_init(&destroyed, 0, 0), 0);
+    event = limit_event();
+    check_it_waits();
+    CHECK_EQ(ibv_post_srq_recv(event.element.srq, &wr, &bad), 0);
+    CHECK_EQ(ibv_query_srq(event.element.srq, &attr), 0);
+    ibv_ack_async_event(&event);
+    check_it_ends();
+    srq = ibv_create_srq(pd, &init);
+    close_device();
+}
+
+/* What refuses to be destroyed does so at once. */
+static void test_queue_in_use_with_an_event_is_busy(void) {
+    struct ibv_comp_channel *channel;
+    struct ibv_cq *cq;
+    struct ibv_qp *qp;
+    void *own;
+    open_device();
+    moment = NEVER;
+    channel = ibv_create_comp_channel(context);
+    cq = ibv_create_cq(context, 4, NULL, channel, 0);
+    CHECK(cq);
+    CHECK_EQ(ibv_req_notify_cq(cq, 0), 0);
+    qp = failed_qp(cq, NULL);
+    CHECK_EQ(ibv_get_cq_event(channel, &cq, &own), 0);
+    CHECK_EQ(ibv_destroy_cq(cq), EBUSY);
+    CHECK_EQ(ibv_destroy_qp(qp), 0);
+    ibv_ack_cq_events(cq, 1);
+    CHECK_EQ(ibv_destroy_cq(cq), 0);
+    CHECK_EQ(ibv_destroy_comp_channel(channel), 0);
+    close_device();
+}
+
+static void test_device_is_closed_with_events_that_nobody_acknowledges(void) {
+    struct ibv_comp_channel *channel;
+    struct ibv_async_event event;
+    struct ibv_cq *cq;
+    void *own;
+    open_device();
+    moment = NEVER;
+    channel = ibv_create_comp_channel(context);
+    cq = ibv_create_cq(context, 4, NULL, channel, 0);
+    CHECK(cq);
+    CHECK_EQ(ibv_req_notify_cq(cq, 0), 0);
+    failed_qp(cq, NULL);
+    failed_qp(cq, srq);
+    CHECK_EQ(ibv_get_cq_event(channel, &cq, &own), 0);
+    CHECK_EQ(ibv_get_async_event(context, &event), 0);
+    CHECK_EQ(event.event_type, IBV_EVENT_QP_LAST_WQE_REACHED);
+    limit_event();
+    CHECK_EQ(ibv_close_device(context), 0);
 }
 
 static void test_queue_is_destroyed_when_its_event_is_given(void) { completion_event(GIVEN); }
@@ -195,5 +278,8 @@ int main(void) {
     RUN(test_queue_is_destroyed_when_the_device_has_forgotten_its_event);
     RUN(test_queue_pair_is_destroyed_when_its_event_is_given);
     RUN(test_queue_pair_is_destroyed_when_the_device_has_forgotten_its_event);
+    RUN(test_shared_queue_is_used_until_its_event_is_acknowledged);
+    RUN(test_queue_in_use_with_an_event_is_busy);
+    RUN(test_device_is_closed_with_events_that_nobody_acknowledges);
     return check_done();
 }
