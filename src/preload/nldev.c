@@ -28,21 +28,58 @@ struct request {
     uint32_t device; /* the index that it asks for, or NO_DEVICE */
 };
 
+/* A socket that takes messages of its own alone: to a connected one the kernel lets no other send.  It is connected to the
+ * kernel first, so that nobody has a moment in between. */
+static int make(int type) {
+    struct sockaddr_nl to = {.nl_family = AF_NETLINK};
+    socklen_t length = sizeof to;
+    int fd = NEXT(socket)(AF_NETLINK, type, NETLINK_USERSOCK);
+    if (fd < 0)
+        return -1;
+    if (!syscall(SYS_connect, fd, &to, length) && !syscall(SYS_getsockname, fd, &to, &length) &&
+        !syscall(SYS_connect, fd, &to, length))
+        return fd;
+    int why = errno;
+    syscall(SYS_close, fd);
+    errno = why;
+    return -1;
+}
+
 EXPORT int socket(int domain, int type, int protocol) {
     bool ours = domain == AF_NETLINK && protocol == NETLINK_RDMA && run_folder();
-    return NEXT(socket)(domain, type, ours ? NETLINK_USERSOCK : protocol);
+    return ours ? make(type) : NEXT(socket)(domain, type, protocol);
+}
+
+static bool is_ours(int fd) {
+    int protocol = -1;
+    socklen_t size = sizeof protocol;
+    return run_folder() && !syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) &&
+           protocol == NETLINK_USERSOCK;
+}
+
+/* Reads an address.  False: it is not one of netlink. */
+static bool netlink_address(struct sockaddr_nl *out, const void *from, socklen_t length) {
+    if (!from || length < sizeof *out || ((const struct sockaddr *)from)->sa_family != AF_NETLINK)
+        return false;
+    memcpy(out, from, sizeof *out);
+    return true;
+}
+
+/* The number that make() has got is the one that the kernel chooses. */
+EXPORT int bind(int fd, const struct sockaddr *to, socklen_t length) {
+    struct sockaddr_nl wanted, self;
+    socklen_t size = sizeof self;
+    if (!netlink_address(&wanted, to, length) || wanted.nl_pid || !is_ours(fd) ||
+        syscall(SYS_getsockname, fd, &self, &size))
+        return NEXT(bind)(fd, to, length);
+    wanted.nl_pid = self.nl_pid;
+    return NEXT(bind)(fd, (struct sockaddr *)&wanted, sizeof wanted);
 }
 
 /* Whether something is sent to the kernel by such a socket; no kernel takes it. */
 static bool to_kernel(int fd, const void *name, socklen_t length) {
     struct sockaddr_nl to;
-    int protocol = -1;
-    socklen_t size = sizeof protocol;
-    if (!name || length < sizeof to || ((const struct sockaddr *)name)->sa_family != AF_NETLINK)
-        return false;
-    memcpy(&to, name, sizeof to);
-    return !to.nl_pid && !to.nl_groups && run_folder() &&
-           !syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) && protocol == NETLINK_USERSOCK;
+    return netlink_address(&to, name, length) && !to.nl_pid && !to.nl_groups && is_ours(fd);
 }
 
 static int understand(const uint8_t *bytes, size_t length, struct request *request) {

@@ -93,6 +93,28 @@ def test_nonsense_is_refused(request_bytes: str, errno: int, call: str, folder: 
         assert program.good().split() == ["2", str(-errno)]
 
 
+STRANGER = """
+import errno, os, socket
+with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 20) as s, socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 2) as t:
+    s.bind((0, 0))
+    t.bind((0, 0))
+    try:
+        t.sendto(bytes.fromhex("1400000003000200") + bytes(12), s.getsockname())
+    except ConnectionRefusedError:
+        pass
+    s.setblocking(False)
+    try:
+        print(s.recv(8192))
+    except BlockingIOError:
+        print("nothing")
+"""
+
+
+def test_other_sockets_cannot_answer(folder: Path) -> None:
+    with Program(sys.executable, "-c", STRANGER, within=folder) as program:
+        assert program.good().split() == ["nothing"]
+
+
 def test_all_devices_at_once(folder: Path) -> None:
     with Program(
         sys.executable, "-c", ASK, f"10000000{GET}{DUMP}" + "00" * 8, "sendmsg", within=folder
