@@ -14,7 +14,9 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -41,6 +43,8 @@ struct answer {
 
 /* What is told to the server when fewer bytes could be taken back, as other threads had them: `in` of them were missing. */
 #define CMD_MISSING UINT32_MAX
+/* The opposite: `in` bytes were taken, and the server was not asked for their events. */
+#define CMD_RETURNED (UINT32_MAX - 1)
 
 /* ---------------------------------------------------------------- which descriptors */
 
@@ -88,14 +92,36 @@ bool is_ucma(int fd) {
     return is;
 }
 
-/* A program that was started by exec() may have one: the descriptors of standard streams and some more are looked at. */
-__attribute__((constructor)) static void mark_inherited(void) {
-    if (!run_folder())
-        return;
-    for (int fd = 0; fd < 64; fd++) {
+/* What getdents64(2) writes. */
+struct entry {
+    uint64_t inode;
+    int64_t next;
+    uint16_t length; /* of the entry */
+    uint8_t type;
+    char name[];
+};
+
+static void mark_entries(const char *entries, long length) {
+    uint16_t size;
+    for (long at = 0; at < length; at += size) {
+        const char *entry = entries + at;
+        memcpy(&size, entry + offsetof(struct entry, length), sizeof size);
+        int fd = atoi(entry + offsetof(struct entry, name)); /* of "." and "..": 0 */
         if (is_of_server(fd))
             ucma_mark(fd);
     }
+}
+
+/* A program that was started by exec() may have some: all its descriptors are looked at. */
+__attribute__((constructor)) static void mark_inherited(void) {
+    char entries[2048];
+    long length;
+    int folder = run_folder() ? (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_CLOEXEC, 0) : -1;
+    if (folder < 0)
+        return;
+    while ((length = syscall(SYS_getdents64, folder, entries, sizeof entries)) > 0)
+        mark_entries(entries, length);
+    syscall(SYS_close, folder);
 }
 
 /* ---------------------------------------------------------------- open */
@@ -219,15 +245,36 @@ static int read_all(int fd, void *to, size_t length) {
     return 0;
 }
 
+/* Tell the server about bytes of events, for which it has no answer. */
+static void tell(int fd, uint32_t cmd, uint16_t count) {
+    struct rdma_ucm_cmd_hdr head = {.cmd = cmd, .in = count};
+    send_message(fd, &(struct iovec){&head, sizeof head}, 1, -1);
+}
+
+/* Send a command, with a pipe for its answer. */
+static int ask(int fd, struct command *c, int ends[2]) {
+    int rc = pipe2(ends, O_CLOEXEC);
+    if (!rc && (rc = send_message(fd, c->parts, 2, ends[1]))) {
+        int why = errno;
+        syscall(SYS_close, ends[0]);
+        syscall(SYS_close, ends[1]);
+        errno = why;
+    }
+    return rc;
+}
+
 /* Have a command carried out; the data of the answer go where the program wants them. */
 static int carry_out(int fd, struct command *c, struct answer *answer) {
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) < 0)
+    if (ask(fd, c, ends)) {
+        int why = errno;
+        if (c->head.cmd == RDMA_USER_CM_CMD_GET_EVENT)
+            tell(fd, CMD_RETURNED, 1);
+        errno = why;
         return -1;
-    int rc = send_message(fd, c->parts, 2, ends[1]);
+    }
     syscall(SYS_close, ends[1]); /* the server has its own: when that goes, a read ends */
-    if (!rc)
-        rc = read_all(ends[0], answer, sizeof *answer);
+    int rc = read_all(ends[0], answer, sizeof *answer);
     if (!rc && answer->length)
         rc = read_all(ends[0], (void *)(uintptr_t)answer->address, (size_t)answer->length);
     int why = errno;
@@ -238,14 +285,14 @@ static int carry_out(int fd, struct command *c, struct answer *answer) {
 
 /* Take back the bytes of events that are gone. */
 static void take_back(int fd, uint32_t count) {
-    struct rdma_ucm_cmd_hdr missing = {.cmd = CMD_MISSING};
+    uint16_t missing = 0;
     char byte;
     for (; count; count--) {
         if (syscall(SYS_recvfrom, fd, &byte, 1, MSG_DONTWAIT, NULL, NULL) != 1)
-            missing.in++;
+            missing++;
     }
-    if (missing.in)
-        send_message(fd, &(struct iovec){&missing, sizeof missing}, 1, -1);
+    if (missing)
+        tell(fd, CMD_MISSING, missing);
 }
 
 /* read(2), by a function that librspreload.so does not stand in front of; musl has it since 1.2.5. */

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
+import resource
 import socket
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 from rnic.rdmacm import ConnParam, EventChannel, EventType, create_id
 from rnic.rdmacm.registry import registry
 from rnic.ucma import Server, layouts
-from rnic.ucma.layouts import HEADER, MISSING, SOCKADDR_IB, SOCKADDR_IN6, Cmd
+from rnic.ucma.layouts import HEADER, MISSING, RETURNED, SOCKADDR_IB, SOCKADDR_IN6, Cmd
 from rnic.ucma.sockaddrs import AF_IB
 from rnic.wire import RejReason
 from ucma.client import HOST, OTHER_QP_NUM, QP_NUM, Device, event_kind, listening, param, resolved, sockaddr
@@ -200,6 +202,19 @@ def test_bytes_that_threads_have_taken_are_made_up_for(device: Device) -> None:
     device.sock.send(HEADER.write(cmd=MISSING, **{"in": 1}))
     assert device.command(Cmd.GET_EVENT, layouts.GET_EVENT)[0] == -errno.EAGAIN
     resolved(device, 9)
+    assert device.bytes_waiting() == 0
+
+
+def test_events_that_are_not_fetched_are_announced_again(device: Device) -> None:
+    number = device.create_id()
+    device.good(Cmd.RESOLVE_IP, layouts.RESOLVE_IP, id=number, dst_addr=sockaddr(9), timeout_ms=2000)
+    assert device.sock.recv(1) == b"\0"
+    assert device.command(Cmd.GET_EVENT, layouts.GET_EVENT, room=8)[0] == -errno.ENOSPC
+    assert device.sock.recv(1) == b"\0"
+    device.sock.send(HEADER.write(cmd=RETURNED, out=0, **{"in": 1}))
+    assert device.sock.recv(1) == b"\0"
+    device.sock.send(HEADER.write(cmd=Cmd.GET_EVENT, out=4096, **{"in": 8}) + bytes(8))  # without a pipe
+    assert event_kind(device) == (EventType.ADDR_RESOLVED, number)
     assert device.bytes_waiting() == 0
 
 
@@ -392,4 +407,25 @@ def test_messages_of_no_command(path: str, device: Device) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
         other.connect(path)
         other.send(b"")
+    assert device.destroy_id(device.create_id()) == 0
+
+
+def test_nobody_waits_with_programs_that_cannot_be_let_in(
+    path: str, device: Device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sleeps: list[float] = []
+    monkeypatch.setattr("rnic.ucma.server.sleep", sleeps.append)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+        free = os.dup(other.fileno())
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+        try:
+            other.connect(path)
+            until(lambda: "no program is let in" in caplog.text or bool(sleeps), "the server has none left")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert not sleeps
+    with Device(path) as third:
+        assert third.destroy_id(third.create_id()) == 0
     assert device.destroy_id(device.create_id()) == 0

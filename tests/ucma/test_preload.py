@@ -146,6 +146,28 @@ def test_event_of_a_destroyed_id_is_not_readable() -> None:
     """)
 
 
+def test_event_without_descriptors_is_announced_again() -> None:
+    script("""
+        import resource
+        fd = opened()
+        number = create(fd)
+        resolve(fd, number)
+        assert readable(fd, 10)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (fd + 1, limits[1]))
+        try:
+            event(fd)
+        except OSError as error:
+            assert error.errno == errno.EMFILE
+        else:
+            assert False
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert readable(fd, 10)
+        assert event(fd)[1] == number
+        assert not readable(fd)
+    """)
+
+
 def test_copies_forks_and_other_programs() -> None:
     script("""
         fd = opened()
@@ -153,15 +175,15 @@ def test_copies_forks_and_other_programs() -> None:
         copy = os.dup(fd)
         os.close(fd)
         resolve(copy, number)
-        os.dup2(copy, 50)
-        assert event(50)[1] == number
+        os.dup2(copy, 300)
+        assert event(300)[1] == number
         if (child := os.fork()) == 0:
             destroy(copy, number)
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
-        os.set_inheritable(50, True)
-        again = "import os; os.write(50, bytes([0, 0, 0, 0, 24, 0, 4, 0]) + bytes(24))"
-        again = f"try:\\n {again}\\nexcept OSError as error: exit(error.errno - 22)"
+        os.set_inheritable(300, True)
+        again = "import os; os.write(300, bytes([0, 0, 0, 0, 24, 0, 4, 0]) + bytes(24))"
+        again = f"try:\\n {again}\\nexcept OSError as error: exit(error.errno - 22)\\nexit(1)"
         os.execvp("python3", ["python3", "-c", again])
     """)
 

@@ -54,6 +54,7 @@ class Channel(EventChannel):
         super().__init__()
         self._sock = sock
         self._bytes = 0  # in the socket, or taken by threads that have not fetched yet; under the lock
+        self.fetches = 0  # calls of fetch()
 
     def put(self, event: Event) -> None:
         """Add an event, and tell the program."""
@@ -64,6 +65,7 @@ class Channel(EventChannel):
     def fetch(self) -> Event | None:
         """The next event, for a thread that has taken a byte; None: the event has gone with its id."""
         with self.lock:
+            self.fetches += 1
             self._bytes -= 1
             try:
                 return self.get_cm_event(0)
@@ -83,6 +85,12 @@ class Channel(EventChannel):
         """Bytes could not be taken back: threads have taken them, and will find nothing."""
         with self.lock:
             self._bytes += count
+
+    def returned(self, count: int) -> None:
+        """Bytes have been taken, and their events were not fetched: they are announced again."""
+        with self.lock:
+            self._bytes = max(0, self._bytes - count)
+            self._tell()
 
     def _wanted(self) -> int:
         return min(self.pending, MOST_BYTES)

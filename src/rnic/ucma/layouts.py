@@ -72,6 +72,9 @@ class Cmd(IntEnum):
 MISSING = 0xFFFFFFFF
 """Not a command of the kernel's: src/preload could not take bytes of events back, `in` of them."""
 
+RETURNED = 0xFFFFFFFE
+"""The opposite: it has taken `in` bytes, and could not fetch their events."""
+
 HEADER = Layout("cmd I", "in H", "out H")
 ANSWER = Layout("result i", "undone I", "address Q", "length Q")
 """What precedes an answer: struct answer of src/preload/ucma.c."""

@@ -18,7 +18,7 @@ from rnic.threads import Thread, begin
 from rnic.ucma.commands import Commands
 from rnic.ucma.failures import Failing, Failures
 from rnic.ucma.files import File
-from rnic.ucma.layouts import ANSWER, HEADER, MISSING
+from rnic.ucma.layouts import ANSWER, HEADER, MISSING, RETURNED, Cmd
 
 _log = Log("rnic.ucma")
 
@@ -26,7 +26,8 @@ _LONGEST = 1 << 16  # bytes of a message: more than a command with the value of 
 _BACKLOG = 1024  # programs that wait until the server looks
 _MOST_FDS = 4  # in a message: one is expected
 _FD_BYTES = array("i").itemsize
-_PAUSE = 0.01  # seconds, when no descriptor is left for another program
+_PAUSE = 0.01  # seconds, when memory is short
+_REST_NS = 100_000_000  # of the listener, when no descriptor is left for another program
 
 
 class Server:
@@ -40,6 +41,7 @@ class Server:
         self._commands = Commands(Failures(failures))
         self._files: dict[int, File] = {}
         self._stops = False
+        self._rests_until: int | None = None  # ns; until then no program is let in
         with contextlib.ExitStack() as undo:
             self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             undo.callback(os.close, self._wake)
@@ -84,14 +86,15 @@ class Server:
     def _run(self) -> None:
         parking = self._commands.parking
         while not self._stops:
-            due = parking.deadline
+            due = min((at for at in (parking.deadline, self._rests_until) if at is not None), default=None)
             found = self._poll.poll(None if due is None else max(0.0, (due - monotonic_ns()) / 1e9))
             if due is not None:
                 self._commands.expire(monotonic_ns())
+                self._end_rest()
             for fd, _ in found:
                 try:
                     self._serve(fd)
-                except Exception as error:  # of memory or descriptors: this file's turn is over
+                except Exception as error:  # of memory: this file's turn is over
                     _log.error("file %d", fd, error=error)
                     sleep(_PAUSE)
 
@@ -102,14 +105,30 @@ class Server:
             self._receive(self._files[fd])
 
     def _admit(self) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except BlockingIOError:
-            return
-        sock.setblocking(False)
-        file = File(sock)
-        self._files[sock.fileno()] = file
-        self._poll.register(sock, select.EPOLLIN)
+        with contextlib.ExitStack() as undo:
+            try:
+                sock = undo.enter_context(self._listener.accept()[0])
+                sock.setblocking(False)
+                file = File(sock)
+                self._poll.register(sock, select.EPOLLIN)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._rest(error)
+                return
+            self._files[sock.fileno()] = file
+            undo.pop_all()
+
+    def _rest(self, error: OSError) -> None:
+        """Programs wait to be let in, and nobody else waits with them."""
+        _log.warning("no program is let in for %d ms: %s", _REST_NS // 1_000_000, error)
+        self._poll.unregister(self._listener)
+        self._rests_until = monotonic_ns() + _REST_NS
+
+    def _end_rest(self) -> None:
+        if self._rests_until is not None and monotonic_ns() >= self._rests_until:
+            self._rests_until = None
+            self._poll.register(self._listener, select.EPOLLIN)
 
     def _end(self, file: File) -> None:
         del self._files[file.sock.fileno()]
@@ -136,7 +155,7 @@ class Server:
             elif fds:
                 self._answer(fds[0], *self._execute(file, message))
             else:
-                _taken_back(file, message)
+                _take_note(file, message)
         finally:
             for fd in fds:
                 os.close(fd)
@@ -146,6 +165,7 @@ class Server:
         address.
         """
         events_of, address, data = file, 0, b""
+        fetches = file.channel.fetches
         try:
             data, address, events_of = self._commands.run(file, message)
             result = 0
@@ -157,6 +177,8 @@ class Server:
         except Exception as error:  # nonsense that nobody has thought of
             _log.error("a command of %d bytes met a mistake in rnic", len(message), error=error)
             result = -EINVAL
+        if _fetches(message) and file.channel.fetches == fetches:
+            file.channel.returned(1)
         return result, events_of.channel.undone(), address, data
 
     def _answer(self, fd: int, result: int, undone: int, address: int, data: bytes) -> None:
@@ -166,7 +188,17 @@ class Server:
             os.write(fd, head + data)
 
 
-def _taken_back(file: File, message: bytes) -> None:
+def _fetches(message: bytes) -> bool:
+    """Whether the thread has taken a byte."""
+    return len(message) >= HEADER.size and HEADER.read(message)["cmd"] == Cmd.GET_EVENT
+
+
+def _take_note(file: File, message: bytes) -> None:
+    """What asks for no answer; or a command whose pipe found no free descriptor here."""
     head = HEADER.read(message)
     if head["cmd"] == MISSING:
         file.channel.missing(head["in"])
+    elif head["cmd"] == RETURNED:
+        file.channel.returned(head["in"])
+    elif _fetches(message):
+        file.channel.returned(1)
