@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -473,6 +474,45 @@ def test_a_process_that_dies_leaves_no_domain(sides: tuple[Side, Side], tmp_path
             holder.wait()
         with pytest.raises(rnic.VerbsError, match="O_CREAT makes one"):
             a.ctx.open_xrcd(file.fileno(), 0)
+
+
+def test_a_new_file_has_no_domain_of_an_old_one(sides: tuple[Side, Side], tmp_path: Path) -> None:
+    a, _ = sides
+    path = tmp_path / "domain"
+    for _ in range(2):  # file systems give a number again that is free
+        with path.open("w") as file:
+            a.enter(a.ctx.open_xrcd(file.fileno(), ONLY_NEW))
+        path.unlink()
+
+
+TWO = """
+import os, sys, rnic
+with rnic.open_device("one") as one, rnic.open_device("two") as two, open(sys.argv[1]) as file:
+    with one.open_xrcd(file.fileno(), os.O_CREAT | os.O_EXCL):
+        two.open_xrcd(file.fileno(), os.O_CREAT | os.O_EXCL).close()
+"""
+
+
+def test_each_device_has_a_domain_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "domain"
+    path.touch()
+    names = os.environ | {"RNIC_NAMES": "one=lo,two=lo"}
+    subprocess.run([sys.executable, "-c", TWO, path], check=True, env=names)
+
+
+def test_no_descriptor_for_the_domain_of_a_file(sides: tuple[Side, Side], tmp_path: Path) -> None:
+    a, _ = sides
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with (tmp_path / "domain").open("w") as file:
+        with open(os.devnull) as free:
+            number = free.fileno()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (number, limits[1]))
+        try:
+            with pytest.raises(rnic.VerbsError) as caught:
+                a.ctx.open_xrcd(file.fileno(), ONLY_NEW)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert caught.value.errno == errno.EMFILE
 
 
 def test_what_is_no_domain(sides: tuple[Side, Side]) -> None:

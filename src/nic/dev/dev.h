@@ -28,7 +28,7 @@ struct xrc_inode {
     struct xrc_inode *next; /* in the device's list; of files only */
     dev_t device;
     ino_t inode;
-    int name; /* socket whose name tells others of it; -1: it is of no file */
+    int file; /* locked, which tells others of it; -1: it is of no file */
 };
 
 /* What programs have made: the verbs' (src/nic/verbs).  A forked child closes what has descriptors. */

@@ -60,7 +60,7 @@ static void abandon(struct dev *dev) {
     net_abandon(&dev->net);
     host_abandon(&dev->host);
     for (struct xrc_inode *of = dev->objects.xrc_inodes; of; of = of->next)
-        close(of->name);
+        close(of->file);
     for (struct channel *ch = dev->objects.channel_list; ch; ch = ch->next)
         close(ch->pub.fd);
     close(dev->nic.events.fd);

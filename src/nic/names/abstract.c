@@ -35,16 +35,6 @@ int abstract_open(const struct abstract_name *name) {
     return fd;
 }
 
-bool abstract_taken(const struct abstract_name *name) {
-    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) {
-        return true;
-    }
-    bool taken = connect(fd, (const struct sockaddr *)&name->un, name->length) == 0 || errno != ECONNREFUSED;
-    close(fd);
-    return taken;
-}
-
 int abstract_send(const struct abstract_name *to, struct iovec *iov, size_t niov) {
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0) {

@@ -22,9 +22,6 @@ void abstract_name(struct abstract_name *out, const char *fmt, ...) __attribute_
 /* A non-blocking, close-on-exec datagram socket with that name, or -errno: -EADDRINUSE when somebody has it. */
 int abstract_open(const struct abstract_name *name);
 
-/* Whether a datagram socket has the name; true, too, where that cannot be found out. */
-bool abstract_taken(const struct abstract_name *name);
-
 /* Sends one message to a name, by a socket that lives no longer: a datagram is charged to its socket until it is read,
  * so what a stopped receiver leaves lying must not hold back the answers to others. 0 or -errno; never blocks. */
 int abstract_send(const struct abstract_name *to, struct iovec *iov, size_t niov);

@@ -4,17 +4,20 @@
  * ibv_open_qp(3)).
  *
  * Each context that opens the domain of a file has its own part of it: the objects that it makes there.  A queue pair
- * finds the shared receive queues of its own context.  That others have the domain open shows by names in the network
- * namespace, one for each context.
+ * finds the shared receive queues of its own context.  That others have the domain open shows by locks on the file, one for
+ * each context: who may open the file may lock it.
  */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* F_OFD_SETLK */
+#endif
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fail.h"
-#include "names/abstract.h"
 #include "qp/xrc.h"
 #include "verbs/verbs.h"
 
@@ -34,40 +37,41 @@ static struct xrc_inode *find(const struct dev *dev, const struct stat *st) {
     return of;
 }
 
-static void name_part(struct abstract_name *name, const struct stat *st, uint32_t part) {
-    abstract_name(name, "rnic/1/xrcd/%llx:%llx/%u", (unsigned long long)st->st_dev, (unsigned long long)st->st_ino,
-                  part);
+/* The byte of a device in a file: far beyond what programs write and lock themselves. */
+static struct flock lock_of(const struct dev *dev, short type) {
+    uint64_t far = UINT64_C(1) << 62;
+    return (struct flock){
+        .l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)(far | (dev->info.guid & (far - 1))), .l_len = 1};
 }
 
-/* The name of this context's part: a descriptor, and which one it is. */
-static int take_name(const struct stat *st, uint32_t *part, struct rnic_err *err) {
-    struct abstract_name name;
-    int fd = -EADDRINUSE;
-    for (*part = 0; *part < SLOT_COUNT; ++*part) {
-        name_part(&name, st, *part);
-        fd = abstract_open(&name);
-        if (fd != -EADDRINUSE)
-            break;
-    }
-    return fd < 0 ? fail(err, fd, "no socket for the name of the file's domain") : fd;
+/* Open the file once more and lock it: a lock belongs to one opening of a file, and goes with it.  The file keeps its inode
+ * number as long.  A descriptor. */
+static int lock_file(const struct dev *dev, int fd, struct rnic_err *err) {
+    char path[sizeof "/proc/self/fd/-2147483648"];
+    struct flock lock = lock_of(dev, F_RDLCK);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int own = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (own < 0)
+        return fail(err, -errno, "the file of an XRC domain cannot be opened for reading");
+    if (fcntl(own, F_OFD_SETLK, &lock) == 0)
+        return own;
+    int rc = fail(err, -errno, "the file of an XRC domain cannot be locked (F_OFD_SETLK)");
+    close(own);
+    return rc;
 }
 
-static bool others_have(const struct stat *st, uint32_t own) {
-    struct abstract_name name;
-    for (uint32_t part = 0; part < SLOT_COUNT; part++) {
-        name_part(&name, st, part);
-        if (part != own && abstract_taken(&name))
-            return true;
-    }
-    return false;
+/* Whether another context has locked it; true, too, where that cannot be found out. */
+static bool others_have(const struct dev *dev, int file) {
+    struct flock lock = lock_of(dev, F_WRLCK);
+    return fcntl(file, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-static struct xrc_inode *make(struct dev *dev, const struct stat *st, int name) {
+static struct xrc_inode *make(struct dev *dev, const struct stat *st, int file) {
     struct xrc_inode *of = calloc(1, sizeof *of);
     if (!of)
         return NULL;
-    of->name = name;
-    if (name < 0)
+    of->file = file;
+    if (file < 0)
         return of;
     of->device = st->st_dev;
     of->inode = st->st_ino;
@@ -85,30 +89,30 @@ static int check_exists(bool exists, int oflags, struct rnic_err *err) {
     return 0;
 }
 
-/* First the name and then the look at others: of two that ask with O_EXCL at the same time, at most one succeeds. */
-static int of_file(struct dev *dev, const struct stat *st, int oflags, struct xrc_inode **out, struct rnic_err *err) {
-    uint32_t part;
+/* First the lock and then the look at others: of two that ask with O_EXCL at the same time, at most one succeeds. */
+static int of_file(struct dev *dev, const struct stat *st, const struct rnic_xrcd_init_attr *attr,
+                   struct xrc_inode **out, struct rnic_err *err) {
     *out = find(dev, st);
     if (*out)
-        return check_exists(true, oflags, err);
-    int name = take_name(st, &part, err);
-    if (name < 0)
-        return name;
-    int rc = oflags == O_CREAT ? 0 : check_exists(others_have(st, part), oflags, err);
-    if (!rc && !(*out = make(dev, st, name)))
+        return check_exists(true, attr->oflags, err);
+    int file = lock_file(dev, attr->fd, err);
+    if (file < 0)
+        return file;
+    int rc = attr->oflags == O_CREAT ? 0 : check_exists(others_have(dev, file), attr->oflags, err);
+    if (!rc && !(*out = make(dev, st, file)))
         rc = fail(err, -ENOMEM, "no memory");
     if (rc)
-        close(name);
+        close(file);
     return rc;
 }
 
 static void drop(struct dev *dev, struct xrc_inode *of) {
     struct xrc_inode **at = &dev->objects.xrc_inodes;
-    if (of->name >= 0) {
+    if (of->file >= 0) {
         while (*at != of)
             at = &(*at)->next;
         *at = of->next;
-        close(of->name);
+        close(of->file);
     }
     free(of);
 }
@@ -136,7 +140,7 @@ int soft_open_xrcd(struct rnic_context *ctx, const struct rnic_xrcd_init_attr *a
     xrcd->pub.ctx = ctx;
     dev_lock(dev);
     if (attr->fd != -1)
-        rc = of_file(dev, &st, attr->oflags, &xrcd->of, err);
+        rc = of_file(dev, &st, attr, &xrcd->of, err);
     else if (!(xrcd->of = make(dev, NULL, -1)))
         rc = fail(err, -ENOMEM, "no memory");
     if (!rc) {
