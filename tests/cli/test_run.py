@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -63,6 +65,35 @@ def test_signals_reach_the_program(rnic: Start, runtime: Path, number: signal.Si
     command.process.send_signal(number)
     end = command.wait()
     assert (end.status, end.out) == (9, "got\n")
+
+
+def test_process_1_of_a_container_reaps_orphans(runtime: Path) -> None:
+    box = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if not shutil.which(box[0]) or subprocess.run([*box, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs unshare of util-linux, and the right to make a namespace of processes")
+    orphans = "for i in 1 2 3; do (true & echo) >/dev/null; done; until ! grep -qs ') Z 1 ' /proc/[0-9]*/stat"
+    done = subprocess.run(
+        [*box, sys.executable, "-m", "rnic", "run", "sh", "-c", f"{orphans}; do sleep 0.01; done; exit 6"],
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 6
+
+
+def test_server_has_more_descriptors_than_the_program(rnic: Start, runtime: Path) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = min(256, most - 1)
+    script = (
+        f"while [ $(awk '/open files/ {{print $4}}' /proc/$PPID/limits) = {few} ]; do sleep 0.01; done;"
+        " ulimit -S -n; awk '/open files/ {print $4}' /proc/$PPID/limits"
+    )
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few, most))
+    try:
+        command = rnic("run", "sh", "-c", script)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert command.wait().out.split() == [str(few), str(most)]
 
 
 def test_signal_before_the_program_starts_ends_the_command(rnic: Start, runtime: Path) -> None:

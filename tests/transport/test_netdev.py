@@ -285,3 +285,16 @@ def test_a_netdev_that_goes_takes_its_device_along(devs: Netdevs) -> None:
     with pytest.raises(rnic.VerbsError) as caught:
         rnic.open_device(f"roce_{devs.a}")
     assert caught.value.errno == errno.ENODEV
+
+
+def test_devices_with_one_mac_have_guids_of_their_own(devs: Netdevs) -> None:
+    def guids() -> list[int]:
+        return [device.guid for device in rnic.get_device_list() if device.netdev != "lo"]
+
+    devs.address(devs.b, "10.99.1.1/24")
+    for name in devs.a, devs.b:
+        devs.link(name, "address", "02:00:00:00:00:05")
+    first, second = guids()
+    assert 0x000000FFFE000005 in (first, second)  # that which was made earlier
+    assert first != second
+    assert guids() == [first, second]

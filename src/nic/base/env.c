@@ -107,6 +107,8 @@ int rnic_env_pkeys(uint16_t *pkeys, int max, struct rnic_err *err) {
 
 /* ---------------------------------------------------------------- values that are not the environment's yet */
 
+#define MOST_PKEYS 256 /* how many of them a port takes is the device's to say */
+
 /* Room for the meaning of any value; limits are those of a device that has room for all. */
 union meaning {
     struct rnic_fault fault;
@@ -116,6 +118,7 @@ union meaning {
     char devices[RNIC_ENV_DEVICES][32];
     struct rnic_rate rate;
     struct rnic_device_attr attr;
+    uint16_t pkeys[MOST_PKEYS];
 };
 
 static int check_limits(const char *value, struct rnic_device_attr *attr, struct rnic_err *err) {
@@ -154,6 +157,9 @@ int rnic_env_check(const char *name, const char *value, struct rnic_err *err) {
         break;
     case ENV_LOCAL:
         rc = parse_local(value, err);
+        break;
+    case ENV_PKEYS:
+        rc = parse_pkeys(value, m.pkeys, MOST_PKEYS, err);
         break;
     default: /* any text, or what its reader says */
         break;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/env.h"
 #include "base/fail.h"
 #include "dev/dev.h"
 
@@ -40,8 +41,9 @@ static struct rnic_device_info describe(const struct netdev *net, int nth, const
     return info;
 }
 
-/* The devices on one netdev, at most RNIC_ENV_DEVICES: how many. */
-static int on_netdev(const struct wishes *w, const struct netdev *net, struct rnic_device_info *out) {
+/* The devices on one netdev, at most RNIC_ENV_DEVICES: how many, or -EINVAL if its name is another's. */
+static int on_netdev(const struct wishes *w, const struct netdev *net, struct rnic_device_info *out,
+                     struct rnic_err *err) {
     int n = 0;
     for (int i = 0; i < w->num_names; i++) {
         if (!strcmp(w->names[i].netdev, net->name)) {
@@ -49,9 +51,14 @@ static int on_netdev(const struct wishes *w, const struct netdev *net, struct rn
             n++;
         }
     }
-    if (!n)
-        out[n++] = describe(net, 0, NULL);
-    return n;
+    if (n)
+        return n;
+    *out = describe(net, 0, NULL);
+    for (int i = 0; i < w->num_names; i++) {
+        if (!strcmp(w->names[i].device, out->name))
+            return env_wrong(ENV_NAMES, err, "the device on %s has the name %s already", net->name, out->name);
+    }
+    return 1;
 }
 
 /* All of them, whether they are wanted or not, in memory of the caller's: how many, or -errno. */
@@ -69,8 +76,10 @@ static int every_device(const struct wishes *w, struct rnic_device_info **out, s
     if (n >= 0 && !*out)
         n = fail(err, -ENOMEM, "no memory for a list of %d devices", n);
     int count = n < 0 ? n : 0;
-    for (int i = 0; i < n; i++)
-        count += on_netdev(w, &nets[i], *out + count);
+    for (int i = 0; i < n && count >= 0; i++) {
+        int more = on_netdev(w, &nets[i], *out + count, err);
+        count = more < 0 ? more : count + more;
+    }
     free(nets);
     return count;
 }

@@ -9,6 +9,7 @@
 #include <net/if.h>
 #include <net/if_arp.h>
 #include <netinet/in.h>
+#include <netpacket/packet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +38,11 @@ static uint64_t fnv1a(uint64_t hash, const char *text) {
     return hash;
 }
 
+/* An individual, locally administered identifier. */
+static uint64_t local_guid(uint64_t hash) {
+    return (hash & ~(1ull << 56)) | 1ull << 57;
+}
+
 /* The same at every boot, another on every host: the machine's id, or where there is none its name. */
 static uint64_t guid_of_name(const char *name) {
     char host[128] = "";
@@ -50,42 +56,32 @@ static uint64_t guid_of_name(const char *name) {
     if (host[0] == '\0' && gethostname(host, sizeof host - 1) != 0) {
         host[0] = '\0';
     }
-    uint64_t hash = fnv1a(fnv1a(0xcbf29ce484222325u, host), name);
-    return (hash & ~(1ull << 56)) | 1ull << 57; /* an individual, locally administered identifier */
+    return local_guid(fnv1a(fnv1a(0xcbf29ce484222325u, host), name));
 }
 
-static uint64_t guid_of(const struct sockaddr *hw, const char *name) {
+/* Has a device that was made earlier this Ethernet address, too? VLANs and bridges have that of another device. */
+static bool is_shared(const struct ifaddrs *all, const uint8_t mac[6], int ifindex) {
+    for (; all != NULL; all = all->ifa_next) {
+        if (all->ifa_addr == NULL || all->ifa_addr->sa_family != AF_PACKET) {
+            continue;
+        }
+        const struct sockaddr_ll *link = (const struct sockaddr_ll *)(const void *)all->ifa_addr;
+        if (link->sll_hatype == ARPHRD_ETHER && link->sll_ifindex < ifindex && memcmp(link->sll_addr, mac, 6) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* No two devices have one GUID: librdmacm finds them by it. */
+static uint64_t guid_of(const struct ifaddrs *all, const struct sockaddr *hw, const struct netdev *dev) {
     static const uint8_t zero[6];
     const uint8_t *mac = (const uint8_t *)hw->sa_data;
-    bool ethernet = hw->sa_family == ARPHRD_ETHER && memcmp(mac, zero, sizeof zero) != 0;
-    return ethernet ? guid_of_mac(mac) : guid_of_name(name);
-}
-
-/* ---------------------------------------------------------------- one device */
-
-/* Asks the kernel what it knows under the device's name. 0 or -errno (-ENODEV: gone meanwhile). */
-static int query(int fd, struct netdev *dev) {
-    struct ifreq req;
-    memset(&req, 0, sizeof req);
-    memcpy(req.ifr_name, dev->name, sizeof dev->name);
-    if (ioctl(fd, SIOCGIFINDEX, &req) != 0) {
-        return -errno;
+    if (hw->sa_family != ARPHRD_ETHER || memcmp(mac, zero, sizeof zero) == 0) {
+        return guid_of_name(dev->name);
     }
-    dev->ifindex = req.ifr_ifindex;
-    if (ioctl(fd, SIOCGIFFLAGS, &req) != 0) {
-        return -errno;
-    }
-    dev->up = (req.ifr_flags & (IFF_UP | IFF_RUNNING)) == (IFF_UP | IFF_RUNNING);
-    dev->loopback = req.ifr_flags & IFF_LOOPBACK;
-    if (ioctl(fd, SIOCGIFMTU, &req) != 0) {
-        return -errno;
-    }
-    dev->mtu = req.ifr_mtu;
-    if (ioctl(fd, SIOCGIFHWADDR, &req) != 0) {
-        return -errno;
-    }
-    dev->guid = guid_of(&req.ifr_hwaddr, dev->name);
-    return 0;
+    uint64_t guid = guid_of_mac(mac);
+    return is_shared(all, mac, dev->ifindex) ? local_guid(fnv1a(guid, dev->name)) : guid;
 }
 
 /* ---------------------------------------------------------------- GIDs */
@@ -164,12 +160,37 @@ static void scan_end(struct scan *s) {
     close(s->fd);
 }
 
+/* Asks the kernel what it knows under the device's name. 0 or -errno (-ENODEV: gone meanwhile). */
+static int query(const struct scan *s, struct netdev *dev) {
+    struct ifreq req;
+    memset(&req, 0, sizeof req);
+    memcpy(req.ifr_name, dev->name, sizeof dev->name);
+    if (ioctl(s->fd, SIOCGIFINDEX, &req) != 0) {
+        return -errno;
+    }
+    dev->ifindex = req.ifr_ifindex;
+    if (ioctl(s->fd, SIOCGIFFLAGS, &req) != 0) {
+        return -errno;
+    }
+    dev->up = (req.ifr_flags & (IFF_UP | IFF_RUNNING)) == (IFF_UP | IFF_RUNNING);
+    dev->loopback = req.ifr_flags & IFF_LOOPBACK;
+    if (ioctl(s->fd, SIOCGIFMTU, &req) != 0) {
+        return -errno;
+    }
+    dev->mtu = req.ifr_mtu;
+    if (ioctl(s->fd, SIOCGIFHWADDR, &req) != 0) {
+        return -errno;
+    }
+    dev->guid = guid_of(s->all, &req.ifr_hwaddr, dev);
+    return 0;
+}
+
 /* The device of that name, when it has an address. */
 static int scan_device(const struct scan *s, const char *name, struct netdev *out) {
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "%s", name);
     collect_gids(s->all, out);
-    return out->ngids == 0 ? -ENODEV : query(s->fd, out);
+    return out->ngids == 0 ? -ENODEV : query(s, out);
 }
 
 /* Is this the first entry of its device that holds an IP address? */
@@ -244,7 +265,7 @@ int netdev_read(int ifindex, struct netdev *out) {
     int rc = gone ? errno : 0;
     if (!gone) {
         collect_gids(s.all, out);
-        rc = query(s.fd, out);
+        rc = query(&s, out);
     }
     scan_end(&s);
     if (gone) {

@@ -17,7 +17,8 @@ struct netdev {
     bool up;       /* IFF_UP and IFF_RUNNING */
     bool loopback; /* nothing lies between its ends */
     int mtu;       /* bytes */
-    uint64_t guid; /* EUI-64 of the hardware address; of a device without one (lo) made from the name and the host */
+    uint64_t guid; /* EUI-64 of the hardware address; if another device has this, too, made from the name as well; of a
+                      device without one (lo) made from the name and the host */
     int ngids;
     union rnic_gid gids[NETDEV_MAX_GIDS]; /* IPv6 link-local first, then IPv4 (mapped), then other IPv6, as in rxe */
 };

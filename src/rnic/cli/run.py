@@ -8,9 +8,11 @@ both. This process serves RDMA-CM meanwhile, and passes on the signals that are 
 from __future__ import annotations
 
 import os
+import resource
 import shlex
 import shutil
 import signal
+from contextlib import suppress
 from errno import ENOENT
 from pathlib import Path
 from typing import Any
@@ -117,7 +119,7 @@ def run(heap: str, env_only: bool, check: bool, words: tuple[str, ...], **option
         for name, value in (variables() | wishes.shared() | own).items():
             click.echo(f"export {name}={shlex.quote(value)}")
         return 0
-    if not words:
+    if not words or not words[0]:
         raise click.UsageError("name a program")
     if check:
         return _check(words[0])
@@ -127,6 +129,7 @@ def run(heap: str, env_only: bool, check: bool, words: tuple[str, ...], **option
             signal.pthread_sigmask(signal.SIG_SETMASK, before)  # what came meanwhile ends this command
             signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
             child = _start(words, os.environ | variables(folder, heap=heap == "on") | own, before)
+            _raise_limit()
             return _wait(child)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -167,17 +170,39 @@ def _start(words: tuple[str, ...], environment: dict[str, str], mask: set[int]) 
         raise _NotStarted(words[0], error) from None
 
 
+def _raise_limit() -> None:
+    """Let the server have as many descriptors as it may: more than one for each device file of the programs.
+
+    The program has been started with the limit that this process had.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # it stays as it is
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def _wait(child: int) -> int:
     """Pass signals on until the program ends; its exit code."""
     while True:
         got = signal.sigwaitinfo(_WAITED_FOR)
         if got.si_signo == signal.SIGCHLD:
-            done, status = os.waitpid(child, os.WNOHANG)
-            if done:
-                code = os.waitstatus_to_exitcode(status)
+            code = _reap(child)
+            if code is not None:
                 return code if code >= 0 else 128 - code
         elif got.si_code != _OF_TERMINAL:
             os.kill(child, got.si_signo)
+
+
+def _reap(child: int) -> int | None:
+    """Take the exit codes of all who have ended; that of the program, or None if it runs.
+
+    Process 1 of a container gets the processes whose parents have ended. This process starts no other.
+    """
+    while True:
+        done, status = os.waitpid(-1, os.WNOHANG)
+        if done == child:
+            return os.waitstatus_to_exitcode(status)
+        if not done:
+            return None
 
 
 def _check(program: str) -> int:

@@ -7,15 +7,16 @@ are complete but for the numbers of the request, which src/preload/nldev.c fills
 
 from __future__ import annotations
 
-import socket
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
 
 from rnic.enums import PortState
+from rnic.errors import VerbsError
 from rnic.verbs.context import Context
-from rnic.verbs.device import Device, get_device_list, open_device
+from rnic.verbs.device import Device
 
 NLDEV = 5  # the client of these messages (rdma/rdma_netlink.h)
 MULTI = 2  # NLM_F_MULTI
@@ -53,21 +54,27 @@ def kind(cmd: Cmd) -> int:
 
 
 def make(root: Path) -> None:
-    """Write the answers about all devices of this network namespace."""
-    folder = root / "netlink"
-    folder.mkdir()
-    everyone = []
-    for index, device in enumerate(get_device_list()):
-        try:
-            with open_device(device) as context:
-                about, port = list(_of_device(index, context)), list(_of_port(index, context))
-        except OSError:  # it cannot be opened: programs will hear why
-            about, port = list(_names(index, device)), []
-        everyone.append(_message(Cmd.GET, about, MULTI))
-        (folder / f"{kind(Cmd.GET)}.{index}").write_bytes(_message(Cmd.GET, about))
-        if port:
-            (folder / f"{kind(Cmd.PORT_GET)}.{index}").write_bytes(_message(Cmd.PORT_GET, port))
-    (folder / str(kind(Cmd.GET))).write_bytes(b"".join(everyone))
+    """Make the folder of the answers in an existing one, without devices."""
+    _everyone(root).parent.mkdir()
+    _everyone(root).touch()
+
+
+def add(root: Path, index: int, device: Device, context: Context | None) -> None:
+    """Add the answers about a device. Without a context it cannot be opened: programs will hear why."""
+    folder = _everyone(root).parent
+    about, port = list(_names(index, device)), list[bytes]()
+    if context is not None:
+        with suppress(VerbsError):  # it has gone meanwhile
+            about, port = list(_of_device(index, context)), list(_of_port(index, context))
+    with _everyone(root).open("ab") as everyone:
+        everyone.write(_message(Cmd.GET, about, MULTI))
+    (folder / f"{kind(Cmd.GET)}.{index}").write_bytes(_message(Cmd.GET, about))
+    if port:
+        (folder / f"{kind(Cmd.PORT_GET)}.{index}").write_bytes(_message(Cmd.PORT_GET, port))
+
+
+def _everyone(root: Path) -> Path:
+    return root / "netlink" / str(kind(Cmd.GET))
 
 
 def _message(cmd: Cmd, attributes: list[bytes], flags: int = 0) -> bytes:
@@ -104,10 +111,10 @@ def _of_device(index: int, context: Context) -> Iterator[bytes]:
 
 
 def _of_port(index: int, context: Context) -> Iterator[bytes]:
-    state, netdev = context.query_port(PORT).state, context.device.netdev
-    yield from _names(index, context.device)
+    state, device = context.query_port(PORT).state, context.device
+    yield from _names(index, device)
     yield _number(Attr.PORT_INDEX, PORT)
     yield _number(Attr.PORT_STATE, int(state), "B")
     yield _number(Attr.PORT_PHYS_STATE, LINK_UP if state is PortState.ACTIVE else DISABLED, "B")
-    yield _number(Attr.NDEV_INDEX, socket.if_nametoindex(netdev))
-    yield _text(Attr.NDEV_NAME, netdev)
+    yield _number(Attr.NDEV_INDEX, device.index)
+    yield _text(Attr.NDEV_NAME, device.netdev)

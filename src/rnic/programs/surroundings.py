@@ -10,14 +10,16 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from errno import EROFS
 from pathlib import Path
 from time import time
 
 import rnic
+from rnic.errors import VerbsError
 from rnic.programs import netlink, tree
 from rnic.ucma import Failing, Server
+from rnic.verbs.device import get_device_list, open_device
 
 RUN = "RNIC_RUN"
 SOCKET = "ucma"  # in the folder of $RNIC_RUN; src/preload/ucma.c has the same name
@@ -63,8 +65,7 @@ def serve(failures: Iterable[Failing] = ()) -> Iterator[tuple[Path, Server]]:
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        tree.make(folder)
-        netlink.make(folder)
+        _show_devices(folder)
         with Server(str(folder / SOCKET), failures) as server:
             yield folder, server
     finally:
@@ -72,12 +73,27 @@ def serve(failures: Iterable[Failing] = ()) -> Iterator[tuple[Path, Server]]:
         os.close(lock)
 
 
+def _show_devices(folder: Path) -> None:
+    """Write what programs are shown of all devices of this network namespace; each is opened once."""
+    parts = (tree, netlink)
+    for part in parts:
+        part.make(folder)
+    for number, device in enumerate(get_device_list()):
+        with ExitStack() as stack:
+            context = None
+            with suppress(VerbsError):
+                context = stack.enter_context(open_device(device))
+            for part in parts:
+                part.add(folder, number, device, context)
+
+
 def _base() -> Path:
     """Where private folders are made: where it can be written, and paths are short enough for a socket."""
     places = [os.environ.get("XDG_RUNTIME_DIR"), os.environ.get("TMPDIR"), "/tmp", "/dev/shm"]
     for place in filter(None, places):
         longest = Path(place) / f"{_PREFIX}{os.getpid()}-xxxxxxxx" / SOCKET
-        if len(os.fsencode(longest)) <= _MOST_PATH and os.access(place, os.W_OK | os.X_OK):
+        fits = longest.is_absolute() and len(os.fsencode(longest)) <= _MOST_PATH
+        if fits and os.access(place, os.W_OK | os.X_OK):
             return Path(place)
     raise OSError(EROFS, "no folder for files of rnic: let /tmp, /dev/shm or $TMPDIR be writable")
 

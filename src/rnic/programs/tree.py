@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from rnic.enums import PortState
 from rnic.errors import VerbsError
 from rnic.verbs.context import Context
-from rnic.verbs.device import Device, format_guid, get_device_list, open_device
+from rnic.verbs.device import Device, format_guid
 
 UVERBS_ABI, RDMA_CM_ABI = 6, 4  # of the kernel's headers
 NULL = "/dev/null"
@@ -33,7 +34,7 @@ _GBITS = {1: 2.5, 2: 5, 4: 10, 8: 10, 16: 14, 32: 25, 64: 50, 128: 100}
 
 
 def make(root: Path) -> None:
-    """Make the tree of all devices of this network namespace in an existing folder."""
+    """Make the tree in an existing folder, without devices."""
     for folder in ("sys/class/infiniband", "sys/class/infiniband_verbs", "sys/class/misc/rdma_cm"):
         (root / folder).mkdir(parents=True)
     _write(root / "sys/class/infiniband_verbs", [("abi_version", str(UVERBS_ABI))])
@@ -41,13 +42,15 @@ def make(root: Path) -> None:
     devices = root / "dev/infiniband"
     devices.mkdir(parents=True)
     (devices / "rdma_cm").symlink_to(NULL)
-    for number, device in enumerate(get_device_list()):
-        (devices / f"uverbs{number}").symlink_to(NULL)
-        _add(root / "sys", number, device)
 
 
-def _add(sys: Path, number: int, device: Device) -> None:
-    """A device: its folder, those of its parts, and the links of the classes."""
+def add(root: Path, number: int, device: Device, context: Context | None) -> None:
+    """Add a device: its folder, those of its parts, and the links of the classes.
+
+    Without a context it cannot be opened: programs will hear why.
+    """
+    (root / "dev/infiniband" / f"uverbs{number}").symlink_to(NULL)
+    sys = root / "sys"
     slot = f"{_DOMAIN}:{number + 1:02x}:00.0"
     parent = sys / f"devices/pci{_DOMAIN}:00" / slot
     own, verbs = parent / "infiniband" / device.name, parent / "infiniband_verbs" / f"uverbs{number}"
@@ -55,12 +58,11 @@ def _add(sys: Path, number: int, device: Device) -> None:
     (parent / "net").mkdir()
     (parent / "net" / device.netdev).symlink_to(f"/sys/class/net/{device.netdev}")
     _write(verbs, [("ibdev", device.name), ("abi_version", "1"), ("dev", NULL_NUMBERS)])
-    try:
-        with open_device(device) as context:
+    _write(own, [("node_guid", device.guid_str)])
+    if context is not None:
+        with suppress(VerbsError):  # it has gone meanwhile
             _write(own, _of_device(device, context))
             _write(own / "ports" / str(_PORT), _of_port(context))
-    except VerbsError:  # it cannot be opened: programs will hear why
-        _write(own, [("node_guid", device.guid_str)])
     for one, name in ((own, "infiniband"), (verbs, "infiniband_verbs")):
         (one / "device").symlink_to("../..")
         link = sys / "class" / name / one.name
@@ -106,7 +108,6 @@ def _real(netdev: str, name: str, otherwise: str) -> str:
 def _of_device(device: Device, context: Context) -> Iterator[tuple[str, str]]:
     attr = context.query_device()
     yield "node_type", f"{int(device.node_type)}: CA"
-    yield "node_guid", device.guid_str
     yield "sys_image_guid", format_guid(attr.sys_image_guid)
     yield "fw_ver", attr.fw_ver
     yield "hca_type", "rnic"

@@ -19,6 +19,7 @@ from rnic.verbs.device import get_device_list, open_device
 
 SHARED = {"local": "RNIC_LOCAL", "device": "RNIC_DEVICES", "name": "RNIC_NAMES", "rate": "RNIC_RATE"}
 OWN = {"limits": "RNIC_LIMITS", "fault": "RNIC_FAULT", "fail": "RNIC_FAIL", "event": "RNIC_EVENTS"}
+_MOST_LIMITS = 1 << 16  # bytes of a file of limits: all names need some hundred
 _BETWEEN = {"name": ",", "event": ",", "fail": ";"}
 
 
@@ -38,14 +39,21 @@ def accept(options: dict[str, Any]) -> dict[str, str]:
             continue
         text = limits(value) if isinstance(value, Path) else _BETWEEN.get(option, "").join(value)
         variable = SHARED.get(option) or OWN[option]
-        try:
-            nic.env_check(variable, text)
-        except VerbsError as error:
-            raise WishError(f"--{option}: {error.strerror}") from None
+        _check(f"--{option}: ", variable, text)
         (os.environ if option in SHARED else own)[variable] = text
+    for variable, text in (os.environ | own).items():
+        if text and variable.startswith("RNIC_"):
+            _check("", variable, text)
     _look_for(options)
     _try_limits(own[OWN["limits"]])
     return {variable: text for variable, text in own.items() if text}
+
+
+def _check(option: str, variable: str, text: str) -> None:
+    try:
+        nic.env_check(variable, text)
+    except VerbsError as error:
+        raise WishError(f"{option}{error.strerror}") from None
 
 
 def shared() -> dict[str, str]:
@@ -62,7 +70,9 @@ def failures(own: dict[str, str]) -> list[nic.Failure]:
 def limits(file: Path) -> str:
     """The attributes in a TOML file. Raises WishError if it is none, or has something else."""
     try:
-        found = tomllib.loads(file.read_text())
+        with file.open("rb") as opened:
+            text = opened.read(_MOST_LIMITS)
+        found = tomllib.loads(text.decode())
     except (OSError, ValueError) as error:
         raise WishError(f"--limits: {file}: {error}") from None
     if not all(type(value) is int for value in found.values()):
