@@ -44,6 +44,20 @@ def test_programs_that_cannot_be_started(rnic: Start, runtime: Path) -> None:
     assert not list(runtime.iterdir())
 
 
+def test_empty_word_is_no_program(rnic: Start) -> None:
+    end = rnic("run", "").wait()
+    assert (end.status, "name a program" in end.err) == (2, True)
+
+
+def test_folder_has_an_absolute_path(
+    rnic: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", ".")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert rnic("run", "sh", "-c", "echo $RNIC_RUN").wait().out.startswith(f"{tmp_path}/rnic-run-")
+
+
 def test_options_behind_the_program_are_its_own(rnic: Start) -> None:
     assert rnic("run", "echo", "--check", "--help", "-x").wait().out == "--check --help -x\n"
     assert rnic("run", "--local", "off", "--", "sh", "-c", "echo $RNIC_LOCAL").wait().out == "off\n"
@@ -123,9 +137,8 @@ def test_program_has_the_terminal_and_ctrl_c(runtime: Path) -> None:
 
 
 def test_folder_of_a_killed_command_is_removed_by_the_next_one(rnic: Start, runtime: Path) -> None:
-    command = rnic("run", "sleep", "1000")
-    (folder,) = until(lambda: list(runtime.glob("rnic-run-*/ucma")), "the server is there")
-    until(lambda: children_of(command.process.pid), "the program runs")
+    command = rnic("run", "sh", "-c", "touch $RNIC_RUN/runs; exec sleep 1000")
+    (folder,) = until(lambda: list(runtime.glob("rnic-run-*/runs")), "the program runs")
     (program,) = children_of(command.process.pid)
     command.process.kill()
     command.process.wait()
